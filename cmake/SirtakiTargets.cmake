@@ -1,0 +1,54 @@
+# Flags and helpers shared by all targets.
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_C_STANDARD 99)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_CXX_VISIBILITY_PRESET hidden)
+set(CMAKE_VISIBILITY_INLINES_HIDDEN ON)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+
+find_program(SIRTAKI_CCACHE ccache)
+if(SIRTAKI_CCACHE)
+  set(CMAKE_CXX_COMPILER_LAUNCHER "${SIRTAKI_CCACHE}")
+  set(CMAKE_C_COMPILER_LAUNCHER "${SIRTAKI_CCACHE}")
+endif()
+find_program(SIRTAKI_MOLD mold)
+if(SIRTAKI_MOLD)
+  add_link_options(-fuse-ld=mold)
+endif()
+
+add_library(sirtaki_flags INTERFACE)
+target_include_directories(sirtaki_flags INTERFACE "${CMAKE_SOURCE_DIR}")
+# -ffp-contract=off: the same bits on every target.
+target_compile_options(sirtaki_flags INTERFACE
+  -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Wconversion -Wno-sign-conversion -Werror
+  -ffp-contract=off -fno-omit-frame-pointer)
+if(SIRTAKI_SANITIZE STREQUAL "address")
+  add_compile_options(-fsanitize=address,undefined -fno-sanitize-recover=all -g1)
+  add_link_options(-fsanitize=address,undefined)
+elseif(SIRTAKI_SANITIZE STREQUAL "thread")
+  # -Wno-tsan: Asio's atomic_thread_fence, which g++ warns about under TSan.
+  add_compile_options(-fsanitize=thread -Wno-tsan -g1)
+  add_link_options(-fsanitize=thread)
+endif()
+
+# sirtaki_library(NAME SOURCES a.cc b.cc DEPS sirtaki_base ... [EXTERNAL Threads::Threads ...])
+function(sirtaki_library name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS;EXTERNAL" ${ARGN})
+  add_library(${name} STATIC ${ARG_SOURCES})
+  target_link_libraries(${name} PUBLIC sirtaki_flags ${ARG_DEPS} PRIVATE ${ARG_EXTERNAL})
+endfunction()
+
+# sirtaki_test(NAME LABEL unit|conformance|sim|thread|process|fuzz SOURCES ... DEPS ... [TIMEOUT seconds])
+# One executable, one ctest entry.
+function(sirtaki_test name)
+  cmake_parse_arguments(ARG "" "LABEL;TIMEOUT" "SOURCES;DEPS" ${ARGN})
+  add_executable(${name} ${ARG_SOURCES})
+  target_link_libraries(${name} PRIVATE sirtaki_flags ${ARG_DEPS} GTest::gtest GTest::gtest_main Threads::Threads)
+  add_test(NAME ${name} COMMAND ${name})
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 120)
+  endif()
+  set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABEL}" TIMEOUT ${ARG_TIMEOUT})
+endfunction()

@@ -1,0 +1,112 @@
+// Session: one rank's runtime with its threads; the thread-safe face of the engine and what the C ABI wraps.
+//
+// Owned by: the C ABI's default session (one a process), or a test (many a process). Threads: any; the coordinator
+// loop, the control thread and the transport live inside.
+// Requests are ids in a table; waiting threads sleep on the request and are woken once.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/base/config.h"
+#include "runtime/base/tensor.h"
+#include "runtime/base/types.h"
+#include "runtime/rendezvous/membership.h"
+#include "runtime/rendezvous/secret.h"
+
+namespace sirtaki::engine {
+
+// One operation by name (sirtaki_request_args says what each field means).
+struct OpSpec {
+  OpKind kind = OpKind::kAllreduce;
+  std::string name;                    // empty: named (kind, call number)
+  TensorView input;
+  TensorView output;                   // data == nullptr where the runtime allocates
+  std::vector<std::int64_t> dims;      // of the input
+  std::vector<std::int64_t> strides;   // of the input; empty: row-major
+  ReduceOp reduce_op = ReduceOp::kSum;
+  Rank root = 0;
+  double prescale = 1.0;
+  double postscale = 1.0;
+  std::vector<std::int64_t> splits;    // alltoall, rows; empty: equal
+  std::int32_t priority = 0;
+};
+
+// What an allgather, alltoall or reducescatter allocated.
+struct OpResult {
+  std::vector<std::byte> data;
+  std::vector<std::int64_t> dims;
+  std::vector<std::int64_t> received_splits;  // alltoall: rows from each rank
+};
+
+struct StreamTensor {
+  std::string name;
+  std::vector<std::int64_t> dims;
+  std::vector<std::int64_t> strides;  // empty: row-major
+  DType dtype = DType::kF32;
+  Device device;
+};
+
+struct StreamSpec {
+  std::string name;
+  std::vector<StreamTensor> tensors;
+  std::vector<int> order;              // expected readiness; empty: last tensor first
+  ReduceOp reduce_op = ReduceOp::kAverage;
+  double prescale = 1.0;
+  double postscale = 1.0;
+  std::string codec;                   // empty: the option compression.codec
+};
+
+// How this rank meets the others.
+struct JobSpec {
+  Rank rank = 0;
+  int size = 1;
+  std::string rendezvous;              // "host:port"; empty: size 1, or host_hub
+  rendezvous::Secret secret;
+};
+
+class Session {
+ public:
+  // Meets the other ranks and starts the threads. `interrupted` (may be empty) is polled ten times a second while this
+  // blocks; true ends it with kAborted.
+  static Result<std::unique_ptr<Session>> open(std::shared_ptr<const Config> config, JobSpec job,
+                                               MoveFunction<bool()> interrupted);
+  virtual ~Session() = default;  // close() first for an orderly end
+  // Leaves in order: what is pending ends with kShutdown, the others are told. Idempotent.
+  virtual void close() = 0;
+
+  virtual const rendezvous::Membership& membership() const = 0;
+  virtual Rank rank() const = 0;
+  virtual const Config& config() const = 0;
+
+  // Checks what can be checked on this rank (sizes, splits, duplicate name in flight) and queues the operations, all or
+  // none. The ids are in the order of `ops`.
+  virtual Result<std::vector<RequestId>> submit(std::vector<OpSpec> ops) = 0;
+  virtual bool done(RequestId request) const = 0;  // unknown ids are done
+  // nullopt: the time is over and the request goes on. A negative timeout waits without limit.
+  virtual std::optional<Status> wait(RequestId request, Duration timeout) = 0;
+  // After a successful wait; stays valid until release(). nullptr when nothing was allocated.
+  virtual const OpResult* result(RequestId request) const = 0;
+  virtual void release(RequestId request) = 0;     // waits first when in flight
+  // Completed requests among those watched, for pump threads; empty after `timeout`; nullopt once closed.
+  virtual void watch(RequestId request) = 0;
+  virtual std::optional<std::vector<RequestId>> wait_watched(std::size_t max, Duration timeout) = 0;
+
+  virtual Result<StreamId> open_stream(StreamSpec spec, Duration timeout) = 0;
+  virtual Status stream_ready(StreamId stream, int index, TensorView tensor, bool absent) = 0;
+  virtual Status stream_finish(StreamId stream) = 0;
+  virtual std::optional<Status> stream_wait(StreamId stream, Duration timeout) = 0;
+  virtual Result<std::vector<std::uint8_t>> stream_used(StreamId stream) const = 0;
+  virtual Status stream_abort(StreamId stream, std::string why) = 0;
+  virtual Status close_stream(StreamId stream) = 0;
+
+  virtual std::string stats_json() const = 0;
+  virtual Status timeline_start(const std::string& path) = 0;
+  virtual Status timeline_stop() = 0;
+  virtual void timeline_mark(std::string name, std::int64_t begin_ns, std::int64_t end_ns) = 0;
+};
+
+}  // namespace sirtaki::engine

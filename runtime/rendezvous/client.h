@@ -1,0 +1,57 @@
+// Client: one rank's connection to the Server, on its own control thread, so that heartbeats survive a busy data plane.
+//
+// Owned by: Session. At most 10 wake-ups a second when idle.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "runtime/base/task.h"
+#include "runtime/base/types.h"
+#include "runtime/rendezvous/asio_loop.h"
+#include "runtime/rendezvous/membership.h"
+#include "runtime/rendezvous/secret.h"
+
+namespace sirtaki::rendezvous {
+
+// Called on the client's loop.
+class ClientHandler {
+ public:
+  virtual ~ClientHandler() = default;
+  virtual void on_message(ConstBytes message) = 0;      // from the server's handler
+  virtual void on_lost(Rank rank, const Status& cause) = 0;  // another member died or is silent; blame names it
+  virtual void on_left(Rank rank) = 0;                  // another member left in order
+  virtual void on_disconnected(const Status& cause) = 0;     // the server is gone; once, last callback
+};
+
+struct ClientOptions {
+  std::string server;                   // "host:port" or "[v6]:port"
+  Secret secret;
+  Duration connect_timeout = std::chrono::seconds(30);   // retries until then: the server may start later
+  Duration handshake_timeout = std::chrono::seconds(5);
+  Duration join_timeout = std::chrono::seconds(120);     // the server's own, shorter, names who is absent
+  Duration heartbeat_interval = std::chrono::seconds(1);
+  Duration heartbeat_timeout = std::chrono::seconds(5);
+};
+
+class Client {
+ public:
+  // Connects and authenticates; blocks within connect_timeout. Any thread but the loop's. `cancel` (may be null) is
+  // polled at least ten times a second, so that Ctrl-C ends it; a true answer gives kAborted.
+  static Result<std::unique_ptr<Client>> connect(AsioLoop& loop, ClientOptions options, ClientHandler& handler,
+                                                 MoveFunction<bool()> cancelled);
+  virtual ~Client() = default;
+
+  // The local address the connection uses: the one that routes to the server, hence the default for data endpoints.
+  virtual std::string local_address() const = 0;
+  // Joins; blocks until the epoch has formed or failed. Callbacks may come right after. Once per client.
+  virtual Result<Membership> join(const JoinRequest& request) = 0;
+  // Any thread; queued in order. Dropped when the connection is gone (on_disconnected has told, or will).
+  virtual void send(std::vector<std::byte> message) = 0;
+  // Tells the server that this rank goes, waits at most `grace` until the server has confirmed, closes. After it no
+  // callback runs. Any thread but the loop's; idempotent.
+  virtual void leave(Duration grace) = 0;
+  virtual std::uint64_t messages_sent() const = 0;  // without heartbeats
+};
+
+}  // namespace sirtaki::rendezvous

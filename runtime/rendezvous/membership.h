@@ -1,0 +1,51 @@
+// Who takes part in an epoch: what a rank says of itself when it joins, and what everybody learns of everybody.
+// Plain data with its wire form; shared by Server, Client and the launcher.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "runtime/base/status.h"
+#include "runtime/base/types.h"
+
+namespace sirtaki::rendezvous {
+
+struct JoinRequest {
+  Rank rank = -1;
+  int size = 0;
+  std::string hostname;
+  std::string host_id;                       // ranks with the same id share memory (boot id + network namespace + /dev/shm)
+  std::int64_t pid = 0;
+  std::vector<std::string> data_endpoints;   // "10.0.0.3:41213" or "[fd00::3]:41213", best first
+  std::string version;                       // library version and build id; must be equal on all ranks
+  std::vector<std::pair<std::string, std::string>> agreed_options;  // name -> value; must be equal on all ranks
+};
+
+struct Member {
+  Rank rank = -1;
+  std::string hostname;
+  std::string host_id;
+  std::int64_t pid = 0;
+  std::vector<std::string> data_endpoints;
+};
+
+struct Membership {
+  Epoch epoch;
+  std::vector<Member> members;  // by rank
+
+  int size() const { return static_cast<int>(members.size()); }
+  // Ranks on the same host id, in rank order, and this rank's place among them.
+  std::vector<Rank> local_ranks(Rank rank) const;
+  // Hosts in order of their lowest rank; the index of `rank`'s host.
+  int host_count() const;
+  int host_index(Rank rank) const;
+};
+
+std::vector<std::byte> encode(const JoinRequest& request);
+Result<JoinRequest> decode_join_request(ConstBytes bytes);
+std::vector<std::byte> encode(const Membership& membership);
+Result<Membership> decode_membership(ConstBytes bytes);
+
+}  // namespace sirtaki::rendezvous

@@ -1,0 +1,66 @@
+// Server: the meeting point of a job. Authenticates connections, forms epochs, relays control messages, watches lives.
+//
+// Started by the launcher, or by rank 0 when another launcher gave us rank, size and address. One control thread.
+// A connection first proves the job's secret (handshake.h), within a deadline; strangers and junk are dropped, counted
+// and logged at a limited rate, and never disturb the job.
+// An epoch forms when all ranks 0..size-1 have joined; the versions and agreed options must be equal, else every rank
+// gets one error that names option, ranks and values. After all have left, the next epoch may form on the same server.
+// A member is lost when its connection ends without leave(), or when nothing came from it for the heartbeat timeout.
+// What the messages mean is the handler's business.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/base/task.h"
+#include "runtime/base/types.h"
+#include "runtime/rendezvous/asio_loop.h"
+#include "runtime/rendezvous/membership.h"
+#include "runtime/rendezvous/secret.h"
+
+namespace sirtaki::rendezvous {
+
+// Called on the server's loop.
+class ServerHandler {
+ public:
+  virtual ~ServerHandler() = default;
+  virtual void on_epoch(const Membership& membership) = 0;
+  virtual void on_message(Rank from, ConstBytes message) = 0;
+  virtual void on_left(Rank rank) = 0;                  // after leave()
+  virtual void on_lost(Rank rank, const Status& cause) = 0;  // died, silent, or broke the protocol
+  virtual void on_epoch_end() = 0;                      // everybody has left or is lost
+};
+
+struct ServerOptions {
+  std::string bind_address = "127.0.0.1";  // "::" or "0.0.0.0" for jobs over several hosts
+  std::uint16_t port_first = 0;            // 0: any free port; else the first free one in [port_first, port_last]
+  std::uint16_t port_last = 0;
+  Secret secret;
+  int size = 0;                            // ranks of the job
+  Duration handshake_timeout = std::chrono::seconds(5);
+  Duration join_timeout = std::chrono::seconds(60);   // from the first join to a full epoch; the error names the absent
+  Duration heartbeat_interval = std::chrono::seconds(1);
+  Duration heartbeat_timeout = std::chrono::seconds(5);
+  int max_unauthenticated = 64;
+};
+
+class Server {
+ public:
+  // `handler` and `loop` outlive the server. Any thread but the loop's.
+  static Result<std::unique_ptr<Server>> start(AsioLoop& loop, ServerOptions options, ServerHandler& handler);
+  virtual ~Server() = default;
+
+  virtual std::uint16_t port() const = 0;
+  // Loop thread. Sends to a member of the current epoch; silently nothing when it is gone.
+  virtual void send(Rank to, ConstBytes message) = 0;
+  // Loop thread. Tells the server why a rank's process ended ("killed by signal 9 (Killed)"); if its connection is
+  // still open it counts as lost now, and the text becomes part of the cause that everybody sees.
+  virtual void report_exit(Rank rank, const std::string& what) = 0;
+  // Loop thread. Clock offset of a member against the server (member clock - server clock), from heartbeats.
+  virtual Duration clock_offset(Rank rank) const = 0;
+  // Connections refused so far, by reason; for tests and --verbose.
+  virtual std::uint64_t strangers() const = 0;
+};
+
+}  // namespace sirtaki::rendezvous

@@ -1,0 +1,81 @@
+// Plan: how a stream's tensors are cut into partitions and in which order they go. Immutable, versioned, equal on all
+// ranks (compared by digest).
+//
+// A partition is a part of one big tensor or a bucket of small ones, of one dtype and codec. Its layout is a pure
+// function of the tensor list and the options, so every rank computes it itself and only the digest is agreed.
+// Pure: no I/O, no thread, no clock.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "runtime/base/dtype.h"
+#include "runtime/base/status.h"
+#include "runtime/base/types.h"
+
+namespace sirtaki::scheduler {
+
+// A tensor as its stream registered it; its index in the list is its id inside the stream.
+struct PlannedTensor {
+  std::string name;
+  std::int64_t numel = 0;
+  DType dtype = DType::kF32;
+};
+
+struct Slice {
+  int tensor = 0;
+  std::int64_t offset = 0;  // elements into the tensor
+  std::int64_t numel = 0;
+  std::int64_t at = 0;      // elements into the partition
+};
+
+// What is decided for a partition beside its place: a codec id and its integer parameters. Part of the digest.
+struct Decision {
+  std::uint16_t codec = 0;  // 0: none
+  std::vector<std::int64_t> params;
+};
+
+struct Partition {
+  int position = 0;         // place in the plan's total order; smaller goes first
+  DType dtype = DType::kF32;
+  std::int64_t numel = 0;
+  std::vector<Slice> slices;
+  Decision decision;
+
+  std::size_t size_bytes() const { return static_cast<std::size_t>(numel) * dtype_size(dtype); }
+};
+
+struct LayoutOptions {
+  std::int64_t fusion_bytes = 1 << 20;     // small tensors share a partition up to this
+  std::int64_t partition_bytes = 4 << 20;  // bigger tensors are cut into pieces of at most this
+  std::int64_t alignment = 64;             // elements; borders inside a tensor are multiples of it
+};
+
+class Plan {
+ public:
+  // `order` is the order in which tensors are expected to become ready (a permutation of the indices); the first are
+  // sent first. Tensors with no elements belong to no partition.
+  static Result<std::shared_ptr<const Plan>> build(std::vector<PlannedTensor> tensors, std::span<const int> order,
+                                                   const LayoutOptions& options, const Decision& decision,
+                                                   std::uint64_t version);
+
+  std::uint64_t version() const { return version_; }
+  std::uint64_t digest() const { return digest_; }
+  const std::vector<PlannedTensor>& tensors() const { return tensors_; }
+  const std::vector<Partition>& partitions() const { return partitions_; }
+  // Positions of the partitions that hold a part of tensor `index`, ascending.
+  const std::vector<int>& partitions_of(int index) const;
+
+ private:
+  Plan() = default;
+  std::uint64_t version_ = 0;
+  std::uint64_t digest_ = 0;
+  std::vector<PlannedTensor> tensors_;
+  std::vector<Partition> partitions_;
+  std::vector<std::vector<int>> of_tensor_;
+};
+
+}  // namespace sirtaki::scheduler
