@@ -29,7 +29,7 @@ struct Slice {
   int tensor = 0;
   std::int64_t offset = 0;  // elements into the tensor
   std::int64_t numel = 0;
-  std::int64_t at = 0;      // elements into the partition
+  std::int64_t at = 0;  // elements into the partition
 };
 
 // What is decided for a partition beside its place: a codec id and its integer parameters. Part of the digest.
@@ -39,7 +39,7 @@ struct Decision {
 };
 
 struct Partition {
-  int position = 0;         // place in the plan's total order; smaller goes first
+  int position = 0;  // place in the plan's total order; smaller goes first
   DType dtype = DType::kF32;
   std::int64_t numel = 0;
   std::vector<Slice> slices;

@@ -25,13 +25,21 @@ constexpr std::array<Row, kDTypeCount> kRows = {{
     {"bool", 1, false},
 }};
 
-const Row& row(DType dtype) { return kRows.at(static_cast<std::size_t>(dtype)); }
+const Row& row(DType dtype) {
+  return kRows.at(static_cast<std::size_t>(dtype));
+}
 
 }  // namespace
 
-std::size_t dtype_size(DType dtype) { return row(dtype).size; }
-std::string_view dtype_name(DType dtype) { return row(dtype).name; }
-bool dtype_is_floating(DType dtype) { return row(dtype).floating; }
+std::size_t dtype_size(DType dtype) {
+  return row(dtype).size;
+}
+std::string_view dtype_name(DType dtype) {
+  return row(dtype).name;
+}
+bool dtype_is_floating(DType dtype) {
+  return row(dtype).floating;
+}
 
 std::optional<DType> dtype_from_wire(std::uint8_t value) {
   if (value >= kDTypeCount) {

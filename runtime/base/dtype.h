@@ -23,8 +23,8 @@ enum class DType : std::uint8_t {
 };
 inline constexpr int kDTypeCount = 11;
 
-std::size_t dtype_size(DType dtype);            // bytes an element
-std::string_view dtype_name(DType dtype);       // "float32", "bfloat16", ...
+std::size_t dtype_size(DType dtype);       // bytes an element
+std::string_view dtype_name(DType dtype);  // "float32", "bfloat16", ...
 std::optional<DType> dtype_from_wire(std::uint8_t value);
 bool dtype_is_floating(DType dtype);
 

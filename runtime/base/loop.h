@@ -21,11 +21,11 @@ class Loop {
   Loop& operator=(const Loop&) = delete;
   virtual ~Loop() = default;
 
-  virtual TimePoint now() const = 0;        // any thread
-  virtual bool in_loop() const = 0;         // any thread
-  virtual void post(Task task) = 0;         // any thread; runs later, never inline; FIFO per posting thread
+  virtual TimePoint now() const = 0;  // any thread
+  virtual bool in_loop() const = 0;   // any thread
+  virtual void post(Task task) = 0;   // any thread; runs later, never inline; FIFO per posting thread
   virtual TimerId after(Duration delay, Task task) = 0;  // loop thread only; fires once
-  virtual void cancel(TimerId timer) = 0;   // loop thread only; unknown or fired timers are ignored
+  virtual void cancel(TimerId timer) = 0;                // loop thread only; unknown or fired timers are ignored
 };
 
 }  // namespace sirtaki

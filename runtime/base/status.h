@@ -75,16 +75,24 @@ class [[nodiscard]] Status {
   std::shared_ptr<const Rep> rep_;
 };
 
-inline Status invalid_argument(std::string text) { return {Code::kInvalidArgument, std::move(text)}; }
-inline Status unavailable(std::string text) { return {Code::kUnavailable, std::move(text)}; }
-inline Status corrupt(std::string text) { return {Code::kCorrupt, std::move(text)}; }
-inline Status bug(std::string text) { return {Code::kBug, std::move(text)}; }
+inline Status invalid_argument(std::string text) {
+  return {Code::kInvalidArgument, std::move(text)};
+}
+inline Status unavailable(std::string text) {
+  return {Code::kUnavailable, std::move(text)};
+}
+inline Status corrupt(std::string text) {
+  return {Code::kCorrupt, std::move(text)};
+}
+inline Status bug(std::string text) {
+  return {Code::kBug, std::move(text)};
+}
 
 // A value or the Status that says why there is none.
 template <class T>
 class [[nodiscard]] Result {
  public:
-  Result(T value) : state_(std::in_place_index<0>, std::move(value)) {}  // NOLINT(google-explicit-constructor)
+  Result(T value) : state_(std::in_place_index<0>, std::move(value)) {}         // NOLINT(google-explicit-constructor)
   Result(Status status) : state_(std::in_place_index<1>, std::move(status)) {}  // NOLINT(google-explicit-constructor)
 
   bool is_ok() const { return state_.index() == 0; }
@@ -107,19 +115,19 @@ class [[nodiscard]] Result {
 }  // namespace sirtaki
 
 // Returns the Status of `expr` from the enclosing function unless it is ok. `expr` yields a Status.
-#define SRT_TRY(expr)                                  \
-  do {                                                 \
+#define SRT_TRY(expr)                                         \
+  do {                                                        \
     if (::sirtaki::Status srt_status = (expr); !srt_status) { \
-      return srt_status;                               \
-    }                                                  \
+      return srt_status;                                      \
+    }                                                         \
   } while (false)
 
 #define SRT_CONCAT_(a, b) a##b
 #define SRT_CONCAT(a, b) SRT_CONCAT_(a, b)
 // Declares `lhs` from a Result, or returns its Status: SRT_ASSIGN(auto file, open(path));
-#define SRT_ASSIGN(lhs, expr)                            \
-  auto SRT_CONCAT(srt_result_, __LINE__) = (expr);       \
-  if (!SRT_CONCAT(srt_result_, __LINE__)) {              \
-    return SRT_CONCAT(srt_result_, __LINE__).status();   \
-  }                                                      \
+#define SRT_ASSIGN(lhs, expr)                          \
+  auto SRT_CONCAT(srt_result_, __LINE__) = (expr);     \
+  if (!SRT_CONCAT(srt_result_, __LINE__)) {            \
+    return SRT_CONCAT(srt_result_, __LINE__).status(); \
+  }                                                    \
   lhs = std::move(SRT_CONCAT(srt_result_, __LINE__)).value()

@@ -17,8 +17,8 @@ class MoveFunction<R(Args...)> {
  public:
   MoveFunction() = default;
   template <class F>
-    requires(!std::is_same_v<std::decay_t<F>, MoveFunction> && std::is_invocable_r_v<R, F&, Args...>)
-  MoveFunction(F&& fn)  // NOLINT(google-explicit-constructor)
+  requires(!std::is_same_v<std::decay_t<F>, MoveFunction> && std::is_invocable_r_v<R, F&, Args...>)
+      MoveFunction(F&& fn)  // NOLINT(google-explicit-constructor)
       : impl_(std::make_unique<Holder<std::decay_t<F>>>(std::forward<F>(fn))) {}
 
   explicit operator bool() const { return impl_ != nullptr; }

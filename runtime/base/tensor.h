@@ -33,12 +33,12 @@ inline constexpr int kOpKindCount = 6;
 enum class ReduceOp : std::uint8_t { kSum = 0, kAverage = 1, kMin = 2, kMax = 3, kProduct = 4 };
 inline constexpr int kReduceOpCount = 5;
 
-std::string_view op_kind_name(OpKind kind);      // "allreduce", ...
-std::string_view reduce_op_name(ReduceOp op);    // "sum", ...
+std::string_view op_kind_name(OpKind kind);                         // "allreduce", ...
+std::string_view reduce_op_name(ReduceOp op);                       // "sum", ...
 std::string dims_to_string(const std::vector<std::int64_t>& dims);  // "[64, 3, 7, 7]"
 
-// Dense memory without holes; its elements may be in any order as long as all ranks agree (checked through the strides).
-// Borrowed until the request it belongs to completes.
+// Dense memory without holes; its elements may be in any order as long as all ranks agree (checked through the
+// strides). Borrowed until the request it belongs to completes.
 struct TensorView {
   std::byte* data = nullptr;
   std::int64_t numel = 0;

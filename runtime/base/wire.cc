@@ -20,7 +20,9 @@ void WireWriter::put_bytes(ConstBytes bytes) {
   append(bytes.data(), bytes.size());
 }
 
-void WireWriter::put_string(std::string_view text) { put_bytes(std::as_bytes(std::span(text.data(), text.size()))); }
+void WireWriter::put_string(std::string_view text) {
+  put_bytes(std::as_bytes(std::span(text.data(), text.size())));
+}
 
 void WireReader::read(void* out, std::size_t size) {
   if (failed_ || size > in_.size()) {
@@ -43,7 +45,9 @@ ConstBytes WireReader::get_raw(std::size_t size) {
   return out;
 }
 
-ConstBytes WireReader::get_bytes() { return get_raw(get<std::uint32_t>()); }
+ConstBytes WireReader::get_bytes() {
+  return get_raw(get<std::uint32_t>());
+}
 
 std::string WireReader::get_string() {
   const ConstBytes bytes = get_bytes();

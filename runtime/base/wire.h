@@ -18,7 +18,8 @@
 
 namespace sirtaki {
 
-static_assert(std::endian::native == std::endian::little, "the wire format is the memory format of little-endian hosts");
+static_assert(std::endian::native == std::endian::little,
+              "the wire format is the memory format of little-endian hosts");
 
 template <class T>
 concept WireScalar = std::integral<T> || std::is_enum_v<T> || std::floating_point<T>;
@@ -29,8 +30,8 @@ class WireWriter {
   void put(T value) {
     append(&value, sizeof(value));
   }
-  void put_bytes(ConstBytes bytes);             // u32 length, then the bytes
-  void put_string(std::string_view text);       // the same
+  void put_bytes(ConstBytes bytes);        // u32 length, then the bytes
+  void put_string(std::string_view text);  // the same
   void put_raw(ConstBytes bytes) { append(bytes.data(), bytes.size()); }
   template <WireScalar T>
   void put_list(const std::vector<T>& values) {  // u32 count, then the values
@@ -56,7 +57,7 @@ class WireReader {
     read(&value, sizeof(value));
     return value;
   }
-  ConstBytes get_bytes();        // borrowed from the input
+  ConstBytes get_bytes();  // borrowed from the input
   std::string get_string();
   ConstBytes get_raw(std::size_t size);
   template <WireScalar T>

@@ -22,16 +22,16 @@ namespace sirtaki::engine {
 // One operation by name (sirtaki_request_args says what each field means).
 struct OpSpec {
   OpKind kind = OpKind::kAllreduce;
-  std::string name;                    // empty: named (kind, call number)
+  std::string name;  // empty: named (kind, call number)
   TensorView input;
-  TensorView output;                   // data == nullptr where the runtime allocates
-  std::vector<std::int64_t> dims;      // of the input
-  std::vector<std::int64_t> strides;   // of the input; empty: row-major
+  TensorView output;                  // data == nullptr where the runtime allocates
+  std::vector<std::int64_t> dims;     // of the input
+  std::vector<std::int64_t> strides;  // of the input; empty: row-major
   ReduceOp reduce_op = ReduceOp::kSum;
   Rank root = 0;
   double prescale = 1.0;
   double postscale = 1.0;
-  std::vector<std::int64_t> splits;    // alltoall, rows; empty: equal
+  std::vector<std::int64_t> splits;  // alltoall, rows; empty: equal
   std::int32_t priority = 0;
 };
 
@@ -53,18 +53,18 @@ struct StreamTensor {
 struct StreamSpec {
   std::string name;
   std::vector<StreamTensor> tensors;
-  std::vector<int> order;              // expected readiness; empty: last tensor first
+  std::vector<int> order;  // expected readiness; empty: last tensor first
   ReduceOp reduce_op = ReduceOp::kAverage;
   double prescale = 1.0;
   double postscale = 1.0;
-  std::string codec;                   // empty: the option compression.codec
+  std::string codec;  // empty: the option compression.codec
 };
 
 // How this rank meets the others.
 struct JobSpec {
   Rank rank = 0;
   int size = 1;
-  std::string rendezvous;              // "host:port"; empty: size 1, or host_hub
+  std::string rendezvous;  // "host:port"; empty: size 1, or host_hub
   rendezvous::Secret secret;
 };
 
@@ -90,7 +90,7 @@ class Session {
   virtual std::optional<Status> wait(RequestId request, Duration timeout) = 0;
   // After a successful wait; stays valid until release(). nullptr when nothing was allocated.
   virtual const OpResult* result(RequestId request) const = 0;
-  virtual void release(RequestId request) = 0;     // waits first when in flight
+  virtual void release(RequestId request) = 0;  // waits first when in flight
   // Completed requests among those watched, for pump threads; empty after `timeout`; nullopt once closed.
   virtual void watch(RequestId request) = 0;
   virtual std::optional<std::vector<RequestId>> wait_watched(std::size_t max, Duration timeout) = 0;

@@ -22,9 +22,9 @@ struct HubEvents {
 
 struct HubOptions {
   rendezvous::ServerOptions server;
-  Duration stall_warn = std::chrono::seconds(60);   // a rank is alive but late: say so
-  Duration stall_fail = std::chrono::minutes(30);   // give the operation up
-  Duration stuck_after = std::chrono::seconds(1);   // provably stuck for so long: error on all ranks
+  Duration stall_warn = std::chrono::seconds(60);  // a rank is alive but late: say so
+  Duration stall_fail = std::chrono::minutes(30);  // give the operation up
+  Duration stuck_after = std::chrono::seconds(1);  // provably stuck for so long: error on all ranks
 };
 
 class Hub {

@@ -20,13 +20,13 @@ namespace sirtaki::net {
 
 struct CollectiveArgs {
   OpKind kind = OpKind::kAllreduce;
-  OpTag tag;                       // the same on all ranks; unique among the operations in flight of this epoch
+  OpTag tag;  // the same on all ranks; unique among the operations in flight of this epoch
   DType dtype = DType::kF32;
   // Allreduce and reduce-scatter. kAverage: floating-point sums divided by the number of ranks; integers: exact sum,
   // then truncating division; bool: sum and max are OR, product and min AND, average refused.
   ReduceOp op = ReduceOp::kSum;
-  Rank root = 0;                   // broadcast
-  std::int32_t priority = 0;       // smaller goes first among queued bytes
+  Rank root = 0;              // broadcast
+  std::int32_t priority = 0;  // smaller goes first among queued bytes
 
   // Elements, not bytes:
   //   allreduce      in.size == out.size; in and out may be the same memory
@@ -42,7 +42,7 @@ struct CollectiveArgs {
 };
 
 struct Caps {
-  bool ordered = false;         // must be started in the same order on all ranks (NCCL)
+  bool ordered = false;  // must be started in the same order on all ranks (NCCL)
   bool rank_order_sums = true;
 };
 

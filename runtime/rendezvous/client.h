@@ -18,18 +18,18 @@ namespace sirtaki::rendezvous {
 class ClientHandler {
  public:
   virtual ~ClientHandler() = default;
-  virtual void on_message(ConstBytes message) = 0;      // from the server's handler
+  virtual void on_message(ConstBytes message) = 0;           // from the server's handler
   virtual void on_lost(Rank rank, const Status& cause) = 0;  // another member died or is silent; blame names it
-  virtual void on_left(Rank rank) = 0;                  // another member left in order
+  virtual void on_left(Rank rank) = 0;                       // another member left in order
   virtual void on_disconnected(const Status& cause) = 0;     // the server is gone; once, last callback
 };
 
 struct ClientOptions {
-  std::string server;                   // "host:port" or "[v6]:port"
+  std::string server;  // "host:port" or "[v6]:port"
   Secret secret;
-  Duration connect_timeout = std::chrono::seconds(30);   // retries until then: the server may start later
+  Duration connect_timeout = std::chrono::seconds(30);  // retries until then: the server may start later
   Duration handshake_timeout = std::chrono::seconds(5);
-  Duration join_timeout = std::chrono::seconds(120);     // the server's own, shorter, names who is absent
+  Duration join_timeout = std::chrono::seconds(120);  // the server's own, shorter, names who is absent
   Duration heartbeat_interval = std::chrono::seconds(1);
   Duration heartbeat_timeout = std::chrono::seconds(5);
 };

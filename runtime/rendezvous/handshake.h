@@ -1,4 +1,5 @@
-// Handshake: mutual proof of the job's secret, as a pure state machine over bytes. Used by control and data connections.
+// Handshake: mutual proof of the job's secret, as a pure state machine over bytes. Used by control and data
+// connections.
 //
 // HMAC-SHA256 challenge: the initiator sends {magic, protocol, purpose, nonce_i, hello}; the acceptor answers
 // {nonce_a, HMAC(secret, "acceptor" | transcript)}; the initiator proves itself with HMAC(secret, "initiator" |

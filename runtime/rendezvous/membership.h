@@ -16,10 +16,10 @@ struct JoinRequest {
   Rank rank = -1;
   int size = 0;
   std::string hostname;
-  std::string host_id;                       // ranks with the same id share memory (boot id + network namespace + /dev/shm)
+  std::string host_id;  // ranks with the same id share memory (boot id + network namespace + /dev/shm)
   std::int64_t pid = 0;
-  std::vector<std::string> data_endpoints;   // "10.0.0.3:41213" or "[fd00::3]:41213", best first
-  std::string version;                       // library version and build id; must be equal on all ranks
+  std::vector<std::string> data_endpoints;  // "10.0.0.3:41213" or "[fd00::3]:41213", best first
+  std::string version;                      // library version and build id; must be equal on all ranks
   std::vector<std::pair<std::string, std::string>> agreed_options;  // name -> value; must be equal on all ranks
 };
 

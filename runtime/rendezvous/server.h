@@ -27,9 +27,9 @@ class ServerHandler {
   virtual ~ServerHandler() = default;
   virtual void on_epoch(const Membership& membership) = 0;
   virtual void on_message(Rank from, ConstBytes message) = 0;
-  virtual void on_left(Rank rank) = 0;                  // after leave()
+  virtual void on_left(Rank rank) = 0;                       // after leave()
   virtual void on_lost(Rank rank, const Status& cause) = 0;  // died, silent, or broke the protocol
-  virtual void on_epoch_end() = 0;                      // everybody has left or is lost
+  virtual void on_epoch_end() = 0;                           // everybody has left or is lost
 };
 
 struct ServerOptions {
@@ -37,9 +37,9 @@ struct ServerOptions {
   std::uint16_t port_first = 0;            // 0: any free port; else the first free one in [port_first, port_last]
   std::uint16_t port_last = 0;
   Secret secret;
-  int size = 0;                            // ranks of the job
+  int size = 0;  // ranks of the job
   Duration handshake_timeout = std::chrono::seconds(5);
-  Duration join_timeout = std::chrono::seconds(60);   // from the first join to a full epoch; the error names the absent
+  Duration join_timeout = std::chrono::seconds(60);  // from the first join to a full epoch; the error names the absent
   Duration heartbeat_interval = std::chrono::seconds(1);
   Duration heartbeat_timeout = std::chrono::seconds(5);
   int max_unauthenticated = 64;
