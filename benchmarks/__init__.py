@@ -1,0 +1,1 @@
+"""Benchmarks of Sirtaki: ``python -m benchmarks.NAME [--quick]``. See benchmarks/README.md."""

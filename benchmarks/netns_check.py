@@ -1,0 +1,53 @@
+"""Does a shaped network carry what it should? Measured with iperf3.
+
+Does not: make networks (benchmarks/netns.py) or judge benchmarks.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+
+from benchmarks import netns
+
+
+def measure_goodput(net: netns.Net, seconds: float = 2.0, sender: int = 0, receiver: int = 1) -> float:
+    """TCP payload in bytes per second between two nodes, by iperf3 (its first second left out)."""
+    iperf = netns.find_tool("iperf3")
+    if iperf is None:
+        raise netns.NetnsError("'iperf3' is not installed (Debian package iperf3)")
+    server = subprocess.Popen(
+        net.command(receiver, [iperf, "-s", "-1", "-J"]),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        client = net.command(
+            sender, [iperf, "-c", net.address(receiver), "-J", "-O", "1", "-t", str(seconds)]
+        )
+        deadline = time.monotonic() + 5
+        while True:
+            done = subprocess.run(client, capture_output=True, text=True, timeout=seconds + 20, check=False)
+            report = json.loads(done.stdout or "{}")
+            if done.returncode == 0 and "error" not in report:
+                return float(report["end"]["sum_received"]["bits_per_second"]) / 8
+            if time.monotonic() > deadline:
+                raise netns.NetnsError(f"iperf3: {report.get('error', done.stderr.strip())}")
+            time.sleep(0.05)
+    finally:
+        server.kill()
+        server.wait()
+
+
+def check_rate(net: netns.Net, tolerance: float = 0.02) -> float:
+    """Measured payload rate over the expected one; an error when it is off by more."""
+    expected = net.link.payload_bytes_per_second
+    if expected is None:
+        raise netns.NetnsError("an unshaped network has no rate to check")
+    ratio = measure_goodput(net) / expected
+    if abs(ratio - 1.0) > tolerance:
+        raise netns.NetnsError(
+            f"the link carries {ratio:.3f} of the {expected / 1e6:.1f} MB/s it should; is the machine busy?"
+        )
+    return ratio
