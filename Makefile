@@ -1,0 +1,66 @@
+# Sirtaki: set-up, build, tests, demo. `make help` lists the targets.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-builtin-rules
+
+JOBS ?= $(shell nproc)
+export PYTHON ?= /usr/bin/python3
+VENV := .venv
+PY := $(VENV)/bin/python
+
+# Everything that ends up in the Python package.
+SOURCES := $(shell find adapters compression kernels launcher runtime scheduler cmake -type f \
+             -not -path '*/__pycache__/*' 2>/dev/null) CMakeLists.txt pyproject.toml
+STAMP := build/stamps
+
+.PHONY: help setup build cxx test lint format demo bench compat asan tsan clean distclean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: ## install system packages, .venv and the Python packages (quick when all is there)
+	@scripts/setup.sh all
+
+build: setup $(STAMP)/package ## leave .venv with `import sirtaki` and .venv/bin/sirtakirun
+	@$(PY) -c 'import sirtaki; print("build: sirtaki", sirtaki.__version__, "in $(VENV)")'
+
+$(STAMP)/package: $(SOURCES)
+	@echo "build: compiling with $(JOBS) jobs and installing into $(VENV)"
+	@CMAKE_BUILD_PARALLEL_LEVEL=$(JOBS) $(VENV)/bin/pip install -q --disable-pip-version-check --no-index \
+	  --no-build-isolation --no-deps --force-reinstall .
+	@mkdir -p $(STAMP) && touch $@
+
+cxx: setup ## build the C++ tree and its tests (preset release)
+	@cmake --preset release --log-level=WARNING >/dev/null && cmake --build --preset release -j $(JOBS)
+
+test: setup ## lint, build and every test; ends with a table of minutes
+	@$(PY) scripts/run_tests.py --jobs $(JOBS)
+
+lint: setup ## layer checker, clang-format, clang-tidy, ruff
+	@$(PY) scripts/lint.py --jobs $(JOBS)
+
+format: setup ## rewrite sources in the project's format
+	@$(PY) scripts/lint.py --fix
+
+demo: build ## train Fashion-MNIST on 4 ranks over an emulated 100 Mbit/s network
+	@$(PY) examples/demo/run_demo.py
+
+bench: build ## run the benchmark rig; results go to benchmarks/results
+	@$(PY) -m benchmarks.allreduce
+	@$(PY) -m benchmarks.small_tensors
+
+asan: setup ## C++ tests under AddressSanitizer and UBSan
+	@$(PY) scripts/run_tests.py --jobs $(JOBS) --only asan
+
+tsan: setup ## C++ tests under ThreadSanitizer
+	@$(PY) scripts/run_tests.py --jobs $(JOBS) --only tsan
+
+compat: build ## slow runs under other launchers (torchrun, mpirun, srun); writes build/compat.json
+	@scripts/setup.sh compat
+	@$(PY) scripts/run_tests.py --jobs $(JOBS) --only compat
+
+clean: ## remove build outputs
+	rm -rf build dist
+
+distclean: clean ## remove the virtual environment too
+	rm -rf $(VENV)

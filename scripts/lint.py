@@ -1,0 +1,241 @@
+"""`make lint`: layer checker, clang-format, headers that compile alone, clang-tidy, ruff.
+
+Every checker runs even when an earlier one fails. Results of clang-tidy and of the header check are kept by content
+under build/lint, so that only files that changed, or whose project headers changed, are looked at again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tests/arch"))
+
+from check_layers import check  # noqa: E402
+from source_tree import Source, Tree  # noqa: E402
+
+BIN = ROOT / ".venv/bin"
+LINT_DIR = ROOT / "build/lint"
+TIDY_BUILD = ROOT / "build/tidy"
+PYTHON_PATHS = ("adapters", "benchmarks", "examples", "scripts", "tests")
+# One file is one job; a header that no .cc of the same name proves self-contained is compiled alone.
+COMPILE = (
+    "g++",
+    "-std=c++20",
+    "-fsyntax-only",
+    "-Wall",
+    "-Wextra",
+    "-Werror",
+    "-I",
+    str(ROOT),
+    "-x",
+    "c++",
+    "-include",
+)
+SUMMARY = re.compile(r"\d+ warnings? (and \d+ errors? )?generated\.|Suppressed .*|Use -header-filter.*")
+
+
+@dataclass(frozen=True)
+class Job:
+    """One file for one tool: the command, and the digest of everything its verdict depends on."""
+
+    path: str
+    command: tuple[str, ...]
+    digest: str
+    folder: Path
+
+
+def call(command: Sequence[str], folder: Path = ROOT) -> tuple[int, str]:
+    """Exit status and joined output of a command."""
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        check=False,
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+def closure_digest(tree: Tree, source: Source, *extra: str) -> str:
+    """Digest of a file, of the project headers it reaches and of `extra`."""
+    seen, todo = {source.path}, [source]
+    while todo:
+        for include in todo.pop().includes:
+            if include.name in tree.sources and include.name not in seen:
+                seen.add(include.name)
+                todo.append(tree.sources[include.name])
+    digest = hashlib.sha256("\0".join(extra).encode())
+    for path in sorted(seen):
+        digest.update(f"\0{path}\0{tree.sources[path].text}".encode())
+    return digest.hexdigest()
+
+
+def run_jobs(tool: str, jobs: list[Job], workers: int) -> bool:
+    """Runs those jobs whose digest has not passed before; prints the output of failures."""
+    passed_dir = LINT_DIR / tool
+    passed_dir.mkdir(parents=True, exist_ok=True)
+    todo = [job for job in jobs if not (passed_dir / job.digest).exists()]
+    print(f"lint: {tool}: {len(todo)} of {len(jobs)} files to look at", flush=True)
+
+    def one(job: Job) -> bool:
+        status, output = call(job.command, job.folder)
+        if status == 0:
+            (passed_dir / job.digest).touch()
+            return True
+        lines = [line for line in output.splitlines() if not SUMMARY.fullmatch(line)]
+        print("\n".join([f"lint: {tool}: {job.path}", *lines]), flush=True)
+        return False
+
+    with ThreadPoolExecutor(workers) as pool:
+        verdicts = list(pool.map(one, todo))
+    current = {job.digest for job in jobs}
+    for old in passed_dir.iterdir():
+        if old.name not in current:
+            old.unlink()
+    return all(verdicts)
+
+
+def lint_layers(_tree: Tree, _workers: int) -> bool:
+    """Include rules and absences."""
+    problems = check(ROOT)
+    for problem in problems:
+        print(problem)
+    return not problems
+
+
+def lint_format(tree: Tree, _workers: int) -> bool:
+    """Layout of C and C++ files."""
+    files = [source.path for source in tree.cpp() if not source.path.endswith(".inc")]
+    status, output = call(["clang-format", "--dry-run", "-Werror", *files])
+    bad = sorted(set(re.findall(r"^(\S+?):\d+:\d+: error", output, re.MULTILINE)))
+    if status != 0:
+        print("\n".join([f"lint: clang-format: {path}" for path in bad] or [output]))
+        print("lint: clang-format: `make format` repairs the layout")
+    return status == 0
+
+
+def lint_headers(tree: Tree, workers: int) -> bool:
+    """Headers that no .cc of the same name includes first are compiled alone."""
+    jobs = []
+    for source in tree.cpp():
+        if not source.path.endswith(".h") or source.path.endswith("-inl.h"):
+            continue
+        if source.path[:-2] + ".cc" in tree.sources:
+            continue
+        command = (*COMPILE, source.path, "/dev/null")
+        jobs.append(Job(source.path, command, closure_digest(tree, source, *command), ROOT))
+    return run_jobs("headers", jobs, workers)
+
+
+def tidy_jobs(tree: Tree) -> list[Job]:
+    """One job for each translation unit of the tidy preset; test bodies are left to the compilers and sanitizers."""
+    version = call(["clang-tidy", "--version"])[1] + (ROOT / ".clang-tidy").read_text()
+    jobs = []
+    for entry in json.loads((TIDY_BUILD / "compile_commands.json").read_text()):
+        try:
+            path = Path(entry["file"]).relative_to(ROOT).as_posix()
+        except ValueError:
+            continue
+        if path not in tree.sources or path.startswith("tests/"):
+            continue
+        flags = [f for f in shlex.split(entry["command"]) if f.startswith(("-I", "-D", "-std", "-isystem"))]
+        digest = closure_digest(tree, tree.sources[path], version, *flags)
+        command = (
+            "clang-tidy",
+            "-quiet",
+            "-p",
+            str(TIDY_BUILD),
+            "--extra-arg=-Wno-unknown-warning-option",
+            path,
+        )
+        jobs.append(Job(path, command, digest, ROOT))
+    return jobs
+
+
+def lint_tidy(tree: Tree, workers: int) -> bool:
+    """Names, bugs, cost, concurrency, function size."""
+    status, output = call(["cmake", "--preset", "tidy", "--log-level=WARNING"])
+    if status != 0:
+        print(output)
+        return False
+    return run_jobs("clang-tidy", tidy_jobs(tree), workers)
+
+
+def python_paths() -> list[str]:
+    """Folders with Python code that exist."""
+    return [path for path in PYTHON_PATHS if (ROOT / path).is_dir()]
+
+
+def lint_ruff(_tree: Tree, _workers: int) -> bool:
+    """Python style and layout."""
+    good = True
+    for arguments in (["check", "--quiet"], ["format", "--check", "--quiet"]):
+        status, output = call([str(BIN / "ruff"), *arguments, *python_paths()])
+        print(output, end="")
+        good &= status == 0
+    if not good:
+        print("lint: ruff: `make format` repairs the layout")
+    return good
+
+
+CHECKS: dict[str, Callable[[Tree, int], bool]] = {
+    "layers": lint_layers,
+    "clang-format": lint_format,
+    "ruff": lint_ruff,
+    "headers": lint_headers,
+    "clang-tidy": lint_tidy,
+}
+
+
+def fix() -> int:
+    """Rewrites files in the project's layout."""
+    files = [source.path for source in Tree(ROOT).cpp() if not source.path.endswith(".inc")]
+    status = call(["clang-format", "-i", *files])[0]
+    for arguments in (["check", "--fix", "--quiet"], ["format", "--quiet"]):
+        code, output = call([str(BIN / "ruff"), *arguments, *python_paths()])
+        print(output, end="")
+        status |= code
+    return status
+
+
+def main() -> int:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--only", choices=sorted(CHECKS), action="append", help="run this checker alone")
+    parser.add_argument("--fix", action="store_true", help="rewrite files in the project's layout instead")
+    args = parser.parse_args()
+    if args.fix:
+        return fix()
+    tree = Tree(ROOT)
+    failed = []
+    for name, run in CHECKS.items():
+        if args.only and name not in args.only:
+            continue
+        begin = time.monotonic()
+        good = run(tree, args.jobs)
+        print(f"lint: {name}: {'ok' if good else 'FAILED'} ({time.monotonic() - begin:.1f} s)", flush=True)
+        if not good:
+            failed.append(name)
+    if failed:
+        print(f"lint: failed: {', '.join(failed)}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

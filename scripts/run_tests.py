@@ -1,0 +1,237 @@
+"""Runs the stages of `make test`, prints the minutes of each, a table and a closing line `N passed, N failed`.
+
+A stage passes when its command exits with 0; the number of its tests comes from the closing line of ctest or pytest.
+A stage whose prerequisite failed is reported as not run, and counts as a failure.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+CTEST_LINE = re.compile(r"(\d+)% tests passed, (\d+) tests? failed out of (\d+)")
+PYTEST_LINE = re.compile(r"^=* ?((?:\d+ \w+(?:, )?)+) in [\d.]+s", re.MULTILINE)
+PYTEST_COUNT = re.compile(r"(\d+) (passed|failed|errors?|skipped)")
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One row of the table: a name, the commands run in order, the stages that must have passed."""
+
+    name: str
+    commands: tuple[tuple[str, ...], ...]
+    needs: tuple[str, ...] = ()
+    runs_tests: bool = False
+
+
+@dataclass
+class Outcome:
+    """What became of a stage."""
+
+    stage: str
+    verdict: str  # "passed", "failed" or "not run"
+    seconds: float = 0.0
+    passed: int = 0
+    failed: int = 0
+    skipped: int = 0
+
+
+@dataclass
+class Totals:
+    """Sums over stages."""
+
+    outcomes: list[Outcome] = field(default_factory=list)
+
+    def ok(self, name: str) -> bool:
+        """Says whether the stage `name` passed, or is not part of this run."""
+        return all(o.verdict == "passed" for o in self.outcomes if o.stage == name)
+
+
+def count_tests(output: str) -> tuple[int, int, int]:
+    """Passed, failed and skipped, summed over the closing lines of ctest and pytest in `output`."""
+    passed = failed = skipped = 0
+    for match in CTEST_LINE.finditer(output):
+        failed += int(match[2])
+        passed += int(match[3]) - int(match[2])
+    for match in PYTEST_LINE.finditer(output):
+        for number, kind in PYTEST_COUNT.findall(match[1]):
+            if kind == "passed":
+                passed += int(number)
+            elif kind == "skipped":
+                skipped += int(number)
+            else:
+                failed += int(number)
+    return passed, failed, skipped
+
+
+def stream(command: tuple[str, ...], sink: list[str], env: dict[str, str]) -> int:
+    """Runs `command` with its output shown as it comes and kept in `sink`; returns the exit status."""
+    process = subprocess.Popen(
+        command,
+        cwd=ROOT,
+        env=env,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+    )
+    assert process.stdout is not None
+    for line in process.stdout:
+        sys.stdout.write(line)
+        sys.stdout.flush()
+        sink.append(line)
+    return process.wait()
+
+
+def run_stage(stage: Stage, env: dict[str, str]) -> Outcome:
+    """Runs the commands of one stage until one fails."""
+    print(f"\n== {stage.name} ==", flush=True)
+    begin = time.monotonic()
+    sink: list[str] = []
+    status = 0
+    for command in stage.commands:
+        status = stream(command, sink, env)
+        if status != 0:
+            print(f"== {stage.name}: '{' '.join(command)}' exited with {status}", flush=True)
+            break
+    outcome = Outcome(stage.name, "passed" if status == 0 else "failed", time.monotonic() - begin)
+    if stage.runs_tests:
+        outcome.passed, outcome.failed, outcome.skipped = count_tests("".join(sink))
+        if status == 0 and outcome.passed == 0:
+            print(f"== {stage.name}: no test ran", flush=True)
+            outcome.verdict = "failed"
+    if outcome.verdict == "failed" and outcome.failed == 0:
+        outcome.failed = 1
+    if not stage.runs_tests and outcome.verdict == "passed":
+        outcome.passed = 1
+    print(f"== {stage.name}: {outcome.verdict}, {outcome.seconds / 60:.1f} min", flush=True)
+    return outcome
+
+
+def without_aslr() -> tuple[str, ...]:
+    """Prefix that makes ThreadSanitizer's fixed shadow addresses free, where the kernel allows it."""
+    prefix = ("setarch", platform.machine(), "-R")
+    try:
+        allowed = subprocess.run([*prefix, "true"], check=False, capture_output=True).returncode == 0
+    except FileNotFoundError:
+        allowed = False
+    return prefix if allowed else ()
+
+
+def sanitizer_stage(name: str, jobs: str) -> Stage:
+    """Builds and runs the C++ tests of the preset `name`."""
+    return Stage(
+        name,
+        (
+            ("cmake", "--preset", name, "--log-level=WARNING"),
+            ("cmake", "--build", "--preset", name, "-j", jobs),
+            (
+                *(without_aslr() if name == "tsan" else ()),
+                *("ctest", "--test-dir", f"build/{name}", "--output-on-failure", "-j", jobs),
+                *("--no-tests=error", "-LE", "release_only"),
+            ),
+        ),
+        runs_tests=True,
+    )
+
+
+def stages(jobs: str) -> list[Stage]:
+    """All stages in order; `compat` runs only when asked for."""
+    python = str(ROOT / ".venv/bin/python")
+    return [
+        Stage("lint", ((python, "scripts/lint.py", "--jobs", jobs),)),
+        Stage("package", (("make", "--no-print-directory", "build", f"JOBS={jobs}"),)),
+        Stage(
+            "c++ build",
+            (
+                ("cmake", "--preset", "release", "--log-level=WARNING"),
+                ("cmake", "--build", "--preset", "release", "-j", jobs),
+            ),
+        ),
+        Stage(
+            "c++ tests",
+            (
+                (
+                    *("ctest", "--test-dir", "build/release", "--output-on-failure", "-j", jobs),
+                    "--no-tests=error",
+                ),
+            ),
+            needs=("c++ build",),
+            runs_tests=True,
+        ),
+        sanitizer_stage("asan", jobs),
+        sanitizer_stage("tsan", jobs),
+        Stage(
+            "pytest",
+            ((python, "-m", "pytest", "-q", "tests", "-m", "not compat"),),
+            needs=("package",),
+            runs_tests=True,
+        ),
+        Stage("compat", ((python, "-m", "pytest", "-q", "tests", "-m", "compat"),), runs_tests=True),
+    ]
+
+
+def test_environment() -> dict[str, str]:
+    """The caller's environment with sanitizers set to stop at the first report."""
+    env = dict(os.environ)
+    env.setdefault("ASAN_OPTIONS", "detect_leaks=1:strict_string_checks=1:check_initialization_order=1")
+    env.setdefault("UBSAN_OPTIONS", "print_stacktrace=1")
+    suppressions = ROOT / "tests/tsan_suppressions.txt"
+    tsan = "halt_on_error=1:second_deadlock_stack=1"
+    env.setdefault("TSAN_OPTIONS", f"{tsan}:suppressions={suppressions}" if suppressions.exists() else tsan)
+    env["PATH"] = f"{ROOT / '.venv/bin'}{os.pathsep}{env.get('PATH', '')}"
+    return env
+
+
+def report(outcomes: list[Outcome]) -> int:
+    """Prints the table and the closing line; returns the exit status."""
+    print(f"\n{'stage':<12} {'result':<8} {'minutes':>7} {'passed':>7} {'failed':>7} {'skipped':>8}")
+    for o in outcomes:
+        print(f"{o.stage:<12} {o.verdict:<8} {o.seconds / 60:>7.1f} {o.passed:>7} {o.failed:>7} {o.skipped:>8}")
+    print(f"{'total':<12} {'':<8} {sum(o.seconds for o in outcomes) / 60:>7.1f}\n")
+    failed = sum(o.failed for o in outcomes)
+    print(f"{sum(o.passed for o in outcomes)} passed, {failed} failed", flush=True)
+    return 1 if failed else 0
+
+
+def run_all(chosen: list[Stage], run: Callable[[Stage], Outcome]) -> list[Outcome]:
+    """Runs each stage unless one it needs has failed."""
+    totals = Totals()
+    for stage in chosen:
+        missing = [need for need in stage.needs if not totals.ok(need)]
+        if missing:
+            print(f"\n== {stage.name}: not run, {', '.join(missing)} failed", flush=True)
+            totals.outcomes.append(Outcome(stage.name, "not run", failed=1))
+        else:
+            totals.outcomes.append(run(stage))
+    return totals.outcomes
+
+
+def main() -> int:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--jobs", default=str(os.cpu_count() or 1))
+    parser.add_argument("--only", action="append", help="run this stage alone; may be repeated")
+    args = parser.parse_args()
+    known = stages(args.jobs)
+    names = [stage.name for stage in known]
+    unknown = [name for name in args.only or [] if name not in names]
+    if unknown:
+        parser.error(f"unknown stage {unknown[0]!r}; there are: {', '.join(names)}")
+    chosen = [s for s in known if (s.name in args.only if args.only else s.name != "compat")]
+    env = test_environment()
+    return report(run_all(chosen, lambda stage: run_stage(stage, env)))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

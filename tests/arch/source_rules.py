@@ -1,0 +1,165 @@
+"""Rules on single files: what must be absent where, how long a file may be, how a header begins."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from source_tree import Problem, Source, Tree
+
+MAX_LINES = 600
+PURE = ("scheduler/", "runtime/control/", "compression/", "kernels/")
+CORE = ("runtime/", "kernels/", "compression/", "scheduler/", "adapters/")
+SHIPPED = (*CORE, "launcher/", "examples/")
+CHECKER = "tests/arch/"  # names what it forbids
+
+
+@dataclass(frozen=True)
+class Absence:
+    """`pattern` must not occur in the code of files below `where`, except in `allowed` files."""
+
+    rule: str
+    pattern: re.Pattern[str]
+    where: tuple[str, ...]
+    text: str
+    allowed: frozenset[str] = frozenset()
+
+
+ABSENCES = (
+    Absence(
+        "getenv",
+        re.compile(r"\b(secure_)?getenv\s*\("),
+        SHIPPED,
+        "the environment is read by runtime/base/config_load.cc and job_env.cc alone",
+        frozenset({"runtime/base/config_load.cc", "runtime/base/job_env.cc"}),
+    ),
+    Absence(
+        "have",
+        re.compile(r"^[ \t]*#[ \t]*(if|ifdef|ifndef|elif)\b[^\n]*\bHAVE_\w+", re.MULTILINE),
+        SHIPPED,
+        "optional parts are an interface with x.cc or no_x.cc chosen by CMake",
+    ),
+    Absence(
+        "pure",
+        re.compile(
+            r"\bstd::(j?thread|(shared_|recursive_|timed_)*mutex|condition_variable(_any)?|async|future|promise)\b"
+            r"|<(thread|mutex|shared_mutex|condition_variable|future|fstream|sys/socket\.h|unistd\.h)>"
+            r"|\b(steady|system|high_resolution)_clock::now\b|\bclock_gettime\s*\(|\bsocket\s*\("
+            r"|\brandom_device\b|\brand\s*\("
+        ),
+        PURE,
+        "this layer is pure: no thread, lock, clock, socket, file or random device",
+    ),
+    Absence(
+        "sleep",
+        re.compile(r"\b(sleep_for|sleep_until|usleep|nanosleep|sleep)\s*\("),
+        ("tests/", "runtime/", "scheduler/", "compression/", "kernels/"),
+        "wait for an event with a deadline instead of sleeping",
+    ),
+    Absence(
+        "abort",
+        re.compile(r"\bstd::(abort|terminate|exit|_Exit|quick_exit)\b|\b_exit\s*\("),
+        CORE,
+        "the user's process is never ended by the runtime",
+    ),
+    Absence(
+        "global",
+        re.compile(
+            r"^[ \t]*(?:inline[ \t]+)?(?:(?:static|thread_local)[ \t]+)+"
+            r"(?!const\b|constexpr\b|constinit const\b|inline\b|_Thread_local const\b)"
+            r"[\w:<>,*& \t]+?[ \t*&>]\w+(?:\[\w*\])?[ \t]*(?:=[^=]|;|\{)",
+            re.MULTILINE,
+        ),
+        ("runtime/", "kernels/", "compression/", "scheduler/", "adapters/", "launcher/"),
+        "no mutable global or static: state belongs to an object",
+        frozenset({"adapters/c/default_session.cc", "adapters/c/last_error.cc"}),
+    ),
+    Absence("detach", re.compile(r"\.\s*detach\s*\(\s*\)"), CORE, "threads are joined, never detached"),
+    Absence(
+        "new",
+        re.compile(r"(?<!operator )\b(new|delete)\b(?!\s*;)(?=\s*[\w:(\[])"),
+        ("runtime/", "kernels/", "compression/", "scheduler/", "launcher/"),
+        "values and unique_ptr own memory",
+    ),
+)
+TODO = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
+USING = re.compile(r"^[ \t]*using\s+namespace\b", re.MULTILINE)
+# Framework -> the folder of the Python package that may import it.
+FRAMEWORKS = {
+    "torch": "adapters/python/sirtaki/torch/",
+    "tensorflow": "adapters/python/sirtaki/tensorflow/",
+    "keras": "adapters/python/sirtaki/keras",
+}
+
+
+def absence_problems(source: Source) -> Iterator[Problem]:
+    """Hits of ABSENCES in one file."""
+    if source.path.startswith(CHECKER):
+        return
+    for row in ABSENCES:
+        if not source.path.startswith(row.where) or source.path in row.allowed:
+            continue
+        if not source.is_cpp and row.rule != "sleep":
+            continue
+        for line, text in source.matches(row.pattern):
+            yield Problem(source.path, line, row.rule, f"'{text}': {row.text}")
+
+
+def header_problems(source: Source) -> Iterator[Problem]:
+    """How a header begins and what it must not do."""
+    lines = source.text.splitlines()
+    opening = 0
+    while opening < len(lines) and lines[opening].startswith(("//", "/*", " *")):
+        opening += 1
+    if opening < 1:
+        yield Problem(source.path, 1, "comment", "a header opens with what it is for, its owner and its thread")
+    guarded = "#pragma once" in source.text or "HWY_TARGET_TOGGLE" in source.text
+    if not guarded and not re.search(r"#ifndef \w+_H_\n#define", source.text):
+        yield Problem(source.path, 1, "guard", "no #pragma once")
+    for line, text in source.matches(USING):
+        yield Problem(source.path, line, "using", f"'{text}' in a header")
+
+
+def own_header_problems(tree: Tree, source: Source) -> Iterator[Problem]:
+    """x.cc includes x.h before anything else, which proves the header self-contained."""
+    own = source.path.rsplit(".", 1)[0] + ".h"
+    if own in tree.sources and source.includes and source.includes[0].name != own:
+        yield Problem(source.path, source.includes[0].line, "own_header", f'include "{own}" first')
+
+
+def text_problems(source: Source) -> Iterator[Problem]:
+    """Length and left-over notes."""
+    lines = source.text.splitlines()
+    if len(lines) > MAX_LINES:
+        yield Problem(source.path, len(lines), "length", f"{len(lines)} lines; split before {MAX_LINES}")
+    if source.path.startswith(CHECKER):
+        return
+    for number, line in enumerate(lines, 1):
+        if TODO.search(line):
+            yield Problem(source.path, number, "todo", "finish it, or write it down outside the code")
+
+
+def python_problems(source: Source) -> Iterator[Problem]:
+    """Frameworks are imported only where they belong."""
+    if not source.path.startswith("adapters/python/"):
+        return
+    for framework, home in FRAMEWORKS.items():
+        if source.path.startswith(home):
+            continue
+        pattern = re.compile(rf"^[ \t]*(?:import|from)[ \t]+{framework}\b", re.MULTILINE)
+        for line, text in source.matches(pattern):
+            yield Problem(source.path, line, "framework", f"'{text}' belongs under {home}")
+
+
+def source_problems(tree: Tree) -> Iterator[Problem]:
+    """All rules of this module over the tree."""
+    for source in tree.sources.values():
+        yield from absence_problems(source)
+        yield from text_problems(source)
+        if source.is_header:
+            yield from header_problems(source)
+        elif source.is_cpp:
+            yield from own_header_problems(tree, source)
+        else:
+            yield from python_problems(source)
