@@ -1,0 +1,56 @@
+#include "runtime/base/config.h"
+
+namespace sirtaki {
+namespace {
+
+constexpr std::string_view kIntro =
+    "# Options\n\n"
+    "Generated from `runtime/base/options.inc`; `tests/arch/check_options.py` says how to refresh it.\n\n"
+    "The same option can be given in five places; the later wins:\n\n"
+    "1. its default,\n"
+    "2. a TOML file named by `SIRTAKI_CONFIG` or `sirtakirun --config-file`: `key = value` under `[section]`,\n"
+    "3. the environment: `SIRTAKI_SECTION_KEY`,\n"
+    "4. the command line of `sirtakirun`: `--section-key value`,\n"
+    "5. the program: `init(options={\"section.key\": value})`.\n\n"
+    "An unknown key or `SIRTAKI_` variable, or a bad value, is an error. Sizes are bytes or carry `KiB`, `MiB`, `GiB`; "
+    "durations carry `ns`, `us`, `ms`, `s`, `min` or `h`.\n"
+    "*Agreed* options must be equal on all ranks; they are compared when the ranks meet.\n";
+
+std::string code(std::string_view text) {
+  return text.empty() ? "empty" : "`" + std::string(text) + "`";
+}
+
+std::string paragraph(const OptionInfo& option) {
+  std::string text = "\n### " + option.name + "\n" + std::string(option.help) + "\n\n";
+  text += "- default: " + code(option.default_text) + "; accepted: " + accepted_form(option) + "\n";
+  text += "- environment: " + code(option.env) + "; command line: " + code(option.flag) + "\n";
+  if (!option.alias.empty()) {
+    text += "- short: " + code(option.alias) + " at the top of the TOML file, " + code(option.alias_env) + ", " +
+            code(option.alias_flag) + "\n";
+  }
+  if (!option.horovod.empty()) {
+    text += "- also read from Horovod's " + code(option.horovod) + "\n";
+  }
+  if (option.scope == OptionScope::kAgreed) {
+    text += "- agreed: equal on all ranks\n";
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string options_markdown() {
+  std::string page(kIntro);
+  std::string section;
+  for (const OptionInfo& option : option_table()) {
+    const std::string own = option.name.substr(0, option.name.find('.'));
+    if (own != section) {
+      section = own;
+      page += "\n## " + section + "\n";
+    }
+    page += paragraph(option);
+  }
+  return page;
+}
+
+}  // namespace sirtaki
