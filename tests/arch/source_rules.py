@@ -78,7 +78,8 @@ ABSENCES = (
     Absence("detach", re.compile(r"\.\s*detach\s*\(\s*\)"), CORE, "threads are joined, never detached"),
     Absence(
         "new",
-        re.compile(r"(?<!operator )\b(new|delete)\b(?!\s*;)(?=\s*[\w:(\[])"),
+        # A smart pointer on the same line takes it over; placement new owns nothing.
+        re.compile(r"^(?![^\n]*_ptr<)[^\n]*?(?<!operator )\b(?:new|delete)\b(?=\s*[\w:\[])", re.MULTILINE),
         ("runtime/", "kernels/", "compression/", "scheduler/", "launcher/"),
         "values and unique_ptr own memory",
     ),

@@ -136,6 +136,8 @@ def test_what_must_be_absent_is_rejected(tmp_path: Path, path: str, rule: str, c
         ("runtime/net/a.cc", "  static Status ok() { return {}; }"),
         ("runtime/net/a.cc", "static_assert(sizeof(Header) == 24);"),
         ("runtime/net/a.cc", "Foo(const Foo&) = delete;"),
+        ("runtime/net/a.cc", "return std::unique_ptr<Foo>(new Foo());"),
+        ("runtime/net/a.cc", "::new (storage) Foo();"),
         ("runtime/net/a.cc", "char quote = '\"'; int million = 1'000'000; // std::abort()"),
         ("runtime/net/a.cc", "/* std::abort();\n std::terminate(); */"),
         ("adapters/c/default_session.cc", "static std::unique_ptr<Session> session;"),
