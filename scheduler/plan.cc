@@ -1,0 +1,254 @@
+#include "scheduler/plan.h"
+
+#include <xxhash.h>
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <unordered_set>
+
+#include "runtime/base/check.h"
+#include "runtime/base/wire.h"
+
+namespace sirtaki::scheduler {
+namespace {
+
+constexpr std::int64_t kLargestElement = 8;  // bytes
+// Positions are ints and every partition costs memory on every rank.
+constexpr std::int64_t kMaxPartitions = 1 << 20;
+
+std::int64_t bytes_of(const PlannedTensor& tensor) {
+  return tensor.numel * static_cast<std::int64_t>(dtype_size(tensor.dtype));
+}
+
+std::int64_t divide_up(std::int64_t a, std::int64_t b) {
+  return a / b + (a % b != 0 ? 1 : 0);
+}
+
+Status check_options(const LayoutOptions& options) {
+  if (options.fusion_bytes < 0) {
+    return invalid_argument("fusion_bytes is " + std::to_string(options.fusion_bytes) + "; it must be 0 or more");
+  }
+  if (options.alignment < 1) {
+    return invalid_argument("alignment is " + std::to_string(options.alignment) + "; it must be 1 or more");
+  }
+  if (options.partition_bytes / kLargestElement < options.alignment) {
+    return invalid_argument("partition_bytes is " + std::to_string(options.partition_bytes) +
+                            ", less than one aligned block of " + std::to_string(options.alignment) +
+                            " elements of 8 bytes; raise it or lower the alignment");
+  }
+  return {};
+}
+
+Status check_tensors(const std::vector<PlannedTensor>& tensors) {
+  if (tensors.size() > static_cast<std::size_t>(std::numeric_limits<int>::max())) {
+    return invalid_argument(std::to_string(tensors.size()) + " tensors are more than a stream can hold");
+  }
+  std::unordered_set<std::string_view> names;
+  for (const PlannedTensor& tensor : tensors) {
+    if (!names.insert(tensor.name).second) {
+      return {Code::kInvalidArgument, "tensor '" + tensor.name + "' is listed twice", {-1, tensor.name}};
+    }
+    if (tensor.numel < 0 || tensor.numel > std::numeric_limits<std::int64_t>::max() / kLargestElement) {
+      return {Code::kInvalidArgument,
+              "tensor '" + tensor.name + "' cannot have " + std::to_string(tensor.numel) + " elements",
+              {-1, tensor.name}};
+    }
+  }
+  return {};
+}
+
+Status check_order(std::span<const int> order, const std::vector<PlannedTensor>& tensors) {
+  if (order.size() != tensors.size()) {
+    return invalid_argument("the order has " + std::to_string(order.size()) + " entries for " +
+                            std::to_string(tensors.size()) + " tensors");
+  }
+  std::vector<bool> seen(tensors.size(), false);
+  for (const int index : order) {
+    if (index < 0 || static_cast<std::size_t>(index) >= tensors.size()) {
+      return invalid_argument("the order names tensor " + std::to_string(index) + " of " +
+                              std::to_string(tensors.size()));
+    }
+    if (seen[static_cast<std::size_t>(index)]) {
+      return invalid_argument("the order names tensor " + std::to_string(index) + " ('" +
+                              tensors[static_cast<std::size_t>(index)].name + "') twice");
+    }
+    seen[static_cast<std::size_t>(index)] = true;
+  }
+  return {};
+}
+
+// Walks the tensors in order. Partitions are sent strictly by position, so a bucket takes the place of its last
+// member: earlier it would hold up tensors that are ready before it is.
+class Layout {
+ public:
+  Layout(const std::vector<PlannedTensor>& tensors, const LayoutOptions& options)
+      : tensors_(tensors), options_(options) {}
+
+  void add(int index, std::int64_t place) {
+    const PlannedTensor& tensor = tensors_[static_cast<std::size_t>(index)];
+    if (tensor.numel == 0) {
+      return;
+    }
+    if (bytes_of(tensor) <= options_.fusion_bytes) {
+      add_to_bucket(index, place);
+    } else {
+      cut(index, place);
+    }
+  }
+
+  Result<std::vector<Partition>> finish(const Decision& decision) {
+    for (Placed& bucket : open_) {
+      close(bucket);
+    }
+    if (partition_count_ > kMaxPartitions) {
+      return invalid_argument("the tensors make " + std::to_string(partition_count_) + " partitions, more than " +
+                              std::to_string(kMaxPartitions) + "; raise partition_bytes");
+    }
+    std::stable_sort(done_.begin(), done_.end(), [](const Placed& a, const Placed& b) { return a.place < b.place; });
+    std::vector<Partition> partitions;
+    partitions.reserve(done_.size());
+    for (Placed& placed : done_) {
+      placed.partition.position = static_cast<int>(partitions.size());
+      placed.partition.decision = decision;
+      partitions.push_back(std::move(placed.partition));
+    }
+    return partitions;
+  }
+
+ private:
+  struct Placed {
+    Partition partition;
+    std::int64_t place = 0;  // of its last member in the order
+  };
+
+  void add_to_bucket(int index, std::int64_t place) {
+    const PlannedTensor& tensor = tensors_[static_cast<std::size_t>(index)];
+    Placed& bucket = open_[static_cast<std::size_t>(tensor.dtype)];
+    if (static_cast<std::int64_t>(bucket.partition.size_bytes()) + bytes_of(tensor) > options_.fusion_bytes) {
+      close(bucket);
+    }
+    bucket.partition.dtype = tensor.dtype;
+    bucket.partition.slices.push_back({index, 0, tensor.numel, bucket.partition.numel});
+    bucket.partition.numel += tensor.numel;
+    bucket.place = place;
+  }
+
+  void close(Placed& bucket) {
+    if (!bucket.partition.slices.empty()) {
+      ++partition_count_;
+      done_.push_back(std::move(bucket));
+    }
+    bucket = {};
+  }
+
+  // Nearly equal pieces: no small rest that costs a round trip of its own.
+  void cut(int index, std::int64_t place) {
+    const PlannedTensor& tensor = tensors_[static_cast<std::size_t>(index)];
+    const auto size = static_cast<std::int64_t>(dtype_size(tensor.dtype));
+    const std::int64_t blocks = divide_up(tensor.numel, options_.alignment);
+    const std::int64_t pieces = divide_up(blocks, options_.partition_bytes / size / options_.alignment);
+    partition_count_ += pieces;
+    if (partition_count_ > kMaxPartitions) {
+      return;
+    }
+    std::int64_t offset = 0;
+    for (std::int64_t i = 0; i < pieces; ++i) {
+      const std::int64_t share = blocks / pieces + (i < blocks % pieces ? 1 : 0);
+      const std::int64_t numel = std::min(share * options_.alignment, tensor.numel - offset);
+      Placed piece;
+      piece.partition.dtype = tensor.dtype;
+      piece.partition.numel = numel;
+      piece.partition.slices.push_back({index, offset, numel, 0});
+      piece.place = place;
+      done_.push_back(std::move(piece));
+      offset += numel;
+    }
+  }
+
+  const std::vector<PlannedTensor>& tensors_;
+  const LayoutOptions& options_;
+  std::array<Placed, kDTypeCount> open_;
+  std::vector<Placed> done_;
+  std::int64_t partition_count_ = 0;
+};
+
+void put_decision(WireWriter& out, const Decision& decision) {
+  out.put(decision.codec);
+  out.put_list(decision.params);
+}
+
+// What the layout was made from as well as the layout: ranks that run different builds, or differ in an option that
+// happens not to matter for these tensors, are found at once.
+void put_inputs(WireWriter& out, const std::vector<PlannedTensor>& tensors, std::span<const int> order,
+                const LayoutOptions& options) {
+  out.put(static_cast<std::uint64_t>(tensors.size()));
+  for (const PlannedTensor& tensor : tensors) {
+    out.put_string(tensor.name);
+    out.put(tensor.numel);
+    out.put(tensor.dtype);
+  }
+  for (const int index : order) {
+    out.put(index);
+  }
+  out.put(options.fusion_bytes);
+  out.put(options.partition_bytes);
+  out.put(options.alignment);
+}
+
+void put_partitions(WireWriter& out, const std::vector<Partition>& partitions) {
+  out.put(static_cast<std::uint64_t>(partitions.size()));
+  for (const Partition& partition : partitions) {
+    out.put(partition.dtype);
+    out.put(partition.numel);
+    out.put(static_cast<std::uint64_t>(partition.slices.size()));
+    for (const Slice& slice : partition.slices) {
+      out.put(slice.tensor);
+      out.put(slice.offset);
+      out.put(slice.numel);
+      out.put(slice.at);
+    }
+    put_decision(out, partition.decision);
+  }
+}
+
+}  // namespace
+
+Result<std::shared_ptr<const Plan>> Plan::build(std::vector<PlannedTensor> tensors, std::span<const int> order,
+                                                const LayoutOptions& options, const Decision& decision,
+                                                std::uint64_t version) {
+  SRT_TRY(check_options(options));
+  SRT_TRY(check_tensors(tensors));
+  SRT_TRY(check_order(order, tensors));
+  Layout layout(tensors, options);
+  for (std::size_t place = 0; place < order.size(); ++place) {
+    layout.add(order[place], static_cast<std::int64_t>(place));
+  }
+  SRT_ASSIGN(auto partitions, layout.finish(decision));
+
+  WireWriter bytes;
+  bytes.put(version);
+  put_decision(bytes, decision);
+  put_inputs(bytes, tensors, order, options);
+  put_partitions(bytes, partitions);
+
+  std::shared_ptr<Plan> plan(new Plan());
+  plan->version_ = version;
+  plan->digest_ = XXH64(bytes.bytes().data(), bytes.bytes().size(), 0);
+  plan->of_tensor_.resize(tensors.size());
+  for (const Partition& partition : partitions) {
+    for (const Slice& slice : partition.slices) {
+      plan->of_tensor_[static_cast<std::size_t>(slice.tensor)].push_back(partition.position);
+    }
+  }
+  plan->tensors_ = std::move(tensors);
+  plan->partitions_ = std::move(partitions);
+  return std::shared_ptr<const Plan>(std::move(plan));
+}
+
+const std::vector<int>& Plan::partitions_of(int index) const {
+  SRT_CHECK(index >= 0 && static_cast<std::size_t>(index) < of_tensor_.size());
+  return of_tensor_[static_cast<std::size_t>(index)];
+}
+
+}  // namespace sirtaki::scheduler
