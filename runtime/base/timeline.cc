@@ -5,6 +5,7 @@
 #include <bit>
 #include <limits>
 
+#include "runtime/base/check.h"
 #include "runtime/base/wire.h"
 
 namespace sirtaki {
@@ -117,10 +118,16 @@ Result<TimelineChunk> decode_timeline_chunk(ConstBytes bytes) {
   for (auto& name : chunk.names) {
     name.id = reader.get<std::uint32_t>();
     name.text = reader.get_string();
+    if (name.id >= Timeline::kMaxNames) {
+      reader.fail();
+    }
   }
   chunk.tracks.resize(reader.get_count(kTrackBytes));
   for (auto& track : chunk.tracks) {
     track.id = reader.get<std::uint32_t>();
+    if (track.id >= Timeline::kMaxTracks) {
+      reader.fail();
+    }
     track.name = reader.get_string();
     track.dropped = reader.get<std::uint64_t>();
     track.spans.resize(reader.get_count(kSpanBytes));
@@ -144,6 +151,7 @@ void Timeline::set_enabled(bool enabled) {
 
 Track& Timeline::track(std::string name, std::size_t capacity) {
   const std::lock_guard lock(mutex_);
+  SRT_CHECK(tracks_.size() < kMaxTracks);
   tracks_.push_back(std::make_unique<Track>(static_cast<std::uint32_t>(tracks_.size()), std::move(name), capacity));
   return *tracks_.back();
 }

@@ -99,7 +99,8 @@ class Timeline {
   static constexpr std::size_t kTrackCapacity = 8192;    // spans
   static constexpr std::size_t kChunkBytes = 64 * 1024;  // one chunk at most, about
   static constexpr std::size_t kMaxNames = 1U << 16;     // names beyond it are all "(other)"
-  static constexpr std::size_t kMaxNameLength = 256;     // longer names are cut
+  static constexpr std::size_t kMaxTracks = 1024;
+  static constexpr std::size_t kMaxNameLength = 256;  // longer names are cut
 
   Timeline(Rank rank, std::string process);
 
