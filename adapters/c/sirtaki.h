@@ -67,21 +67,34 @@ typedef uint32_t sirtaki_stream;  /* 0: none */
 
 /* ---- life ---- */
 
-/* Called about ten times a second while a call blocks; non-zero ends the wait with SIRTAKI_ABORTED (Ctrl-C). */
+/* Called about ten times a second, on the thread of the call, while a call blocks; non-zero ends the wait with
+ * SIRTAKI_ABORTED (Ctrl-C). */
 typedef int (*sirtaki_interrupt_fn)(void* context);
+
+/* Starts the meeting point of a job of `size` ranks in this process (rank 0), for programs that tell the other ranks by
+ * means of their own where it is: give rank, size, rendezvous and secret to sirtaki_init() on all of them.
+ * bind_address: NULL or "127.0.0.1" for one host, "::" or "0.0.0.0" for several. *port and secret_hex (64 hexadecimal
+ * digits and a zero; whoever knows it can join) are set on success. The same call again answers the same. */
+SIRTAKI_API sirtaki_status sirtaki_host(int32_t size, const char* bind_address, uint16_t* port, char secret_hex[65]);
 
 typedef struct {
   uint32_t struct_size;
   /* Options given by the program, as lines of TOML ("net.interface = \"eth1\"\n"): highest precedence. May be NULL. */
   const char* options_toml;
-  sirtaki_interrupt_fn interrupted; /* may be NULL */
+  sirtaki_interrupt_fn interrupted; /* may be NULL; used by every call that blocks until sirtaki_shutdown() */
   void* interrupted_context;
+  /* The job, where the program knows it better than the environment; size 0: from options and environment. */
+  int32_t rank;
+  int32_t size;
+  const char* rendezvous; /* "host:port"; NULL for size 1 */
+  const char* secret_hex; /* as sirtaki_host() gave it; NULL for size 1 */
 } sirtaki_init_args;
 
 /* Reads options and the environment of the launcher (sirtakirun, torchrun, mpirun, srun; none: size 1), meets the other
  * ranks and returns when all are there. Calling it while initialised is SIRTAKI_OK and does nothing. args may be NULL. */
 SIRTAKI_API sirtaki_status sirtaki_init(const sirtaki_init_args* args);
-/* Ends the session in order; pending requests end with SIRTAKI_NOT_INITIALIZED. OK when not initialised. */
+/* Ends the session in order; pending requests end with SIRTAKI_NOT_INITIALIZED. OK when not initialised. Call it before
+ * the process ends: the others take a rank that vanishes for a lost one. Results already handed out stay valid. */
 SIRTAKI_API sirtaki_status sirtaki_shutdown(void);
 /* 1 or 0. In a forked child always 0: a child never touches its parent's session. */
 SIRTAKI_API int sirtaki_is_initialized(void);
@@ -96,7 +109,7 @@ SIRTAKI_API int sirtaki_cross_size(void); /* number of hosts */
 SIRTAKI_API int sirtaki_is_homogeneous(void);
 
 SIRTAKI_API const char* sirtaki_version(void);
-/* Text of the calling thread's last failed call; "" before the first. Valid until its next call. */
+/* Text of the calling thread's last failed call; "" before the first. Valid until its next failed call. */
 SIRTAKI_API const char* sirtaki_last_error(void);
 /* Rank and tensor to blame for it; -1 and "" when unknown. */
 SIRTAKI_API int sirtaki_last_error_rank(void);
@@ -170,9 +183,10 @@ SIRTAKI_API sirtaki_status sirtaki_stream_used(sirtaki_stream stream, uint8_t* u
 SIRTAKI_API sirtaki_status sirtaki_stream_abort(sirtaki_stream stream, const char* why);
 SIRTAKI_API sirtaki_status sirtaki_stream_close(sirtaki_stream stream);
 
-/* ---- introspection; each returns JSON owned by the calling thread until its next call ---- */
+/* ---- introspection; each returns JSON owned by the calling thread until its next call of these; NULL on errors ---- */
 
-SIRTAKI_API const char* sirtaki_options_json(void); /* [{name, value, source, help, ...}] */
+/* [{name, value, source, help, ...}]; before sirtaki_init() those that it would take without arguments. */
+SIRTAKI_API const char* sirtaki_options_json(void);
 SIRTAKI_API const char* sirtaki_stats_json(void);   /* counters and times of the session */
 SIRTAKI_API const char* sirtaki_members_json(void); /* [{rank, hostname, host_id, pid}] */
 

@@ -1,0 +1,172 @@
+#include "adapters/c/default_session.h"
+
+#include <pthread.h>
+
+#include <cstdlib>
+#include <utility>
+
+#include "runtime/base/config_load.h"
+
+namespace sirtaki::adapters {
+namespace {
+
+Result<std::shared_ptr<const Config>> load(const std::string& program) {
+  ConfigSources sources = process_sources();
+  sources.program = program;
+  return load_config(sources);
+}
+
+Status not_initialized(bool forked) {
+  return {Code::kShutdown, forked ? "this process is a fork of one that uses Sirtaki and has no session of its own; "
+                                    "start it with the spawn method when it must communicate"
+                                  : "Sirtaki is not initialized; call init() first"};
+}
+
+void describe(Active& active) {
+  const rendezvous::Membership& members = active.session->membership();
+  const Rank rank = active.session->rank();
+  const auto local = members.local_ranks(rank);
+  active.local_size = static_cast<int>(local.size());
+  active.local_rank = 0;
+  for (std::size_t i = 0; i < local.size(); ++i) {
+    if (local[i] == rank) {
+      active.local_rank = static_cast<int>(i);
+    }
+  }
+  for (Rank other = 0; other < members.size(); ++other) {
+    active.homogeneous = active.homogeneous && members.local_ranks(other).size() == local.size();
+  }
+}
+
+}  // namespace
+
+DefaultSession& DefaultSession::instance() {
+  static auto* const kInstance = new DefaultSession;
+  return *kInstance;
+}
+
+DefaultSession::DefaultSession() {
+  pthread_atfork(nullptr, nullptr, [] { instance().forked_.store(true, std::memory_order_relaxed); });
+  std::atexit(end_of_process);
+}
+
+void DefaultSession::end_of_process() {
+  DefaultSession& self = instance();
+  if (self.forked_.load(std::memory_order_relaxed)) {
+    return;
+  }
+  // A thread stuck in init() must not keep the process from ending.
+  const std::unique_lock lock(self.life_mutex_, std::try_to_lock);
+  if (lock) {
+    self.meeting_point_.end(self.grace_);
+  }
+}
+
+Status DefaultSession::init(const InitRequest& request) {
+  if (forked_.load(std::memory_order_relaxed)) {
+    return not_initialized(true);
+  }
+  const std::lock_guard lock(life_mutex_);
+  if (active()) {
+    return {};
+  }
+  SRT_ASSIGN(auto config, load(request.options_toml));
+  const Interrupt interrupt = request.interrupt;
+  const auto interrupted = [interrupt] { return interrupt.raised(); };
+  SRT_ASSIGN(auto job, meeting_point_.find(*config, process_environment(), request.job, interrupted));
+  grace_ = config->control.shutdown_grace;
+  auto made = std::make_shared<Active>();
+  SRT_ASSIGN(made->session, engine::Session::open(std::move(config), std::move(job), interrupted));
+  ++generation_;
+  if (generation_ == 0) {
+    generation_ = 1;
+  }
+  made->generation = generation_;
+  made->interrupt = interrupt;
+  describe(*made);
+  const std::lock_guard state(mutex_);
+  active_ = std::move(made);
+  return {};
+}
+
+Status DefaultSession::shutdown() {
+  if (forked_.load(std::memory_order_relaxed)) {
+    return {};
+  }
+  const std::lock_guard lock(life_mutex_);
+  std::shared_ptr<Active> closing;
+  {
+    const std::lock_guard state(mutex_);
+    closing = std::exchange(active_, nullptr);
+  }
+  if (closing) {
+    closing->session->close();
+  }
+  return {};
+}
+
+Status DefaultSession::host(int size, const std::string& bind_address, std::uint16_t& port, std::string& secret_hex) {
+  if (forked_.load(std::memory_order_relaxed)) {
+    return not_initialized(true);
+  }
+  const std::lock_guard lock(life_mutex_);
+  SRT_ASSIGN(const auto config, load(""));
+  grace_ = config->control.shutdown_grace;
+  SRT_TRY(meeting_point_.host(size, bind_address, config->job.port_range, *config));
+  port = meeting_point_.port();
+  secret_hex = meeting_point_.secret().to_hex();
+  return {};
+}
+
+std::shared_ptr<Active> DefaultSession::active() const {
+  if (forked_.load(std::memory_order_relaxed)) {
+    return nullptr;
+  }
+  const std::lock_guard state(mutex_);
+  return active_;
+}
+
+Result<std::shared_ptr<Active>> DefaultSession::need() const {
+  auto found = active();
+  if (!found) {
+    return not_initialized(forked_.load(std::memory_order_relaxed));
+  }
+  return found;
+}
+
+Result<std::shared_ptr<Active>> DefaultSession::need(std::uint16_t generation) const {
+  SRT_ASSIGN(auto found, need());
+  if (found->generation != generation) {
+    return Status(Code::kShutdown, "this request or stream belongs to a session that has ended; make a new one");
+  }
+  return found;
+}
+
+Result<std::string> DefaultSession::options_json() const {
+  if (const auto found = active()) {
+    return sirtaki::options_json(found->session->config());
+  }
+  SRT_ASSIGN(const auto config, load(""));
+  return sirtaki::options_json(*config);
+}
+
+void DefaultSession::pin(sirtaki_request request, std::shared_ptr<Active> owner) {
+  const std::lock_guard state(mutex_);
+  pinned_.insert_or_assign(request, std::move(owner));
+}
+
+std::shared_ptr<Active> DefaultSession::unpin(sirtaki_request request) {
+  if (forked_.load(std::memory_order_relaxed)) {
+    return nullptr;
+  }
+  const std::lock_guard state(mutex_);
+  const auto found = pinned_.find(request);
+  if (found == pinned_.end()) {
+    return nullptr;
+  }
+  auto owner = std::move(found->second);
+  pinned_.erase(found);
+  return owner;
+}
+
+}  // namespace sirtaki::adapters

@@ -1,0 +1,188 @@
+#include "adapters/c/meeting_point.h"
+
+#include <unistd.h>
+
+#include <utility>
+
+#include "adapters/c/local_meeting.h"
+#include "runtime/base/log.h"
+#include "runtime/base/option_value.h"
+
+namespace sirtaki::adapters {
+namespace {
+
+constexpr const char* kSecretFix =
+    "write one with mode 0600 where every host can read it, (umask 077; openssl rand -hex 32 > ~/.sirtaki_secret), and "
+    "set SIRTAKI_JOB_SECRET_FILE to its path; or start the job with sirtakirun";
+
+hub::HubOptions hub_options(const Config& config) {
+  hub::HubOptions options;
+  options.server.join_timeout = config.control.join_timeout;
+  options.server.heartbeat_interval = config.control.heartbeat_interval;
+  options.server.heartbeat_timeout = config.control.heartbeat_timeout;
+  options.stall_warn = config.control.stall_warn;
+  options.stall_fail = config.control.stall_fail;
+  options.stuck_after = config.control.stuck_after;
+  return options;
+}
+
+bool is_loopback(const std::string& host) {
+  return host == "localhost" || host == "::1" || host.starts_with("127.");
+}
+
+Result<JobEnv> job_of(const Config& config, const Environment& environment) {
+  if (config.job.rank >= 0 && config.job.size > 0) {
+    JobEnv job;
+    job.launcher = "sirtakirun";
+    job.rank = config.job.rank;
+    job.size = config.job.size;
+    if (job.rank >= job.size) {
+      return invalid_argument("job.rank is " + std::to_string(job.rank) + " (" +
+                              std::string(config.source("job.rank")) + ") but job.size is " + std::to_string(job.size) +
+                              " (" + std::string(config.source("job.size")) + ")");
+    }
+    return job;
+  }
+  return detect_job(environment);
+}
+
+}  // namespace
+
+Result<std::pair<std::string, std::uint16_t>> split_endpoint(const std::string& endpoint) {
+  const std::size_t colon = endpoint.rfind(':');
+  std::string host = endpoint.substr(0, colon == std::string::npos ? 0 : colon);
+  if (host.size() > 2 && host.front() == '[' && host.back() == ']') {
+    host = host.substr(1, host.size() - 2);
+  }
+  const auto port = parse_int(colon == std::string::npos ? "" : endpoint.substr(colon + 1));
+  if (host.empty() || !port || *port < 1 || *port > 65535) {
+    return invalid_argument("\"" + endpoint + "\" is no address; expected host:port or [IPv6]:port");
+  }
+  return std::pair(host, static_cast<std::uint16_t>(*port));
+}
+
+Status MeetingPoint::host(int size, const std::string& bind_address, PortRange ports, const Config& config) {
+  if (size < 1) {
+    return invalid_argument("a job has at least one rank, not " + std::to_string(size));
+  }
+  if (hub_ && hub_size_ == size) {
+    return {};
+  }
+  hub_.reset();
+  if (!secret_.is_set()) {
+    SRT_ASSIGN(secret_, rendezvous::Secret::generate());
+  }
+  hub::HubOptions options = hub_options(config);
+  options.server.bind_address = bind_address;
+  options.server.port_first = ports.first;
+  options.server.port_last = ports.last;
+  options.server.secret = secret_;
+  options.server.size = size;
+  SRT_ASSIGN(auto made_logger, Logger::create(config, -1));
+  hub::HubEvents events;
+  events.on_warning = [logger = std::move(made_logger)](const std::string& text) { logger->warn(text); };
+  SRT_ASSIGN(hub_, hub::Hub::start(std::move(options), std::move(events)));
+  hub_size_ = size;
+  return {};
+}
+
+Result<engine::JobSpec> MeetingPoint::find(const Config& config, const Environment& environment, const GivenJob& given,
+                                           const std::function<bool()>& interrupted) {
+  if (given.size > 0) {
+    engine::JobSpec spec{given.rank, given.size, given.rendezvous, {}};
+    if (given.rank < 0 || given.rank >= given.size) {
+      return invalid_argument("rank is " + std::to_string(given.rank) + " but size is " + std::to_string(given.size));
+    }
+    if (!given.rendezvous.empty()) {
+      SRT_ASSIGN(spec.secret, rendezvous::Secret::from_hex(given.secret_hex));
+    } else if (given.size > 1) {
+      return invalid_argument("several ranks need a rendezvous and a secret (sirtaki_host)");
+    }
+    return spec;
+  }
+  SRT_ASSIGN(const JobEnv job, job_of(config, environment));
+  engine::JobSpec spec{job.rank, job.size, config.job.rendezvous, {}};
+  if (job.launcher == "sirtakirun" && !config.job.rendezvous.empty()) {
+    SRT_ASSIGN(spec.secret, configured_secret(config));
+    return spec;
+  }
+  if (job.size == 1) {
+    spec.rendezvous.clear();
+    return spec;
+  }
+  if (job.launcher == "sirtakirun") {
+    return invalid_argument("job.size is " + std::to_string(job.size) +
+                            " but job.rendezvous is not set; start the job with sirtakirun, which sets both");
+  }
+  const bool known_port = !config.job.rendezvous.empty() || (!job.host.empty() && config.job.port_range.first != 0);
+  const bool one_host = job.local_size == job.size;
+  if (config.job.rendezvous.empty() && one_host) {
+    return meet_on_one_host(config, job, interrupted);
+  }
+  if (!known_port) {
+    return invalid_argument("the ranks were started by " + job.launcher +
+                            " on several hosts and do not know where to meet; set SIRTAKI_JOB_RENDEZVOUS to host:port "
+                            "with the host of rank 0 and a free port there, or start the job with sirtakirun");
+  }
+  return meet_hosted(config, job);
+}
+
+Result<rendezvous::Secret> MeetingPoint::configured_secret(const Config& config) {
+  if (config.job.secret_fd >= 0) {
+    if (!fd_secret_) {
+      SRT_ASSIGN(fd_secret_, rendezvous::Secret::from_fd(config.job.secret_fd));
+    }
+    return *fd_secret_;
+  }
+  if (config.job.secret_file.empty()) {
+    return invalid_argument(std::string("the job has no secret; ") + kSecretFix);
+  }
+  return rendezvous::Secret::from_file(config.job.secret_file);
+}
+
+Result<engine::JobSpec> MeetingPoint::meet_hosted(const Config& config, const JobEnv& job) {
+  engine::JobSpec spec{job.rank, job.size, config.job.rendezvous, {}};
+  if (spec.rendezvous.empty()) {
+    const bool v6 = job.host.find(':') != std::string::npos;
+    spec.rendezvous = (v6 ? "[" + job.host + "]" : job.host) + ":" + std::to_string(config.job.port_range.first);
+  }
+  SRT_ASSIGN(spec.secret, configured_secret(config));
+  SRT_ASSIGN(const auto endpoint, split_endpoint(spec.rendezvous));
+  if (job.rank == 0) {
+    secret_ = spec.secret;
+    const PortRange port{endpoint.second, endpoint.second};
+    SRT_TRY(host(job.size, is_loopback(endpoint.first) ? endpoint.first : "::", port, config));
+  }
+  return spec;
+}
+
+Result<engine::JobSpec> MeetingPoint::meet_on_one_host(const Config& config, const JobEnv& job,
+                                                       const std::function<bool()>& interrupted) {
+  engine::JobSpec spec{job.rank, job.size, "", {}};
+  SRT_ASSIGN(const std::string path, meeting_path(meeting_directory(), job));
+  if (job.rank != 0) {
+    SRT_ASSIGN(auto meeting, await_meeting(path, config.control.connect_timeout, interrupted));
+    spec.rendezvous = std::move(meeting.endpoint);
+    spec.secret = meeting.secret;
+    return spec;
+  }
+  SRT_TRY(host(job.size, "127.0.0.1", config.job.port_range, config));
+  spec.rendezvous = "127.0.0.1:" + std::to_string(port());
+  spec.secret = secret_;
+  SRT_TRY(write_meeting(path, Meeting{spec.rendezvous, spec.secret}));
+  meeting_file_ = path;
+  return spec;
+}
+
+void MeetingPoint::end(Duration grace) {
+  if (hub_) {
+    hub_->drain(grace);
+    hub_.reset();
+  }
+  if (!meeting_file_.empty()) {
+    unlink(meeting_file_.c_str());
+    meeting_file_.clear();
+  }
+}
+
+}  // namespace sirtaki::adapters

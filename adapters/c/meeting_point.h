@@ -1,0 +1,61 @@
+// MeetingPoint: finds out where the ranks of this job meet, and hosts the coordinator when nobody else does.
+//
+// Owned by: DefaultSession, for the life of the process, so that the coordinator survives re-initialisation.
+// Threads: one at a time (the owner's lock). Secrets stay in memory or in files of mode 0600.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "runtime/base/config.h"
+#include "runtime/base/job_env.h"
+#include "runtime/base/status.h"
+#include "runtime/base/task.h"
+#include "runtime/engine/session.h"
+#include "runtime/hub/hub.h"
+#include "runtime/rendezvous/secret.h"
+
+namespace sirtaki::adapters {
+
+// What a program says of its job in sirtaki_init_args.
+struct GivenJob {
+  Rank rank = 0;
+  int size = 0;  // 0: nothing given
+  std::string rendezvous;
+  std::string secret_hex;
+};
+
+class MeetingPoint {
+ public:
+  // Starts the coordinator unless it runs already for the same number of ranks. `ports`: both 0 for any.
+  Status host(int size, const std::string& bind_address, PortRange ports, const Config& config);
+  std::uint16_t port() const { return hub_ ? hub_->port() : std::uint16_t{0}; }
+  const rendezvous::Secret& secret() const { return secret_; }
+
+  // Rank, size, address and secret from `given`, else from the options, else from `environment`. Hosts when this is
+  // rank 0 of a job that nobody hosts. Errors say what to set. `interrupted` as in await_meeting().
+  Result<engine::JobSpec> find(const Config& config, const Environment& environment, const GivenJob& given,
+                               const std::function<bool()>& interrupted);
+
+  // End of the process: waits at most `grace` until the other ranks have left, then removes what was written.
+  void end(Duration grace);
+
+ private:
+  Result<engine::JobSpec> meet_hosted(const Config& config, const JobEnv& job);
+  Result<engine::JobSpec> meet_on_one_host(const Config& config, const JobEnv& job,
+                                           const std::function<bool()>& interrupted);
+  Result<rendezvous::Secret> configured_secret(const Config& config);
+
+  std::unique_ptr<hub::Hub> hub_;
+  int hub_size_ = 0;
+  rendezvous::Secret secret_;                    // of hub_
+  std::optional<rendezvous::Secret> fd_secret_;  // a descriptor can be read only once
+  std::string meeting_file_;                     // to be removed; empty: none
+};
+
+// "host:port", "[v6]:port" -> both parts.
+Result<std::pair<std::string, std::uint16_t>> split_endpoint(const std::string& endpoint);
+
+}  // namespace sirtaki::adapters

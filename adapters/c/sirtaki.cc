@@ -1,0 +1,259 @@
+// The C interface: life of the session and operations by name. Streams and introspection are in sirtaki_stream.cc.
+#include "adapters/c/sirtaki.h"
+
+#include <cstring>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "adapters/c/convert.h"
+#include "adapters/c/default_session.h"
+#include "adapters/c/last_error.h"
+#include "adapters/c/waiting.h"
+
+using sirtaki::Code;
+using sirtaki::Duration;
+using sirtaki::RequestId;
+using sirtaki::Status;
+using sirtaki::adapters::Active;
+using sirtaki::adapters::DefaultSession;
+using sirtaki::adapters::guarded;
+
+namespace {
+
+constexpr int kGenerationShift = 48;
+constexpr std::uint64_t kIdMask = (std::uint64_t{1} << kGenerationShift) - 1;
+
+std::uint16_t generation_of(sirtaki_request request) {
+  return static_cast<std::uint16_t>(request >> kGenerationShift);
+}
+RequestId id_of(sirtaki_request request) {
+  return RequestId{request & kIdMask};
+}
+sirtaki_request request_of(std::uint16_t generation, RequestId id) {
+  return (static_cast<std::uint64_t>(generation) << kGenerationShift) | id.value;
+}
+
+Status null_argument(const char* name) {
+  return sirtaki::invalid_argument(std::string(name) + " is NULL");
+}
+
+// Answers about ranks, -1 without a session.
+template <class Question>
+int ask(Question&& question) noexcept {
+  try {
+    const auto active = DefaultSession::instance().active();
+    return active ? question(*active) : -1;
+  } catch (...) {
+    return -1;
+  }
+}
+
+sirtaki::adapters::InitRequest init_request(const sirtaki_init_args* args) {
+  sirtaki::adapters::InitRequest request;
+  if (args == nullptr) {
+    return request;
+  }
+  request.options_toml = args->options_toml != nullptr ? args->options_toml : "";
+  request.interrupt = {args->interrupted, args->interrupted_context};
+  request.job.rank = args->rank;
+  request.job.size = args->size;
+  request.job.rendezvous = args->rendezvous != nullptr ? args->rendezvous : "";
+  request.job.secret_hex = args->secret_hex != nullptr ? args->secret_hex : "";
+  return request;
+}
+
+Status submit(const sirtaki_request_args* args, int count, sirtaki_request* requests) {
+  if (count < 0 || (count > 0 && (args == nullptr || requests == nullptr))) {
+    return null_argument("args or requests");
+  }
+  SRT_ASSIGN(const auto active, DefaultSession::instance().need());
+  std::vector<sirtaki::engine::OpSpec> ops;
+  ops.reserve(static_cast<std::size_t>(count));
+  const char* cursor = reinterpret_cast<const char*>(args);
+  for (int i = 0; i < count; ++i) {
+    const auto* current = reinterpret_cast<const sirtaki_request_args*>(cursor);
+    SRT_ASSIGN(auto op, sirtaki::adapters::to_op(*current));
+    ops.push_back(std::move(op));
+    // A caller built against a later header has longer structs.
+    cursor += current->struct_size;
+  }
+  SRT_ASSIGN(const auto ids, active->session->submit(std::move(ops)));
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    requests[i] = request_of(active->generation, ids[i]);
+  }
+  return {};
+}
+
+Status result_of(sirtaki_request request, sirtaki_tensor* output, const std::int64_t** received_splits) {
+  SRT_ASSIGN(const auto active, DefaultSession::instance().need(generation_of(request)));
+  const auto* result = active->session->result(id_of(request));
+  if (result == nullptr) {
+    return sirtaki::invalid_argument("the request has no result of the runtime's; was it waited for successfully?");
+  }
+  if (output->struct_size < sizeof(sirtaki_tensor)) {
+    return sirtaki::invalid_argument("sirtaki_tensor.struct_size is too small");
+  }
+  // The runtime's memory is the caller's until release, to read and to write.
+  output->data = const_cast<std::byte*>(result->data.data());
+  output->dims = result->dims.data();
+  output->ndim = static_cast<std::int32_t>(result->dims.size());
+  output->strides = nullptr;
+  output->device_type = SIRTAKI_CPU;
+  output->device_index = 0;
+  if (received_splits != nullptr) {
+    *received_splits = result->received_splits.empty() ? nullptr : result->received_splits.data();
+  }
+  DefaultSession::instance().pin(request, active);
+  return {};
+}
+
+}  // namespace
+
+extern "C" {
+
+sirtaki_status sirtaki_host(int32_t size, const char* bind_address, uint16_t* port, char secret_hex[65]) {
+  return guarded([&]() -> Status {
+    if (port == nullptr || secret_hex == nullptr) {
+      return null_argument("port or secret_hex");
+    }
+    std::string hex;
+    SRT_TRY(DefaultSession::instance().host(size, bind_address != nullptr ? bind_address : "127.0.0.1", *port, hex));
+    constexpr std::size_t kDigits = 2 * sirtaki::rendezvous::Secret::kBytes;
+    SRT_CHECK(hex.size() == kDigits);
+    std::memcpy(secret_hex, hex.c_str(), kDigits + 1);
+    return {};
+  });
+}
+
+sirtaki_status sirtaki_init(const sirtaki_init_args* args) {
+  return guarded([&]() -> Status {
+    if (args != nullptr && args->struct_size < sizeof(sirtaki_init_args)) {
+      return sirtaki::invalid_argument("sirtaki_init_args.struct_size is too small; set it to sizeof the struct");
+    }
+    return DefaultSession::instance().init(init_request(args));
+  });
+}
+
+sirtaki_status sirtaki_shutdown(void) {
+  return guarded([] { return DefaultSession::instance().shutdown(); });
+}
+
+int sirtaki_is_initialized(void) {
+  return ask([](const Active&) { return 1; }) == 1 ? 1 : 0;
+}
+
+int sirtaki_rank(void) {
+  return ask([](const Active& active) { return active.session->rank(); });
+}
+int sirtaki_size(void) {
+  return ask([](const Active& active) { return active.session->membership().size(); });
+}
+int sirtaki_local_rank(void) {
+  return ask([](const Active& active) { return active.local_rank; });
+}
+int sirtaki_local_size(void) {
+  return ask([](const Active& active) { return active.local_size; });
+}
+int sirtaki_cross_rank(void) {
+  return ask([](const Active& active) { return active.session->membership().host_index(active.session->rank()); });
+}
+int sirtaki_cross_size(void) {
+  return ask([](const Active& active) { return active.session->membership().host_count(); });
+}
+int sirtaki_is_homogeneous(void) {
+  return ask([](const Active& active) { return active.homogeneous ? 1 : 0; });
+}
+
+const char* sirtaki_version(void) {
+  return SRT_VERSION;
+}
+const char* sirtaki_last_error(void) {
+  return sirtaki::adapters::last_error_text();
+}
+int sirtaki_last_error_rank(void) {
+  return sirtaki::adapters::last_error_rank();
+}
+const char* sirtaki_last_error_tensor(void) {
+  return sirtaki::adapters::last_error_tensor();
+}
+
+sirtaki_status sirtaki_submit(const sirtaki_request_args* args, sirtaki_request* request) {
+  return guarded([&] { return submit(args, 1, request); });
+}
+
+sirtaki_status sirtaki_submit_group(const sirtaki_request_args* args, int count, sirtaki_request* requests) {
+  return guarded([&] { return submit(args, count, requests); });
+}
+
+sirtaki_status sirtaki_poll(sirtaki_request request, int* done) {
+  return guarded([&]() -> Status {
+    if (done == nullptr) {
+      return null_argument("done");
+    }
+    SRT_ASSIGN(const auto active, DefaultSession::instance().need(generation_of(request)));
+    *done = active->session->done(id_of(request)) ? 1 : 0;
+    return {};
+  });
+}
+
+sirtaki_status sirtaki_wait(sirtaki_request request, int64_t timeout_ms) {
+  return guarded([&]() -> Status {
+    SRT_ASSIGN(const auto active, DefaultSession::instance().need(generation_of(request)));
+    SRT_ASSIGN(const auto outcome,
+               sirtaki::adapters::wait_in_slices(active->interrupt, timeout_ms, [&](Duration timeout) {
+                 return active->session->wait(id_of(request), timeout);
+               }));
+    return outcome ? *outcome : sirtaki::adapters::timed_out();
+  });
+}
+
+sirtaki_status sirtaki_result(sirtaki_request request, sirtaki_tensor* output, const int64_t** received_splits) {
+  return guarded(
+      [&] { return output == nullptr ? null_argument("output") : result_of(request, output, received_splits); });
+}
+
+void sirtaki_release(sirtaki_request request) {
+  (void)guarded([&]() -> Status {
+    std::shared_ptr<Active> owner = DefaultSession::instance().unpin(request);
+    if (!owner) {
+      owner = DefaultSession::instance().active();
+    }
+    if (owner && owner->generation == generation_of(request)) {
+      owner->session->release(id_of(request));
+    }
+    return {};
+  });
+}
+
+sirtaki_status sirtaki_watch(sirtaki_request request) {
+  return guarded([&]() -> Status {
+    SRT_ASSIGN(const auto active, DefaultSession::instance().need(generation_of(request)));
+    active->session->watch(id_of(request));
+    return {};
+  });
+}
+
+int sirtaki_wait_watched(sirtaki_request* requests, int capacity, int64_t timeout_ms) {
+  int count = -1;
+  (void)guarded([&]() -> Status {
+    if (requests == nullptr || capacity < 1) {
+      return null_argument("requests");
+    }
+    SRT_ASSIGN(const auto active, DefaultSession::instance().need());
+    // A pump thread is not the one that signals go to, so it waits in one piece.
+    const Duration timeout = timeout_ms < 0 ? Duration(-1) : Duration(std::chrono::milliseconds(timeout_ms));
+    const auto ids = active->session->wait_watched(static_cast<std::size_t>(capacity), timeout);
+    if (!ids) {
+      return Status(Code::kShutdown, "the session has ended");
+    }
+    for (std::size_t i = 0; i < ids->size(); ++i) {
+      requests[i] = request_of(active->generation, (*ids)[i]);
+    }
+    count = static_cast<int>(ids->size());
+    return {};
+  });
+  return count;
+}
+
+}  // extern "C"

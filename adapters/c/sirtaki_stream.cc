@@ -1,0 +1,183 @@
+// The C interface: streams and introspection.
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "adapters/c/convert.h"
+#include "adapters/c/default_session.h"
+#include "adapters/c/last_error.h"
+#include "adapters/c/sirtaki.h"
+#include "adapters/c/waiting.h"
+#include "runtime/base/json.h"
+
+using sirtaki::Duration;
+using sirtaki::Status;
+using sirtaki::StreamId;
+using sirtaki::adapters::Active;
+using sirtaki::adapters::DefaultSession;
+using sirtaki::adapters::guarded;
+
+namespace {
+
+constexpr int kGenerationShift = 16;
+
+std::uint16_t generation_of(sirtaki_stream stream) {
+  return static_cast<std::uint16_t>(stream >> kGenerationShift);
+}
+StreamId id_of(sirtaki_stream stream) {
+  return StreamId{static_cast<std::uint16_t>(stream)};
+}
+
+sirtaki::Result<std::shared_ptr<Active>> owner_of(sirtaki_stream stream) {
+  return DefaultSession::instance().need(generation_of(stream));
+}
+
+std::string members_json(const Active& active) {
+  sirtaki::JsonWriter json;
+  json.begin_array();
+  for (const auto& member : active.session->membership().members) {
+    json.begin_object();
+    json.key("rank").value(member.rank);
+    json.key("hostname").value(member.hostname);
+    json.key("host_id").value(member.host_id);
+    json.key("pid").value(member.pid);
+    json.end_object();
+  }
+  json.end_array();
+  return std::move(json).take();
+}
+
+// Keeps the text for the calling thread; nullptr after an error.
+template <class Make>
+const char* keep_json(Make&& make) noexcept {
+  thread_local std::string text;
+  const auto status = guarded([&]() -> Status {
+    SRT_ASSIGN(text, make());
+    return {};
+  });
+  return status == SIRTAKI_OK ? text.c_str() : nullptr;
+}
+
+}  // namespace
+
+extern "C" {
+
+sirtaki_status sirtaki_stream_open(const sirtaki_stream_args* args, sirtaki_stream* stream) {
+  return guarded([&]() -> Status {
+    if (args == nullptr || stream == nullptr) {
+      return sirtaki::invalid_argument("args or stream is NULL");
+    }
+    SRT_ASSIGN(auto spec, sirtaki::adapters::to_stream(*args));
+    SRT_ASSIGN(const auto active, DefaultSession::instance().need());
+    // Every rank is waited for as long as for an operation.
+    const Duration timeout = active->session->config().control.stall_fail;
+    SRT_ASSIGN(const StreamId id, active->session->open_stream(std::move(spec), timeout));
+    *stream = (static_cast<sirtaki_stream>(active->generation) << kGenerationShift) | id.value;
+    return {};
+  });
+}
+
+sirtaki_status sirtaki_stream_ready(sirtaki_stream stream, int32_t index, const sirtaki_tensor* tensor, int absent) {
+  return guarded([&]() -> Status {
+    if (tensor == nullptr) {
+      return sirtaki::invalid_argument("tensor is NULL");
+    }
+    SRT_ASSIGN(const auto active, owner_of(stream));
+    SRT_ASSIGN(const auto view, sirtaki::adapters::to_view(*tensor, "tensor of a stream"));
+    if (view.data == nullptr && view.numel > 0) {
+      return sirtaki::invalid_argument("tensor " + std::to_string(index) + " of the stream has no data");
+    }
+    return active->session->stream_ready(id_of(stream), index, view, absent != 0);
+  });
+}
+
+sirtaki_status sirtaki_stream_finish(sirtaki_stream stream) {
+  return guarded([&]() -> Status {
+    SRT_ASSIGN(const auto active, owner_of(stream));
+    return active->session->stream_finish(id_of(stream));
+  });
+}
+
+sirtaki_status sirtaki_stream_wait(sirtaki_stream stream, int64_t timeout_ms) {
+  return guarded([&]() -> Status {
+    SRT_ASSIGN(const auto active, owner_of(stream));
+    SRT_ASSIGN(const auto outcome,
+               sirtaki::adapters::wait_in_slices(active->interrupt, timeout_ms, [&](Duration timeout) {
+                 return active->session->stream_wait(id_of(stream), timeout);
+               }));
+    return outcome ? *outcome : sirtaki::adapters::timed_out();
+  });
+}
+
+sirtaki_status sirtaki_stream_used(sirtaki_stream stream, uint8_t* used) {
+  return guarded([&]() -> Status {
+    if (used == nullptr) {
+      return sirtaki::invalid_argument("used is NULL");
+    }
+    SRT_ASSIGN(const auto active, owner_of(stream));
+    SRT_ASSIGN(const auto flags, active->session->stream_used(id_of(stream)));
+    std::copy(flags.begin(), flags.end(), used);
+    return {};
+  });
+}
+
+sirtaki_status sirtaki_stream_abort(sirtaki_stream stream, const char* why) {
+  return guarded([&]() -> Status {
+    SRT_ASSIGN(const auto active, owner_of(stream));
+    return active->session->stream_abort(id_of(stream), why != nullptr ? why : "given up by the program");
+  });
+}
+
+sirtaki_status sirtaki_stream_close(sirtaki_stream stream) {
+  return guarded([&]() -> Status {
+    SRT_ASSIGN(const auto active, owner_of(stream));
+    return active->session->close_stream(id_of(stream));
+  });
+}
+
+const char* sirtaki_options_json(void) {
+  return keep_json([] { return DefaultSession::instance().options_json(); });
+}
+
+const char* sirtaki_stats_json(void) {
+  return keep_json([]() -> sirtaki::Result<std::string> {
+    SRT_ASSIGN(const auto active, DefaultSession::instance().need());
+    return active->session->stats_json();
+  });
+}
+
+const char* sirtaki_members_json(void) {
+  return keep_json([]() -> sirtaki::Result<std::string> {
+    SRT_ASSIGN(const auto active, DefaultSession::instance().need());
+    return members_json(*active);
+  });
+}
+
+sirtaki_status sirtaki_timeline_start(const char* path) {
+  return guarded([&]() -> Status {
+    if (path == nullptr || path[0] == '\0') {
+      return sirtaki::invalid_argument("the timeline needs a path");
+    }
+    SRT_ASSIGN(const auto active, DefaultSession::instance().need());
+    return active->session->timeline_start(path);
+  });
+}
+
+sirtaki_status sirtaki_timeline_stop(void) {
+  return guarded([]() -> Status {
+    SRT_ASSIGN(const auto active, DefaultSession::instance().need());
+    return active->session->timeline_stop();
+  });
+}
+
+void sirtaki_timeline_mark(const char* name, int64_t begin_ns, int64_t end_ns) {
+  (void)guarded([&]() -> Status {
+    const auto active = DefaultSession::instance().active();
+    if (active && name != nullptr) {
+      active->session->timeline_mark(name, begin_ns, end_ns);
+    }
+    return {};
+  });
+}
+
+}  // extern "C"
