@@ -109,9 +109,7 @@ def _run(command: Sequence[str], stdin: str | None = None) -> str:
     tool = find_tool(command[0])
     if tool is None:
         raise NetnsError(f"'{command[0]}' is not installed")
-    done = subprocess.run(
-        [tool, *command[1:]], input=stdin, capture_output=True, text=True, timeout=60, check=False
-    )
+    done = subprocess.run([tool, *command[1:]], input=stdin, capture_output=True, text=True, timeout=60, check=False)
     if done.returncode != 0:
         raise NetnsError(f"{' '.join(command)}: {done.stderr.strip() or done.returncode}")
     return done.stdout
@@ -299,9 +297,7 @@ class Net:
             from benchmarks import delay_relay
 
             for node in range(self.nodes):
-                self._relays.append(
-                    delay_relay.start(self.namespace(node), address_of(node), self.link.delay_ms)
-                )
+                self._relays.append(delay_relay.start(self.namespace(node), address_of(node), self.link.delay_ms))
 
     def _add(self, node: int | str) -> None:
         name = self.namespace(node)
@@ -334,9 +330,7 @@ class Net:
     def set_rate(self, rate_mbit: float) -> None:
         """Shapes every node's link, both ways, from now on. The launcher's stays unshaped."""
         link = LinkSpec(rate_mbit, self.link.burst_bytes, self.link.queue_ms)
-        shape = (
-            f"root tbf rate {int(rate_mbit * 1e6)}bit burst {link.burst_bytes} limit {link.limit_bytes}"
-        ).split()
+        shape = (f"root tbf rate {int(rate_mbit * 1e6)}bit burst {link.burst_bytes} limit {link.limit_bytes}").split()
         for node in range(self.nodes):
             for where, device in ((node, INTERFACE), (SWITCH, f"p{node}")):
                 name = self.namespace(where)

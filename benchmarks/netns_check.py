@@ -23,9 +23,7 @@ def measure_goodput(net: netns.Net, seconds: float = 2.0, sender: int = 0, recei
         stderr=subprocess.DEVNULL,
     )
     try:
-        client = net.command(
-            sender, [iperf, "-c", net.address(receiver), "-J", "-O", "1", "-t", str(seconds)]
-        )
+        client = net.command(sender, [iperf, "-c", net.address(receiver), "-J", "-O", "1", "-t", str(seconds)])
         deadline = time.monotonic() + 5
         while True:
             done = subprocess.run(client, capture_output=True, text=True, timeout=seconds + 20, check=False)

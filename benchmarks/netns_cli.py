@@ -99,9 +99,7 @@ def _bytes(arguments: argparse.Namespace) -> int:
     if not arguments.net:
         raise netns.NetnsError(f"give --net (or set {netns.ENV_NET})")
     nodes = [
-        int(name.rpartition("-r")[2])
-        for name in os.listdir(netns.NETNS_DIR)
-        if name.startswith(arguments.net + "-r")
+        int(name.rpartition("-r")[2]) for name in os.listdir(netns.NETNS_DIR) if name.startswith(arguments.net + "-r")
     ]
     print(json.dumps([asdict(netns.link_bytes(arguments.net, node)) for node in sorted(nodes)]))
     return 0

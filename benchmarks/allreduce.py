@@ -1,0 +1,218 @@
+"""Dense float32 all-reduce, 4 KB to 64 MB: Sirtaki against torch.distributed on Gloo.
+
+    python -m benchmarks.allreduce [--quick] [--nets loopback,1000,200] [--ranks 2,4,8] [--resume]
+
+Both systems live in the same worker processes and take turns block by block. Each (network, ranks) is launched
+several times, since a system's speed may depend on how its threads and connections happened to start.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, replace
+from typing import Any
+
+from benchmarks import plots
+from benchmarks.group import Group
+from benchmarks.results import Row, Store, make_row
+from benchmarks.rig import (
+    LOOPBACK,
+    PAIRS,
+    QUICK_PAIRS,
+    UNSHAPED,
+    Contender,
+    Options,
+    Plan,
+    finish,
+    interleave,
+    network,
+    parse,
+    ring_bytes,
+    say,
+    wire_bound,
+)
+from benchmarks.statistics import estimate, paired_ratio
+
+OURS, THEIRS = "sirtaki", "gloo"
+KB, MB = 1024, 1024 * 1024
+SIZES = (4 * KB, 64 * KB, MB, 4 * MB, 64 * MB)
+QUICK_SIZES = (4 * KB, MB, 4 * MB)
+NETS = (LOOPBACK, "1000", "200")
+RANKS = (2, 4, 8)
+LAUNCHES = 3
+#: From here on a shaped link, not latency, should be the limit.
+BULK_BYTES = 4 * MB
+PAYLOAD_SHARE_TARGET = 0.95
+#: A shaped row counts only where the links together carry at most this share of what the processors can move.
+CPU_SHARE = 0.5
+
+
+@dataclass(frozen=True)
+class Case:
+    """One configuration."""
+
+    net: str
+    size: int
+    payload: int
+
+    @property
+    def key(self) -> str:
+        """Its name in the partial file."""
+        return f"{self.net}/{self.size}/{self.payload}"
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """Its parameters in result rows."""
+        shaped = self.net != LOOPBACK
+        return {
+            "net": "netns" if shaped else LOOPBACK,
+            "rate_mbit": float(self.net) if shaped else None,
+            "ranks": self.size,
+            "bytes": self.payload,
+        }
+
+
+# ---- ceilings ------------------------------------------------------------------------------
+
+
+def measure_ceiling(options: Options, size: int) -> dict[str, float]:
+    """What the processors can do with P ranks: bytes a second sent in all over unshaped links, and copied in memory."""
+    payload = (4 if options.quick else 64) * MB
+    with network(UNSHAPED, size) as net, Group(size, list(options.systems), net=net) as group:
+        copied = sum(group.call("memory_copy", seconds=0.3))
+        blocks = [[system, 2] for system in options.systems for _ in range(3)]
+        answers = group.call("allreduce_blocks", timeout=300, numel=payload // 4, blocks=blocks)
+    best = min(max(answer[i] for answer in answers) for i in range(len(blocks)))
+    return {"sent": size * ring_bytes(size, payload) / best, "copied": copied}
+
+
+def measure_copy(options: Options, size: int) -> dict[str, float]:
+    """The memory part of the ceiling alone, where no namespaces can be made."""
+    with Group(size, [], net=None) as group:
+        return {"copied": sum(group.call("memory_copy", seconds=0.1 if options.quick else 0.3))}
+
+
+def bound_seconds(case: Case, ceiling: dict[str, float]) -> float:
+    """The physical limit: the wire's payload rate, or on loopback one memory copy of every byte that moves."""
+    if case.net == LOOPBACK:
+        return case.size * ring_bytes(case.size, case.payload) / ceiling["copied"]
+    return wire_bound(case.size, case.payload, float(case.net))
+
+
+def cpu_limited(case: Case, ceiling: dict[str, float]) -> bool:
+    """Whether the processors, not the links, may be what limits this case."""
+    if case.net == LOOPBACK:
+        return True
+    wire = case.size * ring_bytes(case.size, case.payload) / bound_seconds(case, ceiling)
+    return wire > CPU_SHARE * ceiling["sent"]
+
+
+# ---- measuring -----------------------------------------------------------------------------
+
+
+def measure_net(options: Options, store: Store, net_name: str, size: int) -> None:
+    """All payloads of one network and number of ranks."""
+    payloads = QUICK_SIZES if options.quick else SIZES
+    cases = [Case(net_name, size, payload) for payload in payloads]
+    cases = [case for case in cases if store.samples(case.key) is None]
+    if not cases:
+        return
+    launches = 1 if options.quick else LAUNCHES
+    plan = Plan(
+        pairs=(QUICK_PAIRS if options.quick else PAIRS) // launches,
+        min_pairs=2,
+        block_seconds=0.02 if options.quick else 0.05,
+        budget_seconds=(5.0 if options.quick else 24.0) / launches,
+    )
+    gathered: dict[str, dict[str, list[float]]] = {case.key: {} for case in cases}
+    with network(net_name, size) as net:
+        for launch in range(launches):
+            say(f"{net_name}, {size} ranks: launch {launch + 1} of {launches}")
+            with Group(size, list(options.systems), net=net) as group:
+                for case in cases:
+                    for system, samples in measure_case(options, group, case, plan).items():
+                        gathered[case.key].setdefault(system, []).extend(samples)
+    for case in cases:
+        store.keep(case.key, gathered[case.key])
+
+
+def measure_case(options: Options, group: Group, case: Case, plan: Plan) -> dict[str, list[float]]:
+    """Checks the sums of every system, then times them in turns."""
+    numel = case.payload // 4
+    for system in options.systems:
+        group.call("allreduce_check", timeout=120, system=system, numel=numel)
+    contenders = [Contender(system, group) for system in options.systems]
+    return interleave(contenders, "allreduce_blocks", plan, numel=numel)
+
+
+# ---- rows ----------------------------------------------------------------------------------
+
+
+def rows_of(case: Case, samples: dict[str, list[float]], ceiling: dict[str, float]) -> list[Row]:
+    """Times of each system; against Gloo; as a share of the payload ceiling."""
+    bound = bound_seconds(case, ceiling)
+    params = {**case.params, "cpu_limited": cpu_limited(case, ceiling)}
+    rows = []
+    reference = estimate(samples[THEIRS]).value if THEIRS in samples else None
+    for system, seconds in samples.items():
+        baseline = (THEIRS, reference) if system == OURS and reference is not None else None
+        rows.append(
+            make_row(
+                "allreduce_seconds",
+                {"system": system, **params},
+                estimate(seconds),
+                "s",
+                "lower",
+                baseline=baseline,
+                bound=bound,
+            )
+        )
+    if OURS not in samples:
+        return rows
+    if reference is not None:
+        figure = paired_ratio(samples[THEIRS], samples[OURS])
+        rows.append(
+            make_row(
+                "speedup_over_gloo",
+                params,
+                figure,
+                "ratio",
+                "higher",
+                baseline=(THEIRS, 1.0),
+                bound=reference / bound,
+                target=1.0,
+            )
+        )
+    if case.net != LOOPBACK and case.payload >= BULK_BYTES:
+        share = estimate([bound / seconds for seconds in samples[OURS]])
+        target = None if params["cpu_limited"] else PAYLOAD_SHARE_TARGET
+        baseline = None if reference is None else (THEIRS, bound / reference)
+        rows.append(
+            make_row("payload_share", params, share, "share", "higher", baseline=baseline, bound=1.0, target=target)
+        )
+    return rows
+
+
+def main() -> int:
+    """Measures what the command line asks for."""
+    options, store = parse("allreduce", __doc__ or "", NETS, RANKS, (OURS, THEIRS))
+    if options.quick:
+        options = replace(options, ranks=tuple(size for size in options.ranks if size <= 4))
+    shaped = any(net != LOOPBACK for net in options.nets)
+    rows: list[Row] = []
+    for size in options.ranks:
+        key = f"ceiling/{size}"
+        if store.samples(key) is None:
+            say(f"{size} ranks: what the processors can do")
+            store.keep(key, measure_ceiling(options, size) if shaped else measure_copy(options, size))
+    for net_name in options.nets:
+        for size in options.ranks:
+            measure_net(options, store, net_name, size)
+            for payload in QUICK_SIZES if options.quick else SIZES:
+                case = Case(net_name, size, payload)
+                rows += rows_of(case, store.samples(case.key), store.samples(f"ceiling/{size}"))
+    return finish(store, rows, plots.allreduce)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Systems the benchmarks compare with that need an environment of their own."""

@@ -1,0 +1,126 @@
+"""Plots beside the result files, from rows alone: figures can be redrawn without measuring.
+
+Does not: decide anything. Where matplotlib is missing, plots are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.results import Row
+
+COLORS = {"sirtaki": "#0b6e4f", "gloo": "#c8553d", "ddp": "#c8553d", "horovod": "#5b5f97"}
+
+
+def _figure(columns: int, lines: int) -> tuple[Any, Any] | None:
+    try:
+        import matplotlib as mpl
+    except ImportError:
+        return None
+    mpl.use("Agg")
+    # The same rows give the same file.
+    mpl.rcParams["svg.hashsalt"] = "benchmarks"
+    from matplotlib import pyplot
+
+    return pyplot.subplots(lines, columns, figsize=(4.2 * columns, 3.4 * lines), squeeze=False)
+
+
+def _save(figure: Any, path: Path) -> Path:
+    figure.tight_layout()
+    figure.savefig(path, metadata={"Date": None})
+    from matplotlib import pyplot
+
+    pyplot.close(figure)
+    return path
+
+
+def _unique(rows: Sequence[Row], read: Callable[[Row], Any]) -> list[Any]:
+    return list(dict.fromkeys(read(row) for row in rows))
+
+
+def _net(row: Row) -> str:
+    rate = row.params.get("rate_mbit")
+    return "loopback" if rate is None else f"{rate:g} Mbit/s"
+
+
+def allreduce(path: Path, rows: Sequence[Row]) -> Path | None:
+    """Time over size, and speed-up over Gloo, a column for each network."""
+    times = [row for row in rows if row.metric == "allreduce_seconds"]
+    ratios = [row for row in rows if row.metric == "speedup_over_gloo"]
+    nets = _unique(times, _net)
+    made = _figure(max(1, len(nets)), 2)
+    if made is None:
+        return None
+    figure, axes = made
+    marks = dict(zip(_unique(times, lambda row: row.params["ranks"]), "osd^v", strict=False))
+    for column, net in enumerate(nets):
+        top, below = axes[0][column], axes[1][column]
+        for system in _unique(times, lambda row: row.params["system"]):
+            for ranks, mark in marks.items():
+                line = [r for r in times if (_net(r), r.params["system"], r.params["ranks"]) == (net, system, ranks)]
+                _line(top, line, f"{system}, {ranks} ranks", COLORS.get(system), mark)
+        for ranks, mark in marks.items():
+            line = [r for r in times if (_net(r), r.params["ranks"]) == (net, ranks)]
+            sizes = _unique(line, lambda row: row.params["bytes"])
+            bounds = [next(r.bound for r in line if r.params["bytes"] == size) for size in sizes]
+            top.plot(sizes, bounds, linestyle=":", color="#888888", label="bound" if mark == "o" else None)
+            _line(
+                below, [r for r in ratios if (_net(r), r.params["ranks"]) == (net, ranks)], f"{ranks} ranks", None, mark
+            )
+        top.set(title=net, xscale="log", yscale="log", ylabel="seconds")
+        below.axhline(1.0, color="#888888", linewidth=0.8)
+        below.set(xscale="log", xlabel="bytes", ylabel="speed-up over Gloo")
+        top.legend(fontsize=6)
+        if ratios:
+            below.legend(fontsize=6)
+    return _save(figure, path)
+
+
+def _line(axis: Any, line: Sequence[Row], label: str, color: str | None, mark: str) -> None:
+    if not line:
+        return
+    values = [row.value for row in line]
+    low = [max(0.0, row.value - row.spread["low"]) for row in line]
+    high = [max(0.0, row.spread["high"] - row.value) for row in line]
+    axis.errorbar(
+        [row.params["bytes"] for row in line],
+        values,
+        yerr=[low, high],
+        label=label,
+        color=color,
+        marker=mark,
+        markersize=4,
+        linewidth=1,
+        capsize=2,
+    )
+
+
+def small_tensors(path: Path, rows: Sequence[Row]) -> Path | None:
+    """Bars of seconds a step, by configuration and system."""
+    times = [row for row in rows if row.metric in ("step_seconds", "raw_seconds")]
+    kinds = _unique(times, lambda row: row.metric)
+    made = _figure(max(1, len(kinds)), 1)
+    if made is None:
+        return None
+    figure, axes = made
+    for column, kind in enumerate(kinds):
+        axis = axes[0][column]
+        here = [row for row in times if row.metric == kind]
+
+        def label(row: Row) -> str:
+            p = row.params
+            return f"{p['tensors']} tensors, {p['ranks']} ranks\n{_net(row)}, {p['order']} order"
+
+        labels, systems = _unique(here, label), _unique(here, lambda row: row.params["system"])
+        for index, system in enumerate(systems):
+            mine = {label(row): row for row in here if row.params["system"] == system}
+            places = [place + index * 0.25 for place, name in enumerate(labels) if name in mine]
+            values = [mine[name].value * 1e3 for name in labels if name in mine]
+            axis.barh(places, values, height=0.23, label=system, color=COLORS.get(system))
+        axis.set_yticks([place + 0.25 for place in range(len(labels))], labels, fontsize=6)
+        axis.set(title="paced training step" if kind == "step_seconds" else "raw", xlabel="ms")
+        axis.invert_yaxis()
+        axis.legend(fontsize=7)
+    return _save(figure, path)

@@ -1,0 +1,219 @@
+"""Interleaved comparison of systems, and what every benchmark's command line has in common.
+
+Owned by: a benchmark's main process, one thread. A sample is the time of one block of iterations, the slowest rank's;
+the systems take turns block by block, in an order that alternates, so that noise of the machine hits all alike.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks import netns
+from benchmarks.group import Group
+from benchmarks.results import RESULTS, Row, Store, load_warning, table
+
+PAIRS = 30
+QUICK_PAIRS = 5
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A system and the group of workers it runs in."""
+
+    name: str
+    group: Group
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How much to measure in one configuration."""
+
+    pairs: int = PAIRS
+    min_pairs: int = 6
+    block_seconds: float = 0.05  # a block has as many iterations as fit, at least 1
+    budget_seconds: float = 20.0  # fewer pairs, not below min_pairs, where PAIRS would take longer
+
+    def iterations(self, seconds: float) -> int:
+        """Iterations of a block when one takes `seconds`."""
+        return max(1, min(2000, round(self.block_seconds / max(seconds, 1e-9))))
+
+    def count(self, pair_seconds: float) -> int:
+        """Pairs that fit into the budget."""
+        return max(min(self.min_pairs, self.pairs), min(self.pairs, int(self.budget_seconds / max(pair_seconds, 1e-9))))
+
+
+def turn_order(names: Sequence[str], turn: int) -> list[str]:
+    """The systems' order in a turn: rotated, and reversed every other time, so that none always follows another."""
+    shift = (turn // 2) % len(names)
+    rotated = [*names[shift:], *names[:shift]]
+    return rotated if turn % 2 == 0 else rotated[::-1]
+
+
+def interleave(contenders: Sequence[Contender], what: str, plan: Plan, **arguments: Any) -> dict[str, list[float]]:
+    """Samples by system from request `what` of benchmarks/workloads.py; sample i of all systems makes a set.
+
+    Contenders of one group run their turn in one request. A group that another group follows is stopped meanwhile.
+    """
+    by_name = {contender.name: contender for contender in contenders}
+    names = list(by_name)
+
+    def run(order: Sequence[str], iterations: dict[str, int]) -> dict[str, float]:
+        seconds: dict[str, float] = {}
+        for group, members in _runs(order, by_name):
+            blocks = [[name, iterations[name]] for name in members]
+            with _running(group, contenders):
+                answers = group.call(what, timeout=600, blocks=blocks, **arguments)
+            for place, name in enumerate(members):
+                seconds[name] = max(answer[place] for answer in answers)
+        return seconds
+
+    first = run(names, dict.fromkeys(names, 1))
+    first = run(names, {name: plan.iterations(2 * first[name]) for name in names})
+    iterations = {name: plan.iterations(first[name]) for name in names}
+    pair_seconds = sum(first[name] * (iterations[name] + 1) for name in names)
+    samples: dict[str, list[float]] = {name: [] for name in names}
+    for turn in range(plan.count(pair_seconds)):
+        for name, seconds in run(turn_order(names, turn), iterations).items():
+            samples[name].append(seconds)
+    return samples
+
+
+def _runs(order: Sequence[str], by_name: dict[str, Contender]) -> list[tuple[Group, list[str]]]:
+    runs: list[tuple[Group, list[str]]] = []
+    for name in order:
+        group = by_name[name].group
+        if runs and runs[-1][0] is group:
+            runs[-1][1].append(name)
+        else:
+            runs.append((group, [name]))
+    return runs
+
+
+@contextlib.contextmanager
+def _running(group: Group, contenders: Sequence[Contender]) -> Iterator[None]:
+    # Ours must keep its heartbeats, and is idle when it has nothing to do; Horovod's loop never rests.
+    others = {c.group for c in contenders if c.group is not group and "horovod" in c.group.systems}
+    for other in others:
+        other.pause()
+    try:
+        yield
+    finally:
+        for other in others:
+            other.resume()
+
+
+# ---- physical bounds -----------------------------------------------------------------------
+
+
+def ring_bytes(size: int, payload: int) -> float:
+    """Bytes each rank must send in an all-reduce of `payload` bytes: 2 (P - 1) / P of them."""
+    return 2.0 * (size - 1) / size * payload
+
+
+def wire_bound(size: int, payload: int, rate_mbit: float) -> float:
+    """The least seconds an all-reduce takes on links of that rate (TCP payload 0.956 of it)."""
+    rate = netns.LinkSpec(rate_mbit=rate_mbit).payload_bytes_per_second
+    assert rate is not None
+    return ring_bytes(size, payload) / rate
+
+
+# ---- networks ------------------------------------------------------------------------------
+
+LOOPBACK = "loopback"
+UNSHAPED = "unshaped"
+
+
+@contextlib.contextmanager
+def network(name: str, size: int) -> Iterator[netns.Net | None]:
+    """LOOPBACK: None. UNSHAPED, or a rate in Mbit/s as text: namespaces, their rate checked against iperf3."""
+    if name == LOOPBACK:
+        yield None
+        return
+    rate = None if name == UNSHAPED else float(name)
+    with netns.Net(size, netns.LinkSpec(rate_mbit=rate)) as net:
+        if rate is not None:
+            from benchmarks.netns_check import check_rate
+
+            check_rate(net)
+        yield net
+
+
+# ---- command line --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Options:
+    """What every benchmark is told."""
+
+    quick: bool
+    nets: tuple[str, ...]
+    ranks: tuple[int, ...]
+    systems: tuple[str, ...]
+    horovod_python: str | None
+
+
+def horovod_python() -> str | None:
+    """The interpreter of benchmarks/baselines/horovod.sh, by $BENCH_HOROVOD_ENV or its default place."""
+    folder = os.environ.get("BENCH_HOROVOD_ENV") or str(Path.home() / ".cache/sirtaki-bench/horovod")
+    python = Path(folder) / "bin" / "python"
+    return str(python) if python.is_file() else None
+
+
+def parse(
+    name: str, text: str, nets: Sequence[str], ranks: Sequence[int], systems: Sequence[str]
+) -> tuple[Options, Store]:
+    """Reads the command line; says what is left out and why."""
+    parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{name}", description=text)
+    parser.add_argument("--quick", action="store_true", help="a smoke run: few pairs, few sizes")
+    parser.add_argument("--resume", action="store_true", help="go on with an interrupted run")
+    parser.add_argument("--nets", default=",".join(nets), help=f"of {','.join(nets)}")
+    parser.add_argument("--ranks", default=",".join(map(str, ranks)))
+    parser.add_argument("--systems", default=",".join(systems), help=f"of {','.join(systems)}")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="folder for result files")
+    arguments = parser.parse_args()
+    chosen = [net for net in arguments.nets.split(",") if net]
+    reason = netns.unavailable_reason()
+    if reason is not None and any(net != LOOPBACK for net in chosen):
+        say(f"shaped links are left out: {reason}")
+        chosen = [net for net in chosen if net == LOOPBACK]
+    wanted = [system for system in arguments.systems.split(",") if system]
+    python = horovod_python()
+    if "horovod" in wanted and python is None:
+        say("Horovod is left out: build it with benchmarks/baselines/horovod.sh (10 minutes)")
+        wanted.remove("horovod")
+    command = " ".join(["python", "-m", f"benchmarks.{name}", *(a for a in sys.argv[1:] if a != "--resume")])
+    store = Store(name, command, folder=arguments.results, resume=arguments.resume)
+    warning = load_warning(os.cpu_count() or 1, os.getloadavg()[0])
+    if warning:
+        say(warning)
+    numbers = tuple(int(size) for size in arguments.ranks.split(",") if size)
+    return Options(arguments.quick, tuple(chosen), numbers, tuple(wanted), python), store
+
+
+_BEGIN = time.monotonic()
+
+
+def say(text: str) -> None:
+    """A line of progress."""
+    print(f"[{time.monotonic() - _BEGIN:6.1f} s] {text}", file=sys.stderr, flush=True)
+
+
+def finish(store: Store, rows: Sequence[Row], plot: Callable[[Path, Sequence[Row]], Path | None]) -> int:
+    """Writes the result file and its plot, prints the table; 0, whatever the verdicts."""
+    path = store.finish(rows)
+    print(table(rows))
+    missed = [row for row in rows if row.met is False]
+    judged = [row for row in rows if row.met is not None]
+    print(f"\n{len(judged) - len(missed)} of {len(judged)} targets met; {path}")
+    drawn = plot(path.with_suffix(".svg"), rows)
+    if drawn is not None:
+        print(f"plot: {drawn}")
+    return 0

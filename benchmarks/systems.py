@@ -1,0 +1,165 @@
+"""The systems under test behind one face; each runs inside a worker process (benchmarks/worker.py).
+
+Owned by: the worker. Thread: its main thread. Frameworks are imported when a system starts, so that a worker of one
+interpreter needs only what its own systems need. Does not: measure, or know which network it runs on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a worker stands in its job."""
+
+    rank: int
+    size: int
+    folder: str  # shared by the ranks of this group, empty at the start
+
+
+class System(Protocol):
+    """What a workload needs of a system. Every call is made by all ranks alike."""
+
+    def start(self, place: Place) -> None:
+        """Meets the other ranks."""
+
+    def stop(self) -> None:
+        """Leaves them."""
+
+    def allreduce(self, tensor: Any, name: str) -> None:
+        """Sums a dense tensor in place over the ranks."""
+
+    def allreduce_many(self, tensors: Sequence[Any], names: Sequence[str], order: Sequence[int]) -> None:
+        """Sums the tensors in place; this rank submits them in its own `order`."""
+
+    def train(self, model: Any, optimizer: Any) -> tuple[Any, Any]:
+        """The model and optimizer to step with, so that gradients are averaged over the ranks."""
+
+
+class GlooSystem:
+    """torch.distributed on Gloo: all_reduce, and DistributedDataParallel for training."""
+
+    def start(self, place: Place) -> None:
+        """Opens the process group through a file store."""
+        import torch.distributed as dist
+
+        store = dist.FileStore(str(Path(place.folder) / "gloo_store"), place.size)
+        dist.init_process_group("gloo", store=store, rank=place.rank, world_size=place.size)
+        self._dist = dist
+        self._flat: Any = None
+
+    def stop(self) -> None:
+        """Closes the process group."""
+        self._dist.destroy_process_group()
+
+    def allreduce(self, tensor: Any, name: str) -> None:
+        """dist.all_reduce; Gloo has no names."""
+        del name
+        self._dist.all_reduce(tensor)
+
+    def allreduce_many(self, tensors: Sequence[Any], names: Sequence[str], order: Sequence[int]) -> None:
+        """One fused all-reduce: Gloo cannot take tensors in an order of each rank's own."""
+        import torch
+
+        del names, order
+        if self._flat is None or self._flat.numel() != sum(t.numel() for t in tensors):
+            self._flat = torch.empty(sum(t.numel() for t in tensors))
+        torch.cat([t.reshape(-1) for t in tensors], out=self._flat)
+        self._dist.all_reduce(self._flat)
+        parts = torch.split(self._flat, [t.numel() for t in tensors])
+        torch._foreach_copy_(list(tensors), [part.view_as(t) for part, t in zip(parts, tensors, strict=True)])
+
+    def train(self, model: Any, optimizer: Any) -> tuple[Any, Any]:
+        """Wraps the model in DDP with its defaults."""
+        from torch.nn.parallel import DistributedDataParallel
+
+        return DistributedDataParallel(model), optimizer
+
+
+class _HorovodLike:
+    """What `horovod.torch` and `sirtaki.torch` have in common."""
+
+    module = ""
+
+    def start(self, place: Place) -> None:
+        """Initialises from the environment the group has set."""
+        self._hvd = importlib.import_module(self.module)
+        self._hvd.init()
+        if (self._hvd.rank(), self._hvd.size()) != (place.rank, place.size):
+            raise RuntimeError(
+                f"{self.module} says rank {self._hvd.rank()} of {self._hvd.size()},"
+                f" the group rank {place.rank} of {place.size}"
+            )
+
+    def stop(self) -> None:
+        """Shuts down."""
+        self._hvd.shutdown()
+
+    def allreduce(self, tensor: Any, name: str) -> None:
+        """allreduce_ under a name that stays the same."""
+        self._hvd.allreduce_(tensor, name=name, op=self._hvd.Sum)
+
+    def allreduce_many(self, tensors: Sequence[Any], names: Sequence[str], order: Sequence[int]) -> None:
+        """allreduce_async_ for each tensor, then synchronize for each."""
+        hvd = self._hvd
+        handles = [hvd.allreduce_async_(tensors[i], name=names[i], op=hvd.Sum) for i in order]
+        for handle in handles:
+            hvd.synchronize(handle)
+
+    def train(self, model: Any, optimizer: Any) -> tuple[Any, Any]:
+        """Wraps the optimizer in DistributedOptimizer with its defaults."""
+        hvd = self._hvd
+        wrapped = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
+        hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+        return model, wrapped
+
+
+class HorovodSystem(_HorovodLike):
+    """Horovod; runs in the interpreter that benchmarks/baselines/horovod.sh made."""
+
+    module = "horovod.torch"
+
+
+class SirtakiSystem(_HorovodLike):
+    """This project."""
+
+    module = "sirtaki.torch"
+
+    def stats(self) -> dict[str, Any]:
+        """Counters of the session."""
+        import sirtaki
+
+        found: dict[str, Any] = sirtaki.stats()
+        return found
+
+
+#: name -> "module:Class"; --systems may name others in that form (tests do).
+SYSTEMS = {
+    "sirtaki": "benchmarks.systems:SirtakiSystem",
+    "gloo": "benchmarks.systems:GlooSystem",
+    "horovod": "benchmarks.systems:HorovodSystem",
+}
+
+
+def make_system(name: str) -> System:
+    """The system by its short name or as "module:Class"."""
+    module, _, attribute = SYSTEMS.get(name, name).partition(":")
+    factory: Callable[[], System] = getattr(importlib.import_module(module), attribute)
+    return factory()
+
+
+def one_thread_each() -> None:
+    """One computing thread a rank: the ranks share the cores of one machine."""
+    os.environ["OMP_NUM_THREADS"] = "1"
+    with contextlib.suppress(ImportError):
+        import torch
+
+        torch.set_num_threads(1)
+        torch.set_num_interop_threads(1)

@@ -1,0 +1,168 @@
+"""What the ranks do between two clock readings; runs inside worker processes.
+
+Thread: the worker's main thread (and autograd's, in training steps). Every method is called on all ranks with the
+same arguments. Times are seconds an iteration, by the monotonic clock of this rank.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from benchmarks.systems import Place, System
+
+
+class Bench:
+    """Workloads on the systems of one rank."""
+
+    def __init__(self, place: Place, systems: Mapping[str, System]) -> None:
+        self._place = place
+        self._systems = systems
+        self._tensors: dict[int, Any] = {}
+        self._many: dict[str, Any] = {}
+        self._training: dict[str, Any] = {}
+
+    def ping(self) -> int:
+        """Answers with the rank: the worker lives."""
+        return self._place.rank
+
+    # ---- dense all-reduce ------------------------------------------------------------------
+
+    def _tensor(self, numel: int) -> Any:
+        import torch
+
+        if numel not in self._tensors:
+            self._tensors.clear()
+            self._tensors[numel] = torch.zeros(numel, dtype=torch.float32)
+        return self._tensors[numel]
+
+    def allreduce_check(self, system: str, numel: int) -> float:
+        """Sums a pattern of each rank; an error unless every element is right. Returns seconds taken."""
+        import torch
+
+        tensor = self._tensor(numel)
+        pattern = torch.arange(numel, dtype=torch.float32).remainder_(251)
+        torch.add(pattern, float(self._place.rank), out=tensor)
+        begin = time.perf_counter()
+        self._systems[system].allreduce(tensor, f"bench.{numel}")
+        seconds = time.perf_counter() - begin
+        size = self._place.size
+        wanted = pattern.mul_(size).add_(size * (size - 1) / 2)
+        if not torch.equal(tensor, wanted):
+            wrong = int((tensor != wanted).sum())
+            raise RuntimeError(f"{system}: {wrong} of {numel} sums are wrong on rank {self._place.rank}")
+        tensor.zero_()
+        return seconds
+
+    def allreduce_blocks(self, numel: int, blocks: list[list[Any]]) -> list[float]:
+        """Runs `[system, iterations]` blocks in order; seconds an iteration for each.
+
+        The first iteration of a block is not counted: it brings the ranks together.
+        """
+        tensor = self._tensor(numel)
+        name = f"bench.{numel}"
+        out = []
+        for system, iterations in blocks:
+            allreduce = self._systems[system].allreduce
+            allreduce(tensor, name)
+            begin = time.perf_counter()
+            for _ in range(iterations):
+                allreduce(tensor, name)
+            out.append((time.perf_counter() - begin) / iterations)
+        return out
+
+    def memory_copy(self, seconds: float) -> float:
+        """Bytes a second this rank copies from memory to memory, all ranks at once."""
+        import torch
+
+        source = torch.zeros(16 << 20, dtype=torch.float32)
+        target = torch.zeros_like(source)
+        begin, copies = time.perf_counter(), 0
+        while time.perf_counter() - begin < seconds:
+            target.copy_(source)
+            copies += 1
+        return copies * source.numel() * 4 / (time.perf_counter() - begin)
+
+    # ---- many small tensors ----------------------------------------------------------------
+
+    def many_prepare(self, sizes: list[int], seed: int) -> None:
+        """Makes the tensors of the raw workload and this rank's generator of orders."""
+        import torch
+
+        self._many = {
+            "tensors": [torch.zeros(numel) for numel in sizes],
+            "names": [f"many.{len(sizes)}.{index}" for index in range(len(sizes))],
+            "random": random.Random(seed * 1000 + self._place.rank),
+        }
+
+    def many_check(self, system: str) -> None:
+        """Sums rank + 1 in every tensor; an error unless every one is right."""
+        tensors, size = self._many["tensors"], self._place.size
+        for tensor in tensors:
+            tensor.fill_(float(self._place.rank + 1))
+        self._many_once(system)
+        wanted = size * (size + 1) / 2
+        wrong = [i for i, tensor in enumerate(tensors) if not bool((tensor == wanted).all())]
+        for tensor in tensors:
+            tensor.zero_()
+        if wrong:
+            raise RuntimeError(f"{system}: tensors {wrong[:5]} are wrong on rank {self._place.rank}")
+
+    def _many_once(self, system: str) -> None:
+        order = list(range(len(self._many["tensors"])))
+        self._many["random"].shuffle(order)
+        self._systems[system].allreduce_many(self._many["tensors"], self._many["names"], order)
+
+    def many_blocks(self, blocks: list[list[Any]]) -> list[float]:
+        """Like allreduce_blocks, for all tensors of `many_prepare` at once."""
+        out = []
+        for system, iterations in blocks:
+            self._many_once(system)
+            begin = time.perf_counter()
+            for _ in range(iterations):
+                self._many_once(system)
+            out.append((time.perf_counter() - begin) / iterations)
+        return out
+
+    # ---- paced training steps --------------------------------------------------------------
+
+    def training_prepare(self, system: str, recipe: dict[str, Any]) -> None:
+        """Makes the paced model of `recipe` (benchmarks/paced.py) and gives it to a system."""
+        from benchmarks.paced import Training
+
+        self._training[system] = Training(self._place, self._systems[system], recipe)
+
+    def training_check(self, system: str) -> None:
+        """One step; an error unless every averaged gradient is right."""
+        self._training[system].check()
+
+    def training_blocks(self, blocks: list[list[Any]]) -> list[float]:
+        """Like allreduce_blocks, for whole training steps."""
+        out = []
+        for system, iterations in blocks:
+            step = self._training[system].step
+            step()
+            begin = time.perf_counter()
+            for _ in range(iterations):
+                step()
+            out.append((time.perf_counter() - begin) / iterations)
+        return out
+
+    def training_drop(self) -> None:
+        """Forgets the models."""
+        self._training.clear()
+
+    # ---- counters --------------------------------------------------------------------------
+
+    def counters(self) -> dict[str, Any]:
+        """Resident memory and context switches by thread of this process (benchmarks/proc.py)."""
+        from benchmarks.proc import process_counters
+
+        return process_counters()
+
+    def stats(self, system: str) -> dict[str, Any]:
+        """A system's own counters; {} where it has none."""
+        read = getattr(self._systems[system], "stats", None)
+        return {} if read is None else dict(read())
