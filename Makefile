@@ -43,7 +43,7 @@ format: setup ## rewrite sources in the project's format
 	@$(PY) scripts/lint.py --fix
 
 demo: build ## train Fashion-MNIST on 4 ranks over an emulated 100 Mbit/s network
-	@$(PY) examples/demo/run_demo.py
+	@$(PY) scripts/demo.py
 
 bench: build ## run the benchmark rig; results go to benchmarks/results
 	@$(PY) -m benchmarks.allreduce

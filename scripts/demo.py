@@ -1,0 +1,217 @@
+"""`make demo`: trains a CNN on Fashion-MNIST on 4 ranks, and once more with plain torch in one process.
+
+As root the ranks live in network namespaces of their own, joined by links of 100 Mbit/s; otherwise they talk over
+loopback. Both trainings see the same batches, so their accuracy must agree; the exit status is 1 if it does not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from benchmarks import netns  # noqa: E402
+
+PYTHON = str(ROOT / ".venv/bin/python")
+SIRTAKIRUN = str(ROOT / ".venv/bin/sirtakirun")
+PROGRAM = str(ROOT / "examples/demo_fashion_mnist.py")
+LIVE = re.compile(r"^(?:\[[^\]]*\]\s?)?(  epoch \d+  step +(\d+)/(\d+) .*)$")
+QUIET_SECONDS = 5.0
+TOLERANCE = 0.02
+
+
+class Screen:
+    """Shows a child's lines; progress lines overwrite one another on a terminal and are thinned out elsewhere."""
+
+    def __init__(self) -> None:
+        self._terminal = sys.stdout.isatty()
+        self._open = False
+        self._last = time.monotonic()
+
+    def line(self, text: str) -> None:
+        """Takes one line of output."""
+        match = LIVE.match(text)
+        if match is None:
+            self._write(text + "\n")
+            return
+        done = match[2] == match[3]
+        if self._terminal:
+            sys.stdout.write(f"\r\033[K{match[1]}" + ("\n" if done else ""))
+            self._open = not done
+        elif done or time.monotonic() - self._last > QUIET_SECONDS:
+            self._last = time.monotonic()
+            sys.stdout.write(match[1] + "\n")
+        sys.stdout.flush()
+
+    def _write(self, text: str) -> None:
+        sys.stdout.write(("\n" if self._open else "") + text)
+        self._open = False
+        sys.stdout.flush()
+
+
+def run(command: Sequence[str], environment: dict[str, str] | None = None) -> None:
+    """Runs a child with its output on the screen; ends it before passing an interruption on."""
+    screen = Screen()
+    child = subprocess.Popen(
+        command,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONUNBUFFERED": "1", **(environment or {})},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+    )
+    assert child.stdout is not None
+    try:
+        for line in child.stdout:
+            screen.line(line.rstrip("\n"))
+        status = child.wait()
+    except BaseException:
+        # Ctrl-C reached the child too: it gets the time to end its ranks.
+        child.terminate()
+        try:
+            child.wait(timeout=6)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()
+        raise
+    if status != 0:
+        raise SystemExit(f"demo: '{' '.join(command)}' ended with status {status}")
+
+
+@contextlib.contextmanager
+def network(args: argparse.Namespace) -> Iterator[netns.Net | None]:
+    """The emulated network, or None for loopback; says which."""
+    reason = "asked for" if args.loopback else netns.unavailable_reason()
+    if reason is None:
+        net = netns.Net(args.ranks, netns.LinkSpec(rate_mbit=args.rate))
+        try:
+            net.__enter__()
+        except netns.NetnsError as error:
+            reason = str(error)
+        else:
+            with net:
+                print(f"network: {args.ranks} namespaces, each behind a link of {args.rate:g} Mbit/s both ways")
+                yield net
+            return
+    print(f"network: loopback, not slowed down ({reason})")
+    yield None
+
+
+def train_plain(args: argparse.Namespace, report: Path) -> dict[str, Any]:
+    """One process, no runtime."""
+    print(f"\nplain torch, one process, {args.epochs} epochs", flush=True)
+    run([PYTHON, PROGRAM, "--plain", "--epochs", str(args.epochs), "--live", "0.5", "--report", str(report)])
+    return json.loads(report.read_text())
+
+
+def train_ranks(args: argparse.Namespace, report: Path) -> tuple[dict[str, Any], list[netns.NodeBytes]]:
+    """The same training on several ranks; its report and the bytes on each rank's link."""
+    program = [PYTHON, PROGRAM, "--epochs", str(args.epochs), "--live", "0.5", "--report", str(report)]
+    program += ["--threads", str(max(1, (os.cpu_count() or 1) // args.ranks))]
+    launch = [SIRTAKIRUN, "-np", str(args.ranks)]
+    print()
+    with netns.unwinding_on_signals(), network(args) as net:
+        print(f"sirtaki, {args.ranks} ranks, {args.epochs} epochs", flush=True)
+        if net is None:
+            run([*launch, *program])
+            return json.loads(report.read_text()), []
+        exec_in_node = [PYTHON, "-m", "benchmarks.netns", "exec", "--"]
+        run(net.command(netns.LAUNCHER, [*launch, *exec_in_node, *program]), net.environment())
+        return json.loads(report.read_text()), net.bytes()
+
+
+def rows(plain: dict[str, Any], ranks: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """Lines of the comparison."""
+    yield "", "plain torch", "sirtaki"
+    yield "processes", "1", str(ranks["ranks"])
+    for number, (one, many) in enumerate(zip(plain["epochs"], ranks["epochs"], strict=True), 1):
+        yield f"epoch {number}: loss", f"{one['loss']:.4f}", f"{many['loss']:.4f}"
+        yield f"epoch {number}: test accuracy", f"{one['accuracy']:.2%}", f"{many['accuracy']:.2%}"
+    for label, key in (("seconds of training", "seconds"), ("of these exposed communication", "exposed_seconds")):
+        yield label, f"{total(plain, key):.1f}", f"{total(ranks, key):.1f}"
+    yield "samples/s", f"{samples_per_second(plain):,.0f}", f"{samples_per_second(ranks):,.0f}"
+
+
+def total(report: dict[str, Any], key: str) -> float:
+    """Sum of a figure over the epochs."""
+    return sum(epoch[key] for epoch in report["epochs"])
+
+
+def steps_of(report: dict[str, Any]) -> int:
+    """Steps of the whole training."""
+    return report["steps_per_epoch"] * len(report["epochs"])
+
+
+def samples_per_second(report: dict[str, Any]) -> float:
+    """Images of all ranks over the time of training."""
+    return steps_of(report) * report["global_batch"] / total(report, "seconds")
+
+
+def print_report(plain: dict[str, Any], ranks: dict[str, Any], links: list[netns.NodeBytes], rate: float) -> None:
+    """Accuracy, time and bytes of both trainings."""
+    print("\nreport")
+    for label, one, many in rows(plain, ranks):
+        print(f"  {label:<32}{one:>14}{many:>14}")
+    size, steps = ranks["ranks"], steps_of(ranks)
+    least = 2 * (size - 1) / size * 4 * ranks["parameters"] * steps
+    share = total(ranks, "exposed_seconds") / total(ranks, "seconds")
+    print(f"  time in communication: {share:.0%} of the training is spent waiting for it")
+    print(f"  bytes each rank must send:  {least / 1e6:8.1f} MB (gradients of {steps} steps, dense float32)")
+    if links:
+        sent = sum(link.sent for link in links) / len(links)
+        ideal = least / (rate * 1e6 / 8 * netns.PAYLOAD_SHARE)
+        print(f"  bytes on each rank's link:  {sent / 1e6:8.1f} MB sent, Ethernet, TCP and control included")
+        print(f"  the link alone needs        {ideal:8.1f} s for them at {rate:g} Mbit/s")
+    for name in ("payload_bytes_sent", "wire_bytes_sent"):
+        if name in ranks["stats"]:
+            print(f"  {name.replace('_', ' ')}: {ranks['stats'][name] / 1e6:.1f} MB on rank 0")
+
+
+def verdict(plain: dict[str, Any], ranks: dict[str, Any]) -> int:
+    """Compares the final accuracies; returns the exit status."""
+    one, many = (report["epochs"][-1]["accuracy"] for report in (plain, ranks))
+    if many < one - TOLERANCE:
+        print(f"  accuracy: {one - many:.2%} below plain training: something is wrong")
+        return 1
+    print(f"  accuracy: within {abs(one - many):.2%} of plain training on the same batches")
+    return 0
+
+
+def main() -> int:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--ranks", type=int, default=4)
+    parser.add_argument("--rate", type=float, default=100.0, help="Mbit/s of each rank's link")
+    parser.add_argument("--loopback", action="store_true", help="no namespaces")
+    args = parser.parse_args()
+    begin = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="sirtaki-demo-") as folder:
+        try:
+            plain = train_plain(args, Path(folder) / "plain.json")
+            ranks, links = train_ranks(args, Path(folder) / "ranks.json")
+        except KeyboardInterrupt:
+            print("\ndemo: interrupted")
+            return 130
+    print_report(plain, ranks, links, args.rate)
+    status = verdict(plain, ranks)
+    print(f"  the demo took {(time.monotonic() - begin) / 60:.1f} minutes")
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())
