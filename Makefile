@@ -57,7 +57,7 @@ tsan: setup ## C++ tests under ThreadSanitizer
 
 compat: build ## slow runs under other launchers (torchrun, mpirun, srun); writes build/compat.json
 	@scripts/setup.sh compat
-	@$(PY) scripts/run_tests.py --jobs $(JOBS) --only compat
+	@$(PY) scripts/run_tests.py --jobs $(JOBS) --only compat --result build/compat.json
 
 clean: ## remove build outputs
 	rm -rf build dist

@@ -7,17 +7,21 @@ A stage whose prerequisite failed is reported as not run, and counts as a failur
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import platform
 import re
+import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+STAGE_LIMIT_SECONDS = 30 * 60
 CTEST_LINE = re.compile(r"(\d+)% tests passed, (\d+) tests? failed out of (\d+)")
 PYTEST_LINE = re.compile(r"^=* ?((?:\d+ \w+(?:, )?)+) in [\d.]+s", re.MULTILINE)
 PYTEST_COUNT = re.compile(r"(\d+) (passed|failed|errors?|skipped)")
@@ -84,13 +88,23 @@ def stream(command: tuple[str, ...], sink: list[str], env: dict[str, str]) -> in
         stderr=subprocess.STDOUT,
         text=True,
         errors="replace",
+        start_new_session=True,
     )
     assert process.stdout is not None
-    for line in process.stdout:
-        sys.stdout.write(line)
-        sys.stdout.flush()
-        sink.append(line)
-    return process.wait()
+    guard = threading.Timer(STAGE_LIMIT_SECONDS, os.killpg, (process.pid, signal.SIGKILL))
+    guard.start()
+    try:
+        for line in process.stdout:
+            sys.stdout.write(line)
+            sys.stdout.flush()
+            sink.append(line)
+        return process.wait()
+    except BaseException:
+        os.killpg(process.pid, signal.SIGTERM)
+        process.wait()
+        raise
+    finally:
+        guard.cancel()
 
 
 def run_stage(stage: Stage, env: dict[str, str]) -> Outcome:
@@ -222,6 +236,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--jobs", default=str(os.cpu_count() or 1))
     parser.add_argument("--only", action="append", help="run this stage alone; may be repeated")
+    parser.add_argument("--result", type=Path, help="write the outcomes there as JSON")
     args = parser.parse_args()
     known = stages(args.jobs)
     names = [stage.name for stage in known]
@@ -230,7 +245,11 @@ def main() -> int:
         parser.error(f"unknown stage {unknown[0]!r}; there are: {', '.join(names)}")
     chosen = [s for s in known if (s.name in args.only if args.only else s.name != "compat")]
     env = test_environment()
-    return report(run_all(chosen, lambda stage: run_stage(stage, env)))
+    outcomes = run_all(chosen, lambda stage: run_stage(stage, env))
+    if args.result:
+        args.result.parent.mkdir(parents=True, exist_ok=True)
+        args.result.write_text(json.dumps([asdict(outcome) for outcome in outcomes], indent=1) + "\n")
+    return report(outcomes)
 
 
 if __name__ == "__main__":

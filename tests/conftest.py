@@ -1,0 +1,25 @@
+"""Shared by all Python tests."""
+
+from __future__ import annotations
+
+import faulthandler
+
+import pytest
+
+HANG_SECONDS = 180
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Registers the markers of CONTRIBUTING.md."""
+    config.addinivalue_line("markers", "compat: runs under other launchers; slow; `make compat`")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> object:
+    """Prints where every thread stands and ends the run when one test hangs."""
+    del item
+    faulthandler.dump_traceback_later(HANG_SECONDS, exit=True)
+    try:
+        return (yield)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
