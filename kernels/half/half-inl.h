@@ -136,17 +136,20 @@ std::size_t lanes() {
   return hn::Lanes(typename Lane::Tag());
 }
 
+// The most a lane policy loads or stores: float64 computed on in float32 is two vectors.
+constexpr std::size_t kLaneBytes = 2 * HWY_MAX_BYTES;
+
 // The first `count` elements, fewer than a vector; the lanes behind them are zero.
 template <class Lane>
 hn::Vec<typename Lane::Tag> load_first(const std::byte* from, std::size_t count) {
-  HWY_ALIGN std::byte buffer[HWY_MAX_BYTES] = {};
+  HWY_ALIGN std::byte buffer[kLaneBytes] = {};
   std::memcpy(buffer, from, count * Lane::kSize);
   return Lane::load(buffer);
 }
 
 template <class Lane>
 void store_first(hn::Vec<typename Lane::Tag> v, std::byte* to, std::size_t count) {
-  HWY_ALIGN std::byte buffer[HWY_MAX_BYTES];
+  HWY_ALIGN std::byte buffer[kLaneBytes];
   Lane::store(v, buffer);
   std::memcpy(to, buffer, count * Lane::kSize);
 }

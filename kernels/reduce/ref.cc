@@ -1,40 +1,12 @@
 #include <cstring>
-#include <limits>
 #include <type_traits>
 
-#include "kernels/half/half.h"
+#include "kernels/half/elements.h"
 #include "kernels/reduce/reduce.h"
 #include "runtime/base/check.h"
 
 namespace sirtaki::kernels::ref {
 namespace {
-
-template <class T>
-struct Plain {
-  using Value = T;
-  static constexpr std::size_t kSize = sizeof(T);
-  static T load(const std::byte* from) {
-    T value;
-    std::memcpy(&value, from, sizeof(T));
-    return value;
-  }
-  static void store(T value, std::byte* to) { std::memcpy(to, &value, sizeof(T)); }
-};
-
-template <float (*Widen)(std::uint16_t), std::uint16_t (*Narrow)(float)>
-struct Half {
-  using Value = float;
-  static constexpr std::size_t kSize = 2;
-  static float load(const std::byte* from) { return Widen(Plain<std::uint16_t>::load(from)); }
-  static void store(float value, std::byte* to) { Plain<std::uint16_t>::store(Narrow(value), to); }
-};
-
-struct Bool {
-  using Value = bool;
-  static constexpr std::size_t kSize = 1;
-  static bool load(const std::byte* from) { return *from != std::byte{0}; }
-  static void store(bool value, std::byte* to) { *to = static_cast<std::byte>(value); }
-};
 
 template <class T>
 T sum(T a, T b) {
@@ -84,15 +56,6 @@ T apply(ReduceOp op, T a, T b) {
   return a;
 }
 
-template <class T>
-T canonical(T value) {
-  if constexpr (std::is_floating_point_v<T>) {
-    return value != value ? std::numeric_limits<T>::quiet_NaN() : value;
-  } else {
-    return value;
-  }
-}
-
 template <class Element>
 void run(ReduceOp op, std::span<const std::byte* const> sources, std::byte* out, std::int64_t n) {
   for (std::size_t i = 0; i < static_cast<std::size_t>(n); ++i) {
@@ -130,9 +93,9 @@ void reduce(ReduceOp op, DType dtype, std::span<const std::byte* const> sources,
     case DType::kI64:
       return run<Plain<std::int64_t>>(op, sources, out, n);
     case DType::kF16:
-      return run<Half<f16_to_f32, f32_to_f16>>(op, sources, out, n);
+      return run<F16>(op, sources, out, n);
     case DType::kBF16:
-      return run<Half<bf16_to_f32, f32_to_bf16>>(op, sources, out, n);
+      return run<BF16>(op, sources, out, n);
     case DType::kF32:
       return run<Plain<float>>(op, sources, out, n);
     case DType::kF64:

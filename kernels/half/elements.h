@@ -1,0 +1,56 @@
+// Elements: how the reference kernels load and store one number of a dtype. Halves are computed on in float32.
+//
+// Threads: pure functions. The vector twin is half-inl.h.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <type_traits>
+
+#include "kernels/half/half.h"
+
+namespace sirtaki::kernels::ref {
+
+template <class T>
+struct Plain {
+  using Value = T;
+  static constexpr std::size_t kSize = sizeof(T);
+  static T load(const std::byte* from) {
+    T value;
+    std::memcpy(&value, from, sizeof(T));
+    return value;
+  }
+  static void store(T value, std::byte* to) { std::memcpy(to, &value, sizeof(T)); }
+};
+
+template <float (*Widen)(std::uint16_t), std::uint16_t (*Narrow)(float)>
+struct Half {
+  using Value = float;
+  static constexpr std::size_t kSize = 2;
+  static float load(const std::byte* from) { return Widen(Plain<std::uint16_t>::load(from)); }
+  static void store(float value, std::byte* to) { Plain<std::uint16_t>::store(Narrow(value), to); }
+};
+using F16 = Half<f16_to_f32, f32_to_f16>;
+using BF16 = Half<bf16_to_f32, f32_to_bf16>;
+
+// Any byte but 0 is true; stored as 0 or 1.
+struct Bool {
+  using Value = bool;
+  static constexpr std::size_t kSize = 1;
+  static bool load(const std::byte* from) { return *from != std::byte{0}; }
+  static void store(bool value, std::byte* to) { *to = static_cast<std::byte>(value); }
+};
+
+// The same NaN whatever the operands were; other numbers as they are.
+template <class T>
+T canonical(T value) {
+  if constexpr (std::is_floating_point_v<T>) {
+    return value != value ? std::numeric_limits<T>::quiet_NaN() : value;
+  } else {
+    return value;
+  }
+}
+
+}  // namespace sirtaki::kernels::ref
