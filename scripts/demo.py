@@ -129,6 +129,7 @@ def train_ranks(args: argparse.Namespace, report: Path) -> tuple[dict[str, Any],
         if net is None:
             run([*launch, *program])
             return json.loads(report.read_text()), []
+        launch += ["--rendezvous-address", net.address(netns.LAUNCHER)]
         exec_in_node = [PYTHON, "-m", "benchmarks.netns", "exec", "--"]
         run(net.command(netns.LAUNCHER, [*launch, *exec_in_node, *program]), net.environment())
         return json.loads(report.read_text()), net.bytes()

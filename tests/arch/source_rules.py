@@ -17,13 +17,17 @@ CHECKER = "tests/arch/"  # names what it forbids
 
 @dataclass(frozen=True)
 class Absence:
-    """`pattern` must not occur in the code of files below `where`, except in `allowed` files."""
+    """`pattern` must not occur in the code of files below `where`, except in `allowed` files.
+
+    With `only_with`, only files whose code has that too are looked at.
+    """
 
     rule: str
     pattern: re.Pattern[str]
     where: tuple[str, ...]
     text: str
     allowed: frozenset[str] = frozenset()
+    only_with: re.Pattern[str] | None = None
 
 
 ABSENCES = (
@@ -75,7 +79,13 @@ ABSENCES = (
         "no mutable global or static: state belongs to an object",
         frozenset({"adapters/c/default_session.cc", "adapters/c/last_error.cc"}),
     ),
-    Absence("detach", re.compile(r"\.\s*detach\s*\(\s*\)"), CORE, "threads are joined, never detached"),
+    Absence(
+        "detach",
+        re.compile(r"\.\s*detach\s*\(\s*\)"),
+        CORE,
+        "threads are joined, never detached",
+        only_with=re.compile(r"\bstd::j?thread\b"),
+    ),
     Absence(
         "new",
         # A smart pointer on the same line takes it over; placement new owns nothing.
@@ -102,6 +112,8 @@ def absence_problems(source: Source) -> Iterator[Problem]:
         if not source.path.startswith(row.where) or source.path in row.allowed:
             continue
         if not source.is_cpp and row.rule != "sleep":
+            continue
+        if row.only_with is not None and row.only_with.search(source.code) is None:
             continue
         for line, text in source.matches(row.pattern):
             yield Problem(source.path, line, row.rule, f"'{text}': {row.text}")
