@@ -125,7 +125,7 @@ def measure_net(options: Options, store: Store, net_name: str, size: int) -> Non
         budget_seconds=(5.0 if options.quick else 24.0) / launches,
     )
     gathered: dict[str, dict[str, list[float]]] = {case.key: {} for case in cases}
-    with network(net_name, size) as net:
+    with network(net_name, size, strict=not options.quick) as net:
         for launch in range(launches):
             say(f"{net_name}, {size} ranks: launch {launch + 1} of {launches}")
             with Group(size, list(options.systems), net=net) as group:

@@ -25,6 +25,8 @@ from benchmarks.netns import INTERFACE, Net
 from benchmarks.results import ROOT
 from benchmarks.worker import CONTROL_FD
 
+#: Folders besides the project's from which workers may import systems.
+EXTRA_PYTHONPATH: tuple[str, ...] = ()
 _START_TIMEOUT = 180.0
 
 
@@ -40,6 +42,12 @@ def free_port() -> int:
         return port
 
 
+def _named_host(address: str, command: list[str]) -> list[str]:
+    # Horovod's contexts for process sets ignore HOROVOD_GLOO_IFACE and listen where the host's name points to.
+    rename = 'echo "$0" > /proc/sys/kernel/hostname && exec "$@"'
+    return ["unshare", "--uts", "--", "sh", "-c", rename, address, *command]
+
+
 class Group:
     """P workers with the same systems; a context manager."""
 
@@ -52,6 +60,7 @@ class Group:
         self._workers: list[subprocess.Popen[bytes]] = []
         self._channels: list[socket.socket] = []
         self._buffers: list[bytes] = []
+        self._calls = 0
         self._helper: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Group:
@@ -112,8 +121,8 @@ class Group:
     def _shared_environment(self) -> dict[str, str]:
         interface = "lo" if self._net is None else INTERFACE
         shared = {
-            "OMP_NUM_THREADS": "1",
-            "PYTHONPATH": str(ROOT),
+            "OMP_NUM_THREADS": "1",  # the ranks share the cores of one machine
+            "PYTHONPATH": os.pathsep.join([str(ROOT), *EXTRA_PYTHONPATH]),
             "GLOO_SOCKET_IFNAME": interface,
             "MASTER_ADDR": self._address(0),
             "MASTER_PORT": str(free_port()),
@@ -169,9 +178,12 @@ class Group:
         ours, theirs = socket.socketpair()
         environment = {**os.environ, **shared, **self._rank_environment(rank)}
         environment[CONTROL_FD] = str(theirs.fileno())
+        command = [self._python, "-m", "benchmarks.worker"]
+        if self._net is not None and "horovod" in self.systems:
+            command = _named_host(self._address(rank), command)
         with self._log(rank).open("wb") as out:
             worker = subprocess.Popen(
-                self._command(rank, [self._python, "-m", "benchmarks.worker"]),
+                self._command(rank, command),
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=out,
@@ -188,8 +200,9 @@ class Group:
 
     def call(self, what: str, timeout: float = 120.0, **arguments: Any) -> list[Any]:
         """The same request to every rank; their answers by rank. The first error wins."""
+        self._calls += 1
         for rank in range(self.size):
-            self._send(rank, {"do": what, **arguments})
+            self._send(rank, {"id": self._calls, "do": what, **arguments})
         deadline = time.monotonic() + timeout
         answers: list[Any] = [None] * self.size
         waiting = set(range(self.size))
@@ -233,11 +246,12 @@ class Group:
             if not chunk:
                 status = self._workers[rank].poll()
                 raise GroupError(f"rank {rank} died in '{what}' (status {status}): {self._log_end(rank)}")
-            self._buffers[rank] += chunk
-            if self._buffers[rank].endswith(b"\n"):
-                reply: dict[str, Any] = json.loads(self._buffers[rank])
-                self._buffers[rank] = b""
-                return rank, reply
+            *lines, self._buffers[rank] = (self._buffers[rank] + chunk).split(b"\n")
+            for line in lines:
+                reply: dict[str, Any] = json.loads(line)
+                # An answer to an earlier request that nobody waited for any longer is dropped.
+                if reply["id"] == self._calls:
+                    return rank, reply
 
     def _log(self, rank: int) -> Path:
         return Path(self._folder.name) / f"rank{rank}.log"

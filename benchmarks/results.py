@@ -106,7 +106,9 @@ def row_problems(row: Mapping[str, Any]) -> list[str]:
     elif not all(_is_number(spread[key]) for key in SPREAD_KEYS):
         problems.append(f"spread {spread!r} holds no finite numbers")
     baseline = row["baseline"]
-    if baseline is not None and (sorted(baseline) != ["name", "value"] or not _is_number(baseline["value"])):
+    if baseline is not None and not (
+        isinstance(baseline, Mapping) and sorted(baseline) == ["name", "value"] and _is_number(baseline["value"])
+    ):
         problems.append(f"baseline is {baseline!r}")
     for key in ("bound", "target"):
         if row[key] is not None and not _is_number(row[key]):

@@ -6,9 +6,7 @@ interpreter needs only what its own systems need. Does not: measure, or know whi
 
 from __future__ import annotations
 
-import contextlib
 import importlib
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -153,13 +151,3 @@ def make_system(name: str) -> System:
     module, _, attribute = SYSTEMS.get(name, name).partition(":")
     factory: Callable[[], System] = getattr(importlib.import_module(module), attribute)
     return factory()
-
-
-def one_thread_each() -> None:
-    """One computing thread a rank: the ranks share the cores of one machine."""
-    os.environ["OMP_NUM_THREADS"] = "1"
-    with contextlib.suppress(ImportError):
-        import torch
-
-        torch.set_num_threads(1)
-        torch.set_num_interop_threads(1)

@@ -1,7 +1,7 @@
 """One rank of a benchmark job: answers requests of the rig, one JSON line each way, on an inherited socket.
 
 Started by: benchmarks/group.py, in the interpreter of its systems. Thread: main. Does not: decide what is measured.
-Request `{"do": name, ...arguments}`; answer `{"ok": result}` or `{"error": text}`.
+Request `{"id": n, "do": name, ...arguments}`; answer `{"id": n, "ok": result}` or `{"id": n, "error": text}`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
-from benchmarks.systems import Place, System, make_system, one_thread_each
+from benchmarks.systems import Place, System, make_system
 from benchmarks.workloads import Bench
 
 CONTROL_FD = "BENCH_CONTROL_FD"
@@ -57,7 +57,6 @@ def _prepare() -> None:
     # Paced steps sleep for tens of microseconds; the default slack of 50 would drown them.
     libc.prctl(_PR_SET_TIMERSLACK, 1000, 0, 0, 0)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    one_thread_each()
 
 
 def main() -> int:
@@ -69,10 +68,12 @@ def main() -> int:
     worker = Worker(place)
     for line in reader:
         reply: dict[str, Any]
+        request = json.loads(line)
+        number = request.pop("id")
         try:
-            reply = {"ok": worker.answer(json.loads(line))}
+            reply = {"id": number, "ok": worker.answer(request)}
         except Exception:
-            reply = {"error": traceback.format_exc(limit=8)}
+            reply = {"id": number, "error": traceback.format_exc(limit=8)}
         channel.sendall((json.dumps(reply) + "\n").encode())
     return 0
 

@@ -1,0 +1,49 @@
+"""Systems of a known speed for tests of the rig, without any framework."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any
+
+from benchmarks.systems import Place
+
+
+class Fake:
+    """Waits a known time for every all-reduce."""
+
+    seconds = 0.001
+
+    def start(self, place: Place) -> None:
+        self.place = place
+
+    def stop(self) -> None:
+        pass
+
+    def allreduce(self, tensor: Any, name: str) -> None:
+        del tensor, name
+        time.sleep(self.seconds)
+
+
+class Slow(Fake):
+    """Twice as slow."""
+
+    seconds = 0.002
+
+
+class Dies(Fake):
+    """The second rank ends its process in the first call."""
+
+    def allreduce(self, tensor: Any, name: str) -> None:
+        if self.place.rank == 1:
+            print("fatal: no more sums", flush=True)
+            os._exit(7)
+        time.sleep(0.3)
+
+
+class Refuses(Fake):
+    """Cannot start on rank 1."""
+
+    def start(self, place: Place) -> None:
+        if place.rank == 1:
+            raise RuntimeError("no sums today")

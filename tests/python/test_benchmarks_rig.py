@@ -1,0 +1,132 @@
+"""The rig with worker processes and systems of known speed; no root, no network."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks import allreduce, group, rig, small_tensors, workloads
+from benchmarks.group import Group, GroupError
+from benchmarks.proc import process_counters, wakeups_per_second
+from benchmarks.statistics import median
+
+FAKES = Path(__file__).resolve().parent
+FAST, SLOW, DIES, REFUSES = (f"benchmarks_fakes:{name}" for name in ("Fake", "Slow", "Dies", "Refuses"))
+#: So that the fakes need no tensors.
+NO_TENSOR = 0
+
+
+@pytest.fixture(autouse=True)
+def _fakes_importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group, "EXTRA_PYTHONPATH", (str(FAKES),))
+
+
+def test_interleaved_samples_tell_the_systems_speeds() -> None:
+    with Group(2, [FAST, SLOW]) as workers:
+        contenders = [rig.Contender(FAST, workers), rig.Contender(SLOW, workers)]
+        plan = rig.Plan(pairs=8, block_seconds=0.01)
+        samples = rig.interleave(contenders, "allreduce_blocks", plan, numel=NO_TENSOR)
+    assert [len(samples[name]) for name in (FAST, SLOW)] == [8, 8]
+    assert median(samples[FAST]) >= 0.001
+    assert median(samples[SLOW]) >= 0.002
+    assert median(samples[SLOW]) > 1.3 * median(samples[FAST])
+
+
+def test_systems_of_different_processes_take_turns_too() -> None:
+    with Group(2, [FAST]) as one, Group(2, [SLOW]) as other:
+        contenders = [rig.Contender(FAST, one), rig.Contender(SLOW, other)]
+        plan = rig.Plan(pairs=4, block_seconds=0.005)
+        samples = rig.interleave(contenders, "allreduce_blocks", plan, numel=NO_TENSOR)
+    assert median(samples[SLOW]) > 1.3 * median(samples[FAST])
+
+
+def test_a_paused_group_goes_on_when_resumed() -> None:
+    with Group(2, [FAST]) as workers:
+        workers.pause()
+        with pytest.raises(GroupError, match="no answer"):
+            workers.call("ping", timeout=0.05)
+        workers.resume()
+        assert workers.call("ping") == [0, 1]
+
+
+def test_a_rank_that_dies_is_named_with_its_last_words() -> None:
+    with pytest.raises(GroupError, match=r"rank 1 died(.|\n)*no more sums"), Group(2, [DIES]) as workers:
+        workers.call("allreduce_blocks", timeout=20, numel=NO_TENSOR, blocks=[[DIES, 1]])
+
+
+def test_a_system_that_cannot_start_is_an_error_with_its_cause() -> None:
+    with pytest.raises(GroupError, match=r"rank 1(.|\n)*no sums today"), Group(2, [REFUSES]):
+        pass
+
+
+def test_turns_alternate_and_rotate() -> None:
+    assert rig.turn_order(["a", "b"], 0) == ["a", "b"]
+    assert rig.turn_order(["a", "b"], 1) == ["b", "a"]
+    firsts = [rig.turn_order(["a", "b", "c"], turn)[0] for turn in range(6)]
+    assert sorted(firsts) == ["a", "a", "b", "b", "c", "c"]
+
+
+def test_blocks_and_pairs_follow_from_time() -> None:
+    plan = rig.Plan(pairs=30, min_pairs=6, block_seconds=0.05, budget_seconds=20)
+    assert plan.iterations(0.001) == 50
+    assert plan.iterations(4.0) == 1
+    assert plan.count(0.1) == 30
+    assert plan.count(1.0) == 20
+    assert plan.count(9.0) == 6
+
+
+def test_bound_of_an_all_reduce_is_its_bytes_over_the_payload_rate() -> None:
+    assert rig.ring_bytes(4, 64 << 20) == 1.5 * (64 << 20)
+    assert rig.wire_bound(4, 64_000_000, 200) == pytest.approx(96e6 / (25e6 * 0.956), rel=1e-3)
+
+
+def _rows(case: allreduce.Case, ours: float, sent: float) -> dict[str, allreduce.Row]:
+    samples = {allreduce.OURS: [ours] * 30, allreduce.THEIRS: [0.5] * 30}
+    rows = allreduce.rows_of(case, samples, {"sent": sent, "copied": 1e10})
+    return {row.metric: row for row in rows}
+
+
+def test_a_shaped_bulk_row_is_judged_against_the_payload_ceiling() -> None:
+    case = allreduce.Case("200", 2, 4 << 20)
+    bound = rig.wire_bound(2, 4 << 20, 200)
+    assert _rows(case, bound / 0.97, 1e10)["payload_share"].met is True
+    missed = _rows(case, bound / 0.90, 1e10)["payload_share"]
+    assert missed.met is False
+    assert missed.value == pytest.approx(0.90)
+
+
+def test_a_row_whose_limit_is_the_processors_is_marked_and_not_judged() -> None:
+    case = allreduce.Case("1000", 8, 64 << 20)
+    row = _rows(case, 5.0, sent=8 * 119.5e6)["payload_share"]
+    assert row.params["cpu_limited"] is True
+    assert row.target is None
+    assert row.met is None
+
+
+def test_slower_than_gloo_is_a_miss_at_any_size() -> None:
+    case = allreduce.Case(rig.LOOPBACK, 2, 4096)
+    assert _rows(case, 0.51, 1e10)["speedup_over_gloo"].met is False
+    assert _rows(case, 0.49, 1e10)["speedup_over_gloo"].met is True
+
+
+def test_small_tensor_rows_leave_out_what_was_not_measured() -> None:
+    case = small_tensors.Case(rig.LOOPBACK, 2, 1000, "random", paced=True)
+    ours = [0.031] * 30
+    metrics = [row.metric for row in small_tensors.rows_of(case, {"sirtaki": ours, "gloo": [0.03] * 30})]
+    assert metrics == ["step_seconds", "step_seconds", "step_over_ddp"]
+    alone = small_tensors.rows_of(case, {"sirtaki": ours, "horovod": [0.06] * 30})
+    assert [row.metric for row in alone] == ["step_seconds", "step_seconds", "speedup_over_horovod"]
+    assert alone[-1].met is True
+
+
+def test_every_request_of_the_rig_exists_in_the_workloads() -> None:
+    for name in ("allreduce_check", "allreduce_blocks", "many_blocks", "training_blocks", "memory_copy", "counters"):
+        assert callable(getattr(workloads.Bench, name))
+
+
+def test_counters_of_this_process_are_read() -> None:
+    before = process_counters()
+    after = {**process_counters(), "seconds": before["seconds"] + 1.0}
+    assert before["rss"] > 1 << 20
+    assert all(rate >= 0 for rate in wakeups_per_second(before, after).values())
