@@ -1,0 +1,167 @@
+// Agent protocol: what sirtakirun and its per-host agents say to each other over the agent's stdin and stdout.
+//
+// A frame is {u32 length of the rest, u8 type, payload}. The agent opens with kPreamble, so that what a remote login
+// shell prints before it is skipped. Output flows only against credit, so that a reader who pauses (`| less`) slows the
+// ranks down and never delays the news that one of them died.
+// Pure encoding and decoding: no I/O, no thread. Environment, command and secret travel here and so appear on no
+// command line.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "runtime/base/status.h"
+#include "runtime/base/types.h"
+
+namespace sirtaki::launcher {
+
+inline constexpr std::string_view kPreamble = "\x01sirtaki agent\x02";
+inline constexpr std::size_t kMaxFrame = std::size_t{16} << 20;  // bytes; an environment fits many times over
+inline constexpr std::size_t kMaxJunk = std::size_t{64} << 10;   // bytes a login shell may print before the preamble
+inline constexpr std::size_t kInitialCredit = std::size_t{1} << 20;  // output bytes an agent may send unasked
+inline constexpr std::uint32_t kProtocol = 1;
+
+enum class FrameType : std::uint8_t {
+  // agent to launcher
+  kHello = 1,
+  kProbed = 2,
+  kSpawned = 3,
+  kSpawnFailed = 4,
+  kOutput = 5,
+  kExited = 6,  // the rank's process ended; output may follow
+  kClosed = 7,  // the rank's output ended
+  kPong = 8,
+  // launcher to agent
+  kProbe = 32,
+  kSpawn = 33,
+  kKill = 34,
+  kCredit = 35,
+  kPing = 36,
+};
+
+struct Frame {
+  FrameType type{};
+  std::vector<std::byte> payload;
+};
+
+std::vector<std::byte> encode_frame(FrameType type, ConstBytes payload);
+
+// Cuts a byte stream into frames. Never holds more than one frame and one fed chunk.
+class FrameDecoder {
+ public:
+  // `expect_preamble`: skip at most kMaxJunk bytes up to and including kPreamble first.
+  explicit FrameDecoder(bool expect_preamble) : searching_(expect_preamble) {}
+
+  // Appends the frames that are complete; kCorrupt for a length over kMaxFrame, a zero length or too much junk. After
+  // an error the decoder takes nothing more.
+  Status feed(ConstBytes bytes, std::vector<Frame>& out);
+  // What came before the preamble (or everything so far, while it has not come).
+  const std::string& junk() const { return junk_; }
+
+ private:
+  Status find_preamble();
+
+  bool searching_;
+  Status failed_;
+  std::string junk_;
+  std::vector<std::byte> buffer_;
+};
+
+struct NetworkAddress {
+  std::string interface;
+  std::string address;  // numeric, without prefix length
+};
+
+// The agent's introduction. `protocol` and `version` stay first in every version, so that any two versions can tell
+// each other apart.
+struct Hello {
+  std::uint32_t protocol = kProtocol;
+  std::string version;
+  std::string hostname;
+  std::int32_t cores = 1;  // this process may run on
+  std::string simd;        // best vector instructions of this CPU
+  std::string ssh_client;  // address of the launcher as sshd sees it; empty when local
+  std::vector<NetworkAddress> addresses;
+};
+
+// "Which of these endpoints can you reach?"
+struct Probe {
+  std::vector<std::string> endpoints;  // "10.0.0.1:4242", "[fd00::1]:4242"
+  std::int32_t timeout_ms = 3000;      // for all of them together
+};
+
+struct Probed {
+  std::int32_t reached = -1;        // index into Probe::endpoints
+  std::vector<std::string> errors;  // one for each endpoint tried in vain
+};
+
+struct Spawn {
+  std::int32_t first_rank = 0;
+  std::int32_t ranks = 0;  // first_rank .. first_rank + ranks - 1 run here
+  std::int32_t size = 0;
+  std::string rendezvous;
+  std::string secret_hex;
+  std::string cwd;
+  std::vector<std::string> argv;
+  std::vector<std::pair<std::string, std::string>> env;  // set on top of the agent's own environment
+};
+
+struct Spawned {
+  std::int32_t rank = -1;
+  std::int64_t pid = 0;
+};
+
+struct SpawnFailed {
+  std::int32_t rank = -1;
+  std::int32_t exit_code = 1;  // as a shell would say it: 126, 127
+  std::string error;
+};
+
+enum class Stream : std::uint8_t { kStdout = 0, kStderr = 1 };
+
+struct Output {
+  std::int32_t rank = -1;
+  Stream stream = Stream::kStdout;
+  std::vector<std::byte> data;
+};
+
+struct Exited {
+  std::int32_t rank = -1;
+  std::int32_t wait_status = 0;  // as waitpid() gives it
+};
+
+struct Kill {
+  std::int32_t signal = 15;
+  std::int32_t grace_ms = 0;  // then SIGKILL to everything the ranks started
+};
+
+std::vector<std::byte> encode(const Hello& message);
+std::vector<std::byte> encode(const Probe& message);
+std::vector<std::byte> encode(const Probed& message);
+std::vector<std::byte> encode(const Spawn& message);
+std::vector<std::byte> encode(const Spawned& message);
+std::vector<std::byte> encode(const SpawnFailed& message);
+std::vector<std::byte> encode(const Output& message);
+std::vector<std::byte> encode(const Exited& message);
+std::vector<std::byte> encode(const Kill& message);
+std::vector<std::byte> encode_rank(Rank rank);              // kClosed
+std::vector<std::byte> encode_credit(std::uint64_t bytes);  // kCredit
+
+// kCorrupt when the bytes are not exactly one such message. decode_hello leaves everything behind `version` empty when
+// the protocol number is another.
+Result<Hello> decode_hello(ConstBytes bytes);
+Result<Probe> decode_probe(ConstBytes bytes);
+Result<Probed> decode_probed(ConstBytes bytes);
+Result<Spawn> decode_spawn(ConstBytes bytes);
+Result<Spawned> decode_spawned(ConstBytes bytes);
+Result<SpawnFailed> decode_spawn_failed(ConstBytes bytes);
+Result<Output> decode_output(ConstBytes bytes);
+Result<Exited> decode_exited(ConstBytes bytes);
+Result<Kill> decode_kill(ConstBytes bytes);
+Result<Rank> decode_rank(ConstBytes bytes);
+Result<std::uint64_t> decode_credit(ConstBytes bytes);
+
+}  // namespace sirtaki::launcher

@@ -1,0 +1,79 @@
+#include "launcher/check.h"
+
+#include <algorithm>
+
+namespace sirtaki::launcher {
+
+namespace {
+
+std::string padded(std::string text, std::size_t width) {
+  text.append(width > text.size() ? width - text.size() : 0, ' ');
+  return text;
+}
+
+std::string host_section(const CheckedHost& host) {
+  const Placement& place = host.placement;
+  std::string out = "  " + place.host + (place.local ? " (this host)" : " (over ssh)") + ": ";
+  out += place.ranks == 1
+             ? "rank " + std::to_string(place.first_rank)
+             : "ranks " + std::to_string(place.first_rank) + "-" + std::to_string(place.first_rank + place.ranks - 1);
+  out += "\n";
+  if (!host.hello.version.empty()) {
+    out += "    host name    " + host.hello.hostname + "\n";
+    out += "    version      " + host.hello.version + "\n";
+    out += "    cores        " + std::to_string(host.hello.cores) + ", OMP_NUM_THREADS would be " +
+           std::to_string(omp_threads(host.hello.cores, place.ranks)) + "\n";
+    out += "    SIMD         " + host.hello.simd + "\n";
+    for (const NetworkAddress& entry : host.hello.addresses) {
+      out += "    address      " + entry.address + " (" + entry.interface + ")\n";
+    }
+  }
+  if (!host.endpoint.empty()) {
+    out += "    coordinator  " + host.endpoint + " (reached)\n";
+  }
+  out += host.error.empty() ? "    ok\n" : "    FAILED: " + host.error + "\n";
+  return out;
+}
+
+std::string options_section(const Config& config) {
+  std::size_t name_width = 0;
+  std::size_t value_width = 0;
+  for (const OptionInfo& option : option_table()) {
+    name_width = std::max(name_width, option.name.size());
+    value_width = std::max(value_width, std::min<std::size_t>(24, get_option(option, config).size()));
+  }
+  std::string out;
+  for (const OptionInfo& option : option_table()) {
+    if (option.name.starts_with("job.") && option.name != "job.port_range" && option.name != "job.host_id") {
+      continue;
+    }
+    const std::string value = get_option(option, config);
+    out += "  " + padded(option.name, name_width) + "  " + padded(value.empty() ? "-" : value, value_width) + "  (" +
+           std::string(config.source(option.name)) + ")\n";
+  }
+  return out;
+}
+
+std::string backends() {
+  const OptionInfo* option = find_option("net.backend");
+  std::string names(option != nullptr ? option->accepted : "");
+  std::replace(names.begin(), names.end(), '|', ' ');
+  return names;
+}
+
+}  // namespace
+
+std::string check_page(const std::vector<CheckedHost>& hosts, const Config& config) {
+  std::string out = "Hosts\n";
+  for (const CheckedHost& host : hosts) {
+    out += host_section(host);
+  }
+  out += "Backends\n  " + backends() + "\n";
+  out += "Options (where each comes from)\n" + options_section(config);
+  const auto bad =
+      std::count_if(hosts.begin(), hosts.end(), [](const CheckedHost& host) { return !host.error.empty(); });
+  out += bad == 0 ? "All is well.\n" : std::to_string(bad) + " of " + std::to_string(hosts.size()) + " hosts failed.\n";
+  return out;
+}
+
+}  // namespace sirtaki::launcher

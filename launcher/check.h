@@ -1,0 +1,22 @@
+// Check: the page that `sirtakirun --check` prints. Pure.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "launcher/agent_protocol.h"
+#include "launcher/hosts.h"
+#include "runtime/base/config.h"
+
+namespace sirtaki::launcher {
+
+struct CheckedHost {
+  Placement placement;
+  Hello hello;
+  std::string endpoint;  // where its ranks would find the coordinator
+  std::string error;     // empty: all is well
+};
+
+std::string check_page(const std::vector<CheckedHost>& hosts, const Config& config);
+
+}  // namespace sirtaki::launcher

@@ -1,0 +1,272 @@
+#include "launcher/cli.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <string_view>
+
+#include "launcher/host_facts.h"
+#include "runtime/base/config.h"
+#include "runtime/base/config_load.h"
+
+namespace sirtaki::launcher {
+
+namespace {
+
+constexpr const char* kExamples = R"(Examples:
+  sirtakirun -np 4 python train.py
+      four ranks on this machine
+  sirtakirun -H node1:2,node2:2 python train.py --epochs 10
+      two ranks on each of two machines, over ssh; what follows the command belongs to it
+  sirtakirun -np 8 --hostfile hosts.txt --output-dir logs python train.py
+      hosts.txt holds lines such as 'node1 slots=4'; logs/rank.N/stdout and stderr are written too
+  sirtakirun -np 4 --compression fp16 --timeline trace.json python train.py
+      options of the runtime; sirtaki.toml, SIRTAKI_* variables and these flags set the same table
+  sirtakirun -H node1:2,node2:2 --check
+      do the hosts answer, with which versions and addresses, and which options are in force?
+
+Output: lines of rank 1 begin with '[1] ', those of its standard error with '[1!] '. When a rank fails, the others get
+a moment to say what they saw, then everything is ended; the exit code is that of the rank that failed first
+(128 + signal number when a signal ended it). Full guide: docs/launcher.md.)";
+
+// Options whose values the launcher itself gives to each rank.
+constexpr std::string_view kOwnOptions[] = {"job.rank", "job.size", "job.rendezvous", "job.secret_file",
+                                            "job.secret_fd"};
+
+class HelpFormatter : public CLI::Formatter {
+ public:
+  std::string make_usage(const CLI::App* /*app*/, std::string /*name*/) const override {
+    return "Usage: sirtakirun -np N [-H host:slots,...] [options] command [arguments...]\n";
+  }
+};
+
+struct RawOptions {
+  int np = 0;
+  std::string ssh_options;
+  std::string start_timeout;
+  std::string failure_grace;
+  bool no_tags = false;
+  bool version = false;
+  bool help = false;
+  std::map<std::string, std::string> runtime;  // option name -> text
+};
+
+void add_job_options(CLI::App& app, RunOptions& run, RawOptions& raw) {
+  const char* ranks = "Ranks and hosts";
+  app.add_option("-n,--np,--num-proc", raw.np, "How many ranks; also written -np N. Without it: all slots of the hosts")
+      ->type_name("N")
+      ->group(ranks);
+  app.add_option("-H,--hosts,--host", run.hosts, "Hosts and their slots: node1:4,node2:4; IPv6 as [fd00::2]:4")
+      ->type_name("HOST:SLOTS,...")
+      ->group(ranks);
+  app.add_option("--hostfile", run.hostfile, "File with one 'name slots=N' or 'name:N' a line; '#' begins a comment")
+      ->type_name("FILE")
+      ->group(ranks);
+  app.add_option("-x,--env", run.env, "Variable for the ranks, set (NAME=VALUE) or passed on (NAME); may be repeated")
+      ->type_name("NAME[=VALUE]")
+      ->allow_extra_args(false)
+      ->group(ranks);
+  app.add_option("--config-file", run.config_file, "Options of the runtime in TOML; sent to all hosts")
+      ->type_name("sirtaki.toml")
+      ->group(ranks);
+  app.add_option("--start-timeout", raw.start_timeout, "How long all hosts together may take to answer (default 30s)")
+      ->type_name("TIME")
+      ->group(ranks);
+  app.add_option("--failure-grace", raw.failure_grace,
+                 "How long the other ranks may go on after one has failed (default 2s, at most 3s)")
+      ->type_name("TIME")
+      ->group(ranks);
+}
+
+void add_remote_options(CLI::App& app, RunOptions& run, RawOptions& raw) {
+  const char* remote = "Remote hosts";
+  app.add_option("-p,--ssh-port", run.ssh.port, "Port of the ssh servers")
+      ->check(CLI::Range(1, 65535))
+      ->option_text("PORT")
+      ->group(remote);
+  app.add_option("-i,--ssh-identity-file", run.ssh.identity_file, "Private key for ssh")
+      ->type_name("FILE")
+      ->group(remote);
+  app.add_option("--ssh-options", raw.ssh_options, "More arguments for ssh, as one text: '-o StrictHostKeyChecking=no'")
+      ->type_name("TEXT")
+      ->group(remote);
+  app.add_option("--remote-path", run.remote_path, "Path of sirtakirun on the other hosts (default: the same as here)")
+      ->type_name("PATH")
+      ->group(remote);
+  app.add_option("--rendezvous-address", run.rendezvous_address,
+                 "Address under which all hosts reach this one (default: found by trying)")
+      ->type_name("ADDRESS")
+      ->group(remote);
+}
+
+void add_output_options(CLI::App& app, RunOptions& run, RawOptions& raw) {
+  const char* output = "Output";
+  app.add_option("--output-dir", run.output_dir, "Also write DIR/rank.N/stdout and DIR/rank.N/stderr, untagged")
+      ->type_name("DIR")
+      ->group(output);
+  app.add_flag("--no-tag-output", raw.no_tags, "No '[rank] ' in front of lines")->group(output);
+  app.add_flag("--timestamps", run.timestamps, "The time in front of each line")->group(output);
+  app.add_option("--color", run.colour, "Coloured tags: auto (on a terminal), always, never")
+      ->check(CLI::IsMember({"auto", "always", "never"}))
+      ->option_text("WHEN")
+      ->group(output);
+  app.add_flag("-v,--verbose", run.verbose, "Say what is started where, and how it ended")->group(output);
+  const char* info = "Information";
+  app.add_flag("--check", run.check, "Check hosts, versions, addresses and options, start nothing")->group(info);
+  app.add_flag("--version", raw.version, "Print the version")->group(info);
+  app.add_flag("-h,--help", raw.help, "Print this")->group(info);
+}
+
+void add_runtime_options(CLI::App& app, RawOptions& raw) {
+  for (const OptionInfo& option : option_table()) {
+    if (std::find(std::begin(kOwnOptions), std::end(kOwnOptions), option.name) != std::end(kOwnOptions)) {
+      continue;
+    }
+    std::string names = option.alias_flag.empty() ? "" : option.alias_flag + ",";
+    names += option.flag;
+    if (option.name == "job.port_range") {
+      names = "--port-range," + names;
+    }
+    const std::string default_text =
+        option.default_text.empty() ? "" : " (default " + std::string(option.default_text) + ")";
+    app.add_option_function<std::string>(
+           names, [&raw, name = option.name](const std::string& text) { raw.runtime[name] = text; },
+           std::string(option.help) + default_text)
+        ->type_name(option.accepted.empty() ? "TEXT" : std::string(option.accepted))
+        ->group("Options of the runtime (docs/options.md)");
+  }
+}
+
+// -np is older than the rule that long names take two dashes.
+std::string modern(const std::string& argument) {
+  for (const std::string_view old : {"-np", "-hostfile"}) {
+    if (argument == old || argument.starts_with(std::string(old) + "=")) {
+      return "-" + argument;
+    }
+  }
+  return argument;
+}
+
+// Index of the user's command: the first word that is neither an option nor an option's value.
+std::size_t command_start(const CLI::App& app, const std::vector<std::string>& arguments) {
+  std::size_t i = 0;
+  while (i < arguments.size() && arguments[i].size() > 1 && arguments[i].front() == '-') {
+    const std::string& argument = arguments[i];
+    if (argument == "--") {
+      return i;
+    }
+    const bool is_long = argument.starts_with("--");
+    const std::size_t equals = argument.find('=');
+    const std::string name = is_long ? argument.substr(0, equals) : argument.substr(0, 2);
+    const CLI::Option* option = app.get_option_no_throw(name);
+    const bool value_inside = is_long ? equals != std::string::npos : argument.size() > 2;
+    const bool takes_value = option != nullptr && option->get_items_expected_max() > 0;
+    i += takes_value && !value_inside ? 2 : 1;
+  }
+  return std::min(i, arguments.size());
+}
+
+Status unknown_option(const CLI::App& app, const std::string& argument) {
+  std::vector<std::string> names;
+  for (const CLI::Option* option : app.get_options()) {
+    for (const std::string& name : option->get_lnames()) {
+      names.push_back("--" + name);
+    }
+  }
+  const std::vector<std::string_view> views(names.begin(), names.end());
+  const std::string_view near = nearest(argument.substr(0, argument.find('=')), views);
+  return invalid_argument("unknown option " + argument +
+                          (near.empty() ? "" : "; did you mean " + std::string(near) + "?") +
+                          " (sirtakirun --help lists all; options of your program go behind its name)");
+}
+
+Status parse_own_options(CLI::App& app, const std::vector<std::string>& arguments) {
+  std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());  // CLI11 takes the last first
+  try {
+    app.parse(reversed);
+  } catch (const CLI::ExtrasError&) {
+    const std::vector<std::string> left = app.remaining();
+    return unknown_option(app, left.empty() ? "" : left.front());
+  } catch (const CLI::ParseError& error) {
+    return invalid_argument(std::string(error.what()) + " (sirtakirun --help explains the options)");
+  }
+  return Status::ok();
+}
+
+// Values that need more than CLI11 checks.
+Status convert(const RawOptions& raw, const CLI::App& app, RunOptions& run) {
+  if (app.count("--np") > 0) {
+    run.np = raw.np;
+  }
+  if (!run.hosts.empty() && !run.hostfile.empty()) {
+    return invalid_argument("-H and --hostfile both name the hosts; give one of them");
+  }
+  run.tag_output = !raw.no_tags;
+  for (const auto& [text, target] :
+       {std::pair{&raw.start_timeout, &run.start_timeout}, std::pair{&raw.failure_grace, &run.failure_grace}}) {
+    if (!text->empty()) {
+      Result<Duration> value = parse_duration(*text);
+      if (!value || *value < Duration::zero()) {
+        return invalid_argument("'" + *text + "' is no time; write for example 30s or 500ms");
+      }
+      *target = *value;
+    }
+  }
+  // Everything must be over within 5 s of a failure, and the ranks are given a second to end by themselves.
+  run.failure_grace = std::min<Duration>(run.failure_grace, std::chrono::seconds(3));
+  Result<std::vector<std::string>> extra = split_words(raw.ssh_options);
+  if (!extra) {
+    return extra.status().with_context("--ssh-options");
+  }
+  run.ssh.extra = std::move(*extra);
+  for (const auto& [name, text] : raw.runtime) {
+    run.option_lines += option_line(name, text);
+  }
+  return Status::ok();
+}
+
+}  // namespace
+
+Result<CommandLine> parse_command_line(const std::vector<std::string>& given) {
+  CommandLine line;
+  RawOptions raw;
+  CLI::App app("Runs a command as several ranks of one training job, here and on other hosts.", "sirtakirun");
+  app.set_help_flag();
+  app.formatter(std::make_shared<HelpFormatter>());
+  app.footer(kExamples);
+  app.get_formatter()->column_width(38);
+  add_job_options(app, line.run, raw);
+  add_remote_options(app, line.run, raw);
+  add_output_options(app, line.run, raw);
+  add_runtime_options(app, raw);
+
+  std::vector<std::string> arguments = given;
+  std::size_t start = 0;
+  // Only words before the command may be rewritten, and where it begins depends on the rewriting.
+  for (std::size_t seen = 0; seen <= start && seen < arguments.size(); ++seen) {
+    arguments[seen] = modern(arguments[seen]);
+    start = command_start(app, arguments);
+  }
+  const auto split = arguments.begin() + static_cast<std::ptrdiff_t>(start);
+  line.run.command.assign(split, arguments.end());
+  if (!line.run.command.empty() && line.run.command.front() == "--") {
+    line.run.command.erase(line.run.command.begin());
+  }
+  SRT_TRY(parse_own_options(app, {arguments.begin(), split}));
+  if (raw.help) {
+    line.print = app.help();
+    return line;
+  }
+  if (raw.version) {
+    line.print = "sirtakirun " + library_version() + "\n";
+    return line;
+  }
+  SRT_TRY(convert(raw, app, line.run));
+  if (line.run.command.empty() && !line.run.check) {
+    return invalid_argument("no command to run; for example: sirtakirun -np 4 python train.py (sirtakirun --help)");
+  }
+  return line;
+}
+
+}  // namespace sirtaki::launcher

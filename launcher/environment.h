@@ -1,0 +1,24 @@
+// Which variables of the launcher's environment the ranks get. Pure.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "runtime/base/config_load.h"
+#include "runtime/base/status.h"
+
+namespace sirtaki::launcher {
+
+using Variables = std::vector<std::pair<std::string, std::string>>;
+
+// Variables that describe this machine, login or terminal (HOME, DISPLAY, SSH_*, CUDA_VISIBLE_DEVICES, ...), or this
+// process's own place in another job.
+bool stays_here(std::string_view name);
+
+// Everything but stays_here(), then `wanted` ("NAME" or "NAME=VALUE", -x), which always wins. An error names a variable
+// that is not set, or what is no variable name.
+Result<Variables> variables_for_ranks(const Environment& environment, const std::vector<std::string>& wanted);
+
+}  // namespace sirtaki::launcher

@@ -1,0 +1,42 @@
+// Hosts: what -H and the hostfile say, and which ranks go where. Pure; no name is resolved here.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/base/status.h"
+
+namespace sirtaki::launcher {
+
+inline constexpr int kMaxSlots = 65536;  // a host; more is a typing error
+
+struct Host {
+  std::string name;  // as ssh takes it: "node1", "user@node1", "10.0.0.2", "fd00::2" (without brackets)
+  int slots = 1;
+  bool operator==(const Host&) const = default;
+};
+
+// A run of consecutive ranks on one host.
+struct Placement {
+  std::string host;
+  bool local = false;
+  int first_rank = 0;
+  int ranks = 0;
+};
+
+// "a:2,b,[fd00::2]:4": a host without a number has one slot. The same host twice adds up.
+Result<std::vector<Host>> parse_host_list(std::string_view text);
+// Lines "name slots=N", "name:N" or "name"; '#' starts a comment; blank lines are fine. `path` is for messages.
+Result<std::vector<Host>> parse_hostfile(std::string_view text, std::string_view path);
+// Fills hosts in order. Without np every slot gets a rank; without hosts np ranks run here. All names for which
+// `is_local` holds become one host.
+Result<std::vector<Placement>> place_ranks(const std::vector<Host>& hosts, std::optional<int> np,
+                                           const std::function<bool(const std::string&)>& is_local);
+
+// Threads for OpenMP in each of `ranks` processes that share `cores`; at least 1.
+int omp_threads(int cores, int ranks);
+
+}  // namespace sirtaki::launcher

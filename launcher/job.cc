@@ -1,0 +1,234 @@
+#include "launcher/job.h"
+
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "launcher/processes.h"
+
+namespace sirtaki::launcher {
+
+namespace {
+
+// More than this waiting for the terminal, and the ranks' output waits too.
+constexpr std::size_t kMaxBacklog = std::size_t{1} << 20;
+
+}  // namespace
+
+Job::Job(JobPlan plan)
+    : plan_(std::move(plan)),
+      signals_(io_, SIGCHLD),
+      phase_timer_(io_),
+      ping_timer_(io_),
+      flush_timer_(io_),
+      started_(std::chrono::steady_clock::now()) {}
+
+// The hub's thread posts to the loop, so it ends first.
+Job::~Job() {
+  hub_.reset();
+}
+
+int Job::run() {
+  become_subreaper();
+  for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGQUIT}) {
+    // What the user's shell has set to be ignored (nohup) stays so.
+    struct sigaction present {};
+    if (sigaction(number, nullptr, &present) == 0 && present.sa_handler != SIG_IGN) {
+      signals_.add(number);
+    }
+  }
+  signal(SIGPIPE, SIG_IGN);
+  Status status = open_output();
+  if (status) {
+    status = start_hub();
+  }
+  if (!status) {
+    say(std::string(status.text()));
+    writer_->finish(std::nullopt);
+    return 1;
+  }
+  wait_for_signal();
+  start_links();
+  ping_links();
+  io_.run();
+  hub_.reset();
+  kill_descendants(std::chrono::seconds(1));
+  const auto patience = interrupted_ ? std::optional<Duration>(std::chrono::seconds(1)) : std::nullopt;
+  if (!writer_->finish(patience)) {
+    _exit(exit_code_);  // the reader of our output has stopped reading, and its thread cannot be joined
+  }
+  return exit_code_;
+}
+
+std::size_t Job::index_of(const AgentLink& link) const {
+  return static_cast<std::size_t>(
+      std::find_if(links_.begin(), links_.end(), [&](const auto& entry) { return entry.get() == &link; }) -
+      links_.begin());
+}
+
+Job::RankState* Job::rank_state(const AgentLink& link, Rank rank) {
+  if (rank < 0 || rank >= plan_.size || ranks_[static_cast<std::size_t>(rank)].link != &link) {
+    return nullptr;
+  }
+  return &ranks_[static_cast<std::size_t>(rank)];
+}
+
+void Job::protocol_error(AgentLink& link, const Status& status) {
+  link.cut();
+  on_link_gone(link, corrupt("host " + link.placement().host + ": its agent sent what cannot be right (" +
+                             std::string(status.text()) + ")"));
+}
+
+void Job::on_frame(AgentLink& link, const Frame& frame) {
+  switch (frame.type) {
+    case FrameType::kProbed:
+      on_probed(link, frame.payload);
+      return;
+    case FrameType::kSpawned: {
+      const Result<Spawned> message = decode_spawned(frame.payload);
+      RankState* state = message ? rank_state(link, message->rank) : nullptr;
+      if (state == nullptr) {
+        protocol_error(link, message.status());
+        return;
+      }
+      state->spawned = true;
+      say_verbose("rank " + std::to_string(message->rank) + " on " + link.placement().host + ": pid " +
+                  std::to_string(message->pid));
+      return;
+    }
+    case FrameType::kSpawnFailed:
+      on_spawn_failed(link, frame.payload);
+      return;
+    case FrameType::kOutput:
+      on_output(link, frame.payload);
+      return;
+    case FrameType::kExited:
+      on_exited(link, frame.payload);
+      return;
+    case FrameType::kClosed:
+      on_closed(link, frame.payload);
+      return;
+    case FrameType::kPong:
+      return;
+    default:
+      protocol_error(link, corrupt("frame type " + std::to_string(static_cast<int>(frame.type))));
+  }
+}
+
+void Job::on_output(AgentLink& link, ConstBytes payload) {
+  const Result<Output> output = decode_output(payload);
+  if (!output || rank_state(link, output->rank) == nullptr) {
+    protocol_error(link, output.status());
+    return;
+  }
+  const std::string_view text(reinterpret_cast<const char*>(output->data.data()), output->data.size());
+  if (files_) {
+    if (const Status status = files_->write(output->rank, output->stream, text); !status) {
+      say(std::string(status.text()) + "; its output goes to the terminal alone from here");
+    }
+  }
+  mux_->feed(output->rank, output->stream, text);
+  owed_.at(index_of(link)) += text.size();
+  flush_later();
+  return_credit();
+}
+
+void Job::return_credit() {
+  if (writer_->backlog() > kMaxBacklog) {
+    return;  // comes again when the terminal has taken it all
+  }
+  for (std::size_t i = 0; i < links_.size(); ++i) {
+    if (owed_[i] > 0 && !links_[i]->ended()) {
+      links_[i]->send(FrameType::kCredit, encode_credit(std::exchange(owed_[i], 0)));
+    }
+  }
+}
+
+void Job::on_exited(AgentLink& link, ConstBytes payload) {
+  const Result<Exited> message = decode_exited(payload);
+  RankState* state = message ? rank_state(link, message->rank) : nullptr;
+  if (state == nullptr) {
+    protocol_error(link, message.status());
+    return;
+  }
+  state->exited = true;
+  state->ended_by_us = kill_sent_;
+  state->wait_status = message->wait_status;
+  const std::string what = describe_wait_status(message->wait_status);
+  hub_->report_exit(message->rank, what);
+  say_verbose("rank " + std::to_string(message->rank) + " ended: " + what);
+  if (message->wait_status != 0 && phase_ == Phase::kRunning) {
+    Failure failure{message->rank, link.placement().host, what, exit_code_of(message->wait_status), {}};
+    if (WIFSIGNALED(message->wait_status)) {
+      failure.signal = WTERMSIG(message->wait_status);
+    }
+    fail_run(std::move(failure));
+  }
+}
+
+void Job::on_closed(AgentLink& link, ConstBytes payload) {
+  const Result<Rank> rank = decode_rank(payload);
+  RankState* state = rank ? rank_state(link, *rank) : nullptr;
+  if (state == nullptr) {
+    protocol_error(link, rank.status());
+    return;
+  }
+  state->closed = true;
+  mux_->finish(*rank);
+  check_finished();
+}
+
+void Job::on_spawn_failed(AgentLink& link, ConstBytes payload) {
+  const Result<SpawnFailed> message = decode_spawn_failed(payload);
+  if (!message || rank_state(link, message->rank) == nullptr) {
+    protocol_error(link, message.status());
+    return;
+  }
+  if (phase_ != Phase::kRunning) {
+    return;
+  }
+  say("host " + link.placement().host + ": " + message->error);
+  phase_ = Phase::kStopping;
+  exit_code_ = message->exit_code;
+  kill_everything(SIGTERM, std::chrono::milliseconds(500));
+  check_finished();
+}
+
+void Job::on_rank_lost(Rank rank, const Status& cause) {
+  if (phase_ == Phase::kRunning && !lost_first_) {
+    lost_first_ = {rank, std::string(cause.text())};
+  }
+}
+
+void Job::on_link_gone(AgentLink& link, const Status& status) {
+  if (phase_ == Phase::kFinished) {
+    check_links_ended();
+    return;
+  }
+  if (phase_ == Phase::kStarting || phase_ == Phase::kProbing) {
+    start_errors_.at(index_of(link)) = status.text();
+    give_up_start();
+    return;
+  }
+  const Placement& placement = link.placement();
+  const std::string why = status ? "its agent ended early" : std::string(status.text());
+  std::optional<Rank> first;
+  for (Rank rank = placement.first_rank; rank < placement.first_rank + placement.ranks; ++rank) {
+    RankState& state = ranks_.at(static_cast<std::size_t>(rank));
+    if (!state.exited) {
+      first = first.value_or(rank);
+      hub_->report_exit(rank, "lost with its host: " + why);
+    }
+    state.exited = true;
+    state.closed = true;
+    mux_->finish(rank);
+  }
+  if (first && phase_ == Phase::kRunning) {
+    fail_run({*first, placement.host, "lost: " + why, 1, {}});
+  }
+  check_finished();
+}
+
+}  // namespace sirtaki::launcher

@@ -1,0 +1,133 @@
+// Job: one run of sirtakirun from its plan to its exit code, a state machine over agents, hub, output and signals.
+//
+// starting (agents say hello) -> probing (remote hosts try our addresses) -> running -> stopping -> finished.
+// One thread, which calls run(). The hub and the terminal have threads of their own and report back through the loop.
+#pragma once
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/signal_set.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "launcher/agent_link.h"
+#include "launcher/cli.h"
+#include "launcher/environment.h"
+#include "launcher/hosts.h"
+#include "launcher/output.h"
+#include "launcher/output_writer.h"
+#include "launcher/report.h"
+#include "runtime/base/config.h"
+#include "runtime/hub/hub.h"
+
+namespace sirtaki::launcher {
+
+// Everything that is decided before the first process starts.
+struct JobPlan {
+  RunOptions options;
+  std::vector<Placement> placements;
+  std::shared_ptr<const Config> config;
+  Variables variables;               // for the ranks
+  std::vector<std::string> own_env;  // "NAME=VALUE", for agents and ssh
+  std::string own_path;              // of this program
+  std::string cwd;
+  int size = 0;
+};
+
+class Job {
+ public:
+  explicit Job(JobPlan plan);
+  ~Job();
+
+  // Runs to the end; the exit code of the process. Call once.
+  int run();
+
+ private:
+  enum class Phase { kStarting, kProbing, kRunning, kStopping, kFinished };
+  struct RankState {
+    AgentLink* link = nullptr;
+    bool spawned = false;
+    bool exited = false;
+    bool closed = false;
+    bool ended_by_us = false;  // we had asked for its end by then
+    int wait_status = 0;
+  };
+
+  // job_start.cc
+  Status open_output();
+  Status start_hub();
+  void start_links();
+  AgentCommand agent_command(const Placement& placement) const;
+  AgentLink::Events link_events();
+  void on_link_ready(AgentLink& link);
+  void on_link_failed(AgentLink& link, const Status& status);
+  void check_started();
+  void start_probing();
+  std::vector<std::string> candidates(const AgentLink& link) const;
+  void on_probed(AgentLink& link, ConstBytes payload);
+  void check_probed();
+  void spawn_ranks();
+  void on_start_timeout();
+  void give_up_start();
+  void finish_check();
+
+  // job.cc
+  void on_frame(AgentLink& link, const Frame& frame);
+  void on_link_gone(AgentLink& link, const Status& status);
+  void on_output(AgentLink& link, ConstBytes payload);
+  void on_exited(AgentLink& link, ConstBytes payload);
+  void on_closed(AgentLink& link, ConstBytes payload);
+  void on_rank_lost(Rank rank, const Status& cause);
+  void on_spawn_failed(AgentLink& link, ConstBytes payload);
+  void return_credit();
+  void protocol_error(AgentLink& link, const Status& status);
+  RankState* rank_state(const AgentLink& link, Rank rank);
+  std::size_t index_of(const AgentLink& link) const;
+
+  // job_stop.cc
+  void wait_for_signal();
+  void on_signal(int number);
+  void reap_children();
+  void fail_run(Failure failure);
+  void interrupt(int number);
+  void kill_everything(int signal_number, Duration grace);
+  void check_finished();
+  void finish();
+  void check_links_ended();
+  void conclude();
+  void settle_blame();
+  void ping_links();
+  void flush_later();
+  void say(const std::string& text);
+  void say_verbose(const std::string& text);
+
+  JobPlan plan_;
+  boost::asio::io_context io_;
+  boost::asio::signal_set signals_;
+  boost::asio::steady_timer phase_timer_;  // the one deadline of the present phase
+  boost::asio::steady_timer ping_timer_;
+  boost::asio::steady_timer flush_timer_;
+  std::unique_ptr<OutputWriter> writer_;
+  std::unique_ptr<OutputMux> mux_;
+  std::optional<RankFiles> files_;
+  std::unique_ptr<hub::Hub> hub_;
+  rendezvous::Secret secret_;
+  std::vector<std::unique_ptr<AgentLink>> links_;
+  std::vector<std::uint64_t> owed_;     // by link: output bytes taken but not credited back
+  std::vector<std::string> endpoints_;  // by link: where its ranks find the hub
+  std::vector<RankState> ranks_;
+  Phase phase_ = Phase::kStarting;
+  std::vector<std::string> start_errors_;  // by link; empty: none so far
+  std::optional<Failure> failure_;
+  std::optional<std::pair<Rank, std::string>> lost_first_;  // by the hub's word, before any rank ended badly
+  std::optional<int> interrupted_;                          // by this signal
+  bool flush_pending_ = false;
+  bool kill_sent_ = false;
+  bool links_finishing_ = false;
+  int exit_code_ = 0;
+  TimePoint started_;
+};
+
+}  // namespace sirtaki::launcher

@@ -1,0 +1,315 @@
+// The first half of a Job: terminal, hub, agents, and whether every host can reach us.
+#include <signal.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <boost/asio/post.hpp>
+#include <ctime>
+
+#include "launcher/check.h"
+#include "launcher/host_facts.h"
+#include "launcher/job.h"
+#include "launcher/ssh.h"
+
+namespace sirtaki::launcher {
+
+namespace asio = boost::asio;
+using boost::system::error_code;
+
+namespace {
+
+constexpr int kProbeTimeoutMs = 4000;
+
+bool same_file(int a, int b) {
+  struct stat first {};
+  struct stat second {};
+  return fstat(a, &first) == 0 && fstat(b, &second) == 0 && first.st_dev == second.st_dev &&
+         first.st_ino == second.st_ino;
+}
+
+// Local time to the millisecond: "14:03:07.250".
+std::string time_of_day() {
+  const auto now = std::chrono::system_clock::now();
+  const std::time_t seconds = std::chrono::system_clock::to_time_t(now);
+  const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(now.time_since_epoch()).count() % 1000;
+  std::tm local{};
+  localtime_r(&seconds, &local);
+  char text[32];
+  const std::size_t size = std::strftime(text, sizeof(text), "%H:%M:%S", &local);
+  const std::string fraction = std::to_string(1000 + ms);
+  return std::string(text, size) + "." + fraction.substr(1);
+}
+
+}  // namespace
+
+Status Job::open_output() {
+  OutputOptions options;
+  options.tags = plan_.options.tag_output;
+  options.timestamps = plan_.options.timestamps;
+  options.one_terminal = same_file(STDOUT_FILENO, STDERR_FILENO);
+  options.colour = plan_.options.colour == "always" ||
+                   (plan_.options.colour == "auto" && isatty(STDOUT_FILENO) == 1 && isatty(STDERR_FILENO) == 1);
+  writer_ =
+      std::make_unique<OutputWriter>(OutputWriter::Events{[this] { asio::post(io_, [this] { return_credit(); }); },
+                                                          [this] { asio::post(io_, [this] { interrupt(SIGPIPE); }); }});
+  mux_ = std::make_unique<OutputMux>(
+      plan_.size, options, [this](Stream stream, std::string bytes) { writer_->write(stream, std::move(bytes)); },
+      time_of_day);
+  if (!plan_.options.output_dir.empty() && !plan_.options.check) {
+    SRT_ASSIGN(files_, RankFiles::create(plan_.options.output_dir, plan_.size));
+  }
+  return Status::ok();
+}
+
+Status Job::start_hub() {
+  SRT_ASSIGN(secret_, rendezvous::Secret::generate());
+  const Config& config = *plan_.config;
+  const bool one_host = std::all_of(plan_.placements.begin(), plan_.placements.end(),
+                                    [](const Placement& placement) { return placement.local; });
+  const auto start = [&](const std::string& address) {
+    hub::HubOptions options;
+    options.server.bind_address = address;
+    options.server.port_first = config.job.port_range.first;
+    options.server.port_last = config.job.port_range.last;
+    options.server.secret = secret_;
+    options.server.size = plan_.size;
+    options.server.join_timeout = config.control.join_timeout;
+    options.server.heartbeat_interval = config.control.heartbeat_interval;
+    options.server.heartbeat_timeout = config.control.heartbeat_timeout;
+    options.stall_warn = config.control.stall_warn;
+    options.stall_fail = config.control.stall_fail;
+    options.stuck_after = config.control.stuck_after;
+    hub::HubEvents events;
+    events.on_epoch = [](const rendezvous::Membership&) {};
+    events.on_lost = [this](Rank rank, const Status& cause) {
+      asio::post(io_, [this, rank, cause] { on_rank_lost(rank, cause); });
+    };
+    events.on_warning = [this](const std::string& text) { asio::post(io_, [this, text] { say(text); }); };
+    return hub::Hub::start(std::move(options), std::move(events));
+  };
+  auto hub = start(one_host ? "127.0.0.1" : "::");
+  if (!hub && !one_host) {
+    hub = start("0.0.0.0");  // a machine without IPv6
+  }
+  if (!hub) {
+    return hub.status().with_context("the coordinator cannot listen");
+  }
+  hub_ = std::move(*hub);
+  return Status::ok();
+}
+
+AgentCommand Job::agent_command(const Placement& placement) const {
+  AgentCommand command;
+  command.env = plan_.own_env;
+  if (placement.local) {
+    command.remote_path = plan_.own_path;
+    command.argv = {plan_.own_path, "--agent"};
+    return command;
+  }
+  command.remote_path = plan_.options.remote_path.empty() ? plan_.own_path : plan_.options.remote_path;
+  SshOptions ssh = plan_.options.ssh;
+  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(plan_.options.start_timeout).count();
+  ssh.connect_timeout_s = static_cast<int>(std::clamp<std::int64_t>(seconds - 1, 1, ssh.connect_timeout_s));
+  command.argv = ssh_command(ssh, placement.host, command.remote_path);
+  return command;
+}
+
+AgentLink::Events Job::link_events() {
+  AgentLink::Events events;
+  events.on_ready = [this](AgentLink& link) { on_link_ready(link); };
+  events.on_failed = [this](AgentLink& link, const Status& status) { on_link_failed(link, status); };
+  events.on_frame = [this](AgentLink& link, const Frame& frame) { on_frame(link, frame); };
+  events.on_gone = [this](AgentLink& link, const Status& status) { on_link_gone(link, status); };
+  events.on_message = [this](AgentLink& link, const std::string& line) { say(link.placement().host + ": " + line); };
+  return events;
+}
+
+void Job::start_links() {
+  ranks_.resize(static_cast<std::size_t>(plan_.size));
+  start_errors_.resize(plan_.placements.size());
+  endpoints_.resize(plan_.placements.size());
+  owed_.resize(plan_.placements.size());
+  for (const Placement& placement : plan_.placements) {
+    links_.push_back(std::make_unique<AgentLink>(io_, placement, link_events()));
+    for (int i = 0; i < placement.ranks; ++i) {
+      ranks_.at(static_cast<std::size_t>(placement.first_rank + i)).link = links_.back().get();
+    }
+  }
+  for (const auto& link : links_) {
+    link->start(agent_command(link->placement()));
+  }
+  phase_timer_.expires_after(plan_.options.start_timeout);
+  phase_timer_.async_wait([this](const error_code& error) {
+    if (!error) {
+      on_start_timeout();
+    }
+  });
+}
+
+void Job::on_link_ready(AgentLink& link) {
+  say_verbose(link.placement().host + ": agent ready (" + link.hello().hostname + ", " +
+              std::to_string(link.hello().cores) + " cores, version " + link.hello().version + ")");
+  check_started();
+}
+
+void Job::on_link_failed(AgentLink& link, const Status& status) {
+  start_errors_.at(index_of(link)) = status.text();
+  if (phase_ == Phase::kStarting) {
+    check_started();
+  } else {
+    check_links_ended();
+  }
+}
+
+void Job::check_started() {
+  const bool waiting = std::any_of(links_.begin(), links_.end(),
+                                   [](const auto& link) { return link->state() == AgentLink::State::kStarting; });
+  if (waiting || phase_ != Phase::kStarting) {
+    return;
+  }
+  const bool failed =
+      std::any_of(start_errors_.begin(), start_errors_.end(), [](const std::string& error) { return !error.empty(); });
+  if (failed) {
+    give_up_start();
+  } else {
+    start_probing();
+  }
+}
+
+std::vector<std::string> Job::candidates(const AgentLink& link) const {
+  std::vector<std::string> addresses = {plan_.options.rendezvous_address};
+  if (addresses.front().empty()) {
+    // What sshd saw is right unless a jump host or a NAT lies between; then our own routing table may know.
+    addresses = {link.hello().ssh_client, address_towards(link.placement().host)};
+  }
+  std::vector<std::string> endpoints;
+  for (const std::string& address : addresses) {
+    const std::string endpoint = address.empty() ? "" : make_endpoint(address, hub_->port());
+    if (!endpoint.empty() && std::find(endpoints.begin(), endpoints.end(), endpoint) == endpoints.end()) {
+      endpoints.push_back(endpoint);
+    }
+  }
+  return endpoints;
+}
+
+void Job::start_probing() {
+  phase_ = Phase::kProbing;
+  for (const auto& link : links_) {
+    if (!link->placement().local) {
+      link->send(FrameType::kProbe, encode(Probe{candidates(*link), kProbeTimeoutMs}));
+    }
+  }
+  check_probed();
+}
+
+void Job::on_probed(AgentLink& link, ConstBytes payload) {
+  const Result<Probed> result = decode_probed(payload);
+  if (!result || phase_ != Phase::kProbing) {
+    protocol_error(link, result.status());
+    return;
+  }
+  const std::vector<std::string> tried = candidates(link);
+  if (result->reached >= 0 && static_cast<std::size_t>(result->reached) < tried.size()) {
+    endpoints_.at(index_of(link)) = tried[static_cast<std::size_t>(result->reached)];
+  } else {
+    std::string errors;
+    for (const std::string& error : result->errors) {
+      errors += (errors.empty() ? "" : "; ") + error;
+    }
+    start_errors_.at(index_of(link)) = "host " + link.placement().host + " cannot connect to the coordinator here (" +
+                                       errors + "); open the port in the firewall (--port-range chooses it) or name " +
+                                       "an address that works with --rendezvous-address";
+  }
+  check_probed();
+}
+
+void Job::check_probed() {
+  std::string shared = make_endpoint("127.0.0.1", hub_->port());
+  bool failed = false;
+  for (std::size_t i = links_.size(); i-- > 0;) {
+    if (links_[i]->placement().local) {
+      continue;
+    }
+    if (endpoints_[i].empty() && start_errors_[i].empty()) {
+      return;
+    }
+    failed = failed || !start_errors_[i].empty();
+    shared = endpoints_[i];
+  }
+  if (failed) {
+    give_up_start();
+    return;
+  }
+  // Ranks beside the launcher use the address the others use: it tells them on which network the job lives.
+  for (std::size_t i = 0; i < links_.size(); ++i) {
+    if (links_[i]->placement().local) {
+      endpoints_[i] = shared;
+    }
+  }
+  if (plan_.options.check) {
+    finish_check();
+  } else {
+    spawn_ranks();
+  }
+}
+
+void Job::spawn_ranks() {
+  phase_timer_.cancel();
+  phase_ = Phase::kRunning;
+  for (std::size_t i = 0; i < links_.size(); ++i) {
+    const Placement& placement = links_[i]->placement();
+    Spawn request;
+    request.first_rank = placement.first_rank;
+    request.ranks = placement.ranks;
+    request.size = plan_.size;
+    request.rendezvous = endpoints_[i];
+    request.secret_hex = secret_.to_hex();
+    request.cwd = plan_.cwd;
+    request.argv = plan_.options.command;
+    request.env = plan_.variables;
+    say_verbose(placement.host + ": starting " + std::to_string(placement.ranks) + " from rank " +
+                std::to_string(placement.first_rank) + ", coordinator at " + endpoints_[i]);
+    links_[i]->send(FrameType::kSpawn, encode(request));
+  }
+}
+
+void Job::on_start_timeout() {
+  for (std::size_t i = 0; i < links_.size(); ++i) {
+    const bool silent = links_[i]->state() == AgentLink::State::kStarting ||
+                        (phase_ == Phase::kProbing && endpoints_[i].empty() && !links_[i]->placement().local);
+    if (silent && start_errors_[i].empty()) {
+      start_errors_[i] = "host " + links_[i]->placement().host + ": no answer within " +
+                         format_duration(plan_.options.start_timeout) + "; check that it is up and that 'ssh " +
+                         links_[i]->placement().host + " true' works, or give it more time with --start-timeout";
+    }
+  }
+  give_up_start();
+}
+
+void Job::give_up_start() {
+  if (plan_.options.check) {
+    finish_check();
+    return;
+  }
+  for (const std::string& error : start_errors_) {
+    if (!error.empty()) {
+      say(error);
+    }
+  }
+  say("nothing was started");
+  exit_code_ = 1;
+  finish();
+}
+
+void Job::finish_check() {
+  std::vector<CheckedHost> hosts;
+  for (std::size_t i = 0; i < links_.size(); ++i) {
+    hosts.push_back({links_[i]->placement(), links_[i]->hello(), endpoints_[i], start_errors_[i]});
+    exit_code_ = start_errors_[i].empty() ? exit_code_ : 1;
+  }
+  writer_->write(Stream::kStdout, check_page(hosts, *plan_.config));
+  finish();
+}
+
+}  // namespace sirtaki::launcher

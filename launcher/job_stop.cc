@@ -1,0 +1,237 @@
+// The second half of a Job: signals, failures, and a bounded end.
+#include <signal.h>
+#include <sys/wait.h>
+
+#include <algorithm>
+
+#include "launcher/job.h"
+#include "launcher/processes.h"
+#include "runtime/base/option_value.h"
+
+namespace sirtaki::launcher {
+
+using boost::system::error_code;
+
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+// Everything is over within 5 s of a failure or Ctrl-C: failure grace (at most 3 s) + kTermGrace + kSweep, or
+// kInterruptGrace + kSweep.
+constexpr auto kTermGrace = milliseconds(800);
+constexpr auto kInterruptGrace = milliseconds(3500);
+constexpr auto kSweep = milliseconds(1000);
+constexpr auto kPingInterval = seconds(2);
+constexpr auto kFlushDelay = milliseconds(150);
+constexpr auto kLinksEnd = milliseconds(1500);
+
+}  // namespace
+
+void Job::say(const std::string& text) {
+  mux_->own_line("sirtakirun: " + text);
+}
+
+void Job::say_verbose(const std::string& text) {
+  if (plan_.options.verbose) {
+    say(text);
+  }
+}
+
+void Job::wait_for_signal() {
+  signals_.async_wait([this](const error_code& error, int number) {
+    if (error) {
+      return;
+    }
+    if (number == SIGCHLD) {
+      reap_children();
+    } else {
+      interrupt(number);
+    }
+    wait_for_signal();
+  });
+}
+
+void Job::reap_children() {
+  int status = 0;
+  for (pid_t pid = 0; (pid = waitpid(-1, &status, WNOHANG)) > 0;) {
+    for (const auto& link : links_) {
+      link->on_child_exit(pid, status);
+    }
+  }
+}
+
+void Job::ping_links() {
+  for (const auto& link : links_) {
+    if (!link->ping()) {
+      link->cut();
+      on_link_gone(*link, unavailable("host " + link->placement().host + ": its agent does not answer any more"));
+    }
+  }
+  ping_timer_.expires_after(kPingInterval);
+  ping_timer_.async_wait([this](const error_code& error) {
+    if (!error) {
+      ping_links();
+    }
+  });
+}
+
+// Prompts and dots without a line end are shown after a moment.
+void Job::flush_later() {
+  if (flush_pending_ || !mux_->pending()) {
+    return;
+  }
+  flush_pending_ = true;
+  flush_timer_.expires_after(kFlushDelay);
+  flush_timer_.async_wait([this](const error_code& error) {
+    flush_pending_ = false;
+    if (!error) {
+      mux_->flush();
+    }
+  });
+}
+
+void Job::fail_run(Failure failure) {
+  phase_ = Phase::kStopping;
+  const bool others = std::any_of(ranks_.begin(), ranks_.end(), [](const RankState& rank) { return !rank.exited; });
+  say(failure_line(failure) +
+      (others ? "; the other ranks are ended in " + format_duration(plan_.options.failure_grace) + " at most" : ""));
+  exit_code_ = failure.exit_code;
+  failure_ = std::move(failure);
+  phase_timer_.expires_after(plan_.options.failure_grace);
+  phase_timer_.async_wait([this](const error_code& error) {
+    if (!error) {
+      kill_everything(SIGTERM, kTermGrace);
+    }
+  });
+  check_finished();
+}
+
+void Job::interrupt(int number) {
+  if (phase_ == Phase::kFinished) {
+    return;
+  }
+  if (phase_ == Phase::kStarting || phase_ == Phase::kProbing) {
+    interrupted_ = number;
+    exit_code_ = 128 + number;
+    say("interrupted; nothing was started");
+    finish();
+    return;
+  }
+  if (interrupted_) {
+    say("ending everything now");
+    kill_everything(SIGKILL, Duration::zero());
+    return;
+  }
+  interrupted_ = number;
+  if (number == SIGPIPE) {
+    say("nobody reads the output any more; ending the ranks");
+  } else {
+    say("interrupted; the ranks have " + format_duration(kInterruptGrace) + " to end (Ctrl-C again: none)");
+  }
+  exit_code_ = failure_ ? exit_code_ : 128 + number;
+  phase_ = Phase::kStopping;
+  kill_everything(SIGTERM, kInterruptGrace);
+}
+
+void Job::kill_everything(int signal_number, Duration grace) {
+  kill_sent_ = true;
+  const auto grace_ms = std::chrono::duration_cast<milliseconds>(grace);
+  const Kill request{signal_number, static_cast<std::int32_t>(grace_ms.count())};
+  for (const auto& link : links_) {
+    if (!link->ended()) {
+      link->send(FrameType::kKill, encode(request));
+    }
+  }
+  phase_timer_.expires_after(grace + kSweep);
+  phase_timer_.async_wait([this](const error_code& error) {
+    if (!error) {
+      say("some processes did not end in time; their hosts end them when they can");
+      finish();
+    }
+  });
+}
+
+void Job::check_finished() {
+  if (phase_ != Phase::kRunning && phase_ != Phase::kStopping) {
+    return;
+  }
+  const bool stopping = phase_ == Phase::kStopping;
+  const bool all_done = std::all_of(ranks_.begin(), ranks_.end(), [stopping](const RankState& rank) {
+    return rank.closed || (stopping && !rank.spawned) || rank.link->ended();
+  });
+  if (all_done) {
+    finish();
+  }
+}
+
+void Job::finish() {
+  phase_ = Phase::kFinished;
+  if (links_finishing_) {
+    return;
+  }
+  links_finishing_ = true;
+  for (const auto& link : links_) {
+    // One that has not even said hello has nothing to end.
+    link->state() == AgentLink::State::kReady ? link->finish() : link->cut();
+  }
+  phase_timer_.expires_after(kLinksEnd);
+  phase_timer_.async_wait([this](const error_code& error) {
+    if (!error) {
+      for (const auto& link : links_) {
+        link->cut();
+      }
+      conclude();
+    }
+  });
+  check_links_ended();
+}
+
+void Job::check_links_ended() {
+  const bool all = std::all_of(links_.begin(), links_.end(),
+                               [](const auto& link) { return link->state() != AgentLink::State::kReady; });
+  if (all && links_finishing_) {
+    conclude();
+  }
+}
+
+// A rank that the hub lost before anything else went wrong is the cause, whichever process ended first.
+void Job::settle_blame() {
+  if (!failure_ || !lost_first_ || lost_first_->first == failure_->rank) {
+    return;
+  }
+  const auto& [rank, text] = *lost_first_;
+  const RankState& state = ranks_.at(static_cast<std::size_t>(rank));
+  Failure cause{rank, state.link->placement().host, text, exit_code_, {}};
+  if (state.exited && !state.ended_by_us && state.wait_status != 0) {
+    cause.what = describe_wait_status(state.wait_status);
+    cause.exit_code = exit_code_of(state.wait_status);
+    if (WIFSIGNALED(state.wait_status)) {
+      cause.signal = WTERMSIG(state.wait_status);
+    }
+  }
+  exit_code_ = cause.exit_code;
+  failure_ = std::move(cause);
+}
+
+void Job::conclude() {
+  if (io_.stopped()) {
+    return;
+  }
+  for (Rank rank = 0; rank < plan_.size; ++rank) {
+    mux_->finish(rank);
+  }
+  settle_blame();
+  if (failure_) {
+    for (const std::string& line : failure_report(*failure_, mux_->tail(failure_->rank))) {
+      mux_->own_line(line);
+    }
+  } else if (exit_code_ == 0 && !plan_.options.check) {
+    const auto elapsed = std::chrono::duration_cast<milliseconds>(std::chrono::steady_clock::now() - started_);
+    say_verbose("all " + std::to_string(plan_.size) + " ranks ended with exit code 0 after " +
+                format_duration(elapsed));
+  }
+  io_.stop();
+}
+
+}  // namespace sirtaki::launcher

@@ -1,0 +1,50 @@
+// sirtakirun: starts the ranks of a job here and on other hosts, and sees them to their end (docs/launcher.md).
+#include <cstdio>
+#include <exception>
+#include <string>
+#include <vector>
+
+#include "launcher/agent.h"
+#include "launcher/cli.h"
+#include "launcher/job.h"
+#include "launcher/plan.h"
+
+namespace {
+
+constexpr int kUsageError = 2;
+
+int fail(const sirtaki::Status& status) {
+  std::fprintf(stderr, "sirtakirun: %s\n", std::string(status.text()).c_str());
+  return kUsageError;
+}
+
+int run(const std::vector<std::string>& arguments) {
+  using namespace sirtaki::launcher;
+  if (arguments.size() == 1 && arguments.front() == "--agent") {
+    return run_agent();
+  }
+  sirtaki::Result<CommandLine> line = parse_command_line(arguments);
+  if (!line) {
+    return fail(line.status());
+  }
+  if (line->print) {
+    std::fputs(line->print->c_str(), stdout);
+    return 0;
+  }
+  sirtaki::Result<JobPlan> plan = make_plan(std::move(line->run), sirtaki::process_environment());
+  if (!plan) {
+    return fail(plan.status());
+  }
+  return Job(std::move(*plan)).run();
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return run({argv + 1, argv + argc});
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "sirtakirun: internal error: %s\n", error.what());
+    return 1;
+  }
+}

@@ -1,0 +1,109 @@
+#include "launcher/plan.h"
+
+#include <errno.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "launcher/host_facts.h"
+
+namespace sirtaki::launcher {
+
+namespace {
+
+constexpr std::size_t kMaxFile = std::size_t{1} << 20;
+
+Result<std::string> read_text(const std::string& path, const char* option) {
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream content;
+  if (file) {
+    content << file.rdbuf();
+  }
+  if (!file || std::filesystem::is_directory(path)) {
+    return unavailable(std::string(option) + ": cannot read " + path + ": " + strerror(errno != 0 ? errno : EISDIR));
+  }
+  if (content.str().size() > kMaxFile) {
+    return invalid_argument(std::string(option) + ": " + path + " is larger than 1 MiB");
+  }
+  return content.str();
+}
+
+Result<std::vector<Host>> read_hosts(const RunOptions& options) {
+  if (!options.hostfile.empty()) {
+    SRT_ASSIGN(const std::string text, read_text(options.hostfile, "--hostfile"));
+    return parse_hostfile(text, options.hostfile);
+  }
+  if (!options.hosts.empty()) {
+    return parse_host_list(options.hosts);
+  }
+  return std::vector<Host>{};
+}
+
+// The file is read once, here, so that hosts without it get the same options.
+Status add_configuration(const RunOptions& options, const Environment& environment, JobPlan& plan) {
+  ConfigSources sources;
+  sources.environment = environment;
+  sources.command_line = options.option_lines;
+  sources.file_path = options.config_file;
+  if (sources.file_path.empty()) {
+    if (const auto found = environment.find(kConfigVariable); found != environment.end()) {
+      sources.file_path = found->second;
+    }
+  }
+  if (!sources.file_path.empty()) {
+    SRT_ASSIGN(sources.file_text, read_text(sources.file_path, "--config-file"));
+    plan.variables.emplace_back(kConfigVariable, sources.file_path);
+    plan.variables.emplace_back(kConfigTextVariable, *sources.file_text);
+  }
+  if (!options.option_lines.empty()) {
+    std::string lines = options.option_lines;
+    if (const auto outer = environment.find(kCommandLineVariable); outer != environment.end()) {
+      lines = outer->second + lines;
+    }
+    plan.variables.emplace_back(kCommandLineVariable, lines);
+  }
+  SRT_ASSIGN(plan.config, load_config(sources));
+  return Status::ok();
+}
+
+Result<std::string> own_path() {
+  std::error_code error;
+  const std::filesystem::path path = std::filesystem::read_symlink("/proc/self/exe", error);
+  if (error) {
+    return unavailable("the path of this program cannot be found: " + error.message());
+  }
+  return path.string();
+}
+
+}  // namespace
+
+Result<JobPlan> make_plan(RunOptions options, const Environment& environment) {
+  JobPlan plan;
+  SRT_ASSIGN(const std::vector<Host> hosts, read_hosts(options));
+  std::optional<int> np = options.np;
+  if (!np && hosts.empty() && options.check) {
+    np = 1;
+  }
+  SRT_ASSIGN(plan.placements, place_ranks(hosts, np, is_this_host));
+  for (const Placement& placement : plan.placements) {
+    plan.size += placement.ranks;
+  }
+  SRT_ASSIGN(plan.variables, variables_for_ranks(environment, options.env));
+  SRT_TRY(add_configuration(options, environment, plan));
+  SRT_ASSIGN(plan.own_path, own_path());
+  for (const auto& [name, value] : environment) {
+    plan.own_env.push_back(name + "=" + value);
+  }
+  std::error_code error;
+  plan.cwd = std::filesystem::current_path(error).string();
+  if (error) {
+    return unavailable("the working directory cannot be found: " + error.message());
+  }
+  plan.options = std::move(options);
+  return plan;
+}
+
+}  // namespace sirtaki::launcher

@@ -1,0 +1,12 @@
+// From the command line and the environment to the plan of a run. Reads files and resolves host names; starts nothing.
+#pragma once
+
+#include "launcher/cli.h"
+#include "launcher/job.h"
+#include "runtime/base/config_load.h"
+
+namespace sirtaki::launcher {
+
+Result<JobPlan> make_plan(RunOptions options, const Environment& environment);
+
+}  // namespace sirtaki::launcher

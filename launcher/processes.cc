@@ -1,0 +1,138 @@
+#include "launcher/processes.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <memory>
+#include <set>
+#include <thread>
+
+namespace sirtaki::launcher {
+
+namespace {
+
+// The whole of a small file under /proc; empty when the process is gone.
+std::string read_small(const std::string& path) {
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) {
+    return {};
+  }
+  char buffer[1024];
+  const ssize_t size = read(fd, buffer, sizeof(buffer));
+  close(fd);
+  return size > 0 ? std::string(buffer, static_cast<std::size_t>(size)) : std::string();
+}
+
+bool next_number(std::string_view& text, pid_t& value) {
+  text.remove_prefix(std::min(text.find_first_not_of(' '), text.size()));
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  text.remove_prefix(static_cast<std::size_t>(end - text.data()));
+  return error == std::errc();
+}
+
+std::vector<ProcessInfo> all_processes() {
+  std::vector<ProcessInfo> all;
+  const std::unique_ptr<DIR, int (*)(DIR*)> dir(opendir("/proc"), closedir);
+  if (!dir) {
+    return all;
+  }
+  while (const dirent* entry = readdir(dir.get())) {
+    if (entry->d_name[0] < '1' || entry->d_name[0] > '9') {
+      continue;
+    }
+    if (const auto info = parse_stat(read_small(std::string("/proc/") + entry->d_name + "/stat"))) {
+      all.push_back(*info);
+    }
+  }
+  return all;
+}
+
+}  // namespace
+
+std::optional<ProcessInfo> parse_stat(std::string_view line) {
+  // "pid (name) state ppid pgrp session ...": the name may hold spaces and parentheses, so look for the last one.
+  ProcessInfo info;
+  if (!next_number(line, info.pid)) {
+    return std::nullopt;
+  }
+  const std::size_t name_end = line.rfind(')');
+  if (name_end == std::string_view::npos || line.size() < name_end + 3) {
+    return std::nullopt;
+  }
+  info.state = line[name_end + 2];
+  line.remove_prefix(name_end + 3);
+  if (!next_number(line, info.parent) || !next_number(line, info.group) || !next_number(line, info.session)) {
+    return std::nullopt;
+  }
+  return info;
+}
+
+std::vector<ProcessInfo> descendants() {
+  const std::vector<ProcessInfo> all = all_processes();
+  std::set<pid_t> family = {getpid()};
+  // Children may come before their parents in the listing.
+  for (bool grew = true; grew;) {
+    grew = false;
+    for (const ProcessInfo& info : all) {
+      grew = (family.contains(info.parent) && family.insert(info.pid).second) || grew;
+    }
+  }
+  family.erase(getpid());
+  std::vector<ProcessInfo> found;
+  std::copy_if(all.begin(), all.end(), std::back_inserter(found),
+               [&](const ProcessInfo& info) { return family.contains(info.pid) && info.state != 'Z'; });
+  return found;
+}
+
+std::vector<ProcessInfo> session_members(pid_t session) {
+  std::vector<ProcessInfo> found = descendants();
+  std::erase_if(found, [&](const ProcessInfo& info) { return info.session != session; });
+  return found;
+}
+
+void become_subreaper() {
+  prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
+}
+
+int kill_round() {
+  const std::vector<ProcessInfo> left = descendants();
+  for (const ProcessInfo& info : left) {
+    kill(info.pid, SIGKILL);
+  }
+  return static_cast<int>(left.size());
+}
+
+int kill_descendants(Duration limit) {
+  const auto deadline = std::chrono::steady_clock::now() + limit;
+  while (true) {
+    const int left = kill_round();
+    while (waitpid(-1, nullptr, WNOHANG) > 0) {
+    }
+    if (left == 0 || std::chrono::steady_clock::now() >= deadline) {
+      return left;
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+}
+
+std::string describe_wait_status(int wait_status) {
+  if (WIFSIGNALED(wait_status)) {
+    const int number = WTERMSIG(wait_status);
+    const char* text = sigdescr_np(number);
+    return "killed by signal " + std::to_string(number) + (text != nullptr ? " (" + std::string(text) + ")" : "");
+  }
+  return "exit code " + std::to_string(WEXITSTATUS(wait_status));
+}
+
+int exit_code_of(int wait_status) {
+  return WIFSIGNALED(wait_status) ? 128 + WTERMSIG(wait_status) : WEXITSTATUS(wait_status);
+}
+
+}  // namespace sirtaki::launcher

@@ -1,0 +1,48 @@
+// Processes: what /proc says about the descendants of this process, and how to end them all.
+//
+// Used by the agent, its warden and the launcher, each of which is a "child subreaper": whatever their children leave
+// behind becomes their own child, so that nothing a rank started can escape the sweep.
+// Reads /proc; no thread of its own. Not for processes of other users' jobs: only descendants are ever signalled.
+#pragma once
+
+#include <sys/types.h>
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/base/types.h"
+
+namespace sirtaki::launcher {
+
+struct ProcessInfo {
+  pid_t pid = 0;
+  pid_t parent = 0;
+  pid_t group = 0;
+  pid_t session = 0;
+  char state = '?';  // as in /proc: 'Z' is a zombie
+};
+
+// One line of /proc/PID/stat; nullopt when it is malformed. The command name inside may hold anything.
+std::optional<ProcessInfo> parse_stat(std::string_view line);
+
+// All live descendants of this process, zombies left out.
+std::vector<ProcessInfo> descendants();
+// Those of descendants() that belong to the session `session`.
+std::vector<ProcessInfo> session_members(pid_t session);
+
+// Makes orphans among the descendants children of this process.
+void become_subreaper();
+// SIGKILL to every descendant there is now; returns how many there were.
+int kill_round();
+// kill_round() until none is left or `limit` has passed, reaping every child on the way: only for the end of this
+// process. Returns how many were still there.
+int kill_descendants(Duration limit);
+
+// "exit code 3", "killed by signal 9 (Killed)".
+std::string describe_wait_status(int wait_status);
+// What a shell would return: the code, or 128 + signal.
+int exit_code_of(int wait_status);
+
+}  // namespace sirtaki::launcher
