@@ -249,9 +249,9 @@ Status validate(const Config& config) {
     return contradiction("schedule.credit_bytes", "schedule.partition_bytes",
                          "the credit must hold at least one partition");
   }
-  if (config.schedule.fusion_bytes > config.schedule.partition_bytes) {
-    return contradiction("schedule.fusion_bytes", "schedule.partition_bytes",
-                         "a fused partition may not be bigger than a partition");
+  if (config.schedule.credit_bytes < config.schedule.fusion_bytes) {
+    return contradiction("schedule.credit_bytes", "schedule.fusion_bytes",
+                         "the credit must hold at least one fused partition");
   }
   return {};
 }

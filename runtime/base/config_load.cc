@@ -1,13 +1,12 @@
 #include "runtime/base/config_load.h"
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
-#include <fstream>
-#include <sstream>
 
 #include "runtime/base/config_toml.h"
 
@@ -21,17 +20,31 @@ std::string lookup(const Environment& environment, std::string_view name) {
   return found == environment.end() ? std::string() : found->second;
 }
 
+Status read_error(const std::string& path) {
+  return unavailable("cannot read the configuration file " + path + ": " + std::strerror(errno) + "; it is named by " +
+                     std::string(kConfigVariable) + " or --config-file");
+}
+
+// Reads no more than parse_toml() takes, so that a device or a huge file cannot fill the memory.
 Result<std::string> read_file(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  if (file) {
-    text << file.rdbuf();
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (fd < 0) {
+    return read_error(path);
   }
-  if (!file || file.bad()) {
-    return unavailable("cannot read the configuration file " + path + ": " + std::strerror(errno) +
-                       "; it is named by " + std::string(kConfigVariable) + " or --config-file");
+  std::string text;
+  std::array<char, 4096> block{};
+  ssize_t got = 1;
+  while (got > 0 && text.size() <= kMaxTomlBytes) {
+    got = ::read(fd, block.data(), block.size());
+    if (got < 0 && errno == EINTR) {
+      got = 1;
+      continue;
+    }
+    text.append(block.data(), static_cast<std::size_t>(std::max<ssize_t>(got, 0)));
   }
-  return std::move(text).str();
+  Result<std::string> result = got < 0 ? Result<std::string>(read_error(path)) : Result<std::string>(std::move(text));
+  ::close(fd);
+  return result;
 }
 
 // One layer of values on top of another, with their origin.
@@ -68,6 +81,14 @@ class Layers {
       text += " (did you mean " + std::string(near) + "?)";
     }
     return invalid_argument(text + "; docs/options.md lists all options");
+  }
+
+  // Horovod's usual threshold is far above what is useful here and means "as much as possible".
+  void fit_horovod_fusion() {
+    auto& schedule = config_.schedule;
+    if (config_.source("schedule.fusion_bytes") == "HOROVOD_FUSION_THRESHOLD") {
+      schedule.fusion_bytes = std::min(schedule.fusion_bytes, schedule.partition_bytes);
+    }
   }
 
   Config take() && { return std::move(config_); }
@@ -116,6 +137,9 @@ std::optional<std::string> from_horovod(const OptionInfo& row, const std::string
   }
   if (row.type == OptionType::kTime && is_number(text)) {
     return text + "s";
+  }
+  if (row.type == OptionType::kBytes && parse_bytes(text)) {
+    return format_bytes(std::min(*parse_bytes(text), std::int64_t{1} << 30));
   }
   if (row.horovod == "HOROVOD_LOG_LEVEL") {
     std::string level = text;
@@ -211,6 +235,7 @@ Result<std::shared_ptr<const Config>> load_config(const ConfigSources& sources) 
   SRT_TRY(add_toml(layers, lookup(sources.environment, kCommandLineVariable), "command line", "command line"));
   SRT_TRY(add_toml(layers, sources.command_line, "command line", "command line"));
   SRT_TRY(add_toml(layers, sources.program, "program", "program"));
+  layers.fit_horovod_fusion();
   SRT_TRY(validate(layers.config()));
   return std::make_shared<const Config>(std::move(layers).take());
 }

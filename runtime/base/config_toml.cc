@@ -10,7 +10,6 @@
 namespace sirtaki {
 namespace {
 
-constexpr std::size_t kMaxText = 256 * 1024;
 constexpr std::size_t kMaxLine = 8 * 1024;
 
 std::string at(std::string_view what, int line) {
@@ -19,8 +18,8 @@ std::string at(std::string_view what, int line) {
 
 // The parser recurses with the nesting of keys, so the text is bounded first.
 Status check_size(std::string_view text, std::string_view what) {
-  if (text.size() > kMaxText) {
-    return invalid_argument(std::string(what) + " has more than " + std::to_string(kMaxText) + " bytes");
+  if (text.size() > kMaxTomlBytes) {
+    return invalid_argument(std::string(what) + " has more than " + std::to_string(kMaxTomlBytes) + " bytes");
   }
   int line = 1;
   while (!text.empty()) {

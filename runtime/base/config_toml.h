@@ -1,6 +1,7 @@
 // TOML text as a flat list of keys and values. The only user of toml++; throws nothing.
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -9,6 +10,8 @@
 
 namespace sirtaki {
 
+inline constexpr std::size_t kMaxTomlBytes = 256 * 1024;
+
 struct TomlEntry {
   std::string key;    // "net.interface"
   std::string value;  // the text of a string, integer, float or boolean
@@ -16,7 +19,7 @@ struct TomlEntry {
 };
 
 // Entries in the order of their lines. Arrays, dates and tables deeper than section.key are errors, as is a text over
-// 256 KiB or a line over 8 KiB. `what` names the text in errors ("sirtaki.toml").
+// kMaxTomlBytes or a line over 8 KiB. `what` names the text in errors ("sirtaki.toml").
 Result<std::vector<TomlEntry>> parse_toml(std::string_view text, std::string_view what);
 
 }  // namespace sirtaki

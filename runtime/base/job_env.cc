@@ -80,12 +80,13 @@ Status add_meeting_point(const Environment& environment, const Launcher& launche
     SRT_ASSIGN(const int port, number(environment, "MASTER_PORT", 1, std::numeric_limits<std::uint16_t>::max()));
     job->port = static_cast<std::uint16_t>(port);
   }
-  if (job->host.empty() && is_slurm(launcher)) {
-    // Task 0 runs on the first node of the step's list, which need not be the node srun was called on.
+  // Slurm also starts PMI and Open MPI ranks; each of them has rank 0 on the first node of the list, which need not be
+  // the node the launcher was called on.
+  if (job->host.empty()) {
     job->host = first_slurm_host(first_set(environment, {"SLURM_STEP_NODELIST", "SLURM_NODELIST"}));
-    if (job->host.empty()) {
-      job->host = lookup(environment, "SLURM_LAUNCH_NODE_IPADDR");
-    }
+  }
+  if (job->host.empty() && is_slurm(launcher)) {
+    job->host = lookup(environment, "SLURM_LAUNCH_NODE_IPADDR");
   }
   return {};
 }

@@ -74,6 +74,9 @@ double Histogram::mean() const {
 }
 
 std::int64_t Histogram::percentile(double fraction) const {
+  if (fraction >= 1.0) {
+    return max();
+  }
   const auto wanted =
       static_cast<std::uint64_t>(std::ceil(std::clamp(fraction, 0.0, 1.0) * static_cast<double>(count())));
   std::uint64_t seen = 0;

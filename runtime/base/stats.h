@@ -69,7 +69,7 @@ class Histogram {
   std::int64_t sum() const { return sum_.load(std::memory_order_relaxed); }
   std::int64_t max() const { return max_.load(std::memory_order_relaxed); }
   double mean() const;
-  // The value below which `fraction` (0..1) of the samples lie; 0 without samples.
+  // The value below which `fraction` (0..1) of the samples lie; exact at 1; 0 without samples.
   std::int64_t percentile(double fraction) const;
 
   static std::size_t bucket_of(std::int64_t value);

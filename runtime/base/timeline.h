@@ -42,8 +42,8 @@ struct Span {
   Stage stage = Stage::kUser;
   std::int32_t position = -1;  // of the partition in its plan; -1: none
   std::int64_t bytes = -1;     // -1: does not apply
-  TimePoint begin;
-  TimePoint end;  // of the same clock; not before begin
+  TimePoint begin{};
+  TimePoint end{};  // of the same clock; not before begin
 };
 
 // One thread's ring.
