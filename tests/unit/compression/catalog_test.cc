@@ -1,0 +1,31 @@
+#include "compression/catalog.h"
+
+#include <gtest/gtest.h>
+
+#include "runtime/base/check.h"
+
+namespace sirtaki::compression {
+namespace {
+
+TEST(Catalog, FindsCodecsByNameAndById) {
+  for (const Codec* row : codecs()) {
+    EXPECT_EQ(find_codec(row->name()), row);
+    EXPECT_EQ(find_codec(row->id()), row);
+    EXPECT_EQ(&codec(row->id()), row);
+  }
+  EXPECT_EQ(find_codec("fp61"), nullptr);
+  EXPECT_EQ(find_codec(""), nullptr);
+  EXPECT_EQ(find_codec(std::uint16_t{65535}), nullptr);
+  EXPECT_THROW(codec(65535), BugError);
+}
+
+// Plans and scripts carry these: a change would make old ones mean something else.
+TEST(Catalog, KeepsItsNumbersAndNames) {
+  EXPECT_EQ(find_codec("none")->id(), 0);
+  EXPECT_EQ(find_codec("fp16")->id(), 1);
+  EXPECT_EQ(find_codec("bf16")->id(), 2);
+  EXPECT_EQ(codec_names().substr(0, 16), "none, fp16, bf16");
+}
+
+}  // namespace
+}  // namespace sirtaki::compression
