@@ -161,10 +161,10 @@ class Group:
     def _rank_environment(self, rank: int) -> dict[str, str]:
         local, local_size = (rank, self.size) if self._net is None else (0, 1)
         cross, cross_size = (0, 1) if self._net is None else (rank, self.size)
-        return {
-            "RANK": str(rank),
-            "LOCAL_RANK": str(local),
-            "LOCAL_WORLD_SIZE": str(local_size),
+        environment = {"RANK": str(rank), "LOCAL_RANK": str(local), "LOCAL_WORLD_SIZE": str(local_size)}
+        if "horovod" not in self.systems:
+            return environment
+        return environment | {
             "HOROVOD_HOSTNAME": self._address(rank),
             "HOROVOD_RANK": str(rank),
             "HOROVOD_SIZE": str(self.size),

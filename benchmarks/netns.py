@@ -297,7 +297,8 @@ class Net:
             from benchmarks import delay_relay
 
             for node in range(self.nodes):
-                self._relays.append(delay_relay.start(self.namespace(node), address_of(node), self.link.delay_ms))
+                enter = self.command(node, [])
+                self._relays.append(delay_relay.start(enter, address_of(node), self.link.delay_ms))
 
     def _add(self, node: int | str) -> None:
         name = self.namespace(node)

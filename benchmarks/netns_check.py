@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 import time
 
 from benchmarks import netns
@@ -49,3 +50,45 @@ def check_rate(net: netns.Net, tolerance: float = 0.02) -> float:
             f"the link carries {ratio:.3f} of the {expected / 1e6:.1f} MB/s it should; is the machine busy?"
         )
     return ratio
+
+
+_ECHO = """
+import socket, sys
+peer = socket.create_server(("0.0.0.0", 5300)).accept()[0]
+while data := peer.recv(1):
+    peer.sendall(data)
+"""
+_PING = """
+import socket, sys, time
+deadline = time.monotonic() + 10
+while True:
+    try:
+        peer = socket.create_connection((sys.argv[1], 5300), timeout=10)
+        break
+    except ConnectionRefusedError:
+        if time.monotonic() > deadline:
+            raise
+        time.sleep(0.02)
+peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+times = []
+for _ in range(50):
+    begin = time.perf_counter()
+    peer.sendall(b"x")
+    peer.recv(1)
+    times.append(time.perf_counter() - begin)
+print(sorted(times)[25])
+"""
+
+
+def measure_round_trip(net: netns.Net, first: int = 0, second: int = 1) -> float:
+    """Median seconds of a one-byte TCP round trip between two nodes."""
+    echo = subprocess.Popen(net.command(second, [sys.executable, "-c", _ECHO]))
+    try:
+        ping = net.command(first, [sys.executable, "-c", _PING, net.address(second)])
+        done = subprocess.run(ping, capture_output=True, text=True, timeout=60, check=False)
+        if done.returncode != 0:
+            raise netns.NetnsError(f"no round trip: {done.stderr.strip()}")
+        return float(done.stdout)
+    finally:
+        echo.kill()
+        echo.wait()

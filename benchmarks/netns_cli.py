@@ -90,8 +90,10 @@ def _exec(arguments: argparse.Namespace) -> int:
 
 def _check(arguments: argparse.Namespace) -> int:
     with netns.unwinding_on_signals(), netns.Net(arguments.nodes, _link(arguments)) as net:
-        ratio = netns_check.check_rate(net)
-    print(f"{arguments.rate:g} Mbit/s: {ratio:.4f} of the expected payload rate")
+        if arguments.rate is not None:
+            ratio = netns_check.check_rate(net)
+            print(f"{arguments.rate:g} Mbit/s: {ratio:.4f} of the expected payload rate")
+        print(f"round trip: {netns_check.measure_round_trip(net) * 1e3:.3f} ms")
     return 0
 
 

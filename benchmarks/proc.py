@@ -35,6 +35,11 @@ def process_counters(pid: int | None = None) -> dict[str, Any]:
     }
 
 
+def reset_peak_rss() -> None:
+    """The peak counts from now on."""
+    Path("/proc/self/clear_refs").write_text("5")
+
+
 def wakeups_per_second(before: dict[str, Any], after: dict[str, Any]) -> dict[str, float]:
     """Voluntary context switches a second by thread name (threads of one name added up)."""
     seconds = after["seconds"] - before["seconds"]

@@ -137,6 +137,12 @@ class SirtakiSystem(_HorovodLike):
         found: dict[str, Any] = sirtaki.stats()
         return found
 
+    def option(self, name: str) -> Any:
+        """Value of an option such as "schedule.credit_bytes"."""
+        import sirtaki
+
+        return next(option["value"] for option in sirtaki.options() if option["name"] == name)
+
 
 #: name -> "module:Class"; --systems may name others in that form (tests do).
 SYSTEMS = {

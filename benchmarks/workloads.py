@@ -11,6 +11,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from benchmarks.proc import process_counters, reset_peak_rss
 from benchmarks.systems import Place, System
 
 
@@ -158,11 +159,20 @@ class Bench:
 
     # ---- counters --------------------------------------------------------------------------
 
-    def counters(self) -> dict[str, Any]:
-        """Resident memory and context switches by thread of this process (benchmarks/proc.py)."""
-        from benchmarks.proc import process_counters
+    def touch(self, numel: int) -> None:
+        """Allocates the all-reduce tensor and writes every page of it."""
+        self._tensor(numel).fill_(0.0)
 
-        return process_counters()
+    def counters(self, reset_peak: bool = False) -> dict[str, Any]:
+        """Resident memory and context switches by thread of this process (benchmarks/proc.py)."""
+        counters = process_counters()
+        if reset_peak:
+            reset_peak_rss()
+        return counters
+
+    def option(self, system: str, name: str) -> Any:
+        """The value of one of a system's options."""
+        return self._systems[system].option(name)  # type: ignore[attr-defined]
 
     def stats(self, system: str) -> dict[str, Any]:
         """A system's own counters; {} where it has none."""
