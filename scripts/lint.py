@@ -1,4 +1,4 @@
-"""`make lint`: layer checker, clang-format, headers that compile alone, clang-tidy, ruff.
+"""`make lint`: layer checker, map of the source, clang-format, headers that compile alone, clang-tidy, ruff.
 
 Every checker runs even when an earlier one fails. Results of clang-tidy and of the header check are kept by content
 under build/lint, so that only files that changed, or whose project headers changed, are looked at again.
@@ -24,6 +24,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests/arch"))
 
 from check_layers import check  # noqa: E402
+from check_map import map_problems  # noqa: E402
 from source_tree import Source, Tree  # noqa: E402
 
 BIN = ROOT / ".venv/bin"
@@ -118,6 +119,14 @@ def lint_layers(_tree: Tree, _workers: int) -> bool:
     return not problems
 
 
+def lint_map(_tree: Tree, _workers: int) -> bool:
+    """ARCHITECTURE.md against the tree."""
+    problems = sorted(map_problems(ROOT), key=str)
+    for problem in problems:
+        print(problem)
+    return not problems
+
+
 def lint_format(tree: Tree, _workers: int) -> bool:
     """Layout of C and C++ files."""
     files = [source.path for source in tree.cpp() if not source.path.endswith(".inc")]
@@ -195,6 +204,7 @@ def lint_ruff(_tree: Tree, _workers: int) -> bool:
 
 CHECKS: dict[str, Callable[[Tree, int], bool]] = {
     "layers": lint_layers,
+    "map": lint_map,
     "clang-format": lint_format,
     "ruff": lint_ruff,
     "headers": lint_headers,
