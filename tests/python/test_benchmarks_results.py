@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import plots
+from benchmarks import plots, tables
 from benchmarks.results import FILE_KEYS, ROW_KEYS, Row, Store, file_problems, make_row, row_problems, table
 from benchmarks.statistics import estimate
 
@@ -125,3 +125,17 @@ def test_plots_are_drawn_from_rows_alone(tmp_path: Path) -> None:
         "lower",
     )
     assert plots.small_tensors(tmp_path / "b.svg", [step]) is not None
+
+
+def test_tables_in_pages_come_from_the_result_file(tmp_path: Path) -> None:
+    page = "# P\n<!-- results x payload_share -->\nold\n<!-- end results -->\nrest\n"
+    assert "(not measured yet)" in tables.fill(page, tmp_path)
+    rows = [Row(**_row()), Row(**_row(met=False, params={"ranks": 8, "rate_mbit": 200.0}))]
+    _store(tmp_path).finish(rows)
+    filled = tables.fill(page, tmp_path)
+    assert "| 8 | 0.97 |" in filled
+    assert "**no**" in filled
+    assert "old" not in filled
+    assert filled.startswith("# P\n")
+    assert filled.endswith("rest\n")
+    assert tables.fill(filled, tmp_path) == filled
