@@ -1,0 +1,23 @@
+// The direct algorithms, one Operation for each kind. Made by DirectCollectives from arguments that check_args took.
+//
+// Every rank talks to every other one directly, so a result needs one or two latency steps whatever the size of the
+// group, and the bytes sent are those of a ring.
+#pragma once
+
+#include <memory>
+
+#include "runtime/net/operation.h"
+
+namespace sirtaki::net {
+
+std::shared_ptr<Operation> make_operation(Operation::Setup setup);
+
+// One of the above each; make_operation chooses.
+std::shared_ptr<Operation> make_allreduce(Operation::Setup setup);
+std::shared_ptr<Operation> make_reducescatter(Operation::Setup setup);
+std::shared_ptr<Operation> make_broadcast(Operation::Setup setup);
+std::shared_ptr<Operation> make_allgather(Operation::Setup setup);
+std::shared_ptr<Operation> make_alltoall(Operation::Setup setup);
+std::shared_ptr<Operation> make_barrier(Operation::Setup setup);
+
+}  // namespace sirtaki::net

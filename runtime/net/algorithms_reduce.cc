@@ -1,0 +1,131 @@
+#include <algorithm>
+#include <cstring>
+
+#include "runtime/net/algorithms.h"
+#include "runtime/net/combine.h"
+#include "runtime/net/reducer.h"
+
+namespace sirtaki::net {
+namespace {
+
+// Everybody sends the whole to everybody and reduces all of it.
+class ExchangeAllreduce final : public Operation {
+ public:
+  using Operation::Operation;
+
+ private:
+  void begin() override {
+    const ConstBytes in = args().in;
+    stage_ = staging(in.size() * static_cast<std::size_t>(size() - 1));
+    missing_ = 2 * (size() - 1);
+    for (int step = 1; step < size(); ++step) {
+      const Rank peer = (rank() + step) % size();
+      recv(peer, 0, Bytes(place(peer), in.size()), [this] { arrived(); });
+    }
+    // The sends count too: the output may be the memory they read.
+    for (int step = 1; step < size(); ++step) {
+      send((rank() + step) % size(), 0, in, [this] { arrived(); });
+    }
+    if (size() == 1) {
+      reduce();
+    }
+  }
+
+  std::byte* place(Rank peer) const {
+    const auto column = static_cast<std::size_t>(peer < rank() ? peer : peer - 1);
+    return stage_.data() + column * args().in.size();
+  }
+
+  void arrived() {
+    if (--missing_ == 0) {
+      reduce();
+    }
+  }
+
+  void reduce() {
+    std::vector<const std::byte*> sources(static_cast<std::size_t>(size()));
+    for (Rank source = 0; source < size(); ++source) {
+      sources[static_cast<std::size_t>(source)] = source == rank() ? args().in.data() : place(source);
+    }
+    combine(args().op, args().dtype, sources, args().out);
+  }
+
+  Staging stage_;
+  int missing_ = 0;
+};
+
+// Reduce-scatter, then every rank sends its block of the result to all, segment by segment. With one memory for input
+// and output this is sound: a segment of the result arrives only after its owner has received our input to it.
+class DirectAllreduce final : public SegmentReducer {
+ public:
+  using SegmentReducer::SegmentReducer;
+
+ private:
+  void begin() override {
+    const std::vector<Block> blocks = equal_blocks(args().in.size() / item(), item(), size());
+    const Block& own = blocks[static_cast<std::size_t>(rank())];
+    next_gather_.assign(static_cast<std::size_t>(size()), 0);
+    reduce_scatter(blocks, args().out.subspan(own.begin, own.size));
+    for (int step = 1; step < size(); ++step) {
+      const Rank peer = (rank() + size() - step) % size();
+      for (int ahead = 0; ahead < options().window; ++ahead) {
+        gather_next(peer);
+      }
+    }
+  }
+
+  void gather_next(Rank peer) {
+    const Block& block = blocks()[static_cast<std::size_t>(peer)];
+    const std::size_t index = next_gather_[static_cast<std::size_t>(peer)];
+    if (index >= segment_count(block, segment_bytes())) {
+      return;
+    }
+    ++next_gather_[static_cast<std::size_t>(peer)];
+    const Block segment = segment_of(block, segment_bytes(), index);
+    recv(peer, gather_slot(index), args().out.subspan(segment.begin, segment.size),
+         [this, peer] { gather_next(peer); });
+  }
+
+  void on_reduced(std::size_t index) override {
+    const Block segment = segment_of(own_block(), segment_bytes(), index);
+    for (int step = 1; step < size(); ++step) {
+      send((rank() + step) % size(), gather_slot(index), args().out.subspan(segment.begin, segment.size));
+    }
+  }
+
+  std::vector<std::size_t> next_gather_;  // by peer: the segment to receive next
+};
+
+class DirectReduceScatter final : public SegmentReducer {
+ public:
+  using SegmentReducer::SegmentReducer;
+
+ private:
+  void begin() override {
+    if (size() == 1) {
+      const std::byte* source = args().in.data();
+      combine(args().op, args().dtype, {&source, 1}, args().out);
+      return;
+    }
+    reduce_scatter(counted_blocks(args().recv_counts, item()), args().out);
+  }
+  void on_reduced(std::size_t) override {}
+};
+
+}  // namespace
+
+std::shared_ptr<Operation> make_allreduce(Operation::Setup setup) {
+  const std::size_t bytes = setup.args.in.size();
+  const auto elements = bytes / dtype_size(setup.args.dtype);
+  const int size = setup.link->size();
+  if (size == 1 || bytes <= setup.options->exchange_bytes || elements < static_cast<std::size_t>(size)) {
+    return std::make_shared<ExchangeAllreduce>(std::move(setup));
+  }
+  return std::make_shared<DirectAllreduce>(std::move(setup));
+}
+
+std::shared_ptr<Operation> make_reducescatter(Operation::Setup setup) {
+  return std::make_shared<DirectReduceScatter>(std::move(setup));
+}
+
+}  // namespace sirtaki::net

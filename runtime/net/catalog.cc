@@ -1,0 +1,32 @@
+#include "runtime/net/catalog.h"
+
+#include <array>
+
+namespace sirtaki::net {
+namespace {
+
+constexpr std::array kBackends = {
+    Backend{"direct", "every rank talks to every other one; sums add in rank order, so results never depend on timing",
+            [](const BackendSetup& setup) -> std::unique_ptr<Collectives> {
+              return std::make_unique<DirectCollectives>(*setup.link, setup.direct);
+            }},
+};
+
+}  // namespace
+
+std::span<const Backend> backends() {
+  return kBackends;
+}
+
+Result<std::unique_ptr<Collectives>> make_collectives(std::string_view name, const BackendSetup& setup) {
+  std::string names;
+  for (const Backend& backend : kBackends) {
+    if (backend.name == name) {
+      return backend.make(setup);
+    }
+    names += (names.empty() ? "" : ", ") + std::string(backend.name);
+  }
+  return invalid_argument("there is no collectives backend '" + std::string(name) + "'; there are: " + names);
+}
+
+}  // namespace sirtaki::net

@@ -1,0 +1,34 @@
+// Catalog of collectives backends: one row each. The values of the option that chooses one, their help and the
+// conformance tests follow from it.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "runtime/net/collectives.h"
+#include "runtime/net/direct.h"
+#include "runtime/net/point_to_point.h"
+
+namespace sirtaki::net {
+
+struct BackendSetup {
+  PointToPoint* link = nullptr;  // outlives the backend
+  DirectOptions direct;
+};
+
+struct Backend {
+  std::string_view name;
+  std::string_view help;
+  // On the link's loop.
+  std::unique_ptr<Collectives> (*make)(const BackendSetup& setup);
+};
+
+// The first row is the default.
+std::span<const Backend> backends();
+
+// kInvalidArgument naming the backends when there is no row of that name.
+Result<std::unique_ptr<Collectives>> make_collectives(std::string_view name, const BackendSetup& setup);
+
+}  // namespace sirtaki::net

@@ -1,0 +1,93 @@
+#include "runtime/net/direct.h"
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "runtime/base/check.h"
+#include "runtime/net/algorithms.h"
+
+namespace sirtaki::net {
+
+std::shared_ptr<Operation> make_operation(Operation::Setup setup) {
+  switch (setup.args.kind) {
+    case OpKind::kAllreduce:
+      return make_allreduce(std::move(setup));
+    case OpKind::kAllgather:
+      return make_allgather(std::move(setup));
+    case OpKind::kBroadcast:
+      return make_broadcast(std::move(setup));
+    case OpKind::kAlltoall:
+      return make_alltoall(std::move(setup));
+    case OpKind::kReduceScatter:
+      return make_reducescatter(std::move(setup));
+    case OpKind::kBarrier:
+      return make_barrier(std::move(setup));
+  }
+  raise_bug(__FILE__, __LINE__, "operation kind");
+}
+
+DirectCollectives::DirectCollectives(PointToPoint& link, DirectOptions options)
+    : link_(link), options_(options), pool_(options.keep_staging_bytes) {}
+
+DirectCollectives::~DirectCollectives() {
+  const Status gone(Code::kShutdown, "the collectives were closed");
+  for (auto& [tag, operation] : operations_) {
+    operation->drop();
+    operation->fail(gone);
+  }
+}
+
+void DirectCollectives::reply(Done done, Status status) {
+  link_.loop().post([moved = std::move(done), status = std::move(status)]() mutable { moved(status); });
+}
+
+void DirectCollectives::start(CollectiveArgs args, Done done) {
+  SRT_IN_LOOP(link_.loop());
+  Status refused = aborted_;
+  refused.update(check_args(args, rank(), size()));
+  const OpTag tag = args.tag;
+  if (refused.is_ok() && operations_.contains(tag)) {
+    refused = invalid_argument("tag " + std::to_string(tag.value) + " is already in flight");
+  }
+  if (!refused) {
+    reply(std::move(done), std::move(refused));
+    return;
+  }
+  Operation::Setup setup;
+  setup.link = &link_;
+  setup.pool = &pool_;
+  setup.options = &options_;
+  setup.args = std::move(args);
+  setup.finished = [this, tag, moved = std::move(done)](Status status) mutable {
+    operations_.erase(tag);
+    moved(status);
+  };
+  const auto operation = make_operation(std::move(setup));
+  operations_.emplace(tag, operation);
+  operation->run();
+}
+
+void DirectCollectives::cancel(OpTag tag, Status cause) {
+  SRT_IN_LOOP(link_.loop());
+  const auto found = operations_.find(tag);
+  if (found == operations_.end()) {
+    link_.cancel(tag, std::move(cause));
+    return;
+  }
+  found->second->fail(cause);
+}
+
+void DirectCollectives::abort(Status cause) {
+  SRT_IN_LOOP(link_.loop());
+  aborted_.update(cause);
+  std::vector<std::shared_ptr<Operation>> all;
+  for (auto& [tag, operation] : operations_) {
+    all.push_back(operation);
+  }
+  for (const auto& operation : all) {
+    operation->fail(aborted_);
+  }
+}
+
+}  // namespace sirtaki::net

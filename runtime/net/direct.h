@@ -1,0 +1,38 @@
+// DirectCollectives: the default backend, asynchronous state machines over a PointToPoint link.
+//
+// Owned by: the engine's session (one an epoch), tests. Thread: the link's loop, destructor included. The link outlives
+// it. Destroying it with operations in flight drops their callbacks: abort() first and let the loop run.
+#pragma once
+
+#include <memory>
+#include <unordered_map>
+
+#include "runtime/net/operation.h"
+
+namespace sirtaki::net {
+
+class DirectCollectives final : public Collectives {
+ public:
+  explicit DirectCollectives(PointToPoint& link, DirectOptions options = {});
+  ~DirectCollectives() override;
+
+  Caps caps() const override { return {}; }
+  Rank rank() const override { return link_.rank(); }
+  int size() const override { return link_.size(); }
+  void start(CollectiveArgs args, Done done) override;
+  void cancel(OpTag tag, Status cause) override;
+  void abort(Status cause) override;
+
+  std::size_t in_flight() const { return operations_.size(); }
+
+ private:
+  void reply(Done done, Status status);
+
+  PointToPoint& link_;
+  const DirectOptions options_;
+  StagingPool pool_;
+  Status aborted_;
+  std::unordered_map<OpTag, std::shared_ptr<Operation>> operations_;
+};
+
+}  // namespace sirtaki::net

@@ -1,0 +1,53 @@
+// Frame headers of the data connections: 32 bytes, little-endian, before every payload.
+//
+//   kWelcome   the acceptor's answer after the handshake: its limits (channel.h)
+//   kEager     a small message with its payload (`length` bytes)
+//   kRts       a large message waits: length = its size
+//   kCts       send it: length = the size the receiver expects
+//   kData      a fragment of a large message with its payload (`length` bytes)
+//   kCredit    `length` bytes of the eager window are free again
+//   kReject    the receiver expected `length` bytes and `check` instead
+//   kBye       nothing follows
+// Plain values; docs/wire_format.md tells the protocol.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "runtime/base/status.h"
+#include "runtime/base/types.h"
+
+namespace sirtaki::net {
+
+enum class FrameType : std::uint8_t {
+  kWelcome = 1,
+  kEager = 2,
+  kRts = 3,
+  kCts = 4,
+  kData = 5,
+  kCredit = 6,
+  kReject = 7,
+  kBye = 8,
+};
+
+struct FrameHeader {
+  FrameType type = FrameType::kBye;
+  std::uint8_t flags = 0;  // none defined
+  Epoch epoch;
+  OpTag tag;
+  std::uint32_t slot = 0;
+  std::uint32_t check = 0;
+  std::uint64_t length = 0;
+  bool operator==(const FrameHeader&) const = default;
+};
+
+inline constexpr std::size_t kFrameBytes = 32;
+using FrameBytes = std::array<std::byte, kFrameBytes>;
+
+FrameBytes encode_frame(const FrameHeader& header);
+// kCorrupt for a wrong magic, an unknown type, flags nobody defined, or another epoch than `epoch`.
+Result<FrameHeader> decode_frame(std::span<const std::byte, kFrameBytes> bytes, Epoch epoch);
+// Whether `length` bytes follow the header.
+bool has_payload(FrameType type);
+
+}  // namespace sirtaki::net

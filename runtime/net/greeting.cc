@@ -1,0 +1,89 @@
+#include "runtime/net/greeting.h"
+
+#include <boost/asio/buffer.hpp>
+#include <boost/asio/write.hpp>
+#include <string>
+#include <utility>
+
+namespace sirtaki::net {
+
+Greeting::Greeting(const Setup& setup, Socket socket, rendezvous::Handshake handshake)
+    : setup_(setup), socket_(std::move(socket)), handshake_(std::move(handshake)) {}
+
+void Greeting::run(Callback callback) {
+  callback_ = std::move(callback);
+  timer_ = setup_.loop->after(setup_.deadline, [weak = weak_from_this()] {
+    if (const auto self = weak.lock()) {
+      self->finish({Code::kTimeout, "the other side did not complete the handshake"});
+    }
+  });
+  advance();
+}
+
+void Greeting::abandon() {
+  callback_ = Callback();
+  setup_.loop->cancel(timer_);
+  boost::system::error_code ignored;
+  socket_.close(ignored);
+}
+
+void Greeting::advance() {
+  output_ = handshake_.take_output();
+  if (!output_.empty()) {
+    boost::asio::async_write(socket_, boost::asio::buffer(output_),
+                             [self = shared_from_this()](const boost::system::error_code& error, std::size_t) {
+                               if (error) {
+                                 self->finish(unavailable(error.message()));
+                               } else {
+                                 self->advance();
+                               }
+                             });
+  } else if (handshake_.done() && rest_.size() >= setup_.trailing_bytes) {
+    finish({});
+  } else {
+    read();
+  }
+}
+
+void Greeting::read() {
+  socket_.async_read_some(boost::asio::buffer(input_),
+                          [self = shared_from_this()](const boost::system::error_code& error, std::size_t count) {
+                            if (error) {
+                              self->finish(unavailable(error.message()));
+                            } else {
+                              self->on_read(count);
+                            }
+                          });
+}
+
+void Greeting::on_read(std::size_t count) {
+  ConstBytes received(input_.data(), count);
+  if (!handshake_.done()) {
+    const Result<std::size_t> used = handshake_.feed(received);
+    if (!used) {
+      refused_ = true;
+      finish(used.status());
+      return;
+    }
+    received = received.subspan(*used);
+  }
+  rest_.insert(rest_.end(), received.begin(), received.end());
+  advance();
+}
+
+void Greeting::finish(Status status) {
+  if (!callback_) {
+    return;
+  }
+  setup_.loop->cancel(timer_);
+  Callback callback = std::move(callback_);
+  if (!status) {
+    boost::system::error_code ignored;
+    socket_.close(ignored);
+    callback(std::move(status));
+    return;
+  }
+  callback(Greeted{std::move(socket_), handshake_.peer_hello(), std::move(rest_)});
+}
+
+}  // namespace sirtaki::net

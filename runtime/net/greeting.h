@@ -1,0 +1,57 @@
+// Greeting: the authentication of a new data connection over its socket. Includes Asio: for .cc files of this folder.
+//
+// Owned by the Listener or Dialer that began it, and by its own Asio operations, which use memory of its own only.
+// Loop thread. The result comes once, never from inside run(), and not after abandon().
+#pragma once
+
+#include <array>
+#include <boost/asio/ip/tcp.hpp>
+#include <memory>
+#include <vector>
+
+#include "runtime/rendezvous/asio_loop.h"
+#include "runtime/rendezvous/handshake.h"
+
+namespace sirtaki::net {
+
+struct Greeted {
+  boost::asio::ip::tcp::socket socket;
+  std::vector<std::byte> hello;  // acceptor: what the other side says of itself
+  std::vector<std::byte> rest;   // bytes that came after the handshake
+};
+
+class Greeting : public std::enable_shared_from_this<Greeting> {
+ public:
+  using Socket = boost::asio::ip::tcp::socket;
+  using Callback = MoveFunction<void(Result<Greeted>)>;
+
+  struct Setup {
+    rendezvous::AsioLoop* loop = nullptr;
+    Duration deadline{};
+    std::size_t trailing_bytes = 0;  // to wait for after the handshake
+  };
+  Greeting(const Setup& setup, Socket socket, rendezvous::Handshake handshake);
+
+  void run(Callback callback);
+  void abandon();
+  // The peer proved to be no rank of this job, or did not accept this one: trying again is of no use.
+  bool refused() const { return refused_; }
+
+ private:
+  void advance();
+  void read();
+  void on_read(std::size_t count);
+  void finish(Status status);
+
+  const Setup setup_;
+  Socket socket_;
+  rendezvous::Handshake handshake_;
+  Callback callback_;
+  TimerId timer_;
+  std::vector<std::byte> output_;
+  std::array<std::byte, 1024> input_{};
+  std::vector<std::byte> rest_;
+  bool refused_ = false;
+};
+
+}  // namespace sirtaki::net

@@ -1,0 +1,102 @@
+// Operation: one collective in flight as a state machine over PointToPoint; base of the direct algorithms.
+//
+// Owned by: DirectCollectives, and by the callbacks of its own messages, so it lives until the last of them.
+// Thread: the link's loop.
+// Rule: the first error cancels the tag; the result is told when no message is in flight any more, so that the
+// caller's memory is never touched afterwards.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+
+#include "runtime/net/collectives.h"
+#include "runtime/net/point_to_point.h"
+#include "runtime/net/staging.h"
+
+namespace sirtaki::net {
+
+struct DirectOptions {
+  // Allreduce up to this size sends everything to everybody: one latency step instead of two. Same bits.
+  std::size_t exchange_bytes = 32 * 1024;
+  // Reductions go through pieces of this size, at most `window` of them in flight for each peer. They bound the
+  // staging memory of one operation: (ranks - 1) * window * segment_bytes.
+  std::size_t segment_bytes = 512 * 1024;
+  int window = 4;
+  // Broadcasts up to this size go from the root to everybody; larger ones are scattered and passed on.
+  std::size_t broadcast_bytes = 64 * 1024;
+  // Unused staging memory kept for the next operation.
+  std::size_t keep_staging_bytes = std::size_t{64} * 1024 * 1024;
+};
+
+class Operation : public std::enable_shared_from_this<Operation> {
+ public:
+  struct Setup {
+    PointToPoint* link = nullptr;
+    StagingPool* pool = nullptr;
+    const DirectOptions* options = nullptr;
+    CollectiveArgs args;
+    Done finished;  // once, never from inside run()
+  };
+  explicit Operation(Setup setup);
+  Operation(const Operation&) = delete;
+  Operation& operator=(const Operation&) = delete;
+  virtual ~Operation() = default;
+
+  void run();
+  // Ends it with `cause` unless it has an error already.
+  void fail(const Status& cause);
+  // Forgets the caller: `finished` is destroyed uncalled.
+  void drop();
+
+ protected:
+  virtual void begin() = 0;
+
+  const CollectiveArgs& args() const { return setup_.args; }
+  const DirectOptions& options() const { return *setup_.options; }
+  Rank rank() const { return rank_; }
+  int size() const { return size_; }
+  std::size_t item() const { return dtype_size(setup_.args.dtype); }
+  bool running() const { return status_.is_ok(); }
+
+  Staging staging(std::size_t bytes) { return setup_.pool->take(bytes); }
+  // `then` runs when the message succeeded and the operation still runs.
+  template <class Then>
+  void send(Rank peer, std::uint32_t slot, ConstBytes data, Then then) {
+    ++pending_;
+    setup_.link->send(envelope(peer, slot), data, completion(std::move(then)));
+  }
+  void send(Rank peer, std::uint32_t slot, ConstBytes data) {
+    send(peer, slot, data, [] {});
+  }
+  template <class Then>
+  void recv(Rank peer, std::uint32_t slot, Bytes out, Then then) {
+    ++pending_;
+    setup_.link->recv(envelope(peer, slot), out, completion(std::move(then)));
+  }
+
+ private:
+  Envelope envelope(Rank peer, std::uint32_t slot) const;
+  void settle(const Status& status);
+  void release();
+
+  template <class Then>
+  Done completion(Then then) {
+    return [self = shared_from_this(), then = std::move(then)](Status status) mutable {
+      self->settle(status);
+      if (self->running()) {
+        then();
+      }
+      self->release();
+    };
+  }
+
+  Setup setup_;
+  const Rank rank_;
+  const int size_;
+  const std::uint32_t check_;
+  int pending_ = 0;  // messages in flight, and one while begin() runs
+  Status status_;
+};
+
+}  // namespace sirtaki::net

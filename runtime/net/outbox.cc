@@ -1,0 +1,185 @@
+#include "runtime/net/outbox.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace sirtaki::net {
+namespace {
+
+// Small frames written together; bounds what an urgent frame waits for.
+constexpr std::size_t kCoalesceBytes = 64 * 1024;
+constexpr std::size_t kCoalesceFrames = 32;
+
+}  // namespace
+
+void Outbox::push_control(const FrameHeader& header) {
+  control_.push_back(header);
+}
+
+void Outbox::push_frame(Message message) {
+  queued_bytes_ += message.payload.size();
+  Item item;
+  item.message = std::move(message);
+  queues_[item.message.priority].push_back(std::move(item));
+}
+
+void Outbox::push_stream(Message message) {
+  queued_bytes_ += message.payload.size();
+  Item item;
+  item.message = std::move(message);
+  item.stream = true;
+  queues_[item.message.priority].push_back(std::move(item));
+}
+
+// Commits a frame, or the next fragment of a stream; true when the item is used up.
+bool Outbox::commit_frame(Item& item, std::size_t& budget, TimePoint now) {
+  Message& message = item.message;
+  const std::size_t rest = message.payload.size() - item.offset;
+  const std::size_t size = item.stream ? std::min(rest, fragment_bytes_) : rest;
+  FrameHeader header = message.header;
+  if (has_payload(header.type)) {
+    header.length = size;
+  }
+  if (item.offset == 0) {
+    item.begin = now;
+  }
+  Piece piece;
+  piece.header = encode_frame(header);
+  piece.tag = header.tag;
+  piece.payload = message.payload.subspan(item.offset, size);
+  piece.last = size == rest;
+  item.offset += size;
+  budget -= std::min(budget, size + kFrameBytes);
+  if (piece.last) {
+    piece.item = std::move(item);
+  }
+  committed_.push_back(std::move(piece));
+  return committed_.back().last;
+}
+
+void Outbox::commit(TimePoint now) {
+  std::size_t budget = kCoalesceBytes;
+  while (!control_.empty() && committed_.size() < kCoalesceFrames) {
+    Piece piece;
+    piece.header = encode_frame(control_.front());
+    piece.control = true;
+    control_.pop_front();
+    committed_.push_back(std::move(piece));
+  }
+  while (!queues_.empty() && budget > 0 && committed_.size() < kCoalesceFrames) {
+    const auto first = queues_.begin();
+    Item& item = first->second.front();
+    // A fragment is not added to a batch of many small frames: the batch is what an urgent frame waits for.
+    if (item.stream && budget < kCoalesceBytes / 2) {
+      break;
+    }
+    if (!commit_frame(item, budget, now)) {
+      break;
+    }
+    first->second.pop_front();
+    if (first->second.empty()) {
+      queues_.erase(first);
+    }
+  }
+}
+
+std::size_t Outbox::gather(std::span<iovec> out, TimePoint now) {
+  if (committed_.empty()) {
+    commit(now);
+  }
+  std::size_t used = 0;
+  for (Piece& piece : committed_) {
+    if (used + 2 > out.size()) {
+      break;
+    }
+    if (piece.offset < kFrameBytes) {
+      out[used++] = {piece.header.data() + piece.offset, kFrameBytes - piece.offset};
+    }
+    const std::size_t skip = piece.offset > kFrameBytes ? piece.offset - kFrameBytes : 0;
+    if (piece.payload.size() > skip) {
+      // sendmsg takes a pointer to mutable memory and does not write to it.
+      out[used++] = {const_cast<std::byte*>(piece.payload.data()) + skip, piece.payload.size() - skip};
+    }
+  }
+  return used;
+}
+
+void Outbox::written(std::size_t count, TimePoint now, std::vector<Ended>& ended) {
+  while (count > 0 && !committed_.empty()) {
+    Piece& piece = committed_.front();
+    const std::size_t whole = kFrameBytes + piece.payload.size();
+    const std::size_t step = std::min(count, whole - piece.offset);
+    piece.offset += step;
+    count -= step;
+    if (piece.offset < whole) {
+      return;
+    }
+    queued_bytes_ -= piece.copy.empty() ? piece.payload.size() : 0;
+    if (piece.last && piece.item.message.done) {
+      Ended end;
+      end.done = std::move(piece.item.message.done);
+      end.stream = piece.item.stream;
+      end.sample.sent = true;
+      end.sample.bytes = piece.item.message.payload.size();
+      end.sample.queued = piece.item.message.queued;
+      end.sample.begin = piece.item.begin;
+      end.sample.end = now;
+      ended.push_back(std::move(end));
+    }
+    committed_.pop_front();
+  }
+}
+
+// Takes the caller's memory out of a committed piece; true when the piece is to be dropped.
+bool Outbox::detach(Piece& piece, std::vector<Done>& dones) {
+  if (piece.last && piece.item.message.done) {
+    dones.push_back(std::move(piece.item.message.done));
+    piece.item.message.done = Done();
+  }
+  queued_bytes_ -= piece.copy.empty() ? piece.payload.size() : 0;
+  if (piece.offset == 0) {
+    return true;
+  }
+  // The connection stays readable for the peer only when a frame that has begun is completed.
+  if (piece.copy.empty() && !piece.payload.empty()) {
+    piece.copy.assign(piece.payload.begin(), piece.payload.end());
+    piece.payload = piece.copy;
+  }
+  return false;
+}
+
+template <class Selects>
+std::vector<Done> Outbox::cancel_if(Selects selects) {
+  std::vector<Done> dones;
+  for (auto queue = queues_.begin(); queue != queues_.end();) {
+    auto& items = queue->second;
+    for (auto it = items.begin(); it != items.end();) {
+      if (selects(it->message.header.tag)) {
+        queued_bytes_ -= it->message.payload.size() - it->offset;
+        dones.push_back(std::move(it->message.done));
+        it = items.erase(it);
+      } else {
+        ++it;
+      }
+    }
+    queue = items.empty() ? queues_.erase(queue) : std::next(queue);
+  }
+  for (auto it = committed_.begin(); it != committed_.end();) {
+    if (!it->control && selects(it->tag) && detach(*it, dones)) {
+      it = committed_.erase(it);
+    } else {
+      ++it;
+    }
+  }
+  return dones;
+}
+
+std::vector<Done> Outbox::cancel(OpTag tag) {
+  return cancel_if([tag](OpTag other) { return other == tag; });
+}
+
+std::vector<Done> Outbox::cancel_all() {
+  return cancel_if([](OpTag) { return true; });
+}
+
+}  // namespace sirtaki::net

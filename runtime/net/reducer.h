@@ -1,0 +1,59 @@
+// SegmentReducer: the reduce-scatter phase of a direct algorithm, in segments. Every rank sends block j of its input
+// to rank j and reduces its own block in rank order as segments arrive.
+// Part of an Operation: base class of those that reduce; same thread and life.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "runtime/net/operation.h"
+
+namespace sirtaki::net {
+
+// A range of bytes.
+struct Block {
+  std::size_t begin = 0;
+  std::size_t size = 0;
+};
+
+// Segment `index` of `block` when it is cut into pieces of `segment` bytes.
+Block segment_of(const Block& block, std::size_t segment, std::size_t index);
+std::size_t segment_count(const Block& block, std::size_t segment);
+// `elements` of `item` bytes over `parts` blocks whose sizes differ by one element at most.
+std::vector<Block> equal_blocks(std::size_t elements, std::size_t item, int parts);
+// One block after the other.
+std::vector<Block> counted_blocks(const std::vector<std::int64_t>& counts, std::size_t item);
+
+class SegmentReducer : public Operation {
+ public:
+  using Operation::Operation;
+
+ protected:
+  // Blocks of the input by rank, and where the own one goes.
+  void reduce_scatter(std::vector<Block> blocks, Bytes own_out);
+  // A segment of the own block has its final value.
+  virtual void on_reduced(std::size_t index) = 0;
+
+  std::size_t segment_bytes() const { return segment_bytes_; }
+  const std::vector<Block>& blocks() const { return blocks_; }
+  const Block& own_block() const { return blocks_[static_cast<std::size_t>(rank())]; }
+  static std::uint32_t reduce_slot(std::size_t index) { return static_cast<std::uint32_t>(2 * index); }
+  static std::uint32_t gather_slot(std::size_t index) { return static_cast<std::uint32_t>(2 * index + 1); }
+
+ private:
+  std::byte* stage(std::size_t index, Rank peer) const;
+  void post_receives(std::size_t index);
+  void send_next(Rank peer);
+  void reduce_segment(std::size_t index);
+
+  std::vector<Block> blocks_;
+  Bytes own_out_;
+  std::size_t segment_bytes_ = 0;
+  std::size_t window_ = 0;
+  Staging stage_;
+  std::vector<int> missing_;            // by window place: messages of that segment still to come
+  std::vector<std::size_t> next_send_;  // by peer: the segment to send next
+};
+
+}  // namespace sirtaki::net

@@ -1,0 +1,245 @@
+#include <algorithm>
+#include <utility>
+
+#include "runtime/base/check.h"
+#include "runtime/base/wire.h"
+#include "runtime/net/transport_impl.h"
+
+namespace sirtaki::net {
+namespace {
+
+// Ranks may connect before this one has heard of the membership; more than this are no ranks of one job.
+constexpr std::size_t kMaxArrivals = 65536;
+
+std::string seconds(Duration duration) {
+  return std::to_string(std::chrono::duration_cast<std::chrono::milliseconds>(duration).count() / 1000) + " s";
+}
+
+}  // namespace
+
+Status Transport::Impl::listen() {
+  SRT_IN_LOOP(loop_);
+  if (!secret_.is_set()) {
+    return invalid_argument("the data port needs the job's secret");
+  }
+  Listener::Setup setup;
+  setup.loop = &loop_;
+  setup.secret = secret_;
+  setup.bind_address = options_.bind_address;
+  setup.port_first = options_.port_first;
+  setup.port_last = options_.port_last;
+  setup.handshake_timeout = options_.handshake_timeout;
+  setup.max_strangers = options_.max_strangers;
+  listener_ = std::make_shared<Listener>(std::move(setup));
+  SRT_TRY(listener_->open());
+  listener_->start([weak = weak_from_this()](Greeted greeted) {
+    if (const auto self = weak.lock()) {
+      self->on_arrival(std::move(greeted));
+    }
+  });
+  return {};
+}
+
+void Transport::Impl::connect(const rendezvous::Membership& membership, Rank rank, Done done) {
+  SRT_IN_LOOP(loop_);
+  SRT_CHECK(listener_ != nullptr && !membership_ && rank >= 0 && rank < membership.size());
+  membership_ = membership;
+  rank_ = rank;
+  size_ = membership.size();
+  shared_.rank = rank;
+  shared_.epoch = membership.epoch;
+  const auto count = static_cast<std::size_t>(size_);
+  connections_.resize(count);
+  dialers_.resize(count);
+  lost_.resize(count);
+  connect_done_ = std::move(done);
+  if (!failed_) {
+    mesh_failed(failed_);
+    return;
+  }
+  connect_timer_ = loop_.after(options_.connect_timeout, [weak = weak_from_this()] {
+    if (const auto self = weak.lock()) {
+      self->on_connect_deadline();
+    }
+  });
+  for (Rank peer = 0; peer < rank_; ++peer) {
+    dial(peer);
+  }
+  for (Arrival& arrival : std::exchange(arrivals_, {})) {
+    admit(std::move(arrival));
+  }
+  mesh_progress();
+}
+
+std::string Transport::Impl::describe(Rank peer) const {
+  return "rank " + std::to_string(peer) + " (host " + membership_->members[static_cast<std::size_t>(peer)].hostname +
+         ")";
+}
+
+void Transport::Impl::dial(Rank peer) {
+  WireWriter hello;
+  hello.put(membership_->epoch.value);
+  hello.put(static_cast<std::uint32_t>(rank_));
+  hello.put(static_cast<std::uint64_t>(options_.limits.eager_bytes));
+  hello.put(static_cast<std::uint64_t>(options_.limits.window_bytes));
+  hello.put(static_cast<std::uint64_t>(options_.limits.fragment_bytes));
+  Dialer::Setup setup;
+  setup.loop = &loop_;
+  setup.secret = secret_;
+  setup.endpoints = membership_->members[static_cast<std::size_t>(peer)].data_endpoints;
+  setup.hello = std::move(hello).take();
+  setup.trailing_bytes = kFrameBytes;
+  setup.timeout = options_.connect_timeout;
+  setup.handshake_timeout = options_.handshake_timeout;
+  auto& dialer = dialers_[static_cast<std::size_t>(peer)];
+  dialer = std::make_shared<Dialer>(std::move(setup));
+  dialer->run([weak = weak_from_this(), peer](Result<Greeted> result) {
+    if (const auto self = weak.lock()) {
+      self->on_dialed(peer, std::move(result));
+    }
+  });
+}
+
+void Transport::Impl::on_dialed(Rank peer, Result<Greeted> result) {
+  const auto dialer = std::move(dialers_[static_cast<std::size_t>(peer)]);
+  if (!connect_done_) {
+    return;
+  }
+  if (!result) {
+    mesh_failed({Code::kUnavailable,
+                 describe(peer) + " cannot be reached for data at " + std::string(result.status().text()) +
+                     "; check that a route and no firewall is between the hosts, or name another network "
+                     "(net.interface, net.address) or port range",
+                 {peer, {}}});
+    return;
+  }
+  std::vector<std::byte>& rest = result->rest;
+  const auto welcome = decode_frame(ConstBytes(rest).first<kFrameBytes>(), membership_->epoch);
+  if (!welcome || welcome->type != FrameType::kWelcome) {
+    mesh_failed(corrupt(describe(peer) + " does not answer as a rank of this epoch"));
+    return;
+  }
+  if (const Status status = check_limits(peer, limits_of_welcome(*welcome)); !status) {
+    mesh_failed(status);
+    return;
+  }
+  rest.erase(rest.begin(), rest.begin() + kFrameBytes);
+  attach(peer, std::move(*result), false);
+}
+
+void Transport::Impl::on_arrival(Greeted greeted) {
+  WireReader reader(greeted.hello);
+  Hello hello;
+  hello.epoch = Epoch(reader.get<std::uint32_t>());
+  hello.rank = static_cast<Rank>(reader.get<std::uint32_t>());
+  hello.limits.eager_bytes = static_cast<std::size_t>(reader.get<std::uint64_t>());
+  hello.limits.window_bytes = static_cast<std::size_t>(reader.get<std::uint64_t>());
+  hello.limits.fragment_bytes = static_cast<std::size_t>(reader.get<std::uint64_t>());
+  if (!reader.finish("the hello of a data connection")) {
+    return;
+  }
+  Arrival arrival{std::move(greeted), hello};
+  if (membership_) {
+    admit(std::move(arrival));
+  } else if (arrivals_.size() < kMaxArrivals) {
+    arrivals_.push_back(std::move(arrival));
+  }
+}
+
+void Transport::Impl::admit(Arrival arrival) {
+  const Hello& hello = arrival.hello;
+  if (hello.epoch != membership_->epoch || hello.rank <= rank_ || hello.rank >= size_ ||
+      connections_[static_cast<std::size_t>(hello.rank)] != nullptr || closing_) {
+    return;  // of another epoch, or nobody this rank waits for: the socket closes
+  }
+  const Status status = check_limits(hello.rank, hello.limits);
+  // Attached even so: the welcome tells the other side why.
+  attach(hello.rank, std::move(arrival.greeted), true);
+  if (!status) {
+    mesh_failed(status);
+  }
+}
+
+Status Transport::Impl::check_limits(Rank peer, const ChannelLimits& theirs) const {
+  if (theirs == options_.limits) {
+    return {};
+  }
+  const auto text = [](const ChannelLimits& limits) {
+    return std::to_string(limits.eager_bytes) + "/" + std::to_string(limits.window_bytes) + "/" +
+           std::to_string(limits.fragment_bytes);
+  };
+  return {Code::kMismatch,
+          "the sizes of eager messages, window and fragments must be the same on all ranks: " + text(theirs) + " on " +
+              describe(peer) + ", " + text(options_.limits) + " here",
+          {peer, {}}};
+}
+
+void Transport::Impl::attach(Rank peer, Greeted greeted, bool accepted) {
+  Connection::Socket socket{std::move(greeted.socket), options_.dead_time, options_.unsent_bytes};
+  auto connection = std::make_shared<Connection>(std::move(socket), shared_, peer, describe(peer), *this);
+  connections_[static_cast<std::size_t>(peer)] = connection;
+  if (!failed_) {
+    connection->channel().fail(failed_, false);
+  }
+  connection->start(greeted.rest, accepted);
+  schedule_turn();
+  mesh_progress();
+}
+
+void Transport::Impl::mesh_progress() {
+  if (!connect_done_) {
+    return;
+  }
+  for (Rank peer = 0; peer < size_; ++peer) {
+    if (peer != rank_ && connections_[static_cast<std::size_t>(peer)] == nullptr) {
+      return;
+    }
+  }
+  loop_.cancel(connect_timer_);
+  completions_.add(std::move(connect_done_), {});
+  connect_done_ = Done();
+  schedule_turn();
+}
+
+void Transport::Impl::mesh_failed(const Status& cause) {
+  if (!connect_done_) {
+    return;
+  }
+  loop_.cancel(connect_timer_);
+  for (const auto& dialer : dialers_) {
+    if (dialer) {
+      dialer->abandon();
+    }
+  }
+  completions_.add(std::move(connect_done_), cause);
+  connect_done_ = Done();
+  failed_.update(cause);
+  for (const auto& connection : connections_) {
+    if (connection) {
+      connection->channel().fail(failed_, false);
+    }
+  }
+  schedule_turn();
+}
+
+void Transport::Impl::on_connect_deadline() {
+  std::string missing;
+  Rank first = -1;
+  for (Rank peer = 0; peer < size_; ++peer) {
+    if (peer == rank_ || connections_[static_cast<std::size_t>(peer)] != nullptr) {
+      continue;
+    }
+    first = first < 0 ? peer : first;
+    const auto& dialer = dialers_[static_cast<std::size_t>(peer)];
+    missing += (missing.empty() ? "" : "; ") + describe(peer) +
+               (dialer ? " cannot be reached at " + dialer->last_error() : " has not connected to this rank");
+  }
+  mesh_failed({Code::kTimeout,
+               "no data connection within " + seconds(options_.connect_timeout) + ": " + missing +
+                   "; check that the ranks live and that no firewall is between the hosts, or name another network "
+                   "(net.interface, net.address) or port range",
+               {first, {}}});
+  end_turn();
+}
+
+}  // namespace sirtaki::net
