@@ -14,20 +14,52 @@ Does not: run on a machine's real interfaces, or change anything outside its own
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
 import os
 import secrets
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType, TracebackType
 
-NETNS_DIR = Path("/run/netns")
+from benchmarks.netns_system import (
+    NETNS_DIR,
+    NetnsError,
+    enter,
+    find_tool,
+    inside,
+    pids_in,
+    remove_namespaces,
+    run_tool,
+)
+
+__all__ = [
+    "INTERFACE",
+    "LAUNCHER",
+    "NETNS_DIR",
+    "PAYLOAD_SHARE",
+    "SWITCH",
+    "LinkSpec",
+    "Net",
+    "NetnsError",
+    "NodeBytes",
+    "address_of",
+    "collect_garbage",
+    "enter",
+    "find_tool",
+    "inside",
+    "link_bytes",
+    "namespace_from_environment",
+    "namespace_of",
+    "pids_in",
+    "remove_namespaces",
+    "unavailable_reason",
+    "unwinding_on_signals",
+]
+
 PREFIX = "srt"
 LAUNCHER = "launcher"
 SWITCH = "switch"
@@ -40,11 +72,6 @@ ENV_LAUNCHER_ADDRESS = "BENCH_NETNS_LAUNCHER_ADDRESS"
 RANK_VARIABLES = ("SIRTAKI_JOB_RANK", "RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
 MIN_BURST_BYTES = 128 * 1024
 _MAX_NODES = 200
-_CLONE_NEWNET = 0x40000000
-
-
-class NetnsError(RuntimeError):
-    """The network could not be made, entered or measured; the text says what to do."""
 
 
 # ---- names ---------------------------------------------------------------------------------
@@ -94,74 +121,6 @@ def unavailable_reason() -> str | None:
         if find_tool(tool) is None:
             return f"'{tool}' is not installed (Debian package {package})"
     return None
-
-
-def find_tool(tool: str) -> str | None:
-    """Path of a program, administrators' folders included; None when it is not installed."""
-    for folder in [*os.environ.get("PATH", "").split(":"), "/usr/sbin", "/sbin"]:
-        path = Path(folder or ".") / tool
-        if path.is_file() and os.access(path, os.X_OK):
-            return str(path)
-    return None
-
-
-def _run(command: Sequence[str], stdin: str | None = None) -> str:
-    tool = find_tool(command[0])
-    if tool is None:
-        raise NetnsError(f"'{command[0]}' is not installed")
-    done = subprocess.run([tool, *command[1:]], input=stdin, capture_output=True, text=True, timeout=60, check=False)
-    if done.returncode != 0:
-        raise NetnsError(f"{' '.join(command)}: {done.stderr.strip() or done.returncode}")
-    return done.stdout
-
-
-def enter(namespace: str) -> None:
-    """Moves the calling thread into a namespace. Threads started later inherit it."""
-    try:
-        fd = os.open(NETNS_DIR / namespace, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError as error:
-        raise NetnsError(f"no network namespace '{namespace}': {error.strerror}") from None
-    try:
-        libc = ctypes.CDLL(None, use_errno=True)
-        if libc.setns(fd, _CLONE_NEWNET) != 0:
-            raise NetnsError(f"setns({namespace}): {os.strerror(ctypes.get_errno())}")
-    finally:
-        os.close(fd)
-
-
-def inside(namespace: str, command: Sequence[str]) -> list[str]:
-    """A command line that runs `command` in a namespace (no extra process stays between)."""
-    return [find_tool("nsenter") or "nsenter", f"--net={NETNS_DIR / namespace}", "--", *command]
-
-
-def pids_in(namespace: str) -> list[int]:
-    """Processes that live in a namespace, the caller left out."""
-    listed = _run(["ip", "netns", "pids", namespace]).split()
-    return [int(pid) for pid in listed if int(pid) != os.getpid()]
-
-
-def remove_namespaces(names: Sequence[str], grace_seconds: float = 2.0) -> None:
-    """Ends what still runs in the namespaces (SIGTERM, then SIGKILL), then removes them."""
-    deadline = time.monotonic() + grace_seconds
-    for signum in (signal.SIGTERM, signal.SIGKILL):
-        alive = [pid for name in names for pid in _pids_or_none(name)]
-        for pid in alive:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signum)
-        while alive and time.monotonic() < deadline:
-            time.sleep(0.02)
-            alive = [pid for name in names for pid in _pids_or_none(name)]
-        deadline = time.monotonic() + grace_seconds
-    for name in names:
-        with contextlib.suppress(NetnsError):
-            _run(["ip", "netns", "del", name])
-
-
-def _pids_or_none(name: str) -> list[int]:
-    try:
-        return pids_in(name)
-    except NetnsError:
-        return []
 
 
 def collect_garbage() -> list[str]:
@@ -303,7 +262,7 @@ class Net:
     def _add(self, node: int | str) -> None:
         name = self.namespace(node)
         self._made.append(name)
-        _run(["ip", "netns", "add", name])
+        run_tool(["ip", "netns", "add", name])
 
     def _join(self, node: int | str) -> None:
         port, number = f"p{node}", _number(node)
@@ -326,7 +285,7 @@ class Net:
         )
 
     def _ip(self, node: int | str, commands: Sequence[str]) -> None:
-        _run(["ip", "-n", self.namespace(node), "-batch", "-"], "\n".join(commands) + "\n")
+        run_tool(["ip", "-n", self.namespace(node), "-batch", "-"], "\n".join(commands) + "\n")
 
     def set_rate(self, rate_mbit: float) -> None:
         """Shapes every node's link, both ways, from now on. The launcher's stays unshaped."""
@@ -335,7 +294,7 @@ class Net:
         for node in range(self.nodes):
             for where, device in ((node, INTERFACE), (SWITCH, f"p{node}")):
                 name = self.namespace(where)
-                _run(["tc", "-n", name, "qdisc", "replace", "dev", device, *shape])
+                run_tool(["tc", "-n", name, "qdisc", "replace", "dev", device, *shape])
 
     def _drop(self, node: int) -> None:
         # A dropped GSO packet would be up to 44 lost frames at once: segment before the filter.
@@ -347,7 +306,7 @@ class Net:
         )
         for where, device in ((node, INTERFACE), (SWITCH, f"p{node}")):
             self._ip(where, [f"link set {device} gso_max_segs 1 gro_max_size 1600"])
-        _run(inside(self.namespace(node), [find_tool("nft") or "nft", "-f", "-"]), rules)
+        run_tool(inside(self.namespace(node), [find_tool("nft") or "nft", "-f", "-"]), rules)
 
     def bytes(self) -> list[NodeBytes]:
         """Counters of every node's link."""
@@ -371,10 +330,10 @@ def address_of(node: int | str) -> str:
 def link_bytes(net_id: str, node: int) -> NodeBytes:
     """Counters of one node's link: bytes from the interface, drops from all its queues."""
     name, switch = namespace_of(net_id, node), namespace_of(net_id, SWITCH)
-    link = json.loads(_run(["ip", "-n", name, "-j", "-s", "link", "show", "dev", INTERFACE]))[0]
+    link = json.loads(run_tool(["ip", "-n", name, "-j", "-s", "link", "show", "dev", INTERFACE]))[0]
     stats = link["stats64"]
-    queues = json.loads(_run(["tc", "-n", name, "-j", "-s", "qdisc", "show", "dev", INTERFACE]))
-    queues += json.loads(_run(["tc", "-n", switch, "-j", "-s", "qdisc", "show", "dev", f"p{node}"]))
+    queues = json.loads(run_tool(["tc", "-n", name, "-j", "-s", "qdisc", "show", "dev", INTERFACE]))
+    queues += json.loads(run_tool(["tc", "-n", switch, "-j", "-s", "qdisc", "show", "dev", f"p{node}"]))
     dropped = sum(int(queue.get("drops", 0)) for queue in queues)
     return NodeBytes(node, int(stats["tx"]["bytes"]), int(stats["rx"]["bytes"]), dropped)
 
