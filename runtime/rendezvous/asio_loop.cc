@@ -118,6 +118,7 @@ struct AsioLoop::Impl {
 
   std::atomic<std::uint64_t> sleeps{0};
   std::atomic<bool> stopping{false};
+  std::atomic<bool> joined{false};  // the thread is gone
   std::atomic<std::thread::id> owner;
   std::mutex stop_mutex;
   std::thread thread;
@@ -256,7 +257,8 @@ TimePoint AsioLoop::now() const {
 }
 
 bool AsioLoop::in_loop() const {
-  return impl_->owner.load(std::memory_order_relaxed) == std::this_thread::get_id();
+  return impl_->owner.load(std::memory_order_relaxed) == std::this_thread::get_id() ||
+         impl_->joined.load(std::memory_order_acquire);
 }
 
 void AsioLoop::post(Task task) {
@@ -287,6 +289,9 @@ void AsioLoop::cancel(TimerId timer) {
 }
 
 bool AsioLoop::run_sync(Task task) {
+  if (impl_->joined.load(std::memory_order_acquire)) {
+    return false;
+  }
   if (in_loop()) {
     task();
     return true;
@@ -303,7 +308,7 @@ void AsioLoop::stop() {
   if (!impl_->thread.joinable()) {
     return;
   }
-  SRT_CHECK(!in_loop());
+  SRT_CHECK(impl_->owner.load() != std::this_thread::get_id());
   {
     const std::lock_guard lock(impl_->mutex);
     impl_->closed = true;
@@ -311,9 +316,9 @@ void AsioLoop::stop() {
   impl_->stopping = true;
   impl_->io.stop();
   impl_->thread.join();
-  impl_->owner = std::this_thread::get_id();
-  impl_->drop_all();
   impl_->owner = std::thread::id();
+  impl_->joined = true;
+  impl_->drop_all();
 }
 
 std::uint64_t AsioLoop::wakeups() const {

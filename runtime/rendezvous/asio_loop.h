@@ -22,6 +22,7 @@ class AsioLoop final : public Loop {
   ~AsioLoop() override;
 
   TimePoint now() const override;
+  // After stop() there is no such thread, and what belonged to the loop is its owner's to destroy: true everywhere.
   bool in_loop() const override;
   // After stop() the task is destroyed unrun, on the calling thread.
   void post(Task task) override;
@@ -30,10 +31,9 @@ class AsioLoop final : public Loop {
   void cancel(TimerId timer) override;
 
   // Runs `task` on the loop and waits for it; inline when already on the loop. Not for hot paths. False when the loop
-  // was stopped before the task ran.
+  // is stopped, or was before the task ran.
   bool run_sync(Task task);
-  // Stops accepting, joins, then destroys what was queued on the calling thread (which counts as the loop's thread
-  // meanwhile). Any thread but the loop's; idempotent.
+  // Stops accepting, joins, then destroys what was queued on the calling thread. Any thread but the loop's; idempotent.
   void stop();
   // Times the loop has slept since it started; tests of "no polling" read it. Any thread.
   std::uint64_t wakeups() const;

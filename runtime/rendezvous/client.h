@@ -1,6 +1,8 @@
 // Client: one rank's connection to the Server, on its own control thread, so that heartbeats survive a busy data plane.
 //
-// Owned by: Session. At most 10 wake-ups a second when idle.
+// Owned by: Session. At most 10 wake-ups a second when idle. One client takes part in one epoch; the next epoch takes a
+// new client, which is cheap.
+// Destroying a client that has not left closes its connection: to everybody else this rank is then lost.
 #pragma once
 
 #include <memory>
@@ -14,14 +16,14 @@
 
 namespace sirtaki::rendezvous {
 
-// Called on the client's loop.
+// Called on the client's loop, between a join that succeeded and leave() or the destructor.
 class ClientHandler {
  public:
   virtual ~ClientHandler() = default;
   virtual void on_message(ConstBytes message) = 0;           // from the server's handler
   virtual void on_lost(Rank rank, const Status& cause) = 0;  // another member died or is silent; blame names it
   virtual void on_left(Rank rank) = 0;                       // another member left in order
-  virtual void on_disconnected(const Status& cause) = 0;     // the server is gone; once, last callback
+  virtual void on_disconnected(const Status& cause) = 0;     // the server is gone or gave us up; once, last callback
 };
 
 struct ClientOptions {
@@ -29,27 +31,32 @@ struct ClientOptions {
   Secret secret;
   Duration connect_timeout = std::chrono::seconds(30);  // retries until then: the server may start later
   Duration handshake_timeout = std::chrono::seconds(5);
-  Duration join_timeout = std::chrono::seconds(120);  // the server's own, shorter, names who is absent
-  Duration heartbeat_interval = std::chrono::seconds(1);
-  Duration heartbeat_timeout = std::chrono::seconds(5);
+  Duration join_timeout = std::chrono::seconds(120);      // the server's own, shorter, names who is absent
+  Duration heartbeat_interval = std::chrono::seconds(1);  // the server's; it sends, we answer
+  Duration heartbeat_timeout = std::chrono::seconds(5);   // without a sign of life from the server
 };
 
 class Client {
  public:
-  // Connects and authenticates; blocks within connect_timeout. Any thread but the loop's. `cancel` (may be null) is
-  // polled at least ten times a second, so that Ctrl-C ends it; a true answer gives kAborted.
+  // Connects and authenticates; blocks within connect_timeout. Any thread but the loop's. `cancelled` (may be empty) is
+  // polled at least ten times a second by the thread that is in connect() or join(), so that Ctrl-C ends it; a true
+  // answer gives kAborted. `loop` and `handler` outlive the client.
+  // kUnavailable: no server within connect_timeout, or it has another secret. kMismatch: another protocol version.
   static Result<std::unique_ptr<Client>> connect(AsioLoop& loop, ClientOptions options, ClientHandler& handler,
                                                  MoveFunction<bool()> cancelled);
   virtual ~Client() = default;
 
   // The local address the connection uses: the one that routes to the server, hence the default for data endpoints.
   virtual std::string local_address() const = 0;
-  // Joins; blocks until the epoch has formed or failed. Callbacks may come right after. Once per client.
+  // Joins; blocks until the epoch has formed or failed. Callbacks may come even before it returns. Once per client;
+  // after a failure the client is of no more use and no callback runs. Any thread but the loop's.
   virtual Result<Membership> join(const JoinRequest& request) = 0;
-  // Any thread; queued in order. Dropped when the connection is gone (on_disconnected has told, or will).
+  // Any thread; queued in order, at most kMaxMessage bytes (frame.h). Before join() has succeeded messages are dropped;
+  // later too when the connection is gone (on_disconnected has told, or will).
   virtual void send(std::vector<std::byte> message) = 0;
-  // Tells the server that this rank goes, waits at most `grace` until the server has confirmed, closes. After it no
-  // callback runs. Any thread but the loop's; idempotent.
+  // Tells the server that this rank goes, waits at most `grace` until the server has confirmed, closes. Messages sent
+  // before are delivered before. From its start no callback begins, after it none runs. Any thread but the loop's;
+  // idempotent.
   virtual void leave(Duration grace) = 0;
   virtual std::uint64_t messages_sent() const = 0;  // without heartbeats
 };

@@ -1,0 +1,371 @@
+#include "runtime/rendezvous/client.h"
+
+#include <algorithm>
+#include <atomic>
+#include <boost/asio/ip/tcp.hpp>
+#include <condition_variable>
+#include <mutex>
+#include <optional>
+
+#include "runtime/base/check.h"
+#include "runtime/base/wire.h"
+#include "runtime/rendezvous/asio_context.h"
+#include "runtime/rendezvous/dial.h"
+#include "runtime/rendezvous/link.h"
+
+namespace sirtaki::rendezvous {
+
+namespace asio = boost::asio;
+
+namespace {
+
+constexpr Duration kSlice = std::chrono::milliseconds(50);  // between two looks at `cancelled`
+
+std::string seconds_text(Duration duration) {
+  const auto tenths = std::chrono::duration_cast<std::chrono::milliseconds>(duration).count() / 100;
+  return std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) + " s";
+}
+
+// What a blocked caller waits for; the loop fills it in.
+struct Outcome {
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::optional<Result<Membership>> joined;
+  bool over = false;  // the connection is closed or has ended
+
+  void set_joined(Result<Membership> result) {
+    const std::lock_guard lock(mutex);
+    if (!joined) {
+      joined.emplace(std::move(result));
+      changed.notify_all();
+    }
+  }
+  void set_over() {
+    const std::lock_guard lock(mutex);
+    over = true;
+    changed.notify_all();
+  }
+};
+
+// The part that lives on the loop. Shared, so that tasks still queued for it are harmless after the client is gone.
+class Core final : public LinkHandler, public std::enable_shared_from_this<Core> {
+ public:
+  Core(AsioLoop& loop, const ClientOptions& options, ClientHandler& handler)
+      : loop_(loop),
+        server_(options.server),
+        interval_(options.heartbeat_interval),
+        timeout_(options.heartbeat_timeout),
+        handler_(handler) {}
+
+  Status start(Dialed dialed);
+  void join(const JoinRequest& request);
+  void send(ConstBytes message);
+  void leave();
+  void close();
+
+  void on_frame(const Frame& frame) override;
+  void on_end(const Status& cause) override;
+
+  Outcome outcome;
+
+ private:
+  enum class State { kOpen, kJoining, kMember, kLeaving, kOver };
+
+  void on_joined(ConstBytes payload);
+  void on_rejected(ConstBytes payload);
+  void on_ping(ConstBytes payload);
+  void on_lost(ConstBytes payload);
+  void on_left(ConstBytes payload);
+  void arm_watch(TimePoint due);
+  void on_watch();
+  void end(const Status& cause);
+  void broke_protocol() { end(corrupt("the server at " + server_ + " sent something that cannot be right")); }
+
+  AsioLoop& loop_;
+  const std::string server_;
+  const Duration interval_;
+  const Duration timeout_;
+  ClientHandler& handler_;
+  std::shared_ptr<Link> link_;
+  State state_ = State::kOpen;
+  Rank rank_ = -1;
+  TimerId watch_;
+  TimePoint watch_due_;
+};
+
+Status Core::start(Dialed dialed) {
+  asio::ip::tcp::socket socket(io_context_of(loop_));
+  boost::system::error_code error;
+  const bool v6 = dialed.local.family() == AF_INET6;
+  socket.assign(v6 ? asio::ip::tcp::v6() : asio::ip::tcp::v4(), dialed.fd.get(), error);
+  if (error) {
+    return unavailable("cannot watch the connection to " + server_ + ": " + error.message());
+  }
+  dialed.fd.release();
+  link_ = std::make_shared<Link>(loop_, std::move(socket), *this);
+  arm_watch(loop_.now() + timeout_);
+  const auto self = shared_from_this();
+  link_->start(dialed.following);
+  return {};
+}
+
+void Core::arm_watch(TimePoint due) {
+  watch_due_ = due;
+  watch_ = loop_.after(due - loop_.now(), [this] { on_watch(); });
+}
+
+// Armed for the time at which the silence since the last received byte becomes too long; mostly finds that something
+// came meanwhile.
+void Core::on_watch() {
+  const TimePoint now = loop_.now();
+  const TimePoint due = link_->last_received() + timeout_;
+  if (due > now) {
+    return arm_watch(due);
+  }
+  if (now - watch_due_ > interval_) {
+    return arm_watch(now + interval_);  // this process was stopped: read first what came in the meantime
+  }
+  end({Code::kPeerLost, "the server at " + server_ + " has been silent for " + seconds_text(now - due + timeout_) +
+                            " (its process is stopped, or its host is unreachable)"});
+}
+
+void Core::join(const JoinRequest& request) {
+  if (state_ == State::kOpen) {
+    state_ = State::kJoining;
+    rank_ = request.rank;
+    link_->send(FrameType::kJoin, encode(request));
+  }
+}
+
+void Core::send(ConstBytes message) {
+  if (state_ == State::kMember) {
+    link_->send(FrameType::kMessage, message);
+  }
+}
+
+void Core::leave() {
+  if (state_ == State::kOpen || state_ == State::kJoining || state_ == State::kMember) {
+    state_ = State::kLeaving;
+    link_->send(FrameType::kLeave, {});
+  }
+}
+
+void Core::close() {
+  state_ = State::kOver;
+  loop_.cancel(watch_);
+  if (link_ != nullptr) {
+    link_->close();
+  }
+  outcome.set_over();
+}
+
+void Core::on_frame(const Frame& frame) {
+  const auto self = shared_from_this();
+  const bool member = state_ == State::kMember;
+  switch (frame.type) {
+    case FrameType::kPing:
+      return on_ping(frame.payload);
+    case FrameType::kJoined:
+      return on_joined(frame.payload);
+    case FrameType::kRejected:
+      return on_rejected(frame.payload);
+    case FrameType::kLeaveOk:
+      return close();
+    case FrameType::kLost:
+      return on_lost(frame.payload);
+    case FrameType::kLeft:
+      return on_left(frame.payload);
+    case FrameType::kMessage:
+      if (member) {
+        handler_.on_message(frame.payload);
+      }
+      return;
+    case FrameType::kJoin:
+    case FrameType::kLeave:
+    case FrameType::kPong:
+      return broke_protocol();
+  }
+}
+
+void Core::on_ping(ConstBytes payload) {
+  WireReader in(payload);
+  const auto theirs = in.get<std::int64_t>();
+  if (!in.finish("a heartbeat")) {
+    return broke_protocol();
+  }
+  const std::int64_t pong[] = {theirs, loop_.now().time_since_epoch().count()};
+  link_->send(FrameType::kPong, std::as_bytes(std::span(pong)));
+}
+
+void Core::on_joined(ConstBytes payload) {
+  if (state_ == State::kLeaving) {
+    return;  // gave up while the server let us in
+  }
+  auto membership = decode_membership(payload);
+  if (state_ != State::kJoining || !membership || rank_ >= membership->size()) {
+    return broke_protocol();
+  }
+  state_ = State::kMember;
+  outcome.set_joined(std::move(membership));
+}
+
+void Core::on_rejected(ConstBytes payload) {
+  WireReader in(payload);
+  Status why = get_status(in);
+  if (!in.finish("a rejection") || why.is_ok()) {
+    return broke_protocol();
+  }
+  end(why);
+}
+
+void Core::on_lost(ConstBytes payload) {
+  const auto lost = decode_lost(payload);
+  if (!lost || lost->status.is_ok()) {
+    return broke_protocol();
+  }
+  if (lost->rank == rank_) {
+    return end(lost->status.with_context("the server gave this rank up"));
+  }
+  if (state_ == State::kMember) {
+    handler_.on_lost(lost->rank, lost->status);
+  }
+}
+
+void Core::on_left(ConstBytes payload) {
+  WireReader in(payload);
+  const auto rank = in.get<std::int32_t>();
+  if (!in.finish("a leave notice")) {
+    return broke_protocol();
+  }
+  if (state_ == State::kMember) {
+    handler_.on_left(rank);
+  }
+}
+
+void Core::on_end(const Status& cause) {
+  end({cause.code(), "the server at " + server_ + " is gone: " + std::string(cause.text()) +
+                         "; the launcher, or rank 0 if it runs the server, has ended; its output may say why"});
+}
+
+void Core::end(const Status& cause) {
+  const State before = state_;
+  if (before == State::kOver) {
+    return;
+  }
+  close();
+  outcome.set_joined(cause);
+  if (before == State::kMember) {
+    handler_.on_disconnected(cause);
+  }
+}
+
+class ClientImpl final : public Client {
+ public:
+  ClientImpl(AsioLoop& loop, ClientOptions options, std::shared_ptr<Core> core, MoveFunction<bool()> cancelled)
+      : loop_(loop), options_(std::move(options)), core_(std::move(core)), cancelled_(std::move(cancelled)) {}
+  ~ClientImpl() override { close(); }
+
+  Status start(Dialed dialed);
+  std::string local_address() const override { return local_address_; }
+  Result<Membership> join(const JoinRequest& request) override;
+  void send(std::vector<std::byte> message) override;
+  void leave(Duration grace) override;
+  std::uint64_t messages_sent() const override { return sent_.load(std::memory_order_relaxed); }
+
+ private:
+  void close();
+  Result<Membership> wait_for_join();
+
+  AsioLoop& loop_;
+  const ClientOptions options_;
+  const std::shared_ptr<Core> core_;
+  MoveFunction<bool()> cancelled_;
+  std::string local_address_;
+  std::atomic<std::uint64_t> sent_{0};
+};
+
+Status ClientImpl::start(Dialed dialed) {
+  local_address_ = dialed.local.host();
+  Status status(Code::kShutdown, "the loop has been stopped");
+  loop_.run_sync([&] { status = core_->start(std::move(dialed)); });
+  return status;
+}
+
+void ClientImpl::close() {
+  if (!loop_.run_sync([this] { core_->close(); })) {
+    core_->close();  // the loop has been stopped: everything of it belongs to this thread now
+  }
+}
+
+Result<Membership> ClientImpl::wait_for_join() {
+  Outcome& outcome = core_->outcome;
+  const TimePoint deadline = loop_.now() + std::min(options_.join_timeout, kLongestTimeout);
+  std::unique_lock lock(outcome.mutex);
+  while (!outcome.joined) {
+    if (loop_.now() >= deadline) {
+      return Status(Code::kTimeout, "the server at " + options_.server + " did not complete the job's start within " +
+                                        seconds_text(options_.join_timeout) + "; fix: see which ranks have started");
+    }
+    lock.unlock();
+    const bool cancelled = cancelled_ && cancelled_();
+    lock.lock();
+    if (cancelled) {
+      return Status(Code::kAborted, "joining was cancelled");
+    }
+    outcome.changed.wait_until(lock, std::min(deadline, loop_.now() + kSlice),
+                               [&] { return outcome.joined.has_value(); });
+  }
+  return *outcome.joined;
+}
+
+Result<Membership> ClientImpl::join(const JoinRequest& request) {
+  SRT_CHECK(!loop_.in_loop());
+  if (!loop_.run_sync([&] { core_->join(request); })) {
+    return Status(Code::kShutdown, "the loop has been stopped");
+  }
+  Result<Membership> result = wait_for_join();
+  if (!result) {
+    if (result.status().code() == Code::kAborted || result.status().code() == Code::kTimeout) {
+      leave(kSlice);
+    }
+    close();
+  }
+  return result;
+}
+
+void ClientImpl::send(std::vector<std::byte> message) {
+  SRT_CHECK(message.size() <= kMaxMessage);
+  sent_.fetch_add(1, std::memory_order_relaxed);
+  loop_.post([core = core_, message = std::move(message)] { core->send(message); });
+}
+
+void ClientImpl::leave(Duration grace) {
+  // In run_sync: when it returns, a callback that was running has returned, and none will start.
+  loop_.run_sync([this] { core_->leave(); });
+  Outcome& outcome = core_->outcome;
+  {
+    std::unique_lock lock(outcome.mutex);
+    outcome.changed.wait_for(lock, std::min(grace, kLongestTimeout), [&] { return outcome.over; });
+  }
+  close();
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Client>> Client::connect(AsioLoop& loop, ClientOptions options, ClientHandler& handler,
+                                                MoveFunction<bool()> cancelled) {
+  DialOptions dialing;
+  dialing.server = options.server;
+  options.heartbeat_timeout = std::min(options.heartbeat_timeout, kLongestTimeout);
+  dialing.secret = options.secret;
+  dialing.connect_timeout = options.connect_timeout;
+  dialing.handshake_timeout = options.handshake_timeout;
+  dialing.silence_timeout = options.heartbeat_timeout;
+  SRT_ASSIGN(Dialed dialed, dial(dialing, loop, cancelled));
+  auto core = std::make_shared<Core>(loop, options, handler);
+  auto client = std::make_unique<ClientImpl>(loop, std::move(options), std::move(core), std::move(cancelled));
+  SRT_TRY(client->start(std::move(dialed)));
+  return std::unique_ptr<Client>(std::move(client));
+}
+
+}  // namespace sirtaki::rendezvous

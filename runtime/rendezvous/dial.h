@@ -1,0 +1,36 @@
+// dial: connects to a server and proves the job's secret, on the calling thread. The first half of Client::connect.
+//
+// Retries with growing pauses until the deadline, because the server may start later than its clients. Only what
+// cannot get better ends it at once: a bad address, a wrong secret, another protocol version.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "runtime/base/loop.h"
+#include "runtime/base/task.h"
+#include "runtime/rendezvous/handshake.h"
+#include "runtime/rendezvous/secret.h"
+#include "runtime/rendezvous/sockets.h"
+
+namespace sirtaki::rendezvous {
+
+struct DialOptions {
+  std::string server;  // "host:port" or "[v6]:port"
+  Secret secret;
+  Duration connect_timeout{};
+  Duration handshake_timeout{};  // of one attempt
+  Duration silence_timeout{};    // for set_control_options
+};
+
+struct Dialed {
+  UniqueFd fd;  // non-blocking
+  SocketAddress local;
+  std::vector<std::byte> following;  // bytes received behind the handshake
+};
+
+// `clock` is asked for the time only. `cancelled` (may be empty) is polled at least ten times a second; when it says
+// true the result is kAborted.
+Result<Dialed> dial(const DialOptions& options, const Loop& clock, MoveFunction<bool()>& cancelled);
+
+}  // namespace sirtaki::rendezvous

@@ -1,0 +1,72 @@
+// Frames of a control connection after its handshake: {u32 payload length, u8 type, 3 zero bytes}, then the payload.
+// Pure; shared by Link, Server and Client. Every type has its own length cap, checked before memory is taken.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "runtime/base/status.h"
+#include "runtime/base/types.h"
+#include "runtime/base/wire.h"
+
+namespace sirtaki::rendezvous {
+
+enum class FrameType : std::uint8_t {
+  kJoin = 1,      // client: JoinRequest
+  kJoined = 2,    // server: Membership
+  kRejected = 3,  // server: Status; the connection ends after it
+  kMessage = 4,   // either way: the handlers' bytes
+  kLost = 5,      // server: i32 rank, Status; about the receiver itself: it was given up, the connection ends
+  kLeft = 6,      // server: i32 rank
+  kLeave = 7,     // client: empty
+  kLeaveOk = 8,   // server: empty
+  kPing = 9,      // server: i64 its clock
+  kPong = 10,     // client: that time, i64 its own clock
+};
+
+inline constexpr std::size_t kFrameHeader = 8;
+inline constexpr std::size_t kMaxMessage = std::size_t{16} << 20;  // bytes of one control message
+
+// The longest payload of that type; nothing for an unknown type.
+std::optional<std::size_t> frame_cap(std::uint8_t type);
+
+// Appends header and payload to `out`. The payload is within the type's cap.
+void append_frame(std::vector<std::byte>& out, FrameType type, ConstBytes payload);
+
+// A Status on the wire. Texts are cut to 64 KiB.
+void put_status(WireWriter& out, const Status& status);
+// An unknown code fails the reader: an error never turns into success.
+Status get_status(WireReader& in);
+
+struct RankStatus {
+  Rank rank = -1;
+  Status status;
+};
+std::vector<std::byte> encode_lost(Rank rank, const Status& status);
+Result<RankStatus> decode_lost(ConstBytes payload);
+
+struct Frame {
+  FrameType type = FrameType::kMessage;
+  ConstBytes payload;  // borrowed from the decoder until its next call
+};
+
+// Cuts a byte stream into frames: read into room(), tell added(), take frames with next() until there is none.
+class FrameDecoder {
+ public:
+  // At least one byte of free space behind what has been received.
+  Bytes room();
+  void added(std::size_t size);
+  // The next whole frame, or nothing. An error (unknown type, too long, header not clean) is final.
+  Result<std::optional<Frame>> next();
+
+ private:
+  std::vector<std::byte> buffer_;
+  std::size_t begin_ = 0;  // of what next() has not yet given out
+  std::size_t end_ = 0;    // of what was received
+  std::size_t wanted_ = kFrameHeader;
+  Status failure_;
+};
+
+}  // namespace sirtaki::rendezvous

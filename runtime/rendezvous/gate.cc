@@ -1,0 +1,275 @@
+#include "runtime/rendezvous/gate.h"
+
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <array>
+#include <boost/asio/buffer.hpp>
+#include <boost/asio/error.hpp>
+#include <boost/asio/write.hpp>
+#include <cerrno>
+
+#include "runtime/base/check.h"
+#include "runtime/rendezvous/asio_context.h"
+#include "runtime/rendezvous/sockets.h"
+
+namespace sirtaki::rendezvous {
+
+namespace asio = boost::asio;
+using asio::ip::tcp;
+
+namespace {
+
+constexpr auto kWarningPause = std::chrono::seconds(10);
+constexpr auto kAcceptPause = std::chrono::milliseconds(100);
+
+}  // namespace
+
+// One connection that has not proved the secret yet.
+class Gate::Visitor : public std::enable_shared_from_this<Visitor> {
+ public:
+  Visitor(Gate& gate, tcp::socket socket, std::string address)
+      : gate_(&gate),
+        address_(std::move(address)),
+        socket_(std::move(socket)),
+        handshake_(Handshake::acceptor(gate.options_.secret, gate.options_.purpose)) {}
+
+  void start() {
+    deadline_ = gate_->loop_.after(gate_->options_.handshake_timeout, [self = shared_from_this()] {
+      if (self->gate_ != nullptr) {
+        self->gate_->refuse(*self, "no proof of the secret in time");
+      }
+    });
+    read();
+  }
+  // The gate forgets this visitor; handlers in flight then do nothing.
+  void detach() {
+    gate_->loop_.cancel(deadline_);
+    gate_ = nullptr;
+  }
+  void close() {
+    boost::system::error_code ignored;
+    socket_.close(ignored);
+  }
+  const std::string& address() const { return address_; }
+
+  Visitors::iterator place;
+
+ private:
+  void read() {
+    socket_.async_read_some(asio::buffer(buffer_),
+                            [self = shared_from_this()](const boost::system::error_code& error, std::size_t size) {
+                              if (self->gate_ != nullptr) {
+                                self->on_read(error, size);
+                              }
+                            });
+  }
+
+  void on_read(const boost::system::error_code& error, std::size_t size) {
+    if (error) {
+      gate_->refuse(*this, "it went away during the handshake");
+      return;
+    }
+    const ConstBytes received = ConstBytes(buffer_).first(size);
+    const auto used = handshake_.feed(received);
+    if (!send_output() || !used) {
+      gate_->refuse(*this, used ? "it does not read" : std::string(used.status().text()));
+      return;
+    }
+    if (!handshake_.done()) {
+      read();
+      return;
+    }
+    Gate& gate = *gate_;
+    const auto self = shared_from_this();
+    const ConstBytes rest = received.subspan(*used);
+    gate.leave(*this);
+    gate.handler_.on_guest(
+        {std::move(socket_), address_, handshake_.peer_hello(), std::vector<std::byte>(rest.begin(), rest.end())});
+  }
+
+  // The answer is far smaller than any socket buffer, and the first thing written: it goes out whole or not at all.
+  bool send_output() {
+    const auto output = handshake_.take_output();
+    if (output.empty()) {
+      return true;
+    }
+    boost::system::error_code error;
+    return socket_.write_some(asio::buffer(output.data(), output.size()), error) == output.size();
+  }
+
+  Gate* gate_;
+  std::string address_;
+  tcp::socket socket_;
+  Handshake handshake_;
+  TimerId deadline_;
+  std::array<std::byte, Handshake::kMaxBytes> buffer_{};
+};
+
+Gate::Gate(AsioLoop& loop, GateOptions options, GateHandler& handler)
+    : loop_(loop),
+      options_(std::move(options)),
+      handler_(handler),
+      acceptor_(io_context_of(loop)),
+      self_(std::make_shared<Gate*>(this)) {}
+
+Gate::~Gate() {
+  *self_ = nullptr;
+  loop_.cancel(accept_pause_);
+  for (const auto& visitor : visitors_) {
+    visitor->detach();
+    visitor->close();
+  }
+  boost::system::error_code ignored;
+  acceptor_.close(ignored);
+}
+
+Result<std::unique_ptr<Gate>> Gate::open(AsioLoop& loop, GateOptions options, GateHandler& handler) {
+  if (!options.secret.is_set()) {
+    return invalid_argument("a server needs the job's secret; none is set");
+  }
+  std::unique_ptr<Gate> gate(new Gate(loop, std::move(options), handler));
+  Status status;
+  const bool ran = loop.run_sync([&] {
+    status = gate->listen();
+    if (status) {
+      gate->start();
+    } else {
+      gate.reset();
+    }
+  });
+  if (!ran) {
+    return Status(Code::kShutdown, "the loop has been stopped");
+  }
+  SRT_TRY(status);
+  return gate;
+}
+
+Status Gate::try_port(const addrinfo& address, std::uint16_t port) {
+  UniqueFd fd(::socket(address.ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_TCP));
+  if (!fd.is_open()) {
+    return unavailable("cannot make a socket: " + errno_text(errno));
+  }
+  const int on = 1;
+  const int off = 0;
+  ::setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+  if (address.ai_family == AF_INET6) {
+    ::setsockopt(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off));
+    reinterpret_cast<sockaddr_in6*>(address.ai_addr)->sin6_port = htons(port);
+  } else {
+    reinterpret_cast<sockaddr_in*>(address.ai_addr)->sin_port = htons(port);
+  }
+  if (::bind(fd.get(), address.ai_addr, address.ai_addrlen) != 0 || ::listen(fd.get(), SOMAXCONN) != 0) {
+    return unavailable(errno_text(errno));
+  }
+  port_ = local_address_of(fd.get()).port();
+  acceptor_.assign(address.ai_family == AF_INET6 ? tcp::v6() : tcp::v4(), fd.release());
+  return {};
+}
+
+Status Gate::listen() {
+  int error = 0;
+  const AddrInfo address = look_up({options_.bind_address, 0}, AI_NUMERICHOST | AI_PASSIVE, error);
+  if (address == nullptr) {
+    return invalid_argument("cannot listen on '" + options_.bind_address +
+                            "': not an IP address; fix: use an address of this host, 0.0.0.0 or ::");
+  }
+  const int first = options_.port_first;
+  const int last = first == 0 ? 0 : std::max<int>(first, options_.port_last);
+  Status status;
+  for (int port = first; port <= last; ++port) {
+    status = try_port(*address, static_cast<std::uint16_t>(port));
+    if (status) {
+      return status;
+    }
+  }
+  const std::string where = first == 0      ? "any port"
+                            : first == last ? "port " + std::to_string(first)
+                                            : "any port from " + std::to_string(first) + " to " + std::to_string(last);
+  return unavailable("cannot listen on " + where + " of " + options_.bind_address + ": " + std::string(status.text()) +
+                     "; fix: end the process that holds it, or choose another port (0: any free one) or address");
+}
+
+void Gate::start() {
+  acceptor_.native_non_blocking(true);
+  wait_for_visitors();
+}
+
+void Gate::wait_for_visitors() {
+  acceptor_.async_wait(tcp::acceptor::wait_read, [self = self_](const boost::system::error_code& error) {
+    if (!error && *self != nullptr) {
+      (*self)->accept_all();
+    }
+  });
+}
+
+void Gate::accept_all() {
+  const auto self = self_;
+  while (*self != nullptr) {
+    // Close-on-exec from the start: the launcher starts processes meanwhile.
+    const int fd = ::accept4(acceptor_.native_handle(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    if (fd >= 0) {
+      admit(fd);
+      continue;
+    }
+    if (errno == EINTR || errno == ECONNABORTED) {
+      continue;
+    }
+    if (errno == EAGAIN || errno == EWOULDBLOCK) {
+      wait_for_visitors();
+      return;
+    }
+    // Out of descriptors or memory: the connection stays in the queue, and waiting for it would spin.
+    handler_.on_gate_warning("cannot accept connections for the moment: " + errno_text(errno));
+    accept_pause_ = loop_.after(kAcceptPause, [this] { wait_for_visitors(); });
+    return;
+  }
+}
+
+void Gate::admit(int fd) {
+  UniqueFd owned(fd);
+  const SocketAddress address = remote_address_of(fd);
+  tcp::socket socket(io_context_of(loop_));
+  boost::system::error_code error;
+  socket.assign(local_address_of(fd).family() == AF_INET6 ? tcp::v6() : tcp::v4(), fd, error);
+  if (error) {
+    return;
+  }
+  owned.release();
+  socket.non_blocking(true, error);
+  if (visitors_.size() >= static_cast<std::size_t>(std::max(1, options_.max_visitors))) {
+    refuse(*visitors_.front(), "too many connections that prove nothing");
+  }
+  auto visitor = std::make_shared<Visitor>(*this, std::move(socket), address.text());
+  visitor->place = visitors_.insert(visitors_.end(), visitor);
+  visitor->start();
+}
+
+void Gate::leave(Visitor& visitor) {
+  visitor.detach();
+  visitors_.erase(visitor.place);
+}
+
+void Gate::refuse(Visitor& visitor, const std::string& reason) {
+  const auto self = visitor.shared_from_this();
+  leave(visitor);
+  visitor.close();
+  count_stranger(visitor.address(), reason);
+}
+
+void Gate::count_stranger(const std::string& address, const std::string& reason) {
+  const std::uint64_t count = strangers_.fetch_add(1, std::memory_order_relaxed) + 1;
+  const TimePoint now = loop_.now();
+  if (told_ != 0 && now - last_told_ < kWarningPause) {
+    return;
+  }
+  const std::uint64_t fresh = count - std::exchange(told_, count);
+  last_told_ = now;
+  std::string line = "refused a connection from " + address + ": " + reason;
+  if (fresh > 1) {
+    line += " (and " + std::to_string(fresh - 1) + " more since the last such line)";
+  }
+  handler_.on_gate_warning(line);
+}
+
+}  // namespace sirtaki::rendezvous

@@ -1,0 +1,87 @@
+// Gate: the listening socket of a job. Lets in who proves the job's secret in time, drops everybody else.
+//
+// Owned by: Server. Everything but open() and strangers() belongs to the loop's thread, the destructor too.
+// Strangers cost a bounded amount: at most `max_visitors` connections that have not proved themselves, each with a
+// fixed small buffer and one deadline; beyond that the oldest goes. They get no answer that tells them anything.
+#pragma once
+
+#include <netdb.h>
+
+#include <atomic>
+#include <boost/asio/ip/tcp.hpp>
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/rendezvous/asio_loop.h"
+#include "runtime/rendezvous/handshake.h"
+#include "runtime/rendezvous/secret.h"
+
+namespace sirtaki::rendezvous {
+
+struct GateOptions {
+  std::string bind_address;      // an IP address
+  std::uint16_t port_first = 0;  // 0: any free port; else the first free one in [port_first, port_last]
+  std::uint16_t port_last = 0;
+  Secret secret;
+  Purpose purpose = Purpose::kControl;
+  Duration handshake_timeout = std::chrono::seconds(5);
+  int max_visitors = 64;
+};
+
+// Somebody who has proved the secret.
+struct Guest {
+  boost::asio::ip::tcp::socket socket;
+  std::string address;               // "10.0.0.3:4000", for messages
+  std::vector<std::byte> hello;      // of the handshake
+  std::vector<std::byte> following;  // bytes received behind the handshake
+};
+
+class GateHandler {
+ public:
+  virtual ~GateHandler() = default;
+  virtual void on_guest(Guest guest) = 0;
+  // A line for the log about refused connections; the first at once, then at most one every ten seconds.
+  virtual void on_gate_warning(const std::string& line) = 0;
+};
+
+class Gate {
+ public:
+  // Listens; the first connection is accepted after the loop has come round. `handler` outlives the gate.
+  static Result<std::unique_ptr<Gate>> open(AsioLoop& loop, GateOptions options, GateHandler& handler);
+  ~Gate();
+
+  std::uint16_t port() const { return port_; }
+  std::uint64_t strangers() const { return strangers_.load(std::memory_order_relaxed); }  // any thread
+
+ private:
+  class Visitor;
+  using Visitors = std::list<std::shared_ptr<Visitor>>;
+
+  Gate(AsioLoop& loop, GateOptions options, GateHandler& handler);
+  Status listen();
+  Status try_port(const addrinfo& address, std::uint16_t port);
+  void start();
+  void wait_for_visitors();
+  void accept_all();
+  void admit(int fd);
+  void leave(Visitor& visitor);
+  void refuse(Visitor& visitor, const std::string& reason);
+  void count_stranger(const std::string& address, const std::string& reason);
+
+  AsioLoop& loop_;
+  const GateOptions options_;
+  GateHandler& handler_;
+  std::uint16_t port_ = 0;
+  boost::asio::ip::tcp::acceptor acceptor_;
+  TimerId accept_pause_;
+  Visitors visitors_;  // oldest first
+  std::atomic<std::uint64_t> strangers_{0};
+  std::uint64_t told_ = 0;
+  TimePoint last_told_;
+  std::shared_ptr<Gate*> self_;  // emptied by the destructor; what handlers in flight look at
+};
+
+}  // namespace sirtaki::rendezvous

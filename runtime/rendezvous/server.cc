@@ -1,0 +1,290 @@
+#include "runtime/rendezvous/server.h"
+
+#include <algorithm>
+
+#include "runtime/base/check.h"
+#include "runtime/base/wire.h"
+#include "runtime/rendezvous/asio_context.h"
+#include "runtime/rendezvous/server_impl.h"
+#include "runtime/rendezvous/sockets.h"
+
+namespace sirtaki::rendezvous {
+
+namespace {
+
+// Round trips right after the connection, so that the clock offset is good before the first heartbeat interval ends.
+constexpr std::size_t kFirstPings = 4;
+// The socket of a process that has ended is closed, and what it said last is read before this has passed; if it is
+// still open, a child of that process holds it.
+constexpr Duration kExitDrain = std::chrono::milliseconds(20);
+
+std::string seconds_text(Duration duration) {
+  const auto tenths = std::chrono::duration_cast<std::chrono::milliseconds>(duration).count() / 100;
+  return std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) + " s";
+}
+
+}  // namespace
+
+void Peer::on_frame(const Frame& frame) {
+  server.on_frame(*this, frame);
+}
+
+void Peer::on_end(const Status& cause) {
+  server.on_end(*this, cause);
+}
+
+std::string Peer::text() const {
+  return state == State::kGuest ? "a connection from " + address : rank_text(rank, hostname, pid);
+}
+
+Result<std::unique_ptr<Server>> Server::start(AsioLoop& loop, ServerOptions options, ServerHandler& handler) {
+  if (options.size < 1) {
+    return invalid_argument("a job has at least one rank, not " + std::to_string(options.size));
+  }
+  if (options.heartbeat_interval <= Duration::zero() || options.heartbeat_timeout <= options.heartbeat_interval) {
+    return invalid_argument("the heartbeat timeout must be longer than the heartbeat interval, and both above zero");
+  }
+  options.heartbeat_timeout = std::min(options.heartbeat_timeout, kLongestTimeout);
+  options.join_timeout = std::min(options.join_timeout, kLongestTimeout);
+  auto server = std::make_unique<ServerImpl>(loop, std::move(options), handler);
+  SRT_TRY(server->open());
+  return std::unique_ptr<Server>(std::move(server));
+}
+
+ServerImpl::ServerImpl(AsioLoop& loop, ServerOptions options, ServerHandler& handler)
+    : loop_(loop),
+      options_(std::move(options)),
+      handler_(handler),
+      members_(static_cast<std::size_t>(options_.size)),
+      round_(options_.size),
+      waiting_(static_cast<std::size_t>(options_.size)) {}
+
+Status ServerImpl::open() {
+  GateOptions gate;
+  gate.bind_address = options_.bind_address;
+  gate.port_first = options_.port_first;
+  gate.port_last = options_.port_last;
+  gate.secret = options_.secret;
+  gate.handshake_timeout = options_.handshake_timeout;
+  gate.max_visitors = options_.max_unauthenticated + options_.size;
+  SRT_ASSIGN(gate_, Gate::open(loop_, std::move(gate), *this));
+  return {};
+}
+
+ServerImpl::~ServerImpl() {
+  auto close_all = [this] {
+    loop_.cancel(tick_);
+    loop_.cancel(join_timer_);
+    for (const auto& [key, peer] : peers_) {
+      loop_.cancel(peer->verdict);
+      peer->link->close();
+    }
+    peers_.clear();
+    gate_.reset();
+  };
+  if (!loop_.run_sync(close_all)) {
+    close_all();  // the loop has been stopped: everything of it belongs to this thread now
+  }
+}
+
+Peer* ServerImpl::find(Rank rank) const {
+  if (rank < 0 || rank >= options_.size) {
+    return nullptr;
+  }
+  const auto at = static_cast<std::size_t>(rank);
+  return members_[at] != nullptr ? members_[at] : waiting_[at];
+}
+
+void ServerImpl::send(Rank to, ConstBytes message) {
+  SRT_IN_LOOP(loop_);
+  SRT_CHECK(to >= 0 && to < options_.size);
+  if (Peer* peer = members_[static_cast<std::size_t>(to)]; peer != nullptr) {
+    peer->link->send(FrameType::kMessage, message);
+  }
+}
+
+Duration ServerImpl::clock_offset(Rank rank) const {
+  SRT_IN_LOOP(loop_);
+  SRT_CHECK(rank >= 0 && rank < options_.size);
+  const Peer* peer = members_[static_cast<std::size_t>(rank)];
+  return peer == nullptr ? Duration::zero() : peer->clock.offset();
+}
+
+void ServerImpl::on_guest(Guest guest) {
+  set_control_options(guest.socket.native_handle(), options_.heartbeat_timeout);
+  auto owned = std::make_unique<Peer>(*this, std::move(guest.address));
+  Peer& peer = *owned;
+  peer.link = std::make_shared<Link>(loop_, std::move(guest.socket), peer);
+  const bool first = peers_.empty();
+  peers_.emplace(&peer, std::move(owned));
+  if (first) {
+    arm_tick(loop_.now() + options_.heartbeat_interval);
+  }
+  const auto link = peer.link;
+  ping(peer);
+  link->start(guest.following);
+}
+
+void ServerImpl::on_gate_warning(const std::string& line) {
+  handler_.on_warning(line);
+}
+
+void ServerImpl::on_frame(Peer& peer, const Frame& frame) {
+  switch (frame.type) {
+    case FrameType::kJoin:
+      return on_join(peer, frame.payload);
+    case FrameType::kMessage:
+      if (peer.state == Peer::State::kMember) {
+        return handler_.on_message(peer.rank, frame.payload);
+      }
+      break;
+    case FrameType::kLeave:
+      return on_leave(peer);
+    case FrameType::kPong:
+      return on_pong(peer, frame.payload);
+    default:
+      break;
+  }
+  broke_protocol(peer, "a frame of type " + std::to_string(static_cast<int>(frame.type)) + " came out of turn");
+}
+
+void ServerImpl::ping(Peer& peer) {
+  const std::int64_t now = loop_.now().time_since_epoch().count();
+  peer.link->send(FrameType::kPing, std::as_bytes(std::span(&now, 1)));
+}
+
+void ServerImpl::on_pong(Peer& peer, ConstBytes payload) {
+  WireReader in(payload);
+  const TimePoint sent{Duration(in.get<std::int64_t>())};
+  const TimePoint theirs{Duration(in.get<std::int64_t>())};
+  if (!in.finish("a heartbeat")) {
+    return broke_protocol(peer, "its heartbeat is cut short");
+  }
+  peer.clock.add(sent, loop_.now(), theirs);
+  if (peer.clock.samples() < kFirstPings) {
+    ping(peer);
+  }
+}
+
+void ServerImpl::arm_tick(TimePoint next) {
+  tick_due_ = next;
+  tick_ = loop_.after(next - loop_.now(), [this] { on_tick(); });
+}
+
+void ServerImpl::on_tick() {
+  const TimePoint now = loop_.now();
+  // When this thread itself was late (stopped process, suspended host), what the others sent may still be unread.
+  const bool late = now - tick_due_ > options_.heartbeat_interval;
+  TimePoint next = now + options_.heartbeat_interval;
+  std::vector<Peer*> silent;
+  for (const auto& [peer, owned] : peers_) {
+    if (peer->ended) {
+      continue;
+    }
+    const TimePoint expires = peer->link->last_received() + options_.heartbeat_timeout;
+    if (expires <= now && !late) {
+      silent.push_back(peer);
+      continue;
+    }
+    ping(*peer);
+    next = expires > now ? std::min(next, expires) : next;
+  }
+  for (Peer* peer : silent) {
+    // A verdict runs handlers, and those may end other peers.
+    if (peers_.count(peer) != 0 && !peer->ended) {
+      on_silence(*peer, now - peer->link->last_received());
+    }
+  }
+  if (!peers_.empty()) {
+    arm_tick(next);
+  }
+}
+
+void ServerImpl::on_silence(Peer& peer, Duration silent) {
+  const Status cause(
+      Code::kPeerLost,
+      peer.text() + " has been silent for " + seconds_text(silent) + " (stopped, swapping, or its host is unreachable)",
+      {peer.rank, ""});
+  conclude(peer, cause);
+}
+
+void ServerImpl::broke_protocol(Peer& peer, const std::string& what) {
+  const Status cause(Code::kCorrupt, peer.text() + " broke the protocol: " + what, {peer.rank, ""});
+  handler_.on_warning(std::string(cause.text()));
+  conclude(peer, cause);
+}
+
+void ServerImpl::on_end(Peer& peer, const Status& cause) {
+  if (peer.state == Peer::State::kGuest) {
+    return conclude(peer, cause);
+  }
+  const auto exit = exits_.find(peer.rank);
+  if (exit != exits_.end()) {
+    return conclude(peer, {Code::kPeerLost, peer.text() + " ended: " + exit->second, {peer.rank, ""}});
+  }
+  const Status plain(
+      cause.code(),
+      peer.text() + " ended without leaving: " + std::string(cause.text()) + "; its own output may say why",
+      {peer.rank, ""});
+  if (options_.exit_report_wait <= Duration::zero()) {
+    return conclude(peer, plain);
+  }
+  peer.ended = true;
+  peer.verdict = loop_.after(options_.exit_report_wait, [this, &peer, plain] { conclude(peer, plain); });
+}
+
+void ServerImpl::report_exit(Rank rank, const std::string& what) {
+  SRT_IN_LOOP(loop_);
+  if (rank < 0 || rank >= options_.size) {
+    return;
+  }
+  exits_[rank] = what;
+  Peer* peer = find(rank);
+  if (peer == nullptr) {
+    if (!round_.is_empty() && !in_epoch_) {
+      fail_round(exited_rank());
+    }
+    return;
+  }
+  const Status cause(Code::kPeerLost, peer->text() + " ended: " + what, {rank, ""});
+  if (peer->ended) {
+    return conclude(*peer, cause);
+  }
+  loop_.cancel(peer->verdict);
+  peer->verdict = loop_.after(kExitDrain, [this, peer, cause] { conclude(*peer, cause); });
+}
+
+// The one way a connection without a leave ends.
+void ServerImpl::conclude(Peer& peer, const Status& cause) {
+  const Peer::State before = peer.state;
+  const Rank rank = peer.rank;
+  peer.link->send(FrameType::kLost, encode_lost(rank, cause));  // reaches it if it is still there, or wakes up in time
+  forget(peer);
+  if (before == Peer::State::kMember) {
+    member_lost(rank, cause);
+  } else if (before == Peer::State::kWaiting) {
+    fail_round(cause);
+    told(rank);
+  }
+}
+
+// Takes the peer out of all tables and frees it once the call stack that may still hold it has unwound.
+void ServerImpl::forget(Peer& peer) {
+  loop_.cancel(peer.verdict);
+  peer.link->finish();
+  if (peer.state == Peer::State::kMember) {
+    members_[static_cast<std::size_t>(peer.rank)] = nullptr;
+    --alive_;
+  } else if (peer.state == Peer::State::kWaiting) {
+    waiting_[static_cast<std::size_t>(peer.rank)] = nullptr;
+    round_.remove(peer.rank);
+  }
+  peer.state = Peer::State::kGone;
+  auto node = peers_.extract(&peer);
+  loop_.post([dead = std::move(node.mapped())] {});
+  if (peers_.empty()) {
+    loop_.cancel(tick_);
+  }
+}
+
+}  // namespace sirtaki::rendezvous

@@ -1,0 +1,112 @@
+// ServerImpl: the Server's state; split over server.cc (connections, heartbeats, loss) and server_epochs.cc (joining,
+// epochs). Everything but the constructor belongs to the loop's thread.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "runtime/rendezvous/clock_filter.h"
+#include "runtime/rendezvous/gate.h"
+#include "runtime/rendezvous/join_round.h"
+#include "runtime/rendezvous/link.h"
+#include "runtime/rendezvous/server.h"
+
+namespace sirtaki::rendezvous {
+
+class ServerImpl;
+
+// One authenticated connection.
+struct Peer final : LinkHandler {
+  enum class State { kGuest, kWaiting, kMember, kGone };
+
+  Peer(ServerImpl& owner, std::string from) : server(owner), address(std::move(from)) {}
+  void on_frame(const Frame& frame) override;
+  void on_end(const Status& cause) override;
+  std::string text() const;  // "rank 3 (host node-b, process 4711)"
+
+  ServerImpl& server;
+  std::string address;
+  std::shared_ptr<Link> link;
+  State state = State::kGuest;
+  Rank rank = -1;
+  std::string hostname;
+  std::int64_t pid = 0;
+  ClockFilter clock;
+  bool ended = false;  // the connection is over, the verdict waits for report_exit()
+  TimerId verdict;
+};
+
+class ServerImpl final : public Server, public GateHandler {
+ public:
+  ServerImpl(AsioLoop& loop, ServerOptions options, ServerHandler& handler);
+  ~ServerImpl() override;
+  Status open();
+
+  std::uint16_t port() const override { return gate_->port(); }
+  void send(Rank to, ConstBytes message) override;
+  void report_exit(Rank rank, const std::string& what) override;
+  Duration clock_offset(Rank rank) const override;
+  std::uint64_t strangers() const override { return gate_->strangers(); }
+
+  void on_guest(Guest guest) override;
+  void on_gate_warning(const std::string& line) override;
+  void on_frame(Peer& peer, const Frame& frame);
+  void on_end(Peer& peer, const Status& cause);
+
+ private:
+  using Peers = std::map<Peer*, std::unique_ptr<Peer>>;
+
+  // server.cc
+  void on_pong(Peer& peer, ConstBytes payload);
+  void ping(Peer& peer);
+  void on_tick();
+  void arm_tick(TimePoint next);
+  void on_silence(Peer& peer, Duration silent);
+  void broke_protocol(Peer& peer, const std::string& what);
+  void conclude(Peer& peer, const Status& cause);
+  void forget(Peer& peer);
+  Peer* find(Rank rank) const;
+
+  // server_epochs.cc
+  void on_join(Peer& peer, ConstBytes payload);
+  void on_leave(Peer& peer);
+  bool gets_old_verdict(Peer& peer);
+  void told(Rank rank);
+  Status exited_rank() const;
+  void try_form();
+  void fail_round(const Status& why);
+  void reject(Peer& peer, const Status& why);
+  void on_join_timeout();
+  void arm_join_timer();
+  void member_lost(Rank rank, const Status& cause);
+  void member_left(Rank rank);
+  void broadcast(FrameType type, ConstBytes payload);
+  void end_epoch_if_empty();
+
+  AsioLoop& loop_;
+  const ServerOptions options_;
+  ServerHandler& handler_;
+  std::unique_ptr<Gate> gate_;
+  Peers peers_;
+  TimerId tick_;
+  TimePoint tick_due_;
+
+  Epoch epoch_;
+  std::vector<Peer*> members_;  // by rank; null: gone
+  int alive_ = 0;               // members that are not gone
+  bool in_epoch_ = false;
+
+  JoinRound round_;
+  std::vector<Peer*> waiting_;  // by rank; null: not there
+  TimerId join_timer_;
+  TimePoint join_deadline_;
+  std::map<Rank, std::string> exits_;  // reported, and not joined again since
+  Status old_verdict_;                 // of the attempt that failed last
+  std::set<Rank> told_;                // ranks that have got old_verdict_
+  TimePoint old_verdict_ends_;
+};
+
+}  // namespace sirtaki::rendezvous
