@@ -1,0 +1,93 @@
+#include "launcher/cli.h"
+
+#include <gtest/gtest.h>
+
+namespace sirtaki::launcher {
+namespace {
+
+using Words = std::vector<std::string>;
+
+RunOptions parsed(const Words& words) {
+  auto line = parse_command_line(words);
+  EXPECT_TRUE(line) << line.status().to_string();
+  return line ? line->run : RunOptions{};
+}
+
+std::string refused(const Words& words) {
+  const auto line = parse_command_line(words);
+  EXPECT_FALSE(line);
+  return std::string(line.status().text());
+}
+
+TEST(CommandLine, TakesNpInItsOldSpelling) {
+  EXPECT_EQ(parsed({"-np", "4", "python"}).np, 4);
+  EXPECT_EQ(parsed({"-np=4", "python"}).np, 4);
+  EXPECT_EQ(parsed({"-n", "4", "python"}).np, 4);
+  EXPECT_EQ(parsed({"-H", "a:2", "-np", "2", "python"}).np, 2);
+  EXPECT_EQ(parsed({"-H", "a:2", "python"}).np, std::nullopt);
+}
+
+TEST(CommandLine, LeavesTheUsersCommandAlone) {
+  const RunOptions run = parsed({"-np", "2", "mpirun", "-np", "3", "--verbose", "-H", "x", "--check"});
+  EXPECT_EQ(run.command, (Words{"mpirun", "-np", "3", "--verbose", "-H", "x", "--check"}));
+  EXPECT_FALSE(run.verbose);
+  EXPECT_FALSE(run.check);
+  EXPECT_EQ(parsed({"-np", "2", "--", "-odd", "--np"}).command, (Words{"-odd", "--np"}));
+  EXPECT_EQ(parsed({"-np", "2", "a", "--", "b"}).command, (Words{"a", "--", "b"}));
+}
+
+TEST(CommandLine, TakesValuesThatBeginWithADash) {
+  const RunOptions run = parsed({"-np", "1", "--ssh-options", "-o Port=3 -i 'a b'", "cmd"});
+  EXPECT_EQ(run.ssh.extra, (Words{"-o", "Port=3", "-i", "a b"}));
+  EXPECT_EQ(run.command, (Words{"cmd"}));
+}
+
+TEST(CommandLine, CollectsRepeatedVariables) {
+  EXPECT_EQ(parsed({"-np", "1", "-x", "A=1", "-x", "B", "cmd", "-x"}).env, (Words{"A=1", "B"}));
+}
+
+TEST(CommandLine, HandsOptionsOfTheRuntimeOn) {
+  const RunOptions run = parsed({"-np", "1", "--compression", "fp16", "--control-heartbeat-timeout=3s", "cmd"});
+  EXPECT_NE(run.option_lines.find("compression.codec = \"fp16\""), std::string::npos) << run.option_lines;
+  EXPECT_NE(run.option_lines.find("control.heartbeat_timeout = \"3s\""), std::string::npos) << run.option_lines;
+  EXPECT_NE(parsed({"-np", "1", "--port-range", "41000-41100", "cmd"}).option_lines.find("job.port_range"),
+            std::string::npos);
+}
+
+TEST(CommandLine, NamesTheNearestOption) {
+  EXPECT_NE(refused({"-np", "1", "--compresion", "fp16", "cmd"}).find("did you mean --compression"), std::string::npos);
+  EXPECT_NE(refused({"-np", "1", "--output-dirs=x", "cmd"}).find("did you mean --output-dir"), std::string::npos);
+}
+
+TEST(CommandLine, RefusesWhatItCannotUse) {
+  refused({});
+  refused({"-np", "2"});
+  refused({"-np", "two", "cmd"});
+  refused({"-np"});
+  refused({"-np", "1", "--ssh-port", "70000", "cmd"});
+  refused({"-np", "1", "-H", "a", "--hostfile", "b", "cmd"});
+  refused({"-np", "1", "--start-timeout", "soon", "cmd"});
+  refused({"-np", "1", "--ssh-options", "'open", "cmd"});
+}
+
+TEST(CommandLine, DoesNotOfferWhatTheLauncherSaysItself) {
+  refused({"-np", "1", "--job-rank", "3", "cmd"});
+  refused({"-np", "1", "--job-secret-fd", "3", "cmd"});
+}
+
+TEST(CommandLine, HelpTeaches) {
+  const auto line = parse_command_line({"--help"});
+  ASSERT_TRUE(line);
+  ASSERT_TRUE(line->print);
+  for (const char* part : {"-np N", "Examples:", "--hostfile", "--compression", "--check", "Output:"}) {
+    EXPECT_NE(line->print->find(part), std::string::npos) << part;
+  }
+}
+
+TEST(CommandLine, KeepsTheFailureGraceInsideTheFiveSeconds) {
+  EXPECT_EQ(parsed({"-np", "1", "--failure-grace", "1h", "cmd"}).failure_grace, std::chrono::seconds(3));
+  EXPECT_EQ(parsed({"-np", "1", "--failure-grace", "0s", "cmd"}).failure_grace, Duration::zero());
+}
+
+}  // namespace
+}  // namespace sirtaki::launcher

@@ -1,0 +1,35 @@
+#include "launcher/environment.h"
+
+#include <gtest/gtest.h>
+
+namespace sirtaki::launcher {
+namespace {
+
+TEST(Environment, PassesTheUsersVariablesAndKeepsTheMachinesOwn) {
+  const Environment here = {{"PATH", "/bin"},
+                            {"PYTHONPATH", "/x"},
+                            {"HOME", "/root"},
+                            {"SSH_AUTH_SOCK", "s"},
+                            {"DISPLAY", ":0"},
+                            {"SIRTAKI_JOB_RANK", "3"},
+                            {"SIRTAKI_LOG_LEVEL", "debug"}};
+  const auto passed = variables_for_ranks(here, {});
+  ASSERT_TRUE(passed);
+  EXPECT_EQ(*passed, (Variables{{"PATH", "/bin"}, {"PYTHONPATH", "/x"}, {"SIRTAKI_LOG_LEVEL", "debug"}}));
+}
+
+TEST(Environment, WhatIsAskedForAlwaysGoes) {
+  const auto passed = variables_for_ranks({{"HOME", "/root"}, {"A", "1"}}, {"HOME", "A=2", "B="});
+  ASSERT_TRUE(passed);
+  EXPECT_EQ(*passed, (Variables{{"A", "2"}, {"B", ""}, {"HOME", "/root"}}));
+}
+
+TEST(Environment, NamesAVariableThatIsNotSet) {
+  const auto passed = variables_for_ranks({}, {"NOPE"});
+  ASSERT_FALSE(passed);
+  EXPECT_NE(passed.status().text().find("NOPE"), std::string_view::npos);
+  EXPECT_FALSE(variables_for_ranks({}, {"=x"}));
+}
+
+}  // namespace
+}  // namespace sirtaki::launcher
