@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import secrets
 import select
 import signal
 import socket
@@ -128,11 +127,6 @@ class Group:
             "MASTER_PORT": str(free_port()),
             "WORLD_SIZE": str(self.size),
         }
-        if "sirtaki" in self.systems:
-            path = Path(self._folder.name) / "secret"
-            path.touch(mode=0o600)
-            path.write_text(secrets.token_hex(32))
-            shared["SIRTAKI_SECRET_FILE"] = str(path)
         if "horovod" in self.systems:
             shared |= self._start_horovod_server(interface)
         return shared

@@ -17,7 +17,7 @@ from typing import Any
 from benchmarks.group import Group
 from benchmarks.proc import wakeups_per_second
 from benchmarks.results import Row, make_row
-from benchmarks.rig import LOOPBACK, Options, finish, parse, say
+from benchmarks.rig import LOOPBACK, Options, finish, parse, run, say
 from benchmarks.shapes import equal_layers
 from benchmarks.statistics import estimate
 
@@ -141,4 +141,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run(main))

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import netns, netns_check
-from benchmarks.group import Group
+from benchmarks.group import Group, GroupError
 from benchmarks.results import RESULTS, Row, Store, load_warning, table
 
 PAIRS = 30
@@ -45,9 +45,11 @@ class Plan:
         """Iterations of a block when one takes `seconds`."""
         return max(1, min(2000, round(self.block_seconds / max(seconds, 1e-9))))
 
-    def count(self, pair_seconds: float) -> int:
-        """Pairs that fit into the budget."""
-        return max(min(self.min_pairs, self.pairs), min(self.pairs, int(self.budget_seconds / max(pair_seconds, 1e-9))))
+    def goes_on(self, done: int, seconds: float) -> bool:
+        """Whether another pair is due after `done` of them took `seconds`."""
+        if done < min(self.min_pairs, self.pairs):
+            return True
+        return done < self.pairs and seconds * (done + 1) / done <= self.budget_seconds
 
 
 def turn_order(names: Sequence[str], turn: int) -> list[str]:
@@ -76,13 +78,15 @@ def interleave(contenders: Sequence[Contender], what: str, plan: Plan, **argumen
         return seconds
 
     first = run(names, dict.fromkeys(names, 1))
-    first = run(names, {name: plan.iterations(2 * first[name]) for name in names})
+    if min(first.values()) < plan.block_seconds:
+        first = run(names, {name: plan.iterations(2 * first[name]) for name in names})
     iterations = {name: plan.iterations(first[name]) for name in names}
-    pair_seconds = sum(first[name] * (iterations[name] + 1) for name in names)
     samples: dict[str, list[float]] = {name: [] for name in names}
-    for turn in range(plan.count(pair_seconds)):
+    turn, begin = 0, time.monotonic()
+    while plan.goes_on(turn, time.monotonic() - begin):
         for name, seconds in run(turn_order(names, turn), iterations).items():
             samples[name].append(seconds)
+        turn += 1
     return samples
 
 
@@ -218,6 +222,19 @@ _BEGIN = time.monotonic()
 def say(text: str) -> None:
     """A line of progress."""
     print(f"[{time.monotonic() - _BEGIN:6.1f} s] {text}", file=sys.stderr, flush=True)
+
+
+def run(main: Callable[[], int]) -> int:
+    """Runs a benchmark; errors and Ctrl-C end it in order, with namespaces and workers gone."""
+    try:
+        with netns.unwinding_on_signals():
+            return main()
+    except (GroupError, netns.NetnsError) as error:
+        say(f"ended by an error; what is finished is kept, --resume goes on\n{error}")
+        return 1
+    except KeyboardInterrupt:
+        say("interrupted; what is finished is kept, --resume goes on")
+        return 130
 
 
 def finish(store: Store, rows: Sequence[Row], plot: Callable[[Path, Sequence[Row]], Path | None]) -> int:

@@ -30,6 +30,7 @@ from benchmarks.rig import (
     interleave,
     network,
     parse,
+    run,
     say,
     wire_bound,
 )
@@ -218,4 +219,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run(main))

@@ -71,9 +71,11 @@ def test_blocks_and_pairs_follow_from_time() -> None:
     plan = rig.Plan(pairs=30, min_pairs=6, block_seconds=0.05, budget_seconds=20)
     assert plan.iterations(0.001) == 50
     assert plan.iterations(4.0) == 1
-    assert plan.count(0.1) == 30
-    assert plan.count(1.0) == 20
-    assert plan.count(9.0) == 6
+    assert plan.goes_on(0, 0.0)
+    assert plan.goes_on(5, 100.0)
+    assert not plan.goes_on(6, 100.0)
+    assert plan.goes_on(6, 10.0)
+    assert not plan.goes_on(30, 3.0)
 
 
 def test_bound_of_an_all_reduce_is_its_bytes_over_the_payload_rate() -> None:
