@@ -85,9 +85,14 @@ void Job::flush_later() {
   flush_timer_.expires_after(kFlushDelay);
   flush_timer_.async_wait([this](const error_code& error) {
     flush_pending_ = false;
-    if (!error) {
+    if (error) {
+      return;
+    }
+    // While the terminal is behind, the rest of a line may be waiting for credit.
+    if (std::all_of(owed_.begin(), owed_.end(), [](std::uint64_t bytes) { return bytes == 0; })) {
       mux_->flush();
     }
+    flush_later();
   });
 }
 

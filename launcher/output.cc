@@ -62,6 +62,7 @@ void OutputMux::feed(Rank rank, Stream stream, std::string_view bytes) {
     const std::size_t end = bytes.find_first_of("\r\n");
     if (end == std::string_view::npos) {
       from.held.append(bytes);
+      from.fresh = true;
       from.after_cr = from.after_cr && from.held.empty();
       break;
     }
@@ -113,14 +114,21 @@ void OutputMux::show_partial(Rank rank, Stream stream, bool everything) {
 }
 
 bool OutputMux::pending() const {
+  const auto to_show = [](const Source& from) {
+    return !from.held.empty() && (from.fresh || utf8_prefix(from.held) > 0);
+  };
   return std::any_of(sources_.begin(), sources_.end(),
-                     [](const auto& pair) { return !pair[0].held.empty() || !pair[1].held.empty(); });
+                     [&](const auto& pair) { return to_show(pair[0]) || to_show(pair[1]); });
 }
 
 void OutputMux::flush() {
   for (std::size_t rank = 0; rank < sources_.size(); ++rank) {
-    show_partial(static_cast<Rank>(rank), Stream::kStdout, false);
-    show_partial(static_cast<Rank>(rank), Stream::kStderr, false);
+    for (const Stream stream : {Stream::kStdout, Stream::kStderr}) {
+      // A line that is still coming in pieces would be torn apart by the next rank's.
+      if (!std::exchange(source(static_cast<Rank>(rank), stream).fresh, false)) {
+        show_partial(static_cast<Rank>(rank), stream, false);
+      }
+    }
   }
 }
 

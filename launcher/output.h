@@ -33,9 +33,9 @@ class OutputMux {
 
   // Whole lines (ended by '\n', '\r' or "\r\n") go out at once; the rest waits for its end or for flush().
   void feed(Rank rank, Stream stream, std::string_view bytes);
-  // There is an unfinished line that has not been shown.
+  // There is an unfinished line for flush() to show, now or the next time.
   bool pending() const;
-  // Shows unfinished lines up to the last whole UTF-8 character.
+  // Shows unfinished lines that have not grown since the last flush(), up to their last whole UTF-8 character.
   void flush();
   // The rank writes no more: shows what is left.
   void finish(Rank rank);
@@ -52,6 +52,7 @@ class OutputMux {
   struct Source {
     std::string held;       // of the current line, not shown yet
     bool shown = false;     // a part of the current line has been shown
+    bool fresh = false;     // `held` has grown since the last flush()
     bool after_cr = false;  // a '\n' now belongs to the '\r' before
   };
   struct Tail {

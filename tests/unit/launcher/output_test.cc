@@ -22,6 +22,11 @@ class Screen {
               both += bytes;
             },
             [] { return std::string("12:00:00.000"); }) {}
+  // As after a moment of silence.
+  void flush() {
+    mux.flush();
+    mux.flush();
+  }
   std::string out, err, both;
   OutputMux mux;
 };
@@ -56,16 +61,27 @@ TEST(OutputMux, WaitsForTheEndOfALine) {
 TEST(OutputMux, ShowsUnfinishedLinesOnFlushAndGoesOnWhereItWas) {
   Screen screen(2);
   screen.mux.feed(0, Stream::kStdout, "loading");
-  screen.mux.flush();
+  screen.flush();
   EXPECT_EQ(screen.out, "[0] loading");
   screen.mux.feed(0, Stream::kStdout, "...done\n");
   EXPECT_EQ(screen.out, "[0] loading...done\n");
 }
 
+TEST(OutputMux, DoesNotTearALineThatIsStillComing) {
+  Screen screen(2);
+  screen.mux.feed(0, Stream::kStdout, "12");
+  screen.mux.flush();
+  screen.mux.feed(0, Stream::kStdout, "34");
+  screen.mux.flush();
+  screen.mux.feed(1, Stream::kStdout, "x\n");
+  screen.mux.feed(0, Stream::kStdout, "56\n");
+  EXPECT_EQ(screen.out, "[1] x\n[0] 123456\n");
+}
+
 TEST(OutputMux, KeepsAnotherRankOffAnUnfinishedLine) {
   Screen screen(2);
   screen.mux.feed(0, Stream::kStdout, "loading");
-  screen.mux.flush();
+  screen.flush();
   screen.mux.feed(1, Stream::kStdout, "x\n");
   screen.mux.feed(0, Stream::kStdout, "...done\n");
   EXPECT_EQ(screen.out, "[0] loading\n[1] x\n[0] ...done\n");
@@ -74,7 +90,7 @@ TEST(OutputMux, KeepsAnotherRankOffAnUnfinishedLine) {
 TEST(OutputMux, OneTerminalKeepsTheStreamsApartToo) {
   Screen screen(1, {.one_terminal = true});
   screen.mux.feed(0, Stream::kStdout, "50%");
-  screen.mux.flush();
+  screen.flush();
   screen.mux.feed(0, Stream::kStderr, "warning\n");
   EXPECT_EQ(screen.both, "[0] 50%\n[0!] warning\n");
 }
@@ -103,7 +119,7 @@ TEST(OutputMux, KeepsEveryByteEvenIfItIsNoText) {
   bytes += '\n';
   for (const char c : bytes) {
     screen.mux.feed(0, Stream::kStdout, std::string_view(&c, 1));
-    screen.mux.flush();
+    screen.flush();
   }
   screen.mux.finish(0);
   EXPECT_EQ(screen.out, bytes);
@@ -112,8 +128,9 @@ TEST(OutputMux, KeepsEveryByteEvenIfItIsNoText) {
 TEST(OutputMux, FlushDoesNotCutACharacter) {
   Screen screen(1);
   screen.mux.feed(0, Stream::kStdout, "gr\xc3");
-  screen.mux.flush();
+  screen.flush();
   EXPECT_EQ(screen.out, "[0] gr");
+  EXPECT_FALSE(screen.mux.pending());
   screen.mux.feed(0, Stream::kStdout, "\xbc\xc3\x9f\n");
   EXPECT_EQ(screen.out, "[0] gr\xc3\xbc\xc3\x9f\n");
 }
