@@ -14,6 +14,7 @@ void ServerImpl::on_join(Peer& peer, ConstBytes payload) {
   peer.rank = request->rank;
   peer.hostname = request->hostname;
   peer.pid = request->pid;
+  exits_.erase(peer.rank);
   if (gets_old_verdict(peer)) {
     return;
   }
@@ -22,7 +23,6 @@ void ServerImpl::on_join(Peer& peer, ConstBytes payload) {
     told(peer.rank);
     return reject(peer, status);
   }
-  exits_.erase(peer.rank);
   const bool first = round_.is_empty();
   round_.add(std::move(*request));
   waiting_[static_cast<std::size_t>(peer.rank)] = &peer;
@@ -42,7 +42,10 @@ bool ServerImpl::gets_old_verdict(Peer& peer) {
   if (old_verdict_.is_ok()) {
     return false;
   }
-  if (loop_.now() >= old_verdict_ends_ || told_.count(peer.rank) != 0) {
+  // A rank that was told, or whose end was the verdict, is here again: somebody has restarted it.
+  const bool restarted =
+      told_.count(peer.rank) != 0 || (old_verdict_.code() == Code::kPeerLost && old_verdict_.blame().rank == peer.rank);
+  if (restarted || loop_.now() >= old_verdict_ends_) {
     old_verdict_ = Status();
     return false;
   }
