@@ -36,7 +36,19 @@ TEST(ConfigToml, SyntaxErrorsNameTheLine) {
   EXPECT_EQ(error_of("a = 1\nb = \n").substr(0, 9), "t.toml:2:");
   EXPECT_EQ(error_of("a = 1\na = 2\n").substr(0, 9), "t.toml:2:");
   EXPECT_EQ(error_of("a = \"open").substr(0, 9), "t.toml:1:");
+  EXPECT_EQ(error_of("[=").substr(0, 9), "t.toml:1:");
   EXPECT_EQ(error_of("\xFF\xFE = 1").substr(0, 7), "t.toml:");
+}
+
+TEST(ConfigToml, LettersBeyondAsciiAreTextAndNowhereElse) {
+  const auto entries = parse_toml("# \xC3\xA9\xEF\xB8\x8F\na = \"\xC3\xA9\xE3\x80\x81\"\n", "t.toml");
+  ASSERT_TRUE(entries) << entries.status().to_string();
+  EXPECT_EQ(entries->at(0).value, "\xC3\xA9\xE3\x80\x81");
+  for (const char* letter : {"\xC3\xA9", "\xD0\xB6", "\xE2\xB1\x9E", "\xE3\x81\x82", "\xEF\xB8\x8F"}) {
+    EXPECT_EQ(error_of(std::string(letter) + " = 1").substr(0, 9), "t.toml:1:");
+    EXPECT_EQ(error_of("a = 1 " + std::string(letter)).substr(0, 9), "t.toml:1:");
+    EXPECT_EQ(error_of("[" + std::string(letter) + "]").substr(0, 9), "t.toml:1:");
+  }
 }
 
 TEST(ConfigToml, ListsDatesAndDeepTablesAreRefused) {
