@@ -4,6 +4,7 @@
 
 #include <hwy/targets.h>
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
