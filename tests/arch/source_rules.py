@@ -86,6 +86,16 @@ ABSENCES = (
         "threads are joined, never detached",
         only_with=re.compile(r"\bstd::j?thread\b"),
     ),
+    # clang-tidy's own check of this also forbids strerror, which is safe since glibc 2.32.
+    Absence(
+        "unsafe",
+        re.compile(
+            r"\b(strtok|localtime|gmtime|ctime|asctime|inet_ntoa|gethostbyname|getpwuid|getpwnam|setenv|putenv"
+            r"|unsetenv|tmpnam|mktemp)\s*\("
+        ),
+        (*CORE, "launcher/"),
+        "not safe in a process with threads",
+    ),
     Absence(
         "new",
         # A smart pointer on the same line takes it over; placement new owns nothing.

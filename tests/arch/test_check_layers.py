@@ -114,6 +114,8 @@ def test_library_shown_through_another_header_is_rejected(tmp_path: Path) -> Non
         ("runtime/net/a.cc", "detach", "std::thread worker(f); worker.detach();"),
         ("runtime/net/a.cc", "new", "auto* p = new Foo();"),
         ("runtime/net/a.cc", "new", "delete p->next;"),
+        ("runtime/net/a.cc", "unsafe", "auto* parts = std::localtime(&now);"),
+        ("launcher/a.cc", "unsafe", 'setenv("A", "b", 1);'),
         ("runtime/net/a.cc", "todo", "// TODO later"),
         ("adapters/python/sirtaki/ops.py", "framework", "import torch"),
         ("adapters/python/sirtaki/torch/ops.py", "framework", "from tensorflow import x"),
