@@ -1,0 +1,317 @@
+// sirtaki._core: the C interface for Python. Nothing here decides anything; sirtaki/*.py does.
+//
+// Everything that can block releases the GIL, and no thread but the caller's ever takes it. While a call blocks, the
+// main thread looks for signals ten times a second, so that Ctrl-C ends the wait.
+#include <Python.h>
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "adapters/c/sirtaki.h"
+
+namespace nb = nanobind;
+
+namespace {
+
+using Dims = std::vector<std::int64_t>;
+// (address, dtype, device_type, device_index, dims, strides or None)
+using PyTensor = std::tuple<std::uintptr_t, int, int, int, Dims, std::optional<Dims>>;
+// (op, name, input, output, reduce_op, root, prescale, postscale, splits, priority)
+using PyRequest = std::tuple<int, std::optional<std::string>, std::optional<PyTensor>, std::optional<PyTensor>, int,
+                             int, double, double, std::optional<Dims>, int>;
+
+// Set once by the package when it is imported. The factory makes the exception for (code, text, rank, tensor).
+unsigned long main_thread = 0;
+PyObject* error_factory = nullptr;
+
+// Only the main thread gets signals, and only it may run their handlers.
+int interrupted(void*) {
+  if (PyThread_get_thread_ident() != main_thread) {
+    return 0;
+  }
+  const nb::gil_scoped_acquire gil;
+  return PyErr_Occurred() != nullptr || PyErr_CheckSignals() != 0 ? 1 : 0;
+}
+
+void check(sirtaki_status status) {
+  if (status == SIRTAKI_OK) {
+    return;
+  }
+  // The signal handler's exception (KeyboardInterrupt) is already set.
+  if (PyErr_Occurred() != nullptr) {
+    throw nb::python_error();
+  }
+  const nb::object error = nb::borrow(error_factory)(static_cast<int>(status), sirtaki_last_error(),
+                                                     sirtaki_last_error_rank(), sirtaki_last_error_tensor());
+  PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(error.ptr())), error.ptr());
+  throw nb::python_error();
+}
+
+// Runs a call of the C interface without the GIL.
+template <class Call>
+void blocking(Call&& call) {
+  sirtaki_status status;
+  {
+    const nb::gil_scoped_release nogil;
+    status = call();
+  }
+  check(status);
+}
+
+sirtaki_tensor to_tensor(const PyTensor& tensor) {
+  const auto& [address, dtype, device_type, device_index, dims, strides] = tensor;
+  sirtaki_tensor out{};
+  out.struct_size = sizeof(out);
+  out.data = reinterpret_cast<void*>(address);
+  out.dtype = dtype;
+  out.device_type = device_type;
+  out.device_index = device_index;
+  out.ndim = static_cast<std::int32_t>(dims.size());
+  out.dims = dims.data();
+  out.strides = strides ? strides->data() : nullptr;
+  return out;
+}
+
+sirtaki_request_args to_args(const PyRequest& request) {
+  const auto& [op, name, input, output, reduce_op, root, prescale, postscale, splits, priority] = request;
+  sirtaki_request_args args{};
+  args.struct_size = sizeof(args);
+  args.op = op;
+  args.name = name ? name->c_str() : nullptr;
+  args.input = input ? to_tensor(*input) : sirtaki_tensor{};
+  args.output = output ? to_tensor(*output) : sirtaki_tensor{};
+  args.reduce_op = reduce_op;
+  args.root = root;
+  args.prescale = prescale;
+  args.postscale = postscale;
+  if (splits) {
+    // An empty list is not the same as none.
+    static const std::int64_t kNone = 0;
+    args.splits = splits->empty() ? &kNone : splits->data();
+    args.splits_count = static_cast<std::int32_t>(splits->size());
+  }
+  args.priority = priority;
+  return args;
+}
+
+void init(const std::optional<std::string>& options, int rank, int size, const std::optional<std::string>& rendezvous,
+          const std::optional<std::string>& secret) {
+  sirtaki_init_args args{};
+  args.struct_size = sizeof(args);
+  args.options_toml = options ? options->c_str() : nullptr;
+  args.interrupted = interrupted;
+  args.rank = rank;
+  args.size = size;
+  args.rendezvous = rendezvous ? rendezvous->c_str() : nullptr;
+  args.secret_hex = secret ? secret->c_str() : nullptr;
+  blocking([&] { return sirtaki_init(&args); });
+}
+
+std::pair<int, std::string> host(int size, const std::string& bind_address) {
+  std::uint16_t port = 0;
+  std::array<char, 65> secret{};
+  blocking([&] { return sirtaki_host(size, bind_address.c_str(), &port, secret.data()); });
+  return {port, secret.data()};
+}
+
+std::vector<sirtaki_request> submit(const std::vector<PyRequest>& requests) {
+  std::vector<sirtaki_request_args> args;
+  args.reserve(requests.size());
+  for (const PyRequest& request : requests) {
+    args.push_back(to_args(request));
+  }
+  std::vector<sirtaki_request> ids(requests.size());
+  blocking([&] { return sirtaki_submit_group(args.data(), static_cast<int>(args.size()), ids.data()); });
+  return ids;
+}
+
+bool poll(sirtaki_request request) {
+  int done = 0;
+  check(sirtaki_poll(request, &done));
+  return done != 0;
+}
+
+// Memory of a result; releases the request when the last array over it is gone.
+struct ResultOwner {
+  sirtaki_request request;
+};
+
+// (bytes or None when empty, dims, received splits or None). The request must not be released by anybody else.
+std::tuple<nb::object, Dims, std::optional<Dims>> result(sirtaki_request request, std::int64_t item_size, int size) {
+  sirtaki_tensor output{};
+  output.struct_size = sizeof(output);
+  const std::int64_t* received = nullptr;
+  check(sirtaki_result(request, &output, &received));
+  Dims dims(output.dims, output.dims + output.ndim);
+  std::optional<Dims> splits;
+  if (received != nullptr) {
+    splits.emplace(received, received + size);
+  }
+  std::int64_t bytes = item_size;
+  for (const std::int64_t dim : dims) {
+    bytes *= dim;
+  }
+  if (bytes == 0) {
+    sirtaki_release(request);
+    return {nb::none(), std::move(dims), std::move(splits)};
+  }
+  auto owned = std::make_unique<ResultOwner>(ResultOwner{request});
+  const nb::capsule owner(owned.release(), [](void* pointer) noexcept {
+    const std::unique_ptr<ResultOwner> self(static_cast<ResultOwner*>(pointer));
+    sirtaki_release(self->request);
+  });
+  nb::ndarray<std::uint8_t, nb::shape<-1>, nb::device::cpu> array(output.data, {static_cast<std::size_t>(bytes)},
+                                                                  owner);
+  return {nb::cast(array, nb::rv_policy::reference), std::move(dims), std::move(splits)};
+}
+
+std::optional<std::vector<sirtaki_request>> wait_completions(int capacity, std::int64_t timeout_ms) {
+  std::vector<sirtaki_request> requests(static_cast<std::size_t>(capacity));
+  int count = 0;
+  {
+    const nb::gil_scoped_release nogil;
+    count = sirtaki_wait_watched(requests.data(), capacity, timeout_ms);
+  }
+  if (count < 0) {
+    return std::nullopt;
+  }
+  requests.resize(static_cast<std::size_t>(count));
+  return requests;
+}
+
+// The same tensors every step. Descriptions are kept here, so that a step passes addresses only.
+class Stream {
+ public:
+  Stream(const std::string& name, const std::vector<std::string>& names, std::vector<PyTensor> tensors,
+         const std::optional<std::vector<std::int32_t>>& order,
+         const std::tuple<int, double, double, std::optional<std::string>>& how)
+      : described_(std::move(tensors)) {
+    std::vector<const char*> texts;
+    for (std::size_t i = 0; i < described_.size(); ++i) {
+      texts.push_back(names.at(i).c_str());
+      tensors_.push_back(to_tensor(described_[i]));
+    }
+    const auto& [reduce_op, prescale, postscale, codec] = how;
+    sirtaki_stream_args args{};
+    args.struct_size = sizeof(args);
+    args.name = name.c_str();
+    args.count = static_cast<std::int32_t>(tensors_.size());
+    args.names = texts.data();
+    args.tensors = tensors_.data();
+    args.order = order ? order->data() : nullptr;
+    args.reduce_op = reduce_op;
+    args.prescale = prescale;
+    args.postscale = postscale;
+    args.codec = codec ? codec->c_str() : nullptr;
+    blocking([&] { return sirtaki_stream_open(&args, &stream_); });
+  }
+
+  void ready(std::size_t index, std::uintptr_t address, bool absent) {
+    sirtaki_tensor tensor = tensors_.at(index);
+    tensor.data = reinterpret_cast<void*>(address);
+    check(sirtaki_stream_ready(stream_, static_cast<std::int32_t>(index), &tensor, absent ? 1 : 0));
+  }
+  void finish() { check(sirtaki_stream_finish(stream_)); }
+  void wait(std::int64_t timeout_ms) {
+    blocking([&] { return sirtaki_stream_wait(stream_, timeout_ms); });
+  }
+  std::vector<bool> used() {
+    std::vector<std::uint8_t> flags(tensors_.size());
+    check(sirtaki_stream_used(stream_, flags.data()));
+    return {flags.begin(), flags.end()};
+  }
+  void abort(const std::string& why) { check(sirtaki_stream_abort(stream_, why.c_str())); }
+  void close() {
+    blocking([&] { return sirtaki_stream_close(stream_); });
+  }
+
+ private:
+  std::vector<PyTensor> described_;  // owns what tensors_ points to
+  std::vector<sirtaki_tensor> tensors_;
+  sirtaki_stream stream_ = 0;
+};
+
+std::string json_or_raise(const char* text) {
+  if (text == nullptr) {
+    check(SIRTAKI_NOT_INITIALIZED);
+  }
+  return text;
+}
+
+void define_life(nb::module_& m) {
+  m.def(
+      "configure",
+      [](nb::object factory, unsigned long main_thread_id) {
+        Py_XDECREF(error_factory);
+        error_factory = factory.release().ptr();
+        main_thread = main_thread_id;
+      },
+      nb::arg("error_factory"), nb::arg("main_thread_id"));
+  m.def("version", [] { return std::string(sirtaki_version()); });
+  m.def("init", init, nb::arg("options").none(), nb::arg("rank"), nb::arg("size"), nb::arg("rendezvous").none(),
+        nb::arg("secret").none());
+  m.def("host", host, nb::arg("size"), nb::arg("bind_address"));
+  m.def("shutdown", [] { blocking([] { return sirtaki_shutdown(); }); });
+  m.def("is_initialized", [] { return sirtaki_is_initialized() != 0; });
+  m.def("rank", sirtaki_rank);
+  m.def("size", sirtaki_size);
+  m.def("local_rank", sirtaki_local_rank);
+  m.def("local_size", sirtaki_local_size);
+  m.def("cross_rank", sirtaki_cross_rank);
+  m.def("cross_size", sirtaki_cross_size);
+  m.def("is_homogeneous", sirtaki_is_homogeneous);
+  m.def("options_json", [] { return json_or_raise(sirtaki_options_json()); });
+  m.def("stats_json", [] { return json_or_raise(sirtaki_stats_json()); });
+  m.def("members_json", [] { return json_or_raise(sirtaki_members_json()); });
+  m.def("timeline_start", [](const std::string& path) { check(sirtaki_timeline_start(path.c_str())); });
+  m.def("timeline_stop", [] { check(sirtaki_timeline_stop()); });
+  m.def("timeline_mark", [](const std::string& name, std::int64_t begin_ns, std::int64_t end_ns) {
+    sirtaki_timeline_mark(name.c_str(), begin_ns, end_ns);
+  });
+}
+
+void define_operations(nb::module_& m) {
+  m.def("submit", submit, nb::arg("requests"));
+  m.def("poll", poll);
+  m.def("wait", [](sirtaki_request request, std::int64_t timeout_ms) {
+    blocking([&] { return sirtaki_wait(request, timeout_ms); });
+  });
+  m.def("result", result, nb::arg("request"), nb::arg("item_size"), nb::arg("size"));
+  m.def("release", [](sirtaki_request request) {
+    const nb::gil_scoped_release nogil;
+    sirtaki_release(request);
+  });
+  m.def("watch", [](sirtaki_request request) { check(sirtaki_watch(request)); });
+  m.def("wait_completions", wait_completions, nb::arg("capacity"), nb::arg("timeout_ms"));
+  nb::class_<Stream>(m, "Stream")
+      .def(nb::init<const std::string&, const std::vector<std::string>&, std::vector<PyTensor>,
+                    const std::optional<std::vector<std::int32_t>>&,
+                    const std::tuple<int, double, double, std::optional<std::string>>&>(),
+           nb::arg("name"), nb::arg("names"), nb::arg("tensors"), nb::arg("order").none(), nb::arg("how"))
+      .def("ready", &Stream::ready, nb::arg("index"), nb::arg("address"), nb::arg("absent") = false)
+      .def("finish", &Stream::finish)
+      .def("wait", &Stream::wait, nb::arg("timeout_ms") = -1)
+      .def("used", &Stream::used)
+      .def("abort", &Stream::abort)
+      .def("close", &Stream::close);
+}
+
+}  // namespace
+
+NB_MODULE(_core, m) {
+  m.doc() = "The C interface of Sirtaki; use the package sirtaki instead.";
+  define_life(m);
+  define_operations(m);
+}

@@ -1,0 +1,70 @@
+"""Sirtaki: data-parallel training over slow networks. `sirtaki.torch` is the adapter for PyTorch."""
+
+from sirtaki import _core
+from sirtaki.basics import (
+    cross_rank,
+    cross_size,
+    init,
+    is_homogeneous,
+    is_initialized,
+    local_rank,
+    local_size,
+    members,
+    options,
+    rank,
+    shutdown,
+    size,
+    start_timeline,
+    stats,
+    stop_timeline,
+)
+from sirtaki.errors import (
+    AbortedError,
+    DeadlineError,
+    HorovodInternalError,
+    InternalError,
+    InvalidArgumentError,
+    MismatchError,
+    NotInitializedError,
+    PeerLostError,
+    SirtakiError,
+    StuckError,
+    UnavailableError,
+    UnsupportedError,
+)
+from sirtaki.launch import RankFailedError, run
+
+__version__: str = _core.version()
+
+__all__ = [
+    "AbortedError",
+    "DeadlineError",
+    "HorovodInternalError",
+    "InternalError",
+    "InvalidArgumentError",
+    "MismatchError",
+    "NotInitializedError",
+    "PeerLostError",
+    "RankFailedError",
+    "SirtakiError",
+    "StuckError",
+    "UnavailableError",
+    "UnsupportedError",
+    "__version__",
+    "cross_rank",
+    "cross_size",
+    "init",
+    "is_homogeneous",
+    "is_initialized",
+    "local_rank",
+    "local_size",
+    "members",
+    "options",
+    "rank",
+    "run",
+    "shutdown",
+    "size",
+    "start_timeline",
+    "stats",
+    "stop_timeline",
+]

@@ -1,0 +1,219 @@
+"""Life of the session and what a rank knows of itself; the same for every framework."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+from sirtaki import _core, _torchrun, errors
+
+_core.configure(errors.make_error, threading.main_thread().ident or 0)
+
+
+class _Life:
+    """How often a session was opened, and what ends with it."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.generation = 0
+        self.on_shutdown: list[Any] = []
+
+
+_life = _Life()
+
+
+def generation() -> int:
+    """Number of the current session, from 1; grows with every init() after a shutdown(). 0 before the first."""
+    return _life.generation
+
+
+def on_shutdown(callback: Any) -> None:
+    """Calls `callback()` after every shutdown(); for what belongs to one session."""
+    _life.on_shutdown.append(callback)
+
+
+def _toml(options: Mapping[str, object]) -> str:
+    lines = []
+    for name, value in options.items():
+        if isinstance(value, (bool, int)):
+            lines.append(f"{name} = {json.dumps(value)}")
+        else:
+            lines.append(f"{name} = {json.dumps(str(value))}")
+    return "\n".join(lines) + "\n" if lines else ""
+
+
+def init(comm: object = None, process_sets: object = None, *, options: Mapping[str, object] | None = None) -> None:
+    """Meets the other ranks; returns when all are there. Does nothing while initialized.
+
+    Rank, size and meeting point come from sirtakirun, torchrun, mpirun or srun; without any of them the size is 1.
+
+    Args:
+        comm: must be None; subsets of ranks do not exist yet.
+        process_sets: must be None; process sets do not exist yet.
+        options: values of options by name, {"net.interface": "eth1"}; they win over every other source. `options()`
+            lists the names.
+
+    Raises:
+        ValueError: an option or a variable of the launcher is wrong.
+        HorovodInternalError: the ranks cannot meet; the text says which are absent and what to do.
+    """
+    if comm is not None or process_sets is not None:
+        raise errors.UnsupportedError("init: comm and process_sets do not exist yet; all ranks take part in everything")
+    with _life.lock:
+        if _core.is_initialized():
+            return
+        job = _torchrun.find_job()
+        if job is None:
+            _core.init(_toml(options or {}), 0, 0, None, None)
+        else:
+            _core.init(_toml(options or {}), job.rank, job.size, job.rendezvous, job.secret)
+        _life.generation += 1
+
+
+def shutdown() -> None:
+    """Leaves in order; pending operations end with HorovodInternalError. Does nothing when not initialized."""
+    with _life.lock:
+        if not _core.is_initialized():
+            return
+        _core.shutdown()
+        for callback in list(_life.on_shutdown):
+            callback()
+
+
+atexit.register(shutdown)
+
+
+def is_initialized() -> bool:
+    """True between init() and shutdown(); False in a forked child."""
+    return _core.is_initialized()
+
+
+def _known(value: int) -> int:
+    if value < 0:
+        raise errors.NotInitializedError("Sirtaki is not initialized; call init() first")
+    return value
+
+
+def rank() -> int:
+    """Number of this rank, 0 to size() - 1. Raises ValueError when not initialized, as all functions below."""
+    return _known(_core.rank())
+
+
+def size() -> int:
+    """Number of ranks."""
+    return _known(_core.size())
+
+
+def local_rank() -> int:
+    """Place of this rank among those of its host."""
+    return _known(_core.local_rank())
+
+
+def local_size() -> int:
+    """Number of ranks on this host."""
+    return _known(_core.local_size())
+
+
+def cross_rank() -> int:
+    """Index of this rank's host."""
+    return _known(_core.cross_rank())
+
+
+def cross_size() -> int:
+    """Number of hosts."""
+    return _known(_core.cross_size())
+
+
+def is_homogeneous() -> bool:
+    """True when all hosts have the same number of ranks."""
+    return _known(_core.is_homogeneous()) == 1
+
+
+def options() -> list[dict[str, Any]]:
+    """Every option: name, value, source, default, help and more. Before init(): what init() would take."""
+    found: list[dict[str, Any]] = json.loads(_core.options_json())
+    return found
+
+
+def option(name: str) -> str:
+    """The value of one option as text."""
+    for row in options():
+        if row["name"] == name:
+            return str(row["value"])
+    raise errors.InvalidArgumentError(f"there is no option {name}")
+
+
+def stats() -> dict[str, Any]:
+    """Counters and times of the session on this rank."""
+    found: dict[str, Any] = json.loads(_core.stats_json())
+    return found
+
+
+def members() -> list[dict[str, Any]]:
+    """Rank, hostname, host_id and pid of every rank."""
+    found: list[dict[str, Any]] = json.loads(_core.members_json())
+    return found
+
+
+def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
+    """Begins a trace of all ranks for Perfetto or chrome://tracing. `mark_cycles` means nothing here."""
+    del mark_cycles
+    _core.timeline_start(file_path)
+
+
+def stop_timeline() -> None:
+    """Ends the trace and closes its file."""
+    _core.timeline_stop()
+
+
+def mpi_threads_supported() -> bool:
+    """False: Sirtaki does not use MPI for communication (mpirun may start the ranks)."""
+    return False
+
+
+def mpi_enabled() -> bool:
+    """False, see mpi_threads_supported()."""
+    return False
+
+
+def mpi_built() -> bool:
+    """False, see mpi_threads_supported()."""
+    return False
+
+
+def gloo_enabled() -> bool:
+    """True: collectives on the CPU are there in every build."""
+    return True
+
+
+def gloo_built() -> bool:
+    """True, see gloo_enabled()."""
+    return True
+
+
+def nccl_built() -> int:
+    """Version of the NCCL in use; 0: none."""
+    return 0
+
+
+def ddl_built() -> bool:
+    """False: a library of Horovod's that is not used here."""
+    return False
+
+
+def ccl_built() -> bool:
+    """False: a library of Horovod's that is not used here."""
+    return False
+
+
+def cuda_built() -> bool:
+    """False: this build moves CPU memory only."""
+    return False
+
+
+def rocm_built() -> bool:
+    """False: this build moves CPU memory only."""
+    return False

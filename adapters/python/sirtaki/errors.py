@@ -1,0 +1,84 @@
+"""What Sirtaki raises: one class for each kind of failure, with the rank and the tensor to blame where known."""
+
+from __future__ import annotations
+
+
+class SirtakiError(Exception):
+    """Base class of all errors of this package.
+
+    `rank` is the rank to blame and `tensor` the name concerned; None where they are not known.
+    """
+
+    def __init__(self, text: str, rank: int | None = None, tensor: str | None = None) -> None:
+        super().__init__(text)
+        self.rank = rank
+        self.tensor = tensor
+
+
+class InvalidArgumentError(SirtakiError, ValueError):
+    """The caller's mistake, found on this rank alone."""
+
+
+class UnsupportedError(SirtakiError, NotImplementedError):
+    """Valid, but not there in this build or for these arguments."""
+
+
+class HorovodInternalError(SirtakiError, RuntimeError):
+    """Base class of failures that concern several ranks; named as in Horovod, whose scripts catch it."""
+
+
+class NotInitializedError(HorovodInternalError, ValueError):
+    """The session has ended or was never opened."""
+
+
+class MismatchError(HorovodInternalError):
+    """Ranks disagree: shape, dtype, operation or options."""
+
+
+class PeerLostError(HorovodInternalError):
+    """A rank died, left or is silent."""
+
+
+class AbortedError(HorovodInternalError):
+    """Ended by another's failure or by request."""
+
+
+class StuckError(HorovodInternalError):
+    """Every rank waits for something that another will never submit."""
+
+
+class DeadlineError(HorovodInternalError):
+    """A deadline passed."""
+
+
+class UnavailableError(HorovodInternalError):
+    """An address, a file or a port cannot be reached or opened."""
+
+
+class InternalError(HorovodInternalError):
+    """A broken message, an exhausted resource or a defect of Sirtaki."""
+
+
+TIMEOUT = 3
+_CLASSES: dict[int, type[SirtakiError]] = {
+    1: InvalidArgumentError,
+    2: MismatchError,
+    TIMEOUT: DeadlineError,
+    4: PeerLostError,
+    5: AbortedError,
+    7: UnsupportedError,
+    9: NotInitializedError,
+    11: UnavailableError,
+    12: StuckError,
+}
+
+
+def make_error(code: int, text: str, rank: int, tensor: str) -> SirtakiError:
+    """The exception for a sirtaki_status and what sirtaki_last_error*() said."""
+    return _CLASSES.get(code, InternalError)(text, rank if rank >= 0 else None, tensor or None)
+
+
+def require(condition: bool, text: str) -> None:
+    """Raises InvalidArgumentError with `text` unless `condition`."""
+    if not condition:
+        raise InvalidArgumentError(text)

@@ -1,0 +1,318 @@
+"""The operations, once for all frameworks: names, checks, handles. A framework brings a TensorAdapter.
+
+Memory of an operation is borrowed until it has finished, so a pending operation keeps its tensors alive even when the
+program forgets its handle.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from sirtaki import _core, basics, errors
+from sirtaki.pump import pump
+
+
+class ReduceOp(enum.IntEnum):
+    """How elements are combined."""
+
+    SUM = 0
+    AVERAGE = 1
+    MIN = 2
+    MAX = 3
+    PRODUCT = 4
+    ADASUM = 100
+
+
+class Op(enum.IntEnum):
+    """Kinds of operation."""
+
+    ALLREDUCE = 0
+    ALLGATHER = 1
+    BROADCAST = 2
+    ALLTOALL = 3
+    REDUCESCATTER = 4
+    BARRIER = 5
+
+
+#: (address, dtype, device_type, device_index, dims, strides or None)
+Description = tuple[int, int, int, int, Sequence[int], Sequence[int] | None]
+
+
+class TensorAdapter(Protocol):
+    """What the operations need of a framework's tensors."""
+
+    def describe(self, tensor: Any) -> Description:
+        """Memory of a row-major tensor. Raises InvalidArgumentError for a dtype or device that cannot be sent."""
+
+    def input(self, tensor: Any) -> Any:
+        """The tensor itself when it is row-major, else a row-major copy. Outside autograd."""
+
+    def same_memory(self, one: Any, other: Any) -> bool:
+        """True when writing to one writes to the other."""
+
+    def empty_like(self, tensor: Any) -> Any:
+        """Row-major memory of the same shape and dtype."""
+
+    def clone(self, tensor: Any) -> Any:
+        """A row-major copy."""
+
+    def copy_back(self, target: Any, source: Any) -> None:
+        """Writes `source` into `target`."""
+
+    def item_size(self, tensor: Any) -> int:
+        """Bytes of one element."""
+
+    def from_result(self, memory: Any, like: Any, dims: Sequence[int]) -> Any:
+        """A tensor over the runtime's memory (a byte array, None when empty) with the dtype of `like`."""
+
+    def splits(self, values: Sequence[int]) -> Any:
+        """Counts as a tensor of int32."""
+
+
+class _Pending:
+    """One operation in flight: its tensors and how its result is made."""
+
+    __slots__ = ("finish", "refs", "request")
+
+    def __init__(self, refs: tuple[Any, ...], finish: Callable[[int], Any]) -> None:
+        self.request = 0
+        self.refs = refs
+        self.finish = finish
+
+
+_in_flight: dict[int, _Pending] = {}
+
+
+class Handle:
+    """An operation that was started. synchronize() or wait() gives its result."""
+
+    __slots__ = ("__weakref__", "_error", "_pending", "_result")
+
+    def __init__(self, pending: _Pending) -> None:
+        self._pending: _Pending | None = pending
+        self._result: Any = None
+        self._error: BaseException | None = None
+
+    def poll(self) -> bool:
+        """True when wait() would not block."""
+        if self._pending is None:
+            return True
+        try:
+            return _core.poll(self._pending.request)
+        except errors.NotInitializedError:
+            return True
+
+    def wait(self, timeout: float | None = None) -> Any:
+        """The result; the same on every call.
+
+        Args:
+            timeout: seconds; None waits without limit.
+
+        Raises:
+            TimeoutError: the time is over; the operation goes on and may be waited for again.
+            HorovodInternalError: the operation failed; the text says what, which rank, which tensor.
+        """
+        pending = self._pending
+        if pending is not None:
+            self._settle(pending, -1 if timeout is None else max(0, round(timeout * 1000)))
+        if self._error is not None:
+            raise self._error
+        return self._result
+
+    def on_done(self, callback: Callable[[], None]) -> None:
+        """Calls `callback` once from the pump thread when the operation is over."""
+        if self._pending is None:
+            callback()
+        else:
+            pump.watch(self._pending.request, callback)
+
+    def _settle(self, pending: _Pending, timeout_ms: int) -> None:
+        request = pending.request
+        try:
+            _core.wait(request, timeout_ms)
+        except errors.DeadlineError as error:
+            if not _core.poll(request):
+                raise TimeoutError(str(error)) from None
+            self._error = error
+        except errors.SirtakiError as error:
+            # Ctrl-C while a wait blocks is no error of the operation: KeyboardInterrupt passes through here.
+            self._error = error
+        _in_flight.pop(request, None)
+        self._pending = None
+        if self._error is not None:
+            _core.release(request)
+            return
+        self._result = pending.finish(request)
+
+    def __del__(self) -> None:
+        pending = self._pending
+        if pending is not None:
+            _abandon(pending.request)
+
+
+def _abandon(request: int) -> None:
+    """Nobody will wait for the operation any more: its tensors live until it is over."""
+
+    def forget() -> None:
+        _in_flight.pop(request, None)
+        _core.release(request)
+
+    try:
+        pump.watch(request, forget)
+    except Exception:  # the interpreter or the session is ending, and the memory with it
+        _in_flight.pop(request, None)
+
+
+class GroupHandle:
+    """Several operations that were started together."""
+
+    __slots__ = ("handles",)
+
+    def __init__(self, handles: list[Handle]) -> None:
+        self.handles = handles
+
+    def poll(self) -> bool:
+        """True when wait() would not block."""
+        return all(handle.poll() for handle in self.handles)
+
+    def wait(self, timeout: float | None = None) -> list[Any]:
+        """The results in the order of the tensors; `timeout` in seconds for each."""
+        return [handle.wait(timeout) for handle in self.handles]
+
+
+def _release(result: Any) -> Callable[[int], Any]:
+    def finish(request: int) -> Any:
+        _core.release(request)
+        return result() if callable(result) else result
+
+    return finish
+
+
+Submission = tuple[tuple[Any, ...], _Pending]
+
+
+class Ops:
+    """The operations for one framework's tensors. Each method starts and returns at once.
+
+    Names must be the same on all ranks and unique among operations in flight; without one, the call order names it.
+    """
+
+    def __init__(self, adapter: TensorAdapter) -> None:
+        self._adapter = adapter
+
+    def start(self, submissions: list[Submission]) -> list[Handle]:
+        """Submits all or none; they become ready together."""
+        requests = _core.submit([arguments for arguments, _ in submissions])
+        handles = []
+        for request, (_, pending) in zip(requests, submissions, strict=True):
+            pending.request = request
+            _in_flight[request] = pending
+            handles.append(Handle(pending))
+        return handles
+
+    def allreduce(
+        self, tensor: Any, name: str | None, op: ReduceOp, scales: tuple[float, float], in_place: bool
+    ) -> Submission:
+        """Combines a tensor of the same shape on all ranks; `scales` multiply before and after."""
+        check_reduce_op(op)
+        source = self._adapter.input(tensor)
+        if not in_place:
+            target, result = (self._adapter.empty_like(source),) * 2
+        elif self._adapter.same_memory(source, tensor):
+            target, result = source, tensor
+        else:
+            target, result = source, self._write_back(tensor, source)
+        arguments = self._arguments(Op.ALLREDUCE, name, source, target, reduce_op=op, scales=scales)
+        return arguments, _Pending((tensor, source, target), _release(result))
+
+    def allgather(self, tensor: Any, name: str | None) -> Submission:
+        """Joins tensors along dimension 0; the first dimension may differ between ranks."""
+        source = self._need_dimension(tensor, "allgather")
+        arguments = self._arguments(Op.ALLGATHER, name, source, None)
+        return arguments, _Pending((source,), lambda request: self._take(request, source)[0])
+
+    def broadcast(self, tensor: Any, root_rank: int, name: str | None, in_place: bool) -> Submission:
+        """Copies the root's tensor to all ranks."""
+        if not 0 <= root_rank < basics.size():
+            raise errors.InvalidArgumentError(f"root_rank is {root_rank}; ranks are 0 to {basics.size() - 1}")
+        source = self._adapter.input(tensor)
+        if not in_place:
+            source = self._adapter.clone(tensor)
+            result = source
+        elif self._adapter.same_memory(source, tensor):
+            result = tensor
+        else:
+            result = self._write_back(tensor, source)
+        arguments = self._arguments(Op.BROADCAST, name, source, source, root=root_rank)
+        return arguments, _Pending((tensor, source), _release(result))
+
+    def alltoall(self, tensor: Any, splits: Sequence[int] | None, name: str | None, tell_received: bool) -> Submission:
+        """Sends splits[r] rows of dimension 0 to rank r; the result is a tensor, or that and rows from each rank."""
+        source = self._need_dimension(tensor, "alltoall")
+
+        def finish(request: int) -> Any:
+            output, received = self._take(request, source)
+            return (output, self._adapter.splits(received or [])) if tell_received else output
+
+        arguments = self._arguments(Op.ALLTOALL, name, source, None, splits=splits)
+        return arguments, _Pending((source,), finish)
+
+    def reducescatter(self, tensor: Any, name: str | None, op: ReduceOp, scales: tuple[float, float]) -> Submission:
+        """Combines, then gives each rank its block of dimension 0; the first ranks get one row more where needed."""
+        check_reduce_op(op)
+        source = self._need_dimension(tensor, "reducescatter")
+        arguments = self._arguments(Op.REDUCESCATTER, name, source, None, reduce_op=op, scales=scales)
+        return arguments, _Pending((source,), lambda request: self._take(request, source)[0])
+
+    def barrier(self) -> Submission:
+        """Over when all ranks have come to it."""
+        return (int(Op.BARRIER), None, None, None, 0, 0, 1.0, 1.0, None, 0), _Pending((), _release(None))
+
+    def _arguments(
+        self,
+        op: Op,
+        name: str | None,
+        source: Any,
+        target: Any,
+        *,
+        reduce_op: ReduceOp = ReduceOp.SUM,
+        root: int = 0,
+        scales: tuple[float, float] = (1.0, 1.0),
+        splits: Sequence[int] | None = None,
+    ) -> tuple[Any, ...]:
+        described = self._adapter.describe(source)
+        output = None if target is None else described if target is source else self._adapter.describe(target)
+        return (int(op), name, described, output, int(reduce_op), root, scales[0], scales[1], splits, 0)
+
+    def _need_dimension(self, tensor: Any, what: str) -> Any:
+        source = self._adapter.input(tensor)
+        if len(source.shape) == 0:
+            raise errors.InvalidArgumentError(f"{what} needs a tensor with at least one dimension")
+        return source
+
+    def _take(self, request: int, like: Any) -> tuple[Any, list[int] | None]:
+        memory, dims, received = _core.result(request, self._adapter.item_size(like), basics.size())
+        return self._adapter.from_result(memory, like, dims), received
+
+    def _write_back(self, target: Any, source: Any) -> Callable[[], Any]:
+        def write() -> Any:
+            self._adapter.copy_back(target, source)
+            return target
+
+        return write
+
+
+def check_reduce_op(op: ReduceOp) -> None:
+    """Refuses Adasum."""
+    if op == ReduceOp.ADASUM:
+        raise errors.UnsupportedError("Adasum does not exist here; use Average")
+
+
+def forget_all() -> None:
+    """The session has ended: no operation uses memory any more."""
+    _in_flight.clear()
+
+
+basics.on_shutdown(forget_all)

@@ -1,0 +1,59 @@
+"""The pump: a Python thread that learns of finished operations, so that the runtime never has to take the GIL."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from sirtaki import _core, basics
+
+
+class Pump:
+    """Calls one function for each watched operation when it is over. The thread lives while something is watched."""
+
+    _IDLE_MS = 1000
+    _CAPACITY = 256
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._waiting: dict[int, Callable[[], None]] = {}
+        self._thread: threading.Thread | None = None
+
+    def watch(self, request: int, callback: Callable[[], None]) -> None:
+        """Calls `callback()` once, from the pump's thread; also when the session ends before the operation."""
+        with self._lock:
+            self._waiting[request] = callback
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="sirtaki-pump", daemon=True)
+                self._thread.start()
+        try:
+            _core.watch(request)
+        except Exception:
+            with self._lock:
+                known = self._waiting.pop(request, None)
+            if known is not None:
+                callback()
+
+    def join(self) -> None:
+        """After shutdown: everything watched has been told."""
+        thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
+
+    def _run(self) -> None:
+        while True:
+            finished = _core.wait_completions(self._CAPACITY, self._IDLE_MS)
+            with self._lock:
+                ids = list(self._waiting) if finished is None else finished
+                callbacks = [self._waiting.pop(request) for request in ids if request in self._waiting]
+                over = not self._waiting and (finished is None or not finished)
+                if over:
+                    self._thread = None
+            for callback in callbacks:
+                callback()
+            if over:
+                return
+
+
+pump = Pump()
+basics.on_shutdown(pump.join)

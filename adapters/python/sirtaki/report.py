@@ -1,0 +1,112 @@
+"""A live line during training and a report at its end, on rank 0.
+
+progress = Progress(steps_per_epoch=len(loader), samples_per_step=batch * sirtaki.size(), optimizer=optimizer)
+for epoch in range(epochs):
+    for images, labels in loader:
+        ...
+        optimizer.step()
+        progress.step(epoch, loss.item())
+progress.end()
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any, TextIO
+
+from sirtaki import basics
+
+
+class Progress:
+    """Counts steps; on rank 0 writes one line that is renewed, and a report at the end.
+
+    The options report.live ("auto": when the output is a terminal) and report.end decide what is shown.
+    """
+
+    _TERMINAL_PAUSE = 0.2  # seconds between renewals
+    _PLAIN_PAUSE = 5.0  # seconds between lines where nothing can be renewed
+
+    def __init__(
+        self, steps_per_epoch: int, samples_per_step: int, optimizer: Any = None, stream: TextIO | None = None
+    ) -> None:
+        """`samples_per_step` counts all ranks; `optimizer` (a DistributedOptimizer) tells how long ranks wait."""
+        options = {row["name"]: row["value"] for row in basics.options()}
+        self._stream = sys.stderr if stream is None else stream
+        self._terminal = self._stream.isatty()
+        live = options["report.live"]
+        first = basics.rank() == 0
+        self._live = first and (live == "on" or (live == "auto" and self._terminal))
+        self._end = first and options["report.end"] in ("true", True)
+        self._optimizer = optimizer
+        self._steps_per_epoch = steps_per_epoch
+        self._samples_per_step = samples_per_step
+        self._begin = self._shown = time.monotonic()
+        self._steps = 0
+        self._loss = 0.0
+        self._loss_steps = 0
+        self._epoch = -1
+
+    def step(self, epoch: int, loss: float) -> None:
+        """After each step: `epoch` from 0 and this rank's loss."""
+        if epoch != self._epoch:
+            self._epoch, self._loss, self._loss_steps = epoch, 0.0, 0
+        self._steps += 1
+        self._loss += loss
+        self._loss_steps += 1
+        now = time.monotonic()
+        last = self._loss_steps == self._steps_per_epoch
+        if self._live and (last or now - self._shown > (self._TERMINAL_PAUSE if self._terminal else self._PLAIN_PAUSE)):
+            self._shown = now
+            self._write(self.line(), last)
+
+    def line(self) -> str:
+        """The live line's text."""
+        return (
+            f"epoch {self._epoch + 1}  step {self._loss_steps}/{self._steps_per_epoch}"
+            f"  loss {self._loss / max(1, self._loss_steps):.4f}  {self.samples_per_second():,.0f} samples/s"
+            f"  exposed communication {self.exposed_share():.0%}"
+        )
+
+    def samples_per_second(self) -> float:
+        """Of all ranks together, since the start."""
+        return self._steps * self._samples_per_step / max(1e-9, time.monotonic() - self._begin)
+
+    def exposed_share(self) -> float:
+        """Part of the time in which this rank only waited for gradients, 0 to 1."""
+        waited = getattr(self._optimizer, "exposed_seconds", 0.0)
+        return float(waited / max(1e-9, time.monotonic() - self._begin))
+
+    def end(self) -> None:
+        """Writes the report, unless report.end is off. Before shutdown()."""
+        if not self._end:
+            return
+        seconds = time.monotonic() - self._begin
+        rows = [
+            ("ranks", f"{basics.size()} on {basics.cross_size()} hosts"),
+            ("steps", f"{self._steps} in {seconds:.1f} s"),
+            ("throughput", f"{self.samples_per_second():,.0f} samples/s"),
+            ("exposed communication", f"{self.exposed_share():.1%} of the time"),
+            *self._counters(basics.stats()),
+        ]
+        width = max(len(name) for name, _ in rows)
+        self._stream.write("".join(f"  {name:<{width}}  {text}\n" for name, text in rows))
+        self._stream.flush()
+
+    @staticmethod
+    def _counters(stats: dict[str, Any]) -> list[tuple[str, str]]:
+        flat = {**stats, **stats.get("counters", {})}
+        raw, wire = flat.get("stream_raw_bytes"), flat.get("stream_wire_bytes")
+        if raw is None or wire is None:
+            return []
+        rows = [("gradients", f"{raw / 1e6:,.1f} MB"), ("sent as", f"{wire / 1e6:,.1f} MB")]
+        if raw > wire:
+            rows.append(("saved by compression", f"{1 - wire / raw:.0%}"))
+        return rows
+
+    def _write(self, text: str, done: bool) -> None:
+        if self._terminal:
+            self._stream.write(f"\r\033[K{text}" + ("\n" if done else ""))
+        else:
+            self._stream.write(text + "\n")
+        self._stream.flush()

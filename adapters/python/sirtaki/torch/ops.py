@@ -1,0 +1,484 @@
+# ruff: noqa: PLR0917  (Horovod's signatures)
+"""Operations on torch tensors, with the names, arguments and results of horovod.torch.
+
+Functions ending in _async return a handle for synchronize() and poll(); those ending in _ write into their argument.
+Names must be equal on all ranks; without a name the order of calls decides which operations meet. Every function raises
+ValueError for what is wrong on this rank alone and HorovodInternalError for what concerns several; neither hangs.
+Supported dtypes: uint8, int8, uint16, int16, int32, int64, float16, bfloat16, float32, float64, bool.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sirtaki import errors
+from sirtaki.basics import size
+from sirtaki.ops import GroupHandle, Handle, ReduceOp, Submission
+from sirtaki.torch import _autograd
+from sirtaki.torch._adapter import torch_ops as _ops
+from sirtaki.torch.compression import Compression, Compressor
+
+Average = ReduceOp.AVERAGE
+Sum = ReduceOp.SUM
+Min = ReduceOp.MIN
+Max = ReduceOp.MAX
+Product = ReduceOp.PRODUCT
+Adasum = ReduceOp.ADASUM
+
+
+class ProcessSet:
+    """A set of ranks. Only global_process_set, all ranks, exists yet."""
+
+    process_set_id = 0
+
+
+global_process_set = ProcessSet()
+
+
+def check_process_set(process_set: object) -> None:
+    """Refuses anything but the global set."""
+    if process_set is not global_process_set:
+        raise errors.UnsupportedError("process sets other than global_process_set do not exist yet")
+
+
+def _reduce_op(average: bool | None, op: ReduceOp | None) -> ReduceOp:
+    if average is not None:
+        if op is not None:
+            raise errors.InvalidArgumentError("give op or the deprecated average, not both")
+        warnings.warn("average is deprecated; use op=Average or op=Sum", DeprecationWarning, stacklevel=3)
+        return Average if average else Sum
+    return Average if op is None else ReduceOp(op)
+
+
+def _start(submission: Submission) -> Handle:
+    return _ops.start([submission])[0]
+
+
+def _group_names(name: str | None, count: int) -> list[str | None]:
+    return [None if name is None else f"{name}.{i}" for i in range(count)]
+
+
+def synchronize(handle: Handle | GroupHandle | Callable[[], Tensor]) -> Any:
+    """Waits for an operation and returns its result: a tensor, or a list of tensors for grouped operations.
+
+    alltoall with splits gives (tensor, received splits), barrier None. Again on the same handle: the same result.
+    """
+    return handle() if callable(handle) else handle.wait()
+
+
+def poll(handle: Handle | GroupHandle) -> bool:
+    """True when synchronize(handle) would not block."""
+    return handle.poll()
+
+
+def get_future(handle: Handle | GroupHandle) -> torch.futures.Future[Any]:
+    """A torch future that gets the operation's result, or its error."""
+    future: torch.futures.Future[Any] = torch.futures.Future()
+
+    def resolve() -> None:
+        try:
+            result = handle.wait()
+        except Exception as error:
+            future.set_exception(error)
+        else:
+            future.set_result(result)
+
+    if isinstance(handle, Handle):
+        handle.on_done(resolve)
+        return future
+    left = len(handle.handles)
+
+    def one_less() -> None:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            resolve()
+
+    for one in handle.handles:
+        one.on_done(one_less)
+    if not handle.handles:
+        resolve()
+    return future
+
+
+# ---- allreduce ----
+
+
+def allreduce_async(
+    tensor: Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    op: ReduceOp | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> Handle:
+    """Starts an allreduce into a new tensor; see allreduce()."""
+    check_process_set(process_set)
+    scales = (prescale_factor, postscale_factor)
+    return _start(_ops.allreduce(tensor, name, _reduce_op(average, op), scales, in_place=False))
+
+
+def allreduce_async_(
+    tensor: Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    op: ReduceOp | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> Handle:
+    """Starts an allreduce into `tensor` itself; leave it alone until it is synchronized."""
+    check_process_set(process_set)
+    scales = (prescale_factor, postscale_factor)
+    return _start(_ops.allreduce(tensor, name, _reduce_op(average, op), scales, in_place=True))
+
+
+def allreduce(
+    tensor: Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    compression: type[Compressor] = Compression.none,
+    op: ReduceOp | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> Tensor:
+    """The average (or another combination) of a tensor over all ranks; differentiable.
+
+    Args:
+        tensor: any shape, the same on all ranks; need not be contiguous.
+        average: deprecated, use op.
+        name: the same on all ranks.
+        compression: Compression.fp16 or bf16 casts before sending and back afterwards.
+        op: Average (default), Sum, Min, Max or Product. Integers are averaged exactly and truncated; bool cannot be
+            averaged, its Sum and Max are "or", its Product and Min "and".
+        prescale_factor: multiplied before the ranks are combined.
+        postscale_factor: multiplied afterwards.
+        process_set: only the global one.
+    """
+    check_process_set(process_set)
+    compressed, context = compression.compress(tensor)
+    scales = (prescale_factor, postscale_factor)
+    return compression.decompress(_autograd.Allreduce.apply(compressed, name, _reduce_op(average, op), scales), context)
+
+
+def allreduce_(
+    tensor: Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    op: ReduceOp | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> Tensor:
+    """allreduce() into `tensor` itself, outside autograd."""
+    handle = allreduce_async_(tensor, average, name, op, prescale_factor, postscale_factor, process_set)
+    return synchronize(handle)
+
+
+def _grouped_allreduce(
+    tensors: Sequence[Tensor],
+    average: bool | None,
+    name: str | None,
+    op: ReduceOp | None,
+    scales: tuple[float, float],
+    in_place: bool,
+) -> GroupHandle:
+    chosen = _reduce_op(average, op)
+    names = _group_names(name, len(tensors))
+    work = [_ops.allreduce(t, n, chosen, scales, in_place) for t, n in zip(tensors, names, strict=True)]
+    return GroupHandle(_ops.start(work))
+
+
+def grouped_allreduce_async(
+    tensors: Sequence[Tensor],
+    average: bool | None = None,
+    name: str | None = None,
+    op: ReduceOp | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> GroupHandle:
+    """Starts an allreduce of several tensors that become ready together."""
+    check_process_set(process_set)
+    return _grouped_allreduce(tensors, average, name, op, (prescale_factor, postscale_factor), in_place=False)
+
+
+def grouped_allreduce_async_(
+    tensors: Sequence[Tensor],
+    average: bool | None = None,
+    name: str | None = None,
+    op: ReduceOp | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> GroupHandle:
+    """grouped_allreduce_async() into the tensors themselves."""
+    check_process_set(process_set)
+    return _grouped_allreduce(tensors, average, name, op, (prescale_factor, postscale_factor), in_place=True)
+
+
+def grouped_allreduce(
+    tensors: Sequence[Tensor],
+    average: bool | None = None,
+    name: str | None = None,
+    compression: type[Compressor] = Compression.none,
+    op: ReduceOp | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> list[Tensor]:
+    """allreduce() of several tensors that become ready together; differentiable."""
+    check_process_set(process_set)
+    pairs = [compression.compress(tensor) for tensor in tensors]
+    scales = (prescale_factor, postscale_factor)
+    outputs = _autograd.GroupedAllreduce.apply(name, _reduce_op(average, op), scales, *(tensor for tensor, _ in pairs))
+    return [compression.decompress(out, context) for out, (_, context) in zip(outputs, pairs, strict=True)]
+
+
+def grouped_allreduce_(
+    tensors: Sequence[Tensor],
+    average: bool | None = None,
+    name: str | None = None,
+    op: ReduceOp | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> list[Tensor]:
+    """grouped_allreduce() into the tensors themselves, outside autograd."""
+    return synchronize(
+        grouped_allreduce_async_(tensors, average, name, op, prescale_factor, postscale_factor, process_set)
+    )
+
+
+# ---- allgather ----
+
+
+def allgather_async(tensor: Tensor, name: str | None = None, process_set: ProcessSet = global_process_set) -> Handle:
+    """Starts an allgather; see allgather()."""
+    check_process_set(process_set)
+    return _start(_ops.allgather(tensor, name))
+
+
+def allgather(tensor: Tensor, name: str | None = None, process_set: ProcessSet = global_process_set) -> Tensor:
+    """The tensors of all ranks, joined along dimension 0 in rank order; differentiable.
+
+    Dimension 0 may differ between ranks (and be 0), the others and the dtype may not.
+    """
+    check_process_set(process_set)
+    return _autograd.Allgather.apply(tensor, name)
+
+
+def grouped_allgather_async(
+    tensors: Sequence[Tensor], name: str | None = None, process_set: ProcessSet = global_process_set
+) -> GroupHandle:
+    """Starts an allgather of several tensors that become ready together."""
+    check_process_set(process_set)
+    names = _group_names(name, len(tensors))
+    return GroupHandle(_ops.start([_ops.allgather(t, n) for t, n in zip(tensors, names, strict=True)]))
+
+
+def grouped_allgather(
+    tensors: Sequence[Tensor], name: str | None = None, process_set: ProcessSet = global_process_set
+) -> list[Tensor]:
+    """allgather() of several tensors that become ready together; differentiable."""
+    check_process_set(process_set)
+    return list(_autograd.GroupedAllgather.apply(name, *tensors))
+
+
+# ---- broadcast ----
+
+
+def broadcast_async(
+    tensor: Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> Handle:
+    """Starts a broadcast into a new tensor."""
+    check_process_set(process_set)
+    return _start(_ops.broadcast(tensor, root_rank, name, in_place=False))
+
+
+def broadcast_async_(
+    tensor: Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> Handle:
+    """Starts a broadcast into `tensor` itself."""
+    check_process_set(process_set)
+    return _start(_ops.broadcast(tensor, root_rank, name, in_place=True))
+
+
+def broadcast(
+    tensor: Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> Tensor:
+    """The tensor of `root_rank`; all ranks give one of the same shape and dtype. Differentiable."""
+    check_process_set(process_set)
+    return _autograd.Broadcast.apply(tensor, root_rank, name)
+
+
+def broadcast_(
+    tensor: Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> Tensor:
+    """broadcast() into `tensor` itself, outside autograd."""
+    return synchronize(broadcast_async_(tensor, root_rank, name, process_set))
+
+
+# ---- alltoall ----
+
+
+def _split_list(splits: Tensor | Sequence[int] | None) -> list[int] | None:
+    if splits is None:
+        return None
+    values = splits.tolist() if isinstance(splits, Tensor) else list(splits)
+    if not isinstance(values, list) or not all(isinstance(v, int) for v in values):
+        raise errors.InvalidArgumentError("splits must be one-dimensional and of integers, one for each rank")
+    return values
+
+
+def alltoall_async(
+    tensor: Tensor,
+    splits: Tensor | Sequence[int] | None = None,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Handle:
+    """Starts an alltoall; see alltoall()."""
+    check_process_set(process_set)
+    return _start(_ops.alltoall(tensor, _split_list(splits), name, tell_received=splits is not None))
+
+
+def alltoall(
+    tensor: Tensor,
+    splits: Tensor | Sequence[int] | None = None,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """Sends part r of dimension 0 to rank r and joins what comes from rank 0, 1, ... Differentiable.
+
+    Args:
+        tensor: at least one dimension.
+        splits: rows for each rank, size() integers whose sum is dimension 0; None: equal parts.
+        name: the same on all ranks.
+        process_set: only the global one.
+
+    Returns:
+        The joined tensor; with splits, that and the int32 tensor of rows received from each rank.
+    """
+    check_process_set(process_set)
+    output, received = _autograd.Alltoall.apply(tensor, _split_list(splits), name)
+    return output if splits is None else (output, received)
+
+
+# ---- reducescatter ----
+
+
+def reducescatter_async(
+    tensor: Tensor,
+    name: str | None = None,
+    op: ReduceOp = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> Handle:
+    """Starts a reducescatter; see reducescatter()."""
+    check_process_set(process_set)
+    return _start(_ops.reducescatter(tensor, name, ReduceOp(op), (prescale_factor, postscale_factor)))
+
+
+def reducescatter(
+    tensor: Tensor,
+    name: str | None = None,
+    compression: type[Compressor] = Compression.none,
+    op: ReduceOp = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> Tensor:
+    """Combines a tensor over all ranks and keeps this rank's block of dimension 0; differentiable.
+
+    When dimension 0 does not divide by size(), the first ranks get one row more.
+    """
+    check_process_set(process_set)
+    compressed, context = compression.compress(tensor)
+    scales = (prescale_factor, postscale_factor)
+    return compression.decompress(_autograd.Reducescatter.apply(compressed, name, ReduceOp(op), scales), context)
+
+
+def grouped_reducescatter_async(
+    tensors: Sequence[Tensor],
+    name: str | None = None,
+    op: ReduceOp = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> GroupHandle:
+    """Starts a reducescatter of several tensors that become ready together."""
+    check_process_set(process_set)
+    scales = (prescale_factor, postscale_factor)
+    names = _group_names(name, len(tensors))
+    work = [_ops.reducescatter(t, n, ReduceOp(op), scales) for t, n in zip(tensors, names, strict=True)]
+    return GroupHandle(_ops.start(work))
+
+
+def grouped_reducescatter(
+    tensors: Sequence[Tensor],
+    name: str | None = None,
+    compression: type[Compressor] = Compression.none,
+    op: ReduceOp = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> list[Tensor]:
+    """reducescatter() of several tensors that become ready together; differentiable."""
+    check_process_set(process_set)
+    pairs = [compression.compress(tensor) for tensor in tensors]
+    scales = (prescale_factor, postscale_factor)
+    outputs = _autograd.GroupedReducescatter.apply(name, ReduceOp(op), scales, *(tensor for tensor, _ in pairs))
+    return [compression.decompress(out, context) for out, (_, context) in zip(outputs, pairs, strict=True)]
+
+
+# ---- the rest ----
+
+
+def barrier(process_set: ProcessSet = global_process_set) -> None:
+    """Returns when all ranks have called it."""
+    check_process_set(process_set)
+    synchronize(_start(_ops.barrier()))
+
+
+def join(device: int = -1) -> int:
+    """Not there yet: for uneven numbers of batches."""
+    del device
+    raise errors.UnsupportedError(
+        "join() does not exist yet; give every rank the same number of batches, for example with "
+        "DistributedSampler(drop_last=True)"
+    )
+
+
+def sparse_allreduce_async(
+    tensor: Tensor, name: str | None = None, op: ReduceOp = Average, process_set: ProcessSet = global_process_set
+) -> Callable[[], Tensor]:
+    """Starts an allreduce of a sparse COO tensor by gathering indices and values.
+
+    Returns:
+        A function that waits and gives the combined sparse tensor, coalesced. synchronize() takes it too.
+    """
+    check_process_set(process_set)
+    if op not in (Average, Sum):
+        raise errors.InvalidArgumentError("sparse tensors can be averaged or summed")
+    tensor = tensor.detach().coalesce()
+    names = (None, None) if name is None else (f"{name}.indices", f"{name}.values")
+    indices = _ops.allgather(tensor.indices().t(), names[0])
+    values = _ops.allgather(tensor.values(), names[1])
+    handle = GroupHandle(_ops.start([indices, values]))
+    shape, dtype = tensor.shape, tensor.dtype
+
+    def finish() -> Tensor:
+        all_indices, all_values = handle.wait()
+        if op == Average:
+            all_values = (all_values / size()).to(dtype)
+        return torch.sparse_coo_tensor(all_indices.t(), all_values, shape, dtype=dtype).coalesce()
+
+    return finish

@@ -1,0 +1,257 @@
+"""DistributedOptimizer: any torch optimizer, with gradients combined over all ranks."""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sirtaki import basics, errors
+from sirtaki.errors import require
+from sirtaki.ops import ReduceOp, check_reduce_op
+from sirtaki.torch.compression import Compression, Compressor, codec_of
+from sirtaki.torch.ops import Average, ProcessSet, Sum, check_process_set, global_process_set
+from sirtaki.torch.reducer import GradientReducer, ReducerOptions
+
+
+class _Distributed:
+    """What DistributedOptimizer adds to the class of the user's optimizer. Documented there."""
+
+    _sirtaki: GradientReducer
+    _sirtaki_skip: bool
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Combines gradients that are not combined yet (collective), then applies them.
+
+        Args:
+            closure: computes the loss and runs backward, as for LBFGS; its gradients are combined too.
+        """
+        reducer = self._sirtaki
+        plain_step = super(type(self), self).step  # type: ignore[misc]
+        if closure is not None:
+            result = plain_step(self._combining(closure))
+        else:
+            if self._sirtaki_skip:
+                if reducer.in_flight:
+                    raise RuntimeError("step() inside skip_synchronize() needs a synchronize() before it")
+            else:
+                if reducer.reduced and reducer.told_by_program:
+                    warnings.warn(
+                        "step() after synchronize() without skip_synchronize(); the gradients are not combined again",
+                        stacklevel=2,
+                    )
+                reducer.synchronize()
+            result = plain_step()
+        reducer.stepped()
+        return result
+
+    def _combining(self, closure: Callable[[], Any]) -> Callable[[], Any]:
+        def combined() -> Any:
+            with torch.enable_grad():
+                loss = closure()
+            self._sirtaki.synchronize()
+            return loss
+
+        return combined
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """As torch's; RuntimeError while gradients are in flight (sync="step", between backward and step)."""
+        self._sirtaki.check_zero_grad()
+        super(type(self), self).zero_grad(set_to_none)  # type: ignore[misc]
+
+    def synchronize(self) -> None:
+        """Returns when `.grad` of every parameter is combined; for clipping and the like before step()."""
+        self._sirtaki.synchronize()
+        self._sirtaki.told_by_program = True
+
+    @contextmanager
+    def skip_synchronize(self) -> Iterator[None]:
+        """Inside it step() does not combine; for step() after synchronize()."""
+        self._sirtaki_skip = True
+        try:
+            yield
+        finally:
+            self._sirtaki_skip = False
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Inside it backward accumulates on this rank alone; enter and leave it on all ranks alike."""
+        self._sirtaki.hold(True)
+        try:
+            yield
+        finally:
+            self._sirtaki.hold(False)
+
+    def set_backward_passes_per_step(self, passes: int) -> None:
+        """Changes how many backward passes are accumulated before gradients are combined; between steps."""
+        require(passes >= 1, f"backward_passes_per_step is {passes}, must be at least 1")
+        self._sirtaki.passes_per_step = passes
+
+    @property
+    def exposed_seconds(self) -> float:
+        """Seconds in which this rank had nothing to do but wait for gradients, since the start."""
+        return self._sirtaki.exposed_seconds
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """As torch's; the new parameters are combined from the next step on. All ranks must do the same."""
+        known = {id(p) for group in self.param_groups for p in group["params"]}  # type: ignore[attr-defined]
+        super(type(self), self).add_param_group(param_group)  # type: ignore[misc]
+        number = len(self.param_groups) - 1  # type: ignore[attr-defined]
+        for i, param in enumerate(self.param_groups[-1]["params"]):  # type: ignore[attr-defined]
+            if id(param) not in known and param.requires_grad:
+                self._sirtaki.add(f"group.{number}.{i}", param)
+
+
+# Torch wraps step() of a class to run the hooks of step, unless it is marked; the inner step() is wrapped already.
+_Distributed.step.hooked = True  # type: ignore[attr-defined]
+
+_METHODS = {
+    name: value
+    for name, value in vars(_Distributed).items()
+    if name not in ("__dict__", "__weakref__", "__module__", "__doc__", "__annotations__")
+}
+
+
+class _StreamNames:
+    """Names of streams by order of creation, which is the same on all ranks."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def next(self) -> str:
+        name = f"optimizer.{self.count}"
+        self.count += 1
+        return name
+
+
+_stream_names = _StreamNames()
+
+
+def _named(
+    optimizer: torch.optim.Optimizer, named_parameters: Iterable[tuple[str, Tensor]] | None
+) -> tuple[list[str], list[Tensor]]:
+    """Names and parameters that need gradients, in the order of the names given, else of the groups."""
+    groups = [(g, i, p) for g, group in enumerate(optimizer.param_groups) for i, p in enumerate(group["params"])]
+    if named_parameters is None:
+        pairs = [(f"group.{g}.{i}", p) for g, i, p in groups]
+    else:
+        given = list(named_parameters)
+        well_formed = all(isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], str) for pair in given)
+        require(well_formed, "named_parameters must be pairs (name, parameter), as model.named_parameters() gives them")
+        twice = [name for name, count in Counter(name for name, _ in given).items() if count > 1]
+        require(not twice, f"named_parameters has a name more than once: {', '.join(twice)}")
+        names = {id(param) for _, param in given}
+        missing = [f"group {g}, parameter {i}" for g, i, p in groups if id(p) not in names]
+        require(
+            not missing,
+            f"named_parameters lacks {len(missing)} of the optimizer's parameters: {'; '.join(missing[:5])}",
+        )
+        mine = {id(p) for _, _, p in groups}
+        pairs = [(name, p) for name, p in given if id(p) in mine]
+    unique = {id(p): (name, p) for name, p in reversed(pairs) if p.requires_grad}
+    ordered = list(reversed(unique.values()))
+    return [name for name, _ in ordered], [p for _, p in ordered]
+
+
+def _options(
+    op: ReduceOp, compression: Any, gradient_predivide_factor: float, sync: str | None, sparse_as_dense: bool
+) -> ReducerOptions:
+    check_reduce_op(op)
+    require(op in (Average, Sum), "op must be Average or Sum")
+    require(gradient_predivide_factor > 0, f"gradient_predivide_factor is {gradient_predivide_factor}, not positive")
+    if gradient_predivide_factor != 1.0:
+        require(op is Average, "gradient_predivide_factor needs op=Average")
+    chosen = basics.option("torch.sync") if sync is None else sync
+    if chosen == "forward":
+        raise errors.UnsupportedError('sync="forward" does not exist yet; use sync="backward"')
+    require(chosen in ("backward", "step"), f'sync is "{chosen}", must be "backward" or "step"')
+    prescale, postscale = 1.0, 1.0
+    if gradient_predivide_factor != 1.0:
+        # The average as a sum: divided by the factor before, multiplied by factor / size afterwards.
+        op, prescale, postscale = Sum, 1.0 / gradient_predivide_factor, gradient_predivide_factor / basics.size()
+    return ReducerOptions(_stream_names.next(), chosen, op, codec_of(compression), prescale, postscale, sparse_as_dense)
+
+
+def DistributedOptimizer(  # noqa: N802, PLR0917  (Horovod's name and signature)
+    optimizer: torch.optim.Optimizer,
+    named_parameters: Iterable[tuple[str, Tensor]] | None = None,
+    compression: type[Compressor] | str = Compression.none,
+    backward_passes_per_step: int = 1,
+    op: ReduceOp = Average,
+    gradient_predivide_factor: float = 1.0,
+    num_groups: int = 0,
+    groups: int | Sequence[Sequence[Tensor]] | None = None,
+    sparse_as_dense: bool = False,
+    process_set: ProcessSet = global_process_set,
+    *,
+    sync: str | None = None,
+) -> Any:
+    """Makes `optimizer` combine gradients over all ranks. Call init() first, and do the same on all ranks.
+
+    The same object is returned, of a subclass of its class, so schedulers, isinstance() and checkpoints go on working.
+    It gains synchronize(), skip_synchronize(), no_sync(), set_backward_passes_per_step() and exposed_seconds.
+
+    A parameter unused on some ranks counts as zeros there; one unused on all keeps `.grad is None`.
+
+    Args:
+        optimizer: any torch optimizer, changed in place.
+        named_parameters: model.named_parameters(); the names appear in errors and in the trace.
+        compression: Compression.fp16 or bf16, or "fp16", "bf16", "none"; Compression.none leaves the choice to the
+            option compression.codec.
+        backward_passes_per_step: how many backward passes are accumulated before gradients are combined.
+        op: Average or Sum.
+        gradient_predivide_factor: splits the division of the average: before by this factor, the rest afterwards.
+        num_groups: accepted as in Horovod; fusion is planned by the runtime.
+        groups: accepted as in Horovod; fusion is planned by the runtime.
+        sparse_as_dense: sparse gradients are made dense before they are sent; otherwise they are gathered.
+        process_set: only the global one.
+        sync: "backward": gradients are combined when backward() returns, so clipping and GradScaler work as they are.
+            "step": they are waited for in step(), as in Horovod. None: the option torch.sync.
+
+    Raises:
+        ValueError: an argument is wrong, or init() was not called.
+        RuntimeError: from backward(), step() or zero_grad() called in a wrong order; names the parameter.
+        HorovodInternalError: from backward() or step() when the ranks disagree or one is lost.
+    """
+    check_process_set(process_set)
+    del num_groups, groups
+    basics.size()
+    if isinstance(optimizer, _Marker):
+        raise errors.InvalidArgumentError("this optimizer is distributed already")
+    require(backward_passes_per_step >= 1, f"backward_passes_per_step is {backward_passes_per_step}, not 1 or more")
+    names, params = _named(optimizer, named_parameters)
+    options = _options(ReduceOp(op), compression, gradient_predivide_factor, sync, sparse_as_dense)
+    plain = type(optimizer)
+    looks = {"__doc__": plain.__doc__, "__module__": plain.__module__, "__qualname__": plain.__qualname__}
+    made = type(plain.__name__, (plain, _Marker), {**_METHODS, **looks})
+    reducer = GradientReducer(names, params, options)
+    reducer.passes_per_step = backward_passes_per_step
+    optimizer.__class__ = made
+    optimizer._sirtaki = reducer  # type: ignore[attr-defined]
+    optimizer._sirtaki_skip = False  # type: ignore[attr-defined]
+    _keep_scheduler_hook(optimizer)
+    return optimizer
+
+
+class _Marker:
+    """Base of all classes made by DistributedOptimizer."""
+
+
+def _keep_scheduler_hook(optimizer: Any) -> None:
+    """A learning-rate scheduler made before has bound the old step() to the object; binds it to the new one."""
+    if "step" not in vars(optimizer):
+        return
+    bound = vars(optimizer).pop("step")
+    made_step = type(optimizer).step
+
+    def step(*args: Any, **kwargs: Any) -> Any:
+        optimizer._opt_called = True
+        return made_step(optimizer, *args, **kwargs)
+
+    step.__dict__.update(vars(bound))
+    optimizer.step = step
