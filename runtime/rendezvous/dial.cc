@@ -131,7 +131,7 @@ bool Dialer::resolve_by_name() {
   while (!shared->ready) {
     if (is_cancelled() || left(deadline_) <= Duration::zero()) {
       lock.unlock();
-      resolver.detach();
+      resolver.detach();  // lint: allow(detach) getaddrinfo cannot be interrupted; it touches shared state only
       if (left(deadline_) > Duration::zero()) {
         failure_ = {aborted(), true};
         return false;

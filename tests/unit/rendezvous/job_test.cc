@@ -9,6 +9,8 @@
 namespace sirtaki::rendezvous {
 namespace {
 
+using namespace std::chrono_literals;
+
 int entries_of(const char* folder) {
   int count = 0;
   DIR* dir = ::opendir(folder);

@@ -9,6 +9,8 @@
 namespace sirtaki::rendezvous {
 namespace {
 
+using namespace std::chrono_literals;
+
 void expect_contains(const Status& status, const std::vector<std::string>& parts) {
   for (const std::string& part : parts) {
     EXPECT_NE(status.to_string().find(part), std::string::npos) << "no '" << part << "' in: " << status.to_string();

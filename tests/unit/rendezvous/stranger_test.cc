@@ -10,6 +10,8 @@
 namespace sirtaki::rendezvous {
 namespace {
 
+using namespace std::chrono_literals;
+
 std::vector<std::byte> greeting_with(const Secret& secret) {
   return Handshake::initiator(secret, Purpose::kControl, {}).take_output();
 }

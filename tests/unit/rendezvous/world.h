@@ -20,8 +20,7 @@
 
 namespace sirtaki::rendezvous {
 
-using namespace std::chrono_literals;
-inline constexpr auto kPatience = 20s;
+inline constexpr auto kPatience = std::chrono::seconds(20);
 
 // Lines written by a loop thread, awaited by the test.
 class EventLog {
@@ -93,8 +92,8 @@ class TestServer final : public ServerHandler {
     ServerOptions options;
     options.secret = secret;
     options.size = size;
-    options.heartbeat_interval = 50ms;
-    options.heartbeat_timeout = 10s;
+    options.heartbeat_interval = std::chrono::milliseconds(50);
+    options.heartbeat_timeout = std::chrono::seconds(10);
     if (change) {
       change(options);
     }
