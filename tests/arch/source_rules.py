@@ -106,11 +106,11 @@ ABSENCES = (
 )
 TODO = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
 USING = re.compile(r"^[ \t]*using\s+namespace\b", re.MULTILINE)
-# Framework -> the folder of the Python package that may import it.
+# Framework -> the parts of the Python package that may import it.
 FRAMEWORKS = {
-    "torch": "adapters/python/sirtaki/torch/",
-    "tensorflow": "adapters/python/sirtaki/tensorflow/",
-    "keras": "adapters/python/sirtaki/keras",
+    "torch": ("adapters/python/sirtaki/torch/", "adapters/python/sirtaki/_torchrun.py"),
+    "tensorflow": ("adapters/python/sirtaki/tensorflow/",),
+    "keras": ("adapters/python/sirtaki/keras",),
 }
 
 
@@ -172,7 +172,7 @@ def python_problems(source: Source) -> Iterator[Problem]:
             continue
         pattern = re.compile(rf"^[ \t]*(?:import|from)[ \t]+{framework}\b", re.MULTILINE)
         for line, text in source.matches(pattern):
-            yield Problem(source.path, line, "framework", f"'{text}' belongs under {home}")
+            yield Problem(source.path, line, "framework", f"'{text}' belongs under {home[0]}")
 
 
 def source_problems(tree: Tree) -> Iterator[Problem]:
