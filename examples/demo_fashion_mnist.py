@@ -52,9 +52,9 @@ class Plain:
         """The optimizer as it is."""
         return optimizer
 
-    def step(self, optimizer: torch.optim.Optimizer) -> float:
-        """Applies the gradients; the seconds spent waiting for other ranks."""
-        optimizer.step()
+    def waited(self, optimizer: torch.optim.Optimizer) -> float:
+        """Seconds that this rank has waited for the gradients of others so far."""
+        del optimizer
         return 0.0
 
     def mean(self, values: list[float], name: str) -> list[float]:
@@ -86,14 +86,9 @@ class Distributed(Plain):
         self._hvd.broadcast_optimizer_state(optimizer, root_rank=0)
         return self._hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
 
-    def step(self, optimizer: Any) -> float:
-        """Waits for the averaged gradients, then applies them; the seconds of the wait."""
-        begin = time.perf_counter()
-        optimizer.synchronize()
-        waited = time.perf_counter() - begin
-        with optimizer.skip_synchronize():
-            optimizer.step()
-        return waited
+    def waited(self, optimizer: Any) -> float:
+        """Seconds that this rank has waited for the gradients of others so far."""
+        return optimizer.exposed_seconds
 
     def mean(self, values: list[float], name: str) -> list[float]:
         """Mean over the ranks."""
@@ -158,12 +153,13 @@ class Trainer:
         world, line = self._world, LiveLine(self._world.rank == 0, self._live)
         batches = self._train.batches(self._global_batch // world.size, number, world.rank, world.size)
         total = waited = elapsed = 0.0
-        begin = time.perf_counter()
+        begin, waited_before = time.perf_counter(), world.waited(self._optimizer)
         for step, (images, labels) in enumerate(batches, 1):
             self._optimizer.zero_grad()
             loss = F.cross_entropy(self._model(images), labels)
             loss.backward()
-            waited += world.step(self._optimizer)
+            self._optimizer.step()
+            waited = world.waited(self._optimizer) - waited_before
             total += loss.item()
             elapsed = time.perf_counter() - begin
             exposed = f"  exposed communication {waited / elapsed:4.0%}" if world.size > 1 else ""

@@ -177,9 +177,10 @@ def print_report(plain: dict[str, Any], ranks: dict[str, Any], links: list[netns
         ideal = least / (rate * 1e6 / 8 * netns.PAYLOAD_SHARE)
         print(f"  bytes on each rank's link:  {sent / 1e6:8.1f} MB sent, Ethernet, TCP and control included")
         print(f"  the link alone needs        {ideal:8.1f} s for them at {rate:g} Mbit/s")
-    for name in ("payload_bytes_sent", "wire_bytes_sent"):
-        if name in ranks["stats"]:
-            print(f"  {name.replace('_', ' ')}: {ranks['stats'][name] / 1e6:.1f} MB on rank 0")
+    counters = {**ranks["stats"], **ranks["stats"].get("counters", {})}
+    if "stream_raw_bytes" in counters:
+        raw, wire = counters["stream_raw_bytes"], counters["stream_wire_bytes"]
+        print(f"  gradients given by a rank:  {raw / 1e6:8.1f} MB, sent as {wire / 1e6:.1f} MB (no compression)")
 
 
 def verdict(plain: dict[str, Any], ranks: dict[str, Any]) -> int:
