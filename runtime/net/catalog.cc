@@ -2,6 +2,8 @@
 
 #include <array>
 
+#include "runtime/net/gloo_backend.h"
+
 namespace sirtaki::net {
 namespace {
 
@@ -10,6 +12,9 @@ constexpr std::array kBackends = {
             [](const BackendSetup& setup) -> std::unique_ptr<Collectives> {
               return std::make_unique<DirectCollectives>(*setup.link, setup.direct);
             }},
+    Backend{"gloo",
+            "the algorithms of the Gloo library (ring all-reduce) over the same connections; sums round differently",
+            [](const BackendSetup& setup) { return make_gloo(*setup.link, setup.direct); }},
 };
 
 }  // namespace

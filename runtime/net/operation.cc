@@ -16,8 +16,9 @@ class Fnv1a {
   std::uint32_t hash_ = 2166136261U;
 };
 
-// Everything that must be equal on all ranks. Alltoall's counts differ between ranks by nature.
-std::uint32_t signature(const CollectiveArgs& args) {
+}  // namespace
+
+std::uint32_t signature_of(const CollectiveArgs& args) {
   Fnv1a hash;
   hash.add(static_cast<std::uint64_t>(args.kind));
   if (args.kind == OpKind::kBarrier) {
@@ -39,13 +40,11 @@ std::uint32_t signature(const CollectiveArgs& args) {
   return hash.value();
 }
 
-}  // namespace
-
 Operation::Operation(Setup setup)
     : setup_(std::move(setup)),
       rank_(setup_.link->rank()),
       size_(setup_.link->size()),
-      check_(signature(setup_.args)) {}
+      check_(signature_of(setup_.args)) {}
 
 Envelope Operation::envelope(Rank peer, std::uint32_t slot) const {
   return {peer, setup_.args.tag, slot, check_, setup_.args.priority};

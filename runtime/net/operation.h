@@ -29,6 +29,9 @@ struct DirectOptions {
   std::size_t keep_staging_bytes = std::size_t{64} * 1024 * 1024;
 };
 
+// A hash of everything that must be equal on all ranks (alltoall's counts differ by nature): Envelope::check.
+std::uint32_t signature_of(const CollectiveArgs& args);
+
 class Operation : public std::enable_shared_from_this<Operation> {
  public:
   struct Setup {

@@ -1,0 +1,454 @@
+// Every backend, kind, dtype, reduce operation, number of ranks and size against a plain reference.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstring>
+#include <random>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "kernels/half/half.h"
+#include "kernels/reduce/reduce.h"
+#include "kernels/scale/scale.h"
+#include "runtime/net/catalog.h"
+#include "tests/conformance/collectives_worlds.h"
+
+namespace sirtaki::net::testing {
+namespace {
+
+using Memory = std::vector<std::byte>;
+
+// Small limits, so that a few kilobytes take every path: one exchange, several segments, several fragments.
+WorldOptions small_limits() {
+  WorldOptions options;
+  options.direct.exchange_bytes = 256;
+  options.direct.segment_bytes = 1024;
+  options.direct.window = 2;
+  options.direct.broadcast_bytes = 256;
+  options.transport.limits.eager_bytes = 512;
+  options.transport.limits.window_bytes = 4096;
+  options.transport.limits.fragment_bytes = 640;
+  return options;
+}
+
+class Filler {
+ public:
+  explicit Filler(std::uint64_t seed) : random_(seed) {}
+
+  // Small whole numbers add up without rounding in every dtype; others show the order of additions.
+  Memory fill(DType dtype, std::size_t elements, bool whole) {
+    Memory memory(elements * dtype_size(dtype));
+    for (std::size_t i = 0; i < elements; ++i) {
+      store(memory.data() + i * dtype_size(dtype), dtype, whole);
+    }
+    return memory;
+  }
+
+ private:
+  template <class T>
+  static void put(std::byte* at, T value) {
+    std::memcpy(at, &value, sizeof(value));
+  }
+
+  double number(bool whole) {
+    return whole ? static_cast<double>(static_cast<int>(random_() % 5) - 2)
+                 : std::uniform_real_distribution<double>(-100, 100)(random_);
+  }
+
+  void store(std::byte* at, DType dtype, bool whole) {
+    switch (dtype) {
+      case DType::kF16:
+        put(at, kernels::f32_to_f16(static_cast<float>(number(whole))));
+        break;
+      case DType::kBF16:
+        put(at, kernels::f32_to_bf16(static_cast<float>(number(whole))));
+        break;
+      case DType::kF32:
+        put(at, static_cast<float>(number(whole)));
+        break;
+      case DType::kF64:
+        put(at, number(whole));
+        break;
+      case DType::kBool:
+        put(at, static_cast<std::uint8_t>(random_() % 2));
+        break;
+      default:
+        for (std::size_t i = 0; i < dtype_size(dtype); ++i) {
+          put(at + i, static_cast<std::uint8_t>(random_()));
+        }
+    }
+  }
+
+  std::mt19937_64 random_;
+};
+
+Memory reference(ReduceOp op, DType dtype, const std::vector<Memory>& inputs) {
+  std::vector<const std::byte*> sources;
+  for (const Memory& input : inputs) {
+    sources.push_back(input.data());
+  }
+  Memory out(inputs[0].size());
+  const auto n = static_cast<std::int64_t>(out.size() / dtype_size(dtype));
+  kernels::ref::reduce(op == ReduceOp::kAverage ? ReduceOp::kSum : op, dtype, sources, out.data(), n);
+  if (op == ReduceOp::kAverage) {
+    kernels::ref::divide_by(dtype, out.data(), n, static_cast<std::int64_t>(inputs.size()));
+  }
+  return out;
+}
+
+class CollectivesConformance : public ::testing::TestWithParam<std::tuple<std::string, int>> {
+ protected:
+  void SetUp() override {
+    world_ = make_world(std::get<0>(GetParam()), std::get<1>(GetParam()), small_limits());
+    whole_ = !world_->at(0).caps().rank_order_sums;
+  }
+  int size() const { return world_->size(); }
+  OpTag next_tag() { return OpTag(++last_tag_); }
+
+  std::vector<CollectiveArgs> args_for_all(OpKind kind) {
+    CollectiveArgs args;
+    args.kind = kind;
+    args.tag = next_tag();
+    return std::vector<CollectiveArgs>(static_cast<std::size_t>(size()), args);
+  }
+  void run(std::vector<CollectiveArgs> args) {
+    const auto results = run_on_all(*world_, std::move(args));
+    ASSERT_EQ(results.size(), static_cast<std::size_t>(size())) << "did not end";
+    for (const Status& status : results) {
+      ASSERT_TRUE(status) << status.to_string();
+    }
+  }
+  std::vector<Memory> inputs(DType dtype, std::size_t elements) {
+    std::vector<Memory> all;
+    for (int rank = 0; rank < size(); ++rank) {
+      all.push_back(filler_.fill(dtype, elements, whole_));
+    }
+    return all;
+  }
+  std::vector<std::int64_t> counts(int salt) const {
+    std::vector<std::int64_t> list;
+    for (int rank = 0; rank < size(); ++rank) {
+      list.push_back((rank + salt) % 3 == 0 ? 0 : 37 * (rank + 1) * (salt + 1));
+    }
+    return list;
+  }
+
+  std::unique_ptr<World> world_;
+  bool whole_ = false;
+  Filler filler_{1234};
+  std::uint64_t last_tag_ = 0;
+};
+
+bool refused(DType dtype, ReduceOp op) {
+  return dtype == DType::kBool && op == ReduceOp::kAverage;
+}
+
+TEST_P(CollectivesConformance, AllreduceGivesTheReferenceBitForBit) {
+  for (int type = 0; type < kDTypeCount; ++type) {
+    for (int op = 0; op < kReduceOpCount; ++op) {
+      const auto dtype = static_cast<DType>(type);
+      const auto reduce_op = static_cast<ReduceOp>(op);
+      if (refused(dtype, reduce_op)) {
+        continue;
+      }
+      for (const std::size_t elements : {0U, 1U, 3U, 31U, 32U, 64U, 65U, 257U, 1000U, 5003U}) {
+        const auto in = inputs(dtype, elements);
+        std::vector<Memory> out(in.size(), Memory(in[0].size()));
+        auto args = args_for_all(OpKind::kAllreduce);
+        for (std::size_t rank = 0; rank < in.size(); ++rank) {
+          args[rank].dtype = dtype;
+          args[rank].op = reduce_op;
+          args[rank].in = in[rank];
+          args[rank].out = out[rank];
+        }
+        run(std::move(args));
+        const Memory expected = reference(reduce_op, dtype, in);
+        for (const Memory& result : out) {
+          ASSERT_EQ(result, expected) << dtype_name(dtype) << " " << reduce_op_name(reduce_op) << " " << elements;
+        }
+      }
+    }
+  }
+}
+
+TEST_P(CollectivesConformance, AllreduceInPlaceGivesTheSameAsOutOfPlace) {
+  for (const std::size_t elements : {1U, 60U, 1000U, 9001U}) {
+    const auto in = inputs(DType::kF32, elements);
+    auto memory = in;
+    auto args = args_for_all(OpKind::kAllreduce);
+    for (std::size_t rank = 0; rank < in.size(); ++rank) {
+      args[rank].op = ReduceOp::kAverage;
+      args[rank].in = memory[rank];
+      args[rank].out = memory[rank];
+    }
+    run(std::move(args));
+    for (const Memory& result : memory) {
+      ASSERT_EQ(result, reference(ReduceOp::kAverage, DType::kF32, in)) << elements;
+    }
+  }
+}
+
+TEST_P(CollectivesConformance, ReduceScatterGivesEachRankItsBlock) {
+  for (int type = 0; type < kDTypeCount; ++type) {
+    for (int op = 0; op < kReduceOpCount; ++op) {
+      const auto dtype = static_cast<DType>(type);
+      const auto reduce_op = static_cast<ReduceOp>(op);
+      if (refused(dtype, reduce_op)) {
+        continue;
+      }
+      for (int salt = 0; salt < 4; ++salt) {
+        const auto blocks = counts(salt * salt);
+        std::int64_t total = 0;
+        for (const std::int64_t count : blocks) {
+          total += count;
+        }
+        const auto in = inputs(dtype, static_cast<std::size_t>(total));
+        std::vector<Memory> out(in.size());
+        auto args = args_for_all(OpKind::kReduceScatter);
+        for (std::size_t rank = 0; rank < in.size(); ++rank) {
+          out[rank].resize(static_cast<std::size_t>(blocks[rank]) * dtype_size(dtype));
+          args[rank].dtype = dtype;
+          args[rank].op = reduce_op;
+          args[rank].in = in[rank];
+          args[rank].out = out[rank];
+          args[rank].recv_counts = blocks;
+        }
+        run(std::move(args));
+        const Memory expected = reference(reduce_op, dtype, in);
+        std::size_t begin = 0;
+        for (const Memory& result : out) {
+          ASSERT_TRUE(std::equal(result.begin(), result.end(), expected.begin() + static_cast<std::ptrdiff_t>(begin)))
+              << dtype_name(dtype) << " " << reduce_op_name(reduce_op) << " " << salt;
+          begin += result.size();
+        }
+      }
+    }
+  }
+}
+
+TEST_P(CollectivesConformance, BroadcastGivesTheRootsMemoryToAll) {
+  for (Rank root = 0; root < size(); ++root) {
+    for (const std::size_t elements : {0U, 1U, 63U, 300U, 4001U}) {
+      for (const DType dtype : {DType::kF32, DType::kU8, DType::kI64}) {
+        auto memory = inputs(dtype, elements);
+        const Memory expected = memory[static_cast<std::size_t>(root)];
+        auto args = args_for_all(OpKind::kBroadcast);
+        for (std::size_t rank = 0; rank < memory.size(); ++rank) {
+          args[rank].dtype = dtype;
+          args[rank].root = root;
+          args[rank].out = memory[rank];
+        }
+        run(std::move(args));
+        for (const Memory& result : memory) {
+          ASSERT_EQ(result, expected) << "root " << root << ", " << elements;
+        }
+      }
+    }
+  }
+}
+
+TEST_P(CollectivesConformance, AllgatherConcatenatesUnevenBlocks) {
+  for (int salt = 0; salt < 5; ++salt) {
+    const DType dtype = salt % 2 == 0 ? DType::kF32 : DType::kI8;
+    const auto blocks = counts(salt);
+    std::vector<Memory> in;
+    Memory expected;
+    for (const std::int64_t count : blocks) {
+      in.push_back(filler_.fill(dtype, static_cast<std::size_t>(count), false));
+      expected.insert(expected.end(), in.back().begin(), in.back().end());
+    }
+    std::vector<Memory> out(in.size(), Memory(expected.size()));
+    auto args = args_for_all(OpKind::kAllgather);
+    for (std::size_t rank = 0; rank < in.size(); ++rank) {
+      args[rank].dtype = dtype;
+      args[rank].in = in[rank];
+      args[rank].out = out[rank];
+      args[rank].recv_counts = blocks;
+    }
+    run(std::move(args));
+    for (const Memory& result : out) {
+      ASSERT_EQ(result, expected);
+    }
+  }
+}
+
+TEST_P(CollectivesConformance, AlltoallMovesUnevenBlocks) {
+  for (int salt = 0; salt < 3; ++salt) {
+    const auto block = [salt](int from, int to) {
+      return static_cast<std::int64_t>((from + 2 * to + salt) % 3 == 0 ? 0 : 100 * from + 17 * to + 5);
+    };
+    std::vector<Memory> in(static_cast<std::size_t>(size()));
+    std::vector<Memory> out(in.size());
+    std::vector<Memory> expected(in.size());
+    auto args = args_for_all(OpKind::kAlltoall);
+    for (int from = 0; from < size(); ++from) {
+      for (int to = 0; to < size(); ++to) {
+        const Memory piece = filler_.fill(DType::kI16, static_cast<std::size_t>(block(from, to)), false);
+        in[static_cast<std::size_t>(from)].insert(in[static_cast<std::size_t>(from)].end(), piece.begin(), piece.end());
+        auto& target = expected[static_cast<std::size_t>(to)];
+        target.insert(target.end(), piece.begin(), piece.end());
+        args[static_cast<std::size_t>(from)].send_counts.push_back(block(from, to));
+        args[static_cast<std::size_t>(to)].recv_counts.push_back(block(from, to));
+      }
+    }
+    for (std::size_t rank = 0; rank < in.size(); ++rank) {
+      out[rank].resize(expected[rank].size());
+      args[rank].dtype = DType::kI16;
+      args[rank].in = in[rank];
+      args[rank].out = out[rank];
+    }
+    run(std::move(args));
+    EXPECT_EQ(out, expected);
+  }
+}
+
+TEST_P(CollectivesConformance, BarrierEndsNowhereBeforeAllHaveStartedIt) {
+  std::atomic<int> started{0};
+  std::atomic<int> ended{0};
+  std::atomic<bool> early{false};
+  const OpTag tag = next_tag();
+  for (Rank rank = 0; rank < size(); ++rank) {
+    world_->on(rank, [&, rank] {
+      CollectiveArgs args;
+      args.kind = OpKind::kBarrier;
+      args.tag = tag;
+      ++started;
+      world_->at(rank).start(args, [&](Status status) {
+        EXPECT_TRUE(status) << status.to_string();
+        early = early || started != size();
+        ++ended;
+      });
+    });
+  }
+  ASSERT_TRUE(world_->wait([&] { return ended == size(); }));
+  EXPECT_FALSE(early);
+}
+
+TEST_P(CollectivesConformance, OperationsInFlightMayStartInAnyOrder) {
+  constexpr std::size_t kOperations = 40;
+  std::vector<std::vector<Memory>> in;
+  for (std::size_t op = 0; op < kOperations; ++op) {
+    in.push_back(inputs(DType::kF32, 1 + op * 97));
+  }
+  std::vector<std::vector<Memory>> out = in;
+  std::atomic<std::size_t> ended{0};
+  for (Rank rank = 0; rank < size(); ++rank) {
+    std::vector<std::size_t> order(kOperations);
+    for (std::size_t op = 0; op < kOperations; ++op) {
+      order[op] = op;
+    }
+    std::shuffle(order.begin(), order.end(), std::mt19937_64(static_cast<std::uint64_t>(rank) + 99));
+    for (const std::size_t op : order) {
+      world_->on(rank, [&, rank, op] {
+        CollectiveArgs args;
+        args.tag = OpTag(1000 + op);
+        args.priority = static_cast<std::int32_t>(op % 3);
+        args.in = in[op][static_cast<std::size_t>(rank)];
+        args.out = out[op][static_cast<std::size_t>(rank)];
+        world_->at(rank).start(args, [&](Status status) {
+          EXPECT_TRUE(status) << status.to_string();
+          ++ended;
+        });
+      });
+    }
+  }
+  ASSERT_TRUE(world_->wait([&] { return ended == kOperations * static_cast<std::size_t>(size()); }));
+  for (std::size_t op = 0; op < kOperations; ++op) {
+    for (const Memory& result : out[op]) {
+      ASSERT_EQ(result, reference(ReduceOp::kSum, DType::kF32, in[op])) << op;
+    }
+  }
+}
+
+TEST_P(CollectivesConformance, ATagMayBeUsedAgainAfterItsOperationEnded) {
+  for (int round = 0; round < 20; ++round) {
+    const auto in = inputs(DType::kF32, 2000);
+    std::vector<Memory> out(in.size(), Memory(in[0].size()));
+    auto args = args_for_all(OpKind::kAllreduce);
+    for (std::size_t rank = 0; rank < in.size(); ++rank) {
+      args[rank].tag = OpTag(5);
+      args[rank].in = in[rank];
+      args[rank].out = out[rank];
+    }
+    run(std::move(args));
+    ASSERT_EQ(out.back(), reference(ReduceOp::kSum, DType::kF32, in));
+  }
+}
+
+TEST_P(CollectivesConformance, BadArgumentsComeBackAsAnError) {
+  Memory memory(16);
+  auto args = args_for_all(OpKind::kAllreduce);
+  for (auto& mine : args) {
+    mine.in = memory;
+    mine.out = Bytes(memory).first(8);
+  }
+  for (const Status& status : run_on_all(*world_, args)) {
+    EXPECT_EQ(status.code(), Code::kInvalidArgument);
+  }
+}
+
+// Of two: among more, a rank that differs from none of those it hears is ended by its owner.
+class CollectivesPair : public CollectivesConformance {};
+
+TEST_P(CollectivesPair, DifferentSizesAreAMismatchAndNotAHang) {
+  for (const std::size_t elements : {10U, 3000U}) {
+    std::vector<Memory> memory{Memory(elements * 4), Memory(elements * 4 + 4)};
+    auto args = args_for_all(OpKind::kAllreduce);
+    for (std::size_t rank = 0; rank < 2; ++rank) {
+      args[rank].in = memory[rank];
+      args[rank].out = memory[rank];
+    }
+    const auto results = run_on_all(*world_, std::move(args));
+    ASSERT_EQ(results.size(), 2U);
+    for (const Status& status : results) {
+      EXPECT_EQ(status.code(), Code::kMismatch) << status.to_string();
+    }
+  }
+}
+
+TEST_P(CollectivesConformance, AbortEndsWhatIsInFlightAndRefusesTheRest) {
+  std::vector<Memory> memory(static_cast<std::size_t>(size()), Memory(8000));
+  std::atomic<int> ended{0};
+  // The last rank never takes part.
+  for (Rank rank = 0; rank + 1 < size(); ++rank) {
+    world_->on(rank, [&, rank] {
+      CollectiveArgs args;
+      args.tag = OpTag(9);
+      args.in = memory[static_cast<std::size_t>(rank)];
+      args.out = memory[static_cast<std::size_t>(rank)];
+      world_->at(rank).start(args, [&](Status status) {
+        EXPECT_EQ(status.code(), Code::kAborted);
+        ++ended;
+      });
+      world_->at(rank).abort({Code::kAborted, "test"});
+      args.tag = OpTag(10);
+      world_->at(rank).start(args, [&](Status status) {
+        EXPECT_EQ(status.code(), Code::kAborted);
+        ++ended;
+      });
+    });
+  }
+  ASSERT_TRUE(world_->wait([&] { return ended == 2 * (size() - 1); }));
+}
+
+std::vector<std::string> world_names() {
+  std::vector<std::string> names{"local"};
+  for (const Backend& backend : backends()) {
+    names.emplace_back(backend.name);
+  }
+  return names;
+}
+
+std::string suite_name(const ::testing::TestParamInfo<std::tuple<std::string, int>>& suite) {
+  return std::get<0>(suite.param) + "_" + std::to_string(std::get<1>(suite.param));
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, CollectivesPair,
+                         ::testing::Combine(::testing::ValuesIn(world_names()), ::testing::Values(2)), suite_name);
+INSTANTIATE_TEST_SUITE_P(Backends, CollectivesConformance,
+                         ::testing::Combine(::testing::ValuesIn(world_names()), ::testing::Values(1, 2, 3, 4)),
+                         suite_name);
+
+}  // namespace
+}  // namespace sirtaki::net::testing
