@@ -14,51 +14,11 @@
 #include "runtime/base/config.h"
 #include "runtime/base/tensor.h"
 #include "runtime/base/types.h"
+#include "runtime/engine/requests.h"
 #include "runtime/rendezvous/membership.h"
 #include "runtime/rendezvous/secret.h"
 
 namespace sirtaki::engine {
-
-// One operation by name (sirtaki_request_args says what each field means).
-struct OpSpec {
-  OpKind kind = OpKind::kAllreduce;
-  std::string name;  // empty: named (kind, call number)
-  TensorView input;
-  TensorView output;                  // data == nullptr where the runtime allocates
-  std::vector<std::int64_t> dims;     // of the input
-  std::vector<std::int64_t> strides;  // of the input; empty: row-major
-  ReduceOp reduce_op = ReduceOp::kSum;
-  Rank root = 0;
-  double prescale = 1.0;
-  double postscale = 1.0;
-  std::vector<std::int64_t> splits;  // alltoall, rows; empty: equal
-  std::int32_t priority = 0;
-};
-
-// What an allgather, alltoall or reducescatter allocated.
-struct OpResult {
-  std::vector<std::byte> data;
-  std::vector<std::int64_t> dims;
-  std::vector<std::int64_t> received_splits;  // alltoall: rows from each rank
-};
-
-struct StreamTensor {
-  std::string name;
-  std::vector<std::int64_t> dims;
-  std::vector<std::int64_t> strides;  // empty: row-major
-  DType dtype = DType::kF32;
-  Device device;
-};
-
-struct StreamSpec {
-  std::string name;
-  std::vector<StreamTensor> tensors;
-  std::vector<int> order;  // expected readiness; empty: last tensor first
-  ReduceOp reduce_op = ReduceOp::kAverage;
-  double prescale = 1.0;
-  double postscale = 1.0;
-  std::string codec;  // empty: the option compression.codec
-};
 
 // How this rank meets the others.
 struct JobSpec {

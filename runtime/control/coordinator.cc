@@ -1,0 +1,254 @@
+#include "runtime/control/coordinator.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "runtime/control/mismatch.h"
+
+namespace sirtaki::control {
+namespace {
+
+Status left_status(Rank rank, const std::string& what) {
+  return {Code::kPeerLost,
+          "rank " + std::to_string(rank) + " has shut down, so " + what +
+              " can never complete. Likely cause: it ended its work, or failed, while others still had steps to do",
+          {rank, what}};
+}
+
+}  // namespace
+
+Coordinator::Coordinator(int size, StallOptions options)
+    : size_(size), stall_(size, options), gone_(static_cast<std::size_t>(size), false) {}
+
+Coordinator::Actions Coordinator::take_actions() {
+  return std::exchange(actions_, {});
+}
+
+void Coordinator::send(Rank to, CoordinatorMessage message) {
+  actions_.sends.push_back({to, std::move(message)});
+}
+
+void Coordinator::on_message(Rank from, const MemberMessage& message, TimePoint now) {
+  if (const auto* report = std::get_if<Waiting>(&message)) {
+    stall_.on_report(from, *report, now);
+    apply(stall_.inspect(now));
+    return;
+  }
+  std::visit(
+      [&](const auto& m) {
+        using T = std::decay_t<decltype(m)>;
+        if constexpr (!std::is_same_v<T, Waiting> && !std::is_same_v<T, TraceChunk> &&
+                      !std::is_same_v<T, TraceRequest>) {
+          on(from, m);
+        }
+      },
+      message);
+}
+
+// ---- operations by name ----
+
+void Coordinator::on(Rank from, const Announce& message) {
+  const auto cancelled = cancelled_at_.find(message.name);
+  if (cancelled != cancelled_at_.end() && message.cancels_seen < cancelled->second) {
+    return;  // said before the cancellation reached that rank; it will end this use there
+  }
+  Name& name = names_[message.name];
+  if (message.id != 0 && message.id != name.id) {
+    if (name.id == 0) {
+      names_.erase(message.name);
+    }
+    return;
+  }
+  Use& use = name.uses[message.use];
+  use.metas.resize(static_cast<std::size_t>(size_));
+  use.recalled.resize(static_cast<std::size_t>(size_));
+  use.metas[static_cast<std::size_t>(from)] = message.meta;
+  if (first_left_) {
+    cancel(message.name, left_status(*first_left_, "'" + message.name + "'"));
+    return;
+  }
+  settle(message.name, message.use);
+  recall_missing(message.name);
+}
+
+void Coordinator::settle(const std::string& name, std::uint64_t use_number) {
+  Name& record = names_[name];
+  const auto it = record.uses.find(use_number);
+  const auto& metas = it->second.metas;
+  if (!std::all_of(metas.begin(), metas.end(), [](const auto& m) { return m.has_value(); })) {
+    return;
+  }
+  if (Status status = describe_mismatch(name, metas); !status) {
+    cancel(name, status);
+    return;
+  }
+  if (record.id == 0) {
+    record.id = next_id_++;
+  }
+  record.uses.erase(it);
+  send(kAll, Agreed{name, use_number, record.id});
+}
+
+// Ranks that know the name may start a use without a word; when one has announced it, the others must too.
+void Coordinator::recall_missing(const std::string& name) {
+  const auto record = names_.find(name);
+  if (record == names_.end() || record->second.id == 0) {
+    return;
+  }
+  for (auto& [number, use] : record->second.uses) {
+    for (Rank r = 0; r < size_; ++r) {
+      const auto i = static_cast<std::size_t>(r);
+      if (!use.metas[i] && !use.recalled[i]) {
+        use.recalled[i] = true;
+        send(r, Recall{record->second.id, number});
+      }
+    }
+  }
+}
+
+void Coordinator::cancel(const std::string& name, const Status& status) {
+  names_.erase(name);
+  cancelled_at_[name] = ++cancels_sent_;
+  send(kAll, OpCancelled{name, status});
+}
+
+void Coordinator::on(Rank /*from*/, const OpFailed& message) {
+  const auto cancelled = cancelled_at_.find(message.name);
+  if (cancelled != cancelled_at_.end() && message.cancels_seen < cancelled->second) {
+    return;
+  }
+  cancel(message.name, message.status);
+}
+
+// ---- streams ----
+
+void Coordinator::on(Rank from, const StreamOpen& message) {
+  Opening& opening = openings_[message.name];
+  opening.specs.resize(static_cast<std::size_t>(size_));
+  opening.specs[static_cast<std::size_t>(from)] = message;
+  if (first_left_) {
+    const Status status = left_status(*first_left_, "stream '" + message.name + "'");
+    openings_.erase(message.name);
+    send(kAll, StreamRefused{message.name, status});
+    return;
+  }
+  settle_opening(message.name);
+}
+
+void Coordinator::settle_opening(const std::string& name) {
+  const auto it = openings_.find(name);
+  const auto& specs = it->second.specs;
+  if (!std::all_of(specs.begin(), specs.end(), [](const auto& s) { return s.has_value(); })) {
+    return;
+  }
+  Status status = describe_mismatch(name, specs);
+  while (streams_.contains(next_stream_) || next_stream_ == 0) {
+    ++next_stream_;
+  }
+  openings_.erase(it);
+  if (!status) {
+    send(kAll, StreamRefused{name, std::move(status)});
+    return;
+  }
+  const StreamId id(next_stream_++);
+  streams_[id.value].name = name;
+  send(kAll, StreamAgreed{name, id});
+}
+
+void Coordinator::abort_stream(std::uint16_t id, const Status& status) {
+  const auto it = streams_.find(id);
+  if (it == streams_.end()) {
+    return;
+  }
+  ++it->second.attempt;
+  send(kAll, StreamAborted{StreamId(id), it->second.attempt, status});
+}
+
+void Coordinator::on(Rank /*from*/, const StreamAbort& message) {
+  const auto it = streams_.find(message.stream.value);
+  if (it != streams_.end() && it->second.attempt == message.attempt) {
+    abort_stream(message.stream.value, message.status);  // else: said of a step that is void already
+  }
+}
+
+void Coordinator::on(Rank /*from*/, const StreamUnused& message) {
+  const auto it = streams_.find(message.stream.value);
+  if (it != streams_.end() && !it->second.flags) {
+    it->second.flags = true;
+    send(kAll, StreamFlags{message.stream});
+  }
+}
+
+void Coordinator::on(Rank from, const StreamClose& message) {
+  const auto it = streams_.find(message.stream.value);
+  if (it == streams_.end()) {
+    return;
+  }
+  it->second.closed.insert(from);
+  if (static_cast<int>(it->second.closed.size()) == size_) {
+    streams_.erase(it);
+  }
+}
+
+// ---- lives and stalls ----
+
+void Coordinator::on_gone(Rank rank) {
+  gone_[static_cast<std::size_t>(rank)] = true;
+  stall_.on_gone(rank);
+}
+
+void Coordinator::on_left(Rank rank) {
+  on_gone(rank);
+  first_left_ = first_left_.value_or(rank);
+  std::vector<std::string> pending;
+  for (const auto& [name, record] : names_) {
+    if (!record.uses.empty()) {
+      pending.push_back(name);
+    }
+  }
+  for (const std::string& name : pending) {
+    cancel(name, left_status(rank, "'" + name + "'"));
+  }
+  for (const auto& [name, opening] : std::exchange(openings_, {})) {
+    send(kAll, StreamRefused{name, left_status(rank, "stream '" + name + "'")});
+  }
+}
+
+// The members learn of a lost rank from the rendezvous and end everything themselves.
+void Coordinator::on_lost(Rank rank) {
+  on_gone(rank);
+}
+
+void Coordinator::on_tick(TimePoint now) {
+  apply(stall_.inspect(now));
+}
+
+void Coordinator::apply(const StallInspector::Findings& findings) {
+  for (const auto& verdict : findings.verdicts) {
+    const std::string& name = verdict.entry.name;
+    switch (verdict.entry.kind) {
+      case WaitKind::kOp:
+        cancel(name, verdict.status);
+        break;
+      case WaitKind::kStreamOpen:
+        openings_.erase(name);
+        send(kAll, StreamRefused{name, verdict.status});
+        break;
+      case WaitKind::kStreamStep:
+        for (const auto& [id, stream] : streams_) {
+          if (stream.name == name) {
+            abort_stream(id, verdict.status);
+          }
+        }
+        break;
+    }
+  }
+  for (const std::string& warning : findings.warnings) {
+    actions_.warnings.push_back(warning);
+  }
+  if (findings.query) {
+    send(kAll, Query{});
+  }
+}
+
+}  // namespace sirtaki::control

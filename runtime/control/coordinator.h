@@ -1,0 +1,92 @@
+// Coordinator: the job's half of every agreement: first use of names, streams, aborted steps, stalls.
+//
+// Lives in the Hub, on its control thread (in the simulator: on the simulated loop). Pure state machine: events in, a
+// list of actions out; the owner sends them in order, so all members see the same order.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "runtime/control/messages.h"
+#include "runtime/control/stall.h"
+
+namespace sirtaki::control {
+
+class Coordinator {
+ public:
+  static constexpr Rank kAll = -1;
+  struct Send {
+    Rank to = kAll;
+    CoordinatorMessage message;
+  };
+  struct Actions {
+    std::vector<Send> sends;
+    std::vector<std::string> warnings;
+  };
+
+  Coordinator(int size, StallOptions options);
+
+  // TraceChunk and TraceRequest are the owner's business and not accepted here.
+  void on_message(Rank from, const MemberMessage& message, TimePoint now);
+  void on_left(Rank rank);
+  void on_lost(Rank rank);
+  void on_tick(TimePoint now);
+  std::optional<TimePoint> next_tick() const { return stall_.next_tick(); }
+
+  Actions take_actions();
+
+ private:
+  struct Use {
+    std::vector<std::optional<OpMeta>> metas;
+    std::vector<bool> recalled;
+  };
+  struct Name {
+    std::uint32_t id = 0;
+    std::map<std::uint64_t, Use> uses;
+  };
+  struct Opening {
+    std::vector<std::optional<StreamOpen>> specs;
+  };
+  struct Stream {
+    std::string name;
+    std::uint32_t attempt = 0;
+    bool flags = false;
+    std::set<Rank> closed;
+  };
+
+  void on(Rank from, const Announce& message);
+  void on(Rank from, const OpFailed& message);
+  void on(Rank from, const StreamOpen& message);
+  void on(Rank from, const StreamAbort& message);
+  void on(Rank from, const StreamUnused& message);
+  void on(Rank from, const StreamClose& message);
+
+  void send(Rank to, CoordinatorMessage message);
+  void settle(const std::string& name, std::uint64_t use);
+  void recall_missing(const std::string& name);
+  void cancel(const std::string& name, const Status& status);
+  void abort_stream(std::uint16_t id, const Status& status);
+  void settle_opening(const std::string& name);
+  void apply(const StallInspector::Findings& findings);
+  void on_gone(Rank rank);
+
+  int size_;
+  StallInspector stall_;
+  std::vector<bool> gone_;
+  std::optional<Rank> first_left_;
+  std::unordered_map<std::string, Name> names_;
+  std::uint32_t next_id_ = 1;
+  std::uint64_t cancels_sent_ = 0;
+  std::unordered_map<std::string, std::uint64_t> cancelled_at_;  // name -> cancels_sent_ after its last cancellation
+  std::map<std::string, Opening> openings_;
+  std::map<std::uint16_t, Stream> streams_;
+  std::uint16_t next_stream_ = 1;
+  Actions actions_;
+};
+
+}  // namespace sirtaki::control

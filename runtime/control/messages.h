@@ -1,0 +1,187 @@
+// Control messages between a member (one rank's engine) and the coordinator, with their bounded wire form.
+//
+// Member -> coordinator: MemberMessage. Coordinator -> members: CoordinatorMessage. Both travel as opaque payloads of
+// the rendezvous connection, in order per connection. docs/wire_format.md lists them. Plain values; pure.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "runtime/base/status.h"
+#include "runtime/base/tensor.h"
+#include "runtime/base/types.h"
+
+namespace sirtaki::control {
+
+// What all ranks must agree on before an operation by name may run.
+struct OpMeta {
+  OpKind kind = OpKind::kAllreduce;
+  DType dtype = DType::kF32;
+  ReduceOp reduce_op = ReduceOp::kSum;
+  Rank root = 0;
+  DeviceType device = DeviceType::kCpu;
+  double prescale = 1.0;
+  double postscale = 1.0;
+  std::vector<std::int64_t> dims;     // the first may differ between ranks for allgather and alltoall
+  std::vector<std::int64_t> strides;  // of the memory in elements; empty: row-major
+
+  // True when the two ranks may take part in one operation.
+  bool compatible(const OpMeta& other) const;
+  // 16 bits that differ (almost always) when the metas are not compatible; part of the tag on the wire, so that ranks
+  // that disagree never mix their bytes.
+  std::uint16_t fingerprint() const;
+  std::string to_string() const;  // "allreduce sum float32 [2, 3]"
+};
+
+// ---- member -> coordinator ----
+
+// Use number `use` of `name` on this rank, with what it is. id 0: the member knows no agreement on this name.
+struct Announce {
+  std::string name;
+  std::uint64_t use = 0;
+  std::uint32_t id = 0;
+  std::uint64_t cancels_seen = 0;  // OpCancelled messages this member had processed
+  OpMeta meta;
+};
+
+// An operation ended with an error that the others may not know of.
+struct OpFailed {
+  std::string name;
+  std::uint64_t cancels_seen = 0;
+  Status status;
+};
+
+struct StreamTensorMeta {
+  std::string name;
+  DType dtype = DType::kF32;
+  DeviceType device = DeviceType::kCpu;
+  std::vector<std::int64_t> dims;
+  std::vector<std::int64_t> strides;
+};
+
+struct StreamOpen {
+  std::string name;
+  std::uint64_t plan_digest = 0;
+  ReduceOp reduce_op = ReduceOp::kSum;
+  double prescale = 1.0;
+  double postscale = 1.0;
+  std::string codec;
+  std::vector<StreamTensorMeta> tensors;
+};
+
+// This rank cannot go on with the stream's current step.
+struct StreamAbort {
+  StreamId stream;
+  std::uint32_t attempt = 0;
+  Status status;
+};
+
+// This rank has tensors without a gradient in this step: all ranks are to exchange who has which, from now on.
+struct StreamUnused {
+  StreamId stream;
+  std::uint32_t attempt = 0;
+};
+
+struct StreamClose {
+  StreamId stream;
+};
+
+enum class WaitKind : std::uint8_t { kOp = 0, kStreamOpen = 1, kStreamStep = 2 };
+
+struct WaitEntry {
+  WaitKind kind = WaitKind::kOp;
+  std::string name;
+  std::uint64_t use = 0;    // kStreamStep: attempt << 32 | step
+  std::uint16_t check = 0;  // fingerprint; kOp only
+  std::string what;         // for people: "allreduce sum float32 [2, 3]"
+  bool operator==(const WaitEntry&) const = default;
+};
+
+// What is in flight on this rank; sent when it has waited longer than a moment, when that changes, and on Query. An
+// empty list: nothing.
+struct Waiting {
+  bool blocked = false;        // every thread that ever waits is waiting now
+  std::uint64_t progress = 0;  // changes whenever this rank submits or completes anything
+  std::vector<WaitEntry> entries;
+};
+
+// Recorded spans (base/timeline.h encodes them); the hub writes them to the job's trace file.
+struct TraceChunk {
+  std::vector<std::byte> records;
+  bool last = false;
+};
+
+struct TraceRequest {
+  bool start = false;
+  std::string path;
+};
+
+using MemberMessage = std::variant<Announce, OpFailed, StreamOpen, StreamAbort, StreamUnused, StreamClose, Waiting,
+                                   TraceChunk, TraceRequest>;
+
+// ---- coordinator -> members ----
+
+// All ranks have announced this use and agree. Who has not started it starts it now.
+struct Agreed {
+  std::string name;
+  std::uint64_t use = 0;
+  std::uint32_t id = 0;
+};
+
+// A rank announced this use although the name was agreed: announce it too, now or when it comes.
+struct Recall {
+  std::uint32_t id = 0;
+  std::uint64_t use = 0;
+};
+
+// Every use of `name` in flight ends with `status`; the name is forgotten.
+struct OpCancelled {
+  std::string name;
+  Status status;
+};
+
+struct StreamAgreed {
+  std::string name;
+  StreamId stream;
+};
+
+struct StreamRefused {
+  std::string name;
+  Status status;
+};
+
+// The current step is void on all ranks; the next has number 0 of `attempt`.
+struct StreamAborted {
+  StreamId stream;
+  std::uint32_t attempt = 0;
+  Status status;
+};
+
+// From the step in progress on, the ranks exchange which tensors had a gradient.
+struct StreamFlags {
+  StreamId stream;
+};
+
+// The job cannot go on.
+struct JobFailed {
+  Status status;
+};
+
+struct TraceSwitch {
+  bool on = false;
+};
+
+// Answer with Waiting.
+struct Query {};
+
+using CoordinatorMessage = std::variant<Agreed, Recall, OpCancelled, StreamAgreed, StreamRefused, StreamAborted,
+                                        StreamFlags, JobFailed, TraceSwitch, Query>;
+
+std::vector<std::byte> encode(const MemberMessage& message);
+std::vector<std::byte> encode(const CoordinatorMessage& message);
+Result<MemberMessage> decode_member_message(ConstBytes bytes);
+Result<CoordinatorMessage> decode_coordinator_message(ConstBytes bytes);
+
+}  // namespace sirtaki::control

@@ -1,0 +1,80 @@
+// Names: a member's half of the agreement on operations by name.
+//
+// The first use of a name is announced to the coordinator, which answers when all ranks have announced the same. Later
+// uses that look like an agreed one start at once, without a message. A use that looks different is announced again;
+// the coordinator recalls the others, who announce theirs although they may already run it: nothing can complete
+// without every rank, so the answer, "agreed" or "cancelled", reaches a started operation in time. Uses are counted by
+// each rank for itself; they are the same number on all ranks because a failed name is forgotten by all. Pure state
+// machine, loop thread of its engine; the engine sends what it returns.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "runtime/control/messages.h"
+
+namespace sirtaki::control {
+
+// One use of one name.
+struct UseKey {
+  std::string name;
+  std::uint64_t use = 0;
+};
+
+class Names {
+ public:
+  struct Submitted {
+    std::uint64_t use = 0;
+    std::optional<std::uint32_t> start_id;  // start now under this id; else wait for Start from on_agreed
+    std::optional<Announce> announce;       // to send
+  };
+  struct Start {
+    std::uint64_t use = 0;
+    std::uint32_t id = 0;
+  };
+
+  Submitted submit(const std::string& name, const OpMeta& meta);
+  // The use to start now, if this rank has submitted it and not started it.
+  std::optional<Start> on_agreed(const Agreed& agreed);
+  // The announcement to answer with, if there is one to make now.
+  std::optional<Announce> on_recall(const Recall& recall);
+  // Uses in flight that end with the message's status. The name is forgotten.
+  std::vector<std::uint64_t> on_cancelled(const OpCancelled& cancelled);
+  // The operation is over on this rank, well or not.
+  void finished(const std::string& name, std::uint64_t use);
+
+  std::uint64_t cancels_seen() const { return cancels_seen_; }
+  // What a use in flight was submitted as; nullptr when it is not in flight.
+  const OpMeta* meta_of(const std::string& name, std::uint64_t use) const;
+
+ private:
+  static constexpr std::size_t kRememberedShapes = 4;
+
+  struct Live {
+    OpMeta meta;
+    bool started = false;
+  };
+  struct Entry {
+    std::uint32_t id = 0;
+    std::uint64_t next_use = 0;
+    std::deque<OpMeta> agreed;  // most recent first
+    std::map<std::uint64_t, Live> live;
+    std::set<std::uint64_t> recalled;        // uses to announce when they come
+    std::map<std::uint64_t, OpMeta> recent;  // of uses that are over, for late recalls
+  };
+
+  Announce announce(const std::string& name, const Entry& entry, std::uint64_t use, const OpMeta& meta) const;
+  void remember(Entry& entry, const OpMeta& meta);
+
+  std::unordered_map<std::string, Entry> entries_;
+  std::unordered_map<std::uint32_t, std::string> by_id_;
+  std::uint64_t cancels_seen_ = 0;
+};
+
+}  // namespace sirtaki::control

@@ -1,0 +1,84 @@
+#include "runtime/engine/callers.h"
+
+namespace sirtaki::engine {
+
+// Written by its thread, read by the loop; each field stands for itself, so relaxed accesses do.
+struct Caller {
+  std::atomic<int> inside{0};
+  std::atomic<std::int64_t> since_ns{0};
+  std::atomic<std::int64_t> left_ns{0};
+  std::atomic<bool> told{false};
+};
+
+namespace {
+
+constexpr auto kRelaxed = std::memory_order_relaxed;
+
+std::int64_t ns(TimePoint time) {
+  return time.time_since_epoch().count();
+}
+
+struct ThreadEntry {
+  std::uint64_t serial = 0;
+  std::shared_ptr<Caller> caller;
+};
+
+std::uint64_t next_serial() {
+  static std::atomic<std::uint64_t> last{0};
+  return ++last;
+}
+
+}  // namespace
+
+CallerRegistry::CallerRegistry() : serial_(next_serial()) {}
+
+Caller& CallerRegistry::mine() {
+  thread_local ThreadEntry entry;
+  if (entry.serial != serial_) {
+    entry = {serial_, std::make_shared<Caller>()};
+    const std::lock_guard lock(mutex_);
+    callers_.push_back(entry.caller);
+  }
+  return *entry.caller;
+}
+
+CallerRegistry::Scope::Scope(CallerRegistry& registry, TimePoint now) : caller_(registry.mine()) {
+  if (ns(now) - caller_.left_ns.load(kRelaxed) > kSliceGap.count()) {
+    caller_.since_ns.store(ns(now), kRelaxed);
+    caller_.told.store(false, kRelaxed);
+  }
+  caller_.inside.fetch_add(1, kRelaxed);
+}
+
+CallerRegistry::Scope::~Scope() {
+  caller_.left_ns.store(ns(std::chrono::steady_clock::now()), kRelaxed);
+  caller_.inside.fetch_sub(1, kRelaxed);
+}
+
+bool CallerRegistry::Scope::became_long(TimePoint now) {
+  if (ns(now) - caller_.since_ns.load(kRelaxed) < kLongWait.count()) {
+    return false;
+  }
+  return !caller_.told.exchange(true, kRelaxed);
+}
+
+Callers CallerRegistry::look(TimePoint now) {
+  const std::lock_guard lock(mutex_);
+  Callers callers;
+  callers.blocked = true;
+  std::erase_if(callers_, [](const auto& weak) { return weak.expired(); });
+  for (const auto& weak : callers_) {
+    const std::shared_ptr<Caller> caller = weak.lock();
+    if (!caller) {
+      continue;
+    }
+    const bool waits =
+        caller->inside.load(kRelaxed) > 0 || ns(now) - caller->left_ns.load(kRelaxed) < kSliceGap.count();
+    callers.waiting = callers.waiting || waits;
+    callers.blocked = callers.blocked && waits;
+  }
+  callers.blocked = callers.blocked && callers.waiting;
+  return callers;
+}
+
+}  // namespace sirtaki::engine

@@ -1,0 +1,51 @@
+// CallerRegistry: which threads of the program wait for results, and for how long. Feeds the search for stuck jobs.
+//
+// A thread counts as a caller from its first wait until it ends. A wait may be cut into slices by an adapter that looks
+// for Ctrl-C between them: a thread that comes back within kSliceGap never stopped waiting.
+// Threads: any; a few atomics per wait.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "runtime/base/types.h"
+#include "runtime/engine/engine.h"
+
+namespace sirtaki::engine {
+
+class CallerRegistry {
+ public:
+  static constexpr Duration kSliceGap = std::chrono::milliseconds(60);
+  static constexpr Duration kLongWait = std::chrono::milliseconds(250);
+
+  CallerRegistry();
+
+  // Around one blocking call.
+  class Scope {
+   public:
+    Scope(CallerRegistry& registry, TimePoint now);
+    ~Scope();
+    Scope(const Scope&) = delete;
+    Scope& operator=(const Scope&) = delete;
+    // True once for every wait that has lasted kLongWait: the engine should be told.
+    bool became_long(TimePoint now);
+
+   private:
+    struct Caller& caller_;
+  };
+
+  Callers look(TimePoint now);
+
+ private:
+  friend class Scope;
+  struct Caller& mine();
+
+  const std::uint64_t serial_;  // of this registry: a thread may outlive many sessions
+  std::mutex mutex_;            // threads come and go rarely
+  std::vector<std::weak_ptr<struct Caller>> callers_;
+};
+
+}  // namespace sirtaki::engine

@@ -1,0 +1,293 @@
+#include "runtime/engine/engine.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "compression/catalog.h"
+
+namespace sirtaki::engine {
+namespace {
+
+constexpr Duration kReportInterval = std::chrono::milliseconds(250);
+constexpr std::size_t kMaxReported = 256;
+
+control::StreamOpen opening_message(const StreamSpec& spec, const scheduler::Plan& plan) {
+  control::StreamOpen message;
+  message.name = spec.name;
+  message.plan_digest = plan.digest();
+  message.reduce_op = spec.reduce_op;
+  message.prescale = spec.prescale;
+  message.postscale = spec.postscale;
+  message.codec = spec.codec;
+  for (const StreamTensor& tensor : spec.tensors) {
+    message.tensors.push_back({tensor.name, tensor.dtype, tensor.device.type, tensor.dims, tensor.strides});
+  }
+  return message;
+}
+
+}  // namespace
+
+Engine::Engine(EngineOptions options, EngineDeps deps, std::function<Callers()> callers)
+    : options_(std::move(options)),
+      deps_(deps),
+      callers_(std::move(callers)),
+      trace_(deps.loop, deps.timeline),
+      buffers_(static_cast<std::size_t>(options_.credit_bytes), deps.stats.gauge("engine.staging_bytes")),
+      ops_(deps.loop, deps.net, deps.control, deps.stats, trace_) {}
+
+Engine::~Engine() {
+  deps_.loop.cancel(tick_);
+}
+
+// ---- operations by name ----
+
+void Engine::submit(OpSpec spec, OpDone done) {
+  if (!failure_) {
+    deps_.loop.post([done = std::move(done), cause = failure_]() mutable { done(cause, {}); });
+    return;
+  }
+  ops_.submit(std::move(spec), std::move(done));
+}
+
+// ---- streams ----
+
+Result<std::shared_ptr<const scheduler::Plan>> Engine::make_plan(StreamSpec& spec) const {
+  if (spec.codec.empty()) {
+    spec.codec = options_.codec;
+  }
+  const compression::Codec* codec = compression::find_codec(spec.codec);
+  if (codec == nullptr) {
+    return invalid_argument("stream '" + spec.name + "': unknown codec '" + spec.codec + "'; known are " +
+                            compression::codec_names());
+  }
+  std::vector<scheduler::PlannedTensor> tensors;
+  for (const StreamTensor& tensor : spec.tensors) {
+    const std::int64_t numel =
+        std::accumulate(tensor.dims.begin(), tensor.dims.end(), std::int64_t{1}, std::multiplies<>());
+    tensors.push_back({tensor.name, numel, tensor.dtype});
+  }
+  if (spec.order.empty()) {
+    spec.order.resize(spec.tensors.size());
+    std::iota(spec.order.rbegin(), spec.order.rend(), 0);  // gradients come last tensor first
+  }
+  scheduler::Decision decision;
+  decision.codec = codec->id();
+  return scheduler::Plan::build(std::move(tensors), spec.order, options_.layout, decision, 1);
+}
+
+void Engine::open_stream(StreamSpec spec, MoveFunction<void(Result<StreamId>)> done) {
+  auto plan = make_plan(spec);
+  Status status = plan.status();
+  status.update(failure_);
+  if (status && openings_.contains(spec.name)) {
+    status = invalid_argument("stream '" + spec.name + "' is being opened already");
+  }
+  if (!status) {
+    deps_.loop.post([done = std::move(done), status]() mutable { done(status); });
+    return;
+  }
+  deps_.control.send(opening_message(spec, **plan));
+  std::string name = spec.name;
+  openings_.emplace(std::move(name), Opening{std::move(spec), *plan, std::move(done)});
+}
+
+void Engine::on(const control::StreamAgreed& m) {
+  auto node = openings_.extract(m.name);
+  if (node.empty()) {
+    return;
+  }
+  Opening& opening = node.mapped();
+  StreamDeps deps{deps_.loop,
+                  deps_.net,
+                  deps_.control,
+                  trace_,
+                  buffers_,
+                  deps_.stats.counter("streams.steps"),
+                  deps_.stats.counter("streams.raw_bytes"),
+                  deps_.stats.counter("streams.wire_bytes"),
+                  deps_.stats.histogram("streams.step_ns"),
+                  deps_.stats.histogram("streams.exposed_ns")};
+  streams_[m.stream.value] =
+      std::make_unique<Stream>(m.stream, std::move(opening.spec), std::move(opening.plan), options_.credit_bytes, deps);
+  opening.done(m.stream);
+}
+
+void Engine::on(const control::StreamRefused& m) {
+  auto node = openings_.extract(m.name);
+  if (!node.empty()) {
+    node.mapped().done(m.status);
+  }
+}
+
+void Engine::on(const control::StreamAborted& m) {
+  if (Stream* s = stream(m.stream)) {
+    s->on_aborted(m);
+  }
+}
+
+void Engine::on(const control::StreamFlags& m) {
+  if (Stream* s = stream(m.stream)) {
+    s->on_flags();
+  }
+}
+
+Stream* Engine::stream(StreamId id) {
+  const auto it = streams_.find(id.value);
+  return it == streams_.end() ? nullptr : it->second.get();
+}
+
+void Engine::close_stream(StreamId id, Done done) {
+  Stream* s = stream(id);
+  if (s == nullptr) {
+    deps_.loop.post([done = std::move(done)]() mutable { done(invalid_argument("the stream is not open")); });
+    return;
+  }
+  s->fail({Code::kAborted, "stream '" + s->spec().name + "' was closed"});
+  s->release([this, id, done = std::move(done)]() mutable {
+    deps_.control.send(control::StreamClose{id});
+    deps_.loop.post([this, id, done = std::move(done)]() mutable {
+      streams_.erase(id.value);
+      done({});
+    });
+  });
+}
+
+// ---- control ----
+
+void Engine::on_message(ConstBytes bytes) {
+  const auto message = control::decode_coordinator_message(bytes);
+  if (!message) {
+    abort(message.status());
+    return;
+  }
+  std::visit([this](const auto& m) { on(m); }, *message);
+}
+
+void Engine::on_left(Rank rank) {
+  const Status cause(
+      Code::kPeerLost,
+      "rank " + std::to_string(rank) +
+          " has shut down, so no operation of all ranks can complete any more. Likely cause: it ended its "
+          "work, or failed, while this rank still had steps to do",
+      {rank, ""});
+  // What is in flight may have all it needs from that rank; the data plane knows.
+  failure_.update(cause);
+  for (auto& [name, opening] : std::exchange(openings_, {})) {
+    opening.done(cause);
+  }
+}
+
+void Engine::abort(const Status& cause) {
+  failure_.update(cause);
+  deps_.net.abort(cause);
+  ops_.abort(cause);
+  for (auto& [name, opening] : std::exchange(openings_, {})) {
+    opening.done(cause);
+  }
+  for (const auto& [id, s] : streams_) {
+    s->fail(cause);
+  }
+}
+
+// ---- waiting ----
+
+void Engine::note_waiting() {
+  if (tick_ == TimerId()) {
+    on_tick();
+  }
+}
+
+void Engine::on_tick() {
+  report(false);
+  tick_ = callers_().waiting ? deps_.loop.after(kReportInterval, [this] { on_tick(); }) : TimerId();
+}
+
+void Engine::report(bool even_if_unchanged) {
+  const Callers callers = callers_();
+  control::Waiting now;
+  now.blocked = callers.blocked;
+  now.progress = ops_.progress();
+  for (const auto& [id, s] : streams_) {
+    now.progress += s->progress();
+    if (auto entry = s->in_flight()) {
+      now.entries.push_back(std::move(*entry));
+    }
+  }
+  for (const auto& [name, opening] : openings_) {
+    now.entries.push_back({control::WaitKind::kStreamOpen, name, 0, 0, {}});
+  }
+  if (callers.waiting || even_if_unchanged) {
+    ops_.describe_in_flight(now.entries);
+  } else {
+    now.entries.clear();
+  }
+  if (now.entries.size() > kMaxReported) {
+    now.entries.resize(kMaxReported);
+  }
+  const bool same = now.blocked == last_report_.blocked && now.progress == last_report_.progress &&
+                    now.entries == last_report_.entries;
+  if (same && !even_if_unchanged) {
+    return;
+  }
+  last_report_ = now;
+  deps_.control.send(std::move(now));
+}
+
+void Engine::on(const control::Query& /*m*/) {
+  report(true);
+}
+
+bool Engine::idle() const {
+  return ops_.idle() && openings_.empty() &&
+         std::all_of(streams_.begin(), streams_.end(), [](const auto& s) { return s.second->idle(); });
+}
+
+std::string Engine::describe() const {
+  std::vector<control::WaitEntry> entries;
+  ops_.describe_in_flight(entries);
+  std::string text = failure_ ? "" : "failed (" + failure_.to_string() + "); ";
+  for (const control::WaitEntry& entry : entries) {
+    text += "'" + entry.name + "' use " + std::to_string(entry.use) + " (" + entry.what + "); ";
+  }
+  for (const auto& [id, s] : streams_) {
+    text += s->describe() + "; ";
+  }
+  for (const auto& [name, opening] : openings_) {
+    text += "opening '" + name + "'; ";
+  }
+  return text.empty() ? "nothing in flight" : text;
+}
+
+// ---- trace ----
+
+void Engine::request_trace(bool start, std::string path) {
+  deps_.control.send(control::TraceRequest{start, std::move(path)});
+}
+
+void Engine::on(const control::TraceSwitch& m) {
+  if (m.on == deps_.timeline.enabled()) {
+    return;
+  }
+  if (!m.on) {
+    deps_.timeline.set_enabled(false);
+    flush_trace(true);
+    return;
+  }
+  deps_.timeline.set_enabled(true);
+}
+
+void Engine::flush_trace(bool last) {
+  while (true) {
+    std::vector<std::byte> chunk = deps_.timeline.drain();
+    if (chunk.empty()) {
+      break;
+    }
+    deps_.control.send(control::TraceChunk{std::move(chunk), false});
+  }
+  if (last) {
+    deps_.control.send(control::TraceChunk{{}, true});
+  }
+}
+
+}  // namespace sirtaki::engine

@@ -1,0 +1,115 @@
+// Engine: one rank's coordinator, single-threaded: operations by name, streams, and the member side of every agreement.
+//
+// Everything here runs on one loop; Session adds threads, the simulator adds virtual time. Composes NamedOps, Streams
+// and a Collectives backend; speaks to the coordinator through a ControlLink.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/base/loop.h"
+#include "runtime/base/stats.h"
+#include "runtime/base/timeline.h"
+#include "runtime/engine/buffer_pool.h"
+#include "runtime/engine/control_link.h"
+#include "runtime/engine/named_ops.h"
+#include "runtime/engine/requests.h"
+#include "runtime/engine/stream.h"
+#include "runtime/engine/trace.h"
+#include "scheduler/plan.h"
+
+namespace sirtaki::engine {
+
+struct EngineOptions {
+  scheduler::LayoutOptions layout;
+  std::int64_t credit_bytes = 16 << 20;
+  std::string codec = "none";
+};
+
+// All outlive the engine.
+struct EngineDeps {
+  Loop& loop;
+  net::Collectives& net;
+  ControlLink& control;
+  Stats& stats;
+  Timeline& timeline;
+};
+
+// What the program's threads are doing, asked for by the engine while somebody waits.
+struct Callers {
+  bool waiting = false;  // some thread waits for a result
+  bool blocked = false;  // every thread that ever waits is waiting
+};
+
+class Engine {
+ public:
+  Engine(EngineOptions options, EngineDeps deps, std::function<Callers()> callers);
+  ~Engine();
+
+  // `done` runs exactly once, later.
+  void submit(OpSpec spec, OpDone done);
+  void open_stream(StreamSpec spec, MoveFunction<void(Result<StreamId>)> done);
+  // nullptr for an unknown or closed stream.
+  Stream* stream(StreamId id);
+  // What is in flight on it ends with kAborted first.
+  void close_stream(StreamId id, Done done);
+
+  // From the coordinator; a message that makes no sense fails the job.
+  void on_message(ConstBytes message);
+  // Another rank shut down in order: what still needs it will fail by itself; nothing new can start.
+  void on_left(Rank rank);
+  // The job is over: everything in flight and everything later ends with `cause`. The first cause is kept.
+  void abort(const Status& cause);
+  const Status& failure() const { return failure_; }
+
+  // Nothing is in flight and all credit is back.
+  bool idle() const;
+  // What is in flight and what the streams wait for, in one line; for reports of a deadlock.
+  std::string describe() const;
+
+  // A thread of the program has waited for a moment: report what is in flight until nobody waits any more.
+  void note_waiting();
+  // Asks the coordinator to begin or end a trace.
+  void request_trace(bool start, std::string path);
+  // Sends recorded spans; with `last`, tells that these are all.
+  void flush_trace(bool last);
+
+ private:
+  struct Opening {
+    StreamSpec spec;
+    std::shared_ptr<const scheduler::Plan> plan;
+    MoveFunction<void(Result<StreamId>)> done;
+  };
+
+  void on(const control::Agreed& m) { ops_.on_agreed(m); }
+  void on(const control::Recall& m) { ops_.on_recall(m); }
+  void on(const control::OpCancelled& m) { ops_.on_cancelled(m); }
+  void on(const control::StreamAgreed& m);
+  void on(const control::StreamRefused& m);
+  void on(const control::StreamAborted& m);
+  void on(const control::StreamFlags& m);
+  void on(const control::JobFailed& m) { abort(m.status); }
+  void on(const control::TraceSwitch& m);
+  void on(const control::Query& m);
+
+  Result<std::shared_ptr<const scheduler::Plan>> make_plan(StreamSpec& spec) const;
+  void report(bool even_if_unchanged);
+  void on_tick();
+
+  EngineOptions options_;
+  EngineDeps deps_;
+  std::function<Callers()> callers_;
+  Trace trace_;
+  BufferPool buffers_;
+  NamedOps ops_;
+  std::map<std::string, Opening> openings_;
+  std::map<std::uint16_t, std::unique_ptr<Stream>> streams_;
+  Status failure_;
+  TimerId tick_;
+  control::Waiting last_report_;
+};
+
+}  // namespace sirtaki::engine

@@ -1,0 +1,163 @@
+#include "runtime/engine/op_check.h"
+
+#include <algorithm>
+#include <functional>
+#include <numeric>
+#include <set>
+
+namespace sirtaki::engine {
+namespace {
+
+class Checker {
+ public:
+  Checker(const OpSpec& spec, Rank rank, int size) : spec_(spec), rank_(rank), size_(size) {}
+
+  Status check() const {
+    if (spec_.kind == OpKind::kBarrier) {
+      return {};
+    }
+    SRT_TRY(check_memory());
+    switch (spec_.kind) {
+      case OpKind::kAllreduce:
+        SRT_TRY(check_reduction());
+        return check_output();
+      case OpKind::kReduceScatter:
+        SRT_TRY(check_rows());
+        return check_reduction();
+      case OpKind::kBroadcast:
+        SRT_TRY(check_root());
+        return check_output();
+      case OpKind::kAllgather:
+        return check_rows();
+      case OpKind::kAlltoall:
+        SRT_TRY(check_rows());
+        return check_splits();
+      case OpKind::kBarrier:
+        break;
+    }
+    return {};
+  }
+
+ private:
+  Status error(const std::string& what, Code code = Code::kInvalidArgument) const {
+    const std::string name = spec_.name.empty() ? "an unnamed tensor" : "tensor '" + spec_.name + "'";
+    return {code, std::string(op_kind_name(spec_.kind)) + " of " + name + ": " + what, {rank_, spec_.name}};
+  }
+
+  Status check_memory() const {
+    if (spec_.input.device.type != DeviceType::kCpu || spec_.output.device.type != DeviceType::kCpu) {
+      return error("the tensor is not in CPU memory; copy it with .cpu() first", Code::kUnsupported);
+    }
+    if (std::any_of(spec_.dims.begin(), spec_.dims.end(), [](std::int64_t d) { return d < 0; })) {
+      return error("negative dimension in " + dims_to_string(spec_.dims));
+    }
+    const std::int64_t numel =
+        std::accumulate(spec_.dims.begin(), spec_.dims.end(), std::int64_t{1}, std::multiplies<>());
+    if (numel != spec_.input.numel) {
+      return error("shape " + dims_to_string(spec_.dims) + " does not hold " + std::to_string(spec_.input.numel) +
+                   " elements");
+    }
+    if (numel != 0 && spec_.input.data == nullptr) {
+      return error("no memory given");
+    }
+    if (!spec_.strides.empty() && spec_.strides.size() != spec_.dims.size()) {
+      return error("strides and shape differ in length");
+    }
+    return {};
+  }
+
+  Status check_output() const {
+    if (spec_.output.numel != spec_.input.numel || spec_.output.dtype != spec_.input.dtype) {
+      return error("input and output differ in size or data type");
+    }
+    return {};
+  }
+
+  Status check_reduction() const {
+    if (spec_.reduce_op == ReduceOp::kAverage && spec_.input.dtype == DType::kBool) {
+      return error("the average of bool values is not defined; use sum (or), product (and), or cast the tensor");
+    }
+    const bool scaled = spec_.prescale != 1.0 || spec_.postscale != 1.0;
+    if (scaled && spec_.input.dtype == DType::kBool) {
+      return error("bool values cannot be scaled");
+    }
+    return {};
+  }
+
+  Status check_rows() const {
+    if (spec_.dims.empty()) {
+      return error("a tensor without dimensions has no rows to distribute; reshape it to [1]");
+    }
+    return {};
+  }
+
+  Status check_root() const {
+    if (spec_.root < 0 || spec_.root >= size_) {
+      return error("root rank " + std::to_string(spec_.root) + " does not exist; ranks are 0 to " +
+                   std::to_string(size_ - 1));
+    }
+    return {};
+  }
+
+  Status check_splits() const {
+    const std::int64_t rows = spec_.dims.front();
+    if (spec_.splits.empty()) {
+      if (rows % size_ != 0) {
+        return error("splits not provided, but the first dimension (" + std::to_string(rows) +
+                     ") is not a multiple of the number of ranks (" + std::to_string(size_) + ")");
+      }
+      return {};
+    }
+    if (static_cast<int>(spec_.splits.size()) != size_) {
+      return error("splits has " + std::to_string(spec_.splits.size()) + " entries but there are " +
+                   std::to_string(size_) + " ranks");
+    }
+    if (std::any_of(spec_.splits.begin(), spec_.splits.end(), [](std::int64_t s) { return s < 0; })) {
+      return error("negative number of rows in splits");
+    }
+    const std::int64_t sum = std::accumulate(spec_.splits.begin(), spec_.splits.end(), std::int64_t{0});
+    if (sum != rows) {
+      return error("the sum of splits (" + std::to_string(sum) + ") is not the first dimension (" +
+                   std::to_string(rows) + ")");
+    }
+    return {};
+  }
+
+  const OpSpec& spec_;
+  const Rank rank_;
+  const int size_;
+};
+
+}  // namespace
+
+Status check_op(const OpSpec& spec, Rank rank, int size) {
+  return Checker(spec, rank, size).check();
+}
+
+Status check_stream(const StreamSpec& spec) {
+  if (spec.name.empty()) {
+    return invalid_argument("a stream needs a name");
+  }
+  if (spec.reduce_op != ReduceOp::kSum && spec.reduce_op != ReduceOp::kAverage) {
+    return invalid_argument("stream '" + spec.name + "': only sum and average are possible, not " +
+                            std::string(reduce_op_name(spec.reduce_op)));
+  }
+  std::set<std::string> names;
+  for (const StreamTensor& tensor : spec.tensors) {
+    if (!names.insert(tensor.name).second) {
+      return invalid_argument("stream '" + spec.name + "': two tensors are named '" + tensor.name + "'");
+    }
+    if (tensor.device.type != DeviceType::kCpu) {
+      return {Code::kUnsupported,
+              "stream '" + spec.name + "': tensor '" + tensor.name + "' is not in CPU memory",
+              {-1, tensor.name}};
+    }
+    if (spec.reduce_op == ReduceOp::kAverage && tensor.dtype == DType::kBool) {
+      return invalid_argument("stream '" + spec.name + "': the average of bool tensor '" + tensor.name +
+                              "' is not defined");
+    }
+  }
+  return {};
+}
+
+}  // namespace sirtaki::engine

@@ -1,0 +1,170 @@
+#include "runtime/engine/request_table.h"
+
+#include <algorithm>
+
+namespace sirtaki::engine {
+namespace {
+
+constexpr Duration kSlice = std::chrono::milliseconds(100);
+
+Status duplicate(const std::string& name) {
+  return {Code::kInvalidArgument,
+          "tensor '" + name +
+              "' is in flight already: a name may be used again only when its operation has completed. Wait for the "
+              "first one, or give the second another name",
+          {-1, name}};
+}
+
+}  // namespace
+
+// ---- Slot ----
+
+void Slot::complete(Status status, OpResult result) {
+  // Notified under the lock: a waiter may free the slot as soon as it can see the result.
+  const std::lock_guard lock(mutex_);
+  done_ = true;
+  status_ = std::move(status);
+  result_ = std::move(result);
+  changed_.notify_all();
+}
+
+bool Slot::done() const {
+  const std::lock_guard lock(mutex_);
+  return done_;
+}
+
+std::optional<Status> Slot::wait_for(Duration slice) const {
+  std::unique_lock lock(mutex_);
+  if (changed_.wait_for(lock, slice, [&] { return done_; })) {
+    return status_;
+  }
+  return std::nullopt;
+}
+
+// ---- Waiter ----
+
+Waiter::Waiter(std::function<bool()> interrupted, std::function<void()> on_long_wait)
+    : interrupted_(std::move(interrupted)), on_long_wait_(std::move(on_long_wait)) {}
+
+std::optional<Status> Waiter::wait(const Slot& slot, Duration timeout) {
+  if (slot.done()) {
+    return slot.wait_for(Duration(0));
+  }
+  const auto clock_now = [] { return std::chrono::time_point_cast<Duration>(std::chrono::steady_clock::now()); };
+  const TimePoint begin = clock_now();
+  CallerRegistry::Scope scope(registry_, begin);
+  while (true) {
+    Duration slice = kSlice;
+    if (timeout >= Duration(0)) {
+      slice = std::min(slice, std::max(Duration(0), timeout - (clock_now() - begin)));
+    }
+    if (auto status = slot.wait_for(slice)) {
+      return status;
+    }
+    const TimePoint now = clock_now();
+    if (scope.became_long(now)) {
+      on_long_wait_();
+    }
+    if (interrupted_ && interrupted_()) {
+      return Status(Code::kAborted, "the wait was interrupted");
+    }
+    if (timeout >= Duration(0) && now - begin >= timeout) {
+      return std::nullopt;
+    }
+  }
+}
+
+// ---- RequestTable ----
+
+Result<std::vector<RequestTable::Ticket>> RequestTable::add(const std::vector<std::string>& names) {
+  const std::lock_guard lock(mutex_);
+  if (closed_) {
+    return Status(Code::kShutdown, "the session has ended");
+  }
+  if (in_flight_ + names.size() > kMaxInFlight) {
+    return Status(Code::kExhausted, "more than " + std::to_string(kMaxInFlight) +
+                                        " operations are in flight; wait for some of them first");
+  }
+  std::vector<std::string> taken;
+  for (const std::string& name : names) {
+    if (!name.empty() && !names_.insert(name).second) {
+      for (const std::string& undo : taken) {
+        names_.erase(undo);
+      }
+      return duplicate(name);
+    }
+    if (!name.empty()) {
+      taken.push_back(name);
+    }
+  }
+  std::vector<Ticket> tickets;
+  for (const std::string& name : names) {
+    Ticket ticket{RequestId(next_++), std::make_shared<Slot>()};
+    entries_.emplace(ticket.id, Entry{ticket.slot, name, false});
+    tickets.push_back(std::move(ticket));
+  }
+  in_flight_ += names.size();
+  return tickets;
+}
+
+void RequestTable::complete(RequestId id, Status status, OpResult result) {
+  const std::lock_guard lock(mutex_);
+  const auto it = entries_.find(id);
+  if (it == entries_.end()) {
+    return;
+  }
+  --in_flight_;
+  names_.erase(it->second.name);
+  it->second.slot->complete(std::move(status), std::move(result));
+  if (it->second.watched) {
+    watched_done_.push_back(id);
+    watched_changed_.notify_all();
+  }
+}
+
+std::shared_ptr<Slot> RequestTable::find(RequestId id) const {
+  const std::lock_guard lock(mutex_);
+  const auto it = entries_.find(id);
+  return it == entries_.end() ? nullptr : it->second.slot;
+}
+
+void RequestTable::erase(RequestId id) {
+  const std::lock_guard lock(mutex_);
+  entries_.erase(id);
+  std::erase(watched_done_, id);
+}
+
+void RequestTable::watch(RequestId id) {
+  const std::lock_guard lock(mutex_);
+  const auto it = entries_.find(id);
+  if (it == entries_.end() || it->second.watched) {
+    return;
+  }
+  it->second.watched = true;
+  if (it->second.slot->done()) {
+    watched_done_.push_back(id);
+    watched_changed_.notify_all();
+  }
+}
+
+std::optional<std::vector<RequestId>> RequestTable::wait_watched(std::size_t max, Duration timeout) {
+  std::unique_lock lock(mutex_);
+  watched_changed_.wait_for(lock, timeout, [&] { return closed_ || !watched_done_.empty(); });
+  std::vector<RequestId> ids;
+  while (ids.size() < max && !watched_done_.empty()) {
+    ids.push_back(watched_done_.front());
+    watched_done_.pop_front();
+  }
+  if (ids.empty() && closed_) {
+    return std::nullopt;
+  }
+  return ids;
+}
+
+void RequestTable::close() {
+  const std::lock_guard lock(mutex_);
+  closed_ = true;
+  watched_changed_.notify_all();
+}
+
+}  // namespace sirtaki::engine

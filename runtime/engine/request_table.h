@@ -1,0 +1,93 @@
+// RequestTable: operations by name as the program's threads see them: ids to poll, wait for and release.
+//
+// Threads: any; the loop completes requests. Owned by Session.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "runtime/engine/callers.h"
+#include "runtime/engine/requests.h"
+
+namespace sirtaki::engine {
+
+// One result that threads wait for. Shared by the table and the callback that fills it.
+class Slot {
+ public:
+  void complete(Status status, OpResult result = {});
+  bool done() const;
+  // nullopt at the deadline; slices of at most `slice`, so that the caller can look around in between.
+  std::optional<Status> wait_for(Duration slice) const;
+  const OpResult& result() const { return result_; }  // after done()
+
+ private:
+  mutable std::mutex mutex_;  // results cross threads here and nowhere else
+  mutable std::condition_variable changed_;
+  bool done_ = false;
+  Status status_;
+  OpResult result_;
+};
+
+// How a thread blocks: in slices, watching for Ctrl-C and telling the engine of long waits.
+class Waiter {
+ public:
+  // `interrupted` may be empty; `on_long_wait` posts to the engine. Both outlive the waiter.
+  Waiter(std::function<bool()> interrupted, std::function<void()> on_long_wait);
+  // nullopt: the timeout (negative: none) is over. kAborted when interrupted.
+  std::optional<Status> wait(const Slot& slot, Duration timeout);
+  Callers callers() { return registry_.look(std::chrono::steady_clock::now()); }
+
+ private:
+  std::function<bool()> interrupted_;
+  std::function<void()> on_long_wait_;
+  CallerRegistry registry_;
+};
+
+class RequestTable {
+ public:
+  struct Ticket {
+    RequestId id;
+    std::shared_ptr<Slot> slot;
+  };
+
+  // All or none. kInvalidArgument when a name is in flight already, or twice in the list; empty names are always free.
+  Result<std::vector<Ticket>> add(const std::vector<std::string>& names);
+  // From the loop. The name is free again before the program can see the result.
+  void complete(RequestId id, Status status, OpResult result);
+
+  std::shared_ptr<Slot> find(RequestId id) const;  // nullptr when unknown
+  void erase(RequestId id);
+
+  void watch(RequestId id);
+  // nullopt once closed.
+  std::optional<std::vector<RequestId>> wait_watched(std::size_t max, Duration timeout);
+  void close();
+
+ private:
+  static constexpr std::size_t kMaxInFlight = 1U << 20;
+  struct Entry {
+    std::shared_ptr<Slot> slot;
+    std::string name;
+    bool watched = false;
+  };
+
+  mutable std::mutex mutex_;  // submitting and completing threads meet here, for the length of a map operation
+  std::condition_variable watched_changed_;
+  std::unordered_map<RequestId, Entry> entries_;
+  std::unordered_set<std::string> names_;
+  std::deque<RequestId> watched_done_;
+  std::uint64_t next_ = 1;
+  std::size_t in_flight_ = 0;
+  bool closed_ = false;
+};
+
+}  // namespace sirtaki::engine

@@ -1,0 +1,153 @@
+// Stream: the tensors of one optimizer, reduced every step by a Plan that all ranks share.
+//
+// In the steady state no message is exchanged: a partition starts when all its tensors are ready and it is the next in
+// the plan's order, and its tag is (stream, attempt, position, step) on every rank.
+//
+// One step:  ready(i) ... finish(), wait() -> the result; the next step opens when wait() has answered.
+// Deviations go through the coordinator and are the same for all ranks:
+//   - a rank gives the step up (wrong shape, an error, abort()): StreamAborted ends what is in flight everywhere, each
+//     rank's wait() returns the cause, and the stream goes on with step 0 of the next attempt;
+//   - a rank has tensors without a gradient (absent): it holds them back until StreamFlags has told all ranks to
+//   exchange
+//     who has what, in this step and from then on.
+// Loop thread; owned by Engine.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "compression/codec.h"
+#include "runtime/base/loop.h"
+#include "runtime/base/stats.h"
+#include "runtime/base/task.h"
+#include "runtime/control/messages.h"
+#include "runtime/engine/buffer_pool.h"
+#include "runtime/engine/control_link.h"
+#include "runtime/engine/requests.h"
+#include "runtime/engine/trace.h"
+#include "runtime/net/collectives.h"
+#include "scheduler/dispatcher.h"
+#include "scheduler/plan.h"
+
+namespace sirtaki::engine {
+
+// What a stream works with; all outlive it.
+struct StreamDeps {
+  Loop& loop;
+  net::Collectives& net;
+  ControlLink& control;
+  Trace& trace;
+  BufferPool& buffers;
+  Counter& steps;
+  Counter& raw_bytes;    // of gradients
+  Counter& wire_bytes;   // of the same, as they were sent (before the collective's own factor)
+  Histogram& step_time;  // first tensor ready to step done
+  Histogram& exposed;    // wait() called to step done
+};
+
+class Stream {
+ public:
+  Stream(StreamId id, StreamSpec spec, std::shared_ptr<const scheduler::Plan> plan, std::int64_t credit_bytes,
+         StreamDeps deps);
+
+  void ready(int index, TensorView tensor, bool absent);
+  void finish();
+  // Answers when the step is over: at once if it is. One waiter at a time.
+  void wait(Done done);
+  // Gives the step up on all ranks; calls that follow belong to the next step. `released` runs when the caller's memory
+  // is no longer used.
+  void abort(Status cause, Task released);
+
+  // Runs `task` when no operation of the stream uses the caller's memory.
+  void release(Task task);
+
+  void on_aborted(const control::StreamAborted& message);
+  void on_flags();
+  // The job is over: every wait answers with `cause` from now on. The owner has aborted the collectives.
+  void fail(const Status& cause);
+
+  StreamId id() const { return id_; }
+  const StreamSpec& spec() const { return spec_; }
+  const scheduler::Plan& plan() const { return *plan_; }
+  // used[i]: some rank had a gradient for tensor i in the step that was waited for last.
+  const std::vector<std::uint8_t>& used() const { return used_; }
+  std::optional<control::WaitEntry> in_flight() const;
+  std::uint64_t progress() const { return progress_; }
+  bool idle() const { return in_flight_count_ == 0 && dispatcher_.credit().in_flight() == 0; }
+  std::string describe() const;
+
+ private:
+  enum class Phase : std::uint8_t {
+    kOpen,      // takes ready() and finish()
+    kAborting,  // this rank has given the step up and waits for the coordinator; calls belong to the next step
+    kVoid,      // somebody gave the step up; calls are ignored until wait() has told why
+    kFailed,    // the job is over
+  };
+  struct Pending {  // a call that belongs to the next step
+    int index = 0;
+    TensorView tensor;
+    bool absent = false;
+  };
+
+  void admit(int index);
+  void pump();
+  void launch(const scheduler::Partition& partition);
+  void gather(const scheduler::Partition& partition, Bytes out) const;
+  Status scatter(const scheduler::Partition& partition, ConstBytes in) const;
+  void on_partition(std::uint32_t attempt, int position, BufferPool::Buffer buffer, const Status& status);
+  void start_flags();
+  void on_flags_done(std::uint32_t attempt, const Status& status);
+  void give_up(Status cause);
+  void cancel_in_flight(const Status& cause);
+  void leave_void();
+  void reopen();
+  void answer();
+  void open_step();
+  Status check_ready(int index, const TensorView& tensor) const;
+  bool step_complete() const;
+  DType wire_dtype(const scheduler::Partition& partition) const;
+  bool in_place(const scheduler::Partition& partition) const;
+  Bytes slice_of(const scheduler::Slice& slice) const;
+
+  const StreamId id_;
+  const StreamSpec spec_;
+  const std::shared_ptr<const scheduler::Plan> plan_;
+  StreamDeps deps_;
+  scheduler::Dispatcher dispatcher_;
+
+  Phase phase_ = Phase::kOpen;
+  std::uint32_t attempt_ = 0;
+  std::uint64_t step_ = 0;
+  bool flags_on_ = false;
+  std::uint64_t progress_ = 0;
+
+  // The step in progress.
+  std::vector<TensorView> views_;
+  std::vector<std::uint8_t> submitted_;
+  std::vector<std::uint8_t> present_;
+  std::vector<int> held_;  // absent tensors that wait for the flags
+  bool finished_ = false;
+  bool asked_for_flags_ = false;
+  bool flags_started_ = false;
+  bool flags_done_ = false;
+  int partitions_done_ = 0;
+  int in_flight_count_ = 0;
+  std::vector<std::uint8_t> launched_;  // by position: in flight now
+  std::vector<TimePoint> ready_at_;     // by position, while tracing
+  TimePoint first_ready_;
+  TimePoint waited_since_;
+
+  std::deque<Status> causes_;  // of steps given up that the program has not been told of
+  Status failure_;             // of the job
+  std::vector<std::uint8_t> used_;
+  Done waiter_;
+  std::vector<Task> released_;  // wait for in_flight_count_ == 0
+  std::vector<Pending> next_step_;
+  bool finish_next_step_ = false;
+};
+
+}  // namespace sirtaki::engine

@@ -1,0 +1,31 @@
+// How an operation's OpTag is built: the same on all ranks, different for everything in flight in an epoch.
+//
+//   operation by name   0 | id 24 | stage 3 | use 20 | fingerprint 16
+//   stream partition    1 | stream 16 | attempt 8 | position 20 | step 19
+// The coordinator gives out id, stream and attempt; use and step are counted by the rules of names.h and stream.h. They
+// wrap: nothing in flight is a million uses old. The fingerprint keeps ranks that disagree on an operation apart.
+#pragma once
+
+#include <cstdint>
+
+#include "runtime/base/types.h"
+
+namespace sirtaki::engine {
+
+enum class OpStage : std::uint8_t { kSizes = 0, kPayload = 1 };
+
+constexpr OpTag op_tag(std::uint32_t id, OpStage stage, std::uint64_t use, std::uint16_t fingerprint) {
+  return OpTag((static_cast<std::uint64_t>(id & 0xffffffU) << 39) | (static_cast<std::uint64_t>(stage) << 36) |
+               ((use & 0xfffffU) << 16) | fingerprint);
+}
+
+constexpr OpTag stream_tag(StreamId stream, std::uint32_t attempt, std::uint32_t position, std::uint64_t step) {
+  return OpTag((1ULL << 63) | (static_cast<std::uint64_t>(stream.value) << 47) |
+               (static_cast<std::uint64_t>(attempt & 0xffU) << 39) |
+               (static_cast<std::uint64_t>(position & 0xfffffU) << 19) | (step & 0x7ffffU));
+}
+
+// Position of a stream's exchange of who had which gradient; beyond every partition.
+inline constexpr std::uint32_t kFlagsPosition = 0xfffffU;
+
+}  // namespace sirtaki::engine

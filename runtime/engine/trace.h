@@ -1,0 +1,53 @@
+// Trace: the engine's handle on the timeline; its calls cost one branch while tracing is off.
+//
+// Loop thread. Owned by Engine; borrows the Timeline, which lives as long as the session.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "runtime/base/loop.h"
+#include "runtime/base/timeline.h"
+
+namespace sirtaki::engine {
+
+class Trace {
+ public:
+  // Tracks by subject rather than thread, so that the trace reads as lanes: operations by name, stream partitions.
+  Trace(Loop& loop, Timeline& timeline)
+      : loop_(loop), timeline_(timeline), ops_(timeline.track("operations")), streams_(timeline.track("streams")) {}
+
+  bool on() const { return timeline_.enabled(); }
+  TimePoint now() const { return on() ? loop_.now() : TimePoint(); }
+
+  // Records [begin, now] unless tracing was off at either end.
+  void op(std::string_view name, Stage stage, TimePoint begin, std::int64_t bytes) {
+    record(ops_, name, stage, begin, -1, bytes);
+  }
+  void partition(std::string_view stream, Stage stage, TimePoint begin, std::int32_t position, std::int64_t bytes) {
+    record(streams_, stream, stage, begin, position, bytes);
+  }
+
+ private:
+  void record(Track& track, std::string_view name, Stage stage, TimePoint begin, std::int32_t position,
+              std::int64_t bytes) {
+    if (!on() || begin == TimePoint()) {
+      return;
+    }
+    Span span;
+    span.name = timeline_.name_id(name);
+    span.stage = stage;
+    span.position = position;
+    span.bytes = bytes;
+    span.begin = begin;
+    span.end = loop_.now();
+    track.record(span);
+  }
+
+  Loop& loop_;
+  Timeline& timeline_;
+  Track& ops_;
+  Track& streams_;
+};
+
+}  // namespace sirtaki::engine

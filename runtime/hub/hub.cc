@@ -1,0 +1,231 @@
+#include "runtime/hub/hub.h"
+
+#include <condition_variable>
+#include <mutex>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "runtime/base/trace_writer.h"
+#include "runtime/control/coordinator.h"
+
+namespace sirtaki::hub {
+namespace {
+
+using control::Coordinator;
+
+// Members that are connected, for drain(): the only state other threads look at.
+class Presence {
+ public:
+  void set(int count) {
+    const std::lock_guard lock(mutex_);
+    count_ = count;
+    changed_.notify_all();
+  }
+  void decrement() {
+    const std::lock_guard lock(mutex_);
+    count_ = count_ > 0 ? count_ - 1 : 0;
+    changed_.notify_all();
+  }
+  bool wait_empty(Duration grace) {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_for(lock, grace, [&] { return count_ == 0; });
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  int count_ = 0;
+};
+
+class HubImpl final : public Hub, private rendezvous::ServerHandler {
+ public:
+  HubImpl(HubOptions options, HubEvents events) : options_(std::move(options)), events_(std::move(events)) {}
+
+  ~HubImpl() override {
+    loop_.run_sync([this] {
+      loop_.cancel(tick_);
+      coordinator_.reset();
+    });
+    server_.reset();
+    loop_.stop();
+  }
+
+  Status start() {
+    auto server = rendezvous::Server::start(loop_, options_.server, *this);
+    if (!server) {
+      return server.status();
+    }
+    // The handler may already have been called; it reads server_ on the loop only.
+    loop_.run_sync([&] { server_ = std::move(*server); });
+    return {};
+  }
+
+  std::uint16_t port() const override { return server_->port(); }
+
+  void report_exit(Rank rank, std::string what) override {
+    loop_.post([this, rank, what = std::move(what)] { server_->report_exit(rank, what); });
+  }
+
+  bool drain(Duration grace) override { return presence_.wait_empty(grace); }
+
+ private:
+  // ---- rendezvous ----
+
+  void on_epoch(const rendezvous::Membership& membership) override {
+    presence_.set(membership.size());
+    size_ = membership.size();
+    coordinator_ = std::make_unique<Coordinator>(
+        size_, control::StallOptions{options_.stuck_after, options_.stall_warn, options_.stall_fail});
+    if (events_.on_epoch) {
+      events_.on_epoch(membership);
+    }
+  }
+
+  void on_message(Rank from, ConstBytes bytes) override {
+    auto message = control::decode_member_message(bytes);
+    if (!message) {
+      const Status cause = message.status().with_context("rank " + std::to_string(from));
+      send(Coordinator::kAll, control::JobFailed{cause});
+      return;
+    }
+    if (const auto* chunk = std::get_if<control::TraceChunk>(&*message)) {
+      on_trace(from, *chunk);
+    } else if (const auto* request = std::get_if<control::TraceRequest>(&*message)) {
+      on_trace(*request);
+    } else if (coordinator_) {
+      coordinator_->on_message(from, *message, loop_.now());
+      act();
+    }
+  }
+
+  void on_left(Rank rank) override {
+    presence_.decrement();
+    if (coordinator_) {
+      coordinator_->on_left(rank);
+      act();
+    }
+  }
+
+  void on_lost(Rank rank, const Status& cause) override {
+    presence_.decrement();
+    if (coordinator_) {
+      coordinator_->on_lost(rank);
+      act();
+    }
+    if (events_.on_lost) {
+      events_.on_lost(rank, cause);
+    }
+  }
+
+  void on_epoch_end() override {
+    presence_.set(0);
+    coordinator_.reset();
+    trace_.reset();
+    loop_.cancel(tick_);
+    tick_ = {};
+  }
+
+  // ---- coordinator ----
+
+  void act() {
+    Coordinator::Actions actions = coordinator_->take_actions();
+    for (const Coordinator::Send& action : actions.sends) {
+      send(action.to, action.message);
+    }
+    for (const std::string& warning : actions.warnings) {
+      warn(warning);
+    }
+    schedule_tick();
+  }
+
+  void send(Rank to, const control::CoordinatorMessage& message) {
+    const std::vector<std::byte> bytes = control::encode(message);
+    if (to != Coordinator::kAll) {
+      server_->send(to, bytes);
+      return;
+    }
+    for (Rank r = 0; r < size_; ++r) {
+      server_->send(r, bytes);
+    }
+  }
+
+  void schedule_tick() {
+    loop_.cancel(tick_);
+    tick_ = {};
+    if (const auto next = coordinator_->next_tick()) {
+      tick_ = loop_.after(*next - loop_.now(), [this] {
+        tick_ = {};
+        if (coordinator_) {
+          coordinator_->on_tick(loop_.now());
+          act();
+        }
+      });
+    }
+  }
+
+  void warn(const std::string& text) {
+    if (events_.on_warning) {
+      events_.on_warning(text);
+    }
+  }
+
+  // ---- trace ----
+
+  void on_trace(const control::TraceRequest& request) {
+    if (!request.start) {
+      send(Coordinator::kAll, control::TraceSwitch{false});
+      return;
+    }
+    auto writer = TraceWriter::open(request.path);
+    if (!writer) {
+      warn("no trace is written: " + writer.status().to_string());
+      return;
+    }
+    trace_ = std::move(*writer);
+    trace_open_ = size_;
+    send(Coordinator::kAll, control::TraceSwitch{true});
+  }
+
+  void on_trace(Rank from, const control::TraceChunk& chunk) {
+    if (!trace_) {
+      return;
+    }
+    if (!chunk.records.empty()) {
+      auto decoded = decode_timeline_chunk(chunk.records);
+      Status status = decoded.status();
+      if (status) {
+        status = trace_->add(*decoded, server_->clock_offset(from));
+      }
+      if (!status) {
+        warn("the trace is incomplete: " + status.to_string());
+        trace_.reset();
+        return;
+      }
+    }
+    if (chunk.last && --trace_open_ == 0) {
+      trace_.reset();
+    }
+  }
+
+  HubOptions options_;
+  HubEvents events_;
+  Presence presence_;
+  std::unique_ptr<Coordinator> coordinator_;
+  std::unique_ptr<TraceWriter> trace_;
+  int trace_open_ = 0;
+  int size_ = 0;
+  TimerId tick_;
+  std::unique_ptr<rendezvous::Server> server_;
+  rendezvous::AsioLoop loop_{"srt-hub"};
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Hub>> Hub::start(HubOptions options, HubEvents events) {
+  auto hub = std::make_unique<HubImpl>(std::move(options), std::move(events));
+  SRT_TRY(hub->start());
+  return std::unique_ptr<Hub>(std::move(hub));
+}
+
+}  // namespace sirtaki::hub

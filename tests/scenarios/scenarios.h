@@ -1,0 +1,42 @@
+// Scenarios: what the ranks of a job do, written once and run in every world.
+//
+// Each draws its details from the rank's seeded generator or from `Shared`, which is the same on all ranks, and throws
+// when a result is wrong.
+#pragma once
+
+#include <cstdint>
+#include <random>
+
+#include "tests/world/world.h"
+
+namespace sirtaki::scenarios {
+
+using world::RankApi;
+using world::Scenario;
+using world::ScenarioFn;
+
+// Operations of every kind under several names, submitted in another order on each rank, several rounds.
+ScenarioFn named_operations(std::uint64_t seed, int rounds);
+// One name whose shape changes between uses, the same way on all ranks.
+ScenarioFn changing_shapes(std::uint64_t seed, int rounds);
+// In round `bad_round` one rank submits another shape: all ranks get a mismatch, then work on.
+ScenarioFn mismatch_and_recover(std::uint64_t seed, int bad_round);
+// Rank 0 waits for one name, the others for another: stuck on all ranks, then they work on.
+ScenarioFn stuck_and_recover();
+// The last rank computes for `lateness` before it joins in.
+ScenarioFn late_rank(Duration lateness);
+// The last rank dies after `rounds` allreduces; the others get an error that names it.
+ScenarioFn dying_rank(int rounds);
+// The last rank leaves after `rounds` allreduces; the others get an error that names it.
+ScenarioFn leaving_rank(int rounds);
+
+// A stream with tensors of many sizes that become ready in another order on each rank.
+ScenarioFn stream_steps(std::uint64_t seed, int steps);
+// Some ranks have no gradient for some tensors.
+ScenarioFn stream_unused(std::uint64_t seed, int steps);
+// Now and then a rank gives a step up, by abort() or by a tensor of another size; all ranks get the error and go on.
+ScenarioFn stream_deviations(std::uint64_t seed, int steps);
+// Streams, operations by name in between, unused tensors, pauses: everything at once.
+ScenarioFn everything(std::uint64_t seed, int steps);
+
+}  // namespace sirtaki::scenarios

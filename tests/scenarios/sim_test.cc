@@ -1,0 +1,155 @@
+// The scenarios in virtual time: many seeds, every failure replayable from the seed it prints.
+#include <gtest/gtest.h>
+
+#include <cstdio>
+
+#include "tests/scenarios/scenarios.h"
+#include "tests/world/sim_world.h"
+
+namespace sirtaki::scenarios {
+namespace {
+
+world::SimOptions options_for(std::uint64_t seed) {
+  world::SimOptions options;
+  options.seed = seed;
+  options.size = 1 + static_cast<int>(seed % 5);
+  // Small limits, so that small tensors exercise fusion, cutting and credit.
+  options.engine.layout.fusion_bytes = 4096;
+  options.engine.layout.partition_bytes = 8192;
+  options.engine.credit_bytes = 20000;
+  return options;
+}
+
+struct Run {
+  TimePoint begin;
+  std::uint64_t messages = 0;
+};
+
+void expect_well(const world::SimOptions& options, const ScenarioFn& scenario, Duration* took = nullptr,
+                 std::vector<std::string>* warnings = nullptr) {
+  world::SimWorld world(options);
+  const TimePoint begin = world.now();
+  ASSERT_EQ(world.run(scenario), "");
+  EXPECT_EQ(world.check_quiet(), "") << "seed " << options.seed;
+  if (took != nullptr) {
+    *took = world.now() - begin;
+  }
+  if (warnings != nullptr) {
+    *warnings = world.warnings();
+  }
+}
+
+TEST(Sim, OperationsByNameInAnyOrder) {
+  for (std::uint64_t seed = 1; seed <= 100; ++seed) {
+    expect_well(options_for(seed), named_operations(seed, 6));
+  }
+}
+
+TEST(Sim, ChangingShapesAreAgreedAgain) {
+  for (std::uint64_t seed = 1; seed <= 100; ++seed) {
+    expect_well(options_for(seed), changing_shapes(seed, 20));
+  }
+}
+
+TEST(Sim, MismatchNamesTensorRanksAndValuesAndTheNameWorksAgain) {
+  for (std::uint64_t seed = 1; seed <= 60; ++seed) {
+    world::SimOptions options = options_for(seed);
+    options.size = 2 + static_cast<int>(seed % 3);
+    Duration took{};
+    expect_well(options, mismatch_and_recover(seed, static_cast<int>(seed % 4)), &took);
+    EXPECT_LT(took, std::chrono::seconds(2)) << "seed " << seed;
+  }
+}
+
+TEST(Sim, ProvablyStuckIsAnErrorWithinTwoSeconds) {
+  for (std::uint64_t seed = 1; seed <= 30; ++seed) {
+    world::SimOptions options = options_for(seed);
+    options.size = 2 + static_cast<int>(seed % 3);
+    Duration took{};
+    expect_well(options, stuck_and_recover(), &took);
+    EXPECT_LT(took, std::chrono::seconds(2)) << "seed " << seed;
+  }
+}
+
+TEST(Sim, LateRankIsWaitedForAndNamed) {
+  world::SimOptions options = options_for(3);
+  options.size = 4;
+  std::vector<std::string> warnings;
+  expect_well(options, late_rank(std::chrono::minutes(10)), nullptr, &warnings);
+  ASSERT_FALSE(warnings.empty());
+  EXPECT_NE(warnings.front().find("rank 3"), std::string::npos) << warnings.front();
+  EXPECT_NE(warnings.front().find("after validation"), std::string::npos) << warnings.front();
+}
+
+TEST(Sim, RankThatNeverComesIsGivenUpAtTheLimit) {
+  world::SimOptions options = options_for(3);
+  options.size = 3;
+  world::SimWorld world(options);
+  const std::string outcome = world.run(late_rank(std::chrono::hours(1)));
+  EXPECT_NE(outcome.find("timeout"), std::string::npos) << outcome;
+  EXPECT_NE(outcome.find("rank 2"), std::string::npos) << outcome;
+}
+
+TEST(Sim, DeathIsToldToEverybodyWithTheRank) {
+  for (std::uint64_t seed = 1; seed <= 60; ++seed) {
+    world::SimOptions options = options_for(seed);
+    options.size = 2 + static_cast<int>(seed % 4);
+    Duration took{};
+    expect_well(options, dying_rank(static_cast<int>(seed % 5)), &took);
+    EXPECT_LT(took, std::chrono::seconds(1)) << "seed " << seed;
+  }
+}
+
+TEST(Sim, LeavingEarlyIsToldToTheOthers) {
+  for (std::uint64_t seed = 1; seed <= 60; ++seed) {
+    world::SimOptions options = options_for(seed);
+    options.size = 2 + static_cast<int>(seed % 4);
+    expect_well(options, leaving_rank(static_cast<int>(seed % 5)));
+  }
+}
+
+TEST(Sim, StreamStepsInAnyOrderOfReadiness) {
+  for (std::uint64_t seed = 1; seed <= 150; ++seed) {
+    expect_well(options_for(seed), stream_steps(seed, 5));
+  }
+}
+
+TEST(Sim, UnusedTensorsAreSettledByAgreement) {
+  for (std::uint64_t seed = 1; seed <= 150; ++seed) {
+    expect_well(options_for(seed), stream_unused(seed, 6));
+  }
+}
+
+TEST(Sim, DeviationsEndTheStepEverywhereAndTheStreamGoesOn) {
+  for (std::uint64_t seed = 1; seed <= 150; ++seed) {
+    expect_well(options_for(seed), stream_deviations(seed, 12));
+  }
+}
+
+TEST(Sim, EverythingAtOnce) {
+  for (std::uint64_t seed = 1; seed <= 1000; ++seed) {
+    expect_well(options_for(seed), everything(seed, 3));
+  }
+  std::printf("seeds 1 to 1000\n");
+}
+
+TEST(Sim, SteadyStateSendsNoControlMessage) {
+  world::SimOptions options = options_for(4);
+  options.size = 4;
+  world::SimWorld few(options);
+  ASSERT_EQ(few.run(stream_steps(1, 2)), "");
+  world::SimWorld many(options);
+  ASSERT_EQ(many.run(stream_steps(1, 50)), "");
+  EXPECT_EQ(few.control_messages(), many.control_messages());
+}
+
+TEST(Sim, SameSeedIsTheSameRun) {
+  Duration first{};
+  Duration second{};
+  expect_well(options_for(9), everything(9, 4), &first);
+  expect_well(options_for(9), everything(9, 4), &second);
+  EXPECT_EQ(first, second);
+}
+
+}  // namespace
+}  // namespace sirtaki::scenarios

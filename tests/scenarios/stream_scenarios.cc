@@ -1,0 +1,182 @@
+#include <algorithm>
+
+#include "tests/scenarios/scenarios.h"
+#include "tests/scenarios/support.h"
+
+namespace sirtaki::scenarios {
+namespace {
+
+constexpr int kTensors = 24;
+
+engine::StreamSpec make_spec(std::uint64_t seed) {
+  engine::StreamSpec spec;
+  spec.name = "optimizer";
+  spec.reduce_op = ReduceOp::kSum;
+  for (int i = 0; i < kTensors; ++i) {
+    engine::StreamTensor tensor;
+    tensor.name = "layer" + std::to_string(i);
+    // From nothing over small ones that share a partition to big ones that are cut.
+    const std::uint64_t draw = shared_draw(seed, static_cast<std::uint64_t>(i), 21);
+    const std::int64_t sizes[] = {0, 1, 7, 64, 300, 5000, 20000};
+    tensor.dims = {sizes[draw % 7]};
+    spec.tensors.push_back(std::move(tensor));
+  }
+  return spec;
+}
+
+// What one rank holds of the stream's tensors in one step.
+struct Step {
+  std::vector<Owned> tensors;
+  std::vector<std::vector<bool>> contributes;  // by tensor, by rank
+
+  Step(const RankApi& api, const engine::StreamSpec& spec, std::uint64_t salt, std::uint64_t seed, bool some_absent) {
+    for (std::size_t t = 0; t < spec.tensors.size(); ++t) {
+      std::vector<bool> who = everybody(api.size());
+      for (std::size_t r = 0; some_absent && r < who.size(); ++r) {
+        who[r] = shared_draw(seed, salt * 100 + t, 40 + r) % 4 != 0;
+      }
+      const auto count = static_cast<std::size_t>(spec.tensors[t].dims.front());
+      Owned tensor = filled(api.rank(), salt + t, count);
+      if (!who[static_cast<std::size_t>(api.rank())]) {
+        std::fill(tensor.values.begin(), tensor.values.end(), 0.0F);
+      }
+      tensors.push_back(std::move(tensor));
+      contributes.push_back(std::move(who));
+    }
+  }
+
+  void check(std::uint64_t salt, const std::vector<std::uint8_t>& used, bool some_absent,
+             const std::string& what) const {
+    for (std::size_t t = 0; t < tensors.size(); ++t) {
+      const std::string name = what + ", tensor " + std::to_string(t);
+      require_sum(tensors[t], contributes[t], salt + t, name);
+      const bool any = std::find(contributes[t].begin(), contributes[t].end(), true) != contributes[t].end();
+      require(!some_absent || (used[t] != 0) == any, name + ": wrong about who used it");
+    }
+  }
+};
+
+void submit_step(RankApi& api, StreamId stream, Step& step) {
+  const auto me = static_cast<std::size_t>(api.rank());
+  std::vector<int> absent;
+  for (const int t : shuffled(static_cast<int>(step.tensors.size()), api.random())) {
+    const auto i = static_cast<std::size_t>(t);
+    if (step.contributes[i][me]) {
+      api.ready(stream, t, step.tensors[i].view(), false);
+    } else {
+      absent.push_back(t);
+    }
+  }
+  for (const int t : absent) {
+    api.ready(stream, t, step.tensors[static_cast<std::size_t>(t)].view(), true);
+  }
+  api.finish(stream);
+}
+
+Scenario run_steps(RankApi& api, std::uint64_t seed, int steps, bool some_absent) {
+  const engine::StreamSpec spec = make_spec(seed);
+  const Result<StreamId> stream = co_await api.open_stream(spec);
+  require_ok(stream.status(), "opening the stream");
+  // Step indices of each rank drift: nothing but the stream holds them together.
+  for (int s = 0; s < steps; ++s) {
+    const auto salt = static_cast<std::uint64_t>(s) * 10;
+    const bool absent_now = some_absent && s >= 2;
+    Step step(api, spec, salt, seed, absent_now);
+    require_ok(co_await api.compute(std::chrono::microseconds(api.random()() % 3000)), "computing");
+    submit_step(api, *stream, step);
+    require_ok(co_await api.wait_stream(*stream), "step " + std::to_string(s));
+    step.check(salt, api.used(*stream), absent_now, "step " + std::to_string(s));
+  }
+}
+
+// One rank gives the step up in the middle of it.
+void deviate(RankApi& api, StreamId stream, Step& step, bool wrong_size) {
+  const int half = kTensors / 2;
+  for (int t = kTensors - 1; t >= half; --t) {
+    api.ready(stream, t, step.tensors[static_cast<std::size_t>(t)].view(), false);
+  }
+  if (wrong_size) {
+    TensorView view = step.tensors[0].view();
+    view.numel += 1;  // the engine refuses it without touching it
+    api.ready(stream, 0, view, false);
+  }
+}
+
+Scenario run_deviations(RankApi& api, std::uint64_t seed, int steps) {
+  const engine::StreamSpec spec = make_spec(seed);
+  const Result<StreamId> stream = co_await api.open_stream(spec);
+  require_ok(stream.status(), "opening the stream");
+  for (int s = 0; s < steps; ++s) {
+    const auto place = static_cast<std::uint64_t>(s);
+    const auto salt = place * 10;
+    const std::string what = "step " + std::to_string(s);
+    const std::uint64_t kind = shared_draw(seed, place, 31) % 4;  // 0: abort, 1: wrong size, else: a good step
+    const Rank culprit = static_cast<Rank>(shared_draw(seed, place, 32) % static_cast<std::uint64_t>(api.size()));
+    Step step(api, spec, salt, seed, false);
+    if (kind >= 2) {
+      submit_step(api, *stream, step);
+      require_ok(co_await api.wait_stream(*stream), what);
+      step.check(salt, api.used(*stream), false, what);
+      continue;
+    }
+    if (api.rank() == culprit) {
+      deviate(api, *stream, step, kind == 1);
+      if (kind == 0) {
+        require_ok(co_await api.abort_stream(*stream, "out of memory"), what + ", aborting");
+        continue;
+      }
+    } else {
+      submit_step(api, *stream, step);
+    }
+    const Status status = co_await api.wait_stream(*stream);
+    require(status.code() == (kind == 0 ? Code::kAborted : Code::kMismatch), what + ": got " + status.to_string());
+    require(kind == 0 || status.text().find("layer0") != std::string_view::npos,
+            what + ": the error does not name the tensor: " + status.to_string());
+  }
+}
+
+Scenario run_everything(RankApi& api, std::uint64_t seed, int steps) {
+  const engine::StreamSpec spec = make_spec(seed);
+  const Result<StreamId> stream = co_await api.open_stream(spec);
+  require_ok(stream.status(), "opening the stream");
+  for (int s = 0; s < steps; ++s) {
+    const auto place = static_cast<std::uint64_t>(s);
+    const auto salt = place * 10;
+    const std::string what = "step " + std::to_string(s);
+    Step step(api, spec, salt, seed, shared_draw(seed, 7, 7) % 2 == 0);
+    Owned early = filled(api.rank(), salt, 11);
+    Owned late = filled(api.rank(), salt, 3000);
+    const std::uint64_t first = api.submit(allreduce("metric", early));
+    if (api.random()() % 8 == 0) {
+      require_ok(co_await api.compute(std::chrono::seconds(api.random()() % 5)), "a stall");
+    }
+    submit_step(api, *stream, step);
+    const std::uint64_t second = api.submit(allreduce("urgent" + std::to_string(s % 2), late));
+    if (api.random()() % 2 == 0) {
+      require_ok(co_await api.wait(first), what + ", metric");
+    }
+    require_ok(co_await api.wait_stream(*stream), what);
+    require_ok(co_await api.wait(second), what + ", urgent");
+    require_ok(co_await api.wait(first), what + ", metric");
+    require_sum(early, everybody(api.size()), salt, what + ", metric");
+    require_sum(late, everybody(api.size()), salt, what + ", urgent");
+    step.check(salt, api.used(*stream), false, what);
+  }
+}
+
+}  // namespace
+
+ScenarioFn stream_steps(std::uint64_t seed, int steps) {
+  return [=](RankApi& api) { return run_steps(api, seed, steps, false); };
+}
+ScenarioFn stream_unused(std::uint64_t seed, int steps) {
+  return [=](RankApi& api) { return run_steps(api, seed, steps, true); };
+}
+ScenarioFn stream_deviations(std::uint64_t seed, int steps) {
+  return [=](RankApi& api) { return run_deviations(api, seed, steps); };
+}
+ScenarioFn everything(std::uint64_t seed, int steps) {
+  return [=](RankApi& api) { return run_everything(api, seed, steps); };
+}
+
+}  // namespace sirtaki::scenarios

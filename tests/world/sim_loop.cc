@@ -1,0 +1,80 @@
+#include "tests/world/sim_loop.h"
+
+#include <algorithm>
+
+namespace sirtaki::world {
+
+std::unique_ptr<SimLoop> SimClock::make_loop() {
+  std::unique_ptr<SimLoop> loop(new SimLoop(*this));
+  loops_.push_back(loop.get());
+  return loop;
+}
+
+bool SimClock::step() {
+  std::vector<SimLoop*> ready;
+  for (SimLoop* loop : loops_) {
+    if (!loop->ready_.empty()) {
+      ready.push_back(loop);
+    }
+  }
+  if (!ready.empty()) {
+    SimLoop* loop = ready[random_() % ready.size()];
+    Task task = std::move(loop->ready_.front());
+    loop->ready_.pop_front();
+    running_ = loop;
+    task();
+    running_ = nullptr;
+    return true;
+  }
+  if (timers_.empty()) {
+    return false;
+  }
+  auto node = timers_.extract(timers_.begin());
+  now_ = std::max(now_, node.key().first);
+  auto& [loop, task] = node.mapped();
+  loop->own_timers_.erase(node.key().second);
+  loop->post(std::move(task));
+  return true;
+}
+
+SimLoop::~SimLoop() {
+  kill();
+  std::erase(clock_.loops_, this);
+}
+
+void SimLoop::post(Task task) {
+  if (!dead_) {
+    ready_.push_back(std::move(task));
+  }
+}
+
+TimerId SimLoop::after(Duration delay, Task task) {
+  if (dead_) {
+    return {};
+  }
+  const std::uint64_t id = clock_.next_timer_++;
+  const TimePoint at = clock_.now_ + std::max(delay, Duration(0));
+  own_timers_[id] = at;
+  clock_.timers_.emplace(std::pair(at, id), std::pair(this, std::move(task)));
+  return TimerId(id);
+}
+
+void SimLoop::cancel(TimerId timer) {
+  const auto it = own_timers_.find(timer.value);
+  if (it != own_timers_.end()) {
+    clock_.timers_.erase({it->second, timer.value});
+    own_timers_.erase(it);
+  }
+}
+
+void SimLoop::kill() {
+  dead_ = true;
+  while (!own_timers_.empty()) {
+    cancel(TimerId(own_timers_.begin()->first));
+  }
+  // Destroying a task may post: into the void.
+  std::deque<Task> dropped;
+  dropped.swap(ready_);
+}
+
+}  // namespace sirtaki::world

@@ -1,0 +1,71 @@
+// SimClock and SimLoop: many loops in one thread with one virtual clock and a seeded order.
+//
+// Each loop keeps the order of what is posted to it, as a real one does; which loop runs next is chosen by the seed.
+// Time moves only when no loop has anything to do.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <random>
+#include <utility>
+#include <vector>
+
+#include "runtime/base/loop.h"
+
+namespace sirtaki::world {
+
+class SimLoop;
+
+class SimClock {
+ public:
+  explicit SimClock(std::uint64_t seed) : random_(seed) {}
+
+  std::unique_ptr<SimLoop> make_loop();
+  TimePoint now() const { return now_; }
+  std::mt19937_64& random() { return random_; }
+
+  // One task of one loop, or one step of time. False: nothing is left to do, ever.
+  bool step();
+
+ private:
+  friend class SimLoop;
+  std::mt19937_64 random_;
+  TimePoint now_ = TimePoint(std::chrono::seconds(1));
+  std::vector<SimLoop*> loops_;
+  std::map<std::pair<TimePoint, std::uint64_t>, std::pair<SimLoop*, Task>> timers_;
+  std::uint64_t next_timer_ = 1;
+  SimLoop* running_ = nullptr;
+};
+
+class SimLoop final : public Loop {
+ public:
+  ~SimLoop() override;
+  TimePoint now() const override { return clock_.now_; }
+  bool in_loop() const override { return clock_.running_ == this; }
+  void post(Task task) override;
+  TimerId after(Duration delay, Task task) override;  // also from other loops: a message on its way
+  void cancel(TimerId timer) override;
+
+  // Runs `task` inline as if on this loop; for making and freeing what belongs to it.
+  template <class F>
+  void run_inline(F task) {
+    SimLoop* const before = std::exchange(clock_.running_, this);
+    task();
+    clock_.running_ = before;
+  }
+
+  // Drops everything and takes nothing any more: the rank's process is dead.
+  void kill();
+
+ private:
+  friend class SimClock;
+  explicit SimLoop(SimClock& clock) : clock_(clock) {}
+  SimClock& clock_;
+  std::deque<Task> ready_;
+  std::map<std::uint64_t, TimePoint> own_timers_;
+  bool dead_ = false;
+};
+
+}  // namespace sirtaki::world

@@ -1,0 +1,50 @@
+// SimWorld: a whole job in one thread: n engines, the coordinator and the network between them, in virtual time.
+//
+// Everything but threads and sockets is the real code. A seed fixes delays, the order of simultaneous events and what
+// the scenario draws; a failing run prints it. A run in which nothing can happen any more while a scenario is
+// unfinished is a deadlock and is reported with the state of every engine.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/control/stall.h"
+#include "runtime/engine/engine.h"
+#include "tests/world/sim_loop.h"
+#include "tests/world/world.h"
+
+namespace sirtaki::world {
+
+struct SimOptions {
+  std::uint64_t seed = 1;
+  int size = 2;
+  Duration max_delay = std::chrono::microseconds(500);  // of a message, control or data; drawn for each
+  double bytes_per_second = 25e6;
+  Duration death_notice = std::chrono::milliseconds(20);
+  Duration limit = std::chrono::hours(2);  // virtual; a run beyond it has failed
+  engine::EngineOptions engine;
+  control::StallOptions stall;
+};
+
+class SimWorld {
+ public:
+  explicit SimWorld(SimOptions options);
+  ~SimWorld();
+
+  // Runs one scenario a rank to its end. Empty: all ended well; else what went wrong, with the seed.
+  std::string run(const ScenarioFn& scenario);
+
+  TimePoint now() const;
+  std::uint64_t control_messages() const;
+  const std::vector<std::string>& warnings() const;
+  // Invariants at the end of a run: nothing in flight, credit full. Empty: they hold.
+  std::string check_quiet() const;
+
+  struct Impl;
+
+ private:
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace sirtaki::world
