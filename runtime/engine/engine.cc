@@ -190,6 +190,14 @@ void Engine::abort(const Status& cause) {
   }
 }
 
+void Engine::end(const Status& cause) {
+  if (idle()) {
+    failure_.update(cause);
+  } else {
+    abort(cause);
+  }
+}
+
 // ---- waiting ----
 
 void Engine::note_waiting() {
@@ -269,12 +277,18 @@ void Engine::on(const control::TraceSwitch& m) {
   if (m.on == deps_.timeline.enabled()) {
     return;
   }
-  if (!m.on) {
-    deps_.timeline.set_enabled(false);
+  deps_.timeline.set_enabled(m.on);
+  if (m.on) {
+    on_trace_tick();
+  } else {
+    deps_.loop.cancel(trace_tick_);
     flush_trace(true);
-    return;
   }
-  deps_.timeline.set_enabled(true);
+}
+
+void Engine::on_trace_tick() {
+  flush_trace(false);
+  trace_tick_ = deps_.loop.after(options_.trace_interval, [this] { on_trace_tick(); });
 }
 
 void Engine::flush_trace(bool last) {

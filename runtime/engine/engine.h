@@ -27,6 +27,7 @@ struct EngineOptions {
   scheduler::LayoutOptions layout;
   std::int64_t credit_bytes = 16 << 20;
   std::string codec = "none";
+  Duration trace_interval = std::chrono::seconds(2);  // between two parts of a trace
 };
 
 // All outlive the engine.
@@ -63,6 +64,8 @@ class Engine {
   void on_left(Rank rank);
   // The job is over: everything in flight and everything later ends with `cause`. The first cause is kept.
   void abort(const Status& cause);
+  // This rank leaves: what is in flight ends with `cause`, what has completed still reaches the others.
+  void end(const Status& cause);
   const Status& failure() const { return failure_; }
 
   // Nothing is in flight and all credit is back.
@@ -98,6 +101,7 @@ class Engine {
   Result<std::shared_ptr<const scheduler::Plan>> make_plan(StreamSpec& spec) const;
   void report(bool even_if_unchanged);
   void on_tick();
+  void on_trace_tick();
 
   EngineOptions options_;
   EngineDeps deps_;
@@ -109,6 +113,7 @@ class Engine {
   std::map<std::uint16_t, std::unique_ptr<Stream>> streams_;
   Status failure_;
   TimerId tick_;
+  TimerId trace_tick_;
   control::Waiting last_report_;
 };
 

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "runtime/base/config.h"
+#include "runtime/base/task.h"
 #include "runtime/base/tensor.h"
 #include "runtime/base/types.h"
 #include "runtime/engine/requests.h"

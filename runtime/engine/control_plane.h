@@ -1,0 +1,44 @@
+// ControlPlane: the connection to the coordinator, as the engine's ControlLink. For one rank, a coordinator on the same
+// loop; for more, the rendezvous client on its own thread.
+//
+// Owned by: Session. send() is called on the engine's loop; what arrives is posted to it.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "runtime/base/config.h"
+#include "runtime/engine/control_link.h"
+#include "runtime/rendezvous/asio_loop.h"
+#include "runtime/rendezvous/membership.h"
+#include "runtime/rendezvous/secret.h"
+
+namespace sirtaki::engine {
+
+// Called on the engine's loop.
+struct ControlEvents {
+  std::function<void(ConstBytes)> message;
+  std::function<void(Rank, const Status&)> lost;
+  std::function<void(Rank)> left;
+  std::function<void(const Status&)> disconnected;
+};
+
+class ControlPlane : public ControlLink {
+ public:
+  // `loop` is the engine's. Events are delivered from begin() on; what came earlier is kept until then.
+  static std::unique_ptr<ControlPlane> single(rendezvous::AsioLoop& loop);
+  static Result<std::unique_ptr<ControlPlane>> connect(rendezvous::AsioLoop& loop, const Config& config,
+                                                       const std::string& server, const rendezvous::Secret& secret,
+                                                       const std::function<bool()>& interrupted);
+
+  virtual std::string local_address() const = 0;
+  virtual Result<rendezvous::Membership> join(const rendezvous::JoinRequest& request) = 0;
+  virtual void begin(ControlEvents events) = 0;  // on the loop
+  // Leaves in order. No event after it. Not on the loop.
+  virtual void leave() = 0;
+  virtual std::uint64_t messages_sent() const = 0;
+  virtual std::uint64_t wakeups() const = 0;  // of the control thread
+};
+
+}  // namespace sirtaki::engine

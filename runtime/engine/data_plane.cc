@@ -1,0 +1,184 @@
+#include "runtime/engine/data_plane.h"
+
+#include <chrono>
+#include <future>
+#include <utility>
+
+#include "runtime/base/json.h"
+#include "runtime/net/catalog.h"
+#include "runtime/net/endpoints.h"
+#include "runtime/net/local_link.h"
+#include "runtime/net/transport.h"
+
+namespace sirtaki::engine {
+namespace {
+
+constexpr Duration kPoll = std::chrono::milliseconds(100);
+
+net::BackendSetup setup_for(net::PointToPoint& link, const Config& config) {
+  net::BackendSetup setup;
+  setup.link = &link;
+  setup.direct.exchange_bytes = static_cast<std::size_t>(config.net.exchange_bytes);
+  setup.direct.keep_staging_bytes = static_cast<std::size_t>(config.schedule.credit_bytes);
+  return setup;
+}
+
+class SinglePlane final : public DataPlane {
+ public:
+  explicit SinglePlane(rendezvous::AsioLoop& loop) : loop_(loop), group_(net::LocalGroup::create(1)) {}
+
+  Status open(const Config& config) {
+    Status status;
+    loop_.run_sync([&] {
+      link_ = group_->endpoint(0, loop_);
+      auto made = net::make_collectives("direct", setup_for(*link_, config));
+      status = made.status();
+      if (made) {
+        collectives_ = std::move(*made);
+      }
+    });
+    return status;
+  }
+
+  Result<std::vector<std::string>> endpoints(const std::string& /*control_address*/) const override {
+    return std::vector<std::string>{};
+  }
+  Status connect(const rendezvous::Membership& /*membership*/, Rank /*rank*/,
+                 const std::function<bool()>& /*interrupted*/) override {
+    return {};
+  }
+  void set_on_peer_lost(std::function<void(Rank, const Status&)> /*callback*/) override {}
+  net::Collectives& collectives() override { return *collectives_; }
+  void close() override {
+    loop_.run_sync([this] {
+      collectives_.reset();
+      link_.reset();
+    });
+  }
+  std::string peers_json() const override { return "[]"; }
+
+ private:
+  rendezvous::AsioLoop& loop_;
+  std::shared_ptr<net::LocalGroup> group_;
+  std::unique_ptr<net::LocalEndpoint> link_;
+  std::unique_ptr<net::Collectives> collectives_;
+};
+
+class MeshPlane final : public DataPlane {
+ public:
+  MeshPlane(rendezvous::AsioLoop& loop, const Config& config) : loop_(loop), config_(config) {}
+
+  Status open(const rendezvous::Secret& secret) {
+    net::TransportOptions options;
+    options.bind_address = config_.net.address;
+    options.port_first = config_.job.port_range.first;
+    options.port_last = config_.job.port_range.last;
+    options.connect_timeout = config_.control.connect_timeout;
+    options.close_timeout = config_.control.shutdown_grace;
+    options.limits.eager_bytes = static_cast<std::size_t>(config_.net.eager_bytes);
+    options.limits.window_bytes = static_cast<std::size_t>(config_.net.window_bytes);
+    options.limits.fragment_bytes = static_cast<std::size_t>(config_.net.fragment_bytes);
+    Status status;
+    loop_.run_sync([&] {
+      transport_ = std::make_unique<net::Transport>(loop_, secret, options);
+      status = transport_->listen();
+    });
+    return status;
+  }
+
+  Result<std::vector<std::string>> endpoints(const std::string& control_address) const override {
+    net::EndpointChoice choice;
+    choice.address = config_.net.address;
+    choice.interface = config_.net.interface;
+    choice.control_address = control_address;
+    loop_.run_sync([&] { choice.port = transport_->port(); });
+    return net::data_endpoints(choice);
+  }
+
+  Status connect(const rendezvous::Membership& membership, Rank rank,
+                 const std::function<bool()>& interrupted) override {
+    auto promise = std::make_shared<std::promise<Status>>();
+    std::future<Status> future = promise->get_future();
+    loop_.run_sync([&] {
+      transport_->set_on_peer_lost([this](Rank peer, const Status& cause) { on_peer_lost_(peer, cause); });
+      transport_->connect(membership, rank, [promise](Status status) { promise->set_value(std::move(status)); });
+    });
+    while (future.wait_for(kPoll) != std::future_status::ready) {
+      if (interrupted && interrupted()) {
+        return {Code::kAborted, "interrupted while connecting to the other ranks"};
+      }
+    }
+    SRT_TRY(future.get());
+    Status status;
+    loop_.run_sync([&] {
+      auto made = net::make_collectives(config_.net.backend, setup_for(*transport_, config_));
+      status = made.status();
+      if (made) {
+        collectives_ = std::move(*made);
+      }
+    });
+    return status;
+  }
+
+  void set_on_peer_lost(std::function<void(Rank, const Status&)> callback) override {
+    on_peer_lost_ = std::move(callback);
+  }
+
+  net::Collectives& collectives() override { return *collectives_; }
+
+  void close() override {
+    auto promise = std::make_shared<std::promise<void>>();
+    std::future<void> closed = promise->get_future();
+    loop_.run_sync([&] { transport_->close([promise](const Status&) { promise->set_value(); }); });
+    closed.wait_for(config_.control.shutdown_grace + std::chrono::seconds(1));
+    loop_.run_sync([this] {
+      collectives_.reset();
+      transport_.reset();
+    });
+  }
+
+  std::string peers_json() const override {
+    JsonWriter json;
+    json.begin_array();
+    if (transport_) {
+      for (const net::PeerStats& peer : transport_->stats()) {
+        json.begin_object();
+        json.key("peer").value(peer.peer);
+        json.key("connected").value(peer.connected);
+        json.key("bytes_sent").value(peer.counters.bytes_sent);
+        json.key("bytes_received").value(peer.counters.bytes_received);
+        json.key("messages_sent").value(peer.counters.messages_sent);
+        json.end_object();
+      }
+    }
+    json.end_array();
+    return std::move(json).take();
+  }
+
+ private:
+  rendezvous::AsioLoop& loop_;
+  const Config& config_;
+  std::unique_ptr<net::Transport> transport_;
+  std::unique_ptr<net::Collectives> collectives_;
+  std::function<void(Rank, const Status&)> on_peer_lost_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<DataPlane>> DataPlane::single(rendezvous::AsioLoop& loop, const Config& config) {
+  auto plane = std::make_unique<SinglePlane>(loop);
+  SRT_TRY(plane->open(config));
+  return std::unique_ptr<DataPlane>(std::move(plane));
+}
+
+Result<std::unique_ptr<DataPlane>> DataPlane::listen(rendezvous::AsioLoop& loop, const rendezvous::Secret& secret,
+                                                     const Config& config) {
+  auto plane = std::make_unique<MeshPlane>(loop, config);
+  if (Status status = plane->open(secret); !status) {
+    plane->close();
+    return status;
+  }
+  return std::unique_ptr<DataPlane>(std::move(plane));
+}
+
+}  // namespace sirtaki::engine

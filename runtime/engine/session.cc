@@ -1,0 +1,327 @@
+#include "runtime/engine/session.h"
+
+#include <unistd.h>
+
+#include <atomic>
+#include <mutex>
+#include <utility>
+
+#include "kernels/target.h"
+#include "runtime/base/host_info.h"
+#include "runtime/base/json.h"
+#include "runtime/base/log.h"
+#include "runtime/base/stats.h"
+#include "runtime/base/timeline.h"
+#include "runtime/base/version.h"
+#include "runtime/engine/control_plane.h"
+#include "runtime/engine/data_plane.h"
+#include "runtime/engine/engine.h"
+#include "runtime/engine/op_check.h"
+#include "runtime/engine/request_table.h"
+#include "runtime/engine/stream_table.h"
+
+namespace sirtaki::engine {
+namespace {
+
+// The control connection tells better than the data plane how a rank ended; it gets this long.
+constexpr Duration kCauseGrace = std::chrono::milliseconds(300);
+
+EngineOptions engine_options(const Config& config) {
+  EngineOptions options;
+  options.layout.fusion_bytes = config.schedule.fusion_bytes;
+  options.layout.partition_bytes = config.schedule.partition_bytes;
+  options.credit_bytes = config.schedule.credit_bytes;
+  options.codec = config.compression.codec;
+  options.trace_interval = config.timeline.flush_interval;
+  return options;
+}
+
+class SessionImpl final : public Session {
+ public:
+  SessionImpl(std::shared_ptr<const Config> config, JobSpec job, std::function<bool()> interrupted)
+      : config_(std::move(config)),
+        job_(std::move(job)),
+        interrupted_(std::move(interrupted)),
+        waiter_(interrupted_, [this] { loop_.post([this] { note_waiting(); }); }),
+        loop_("srt-loop", [this](const Status& bug) { fail(bug); }) {}
+
+  ~SessionImpl() override { close(); }
+
+  Status open();
+
+  void close() override;
+  const rendezvous::Membership& membership() const override { return membership_; }
+  Rank rank() const override { return job_.rank; }
+  const Config& config() const override { return *config_; }
+
+  Result<std::vector<RequestId>> submit(std::vector<OpSpec> ops) override;
+  bool done(RequestId request) const override;
+  std::optional<Status> wait(RequestId request, Duration timeout) override;
+  const OpResult* result(RequestId request) const override;
+  void release(RequestId request) override;
+  void watch(RequestId request) override { requests_.watch(request); }
+  std::optional<std::vector<RequestId>> wait_watched(std::size_t max, Duration timeout) override {
+    return requests_.wait_watched(max, timeout);
+  }
+
+  Result<StreamId> open_stream(StreamSpec spec, Duration timeout) override {
+    return streams_->open(std::move(spec), timeout);
+  }
+  Status stream_ready(StreamId stream, int index, TensorView tensor, bool absent) override {
+    return streams_->ready(stream, index, tensor, absent);
+  }
+  Status stream_finish(StreamId stream) override { return streams_->finish(stream); }
+  std::optional<Status> stream_wait(StreamId stream, Duration timeout) override {
+    return streams_->wait(stream, timeout);
+  }
+  Result<std::vector<std::uint8_t>> stream_used(StreamId stream) const override { return streams_->used(stream); }
+  Status stream_abort(StreamId stream, std::string why) override { return streams_->abort(stream, std::move(why)); }
+  Status close_stream(StreamId stream) override { return streams_->close(stream); }
+
+  std::string stats_json() const override;
+  Status timeline_start(const std::string& path) override;
+  Status timeline_stop() override;
+  void timeline_mark(std::string name, std::int64_t begin_ns, std::int64_t end_ns) override;
+
+ private:
+  Status meet();
+  void start_engine();
+  void fail(const Status& cause);
+  void note_waiting();
+  void on_data_lost(Rank rank, const Status& cause);
+
+  const std::shared_ptr<const Config> config_;
+  const JobSpec job_;
+  const std::function<bool()> interrupted_;
+  Waiter waiter_;
+  RequestTable requests_;
+  Stats stats_;
+  std::unique_ptr<Timeline> timeline_;
+  Track* user_track_ = nullptr;
+  std::mutex mark_mutex_;  // marks may come from several threads, a track takes one
+  std::unique_ptr<Logger> log_;
+  rendezvous::Membership membership_;
+  std::atomic<bool> closed_{false};
+
+  // Everything below lives on loop_, which therefore is destroyed after it.
+  mutable rendezvous::AsioLoop loop_;
+  std::unique_ptr<ControlPlane> control_;
+  std::unique_ptr<DataPlane> data_;
+  std::unique_ptr<Engine> engine_;
+  std::unique_ptr<StreamTable> streams_;
+};
+
+// ---- life ----
+
+Status SessionImpl::open() {
+  SRT_ASSIGN(log_, Logger::create(*config_, job_.rank));
+  if (job_.size == 1) {
+    control_ = ControlPlane::single(loop_);
+    SRT_ASSIGN(data_, DataPlane::single(loop_, *config_));
+  } else {
+    SRT_ASSIGN(control_, ControlPlane::connect(loop_, *config_, job_.rendezvous, job_.secret, interrupted_));
+    SRT_ASSIGN(data_, DataPlane::listen(loop_, job_.secret, *config_));
+  }
+  SRT_TRY(meet());
+  start_engine();
+  if (job_.rank == 0 && !config_->timeline.path.empty()) {
+    return timeline_start(config_->timeline.path);
+  }
+  return {};
+}
+
+Status SessionImpl::meet() {
+  const HostInfo host = host_info(config_->job.host_id);
+  timeline_ = std::make_unique<Timeline>(job_.rank, host.hostname + ", pid " + std::to_string(::getpid()));
+  user_track_ = &timeline_->track("program");
+  rendezvous::JoinRequest request;
+  request.rank = job_.rank;
+  request.size = job_.size;
+  request.hostname = host.hostname;
+  request.host_id = host.host_id;
+  request.pid = ::getpid();
+  request.version = std::string(version());
+  request.agreed_options = agreed_options(*config_);
+  SRT_ASSIGN(request.data_endpoints, data_->endpoints(control_->local_address()));
+  SRT_ASSIGN(membership_, control_->join(request));
+  data_->set_on_peer_lost([this](Rank rank, const Status& cause) { on_data_lost(rank, cause); });
+  return data_->connect(membership_, job_.rank, interrupted_);
+}
+
+void SessionImpl::start_engine() {
+  loop_.run_sync([this] {
+    engine_ = std::make_unique<Engine>(engine_options(*config_),
+                                       EngineDeps{loop_, data_->collectives(), *control_, stats_, *timeline_},
+                                       [this] { return waiter_.callers(); });
+    streams_ = std::make_unique<StreamTable>(loop_, *engine_, waiter_, job_.rank);
+    ControlEvents events;
+    events.message = [this](ConstBytes bytes) { engine_->on_message(bytes); };
+    events.lost = [this](Rank /*rank*/, const Status& cause) { fail(cause); };
+    events.left = [this](Rank rank) { engine_->on_left(rank); };
+    events.disconnected = [this](const Status& cause) { fail(cause); };
+    control_->begin(std::move(events));
+  });
+}
+
+void SessionImpl::fail(const Status& cause) {
+  if (engine_ && engine_->failure().is_ok()) {
+    log_->error(cause.to_string());
+  }
+  if (engine_) {
+    engine_->abort(cause);
+  }
+}
+
+void SessionImpl::on_data_lost(Rank /*rank*/, const Status& cause) {
+  loop_.after(kCauseGrace, [this, cause] { fail(cause); });
+}
+
+void SessionImpl::note_waiting() {
+  if (engine_) {
+    engine_->note_waiting();
+  }
+}
+
+void SessionImpl::close() {
+  if (closed_.exchange(true)) {
+    return;
+  }
+  const Status cause(Code::kShutdown, "the session was shut down");
+  if (engine_) {
+    loop_.run_sync([&] {
+      if (timeline_->enabled()) {
+        engine_->flush_trace(true);
+      }
+      engine_->end(cause);
+    });
+  }
+  if (control_) {
+    control_->leave();
+  }
+  if (data_) {
+    data_->close();
+  }
+  requests_.close();
+  loop_.run_sync([this] {
+    streams_.reset();
+    engine_.reset();
+  });
+  loop_.stop();
+}
+
+// ---- operations by name ----
+
+Result<std::vector<RequestId>> SessionImpl::submit(std::vector<OpSpec> ops) {
+  std::vector<std::string> names;
+  for (const OpSpec& op : ops) {
+    SRT_TRY(check_op(op, job_.rank, job_.size));
+    names.push_back(op.name);
+  }
+  SRT_ASSIGN(std::vector<RequestTable::Ticket> tickets, requests_.add(names));
+  std::vector<RequestId> ids;
+  for (const auto& ticket : tickets) {
+    ids.push_back(ticket.id);
+  }
+  loop_.post([this, ops = std::move(ops), ids]() mutable {
+    for (std::size_t i = 0; i < ops.size(); ++i) {
+      engine_->submit(std::move(ops[i]), [this, id = ids[i]](Status status, OpResult result) {
+        requests_.complete(id, std::move(status), std::move(result));
+      });
+    }
+  });
+  return ids;
+}
+
+bool SessionImpl::done(RequestId request) const {
+  const auto slot = requests_.find(request);
+  return !slot || slot->done();
+}
+
+std::optional<Status> SessionImpl::wait(RequestId request, Duration timeout) {
+  const auto slot = requests_.find(request);
+  if (!slot) {
+    return invalid_argument("no request has the number " + std::to_string(request.value) + "; was it released?");
+  }
+  return waiter_.wait(*slot, timeout);
+}
+
+const OpResult* SessionImpl::result(RequestId request) const {
+  const auto slot = requests_.find(request);
+  if (!slot || !slot->done() || slot->result().dims.empty()) {
+    return nullptr;
+  }
+  return &slot->result();
+}
+
+void SessionImpl::release(RequestId request) {
+  if (const auto slot = requests_.find(request)) {
+    // The memory belongs to the operation until it ends; so an interrupt must not cut this short.
+    while (!slot->wait_for(std::chrono::seconds(1))) {
+    }
+  }
+  requests_.erase(request);
+}
+
+// ---- introspection ----
+
+std::string SessionImpl::stats_json() const {
+  std::string peers = "[]";
+  loop_.run_sync([&] { peers = data_->peers_json(); });
+  JsonWriter extra;
+  extra.begin_object();
+  extra.key("rank").value(job_.rank);
+  extra.key("size").value(job_.size);
+  extra.key("backend").value(job_.size == 1 ? std::string("local") : config_->net.backend);
+  extra.key("kernels").value(kernels::chosen_target());
+  extra.key("loop.wakeups").value(loop_.wakeups());
+  extra.key("control.wakeups").value(control_->wakeups());
+  extra.key("control.messages_sent").value(control_->messages_sent());
+  std::string text = std::move(extra).take();
+  // Two objects made one: the fixed facts and the counters, and the peers as a list.
+  const std::string counters = stats_.to_json();
+  text += ",\"peers\":" + peers;
+  if (counters.size() > 2) {
+    text += "," + counters.substr(1);
+  } else {
+    text += "}";
+  }
+  return text;
+}
+
+Status SessionImpl::timeline_start(const std::string& path) {
+  loop_.post([this, path] { engine_->request_trace(true, path); });
+  return {};
+}
+
+Status SessionImpl::timeline_stop() {
+  loop_.post([this] { engine_->request_trace(false, {}); });
+  return {};
+}
+
+void SessionImpl::timeline_mark(std::string name, std::int64_t begin_ns, std::int64_t end_ns) {
+  if (!timeline_->enabled() || end_ns < begin_ns) {
+    return;
+  }
+  Span span;
+  span.name = timeline_->name_id(name);
+  span.stage = Stage::kUser;
+  span.begin = TimePoint(Duration(begin_ns));
+  span.end = TimePoint(Duration(end_ns));
+  const std::lock_guard lock(mark_mutex_);
+  user_track_->record(span);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Session>> Session::open(std::shared_ptr<const Config> config, JobSpec job,
+                                               MoveFunction<bool()> interrupted) {
+  std::function<bool()> poll;
+  if (interrupted) {
+    poll = [shared = std::make_shared<MoveFunction<bool()>>(std::move(interrupted))] { return (*shared)(); };
+  }
+  auto session = std::make_unique<SessionImpl>(std::move(config), std::move(job), std::move(poll));
+  SRT_TRY(session->open());
+  return std::unique_ptr<Session>(std::move(session));
+}
+
+}  // namespace sirtaki::engine

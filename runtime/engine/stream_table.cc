@@ -1,0 +1,175 @@
+#include "runtime/engine/stream_table.h"
+
+#include <functional>
+#include <numeric>
+
+#include "runtime/engine/op_check.h"
+
+namespace sirtaki::engine {
+namespace {
+
+Status not_open() {
+  return invalid_argument("the stream is not open");
+}
+
+}  // namespace
+
+std::shared_ptr<StreamTable::Entry> StreamTable::find(StreamId stream) const {
+  const std::lock_guard lock(mutex_);
+  const auto it = entries_.find(stream);
+  return it == entries_.end() ? nullptr : it->second;
+}
+
+Result<StreamId> StreamTable::open(StreamSpec spec, Duration timeout) {
+  SRT_TRY(check_stream(spec));
+  auto entry = std::make_shared<Entry>();
+  entry->name = spec.name;
+  for (const StreamTensor& tensor : spec.tensors) {
+    const std::int64_t numel =
+        std::accumulate(tensor.dims.begin(), tensor.dims.end(), std::int64_t{1}, std::multiplies<>());
+    entry->shapes.push_back({tensor.name, numel, tensor.dtype});
+  }
+  auto slot = std::make_shared<Slot>();
+  auto id = std::make_shared<StreamId>();
+  loop_.post([this, spec = std::move(spec), slot, id]() mutable {
+    engine_.open_stream(std::move(spec), [slot, id](Result<StreamId> opened) {
+      if (opened) {
+        *id = *opened;
+      }
+      slot->complete(opened.status());
+    });
+  });
+  const std::optional<Status> status = waiter_.wait(*slot, timeout);
+  if (!status) {
+    return Status(Code::kTimeout, "stream '" + entry->name +
+                                      "' was not agreed in time: some rank does not open it. Create the optimizers in "
+                                      "the same order on all ranks");
+  }
+  SRT_TRY(*status);
+  const std::lock_guard lock(mutex_);
+  entries_[*id] = std::move(entry);
+  return *id;
+}
+
+Status StreamTable::check(const Entry& entry, int index, const TensorView& tensor) const {
+  if (index < 0 || index >= static_cast<int>(entry.shapes.size())) {
+    return invalid_argument("stream '" + entry.name + "' has no tensor number " + std::to_string(index));
+  }
+  const Shape& shape = entry.shapes[static_cast<std::size_t>(index)];
+  if (tensor.device.type != DeviceType::kCpu) {
+    return {Code::kUnsupported,
+            "tensor '" + shape.name + "' of stream '" + entry.name + "' is not in CPU memory",
+            {rank_, shape.name}};
+  }
+  if (tensor.numel != 0 && tensor.data == nullptr) {
+    return {Code::kInvalidArgument,
+            "tensor '" + shape.name + "' of stream '" + entry.name + "' has no memory",
+            {rank_, shape.name}};
+  }
+  return {};
+}
+
+Status StreamTable::ready(StreamId stream, int index, TensorView tensor, bool absent) {
+  const auto entry = find(stream);
+  if (!entry) {
+    return not_open();
+  }
+  SRT_TRY(check(*entry, index, tensor));
+  // A wrong shape is told to all ranks by the engine.
+  loop_.post([this, stream, index, tensor, absent] {
+    if (Stream* s = engine_.stream(stream)) {
+      s->ready(index, tensor, absent);
+    }
+  });
+  return {};
+}
+
+Status StreamTable::finish(StreamId stream) {
+  if (!find(stream)) {
+    return not_open();
+  }
+  loop_.post([this, stream] {
+    if (Stream* s = engine_.stream(stream)) {
+      s->finish();
+    }
+  });
+  return {};
+}
+
+std::optional<Status> StreamTable::wait(StreamId stream, Duration timeout) {
+  const auto entry = find(stream);
+  if (!entry) {
+    return not_open();
+  }
+  std::shared_ptr<Slot> slot;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!entry->waiting) {
+      entry->waiting = std::make_shared<Slot>();
+      loop_.post([this, stream, entry, waiting = entry->waiting] {
+        Stream* s = engine_.stream(stream);
+        if (s == nullptr) {
+          waiting->complete(not_open());
+          return;
+        }
+        s->wait([this, s, entry, waiting](Status status) {
+          {
+            const std::lock_guard used_lock(mutex_);
+            entry->used = s->used();
+          }
+          waiting->complete(std::move(status));
+        });
+      });
+    }
+    slot = entry->waiting;
+  }
+  std::optional<Status> status = waiter_.wait(*slot, timeout);
+  if (status && slot->done()) {
+    const std::lock_guard lock(mutex_);
+    if (entry->waiting == slot) {
+      entry->waiting.reset();
+    }
+  }
+  return status;
+}
+
+Result<std::vector<std::uint8_t>> StreamTable::used(StreamId stream) const {
+  const auto entry = find(stream);
+  if (!entry) {
+    return not_open();
+  }
+  const std::lock_guard lock(mutex_);
+  return entry->used;
+}
+
+Status StreamTable::abort(StreamId stream, std::string why) {
+  if (!find(stream)) {
+    return not_open();
+  }
+  auto slot = std::make_shared<Slot>();
+  const Status cause(Code::kAborted, "rank " + std::to_string(rank_) + " gave the step up: " + why, {rank_, ""});
+  loop_.post([this, stream, cause, slot] {
+    Stream* s = engine_.stream(stream);
+    if (s == nullptr) {
+      slot->complete({});
+      return;
+    }
+    s->abort(cause, [slot] { slot->complete({}); });
+  });
+  return waiter_.wait(*slot, Duration(-1)).value_or(Status());
+}
+
+Status StreamTable::close(StreamId stream) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (entries_.erase(stream) == 0) {
+      return not_open();
+    }
+  }
+  auto slot = std::make_shared<Slot>();
+  loop_.post(
+      [this, stream, slot] { engine_.close_stream(stream, [slot](Status s) { slot->complete(std::move(s)); }); });
+  return waiter_.wait(*slot, Duration(-1)).value_or(Status());
+}
+
+}  // namespace sirtaki::engine

@@ -1,0 +1,58 @@
+// StreamTable: streams as the program's threads see them: checks that need no other rank, and waiting.
+//
+// Threads: any. Work on a stream is posted to the engine's loop. Owned by Session.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "runtime/base/loop.h"
+#include "runtime/engine/engine.h"
+#include "runtime/engine/request_table.h"
+
+namespace sirtaki::engine {
+
+class StreamTable {
+ public:
+  // All outlive the table. `engine` is used on the loop only.
+  StreamTable(Loop& loop, Engine& engine, Waiter& waiter, Rank rank)
+      : loop_(loop), engine_(engine), waiter_(waiter), rank_(rank) {}
+
+  Result<StreamId> open(StreamSpec spec, Duration timeout);
+  Status ready(StreamId stream, int index, TensorView tensor, bool absent);
+  Status finish(StreamId stream);
+  std::optional<Status> wait(StreamId stream, Duration timeout);
+  Result<std::vector<std::uint8_t>> used(StreamId stream) const;
+  Status abort(StreamId stream, std::string why);
+  Status close(StreamId stream);
+
+ private:
+  struct Shape {
+    std::string name;
+    std::int64_t numel = 0;
+    DType dtype = DType::kF32;
+  };
+  struct Entry {
+    std::string name;
+    std::vector<Shape> shapes;       // constant
+    std::shared_ptr<Slot> waiting;   // guarded by mutex_
+    std::vector<std::uint8_t> used;  // guarded by mutex_
+  };
+
+  std::shared_ptr<Entry> find(StreamId stream) const;
+  Status check(const Entry& entry, int index, const TensorView& tensor) const;
+
+  Loop& loop_;
+  Engine& engine_;
+  Waiter& waiter_;
+  const Rank rank_;
+  mutable std::mutex mutex_;  // streams come and go rarely; a lookup per tensor is short
+  std::unordered_map<StreamId, std::shared_ptr<Entry>> entries_;
+};
+
+}  // namespace sirtaki::engine
