@@ -67,7 +67,13 @@ void Link::on_read(const boost::system::error_code& error, std::size_t size) {
   }
   last_received_ = loop_.now();
   decoder_.added(size);
-  deliver();
+  try {
+    deliver();
+  } catch (...) {
+    // A bug in the handler: the loop reports it; the connection must not live on unread until it counts as silent.
+    loop_.post([self = shared_from_this()] { self->end(bug("a message could not be handled; see the log")); });
+    throw;
+  }
   if (!closed_) {
     read();
   }

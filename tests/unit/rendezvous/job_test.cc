@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <future>
+#include <random>
 
 #include "tests/unit/rendezvous/world.h"
 
@@ -203,6 +204,54 @@ TEST(Job, AServerThatWasStoppedItselfDoesNotBlameItsClients) {
   clients[1]->say("echo after");
   clients[1]->log.await("echo after");
   EXPECT_EQ(server.log.count("lost"), 0);
+}
+
+TEST(Job, AHandlerThatThrowsEndsOnlyTheConnectionItHandled) {
+  TestServer server(2);
+  Clients clients = formed(server, 2);
+  clients[1]->say("trip");
+  server.log.await("internal error");
+  expect_contains(clients[0]->log.await("lost 1"), {"could not be handled"});
+  clients[0]->say("echo fine");
+  clients[0]->log.await("echo fine");
+}
+
+TEST(Job, RandomLeavesAndDeathsAreAllAccountedFor) {
+  std::mt19937 random(std::random_device{}());
+  const auto seed = random();
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  random.seed(seed);
+  constexpr int kSize = 3;
+  constexpr int kEpochs = 15;
+  TestServer server(kSize);
+  int left = 0;
+  int lost = 0;
+  for (int epoch = 1; epoch <= kEpochs; ++epoch) {
+    Clients clients = formed(server, kSize);
+    std::vector<std::thread> threads;
+    for (auto& client : clients) {
+      const bool leaves = random() % 2 == 0;
+      (leaves ? left : lost) += 1;
+      threads.emplace_back([&client, leaves] {
+        client->say("echo x");
+        if (leaves) {
+          (*client)->leave(kPatience);
+        } else {
+          client->drop();
+        }
+      });
+    }
+    for (auto& thread : threads) {
+      thread.join();
+    }
+  }
+  server.log.await("epoch " + std::to_string(kEpochs));
+  while (server.log.count("epoch end") < kEpochs) {
+    server.loop().run_sync([] {});
+  }
+  EXPECT_EQ(server.log.count("left "), left);
+  EXPECT_EQ(server.log.count("lost "), lost);
+  EXPECT_EQ(server->strangers(), 0u);
 }
 
 TEST(Job, ClockOffsetsOfOneHostAreNearZero) {

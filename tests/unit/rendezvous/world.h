@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/base/check.h"
 #include "runtime/rendezvous/client.h"
 #include "runtime/rendezvous/server.h"
 #include "runtime/rendezvous/sockets.h"
@@ -87,7 +88,8 @@ inline std::string address_of(std::uint16_t port) {
 // Echoes "echo X" back to its sender and relays "all X" to everybody.
 class TestServer final : public ServerHandler {
  public:
-  explicit TestServer(int size, const std::function<void(ServerOptions&)>& change = {}) : loop_("test-server") {
+  explicit TestServer(int size, const std::function<void(ServerOptions&)>& change = {})
+      : loop_("test-server", [this](const Status& status) { log.add(status.to_string()); }) {
     secret = Secret::generate().value();
     ServerOptions options;
     options.secret = secret;
@@ -118,6 +120,7 @@ class TestServer final : public ServerHandler {
   void on_message(Rank from, ConstBytes message) override {
     const std::string text = text_of(message);
     log.add("message " + std::to_string(from) + " " + text);
+    SRT_CHECK(text != "trip");
     if (text.starts_with("echo ")) {
       server_->send(from, message);
     } else if (text.starts_with("all ")) {
