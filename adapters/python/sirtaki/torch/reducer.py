@@ -235,6 +235,7 @@ class GradientReducer:
         self._phase = _Phase.IN_FLIGHT
         self._alone = basics.size() == 1
         if self._alone:
+            self._make_dense()
             return
         begin = time.perf_counter()
         if self._stream is None or not self._current():
@@ -276,6 +277,12 @@ class GradientReducer:
         param = self._params[index]
         param.grad = grad.to_dense()
         return param.grad
+
+    def _make_dense(self) -> None:
+        """One rank alone sends nothing, but its optimizer sees the same kind of gradients."""
+        for param in self._params if self._options.sparse_as_dense else ():
+            if param.grad is not None and param.grad.is_sparse:
+                param.grad = param.grad.to_dense()
 
     def _wire(self, index: int, grad: Tensor) -> Tensor:
         """The memory that travels: the gradient's own where it is laid out as agreed."""

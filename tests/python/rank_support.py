@@ -1,0 +1,65 @@
+"""Starts the cases of a module in tests/python/ranks on several ranks, once, and tells the outcome of each."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from functools import cache
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+LIMIT_SECONDS = 150
+
+
+def case_names(module: str) -> list[str]:
+    """The cases that `module` defines, without importing it."""
+    tree = ast.parse((HERE / "ranks" / f"{module}.py").read_text())
+    return [n.name for n in tree.body if isinstance(n, ast.FunctionDef) and n.name.startswith("case_")]
+
+
+def environment() -> dict[str, str]:
+    """Variables for ranks: this interpreter's packages, the folder of the cases, one thread each."""
+    paths = [str(HERE), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in paths if p), "OMP_NUM_THREADS": "1"}
+
+
+def launch(np: int, *program: str, limit: float = LIMIT_SECONDS) -> subprocess.CompletedProcess[str]:
+    """Runs a Python program on `np` ranks; the output of all ranks together."""
+    from sirtaki.launch import launcher_path
+
+    return subprocess.run(
+        [launcher_path(), "-np", str(np), sys.executable, *program],
+        env=environment(),
+        cwd=HERE,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        timeout=limit,
+        check=False,
+    )
+
+
+@cache
+def run_module(module: str, np: int) -> tuple[list[dict[str, dict[str, str]]], str]:
+    """Outcomes by rank, and the output of the job."""
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            output = launch(np, "-m", "ranks.runner", module, folder).stdout
+        except subprocess.TimeoutExpired as error:
+            output = f"not over after {LIMIT_SECONDS} s\n{error.stdout or ''}"
+        paths = [Path(folder, f"{rank}.json") for rank in range(np)]
+        return [json.loads(path.read_text()) if path.exists() else {} for path in paths], output
+
+
+def check_case(module: str, np: int, case: str) -> None:
+    """Fails with the traceback of the first rank on which the case failed, or the job's output if it never ended."""
+    outcomes, output = run_module(module, np)
+    for rank, outcome in enumerate(outcomes):
+        assert case in outcome, f"rank {rank} never finished {case}; the job said:\n{output[-4000:]}"
+        assert not outcome[case]["error"], f"rank {rank}:\n{outcome[case]['error']}"

@@ -1,0 +1,525 @@
+"""DistributedOptimizer on every rank against one process with the whole batch."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Callable, Iterable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import sirtaki
+import sirtaki.torch as hvd
+
+BATCH = 6
+STEPS = 5
+
+
+def make_model(seed: int = 0) -> nn.Module:
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(7, 9), nn.Tanh(), nn.Linear(9, 5), nn.Tanh(), nn.Linear(5, 3)).double()
+
+
+def batch(step: int) -> tuple[Tensor, Tensor]:
+    """The batch of all ranks together."""
+    generator = torch.Generator().manual_seed(100 + step)
+    inputs = torch.randn(BATCH * hvd.size(), 7, generator=generator, dtype=torch.float64)
+    return inputs, torch.randint(0, 3, (BATCH * hvd.size(),), generator=generator)
+
+
+def mine(tensor: Tensor) -> Tensor:
+    return tensor.view(hvd.size(), BATCH, *tensor.shape[1:])[hvd.rank()]
+
+
+def loss_of(model: nn.Module, step: int, part: Callable[[Tensor], Tensor] = mine) -> Tensor:
+    inputs, labels = batch(step)
+    return F.cross_entropy(model(part(inputs)), part(labels))
+
+
+def everything(tensor: Tensor) -> Tensor:
+    return tensor
+
+
+def close(model: nn.Module, reference: nn.Module, tolerance: float = 1e-12) -> None:
+    for (name, p), q in zip(model.named_parameters(), reference.parameters(), strict=True):
+        assert torch.allclose(p, q, rtol=tolerance, atol=tolerance), (name, (p - q).abs().max())
+
+
+def same_on_all_ranks(tensors: Iterable[Tensor]) -> None:
+    flat = torch.cat([t.detach().flatten() for t in tensors])
+    gathered = hvd.allgather(flat.unsqueeze(0))
+    assert torch.equal(gathered, gathered[:1].expand_as(gathered))
+
+
+def compare(make: Callable[[nn.Module], torch.optim.Optimizer], **options: object) -> None:
+    """Trains twice: distributed with a part of the batch each, and alone with all of it."""
+    model, reference = make_model(), make_model()
+    optimizer = hvd.DistributedOptimizer(make(model), model.named_parameters(), **options)
+    plain = make(reference)
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        loss_of(model, step).backward()
+        optimizer.step()
+        plain.zero_grad()
+        loss_of(reference, step, everything).backward()
+        plain.step()
+    close(model, reference)
+    same_on_all_ranks(model.parameters())
+
+
+def sgd(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-3)
+
+
+def adamw(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(model.parameters(), lr=0.01)
+
+
+def raises(call: Callable[[], object], kind: type[BaseException], word: str) -> None:
+    try:
+        call()
+    except kind as error:
+        assert word in str(error), error
+    else:
+        raise AssertionError(f"no {kind.__name__}")
+
+
+def case_sgd_equals_one_process_with_the_whole_batch() -> None:
+    for sync in ("backward", "step"):
+        compare(sgd, sync=sync)
+
+
+def case_adamw_equals_one_process_with_the_whole_batch() -> None:
+    for sync in ("backward", "step"):
+        compare(adamw, sync=sync)
+
+
+def case_predivide_gives_the_same_average() -> None:
+    compare(sgd, gradient_predivide_factor=4.0)
+
+
+def case_lbfgs_with_a_closure() -> None:
+    def make(model: nn.Module) -> torch.optim.Optimizer:
+        return torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=4)
+
+    for sync in ("backward", "step"):
+        model, reference = make_model(), make_model()
+        optimizer = hvd.DistributedOptimizer(make(model), model.named_parameters(), sync=sync)
+        plain = make(reference)
+        for step in range(2):
+            for net, opt, part in ((model, optimizer, mine), (reference, plain, everything)):
+
+                def closure(net=net, opt=opt, part=part, step=step) -> Tensor:  # noqa: ANN001
+                    opt.zero_grad()
+                    loss = loss_of(net, step, part)
+                    loss.backward()
+                    return loss.detach() if net is reference else hvd.allreduce(loss.detach())
+
+                opt.step(closure)
+        close(model, reference, 1e-9)
+
+
+def case_sum_is_the_sum() -> None:
+    model = nn.Linear(3, 1, bias=False)
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=1.0), op=hvd.Sum)
+    model(torch.full((1, 3), hvd.rank() + 1.0)).sum().backward()
+    optimizer.step()
+    grad = model.weight.grad
+    assert grad is not None
+    assert grad.tolist() == [[float(sum(range(1, hvd.size() + 1)))] * 3]
+
+
+def case_fp16_and_bf16_travel_and_come_back() -> None:
+    for compression in (hvd.Compression.fp16, hvd.Compression.bf16, "fp16"):
+        model = nn.Linear(4, 2)
+        optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=1.0), compression=compression)
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(torch.full((1, 4), hvd.rank() + 0.5)).sum().backward()
+            optimizer.step()
+        grad = model.weight.grad
+        assert grad is not None
+        mean = sum(r + 0.5 for r in range(hvd.size())) / hvd.size()
+        assert torch.allclose(grad, torch.full((2, 4), mean), rtol=1e-2)
+        same_on_all_ranks(model.parameters())
+
+
+def case_same_as_ddp() -> None:
+    """Against a plain average of the gradients, as DDP makes it, bit for bit in float32 on two ranks."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(7, 9), nn.ReLU(), nn.Linear(9, 3))
+    reference = copy.deepcopy(model)
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters())
+    plain = torch.optim.SGD(reference.parameters(), lr=0.1)
+    for step in range(STEPS):
+        inputs, labels = batch(step)
+        for net, opt in ((model, optimizer), (reference, plain)):
+            opt.zero_grad()
+            F.cross_entropy(net(mine(inputs.float())), mine(labels)).backward()
+        for p in reference.parameters():
+            hvd.allreduce_(p.grad)
+        optimizer.step()
+        plain.step()
+    close(model, reference, 0.0 if hvd.size() == 2 else 1e-6)
+
+
+class Branches(nn.Module):
+    """Two branches of which each rank may take one, and a layer nobody uses."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left = nn.Linear(2, 2, bias=False)
+        self.right = nn.Linear(2, 2, bias=False)
+        self.never = nn.Linear(2, 2, bias=False)
+
+    def forward(self, x: Tensor, left: bool) -> Tensor:
+        return (self.left if left else self.right)(x)
+
+
+def case_unused_parameters() -> None:
+    for sync in ("backward", "step"):
+        model = Branches()
+        optimizer = hvd.DistributedOptimizer(
+            torch.optim.SGD(model.parameters(), lr=0.0), model.named_parameters(), sync=sync
+        )
+        for step in range(4):
+            optimizer.zero_grad()
+            left = (hvd.rank() + step) % 2 == 0
+            model(torch.ones(1, 2), left).sum().backward()
+            optimizer.step()
+            users = sum((r + step) % 2 == 0 for r in range(hvd.size()))
+            for layer, count in ((model.left, users), (model.right, hvd.size() - users)):
+                if count == 0:
+                    assert layer.weight.grad is None
+                else:
+                    assert layer.weight.grad is not None
+                    assert torch.allclose(layer.weight.grad, torch.full((2, 2), count / hvd.size()))
+            assert model.never.weight.grad is None
+
+
+def case_a_rank_without_any_gradient_takes_part() -> None:
+    model = nn.Linear(2, 1, bias=False)
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.0))
+    for _ in range(3):
+        optimizer.zero_grad()
+        if hvd.rank() == 0:
+            model(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+        assert model.weight.grad is not None
+        assert torch.allclose(model.weight.grad, torch.full((1, 2), 1 / hvd.size()))
+
+
+def case_accumulation_by_passes_and_by_no_sync() -> None:
+    for sync in ("backward", "step"):
+        for way in ("passes", "no_sync"):
+            model, reference = make_model(), make_model()
+            optimizer = hvd.DistributedOptimizer(
+                sgd(model), model.named_parameters(), sync=sync, backward_passes_per_step=3 if way == "passes" else 1
+            )
+            plain = sgd(reference)
+            for step in range(3):
+                optimizer.zero_grad()
+                plain.zero_grad()
+                for part in range(3):
+                    if way == "no_sync" and part < 2:
+                        with optimizer.no_sync():
+                            loss_of(model, 3 * step + part).backward()
+                    else:
+                        loss_of(model, 3 * step + part).backward()
+                    loss_of(reference, 3 * step + part, everything).backward()
+                optimizer.step()
+                plain.step()
+            close(model, reference)
+
+
+def case_two_backwards_before_one_step() -> None:
+    model, reference = make_model(), make_model()
+    optimizer, plain = hvd.DistributedOptimizer(sgd(model), model.named_parameters(), sync="backward"), sgd(reference)
+    for step in range(3):
+        for net, opt, part in ((model, optimizer, mine), (reference, plain, everything)):
+            opt.zero_grad()
+            loss_of(net, 2 * step, part).backward()
+            loss_of(net, 2 * step + 1, part).backward()
+            opt.step()
+    close(model, reference)
+
+
+def case_clipping_sees_combined_gradients() -> None:
+    for sync in ("backward", "step"):
+        model, reference = make_model(), make_model()
+        optimizer, plain = hvd.DistributedOptimizer(sgd(model), model.named_parameters(), sync=sync), sgd(reference)
+        for step in range(STEPS):
+            optimizer.zero_grad()
+            plain.zero_grad()
+            loss_of(model, step).backward()
+            loss_of(reference, step, everything).backward()
+            if sync == "step":
+                optimizer.synchronize()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 0.05)
+            torch.nn.utils.clip_grad_norm_(reference.parameters(), 0.05)
+            if sync == "step":
+                with optimizer.skip_synchronize():
+                    optimizer.step()
+            else:
+                optimizer.step()
+            plain.step()
+        close(model, reference)
+
+
+def case_clipping_in_flight_is_refused() -> None:
+    model = make_model()
+    optimizer = hvd.DistributedOptimizer(sgd(model), model.named_parameters(), sync="step")
+    for step in range(2):
+        optimizer.zero_grad()
+        loss_of(model, step).backward()
+        optimizer.step()
+    optimizer.zero_grad()
+    loss_of(model, 2).backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
+    raises(optimizer.step, RuntimeError, "0.weight")
+    optimizer.zero_grad()
+    loss_of(model, 3).backward()
+    optimizer.step()
+
+
+def case_gradscaler_skips_the_same_steps_on_all_ranks() -> None:
+    model = nn.Linear(3, 2)
+    hvd.broadcast_parameters(model.state_dict())
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters())
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0, growth_interval=100)
+    scales = []
+    for step in range(4):
+        optimizer.zero_grad()
+        loss = model(torch.ones(1, 3)).sum()
+        if step == 2 and hvd.rank() == hvd.size() - 1:
+            loss = loss * float("inf")
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+        scales.append(scaler.get_scale())
+    assert scales == [4.0, 4.0, 2.0, 2.0]
+    same_on_all_ranks(model.parameters())
+    assert all(p.isfinite().all() for p in model.parameters())
+
+
+def sparse_model() -> nn.Module:
+    torch.manual_seed(3)
+    return nn.Sequential(nn.Embedding(10, 4, sparse=True), nn.Flatten(), nn.Linear(8, 2)).double()
+
+
+def case_sparse_gradients() -> None:
+    for as_dense in (False, True):
+        model, reference = sparse_model(), sparse_model()
+        optimizer = hvd.DistributedOptimizer(
+            torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters(), sparse_as_dense=as_dense
+        )
+        plain = torch.optim.SGD(reference.parameters(), lr=0.1)
+        for step in range(3):
+            words = torch.randint(0, 10, (hvd.size(), 4, 2), generator=torch.Generator().manual_seed(step))
+            optimizer.zero_grad()
+            plain.zero_grad()
+            model(words[hvd.rank()]).square().mean().backward()
+            reference(words.view(-1, 2)).square().mean().backward()
+            optimizer.step()
+            plain.step()
+            assert model[0].weight.grad.is_sparse != as_dense
+        close(model, reference)
+
+
+def case_channels_last_and_odd_layouts() -> None:
+    torch.manual_seed(0)
+    model = nn.Conv2d(3, 4, 3).to(memory_format=torch.channels_last)
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(torch.full((1, 3, 5, 5), hvd.rank() + 1.0)).sum().backward()
+        optimizer.step()
+        mean = sum(range(1, hvd.size() + 1)) / hvd.size()
+        assert torch.allclose(model.weight.grad, torch.full((4, 3, 3, 3), 9 * mean))
+    p = nn.Parameter(torch.zeros(3, 2))
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD([p], lr=0.1))
+    for _ in range(2):
+        optimizer.zero_grad()
+        (p.t() * torch.arange(6.0).view(2, 3)).sum().backward()
+        optimizer.step()
+        assert torch.equal(p.grad, torch.arange(6.0).view(2, 3).t())
+
+
+def case_misuse_names_the_parameter() -> None:
+    model = make_model()
+    optimizer = hvd.DistributedOptimizer(sgd(model), model.named_parameters(), sync="step")
+    optimizer.zero_grad()
+    loss_of(model, 0).backward()
+    raises(lambda: loss_of(model, 1).backward(), RuntimeError, "4.bias")
+    raises(optimizer.zero_grad, RuntimeError, "zero_grad")
+    optimizer.step()
+    optimizer.zero_grad()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        loss_of(model, 1).backward()
+        optimizer.synchronize()
+        optimizer.step()
+    assert any("skip_synchronize" in str(w.message) for w in caught)
+
+
+class Bomb(torch.autograd.Function):
+    """An identity whose backward fails."""
+
+    @staticmethod
+    def forward(ctx: object, x: Tensor) -> Tensor:
+        del ctx
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: object, *grads: Tensor) -> Tensor:
+        raise ArithmeticError("bomb")
+
+
+def case_exception_in_backward_does_not_poison_the_job() -> None:
+    for sync in ("backward", "step"):
+        model, reference = make_model(), make_model()
+        optimizer, plain = hvd.DistributedOptimizer(sgd(model), model.named_parameters(), sync=sync), sgd(reference)
+        for step in range(4):
+            optimizer.zero_grad()
+            if step == 2:
+                try:
+                    if hvd.rank() == 0:
+                        inputs, labels = batch(step)
+                        hidden = Bomb.apply(model[:2](mine(inputs)))
+                        F.cross_entropy(model[2:](hidden), mine(labels)).backward()
+                    else:
+                        loss_of(model, step).backward()
+                        optimizer.synchronize()
+                    raise AssertionError("no error")
+                except ArithmeticError:
+                    pass
+                except sirtaki.AbortedError as error:
+                    assert "rank 0" in str(error)
+                continue
+            plain.zero_grad()
+            loss_of(model, step).backward()
+            loss_of(reference, step, everything).backward()
+            optimizer.step()
+            plain.step()
+        close(model, reference)
+
+
+def case_named_parameters_are_checked() -> None:
+    model = make_model()
+    named = list(model.named_parameters())
+    raises(lambda: hvd.DistributedOptimizer(sgd(model), named[:-1]), ValueError, "lacks 1")
+    raises(lambda: hvd.DistributedOptimizer(sgd(model), [("a", p) for _, p in named]), ValueError, "more than once")
+    raises(lambda: hvd.DistributedOptimizer(sgd(model), [p for _, p in named]), ValueError, "pairs")
+    raises(lambda: hvd.DistributedOptimizer(sgd(model), named, op=hvd.Min), ValueError, "Average or Sum")
+    raises(lambda: hvd.DistributedOptimizer(sgd(model), named, op=hvd.Adasum), NotImplementedError, "Adasum")
+    raises(lambda: hvd.DistributedOptimizer(sgd(model), named, sync="forward"), NotImplementedError, "forward")
+    raises(lambda: hvd.DistributedOptimizer(sgd(model), named, sync="never"), ValueError, "never")
+    raises(lambda: hvd.DistributedOptimizer(sgd(model), named, compression="zip"), ValueError, "zip")
+    optimizer = hvd.DistributedOptimizer(sgd(model), named)
+    raises(lambda: hvd.DistributedOptimizer(optimizer, named), ValueError, "already")
+
+
+def case_it_stays_the_users_optimizer() -> None:
+    model = make_model()
+    plain = torch.optim.AdamW(model.parameters(), lr=0.1)
+    scheduler = torch.optim.lr_scheduler.StepLR(plain, 1, 0.5)
+    calls: list[str] = []
+    plain.register_step_pre_hook(lambda *_: calls.append("pre"))
+    optimizer = hvd.DistributedOptimizer(plain, model.named_parameters())
+    assert isinstance(optimizer, torch.optim.AdamW)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for step in range(2):
+            optimizer.zero_grad()
+            loss_of(model, step).backward()
+            optimizer.step()
+            scheduler.step()
+    assert calls == ["pre", "pre"]
+    assert optimizer.param_groups[0]["lr"] == 0.025
+    same_on_all_ranks(model.parameters())
+    other = torch.optim.AdamW(make_model(1).parameters(), lr=1.0)
+    other.load_state_dict(optimizer.state_dict())
+    optimizer.load_state_dict(other.state_dict())
+    optimizer.zero_grad()
+    loss_of(model, 3).backward()
+    optimizer.step()
+    assert calls == ["pre"] * 3
+    assert optimizer.exposed_seconds >= 0.0
+
+
+def case_state_dict_does_not_communicate() -> None:
+    model = make_model()
+    optimizer = hvd.DistributedOptimizer(adamw(model), model.named_parameters())
+    loss_of(model, 0).backward()
+    optimizer.step()
+    if hvd.rank() == 0:
+        assert optimizer.state_dict()["state"]
+    hvd.barrier()
+
+
+def case_added_and_frozen_parameters() -> None:
+    model, extra = nn.Linear(2, 2, bias=False), nn.Linear(2, 2, bias=False)
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.0))
+    for step in range(4):
+        if step == 2:
+            optimizer.add_param_group({"params": extra.parameters()})
+        optimizer.zero_grad()
+        extra(model(torch.full((1, 2), hvd.rank() + 1.0))).sum().backward()
+        if step < 2:
+            extra.zero_grad()
+        optimizer.step()
+    same_on_all_ranks([extra.weight.grad, model.weight.grad])
+    model.weight.requires_grad_(False)
+    optimizer.zero_grad()
+    extra(model(torch.full((1, 2), hvd.rank() + 1.0))).sum().backward()
+    optimizer.step()
+    assert model.weight.grad is None
+    same_on_all_ranks([extra.weight.grad])
+
+
+def case_two_optimizers_in_different_orders() -> None:
+    first, second = make_model(1), make_model(2)
+    one = hvd.DistributedOptimizer(sgd(first), first.named_parameters())
+    two = hvd.DistributedOptimizer(sgd(second), second.named_parameters())
+    for step in range(4):
+        one.zero_grad()
+        two.zero_grad()
+        (loss_of(first, step) + loss_of(second, step)).backward()
+        one.step()
+        two.step()
+    same_on_all_ranks([*first.parameters(), *second.parameters()])
+
+
+def case_reentrant_checkpointing() -> None:
+    from torch.utils.checkpoint import checkpoint
+
+    for reentrant in (True, False):
+        model, reference = make_model(), make_model()
+        optimizer, plain = hvd.DistributedOptimizer(sgd(model), model.named_parameters()), sgd(reference)
+        for step in range(3):
+            inputs, labels = batch(step)
+            optimizer.zero_grad()
+            plain.zero_grad()
+            hidden = model[:2](mine(inputs))
+            outputs = checkpoint(model[2:], hidden, use_reentrant=reentrant)
+            F.cross_entropy(outputs, mine(labels)).backward()
+            loss_of(reference, step, everything).backward()
+            optimizer.step()
+            plain.step()
+        close(model, reference)
+
+
+def case_models_that_differ_between_ranks_fail_with_names() -> None:
+    model = nn.Linear(3, 2 + (hvd.rank() == 0))
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters())
+
+    def backward() -> None:
+        model(torch.ones(1, 3)).sum().backward()
+        optimizer.synchronize()
+
+    raises(backward, hvd.HorovodInternalError, "weight")
+    hvd.barrier()

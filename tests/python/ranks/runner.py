@@ -1,0 +1,44 @@
+"""Runs all cases of one module on this rank and leaves their outcomes in a file.
+
+python -m ranks.runner MODULE FOLDER. A case is a function named case_*; it may ask for nothing and returns nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import sys
+import time
+import traceback
+from pathlib import Path
+
+
+def main() -> None:
+    """Imports ranks.MODULE, runs every case in order of definition, writes FOLDER/RANK.json."""
+    module = importlib.import_module(f"ranks.{sys.argv[1]}")
+    import torch
+
+    import sirtaki.torch as hvd
+
+    torch.set_num_threads(1)
+    hvd.init()
+    rank = hvd.rank()
+    outcomes: dict[str, dict[str, object]] = {}
+    for name, case in list(vars(module).items()):
+        if not name.startswith("case_"):
+            continue
+        begin = time.monotonic()
+        text = ""
+        try:
+            case()
+        except Exception:
+            text = traceback.format_exc()
+        outcomes[name] = {"error": text, "seconds": time.monotonic() - begin}
+        Path(sys.argv[2], f"{rank}.json").write_text(json.dumps(outcomes))
+    hvd.shutdown()
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    main()

@@ -1,0 +1,26 @@
+"""The cases of tests/python/ranks on 2 and 3 ranks; one job for each module and number of ranks."""
+
+from __future__ import annotations
+
+import pytest
+from rank_support import case_names, check_case
+
+pytest.importorskip("torch")
+
+
+@pytest.mark.parametrize("case", case_names("ops_cases"))
+@pytest.mark.parametrize("np", [1, 2, 3])
+def test_ops(np: int, case: str) -> None:
+    check_case("ops_cases", np, case)
+
+
+@pytest.mark.parametrize("case", case_names("error_cases"))
+@pytest.mark.parametrize("np", [2, 3])
+def test_errors(np: int, case: str) -> None:
+    check_case("error_cases", np, case)
+
+
+@pytest.mark.parametrize("case", case_names("optimizer_cases"))
+@pytest.mark.parametrize("np", [2, 3])
+def test_optimizer(np: int, case: str) -> None:
+    check_case("optimizer_cases", np, case)

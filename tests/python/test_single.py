@@ -1,0 +1,134 @@
+"""One process, no launcher: a script runs unchanged."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import sirtaki  # noqa: E402
+import sirtaki.torch as hvd  # noqa: E402
+from sirtaki.report import Progress  # noqa: E402
+
+
+@pytest.fixture
+def session() -> Iterator[None]:
+    hvd.init()
+    yield
+    hvd.shutdown()
+
+
+def test_calls_before_init_say_what_to_do() -> None:
+    assert not hvd.is_initialized()
+    for call in (hvd.rank, hvd.size, hvd.local_rank, hvd.cross_size, lambda: hvd.allreduce(torch.ones(1))):
+        with pytest.raises(ValueError, match=r"init\(\)"):
+            call()
+    hvd.shutdown()
+
+
+def test_init_twice_and_shutdown_twice() -> None:
+    hvd.init()
+    hvd.init()
+    assert (hvd.rank(), hvd.size(), hvd.local_rank(), hvd.local_size()) == (0, 1, 0, 1)
+    hvd.shutdown()
+    hvd.shutdown()
+    assert not hvd.is_initialized()
+
+
+def test_every_function_of_horovod_torch_is_there() -> None:
+    names = ["init", "shutdown", "is_initialized", "start_timeline", "stop_timeline", "size", "local_size", "cross_size", "rank", "local_rank", "cross_rank", "is_homogeneous", "mpi_threads_supported", "mpi_enabled", "mpi_built", "gloo_enabled", "gloo_built", "nccl_built", "ddl_built", "ccl_built", "cuda_built", "rocm_built", "allreduce", "allreduce_async", "allreduce_", "allreduce_async_", "grouped_allreduce", "grouped_allreduce_async", "grouped_allreduce_", "grouped_allreduce_async_", "allgather", "allgather_async", "grouped_allgather", "grouped_allgather_async", "broadcast", "broadcast_async", "broadcast_", "broadcast_async_", "alltoall", "alltoall_async", "reducescatter", "reducescatter_async", "grouped_reducescatter", "grouped_reducescatter_async", "join", "barrier", "poll", "synchronize", "sparse_allreduce_async", "Average", "Sum", "Min", "Max", "Product", "Adasum", "Compression", "broadcast_parameters", "broadcast_optimizer_state", "broadcast_object", "allgather_object", "DistributedOptimizer", "global_process_set", "HorovodInternalError"]
+    assert [name for name in names if not hasattr(hvd, name)] == []
+    assert set(hvd.__all__) <= set(dir(hvd))
+
+
+def test_unknown_option_names_the_nearest() -> None:
+    with pytest.raises(ValueError, match="interface"):
+        sirtaki.init(options={"net.interfase": "eth0"})
+    assert not hvd.is_initialized()
+
+
+def test_options_given_to_init_are_used() -> None:
+    sirtaki.init(options={"torch.sync": "step", "control.stall_warn": "10s"})
+    rows = {row["name"]: row for row in sirtaki.options()}
+    assert rows["torch.sync"]["value"] == "step"
+    assert rows["torch.sync"]["source"] == "program"
+    sirtaki.shutdown()
+
+
+def test_predicates_say_what_is_built() -> None:
+    assert hvd.gloo_built()
+    assert not hvd.mpi_built()
+    assert hvd.nccl_built() == 0
+
+
+@pytest.mark.usefixtures("session")
+def test_training_alone_equals_plain_training() -> None:
+    def train(wrap: bool, sync: str) -> torch.Tensor:
+        torch.manual_seed(0)
+        model = torch.nn.Linear(4, 2)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+        if wrap:
+            optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters(), sync=sync)
+            hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+            hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+        for _ in range(5):
+            optimizer.zero_grad()
+            model(torch.ones(3, 4)).square().mean().backward()
+            optimizer.step()
+        return model.weight.detach()
+
+    assert torch.equal(train(False, ""), train(True, "backward"))
+    assert torch.equal(train(False, ""), train(True, "step"))
+
+
+@pytest.mark.usefixtures("session")
+def test_misuse_is_refused_alone_too() -> None:
+    model = torch.nn.Linear(4, 2)
+    optimizer = hvd.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters(), sync="step"
+    )
+    model(torch.ones(3, 4)).sum().backward()
+    with pytest.raises(RuntimeError, match="bias|weight"):
+        model(torch.ones(3, 4)).sum().backward()
+    with pytest.raises(RuntimeError, match="zero_grad"):
+        optimizer.zero_grad()
+    optimizer.step()
+    optimizer.zero_grad()
+    with optimizer.skip_synchronize():
+        model(torch.ones(3, 4)).sum().backward()
+        with pytest.raises(RuntimeError, match="synchronize"):
+            optimizer.step()
+
+
+@pytest.mark.usefixtures("session")
+def test_progress_shows_a_line_and_a_report() -> None:
+    out = io.StringIO()
+    progress = Progress(steps_per_epoch=2, samples_per_step=10, stream=out)
+    progress.step(0, 0.5)
+    progress.step(0, 1.5)
+    assert "epoch 1  step 2/2  loss 1.0000" in progress.line()
+    progress.end()
+    assert "exposed communication" in out.getvalue()
+
+
+def test_process_ends_well_without_shutdown() -> None:
+    code = "import torch, sirtaki.torch as hvd; hvd.init(); hvd.allreduce_async(torch.ones(9)); print('done')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout.strip(), done.stderr) == (0, "done", "")
+
+
+def test_only_the_c_interface_is_exported() -> None:
+    from pathlib import Path
+
+    library = Path(sirtaki._core.__file__).with_name("libsirtaki.so")
+    if not library.exists():
+        pytest.skip("not an installed package")
+    listed = subprocess.run(["nm", "-D", "--defined-only", str(library)], capture_output=True, text=True, check=True)
+    names = [line.split()[-1] for line in listed.stdout.splitlines()]
+    assert names
+    assert [name for name in names if not name.startswith("sirtaki_")] == []
