@@ -98,10 +98,11 @@ Status set_ranged(const OptionInfo& option, std::string_view text, Parse parse, 
 
 template <class T>
 Status set_plain(Result<T> parsed, T* field) {
-  if (parsed) {
-    *field = std::move(parsed).value();
+  if (!parsed) {
+    return parsed.status();
   }
-  return parsed.status();
+  *field = std::move(parsed).value();
+  return {};
 }
 
 Status set_choice(const OptionInfo& option, std::string_view text, std::string* field) {
@@ -202,7 +203,7 @@ std::string accepted_form(const OptionInfo& option) {
 }
 
 Status set_option(const OptionInfo& option, std::string_view text, Config& config) {
-  const Status status = set_field(option, text, config);
+  Status status = set_field(option, text, config);
   if (!status && status.code() == Code::kInvalidArgument) {
     return invalid_argument(option.name + ": " + std::string(status.text()) + "; accepted: " + accepted_form(option));
   }

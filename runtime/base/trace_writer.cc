@@ -177,7 +177,7 @@ Status TraceWriter::flush() {
   const auto size = static_cast<std::int64_t>(buffer_.size());
   buffer_ += kTail;
   if (!write_at(fd_, buffer_, end_)) {
-    const Status status = write_error(path_);
+    Status status = write_error(path_);
     // Back to the last complete text; when even that fails there is nothing left to try.
     if (::ftruncate(fd_, end_) == 0) {
       (void)write_at(fd_, kTail, end_);

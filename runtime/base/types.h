@@ -16,7 +16,7 @@ struct Id {
 
   constexpr Id() = default;
   constexpr explicit Id(Int v) : value(v) {}
-  constexpr auto operator<=>(const Id&) const = default;
+  constexpr auto operator<=>(const Id&) const = default;  // NOLINT(modernize-use-nullptr): a false alarm
 };
 
 using StreamId = Id<struct StreamTag, std::uint16_t>;    // one optimizer, process set or the user's own calls

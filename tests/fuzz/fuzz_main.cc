@@ -73,7 +73,7 @@ void mutate_once(Input& input, const std::vector<Input>& all, std::mt19937_64& r
       input.resize(at);
       return;
     default: {
-      const Input other = all[below(random, all.size())];
+      const Input& other = all[below(random, all.size())];
       const std::size_t from = below(random, other.size());
       input.insert(place, other.begin() + static_cast<std::ptrdiff_t>(from), other.end());
     }
