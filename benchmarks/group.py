@@ -121,7 +121,9 @@ class Group:
         interface = "lo" if self._net is None else INTERFACE
         shared = {
             "OMP_NUM_THREADS": "1",  # the ranks share the cores of one machine
-            "PYTHONPATH": os.pathsep.join([str(ROOT), *EXTRA_PYTHONPATH]),
+            "PYTHONPATH": os.pathsep.join(
+                [str(ROOT), *EXTRA_PYTHONPATH, *filter(None, [os.environ.get("PYTHONPATH")])]
+            ),
             "GLOO_SOCKET_IFNAME": interface,
             "MASTER_ADDR": self._address(0),
             "MASTER_PORT": str(free_port()),
