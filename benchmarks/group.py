@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import secrets
 import select
 import signal
 import socket
@@ -125,10 +126,14 @@ class Group:
                 [str(ROOT), *EXTRA_PYTHONPATH, *filter(None, [os.environ.get("PYTHONPATH")])]
             ),
             "GLOO_SOCKET_IFNAME": interface,
-            "MASTER_ADDR": self._address(0),
-            "MASTER_PORT": str(free_port()),
             "WORLD_SIZE": str(self.size),
         }
+        if "sirtaki" in self.systems:
+            secret = Path(self._folder.name) / "secret"
+            secret.touch(mode=0o600)
+            secret.write_text(secrets.token_hex(32))
+            shared["SIRTAKI_JOB_SECRET_FILE"] = str(secret)
+            shared["SIRTAKI_JOB_RENDEZVOUS"] = f"{self._address(0)}:{free_port()}"
         if "horovod" in self.systems:
             shared |= self._start_horovod_server(interface)
         return shared
