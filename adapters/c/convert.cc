@@ -135,6 +135,15 @@ bool is_dense(const std::vector<std::int64_t>& dims, const std::vector<std::int6
   return true;
 }
 
+Duration to_duration(std::int64_t timeout_ms) {
+  constexpr std::int64_t kLongest = 1000LL * 60 * 60 * 24 * 365;
+  return timeout_ms < 0 ? Duration(-1) : Duration(std::chrono::milliseconds(std::min(timeout_ms, kLongest)));
+}
+
+Status timed_out() {
+  return {Code::kTimeout, "the operation has not finished in time and goes on"};
+}
+
 Result<TensorView> to_view(const sirtaki_tensor& tensor, const std::string& what) {
   SRT_TRY(check_shape(tensor, what));
   const auto dtype = dtype_from_wire(static_cast<std::uint8_t>(tensor.dtype));

@@ -29,6 +29,11 @@ Result<TensorView> to_view(const sirtaki_tensor& tensor, const std::string& what
 Result<engine::OpSpec> to_op(const sirtaki_request_args& args);
 Result<engine::StreamSpec> to_stream(const sirtaki_stream_args& args);
 
+// A timeout in milliseconds; negative ones wait without limit.
+Duration to_duration(std::int64_t timeout_ms);
+// What a wait answers whose time is over.
+Status timed_out();
+
 // True when `strides` walks dims' elements without hole or overlap.
 bool is_dense(const std::vector<std::int64_t>& dims, const std::vector<std::int64_t>& strides);
 

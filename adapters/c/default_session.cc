@@ -82,7 +82,6 @@ Status DefaultSession::init(const InitRequest& request) {
     generation_ = 1;
   }
   made->generation = generation_;
-  made->interrupt = interrupt;
   describe(*made);
   const std::lock_guard state(mutex_);
   active_ = std::move(made);

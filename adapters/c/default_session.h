@@ -33,7 +33,6 @@ struct Interrupt {
 struct Active {
   std::unique_ptr<engine::Session> session;
   std::uint16_t generation = 1;
-  Interrupt interrupt;
   bool homogeneous = true;
   int local_rank = 0;
   int local_size = 1;

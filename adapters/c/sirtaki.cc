@@ -9,15 +9,16 @@
 #include "adapters/c/convert.h"
 #include "adapters/c/default_session.h"
 #include "adapters/c/last_error.h"
-#include "adapters/c/waiting.h"
+#include "runtime/base/version.h"
 
 using sirtaki::Code;
-using sirtaki::Duration;
 using sirtaki::RequestId;
 using sirtaki::Status;
 using sirtaki::adapters::Active;
 using sirtaki::adapters::DefaultSession;
 using sirtaki::adapters::guarded;
+using sirtaki::adapters::timed_out;
+using sirtaki::adapters::to_duration;
 
 namespace {
 
@@ -166,7 +167,7 @@ int sirtaki_is_homogeneous(void) {
 }
 
 const char* sirtaki_version(void) {
-  return SRT_VERSION;
+  return sirtaki::version().data();
 }
 const char* sirtaki_last_error(void) {
   return sirtaki::adapters::last_error_text();
@@ -200,11 +201,7 @@ sirtaki_status sirtaki_poll(sirtaki_request request, int* done) {
 sirtaki_status sirtaki_wait(sirtaki_request request, int64_t timeout_ms) {
   return guarded([&]() -> Status {
     SRT_ASSIGN(const auto active, DefaultSession::instance().need(generation_of(request)));
-    SRT_ASSIGN(const auto outcome,
-               sirtaki::adapters::wait_in_slices(active->interrupt, timeout_ms, [&](Duration timeout) {
-                 return active->session->wait(id_of(request), timeout);
-               }));
-    return outcome ? *outcome : sirtaki::adapters::timed_out();
+    return active->session->wait(id_of(request), to_duration(timeout_ms)).value_or(timed_out());
   });
 }
 
@@ -241,9 +238,7 @@ int sirtaki_wait_watched(sirtaki_request* requests, int capacity, int64_t timeou
       return null_argument("requests");
     }
     SRT_ASSIGN(const auto active, DefaultSession::instance().need());
-    // A pump thread is not the one that signals go to, so it waits in one piece.
-    const Duration timeout = timeout_ms < 0 ? Duration(-1) : Duration(std::chrono::milliseconds(timeout_ms));
-    const auto ids = active->session->wait_watched(static_cast<std::size_t>(capacity), timeout);
+    const auto ids = active->session->wait_watched(static_cast<std::size_t>(capacity), to_duration(timeout_ms));
     if (!ids) {
       return Status(Code::kShutdown, "the session has ended");
     }

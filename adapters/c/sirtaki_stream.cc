@@ -7,7 +7,6 @@
 #include "adapters/c/default_session.h"
 #include "adapters/c/last_error.h"
 #include "adapters/c/sirtaki.h"
-#include "adapters/c/waiting.h"
 #include "runtime/base/json.h"
 
 using sirtaki::Duration;
@@ -16,6 +15,8 @@ using sirtaki::StreamId;
 using sirtaki::adapters::Active;
 using sirtaki::adapters::DefaultSession;
 using sirtaki::adapters::guarded;
+using sirtaki::adapters::timed_out;
+using sirtaki::adapters::to_duration;
 
 namespace {
 
@@ -101,11 +102,7 @@ sirtaki_status sirtaki_stream_finish(sirtaki_stream stream) {
 sirtaki_status sirtaki_stream_wait(sirtaki_stream stream, int64_t timeout_ms) {
   return guarded([&]() -> Status {
     SRT_ASSIGN(const auto active, owner_of(stream));
-    SRT_ASSIGN(const auto outcome,
-               sirtaki::adapters::wait_in_slices(active->interrupt, timeout_ms, [&](Duration timeout) {
-                 return active->session->stream_wait(id_of(stream), timeout);
-               }));
-    return outcome ? *outcome : sirtaki::adapters::timed_out();
+    return active->session->stream_wait(id_of(stream), to_duration(timeout_ms)).value_or(timed_out());
   });
 }
 

@@ -41,7 +41,71 @@ def test_init_twice_and_shutdown_twice() -> None:
 
 
 def test_every_function_of_horovod_torch_is_there() -> None:
-    names = ["init", "shutdown", "is_initialized", "start_timeline", "stop_timeline", "size", "local_size", "cross_size", "rank", "local_rank", "cross_rank", "is_homogeneous", "mpi_threads_supported", "mpi_enabled", "mpi_built", "gloo_enabled", "gloo_built", "nccl_built", "ddl_built", "ccl_built", "cuda_built", "rocm_built", "allreduce", "allreduce_async", "allreduce_", "allreduce_async_", "grouped_allreduce", "grouped_allreduce_async", "grouped_allreduce_", "grouped_allreduce_async_", "allgather", "allgather_async", "grouped_allgather", "grouped_allgather_async", "broadcast", "broadcast_async", "broadcast_", "broadcast_async_", "alltoall", "alltoall_async", "reducescatter", "reducescatter_async", "grouped_reducescatter", "grouped_reducescatter_async", "join", "barrier", "poll", "synchronize", "sparse_allreduce_async", "Average", "Sum", "Min", "Max", "Product", "Adasum", "Compression", "broadcast_parameters", "broadcast_optimizer_state", "broadcast_object", "allgather_object", "DistributedOptimizer", "global_process_set", "HorovodInternalError"]
+    names = [
+        "init",
+        "shutdown",
+        "is_initialized",
+        "start_timeline",
+        "stop_timeline",
+        "size",
+        "local_size",
+        "cross_size",
+        "rank",
+        "local_rank",
+        "cross_rank",
+        "is_homogeneous",
+        "mpi_threads_supported",
+        "mpi_enabled",
+        "mpi_built",
+        "gloo_enabled",
+        "gloo_built",
+        "nccl_built",
+        "ddl_built",
+        "ccl_built",
+        "cuda_built",
+        "rocm_built",
+        "allreduce",
+        "allreduce_async",
+        "allreduce_",
+        "allreduce_async_",
+        "grouped_allreduce",
+        "grouped_allreduce_async",
+        "grouped_allreduce_",
+        "grouped_allreduce_async_",
+        "allgather",
+        "allgather_async",
+        "grouped_allgather",
+        "grouped_allgather_async",
+        "broadcast",
+        "broadcast_async",
+        "broadcast_",
+        "broadcast_async_",
+        "alltoall",
+        "alltoall_async",
+        "reducescatter",
+        "reducescatter_async",
+        "grouped_reducescatter",
+        "grouped_reducescatter_async",
+        "join",
+        "barrier",
+        "poll",
+        "synchronize",
+        "sparse_allreduce_async",
+        "Average",
+        "Sum",
+        "Min",
+        "Max",
+        "Product",
+        "Adasum",
+        "Compression",
+        "broadcast_parameters",
+        "broadcast_optimizer_state",
+        "broadcast_object",
+        "allgather_object",
+        "DistributedOptimizer",
+        "global_process_set",
+        "HorovodInternalError",
+    ]
     assert [name for name in names if not hasattr(hvd, name)] == []
     assert set(hvd.__all__) <= set(dir(hvd))
 
@@ -93,7 +157,7 @@ def test_misuse_is_refused_alone_too() -> None:
         torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters(), sync="step"
     )
     model(torch.ones(3, 4)).sum().backward()
-    with pytest.raises(RuntimeError, match="bias|weight"):
+    with pytest.raises(RuntimeError, match=r"bias|weight"):
         model(torch.ones(3, 4)).sum().backward()
     with pytest.raises(RuntimeError, match="zero_grad"):
         optimizer.zero_grad()

@@ -95,8 +95,7 @@ class Progress:
 
     @staticmethod
     def _counters(stats: dict[str, Any]) -> list[tuple[str, str]]:
-        flat = {**stats, **stats.get("counters", {})}
-        raw, wire = flat.get("stream_raw_bytes"), flat.get("stream_wire_bytes")
+        raw, wire = stats.get("streams.raw_bytes"), stats.get("streams.wire_bytes")
         if raw is None or wire is None:
             return []
         rows = [("gradients", f"{raw / 1e6:,.1f} MB"), ("sent as", f"{wire / 1e6:,.1f} MB")]

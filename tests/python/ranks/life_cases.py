@@ -1,3 +1,4 @@
+# ruff: noqa: PT017  (no pytest on the ranks)
 """Opening, ending and re-opening sessions, forks and signals."""
 
 from __future__ import annotations

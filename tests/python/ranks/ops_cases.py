@@ -1,3 +1,4 @@
+# ruff: noqa: PT017  (no pytest on the ranks)
 """Operations against what torch computes from all ranks' inputs, which every rank can make itself."""
 
 from __future__ import annotations

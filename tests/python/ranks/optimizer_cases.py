@@ -1,3 +1,4 @@
+# ruff: noqa: PT017  (no pytest on the ranks)
 """DistributedOptimizer on every rank against one process with the whole batch."""
 
 from __future__ import annotations
@@ -111,11 +112,11 @@ def case_lbfgs_with_a_closure() -> None:
         for step in range(2):
             for net, opt, part in ((model, optimizer, mine), (reference, plain, everything)):
 
-                def closure(net=net, opt=opt, part=part, step=step) -> Tensor:  # noqa: ANN001
+                def closure(net=net, opt=opt, part=part, step=step, alone=net is reference) -> Tensor:  # noqa: ANN001
                     opt.zero_grad()
                     loss = loss_of(net, step, part)
                     loss.backward()
-                    return loss.detach() if net is reference else hvd.allreduce(loss.detach())
+                    return loss.detach() if alone else hvd.allreduce(loss.detach())
 
                 opt.step(closure)
         close(model, reference, 1e-9)

@@ -1,0 +1,158 @@
+// The C interface as a program sees it, with one rank.
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "adapters/c/sirtaki.h"
+
+namespace {
+
+class CAbiTest : public testing::Test {
+ protected:
+  void SetUp() override { ASSERT_EQ(sirtaki_init(nullptr), SIRTAKI_OK) << sirtaki_last_error(); }
+  void TearDown() override { EXPECT_EQ(sirtaki_shutdown(), SIRTAKI_OK); }
+
+  sirtaki_tensor tensor() {
+    sirtaki_tensor out{};
+    out.struct_size = sizeof(out);
+    out.data = values_.data();
+    out.dtype = SIRTAKI_F32;
+    out.ndim = 1;
+    out.dims = &dim_;
+    return out;
+  }
+  sirtaki_request_args args(int op, const char* name) {
+    sirtaki_request_args out{};
+    out.struct_size = sizeof(out);
+    out.op = op;
+    out.name = name;
+    out.input = tensor();
+    out.prescale = 1.0;
+    out.postscale = 1.0;
+    return out;
+  }
+
+  std::vector<float> values_{1, 2, 3};
+  std::int64_t dim_ = 3;
+};
+
+TEST_F(CAbiTest, KnowsItsRank) {
+  EXPECT_EQ(sirtaki_is_initialized(), 1);
+  EXPECT_EQ(sirtaki_rank(), 0);
+  EXPECT_EQ(sirtaki_size(), 1);
+  EXPECT_EQ(sirtaki_local_rank(), 0);
+  EXPECT_EQ(sirtaki_local_size(), 1);
+  EXPECT_EQ(sirtaki_cross_rank(), 0);
+  EXPECT_EQ(sirtaki_cross_size(), 1);
+  EXPECT_EQ(sirtaki_is_homogeneous(), 1);
+  EXPECT_NE(std::string(sirtaki_members_json()).find("\"pid\""), std::string::npos);
+  EXPECT_NE(std::string(sirtaki_options_json()).find("net.backend"), std::string::npos);
+  EXPECT_NE(sirtaki_stats_json(), nullptr);
+}
+
+TEST_F(CAbiTest, AllreduceInPlaceWithScale) {
+  sirtaki_request_args one = args(SIRTAKI_ALLREDUCE, "x");
+  one.output = one.input;
+  one.postscale = 2.0;
+  sirtaki_request request = 0;
+  ASSERT_EQ(sirtaki_submit(&one, &request), SIRTAKI_OK) << sirtaki_last_error();
+  ASSERT_EQ(sirtaki_wait(request, -1), SIRTAKI_OK) << sirtaki_last_error();
+  int done = 0;
+  EXPECT_EQ(sirtaki_poll(request, &done), SIRTAKI_OK);
+  EXPECT_EQ(done, 1);
+  EXPECT_EQ(values_, (std::vector<float>{2, 4, 6}));
+  sirtaki_release(request);
+}
+
+TEST_F(CAbiTest, ResultOutlivesTheSession) {
+  const sirtaki_request_args one = args(SIRTAKI_ALLGATHER, "x");
+  sirtaki_request request = 0;
+  ASSERT_EQ(sirtaki_submit(&one, &request), SIRTAKI_OK) << sirtaki_last_error();
+  ASSERT_EQ(sirtaki_wait(request, 10000), SIRTAKI_OK) << sirtaki_last_error();
+  sirtaki_tensor result{};
+  result.struct_size = sizeof(result);
+  ASSERT_EQ(sirtaki_result(request, &result, nullptr), SIRTAKI_OK) << sirtaki_last_error();
+  ASSERT_EQ(sirtaki_shutdown(), SIRTAKI_OK);
+  ASSERT_EQ(sirtaki_init(nullptr), SIRTAKI_OK);
+  ASSERT_EQ(result.dims[0], 3);
+  EXPECT_EQ(std::memcmp(result.data, values_.data(), 12), 0);
+  EXPECT_EQ(sirtaki_wait(request, 0), SIRTAKI_NOT_INITIALIZED);
+  sirtaki_release(request);
+}
+
+TEST_F(CAbiTest, GroupIsAllOrNothing) {
+  sirtaki_request_args two[2] = {args(SIRTAKI_ALLGATHER, "a"), args(SIRTAKI_ALLREDUCE, "b")};
+  sirtaki_request requests[2] = {};
+  EXPECT_EQ(sirtaki_submit_group(two, 2, requests), SIRTAKI_INVALID_ARGUMENT);
+  EXPECT_STREQ(sirtaki_last_error_tensor(), "b");
+  two[1].output = two[1].input;
+  ASSERT_EQ(sirtaki_submit_group(two, 2, requests), SIRTAKI_OK) << sirtaki_last_error();
+  for (const sirtaki_request request : requests) {
+    EXPECT_EQ(sirtaki_wait(request, 10000), SIRTAKI_OK);
+    sirtaki_release(request);
+  }
+}
+
+TEST_F(CAbiTest, WatchedRequestsAreTold) {
+  sirtaki_request_args one = args(SIRTAKI_BARRIER, "b");
+  sirtaki_request request = 0;
+  ASSERT_EQ(sirtaki_submit(&one, &request), SIRTAKI_OK) << sirtaki_last_error();
+  ASSERT_EQ(sirtaki_watch(request), SIRTAKI_OK);
+  sirtaki_request told[4] = {};
+  ASSERT_EQ(sirtaki_wait_watched(told, 4, 10000), 1);
+  EXPECT_EQ(told[0], request);
+  sirtaki_release(request);
+}
+
+TEST_F(CAbiTest, StreamReducesStepsAndTellsWhatWasUsed) {
+  const char* names[1] = {"w"};
+  sirtaki_tensor described = tensor();
+  sirtaki_stream_args open{};
+  open.struct_size = sizeof(open);
+  open.name = "optimizer";
+  open.count = 1;
+  open.names = names;
+  open.tensors = &described;
+  open.reduce_op = SIRTAKI_AVERAGE;
+  open.prescale = 1.0;
+  open.postscale = 1.0;
+  sirtaki_stream stream = 0;
+  ASSERT_EQ(sirtaki_stream_open(&open, &stream), SIRTAKI_OK) << sirtaki_last_error();
+  for (int step = 0; step < 3; ++step) {
+    const int absent = step == 1 ? 1 : 0;
+    ASSERT_EQ(sirtaki_stream_ready(stream, 0, &described, absent), SIRTAKI_OK) << sirtaki_last_error();
+    ASSERT_EQ(sirtaki_stream_finish(stream), SIRTAKI_OK);
+    ASSERT_EQ(sirtaki_stream_wait(stream, 10000), SIRTAKI_OK) << sirtaki_last_error();
+    std::uint8_t used = 9;
+    ASSERT_EQ(sirtaki_stream_used(stream, &used), SIRTAKI_OK);
+    EXPECT_EQ(used, 1 - absent);
+  }
+  EXPECT_EQ(sirtaki_stream_close(stream), SIRTAKI_OK);
+}
+
+TEST_F(CAbiTest, NullAndWrongSizesAreErrors) {
+  EXPECT_EQ(sirtaki_submit(nullptr, nullptr), SIRTAKI_INVALID_ARGUMENT);
+  EXPECT_EQ(sirtaki_poll(1, nullptr), SIRTAKI_INVALID_ARGUMENT);
+  EXPECT_EQ(sirtaki_result(1, nullptr, nullptr), SIRTAKI_INVALID_ARGUMENT);
+  EXPECT_EQ(sirtaki_stream_open(nullptr, nullptr), SIRTAKI_INVALID_ARGUMENT);
+  EXPECT_EQ(sirtaki_timeline_start(""), SIRTAKI_INVALID_ARGUMENT);
+  EXPECT_EQ(sirtaki_host(2, nullptr, nullptr, nullptr), SIRTAKI_INVALID_ARGUMENT);
+  sirtaki_release(0);
+  sirtaki_release(~sirtaki_request{0});
+  sirtaki_timeline_mark(nullptr, 0, 1);
+}
+
+TEST(CAbiClosedTest, CallsWithoutASessionSaySo) {
+  EXPECT_EQ(sirtaki_is_initialized(), 0);
+  EXPECT_EQ(sirtaki_rank(), -1);
+  EXPECT_EQ(sirtaki_wait(1, 0), SIRTAKI_NOT_INITIALIZED);
+  EXPECT_NE(std::string(sirtaki_last_error()).find("init()"), std::string::npos);
+  EXPECT_EQ(sirtaki_stats_json(), nullptr);
+  EXPECT_EQ(sirtaki_shutdown(), SIRTAKI_OK);
+  sirtaki_request told = 0;
+  EXPECT_EQ(sirtaki_wait_watched(&told, 1, 0), -1);
+}
+
+}  // namespace

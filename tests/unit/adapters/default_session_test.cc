@@ -1,0 +1,51 @@
+#include "adapters/c/default_session.h"
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+namespace sirtaki::adapters {
+namespace {
+
+TEST(DefaultSessionTest, OpensClosesAndOpensAgainWithAnotherGeneration) {
+  DefaultSession& session = DefaultSession::instance();
+  EXPECT_EQ(session.need().status().code(), Code::kShutdown);
+  ASSERT_TRUE(session.init({}));
+  ASSERT_TRUE(session.init({}));
+  const auto first = session.active()->generation;
+  ASSERT_TRUE(session.shutdown());
+  EXPECT_EQ(session.active(), nullptr);
+  ASSERT_TRUE(session.init({}));
+  EXPECT_NE(session.active()->generation, first);
+  EXPECT_EQ(session.need(first).status().code(), Code::kShutdown);
+  ASSERT_TRUE(session.shutdown());
+  ASSERT_TRUE(session.shutdown());
+}
+
+TEST(DefaultSessionTest, BadOptionLeavesItClosed) {
+  DefaultSession& session = DefaultSession::instance();
+  InitRequest request;
+  request.options_toml = "net.nonsense = 1\n";
+  EXPECT_EQ(session.init(request).code(), Code::kInvalidArgument);
+  EXPECT_EQ(session.active(), nullptr);
+}
+
+TEST(DefaultSessionTest, ForkedChildSeesNone) {
+  DefaultSession& session = DefaultSession::instance();
+  ASSERT_TRUE(session.init({}));
+  const pid_t child = fork();
+  if (child == 0) {
+    const bool right = session.active() == nullptr && session.need().status().code() == Code::kShutdown &&
+                       session.init({}).code() == Code::kShutdown && session.shutdown().is_ok() &&
+                       session.unpin(1) == nullptr;
+    _exit(right ? 0 : 1);
+  }
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  EXPECT_NE(session.active(), nullptr);
+  ASSERT_TRUE(session.shutdown());
+}
+
+}  // namespace
+}  // namespace sirtaki::adapters

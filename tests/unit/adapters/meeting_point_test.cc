@@ -1,0 +1,87 @@
+#include "adapters/c/meeting_point.h"
+
+#include <gtest/gtest.h>
+
+#include "runtime/base/config_load.h"
+
+namespace sirtaki::adapters {
+namespace {
+
+std::shared_ptr<const Config> config_with(const std::string& lines) {
+  ConfigSources sources;
+  sources.program = lines;
+  auto config = load_config(sources);
+  EXPECT_TRUE(config) << config.status().to_string();
+  return *config;
+}
+
+Result<engine::JobSpec> find(const std::string& options, const Environment& environment, const GivenJob& given = {}) {
+  MeetingPoint point;
+  return point.find(*config_with(options), environment, given, [] { return false; });
+}
+
+void expect_refused(const Result<engine::JobSpec>& job, const char* word) {
+  ASSERT_FALSE(job);
+  EXPECT_EQ(job.status().code(), Code::kInvalidArgument);
+  EXPECT_NE(job.status().text().find(word), std::string_view::npos) << job.status().to_string();
+}
+
+TEST(MeetingPointTest, NoLauncherMeansOneRank) {
+  const auto job = find("", {});
+  ASSERT_TRUE(job) << job.status().to_string();
+  EXPECT_EQ(job->rank, 0);
+  EXPECT_EQ(job->size, 1);
+  EXPECT_EQ(job->rendezvous, "");
+}
+
+TEST(MeetingPointTest, GivenJobWinsOverTheEnvironment) {
+  const std::string secret = rendezvous::Secret::generate()->to_hex();
+  const auto job = find("", {{"RANK", "0"}, {"WORLD_SIZE", "9"}}, {2, 4, "10.0.0.1:4000", secret});
+  ASSERT_TRUE(job) << job.status().to_string();
+  EXPECT_EQ(job->rank, 2);
+  EXPECT_EQ(job->size, 4);
+  EXPECT_EQ(job->rendezvous, "10.0.0.1:4000");
+  EXPECT_EQ(job->secret.to_hex(), secret);
+}
+
+TEST(MeetingPointTest, GivenJobIsChecked) {
+  expect_refused(find("", {}, {4, 4, "h:1", ""}), "rank is 4");
+  expect_refused(find("", {}, {0, 2, "", ""}), "rendezvous");
+}
+
+TEST(MeetingPointTest, SeveralHostsWithoutAddressSayWhatToSet) {
+  const Environment env{
+      {"OMPI_COMM_WORLD_RANK", "1"}, {"OMPI_COMM_WORLD_SIZE", "4"}, {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}};
+  expect_refused(find("", env), "SIRTAKI_JOB_RENDEZVOUS");
+}
+
+TEST(MeetingPointTest, AddressWithoutSecretSaysHowToMakeOne) {
+  const Environment env{{"OMPI_COMM_WORLD_RANK", "1"}, {"OMPI_COMM_WORLD_SIZE", "4"}};
+  expect_refused(find("job.rendezvous = \"10.0.0.1:4000\"\n", env), "SIRTAKI_JOB_SECRET_FILE");
+}
+
+TEST(MeetingPointTest, HostAnswersTheSameUntilTheSizeChanges) {
+  MeetingPoint point;
+  const auto config = config_with("");
+  ASSERT_TRUE(point.host(2, "127.0.0.1", {}, *config));
+  const std::uint16_t port = point.port();
+  EXPECT_NE(port, 0);
+  EXPECT_TRUE(point.secret().is_set());
+  ASSERT_TRUE(point.host(2, "127.0.0.1", {}, *config));
+  EXPECT_EQ(point.port(), port);
+  EXPECT_FALSE(point.host(0, "127.0.0.1", {}, *config));
+  point.end(Duration::zero());
+  EXPECT_EQ(point.port(), 0);
+}
+
+TEST(SplitEndpointTest, TakesHostAndPort) {
+  EXPECT_EQ(split_endpoint("a.example:80")->first, "a.example");
+  EXPECT_EQ(split_endpoint("[fd00::1]:80")->first, "fd00::1");
+  EXPECT_EQ(split_endpoint("[fd00::1]:80")->second, 80);
+  for (const char* bad : {"", "a", "a:", ":80", "a:0", "a:65536", "a:b"}) {
+    EXPECT_FALSE(split_endpoint(bad)) << bad;
+  }
+}
+
+}  // namespace
+}  // namespace sirtaki::adapters
