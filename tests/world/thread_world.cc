@@ -1,0 +1,156 @@
+#include "tests/world/thread_world.h"
+
+#include <map>
+#include <mutex>
+#include <thread>
+
+#include "runtime/engine/session.h"
+#include "runtime/hub/hub.h"
+
+namespace sirtaki::world {
+namespace {
+
+constexpr Duration kOpenTimeout = std::chrono::seconds(30);
+
+// Thrown where a rank "dies": the thread ends, its session goes without a good-bye.
+struct Died {};
+
+class ThreadRank final : public RankApi {
+ public:
+  ThreadRank(engine::Session& session, std::uint64_t seed)
+      : session_(session), random_(seed * 1000003U + static_cast<std::uint64_t>(session.rank())) {}
+
+  Rank rank() const override { return session_.rank(); }
+  int size() const override { return session_.membership().size(); }
+  std::mt19937_64& random() override { return random_; }
+
+  std::uint64_t submit(engine::OpSpec spec) override {
+    std::vector<engine::OpSpec> ops;
+    ops.push_back(std::move(spec));
+    auto ids = session_.submit(std::move(ops));
+    if (!ids) {
+      failed_[--next_failed_] = ids.status();
+      return next_failed_;
+    }
+    return ids->front().value;
+  }
+  Await<Status> wait(std::uint64_t request) override {
+    return Await<Status>([this, request]() -> Status {
+      if (const auto failed = failed_.find(request); failed != failed_.end()) {
+        return failed->second;
+      }
+      return *session_.wait(RequestId(request), Duration(-1));
+    });
+  }
+  const engine::OpResult& result(std::uint64_t request) override {
+    static const engine::OpResult kEmpty;
+    const engine::OpResult* result = session_.result(RequestId(request));
+    return result == nullptr ? kEmpty : *result;
+  }
+
+  Await<Result<StreamId>> open_stream(engine::StreamSpec spec) override {
+    return Await<Result<StreamId>>([this, spec] { return session_.open_stream(spec, kOpenTimeout); });
+  }
+  void ready(StreamId stream, int index, TensorView tensor, bool absent) override {
+    const Status status = session_.stream_ready(stream, index, tensor, absent);
+    SRT_CHECK(status);
+  }
+  void finish(StreamId stream) override {
+    const Status status = session_.stream_finish(stream);
+    SRT_CHECK(status);
+  }
+  Await<Status> wait_stream(StreamId stream) override {
+    return Await<Status>([this, stream] { return *session_.stream_wait(stream, Duration(-1)); });
+  }
+  Await<Status> abort_stream(StreamId stream, std::string why) override {
+    return Await<Status>([this, stream, why] { return session_.stream_abort(stream, why); });
+  }
+  std::vector<std::uint8_t> used(StreamId stream) override { return *session_.stream_used(stream); }
+
+  // Time passes by itself here; a yield lets the threads mix.
+  Await<Status> compute(Duration /*duration*/) override {
+    return Await<Status>([] {
+      std::this_thread::yield();
+      return Status();
+    });
+  }
+  Await<Status> leave() override {
+    return Await<Status>([this] {
+      session_.close();
+      return Status();
+    });
+  }
+  void die() override { throw Died(); }
+
+ private:
+  engine::Session& session_;
+  std::mt19937_64 random_;
+  std::map<std::uint64_t, Status> failed_;
+  std::uint64_t next_failed_ = ~std::uint64_t{0};
+};
+
+struct Job {
+  std::shared_ptr<const Config> config;
+  rendezvous::Secret secret;
+  std::string address;
+};
+
+std::string run_rank(const ThreadOptions& options, const Job& job, Rank rank, const ScenarioFn& scenario) {
+  engine::JobSpec spec{rank, options.size, job.address, job.secret};
+  auto session = engine::Session::open(job.config, spec, {});
+  if (!session) {
+    return "rank " + std::to_string(rank) + " cannot join: " + session.status().to_string();
+  }
+  try {
+    ThreadRank api(**session, options.seed);
+    Scenario run = scenario(api);
+    run.resume();
+    SRT_CHECK(run.done());
+    run.rethrow();
+  } catch (const Died&) {
+    return {};
+  } catch (const std::exception& error) {
+    return "seed " + std::to_string(options.seed) + ", rank " + std::to_string(rank) + ": " + error.what();
+  }
+  (*session)->close();
+  return {};
+}
+
+}  // namespace
+
+std::string run_threads(const ThreadOptions& options, const ScenarioFn& scenario) {
+  ConfigSources sources;
+  sources.program = options.options_toml;
+  auto config = load_config(sources);
+  auto secret = rendezvous::Secret::generate();
+  if (!config || !secret) {
+    return config.status().to_string() + secret.status().to_string();
+  }
+  hub::HubOptions hub_options;
+  hub_options.server.size = options.size;
+  hub_options.server.secret = *secret;
+  std::unique_ptr<hub::Hub> hub;
+  if (options.size > 1) {
+    auto started = hub::Hub::start(std::move(hub_options), {});
+    if (!started) {
+      return started.status().to_string();
+    }
+    hub = std::move(*started);
+  }
+  const Job job{*config, *secret, hub ? "127.0.0.1:" + std::to_string(hub->port()) : ""};
+  std::mutex mutex;
+  std::string outcome;
+  for (int epoch = 0; epoch < options.epochs && outcome.empty(); ++epoch) {
+    std::vector<std::jthread> threads;
+    for (Rank rank = 0; rank < options.size; ++rank) {
+      threads.emplace_back([&, rank] {
+        const std::string mine = run_rank(options, job, rank, scenario);
+        const std::lock_guard lock(mutex);
+        outcome += mine.empty() ? "" : mine + "\n";
+      });
+    }
+  }
+  return outcome;
+}
+
+}  // namespace sirtaki::world

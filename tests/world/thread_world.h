@@ -1,0 +1,23 @@
+// ThreadWorld: a whole job in one process with real threads and sockets: a hub, and one session a rank, each used by a
+// thread of its own. The same scenarios as in SimWorld; meant for ThreadSanitizer.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "runtime/base/config_load.h"
+#include "tests/world/world.h"
+
+namespace sirtaki::world {
+
+struct ThreadOptions {
+  std::uint64_t seed = 1;
+  int size = 2;
+  std::string options_toml;  // as from the program, e.g. "schedule.fusion_bytes = \"4KiB\"\n"
+  int epochs = 1;            // the scenario runs so many times, with sessions made anew on the same hub
+};
+
+// Runs one scenario a rank. Empty: all ended well; else what went wrong.
+std::string run_threads(const ThreadOptions& options, const ScenarioFn& scenario);
+
+}  // namespace sirtaki::world
