@@ -5,6 +5,7 @@
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/error.hpp>
 
+#include "launcher/environment.h"
 #include "launcher/host_facts.h"
 #include "launcher/hosts.h"
 #include "launcher/processes.h"
@@ -28,8 +29,8 @@ RankSet::~RankSet() = default;
 
 std::vector<std::string> RankSet::rank_environment(const Spawn& request, Rank rank, int secret_fd) const {
   Environment env = environment_;
-  // Everything below SIRTAKI_JOB_ is ours to say; a job started from inside another must not inherit its place.
-  std::erase_if(env, [](const auto& entry) { return entry.first.starts_with("SIRTAKI_JOB_"); });
+  // A job started from inside another must not inherit its place.
+  std::erase_if(env, [](const auto& entry) { return is_place_in_job(entry.first); });
   for (const auto& [name, value] : request.env) {
     env[name] = value;
   }

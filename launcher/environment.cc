@@ -40,17 +40,21 @@ constexpr std::array<std::string_view, 33> kLocalNames = {"HOME",
                                                           "CUDA_VISIBLE_DEVICES",
                                                           "ROCR_VISIBLE_DEVICES",
                                                           "HIP_VISIBLE_DEVICES"};
-constexpr std::array<std::string_view, 9> kLocalPrefixes = {"SSH_",  "XDG_",   "DBUS_", "BASH_FUNC_",  "TERM_",
-                                                            "TMUX_", "GNOME_", "KDE_",  "SIRTAKI_JOB_"};
+constexpr std::array<std::string_view, 8> kLocalPrefixes = {"SSH_",  "XDG_",  "DBUS_",  "BASH_FUNC_",
+                                                            "TERM_", "TMUX_", "GNOME_", "KDE_"};
+constexpr std::array<std::string_view, 5> kPlaceInJob = {"SIRTAKI_JOB_RANK", "SIRTAKI_JOB_SIZE",
+                                                         "SIRTAKI_JOB_RENDEZVOUS", "SIRTAKI_JOB_SECRET_FD",
+                                                         "SIRTAKI_JOB_SECRET_FILE"};
 
 }  // namespace
 
+bool is_place_in_job(std::string_view name) {
+  return std::find(kPlaceInJob.begin(), kPlaceInJob.end(), name) != kPlaceInJob.end();
+}
+
 bool stays_here(std::string_view name) {
-  // Options that happen to begin like the job's own variables are the user's.
-  if (name == "SIRTAKI_JOB_PORT_RANGE") {
-    return false;
-  }
-  return std::find(kLocalNames.begin(), kLocalNames.end(), name) != kLocalNames.end() ||
+  return is_place_in_job(name) || name == "SIRTAKI_JOB_HOST_ID" ||
+         std::find(kLocalNames.begin(), kLocalNames.end(), name) != kLocalNames.end() ||
          std::any_of(kLocalPrefixes.begin(), kLocalPrefixes.end(),
                      [&](std::string_view prefix) { return name.starts_with(prefix); });
 }

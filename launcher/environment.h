@@ -13,6 +13,8 @@ namespace sirtaki::launcher {
 
 using Variables = std::vector<std::pair<std::string, std::string>>;
 
+// SIRTAKI_JOB_RANK and the like: what a launcher says to each of its ranks.
+bool is_place_in_job(std::string_view name);
 // Variables that describe this machine, login or terminal (HOME, DISPLAY, SSH_*, CUDA_VISIBLE_DEVICES, ...), or this
 // process's own place in another job.
 bool stays_here(std::string_view name);

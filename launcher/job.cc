@@ -31,6 +31,9 @@ Job::~Job() {
 }
 
 int Job::run() {
+  for (const ProcessInfo& info : descendants()) {
+    spared_.insert(info.pid);
+  }
   become_subreaper();
   for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGQUIT}) {
     // What the user's shell has set to be ignored (nohup) stays so.
@@ -54,7 +57,7 @@ int Job::run() {
   ping_links();
   io_.run();
   hub_.reset();
-  kill_descendants(std::chrono::seconds(1));
+  kill_descendants(std::chrono::seconds(1), spared_);
   const auto patience = interrupted_ ? std::optional<Duration>(std::chrono::seconds(1)) : std::nullopt;
   if (!writer_->finish(patience)) {
     _exit(exit_code_);  // the reader of our output has stopped reading, and its thread cannot be joined

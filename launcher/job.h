@@ -9,6 +9,7 @@
 #include <boost/asio/steady_timer.hpp>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -128,6 +129,7 @@ class Job {
   bool links_finishing_ = false;
   int exit_code_ = 0;
   TimePoint started_;
+  std::set<pid_t> spared_;  // children this process had before it became sirtakirun (exec in a script)
 };
 
 }  // namespace sirtaki::launcher

@@ -1,4 +1,7 @@
 // sirtakirun: starts the ranks of a job here and on other hosts, and sees them to their end (docs/launcher.md).
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <cstdio>
 #include <exception>
 #include <string>
@@ -16,6 +19,15 @@ constexpr int kUsageError = 2;
 int fail(const sirtaki::Status& status) {
   std::fprintf(stderr, "sirtakirun: %s\n", std::string(status.text()).c_str());
   return kUsageError;
+}
+
+// A pipe must not become standard output because the caller had closed it.
+void open_standard_streams() {
+  for (int fd = 0; fd <= 2; ++fd) {
+    if (fcntl(fd, F_GETFD) < 0) {
+      open("/dev/null", O_RDWR);
+    }
+  }
 }
 
 int run(const std::vector<std::string>& arguments) {
@@ -41,6 +53,7 @@ int run(const std::vector<std::string>& arguments) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  open_standard_streams();
   try {
     return run({argv + 1, argv + argc});
   } catch (const std::exception& error) {

@@ -102,6 +102,11 @@ Result<JobPlan> make_plan(RunOptions options, const Environment& environment) {
   if (error) {
     return unavailable("the working directory cannot be found: " + error.message());
   }
+  const auto terminal = environment.find("TERM");
+  if (options.colour == "auto" &&
+      (environment.contains("NO_COLOR") || (terminal != environment.end() && terminal->second == "dumb"))) {
+    options.colour = "never";
+  }
   plan.options = std::move(options);
   return plan;
 }

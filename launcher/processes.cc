@@ -11,7 +11,6 @@
 #include <algorithm>
 #include <charconv>
 #include <memory>
-#include <set>
 #include <thread>
 
 namespace sirtaki::launcher {
@@ -74,14 +73,16 @@ std::optional<ProcessInfo> parse_stat(std::string_view line) {
   return info;
 }
 
-std::vector<ProcessInfo> descendants() {
+std::vector<ProcessInfo> descendants(const std::set<pid_t>& spared) {
   const std::vector<ProcessInfo> all = all_processes();
   std::set<pid_t> family = {getpid()};
   // Children may come before their parents in the listing.
   for (bool grew = true; grew;) {
     grew = false;
     for (const ProcessInfo& info : all) {
-      grew = (family.contains(info.parent) && family.insert(info.pid).second) || grew;
+      const bool new_member =
+          family.contains(info.parent) && !spared.contains(info.pid) && family.insert(info.pid).second;
+      grew = grew || new_member;
     }
   }
   family.erase(getpid());
@@ -101,18 +102,18 @@ void become_subreaper() {
   prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
 }
 
-int kill_round() {
-  const std::vector<ProcessInfo> left = descendants();
+int kill_round(const std::set<pid_t>& spared) {
+  const std::vector<ProcessInfo> left = descendants(spared);
   for (const ProcessInfo& info : left) {
     kill(info.pid, SIGKILL);
   }
   return static_cast<int>(left.size());
 }
 
-int kill_descendants(Duration limit) {
+int kill_descendants(Duration limit, const std::set<pid_t>& spared) {
   const auto deadline = std::chrono::steady_clock::now() + limit;
   while (true) {
-    const int left = kill_round();
+    const int left = kill_round(spared);
     while (waitpid(-1, nullptr, WNOHANG) > 0) {
     }
     if (left == 0 || std::chrono::steady_clock::now() >= deadline) {

@@ -8,6 +8,7 @@
 #include <sys/types.h>
 
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -27,18 +28,18 @@ struct ProcessInfo {
 // One line of /proc/PID/stat; nullopt when it is malformed. The command name inside may hold anything.
 std::optional<ProcessInfo> parse_stat(std::string_view line);
 
-// All live descendants of this process, zombies left out.
-std::vector<ProcessInfo> descendants();
+// All live descendants of this process, zombies left out. Those in `spared`, and what is below them, do not count.
+std::vector<ProcessInfo> descendants(const std::set<pid_t>& spared = {});
 // Those of descendants() that belong to the session `session`.
 std::vector<ProcessInfo> session_members(pid_t session);
 
 // Makes orphans among the descendants children of this process.
 void become_subreaper();
 // SIGKILL to every descendant there is now; returns how many there were.
-int kill_round();
+int kill_round(const std::set<pid_t>& spared = {});
 // kill_round() until none is left or `limit` has passed, reaping every child on the way: only for the end of this
 // process. Returns how many were still there.
-int kill_descendants(Duration limit);
+int kill_descendants(Duration limit, const std::set<pid_t>& spared = {});
 
 // "exit code 3", "killed by signal 9 (Killed)".
 std::string describe_wait_status(int wait_status);

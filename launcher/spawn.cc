@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/close_range.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -94,6 +95,8 @@ struct ChildPlan {
   if (dup2(plan.in, 0) < 0 || dup2(plan.out, 1) < 0 || dup2(plan.err, 2) < 0) {
     give_up(plan, Stage::kOther);
   }
+  // What this process inherited itself (a script's pipes) is not close-on-exec; before Linux 5.11 it stays open.
+  close_range(3, ~0U, CLOSE_RANGE_CLOEXEC);
   if (plan.inherit_fd >= 0 && fcntl(plan.inherit_fd, F_SETFD, 0) != 0) {
     give_up(plan, Stage::kOther);
   }

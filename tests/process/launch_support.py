@@ -39,14 +39,14 @@ class Outcome:
 class Run:
     """One sirtakirun under test; every process below it carries a mark of its own in its environment."""
 
-    def __init__(self, *arguments: str, prefix: tuple[str, ...] = (), **options: object) -> None:
+    def __init__(self, *arguments: str, prefix: tuple[str, ...] = (), program: str = "", **options: object) -> None:
         self.mark = uuid.uuid4().hex
         env = dict(os.environ, **{MARK: self.mark})
         env.update(options.pop("env", {}))  # type: ignore[arg-type, call-overload]
         settings: dict[str, object] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         settings.update(options)
         self.started = time.monotonic()
-        self.process = subprocess.Popen([*prefix, launcher_path(), *arguments], env=env, **settings)  # type: ignore[call-overload]
+        self.process = subprocess.Popen([*prefix, program or launcher_path(), *arguments], env=env, **settings)  # type: ignore[call-overload]
 
     def finish(self, timeout: float = 30.0) -> Outcome:
         """Waits for the end and returns what was printed."""

@@ -131,6 +131,21 @@ def test_secret_comes_through_a_descriptor_and_stays_off_every_command_line() ->
     assert sorted(done.out.splitlines()) == ["[0] 64 False False 0", "[1] 64 False False 0"]
 
 
+def test_a_rank_has_only_its_streams_and_the_secret_open() -> None:
+    reading, writing = os.pipe()
+    # 3 is the listing's own.
+    script = (
+        "import os; known = {0, 1, 2, 3, int(os.environ['SIRTAKI_JOB_SECRET_FD'])}\n"
+        "print({int(name) for name in os.listdir('/proc/self/fd')} - known)"
+    )
+    try:
+        done = launch("-np", "1", PYTHON, "-c", script, pass_fds=(reading, writing))
+    finally:
+        os.close(reading)
+        os.close(writing)
+    assert done.out == "[0] set()\n"
+
+
 def test_variables_reach_the_ranks() -> None:
     done = launch("-np", "1", "-x", "GREETING=hello world", "sh", "-c", "echo $GREETING $PYTHONUNBUFFERED")
     assert done.out == "[0] hello world 1\n"

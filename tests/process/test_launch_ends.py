@@ -12,7 +12,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from launch_support import PYTHON, WAIT_FOREVER, Run, launch, running, wait_until
+from launch_support import PYTHON, WAIT_FOREVER, Run, launch, launcher_path, running, wait_until
 
 LIMIT = 5.0  # seconds from a failure or Ctrl-C to the end of everything
 # A rank with a child in its group, one in another group, and one in another session.
@@ -188,6 +188,23 @@ def test_closed_output_ends_the_run() -> None:
         run.process.stdout = None
         assert run.finish().code == 141
         assert not run.marked()
+
+
+def test_children_from_before_the_launcher_are_left_alone() -> None:
+    # As in a script that starts a helper and then becomes sirtakirun.
+    script = 'sleep 1000 >/dev/null 2>&1 & echo $!; exec "$0" -np 1 true'
+    with running("-c", script, launcher_path(), program="/bin/sh") as run:
+        done = run.finish()
+        helper = int(done.out)
+        assert done.code == 0
+        assert list(run.marked()) == [helper]
+
+
+def test_a_job_inside_a_job_has_its_own_ranks() -> None:
+    script = f"{launcher_path()} -np 2 sh -c 'echo $SIRTAKI_JOB_RANK of $SIRTAKI_JOB_SIZE'"
+    done = launch("-np", "1", "sh", "-c", script)
+    assert done.code == 0, done.err
+    assert sorted(done.out.splitlines()) == ["[0] [0] 0 of 2", "[0] [1] 1 of 2"]
 
 
 def test_a_failure_is_not_hidden_by_ranks_that_end_well() -> None:
