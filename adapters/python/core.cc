@@ -119,11 +119,11 @@ void init(const std::optional<std::string>& options, int rank, int size, const s
   blocking([&] { return sirtaki_init(&args); });
 }
 
-std::pair<int, std::string> host(int size, const std::string& bind_address) {
+std::tuple<int, std::string> host(int size, const std::string& bind_address) {
   std::uint16_t port = 0;
   std::array<char, 65> secret{};
   blocking([&] { return sirtaki_host(size, bind_address.c_str(), &port, secret.data()); });
-  return {port, secret.data()};
+  return {int{port}, std::string(secret.data())};
 }
 
 std::vector<sirtaki_request> submit(const std::vector<PyRequest>& requests) {
