@@ -91,6 +91,7 @@ class Core final : public LinkHandler, public std::enable_shared_from_this<Core>
   Rank rank_ = -1;
   TimerId watch_;
   TimePoint watch_due_;
+  TimePoint awake_since_;
 };
 
 Status Core::start(Dialed dialed) {
@@ -118,14 +119,15 @@ void Core::arm_watch(TimePoint due) {
 // came meanwhile.
 void Core::on_watch() {
   const TimePoint now = loop_.now();
-  const TimePoint due = link_->last_received() + timeout_;
+  if (now - watch_due_ > interval_) {
+    awake_since_ = now;  // this process was stopped: what came meanwhile may still be unread
+  }
+  const TimePoint due = std::max(link_->last_received(), awake_since_) + timeout_;
   if (due > now) {
     return arm_watch(due);
   }
-  if (now - watch_due_ > interval_) {
-    return arm_watch(now + interval_);  // this process was stopped: read first what came in the meantime
-  }
-  end({Code::kPeerLost, "the server at " + server_ + " has been silent for " + seconds_text(now - due + timeout_) +
+  end({Code::kPeerLost, "the server at " + server_ + " has been silent for " +
+                            seconds_text(now - link_->last_received()) +
                             " (its process is stopped, or its host is unreachable)"});
 }
 

@@ -173,21 +173,24 @@ void ServerImpl::arm_tick(TimePoint next) {
 
 void ServerImpl::on_tick() {
   const TimePoint now = loop_.now();
-  // When this thread itself was late (stopped process, suspended host), what the others sent may still be unread.
-  const bool late = now - tick_due_ > options_.heartbeat_interval;
+  // When this thread itself was late (stopped process, suspended host), what the others sent may still be unread, and
+  // they may have been suspended too: everybody gets the full time again.
+  if (now - tick_due_ > options_.heartbeat_interval) {
+    awake_since_ = now;
+  }
   TimePoint next = now + options_.heartbeat_interval;
   std::vector<Peer*> silent;
   for (const auto& [peer, owned] : peers_) {
     if (peer->ended) {
       continue;
     }
-    const TimePoint expires = peer->link->last_received() + options_.heartbeat_timeout;
-    if (expires <= now && !late) {
+    const TimePoint expires = std::max(peer->link->last_received(), awake_since_) + options_.heartbeat_timeout;
+    if (expires <= now) {
       silent.push_back(peer);
       continue;
     }
     ping(*peer);
-    next = expires > now ? std::min(next, expires) : next;
+    next = std::min(next, expires);
   }
   for (Peer* peer : silent) {
     // A verdict runs handlers, and those may end other peers.

@@ -93,6 +93,7 @@ class ServerImpl final : public Server, public GateHandler {
   Peers peers_;
   TimerId tick_;
   TimePoint tick_due_;
+  TimePoint awake_since_;  // when this thread was last found to have been stopped itself
 
   Epoch epoch_;
   std::vector<Peer*> members_;  // by rank; null: gone

@@ -187,8 +187,8 @@ TEST(Stranger, AMemberThatBreaksTheProtocolIsLostWithThatCause) {
 
 TEST(Stranger, AnAuthenticatedPeerThatAnswersNoHeartbeatIsDropped) {
   TestServer server(1, [](ServerOptions& options) {
-    options.heartbeat_interval = 20ms;
-    options.heartbeat_timeout = 100ms;
+    options.heartbeat_interval = 50ms;
+    options.heartbeat_timeout = 400ms;
   });
   Clients clients = formed(server, 1);
   RawSocket mute(server->port());
