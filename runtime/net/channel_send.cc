@@ -33,13 +33,14 @@ void Channel::send(const Envelope& envelope, ConstBytes data, Done done) {
       return;
     }
     complete(std::move(waiting->done), mismatch_error(peer_, here, there));
+    waiting.reset();
   }
   // The announcement also tells a receiver of another length that the two differ.
   Outbox::Message announcement;
   announcement.header = frame(FrameType::kRts, envelope, data.size());
   announcement.priority = envelope.priority;
   outbox_.push_frame(std::move(announcement));
-  if (waiting->done) {
+  if (waiting) {
     waiting_.push(envelope.tag, envelope.slot, std::move(waiting));
   }
 }

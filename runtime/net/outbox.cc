@@ -114,8 +114,8 @@ void Outbox::written(std::size_t count, TimePoint now, std::vector<Ended>& ended
     if (piece.offset < whole) {
       return;
     }
-    queued_bytes_ -= piece.copy.empty() ? piece.payload.size() : 0;
-    if (piece.last && piece.item.message.done) {
+    queued_bytes_ -= piece.detached ? 0 : piece.payload.size();
+    if (piece.last && !piece.detached && has_payload(piece.item.message.header.type)) {
       Ended end;
       end.done = std::move(piece.item.message.done);
       end.stream = piece.item.stream;
@@ -132,19 +132,20 @@ void Outbox::written(std::size_t count, TimePoint now, std::vector<Ended>& ended
 
 // Takes the caller's memory out of a committed piece; true when the piece is to be dropped.
 bool Outbox::detach(Piece& piece, std::vector<Done>& dones) {
-  if (piece.last && piece.item.message.done) {
-    dones.push_back(std::move(piece.item.message.done));
-    piece.item.message.done = Done();
+  if (piece.detached) {
+    return false;
   }
-  queued_bytes_ -= piece.copy.empty() ? piece.payload.size() : 0;
+  piece.detached = true;
+  queued_bytes_ -= piece.payload.size();
+  if (piece.last) {
+    dones.push_back(std::move(piece.item.message.done));
+  }
   if (piece.offset == 0) {
     return true;
   }
   // The connection stays readable for the peer only when a frame that has begun is completed.
-  if (piece.copy.empty() && !piece.payload.empty()) {
-    piece.copy.assign(piece.payload.begin(), piece.payload.end());
-    piece.payload = piece.copy;
-  }
+  piece.copy.assign(piece.payload.begin(), piece.payload.end());
+  piece.payload = piece.copy;
   return false;
 }
 

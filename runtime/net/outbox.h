@@ -75,6 +75,7 @@ class Outbox {
     std::vector<std::byte> copy;  // backs `payload` after a cancellation
     std::size_t offset = 0;       // bytes of header and payload written
     bool control = false;         // belongs to the connection, not to a message
+    bool detached = false;        // its message was cancelled
     OpTag tag;
     bool last = false;  // ends its message, which `item` then holds
     Item item;

@@ -152,12 +152,11 @@ void Transport::Impl::admit(Arrival arrival) {
       connections_[static_cast<std::size_t>(hello.rank)] != nullptr || closing_) {
     return;  // of another epoch, or nobody this rank waits for: the socket closes
   }
-  const Status status = check_limits(hello.rank, hello.limits);
-  // Attached even so: the welcome tells the other side why.
-  attach(hello.rank, std::move(arrival.greeted), true);
-  if (!status) {
+  if (const Status status = check_limits(hello.rank, hello.limits); !status) {
     mesh_failed(status);
   }
+  // Attached even then: the welcome tells the other side why.
+  attach(hello.rank, std::move(arrival.greeted), true);
 }
 
 Status Transport::Impl::check_limits(Rank peer, const ChannelLimits& theirs) const {
