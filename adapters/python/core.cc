@@ -311,6 +311,8 @@ void define_operations(nb::module_& m) {
 }  // namespace
 
 NB_MODULE(_core, m) {
+  // Hooks of parameters keep streams alive until the interpreter is gone; that is no leak worth telling a user.
+  nb::set_leak_warnings(false);
   m.doc() = "The C interface of Sirtaki; use the package sirtaki instead.";
   define_life(m);
   define_operations(m);

@@ -220,7 +220,7 @@ def case_gradients_flow() -> None:
 
 def case_sparse_allreduce() -> None:
     rank, size = hvd.rank(), hvd.size()
-    mine = torch.sparse_coo_tensor([[0, rank + 1]], [1.0, 2.0], (size + 1,))
+    mine = torch.sparse_coo_tensor([[0, rank + 1]], [1.0, 2.0], (size + 1,), check_invariants=True)
     want = torch.tensor([float(size)] + [2.0] * size)
     same(hvd.sparse_allreduce_async(mine, "sparse", hvd.Sum)().to_dense(), want, "sum")
     same(hvd.synchronize(hvd.sparse_allreduce_async(mine)).to_dense(), want / size, "average")

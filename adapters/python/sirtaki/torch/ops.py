@@ -479,6 +479,7 @@ def sparse_allreduce_async(
         all_indices, all_values = handle.wait()
         if op == Average:
             all_values = (all_values / size()).to(dtype)
-        return torch.sparse_coo_tensor(all_indices.t(), all_values, shape, dtype=dtype).coalesce()
+        total = torch.sparse_coo_tensor(all_indices.t(), all_values, shape, dtype=dtype, check_invariants=True)
+        return total.coalesce()
 
     return finish

@@ -296,7 +296,8 @@ class GradientReducer:
         grad = param.grad
         if grad is None:
             no_rows = torch.empty((0, *param.shape[1:]), dtype=param.dtype)
-            grad = torch.sparse_coo_tensor(torch.empty((1, 0), dtype=torch.int64), no_rows, param.shape)
+            no_indices = torch.empty((1, 0), dtype=torch.int64)
+            grad = torch.sparse_coo_tensor(no_indices, no_rows, param.shape, check_invariants=True)
         name = f"{self._options.stream_name}.{self._names[index]}"
         scale = self._options.prescale * self._options.postscale
         finish = sparse_allreduce_async(grad if scale == 1.0 else grad * scale, name, self._options.op)
