@@ -8,6 +8,8 @@
 namespace sirtaki::control {
 namespace {
 
+constexpr std::size_t kRememberedCancels = 64;  // of one name
+
 Status left_status(Rank rank, const std::string& what) {
   return {Code::kPeerLost,
           "rank " + std::to_string(rank) + " has shut down, so " + what +
@@ -48,23 +50,16 @@ void Coordinator::on_message(Rank from, const MemberMessage& message, TimePoint 
 // ---- operations by name ----
 
 void Coordinator::on(Rank from, const Announce& message) {
-  const auto cancelled = cancelled_at_.find(message.name);
-  if (cancelled != cancelled_at_.end() && message.cancels_seen < cancelled->second) {
-    return;  // said before the cancellation reached that rank; it will end this use there
-  }
   Name& name = names_[message.name];
-  if (message.id != 0 && message.id != name.id) {
-    if (name.id == 0) {
-      names_.erase(message.name);
-    }
-    return;
+  if (name.cancelled.contains(message.use)) {
+    return;  // said before the cancellation reached that rank
   }
   Use& use = name.uses[message.use];
   use.metas.resize(static_cast<std::size_t>(size_));
   use.recalled.resize(static_cast<std::size_t>(size_));
   use.metas[static_cast<std::size_t>(from)] = message.meta;
   if (first_left_) {
-    cancel(message.name, left_status(*first_left_, "'" + message.name + "'"));
+    cancel(message.name, message.use, left_status(*first_left_, "'" + message.name + "'"), true);
     return;
   }
   settle(message.name, message.use);
@@ -79,7 +74,7 @@ void Coordinator::settle(const std::string& name, std::uint64_t use_number) {
     return;
   }
   if (Status status = describe_mismatch(name, metas); !status) {
-    cancel(name, status);
+    cancel(name, use_number, status, true);
     return;
   }
   if (record.id == 0) {
@@ -106,18 +101,20 @@ void Coordinator::recall_missing(const std::string& name) {
   }
 }
 
-void Coordinator::cancel(const std::string& name, const Status& status) {
-  names_.erase(name);
-  cancelled_at_[name] = ++cancels_sent_;
-  send(kAll, OpCancelled{name, status});
+void Coordinator::cancel(const std::string& name, std::uint64_t use, const Status& status, bool everywhere) {
+  Name& record = names_[name];
+  record.uses.erase(use);
+  if (!record.cancelled.insert(use).second) {
+    return;
+  }
+  if (record.cancelled.size() > kRememberedCancels) {
+    record.cancelled.erase(record.cancelled.begin());
+  }
+  send(kAll, OpCancelled{name, use, everywhere, status});
 }
 
 void Coordinator::on(Rank /*from*/, const OpFailed& message) {
-  const auto cancelled = cancelled_at_.find(message.name);
-  if (cancelled != cancelled_at_.end() && message.cancels_seen < cancelled->second) {
-    return;
-  }
-  cancel(message.name, message.status);
+  cancel(message.name, message.use, message.status, true);
 }
 
 // ---- streams ----
@@ -155,27 +152,24 @@ void Coordinator::settle_opening(const std::string& name) {
   send(kAll, StreamAgreed{name, id});
 }
 
-void Coordinator::abort_stream(std::uint16_t id, const Status& status) {
+void Coordinator::abort_stream(std::uint16_t id, std::uint32_t attempt, std::uint64_t step, const Status& status) {
   const auto it = streams_.find(id);
-  if (it == streams_.end()) {
-    return;
+  if (it == streams_.end() || it->second.attempt != attempt) {
+    return;  // said of a step that is void already
   }
   ++it->second.attempt;
-  send(kAll, StreamAborted{StreamId(id), it->second.attempt, status});
+  send(kAll, StreamAborted{StreamId(id), it->second.attempt, step, status});
 }
 
 void Coordinator::on(Rank /*from*/, const StreamAbort& message) {
-  const auto it = streams_.find(message.stream.value);
-  if (it != streams_.end() && it->second.attempt == message.attempt) {
-    abort_stream(message.stream.value, message.status);  // else: said of a step that is void already
-  }
+  abort_stream(message.stream.value, message.attempt, message.step, message.status);
 }
 
 void Coordinator::on(Rank /*from*/, const StreamUnused& message) {
   const auto it = streams_.find(message.stream.value);
   if (it != streams_.end() && !it->second.flags) {
     it->second.flags = true;
-    send(kAll, StreamFlags{message.stream});
+    send(kAll, StreamFlags{message.stream, message.attempt, message.step});
   }
 }
 
@@ -200,14 +194,14 @@ void Coordinator::on_gone(Rank rank) {
 void Coordinator::on_left(Rank rank) {
   on_gone(rank);
   first_left_ = first_left_.value_or(rank);
-  std::vector<std::string> pending;
+  std::vector<std::pair<std::string, std::uint64_t>> pending;
   for (const auto& [name, record] : names_) {
-    if (!record.uses.empty()) {
-      pending.push_back(name);
+    for (const auto& [number, use] : record.uses) {
+      pending.emplace_back(name, number);
     }
   }
-  for (const std::string& name : pending) {
-    cancel(name, left_status(rank, "'" + name + "'"));
+  for (const auto& [name, number] : pending) {
+    cancel(name, number, left_status(rank, "'" + name + "'"), true);
   }
   for (const auto& [name, opening] : std::exchange(openings_, {})) {
     send(kAll, StreamRefused{name, left_status(rank, "stream '" + name + "'")});
@@ -228,7 +222,8 @@ void Coordinator::apply(const StallInspector::Findings& findings) {
     const std::string& name = verdict.entry.name;
     switch (verdict.entry.kind) {
       case WaitKind::kOp:
-        cancel(name, verdict.status);
+        // Whoever has not submitted it may never do so: only a mismatch is known to be everywhere.
+        cancel(name, verdict.entry.use, verdict.status, verdict.status.code() == Code::kMismatch);
         break;
       case WaitKind::kStreamOpen:
         openings_.erase(name);
@@ -237,7 +232,8 @@ void Coordinator::apply(const StallInspector::Findings& findings) {
       case WaitKind::kStreamStep:
         for (const auto& [id, stream] : streams_) {
           if (stream.name == name) {
-            abort_stream(id, verdict.status);
+            abort_stream(id, static_cast<std::uint32_t>(verdict.entry.use >> 32), verdict.entry.use & 0xffffffffU,
+                         verdict.status);
           }
         }
         break;

@@ -48,6 +48,7 @@ class Coordinator {
   struct Name {
     std::uint32_t id = 0;
     std::map<std::uint64_t, Use> uses;
+    std::set<std::uint64_t> cancelled;  // the last of them: what is still said of these is old
   };
   struct Opening {
     std::vector<std::optional<StreamOpen>> specs;
@@ -69,8 +70,8 @@ class Coordinator {
   void send(Rank to, CoordinatorMessage message);
   void settle(const std::string& name, std::uint64_t use);
   void recall_missing(const std::string& name);
-  void cancel(const std::string& name, const Status& status);
-  void abort_stream(std::uint16_t id, const Status& status);
+  void cancel(const std::string& name, std::uint64_t use, const Status& status, bool everywhere);
+  void abort_stream(std::uint16_t id, std::uint32_t attempt, std::uint64_t step, const Status& status);
   void settle_opening(const std::string& name);
   void apply(const StallInspector::Findings& findings);
   void on_gone(Rank rank);
@@ -81,8 +82,6 @@ class Coordinator {
   std::optional<Rank> first_left_;
   std::unordered_map<std::string, Name> names_;
   std::uint32_t next_id_ = 1;
-  std::uint64_t cancels_sent_ = 0;
-  std::unordered_map<std::string, std::uint64_t> cancelled_at_;  // name -> cancels_sent_ after its last cancellation
   std::map<std::string, Opening> openings_;
   std::map<std::uint16_t, Stream> streams_;
   std::uint16_t next_stream_ = 1;

@@ -37,14 +37,12 @@ void put(WireWriter& w, const OpMeta& m) {
 void put(WireWriter& w, const Announce& m) {
   w.put_string(m.name);
   w.put(m.use);
-  w.put(m.id);
-  w.put(m.cancels_seen);
   put(w, m.meta);
 }
 
 void put(WireWriter& w, const OpFailed& m) {
   w.put_string(m.name);
-  w.put(m.cancels_seen);
+  w.put(m.use);
   put(w, m.status);
 }
 
@@ -68,12 +66,14 @@ void put(WireWriter& w, const StreamOpen& m) {
 void put(WireWriter& w, const StreamAbort& m) {
   w.put(m.stream.value);
   w.put(m.attempt);
+  w.put(m.step);
   put(w, m.status);
 }
 
 void put(WireWriter& w, const StreamUnused& m) {
   w.put(m.stream.value);
   w.put(m.attempt);
+  w.put(m.step);
 }
 
 void put(WireWriter& w, const StreamClose& m) {
@@ -116,6 +116,8 @@ void put(WireWriter& w, const Recall& m) {
 
 void put(WireWriter& w, const OpCancelled& m) {
   w.put_string(m.name);
+  w.put(m.use);
+  w.put(static_cast<std::uint8_t>(m.everywhere));
   put(w, m.status);
 }
 
@@ -132,11 +134,14 @@ void put(WireWriter& w, const StreamRefused& m) {
 void put(WireWriter& w, const StreamAborted& m) {
   w.put(m.stream.value);
   w.put(m.attempt);
+  w.put(m.step);
   put(w, m.status);
 }
 
 void put(WireWriter& w, const StreamFlags& m) {
   w.put(m.stream.value);
+  w.put(m.attempt);
+  w.put(m.step);
 }
 
 void put(WireWriter& w, const JobFailed& m) {
@@ -216,8 +221,6 @@ Announce get(WireReader& r, Tag<Announce>) {
   Announce m;
   m.name = r.get_string();
   m.use = r.get<std::uint64_t>();
-  m.id = r.get<std::uint32_t>();
-  m.cancels_seen = r.get<std::uint64_t>();
   m.meta = get_meta(r);
   return m;
 }
@@ -225,7 +228,7 @@ Announce get(WireReader& r, Tag<Announce>) {
 OpFailed get(WireReader& r, Tag<OpFailed>) {
   OpFailed m;
   m.name = r.get_string();
-  m.cancels_seen = r.get<std::uint64_t>();
+  m.use = r.get<std::uint64_t>();
   m.status = get_status(r);
   return m;
 }
@@ -256,6 +259,7 @@ StreamAbort get(WireReader& r, Tag<StreamAbort>) {
   StreamAbort m;
   m.stream = get_stream(r);
   m.attempt = r.get<std::uint32_t>();
+  m.step = r.get<std::uint64_t>();
   m.status = get_status(r);
   return m;
 }
@@ -264,6 +268,7 @@ StreamUnused get(WireReader& r, Tag<StreamUnused>) {
   StreamUnused m;
   m.stream = get_stream(r);
   m.attempt = r.get<std::uint32_t>();
+  m.step = r.get<std::uint64_t>();
   return m;
 }
 
@@ -322,6 +327,8 @@ Recall get(WireReader& r, Tag<Recall>) {
 OpCancelled get(WireReader& r, Tag<OpCancelled>) {
   OpCancelled m;
   m.name = r.get_string();
+  m.use = r.get<std::uint64_t>();
+  m.everywhere = get_bool(r);
   m.status = get_status(r);
   return m;
 }
@@ -344,12 +351,17 @@ StreamAborted get(WireReader& r, Tag<StreamAborted>) {
   StreamAborted m;
   m.stream = get_stream(r);
   m.attempt = r.get<std::uint32_t>();
+  m.step = r.get<std::uint64_t>();
   m.status = get_status(r);
   return m;
 }
 
 StreamFlags get(WireReader& r, Tag<StreamFlags>) {
-  return {get_stream(r)};
+  StreamFlags m;
+  m.stream = get_stream(r);
+  m.attempt = r.get<std::uint32_t>();
+  m.step = r.get<std::uint64_t>();
+  return m;
 }
 
 JobFailed get(WireReader& r, Tag<JobFailed>) {

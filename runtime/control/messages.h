@@ -37,19 +37,17 @@ struct OpMeta {
 
 // ---- member -> coordinator ----
 
-// Use number `use` of `name` on this rank, with what it is. id 0: the member knows no agreement on this name.
+// Use number `use` of `name` on this rank, with what it is.
 struct Announce {
   std::string name;
   std::uint64_t use = 0;
-  std::uint32_t id = 0;
-  std::uint64_t cancels_seen = 0;  // OpCancelled messages this member had processed
   OpMeta meta;
 };
 
-// An operation ended with an error that the others may not know of.
+// A use ended with an error that the others may not know of.
 struct OpFailed {
   std::string name;
-  std::uint64_t cancels_seen = 0;
+  std::uint64_t use = 0;
   Status status;
 };
 
@@ -75,6 +73,7 @@ struct StreamOpen {
 struct StreamAbort {
   StreamId stream;
   std::uint32_t attempt = 0;
+  std::uint64_t step = 0;
   Status status;
 };
 
@@ -82,6 +81,7 @@ struct StreamAbort {
 struct StreamUnused {
   StreamId stream;
   std::uint32_t attempt = 0;
+  std::uint64_t step = 0;
 };
 
 struct StreamClose {
@@ -136,9 +136,12 @@ struct Recall {
   std::uint64_t use = 0;
 };
 
-// Every use of `name` in flight ends with `status`; the name is forgotten.
+// This use ends with `status` on all ranks. A rank that has not submitted it yet: with `everywhere`, its submission
+// fails with the same status; else the number is skipped (nobody knows that it would ever come).
 struct OpCancelled {
   std::string name;
+  std::uint64_t use = 0;
+  bool everywhere = false;
   Status status;
 };
 
@@ -152,16 +155,20 @@ struct StreamRefused {
   Status status;
 };
 
-// The current step is void on all ranks; the next has number 0 of `attempt`.
+// Step `step` of the attempt before `attempt` is void on all ranks; the next is step 0 of `attempt`. A rank that still
+// receives the last of the step before completes it first: all others have.
 struct StreamAborted {
   StreamId stream;
   std::uint32_t attempt = 0;
+  std::uint64_t step = 0;
   Status status;
 };
 
-// From the step in progress on, the ranks exchange which tensors had a gradient.
+// From this step on, the ranks exchange which tensors had a gradient.
 struct StreamFlags {
   StreamId stream;
+  std::uint32_t attempt = 0;
+  std::uint64_t step = 0;
 };
 
 // The job cannot go on.

@@ -11,16 +11,6 @@ constexpr std::size_t kRecentUses = 64;
 
 }  // namespace
 
-Announce Names::announce(const std::string& name, const Entry& entry, std::uint64_t use, const OpMeta& meta) const {
-  Announce message;
-  message.name = name;
-  message.use = use;
-  message.id = entry.id;
-  message.cancels_seen = cancels_seen_;
-  message.meta = meta;
-  return message;
-}
-
 void Names::remember(Entry& entry, const OpMeta& meta) {
   const auto same = [&](const OpMeta& m) { return m.compatible(meta); };
   std::erase_if(entry.agreed, same);
@@ -34,6 +24,10 @@ Names::Submitted Names::submit(const std::string& name, const OpMeta& meta) {
   Entry& entry = entries_[name];
   Submitted out;
   out.use = entry.next_use++;
+  if (auto failed = entry.failed.extract(out.use); !failed.empty()) {
+    out.failed = std::move(failed.mapped());
+    return out;
+  }
   const bool known = entry.id != 0 && std::any_of(entry.agreed.begin(), entry.agreed.end(),
                                                   [&](const OpMeta& m) { return m.compatible(meta); });
   const bool recalled = entry.recalled.erase(out.use) != 0;
@@ -43,7 +37,7 @@ Names::Submitted Names::submit(const std::string& name, const OpMeta& meta) {
     live.started = true;
     out.start_id = entry.id;
   } else {
-    out.announce = announce(name, entry, out.use, meta);
+    out.announce = Announce{name, out.use, meta};
   }
   return out;
 }
@@ -70,14 +64,14 @@ std::optional<Names::Start> Names::on_agreed(const Agreed& agreed) {
 std::optional<Announce> Names::on_recall(const Recall& recall) {
   const auto name = by_id_.find(recall.id);
   if (name == by_id_.end()) {
-    return std::nullopt;  // cancelled meanwhile; the cancellation reaches everybody
+    return std::nullopt;
   }
   Entry& entry = entries_[name->second];
   if (const auto live = entry.live.find(recall.use); live != entry.live.end()) {
-    return announce(name->second, entry, recall.use, live->second.meta);
+    return Announce{name->second, recall.use, live->second.meta};
   }
   if (const auto over = entry.recent.find(recall.use); over != entry.recent.end()) {
-    return announce(name->second, entry, recall.use, over->second);
+    return Announce{name->second, recall.use, over->second};
   }
   if (recall.use >= entry.next_use) {
     entry.recalled.insert(recall.use);
@@ -85,19 +79,21 @@ std::optional<Announce> Names::on_recall(const Recall& recall) {
   return std::nullopt;
 }
 
-std::vector<std::uint64_t> Names::on_cancelled(const OpCancelled& cancelled) {
-  ++cancels_seen_;
-  std::vector<std::uint64_t> uses;
-  const auto it = entries_.find(cancelled.name);
-  if (it == entries_.end()) {
-    return uses;
+bool Names::on_cancelled(const OpCancelled& cancelled) {
+  Entry& entry = entries_[cancelled.name];
+  entry.recalled.erase(cancelled.use);
+  if (entry.live.contains(cancelled.use)) {
+    return true;
   }
-  for (const auto& [use, live] : it->second.live) {
-    uses.push_back(use);
+  if (cancelled.use < entry.next_use) {
+    return false;  // over on this rank, which could end it alone (a broadcast's root)
   }
-  by_id_.erase(it->second.id);
-  entries_.erase(it);
-  return uses;
+  if (cancelled.everywhere) {
+    entry.failed[cancelled.use] = cancelled.status;
+  } else {
+    entry.next_use = cancelled.use + 1;
+  }
+  return false;
 }
 
 void Names::finished(const std::string& name, std::uint64_t use) {

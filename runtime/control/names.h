@@ -21,18 +21,13 @@
 
 namespace sirtaki::control {
 
-// One use of one name.
-struct UseKey {
-  std::string name;
-  std::uint64_t use = 0;
-};
-
 class Names {
  public:
   struct Submitted {
     std::uint64_t use = 0;
     std::optional<std::uint32_t> start_id;  // start now under this id; else wait for Start from on_agreed
     std::optional<Announce> announce;       // to send
+    Status failed;                          // this use has failed already on another rank; nothing is in flight
   };
   struct Start {
     std::uint64_t use = 0;
@@ -44,12 +39,11 @@ class Names {
   std::optional<Start> on_agreed(const Agreed& agreed);
   // The announcement to answer with, if there is one to make now.
   std::optional<Announce> on_recall(const Recall& recall);
-  // Uses in flight that end with the message's status. The name is forgotten.
-  std::vector<std::uint64_t> on_cancelled(const OpCancelled& cancelled);
+  // True: the use is in flight here and ends with the message's status.
+  bool on_cancelled(const OpCancelled& cancelled);
   // The operation is over on this rank, well or not.
   void finished(const std::string& name, std::uint64_t use);
 
-  std::uint64_t cancels_seen() const { return cancels_seen_; }
   // What a use in flight was submitted as; nullptr when it is not in flight.
   const OpMeta* meta_of(const std::string& name, std::uint64_t use) const;
 
@@ -67,14 +61,13 @@ class Names {
     std::map<std::uint64_t, Live> live;
     std::set<std::uint64_t> recalled;        // uses to announce when they come
     std::map<std::uint64_t, OpMeta> recent;  // of uses that are over, for late recalls
+    std::map<std::uint64_t, Status> failed;  // uses that failed elsewhere before they came here
   };
 
-  Announce announce(const std::string& name, const Entry& entry, std::uint64_t use, const OpMeta& meta) const;
   void remember(Entry& entry, const OpMeta& meta);
 
   std::unordered_map<std::string, Entry> entries_;
   std::unordered_map<std::uint32_t, std::string> by_id_;
-  std::uint64_t cancels_seen_ = 0;
 };
 
 }  // namespace sirtaki::control

@@ -83,7 +83,8 @@ class ClientPlane final : public ControlPlane, private rendezvous::ClientHandler
     options.heartbeat_interval = config.control.heartbeat_interval;
     options.heartbeat_timeout = config.control.heartbeat_timeout;
     grace_ = config.control.shutdown_grace;
-    auto client = rendezvous::Client::connect(control_loop_, std::move(options), *this, interrupted);
+    auto client = rendezvous::Client::connect(control_loop_, std::move(options), *this,
+                                              interrupted ? MoveFunction<bool()>(interrupted) : MoveFunction<bool()>());
     if (!client) {
       return client.status();
     }

@@ -128,7 +128,7 @@ void Engine::on(const control::StreamAborted& m) {
 
 void Engine::on(const control::StreamFlags& m) {
   if (Stream* s = stream(m.stream)) {
-    s->on_flags();
+    s->on_flags(m);
   }
 }
 

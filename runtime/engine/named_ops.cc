@@ -104,6 +104,10 @@ void NamedOps::submit(OpSpec spec, OpDone done) {
   op->traced = trace_.now();
   control::Names::Submitted submitted = names_.submit(op->name, meta);
   op->use = submitted.use;
+  if (!submitted.failed) {
+    loop_.post([done = std::move(op->done), status = submitted.failed]() mutable { done(status, {}); });
+    return;
+  }
   Op& placed = *op;
   live_[{op->name, op->use}] = std::move(op);
   if (submitted.announce) {
@@ -134,19 +138,18 @@ void NamedOps::on_recall(const control::Recall& message) {
 }
 
 void NamedOps::on_cancelled(const control::OpCancelled& message) {
-  for (const std::uint64_t use : names_.on_cancelled(message)) {
-    const Key key{message.name, use};
-    const auto it = live_.find(key);
-    if (it == live_.end()) {
-      continue;
-    }
-    Op& op = *it->second;
-    op.cancelled.update(message.status);
-    if (op.running) {
-      net_.cancel(op.tag(), message.status);  // ends in on_stage_done
-    } else {
-      finish(key, message.status);
-    }
+  if (!names_.on_cancelled(message)) {
+    return;
+  }
+  const Key key{message.name, message.use};
+  const auto it = live_.find(key);
+  SRT_CHECK(it != live_.end());
+  Op& op = *it->second;
+  op.cancelled.update(message.status);
+  if (op.running) {
+    net_.cancel(op.tag(), message.status);  // ends in on_stage_done
+  } else {
+    finish(key, message.status);
   }
 }
 
@@ -318,7 +321,7 @@ void NamedOps::on_stage_done(const Key& key, const Status& status) {
     return;
   }
   if (!status) {
-    control_.send(control::OpFailed{op.name, names_.cancels_seen(), status});
+    control_.send(control::OpFailed{op.name, op.use, status});
     finish(key, status);
     return;
   }

@@ -67,7 +67,7 @@ Status Stream::check_ready(int index, const TensorView& tensor) const {
 void Stream::ready(int index, TensorView tensor, bool absent) {
   ++progress_;
   if (phase_ == Phase::kAborting) {
-    next_step_.push_back({index, tensor, absent});
+    next_step_.emplace_back([this, index, tensor, absent] { ready(index, tensor, absent); });
     return;
   }
   if (phase_ != Phase::kOpen) {
@@ -84,11 +84,11 @@ void Stream::ready(int index, TensorView tensor, bool absent) {
   views_[i] = tensor;
   submitted_[i] = 1;
   present_[i] = absent ? 0 : 1;
-  if (absent && !flags_on_) {
+  if (absent && !flags_on()) {
     held_.push_back(index);
     if (!asked_for_flags_) {
       asked_for_flags_ = true;
-      deps_.control.send(control::StreamUnused{id_, attempt_});
+      deps_.control.send(control::StreamUnused{id_, attempt_, step_});
     }
     return;
   }
@@ -108,7 +108,7 @@ void Stream::admit(int index) {
 void Stream::finish() {
   ++progress_;
   if (phase_ == Phase::kAborting) {
-    finish_next_step_ = true;
+    next_step_.emplace_back([this] { finish(); });
     return;
   }
   if (phase_ != Phase::kOpen) {
@@ -123,7 +123,7 @@ void Stream::finish() {
     return;
   }
   finished_ = true;
-  if (flags_on_) {
+  if (flags_on()) {
     start_flags();
   }
   pump();
@@ -144,6 +144,12 @@ void Stream::wait(Done done) {
 }
 
 void Stream::abort(Status cause, Task released) {
+  if (phase_ == Phase::kAborting) {
+    // The step after the one given up is given up, too.
+    next_step_.emplace_back([this, cause = std::move(cause)]() mutable { abort(std::move(cause), [] {}); });
+    release(std::move(released));
+    return;
+  }
   released_.push_back(std::move(released));
   give_up(std::move(cause));
   if (phase_ == Phase::kVoid) {
@@ -292,12 +298,13 @@ void Stream::on_partition(std::uint32_t attempt, int position, BufferPool::Buffe
 
 // ---- who had a gradient ----
 
-void Stream::on_flags() {
-  if (flags_on_) {
-    return;
-  }
-  flags_on_ = true;
-  if (phase_ != Phase::kOpen) {
+bool Stream::flags_on() const {
+  return flags_from_ && std::pair(attempt_, step_) >= *flags_from_;
+}
+
+void Stream::on_flags(const control::StreamFlags& message) {
+  flags_from_ = std::pair(message.attempt, message.step);
+  if (phase_ != Phase::kOpen || !flags_on()) {
     return;
   }
   for (const int index : std::exchange(held_, {})) {
@@ -346,11 +353,12 @@ void Stream::give_up(Status cause) {
     return;
   }
   phase_ = Phase::kVoid;
-  deps_.control.send(control::StreamAbort{id_, attempt_, cause});
+  deps_.control.send(control::StreamAbort{id_, attempt_, step_, cause});
   cancel_in_flight(cause);
 }
 
 void Stream::cancel_in_flight(const Status& cause) {
+  dispatcher_.reset();
   for (std::size_t position = 0; position < launched_.size(); ++position) {
     if (launched_[position] != 0) {
       deps_.net.cancel(stream_tag(id_, attempt_, static_cast<std::uint32_t>(position), step_), cause);
@@ -365,15 +373,24 @@ void Stream::on_aborted(const control::StreamAborted& message) {
   if (phase_ == Phase::kFailed) {
     return;
   }
-  if (phase_ == Phase::kOpen) {
-    phase_ = Phase::kVoid;
-    cancel_in_flight(message.status);
-  }
-  attempt_ = message.attempt;
-  step_ = 0;
-  causes_.push_back(message.status);  // the coordinator's words: the same on all ranks
-  leave_void();
+  aborts_.push_back(message);
+  apply_aborts();
   answer();
+}
+
+void Stream::apply_aborts() {
+  while (!aborts_.empty() && (phase_ != Phase::kOpen || step_ >= aborts_.front().step)) {
+    const control::StreamAborted message = std::move(aborts_.front());
+    aborts_.pop_front();
+    if (phase_ == Phase::kOpen) {
+      phase_ = Phase::kVoid;
+      cancel_in_flight(message.status);
+    }
+    attempt_ = message.attempt;
+    step_ = 0;
+    causes_.push_back(message.status);  // the coordinator's words: the same on all ranks
+    leave_void();
+  }
 }
 
 // Opens the next step once a program that gave a step up itself has the coordinator's word for it.
@@ -383,11 +400,10 @@ void Stream::leave_void() {
   }
   causes_.pop_front();
   reopen();
-  for (const Pending& call : std::exchange(next_step_, {})) {
-    ready(call.index, call.tensor, call.absent);
-  }
-  if (std::exchange(finish_next_step_, false)) {
-    finish();
+  while (phase_ != Phase::kAborting && !next_step_.empty()) {
+    Task call = std::move(next_step_.front());
+    next_step_.pop_front();
+    call();
   }
 }
 
@@ -408,7 +424,7 @@ void Stream::fail(const Status& cause) {
 
 bool Stream::step_complete() const {
   return finished_ && held_.empty() && partitions_done_ == static_cast<int>(plan_->partitions().size()) &&
-         (!flags_on_ || flags_done_);
+         (!flags_on() || flags_done_);
 }
 
 // Tells whoever waits, when there is something to tell and no operation uses the caller's memory any more.
@@ -427,17 +443,21 @@ void Stream::answer() {
     deps_.steps.add();
     deps_.step_time.add(now - first_ready_);
     deps_.exposed.add(now - waited_since_);
-    if (!flags_on_) {
+    if (!flags_on()) {
       std::fill(used_.begin(), used_.end(), std::uint8_t{1});
     }
     ++step_;
     open_step();
-    std::exchange(waiter_, {})(Status());
+    Done waiter = std::exchange(waiter_, {});
+    apply_aborts();
+    waiter(Status());
   } else if (phase_ == Phase::kVoid && !causes_.empty()) {
     const Status cause = std::move(causes_.front());
     causes_.pop_front();
     reopen();
-    std::exchange(waiter_, {})(cause);
+    Done waiter = std::exchange(waiter_, {});
+    apply_aborts();
+    waiter(cause);
   } else if (phase_ == Phase::kFailed) {
     std::exchange(waiter_, {})(failure_);
   }

@@ -66,7 +66,7 @@ class Stream {
   void release(Task task);
 
   void on_aborted(const control::StreamAborted& message);
-  void on_flags();
+  void on_flags(const control::StreamFlags& message);
   // The job is over: every wait answers with `cause` from now on. The owner has aborted the collectives.
   void fail(const Status& cause);
 
@@ -87,11 +87,6 @@ class Stream {
     kVoid,      // somebody gave the step up; calls are ignored until wait() has told why
     kFailed,    // the job is over
   };
-  struct Pending {  // a call that belongs to the next step
-    int index = 0;
-    TensorView tensor;
-    bool absent = false;
-  };
 
   void admit(int index);
   void pump();
@@ -103,12 +98,14 @@ class Stream {
   void on_flags_done(std::uint32_t attempt, const Status& status);
   void give_up(Status cause);
   void cancel_in_flight(const Status& cause);
+  void apply_aborts();
   void leave_void();
   void reopen();
   void answer();
   void open_step();
   Status check_ready(int index, const TensorView& tensor) const;
   bool step_complete() const;
+  bool flags_on() const;
   DType wire_dtype(const scheduler::Partition& partition) const;
   bool in_place(const scheduler::Partition& partition) const;
   Bytes slice_of(const scheduler::Slice& slice) const;
@@ -122,7 +119,8 @@ class Stream {
   Phase phase_ = Phase::kOpen;
   std::uint32_t attempt_ = 0;
   std::uint64_t step_ = 0;
-  bool flags_on_ = false;
+  std::optional<std::pair<std::uint32_t, std::uint64_t>> flags_from_;  // (attempt, step)
+  std::deque<control::StreamAborted> aborts_;                          // of steps this rank has not reached yet
   std::uint64_t progress_ = 0;
 
   // The step in progress.
@@ -146,8 +144,7 @@ class Stream {
   std::vector<std::uint8_t> used_;
   Done waiter_;
   std::vector<Task> released_;  // wait for in_flight_count_ == 0
-  std::vector<Pending> next_step_;
-  bool finish_next_step_ = false;
+  std::deque<Task> next_step_;  // calls that belong to the step after the one given up
 };
 
 }  // namespace sirtaki::engine

@@ -55,8 +55,10 @@ inline void require_sum(const Owned& tensor, const std::vector<bool>& contribute
                         const std::string& what) {
   for (std::size_t i = 0; i < tensor.values.size(); ++i) {
     const float expected = sum_over(contributes, salt, i);
-    require(tensor.values[i] == expected, what + ": element " + std::to_string(i) + " is " +
-                                              std::to_string(tensor.values[i]) + ", not " + std::to_string(expected));
+    if (tensor.values[i] != expected) {
+      require(false, what + ": element " + std::to_string(i) + " is " + std::to_string(tensor.values[i]) + ", not " +
+                         std::to_string(expected));
+    }
   }
 }
 
