@@ -108,6 +108,8 @@ def case_data_loader_workers_do_not_disturb() -> None:
 
 
 def case_ctrl_c_interrupts_a_wait() -> None:
+    if hvd.size() == 1:
+        return
     hvd.barrier()
     if hvd.rank() == 0:
         timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
