@@ -111,14 +111,16 @@ def test_a_delayed_link_has_twice_the_delay_as_round_trip() -> None:
     with netns.Net(2, netns.LinkSpec(delay_ms=3.0)) as net:
         begin = time.monotonic()
         round_trip = netns_check.measure_round_trip(net)
-        assert 0.006 <= round_trip < 0.030, f"after {time.monotonic() - begin:.1f} s"
+        assert 0.006 <= round_trip < 0.100, f"after {time.monotonic() - begin:.1f} s"
 
 
 def test_a_lossy_link_drops_about_its_share() -> None:
     probe = (
         "import socket, sys, time\n"
         "s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\n"
-        "for _ in range(2000): s.sendto(b'x', (sys.argv[1], 5302))\n"
+        "for i in range(2000):\n"
+        "    s.sendto(b'x', (sys.argv[1], 5302))\n"
+        "    if i % 50 == 0: time.sleep(0.001)\n"
     )
     with netns.Net(2, netns.LinkSpec(drop_share=0.2)) as net:
         subprocess.run(net.command(0, [sys.executable, "-c", probe, net.address(1)]), check=True, timeout=30)
