@@ -88,8 +88,10 @@ Status Job::start_hub() {
     events.on_warning = [this](const std::string& text) { asio::post(io_, [this, text] { say(text); }); };
     return hub::Hub::start(std::move(options), std::move(events));
   };
-  auto hub = start(one_host ? "127.0.0.1" : "::");
-  if (!hub && !one_host) {
+  // Ranks that are told an address of ours may enter other network namespaces: loopback would not reach them.
+  const bool loopback = one_host && plan_.options.rendezvous_address.empty();
+  auto hub = start(loopback ? "127.0.0.1" : "::");
+  if (!hub && !loopback) {
     hub = start("0.0.0.0");  // a machine without IPv6
   }
   if (!hub) {
@@ -225,7 +227,8 @@ void Job::on_probed(AgentLink& link, ConstBytes payload) {
 }
 
 void Job::check_probed() {
-  std::string shared = make_endpoint("127.0.0.1", hub_->port());
+  const std::string& told = plan_.options.rendezvous_address;
+  std::string shared = make_endpoint(told.empty() ? "127.0.0.1" : told, hub_->port());
   bool failed = false;
   for (std::size_t i = links_.size(); i-- > 0;) {
     if (links_[i]->placement().local) {
