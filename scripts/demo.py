@@ -97,16 +97,16 @@ def network(args: argparse.Namespace) -> Iterator[netns.Net | None]:
     """The emulated network, or None for loopback; says which."""
     reason = "asked for" if args.loopback else netns.unavailable_reason()
     if reason is None:
-        net = netns.Net(args.ranks, netns.LinkSpec(rate_mbit=args.rate))
-        try:
-            net.__enter__()
-        except netns.NetnsError as error:
-            reason = str(error)
-        else:
-            with net:
+        with contextlib.ExitStack() as stack:
+            net = netns.Net(args.ranks, netns.LinkSpec(rate_mbit=args.rate))
+            try:
+                stack.enter_context(net)
+            except netns.NetnsError as error:
+                reason = str(error)
+            else:
                 print(f"network: {args.ranks} namespaces, each behind a link of {args.rate:g} Mbit/s both ways")
                 yield net
-            return
+                return
     print(f"network: loopback, not slowed down ({reason})")
     yield None
 
@@ -177,10 +177,9 @@ def print_report(plain: dict[str, Any], ranks: dict[str, Any], links: list[netns
         ideal = least / (rate * 1e6 / 8 * netns.PAYLOAD_SHARE)
         print(f"  bytes on each rank's link:  {sent / 1e6:8.1f} MB sent, Ethernet, TCP and control included")
         print(f"  the link alone needs        {ideal:8.1f} s for them at {rate:g} Mbit/s")
-    counters = {**ranks["stats"], **ranks["stats"].get("counters", {})}
-    if "stream_raw_bytes" in counters:
-        raw, wire = counters["stream_raw_bytes"], counters["stream_wire_bytes"]
-        print(f"  gradients given by a rank:  {raw / 1e6:8.1f} MB, sent as {wire / 1e6:.1f} MB (no compression)")
+    stats = ranks["stats"]
+    print(f"  gradients of rank 0:        {stats['streams.raw_bytes'] / 1e6:8.1f} MB, compression off")
+    print(f"  payload sent by rank 0:     {sum(p['bytes_sent'] for p in stats['peers']) / 1e6:8.1f} MB to its peers")
 
 
 def verdict(plain: dict[str, Any], ranks: dict[str, Any]) -> int:
