@@ -2,9 +2,10 @@
  *
  *   sirtakirun -np 4 build/release/adapters/c/c_allreduce
  */
-#include "adapters/c/sirtaki.h"
 #include <stdio.h>
 #include <string.h>
+
+#include "adapters/c/sirtaki.h"
 
 static int fail(const char* what) {
   fprintf(stderr, "%s: %s\n", what, sirtaki_last_error());

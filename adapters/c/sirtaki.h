@@ -28,26 +28,43 @@ typedef enum {
   SIRTAKI_CORRUPT = 6,
   SIRTAKI_UNSUPPORTED = 7,
   SIRTAKI_EXHAUSTED = 8,
-  SIRTAKI_NOT_INITIALIZED = 9,  /* the session is closed or was never opened */
+  SIRTAKI_NOT_INITIALIZED = 9, /* the session is closed or was never opened */
   SIRTAKI_BUG = 10,
   SIRTAKI_UNAVAILABLE = 11,
-  SIRTAKI_STUCK = 12            /* every rank waits for something another will never submit */
+  SIRTAKI_STUCK = 12 /* every rank waits for something another will never submit */
 } sirtaki_status;
 
 typedef enum {
-  SIRTAKI_U8 = 0, SIRTAKI_I8 = 1, SIRTAKI_U16 = 2, SIRTAKI_I16 = 3, SIRTAKI_I32 = 4, SIRTAKI_I64 = 5,
-  SIRTAKI_F16 = 6, SIRTAKI_BF16 = 7, SIRTAKI_F32 = 8, SIRTAKI_F64 = 9, SIRTAKI_BOOL = 10
+  SIRTAKI_U8 = 0,
+  SIRTAKI_I8 = 1,
+  SIRTAKI_U16 = 2,
+  SIRTAKI_I16 = 3,
+  SIRTAKI_I32 = 4,
+  SIRTAKI_I64 = 5,
+  SIRTAKI_F16 = 6,
+  SIRTAKI_BF16 = 7,
+  SIRTAKI_F32 = 8,
+  SIRTAKI_F64 = 9,
+  SIRTAKI_BOOL = 10
 } sirtaki_dtype;
 
 typedef enum { SIRTAKI_CPU = 0, SIRTAKI_CUDA = 1 } sirtaki_device_type;
 
 typedef enum {
-  SIRTAKI_ALLREDUCE = 0, SIRTAKI_ALLGATHER = 1, SIRTAKI_BROADCAST = 2, SIRTAKI_ALLTOALL = 3,
-  SIRTAKI_REDUCESCATTER = 4, SIRTAKI_BARRIER = 5
+  SIRTAKI_ALLREDUCE = 0,
+  SIRTAKI_ALLGATHER = 1,
+  SIRTAKI_BROADCAST = 2,
+  SIRTAKI_ALLTOALL = 3,
+  SIRTAKI_REDUCESCATTER = 4,
+  SIRTAKI_BARRIER = 5
 } sirtaki_op;
 
 typedef enum {
-  SIRTAKI_SUM = 0, SIRTAKI_AVERAGE = 1, SIRTAKI_MIN = 2, SIRTAKI_MAX = 3, SIRTAKI_PRODUCT = 4
+  SIRTAKI_SUM = 0,
+  SIRTAKI_AVERAGE = 1,
+  SIRTAKI_MIN = 2,
+  SIRTAKI_MAX = 3,
+  SIRTAKI_PRODUCT = 4
 } sirtaki_reduce_op;
 
 /* Dense memory without holes. strides in elements; NULL: row-major. */
@@ -91,7 +108,8 @@ typedef struct {
 } sirtaki_init_args;
 
 /* Reads options and the environment of the launcher (sirtakirun, torchrun, mpirun, srun; none: size 1), meets the other
- * ranks and returns when all are there. Calling it while initialised is SIRTAKI_OK and does nothing. args may be NULL. */
+ * ranks and returns when all are there. Calling it while initialised is SIRTAKI_OK and does nothing. args may be NULL.
+ */
 SIRTAKI_API sirtaki_status sirtaki_init(const sirtaki_init_args* args);
 /* Ends the session in order; pending requests end with SIRTAKI_NOT_INITIALIZED. OK when not initialised. Call it before
  * the process ends: the others take a rank that vanishes for a lost one. Results already handed out stay valid. */
@@ -119,20 +137,20 @@ SIRTAKI_API const char* sirtaki_last_error_tensor(void);
 
 typedef struct {
   uint32_t struct_size;
-  int32_t op;          /* sirtaki_op */
-  const char* name;    /* the same on all ranks; unique among requests in flight; NULL: named by call order */
-  sirtaki_tensor input;   /* not for barrier */
-  /* Where the result goes. Allreduce, broadcast: same dims as input, may be the same memory (broadcast: always in place,
-   * give the same tensor twice). reducescatter: own block. allgather, alltoall: leave data NULL; the runtime allocates and
-   * sirtaki_result() gives it. reducescatter too may leave it NULL. */
+  int32_t op;           /* sirtaki_op */
+  const char* name;     /* the same on all ranks; unique among requests in flight; NULL: named by call order */
+  sirtaki_tensor input; /* not for barrier */
+  /* Where the result goes. Allreduce, broadcast: same dims as input, may be the same memory (broadcast: always in
+   * place, give the same tensor twice). reducescatter: own block. allgather, alltoall: leave data NULL; the runtime
+   * allocates and sirtaki_result() gives it. reducescatter too may leave it NULL. */
   sirtaki_tensor output;
-  int32_t reduce_op;   /* sirtaki_reduce_op */
-  int32_t root;        /* broadcast */
-  double prescale;     /* 1.0: none. Multiplied in float64 precision per element for f64, float32 otherwise */
+  int32_t reduce_op; /* sirtaki_reduce_op */
+  int32_t root;      /* broadcast */
+  double prescale;   /* 1.0: none. Multiplied in float64 precision per element for f64, float32 otherwise */
   double postscale;
   const int64_t* splits; /* alltoall: rows of dimension 0 for each rank; NULL: equal parts */
   int32_t splits_count;
-  int32_t priority;    /* smaller goes first; 0 default */
+  int32_t priority; /* smaller goes first; 0 default */
 } sirtaki_request_args;
 
 SIRTAKI_API sirtaki_status sirtaki_submit(const sirtaki_request_args* args, sirtaki_request* request);
@@ -140,16 +158,17 @@ SIRTAKI_API sirtaki_status sirtaki_submit(const sirtaki_request_args* args, sirt
 SIRTAKI_API sirtaki_status sirtaki_submit_group(const sirtaki_request_args* args, int count, sirtaki_request* requests);
 /* *done = 1 when a wait would not block. */
 SIRTAKI_API sirtaki_status sirtaki_poll(sirtaki_request request, int* done);
-/* Waits for the operation and returns its status. timeout_ms < 0: without limit. After a timeout the request lives on. */
+/* Waits for the operation and returns its status. timeout_ms < 0: without limit. After a timeout the request lives on.
+ */
 SIRTAKI_API sirtaki_status sirtaki_wait(sirtaki_request request, int64_t timeout_ms);
-/* After a successful wait: the memory the runtime allocated. dims are valid until release; *received_splits (may be NULL)
- * gets the rows per rank of an alltoall (size entries). */
+/* After a successful wait: the memory the runtime allocated. dims are valid until release; *received_splits (may be
+ * NULL) gets the rows per rank of an alltoall (size entries). */
 SIRTAKI_API sirtaki_status sirtaki_result(sirtaki_request request, sirtaki_tensor* output,
                                           const int64_t** received_splits);
 /* Forgets a request and frees its result. Releasing one in flight waits for it first. */
 SIRTAKI_API void sirtaki_release(sirtaki_request request);
-/* Ids of requests that finished since the last call and were marked with sirtaki_watch(); waits up to timeout_ms for the
- * first. Returns their number, or -1 when the session has ended. For pump threads. */
+/* Ids of requests that finished since the last call and were marked with sirtaki_watch(); waits up to timeout_ms for
+ * the first. Returns their number, or -1 when the session has ended. For pump threads. */
 SIRTAKI_API int sirtaki_wait_watched(sirtaki_request* requests, int capacity, int64_t timeout_ms);
 SIRTAKI_API sirtaki_status sirtaki_watch(sirtaki_request request);
 
@@ -157,20 +176,21 @@ SIRTAKI_API sirtaki_status sirtaki_watch(sirtaki_request request);
 
 typedef struct {
   uint32_t struct_size;
-  const char* name;             /* the same on all ranks; unique among open streams */
+  const char* name; /* the same on all ranks; unique among open streams */
   int32_t count;
-  const char* const* names;     /* count tensor names */
-  const sirtaki_tensor* tensors;   /* dims, strides, dtype, device of each; data is not looked at */
-  const int32_t* order;         /* expected order of readiness; NULL: last tensor first (backprop) */
-  int32_t reduce_op;            /* SIRTAKI_SUM or SIRTAKI_AVERAGE */
+  const char* const* names;      /* count tensor names */
+  const sirtaki_tensor* tensors; /* dims, strides, dtype, device of each; data is not looked at */
+  const int32_t* order;          /* expected order of readiness; NULL: last tensor first (backprop) */
+  int32_t reduce_op;             /* SIRTAKI_SUM or SIRTAKI_AVERAGE */
   double prescale, postscale;
-  const char* codec;            /* "none", "fp16", "bf16"; NULL: the option compression.codec */
+  const char* codec; /* "none", "fp16", "bf16"; NULL: the option compression.codec */
 } sirtaki_stream_args;
 
 /* Collective: checked and agreed by all ranks. Blocks until then. */
 SIRTAKI_API sirtaki_status sirtaki_stream_open(const sirtaki_stream_args* args, sirtaki_stream* stream);
-/* Tensor `index` of the current step is ready; reduced in place, finished when sirtaki_stream_wait returns. Once per step
- * and tensor. absent = 1: this rank has no gradient for it; `tensor` then holds zeros and receives the others' result. */
+/* Tensor `index` of the current step is ready; reduced in place, finished when sirtaki_stream_wait returns. Once per
+ * step and tensor. absent = 1: this rank has no gradient for it; `tensor` then holds zeros and receives the others'
+ * result. */
 SIRTAKI_API sirtaki_status sirtaki_stream_ready(sirtaki_stream stream, int32_t index, const sirtaki_tensor* tensor,
                                                 int absent);
 /* End of backward: every tensor has been submitted (as absent if need be). */
@@ -179,11 +199,13 @@ SIRTAKI_API sirtaki_status sirtaki_stream_finish(sirtaki_stream stream);
 SIRTAKI_API sirtaki_status sirtaki_stream_wait(sirtaki_stream stream, int64_t timeout_ms);
 /* After a successful wait: used[i] = 1 when at least one rank had a gradient for tensor i in that step. */
 SIRTAKI_API sirtaki_status sirtaki_stream_used(sirtaki_stream stream, uint8_t* used);
-/* Gives up the current step on all ranks (an exception in the middle of backward); they get SIRTAKI_ABORTED with `why`. */
+/* Gives up the current step on all ranks (an exception in the middle of backward); they get SIRTAKI_ABORTED with `why`.
+ */
 SIRTAKI_API sirtaki_status sirtaki_stream_abort(sirtaki_stream stream, const char* why);
 SIRTAKI_API sirtaki_status sirtaki_stream_close(sirtaki_stream stream);
 
-/* ---- introspection; each returns JSON owned by the calling thread until its next call of these; NULL on errors ---- */
+/* ---- introspection; each returns JSON owned by the calling thread until its next call of these; NULL on errors ----
+ */
 
 /* [{name, value, source, help, ...}]; before sirtaki_init() those that it would take without arguments. */
 SIRTAKI_API const char* sirtaki_options_json(void);

@@ -51,7 +51,7 @@ std::string members_json(const Active& active) {
 // Keeps the text for the calling thread; nullptr after an error.
 template <class Make>
 const char* keep_json(Make&& make) noexcept {
-  thread_local std::string text;
+  thread_local std::string text;  // lint: allow(global) the C interface lends it to the calling thread
   const auto status = guarded([&]() -> Status {
     SRT_ASSIGN(text, make());
     return {};

@@ -24,6 +24,7 @@ struct ThreadEntry {
 };
 
 std::uint64_t next_serial() {
+  // lint: allow(global) numbers registries apart, so that a thread's entry of a closed one is never taken for current
   static std::atomic<std::uint64_t> last{0};
   return ++last;
 }
@@ -33,7 +34,7 @@ std::uint64_t next_serial() {
 CallerRegistry::CallerRegistry() : serial_(next_serial()) {}
 
 Caller& CallerRegistry::mine() {
-  thread_local ThreadEntry entry;
+  thread_local ThreadEntry entry;  // lint: allow(global) a thread's own entry, checked by serial
   if (entry.serial != serial_) {
     entry = {serial_, std::make_shared<Caller>()};
     const std::lock_guard lock(mutex_);
