@@ -207,8 +207,10 @@ void Job::settle_blame() {
   }
   const auto& [rank, text] = *lost_first_;
   const RankState& state = ranks_.at(static_cast<std::size_t>(rank));
-  Failure cause{rank, state.link->placement().host, text, exit_code_, {}};
-  if (state.exited && !state.ended_by_us && state.wait_status != 0) {
+  Failure cause{rank, state.link->placement().host, without_rank(text, rank), exit_code_, {}};
+  if (state.exited && !state.ended_by_us && state.wait_status == 0) {
+    cause.what = "exit code 0, while the others still needed it";
+  } else if (state.exited && !state.ended_by_us) {
     cause.what = describe_wait_status(state.wait_status);
     cause.exit_code = exit_code_of(state.wait_status);
     if (WIFSIGNALED(state.wait_status)) {

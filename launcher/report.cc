@@ -8,6 +8,12 @@ std::string failure_line(const Failure& failure) {
   return "rank " + std::to_string(failure.rank) + " on " + failure.host + ": " + failure.what;
 }
 
+std::string without_rank(const std::string& text, Rank rank) {
+  const std::size_t end = text.find(") ");
+  const bool named = text.starts_with("rank " + std::to_string(rank) + " (") && end != std::string::npos;
+  return named ? text.substr(end + 2) : text;
+}
+
 std::string signal_hint(int signal) {
   switch (signal) {
     case SIGKILL:

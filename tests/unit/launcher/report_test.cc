@@ -14,6 +14,14 @@ TEST(FailureReport, NamesRankHostCauseAndLastLines) {
   EXPECT_EQ(lines[3], "  | b");
 }
 
+TEST(FailureReport, DoesNotNameTheRankTwice) {
+  EXPECT_EQ(without_rank("rank 3 (host a, process 7) has been silent for 5 s", 3), "has been silent for 5 s");
+  EXPECT_EQ(without_rank("rank 3 (host a, process 7) has been silent", 2),
+            "rank 3 (host a, process 7) has been silent");
+  EXPECT_EQ(without_rank("rank 3 (", 3), "rank 3 (");
+  EXPECT_EQ(without_rank("", 0), "");
+}
+
 TEST(FailureReport, ExplainsSignals) {
   const auto lines = failure_report({0, "h", "killed by signal 9 (Killed)", 137, SIGKILL}, {});
   ASSERT_EQ(lines.size(), 2U);
