@@ -48,6 +48,9 @@ class HubImpl final : public Hub, private rendezvous::ServerHandler {
       coordinator_.reset();
     });
     server_.reset();
+    // What was handed over is written; then nobody posts to the other any more.
+    trace_loop_.run_sync([] {});
+    trace_loop_.stop();
     loop_.stop();
   }
 
@@ -118,10 +121,12 @@ class HubImpl final : public Hub, private rendezvous::ServerHandler {
     }
   }
 
+  void on_warning(const std::string& line) override { warn(line); }
+
   void on_epoch_end() override {
     presence_.set(0);
     coordinator_.reset();
-    trace_.reset();
+    close_trace();
     loop_.cancel(tick_);
     tick_ = {};
   }
@@ -182,9 +187,17 @@ class HubImpl final : public Hub, private rendezvous::ServerHandler {
       warn("no trace is written: " + writer.status().to_string());
       return;
     }
-    trace_ = std::move(*writer);
+    close_trace();
+    // Files may be slow: they are written on a thread of their own, which the writer belongs to.
+    trace_ = std::shared_ptr<TraceWriter>(std::move(*writer));
     trace_open_ = size_;
     send(Coordinator::kAll, control::TraceSwitch{true});
+  }
+
+  void close_trace() {
+    if (trace_) {
+      trace_loop_.post([writer = std::exchange(trace_, nullptr)] {});
+    }
   }
 
   void on_trace(Rank from, const control::TraceChunk& chunk) {
@@ -192,19 +205,26 @@ class HubImpl final : public Hub, private rendezvous::ServerHandler {
       return;
     }
     if (!chunk.records.empty()) {
-      auto decoded = decode_timeline_chunk(chunk.records);
-      Status status = decoded.status();
-      if (status) {
-        status = trace_->add(*decoded, server_->clock_offset(from));
-      }
-      if (!status) {
-        warn("the trace is incomplete: " + status.to_string());
-        trace_.reset();
-        return;
-      }
+      trace_loop_.post([this, writer = trace_, records = chunk.records, offset = server_->clock_offset(from)] {
+        auto decoded = decode_timeline_chunk(records);
+        Status status = decoded.status();
+        if (status) {
+          status = writer->add(*decoded, offset);
+        }
+        if (!status) {
+          loop_.post([this, status] { on_trace_failed(status); });
+        }
+      });
     }
     if (chunk.last && --trace_open_ == 0) {
-      trace_.reset();
+      close_trace();
+    }
+  }
+
+  void on_trace_failed(const Status& status) {
+    if (trace_) {
+      close_trace();
+      warn("the trace is incomplete: " + status.to_string());
     }
   }
 
@@ -212,12 +232,13 @@ class HubImpl final : public Hub, private rendezvous::ServerHandler {
   HubEvents events_;
   Presence presence_;
   std::unique_ptr<Coordinator> coordinator_;
-  std::unique_ptr<TraceWriter> trace_;
+  std::shared_ptr<TraceWriter> trace_;  // used on trace_loop_
   int trace_open_ = 0;
   int size_ = 0;
   TimerId tick_;
   std::unique_ptr<rendezvous::Server> server_;
   rendezvous::AsioLoop loop_{"srt-hub"};
+  rendezvous::AsioLoop trace_loop_{"srt-trace"};
 };
 
 }  // namespace

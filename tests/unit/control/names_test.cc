@@ -1,0 +1,119 @@
+#include "runtime/control/names.h"
+
+#include <gtest/gtest.h>
+
+namespace sirtaki::control {
+namespace {
+
+OpMeta meta(std::vector<std::int64_t> dims, OpKind kind = OpKind::kAllreduce) {
+  OpMeta m;
+  m.kind = kind;
+  m.dims = std::move(dims);
+  return m;
+}
+
+TEST(Names, FirstUseIsAnnouncedAndLaterUsesStartAtOnce) {
+  Names names;
+  const auto first = names.submit("a", meta({2}));
+  EXPECT_EQ(first.use, 0U);
+  EXPECT_FALSE(first.start_id);
+  ASSERT_TRUE(first.announce);
+  const auto start = names.on_agreed({"a", 0, 7});
+  ASSERT_TRUE(start);
+  EXPECT_EQ(start->id, 7U);
+  names.finished("a", 0);
+  const auto second = names.submit("a", meta({2}));
+  EXPECT_EQ(second.use, 1U);
+  EXPECT_EQ(second.start_id, 7U);
+  EXPECT_FALSE(second.announce);
+}
+
+TEST(Names, AnotherShapeIsAnnouncedAgain) {
+  Names names;
+  (void)names.submit("a", meta({2}));
+  (void)names.on_agreed({"a", 0, 7});
+  const auto other = names.submit("a", meta({3}));
+  EXPECT_TRUE(other.announce);
+  EXPECT_FALSE(other.start_id);
+}
+
+TEST(Names, AnotherFirstDimensionOfAnAllgatherIsNotAnotherShape) {
+  Names names;
+  (void)names.submit("a", meta({2, 5}, OpKind::kAllgather));
+  (void)names.on_agreed({"a", 0, 7});
+  EXPECT_TRUE(names.submit("a", meta({9, 5}, OpKind::kAllgather)).start_id);
+  EXPECT_FALSE(names.submit("a", meta({9, 6}, OpKind::kAllgather)).start_id);
+}
+
+TEST(Names, RecallOfAStartedUseAnnouncesItAndAgreementDoesNotStartItTwice) {
+  Names names;
+  (void)names.submit("a", meta({2}));
+  (void)names.on_agreed({"a", 0, 7});
+  (void)names.submit("a", meta({2}));
+  const auto announce = names.on_recall({7, 1});
+  ASSERT_TRUE(announce);
+  EXPECT_EQ(announce->use, 1U);
+  EXPECT_FALSE(names.on_agreed({"a", 1, 7}));
+}
+
+TEST(Names, RecallBeforeTheUseComesMakesItAnnounce) {
+  Names names;
+  (void)names.submit("a", meta({2}));
+  (void)names.on_agreed({"a", 0, 7});
+  EXPECT_FALSE(names.on_recall({7, 1}));
+  const auto recalled = names.submit("a", meta({2}));
+  EXPECT_TRUE(recalled.announce);
+  EXPECT_FALSE(recalled.start_id);
+  EXPECT_TRUE(names.submit("a", meta({2})).start_id) << "only the recalled use is announced";
+}
+
+TEST(Names, RecallOfAUseThatIsOverAnswersWithWhatItWas) {
+  Names names;
+  (void)names.submit("a", meta({4}));
+  (void)names.on_agreed({"a", 0, 7});
+  names.finished("a", 0);
+  const auto announce = names.on_recall({7, 0});
+  ASSERT_TRUE(announce);
+  EXPECT_EQ(announce->meta.dims, std::vector<std::int64_t>{4});
+}
+
+TEST(Names, CancelledUseInFlightEndsAndTheNameGoesOn) {
+  Names names;
+  (void)names.submit("a", meta({2}));
+  EXPECT_TRUE(names.on_cancelled({"a", 0, true, Status(Code::kMismatch, "no")}));
+  names.finished("a", 0);
+  EXPECT_EQ(names.submit("a", meta({2})).use, 1U);
+}
+
+TEST(Names, UseThatFailedEverywhereFailsWhenItComes) {
+  Names names;
+  EXPECT_FALSE(names.on_cancelled({"a", 0, true, Status(Code::kPeerLost, "gone")}));
+  const auto late = names.submit("a", meta({2}));
+  EXPECT_EQ(late.failed.code(), Code::kPeerLost);
+  EXPECT_FALSE(late.announce);
+  EXPECT_TRUE(names.submit("a", meta({2})).failed.is_ok());
+}
+
+TEST(Names, UseThatMayNeverComeIsSkipped) {
+  Names names;
+  EXPECT_FALSE(names.on_cancelled({"a", 3, false, Status(Code::kStuck, "stuck")}));
+  EXPECT_EQ(names.submit("a", meta({2})).use, 4U);
+}
+
+TEST(OpMeta, FingerprintsOfWhatCannotRunTogetherDiffer) {
+  const OpMeta base = meta({2, 3});
+  OpMeta other = meta({3, 2});
+  EXPECT_NE(base.fingerprint(), other.fingerprint());
+  other = base;
+  other.dtype = DType::kI32;
+  EXPECT_NE(base.fingerprint(), other.fingerprint());
+  other = base;
+  other.reduce_op = ReduceOp::kMax;
+  EXPECT_NE(base.fingerprint(), other.fingerprint());
+  other = base;
+  other.strides = {1, 2};
+  EXPECT_NE(base.fingerprint(), other.fingerprint());
+}
+
+}  // namespace
+}  // namespace sirtaki::control
