@@ -193,6 +193,9 @@ StreamId get_stream(WireReader& r) {
 
 Status get_status(WireReader& r) {
   const auto code = get_enum<Code>(r, static_cast<int>(Code::kStuck) + 1);
+  if (code == Code::kOk) {
+    r.fail();  // a status travels only to say what is wrong
+  }
   Blame blame;
   blame.rank = r.get<std::int32_t>();
   blame.tensor = r.get_string();
