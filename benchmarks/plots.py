@@ -11,10 +11,10 @@ from typing import Any
 
 from benchmarks.results import Row
 
-COLORS = {"sirtaki": "#0b6e4f", "gloo": "#c8553d", "ddp": "#c8553d", "horovod": "#5b5f97"}
+COLORS = {"sirtaki": "#0b6e4f", "gloo": "#c8553d", "ddp": "#c8553d", "gloo_fused": "#c8553d", "horovod": "#5b5f97"}
 
 
-def _figure(columns: int, lines: int) -> tuple[Any, Any] | None:
+def _figure(columns: int, lines: int, height: float = 3.4) -> tuple[Any, Any] | None:
     try:
         import matplotlib as mpl
     except ImportError:
@@ -24,7 +24,7 @@ def _figure(columns: int, lines: int) -> tuple[Any, Any] | None:
     mpl.rcParams["svg.hashsalt"] = "benchmarks"
     from matplotlib import pyplot
 
-    return pyplot.subplots(lines, columns, figsize=(4.2 * columns, 3.4 * lines), squeeze=False)
+    return pyplot.subplots(lines, columns, figsize=(4.2 * columns, height * lines), squeeze=False)
 
 
 def _save(figure: Any, path: Path) -> Path:
@@ -97,25 +97,25 @@ def _line(axis: Any, line: Sequence[Row], label: str, color: str | None, mark: s
     )
 
 
+def _label(row: Row) -> str:
+    p = row.params
+    return f"{p['tensors']} tensors, {p['ranks']} ranks\n{_net(row)}, {p['order']} order"
+
+
 def small_tensors(path: Path, rows: Sequence[Row]) -> Path | None:
     """Bars of seconds a step, by configuration and system."""
     times = [row for row in rows if row.metric in ("step_seconds", "raw_seconds")]
     kinds = _unique(times, lambda row: row.metric)
-    made = _figure(max(1, len(kinds)), 1)
+    made = _figure(max(1, len(kinds)), 1, height=1.2 + 0.5 * len(_unique(times, _label)))
     if made is None:
         return None
     figure, axes = made
     for column, kind in enumerate(kinds):
         axis = axes[0][column]
         here = [row for row in times if row.metric == kind]
-
-        def label(row: Row) -> str:
-            p = row.params
-            return f"{p['tensors']} tensors, {p['ranks']} ranks\n{_net(row)}, {p['order']} order"
-
-        labels, systems = _unique(here, label), _unique(here, lambda row: row.params["system"])
+        labels, systems = _unique(here, _label), _unique(here, lambda row: row.params["system"])
         for index, system in enumerate(systems):
-            mine = {label(row): row for row in here if row.params["system"] == system}
+            mine = {_label(row): row for row in here if row.params["system"] == system}
             places = [place + index * 0.25 for place, name in enumerate(labels) if name in mine]
             values = [mine[name].value * 1e3 for name in labels if name in mine]
             axis.barh(places, values, height=0.23, label=system, color=COLORS.get(system))
