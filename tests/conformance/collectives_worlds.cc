@@ -2,9 +2,9 @@
 
 #include <atomic>
 #include <chrono>
+#include <condition_variable>
 #include <mutex>
 #include <stdexcept>
-#include <thread>
 #include <utility>
 
 #include "runtime/net/catalog.h"
@@ -17,6 +17,16 @@ namespace sirtaki::net::testing {
 namespace {
 
 constexpr auto kPatience = std::chrono::seconds(60);
+
+struct Progress {
+  std::mutex mutex;
+  std::condition_variable changed;
+};
+
+Progress& progress() {
+  static Progress shared;
+  return shared;
+}
 
 std::unique_ptr<Collectives> make_backend(const std::string& name, PointToPoint& link, const DirectOptions& direct) {
   BackendSetup setup;
@@ -50,17 +60,6 @@ class LocalWorld final : public World {
   std::vector<std::unique_ptr<Collectives>> ranks_;
 };
 
-bool wait_until(const std::function<bool()>& done) {
-  const auto deadline = std::chrono::steady_clock::now() + kPatience;
-  while (!done()) {
-    if (std::chrono::steady_clock::now() > deadline) {
-      return false;
-    }
-    std::this_thread::yield();
-  }
-  return true;
-}
-
 class TcpWorld final : public World {
  public:
   TcpWorld(int size, const WorldOptions& options, const std::string& host) : nodes_(static_cast<std::size_t>(size)) {
@@ -88,6 +87,7 @@ class TcpWorld final : public World {
             membership, rank, [rank, &connected, &results](Status status) {
               results[static_cast<std::size_t>(rank)] = std::move(status);
               ++connected;
+              notify();
             });
       });
     }
@@ -130,6 +130,23 @@ class TcpWorld final : public World {
 };
 
 }  // namespace
+
+void notify() {
+  { const std::lock_guard lock(progress().mutex); }
+  progress().changed.notify_all();
+}
+
+bool wait_until(const std::function<bool()>& done) {
+  const auto deadline = std::chrono::steady_clock::now() + kPatience;
+  std::unique_lock lock(progress().mutex);
+  while (!done()) {
+    if (std::chrono::steady_clock::now() > deadline) {
+      return false;
+    }
+    progress().changed.wait_for(lock, std::chrono::milliseconds(2));
+  }
+  return true;
+}
 
 TimerId ManualLoop::after(Duration delay, Task task) {
   timers_.emplace(std::pair(now_ + delay, ++last_timer_), std::move(task));
@@ -181,6 +198,7 @@ std::vector<Status> run_on_all(World& world, std::vector<CollectiveArgs> args) {
       world.at(rank).start(std::move(mine), [index, results, ended](Status status) {
         (*results)[index] = std::move(status);
         ++*ended;
+        notify();
       });
     });
   }

@@ -17,6 +17,10 @@
 
 namespace sirtaki::net::testing {
 
+// What a test waits for is looked at again after each notify(), and once in a while in any case.
+void notify();
+bool wait_until(const std::function<bool()>& done);  // false when it does not come true in a minute
+
 // A loop that runs when told, with a clock of its own.
 class ManualLoop final : public Loop {
  public:

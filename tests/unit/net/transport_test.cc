@@ -20,17 +20,6 @@ using rendezvous::Secret;
 
 constexpr Epoch kEpoch(5);
 
-bool eventually(const std::function<bool()>& done) {
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
-  while (!done()) {
-    if (std::chrono::steady_clock::now() > deadline) {
-      return false;
-    }
-    std::this_thread::yield();
-  }
-  return true;
-}
-
 // A callback's outcome, read by the test's thread.
 struct SharedOutcome {
   std::atomic<int> calls{0};
@@ -39,6 +28,7 @@ struct SharedOutcome {
     return [this](Status result) {
       status = std::move(result);
       ++calls;
+      notify();
     };
   }
 };
@@ -102,7 +92,7 @@ class TransportPair : public ::testing::Test {
       const auto index = static_cast<std::size_t>(rank);
       nodes[index]->run([&] { nodes[index]->transport->connect(membership, rank, connected[index].done()); });
     }
-    ASSERT_TRUE(eventually([&] { return connected[0].calls == 1 && connected[1].calls == 1; }));
+    ASSERT_TRUE(wait_until([&] { return connected[0].calls == 1 && connected[1].calls == 1; }));
     ASSERT_TRUE(connected[0].status) << connected[0].status.to_string();
     ASSERT_TRUE(connected[1].status) << connected[1].status.to_string();
   }
@@ -129,7 +119,7 @@ TEST_F(TransportPair, MovesMessagesOfEverySizeBothWays) {
       });
     }
     for (SharedOutcome& outcome : outcomes) {
-      ASSERT_TRUE(eventually([&] { return outcome.calls == 1; }));
+      ASSERT_TRUE(wait_until([&] { return outcome.calls == 1; }));
       EXPECT_TRUE(outcome.status) << outcome.status.to_string();
     }
     EXPECT_EQ(out[0], data);
@@ -144,7 +134,7 @@ TEST_F(TransportPair, WorksOverIpv6) {
   SharedOutcome received;
   nodes[0]->run([&] { nodes[0]->transport->recv(to(1, 1), out, received.done()); });
   nodes[1]->run([&] { nodes[1]->transport->send(to(0, 1), data, [](Status) {}); });
-  ASSERT_TRUE(eventually([&] { return received.calls == 1; }));
+  ASSERT_TRUE(wait_until([&] { return received.calls == 1; }));
   EXPECT_EQ(out, data);
 }
 
@@ -162,13 +152,13 @@ TEST_F(TransportPair, ADestroyedPeerEndsEveryOperationWithIt) {
     nodes[0]->transport->recv(to(1, 1), out, received.done());
   });
   nodes[1]->run([&] { nodes[1]->transport.reset(); });
-  ASSERT_TRUE(eventually([&] { return received.calls == 1 && lost == 1; }));
+  ASSERT_TRUE(wait_until([&] { return received.calls == 1 && lost == 1; }));
   EXPECT_EQ(received.status.code(), Code::kPeerLost);
   EXPECT_EQ(received.status.blame().rank, 1);
   EXPECT_NE(received.status.text().find("host1"), std::string_view::npos);
   SharedOutcome later;
   nodes[0]->run([&] { nodes[0]->transport->send(to(1, 2), out, later.done()); });
-  ASSERT_TRUE(eventually([&] { return later.calls == 1; }));
+  ASSERT_TRUE(wait_until([&] { return later.calls == 1; }));
   EXPECT_EQ(later.status.code(), Code::kPeerLost);
 }
 
@@ -186,7 +176,7 @@ TEST_F(TransportPair, ClosingIsNotALoss) {
     nodes[0]->transport->close(closed[0].done());
   });
   nodes[1]->run([&] { nodes[1]->transport->close(closed[1].done()); });
-  ASSERT_TRUE(eventually([&] { return closed[0].calls == 1 && closed[1].calls == 1 && pending.calls == 1; }));
+  ASSERT_TRUE(wait_until([&] { return closed[0].calls == 1 && closed[1].calls == 1 && pending.calls == 1; }));
   EXPECT_EQ(pending.status.code(), Code::kShutdown);
   EXPECT_EQ(lost, 0);
 }
@@ -215,7 +205,7 @@ TEST_F(TransportPair, TransfersAreCancelledAnywhereWithoutHarm) {
         (sender ? data : out).reset();
       });
     }
-    ASSERT_TRUE(eventually([&] { return sent.calls == 1 && received.calls == 1; }));
+    ASSERT_TRUE(wait_until([&] { return sent.calls == 1 && received.calls == 1; }));
   }
   // The connection still works.
   const auto data = pattern(200000, 1);
@@ -223,7 +213,7 @@ TEST_F(TransportPair, TransfersAreCancelledAnywhereWithoutHarm) {
   SharedOutcome received;
   nodes[1]->run([&] { nodes[1]->transport->recv(to(0, 100000), out, received.done()); });
   nodes[0]->run([&] { nodes[0]->transport->send(to(1, 100000), data, [](Status) {}); });
-  ASSERT_TRUE(eventually([&] { return received.calls == 1; }));
+  ASSERT_TRUE(wait_until([&] { return received.calls == 1; }));
   EXPECT_EQ(out, data);
 }
 
@@ -268,7 +258,7 @@ TEST(TransportStrangers, ManySilentAndNoisyOnesDoNotKeepTheRanksFromConnecting) 
   SharedOutcome two;
   first.run([&] { first.transport->connect(membership, 0, one.done()); });
   second.run([&] { second.transport->connect(membership, 1, two.done()); });
-  ASSERT_TRUE(eventually([&] { return one.calls == 1 && two.calls == 1; }));
+  ASSERT_TRUE(wait_until([&] { return one.calls == 1 && two.calls == 1; }));
   EXPECT_TRUE(one.status) << one.status.to_string();
   EXPECT_TRUE(two.status) << two.status.to_string();
 }
@@ -281,7 +271,7 @@ TEST(TransportConnect, AnotherSecretIsRefusedAtOnce) {
   SharedOutcome outcome;
   const auto membership = membership_of({endpoint_of(first), endpoint_of(second)});
   second.run([&] { second.transport->connect(membership, 1, outcome.done()); });
-  ASSERT_TRUE(eventually([&] { return outcome.calls == 1; }));
+  ASSERT_TRUE(wait_until([&] { return outcome.calls == 1; }));
   EXPECT_EQ(outcome.status.code(), Code::kUnavailable);
   EXPECT_NE(outcome.status.text().find("secret"), std::string_view::npos) << outcome.status.to_string();
 }
@@ -303,7 +293,7 @@ TEST(TransportConnect, AnUnreachablePeerIsNamedWithItsAddress) {
   SharedOutcome outcome;
   const auto membership = membership_of({dead, endpoint_of(node)});
   node.run([&] { node.transport->connect(membership, 1, outcome.done()); });
-  ASSERT_TRUE(eventually([&] { return outcome.calls == 1; }));
+  ASSERT_TRUE(wait_until([&] { return outcome.calls == 1; }));
   EXPECT_FALSE(outcome.status);
   EXPECT_EQ(outcome.status.blame().rank, 0);
   for (const std::string& part : {dead, std::string("host0"), std::string("net.interface")}) {
@@ -324,7 +314,7 @@ TEST(TransportConnect, DifferentLimitsAreAMismatchOnBothRanks) {
   SharedOutcome two;
   first.run([&] { first.transport->connect(membership, 0, one.done()); });
   second.run([&] { second.transport->connect(membership, 1, two.done()); });
-  ASSERT_TRUE(eventually([&] { return one.calls == 1 && two.calls == 1; }));
+  ASSERT_TRUE(wait_until([&] { return one.calls == 1 && two.calls == 1; }));
   EXPECT_EQ(one.status.code(), Code::kMismatch);
   EXPECT_EQ(two.status.code(), Code::kMismatch);
 }
