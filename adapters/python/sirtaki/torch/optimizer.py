@@ -14,9 +14,10 @@ from torch import Tensor
 from sirtaki import basics, errors
 from sirtaki.errors import require
 from sirtaki.ops import ReduceOp, check_reduce_op
+from sirtaki.torch._layout import ReducerOptions
 from sirtaki.torch.compression import Compression, Compressor, codec_of
 from sirtaki.torch.ops import Average, ProcessSet, Sum, check_process_set, global_process_set
-from sirtaki.torch.reducer import GradientReducer, ReducerOptions
+from sirtaki.torch.reducer import GradientReducer
 
 
 class _Distributed:

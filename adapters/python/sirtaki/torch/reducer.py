@@ -11,33 +11,17 @@ import contextlib
 import enum
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from sirtaki import _core, basics
+from sirtaki import basics
 from sirtaki.errors import SirtakiError
 from sirtaki.ops import ReduceOp
-from sirtaki.torch._adapter import check_kind, dtype_code, torch_ops
+from sirtaki.torch._layout import ReducerOptions, open_layout
 from sirtaki.torch._nesting import inside_nested_backward
 from sirtaki.torch.ops import sparse_allreduce_async
-
-_UNSEEN, _DENSE, _SPARSE = 0, 1, 2
-
-
-@dataclass(frozen=True)
-class ReducerOptions:
-    """How gradients are combined."""
-
-    stream_name: str
-    sync: str  # "backward": done when backward returns; "step": when synchronize() returns
-    op: ReduceOp
-    codec: str | None
-    prescale: float
-    postscale: float
-    sparse_as_dense: bool
 
 
 class _Phase(enum.Enum):
@@ -45,16 +29,6 @@ class _Phase(enum.Enum):
     FILLING = "filling"  # a backward is running, or ended with an exception
     IN_FLIGHT = "in flight"  # backward is over, the runtime works on the gradients
     REDUCED = "reduced"  # gradients are combined
-
-
-@dataclass
-class _Sent:
-    """A gradient that the runtime works on."""
-
-    index: int
-    grad: Tensor | None  # None: this rank has none, `wire` holds zeros
-    wire: Tensor
-    version: int
 
 
 class GradientReducer:
@@ -67,17 +41,16 @@ class GradientReducer:
         self.passes_per_step = 1
         #: Seconds that this rank has waited for gradients so far.
         self.exposed_seconds = 0.0
-        self._index = {id(p): i for i, p in enumerate(params)}
-        self._hooks = [self._hook(p) for p in params]
         self._held = 0
         self._alone = True
         self._generation = -1
-        self._kinds: list[int] = []
-        self._slots: dict[int, int] = {}  # index of a dense parameter -> its place in the stream
+        self._slots: list[int] = []  # a parameter's place in the stream; -1: sparse
         self._strides: list[tuple[int, ...]] = []
+        self._dtypes: list[torch.dtype] = []
         self._stream: Any = None
         self._arrivals: list[int] = []
         self._reset()
+        self._hooks = [self._hook(i) for i in range(len(params))]
 
     # ---- what the optimizer calls ----
 
@@ -87,11 +60,11 @@ class GradientReducer:
 
     def add(self, name: str, param: Tensor) -> None:
         """One more parameter, from the next step on."""
-        self._index[id(param)] = len(self._params)
         self._names.append(name)
         self._params.append(param)
-        self._hooks.append(self._hook(param))
+        self._hooks.append(self._hook(len(self._params) - 1))
         self._forget_stream()
+        self._reset()
 
     def close(self) -> None:
         """Removes the hooks."""
@@ -141,11 +114,12 @@ class GradientReducer:
 
     def give_up(self) -> None:
         """Makes the unfinished step void on all ranks; the others get AbortedError."""
-        stream, sent, sparse = self._stream, self._sent, self._sparse
+        # The runtime uses the memory until abort() has returned.
+        borrowed, sparse = (self._grads, self._wires), self._sparse
         self._reset()
-        if stream is not None and self._current():
-            stream.abort(f"backward() failed on rank {basics.rank()}")
-        sent.clear()
+        if self._stream is not None and self._current():
+            self._stream.abort(f"backward() failed on rank {basics.rank()}")
+        del borrowed
         for _, finish in sparse:
             # The others gather these as well, and nobody uses the values.
             with contextlib.suppress(SirtakiError):
@@ -153,32 +127,47 @@ class GradientReducer:
 
     # ---- hooks ----
 
-    def _hook(self, param: Tensor) -> Any:
-        return param.register_post_accumulate_grad_hook(self._on_gradient)
+    def _hook(self, index: int) -> Any:
+        with_version = self._options.sync == "step"
 
-    def _on_gradient(self, param: Tensor) -> None:
+        def on_gradient(param: Tensor) -> None:
+            # Once a step and parameter: the common case in as few steps as can be.
+            ready = self._ready
+            if ready is not None and not self._submitted[index]:
+                grad = param.grad
+                plain = grad is not None and not grad.is_sparse and grad.dtype is self._dtypes[index]
+                if plain and self._slots[index] >= 0 and grad.stride() == self._strides[index]:
+                    self._submitted[index] = 1
+                    self._grads[index] = grad
+                    if with_version:
+                        self._versions[index] = grad._version
+                    ready(self._slots[index], grad.data_ptr())
+                    return
+            self._on_gradient(index)
+
+        return self._params[index].register_post_accumulate_grad_hook(on_gradient)
+
+    def _on_gradient(self, index: int) -> None:
         if not self._callback_queued:
-            self._begin_backward(param)
-        if self._held or self._passes < self.passes_per_step:
-            return
-        index = self._index[id(param)]
-        if self._alone:
+            self._begin_backward(index)
+        if self._held or self._passes < self.passes_per_step or self._alone:
             return
         if self._stream is None or not self._current():
             self._arrivals.append(index)
             return
+        self._ready = self._stream.ready
         self._hand_over(index)
 
-    def _begin_backward(self, param: Tensor) -> None:
+    def _begin_backward(self, index: int) -> None:
         if self._phase is _Phase.IN_FLIGHT:
-            raise RuntimeError(self._misuse(param))
+            raise RuntimeError(self._misuse(index))
         if self._phase is _Phase.FILLING and self._backward_open:
             # The same pass goes on after a nested backward.
             self._queue_callback()
             return
         if self._phase is _Phase.REDUCED:
             if self._options.op is not ReduceOp.AVERAGE:
-                raise RuntimeError(self._misuse(param))
+                raise RuntimeError(self._misuse(index))
             self._reset()
         self._queue_callback()
         self._backward_open = True
@@ -188,14 +177,13 @@ class GradientReducer:
         self._phase = _Phase.FILLING
         self._passes += 1
         if self._passes > self.passes_per_step:
-            raise RuntimeError(self._misuse(param))
+            raise RuntimeError(self._misuse(index))
 
-    def _misuse(self, param: Tensor) -> str:
-        name = self._names[self._index[id(param)]]
+    def _misuse(self, index: int) -> str:
         return (
-            f"the gradient of {name} was computed more than backward_passes_per_step ({self.passes_per_step}) times "
-            "before step(); raise backward_passes_per_step, or run the extra passes inside no_sync(), to accumulate. "
-            "After a backward() that failed, call zero_grad() first"
+            f"the gradient of {self._names[index]} was computed more than backward_passes_per_step "
+            f"({self.passes_per_step}) times before step(); raise backward_passes_per_step, or run the extra passes "
+            "inside no_sync(), to accumulate. After a backward() that failed, call zero_grad() first"
         )
 
     def _queue_callback(self) -> None:
@@ -204,6 +192,7 @@ class GradientReducer:
 
     def _end_of_backward(self) -> None:
         self._callback_queued = False
+        self._ready = None
         if inside_nested_backward():
             return
         self._backward_open = False
@@ -222,10 +211,19 @@ class GradientReducer:
         self.told_by_program = False
         self._callback_queued = False
         self._backward_open = False
-        self._sent: list[_Sent] = []
-        self._submitted: set[int] = set()
+        self._forget_memory()
         self._sparse: list[tuple[int, Callable[[], Tensor]]] = []
         self._arrivals = []
+
+    def _forget_memory(self) -> None:
+        count = len(self._params)
+        #: Stream.ready while hooks may hand gradients over, else None.
+        self._ready: Any = None
+        self._submitted = bytearray(count)
+        self._grads: list[Tensor | None] = [None] * count
+        self._versions = [0] * count
+        #: Memory that travels instead of the gradient's own: another layout, or zeros where there is no gradient.
+        self._wires: dict[int, Tensor] = {}
 
     def _current(self) -> bool:
         return self._generation == basics.generation()
@@ -233,6 +231,7 @@ class GradientReducer:
     def _finish(self) -> None:
         """Hands over what the hooks have not, and tells the runtime that the step is complete."""
         self._phase = _Phase.IN_FLIGHT
+        self._ready = None
         self._alone = basics.size() == 1
         if self._alone:
             self._make_dense()
@@ -241,29 +240,27 @@ class GradientReducer:
         if self._stream is None or not self._current():
             self._open()
         for index in range(len(self._params)):
-            if index not in self._submitted:
+            if not self._submitted[index]:
                 self._hand_over(index)
-        if self._slots:
-            self._stream.finish()
+        self._stream.finish()
         self.exposed_seconds += time.perf_counter() - begin
 
     def _hand_over(self, index: int) -> None:
-        if index in self._submitted:
-            raise RuntimeError(self._misuse(self._params[index]))
-        self._submitted.add(index)
-        if self._kinds[index] == _SPARSE:
+        if self._submitted[index]:
+            raise RuntimeError(self._misuse(index))
+        self._submitted[index] = 1
+        if self._slots[index] < 0:
             self._start_sparse(index)
             return
         param = self._params[index]
         grad = param.grad
         if grad is None:
             wire = torch.empty_strided(param.shape, self._strides[index], dtype=param.dtype).zero_()
-            version = 0
+            self._wires[index] = wire
         else:
             grad = self._dense(index, grad)
-            version = grad._version
+            self._grads[index], self._versions[index] = grad, grad._version
             wire = self._wire(index, grad)
-        self._sent.append(_Sent(index, grad, wire, version))
         self._stream.ready(self._slots[index], wire.data_ptr(), grad is None)
 
     def _dense(self, index: int, grad: Tensor) -> Tensor:
@@ -289,6 +286,7 @@ class GradientReducer:
         if grad.stride() == self._strides[index] and grad.dtype == self._params[index].dtype:
             return grad
         wire = torch.empty_strided(grad.shape, self._strides[index], dtype=self._params[index].dtype)
+        self._wires[index] = wire
         return wire.copy_(grad)
 
     def _start_sparse(self, index: int) -> None:
@@ -309,8 +307,7 @@ class GradientReducer:
             return
         begin = time.perf_counter()
         try:
-            if self._slots:
-                self._stream.wait()
+            self._stream.wait()
             for index, finish in self._sparse:
                 total = finish()
                 if total._nnz() > 0 or self._params[index].grad is not None:
@@ -323,22 +320,21 @@ class GradientReducer:
         finally:
             self.exposed_seconds += time.perf_counter() - begin
         self._take_results()
-        self._sent, self._submitted, self._sparse, self._passes = [], set(), [], 0
+        self._forget_memory()
+        self._sparse, self._passes = [], 0
         self._phase = _Phase.REDUCED
 
     def _take_results(self) -> None:
-        used = self._stream.used() if any(sent.grad is None for sent in self._sent) else None
-        edited = []
-        for sent in self._sent:
-            param = self._params[sent.index]
-            if sent.grad is None:
-                if used is not None and used[self._slots[sent.index]]:
-                    param.grad = sent.wire
+        edited = self._edited() if self._options.sync == "step" else []
+        used: list[bool] | None = None
+        for index, wire in self._wires.items():
+            grad = self._grads[index]
+            if grad is not None:
+                grad.copy_(wire)
                 continue
-            if param.grad is not sent.grad or sent.grad._version != sent.version:
-                edited.append(self._names[sent.index])
-            if sent.wire is not sent.grad:
-                sent.grad.copy_(sent.wire)
+            used = self._stream.used() if used is None else used
+            if used[self._slots[index]]:
+                self._params[index].grad = wire
         if edited:
             self._reset()
             raise RuntimeError(
@@ -346,6 +342,14 @@ class GradientReducer:
                 "on it; call synchronize() before clipping or other changes, then step() inside skip_synchronize(), or "
                 'use sync="backward"'
             )
+
+    def _edited(self) -> list[str]:
+        """Names of gradients that the program has changed since they were handed over."""
+        return [
+            self._names[index]
+            for index, grad in enumerate(self._grads)
+            if grad is not None and (self._params[index].grad is not grad or grad._version != self._versions[index])
+        ]
 
     # ---- the stream ----
 
@@ -355,48 +359,9 @@ class GradientReducer:
         self._stream = None
 
     def _open(self) -> None:
-        """Agrees with the other ranks on kinds and order, then opens the stream. Collective."""
+        """Agrees with the other ranks on what there is to reduce. Collective."""
         self._stream = None
-        self._kinds = self._agree_on_kinds()
-        dense = [i for i, kind in enumerate(self._kinds) if kind != _SPARSE]
-        self._slots = {index: slot for slot, index in enumerate(dense)}
-        for param in (self._params[i] for i in dense):
-            check_kind(param)
-        self._strides = [torch.empty_like(p, device="meta").stride() for p in self._params]
-        order = self._agree_on_order(dense)
-        tensors = [(0, dtype_code(self._params[i].dtype), 0, 0, self._params[i].shape, self._strides[i]) for i in dense]
-        options = self._options
-        how = (int(options.op), options.prescale, options.postscale, options.codec)
-        if dense:
-            names = [self._names[i] for i in dense]
-            self._stream = _core.Stream(options.stream_name, names, tensors, order, how)
-        else:
-            self._stream = _NoStream()
+        layout = open_layout(self._names, self._params, self._options, self._arrivals)
+        self._slots, self._strides, self._dtypes = layout.slots, layout.strides, layout.dtypes
+        self._stream = layout.stream
         self._generation = basics.generation()
-
-    def _agree_on_kinds(self) -> list[int]:
-        kinds = torch.zeros(len(self._params), dtype=torch.uint8)
-        for i, param in enumerate(self._params):
-            if param.grad is not None:
-                kinds[i] = _SPARSE if param.grad.is_sparse and not self._options.sparse_as_dense else _DENSE
-        name = f"{self._options.stream_name}.kinds"
-        work = torch_ops.allreduce(kinds, name, ReduceOp.MAX, (1.0, 1.0), in_place=True)
-        return torch_ops.start([work])[0].wait().tolist()
-
-    def _agree_on_order(self, dense: list[int]) -> list[int]:
-        """Rank 0's order of arrival, which the plan of all ranks starts from."""
-        seen = [i for i in dict.fromkeys(self._arrivals) if i in self._slots]
-        rest = [i for i in reversed(dense) if i not in set(seen)]
-        order = torch.tensor([self._slots[i] for i in seen + rest], dtype=torch.int32)
-        work = torch_ops.broadcast(order, 0, f"{self._options.stream_name}.order", in_place=True)
-        return torch_ops.start([work])[0].wait().tolist()
-
-
-class _NoStream:
-    """Stands for a stream without tensors."""
-
-    def abort(self, why: str) -> None:
-        """Nothing to give up."""
-
-    def close(self) -> None:
-        """Nothing to close."""

@@ -1,0 +1,98 @@
+"""What the ranks agree on before gradients are reduced: which are dense, their layout and their order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sirtaki import _core
+from sirtaki.ops import ReduceOp
+from sirtaki.torch._adapter import check_kind, dtype_code, torch_ops
+
+_DENSE, _SPARSE = 1, 2  # 0: no gradient yet
+
+
+@dataclass(frozen=True)
+class ReducerOptions:
+    """How gradients are combined."""
+
+    stream_name: str
+    sync: str  # "backward": done when backward returns; "step": when synchronize() returns
+    op: ReduceOp
+    codec: str | None
+    prescale: float
+    postscale: float
+    sparse_as_dense: bool
+
+
+@dataclass(frozen=True)
+class Layout:
+    """By index of the parameters."""
+
+    slots: list[int]  # place in the stream; -1: sparse
+    strides: list[tuple[int, ...]]  # of the memory that travels, in elements
+    dtypes: list[torch.dtype]
+    stream: Any
+
+
+def open_layout(names: list[str], params: list[Tensor], options: ReducerOptions, arrivals: list[int]) -> Layout:
+    """Opens the stream of the dense gradients. Collective; looks at the gradients of the first backward.
+
+    `arrivals`: parameters in the order in which their gradients became ready; rank 0's counts.
+    """
+    kinds = _agree_on_kinds(params, options)
+    dense = [i for i, kind in enumerate(kinds) if kind != _SPARSE]
+    slots = [-1] * len(params)
+    for slot, index in enumerate(dense):
+        check_kind(params[index])
+        slots[index] = slot
+    strides = [torch.empty_like(p, device="meta").stride() for p in params]
+    dtypes = [p.dtype for p in params]
+    if not dense:
+        return Layout(slots, strides, dtypes, _NoStream())
+    order = _agree_on_order(dense, slots, options, arrivals)
+    tensors = [(0, dtype_code(dtypes[i]), 0, 0, params[i].shape, strides[i]) for i in dense]
+    how = (int(options.op), options.prescale, options.postscale, options.codec)
+    stream = _core.Stream(options.stream_name, [names[i] for i in dense], tensors, order, how)
+    return Layout(slots, strides, dtypes, stream)
+
+
+def _agree_on_kinds(params: list[Tensor], options: ReducerOptions) -> list[int]:
+    kinds = torch.zeros(len(params), dtype=torch.uint8)
+    for i, param in enumerate(params):
+        if param.grad is not None:
+            kinds[i] = _SPARSE if param.grad.is_sparse and not options.sparse_as_dense else _DENSE
+    name = f"{options.stream_name}.kinds"
+    work = torch_ops.allreduce(kinds, name, ReduceOp.MAX, (1.0, 1.0), in_place=True)
+    return torch_ops.start([work])[0].wait().tolist()
+
+
+def _agree_on_order(dense: list[int], slots: list[int], options: ReducerOptions, arrivals: list[int]) -> list[int]:
+    seen = [i for i in dict.fromkeys(arrivals) if slots[i] >= 0]
+    known = set(seen)
+    rest = [i for i in reversed(dense) if i not in known]
+    order = torch.tensor([slots[i] for i in seen + rest], dtype=torch.int32)
+    work = torch_ops.broadcast(order, 0, f"{options.stream_name}.order", in_place=True)
+    return torch_ops.start([work])[0].wait().tolist()
+
+
+class _NoStream:
+    """Stands for a stream without tensors."""
+
+    def ready(self, slot: int, address: int, absent: bool = False) -> None:
+        """Never called: there is no tensor."""
+
+    def finish(self) -> None:
+        """Nothing to finish."""
+
+    def wait(self) -> None:
+        """Nothing to wait for."""
+
+    def abort(self, why: str) -> None:
+        """Nothing to give up."""
+
+    def close(self) -> None:
+        """Nothing to close."""
