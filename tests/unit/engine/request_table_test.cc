@@ -1,0 +1,81 @@
+#include "runtime/engine/request_table.h"
+
+#include <gtest/gtest.h>
+
+#include <thread>
+
+namespace sirtaki::engine {
+namespace {
+
+TEST(RequestTable, ANameInFlightIsRefusedAndNothingOfTheGroupIsTaken) {
+  RequestTable table;
+  const auto first = table.add({"a"});
+  ASSERT_TRUE(first.is_ok());
+  const auto again = table.add({"b", "a"});
+  ASSERT_FALSE(again.is_ok());
+  EXPECT_EQ(again.status().code(), Code::kInvalidArgument);
+  EXPECT_NE(again.status().text().find("'a'"), std::string_view::npos);
+  EXPECT_TRUE(table.add({"b"}).is_ok());
+  EXPECT_FALSE(table.add({"c", "c"}).is_ok());
+}
+
+TEST(RequestTable, ANameIsFreeAgainWhenItsOperationHasCompleted) {
+  RequestTable table;
+  const RequestId id = table.add({"a"})->front().id;
+  table.complete(id, {}, {});
+  EXPECT_TRUE(table.add({"a"}).is_ok());
+}
+
+TEST(RequestTable, UnnamedOperationsNeverCollide) {
+  RequestTable table;
+  EXPECT_TRUE(table.add({"", ""}).is_ok());
+}
+
+TEST(RequestTable, WatchedRequestsAreReportedOnce) {
+  RequestTable table;
+  const auto tickets = *table.add({"a", "b", "c"});
+  table.watch(tickets[0].id);
+  table.complete(tickets[1].id, {}, {});
+  table.watch(tickets[1].id);
+  table.complete(tickets[0].id, {}, {});
+  const auto done = table.wait_watched(10, Duration(0));
+  ASSERT_TRUE(done);
+  EXPECT_EQ(done->size(), 2U);
+  EXPECT_TRUE(table.wait_watched(10, Duration(0))->empty());
+  table.close();
+  EXPECT_FALSE(table.wait_watched(10, std::chrono::seconds(10)));
+}
+
+TEST(Waiter, TimeoutLeavesTheRequestAlive) {
+  Waiter waiter({}, [] {});
+  Slot slot;
+  EXPECT_FALSE(waiter.wait(slot, std::chrono::milliseconds(1)));
+  slot.complete(Status(Code::kCorrupt, "bad"));
+  EXPECT_EQ(waiter.wait(slot, Duration(-1))->code(), Code::kCorrupt);
+}
+
+TEST(Waiter, InterruptEndsTheWait) {
+  Waiter waiter([] { return true; }, [] {});
+  Slot slot;
+  EXPECT_EQ(waiter.wait(slot, Duration(-1))->code(), Code::kAborted);
+}
+
+TEST(Waiter, AThreadThatWaitsIsSeenAsBlocked) {
+  std::atomic<int> long_waits{0};
+  Slot slot;
+  Waiter waiter({}, [&] {
+    ++long_waits;
+    slot.complete({});
+  });
+  EXPECT_FALSE(waiter.callers().waiting);
+  std::thread other([&] { EXPECT_TRUE(waiter.wait(slot, Duration(-1))->is_ok()); });
+  while (!waiter.callers().blocked) {
+    std::this_thread::yield();
+  }
+  other.join();
+  EXPECT_EQ(long_waits, 1);
+  EXPECT_FALSE(waiter.callers().waiting) << "the thread is gone";
+}
+
+}  // namespace
+}  // namespace sirtaki::engine

@@ -1,0 +1,33 @@
+#include "runtime/engine/tags.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+
+namespace sirtaki::engine {
+namespace {
+
+TEST(Tags, EveryFieldTellsOperationsApart) {
+  std::set<std::uint64_t> tags;
+  for (const std::uint32_t id : {1U, 2U, 0xffffffU}) {
+    for (const OpStage stage : {OpStage::kSizes, OpStage::kPayload}) {
+      for (const std::uint64_t use : {0U, 1U, 0xfffffU}) {
+        for (const std::uint16_t fingerprint : {std::uint16_t{0}, std::uint16_t{0xffff}}) {
+          EXPECT_TRUE(tags.insert(op_tag(id, stage, use, fingerprint).value).second);
+        }
+      }
+    }
+  }
+  for (const std::uint16_t stream : {std::uint16_t{1}, std::uint16_t{2}, std::uint16_t{0xffff}}) {
+    for (const std::uint32_t attempt : {0U, 1U, 255U}) {
+      for (const std::uint32_t position : {0U, 1U, kFlagsPosition}) {
+        for (const std::uint64_t step : {0U, 1U, 0x7ffffU}) {
+          EXPECT_TRUE(tags.insert(stream_tag(StreamId(stream), attempt, position, step).value).second);
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace sirtaki::engine

@@ -1,0 +1,182 @@
+// The hub with two clients: control messages, stall reports, losses and the trace file.
+#include "runtime/hub/hub.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <condition_variable>
+#include <filesystem>
+#include <fstream>
+#include <mutex>
+#include <optional>
+#include <sstream>
+#include <thread>
+
+#include "runtime/base/timeline.h"
+#include "runtime/control/messages.h"
+#include "runtime/rendezvous/client.h"
+
+namespace sirtaki::hub {
+namespace {
+
+constexpr auto kDeadline = std::chrono::seconds(20);
+
+// Remembers what a member is told.
+class Member final : public rendezvous::ClientHandler {
+ public:
+  void on_message(ConstBytes bytes) override {
+    auto message = control::decode_coordinator_message(bytes);
+    const std::lock_guard lock(mutex_);
+    ASSERT_TRUE(message.is_ok());
+    messages_.push_back(*message);
+    changed_.notify_all();
+  }
+  void on_lost(Rank rank, const Status& cause) override {
+    const std::lock_guard lock(mutex_);
+    lost_ = std::to_string(rank) + ": " + cause.to_string();
+    changed_.notify_all();
+  }
+  void on_left(Rank /*rank*/) override {}
+  void on_disconnected(const Status& /*cause*/) override {}
+
+  template <class T>
+  std::optional<T> wait_for() {
+    std::unique_lock lock(mutex_);
+    std::optional<T> found;
+    changed_.wait_for(lock, kDeadline, [&] {
+      for (const auto& message : messages_) {
+        if (const T* m = std::get_if<T>(&message)) {
+          found = *m;
+        }
+      }
+      return found.has_value();
+    });
+    return found;
+  }
+  std::string wait_for_loss() {
+    std::unique_lock lock(mutex_);
+    changed_.wait_for(lock, kDeadline, [&] { return !lost_.empty(); });
+    return lost_;
+  }
+
+  std::unique_ptr<rendezvous::AsioLoop> loop = std::make_unique<rendezvous::AsioLoop>("test");
+  std::unique_ptr<rendezvous::Client> client;
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<control::CoordinatorMessage> messages_;
+  std::string lost_;
+};
+
+class HubTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    auto secret = rendezvous::Secret::generate();
+    ASSERT_TRUE(secret.is_ok());
+    HubOptions options;
+    options.server.size = 2;
+    options.server.secret = *secret;
+    HubEvents events;
+    events.on_lost = [this](Rank rank, const Status&) { lost_rank_ = rank; };
+    auto started = Hub::start(std::move(options), std::move(events));
+    ASSERT_TRUE(started.is_ok()) << started.status().to_string();
+    hub_ = std::move(*started);
+    for (Member& member : members_) {
+      rendezvous::ClientOptions client;
+      client.server = "127.0.0.1:" + std::to_string(hub_->port());
+      client.secret = *secret;
+      auto connected = rendezvous::Client::connect(*member.loop, client, member, {});
+      ASSERT_TRUE(connected.is_ok()) << connected.status().to_string();
+      member.client = std::move(*connected);
+    }
+    AsJoined();
+  }
+
+  void AsJoined() {
+    Status other;
+    std::thread joining([&] { other = join(1); });
+    const Status own = join(0);
+    joining.join();
+    ASSERT_TRUE(own.is_ok()) << own.to_string();
+    ASSERT_TRUE(other.is_ok()) << other.to_string();
+  }
+
+  Status join(Rank rank) {
+    rendezvous::JoinRequest request;
+    request.rank = rank;
+    request.size = 2;
+    request.hostname = "host";
+    request.host_id = "id";
+    request.version = "test";
+    return members_[static_cast<std::size_t>(rank)].client->join(request).status();
+  }
+
+  void send(Rank from, const control::MemberMessage& message) {
+    members_[static_cast<std::size_t>(from)].client->send(control::encode(message));
+  }
+
+  std::atomic<Rank> lost_rank_{-1};
+  std::unique_ptr<Hub> hub_;
+  std::array<Member, 2> members_;
+};
+
+TEST_F(HubTest, AgreementsReachAllMembers) {
+  control::OpMeta meta;
+  meta.dims = {3};
+  send(0, control::Announce{"a", 0, meta});
+  send(1, control::Announce{"a", 0, meta});
+  for (Member& member : members_) {
+    const auto agreed = member.wait_for<control::Agreed>();
+    ASSERT_TRUE(agreed);
+    EXPECT_EQ(agreed->name, "a");
+  }
+}
+
+TEST_F(HubTest, NonsenseFromAMemberFailsTheJobNamingIt) {
+  members_[1].client->send(std::vector<std::byte>(10, std::byte{0xee}));
+  const auto failed = members_[0].wait_for<control::JobFailed>();
+  ASSERT_TRUE(failed);
+  EXPECT_NE(failed->status.text().find("rank 1"), std::string_view::npos) << failed->status.to_string();
+}
+
+TEST_F(HubTest, AMemberThatVanishesIsTold) {
+  members_[1].client.reset();
+  EXPECT_EQ(members_[0].wait_for_loss().substr(0, 2), "1:");
+  EXPECT_FALSE(hub_->drain(Duration(0)));
+  members_[0].client->leave(std::chrono::seconds(5));
+  EXPECT_TRUE(hub_->drain(kDeadline));
+  EXPECT_EQ(lost_rank_, 1);
+}
+
+TEST_F(HubTest, TraceOfAllMembersBecomesOneFile) {
+  const std::string path =
+      (std::filesystem::temp_directory_path() / ("sirtaki_hub_test_" + std::to_string(::getpid()) + ".json")).string();
+  send(0, control::TraceRequest{true, path});
+  for (Rank rank = 0; rank < 2; ++rank) {
+    ASSERT_TRUE(members_[static_cast<std::size_t>(rank)].wait_for<control::TraceSwitch>());
+    Timeline timeline(rank, "host " + std::to_string(rank));
+    timeline.set_enabled(true);
+    Span span;
+    span.name = timeline.name_id("gradient of rank " + std::to_string(rank));
+    span.begin = TimePoint(std::chrono::seconds(1));
+    span.end = TimePoint(std::chrono::seconds(2));
+    timeline.track("ops").record(span);
+    send(rank, control::TraceChunk{timeline.drain(), true});
+  }
+  for (Member& member : members_) {
+    member.client->leave(std::chrono::seconds(5));
+  }
+  hub_.reset();
+  std::ifstream file(path);
+  std::stringstream text;
+  text << file.rdbuf();
+  std::filesystem::remove(path);
+  EXPECT_NE(text.str().find("gradient of rank 0"), std::string::npos);
+  EXPECT_NE(text.str().find("gradient of rank 1"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace sirtaki::hub
