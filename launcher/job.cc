@@ -205,6 +205,12 @@ void Job::on_rank_lost(Rank rank, const Status& cause) {
   }
 }
 
+void Job::on_rank_left(Rank rank) {
+  if (phase_ == Phase::kRunning && !left_first_) {
+    left_first_ = rank;
+  }
+}
+
 void Job::on_link_gone(AgentLink& link, const Status& status) {
   if (phase_ == Phase::kFinished) {
     check_links_ended();

@@ -81,6 +81,7 @@ class Job {
   void on_exited(AgentLink& link, ConstBytes payload);
   void on_closed(AgentLink& link, ConstBytes payload);
   void on_rank_lost(Rank rank, const Status& cause);
+  void on_rank_left(Rank rank);
   void on_spawn_failed(AgentLink& link, ConstBytes payload);
   void return_credit();
   void protocol_error(AgentLink& link, const Status& status);
@@ -122,6 +123,7 @@ class Job {
   Phase phase_ = Phase::kStarting;
   std::vector<std::string> start_errors_;  // by link; empty: none so far
   std::optional<Failure> failure_;
+  std::optional<Rank> left_first_;                          // by the hub's word, of this epoch
   std::optional<std::pair<Rank, std::string>> lost_first_;  // by the hub's word, before any rank ended badly
   std::optional<int> interrupted_;                          // by this signal
   bool flush_pending_ = false;

@@ -77,11 +77,13 @@ Status Job::start_hub() {
     options.server.join_timeout = config.control.join_timeout;
     options.server.heartbeat_interval = config.control.heartbeat_interval;
     options.server.heartbeat_timeout = config.control.heartbeat_timeout;
+    options.server.exit_report_wait = rendezvous::kExitReportWait;
     options.stall_warn = config.control.stall_warn;
     options.stall_fail = config.control.stall_fail;
     options.stuck_after = config.control.stuck_after;
     hub::HubEvents events;
-    events.on_epoch = [](const rendezvous::Membership&) {};
+    events.on_epoch = [this](const rendezvous::Membership&) { asio::post(io_, [this] { left_first_.reset(); }); };
+    events.on_left = [this](Rank rank) { asio::post(io_, [this, rank] { on_rank_left(rank); }); };
     events.on_lost = [this](Rank rank, const Status& cause) {
       asio::post(io_, [this, rank, cause] { on_rank_lost(rank, cause); });
     };

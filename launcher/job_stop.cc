@@ -200,8 +200,15 @@ void Job::check_links_ended() {
   }
 }
 
-// A rank that the hub lost before anything else went wrong is the cause, whichever process ended first.
+// A rank that the hub lost before anything else went wrong is the cause, whichever process ended first; so is one that
+// left the job first and then failed: an exception ends a rank in order, and the others fail for want of it.
 void Job::settle_blame() {
+  if (failure_ && !lost_first_ && left_first_) {
+    const RankState& left = ranks_.at(static_cast<std::size_t>(*left_first_));
+    if (left.exited && !left.ended_by_us && left.wait_status != 0) {
+      lost_first_ = {*left_first_, "left the job"};
+    }
+  }
   if (!failure_ || !lost_first_ || lost_first_->first == failure_->rank) {
     return;
   }

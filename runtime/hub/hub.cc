@@ -108,6 +108,9 @@ class HubImpl final : public Hub, private rendezvous::ServerHandler {
       coordinator_->on_left(rank);
       act();
     }
+    if (events_.on_left) {
+      events_.on_left(rank);
+    }
   }
 
   void on_lost(Rank rank, const Status& cause) override {

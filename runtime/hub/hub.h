@@ -17,6 +17,7 @@ namespace sirtaki::hub {
 struct HubEvents {
   MoveFunction<void(const rendezvous::Membership&)> on_epoch;
   MoveFunction<void(Rank, const Status&)> on_lost;
+  MoveFunction<void(Rank)> on_left;                   // in order
   MoveFunction<void(const std::string&)> on_warning;  // stall reports and the like, one line each
 };
 
