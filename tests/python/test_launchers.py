@@ -1,0 +1,126 @@
+"""Ranks that another launcher started: torchrun, Open MPI's mpirun, or what looks like it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from rank_support import environment
+
+pytest.importorskip("torch")
+
+PROGRAM = """
+import torch, sirtaki.torch as hvd
+for _ in range(3):
+    hvd.init()
+    total = hvd.allreduce(torch.ones(1), op=hvd.Sum, name="total").item()
+    where = (hvd.rank(), hvd.size(), hvd.local_rank(), hvd.local_size())
+    hvd.shutdown()
+print("RESULT", *where, int(total), flush=True)
+"""
+LIMIT_SECONDS = 90
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> str:
+    path = tmp_path / "program.py"
+    path.write_text(PROGRAM)
+    return str(path)
+
+
+def results(output: str) -> list[str]:
+    return sorted(line[line.index("RESULT") :] for line in output.splitlines() if "RESULT" in line)
+
+
+def clean_environment() -> dict[str, str]:
+    return {k: v for k, v in environment().items() if not k.startswith(("SIRTAKI_", "OMPI_", "PMI_", "SLURM_"))}
+
+
+def as_open_mpi(rank: int, size: int, **more: str) -> dict[str, str]:
+    facts = {"RANK": rank, "SIZE": size, "LOCAL_RANK": rank, "LOCAL_SIZE": size}
+    return {**clean_environment(), **{f"OMPI_COMM_WORLD_{k}": str(v) for k, v in facts.items()}, **more}
+
+
+def run_all(program: str, environments: list[dict[str, str]]) -> str:
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, program], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        for env in environments
+    ]
+    try:
+        return "".join(rank.communicate(timeout=LIMIT_SECONDS)[0] for rank in ranks)
+    finally:
+        for rank in ranks:
+            rank.kill()
+
+
+def test_ranks_of_one_host_meet_through_a_private_file(program: str) -> None:
+    output = run_all(program, [as_open_mpi(rank, 2) for rank in range(2)])
+    assert results(output) == ["RESULT 0 2 0 2 2", "RESULT 1 2 1 2 2"], output
+
+
+def test_rank_zero_hosts_at_a_given_address(program: str, tmp_path: Path) -> None:
+    import socket
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    secret = tmp_path / "secret"
+    secret.write_text("5a" * 32 + "\n")
+    secret.chmod(0o600)
+    given = {"SIRTAKI_JOB_RENDEZVOUS": address, "SIRTAKI_JOB_SECRET_FILE": str(secret)}
+    output = run_all(program, [as_open_mpi(rank, 2, **given) for rank in range(2)])
+    assert results(output) == ["RESULT 0 2 0 2 2", "RESULT 1 2 1 2 2"], output
+
+
+def test_several_hosts_without_a_secret_are_refused_with_the_fix(program: str) -> None:
+    env = as_open_mpi(0, 4, OMPI_COMM_WORLD_LOCAL_SIZE="2")
+    assert "SIRTAKI_JOB_RENDEZVOUS" in run_all(program, [env])
+    env["SIRTAKI_JOB_RENDEZVOUS"] = "127.0.0.1:4000"
+    assert "SIRTAKI_JOB_SECRET_FILE" in run_all(program, [env])
+
+
+def test_torchrun_carries_the_secret_in_its_store(program: str) -> None:
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", program]
+    done = subprocess.run(
+        command, env=clean_environment(), capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False
+    )
+    assert results(done.stdout) == ["RESULT 0 2 0 2 2", "RESULT 1 2 1 2 2"], done.stdout + done.stderr
+
+
+@pytest.mark.compat
+def test_mpirun(program: str) -> None:
+    mpirun = shutil.which("mpirun")
+    if mpirun is None:
+        pytest.skip("mpirun is not installed")
+    as_root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
+    done = subprocess.run(
+        [mpirun, *as_root, "--oversubscribe", "-np", "2", sys.executable, program],
+        env=clean_environment(),
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_SECONDS,
+        check=False,
+    )
+    assert results(done.stdout) == ["RESULT 0 2 0 2 2", "RESULT 1 2 1 2 2"], done.stdout + done.stderr
+
+
+@pytest.mark.compat
+def test_srun(program: str) -> None:
+    srun = shutil.which("srun")
+    if srun is None or subprocess.run([srun, "true"], capture_output=True, timeout=60, check=False).returncode != 0:
+        pytest.skip("there is no Slurm cluster")
+    done = subprocess.run(
+        [srun, "-n", "2", sys.executable, program],
+        env=clean_environment(),
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_SECONDS,
+        check=False,
+    )
+    assert results(done.stdout) == ["RESULT 0 2 0 2 2", "RESULT 1 2 1 2 2"], done.stdout + done.stderr
