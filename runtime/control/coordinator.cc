@@ -58,17 +58,41 @@ void Coordinator::on(Rank from, const Announce& message) {
   use.metas.resize(static_cast<std::size_t>(size_));
   use.recalled.resize(static_cast<std::size_t>(size_));
   use.metas[static_cast<std::size_t>(from)] = message.meta;
-  if (first_left_) {
-    cancel(message.name, message.use, left_status(*first_left_, "'" + message.name + "'"), true);
-    return;
-  }
+  count_left(message.name, message.use);
   settle(message.name, message.use);
   recall_missing(message.name);
+}
+
+// A rank that left in order stands in for itself where it has seen the use through; where it has not, nobody ever will.
+void Coordinator::count_left(const std::string& name, std::uint64_t use_number) {
+  for (const auto& [rank, uses] : left_uses_) {
+    const auto it = names_[name].uses.find(use_number);
+    if (it == names_[name].uses.end()) {
+      return;
+    }
+    auto& metas = it->second.metas;
+    auto& own = metas[static_cast<std::size_t>(rank)];
+    const auto count = uses.find(name);
+    if (!own && (count == uses.end() || count->second <= use_number)) {
+      cancel(name, use_number, left_status(rank, "'" + name + "'"), true);
+    } else if (!own) {
+      own = **std::find_if(metas.begin(), metas.end(), [](const auto& m) { return m.has_value(); });
+    }
+  }
+}
+
+void Coordinator::on(Rank from, const Leaving& message) {
+  for (const Leaving::Count& count : message.counts) {
+    left_uses_[from][count.name] = count.uses;
+  }
 }
 
 void Coordinator::settle(const std::string& name, std::uint64_t use_number) {
   Name& record = names_[name];
   const auto it = record.uses.find(use_number);
+  if (it == record.uses.end()) {
+    return;
+  }
   const auto& metas = it->second.metas;
   if (!std::all_of(metas.begin(), metas.end(), [](const auto& m) { return m.has_value(); })) {
     return;
@@ -194,6 +218,7 @@ void Coordinator::on_gone(Rank rank) {
 void Coordinator::on_left(Rank rank) {
   on_gone(rank);
   first_left_ = first_left_.value_or(rank);
+  left_uses_.try_emplace(rank);
   std::vector<std::pair<std::string, std::uint64_t>> pending;
   for (const auto& [name, record] : names_) {
     for (const auto& [number, use] : record.uses) {
@@ -201,7 +226,8 @@ void Coordinator::on_left(Rank rank) {
     }
   }
   for (const auto& [name, number] : pending) {
-    cancel(name, number, left_status(rank, "'" + name + "'"), true);
+    count_left(name, number);
+    settle(name, number);
   }
   for (const auto& [name, opening] : std::exchange(openings_, {})) {
     send(kAll, StreamRefused{name, left_status(rank, "stream '" + name + "'")});

@@ -66,9 +66,11 @@ class Coordinator {
   void on(Rank from, const StreamAbort& message);
   void on(Rank from, const StreamUnused& message);
   void on(Rank from, const StreamClose& message);
+  void on(Rank from, const Leaving& message);
 
   void send(Rank to, CoordinatorMessage message);
   void settle(const std::string& name, std::uint64_t use);
+  void count_left(const std::string& name, std::uint64_t use);
   void recall_missing(const std::string& name);
   void cancel(const std::string& name, std::uint64_t use, const Status& status, bool everywhere);
   void abort_stream(std::uint16_t id, std::uint32_t attempt, std::uint64_t step, const Status& status);
@@ -80,6 +82,7 @@ class Coordinator {
   StallInspector stall_;
   std::vector<bool> gone_;
   std::optional<Rank> first_left_;
+  std::map<Rank, std::unordered_map<std::string, std::uint64_t>> left_uses_;  // by rank that left, of each name
   std::unordered_map<std::string, Name> names_;
   std::uint32_t next_id_ = 1;
   std::map<std::string, Opening> openings_;

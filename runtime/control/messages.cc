@@ -103,6 +103,14 @@ void put(WireWriter& w, const TraceRequest& m) {
   w.put_string(m.path);
 }
 
+void put(WireWriter& w, const Leaving& m) {
+  w.put(static_cast<std::uint32_t>(m.counts.size()));
+  for (const Leaving::Count& count : m.counts) {
+    w.put_string(count.name);
+    w.put(count.uses);
+  }
+}
+
 void put(WireWriter& w, const Agreed& m) {
   w.put_string(m.name);
   w.put(m.use);
@@ -309,6 +317,19 @@ TraceRequest get(WireReader& r, Tag<TraceRequest>) {
   TraceRequest m;
   m.start = get_bool(r);
   m.path = r.get_string();
+  return m;
+}
+
+Leaving get(WireReader& r, Tag<Leaving>) {
+  Leaving m;
+  const auto count = r.get_count(12);
+  m.counts.reserve(count);
+  for (std::uint32_t i = 0; i < count && r.ok(); ++i) {
+    Leaving::Count c;
+    c.name = r.get_string();
+    c.uses = r.get<std::uint64_t>();
+    m.counts.push_back(std::move(c));
+  }
   return m;
 }
 

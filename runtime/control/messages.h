@@ -118,8 +118,18 @@ struct TraceRequest {
   std::string path;
 };
 
+// The last word of a rank that leaves in order: how many uses of each name it has submitted and seen through. A rank
+// may complete a use before the others have submitted it (a broadcast's root), and leave.
+struct Leaving {
+  struct Count {
+    std::string name;
+    std::uint64_t uses = 0;
+  };
+  std::vector<Count> counts;
+};
+
 using MemberMessage = std::variant<Announce, OpFailed, StreamOpen, StreamAbort, StreamUnused, StreamClose, Waiting,
-                                   TraceChunk, TraceRequest>;
+                                   TraceChunk, TraceRequest, Leaving>;
 
 // ---- coordinator -> members ----
 

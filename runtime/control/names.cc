@@ -112,6 +112,14 @@ void Names::finished(const std::string& name, std::uint64_t use) {
   }
 }
 
+Leaving Names::leaving() const {
+  Leaving message;
+  for (const auto& [name, entry] : entries_) {
+    message.counts.push_back({name, entry.live.empty() ? entry.next_use : entry.live.begin()->first});
+  }
+  return message;
+}
+
 const OpMeta* Names::meta_of(const std::string& name, std::uint64_t use) const {
   const auto it = entries_.find(name);
   if (it == entries_.end()) {

@@ -44,6 +44,8 @@ class Names {
   // The operation is over on this rank, well or not.
   void finished(const std::string& name, std::uint64_t use);
 
+  // For the others, when this rank leaves.
+  Leaving leaving() const;
   // What a use in flight was submitted as; nullptr when it is not in flight.
   const OpMeta* meta_of(const std::string& name, std::uint64_t use) const;
 

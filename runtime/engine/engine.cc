@@ -168,11 +168,9 @@ void Engine::on_left(Rank rank) {
   const Status cause(
       Code::kPeerLost,
       "rank " + std::to_string(rank) +
-          " has shut down, so no operation of all ranks can complete any more. Likely cause: it ended its "
-          "work, or failed, while this rank still had steps to do",
+          " has shut down, so no stream can be opened any more. Likely cause: it ended its work, or failed, "
+          "while this rank still had steps to do",
       {rank, ""});
-  // What is in flight may have all it needs from that rank; the data plane knows.
-  failure_.update(cause);
   for (auto& [name, opening] : std::exchange(openings_, {})) {
     opening.done(cause);
   }
@@ -191,6 +189,7 @@ void Engine::abort(const Status& cause) {
 }
 
 void Engine::end(const Status& cause) {
+  deps_.control.send(ops_.leaving());
   if (idle()) {
     failure_.update(cause);
   } else {

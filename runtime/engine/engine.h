@@ -60,7 +60,8 @@ class Engine {
 
   // From the coordinator; a message that makes no sense fails the job.
   void on_message(ConstBytes message);
-  // Another rank shut down in order: what still needs it will fail by itself; nothing new can start.
+  // Another rank shut down in order. What needs nothing more of it completes; the rest fails, by the word of the data
+  // plane or of the coordinator.
   void on_left(Rank rank);
   // The job is over: everything in flight and everything later ends with `cause`. The first cause is kept.
   void abort(const Status& cause);

@@ -39,6 +39,7 @@ class NamedOps {
   void abort(const Status& cause);
 
   void describe_in_flight(std::vector<control::WaitEntry>& entries) const;
+  control::Leaving leaving() const { return names_.leaving(); }
   std::uint64_t progress() const { return progress_; }
   bool idle() const { return live_.empty(); }
 

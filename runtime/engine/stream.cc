@@ -73,8 +73,8 @@ void Stream::ready(int index, TensorView tensor, bool absent) {
   if (phase_ != Phase::kOpen) {
     return;
   }
-  if (Status status = check_ready(index, tensor); !status) {
-    give_up(std::move(status));
+  if (const Status status = check_ready(index, tensor); !status) {
+    give_up(status);
     return;
   }
   const auto i = static_cast<std::size_t>(index);
@@ -151,7 +151,7 @@ void Stream::abort(Status cause, Task released) {
     return;
   }
   released_.push_back(std::move(released));
-  give_up(std::move(cause));
+  give_up(cause);
   if (phase_ == Phase::kVoid) {
     // The program knows already: what it submits from here on belongs to the next step.
     phase_ = Phase::kAborting;
@@ -348,7 +348,7 @@ void Stream::on_flags_done(std::uint32_t attempt, const Status& status) {
 
 // ---- deviations ----
 
-void Stream::give_up(Status cause) {
+void Stream::give_up(const Status& cause) {
   if (phase_ != Phase::kOpen) {
     return;
   }

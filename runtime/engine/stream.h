@@ -96,7 +96,7 @@ class Stream {
   void on_partition(std::uint32_t attempt, int position, BufferPool::Buffer buffer, const Status& status);
   void start_flags();
   void on_flags_done(std::uint32_t attempt, const Status& status);
-  void give_up(Status cause);
+  void give_up(const Status& cause);
   void cancel_in_flight(const Status& cause);
   void apply_aborts();
   void leave_void();

@@ -123,6 +123,8 @@ Scenario run_named(RankApi& api, std::uint64_t seed, int rounds) {
       check_planned(api, op, pick, name);
     }
   }
+  // Not together: a broadcast's root may be done before the others have begun.
+  require_ok(co_await api.leave(), "leaving");
 }
 
 Scenario run_changing(RankApi& api, std::uint64_t seed, int rounds) {

@@ -148,6 +148,7 @@ class SimWorld::Impl::Node final : public RankApi, private engine::ControlLink {
     return Await<Status>(cell);
   }
   Await<Status> leave() override {
+    engine_->end(Status(Code::kShutdown, "left"));
     left_ = true;
     world_.announce_gone(rank_, false);
     auto cell = std::make_shared<Await<Status>::Cell>();

@@ -182,5 +182,15 @@ TEST(Coordinator, WhatNeedsARankThatLeftIsRefused) {
   EXPECT_EQ(sent<OpCancelled>(c.take_actions()).size(), 1U);
 }
 
+TEST(Coordinator, ARankThatSawAUseThroughMayLeaveBeforeTheOthersSubmitIt) {
+  Coordinator c(2, {});
+  c.on_message(1, Leaving{{{"a", 3}}}, at(seconds(0)));
+  c.on_left(1);
+  c.on_message(0, Announce{"a", 2, meta({2})}, at(seconds(0)));
+  EXPECT_EQ(sent<Agreed>(c.take_actions()).size(), 1U);
+  c.on_message(0, Announce{"a", 3, meta({2})}, at(seconds(0)));
+  EXPECT_EQ(sent<OpCancelled>(c.take_actions()).size(), 1U);
+}
+
 }  // namespace
 }  // namespace sirtaki::control

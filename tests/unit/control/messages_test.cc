@@ -38,7 +38,8 @@ std::vector<MemberMessage> member_messages() {
           StreamClose{StreamId(9)},
           waiting,
           TraceChunk{{std::byte{1}, std::byte{2}}, true},
-          TraceRequest{true, "/tmp/trace.json"}};
+          TraceRequest{true, "/tmp/trace.json"},
+          Leaving{{{"a", 3}, {"b", 0}}}};
 }
 
 std::vector<CoordinatorMessage> coordinator_messages() {
