@@ -116,7 +116,7 @@ Status Channel::arrived(std::size_t count) {
   SRT_CHECK(scratch_end_ <= scratch_.size());
   ConstBytes bytes(scratch_.data() + scratch_begin_, scratch_end_ - scratch_begin_);
   const std::size_t before = bytes.size();
-  const Status status = on_bytes(bytes);
+  Status status = on_bytes(bytes);
   scratch_begin_ += before - bytes.size();
   return status;
 }

@@ -61,7 +61,7 @@ void DirectCollectives::start(CollectiveArgs args, Done done) {
   setup.args = std::move(args);
   setup.finished = [this, tag, moved = std::move(done)](Status status) mutable {
     operations_.erase(tag);
-    moved(status);
+    moved(std::move(status));
   };
   const auto operation = make_operation(std::move(setup));
   operations_.emplace(tag, operation);

@@ -79,7 +79,8 @@ void LocalGroup::detach(Rank rank) {
 
 void LocalGroup::dispatch(Rank from, Rank to, Packet packet, Loop& sender) {
   const Duration delay = options_.delay ? options_.delay(from, to, packet.data.size()) : Duration::zero();
-  Link& link = *links_[static_cast<std::size_t>(from * size() + to)];
+  const int index = from * size() + to;
+  Link& link = *links_[static_cast<std::size_t>(index)];
   if (delay <= Duration::zero() && link.on_the_way.empty()) {
     hand_over(to, std::move(packet));
     return;
@@ -127,7 +128,7 @@ void LocalGroup::arrive(Rank to, Packet packet) {
   }
 }
 
-void LocalGroup::kill(Rank rank, Status cause) {
+void LocalGroup::kill(Rank rank, const Status& cause) {
   {
     Port& port = *ports_[static_cast<std::size_t>(rank)];
     const std::lock_guard lock(port.mutex);

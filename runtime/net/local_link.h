@@ -38,7 +38,7 @@ class LocalGroup : public std::enable_shared_from_this<LocalGroup> {
   std::unique_ptr<LocalEndpoint> endpoint(Rank rank, Loop& loop);
   // Ends `rank` as if its process had died: its own operations end with `cause`, those of the others that involve it
   // with kPeerLost, and nothing from it arrives any more. Any thread.
-  void kill(Rank rank, Status cause);
+  void kill(Rank rank, const Status& cause);
 
  private:
   friend class LocalEndpoint;

@@ -85,7 +85,7 @@ class Operation : public std::enable_shared_from_this<Operation> {
 
   template <class Then>
   Done completion(Then then) {
-    return [self = shared_from_this(), then = std::move(then)](Status status) mutable {
+    return [self = shared_from_this(), then = std::move(then)](const Status& status) mutable {
       self->settle(status);
       if (self->running()) {
         then();
