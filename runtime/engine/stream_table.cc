@@ -147,7 +147,8 @@ Status StreamTable::abort(StreamId stream, std::string why) {
     return not_open();
   }
   auto slot = std::make_shared<Slot>();
-  const Status cause(Code::kAborted, "rank " + std::to_string(rank_) + " gave the step up: " + std::move(why), {rank_, ""});
+  const Status cause(Code::kAborted, "rank " + std::to_string(rank_) + " gave the step up: " + std::move(why),
+                     {rank_, ""});
   loop_.post([this, stream, cause, slot] {
     Stream* s = engine_.stream(stream);
     if (s == nullptr) {
