@@ -137,7 +137,8 @@ void Job::start_links() {
   for (const Placement& placement : plan_.placements) {
     links_.push_back(std::make_unique<AgentLink>(io_, placement, link_events()));
     for (int i = 0; i < placement.ranks; ++i) {
-      ranks_.at(static_cast<std::size_t>(placement.first_rank + i)).link = links_.back().get();
+      const Rank rank = placement.first_rank + i;
+      ranks_.at(static_cast<std::size_t>(rank)).link = links_.back().get();
     }
   }
   for (const auto& link : links_) {

@@ -121,7 +121,8 @@ Result<RankFiles> RankFiles::create(const std::string& directory, int ranks) {
 }
 
 Status RankFiles::write(Rank rank, Stream stream, std::string_view bytes) {
-  File& file = files_.at(static_cast<std::size_t>(2 * rank + static_cast<int>(stream)));
+  const int index = 2 * rank + static_cast<int>(stream);
+  File& file = files_.at(static_cast<std::size_t>(index));
   if (file.fd.get() < 0) {
     return Status::ok();
   }

@@ -215,7 +215,7 @@ std::string find_program(const std::string& command, const std::string& path_var
   while (!command.empty()) {
     const std::size_t colon = rest.find(':');
     const std::string_view folder = rest.substr(0, colon);
-    const std::string path = (folder.empty() ? "." : std::string(folder)) + "/" + command;
+    std::string path = (folder.empty() ? "." : std::string(folder)) + "/" + command;
     struct stat info {};
     if (stat(path.c_str(), &info) == 0 && S_ISREG(info.st_mode) && access(path.c_str(), X_OK) == 0) {
       return path;
