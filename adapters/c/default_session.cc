@@ -41,6 +41,8 @@ void describe(Active& active) {
 }  // namespace
 
 DefaultSession& DefaultSession::instance() {
+  // Never destroyed: threads of the program may still call when static objects die.
+  // NOLINTNEXTLINE(cppcoreguidelines-avoid-non-const-global-variables): the one session behind the C interface
   static auto* const kInstance = new DefaultSession;
   return *kInstance;
 }

@@ -33,8 +33,10 @@ using PyRequest = std::tuple<int, std::optional<std::string>, std::optional<PyTe
                              int, double, double, std::optional<Dims>, int>;
 
 // Set once by the package when it is imported. The factory makes the exception for (code, text, rank, tensor).
+// NOLINTBEGIN(cppcoreguidelines-avoid-non-const-global-variables): the module lives as long as its process
 unsigned long main_thread = 0;
 PyObject* error_factory = nullptr;
+// NOLINTEND(cppcoreguidelines-avoid-non-const-global-variables)
 
 // Only the main thread gets signals, and only it may run their handlers.
 int interrupted(void*) {
@@ -310,6 +312,7 @@ void define_operations(nb::module_& m) {
 
 }  // namespace
 
+// NOLINTNEXTLINE(cppcoreguidelines-avoid-non-const-global-variables): nanobind keeps the definition of the module
 NB_MODULE(_core, m) {
   // Hooks of parameters keep streams alive until the interpreter is gone; that is no leak worth telling a user.
   nb::set_leak_warnings(false);
