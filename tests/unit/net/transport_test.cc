@@ -7,7 +7,9 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <random>
+#include <thread>
 
 #include "runtime/net/endpoints.h"
 #include "tests/unit/net/channel_pair.h"
@@ -193,7 +195,9 @@ TEST_F(TransportPair, TransfersAreCancelledAnywhereWithoutHarm) {
     SharedOutcome received;
     nodes[0]->run([&] { nodes[0]->transport->send(to(1, seed), *data, sent.done()); });
     nodes[1]->run([&] { nodes[1]->transport->recv(to(0, seed), *out, received.done()); });
-    for (auto spins = random() % 2000; spins > 0; --spins) {
+    // By the clock: on a busy machine one yield may outlast the whole transfer.
+    const auto until = std::chrono::steady_clock::now() + std::chrono::microseconds(random() % 2000);
+    while (std::chrono::steady_clock::now() < until) {
       std::this_thread::yield();
     }
     const Status cause(Code::kAborted, "test");
