@@ -174,7 +174,8 @@ TEST(ConfigOptions, AgreedOptionsAreTheOnesThatChangeWhatIsSent) {
   }
   EXPECT_EQ(names,
             (std::vector<std::string>{"schedule.fusion_bytes", "schedule.partition_bytes", "schedule.credit_bytes",
-                                      "net.backend", "net.exchange_bytes", "compression.codec", "torch.sync"}));
+                                      "net.backend", "net.eager_bytes", "net.window_bytes", "net.fragment_bytes",
+                                      "net.exchange_bytes", "compression.codec", "torch.sync"}));
 }
 
 TEST(ConfigOptions, JsonHasEveryOptionWithItsSource) {
