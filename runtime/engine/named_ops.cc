@@ -1,7 +1,6 @@
 #include "runtime/engine/named_ops.h"
 
 #include <algorithm>
-#include <cstring>
 #include <functional>
 #include <numeric>
 
@@ -293,7 +292,7 @@ void NamedOps::run_payload(Op& op) {
   const bool scale = spec.prescale != 1.0;
   if (spec.kind == OpKind::kAllreduce && scale) {
     if (spec.input.data != spec.output.data) {
-      std::memcpy(spec.output.data, spec.input.data, spec.input.size_bytes());
+      std::ranges::copy(spec.input.bytes(), spec.output.data);
     }
     kernels::scale(spec.output.dtype, spec.output.data, spec.output.numel, spec.prescale);
     args.in = args.out;
@@ -302,7 +301,7 @@ void NamedOps::run_payload(Op& op) {
     kernels::scale(spec.input.dtype, op.scaled.data(), spec.input.numel, spec.prescale);
     args.in = op.scaled;
   } else if (spec.kind == OpKind::kBroadcast && spec.root == net_.rank() && spec.input.data != spec.output.data) {
-    std::memcpy(spec.output.data, spec.input.data, spec.input.size_bytes());
+    std::ranges::copy(spec.input.bytes(), spec.output.data);
   }
   launch(op, std::move(args));
 }

@@ -1,7 +1,6 @@
 #include "runtime/engine/stream.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "compression/catalog.h"
@@ -230,7 +229,7 @@ void Stream::gather(const scheduler::Partition& partition, Bytes out) const {
     const Bytes to = out.subspan(static_cast<std::size_t>(slice.at) * dtype_size(wire),
                                  static_cast<std::size_t>(slice.numel) * dtype_size(wire));
     if (wire == partition.dtype) {
-      std::memcpy(to.data(), from.data(), from.size());
+      std::ranges::copy(from, to.data());
       if (spec_.prescale != 1.0) {
         kernels::scale(wire, to.data(), slice.numel, spec_.prescale);
       }
@@ -241,7 +240,7 @@ void Stream::gather(const scheduler::Partition& partition, Bytes out) const {
       continue;
     }
     BufferPool::Buffer scaled = deps_.buffers.take(from.size());
-    std::memcpy(scaled.bytes().data(), from.data(), from.size());
+    std::ranges::copy(from, scaled.bytes().data());
     kernels::scale(partition.dtype, scaled.bytes().data(), slice.numel, spec_.prescale);
     codec.encode(partition.dtype, scaled.bytes(), to);
   }
@@ -257,7 +256,7 @@ Status Stream::scatter(const scheduler::Partition& partition, ConstBytes in) con
       const ConstBytes from = in.subspan(static_cast<std::size_t>(slice.at) * dtype_size(wire),
                                          static_cast<std::size_t>(slice.numel) * dtype_size(wire));
       if (wire == partition.dtype) {
-        std::memcpy(to.data(), from.data(), from.size());
+        std::ranges::copy(from, to.data());
       } else {
         SRT_TRY(codec.decode(partition.dtype, from, to));
       }
