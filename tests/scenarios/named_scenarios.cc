@@ -17,7 +17,7 @@ engine::OpSpec base_spec(OpKind kind, const std::string& name, Owned& input) {
 
 std::vector<float> floats_of(const engine::OpResult& result) {
   std::vector<float> values(result.data.size() / sizeof(float));
-  std::memcpy(values.data(), result.data.data(), result.data.size());
+  std::ranges::copy(result.data, reinterpret_cast<std::byte*>(values.data()));
   return values;
 }
 
