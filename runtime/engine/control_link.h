@@ -2,9 +2,13 @@
 // coordinator on the same loop) and by the simulator. Loop thread; messages arrive in order.
 #pragma once
 
+#include "runtime/base/types.h"
 #include "runtime/control/messages.h"
 
 namespace sirtaki::engine {
+
+// How long the data plane's "a peer is gone" waits for the control plane, which knows why.
+inline constexpr Duration kCauseGrace = std::chrono::milliseconds(400);
 
 class ControlLink {
  public:

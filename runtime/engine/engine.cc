@@ -168,9 +168,13 @@ void Engine::on_left(Rank rank) {
   const Status cause(
       Code::kPeerLost,
       "rank " + std::to_string(rank) +
-          " has shut down, so no stream can be opened any more. Likely cause: it ended its work, or failed, "
+          " has shut down, so what needs it can never complete. Likely cause: it ended its work, or failed, "
           "while this rank still had steps to do",
       {rank, ""});
+  ops_.note_left(cause);
+  for (const auto& [id, s] : streams_) {
+    s->note_left(cause);
+  }
   for (auto& [name, opening] : std::exchange(openings_, {})) {
     opening.done(cause);
   }

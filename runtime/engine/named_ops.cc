@@ -75,6 +75,7 @@ struct NamedOps::Op {
   std::vector<std::byte> scaled;       // copy of the input where it must be scaled and may not be changed
   TimePoint submitted;
   TimePoint traced;
+  TimerId verdict;  // while it is not known why a peer is gone
 
   OpTag tag() const { return op_tag(id, stage, use, fingerprint); }
 };
@@ -89,7 +90,11 @@ NamedOps::NamedOps(Loop& loop, net::Collectives& net, ControlLink& control, Stat
       bytes_(stats.counter("ops.bytes")),
       latency_(stats.histogram("ops.latency_ns")) {}
 
-NamedOps::~NamedOps() = default;
+NamedOps::~NamedOps() {
+  for (const auto& [key, op] : live_) {
+    loop_.cancel(op->verdict);
+  }
+}
 
 void NamedOps::submit(OpSpec spec, OpDone done) {
   ++progress_;
@@ -319,6 +324,10 @@ void NamedOps::on_stage_done(const Key& key, const Status& status) {
     finish(key, op.cancelled);
     return;
   }
+  if (status.code() == Code::kPeerLost) {
+    fail_later(key, status);
+    return;
+  }
   if (!status) {
     control_.send(control::OpFailed{op.name, op.use, status});
     finish(key, status);
@@ -335,11 +344,25 @@ void NamedOps::on_stage_done(const Key& key, const Status& status) {
   finish(key, {});
 }
 
+// The data plane sees that a peer is gone, often one that only left because another had died. The control plane knows
+// the first cause and tells it through abort() or on_cancelled(); it gets a moment to do so.
+void NamedOps::fail_later(const Key& key, const Status& status) {
+  Op& op = *live_.at(key);
+  op.running = false;
+  op.verdict = loop_.after(kCauseGrace, [this, key, status] {
+    const Status cause = left_ ? status : left_;
+    live_.at(key)->verdict = {};
+    control_.send(control::OpFailed{key.first, key.second, cause});
+    finish(key, cause);
+  });
+}
+
 void NamedOps::finish(const Key& key, const Status& status) {
   ++progress_;
   const auto it = live_.find(key);
   const std::unique_ptr<Op> op = std::move(it->second);
   live_.erase(it);
+  loop_.cancel(op->verdict);
   names_.finished(key.first, key.second);
   const auto size = static_cast<std::int64_t>(op->spec.input.size_bytes());
   trace_.op(op->name, Stage::kNetwork, op->traced, size);

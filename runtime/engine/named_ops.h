@@ -35,6 +35,8 @@ class NamedOps {
   void on_agreed(const control::Agreed& message);
   void on_recall(const control::Recall& message);
   void on_cancelled(const control::OpCancelled& message);
+  // A rank left in order; the first one's departure explains what fails for want of a peer.
+  void note_left(const Status& cause) { left_.update(cause); }
   // Ends everything in flight; the owner has aborted the collectives.
   void abort(const Status& cause);
 
@@ -53,6 +55,7 @@ class NamedOps {
   void run_payload(Op& op);
   void launch(Op& op, net::CollectiveArgs args);
   void on_stage_done(const Key& key, const Status& status);
+  void fail_later(const Key& key, const Status& status);
   void finish(const Key& key, const Status& status);
   net::CollectiveArgs payload_args(Op& op) const;
   Status prepare_output(Op& op);
@@ -68,6 +71,7 @@ class NamedOps {
   control::Names names_;
   std::map<Key, std::unique_ptr<Op>> live_;
   std::uint64_t progress_ = 0;
+  Status left_;
 };
 
 }  // namespace sirtaki::engine

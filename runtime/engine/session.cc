@@ -23,8 +23,8 @@
 namespace sirtaki::engine {
 namespace {
 
-// The control connection tells better than the data plane how a rank ended; it gets this long.
-constexpr Duration kCauseGrace = std::chrono::milliseconds(300);
+// Before the operations that failed for it are told (kCauseGrace), so that they are told this.
+constexpr Duration kLossGrace = kCauseGrace * 3 / 4;
 
 EngineOptions engine_options(const Config& config) {
   EngineOptions options;
@@ -173,7 +173,7 @@ void SessionImpl::fail(const Status& cause) {
 }
 
 void SessionImpl::on_data_lost(Rank /*rank*/, const Status& cause) {
-  loop_.after(kCauseGrace, [this, cause] { fail(cause); });
+  loop_.after(kLossGrace, [this, cause] { fail(cause); });
 }
 
 void SessionImpl::note_waiting() {

@@ -352,8 +352,20 @@ void Stream::give_up(const Status& cause) {
     return;
   }
   phase_ = Phase::kVoid;
-  deps_.control.send(control::StreamAbort{id_, attempt_, step_, cause});
   cancel_in_flight(cause);
+  if (cause.code() != Code::kPeerLost) {
+    deps_.control.send(control::StreamAbort{id_, attempt_, step_, cause});
+    return;
+  }
+  // As in NamedOps::fail_later: the control plane may know the first cause.
+  verdict_ = deps_.loop.after(kCauseGrace, [this, cause] {
+    verdict_ = {};
+    deps_.control.send(control::StreamAbort{id_, attempt_, step_, left_ ? cause : left_});
+  });
+}
+
+Stream::~Stream() {
+  deps_.loop.cancel(verdict_);
 }
 
 void Stream::cancel_in_flight(const Status& cause) {
@@ -387,6 +399,7 @@ void Stream::apply_aborts() {
     }
     attempt_ = message.attempt;
     step_ = 0;
+    deps_.loop.cancel(verdict_);
     causes_.push_back(message.status);  // the coordinator's words: the same on all ranks
     leave_void();
   }
@@ -413,6 +426,7 @@ void Stream::reopen() {
 }
 
 void Stream::fail(const Status& cause) {
+  deps_.loop.cancel(verdict_);
   failure_.update(cause);
   phase_ = Phase::kFailed;
   next_step_.clear();

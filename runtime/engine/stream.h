@@ -53,6 +53,9 @@ class Stream {
  public:
   Stream(StreamId id, StreamSpec spec, std::shared_ptr<const scheduler::Plan> plan, std::int64_t credit_bytes,
          StreamDeps deps);
+  ~Stream();
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
 
   void ready(int index, TensorView tensor, bool absent);
   void finish();
@@ -67,6 +70,8 @@ class Stream {
 
   void on_aborted(const control::StreamAborted& message);
   void on_flags(const control::StreamFlags& message);
+  // A rank left in order; explains what fails for want of a peer.
+  void note_left(const Status& cause) { left_.update(cause); }
   // The job is over: every wait answers with `cause` from now on. The owner has aborted the collectives.
   void fail(const Status& cause);
 
@@ -141,6 +146,8 @@ class Stream {
 
   std::deque<Status> causes_;  // of steps given up that the program has not been told of
   Status failure_;             // of the job
+  Status left_;
+  TimerId verdict_;  // while it is not known why a peer is gone
   std::vector<std::uint8_t> used_;
   Done waiter_;
   std::vector<Task> released_;  // wait for in_flight_count_ == 0
