@@ -4,6 +4,7 @@
 #include <cstdio>
 
 #include "tests/scenarios/scenarios.h"
+#include "tests/world/seeds.h"
 #include "tests/world/sim_world.h"
 
 namespace sirtaki::scenarios {
@@ -40,19 +41,19 @@ void expect_well(const world::SimOptions& options, const ScenarioFn& scenario, D
 }
 
 TEST(Sim, OperationsByNameInAnyOrder) {
-  for (std::uint64_t seed = 1; seed <= 100; ++seed) {
+  for (std::uint64_t seed = 1; seed <= world::last_seed(100); ++seed) {
     expect_well(options_for(seed), named_operations(seed, 6));
   }
 }
 
 TEST(Sim, ChangingShapesAreAgreedAgain) {
-  for (std::uint64_t seed = 1; seed <= 100; ++seed) {
+  for (std::uint64_t seed = 1; seed <= world::last_seed(100); ++seed) {
     expect_well(options_for(seed), changing_shapes(seed, 20));
   }
 }
 
 TEST(Sim, MismatchNamesTensorRanksAndValuesAndTheNameWorksAgain) {
-  for (std::uint64_t seed = 1; seed <= 60; ++seed) {
+  for (std::uint64_t seed = 1; seed <= world::last_seed(60); ++seed) {
     world::SimOptions options = options_for(seed);
     options.size = 2 + static_cast<int>(seed % 3);
     Duration took{};
@@ -62,7 +63,7 @@ TEST(Sim, MismatchNamesTensorRanksAndValuesAndTheNameWorksAgain) {
 }
 
 TEST(Sim, ProvablyStuckIsAnErrorWithinTwoSeconds) {
-  for (std::uint64_t seed = 1; seed <= 30; ++seed) {
+  for (std::uint64_t seed = 1; seed <= world::last_seed(30); ++seed) {
     world::SimOptions options = options_for(seed);
     options.size = 2 + static_cast<int>(seed % 3);
     Duration took{};
@@ -91,7 +92,7 @@ TEST(Sim, RankThatNeverComesIsGivenUpAtTheLimit) {
 }
 
 TEST(Sim, DeathIsToldToEverybodyWithTheRank) {
-  for (std::uint64_t seed = 1; seed <= 60; ++seed) {
+  for (std::uint64_t seed = 1; seed <= world::last_seed(60); ++seed) {
     world::SimOptions options = options_for(seed);
     options.size = 2 + static_cast<int>(seed % 4);
     Duration took{};
@@ -101,7 +102,7 @@ TEST(Sim, DeathIsToldToEverybodyWithTheRank) {
 }
 
 TEST(Sim, LeavingEarlyIsToldToTheOthers) {
-  for (std::uint64_t seed = 1; seed <= 60; ++seed) {
+  for (std::uint64_t seed = 1; seed <= world::last_seed(60); ++seed) {
     world::SimOptions options = options_for(seed);
     options.size = 2 + static_cast<int>(seed % 4);
     expect_well(options, leaving_rank(static_cast<int>(seed % 5)));
@@ -109,28 +110,28 @@ TEST(Sim, LeavingEarlyIsToldToTheOthers) {
 }
 
 TEST(Sim, StreamStepsInAnyOrderOfReadiness) {
-  for (std::uint64_t seed = 1; seed <= 150; ++seed) {
+  for (std::uint64_t seed = 1; seed <= world::last_seed(150); ++seed) {
     expect_well(options_for(seed), stream_steps(seed, 5));
   }
 }
 
 TEST(Sim, UnusedTensorsAreSettledByAgreement) {
-  for (std::uint64_t seed = 1; seed <= 150; ++seed) {
+  for (std::uint64_t seed = 1; seed <= world::last_seed(150); ++seed) {
     expect_well(options_for(seed), stream_unused(seed, 6));
   }
 }
 
 TEST(Sim, DeviationsEndTheStepEverywhereAndTheStreamGoesOn) {
-  for (std::uint64_t seed = 1; seed <= 150; ++seed) {
+  for (std::uint64_t seed = 1; seed <= world::last_seed(150); ++seed) {
     expect_well(options_for(seed), stream_deviations(seed, 12));
   }
 }
 
 TEST(Sim, EverythingAtOnce) {
-  for (std::uint64_t seed = 1; seed <= 1000; ++seed) {
+  for (std::uint64_t seed = 1; seed <= world::last_seed(1000); ++seed) {
     expect_well(options_for(seed), everything(seed, 3));
   }
-  std::printf("seeds 1 to 1000\n");
+  std::printf("seeds 1 to %d\n", static_cast<int>(world::last_seed(1000)));
 }
 
 TEST(Sim, SteadyStateSendsNoControlMessage) {
