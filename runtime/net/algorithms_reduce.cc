@@ -68,7 +68,7 @@ class DirectAllreduce final : public SegmentReducer {
     reduce_scatter(blocks, args().out.subspan(own.begin, own.size));
     for (int step = 1; step < size(); ++step) {
       const Rank peer = (rank() + size() - step) % size();
-      for (int ahead = 0; ahead < options().window; ++ahead) {
+      for (std::size_t ahead = 0; ahead < window(); ++ahead) {
         gather_next(peer);
       }
     }
@@ -86,12 +86,7 @@ class DirectAllreduce final : public SegmentReducer {
          [this, peer] { gather_next(peer); });
   }
 
-  void on_reduced(std::size_t index) override {
-    const Block segment = segment_of(own_block(), segment_bytes(), index);
-    for (int step = 1; step < size(); ++step) {
-      send((rank() + step) % size(), gather_slot(index), args().out.subspan(segment.begin, segment.size));
-    }
-  }
+  void on_reduced(std::size_t index) override { gather(index); }
 
   std::vector<std::size_t> next_gather_;  // by peer: the segment to receive next
 };

@@ -19,8 +19,8 @@ namespace sirtaki::net {
 struct DirectOptions {
   // Allreduce up to this size sends everything to everybody: one latency step instead of two. Same bits.
   std::size_t exchange_bytes = 32 * 1024;
-  // Reductions go through pieces of this size, at most `window` of them in flight for each peer. They bound the
-  // staging memory of one operation: (ranks - 1) * window * segment_bytes.
+  // Reductions go through pieces of at most this size, and at most `window` times this many bytes are in flight for
+  // each peer: the staging memory of one operation is (ranks - 1) * window * segment_bytes.
   std::size_t segment_bytes = 512 * 1024;
   int window = 4;
   // Broadcasts up to this size go from the root to everybody; larger ones are scattered and passed on.

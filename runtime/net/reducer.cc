@@ -5,6 +5,15 @@
 #include "runtime/net/combine.h"
 
 namespace sirtaki::net {
+namespace {
+
+// A block is cut into so many segments where their size allows: the first results travel while later input does.
+constexpr std::size_t kSegments = 2;
+constexpr std::size_t kLeastSegmentBytes = 64 * 1024;
+// Towards a single peer order alone decides; several messages keep a fast link busy between callbacks.
+constexpr int kSendingToOne = 4;
+
+}  // namespace
 
 Block segment_of(const Block& block, std::size_t segment, std::size_t index) {
   const std::size_t offset = index * segment;
@@ -41,22 +50,27 @@ std::vector<Block> counted_blocks(const std::vector<std::int64_t>& counts, std::
 void SegmentReducer::reduce_scatter(std::vector<Block> blocks, Bytes own_out) {
   blocks_ = std::move(blocks);
   own_out_ = own_out;
-  segment_bytes_ = std::max(options().segment_bytes / item(), std::size_t{1}) * item();
+  choose_segments();
   const std::size_t own_segments = segment_count(own_block(), segment_bytes_);
-  window_ = std::min(static_cast<std::size_t>(options().window), own_segments);
+  window_ = std::min(window(), own_segments);
   const std::size_t place = std::min(segment_bytes_, own_block().size);
   stage_ = staging(window_ * static_cast<std::size_t>(size() - 1) * place);
   missing_.assign(window_, 0);
-  next_send_.assign(static_cast<std::size_t>(size()), 0);
   for (std::size_t index = 0; index < window_; ++index) {
     post_receives(index);
   }
-  for (int step = 1; step < size(); ++step) {
-    const Rank peer = (rank() + step) % size();
-    for (int ahead = 0; ahead < options().window; ++ahead) {
-      send_next(peer);
-    }
+  send_more();
+}
+
+void SegmentReducer::choose_segments() {
+  std::size_t largest = 0;
+  for (const Block& block : blocks_) {
+    largest = std::max(largest, block.size);
   }
+  const std::size_t most = options().segment_bytes;
+  const std::size_t wanted = std::clamp(largest / kSegments, std::min(kLeastSegmentBytes, most), most);
+  segment_bytes_ = std::max(wanted / item(), std::size_t{1}) * item();
+  reduce_rounds_ = segment_count({0, largest}, segment_bytes_);
 }
 
 std::byte* SegmentReducer::stage(std::size_t index, Rank peer) const {
@@ -78,15 +92,52 @@ void SegmentReducer::post_receives(std::size_t index) {
   }
 }
 
-void SegmentReducer::send_next(Rank peer) {
-  const Block& block = blocks_[static_cast<std::size_t>(peer)];
-  const std::size_t index = next_send_[static_cast<std::size_t>(peer)];
-  if (index >= segment_count(block, segment_bytes_)) {
-    return;
+void SegmentReducer::gather(std::size_t index) {
+  gathers_.push_back(index);
+  send_more();
+}
+
+void SegmentReducer::send_more() {
+  const int most = size() == 2 ? kSendingToOne : 1;
+  const auto others = static_cast<std::size_t>(size() - 1);
+  while (sending_ < most) {
+    if (next_reduce_ < reduce_rounds_ * others) {
+      send_reduce();
+    } else if (next_gather_ < gathers_.size() * others) {
+      send_gather();
+    } else {
+      return;
+    }
   }
-  ++next_send_[static_cast<std::size_t>(peer)];
-  const Block segment = segment_of(block, segment_bytes_, index);
-  send(peer, reduce_slot(index), args().in.subspan(segment.begin, segment.size), [this, peer] { send_next(peer); });
+}
+
+void SegmentReducer::send_reduce() {
+  const auto others = static_cast<std::size_t>(size() - 1);
+  const std::size_t index = next_reduce_ / others;
+  const Rank peer = nth_peer(next_reduce_ % others);
+  ++next_reduce_;
+  const Block& block = blocks_[static_cast<std::size_t>(peer)];
+  if (index < segment_count(block, segment_bytes_)) {
+    const Block segment = segment_of(block, segment_bytes_, index);
+    send_one(peer, reduce_slot(index), args().in.subspan(segment.begin, segment.size));
+  }
+}
+
+void SegmentReducer::send_gather() {
+  const auto others = static_cast<std::size_t>(size() - 1);
+  const std::size_t index = gathers_[next_gather_ / others];
+  const Rank peer = nth_peer(next_gather_ % others);
+  ++next_gather_;
+  const Block segment = segment_of({0, own_block().size}, segment_bytes_, index);
+  send_one(peer, gather_slot(index), ConstBytes(own_out_).subspan(segment.begin, segment.size));
+}
+
+void SegmentReducer::send_one(Rank peer, std::uint32_t slot, ConstBytes data) {
+  ++sending_;
+  send(peer, slot, data, [this] {
+    --sending_;
+    send_more();
+  });
 }
 
 void SegmentReducer::reduce_segment(std::size_t index) {

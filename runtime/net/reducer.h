@@ -36,15 +36,28 @@ class SegmentReducer : public Operation {
   virtual void on_reduced(std::size_t index) = 0;
 
   std::size_t segment_bytes() const { return segment_bytes_; }
+  // Segments in flight for each peer.
+  std::size_t window() const {
+    return static_cast<std::size_t>(options().window) * options().segment_bytes / segment_bytes_;
+  }
   const std::vector<Block>& blocks() const { return blocks_; }
   const Block& own_block() const { return blocks_[static_cast<std::size_t>(rank())]; }
+  // Sends segment `index` of the own result to everybody, after what is still to be sent for the reduction.
+  void gather(std::size_t index);
+
   static std::uint32_t reduce_slot(std::size_t index) { return static_cast<std::uint32_t>(2 * index); }
   static std::uint32_t gather_slot(std::size_t index) { return static_cast<std::uint32_t>(2 * index + 1); }
 
  private:
   std::byte* stage(std::size_t index, Rank peer) const;
   void post_receives(std::size_t index);
-  void send_next(Rank peer);
+  void choose_segments();
+  void send_more();
+  void send_reduce();
+  void send_gather();
+  void send_one(Rank peer, std::uint32_t slot, ConstBytes data);
+  // Destination of the n-th message of a round.
+  Rank nth_peer(std::size_t n) const { return (rank() + 1 + static_cast<Rank>(n)) % size(); }
   void reduce_segment(std::size_t index);
 
   std::vector<Block> blocks_;
@@ -52,8 +65,12 @@ class SegmentReducer : public Operation {
   std::size_t segment_bytes_ = 0;
   std::size_t window_ = 0;
   Staging stage_;
-  std::vector<int> missing_;            // by window place: messages of that segment still to come
-  std::vector<std::size_t> next_send_;  // by peer: the segment to send next
+  std::vector<int> missing_;          // by window place: messages of that segment still to come
+  std::size_t reduce_rounds_ = 0;     // segments of the largest block
+  std::size_t next_reduce_ = 0;       // messages taken up, whole rounds and part of one
+  std::vector<std::size_t> gathers_;  // segments of the own result to send: one round each
+  std::size_t next_gather_ = 0;       // messages taken up
+  int sending_ = 0;                   // messages the kernel has not wholly taken
 };
 
 }  // namespace sirtaki::net

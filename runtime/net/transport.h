@@ -30,8 +30,11 @@ struct TransportOptions {
   Duration close_timeout = std::chrono::seconds(2);
   Duration dead_time = std::chrono::seconds(30);  // unacknowledged bytes for so long: the peer is gone
   std::size_t max_strangers = 64;                 // connections that have not proved themselves
-  std::size_t unsent_bytes = 512 * 1024;          // in the kernel of each connection, before they are on the wire
-  ChannelLimits limits;                           // the same on all ranks
+  // Kept in the kernel of each connection before they are on the wire. Few, so that a message counts as sent when its
+  // link is free for the next; a peer on the same host has no link, and fewer wake-ups are worth more.
+  std::size_t unsent_bytes = 16 * 1024;
+  std::size_t unsent_bytes_same_host = 512 * 1024;
+  ChannelLimits limits;  // the same on all ranks
 };
 
 struct PeerStats {
