@@ -1,5 +1,7 @@
 // SegmentReducer: the reduce-scatter phase of a direct algorithm, in segments. Every rank sends block j of its input
 // to rank j and reduces its own block in rank order as segments arrive.
+// A rank sends one message after the other, a round of them to the next rank, the one after it and so on: at any moment
+// the ranks send along different links. Concurrent flows would share a link unevenly, and some would idle at the end.
 // Part of an Operation: base class of those that reduce; same thread and life.
 #pragma once
 
