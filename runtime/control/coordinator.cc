@@ -176,17 +176,17 @@ void Coordinator::settle_opening(const std::string& name) {
   send(kAll, StreamAgreed{name, id});
 }
 
-void Coordinator::abort_stream(std::uint16_t id, std::uint32_t attempt, std::uint64_t step, const Status& status) {
-  const auto it = streams_.find(id);
-  if (it == streams_.end() || it->second.attempt != attempt) {
+void Coordinator::abort_stream(const StreamAbort& cause, bool everywhere) {
+  const auto it = streams_.find(cause.stream.value);
+  if (it == streams_.end() || it->second.attempt != cause.attempt) {
     return;  // said of a step that is void already
   }
   ++it->second.attempt;
-  send(kAll, StreamAborted{StreamId(id), it->second.attempt, step, status});
+  send(kAll, StreamAborted{cause.stream, it->second.attempt, cause.step, everywhere, cause.status});
 }
 
 void Coordinator::on(Rank /*from*/, const StreamAbort& message) {
-  abort_stream(message.stream.value, message.attempt, message.step, message.status);
+  abort_stream(message, true);
 }
 
 void Coordinator::on(Rank /*from*/, const StreamUnused& message) {
@@ -258,8 +258,9 @@ void Coordinator::apply(const StallInspector::Findings& findings) {
       case WaitKind::kStreamStep:
         for (const auto& [id, stream] : streams_) {
           if (stream.name == name) {
-            abort_stream(id, static_cast<std::uint32_t>(verdict.entry.use >> 32), verdict.entry.use & 0xffffffffU,
-                         verdict.status);
+            abort_stream({StreamId(id), static_cast<std::uint32_t>(verdict.entry.use >> 32),
+                          verdict.entry.use & 0xffffffffU, verdict.status},
+                         false);
           }
         }
         break;

@@ -73,7 +73,7 @@ class Coordinator {
   void count_left(const std::string& name, std::uint64_t use);
   void recall_missing(const std::string& name);
   void cancel(const std::string& name, std::uint64_t use, const Status& status, bool everywhere);
-  void abort_stream(std::uint16_t id, std::uint32_t attempt, std::uint64_t step, const Status& status);
+  void abort_stream(const StreamAbort& cause, bool everywhere);
   void settle_opening(const std::string& name);
   void apply(const StallInspector::Findings& findings);
   void on_gone(Rank rank);

@@ -143,6 +143,7 @@ void put(WireWriter& w, const StreamAborted& m) {
   w.put(m.stream.value);
   w.put(m.attempt);
   w.put(m.step);
+  w.put(static_cast<std::uint8_t>(m.everywhere));
   put(w, m.status);
 }
 
@@ -376,6 +377,7 @@ StreamAborted get(WireReader& r, Tag<StreamAborted>) {
   m.stream = get_stream(r);
   m.attempt = r.get<std::uint32_t>();
   m.step = r.get<std::uint64_t>();
+  m.everywhere = get_bool(r);
   m.status = get_status(r);
   return m;
 }

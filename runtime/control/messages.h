@@ -166,11 +166,13 @@ struct StreamRefused {
 };
 
 // Step `step` of the attempt before `attempt` is void on all ranks; the next is step 0 of `attempt`. A rank that still
-// receives the last of the step before completes it first: all others have.
+// receives the last of the step before completes it first: all others have. Without `everywhere`, a rank that has not
+// begun the step is not told of it.
 struct StreamAborted {
   StreamId stream;
   std::uint32_t attempt = 0;
   std::uint64_t step = 0;
+  bool everywhere = true;
   Status status;
 };
 

@@ -38,6 +38,7 @@ Engine::Engine(EngineOptions options, EngineDeps deps, std::function<Callers()> 
 
 Engine::~Engine() {
   deps_.loop.cancel(tick_);
+  deps_.loop.cancel(trace_tick_);
 }
 
 // ---- operations by name ----

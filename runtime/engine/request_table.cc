@@ -7,6 +7,10 @@ namespace {
 
 constexpr Duration kSlice = std::chrono::milliseconds(100);
 
+Status session_over() {
+  return {Code::kShutdown, "the session was shut down"};
+}
+
 Status duplicate(const std::string& name) {
   return {Code::kInvalidArgument,
           "tensor '" + name +
@@ -65,11 +69,25 @@ std::optional<Status> Waiter::wait(const Slot& slot, Duration timeout) {
     if (scope.became_long(now)) {
       on_long_wait_();
     }
+    if (ended_) {
+      return slot.wait_for(Duration(0)).value_or(session_over());
+    }
     if (interrupted_ && interrupted_()) {
       return Status(Code::kAborted, "the wait was interrupted");
     }
     if (timeout >= Duration(0) && now - begin >= timeout) {
       return std::nullopt;
+    }
+  }
+}
+
+Status Waiter::wait_out(const Slot& slot) const {
+  while (true) {
+    if (auto status = slot.wait_for(kSlice)) {
+      return *status;
+    }
+    if (ended_) {
+      return slot.wait_for(Duration(0)).value_or(session_over());
     }
   }
 }

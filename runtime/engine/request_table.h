@@ -3,6 +3,7 @@
 // Threads: any; the loop completes requests. Owned by Session.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -42,14 +43,19 @@ class Waiter {
  public:
   // `interrupted` may be empty; `on_long_wait` posts to the engine. Both outlive the waiter.
   Waiter(std::function<bool()> interrupted, std::function<void()> on_long_wait);
-  // nullopt: the timeout (negative: none) is over. kAborted when interrupted.
+  // nullopt: the timeout (negative: none) is over. kAborted when interrupted, kShutdown when the session has ended.
   std::optional<Status> wait(const Slot& slot, Duration timeout);
+  // To the end of the operation or of the session, whichever comes first: memory must not be given back before.
+  Status wait_out(const Slot& slot) const;
+  // The loop has stopped: nothing completes any more.
+  void end() { ended_ = true; }
   Callers callers() { return registry_.look(std::chrono::steady_clock::now()); }
 
  private:
   std::function<bool()> interrupted_;
   std::function<void()> on_long_wait_;
   CallerRegistry registry_;
+  std::atomic<bool> ended_{false};
 };
 
 class RequestTable {

@@ -164,6 +164,9 @@ void SessionImpl::start_engine() {
 }
 
 void SessionImpl::fail(const Status& cause) {
+  if (closed_) {
+    return;
+  }
   if (engine_ && engine_->failure().is_ok()) {
     log_->error(cause.to_string());
   }
@@ -202,11 +205,9 @@ void SessionImpl::close() {
     data_->close();
   }
   requests_.close();
-  loop_.run_sync([this] {
-    streams_.reset();
-    engine_.reset();
-  });
+  // The engine stays until the session is destroyed: other threads may be inside a call.
   loop_.stop();
+  waiter_.end();
 }
 
 // ---- operations by name ----
@@ -255,9 +256,8 @@ const OpResult* SessionImpl::result(RequestId request) const {
 
 void SessionImpl::release(RequestId request) {
   if (const auto slot = requests_.find(request)) {
-    // The memory belongs to the operation until it ends; so an interrupt must not cut this short.
-    while (!slot->wait_for(std::chrono::seconds(1))) {
-    }
+    // The memory belongs to the operation until it ends.
+    static_cast<void>(waiter_.wait_out(*slot));
   }
   requests_.erase(request);
 }

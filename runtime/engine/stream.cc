@@ -32,7 +32,7 @@ void Stream::open_step() {
   ready_at_.assign(plan_->partitions().size(), {});
   held_.clear();
   finished_ = asked_for_flags_ = flags_started_ = flags_done_ = false;
-  partitions_done_ = 0;
+  partitions_started_ = partitions_done_ = 0;
   first_ready_ = {};
   waited_since_ = {};
   dispatcher_.reset();
@@ -177,11 +177,13 @@ Bytes Stream::slice_of(const scheduler::Slice& slice) const {
 }
 
 void Stream::pump() {
-  while (phase_ == Phase::kOpen) {
+  const int last = static_cast<int>(plan_->partitions().size()) - 1;
+  while (phase_ == Phase::kOpen && (finished_ || partitions_started_ < last)) {
     const scheduler::Partition* partition = dispatcher_.next();
     if (partition == nullptr) {
       return;
     }
+    ++partitions_started_;
     launch(*partition);
   }
 }
@@ -393,6 +395,11 @@ void Stream::apply_aborts() {
   while (!aborts_.empty() && (phase_ != Phase::kOpen || step_ >= aborts_.front().step)) {
     const control::StreamAborted message = std::move(aborts_.front());
     aborts_.pop_front();
+    if (phase_ == Phase::kOpen && !message.everywhere && untouched()) {
+      attempt_ = message.attempt;
+      step_ = 0;
+      continue;
+    }
     if (phase_ == Phase::kOpen) {
       phase_ = Phase::kVoid;
       cancel_in_flight(message.status);
@@ -434,6 +441,11 @@ void Stream::fail(const Status& cause) {
 }
 
 // ---- completion ----
+
+// Nothing of the step has happened on this rank.
+bool Stream::untouched() const {
+  return first_ready_ == TimePoint() && !finished_;
+}
 
 bool Stream::step_complete() const {
   return finished_ && held_.empty() && partitions_done_ == static_cast<int>(plan_->partitions().size()) &&

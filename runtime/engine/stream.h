@@ -4,7 +4,8 @@
 // the plan's order, and its tag is (stream, attempt, position, step) on every rank.
 //
 // One step:  ready(i) ... finish(), wait() -> the result; the next step opens when wait() has answered.
-// Deviations go through the coordinator and are the same for all ranks:
+// finish() commits: the plan's last partition starts only then, so no rank completes a step that another gives up
+// before its finish(). Deviations go through the coordinator and are the same for all ranks:
 //   - a rank gives the step up (wrong shape, an error, abort()): StreamAborted ends what is in flight everywhere, each
 //     rank's wait() returns the cause, and the stream goes on with step 0 of the next attempt;
 //   - a rank has tensors without a gradient (absent): it holds them back until StreamFlags has told all ranks to
@@ -110,6 +111,7 @@ class Stream {
   void open_step();
   Status check_ready(int index, const TensorView& tensor) const;
   bool step_complete() const;
+  bool untouched() const;
   bool flags_on() const;
   DType wire_dtype(const scheduler::Partition& partition) const;
   bool in_place(const scheduler::Partition& partition) const;
@@ -137,6 +139,7 @@ class Stream {
   bool asked_for_flags_ = false;
   bool flags_started_ = false;
   bool flags_done_ = false;
+  int partitions_started_ = 0;
   int partitions_done_ = 0;
   int in_flight_count_ = 0;
   std::vector<std::uint8_t> launched_;  // by position: in flight now

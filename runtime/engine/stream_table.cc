@@ -157,7 +157,7 @@ Status StreamTable::abort(StreamId stream, std::string why) {
     }
     s->abort(cause, [slot] { slot->complete({}); });
   });
-  return waiter_.wait(*slot, Duration(-1)).value_or(Status());
+  return waiter_.wait_out(*slot);
 }
 
 Status StreamTable::close(StreamId stream) {
@@ -170,7 +170,7 @@ Status StreamTable::close(StreamId stream) {
   auto slot = std::make_shared<Slot>();
   loop_.post(
       [this, stream, slot] { engine_.close_stream(stream, [slot](Status s) { slot->complete(std::move(s)); }); });
-  return waiter_.wait(*slot, Duration(-1)).value_or(Status());
+  return waiter_.wait_out(*slot);
 }
 
 }  // namespace sirtaki::engine

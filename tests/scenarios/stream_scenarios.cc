@@ -91,8 +91,9 @@ Scenario run_steps(RankApi& api, std::uint64_t seed, int steps, bool some_absent
 
 // One rank gives the step up in the middle of it.
 void deviate(RankApi& api, StreamId stream, Step& step, bool wrong_size) {
-  const int half = kTensors / 2;
-  for (int t = kTensors - 1; t >= half; --t) {
+  // All of them when it fails after its last gradient: even then no other rank may complete the step.
+  const int until = wrong_size ? kTensors / 2 : 0;
+  for (int t = kTensors - 1; t >= until; --t) {
     api.ready(stream, t, step.tensors[static_cast<std::size_t>(t)].view(), false);
   }
   if (wrong_size) {

@@ -48,7 +48,7 @@ std::vector<CoordinatorMessage> coordinator_messages() {
           OpCancelled{"a", 5, true, status()},
           StreamAgreed{"opt", StreamId(6)},
           StreamRefused{"opt", status()},
-          StreamAborted{StreamId(6), 7, 8, status()},
+          StreamAborted{StreamId(6), 7, 8, false, status()},
           StreamFlags{StreamId(6), 1, 2},
           JobFailed{status()},
           TraceSwitch{true},
