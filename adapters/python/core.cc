@@ -306,7 +306,7 @@ void define_operations(nb::module_& m) {
       .def("finish", &Stream::finish)
       .def("wait", &Stream::wait, nb::arg("timeout_ms") = -1)
       .def("used", &Stream::used)
-      .def("abort", &Stream::abort)
+      .def("abort", &Stream::abort, nb::call_guard<nb::gil_scoped_release>())
       .def("close", &Stream::close);
 }
 

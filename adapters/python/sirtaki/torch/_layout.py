@@ -52,7 +52,7 @@ def open_layout(names: list[str], params: list[Tensor], options: ReducerOptions,
     strides = [torch.empty_like(p, device="meta").stride() for p in params]
     dtypes = [p.dtype for p in params]
     if not dense:
-        return Layout(slots, strides, dtypes, _NoStream())
+        return Layout(slots, strides, dtypes, _CommitStream(options))
     order = _agree_on_order(dense, slots, options, arrivals)
     tensors = [(0, dtype_code(dtypes[i]), 0, 0, params[i].shape, strides[i]) for i in dense]
     how = (int(options.op), options.prescale, options.postscale, options.codec)
@@ -79,20 +79,31 @@ def _agree_on_order(dense: list[int], slots: list[int], options: ReducerOptions,
     return torch_ops.start([work])[0].wait().tolist()
 
 
-class _NoStream:
-    """Stands for a stream without tensors."""
+class _CommitStream:
+    """A stream of one number, for models without dense gradients: no rank's step ends before all ranks have finished it."""
+
+    def __init__(self, options: ReducerOptions) -> None:
+        self._one = torch.zeros(1)
+        tensors = [(0, dtype_code(torch.float32), 0, 0, (1,), (1,))]
+        how = (int(options.op), 1.0, 1.0, "none")
+        self._stream = _core.Stream(options.stream_name, ["step"], tensors, [0], how)
 
     def ready(self, slot: int, address: int, absent: bool = False) -> None:
-        """Never called: there is no tensor."""
+        """Never called: there is no other tensor."""
 
     def finish(self) -> None:
-        """Nothing to finish."""
+        """Every sparse gradient of the step is there."""
+        self._stream.ready(0, self._one.data_ptr(), False)
+        self._stream.finish()
 
     def wait(self) -> None:
-        """Nothing to wait for."""
+        """All ranks have finished the step."""
+        self._stream.wait()
 
     def abort(self, why: str) -> None:
-        """Nothing to give up."""
+        """Gives the step up on all ranks."""
+        self._stream.abort(why)
 
     def close(self) -> None:
-        """Nothing to close."""
+        """Ends the stream."""
+        self._stream.close()

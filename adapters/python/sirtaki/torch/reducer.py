@@ -7,7 +7,6 @@ first backward, together with the order in which gradients become ready, so over
 
 from __future__ import annotations
 
-import contextlib
 import enum
 import time
 from collections.abc import Callable
@@ -17,7 +16,6 @@ import torch
 from torch import Tensor
 
 from sirtaki import basics
-from sirtaki.errors import SirtakiError
 from sirtaki.ops import ReduceOp
 from sirtaki.torch._layout import ReducerOptions, open_layout
 from sirtaki.torch._nesting import inside_nested_backward
@@ -115,15 +113,11 @@ class GradientReducer:
     def give_up(self) -> None:
         """Makes the unfinished step void on all ranks; the others get AbortedError."""
         # The runtime uses the memory until abort() has returned.
-        borrowed, sparse = (self._grads, self._wires), self._sparse
+        borrowed = (self._grads, self._wires)
         self._reset()
         if self._stream is not None and self._current():
             self._stream.abort(f"backward() failed on rank {basics.rank()}")
         del borrowed
-        for _, finish in sparse:
-            # The others gather these as well, and nobody uses the values.
-            with contextlib.suppress(SirtakiError):
-                finish()
 
     # ---- hooks ----
 
@@ -212,7 +206,7 @@ class GradientReducer:
         self._callback_queued = False
         self._backward_open = False
         self._forget_memory()
-        self._sparse: list[tuple[int, Callable[[], Tensor]]] = []
+        self._sparse: list[int] = []  # handed over in this step
         self._arrivals = []
 
     def _forget_memory(self) -> None:
@@ -250,7 +244,7 @@ class GradientReducer:
             raise RuntimeError(self._misuse(index))
         self._submitted[index] = 1
         if self._slots[index] < 0:
-            self._start_sparse(index)
+            self._sparse.append(index)
             return
         param = self._params[index]
         grad = param.grad
@@ -289,7 +283,15 @@ class GradientReducer:
         self._wires[index] = wire
         return wire.copy_(grad)
 
-    def _start_sparse(self, index: int) -> None:
+    def _gather_sparse(self) -> None:
+        """Only once the stream says that all ranks have finished the step: a gather of a void step would meet the next."""
+        started = [(index, self._start_sparse(index)) for index in self._sparse]
+        for index, finish in started:
+            total = finish()
+            if total._nnz() > 0 or self._params[index].grad is not None:
+                self._params[index].grad = total
+
+    def _start_sparse(self, index: int) -> Callable[[], Tensor]:
         param = self._params[index]
         grad = param.grad
         if grad is None:
@@ -298,8 +300,7 @@ class GradientReducer:
             grad = torch.sparse_coo_tensor(no_indices, no_rows, param.shape, check_invariants=True)
         name = f"{self._options.stream_name}.{self._names[index]}"
         scale = self._options.prescale * self._options.postscale
-        finish = sparse_allreduce_async(grad if scale == 1.0 else grad * scale, name, self._options.op)
-        self._sparse.append((index, finish))
+        return sparse_allreduce_async(grad if scale == 1.0 else grad * scale, name, self._options.op)
 
     def _wait(self) -> None:
         if self._alone:
@@ -308,10 +309,7 @@ class GradientReducer:
         begin = time.perf_counter()
         try:
             self._stream.wait()
-            for index, finish in self._sparse:
-                total = finish()
-                if total._nnz() > 0 or self._params[index].grad is not None:
-                    self._params[index].grad = total
+            self._gather_sparse()
         except KeyboardInterrupt:
             raise
         except BaseException:
