@@ -202,6 +202,17 @@ void Job::on_spawn_failed(AgentLink& link, ConstBytes payload) {
 void Job::on_rank_lost(Rank rank, const Status& cause) {
   if (phase_ == Phase::kRunning && !lost_first_) {
     lost_first_ = {rank, std::string(cause.text())};
+    // A stopped or cut-off rank never ends by itself, and the others may not fail for it.
+    lost_timer_.expires_after(plan_.options.failure_grace);
+    lost_timer_.async_wait([this, rank](const boost::system::error_code& error) {
+      if (!error && phase_ == Phase::kRunning) {
+        fail_run({rank,
+                  ranks_.at(static_cast<std::size_t>(rank)).link->placement().host,
+                  without_rank(lost_first_->second, rank),
+                  1,
+                  {}});
+      }
+    });
   }
 }
 

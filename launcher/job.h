@@ -108,7 +108,8 @@ class Job {
   JobPlan plan_;
   boost::asio::io_context io_;
   boost::asio::signal_set signals_;
-  boost::asio::steady_timer phase_timer_;  // the one deadline of the present phase
+  boost::asio::steady_timer phase_timer_;      // the one deadline of the present phase
+  boost::asio::steady_timer lost_timer_{io_};  // from the loss of a rank to the end of the run
   boost::asio::steady_timer ping_timer_;
   boost::asio::steady_timer flush_timer_;
   std::unique_ptr<OutputWriter> writer_;

@@ -205,7 +205,7 @@ void Job::check_links_ended() {
 void Job::settle_blame() {
   if (failure_ && !lost_first_ && left_first_) {
     const RankState& left = ranks_.at(static_cast<std::size_t>(*left_first_));
-    if (left.exited && !left.ended_by_us && left.wait_status != 0) {
+    if (left.exited && left.wait_status != 0) {
       lost_first_ = {*left_first_, "left the job"};
     }
   }
