@@ -80,7 +80,7 @@ def _agree_on_order(dense: list[int], slots: list[int], options: ReducerOptions,
 
 
 class _CommitStream:
-    """A stream of one number, for models without dense gradients: no rank's step ends before all ranks have finished it."""
+    """A stream of one number, for models without dense gradients: no step ends before all ranks have finished it."""
 
     def __init__(self, options: ReducerOptions) -> None:
         self._one = torch.zeros(1)

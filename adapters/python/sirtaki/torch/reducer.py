@@ -284,7 +284,7 @@ class GradientReducer:
         return wire.copy_(grad)
 
     def _gather_sparse(self) -> None:
-        """Only once the stream says that all ranks have finished the step: a gather of a void step would meet the next."""
+        """Only when all ranks have finished the step: a gather of a void step would meet the next."""
         started = [(index, self._start_sparse(index)) for index in self._sparse]
         for index, finish in started:
             total = finish()
