@@ -26,6 +26,12 @@ constexpr auto kDeadline = std::chrono::seconds(20);
 // Remembers what a member is told.
 class Member final : public rendezvous::ClientHandler {
  public:
+  // Callbacks run until the client is gone.
+  ~Member() override {
+    client.reset();
+    loop.reset();
+  }
+
   void on_message(ConstBytes bytes) override {
     auto message = control::decode_coordinator_message(bytes);
     const std::lock_guard lock(mutex_);

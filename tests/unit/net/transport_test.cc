@@ -215,9 +215,10 @@ TEST_F(TransportPair, TransfersAreCancelledAnywhereWithoutHarm) {
   const auto data = pattern(200000, 1);
   std::vector<std::byte> out(data.size());
   SharedOutcome received;
+  SharedOutcome sent;
   nodes[1]->run([&] { nodes[1]->transport->recv(to(0, 100000), out, received.done()); });
-  nodes[0]->run([&] { nodes[0]->transport->send(to(1, 100000), data, [](Status) {}); });
-  ASSERT_TRUE(wait_until([&] { return received.calls == 1; }));
+  nodes[0]->run([&] { nodes[0]->transport->send(to(1, 100000), data, sent.done()); });
+  ASSERT_TRUE(wait_until([&] { return received.calls == 1 && sent.calls == 1; }));
   EXPECT_EQ(out, data);
 }
 
