@@ -134,9 +134,10 @@ TEST_F(TransportPair, WorksOverIpv6) {
   const auto data = pattern(100000, 1);
   std::vector<std::byte> out(data.size());
   SharedOutcome received;
+  SharedOutcome sent;
   nodes[0]->run([&] { nodes[0]->transport->recv(to(1, 1), out, received.done()); });
-  nodes[1]->run([&] { nodes[1]->transport->send(to(0, 1), data, [](Status) {}); });
-  ASSERT_TRUE(wait_until([&] { return received.calls == 1; }));
+  nodes[1]->run([&] { nodes[1]->transport->send(to(0, 1), data, sent.done()); });
+  ASSERT_TRUE(wait_until([&] { return received.calls == 1 && sent.calls == 1; }));
   EXPECT_EQ(out, data);
 }
 
