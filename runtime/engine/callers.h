@@ -1,7 +1,8 @@
 // CallerRegistry: which threads of the program wait for results, and for how long. Feeds the search for stuck jobs.
 //
-// A thread counts as a caller from its first wait until it ends. A wait may be cut into slices by an adapter that looks
-// for Ctrl-C between them: a thread that comes back within kSliceGap never stopped waiting.
+// A thread counts as a caller from its first wait until it ends; while it lives and does not wait it may still submit
+// what the others wait for, so a job with such a thread is never called stuck, only late. A wait may be cut into slices
+// by an adapter that looks for Ctrl-C between them: a thread that comes back within kSliceGap never stopped waiting.
 // Threads: any; a few atomics per wait.
 #pragma once
 
