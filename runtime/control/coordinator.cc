@@ -19,8 +19,7 @@ Status left_status(Rank rank, const std::string& what) {
 
 }  // namespace
 
-Coordinator::Coordinator(int size, StallOptions options)
-    : size_(size), stall_(size, options), gone_(static_cast<std::size_t>(size), false) {}
+Coordinator::Coordinator(int size, StallOptions options) : size_(size), stall_(size, options) {}
 
 Coordinator::Actions Coordinator::take_actions() {
   return std::exchange(actions_, {});
@@ -210,13 +209,8 @@ void Coordinator::on(Rank from, const StreamClose& message) {
 
 // ---- lives and stalls ----
 
-void Coordinator::on_gone(Rank rank) {
-  gone_[static_cast<std::size_t>(rank)] = true;
-  stall_.on_gone(rank);
-}
-
 void Coordinator::on_left(Rank rank) {
-  on_gone(rank);
+  stall_.on_gone(rank);
   first_left_ = first_left_.value_or(rank);
   left_uses_.try_emplace(rank);
   std::vector<std::pair<std::string, std::uint64_t>> pending;
@@ -236,7 +230,7 @@ void Coordinator::on_left(Rank rank) {
 
 // The members learn of a lost rank from the rendezvous and end everything themselves.
 void Coordinator::on_lost(Rank rank) {
-  on_gone(rank);
+  stall_.on_gone(rank);
 }
 
 void Coordinator::on_tick(TimePoint now) {

@@ -76,11 +76,9 @@ class Coordinator {
   void abort_stream(const StreamAbort& cause, bool everywhere);
   void settle_opening(const std::string& name);
   void apply(const StallInspector::Findings& findings);
-  void on_gone(Rank rank);
 
   int size_;
   StallInspector stall_;
-  std::vector<bool> gone_;
   std::optional<Rank> first_left_;
   std::map<Rank, std::unordered_map<std::string, std::uint64_t>> left_uses_;  // by rank that left, of each name
   std::unordered_map<std::string, Name> names_;

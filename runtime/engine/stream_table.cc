@@ -1,8 +1,5 @@
 #include "runtime/engine/stream_table.h"
 
-#include <functional>
-#include <numeric>
-
 #include "runtime/engine/op_check.h"
 
 namespace sirtaki::engine {
@@ -25,9 +22,7 @@ Result<StreamId> StreamTable::open(StreamSpec spec, Duration timeout) {
   auto entry = std::make_shared<Entry>();
   entry->name = spec.name;
   for (const StreamTensor& tensor : spec.tensors) {
-    const std::int64_t numel =
-        std::accumulate(tensor.dims.begin(), tensor.dims.end(), std::int64_t{1}, std::multiplies<>());
-    entry->shapes.push_back({tensor.name, numel, tensor.dtype});
+    entry->tensors.push_back(tensor.name);
   }
   auto slot = std::make_shared<Slot>();
   auto id = std::make_shared<StreamId>();
@@ -52,19 +47,17 @@ Result<StreamId> StreamTable::open(StreamSpec spec, Duration timeout) {
 }
 
 Status StreamTable::check(const Entry& entry, int index, const TensorView& tensor) const {
-  if (index < 0 || index >= static_cast<int>(entry.shapes.size())) {
+  if (index < 0 || index >= static_cast<int>(entry.tensors.size())) {
     return invalid_argument("stream '" + entry.name + "' has no tensor number " + std::to_string(index));
   }
-  const Shape& shape = entry.shapes[static_cast<std::size_t>(index)];
+  const std::string& name = entry.tensors[static_cast<std::size_t>(index)];
   if (tensor.device.type != DeviceType::kCpu) {
-    return {Code::kUnsupported,
-            "tensor '" + shape.name + "' of stream '" + entry.name + "' is not in CPU memory",
-            {rank_, shape.name}};
+    return {
+        Code::kUnsupported, "tensor '" + name + "' of stream '" + entry.name + "' is not in CPU memory", {rank_, name}};
   }
   if (tensor.numel != 0 && tensor.data == nullptr) {
-    return {Code::kInvalidArgument,
-            "tensor '" + shape.name + "' of stream '" + entry.name + "' has no memory",
-            {rank_, shape.name}};
+    return {
+        Code::kInvalidArgument, "tensor '" + name + "' of stream '" + entry.name + "' has no memory", {rank_, name}};
   }
   return {};
 }

@@ -32,16 +32,11 @@ class StreamTable {
   Status close(StreamId stream);
 
  private:
-  struct Shape {
-    std::string name;
-    std::int64_t numel = 0;
-    DType dtype = DType::kF32;
-  };
   struct Entry {
     std::string name;
-    std::vector<Shape> shapes;       // constant
-    std::shared_ptr<Slot> waiting;   // guarded by mutex_
-    std::vector<std::uint8_t> used;  // guarded by mutex_
+    std::vector<std::string> tensors;  // names; constant
+    std::shared_ptr<Slot> waiting;     // guarded by mutex_
+    std::vector<std::uint8_t> used;    // guarded by mutex_
   };
 
   std::shared_ptr<Entry> find(StreamId stream) const;

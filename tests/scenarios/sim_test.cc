@@ -21,11 +21,6 @@ world::SimOptions options_for(std::uint64_t seed) {
   return options;
 }
 
-struct Run {
-  TimePoint begin;
-  std::uint64_t messages = 0;
-};
-
 void expect_well(const world::SimOptions& options, const ScenarioFn& scenario, Duration* took = nullptr,
                  std::vector<std::string>* warnings = nullptr) {
   world::SimWorld world(options);
