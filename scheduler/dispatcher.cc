@@ -31,9 +31,10 @@ Status Dispatcher::adopt(std::shared_ptr<const Plan> plan, std::vector<std::int6
   if (std::any_of(payload_bytes.begin(), payload_bytes.end(), [](std::int64_t bytes) { return bytes < 0; })) {
     return invalid_argument("a payload has a negative size");
   }
-  if (!queue_.untouched()) {
+  if (!queue_.untouched() || credit_.in_flight() != 0) {
     return bug("a plan is adopted in the middle of a step");
   }
+  credit_ = Credit(plan->credit_bytes() == 0 ? credit_limit_ : std::min(credit_limit_, plan->credit_bytes()));
   queue_ = ReadyQueue(plan);
   in_flight_.assign(plan->partitions().size(), false);
   payload_bytes_ = std::move(payload_bytes);

@@ -6,6 +6,7 @@
 #include <array>
 #include <limits>
 #include <unordered_set>
+#include <utility>
 
 #include "runtime/base/check.h"
 #include "runtime/base/wire.h"
@@ -23,39 +24,6 @@ std::int64_t bytes_of(const PlannedTensor& tensor) {
 
 std::int64_t divide_up(std::int64_t a, std::int64_t b) {
   return a / b + (a % b != 0 ? 1 : 0);
-}
-
-Status check_options(const LayoutOptions& options) {
-  if (options.fusion_bytes < 0) {
-    return invalid_argument("fusion_bytes is " + std::to_string(options.fusion_bytes) + "; it must be 0 or more");
-  }
-  if (options.alignment < 1) {
-    return invalid_argument("alignment is " + std::to_string(options.alignment) + "; it must be 1 or more");
-  }
-  if (options.partition_bytes / kLargestElement < options.alignment) {
-    return invalid_argument("partition_bytes is " + std::to_string(options.partition_bytes) +
-                            ", less than one aligned block of " + std::to_string(options.alignment) +
-                            " elements of 8 bytes; raise it or lower the alignment");
-  }
-  return {};
-}
-
-Status check_tensors(const std::vector<PlannedTensor>& tensors) {
-  if (tensors.size() > static_cast<std::size_t>(std::numeric_limits<int>::max())) {
-    return invalid_argument(std::to_string(tensors.size()) + " tensors are more than a stream can hold");
-  }
-  std::unordered_set<std::string_view> names;
-  for (const PlannedTensor& tensor : tensors) {
-    if (!names.insert(tensor.name).second) {
-      return {Code::kInvalidArgument, "tensor '" + tensor.name + "' is listed twice", {-1, tensor.name}};
-    }
-    if (tensor.numel < 0 || tensor.numel > std::numeric_limits<std::int64_t>::max() / kLargestElement) {
-      return {Code::kInvalidArgument,
-              "tensor '" + tensor.name + "' cannot have " + std::to_string(tensor.numel) + " elements",
-              {-1, tensor.name}};
-    }
-  }
-  return {};
 }
 
 Status check_order(std::span<const int> order, const std::vector<PlannedTensor>& tensors) {
@@ -109,7 +77,6 @@ class Layout {
     std::vector<Partition> partitions;
     partitions.reserve(done_.size());
     for (Placed& placed : done_) {
-      placed.partition.position = static_cast<int>(partitions.size());
       placed.partition.decision = decision;
       partitions.push_back(std::move(placed.partition));
     }
@@ -178,16 +145,20 @@ void put_decision(WireWriter& out, const Decision& decision) {
   out.put_list(decision.params);
 }
 
-// What the layout was made from as well as the layout: ranks that run different builds, or differ in an option that
-// happens not to matter for these tensors, are found at once.
-void put_inputs(WireWriter& out, const std::vector<PlannedTensor>& tensors, std::span<const int> order,
-                const LayoutOptions& options) {
+void put_tensors(WireWriter& out, const std::vector<PlannedTensor>& tensors) {
   out.put(static_cast<std::uint64_t>(tensors.size()));
   for (const PlannedTensor& tensor : tensors) {
     out.put_string(tensor.name);
     out.put(tensor.numel);
     out.put(tensor.dtype);
   }
+}
+
+// What the layout was made from as well as the layout: ranks that run different builds, or differ in an option that
+// happens not to matter for these tensors, are found at once.
+void put_inputs(WireWriter& out, const std::vector<PlannedTensor>& tensors, std::span<const int> order,
+                const LayoutOptions& options) {
+  put_tensors(out, tensors);
   for (const int index : order) {
     out.put(index);
   }
@@ -212,12 +183,153 @@ void put_partitions(WireWriter& out, const std::vector<Partition>& partitions) {
   }
 }
 
+Status bad_slice(const PlannedTensor& tensor, std::string text) {
+  return {Code::kInvalidArgument, "tensor '" + tensor.name + "' " + std::move(text), {-1, tensor.name}};
+}
+
+Status check_slice(const Slice& slice, const Partition& partition, const PlanParts& parts) {
+  if (slice.tensor < 0 || static_cast<std::size_t>(slice.tensor) >= parts.tensors.size()) {
+    return invalid_argument("a partition holds a part of tensor " + std::to_string(slice.tensor) + " of " +
+                            std::to_string(parts.tensors.size()));
+  }
+  const PlannedTensor& tensor = parts.tensors[static_cast<std::size_t>(slice.tensor)];
+  if (tensor.dtype != partition.dtype) {
+    return bad_slice(tensor, "is in a partition of another dtype");
+  }
+  if (slice.offset < 0 || slice.offset > tensor.numel || slice.numel < 1 || slice.numel > tensor.numel - slice.offset) {
+    return bad_slice(tensor, "of " + std::to_string(tensor.numel) + " elements has no part of " +
+                                 std::to_string(slice.numel) + " from " + std::to_string(slice.offset) + " on");
+  }
+  if (slice.offset % parts.alignment != 0) {
+    return bad_slice(tensor, "is cut at element " + std::to_string(slice.offset) + ", not a multiple of " +
+                                 std::to_string(parts.alignment));
+  }
+  return {};
+}
+
+// Inside a partition slices follow each other without a gap.
+Status check_partition(const Partition& partition, const PlanParts& parts) {
+  std::int64_t at = 0;
+  for (const Slice& slice : partition.slices) {
+    SRT_TRY(check_slice(slice, partition, parts));
+    if (slice.at != at || slice.numel > std::numeric_limits<std::int64_t>::max() / kLargestElement - at) {
+      return bad_slice(parts.tensors[static_cast<std::size_t>(slice.tensor)], "is at a wrong place in its partition");
+    }
+    at += slice.numel;
+  }
+  if (at == 0 || at != partition.numel) {
+    return invalid_argument("a partition of " + std::to_string(partition.numel) + " elements has parts of " +
+                            std::to_string(at));
+  }
+  return {};
+}
+
+// Every element of every tensor exactly once.
+Status check_coverage(const PlanParts& parts) {
+  std::vector<Slice> slices;
+  std::vector<std::size_t> last_in(parts.tensors.size(), 0);
+  for (std::size_t i = 0; i < parts.partitions.size(); ++i) {
+    for (const Slice& slice : parts.partitions[i].slices) {
+      const auto tensor = static_cast<std::size_t>(slice.tensor);
+      if (std::exchange(last_in[tensor], i + 1) == i + 1) {
+        return bad_slice(parts.tensors[tensor], "has two parts in one partition");
+      }
+      slices.push_back(slice);
+    }
+  }
+  std::sort(slices.begin(), slices.end(), [](const Slice& a, const Slice& b) {
+    return std::pair(a.tensor, a.offset) < std::pair(b.tensor, b.offset);
+  });
+  auto slice = slices.begin();
+  for (std::size_t i = 0; i < parts.tensors.size(); ++i) {
+    std::int64_t covered = 0;
+    for (; slice != slices.end() && static_cast<std::size_t>(slice->tensor) == i; ++slice) {
+      if (slice->offset != covered) {
+        return bad_slice(parts.tensors[i],
+                         (slice->offset < covered ? "is in two partitions from element " : "is in no partition from ") +
+                             std::to_string(std::min(covered, slice->offset)) + " on");
+      }
+      covered += slice->numel;
+    }
+    if (covered != parts.tensors[i].numel) {
+      return bad_slice(parts.tensors[i], "is in no partition from element " + std::to_string(covered) + " on");
+    }
+  }
+  return {};
+}
+
+Status check_parts(const PlanParts& parts) {
+  SRT_TRY(check_tensors(parts.tensors));
+  if (parts.alignment < 1) {
+    return invalid_argument("alignment is " + std::to_string(parts.alignment) + "; it must be 1 or more");
+  }
+  if (parts.credit_bytes < 0) {
+    return invalid_argument("credit_bytes is " + std::to_string(parts.credit_bytes) + "; it must be 0 or more");
+  }
+  if (parts.partitions.size() > static_cast<std::size_t>(kMaxPartitions)) {
+    return invalid_argument(std::to_string(parts.partitions.size()) + " partitions are more than " +
+                            std::to_string(kMaxPartitions) + "; raise partition_bytes");
+  }
+  for (const Partition& partition : parts.partitions) {
+    SRT_TRY(check_partition(partition, parts));
+  }
+  return check_coverage(parts);
+}
+
+std::uint64_t hash_of(const WireWriter& bytes) {
+  return XXH64(bytes.bytes().data(), bytes.bytes().size(), 0);
+}
+
 }  // namespace
+
+Status check_layout_options(const LayoutOptions& options) {
+  if (options.fusion_bytes < 0) {
+    return invalid_argument("fusion_bytes is " + std::to_string(options.fusion_bytes) + "; it must be 0 or more");
+  }
+  if (options.alignment < 1) {
+    return invalid_argument("alignment is " + std::to_string(options.alignment) + "; it must be 1 or more");
+  }
+  if (options.partition_bytes / kLargestElement < options.alignment) {
+    return invalid_argument("partition_bytes is " + std::to_string(options.partition_bytes) +
+                            ", less than one aligned block of " + std::to_string(options.alignment) +
+                            " elements of 8 bytes; raise it or lower the alignment");
+  }
+  return {};
+}
+
+Status check_tensors(const std::vector<PlannedTensor>& tensors) {
+  if (tensors.size() > static_cast<std::size_t>(std::numeric_limits<int>::max())) {
+    return invalid_argument(std::to_string(tensors.size()) + " tensors are more than a stream can hold");
+  }
+  std::unordered_set<std::string_view> names;
+  for (const PlannedTensor& tensor : tensors) {
+    if (!names.insert(tensor.name).second) {
+      return {Code::kInvalidArgument, "tensor '" + tensor.name + "' is listed twice", {-1, tensor.name}};
+    }
+    if (tensor.numel < 0 || tensor.numel > std::numeric_limits<std::int64_t>::max() / kLargestElement) {
+      return {Code::kInvalidArgument,
+              "tensor '" + tensor.name + "' cannot have " + std::to_string(tensor.numel) + " elements",
+              {-1, tensor.name}};
+    }
+  }
+  return {};
+}
+
+Plan::Plan(std::vector<PlannedTensor> tensors, std::vector<Partition> partitions, std::uint64_t version)
+    : version_(version), tensors_(std::move(tensors)), partitions_(std::move(partitions)), of_tensor_(tensors_.size()) {
+  for (std::size_t position = 0; position < partitions_.size(); ++position) {
+    Partition& partition = partitions_[position];
+    partition.position = static_cast<int>(position);
+    for (const Slice& slice : partition.slices) {
+      of_tensor_[static_cast<std::size_t>(slice.tensor)].push_back(partition.position);
+    }
+  }
+}
 
 Result<std::shared_ptr<const Plan>> Plan::build(std::vector<PlannedTensor> tensors, std::span<const int> order,
                                                 const LayoutOptions& options, const Decision& decision,
                                                 std::uint64_t version) {
-  SRT_TRY(check_options(options));
+  SRT_TRY(check_layout_options(options));
   SRT_TRY(check_tensors(tensors));
   SRT_TRY(check_order(order, tensors));
   Layout layout(tensors, options);
@@ -225,24 +337,27 @@ Result<std::shared_ptr<const Plan>> Plan::build(std::vector<PlannedTensor> tenso
     layout.add(order[place], static_cast<std::int64_t>(place));
   }
   SRT_ASSIGN(auto partitions, layout.finish(decision));
-
+  std::shared_ptr<Plan> plan(new Plan(std::move(tensors), std::move(partitions), version));
   WireWriter bytes;
   bytes.put(version);
   put_decision(bytes, decision);
-  put_inputs(bytes, tensors, order, options);
-  put_partitions(bytes, partitions);
+  put_inputs(bytes, plan->tensors_, order, options);
+  put_partitions(bytes, plan->partitions_);
+  plan->digest_ = hash_of(bytes);
+  return std::shared_ptr<const Plan>(std::move(plan));
+}
 
-  std::shared_ptr<Plan> plan(new Plan());
-  plan->version_ = version;
-  plan->digest_ = XXH64(bytes.bytes().data(), bytes.bytes().size(), 0);
-  plan->of_tensor_.resize(tensors.size());
-  for (const Partition& partition : partitions) {
-    for (const Slice& slice : partition.slices) {
-      plan->of_tensor_[static_cast<std::size_t>(slice.tensor)].push_back(partition.position);
-    }
-  }
-  plan->tensors_ = std::move(tensors);
-  plan->partitions_ = std::move(partitions);
+Result<std::shared_ptr<const Plan>> Plan::from_partitions(PlanParts parts) {
+  SRT_TRY(check_parts(parts));
+  std::shared_ptr<Plan> plan(new Plan(std::move(parts.tensors), std::move(parts.partitions), parts.version));
+  plan->credit_bytes_ = parts.credit_bytes;
+  WireWriter bytes;
+  bytes.put(parts.version);
+  bytes.put(parts.alignment);
+  bytes.put(parts.credit_bytes);
+  put_tensors(bytes, plan->tensors_);
+  put_partitions(bytes, plan->partitions_);
+  plan->digest_ = hash_of(bytes);
   return std::shared_ptr<const Plan>(std::move(plan));
 }
 

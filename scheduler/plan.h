@@ -1,8 +1,9 @@
 // Plan: how a stream's tensors are cut into partitions and in which order they go. Immutable, versioned, equal on all
 // ranks (compared by digest).
 //
-// A partition is a part of one big tensor or a bucket of small ones, of one dtype and codec. Its layout is a pure
-// function of the tensor list and the options, so every rank computes it itself and only the digest is agreed.
+// A partition is a part of one big tensor or a bucket of small ones, of one dtype and codec. Two ways to one: build(),
+// a pure function of the tensor list and the options, before anything is measured; and from_partitions(), what the
+// planner (planner.h) made of measurements. Every rank computes it itself and only the digest is agreed.
 // Pure: no I/O, no thread, no clock.
 #pragma once
 
@@ -54,6 +55,21 @@ struct LayoutOptions {
   std::int64_t alignment = 64;             // elements; borders inside a tensor are multiples of it
 };
 
+// kInvalidArgument: a size below 0, or partitions too small for an aligned block.
+Status check_layout_options(const LayoutOptions& options);
+
+// kInvalidArgument: a name twice, or an impossible number of elements.
+Status check_tensors(const std::vector<PlannedTensor>& tensors);
+
+// A plan spelled out.
+struct PlanParts {
+  std::vector<PlannedTensor> tensors;
+  std::vector<Partition> partitions;  // in total order; their positions are given to them
+  std::int64_t alignment = 64;        // elements; borders inside a tensor are multiples of it
+  std::int64_t credit_bytes = 0;      // as Plan::credit_bytes()
+  std::uint64_t version = 0;
+};
+
 class Plan {
  public:
   // `order` is the order in which tensors are expected to become ready (a permutation of the indices); the first are
@@ -62,17 +78,25 @@ class Plan {
                                                    const LayoutOptions& options, const Decision& decision,
                                                    std::uint64_t version);
 
+  // Pieces of one tensor may stand anywhere in the order. kInvalidArgument, naming the tensor, unless every element of
+  // every tensor is in exactly one partition.
+  static Result<std::shared_ptr<const Plan>> from_partitions(PlanParts parts);
+
   std::uint64_t version() const { return version_; }
+  // Of all that the plan is and was made from.
   std::uint64_t digest() const { return digest_; }
   const std::vector<PlannedTensor>& tensors() const { return tensors_; }
   const std::vector<Partition>& partitions() const { return partitions_; }
   // Positions of the partitions that hold a part of tensor `index`, ascending.
   const std::vector<int>& partitions_of(int index) const;
+  // Payload in flight that the plan asks for; 0: it leaves that to the options.
+  std::int64_t credit_bytes() const { return credit_bytes_; }
 
  private:
-  Plan() = default;
+  Plan(std::vector<PlannedTensor> tensors, std::vector<Partition> partitions, std::uint64_t version);
   std::uint64_t version_ = 0;
   std::uint64_t digest_ = 0;
+  std::int64_t credit_bytes_ = 0;
   std::vector<PlannedTensor> tensors_;
   std::vector<Partition> partitions_;
   std::vector<std::vector<int>> of_tensor_;

@@ -1,0 +1,197 @@
+#include "scheduler/planner_layout.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+namespace sirtaki::scheduler {
+namespace {
+
+__extension__ using Wide = __int128;
+
+std::int64_t divide_up(std::int64_t a, std::int64_t b) {
+  return a / b + (a % b != 0 ? 1 : 0);
+}
+
+std::int64_t bytes_of(const PlannedTensor& tensor, std::int64_t numel) {
+  return numel * static_cast<std::int64_t>(dtype_size(tensor.dtype));
+}
+
+class Grouping {
+ public:
+  Grouping(const LayoutInputs& inputs, const GroupingRule& rule)
+      : in_(inputs), rule_(rule), full_(inputs.model.occupancy(rule.partition_bytes)) {}
+
+  std::vector<Group> run() && {
+    for (std::size_t place = 0; place < in_.by_ready.size(); ++place) {
+      const int index = in_.by_ready[place];
+      const PlannedTensor& tensor = in_.tensors[static_cast<std::size_t>(index)];
+      const bool small = in_.payload[static_cast<std::size_t>(index)] <= rule_.partition_bytes &&
+                         bytes_of(tensor, tensor.numel) <= in_.limits.fusion_bytes;
+      if (small) {
+        add_to_bucket(index, place);
+      } else {
+        cut(index);
+      }
+    }
+    for (Bucket& bucket : open_) {
+      close(bucket);
+    }
+    return std::move(groups_);
+  }
+
+ private:
+  struct Bucket {
+    Group group;
+    std::int64_t bytes = 0;  // dense
+    std::int64_t last_need = 0;
+    std::size_t first_place = 0;
+  };
+
+  bool fits(const Bucket& bucket, int index, std::int64_t bytes) const {
+    const std::int64_t payload = in_.payload[static_cast<std::size_t>(index)];
+    return bucket.bytes + bytes <= in_.limits.fusion_bytes &&
+           bucket.group.job.payload + payload <= rule_.partition_bytes;
+  }
+
+  // Whether the bucket's tensors may wait until `index` is ready.
+  bool may_wait(const Bucket& bucket, int index) const {
+    const std::int64_t ready = in_.model.ready(index);
+    const std::int64_t lost = std::min(ready - bucket.group.job.ready, in_.model.occupancy(bucket.group.job.payload));
+    if (lost <= in_.model.latency()) {
+      return true;
+    }
+    return rule_.patient && ready <= std::max(in_.latest[bucket.first_place], in_.starts[bucket.first_place]);
+  }
+
+  // Whether those that are needed late do no harm to others by going with those that are needed early.
+  bool same_urgency(const Bucket& bucket, int index) const {
+    const std::int64_t need = in_.model.need(index);
+    const std::int64_t first = std::min(bucket.group.job.need, need);
+    const std::int64_t last = std::max(bucket.last_need, need);
+    if (last - first <= full_) {
+      return true;
+    }
+    const auto begin = std::lower_bound(in_.needs.begin(), in_.needs.end(), first) - in_.needs.begin();
+    const auto end = std::upper_bound(in_.needs.begin(), in_.needs.end(), last) - in_.needs.begin();
+    const std::int64_t between =
+        in_.need_bytes[static_cast<std::size_t>(end)] - in_.need_bytes[static_cast<std::size_t>(begin)];
+    return between == bucket.group.job.payload + in_.payload[static_cast<std::size_t>(index)];
+  }
+
+  void add_to_bucket(int index, std::size_t place) {
+    const PlannedTensor& tensor = in_.tensors[static_cast<std::size_t>(index)];
+    Bucket& bucket = open_[static_cast<std::size_t>(tensor.dtype)];
+    const std::int64_t bytes = bytes_of(tensor, tensor.numel);
+    if (!bucket.group.slices.empty() &&
+        !(fits(bucket, index, bytes) && may_wait(bucket, index) && same_urgency(bucket, index))) {
+      close(bucket);
+    }
+    if (bucket.group.slices.empty()) {
+      bucket.first_place = place;
+      bucket.group.job.need = bucket.last_need = in_.model.need(index);
+    }
+    Job& job = bucket.group.job;
+    const std::int64_t at = bucket.bytes / static_cast<std::int64_t>(dtype_size(tensor.dtype));
+    bucket.group.slices.push_back({index, 0, tensor.numel, at});
+    bucket.bytes += bytes;
+    bucket.last_need = std::max(bucket.last_need, in_.model.need(index));
+    job.payload += in_.payload[static_cast<std::size_t>(index)];
+    job.ready = in_.model.ready(index);
+    job.need = std::min(job.need, in_.model.need(index));
+  }
+
+  void close(Bucket& bucket) {
+    if (!bucket.group.slices.empty()) {
+      groups_.push_back(std::move(bucket.group));
+    }
+    bucket = {};
+  }
+
+  // What is ready last and needed first is exposed: in half the size its tail is half as long.
+  std::int64_t piece_bytes(int index) const {
+    const StepModel& model = in_.model;
+    const bool exposed =
+        model.ready(index) >= model.backward_end() - full_ && model.need(index) <= model.backward_end() + 2 * full_;
+    return exposed ? rule_.partition_bytes / 2 : rule_.partition_bytes;
+  }
+
+  void cut(int index) {
+    const PlannedTensor& tensor = in_.tensors[static_cast<std::size_t>(index)];
+    const std::int64_t alignment = in_.limits.alignment;
+    const std::int64_t payload = std::max<std::int64_t>(in_.payload[static_cast<std::size_t>(index)], 1);
+    const auto by_payload = static_cast<std::int64_t>(Wide{piece_bytes(index)} * tensor.numel / payload);
+    const std::int64_t by_bytes = in_.limits.partition_bytes / static_cast<std::int64_t>(dtype_size(tensor.dtype));
+    const std::int64_t blocks = divide_up(tensor.numel, alignment);
+    const std::int64_t pieces =
+        divide_up(blocks, std::max<std::int64_t>(std::min(by_payload, by_bytes) / alignment, 1));
+    std::int64_t offset = 0;
+    for (std::int64_t i = 0; i < pieces; ++i) {
+      const std::int64_t share = blocks / pieces + (i < blocks % pieces ? 1 : 0);
+      const std::int64_t numel = std::min(share * alignment, tensor.numel - offset);
+      Group piece;
+      piece.slices.push_back({index, offset, numel, 0});
+      piece.job = {in_.model.payload(tensor, index, numel), in_.model.ready(index), in_.model.need(index)};
+      groups_.push_back(std::move(piece));
+      offset += numel;
+    }
+  }
+
+  const LayoutInputs& in_;
+  const GroupingRule& rule_;
+  const std::int64_t full_;  // time of a full partition on the link
+  std::array<Bucket, kDTypeCount> open_;
+  std::vector<Group> groups_;
+};
+
+}  // namespace
+
+LayoutInputs::LayoutInputs(const std::vector<PlannedTensor>& all, const LayoutOptions& layout_limits,
+                           const StepModel& step_model)
+    : tensors(all), limits(layout_limits), model(step_model), payload(all.size(), 0) {
+  std::vector<std::pair<std::int64_t, std::int64_t>> by_need;
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    if (all[i].numel > 0) {
+      const auto index = static_cast<int>(i);
+      by_ready.push_back(index);
+      payload[i] = model.payload(all[i], index, all[i].numel);
+      total_payload += payload[i];
+      by_need.emplace_back(model.need(index), payload[i]);
+    }
+  }
+  std::stable_sort(by_ready.begin(), by_ready.end(), [&](int a, int b) { return model.ready(a) < model.ready(b); });
+  std::int64_t link_free = 0;
+  for (const int index : by_ready) {
+    starts.push_back(std::max(link_free, model.ready(index)));
+    link_free = starts.back() + model.occupancy(payload[static_cast<std::size_t>(index)]);
+  }
+  std::int64_t end = std::max(link_free, model.backward_end());
+  latest.resize(by_ready.size());
+  for (std::size_t place = by_ready.size(); place-- > 0;) {
+    end -= model.occupancy(payload[static_cast<std::size_t>(by_ready[place])]);
+    latest[place] = end;
+  }
+  std::sort(by_need.begin(), by_need.end());
+  need_bytes.push_back(0);
+  for (const auto& [need, bytes] : by_need) {
+    needs.push_back(need);
+    need_bytes.push_back(need_bytes.back() + bytes);
+  }
+}
+
+Partition Group::to_partition(const std::vector<PlannedTensor>& tensors, const Decision& decision) && {
+  Partition partition;
+  partition.dtype = tensors[static_cast<std::size_t>(slices.front().tensor)].dtype;
+  for (const Slice& slice : slices) {
+    partition.numel += slice.numel;
+  }
+  partition.slices = std::move(slices);
+  partition.decision = decision;
+  return partition;
+}
+
+std::vector<Group> group_tensors(const LayoutInputs& inputs, const GroupingRule& rule) {
+  return Grouping(inputs, rule).run();
+}
+
+}  // namespace sirtaki::scheduler

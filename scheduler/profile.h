@@ -1,0 +1,51 @@
+// StepProfile: what a stream's steps looked like, in integers that are equal on all ranks once they were exchanged.
+//
+// For: the planner. Every rank measures its own, writes it as a vector, and one all-reduce with MAX over these vectors
+// gives what holds for all of them: the latest ready time and the earliest need time of each tensor, the slowest link,
+// the longest step. All that is decided from it is integer arithmetic, so all ranks decide alike.
+// Pure value: no I/O, no thread, no clock. Not for: measuring, and the exchange.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "runtime/base/status.h"
+
+namespace sirtaki::scheduler {
+
+// Durations are means over the steps since the profile before, as far as they ran with the present plan. By tensor
+// index where it is a list. A step lasts from its first tensor's ready() to the next step's first ready().
+struct StepProfile {
+  static constexpr std::int64_t kUnknown = -1;
+
+  std::vector<std::int64_t> ready_us;        // since the step's first ready()
+  std::vector<std::int64_t> need_us;         // since finish(), waiting taken out; kUnknown: not waited for by itself
+  std::int64_t backward_us = 0;              // first ready() to finish()
+  std::int64_t forward_us = 0;               // finish() to the next step's first ready(), waiting taken out
+  std::int64_t step_us = 0;                  // first ready() to the next step's first ready(), as measured
+  std::int64_t exposed_us = 0;               // of that, what the program waited for the stream
+  std::int64_t latency_ns = kUnknown;        // of one message, its bytes taken out; kUnknown: not measured yet
+  std::int64_t bytes_per_second = kUnknown;  // payload, one way
+
+  bool knows_link() const { return latency_ns >= 0 && bytes_per_second > 0; }
+
+  friend bool operator==(const StepProfile&, const StepProfile&) = default;
+};
+
+// Values of the vector for a stream of `tensors` tensors.
+std::size_t max_vector_size(std::size_t tensors);
+
+// The vector to be reduced with MAX. Values out of range are brought into it, so a wild measurement cannot spoil the
+// arithmetic; lists that are too short count as 0 and kUnknown. Its size is max_vector_size(ready_us.size()).
+std::vector<std::int64_t> to_max_vector(const StepProfile& profile);
+
+// The profile that a reduced vector holds. kMismatch: ranks wrote different formats or numbers of tensors; kCorrupt:
+// a wrong size or a value out of range.
+Result<StepProfile> from_max_vector(std::span<const std::int64_t> values, std::size_t tensors);
+
+// XXH64 of all values.
+std::uint64_t digest(const StepProfile& profile);
+
+}  // namespace sirtaki::scheduler

@@ -1,0 +1,254 @@
+#include "scheduler/replanner.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "runtime/base/check.h"
+
+namespace sirtaki::scheduler {
+namespace {
+
+constexpr std::uint64_t kFirstProfiles[] = {3, 6};
+constexpr std::uint64_t kProfileEvery = 16;
+// A plan is judged by this many profiles after its adoption, and rolled back when all of them are worse.
+constexpr int kTrialProfiles = 2;
+constexpr std::int64_t kWorsePermille = 50;
+
+__extension__ using Wide = __int128;
+
+// a is more than `permille` below b.
+bool less_by(std::int64_t a, std::int64_t b, std::int64_t permille) {
+  return Wide{a} * 1000 < Wide{b} * (1000 - permille);
+}
+
+bool more_by(std::int64_t a, std::int64_t b, std::int64_t permille) {
+  return Wide{a} * 1000 > Wide{b} * (1000 + permille);
+}
+
+std::int64_t middle(std::int64_t a, std::int64_t b) {
+  return a / 2 + b / 2 + (a % 2 + b % 2) / 2;
+}
+
+void blend(std::vector<std::int64_t>& mean, const std::vector<std::int64_t>& fresh) {
+  for (std::size_t i = 0; i < mean.size(); ++i) {
+    mean[i] =
+        mean[i] == StepProfile::kUnknown || fresh[i] == StepProfile::kUnknown ? fresh[i] : middle(mean[i], fresh[i]);
+  }
+}
+
+}  // namespace
+
+std::string_view reason_name(Reason reason) {
+  switch (reason) {
+    case Reason::kGain:
+      return "gain";
+    case Reason::kNoGain:
+      return "no gain";
+    case Reason::kUnknownLink:
+      return "link not measured yet";
+    case Reason::kOnTrial:
+      return "on trial";
+    case Reason::kRollback:
+      return "rollback";
+    case Reason::kAdopted:
+      return "adopted";
+    case Reason::kRejected:
+      return "rejected";
+    case Reason::kRestarted:
+      return "restarted";
+    case Reason::kPlannerFailed:
+      return "planner failed";
+  }
+  return "unknown";
+}
+
+std::string to_string(const DecisionRecord& record) {
+  const auto ms = [](std::int64_t us) { return std::to_string(us / 1000) + "." + std::to_string(us % 1000 / 100); };
+  std::string text = "step " + std::to_string(record.step) + ": " + std::string(reason_name(record.reason)) +
+                     ", plan " + std::to_string(record.plan_version);
+  if (record.next_version != record.plan_version) {
+    text += " -> " + std::to_string(record.next_version);
+  }
+  return text + ", measured " + ms(record.measured_us) + " ms, predicted " + ms(record.current_us) + " -> " +
+         ms(record.predicted_us) + " ms, profile " + std::to_string(record.profile_digest) + ", next plan " +
+         std::to_string(record.next_digest);
+}
+
+Replanner::Replanner(std::shared_ptr<const Plan> first, Decision decision, ReplannerOptions options)
+    : first_(std::move(first)),
+      decision_(std::move(decision)),
+      options_(std::move(options)),
+      current_(first_),
+      frozen_(options_.frozen) {
+  SRT_CHECK(first_ != nullptr);
+  next_version_ = first_->version() + 1;
+}
+
+bool Replanner::wants_profile(std::uint64_t step) const {
+  if (frozen_ || open_) {
+    return false;
+  }
+  return std::ranges::find(kFirstProfiles, step) != std::end(kFirstProfiles) ||
+         (step != 0 && step % kProfileEvery == 0);
+}
+
+std::optional<Proposal> Replanner::consider(std::uint64_t step, const StepProfile& profile) {
+  SRT_CHECK(!frozen_ && !open_);
+  SRT_CHECK(profile.ready_us.size() == current_->tensors().size() && profile.need_us.size() == profile.ready_us.size());
+  DecisionRecord record;
+  record.step = step;
+  record.profile_digest = digest(profile);
+  record.plan_version = record.next_version = current_->version();
+  record.next_digest = current_->digest();
+  record.measured_us = profile.step_us;
+  if (!profile.knows_link()) {
+    record.reason = Reason::kUnknownLink;
+    write(record);
+    return std::nullopt;
+  }
+  smooth(profile);
+  record.current_us = record.predicted_us = predict(*current_, profile, options_.planner).step_us;
+  std::optional<Proposal> proposal = trial_ ? judge(profile, record) : improve(profile, record);
+  if (proposal) {
+    record.next_version = proposal->plan->version();
+    record.next_digest = proposal->plan->digest();
+    record.predicted_us = proposal->predicted_us;
+  }
+  write(record);
+  open_ = proposal;
+  return proposal;
+}
+
+// A link that got slower, or a longer backward pass, is not the plan's fault: the plan before is scaled by what the
+// model says of it then and now.
+std::optional<Proposal> Replanner::judge(const StepProfile& profile, DecisionRecord& record) {
+  const std::int64_t now = predict(*trial_->before, profile, options_.planner).step_us;
+  const std::int64_t then = std::max<std::int64_t>(trial_->model_before_us, 1);
+  const auto expected = static_cast<std::int64_t>(Wide{trial_->before_us} * std::max(now, then) / then);
+  record.reason = Reason::kOnTrial;
+  if (!more_by(profile.step_us, expected, kWorsePermille)) {
+    trial_.reset();
+    return std::nullopt;
+  }
+  if (++trial_->worse < kTrialProfiles) {
+    return std::nullopt;
+  }
+  record.reason = Reason::kRollback;
+  Proposal proposal{first_, Reason::kRollback, predict(*first_, profile, options_.planner).step_us, record.current_us};
+  freeze_after_ = "the plan for shorter steps made them longer: " + std::to_string(profile.step_us) +
+                  " us instead of the " + std::to_string(expected) + " us that the plan before would take";
+  return proposal;
+}
+
+// Planned from the mean of the profiles and accepted only if it is also better for the last of them, so noise in one
+// does not change the plan.
+std::optional<Proposal> Replanner::improve(const StepProfile& profile, DecisionRecord& record) {
+  measured_us_ = profile.step_us;
+  model_us_ = record.current_us;
+  auto plan = plan_schedule(current_->tensors(), *mean_, options_.planner, decision_, next_version_);
+  if (!plan) {
+    record.reason = Reason::kPlannerFailed;
+    freeze("the planner failed: " + plan.status().to_string());
+    return std::nullopt;
+  }
+  const std::int64_t fresh = predict(**plan, profile, options_.planner).step_us;
+  const std::int64_t mean = predict(**plan, *mean_, options_.planner).step_us;
+  const std::int64_t mean_now = predict(*current_, *mean_, options_.planner).step_us;
+  record.predicted_us = fresh;
+  record.reason = Reason::kNoGain;
+  if (!less_by(fresh, record.current_us, options_.min_gain_permille) ||
+      !less_by(mean, mean_now, options_.min_gain_permille)) {
+    return std::nullopt;
+  }
+  record.reason = Reason::kGain;
+  return Proposal{*plan, Reason::kGain, fresh, record.current_us};
+}
+
+void Replanner::smooth(const StepProfile& profile) {
+  if (!mean_) {
+    mean_ = profile;
+    return;
+  }
+  StepProfile mean = *mean_;
+  blend(mean.ready_us, profile.ready_us);
+  blend(mean.need_us, profile.need_us);
+  mean.backward_us = middle(mean.backward_us, profile.backward_us);
+  mean.forward_us = middle(mean.forward_us, profile.forward_us);
+  mean.step_us = profile.step_us;
+  mean.exposed_us = profile.exposed_us;
+  mean.latency_ns = profile.latency_ns;  // an estimate over many transfers already
+  mean.bytes_per_second = profile.bytes_per_second;
+  mean_ = std::move(mean);
+}
+
+std::uint64_t Replanner::proposed_digest() const {
+  return open_ ? open_->plan->digest() : current_->digest();
+}
+
+std::shared_ptr<const Plan> Replanner::adopted(std::uint64_t step) {
+  SRT_CHECK(open_);
+  const Proposal proposal = *std::exchange(open_, std::nullopt);
+  DecisionRecord record;
+  record.step = step;
+  record.reason = Reason::kAdopted;
+  record.plan_version = current_->version();
+  record.next_version = proposal.plan->version();
+  record.next_digest = proposal.plan->digest();
+  record.current_us = proposal.current_us;
+  record.predicted_us = proposal.predicted_us;
+  write(record);
+  if (proposal.reason == Reason::kRollback) {
+    trial_.reset();
+    freeze(std::exchange(freeze_after_, {}));
+  } else {
+    trial_ = Trial{measured_us_, model_us_, current_, 0};
+    ++next_version_;
+  }
+  current_ = proposal.plan;
+  return current_;
+}
+
+void Replanner::rejected(std::uint64_t step) {
+  DecisionRecord record;
+  record.step = step;
+  record.reason = Reason::kRejected;
+  record.plan_version = record.next_version = current_->version();
+  record.next_digest = proposed_digest();
+  write(record);
+  open_.reset();
+  trial_.reset();
+  freeze(
+      "ranks computed different plans from the same measurements. Likely cause: they run different builds of this "
+      "library; install the same one everywhere");
+}
+
+void Replanner::restart() {
+  DecisionRecord record;
+  record.reason = Reason::kRestarted;
+  record.plan_version = current_->version();
+  record.next_version = first_->version();
+  record.next_digest = first_->digest();
+  write(record);
+  current_ = first_;
+  open_.reset();
+  trial_.reset();
+  mean_.reset();
+  next_version_ = first_->version() + 1;
+  frozen_ = options_.frozen;
+  frozen_because_.clear();
+}
+
+void Replanner::write(DecisionRecord record) {
+  ++decisions_;
+  log_.push_back(record);
+  if (log_.size() > kMaxLog) {
+    log_.pop_front();
+  }
+}
+
+void Replanner::freeze(std::string why) {
+  frozen_ = true;
+  frozen_because_ = std::move(why);
+}
+
+}  // namespace sirtaki::scheduler

@@ -1,0 +1,136 @@
+// Replanner: decides for one stream when its steps are profiled, whether another plan is worth adopting, and when the
+// planner has proved wrong.
+//
+// Owned by: the stream; used by the loop's thread. Pure: no I/O, no thread, no clock. Every answer follows from the
+// first plan, the options and the exchanged profiles alone, so all ranks decide alike and no message says what to do:
+//   step in which wants_profile(): the ranks exchange a profile -> consider() -> perhaps a Proposal;
+//   a later step carries the exchange of proposed_digest(): equal everywhere -> adopted() and the plan is used from the
+//   next step border on; else rejected(). restart() when a step was given up.
+// Not for: the exchanges, and writing the log.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "scheduler/plan.h"
+#include "scheduler/planner.h"
+#include "scheduler/profile.h"
+
+namespace sirtaki::scheduler {
+
+struct ReplannerOptions {
+  PlannerOptions planner;
+  bool frozen = false;                  // never leave the first plan
+  std::int64_t min_gain_permille = 50;  // of the predicted step time, below which a plan stays
+};
+
+enum class Reason : std::uint8_t {
+  kGain,           // another plan is predicted to be better by more than the threshold
+  kNoGain,         // none is
+  kUnknownLink,    // too few transfers measured so far
+  kOnTrial,        // the plan adopted last is judged before another is looked for
+  kRollback,       // the plan adopted last made steps longer: back to the first one, for good
+  kAdopted,        // all ranks have the proposed plan
+  kRejected,       // ranks computed different plans: the present one stays, for good
+  kRestarted,      // a step was given up: back to the first plan
+  kPlannerFailed,  // the planner refused its input
+};
+std::string_view reason_name(Reason reason);
+
+// What was decided, from what, and why. Equal on all ranks.
+struct DecisionRecord {
+  std::uint64_t step = 0;
+  Reason reason = Reason::kNoGain;
+  std::uint64_t profile_digest = 0;
+  std::uint64_t plan_version = 0;  // in force
+  std::uint64_t next_version = 0;  // proposed or adopted; the one in force where nothing changes
+  std::uint64_t next_digest = 0;
+  std::int64_t measured_us = 0;   // the profile's step time
+  std::int64_t current_us = 0;    // predicted for the plan in force
+  std::int64_t predicted_us = 0;  // predicted for the next one
+
+  friend bool operator==(const DecisionRecord&, const DecisionRecord&) = default;
+};
+std::string to_string(const DecisionRecord& record);
+
+struct Proposal {
+  std::shared_ptr<const Plan> plan;
+  Reason reason = Reason::kGain;  // kGain or kRollback
+  std::int64_t predicted_us = 0;
+  std::int64_t current_us = 0;
+};
+
+class Replanner {
+ public:
+  // Entries the log holds; older ones are dropped.
+  static constexpr std::size_t kMaxLog = 256;
+
+  // `first`: the plan the stream begins with. `decision` goes into every partition of the plans to come.
+  Replanner(std::shared_ptr<const Plan> first, Decision decision, ReplannerOptions options);
+
+  // Steps 3, 6 and every 16th of an attempt, unless frozen or a proposal is open. The same on all ranks.
+  bool wants_profile(std::uint64_t step) const;
+
+  // `profile` as it came out of the exchange of step `step`. A proposal stays open until adopted(), rejected() or
+  // restart().
+  std::optional<Proposal> consider(std::uint64_t step, const StepProfile& profile);
+
+  // The proposed plan's digest, or that of the plan in force: what every rank puts into the second exchange.
+  std::uint64_t proposed_digest() const;
+
+  // All ranks hold the proposed plan: it is in force from the next step border on. Returns it.
+  std::shared_ptr<const Plan> adopted(std::uint64_t step);
+  // The digests differ: the plan in force stays, and this replanner is frozen.
+  void rejected(std::uint64_t step);
+  // A step was given up, so ranks may have seen different numbers of exchanges: the first plan is in force again, and
+  // all measurements are forgotten. The stream adopts current() with it.
+  void restart();
+
+  const std::shared_ptr<const Plan>& current() const { return current_; }
+  bool proposal_open() const { return open_.has_value(); }
+  // Nothing will be proposed any more.
+  bool frozen() const { return frozen_; }
+  // Why it froze itself, for a warning; empty: it did not.
+  const std::string& frozen_because() const { return frozen_because_; }
+
+  const std::deque<DecisionRecord>& log() const { return log_; }
+  std::uint64_t decisions() const { return decisions_; }  // ever
+
+ private:
+  // The plan adopted last, until measurements have judged it.
+  struct Trial {
+    std::int64_t before_us = 0;        // measured under the plan before
+    std::int64_t model_before_us = 0;  // predicted for the plan before, from the profile of then
+    std::shared_ptr<const Plan> before;
+    int worse = 0;  // profiles in a row that were worse than that
+  };
+
+  std::optional<Proposal> judge(const StepProfile& profile, DecisionRecord& record);
+  std::optional<Proposal> improve(const StepProfile& profile, DecisionRecord& record);
+  void smooth(const StepProfile& profile);
+  void write(DecisionRecord record);
+  void freeze(std::string why);
+
+  const std::shared_ptr<const Plan> first_;
+  const Decision decision_;
+  const ReplannerOptions options_;
+  std::shared_ptr<const Plan> current_;
+  std::optional<Proposal> open_;
+  std::optional<Trial> trial_;
+  std::optional<StepProfile> mean_;
+  std::uint64_t next_version_ = 0;
+  std::string freeze_after_;      // the reason, while a rollback is open
+  std::int64_t measured_us_ = 0;  // under current_, at the last profile
+  std::int64_t model_us_ = 0;     // predicted for current_ at the last profile
+  bool frozen_;
+  std::string frozen_because_;
+  std::deque<DecisionRecord> log_;
+  std::uint64_t decisions_ = 0;
+};
+
+}  // namespace sirtaki::scheduler

@@ -1,0 +1,53 @@
+// StepModel: the planner's model of a step in nanoseconds: when tensors are ready and needed, what the link costs, and
+// how jobs in a given order come out. planner.h says what the model is.
+//
+// Used inside scheduler only. Pure value; times count from the step's first ready() and saturate instead of
+// overflowing.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "scheduler/planner.h"
+
+namespace sirtaki::scheduler {
+
+// A partition as the model sees it.
+struct Job {
+  std::int64_t payload = 0;  // bytes
+  std::int64_t ready = 0;    // the latest of its tensors
+  std::int64_t need = 0;     // the earliest of its tensors
+};
+
+class StepModel {
+ public:
+  // `profile` and `options` outlive it. The profile knows its link and has `tensors` entries.
+  StepModel(const StepProfile& profile, const PlannerOptions& options);
+
+  std::int64_t ready(int tensor) const;
+  // Never after the end of the forward pass, where all is waited for; the end of backward without overlap.
+  std::int64_t need(int tensor) const;
+  std::int64_t backward_end() const { return backward_end_; }
+  std::int64_t forward_end() const { return forward_end_; }
+  // Time the link is busy with a payload: 2(P-1)/P of its bytes.
+  std::int64_t occupancy(std::int64_t payload) const;
+  // From the last byte until the partition is done: two messages.
+  std::int64_t latency() const { return latency_; }
+  // Bytes that a part of a tensor puts on the network.
+  std::int64_t payload(const PlannedTensor& tensor, int index, std::int64_t numel) const;
+
+  // Jobs in strict order over one link, at most `credit` bytes in flight; the last starts after backward's end.
+  Prediction run(std::span<const Job> jobs, std::int64_t credit) const;
+  // Of a step in which the tensor that is latest is done `lateness` after its need.
+  std::int64_t step_us(std::int64_t lateness) const;
+
+ private:
+  const StepProfile& profile_;
+  const PlannerOptions& options_;
+  std::int64_t backward_end_;
+  std::int64_t forward_end_;
+  std::int64_t latency_;
+};
+
+}  // namespace sirtaki::scheduler
