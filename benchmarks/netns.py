@@ -70,6 +70,9 @@ PAYLOAD_SHARE = 1448.0 / 1514.0
 ENV_NET = "BENCH_NETNS"
 ENV_LAUNCHER_ADDRESS = "BENCH_NETNS_LAUNCHER_ADDRESS"
 RANK_VARIABLES = ("SIRTAKI_JOB_RANK", "RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
+#: Of every namespace's TCP, whatever the machine's own default: the default of Debian's kernel. The machine's may pace
+#: for another bottleneck than a token bucket (BBR reaches 0.85 of one with several flows).
+CONGESTION_CONTROL = "cubic"
 MIN_BURST_BYTES = 128 * 1024
 _MAX_NODES = 200
 
@@ -117,7 +120,7 @@ def unavailable_reason() -> str | None:
     """Why namespaces cannot be made here; None when they can."""
     if os.geteuid() != 0:
         return "network namespaces need root (run with sudo), or use a loopback run instead"
-    for tool, package in (("ip", "iproute2"), ("tc", "iproute2"), ("nsenter", "util-linux")):
+    for tool, package in (("ip", "iproute2"), ("tc", "iproute2"), ("nsenter", "util-linux"), ("sysctl", "procps")):
         if find_tool(tool) is None:
             return f"'{tool}' is not installed (Debian package {package})"
     return None
@@ -263,6 +266,7 @@ class Net:
         name = self.namespace(node)
         self._made.append(name)
         run_tool(["ip", "netns", "add", name])
+        run_tool(inside(name, ["sysctl", "-q", "-w", f"net.ipv4.tcp_congestion_control={CONGESTION_CONTROL}"]))
 
     def _join(self, node: int | str) -> None:
         port, number = f"p{node}", _number(node)

@@ -37,6 +37,13 @@ def _running_cli() -> subprocess.Popen[str]:
     return child
 
 
+def test_every_namespace_has_the_same_congestion_control() -> None:
+    with netns.Net(1) as net:
+        for node in (netns.SWITCH, netns.LAUNCHER, 0):
+            told = netns.inside(net.namespace(node), ["cat", "/proc/sys/net/ipv4/tcp_congestion_control"])
+            assert subprocess.run(told, capture_output=True, text=True, check=True).stdout.strip() == "cubic"
+
+
 def test_a_network_is_gone_after_its_block_even_with_processes_inside() -> None:
     with netns.Net(2) as net:
         inside = subprocess.Popen(net.command(1, ["sleep", "60"]))
