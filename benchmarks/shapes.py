@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-RESNET50_BLOCKS = ((64, 3), (128, 4), (256, 6), (512, 3))
+from math import prod
+
+from benchmarks.layer_tables import resnet50
 
 
 def resnet50_layers(scale: int) -> list[list[int]]:
-    """Element counts of ResNet-50's 161 tensors, layer by layer, divided by `scale` (at least 1)."""
-    layers = [[64 * 3 * 49, 64, 64]]
-    inputs = 64
-    for planes, repeats in RESNET50_BLOCKS:
-        for block in range(repeats):
-            outputs = 4 * planes
-            shapes = [(inputs, planes, 1), (planes, planes, 9), (planes, outputs, 1)]
-            if block == 0:
-                shapes.append((inputs, outputs, 1))
-            layers += [[a * b * k, b, b] for a, b, k in shapes]
-            inputs = outputs
-    layers.append([2048 * 1000, 1000])
-    return [[max(1, numel // scale) for numel in layer] for layer in layers]
+    """Element counts of ResNet-50's 161 tensors, layer by layer, divided by `scale` (at least 1), rounded down."""
+    return [[max(1, prod(shape) // scale) for _, shape in layer.tensors] for layer in resnet50().layers]
 
 
 def equal_layers(tensors: int, numel: int, per_layer: int) -> list[list[int]]:
