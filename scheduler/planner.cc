@@ -1,8 +1,9 @@
 #include "scheduler/planner.h"
 
 #include <algorithm>
+#include <functional>
+#include <limits>
 #include <numeric>
-#include <optional>
 #include <queue>
 #include <string>
 #include <tuple>
@@ -21,8 +22,12 @@ constexpr std::int64_t kMaxPartitionBytes = 4 << 20;
 constexpr std::int64_t kManyPartitions = 4096;
 // More would cost memory on every rank.
 constexpr std::int64_t kMostPartitions = 1 << 18;
+constexpr std::int64_t kNsPerSecond = 1'000'000'000;
+// What is in flight keeps the link busy while the process is not scheduled for this long.
+constexpr std::int64_t kHiccupNs = 5'000'000;
+constexpr std::int64_t kForEver = std::numeric_limits<std::int64_t>::max();
 // Of the predicted step time, within which the candidate with fewer partitions wins.
-constexpr std::int64_t kTiePermille = 2;
+constexpr std::int64_t kTiePermille = 5;
 
 __extension__ using Wide = __int128;
 
@@ -62,63 +67,102 @@ std::int64_t credit_in_force(const Plan& plan, const PlannerOptions& options) {
 
 // A layout with its order and what the model says of it.
 struct Candidate {
-  std::vector<Group> groups;  // in total order
+  Grouping grouping;
+  std::vector<std::uint32_t> order;  // of the groups
   std::int64_t credit_bytes = 0;
   Prediction prediction;
+  std::vector<std::int64_t> done;  // by place in the order
 };
 
 // Preemptive earliest-need-first: whenever the link is free, the most urgent group that is ready goes next.
-void put_in_order(std::vector<Group>& groups, const StepModel& model) {
-  std::vector<std::size_t> by_ready(groups.size());
-  std::iota(by_ready.begin(), by_ready.end(), std::size_t{0});
+std::vector<std::uint32_t> order_of(const std::vector<Job>& jobs, const StepModel& model) {
+  std::vector<std::uint32_t> by_ready(jobs.size());
+  std::iota(by_ready.begin(), by_ready.end(), 0U);
   std::stable_sort(by_ready.begin(), by_ready.end(),
-                   [&](std::size_t a, std::size_t b) { return groups[a].job.ready < groups[b].job.ready; });
-  using Entry = std::tuple<std::int64_t, std::size_t, std::size_t>;  // need, place by readiness, group
+                   [&](std::uint32_t a, std::uint32_t b) { return jobs[a].ready < jobs[b].ready; });
+  using Entry = std::tuple<std::int64_t, std::size_t, std::uint32_t>;  // need, place by readiness, group
   std::priority_queue<Entry, std::vector<Entry>, std::greater<>> waiting;
-  std::vector<Group> ordered;
-  ordered.reserve(groups.size());
+  std::vector<std::uint32_t> order;
+  order.reserve(jobs.size());
   std::int64_t now = 0;
-  for (std::size_t next = 0; ordered.size() < groups.size();) {
+  for (std::size_t next = 0; order.size() < jobs.size();) {
     if (waiting.empty()) {
-      now = std::max(now, groups[by_ready[next]].job.ready);
+      now = std::max(now, jobs[by_ready[next]].ready);
     }
-    for (; next < by_ready.size() && groups[by_ready[next]].job.ready <= now; ++next) {
-      waiting.emplace(groups[by_ready[next]].job.need, next, by_ready[next]);
+    for (; next < by_ready.size() && jobs[by_ready[next]].ready <= now; ++next) {
+      waiting.emplace(jobs[by_ready[next]].need, next, by_ready[next]);
     }
-    Group& group = groups[std::get<2>(waiting.top())];
+    order.push_back(std::get<2>(waiting.top()));
     waiting.pop();
-    now += model.occupancy(group.job.payload);
-    ordered.push_back(std::move(group));
+    now += model.occupancy(jobs[order.back()].payload) + model.handling();
   }
-  groups = std::move(ordered);
+  return order;
 }
 
-Candidate make_candidate(const LayoutInputs& inputs, const GroupingRule& rule, const PlannerOptions& options) {
+Candidate make_candidate(const LayoutInputs& inputs, const GroupingRule& rule, std::int64_t credit_bytes) {
   Candidate candidate;
-  candidate.groups = group_tensors(inputs, rule);
-  put_in_order(candidate.groups, inputs.model);
-  candidate.credit_bytes = rule.credit_bytes;
+  candidate.grouping = group_tensors(inputs, rule);
+  candidate.order = order_of(candidate.grouping.jobs, inputs.model);
+  candidate.credit_bytes = credit_bytes;
   std::vector<Job> jobs;
-  jobs.reserve(candidate.groups.size());
-  for (const Group& group : candidate.groups) {
-    jobs.push_back(group.job);
+  jobs.reserve(candidate.order.size());
+  for (const std::uint32_t group : candidate.order) {
+    jobs.push_back(candidate.grouping.jobs[group]);
   }
-  candidate.prediction = inputs.model.run(jobs, std::min(candidate.credit_bytes, options.credit_limit_bytes));
+  candidate.prediction = inputs.model.run(jobs, credit_bytes, &candidate.done);
   return candidate;
 }
 
-bool better(const Candidate& a, const Candidate& b) {
-  const std::int64_t best = std::min(a.prediction.step_us, b.prediction.step_us);
-  const std::int64_t difference = a.prediction.step_us - b.prediction.step_us;
-  if (Wide{std::abs(difference)} * 1000 > Wide{best} * kTiePermille) {
-    return difference < 0;
+std::vector<Fate> fates_in(const Candidate& candidate, const LayoutInputs& inputs) {
+  const auto job = [&](std::size_t place) -> const Job& { return candidate.grouping.jobs[candidate.order[place]]; };
+  std::int64_t largest = 0;
+  for (std::size_t place = 0; place < candidate.order.size(); ++place) {
+    largest = std::max(largest, candidate.done[place] - job(place).need);
   }
-  return a.groups.size() < b.groups.size();
+  std::vector<Fate> fates(inputs.tensors.size(), Fate{kForEver, kForEver});
+  for (std::size_t place = 0; place < candidate.order.size(); ++place) {
+    const Grouping::Group& group = candidate.grouping.groups[candidate.order[place]];
+    const std::int64_t taken = inputs.model.occupancy(job(place).payload) + inputs.model.latency();
+    for (std::uint32_t i = group.begin; i < group.end; ++i) {
+      Fate& fate = fates[static_cast<std::size_t>(candidate.grouping.slices[i].tensor)];
+      fate.start = std::min(fate.start, candidate.done[place] - taken);
+      fate.slack = std::min(fate.slack, largest - (candidate.done[place] - job(place).need));
+    }
+  }
+  return fates;
+}
+
+// The one with the fewest partitions among those that are as good as the best.
+Candidate choose(std::vector<Candidate> candidates) {
+  const auto step = [](const Candidate& candidate) { return candidate.prediction.step_us; };
+  const std::int64_t best = step(*std::ranges::min_element(candidates, {}, step));
+  std::erase_if(candidates, [&](const Candidate& candidate) {
+    return Wide{step(candidate)} * 1000 > Wide{best} * (1000 + kTiePermille);
+  });
+  return std::move(*std::ranges::min_element(candidates, {}, [](const Candidate& c) { return c.order.size(); }));
+}
+
+// Sizes worth trying: a few around what fits the link, and bigger ones for links that are busy anyway.
+std::vector<std::int64_t> partition_sizes(std::int64_t total_payload, const StepProfile& profile,
+                                          const PlannerOptions& options) {
+  const std::int64_t fitting = sizes_for_link(profile, options).partition_bytes;
+  const std::int64_t most = options.limits.partition_bytes;
+  const std::int64_t least =
+      std::min(most, std::max(std::min(kMinPartitionBytes, fitting), total_payload / kManyPartitions));
+  std::vector<std::int64_t> sizes;
+  for (const std::int64_t size : {most, most / 4, 2 * fitting, fitting, fitting / 2}) {
+    sizes.push_back(std::clamp(size, least, most));
+  }
+  std::ranges::sort(sizes, std::greater<>());
+  sizes.erase(std::ranges::unique(sizes).begin(), sizes.end());
+  return sizes;
 }
 
 std::int64_t credit_for(std::int64_t partition_bytes, const StepProfile& profile, const PlannerOptions& options) {
-  const Wide in_transit = Wide{2} * options.ranks * profile.latency_ns * profile.bytes_per_second / 1'000'000'000;
-  const Wide wanted = std::max<Wide>(2 * partition_bytes, in_transit);
+  const Wide in_transit = Wide{2} * options.ranks * profile.latency_ns * profile.bytes_per_second / kNsPerSecond;
+  const Wide hiccup =
+      Wide{kHiccupNs} * profile.bytes_per_second / kNsPerSecond * options.ranks / (2 * std::max(options.ranks - 1, 1));
+  const Wide wanted = std::max(std::max(in_transit, hiccup), Wide{2} * partition_bytes);
   return static_cast<std::int64_t>(std::min<Wide>(wanted, options.credit_limit_bytes));
 }
 
@@ -128,7 +172,7 @@ Sizes sizes_for_link(const StepProfile& profile, const PlannerOptions& options) 
   if (!profile.knows_link() || options.ranks < 2) {
     return {options.limits.partition_bytes, options.credit_limit_bytes};
   }
-  const Wide in_transit = Wide{profile.latency_ns} * profile.bytes_per_second / 1'000'000'000;
+  const Wide in_transit = Wide{profile.latency_ns} * profile.bytes_per_second / kNsPerSecond;
   const Wide wanted = 9 * in_transit * options.ranks / (options.ranks - 1);
   const auto size = static_cast<std::int64_t>(std::clamp<Wide>(wanted, kMinPartitionBytes, kMaxPartitionBytes));
   const std::int64_t partition = std::min(size, options.limits.partition_bytes);
@@ -142,32 +186,30 @@ Result<std::shared_ptr<const Plan>> plan_schedule(const std::vector<PlannedTenso
   SRT_TRY(check_inputs(tensors, profile, options));
   const StepModel model(profile, options);
   const LayoutInputs inputs(tensors, options.limits, model);
-  const std::int64_t fitting = sizes_for_link(profile, options).partition_bytes;
-  const std::int64_t least = std::max(std::min(kMinPartitionBytes, fitting), inputs.total_payload / kManyPartitions);
-  std::optional<Candidate> best;
-  std::vector<std::int64_t> tried;
-  for (const std::int64_t size : {2 * fitting, fitting, fitting / 2, fitting / 4}) {
-    const std::int64_t bytes = std::min(std::max(size, least), options.limits.partition_bytes);
-    if (std::find(tried.begin(), tried.end(), bytes) != tried.end()) {
-      continue;
-    }
-    tried.push_back(bytes);
-    for (const bool patient : {true, false}) {
-      Candidate candidate = make_candidate(
-          inputs, {.partition_bytes = bytes, .credit_bytes = credit_for(bytes, profile, options), .patient = patient},
-          options);
-      if (!best || better(candidate, *best)) {
-        best = std::move(candidate);
+  std::vector<Candidate> candidates;
+  for (const std::int64_t bytes : partition_sizes(inputs.total_payload, profile, options)) {
+    const std::int64_t credit = credit_for(bytes, profile, options);
+    GroupingRule rule{.partition_bytes = bytes, .patient = false, .fates = {}};
+    candidates.push_back(make_candidate(inputs, rule, credit));
+    if (!candidates.back().grouping.same_without_patience) {
+      rule.patient = true;
+      if (options.forward) {
+        rule.fates = fates_in(candidates.back(), inputs);
       }
+      candidates.push_back(make_candidate(inputs, rule, credit));
     }
   }
+  const Candidate best = choose(std::move(candidates));
   PlanParts parts;
   parts.tensors = tensors;
   parts.alignment = options.limits.alignment;
-  parts.credit_bytes = best->credit_bytes;
+  parts.credit_bytes = best.credit_bytes;
   parts.version = version;
-  for (Group& group : best->groups) {
-    parts.partitions.push_back(std::move(group).to_partition(tensors, decision));
+  parts.partitions.reserve(best.order.size());
+  for (const std::uint32_t index : best.order) {
+    const Grouping::Group& group = best.grouping.groups[index];
+    const std::span<const Slice> slices(best.grouping.slices.data() + group.begin, group.end - group.begin);
+    parts.partitions.push_back(make_partition(tensors, slices, decision));
   }
   return Plan::from_partitions(std::move(parts));
 }

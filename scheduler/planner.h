@@ -1,8 +1,8 @@
 // Planner: makes a Plan from what steps looked like, and foretells how long a step takes under any plan.
 //
 // For: the replanner, the simulator, the bounds of benchmarks. Model of a step: gradients become ready at given times;
-// one link carries partitions one after the other, 2(P-1)/P of their bytes each; a partition is done two messages'
-// latency after its last byte; the forward pass stalls where it needs a tensor that is not done.
+// one link carries partitions one after the other, 2(P-1)/P of their bytes and a fixed handling time each; a partition
+// is done two messages' latency after its last byte; the forward pass stalls where it needs a tensor that is not done.
 // Time of a step = backward + forward + the largest delay of a tensor over its need. Preemptive earliest-need-first
 // minimises that delay on one machine (W. A. Horn, Some simple scheduling algorithms, 1974); preemption happens at the
 // borders of partitions. Where all is needed at once (no overlap with the forward pass) that is the order of readiness.
@@ -38,8 +38,9 @@ struct Prediction {
   friend bool operator==(const Prediction&, const Prediction&) = default;
 };
 
-// Partition size and credit that fit a link: latency costs a partition at most a tenth, and enough of them are in
-// flight to hide it. Clamped to the options. Unknown link: the options' own values.
+// Partition size and credit that fit a link: latency costs a partition at most a tenth even where nothing else is in
+// flight, and what is in flight hides it, and short pauses of the process, too. Clamped to the options. Unknown link:
+// the options' own values.
 struct Sizes {
   std::int64_t partition_bytes = 0;
   std::int64_t credit_bytes = 0;

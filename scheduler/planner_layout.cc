@@ -9,6 +9,8 @@ namespace {
 
 __extension__ using Wide = __int128;
 
+constexpr std::int64_t kForEver = std::int64_t{1} << 62;
+
 std::int64_t divide_up(std::int64_t a, std::int64_t b) {
   return a / b + (a % b != 0 ? 1 : 0);
 }
@@ -17,12 +19,12 @@ std::int64_t bytes_of(const PlannedTensor& tensor, std::int64_t numel) {
   return numel * static_cast<std::int64_t>(dtype_size(tensor.dtype));
 }
 
-class Grouping {
+class Grouper {
  public:
-  Grouping(const LayoutInputs& inputs, const GroupingRule& rule)
+  Grouper(const LayoutInputs& inputs, const GroupingRule& rule)
       : in_(inputs), rule_(rule), full_(inputs.model.occupancy(rule.partition_bytes)) {}
 
-  std::vector<Group> run() && {
+  Grouping run() && {
     for (std::size_t place = 0; place < in_.by_ready.size(); ++place) {
       const int index = in_.by_ready[place];
       const PlannedTensor& tensor = in_.tensors[static_cast<std::size_t>(index)];
@@ -37,37 +39,56 @@ class Grouping {
     for (Bucket& bucket : open_) {
       close(bucket);
     }
-    return std::move(groups_);
+    return std::move(out_);
   }
 
  private:
   struct Bucket {
-    Group group;
+    std::vector<Slice> slices;
+    Job job;
     std::int64_t bytes = 0;  // dense
     std::int64_t last_need = 0;
+    std::int64_t slack = 0;  // what is left of it
     std::size_t first_place = 0;
   };
 
   bool fits(const Bucket& bucket, int index, std::int64_t bytes) const {
     const std::int64_t payload = in_.payload[static_cast<std::size_t>(index)];
-    return bucket.bytes + bytes <= in_.limits.fusion_bytes &&
-           bucket.group.job.payload + payload <= rule_.partition_bytes;
+    return bucket.bytes + bytes <= in_.limits.fusion_bytes && bucket.job.payload + payload <= rule_.partition_bytes;
   }
 
+  const Fate* fate(int index) const {
+    return rule_.fates.empty() ? nullptr : &rule_.fates[static_cast<std::size_t>(index)];
+  }
+
+  std::int64_t time_of(int index) const { return in_.model.occupancy(in_.payload[static_cast<std::size_t>(index)]); }
+
   // Whether the bucket's tensors may wait until `index` is ready.
-  bool may_wait(const Bucket& bucket, int index) const {
+  bool may_wait(const Bucket& bucket, int index) {
     const std::int64_t ready = in_.model.ready(index);
-    const std::int64_t lost = std::min(ready - bucket.group.job.ready, in_.model.occupancy(bucket.group.job.payload));
+    const std::int64_t lost = std::min(ready - bucket.job.ready, in_.model.occupancy(bucket.job.payload));
     if (lost <= in_.model.latency()) {
       return true;
     }
-    return rule_.patient && ready <= std::max(in_.latest[bucket.first_place], in_.starts[bucket.first_place]);
+    const std::int64_t in_time = std::max(in_.latest[bucket.first_place], in_.starts[bucket.first_place]);
+    const Fate* first = fate(bucket.slices.front().tensor);
+    const bool harmless =
+        first == nullptr ? ready <= in_time : ready <= first->start || (ready <= in_time && lost <= first->slack / 2);
+    out_.same_without_patience &= !harmless;
+    return rule_.patient && harmless;
+  }
+
+  // Whether the bucket and `index` have the time to wait for each other's bytes.
+  bool may_carry(const Bucket& bucket, int index) const {
+    const Fate* own = fate(index);
+    return own == nullptr || (time_of(index) <= bucket.slack &&
+                              in_.model.occupancy(bucket.job.payload) <= std::max(own->slack / 2, in_.model.latency()));
   }
 
   // Whether those that are needed late do no harm to others by going with those that are needed early.
   bool same_urgency(const Bucket& bucket, int index) const {
     const std::int64_t need = in_.model.need(index);
-    const std::int64_t first = std::min(bucket.group.job.need, need);
+    const std::int64_t first = std::min(bucket.job.need, need);
     const std::int64_t last = std::max(bucket.last_need, need);
     if (last - first <= full_) {
       return true;
@@ -76,24 +97,29 @@ class Grouping {
     const auto end = std::upper_bound(in_.needs.begin(), in_.needs.end(), last) - in_.needs.begin();
     const std::int64_t between =
         in_.need_bytes[static_cast<std::size_t>(end)] - in_.need_bytes[static_cast<std::size_t>(begin)];
-    return between == bucket.group.job.payload + in_.payload[static_cast<std::size_t>(index)];
+    return between == bucket.job.payload + in_.payload[static_cast<std::size_t>(index)];
   }
 
   void add_to_bucket(int index, std::size_t place) {
     const PlannedTensor& tensor = in_.tensors[static_cast<std::size_t>(index)];
     Bucket& bucket = open_[static_cast<std::size_t>(tensor.dtype)];
     const std::int64_t bytes = bytes_of(tensor, tensor.numel);
-    if (!bucket.group.slices.empty() &&
-        !(fits(bucket, index, bytes) && may_wait(bucket, index) && same_urgency(bucket, index))) {
+    if (!bucket.slices.empty() && !(fits(bucket, index, bytes) && same_urgency(bucket, index) &&
+                                    may_carry(bucket, index) && may_wait(bucket, index))) {
       close(bucket);
     }
-    if (bucket.group.slices.empty()) {
+    if (bucket.slices.empty()) {
       bucket.first_place = place;
-      bucket.group.job.need = bucket.last_need = in_.model.need(index);
+      bucket.job.need = bucket.last_need = in_.model.need(index);
+      bucket.slack = kForEver;
     }
-    Job& job = bucket.group.job;
+    if (const Fate* own = fate(index)) {
+      bucket.slack = std::min(bucket.slack - time_of(index),
+                              std::max(own->slack / 2, in_.model.latency()) - in_.model.occupancy(bucket.job.payload));
+    }
+    Job& job = bucket.job;
     const std::int64_t at = bucket.bytes / static_cast<std::int64_t>(dtype_size(tensor.dtype));
-    bucket.group.slices.push_back({index, 0, tensor.numel, at});
+    bucket.slices.push_back({index, 0, tensor.numel, at});
     bucket.bytes += bytes;
     bucket.last_need = std::max(bucket.last_need, in_.model.need(index));
     job.payload += in_.payload[static_cast<std::size_t>(index)];
@@ -102,10 +128,20 @@ class Grouping {
   }
 
   void close(Bucket& bucket) {
-    if (!bucket.group.slices.empty()) {
-      groups_.push_back(std::move(bucket.group));
+    if (!bucket.slices.empty()) {
+      out_.slices.insert(out_.slices.end(), bucket.slices.begin(), bucket.slices.end());
+      put(bucket.slices.size(), bucket.job);
     }
-    bucket = {};
+    bucket.slices.clear();
+    bucket.job = {};
+    bucket.bytes = 0;
+  }
+
+  // Makes a group of the last `count` slices.
+  void put(std::size_t count, const Job& job) {
+    const auto end = static_cast<std::uint32_t>(out_.slices.size());
+    out_.groups.push_back({end - static_cast<std::uint32_t>(count), end});
+    out_.jobs.push_back(job);
   }
 
   // What is ready last and needed first is exposed: in half the size its tail is half as long.
@@ -129,10 +165,8 @@ class Grouping {
     for (std::int64_t i = 0; i < pieces; ++i) {
       const std::int64_t share = blocks / pieces + (i < blocks % pieces ? 1 : 0);
       const std::int64_t numel = std::min(share * alignment, tensor.numel - offset);
-      Group piece;
-      piece.slices.push_back({index, offset, numel, 0});
-      piece.job = {in_.model.payload(tensor, index, numel), in_.model.ready(index), in_.model.need(index)};
-      groups_.push_back(std::move(piece));
+      out_.slices.push_back({index, offset, numel, 0});
+      put(1, {in_.model.payload(tensor, index, numel), in_.model.ready(index), in_.model.need(index)});
       offset += numel;
     }
   }
@@ -141,7 +175,7 @@ class Grouping {
   const GroupingRule& rule_;
   const std::int64_t full_;  // time of a full partition on the link
   std::array<Bucket, kDTypeCount> open_;
-  std::vector<Group> groups_;
+  Grouping out_;
 };
 
 }  // namespace
@@ -179,19 +213,20 @@ LayoutInputs::LayoutInputs(const std::vector<PlannedTensor>& all, const LayoutOp
   }
 }
 
-Partition Group::to_partition(const std::vector<PlannedTensor>& tensors, const Decision& decision) && {
+Grouping group_tensors(const LayoutInputs& inputs, const GroupingRule& rule) {
+  return Grouper(inputs, rule).run();
+}
+
+Partition make_partition(const std::vector<PlannedTensor>& tensors, std::span<const Slice> slices,
+                         const Decision& decision) {
   Partition partition;
   partition.dtype = tensors[static_cast<std::size_t>(slices.front().tensor)].dtype;
   for (const Slice& slice : slices) {
     partition.numel += slice.numel;
   }
-  partition.slices = std::move(slices);
+  partition.slices.assign(slices.begin(), slices.end());
   partition.decision = decision;
   return partition;
-}
-
-std::vector<Group> group_tensors(const LayoutInputs& inputs, const GroupingRule& rule) {
-  return Grouping(inputs, rule).run();
 }
 
 }  // namespace sirtaki::scheduler

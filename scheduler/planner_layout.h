@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "scheduler/plan.h"
@@ -26,23 +27,38 @@ struct LayoutInputs {
   std::int64_t total_payload = 0;
 };
 
+// How a tensor fares in a plan that was made already.
+struct Fate {
+  std::int64_t start = 0;  // of its first bytes
+  std::int64_t slack = 0;  // how much later it could be done before the step got longer
+};
+
 struct GroupingRule {
   std::int64_t partition_bytes = 0;  // payload
-  std::int64_t credit_bytes = 0;
-  // A bucket may wait for a member as long as all still ends in time over a link that serves in order of readiness;
-  // else only while that costs less than the messages it saves.
+  // Without: a bucket waits for a member only while that costs less than the messages it saves. With: also where all
+  // still ends in time over a link that serves in order of readiness.
   bool patient = false;
+  // By tensor; makes a patient bucket keep to half of each member's slack. Empty: all are needed at once.
+  std::vector<Fate> fates;
 };
 
-// A partition in the making.
-struct Group {
-  Job job;
+// Partitions in the making: the slices of all of them in one list, so that a candidate costs a few allocations only.
+struct Grouping {
+  struct Group {
+    std::uint32_t begin = 0;  // of its slices
+    std::uint32_t end = 0;
+  };
   std::vector<Slice> slices;
-
-  Partition to_partition(const std::vector<PlannedTensor>& tensors, const Decision& decision) &&;
+  std::vector<Group> groups;
+  std::vector<Job> jobs;  // by group
+  // The rule's patience made no difference.
+  bool same_without_patience = true;
 };
 
-// In order of readiness of their first members; every element of every tensor is in one.
-std::vector<Group> group_tensors(const LayoutInputs& inputs, const GroupingRule& rule);
+// Every element of every tensor is in one group; pieces of a tensor follow each other.
+Grouping group_tensors(const LayoutInputs& inputs, const GroupingRule& rule);
+
+Partition make_partition(const std::vector<PlannedTensor>& tensors, std::span<const Slice> slices,
+                         const Decision& decision);
 
 }  // namespace sirtaki::scheduler

@@ -15,6 +15,8 @@ constexpr std::int64_t kNsPerUs = 1000;
 constexpr std::int64_t kNsPerSecond = 1'000'000'000;
 // About 70 minutes for one transfer, 70 years for a sum of them.
 constexpr std::int64_t kLongestTransfer = std::int64_t{1} << 42;
+// What of a message's latency is work on the host, not distance.
+constexpr std::int64_t kMostHandling = 100'000;
 constexpr std::int64_t kEndOfTime = std::int64_t{1} << 61;
 
 std::int64_t after(std::int64_t time, std::int64_t duration) {
@@ -32,7 +34,8 @@ StepModel::StepModel(const StepProfile& profile, const PlannerOptions& options)
       options_(options),
       backward_end_(profile.backward_us * kNsPerUs),
       forward_end_(backward_end_ + profile.forward_us * kNsPerUs),
-      latency_(options.ranks > 1 ? 2 * profile.latency_ns : 0) {}
+      latency_(options.ranks > 1 ? 2 * profile.latency_ns : 0),
+      handling_(std::min(latency_ / 4, kMostHandling)) {}
 
 std::int64_t StepModel::ready(int tensor) const {
   return profile_.ready_us[static_cast<std::size_t>(tensor)] * kNsPerUs;
@@ -60,7 +63,8 @@ std::int64_t StepModel::payload(const PlannedTensor& tensor, int index, std::int
   return static_cast<std::int64_t>((share + tensor.numel - 1) / tensor.numel);
 }
 
-Prediction StepModel::run(std::span<const Job> jobs, std::int64_t credit_bytes) const {
+Prediction StepModel::run(std::span<const Job> jobs, std::int64_t credit_bytes,
+                          std::vector<std::int64_t>* done_times) const {
   Credit credit(credit_bytes);
   std::deque<std::pair<std::int64_t, std::int64_t>> in_flight;  // (done, payload), in the order of both
   std::int64_t start = 0;
@@ -76,10 +80,13 @@ Prediction StepModel::run(std::span<const Job> jobs, std::int64_t credit_bytes) 
       in_flight.pop_front();
     }
     credit.take(job.payload);
-    link_free = after(std::max(link_free, start), occupancy(job.payload));
+    link_free = after(std::max(link_free, start), occupancy(job.payload) + handling_);
     done = after(link_free, latency_);
     in_flight.emplace_back(done, job.payload);
     lateness = std::max(lateness, done - job.need);
+    if (done_times != nullptr) {
+      done_times->push_back(done);
+    }
   }
   return {step_us(lateness), to_us(lateness), to_us(done)};
 }

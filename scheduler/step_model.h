@@ -32,13 +32,16 @@ class StepModel {
   std::int64_t forward_end() const { return forward_end_; }
   // Time the link is busy with a payload: 2(P-1)/P of its bytes.
   std::int64_t occupancy(std::int64_t payload) const;
+  // Time in which it is idle because a partition begins and ends, however many are in flight.
+  std::int64_t handling() const { return handling_; }
   // From the last byte until the partition is done: two messages.
   std::int64_t latency() const { return latency_; }
   // Bytes that a part of a tensor puts on the network.
   std::int64_t payload(const PlannedTensor& tensor, int index, std::int64_t numel) const;
 
-  // Jobs in strict order over one link, at most `credit` bytes in flight; the last starts after backward's end.
-  Prediction run(std::span<const Job> jobs, std::int64_t credit) const;
+  // Jobs in strict order over one link, at most `credit` bytes in flight; the last starts after backward's end. `done`,
+  // where given, gets the time at which each is done.
+  Prediction run(std::span<const Job> jobs, std::int64_t credit, std::vector<std::int64_t>* done = nullptr) const;
   // Of a step in which the tensor that is latest is done `lateness` after its need.
   std::int64_t step_us(std::int64_t lateness) const;
 
@@ -48,6 +51,7 @@ class StepModel {
   std::int64_t backward_end_;
   std::int64_t forward_end_;
   std::int64_t latency_;
+  std::int64_t handling_;
 };
 
 }  // namespace sirtaki::scheduler
