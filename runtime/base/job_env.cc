@@ -91,6 +91,16 @@ Status add_meeting_point(const Environment& environment, const Launcher& launche
   return {};
 }
 
+// Slurm says how many nodes a step has, not how many of its tasks are on this one. Two steps of a job may run at once.
+void add_slurm_step(const Environment& environment, JobEnv* job) {
+  if (first_set(environment, {"SLURM_STEP_NUM_NODES", "SLURM_NNODES"}) == "1") {
+    job->local_size = job->size;
+  }
+  if (const auto step = lookup(environment, "SLURM_STEP_ID"); !step.empty()) {
+    job->job_id += "." + std::string(step);
+  }
+}
+
 Status check_local(const JobEnv& job, const Launcher& launcher) {
   if (job.local_rank && job.local_size && *job.local_rank >= *job.local_size) {
     return invalid_argument("the environment contradicts itself: " + std::string(launcher.local_rank) + " is " +
@@ -113,8 +123,11 @@ Result<JobEnv> read_job(const Environment& environment, const Launcher& launcher
   }
   SRT_TRY(read_optional(environment, launcher.local_rank, 0, &job.local_rank));
   SRT_TRY(read_optional(environment, launcher.local_size, 1, &job.local_size));
-  SRT_TRY(check_local(job, launcher));
   job.job_id = lookup(environment, launcher.job_id);
+  if (is_slurm(launcher)) {
+    add_slurm_step(environment, &job);
+  }
+  SRT_TRY(check_local(job, launcher));
   SRT_TRY(add_meeting_point(environment, launcher, &job));
   return job;
 }

@@ -92,6 +92,21 @@ TEST(JobEnv, SlurmMeetsOnTheFirstNodeOfTheStep) {
   EXPECT_EQ(detected(environment).port, 1234);
 }
 
+TEST(JobEnv, SlurmStepOfOneNodeIsOnOneHost) {
+  Environment environment = {{"SLURM_PROCID", "1"}, {"SLURM_NTASKS", "4"}, {"SLURM_JOB_ID", "77"}};
+  EXPECT_FALSE(detected(environment).local_size.has_value());
+  environment["SLURM_NNODES"] = "2";
+  EXPECT_FALSE(detected(environment).local_size.has_value());
+  environment["SLURM_STEP_NUM_NODES"] = "1";
+  EXPECT_EQ(detected(environment).local_size, 4);
+}
+
+TEST(JobEnv, SlurmStepsOfOneJobAreDifferentJobs) {
+  EXPECT_EQ(
+      detected({{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "1"}, {"SLURM_JOB_ID", "7"}, {"SLURM_STEP_ID", "3"}}).job_id,
+      "7.3");
+}
+
 TEST(JobEnv, PmiUnderSlurmMeetsOnTheFirstNodeToo) {
   const JobEnv job = detected({{"PMI_RANK", "1"},
                                {"PMI_SIZE", "2"},
