@@ -73,4 +73,26 @@ Status WireReader::finish(std::string_view what) const {
   return {};
 }
 
+void put_status(WireWriter& out, const Status& status) {
+  out.put(status.code());
+  out.put(static_cast<std::int32_t>(status.blame().rank));
+  out.put_string(std::string_view(status.blame().tensor).substr(0, kMaxStatusText));
+  out.put_string(status.text().substr(0, kMaxStatusText));
+}
+
+Status get_status(WireReader& in) {
+  const auto code = static_cast<Code>(in.get<std::uint8_t>());
+  Blame blame;
+  blame.rank = in.get<std::int32_t>();
+  blame.tensor = in.get_string();
+  std::string text = in.get_string();
+  if (code == Code::kOk || code_name(code) == "unknown") {
+    in.fail();
+  }
+  if (!in.ok()) {
+    return corrupt("a status is cut short or has an unknown code");
+  }
+  return {code, std::move(text), std::move(blame)};
+}
+
 }  // namespace sirtaki

@@ -86,4 +86,11 @@ class WireReader {
   bool failed_ = false;
 };
 
+inline constexpr std::size_t kMaxStatusText = 65536;
+
+// A Status on the wire, which is never ok. Its texts are cut to kMaxStatusText bytes.
+void put_status(WireWriter& out, const Status& status);
+// Ok or an unknown code fails the reader: an error never turns into success.
+Status get_status(WireReader& in);
+
 }  // namespace sirtaki

@@ -15,13 +15,6 @@ bool first_dim_is_free(OpKind kind) {
 
 // ---- encoding: one overload a type, in the order of the fields ----
 
-void put(WireWriter& w, const Status& status) {
-  w.put(status.code());
-  w.put(static_cast<std::int32_t>(status.blame().rank));
-  w.put_string(status.blame().tensor);
-  w.put_string(status.text());
-}
-
 void put(WireWriter& w, const OpMeta& m) {
   w.put(m.kind);
   w.put(m.dtype);
@@ -43,7 +36,7 @@ void put(WireWriter& w, const Announce& m) {
 void put(WireWriter& w, const OpFailed& m) {
   w.put_string(m.name);
   w.put(m.use);
-  put(w, m.status);
+  put_status(w, m.status);
 }
 
 void put(WireWriter& w, const StreamOpen& m) {
@@ -67,7 +60,7 @@ void put(WireWriter& w, const StreamAbort& m) {
   w.put(m.stream.value);
   w.put(m.attempt);
   w.put(m.step);
-  put(w, m.status);
+  put_status(w, m.status);
 }
 
 void put(WireWriter& w, const StreamUnused& m) {
@@ -126,7 +119,7 @@ void put(WireWriter& w, const OpCancelled& m) {
   w.put_string(m.name);
   w.put(m.use);
   w.put(static_cast<std::uint8_t>(m.everywhere));
-  put(w, m.status);
+  put_status(w, m.status);
 }
 
 void put(WireWriter& w, const StreamAgreed& m) {
@@ -136,7 +129,7 @@ void put(WireWriter& w, const StreamAgreed& m) {
 
 void put(WireWriter& w, const StreamRefused& m) {
   w.put_string(m.name);
-  put(w, m.status);
+  put_status(w, m.status);
 }
 
 void put(WireWriter& w, const StreamAborted& m) {
@@ -144,7 +137,7 @@ void put(WireWriter& w, const StreamAborted& m) {
   w.put(m.attempt);
   w.put(m.step);
   w.put(static_cast<std::uint8_t>(m.everywhere));
-  put(w, m.status);
+  put_status(w, m.status);
 }
 
 void put(WireWriter& w, const StreamFlags& m) {
@@ -154,7 +147,7 @@ void put(WireWriter& w, const StreamFlags& m) {
 }
 
 void put(WireWriter& w, const JobFailed& m) {
-  put(w, m.status);
+  put_status(w, m.status);
 }
 
 void put(WireWriter& /*w*/, const Query& /*m*/) {}
@@ -198,18 +191,6 @@ ReduceOp get_reduce_op(WireReader& r) {
 }
 StreamId get_stream(WireReader& r) {
   return StreamId(r.get<std::uint16_t>());
-}
-
-Status get_status(WireReader& r) {
-  const auto code = get_enum<Code>(r, static_cast<int>(Code::kStuck) + 1);
-  if (code == Code::kOk) {
-    r.fail();  // a status travels only to say what is wrong
-  }
-  Blame blame;
-  blame.rank = r.get<std::int32_t>();
-  blame.tensor = r.get_string();
-  std::string text = r.get_string();
-  return {code, std::move(text), std::move(blame)};
 }
 
 OpMeta get_meta(WireReader& r) {

@@ -10,8 +10,7 @@ namespace sirtaki::rendezvous {
 namespace {
 
 constexpr std::size_t kChunk = 4096;
-constexpr std::size_t kMaxText = 65536;
-constexpr std::size_t kMaxStatus = 2 * kMaxText + 64;
+constexpr std::size_t kMaxStatus = 2 * kMaxStatusText + 64;
 
 }  // namespace
 
@@ -46,28 +45,6 @@ void append_frame(std::vector<std::byte>& out, FrameType type, ConstBytes payloa
   header[sizeof(length)] = static_cast<std::byte>(type);
   out.insert(out.end(), std::begin(header), std::end(header));
   out.insert(out.end(), payload.begin(), payload.end());
-}
-
-void put_status(WireWriter& out, const Status& status) {
-  out.put(status.code());
-  out.put_string(status.text().substr(0, kMaxText));
-  out.put(static_cast<std::int32_t>(status.blame().rank));
-  out.put_string(std::string_view(status.blame().tensor).substr(0, kMaxText));
-}
-
-Status get_status(WireReader& in) {
-  const auto code = in.get<std::uint8_t>();
-  std::string text = in.get_string();
-  Blame blame;
-  blame.rank = in.get<std::int32_t>();
-  blame.tensor = in.get_string();
-  if (code_name(static_cast<Code>(code)) == "unknown") {
-    in.fail();
-  }
-  if (!in.ok()) {
-    return corrupt("a status is cut short or has an unknown code");
-  }
-  return {static_cast<Code>(code), std::move(text), std::move(blame)};
 }
 
 std::vector<std::byte> encode_lost(Rank rank, const Status& status) {

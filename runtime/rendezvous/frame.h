@@ -35,11 +35,6 @@ std::optional<std::size_t> frame_cap(std::uint8_t type);
 // Appends header and payload to `out`. The payload is within the type's cap.
 void append_frame(std::vector<std::byte>& out, FrameType type, ConstBytes payload);
 
-// A Status on the wire. Texts are cut to 64 KiB.
-void put_status(WireWriter& out, const Status& status);
-// An unknown code fails the reader: an error never turns into success.
-Status get_status(WireReader& in);
-
 struct RankStatus {
   Rank rank = -1;
   Status status;

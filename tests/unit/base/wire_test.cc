@@ -153,5 +153,37 @@ TEST(Wire, CallerCanRejectAValue) {
   EXPECT_FALSE(reader.finish("sample"));
 }
 
+TEST(Wire, StatusKeepsCodeTextAndBlame) {
+  WireWriter out;
+  put_status(out, Status(Code::kMismatch, "tensor 'w' differs", {3, "w"}));
+  WireReader in(out.bytes());
+  const Status back = get_status(in);
+  EXPECT_TRUE(in.finish("status").is_ok());
+  EXPECT_EQ(back.code(), Code::kMismatch);
+  EXPECT_EQ(back.text(), "tensor 'w' differs");
+  EXPECT_EQ(back.blame().rank, 3);
+  EXPECT_EQ(back.blame().tensor, "w");
+}
+
+TEST(Wire, StatusThatSaysOkOrNothingKnownIsAnError) {
+  for (const int code : {0, 250}) {
+    WireWriter out;
+    out.put(static_cast<std::uint8_t>(code));
+    out.put(std::int32_t{0});
+    out.put_string("");
+    out.put_string("fine");
+    WireReader in(out.bytes());
+    EXPECT_FALSE(get_status(in).is_ok()) << code;
+    EXPECT_FALSE(in.ok()) << code;
+  }
+}
+
+TEST(Wire, LongTextsOfAStatusAreCut) {
+  WireWriter out;
+  put_status(out, Status(Code::kAborted, std::string(kMaxStatusText + 1, 'x')));
+  WireReader in(out.bytes());
+  EXPECT_EQ(get_status(in).text().size(), kMaxStatusText);
+}
+
 }  // namespace
 }  // namespace sirtaki
