@@ -36,6 +36,7 @@ class SinglePlane final : public ControlPlane {
     if (const auto* request = std::get_if<control::TraceRequest>(&message)) {
       if (request->start) {
         auto writer = TraceWriter::open(request->path);
+        warn("no trace is written: ", writer.status());
         trace_ = writer ? std::move(*writer) : nullptr;
       }
       answer(control::TraceSwitch{request->start && trace_ != nullptr});
@@ -51,10 +52,17 @@ class SinglePlane final : public ControlPlane {
   void answer(const control::CoordinatorMessage& message) {
     loop_.post([this, bytes = control::encode(message)] { events_.message(bytes); });
   }
+  void warn(const std::string& what, const Status& status) {
+    if (!status) {
+      loop_.post([this, text = what + status.to_string()] { events_.warning(text); });
+    }
+  }
   void write_trace(const control::TraceChunk& chunk) {
     if (trace_ && !chunk.records.empty()) {
       const auto decoded = decode_timeline_chunk(chunk.records);
-      if (!decoded || !trace_->add(*decoded, Duration(0))) {
+      const Status status = decoded ? trace_->add(*decoded, Duration(0)) : decoded.status();
+      warn("the trace is incomplete: ", status);
+      if (!status) {
         trace_.reset();
       }
     }

@@ -22,6 +22,7 @@ struct ControlEvents {
   std::function<void(Rank, const Status&)> lost;
   std::function<void(Rank)> left;
   std::function<void(const Status&)> disconnected;
+  std::function<void(const std::string&)> warning;  // for the log of this rank
 };
 
 class ControlPlane : public ControlLink {

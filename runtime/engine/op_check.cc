@@ -41,7 +41,9 @@ class Checker {
  private:
   Status error(const std::string& what, Code code = Code::kInvalidArgument) const {
     const std::string name = spec_.name.empty() ? "an unnamed tensor" : "tensor '" + spec_.name + "'";
-    return {code, std::string(op_kind_name(spec_.kind)) + " of " + name + ": " + what, {rank_, spec_.name}};
+    return {code,
+            std::string(op_kind_name(spec_.kind)) + " of " + name + " on rank " + std::to_string(rank_) + ": " + what,
+            {rank_, spec_.name}};
   }
 
   Status check_memory() const {

@@ -11,12 +11,12 @@ Status session_over() {
   return {Code::kShutdown, "the session was shut down"};
 }
 
-Status duplicate(const std::string& name) {
+Status duplicate(const std::string& name, Rank rank) {
   return {Code::kInvalidArgument,
-          "tensor '" + name +
-              "' is in flight already: a name may be used again only when its operation has completed. Wait for the "
+          "tensor '" + name + "' is in flight already on rank " + std::to_string(rank) +
+              ": a name may be used again only when its operation has completed. Wait for the "
               "first one, or give the second another name",
-          {-1, name}};
+          {rank, name}};
 }
 
 }  // namespace
@@ -109,7 +109,7 @@ Result<std::vector<RequestTable::Ticket>> RequestTable::add(const std::vector<st
       for (const std::string& undo : taken) {
         names_.erase(undo);
       }
-      return duplicate(name);
+      return duplicate(name, rank_);
     }
     if (!name.empty()) {
       taken.push_back(name);

@@ -65,6 +65,8 @@ class RequestTable {
     std::shared_ptr<Slot> slot;
   };
 
+  explicit RequestTable(Rank rank) : rank_(rank) {}
+
   // All or none. kInvalidArgument when a name is in flight already, or twice in the list; empty names are always free.
   Result<std::vector<Ticket>> add(const std::vector<std::string>& names);
   // From the loop. The name is free again before the program can see the result.
@@ -86,6 +88,7 @@ class RequestTable {
     bool watched = false;
   };
 
+  const Rank rank_;
   mutable std::mutex mutex_;  // submitting and completing threads meet here, for the length of a map operation
   std::condition_variable watched_changed_;
   std::unordered_map<RequestId, Entry> entries_;

@@ -94,7 +94,7 @@ class SessionImpl final : public Session {
   const JobSpec job_;
   const std::function<bool()> interrupted_;
   Waiter waiter_;
-  RequestTable requests_;
+  RequestTable requests_{job_.rank};
   Stats stats_;
   std::unique_ptr<Timeline> timeline_;
   Track* user_track_ = nullptr;
@@ -159,6 +159,7 @@ void SessionImpl::start_engine() {
     events.lost = [this](Rank /*rank*/, const Status& cause) { fail(cause); };
     events.left = [this](Rank rank) { engine_->on_left(rank); };
     events.disconnected = [this](const Status& cause) { fail(cause); };
+    events.warning = [this](const std::string& text) { log_->warn(text); };
     control_->begin(std::move(events));
   });
 }

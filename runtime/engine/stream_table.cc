@@ -53,11 +53,14 @@ Status StreamTable::check(const Entry& entry, int index, const TensorView& tenso
   const std::string& name = entry.tensors[static_cast<std::size_t>(index)];
   if (tensor.device.type != DeviceType::kCpu) {
     return {
-        Code::kUnsupported, "tensor '" + name + "' of stream '" + entry.name + "' is not in CPU memory", {rank_, name}};
+        Code::kUnsupported,
+        "tensor '" + name + "' of stream '" + entry.name + "' is not in CPU memory on rank " + std::to_string(rank_),
+        {rank_, name}};
   }
   if (tensor.numel != 0 && tensor.data == nullptr) {
-    return {
-        Code::kInvalidArgument, "tensor '" + name + "' of stream '" + entry.name + "' has no memory", {rank_, name}};
+    return {Code::kInvalidArgument,
+            "tensor '" + name + "' of stream '" + entry.name + "' has no memory on rank " + std::to_string(rank_),
+            {rank_, name}};
   }
   return {};
 }

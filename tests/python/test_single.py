@@ -6,6 +6,7 @@ import io
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -122,6 +123,14 @@ def test_options_given_to_init_are_used() -> None:
     assert rows["torch.sync"]["value"] == "step"
     assert rows["torch.sync"]["source"] == "program"
     sirtaki.shutdown()
+
+
+def test_a_trace_that_cannot_be_written_is_said_in_the_log(tmp_path: Path) -> None:
+    program = "import sirtaki\nsirtaki.init(options={'timeline.path': '/no/such/folder/t.json'})\nsirtaki.shutdown()"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert done.returncode == 0
+    assert "no trace is written" in done.stderr
+    assert "/no/such/folder/t.json" in done.stderr
 
 
 def test_predicates_say_what_is_built() -> None:

@@ -49,6 +49,9 @@ class TensorAdapter(Protocol):
     def input(self, tensor: Any) -> Any:
         """The tensor itself when it is row-major, else a row-major copy. Outside autograd."""
 
+    def overlaps(self, tensor: Any) -> bool:
+        """True when elements share memory (an expanded tensor), so that nothing can be written into it."""
+
     def same_memory(self, one: Any, other: Any) -> bool:
         """True when writing to one writes to the other."""
 
@@ -190,6 +193,11 @@ def _release(result: Any) -> Callable[[int], Any]:
     return finish
 
 
+def _refusal(what: str, name: str | None, why: str) -> errors.InvalidArgumentError:
+    tensor = "an unnamed tensor" if name is None else f"tensor '{name}'"
+    return errors.InvalidArgumentError(f"{what} of {tensor} on rank {basics.rank()}: {why}")
+
+
 Submission = tuple[tuple[Any, ...], _Pending]
 
 
@@ -218,6 +226,8 @@ class Ops:
         """Combines a tensor of the same shape on all ranks; `scales` multiply before and after."""
         check_reduce_op(op)
         source = self._adapter.input(tensor)
+        if in_place:
+            self._need_own_memory(tensor, "allreduce", name)
         if not in_place:
             target, result = (self._adapter.empty_like(source),) * 2
         elif self._adapter.same_memory(source, tensor):
@@ -229,15 +239,17 @@ class Ops:
 
     def allgather(self, tensor: Any, name: str | None) -> Submission:
         """Joins tensors along dimension 0; the first dimension may differ between ranks."""
-        source = self._need_dimension(tensor, "allgather")
+        source = self._need_dimension(tensor, "allgather", name)
         arguments = self._arguments(Op.ALLGATHER, name, source, None)
         return arguments, _Pending((source,), lambda request: self._take(request, source)[0])
 
     def broadcast(self, tensor: Any, root_rank: int, name: str | None, in_place: bool) -> Submission:
         """Copies the root's tensor to all ranks."""
         if not 0 <= root_rank < basics.size():
-            raise errors.InvalidArgumentError(f"root_rank is {root_rank}; ranks are 0 to {basics.size() - 1}")
+            raise _refusal("broadcast", name, f"root_rank is {root_rank}; ranks are 0 to {basics.size() - 1}")
         source = self._adapter.input(tensor)
+        if in_place:
+            self._need_own_memory(tensor, "broadcast", name)
         if not in_place:
             source = self._adapter.clone(tensor)
             result = source
@@ -250,7 +262,7 @@ class Ops:
 
     def alltoall(self, tensor: Any, splits: Sequence[int] | None, name: str | None, tell_received: bool) -> Submission:
         """Sends splits[r] rows of dimension 0 to rank r; the result is a tensor, or that and rows from each rank."""
-        source = self._need_dimension(tensor, "alltoall")
+        source = self._need_dimension(tensor, "alltoall", name)
 
         def finish(request: int) -> Any:
             output, received = self._take(request, source)
@@ -262,7 +274,7 @@ class Ops:
     def reducescatter(self, tensor: Any, name: str | None, op: ReduceOp, scales: tuple[float, float]) -> Submission:
         """Combines, then gives each rank its block of dimension 0; the first ranks get one row more where needed."""
         check_reduce_op(op)
-        source = self._need_dimension(tensor, "reducescatter")
+        source = self._need_dimension(tensor, "reducescatter", name)
         arguments = self._arguments(Op.REDUCESCATTER, name, source, None, reduce_op=op, scales=scales)
         return arguments, _Pending((source,), lambda request: self._take(request, source)[0])
 
@@ -286,11 +298,20 @@ class Ops:
         output = None if target is None else described if target is source else self._adapter.describe(target)
         return (int(op), name, described, output, int(reduce_op), root, scales[0], scales[1], splits, 0)
 
-    def _need_dimension(self, tensor: Any, what: str) -> Any:
+    def _need_dimension(self, tensor: Any, what: str, name: str | None) -> Any:
         source = self._adapter.input(tensor)
         if len(source.shape) == 0:
-            raise errors.InvalidArgumentError(f"{what} needs a tensor with at least one dimension")
+            raise _refusal(what, name, "it needs at least one dimension; reshape it to [1]")
         return source
+
+    def _need_own_memory(self, tensor: Any, what: str, name: str | None) -> None:
+        if self._adapter.overlaps(tensor):
+            raise _refusal(
+                what,
+                name,
+                "in place, but several of its elements share memory (expand()?); give tensor.clone(), or use the "
+                "operation without a final underscore",
+            )
 
     def _take(self, request: int, like: Any) -> tuple[Any, list[int] | None]:
         memory, dims, received = _core.result(request, self._adapter.item_size(like), basics.size())

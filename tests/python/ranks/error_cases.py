@@ -105,7 +105,8 @@ def case_same_name_twice_in_flight() -> None:
     hvd.barrier()
     if hvd.rank() == 0:
         handle = hvd.allreduce_async(torch.ones(3), name="twice", op=hvd.Sum)
-        fails(lambda: hvd.allreduce_async(torch.ones(3), name="twice"), (ValueError, hvd.HorovodInternalError), "twice")
+        kinds = (ValueError, hvd.HorovodInternalError)
+        fails(lambda: hvd.allreduce_async(torch.ones(3), name="twice"), kinds, "'twice'", "on rank 0")
         hvd.allreduce(torch.ones(1), name="twice.go")
     else:
         hvd.allreduce(torch.ones(1), name="twice.go")
@@ -140,13 +141,19 @@ def case_wait_with_timeout_leaves_the_operation() -> None:
 def case_arguments_are_checked_here() -> None:
     size = hvd.size()
     fails(lambda: hvd.allreduce(torch.ones(1), op=hvd.Adasum), NotImplementedError, "Adasum")
-    fails(lambda: hvd.broadcast(torch.ones(1), size), ValueError, "root_rank")
-    fails(lambda: hvd.allgather(torch.tensor(1.0)), ValueError, "dimension")
+    here = f"on rank {hvd.rank()}"
+    fails(lambda: hvd.broadcast(torch.ones(1), size, "bad.root"), ValueError, "root_rank", "'bad.root'", here)
+    fails(lambda: hvd.allgather(torch.tensor(1.0), "flat"), ValueError, "dimension", "'flat'", here)
+    expanded = torch.ones(1).expand(3)
+    fails(lambda: hvd.allreduce_(expanded, name="wide"), ValueError, "share memory", "'wide'", here)
+    fails(lambda: hvd.broadcast_(expanded, 0, "wide"), ValueError, "share memory", "'wide'", here)
     fails(lambda: hvd.allreduce(torch.ones(2, dtype=torch.complex64)), ValueError, "complex64")
     fails(lambda: hvd.allreduce(torch.ones(2).to_sparse()), ValueError, "sparse")
     fails(lambda: hvd.alltoall(torch.ones(size), splits=[1] * (size + 1)), ValueError, "splits")
     fails(lambda: hvd.alltoall(torch.ones(size), splits=[2] * size), ValueError, "splits")
-    fails(lambda: hvd.alltoall(torch.ones(size + 1)), ValueError)
+    fails(lambda: hvd.alltoall(torch.ones(size + 1), name="odd.rows"), ValueError, "'odd.rows'", here)
+    for call in (hvd.synchronize, hvd.poll, hvd.get_future):
+        fails(lambda call=call: call(7), ValueError, "handle", "7", "int")
     fails(hvd.join, NotImplementedError, "join")
     fails(lambda: hvd.allreduce(torch.ones(1), process_set=object()), NotImplementedError, "process sets")
     still_works()

@@ -91,6 +91,7 @@ TEST(OpCheck, SaysWhatIsWrongAndNamesTheTensor) {
     EXPECT_FALSE(status.is_ok()) << c.what;
     EXPECT_NE(status.text().find(c.expected), std::string_view::npos) << c.what << ": " << status.to_string();
     EXPECT_NE(status.text().find("'x'"), std::string_view::npos) << c.what << ": " << status.to_string();
+    EXPECT_NE(status.text().find("on rank 1"), std::string_view::npos) << c.what << ": " << status.to_string();
   }
 }
 

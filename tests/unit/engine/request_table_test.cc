@@ -8,31 +8,32 @@ namespace sirtaki::engine {
 namespace {
 
 TEST(RequestTable, ANameInFlightIsRefusedAndNothingOfTheGroupIsTaken) {
-  RequestTable table;
+  RequestTable table(3);
   const auto first = table.add({"a"});
   ASSERT_TRUE(first.is_ok());
   const auto again = table.add({"b", "a"});
   ASSERT_FALSE(again.is_ok());
   EXPECT_EQ(again.status().code(), Code::kInvalidArgument);
   EXPECT_NE(again.status().text().find("'a'"), std::string_view::npos);
+  EXPECT_NE(again.status().text().find("rank 3"), std::string_view::npos);
   EXPECT_TRUE(table.add({"b"}).is_ok());
   EXPECT_FALSE(table.add({"c", "c"}).is_ok());
 }
 
 TEST(RequestTable, ANameIsFreeAgainWhenItsOperationHasCompleted) {
-  RequestTable table;
+  RequestTable table(3);
   const RequestId id = table.add({"a"})->front().id;
   table.complete(id, {}, {});
   EXPECT_TRUE(table.add({"a"}).is_ok());
 }
 
 TEST(RequestTable, UnnamedOperationsNeverCollide) {
-  RequestTable table;
+  RequestTable table(3);
   EXPECT_TRUE(table.add({"", ""}).is_ok());
 }
 
 TEST(RequestTable, WatchedRequestsAreReportedOnce) {
-  RequestTable table;
+  RequestTable table(3);
   const auto tickets = *table.add({"a", "b", "c"});
   table.watch(tickets[0].id);
   table.complete(tickets[1].id, {}, {});

@@ -63,6 +63,11 @@ class TorchAdapter:
         check_kind(tensor)
         return tensor.detach().contiguous()
 
+    def overlaps(self, tensor: Tensor) -> bool:
+        """True when elements share memory."""
+        pairs = zip(tensor.stride(), tensor.shape, strict=True)
+        return tensor.numel() > 1 and any(stride == 0 and length > 1 for stride, length in pairs)
+
     def same_memory(self, one: Tensor, other: Tensor) -> bool:
         """True when writing to one writes to the other."""
         return one.data_ptr() == other.data_ptr()

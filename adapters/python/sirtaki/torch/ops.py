@@ -63,21 +63,30 @@ def _group_names(name: str | None, count: int) -> list[str | None]:
     return [None if name is None else f"{name}.{i}" for i in range(count)]
 
 
+def _checked(handle: Handle | GroupHandle) -> Handle | GroupHandle:
+    if not isinstance(handle, Handle | GroupHandle):
+        raise errors.InvalidArgumentError(
+            f"expected the handle that an _async function returned, not {handle!r} of type {type(handle).__name__}"
+        )
+    return handle
+
+
 def synchronize(handle: Handle | GroupHandle | Callable[[], Tensor]) -> Any:
     """Waits for an operation and returns its result: a tensor, or a list of tensors for grouped operations.
 
     alltoall with splits gives (tensor, received splits), barrier None. Again on the same handle: the same result.
     """
-    return handle() if callable(handle) else handle.wait()
+    return handle() if callable(handle) else _checked(handle).wait()
 
 
 def poll(handle: Handle | GroupHandle) -> bool:
     """True when synchronize(handle) would not block."""
-    return handle.poll()
+    return _checked(handle).poll()
 
 
 def get_future(handle: Handle | GroupHandle) -> torch.futures.Future[Any]:
     """A torch future that gets the operation's result, or its error."""
+    handle = _checked(handle)
     future: torch.futures.Future[Any] = torch.futures.Future()
 
     def resolve() -> None:
