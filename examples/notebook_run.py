@@ -29,8 +29,11 @@ def main() -> None:
     parser.add_argument("--np", type=int, default=2, help="ranks to start")
     parser.add_argument("--points", type=int, default=200_000, help="darts per rank")
     args = parser.parse_args()
-    if "SIRTAKI_JOB_RANK" in os.environ:
-        print(f"pi is about {estimate_pi(args.points):.4f}")
+    rank = os.environ.get("SIRTAKI_JOB_RANK")
+    if rank is not None:
+        estimate = estimate_pi(args.points)
+        if rank == "0":
+            print(f"pi is about {estimate:.4f}")
         return
 
     import sirtaki

@@ -1,0 +1,50 @@
+"""Every example under sirtakirun, as its first lines say to start it: it ends well and prints one clear result."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from launch_support import PYTHON, ROOT, launch
+
+EXAMPLES = ROOT / "examples"
+RANKS = 4
+LIMIT_SECONDS = 120
+#: Arguments that make it short, and a pattern that its output shows once.
+PROGRAMS: dict[str, tuple[tuple[str, ...], str]] = {
+    "pytorch_mnist.py": (("--steps", "10"), r"epoch 1: loss [\d.]+, test accuracy [\d.]+%"),
+    "pytorch_allreduce.py": ((), r"gradient through an allreduce +\[4\.0, 4\.0\]"),
+    "notebook_run.py": (("--points", "10000"), r"pi is about 3\.\d{4}"),
+    "demo_fashion_mnist.py": (("--global-batch", "4096", "--live", "600"), r"step +14/14"),
+}
+#: Imported by the others.
+MODULES = {"fashion_mnist.py"}
+
+
+def test_every_example_is_tried() -> None:
+    assert {path.name for path in EXAMPLES.glob("*.py")} == set(PROGRAMS) | MODULES
+    assert [path.name for path in EXAMPLES.glob("*.c")] == ["c_allreduce.c"]
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_example_in_python(name: str) -> None:
+    arguments, pattern = PROGRAMS[name]
+    done = launch("-np", str(RANKS), PYTHON, str(EXAMPLES / name), *arguments, timeout=LIMIT_SECONDS)
+    assert done.code == 0, done.out + done.err
+    assert len(re.findall(pattern, done.out)) == 1, done.out + done.err
+    assert done.err == ""
+
+
+def test_example_in_c() -> None:
+    program = ROOT / "build/release/adapters/c/c_allreduce"
+    if not program.exists():
+        pytest.skip("not built; `make cxx` does")
+    done = launch("-np", str(RANKS), str(program))
+    assert done.code == 0, done.err
+    lines = [f"[{rank}] rank {rank} of {RANKS}: 1.5 2.5 3.5 4.5" for rank in range(RANKS)]
+    assert sorted(done.out.splitlines()) == lines
