@@ -46,8 +46,7 @@ demo: build ## train Fashion-MNIST on 4 ranks over an emulated 100 Mbit/s networ
 	@$(PY) scripts/demo.py
 
 bench: build ## run the benchmark rig; results go to benchmarks/results
-	@$(PY) -m benchmarks.allreduce
-	@$(PY) -m benchmarks.small_tensors
+	@$(PY) -m benchmarks
 
 asan: setup ## C++ tests under AddressSanitizer and UBSan
 	@$(PY) scripts/run_tests.py --jobs $(JOBS) --only asan
@@ -55,9 +54,9 @@ asan: setup ## C++ tests under AddressSanitizer and UBSan
 tsan: setup ## C++ tests under ThreadSanitizer
 	@$(PY) scripts/run_tests.py --jobs $(JOBS) --only tsan
 
-compat: build ## slow runs under other launchers (torchrun, mpirun, srun); writes build/compat.json
+compat: build ## the same programs under sirtakirun, torchrun, mpirun, srun; writes benchmarks/results/compat.json
 	@scripts/setup.sh compat
-	@$(PY) scripts/run_tests.py --jobs $(JOBS) --only compat --result build/compat.json
+	@$(PY) scripts/compat.py
 
 clean: ## remove build outputs
 	rm -rf build dist

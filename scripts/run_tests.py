@@ -7,7 +7,6 @@ A stage whose prerequisite failed is reported as not run, and counts as a failur
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import platform
 import re
@@ -17,7 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -160,7 +159,7 @@ def sanitizer_stage(name: str, jobs: str) -> Stage:
 
 
 def stages(jobs: str) -> list[Stage]:
-    """All stages in order; `compat` runs only when asked for."""
+    """All stages in order."""
     python = str(ROOT / ".venv/bin/python")
     return [
         Stage("lint", ((python, "scripts/lint.py", "--jobs", jobs),)),
@@ -191,7 +190,6 @@ def stages(jobs: str) -> list[Stage]:
             needs=("package",),
             runs_tests=True,
         ),
-        Stage("compat", ((python, "-m", "pytest", "-q", "tests", "-m", "compat"),), runs_tests=True),
     ]
 
 
@@ -236,20 +234,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--jobs", default=str(os.cpu_count() or 1))
     parser.add_argument("--only", action="append", help="run this stage alone; may be repeated")
-    parser.add_argument("--result", type=Path, help="write the outcomes there as JSON")
     args = parser.parse_args()
     known = stages(args.jobs)
     names = [stage.name for stage in known]
     unknown = [name for name in args.only or [] if name not in names]
     if unknown:
         parser.error(f"unknown stage {unknown[0]!r}; there are: {', '.join(names)}")
-    chosen = [s for s in known if (s.name in args.only if args.only else s.name != "compat")]
+    chosen = [stage for stage in known if not args.only or stage.name in args.only]
     env = test_environment()
-    outcomes = run_all(chosen, lambda stage: run_stage(stage, env))
-    if args.result:
-        args.result.parent.mkdir(parents=True, exist_ok=True)
-        args.result.write_text(json.dumps([asdict(outcome) for outcome in outcomes], indent=1) + "\n")
-    return report(outcomes)
+    return report(run_all(chosen, lambda stage: run_stage(stage, env)))
 
 
 if __name__ == "__main__":

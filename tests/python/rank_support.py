@@ -27,6 +27,11 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in paths if p), "OMP_NUM_THREADS": "1"}
 
 
+def clean_environment() -> dict[str, str]:
+    """The same without what a launcher may have left in it."""
+    return {k: v for k, v in environment().items() if not k.startswith(("SIRTAKI_", "OMPI_", "PMI_", "SLURM_"))}
+
+
 def launch(np: int, *program: str, limit: float = LIMIT_SECONDS) -> subprocess.CompletedProcess[str]:
     """Runs a Python program on `np` ranks; the output of all ranks together."""
     from sirtaki.launch import launcher_path

@@ -1,0 +1,76 @@
+"""`make compat`: the same programs under every launcher; what came of it is kept in benchmarks/results/compat.json.
+
+A row is `{launcher, version, ranks, check, outcome, seconds}`; the checks are the tests of tests/python/test_compat.py.
+The exit status is that of the tests.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from benchmarks.results import RESULTS, commit, machine  # noqa: E402
+
+TESTS = "tests/python/test_compat.py"
+RESULT = RESULTS / "compat.json"
+
+
+def outcome_of(case: ElementTree.Element) -> str:
+    """How a test of a JUnit file ended."""
+    for kind in ("failure", "error", "skipped"):
+        if case.find(kind) is not None:
+            return {"failure": "failed", "error": "failed", "skipped": "skipped"}[kind]
+    return "passed"
+
+
+def rows_of(report: str) -> list[dict[str, Any]]:
+    """Rows of the result file from pytest's JUnit file."""
+    rows = []
+    for case in ElementTree.fromstring(report).iter("testcase"):
+        facts = {p.get("name", ""): p.get("value", "") for p in case.iter("property")}
+        rows.append(
+            {
+                "launcher": facts.get("launcher", ""),
+                "version": facts.get("version", ""),
+                "ranks": int(facts.get("ranks", "0")),
+                "check": case.get("name", "").partition("[")[0].removeprefix("test_").replace("_", " "),
+                "outcome": outcome_of(case),
+                "seconds": round(float(case.get("time", "0")), 1),
+            }
+        )
+    return sorted(rows, key=lambda row: (row["launcher"], row["check"]))
+
+
+def main() -> int:
+    """Runs the tests, writes the file, prints the table."""
+    head = {
+        "name": "compat",
+        "command": "make compat",
+        "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "commit": commit(),
+        "machine": machine(),
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder, "junit.xml")
+        tests = [sys.executable, "-m", "pytest", "-q", TESTS, f"--junitxml={report}", "-o", "junit_family=legacy"]
+        code = subprocess.run(tests, cwd=ROOT, check=False).returncode
+        rows = rows_of(report.read_text())
+    RESULT.write_text(json.dumps({**head, "rows": rows}, indent=1) + "\n")
+    print(f"\n{'launcher':<20} {'version':<14} {'outcome':<8} {'seconds':>7}  check")
+    for row in rows:
+        print(f"{row['launcher']:<20} {row['version']:<14} {row['outcome']:<8} {row['seconds']:>7}  {row['check']}")
+    print(f"\nwritten: {RESULT.relative_to(ROOT)}")
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

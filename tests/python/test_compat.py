@@ -1,0 +1,137 @@
+"""The same programs under every launcher that Sirtaki supports; `make compat` keeps what comes of it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from rank_support import clean_environment
+from slurm_cluster import slurm_cluster
+
+pytest.importorskip("torch")
+pytestmark = pytest.mark.compat
+
+ROOT = Path(__file__).resolve().parents[2]
+RANKS = 2
+LIMIT_SECONDS = 150
+
+# Meets three times, so that a second epoch under the same launcher works too. Tells it in files: launchers mix lines.
+MEETING = """
+import sys, torch, sirtaki.torch as hvd
+for _ in range(3):
+    hvd.init()
+    total = hvd.allreduce(torch.ones(1), op=hvd.Sum, name="total").item()
+    where = (hvd.rank(), hvd.size(), hvd.local_rank(), hvd.local_size())
+    hvd.shutdown()
+with open(f"{sys.argv[1]}/{where[0]}.result", "w") as file:
+    print(*where, int(total), file=file)
+"""
+
+
+def found(program: str) -> str:
+    path = shutil.which(program)
+    assert path is not None, f"{program} is missing; scripts/setup.sh compat installs it"
+    return path
+
+
+def with_sirtakirun() -> list[str]:
+    from sirtaki.launch import launcher_path
+
+    return [launcher_path(), "-np", str(RANKS), sys.executable]
+
+
+def with_torchrun() -> list[str]:
+    return [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(RANKS)]
+
+
+def with_mpirun() -> list[str]:
+    as_root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
+    return [found("mpirun"), *as_root, "--oversubscribe", "-np", str(RANKS), sys.executable]
+
+
+def with_srun() -> list[str]:
+    return [found("srun"), "--overcommit", "-n", str(RANKS), sys.executable]
+
+
+def version_of(env: dict[str, str], *command: str) -> str:
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    number = re.search(r"\d+\.\d+[\w.+-]*", done.stdout + done.stderr)
+    return number[0] if number else "unknown"
+
+
+TORCH_VERSION = [sys.executable, "-c", "import torch; print(torch.__version__)"]
+#: Of each launcher: the command before the program, and what prints its version.
+LAUNCHERS: dict[str, tuple[Callable[[], list[str]], Callable[[], list[str]]]] = {
+    "sirtakirun": (with_sirtakirun, lambda: [with_sirtakirun()[0], "--version"]),
+    "torchrun": (with_torchrun, lambda: TORCH_VERSION),
+    "mpirun (Open MPI)": (with_mpirun, lambda: ["mpirun", "--version"]),
+    "srun (Slurm)": (with_srun, lambda: ["srun", "--version"]),
+}
+
+
+@pytest.fixture(scope="module")
+def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    with slurm_cluster(tmp_path_factory.mktemp("slurm")) as variables:
+        yield variables
+
+
+@pytest.fixture(params=LAUNCHERS)
+def start(
+    request: pytest.FixtureRequest, record_property: Callable[[str, object], None]
+) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Runs a Python program on RANKS ranks under one launcher."""
+    command, version = LAUNCHERS[request.param]
+    more = request.getfixturevalue("slurm") if "srun" in request.param else {}
+    env = {**clean_environment(), **more}
+    record_property("launcher", request.param)
+    record_property("version", version_of(env, *version()))
+    record_property("ranks", RANKS)
+
+    def run(*program: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*command(), *program],
+            env=env,
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_SECONDS,
+            check=False,
+        )
+
+    return run
+
+
+def test_ranks_meet_again_and_again(start: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path) -> None:
+    program = tmp_path / "meeting.py"
+    program.write_text(MEETING)
+    done = start(str(program), str(tmp_path))
+    results = sorted(path.read_text() for path in tmp_path.glob("*.result"))
+    expected = [f"{rank} {RANKS} {rank} {RANKS} {RANKS}\n" for rank in range(RANKS)]
+    assert results == expected, done.stdout + done.stderr
+    assert done.returncode == 0, done.stderr
+
+
+def test_training_reaches_its_end(start: Callable[..., subprocess.CompletedProcess[str]]) -> None:
+    done = start(str(ROOT / "examples/pytorch_mnist.py"), "--steps", "20")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert len(re.findall(r"epoch 1: loss [\d.]+, test accuracy [\d.]+%", done.stdout)) == 1, done.stdout + done.stderr
+
+
+def test_the_failure_of_a_rank_ends_the_job(
+    start: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
+) -> None:
+    program = tmp_path / "failing.py"
+    program.write_text(
+        "import os, torch, sirtaki.torch as hvd\n"
+        "hvd.init()\n"
+        "if hvd.rank() == 1: os._exit(7)\n"
+        "hvd.allreduce(torch.ones(1), name='never')\n"
+    )
+    done = start(str(program))
+    assert done.returncode != 0
+    assert "rank 1" in done.stdout + done.stderr, done.stdout + done.stderr
