@@ -1,9 +1,9 @@
 """The least time of a training step whose gradients cross one link: list scheduling at the finest granularity.
 
-The backward pass makes gradients ready from the last layer to the first; the next forward pass needs them from the first
-to the last. Of what is ready the link always carries what is needed first, and drops it for something more urgent at
-once: for one machine with release times and tails that is optimal (Horn, 1974; Jackson, 1955). No partition, latency or
-credit exists here, so no schedule of real messages is faster. Pure; standard library only.
+The backward pass makes gradients ready from the last layer to the first; the next forward pass needs them from the
+first to the last. Of what is ready the link always carries what is needed first, and drops it for something more urgent
+at once: for one machine with release times and tails that is optimal (Horn, 1974; Jackson, 1955). No partition, latency
+or credit exists here, so no schedule of real messages is faster. Pure; standard library only.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Layers of well-known models in the order of their forward pass: tensors with shapes, and forward FLOPs.
 
 Built from the architectures: VGG-19 (Simonyan and Zisserman, 2015), ResNet-50 (He et al., 2016, stride in the 3x3
-convolution), BERT-base (Devlin et al., 2019). A layer is what becomes ready and is needed together. A multiply-add counts as
-two FLOPs; activations and pooling are left out. Pure; standard library only.
+convolution), BERT-base (Devlin et al., 2019). A layer is what becomes ready and is needed together. A multiply-add
+counts as two FLOPs; activations and pooling are left out. Pure; standard library only.
 """
 
 from __future__ import annotations

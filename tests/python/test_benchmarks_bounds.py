@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import random
-from functools import lru_cache
-from itertools import accumulate
+from functools import cache
+from itertools import accumulate, pairwise
 
 import pytest
 
@@ -17,7 +17,7 @@ def _search(forward: list[int], backward: list[int], wire: list[int]) -> int:
     ready = list(accumulate(reversed(backward)))[::-1]
     tails = list(accumulate(reversed(forward)))[::-1]
 
-    @lru_cache(maxsize=None)
+    @cache
     def best(now: int, left: tuple[int, ...]) -> int:
         if not any(left):
             return 0
@@ -50,7 +50,7 @@ def test_the_link_carries_every_layer_whole_after_it_is_ready_and_one_at_a_time(
     generator = random.Random(12)
     transfers = [bounds.Transfer(generator.random(), generator.random() / 4, generator.random()) for _ in range(30)]
     spans = bounds.list_schedule(transfers)
-    assert all(one.end <= other.begin for one, other in zip(spans, spans[1:], strict=False))
+    assert all(one.end <= other.begin for one, other in pairwise(spans))
     for layer, transfer in enumerate(transfers):
         mine = [span for span in spans if span.layer == layer]
         assert mine[0].begin >= transfer.ready
