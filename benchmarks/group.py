@@ -128,7 +128,7 @@ class Group:
             "GLOO_SOCKET_IFNAME": interface,
             "WORLD_SIZE": str(self.size),
         }
-        if "sirtaki" in self.systems:
+        if any(system.startswith("sirtaki") for system in self.systems):
             secret = Path(self._folder.name) / "secret"
             secret.touch(mode=0o600)
             secret.write_text(secrets.token_hex(32))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 import time
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -20,24 +21,38 @@ _MARKS = 7
 
 
 class Pace:
-    """Lets layer i of n end no earlier than (i + 1) / n of the phase. Late layers catch up."""
+    """The clock of the emulated accelerator: how long the layers of one rank take.
 
-    def __init__(self, seconds: float, layers: int) -> None:
-        self._each = seconds / layers
-        self._count = 0
-        self._start = 0.0
+    Where layers `catch_up`, a late one shortens the next, so that a pass takes its time whatever Python and the system
+    under test do in between. Otherwise only the lateness of the wake-up is made up for: what happens between two layers
+    (hooks, waiting for gradients) delays all that follows, as it does on an accelerator with nothing queued.
+    """
+
+    def __init__(self, catch_up: bool) -> None:
+        self._catch_up = catch_up
+        self._due = 0.0
+        self._late = 0.0
+        #: Called with what ran and its begin and end in nanoseconds of the monotonic clock, where it is set.
+        self.mark: Callable[[str, int, int], None] | None = None
 
     def begin(self) -> None:
-        """The phase starts now."""
-        self._count = 0
-        self._start = time.perf_counter()
+        """A pass starts now."""
+        self._due = time.perf_counter()
 
-    def layer(self) -> None:
-        """Sleeps, with the GIL released, until the next layer is due."""
-        self._count += 1
-        left = self._start + self._count * self._each - time.perf_counter()
+    def layer(self, seconds: float, work: Callable[[], None] | None = None, label: str = "") -> None:
+        """Does the work of a layer and sleeps, with the GIL released, until its time is over."""
+        begin = time.perf_counter_ns()
+        if not self._catch_up:
+            self._due = time.perf_counter() - self._late
+        self._due += seconds
+        if work is not None:
+            work()
+        left = self._due - time.perf_counter()
         if left > 0:
             time.sleep(left)
+        self._late = time.perf_counter() - self._due
+        if self.mark is not None:
+            self.mark(label, begin, time.perf_counter_ns())
 
 
 class _PacedLayer(torch.autograd.Function):
@@ -45,23 +60,32 @@ class _PacedLayer(torch.autograd.Function):
     def forward(ctx: Any, x: torch.Tensor, layer: Any, *parameters: torch.Tensor) -> torch.Tensor:
         del parameters
         ctx.layer = layer
-        layer.forward_pace.layer()
+        layer.pace.layer(layer.seconds[0], label=f"forward {layer.label}")
         return x.view_as(x)
 
     @staticmethod
     def backward(ctx: Any, *outer: torch.Tensor) -> Any:
-        ctx.layer.backward_pace.layer()
-        return outer[0], None, *ctx.layer.gradients
+        layer = ctx.layer
+        layer.pace.layer(layer.seconds[1], layer.fill, f"backward {layer.label}")
+        # A tensor object that nobody else holds: autograd takes its memory as the gradient instead of copying it.
+        return outer[0], None, *(gradient.detach() for gradient in layer.gradients)
 
 
 class Layer(nn.Module):
-    """Some parameters that become ready together."""
+    """Some parameters that become ready together. `seconds`: forward, backward."""
 
-    def __init__(self, sizes: list[int], first: int, rank: int, paces: tuple[Pace, Pace]) -> None:
+    def __init__(self, sizes: list[int], first: int, rank: int, pace: Pace, seconds: tuple[float, float]) -> None:
         super().__init__()
+        self.label = f"tensor {first}"
         self.weights = nn.ParameterList([nn.Parameter(torch.zeros(numel)) for numel in sizes])
-        self.gradients = [torch.full((numel,), float(rank + 1 + (first + i) % _MARKS)) for i, numel in enumerate(sizes)]
-        self.forward_pace, self.backward_pace = paces
+        self._values = [torch.full((numel,), float(rank + 1 + (first + i) % _MARKS)) for i, numel in enumerate(sizes)]
+        self.gradients = [torch.zeros(numel) for numel in sizes]
+        self.pace = pace
+        self.seconds = seconds
+
+    def fill(self) -> None:
+        """Computes the gradients."""
+        torch._foreach_copy_(self.gradients, self._values)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Passes x on."""
@@ -70,18 +94,28 @@ class Layer(nn.Module):
 
 
 class PacedModel(nn.Module):
-    """Layers run in an order that this rank draws anew each step ("random"), or in theirs ("same")."""
+    """Layers run in an order that this rank draws anew each step ("random"), or in theirs ("same").
+
+    `recipe`: `layers` (element counts), `forward_seconds` and `backward_seconds` of a pass, `shares` of a pass by layer
+    (equal ones where absent), `order`, `seed`, `catch_up` (Pace), `scale` (by which the sizes were divided), `names` of
+    the layers.
+    """
 
     def __init__(self, place: Place, recipe: dict[str, Any]) -> None:
         super().__init__()
         layers: list[list[int]] = recipe["layers"]
-        self.forward_pace = Pace(recipe["forward_seconds"], len(layers))
-        self.backward_pace = Pace(recipe["backward_seconds"], len(layers))
-        paces = (self.forward_pace, self.backward_pace)
-        firsts = [sum(len(layer) for layer in layers[:i]) for i in range(len(layers))]
-        self.layers = nn.ModuleList(
-            [Layer(sizes, first, place.rank, paces) for sizes, first in zip(layers, firsts, strict=True)]
-        )
+        shares: list[float] = recipe.get("shares") or [1.0 / len(layers)] * len(layers)
+        passes = (recipe["forward_seconds"], recipe["backward_seconds"])
+        self.scale: float = recipe.get("scale", 1.0)
+        self.pace = Pace(recipe.get("catch_up", True))
+        self.layers = nn.ModuleList()
+        first = 0
+        for sizes, share in zip(layers, shares, strict=True):
+            seconds = (share * passes[0], share * passes[1])
+            self.layers.append(Layer(sizes, first, place.rank, self.pace, seconds))
+            first += len(sizes)
+        for layer, name in zip(self.layers, recipe.get("names", ()), strict=False):
+            layer.label = name
         self._order = list(range(len(layers)))
         self._random = random.Random(recipe["seed"] * 1000 + place.rank) if recipe["order"] == "random" else None
 
@@ -89,7 +123,7 @@ class PacedModel(nn.Module):
         """One paced forward pass."""
         if self._random is not None:
             self._random.shuffle(self._order)
-        self.forward_pace.begin()
+        self.pace.begin()
         for index in self._order:
             x = self.layers[index](x)
         return x
@@ -102,6 +136,7 @@ class Training:
         self._size = place.size
         self._model = PacedModel(place, recipe)
         optimizer = torch.optim.SGD(self._model.parameters(), lr=0.0, foreach=True)
+        self._system = system
         self._wrapped, self._optimizer = system.train(self._model, optimizer)
         self._input = torch.zeros(1, requires_grad=True)
 
@@ -109,13 +144,22 @@ class Training:
         """zero_grad, forward, backward, optimizer step."""
         self._optimizer.zero_grad()
         loss = self._wrapped(self._input).sum()
-        self._model.backward_pace.begin()
+        self._model.pace.begin()
         loss.backward()
         self._optimizer.step()
+
+    def mark_layers(self, mark: Callable[[str, int, int], None] | None) -> None:
+        """Tells `mark` what runs when, until told None."""
+        self._model.pace.mark = mark
+
+    def drain(self) -> None:
+        """Returns when nothing of the last step is in flight any more."""
+        self._system.drain(self._optimizer)
 
     def check(self) -> None:
         """One step; an error unless every gradient is the mean over the ranks."""
         self.step()
+        self.drain()
         for index, parameter in enumerate(self._model.parameters()):
             wanted = (self._size + 1) / 2 + index % _MARKS
             if parameter.grad is None or not bool((parameter.grad == wanted).all()):

@@ -11,10 +11,18 @@ from typing import Any
 
 from benchmarks.results import Row
 
-COLORS = {"sirtaki": "#0b6e4f", "gloo": "#c8553d", "ddp": "#c8553d", "gloo_fused": "#c8553d", "horovod": "#5b5f97"}
+COLORS = {
+    "sirtaki": "#0b6e4f",
+    "sirtaki_forward": "#58a618",
+    "gloo": "#c8553d",
+    "ddp": "#c8553d",
+    "ddp_scaled": "#e6a15c",
+    "gloo_fused": "#c8553d",
+    "horovod": "#5b5f97",
+}
 
 
-def _figure(columns: int, lines: int, height: float = 3.4) -> tuple[Any, Any] | None:
+def _pyplot() -> Any | None:
     try:
         import matplotlib as mpl
     except ImportError:
@@ -24,7 +32,25 @@ def _figure(columns: int, lines: int, height: float = 3.4) -> tuple[Any, Any] | 
     mpl.rcParams["svg.hashsalt"] = "benchmarks"
     from matplotlib import pyplot
 
+    return pyplot
+
+
+def _figure(columns: int, lines: int, height: float = 3.4) -> tuple[Any, Any] | None:
+    pyplot = _pyplot()
+    if pyplot is None:
+        return None
     return pyplot.subplots(lines, columns, figsize=(4.2 * columns, height * lines), squeeze=False)
+
+
+def canvas(width: float, height: float) -> tuple[Any, Any] | None:
+    """A figure of one drawing, in inches, and its axes; None without matplotlib."""
+    pyplot = _pyplot()
+    return None if pyplot is None else pyplot.subplots(figsize=(width, height))
+
+
+def save(figure: Any, path: Path) -> Path:
+    """Writes and closes a figure."""
+    return _save(figure, path)
 
 
 def _save(figure: Any, path: Path) -> Path:
@@ -123,4 +149,33 @@ def small_tensors(path: Path, rows: Sequence[Row]) -> Path | None:
         axis.set(title="paced training step" if kind == "step_seconds" else "raw", xlabel="ms")
         axis.invert_yaxis()
         axis.legend(fontsize=7)
+    return _save(figure, path)
+
+
+def overlap(path: Path, rows: Sequence[Row]) -> Path | None:
+    """Step time over its bound with per-layer waiting: a group of bars for each model and ratio."""
+    times = [row for row in rows if row.metric == "step_seconds"]
+    models = _unique(times, lambda row: row.params["model"])
+    made = _figure(max(1, len(models)), 1)
+    if made is None:
+        return None
+    figure, axes = made
+    systems = _unique(times, lambda row: row.params["system"])
+    for column, model in enumerate(models):
+        axis = axes[0][column]
+        here = [row for row in times if row.params["model"] == model]
+        ratios = _unique(here, lambda row: row.params["ratio"])
+        for index, system in enumerate(systems):
+            mine = {row.params["ratio"]: row for row in here if row.params["system"] == system}
+            places = [place + index * 0.17 for place, ratio in enumerate(ratios) if ratio in mine]
+            values = [mine[ratio].value * 1e3 for ratio in ratios if ratio in mine]
+            axis.bar(places, values, width=0.16, label=system, color=COLORS.get(system))
+            bounds = [(mine[ratio].bound or 0.0) * 1e3 for ratio in ratios if ratio in mine]
+            left, right = [place - 0.08 for place in places], [place + 0.08 for place in places]
+            axis.hlines(bounds, left, right, color="black", linewidth=1.2, label="bound" if index == 0 else None)
+        axis.set_xticks(
+            [place + 0.17 * (len(systems) - 1) / 2 for place in range(len(ratios))], [f"{ratio:g}" for ratio in ratios]
+        )
+        axis.set(title=model, xlabel="communication / compute", ylabel="ms a step")
+        axis.legend(fontsize=6)
     return _save(figure, path)

@@ -12,7 +12,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -176,6 +176,7 @@ class Options:
     ranks: tuple[int, ...]
     systems: tuple[str, ...]
     horovod_python: str | None
+    more: dict[str, tuple[str, ...]] = field(default_factory=dict)  # a benchmark's own choices
 
 
 def horovod_python() -> str | None:
@@ -186,9 +187,9 @@ def horovod_python() -> str | None:
 
 
 def parse(
-    name: str, text: str, nets: Sequence[str], ranks: Sequence[int], systems: Sequence[str]
+    name: str, text: str, nets: Sequence[str], ranks: Sequence[int], systems: Sequence[str], **more: Sequence[str]
 ) -> tuple[Options, Store]:
-    """Reads the command line; says what is left out and why."""
+    """Reads the command line; says what is left out and why. `more`: further lists of choices, each an argument."""
     parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{name}", description=text)
     parser.add_argument("--quick", action="store_true", help="a smoke run: few pairs, few sizes")
     parser.add_argument("--resume", action="store_true", help="go on with an interrupted run")
@@ -196,6 +197,8 @@ def parse(
     parser.add_argument("--ranks", default=",".join(map(str, ranks)))
     parser.add_argument("--systems", default=",".join(systems), help=f"of {','.join(systems)}")
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder for result files")
+    for choice, values in more.items():
+        parser.add_argument(f"--{choice}", default=",".join(values), help=f"of {','.join(values)}")
     arguments = parser.parse_args()
     chosen = [net for net in arguments.nets.split(",") if net]
     reason = netns.unavailable_reason()
@@ -213,7 +216,8 @@ def parse(
     if warning:
         say(warning)
     numbers = tuple(int(size) for size in arguments.ranks.split(",") if size)
-    return Options(arguments.quick, tuple(chosen), numbers, tuple(wanted), python), store
+    picked = {choice: tuple(value for value in getattr(arguments, choice).split(",") if value) for choice in more}
+    return Options(arguments.quick, tuple(chosen), numbers, tuple(wanted), python, picked), store
 
 
 _BEGIN = time.monotonic()

@@ -7,10 +7,13 @@ interpreter needs only what its own systems need. Does not: measure, or know whi
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
+
+#: DDP's default.
+_DDP_BUCKET_MB = 25.0
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,9 @@ class System(Protocol):
     def train(self, model: Any, optimizer: Any) -> tuple[Any, Any]:
         """The model and optimizer to step with, so that gradients are averaged over the ranks."""
 
+    def drain(self, optimizer: Any) -> None:
+        """Returns when nothing of this optimizer's last step is in flight."""
+
 
 class GlooSystem:
     """torch.distributed on Gloo: all_reduce, and DistributedDataParallel for training."""
@@ -55,7 +61,8 @@ class GlooSystem:
 
     def stop(self) -> None:
         """Closes the process group."""
-        self._dist.destroy_process_group()
+        if self._dist.is_initialized():
+            self._dist.destroy_process_group()
 
     def allreduce(self, tensor: Any, name: str) -> None:
         """dist.all_reduce; Gloo has no names."""
@@ -80,16 +87,46 @@ class GlooSystem:
 
         return DistributedDataParallel(model), optimizer
 
+    def drain(self, optimizer: Any) -> None:
+        """Nothing to do: step() has waited."""
+
+
+class GlooScaledSystem(GlooSystem):
+    """DDP with its buckets divided as the model is: what it does to the whole model, on the scaled one."""
+
+    def start(self, place: Place) -> None:
+        """Uses GlooSystem's process group where there is one."""
+        import torch.distributed as dist
+
+        if not dist.is_initialized():
+            super().start(place)
+
+    def stop(self) -> None:
+        """Closes the process group unless GlooSystem has."""
+        import torch.distributed as dist
+
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+    def train(self, model: Any, optimizer: Any) -> tuple[Any, Any]:
+        """Wraps the model in DDP with its default bucket over the model's `scale`."""
+        from torch.nn.parallel import DistributedDataParallel
+
+        return DistributedDataParallel(model, bucket_cap_mb=_DDP_BUCKET_MB / model.scale), optimizer
+
 
 class _HorovodLike:
     """What `horovod.torch` and `sirtaki.torch` have in common."""
 
     module = ""
+    #: Further arguments of DistributedOptimizer.
+    how: Mapping[str, Any] = {}
 
     def start(self, place: Place) -> None:
         """Initialises from the environment the group has set."""
         self._hvd = importlib.import_module(self.module)
-        self._hvd.init()
+        if not self._hvd.is_initialized():
+            self._hvd.init()
         if (self._hvd.rank(), self._hvd.size()) != (place.rank, place.size):
             raise RuntimeError(
                 f"{self.module} says rank {self._hvd.rank()} of {self._hvd.size()},"
@@ -112,11 +149,14 @@ class _HorovodLike:
             hvd.synchronize(handle)
 
     def train(self, model: Any, optimizer: Any) -> tuple[Any, Any]:
-        """Wraps the optimizer in DistributedOptimizer with its defaults."""
+        """Wraps the optimizer in DistributedOptimizer with its defaults and `how`."""
         hvd = self._hvd
-        wrapped = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
+        wrapped = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters(), **self.how)
         hvd.broadcast_parameters(model.state_dict(), root_rank=0)
         return model, wrapped
+
+    def drain(self, optimizer: Any) -> None:
+        """Nothing to do: step() has waited."""
 
 
 class HorovodSystem(_HorovodLike):
@@ -137,6 +177,24 @@ class SirtakiSystem(_HorovodLike):
         found: dict[str, Any] = sirtaki.stats()
         return found
 
+    def start_timeline(self, path: str) -> None:
+        """Begins a trace of all ranks."""
+        import sirtaki
+
+        sirtaki.start_timeline(path)
+
+    def stop_timeline(self) -> None:
+        """Ends it."""
+        import sirtaki
+
+        sirtaki.stop_timeline()
+
+    def mark(self, name: str, begin_ns: int, end_ns: int) -> None:
+        """A span of the program in the trace."""
+        from sirtaki import _core
+
+        _core.timeline_mark(name, begin_ns, end_ns)
+
     def option(self, name: str) -> Any:
         """Value of an option such as "schedule.credit_bytes"."""
         import sirtaki
@@ -144,10 +202,22 @@ class SirtakiSystem(_HorovodLike):
         return next(option["value"] for option in sirtaki.options() if option["name"] == name)
 
 
+class SirtakiForwardSystem(SirtakiSystem):
+    """This project with gradients awaited layer by layer in the next forward pass; one session with SirtakiSystem."""
+
+    how: Mapping[str, Any] = {"sync": "forward"}
+
+    def drain(self, optimizer: Any) -> None:
+        """Waits for the gradients of the last step."""
+        optimizer.synchronize()
+
+
 #: name -> "module:Class"; --systems may name others in that form (tests do).
 SYSTEMS = {
     "sirtaki": "benchmarks.systems:SirtakiSystem",
+    "sirtaki_forward": "benchmarks.systems:SirtakiForwardSystem",
     "gloo": "benchmarks.systems:GlooSystem",
+    "gloo_scaled": "benchmarks.systems:GlooScaledSystem",
     "horovod": "benchmarks.systems:HorovodSystem",
 }
 

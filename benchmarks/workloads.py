@@ -149,13 +149,36 @@ class Bench:
         """Like allreduce_blocks, for whole training steps."""
         out = []
         for system, iterations in blocks:
-            step = self._training[system].step
-            step()
+            training = self._training[system]
+            training.step()
             begin = time.perf_counter()
             for _ in range(iterations):
-                step()
+                training.step()
             out.append((time.perf_counter() - begin) / iterations)
+            training.drain()
         return out
+
+    def training_warm(self, system: str, steps: int) -> None:
+        """Steps that are not timed: systems that plan from what they see get to see something."""
+        training = self._training[system]
+        for _ in range(steps):
+            training.step()
+        training.drain()
+
+    def training_trace(self, system: str, path: str, steps: int) -> None:
+        """Steps with a trace of all ranks; the file is complete some seconds later."""
+        training, ours = self._training[system], self._systems[system]
+        if self._place.rank == 0:
+            ours.start_timeline(path)  # type: ignore[attr-defined]
+        training.step()
+        training.drain()
+        training.mark_layers(ours.mark)  # type: ignore[attr-defined]
+        for _ in range(steps):
+            training.step()
+        training.drain()
+        training.mark_layers(None)
+        if self._place.rank == 0:
+            ours.stop_timeline()  # type: ignore[attr-defined]
 
     def training_drop(self) -> None:
         """Forgets the models."""

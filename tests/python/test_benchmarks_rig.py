@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
 
-from benchmarks import allreduce, group, idle, rig, shapes, small_tensors, workloads
+from benchmarks import allreduce, group, idle, overlap, paced, rig, shapes, small_tensors, workloads
 from benchmarks.group import Group, GroupError
 from benchmarks.proc import process_counters, wakeups_per_second
 from benchmarks.statistics import median
@@ -151,3 +152,48 @@ def test_idle_rows_judge_loop_and_control_and_refuse_to_miss_them() -> None:
     assert {row.params["thread"]: row.met for row in rows} == {"srt-loop": True, "srt-control": False}
     with pytest.raises(SystemExit, match="srt-loop"):
         idle.idle_rows({}, {"srt-control": [1.0]})
+
+
+def _overlap_rows(ratio: float, forward: float) -> dict[tuple[str, str], overlap.Row]:
+    case = overlap.Case("200", 4, "vgg19", ratio)
+    bounds = {sync: case.bound(sync) for sync in ("forward", "backward")}
+    samples = {
+        overlap.FORWARD: [forward * bounds["forward"]] * 5,
+        overlap.BACKWARD: [1.01 * bounds["backward"]] * 5,
+        overlap.SCALED: [1.02 * bounds["backward"]] * 5,
+    }
+    return {(row.metric, row.params["system"]): row for row in overlap.rows_of(case, samples)}
+
+
+def test_overlap_rows_judge_the_step_against_the_bound_of_its_way_of_waiting() -> None:
+    good, bad = _overlap_rows(1.0, 1 / 0.95), _overlap_rows(1.0, 1 / 0.90)
+    for key in (("step_seconds", overlap.FORWARD), ("speedup_over_ddp_scaled", overlap.FORWARD)):
+        assert good[key].met is True
+        assert bad[key].met is False
+    ceiling = good["speedup_over_ddp_scaled", overlap.FORWARD].bound
+    assert ceiling is not None
+    assert ceiling == pytest.approx(1.02 * 4 / 3, rel=0.01)
+    exposed = good["exposed_seconds", "sirtaki_forward"]
+    step = good["step_seconds", "sirtaki_forward"].value
+    assert exposed.value == pytest.approx(step - exposed.params["compute_seconds"], abs=1e-3)
+
+
+def test_where_compute_hides_everything_overlap_must_only_not_lose() -> None:
+    rows = _overlap_rows(0.5, 1.03)
+    assert rows["speedup_over_ddp_scaled", overlap.FORWARD].target == 0.98
+    assert rows["speedup_over_ddp_scaled", overlap.FORWARD].met is True
+
+
+def test_paced_layers_take_their_time_and_waiting_is_not_made_up_for() -> None:
+    pace = paced.Pace(catch_up=False)
+    begin = time.perf_counter()
+    for _ in range(20):
+        pace.layer(0.001)
+    assert time.perf_counter() - begin >= 0.0199
+    for catch_up, least in ((True, 0.0), (False, 0.003)):
+        pace = paced.Pace(catch_up)
+        pace.begin()
+        time.sleep(0.005)  # lint: allow(sleep) a wait for gradients
+        begin = time.perf_counter()
+        pace.layer(0.003)
+        assert time.perf_counter() - begin >= least
