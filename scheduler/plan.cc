@@ -245,9 +245,9 @@ Status check_coverage(const PlanParts& parts) {
     std::int64_t covered = 0;
     for (; slice != slices.end() && static_cast<std::size_t>(slice->tensor) == i; ++slice) {
       if (slice->offset != covered) {
-        return bad_slice(parts.tensors[i],
-                         (slice->offset < covered ? "is in two partitions from element " : "is in no partition from ") +
-                             std::to_string(std::min(covered, slice->offset)) + " on");
+        return bad_slice(parts.tensors[i], (slice->offset < covered ? "is in two partitions from element "
+                                                                    : "is in no partition from element ") +
+                                               std::to_string(std::min(covered, slice->offset)) + " on");
       }
       covered += slice->numel;
     }

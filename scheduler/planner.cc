@@ -31,8 +31,8 @@ constexpr std::int64_t kTiePermille = 5;
 
 __extension__ using Wide = __int128;
 
-Status check_inputs(const std::vector<PlannedTensor>& tensors, const StepProfile& profile,
-                    const PlannerOptions& options) {
+Status check_profile(const std::vector<PlannedTensor>& tensors, const StepProfile& profile,
+                     const PlannerOptions& options) {
   if (profile.ready_us.size() != tensors.size() || profile.need_us.size() != tensors.size()) {
     return invalid_argument("a profile of " + std::to_string(profile.ready_us.size()) + " tensors does not fit " +
                             std::to_string(tensors.size()));
@@ -48,12 +48,16 @@ Status check_inputs(const std::vector<PlannedTensor>& tensors, const StepProfile
     return invalid_argument("a plan for " + std::to_string(options.ranks) + " ranks with a credit of " +
                             std::to_string(options.credit_limit_bytes) + " bytes; both must be 1 or more");
   }
-  SRT_TRY(check_layout_options(options.limits));
+  return {};
+}
+
+Status check_layout(const std::vector<PlannedTensor>& tensors, const LayoutOptions& limits) {
+  SRT_TRY(check_layout_options(limits));
   Wide bytes = 0;
   for (const PlannedTensor& tensor : tensors) {
     bytes += Wide{std::max<std::int64_t>(tensor.numel, 0)} * static_cast<std::int64_t>(dtype_size(tensor.dtype));
   }
-  if (bytes / options.limits.partition_bytes > kMostPartitions) {
+  if (bytes / limits.partition_bytes > kMostPartitions) {
     return invalid_argument("the tensors make more than " + std::to_string(kMostPartitions) +
                             " partitions; raise partition_bytes");
   }
@@ -183,7 +187,8 @@ Result<std::shared_ptr<const Plan>> plan_schedule(const std::vector<PlannedTenso
                                                   const PlannerOptions& options, const Decision& decision,
                                                   std::uint64_t version) {
   SRT_TRY(check_tensors(tensors));
-  SRT_TRY(check_inputs(tensors, profile, options));
+  SRT_TRY(check_profile(tensors, profile, options));
+  SRT_TRY(check_layout(tensors, options.limits));
   const StepModel model(profile, options);
   const LayoutInputs inputs(tensors, options.limits, model);
   std::vector<Candidate> candidates;
@@ -215,7 +220,7 @@ Result<std::shared_ptr<const Plan>> plan_schedule(const std::vector<PlannedTenso
 }
 
 Prediction predict(const Plan& plan, const StepProfile& profile, const PlannerOptions& options) {
-  SRT_CHECK(check_inputs(plan.tensors(), profile, options));
+  SRT_CHECK(check_profile(plan.tensors(), profile, options));
   const StepModel model(profile, options);
   std::vector<Job> jobs;
   jobs.reserve(plan.partitions().size());
@@ -235,7 +240,7 @@ Prediction predict(const Plan& plan, const StepProfile& profile, const PlannerOp
 
 std::int64_t lower_bound_us(const std::vector<PlannedTensor>& tensors, const StepProfile& profile,
                             const PlannerOptions& options) {
-  SRT_CHECK(check_inputs(tensors, profile, options));
+  SRT_CHECK(check_profile(tensors, profile, options));
   const StepModel model(profile, options);
   std::vector<int> order(tensors.size());
   std::iota(order.begin(), order.end(), 0);

@@ -49,10 +49,7 @@ Result<std::int64_t> in_range(std::int64_t value, std::int64_t limit, const char
 }
 
 Result<std::int64_t> known_in_range(std::int64_t value, std::int64_t limit, const char* what) {
-  if (value == kAbsent) {
-    return StepProfile::kUnknown;
-  }
-  return in_range(value, limit, what);
+  return value == kAbsent ? Result<std::int64_t>(StepProfile::kUnknown) : in_range(value, limit, what);
 }
 
 std::int64_t negated(std::int64_t value) {
@@ -117,6 +114,9 @@ Result<StepProfile> from_max_vector(std::span<const std::int64_t> values, std::s
   SRT_ASSIGN(profile.latency_ns, known_in_range(values[kFieldLatency], kMaxLatencyNs, "the latency"));
   SRT_ASSIGN(profile.bytes_per_second,
              known_in_range(negated(values[kFieldMinusBandwidth]), kMaxBytesPerSecond, "the bandwidth"));
+  if (profile.bytes_per_second == 0) {
+    return corrupt("a profile of a step says 0 for the bandwidth; it must be more, or unknown");
+  }
   profile.ready_us.reserve(tensors);
   profile.need_us.reserve(tensors);
   for (std::size_t i = 0; i < tensors; ++i) {

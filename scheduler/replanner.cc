@@ -29,6 +29,13 @@ std::int64_t middle(std::int64_t a, std::int64_t b) {
   return a / 2 + b / 2 + (a % 2 + b % 2) / 2;
 }
 
+// The link is an estimate over many transfers already.
+StepProfile with_link_of(StepProfile mean, const StepProfile& profile) {
+  mean.latency_ns = profile.latency_ns;
+  mean.bytes_per_second = profile.bytes_per_second;
+  return mean;
+}
+
 void blend(std::vector<std::int64_t>& mean, const std::vector<std::int64_t>& fresh) {
   for (std::size_t i = 0; i < mean.size(); ++i) {
     mean[i] =
@@ -42,6 +49,8 @@ std::string_view reason_name(Reason reason) {
   switch (reason) {
     case Reason::kGain:
       return "gain";
+    case Reason::kUnconfirmed:
+      return "gain to be confirmed";
     case Reason::kNoGain:
       return "no gain";
     case Reason::kUnknownLink:
@@ -106,7 +115,6 @@ std::optional<Proposal> Replanner::consider(std::uint64_t step, const StepProfil
     write(record);
     return std::nullopt;
   }
-  smooth(profile);
   record.current_us = record.predicted_us = predict(*current_, profile, options_.planner).step_us;
   std::optional<Proposal> proposal = trial_ ? judge(profile, record) : improve(profile, record);
   if (proposal) {
@@ -114,6 +122,7 @@ std::optional<Proposal> Replanner::consider(std::uint64_t step, const StepProfil
     record.next_digest = proposal->plan->digest();
     record.predicted_us = proposal->predicted_us;
   }
+  learn(profile);
   write(record);
   open_ = proposal;
   return proposal;
@@ -140,45 +149,42 @@ std::optional<Proposal> Replanner::judge(const StepProfile& profile, DecisionRec
   return proposal;
 }
 
-// Planned from the mean of the profiles and accepted only if it is also better for the last of them, so noise in one
-// does not change the plan.
+// Noise does not change the plan: what follows the first plan is planned from the profiles before this one, has to be
+// better for this one, too, which it does not know, and that twice in a row.
 std::optional<Proposal> Replanner::improve(const StepProfile& profile, DecisionRecord& record) {
   measured_us_ = profile.step_us;
   model_us_ = record.current_us;
-  auto plan = plan_schedule(current_->tensors(), *mean_, options_.planner, decision_, next_version_);
+  const bool confirmed = std::exchange(gain_before_, false) || current_ == first_;
+  auto plan = plan_schedule(current_->tensors(), mean_ ? with_link_of(*mean_, profile) : profile, options_.planner,
+                            decision_, next_version_);
   if (!plan) {
     record.reason = Reason::kPlannerFailed;
     freeze("the planner failed: " + plan.status().to_string());
     return std::nullopt;
   }
-  const std::int64_t fresh = predict(**plan, profile, options_.planner).step_us;
-  const std::int64_t mean = predict(**plan, *mean_, options_.planner).step_us;
-  const std::int64_t mean_now = predict(*current_, *mean_, options_.planner).step_us;
-  record.predicted_us = fresh;
-  record.reason = Reason::kNoGain;
-  if (!less_by(fresh, record.current_us, options_.min_gain_permille) ||
-      !less_by(mean, mean_now, options_.min_gain_permille)) {
+  record.predicted_us = predict(**plan, profile, options_.planner).step_us;
+  if (!less_by(record.predicted_us, record.current_us, options_.min_gain_permille)) {
+    record.reason = Reason::kNoGain;
+    return std::nullopt;
+  }
+  if (!confirmed) {
+    gain_before_ = true;
+    record.reason = Reason::kUnconfirmed;
     return std::nullopt;
   }
   record.reason = Reason::kGain;
-  return Proposal{*plan, Reason::kGain, fresh, record.current_us};
+  return Proposal{*plan, Reason::kGain, record.predicted_us, record.current_us};
 }
 
-void Replanner::smooth(const StepProfile& profile) {
+void Replanner::learn(const StepProfile& profile) {
   if (!mean_) {
     mean_ = profile;
     return;
   }
-  StepProfile mean = *mean_;
-  blend(mean.ready_us, profile.ready_us);
-  blend(mean.need_us, profile.need_us);
-  mean.backward_us = middle(mean.backward_us, profile.backward_us);
-  mean.forward_us = middle(mean.forward_us, profile.forward_us);
-  mean.step_us = profile.step_us;
-  mean.exposed_us = profile.exposed_us;
-  mean.latency_ns = profile.latency_ns;  // an estimate over many transfers already
-  mean.bytes_per_second = profile.bytes_per_second;
-  mean_ = std::move(mean);
+  blend(mean_->ready_us, profile.ready_us);
+  blend(mean_->need_us, profile.need_us);
+  mean_->backward_us = middle(mean_->backward_us, profile.backward_us);
+  mean_->forward_us = middle(mean_->forward_us, profile.forward_us);
 }
 
 std::uint64_t Replanner::proposed_digest() const {
@@ -233,6 +239,7 @@ void Replanner::restart() {
   open_.reset();
   trial_.reset();
   mean_.reset();
+  gain_before_ = false;
   next_version_ = first_->version() + 1;
   frozen_ = options_.frozen;
   frozen_because_.clear();

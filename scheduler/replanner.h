@@ -31,6 +31,7 @@ struct ReplannerOptions {
 
 enum class Reason : std::uint8_t {
   kGain,           // another plan is predicted to be better by more than the threshold
+  kUnconfirmed,    // the same, but the plan in force was planned itself and only the next profile can confirm it
   kNoGain,         // none is
   kUnknownLink,    // too few transfers measured so far
   kOnTrial,        // the plan adopted last is judged before another is looked for
@@ -112,7 +113,7 @@ class Replanner {
 
   std::optional<Proposal> judge(const StepProfile& profile, DecisionRecord& record);
   std::optional<Proposal> improve(const StepProfile& profile, DecisionRecord& record);
-  void smooth(const StepProfile& profile);
+  void learn(const StepProfile& profile);
   void write(DecisionRecord record);
   void freeze(std::string why);
 
@@ -122,9 +123,10 @@ class Replanner {
   std::shared_ptr<const Plan> current_;
   std::optional<Proposal> open_;
   std::optional<Trial> trial_;
-  std::optional<StepProfile> mean_;
+  std::optional<StepProfile> mean_;  // of all profiles, the later ones weigh more
   std::uint64_t next_version_ = 0;
   std::string freeze_after_;      // the reason, while a rollback is open
+  bool gain_before_ = false;      // the profile before promised a gain, too
   std::int64_t measured_us_ = 0;  // under current_, at the last profile
   std::int64_t model_us_ = 0;     // predicted for current_ at the last profile
   bool frozen_;

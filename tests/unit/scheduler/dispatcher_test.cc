@@ -117,6 +117,27 @@ TEST(Dispatcher, AdoptsAPlanOnlyAtAStepBorder) {
   EXPECT_EQ(drain(dispatcher), std::vector<int>{0});
 }
 
+std::shared_ptr<const Plan> two_big_with_credit(std::int64_t credit_bytes) {
+  PlanParts parts;
+  parts.tensors = two_big()->tensors();
+  parts.partitions = two_big()->partitions();
+  parts.credit_bytes = credit_bytes;
+  return Plan::from_partitions(std::move(parts)).value();
+}
+
+TEST(Dispatcher, TakesThePlansCreditBelowItsOwn) {
+  Dispatcher dispatcher(8000);
+  for (const auto& [asked, limit] :
+       {std::pair<std::int64_t, std::int64_t>{5000, 5000}, {9000, 8000}, {0, 8000}, {7999, 7999}}) {
+    ASSERT_TRUE(dispatcher.adopt(two_big_with_credit(asked)));
+    EXPECT_EQ(dispatcher.credit().limit_bytes(), limit);
+    ASSERT_TRUE(dispatcher.tensor_ready(0));
+    ASSERT_TRUE(dispatcher.tensor_ready(1));
+    EXPECT_EQ(drain(dispatcher).size(), limit == 8000 ? 2U : 1U);
+    dispatcher.reset();
+  }
+}
+
 TEST(Dispatcher, StartsAfreshAfterAReset) {
   Dispatcher dispatcher(4000);
   ASSERT_TRUE(dispatcher.adopt(two_big()));
