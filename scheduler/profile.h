@@ -3,7 +3,7 @@
 // For: the planner. Every rank measures its own, writes it as a vector, and one all-reduce with MAX over these vectors
 // gives what holds for all of them: the latest ready time and the earliest need time of each tensor, the slowest link,
 // the longest step. All that is decided from it is integer arithmetic, so all ranks decide alike.
-// Pure value: no I/O, no thread, no clock. Not for: measuring, and the exchange.
+// Pure value: no I/O, no thread, no clock. Not for: measuring (the link: link_meter.h), and the exchange.
 #pragma once
 
 #include <cstddef>

@@ -1,0 +1,107 @@
+#include "scheduler/link_meter.h"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+namespace sirtaki::scheduler {
+namespace {
+
+constexpr double kNsPerSecond = 1e9;
+// Fewer completions, or a shorter time, are too much a matter of chance: two partitions may end together.
+constexpr int kCompletions = 4;
+constexpr std::int64_t kShortestWindowNs = 2'000'000;
+constexpr std::size_t kWindows = 32;
+constexpr std::size_t kMinWindows = 3;
+constexpr std::size_t kSingles = 64;
+// Where no partition ever ran alone: that of a local network.
+constexpr std::int64_t kUsualLatencyNs = 100'000;
+constexpr double kMostLatencyNs = 60e9;
+constexpr double kMostBytesPerSecond = 1e13;
+
+template <class T>
+void push(std::deque<T>& list, T value, std::size_t most) {
+  list.push_back(value);
+  if (list.size() > most) {
+    list.pop_front();
+  }
+}
+
+}  // namespace
+
+double LinkMeter::link_bytes(std::int64_t payload) const {
+  return 2.0 * (ranks_ - 1) / ranks_ * static_cast<double>(payload);
+}
+
+void LinkMeter::started(std::int64_t now_ns) {
+  alone_ = in_flight_ == 0;
+  started_ns_ = now_ns;
+  ++in_flight_;
+}
+
+void LinkMeter::finished(std::int64_t now_ns, std::int64_t payload) {
+  if (in_flight_ == 0) {
+    return;
+  }
+  --in_flight_;
+  const double bytes = link_bytes(payload);
+  if (alone_ && in_flight_ == 0) {
+    const TransferSample sample{static_cast<std::int64_t>(bytes),
+                                static_cast<double>(now_ns - started_ns_) / kNsPerSecond};
+    model_.add(sample);
+    push(singles_, sample, kSingles);
+  }
+  alone_ = false;
+  count(now_ns, bytes);
+}
+
+// A window begins with a completion: what was waited for before it is unknown.
+void LinkMeter::count(std::int64_t now_ns, double bytes) {
+  if (window_) {
+    window_->bytes += bytes;
+    ++window_->completions;
+    const std::int64_t time = now_ns - window_->begin_ns;
+    if (window_->completions >= kCompletions && time >= kShortestWindowNs) {
+      push(rates_, window_->bytes * kNsPerSecond / static_cast<double>(time), kWindows);
+      window_.reset();
+    }
+  }
+  if (in_flight_ == 0) {
+    window_.reset();
+  } else if (!window_) {
+    window_ = Window{now_ns, 0, 0};
+  }
+}
+
+void LinkMeter::reset() {
+  in_flight_ = 0;
+  alone_ = false;
+  window_.reset();
+}
+
+std::optional<LinkReading> LinkMeter::read() const {
+  const std::optional<LinkEstimate> line = model_.estimate();
+  double rate = 0;
+  if (rates_.size() >= kMinWindows) {
+    std::vector<double> sorted(rates_.begin(), rates_.end());
+    std::ranges::sort(sorted);
+    rate = sorted[sorted.size() * 3 / 4];
+  } else if (line) {
+    rate = line->bytes_per_second;
+  }
+  rate = std::min(rate, kMostBytesPerSecond);
+  if (rate < 1) {
+    return std::nullopt;
+  }
+  double latency = static_cast<double>(kUsualLatencyNs);
+  if (!singles_.empty()) {
+    double least = kMostLatencyNs;
+    for (const TransferSample& sample : singles_) {
+      least = std::min(least, (sample.seconds - static_cast<double>(sample.bytes) / rate) * kNsPerSecond / 2);
+    }
+    latency = std::max(least, 0.0);
+  }
+  return LinkReading{std::llround(latency), std::llround(rate)};
+}
+
+}  // namespace sirtaki::scheduler

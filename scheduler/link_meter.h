@@ -1,0 +1,62 @@
+// LinkMeter: latency and bandwidth of a rank's network link, from when its partitions started and finished.
+//
+// For: a StepProfile. Several partitions share the link and a partition also waits for ranks that are late, so the time
+// of a single one says little. While the link is kept busy, bytes per time between completions are its bandwidth, and a
+// late rank only lowers some of these readings: the upper quartile counts (after the delivery rate of BBR: Cardwell et
+// al., 2016). Partitions that ran alone give the latency, the smallest counts.
+// Owned by: the stream; used by the loop's thread. Pure: no I/O, no thread, no clock.
+// Not for: agreement; ranks measure different values.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <optional>
+
+#include "scheduler/link_model.h"
+
+namespace sirtaki::scheduler {
+
+struct LinkReading {
+  std::int64_t latency_ns = 0;        // of one message
+  std::int64_t bytes_per_second = 0;  // payload, one way
+
+  friend bool operator==(const LinkReading&, const LinkReading&) = default;
+};
+
+class LinkMeter {
+ public:
+  // `ranks`: of the all-reduces that are measured.
+  explicit LinkMeter(int ranks) : ranks_(ranks) {}
+
+  // A partition of `payload` bytes was handed to the network, or came back complete. Times never go back.
+  void started(std::int64_t now_ns);
+  void finished(std::int64_t now_ns, std::int64_t payload);
+  // What is in flight ends without being finished.
+  void reset();
+
+  // nullopt: too few partitions so far.
+  std::optional<LinkReading> read() const;
+
+ private:
+  // Completions while something was in flight all the time.
+  struct Window {
+    std::int64_t begin_ns = 0;
+    double bytes = 0;  // on the link
+    int completions = 0;
+  };
+
+  double link_bytes(std::int64_t payload) const;
+  void count(std::int64_t now_ns, double bytes);
+
+  int ranks_;
+  int in_flight_ = 0;
+  bool alone_ = false;  // the one in flight has been so since it started
+  std::int64_t started_ns_ = 0;
+  std::optional<Window> window_;
+  std::deque<double> rates_;            // bytes per second of the last windows
+  LinkModel model_;                     // of partitions that ran alone
+  std::deque<TransferSample> singles_;  // the same partitions
+};
+
+}  // namespace sirtaki::scheduler
