@@ -197,7 +197,15 @@ SIRTAKI_API sirtaki_status sirtaki_stream_ready(sirtaki_stream stream, int32_t i
 SIRTAKI_API sirtaki_status sirtaki_stream_finish(sirtaki_stream stream);
 /* Waits for the step that was finished last and opens the next. On error the step is void on all ranks. */
 SIRTAKI_API sirtaki_status sirtaki_stream_wait(sirtaki_stream stream, int64_t timeout_ms);
-/* After a successful wait: used[i] = 1 when at least one rank had a gradient for tensor i in that step. */
+/* Waits until these tensors (indices, count of them) of the step that was finished last hold their result; the others
+ * may still be on their way, and sirtaki_stream_wait() ends the step as ever. Returns at once, and cheaply, when they do.
+ * After an error the step is void, and sirtaki_stream_wait() tells the same. A step can fail after some of its tensors
+ * were handed out only when a rank is lost or gives up after its sirtaki_stream_finish(). After SIRTAKI_TIMEOUT it may be
+ * called again. One thread of the process at a time. */
+SIRTAKI_API sirtaki_status sirtaki_stream_wait_tensors(sirtaki_stream stream, const int32_t* indices, int32_t count,
+                                                       int64_t timeout_ms);
+/* After a successful wait, of the step or of tensor i: used[i] = 1 when at least one rank had a gradient for tensor
+ * i in that step. */
 SIRTAKI_API sirtaki_status sirtaki_stream_used(sirtaki_stream stream, uint8_t* used);
 /* Gives up the current step on all ranks (an exception in the middle of backward); they get SIRTAKI_ABORTED with `why`.
  */

@@ -1,4 +1,5 @@
 // The C interface: streams and introspection.
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -103,6 +104,18 @@ sirtaki_status sirtaki_stream_wait(sirtaki_stream stream, int64_t timeout_ms) {
   return guarded([&]() -> Status {
     SRT_ASSIGN(const auto active, owner_of(stream));
     return active->session->stream_wait(id_of(stream), to_duration(timeout_ms)).value_or(timed_out());
+  });
+}
+
+sirtaki_status sirtaki_stream_wait_tensors(sirtaki_stream stream, const int32_t* indices, int32_t count,
+                                           int64_t timeout_ms) {
+  return guarded([&]() -> Status {
+    if (count < 0 || (indices == nullptr && count > 0)) {
+      return sirtaki::invalid_argument("indices is NULL, or count is negative");
+    }
+    SRT_ASSIGN(const auto active, owner_of(stream));
+    const std::span<const int> tensors(indices, static_cast<std::size_t>(count));
+    return active->session->stream_wait_tensors(id_of(stream), tensors, to_duration(timeout_ms)).value_or(timed_out());
   });
 }
 

@@ -229,6 +229,10 @@ class Stream {
   void wait(std::int64_t timeout_ms) {
     blocking([&] { return sirtaki_stream_wait(stream_, timeout_ms); });
   }
+  void wait_tensors(const std::vector<std::int32_t>& indices, std::int64_t timeout_ms) {
+    const auto count = static_cast<std::int32_t>(indices.size());
+    blocking([&] { return sirtaki_stream_wait_tensors(stream_, indices.data(), count, timeout_ms); });
+  }
   std::vector<bool> used() {
     std::vector<std::uint8_t> flags(tensors_.size());
     check(sirtaki_stream_used(stream_, flags.data()));
@@ -305,6 +309,7 @@ void define_operations(nb::module_& m) {
       .def("ready", &Stream::ready, nb::arg("index"), nb::arg("address"), nb::arg("absent") = false)
       .def("finish", &Stream::finish)
       .def("wait", &Stream::wait, nb::arg("timeout_ms") = -1)
+      .def("wait_tensors", &Stream::wait_tensors, nb::arg("indices"), nb::arg("timeout_ms") = -1)
       .def("used", &Stream::used)
       .def("abort", &Stream::abort, nb::call_guard<nb::gil_scoped_release>())
       .def("close", &Stream::close);

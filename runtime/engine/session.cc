@@ -74,6 +74,9 @@ class SessionImpl final : public Session {
   std::optional<Status> stream_wait(StreamId stream, Duration timeout) override {
     return streams_->wait(stream, timeout);
   }
+  std::optional<Status> stream_wait_tensors(StreamId stream, std::span<const int> tensors, Duration timeout) override {
+    return streams_->wait_tensors(stream, tensors, timeout);
+  }
   Result<std::vector<std::uint8_t>> stream_used(StreamId stream) const override { return streams_->used(stream); }
   Status stream_abort(StreamId stream, std::string why) override { return streams_->abort(stream, std::move(why)); }
   Status close_stream(StreamId stream) override { return streams_->close(stream); }

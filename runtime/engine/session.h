@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -60,6 +61,10 @@ class Session {
   virtual Status stream_ready(StreamId stream, int index, TensorView tensor, bool absent) = 0;
   virtual Status stream_finish(StreamId stream) = 0;
   virtual std::optional<Status> stream_wait(StreamId stream, Duration timeout) = 0;
+  // Waits for tensors of the step finished last; does not open the next. One thread at a time. An error is the step's:
+  // stream_wait() then returns the same.
+  virtual std::optional<Status> stream_wait_tensors(StreamId stream, std::span<const int> tensors,
+                                                    Duration timeout) = 0;
   virtual Result<std::vector<std::uint8_t>> stream_used(StreamId stream) const = 0;
   virtual Status stream_abort(StreamId stream, std::string why) = 0;
   virtual Status close_stream(StreamId stream) = 0;

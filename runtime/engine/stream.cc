@@ -3,24 +3,37 @@
 #include <algorithm>
 #include <utility>
 
-#include "compression/catalog.h"
-#include "kernels/scale/scale.h"
 #include "runtime/base/check.h"
-#include "runtime/engine/tags.h"
 
 namespace sirtaki::engine {
 
 Stream::Stream(StreamId id, StreamSpec spec, std::shared_ptr<const scheduler::Plan> plan, std::int64_t credit_bytes,
                StreamDeps deps)
-    : id_(id), spec_(std::move(spec)), plan_(std::move(plan)), deps_(deps), dispatcher_(credit_bytes) {
+    : id_(id),
+      spec_(std::move(spec)),
+      plan_(std::move(plan)),
+      deps_(deps),
+      dispatcher_(credit_bytes),
+      board_(std::make_shared<StreamBoard>(spec_.tensors.size())) {
   std::vector<std::int64_t> payloads;
   for (const scheduler::Partition& partition : plan_->partitions()) {
     payloads.push_back(partition.numel * static_cast<std::int64_t>(dtype_size(wire_dtype(partition))));
   }
   const Status adopted = dispatcher_.adopt(plan_, std::move(payloads));
   SRT_CHECK(adopted);
-  used_.assign(spec_.tensors.size(), 1);
+  gate_ = gate_position();
   open_step();
+}
+
+// Of the tensor expected last: whatever starts after it cannot start before all tensors are there, anyway.
+int Stream::gate_position() const {
+  for (auto last = spec_.order.rbegin(); last != spec_.order.rend(); ++last) {
+    const std::vector<int>& positions = plan_->partitions_of(*last);
+    if (!positions.empty()) {
+      return positions.front();
+    }
+  }
+  return 0;
 }
 
 void Stream::open_step() {
@@ -31,7 +44,13 @@ void Stream::open_step() {
   launched_.assign(plan_->partitions().size(), 0);
   ready_at_.assign(plan_->partitions().size(), {});
   held_.clear();
+  used_.assign(count, 1);
+  missing_.resize(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    missing_[i] = plan_->partitions_of(static_cast<int>(i)).size();
+  }
   finished_ = asked_for_flags_ = flags_started_ = flags_done_ = false;
+  gate_done_ = plan_->partitions().empty();
   partitions_started_ = partitions_done_ = 0;
   first_ready_ = {};
   waited_since_ = {};
@@ -104,10 +123,10 @@ void Stream::admit(int index) {
   }
 }
 
-void Stream::finish() {
+void Stream::finish(std::uint64_t mark) {
   ++progress_;
   if (phase_ == Phase::kAborting) {
-    next_step_.emplace_back([this] { finish(); });
+    next_step_.emplace_back([this, mark] { finish(mark); });
     return;
   }
   if (phase_ != Phase::kOpen) {
@@ -122,24 +141,48 @@ void Stream::finish() {
     return;
   }
   finished_ = true;
+  mark_ = mark;
   if (flags_on()) {
     start_flags();
   }
   pump();
+  publish();
   answer();
 }
 
 void Stream::wait(Done done) {
   SRT_CHECK(!waiter_);
   if (phase_ == Phase::kOpen && !finished_) {
-    deps_.loop.post([done = std::move(done), name = spec_.name]() mutable {
-      done(invalid_argument("stream '" + name + "' was waited for before its step was finished"));
-    });
+    refuse(std::move(done));
     return;
   }
   waiter_ = std::move(done);
   waited_since_ = deps_.loop.now();
   answer();
+}
+
+void Stream::wait_tensors(std::vector<int> tensors, Done done) {
+  if (phase_ == Phase::kAborting) {
+    next_step_.emplace_back([this, tensors = std::move(tensors), done = std::move(done)]() mutable {
+      wait_tensors(std::move(tensors), std::move(done));
+    });
+    return;
+  }
+  if (phase_ == Phase::kOpen && !finished_) {
+    refuse(std::move(done));
+    return;
+  }
+  std::optional<TensorWaiter> before = std::exchange(tensor_waiter_, TensorWaiter{std::move(tensors), std::move(done)});
+  if (before) {
+    before->done({Code::kAborted, "stream '" + spec_.name + "': another wait for tensors took the place of this one"});
+  }
+  answer_tensors();
+}
+
+void Stream::refuse(Done done) {
+  deps_.loop.post([done = std::move(done), name = spec_.name]() mutable {
+    done(invalid_argument("stream '" + name + "' was waited for before its step was finished"));
+  });
 }
 
 void Stream::abort(Status cause, Task released) {
@@ -154,289 +197,12 @@ void Stream::abort(Status cause, Task released) {
   if (phase_ == Phase::kVoid) {
     // The program knows already: what it submits from here on belongs to the next step.
     phase_ = Phase::kAborting;
+    if (tensor_waiter_) {
+      released_.push_back([done = std::move(tensor_waiter_->done), cause]() mutable { done(cause); });
+      tensor_waiter_.reset();
+    }
     leave_void();
   }
-  answer();
-}
-
-// ---- the pipeline of a partition ----
-
-DType Stream::wire_dtype(const scheduler::Partition& partition) const {
-  return compression::codec(partition.decision.codec).wire_dtype(partition.dtype);
-}
-
-bool Stream::in_place(const scheduler::Partition& partition) const {
-  return partition.slices.size() == 1 && wire_dtype(partition) == partition.dtype;
-}
-
-Bytes Stream::slice_of(const scheduler::Slice& slice) const {
-  const TensorView& view = views_[static_cast<std::size_t>(slice.tensor)];
-  const std::size_t element = dtype_size(view.dtype);
-  return view.bytes().subspan(static_cast<std::size_t>(slice.offset) * element,
-                              static_cast<std::size_t>(slice.numel) * element);
-}
-
-void Stream::pump() {
-  const int last = static_cast<int>(plan_->partitions().size()) - 1;
-  while (phase_ == Phase::kOpen && (finished_ || partitions_started_ < last)) {
-    const scheduler::Partition* partition = dispatcher_.next();
-    if (partition == nullptr) {
-      return;
-    }
-    ++partitions_started_;
-    launch(*partition);
-  }
-}
-
-void Stream::launch(const scheduler::Partition& partition) {
-  const int position = partition.position;
-  const DType wire = wire_dtype(partition);
-  const TimePoint begin = deps_.trace.now();
-  BufferPool::Buffer buffer;
-  net::CollectiveArgs args;
-  if (in_place(partition)) {
-    args.out = slice_of(partition.slices.front());
-    if (spec_.prescale != 1.0) {
-      kernels::scale(wire, args.out.data(), partition.numel, spec_.prescale);
-    }
-  } else {
-    buffer = deps_.buffers.take(static_cast<std::size_t>(partition.numel) * dtype_size(wire));
-    gather(partition, buffer.bytes());
-    args.out = buffer.bytes();
-  }
-  args.kind = OpKind::kAllreduce;
-  args.tag = stream_tag(id_, attempt_, static_cast<std::uint32_t>(position), step_);
-  args.dtype = wire;
-  args.op = spec_.reduce_op;
-  args.in = args.out;
-  args.priority = position;
-  deps_.raw_bytes.add(partition.size_bytes());
-  deps_.wire_bytes.add(args.out.size());
-  deps_.trace.partition(spec_.name, Stage::kPack, begin, position, static_cast<std::int64_t>(args.out.size()));
-  launched_[static_cast<std::size_t>(position)] = 1;
-  ready_at_[static_cast<std::size_t>(position)] = deps_.trace.now();
-  ++in_flight_count_;
-  // The buffer lives in the callback, so memory in flight outlives whatever happens to the step.
-  deps_.net.start(std::move(args),
-                  [this, attempt = attempt_, position, held = std::move(buffer)](const Status& status) mutable {
-                    on_partition(attempt, position, std::move(held), status);
-                  });
-}
-
-void Stream::gather(const scheduler::Partition& partition, Bytes out) const {
-  const compression::Codec& codec = compression::codec(partition.decision.codec);
-  const DType wire = codec.wire_dtype(partition.dtype);
-  for (const scheduler::Slice& slice : partition.slices) {
-    const Bytes from = slice_of(slice);
-    const Bytes to = out.subspan(static_cast<std::size_t>(slice.at) * dtype_size(wire),
-                                 static_cast<std::size_t>(slice.numel) * dtype_size(wire));
-    if (wire == partition.dtype) {
-      std::ranges::copy(from, to.data());
-      if (spec_.prescale != 1.0) {
-        kernels::scale(wire, to.data(), slice.numel, spec_.prescale);
-      }
-      continue;
-    }
-    if (spec_.prescale == 1.0) {
-      codec.encode(partition.dtype, from, to);
-      continue;
-    }
-    BufferPool::Buffer scaled = deps_.buffers.take(from.size());
-    std::ranges::copy(from, scaled.bytes().data());
-    kernels::scale(partition.dtype, scaled.bytes().data(), slice.numel, spec_.prescale);
-    codec.encode(partition.dtype, scaled.bytes(), to);
-  }
-}
-
-Status Stream::scatter(const scheduler::Partition& partition, ConstBytes in) const {
-  const compression::Codec& codec = compression::codec(partition.decision.codec);
-  const DType wire = codec.wire_dtype(partition.dtype);
-  const bool moved = !in_place(partition);
-  for (const scheduler::Slice& slice : partition.slices) {
-    const Bytes to = slice_of(slice);
-    if (moved) {
-      const ConstBytes from = in.subspan(static_cast<std::size_t>(slice.at) * dtype_size(wire),
-                                         static_cast<std::size_t>(slice.numel) * dtype_size(wire));
-      if (wire == partition.dtype) {
-        std::ranges::copy(from, to.data());
-      } else {
-        SRT_TRY(codec.decode(partition.dtype, from, to));
-      }
-    }
-    if (spec_.postscale != 1.0) {
-      kernels::scale(partition.dtype, to.data(), slice.numel, spec_.postscale);
-    }
-  }
-  return {};
-}
-
-void Stream::on_partition(std::uint32_t attempt, int position, BufferPool::Buffer buffer, const Status& status) {
-  --in_flight_count_;
-  ++progress_;
-  const bool current = attempt == attempt_ && phase_ == Phase::kOpen;
-  if (attempt == attempt_) {
-    launched_[static_cast<std::size_t>(position)] = 0;
-  }
-  if (current && !status) {
-    give_up(status);
-  } else if (current) {
-    const scheduler::Partition& partition = plan_->partitions()[static_cast<std::size_t>(position)];
-    const auto size = static_cast<std::int64_t>(partition.size_bytes());
-    deps_.trace.partition(spec_.name, Stage::kNetwork, ready_at_[static_cast<std::size_t>(position)], position, size);
-    const TimePoint begin = deps_.trace.now();
-    const Status decoded = scatter(partition, buffer.bytes());
-    deps_.trace.partition(spec_.name, Stage::kUnpack, begin, position, size);
-    const Status given_back = dispatcher_.finished(position);
-    SRT_CHECK(given_back);
-    ++partitions_done_;
-    if (!decoded) {
-      give_up(decoded);
-    }
-    pump();
-  }
-  answer();
-}
-
-// ---- who had a gradient ----
-
-bool Stream::flags_on() const {
-  return flags_from_ && std::pair(attempt_, step_) >= *flags_from_;
-}
-
-void Stream::on_flags(const control::StreamFlags& message) {
-  flags_from_ = std::pair(message.attempt, message.step);
-  if (phase_ != Phase::kOpen || !flags_on()) {
-    return;
-  }
-  for (const int index : std::exchange(held_, {})) {
-    admit(index);
-  }
-  if (finished_) {
-    start_flags();
-  }
-  pump();
-}
-
-void Stream::start_flags() {
-  if (flags_started_ || phase_ != Phase::kOpen) {
-    return;
-  }
-  flags_started_ = true;
-  used_ = present_;
-  net::CollectiveArgs args;
-  args.kind = OpKind::kAllreduce;
-  args.tag = stream_tag(id_, attempt_, kFlagsPosition, step_);
-  args.dtype = DType::kU8;
-  args.op = ReduceOp::kMax;
-  args.out = std::as_writable_bytes(std::span(used_));
-  args.in = args.out;
-  ++in_flight_count_;
-  deps_.net.start(std::move(args),
-                  [this, attempt = attempt_](const Status& status) { on_flags_done(attempt, status); });
-}
-
-void Stream::on_flags_done(std::uint32_t attempt, const Status& status) {
-  --in_flight_count_;
-  if (attempt == attempt_ && phase_ == Phase::kOpen) {
-    if (status) {
-      flags_done_ = true;
-    } else {
-      give_up(status);
-    }
-  }
-  answer();
-}
-
-// ---- deviations ----
-
-void Stream::give_up(const Status& cause) {
-  if (phase_ != Phase::kOpen) {
-    return;
-  }
-  phase_ = Phase::kVoid;
-  cancel_in_flight(cause);
-  if (cause.code() != Code::kPeerLost) {
-    deps_.control.send(control::StreamAbort{id_, attempt_, step_, cause});
-    return;
-  }
-  // As in NamedOps::fail_later: the control plane may know the first cause.
-  verdict_ = deps_.loop.after(kCauseGrace, [this, cause] {
-    verdict_ = {};
-    deps_.control.send(control::StreamAbort{id_, attempt_, step_, left_ ? cause : left_});
-  });
-}
-
-Stream::~Stream() {
-  deps_.loop.cancel(verdict_);
-}
-
-void Stream::cancel_in_flight(const Status& cause) {
-  dispatcher_.reset();
-  for (std::size_t position = 0; position < launched_.size(); ++position) {
-    if (launched_[position] != 0) {
-      deps_.net.cancel(stream_tag(id_, attempt_, static_cast<std::uint32_t>(position), step_), cause);
-    }
-  }
-  if (flags_started_ && !flags_done_) {
-    deps_.net.cancel(stream_tag(id_, attempt_, kFlagsPosition, step_), cause);
-  }
-}
-
-void Stream::on_aborted(const control::StreamAborted& message) {
-  if (phase_ == Phase::kFailed) {
-    return;
-  }
-  aborts_.push_back(message);
-  apply_aborts();
-  answer();
-}
-
-void Stream::apply_aborts() {
-  while (!aborts_.empty() && (phase_ != Phase::kOpen || step_ >= aborts_.front().step)) {
-    const control::StreamAborted message = std::move(aborts_.front());
-    aborts_.pop_front();
-    if (phase_ == Phase::kOpen && !message.everywhere && untouched()) {
-      attempt_ = message.attempt;
-      step_ = 0;
-      continue;
-    }
-    if (phase_ == Phase::kOpen) {
-      phase_ = Phase::kVoid;
-      cancel_in_flight(message.status);
-    }
-    attempt_ = message.attempt;
-    step_ = 0;
-    deps_.loop.cancel(verdict_);
-    causes_.push_back(message.status);  // the coordinator's words: the same on all ranks
-    leave_void();
-  }
-}
-
-// Opens the next step once a program that gave a step up itself has the coordinator's word for it.
-void Stream::leave_void() {
-  if (phase_ != Phase::kAborting || causes_.empty()) {
-    return;
-  }
-  causes_.pop_front();
-  reopen();
-  while (phase_ != Phase::kAborting && !next_step_.empty()) {
-    Task call = std::move(next_step_.front());
-    next_step_.pop_front();
-    call();
-  }
-}
-
-// A step that was given up meanwhile by another rank is still to be told of.
-void Stream::reopen() {
-  phase_ = causes_.empty() ? Phase::kOpen : Phase::kVoid;
-  open_step();
-}
-
-void Stream::fail(const Status& cause) {
-  deps_.loop.cancel(verdict_);
-  failure_.update(cause);
-  phase_ = Phase::kFailed;
-  next_step_.clear();
   answer();
 }
 
@@ -452,8 +218,58 @@ bool Stream::step_complete() const {
          (!flags_on() || flags_done_);
 }
 
+bool Stream::holds_result(int index) const {
+  return committed() && missing_[static_cast<std::size_t>(index)] == 0;
+}
+
+void Stream::record_results(const scheduler::Partition& partition) {
+  for (const scheduler::Slice& slice : partition.slices) {
+    const auto i = static_cast<std::size_t>(slice.tensor);
+    if (--missing_[i] == 0 && committed()) {
+      board_->publish(slice.tensor, mark_, used_[i] != 0);
+    }
+  }
+  if (partition.position == gate_) {
+    gate_done_ = true;
+    publish();
+  }
+}
+
+// What was reduced before the program might use it.
+void Stream::publish() {
+  if (!committed()) {
+    return;
+  }
+  for (std::size_t i = 0; i < missing_.size(); ++i) {
+    if (missing_[i] == 0) {
+      board_->publish(static_cast<int>(i), mark_, used_[i] != 0);
+    }
+  }
+}
+
+void Stream::answer_tensors() {
+  if (!tensor_waiter_) {
+    return;
+  }
+  Status status;
+  if (phase_ == Phase::kOpen) {
+    const std::vector<int>& tensors = tensor_waiter_->tensors;
+    if (!std::all_of(tensors.begin(), tensors.end(), [this](int index) { return holds_result(index); })) {
+      return;
+    }
+  } else if (in_flight_count_ != 0 || (phase_ != Phase::kFailed && causes_.empty())) {
+    return;
+  } else {
+    status = phase_ == Phase::kFailed ? failure_ : causes_.front();
+  }
+  Done done = std::move(tensor_waiter_->done);
+  tensor_waiter_.reset();
+  done(std::move(status));
+}
+
 // Tells whoever waits, when there is something to tell and no operation uses the caller's memory any more.
 void Stream::answer() {
+  answer_tensors();
   if (in_flight_count_ != 0) {
     return;
   }
@@ -468,9 +284,6 @@ void Stream::answer() {
     deps_.steps.add();
     deps_.step_time.add(now - first_ready_);
     deps_.exposed.add(now - waited_since_);
-    if (!flags_on()) {
-      std::fill(used_.begin(), used_.end(), std::uint8_t{1});
-    }
     ++step_;
     open_step();
     Done waiter = std::exchange(waiter_, {});
@@ -510,7 +323,7 @@ std::string Stream::describe() const {
          std::to_string(attempt_) + ", step " + std::to_string(step_) + (finished_ ? ", finished" : "") + ", " +
          std::to_string(partitions_done_) + " of " + std::to_string(plan_->partitions().size()) + " partitions done, " +
          std::to_string(in_flight_count_) + " in flight, " + std::to_string(held_.size()) + " tensors held back" +
-         (waiter_ ? ", waited for" : "");
+         (waiter_ ? ", waited for" : "") + (tensor_waiter_ ? ", tensors waited for" : "");
 }
 
 }  // namespace sirtaki::engine

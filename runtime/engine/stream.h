@@ -3,14 +3,16 @@
 // In the steady state no message is exchanged: a partition starts when all its tensors are ready and it is the next in
 // the plan's order, and its tag is (stream, attempt, position, step) on every rank.
 //
-// One step:  ready(i) ... finish(), wait() -> the result; the next step opens when wait() has answered.
-// finish() commits: the plan's last partition starts only then, so no rank completes a step that another gives up
-// before its finish(). Deviations go through the coordinator and are the same for all ranks:
+// One step:  ready(i) ... finish(), [wait_tensors() ...,] wait() -> the result; the next step opens when wait() has
+// answered. finish() commits: the partition that holds the first part of the tensor expected last, and what follows it,
+// start only then. Once that partition is reduced every rank has finished, so no rank uses a result, of a tensor or of
+// the step, that another gives up before its finish(). The gate costs nothing: that tensor is ready just before.
+// Deviations go through the coordinator and are the same for all ranks:
 //   - a rank gives the step up (wrong shape, an error, abort()): StreamAborted ends what is in flight everywhere, each
 //     rank's wait() returns the cause, and the stream goes on with step 0 of the next attempt;
 //   - a rank has tensors without a gradient (absent): it holds them back until StreamFlags has told all ranks to
-//   exchange
-//     who has what, in this step and from then on.
+//     exchange who has what, in this step and from then on.
+// stream.cc: the program's calls and the end of a step; stream_pipeline.cc: a partition's way; stream_deviations.cc.
 // Loop thread; owned by Engine.
 #pragma once
 
@@ -29,6 +31,7 @@
 #include "runtime/engine/buffer_pool.h"
 #include "runtime/engine/control_link.h"
 #include "runtime/engine/requests.h"
+#include "runtime/engine/stream_board.h"
 #include "runtime/engine/trace.h"
 #include "runtime/net/collectives.h"
 #include "scheduler/dispatcher.h"
@@ -59,9 +62,13 @@ class Stream {
   Stream& operator=(const Stream&) = delete;
 
   void ready(int index, TensorView tensor, bool absent);
-  void finish();
+  // `mark`: the board's, of this step.
+  void finish(std::uint64_t mark);
   // Answers when the step is over: at once if it is. One waiter at a time.
   void wait(Done done);
+  // Answers when these tensors of the finished step hold their result, or when the step is void: with the cause that
+  // wait() will tell. A call that comes while another waits takes its place; the other ends with kAborted.
+  void wait_tensors(std::vector<int> tensors, Done done);
   // Gives the step up on all ranks; calls that follow belong to the next step. `released` runs when the caller's memory
   // is no longer used.
   void abort(Status cause, Task released);
@@ -79,8 +86,7 @@ class Stream {
   StreamId id() const { return id_; }
   const StreamSpec& spec() const { return spec_; }
   const scheduler::Plan& plan() const { return *plan_; }
-  // used[i]: some rank had a gradient for tensor i in the step that was waited for last.
-  const std::vector<std::uint8_t>& used() const { return used_; }
+  const std::shared_ptr<StreamBoard>& board() const { return board_; }
   std::optional<control::WaitEntry> in_flight() const;
   std::uint64_t progress() const { return progress_; }
   bool idle() const { return in_flight_count_ == 0 && dispatcher_.credit().in_flight() == 0; }
@@ -92,6 +98,11 @@ class Stream {
     kAborting,  // this rank has given the step up and waits for the coordinator; calls belong to the next step
     kVoid,      // somebody gave the step up; calls are ignored until wait() has told why
     kFailed,    // the job is over
+  };
+
+  struct TensorWaiter {
+    std::vector<int> tensors;
+    Done done;
   };
 
   void admit(int index);
@@ -108,9 +119,17 @@ class Stream {
   void leave_void();
   void reopen();
   void answer();
+  void answer_tensors();
+  void refuse(Done done);
+  void record_results(const scheduler::Partition& partition);
+  void publish();
   void open_step();
   Status check_ready(int index, const TensorView& tensor) const;
   bool step_complete() const;
+  // Results may be used: every rank has finished, and who had a gradient is known if it has to be.
+  bool committed() const { return finished_ && (flags_on() ? flags_done_ : gate_done_); }
+  bool holds_result(int index) const;
+  int gate_position() const;
   bool untouched() const;
   bool flags_on() const;
   DType wire_dtype(const scheduler::Partition& partition) const;
@@ -122,6 +141,8 @@ class Stream {
   const std::shared_ptr<const scheduler::Plan> plan_;
   StreamDeps deps_;
   scheduler::Dispatcher dispatcher_;
+  const std::shared_ptr<StreamBoard> board_;
+  int gate_ = 0;  // position from which partitions start after finish() only
 
   Phase phase_ = Phase::kOpen;
   std::uint32_t attempt_ = 0;
@@ -134,8 +155,11 @@ class Stream {
   std::vector<TensorView> views_;
   std::vector<std::uint8_t> submitted_;
   std::vector<std::uint8_t> present_;
-  std::vector<int> held_;  // absent tensors that wait for the flags
+  std::vector<int> held_;             // absent tensors that wait for the flags
+  std::vector<std::size_t> missing_;  // by tensor: slices without a result
   bool finished_ = false;
+  bool gate_done_ = false;
+  std::uint64_t mark_ = 0;
   bool asked_for_flags_ = false;
   bool flags_started_ = false;
   bool flags_done_ = false;
@@ -150,9 +174,10 @@ class Stream {
   std::deque<Status> causes_;  // of steps given up that the program has not been told of
   Status failure_;             // of the job
   Status left_;
-  TimerId verdict_;  // while it is not known why a peer is gone
-  std::vector<std::uint8_t> used_;
+  TimerId verdict_;                 // while it is not known why a peer is gone
+  std::vector<std::uint8_t> used_;  // some rank had a gradient
   Done waiter_;
+  std::optional<TensorWaiter> tensor_waiter_;
   std::vector<Task> released_;  // wait for in_flight_count_ == 0
   std::deque<Task> next_step_;  // calls that belong to the step after the one given up
 };

@@ -26,10 +26,11 @@ Result<StreamId> StreamTable::open(StreamSpec spec, Duration timeout) {
   }
   auto slot = std::make_shared<Slot>();
   auto id = std::make_shared<StreamId>();
-  loop_.post([this, spec = std::move(spec), slot, id]() mutable {
-    engine_.open_stream(std::move(spec), [slot, id](Result<StreamId> opened) {
+  loop_.post([this, spec = std::move(spec), slot, id, entry]() mutable {
+    engine_.open_stream(std::move(spec), [this, slot, id, entry](Result<StreamId> opened) {
       if (opened) {
         *id = *opened;
+        entry->board = engine_.stream(*opened)->board();
       }
       slot->complete(opened.status());
     });
@@ -81,12 +82,13 @@ Status StreamTable::ready(StreamId stream, int index, TensorView tensor, bool ab
 }
 
 Status StreamTable::finish(StreamId stream) {
-  if (!find(stream)) {
+  const auto entry = find(stream);
+  if (!entry) {
     return not_open();
   }
-  loop_.post([this, stream] {
+  loop_.post([this, stream, mark = entry->board->finish(loop_.now())] {
     if (Stream* s = engine_.stream(stream)) {
-      s->finish();
+      s->finish(mark);
     }
   });
   return {};
@@ -102,19 +104,13 @@ std::optional<Status> StreamTable::wait(StreamId stream, Duration timeout) {
     const std::lock_guard lock(mutex_);
     if (!entry->waiting) {
       entry->waiting = std::make_shared<Slot>();
-      loop_.post([this, stream, entry, waiting = entry->waiting] {
+      loop_.post([this, stream, waiting = entry->waiting] {
         Stream* s = engine_.stream(stream);
         if (s == nullptr) {
           waiting->complete(not_open());
           return;
         }
-        s->wait([this, s, entry, waiting](Status status) {
-          {
-            const std::lock_guard used_lock(mutex_);
-            entry->used = s->used();
-          }
-          waiting->complete(std::move(status));
-        });
+        s->wait([waiting](Status status) { waiting->complete(std::move(status)); });
       });
     }
     slot = entry->waiting;
@@ -129,13 +125,54 @@ std::optional<Status> StreamTable::wait(StreamId stream, Duration timeout) {
   return status;
 }
 
+std::optional<Status> StreamTable::wait_tensors(StreamId stream, std::span<const int> tensors, Duration timeout) {
+  const auto entry = find(stream);
+  if (!entry) {
+    return not_open();
+  }
+  for (const int index : tensors) {
+    if (index < 0 || index >= static_cast<int>(entry->tensors.size())) {
+      return invalid_argument("stream '" + entry->name + "' has no tensor number " + std::to_string(index));
+    }
+  }
+  if (entry->waits_for_tensors.exchange(true)) {
+    return invalid_argument("stream '" + entry->name +
+                            "': two threads wait for tensors at one time; wait from one thread");
+  }
+  const TimePoint begin = loop_.now();
+  entry->board->need(tensors, begin);
+  std::optional<Status> status = Status();
+  if (!entry->board->reduced(tensors)) {
+    status = sleep_for(stream, tensors, timeout);
+    entry->board->slept(loop_.now() - begin);
+  }
+  entry->waits_for_tensors = false;
+  return status;
+}
+
+std::optional<Status> StreamTable::sleep_for(StreamId stream, std::span<const int> tensors, Duration timeout) {
+  auto slot = std::make_shared<Slot>();
+  loop_.post([this, stream, slot, tensors = std::vector<int>(tensors.begin(), tensors.end())]() mutable {
+    Stream* s = engine_.stream(stream);
+    if (s == nullptr) {
+      slot->complete(not_open());
+      return;
+    }
+    s->wait_tensors(std::move(tensors), [slot](Status status) { slot->complete(std::move(status)); });
+  });
+  return waiter_.wait(*slot, timeout);
+}
+
 Result<std::vector<std::uint8_t>> StreamTable::used(StreamId stream) const {
   const auto entry = find(stream);
   if (!entry) {
     return not_open();
   }
-  const std::lock_guard lock(mutex_);
-  return entry->used;
+  std::vector<std::uint8_t> used(entry->tensors.size());
+  for (std::size_t i = 0; i < used.size(); ++i) {
+    used[i] = entry->board->used(static_cast<int>(i)) ? 1 : 0;
+  }
+  return used;
 }
 
 Status StreamTable::abort(StreamId stream, std::string why) {

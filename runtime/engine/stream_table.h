@@ -3,10 +3,12 @@
 // Threads: any. Work on a stream is posted to the engine's loop. Owned by Session.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -27,6 +29,8 @@ class StreamTable {
   Status ready(StreamId stream, int index, TensorView tensor, bool absent);
   Status finish(StreamId stream);
   std::optional<Status> wait(StreamId stream, Duration timeout);
+  // Sleeps only for tensors whose result is not there yet. kInvalidArgument when another thread is in this call.
+  std::optional<Status> wait_tensors(StreamId stream, std::span<const int> tensors, Duration timeout);
   Result<std::vector<std::uint8_t>> used(StreamId stream) const;
   Status abort(StreamId stream, std::string why);
   Status close(StreamId stream);
@@ -35,12 +39,14 @@ class StreamTable {
   struct Entry {
     std::string name;
     std::vector<std::string> tensors;  // names; constant
-    std::shared_ptr<Slot> waiting;     // guarded by mutex_
-    std::vector<std::uint8_t> used;    // guarded by mutex_
+    std::shared_ptr<StreamBoard> board;
+    std::shared_ptr<Slot> waiting;               // guarded by mutex_
+    std::atomic<bool> waits_for_tensors{false};  // some thread is in wait_tensors()
   };
 
   std::shared_ptr<Entry> find(StreamId stream) const;
   Status check(const Entry& entry, int index, const TensorView& tensor) const;
+  std::optional<Status> sleep_for(StreamId stream, std::span<const int> tensors, Duration timeout);
 
   Loop& loop_;
   Engine& engine_;

@@ -36,6 +36,13 @@ ScenarioFn stream_steps(std::uint64_t seed, int steps);
 ScenarioFn stream_unused(std::uint64_t seed, int steps);
 // Now and then a rank gives a step up, by abort() or by a tensor of another size; all ranks get the error and go on.
 ScenarioFn stream_deviations(std::uint64_t seed, int steps);
+// The tensors of each step are waited for one group after the other, in the order of a forward pass, with operations by
+// name in between; some ranks have no gradient for some tensors, some steps are given up.
+ScenarioFn stream_forward(std::uint64_t seed, int steps);
+// Rank 0 gives a step up, or closes the stream, while it waits for tensors that the last rank withholds.
+ScenarioFn stream_woken(bool closes);
+// The last rank dies in a step of which the others wait for tensors.
+ScenarioFn stream_dying(int steps);
 // Streams, operations by name in between, unused tensors, pauses: everything at once.
 ScenarioFn everything(std::uint64_t seed, int steps);
 

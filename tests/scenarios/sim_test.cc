@@ -122,6 +122,30 @@ TEST(Sim, DeviationsEndTheStepEverywhereAndTheStreamGoesOn) {
   }
 }
 
+TEST(Sim, TensorsAreWaitedForInTheOrderOfAForwardPass) {
+  for (std::uint64_t seed = 1; seed <= world::last_seed(300); ++seed) {
+    expect_well(options_for(seed), stream_forward(seed, 8));
+  }
+}
+
+TEST(Sim, ThreadThatWaitsForATensorIsWokenByAbortAndClose) {
+  for (std::uint64_t seed = 1; seed <= world::last_seed(20); ++seed) {
+    world::SimOptions options = options_for(seed);
+    options.size = 2;
+    expect_well(options, stream_woken(false));
+    world::SimWorld closing(options);
+    EXPECT_EQ(closing.run(stream_woken(true)), "");
+  }
+}
+
+TEST(Sim, ThreadThatWaitsForATensorIsToldOfALostRank) {
+  for (std::uint64_t seed = 1; seed <= world::last_seed(60); ++seed) {
+    world::SimOptions options = options_for(seed);
+    options.size = 2 + static_cast<int>(seed % 4);
+    expect_well(options, stream_dying(static_cast<int>(seed % 3)));
+  }
+}
+
 TEST(Sim, EverythingAtOnce) {
   for (std::uint64_t seed = 1; seed <= world::last_seed(1000); ++seed) {
     expect_well(options_for(seed), everything(seed, 3));

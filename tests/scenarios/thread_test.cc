@@ -41,6 +41,14 @@ TEST_P(Threads, StreamUnused) {
 TEST_P(Threads, StreamDeviations) {
   expect_well(stream_deviations(5, 10), 5);
 }
+TEST_P(Threads, StreamForward) {
+  expect_well(stream_forward(6, 10), 6);
+}
+TEST_P(Threads, StreamDying) {
+  if (GetParam() > 1) {
+    expect_well(stream_dying(2));
+  }
+}
 TEST_P(Threads, Everything) {
   expect_well(everything(6, 6), 6);
 }

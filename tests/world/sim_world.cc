@@ -129,10 +129,29 @@ class SimWorld::Impl::Node final : public RankApi, private engine::ControlLink {
   void ready(StreamId stream, int index, TensorView tensor, bool absent) override {
     engine_->stream(stream)->ready(index, tensor, absent);
   }
-  void finish(StreamId stream) override { engine_->stream(stream)->finish(); }
+  void finish(StreamId stream) override {
+    engine::Stream& s = *engine_->stream(stream);
+    s.finish(s.board()->finish(loop_->now()));
+  }
   Await<Status> wait_stream(StreamId stream) override {
     auto cell = cell_for<Status>();
     engine_->stream(stream)->wait([this, cell](Status status) { fulfil(cell, std::move(status)); });
+    return Await<Status>(cell);
+  }
+  // As StreamTable does it.
+  Await<Status> wait_tensors(StreamId stream, std::vector<int> tensors) override {
+    auto cell = cell_for<Status>();
+    engine::Stream& s = *engine_->stream(stream);
+    const TimePoint begin = loop_->now();
+    s.board()->need(tensors, begin);
+    if (s.board()->reduced(tensors)) {
+      fulfil(cell, Status());
+    } else {
+      s.wait_tensors(std::move(tensors), [this, cell, board = s.board(), begin](Status status) {
+        board->slept(loop_->now() - begin);
+        fulfil(cell, std::move(status));
+      });
+    }
     return Await<Status>(cell);
   }
   Await<Status> abort_stream(StreamId stream, std::string why) override {
@@ -140,7 +159,19 @@ class SimWorld::Impl::Node final : public RankApi, private engine::ControlLink {
     engine_->stream(stream)->abort(Status(Code::kAborted, std::move(why)), [this, cell] { fulfil(cell, Status()); });
     return Await<Status>(cell);
   }
-  std::vector<std::uint8_t> used(StreamId stream) override { return engine_->stream(stream)->used(); }
+  Await<Status> close_stream(StreamId stream) override {
+    auto cell = cell_for<Status>();
+    engine_->close_stream(stream, [this, cell](Status status) { fulfil(cell, std::move(status)); });
+    return Await<Status>(cell);
+  }
+  std::vector<std::uint8_t> used(StreamId stream) override {
+    const engine::StreamBoard& board = *engine_->stream(stream)->board();
+    std::vector<std::uint8_t> used(board.size());
+    for (std::size_t i = 0; i < used.size(); ++i) {
+      used[i] = board.used(static_cast<int>(i)) ? 1 : 0;
+    }
+    return used;
+  }
 
   Await<Status> compute(Duration duration) override {
     auto cell = std::make_shared<Await<Status>::Cell>();

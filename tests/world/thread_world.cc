@@ -62,8 +62,15 @@ class ThreadRank final : public RankApi {
   Await<Status> wait_stream(StreamId stream) override {
     return Await<Status>([this, stream] { return *session_.stream_wait(stream, Duration(-1)); });
   }
+  Await<Status> wait_tensors(StreamId stream, std::vector<int> tensors) override {
+    return Await<Status>(
+        [this, stream, tensors] { return *session_.stream_wait_tensors(stream, tensors, Duration(-1)); });
+  }
   Await<Status> abort_stream(StreamId stream, std::string why) override {
     return Await<Status>([this, stream, why] { return session_.stream_abort(stream, why); });
+  }
+  Await<Status> close_stream(StreamId stream) override {
+    return Await<Status>([this, stream] { return session_.close_stream(stream); });
   }
   std::vector<std::uint8_t> used(StreamId stream) override { return *session_.stream_used(stream); }
 

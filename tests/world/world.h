@@ -107,7 +107,9 @@ class RankApi {
   virtual void ready(StreamId stream, int index, TensorView tensor, bool absent) = 0;
   virtual void finish(StreamId stream) = 0;
   virtual Await<Status> wait_stream(StreamId stream) = 0;
+  virtual Await<Status> wait_tensors(StreamId stream, std::vector<int> tensors) = 0;
   virtual Await<Status> abort_stream(StreamId stream, std::string why) = 0;
+  virtual Await<Status> close_stream(StreamId stream) = 0;
   virtual std::vector<std::uint8_t> used(StreamId stream) = 0;
 
   // The program computes: virtual time in the simulator, nothing elsewhere.

@@ -13,6 +13,7 @@ import torch
 
 import sirtaki
 import sirtaki.torch as hvd
+from sirtaki import _core, errors
 
 
 def case_reinitialises_a_hundred_times() -> None:
@@ -127,6 +128,44 @@ def case_ctrl_c_interrupts_a_wait() -> None:
         hvd.allreduce(torch.ones(1), name="interrupted.go")
         handle = hvd.allreduce_async(torch.ones(1), name="interrupted", op=hvd.Sum)
     assert hvd.synchronize(handle).item() == hvd.size()
+
+
+def case_ctrl_c_interrupts_a_wait_for_tensors() -> None:
+    if hvd.size() == 1:
+        return
+    grads = [torch.full((3,), float(hvd.rank())), torch.ones(5)]
+    float32 = 8
+    tensors = [(0, float32, 0, 0, list(grad.shape), None) for grad in grads]
+    stream = _core.Stream("interrupted", ["a", "b"], tensors, None, (int(hvd.Sum), 1.0, 1.0, None))
+    hvd.barrier()
+    for index, grad in enumerate(grads):
+        stream.ready(index, grad.data_ptr())
+    if hvd.rank() == 0:
+        stream.finish()
+        try:
+            stream.wait_tensors([0], timeout_ms=20)
+        except errors.DeadlineError:
+            pass
+        else:
+            raise AssertionError("rank 1 has not finished")
+        threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+        begin = time.monotonic()
+        try:
+            stream.wait_tensors([0, 1])
+        except KeyboardInterrupt:
+            assert time.monotonic() - begin < 1.0
+        else:
+            raise AssertionError("not interrupted")
+        hvd.barrier()
+    else:
+        hvd.barrier()
+        stream.finish()
+    for index in (1, 0):
+        stream.wait_tensors([index])
+    assert torch.equal(grads[0], torch.full((3,), float(sum(range(hvd.size())))))
+    assert torch.equal(grads[1], torch.full((5,), float(hvd.size())))
+    stream.wait()
+    stream.close()
 
 
 def case_stats_options_and_members() -> None:

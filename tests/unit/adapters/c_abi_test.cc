@@ -124,12 +124,39 @@ TEST_F(CAbiTest, StreamReducesStepsAndTellsWhatWasUsed) {
     const int absent = step == 1 ? 1 : 0;
     ASSERT_EQ(sirtaki_stream_ready(stream, 0, &described, absent), SIRTAKI_OK) << sirtaki_last_error();
     ASSERT_EQ(sirtaki_stream_finish(stream), SIRTAKI_OK);
+    const std::int32_t index = 0;
+    if (step > 0) {
+      ASSERT_EQ(sirtaki_stream_wait_tensors(stream, &index, 1, 10000), SIRTAKI_OK) << sirtaki_last_error();
+    }
     ASSERT_EQ(sirtaki_stream_wait(stream, 10000), SIRTAKI_OK) << sirtaki_last_error();
     std::uint8_t used = 9;
     ASSERT_EQ(sirtaki_stream_used(stream, &used), SIRTAKI_OK);
     EXPECT_EQ(used, 1 - absent);
   }
   EXPECT_EQ(sirtaki_stream_close(stream), SIRTAKI_OK);
+}
+
+TEST_F(CAbiTest, WaitingForTensorsOfNoStepOrNoTensorIsAnError) {
+  const char* names[1] = {"w"};
+  sirtaki_tensor described = tensor();
+  sirtaki_stream_args open{};
+  open.struct_size = sizeof(open);
+  open.name = "optimizer";
+  open.count = 1;
+  open.names = names;
+  open.tensors = &described;
+  open.prescale = open.postscale = 1.0;
+  sirtaki_stream stream = 0;
+  ASSERT_EQ(sirtaki_stream_open(&open, &stream), SIRTAKI_OK) << sirtaki_last_error();
+  const std::int32_t right = 0;
+  const std::int32_t wrong = 1;
+  EXPECT_EQ(sirtaki_stream_wait_tensors(stream, &right, 1, 10000), SIRTAKI_INVALID_ARGUMENT);
+  EXPECT_NE(std::string(sirtaki_last_error()).find("before its step was finished"), std::string::npos);
+  EXPECT_EQ(sirtaki_stream_wait_tensors(stream, &wrong, 1, 10000), SIRTAKI_INVALID_ARGUMENT);
+  EXPECT_EQ(sirtaki_stream_wait_tensors(stream, nullptr, 1, 10000), SIRTAKI_INVALID_ARGUMENT);
+  EXPECT_EQ(sirtaki_stream_wait_tensors(stream, &right, -1, 10000), SIRTAKI_INVALID_ARGUMENT);
+  EXPECT_EQ(sirtaki_stream_close(stream), SIRTAKI_OK);
+  EXPECT_EQ(sirtaki_stream_wait_tensors(stream, &right, 1, 10000), SIRTAKI_INVALID_ARGUMENT);
 }
 
 TEST_F(CAbiTest, NullAndWrongSizesAreErrors) {

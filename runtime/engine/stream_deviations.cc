@@ -1,0 +1,160 @@
+// What all ranks settle together when a step cannot follow the plan: missing gradients, and steps given up.
+#include <algorithm>
+#include <utility>
+
+#include "runtime/engine/stream.h"
+#include "runtime/engine/tags.h"
+
+namespace sirtaki::engine {
+
+// ---- who had a gradient ----
+
+bool Stream::flags_on() const {
+  return flags_from_ && std::pair(attempt_, step_) >= *flags_from_;
+}
+
+void Stream::on_flags(const control::StreamFlags& message) {
+  flags_from_ = std::pair(message.attempt, message.step);
+  if (phase_ != Phase::kOpen || !flags_on()) {
+    return;
+  }
+  for (const int index : std::exchange(held_, {})) {
+    admit(index);
+  }
+  if (finished_) {
+    start_flags();
+  }
+  pump();
+}
+
+void Stream::start_flags() {
+  if (flags_started_ || phase_ != Phase::kOpen) {
+    return;
+  }
+  flags_started_ = true;
+  used_ = present_;
+  net::CollectiveArgs args;
+  args.kind = OpKind::kAllreduce;
+  args.tag = stream_tag(id_, attempt_, kFlagsPosition, step_);
+  args.dtype = DType::kU8;
+  args.op = ReduceOp::kMax;
+  args.out = std::as_writable_bytes(std::span(used_));
+  args.in = args.out;
+  ++in_flight_count_;
+  deps_.net.start(std::move(args),
+                  [this, attempt = attempt_](const Status& status) { on_flags_done(attempt, status); });
+}
+
+void Stream::on_flags_done(std::uint32_t attempt, const Status& status) {
+  --in_flight_count_;
+  if (attempt == attempt_ && phase_ == Phase::kOpen) {
+    if (status) {
+      flags_done_ = true;
+      publish();
+    } else {
+      give_up(status);
+    }
+  }
+  answer();
+}
+
+// ---- deviations ----
+
+void Stream::give_up(const Status& cause) {
+  if (phase_ != Phase::kOpen) {
+    return;
+  }
+  phase_ = Phase::kVoid;
+  cancel_in_flight(cause);
+  if (cause.code() != Code::kPeerLost) {
+    deps_.control.send(control::StreamAbort{id_, attempt_, step_, cause});
+    return;
+  }
+  // As in NamedOps::fail_later: the control plane may know the first cause.
+  verdict_ = deps_.loop.after(kCauseGrace, [this, cause] {
+    verdict_ = {};
+    deps_.control.send(control::StreamAbort{id_, attempt_, step_, left_ ? cause : left_});
+  });
+}
+
+Stream::~Stream() {
+  deps_.loop.cancel(verdict_);
+}
+
+void Stream::cancel_in_flight(const Status& cause) {
+  board_->withdraw();
+  dispatcher_.reset();
+  for (std::size_t position = 0; position < launched_.size(); ++position) {
+    if (launched_[position] != 0) {
+      deps_.net.cancel(stream_tag(id_, attempt_, static_cast<std::uint32_t>(position), step_), cause);
+    }
+  }
+  if (flags_started_ && !flags_done_) {
+    deps_.net.cancel(stream_tag(id_, attempt_, kFlagsPosition, step_), cause);
+  }
+}
+
+void Stream::on_aborted(const control::StreamAborted& message) {
+  if (phase_ == Phase::kFailed) {
+    return;
+  }
+  aborts_.push_back(message);
+  apply_aborts();
+  answer();
+}
+
+void Stream::apply_aborts() {
+  while (!aborts_.empty() && (phase_ != Phase::kOpen || step_ >= aborts_.front().step)) {
+    const control::StreamAborted message = std::move(aborts_.front());
+    aborts_.pop_front();
+    if (phase_ == Phase::kOpen && !message.everywhere && untouched()) {
+      attempt_ = message.attempt;
+      step_ = 0;
+      continue;
+    }
+    if (phase_ == Phase::kOpen) {
+      phase_ = Phase::kVoid;
+      cancel_in_flight(message.status);
+    }
+    attempt_ = message.attempt;
+    step_ = 0;
+    deps_.loop.cancel(verdict_);
+    causes_.push_back(message.status);  // the coordinator's words: the same on all ranks
+    leave_void();
+  }
+}
+
+// Opens the next step once a program that gave a step up itself has the coordinator's word for it.
+void Stream::leave_void() {
+  if (phase_ != Phase::kAborting || causes_.empty()) {
+    return;
+  }
+  causes_.pop_front();
+  reopen();
+  while (phase_ != Phase::kAborting && !next_step_.empty()) {
+    Task call = std::move(next_step_.front());
+    next_step_.pop_front();
+    call();
+  }
+}
+
+// A step that was given up meanwhile by another rank is still to be told of.
+void Stream::reopen() {
+  phase_ = causes_.empty() ? Phase::kOpen : Phase::kVoid;
+  open_step();
+}
+
+void Stream::fail(const Status& cause) {
+  deps_.loop.cancel(verdict_);
+  failure_.update(cause);
+  const bool open = std::exchange(phase_, Phase::kFailed) == Phase::kOpen;
+  if (open) {
+    cancel_in_flight(cause);
+  }
+  for (Task& call : std::exchange(next_step_, {})) {
+    call();
+  }
+  answer();
+}
+
+}  // namespace sirtaki::engine
