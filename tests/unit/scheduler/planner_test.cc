@@ -3,12 +3,15 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <functional>
+#include <map>
 #include <numeric>
 #include <random>
 #include <set>
 #include <string>
 
 #include "runtime/base/check.h"
+#include "scheduler/dispatcher.h"
 #include "scheduler/step_model.h"
 #include "tests/unit/scheduler/tables.h"
 
@@ -243,6 +246,64 @@ TEST(Planner, PlansAreSoundAndEqualForEqualInput) {
                            ? w.options.limits.fusion_bytes
                            : std::max(w.options.limits.partition_bytes, w.options.limits.fusion_bytes));
     }
+  }
+}
+
+// A step as a stream drives it: a Dispatcher, and a link that serves what it starts.
+Prediction drive(const std::shared_ptr<const Plan>& plan, const Workload& w) {
+  const StepModel model(w.profile, w.options);
+  Dispatcher dispatcher(w.options.credit_limit_bytes);
+  std::vector<std::int64_t> payloads;
+  std::multimap<std::int64_t, std::function<void()>> events;
+  bool finished = false;
+  events.emplace(model.backward_end(), [&] { finished = true; });
+  for (int i = 0; i < static_cast<int>(w.tensors.size()); ++i) {
+    if (w.tensors[static_cast<std::size_t>(i)].numel > 0) {
+      events.emplace(model.ready(i), [&dispatcher, i] { EXPECT_TRUE(dispatcher.tensor_ready(i)); });
+    }
+  }
+  for (const Partition& partition : plan->partitions()) {
+    payloads.push_back(0);
+    for (const Slice& slice : partition.slices) {
+      payloads.back() += model.payload(w.tensors[static_cast<std::size_t>(slice.tensor)], slice.tensor, slice.numel);
+    }
+  }
+  EXPECT_TRUE(dispatcher.adopt(plan, payloads));
+  std::int64_t link_free = 0;
+  std::int64_t done = 0;
+  std::int64_t lateness = 0;
+  std::size_t started = 0;
+  while (!events.empty()) {
+    const std::int64_t now = events.begin()->first;
+    for (auto event = events.begin(); event != events.end() && event->first == now; event = events.erase(event)) {
+      event->second();
+    }
+    while (finished || started + 1 < payloads.size()) {
+      const Partition* partition = dispatcher.next();
+      if (partition == nullptr) {
+        break;
+      }
+      const std::int64_t payload = payloads[started++];
+      link_free = std::max(link_free, now) + model.occupancy(payload) + model.handling();
+      done = link_free + model.latency();
+      for (const Slice& slice : partition->slices) {
+        lateness = std::max(lateness, done - model.need(slice.tensor));
+      }
+      events.emplace(done, [&dispatcher, at = partition->position] { EXPECT_TRUE(dispatcher.finished(at)); });
+    }
+  }
+  EXPECT_TRUE(dispatcher.step_complete());
+  EXPECT_EQ(dispatcher.credit().in_flight_bytes(), 0);
+  const auto us = [](std::int64_t ns) { return (ns + 999) / 1000; };
+  return {model.step_us(lateness), us(lateness), us(done)};
+}
+
+TEST(Planner, PredictsWhatADispatcherDoes) {
+  for (std::uint64_t seed = 0; seed < 200; ++seed) {
+    const Workload w = random_workload(seed);
+    SCOPED_TRACE(w.name);
+    const auto plan = plan_for(w);
+    EXPECT_EQ(predict(*plan, w.profile, w.options), drive(plan, w));
   }
 }
 
