@@ -304,6 +304,11 @@ TEST(Planner, PredictsWhatADispatcherDoes) {
     SCOPED_TRACE(w.name);
     const auto plan = plan_for(w);
     EXPECT_EQ(predict(*plan, w.profile, w.options), drive(plan, w));
+    std::vector<int> order(w.tensors.size());
+    std::iota(order.begin(), order.end(), 0);
+    const auto in_order = Plan::build(w.tensors, order, w.options.limits, {}, 1);
+    ASSERT_TRUE(in_order);
+    EXPECT_EQ(predict(**in_order, w.profile, w.options), drive(*in_order, w));
   }
 }
 
