@@ -154,7 +154,8 @@ std::optional<Proposal> Replanner::judge(const StepProfile& profile, DecisionRec
 std::optional<Proposal> Replanner::improve(const StepProfile& profile, DecisionRecord& record) {
   measured_us_ = profile.step_us;
   model_us_ = record.current_us;
-  const bool confirmed = std::exchange(gain_before_, false) || current_ == first_;
+  const bool from_first = current_ == first_;
+  const bool confirmed = std::exchange(gain_before_, false) || from_first;
   auto plan = plan_schedule(current_->tensors(), mean_ ? with_link_of(*mean_, profile) : profile, options_.planner,
                             decision_, next_version_);
   if (!plan) {
@@ -163,7 +164,8 @@ std::optional<Proposal> Replanner::improve(const StepProfile& profile, DecisionR
     return std::nullopt;
   }
   record.predicted_us = predict(**plan, profile, options_.planner).step_us;
-  if (!less_by(record.predicted_us, record.current_us, options_.min_gain_permille)) {
+  if (!less_by(record.predicted_us, record.current_us,
+               from_first ? options_.first_gain_permille : options_.later_gain_permille)) {
     record.reason = Reason::kNoGain;
     return std::nullopt;
   }

@@ -25,8 +25,10 @@ namespace sirtaki::scheduler {
 
 struct ReplannerOptions {
   PlannerOptions planner;
-  bool frozen = false;                  // never leave the first plan
-  std::int64_t min_gain_permille = 50;  // of the predicted step time, below which a plan stays
+  bool frozen = false;  // never leave the first plan
+  // Of the predicted step time, below which a plan stays: the first, which knows nothing of the steps, and later ones.
+  std::int64_t first_gain_permille = 20;
+  std::int64_t later_gain_permille = 50;
 };
 
 enum class Reason : std::uint8_t {

@@ -86,6 +86,25 @@ TEST(Replanner, StaysWhenTheGainIsSmall) {
   EXPECT_EQ(replanner.proposed_digest(), replanner.current()->digest());
 }
 
+// The gain that leaves the first plan is not enough to leave a later one, and a sufficient one has to come twice.
+TEST(Replanner, LeavesALaterPlanLessReadily) {
+  Workload w = make_workload(resnet_table(), 600'000, 1000);
+  Replanner replanner = replanner_for(w);
+  ASSERT_TRUE(replanner.consider(3, measured(replanner, w)));
+  EXPECT_GT(replanner.log().back().predicted_us * 100, replanner.log().back().current_us * 95);
+  replanner.adopted(4);
+  EXPECT_FALSE(replanner.consider(6, measured(replanner, w)));  // ends the trial
+  std::vector<Reason> seen;
+  std::ranges::reverse(w.profile.ready_us);
+  for (std::uint64_t step = 16; step <= 96 && !replanner.proposal_open(); step += 16) {
+    replanner.consider(step, measured(replanner, w));
+    seen.push_back(replanner.log().back().reason);
+  }
+  ASSERT_GE(seen.size(), 2U);
+  EXPECT_EQ(seen.back(), Reason::kGain);
+  EXPECT_EQ(seen[seen.size() - 2], Reason::kUnconfirmed);
+}
+
 TEST(Replanner, WaitsUntilTheLinkIsKnown) {
   const Workload w = forward_workload();
   Replanner replanner = replanner_for(w);
