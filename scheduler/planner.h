@@ -53,8 +53,7 @@ Result<std::shared_ptr<const Plan>> plan_schedule(const std::vector<PlannedTenso
                                                   const PlannerOptions& options, const Decision& decision,
                                                   std::uint64_t version);
 
-// What the model says of a plan. The plan's last partition waits for finish(), as a stream's does. Needs a profile that
-// fits the plan's tensors and knows its link; SRT_CHECK otherwise.
+// What the model says of a plan. Needs a profile that fits the plan's tensors and knows its link; SRT_CHECK otherwise.
 Prediction predict(const Plan& plan, const StepProfile& profile, const PlannerOptions& options);
 
 // No plan has a step shorter than this in the model: the same, with partitions and messages that cost nothing.

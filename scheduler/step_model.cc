@@ -71,9 +71,12 @@ Prediction StepModel::run(std::span<const Job> jobs, std::int64_t credit_bytes,
   std::int64_t link_free = 0;
   std::int64_t lateness = 0;
   std::int64_t done = 0;
-  for (std::size_t i = 0; i < jobs.size(); ++i) {
-    const Job& job = jobs[i];
-    start = std::max(start, i + 1 == jobs.size() ? std::max(job.ready, backward_end_) : job.ready);
+  std::int64_t all_ready = 0;
+  for (const Job& job : jobs) {
+    all_ready = std::max(all_ready, job.ready);
+  }
+  for (const Job& job : jobs) {
+    start = std::max(start, job.ready == all_ready ? std::max(job.ready, backward_end_) : job.ready);
     while (!in_flight.empty() && (in_flight.front().first <= start || !credit.fits(job.payload))) {
       start = std::max(start, in_flight.front().first);
       credit.give_back(in_flight.front().second);

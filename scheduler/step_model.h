@@ -39,8 +39,9 @@ class StepModel {
   // Bytes that a part of a tensor puts on the network.
   std::int64_t payload(const PlannedTensor& tensor, int index, std::int64_t numel) const;
 
-  // Jobs in strict order over one link, at most `credit` bytes in flight; the last starts after backward's end. `done`,
-  // where given, gets the time at which each is done.
+  // Jobs in strict order over one link, at most `credit` bytes in flight. Those that are ready last start after
+  // backward's end, as in a stream, whose finish() commits the step. `done`, where given, gets the time at which each
+  // is done.
   Prediction run(std::span<const Job> jobs, std::int64_t credit, std::vector<std::int64_t>* done = nullptr) const;
   // Of a step in which the tensor that is latest is done `lateness` after its need.
   std::int64_t step_us(std::int64_t lateness) const;

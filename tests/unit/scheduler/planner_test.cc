@@ -256,15 +256,21 @@ Prediction drive(const std::shared_ptr<const Plan>& plan, const Workload& w) {
   std::vector<std::int64_t> payloads;
   std::multimap<std::int64_t, std::function<void()>> events;
   bool finished = false;
-  events.emplace(model.backward_end(), [&] { finished = true; });
   for (int i = 0; i < static_cast<int>(w.tensors.size()); ++i) {
     if (w.tensors[static_cast<std::size_t>(i)].numel > 0) {
       events.emplace(model.ready(i), [&dispatcher, i] { EXPECT_TRUE(dispatcher.tensor_ready(i)); });
     }
   }
+  std::int64_t all_ready = 0;
+  for (const auto& [time, event] : events) {
+    all_ready = std::max(all_ready, time);
+  }
+  events.emplace(model.backward_end(), [&] { finished = true; });
+  std::size_t gate = plan->partitions().size();  // it and what follows waits for finish()
   for (const Partition& partition : plan->partitions()) {
     payloads.push_back(0);
     for (const Slice& slice : partition.slices) {
+      gate = model.ready(slice.tensor) == all_ready ? std::min(gate, payloads.size() - 1) : gate;
       payloads.back() += model.payload(w.tensors[static_cast<std::size_t>(slice.tensor)], slice.tensor, slice.numel);
     }
   }
@@ -278,7 +284,7 @@ Prediction drive(const std::shared_ptr<const Plan>& plan, const Workload& w) {
     for (auto event = events.begin(); event != events.end() && event->first == now; event = events.erase(event)) {
       event->second();
     }
-    while (finished || started + 1 < payloads.size()) {
+    while (finished || started < gate) {
       const Partition* partition = dispatcher.next();
       if (partition == nullptr) {
         break;

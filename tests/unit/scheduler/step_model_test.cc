@@ -54,13 +54,13 @@ TEST(StepModel, ALaterJobWaitsForAnEarlierOneThatIsNotReady) {
   EXPECT_EQ(done, (std::vector<std::int64_t>{6 * kMs, 7 * kMs}));
 }
 
-TEST(StepModel, TheLastJobWaitsForTheEndOfBackward) {
+TEST(StepModel, WhatIsReadyLastWaitsForTheEndOfBackward) {
   TwoRanks s;
   s.profile.backward_us = 10'000;
-  const Job jobs[] = {{1000, 0, 10 * kMs}, {1000, 0, 10 * kMs}};
+  const Job jobs[] = {{1000, 0, 10 * kMs}, {1000, 5 * kMs, 10 * kMs}, {1000, 0, 10 * kMs}};
   std::vector<std::int64_t> done;
   s.model().run(jobs, 1 << 20, &done);
-  EXPECT_EQ(done, (std::vector<std::int64_t>{kMs, 11 * kMs}));
+  EXPECT_EQ(done, (std::vector<std::int64_t>{kMs, 11 * kMs, 12 * kMs}));
 }
 
 TEST(StepModel, CreditHidesLatencyOrNot) {
