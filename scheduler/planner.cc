@@ -158,7 +158,7 @@ std::vector<std::int64_t> partition_sizes(std::int64_t total_payload, const Step
     sizes.push_back(std::clamp(size, least, most));
   }
   std::ranges::sort(sizes, std::greater<>());
-  sizes.erase(std::ranges::unique(sizes).begin(), sizes.end());
+  sizes.erase(std::unique(sizes.begin(), sizes.end()), sizes.end());
   return sizes;
 }
 

@@ -13,6 +13,7 @@ constexpr std::uint64_t kProfileEvery = 16;
 // A plan is judged by this many profiles after its adoption, and rolled back when all of them are worse.
 constexpr int kTrialProfiles = 2;
 constexpr std::int64_t kWorsePermille = 50;
+constexpr std::int64_t kWorseUs = 100;  // below this it is the noise of the host
 
 __extension__ using Wide = __int128;
 
@@ -135,7 +136,7 @@ std::optional<Proposal> Replanner::judge(const StepProfile& profile, DecisionRec
   const std::int64_t then = std::max<std::int64_t>(trial_->model_before_us, 1);
   const auto expected = static_cast<std::int64_t>(Wide{trial_->before_us} * std::max(now, then) / then);
   record.reason = Reason::kOnTrial;
-  if (!more_by(profile.step_us, expected, kWorsePermille)) {
+  if (!more_by(profile.step_us, expected, kWorsePermille) || profile.step_us - expected < kWorseUs) {
     trial_.reset();
     return std::nullopt;
   }

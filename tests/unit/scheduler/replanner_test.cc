@@ -235,6 +235,21 @@ TEST(Replanner, AFastStepEndsTheTrial) {
   EXPECT_FALSE(replanner.frozen());
 }
 
+TEST(Replanner, NoiseOfTheHostIsNoProof) {
+  Workload w = make_workload(vgg_table(), 600, 1000, 100);
+  w.options.forward = true;
+  Replanner replanner = replanner_for(w);
+  const std::int64_t before = measured(replanner, w).step_us;
+  ASSERT_LT(before, 1000);
+  adopt_forward_plan(replanner, w);
+  StepProfile bad = w.profile;
+  bad.step_us = before + 99;
+  for (const std::uint64_t step : {6, 16}) {
+    EXPECT_FALSE(replanner.consider(step, bad));
+  }
+  EXPECT_FALSE(replanner.frozen());
+}
+
 TEST(Replanner, FreezesWhenRanksDiffer) {
   const Workload w = forward_workload();
   Replanner replanner = replanner_for(w);
