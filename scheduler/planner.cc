@@ -198,7 +198,7 @@ Result<std::shared_ptr<const Plan>> plan_schedule(const std::vector<PlannedTenso
     candidates.push_back(make_candidate(inputs, rule, credit));
     if (!candidates.back().grouping.same_without_patience) {
       rule.patient = true;
-      if (options.forward) {
+      if (!inputs.needed_at_once()) {
         rule.fates = fates_in(candidates.back(), inputs);
       }
       candidates.push_back(make_candidate(inputs, rule, credit));

@@ -15,6 +15,8 @@ namespace sirtaki::scheduler {
 struct LayoutInputs {
   LayoutInputs(const std::vector<PlannedTensor>& tensors, const LayoutOptions& limits, const StepModel& model);
 
+  bool needed_at_once() const { return needs.empty() || needs.front() == needs.back(); }
+
   const std::vector<PlannedTensor>& tensors;
   const LayoutOptions& limits;
   const StepModel& model;

@@ -179,6 +179,15 @@ TEST(Planner, LetsUrgentTensorsPassBetweenThePiecesOfABigOne) {
   EXPECT_LT(urgent.back(), plan->partitions_of(1).back());
 }
 
+TEST(Planner, EqualNeedsAreTheSameAsNoOverlap) {
+  for (Workload& w : workloads(false)) {
+    const auto backward = plan_for(w);
+    w.options.forward = true;
+    std::ranges::fill(w.profile.need_us, 0);
+    EXPECT_EQ(plan_for(w)->digest(), backward->digest()) << w.name;
+  }
+}
+
 TEST(Planner, KeepsTheExposedTailSmall) {
   // All but one gradient is ready long before the end; the last goes alone.
   Workload w;
