@@ -32,6 +32,11 @@ void Coordinator::send(Rank to, CoordinatorMessage message) {
 void Coordinator::on_message(Rank from, const MemberMessage& message, TimePoint now) {
   if (const auto* report = std::get_if<Waiting>(&message)) {
     stall_.on_report(from, *report, now);
+    for (const WaitEntry& entry : report->entries) {
+      if (entry.kind == WaitKind::kOp) {
+        count_joined(entry.name, entry.use);
+      }
+    }
     apply(stall_.inspect(now));
     return;
   }
@@ -58,6 +63,7 @@ void Coordinator::on(Rank from, const Announce& message) {
   use.recalled.resize(static_cast<std::size_t>(size_));
   use.metas[static_cast<std::size_t>(from)] = message.meta;
   count_left(message.name, message.use);
+  count_joined(message.name, message.use);
   settle(message.name, message.use);
   recall_missing(message.name);
 }
@@ -133,7 +139,14 @@ void Coordinator::cancel(const std::string& name, std::uint64_t use, const Statu
   if (record.cancelled.size() > kRememberedCancels) {
     record.cancelled.erase(record.cancelled.begin());
   }
-  send(kAll, OpCancelled{name, use, everywhere, status});
+  if (joined_.empty()) {
+    send(kAll, OpCancelled{name, use, everywhere, status});
+    return;
+  }
+  // What a rank that has joined has not submitted by now is none of its business: it goes on with the next use.
+  for (Rank r = 0; r < size_; ++r) {
+    send(r, OpCancelled{name, use, everywhere && !joined_.contains(r), status});
+  }
 }
 
 void Coordinator::on(Rank /*from*/, const OpFailed& message) {
@@ -152,11 +165,15 @@ void Coordinator::on(Rank from, const StreamOpen& message) {
     send(kAll, StreamRefused{message.name, status});
     return;
   }
+  refuse_opening_of_joined(message.name);
   settle_opening(message.name);
 }
 
 void Coordinator::settle_opening(const std::string& name) {
   const auto it = openings_.find(name);
+  if (it == openings_.end()) {
+    return;
+  }
   const auto& specs = it->second.specs;
   if (!std::all_of(specs.begin(), specs.end(), [](const auto& s) { return s.has_value(); })) {
     return;

@@ -1,4 +1,4 @@
-// Coordinator: the job's half of every agreement: first use of names, streams, aborted steps, stalls.
+// Coordinator: the job's half of every agreement: first use of names, streams, aborted steps, joins, stalls.
 //
 // Lives in the Hub, on its control thread (in the simulator: on the simulated loop). Pure state machine: events in, a
 // list of actions out; the owner sends them in order, so all members see the same order.
@@ -53,6 +53,11 @@ class Coordinator {
   struct Opening {
     std::vector<std::optional<StreamOpen>> specs;
   };
+  // Has no more data; takes part in steps of streams, and in no operation by name it has not submitted.
+  struct JoinedRank {
+    std::unordered_map<std::string, std::uint64_t> uses;  // submitted, of each name
+    std::map<std::uint16_t, StreamPlace> places;
+  };
   struct Stream {
     std::string name;
     std::uint32_t attempt = 0;
@@ -67,6 +72,7 @@ class Coordinator {
   void on(Rank from, const StreamUnused& message);
   void on(Rank from, const StreamClose& message);
   void on(Rank from, const Leaving& message);
+  void on(Rank from, const Joined& message);
 
   void send(Rank to, CoordinatorMessage message);
   void settle(const std::string& name, std::uint64_t use);
@@ -75,12 +81,16 @@ class Coordinator {
   void cancel(const std::string& name, std::uint64_t use, const Status& status, bool everywhere);
   void abort_stream(const StreamAbort& cause, bool everywhere);
   void settle_opening(const std::string& name);
+  void count_joined(const std::string& name, std::uint64_t use);
+  void refuse_opening_of_joined(const std::string& name);
+  void end_join(Rank last);
   void apply(const StallInspector::Findings& findings);
 
   int size_;
   StallInspector stall_;
   std::optional<Rank> first_left_;
   std::map<Rank, std::unordered_map<std::string, std::uint64_t>> left_uses_;  // by rank that left, of each name
+  std::map<Rank, JoinedRank> joined_;                                         // while some have and some have not
   std::unordered_map<std::string, Name> names_;
   std::uint32_t next_id_ = 1;
   std::map<std::string, Opening> openings_;

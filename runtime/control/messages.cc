@@ -96,12 +96,30 @@ void put(WireWriter& w, const TraceRequest& m) {
   w.put_string(m.path);
 }
 
-void put(WireWriter& w, const Leaving& m) {
-  w.put(static_cast<std::uint32_t>(m.counts.size()));
-  for (const Leaving::Count& count : m.counts) {
+void put(WireWriter& w, const std::vector<Leaving::Count>& counts) {
+  w.put(static_cast<std::uint32_t>(counts.size()));
+  for (const Leaving::Count& count : counts) {
     w.put_string(count.name);
     w.put(count.uses);
   }
+}
+
+void put(WireWriter& w, const std::vector<StreamPlace>& places) {
+  w.put(static_cast<std::uint32_t>(places.size()));
+  for (const StreamPlace& place : places) {
+    w.put(place.stream.value);
+    w.put(place.attempt);
+    w.put(place.step);
+  }
+}
+
+void put(WireWriter& w, const Leaving& m) {
+  put(w, m.counts);
+}
+
+void put(WireWriter& w, const Joined& m) {
+  put(w, m.places);
+  put(w, m.counts);
 }
 
 void put(WireWriter& w, const Agreed& m) {
@@ -151,6 +169,13 @@ void put(WireWriter& w, const JobFailed& m) {
 }
 
 void put(WireWriter& /*w*/, const Query& /*m*/) {}
+
+void put(WireWriter& /*w*/, const StandIn& /*m*/) {}
+
+void put(WireWriter& w, const AllJoined& m) {
+  w.put(static_cast<std::int32_t>(m.last));
+  put(w, m.resets);
+}
 
 void put(WireWriter& w, const TraceSwitch& m) {
   w.put(static_cast<std::uint8_t>(m.on));
@@ -302,16 +327,38 @@ TraceRequest get(WireReader& r, Tag<TraceRequest>) {
   return m;
 }
 
-Leaving get(WireReader& r, Tag<Leaving>) {
-  Leaving m;
+std::vector<Leaving::Count> get_counts(WireReader& r) {
   const auto count = r.get_count(12);
-  m.counts.reserve(count);
+  std::vector<Leaving::Count> counts;
+  counts.reserve(count);
   for (std::uint32_t i = 0; i < count && r.ok(); ++i) {
     Leaving::Count c;
     c.name = r.get_string();
     c.uses = r.get<std::uint64_t>();
-    m.counts.push_back(std::move(c));
+    counts.push_back(std::move(c));
   }
+  return counts;
+}
+
+std::vector<StreamPlace> get_places(WireReader& r) {
+  const auto count = r.get_count(14);
+  std::vector<StreamPlace> places(count);
+  for (StreamPlace& place : places) {
+    place.stream = get_stream(r);
+    place.attempt = r.get<std::uint32_t>();
+    place.step = r.get<std::uint64_t>();
+  }
+  return places;
+}
+
+Leaving get(WireReader& r, Tag<Leaving>) {
+  return {get_counts(r)};
+}
+
+Joined get(WireReader& r, Tag<Joined>) {
+  Joined m;
+  m.places = get_places(r);
+  m.counts = get_counts(r);
   return m;
 }
 
@@ -377,6 +424,17 @@ JobFailed get(WireReader& r, Tag<JobFailed>) {
 
 Query get(WireReader& /*r*/, Tag<Query>) {
   return {};
+}
+
+StandIn get(WireReader& /*r*/, Tag<StandIn>) {
+  return {};
+}
+
+AllJoined get(WireReader& r, Tag<AllJoined>) {
+  AllJoined m;
+  m.last = r.get<std::int32_t>();
+  m.resets = get_places(r);
+  return m;
 }
 
 TraceSwitch get(WireReader& r, Tag<TraceSwitch>) {

@@ -128,8 +128,21 @@ struct Leaving {
   std::vector<Count> counts;
 };
 
+// A place between two steps of a stream.
+struct StreamPlace {
+  StreamId stream;
+  std::uint32_t attempt = 0;
+  std::uint64_t step = 0;  // the next
+};
+
+// This rank has no more data: others may go on stepping, it takes part with zeros, from these places on.
+struct Joined {
+  std::vector<StreamPlace> places;
+  std::vector<Leaving::Count> counts;  // uses submitted; it submits no more until all ranks have joined
+};
+
 using MemberMessage = std::variant<Announce, OpFailed, StreamOpen, StreamAbort, StreamUnused, StreamClose, Waiting,
-                                   TraceChunk, TraceRequest, Leaving>;
+                                   TraceChunk, TraceRequest, Leaving, Joined>;
 
 // ---- coordinator -> members ----
 
@@ -195,8 +208,18 @@ struct TraceSwitch {
 // Answer with Waiting.
 struct Query {};
 
+// To a rank that has joined while others have not: take part in their steps.
+struct StandIn {};
+
+// Every rank has joined, `last` as the last. At each place, the step that some ranks have begun is void, and the next
+// is step 0 of the attempt given; the steps before it are completed first.
+struct AllJoined {
+  Rank last = 0;
+  std::vector<StreamPlace> resets;
+};
+
 using CoordinatorMessage = std::variant<Agreed, Recall, OpCancelled, StreamAgreed, StreamRefused, StreamAborted,
-                                        StreamFlags, JobFailed, TraceSwitch, Query>;
+                                        StreamFlags, JobFailed, TraceSwitch, Query, StandIn, AllJoined>;
 
 std::vector<std::byte> encode(const MemberMessage& message);
 std::vector<std::byte> encode(const CoordinatorMessage& message);

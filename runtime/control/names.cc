@@ -120,6 +120,14 @@ Leaving Names::leaving() const {
   return message;
 }
 
+std::vector<Leaving::Count> Names::submitted() const {
+  std::vector<Leaving::Count> counts;
+  for (const auto& [name, entry] : entries_) {
+    counts.push_back({name, entry.next_use});
+  }
+  return counts;
+}
+
 const OpMeta* Names::meta_of(const std::string& name, std::uint64_t use) const {
   const auto it = entries_.find(name);
   if (it == entries_.end()) {

@@ -44,8 +44,10 @@ class Names {
   // The operation is over on this rank, well or not.
   void finished(const std::string& name, std::uint64_t use);
 
-  // For the others, when this rank leaves.
+  // For the others, when this rank leaves: the uses it has seen through.
   Leaving leaving() const;
+  // Uses submitted so far, of each name.
+  std::vector<Leaving::Count> submitted() const;
   // What a use in flight was submitted as; nullptr when it is not in flight.
   const OpMeta* meta_of(const std::string& name, std::uint64_t use) const;
 

@@ -59,6 +59,12 @@ void StallInspector::on_gone(Rank rank) {
   state.gone = true;
 }
 
+// False: whether it holds the entry says nothing.
+bool StallInspector::takes_part(Rank rank, const WaitEntry& entry) const {
+  const RankState& state = ranks_[static_cast<std::size_t>(rank)];
+  return !state.gone && !(state.joined && entry.kind == WaitKind::kStreamStep);
+}
+
 bool StallInspector::holds(Rank rank, const WaitEntry& entry) const {
   const RankState& state = ranks_[static_cast<std::size_t>(rank)];
   return std::any_of(state.held.begin(), state.held.end(), [&](const Held& h) { return same_use(h.entry, entry); });
@@ -66,7 +72,7 @@ bool StallInspector::holds(Rank rank, const WaitEntry& entry) const {
 
 bool StallInspector::held_by_all(const WaitEntry& entry) const {
   for (Rank r = 0; r < static_cast<Rank>(ranks_.size()); ++r) {
-    if (!ranks_[static_cast<std::size_t>(r)].gone && !holds(r, entry)) {
+    if (takes_part(r, entry) && !holds(r, entry)) {
       return false;
     }
   }
@@ -76,7 +82,7 @@ bool StallInspector::held_by_all(const WaitEntry& entry) const {
 bool StallInspector::looks_stuck() const {
   bool any = false;
   for (const RankState& state : ranks_) {
-    if (state.gone) {
+    if (state.gone || state.joined) {
       continue;
     }
     if (!state.report.blocked || state.held.empty()) {
@@ -111,7 +117,7 @@ std::string StallInspector::describe_late(const WaitEntry& entry, Duration age) 
   std::vector<Rank> waiting;
   std::vector<Rank> missing;
   for (Rank r = 0; r < static_cast<Rank>(ranks_.size()); ++r) {
-    if (!ranks_[static_cast<std::size_t>(r)].gone) {
+    if (takes_part(r, entry)) {
       (holds(r, entry) ? waiting : missing).push_back(r);
     }
   }

@@ -37,6 +37,8 @@ class StallInspector {
 
   void on_report(Rank from, Waiting report, TimePoint now);
   void on_gone(Rank rank);  // left or lost: no longer counted
+  // The program of a joined rank is waited for by nobody, and waits for all; its steps of streams run by themselves.
+  void set_joined(Rank rank, bool joined) { ranks_[static_cast<std::size_t>(rank)].joined = joined; }
   // What follows from the reports at time `now`. Call after reports and at next_tick().
   Findings inspect(TimePoint now);
   std::optional<TimePoint> next_tick() const;
@@ -50,10 +52,12 @@ class StallInspector {
   };
   struct RankState {
     bool gone = false;
+    bool joined = false;
     Waiting report;
     std::vector<Held> held;
   };
 
+  bool takes_part(Rank rank, const WaitEntry& entry) const;
   bool holds(Rank rank, const WaitEntry& entry) const;
   bool held_by_all(const WaitEntry& entry) const;
   bool looks_stuck() const;

@@ -39,7 +39,8 @@ std::vector<MemberMessage> member_messages() {
           waiting,
           TraceChunk{{std::byte{1}, std::byte{2}}, true},
           TraceRequest{true, "/tmp/trace.json"},
-          Leaving{{{"a", 3}, {"b", 0}}}};
+          Leaving{{{"a", 3}, {"b", 0}}},
+          Joined{{{StreamId(2), 1, 7}}, {{"a", 3}}}};
 }
 
 std::vector<CoordinatorMessage> coordinator_messages() {
@@ -52,7 +53,9 @@ std::vector<CoordinatorMessage> coordinator_messages() {
           StreamFlags{StreamId(6), 1, 2},
           JobFailed{status()},
           TraceSwitch{true},
-          Query{}};
+          Query{},
+          StandIn{},
+          AllJoined{3, {{StreamId(2), 1, 7}, {StreamId(4), 0, 0}}}};
 }
 
 TEST(Messages, MemberMessagesSurviveTheWire) {

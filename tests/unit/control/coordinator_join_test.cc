@@ -1,0 +1,176 @@
+#include <gtest/gtest.h>
+
+#include "runtime/control/coordinator.h"
+
+namespace sirtaki::control {
+namespace {
+
+using std::chrono::seconds;
+
+TimePoint at(Duration since_start) {
+  return TimePoint(seconds(100)) + since_start;
+}
+
+class Join : public testing::Test {
+ protected:
+  void say(Rank from, const MemberMessage& message, Duration when = seconds(0)) {
+    c_.on_message(from, message, at(when));
+  }
+  // What rank `to` is sent of one kind, since the last call.
+  template <class T>
+  std::vector<T> sent(Rank to) {
+    std::vector<T> found;
+    for (const auto& send : c_.take_actions().sends) {
+      const T* message = std::get_if<T>(&send.message);
+      if (message != nullptr && (send.to == to || send.to == Coordinator::kAll)) {
+        found.push_back(*message);
+      }
+    }
+    return found;
+  }
+  void open_stream() {
+    for (Rank r = 0; r < 3; ++r) {
+      StreamOpen open;
+      open.name = "opt";
+      say(r, open);
+    }
+    c_.take_actions();
+  }
+
+  Coordinator c_{3, {}};
+};
+
+TEST_F(Join, OnlyThoseThatJoinBeforeTheLastStandIn) {
+  say(1, Joined{});
+  EXPECT_EQ(sent<StandIn>(1).size(), 1U);
+  say(0, Joined{});
+  EXPECT_TRUE(sent<StandIn>(1).empty());
+  say(2, Joined{});
+  const auto all = sent<AllJoined>(0);
+  ASSERT_EQ(all.size(), 1U);
+  EXPECT_EQ(all[0].last, 2);
+}
+
+TEST_F(Join, StreamsGoOnBehindTheStepThatTheLastRankNeverBegins) {
+  open_stream();
+  say(1, Joined{{{StreamId(1), 0, 3}}, {}});
+  say(0, Joined{{{StreamId(1), 0, 5}}, {}});
+  c_.take_actions();
+  say(2, Joined{{{StreamId(1), 0, 8}}, {}});
+  const auto all = sent<AllJoined>(1);
+  ASSERT_EQ(all.size(), 1U);
+  ASSERT_EQ(all[0].resets.size(), 1U);
+  EXPECT_EQ(all[0].resets[0].attempt, 1U);
+  EXPECT_EQ(all[0].resets[0].step, 8U);
+}
+
+TEST_F(Join, PlacesOfAnAttemptThatIsOverDoNotCount) {
+  open_stream();
+  say(1, Joined{{{StreamId(1), 0, 3}}, {}});
+  say(2, StreamAbort{StreamId(1), 0, 4, Status(Code::kAborted, "out of memory")});
+  say(2, Joined{{{StreamId(1), 1, 2}}, {}});
+  c_.take_actions();
+  say(0, Joined{{{StreamId(1), 0, 4}}, {}});
+  const auto all = sent<AllJoined>(0);
+  ASSERT_EQ(all.size(), 1U);
+  EXPECT_EQ(all[0].resets[0].attempt, 2U);
+  EXPECT_EQ(all[0].resets[0].step, 2U);
+}
+
+TEST_F(Join, AnOperationThatAJoinedRankHasNotSubmittedFailsForTheOthersAndIsSkippedByIt) {
+  say(1, Joined{{}, {{"loss", 4}}});
+  c_.take_actions();
+  say(0, Announce{"loss", 4, {}});
+  for (const Coordinator::Send& send : c_.take_actions().sends) {
+    const auto* cancelled = std::get_if<OpCancelled>(&send.message);
+    ASSERT_NE(cancelled, nullptr);
+    EXPECT_EQ(cancelled->everywhere, send.to != 1);
+    EXPECT_NE(cancelled->status.text().find("rank 1"), std::string_view::npos) << cancelled->status.to_string();
+    EXPECT_NE(cancelled->status.text().find("'loss'"), std::string_view::npos) << cancelled->status.to_string();
+    EXPECT_NE(cancelled->status.text().find("join"), std::string_view::npos) << cancelled->status.to_string();
+  }
+}
+
+TEST_F(Join, AnOperationInFlightWhenARankJoinsFailsToo) {
+  say(0, Announce{"loss", 0, {}});
+  c_.take_actions();
+  say(1, Joined{});
+  EXPECT_EQ(sent<OpCancelled>(0).size(), 1U);
+}
+
+TEST_F(Join, ARepeatedOperationFailsOnceARankReportsThatItWaits) {
+  say(1, Joined{{}, {{"loss", 4}}});
+  c_.take_actions();
+  Waiting report;
+  report.entries.push_back({WaitKind::kOp, "loss", 4, 5, "allreduce"});
+  say(2, report);
+  EXPECT_EQ(sent<OpCancelled>(2).size(), 1U);
+}
+
+TEST_F(Join, WhatARankSubmittedBeforeItJoinedCompletes) {
+  say(1, Announce{"loss", 0, {}});
+  say(1, Joined{{}, {{"loss", 1}}});
+  say(0, Announce{"loss", 0, {}});
+  c_.take_actions();
+  say(2, Announce{"loss", 0, {}});
+  EXPECT_EQ(sent<Agreed>(0).size(), 1U);
+}
+
+TEST_F(Join, AStreamCannotBeOpenedWithoutTheJoinedRank) {
+  StreamOpen open;
+  open.name = "late";
+  say(0, open);
+  c_.take_actions();
+  say(1, Joined{});
+  const auto refused = sent<StreamRefused>(0);
+  ASSERT_EQ(refused.size(), 1U);
+  EXPECT_NE(refused[0].status.text().find("rank 1"), std::string_view::npos);
+  say(2, open);
+  EXPECT_EQ(sent<StreamRefused>(2).size(), 1U);
+}
+
+TEST_F(Join, NamesWorkAgainWhenAllHaveJoined) {
+  for (Rank r = 0; r < 3; ++r) {
+    say(r, Joined{});
+  }
+  c_.take_actions();
+  for (Rank r = 0; r < 3; ++r) {
+    say(r, Announce{"loss", 0, {}});
+  }
+  EXPECT_EQ(sent<Agreed>(0).size(), 1U);
+}
+
+TEST_F(Join, AStepIsNotStuckWhileJoinedRanksStandIn) {
+  open_stream();
+  say(1, Joined{});
+  Waiting step;
+  step.blocked = true;
+  step.entries.push_back({WaitKind::kStreamStep, "opt", 7, 0, {}});
+  Waiting idle;
+  idle.blocked = true;
+  say(1, idle);
+  say(0, step);
+  say(2, step);
+  c_.take_actions();
+  c_.on_tick(at(seconds(20)));
+  EXPECT_TRUE(sent<StreamAborted>(0).empty());
+}
+
+TEST_F(Join, TheRestIsStuckWhenItWaitsForDifferentSteps) {
+  open_stream();
+  say(1, Joined{});
+  for (const auto& [rank, use] : {std::pair(0, std::uint64_t{7}), std::pair(2, std::uint64_t{8})}) {
+    Waiting step;
+    step.blocked = true;
+    step.entries.push_back({WaitKind::kStreamStep, "opt", use, 0, {}});
+    say(rank, step);
+  }
+  c_.take_actions();
+  c_.on_tick(at(seconds(20)));
+  const auto aborted = sent<StreamAborted>(0);
+  ASSERT_EQ(aborted.size(), 1U);
+  EXPECT_EQ(aborted[0].status.code(), Code::kStuck);
+}
+
+}  // namespace
+}  // namespace sirtaki::control
