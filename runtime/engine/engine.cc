@@ -172,6 +172,7 @@ void Engine::on_left(Rank rank) {
           " has shut down, so what needs it can never complete. Likely cause: it ended its work, or failed, "
           "while this rank still had steps to do",
       {rank, ""});
+  left_.update(cause);
   ops_.note_left(cause);
   for (const auto& [id, s] : streams_) {
     s->note_left(cause);
@@ -179,6 +180,7 @@ void Engine::on_left(Rank rank) {
   for (auto& [name, opening] : std::exchange(openings_, {})) {
     opening.done(cause);
   }
+  fail_join(cause);
 }
 
 void Engine::abort(const Status& cause) {
@@ -191,6 +193,7 @@ void Engine::abort(const Status& cause) {
   for (const auto& [id, s] : streams_) {
     s->fail(cause);
   }
+  end_join(cause);
 }
 
 void Engine::end(const Status& cause) {
@@ -251,7 +254,7 @@ void Engine::on(const control::Query& /*m*/) {
 }
 
 bool Engine::idle() const {
-  return ops_.idle() && openings_.empty() &&
+  return ops_.idle() && openings_.empty() && !join_ &&
          std::all_of(streams_.begin(), streams_.end(), [](const auto& s) { return s.second->idle(); });
 }
 

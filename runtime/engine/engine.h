@@ -58,6 +58,11 @@ class Engine {
   // What is in flight on it ends with kAborted first.
   void close_stream(StreamId id, Done done);
 
+  // This rank has no more data. Its streams take part in the steps of the others until every rank has joined; the
+  // answer is the rank that did so last. Nothing may be submitted before the answer. kInvalidArgument in the middle of
+  // a step.
+  void join(MoveFunction<void(Result<Rank>)> done);
+
   // From the coordinator; a message that makes no sense fails the job.
   void on_message(ConstBytes message);
   // Another rank shut down in order. What needs nothing more of it completes; the rest fails, by the word of the data
@@ -98,6 +103,12 @@ class Engine {
   void on(const control::JobFailed& m) { abort(m.status); }
   void on(const control::TraceSwitch& m);
   void on(const control::Query& m);
+  void on(const control::StandIn& m);
+  void on(const control::AllJoined& m);
+  void fail_join(const Status& cause);
+  void begin_end_of_join(Result<Rank> answer);
+  void on_stream_joined();
+  void end_join(const Result<Rank>& answer);
 
   Result<std::shared_ptr<const scheduler::Plan>> make_plan(StreamSpec& spec) const;
   void report(bool even_if_unchanged);
@@ -112,6 +123,10 @@ class Engine {
   NamedOps ops_;
   std::map<std::string, Opening> openings_;
   std::map<std::uint16_t, std::unique_ptr<Stream>> streams_;
+  MoveFunction<void(Result<Rank>)> join_;  // while this rank has joined and not all have
+  Result<Rank> join_answer_ = Rank{0};
+  int join_waits_ = 0;  // streams that are not where they go on
+  Status left_;         // of the first rank that left in order
   Status failure_;
   TimerId tick_;
   TimerId trace_tick_;

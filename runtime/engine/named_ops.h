@@ -42,6 +42,7 @@ class NamedOps {
 
   void describe_in_flight(std::vector<control::WaitEntry>& entries) const;
   control::Leaving leaving() const { return names_.leaving(); }
+  std::vector<control::Leaving::Count> submitted() const { return names_.submitted(); }
   std::uint64_t progress() const { return progress_; }
   bool idle() const { return live_.empty(); }
 

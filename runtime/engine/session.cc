@@ -64,6 +64,8 @@ class SessionImpl final : public Session {
     return requests_.wait_watched(max, timeout);
   }
 
+  std::optional<Result<Rank>> join(Duration timeout) override;
+
   Result<StreamId> open_stream(StreamSpec spec, Duration timeout) override {
     return streams_->open(std::move(spec), timeout);
   }
@@ -102,6 +104,9 @@ class SessionImpl final : public Session {
   std::unique_ptr<Timeline> timeline_;
   Track* user_track_ = nullptr;
   std::mutex mark_mutex_;  // marks may come from several threads, a track takes one
+  std::mutex join_mutex_;
+  std::shared_ptr<Slot> join_;  // guarded by join_mutex_; a call that waits or ran out of time
+  std::shared_ptr<Rank> last_joined_;
   std::unique_ptr<Logger> log_;
   rendezvous::Membership membership_;
   std::atomic<bool> closed_{false};
@@ -264,6 +269,38 @@ void SessionImpl::release(RequestId request) {
     static_cast<void>(waiter_.wait_out(*slot));
   }
   requests_.erase(request);
+}
+
+// ---- no more data ----
+
+std::optional<Result<Rank>> SessionImpl::join(Duration timeout) {
+  std::shared_ptr<Slot> slot;
+  std::shared_ptr<Rank> last;
+  {
+    const std::lock_guard lock(join_mutex_);
+    if (!join_) {
+      join_ = std::make_shared<Slot>();
+      last_joined_ = std::make_shared<Rank>(-1);
+      loop_.post([this, slot = join_, last = last_joined_] {
+        engine_->join([slot, last](const Result<Rank>& answer) {
+          *last = answer ? *answer : -1;
+          slot->complete(answer.status());
+        });
+      });
+    }
+    slot = join_;
+    last = last_joined_;
+  }
+  const std::optional<Status> status = waiter_.wait(*slot, timeout);
+  if (!status) {
+    return std::nullopt;
+  }
+  // Ended by a signal, the wait is over, but not the join.
+  if (slot->done()) {
+    const std::lock_guard lock(join_mutex_);
+    join_.reset();
+  }
+  return *status ? Result<Rank>(*last) : Result<Rank>(*status);
 }
 
 // ---- introspection ----

@@ -57,6 +57,11 @@ class Session {
   virtual void watch(RequestId request) = 0;
   virtual std::optional<std::vector<RequestId>> wait_watched(std::size_t max, Duration timeout) = 0;
 
+  // This rank has no more data: takes part in the steps of its streams with zeros until all ranks have called this.
+  // Returns the rank that was the last; nullopt when time is over (it stays joined; call again). Nothing may be
+  // submitted before.
+  virtual std::optional<Result<Rank>> join(Duration timeout) = 0;
+
   virtual Result<StreamId> open_stream(StreamSpec spec, Duration timeout) = 0;
   virtual Status stream_ready(StreamId stream, int index, TensorView tensor, bool absent) = 0;
   virtual Status stream_finish(StreamId stream) = 0;

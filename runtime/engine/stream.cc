@@ -102,7 +102,8 @@ void Stream::ready(int index, TensorView tensor, bool absent) {
   views_[i] = tensor;
   submitted_[i] = 1;
   present_[i] = absent ? 0 : 1;
-  if (absent && !flags_on()) {
+  // An empty tensor is in no partition, so holding it back would not keep the others from completing the step.
+  if (absent && !flags_on() && tensor.numel != 0) {
     held_.push_back(index);
     if (!asked_for_flags_) {
       asked_for_flags_ = true;
@@ -307,7 +308,7 @@ void Stream::release(Task task) {
 }
 
 std::optional<control::WaitEntry> Stream::in_flight() const {
-  if (phase_ != Phase::kOpen || !finished_) {
+  if (phase_ != Phase::kOpen || !finished_ || standing_in_) {
     return std::nullopt;
   }
   control::WaitEntry entry;
@@ -317,13 +318,20 @@ std::optional<control::WaitEntry> Stream::in_flight() const {
   return entry;
 }
 
+std::optional<control::StreamPlace> Stream::place() const {
+  // Behind a step that the program itself has given up, calls that have come are the next step's.
+  const bool between = phase_ == Phase::kAborting ? next_step_.empty() : untouched();
+  return between && !waiter_ ? std::optional(control::StreamPlace{id_, attempt_, step_}) : std::nullopt;
+}
+
 std::string Stream::describe() const {
   static constexpr const char* kPhases[] = {"open", "aborting", "void", "failed"};
   return "stream '" + spec_.name + "' " + kPhases[static_cast<std::size_t>(phase_)] + ", attempt " +
          std::to_string(attempt_) + ", step " + std::to_string(step_) + (finished_ ? ", finished" : "") + ", " +
          std::to_string(partitions_done_) + " of " + std::to_string(plan_->partitions().size()) + " partitions done, " +
          std::to_string(in_flight_count_) + " in flight, " + std::to_string(held_.size()) + " tensors held back" +
-         (waiter_ ? ", waited for" : "") + (tensor_waiter_ ? ", tensors waited for" : "");
+         (standing_in_ ? ", standing in" : "") + (waiter_ ? ", waited for" : "") +
+         (tensor_waiter_ ? ", tensors waited for" : "");
 }
 
 }  // namespace sirtaki::engine

@@ -12,7 +12,8 @@
 //     rank's wait() returns the cause, and the stream goes on with step 0 of the next attempt;
 //   - a rank has tensors without a gradient (absent): it holds them back until StreamFlags has told all ranks to
 //     exchange who has what, in this step and from then on.
-// stream.cc: the program's calls and the end of a step; stream_pipeline.cc: a partition's way; stream_deviations.cc.
+// stream.cc: the program's calls and the end of a step; stream_pipeline.cc: a partition's way; stream_deviations.cc;
+// stream_stand_in.cc: a rank without more data.
 // Loop thread; owned by Engine.
 #pragma once
 
@@ -73,6 +74,18 @@ class Stream {
   // is no longer used.
   void abort(Status cause, Task released);
 
+  // The program has no more data and makes no call until end_stand_in() is done: the stream takes part in the steps of
+  // the others with zeros. Allowed between two steps.
+  void stand_in();
+  // All ranks have joined: after the steps before `place`, goes on with step 0 of its attempt. `done` runs once, when
+  // the program's calls are welcome again, or when the stream has failed.
+  void end_stand_in(const control::StreamPlace& place, Task done);
+  // Not all ranks can join any more.
+  void give_up_stand_in(const Status& cause, Task done);
+  bool standing_in() const { return standing_in_; }
+  // The step that comes; nullopt in the middle of one.
+  std::optional<control::StreamPlace> place() const;
+
   // Runs `task` when no operation of the stream uses the caller's memory.
   void release(Task task);
 
@@ -119,6 +132,9 @@ class Stream {
   void leave_void();
   void reopen();
   void answer();
+  void next_zeros();
+  void submit_zeros();
+  void make_zeros();
   void answer_tensors();
   void refuse(Done done);
   void record_results(const scheduler::Partition& partition);
@@ -178,6 +194,15 @@ class Stream {
   std::vector<std::uint8_t> used_;  // some rank had a gradient
   Done waiter_;
   std::optional<TensorWaiter> tensor_waiter_;
+
+  static constexpr std::uint32_t kNever = 0xffffffffU;
+  bool standing_in_ = false;
+  std::uint32_t stand_in_until_ = kNever;  // attempt in which the program goes on
+  std::vector<std::byte> zeros_;           // tensors of a step without data
+  std::vector<std::size_t> zeros_at_;      // by tensor: its first byte there
+  TimerId zeros_timer_;
+  Task stood_in_;
+
   std::vector<Task> released_;  // wait for in_flight_count_ == 0
   std::deque<Task> next_step_;  // calls that belong to the step after the one given up
 };

@@ -33,6 +33,9 @@ void Stream::start_flags() {
   }
   flags_started_ = true;
   used_ = present_;
+  if (standing_in_) {
+    std::fill(used_.begin(), used_.end(), std::uint8_t{0});
+  }
   net::CollectiveArgs args;
   args.kind = OpKind::kAllreduce;
   args.tag = stream_tag(id_, attempt_, kFlagsPosition, step_);
@@ -79,6 +82,7 @@ void Stream::give_up(const Status& cause) {
 
 Stream::~Stream() {
   deps_.loop.cancel(verdict_);
+  deps_.loop.cancel(zeros_timer_);
 }
 
 void Stream::cancel_in_flight(const Status& cause) {
@@ -153,6 +157,9 @@ void Stream::fail(const Status& cause) {
   }
   for (Task& call : std::exchange(next_step_, {})) {
     call();
+  }
+  if (stood_in_) {
+    deps_.loop.post(std::exchange(stood_in_, {}));
   }
   answer();
 }

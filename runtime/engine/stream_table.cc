@@ -9,6 +9,10 @@ Status not_open() {
   return invalid_argument("the stream is not open");
 }
 
+Status joined() {
+  return invalid_argument("the stream is used while this rank waits in join(); use it when join() has returned");
+}
+
 }  // namespace
 
 std::shared_ptr<StreamTable::Entry> StreamTable::find(StreamId stream) const {
@@ -74,7 +78,7 @@ Status StreamTable::ready(StreamId stream, int index, TensorView tensor, bool ab
   SRT_TRY(check(*entry, index, tensor));
   // A wrong shape is told to all ranks by the engine.
   loop_.post([this, stream, index, tensor, absent] {
-    if (Stream* s = engine_.stream(stream)) {
+    if (Stream* s = engine_.stream(stream); s != nullptr && !s->standing_in()) {
       s->ready(index, tensor, absent);
     }
   });
@@ -87,7 +91,7 @@ Status StreamTable::finish(StreamId stream) {
     return not_open();
   }
   loop_.post([this, stream, mark = entry->board->finish(loop_.now())] {
-    if (Stream* s = engine_.stream(stream)) {
+    if (Stream* s = engine_.stream(stream); s != nullptr && !s->standing_in()) {
       s->finish(mark);
     }
   });
@@ -108,6 +112,10 @@ std::optional<Status> StreamTable::wait(StreamId stream, Duration timeout) {
         Stream* s = engine_.stream(stream);
         if (s == nullptr) {
           waiting->complete(not_open());
+          return;
+        }
+        if (s->standing_in()) {
+          waiting->complete(joined());
           return;
         }
         s->wait([waiting](Status status) { waiting->complete(std::move(status)); });
@@ -158,6 +166,10 @@ std::optional<Status> StreamTable::sleep_for(StreamId stream, std::span<const in
       slot->complete(not_open());
       return;
     }
+    if (s->standing_in()) {
+      slot->complete(joined());
+      return;
+    }
     s->wait_tensors(std::move(tensors), [slot](Status status) { slot->complete(std::move(status)); });
   });
   return waiter_.wait(*slot, timeout);
@@ -184,7 +196,7 @@ Status StreamTable::abort(StreamId stream, std::string why) {
                      {rank_, ""});
   loop_.post([this, stream, cause, slot] {
     Stream* s = engine_.stream(stream);
-    if (s == nullptr) {
+    if (s == nullptr || s->standing_in()) {
       slot->complete({});
       return;
     }

@@ -43,6 +43,13 @@ ScenarioFn stream_forward(std::uint64_t seed, int steps);
 ScenarioFn stream_woken(bool closes);
 // The last rank dies in a step of which the others wait for tensors.
 ScenarioFn stream_dying(int steps);
+// Every epoch each rank has another number of steps and joins behind them; some have unused tensors, some give steps
+// up.
+ScenarioFn uneven_epochs(std::uint64_t seed, int epochs);
+// Rank 0 joins while the others use operations by name: an error that names it; afterwards all works again.
+ScenarioFn names_while_joined(std::uint64_t seed);
+// The last rank dies, or leaves, while the others have joined: an error that names it.
+ScenarioFn gone_while_joined(int steps, bool dies);
 // Streams, operations by name in between, unused tensors, pauses: everything at once.
 ScenarioFn everything(std::uint64_t seed, int steps);
 

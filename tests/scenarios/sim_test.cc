@@ -146,6 +146,30 @@ TEST(Sim, ThreadThatWaitsForATensorIsToldOfALostRank) {
   }
 }
 
+TEST(Sim, UnevenEpochsEndOnAllRanks) {
+  for (std::uint64_t seed = 1; seed <= world::last_seed(400); ++seed) {
+    expect_well(options_for(seed), uneven_epochs(seed, 3));
+  }
+}
+
+TEST(Sim, AnOperationByNameFailsWhileARankHasJoined) {
+  for (std::uint64_t seed = 1; seed <= world::last_seed(60); ++seed) {
+    world::SimOptions options = options_for(seed);
+    options.size = 2 + static_cast<int>(seed % 4);
+    Duration took{};
+    expect_well(options, names_while_joined(seed), &took);
+    EXPECT_LT(took, std::chrono::seconds(3)) << "seed " << seed;
+  }
+}
+
+TEST(Sim, JoinFailsWhenARankIsGone) {
+  for (std::uint64_t seed = 1; seed <= world::last_seed(60); ++seed) {
+    world::SimOptions options = options_for(seed);
+    options.size = 2 + static_cast<int>(seed % 4);
+    expect_well(options, gone_while_joined(static_cast<int>(seed % 5), seed % 2 == 0));
+  }
+}
+
 TEST(Sim, EverythingAtOnce) {
   for (std::uint64_t seed = 1; seed <= world::last_seed(1000); ++seed) {
     expect_well(options_for(seed), everything(seed, 3));

@@ -52,6 +52,9 @@ TEST_P(Threads, StreamDying) {
 TEST_P(Threads, Everything) {
   expect_well(everything(6, 6), 6);
 }
+TEST_P(Threads, UnevenEpochs) {
+  expect_well(uneven_epochs(9, 4), 9);
+}
 TEST_P(Threads, InitialisedAgainAndAgain) {
   expect_well(changing_shapes(7, 2), 7, 20);
 }
@@ -71,6 +74,19 @@ TEST_P(Threads, StuckWithinTwoSeconds) {
 TEST_P(Threads, DyingRank) {
   if (GetParam() > 1) {
     expect_well(dying_rank(3));
+  }
+}
+
+TEST_P(Threads, NamesWhileJoined) {
+  if (GetParam() > 1) {
+    expect_well(names_while_joined(10));
+  }
+}
+
+TEST_P(Threads, GoneWhileJoined) {
+  if (GetParam() > 1) {
+    expect_well(gone_while_joined(2, true));
+    expect_well(gone_while_joined(2, false));
   }
 }
 

@@ -173,6 +173,12 @@ class SimWorld::Impl::Node final : public RankApi, private engine::ControlLink {
     return used;
   }
 
+  Await<Result<Rank>> join() override {
+    auto cell = cell_for<Result<Rank>>();
+    engine_->join([this, cell](Result<Rank> last) { fulfil(cell, std::move(last)); });
+    return Await<Result<Rank>>(cell);
+  }
+
   Await<Status> compute(Duration duration) override {
     auto cell = std::make_shared<Await<Status>::Cell>();
     loop_->after(duration, [this, cell] { fulfil(cell, Status()); });
@@ -355,6 +361,12 @@ std::string SimWorld::run(const ScenarioFn& scenario) {
     while (!all_finished()) {
       if (!impl_->clock.step()) {
         return report("deadlock: nothing is left to do");
+      }
+      // A rank that failed leaves the others waiting: its error says more than theirs.
+      for (const auto& node : impl_->nodes) {
+        if (node->finished()) {
+          node->rethrow();
+        }
       }
       if (impl_->clock.now() - begin > impl_->options.limit) {
         return report("no end in sight after " + std::to_string(impl_->options.limit / std::chrono::seconds(1)) +

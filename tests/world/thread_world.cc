@@ -74,6 +74,10 @@ class ThreadRank final : public RankApi {
   }
   std::vector<std::uint8_t> used(StreamId stream) override { return *session_.stream_used(stream); }
 
+  Await<Result<Rank>> join() override {
+    return Await<Result<Rank>>([this] { return *session_.join(Duration(-1)); });
+  }
+
   // Time passes by itself here; a yield lets the threads mix.
   Await<Status> compute(Duration /*duration*/) override {
     return Await<Status>([] {

@@ -112,6 +112,9 @@ class RankApi {
   virtual Await<Status> close_stream(StreamId stream) = 0;
   virtual std::vector<std::uint8_t> used(StreamId stream) = 0;
 
+  // No more data; answers with the rank that came last.
+  virtual Await<Result<Rank>> join() = 0;
+
   // The program computes: virtual time in the simulator, nothing elsewhere.
   virtual Await<Status> compute(Duration duration) = 0;
   // Leaves the job in order.

@@ -1,0 +1,87 @@
+// Ranks without more data.
+#include <utility>
+
+#include "runtime/engine/engine.h"
+
+namespace sirtaki::engine {
+
+void Engine::join(MoveFunction<void(Result<Rank>)> done) {
+  Status refused = failure_;
+  refused.update(left_);
+  if (join_) {
+    refused.update(invalid_argument("join() is waited for already on rank " + std::to_string(deps_.net.rank())));
+  }
+  control::Joined message;
+  for (const auto& [id, s] : streams_) {
+    const auto place = s->place();
+    if (!place) {
+      refused.update({Code::kInvalidArgument,
+                      "join() came in the middle of a step of stream '" + s->spec().name + "' on rank " +
+                          std::to_string(deps_.net.rank()) +
+                          ": gradients were computed and not used. Call the optimizer's step() first",
+                      {deps_.net.rank(), s->spec().name}});
+      continue;
+    }
+    message.places.push_back(*place);
+  }
+  if (!refused) {
+    deps_.loop.post([done = std::move(done), refused]() mutable { done(refused); });
+    return;
+  }
+  message.counts = ops_.submitted();
+  join_ = std::move(done);
+  deps_.control.send(std::move(message));
+}
+
+void Engine::on(const control::StandIn& /*m*/) {
+  if (!join_) {
+    return;
+  }
+  for (const auto& [id, s] : streams_) {
+    s->stand_in();
+  }
+}
+
+// The program goes on when every stream is where it is on the other ranks.
+void Engine::on(const control::AllJoined& m) {
+  begin_end_of_join(m.last);
+  for (const control::StreamPlace& place : m.resets) {
+    if (Stream* s = stream(place.stream)) {
+      ++join_waits_;
+      s->end_stand_in(place, [this] { on_stream_joined(); });
+    }
+  }
+  on_stream_joined();
+}
+
+// The job goes on, but not all of its ranks can join any more.
+void Engine::fail_join(const Status& cause) {
+  if (!join_ || join_waits_ != 0) {
+    return;
+  }
+  begin_end_of_join(cause);
+  for (const auto& [id, s] : streams_) {
+    ++join_waits_;
+    s->give_up_stand_in(cause, [this] { on_stream_joined(); });
+  }
+  on_stream_joined();
+}
+
+void Engine::begin_end_of_join(Result<Rank> answer) {
+  join_answer_ = std::move(answer);
+  join_waits_ = 1;
+}
+
+void Engine::on_stream_joined() {
+  if (--join_waits_ == 0) {
+    end_join(join_answer_);
+  }
+}
+
+void Engine::end_join(const Result<Rank>& answer) {
+  if (join_) {
+    std::exchange(join_, {})(answer);
+  }
+}
+
+}  // namespace sirtaki::engine
