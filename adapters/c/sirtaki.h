@@ -198,10 +198,10 @@ SIRTAKI_API sirtaki_status sirtaki_stream_finish(sirtaki_stream stream);
 /* Waits for the step that was finished last and opens the next. On error the step is void on all ranks. */
 SIRTAKI_API sirtaki_status sirtaki_stream_wait(sirtaki_stream stream, int64_t timeout_ms);
 /* Waits until these tensors (indices, count of them) of the step that was finished last hold their result; the others
- * may still be on their way, and sirtaki_stream_wait() ends the step as ever. Returns at once, and cheaply, when they do.
- * After an error the step is void, and sirtaki_stream_wait() tells the same. A step can fail after some of its tensors
- * were handed out only when a rank is lost or gives up after its sirtaki_stream_finish(). After SIRTAKI_TIMEOUT it may be
- * called again. One thread of the process at a time. */
+ * may still be on their way, and sirtaki_stream_wait() ends the step as ever. Returns at once, and cheaply, when they
+ * do. After an error the step is void, and sirtaki_stream_wait() tells the same. A step can fail after some of its
+ * tensors were handed out only when a rank is lost or gives up after its sirtaki_stream_finish(). After SIRTAKI_TIMEOUT
+ * it may be called again. One thread of the process at a time. */
 SIRTAKI_API sirtaki_status sirtaki_stream_wait_tensors(sirtaki_stream stream, const int32_t* indices, int32_t count,
                                                        int64_t timeout_ms);
 /* After a successful wait, of the step or of tensor i: used[i] = 1 when at least one rank had a gradient for tensor
@@ -211,6 +211,11 @@ SIRTAKI_API sirtaki_status sirtaki_stream_used(sirtaki_stream stream, uint8_t* u
  */
 SIRTAKI_API sirtaki_status sirtaki_stream_abort(sirtaki_stream stream, const char* why);
 SIRTAKI_API sirtaki_status sirtaki_stream_close(sirtaki_stream stream);
+/* This rank has no more data (uneven batches). Until all ranks have called this, its streams take part in the steps of
+ * the others with zeros, averages still divide by the size, and operations by name fail on every other rank. Gives the
+ * rank that came last (may be NULL): it has seen every step. Call it between two steps. After SIRTAKI_TIMEOUT the rank
+ * stays joined: call it again. */
+SIRTAKI_API sirtaki_status sirtaki_join(int32_t* last_rank, int64_t timeout_ms);
 
 /* ---- introspection; each returns JSON owned by the calling thread until its next call of these; NULL on errors ----
  */

@@ -145,6 +145,21 @@ sirtaki_status sirtaki_stream_close(sirtaki_stream stream) {
   });
 }
 
+sirtaki_status sirtaki_join(int32_t* last_rank, int64_t timeout_ms) {
+  return guarded([&]() -> Status {
+    SRT_ASSIGN(const auto active, DefaultSession::instance().need());
+    const auto answer = active->session->join(to_duration(timeout_ms));
+    if (!answer) {
+      return timed_out();
+    }
+    SRT_TRY(answer->status());
+    if (last_rank != nullptr) {
+      *last_rank = **answer;
+    }
+    return {};
+  });
+}
+
 const char* sirtaki_options_json(void) {
   return keep_json([] { return DefaultSession::instance().options_json(); });
 }

@@ -300,6 +300,11 @@ void define_operations(nb::module_& m) {
     sirtaki_release(request);
   });
   m.def("watch", [](sirtaki_request request) { check(sirtaki_watch(request)); });
+  m.def("join", [] {
+    std::int32_t last = -1;
+    blocking([&] { return sirtaki_join(&last, -1); });
+    return last;
+  });
   m.def("wait_completions", wait_completions, nb::arg("capacity"), nb::arg("timeout_ms"));
   nb::class_<Stream>(m, "Stream")
       .def(nb::init<const std::string&, const std::vector<std::string>&, std::vector<PyTensor>,

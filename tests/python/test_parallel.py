@@ -24,3 +24,9 @@ def test_errors(np: int, case: str) -> None:
 @pytest.mark.parametrize("np", [2, 3])
 def test_optimizer(np: int, case: str) -> None:
     check_case("optimizer_cases", np, case)
+
+
+@pytest.mark.parametrize("case", case_names("join_cases"))
+@pytest.mark.parametrize("np", [1, 2, 4])
+def test_join(np: int, case: str) -> None:
+    check_case("join_cases", np, case)

@@ -182,4 +182,13 @@ TEST(CAbiClosedTest, CallsWithoutASessionSaySo) {
   EXPECT_EQ(sirtaki_wait_watched(&told, 1, 0), -1);
 }
 
+TEST_F(CAbiTest, JoinAloneReturnsAtOnceAndMayBeRepeated) {
+  for (int i = 0; i < 2; ++i) {
+    std::int32_t last = -1;
+    EXPECT_EQ(sirtaki_join(&last, 1000), SIRTAKI_OK) << sirtaki_last_error();
+    EXPECT_EQ(last, 0);
+  }
+  EXPECT_EQ(sirtaki_join(nullptr, 1000), SIRTAKI_OK);
+}
+
 }  // namespace

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sirtaki import errors
+from sirtaki import _core, errors
 from sirtaki.basics import size
 from sirtaki.ops import GroupHandle, Handle, ReduceOp, Submission
 from sirtaki.torch import _autograd
@@ -458,12 +458,29 @@ def barrier(process_set: ProcessSet = global_process_set) -> None:
 
 
 def join(device: int = -1) -> int:
-    """Not there yet: for uneven numbers of batches."""
+    """For ranks with different numbers of batches: call it behind the last one, on every rank.
+
+    A rank that waits here takes part in the others' steps with zeros; averages still divide by size(). Its own
+    parameters stay as they are, so bring them up to date afterwards from the rank that is returned:
+
+        last = hvd.join()
+        hvd.broadcast_parameters(model.state_dict(), root_rank=last)
+
+    Until all ranks are here, operations by name (allreduce() of a metric, barrier()) raise HorovodInternalError on the
+    others, as they cannot complete. Every rank needs at least one batch before the first join().
+
+    Args:
+        device: not used; as in Horovod.
+
+    Returns:
+        The rank that came last. It has made every step.
+
+    Raises:
+        ValueError: gradients were computed and step() was not called.
+        HorovodInternalError: a rank is lost, or has left.
+    """
     del device
-    raise errors.UnsupportedError(
-        "join() does not exist yet; give every rank the same number of batches, for example with "
-        "DistributedSampler(drop_last=True)"
-    )
+    return _core.join()
 
 
 def sparse_allreduce_async(

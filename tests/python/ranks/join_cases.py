@@ -1,0 +1,141 @@
+# ruff: noqa: PT017  (no pytest on the ranks)
+"""join(): ranks with different numbers of batches, against one process that computes all of them."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+import sirtaki.torch as hvd
+
+
+def make_model() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(7, 9), nn.Tanh(), nn.Linear(9, 3)).double()
+
+
+def loss_of(model: nn.Module, rank: int, step: int) -> Tensor:
+    generator = torch.Generator().manual_seed(1000 * rank + step)
+    return model(torch.randn(4, 7, generator=generator, dtype=torch.float64)).square().mean()
+
+
+def batches_of(rank: int, epoch: int) -> int:
+    return 1 + (rank * 2 + epoch * 3) % 5
+
+
+def reference_epoch(model: nn.Module, optimizer: torch.optim.Optimizer, epoch: int) -> None:
+    """What all ranks together do to the model of the one with most batches."""
+    for step in range(max(batches_of(rank, epoch) for rank in range(hvd.size()))):
+        optimizer.zero_grad()
+        for rank in range(hvd.size()):
+            if step < batches_of(rank, epoch):
+                (loss_of(model, rank, 10 * epoch + step) / hvd.size()).backward()
+        optimizer.step()
+
+
+def train_unevenly(sync: str) -> None:
+    model = make_model()
+    reference = copy.deepcopy(model)
+    plain = torch.optim.SGD(reference.parameters(), lr=0.1)
+    optimizer = hvd.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters(), sync=sync
+    )
+    for epoch in range(3):
+        for step in range(batches_of(hvd.rank(), epoch)):
+            optimizer.zero_grad()
+            loss_of(model, hvd.rank(), 10 * epoch + step).backward()
+            optimizer.step()
+        last = hvd.join()
+        most = max(batches_of(rank, epoch) for rank in range(hvd.size()))
+        assert batches_of(last, epoch) == most, (
+            f"rank {last} came last with {batches_of(last, epoch)} of {most} batches"
+        )
+        hvd.broadcast_parameters(model.state_dict(), root_rank=last)
+        reference_epoch(reference, plain, epoch)
+        for p, q in zip(model.parameters(), reference.parameters(), strict=True):
+            assert torch.allclose(p, q, rtol=1e-12, atol=1e-12), (p - q).abs().max()
+        flat = torch.cat([p.detach().flatten() for p in model.parameters()])
+        gathered = hvd.allgather(flat.unsqueeze(0))
+        assert torch.equal(gathered, gathered[:1].expand_as(gathered))
+
+
+def case_uneven_epochs_in_backward() -> None:
+    train_unevenly("backward")
+
+
+def case_uneven_epochs_in_step() -> None:
+    train_unevenly("step")
+
+
+def case_ranks_with_the_same_steps_stay_bit_equal() -> None:
+    """Those that made every step need no broadcast."""
+    model = make_model()
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters())
+    steps = 2 if hvd.rank() == 0 else 6
+    for step in range(steps):
+        optimizer.zero_grad()
+        loss_of(model, hvd.rank(), step).backward()
+        optimizer.step()
+    last = hvd.join()
+    assert (last != 0) == (hvd.size() > 1)
+    flat = torch.cat([p.detach().flatten() for p in model.parameters()])
+    gathered = hvd.allgather(flat.unsqueeze(0))
+    done = gathered[1:] if hvd.size() > 1 else gathered
+    assert torch.equal(done, done[:1].expand_as(done))
+
+
+def case_unused_parameters_stay_unused() -> None:
+    model = nn.ModuleList([nn.Linear(3, 3), nn.Linear(3, 3), nn.Linear(3, 3)])
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters())
+    for step in range(1 if hvd.rank() == 0 else 4):
+        optimizer.zero_grad()
+        out = model[0](torch.ones(1, 3)) if step else model[1](model[0](torch.ones(1, 3)))
+        out.sum().backward()
+        optimizer.step()
+        assert model[2].weight.grad is None
+        assert (model[1].weight.grad is None) == (step > 0), f"step {step}"
+    hvd.join()
+    hvd.barrier()
+
+
+def _fails(call: Callable[[], object], kind: type[BaseException], *words: str) -> None:
+    begin = time.monotonic()
+    try:
+        call()
+    except kind as error:
+        assert time.monotonic() - begin < 3.0, f"late: {error}"
+        for word in words:
+            assert word in str(error), f"'{word}' is not in: {error}"
+    else:
+        raise AssertionError(f"no {kind}")
+
+
+def case_operations_by_name_fail_while_a_rank_has_joined() -> None:
+    hvd.allreduce(torch.ones(1), name="joined.metric")
+    if hvd.rank() != 0:
+        for _ in range(2):
+            metric = lambda: hvd.allreduce(torch.ones(1), name="joined.metric")  # noqa: E731
+            _fails(metric, hvd.HorovodInternalError, "rank 0", "join", "joined.metric")
+        _fails(hvd.barrier, hvd.HorovodInternalError, "rank 0", "join")
+    hvd.join()
+    for _ in range(2):
+        assert hvd.allreduce(torch.ones(1), name="joined.metric", op=hvd.Sum).item() == hvd.size()
+    hvd.barrier()
+
+
+def case_gradients_without_a_step_are_refused() -> None:
+    model = make_model()
+    optimizer = hvd.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters(), sync="step"
+    )
+    for _ in range(2):
+        optimizer.zero_grad()
+        loss_of(model, 0, 0).backward()
+        if hvd.size() > 1 and optimizer._sirtaki.in_flight:
+            _fails(hvd.join, ValueError, "step()", f"rank {hvd.rank()}")
+        optimizer.step()
+    assert hvd.join() in range(hvd.size())
