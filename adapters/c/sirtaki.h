@@ -150,7 +150,7 @@ typedef struct {
   double postscale;
   const int64_t* splits; /* alltoall: rows of dimension 0 for each rank; NULL: equal parts */
   int32_t splits_count;
-  int32_t priority; /* smaller goes first; 0 default */
+  int32_t priority; /* smaller goes first; 0: -1000 for barriers and inputs of up to 64 KiB, which are urgent */
 } sirtaki_request_args;
 
 SIRTAKI_API sirtaki_status sirtaki_submit(const sirtaki_request_args* args, sirtaki_request* request);

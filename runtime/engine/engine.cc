@@ -26,6 +26,13 @@ control::StreamOpen opening_message(const StreamSpec& spec, const scheduler::Pla
   return message;
 }
 
+// Two pieces are in flight, and a partition of a stream may be as large as its credit.
+NamedOptions named_options(const EngineOptions& options) {
+  NamedOptions named;
+  named.part_bytes = std::min({named.part_bytes, options.layout.partition_bytes, options.credit_bytes / 2});
+  return named;
+}
+
 }  // namespace
 
 Engine::Engine(EngineOptions options, EngineDeps deps, std::function<Callers()> callers)
@@ -34,7 +41,7 @@ Engine::Engine(EngineOptions options, EngineDeps deps, std::function<Callers()> 
       callers_(std::move(callers)),
       trace_(deps.loop, deps.timeline),
       buffers_(static_cast<std::size_t>(options_.credit_bytes), deps.stats.gauge("engine.staging_bytes")),
-      ops_(deps.loop, deps.net, deps.control, deps.stats, trace_) {}
+      ops_(deps.loop, deps.net, deps.control, deps.stats, trace_, named_options(options_)) {}
 
 Engine::~Engine() {
   deps_.loop.cancel(tick_);

@@ -1,24 +1,13 @@
 #include "runtime/engine/named_ops.h"
 
 #include <algorithm>
-#include <functional>
-#include <numeric>
+#include <utility>
 
-#include "kernels/scale/scale.h"
 #include "runtime/base/check.h"
-#include "runtime/engine/tags.h"
+#include "runtime/engine/named_ops_impl.h"
 
 namespace sirtaki::engine {
 namespace {
-
-std::int64_t product(const std::vector<std::int64_t>& dims, std::size_t from) {
-  return std::accumulate(dims.begin() + static_cast<std::ptrdiff_t>(std::min(from, dims.size())), dims.end(),
-                         std::int64_t{1}, std::multiplies<>());
-}
-
-bool needs_sizes(OpKind kind) {
-  return kind == OpKind::kAllgather || kind == OpKind::kAlltoall;
-}
 
 bool row_major(const std::vector<std::int64_t>& dims, const std::vector<std::int64_t>& strides) {
   std::int64_t expected = 1;
@@ -59,36 +48,19 @@ std::string call_name(const OpSpec& spec) {
 
 }  // namespace
 
-struct NamedOps::Op {
-  OpSpec spec;
-  OpDone done;
-  OpResult result;
-  std::string name;
-  std::uint64_t use = 0;
-  std::uint32_t id = 0;
-  std::uint16_t fingerprint = 0;
-  OpStage stage = OpStage::kPayload;
-  bool running = false;
-  Status cancelled;                    // why, when it was cancelled while running
-  std::vector<std::int64_t> own_rows;  // sizes exchange: what this rank says
-  std::vector<std::int64_t> all_rows;  // and what all say, in rank order
-  std::vector<std::byte> scaled;       // copy of the input where it must be scaled and may not be changed
-  TimePoint submitted;
-  TimePoint traced;
-  TimerId verdict;  // while it is not known why a peer is gone
-
-  OpTag tag() const { return op_tag(id, stage, use, fingerprint); }
-};
-
-NamedOps::NamedOps(Loop& loop, net::Collectives& net, ControlLink& control, Stats& stats, Trace& trace)
-    : loop_(loop),
+NamedOps::NamedOps(Loop& loop, net::Collectives& net, ControlLink& control, Stats& stats, Trace& trace,
+                   NamedOptions options)
+    : options_(options),
+      loop_(loop),
       net_(net),
       control_(control),
       trace_(trace),
       completed_(stats.counter("ops.completed")),
       failed_(stats.counter("ops.failed")),
       bytes_(stats.counter("ops.bytes")),
-      latency_(stats.histogram("ops.latency_ns")) {}
+      latency_(stats.histogram("ops.latency_ns")) {
+  stats.gauge("ops.credit_bytes").set(options_.part_bytes * NamedParts::kWindow);
+}
 
 NamedOps::~NamedOps() {
   for (const auto& [key, op] : live_) {
@@ -113,7 +85,9 @@ void NamedOps::submit(OpSpec spec, OpDone done) {
     return;
   }
   Op& placed = *op;
-  live_[{op->name, op->use}] = std::move(op);
+  const auto [place, added] = live_.try_emplace({placed.name, placed.use}, std::move(op));
+  SRT_CHECK(added);
+  placed.place = place;
   if (submitted.announce) {
     control_.send(std::move(*submitted.announce));
   }
@@ -151,219 +125,45 @@ void NamedOps::on_cancelled(const control::OpCancelled& message) {
   Op& op = *it->second;
   op.cancelled.update(message.status);
   if (op.running) {
-    net_.cancel(op.tag(), message.status);  // ends in on_stage_done
+    cancel_collectives(op, message.status);  // ends when they have
   } else {
-    finish(key, message.status);
+    finish(op, message.status);
   }
 }
 
 void NamedOps::abort(const Status& cause) {
-  std::vector<Key> waiting;
+  std::vector<Op*> waiting;
   for (const auto& [key, op] : live_) {
     op->cancelled.update(cause);
     if (!op->running) {
-      waiting.push_back(key);
+      waiting.push_back(op.get());
     }
   }
-  for (const Key& key : waiting) {
-    finish(key, cause);
+  for (Op* const op : waiting) {
+    finish(*op, cause);
   }
 }
 
-// ---- running ----
-
-void NamedOps::start(Op& op, std::uint32_t id) {
-  op.id = id;
-  op.running = true;
-  op.traced = trace_.now();
-  if (needs_sizes(op.spec.kind)) {
-    exchange_sizes(op);
-  } else {
-    run_payload(op);
-  }
-}
-
-void NamedOps::exchange_sizes(Op& op) {
-  op.stage = OpStage::kSizes;
-  const auto size = static_cast<std::size_t>(net_.size());
-  if (op.spec.kind == OpKind::kAllgather) {
-    op.own_rows = {op.spec.dims.front()};
-  } else if (op.spec.splits.empty()) {
-    op.own_rows.assign(size, op.spec.dims.front() / net_.size());
-  } else {
-    op.own_rows = op.spec.splits;
-  }
-  op.all_rows.resize(op.own_rows.size() * size);
-  net::CollectiveArgs args;
-  args.kind = OpKind::kAllgather;
-  args.dtype = DType::kI64;
-  args.in = std::as_bytes(std::span(op.own_rows));
-  args.out = std::as_writable_bytes(std::span(op.all_rows));
-  args.recv_counts.assign(size, static_cast<std::int64_t>(op.own_rows.size()));
-  launch(op, std::move(args));
-}
-
-void NamedOps::on_sizes(Op& op) {
-  op.stage = OpStage::kPayload;
-  run_payload(op);
-}
-
-// Shapes the output and puts the input where the collective wants it.
-Status NamedOps::prepare_output(Op& op) {
-  OpSpec& spec = op.spec;
-  const std::int64_t row = product(spec.dims, 1);
-  const auto size = static_cast<std::size_t>(net_.size());
-  const auto me = static_cast<std::size_t>(net_.rank());
-  std::int64_t rows = 0;
-  switch (spec.kind) {
-    case OpKind::kAllgather:
-      rows = std::accumulate(op.all_rows.begin(), op.all_rows.end(), std::int64_t{0});
-      break;
-    case OpKind::kAlltoall:
-      for (std::size_t r = 0; r < size; ++r) {
-        op.result.received_splits.push_back(op.all_rows[r * size + me]);
-        rows += op.all_rows[r * size + me];
-      }
-      break;
-    case OpKind::kReduceScatter:
-      rows = spec.dims.front() / net_.size() + (net_.rank() < spec.dims.front() % net_.size() ? 1 : 0);
-      break;
-    default:
-      return {};
-  }
-  op.result.dims = spec.dims;
-  op.result.dims.front() = rows;
-  if (spec.output.data == nullptr) {
-    op.result.data.resize(static_cast<std::size_t>(rows * row) * dtype_size(spec.input.dtype));
-    spec.output = spec.input;
-    spec.output.data = op.result.data.data();
-    spec.output.numel = rows * row;
-  } else if (spec.output.numel != rows * row) {
-    return {Code::kInvalidArgument,
-            "tensor '" + op.name + "': the output has " + std::to_string(spec.output.numel) + " elements but rank " +
-                std::to_string(net_.rank()) + " receives " + std::to_string(rows * row),
-            {net_.rank(), op.name}};
-  }
-  return {};
-}
-
-net::CollectiveArgs NamedOps::payload_args(Op& op) const {
-  OpSpec& spec = op.spec;
-  net::CollectiveArgs args;
-  args.kind = spec.kind;
-  args.dtype = spec.input.dtype;
-  args.op = spec.reduce_op;
-  args.root = spec.root;
-  args.priority = spec.priority;
-  if (spec.kind == OpKind::kBarrier) {
-    return args;
-  }
-  args.in = spec.input.bytes();
-  args.out = spec.output.bytes();
-  const std::int64_t row = product(spec.dims, 1);
-  const int size = net_.size();
-  const auto me = static_cast<std::size_t>(net_.rank());
-  switch (spec.kind) {
-    case OpKind::kAllgather:
-      for (const std::int64_t rows : op.all_rows) {
-        args.recv_counts.push_back(rows * row);
-      }
-      break;
-    case OpKind::kAlltoall:
-      for (std::size_t r = 0; r < static_cast<std::size_t>(size); ++r) {
-        args.send_counts.push_back(op.own_rows[r] * row);
-        args.recv_counts.push_back(op.all_rows[r * static_cast<std::size_t>(size) + me] * row);
-      }
-      break;
-    case OpKind::kReduceScatter:
-      for (int r = 0; r < size; ++r) {
-        args.recv_counts.push_back((spec.dims.front() / size + (r < spec.dims.front() % size ? 1 : 0)) * row);
-      }
-      break;
-    default:
-      break;
-  }
-  return args;
-}
-
-void NamedOps::run_payload(Op& op) {
-  OpSpec& spec = op.spec;
-  if (Status status = prepare_output(op); !status) {
-    // Every rank has to end it: this one tells, through the path of a failed collective.
-    loop_.post([this, key = Key{op.name, op.use}, status] { on_stage_done(key, status); });
-    return;
-  }
-  net::CollectiveArgs args = payload_args(op);
-  const bool scale = spec.prescale != 1.0;
-  if (spec.kind == OpKind::kAllreduce && scale) {
-    if (spec.input.data != spec.output.data) {
-      std::ranges::copy(spec.input.bytes(), spec.output.data);
-    }
-    kernels::scale(spec.output.dtype, spec.output.data, spec.output.numel, spec.prescale);
-    args.in = args.out;
-  } else if (spec.kind == OpKind::kReduceScatter && scale) {
-    op.scaled.assign(args.in.begin(), args.in.end());
-    kernels::scale(spec.input.dtype, op.scaled.data(), spec.input.numel, spec.prescale);
-    args.in = op.scaled;
-  } else if (spec.kind == OpKind::kBroadcast && spec.root == net_.rank() && spec.input.data != spec.output.data) {
-    std::ranges::copy(spec.input.bytes(), spec.output.data);
-  }
-  launch(op, std::move(args));
-}
-
-void NamedOps::launch(Op& op, net::CollectiveArgs args) {
-  args.tag = op.tag();
-  net_.start(std::move(args), [this, key = Key{op.name, op.use}](const Status& status) { on_stage_done(key, status); });
-}
-
-void NamedOps::on_stage_done(const Key& key, const Status& status) {
-  const auto it = live_.find(key);
-  SRT_CHECK(it != live_.end());
-  Op& op = *it->second;
-  if (!op.cancelled) {
-    finish(key, op.cancelled);
-    return;
-  }
-  if (status.code() == Code::kPeerLost) {
-    fail_later(key, status);
-    return;
-  }
-  if (!status) {
-    control_.send(control::OpFailed{op.name, op.use, status});
-    finish(key, status);
-    return;
-  }
-  if (op.stage == OpStage::kSizes) {
-    on_sizes(op);
-    return;
-  }
-  OpSpec& spec = op.spec;
-  if (spec.postscale != 1.0 && (spec.kind == OpKind::kAllreduce || spec.kind == OpKind::kReduceScatter)) {
-    kernels::scale(spec.output.dtype, spec.output.data, spec.output.numel, spec.postscale);
-  }
-  finish(key, {});
-}
+// ---- ends ----
 
 // The data plane sees that a peer is gone, often one that only left because another had died. The control plane knows
 // the first cause and tells it through abort() or on_cancelled(); it gets a moment to do so.
-void NamedOps::fail_later(const Key& key, const Status& status) {
-  Op& op = *live_.at(key);
+void NamedOps::fail_later(Op& op, const Status& status) {
   op.running = false;
-  op.verdict = loop_.after(kCauseGrace, [this, key, status] {
+  op.verdict = loop_.after(kCauseGrace, [this, &op, status] {
     const Status cause = left_ ? status : left_;
-    live_.at(key)->verdict = {};
-    control_.send(control::OpFailed{key.first, key.second, cause});
-    finish(key, cause);
+    op.verdict = {};
+    control_.send(control::OpFailed{op.name, op.use, cause});
+    finish(op, cause);
   });
 }
 
-void NamedOps::finish(const Key& key, const Status& status) {
+void NamedOps::finish(Op& finished, const Status& status) {
   ++progress_;
-  const auto it = live_.find(key);
-  const std::unique_ptr<Op> op = std::move(it->second);
-  live_.erase(it);
+  const std::unique_ptr<Op> op = std::move(finished.place->second);
+  live_.erase(op->place);
   loop_.cancel(op->verdict);
-  names_.finished(key.first, key.second);
+  names_.finished(op->name, op->use);
   const auto size = static_cast<std::int64_t>(op->spec.input.size_bytes());
   trace_.op(op->name, Stage::kNetwork, op->traced, size);
   if (status) {

@@ -1,7 +1,9 @@
 // NamedOps: operations by name, from submission to completion.
 //
 // Each use is agreed (control/names.h), its sizes exchanged where ranks may differ (allgather, alltoall), then run by
-// the collectives. Loop thread; owned by Engine.
+// the collectives: allreduce and broadcast in pieces (named_parts.h), so that little of a large one is in flight and an
+// urgent one need not wait for the rest. Sums add in rank order, so pieces do not change the result.
+// Loop thread; owned by Engine.
 #pragma once
 
 #include <map>
@@ -24,9 +26,14 @@ namespace sirtaki::engine {
 
 using OpDone = MoveFunction<void(Status, OpResult)>;
 
+struct NamedOptions {
+  std::int64_t part_bytes = 4 << 20;  // of one piece; the same on all ranks
+};
+
 class NamedOps {
  public:
-  NamedOps(Loop& loop, net::Collectives& net, ControlLink& control, Stats& stats, Trace& trace);
+  NamedOps(Loop& loop, net::Collectives& net, ControlLink& control, Stats& stats, Trace& trace,
+           NamedOptions options = {});
   ~NamedOps();
 
   // `done` runs exactly once, on the loop, not from inside submit().
@@ -50,17 +57,24 @@ class NamedOps {
   struct Op;
   using Key = std::pair<std::string, std::uint64_t>;
 
+  // named_ops_run.cc
   void start(Op& op, std::uint32_t id);
   void exchange_sizes(Op& op);
-  void on_sizes(Op& op);
-  void run_payload(Op& op);
-  void launch(Op& op, net::CollectiveArgs args);
-  void on_stage_done(const Key& key, const Status& status);
-  void fail_later(const Key& key, const Status& status);
-  void finish(const Key& key, const Status& status);
-  net::CollectiveArgs payload_args(Op& op) const;
+  void on_sizes(Op& op, const Status& status);
   Status prepare_output(Op& op);
+  net::CollectiveArgs payload_args(Op& op) const;
+  void prepare_input(Op& op) const;
+  void run_payload(Op& op);
+  void start_parts(Op& op);
+  void on_part_done(Op& op, std::uint32_t index, const Status& status);
+  void cancel_collectives(Op& op, const Status& cause);
+  void settle(Op& op);
 
+  // named_ops.cc
+  void fail_later(Op& op, const Status& status);
+  void finish(Op& op, const Status& status);
+
+  const NamedOptions options_;
   Loop& loop_;
   net::Collectives& net_;
   ControlLink& control_;

@@ -10,6 +10,10 @@
 
 namespace sirtaki::engine {
 
+// The priority of barriers and of operations of up to kUrgentBytes that are given none: metrics, objects, losses.
+inline constexpr std::int32_t kUrgentPriority = -1000;
+inline constexpr std::int64_t kUrgentBytes = 64 * 1024;
+
 // One operation by name (sirtaki_request_args says what each field means).
 struct OpSpec {
   OpKind kind = OpKind::kAllreduce;
@@ -23,7 +27,7 @@ struct OpSpec {
   double prescale = 1.0;
   double postscale = 1.0;
   std::vector<std::int64_t> splits;  // alltoall, rows; empty: equal
-  std::int32_t priority = 0;
+  std::int32_t priority = 0;         // smaller goes first; 0: kUrgentPriority where small
 };
 
 // What an allgather, alltoall or reducescatter allocated.

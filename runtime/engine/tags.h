@@ -1,6 +1,6 @@
 // How an operation's OpTag is built: the same on all ranks, different for everything in flight in an epoch.
 //
-//   operation by name   0 | id 24 | stage 3 | use 20 | fingerprint 16
+//   operation by name   0 | id 24 | stage 1 | piece 2 | use 20 | fingerprint 16
 //   stream partition    1 | stream 16 | attempt 8 | position 20 | step 19
 // The coordinator gives out id, stream and attempt; use and step are counted by the rules of names.h and stream.h. They
 // wrap: nothing in flight is a million uses old. The fingerprint keeps ranks that disagree on an operation apart.
@@ -14,9 +14,11 @@ namespace sirtaki::engine {
 
 enum class OpStage : std::uint8_t { kSizes = 0, kPayload = 1 };
 
-constexpr OpTag op_tag(std::uint32_t id, OpStage stage, std::uint64_t use, std::uint16_t fingerprint) {
-  return OpTag((static_cast<std::uint64_t>(id & 0xffffffU) << 39) | (static_cast<std::uint64_t>(stage) << 36) |
-               ((use & 0xfffffU) << 16) | fingerprint);
+// `piece`: of the payload, modulo 4 (named_parts.h).
+constexpr OpTag op_tag(std::uint32_t id, OpStage stage, std::uint32_t piece, std::uint64_t use,
+                       std::uint16_t fingerprint) {
+  return OpTag((static_cast<std::uint64_t>(id & 0xffffffU) << 39) | (static_cast<std::uint64_t>(stage) << 38) |
+               (static_cast<std::uint64_t>(piece & 3U) << 36) | ((use & 0xfffffU) << 16) | fingerprint);
 }
 
 constexpr OpTag stream_tag(StreamId stream, std::uint32_t attempt, std::uint32_t position, std::uint64_t step) {

@@ -41,6 +41,19 @@ TEST(Sim, OperationsByNameInAnyOrder) {
   }
 }
 
+// Several pieces an operation: results, mismatches, deaths and departures in the middle of one.
+TEST(Sim, OperationsByNameInPieces) {
+  for (std::uint64_t seed = 1; seed <= world::last_seed(60); ++seed) {
+    world::SimOptions options = options_for(seed);
+    options.engine.layout.partition_bytes = 4 + static_cast<std::int64_t>(seed % 4) * 8;
+    expect_well(options, named_operations(seed, 6));
+    options.size = 2 + static_cast<int>(seed % 3);
+    expect_well(options, mismatch_and_recover(seed, static_cast<int>(seed % 4)));
+    expect_well(options, dying_rank(static_cast<int>(seed % 5)));
+    expect_well(options, leaving_rank(static_cast<int>(seed % 5)));
+  }
+}
+
 TEST(Sim, ChangingShapesAreAgreedAgain) {
   for (std::uint64_t seed = 1; seed <= world::last_seed(100); ++seed) {
     expect_well(options_for(seed), changing_shapes(seed, 20));

@@ -25,6 +25,11 @@ class ReduceOp(enum.IntEnum):
     ADASUM = 100
 
 
+#: Priority of what should not wait behind bulk: barriers, objects and operations of up to 64 KiB have it by themselves.
+URGENT = -1000
+_PRIORITIES = range(-(1 << 31), 1 << 31)
+
+
 class Op(enum.IntEnum):
     """Kinds of operation."""
 
@@ -210,9 +215,14 @@ class Ops:
     def __init__(self, adapter: TensorAdapter) -> None:
         self._adapter = adapter
 
-    def start(self, submissions: list[Submission]) -> list[Handle]:
-        """Submits all or none; they become ready together."""
-        requests = _core.submit([arguments for arguments, _ in submissions])
+    def start(self, submissions: list[Submission], priority: int = 0) -> list[Handle]:
+        """Submits all or none; they become ready together.
+
+        Bytes of a smaller `priority` go first, on this rank; 0: URGENT where small, else after all that is below 0.
+        """
+        if not isinstance(priority, int) or priority not in _PRIORITIES:
+            raise errors.InvalidArgumentError(f"priority is {priority!r}; it must be an integer of 32 bits")
+        requests = _core.submit([(*arguments[:-1], priority) for arguments, _ in submissions])
         handles = []
         for request, (_, pending) in zip(requests, submissions, strict=True):
             pending.request = request

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <set>
+#include <utility>
 
 namespace sirtaki::engine {
 namespace {
@@ -10,10 +11,11 @@ namespace {
 TEST(Tags, EveryFieldTellsOperationsApart) {
   std::set<std::uint64_t> tags;
   for (const std::uint32_t id : {1U, 2U, 0xffffffU}) {
-    for (const OpStage stage : {OpStage::kSizes, OpStage::kPayload}) {
+    for (const auto& [stage, piece] : {std::pair(OpStage::kSizes, 0U), std::pair(OpStage::kPayload, 0U),
+                                       std::pair(OpStage::kPayload, 1U), std::pair(OpStage::kPayload, 3U)}) {
       for (const std::uint64_t use : {0U, 1U, 0xfffffU}) {
         for (const std::uint16_t fingerprint : {std::uint16_t{0}, std::uint16_t{0xffff}}) {
-          EXPECT_TRUE(tags.insert(op_tag(id, stage, use, fingerprint).value).second);
+          EXPECT_TRUE(tags.insert(op_tag(id, stage, piece, use, fingerprint).value).second);
         }
       }
     }

@@ -12,8 +12,9 @@ from torch import Tensor
 
 from sirtaki import errors
 from sirtaki.basics import rank, size
+from sirtaki.ops import URGENT, Submission
 from sirtaki.torch._adapter import torch_ops
-from sirtaki.torch.ops import ProcessSet, allgather, broadcast, broadcast_, check_process_set, global_process_set
+from sirtaki.torch.ops import ProcessSet, check_process_set, global_process_set
 
 
 def _pickle(value: object) -> Tensor:
@@ -25,6 +26,12 @@ def _pickle(value: object) -> Tensor:
     except ImportError:
         pickle.dump(value, buffer)
     return torch.frombuffer(bytearray(buffer.getvalue()), dtype=torch.uint8)
+
+
+def _urgently(submission: Submission) -> Tensor:
+    # Somebody waits for an object, however large it is.
+    result: Tensor = torch_ops.start([submission], URGENT)[0].wait()
+    return result
 
 
 def _unpickle(data: Tensor) -> Any:
@@ -81,13 +88,12 @@ def broadcast_object(
     """
     check_process_set(process_set)
     names = (None, None) if name is None else (f"{name}.bytes", f"{name}.object")
-    if rank() == root_rank:
-        data = _pickle(obj)
-        broadcast_(torch.tensor([data.numel()]), root_rank, names[0])
-        broadcast_(data, root_rank, names[1])
-        return obj
-    length = broadcast(torch.zeros(1, dtype=torch.int64), root_rank, names[0])
-    return _unpickle(broadcast_(torch.empty(int(length), dtype=torch.uint8), root_rank, names[1]))
+    data = _pickle(obj) if rank() == root_rank else torch.empty(0, dtype=torch.uint8)
+    length = _urgently(torch_ops.broadcast(torch.tensor([data.numel()]), root_rank, names[0], in_place=True))
+    if rank() != root_rank:
+        data = torch.empty(int(length), dtype=torch.uint8)
+    data = _urgently(torch_ops.broadcast(data, root_rank, names[1], in_place=True))
+    return obj if rank() == root_rank else _unpickle(data)
 
 
 def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> list[Any]:
@@ -95,8 +101,8 @@ def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet 
     check_process_set(process_set)
     names = (None, None) if name is None else (f"{name}.bytes", f"{name}.object")
     data = _pickle(obj)
-    lengths = allgather(torch.tensor([data.numel()]), names[0]).tolist()
-    return [_unpickle(part) for part in allgather(data, names[1]).split(lengths)]
+    lengths = _urgently(torch_ops.allgather(torch.tensor([data.numel()]), names[0])).tolist()
+    return [_unpickle(part) for part in _urgently(torch_ops.allgather(data, names[1])).split(lengths)]
 
 
 class _Slot:

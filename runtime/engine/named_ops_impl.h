@@ -1,0 +1,41 @@
+// One operation of NamedOps; for named_ops*.cc only.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "runtime/engine/named_ops.h"
+#include "runtime/engine/named_parts.h"
+#include "runtime/engine/tags.h"
+
+namespace sirtaki::engine {
+
+struct NamedOps::Op {
+  OpSpec spec;
+  OpDone done;
+  OpResult result;
+  std::string name;
+  std::uint64_t use = 0;
+  std::uint32_t id = 0;
+  std::uint16_t fingerprint = 0;
+  OpStage stage = OpStage::kPayload;
+  bool running = false;
+  Status cancelled;                    // why, when it was cancelled while running
+  Status failed;                       // the first error of its collectives
+  std::vector<std::int64_t> own_rows;  // sizes exchange: what this rank says
+  std::vector<std::int64_t> all_rows;  // and what all say, in rank order
+  std::vector<std::byte> scaled;       // copy of the input where it must be scaled and may not be changed
+  net::CollectiveArgs payload;         // of the whole
+  NamedParts parts;
+  TimePoint submitted;
+  TimePoint traced;
+  TimerId verdict;  // while it is not known why a peer is gone
+  std::map<Key, std::unique_ptr<Op>>::iterator place;
+
+  OpTag sizes_tag() const { return op_tag(id, OpStage::kSizes, 0, use, fingerprint); }
+  OpTag payload_tag(std::uint32_t part) const {
+    return op_tag(id, OpStage::kPayload, part % NamedParts::kCycle, use, fingerprint);
+  }
+};
+
+}  // namespace sirtaki::engine
