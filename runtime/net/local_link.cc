@@ -1,7 +1,8 @@
 #include "runtime/net/local_link.h"
 
+#include <algorithm>
 #include <cstring>
-#include <deque>
+#include <iterator>
 #include <mutex>
 #include <string>
 #include <utility>
@@ -152,6 +153,7 @@ LocalEndpoint::LocalEndpoint(std::shared_ptr<LocalGroup> group, Rank rank, Loop&
     : group_(std::move(group)), rank_(rank), loop_(loop), peers_(static_cast<std::size_t>(group_->size())) {}
 
 LocalEndpoint::~LocalEndpoint() {
+  loop_.cancel(fragment_);
   group_->detach(rank_);
 }
 
@@ -182,14 +184,70 @@ void LocalEndpoint::send(const Envelope& envelope, ConstBytes data, Done done) {
   if (fate == MessageFate::kKillSender) {
     group_->kill(rank_, {Code::kAborted, "killed by fault injection"});
   }
+  if (fate == MessageFate::kDeliver && group_->options_.bytes_per_second > 0) {
+    queue(envelope, data, std::move(done));
+    return;
+  }
   if (fate == MessageFate::kDeliver) {
-    LocalGroup::Packet packet;
-    packet.envelope = envelope;
-    packet.envelope.peer = rank_;
-    packet.data.assign(data.begin(), data.end());
-    group_->dispatch(rank_, envelope.peer, std::move(packet), loop_);
+    put_on_the_way(envelope, data);
   }
   complete(std::move(done), {});
+}
+
+void LocalEndpoint::put_on_the_way(const Envelope& envelope, ConstBytes data) {
+  LocalGroup::Packet packet;
+  packet.envelope = envelope;
+  packet.envelope.peer = rank_;
+  packet.data.assign(data.begin(), data.end());
+  group_->dispatch(rank_, envelope.peer, std::move(packet), loop_);
+}
+
+void LocalEndpoint::queue(const Envelope& envelope, ConstBytes data, Done done) {
+  leaving_[envelope.priority].push_back({envelope, data, data.size(), std::move(done)});
+  if (fragment_ == TimerId()) {
+    send_fragment();
+  }
+}
+
+void LocalEndpoint::send_fragment() {
+  const auto first = leaving_.begin();
+  const std::size_t bytes = std::min(first->second.front().left, group_->options_.fragment_bytes);
+  const Duration time(static_cast<std::int64_t>(1e9 * static_cast<double>(bytes) / group_->options_.bytes_per_second));
+  fragment_ = loop_.after(time, [this, priority = first->first, bytes] { on_fragment_sent(priority, bytes); });
+}
+
+// The message may have been dropped meanwhile, and another be the first of its priority; its bytes count then.
+void LocalEndpoint::on_fragment_sent(std::int32_t priority, std::size_t bytes) {
+  fragment_ = TimerId();
+  if (const auto found = leaving_.find(priority); found != leaving_.end()) {
+    Leaving& message = found->second.front();
+    message.left -= std::min(message.left, bytes);
+    if (message.left == 0) {
+      put_on_the_way(message.envelope, message.data);
+      complete(std::move(message.done), {});
+      found->second.pop_front();
+      if (found->second.empty()) {
+        leaving_.erase(found);
+      }
+    }
+  }
+  if (!leaving_.empty()) {
+    send_fragment();
+  }
+}
+
+template <class Selects>
+void LocalEndpoint::drop_queued(Selects selects, const Status& cause) {
+  for (auto queue = leaving_.begin(); queue != leaving_.end();) {
+    std::erase_if(queue->second, [&](Leaving& message) {
+      if (!selects(message.envelope)) {
+        return false;
+      }
+      complete(std::move(message.done), cause);
+      return true;
+    });
+    queue = queue->second.empty() ? leaving_.erase(queue) : std::next(queue);
+  }
 }
 
 void LocalEndpoint::recv(const Envelope& envelope, Bytes out, Done done) {
@@ -255,6 +313,7 @@ void LocalEndpoint::on_lost(Rank lost, const Status& cause) {
   }
   Peer& peer = peers_[static_cast<std::size_t>(lost)];
   peer.lost.update(cause);
+  drop_queued([lost](const Envelope& envelope) { return envelope.peer == lost; }, peer.lost);
   for (Posted& posted : peer.posted.take_all()) {
     complete(std::move(posted.done), peer.lost);
   }
@@ -266,6 +325,7 @@ void LocalEndpoint::on_lost(Rank lost, const Status& cause) {
 void LocalEndpoint::cancel(OpTag tag, Status cause) {
   SRT_IN_LOOP(loop_);
   tombstones_.add(tag, cause);
+  drop_queued([tag](const Envelope& envelope) { return envelope.tag == tag; }, cause);
   for (Peer& peer : peers_) {
     peer.arrived.take_tag(tag);
     for (Posted& posted : peer.posted.take_tag(tag)) {
@@ -277,6 +337,7 @@ void LocalEndpoint::cancel(OpTag tag, Status cause) {
 void LocalEndpoint::fail(Status cause) {
   SRT_IN_LOOP(loop_);
   failed_.update(cause);
+  drop_queued([](const Envelope&) { return true; }, failed_);
   for (Peer& peer : peers_) {
     peer.arrived.take_all();
     for (Posted& posted : peer.posted.take_all()) {

@@ -7,7 +7,10 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <vector>
 
@@ -22,6 +25,9 @@ enum class MessageFate { kDeliver, kDrop, kKillSender };
 struct LocalOptions {
   // How long a message travels; called on the sender's loop. Empty: no delay.
   std::function<Duration(Rank from, Rank to, std::size_t bytes)> delay;
+  // What one rank sends in all, by priority and in fragments, before it travels; 0: no limit.
+  double bytes_per_second = 0;
+  std::size_t fragment_bytes = 64 * 1024;
   // Fault injection; called on the sender's loop for every message. Empty: kDeliver.
   std::function<MessageFate(Rank from, const Envelope& envelope, std::size_t bytes)> fate;
 };
@@ -82,6 +88,13 @@ class LocalEndpoint final : public PointToPoint {
     std::uint32_t check;
     std::vector<std::byte> data;
   };
+  // A message that waits for the uplink; its bytes are copied when the last one has left.
+  struct Leaving {
+    Envelope envelope;
+    ConstBytes data;
+    std::size_t left = 0;
+    Done done;
+  };
   struct Peer {
     TagTable<Posted> posted;
     TagTable<Arrived> arrived;
@@ -95,11 +108,19 @@ class LocalEndpoint final : public PointToPoint {
   void on_mismatch(Rank peer, OpTag tag, const Status& cause);
   void on_lost(Rank peer, const Status& cause);
   void complete(Done done, Status status);
+  void put_on_the_way(const Envelope& envelope, ConstBytes data);
+  void queue(const Envelope& envelope, ConstBytes data, Done done);
+  void send_fragment();
+  void on_fragment_sent(std::int32_t priority, std::size_t bytes);
+  template <class Selects>
+  void drop_queued(Selects selects, const Status& cause);
 
   std::shared_ptr<LocalGroup> group_;
   const Rank rank_;
   Loop& loop_;
   std::vector<Peer> peers_;
+  std::map<std::int32_t, std::deque<Leaving>> leaving_;  // by priority
+  TimerId fragment_;                                     // on the uplink now
   Tombstones tombstones_;
   Status failed_;
   MoveFunction<void(Rank, Status)> on_peer_lost_;
