@@ -12,7 +12,9 @@
 namespace sirtaki::net {
 namespace {
 
-constexpr std::size_t kScratchBytes = 16 * 1024;
+constexpr std::size_t kScratchBytes = 64 * 1024;  // several small frames in one read
+// A payload with more than this to come is read alone with what is behind it, else with all there is room for.
+constexpr std::size_t kLargeRest = 16 * 1024;
 // What is read behind a large payload: the next headers, but little of the next payload, which would be copied.
 constexpr std::size_t kBehindPayload = 512;
 // Counted for a message beside its bytes, so that empty ones are bounded too.
@@ -90,7 +92,7 @@ std::size_t Channel::targets(std::span<iovec> out) {
   if (payload_left_ > 0 && target_ != nullptr && scratch_end_ == 0) {
     const auto rest = static_cast<std::size_t>(payload_left_);
     out[0] = {target_, rest};
-    out[1] = {scratch_.data(), rest > kScratchBytes ? kBehindPayload : kScratchBytes};
+    out[1] = {scratch_.data(), rest > kLargeRest ? kBehindPayload : kScratchBytes};
     return 2;
   }
   if (scratch_begin_ > 0) {

@@ -17,18 +17,19 @@ void Outbox::push_control(const FrameHeader& header) {
 }
 
 void Outbox::push_frame(Message message) {
-  queued_bytes_ += message.payload.size();
-  Item item;
-  item.message = std::move(message);
-  queues_[item.message.priority].push_back(std::move(item));
+  push(std::move(message), false);
 }
 
 void Outbox::push_stream(Message message) {
+  push(std::move(message), true);
+}
+
+void Outbox::push(Message message, bool stream) {
   queued_bytes_ += message.payload.size();
-  Item item;
+  const Turn turn(message.priority, pushed_++);
+  Item& item = queue_[turn];
   item.message = std::move(message);
-  item.stream = true;
-  queues_[item.message.priority].push_back(std::move(item));
+  item.stream = stream;
 }
 
 // Commits a frame, or the next fragment of a stream; true when the item is used up.
@@ -66,9 +67,9 @@ void Outbox::commit(TimePoint now) {
     control_.pop_front();
     committed_.push_back(std::move(piece));
   }
-  while (!queues_.empty() && budget > 0 && committed_.size() < kCoalesceFrames) {
-    const auto first = queues_.begin();
-    Item& item = first->second.front();
+  while (!queue_.empty() && budget > 0 && committed_.size() < kCoalesceFrames) {
+    const auto first = queue_.begin();
+    Item& item = first->second;
     // A fragment is not added to a batch of many small frames: the batch is what an urgent frame waits for.
     if (item.stream && budget < kCoalesceBytes / 2) {
       break;
@@ -76,22 +77,19 @@ void Outbox::commit(TimePoint now) {
     if (!commit_frame(item, budget, now)) {
       break;
     }
-    first->second.pop_front();
-    if (first->second.empty()) {
-      queues_.erase(first);
-    }
+    queue_.erase(first);
   }
 }
 
 std::size_t Outbox::gather(std::span<iovec> out, TimePoint now) {
-  if (committed_.empty()) {
+  if (first_ == committed_.size()) {
+    committed_.clear();
+    first_ = 0;
     commit(now);
   }
   std::size_t used = 0;
-  for (Piece& piece : committed_) {
-    if (used + 2 > out.size()) {
-      break;
-    }
+  for (std::size_t i = first_; i < committed_.size() && used + 2 <= out.size(); ++i) {
+    Piece& piece = committed_[i];
     if (piece.offset < kFrameBytes) {
       out[used++] = {piece.header.data() + piece.offset, kFrameBytes - piece.offset};
     }
@@ -105,8 +103,8 @@ std::size_t Outbox::gather(std::span<iovec> out, TimePoint now) {
 }
 
 void Outbox::written(std::size_t count, TimePoint now, std::vector<Ended>& ended) {
-  while (count > 0 && !committed_.empty()) {
-    Piece& piece = committed_.front();
+  while (count > 0 && first_ < committed_.size()) {
+    Piece& piece = committed_[first_];
     const std::size_t whole = kFrameBytes + piece.payload.size();
     const std::size_t step = std::min(count, whole - piece.offset);
     piece.offset += step;
@@ -126,7 +124,7 @@ void Outbox::written(std::size_t count, TimePoint now, std::vector<Ended>& ended
       end.sample.end = now;
       ended.push_back(std::move(end));
     }
-    committed_.pop_front();
+    ++first_;
   }
 }
 
@@ -152,26 +150,21 @@ bool Outbox::detach(Piece& piece, std::vector<Done>& dones) {
 template <class Selects>
 std::vector<Done> Outbox::cancel_if(Selects selects) {
   std::vector<Done> dones;
-  for (auto queue = queues_.begin(); queue != queues_.end();) {
-    auto& items = queue->second;
-    for (auto it = items.begin(); it != items.end();) {
-      if (selects(it->message.header.tag)) {
-        queued_bytes_ -= it->message.payload.size() - it->offset;
-        dones.push_back(std::move(it->message.done));
-        it = items.erase(it);
-      } else {
-        ++it;
-      }
-    }
-    queue = items.empty() ? queues_.erase(queue) : std::next(queue);
-  }
-  for (auto it = committed_.begin(); it != committed_.end();) {
-    if (!it->control && selects(it->tag) && detach(*it, dones)) {
-      it = committed_.erase(it);
+  for (auto it = queue_.begin(); it != queue_.end();) {
+    Item& item = it->second;
+    if (selects(item.message.header.tag)) {
+      queued_bytes_ -= item.message.payload.size() - item.offset;
+      dones.push_back(std::move(item.message.done));
+      it = queue_.erase(it);
     } else {
       ++it;
     }
   }
+  const auto unwritten = committed_.begin() + static_cast<std::ptrdiff_t>(first_);
+  const auto dropped = std::remove_if(unwritten, committed_.end(), [&](Piece& piece) {
+    return !piece.control && selects(piece.tag) && detach(piece, dones);
+  });
+  committed_.erase(dropped, committed_.end());
   return dones;
 }
 

@@ -11,6 +11,7 @@
 #include <deque>
 #include <map>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "runtime/base/task.h"
@@ -44,7 +45,7 @@ class Outbox {
   void push_frame(Message message);   // one frame, whatever its size
   void push_stream(Message message);  // in fragments
 
-  bool empty() const { return committed_.empty() && control_.empty() && queues_.empty(); }
+  bool empty() const { return first_ == committed_.size() && control_.empty() && queue_.empty(); }
   // Bytes accepted and not yet written.
   std::uint64_t queued_bytes() const { return queued_bytes_; }
 
@@ -69,6 +70,7 @@ class Outbox {
     std::size_t offset = 0;  // bytes of the payload in committed pieces
     TimePoint begin;
   };
+  using Turn = std::pair<std::int32_t, std::uint64_t>;  // priority, then order of arrival
   struct Piece {
     FrameBytes header;
     ConstBytes payload;
@@ -81,6 +83,7 @@ class Outbox {
     Item item;
   };
 
+  void push(Message message, bool stream);
   void commit(TimePoint now);
   bool commit_frame(Item& item, std::size_t& budget, TimePoint now);
   bool detach(Piece& piece, std::vector<Done>& dones);
@@ -90,8 +93,10 @@ class Outbox {
   const std::size_t fragment_bytes_;
   std::uint64_t queued_bytes_ = 0;
   std::deque<FrameHeader> control_;
-  std::map<std::int32_t, std::deque<Item>> queues_;
-  std::deque<Piece> committed_;
+  std::map<Turn, Item> queue_;
+  std::uint64_t pushed_ = 0;
+  std::vector<Piece> committed_;  // refilled when all of it is written
+  std::size_t first_ = 0;         // of it that is not written
 };
 
 }  // namespace sirtaki::net
