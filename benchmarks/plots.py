@@ -179,3 +179,26 @@ def overlap(path: Path, rows: Sequence[Row]) -> Path | None:
         axis.set(title=model, xlabel="communication / compute", ylabel="ms a step")
         axis.legend(fontsize=6)
     return _save(figure, path)
+
+
+def urgent(path: Path, rows: Sequence[Row]) -> Path | None:
+    """Seconds of the urgent operation by mode, for each number of ranks, with the bound of the one with priority."""
+    times = [row for row in rows if row.metric == "urgent_seconds"]
+    sizes = _unique(times, lambda row: row.params["ranks"])
+    made = _figure(max(1, len(sizes)), 1)
+    if made is None:
+        return None
+    figure, axes = made
+    colors = {"priority": COLORS["sirtaki"], "in_order": "#7fb69f", "gloo": COLORS["gloo"]}
+    for column, ranks in enumerate(sizes):
+        axis = axes[0][column]
+        here = [row for row in times if row.params["ranks"] == ranks]
+        for row in here:
+            mode = row.params["mode"]
+            error = [[row.value - row.spread["low"]], [row.spread["high"] - row.value]]
+            axis.bar(mode, row.value, yerr=error, color=colors.get(mode), capsize=3)
+            if row.bound is not None:
+                axis.axhline(row.bound, color="#888888", linestyle=":", label="bound of priority")
+        axis.set(title=f"{ranks} ranks, {_net(here[0])}", yscale="log", ylabel="seconds")
+        axis.legend(fontsize=6)
+    return _save(figure, path)

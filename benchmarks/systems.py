@@ -37,6 +37,9 @@ class System(Protocol):
     def allreduce(self, tensor: Any, name: str) -> None:
         """Sums a dense tensor in place over the ranks."""
 
+    def start_allreduce(self, tensor: Any, name: str, priority: int) -> Callable[[], Any]:
+        """Starts a sum in place; the result waits for it. `priority`: smaller is more urgent, where there is such."""
+
     def allreduce_many(self, tensors: Sequence[Any], names: Sequence[str], order: Sequence[int]) -> None:
         """Sums the tensors in place; this rank submits them in its own `order`."""
 
@@ -68,6 +71,12 @@ class GlooSystem:
         """dist.all_reduce; Gloo has no names."""
         del name
         self._dist.all_reduce(tensor)
+
+    def start_allreduce(self, tensor: Any, name: str, priority: int) -> Callable[[], Any]:
+        """dist.all_reduce with async_op; Gloo has no priorities."""
+        del name, priority
+        wait: Callable[[], Any] = self._dist.all_reduce(tensor, async_op=True).wait
+        return wait
 
     def allreduce_many(self, tensors: Sequence[Any], names: Sequence[str], order: Sequence[int]) -> None:
         """One fused all-reduce: Gloo cannot take tensors in an order of each rank's own."""
@@ -141,6 +150,12 @@ class _HorovodLike:
         """allreduce_ under a name that stays the same."""
         self._hvd.allreduce_(tensor, name=name, op=self._hvd.Sum)
 
+    def start_allreduce(self, tensor: Any, name: str, priority: int) -> Callable[[], Any]:
+        """allreduce_async_; Horovod has no priorities."""
+        del priority
+        handle = self._hvd.allreduce_async_(tensor, name=name, op=self._hvd.Sum)
+        return lambda: self._hvd.synchronize(handle)
+
     def allreduce_many(self, tensors: Sequence[Any], names: Sequence[str], order: Sequence[int]) -> None:
         """allreduce_async_ for each tensor, then synchronize for each."""
         hvd = self._hvd
@@ -169,6 +184,11 @@ class SirtakiSystem(_HorovodLike):
     """This project."""
 
     module = "sirtaki.torch"
+
+    def start_allreduce(self, tensor: Any, name: str, priority: int) -> Callable[[], Any]:
+        """allreduce_async_ with its priority."""
+        handle = self._hvd.allreduce_async_(tensor, name=name, op=self._hvd.Sum, priority=priority)
+        return lambda: self._hvd.synchronize(handle)
 
     def stats(self) -> dict[str, Any]:
         """Counters of the session."""

@@ -26,6 +26,7 @@ class Bench:
         self._tensors: dict[int, Any] = {}
         self._many: dict[str, Any] = {}
         self._training: dict[str, Any] = {}
+        self._urgent: dict[str, Any] = {}
 
     def ping(self) -> int:
         """Answers with the rank: the worker lives."""
@@ -183,6 +184,43 @@ class Bench:
     def training_drop(self) -> None:
         """Forgets the models."""
         self._training.clear()
+
+    # ---- an urgent operation behind a large one --------------------------------------------
+
+    def urgent_prepare(self, bulk_numel: int, urgent_numel: int) -> None:
+        """Makes the two tensors."""
+        import torch
+
+        self._urgent = {"bulk": torch.zeros(bulk_numel), "urgent": torch.zeros(urgent_numel)}
+
+    def urgent_round(self, system: str, urgent: str, delay: float) -> dict[str, float]:
+        """Starts the large all-reduce, `delay` seconds later the small one; seconds each took, and all sums checked.
+
+        `urgent`: "urgent" (with priority, while the large one runs), "after" (when it has ended) or "none".
+        """
+        made = self._systems[system]
+        bulk, small = self._urgent["bulk"], self._urgent["urgent"]
+        bulk.fill_(float(self._place.rank + 1))
+        small.fill_(float(self._place.rank + 1))
+        made.allreduce(self._urgent["urgent"][:1].clone(), "urgent.together")
+        begin = time.perf_counter()
+        wait_bulk = made.start_allreduce(bulk, "urgent.bulk", 10)
+        time.sleep(delay)
+        asked = time.perf_counter()
+        seconds = {}
+        if urgent == "urgent":
+            made.start_allreduce(small, "urgent.small", -10)()
+            seconds["urgent"] = time.perf_counter() - asked
+        wait_bulk()
+        seconds["bulk"] = time.perf_counter() - begin
+        if urgent == "after":
+            made.start_allreduce(small, "urgent.small", -10)()
+            seconds["urgent"] = time.perf_counter() - asked
+        wanted = self._place.size * (self._place.size + 1) / 2
+        for name, tensor in self._urgent.items():
+            if not (name == "urgent" and urgent == "none") and not bool((tensor == wanted).all()):
+                raise RuntimeError(f"{system}: the {name} sums are wrong on rank {self._place.rank}")
+        return seconds
 
     # ---- counters --------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import allreduce, group, idle, overlap, paced, rig, shapes, small_tensors, workloads
+from benchmarks import allreduce, group, idle, overlap, paced, rig, shapes, small_tensors, urgent, workloads
 from benchmarks.group import Group, GroupError
 from benchmarks.proc import process_counters, wakeups_per_second
 from benchmarks.statistics import median
@@ -123,8 +123,35 @@ def test_small_tensor_rows_leave_out_what_was_not_measured() -> None:
     assert alone[-1].met is True
 
 
+def test_urgent_rows_are_judged_against_the_credit_and_the_large_one() -> None:
+    case = urgent.Case("200", 4)
+    bound = rig.wire_bound(4, (2 << 20) + urgent.URGENT_BYTES, 200)
+    seconds = {
+        "priority.urgent": [1.2 * bound] * 5,
+        "priority.bulk": [4.3] * 5,
+        "in_order.urgent": [60 * bound] * 5,
+        "in_order.bulk": [4.2] * 5,
+        "alone.bulk": [4.2] * 5,
+    }
+    rows = {row.metric: row for row in urgent.rows_of(case, {"seconds": seconds, "credit": 2 << 20})}
+    assert sorted(rows) == ["bulk_slowdown", "urgent_seconds", "urgent_speedup"]
+    assert rows["urgent_speedup"].value == pytest.approx(50)
+    assert rows["bulk_slowdown"].met is True
+    seconds["priority.urgent"] = [1.4 * bound] * 5
+    late = urgent.rows_of(case, {"seconds": seconds, "credit": 2 << 20})
+    assert late[0].met is False
+
+
 def test_every_request_of_the_rig_exists_in_the_workloads() -> None:
-    for name in ("allreduce_check", "allreduce_blocks", "many_blocks", "training_blocks", "memory_copy", "counters"):
+    for name in (
+        "allreduce_check",
+        "allreduce_blocks",
+        "many_blocks",
+        "training_blocks",
+        "memory_copy",
+        "counters",
+        "urgent_round",
+    ):
         assert callable(getattr(workloads.Bench, name))
 
 

@@ -1,0 +1,159 @@
+"""A small urgent all-reduce while a large one is in flight on all ranks.
+
+    python -m benchmarks.urgent [--quick] [--nets 200] [--ranks 4,2] [--resume]
+
+Both are asynchronous operations by name of the Python adapter. Sirtaki starts the urgent one with a smaller priority
+number; "in order" starts it when the large one has ended, which is what a queue without priorities does; torch's is
+the second asynchronous all_reduce of its process group. Rounds without the urgent one tell what it costs the large one.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from benchmarks import plots
+from benchmarks.group import Group
+from benchmarks.results import Row, Store, make_row
+from benchmarks.rig import LOOPBACK, Options, finish, network, parse, run, say, turn_order, wire_bound
+from benchmarks.statistics import estimate, paired_ratio
+
+OURS, THEIRS = "sirtaki", "gloo"
+#: What a turn consists of: name -> (system, what the urgent operation does).
+PRIORITY, IN_ORDER, ALONE, GLOO = "priority", "in_order", "alone", "gloo"
+MODES = {PRIORITY: (OURS, "urgent"), IN_ORDER: (OURS, "after"), ALONE: (OURS, "none"), GLOO: (THEIRS, "urgent")}
+NETS = ("200",)
+RANKS = (4, 2)
+MB = 1024 * 1024
+BULK_BYTES, URGENT_BYTES = 64 * MB, 64 * 1024
+#: The urgent operation starts when the large one has run for this share of its bound.
+START_SHARE = 0.1
+TURNS, QUICK_TURNS = 10, 2
+TIMES_BOUND_TARGET = 1.3
+SPEEDUP_TARGET = 30.0
+BULK_SLOWDOWN_TARGET = 1.03
+
+
+@dataclass(frozen=True)
+class Case:
+    """One configuration."""
+
+    net: str
+    size: int
+
+    @property
+    def key(self) -> str:
+        """Its name in the partial file."""
+        return f"{self.net}/{self.size}"
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """Its parameters in result rows."""
+        shaped = self.net != LOOPBACK
+        return {
+            "net": "netns" if shaped else LOOPBACK,
+            "rate_mbit": float(self.net) if shaped else None,
+            "ranks": self.size,
+            "bulk_bytes": BULK_BYTES,
+            "urgent_bytes": URGENT_BYTES,
+        }
+
+    def wire(self, payload: int) -> float:
+        """The least seconds an all-reduce of `payload` bytes takes on the links."""
+        return wire_bound(self.size, payload, float(self.net))
+
+
+def measure(options: Options, store: Store, case: Case) -> None:
+    """Rounds of every mode in turns; keeps seconds by mode and the credit of a large operation."""
+    modes = [mode for mode, (system, _) in MODES.items() if system in options.systems]
+    samples: dict[str, list[float]] = {}
+    with (
+        network(case.net, case.size, strict=not options.quick) as net,
+        Group(case.size, list(options.systems), net=net) as group,
+    ):
+        group.call("urgent_prepare", bulk_numel=BULK_BYTES // 4, urgent_numel=URGENT_BYTES // 4)
+        for turn in range(QUICK_TURNS if options.quick else TURNS):
+            say(f"{case.key}: turn {turn + 1}")
+            for mode in turn_order(modes, turn):
+                system, urgent = MODES[mode]
+                delay = START_SHARE * case.wire(BULK_BYTES)
+                answers = group.call("urgent_round", timeout=300, system=system, urgent=urgent, delay=delay)
+                for what in answers[0]:
+                    samples.setdefault(f"{mode}.{what}", []).append(max(answer[what] for answer in answers))
+                time.sleep(0.05)
+        credit = group.call("stats", system=OURS)[0]["ops.credit_bytes"]["value"] if OURS in options.systems else 0
+    store.keep(case.key, {"seconds": samples, "credit": credit})
+
+
+def rows_of(case: Case, found: dict[str, Any]) -> list[Row]:
+    """Times of the urgent operation; against the bound, against waiting in order; what the large one loses."""
+    seconds, credit = found["seconds"], int(found["credit"])
+    bound = case.wire(credit + URGENT_BYTES)
+    params = {**case.params, "credit_bytes": credit}
+    rows = []
+    for mode in (PRIORITY, IN_ORDER, GLOO):
+        if f"{mode}.urgent" not in seconds:
+            continue
+        ours = mode == PRIORITY
+        rows.append(
+            make_row(
+                "urgent_seconds",
+                {"mode": mode, **params},
+                estimate(seconds[f"{mode}.urgent"]),
+                "s",
+                "lower",
+                bound=bound if ours else None,
+                target=TIMES_BOUND_TARGET * bound if ours else None,
+            )
+        )
+    if f"{PRIORITY}.urgent" not in seconds:
+        return rows
+    urgent = seconds[f"{PRIORITY}.urgent"]
+    figure = paired_ratio(seconds[f"{IN_ORDER}.urgent"], urgent)
+    rows.append(
+        make_row(
+            "urgent_speedup",
+            params,
+            figure,
+            "ratio",
+            "higher",
+            baseline=(IN_ORDER, 1.0),
+            target=SPEEDUP_TARGET,
+        )
+    )
+    if f"{GLOO}.urgent" in seconds:
+        figure = paired_ratio(seconds[f"{GLOO}.urgent"], urgent)
+        rows.append(make_row("urgent_speedup_over_gloo", params, figure, "ratio", "higher", baseline=(GLOO, 1.0)))
+    figure = paired_ratio(seconds[f"{PRIORITY}.bulk"], seconds[f"{ALONE}.bulk"])
+    least = 1.0 + URGENT_BYTES / BULK_BYTES
+    rows.append(
+        make_row(
+            "bulk_slowdown",
+            params,
+            figure,
+            "ratio",
+            "lower",
+            baseline=(ALONE, 1.0),
+            bound=least,
+            target=BULK_SLOWDOWN_TARGET,
+        )
+    )
+    return rows
+
+
+def main() -> int:
+    """Measures what the command line asks for."""
+    options, store = parse("urgent", __doc__ or "", NETS, RANKS, (OURS, THEIRS))
+    ranks = options.ranks[:1] if options.quick else options.ranks
+    rows: list[Row] = []
+    for case in [Case(net, size) for net in options.nets if net != LOOPBACK for size in ranks]:
+        if store.samples(case.key) is None:
+            measure(options, store, case)
+        rows += rows_of(case, store.samples(case.key))
+    return finish(store, rows, plots.urgent)
+
+
+if __name__ == "__main__":
+    sys.exit(run(main))
