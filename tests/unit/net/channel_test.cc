@@ -194,6 +194,46 @@ TEST(Channel, ASmallUrgentMessageOvertakesBulkInAnyQueuedState) {
   EXPECT_EQ(bulk_done.calls, 0);
 }
 
+TEST(Channel, ASmallMessageNeverOvertakesAMoreUrgentLargeOne) {
+  ChannelPair pair(small_limits());
+  const auto urgent = pattern(256 * 10, 1);
+  const auto small = pattern(20, 2);
+  std::vector<std::byte> urgent_out(urgent.size());
+  std::vector<std::byte> small_out(small.size());
+  Outcome urgent_done;
+  Outcome small_done;
+  pair.b.channel->recv(at(1), urgent_out, urgent_done.done());
+  pair.b.channel->recv(at(2), small_out, small_done.done());
+  pair.settle();
+  pair.a.channel->send(at(1, 0, -1), urgent, {});
+  pair.a.channel->send(at(2, 0, 7), small, {});
+  while (small_done.calls == 0) {
+    ASSERT_TRUE(pair.step(256 + 32));
+    ASSERT_TRUE(small_done.calls == 0 || urgent_done.ok());
+  }
+  EXPECT_EQ(urgent_out, urgent);
+  EXPECT_EQ(small_out, small);
+}
+
+TEST(Channel, MessagesOfOnePriorityGoInTheOrderOfTheirSending) {
+  ChannelPair pair(small_limits());
+  constexpr std::size_t kMessages = 9;
+  const auto data = pattern(20, 3);
+  std::vector<std::vector<std::byte>> outs(kMessages, std::vector<std::byte>(data.size()));
+  std::vector<std::size_t> order;
+  for (std::size_t i = 0; i < kMessages; ++i) {
+    pair.b.channel->recv(at(i + 1), outs[i], [&order, i](const Status& status) {
+      EXPECT_TRUE(status.is_ok());
+      order.push_back(i);
+    });
+  }
+  for (std::size_t i = 0; i < kMessages; ++i) {
+    pair.a.channel->send(at(i + 1, 0, 2 - static_cast<std::int32_t>(i % 3)), data, {});
+  }
+  pair.settle();
+  EXPECT_EQ(order, (std::vector<std::size_t>{2, 5, 8, 1, 4, 7, 0, 3, 6}));
+}
+
 TEST(Channel, CancelLetsGoOfMemoryInTheMiddleOfAFragment) {
   for (std::uint64_t seed = 1; seed <= 400; ++seed) {
     SCOPED_TRACE(seed);
