@@ -98,7 +98,9 @@ void SegmentReducer::gather(std::size_t index) {
 }
 
 void SegmentReducer::send_more() {
-  const int most = size() == 2 ? kSendingToOne : 1;
+  // What is over after a moment is sent at once: between two messages something less urgent would get its turn.
+  const int several = reduce_rounds_ == 1 ? size() - 1 : 1;
+  const int most = size() == 2 ? kSendingToOne : several;
   const auto others = static_cast<std::size_t>(size() - 1);
   while (sending_ < most) {
     if (next_reduce_ < reduce_rounds_ * others) {

@@ -2,6 +2,7 @@
 // to rank j and reduces its own block in rank order as segments arrive.
 // A rank sends one message after the other, a round of them to the next rank, the one after it and so on: at any moment
 // the ranks send along different links. Concurrent flows would share a link unevenly, and some would idle at the end.
+// Blocks of one segment go to all at once.
 // Part of an Operation: base class of those that reduce; same thread and life.
 #pragma once
 
