@@ -113,6 +113,36 @@ def case_ranks_submit_in_different_orders() -> None:
         same(hvd.synchronize(handle), torch.full((50,), float(i * hvd.size())), i)
 
 
+def case_large_operations_in_pieces_and_priorities_give_the_same_sums() -> None:
+    """Several pieces each; the urgent one is small, the others have priorities of all signs."""
+    numel = (10 << 20) // 4 + 3
+    large = [torch.arange(numel, dtype=torch.float32).remainder_(13 + i).add_(hvd.rank()) for i in range(3)]
+    want = [torch.arange(numel, dtype=torch.float32).remainder_(13 + i).mul_(hvd.size()) for i in range(3)]
+    ranks = sum(range(hvd.size()))
+    priorities = [5, -(1 << 31), (1 << 31) - 1]
+    handles = [
+        hvd.allreduce_async_(tensor, name=f"pieces.{i}", op=hvd.Sum, priority=priority)
+        for i, (tensor, priority) in enumerate(zip(large, priorities, strict=True))
+    ]
+    urgent = hvd.allreduce_async(torch.ones(7), name="pieces.urgent", op=hvd.Sum, priority=-5)
+    same(hvd.synchronize(urgent), torch.full((7,), float(hvd.size())), "urgent")
+    for i, handle in enumerate(handles):
+        same(hvd.synchronize(handle), want[i] + ranks, i)
+    whole = torch.full((numel,), float(hvd.rank()))
+    handle = hvd.broadcast_async_(whole, root_rank=hvd.size() - 1, name="pieces.broadcast", priority=1)
+    same(hvd.synchronize(handle), torch.full((numel,), float(hvd.size() - 1)), "broadcast")
+
+
+def case_a_priority_is_an_integer_of_32_bits() -> None:
+    for wrong in (1 << 31, 1.5, "first"):
+        try:
+            hvd.allreduce_async(torch.ones(3), name="wrong.priority", priority=wrong)
+        except ValueError as error:
+            assert "priority" in str(error)
+        else:
+            raise AssertionError(wrong)
+
+
 def case_forgotten_handles_do_no_harm() -> None:
     for i in range(10):
         hvd.allreduce_async(torch.ones(1000), name=f"forgotten.{i}")
