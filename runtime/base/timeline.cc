@@ -16,9 +16,9 @@ constexpr std::size_t kSpanBytes = 4 + 1 + 4 + 8 + 8 + 8;
 constexpr std::size_t kNameBytes = 4 + 4;
 constexpr std::size_t kTrackBytes = 4 + 4 + 8 + 4;
 
-constexpr std::array<std::string_view, kStageCount> kStageNames = {"user",   "submit", "negotiate", "queue",
-                                                                   "pack",   "encode", "network",   "reduce",
-                                                                   "decode", "unpack", "wait",      "control"};
+constexpr std::array<std::string_view, kStageCount> kStageNames = {"user",   "submit",  "negotiate", "queue",  "pack",
+                                                                   "encode", "network", "reduce",    "decode", "unpack",
+                                                                   "wait",   "control", "need"};
 
 void put_span(WireWriter& writer, const Span& span) {
   writer.put(span.name);

@@ -33,8 +33,9 @@ enum class Stage : std::uint8_t {
   kUnpack = 9,
   kWait = 10,     // a thread of the program waits
   kControl = 11,  // coordinator and rendezvous
+  kNeed = 12,     // the program needs a result: a moment, or until it is there
 };
-inline constexpr int kStageCount = 12;
+inline constexpr int kStageCount = 13;
 std::string_view stage_name(Stage stage);  // "network"
 
 struct Span {

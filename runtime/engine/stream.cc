@@ -13,6 +13,7 @@ Stream::Stream(StreamId id, StreamSpec spec, std::shared_ptr<const scheduler::Pl
       spec_(std::move(spec)),
       plan_(std::move(plan)),
       deps_(deps),
+      trace_(deps.trace, spec_.name),
       dispatcher_(credit_bytes),
       board_(std::make_shared<StreamBoard>(spec_.tensors.size())) {
   std::vector<std::int64_t> payloads;
@@ -42,7 +43,7 @@ void Stream::open_step() {
   submitted_.assign(count, 0);
   present_.assign(count, 1);
   launched_.assign(plan_->partitions().size(), 0);
-  ready_at_.assign(plan_->partitions().size(), {});
+  trace_.begin_step(plan_);
   held_.clear();
   used_.assign(count, 1);
   missing_.resize(count);
@@ -119,8 +120,13 @@ void Stream::admit(int index) {
   if (plan_->tensors()[static_cast<std::size_t>(index)].numel == 0) {
     return;
   }
-  if (auto ready = dispatcher_.tensor_ready(index); !ready) {
+  auto ready = dispatcher_.tensor_ready(index);
+  if (!ready) {
     give_up(ready.status());
+    return;
+  }
+  for (const int position : *ready) {
+    trace_.ready(position);
   }
 }
 
@@ -285,6 +291,7 @@ void Stream::answer() {
     deps_.steps.add();
     deps_.step_time.add(now - first_ready_);
     deps_.exposed.add(now - waited_since_);
+    trace_.end_step(waited_since_, *board_);
     ++step_;
     open_step();
     Done waiter = std::exchange(waiter_, {});

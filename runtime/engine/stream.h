@@ -33,7 +33,7 @@
 #include "runtime/engine/control_link.h"
 #include "runtime/engine/requests.h"
 #include "runtime/engine/stream_board.h"
-#include "runtime/engine/trace.h"
+#include "runtime/engine/stream_trace.h"
 #include "runtime/net/collectives.h"
 #include "scheduler/dispatcher.h"
 #include "scheduler/plan.h"
@@ -156,6 +156,7 @@ class Stream {
   const StreamSpec spec_;
   const std::shared_ptr<const scheduler::Plan> plan_;
   StreamDeps deps_;
+  StreamTrace trace_;
   scheduler::Dispatcher dispatcher_;
   const std::shared_ptr<StreamBoard> board_;
   int gate_ = 0;  // position from which partitions start after finish() only
@@ -183,7 +184,6 @@ class Stream {
   int partitions_done_ = 0;
   int in_flight_count_ = 0;
   std::vector<std::uint8_t> launched_;  // by position: in flight now
-  std::vector<TimePoint> ready_at_;     // by position, while tracing
   TimePoint first_ready_;
   TimePoint waited_since_;
 

@@ -34,6 +34,7 @@ void StreamBoard::need(std::span<const int> tensors, TimePoint now) {
   for (const int index : tensors) {
     auto& needed = cells_[static_cast<std::size_t>(index)].needed_ns;
     if (needed.load(kRelaxed) < 0) {
+      cells_[static_cast<std::size_t>(index)].needed_at_ns.store(ns(now), kRelaxed);
       needed.store(std::max<std::int64_t>(since, 0), kRelaxed);
     }
   }
@@ -49,6 +50,10 @@ void StreamBoard::withdraw() {
   for (Cell& cell : cells_) {
     cell.reduced.store(0, kRelaxed);
   }
+}
+
+std::optional<TimePoint> StreamBoard::needed_at(int index) const {
+  return needed(index) ? std::optional(TimePoint(Duration(cell(index).needed_at_ns.load(kRelaxed)))) : std::nullopt;
 }
 
 std::optional<Duration> StreamBoard::needed(int index) const {

@@ -43,6 +43,8 @@ class StreamBoard {
   bool used(int index) const { return cell(index).used.load(std::memory_order_relaxed) != 0; }
   // From finish() to the first need of the tensor, without what the program slept between; nullopt: not needed yet.
   std::optional<Duration> needed(int index) const;
+  // The same as a time of the clock, with what the program slept.
+  std::optional<TimePoint> needed_at(int index) const;
   // What the program slept since finish().
   Duration slept() const { return Duration(slept_ns_.load(std::memory_order_relaxed)); }
   std::size_t size() const { return cells_.size(); }
@@ -51,6 +53,7 @@ class StreamBoard {
   struct Cell {
     std::atomic<std::uint64_t> reduced{0};    // mark of the step; release, acquire: the tensor's memory lies before it
     std::atomic<std::int64_t> needed_ns{-1};  // relaxed, as the rest: numbers that stand for themselves
+    std::atomic<std::int64_t> needed_at_ns{0};
     std::atomic<std::uint8_t> used{1};
   };
   const Cell& cell(int index) const { return cells_[static_cast<std::size_t>(index)]; }

@@ -39,7 +39,7 @@ void Stream::pump() {
 void Stream::launch(const scheduler::Partition& partition) {
   const int position = partition.position;
   const DType wire = wire_dtype(partition);
-  const TimePoint begin = deps_.trace.now();
+  trace_.launched(position);
   BufferPool::Buffer buffer;
   net::CollectiveArgs args;
   if (in_place(partition)) {
@@ -60,9 +60,8 @@ void Stream::launch(const scheduler::Partition& partition) {
   args.priority = position;
   deps_.raw_bytes.add(partition.size_bytes());
   deps_.wire_bytes.add(args.out.size());
-  deps_.trace.partition(spec_.name, Stage::kPack, begin, position, static_cast<std::int64_t>(args.out.size()));
+  trace_.packed(position, static_cast<std::int64_t>(args.out.size()));
   launched_[static_cast<std::size_t>(position)] = 1;
-  ready_at_[static_cast<std::size_t>(position)] = deps_.trace.now();
   ++in_flight_count_;
   // The buffer lives in the callback, so memory in flight outlives whatever happens to the step.
   deps_.net.start(std::move(args),
@@ -130,10 +129,9 @@ void Stream::on_partition(std::uint32_t attempt, int position, BufferPool::Buffe
   } else if (current) {
     const scheduler::Partition& partition = plan_->partitions()[static_cast<std::size_t>(position)];
     const auto size = static_cast<std::int64_t>(partition.size_bytes());
-    deps_.trace.partition(spec_.name, Stage::kNetwork, ready_at_[static_cast<std::size_t>(position)], position, size);
-    const TimePoint begin = deps_.trace.now();
+    trace_.received(position, size);
     const Status decoded = scatter(partition, buffer.bytes());
-    deps_.trace.partition(spec_.name, Stage::kUnpack, begin, position, size);
+    trace_.unpacked(position, size);
     const Status given_back = dispatcher_.finished(position);
     SRT_CHECK(given_back);
     ++partitions_done_;

@@ -15,21 +15,33 @@ class Trace {
  public:
   // Tracks by subject rather than thread, so that the trace reads as lanes: operations by name, stream partitions.
   Trace(Loop& loop, Timeline& timeline)
-      : loop_(loop), timeline_(timeline), ops_(timeline.track("operations")), streams_(timeline.track("streams")) {}
+      : loop_(loop),
+        timeline_(timeline),
+        ops_(timeline.track("operations")),
+        streams_(timeline.track("streams")),
+        needs_(timeline.track("needed by the program")) {}
 
   bool on() const { return timeline_.enabled(); }
   TimePoint now() const { return on() ? loop_.now() : TimePoint(); }
 
   // Records [begin, now] unless tracing was off at either end.
   void op(std::string_view name, Stage stage, TimePoint begin, std::int64_t bytes) {
-    record(ops_, name, stage, begin, -1, bytes);
+    record(ops_, name, stage, begin, now(), -1, bytes);
   }
-  void partition(std::string_view stream, Stage stage, TimePoint begin, std::int32_t position, std::int64_t bytes) {
-    record(streams_, stream, stage, begin, position, bytes);
+  void partition(std::string_view name, Stage stage, TimePoint begin, std::int32_t position, std::int64_t bytes) {
+    record(streams_, name, stage, begin, now(), position, bytes);
+  }
+  // Ends known already.
+  void queued(std::string_view name, TimePoint begin, TimePoint end, std::int32_t position) {
+    record(streams_, name, Stage::kQueue, begin, end, position, -1);
+  }
+  void waited(std::string_view name, TimePoint begin) { record(needs_, name, Stage::kWait, begin, now(), -1, -1); }
+  void needed(std::string_view name, TimePoint begin, TimePoint end, std::int32_t position) {
+    record(needs_, name, Stage::kNeed, begin, end, position, -1);
   }
 
  private:
-  void record(Track& track, std::string_view name, Stage stage, TimePoint begin, std::int32_t position,
+  void record(Track& track, std::string_view name, Stage stage, TimePoint begin, TimePoint end, std::int32_t position,
               std::int64_t bytes) {
     if (!on() || begin == TimePoint()) {
       return;
@@ -40,7 +52,7 @@ class Trace {
     span.position = position;
     span.bytes = bytes;
     span.begin = begin;
-    span.end = loop_.now();
+    span.end = end;
     track.record(span);
   }
 
@@ -48,6 +60,7 @@ class Trace {
   Timeline& timeline_;
   Track& ops_;
   Track& streams_;
+  Track& needs_;
 };
 
 }  // namespace sirtaki::engine
