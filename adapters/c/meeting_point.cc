@@ -146,8 +146,10 @@ Result<engine::JobSpec> MeetingPoint::meet_hosted(const Config& config, const Jo
     const bool v6 = job.host.find(':') != std::string::npos;
     spec.rendezvous = (v6 ? "[" + job.host + "]" : job.host) + ":" + std::to_string(config.job.port_range.first);
   }
+  auto parsed = split_endpoint(spec.rendezvous);
+  SRT_TRY(parsed.status().with_context("SIRTAKI_JOB_RENDEZVOUS (job.rendezvous)"));
+  const auto endpoint = *std::move(parsed);
   SRT_ASSIGN(spec.secret, configured_secret(config));
-  SRT_ASSIGN(const auto endpoint, split_endpoint(spec.rendezvous));
   if (job.rank == 0) {
     secret_ = spec.secret;
     const PortRange port{endpoint.second, endpoint.second};

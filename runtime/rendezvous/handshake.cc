@@ -35,8 +35,8 @@ using Mac = std::array<std::byte, kMac>;
 // One text for everything a stranger may do wrong: it learns nothing about which check failed.
 Status refused() {
   return {Code::kUnavailable,
-          "rejected: wrong job secret or not a Sirtaki peer of this job; fix: give all ranks the same secret and the "
-          "address of this job's server"};
+          "rejected: wrong job secret or not a Sirtaki peer of this job; fix: give all ranks the same secret "
+          "(SIRTAKI_JOB_SECRET_FILE) and the address of this job's server (SIRTAKI_JOB_RENDEZVOUS)"};
 }
 
 Status no_secret() {

@@ -18,6 +18,8 @@ namespace {
 // The digits, and white space around them; anything longer is not a secret file.
 constexpr std::size_t kMaxFile = 2 * Secret::kBytes + 32;
 
+constexpr const char* kMakeSecret = "openssl rand -hex 32";
+
 class Fd {
  public:
   explicit Fd(int fd) : fd_(fd) {}
@@ -94,7 +96,8 @@ Result<Secret> Secret::from_file(const std::string& path) {
   const Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   const std::string what = "secret file " + path;
   if (fd.get() < 0) {
-    return unavailable("cannot open " + what + ": " + error_text(errno));
+    return unavailable("cannot open " + what + ": " + error_text(errno) + "; fix: write it with (umask 077; " +
+                       kMakeSecret + " > FILE), the same on every host");
   }
   struct stat info {};
   if (::fstat(fd.get(), &info) != 0) {
@@ -121,7 +124,7 @@ Result<Secret> Secret::from_hex(const std::string& hex) {
   // The text is never quoted back: it may be a secret with one wrong character.
   if (hex.size() != 2 * kBytes) {
     return invalid_argument("a job secret is " + std::to_string(2 * kBytes) + " hexadecimal digits, not " +
-                            std::to_string(hex.size()) + " characters");
+                            std::to_string(hex.size()) + " characters; fix: make one with " + kMakeSecret);
   }
   Secret secret;
   for (std::size_t i = 0; i < kBytes; ++i) {

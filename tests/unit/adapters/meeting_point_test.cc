@@ -60,6 +60,11 @@ TEST(MeetingPointTest, AddressWithoutSecretSaysHowToMakeOne) {
   expect_refused(find("job.rendezvous = \"10.0.0.1:4000\"\n", env), "SIRTAKI_JOB_SECRET_FILE");
 }
 
+TEST(MeetingPointTest, WhatIsNoAddressIsNamedWithItsVariable) {
+  const Environment env{{"OMPI_COMM_WORLD_RANK", "1"}, {"OMPI_COMM_WORLD_SIZE", "4"}};
+  expect_refused(find("job.rendezvous = \"head\"\n", env), "SIRTAKI_JOB_RENDEZVOUS");
+}
+
 TEST(MeetingPointTest, HostAnswersTheSameUntilTheSizeChanges) {
   MeetingPoint point;
   const auto config = config_with("");

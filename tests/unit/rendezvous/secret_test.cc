@@ -84,7 +84,10 @@ TEST_F(SecretFile, ThatOthersCanReadIsRefusedWithTheFix) {
 }
 
 TEST_F(SecretFile, MissingWrongOrEndlessFilesAreRefusedByName) {
-  EXPECT_NE(Secret::from_file(path("none")).status().text().find(path("none")), std::string::npos);
+  const Status none = Secret::from_file(path("none")).status();
+  EXPECT_NE(none.text().find(path("none")), std::string::npos);
+  EXPECT_NE(none.text().find("openssl rand -hex 32"), std::string::npos);
+  EXPECT_NE(Secret::from_hex("abc").status().text().find("openssl rand -hex 32"), std::string::npos);
   EXPECT_FALSE(Secret::from_file(folder_.string()));
   EXPECT_FALSE(Secret::from_file("/dev/zero"));
   EXPECT_FALSE(Secret::from_file(make("empty", "", 0600)));

@@ -1,0 +1,147 @@
+"""A running job whose ports strangers speak to: it goes on, and a rank of another job is turned away clearly."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import re
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from launch_support import PYTHON, Run, running, wait_until
+
+pytest.importorskip("torch")
+pytest.importorskip("sirtaki")
+
+# Steps until the file of argv[1] is there. Every rank looks at the same moment: the maximum decides.
+TRAINING = """
+import os, sys
+import torch, sirtaki.torch as hvd
+hvd.init()
+print("rendezvous", os.environ["SIRTAKI_JOB_RENDEZVOUS"], flush=True)
+weight = torch.nn.Linear(64, 64)
+optimizer = hvd.DistributedOptimizer(torch.optim.SGD(weight.parameters(), lr=0.1), weight.named_parameters())
+while True:
+    optimizer.zero_grad()
+    weight(torch.ones(1, 64)).sum().backward()
+    optimizer.step()
+    if hvd.allreduce(torch.tensor(float(os.path.exists(sys.argv[1]))), name="stop", op=hvd.Max).item():
+        break
+print("trained", flush=True)
+hvd.shutdown()
+"""
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> str:
+    path = tmp_path / "training.py"
+    path.write_text(TRAINING)
+    return str(path)
+
+
+def listening_ports(pids: list[int]) -> list[int]:
+    """TCP ports on which these processes listen."""
+    inodes = set()
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            for entry in Path(f"/proc/{pid}/fd").iterdir():
+                with contextlib.suppress(OSError):
+                    inodes.update(re.findall(r"^socket:\[(\d+)\]$", os.readlink(entry)))
+    ports = set()
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        for line in Path(table).read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == "0A" and fields[9] in inodes:
+                ports.add(int(fields[1].rpartition(":")[2], 16))
+    return sorted(ports)
+
+
+def first_line(run: Run) -> str:
+    assert run.process.stdout is not None
+    return run.process.stdout.readline().decode()
+
+
+def pester(port: int, noise: random.Random) -> list[socket.socket]:
+    """Says wrong things to a port; returns connections that stay open and say nothing."""
+    silent = []
+    for speech in (b"GET / HTTP/1.1\r\n\r\n", bytes(64), noise.randbytes(5000), b""):
+        for family, host in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")):
+            with contextlib.suppress(OSError):
+                link = socket.socket(family)
+                link.settimeout(5)
+                link.connect((host, port))
+                with contextlib.suppress(OSError):
+                    link.sendall(speech)
+                if speech:
+                    link.close()
+                else:
+                    silent.append(link)
+    return silent
+
+
+def test_junk_and_silence_on_every_port_do_not_disturb_a_job(program: str, tmp_path: Path) -> None:
+    stop = tmp_path / "stop"
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    noise = random.Random(seed)
+    with running("-np", "2", PYTHON, program, str(stop)) as run:
+        assert "rendezvous" in first_line(run)
+        ports = listening_ports([run.process.pid, *run.marked()])
+        assert len(ports) >= 3, f"launcher and two ranks listen on {ports}"
+        silent = [link for port in ports for _ in range(3) for link in pester(port, noise)]
+        assert silent
+        stop.touch()
+        done = run.finish(60)
+        for link in silent:
+            link.close()
+    assert done.code == 0, done.err
+    assert done.out.count("trained") == 2, done.out + done.err
+
+
+def test_a_rank_with_another_secret_is_told_so_at_once(program: str, tmp_path: Path) -> None:
+    stop = tmp_path / "stop"
+    secret = tmp_path / "secret"
+    secret.write_text("5a" * 32 + "\n")
+    secret.chmod(0o600)
+    with running("-np", "2", PYTHON, program, str(stop)) as run:
+        address = re.search(r"rendezvous (\S+)", first_line(run))
+        assert address is not None
+        job = {"RANK": "1", "SIZE": "2", "RENDEZVOUS": address[1], "SECRET_FILE": str(secret)}
+        stranger = subprocess.run(
+            [PYTHON, "-c", "import sirtaki; sirtaki.init()"],
+            env={**os.environ, **{f"SIRTAKI_JOB_{name}": value for name, value in job.items()}},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        stop.touch()
+        done = run.finish(60)
+    assert stranger.returncode == 1
+    last = stranger.stderr.splitlines()[-1]
+    assert "secret" in last, stranger.stderr
+    assert "SIRTAKI_JOB_SECRET_FILE" in last, stranger.stderr
+    assert done.code == 0, done.err
+    assert done.out.count("trained") == 2, done.out + done.err
+
+
+def test_ctrl_c_in_the_middle_of_training_is_one_line(program: str, tmp_path: Path) -> None:
+    import signal
+
+    with running("-np", "4", PYTHON, program, str(tmp_path / "never"), start_new_session=True) as run:
+        assert "rendezvous" in first_line(run)
+        # As a terminal does it: to everybody in the foreground.
+        os.killpg(run.process.pid, signal.SIGINT)
+        done = run.finish(30)
+        wait_until(lambda: not run.marked(), 5, "all processes end")
+    assert done.code == 128 + signal.SIGINT
+    assert len(done.err.splitlines()) == 1, done.err
+    assert "interrupted" in done.err
+    assert done.seconds < 25
