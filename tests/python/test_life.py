@@ -34,9 +34,33 @@ except sirtaki.HorovodInternalError as error:
 """
 
 
-def test_survivors_name_the_dead_rank_within_a_second(tmp_path: Path) -> None:
+DYING_BEFORE_FORWARD = """
+import os, signal, sys, time, torch, sirtaki
+import sirtaki.torch as hvd
+hvd.init()
+model = torch.nn.Sequential(torch.nn.Linear(50, 50), torch.nn.Linear(50, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters(), sync="forward")
+for step in range(3):
+    optimizer.zero_grad()
+    loss = model(torch.ones(1, 50)).sum()
+    if step == 2 and hvd.rank() == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    loss.backward()
+    optimizer.step()
+begin = time.monotonic()
+try:
+    model(torch.ones(1, 50))
+except sirtaki.HorovodInternalError as error:
+    print(f"SURVIVOR {hvd.rank()} {time.monotonic() - begin:.2f} {error.rank} {error}", flush=True)
+    sys.exit(3)
+"""
+
+
+@pytest.mark.parametrize("program", [DYING, DYING_BEFORE_FORWARD], ids=["allreduce", "forward"])
+def test_survivors_name_the_dead_rank_within_a_second(tmp_path: Path, program: str) -> None:
     script = tmp_path / "dying.py"
-    script.write_text(DYING)
+    script.write_text(program)
     done = launch(3, str(script), limit=60)
     told = [line[line.index("SURVIVOR") :].split() for line in done.stdout.splitlines() if "SURVIVOR" in line]
     assert sorted(words[1] for words in told) == ["0", "2"], done.stdout

@@ -1,4 +1,4 @@
-"""The cases of tests/python/ranks on 2 and 3 ranks; one job for each module and number of ranks."""
+"""The cases of tests/python/ranks on up to 4 ranks; one job for each module and number of ranks."""
 
 from __future__ import annotations
 
@@ -30,3 +30,9 @@ def test_optimizer(np: int, case: str) -> None:
 @pytest.mark.parametrize("np", [1, 2, 4])
 def test_join(np: int, case: str) -> None:
     check_case("join_cases", np, case)
+
+
+@pytest.mark.parametrize("case", case_names("forward_cases"))
+@pytest.mark.parametrize("np", [2, 4])
+def test_forward(np: int, case: str) -> None:
+    check_case("forward_cases", np, case)

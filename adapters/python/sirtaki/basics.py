@@ -20,6 +20,7 @@ class _Life:
         self.lock = threading.RLock()
         self.generation = 0
         self.on_shutdown: list[Any] = []
+        self.before_shutdown: list[Any] = []
 
 
 _life = _Life()
@@ -28,6 +29,11 @@ _life = _Life()
 def generation() -> int:
     """Number of the current session, from 1; grows with every init() after a shutdown(). 0 before the first."""
     return _life.generation
+
+
+def before_shutdown(callback: Any) -> None:
+    """Calls `callback()` before the session ends by shutdown(), but not when the program ends without calling it."""
+    _life.before_shutdown.append(callback)
 
 
 def on_shutdown(callback: Any) -> None:
@@ -75,6 +81,16 @@ def init(comm: object = None, process_sets: object = None, *, options: Mapping[s
 
 def shutdown() -> None:
     """Leaves in order; pending operations end with HorovodInternalError. Does nothing when not initialized."""
+    if not _core.is_initialized():
+        return
+    try:
+        for callback in list(_life.before_shutdown):
+            callback()
+    finally:
+        _leave()
+
+
+def _leave() -> None:
     with _life.lock:
         if not _core.is_initialized():
             return
@@ -83,7 +99,7 @@ def shutdown() -> None:
             callback()
 
 
-atexit.register(shutdown)
+atexit.register(_leave)
 
 
 def is_initialized() -> bool:

@@ -78,13 +78,13 @@ def adamw(model: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.AdamW(model.parameters(), lr=0.01)
 
 
-def raises(call: Callable[[], object], kind: type[BaseException], word: str) -> None:
+def raises(call: Callable[[], object], kind: type[BaseException] | tuple[type[BaseException], ...], word: str) -> None:
     try:
         call()
     except kind as error:
         assert word in str(error), error
     else:
-        raise AssertionError(f"no {kind.__name__}")
+        raise AssertionError(f"no {kind}")
 
 
 def case_sgd_equals_one_process_with_the_whole_batch() -> None:
@@ -418,7 +418,6 @@ def case_named_parameters_are_checked() -> None:
     raises(lambda: hvd.DistributedOptimizer(sgd(model), [p for _, p in named]), ValueError, "pairs")
     raises(lambda: hvd.DistributedOptimizer(sgd(model), named, op=hvd.Min), ValueError, "Average or Sum")
     raises(lambda: hvd.DistributedOptimizer(sgd(model), named, op=hvd.Adasum), NotImplementedError, "Adasum")
-    raises(lambda: hvd.DistributedOptimizer(sgd(model), named, sync="forward"), NotImplementedError, "forward")
     raises(lambda: hvd.DistributedOptimizer(sgd(model), named, sync="never"), ValueError, "never")
     raises(lambda: hvd.DistributedOptimizer(sgd(model), named, compression="zip"), ValueError, "zip")
     optimizer = hvd.DistributedOptimizer(sgd(model), named)

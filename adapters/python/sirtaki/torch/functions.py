@@ -14,6 +14,7 @@ from sirtaki import errors
 from sirtaki.basics import rank, size
 from sirtaki.ops import URGENT, Submission
 from sirtaki.torch._adapter import torch_ops
+from sirtaki.torch._calls import complete_all
 from sirtaki.torch.ops import ProcessSet, check_process_set, global_process_set
 
 
@@ -56,6 +57,7 @@ def broadcast_parameters(
         HorovodInternalError: ranks disagree about a tensor; the text names it.
     """
     check_process_set(process_set)
+    complete_all()
     if isinstance(params, Mapping):
         pairs: list[Any] = list(params.items())
     elif isinstance(params, Iterable) and not isinstance(params, (Tensor, str)):

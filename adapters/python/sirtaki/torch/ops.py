@@ -23,6 +23,7 @@ from sirtaki.basics import size
 from sirtaki.ops import GroupHandle, Handle, ReduceOp, Submission
 from sirtaki.torch import _autograd
 from sirtaki.torch._adapter import torch_ops as _ops
+from sirtaki.torch._calls import complete_all
 from sirtaki.torch.compression import Compression, Compressor
 
 Average = ReduceOp.AVERAGE
@@ -516,6 +517,7 @@ def join(device: int = -1) -> int:
         HorovodInternalError: a rank is lost, or has left.
     """
     del device
+    complete_all()
     return _core.join()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -14,6 +15,7 @@ from torch import Tensor
 from sirtaki import basics, errors
 from sirtaki.errors import require
 from sirtaki.ops import ReduceOp, check_reduce_op
+from sirtaki.torch._deferred import DeferredUpdates, check_optimizer
 from sirtaki.torch._layout import ReducerOptions
 from sirtaki.torch.compression import Compression, Compressor, codec_of
 from sirtaki.torch.ops import Average, ProcessSet, Sum, check_process_set, global_process_set
@@ -25,14 +27,22 @@ class _Distributed:
 
     _sirtaki: GradientReducer
     _sirtaki_skip: bool
+    _sirtaki_updates: DeferredUpdates | None  # only with sync="forward"
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Combines gradients that are not combined yet (collective), then applies them.
+
+        With sync="forward" it returns at once, and a module's parameters are updated when the module is called next.
 
         Args:
             closure: computes the loss and runs backward, as for LBFGS; its gradients are combined too.
         """
         reducer = self._sirtaki
+        if self._sirtaki_updates is not None:
+            if closure is not None:
+                raise errors.UnsupportedError('sync="forward" cannot run a closure; use sync="backward"')
+            self._sirtaki_updates.step(self._sirtaki_skip)
+            return None
         plain_step = super(type(self), self).step  # type: ignore[misc]
         if closure is not None:
             result = plain_step(self._combining(closure))
@@ -61,12 +71,33 @@ class _Distributed:
         return combined
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """As torch's; RuntimeError while gradients are in flight (sync="step", between backward and step)."""
+        """As torch's; RuntimeError while gradients are in flight (between backward and step, unless sync="backward").
+
+        With sync="forward" gradients that are not applied yet are cleared as soon as they are.
+        """
         self._sirtaki.check_zero_grad()
+        if self._sirtaki_updates is not None and self._sirtaki_updates.pending:
+            self._sirtaki_updates.zero_grad(set_to_none)
+            return
         super(type(self), self).zero_grad(set_to_none)  # type: ignore[misc]
 
+    def wait(self) -> None:
+        """Returns when all parameters are updated, which matters with sync="forward" only. Not collective.
+
+        For code between step() and the next forward pass that reads parameters, gradients or the optimizer's state:
+        averages of weights, copies of the model. state_dict() of the optimizer and of any module does it by itself.
+        """
+        if self._sirtaki_updates is not None:
+            self._sirtaki_updates.complete()
+
     def synchronize(self) -> None:
-        """Returns when `.grad` of every parameter is combined; for clipping and the like before step()."""
+        """Returns when `.grad` of every parameter is combined; for clipping and the like before step().
+
+        After step() with sync="forward": as wait().
+        """
+        if self._sirtaki_updates is not None and self._sirtaki_updates.pending and not self._sirtaki.in_flight:
+            self._sirtaki_updates.complete()
+            return
         self._sirtaki.synchronize()
         self._sirtaki.told_by_program = True
 
@@ -98,18 +129,52 @@ class _Distributed:
         """Seconds in which this rank had nothing to do but wait for gradients, since the start."""
         return self._sirtaki.exposed_seconds
 
+    def state_dict(self) -> dict[str, Any]:
+        """As torch's, after wait()."""
+        self.wait()
+        return super(type(self), self).state_dict()  # type: ignore[misc]
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """As torch's, after wait()."""
+        self.wait()
+        super(type(self), self).load_state_dict(state_dict)  # type: ignore[misc]
+
+    def __getstate__(self) -> dict[str, Any]:
+        self.wait()
+        return super(type(self), self).__getstate__()  # type: ignore[misc]
+
+    def __del__(self) -> None:
+        if not sys.is_finalizing():
+            _close(self)
+
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """As torch's; the new parameters are combined from the next step on. All ranks must do the same."""
+        self.wait()
         known = {id(p) for group in self.param_groups for p in group["params"]}  # type: ignore[attr-defined]
         super(type(self), self).add_param_group(param_group)  # type: ignore[misc]
         number = len(self.param_groups) - 1  # type: ignore[attr-defined]
         for i, param in enumerate(self.param_groups[-1]["params"]):  # type: ignore[attr-defined]
             if id(param) not in known and param.requires_grad:
                 self._sirtaki.add(f"group.{number}.{i}", param)
+                if self._sirtaki_updates is not None:
+                    self._sirtaki_updates.add(param)
 
 
 # Torch wraps step() of a class to run the hooks of step, unless it is marked; the inner step() is wrapped already.
 _Distributed.step.hooked = True  # type: ignore[attr-defined]
+
+
+def _close(optimizer: Any) -> None:
+    """The last word of an optimizer nobody uses any more: makes its updates, then leaves no hook and no stream."""
+    made = vars(optimizer)
+    reducer, updates = made.get("_sirtaki"), made.get("_sirtaki_updates")
+    try:
+        if updates is not None:
+            updates.close(optimizer)
+    finally:
+        if reducer is not None:
+            reducer.close()
+
 
 _METHODS = {
     name: value
@@ -168,9 +233,8 @@ def _options(
     if gradient_predivide_factor != 1.0:
         require(op is Average, "gradient_predivide_factor needs op=Average")
     chosen = basics.option("torch.sync") if sync is None else sync
-    if chosen == "forward":
-        raise errors.UnsupportedError('sync="forward" does not exist yet; use sync="backward"')
-    require(chosen in ("backward", "step"), f'sync is "{chosen}", must be "backward" or "step"')
+    known = ("backward", "step", "forward")
+    require(chosen in known, f'sync is "{chosen}", must be "backward", "step" or "forward"')
     prescale, postscale = 1.0, 1.0
     if gradient_predivide_factor != 1.0:
         # The average as a sum: divided by the factor before, multiplied by factor / size afterwards.
@@ -195,7 +259,7 @@ def DistributedOptimizer(  # noqa: N802, PLR0917  (Horovod's name and signature)
     """Makes `optimizer` combine gradients over all ranks. Call init() first, and do the same on all ranks.
 
     The same object is returned, of a subclass of its class, so schedulers, isinstance() and checkpoints go on working.
-    It gains synchronize(), skip_synchronize(), no_sync(), set_backward_passes_per_step() and exposed_seconds.
+    It gains wait(), synchronize(), skip_synchronize(), no_sync(), set_backward_passes_per_step() and exposed_seconds.
 
     A parameter unused on some ranks counts as zeros there; one unused on all keeps `.grad is None`.
 
@@ -212,7 +276,10 @@ def DistributedOptimizer(  # noqa: N802, PLR0917  (Horovod's name and signature)
         sparse_as_dense: sparse gradients are made dense before they are sent; otherwise they are gathered.
         process_set: only the global one.
         sync: "backward": gradients are combined when backward() returns, so clipping and GradScaler work as they are.
-            "step": they are waited for in step(), as in Horovod. None: the option torch.sync.
+            "step": they are waited for in step(), as in Horovod. "forward": step() returns at once, and a module's
+            parameters are updated when the module is called next, so gradients travel during the next forward pass
+            too; for optimizers that treat each parameter by itself, without GradScaler, clipping and closures. See
+            wait(). None: the option torch.sync.
 
     Raises:
         ValueError: an argument is wrong, or init() was not called.
@@ -227,6 +294,8 @@ def DistributedOptimizer(  # noqa: N802, PLR0917  (Horovod's name and signature)
     require(backward_passes_per_step >= 1, f"backward_passes_per_step is {backward_passes_per_step}, not 1 or more")
     names, params = _named(optimizer, named_parameters)
     options = _options(ReduceOp(op), compression, gradient_predivide_factor, sync, sparse_as_dense)
+    if options.sync == "forward":
+        check_optimizer(optimizer)
     plain = type(optimizer)
     looks = {"__doc__": plain.__doc__, "__module__": plain.__module__, "__qualname__": plain.__qualname__}
     made = type(plain.__name__, (plain, _Marker), {**_METHODS, **looks})
@@ -235,6 +304,8 @@ def DistributedOptimizer(  # noqa: N802, PLR0917  (Horovod's name and signature)
     optimizer.__class__ = made
     optimizer._sirtaki = reducer  # type: ignore[attr-defined]
     optimizer._sirtaki_skip = False  # type: ignore[attr-defined]
+    deferred = DeferredUpdates(optimizer, plain, reducer) if options.sync == "forward" else None
+    optimizer._sirtaki_updates = deferred  # type: ignore[attr-defined]
     _keep_scheduler_hook(optimizer)
     return optimizer
 

@@ -9,17 +9,20 @@ from __future__ import annotations
 
 import enum
 import time
-from collections.abc import Callable
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from sirtaki import basics
+from sirtaki import basics, errors
 from sirtaki.ops import ReduceOp
 from sirtaki.torch._layout import ReducerOptions, open_layout
 from sirtaki.torch._nesting import inside_nested_backward
-from sirtaki.torch.ops import sparse_allreduce_async
+from sirtaki.torch._step import Deferred, StepMemory, edited, stale, start_gather, too_often
+
+_HANDED_OVER, _STALE = 1, 2
 
 
 class _Phase(enum.Enum):
@@ -33,9 +36,10 @@ class GradientReducer:
     """One optimizer's parameters; see the module's text. Used from the thread that runs backward."""
 
     def __init__(self, names: list[str], params: list[Tensor], options: ReducerOptions) -> None:
-        self._names = names
-        self._params = params
+        self.names = names
+        self.params = params
         self._options = options
+        self.deferred: Deferred | None = None
         self.passes_per_step = 1
         #: Seconds that this rank has waited for gradients so far.
         self.exposed_seconds = 0.0
@@ -58,17 +62,19 @@ class GradientReducer:
 
     def add(self, name: str, param: Tensor) -> None:
         """One more parameter, from the next step on."""
-        self._names.append(name)
-        self._params.append(param)
-        self._hooks.append(self._hook(len(self._params) - 1))
+        self.names.append(name)
+        self.params.append(param)
+        self._hooks.append(self._hook(len(self.params) - 1))
         self._forget_stream()
         self._reset()
 
     def close(self) -> None:
-        """Removes the hooks."""
+        """Removes the hooks and closes the stream; a step in flight ends with an error."""
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()
+        self._forget_stream()
+        self._reset()
 
     @property
     def reduced(self) -> bool:
@@ -92,6 +98,52 @@ class GradientReducer:
     def stepped(self) -> None:
         """The optimizer has applied the gradients."""
         self._reset()
+
+    def defer(self) -> StepMemory | None:
+        """Commits the step without waiting for it and gives its memory away, until end_deferred().
+
+        None: the gradients are combined already, because they are sparse, were before, or this rank is alone.
+        """
+        if self._phase is _Phase.IDLE or (self._phase is _Phase.FILLING and not self._backward_open):
+            self._finish()
+        if self._phase is not _Phase.IN_FLIGHT or self._alone or self._sparse or self._edited():
+            self.synchronize()
+            return None
+        memory = StepMemory(self._grads, self._versions, self._wires)
+        self._reset()
+        return memory
+
+    def fetch(self, indices: Sequence[int]) -> None:
+        """Waits for some gradients of the deferred step."""
+        begin = time.perf_counter()
+        try:
+            self._stream.wait_tensors([self._slots[i] for i in indices])
+        except KeyboardInterrupt:
+            raise
+        except BaseException:
+            # It tells the same, and ends the step.
+            with suppress(errors.SirtakiError):
+                self._stream.wait()
+            raise
+        finally:
+            self.exposed_seconds += time.perf_counter() - begin
+
+    def end_deferred(self) -> None:
+        """Waits for all gradients of the deferred step; the next may begin."""
+        begin = time.perf_counter()
+        try:
+            self._stream.wait()
+        finally:
+            self.exposed_seconds += time.perf_counter() - begin
+
+    def used(self) -> list[bool]:
+        """Which of the parameters fetched so far, or of all after end_deferred(), had a gradient on some rank."""
+        flags = self._stream.used()
+        return [slot >= 0 and flags[slot] for slot in self._slots]
+
+    def mark_stale(self, index: int) -> None:
+        """The parameter's update is still to be made: a gradient of it now is an error. For one backward."""
+        self._submitted[index] = _STALE
 
     @property
     def in_flight(self) -> bool:
@@ -122,7 +174,7 @@ class GradientReducer:
     # ---- hooks ----
 
     def _hook(self, index: int) -> Any:
-        with_version = self._options.sync == "step"
+        with_version = self._options.sync != "backward"
 
         def on_gradient(param: Tensor) -> None:
             # Once a step and parameter: the common case in as few steps as can be.
@@ -131,7 +183,7 @@ class GradientReducer:
                 grad = param.grad
                 plain = grad is not None and not grad.is_sparse and grad.dtype is self._dtypes[index]
                 if plain and self._slots[index] >= 0 and grad.stride() == self._strides[index]:
-                    self._submitted[index] = 1
+                    self._submitted[index] = _HANDED_OVER
                     self._grads[index] = grad
                     if with_version:
                         self._versions[index] = grad._version
@@ -139,11 +191,14 @@ class GradientReducer:
                     return
             self._on_gradient(index)
 
-        return self._params[index].register_post_accumulate_grad_hook(on_gradient)
+        return self.params[index].register_post_accumulate_grad_hook(on_gradient)
 
     def _on_gradient(self, index: int) -> None:
         if not self._callback_queued:
             self._begin_backward(index)
+        if self._submitted[index] == _STALE:
+            self.deferred.abandon()
+            raise RuntimeError(stale(self.names[index]))
         if self._held or self._passes < self.passes_per_step or self._alone:
             return
         if self._stream is None or not self._current():
@@ -154,14 +209,16 @@ class GradientReducer:
 
     def _begin_backward(self, index: int) -> None:
         if self._phase is _Phase.IN_FLIGHT:
-            raise RuntimeError(self._misuse(index))
+            raise RuntimeError(too_often(self.names[index], self.passes_per_step))
+        if self.deferred is not None:
+            self.deferred.before_backward()
         if self._phase is _Phase.FILLING and self._backward_open:
             # The same pass goes on after a nested backward.
             self._queue_callback()
             return
         if self._phase is _Phase.REDUCED:
             if self._options.op is not ReduceOp.AVERAGE:
-                raise RuntimeError(self._misuse(index))
+                raise RuntimeError(too_often(self.names[index], self.passes_per_step))
             self._reset()
         self._queue_callback()
         self._backward_open = True
@@ -171,14 +228,7 @@ class GradientReducer:
         self._phase = _Phase.FILLING
         self._passes += 1
         if self._passes > self.passes_per_step:
-            raise RuntimeError(self._misuse(index))
-
-    def _misuse(self, index: int) -> str:
-        return (
-            f"the gradient of {self._names[index]} was computed more than backward_passes_per_step "
-            f"({self.passes_per_step}) times before step(); raise backward_passes_per_step, or run the extra passes "
-            "inside no_sync(), to accumulate. After a backward() that failed, call zero_grad() first"
-        )
+            raise RuntimeError(too_often(self.names[index], self.passes_per_step))
 
     def _queue_callback(self) -> None:
         self._callback_queued = True
@@ -190,11 +240,19 @@ class GradientReducer:
         if inside_nested_backward():
             return
         self._backward_open = False
+        if self.deferred is not None:
+            self._complete_deferred()
         if self._phase is not _Phase.FILLING or self._held or self._passes < self.passes_per_step:
             return
         self._finish()
         if self._options.sync == "backward":
             self._wait()
+
+    def _complete_deferred(self) -> None:
+        for index, state in enumerate(self._submitted):
+            if state == _STALE:
+                self._submitted[index] = 0
+        self.deferred.complete()
 
     # ---- one step ----
 
@@ -210,7 +268,7 @@ class GradientReducer:
         self._arrivals = []
 
     def _forget_memory(self) -> None:
-        count = len(self._params)
+        count = len(self.params)
         #: Stream.ready while hooks may hand gradients over, else None.
         self._ready: Any = None
         self._submitted = bytearray(count)
@@ -224,6 +282,8 @@ class GradientReducer:
 
     def _finish(self) -> None:
         """Hands over what the hooks have not, and tells the runtime that the step is complete."""
+        if self.deferred is not None:
+            self._complete_deferred()
         self._phase = _Phase.IN_FLIGHT
         self._ready = None
         self._alone = basics.size() == 1
@@ -233,7 +293,7 @@ class GradientReducer:
         begin = time.perf_counter()
         if self._stream is None or not self._current():
             self._open()
-        for index in range(len(self._params)):
+        for index in range(len(self.params)):
             if not self._submitted[index]:
                 self._hand_over(index)
         self._stream.finish()
@@ -241,12 +301,12 @@ class GradientReducer:
 
     def _hand_over(self, index: int) -> None:
         if self._submitted[index]:
-            raise RuntimeError(self._misuse(index))
-        self._submitted[index] = 1
+            raise RuntimeError(too_often(self.names[index], self.passes_per_step))
+        self._submitted[index] = _HANDED_OVER
         if self._slots[index] < 0:
             self._sparse.append(index)
             return
-        param = self._params[index]
+        param = self.params[index]
         grad = param.grad
         if grad is None:
             wire = torch.empty_strided(param.shape, self._strides[index], dtype=param.dtype).zero_()
@@ -262,45 +322,36 @@ class GradientReducer:
             return grad
         if not self._options.sparse_as_dense:
             raise RuntimeError(
-                f"{self._names[index]} has a sparse gradient now and had none in the first step; pass "
+                f"{self.names[index]} has a sparse gradient now and had none in the first step; pass "
                 "sparse_as_dense=True to DistributedOptimizer"
             )
-        param = self._params[index]
+        param = self.params[index]
         param.grad = grad.to_dense()
         return param.grad
 
     def _make_dense(self) -> None:
         """One rank alone sends nothing, but its optimizer sees the same kind of gradients."""
-        for param in self._params if self._options.sparse_as_dense else ():
+        for param in self.params if self._options.sparse_as_dense else ():
             if param.grad is not None and param.grad.is_sparse:
                 param.grad = param.grad.to_dense()
 
     def _wire(self, index: int, grad: Tensor) -> Tensor:
         """The memory that travels: the gradient's own where it is laid out as agreed."""
-        if grad.stride() == self._strides[index] and grad.dtype == self._params[index].dtype:
+        if grad.stride() == self._strides[index] and grad.dtype == self.params[index].dtype:
             return grad
-        wire = torch.empty_strided(grad.shape, self._strides[index], dtype=self._params[index].dtype)
+        wire = torch.empty_strided(grad.shape, self._strides[index], dtype=self.params[index].dtype)
         self._wires[index] = wire
         return wire.copy_(grad)
 
     def _gather_sparse(self) -> None:
         """Only when all ranks have finished the step: a gather of a void step would meet the next."""
-        started = [(index, self._start_sparse(index)) for index in self._sparse]
+        started = [
+            (index, start_gather(self.params[index], self.names[index], self._options)) for index in self._sparse
+        ]
         for index, finish in started:
             total = finish()
-            if total._nnz() > 0 or self._params[index].grad is not None:
-                self._params[index].grad = total
-
-    def _start_sparse(self, index: int) -> Callable[[], Tensor]:
-        param = self._params[index]
-        grad = param.grad
-        if grad is None:
-            no_rows = torch.empty((0, *param.shape[1:]), dtype=param.dtype)
-            no_indices = torch.empty((1, 0), dtype=torch.int64)
-            grad = torch.sparse_coo_tensor(no_indices, no_rows, param.shape, check_invariants=True)
-        name = f"{self._options.stream_name}.{self._names[index]}"
-        scale = self._options.prescale * self._options.postscale
-        return sparse_allreduce_async(grad if scale == 1.0 else grad * scale, name, self._options.op)
+            if total._nnz() > 0 or self.params[index].grad is not None:
+                self.params[index].grad = total
 
     def _wait(self) -> None:
         if self._alone:
@@ -323,7 +374,7 @@ class GradientReducer:
         self._phase = _Phase.REDUCED
 
     def _take_results(self) -> None:
-        edited = self._edited() if self._options.sync == "step" else []
+        changed = self._edited() if self._options.sync != "backward" else []
         used: list[bool] | None = None
         for index, wire in self._wires.items():
             grad = self._grads[index]
@@ -332,34 +383,30 @@ class GradientReducer:
                 continue
             used = self._stream.used() if used is None else used
             if used[self._slots[index]]:
-                self._params[index].grad = wire
-        if edited:
+                self.params[index].grad = wire
+        if changed:
             self._reset()
-            raise RuntimeError(
-                f"the gradient of {edited[0]} was changed between backward() and step(), while the runtime was working "
-                "on it; call synchronize() before clipping or other changes, then step() inside skip_synchronize(), or "
-                'use sync="backward"'
-            )
+            raise RuntimeError(edited(changed[0]))
 
     def _edited(self) -> list[str]:
         """Names of gradients that the program has changed since they were handed over."""
         return [
-            self._names[index]
+            self.names[index]
             for index, grad in enumerate(self._grads)
-            if grad is not None and (self._params[index].grad is not grad or grad._version != self._versions[index])
+            if grad is not None and (self.params[index].grad is not grad or grad._version != self._versions[index])
         ]
 
     # ---- the stream ----
 
     def _forget_stream(self) -> None:
-        if self._stream is not None and self._current():
+        if self._stream is not None and self._current() and basics.is_initialized():
             self._stream.close()
         self._stream = None
 
     def _open(self) -> None:
         """Agrees with the other ranks on what there is to reduce. Collective."""
         self._stream = None
-        layout = open_layout(self._names, self._params, self._options, self._arrivals)
+        layout = open_layout(self.names, self.params, self._options, self._arrivals)
         self._slots, self._strides, self._dtypes = layout.slots, layout.strides, layout.dtypes
         self._stream = layout.stream
         self._generation = basics.generation()

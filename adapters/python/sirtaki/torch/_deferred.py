@@ -1,0 +1,344 @@
+"""sync="forward": step() returns at once, and a module's parameters are updated when it is called next.
+
+The update is made by the user's own optimizer, whose groups are narrowed for it to the parameters in question, with the
+options they had when step() was called. So any optimizer works that treats each parameter by itself. Gradients,
+and the memory that travels, are kept here until the runtime is done with them, whatever the program does to `.grad`.
+
+Used from the thread that runs forward and backward; a lock covers a second one that runs a forward pass.
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from itertools import chain
+from threading import RLock
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim import optimizer as torch_optimizer
+
+from sirtaki import errors
+from sirtaki.torch import _calls
+from sirtaki.torch._step import StepMemory
+from sirtaki.torch.reducer import GradientReducer
+
+#: torch's optimizers that treat each parameter by itself: all but LBFGS.
+_SEPARATE = {
+    "ASGD",
+    "Adadelta",
+    "Adafactor",
+    "Adagrad",
+    "Adam",
+    "AdamW",
+    "Adamax",
+    "Muon",
+    "NAdam",
+    "RAdam",
+    "RMSprop",
+    "Rprop",
+    "SGD",
+    "SparseAdam",
+}
+_INSTEAD = 'use sync="backward"'
+_SCALER_STEP = torch.amp.GradScaler.step.__code__
+
+
+def check_optimizer(optimizer: Optimizer) -> None:
+    """Refuses optimizers that cannot be applied to one layer at a time. Raises UnsupportedError."""
+    plain = type(optimizer)
+    maker = next(c for c in plain.__mro__ if "step" in vars(c))
+    separate = f"{maker.__module__}.".startswith("torch.optim.") and maker.__name__ in _SEPARATE
+    if not separate and not getattr(optimizer, "forward_safe", False):
+        raise errors.UnsupportedError(
+            f'sync="forward" updates one layer at a time, and {plain.__name__} may couple parameters of several '
+            f"layers; {_INSTEAD}. If it treats each parameter by itself, set forward_safe = True on it"
+        )
+    if any(group.get("differentiable") for group in optimizer.param_groups):
+        raise errors.UnsupportedError(f'sync="forward" cannot differentiate through step(); {_INSTEAD}')
+
+
+def _unhooked_step(plain: type[Optimizer]) -> Callable[[Any], Any]:
+    """step() without the hooks of step, which are run once for all layers."""
+    step: Any = plain.step
+    return step.__wrapped__ if getattr(step, "hooked", False) and hasattr(step, "__wrapped__") else step
+
+
+def _frozen(value: Any) -> Any:
+    """An option of a group as it is now; schedulers change tensors in place."""
+    if isinstance(value, Tensor):
+        return value.detach().clone()
+    if isinstance(value, tuple) and any(isinstance(v, Tensor) for v in value):
+        return tuple(_frozen(v) for v in value)
+    return value
+
+
+def _as_outside_forward(update: Callable[[Any], Any], optimizer: Optimizer) -> None:
+    """Runs `update` as step() would have, whatever mode the forward pass is in."""
+    inference, autocast = torch.is_inference_mode_enabled(), torch.is_autocast_enabled("cpu")
+    if not inference and not autocast:
+        update(optimizer)
+        return
+    with ExitStack() as modes:
+        if inference:
+            modes.enter_context(torch.inference_mode(mode=False))
+        if autocast:
+            modes.enter_context(torch.autocast("cpu", enabled=False))
+        update(optimizer)
+
+
+def _called_by_grad_scaler() -> bool:
+    """GradScaler reads and writes gradients before step(), in ways that tensors do not tell."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code is _SCALER_STEP:
+            return True
+        frame = frame.f_back
+    return False
+
+
+class DeferredUpdates:
+    """The updates of one optimizer that step() has left to the next forward pass. Does not keep the optimizer alive."""
+
+    def __init__(self, optimizer: Optimizer, plain: type[Optimizer], reducer: GradientReducer) -> None:
+        self._optimizer: Callable[[], Any] = weakref.ref(optimizer)
+        self._plain_zero_grad: Any = plain.zero_grad
+        self._update = _unhooked_step(plain)
+        self._reducer = reducer
+        self._index = {id(p): i for i, p in enumerate(reducer.params)}
+        self._calls = _calls.CallMap(reducer.params)
+        self._lock = RLock()
+        self._learning = True
+        #: Updates still to be made: a parameter's index in the reducer, by its id.
+        self._todo: dict[int, int] = {}
+        self._open = False  # the runtime's step is not ended yet
+        self._memory = StepMemory([], [], {})
+        self._groups: list[dict[str, Any]] = []  # the options as they were in step()
+        self._group_of: dict[int, int] = {}
+        self._weights: list[int] = []  # versions of the parameters
+        self._clear = ""  # what zero_grad() has asked for: "none" or "zero"
+        _calls.listen(self)
+        reducer.deferred = self
+
+    def close(self, optimizer: Optimizer) -> None:
+        """Completes, for the last time. `optimizer` is passed as weak references to it may be dead already."""
+        self._optimizer = lambda: optimizer
+        try:
+            self.complete()
+        finally:
+            _calls.ignore(self)
+            self._drop()
+
+    @property
+    def pending(self) -> bool:
+        """True while parameters wait for their update."""
+        return bool(self._todo)
+
+    def add(self, param: Tensor) -> None:
+        """One more parameter, the reducer's last."""
+        self._index[id(param)] = len(self._index)
+        self._calls.add(param)
+
+    # ---- step and zero_grad of the optimizer ----
+
+    def step(self, skip_synchronize: bool) -> None:
+        """Hands the step over to the runtime and leaves the updates to the next forward pass, where it can."""
+        optimizer = self._optimizer()
+        self.complete()
+        self._learning = False
+        if _called_by_grad_scaler():
+            raise errors.UnsupportedError(
+                f'GradScaler needs all gradients before step(), not sync="forward"; {_INSTEAD}'
+            )
+        for hook in chain(
+            torch_optimizer._global_optimizer_pre_hooks.values(), optimizer._optimizer_step_pre_hooks.values()
+        ):
+            hook(optimizer, (optimizer,), {})
+        memory = None if skip_synchronize else self._reducer.defer()
+        if memory is None:
+            _as_outside_forward(self._update, optimizer)
+            self._reducer.stepped()
+            self._stepped(optimizer)
+        else:
+            self._begin(optimizer, memory)
+
+    def zero_grad(self, set_to_none: bool) -> None:
+        """Clears gradients that are applied; the others are cleared as soon as they are."""
+        optimizer = self._optimizer()
+        self._clear = "none" if set_to_none else "zero"
+        groups = optimizer.param_groups
+        optimizer.param_groups = [
+            {**group, "params": [p for p in group["params"] if id(p) not in self._todo]} for group in groups
+        ]
+        try:
+            self._plain_zero_grad(optimizer, set_to_none)
+        finally:
+            optimizer.param_groups = groups
+
+    # ---- moments at which updates are made ----
+
+    def before_call(self, module: nn.Module) -> None:
+        """A module's forward() is about to use its parameters."""
+        if not self._todo:
+            if self._learning:
+                self._calls.note(module)
+            return
+        # In these cases modules beneath may be used without being called.
+        opaque = not module.training and not torch.is_grad_enabled()
+        if opaque or isinstance(module, torch.jit.ScriptModule) or "_orig_mod" in module._modules:
+            self._calls.note(module)
+            ids = self._calls.all_of(module)
+        else:
+            beneath = self._calls.beneath(module)
+            ids = [id(p) for p in module._parameters.values()]
+            # One without a gradient is hardly used at all; nobody should wait for it now.
+            ids += [key for key in beneath if key in self._todo and self._memory.grads[self._todo[key]] is not None]
+        indices = [self._todo[key] for key in ids if key in self._todo]
+        if indices:
+            self._complete(indices)
+
+    def before_backward(self) -> None:
+        """Ends the runtime's step, so that gradients of the next can be handed over."""
+        if self._open:
+            with self._lock:
+                self._end()
+        if self._todo:
+            used = self._reducer.used()
+            for index in self._todo.values():
+                if used[index]:
+                    self._reducer.mark_stale(index)
+
+    def complete(self) -> None:
+        """Waits for all gradients and makes all updates."""
+        if not self._todo and not self._open:
+            return
+        with self._lock:
+            if self._open:
+                self._end()
+            if self._todo:
+                self._complete(list(self._todo.values()))
+
+    # ---- one step ----
+
+    def _begin(self, optimizer: Any, memory: StepMemory) -> None:
+        groups = optimizer.param_groups
+        self._memory, self._open, self._clear = memory, True, ""
+        self._groups = [{k: _frozen(v) for k, v in group.items() if k != "params"} for group in groups]
+        self._group_of = {id(p): g for g, group in enumerate(groups) for p in group["params"]}
+        self._todo = {key: index for key, index in self._index.items() if key in self._group_of}
+        self._weights = [p._version for p in self._reducer.params]
+        elsewhere = [p for group in groups for p in group["params"] if id(p) not in self._index and p.grad is not None]
+        if elsewhere:
+            self._apply_to(optimizer, elsewhere)
+        covered = self._calls.covered()
+        if not covered.issuperset(self._todo):
+            gradients = memory.grads
+            now = [i for key, i in self._todo.items() if key not in covered and gradients[i] is not None]
+            self._complete(now)
+
+    def _end(self) -> None:
+        self._guarded(self._reducer.end_deferred)
+        self._open = False
+
+    def _guarded(self, wait: Callable[[], None]) -> None:
+        """A step that failed is void; an interrupted wait can be repeated."""
+        try:
+            wait()
+        except KeyboardInterrupt:
+            raise
+        except BaseException:
+            self._drop()
+            raise
+
+    def _complete(self, indices: Sequence[int]) -> None:
+        params = self._reducer.params
+        with self._lock:
+            indices = [i for i in indices if id(params[i]) in self._todo]
+            if not indices:
+                return
+            if self._open:
+                self._guarded(lambda: self._reducer.fetch(indices))
+            results = self._results(indices)
+            for i in indices:
+                del self._todo[id(params[i])]
+            self._apply(indices, results)
+            if not self._todo:
+                self._stepped(self._optimizer())
+
+    def _results(self, indices: Sequence[int]) -> list[Tensor | None]:
+        memory = self._memory
+        used: list[bool] | None = None
+        results: list[Tensor | None] = []
+        for i in indices:
+            grad, wire = memory.grads[i], memory.wires.get(i)
+            if self._reducer.params[i]._version != self._weights[i]:
+                self._refuse(i, "")
+            if grad is None:
+                used = self._reducer.used() if used is None else used
+                results.append(wire if used[i] else None)
+                continue
+            if grad._version != memory.versions[i]:
+                self._refuse(i, "the gradient of ")
+            if wire is not None:
+                grad.copy_(wire)
+            results.append(grad)
+        return results
+
+    def _refuse(self, index: int, what: str) -> None:
+        self.abandon()
+        raise RuntimeError(
+            f"{what}{self._reducer.names[index]} was changed after step(), before its update; call wait() before such "
+            f"changes, clear gradients with the optimizer's zero_grad(), or {_INSTEAD}. The updates that were still to "
+            "be made are lost"
+        )
+
+    def _apply(self, indices: Sequence[int], results: Sequence[Tensor | None]) -> None:
+        optimizer = self._optimizer()
+        params = [self._reducer.params[i] for i in indices]
+        theirs = [p.grad for p in params]  # what the program sees as the gradient
+        for p, grad in zip(params, results, strict=True):
+            p.grad = grad
+        try:
+            self._apply_to(optimizer, params)
+        finally:
+            for i, p, grad, seen in zip(indices, params, results, theirs, strict=True):
+                if seen is not self._memory.grads[i]:
+                    p.grad = seen
+                elif self._clear == "none":
+                    p.grad = None
+                elif self._clear == "zero" and grad is not None:
+                    grad.zero_()
+                self._memory.grads[i] = None
+
+    def _apply_to(self, optimizer: Any, params: Sequence[Tensor]) -> None:
+        by_group: dict[int, list[Tensor]] = {}
+        for p in params:
+            by_group.setdefault(self._group_of[id(p)], []).append(p)
+        groups = optimizer.param_groups
+        optimizer.param_groups = [{**self._groups[g], "params": some} for g, some in by_group.items()]
+        try:
+            _as_outside_forward(self._update, optimizer)
+        finally:
+            optimizer.param_groups = groups
+
+    def _stepped(self, optimizer: Any) -> None:
+        for hook in chain(
+            optimizer._optimizer_step_post_hooks.values(), torch_optimizer._global_optimizer_post_hooks.values()
+        ):
+            hook(optimizer, (optimizer,), {})
+
+    def abandon(self) -> None:
+        """Forgets the updates still to be made."""
+        if self._open:
+            self._end()
+        self._drop()
+
+    def _drop(self) -> None:
+        self._todo = {}
+        self._open = False
+        self._memory = StepMemory([], [], {})

@@ -1,0 +1,75 @@
+"""What a step of GradientReducer consists of, and the texts of what can go wrong in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from sirtaki.torch._layout import ReducerOptions
+from sirtaki.torch.ops import sparse_allreduce_async
+
+
+@dataclass
+class StepMemory:
+    """What the runtime works on in one step, by index of the parameters."""
+
+    grads: list[Tensor | None]
+    versions: list[int]
+    #: Memory that travels instead of the gradient's own: another layout, or zeros where there is no gradient.
+    wires: dict[int, Tensor]
+
+
+class Deferred(Protocol):
+    """Updates of the last step that are still to be made; see DeferredUpdates."""
+
+    def before_backward(self) -> None:
+        """A backward begins: ends the runtime's step."""
+
+    def complete(self) -> None:
+        """Makes all of them."""
+
+    def abandon(self) -> None:
+        """Makes none of them."""
+
+
+def start_gather(param: Tensor, name: str, options: ReducerOptions) -> Callable[[], Tensor]:
+    """Begins to gather a sparse gradient, or none, from all ranks; the result of the call it returns is the total."""
+    grad = param.grad
+    if grad is None:
+        no_rows = torch.empty((0, *param.shape[1:]), dtype=param.dtype)
+        no_indices = torch.empty((1, 0), dtype=torch.int64)
+        grad = torch.sparse_coo_tensor(no_indices, no_rows, param.shape, check_invariants=True)
+    scale = options.prescale * options.postscale
+    scaled = grad if scale == 1.0 else grad * scale
+    return sparse_allreduce_async(scaled, f"{options.stream_name}.{name}", options.op)
+
+
+def too_often(name: str, passes: int) -> str:
+    """A second gradient in one step."""
+    return (
+        f"the gradient of {name} was computed more than backward_passes_per_step ({passes}) times before step(); raise "
+        "backward_passes_per_step, or run the extra passes inside no_sync(), to accumulate. After a backward() that "
+        "failed, call zero_grad() first"
+    )
+
+
+def stale(name: str) -> str:
+    """A gradient of a parameter whose last update is still to be made."""
+    return (
+        f'{name} was used in the forward pass before its update: with sync="forward" a parameter is updated when its '
+        "module, or one above that, is called. Call wait() before code that uses parameters in other ways, or use "
+        'sync="backward". The updates that were still to be made are lost'
+    )
+
+
+def edited(name: str) -> str:
+    """A gradient changed by the program while the runtime was working on it."""
+    return (
+        f"the gradient of {name} was changed between backward() and step(), while the runtime was working on it; call "
+        "synchronize() before clipping, GradScaler or other changes, then step() inside skip_synchronize(), or use "
+        'sync="backward"'
+    )
