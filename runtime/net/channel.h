@@ -117,6 +117,8 @@ class Channel {
   void reject(const Envelope& envelope, Posted& posted, const Expectation& there);
   void permit(const Envelope& envelope, Posted& posted);
   void give_credit(std::size_t bytes);
+  std::vector<std::byte> early_memory(std::size_t bytes);
+  void keep_memory(std::vector<std::byte> memory);
   Status on_eager(const FrameHeader& header);
   Status on_rts(const FrameHeader& header);
   Status on_data(const FrameHeader& header);
@@ -140,7 +142,8 @@ class Channel {
 
   // Receiving.
   TagTable<std::unique_ptr<Posted>> posted_;
-  TagTable<std::unique_ptr<Early>> early_;  // came before their receive
+  TagTable<std::unique_ptr<Early>> early_;     // came before their receive
+  std::vector<std::vector<std::byte>> spare_;  // memory of early messages, for the next ones; within the window
   std::size_t window_used_ = 0;
   std::size_t credit_owed_ = 0;  // free again and not yet told
 

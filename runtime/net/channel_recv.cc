@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cstring>
 #include <string>
 #include <utility>
@@ -9,6 +10,8 @@ namespace sirtaki::net {
 namespace {
 
 constexpr std::size_t kMaxAnnounced = 1 << 20;
+// Least that memory kept for early messages counts as.
+constexpr std::size_t kSpareBytes = 4096;
 
 }  // namespace
 
@@ -69,7 +72,25 @@ void Channel::finish_early(std::unique_ptr<Early> early, std::unique_ptr<Posted>
   if (!early->data.empty()) {
     std::memcpy(posted->out.data(), early->data.data(), early->data.size());
   }
+  keep_memory(std::move(early->data));
   complete(std::move(posted->done), {});
+}
+
+// A burst of small operations in another order than here is all early: it must not cost an allocation each.
+std::vector<std::byte> Channel::early_memory(std::size_t bytes) {
+  std::vector<std::byte> memory;
+  if (!spare_.empty()) {
+    memory = std::move(spare_.back());
+    spare_.pop_back();
+  }
+  memory.resize(bytes);
+  return memory;
+}
+
+void Channel::keep_memory(std::vector<std::byte> memory) {
+  if (memory.capacity() > 0 && spare_.size() < shared_.limits.window_bytes / std::max(kSpareBytes, memory.capacity())) {
+    spare_.push_back(std::move(memory));
+  }
 }
 
 void Channel::reject(const Envelope& envelope, Posted& posted, const Expectation& there) {
@@ -125,7 +146,7 @@ Status Channel::on_eager(const FrameHeader& header) {
   }
   auto early = std::make_unique<Early>();
   early->there = there;
-  early->data.resize(length);
+  early->data = early_memory(length);
   early_target_ = early.get();
   target_ = early->data.data();
   early_.push(header.tag, header.slot, std::move(early));
