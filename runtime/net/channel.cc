@@ -40,10 +40,10 @@ ChannelLimits limits_of_welcome(const FrameHeader& header) {
   return limits;
 }
 
-Channel::Channel(const Shared& shared, Rank peer)
+Channel::Channel(const Shared& shared, Rank peer, std::size_t fragment_bytes)
     : shared_(shared),
       peer_(peer),
-      outbox_(shared.limits.fragment_bytes),
+      outbox_(std::min(shared.limits.fragment_bytes, fragment_bytes)),
       credit_(shared.limits.window_bytes),
       scratch_(kScratchBytes) {}
 

@@ -53,7 +53,8 @@ class Channel {
     std::vector<TransferSample>* samples = nullptr;
   };
 
-  Channel(const Shared& shared, Rank peer);
+  // Writes fragments of at most `fragment_bytes`, and never more than the limits allow.
+  Channel(const Shared& shared, Rank peer, std::size_t fragment_bytes = SIZE_MAX);
   Channel(const Channel&) = delete;
   Channel& operator=(const Channel&) = delete;
   ~Channel();

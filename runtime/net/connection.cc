@@ -30,7 +30,10 @@ std::string error_text(int error) {
 }  // namespace
 
 Connection::Connection(Socket socket, const Channel::Shared& shared, Rank peer, std::string name, Host& host)
-    : socket_(std::move(socket.socket)), channel_(shared, peer), name_(std::move(name)), host_(host) {
+    : socket_(std::move(socket.socket)),
+      channel_(shared, peer, socket.fragment_bytes),
+      name_(std::move(name)),
+      host_(host) {
   boost::system::error_code ignored;
   socket_.native_non_blocking(true, ignored);
   const int fd = socket_.native_handle();

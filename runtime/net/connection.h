@@ -26,8 +26,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   struct Socket {
     boost::asio::ip::tcp::socket socket;
-    Duration dead_time;            // unacknowledged bytes for so long: the peer is gone
-    std::size_t unsent_bytes = 0;  // kept in the kernel before it sends them: what an urgent message cannot overtake
+    Duration dead_time;              // unacknowledged bytes for so long: the peer is gone
+    std::size_t fragment_bytes = 0;  // at most
+    std::size_t unsent_bytes = 0;    // kept in the kernel before it sends them: what an urgent message cannot overtake
   };
 
   // `name` says who the peer is, for errors. The host outlives it.

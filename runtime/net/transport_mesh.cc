@@ -177,8 +177,9 @@ void Transport::Impl::attach(Rank peer, Greeted greeted, bool accepted) {
   boost::system::error_code ignored;
   const auto here = greeted.socket.local_endpoint(ignored).address();
   const bool same_host = here == greeted.socket.remote_endpoint(ignored).address();
+  const std::size_t fragment = same_host ? options_.limits.fragment_bytes : options_.fragment_bytes;
   const std::size_t unsent = same_host ? options_.unsent_bytes_same_host : options_.unsent_bytes;
-  Connection::Socket socket{std::move(greeted.socket), options_.dead_time, unsent};
+  Connection::Socket socket{std::move(greeted.socket), options_.dead_time, fragment, unsent};
   auto connection = std::make_shared<Connection>(std::move(socket), shared_, peer, describe(peer), *this);
   connections_[static_cast<std::size_t>(peer)] = connection;
   if (!failed_) {
