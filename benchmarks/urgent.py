@@ -30,7 +30,7 @@ MB = 1024 * 1024
 BULK_BYTES, URGENT_BYTES = 64 * MB, 64 * 1024
 #: The urgent operation starts when the large one has run for this share of its bound.
 START_SHARE = 0.1
-TURNS, QUICK_TURNS = 10, 2
+TURNS, QUICK_TURNS = 8, 2
 TIMES_BOUND_TARGET = 1.3
 SPEEDUP_TARGET = 30.0
 BULK_SLOWDOWN_TARGET = 1.03
