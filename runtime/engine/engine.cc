@@ -111,13 +111,16 @@ void Engine::on(const control::StreamAgreed& m) {
                   deps_.control,
                   trace_,
                   buffers_,
+                  deps_.stats,
+                  deps_.log,
                   deps_.stats.counter("streams.steps"),
                   deps_.stats.counter("streams.raw_bytes"),
                   deps_.stats.counter("streams.wire_bytes"),
                   deps_.stats.histogram("streams.step_ns"),
                   deps_.stats.histogram("streams.exposed_ns")};
+  const StreamOptions options{options_.layout, options_.credit_bytes, options_.replan};
   streams_[m.stream.value] =
-      std::make_unique<Stream>(m.stream, std::move(opening.spec), std::move(opening.plan), options_.credit_bytes, deps);
+      std::make_unique<Stream>(m.stream, std::move(opening.spec), std::move(opening.plan), options, deps);
   opening.done(m.stream);
 }
 

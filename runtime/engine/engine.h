@@ -26,6 +26,7 @@ namespace sirtaki::engine {
 struct EngineOptions {
   scheduler::LayoutOptions layout;
   std::int64_t credit_bytes = 16 << 20;
+  bool replan = true;
   std::string codec = "none";
   Duration trace_interval = std::chrono::seconds(2);  // between two parts of a trace
 };
@@ -37,6 +38,7 @@ struct EngineDeps {
   ControlLink& control;
   Stats& stats;
   Timeline& timeline;
+  Logger* log = nullptr;  // nullptr: nothing is written
 };
 
 // What the program's threads are doing, asked for by the engine while somebody waits.

@@ -31,6 +31,7 @@ EngineOptions engine_options(const Config& config) {
   options.layout.fusion_bytes = config.schedule.fusion_bytes;
   options.layout.partition_bytes = config.schedule.partition_bytes;
   options.credit_bytes = config.schedule.credit_bytes;
+  options.replan = config.schedule.replan;
   options.codec = config.compression.codec;
   options.trace_interval = config.timeline.flush_interval;
   return options;
@@ -158,9 +159,9 @@ Status SessionImpl::meet() {
 
 void SessionImpl::start_engine() {
   loop_.run_sync([this] {
-    engine_ = std::make_unique<Engine>(engine_options(*config_),
-                                       EngineDeps{loop_, data_->collectives(), *control_, stats_, *timeline_},
-                                       [this] { return waiter_.callers(); });
+    engine_ = std::make_unique<Engine>(
+        engine_options(*config_), EngineDeps{loop_, data_->collectives(), *control_, stats_, *timeline_, log_.get()},
+        [this] { return waiter_.callers(); });
     streams_ = std::make_unique<StreamTable>(loop_, *engine_, waiter_, job_.rank);
     ControlEvents events;
     events.message = [this](ConstBytes bytes) { engine_->on_message(bytes); };

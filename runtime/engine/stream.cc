@@ -3,41 +3,50 @@
 #include <algorithm>
 #include <utility>
 
+#include "compression/catalog.h"
 #include "runtime/base/check.h"
 
 namespace sirtaki::engine {
+namespace {
 
-Stream::Stream(StreamId id, StreamSpec spec, std::shared_ptr<const scheduler::Plan> plan, std::int64_t credit_bytes,
+scheduler::ReplannerOptions replanner_options(const StreamOptions& options, const scheduler::Plan& plan, int ranks) {
+  scheduler::ReplannerOptions out;
+  out.frozen = !options.replan || ranks == 1;
+  out.planner.ranks = ranks;
+  out.planner.limits = options.layout;
+  out.planner.credit_limit_bytes = options.credit_bytes;
+  // Where the program waits for all at once, all are needed at once.
+  out.planner.forward = true;
+  out.planner.wire_bytes.assign(plan.tensors().size(), 0);
+  for (const scheduler::Partition& partition : plan.partitions()) {
+    const DType wire = compression::codec(partition.decision.codec).wire_dtype(partition.dtype);
+    for (const scheduler::Slice& slice : partition.slices) {
+      out.planner.wire_bytes[static_cast<std::size_t>(slice.tensor)] +=
+          slice.numel * static_cast<std::int64_t>(dtype_size(wire));
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
+Stream::Stream(StreamId id, StreamSpec spec, std::shared_ptr<const scheduler::Plan> plan, const StreamOptions& options,
                StreamDeps deps)
     : id_(id),
       spec_(std::move(spec)),
-      plan_(std::move(plan)),
       deps_(deps),
       trace_(deps.trace, spec_.name),
-      dispatcher_(credit_bytes),
+      keeper_(spec_.name, plan, spec_.order, replanner_options(options, *plan, deps.net.size()),
+              {deps.trace, deps.stats, deps.log}),
+      dispatcher_(options.credit_bytes),
       board_(std::make_shared<StreamBoard>(spec_.tensors.size())) {
-  std::vector<std::int64_t> payloads;
-  for (const scheduler::Partition& partition : plan_->partitions()) {
-    payloads.push_back(partition.numel * static_cast<std::int64_t>(dtype_size(wire_dtype(partition))));
-  }
-  const Status adopted = dispatcher_.adopt(plan_, std::move(payloads));
-  SRT_CHECK(adopted);
-  gate_ = gate_position();
   open_step();
 }
 
-// Of the tensor expected last: whatever starts after it cannot start before all tensors are there, anyway.
-int Stream::gate_position() const {
-  for (auto last = spec_.order.rbegin(); last != spec_.order.rend(); ++last) {
-    const std::vector<int>& positions = plan_->partitions_of(*last);
-    if (!positions.empty()) {
-      return positions.front();
-    }
-  }
-  return 0;
-}
-
 void Stream::open_step() {
+  if (plan_ != keeper_.plan()) {
+    adopt_plan();
+  }
   const std::size_t count = spec_.tensors.size();
   views_.assign(count, {});
   submitted_.assign(count, 0);
@@ -51,6 +60,8 @@ void Stream::open_step() {
     missing_[i] = plan_->partitions_of(static_cast<int>(i)).size();
   }
   finished_ = asked_for_flags_ = flags_started_ = flags_done_ = false;
+  exchanged_.reset();
+  exchange_done_ = false;
   gate_done_ = plan_->partitions().empty();
   partitions_started_ = partitions_done_ = 0;
   first_ready_ = {};
@@ -83,10 +94,10 @@ Status Stream::check_ready(int index, const TensorView& tensor) const {
   return {};
 }
 
-void Stream::ready(int index, TensorView tensor, bool absent) {
+void Stream::ready(int index, TensorView tensor, bool absent, TimePoint at) {
   ++progress_;
   if (phase_ == Phase::kAborting) {
-    next_step_.emplace_back([this, index, tensor, absent] { ready(index, tensor, absent); });
+    next_step_.emplace_back([this, index, tensor, absent, at] { ready(index, tensor, absent, at); });
     return;
   }
   if (phase_ != Phase::kOpen) {
@@ -98,8 +109,9 @@ void Stream::ready(int index, TensorView tensor, bool absent) {
   }
   const auto i = static_cast<std::size_t>(index);
   if (first_ready_ == TimePoint()) {
-    first_ready_ = deps_.loop.now();
+    first_ready_ = at;
   }
+  keeper_.recorder().ready(index, at);
   views_[i] = tensor;
   submitted_[i] = 1;
   present_[i] = absent ? 0 : 1;
@@ -130,10 +142,10 @@ void Stream::admit(int index) {
   }
 }
 
-void Stream::finish(std::uint64_t mark) {
+void Stream::finish(std::uint64_t mark, TimePoint at) {
   ++progress_;
   if (phase_ == Phase::kAborting) {
-    next_step_.emplace_back([this, mark] { finish(mark); });
+    next_step_.emplace_back([this, mark, at] { finish(mark, at); });
     return;
   }
   if (phase_ != Phase::kOpen) {
@@ -149,10 +161,12 @@ void Stream::finish(std::uint64_t mark) {
   }
   finished_ = true;
   mark_ = mark;
+  keeper_.recorder().finished(at);
   if (flags_on()) {
     start_flags();
   }
   pump();
+  start_exchange();
   publish();
   answer();
 }
@@ -222,7 +236,7 @@ bool Stream::untouched() const {
 
 bool Stream::step_complete() const {
   return finished_ && held_.empty() && partitions_done_ == static_cast<int>(plan_->partitions().size()) &&
-         (!flags_on() || flags_done_);
+         (!flags_on() || flags_done_) && (!exchanged_ || exchange_done_);
 }
 
 bool Stream::holds_result(int index) const {
@@ -292,11 +306,17 @@ void Stream::answer() {
     deps_.step_time.add(now - first_ready_);
     deps_.exposed.add(now - waited_since_);
     trace_.end_step(waited_since_, *board_);
+    keeper_.recorder().told(*board_, waited_since_, now);
+    if (exchanged_) {
+      keeper_.settle(step_, *exchanged_);
+    }
     ++step_;
     open_step();
     Done waiter = std::exchange(waiter_, {});
+    const std::uint64_t done = step_ - 1;
     apply_aborts();
     waiter(Status());
+    keeper_.consider(done);
   } else if (phase_ == Phase::kVoid && !causes_.empty()) {
     const Status cause = std::move(causes_.front());
     causes_.pop_front();
@@ -334,11 +354,11 @@ std::optional<control::StreamPlace> Stream::place() const {
 std::string Stream::describe() const {
   static constexpr const char* kPhases[] = {"open", "aborting", "void", "failed"};
   return "stream '" + spec_.name + "' " + kPhases[static_cast<std::size_t>(phase_)] + ", attempt " +
-         std::to_string(attempt_) + ", step " + std::to_string(step_) + (finished_ ? ", finished" : "") + ", " +
-         std::to_string(partitions_done_) + " of " + std::to_string(plan_->partitions().size()) + " partitions done, " +
-         std::to_string(in_flight_count_) + " in flight, " + std::to_string(held_.size()) + " tensors held back" +
-         (standing_in_ ? ", standing in" : "") + (waiter_ ? ", waited for" : "") +
-         (tensor_waiter_ ? ", tensors waited for" : "");
+         std::to_string(attempt_) + ", step " + std::to_string(step_) + ", plan " + std::to_string(plan_->version()) +
+         (finished_ ? ", finished" : "") + ", " + std::to_string(partitions_done_) + " of " +
+         std::to_string(plan_->partitions().size()) + " partitions done, " + std::to_string(in_flight_count_) +
+         " in flight, " + std::to_string(held_.size()) + " tensors held back" + (standing_in_ ? ", standing in" : "") +
+         (waiter_ ? ", waited for" : "") + (tensor_waiter_ ? ", tensors waited for" : "");
 }
 
 }  // namespace sirtaki::engine

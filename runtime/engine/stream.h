@@ -12,8 +12,9 @@
 //     rank's wait() returns the cause, and the stream goes on with step 0 of the next attempt;
 //   - a rank has tensors without a gradient (absent): it holds them back until StreamFlags has told all ranks to
 //     exchange who has what, in this step and from then on.
+// The plan changes at step borders, on all ranks alike (plan_keeper.h).
 // stream.cc: the program's calls and the end of a step; stream_pipeline.cc: a partition's way; stream_deviations.cc;
-// stream_stand_in.cc: a rank without more data.
+// stream_exchange.cc: changes of the plan; stream_stand_in.cc: a rank without more data.
 // Loop thread; owned by Engine.
 #pragma once
 
@@ -25,12 +26,14 @@
 #include <vector>
 
 #include "compression/codec.h"
+#include "runtime/base/log.h"
 #include "runtime/base/loop.h"
 #include "runtime/base/stats.h"
 #include "runtime/base/task.h"
 #include "runtime/control/messages.h"
 #include "runtime/engine/buffer_pool.h"
 #include "runtime/engine/control_link.h"
+#include "runtime/engine/plan_keeper.h"
 #include "runtime/engine/requests.h"
 #include "runtime/engine/stream_board.h"
 #include "runtime/engine/stream_trace.h"
@@ -40,6 +43,12 @@
 
 namespace sirtaki::engine {
 
+struct StreamOptions {
+  scheduler::LayoutOptions layout;  // limits of every plan
+  std::int64_t credit_bytes = 16 << 20;
+  bool replan = true;  // measure, and adopt better plans
+};
+
 // What a stream works with; all outlive it.
 struct StreamDeps {
   Loop& loop;
@@ -47,6 +56,8 @@ struct StreamDeps {
   ControlLink& control;
   Trace& trace;
   BufferPool& buffers;
+  Stats& stats;
+  Logger* log;  // may be nullptr
   Counter& steps;
   Counter& raw_bytes;    // of gradients
   Counter& wire_bytes;   // of the same, as they were sent (before the collective's own factor)
@@ -56,15 +67,16 @@ struct StreamDeps {
 
 class Stream {
  public:
-  Stream(StreamId id, StreamSpec spec, std::shared_ptr<const scheduler::Plan> plan, std::int64_t credit_bytes,
+  Stream(StreamId id, StreamSpec spec, std::shared_ptr<const scheduler::Plan> plan, const StreamOptions& options,
          StreamDeps deps);
   ~Stream();
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
 
-  void ready(int index, TensorView tensor, bool absent);
+  // `at`: when the program said so.
+  void ready(int index, TensorView tensor, bool absent, TimePoint at);
   // `mark`: the board's, of this step.
-  void finish(std::uint64_t mark);
+  void finish(std::uint64_t mark, TimePoint at);
   // Answers when the step is over: at once if it is. One waiter at a time.
   void wait(Done done);
   // Answers when these tensors of the finished step hold their result, or when the step is void: with the cause that
@@ -98,7 +110,10 @@ class Stream {
 
   StreamId id() const { return id_; }
   const StreamSpec& spec() const { return spec_; }
-  const scheduler::Plan& plan() const { return *plan_; }
+  // Of the step in progress; of the next one while this one is void.
+  const scheduler::Plan& plan() const { return *keeper_.plan(); }
+  std::uint32_t attempt() const { return attempt_; }
+  std::uint64_t step() const { return step_; }
   const std::shared_ptr<StreamBoard>& board() const { return board_; }
   std::optional<control::WaitEntry> in_flight() const;
   std::uint64_t progress() const { return progress_; }
@@ -124,11 +139,14 @@ class Stream {
   void gather(const scheduler::Partition& partition, Bytes out) const;
   Status scatter(const scheduler::Partition& partition, ConstBytes in) const;
   void on_partition(std::uint32_t attempt, int position, BufferPool::Buffer buffer, const Status& status);
+  void adopt_plan();
+  void start_exchange();
   void start_flags();
-  void on_flags_done(std::uint32_t attempt, const Status& status);
+  void on_flags_done(std::uint32_t attempt, const std::vector<std::uint8_t>& flags, const Status& status);
   void give_up(const Status& cause);
   void cancel_in_flight(const Status& cause);
   void apply_aborts();
+  void begin_attempt(std::uint32_t attempt);
   void leave_void();
   void reopen();
   void answer();
@@ -145,18 +163,19 @@ class Stream {
   // Results may be used: every rank has finished, and who had a gradient is known if it has to be.
   bool committed() const { return finished_ && (flags_on() ? flags_done_ : gate_done_); }
   bool holds_result(int index) const;
-  int gate_position() const;
   bool untouched() const;
   bool flags_on() const;
   DType wire_dtype(const scheduler::Partition& partition) const;
+  std::int64_t payload_of(const scheduler::Partition& partition) const;
   bool in_place(const scheduler::Partition& partition) const;
   Bytes slice_of(const scheduler::Slice& slice) const;
 
   const StreamId id_;
   const StreamSpec spec_;
-  const std::shared_ptr<const scheduler::Plan> plan_;
   StreamDeps deps_;
   StreamTrace trace_;
+  PlanKeeper keeper_;
+  std::shared_ptr<const scheduler::Plan> plan_;  // the keeper's, of the last step border
   scheduler::Dispatcher dispatcher_;
   const std::shared_ptr<StreamBoard> board_;
   int gate_ = 0;  // position from which partitions start after finish() only
@@ -180,6 +199,9 @@ class Stream {
   bool asked_for_flags_ = false;
   bool flags_started_ = false;
   bool flags_done_ = false;
+  // What ranks exchange about plans; nullptr: nothing in this step. The collective holds it, too.
+  std::shared_ptr<std::vector<std::int64_t>> exchanged_;
+  bool exchange_done_ = false;
   int partitions_started_ = 0;
   int partitions_done_ = 0;
   int in_flight_count_ = 0;

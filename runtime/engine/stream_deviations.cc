@@ -32,26 +32,27 @@ void Stream::start_flags() {
     return;
   }
   flags_started_ = true;
-  used_ = present_;
+  auto flags = std::make_shared<std::vector<std::uint8_t>>(present_);
   if (standing_in_) {
-    std::fill(used_.begin(), used_.end(), std::uint8_t{0});
+    std::fill(flags->begin(), flags->end(), std::uint8_t{0});
   }
   net::CollectiveArgs args;
   args.kind = OpKind::kAllreduce;
   args.tag = stream_tag(id_, attempt_, kFlagsPosition, step_);
   args.dtype = DType::kU8;
   args.op = ReduceOp::kMax;
-  args.out = std::as_writable_bytes(std::span(used_));
+  args.out = std::as_writable_bytes(std::span(*flags));
   args.in = args.out;
   ++in_flight_count_;
   deps_.net.start(std::move(args),
-                  [this, attempt = attempt_](const Status& status) { on_flags_done(attempt, status); });
+                  [this, attempt = attempt_, flags](const Status& status) { on_flags_done(attempt, *flags, status); });
 }
 
-void Stream::on_flags_done(std::uint32_t attempt, const Status& status) {
+void Stream::on_flags_done(std::uint32_t attempt, const std::vector<std::uint8_t>& flags, const Status& status) {
   --in_flight_count_;
   if (attempt == attempt_ && phase_ == Phase::kOpen) {
     if (status) {
+      used_ = flags;
       flags_done_ = true;
       publish();
     } else {
@@ -87,6 +88,7 @@ Stream::~Stream() {
 
 void Stream::cancel_in_flight(const Status& cause) {
   board_->withdraw();
+  keeper_.meter().reset();
   dispatcher_.reset();
   for (std::size_t position = 0; position < launched_.size(); ++position) {
     if (launched_[position] != 0) {
@@ -95,6 +97,9 @@ void Stream::cancel_in_flight(const Status& cause) {
   }
   if (flags_started_ && !flags_done_) {
     deps_.net.cancel(stream_tag(id_, attempt_, kFlagsPosition, step_), cause);
+  }
+  if (exchanged_ && !exchange_done_) {
+    deps_.net.cancel(stream_tag(id_, attempt_, kExchangePosition, step_), cause);
   }
 }
 
@@ -112,20 +117,25 @@ void Stream::apply_aborts() {
     const control::StreamAborted message = std::move(aborts_.front());
     aborts_.pop_front();
     if (phase_ == Phase::kOpen && !message.everywhere && untouched()) {
-      attempt_ = message.attempt;
-      step_ = 0;
+      begin_attempt(message.attempt);
+      open_step();
       continue;
     }
     if (phase_ == Phase::kOpen) {
       phase_ = Phase::kVoid;
       cancel_in_flight(message.status);
     }
-    attempt_ = message.attempt;
-    step_ = 0;
+    begin_attempt(message.attempt);
     deps_.loop.cancel(verdict_);
     causes_.push_back(message.status);  // the coordinator's words: the same on all ranks
     leave_void();
   }
+}
+
+void Stream::begin_attempt(std::uint32_t attempt) {
+  attempt_ = attempt;
+  step_ = 0;
+  keeper_.restart();
 }
 
 // Opens the next step once a program that gave a step up itself has the coordinator's word for it.

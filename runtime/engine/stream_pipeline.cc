@@ -14,6 +14,10 @@ DType Stream::wire_dtype(const scheduler::Partition& partition) const {
   return compression::codec(partition.decision.codec).wire_dtype(partition.dtype);
 }
 
+std::int64_t Stream::payload_of(const scheduler::Partition& partition) const {
+  return partition.numel * static_cast<std::int64_t>(dtype_size(wire_dtype(partition)));
+}
+
 bool Stream::in_place(const scheduler::Partition& partition) const {
   return partition.slices.size() == 1 && wire_dtype(partition) == partition.dtype;
 }
@@ -62,6 +66,7 @@ void Stream::launch(const scheduler::Partition& partition) {
   deps_.wire_bytes.add(args.out.size());
   trace_.packed(position, static_cast<std::int64_t>(args.out.size()));
   launched_[static_cast<std::size_t>(position)] = 1;
+  keeper_.meter().started(deps_.loop.now().time_since_epoch().count());
   ++in_flight_count_;
   // The buffer lives in the callback, so memory in flight outlives whatever happens to the step.
   deps_.net.start(std::move(args),
@@ -129,6 +134,7 @@ void Stream::on_partition(std::uint32_t attempt, int position, BufferPool::Buffe
   } else if (current) {
     const scheduler::Partition& partition = plan_->partitions()[static_cast<std::size_t>(position)];
     const auto size = static_cast<std::int64_t>(partition.size_bytes());
+    keeper_.meter().finished(deps_.loop.now().time_since_epoch().count(), payload_of(partition));
     trace_.received(position, size);
     const Status decoded = scatter(partition, buffer.bytes());
     trace_.unpacked(position, size);

@@ -64,12 +64,13 @@ void Stream::submit_zeros() {
     return;
   }
   make_zeros();
+  const TimePoint now = deps_.loop.now();
   for (std::size_t i = 0; i < plan_->tensors().size(); ++i) {
     const scheduler::PlannedTensor& tensor = plan_->tensors()[i];
     // Zeros are sent as a gradient unless some rank tells absent ones apart: this rank has no reason to ask for that.
-    ready(static_cast<int>(i), {zeros_.data() + zeros_at_[i], tensor.numel, tensor.dtype, {}}, flags_on());
+    ready(static_cast<int>(i), {zeros_.data() + zeros_at_[i], tensor.numel, tensor.dtype, {}}, flags_on(), now);
   }
-  finish(board_->finish(deps_.loop.now()));
+  finish(board_->finish(now), now);
   wait([this](const Status& /*given_up*/) { next_zeros(); });
 }
 

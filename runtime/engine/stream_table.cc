@@ -77,9 +77,9 @@ Status StreamTable::ready(StreamId stream, int index, TensorView tensor, bool ab
   }
   SRT_TRY(check(*entry, index, tensor));
   // A wrong shape is told to all ranks by the engine.
-  loop_.post([this, stream, index, tensor, absent] {
+  loop_.post([this, stream, index, tensor, absent, at = loop_.now()] {
     if (Stream* s = engine_.stream(stream); s != nullptr && !s->standing_in()) {
-      s->ready(index, tensor, absent);
+      s->ready(index, tensor, absent, at);
     }
   });
   return {};
@@ -90,9 +90,10 @@ Status StreamTable::finish(StreamId stream) {
   if (!entry) {
     return not_open();
   }
-  loop_.post([this, stream, mark = entry->board->finish(loop_.now())] {
+  const TimePoint at = loop_.now();
+  loop_.post([this, stream, at, mark = entry->board->finish(at)] {
     if (Stream* s = engine_.stream(stream); s != nullptr && !s->standing_in()) {
-      s->finish(mark);
+      s->finish(mark, at);
     }
   });
   return {};
@@ -151,14 +152,15 @@ std::optional<Status> StreamTable::wait_tensors(StreamId stream, std::span<const
   entry->board->need(tensors, begin);
   std::optional<Status> status = Status();
   if (!entry->board->reduced(tensors)) {
-    status = sleep_for(stream, tensors, timeout);
+    status = sleep_until_reduced(stream, tensors, timeout);
     entry->board->slept(loop_.now() - begin);
   }
   entry->waits_for_tensors = false;
   return status;
 }
 
-std::optional<Status> StreamTable::sleep_for(StreamId stream, std::span<const int> tensors, Duration timeout) {
+std::optional<Status> StreamTable::sleep_until_reduced(StreamId stream, std::span<const int> tensors,
+                                                       Duration timeout) {
   auto slot = std::make_shared<Slot>();
   loop_.post([this, stream, slot, tensors = std::vector<int>(tensors.begin(), tensors.end())]() mutable {
     Stream* s = engine_.stream(stream);

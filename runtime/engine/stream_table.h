@@ -46,7 +46,7 @@ class StreamTable {
 
   std::shared_ptr<Entry> find(StreamId stream) const;
   Status check(const Entry& entry, int index, const TensorView& tensor) const;
-  std::optional<Status> sleep_for(StreamId stream, std::span<const int> tensors, Duration timeout);
+  std::optional<Status> sleep_until_reduced(StreamId stream, std::span<const int> tensors, Duration timeout);
 
   Loop& loop_;
   Engine& engine_;

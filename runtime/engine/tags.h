@@ -29,5 +29,7 @@ constexpr OpTag stream_tag(StreamId stream, std::uint32_t attempt, std::uint32_t
 
 // Position of a stream's exchange of who had which gradient; beyond every partition.
 inline constexpr std::uint32_t kFlagsPosition = 0xfffffU;
+// Position of a stream's exchange of profiles and digests of plans.
+inline constexpr std::uint32_t kExchangePosition = 0xffffeU;
 
 }  // namespace sirtaki::engine

@@ -40,6 +40,9 @@ class Trace {
     record(needs_, name, Stage::kNeed, begin, end, position, -1);
   }
 
+  // A moment on the streams' track.
+  void event(std::string_view text) { record(streams_, text, Stage::kControl, now(), now(), -1, -1); }
+
  private:
   void record(Track& track, std::string_view name, Stage stage, TimePoint begin, TimePoint end, std::int32_t position,
               std::int64_t bytes) {

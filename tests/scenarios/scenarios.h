@@ -39,6 +39,16 @@ ScenarioFn stream_deviations(std::uint64_t seed, int steps);
 // The tensors of each step are waited for one group after the other, in the order of a forward pass, with operations by
 // name in between; some ranks have no gradient for some tensors, some steps are given up.
 ScenarioFn stream_forward(std::uint64_t seed, int steps);
+// Where one rank gives a step up: before its action number `point` of program step `step`; step -1: nowhere.
+struct GiveUpAt {
+  int step = -1;
+  int point = 0;
+};
+inline constexpr int kReplannedPoints = 35;  // actions of a step of stream_replanned
+
+// Tensors become ready and are needed in another order than the first plan expects, paced by computation. After the
+// step that was given up everybody runs `steps` more.
+ScenarioFn stream_replanned(std::uint64_t seed, int steps, GiveUpAt at);
 // Rank 0 gives a step up, or closes the stream, while it waits for tensors that the last rank withholds.
 ScenarioFn stream_woken(bool closes);
 // The last rank dies in a step of which the others wait for tensors.

@@ -141,6 +141,61 @@ TEST(Sim, TensorsAreWaitedForInTheOrderOfAForwardPass) {
   }
 }
 
+TEST(Sim, BetterPlansAreAdoptedByAllRanksAtTheSameStep) {
+  std::uint64_t adopted = 0;
+  for (std::uint64_t seed = 1; seed <= world::last_seed(40); ++seed) {
+    world::SimOptions options = options_for(seed);
+    options.size = 2 + static_cast<int>(seed % 3);
+    world::SimWorld world(options);
+    ASSERT_EQ(world.run(stream_replanned(seed, 20, {})), "");
+    EXPECT_EQ(world.check_quiet(), "") << "seed " << seed;
+    const std::uint64_t here = world.counter("streams.plans_adopted");
+    EXPECT_EQ(here % static_cast<std::uint64_t>(options.size), 0U) << "seed " << seed;
+    EXPECT_EQ(world.counter("streams.plans_rejected"), 0U) << "seed " << seed;
+    adopted += here > 0 ? 1 : 0;
+  }
+  EXPECT_GT(adopted, world::last_seed(40) / 2);
+  std::printf("another plan was adopted with %d seeds\n", static_cast<int>(adopted));
+}
+
+TEST(Sim, StepGivenUpAnywhereLeavesAllRanksWithOnePlan) {
+  for (int step = 1; step < 8; ++step) {
+    for (int point = 0; point < kReplannedPoints; ++point) {
+      const auto seed = static_cast<std::uint64_t>(step * kReplannedPoints + point);
+      world::SimOptions options = options_for(seed);
+      options.size = 2 + static_cast<int>(seed % 3);
+      expect_well(options, stream_replanned(seed, 9, {step, point}));
+    }
+  }
+}
+
+TEST(Sim, DifferentPlansAreSaidOnceAndNotUsed) {
+  for (std::uint64_t seed = 1; seed <= world::last_seed(10); ++seed) {
+    world::SimOptions options = options_for(seed);
+    options.size = 3;
+    options.per_rank = [](Rank rank, engine::EngineOptions& engine) {
+      engine.credit_bytes = rank == 1 ? 10000 : engine.credit_bytes;
+    };
+    world::SimWorld world(options);
+    ASSERT_EQ(world.run(stream_replanned(seed, 40, {})), "");
+    EXPECT_EQ(world.counter("streams.plans_adopted"), 0U) << "seed " << seed;
+    EXPECT_EQ(world.counter("streams.plans_rejected"), 3U) << "seed " << seed;
+    EXPECT_EQ(world.rank_log().size(), 3U) << "seed " << seed;
+    for (const std::string& line : world.rank_log()) {
+      EXPECT_NE(line.find("different plans"), std::string::npos) << line;
+    }
+  }
+}
+
+TEST(Sim, FrozenStreamsExchangeNoProfiles) {
+  world::SimOptions options = options_for(2);
+  options.size = 3;
+  options.engine.replan = false;
+  world::SimWorld world(options);
+  ASSERT_EQ(world.run(stream_replanned(2, 20, {})), "");
+  EXPECT_EQ(world.counter("streams.profiles"), 0U);
+}
+
 TEST(Sim, ThreadThatWaitsForATensorIsWokenByAbortAndClose) {
   for (std::uint64_t seed = 1; seed <= world::last_seed(20); ++seed) {
     world::SimOptions options = options_for(seed);
@@ -198,6 +253,7 @@ TEST(Sim, SteadyStateSendsNoControlMessage) {
   world::SimWorld many(options);
   ASSERT_EQ(many.run(stream_steps(1, 50)), "");
   EXPECT_EQ(few.control_messages(), many.control_messages());
+  EXPECT_EQ(many.counter("streams.profiles"), 4U * 5U);  // after steps 3, 6, 16, 32 and 48
 }
 
 TEST(Sim, SameSeedIsTheSameRun) {

@@ -211,6 +211,69 @@ Scenario run_forward(RankApi& api, std::uint64_t seed, int steps) {
   }
 }
 
+constexpr int kLayers = 16;
+static_assert(kReplannedPoints == 2 * kLayers + 3);
+
+engine::StreamSpec layered_spec(std::uint64_t seed) {
+  engine::StreamSpec spec;
+  spec.name = "optimizer";
+  spec.reduce_op = ReduceOp::kSum;
+  for (int i = 0; i < kLayers; ++i) {
+    engine::StreamTensor tensor;
+    tensor.name = "layer" + std::to_string(i);
+    tensor.dims = {static_cast<std::int64_t>(100 + shared_draw(seed, static_cast<std::uint64_t>(i), 22) % 8000)};
+    spec.tensors.push_back(std::move(tensor));
+  }
+  return spec;
+}
+
+Scenario run_replanned(RankApi& api, std::uint64_t seed, int steps, GiveUpAt at) {
+  const engine::StreamSpec spec = layered_spec(seed);
+  const Result<StreamId> stream = co_await api.open_stream(spec);
+  require_ok(stream.status(), "opening the stream");
+  const Rank culprit = static_cast<Rank>(seed % static_cast<std::uint64_t>(api.size()));
+  bool recovered = at.step < 0;
+  for (int s = 0; s < steps; ++s) {
+    const std::string what = "step " + std::to_string(s) + (recovered ? "" : " before the one given up");
+    require(recovered || s <= at.step + 1, what + ": nobody said that a step was given up");
+    const std::uint64_t salt = static_cast<std::uint64_t>(s) * 10 + (recovered ? 1000 : 0);
+    Step step(api, spec, salt, seed, false);
+    int left = !recovered && api.rank() == culprit && s == at.step ? at.point : -1;
+    Status status;
+    for (int t = 0; t < kLayers && left != 0; ++t, --left) {
+      require_ok(co_await api.compute(std::chrono::microseconds(400 + api.random()() % 100)), "backward");
+      api.ready(*stream, t, step.tensors[static_cast<std::size_t>(t)].view(), false);
+    }
+    if (left != 0) {
+      api.finish(*stream);
+      --left;
+    }
+    for (int t = 0; t < kLayers && left != 0 && status; ++t, --left) {
+      status = co_await api.wait_tensors(*stream, std::vector<int>(1, t));
+      if (status) {
+        require_sum(step.tensors[static_cast<std::size_t>(t)], everybody(api.size()),
+                    salt + static_cast<std::uint64_t>(t), what);
+        require_ok(co_await api.compute(std::chrono::microseconds(200 + api.random()() % 50)), "forward");
+      }
+    }
+    if (left == 0 || left == 1) {
+      require_ok(co_await api.abort_stream(*stream, "enough"), "aborting");
+      recovered = true;
+      s = -1;
+      continue;
+    }
+    const Status end = co_await api.wait_stream(*stream);
+    require(status.is_ok() || status.code() == end.code(), what + ": " + status.to_string() + ", " + end.to_string());
+    if (!end) {
+      require(!recovered && end.code() == Code::kAborted, what + ": " + end.to_string());
+      recovered = true;
+      s = -1;
+      continue;
+    }
+    step.check(salt, api.used(*stream), false, what);
+  }
+}
+
 Scenario run_woken(RankApi& api, bool closes) {
   const std::vector<int> wanted{0, 5};
   const engine::StreamSpec spec = make_spec(5);
@@ -312,6 +375,9 @@ ScenarioFn stream_deviations(std::uint64_t seed, int steps) {
 }
 ScenarioFn stream_forward(std::uint64_t seed, int steps) {
   return [=](RankApi& api) { return run_forward(api, seed, steps); };
+}
+ScenarioFn stream_replanned(std::uint64_t seed, int steps, GiveUpAt at) {
+  return [=](RankApi& api) { return run_replanned(api, seed, steps, at); };
 }
 ScenarioFn stream_woken(bool closes) {
   return [=](RankApi& api) { return run_woken(api, closes); };

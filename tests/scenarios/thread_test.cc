@@ -44,6 +44,10 @@ TEST_P(Threads, StreamDeviations) {
 TEST_P(Threads, StreamForward) {
   expect_well(stream_forward(6, 10), 6);
 }
+TEST_P(Threads, StreamReplanned) {
+  expect_well(stream_replanned(7, 24, {}), 7);
+  expect_well(stream_replanned(8, 8, {4, 11}), 8);
+}
 TEST_P(Threads, StreamDying) {
   if (GetParam() > 1) {
     expect_well(stream_dying(2));

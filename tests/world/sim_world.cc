@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <map>
+#include <stdexcept>
+#include <tuple>
 
 #include "runtime/control/coordinator.h"
 #include "runtime/net/direct.h"
@@ -17,6 +19,15 @@ constexpr Duration kWaitNotice = std::chrono::milliseconds(250);  // as Session:
 
 struct SimWorld::Impl {
   class Node;
+
+  class Lines final : public LogSink {
+   public:
+    explicit Lines(std::vector<std::string>& lines) : lines_(lines) {}
+    void write(LogLevel /*level*/, std::string_view line) override { lines_.emplace_back(line); }
+
+   private:
+    std::vector<std::string>& lines_;
+  };
 
   explicit Impl(SimOptions opts) : options(std::move(opts)), clock(options.seed) {}
 
@@ -42,6 +53,17 @@ struct SimWorld::Impl {
   TimerId tick;
   std::uint64_t messages = 0;
   std::vector<std::string> warnings;
+  std::vector<std::string> rank_log;
+  // By stream, attempt and step: the plan that the first rank there runs it by.
+  std::map<std::tuple<std::uint16_t, std::uint32_t, std::uint64_t>, std::uint64_t> plans;
+
+  void check_plan(const engine::Stream& stream) {
+    const auto [it, first] =
+        plans.try_emplace({stream.id().value, stream.attempt(), stream.step()}, stream.plan().digest());
+    if (!first && it->second != stream.plan().digest()) {
+      throw std::runtime_error("ranks run different plans: " + stream.describe());
+    }
+  }
 
   Duration in_order(Rank from, Rank to) {
     TimePoint& last = last_arrival[{from, to}];
@@ -58,14 +80,19 @@ class SimWorld::Impl::Node final : public RankApi, private engine::ControlLink {
         rank_(rank),
         random_(world.options.seed * 1000003U + static_cast<std::uint64_t>(rank)),
         loop_(world.clock.make_loop()),
-        timeline_(rank, "sim") {
+        timeline_(rank, "sim"),
+        log_({LogLevel::kWarn, rank, false, {}, {}}, std::make_unique<Lines>(world.rank_log)) {
     loop_->run_inline([this] {
       link_ = world_.group->endpoint(rank_, *loop_);
       net_ = std::make_unique<net::DirectCollectives>(*link_);
-      engine_ = std::make_unique<engine::Engine>(world_.options.engine,
-                                                 engine::EngineDeps{*loop_, *net_, *this, stats_, timeline_}, [this] {
-                                                   return engine::Callers{waiting_, waiting_};
-                                                 });
+      engine::EngineOptions options = world_.options.engine;
+      if (world_.options.per_rank) {
+        world_.options.per_rank(rank_, options);
+      }
+      engine_ = std::make_unique<engine::Engine>(
+          std::move(options), engine::EngineDeps{*loop_, *net_, *this, stats_, timeline_, &log_}, [this] {
+            return engine::Callers{waiting_, waiting_};
+          });
     });
   }
   ~Node() override {
@@ -91,6 +118,7 @@ class SimWorld::Impl::Node final : public RankApi, private engine::ControlLink {
   }
   SimLoop& loop() { return *loop_; }
   engine::Engine& engine() { return *engine_; }
+  Stats& stats() { return stats_; }
   bool gone() const { return dead_ || left_; }
   std::string describe() const {
     return "rank " + std::to_string(rank_) +
@@ -127,15 +155,20 @@ class SimWorld::Impl::Node final : public RankApi, private engine::ControlLink {
     return Await<Result<StreamId>>(cell);
   }
   void ready(StreamId stream, int index, TensorView tensor, bool absent) override {
-    engine_->stream(stream)->ready(index, tensor, absent);
+    engine_->stream(stream)->ready(index, tensor, absent, loop_->now());
   }
   void finish(StreamId stream) override {
     engine::Stream& s = *engine_->stream(stream);
-    s.finish(s.board()->finish(loop_->now()));
+    s.finish(s.board()->finish(loop_->now()), loop_->now());
   }
   Await<Status> wait_stream(StreamId stream) override {
     auto cell = cell_for<Status>();
-    engine_->stream(stream)->wait([this, cell](Status status) { fulfil(cell, std::move(status)); });
+    engine_->stream(stream)->wait([this, cell, stream](Status status) {
+      if (const engine::Stream* s = engine_->stream(stream)) {
+        world_.check_plan(*s);
+      }
+      fulfil(cell, std::move(status));
+    });
     return Await<Status>(cell);
   }
   // As StreamTable does it.
@@ -236,6 +269,7 @@ class SimWorld::Impl::Node final : public RankApi, private engine::ControlLink {
   std::unique_ptr<SimLoop> loop_;
   Stats stats_;
   Timeline timeline_;
+  Logger log_;
   std::unique_ptr<net::LocalEndpoint> link_;
   std::unique_ptr<net::DirectCollectives> net_;
   std::unique_ptr<engine::Engine> engine_;
@@ -337,6 +371,16 @@ TimePoint SimWorld::now() const {
 }
 std::uint64_t SimWorld::control_messages() const {
   return impl_->messages;
+}
+const std::vector<std::string>& SimWorld::rank_log() const {
+  return impl_->rank_log;
+}
+std::uint64_t SimWorld::counter(std::string_view name) {
+  std::uint64_t sum = 0;
+  for (const auto& node : impl_->nodes) {
+    sum += node->stats().counter(name).value();
+  }
+  return sum;
 }
 const std::vector<std::string>& SimWorld::warnings() const {
   return impl_->warnings;

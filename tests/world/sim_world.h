@@ -1,10 +1,12 @@
 // SimWorld: a whole job in one thread: n engines, the coordinator and the network between them, in virtual time.
 //
-// Everything but threads and sockets is the real code. A seed fixes delays, the order of simultaneous events and what
-// the scenario draws; a failing run prints it. A run in which nothing can happen any more while a scenario is
-// unfinished is a deadlock and is reported with the state of every engine.
+// Everything but threads and sockets is the real code. At every step border of a stream all ranks must have the same
+// plan. A seed fixes delays, the order of simultaneous events and what the scenario draws; a failing run prints it. A
+// run in which nothing can happen any more while a scenario is unfinished is a deadlock and is reported with the state
+// of every engine.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -25,6 +27,8 @@ struct SimOptions {
   Duration limit = std::chrono::hours(2);  // virtual; a run beyond it has failed
   engine::EngineOptions engine;
   control::StallOptions stall;
+  // Makes one rank's options differ; empty: all have the same.
+  std::function<void(Rank, engine::EngineOptions&)> per_rank;
 };
 
 class SimWorld {
@@ -38,6 +42,10 @@ class SimWorld {
   TimePoint now() const;
   std::uint64_t control_messages() const;
   const std::vector<std::string>& warnings() const;
+  // Warnings and errors that the ranks themselves wrote.
+  const std::vector<std::string>& rank_log() const;
+  // Sum over the ranks of a counter of their statistics.
+  std::uint64_t counter(std::string_view name);
   // Invariants at the end of a run: nothing in flight, credit full. Empty: they hold.
   std::string check_quiet() const;
 

@@ -1,0 +1,153 @@
+#include "runtime/engine/plan_keeper.h"
+
+#include <utility>
+
+namespace sirtaki::engine {
+namespace {
+
+int last_with_elements(const scheduler::Plan& plan, const std::vector<int>& order) {
+  for (auto last = order.rbegin(); last != order.rend(); ++last) {
+    if (!plan.partitions_of(*last).empty()) {
+      return *last;
+    }
+  }
+  return -1;
+}
+
+scheduler::Decision decision_of(const scheduler::Plan& plan) {
+  return plan.partitions().empty() ? scheduler::Decision{} : plan.partitions().front().decision;
+}
+
+}  // namespace
+
+PlanKeeper::PlanKeeper(std::string name, std::shared_ptr<const scheduler::Plan> first, std::vector<int> order,
+                       scheduler::ReplannerOptions options, PlanKeeperDeps deps)
+    : name_(std::move(name)),
+      order_(std::move(order)),
+      first_version_(first->version()),
+      deps_(deps),
+      replanner_(first, decision_of(*first), options),
+      meter_(options.planner.ranks),
+      recorder_(first->tensors().size()),
+      last_tensor_(last_with_elements(*first, order_)) {}
+
+std::vector<std::int64_t> PlanKeeper::exchange(std::uint64_t step, bool measured) {
+  open_ = Kind::kNone;
+  if (replanner_.proposal_open()) {
+    open_ = Kind::kDigest;
+    const auto digest = static_cast<std::int64_t>(replanner_.proposed_digest());
+    return {digest, ~digest};  // the largest and, inverted, the smallest
+  }
+  if (refused_ || !replanner_.wants_profile(step)) {
+    return {};
+  }
+  open_ = Kind::kProfile;
+  scheduler::StepProfile mine = recorder_.take();
+  if (!measured) {
+    mine = {};
+    mine.ready_us.assign(plan()->tensors().size(), 0);
+    return scheduler::to_max_vector(mine);
+  }
+  if (const auto link = meter_.read()) {
+    mine.latency_ns = link->latency_ns;
+    mine.bytes_per_second = link->bytes_per_second;
+  }
+  return scheduler::to_max_vector(mine);
+}
+
+void PlanKeeper::settle(std::uint64_t step, const std::vector<std::int64_t>& reduced) {
+  const Kind kind = std::exchange(open_, Kind::kNone);
+  if (kind == Kind::kDigest) {
+    settle_digest(step, reduced);
+  }
+  if (kind != Kind::kProfile) {
+    return;
+  }
+  auto profile = scheduler::from_max_vector(reduced, plan()->tensors().size());
+  if (profile) {
+    agreed_ = std::move(*profile);
+  } else {
+    refuse(profile.status().to_string());
+  }
+}
+
+void PlanKeeper::settle_digest(std::uint64_t step, const std::vector<std::int64_t>& reduced) {
+  const bool same = reduced[0] == ~reduced[1];
+  if (same) {
+    replanner_.adopted(step);
+    last_tensor_ = plan()->version() == first_version_ ? last_with_elements(*plan(), order_) : next_last_tensor_;
+    recorder_.forget();
+    deps_.stats.counter("streams.plans_adopted").add();
+    deps_.stats.gauge("streams.plan_version").set(static_cast<std::int64_t>(plan()->version()));
+  } else {
+    replanner_.rejected(step);
+    deps_.stats.counter("streams.plans_rejected").add();
+  }
+  report();
+}
+
+void PlanKeeper::consider(std::uint64_t step) {
+  if (!agreed_) {
+    return;
+  }
+  const scheduler::StepProfile profile = *std::exchange(agreed_, std::nullopt);
+  deps_.stats.counter("streams.profiles").add();
+  if (replanner_.consider(step, profile)) {
+    next_last_tensor_ = last_of(profile);
+  }
+  const scheduler::DecisionRecord& record = replanner_.log().back();
+  deps_.stats.gauge("streams.measured_step_us").set(record.measured_us);
+  deps_.stats.gauge("streams.predicted_step_us").set(record.predicted_us);
+  report();
+}
+
+void PlanKeeper::restart() {
+  open_ = Kind::kNone;
+  agreed_.reset();
+  refused_ = false;
+  replanner_.restart();
+  recorder_.forget();
+  last_tensor_ = last_with_elements(*plan(), order_);
+  deps_.stats.gauge("streams.plan_version").set(static_cast<std::int64_t>(plan()->version()));
+}
+
+// Of equal ones the last: all ranks decide alike.
+int PlanKeeper::last_of(const scheduler::StepProfile& profile) const {
+  int last = -1;
+  for (int i = 0; i < static_cast<int>(profile.ready_us.size()); ++i) {
+    const bool later =
+        last < 0 || profile.ready_us[static_cast<std::size_t>(i)] >= profile.ready_us[static_cast<std::size_t>(last)];
+    if (later && !plan()->partitions_of(i).empty()) {
+      last = i;
+    }
+  }
+  return last;
+}
+
+void PlanKeeper::refuse(const std::string& why) {
+  refused_ = true;
+  if (deps_.log != nullptr) {
+    deps_.log->warn("stream '" + name_ + "' keeps its plan: " + why);
+  }
+}
+
+void PlanKeeper::report() {
+  const scheduler::DecisionRecord& record = replanner_.log().back();
+  const bool changed = record.reason == scheduler::Reason::kAdopted;
+  if (deps_.trace.on()) {
+    deps_.trace.event("stream '" + name_ + "', " + scheduler::to_string(record));
+  }
+  if (deps_.log == nullptr) {
+    return;
+  }
+  const LogLevel level = changed ? LogLevel::kInfo : LogLevel::kDebug;
+  if (deps_.log->enabled(level)) {
+    deps_.log->write(level, "stream '" + name_ + "', " + scheduler::to_string(record));
+  }
+  if (!replanner_.frozen_because().empty() && !std::exchange(told_frozen_, true)) {
+    deps_.log->warn("stream '" + name_ + "' keeps plan " + std::to_string(plan()->version()) +
+                    " from here on: " + replanner_.frozen_because());
+  }
+}
+
+}  // namespace sirtaki::engine

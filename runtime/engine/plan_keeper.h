@@ -1,0 +1,78 @@
+// PlanKeeper: the plan of one stream, what is measured for the next one, and what ranks exchange to agree on it.
+//
+// Between a stream, which runs steps, and scheduler::Replanner, which decides. Some steps carry an exchange: a small
+// MAX all-reduce of 64-bit integers that begins at finish() and is part of the step. First a profile; if a better plan
+// follows from it, the digest of that plan in the next step; if all ranks have the same, the step after runs by it.
+// A step given up puts every rank back to the first plan, so ranks that saw different exchanges agree again.
+// Owned by Stream; loop thread. Not for: sending, and running a plan.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/base/log.h"
+#include "runtime/base/stats.h"
+#include "runtime/engine/step_recorder.h"
+#include "runtime/engine/trace.h"
+#include "scheduler/link_meter.h"
+#include "scheduler/replanner.h"
+
+namespace sirtaki::engine {
+
+// All outlive the keeper.
+struct PlanKeeperDeps {
+  Trace& trace;
+  Stats& stats;
+  Logger* log = nullptr;  // nullptr: decisions are not written
+};
+
+class PlanKeeper {
+ public:
+  // `order`: in which tensors are expected to become ready at first. `name`: of the stream.
+  PlanKeeper(std::string name, std::shared_ptr<const scheduler::Plan> first, std::vector<int> order,
+             scheduler::ReplannerOptions options, PlanKeeperDeps deps);
+
+  const std::shared_ptr<const scheduler::Plan>& plan() const { return replanner_.current(); }
+  // The tensor that is expected to become ready last; -1: there is none with elements.
+  int last_tensor() const { return last_tensor_; }
+
+  StepRecorder& recorder() { return recorder_; }
+  scheduler::LinkMeter& meter() { return meter_; }
+
+  // What this rank puts into the exchange of step `step`, asked for at its finish(); empty: the step carries none.
+  // `measured`: this rank's own times count; without, it has an opinion on nothing.
+  std::vector<std::int64_t> exchange(std::uint64_t step, bool measured);
+  // The step with that exchange is done; `reduced` is what came out. plan() may be another one from here on.
+  void settle(std::uint64_t step, const std::vector<std::int64_t>& reduced);
+  // Takes its time (about a millisecond): to be called when the program has been told of the step.
+  void consider(std::uint64_t step);
+  // A step was given up; plan() is the first one.
+  void restart();
+
+ private:
+  enum class Kind : std::uint8_t { kNone, kProfile, kDigest };
+
+  void settle_digest(std::uint64_t step, const std::vector<std::int64_t>& reduced);
+  void refuse(const std::string& why);
+  void report();
+  int last_of(const scheduler::StepProfile& profile) const;
+
+  const std::string name_;
+  const std::vector<int> order_;
+  const std::uint64_t first_version_;
+  PlanKeeperDeps deps_;
+  scheduler::Replanner replanner_;
+  scheduler::LinkMeter meter_;
+  StepRecorder recorder_;
+  Kind open_ = Kind::kNone;                       // the exchange in this step
+  std::optional<scheduler::StepProfile> agreed_;  // not considered yet
+  int last_tensor_ = -1;
+  int next_last_tensor_ = -1;  // of the proposed plan
+  bool refused_ = false;       // profiles make no sense here: none is exchanged any more
+  bool told_frozen_ = false;
+};
+
+}  // namespace sirtaki::engine

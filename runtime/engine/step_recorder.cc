@@ -1,0 +1,128 @@
+#include "runtime/engine/step_recorder.h"
+
+#include <algorithm>
+
+namespace sirtaki::engine {
+namespace {
+
+std::int64_t us(Duration duration) {
+  return std::max<std::int64_t>(duration / std::chrono::microseconds(1), 0);
+}
+
+void add_to(std::vector<std::int64_t>& sum, const std::vector<std::int64_t>& values) {
+  for (std::size_t i = 0; i < sum.size(); ++i) {
+    sum[i] += values[i];
+  }
+}
+
+void divide(std::vector<std::int64_t>& sum, std::int64_t count) {
+  for (std::int64_t& value : sum) {
+    value /= count;
+  }
+}
+
+}  // namespace
+
+StepRecorder::StepRecorder(std::size_t tensors) : tensors_(tensors) {}
+
+void StepRecorder::begin(TimePoint at) {
+  open_ = true;
+  first_ready_ = at;
+  current_.profile = {};
+  current_.profile.ready_us.assign(tensors_, 0);
+  current_.profile.need_us.assign(tensors_, 0);
+  current_.first = !any_;
+  any_ = true;
+}
+
+void StepRecorder::ready(int index, TimePoint at) {
+  if (told_) {
+    close(at);
+  }
+  if (!open_) {
+    begin(at);
+  }
+  current_.profile.ready_us[static_cast<std::size_t>(index)] = us(at - first_ready_);
+}
+
+void StepRecorder::finished(TimePoint at) {
+  finished_ = at;
+  current_.profile.backward_us = us(at - first_ready_);
+}
+
+// What was not waited for by itself was needed when the program waited for all.
+void StepRecorder::told(const StreamBoard& board, TimePoint waited_since, TimePoint now) {
+  if (!open_) {
+    return;
+  }
+  const Duration slept = board.slept();
+  const std::int64_t all = us(waited_since - finished_ - slept);
+  for (std::size_t i = 0; i < tensors_; ++i) {
+    const auto needed = board.needed(static_cast<int>(i));
+    current_.profile.need_us[i] = needed ? us(*needed) : all;
+  }
+  current_.profile.exposed_us = us(slept + (now - waited_since));
+  open_ = false;
+  told_ = true;
+}
+
+void StepRecorder::close(TimePoint next_first) {
+  told_ = false;
+  scheduler::StepProfile& profile = current_.profile;
+  profile.step_us = us(next_first - first_ready_);
+  profile.forward_us =
+      std::max<std::int64_t>(profile.step_us - profile.backward_us - profile.exposed_us, std::int64_t{0});
+  samples_.push_back(std::move(current_));
+  if (samples_.size() > kMaxSamples) {
+    samples_.pop_front();
+  }
+}
+
+void StepRecorder::abandon() {
+  open_ = told_ = false;
+}
+
+void StepRecorder::forget() {
+  abandon();
+  samples_.clear();
+}
+
+scheduler::StepProfile StepRecorder::take() {
+  std::deque<Sample> samples = std::exchange(samples_, {});
+  if (samples.size() > 1 && samples.front().first) {
+    samples.pop_front();
+  }
+  std::vector<std::int64_t> lengths;
+  for (const Sample& sample : samples) {
+    lengths.push_back(sample.profile.step_us);
+  }
+  std::ranges::sort(lengths);
+  const std::int64_t longest = lengths.empty() ? 0 : 2 * lengths[(lengths.size() - 1) / 2];
+  scheduler::StepProfile mean;
+  mean.ready_us.assign(tensors_, 0);
+  mean.need_us.assign(tensors_, 0);
+  std::int64_t count = 0;
+  for (const Sample& sample : samples) {
+    if (sample.profile.step_us > longest) {
+      continue;
+    }
+    ++count;
+    add_to(mean.ready_us, sample.profile.ready_us);
+    add_to(mean.need_us, sample.profile.need_us);
+    mean.backward_us += sample.profile.backward_us;
+    mean.forward_us += sample.profile.forward_us;
+    mean.step_us += sample.profile.step_us;
+    mean.exposed_us += sample.profile.exposed_us;
+  }
+  if (count > 0) {
+    divide(mean.ready_us, count);
+    divide(mean.need_us, count);
+    mean.backward_us /= count;
+    mean.forward_us /= count;
+    mean.step_us /= count;
+    mean.exposed_us /= count;
+  }
+  return mean;
+}
+
+}  // namespace sirtaki::engine

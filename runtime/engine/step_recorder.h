@@ -1,0 +1,55 @@
+// StepRecorder: when one rank's tensors were ready and needed, and how long its steps took; makes a StepProfile of it.
+//
+// Owned by PlanKeeper; used by the loop's thread. A step lasts from its first ready() to the next step's, so what the
+// program does between is part of it. Only steps that were told to the program count. No clock: times are given.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <vector>
+
+#include "runtime/base/types.h"
+#include "runtime/engine/stream_board.h"
+#include "scheduler/profile.h"
+
+namespace sirtaki::engine {
+
+class StepRecorder {
+ public:
+  // Steps a profile looks back on at most.
+  static constexpr std::size_t kMaxSamples = 16;
+
+  explicit StepRecorder(std::size_t tensors);
+
+  void ready(int index, TimePoint at);
+  void finished(TimePoint at);
+  // The program waited for the step from `waited_since` until `now` and is told that it is done.
+  void told(const StreamBoard& board, TimePoint waited_since, TimePoint now);
+  // The step in progress is void.
+  void abandon();
+  // Another plan is in force: what was measured says nothing of its steps.
+  void forget();
+
+  // Means over the steps since the last call, without those that lasted more than twice the median (the program did
+  // something else between) and the stream's very first one. The link is not set.
+  scheduler::StepProfile take();
+
+ private:
+  struct Sample {
+    scheduler::StepProfile profile;
+    bool first = false;  // of the stream
+  };
+  void begin(TimePoint at);
+  void close(TimePoint next_first);
+
+  const std::size_t tensors_;
+  Sample current_;
+  TimePoint first_ready_;
+  TimePoint finished_;
+  bool open_ = false;  // some tensor of the step was ready
+  bool told_ = false;  // the step is done, the next one has not begun
+  bool any_ = false;   // some step was recorded
+  std::deque<Sample> samples_;
+};
+
+}  // namespace sirtaki::engine
