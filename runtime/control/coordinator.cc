@@ -35,6 +35,8 @@ void Coordinator::on_message(Rank from, const MemberMessage& message, TimePoint 
     for (const WaitEntry& entry : report->entries) {
       if (entry.kind == WaitKind::kOp) {
         count_joined(entry.name, entry.use);
+      } else if (entry.kind == WaitKind::kStreamStep) {
+        count_joined_step(entry);
       }
     }
     apply(stall_.inspect(now));

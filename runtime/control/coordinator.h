@@ -82,6 +82,7 @@ class Coordinator {
   void abort_stream(const StreamAbort& cause, bool everywhere);
   void settle_opening(const std::string& name);
   void count_joined(const std::string& name, std::uint64_t use);
+  void count_joined_step(const WaitEntry& entry);
   void refuse_opening_of_joined(const std::string& name);
   void end_join(Rank last);
   void apply(const StallInspector::Findings& findings);

@@ -61,6 +61,24 @@ void Coordinator::count_joined(const std::string& name, std::uint64_t use) {
   }
 }
 
+// Nor can it stand in where it has closed the stream.
+void Coordinator::count_joined_step(const WaitEntry& entry) {
+  for (const auto& [id, stream] : streams_) {
+    const auto gone =
+        std::find_if(stream.closed.begin(), stream.closed.end(), [this](Rank rank) { return joined_.contains(rank); });
+    if (stream.name == entry.name && gone != stream.closed.end()) {
+      const Status status(
+          Code::kMismatch,
+          "rank " + std::to_string(*gone) + " has closed stream '" + entry.name +
+              "' and waits in join(), so the steps of this stream can never complete. Likely cause: its "
+              "optimizer was deleted; keep it until join() has returned",
+          {*gone, entry.name});
+      abort_stream({StreamId(id), static_cast<std::uint32_t>(entry.use >> 32), entry.use & 0xffffffffU, status}, true);
+      return;
+    }
+  }
+}
+
 void Coordinator::refuse_opening_of_joined(const std::string& name) {
   const auto it = openings_.find(name);
   for (const auto& [rank, joined] : joined_) {

@@ -129,6 +129,20 @@ TEST_F(Join, AStreamCannotBeOpenedWithoutTheJoinedRank) {
   EXPECT_EQ(sent<StreamRefused>(2).size(), 1U);
 }
 
+TEST_F(Join, AStepOfAStreamThatAJoinedRankHasClosedIsGivenUp) {
+  open_stream();
+  say(1, StreamClose{StreamId(1)});
+  say(1, Joined{});
+  c_.take_actions();
+  Waiting step;
+  step.entries.push_back({WaitKind::kStreamStep, "opt", 7, 0, {}});
+  say(0, step);
+  const auto aborted = sent<StreamAborted>(2);
+  ASSERT_EQ(aborted.size(), 1U);
+  EXPECT_EQ(aborted[0].step, 7U);
+  EXPECT_NE(aborted[0].status.text().find("rank 1"), std::string_view::npos) << aborted[0].status.to_string();
+}
+
 TEST_F(Join, NamesWorkAgainWhenAllHaveJoined) {
   for (Rank r = 0; r < 3; ++r) {
     say(r, Joined{});
