@@ -99,8 +99,8 @@ class SimWorld::Impl::Node final : public RankApi, private engine::ControlLink {
     loop_->kill();
     loop_->run_inline([this] {
       scenario_.reset();
+      net_.reset();  // operations in flight give their memory back to the engine's pool
       engine_.reset();
-      net_.reset();
       link_.reset();
     });
   }
