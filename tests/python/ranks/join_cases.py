@@ -71,6 +71,10 @@ def case_uneven_epochs_in_step() -> None:
     train_unevenly("step")
 
 
+def case_uneven_epochs_in_forward() -> None:
+    train_unevenly("forward")
+
+
 def case_ranks_with_the_same_steps_stay_bit_equal() -> None:
     """Those that made every step need no broadcast."""
     model = make_model()
