@@ -307,6 +307,15 @@ def case_gradscaler_skips_the_same_steps_on_all_ranks() -> None:
     assert all(p.isfinite().all() for p in model.parameters())
 
 
+def case_gradscaler_is_refused_while_gradients_travel() -> None:
+    model = make_model().float()
+    optimizer = hvd.DistributedOptimizer(sgd(model), model.named_parameters(), sync="step")
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    scaler.scale(model(torch.ones(1, 7)).sum()).backward()
+    raises(lambda: scaler.step(optimizer), NotImplementedError, "synchronize()")
+    optimizer.synchronize()
+
+
 def sparse_model() -> nn.Module:
     torch.manual_seed(3)
     return nn.Sequential(nn.Embedding(10, 4, sparse=True), nn.Flatten(), nn.Linear(8, 2)).double()

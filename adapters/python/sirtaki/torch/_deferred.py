@@ -9,13 +9,11 @@ Used from the thread that runs forward and backward; a lock covers a second one 
 
 from __future__ import annotations
 
-import sys
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from itertools import chain
 from threading import RLock
-from types import FrameType
 from typing import Any
 
 import torch
@@ -25,7 +23,7 @@ from torch.optim import optimizer as torch_optimizer
 
 from sirtaki import errors
 from sirtaki.torch import _calls
-from sirtaki.torch._step import StepMemory
+from sirtaki.torch._step import StepMemory, refuse_grad_scaler
 from sirtaki.torch.reducer import GradientReducer
 
 #: torch's optimizers that treat each parameter by itself: all but LBFGS.
@@ -46,7 +44,6 @@ _SEPARATE = {
     "SparseAdam",
 }
 _INSTEAD = 'use sync="backward"'
-_SCALER_STEP = torch.amp.GradScaler.step.__code__
 
 
 def check_optimizer(optimizer: Optimizer) -> None:
@@ -90,16 +87,6 @@ def _as_outside_forward(update: Callable[[Any], Any], optimizer: Optimizer) -> N
         if autocast:
             modes.enter_context(torch.autocast("cpu", enabled=False))
         update(optimizer)
-
-
-def _called_by_grad_scaler() -> bool:
-    """GradScaler reads and writes gradients before step(), in ways that tensors do not tell."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        if frame.f_code is _SCALER_STEP:
-            return True
-        frame = frame.f_back
-    return False
 
 
 class DeferredUpdates:
@@ -151,10 +138,10 @@ class DeferredUpdates:
         optimizer = self._optimizer()
         self.complete()
         self._learning = False
-        if _called_by_grad_scaler():
-            raise errors.UnsupportedError(
-                f'GradScaler needs all gradients before step(), not sync="forward"; {_INSTEAD}'
-            )
+        if self._reducer.in_flight:
+            if skip_synchronize:
+                raise RuntimeError("step() inside skip_synchronize() needs a synchronize() before it")
+            refuse_grad_scaler()
         for hook in chain(
             torch_optimizer._global_optimizer_pre_hooks.values(), optimizer._optimizer_step_pre_hooks.values()
         ):

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import FrameType
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from sirtaki import errors
 from sirtaki.torch._layout import ReducerOptions
 from sirtaki.torch.ops import sparse_allreduce_async
+
+_SCALER_STEP = torch.amp.GradScaler.step.__code__
 
 
 @dataclass
@@ -73,3 +78,15 @@ def edited(name: str) -> str:
         "synchronize() before clipping, GradScaler or other changes, then step() inside skip_synchronize(), or use "
         'sync="backward"'
     )
+
+
+def refuse_grad_scaler() -> None:
+    """While gradients travel: GradScaler has read and written them before step(), in ways that tensors do not tell."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code is _SCALER_STEP:
+            raise errors.UnsupportedError(
+                "GradScaler needs the combined gradients before step(): call synchronize() after backward(), and the "
+                'step() of the scaler inside skip_synchronize(), or use sync="backward"'
+            )
+        frame = frame.f_back

@@ -17,6 +17,7 @@ from sirtaki.errors import require
 from sirtaki.ops import ReduceOp, check_reduce_op
 from sirtaki.torch._deferred import DeferredUpdates, check_optimizer
 from sirtaki.torch._layout import ReducerOptions
+from sirtaki.torch._step import refuse_grad_scaler
 from sirtaki.torch.compression import Compression, Compressor, codec_of
 from sirtaki.torch.ops import Average, ProcessSet, Sum, check_process_set, global_process_set
 from sirtaki.torch.reducer import GradientReducer
@@ -51,6 +52,8 @@ class _Distributed:
                 if reducer.in_flight:
                     raise RuntimeError("step() inside skip_synchronize() needs a synchronize() before it")
             else:
+                if reducer.in_flight:
+                    refuse_grad_scaler()
                 if reducer.reduced and reducer.told_by_program:
                     warnings.warn(
                         "step() after synchronize() without skip_synchronize(); the gradients are not combined again",
