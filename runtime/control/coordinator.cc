@@ -1,14 +1,27 @@
 #include "runtime/control/coordinator.h"
 
 #include <algorithm>
+#include <functional>
 #include <utility>
-
-#include "runtime/control/mismatch.h"
 
 namespace sirtaki::control {
 namespace {
 
 constexpr std::size_t kRememberedCancels = 64;  // of one name
+
+// Adds ranks to the group that said the same.
+template <class T, class Same>
+void join(std::vector<Group<T>>& groups, const RankSet& ranks, const T& value, Same same) {
+  if (ranks.empty()) {
+    return;
+  }
+  const auto known = std::ranges::find_if(groups, [&](const Group<T>& g) { return same(g.value, value); });
+  if (known != groups.end()) {
+    known->ranks.add(ranks);
+  } else {
+    groups.push_back({value, ranks});
+  }
+}
 
 Status left_status(Rank rank, const std::string& what) {
   return {Code::kPeerLost,
@@ -19,17 +32,18 @@ Status left_status(Rank rank, const std::string& what) {
 
 }  // namespace
 
-Coordinator::Coordinator(int size, StallOptions options) : size_(size), stall_(size, options) {}
+Coordinator::Coordinator(int size, StallOptions options, bool relayed)
+    : all_(RankSet::range(0, size)), relayed_(relayed), stall_(size, options) {}
 
 Coordinator::Actions Coordinator::take_actions() {
   return std::exchange(actions_, {});
 }
 
-void Coordinator::send(Rank to, CoordinatorMessage message) {
-  actions_.sends.push_back({to, std::move(message)});
+void Coordinator::send(RankSet to, CoordinatorMessage message) {
+  actions_.sends.push_back({std::move(to), std::move(message)});
 }
 
-void Coordinator::on_message(Rank from, const MemberMessage& message, TimePoint now) {
+void Coordinator::on_said(const RankSet& from, const MemberMessage& message, TimePoint now) {
   if (const auto* report = std::get_if<Waiting>(&message)) {
     stall_.on_report(from, *report, now);
     for (const WaitEntry& entry : report->entries) {
@@ -55,15 +69,15 @@ void Coordinator::on_message(Rank from, const MemberMessage& message, TimePoint 
 
 // ---- operations by name ----
 
-void Coordinator::on(Rank from, const Announce& message) {
+void Coordinator::on(const RankSet& from, const Announce& message) {
   Name& name = names_[message.name];
   if (name.cancelled.contains(message.use)) {
     return;  // said before the cancellation reached that rank
   }
   Use& use = name.uses[message.use];
-  use.metas.resize(static_cast<std::size_t>(size_));
-  use.recalled.resize(static_cast<std::size_t>(size_));
-  use.metas[static_cast<std::size_t>(from)] = message.meta;
+  join(use.metas, from.without(use.announced), message.meta,
+       [](const OpMeta& a, const OpMeta& b) { return a.compatible(b); });
+  use.announced.add(from);
   count_left(message.name, message.use);
   count_joined(message.name, message.use);
   settle(message.name, message.use);
@@ -77,20 +91,29 @@ void Coordinator::count_left(const std::string& name, std::uint64_t use_number) 
     if (it == names_[name].uses.end()) {
       return;
     }
-    auto& metas = it->second.metas;
-    auto& own = metas[static_cast<std::size_t>(rank)];
+    Use& use = it->second;
+    if (use.announced.contains(rank)) {
+      continue;
+    }
     const auto count = uses.find(name);
-    if (!own && (count == uses.end() || count->second <= use_number)) {
+    if (count == uses.end() || count->second <= use_number) {
       cancel(name, use_number, left_status(rank, "'" + name + "'"), true);
-    } else if (!own) {
-      own = **std::find_if(metas.begin(), metas.end(), [](const auto& m) { return m.has_value(); });
+    } else {
+      use.metas.front().ranks.add(rank);
+      use.announced.add(rank);
     }
   }
 }
 
-void Coordinator::on(Rank from, const Leaving& message) {
-  for (const Leaving::Count& count : message.counts) {
-    left_uses_[from][count.name] = count.uses;
+void Coordinator::on(const RankSet& from, const Leaving& message) {
+  for (const Rank rank : from.ranks()) {
+    auto& uses = last_words_[rank];
+    for (const Leaving::Count& count : message.counts) {
+      uses[count.name] = count.uses;
+    }
+    if (leaving_.erase(rank) != 0) {
+      finish_left(rank);
+    }
   }
 }
 
@@ -100,11 +123,10 @@ void Coordinator::settle(const std::string& name, std::uint64_t use_number) {
   if (it == record.uses.end()) {
     return;
   }
-  const auto& metas = it->second.metas;
-  if (!std::all_of(metas.begin(), metas.end(), [](const auto& m) { return m.has_value(); })) {
+  if (it->second.announced != all_) {
     return;
   }
-  if (Status status = describe_mismatch(name, metas); !status) {
+  if (Status status = describe_mismatch(name, it->second.metas); !status) {
     cancel(name, use_number, status, true);
     return;
   }
@@ -112,7 +134,7 @@ void Coordinator::settle(const std::string& name, std::uint64_t use_number) {
     record.id = next_id_++;
   }
   record.uses.erase(it);
-  send(kAll, Agreed{name, use_number, record.id});
+  send_all(Agreed{name, use_number, record.id});
 }
 
 // Ranks that know the name may start a use without a word; when one has announced it, the others must too.
@@ -122,12 +144,10 @@ void Coordinator::recall_missing(const std::string& name) {
     return;
   }
   for (auto& [number, use] : record->second.uses) {
-    for (Rank r = 0; r < size_; ++r) {
-      const auto i = static_cast<std::size_t>(r);
-      if (!use.metas[i] && !use.recalled[i]) {
-        use.recalled[i] = true;
-        send(r, Recall{record->second.id, number});
-      }
+    RankSet missing = all_.without(use.announced).without(use.recalled);
+    if (!missing.empty()) {
+      use.recalled.add(missing);
+      send(std::move(missing), Recall{record->second.id, number});
     }
   }
 }
@@ -142,29 +162,34 @@ void Coordinator::cancel(const std::string& name, std::uint64_t use, const Statu
     record.cancelled.erase(record.cancelled.begin());
   }
   if (joined_.empty()) {
-    send(kAll, OpCancelled{name, use, everywhere, status});
+    send_all(OpCancelled{name, use, everywhere, status});
     return;
   }
   // What a rank that has joined has not submitted by now is none of its business: it goes on with the next use.
-  for (Rank r = 0; r < size_; ++r) {
-    send(r, OpCancelled{name, use, everywhere && !joined_.contains(r), status});
-  }
+  const RankSet joined = joined_ranks();
+  send(all_.without(joined), OpCancelled{name, use, everywhere, status});
+  send(joined, OpCancelled{name, use, false, status});
 }
 
-void Coordinator::on(Rank /*from*/, const OpFailed& message) {
+void Coordinator::on(const RankSet& /*from*/, const OpFailed& message) {
   cancel(message.name, message.use, message.status, true);
 }
 
 // ---- streams ----
 
-void Coordinator::on(Rank from, const StreamOpen& message) {
+void Coordinator::on(const RankSet& from, const StreamOpen& message) {
   Opening& opening = openings_[message.name];
-  opening.specs.resize(static_cast<std::size_t>(size_));
-  opening.specs[static_cast<std::size_t>(from)] = message;
+  // A rank that asks again means its later word.
+  for (auto& group : opening.specs) {
+    group.ranks.remove(from);
+  }
+  std::erase_if(opening.specs, [](const auto& group) { return group.ranks.empty(); });
+  join(opening.specs, from, message, std::equal_to<>());
+  opening.opened.add(from);
   if (first_left_) {
     const Status status = left_status(*first_left_, "stream '" + message.name + "'");
     openings_.erase(message.name);
-    send(kAll, StreamRefused{message.name, status});
+    send_all(StreamRefused{message.name, status});
     return;
   }
   refuse_opening_of_joined(message.name);
@@ -173,25 +198,21 @@ void Coordinator::on(Rank from, const StreamOpen& message) {
 
 void Coordinator::settle_opening(const std::string& name) {
   const auto it = openings_.find(name);
-  if (it == openings_.end()) {
+  if (it == openings_.end() || it->second.opened != all_) {
     return;
   }
-  const auto& specs = it->second.specs;
-  if (!std::all_of(specs.begin(), specs.end(), [](const auto& s) { return s.has_value(); })) {
-    return;
-  }
-  Status status = describe_mismatch(name, specs);
+  Status status = describe_mismatch(name, std::move(it->second.specs));
   while (streams_.contains(next_stream_) || next_stream_ == 0) {
     ++next_stream_;
   }
   openings_.erase(it);
   if (!status) {
-    send(kAll, StreamRefused{name, std::move(status)});
+    send_all(StreamRefused{name, std::move(status)});
     return;
   }
   const StreamId id(next_stream_++);
   streams_[id.value].name = name;
-  send(kAll, StreamAgreed{name, id});
+  send_all(StreamAgreed{name, id});
 }
 
 void Coordinator::abort_stream(const StreamAbort& cause, bool everywhere) {
@@ -200,28 +221,28 @@ void Coordinator::abort_stream(const StreamAbort& cause, bool everywhere) {
     return;  // said of a step that is void already
   }
   ++it->second.attempt;
-  send(kAll, StreamAborted{cause.stream, it->second.attempt, cause.step, everywhere, cause.status});
+  send_all(StreamAborted{cause.stream, it->second.attempt, cause.step, everywhere, cause.status});
 }
 
-void Coordinator::on(Rank /*from*/, const StreamAbort& message) {
+void Coordinator::on(const RankSet& /*from*/, const StreamAbort& message) {
   abort_stream(message, true);
 }
 
-void Coordinator::on(Rank /*from*/, const StreamUnused& message) {
+void Coordinator::on(const RankSet& /*from*/, const StreamUnused& message) {
   const auto it = streams_.find(message.stream.value);
   if (it != streams_.end() && !it->second.flags) {
     it->second.flags = true;
-    send(kAll, StreamFlags{message.stream, message.attempt, message.step});
+    send_all(StreamFlags{message.stream, message.attempt, message.step});
   }
 }
 
-void Coordinator::on(Rank from, const StreamClose& message) {
+void Coordinator::on(const RankSet& from, const StreamClose& message) {
   const auto it = streams_.find(message.stream.value);
   if (it == streams_.end()) {
     return;
   }
-  it->second.closed.insert(from);
-  if (static_cast<int>(it->second.closed.size()) == size_) {
+  it->second.closed.add(from);
+  if (it->second.closed == all_) {
     streams_.erase(it);
   }
 }
@@ -229,9 +250,17 @@ void Coordinator::on(Rank from, const StreamClose& message) {
 // ---- lives and stalls ----
 
 void Coordinator::on_left(Rank rank) {
+  if (relayed_ && !last_words_.contains(rank)) {
+    leaving_.insert(rank);
+    return;
+  }
+  finish_left(rank);
+}
+
+void Coordinator::finish_left(Rank rank) {
   stall_.on_gone(rank);
   first_left_ = first_left_.value_or(rank);
-  left_uses_.try_emplace(rank);
+  left_uses_[rank] = std::move(last_words_[rank]);
   std::vector<std::pair<std::string, std::uint64_t>> pending;
   for (const auto& [name, record] : names_) {
     for (const auto& [number, use] : record.uses) {
@@ -243,7 +272,7 @@ void Coordinator::on_left(Rank rank) {
     settle(name, number);
   }
   for (const auto& [name, opening] : std::exchange(openings_, {})) {
-    send(kAll, StreamRefused{name, left_status(rank, "stream '" + name + "'")});
+    send_all(StreamRefused{name, left_status(rank, "stream '" + name + "'")});
   }
 }
 
@@ -266,7 +295,7 @@ void Coordinator::apply(const StallInspector::Findings& findings) {
         break;
       case WaitKind::kStreamOpen:
         openings_.erase(name);
-        send(kAll, StreamRefused{name, verdict.status});
+        send_all(StreamRefused{name, verdict.status});
         break;
       case WaitKind::kStreamStep:
         for (const auto& [id, stream] : streams_) {
@@ -283,7 +312,7 @@ void Coordinator::apply(const StallInspector::Findings& findings) {
     actions_.warnings.push_back(warning);
   }
   if (findings.query) {
-    send(kAll, Query{});
+    send_all(Query{});
   }
 }
 

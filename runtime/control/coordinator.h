@@ -10,18 +10,20 @@
 #include <set>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "runtime/control/messages.h"
+#include "runtime/control/mismatch.h"
+#include "runtime/control/rank_set.h"
 #include "runtime/control/stall.h"
 
 namespace sirtaki::control {
 
 class Coordinator {
  public:
-  static constexpr Rank kAll = -1;
   struct Send {
-    Rank to = kAll;
+    RankSet to;
     CoordinatorMessage message;
   };
   struct Actions {
@@ -29,10 +31,13 @@ class Coordinator {
     std::vector<std::string> warnings;
   };
 
-  Coordinator(int size, StallOptions options);
+  // `relayed`: messages come over a tree of relays, so the news that a rank has left may overtake its last word.
+  Coordinator(int size, StallOptions options, bool relayed = false);
 
-  // TraceChunk and TraceRequest are the owner's business and not accepted here.
-  void on_message(Rank from, const MemberMessage& message, TimePoint now);
+  // What all of `from` say, in the order each of them said it. TraceChunk and TraceRequest are the owner's business and
+  // not accepted here.
+  void on_said(const RankSet& from, const MemberMessage& message, TimePoint now);
+  void on_message(Rank from, const MemberMessage& message, TimePoint now) { on_said(RankSet::of(from), message, now); }
   void on_left(Rank rank);
   void on_lost(Rank rank);
   void on_tick(TimePoint now);
@@ -42,8 +47,9 @@ class Coordinator {
 
  private:
   struct Use {
-    std::vector<std::optional<OpMeta>> metas;
-    std::vector<bool> recalled;
+    std::vector<Group<OpMeta>> metas;
+    RankSet announced;
+    RankSet recalled;
   };
   struct Name {
     std::uint32_t id = 0;
@@ -51,7 +57,8 @@ class Coordinator {
     std::set<std::uint64_t> cancelled;  // the last of them: what is still said of these is old
   };
   struct Opening {
-    std::vector<std::optional<StreamOpen>> specs;
+    std::vector<Group<StreamOpen>> specs;
+    RankSet opened;
   };
   // Has no more data; takes part in steps of streams, and in no operation by name it has not submitted.
   struct JoinedRank {
@@ -62,19 +69,21 @@ class Coordinator {
     std::string name;
     std::uint32_t attempt = 0;
     bool flags = false;
-    std::set<Rank> closed;
+    RankSet closed;
   };
 
-  void on(Rank from, const Announce& message);
-  void on(Rank from, const OpFailed& message);
-  void on(Rank from, const StreamOpen& message);
-  void on(Rank from, const StreamAbort& message);
-  void on(Rank from, const StreamUnused& message);
-  void on(Rank from, const StreamClose& message);
-  void on(Rank from, const Leaving& message);
-  void on(Rank from, const Joined& message);
+  void on(const RankSet& from, const Announce& message);
+  void on(const RankSet& from, const OpFailed& message);
+  void on(const RankSet& from, const StreamOpen& message);
+  void on(const RankSet& from, const StreamAbort& message);
+  void on(const RankSet& from, const StreamUnused& message);
+  void on(const RankSet& from, const StreamClose& message);
+  void on(const RankSet& from, const Leaving& message);
+  void on(const RankSet& from, const Joined& message);
 
-  void send(Rank to, CoordinatorMessage message);
+  void send(RankSet to, CoordinatorMessage message);
+  void send_all(CoordinatorMessage message) { send(all_, std::move(message)); }
+  void finish_left(Rank rank);
   void settle(const std::string& name, std::uint64_t use);
   void count_left(const std::string& name, std::uint64_t use);
   void recall_missing(const std::string& name);
@@ -85,13 +94,18 @@ class Coordinator {
   void count_joined_step(const WaitEntry& entry);
   void refuse_opening_of_joined(const std::string& name);
   void end_join(Rank last);
+  RankSet joined_ranks() const;
   void apply(const StallInspector::Findings& findings);
 
-  int size_;
+  const RankSet all_;
+  const bool relayed_;
   StallInspector stall_;
+  std::set<Rank> leaving_;  // left, but their last word has not come
   std::optional<Rank> first_left_;
-  std::map<Rank, std::unordered_map<std::string, std::uint64_t>> left_uses_;  // by rank that left, of each name
-  std::map<Rank, JoinedRank> joined_;                                         // while some have and some have not
+  using Uses = std::unordered_map<std::string, std::uint64_t>;  // seen through, by name
+  std::map<Rank, Uses> last_words_;                             // of ranks that are about to leave
+  std::map<Rank, Uses> left_uses_;
+  std::map<Rank, JoinedRank> joined_;  // while some have and some have not
   std::unordered_map<std::string, Name> names_;
   std::uint32_t next_id_ = 1;
   std::map<std::string, Opening> openings_;

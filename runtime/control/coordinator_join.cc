@@ -18,17 +18,19 @@ Status joined_status(Rank rank, const std::string& what) {
 
 }  // namespace
 
-void Coordinator::on(Rank from, const Joined& message) {
-  JoinedRank& joined = joined_[from];
-  for (const Leaving::Count& count : message.counts) {
-    joined.uses[count.name] = count.uses;
-  }
-  for (const StreamPlace& place : message.places) {
-    joined.places[place.stream.value] = place;
+void Coordinator::on(const RankSet& from, const Joined& message) {
+  for (const Rank rank : from.ranks()) {
+    JoinedRank& joined = joined_[rank];
+    for (const Leaving::Count& count : message.counts) {
+      joined.uses[count.name] = count.uses;
+    }
+    for (const StreamPlace& place : message.places) {
+      joined.places[place.stream.value] = place;
+    }
   }
   stall_.set_joined(from, true);
-  if (static_cast<int>(joined_.size()) == size_) {
-    end_join(from);
+  if (static_cast<int>(joined_.size()) == all_.size()) {
+    end_join(from.ranks().back());
     return;
   }
   send(from, StandIn{});
@@ -50,6 +52,14 @@ void Coordinator::on(Rank from, const Joined& message) {
   }
 }
 
+RankSet Coordinator::joined_ranks() const {
+  RankSet ranks;
+  for (const auto& [rank, joined] : joined_) {
+    ranks.add(rank);
+  }
+  return ranks;
+}
+
 // Somebody waits for this use. A rank that has joined without submitting it never will in time.
 void Coordinator::count_joined(const std::string& name, std::uint64_t use) {
   for (const auto& [rank, joined] : joined_) {
@@ -64,15 +74,14 @@ void Coordinator::count_joined(const std::string& name, std::uint64_t use) {
 // Nor can it stand in where it has closed the stream.
 void Coordinator::count_joined_step(const WaitEntry& entry) {
   for (const auto& [id, stream] : streams_) {
-    const auto gone =
-        std::find_if(stream.closed.begin(), stream.closed.end(), [this](Rank rank) { return joined_.contains(rank); });
-    if (stream.name == entry.name && gone != stream.closed.end()) {
+    const RankSet gone = stream.closed.common(joined_ranks());
+    if (stream.name == entry.name && !gone.empty()) {
       const Status status(
           Code::kMismatch,
-          "rank " + std::to_string(*gone) + " has closed stream '" + entry.name +
+          "rank " + std::to_string(gone.front()) + " has closed stream '" + entry.name +
               "' and waits in join(), so the steps of this stream can never complete. Likely cause: its "
               "optimizer was deleted; keep it until join() has returned",
-          {*gone, entry.name});
+          {gone.front(), entry.name});
       abort_stream({StreamId(id), static_cast<std::uint32_t>(entry.use >> 32), entry.use & 0xffffffffU, status}, true);
       return;
     }
@@ -82,9 +91,9 @@ void Coordinator::count_joined_step(const WaitEntry& entry) {
 void Coordinator::refuse_opening_of_joined(const std::string& name) {
   const auto it = openings_.find(name);
   for (const auto& [rank, joined] : joined_) {
-    if (!it->second.specs[static_cast<std::size_t>(rank)]) {
+    if (!it->second.opened.contains(rank)) {
       openings_.erase(it);
-      send(kAll, StreamRefused{name, joined_status(rank, "opening stream '" + name + "'")});
+      send_all(StreamRefused{name, joined_status(rank, "opening stream '" + name + "'")});
       return;
     }
   }
@@ -106,10 +115,9 @@ void Coordinator::end_join(Rank last) {
     ++stream.attempt;
     message.resets.push_back(reset);
   }
-  for (const auto& [rank, joined] : std::exchange(joined_, {})) {
-    stall_.set_joined(rank, false);
-  }
-  send(kAll, std::move(message));
+  stall_.set_joined(joined_ranks(), false);
+  joined_.clear();
+  send_all(std::move(message));
 }
 
 }  // namespace sirtaki::control

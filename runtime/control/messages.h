@@ -57,6 +57,7 @@ struct StreamTensorMeta {
   DeviceType device = DeviceType::kCpu;
   std::vector<std::int64_t> dims;
   std::vector<std::int64_t> strides;
+  bool operator==(const StreamTensorMeta&) const = default;
 };
 
 struct StreamOpen {
@@ -67,6 +68,7 @@ struct StreamOpen {
   double postscale = 1.0;
   std::string codec;
   std::vector<StreamTensorMeta> tensors;
+  bool operator==(const StreamOpen&) const = default;
 };
 
 // This rank cannot go on with the stream's current step.
@@ -99,12 +101,13 @@ struct WaitEntry {
   bool operator==(const WaitEntry&) const = default;
 };
 
-// What is in flight on this rank; sent when it has waited longer than a moment, when that changes, and on Query. An
-// empty list: nothing.
+// What is in flight on this rank; sent when it has waited for a moment in which nothing moved, when that changes, now
+// and then while other work moves, and on Query. An empty list: nothing.
 struct Waiting {
-  bool blocked = false;        // every thread that ever waits is waiting now
+  bool blocked = false;        // every thread that ever waits is waiting now, and nothing moves
   std::uint64_t progress = 0;  // changes whenever this rank submits or completes anything
   std::vector<WaitEntry> entries;
+  bool operator==(const Waiting&) const = default;
 };
 
 // Recorded spans (base/timeline.h encodes them); the hub writes them to the job's trace file.
@@ -124,8 +127,10 @@ struct Leaving {
   struct Count {
     std::string name;
     std::uint64_t uses = 0;
+    bool operator==(const Count&) const = default;
   };
-  std::vector<Count> counts;
+  std::vector<Count> counts;  // by name
+  bool operator==(const Leaving&) const = default;
 };
 
 // A place between two steps of a stream.
@@ -133,12 +138,14 @@ struct StreamPlace {
   StreamId stream;
   std::uint32_t attempt = 0;
   std::uint64_t step = 0;  // the next
+  bool operator==(const StreamPlace&) const = default;
 };
 
 // This rank has no more data: others may go on stepping, it takes part with zeros, from these places on.
 struct Joined {
   std::vector<StreamPlace> places;
   std::vector<Leaving::Count> counts;  // uses submitted; it submits no more until all ranks have joined
+  bool operator==(const Joined&) const = default;
 };
 
 using MemberMessage = std::variant<Announce, OpFailed, StreamOpen, StreamAbort, StreamUnused, StreamClose, Waiting,

@@ -2,34 +2,38 @@
 
 #include <algorithm>
 
-#include "runtime/control/stall.h"
-
 namespace sirtaki::control {
 namespace {
 
+// Groups in the order of their lowest rank, so that texts do not depend on who spoke first.
+template <class Item>
+void sort_groups(std::vector<Group<Item>>& groups) {
+  std::ranges::sort(groups, {}, [](const Group<Item>& g) { return g.ranks.front(); });
+}
+
 // The values of one property by rank; empty when they are all equal. "float32 on ranks 0, 2 but int64 on rank 1"
 template <class Item, class Text>
-std::string differing(const std::vector<std::optional<Item>>& items, Text text_of, Rank* culprit) {
-  std::vector<std::pair<std::string, std::vector<Rank>>> groups;
-  for (Rank r = 0; r < static_cast<Rank>(items.size()); ++r) {
-    const std::string value = text_of(*items[static_cast<std::size_t>(r)]);
-    const auto known = std::find_if(groups.begin(), groups.end(), [&](const auto& g) { return g.first == value; });
+std::string differing(const std::vector<Group<Item>>& items, Text text_of, Rank* culprit) {
+  std::vector<Group<std::string>> groups;
+  for (const Group<Item>& item : items) {
+    std::string value = text_of(item.value);
+    const auto known = std::ranges::find(groups, value, &Group<std::string>::value);
     if (known != groups.end()) {
-      known->second.push_back(r);
+      known->ranks.add(item.ranks);
     } else {
-      groups.push_back({value, {r}});
+      groups.push_back({std::move(value), item.ranks});
     }
   }
   if (groups.size() == 1) {
     return {};
   }
-  const auto fewest = std::min_element(groups.begin(), groups.end(), [](const auto& a, const auto& b) {
-    return a.second.size() < b.second.size() || (a.second.size() == b.second.size() && a.second > b.second);
+  const auto fewest = std::ranges::min_element(groups, [](const auto& a, const auto& b) {
+    return a.ranks.size() < b.ranks.size() || (a.ranks.size() == b.ranks.size() && a.ranks.front() > b.ranks.front());
   });
-  *culprit = fewest->second.front();
+  *culprit = fewest->ranks.front();
   std::string text;
   for (const auto& [value, ranks] : groups) {
-    text += (text.empty() ? "" : " but ") + value + " on " + ranks_to_string(ranks);
+    text += (text.empty() ? "" : " but ") + value + " on " + ranks.to_string();
   }
   return text;
 }
@@ -48,7 +52,8 @@ std::string device_text(DeviceType device) {
 
 }  // namespace
 
-Status describe_mismatch(const std::string& name, const std::vector<std::optional<OpMeta>>& metas) {
+Status describe_mismatch(const std::string& name, std::vector<Group<OpMeta>> groups) {
+  sort_groups(groups);
   struct Property {
     const char* what;
     std::string (*text)(const OpMeta&);
@@ -73,7 +78,7 @@ Status describe_mismatch(const std::string& name, const std::vector<std::optiona
   };
   for (const Property& property : kProperties) {
     Rank culprit = -1;
-    const std::string text = differing(metas, property.text, &culprit);
+    const std::string text = differing(groups, property.text, &culprit);
     if (!text.empty()) {
       return {Code::kMismatch,
               "tensor '" + name + "': the ranks disagree on " + property.what + ": " + text +
@@ -84,7 +89,11 @@ Status describe_mismatch(const std::string& name, const std::vector<std::optiona
   return {};
 }
 
-Status describe_mismatch(const std::string& name, const std::vector<std::optional<StreamOpen>>& specs) {
+Status describe_mismatch(const std::string& name, std::vector<Group<StreamOpen>> groups) {
+  if (groups.size() == 1) {
+    return {};
+  }
+  sort_groups(groups);
   Rank culprit = -1;
   const auto disagree = [&](const std::string& what, const std::string& text, const std::string& tensor) {
     return Status(Code::kMismatch,
@@ -93,16 +102,16 @@ Status describe_mismatch(const std::string& name, const std::vector<std::optiona
                   {culprit, tensor});
   };
   if (auto t = differing(
-          specs, [](const StreamOpen& s) { return std::to_string(s.tensors.size()); }, &culprit);
+          groups, [](const StreamOpen& s) { return std::to_string(s.tensors.size()); }, &culprit);
       !t.empty()) {
     return disagree("the number of tensors", t, name);
   }
-  const std::size_t count = specs.front()->tensors.size();
+  const std::size_t count = groups.front().value.tensors.size();
   for (std::size_t i = 0; i < count; ++i) {
-    const std::string& tensor = specs.front()->tensors[i].name;
+    const std::string& tensor = groups.front().value.tensors[i].name;
     const auto of = [&](auto property) {
       return differing(
-          specs, [&](const StreamOpen& s) { return property(s.tensors[i]); }, &culprit);
+          groups, [&](const StreamOpen& s) { return property(s.tensors[i]); }, &culprit);
     };
     if (auto t = of([](const StreamTensorMeta& m) { return m.name; }); !t.empty()) {
       return disagree("the name of tensor number " + std::to_string(i), t, tensor);
@@ -121,23 +130,23 @@ Status describe_mismatch(const std::string& name, const std::vector<std::optiona
     }
   }
   if (auto t = differing(
-          specs, [](const StreamOpen& s) { return std::string(reduce_op_name(s.reduce_op)); }, &culprit);
+          groups, [](const StreamOpen& s) { return std::string(reduce_op_name(s.reduce_op)); }, &culprit);
       !t.empty()) {
     return disagree("the reduce operation", t, name);
   }
   if (auto t = differing(
-          specs, [](const StreamOpen& s) { return s.codec; }, &culprit);
+          groups, [](const StreamOpen& s) { return s.codec; }, &culprit);
       !t.empty()) {
     return disagree("the codec", t, name);
   }
   const auto scales = [](const StreamOpen& s) {
     return std::to_string(s.prescale) + " and " + std::to_string(s.postscale);
   };
-  if (auto t = differing(specs, scales, &culprit); !t.empty()) {
+  if (auto t = differing(groups, scales, &culprit); !t.empty()) {
     return disagree("the scale factors", t, name);
   }
   if (auto t = differing(
-          specs, [](const StreamOpen& s) { return std::to_string(s.plan_digest); }, &culprit);
+          groups, [](const StreamOpen& s) { return std::to_string(s.plan_digest); }, &culprit);
       !t.empty()) {
     return disagree("the digest of the plan", t, name);
   }

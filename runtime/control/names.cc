@@ -117,6 +117,7 @@ Leaving Names::leaving() const {
   for (const auto& [name, entry] : entries_) {
     message.counts.push_back({name, entry.live.empty() ? entry.next_use : entry.live.begin()->first});
   }
+  std::ranges::sort(message.counts, {}, &Leaving::Count::name);
   return message;
 }
 
@@ -125,6 +126,7 @@ std::vector<Leaving::Count> Names::submitted() const {
   for (const auto& [name, entry] : entries_) {
     counts.push_back({name, entry.next_use});
   }
+  std::ranges::sort(counts, {}, &Leaving::Count::name);
   return counts;
 }
 

@@ -1,16 +1,12 @@
 #include "runtime/control/stall.h"
 
 #include <algorithm>
-#include <map>
+#include <utility>
 
 namespace sirtaki::control {
 namespace {
 
 constexpr Duration kAnswerTime = std::chrono::seconds(1);  // for the ranks to answer a Query before a warning
-
-bool same_use(const WaitEntry& a, const WaitEntry& b) {
-  return a.kind == b.kind && a.name == b.name && a.use == b.use;
-}
 
 std::string describe(const WaitEntry& entry) {
   switch (entry.kind) {
@@ -30,135 +26,175 @@ std::string seconds_to_string(Duration duration) {
 
 }  // namespace
 
-std::string ranks_to_string(const std::vector<Rank>& ranks) {
-  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
-  for (std::size_t i = 0; i < ranks.size(); ++i) {
-    text += (i == 0 ? "" : ", ") + std::to_string(ranks[i]);
+StallInspector::StallInspector(int size, StallOptions options)
+    : options_(options), ranks_(static_cast<std::size_t>(size)), alive_(RankSet::range(0, size)) {}
+
+void StallInspector::on_report(const RankSet& from, Waiting report, TimePoint now) {
+  const RankSet ranks = from.common(alive_);
+  const auto fresh = std::make_shared<const Waiting>(std::move(report));
+  // Ranks that said the same before are handled together.
+  std::map<Report, RankSet> before;
+  for (const Rank r : ranks.ranks()) {
+    Report& last = ranks_[static_cast<std::size_t>(r)].report;
+    if (last) {
+      before[last].add(r);
+    }
+    last = fresh;
   }
-  return text;
+  for (const WaitEntry& entry : fresh->entries) {
+    hold(entry, ranks, now);
+  }
+  for (const auto& [old, group] : before) {
+    for (const WaitEntry& entry : old->entries) {
+      const auto again = [&](const WaitEntry& e) { return key_of(e) == key_of(entry); };
+      if (std::ranges::none_of(fresh->entries, again)) {
+        release(entry, group);
+      }
+    }
+  }
 }
 
-StallInspector::StallInspector(int size, StallOptions options)
-    : options_(options), ranks_(static_cast<std::size_t>(size)) {}
-
-void StallInspector::on_report(Rank from, Waiting report, TimePoint now) {
-  RankState& state = ranks_[static_cast<std::size_t>(from)];
-  std::vector<Held> held;
-  for (const WaitEntry& entry : report.entries) {
-    const auto known =
-        std::find_if(state.held.begin(), state.held.end(), [&](const Held& h) { return same_use(h.entry, entry); });
-    held.push_back(known != state.held.end() ? *known : Held{entry, now, now + options_.stall_warn, false});
+void StallInspector::hold(const WaitEntry& entry, const RankSet& ranks, TimePoint now) {
+  const auto [it, first] = held_.try_emplace(key_of(entry));
+  Held& held = it->second;
+  if (first) {
+    held.since = now;
+    held.warn_at = now + options_.stall_warn;
   }
-  state.held = std::move(held);
-  state.report = std::move(report);
+  held.ranks.add(ranks);
+  bool known = false;
+  for (Variant& variant : held.variants) {
+    const bool same = variant.entry.check == entry.check;
+    known = known || same;
+    same ? variant.ranks.add(ranks) : variant.ranks.remove(ranks);
+  }
+  if (!known) {
+    held.variants.push_back({entry, ranks});
+  }
+  std::erase_if(held.variants, [](const Variant& v) { return v.ranks.empty(); });
+}
+
+void StallInspector::release(const WaitEntry& entry, const RankSet& ranks) {
+  const auto it = held_.find(key_of(entry));
+  if (it == held_.end()) {
+    return;
+  }
+  it->second.ranks.remove(ranks);
+  for (Variant& variant : it->second.variants) {
+    variant.ranks.remove(ranks);
+  }
+  std::erase_if(it->second.variants, [](const Variant& v) { return v.ranks.empty(); });
+  if (it->second.ranks.empty()) {
+    held_.erase(it);
+  }
 }
 
 void StallInspector::on_gone(Rank rank) {
   RankState& state = ranks_[static_cast<std::size_t>(rank)];
-  state = RankState{};
   state.gone = true;
-}
-
-// False: whether it holds the entry says nothing.
-bool StallInspector::takes_part(Rank rank, const WaitEntry& entry) const {
-  const RankState& state = ranks_[static_cast<std::size_t>(rank)];
-  return !state.gone && !(state.joined && entry.kind == WaitKind::kStreamStep);
-}
-
-bool StallInspector::holds(Rank rank, const WaitEntry& entry) const {
-  const RankState& state = ranks_[static_cast<std::size_t>(rank)];
-  return std::any_of(state.held.begin(), state.held.end(), [&](const Held& h) { return same_use(h.entry, entry); });
-}
-
-bool StallInspector::held_by_all(const WaitEntry& entry) const {
-  for (Rank r = 0; r < static_cast<Rank>(ranks_.size()); ++r) {
-    if (takes_part(r, entry) && !holds(r, entry)) {
-      return false;
+  alive_.remove(RankSet::of(rank));
+  if (const Report report = std::exchange(state.report, nullptr)) {
+    for (const WaitEntry& entry : report->entries) {
+      release(entry, RankSet::of(rank));
     }
   }
-  return true;
+}
+
+void StallInspector::set_joined(const RankSet& ranks, bool joined) {
+  if (joined) {
+    joined_.add(ranks);
+  } else {
+    joined_.remove(ranks);
+  }
+}
+
+// Of the others it says nothing whether they hold the entry.
+RankSet StallInspector::taking_part(const Held& held) const {
+  return held.variants.front().entry.kind == WaitKind::kStreamStep ? alive_.without(joined_) : alive_;
 }
 
 bool StallInspector::looks_stuck() const {
-  bool any = false;
-  for (const RankState& state : ranks_) {
-    if (state.gone || state.joined) {
-      continue;
-    }
-    if (!state.report.blocked || state.held.empty()) {
+  const RankSet programs = alive_.without(joined_);
+  for (const Rank r : programs.ranks()) {
+    const Report& report = ranks_[static_cast<std::size_t>(r)].report;
+    if (!report || !report->blocked || report->entries.empty()) {
       return false;
     }
-    any = true;
-    for (const Held& held : state.held) {
-      if (held_by_all(held.entry)) {
-        return false;  // on its way: the data plane will finish it
-      }
-    }
   }
-  return any;
+  // What all hold is on its way: the data plane will finish it.
+  const auto shared = [&](const auto& entry) {
+    const Held& held = entry.second;
+    return !held.ranks.common(programs).empty() && held.ranks.contains(taking_part(held));
+  };
+  return !programs.empty() && std::ranges::none_of(held_, shared);
+}
+
+// Differs from an earlier value when any rank moved in between.
+std::uint64_t StallInspector::progress() const {
+  std::uint64_t all = 0;
+  for (const RankState& state : ranks_) {
+    all = all * 31 + (state.report ? state.report->progress : 0);
+  }
+  return all;
 }
 
 std::string StallInspector::describe_waits() const {
-  std::map<std::string, std::vector<Rank>> waits;
-  for (Rank r = 0; r < static_cast<Rank>(ranks_.size()); ++r) {
-    for (const Held& held : ranks_[static_cast<std::size_t>(r)].held) {
-      waits[describe(held.entry)].push_back(r);
+  std::map<std::string, RankSet> waits;
+  for (const auto& [key, held] : held_) {
+    for (const Variant& variant : held.variants) {
+      waits[describe(variant.entry)].add(variant.ranks);
     }
   }
   std::string text;
   for (const auto& [what, ranks] : waits) {
-    text +=
-        (text.empty() ? "" : "; ") + ranks_to_string(ranks) + (ranks.size() == 1 ? " waits for " : " wait for ") + what;
+    text += (text.empty() ? "" : "; ") + ranks.to_string() + (ranks.size() == 1 ? " waits for " : " wait for ") + what;
   }
   return text;
 }
 
-std::string StallInspector::describe_late(const WaitEntry& entry, Duration age) const {
-  std::vector<Rank> waiting;
-  std::vector<Rank> missing;
-  for (Rank r = 0; r < static_cast<Rank>(ranks_.size()); ++r) {
-    if (takes_part(r, entry)) {
-      (holds(r, entry) ? waiting : missing).push_back(r);
-    }
-  }
-  std::string text = ranks_to_string(waiting) + (waiting.size() == 1 ? " has" : " have") + " waited " +
-                     seconds_to_string(age) + " for " + describe(entry);
+std::string StallInspector::describe_late(const Held& held, Duration age) const {
+  const RankSet concerned = taking_part(held);
+  const RankSet missing = concerned.without(held.ranks);
+  const RankSet waiting = held.ranks.common(concerned).empty() ? held.ranks : held.ranks.common(concerned);
+  std::string text = waiting.to_string() + (waiting.size() == 1 ? " has" : " have") + " waited " +
+                     seconds_to_string(age) + " for " + describe(held.variants.front().entry);
   if (missing.empty()) {
     return text + "; every rank has submitted it, so the network is slow or blocked";
   }
-  return text + "; " + ranks_to_string(missing) + (missing.size() == 1 ? " is alive but has" : " are alive but have") +
+  return text + "; " + missing.to_string() + (missing.size() == 1 ? " is alive but has" : " are alive but have") +
          " not submitted it";
 }
 
 void StallInspector::find_mismatches(Findings& findings) const {
-  for (const Held& mine : ranks_.front().held) {
-    for (std::size_t r = 1; r < ranks_.size(); ++r) {
-      for (const Held& other : ranks_[r].held) {
-        if (same_use(mine.entry, other.entry) && mine.entry.check != other.entry.check) {
-          findings.verdicts.push_back(
-              {mine.entry, Status(Code::kMismatch,
-                                  "tensor '" + mine.entry.name + "': rank 0 submitted " + mine.entry.what +
-                                      " but rank " + std::to_string(r) + " submitted " + other.entry.what,
-                                  {static_cast<int>(r), mine.entry.name})});
-          return;
-        }
-      }
+  for (const auto& [key, held] : held_) {
+    if (held.variants.size() < 2) {
+      continue;
     }
+    std::vector<const Variant*> variants;
+    for (const Variant& variant : held.variants) {
+      variants.push_back(&variant);
+    }
+    std::ranges::sort(variants, {}, [](const Variant* v) { return v->ranks.front(); });
+    const Variant& mine = *variants[0];
+    const Variant& other = *variants[1];
+    findings.verdicts.push_back(
+        {mine.entry, Status(Code::kMismatch,
+                            "tensor '" + key.name + "': " + mine.ranks.to_string() + " submitted " + mine.entry.what +
+                                " but " + other.ranks.to_string() + " submitted " + other.entry.what,
+                            {other.ranks.front(), key.name})});
+    return;
   }
 }
 
 void StallInspector::find_stuck(TimePoint now, Findings& findings) {
-  std::uint64_t progress = 0;
-  for (const RankState& state : ranks_) {
-    progress = progress * 31 + state.report.progress;
-  }
   if (!looks_stuck()) {
     stuck_since_.reset();
     return;
   }
-  if (!stuck_since_ || progress != stuck_progress_) {
+  const std::uint64_t moved = progress();
+  if (!stuck_since_ || moved != stuck_progress_) {
     stuck_since_ = now;
-    stuck_progress_ = progress;
+    stuck_progress_ = moved;
     return;
   }
   if (now - *stuck_since_ < options_.stuck_after) {
@@ -168,48 +204,32 @@ void StallInspector::find_stuck(TimePoint now, Findings& findings) {
       "every rank waits for something another rank has not submitted: " + describe_waits() +
       ". Likely cause: the ranks take different branches or a different number of steps; submit the "
       "same operations on all ranks";
-  std::vector<WaitEntry> seen;
-  for (const RankState& state : ranks_) {
-    for (const Held& held : state.held) {
-      const auto again = [&](const WaitEntry& e) { return same_use(e, held.entry); };
-      if (std::none_of(seen.begin(), seen.end(), again)) {
-        seen.push_back(held.entry);
-        findings.verdicts.push_back({held.entry, Status(Code::kStuck, text, {-1, held.entry.name})});
-      }
-    }
+  for (const auto& [key, held] : held_) {
+    findings.verdicts.push_back({held.variants.front().entry, Status(Code::kStuck, text, {-1, key.name})});
   }
   stuck_since_.reset();
 }
 
 void StallInspector::find_late(TimePoint now, Findings& findings) {
-  std::vector<WaitEntry> handled;
-  for (RankState& state : ranks_) {
-    for (Held& held : state.held) {
-      if (now < held.warn_at) {
-        continue;
-      }
-      if (!held.asked) {
-        held.asked = true;
-        held.warn_at = now + kAnswerTime;
-        findings.query = true;
-        continue;
-      }
-      const Duration age = now - held.since;
-      const auto again = [&](const WaitEntry& e) { return same_use(e, held.entry); };
-      const bool first = std::none_of(handled.begin(), handled.end(), again);
-      handled.push_back(held.entry);
-      held.asked = false;
-      held.warn_at = now + options_.stall_warn;
-      if (!first) {
-        continue;
-      }
-      const std::string text = describe_late(held.entry, age);
-      if (age >= options_.stall_fail) {
-        findings.verdicts.push_back(
-            {held.entry, Status(Code::kTimeout, text + "; given up (control.stall_fail)", {-1, held.entry.name})});
-      } else {
-        findings.warnings.push_back(text);
-      }
+  for (auto& [key, held] : held_) {
+    if (now < held.warn_at) {
+      continue;
+    }
+    if (!held.asked) {
+      held.asked = true;
+      held.warn_at = now + kAnswerTime;
+      findings.query = true;
+      continue;
+    }
+    const Duration age = now - held.since;
+    held.asked = false;
+    held.warn_at = now + options_.stall_warn;
+    const std::string text = describe_late(held, age);
+    if (age >= options_.stall_fail) {
+      findings.verdicts.push_back({held.variants.front().entry,
+                                   Status(Code::kTimeout, text + "; given up (control.stall_fail)", {-1, key.name})});
+    } else {
+      findings.warnings.push_back(text);
     }
   }
 }
@@ -228,10 +248,8 @@ std::optional<TimePoint> StallInspector::next_tick() const {
   if (stuck_since_) {
     sooner(*stuck_since_ + options_.stuck_after);
   }
-  for (const RankState& state : ranks_) {
-    for (const Held& held : state.held) {
-      sooner(held.warn_at);
-    }
+  for (const auto& [key, held] : held_) {
+    sooner(held.warn_at);
   }
   return next;
 }

@@ -6,11 +6,15 @@
 // Pure: no clock, no I/O. Owned by Coordinator.
 #pragma once
 
+#include <compare>
+#include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "runtime/control/messages.h"
+#include "runtime/control/rank_set.h"
 
 namespace sirtaki::control {
 
@@ -35,45 +39,59 @@ class StallInspector {
 
   StallInspector(int size, StallOptions options);
 
-  void on_report(Rank from, Waiting report, TimePoint now);
+  // All of `from` report the same.
+  void on_report(const RankSet& from, Waiting report, TimePoint now);
   void on_gone(Rank rank);  // left or lost: no longer counted
   // The program of a joined rank is waited for by nobody, and waits for all; its steps of streams run by themselves.
-  void set_joined(Rank rank, bool joined) { ranks_[static_cast<std::size_t>(rank)].joined = joined; }
+  void set_joined(const RankSet& ranks, bool joined);
   // What follows from the reports at time `now`. Call after reports and at next_tick().
   Findings inspect(TimePoint now);
   std::optional<TimePoint> next_tick() const;
 
  private:
-  struct Held {
+  struct Key {
+    WaitKind kind = WaitKind::kOp;
+    std::string name;
+    std::uint64_t use = 0;
+    auto operator<=>(const Key&) const = default;
+  };
+  struct Variant {
     WaitEntry entry;
-    TimePoint since;
+    RankSet ranks;
+  };
+  // What at least one rank has in flight.
+  struct Held {
+    std::vector<Variant> variants;  // more than one: the ranks mean different operations
+    RankSet ranks;                  // of all variants
+    TimePoint since;                // the first of them
     TimePoint warn_at;
     bool asked = false;
   };
+  using Report = std::shared_ptr<const Waiting>;
   struct RankState {
     bool gone = false;
-    bool joined = false;
-    Waiting report;
-    std::vector<Held> held;
+    Report report;  // null: none
   };
 
-  bool takes_part(Rank rank, const WaitEntry& entry) const;
-  bool holds(Rank rank, const WaitEntry& entry) const;
-  bool held_by_all(const WaitEntry& entry) const;
+  static Key key_of(const WaitEntry& entry) { return {entry.kind, entry.name, entry.use}; }
+  void hold(const WaitEntry& entry, const RankSet& ranks, TimePoint now);
+  void release(const WaitEntry& entry, const RankSet& ranks);
+  RankSet taking_part(const Held& held) const;
   bool looks_stuck() const;
+  std::uint64_t progress() const;
   std::string describe_waits() const;
-  std::string describe_late(const WaitEntry& entry, Duration age) const;
+  std::string describe_late(const Held& held, Duration age) const;
   void find_mismatches(Findings& findings) const;
   void find_stuck(TimePoint now, Findings& findings);
   void find_late(TimePoint now, Findings& findings);
 
   StallOptions options_;
   std::vector<RankState> ranks_;
+  RankSet alive_;
+  RankSet joined_;
+  std::map<Key, Held> held_;
   std::optional<TimePoint> stuck_since_;
   std::uint64_t stuck_progress_ = 0;
 };
-
-// "rank 1" or "ranks 0, 2, 3".
-std::string ranks_to_string(const std::vector<Rank>& ranks);
 
 }  // namespace sirtaki::control

@@ -77,9 +77,9 @@ class HubImpl final : public Hub, private rendezvous::ServerHandler {
 
   void on_epoch(const rendezvous::Membership& membership) override {
     presence_.set(membership.size());
-    size_ = membership.size();
+    all_ = control::RankSet::range(0, membership.size());
     coordinator_ = std::make_unique<Coordinator>(
-        size_, control::StallOptions{options_.stuck_after, options_.stall_warn, options_.stall_fail});
+        membership.size(), control::StallOptions{options_.stuck_after, options_.stall_warn, options_.stall_fail});
     if (events_.on_epoch) {
       events_.on_epoch(membership);
     }
@@ -89,7 +89,7 @@ class HubImpl final : public Hub, private rendezvous::ServerHandler {
     auto message = control::decode_member_message(bytes);
     if (!message) {
       const Status cause = message.status().with_context("rank " + std::to_string(from));
-      send(Coordinator::kAll, control::JobFailed{cause});
+      send(all_, control::JobFailed{cause});
       return;
     }
     if (const auto* chunk = std::get_if<control::TraceChunk>(&*message)) {
@@ -147,13 +147,9 @@ class HubImpl final : public Hub, private rendezvous::ServerHandler {
     schedule_tick();
   }
 
-  void send(Rank to, const control::CoordinatorMessage& message) {
+  void send(const control::RankSet& to, const control::CoordinatorMessage& message) {
     const std::vector<std::byte> bytes = control::encode(message);
-    if (to != Coordinator::kAll) {
-      server_->send(to, bytes);
-      return;
-    }
-    for (Rank r = 0; r < size_; ++r) {
+    for (const Rank r : to.ranks()) {
       server_->send(r, bytes);
     }
   }
@@ -182,7 +178,7 @@ class HubImpl final : public Hub, private rendezvous::ServerHandler {
 
   void on_trace(const control::TraceRequest& request) {
     if (!request.start) {
-      send(Coordinator::kAll, control::TraceSwitch{false});
+      send(all_, control::TraceSwitch{false});
       return;
     }
     auto writer = TraceWriter::open(request.path);
@@ -193,8 +189,8 @@ class HubImpl final : public Hub, private rendezvous::ServerHandler {
     close_trace();
     // Files may be slow: they are written on a thread of their own, which the writer belongs to.
     trace_ = std::shared_ptr<TraceWriter>(std::move(*writer));
-    trace_open_ = size_;
-    send(Coordinator::kAll, control::TraceSwitch{true});
+    trace_open_ = all_.size();
+    send(all_, control::TraceSwitch{true});
   }
 
   void close_trace() {
@@ -237,7 +233,7 @@ class HubImpl final : public Hub, private rendezvous::ServerHandler {
   std::unique_ptr<Coordinator> coordinator_;
   std::shared_ptr<TraceWriter> trace_;  // used on trace_loop_
   int trace_open_ = 0;
-  int size_ = 0;
+  control::RankSet all_;
   TimerId tick_;
   std::unique_ptr<rendezvous::Server> server_;
   rendezvous::AsioLoop loop_{"srt-hub"};

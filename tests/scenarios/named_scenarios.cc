@@ -179,8 +179,25 @@ Scenario run_late(RankApi& api, Duration lateness) {
   require_sum(tensor, everybody(api.size()), 5, "after validation");
 }
 
-Scenario run_gone(RankApi& api, int rounds, bool dies) {
-  const Rank last = api.size() - 1;
+Scenario run_first_use(RankApi& api, int names) {
+  std::vector<Owned> tensors;
+  std::vector<std::uint64_t> requests;
+  for (int n = 0; n < names; ++n) {
+    tensors.push_back(filled(api.rank(), static_cast<std::uint64_t>(n), 3));
+  }
+  for (int n = 0; n < names; ++n) {
+    requests.push_back(api.submit(allreduce("metric" + std::to_string(n), tensors[static_cast<std::size_t>(n)])));
+  }
+  for (const std::uint64_t request : requests) {
+    require_ok(co_await api.wait(request), "first use");
+  }
+  for (int n = 0; n < names; ++n) {
+    require_sum(tensors[static_cast<std::size_t>(n)], everybody(api.size()), static_cast<std::uint64_t>(n), "metric");
+  }
+}
+
+Scenario run_gone(RankApi& api, int rounds, bool dies, Rank who) {
+  const Rank last = who < 0 ? api.size() - 1 : who;
   for (int round = 0;; ++round) {
     if (api.rank() == last && round == rounds) {
       if (dies) {
@@ -222,11 +239,14 @@ ScenarioFn stuck_and_recover() {
 ScenarioFn late_rank(Duration lateness) {
   return [=](RankApi& api) { return run_late(api, lateness); };
 }
-ScenarioFn dying_rank(int rounds) {
-  return [=](RankApi& api) { return run_gone(api, rounds, true); };
+ScenarioFn dying_rank(int rounds, Rank who) {
+  return [=](RankApi& api) { return run_gone(api, rounds, true, who); };
 }
-ScenarioFn leaving_rank(int rounds) {
-  return [=](RankApi& api) { return run_gone(api, rounds, false); };
+ScenarioFn leaving_rank(int rounds, Rank who) {
+  return [=](RankApi& api) { return run_gone(api, rounds, false, who); };
+}
+ScenarioFn first_use(int names) {
+  return [=](RankApi& api) { return run_first_use(api, names); };
 }
 
 }  // namespace sirtaki::scenarios

@@ -25,10 +25,12 @@ ScenarioFn mismatch_and_recover(std::uint64_t seed, int bad_round);
 ScenarioFn stuck_and_recover();
 // The last rank computes for `lateness` before it joins in.
 ScenarioFn late_rank(Duration lateness);
-// The last rank dies after `rounds` allreduces; the others get an error that names it.
-ScenarioFn dying_rank(int rounds);
-// The last rank leaves after `rounds` allreduces; the others get an error that names it.
-ScenarioFn leaving_rank(int rounds);
+// The last rank, or `who`, dies after `rounds` allreduces; the others get an error that names it.
+ScenarioFn dying_rank(int rounds, Rank who = -1);
+// The last rank, or `who`, leaves after `rounds` allreduces; the others get an error that names it.
+ScenarioFn leaving_rank(int rounds, Rank who = -1);
+// Every rank submits `names` operations of names nobody has used, then waits for them.
+ScenarioFn first_use(int names);
 
 // A stream with tensors of many sizes that become ready in another order on each rank.
 ScenarioFn stream_steps(std::uint64_t seed, int steps);

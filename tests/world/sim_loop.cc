@@ -1,26 +1,22 @@
 #include "tests/world/sim_loop.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace sirtaki::world {
 
 std::unique_ptr<SimLoop> SimClock::make_loop() {
-  std::unique_ptr<SimLoop> loop(new SimLoop(*this));
-  loops_.push_back(loop.get());
-  return loop;
+  return std::unique_ptr<SimLoop>(new SimLoop(*this));
 }
 
 bool SimClock::step() {
-  std::vector<SimLoop*> ready;
-  for (SimLoop* loop : loops_) {
-    if (!loop->ready_.empty()) {
-      ready.push_back(loop);
-    }
-  }
-  if (!ready.empty()) {
-    SimLoop* loop = ready[random_() % ready.size()];
+  if (!ready_.empty()) {
+    SimLoop* loop = ready_[random_() % ready_.size()];
     Task task = std::move(loop->ready_.front());
     loop->ready_.pop_front();
+    if (loop->ready_.empty()) {
+      loop->leave_ready_list();
+    }
     running_ = loop;
     task();
     running_ = nullptr;
@@ -39,13 +35,23 @@ bool SimClock::step() {
 
 SimLoop::~SimLoop() {
   kill();
-  std::erase(clock_.loops_, this);
 }
 
 void SimLoop::post(Task task) {
-  if (!dead_) {
-    ready_.push_back(std::move(task));
+  if (dead_) {
+    return;
   }
+  if (ready_.empty()) {
+    place_ = clock_.ready_.size();
+    clock_.ready_.push_back(this);
+  }
+  ready_.push_back(std::move(task));
+}
+
+void SimLoop::leave_ready_list() {
+  clock_.ready_[place_] = clock_.ready_.back();
+  clock_.ready_[place_]->place_ = place_;
+  clock_.ready_.pop_back();
 }
 
 TimerId SimLoop::after(Duration delay, Task task) {
@@ -75,6 +81,9 @@ void SimLoop::kill() {
   // Destroying a task may post: into the void.
   std::deque<Task> dropped;
   dropped.swap(ready_);
+  if (!dropped.empty()) {
+    leave_ready_list();
+  }
 }
 
 }  // namespace sirtaki::world

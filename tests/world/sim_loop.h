@@ -33,7 +33,7 @@ class SimClock {
   friend class SimLoop;
   std::mt19937_64 random_;
   TimePoint now_ = TimePoint(std::chrono::seconds(1));
-  std::vector<SimLoop*> loops_;
+  std::vector<SimLoop*> ready_;  // have something to run
   std::map<std::pair<TimePoint, std::uint64_t>, std::pair<SimLoop*, Task>> timers_;
   std::uint64_t next_timer_ = 1;
   SimLoop* running_ = nullptr;
@@ -61,9 +61,11 @@ class SimLoop final : public Loop {
 
  private:
   friend class SimClock;
+  void leave_ready_list();
   explicit SimLoop(SimClock& clock) : clock_(clock) {}
   SimClock& clock_;
   std::deque<Task> ready_;
+  std::size_t place_ = 0;  // in the clock's list, while ready_ is not empty
   std::map<std::uint64_t, TimePoint> own_timers_;
   bool dead_ = false;
 };

@@ -1,19 +1,18 @@
 #include "tests/world/sim_world.h"
 
-#include <algorithm>
 #include <map>
 #include <stdexcept>
 #include <tuple>
 
-#include "runtime/control/coordinator.h"
 #include "runtime/net/direct.h"
 #include "runtime/net/local_link.h"
 
 namespace sirtaki::world {
 namespace {
 
-constexpr Duration kGoodBye = std::chrono::milliseconds(100);
 constexpr Duration kWaitNotice = std::chrono::milliseconds(250);  // as Session: a wait this long is reported
+
+constexpr std::size_t kDescribed = 16;  // ranks of a failed run; of more than that, only unfinished ones
 
 }  // namespace
 
@@ -32,27 +31,25 @@ struct SimWorld::Impl {
   explicit Impl(SimOptions opts) : options(std::move(opts)), clock(options.seed) {}
 
   Duration draw_delay(std::size_t bytes) {
-    const auto most = static_cast<std::uint64_t>(options.max_delay.count());
+    const auto spread = static_cast<std::uint64_t>((options.max_delay - options.min_delay).count());
     const auto wire = static_cast<std::int64_t>(1e9 * static_cast<double>(bytes) / options.bytes_per_second);
-    return Duration(static_cast<std::int64_t>(clock.random()() % (most + 1)) + wire);
+    return options.min_delay + Duration(static_cast<std::int64_t>(clock.random()() % (spread + 1)) + wire);
   }
 
-  void to_coordinator(Rank from, std::vector<std::byte> bytes);
-  void to_member(Rank to, const std::vector<std::byte>& bytes);
-  void act();
-  void schedule_tick();
-  void announce_gone(Rank rank, bool lost);
+  void kill_data_plane_of(Rank rank, const Status& cause) {
+    if (abstract_group) {
+      abstract_group->kill(rank);
+    } else {
+      group->kill(rank, cause);
+    }
+  }
 
   SimOptions options;
   SimClock clock;
-  std::unique_ptr<SimLoop> hub_loop;
-  std::unique_ptr<control::Coordinator> coordinator;
+  std::unique_ptr<SimControl> control;
   std::shared_ptr<net::LocalGroup> group;
+  std::shared_ptr<AbstractGroup> abstract_group;
   std::vector<std::unique_ptr<Node>> nodes;
-  std::map<std::pair<Rank, Rank>, TimePoint> last_arrival;  // control messages keep their order on a connection
-  TimerId tick;
-  std::uint64_t messages = 0;
-  std::vector<std::string> warnings;
   std::vector<std::string> rank_log;
   // By stream, attempt and step: the plan that the first rank there runs it by.
   std::map<std::tuple<std::uint16_t, std::uint32_t, std::uint64_t>, std::uint64_t> plans;
@@ -63,12 +60,6 @@ struct SimWorld::Impl {
     if (!first && it->second != stream.plan().digest()) {
       throw std::runtime_error("ranks run different plans: " + stream.describe());
     }
-  }
-
-  Duration in_order(Rank from, Rank to) {
-    TimePoint& last = last_arrival[{from, to}];
-    last = std::max(last, clock.now() + draw_delay(64));
-    return last - clock.now();
   }
 };
 
@@ -83,8 +74,7 @@ class SimWorld::Impl::Node final : public RankApi, private engine::ControlLink {
         timeline_(rank, "sim"),
         log_({LogLevel::kWarn, rank, false, {}, {}}, std::make_unique<Lines>(world.rank_log)) {
     loop_->run_inline([this] {
-      link_ = world_.group->endpoint(rank_, *loop_);
-      net_ = std::make_unique<net::DirectCollectives>(*link_);
+      make_net();
       engine::EngineOptions options = world_.options.engine;
       if (world_.options.per_rank) {
         world_.options.per_rank(rank_, options);
@@ -94,6 +84,9 @@ class SimWorld::Impl::Node final : public RankApi, private engine::ControlLink {
             return engine::Callers{waiting_, waiting_};
           });
     });
+    world_.control->attach(rank_, *loop_,
+                           {[this](ConstBytes bytes) { engine_->on_message(bytes); },
+                            [this](Rank gone, bool lost) { on_gone(gone, lost); }});
   }
   ~Node() override {
     loop_->kill();
@@ -127,7 +120,7 @@ class SimWorld::Impl::Node final : public RankApi, private engine::ControlLink {
                        : "") +
            ": " + engine_->describe();
   }
-  std::size_t in_flight() const { return net_->in_flight(); }
+  std::size_t in_flight() const { return in_flight_(); }
   const engine::Engine& engine() const { return *engine_; }
 
   // ---- RankApi ----
@@ -220,23 +213,41 @@ class SimWorld::Impl::Node final : public RankApi, private engine::ControlLink {
   Await<Status> leave() override {
     engine_->end(Status(Code::kShutdown, "left"));
     left_ = true;
-    world_.announce_gone(rank_, false);
+    world_.control->leave(rank_);
     auto cell = std::make_shared<Await<Status>::Cell>();
     fulfil(cell, Status());
     return Await<Status>(cell);
   }
   void die() override {
     dead_ = true;
-    world_.group->kill(rank_, Status(Code::kAborted, "killed"));
-    world_.announce_gone(rank_, true);
+    world_.kill_data_plane_of(rank_, Status(Code::kAborted, "killed"));
+    world_.control->die(rank_);
     loop_->kill();
   }
 
  private:
   void send(control::MemberMessage message) override {
     if (!gone()) {
-      world_.to_coordinator(rank_, control::encode(message));
+      world_.control->send(rank_, message);
     }
+  }
+  void on_gone(Rank rank, bool lost) {
+    if (lost) {
+      engine_->abort({Code::kPeerLost, "rank " + std::to_string(rank) + " died", {rank, ""}});
+    } else {
+      engine_->on_left(rank);
+    }
+  }
+  void make_net() {
+    if (world_.abstract_group) {
+      net_ = world_.abstract_group->endpoint(rank_, *loop_);
+      in_flight_ = [this] { return world_.abstract_group->in_flight(rank_); };
+      return;
+    }
+    link_ = world_.group->endpoint(rank_, *loop_);
+    auto direct = std::make_unique<net::DirectCollectives>(*link_);
+    in_flight_ = [net = direct.get()] { return net->in_flight(); };
+    net_ = std::move(direct);
   }
 
   template <class T>
@@ -271,7 +282,8 @@ class SimWorld::Impl::Node final : public RankApi, private engine::ControlLink {
   Timeline timeline_;
   Logger log_;
   std::unique_ptr<net::LocalEndpoint> link_;
-  std::unique_ptr<net::DirectCollectives> net_;
+  std::unique_ptr<net::Collectives> net_;
+  std::function<std::size_t()> in_flight_;
   std::unique_ptr<engine::Engine> engine_;
   std::optional<Scenario> scenario_;
   std::map<std::uint64_t, std::pair<std::shared_ptr<Await<Status>::Cell>, engine::OpResult>> requests_;
@@ -282,86 +294,26 @@ class SimWorld::Impl::Node final : public RankApi, private engine::ControlLink {
   bool dead_ = false;
 };
 
-void SimWorld::Impl::to_coordinator(Rank from, std::vector<std::byte> bytes) {
-  ++messages;
-  hub_loop->after(in_order(from, -1), [this, from, bytes = std::move(bytes)] {
-    auto message = control::decode_member_message(bytes);
-    SRT_CHECK(message.is_ok());
-    coordinator->on_message(from, *message, clock.now());
-    act();
-  });
-}
-
-void SimWorld::Impl::to_member(Rank to, const std::vector<std::byte>& bytes) {
-  ++messages;
-  Node& node = *nodes[static_cast<std::size_t>(to)];
-  node.loop().after(in_order(-1, to), [&node, bytes] { node.engine().on_message(bytes); });
-}
-
-void SimWorld::Impl::act() {
-  control::Coordinator::Actions actions = coordinator->take_actions();
-  for (const auto& action : actions.sends) {
-    const std::vector<std::byte> bytes = control::encode(action.message);
-    for (Rank r = 0; r < options.size; ++r) {
-      if (action.to == control::Coordinator::kAll || action.to == r) {
-        to_member(r, bytes);
-      }
-    }
-  }
-  warnings.insert(warnings.end(), actions.warnings.begin(), actions.warnings.end());
-  schedule_tick();
-}
-
-void SimWorld::Impl::schedule_tick() {
-  hub_loop->cancel(tick);
-  tick = {};
-  if (const auto next = coordinator->next_tick()) {
-    tick = hub_loop->after(*next - clock.now(), [this] {
-      tick = {};
-      coordinator->on_tick(clock.now());
-      act();
-    });
-  }
-}
-
-// The rendezvous notices that a rank is gone and tells the others.
-void SimWorld::Impl::announce_gone(Rank rank, bool lost) {
-  const Duration delay = lost ? options.death_notice : in_order(rank, -1);
-  hub_loop->after(delay, [this, rank, lost] {
-    if (lost) {
-      coordinator->on_lost(rank);
-    } else {
-      coordinator->on_left(rank);
-      // Its connections say good-bye behind everything it had sent.
-      hub_loop->after(kGoodBye, [this, rank] {
-        group->kill(rank, Status(Code::kPeerLost, "rank " + std::to_string(rank) + " has left", {rank, ""}));
-      });
-    }
-    act();
-    for (auto& node : nodes) {
-      if (node->rank() == rank || node->dead()) {
-        continue;
-      }
-      node->loop().after(in_order(-1, node->rank()), [n = node.get(), rank, lost] {
-        if (lost) {
-          n->engine().abort({Code::kPeerLost, "rank " + std::to_string(rank) + " died", {rank, ""}});
-        } else {
-          n->engine().on_left(rank);
-        }
-      });
-    }
-  });
-}
-
 SimWorld::SimWorld(SimOptions options) : impl_(std::make_unique<Impl>(std::move(options))) {
-  impl_->hub_loop = impl_->clock.make_loop();
-  impl_->coordinator = std::make_unique<control::Coordinator>(impl_->options.size, impl_->options.stall);
-  net::LocalOptions local;
-  local.delay = [impl = impl_.get()](Rank, Rank, std::size_t bytes) { return impl->draw_delay(bytes); };
-  impl_->group = net::LocalGroup::create(impl_->options.size, std::move(local));
-  for (Rank r = 0; r < impl_->options.size; ++r) {
-    impl_->nodes.push_back(std::make_unique<Impl::Node>(*impl_, r));
+  Impl* impl = impl_.get();
+  impl->options.control.size = impl->options.size;
+  impl->control = std::make_unique<SimControl>(
+      impl->clock, impl->options.control, [impl](std::size_t bytes) { return impl->draw_delay(bytes); },
+      [impl](Rank rank) {
+        impl->kill_data_plane_of(rank,
+                                 Status(Code::kPeerLost, "rank " + std::to_string(rank) + " has left", {rank, ""}));
+      });
+  if (impl->options.abstract_net) {
+    impl->abstract_group = std::make_shared<AbstractGroup>(impl->options.size, *impl->options.abstract_net);
+  } else {
+    net::LocalOptions local;
+    local.delay = [impl](Rank, Rank, std::size_t bytes) { return impl->draw_delay(bytes); };
+    impl->group = net::LocalGroup::create(impl->options.size, std::move(local));
   }
+  for (Rank r = 0; r < impl->options.size; ++r) {
+    impl->nodes.push_back(std::make_unique<Impl::Node>(*impl, r));
+  }
+  impl->control->start();
 }
 
 SimWorld::~SimWorld() = default;
@@ -370,7 +322,13 @@ TimePoint SimWorld::now() const {
   return impl_->clock.now();
 }
 std::uint64_t SimWorld::control_messages() const {
-  return impl_->messages;
+  return impl_->control->messages();
+}
+std::uint64_t SimWorld::data_operations() const {
+  return impl_->abstract_group ? impl_->abstract_group->operations() : 0;
+}
+const SimControl& SimWorld::control() const {
+  return *impl_->control;
 }
 const std::vector<std::string>& SimWorld::rank_log() const {
   return impl_->rank_log;
@@ -383,23 +341,31 @@ std::uint64_t SimWorld::counter(std::string_view name) {
   return sum;
 }
 const std::vector<std::string>& SimWorld::warnings() const {
-  return impl_->warnings;
+  return impl_->control->warnings();
 }
 
 std::string SimWorld::run(const ScenarioFn& scenario) {
   const TimePoint begin = impl_->clock.now();
   const auto report = [&](const std::string& what) {
     std::string text = "seed " + std::to_string(impl_->options.seed) + ": " + what;
+    std::size_t described = 0;
     for (const auto& node : impl_->nodes) {
-      text += "\n  " + node->describe();
+      if (impl_->nodes.size() <= kDescribed || (!node->finished() && described < kDescribed)) {
+        text += "\n  " + node->describe();
+        ++described;
+      }
     }
     return text;
   };
   for (auto& node : impl_->nodes) {
     node->start(scenario);
   }
+  std::size_t finished = 0;  // all before this one are
   const auto all_finished = [&] {
-    return std::all_of(impl_->nodes.begin(), impl_->nodes.end(), [](const auto& n) { return n->finished(); });
+    while (finished < impl_->nodes.size() && impl_->nodes[finished]->finished()) {
+      ++finished;
+    }
+    return finished == impl_->nodes.size();
   };
   try {
     while (!all_finished()) {

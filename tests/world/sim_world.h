@@ -8,11 +8,13 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
-#include "runtime/control/stall.h"
 #include "runtime/engine/engine.h"
+#include "tests/world/abstract_net.h"
+#include "tests/world/sim_control.h"
 #include "tests/world/sim_loop.h"
 #include "tests/world/world.h"
 
@@ -21,12 +23,13 @@ namespace sirtaki::world {
 struct SimOptions {
   std::uint64_t seed = 1;
   int size = 2;
-  Duration max_delay = std::chrono::microseconds(500);  // of a message, control or data; drawn for each
+  Duration min_delay{};  // of a message, control or data; drawn for each
+  Duration max_delay = std::chrono::microseconds(500);
   double bytes_per_second = 25e6;
-  Duration death_notice = std::chrono::milliseconds(20);
-  Duration limit = std::chrono::hours(2);  // virtual; a run beyond it has failed
+  std::optional<AbstractCosts> abstract_net;  // collectives by formula, for many ranks; else the real ones
+  ControlOptions control;                     // its size is `size`
+  Duration limit = std::chrono::hours(2);     // virtual; a run beyond it has failed
   engine::EngineOptions engine;
-  control::StallOptions stall;
   // Makes one rank's options differ; empty: all have the same.
   std::function<void(Rank, engine::EngineOptions&)> per_rank;
 };
@@ -40,7 +43,9 @@ class SimWorld {
   std::string run(const ScenarioFn& scenario);
 
   TimePoint now() const;
-  std::uint64_t control_messages() const;
+  std::uint64_t control_messages() const;  // without membership
+  const SimControl& control() const;
+  std::uint64_t data_operations() const;  // completed collectives; with an abstract net only
   const std::vector<std::string>& warnings() const;
   // Warnings and errors that the ranks themselves wrote.
   const std::vector<std::string>& rank_log() const;

@@ -22,7 +22,7 @@ class Join : public testing::Test {
     std::vector<T> found;
     for (const auto& send : c_.take_actions().sends) {
       const T* message = std::get_if<T>(&send.message);
-      if (message != nullptr && (send.to == to || send.to == Coordinator::kAll)) {
+      if (message != nullptr && send.to.contains(to)) {
         found.push_back(*message);
       }
     }
@@ -84,7 +84,7 @@ TEST_F(Join, AnOperationThatAJoinedRankHasNotSubmittedFailsForTheOthersAndIsSkip
   for (const Coordinator::Send& send : c_.take_actions().sends) {
     const auto* cancelled = std::get_if<OpCancelled>(&send.message);
     ASSERT_NE(cancelled, nullptr);
-    EXPECT_EQ(cancelled->everywhere, send.to != 1);
+    EXPECT_EQ(cancelled->everywhere, !send.to.contains(1));
     EXPECT_NE(cancelled->status.text().find("rank 1"), std::string_view::npos) << cancelled->status.to_string();
     EXPECT_NE(cancelled->status.text().find("'loss'"), std::string_view::npos) << cancelled->status.to_string();
     EXPECT_NE(cancelled->status.text().find("join"), std::string_view::npos) << cancelled->status.to_string();

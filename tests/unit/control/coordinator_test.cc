@@ -20,8 +20,8 @@ OpMeta meta(std::vector<std::int64_t> dims) {
 
 // The messages of one kind among the actions.
 template <class T>
-std::vector<std::pair<Rank, T>> sent(const Coordinator::Actions& actions) {
-  std::vector<std::pair<Rank, T>> found;
+std::vector<std::pair<RankSet, T>> sent(const Coordinator::Actions& actions) {
+  std::vector<std::pair<RankSet, T>> found;
   for (const auto& send : actions.sends) {
     if (const T* message = std::get_if<T>(&send.message)) {
       found.emplace_back(send.to, *message);
@@ -48,7 +48,7 @@ TEST(Coordinator, AgreesWhenAllRanksHaveAnnouncedTheSame) {
   c.on_message(1, Announce{"a", 0, meta({2})}, at(seconds(0)));
   const auto agreed = sent<Agreed>(c.take_actions());
   ASSERT_EQ(agreed.size(), 1U);
-  EXPECT_EQ(agreed[0].first, Coordinator::kAll);
+  EXPECT_EQ(agreed[0].first, RankSet::range(0, 3));
   EXPECT_EQ(agreed[0].second.use, 0U);
   EXPECT_NE(agreed[0].second.id, 0U);
 }
@@ -81,7 +81,7 @@ TEST(Coordinator, ALaterAnnouncementRecallsTheOthersOnce) {
   c.on_message(1, Announce{"a", 4, meta({9})}, at(seconds(0)));
   const auto recalls = sent<Recall>(c.take_actions());
   ASSERT_EQ(recalls.size(), 1U);
-  EXPECT_EQ(recalls[0].first, 0);
+  EXPECT_EQ(recalls[0].first, RankSet::of(0));
   EXPECT_EQ(recalls[0].second.id, id);
   EXPECT_EQ(recalls[0].second.use, 4U);
   c.on_message(1, Announce{"a", 5, meta({2})}, at(seconds(0)));

@@ -115,7 +115,7 @@ class HubTest : public testing::Test {
     request.rank = rank;
     request.size = 2;
     request.hostname = "host";
-    request.host_id = "id";
+    request.host_id = std::string("id");
     request.version = "test";
     return members_[static_cast<std::size_t>(rank)].client->join(request).status();
   }

@@ -1,0 +1,55 @@
+// RankSet: a set of ranks as sorted ranges, small when the ranks lie side by side. Plain value; pure.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "runtime/base/types.h"
+#include "runtime/base/wire.h"
+
+namespace sirtaki::control {
+
+class RankSet {
+ public:
+  // [first, last)
+  struct Range {
+    Rank first = 0;
+    Rank last = 0;
+    bool operator==(const Range&) const = default;
+  };
+
+  RankSet() = default;
+  static RankSet of(Rank rank) { return range(rank, rank + 1); }
+  static RankSet range(Rank first, Rank last);
+
+  void add(Rank rank) { add(Range{rank, rank + 1}); }
+  void add(const RankSet& other);
+  void remove(const RankSet& other);
+
+  bool contains(Rank rank) const;
+  bool contains(const RankSet& other) const { return other.without(*this).empty(); }
+  RankSet without(const RankSet& other) const;
+  RankSet common(const RankSet& other) const { return without(without(other)); }
+  bool empty() const { return ranges_.empty(); }
+  int size() const { return size_; }
+  Rank front() const { return ranges_.front().first; }  // the lowest; the set is not empty
+  std::vector<Rank> ranks() const;
+  const std::vector<Range>& ranges() const { return ranges_; }
+  bool operator==(const RankSet&) const = default;
+
+  // "rank 1", "ranks 0, 2, 3", "ranks 0-31, 40".
+  std::string to_string() const;
+
+ private:
+  void add(Range range);
+
+  std::vector<Range> ranges_;  // sorted, apart from each other, none empty
+  int size_ = 0;
+};
+
+void put(WireWriter& w, const RankSet& ranks);
+// Fails the reader unless the ranges are sorted and apart and every rank is below `size`.
+RankSet get_ranks(WireReader& r, int size);
+
+}  // namespace sirtaki::control

@@ -1,0 +1,175 @@
+#include "runtime/control/relay.h"
+
+#include <algorithm>
+
+namespace sirtaki::control {
+namespace {
+
+constexpr std::size_t kRememberedFailures = 256;
+constexpr std::size_t kRememberedSubjects = 4096;
+
+bool is_report(const MemberMessage& message) {
+  return std::holds_alternative<Waiting>(message);
+}
+
+}  // namespace
+
+Relay::Relay(RankSet below, std::vector<RankSet> children, RelayOptions options)
+    : below_(std::move(below)), children_(std::move(children)), options_(options), present_(below_) {}
+
+// ---- up ----
+
+void Relay::on_said(Bundle bundle, TimePoint now) {
+  for (Said& said : bundle) {
+    said.ranks = said.ranks.common(below_);
+    if (!said.ranks.empty() && !is_repetition(said.message)) {
+      add(std::move(said), now);
+    }
+  }
+  flush_if_complete();
+}
+
+bool Relay::is_repetition(const MemberMessage& message) {
+  if (const auto* failed = std::get_if<OpFailed>(&message)) {
+    if (!failed_.emplace(failed->name, failed->use).second) {
+      return true;
+    }
+    failed_order_.emplace_back(failed->name, failed->use);
+    if (failed_order_.size() > kRememberedFailures) {
+      failed_.erase(failed_order_.front());
+      failed_order_.pop_front();
+    }
+  } else if (const auto* abort = std::get_if<StreamAbort>(&message)) {
+    StreamNews& news = streams_[abort->stream.value];
+    if (abort->attempt < news.attempts_aborted) {
+      return true;
+    }
+    news.attempts_aborted = abort->attempt + 1;
+  } else if (const auto* unused = std::get_if<StreamUnused>(&message)) {
+    return std::exchange(streams_[unused->stream.value].unused, true);
+  }
+  return false;
+}
+
+void Relay::add(Said said, TimePoint now) {
+  const std::string about = subject(said.message);
+  const bool report = is_report(said.message);
+  const TimePoint latest = now + (report ? options_.report_linger : options_.linger);
+  due_ = due_ ? std::min(*due_, latest) : latest;
+  if (about.empty()) {
+    urgent_ = true;
+    pending_.push_back(std::move(said));
+    return;
+  }
+  heard_[about].add(said.ranks);
+  std::vector<std::size_t>& places = places_[about];
+  // A rank's newer word replaces one that has not been passed on yet.
+  for (const std::size_t place : places) {
+    pending_[place].ranks.remove(said.ranks);
+  }
+  const auto same = [&](std::size_t place) { return merges(pending_[place].message, said.message); };
+  if (const auto known = std::ranges::find_if(places, same); known != places.end()) {
+    pending_[*known].ranks.add(said.ranks);
+  } else {
+    places.push_back(pending_.size());
+    pending_.push_back(std::move(said));
+  }
+}
+
+bool Relay::complete() const {
+  return std::ranges::all_of(places_, [&](const auto& entry) { return heard_.at(entry.first).contains(present_); });
+}
+
+void Relay::flush_if_complete() {
+  if (!pending_.empty() && (urgent_ || complete())) {
+    flush();
+  }
+}
+
+void Relay::flush() {
+  Bundle bundle;
+  std::size_t bytes = 0;
+  for (Said& said : pending_) {
+    if (said.ranks.empty()) {
+      continue;
+    }
+    if (pending_.size() > 1) {
+      bytes += encode(said.message).size();
+      if (bytes > options_.max_bytes && !bundle.empty()) {
+        actions_.up.push_back(std::exchange(bundle, {}));
+        bytes = 0;
+      }
+    }
+    bundle.push_back(std::move(said));
+  }
+  if (!bundle.empty()) {
+    actions_.up.push_back(std::move(bundle));
+  }
+  // The stragglers of an incomplete subject pass without waiting for anybody else.
+  for (const auto& [about, places] : places_) {
+    const auto heard = heard_.find(about);
+    if (heard->second.contains(present_) || about == subject(Waiting{})) {
+      heard_.erase(heard);
+    }
+  }
+  if (heard_.size() > kRememberedSubjects) {
+    heard_.clear();
+  }
+  pending_.clear();
+  places_.clear();
+  urgent_ = false;
+  due_.reset();
+}
+
+void Relay::on_gone(Rank rank, TimePoint /*now*/) {
+  present_.remove(RankSet::of(rank));
+  flush_if_complete();
+}
+
+void Relay::on_tick(TimePoint now) {
+  if (due_ && now >= *due_) {
+    flush();
+  }
+}
+
+// ---- down ----
+
+void Relay::on_told(const Spread& spread) {
+  for (const Told& told : spread) {
+    forget_answered(told.message);
+  }
+  for (std::size_t child = 0; child < children_.size(); ++child) {
+    Spread part;
+    for (const Told& told : spread) {
+      if (RankSet ranks = told.ranks.common(children_[child]); !ranks.empty()) {
+        part.push_back({std::move(ranks), told.message});
+      }
+    }
+    if (!part.empty()) {
+      actions_.down.emplace_back(child, std::move(part));
+    }
+  }
+}
+
+void Relay::forget_answered(const CoordinatorMessage& message) {
+  std::string about;
+  if (const auto* agreed = std::get_if<Agreed>(&message)) {
+    about = subject(Announce{agreed->name, agreed->use, {}});
+  } else if (const auto* cancelled = std::get_if<OpCancelled>(&message)) {
+    about = subject(Announce{cancelled->name, cancelled->use, {}});
+  } else if (const auto* opened = std::get_if<StreamAgreed>(&message)) {
+    streams_.erase(opened->stream.value);  // the number may have belonged to a stream that was closed
+    about = "open " + opened->name;
+  } else if (const auto* refused = std::get_if<StreamRefused>(&message)) {
+    about = "open " + refused->name;
+  } else if (const auto* aborted = std::get_if<StreamAborted>(&message)) {
+    StreamNews& news = streams_[aborted->stream.value];
+    news.attempts_aborted = std::max(news.attempts_aborted, aborted->attempt);
+  }
+  // What is pending about it is still to be passed on, and waits for nobody.
+  if (!about.empty() && !places_.contains(about)) {
+    heard_.erase(about);
+  }
+}
+
+}  // namespace sirtaki::control

@@ -1,0 +1,24 @@
+// The tree of relays between the ranks of a job and its coordinator. Pure.
+//
+// With more ranks than the fan-out, every `fanout` neighbours share a relay, and so on upwards until the coordinator
+// has at most `fanout` children. A relay lives with one of the ranks below it and is lost with that rank.
+#pragma once
+
+#include <vector>
+
+#include "runtime/control/rank_set.h"
+
+namespace sirtaki::control {
+
+struct RelayPlace {
+  Rank host = -1;
+  int parent = -1;  // place in the list; -1: the coordinator
+  RankSet below;
+  std::vector<RankSet> children;  // a single rank, or all ranks below another relay
+};
+
+// Lowest level first: rank r speaks to number r / fanout. Empty: every rank speaks to the coordinator itself. `fanout`
+// below 2 means no tree.
+std::vector<RelayPlace> plan_tree(int size, int fanout);
+
+}  // namespace sirtaki::control

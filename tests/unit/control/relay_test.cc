@@ -1,0 +1,259 @@
+#include "runtime/control/relay.h"
+
+#include <gtest/gtest.h>
+
+#include "runtime/control/coordinator.h"
+
+namespace sirtaki::control {
+namespace {
+
+using std::chrono::microseconds;
+using std::chrono::milliseconds;
+
+TimePoint at(Duration since_start) {
+  return TimePoint(std::chrono::seconds(100)) + since_start;
+}
+
+OpMeta meta(std::vector<std::int64_t> dims, OpKind kind = OpKind::kAllreduce) {
+  OpMeta m;
+  m.kind = kind;
+  m.dims = std::move(dims);
+  return m;
+}
+
+Announce announce(const std::string& name, std::int64_t dim = 2, std::uint64_t use = 0) {
+  return {name, use, meta({dim})};
+}
+
+Waiting waiting(std::uint64_t progress, const std::string& name) {
+  return {true, progress, {{WaitKind::kOp, name, 0, 5, "allreduce"}}};
+}
+
+// Four ranks, 8 to 11, each a child of its own.
+class RelayTest : public testing::Test {
+ protected:
+  void say(Rank rank, MemberMessage message, Duration when = {}) {
+    relay_.on_said({{RankSet::of(rank), std::move(message)}}, at(when));
+  }
+  std::vector<Bundle> up() { return relay_.take_actions().up; }
+
+  Relay relay_{RankSet::range(8, 12), {RankSet::of(8), RankSet::of(9), RankSet::of(10), RankSet::of(11)}};
+};
+
+TEST_F(RelayTest, WhatAllRanksAnnounceAlikeGoesUpAsOneMessage) {
+  for (const char* name : {"a", "b"}) {
+    for (Rank r = 8; r < 12; ++r) {
+      EXPECT_TRUE(up().empty());
+      say(r, announce(name));
+    }
+    const auto bundles = up();
+    ASSERT_EQ(bundles.size(), 1U);
+    ASSERT_EQ(bundles[0].size(), 1U);
+    EXPECT_EQ(bundles[0][0].ranks, RankSet::range(8, 12));
+    EXPECT_EQ(std::get<Announce>(bundles[0][0].message).name, name);
+  }
+  EXPECT_FALSE(relay_.next_tick());
+}
+
+TEST_F(RelayTest, ManyNamesOfManyRanksAreOneBundle) {
+  for (Rank r = 8; r < 12; ++r) {
+    Bundle all;
+    for (int n = 0; n < 50; ++n) {
+      all.push_back({RankSet::of(r), announce("op" + std::to_string(n))});
+    }
+    relay_.on_said(std::move(all), at({}));
+  }
+  const auto bundles = up();
+  ASSERT_EQ(bundles.size(), 1U);
+  EXPECT_EQ(bundles[0].size(), 50U);
+}
+
+TEST_F(RelayTest, ALateRankDelaysTheOthersByTheLingerAndThenPassesAtOnce) {
+  for (Rank r = 8; r < 11; ++r) {
+    say(r, announce("a"), microseconds(100 * r));
+  }
+  ASSERT_EQ(relay_.next_tick(), at(microseconds(800) + milliseconds(1)));
+  relay_.on_tick(at(microseconds(1799)));
+  EXPECT_TRUE(up().empty());
+  relay_.on_tick(at(microseconds(1800)));
+  auto bundles = up();
+  ASSERT_EQ(bundles.size(), 1U);
+  EXPECT_EQ(bundles[0][0].ranks, RankSet::range(8, 11));
+  say(11, announce("a"), std::chrono::seconds(3));
+  bundles = up();
+  ASSERT_EQ(bundles.size(), 1U);
+  EXPECT_EQ(bundles[0][0].ranks, RankSet::of(11));
+}
+
+TEST_F(RelayTest, RanksThatDisagreeAreToldApart) {
+  for (Rank r = 8; r < 12; ++r) {
+    say(r, announce("a", r == 10 ? 3 : 2));
+  }
+  const auto bundles = up();
+  ASSERT_EQ(bundles.size(), 1U);
+  ASSERT_EQ(bundles[0].size(), 2U);
+  EXPECT_EQ(bundles[0][0].ranks.to_string(), "ranks 8, 9, 11");
+  EXPECT_EQ(bundles[0][1].ranks, RankSet::of(10));
+}
+
+TEST_F(RelayTest, FirstDimensionsThatMayDifferAreMerged) {
+  for (Rank r = 8; r < 12; ++r) {
+    say(r, Announce{"gathered", 0, meta({r, 5}, OpKind::kAllgather)});
+  }
+  const auto bundles = up();
+  ASSERT_EQ(bundles.size(), 1U);
+  EXPECT_EQ(bundles[0].size(), 1U);
+}
+
+TEST_F(RelayTest, ErrorsPassAtOnceWithAllThatWasSaidBeforeAndAreNotRepeated) {
+  say(8, announce("a"));
+  say(9, OpFailed{"a", 0, Status(Code::kTimeout, "slow")});
+  const auto bundles = up();
+  ASSERT_EQ(bundles.size(), 1U);
+  ASSERT_EQ(bundles[0].size(), 2U);
+  EXPECT_TRUE(std::holds_alternative<Announce>(bundles[0][0].message));
+  EXPECT_TRUE(std::holds_alternative<OpFailed>(bundles[0][1].message));
+  say(8, OpFailed{"a", 0, Status(Code::kTimeout, "slow")});
+  EXPECT_TRUE(up().empty());
+  say(8, OpFailed{"a", 1, Status(Code::kTimeout, "slow")});
+  EXPECT_EQ(up().size(), 1U);
+}
+
+TEST_F(RelayTest, OneAbortOfAnAttemptAndOneRequestForFlagsAStream) {
+  const StreamId stream(7);
+  say(8, StreamAbort{stream, 0, 5, Status(Code::kAborted, "first")});
+  say(9, StreamAbort{stream, 0, 5, Status(Code::kAborted, "second")});
+  EXPECT_EQ(up().size(), 1U);
+  relay_.on_told({{RankSet::range(0, 64), StreamAborted{stream, 2, 0, true, Status(Code::kAborted, "elsewhere")}}});
+  say(10, StreamAbort{stream, 1, 0, Status(Code::kAborted, "void already")});
+  EXPECT_TRUE(up().empty());
+  say(10, StreamAbort{stream, 2, 0, Status(Code::kAborted, "third")});
+  EXPECT_EQ(up().size(), 1U);
+
+  say(8, StreamUnused{stream, 2, 1});
+  say(9, StreamUnused{stream, 2, 1});
+  EXPECT_EQ(up().size(), 1U);
+  // Another stream under the same number.
+  relay_.on_told({{RankSet::range(0, 64), StreamAgreed{"next", stream}}});
+  say(9, StreamUnused{stream, 0, 1});
+  say(9, StreamAbort{stream, 0, 0, Status(Code::kAborted, "again")});
+  EXPECT_EQ(up().size(), 2U);
+}
+
+TEST_F(RelayTest, ReportsWaitForEachOtherAndTheNewestCounts) {
+  say(8, waiting(1, "old"));
+  say(8, waiting(2, "new"), milliseconds(3));
+  say(9, waiting(2, "new"), milliseconds(4));
+  say(10, waiting(9, "new"), milliseconds(5));
+  EXPECT_TRUE(up().empty());
+  relay_.on_tick(at(milliseconds(25)));
+  const auto bundles = up();
+  ASSERT_EQ(bundles.size(), 1U);
+  ASSERT_EQ(bundles[0].size(), 2U);
+  EXPECT_EQ(bundles[0][0].ranks, RankSet::range(8, 10));
+  EXPECT_EQ(std::get<Waiting>(bundles[0][0].message).progress, 2U);
+  EXPECT_EQ(bundles[0][1].ranks, RankSet::of(10));
+}
+
+TEST_F(RelayTest, NobodyWaitsForARankThatHasGone) {
+  for (Rank r = 8; r < 11; ++r) {
+    say(r, announce("a"));
+  }
+  relay_.on_gone(11, at({}));
+  EXPECT_EQ(up().size(), 1U);
+  for (Rank r = 8; r < 11; ++r) {
+    say(r, announce("b"));
+  }
+  EXPECT_EQ(up().size(), 1U);
+}
+
+TEST_F(RelayTest, AnswersGoToTheChildrenTheyConcern) {
+  relay_.on_told({{RankSet::range(0, 64), Agreed{"a", 0, 1}}, {RankSet::range(11, 20), Recall{1, 4}}});
+  const auto down = relay_.take_actions().down;
+  ASSERT_EQ(down.size(), 4U);
+  for (std::size_t i = 0; i < 4; ++i) {
+    EXPECT_EQ(down[i].first, i);
+    ASSERT_EQ(down[i].second.size(), i == 3 ? 2U : 1U);
+    EXPECT_EQ(down[i].second[0].ranks, RankSet::of(8 + static_cast<Rank>(i)));
+  }
+  relay_.on_told({{RankSet::range(0, 8), Recall{1, 5}}});
+  EXPECT_TRUE(relay_.take_actions().down.empty());
+}
+
+TEST_F(RelayTest, ABundleThatGrowsTooBigIsCut) {
+  RelayOptions options;
+  options.max_bytes = 1000;
+  Relay relay(RankSet::range(0, 2), {RankSet::of(0), RankSet::of(1)}, options);
+  Bundle all;
+  for (int n = 0; n < 10; ++n) {
+    all.push_back({RankSet::range(0, 2), announce(std::string(300, static_cast<char>('a' + n)))});
+  }
+  relay.on_said(std::move(all), at({}));
+  const auto bundles = relay.take_actions().up;
+  EXPECT_GE(bundles.size(), 4U);
+  std::size_t items = 0;
+  for (const Bundle& bundle : bundles) {
+    items += bundle.size();
+    EXPECT_LT(encode(bundle).size(), 1500U);
+  }
+  EXPECT_EQ(items, 10U);
+}
+
+// The error a user reads does not depend on how the announcements travelled.
+TEST(RelayedCoordinator, NamesTheSameRanksAndValuesAsWithoutATree) {
+  constexpr int kSize = 12;
+  const auto said_by = [](Rank r) { return announce("layer1.weight", r == 5 || r == 10 ? 7 : 2); };
+  Coordinator flat(kSize, {});
+  for (Rank r = kSize - 1; r >= 0; --r) {
+    flat.on_message(r, said_by(r), at({}));
+  }
+  Coordinator top(kSize, {}, true);
+  for (const RelayPlace& place : plan_tree(kSize, 4)) {
+    Relay relay(place.below, place.children);
+    for (const Rank r : place.below.ranks()) {
+      relay.on_said({{RankSet::of(r), said_by(r)}}, at({}));
+    }
+    for (const Bundle& bundle : relay.take_actions().up) {
+      for (const Said& said : bundle) {
+        top.on_said(said.ranks, said.message, at({}));
+      }
+    }
+  }
+  const auto expected = flat.take_actions();
+  const auto actual = top.take_actions();
+  ASSERT_EQ(expected.sends.size(), 1U);
+  ASSERT_EQ(actual.sends.size(), 1U);
+  EXPECT_EQ(encode(actual.sends[0].message), encode(expected.sends[0].message));
+  EXPECT_EQ(actual.sends[0].to, expected.sends[0].to);
+}
+
+TEST(RelayedCoordinator, ANoticeThatOvertakesTheLastWordWaitsForIt) {
+  Coordinator c(2, {}, true);
+  c.on_message(0, announce("a", 2, 2), at({}));
+  c.on_left(1);
+  EXPECT_TRUE(c.take_actions().sends.empty());
+  c.on_message(1, Leaving{{{"a", 3}}}, at({}));
+  const auto actions = c.take_actions();
+  ASSERT_EQ(actions.sends.size(), 1U);
+  EXPECT_TRUE(std::holds_alternative<Agreed>(actions.sends[0].message));
+}
+
+TEST(Bundle, WireFormKeepsEverythingAndRefusesJunk) {
+  const Bundle bundle{{RankSet::range(0, 5), announce("a")}, {RankSet::of(3), Leaving{{{"a", 1}}}}};
+  const auto bytes = encode(bundle);
+  const auto decoded = decode_bundle(bytes, 5);
+  ASSERT_TRUE(decoded.is_ok()) << decoded.status().to_string();
+  ASSERT_EQ(decoded->size(), 2U);
+  EXPECT_EQ(encode(*decoded), bytes);
+  EXPECT_FALSE(decode_bundle(bytes, 4).is_ok()) << "rank 4 does not exist";
+  for (std::size_t cut = 0; cut < bytes.size(); ++cut) {
+    EXPECT_FALSE(decode_bundle(ConstBytes(bytes).first(cut), 5).is_ok()) << "cut at " << cut;
+  }
+  const Spread spread{{RankSet::of(2), Recall{7, 9}}};
+  const auto told = decode_spread(encode(spread), 3);
+  ASSERT_TRUE(told.is_ok());
+  EXPECT_EQ(encode(*told), encode(spread));
+}
+
+}  // namespace
+}  // namespace sirtaki::control

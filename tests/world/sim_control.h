@@ -1,0 +1,121 @@
+// SimControl: the control plane of a SimWorld: coordinator, relays, membership notices and the connections between
+// them.
+//
+// The real state machines of runtime/control; what takes time is modelled: each message travels, and each process (the
+// hub, every rank) handles one message at a time at a cost. Counts what every process sends and receives. One thread.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/control/coordinator.h"
+#include "runtime/control/relay.h"
+#include "tests/world/sim_loop.h"
+
+namespace sirtaki::world {
+
+struct ControlOptions {
+  int size = 2;
+  int fanout = 0;  // of the tree of relays; 0: every rank speaks to the coordinator itself
+  control::StallOptions stall;
+  Duration death_notice = std::chrono::milliseconds(20);
+  Duration heartbeat_interval{};  // zero: none
+  // Processor time of one message, and of each further item when it is a bundle.
+  Duration send_cost{};
+  Duration receive_cost{};
+  Duration item_cost{};
+};
+
+// Messages of one process.
+struct Traffic {
+  std::uint64_t sent = 0;
+  std::uint64_t received = 0;
+  std::uint64_t bytes_sent = 0;
+  std::uint64_t bytes_received = 0;
+  std::uint64_t membership = 0;  // of sent and received: heartbeats, and who left or was lost
+  Duration busy{};
+};
+
+// What the control plane tells a rank; on its loop.
+struct ControlEvents {
+  std::function<void(ConstBytes)> message;
+  std::function<void(Rank, bool lost)> gone;
+};
+
+class SimControl {
+ public:
+  // `delay`: how long a message of so many bytes travels. `left`: a rank's good-bye has reached the hub.
+  SimControl(SimClock& clock, ControlOptions options, std::function<Duration(std::size_t)> delay,
+             std::function<void(Rank)> left);
+  ~SimControl();
+
+  // Once for each rank, before anything is sent.
+  void attach(Rank rank, SimLoop& loop, ControlEvents events);
+  void start();
+
+  void send(Rank from, const control::MemberMessage& message);
+  void leave(Rank rank);
+  // The process of `rank` is dead. Its loop takes nothing any more.
+  void die(Rank rank);
+
+  const Traffic& hub() const { return processes_.back()->traffic; }
+  const Traffic& traffic(Rank rank) const { return processes_[static_cast<std::size_t>(rank)]->traffic; }
+  std::uint64_t messages() const { return messages_; }  // without membership
+  const std::vector<std::string>& warnings() const { return warnings_; }
+
+ private:
+  struct Process {
+    SimLoop* loop = nullptr;
+    ControlEvents events;
+    TimePoint free;  // handles the next message from here on
+    Traffic traffic;
+    std::vector<std::size_t> relays;  // it carries
+    control::Bundle outbox;           // tree only
+    bool gone = false;
+  };
+  struct RelayNode {
+    control::RelayPlace place;
+    std::unique_ptr<control::Relay> relay;
+    std::vector<std::size_t> below;  // relays; empty: its children are ranks
+    TimerId tick;
+  };
+  struct Parcel {
+    std::size_t bytes = 0;
+    std::size_t items = 1;
+    bool membership = false;
+  };
+  using Place = std::size_t;  // of a process: its rank; the hub is the last
+
+  Place hub_place() const { return processes_.size() - 1; }
+  void transmit(Place from, Place to, Parcel parcel, Task deliver);
+  Duration occupy(Process& process, const Parcel& parcel, Duration cost);
+  Duration in_order(Place from, Place to, Duration delay);
+  void to_coordinator(Place from, control::Bundle bundle);
+  void to_relay(Place from, std::size_t relay, control::Bundle bundle);
+  void to_relay(Place from, std::size_t relay, const control::Spread& spread);
+  void to_member(Place from, Rank to, const control::Spread& spread);
+  void pump(std::size_t relay);
+  void act();
+  void schedule_tick();
+  void announce(Rank rank, bool lost);
+  void beat();
+
+  SimClock& clock_;
+  const ControlOptions options_;
+  std::function<Duration(std::size_t)> delay_;
+  std::function<void(Rank)> left_;
+  std::unique_ptr<SimLoop> hub_loop_;
+  control::Coordinator coordinator_;
+  std::vector<std::unique_ptr<Process>> processes_;
+  std::vector<RelayNode> relays_;
+  std::map<std::pair<Place, Place>, TimePoint> last_arrival_;  // messages keep their order on a connection
+  TimerId tick_;
+  std::uint64_t messages_ = 0;
+  std::vector<std::string> warnings_;
+};
+
+}  // namespace sirtaki::world
