@@ -10,6 +10,8 @@ namespace sirtaki::engine {
 namespace {
 
 constexpr Duration kReportInterval = std::chrono::milliseconds(250);
+constexpr int kStillTicks = 2;  // as long without progress, a wait is told
+constexpr int kOldTicks = 40;   // a wait this long is told although other work moves
 constexpr std::size_t kMaxReported = 256;
 
 control::StreamOpen opening_message(const StreamSpec& spec, const scheduler::Plan& plan) {
@@ -223,18 +225,41 @@ void Engine::note_waiting() {
   }
 }
 
-void Engine::on_tick() {
-  report(false);
-  tick_ = callers_().waiting ? deps_.loop.after(kReportInterval, [this] { on_tick(); }) : TimerId();
+std::uint64_t Engine::progress() const {
+  std::uint64_t all = ops_.progress();
+  for (const auto& [id, s] : streams_) {
+    all += s->progress();
+  }
+  return all;
 }
 
-void Engine::report(bool even_if_unchanged) {
-  const Callers callers = callers_();
+// A step over a slow network is a long wait, too; as long as it moves, no rank tells the coordinator of it.
+void Engine::on_tick() {
+  const std::uint64_t now = progress();
+  ticks_still_ = now == progress_seen_ ? ticks_still_ + 1 : 0;
+  progress_seen_ = now;
+  const bool waiting = callers_().waiting;
+  if (!waiting || ticks_still_ >= kStillTicks || last_report_.blocked || holds_something_old()) {
+    report(false);
+  }
+  tick_ = waiting ? deps_.loop.after(kReportInterval, [this] { on_tick(); }) : TimerId();
+}
+
+bool Engine::holds_something_old() {
+  if (++ticks_moving_ < kOldTicks) {
+    return false;
+  }
+  ticks_moving_ = 0;
+  const std::vector<control::WaitEntry> before = std::exchange(held_earlier_, waiting_now().entries);
+  return std::ranges::any_of(held_earlier_,
+                             [&](const auto& entry) { return std::ranges::find(before, entry) != before.end(); });
+}
+
+control::Waiting Engine::waiting_now() const {
   control::Waiting now;
-  now.blocked = callers.blocked;
-  now.progress = ops_.progress();
+  now.blocked = callers_().blocked && ticks_still_ >= kStillTicks;
+  now.progress = progress();
   for (const auto& [id, s] : streams_) {
-    now.progress += s->progress();
     if (auto entry = s->in_flight()) {
       now.entries.push_back(std::move(*entry));
     }
@@ -242,17 +267,20 @@ void Engine::report(bool even_if_unchanged) {
   for (const auto& [name, opening] : openings_) {
     now.entries.push_back({control::WaitKind::kStreamOpen, name, 0, 0, {}});
   }
-  if (callers.waiting || even_if_unchanged) {
-    ops_.describe_in_flight(now.entries);
-  } else {
-    now.entries.clear();
-  }
+  ops_.describe_in_flight(now.entries);
   if (now.entries.size() > kMaxReported) {
     now.entries.resize(kMaxReported);
   }
-  const bool same = now.blocked == last_report_.blocked && now.progress == last_report_.progress &&
-                    now.entries == last_report_.entries;
-  if (same && !even_if_unchanged) {
+  return now;
+}
+
+void Engine::report(bool even_if_unchanged) {
+  control::Waiting now = waiting_now();
+  if (!callers_().waiting && !even_if_unchanged) {
+    now.entries.clear();
+  }
+  const auto says_nothing = [](const control::Waiting& w) { return !w.blocked && w.entries.empty(); };
+  if (!even_if_unchanged && (now == last_report_ || (says_nothing(now) && says_nothing(last_report_)))) {
     return;
   }
   last_report_ = now;

@@ -113,7 +113,10 @@ class Engine {
   void end_join(const Result<Rank>& answer);
 
   Result<std::shared_ptr<const scheduler::Plan>> make_plan(StreamSpec& spec) const;
+  control::Waiting waiting_now() const;
   void report(bool even_if_unchanged);
+  bool holds_something_old();
+  std::uint64_t progress() const;
   void on_tick();
   void on_trace_tick();
 
@@ -133,6 +136,10 @@ class Engine {
   TimerId tick_;
   TimerId trace_tick_;
   control::Waiting last_report_;
+  std::uint64_t progress_seen_ = 0;  // at the last tick
+  int ticks_still_ = 0;              // in a row without progress
+  int ticks_moving_ = 0;             // since held_earlier_
+  std::vector<control::WaitEntry> held_earlier_;
 };
 
 }  // namespace sirtaki::engine

@@ -256,6 +256,20 @@ TEST(Sim, SteadyStateSendsNoControlMessage) {
   EXPECT_EQ(many.counter("streams.profiles"), 4U * 5U);  // after steps 3, 6, 16, 32 and 48
 }
 
+// A step that takes seconds is a long wait, but it moves: nobody reports it.
+TEST(Sim, SlowStepsSendNoControlMessageEither) {
+  world::SimOptions options = options_for(4);
+  options.size = 4;
+  options.bytes_per_second = 100e3;
+  world::SimWorld few(options);
+  ASSERT_EQ(few.run(stream_steps(1, 2)), "");
+  world::SimWorld many(options);
+  const TimePoint begin = many.now();
+  ASSERT_EQ(many.run(stream_steps(1, 10)), "");
+  EXPECT_GT(many.now() - begin, std::chrono::seconds(10));
+  EXPECT_EQ(few.control_messages(), many.control_messages());
+}
+
 TEST(Sim, SameSeedIsTheSameRun) {
   Duration first{};
   Duration second{};
