@@ -202,3 +202,28 @@ def urgent(path: Path, rows: Sequence[Row]) -> Path | None:
         axis.set(title=f"{ranks} ranks, {_net(here[0])}", yscale="log", ylabel="seconds")
         axis.legend(fontsize=6)
     return _save(figure, path)
+
+
+def scale_sim(path: Path, rows: Sequence[Row]) -> Path | None:
+    """Control messages at the busiest process, and virtual seconds, against ranks; a column for each scenario."""
+    metrics = {"control_messages": "messages at the busiest process", "virtual_seconds": "virtual seconds"}
+    scenarios = _unique([row for row in rows if row.metric == "virtual_seconds"], lambda row: row.params["scenario"])
+    made = _figure(max(1, len(scenarios)), 2)
+    if made is None:
+        return None
+    figure, axes = made
+    for column, scenario in enumerate(scenarios):
+        for line, (metric, label) in enumerate(metrics.items()):
+            axis = axes[line][column]
+            for topology, color in (("flat", COLORS["gloo"]), ("tree", COLORS["sirtaki"])):
+                mine = [r for r in rows if r.metric == metric and r.params["scenario"] == scenario]
+                mine = [r for r in mine if r.params["topology"] == topology]
+                ranks, values = [r.params["ranks"] for r in mine], [r.value for r in mine]
+                axis.plot(ranks, values, label=topology, color=color, marker="o", markersize=4, linewidth=1)
+            axis.set(ylabel=label if column == 0 else None, xlabel="ranks" if line else None)
+            axis.set_xscale("log", base=2)
+            axis.set_yscale("symlog" if metric == "control_messages" else "log")
+            if line == 0:
+                axis.set_title(scenario)
+            axis.legend(fontsize=7)
+    return _save(figure, path)
