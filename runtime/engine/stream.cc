@@ -306,6 +306,9 @@ void Stream::answer() {
     deps_.step_time.add(now - first_ready_);
     deps_.exposed.add(now - waited_since_);
     trace_.end_step(waited_since_, *board_);
+    if (!flags_on()) {
+      unflagged_ = std::pair(attempt_, step_);
+    }
     keeper_.recorder().told(*board_, waited_since_, now);
     if (exchanged_) {
       keeper_.settle(step_, *exchanged_);

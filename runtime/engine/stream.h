@@ -142,6 +142,8 @@ class Stream {
   void adopt_plan();
   void start_exchange();
   void start_flags();
+  void add_late_flags(std::uint32_t attempt, std::uint64_t step);
+  void drop_late_flags(std::uint64_t step, const Status& cause);
   void on_flags_done(std::uint32_t attempt, const std::vector<std::uint8_t>& flags, const Status& status);
   void give_up(const Status& cause);
   void cancel_in_flight(const Status& cause);
@@ -184,7 +186,9 @@ class Stream {
   std::uint32_t attempt_ = 0;
   std::uint64_t step_ = 0;
   std::optional<std::pair<std::uint32_t, std::uint64_t>> flags_from_;  // (attempt, step)
-  std::deque<control::StreamAborted> aborts_;                          // of steps this rank has not reached yet
+  std::optional<std::pair<std::uint32_t, std::uint64_t>> unflagged_;   // the step completed last without flags
+  std::vector<std::pair<std::uint64_t, OpTag>> late_flags_;  // (step, tag) in flight, of steps that are over here
+  std::deque<control::StreamAborted> aborts_;                // of steps this rank has not reached yet
   std::uint64_t progress_ = 0;
 
   // The step in progress.

@@ -36,6 +36,8 @@ ScenarioFn first_use(int names);
 ScenarioFn stream_steps(std::uint64_t seed, int steps);
 // Some ranks have no gradient for some tensors.
 ScenarioFn stream_unused(std::uint64_t seed, int steps);
+// One rank alone has no gradients at all.
+ScenarioFn stream_idle_rank(std::uint64_t seed, int steps);
 // Now and then a rank gives a step up, by abort() or by a tensor of another size; all ranks get the error and go on.
 ScenarioFn stream_deviations(std::uint64_t seed, int steps);
 // The tensors of each step are waited for one group after the other, in the order of a forward pass, with operations by

@@ -129,6 +129,12 @@ TEST(Sim, UnusedTensorsAreSettledByAgreement) {
   }
 }
 
+TEST(Sim, ARankWithoutGradientsIsSettledWithRanksThatAreAhead) {
+  for (std::uint64_t seed = 1; seed <= world::last_seed(150); ++seed) {
+    expect_well(options_for(seed), stream_idle_rank(seed, 4));
+  }
+}
+
 TEST(Sim, DeviationsEndTheStepEverywhereAndTheStreamGoesOn) {
   for (std::uint64_t seed = 1; seed <= world::last_seed(150); ++seed) {
     expect_well(options_for(seed), stream_deviations(seed, 12));

@@ -333,6 +333,33 @@ Scenario run_dying(RankApi& api, int steps) {
   }
 }
 
+// One rank alone has no gradients, so what is settled about them reaches the others when they may be done already.
+Scenario run_idle_rank(RankApi& api, std::uint64_t seed, int steps) {
+  engine::StreamSpec spec = make_spec(seed);
+  // The less there is to send, the sooner a step is over.
+  spec.tensors.resize(1 + seed % 3);
+  for (engine::StreamTensor& tensor : spec.tensors) {
+    tensor.dims = {8};
+  }
+  const Result<StreamId> stream = co_await api.open_stream(spec);
+  require_ok(stream.status(), "opening the stream");
+  const auto idle = static_cast<std::size_t>(seed) % static_cast<std::size_t>(api.size());
+  for (int s = 0; s < steps; ++s) {
+    const auto salt = static_cast<std::uint64_t>(s) * 10;
+    const std::string what = "step " + std::to_string(s);
+    Step step(api, spec, salt, seed, false);
+    for (std::size_t t = 0; t < step.tensors.size(); ++t) {
+      step.contributes[t][idle] = false;
+      if (api.rank() == static_cast<int>(idle)) {
+        std::fill(step.tensors[t].values.begin(), step.tensors[t].values.end(), 0.0F);
+      }
+    }
+    submit_step(api, *stream, step);
+    require_ok(co_await api.wait_stream(*stream), what);
+    step.check(salt, api.used(*stream), true, what);
+  }
+}
+
 Scenario run_everything(RankApi& api, std::uint64_t seed, int steps) {
   const engine::StreamSpec spec = make_spec(seed);
   const Result<StreamId> stream = co_await api.open_stream(spec);
@@ -369,6 +396,9 @@ ScenarioFn stream_steps(std::uint64_t seed, int steps) {
 }
 ScenarioFn stream_unused(std::uint64_t seed, int steps) {
   return [=](RankApi& api) { return run_steps(api, seed, steps, true); };
+}
+ScenarioFn stream_idle_rank(std::uint64_t seed, int steps) {
+  return [=](RankApi& api) { return run_idle_rank(api, seed, steps); };
 }
 ScenarioFn stream_deviations(std::uint64_t seed, int steps) {
   return [=](RankApi& api) { return run_deviations(api, seed, steps); };
