@@ -219,7 +219,7 @@ def _ratios(case: Case, samples: dict[str, list[float]], theirs: str) -> list[Ro
 
 def main() -> int:
     """Measures what the command line asks for."""
-    systems = (BACKWARD, DDP, SCALED, HOROVOD)
+    systems = (FORWARD, BACKWARD, DDP, SCALED, HOROVOD)
     options, store = parse("overlap", __doc__ or "", NETS, RANKS, systems, models=tuple(SCALES), ratios=RATIOS)
     rows: list[Row] = []
     for net_name in options.nets:
