@@ -39,6 +39,7 @@ const Row kRows[] = {
     {"schedule.fusion_bytes", "2MiB", [](const Config& c) { return c.schedule.fusion_bytes == 2 << 20; }},
     {"schedule.partition_bytes", "3MiB", [](const Config& c) { return c.schedule.partition_bytes == 3 << 20; }},
     {"schedule.credit_bytes", "8MiB", [](const Config& c) { return c.schedule.credit_bytes == 8 << 20; }},
+    {"schedule.replan", "false", [](const Config& c) { return !c.schedule.replan; }},
     {"net.backend", "gloo", [](const Config& c) { return c.net.backend == "gloo"; }},
     {"net.interface", "eth1", [](const Config& c) { return c.net.interface == "eth1"; }},
     {"net.address", "10.0.0.1", [](const Config& c) { return c.net.address == "10.0.0.1"; }},
@@ -174,8 +175,8 @@ TEST(ConfigOptions, AgreedOptionsAreTheOnesThatChangeWhatIsSent) {
   }
   EXPECT_EQ(names,
             (std::vector<std::string>{"schedule.fusion_bytes", "schedule.partition_bytes", "schedule.credit_bytes",
-                                      "net.backend", "net.eager_bytes", "net.window_bytes", "net.fragment_bytes",
-                                      "net.exchange_bytes", "compression.codec", "torch.sync"}));
+                                      "schedule.replan", "net.backend", "net.eager_bytes", "net.window_bytes",
+                                      "net.fragment_bytes", "net.exchange_bytes", "compression.codec", "torch.sync"}));
 }
 
 TEST(ConfigOptions, JsonHasEveryOptionWithItsSource) {
