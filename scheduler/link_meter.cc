@@ -10,8 +10,10 @@ namespace {
 constexpr double kNsPerSecond = 1e9;
 // Fewer completions, or a shorter time, are too much a matter of chance: two partitions may end together.
 constexpr int kCompletions = 4;
+// A link that is never idle is read this often, in completions.
+constexpr int kReadEvery = 16;
 constexpr std::int64_t kShortestWindowNs = 2'000'000;
-constexpr std::size_t kWindows = 32;
+constexpr std::size_t kWindows = 12;
 constexpr std::size_t kMinWindows = 3;
 constexpr std::size_t kSingles = 64;
 // Where no partition ever ran alone: that of a local network.
@@ -36,6 +38,9 @@ double LinkMeter::link_bytes(std::int64_t payload) const {
 void LinkMeter::started(std::int64_t now_ns) {
   alone_ = in_flight_ == 0;
   started_ns_ = now_ns;
+  if (alone_) {
+    window_ = Window{now_ns, 0, 0, true};
+  }
   ++in_flight_;
 }
 
@@ -55,21 +60,24 @@ void LinkMeter::finished(std::int64_t now_ns, std::int64_t payload) {
   count(now_ns, bytes);
 }
 
-// A window begins with a completion: what was waited for before it is unknown.
+// A window begins and ends when the link is idle, or neither: what is in flight shares the link, so at the end of a
+// step partitions complete that had been on their way for a while, faster than the link carries bytes.
 void LinkMeter::count(std::int64_t now_ns, double bytes) {
-  if (window_) {
-    window_->bytes += bytes;
-    ++window_->completions;
-    const std::int64_t time = now_ns - window_->begin_ns;
-    if (window_->completions >= kCompletions && time >= kShortestWindowNs) {
-      push(rates_, window_->bytes * kNsPerSecond / static_cast<double>(time), kWindows);
-      window_.reset();
-    }
+  if (!window_) {
+    return;
+  }
+  window_->bytes += bytes;
+  ++window_->completions;
+  const std::int64_t time = now_ns - window_->begin_ns;
+  const bool whole = in_flight_ == 0 && window_->from_idle && window_->completions >= kCompletions;
+  const bool part = in_flight_ > 0 && window_->completions == kReadEvery;
+  if ((whole || part) && time >= kShortestWindowNs) {
+    push(rates_, window_->bytes * kNsPerSecond / static_cast<double>(time), kWindows);
   }
   if (in_flight_ == 0) {
     window_.reset();
-  } else if (!window_) {
-    window_ = Window{now_ns, 0, 0};
+  } else if (part) {
+    window_ = Window{now_ns, 0, 0, false};
   }
 }
 

@@ -1,7 +1,7 @@
 // LinkMeter: latency and bandwidth of a rank's network link, from when its partitions started and finished.
 //
 // For: a StepProfile. Several partitions share the link and a partition also waits for ranks that are late, so the time
-// of a single one says little. While the link is kept busy, bytes per time between completions are its bandwidth, and a
+// of a single one says little. While the link is kept busy, bytes per time since it was idle are its bandwidth, and a
 // late rank only lowers some of these readings: the upper quartile counts (after the delivery rate of BBR: Cardwell et
 // al., 2016). Partitions that ran alone give the latency, the smallest counts.
 // Owned by: the stream; used by the loop's thread. Pure: no I/O, no thread, no clock.
@@ -39,11 +39,12 @@ class LinkMeter {
   std::optional<LinkReading> read() const;
 
  private:
-  // Completions while something was in flight all the time.
+  // Since nothing was in flight, or since the window before.
   struct Window {
     std::int64_t begin_ns = 0;
     double bytes = 0;  // on the link
     int completions = 0;
+    bool from_idle = false;
   };
 
   double link_bytes(std::int64_t payload) const;

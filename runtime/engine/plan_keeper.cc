@@ -96,6 +96,8 @@ void PlanKeeper::consider(std::uint64_t step) {
     next_last_tensor_ = last_of(profile);
   }
   const scheduler::DecisionRecord& record = replanner_.log().back();
+  deps_.stats.gauge("streams.link_latency_ns").set(profile.latency_ns);
+  deps_.stats.gauge("streams.link_bytes_per_second").set(profile.bytes_per_second);
   deps_.stats.gauge("streams.measured_step_us").set(record.measured_us);
   deps_.stats.gauge("streams.predicted_step_us").set(record.predicted_us);
   report();

@@ -120,6 +120,25 @@ TEST(LinkMeter, FollowsAChange) {
   EXPECT_NEAR(static_cast<double>(meter.read()->bytes_per_second) / 5e6, 1, 0.1);
 }
 
+TEST(LinkMeter, PartitionsThatShareTheLinkDoNotMakeItFaster) {
+  // Ten at once, each half done when the first one ends: the last ones end in quick succession.
+  LinkMeter meter(4);
+  std::int64_t now = 0;
+  for (int step = 0; step < 6; ++step) {
+    for (int i = 0; i < 10; ++i) {
+      meter.started(now);
+    }
+    now += 180'000'000;
+    for (int i = 0; i < 10; ++i) {
+      now += 18'000'000;
+      meter.finished(now, 600'000);
+    }
+    now += 100'000'000;
+  }
+  // 6 MB, 1.5 times, in 360 ms
+  EXPECT_NEAR(static_cast<double>(meter.read()->bytes_per_second), 25e6, 0.5e6);
+}
+
 TEST(LinkMeter, AStepGivenUpLeavesNoTrace) {
   LinkMeter meter(2);
   for (int i = 0; i < 50; ++i) {
