@@ -41,7 +41,10 @@ class Trace {
   }
 
   // A moment on the streams' track.
-  void event(std::string_view text) { record(streams_, text, Stage::kControl, now(), now(), -1, -1); }
+  void event(std::string_view text) {
+    const TimePoint at = now();
+    record(streams_, text, Stage::kControl, at, at, -1, -1);
+  }
 
  private:
   void record(Track& track, std::string_view name, Stage stage, TimePoint begin, TimePoint end, std::int32_t position,

@@ -17,13 +17,17 @@ using scheduler::make_plan;
 
 class Clock : public Loop {
  public:
-  TimePoint now() const override { return TimePoint(std::chrono::milliseconds(milliseconds)); }
+  TimePoint now() const override {
+    return TimePoint(std::chrono::milliseconds(milliseconds)) + std::chrono::nanoseconds(ticking ? ++readings : 0);
+  }
   bool in_loop() const override { return true; }
   void post(Task /*task*/) override {}
   TimerId after(Duration /*delay*/, Task /*task*/) override { return TimerId(1); }
   void cancel(TimerId /*timer*/) override {}
 
   std::int64_t milliseconds = 1000;
+  bool ticking = false;  // time goes on between two readings
+  mutable int readings = 0;
 };
 
 struct SeenSpan {
@@ -123,6 +127,13 @@ TEST_F(StreamTraceTest, TellsWhenTheProgramNeededAResultAndWhetherItWaited) {
                          {Stage::kNeed, "s: a", 1025, 1025},
                          {Stage::kNeed, "s: b", 1025, 1050},
                      }));
+}
+
+TEST_F(StreamTraceTest, AMomentDoesNotEndBeforeItBegins) {
+  clock_.ticking = true;
+  timeline_.set_enabled(true);
+  trace_.event("a decision");
+  EXPECT_EQ(spans(), (std::vector<SeenSpan>{{Stage::kControl, "a decision", 1000, 1000}}));
 }
 
 TEST_F(StreamTraceTest, LeavesOutWhatBeganBeforeTracingDid) {
