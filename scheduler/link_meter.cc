@@ -29,6 +29,12 @@ void push(std::deque<T>& list, T value, std::size_t most) {
   }
 }
 
+double upper_quartile(const std::deque<double>& list) {
+  std::vector<double> sorted(list.begin(), list.end());
+  std::ranges::sort(sorted);
+  return sorted[sorted.size() * 3 / 4];
+}
+
 }  // namespace
 
 double LinkMeter::link_bytes(std::int64_t payload) const {
@@ -37,6 +43,9 @@ double LinkMeter::link_bytes(std::int64_t payload) const {
 
 void LinkMeter::started(std::int64_t now_ns) {
   alone_ = in_flight_ == 0;
+  if (in_flight_ == 0) {
+    busy_ = {now_ns, 0};
+  }
   started_ns_ = now_ns;
   if (alone_) {
     window_ = Window{now_ns, 0, 0, true};
@@ -57,6 +66,10 @@ void LinkMeter::finished(std::int64_t now_ns, std::int64_t payload) {
     push(singles_, sample, kSingles);
   }
   alone_ = false;
+  busy_.bytes += bytes;
+  if (in_flight_ == 0 && now_ns - busy_.begin_ns >= kShortestWindowNs) {
+    push(busy_rates_, busy_.bytes * kNsPerSecond / static_cast<double>(now_ns - busy_.begin_ns), kWindows);
+  }
   count(now_ns, bytes);
 }
 
@@ -91,11 +104,11 @@ std::optional<LinkReading> LinkMeter::read() const {
   const std::optional<LinkEstimate> line = model_.estimate();
   double rate = 0;
   if (rates_.size() >= kMinWindows) {
-    std::vector<double> sorted(rates_.begin(), rates_.end());
-    std::ranges::sort(sorted);
-    rate = sorted[sorted.size() * 3 / 4];
+    rate = upper_quartile(rates_);
   } else if (line) {
     rate = line->bytes_per_second;
+  } else if (busy_rates_.size() >= kMinWindows) {
+    rate = upper_quartile(busy_rates_);
   }
   rate = std::min(rate, kMostBytesPerSecond);
   if (rate < 1) {

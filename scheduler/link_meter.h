@@ -3,7 +3,8 @@
 // For: a StepProfile. Several partitions share the link and a partition also waits for ranks that are late, so the time
 // of a single one says little. While the link is kept busy, bytes per time since it was idle are its bandwidth, and a
 // late rank only lowers some of these readings: the upper quartile counts (after the delivery rate of BBR: Cardwell et
-// al., 2016). Partitions that ran alone give the latency, the smallest counts.
+// al., 2016). Where steps have too few partitions for that, the time from the first start to the last completion has to
+// do. Partitions that ran alone give the latency, the smallest counts.
 // Owned by: the stream; used by the loop's thread. Pure: no I/O, no thread, no clock.
 // Not for: agreement; ranks measure different values.
 #pragma once
@@ -47,6 +48,12 @@ class LinkMeter {
     bool from_idle = false;
   };
 
+  // From the start of a partition to the first moment with nothing in flight.
+  struct Busy {
+    std::int64_t begin_ns = 0;
+    double bytes = 0;
+  };
+
   double link_bytes(std::int64_t payload) const;
   void count(std::int64_t now_ns, double bytes);
 
@@ -55,7 +62,9 @@ class LinkMeter {
   bool alone_ = false;  // the one in flight has been so since it started
   std::int64_t started_ns_ = 0;
   std::optional<Window> window_;
+  Busy busy_;
   std::deque<double> rates_;            // bytes per second of the last windows
+  std::deque<double> busy_rates_;       // the same of busy times
   LinkModel model_;                     // of partitions that ran alone
   std::deque<TransferSample> singles_;  // the same partitions
 };

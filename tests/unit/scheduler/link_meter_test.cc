@@ -85,6 +85,23 @@ TEST(LinkMeter, FindsTheBandwidthOfABusyLink) {
   }
 }
 
+TEST(LinkMeter, FindsItInStepsOfAFewPartitions) {
+  for (std::uint64_t seed = 0; seed < 20; ++seed) {
+    for (const int partitions : {2, 3, 4}) {
+      std::mt19937_64 random(seed);
+      LinkMeter meter(4);
+      World world{.in_flight = 4, .smallest = 1'000'000};
+      for (int step = 0; step < 3; ++step) {
+        run(meter, world, random, partitions);
+        world.begin_ns += 10'000'000'000;
+      }
+      const auto reading = meter.read();
+      ASSERT_TRUE(reading) << partitions << " partitions";
+      EXPECT_NEAR(static_cast<double>(reading->bytes_per_second) / world.bytes_per_second, 1, 0.05) << "seed " << seed;
+    }
+  }
+}
+
 TEST(LinkMeter, LateRanksLowerItLittle) {
   for (std::uint64_t seed = 0; seed < 20; ++seed) {
     const World world{.late_ns = 30'000'000};  // a partition takes 66 ms on average
