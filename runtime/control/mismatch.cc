@@ -1,6 +1,8 @@
 #include "runtime/control/mismatch.h"
 
 #include <algorithm>
+#include <array>
+#include <utility>
 
 namespace sirtaki::control {
 namespace {
@@ -48,6 +50,31 @@ std::string dims_text(const OpMeta& m) {
 
 std::string device_text(DeviceType device) {
   return device == DeviceType::kCpu ? "CPU" : "GPU";
+}
+
+// What the ranks' tensors number `i` differ in, and how; empty texts: nothing.
+std::pair<std::string, std::string> tensor_difference(const std::vector<Group<StreamOpen>>& groups, std::size_t i,
+                                                      Rank* culprit) {
+  struct Property {
+    std::string what;
+    std::string (*text)(const StreamTensorMeta&);
+  };
+  const std::string of = " of '" + groups.front().value.tensors[i].name + "'";
+  const std::array<Property, 5> properties = {{
+      {"the name of tensor number " + std::to_string(i), [](const StreamTensorMeta& m) { return m.name; }},
+      {"the shape" + of, [](const StreamTensorMeta& m) { return dims_to_string(m.dims); }},
+      {"the data type" + of, [](const StreamTensorMeta& m) { return std::string(dtype_name(m.dtype)); }},
+      {"the memory layout (strides)" + of, [](const StreamTensorMeta& m) { return dims_to_string(m.strides); }},
+      {"the device" + of, [](const StreamTensorMeta& m) { return device_text(m.device); }},
+  }};
+  for (const Property& property : properties) {
+    std::string text = differing(
+        groups, [&](const StreamOpen& s) { return property.text(s.tensors[i]); }, culprit);
+    if (!text.empty()) {
+      return {property.what, std::move(text)};
+    }
+  }
+  return {};
 }
 
 }  // namespace
@@ -106,27 +133,10 @@ Status describe_mismatch(const std::string& name, std::vector<Group<StreamOpen>>
       !t.empty()) {
     return disagree("the number of tensors", t, name);
   }
-  const std::size_t count = groups.front().value.tensors.size();
-  for (std::size_t i = 0; i < count; ++i) {
-    const std::string& tensor = groups.front().value.tensors[i].name;
-    const auto of = [&](auto property) {
-      return differing(
-          groups, [&](const StreamOpen& s) { return property(s.tensors[i]); }, &culprit);
-    };
-    if (auto t = of([](const StreamTensorMeta& m) { return m.name; }); !t.empty()) {
-      return disagree("the name of tensor number " + std::to_string(i), t, tensor);
-    }
-    if (auto t = of([](const StreamTensorMeta& m) { return dims_to_string(m.dims); }); !t.empty()) {
-      return disagree("the shape of '" + tensor + "'", t, tensor);
-    }
-    if (auto t = of([](const StreamTensorMeta& m) { return std::string(dtype_name(m.dtype)); }); !t.empty()) {
-      return disagree("the data type of '" + tensor + "'", t, tensor);
-    }
-    if (auto t = of([](const StreamTensorMeta& m) { return dims_to_string(m.strides); }); !t.empty()) {
-      return disagree("the memory layout (strides) of '" + tensor + "'", t, tensor);
-    }
-    if (auto t = of([](const StreamTensorMeta& m) { return device_text(m.device); }); !t.empty()) {
-      return disagree("the device of '" + tensor + "'", t, tensor);
+  for (std::size_t i = 0; i < groups.front().value.tensors.size(); ++i) {
+    const auto [what, text] = tensor_difference(groups, i, &culprit);
+    if (!text.empty()) {
+      return disagree(what, text, groups.front().value.tensors[i].name);
     }
   }
   if (auto t = differing(

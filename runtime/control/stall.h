@@ -11,6 +11,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "runtime/control/messages.h"
@@ -53,7 +54,10 @@ class StallInspector {
     WaitKind kind = WaitKind::kOp;
     std::string name;
     std::uint64_t use = 0;
-    auto operator<=>(const Key&) const = default;
+    bool operator==(const Key&) const = default;
+    bool operator<(const Key& other) const {
+      return std::tie(kind, name, use) < std::tie(other.kind, other.name, other.use);
+    }
   };
   struct Variant {
     WaitEntry entry;
