@@ -1,7 +1,8 @@
 """`make demo`: trains a CNN on Fashion-MNIST on 4 ranks, and once more with plain torch in one process.
 
 As root the ranks live in network namespaces of their own, joined by links of 100 Mbit/s; otherwise they talk over
-loopback. Both trainings see the same batches, so their accuracy must agree; the exit status is 1 if it does not.
+loopback. Both trainings see the same batches, so their accuracy must agree; the exit status is 1 if it does not. Then a
+stretch of the training is timed with each way of waiting for gradients (sync=), whose parameters must be equal.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,7 @@ from benchmarks import netns  # noqa: E402
 PYTHON = str(ROOT / ".venv/bin/python")
 SIRTAKIRUN = str(ROOT / ".venv/bin/sirtakirun")
 PROGRAM = str(ROOT / "examples/demo_fashion_mnist.py")
+OVERLAP = str(ROOT / "examples/demo_overlap.py")
 LIVE = re.compile(r"^(?:\[[^\]]*\]\s?)?(  epoch \d+  step +(\d+)/(\d+) .*)$")
 QUIET_SECONDS = 5.0
 TOLERANCE = 0.02
@@ -118,21 +121,38 @@ def train_plain(args: argparse.Namespace, report: Path) -> dict[str, Any]:
     return json.loads(report.read_text())
 
 
-def train_ranks(args: argparse.Namespace, report: Path) -> tuple[dict[str, Any], list[netns.NodeBytes]]:
-    """The same training on several ranks; its report and the bytes on each rank's link."""
-    program = [PYTHON, PROGRAM, "--epochs", str(args.epochs), "--live", "0.5", "--report", str(report)]
-    program += ["--threads", str(max(1, (os.cpu_count() or 1) // args.ranks))]
+def on_ranks(args: argparse.Namespace, net: netns.Net | None, program: Sequence[str]) -> None:
+    """Runs a program on all ranks."""
+    threads = ["--threads", str(max(1, (os.cpu_count() or 1) // args.ranks))]
     launch = [SIRTAKIRUN, "-np", str(args.ranks)]
+    if net is None:
+        run([*launch, PYTHON, *program, *threads])
+        return
+    launch += ["--rendezvous-address", net.address(netns.LAUNCHER)]
+    exec_in_node = [PYTHON, "-m", "benchmarks.netns", "exec", "--", PYTHON]
+    run(net.command(netns.LAUNCHER, [*launch, *exec_in_node, *program, *threads]), net.environment())
+
+
+@dataclass
+class Ranks:
+    """What the ranks came to."""
+
+    training: dict[str, Any]
+    links: list[netns.NodeBytes]  # after the training; empty on loopback
+    overlap: dict[str, dict[str, Any]]  # by sync
+
+
+def train_ranks(args: argparse.Namespace, folder: Path) -> Ranks:
+    """The same training on several ranks, and a stretch of it with each way of waiting for gradients."""
+    report, overlap = folder / "ranks.json", folder / "overlap.json"
     print()
     with netns.unwinding_on_signals(), network(args) as net:
         print(f"sirtaki, {args.ranks} ranks, {args.epochs} epochs", flush=True)
-        if net is None:
-            run([*launch, *program])
-            return json.loads(report.read_text()), []
-        launch += ["--rendezvous-address", net.address(netns.LAUNCHER)]
-        exec_in_node = [PYTHON, "-m", "benchmarks.netns", "exec", "--"]
-        run(net.command(netns.LAUNCHER, [*launch, *exec_in_node, *program]), net.environment())
-        return json.loads(report.read_text()), net.bytes()
+        on_ranks(args, net, [PROGRAM, "--epochs", str(args.epochs), "--live", "0.5", "--report", str(report)])
+        links = net.bytes() if net is not None else []
+        print('sirtaki, a stretch of the same with sync="step", "backward" and "forward" in turns', flush=True)
+        on_ranks(args, net, [OVERLAP, "--report", str(overlap)])
+    return Ranks(json.loads(report.read_text()), links, json.loads(overlap.read_text()))
 
 
 def rows(plain: dict[str, Any], ranks: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
@@ -182,6 +202,22 @@ def print_report(plain: dict[str, Any], ranks: dict[str, Any], links: list[netns
     print(f"  payload sent by rank 0:     {sum(p['bytes_sent'] for p in stats['peers']) / 1e6:8.1f} MB to its peers")
 
 
+def print_overlap(overlap: dict[str, dict[str, Any]]) -> bool:
+    """The three ways of waiting for gradients side by side; whether their parameters agree."""
+    print("\nsync=            samples/s   exposed communication")
+    for sync, figures in overlap.items():
+        share = figures["exposed_seconds"] / figures["seconds"]
+        exposed = f"{1e3 * figures['exposed_seconds'] / figures['steps']:.1f} ms a step, {share:.0%}"
+        print(f"  {sync:<12}{figures['samples_per_second']:>13,.0f}   {exposed}")
+    gain = overlap["forward"]["samples_per_second"] / overlap["step"]["samples_per_second"]
+    print(f'  gain of overlap with the next forward pass: {gain:.2f}x over sync="step"')
+    if len({figures["checksum"] for figures in overlap.values()}) > 1:
+        print("  parameters: not the same in all three: something is wrong")
+        return False
+    print(f"  parameters: the same in all three after {overlap['step']['steps']} timed steps")
+    return True
+
+
 def verdict(plain: dict[str, Any], ranks: dict[str, Any]) -> int:
     """Compares the final accuracies; returns the exit status."""
     one, many = (report["epochs"][-1]["accuracy"] for report in (plain, ranks))
@@ -204,12 +240,14 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="sirtaki-demo-") as folder:
         try:
             plain = train_plain(args, Path(folder) / "plain.json")
-            ranks, links = train_ranks(args, Path(folder) / "ranks.json")
+            ranks = train_ranks(args, Path(folder))
         except KeyboardInterrupt:
             print("\ndemo: interrupted")
             return 130
-    print_report(plain, ranks, links, args.rate)
-    status = verdict(plain, ranks)
+    print_report(plain, ranks.training, ranks.links, args.rate)
+    status = verdict(plain, ranks.training)
+    if not print_overlap(ranks.overlap):
+        status = 1
     print(f"  the demo took {(time.monotonic() - begin) / 60:.1f} minutes")
     return status
 
