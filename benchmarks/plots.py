@@ -30,6 +30,7 @@ def _pyplot() -> Any | None:
     mpl.use("Agg")
     # The same rows give the same file.
     mpl.rcParams["svg.hashsalt"] = "benchmarks"
+    mpl.rcParams["svg.fonttype"] = "none"  # text as text: small files
     from matplotlib import pyplot
 
     return pyplot

@@ -84,6 +84,8 @@ def _step(spans: Sequence[Mapping[str, Any]], begin: float, end: float) -> StepT
             position = int(span["args"]["position"])
             partition = partitions.setdefault(position, PartitionTimes(position, span["name"]))
             stage = _STAGES[span["cat"]]
+            if stage == "wire":
+                partition.name = span["name"].partition(": ")[2] or span["name"]
             if stage == "needed":
                 partition.needed = last if partition.needed is None else min(partition.needed, last)
             else:

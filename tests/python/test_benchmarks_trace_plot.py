@@ -22,8 +22,8 @@ def _trace() -> list[dict[str, Any]]:
         spans += [
             _span("user", "backward b", start, start + 20),
             _span("user", "backward a", start + 20, start + 40),
-            _span("queue", "s a.weight", start + 40, start + 45, 0),
-            _span("network", "s a.weight", start + 45, start + 60, 0),
+            _span("queue", "s: a.weight behind s: b.weight", start + 40, start + 45, 0),
+            _span("network", "s: a.weight", start + 45, start + 60, 0),
             _span("network", "s b.weight", start + 20, start + 44, 1),
             _span("need", "s a.weight", start + 62, start + 62, 0),
             _span("user", "forward a", start + 62, start + 72),
@@ -40,7 +40,7 @@ def test_a_step_goes_from_one_backward_to_the_next() -> None:
 
 def test_a_partition_tells_when_it_was_ready_on_the_wire_and_needed() -> None:
     first, second = trace_plot.steps_of(trace_plot.rank_events(_trace(), 0))[1].partitions
-    assert (first.position, first.name) == (0, "s a.weight")
+    assert (first.position, first.name) == (0, "a.weight")
     assert first.queued == (pytest.approx(0.040), pytest.approx(0.045))
     assert first.wire == (pytest.approx(0.045), pytest.approx(0.060))
     assert first.needed == pytest.approx(0.062)
