@@ -121,8 +121,7 @@ void Engine::on(const control::StreamAgreed& m) {
                   deps_.stats.histogram("streams.step_ns"),
                   deps_.stats.histogram("streams.exposed_ns")};
   const StreamOptions options{options_.layout, options_.credit_bytes, options_.replan};
-  streams_[m.stream.value] =
-      std::make_unique<Stream>(m.stream, std::move(opening.spec), std::move(opening.plan), options, deps);
+  streams_[m.stream.value] = std::make_unique<Stream>(m.stream, std::move(opening.spec), opening.plan, options, deps);
   opening.done(m.stream);
 }
 

@@ -20,8 +20,8 @@ scheduler::Decision decision_of(const scheduler::Plan& plan) {
 
 }  // namespace
 
-PlanKeeper::PlanKeeper(std::string name, std::shared_ptr<const scheduler::Plan> first, std::vector<int> order,
-                       scheduler::ReplannerOptions options, PlanKeeperDeps deps)
+PlanKeeper::PlanKeeper(std::string name, const std::shared_ptr<const scheduler::Plan>& first, std::vector<int> order,
+                       const scheduler::ReplannerOptions& options, PlanKeeperDeps deps)
     : name_(std::move(name)),
       order_(std::move(order)),
       first_version_(first->version()),

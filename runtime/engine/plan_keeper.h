@@ -32,8 +32,8 @@ struct PlanKeeperDeps {
 class PlanKeeper {
  public:
   // `order`: in which tensors are expected to become ready at first. `name`: of the stream.
-  PlanKeeper(std::string name, std::shared_ptr<const scheduler::Plan> first, std::vector<int> order,
-             scheduler::ReplannerOptions options, PlanKeeperDeps deps);
+  PlanKeeper(std::string name, const std::shared_ptr<const scheduler::Plan>& first, std::vector<int> order,
+             const scheduler::ReplannerOptions& options, PlanKeeperDeps deps);
 
   const std::shared_ptr<const scheduler::Plan>& plan() const { return replanner_.current(); }
   // The tensor that is expected to become ready last; -1: there is none with elements.

@@ -30,8 +30,8 @@ scheduler::ReplannerOptions replanner_options(const StreamOptions& options, cons
 
 }  // namespace
 
-Stream::Stream(StreamId id, StreamSpec spec, std::shared_ptr<const scheduler::Plan> plan, const StreamOptions& options,
-               StreamDeps deps)
+Stream::Stream(StreamId id, StreamSpec spec, const std::shared_ptr<const scheduler::Plan>& plan,
+               const StreamOptions& options, StreamDeps deps)
     : id_(id),
       spec_(std::move(spec)),
       deps_(deps),

@@ -67,7 +67,7 @@ struct StreamDeps {
 
 class Stream {
  public:
-  Stream(StreamId id, StreamSpec spec, std::shared_ptr<const scheduler::Plan> plan, const StreamOptions& options,
+  Stream(StreamId id, StreamSpec spec, const std::shared_ptr<const scheduler::Plan>& plan, const StreamOptions& options,
          StreamDeps deps);
   ~Stream();
   Stream(const Stream&) = delete;

@@ -26,39 +26,47 @@ class Trace {
 
   // Records [begin, now] unless tracing was off at either end.
   void op(std::string_view name, Stage stage, TimePoint begin, std::int64_t bytes) {
-    record(ops_, name, stage, begin, now(), -1, bytes);
+    record(ops_, name, stage, {begin, now()}, {-1, bytes});
   }
   void partition(std::string_view name, Stage stage, TimePoint begin, std::int32_t position, std::int64_t bytes) {
-    record(streams_, name, stage, begin, now(), position, bytes);
+    record(streams_, name, stage, {begin, now()}, {position, bytes});
   }
   // Ends known already.
   void queued(std::string_view name, TimePoint begin, TimePoint end, std::int32_t position) {
-    record(streams_, name, Stage::kQueue, begin, end, position, -1);
+    record(streams_, name, Stage::kQueue, {begin, end}, {position, -1});
   }
-  void waited(std::string_view name, TimePoint begin) { record(needs_, name, Stage::kWait, begin, now(), -1, -1); }
+  void waited(std::string_view name, TimePoint begin) { record(needs_, name, Stage::kWait, {begin, now()}, {}); }
   void needed(std::string_view name, TimePoint begin, TimePoint end, std::int32_t position) {
-    record(needs_, name, Stage::kNeed, begin, end, position, -1);
+    record(needs_, name, Stage::kNeed, {begin, end}, {position, -1});
   }
 
   // A moment on the streams' track.
   void event(std::string_view text) {
     const TimePoint at = now();
-    record(streams_, text, Stage::kControl, at, at, -1, -1);
+    record(streams_, text, Stage::kControl, {at, at}, {});
   }
 
  private:
-  void record(Track& track, std::string_view name, Stage stage, TimePoint begin, TimePoint end, std::int32_t position,
-              std::int64_t bytes) {
-    if (!on() || begin == TimePoint()) {
+  struct When {
+    TimePoint begin;
+    TimePoint end;
+  };
+  struct Which {
+    std::int32_t position = -1;
+    std::int64_t bytes = -1;
+  };
+
+  void record(Track& track, std::string_view name, Stage stage, When when, Which which) {
+    if (!on() || when.begin == TimePoint()) {
       return;
     }
     Span span;
     span.name = timeline_.name_id(name);
     span.stage = stage;
-    span.position = position;
-    span.bytes = bytes;
-    span.begin = begin;
-    span.end = end;
+    span.position = which.position;
+    span.bytes = which.bytes;
+    span.begin = when.begin;
+    span.end = when.end;
     track.record(span);
   }
 
