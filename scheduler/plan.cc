@@ -16,7 +16,8 @@ namespace {
 
 constexpr std::int64_t kLargestElement = 8;  // bytes
 // Positions are ints and every partition costs memory on every rank.
-constexpr std::int64_t kMaxPartitions = 1 << 20;
+// Those of the largest numbers are the stream's own exchanges (runtime/engine/tags.h).
+constexpr std::int64_t kMaxPartitions = (1 << 20) - 2;
 
 std::int64_t bytes_of(const PlannedTensor& tensor) {
   return tensor.numel * static_cast<std::int64_t>(dtype_size(tensor.dtype));

@@ -211,6 +211,9 @@ void Engine::end(const Status& cause) {
   deps_.control.send(ops_.leaving());
   if (idle()) {
     failure_.update(cause);
+    for (const auto& [id, s] : streams_) {
+      s->fail(cause);
+    }
   } else {
     abort(cause);
   }

@@ -170,7 +170,9 @@ void NamedOps::prepare_input(Op& op) const {
 
 void NamedOps::run_payload(Op& op) {
   if (Status status = prepare_output(op); !status) {
-    // Every rank has to end it: this one tells, through the path of a failed collective.
+    // Every rank has to end it: this one tells, through the path of a failed collective, and takes in what the others
+    // have sent.
+    cancel_collectives(op, status);
     op.failed = std::move(status);
     loop_.post([this, &op] { settle(op); });
     return;

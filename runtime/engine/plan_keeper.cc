@@ -33,7 +33,7 @@ PlanKeeper::PlanKeeper(std::string name, const std::shared_ptr<const scheduler::
 
 std::vector<std::int64_t> PlanKeeper::exchange(std::uint64_t step, bool measured) {
   open_ = Kind::kNone;
-  if (replanner_.proposal_open()) {
+  if (std::exchange(digest_due_, false)) {
     open_ = Kind::kDigest;
     const auto digest = static_cast<std::int64_t>(replanner_.proposed_digest());
     return {digest, ~digest};  // the largest and, inverted, the smallest
@@ -63,6 +63,7 @@ void PlanKeeper::settle(std::uint64_t step, const std::vector<std::int64_t>& red
   if (kind != Kind::kProfile) {
     return;
   }
+  digest_due_ = true;
   auto profile = scheduler::from_max_vector(reduced, plan()->tensors().size());
   if (profile) {
     agreed_ = std::move(*profile);
@@ -73,6 +74,9 @@ void PlanKeeper::settle(std::uint64_t step, const std::vector<std::int64_t>& red
 
 void PlanKeeper::settle_digest(std::uint64_t step, const std::vector<std::int64_t>& reduced) {
   const bool same = reduced[0] == ~reduced[1];
+  if (same && !replanner_.proposal_open()) {
+    return;
+  }
   if (same) {
     replanner_.adopted(step);
     last_tensor_ = plan()->version() == first_version_ ? last_with_elements(*plan(), order_) : next_last_tensor_;
@@ -105,6 +109,7 @@ void PlanKeeper::consider(std::uint64_t step) {
 
 void PlanKeeper::restart() {
   open_ = Kind::kNone;
+  digest_due_ = false;
   agreed_.reset();
   refused_ = false;
   replanner_.restart();

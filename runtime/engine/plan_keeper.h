@@ -68,6 +68,7 @@ class PlanKeeper {
   scheduler::LinkMeter meter_;
   StepRecorder recorder_;
   Kind open_ = Kind::kNone;                       // the exchange in this step
+  bool digest_due_ = false;                       // the step after a profile tells whether all decided alike
   std::optional<scheduler::StepProfile> agreed_;  // not considered yet
   int last_tensor_ = -1;
   int next_last_tensor_ = -1;  // of the proposed plan

@@ -299,7 +299,9 @@ std::optional<Result<Rank>> SessionImpl::join(Duration timeout) {
   // Ended by a signal, the wait is over, but not the join.
   if (slot->done()) {
     const std::lock_guard lock(join_mutex_);
-    join_.reset();
+    if (join_ == slot) {
+      join_.reset();
+    }
   }
   return *status ? Result<Rank>(*last) : Result<Rank>(*status);
 }

@@ -223,6 +223,7 @@ class Stream {
 
   static constexpr std::uint32_t kNever = 0xffffffffU;
   bool standing_in_ = false;
+  std::uint64_t stand_in_from_ = 0;        // step of this attempt that was stood in first
   std::uint32_t stand_in_until_ = kNever;  // attempt in which the program goes on
   std::vector<std::byte> zeros_;           // tensors of a step without data
   std::vector<std::size_t> zeros_at_;      // by tensor: its first byte there

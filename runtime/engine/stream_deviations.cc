@@ -53,9 +53,12 @@ void Stream::start_flags() {
                   [this, attempt = attempt_, flags](const Status& status) { on_flags_done(attempt, *flags, status); });
 }
 
-// The message was slower than the step. Ranks that waited for it count on this one, which had every gradient.
+// The message was slower than the step. Ranks that waited for it count on this one, which had every gradient, or none
+// where it stood in.
 void Stream::add_late_flags(std::uint32_t attempt, std::uint64_t step) {
-  auto flags = std::make_shared<std::vector<std::uint8_t>>(spec_.tensors.size(), std::uint8_t{1});
+  const bool none = standing_in_ && step >= stand_in_from_;
+  auto flags =
+      std::make_shared<std::vector<std::uint8_t>>(spec_.tensors.size(), static_cast<std::uint8_t>(none ? 0 : 1));
   net::CollectiveArgs args;
   args.kind = OpKind::kAllreduce;
   args.tag = stream_tag(id_, attempt, kFlagsPosition, step);
@@ -172,6 +175,7 @@ void Stream::apply_aborts() {
 void Stream::begin_attempt(std::uint32_t attempt) {
   attempt_ = attempt;
   step_ = 0;
+  stand_in_from_ = 0;
   keeper_.restart();
 }
 

@@ -17,6 +17,7 @@ void Stream::stand_in() {
     return;
   }
   standing_in_ = true;
+  stand_in_from_ = step_;
   next_zeros();
 }
 
@@ -54,7 +55,7 @@ void Stream::next_zeros() {
 }
 
 void Stream::submit_zeros() {
-  if (phase_ == Phase::kFailed || attempt_ >= stand_in_until_) {
+  if (phase_ == Phase::kFailed || (phase_ == Phase::kOpen && attempt_ >= stand_in_until_)) {
     standing_in_ = false;
     stand_in_until_ = kNever;
     std::vector<std::byte>().swap(zeros_);
