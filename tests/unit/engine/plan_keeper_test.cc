@@ -1,0 +1,90 @@
+#include "runtime/engine/plan_keeper.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "tests/unit/scheduler/plans.h"
+
+namespace sirtaki::engine {
+namespace {
+
+class Clock : public Loop {
+ public:
+  TimePoint now() const override { return TimePoint(); }
+  bool in_loop() const override { return true; }
+  void post(Task /*task*/) override {}
+  TimerId after(Duration /*delay*/, Task /*task*/) override { return TimerId(1); }
+  void cancel(TimerId /*timer*/) override {}
+};
+
+class PlanKeeperTest : public testing::Test {
+ protected:
+  PlanKeeper make_keeper() {
+    scheduler::ReplannerOptions options;
+    options.planner.ranks = 2;
+    return {"s",
+            scheduler::make_plan({{"a", 100, DType::kF32}, {"b", 100, DType::kF32}}),
+            {1, 0},
+            options,
+            {trace_, stats_}};
+  }
+  // Steps without an exchange pass; the first one that carries something gives it.
+  std::vector<std::int64_t> next_exchange() {
+    for (int tries = 0; tries < 100; ++tries) {
+      std::vector<std::int64_t> mine = keeper_.exchange(++step_, true);
+      if (!mine.empty()) {
+        return mine;
+      }
+      pass({});
+    }
+    return {};
+  }
+  void pass(const std::vector<std::int64_t>& reduced) {
+    keeper_.settle(step_, reduced);
+    keeper_.consider(step_);
+  }
+
+  Clock clock_;
+  Timeline timeline_{0, "test"};
+  Trace trace_{clock_, timeline_};
+  Stats stats_;
+  PlanKeeper keeper_ = make_keeper();
+  std::uint64_t step_ = 0;
+};
+
+// Without a link nothing is proposed here; a rank that did propose must still meet this one.
+TEST_F(PlanKeeperTest, EveryProfileIsFollowedByTheDigestOfWhatTheRankDecided) {
+  const std::vector<std::int64_t> profile = next_exchange();
+  ASSERT_GT(profile.size(), 2U);
+  const std::uint64_t of_profile = step_;
+  pass(profile);
+  const std::vector<std::int64_t> digest = next_exchange();
+  EXPECT_EQ(step_, of_profile + 1);
+  const auto mine = static_cast<std::int64_t>(keeper_.plan()->digest());
+  EXPECT_EQ(digest, (std::vector<std::int64_t>{mine, ~mine}));
+  pass(digest);
+  EXPECT_EQ(stats_.counter("streams.plans_rejected").value(), 0U);
+}
+
+TEST_F(PlanKeeperTest, ARankThatDecidedOtherwiseEndsReplanning) {
+  pass(next_exchange());
+  std::vector<std::int64_t> digest = next_exchange();
+  digest[0] = std::max(digest[0], std::int64_t{42});
+  digest[1] = std::max(digest[1], ~std::int64_t{42});
+  pass(digest);
+  EXPECT_EQ(stats_.counter("streams.plans_rejected").value(), 1U);
+  EXPECT_TRUE(next_exchange().empty());
+}
+
+TEST_F(PlanKeeperTest, AGivenUpStepTakesTheDigestWithIt) {
+  pass(next_exchange());
+  keeper_.restart();
+  step_ = 0;
+  EXPECT_GT(next_exchange().size(), 2U);
+  EXPECT_GT(step_, 1U);
+}
+
+}  // namespace
+}  // namespace sirtaki::engine
