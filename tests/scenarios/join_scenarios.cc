@@ -171,6 +171,40 @@ Scenario run_names(RankApi& api, std::uint64_t seed) {
   }
 }
 
+// The others have not begun the step that one rank gives up before it joins.
+Scenario run_given_up(RankApi& api, std::uint64_t seed) {
+  const engine::StreamSpec spec = make_spec(seed, "optimizer");
+  const Result<StreamId> stream = co_await api.open_stream(spec);
+  require_ok(stream.status(), "opening the stream");
+  for (std::uint64_t epoch = 0; epoch < 3; ++epoch) {
+    const std::string what = "epoch " + std::to_string(epoch);
+    require_ok(co_await api.compute(std::chrono::microseconds(api.random()() % 2000)), "computing");
+    if (shared_draw(seed, epoch, 81) % static_cast<std::uint64_t>(api.size()) ==
+        static_cast<std::uint64_t>(api.rank())) {
+      Owned lost = filled(api.rank(), 1, static_cast<std::size_t>(spec.tensors[1].dims.front()));
+      api.ready(*stream, 1, lost.view(), false);
+      require_ok(co_await api.abort_stream(*stream, "out of memory"), what + ", giving up");
+    }
+    require_ok(co_await api.compute(std::chrono::microseconds(api.random()() % 2000)), "computing");
+    const Result<Rank> last = co_await api.join();
+    require_ok(last.status(), what + ", joining");
+    for (std::uint64_t step = 0; step < 2; ++step) {
+      std::vector<Owned> tensors;
+      for (std::size_t t = 0; t < spec.tensors.size(); ++t) {
+        tensors.push_back(filled(api.rank(), step + t, static_cast<std::size_t>(spec.tensors[t].dims.front())));
+      }
+      for (const int t : shuffled(static_cast<int>(tensors.size()), api.random())) {
+        api.ready(*stream, t, tensors[static_cast<std::size_t>(t)].view(), false);
+      }
+      api.finish(*stream);
+      require_ok(co_await api.wait_stream(*stream), what + ", after joining");
+      for (std::size_t t = 0; t < tensors.size(); ++t) {
+        require_sum(tensors[t], everybody(api.size()), step + t, what + ", tensor " + std::to_string(t));
+      }
+    }
+  }
+}
+
 Scenario run_gone(RankApi& api, int steps, bool dies) {
   const engine::StreamSpec spec = make_spec(5, "optimizer");
   const Result<StreamId> stream = co_await api.open_stream(spec);
@@ -208,6 +242,9 @@ ScenarioFn uneven_epochs(std::uint64_t seed, int epochs) {
 }
 ScenarioFn names_while_joined(std::uint64_t seed) {
   return [=](RankApi& api) { return run_names(api, seed); };
+}
+ScenarioFn given_up_before_joining(std::uint64_t seed) {
+  return [=](RankApi& api) { return run_given_up(api, seed); };
 }
 ScenarioFn gone_while_joined(int steps, bool dies) {
   return [=](RankApi& api) { return run_gone(api, steps, dies); };

@@ -62,6 +62,8 @@ ScenarioFn stream_dying(int steps);
 ScenarioFn uneven_epochs(std::uint64_t seed, int epochs);
 // Rank 0 joins while the others use operations by name: an error that names it; afterwards all works again.
 ScenarioFn names_while_joined(std::uint64_t seed);
+// A rank gives up a step that no other has begun, then all join; afterwards all steps are complete.
+ScenarioFn given_up_before_joining(std::uint64_t seed);
 // The last rank dies, or leaves, while the others have joined: an error that names it.
 ScenarioFn gone_while_joined(int steps, bool dies);
 // Streams, operations by name in between, unused tensors, pauses: everything at once.

@@ -236,6 +236,12 @@ TEST(Sim, AnOperationByNameFailsWhileARankHasJoined) {
   }
 }
 
+TEST(Sim, AStepGivenUpBeforeJoiningIsOverAfterwards) {
+  for (std::uint64_t seed = 1; seed <= world::last_seed(200); ++seed) {
+    expect_well(options_for(seed), given_up_before_joining(seed));
+  }
+}
+
 TEST(Sim, JoinFailsWhenARankIsGone) {
   for (std::uint64_t seed = 1; seed <= world::last_seed(60); ++seed) {
     world::SimOptions options = options_for(seed);
