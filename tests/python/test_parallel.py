@@ -42,3 +42,9 @@ def test_forward(np: int, case: str) -> None:
 @pytest.mark.parametrize("np", [2, 4])
 def test_forward_use(np: int, case: str) -> None:
     check_case("forward_use_cases", np, case)
+
+
+@pytest.mark.parametrize("case", case_names("forward_read_cases"))
+@pytest.mark.parametrize("np", [2, 4])
+def test_forward_read(np: int, case: str) -> None:
+    check_case("forward_read_cases", np, case)

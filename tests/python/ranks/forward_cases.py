@@ -262,14 +262,15 @@ def case_modules_that_use_parameters_in_their_own_ways() -> None:
         def train(sync: str, make: Callable[[], nn.Module] = make) -> Iterable[Tensor]:
             torch.manual_seed(9)
             model = make()
+            params = list(model.parameters())
             optimizer = distributed(model, adamw, sync)
             for step in range(4):
                 optimizer.zero_grad()
                 given = torch.randn(2, 3, 4, generator=torch.Generator().manual_seed(10 * step + hvd.rank()))
                 model(given).square().mean().backward()
-                before = [p.detach().clone() for p in model.parameters()]
+                before = [p.detach().clone() for p in params]
                 optimizer.step()
-                left = [torch.equal(p, q) for p, q in zip(model.parameters(), before, strict=True)]
+                left = [torch.equal(p, q) for p, q in zip(params, before, strict=True)]
                 assert all(left) == (sync == "forward"), (make, left)
             optimizer.wait()
             return model.parameters()

@@ -1,16 +1,17 @@
-"""Calls of modules, seen by one hook for the whole process: which module's call is the first use of a parameter.
+"""Calls of modules and reads of parameters, seen for the whole process: what is the first use of a parameter.
 
 A model is told by its calls, so nobody has to name it. A module uses the parameters of its own and those of modules
-beneath it that are never called themselves, as nn.MultiheadAttention uses its out_proj. The hook and the changes of
-Module.state_dict() and load_state_dict() exist while an optimizer listens. Models themselves are left as they are.
+beneath it that are never called themselves, as nn.MultiheadAttention uses its out_proj. Other uses are seen when the
+parameter is read: as an attribute of its module, from parameters() or named_parameters(), or in a copy of the model.
+The hook and the changes of nn.Module's methods exist while an optimizer listens. Models are left as they are.
 """
 
 from __future__ import annotations
 
 import functools
+import threading
 import warnings
-from collections.abc import Callable, Iterable
-from threading import RLock
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -24,24 +25,39 @@ from sirtaki import basics
 class Listener(Protocol):
     """Wants to know before parameters are used."""
 
+    #: Has the ids of the parameters whose use it wants to know.
+    waiting: dict[int, int]
+
     def before_call(self, module: nn.Module) -> None:
         """`module` is about to run forward()."""
 
+    def before_read(self, ids: Iterable[int]) -> None:
+        """These parameters are about to be read."""
+
     def complete(self) -> None:
         """All parameters are about to be read."""
+
+
+class _Thread(threading.local):
+    """What a thread is doing."""
+
+    def __init__(self) -> None:
+        #: Depth of calls that go through parameters without reading them.
+        self.harmless = 0
 
 
 class _Process:
     """The listeners and what was installed for them."""
 
     def __init__(self) -> None:
-        self.lock = RLock()
+        self.lock = threading.RLock()
         self.listeners: tuple[Listener, ...] = ()
         self.hook: Any = None
         self.plain: dict[str, Any] = {}
 
 
 _process = _Process()
+_thread = _Thread()
 
 
 def listen(listener: Listener) -> None:
@@ -80,16 +96,20 @@ def _install() -> None:
     # The hook is meant to see the wrapper of a compiled model.
     warnings.filterwarnings("ignore", message=r"Using `torch\.compile\(module\)` when there are global hooks")
     _process.hook = register_module_forward_pre_hook(_before_call)
-    for name in ("state_dict", "load_state_dict"):
+    for name, changed in _CHANGED.items():
         _process.plain[name] = getattr(nn.Module, name)
-        setattr(nn.Module, name, _completing(_process.plain[name]))
+        setattr(nn.Module, name, functools.wraps(_process.plain[name])(changed(_process.plain[name])))
 
 
 def _uninstall() -> None:
     _process.hook.remove()
     _process.hook = None
     for name, plain in _process.plain.items():
-        if getattr(getattr(nn.Module, name), "__wrapped__", None) is plain:
+        if getattr(getattr(nn.Module, name), "__wrapped__", None) is not plain:
+            continue
+        if getattr(object, name, None) is plain:
+            delattr(nn.Module, name)
+        else:
             setattr(nn.Module, name, plain)
     _process.plain.clear()
 
@@ -104,12 +124,88 @@ def _before_call(module: nn.Module, _inputs: Any) -> None:
 def _completing(plain: Callable[..., Any]) -> Callable[..., Any]:
     """A method of Module that reads or writes all parameters."""
 
-    @functools.wraps(plain)
     def completing(*args: Any, **kwargs: Any) -> Any:
         complete_all()
         return plain(*args, **kwargs)
 
     return completing
+
+
+def _harmless(plain: Callable[..., Any]) -> Callable[..., Any]:
+    """A method of Module that goes through the parameters for something else than their values."""
+
+    def harmless(*args: Any, **kwargs: Any) -> Any:
+        _thread.harmless += 1
+        try:
+            return plain(*args, **kwargs)
+        finally:
+            _thread.harmless -= 1
+
+    return harmless
+
+
+def _attribute(plain: Callable[[Any, str], Any]) -> Callable[[Any, str], Any]:
+    """Module.__getattr__, through which parameters are read as attributes of their module."""
+    process = _process
+
+    def attribute(self: nn.Module, name: str) -> Any:
+        value = plain(self, name)
+        for listener in process.listeners:
+            if id(value) in listener.waiting:
+                listener.before_read((id(value),))
+        return value
+
+    return attribute
+
+
+def _listing(plain: Callable[..., Any]) -> Callable[..., Any]:
+    """Module.named_parameters(), which parameters() uses. Who asks for the first one alone waits for that alone."""
+
+    def listing(*args: Any, **kwargs: Any) -> Any:
+        items = plain(*args, **kwargs)
+        return items if torch.compiler.is_compiling() or _thread.harmless else _listed(items)
+
+    return listing
+
+
+def _listed(items: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
+    items = iter(items)
+    for item in items:
+        before_read([item[1]])
+        yield item
+        break
+    if any(listener.waiting for listener in _process.listeners):
+        rest = list(items)
+        before_read([p for _, p in rest])
+        yield from rest
+    else:
+        yield from items
+
+
+def before_read(params: Iterable[Tensor]) -> None:
+    """The program is about to have `params` in its hands."""
+    ids = [id(p) for p in params]
+    for listener in _process.listeners:
+        listener.before_read(ids)
+
+
+#: Methods of nn.Module that are changed, and how.
+_CHANGED: dict[str, Callable[[Callable[..., Any]], Callable[..., Any]]] = {
+    "__getattr__": _attribute,
+    "named_parameters": _listing,
+    "state_dict": _completing,
+    "load_state_dict": _completing,
+    "_apply": _completing,
+    "__reduce_ex__": _completing,
+    "zero_grad": _harmless,
+    "requires_grad_": _harmless,
+}
+
+
+def _params_of(module: nn.Module) -> Iterator[Tensor]:
+    """As module.parameters(), for this file: not a read."""
+    for part in module.modules():
+        yield from (p for p in part._parameters.values() if p is not None)
 
 
 class CallMap:
@@ -143,7 +239,7 @@ class CallMap:
         """`module` is called."""
         if module in self._called:
             return
-        if any(id(p) in self._mine for p in module.parameters()):
+        if any(id(p) in self._mine for p in _params_of(module)):
             self._called.add(module)
             self._forget()
         else:
@@ -151,7 +247,7 @@ class CallMap:
 
     def all_of(self, module: nn.Module) -> list[int]:
         """Ids of all these parameters in `module` and below."""
-        return [id(p) for p in module.parameters() if id(p) in self._mine]
+        return [id(p) for p in _params_of(module) if id(p) in self._mine]
 
     def covered(self) -> set[int]:
         """Ids of parameters that some call known so far uses."""

@@ -1,4 +1,4 @@
-"""sync="forward": step() returns at once, and a module's parameters are updated when it is called next.
+"""sync="forward": step() returns at once, and a module's parameters are updated when it is called, or they are read.
 
 The update is made by the user's own optimizer, whose groups are narrowed for it to the parameters in question, with the
 options they had when step() was called. So any optimizer works that treats each parameter by itself. Gradients,
@@ -10,7 +10,7 @@ Used from the thread that runs forward and backward; a lock covers a second one 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from itertools import chain
 from threading import RLock
@@ -78,10 +78,14 @@ def _frozen(value: Any) -> Any:
 def _as_outside_forward(update: Callable[[Any], Any], optimizer: Optimizer) -> None:
     """Runs `update` as step() would have, whatever mode the forward pass is in."""
     inference, autocast = torch.is_inference_mode_enabled(), torch.is_autocast_enabled("cpu")
-    if not inference and not autocast:
+    tracing = torch._C._get_tracing_state()
+    if not inference and not autocast and tracing is None:
         update(optimizer)
         return
     with ExitStack() as modes:
+        if tracing is not None:
+            torch._C._set_tracing_state(None)
+            modes.callback(torch._C._set_tracing_state, tracing)
         if inference:
             modes.enter_context(torch.inference_mode(mode=False))
         if autocast:
@@ -101,8 +105,8 @@ class DeferredUpdates:
         self._calls = _calls.CallMap(reducer.params)
         self._lock = RLock()
         self._learning = True
-        #: Updates still to be made: a parameter's index in the reducer, by its id.
-        self._todo: dict[int, int] = {}
+        #: Updates still to be made: a parameter's index in the reducer, by its id. For reading.
+        self.waiting: dict[int, int] = {}
         self._open = False  # the runtime's step is not ended yet
         self._memory = StepMemory([], [], {})
         self._groups: list[dict[str, Any]] = []  # the options as they were in step()
@@ -124,7 +128,7 @@ class DeferredUpdates:
     @property
     def pending(self) -> bool:
         """True while parameters wait for their update."""
-        return bool(self._todo)
+        return bool(self.waiting)
 
     def add(self, param: Tensor) -> None:
         """One more parameter, the reducer's last."""
@@ -160,7 +164,7 @@ class DeferredUpdates:
         self._clear = "none" if set_to_none else "zero"
         groups = optimizer.param_groups
         optimizer.param_groups = [
-            {**group, "params": [p for p in group["params"] if id(p) not in self._todo]} for group in groups
+            {**group, "params": [p for p in group["params"] if id(p) not in self.waiting]} for group in groups
         ]
         try:
             self._plain_zero_grad(optimizer, set_to_none)
@@ -171,7 +175,7 @@ class DeferredUpdates:
 
     def before_call(self, module: nn.Module) -> None:
         """A module's forward() is about to use its parameters."""
-        if not self._todo:
+        if not self.waiting:
             if self._learning:
                 self._calls.note(module)
             return
@@ -184,8 +188,14 @@ class DeferredUpdates:
             beneath = self._calls.beneath(module)
             ids = [id(p) for p in module._parameters.values()]
             # One without a gradient is hardly used at all; nobody should wait for it now.
-            ids += [key for key in beneath if key in self._todo and self._memory.grads[self._todo[key]] is not None]
-        indices = [self._todo[key] for key in ids if key in self._todo]
+            ids += [key for key in beneath if key in self.waiting and self._memory.grads[self.waiting[key]] is not None]
+        indices = [self.waiting[key] for key in ids if key in self.waiting]
+        if indices:
+            self._complete(indices)
+
+    def before_read(self, ids: Iterable[int]) -> None:
+        """The program is about to have these parameters in its hands."""
+        indices = [self.waiting[key] for key in ids if key in self.waiting]
         if indices:
             self._complete(indices)
 
@@ -194,21 +204,21 @@ class DeferredUpdates:
         if self._open:
             with self._lock:
                 self._end()
-        if self._todo:
+        if self.waiting:
             used = self._reducer.used()
-            for index in self._todo.values():
+            for index in self.waiting.values():
                 if used[index]:
                     self._reducer.mark_stale(index)
 
     def complete(self) -> None:
         """Waits for all gradients and makes all updates."""
-        if not self._todo and not self._open:
+        if not self.waiting and not self._open:
             return
         with self._lock:
             if self._open:
                 self._end()
-            if self._todo:
-                self._complete(list(self._todo.values()))
+            if self.waiting:
+                self._complete(list(self.waiting.values()))
 
     # ---- one step ----
 
@@ -217,15 +227,15 @@ class DeferredUpdates:
         self._memory, self._open, self._clear = memory, True, ""
         self._groups = [{k: _frozen(v) for k, v in group.items() if k != "params"} for group in groups]
         self._group_of = {id(p): g for g, group in enumerate(groups) for p in group["params"]}
-        self._todo = {key: index for key, index in self._index.items() if key in self._group_of}
+        self.waiting = {key: index for key, index in self._index.items() if key in self._group_of}
         self._weights = [p._version for p in self._reducer.params]
         elsewhere = [p for group in groups for p in group["params"] if id(p) not in self._index and p.grad is not None]
         if elsewhere:
             self._apply_to(optimizer, elsewhere)
         covered = self._calls.covered()
-        if not covered.issuperset(self._todo):
+        if not covered.issuperset(self.waiting):
             gradients = memory.grads
-            now = [i for key, i in self._todo.items() if key not in covered and gradients[i] is not None]
+            now = [i for key, i in self.waiting.items() if key not in covered and gradients[i] is not None]
             self._complete(now)
 
     def _end(self) -> None:
@@ -245,16 +255,16 @@ class DeferredUpdates:
     def _complete(self, indices: Sequence[int]) -> None:
         params = self._reducer.params
         with self._lock:
-            indices = [i for i in indices if id(params[i]) in self._todo]
+            indices = [i for i in indices if id(params[i]) in self.waiting]
             if not indices:
                 return
             if self._open:
                 self._guarded(lambda: self._reducer.fetch(indices))
             results = self._results(indices)
             for i in indices:
-                del self._todo[id(params[i])]
+                del self.waiting[id(params[i])]
             self._apply(indices, results)
-            if not self._todo:
+            if not self.waiting:
                 self._stepped(self._optimizer())
 
     def _results(self, indices: Sequence[int]) -> list[Tensor | None]:
@@ -326,6 +336,6 @@ class DeferredUpdates:
         self._drop()
 
     def _drop(self) -> None:
-        self._todo = {}
+        self.waiting = {}
         self._open = False
         self._memory = StepMemory([], [], {})

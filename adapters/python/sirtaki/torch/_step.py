@@ -66,8 +66,8 @@ def stale(name: str) -> str:
     """A gradient of a parameter whose last update is still to be made."""
     return (
         f'{name} was used in the forward pass before its update: with sync="forward" a parameter is updated when its '
-        "module, or one above that, is called. Call wait() before code that uses parameters in other ways, or use "
-        'sync="backward". The updates that were still to be made are lost'
+        "module, or one above that, is called, or it is read as an attribute of its module. Call wait() before code "
+        'that uses parameters in other ways, or use sync="backward". The updates that were still to be made are lost'
     )
 
 

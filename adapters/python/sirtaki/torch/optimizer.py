@@ -87,8 +87,9 @@ class _Distributed:
     def wait(self) -> None:
         """Returns when all parameters are updated, which matters with sync="forward" only. Not collective.
 
-        For code between step() and the next forward pass that reads parameters, gradients or the optimizer's state:
-        averages of weights, copies of the model. state_dict() of the optimizer and of any module does it by itself.
+        For code between step() and the next forward pass that reads gradients, the optimizer's state or parameters that
+        it has kept in a list of its own. Reading a parameter as an attribute of its module or from parameters() makes
+        its update; state_dict() and copies of a module make all.
         """
         if self._sirtaki_updates is not None:
             self._sirtaki_updates.complete()
@@ -280,7 +281,7 @@ def DistributedOptimizer(  # noqa: N802, PLR0917  (Horovod's name and signature)
         process_set: only the global one.
         sync: "backward": gradients are combined when backward() returns, so clipping and GradScaler work as they are.
             "step": they are waited for in step(), as in Horovod. "forward": step() returns at once, and a module's
-            parameters are updated when the module is called next, so gradients travel during the next forward pass
+            parameters are updated when the module is called or they are read next, so gradients travel during the next forward pass
             too; for optimizers that treat each parameter by itself, without GradScaler, clipping and closures. See
             wait(). None: the option torch.sync.
 
