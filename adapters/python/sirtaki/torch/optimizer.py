@@ -281,9 +281,9 @@ def DistributedOptimizer(  # noqa: N802, PLR0917  (Horovod's name and signature)
         process_set: only the global one.
         sync: "backward": gradients are combined when backward() returns, so clipping and GradScaler work as they are.
             "step": they are waited for in step(), as in Horovod. "forward": step() returns at once, and a module's
-            parameters are updated when the module is called or they are read next, so gradients travel during the next forward pass
-            too; for optimizers that treat each parameter by itself, without GradScaler, clipping and closures. See
-            wait(). None: the option torch.sync.
+            parameters are updated when the module is called or they are read next, so gradients travel during the next
+            forward pass too; for optimizers that treat each parameter by itself, without GradScaler, clipping and
+            closures. See wait(). None: the option torch.sync.
 
     Raises:
         ValueError: an argument is wrong, or init() was not called.
