@@ -49,7 +49,7 @@ _INSTEAD = 'use sync="backward"'
 def check_optimizer(optimizer: Optimizer) -> None:
     """Refuses optimizers that cannot be applied to one layer at a time. Raises UnsupportedError."""
     plain = type(optimizer)
-    maker = next(c for c in plain.__mro__ if "step" in vars(c))
+    maker = _maker_of_step(plain)
     separate = f"{maker.__module__}.".startswith("torch.optim.") and maker.__name__ in _SEPARATE
     if not separate and not getattr(optimizer, "forward_safe", False):
         raise errors.UnsupportedError(
@@ -60,7 +60,13 @@ def check_optimizer(optimizer: Optimizer) -> None:
         raise errors.UnsupportedError(f'sync="forward" cannot differentiate through step(); {_INSTEAD}')
 
 
-def _unhooked_step(plain: type[Optimizer]) -> Callable[[Any], Any]:
+def _maker_of_step(plain: type[Optimizer]) -> type:
+    """The class that defines step(). Torch gives a derived class its base's, with hooks, where it is made first."""
+    step = _unhooked_step(plain)
+    return [c for c in plain.__mro__ if "step" in vars(c) and _unhooked_step(c) is step][-1]
+
+
+def _unhooked_step(plain: Any) -> Callable[[Any], Any]:
     """step() without the hooks of step, which are run once for all layers."""
     step: Any = plain.step
     return step.__wrapped__ if getattr(step, "hooked", False) and hasattr(step, "__wrapped__") else step
