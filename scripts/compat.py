@@ -1,13 +1,14 @@
 """`make compat`: the same programs under every launcher; what came of it is kept in benchmarks/results/compat.json.
 
 A row is `{launcher, version, ranks, check, outcome, seconds}`; the checks are the tests of tests/python/test_compat.py.
-The exit status is that of the tests.
+The exit status is that of the tests. Tests that never ran leave the file as it is.
 """
 
 from __future__ import annotations
 
 import datetime
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -33,13 +34,15 @@ def outcome_of(case: ElementTree.Element) -> str:
 
 
 def rows_of(report: str) -> list[dict[str, Any]]:
-    """Rows of the result file from pytest's JUnit file."""
+    """Rows of the result file from pytest's JUnit file: of tests that got as far as their launcher."""
     rows = []
     for case in ElementTree.fromstring(report).iter("testcase"):
         facts = {p.get("name", ""): p.get("value", "") for p in case.iter("property")}
+        if "launcher" not in facts:
+            continue
         rows.append(
             {
-                "launcher": facts.get("launcher", ""),
+                "launcher": facts["launcher"],
                 "version": facts.get("version", ""),
                 "ranks": int(facts.get("ranks", "0")),
                 "check": case.get("name", "").partition("[")[0].removeprefix("test_").replace("_", " "),
@@ -48,6 +51,16 @@ def rows_of(report: str) -> list[dict[str, Any]]:
             }
         )
     return sorted(rows, key=lambda row: (row["launcher"], row["check"]))
+
+
+def write_result(result: Path, head: dict[str, Any], rows: list[dict[str, Any]]) -> bool:
+    """Replaces the file at once, so that nobody reads half of it. Without rows it stays as it is, and this is false."""
+    if not rows:
+        return False
+    partial = result.with_suffix(".partial")
+    partial.write_text(json.dumps({**head, "rows": rows}, indent=1) + "\n")
+    os.replace(partial, result)
+    return True
 
 
 def main() -> int:
@@ -63,8 +76,10 @@ def main() -> int:
         report = Path(folder, "junit.xml")
         tests = [sys.executable, "-m", "pytest", "-q", TESTS, f"--junitxml={report}", "-o", "junit_family=legacy"]
         code = subprocess.run(tests, cwd=ROOT, check=False).returncode
-        rows = rows_of(report.read_text())
-    RESULT.write_text(json.dumps({**head, "rows": rows}, indent=1) + "\n")
+        rows = rows_of(report.read_text()) if report.exists() else []
+    if not write_result(RESULT, head, rows):
+        print(f"no test ran; {RESULT.relative_to(ROOT)} is left as it is", file=sys.stderr)
+        return code or 1
     print(f"\n{'launcher':<20} {'version':<14} {'outcome':<8} {'seconds':>7}  check")
     for row in rows:
         print(f"{row['launcher']:<20} {row['version']:<14} {row['outcome']:<8} {row['seconds']:>7}  {row['check']}")

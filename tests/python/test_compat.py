@@ -87,11 +87,12 @@ def start(
 ) -> Callable[..., subprocess.CompletedProcess[str]]:
     """Runs a Python program on RANKS ranks under one launcher."""
     command, version = LAUNCHERS[request.param]
+    # First of all, so that one that cannot even be set up has its row among the results.
+    record_property("launcher", request.param)
+    record_property("ranks", RANKS)
     more = request.getfixturevalue("slurm") if "srun" in request.param else {}
     env = {**clean_environment(), **more}
-    record_property("launcher", request.param)
     record_property("version", version_of(env, *version()))
-    record_property("ranks", RANKS)
 
     def run(*program: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
