@@ -17,8 +17,8 @@ struct Died {};
 
 class ThreadRank final : public RankApi {
  public:
-  ThreadRank(engine::Session& session, std::uint64_t seed)
-      : session_(session), random_(seed * 1000003U + static_cast<std::uint64_t>(session.rank())) {}
+  ThreadRank(std::unique_ptr<engine::Session>& owner, std::uint64_t seed)
+      : owner_(owner), session_(*owner), random_(seed * 1000003U + static_cast<std::uint64_t>(owner->rank())) {}
 
   Rank rank() const override { return session_.rank(); }
   int size() const override { return session_.membership().size(); }
@@ -91,9 +91,14 @@ class ThreadRank final : public RankApi {
       return Status();
     });
   }
-  void die() override { throw Died(); }
+  // The session goes first: it works on the memory of the scenario, whose frame the exception ends.
+  void die() override {
+    owner_.reset();
+    throw Died();
+  }
 
  private:
+  std::unique_ptr<engine::Session>& owner_;
   engine::Session& session_;
   std::mt19937_64 random_;
   std::map<std::uint64_t, Status> failed_;
@@ -113,7 +118,7 @@ std::string run_rank(const ThreadOptions& options, const Job& job, Rank rank, co
     return "rank " + std::to_string(rank) + " cannot join: " + session.status().to_string();
   }
   try {
-    ThreadRank api(**session, options.seed);
+    ThreadRank api(*session, options.seed);
     Scenario run = scenario(api);
     run.resume();
     SRT_CHECK(run.done());
