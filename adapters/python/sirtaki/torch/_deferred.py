@@ -84,14 +84,10 @@ def _frozen(value: Any) -> Any:
 def _as_outside_forward(update: Callable[[Any], Any], optimizer: Optimizer) -> None:
     """Runs `update` as step() would have, whatever mode the forward pass is in."""
     inference, autocast = torch.is_inference_mode_enabled(), torch.is_autocast_enabled("cpu")
-    tracing = torch._C._get_tracing_state()
-    if not inference and not autocast and tracing is None:
+    if not inference and not autocast:
         update(optimizer)
         return
     with ExitStack() as modes:
-        if tracing is not None:
-            torch._C._set_tracing_state(None)
-            modes.callback(torch._C._set_tracing_state, tracing)
         if inference:
             modes.enter_context(torch.inference_mode(mode=False))
         if autocast:
