@@ -108,6 +108,10 @@ def main() -> None:
         report[sync] = {**dict(zip(names, means, strict=True)), "steps": training.steps, "samples_per_second": samples}
     if hvd.rank() == 0 and args.report is not None:
         args.report.write_text(json.dumps(report, indent=1))
+    elif hvd.rank() == 0:
+        for sync, figures in report.items():
+            waited = 1000 * figures["exposed_seconds"] / figures["steps"]
+            print(f'sync="{sync}": {figures["samples_per_second"]:.0f} samples/s, {waited:.1f} ms a step waited')
     hvd.shutdown()
 
 

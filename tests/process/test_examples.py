@@ -20,6 +20,7 @@ PROGRAMS: dict[str, tuple[tuple[str, ...], str]] = {
     "pytorch_mnist.py": (("--steps", "10"), r"epoch 1: loss [\d.]+, test accuracy [\d.]+%"),
     "pytorch_allreduce.py": ((), r"gradient through an allreduce +\[4\.0, 4\.0\]"),
     "notebook_run.py": (("--points", "10000"), r"pi is about 3\.\d{4}"),
+    "demo_overlap.py": (("--seconds", "0.5"), r'sync="forward": \d+ samples/s, [\d.]+ ms a step waited'),
     "demo_fashion_mnist.py": (("--global-batch", "4096", "--live", "600"), r"step +14/14"),
 }
 #: Imported by the others.
