@@ -26,12 +26,13 @@ namespace {
 // Before the operations that failed for it are told (kCauseGrace), so that they are told this.
 constexpr Duration kLossGrace = kCauseGrace * 3 / 4;
 
-EngineOptions engine_options(const Config& config) {
+EngineOptions engine_options(const Config& config, int hosts) {
   EngineOptions options;
   options.layout.fusion_bytes = config.schedule.fusion_bytes;
   options.layout.partition_bytes = config.schedule.partition_bytes;
   options.credit_bytes = config.schedule.credit_bytes;
-  options.replan = config.schedule.replan;
+  // Inside one host the link is the processor, whose time for each partition the model does not know.
+  options.replan = config.schedule.replan && hosts > 1;
   options.codec = config.compression.codec;
   options.trace_interval = config.timeline.flush_interval;
   return options;
@@ -159,9 +160,10 @@ Status SessionImpl::meet() {
 
 void SessionImpl::start_engine() {
   loop_.run_sync([this] {
-    engine_ = std::make_unique<Engine>(
-        engine_options(*config_), EngineDeps{loop_, data_->collectives(), *control_, stats_, *timeline_, log_.get()},
-        [this] { return waiter_.callers(); });
+    engine_ =
+        std::make_unique<Engine>(engine_options(*config_, membership_.host_count()),
+                                 EngineDeps{loop_, data_->collectives(), *control_, stats_, *timeline_, log_.get()},
+                                 [this] { return waiter_.callers(); });
     streams_ = std::make_unique<StreamTable>(loop_, *engine_, waiter_, job_.rank);
     ControlEvents events;
     events.message = [this](ConstBytes bytes) { engine_->on_message(bytes); };
