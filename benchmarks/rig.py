@@ -26,10 +26,11 @@ QUICK_PAIRS = 5
 
 @dataclass(frozen=True)
 class Contender:
-    """A system and the group of workers it runs in."""
+    """A system and the group of workers it runs in. It takes part in every `every`-th turn."""
 
     name: str
     group: Group
+    every: int = 1
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class Plan:
 
     pairs: int = PAIRS
     min_pairs: int = 6
-    block_seconds: float = 0.05  # a block has as many iterations as fit, at least 1
+    block_seconds: float = 0.05  # a block has as many iterations as fit, at least 1; 0: always 1
     budget_seconds: float = 20.0  # fewer pairs, not below min_pairs, where PAIRS would take longer
 
     def iterations(self, seconds: float) -> int:
@@ -60,9 +61,10 @@ def turn_order(names: Sequence[str], turn: int) -> list[str]:
 
 
 def interleave(contenders: Sequence[Contender], what: str, plan: Plan, **arguments: Any) -> dict[str, list[float]]:
-    """Samples by system from request `what` of benchmarks/workloads.py; sample i of all systems makes a set.
+    """Samples by system from request `what` of benchmarks/workloads.py.
 
-    Contenders of one group run their turn in one request. A group that another group follows is stopped meanwhile.
+    Sample i of all systems that take part in every turn makes a set. Contenders of one group run their turn in one
+    request. A group that another group follows is stopped meanwhile.
     """
     by_name = {contender.name: contender for contender in contenders}
     names = list(by_name)
@@ -77,14 +79,17 @@ def interleave(contenders: Sequence[Contender], what: str, plan: Plan, **argumen
                 seconds[name] = max(answer[place] for answer in answers)
         return seconds
 
-    first = run(names, dict.fromkeys(names, 1))
-    if min(first.values()) < plan.block_seconds:
-        first = run(names, {name: plan.iterations(2 * first[name]) for name in names})
-    iterations = {name: plan.iterations(first[name]) for name in names}
+    iterations = dict.fromkeys(names, 1)
+    if plan.block_seconds > 0:
+        first = run(names, iterations)
+        if min(first.values()) < plan.block_seconds:
+            first = run(names, {name: plan.iterations(2 * first[name]) for name in names})
+        iterations = {name: plan.iterations(first[name]) for name in names}
     samples: dict[str, list[float]] = {name: [] for name in names}
     turn, begin = 0, time.monotonic()
     while plan.goes_on(turn, time.monotonic() - begin):
-        for name, seconds in run(turn_order(names, turn), iterations).items():
+        order = [name for name in turn_order(names, turn) if turn % by_name[name].every == 0]
+        for name, seconds in run(order, iterations).items():
             samples[name].append(seconds)
         turn += 1
     return samples

@@ -42,6 +42,13 @@ def test_systems_of_different_processes_take_turns_too() -> None:
     assert median(samples[SLOW]) > 1.3 * median(samples[FAST])
 
 
+def test_a_contender_may_sit_turns_out_and_a_block_may_be_one_iteration() -> None:
+    with Group(2, [FAST]) as one, Group(2, [SLOW]) as other:
+        contenders = [rig.Contender(FAST, one), rig.Contender(SLOW, other, every=3)]
+        samples = rig.interleave(contenders, "allreduce_blocks", rig.Plan(pairs=7, block_seconds=0), numel=NO_TENSOR)
+    assert [len(samples[name]) for name in (FAST, SLOW)] == [7, 3]
+
+
 def test_a_paused_group_goes_on_when_resumed() -> None:
     with Group(2, [FAST]) as workers:
         workers.pause()
@@ -181,23 +188,28 @@ def test_idle_rows_judge_loop_and_control_and_refuse_to_miss_them() -> None:
         idle.idle_rows({}, {"srt-control": [1.0]})
 
 
-def _overlap_rows(ratio: float, forward: float) -> dict[tuple[str, str], overlap.Row]:
+def _overlap_rows(
+    ratio: float, forward: float, scaled: float = 1.02, ours: float = 1.01
+) -> dict[tuple[str, str], overlap.Row]:
     case = overlap.Case("200", 4, "vgg19", ratio)
     bounds = {sync: case.bound(sync) for sync in ("forward", "backward")}
     samples = {
         overlap.FORWARD: [forward * bounds["forward"]] * 5,
-        overlap.BACKWARD: [1.01 * bounds["backward"]] * 5,
-        overlap.SCALED: [1.02 * bounds["backward"]] * 5,
+        overlap.BACKWARD: [ours * bounds["backward"]] * 5,
+        overlap.DDP: [1.04 * bounds["backward"]] * 5,
+        overlap.SCALED: [scaled * bounds["backward"]] * 5,
     }
     return {(row.metric, row.params["system"]): row for row in overlap.rows_of(case, samples)}
 
 
 def test_overlap_rows_judge_the_step_against_the_bound_of_its_way_of_waiting() -> None:
     good, bad = _overlap_rows(1.0, 1 / 0.95), _overlap_rows(1.0, 1 / 0.90)
-    for key in (("step_seconds", overlap.FORWARD), ("speedup_over_ddp_scaled", overlap.FORWARD)):
+    for key in (("step_seconds", overlap.FORWARD), ("speedup_over_best_ddp", overlap.FORWARD)):
         assert good[key].met is True
         assert bad[key].met is False
-    ceiling = good["speedup_over_ddp_scaled", overlap.FORWARD].bound
+    assert good["speedup_over_best_ddp", overlap.FORWARD].params["claim"] == "faster"
+    assert good["speedup_over_ddp", overlap.FORWARD].target is None
+    ceiling = good["speedup_over_best_ddp", overlap.FORWARD].bound
     assert ceiling is not None
     assert ceiling == pytest.approx(1.02 * 4 / 3, rel=0.01)
     exposed = good["exposed_seconds", "sirtaki_forward"]
@@ -207,8 +219,24 @@ def test_overlap_rows_judge_the_step_against_the_bound_of_its_way_of_waiting() -
 
 def test_where_compute_hides_everything_overlap_must_only_not_lose() -> None:
     rows = _overlap_rows(0.5, 1.03)
-    assert rows["speedup_over_ddp_scaled", overlap.FORWARD].target == 0.98
-    assert rows["speedup_over_ddp_scaled", overlap.FORWARD].met is True
+    row = rows["speedup_over_best_ddp", overlap.FORWARD]
+    assert (row.target, row.met, row.params["claim"]) == (0.98, True, "not slower")
+
+
+def test_the_default_must_not_be_slower_than_the_faster_ddp() -> None:
+    key = ("speedup_over_best_ddp", overlap.BACKWARD)
+    for scaled, name in ((1.02, "ddp_scaled"), (1.2, "ddp")):
+        row = _overlap_rows(1.0, 1.0, scaled)[key]
+        assert row.baseline == {"name": name, "value": 1.0}
+        assert (row.target, row.met) == (1.0, True)
+    assert _overlap_rows(1.0, 1.0, ours=1.03)[key].met is False
+    assert _overlap_rows(0.5, 1.0, ours=1.03)[key].met is True
+
+
+def test_a_share_of_the_ceiling_below_one_does_not_pass_for_faster() -> None:
+    assert overlap.speedup_target(overlap.FORWARD, 2.0, 1.0) == 0.98
+    assert overlap.speedup_target(overlap.FORWARD, 2.0, 1.2) == pytest.approx(1.116)
+    assert overlap.speedup_target(overlap.FORWARD, 0.5, 1.5) == 0.98
 
 
 def test_paced_layers_take_their_time_and_waiting_is_not_made_up_for() -> None:
