@@ -5,6 +5,9 @@ speaks to, and with the tree of relays.
 
 The simulated ranks run the project's own control, scheduler and engine code; the program is tests/scenarios/scale_sim,
 which is built when it is not there. Its time is virtual, so the machine's load does not matter; samples differ by seed.
+
+Growth from 64 to 1,024 ranks is reported for every scenario and both topologies, with the logarithm's as target of the
+tree. `real_jobs` says whether jobs of that size use the topology today.
 """
 
 from __future__ import annotations
@@ -40,7 +43,8 @@ TIMED = {
 }
 STEPS = {"steady_state": 10, "plan_change": 20}
 IDLE_SECONDS = 60.0
-#: From 64 to 1,024 ranks, messages at the busiest process may grow as the logarithm does.
+#: From FEW to MANY ranks, messages at the busiest process and time may grow as the logarithm does.
+FEW, MANY = 64, 1024
 GROWTH_TARGET = 10.0 / 6.0
 NO_MESSAGES = ("steady_state", "plan_change")
 
@@ -69,8 +73,18 @@ def busiest(sample: Mapping[str, Any]) -> float:
     return float(max(hub, ranks))
 
 
+def all_messages(sample: Mapping[str, Any]) -> float:
+    """The same with those of membership, which all go to the hub: what a process has to handle."""
+    return float(max(sample["hub_received"] + sample["hub_sent"], sample["rank_messages"]))
+
+
+def _topology(fanout: int) -> dict[str, Any]:
+    # Real jobs of every size speak to the hub directly.
+    return {"topology": "tree" if fanout else "flat", "real_jobs": "no" if fanout else "yes"}
+
+
 def _params(scenario: str, ranks: int, fanout: int) -> dict[str, Any]:
-    return {"scenario": scenario, "topology": "tree" if fanout else "flat", "ranks": ranks, "fanout": fanout or None}
+    return {"scenario": scenario, **_topology(fanout), "ranks": ranks, "fanout": fanout or None}
 
 
 def rows_of(samples: Sequence[Mapping[str, Any]]) -> list[Row]:
@@ -102,18 +116,23 @@ def rows_of(samples: Sequence[Mapping[str, Any]]) -> list[Row]:
 
 
 def growth_rows(samples: Mapping[tuple[str, int, int], Sequence[Mapping[str, Any]]]) -> list[Row]:
-    """Messages at the busiest process of the tree with 1,024 ranks over those with 64."""
+    """Messages that the busiest process handles with MANY ranks over those with FEW, and virtual time likewise.
+
+    Messages below one count as one, so that none at all is no growth.
+    """
     rows = []
     for (scenario, ranks, fanout), many in samples.items():
-        few = samples.get((scenario, 64, fanout))
-        if ranks != 1024 or few is None or scenario in (*NO_MESSAGES, "heartbeats"):
+        few = samples.get((scenario, FEW, fanout))
+        if ranks != MANY or few is None or scenario == "heartbeats":
             continue
-        ratios = [busiest(m) / busiest(f) for m, f in zip(many, few, strict=True) if busiest(f) > 0]
-        if not ratios:
-            continue
-        params = {"scenario": scenario, "topology": "tree" if fanout else "flat"}
+        params = {"scenario": scenario, **_topology(fanout), "from_ranks": FEW, "to_ranks": MANY}
         target = GROWTH_TARGET if fanout else None
-        rows.append(make_row("message_growth", params, estimate(ratios), "ratio", "lower", target=target))
+        pairs = list(zip(many, few, strict=True))
+        growths = {"message_growth": [max(1.0, all_messages(m)) / max(1.0, all_messages(f)) for m, f in pairs]}
+        if scenario in TIMED:
+            growths["time_growth"] = [m["slowest"] / f["slowest"] for m, f in pairs]
+        for metric, ratios in growths.items():
+            rows.append(make_row(metric, params, estimate(ratios), "ratio", "lower", target=target))
     return rows
 
 

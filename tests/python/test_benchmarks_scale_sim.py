@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from benchmarks.results import Row, row_problems
 from benchmarks.scale_sim import busiest, growth_rows, rows_of
 
@@ -39,16 +41,38 @@ def test_heartbeats_are_rates() -> None:
     assert abs(rows["hub_load"].value - 0.01) < 1e-9
 
 
-def test_growth_of_the_tree_has_the_logarithm_as_target() -> None:
-    samples = {
-        ("first_use_name", 64, 0): [sample("first_use_name", 64, 0, hub_received=64, hub_sent=64)],
-        ("first_use_name", 1024, 0): [sample("first_use_name", 1024, 0, hub_received=1024, hub_sent=1024)],
-        ("first_use_name", 64, 32): [sample("first_use_name", 64, 32, rank_messages=64)],
-        ("first_use_name", 1024, 32): [sample("first_use_name", 1024, 32, rank_messages=66)],
-        ("steady_state", 64, 32): [sample("steady_state", 64, 32)],
-        ("steady_state", 1024, 32): [sample("steady_state", 1024, 32)],
-    }
-    rows = {row.params["topology"]: row for row in growth_rows(samples)}
-    assert rows["flat"].value == 16
-    assert rows["flat"].met is None
+def growth(scenario: str, metric: str, **figures: tuple[float, float]) -> dict[str, Row]:
+    samples = {}
+    for fanout in (0, 32):
+        for place, ranks in enumerate((64, 1024)):
+            here = {name: value[place] for name, value in figures.items()}
+            samples[scenario, ranks, fanout] = [sample(scenario, ranks, fanout, slowest=0.1 * (1 + place), **here)]
+    return {row.params["topology"]: row for row in growth_rows(samples) if row.metric == metric}
+
+
+def test_growth_of_the_tree_has_the_logarithm_as_target_and_says_what_real_jobs_use() -> None:
+    rows = growth("first_use_name", "message_growth", hub_received=(64, 1024), hub_sent=(64, 1024))
+    assert rows["flat"].value == rows["tree"].value == 16
+    assert (rows["flat"].met, rows["tree"].met) == (None, False)
+    assert (rows["flat"].params["real_jobs"], rows["tree"].params["real_jobs"]) == ("yes", "no")
+    assert growth("late_rank", "message_growth", rank_messages=(64, 66))["tree"].met is True
+
+
+@pytest.mark.parametrize("scenario", ["steady_state", "plan_change"])
+def test_no_messages_do_not_grow(scenario: str) -> None:
+    rows = growth(scenario, "message_growth")
+    assert (rows["flat"].value, rows["tree"].value) == (1, 1)
     assert rows["tree"].met is True
+    assert growth(scenario, "message_growth", rank_messages=(0, 20))["tree"].met is False
+
+
+def test_news_of_a_death_count_though_they_are_of_membership() -> None:
+    rows = growth("dead_rank", "message_growth", hub_sent=(63, 1023), hub_membership=(63, 1023))
+    assert rows["tree"].value == pytest.approx(1023 / 63)
+    assert rows["tree"].met is False
+
+
+def test_virtual_time_grows_too() -> None:
+    rows = growth("dead_rank", "time_growth")
+    assert (rows["flat"].value, rows["flat"].met, rows["tree"].met) == (2, None, False)
+    assert growth("end", "time_growth") == {}
