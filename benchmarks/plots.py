@@ -190,7 +190,8 @@ def urgent(path: Path, rows: Sequence[Row]) -> Path | None:
     if made is None:
         return None
     figure, axes = made
-    colors = {"priority": COLORS["sirtaki"], "in_order": "#7fb69f", "gloo": COLORS["gloo"]}
+    ours, theirs = COLORS["sirtaki"], COLORS["gloo"]
+    colors = {"priority": ours, "in_order": "#7fb69f", "idle": "#b9d8cb", "gloo": theirs, "gloo_idle": "#e8bdb0"}
     for column, ranks in enumerate(sizes):
         axis = axes[0][column]
         here = [row for row in times if row.params["ranks"] == ranks]

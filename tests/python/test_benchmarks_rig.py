@@ -141,12 +141,29 @@ def test_urgent_rows_are_judged_against_the_credit_and_the_large_one() -> None:
         "alone.bulk": [4.2] * 5,
     }
     rows = {row.metric: row for row in urgent.rows_of(case, {"seconds": seconds, "credit": 2 << 20})}
-    assert sorted(rows) == ["bulk_slowdown", "urgent_seconds", "urgent_speedup"]
+    assert sorted(rows) == ["bulk_slowdown", "urgent_over_wire", "urgent_seconds", "urgent_speedup"]
     assert rows["urgent_speedup"].value == pytest.approx(50)
     assert rows["bulk_slowdown"].met is True
     seconds["priority.urgent"] = [1.4 * bound] * 5
     late = urgent.rows_of(case, {"seconds": seconds, "credit": 2 << 20})
     assert late[0].met is False
+
+
+def test_a_large_credit_does_not_flatter_the_urgent_operation() -> None:
+    case = urgent.Case("200", 4)
+    wire = rig.wire_bound(4, urgent.URGENT_BYTES, 200)
+    seconds = {
+        "priority.urgent": [20 * wire] * 5,
+        "in_order.urgent": [4.0] * 5,
+        "gloo_idle.urgent": [2 * wire] * 5,
+        **{f"{mode}.bulk": [4.2] * 5 for mode in ("priority", "in_order", "alone")},
+    }
+    for credit, met in ((64 << 10, False), (8 << 20, True)):
+        rows = {row.metric: row for row in urgent.rows_of(case, {"seconds": seconds, "credit": credit})}
+        over_wire, over_idle = rows["urgent_over_wire"], rows["urgent_over_idle_gloo"]
+        assert (over_wire.value, over_wire.bound) == (pytest.approx(20), 1.0)
+        assert (over_idle.value, over_idle.bound) == (pytest.approx(10), pytest.approx(0.5))
+        assert urgent.rows_of(case, {"seconds": seconds, "credit": credit})[0].met is met
 
 
 def test_every_request_of_the_rig_exists_in_the_workloads() -> None:
