@@ -121,6 +121,7 @@ void Engine::on(const control::StreamAgreed& m) {
                   deps_.stats.histogram("streams.step_ns"),
                   deps_.stats.histogram("streams.exposed_ns")};
   const StreamOptions options{options_.layout, options_.credit_bytes, options_.replan};
+  closed_.erase(m.stream.value);  // the number of a stream that all ranks have closed
   streams_[m.stream.value] = std::make_unique<Stream>(m.stream, std::move(opening.spec), opening.plan, options, deps);
   opening.done(m.stream);
 }
@@ -135,12 +136,16 @@ void Engine::on(const control::StreamRefused& m) {
 void Engine::on(const control::StreamAborted& m) {
   if (Stream* s = stream(m.stream)) {
     s->on_aborted(m);
+  } else if (const auto closed = closed_.find(m.stream.value); closed != closed_.end()) {
+    closed->second->on_aborted(m);
   }
 }
 
 void Engine::on(const control::StreamFlags& m) {
   if (Stream* s = stream(m.stream)) {
     s->on_flags(m);
+  } else if (const auto closed = closed_.find(m.stream.value); closed != closed_.end()) {
+    closed->second->on_flags(m);
   }
 }
 
@@ -159,10 +164,17 @@ void Engine::close_stream(StreamId id, Done done) {
   s->release([this, id, done = std::move(done)]() mutable {
     deps_.control.send(control::StreamClose{id});
     deps_.loop.post([this, id, done = std::move(done)]() mutable {
-      streams_.erase(id.value);
+      forget_stream(id);
       done({});
     });
   });
+}
+
+void Engine::forget_stream(StreamId id) {
+  std::erase_if(closed_, [](const auto& closed) { return closed.second->over(); });
+  if (const auto node = streams_.extract(id.value); !node.empty()) {
+    closed_[id.value] = node.mapped()->take_late_flags();
+  }
 }
 
 // ---- control ----
@@ -295,7 +307,8 @@ void Engine::on(const control::Query& /*m*/) {
 
 bool Engine::idle() const {
   return ops_.idle() && openings_.empty() && !join_ &&
-         std::all_of(streams_.begin(), streams_.end(), [](const auto& s) { return s.second->idle(); });
+         std::all_of(streams_.begin(), streams_.end(), [](const auto& s) { return s.second->idle(); }) &&
+         std::all_of(closed_.begin(), closed_.end(), [](const auto& closed) { return closed.second->idle(); });
 }
 
 std::string Engine::describe() const {

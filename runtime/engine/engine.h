@@ -114,6 +114,7 @@ class Engine {
 
   Result<std::shared_ptr<const scheduler::Plan>> make_plan(StreamSpec& spec) const;
   control::Waiting waiting_now() const;
+  void forget_stream(StreamId id);
   void report(bool even_if_unchanged);
   bool holds_something_old();
   std::uint64_t progress() const;
@@ -128,7 +129,8 @@ class Engine {
   NamedOps ops_;
   std::map<std::string, Opening> openings_;
   std::map<std::uint16_t, std::unique_ptr<Stream>> streams_;
-  MoveFunction<void(Result<Rank>)> join_;  // while this rank has joined and not all have
+  std::map<std::uint16_t, std::unique_ptr<LateFlags>> closed_;  // what others may still ask of closed streams
+  MoveFunction<void(Result<Rank>)> join_;                       // while this rank has joined and not all have
   Result<Rank> join_answer_ = Rank{0};
   int join_waits_ = 0;  // streams that are not where they go on
   Status left_;         // of the first rank that left in order

@@ -39,7 +39,8 @@ Stream::Stream(StreamId id, StreamSpec spec, const std::shared_ptr<const schedul
       keeper_(spec_.name, plan, spec_.order, replanner_options(options, *plan, deps.net.size()),
               {deps.trace, deps.stats, deps.log}),
       dispatcher_(options.credit_bytes),
-      board_(std::make_shared<StreamBoard>(spec_.tensors.size())) {
+      board_(std::make_shared<StreamBoard>(spec_.tensors.size())),
+      late_flags_(std::make_unique<LateFlags>(id, spec_.tensors.size(), deps.net)) {
   open_step();
 }
 
@@ -307,7 +308,7 @@ void Stream::answer() {
     deps_.exposed.add(now - waited_since_);
     trace_.end_step(waited_since_, *board_);
     if (!flags_on()) {
-      unflagged_ = std::pair(attempt_, step_);
+      late_flags_->completed(attempt_, step_, standing_in_);
     }
     keeper_.recorder().told(*board_, waited_since_, now);
     if (exchanged_) {

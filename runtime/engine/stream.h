@@ -33,6 +33,7 @@
 #include "runtime/control/messages.h"
 #include "runtime/engine/buffer_pool.h"
 #include "runtime/engine/control_link.h"
+#include "runtime/engine/late_flags.h"
 #include "runtime/engine/plan_keeper.h"
 #include "runtime/engine/requests.h"
 #include "runtime/engine/stream_board.h"
@@ -105,7 +106,8 @@ class Stream {
   void on_flags(const control::StreamFlags& message);
   // A rank left in order; explains what fails for want of a peer.
   void note_left(const Status& cause) { left_.update(cause); }
-  // The job is over: every wait answers with `cause` from now on. The owner has aborted the collectives.
+  // The job is over, and the owner has aborted the collectives; or the stream is closed. Every wait answers with
+  // `cause` from now on.
   void fail(const Status& cause);
 
   StreamId id() const { return id_; }
@@ -117,7 +119,9 @@ class Stream {
   const std::shared_ptr<StreamBoard>& board() const { return board_; }
   std::optional<control::WaitEntry> in_flight() const;
   std::uint64_t progress() const { return progress_; }
-  bool idle() const { return in_flight_count_ == 0 && dispatcher_.credit().in_flight() == 0; }
+  bool idle() const { return in_flight_count_ == 0 && dispatcher_.credit().in_flight() == 0 && late_flags_->idle(); }
+  // What others may still ask of steps that are over; for a stream that has failed, which is of no use afterwards.
+  std::unique_ptr<LateFlags> take_late_flags() { return std::move(late_flags_); }
   std::string describe() const;
 
  private:
@@ -142,8 +146,6 @@ class Stream {
   void adopt_plan();
   void start_exchange();
   void start_flags();
-  void add_late_flags(std::uint32_t attempt, std::uint64_t step);
-  void drop_late_flags(std::uint64_t step, const Status& cause);
   void on_flags_done(std::uint32_t attempt, const std::vector<std::uint8_t>& flags, const Status& status);
   void give_up(const Status& cause);
   void cancel_in_flight(const Status& cause);
@@ -186,9 +188,8 @@ class Stream {
   std::uint32_t attempt_ = 0;
   std::uint64_t step_ = 0;
   std::optional<std::pair<std::uint32_t, std::uint64_t>> flags_from_;  // (attempt, step)
-  std::optional<std::pair<std::uint32_t, std::uint64_t>> unflagged_;   // the step completed last without flags
-  std::vector<std::pair<std::uint64_t, OpTag>> late_flags_;  // (step, tag) in flight, of steps that are over here
-  std::deque<control::StreamAborted> aborts_;                // of steps this rank has not reached yet
+  std::unique_ptr<LateFlags> late_flags_;
+  std::deque<control::StreamAborted> aborts_;  // of steps this rank has not reached yet
   std::uint64_t progress_ = 0;
 
   // The step in progress.
@@ -223,7 +224,6 @@ class Stream {
 
   static constexpr std::uint32_t kNever = 0xffffffffU;
   bool standing_in_ = false;
-  std::uint64_t stand_in_from_ = 0;        // step of this attempt that was stood in first
   std::uint32_t stand_in_until_ = kNever;  // attempt in which the program goes on
   std::vector<std::byte> zeros_;           // tensors of a step without data
   std::vector<std::size_t> zeros_at_;      // by tensor: its first byte there

@@ -15,11 +15,7 @@ bool Stream::flags_on() const {
 
 void Stream::on_flags(const control::StreamFlags& message) {
   flags_from_ = std::pair(message.attempt, message.step);
-  if (unflagged_ && unflagged_->first == message.attempt) {
-    for (std::uint64_t step = message.step; step <= unflagged_->second; ++step) {
-      add_late_flags(message.attempt, step);
-    }
-  }
+  late_flags_->on_flags(message);
   if (phase_ != Phase::kOpen || !flags_on()) {
     return;
   }
@@ -41,50 +37,9 @@ void Stream::start_flags() {
   if (standing_in_) {
     std::fill(flags->begin(), flags->end(), std::uint8_t{0});
   }
-  net::CollectiveArgs args;
-  args.kind = OpKind::kAllreduce;
-  args.tag = stream_tag(id_, attempt_, kFlagsPosition, step_);
-  args.dtype = DType::kU8;
-  args.op = ReduceOp::kMax;
-  args.out = std::as_writable_bytes(std::span(*flags));
-  args.in = args.out;
   ++in_flight_count_;
-  deps_.net.start(std::move(args),
+  deps_.net.start(flags_exchange(stream_tag(id_, attempt_, kFlagsPosition, step_), *flags),
                   [this, attempt = attempt_, flags](const Status& status) { on_flags_done(attempt, *flags, status); });
-}
-
-// The message was slower than the step. Ranks that waited for it count on this one, which had every gradient, or none
-// where it stood in.
-void Stream::add_late_flags(std::uint32_t attempt, std::uint64_t step) {
-  const bool none = standing_in_ && step >= stand_in_from_;
-  auto flags =
-      std::make_shared<std::vector<std::uint8_t>>(spec_.tensors.size(), static_cast<std::uint8_t>(none ? 0 : 1));
-  net::CollectiveArgs args;
-  args.kind = OpKind::kAllreduce;
-  args.tag = stream_tag(id_, attempt, kFlagsPosition, step);
-  args.dtype = DType::kU8;
-  args.op = ReduceOp::kMax;
-  args.out = std::as_writable_bytes(std::span(*flags));
-  args.in = args.out;
-  late_flags_.emplace_back(step, args.tag);
-  ++in_flight_count_;
-  deps_.net.start(std::move(args), [this, entry = late_flags_.back(), flags](const Status&) {
-    std::erase(late_flags_, entry);
-    --in_flight_count_;
-    answer();
-  });
-}
-
-// Nobody asks for flags of steps from `step` on any more.
-void Stream::drop_late_flags(std::uint64_t step, const Status& cause) {
-  if (unflagged_ && unflagged_->second >= step) {
-    unflagged_ = step == 0 ? std::nullopt : std::optional(std::pair(unflagged_->first, step - 1));
-  }
-  for (const auto& [of, tag] : std::vector(late_flags_)) {
-    if (of >= step) {
-      deps_.net.cancel(tag, cause);
-    }
-  }
 }
 
 void Stream::on_flags_done(std::uint32_t attempt, const std::vector<std::uint8_t>& flags, const Status& status) {
@@ -143,6 +98,7 @@ void Stream::cancel_in_flight(const Status& cause) {
 }
 
 void Stream::on_aborted(const control::StreamAborted& message) {
+  late_flags_->on_aborted(message);
   if (phase_ == Phase::kFailed) {
     return;
   }
@@ -155,7 +111,6 @@ void Stream::apply_aborts() {
   while (!aborts_.empty() && (phase_ != Phase::kOpen || step_ >= aborts_.front().step)) {
     const control::StreamAborted message = std::move(aborts_.front());
     aborts_.pop_front();
-    drop_late_flags(message.step, message.status);
     if (phase_ == Phase::kOpen && !message.everywhere && untouched()) {
       begin_attempt(message.attempt);
       open_step();
@@ -175,7 +130,6 @@ void Stream::apply_aborts() {
 void Stream::begin_attempt(std::uint32_t attempt) {
   attempt_ = attempt;
   step_ = 0;
-  stand_in_from_ = 0;
   keeper_.restart();
 }
 
@@ -206,7 +160,6 @@ void Stream::fail(const Status& cause) {
   if (open) {
     cancel_in_flight(cause);
   }
-  drop_late_flags(0, cause);
   for (Task& call : std::exchange(next_step_, {})) {
     call();
   }

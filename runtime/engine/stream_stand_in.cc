@@ -17,7 +17,6 @@ void Stream::stand_in() {
     return;
   }
   standing_in_ = true;
-  stand_in_from_ = step_;
   next_zeros();
 }
 

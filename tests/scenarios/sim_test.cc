@@ -135,6 +135,14 @@ TEST(Sim, ARankWithoutGradientsIsSettledWithRanksThatAreAhead) {
   }
 }
 
+TEST(Sim, FlagsOfTheLastStepAreAnsweredByRanksThatHaveClosedTheStream) {
+  for (std::uint64_t seed = 1; seed <= world::last_seed(300); ++seed) {
+    world::SimOptions options = options_for(seed);
+    options.size = 2 + static_cast<int>(seed % 4);
+    expect_well(options, stream_closed_at_once(seed, static_cast<int>(seed % 3)));
+  }
+}
+
 TEST(Sim, DeviationsEndTheStepEverywhereAndTheStreamGoesOn) {
   for (std::uint64_t seed = 1; seed <= world::last_seed(150); ++seed) {
     expect_well(options_for(seed), stream_deviations(seed, 12));

@@ -333,31 +333,62 @@ Scenario run_dying(RankApi& api, int steps) {
   }
 }
 
-// One rank alone has no gradients, so what is settled about them reaches the others when they may be done already.
-Scenario run_idle_rank(RankApi& api, std::uint64_t seed, int steps) {
+// The less there is to send, the sooner a step is over.
+engine::StreamSpec tiny_spec(std::uint64_t seed) {
   engine::StreamSpec spec = make_spec(seed);
-  // The less there is to send, the sooner a step is over.
   spec.tensors.resize(1 + seed % 3);
   for (engine::StreamTensor& tensor : spec.tensors) {
     tensor.dims = {8};
   }
+  return spec;
+}
+
+// A step in which rank `idle` has no gradients.
+Step idle_step(const RankApi& api, const engine::StreamSpec& spec, std::uint64_t salt, Rank idle) {
+  Step step(api, spec, salt, 0, false);
+  for (std::size_t t = 0; t < step.tensors.size(); ++t) {
+    step.contributes[t][static_cast<std::size_t>(idle)] = false;
+    if (api.rank() == idle) {
+      std::fill(step.tensors[t].values.begin(), step.tensors[t].values.end(), 0.0F);
+    }
+  }
+  return step;
+}
+
+// One rank alone has no gradients, so what is settled about them reaches the others when they may be done already.
+Scenario run_idle_rank(RankApi& api, std::uint64_t seed, int steps) {
+  const engine::StreamSpec spec = tiny_spec(seed);
   const Result<StreamId> stream = co_await api.open_stream(spec);
   require_ok(stream.status(), "opening the stream");
-  const auto idle = static_cast<std::size_t>(seed) % static_cast<std::size_t>(api.size());
+  const Rank idle = static_cast<Rank>(seed % static_cast<std::uint64_t>(api.size()));
   for (int s = 0; s < steps; ++s) {
     const auto salt = static_cast<std::uint64_t>(s) * 10;
     const std::string what = "step " + std::to_string(s);
-    Step step(api, spec, salt, seed, false);
-    for (std::size_t t = 0; t < step.tensors.size(); ++t) {
-      step.contributes[t][idle] = false;
-      if (api.rank() == static_cast<int>(idle)) {
-        std::fill(step.tensors[t].values.begin(), step.tensors[t].values.end(), 0.0F);
-      }
-    }
+    Step step = idle_step(api, spec, salt, idle);
     submit_step(api, *stream, step);
     require_ok(co_await api.wait_stream(*stream), what);
     step.check(salt, api.used(*stream), true, what);
   }
+}
+
+// As soon as a rank has the last step's result it closes the stream; what another asked for in that step reaches it
+// behind that.
+Scenario run_closed_at_once(RankApi& api, std::uint64_t seed, int steps) {
+  const engine::StreamSpec spec = tiny_spec(seed);
+  const Result<StreamId> stream = co_await api.open_stream(spec);
+  require_ok(stream.status(), "opening the stream");
+  const Rank idle = static_cast<Rank>(seed % static_cast<std::uint64_t>(api.size()));
+  for (int s = 0; s <= steps; ++s) {
+    const auto salt = static_cast<std::uint64_t>(s) * 10;
+    const std::string what = "step " + std::to_string(s) + (s == steps ? ", the last" : "");
+    Step step = s == steps ? idle_step(api, spec, salt, idle) : Step(api, spec, salt, seed, false);
+    submit_step(api, *stream, step);
+    require_ok(co_await api.wait_stream(*stream), what);
+    step.check(salt, api.used(*stream), false, what);
+  }
+  require_ok(co_await api.close_stream(*stream), "closing");
+  Owned metric = filled(api.rank(), 5, 10);
+  require_ok(co_await api.run(allreduce("metric", metric)), "the metric behind the stream");
 }
 
 Scenario run_everything(RankApi& api, std::uint64_t seed, int steps) {
@@ -399,6 +430,9 @@ ScenarioFn stream_unused(std::uint64_t seed, int steps) {
 }
 ScenarioFn stream_idle_rank(std::uint64_t seed, int steps) {
   return [=](RankApi& api) { return run_idle_rank(api, seed, steps); };
+}
+ScenarioFn stream_closed_at_once(std::uint64_t seed, int steps) {
+  return [=](RankApi& api) { return run_closed_at_once(api, seed, steps); };
 }
 ScenarioFn stream_deviations(std::uint64_t seed, int steps) {
   return [=](RankApi& api) { return run_deviations(api, seed, steps); };
