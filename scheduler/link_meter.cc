@@ -43,13 +43,11 @@ double LinkMeter::link_bytes(std::int64_t payload) const {
 
 void LinkMeter::started(std::int64_t now_ns) {
   alone_ = in_flight_ == 0;
-  if (in_flight_ == 0) {
-    busy_ = {now_ns, 0};
-  }
-  started_ns_ = now_ns;
   if (alone_) {
+    busy_ = {now_ns, 0};
     window_ = Window{now_ns, 0, 0, true};
   }
+  started_ns_ = now_ns;
   ++in_flight_;
 }
 

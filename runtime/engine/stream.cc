@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "compression/catalog.h"
 #include "runtime/base/check.h"
+#include "runtime/engine/wire_size.h"
 
 namespace sirtaki::engine {
 namespace {
@@ -17,14 +17,7 @@ scheduler::ReplannerOptions replanner_options(const StreamOptions& options, cons
   out.planner.credit_limit_bytes = options.credit_bytes;
   // Where the program waits for all at once, all are needed at once.
   out.planner.forward = true;
-  out.planner.wire_bytes.assign(plan.tensors().size(), 0);
-  for (const scheduler::Partition& partition : plan.partitions()) {
-    const DType wire = compression::codec(partition.decision.codec).wire_dtype(partition.dtype);
-    for (const scheduler::Slice& slice : partition.slices) {
-      out.planner.wire_bytes[static_cast<std::size_t>(slice.tensor)] +=
-          slice.numel * static_cast<std::int64_t>(dtype_size(wire));
-    }
-  }
+  out.planner.wire_bytes = wire_bytes_by_tensor(plan);
   return out;
 }
 

@@ -169,8 +169,6 @@ class Stream {
   bool holds_result(int index) const;
   bool untouched() const;
   bool flags_on() const;
-  DType wire_dtype(const scheduler::Partition& partition) const;
-  std::int64_t payload_of(const scheduler::Partition& partition) const;
   bool in_place(const scheduler::Partition& partition) const;
   Bytes slice_of(const scheduler::Slice& slice) const;
 

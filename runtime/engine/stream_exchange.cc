@@ -5,6 +5,7 @@
 #include "runtime/base/check.h"
 #include "runtime/engine/stream.h"
 #include "runtime/engine/tags.h"
+#include "runtime/engine/wire_size.h"
 
 namespace sirtaki::engine {
 
@@ -13,7 +14,7 @@ void Stream::adopt_plan() {
   std::vector<std::int64_t> payloads;
   payloads.reserve(plan_->partitions().size());
   for (const scheduler::Partition& partition : plan_->partitions()) {
-    payloads.push_back(payload_of(partition));
+    payloads.push_back(wire_bytes(partition));
   }
   dispatcher_.reset();
   const Status adopted = dispatcher_.adopt(plan_, std::move(payloads));

@@ -7,16 +7,9 @@
 #include "runtime/base/check.h"
 #include "runtime/engine/stream.h"
 #include "runtime/engine/tags.h"
+#include "runtime/engine/wire_size.h"
 
 namespace sirtaki::engine {
-
-DType Stream::wire_dtype(const scheduler::Partition& partition) const {
-  return compression::codec(partition.decision.codec).wire_dtype(partition.dtype);
-}
-
-std::int64_t Stream::payload_of(const scheduler::Partition& partition) const {
-  return partition.numel * static_cast<std::int64_t>(dtype_size(wire_dtype(partition)));
-}
 
 bool Stream::in_place(const scheduler::Partition& partition) const {
   return partition.slices.size() == 1 && wire_dtype(partition) == partition.dtype;
@@ -134,7 +127,7 @@ void Stream::on_partition(std::uint32_t attempt, int position, BufferPool::Buffe
   } else if (current) {
     const scheduler::Partition& partition = plan_->partitions()[static_cast<std::size_t>(position)];
     const auto size = static_cast<std::int64_t>(partition.size_bytes());
-    keeper_.meter().finished(deps_.loop.now().time_since_epoch().count(), payload_of(partition));
+    keeper_.meter().finished(deps_.loop.now().time_since_epoch().count(), wire_bytes(partition));
     trace_.received(position, size);
     const Status decoded = scatter(partition, buffer.bytes());
     trace_.unpacked(position, size);
