@@ -29,7 +29,18 @@ PlanKeeper::PlanKeeper(std::string name, const std::shared_ptr<const scheduler::
       replanner_(first, decision_of(*first), options),
       meter_(options.planner.ranks),
       recorder_(first->tensors().size()),
-      last_tensor_(last_with_elements(*first, order_)) {}
+      last_tensor_(last_with_elements(*first, order_)) {
+  look_whether_to_measure();
+}
+
+// What was measured before a pause would be taken for one long step.
+void PlanKeeper::look_whether_to_measure() {
+  measures_ = !refused_ && !replanner_.frozen();
+  if (!measures_) {
+    recorder_.forget();
+    meter_.reset();
+  }
+}
 
 std::vector<std::int64_t> PlanKeeper::exchange(std::uint64_t step, bool measured) {
   open_ = Kind::kNone;
@@ -59,6 +70,7 @@ void PlanKeeper::settle(std::uint64_t step, const std::vector<std::int64_t>& red
   const Kind kind = std::exchange(open_, Kind::kNone);
   if (kind == Kind::kDigest) {
     settle_digest(step, reduced);
+    look_whether_to_measure();
   }
   if (kind != Kind::kProfile) {
     return;
@@ -104,6 +116,7 @@ void PlanKeeper::consider(std::uint64_t step) {
   deps_.stats.gauge("streams.link_bytes_per_second").set(profile.bytes_per_second);
   deps_.stats.gauge("streams.measured_step_us").set(record.measured_us);
   deps_.stats.gauge("streams.predicted_step_us").set(record.predicted_us);
+  look_whether_to_measure();
   report();
 }
 
@@ -114,6 +127,7 @@ void PlanKeeper::restart() {
   refused_ = false;
   replanner_.restart();
   recorder_.forget();
+  look_whether_to_measure();
   last_tensor_ = last_with_elements(*plan(), order_);
   deps_.stats.gauge("streams.plan_version").set(static_cast<std::int64_t>(plan()->version()));
 }
@@ -133,6 +147,7 @@ int PlanKeeper::last_of(const scheduler::StepProfile& profile) const {
 
 void PlanKeeper::refuse(const std::string& why) {
   refused_ = true;
+  look_whether_to_measure();
   if (deps_.log != nullptr) {
     deps_.log->warn("stream '" + name_ + "' keeps its plan: " + why);
   }

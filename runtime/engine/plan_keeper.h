@@ -14,9 +14,11 @@
 #include <vector>
 
 #include "runtime/base/log.h"
+#include "runtime/base/loop.h"
 #include "runtime/base/stats.h"
 #include "runtime/engine/step_recorder.h"
 #include "runtime/engine/trace.h"
+#include "runtime/engine/wire_size.h"
 #include "scheduler/link_meter.h"
 #include "scheduler/replanner.h"
 
@@ -24,6 +26,7 @@ namespace sirtaki::engine {
 
 // All outlive the keeper.
 struct PlanKeeperDeps {
+  Loop& loop;  // for its clock
   Trace& trace;
   Stats& stats;
   Logger* log = nullptr;  // nullptr: decisions are not written
@@ -39,8 +42,36 @@ class PlanKeeper {
   // The tensor that is expected to become ready last; -1: there is none with elements.
   int last_tensor() const { return last_tensor_; }
 
-  StepRecorder& recorder() { return recorder_; }
-  scheduler::LinkMeter& meter() { return meter_; }
+  // ---- what happens in a step; costs nothing where no other plan can follow from it ----
+
+  void ready(int index, TimePoint at) {
+    if (measures_) {
+      recorder_.ready(index, at);
+    }
+  }
+  void finished(TimePoint at) {
+    if (measures_) {
+      recorder_.finished(at);
+    }
+  }
+  void partition_started() {
+    if (measures_) {
+      meter_.started(now_ns());
+    }
+  }
+  void partition_done(const scheduler::Partition& partition) {
+    if (measures_) {
+      meter_.finished(now_ns(), wire_bytes(partition));
+    }
+  }
+  // The program waited for the step from `waited_since` until `now` and is told that it is done.
+  void told(const StreamBoard& board, TimePoint waited_since, TimePoint now) {
+    if (measures_) {
+      recorder_.told(board, waited_since, now);
+    }
+  }
+  // The step in progress is void: what is in flight ends unmeasured.
+  void step_void() { meter_.reset(); }
 
   // What this rank puts into the exchange of step `step`, asked for at its finish(); empty: the step carries none.
   // `measured`: this rank's own times count; without, it has an opinion on nothing.
@@ -55,6 +86,8 @@ class PlanKeeper {
  private:
   enum class Kind : std::uint8_t { kNone, kProfile, kDigest };
 
+  std::int64_t now_ns() const { return deps_.loop.now().time_since_epoch().count(); }
+  void look_whether_to_measure();
   void settle_digest(std::uint64_t step, const std::vector<std::int64_t>& reduced);
   void refuse(const std::string& why);
   void report();
@@ -74,6 +107,7 @@ class PlanKeeper {
   int next_last_tensor_ = -1;  // of the proposed plan
   bool refused_ = false;       // profiles make no sense here: none is exchanged any more
   bool told_frozen_ = false;
+  bool measures_ = false;
 };
 
 }  // namespace sirtaki::engine

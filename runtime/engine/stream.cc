@@ -30,7 +30,7 @@ Stream::Stream(StreamId id, StreamSpec spec, const std::shared_ptr<const schedul
       deps_(deps),
       trace_(deps.trace, spec_.name),
       keeper_(spec_.name, plan, spec_.order, replanner_options(options, *plan, deps.net.size()),
-              {deps.trace, deps.stats, deps.log}),
+              {deps.loop, deps.trace, deps.stats, deps.log}),
       dispatcher_(options.credit_bytes),
       board_(std::make_shared<StreamBoard>(spec_.tensors.size())),
       late_flags_(std::make_unique<LateFlags>(id, spec_.tensors.size(), deps.net)) {
@@ -105,7 +105,7 @@ void Stream::ready(int index, TensorView tensor, bool absent, TimePoint at) {
   if (first_ready_ == TimePoint()) {
     first_ready_ = at;
   }
-  keeper_.recorder().ready(index, at);
+  keeper_.ready(index, at);
   views_[i] = tensor;
   submitted_[i] = 1;
   present_[i] = absent ? 0 : 1;
@@ -155,7 +155,7 @@ void Stream::finish(std::uint64_t mark, TimePoint at) {
   }
   finished_ = true;
   mark_ = mark;
-  keeper_.recorder().finished(at);
+  keeper_.finished(at);
   if (flags_on()) {
     start_flags();
   }
@@ -303,7 +303,7 @@ void Stream::answer() {
     if (!flags_on()) {
       late_flags_->completed(attempt_, step_, standing_in_);
     }
-    keeper_.recorder().told(*board_, waited_since_, now);
+    keeper_.told(*board_, waited_since_, now);
     if (exchanged_) {
       keeper_.settle(step_, *exchanged_);
     }

@@ -82,7 +82,7 @@ Stream::~Stream() {
 
 void Stream::cancel_in_flight(const Status& cause) {
   board_->withdraw();
-  keeper_.meter().reset();
+  keeper_.step_void();
   dispatcher_.reset();
   for (std::size_t position = 0; position < launched_.size(); ++position) {
     if (launched_[position] != 0) {

@@ -59,7 +59,7 @@ void Stream::launch(const scheduler::Partition& partition) {
   deps_.wire_bytes.add(args.out.size());
   trace_.packed(position, static_cast<std::int64_t>(args.out.size()));
   launched_[static_cast<std::size_t>(position)] = 1;
-  keeper_.meter().started(deps_.loop.now().time_since_epoch().count());
+  keeper_.partition_started();
   ++in_flight_count_;
   // The buffer lives in the callback, so memory in flight outlives whatever happens to the step.
   deps_.net.start(std::move(args),
@@ -127,7 +127,7 @@ void Stream::on_partition(std::uint32_t attempt, int position, BufferPool::Buffe
   } else if (current) {
     const scheduler::Partition& partition = plan_->partitions()[static_cast<std::size_t>(position)];
     const auto size = static_cast<std::int64_t>(partition.size_bytes());
-    keeper_.meter().finished(deps_.loop.now().time_since_epoch().count(), wire_bytes(partition));
+    keeper_.partition_done(partition);
     trace_.received(position, size);
     const Status decoded = scatter(partition, buffer.bytes());
     trace_.unpacked(position, size);

@@ -10,26 +10,47 @@
 namespace sirtaki::engine {
 namespace {
 
+using std::chrono::milliseconds;
+
 class Clock : public Loop {
  public:
-  TimePoint now() const override { return TimePoint(); }
+  TimePoint now() const override {
+    ++reads_;
+    return TimePoint();
+  }
+  int reads() const { return reads_; }
   bool in_loop() const override { return true; }
   void post(Task /*task*/) override {}
   TimerId after(Duration /*delay*/, Task /*task*/) override { return TimerId(1); }
   void cancel(TimerId /*timer*/) override {}
+
+ private:
+  mutable int reads_ = 0;
 };
 
 class PlanKeeperTest : public testing::Test {
  protected:
-  PlanKeeper make_keeper() {
+  PlanKeeper make_keeper(bool frozen = false) {
     scheduler::ReplannerOptions options;
+    options.frozen = frozen;
     options.planner.ranks = 2;
     return {"s",
             scheduler::make_plan({{"a", 100, DType::kF32}, {"b", 100, DType::kF32}}),
             {1, 0},
             options,
-            {trace_, stats_}};
+            {clock_, trace_, stats_}};
   }
+  // A step of the program under `keeper`; what it read of the clock.
+  int measure(PlanKeeper& keeper) {
+    const int before = clock_.reads();
+    keeper.ready(0, at(milliseconds(1)));
+    keeper.partition_started();
+    keeper.partition_done(keeper.plan()->partitions().front());
+    keeper.finished(at(milliseconds(2)));
+    keeper.told(board_, at(milliseconds(3)), at(milliseconds(4)));
+    return clock_.reads() - before;
+  }
+  static TimePoint at(Duration since) { return TimePoint(since); }
   // Steps without an exchange pass; the first one that carries something gives it.
   std::vector<std::int64_t> next_exchange() {
     for (int tries = 0; tries < 100; ++tries) {
@@ -50,6 +71,7 @@ class PlanKeeperTest : public testing::Test {
   Timeline timeline_{0, "test"};
   Trace trace_{clock_, timeline_};
   Stats stats_;
+  StreamBoard board_{2};
   PlanKeeper keeper_ = make_keeper();
   std::uint64_t step_ = 0;
 };
@@ -75,6 +97,25 @@ TEST_F(PlanKeeperTest, ARankThatDecidedOtherwiseEndsReplanning) {
   digest[1] = std::max(digest[1], ~std::int64_t{42});
   pass(digest);
   EXPECT_EQ(stats_.counter("streams.plans_rejected").value(), 1U);
+  EXPECT_TRUE(next_exchange().empty());
+}
+
+TEST_F(PlanKeeperTest, NothingIsMeasuredWhereNoOtherPlanCanFollow) {
+  EXPECT_GT(measure(keeper_), 0);
+  PlanKeeper frozen = make_keeper(true);
+  EXPECT_EQ(measure(frozen), 0);
+  pass(next_exchange());
+  next_exchange();
+  pass({1, 1});  // two digests
+  EXPECT_EQ(measure(keeper_), 0);
+}
+
+TEST_F(PlanKeeperTest, NothingIsMeasuredOnceProfilesMakeNoSense) {
+  std::vector<std::int64_t> profile = next_exchange();
+  profile[0] += 1;  // another format
+  pass(profile);
+  EXPECT_EQ(measure(keeper_), 0);
+  EXPECT_FALSE(next_exchange().empty());  // the digest
   EXPECT_TRUE(next_exchange().empty());
 }
 
