@@ -230,7 +230,8 @@ void Coordinator::on(const RankSet& /*from*/, const StreamAbort& message) {
 
 void Coordinator::on(const RankSet& /*from*/, const StreamUnused& message) {
   const auto it = streams_.find(message.stream.value);
-  if (it != streams_.end() && !it->second.flags) {
+  // Of a step that is void already: the rank asks anew in the next attempt, in which the others may be further.
+  if (it != streams_.end() && it->second.attempt == message.attempt && !it->second.flags) {
     it->second.flags = true;
     send_all(StreamFlags{message.stream, message.attempt, message.step});
   }

@@ -46,7 +46,11 @@ bool Relay::is_repetition(const MemberMessage& message) {
     }
     news.attempts_aborted = abort->attempt + 1;
   } else if (const auto* unused = std::get_if<StreamUnused>(&message)) {
-    return std::exchange(streams_[unused->stream.value].unused, true);
+    StreamNews& news = streams_[unused->stream.value];
+    if (unused->attempt < news.attempts_asked) {
+      return true;
+    }
+    news.attempts_asked = unused->attempt + 1;
   }
   return false;
 }

@@ -53,7 +53,7 @@ class Relay {
  private:
   // What has been passed on about a stream and need not be repeated.
   struct StreamNews {
-    bool unused = false;
+    std::uint32_t attempts_asked = 0;    // requests for flags in the attempts before this one are known, or of no use
     std::uint32_t attempts_aborted = 0;  // abortions of the attempts before this one are known
   };
 

@@ -40,6 +40,8 @@ ScenarioFn stream_unused(std::uint64_t seed, int steps);
 ScenarioFn stream_idle_rank(std::uint64_t seed, int steps);
 // One rank has no gradients in the last step; every rank closes the stream as soon as it has that step's result.
 ScenarioFn stream_closed_at_once(std::uint64_t seed, int steps);
+// One rank has no gradients, first in a step that another gives up.
+ScenarioFn stream_asked_in_a_void_step(std::uint64_t seed, int steps);
 // Now and then a rank gives a step up, by abort() or by a tensor of another size; all ranks get the error and go on.
 ScenarioFn stream_deviations(std::uint64_t seed, int steps);
 // The tensors of each step are waited for one group after the other, in the order of a forward pass, with operations by

@@ -143,6 +143,14 @@ TEST(Sim, FlagsOfTheLastStepAreAnsweredByRanksThatHaveClosedTheStream) {
   }
 }
 
+TEST(Sim, FlagsAskedForInAVoidStepAreNotTakenForThoseOfTheNextAttempt) {
+  for (std::uint64_t seed = 1; seed <= world::last_seed(300); ++seed) {
+    world::SimOptions options = options_for(seed);
+    options.size = 2 + static_cast<int>(seed % 4);
+    expect_well(options, stream_asked_in_a_void_step(seed, 6));
+  }
+}
+
 TEST(Sim, DeviationsEndTheStepEverywhereAndTheStreamGoesOn) {
   for (std::uint64_t seed = 1; seed <= world::last_seed(150); ++seed) {
     expect_well(options_for(seed), stream_deviations(seed, 12));

@@ -391,6 +391,35 @@ Scenario run_closed_at_once(RankApi& api, std::uint64_t seed, int steps) {
   require_ok(co_await api.run(allreduce("metric", metric)), "the metric behind the stream");
 }
 
+// What a rank asked for in a step reaches the others when that step was given up and the next attempt is on.
+Scenario run_asked_in_a_void_step(RankApi& api, std::uint64_t seed, int steps) {
+  const engine::StreamSpec spec = tiny_spec(seed);
+  const Result<StreamId> stream = co_await api.open_stream(spec);
+  require_ok(stream.status(), "opening the stream");
+  const Rank idle = static_cast<Rank>(seed % static_cast<std::uint64_t>(api.size()));
+  const Rank culprit = (idle + 1) % api.size();
+  const int void_step = static_cast<int>(seed % 3);
+  for (int s = 0; s < steps; ++s) {
+    const auto salt = static_cast<std::uint64_t>(s) * 10;
+    const std::string what = "step " + std::to_string(s);
+    Step step = s < void_step ? Step(api, spec, salt, seed, false) : idle_step(api, spec, salt, idle);
+    // Behind the void step all make haste: the step is over before the message is there.
+    const auto work = std::chrono::microseconds(s <= void_step ? api.random()() % 1000 : 0);
+    require_ok(co_await api.compute(work), "computing");
+    if (s == void_step && api.rank() == culprit) {
+      api.ready(*stream, 0, step.tensors[0].view(), api.rank() == idle);
+      require_ok(co_await api.abort_stream(*stream, "out of memory"), what + ", aborting");
+      continue;
+    }
+    submit_step(api, *stream, step);
+    const Status status = co_await api.wait_stream(*stream);
+    require(status.code() == (s == void_step ? Code::kAborted : Code::kOk), what + ": got " + status.to_string());
+    if (status) {
+      step.check(salt, api.used(*stream), false, what);
+    }
+  }
+}
+
 Scenario run_everything(RankApi& api, std::uint64_t seed, int steps) {
   const engine::StreamSpec spec = make_spec(seed);
   const Result<StreamId> stream = co_await api.open_stream(spec);
@@ -433,6 +462,9 @@ ScenarioFn stream_idle_rank(std::uint64_t seed, int steps) {
 }
 ScenarioFn stream_closed_at_once(std::uint64_t seed, int steps) {
   return [=](RankApi& api) { return run_closed_at_once(api, seed, steps); };
+}
+ScenarioFn stream_asked_in_a_void_step(std::uint64_t seed, int steps) {
+  return [=](RankApi& api) { return run_asked_in_a_void_step(api, seed, steps); };
 }
 ScenarioFn stream_deviations(std::uint64_t seed, int steps) {
   return [=](RankApi& api) { return run_deviations(api, seed, steps); };

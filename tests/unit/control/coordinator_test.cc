@@ -111,6 +111,24 @@ TEST(Coordinator, StreamsThatDifferAreRefusedNamingTheTensor) {
       << refused[0].second.status.text();
 }
 
+TEST(Coordinator, FlagsAskedForInAVoidAttemptAreAskedForAgain) {
+  Coordinator c(2, {});
+  for (Rank r = 0; r < 2; ++r) {
+    StreamOpen open;
+    open.name = "opt";
+    c.on_message(r, open, at(seconds(0)));
+  }
+  const StreamId id = sent<StreamAgreed>(c.take_actions()).at(0).second.stream;
+  c.on_message(0, StreamAbort{id, 0, 3, Status(Code::kAborted, "enough")}, at(seconds(0)));
+  c.on_message(1, StreamUnused{id, 0, 3}, at(seconds(0)));
+  EXPECT_TRUE(sent<StreamFlags>(c.take_actions()).empty());
+  c.on_message(1, StreamUnused{id, 1, 0}, at(seconds(0)));
+  c.on_message(0, StreamUnused{id, 1, 0}, at(seconds(0)));
+  const auto flags = sent<StreamFlags>(c.take_actions());
+  ASSERT_EQ(flags.size(), 1U);
+  EXPECT_EQ(flags[0].second.attempt, 1U);
+}
+
 TEST(Coordinator, OneAbortOfAStepCounts) {
   Coordinator c(2, {});
   for (Rank r = 0; r < 2; ++r) {

@@ -119,7 +119,7 @@ TEST_F(RelayTest, ErrorsPassAtOnceWithAllThatWasSaidBeforeAndAreNotRepeated) {
   EXPECT_EQ(up().size(), 1U);
 }
 
-TEST_F(RelayTest, OneAbortOfAnAttemptAndOneRequestForFlagsAStream) {
+TEST_F(RelayTest, OneAbortAndOneRequestForFlagsOfAnAttempt) {
   const StreamId stream(7);
   say(8, StreamAbort{stream, 0, 5, Status(Code::kAborted, "first")});
   say(9, StreamAbort{stream, 0, 5, Status(Code::kAborted, "second")});
@@ -132,6 +132,11 @@ TEST_F(RelayTest, OneAbortOfAnAttemptAndOneRequestForFlagsAStream) {
 
   say(8, StreamUnused{stream, 2, 1});
   say(9, StreamUnused{stream, 2, 1});
+  EXPECT_EQ(up().size(), 1U);
+  say(10, StreamUnused{stream, 1, 4});
+  EXPECT_TRUE(up().empty());
+  // The coordinator has not answered the one before if that attempt was void when it came.
+  say(9, StreamUnused{stream, 3, 0});
   EXPECT_EQ(up().size(), 1U);
   // Another stream under the same number.
   relay_.on_told({{RankSet::range(0, 64), StreamAgreed{"next", stream}}});
