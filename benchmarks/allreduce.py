@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from benchmarks import plots
+from benchmarks.contest import NetCase, Samples, ratio_row
 from benchmarks.group import Group
 from benchmarks.results import Row, Store, make_row
 from benchmarks.rig import (
@@ -30,9 +31,8 @@ from benchmarks.rig import (
     ring_bytes,
     run,
     say,
-    wire_bound,
 )
-from benchmarks.statistics import estimate, paired_ratio
+from benchmarks.statistics import estimate
 
 OURS, THEIRS = "sirtaki", "gloo"
 KB, MB = 1024, 1024 * 1024
@@ -49,28 +49,20 @@ CPU_SHARE = 0.5
 
 
 @dataclass(frozen=True)
-class Case:
-    """One configuration."""
+class Case(NetCase):
+    """`payload`: bytes of the tensor."""
 
-    net: str
-    size: int
     payload: int
 
     @property
     def key(self) -> str:
         """Its name in the partial file."""
-        return f"{self.net}/{self.size}/{self.payload}"
+        return f"{super().key}/{self.payload}"
 
     @property
     def params(self) -> dict[str, Any]:
         """Its parameters in result rows."""
-        shaped = self.net != LOOPBACK
-        return {
-            "net": "netns" if shaped else LOOPBACK,
-            "rate_mbit": float(self.net) if shaped else None,
-            "ranks": self.size,
-            "bytes": self.payload,
-        }
+        return {**super().params, "bytes": self.payload}
 
 
 # ---- ceilings ------------------------------------------------------------------------------
@@ -97,7 +89,7 @@ def bound_seconds(case: Case, ceiling: dict[str, float]) -> float:
     """The physical limit: the wire's payload rate, or on loopback one memory copy of every byte that moves."""
     if case.net == LOOPBACK:
         return case.size * ring_bytes(case.size, case.payload) / ceiling["copied"]
-    return wire_bound(case.size, case.payload, float(case.net))
+    return case.wire_seconds(case.payload)
 
 
 def cpu_limited(case: Case, ceiling: dict[str, float]) -> bool:
@@ -125,7 +117,7 @@ def measure_net(options: Options, store: Store, net_name: str, size: int) -> Non
         block_seconds=0.02 if options.quick else 0.05,
         budget_seconds=(5.0 if options.quick else 24.0) / launches,
     )
-    gathered: dict[str, dict[str, list[float]]] = {case.key: {} for case in cases}
+    gathered: dict[str, Samples] = {case.key: {} for case in cases}
     with network(net_name, size, strict=not options.quick) as net:
         for launch in range(launches):
             say(f"{net_name}, {size} ranks: launch {launch + 1} of {launches}")
@@ -138,7 +130,7 @@ def measure_net(options: Options, store: Store, net_name: str, size: int) -> Non
         store.keep(case.key, gathered[case.key])
 
 
-def measure_case(options: Options, group: Group, case: Case, plan: Plan, *, check: bool) -> dict[str, list[float]]:
+def measure_case(options: Options, group: Group, case: Case, plan: Plan, *, check: bool) -> Samples:
     """Checks the sums of every system, where asked for, then times them in turns."""
     numel = case.payload // 4
     for system in options.systems if check else ():
@@ -150,7 +142,7 @@ def measure_case(options: Options, group: Group, case: Case, plan: Plan, *, chec
 # ---- rows ----------------------------------------------------------------------------------
 
 
-def rows_of(case: Case, samples: dict[str, list[float]], ceiling: dict[str, float]) -> list[Row]:
+def rows_of(case: Case, samples: Samples, ceiling: dict[str, float]) -> list[Row]:
     """Times of each system; against Gloo; as a share of the payload ceiling."""
     bound = bound_seconds(case, ceiling)
     params = {**case.params, "cpu_limited": cpu_limited(case, ceiling)}
@@ -172,19 +164,8 @@ def rows_of(case: Case, samples: dict[str, list[float]], ceiling: dict[str, floa
     if OURS not in samples:
         return rows
     if reference is not None:
-        figure = paired_ratio(samples[THEIRS], samples[OURS])
-        rows.append(
-            make_row(
-                "speedup_over_gloo",
-                params,
-                figure,
-                "ratio",
-                "higher",
-                baseline=(THEIRS, 1.0),
-                bound=reference / bound,
-                target=1.0,
-            )
-        )
+        times = (samples[THEIRS], samples[OURS])
+        rows.append(ratio_row("speedup_over_gloo", params, *times, THEIRS, bound=reference / bound, target=1.0))
     if case.net != LOOPBACK and case.payload >= BULK_BYTES:
         share = estimate([bound / seconds for seconds in samples[OURS]])
         target = None if params["cpu_limited"] else PAYLOAD_SHARE_TARGET

@@ -14,23 +14,20 @@ compute of a step is the wire time of its gradients, divided by the ratio; backw
 
 from __future__ import annotations
 
-import contextlib
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from benchmarks import plots
 from benchmarks.bounds import step_bound
-from benchmarks.group import Group
+from benchmarks.contest import HOROVOD, NetCase, Samples, measure_missing, ratio_row, training_samples
 from benchmarks.layer_tables import MODELS, Model
-from benchmarks.netns import Net
-from benchmarks.results import Row, Store, make_row
-from benchmarks.rig import Contender, Options, Plan, finish, interleave, network, parse, run, say, wire_bound
-from benchmarks.statistics import estimate, paired_ratio
+from benchmarks.results import Row, make_row
+from benchmarks.rig import Contender, Options, Plan, finish, parse, run
+from benchmarks.statistics import estimate
 
-FORWARD, BACKWARD, DDP, SCALED, HOROVOD = "sirtaki_forward", "sirtaki", "gloo", "gloo_scaled", "horovod"
+FORWARD, BACKWARD, DDP, SCALED = "sirtaki_forward", "sirtaki", "gloo", "gloo_scaled"
 NAMES = {DDP: "ddp", SCALED: "ddp_scaled"}
 NETS = ("200",)
 RANKS = (4,)
@@ -48,18 +45,16 @@ HOROVOD_EVERY = 3
 
 
 @dataclass(frozen=True)
-class Case:
-    """One configuration. `ratio`: wire time of the gradients over the compute of a step."""
+class Case(NetCase):
+    """`ratio`: wire time of the gradients over the compute of a step."""
 
-    net: str
-    size: int
     model_name: str
     ratio: float
 
     @property
     def key(self) -> str:
         """Its name in the partial file."""
-        return f"{self.net}/{self.size}/{self.model_name}/{self.ratio:g}"
+        return f"{super().key}/{self.model_name}/{self.ratio:g}"
 
     @cached_property
     def model(self) -> Model:
@@ -74,7 +69,7 @@ class Case:
     @cached_property
     def wire(self) -> list[float]:
         """Seconds on the link, layer by layer."""
-        return [wire_bound(self.size, 4 * sum(layer), float(self.net)) for layer in self.layers]
+        return [self.wire_seconds(4 * sum(layer)) for layer in self.layers]
 
     @property
     def compute(self) -> float:
@@ -85,9 +80,7 @@ class Case:
     def params(self) -> dict[str, Any]:
         """Its parameters in result rows."""
         return {
-            "net": "netns",
-            "rate_mbit": float(self.net),
-            "ranks": self.size,
+            **super().params,
             "model": self.model_name,
             "ratio": self.ratio,
             "bytes": 4 * sum(map(sum, self.layers)),
@@ -125,53 +118,17 @@ def cases_of(options: Options, net: str, size: int) -> list[Case]:
     return [Case(net, size, model, float(ratio)) for model in models for ratio in ratios]
 
 
-@contextlib.contextmanager
-def contenders_on(options: Options, size: int, net: Net | None) -> Iterator[list[Contender]]:
-    """The systems asked for, each in its group."""
-    with contextlib.ExitStack() as stack:
-        together = [system for system in options.systems if system != HOROVOD]
-        made = []
-        if together:
-            group = stack.enter_context(Group(size, together, net=net))
-            made += [Contender(system, group) for system in together]
-        if HOROVOD in options.systems:
-            assert options.horovod_python is not None
-            group = Group(size, [HOROVOD], net=net, python=options.horovod_python)
-            made.append(Contender(HOROVOD, stack.enter_context(group), HOROVOD_EVERY))
-        yield made
-
-
-def measure_case(contenders: list[Contender], case: Case, plan: Plan) -> dict[str, list[float]]:
-    """Prepares, checks and warms every system up, then times them in turns."""
-    groups = list(dict.fromkeys(contender.group for contender in contenders))
-    try:
-        for contender in contenders:
-            contender.group.call("training_prepare", system=contender.name, recipe=case.recipe())
-            contender.group.call("training_check", system=contender.name)
-            contender.group.call("training_warm", system=contender.name, steps=WARM_STEPS[contender.name])
-        return interleave(contenders, "training_blocks", plan)
-    finally:
-        for group in groups:
-            group.call("training_drop")
-
-
-def measure_net(options: Options, store: Store, net_name: str, size: int) -> None:
-    """All cases of one network and number of ranks."""
-    cases = [case for case in cases_of(options, net_name, size) if store.samples(case.key) is None]
-    if not cases:
-        return
-    with network(net_name, size, strict=not options.quick) as net, contenders_on(options, size, net) as contenders:
-        for case in cases:
-            say(case.key)
-            pairs = QUICK_PAIRS if options.quick else PAIRS
-            plan = Plan(pairs=pairs, min_pairs=pairs, block_seconds=0.0)
-            store.keep(case.key, measure_case(contenders, case, plan))
+def measure_case(options: Options, contenders: list[Contender], case: Case) -> Samples:
+    """Seconds of a step, by system."""
+    pairs = QUICK_PAIRS if options.quick else PAIRS
+    plan = Plan(pairs=pairs, min_pairs=pairs, block_seconds=0.0)
+    return training_samples(contenders, case.recipe(), plan, WARM_STEPS)
 
 
 # ---- rows ----------------------------------------------------------------------------------
 
 
-def rows_of(case: Case, samples: dict[str, list[float]]) -> list[Row]:
+def rows_of(case: Case, samples: Samples) -> list[Row]:
     """Step and exposed communication of each system against the bounds, then ours against DDP."""
     references = {system: estimate(samples[system]).value for system in (DDP, SCALED) if system in samples}
     fastest = min(references, key=lambda system: references[system], default=None)
@@ -201,7 +158,7 @@ def rows_of(case: Case, samples: dict[str, list[float]]) -> list[Row]:
     return rows
 
 
-def _speedups(metric: str, case: Case, samples: dict[str, list[float]], theirs: str, *, judged: bool) -> list[Row]:
+def _speedups(metric: str, case: Case, samples: Samples, theirs: str, *, judged: bool) -> list[Row]:
     rows = []
     for system, sync in ((FORWARD, "forward"), (BACKWARD, "backward")):
         if system not in samples:
@@ -211,11 +168,8 @@ def _speedups(metric: str, case: Case, samples: dict[str, list[float]], theirs: 
         params = {"system": system, **case.params}
         if target is not None:
             params["claim"] = "faster" if target > 1.0 else "not slower"
-        figure = paired_ratio(samples[theirs], samples[system])
-        baseline = (NAMES[theirs], 1.0)
-        rows.append(
-            make_row(metric, params, figure, "ratio", "higher", baseline=baseline, bound=ceiling, target=target)
-        )
+        times = (samples[theirs], samples[system])
+        rows.append(ratio_row(metric, params, *times, NAMES[theirs], bound=ceiling, target=target))
     return rows
 
 
@@ -236,9 +190,9 @@ def main() -> int:
     rows: list[Row] = []
     for net_name in options.nets:
         for size in options.ranks:
-            measure_net(options, store, net_name, size)
-            for case in cases_of(options, net_name, size):
-                rows += rows_of(case, store.samples(case.key))
+            cases = cases_of(options, net_name, size)
+            measure_missing(options, store, cases, partial(measure_case, options), HOROVOD_EVERY)
+            rows += [row for case in cases for row in rows_of(case, store.samples(case.key))]
     return finish(store, rows, plots.overlap)
 
 

@@ -5,7 +5,7 @@ Does not: decide anything. Where matplotlib is missing, plots are left out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +43,24 @@ def _figure(columns: int, lines: int, height: float = 3.4) -> tuple[Any, Any] | 
     return pyplot.subplots(lines, columns, figsize=(4.2 * columns, height * lines), squeeze=False)
 
 
+def _columns(
+    path: Path,
+    rows: Sequence[Row],
+    read: Callable[[Row], Any],
+    draw: Callable[[Any, Any, Sequence[Row]], None],
+    height: float = 3.4,
+) -> Path | None:
+    """Writes a figure with a column for each value of `read`; `draw` gets its axis, the value and its rows."""
+    values = _unique(rows, read)
+    made = _figure(max(1, len(values)), 1, height)
+    if made is None:
+        return None
+    figure, axes = made
+    for axis, value in zip(axes[0], values, strict=False):
+        draw(axis, value, [row for row in rows if read(row) == value])
+    return _save(figure, path)
+
+
 def canvas(width: float, height: float) -> tuple[Any, Any] | None:
     """A figure of one drawing, in inches, and its axes; None without matplotlib."""
     pyplot = _pyplot()
@@ -70,6 +88,14 @@ def _unique(rows: Sequence[Row], read: Callable[[Row], Any]) -> list[Any]:
 def _net(row: Row) -> str:
     rate = row.params.get("rate_mbit")
     return "loopback" if rate is None else f"{rate:g} Mbit/s"
+
+
+def _bars(rows: Sequence[Row], read: Callable[[Row], Any], step: float) -> Iterator[tuple[str, list[float], list[Row]]]:
+    """By system: places of its bars and their rows. A group of bars for each value of `read`, in it `step` apart."""
+    groups = {value: place for place, value in enumerate(_unique(rows, read))}
+    for index, system in enumerate(_unique(rows, lambda row: row.params["system"])):
+        mine = [row for row in rows if row.params["system"] == system]
+        yield system, [groups[read(row)] + index * step for row in mine], mine
 
 
 def allreduce(path: Path, rows: Sequence[Row]) -> Path | None:
@@ -132,78 +158,56 @@ def _label(row: Row) -> str:
 def small_tensors(path: Path, rows: Sequence[Row]) -> Path | None:
     """Bars of seconds a step, by configuration and system."""
     times = [row for row in rows if row.metric in ("step_seconds", "raw_seconds")]
-    kinds = _unique(times, lambda row: row.metric)
-    made = _figure(max(1, len(kinds)), 1, height=1.2 + 0.5 * len(_unique(times, _label)))
-    if made is None:
-        return None
-    figure, axes = made
-    for column, kind in enumerate(kinds):
-        axis = axes[0][column]
-        here = [row for row in times if row.metric == kind]
-        labels, systems = _unique(here, _label), _unique(here, lambda row: row.params["system"])
-        for index, system in enumerate(systems):
-            mine = {_label(row): row for row in here if row.params["system"] == system}
-            places = [place + index * 0.25 for place, name in enumerate(labels) if name in mine]
-            values = [mine[name].value * 1e3 for name in labels if name in mine]
-            axis.barh(places, values, height=0.23, label=system, color=COLORS.get(system))
-        axis.set_yticks([place + 0.25 for place in range(len(labels))], labels, fontsize=6)
-        axis.set(title="paced training step" if kind == "step_seconds" else "raw", xlabel="ms")
-        axis.invert_yaxis()
-        axis.legend(fontsize=7)
-    return _save(figure, path)
+    return _columns(path, times, lambda row: row.metric, _bars_across, 1.2 + 0.5 * len(_unique(times, _label)))
+
+
+def _bars_across(axis: Any, kind: str, rows: Sequence[Row]) -> None:
+    labels = _unique(rows, _label)
+    for system, places, mine in _bars(rows, _label, 0.25):
+        values = [row.value * 1e3 for row in mine]
+        axis.barh(places, values, height=0.23, label=system, color=COLORS.get(system))
+    axis.set_yticks([place + 0.25 for place in range(len(labels))], labels, fontsize=6)
+    axis.set(title="paced training step" if kind == "step_seconds" else "raw", xlabel="ms")
+    axis.invert_yaxis()
+    axis.legend(fontsize=7)
 
 
 def overlap(path: Path, rows: Sequence[Row]) -> Path | None:
     """Step time over its bound with per-layer waiting: a group of bars for each model and ratio."""
     times = [row for row in rows if row.metric == "step_seconds"]
-    models = _unique(times, lambda row: row.params["model"])
-    made = _figure(max(1, len(models)), 1)
-    if made is None:
-        return None
-    figure, axes = made
-    systems = _unique(times, lambda row: row.params["system"])
-    for column, model in enumerate(models):
-        axis = axes[0][column]
-        here = [row for row in times if row.params["model"] == model]
-        ratios = _unique(here, lambda row: row.params["ratio"])
-        for index, system in enumerate(systems):
-            mine = {row.params["ratio"]: row for row in here if row.params["system"] == system}
-            places = [place + index * 0.17 for place, ratio in enumerate(ratios) if ratio in mine]
-            values = [mine[ratio].value * 1e3 for ratio in ratios if ratio in mine]
-            axis.bar(places, values, width=0.16, label=system, color=COLORS.get(system))
-            bounds = [(mine[ratio].bound or 0.0) * 1e3 for ratio in ratios if ratio in mine]
-            left, right = [place - 0.08 for place in places], [place + 0.08 for place in places]
-            axis.hlines(bounds, left, right, color="black", linewidth=1.2, label="bound" if index == 0 else None)
-        axis.set_xticks(
-            [place + 0.17 * (len(systems) - 1) / 2 for place in range(len(ratios))], [f"{ratio:g}" for ratio in ratios]
-        )
-        axis.set(title=model, xlabel="communication / compute", ylabel="ms a step")
-        axis.legend(fontsize=6)
-    return _save(figure, path)
+    return _columns(path, times, lambda row: row.params["model"], _bars_over_bounds)
+
+
+def _bars_over_bounds(axis: Any, model: str, rows: Sequence[Row]) -> None:
+    ratios = _unique(rows, lambda row: row.params["ratio"])
+    middle = 0.17 * (len(_unique(rows, lambda row: row.params["system"])) - 1) / 2
+    for index, (system, places, mine) in enumerate(_bars(rows, lambda row: row.params["ratio"], 0.17)):
+        axis.bar(places, [row.value * 1e3 for row in mine], width=0.16, label=system, color=COLORS.get(system))
+        bounds = [(row.bound or 0.0) * 1e3 for row in mine]
+        left, right = [place - 0.08 for place in places], [place + 0.08 for place in places]
+        axis.hlines(bounds, left, right, color="black", linewidth=1.2, label="bound" if index == 0 else None)
+    axis.set_xticks([place + middle for place in range(len(ratios))], [f"{ratio:g}" for ratio in ratios])
+    axis.set(title=model, xlabel="communication / compute", ylabel="ms a step")
+    axis.legend(fontsize=6)
 
 
 def urgent(path: Path, rows: Sequence[Row]) -> Path | None:
     """Seconds of the urgent operation by mode, for each number of ranks, with the bound of the one with priority."""
     times = [row for row in rows if row.metric == "urgent_seconds"]
-    sizes = _unique(times, lambda row: row.params["ranks"])
-    made = _figure(max(1, len(sizes)), 1)
-    if made is None:
-        return None
-    figure, axes = made
+    return _columns(path, times, lambda row: row.params["ranks"], _bars_by_mode)
+
+
+def _bars_by_mode(axis: Any, ranks: int, rows: Sequence[Row]) -> None:
     ours, theirs = COLORS["sirtaki"], COLORS["gloo"]
     colors = {"priority": ours, "in_order": "#7fb69f", "idle": "#b9d8cb", "gloo": theirs, "gloo_idle": "#e8bdb0"}
-    for column, ranks in enumerate(sizes):
-        axis = axes[0][column]
-        here = [row for row in times if row.params["ranks"] == ranks]
-        for row in here:
-            mode = row.params["mode"]
-            error = [[row.value - row.spread["low"]], [row.spread["high"] - row.value]]
-            axis.bar(mode, row.value, yerr=error, color=colors.get(mode), capsize=3)
-            if row.bound is not None:
-                axis.axhline(row.bound, color="#888888", linestyle=":", label="bound of priority")
-        axis.set(title=f"{ranks} ranks, {_net(here[0])}", yscale="log", ylabel="seconds")
-        axis.legend(fontsize=6)
-    return _save(figure, path)
+    for row in rows:
+        mode = row.params["mode"]
+        error = [[row.value - row.spread["low"]], [row.spread["high"] - row.value]]
+        axis.bar(mode, row.value, yerr=error, color=colors.get(mode), capsize=3)
+        if row.bound is not None:
+            axis.axhline(row.bound, color="#888888", linestyle=":", label="bound of priority")
+    axis.set(title=f"{ranks} ranks, {_net(rows[0])}", yscale="log", ylabel="seconds")
+    axis.legend(fontsize=6)
 
 
 def scale_sim(path: Path, rows: Sequence[Row]) -> Path | None:

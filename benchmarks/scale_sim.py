@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import plots
-from benchmarks.results import RESULTS, ROOT, Row, Store, make_row, table
-from benchmarks.rig import say
+from benchmarks.results import RESULTS, ROOT, Row, Store, make_row
+from benchmarks.rig import finish, say
 from benchmarks.statistics import estimate
 
 RANKS = (16, 64, 256, 1024)
@@ -157,13 +157,7 @@ def main() -> int:
                     samples.setdefault((sample["scenario"], ranks, fanout), []).append(sample)
             say(f"{ranks} ranks, {f'fan-out {fanout}' if fanout else 'flat'}")
     rows = [row for same in samples.values() for row in rows_of(same)] + growth_rows(samples)
-    path = store.finish(rows)
-    print(table(rows))
-    print(f"\n{path}")
-    drawn = plots.scale_sim(path.with_suffix(".svg"), rows)
-    if drawn is not None:
-        print(f"plot: {drawn}")
-    return 0
+    return finish(store, rows, plots.scale_sim)
 
 
 if __name__ == "__main__":

@@ -9,35 +9,19 @@ benchmarks/baselines/horovod.sh has not been run.
 
 from __future__ import annotations
 
-import contextlib
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from benchmarks import plots
-from benchmarks.group import Group
-from benchmarks.netns import Net
-from benchmarks.results import Row, Store, make_row
-from benchmarks.rig import (
-    LOOPBACK,
-    PAIRS,
-    QUICK_PAIRS,
-    Contender,
-    Options,
-    Plan,
-    finish,
-    interleave,
-    network,
-    parse,
-    run,
-    say,
-    wire_bound,
-)
+from benchmarks.contest import HOROVOD, NetCase, Samples, groups_of, measure_missing, ratio_row, training_samples
+from benchmarks.results import Row, make_row
+from benchmarks.rig import LOOPBACK, PAIRS, QUICK_PAIRS, Contender, Options, Plan, finish, interleave, parse, run
 from benchmarks.shapes import equal_layers, resnet50_layers
-from benchmarks.statistics import estimate, paired_ratio
+from benchmarks.statistics import estimate
 
-OURS, DDP, HOROVOD = "sirtaki", "gloo", "horovod"
+OURS, DDP = "sirtaki", "gloo"
 NETS = (LOOPBACK, "1000")
 RANKS = (2, 4)
 #: ResNet-50's 161 tensors, 102 MB of them, divided: 1.6 MB, as long on 1 Gbit/s as the whole on 64 Gbit/s.
@@ -51,11 +35,9 @@ SEED = 7
 
 
 @dataclass(frozen=True)
-class Case:
-    """One configuration. `order` is "random" (each rank draws its own, every step) or "same"."""
+class Case(NetCase):
+    """`order` is "random" (each rank draws its own, every step) or "same"."""
 
-    net: str
-    size: int
     tensors: int
     order: str
     paced: bool
@@ -63,16 +45,13 @@ class Case:
     @property
     def key(self) -> str:
         """Its name in the partial file."""
-        return f"{self.net}/{self.size}/{self.tensors}/{self.order}/{'paced' if self.paced else 'raw'}"
+        return f"{super().key}/{self.tensors}/{self.order}/{'paced' if self.paced else 'raw'}"
 
     @property
     def params(self) -> dict[str, Any]:
         """Its parameters in result rows."""
-        shaped = self.net != LOOPBACK
         return {
-            "net": "netns" if shaped else LOOPBACK,
-            "rate_mbit": float(self.net) if shaped else None,
-            "ranks": self.size,
+            **super().params,
             "tensors": self.tensors,
             "bytes": 4 * sum(self.sizes()),
             "order": self.order,
@@ -104,7 +83,7 @@ class Case:
     def bound(self) -> float | None:
         """The least seconds a step takes: its compute, or the wire; None where neither is known."""
         compute = STEP_SECONDS[self.tensors] if self.paced else 0.0
-        wire = 0.0 if self.net == LOOPBACK else wire_bound(self.size, 4 * sum(self.sizes()), float(self.net))
+        wire = 0.0 if self.net == LOOPBACK else self.wire_seconds(4 * sum(self.sizes()))
         return max(compute, wire) or None
 
 
@@ -117,61 +96,26 @@ def cases_of(net: str, size: int, quick: bool) -> list[Case]:
     return cases
 
 
-@contextlib.contextmanager
-def contenders_on(options: Options, size: int, net: Net | None) -> Iterator[list[Contender]]:
-    """The systems asked for, each in its group."""
-    with contextlib.ExitStack() as stack:
-        together = [system for system in options.systems if system != HOROVOD]
-        made = []
-        if together:
-            group = stack.enter_context(Group(size, together, net=net))
-            made += [Contender(system, group) for system in together]
-        if HOROVOD in options.systems:
-            assert options.horovod_python is not None
-            group = Group(size, [HOROVOD], net=net, python=options.horovod_python)
-            made.append(Contender(HOROVOD, stack.enter_context(group)))
-        yield made
-
-
-def measure_case(contenders: list[Contender], case: Case, plan: Plan) -> dict[str, list[float]]:
-    """Prepares and checks every system, then times them in turns."""
-    groups = list(dict.fromkeys(contender.group for contender in contenders))
-    if not case.paced:
-        for group in groups:
-            group.call("many_prepare", sizes=case.sizes(), seed=SEED)
-        for contender in contenders:
-            contender.group.call("many_check", system=contender.name)
-        return interleave(contenders, "many_blocks", plan)
-    for contender in contenders:
-        contender.group.call("training_prepare", system=contender.name, recipe=case.recipe())
-        contender.group.call("training_check", system=contender.name)
-    try:
-        return interleave(contenders, "training_blocks", plan)
-    finally:
-        for group in groups:
-            group.call("training_drop")
-
-
-def measure_net(options: Options, store: Store, net_name: str, size: int) -> None:
-    """All cases of one network and number of ranks."""
-    cases = [case for case in cases_of(net_name, size, options.quick) if store.samples(case.key) is None]
-    if not cases:
-        return
+def measure_case(options: Options, contenders: list[Contender], case: Case) -> Samples:
+    """Seconds of a paced step, or of the bare operations, by system."""
     plan = Plan(
         pairs=QUICK_PAIRS if options.quick else PAIRS,
         block_seconds=0.05 if options.quick else 0.15,
         budget_seconds=5.0 if options.quick else 40.0,
     )
-    with network(net_name, size, strict=not options.quick) as net, contenders_on(options, size, net) as contenders:
-        for case in cases:
-            say(case.key)
-            store.keep(case.key, measure_case(contenders, case, plan))
+    if case.paced:
+        return training_samples(contenders, case.recipe(), plan)
+    for group in groups_of(contenders):
+        group.call("many_prepare", sizes=case.sizes(), seed=SEED)
+    for contender in contenders:
+        contender.group.call("many_check", system=contender.name)
+    return interleave(contenders, "many_blocks", plan)
 
 
 # ---- rows ----------------------------------------------------------------------------------
 
 
-def rows_of(case: Case, samples: dict[str, list[float]]) -> list[Row]:
+def rows_of(case: Case, samples: Samples) -> list[Row]:
     """Times of each system, then ours against the others'."""
     metric = "step_seconds" if case.paced else "raw_seconds"
     params, bound = case.params, case.bound()
@@ -185,22 +129,18 @@ def rows_of(case: Case, samples: dict[str, list[float]]) -> list[Row]:
     if OURS not in samples:
         return rows
     ours = samples[OURS]
+    kind = "" if case.paced else "raw_"
     if reference is not None:
-        figure = paired_ratio(ours, samples[DDP])
         target = STEP_OVER_DDP_TARGET if case.paced else None
         limit = None if bound is None else bound / reference
-        name = f"{'step' if case.paced else 'raw'}_over_{names[DDP]}"
-        rows.append(
-            make_row(name, params, figure, "ratio", "lower", baseline=(names[DDP], 1.0), bound=limit, target=target)
-        )
+        name = f"{kind or 'step_'}over_{names[DDP]}"
+        row = ratio_row(name, params, ours, samples[DDP], names[DDP], better="lower", bound=limit, target=target)
+        rows.append(row)
     if HOROVOD in samples:
-        figure = paired_ratio(samples[HOROVOD], ours)
         target = SPEEDUP_OVER_HOROVOD_TARGET if case.paced else None
         limit = None if bound is None else estimate(samples[HOROVOD]).value / bound
-        name = "speedup_over_horovod" if case.paced else "raw_speedup_over_horovod"
-        rows.append(
-            make_row(name, params, figure, "ratio", "higher", baseline=(HOROVOD, 1.0), bound=limit, target=target)
-        )
+        name = f"{kind}speedup_over_horovod"
+        rows.append(ratio_row(name, params, samples[HOROVOD], ours, HOROVOD, bound=limit, target=target))
     return rows
 
 
@@ -212,9 +152,9 @@ def main() -> int:
     rows: list[Row] = []
     for net_name in options.nets:
         for size in options.ranks:
-            measure_net(options, store, net_name, size)
-            for case in cases_of(net_name, size, options.quick):
-                rows += rows_of(case, store.samples(case.key))
+            cases = cases_of(net_name, size, options.quick)
+            measure_missing(options, store, cases, partial(measure_case, options))
+            rows += [row for case in cases for row in rows_of(case, store.samples(case.key))]
     return finish(store, rows, plots.small_tensors)
 
 

@@ -19,10 +19,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks import plots
+from benchmarks.contest import NetCase, ratio_row
 from benchmarks.group import Group, GroupError
 from benchmarks.results import Row, Store, make_row
-from benchmarks.rig import LOOPBACK, Options, finish, network, parse, run, say, turn_order, wire_bound
-from benchmarks.statistics import estimate, paired_ratio
+from benchmarks.rig import LOOPBACK, Options, finish, network, parse, run, say, turn_order
+from benchmarks.statistics import estimate
 
 OURS, THEIRS = "sirtaki", "gloo"
 #: What a turn consists of: name -> (system, what the urgent operation does).
@@ -49,32 +50,13 @@ BULK_SLOWDOWN_TARGET = 1.03
 
 
 @dataclass(frozen=True)
-class Case:
-    """One configuration."""
-
-    net: str
-    size: int
-
-    @property
-    def key(self) -> str:
-        """Its name in the partial file."""
-        return f"{self.net}/{self.size}"
+class Case(NetCase):
+    """The operations are the same everywhere."""
 
     @property
     def params(self) -> dict[str, Any]:
         """Its parameters in result rows."""
-        shaped = self.net != LOOPBACK
-        return {
-            "net": "netns" if shaped else LOOPBACK,
-            "rate_mbit": float(self.net) if shaped else None,
-            "ranks": self.size,
-            "bulk_bytes": BULK_BYTES,
-            "urgent_bytes": URGENT_BYTES,
-        }
-
-    def wire(self, payload: int) -> float:
-        """The least seconds an all-reduce of `payload` bytes takes on the links."""
-        return wire_bound(self.size, payload, float(self.net))
+        return {**super().params, "bulk_bytes": BULK_BYTES, "urgent_bytes": URGENT_BYTES}
 
 
 def measure(options: Options, store: Store, case: Case) -> None:
@@ -90,7 +72,7 @@ def measure(options: Options, store: Store, case: Case) -> None:
             say(f"{case.key}: turn {turn + 1}")
             for mode in turn_order(modes, turn):
                 system, urgent = MODES[mode]
-                delay = START_SHARE * case.wire(BULK_BYTES)
+                delay = START_SHARE * case.wire_seconds(BULK_BYTES)
                 answers = group.call("urgent_round", timeout=300, system=system, urgent=urgent, delay=delay)
                 for what in answers[0]:
                     samples.setdefault(f"{mode}.{what}", []).append(max(answer[what] for answer in answers))
@@ -110,7 +92,7 @@ def credit_in_force(group: Group) -> int:
 def rows_of(case: Case, found: dict[str, Any]) -> list[Row]:
     """Times of the urgent operation, against the bound, the bare wire, an idle link and order; the large one's loss."""
     seconds, credit = found["seconds"], int(found["credit"])
-    bound = case.wire(credit + URGENT_BYTES)
+    bound = case.wire_seconds(credit + URGENT_BYTES)
     params = {**case.params, "credit_bytes": credit}
     rows = []
     for mode in (PRIORITY, IN_ORDER, IDLE, GLOO, GLOO_IDLE):
@@ -131,45 +113,21 @@ def rows_of(case: Case, found: dict[str, Any]) -> list[Row]:
     if f"{PRIORITY}.urgent" not in seconds:
         return rows
     urgent = seconds[f"{PRIORITY}.urgent"]
-    alone = case.wire(URGENT_BYTES)
+    alone = case.wire_seconds(URGENT_BYTES)
     figure = estimate([value / alone for value in urgent])
     rows.append(make_row("urgent_over_wire", params, figure, "ratio", "lower", baseline=("wire", 1.0), bound=1.0))
     for mode, name in ((GLOO_IDLE, "urgent_over_idle_gloo"), (IDLE, "urgent_over_idle")):
         if f"{mode}.urgent" in seconds:
             idle = seconds[f"{mode}.urgent"]
             least = alone / estimate(idle).value
-            rows.append(
-                make_row(name, params, paired_ratio(urgent, idle), "ratio", "lower", baseline=(mode, 1.0), bound=least)
-            )
-    figure = paired_ratio(seconds[f"{IN_ORDER}.urgent"], urgent)
-    rows.append(
-        make_row(
-            "urgent_speedup",
-            params,
-            figure,
-            "ratio",
-            "higher",
-            baseline=(IN_ORDER, 1.0),
-            target=SPEEDUP_TARGET,
-        )
-    )
+            rows.append(ratio_row(name, params, urgent, idle, mode, better="lower", bound=least))
+    in_order = seconds[f"{IN_ORDER}.urgent"]
+    rows.append(ratio_row("urgent_speedup", params, in_order, urgent, IN_ORDER, target=SPEEDUP_TARGET))
     if f"{GLOO}.urgent" in seconds:
-        figure = paired_ratio(seconds[f"{GLOO}.urgent"], urgent)
-        rows.append(make_row("urgent_speedup_over_gloo", params, figure, "ratio", "higher", baseline=(GLOO, 1.0)))
-    figure = paired_ratio(seconds[f"{PRIORITY}.bulk"], seconds[f"{ALONE}.bulk"])
-    least = 1.0 + URGENT_BYTES / BULK_BYTES
-    rows.append(
-        make_row(
-            "bulk_slowdown",
-            params,
-            figure,
-            "ratio",
-            "lower",
-            baseline=(ALONE, 1.0),
-            bound=least,
-            target=BULK_SLOWDOWN_TARGET,
-        )
-    )
+        rows.append(ratio_row("urgent_speedup_over_gloo", params, seconds[f"{GLOO}.urgent"], urgent, GLOO))
+    bulk = (seconds[f"{PRIORITY}.bulk"], seconds[f"{ALONE}.bulk"])
+    least, most = 1.0 + URGENT_BYTES / BULK_BYTES, BULK_SLOWDOWN_TARGET
+    rows.append(ratio_row("bulk_slowdown", params, *bulk, ALONE, better="lower", bound=least, target=most))
     return rows
 
 

@@ -1,0 +1,124 @@
+"""What the benchmarks that set systems against each other on a network have in common: cases, contenders, ratios.
+
+Owned by: a benchmark's main process, one thread. Does not: choose what is measured, or judge it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from benchmarks.group import Group
+from benchmarks.netns import Net
+from benchmarks.results import Row, Store, make_row
+from benchmarks.rig import LOOPBACK, Contender, Options, Plan, interleave, network, say, wire_bound
+from benchmarks.statistics import paired_ratio
+
+HOROVOD = "horovod"
+Samples = dict[str, list[float]]
+
+
+@dataclass(frozen=True)
+class NetCase:
+    """One configuration; benchmarks add what they vary. `net`: LOOPBACK, or the links' Mbit/s as text."""
+
+    net: str
+    size: int
+
+    @property
+    def key(self) -> str:
+        """Its name in the partial file."""
+        return f"{self.net}/{self.size}"
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """Its parameters in result rows."""
+        shaped = self.net != LOOPBACK
+        return {
+            "net": "netns" if shaped else LOOPBACK,
+            "rate_mbit": float(self.net) if shaped else None,
+            "ranks": self.size,
+        }
+
+    def wire_seconds(self, payload: int) -> float:
+        """The least seconds an all-reduce of `payload` bytes takes on the links, which must be shaped."""
+        return wire_bound(self.size, payload, float(self.net))
+
+
+SomeCase = TypeVar("SomeCase", bound=NetCase)
+
+
+@contextlib.contextmanager
+def contenders_on(options: Options, size: int, net: Net | None, horovod_every: int = 1) -> Iterator[list[Contender]]:
+    """The systems asked for: Horovod in a group of its own interpreter, the others in one group."""
+    with contextlib.ExitStack() as stack:
+        together = [system for system in options.systems if system != HOROVOD]
+        made = []
+        if together:
+            group = stack.enter_context(Group(size, together, net=net))
+            made += [Contender(system, group) for system in together]
+        if HOROVOD in options.systems:
+            assert options.horovod_python is not None
+            group = Group(size, [HOROVOD], net=net, python=options.horovod_python)
+            made.append(Contender(HOROVOD, stack.enter_context(group), horovod_every))
+        yield made
+
+
+def groups_of(contenders: Sequence[Contender]) -> list[Group]:
+    """Each group once."""
+    return list(dict.fromkeys(contender.group for contender in contenders))
+
+
+def training_samples(
+    contenders: Sequence[Contender], recipe: dict[str, Any], plan: Plan, warm_steps: Mapping[str, int] | None = None
+) -> Samples:
+    """Prepares, checks and warms up the paced steps of every system, then times them in turns."""
+    try:
+        for contender in contenders:
+            contender.group.call("training_prepare", system=contender.name, recipe=recipe)
+            contender.group.call("training_check", system=contender.name)
+            if warm_steps is not None:
+                contender.group.call("training_warm", system=contender.name, steps=warm_steps[contender.name])
+        return interleave(contenders, "training_blocks", plan)
+    finally:
+        for group in groups_of(contenders):
+            group.call("training_drop")
+
+
+def measure_missing(
+    options: Options,
+    store: Store,
+    cases: Sequence[SomeCase],
+    measure: Callable[[list[Contender], SomeCase], Samples],
+    horovod_every: int = 1,
+) -> None:
+    """Measures those cases, all of one network and number of ranks, that the store lacks; each is kept at once."""
+    cases = [case for case in cases if store.samples(case.key) is None]
+    if not cases:
+        return
+    net_name, size = cases[0].net, cases[0].size
+    with (
+        network(net_name, size, strict=not options.quick) as net,
+        contenders_on(options, size, net, horovod_every) as contenders,
+    ):
+        for case in cases:
+            say(case.key)
+            store.keep(case.key, measure(contenders, case))
+
+
+def ratio_row(
+    metric: str,
+    params: Mapping[str, Any],
+    over: Sequence[float],
+    under: Sequence[float],
+    baseline: str,
+    *,
+    better: str = "higher",
+    bound: float | None = None,
+    target: float | None = None,
+) -> Row:
+    """A row for the ratio of two systems' interleaved samples; `baseline` names the system that counts as 1."""
+    figure = paired_ratio(over, under)
+    return make_row(metric, params, figure, "ratio", better, baseline=(baseline, 1.0), bound=bound, target=target)

@@ -1,0 +1,63 @@
+"""What benchmarks that compare systems share: names and parameters of cases, and which of them are still to measure."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks import allreduce, contest, group, overlap, rig, small_tensors, urgent
+from benchmarks.results import Store
+
+FAKES = Path(__file__).resolve().parent
+FAST = "benchmarks_fakes:Fake"
+
+
+def test_cases_keep_their_names_in_partial_files() -> None:
+    assert urgent.Case("200", 4).key == "200/4"
+    assert allreduce.Case(rig.LOOPBACK, 2, 4096).key == "loopback/2/4096"
+    assert overlap.Case("200", 4, "vgg19", 0.5).key == "200/4/vgg19/0.5"
+    assert small_tensors.Case("1000", 2, 161, "random", paced=False).key == "1000/2/161/random/raw"
+
+
+def test_every_case_tells_network_and_ranks_first() -> None:
+    cases = [
+        urgent.Case("200", 4),
+        allreduce.Case("200", 4, 4096),
+        overlap.Case("200", 4, "vgg19", 0.5),
+        small_tensors.Case("200", 4, 161, "same", paced=True),
+    ]
+    for case in cases:
+        assert list(case.params.items())[:3] == [("net", "netns"), ("rate_mbit", 200.0), ("ranks", 4)]
+        assert len(case.params) > 3
+    assert contest.NetCase(rig.LOOPBACK, 2).params == {"net": "loopback", "rate_mbit": None, "ranks": 2}
+
+
+def test_only_what_the_store_lacks_is_measured_and_each_case_is_kept_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group, "EXTRA_PYTHONPATH", (str(FAKES),))
+    options = rig.Options(True, (rig.LOOPBACK,), (2,), (FAST,), None)
+    cases = [allreduce.Case(rig.LOOPBACK, 2, payload) for payload in (4, 8, 12)]
+    store = Store("contest", "command", folder=tmp_path)
+    store.keep(cases[0].key, {FAST: [1.0]})
+    measured: list[int] = []
+
+    def measure(contenders: list[rig.Contender], case: allreduce.Case) -> contest.Samples:
+        assert [contender.name for contender in contenders] == [FAST]
+        assert contenders[0].group.call("ping") == [0, 1]
+        measured.append(case.payload)
+        if case.payload == 12:
+            raise RuntimeError("the cable was pulled")
+        return {FAST: [2.0]}
+
+    with pytest.raises(RuntimeError, match="cable"):
+        contest.measure_missing(options, store, cases, measure)
+    assert measured == [8, 12]
+    again = Store("contest", "command", folder=tmp_path, resume=True)
+    assert [again.samples(case.key) for case in cases] == [{FAST: [1.0]}, {FAST: [2.0]}, None]
+
+
+def test_a_ratio_names_the_system_that_counts_as_one() -> None:
+    row = contest.ratio_row("speedup", {}, [4.0, 4.2], [2.0, 2.1], "gloo", target=1.5)
+    assert (row.value, row.baseline, row.met) == (pytest.approx(2.0), {"name": "gloo", "value": 1.0}, True)
