@@ -238,7 +238,9 @@ class Stream {
     check(sirtaki_stream_used(stream_, flags.data()));
     return {flags.begin(), flags.end()};
   }
-  void abort(const std::string& why) { check(sirtaki_stream_abort(stream_, why.c_str())); }
+  void abort(const std::string& why) {
+    blocking([&] { return sirtaki_stream_abort(stream_, why.c_str()); });
+  }
   void close() {
     blocking([&] { return sirtaki_stream_close(stream_); });
   }
@@ -316,7 +318,7 @@ void define_operations(nb::module_& m) {
       .def("wait", &Stream::wait, nb::arg("timeout_ms") = -1)
       .def("wait_tensors", &Stream::wait_tensors, nb::arg("indices"), nb::arg("timeout_ms") = -1)
       .def("used", &Stream::used)
-      .def("abort", &Stream::abort, nb::call_guard<nb::gil_scoped_release>())
+      .def("abort", &Stream::abort)
       .def("close", &Stream::close);
 }
 
