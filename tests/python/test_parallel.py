@@ -26,6 +26,12 @@ def test_optimizer(np: int, case: str) -> None:
     check_case("optimizer_cases", np, case)
 
 
+@pytest.mark.parametrize("case", case_names("misuse_cases"))
+@pytest.mark.parametrize("np", [2, 3])
+def test_misuse(np: int, case: str) -> None:
+    check_case("misuse_cases", np, case)
+
+
 @pytest.mark.parametrize("case", case_names("join_cases"))
 @pytest.mark.parametrize("np", [1, 2, 4])
 def test_join(np: int, case: str) -> None:

@@ -78,11 +78,14 @@ def adamw(model: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.AdamW(model.parameters(), lr=0.01)
 
 
-def raises(call: Callable[[], object], kind: type[BaseException] | tuple[type[BaseException], ...], word: str) -> None:
+def raises(
+    call: Callable[[], object], kind: type[BaseException] | tuple[type[BaseException], ...], *words: str
+) -> None:
     try:
         call()
     except kind as error:
-        assert word in str(error), error
+        for word in words:
+            assert word in str(error), f"'{word}' is not in: {error}"
     else:
         raise AssertionError(f"no {kind}")
 

@@ -35,6 +35,7 @@ class Layout:
     slots: list[int]  # place in the stream; -1: sparse
     strides: list[tuple[int, ...]]  # of the memory that travels, in elements
     dtypes: list[torch.dtype]
+    shapes: list[torch.Size]
     stream: Any
 
 
@@ -50,14 +51,14 @@ def open_layout(names: list[str], params: list[Tensor], options: ReducerOptions,
         check_kind(params[index])
         slots[index] = slot
     strides = [torch.empty_like(p, device="meta").stride() for p in params]
-    dtypes = [p.dtype for p in params]
+    dtypes, shapes = [p.dtype for p in params], [p.shape for p in params]
     if not dense:
-        return Layout(slots, strides, dtypes, _CommitStream(options))
+        return Layout(slots, strides, dtypes, shapes, _CommitStream(options))
     order = _agree_on_order(dense, slots, options, arrivals)
-    tensors = [(0, dtype_code(dtypes[i]), 0, 0, params[i].shape, strides[i]) for i in dense]
+    tensors = [(0, dtype_code(dtypes[i]), 0, 0, shapes[i], strides[i]) for i in dense]
     how = (int(options.op), options.prescale, options.postscale, options.codec)
     stream = _core.Stream(options.stream_name, [names[i] for i in dense], tensors, order, how)
-    return Layout(slots, strides, dtypes, stream)
+    return Layout(slots, strides, dtypes, shapes, stream)
 
 
 def _agree_on_kinds(params: list[Tensor], options: ReducerOptions) -> list[int]:
@@ -65,7 +66,7 @@ def _agree_on_kinds(params: list[Tensor], options: ReducerOptions) -> list[int]:
     for i, param in enumerate(params):
         if param.grad is not None:
             kinds[i] = _SPARSE if param.grad.is_sparse and not options.sparse_as_dense else _DENSE
-    name = f"{options.stream_name}.kinds"
+    name = f"{options.stream_name}.parameters"
     work = torch_ops.allreduce(kinds, name, ReduceOp.MAX, (1.0, 1.0), in_place=True)
     return torch_ops.start([work])[0].wait().tolist()
 

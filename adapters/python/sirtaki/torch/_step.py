@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import FrameType
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from sirtaki import errors
+from sirtaki import basics, errors
 from sirtaki.torch._layout import ReducerOptions
 from sirtaki.torch.ops import sparse_allreduce_async
 
 _SCALER_STEP = torch.amp.GradScaler.step.__code__
+
+#: An optimizer that is used although another one has its parameters.
+SUPERSEDED = (
+    "a DistributedOptimizer made later has parameters of this one and combines their gradients; give all parameters to "
+    "one optimizer, in groups if need be, and use the optimizer made last"
+)
 
 
 @dataclass
@@ -68,6 +74,29 @@ def stale(name: str) -> str:
         f'{name} was used in the forward pass before its update: with sync="forward" a parameter is updated when its '
         "module, or one above that, is called, or it is read as an attribute of its module. Call wait() before code "
         'that uses parameters in other ways, or use sync="backward". The updates that were still to be made are lost'
+    )
+
+
+def stray(groups: Sequence[dict[str, Any]], param: Tensor) -> str:
+    """A gradient that would be applied without being combined."""
+    places = [(g, i) for g, group in enumerate(groups) for i, p in enumerate(group["params"]) if p is param]
+    group, place = places[0]
+    return (
+        f"parameter {place} of group {group} has a gradient that is not combined over the ranks: the parameter was not "
+        "in the optimizer, or did not require a gradient, when DistributedOptimizer was called. Add parameters with "
+        "add_param_group(); unfreeze them before the call, and freeze them again after it"
+    )
+
+
+def changed(name: str, before: tuple[torch.Size, torch.dtype], now: tuple[torch.Size, torch.dtype]) -> str:
+    """A parameter that is not what the ranks have agreed on."""
+
+    def text(shape: torch.Size, dtype: torch.dtype) -> str:
+        return f"{dtype} {list(shape)}".removeprefix("torch.")
+
+    return (
+        f"{name} is {text(*now)} on rank {basics.rank()} and was {text(*before)} in the first step, when the ranks "
+        "agreed on what to send; convert or resize a model before its first step, or make a new optimizer for it"
     )
 
 

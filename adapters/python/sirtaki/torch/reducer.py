@@ -18,9 +18,10 @@ from torch import Tensor
 
 from sirtaki import basics, errors
 from sirtaki.ops import ReduceOp
+from sirtaki.torch._claims import claims
 from sirtaki.torch._layout import ReducerOptions, open_layout
 from sirtaki.torch._nesting import inside_nested_backward
-from sirtaki.torch._step import Deferred, StepMemory, edited, stale, start_gather, too_often
+from sirtaki.torch._step import SUPERSEDED, Deferred, StepMemory, changed, edited, stale, start_gather, stray, too_often
 
 _HANDED_OVER, _STALE = 1, 2
 
@@ -49,9 +50,14 @@ class GradientReducer:
         self._slots: list[int] = []  # a parameter's place in the stream; -1: sparse
         self._strides: list[tuple[int, ...]] = []
         self._dtypes: list[torch.dtype] = []
+        self._shapes: list[torch.Size] = []
+        self._sizes: list[int] = []  # in elements
         self._stream: Any = None
         self._arrivals: list[int] = []
+        self._known = {id(p) for p in params}
+        self._superseded = False
         self._reset()
+        claims.claim(self, params)
         self._hooks = [self._hook(i) for i in range(len(params))]
 
     # ---- what the optimizer calls ----
@@ -64,6 +70,8 @@ class GradientReducer:
         """One more parameter, from the next step on."""
         self.names.append(name)
         self.params.append(param)
+        claims.claim(self, [param])
+        self._known.add(id(param))
         self._hooks.append(self._hook(len(self.params) - 1))
         self._forget_stream()
         self._reset()
@@ -73,8 +81,31 @@ class GradientReducer:
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()
+        claims.release(self)
         self._forget_stream()
         self._reset()
+
+    def supersede(self) -> None:
+        """See Owner."""
+        # What a session that has ended left in flight is void.
+        with suppress(errors.NotInitializedError):
+            if self.deferred is not None:
+                self.deferred.complete()
+            if self._phase is _Phase.IN_FLIGHT:
+                self._wait()
+            elif self._phase is _Phase.FILLING and self._backward_open:
+                self.give_up()
+        self.close()
+        self._superseded = True
+
+    def check_step(self, groups: Sequence[dict[str, Any]]) -> None:
+        """Refuses gradients that the optimizer would apply and nobody combines."""
+        if self._superseded:
+            raise RuntimeError(SUPERSEDED)
+        known = self._known
+        strays = [p for group in groups for p in group["params"] if id(p) not in known and p.grad is not None]
+        if strays:
+            raise RuntimeError(stray(groups, strays[0]))
 
     @property
     def reduced(self) -> bool:
@@ -162,13 +193,13 @@ class GradientReducer:
         else:
             self._reset()
 
-    def give_up(self) -> None:
-        """Makes the unfinished step void on all ranks; the others get AbortedError."""
+    def give_up(self, why: str = "") -> None:
+        """Makes the unfinished step void on all ranks; the others get AbortedError with `why`."""
         # The runtime uses the memory until abort() has returned.
         borrowed = (self._grads, self._wires)
         self._reset()
-        if self._stream is not None and self._current():
-            self._stream.abort(f"backward() failed on rank {basics.rank()}")
+        if self._stream is not None and self._current() and basics.is_initialized():
+            self._stream.abort(why or f"backward() failed on rank {basics.rank()}")
         del borrowed
 
     # ---- hooks ----
@@ -182,7 +213,9 @@ class GradientReducer:
             if ready is not None and not self._submitted[index]:
                 grad = param.grad
                 plain = grad is not None and not grad.is_sparse and grad.dtype is self._dtypes[index]
-                if plain and self._slots[index] >= 0 and grad.stride() == self._strides[index]:
+                # Number of elements and strides tell the shape: gradients leave no gaps in memory.
+                same = plain and grad.numel() == self._sizes[index] and grad.stride() == self._strides[index]
+                if same and self._slots[index] >= 0:
                     self._submitted[index] = _HANDED_OVER
                     self._grads[index] = grad
                     if with_version:
@@ -282,6 +315,8 @@ class GradientReducer:
 
     def _finish(self) -> None:
         """Hands over what the hooks have not, and tells the runtime that the step is complete."""
+        if self._superseded:
+            raise RuntimeError(SUPERSEDED)
         if self.deferred is not None:
             self._complete_deferred()
         self._phase = _Phase.IN_FLIGHT
@@ -292,7 +327,11 @@ class GradientReducer:
             return
         begin = time.perf_counter()
         if self._stream is None or not self._current():
-            self._open()
+            try:
+                self._open()
+            except BaseException:
+                self._reset()
+                raise
         for index in range(len(self.params)):
             if not self._submitted[index]:
                 self._hand_over(index)
@@ -307,6 +346,8 @@ class GradientReducer:
             self._sparse.append(index)
             return
         param = self.params[index]
+        if param.shape != self._shapes[index] or param.dtype is not self._dtypes[index]:
+            self._refuse_change(index)
         grad = param.grad
         if grad is None:
             wire = torch.empty_strided(param.shape, self._strides[index], dtype=param.dtype).zero_()
@@ -316,6 +357,12 @@ class GradientReducer:
             self._grads[index], self._versions[index] = grad, grad._version
             wire = self._wire(index, grad)
         self._stream.ready(self._slots[index], wire.data_ptr(), grad is None)
+
+    def _refuse_change(self, index: int) -> None:
+        param = self.params[index]
+        text = changed(self.names[index], (self._shapes[index], self._dtypes[index]), (param.shape, param.dtype))
+        self.give_up(text)
+        raise RuntimeError(text)
 
     def _dense(self, index: int, grad: Tensor) -> Tensor:
         if not grad.is_sparse:
@@ -337,9 +384,9 @@ class GradientReducer:
 
     def _wire(self, index: int, grad: Tensor) -> Tensor:
         """The memory that travels: the gradient's own where it is laid out as agreed."""
-        if grad.stride() == self._strides[index] and grad.dtype == self.params[index].dtype:
+        if grad.stride() == self._strides[index] and grad.dtype == self._dtypes[index]:
             return grad
-        wire = torch.empty_strided(grad.shape, self._strides[index], dtype=self.params[index].dtype)
+        wire = torch.empty_strided(grad.shape, self._strides[index], dtype=self._dtypes[index])
         self._wires[index] = wire
         return wire.copy_(grad)
 
@@ -374,7 +421,7 @@ class GradientReducer:
         self._phase = _Phase.REDUCED
 
     def _take_results(self) -> None:
-        changed = self._edited() if self._options.sync != "backward" else []
+        touched = self._edited() if self._options.sync != "backward" else []
         used: list[bool] | None = None
         for index, wire in self._wires.items():
             grad = self._grads[index]
@@ -384,9 +431,9 @@ class GradientReducer:
             used = self._stream.used() if used is None else used
             if used[self._slots[index]]:
                 self.params[index].grad = wire
-        if changed:
+        if touched:
             self._reset()
-            raise RuntimeError(edited(changed[0]))
+            raise RuntimeError(edited(touched[0]))
 
     def _edited(self) -> list[str]:
         """Names of gradients that the program has changed since they were handed over."""
@@ -408,5 +455,6 @@ class GradientReducer:
         self._stream = None
         layout = open_layout(self.names, self.params, self._options, self._arrivals)
         self._slots, self._strides, self._dtypes = layout.slots, layout.strides, layout.dtypes
+        self._shapes, self._sizes = layout.shapes, [shape.numel() for shape in layout.shapes]
         self._stream = layout.stream
         self._generation = basics.generation()

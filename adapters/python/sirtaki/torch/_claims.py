@@ -1,0 +1,36 @@
+"""Which optimizer combines the gradient of which parameter: the one made last, as two would write into one memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from torch import Tensor
+
+
+class Owner(Protocol):
+    """Combines gradients."""
+
+    def supersede(self) -> None:
+        """Another owner has one of its parameters from now on: ends what is in flight and leaves gradients alone."""
+
+
+class Claims:
+    """Owners by parameter. An owner keeps its parameters alive until release()."""
+
+    def __init__(self) -> None:
+        self._owners: dict[int, Owner] = {}
+
+    def claim(self, owner: Owner, params: Sequence[Tensor]) -> None:
+        """`owner` has `params` until release(); those that had any of them are superseded."""
+        before = {id(other): other for p in params if (other := self._owners.get(id(p), owner)) is not owner}
+        for other in before.values():
+            other.supersede()
+        self._owners.update((id(p), owner) for p in params)
+
+    def release(self, owner: Owner) -> None:
+        """Ends claim()."""
+        self._owners = {key: other for key, other in self._owners.items() if other is not owner}
+
+
+claims = Claims()
