@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import json
+import os
 import threading
 from collections.abc import Mapping
 from typing import Any
@@ -68,6 +69,7 @@ def init(comm: object = None, process_sets: object = None, *, options: Mapping[s
     """
     if comm is not None or process_sets is not None:
         raise errors.UnsupportedError("init: comm and process_sets do not exist yet; all ranks take part in everything")
+    errors.require(options is None or isinstance(options, Mapping), f"options is {options!r}; it must be a mapping")
     with _life.lock:
         if _core.is_initialized():
             return
@@ -174,10 +176,10 @@ def members() -> list[dict[str, Any]]:
     return found
 
 
-def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
+def start_timeline(file_path: str | os.PathLike[str], mark_cycles: bool = False) -> None:
     """Begins a trace of all ranks for Perfetto or chrome://tracing. `mark_cycles` means nothing here."""
     del mark_cycles
-    _core.timeline_start(file_path)
+    _core.timeline_start(os.fspath(file_path))
 
 
 def stop_timeline() -> None:

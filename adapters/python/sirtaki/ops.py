@@ -7,7 +7,9 @@ program forgets its handle.
 from __future__ import annotations
 
 import enum
+import operator
 from collections.abc import Callable, Sequence
+from numbers import Integral, Real
 from typing import Any, Protocol
 
 from sirtaki import _core, basics, errors
@@ -234,7 +236,7 @@ class Ops:
         self, tensor: Any, name: str | None, op: ReduceOp, scales: tuple[float, float], in_place: bool
     ) -> Submission:
         """Combines a tensor of the same shape on all ranks; `scales` multiply before and after."""
-        check_reduce_op(op)
+        op = check_reduce_op(op)
         source = self._adapter.input(tensor)
         if in_place:
             self._need_own_memory(tensor, "allreduce", name)
@@ -255,8 +257,7 @@ class Ops:
 
     def broadcast(self, tensor: Any, root_rank: int, name: str | None, in_place: bool) -> Submission:
         """Copies the root's tensor to all ranks."""
-        if not 0 <= root_rank < basics.size():
-            raise _refusal("broadcast", name, f"root_rank is {root_rank}; ranks are 0 to {basics.size() - 1}")
+        root_rank = check_root(root_rank, "broadcast", name)
         source = self._adapter.input(tensor)
         if in_place:
             self._need_own_memory(tensor, "broadcast", name)
@@ -283,7 +284,7 @@ class Ops:
 
     def reducescatter(self, tensor: Any, name: str | None, op: ReduceOp, scales: tuple[float, float]) -> Submission:
         """Combines, then gives each rank its block of dimension 0; the first ranks get one row more where needed."""
-        check_reduce_op(op)
+        op = check_reduce_op(op)
         source = self._need_dimension(tensor, "reducescatter", name)
         arguments = self._arguments(Op.REDUCESCATTER, name, source, None, reduce_op=op, scales=scales)
         return arguments, _Pending((source,), lambda request: self._take(request, source)[0])
@@ -306,7 +307,11 @@ class Ops:
     ) -> tuple[Any, ...]:
         described = self._adapter.describe(source)
         output = None if target is None else described if target is source else self._adapter.describe(target)
-        return (int(op), name, described, output, int(reduce_op), root, scales[0], scales[1], splits, 0)
+        if name is not None and not isinstance(name, str):
+            raise errors.InvalidArgumentError(f"name is {name!r}; it must be text, the same on all ranks, or None")
+        if not all(isinstance(scale, Real) for scale in scales):
+            raise errors.InvalidArgumentError(f"prescale_factor, postscale_factor: {scales}; they must be numbers")
+        return (int(op), name, described, output, int(reduce_op), root, float(scales[0]), float(scales[1]), splits, 0)
 
     def _need_dimension(self, tensor: Any, what: str, name: str | None) -> Any:
         source = self._adapter.input(tensor)
@@ -335,10 +340,21 @@ class Ops:
         return write
 
 
-def check_reduce_op(op: ReduceOp) -> None:
-    """Refuses Adasum."""
+def check_reduce_op(op: object) -> ReduceOp:
+    """`op`, or its number, as ReduceOp. Raises ValueError for what is none, UnsupportedError for Adasum."""
+    if not isinstance(op, Integral) or op not in list(ReduceOp):
+        raise errors.InvalidArgumentError(f"op is {op!r}; it must be Average, Sum, Min, Max or Product")
     if op == ReduceOp.ADASUM:
         raise errors.UnsupportedError("Adasum does not exist here; use Average")
+    return ReduceOp(op)
+
+
+def check_root(root_rank: Any, what: str, name: str | None = None) -> int:
+    """`root_rank` as the number of a rank. Raises ValueError for what is none."""
+    root = operator.index(root_rank) if hasattr(root_rank, "__index__") else -1
+    if not 0 <= root < basics.size():
+        raise _refusal(what, name, f"root_rank is {root_rank!r}; ranks are 0 to {basics.size() - 1}")
+    return root
 
 
 def forget_all() -> None:

@@ -158,6 +158,38 @@ def case_arguments_are_checked_here() -> None:
     still_works()
 
 
+def case_wrong_types_are_refused_with_what_is_right() -> None:
+    one, some = torch.ones(1), torch.ones(hvd.size())
+    for call, *words in (
+        (lambda: hvd.allreduce(one, name=3), "name is 3", "text"),
+        (lambda: hvd.allreduce(one, op="sum"), "'sum'", "Average, Sum"),
+        (lambda: hvd.reducescatter(some, op=None), "None", "Average, Sum"),
+        (lambda: hvd.allreduce(one, prescale_factor="2"), "'2'", "numbers"),
+        (lambda: hvd.allreduce(one, compression="fp16"), "'fp16'", "Compression.none"),
+        (lambda: hvd.grouped_allreduce_([one, one]), "twice"),
+        (lambda: hvd.broadcast(one, "0"), "root_rank is '0'", "ranks are 0"),
+        (lambda: hvd.alltoall(some, splits=3), "splits is 3", "integers"),
+        (lambda: hvd.alltoall(some, splits=[]), "splits is []", "integers"),
+        (lambda: hvd.sparse_allreduce_async(one), "sparse COO"),
+        (lambda: hvd.broadcast_parameters([("a", one, 3)]), "pairs"),
+        (lambda: hvd.broadcast_optimizer_state(None), "Optimizer", "NoneType"),
+        (lambda: hvd.DistributedOptimizer(torch.nn.Linear(1, 1)), "Optimizer", "Linear"),
+        (lambda: hvd.init(options="x"), "mapping"),
+    ):
+        fails(call, ValueError, *words)
+    assert hvd.broadcast(one, torch.tensor(0)).item() == 1.0
+    plain = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1)
+    for argument, wrong in (
+        ("backward_passes_per_step", 1.5),
+        ("gradient_predivide_factor", float("inf")),
+        ("gradient_predivide_factor", "x"),
+        ("op", "sum"),
+        ("named_parameters", 3),
+    ):
+        fails(lambda a=argument, w=wrong: hvd.DistributedOptimizer(plain, **{a: w}), ValueError, argument)
+    still_works()
+
+
 def case_failed_future_holds_the_error() -> None:
     future = hvd.get_future(hvd.allreduce_async(torch.ones(2 + hvd.rank()), name="future.fails"))
     fails(future.wait, Exception, "future.fails")

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from sirtaki import errors
 from sirtaki.basics import rank, size
+from sirtaki.errors import require
 from sirtaki.ops import URGENT, Submission
 from sirtaki.torch._adapter import torch_ops
 from sirtaki.torch._calls import complete_all
@@ -62,6 +63,8 @@ def broadcast_parameters(
         pairs: list[Any] = list(params.items())
     elif isinstance(params, Iterable) and not isinstance(params, (Tensor, str)):
         pairs = [p if isinstance(p, tuple) else (f"parameter.{i}", p) for i, p in enumerate(params)]
+        well_formed = all(len(pair) == 2 and isinstance(pair[0], str) for pair in pairs)
+        require(well_formed, "params must be tensors or pairs (name, tensor), as model.named_parameters() gives them")
     else:
         raise errors.InvalidArgumentError(f"cannot broadcast parameters of type {type(params).__name__}")
     work = []
@@ -149,6 +152,8 @@ def broadcast_optimizer_state(
         ValueError: the optimizer is LBFGS, whose state cannot be sent, or the parameter groups differ in length.
     """
     del model
+    known = isinstance(optimizer, torch.optim.Optimizer)
+    require(known, f"expected a torch.optim.Optimizer, not {type(optimizer).__name__}")
     if isinstance(optimizer, torch.optim.LBFGS):
         raise errors.InvalidArgumentError("the state of LBFGS cannot be broadcast")
     if size() == 1:

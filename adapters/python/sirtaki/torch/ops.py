@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -20,8 +21,10 @@ from torch import Tensor
 
 from sirtaki import _core, errors
 from sirtaki.basics import size
-from sirtaki.ops import GroupHandle, Handle, ReduceOp, Submission
+from sirtaki.errors import require
+from sirtaki.ops import GroupHandle, Handle, ReduceOp, Submission, check_reduce_op
 from sirtaki.torch import _autograd
+from sirtaki.torch._adapter import check_kind
 from sirtaki.torch._adapter import torch_ops as _ops
 from sirtaki.torch._calls import complete_all
 from sirtaki.torch.compression import Compression, Compressor
@@ -55,11 +58,21 @@ def _reduce_op(average: bool | None, op: ReduceOp | None) -> ReduceOp:
             raise errors.InvalidArgumentError("give op or the deprecated average, not both")
         warnings.warn("average is deprecated; use op=Average or op=Sum", DeprecationWarning, stacklevel=3)
         return Average if average else Sum
-    return Average if op is None else ReduceOp(op)
+    return Average if op is None else check_reduce_op(op)
 
 
 def _start(submission: Submission, priority: int = 0) -> Handle:
     return _ops.start([submission], priority)[0]
+
+
+def _compressed(compression: type[Compressor], tensor: Tensor) -> tuple[Tensor, Any]:
+    """What compress() makes of a tensor that can be sent."""
+    if not all(callable(getattr(compression, method, None)) for method in ("compress", "decompress")):
+        raise errors.InvalidArgumentError(
+            f"compression is {compression!r}; it must be Compression.none, fp16, bf16 or a class like them"
+        )
+    check_kind(tensor)
+    return compression.compress(tensor)
 
 
 def _group_names(name: str | None, count: int) -> list[str | None]:
@@ -179,7 +192,7 @@ def allreduce(
         process_set: only the global one.
     """
     check_process_set(process_set)
-    compressed, context = compression.compress(tensor)
+    compressed, context = _compressed(compression, tensor)
     scales = (prescale_factor, postscale_factor)
     return compression.decompress(_autograd.Allreduce.apply(compressed, name, _reduce_op(average, op), scales), context)
 
@@ -209,6 +222,9 @@ def _grouped_allreduce(
 ) -> GroupHandle:
     chosen = _reduce_op(average, op)
     names = _group_names(name, len(tensors))
+    if in_place:
+        written = [t.data_ptr() for t in tensors if isinstance(t, Tensor) and t.numel() > 0]
+        require(len(set(written)) == len(written), "a tensor is in the group twice; its result would depend on chance")
     work = [_ops.allreduce(t, n, chosen, scales, in_place) for t, n in zip(tensors, names, strict=True)]
     return GroupHandle(_ops.start(work, priority))
 
@@ -259,7 +275,7 @@ def grouped_allreduce(
 ) -> list[Tensor]:
     """allreduce() of several tensors that become ready together; differentiable."""
     check_process_set(process_set)
-    pairs = [compression.compress(tensor) for tensor in tensors]
+    pairs = [_compressed(compression, tensor) for tensor in tensors]
     scales = (prescale_factor, postscale_factor)
     outputs = _autograd.GroupedAllreduce.apply(name, _reduce_op(average, op), scales, *(tensor for tensor, _ in pairs))
     return [compression.decompress(out, context) for out, (_, context) in zip(outputs, pairs, strict=True)]
@@ -372,10 +388,13 @@ def broadcast_(
 def _split_list(splits: Tensor | Sequence[int] | None) -> list[int] | None:
     if splits is None:
         return None
-    values = splits.tolist() if isinstance(splits, Tensor) else list(splits)
-    if not isinstance(values, list) or not all(isinstance(v, int) for v in values):
-        raise errors.InvalidArgumentError("splits must be one-dimensional and of integers, one for each rank")
-    return values
+    values = splits.tolist() if isinstance(splits, Tensor) else splits
+    well_formed = isinstance(values, Sequence) and len(values) > 0 and all(isinstance(v, Integral) for v in values)
+    if not well_formed:
+        raise errors.InvalidArgumentError(
+            f"splits is {splits!r}; it must be one-dimensional and of integers, one for each rank"
+        )
+    return [int(v) for v in values]
 
 
 def alltoall_async(
@@ -428,7 +447,7 @@ def reducescatter_async(
 ) -> Handle:
     """Starts a reducescatter; see reducescatter()."""
     check_process_set(process_set)
-    return _start(_ops.reducescatter(tensor, name, ReduceOp(op), (prescale_factor, postscale_factor)), priority)
+    return _start(_ops.reducescatter(tensor, name, check_reduce_op(op), (prescale_factor, postscale_factor)), priority)
 
 
 def reducescatter(
@@ -445,9 +464,9 @@ def reducescatter(
     When dimension 0 does not divide by size(), the first ranks get one row more.
     """
     check_process_set(process_set)
-    compressed, context = compression.compress(tensor)
+    compressed, context = _compressed(compression, tensor)
     scales = (prescale_factor, postscale_factor)
-    return compression.decompress(_autograd.Reducescatter.apply(compressed, name, ReduceOp(op), scales), context)
+    return compression.decompress(_autograd.Reducescatter.apply(compressed, name, check_reduce_op(op), scales), context)
 
 
 def grouped_reducescatter_async(
@@ -464,7 +483,7 @@ def grouped_reducescatter_async(
     check_process_set(process_set)
     scales = (prescale_factor, postscale_factor)
     names = _group_names(name, len(tensors))
-    work = [_ops.reducescatter(t, n, ReduceOp(op), scales) for t, n in zip(tensors, names, strict=True)]
+    work = [_ops.reducescatter(t, n, check_reduce_op(op), scales) for t, n in zip(tensors, names, strict=True)]
     return GroupHandle(_ops.start(work, priority))
 
 
@@ -479,9 +498,9 @@ def grouped_reducescatter(
 ) -> list[Tensor]:
     """reducescatter() of several tensors that become ready together; differentiable."""
     check_process_set(process_set)
-    pairs = [compression.compress(tensor) for tensor in tensors]
+    pairs = [_compressed(compression, tensor) for tensor in tensors]
     scales = (prescale_factor, postscale_factor)
-    outputs = _autograd.GroupedReducescatter.apply(name, ReduceOp(op), scales, *(tensor for tensor, _ in pairs))
+    outputs = _autograd.GroupedReducescatter.apply(name, check_reduce_op(op), scales, *(tensor for tensor, _ in pairs))
     return [compression.decompress(out, context) for out, (_, context) in zip(outputs, pairs, strict=True)]
 
 
@@ -530,8 +549,9 @@ def sparse_allreduce_async(
         A function that waits and gives the combined sparse tensor, coalesced. synchronize() takes it too.
     """
     check_process_set(process_set)
-    if op not in (Average, Sum):
-        raise errors.InvalidArgumentError("sparse tensors can be averaged or summed")
+    require(op in (Average, Sum), f"op is {op}; sparse tensors can be averaged or summed")
+    sparse = isinstance(tensor, Tensor) and tensor.layout is torch.sparse_coo
+    require(sparse, "expected a sparse COO tensor; use allreduce_async() for dense ones")
     tensor = tensor.detach().coalesce()
     names = (None, None) if name is None else (f"{name}.indices", f"{name}.values")
     indices = _ops.allgather(tensor.indices().t(), names[0])

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from numbers import Integral, Real
 from typing import Any
 
 import torch
@@ -39,6 +41,7 @@ class _Distributed:
             closure: computes the loss and runs backward, as for LBFGS; its gradients are combined too.
         """
         reducer = self._sirtaki
+        reducer.check_step(self.param_groups)  # type: ignore[attr-defined]
         if self._sirtaki_updates is not None:
             if closure is not None:
                 raise errors.UnsupportedError('sync="forward" cannot run a closure; use sync="backward"')
@@ -125,8 +128,7 @@ class _Distributed:
 
     def set_backward_passes_per_step(self, passes: int) -> None:
         """Changes how many backward passes are accumulated before gradients are combined; between steps."""
-        require(passes >= 1, f"backward_passes_per_step is {passes}, must be at least 1")
-        self._sirtaki.passes_per_step = passes
+        self._sirtaki.passes_per_step = _checked_passes(passes)
 
     @property
     def exposed_seconds(self) -> float:
@@ -210,7 +212,7 @@ def _named(
     if named_parameters is None:
         pairs = [(f"group.{g}.{i}", p) for g, i, p in groups]
     else:
-        given = list(named_parameters)
+        given = list(named_parameters) if isinstance(named_parameters, Iterable) else [None]
         well_formed = all(isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], str) for pair in given)
         require(well_formed, "named_parameters must be pairs (name, parameter), as model.named_parameters() gives them")
         twice = [name for name, count in Counter(name for name, _ in given).items() if count > 1]
@@ -228,12 +230,19 @@ def _named(
     return [name for name, _ in ordered], [p for _, p in ordered]
 
 
+def _checked_passes(passes: Any) -> int:
+    well_formed = isinstance(passes, Integral) and passes >= 1
+    require(well_formed, f"backward_passes_per_step is {passes!r}, not an integer of 1 or more")
+    return int(passes)
+
+
 def _options(
     op: ReduceOp, compression: Any, gradient_predivide_factor: float, sync: str | None, sparse_as_dense: bool
 ) -> ReducerOptions:
-    check_reduce_op(op)
+    op = check_reduce_op(op)
     require(op in (Average, Sum), "op must be Average or Sum")
-    require(gradient_predivide_factor > 0, f"gradient_predivide_factor is {gradient_predivide_factor}, not positive")
+    positive = isinstance(gradient_predivide_factor, Real) and 0 < gradient_predivide_factor < math.inf
+    require(positive, f"gradient_predivide_factor is {gradient_predivide_factor!r}, not a positive number")
     if gradient_predivide_factor != 1.0:
         require(op is Average, "gradient_predivide_factor needs op=Average")
     chosen = basics.option("torch.sync") if sync is None else sync
@@ -266,6 +275,7 @@ def DistributedOptimizer(  # noqa: N802, PLR0917  (Horovod's name and signature)
     It gains wait(), synchronize(), skip_synchronize(), no_sync(), set_backward_passes_per_step() and exposed_seconds.
 
     A parameter unused on some ranks counts as zeros there; one unused on all keeps `.grad is None`.
+    A parameter belongs to the optimizer made last. Its shape and dtype stay as they were in the first step.
 
     Args:
         optimizer: any torch optimizer, changed in place.
@@ -287,7 +297,9 @@ def DistributedOptimizer(  # noqa: N802, PLR0917  (Horovod's name and signature)
 
     Raises:
         ValueError: an argument is wrong, or init() was not called.
-        RuntimeError: from backward(), step() or zero_grad() called in a wrong order; names the parameter.
+        UnsupportedError: with sync="forward", for optimizers that may couple parameters.
+        RuntimeError: from backward(), step() or zero_grad() called in a wrong order; where a parameter was converted or
+            has a gradient that nobody combines. Names the parameter.
         HorovodInternalError: from backward() or step() when the ranks disagree or one is lost.
     """
     check_process_set(process_set)
@@ -295,16 +307,18 @@ def DistributedOptimizer(  # noqa: N802, PLR0917  (Horovod's name and signature)
     basics.size()
     if isinstance(optimizer, _Marker):
         raise errors.InvalidArgumentError("this optimizer is distributed already")
-    require(backward_passes_per_step >= 1, f"backward_passes_per_step is {backward_passes_per_step}, not 1 or more")
+    known = isinstance(optimizer, torch.optim.Optimizer)
+    require(known, f"expected a torch.optim.Optimizer, not {type(optimizer).__name__}")
+    passes = _checked_passes(backward_passes_per_step)
     names, params = _named(optimizer, named_parameters)
-    options = _options(ReduceOp(op), compression, gradient_predivide_factor, sync, sparse_as_dense)
+    options = _options(op, compression, gradient_predivide_factor, sync, sparse_as_dense)
     if options.sync == "forward":
         check_optimizer(optimizer)
     plain = type(optimizer)
     looks = {"__doc__": plain.__doc__, "__module__": plain.__module__, "__qualname__": plain.__qualname__}
     made = type(plain.__name__, (plain, _Marker), {**_METHODS, **looks})
     reducer = GradientReducer(names, params, options)
-    reducer.passes_per_step = backward_passes_per_step
+    reducer.passes_per_step = passes
     optimizer.__class__ = made
     optimizer._sirtaki = reducer  # type: ignore[attr-defined]
     optimizer._sirtaki_skip = False  # type: ignore[attr-defined]
