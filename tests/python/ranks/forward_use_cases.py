@@ -214,8 +214,17 @@ def case_what_it_cannot_do_is_refused_with_the_mode_to_use() -> None:
     coupled = Coupled(model.parameters(), lr=0.1)
     coupled.forward_safe = True
     plain_training(make(coupled), model, range(2))
-    del coupled
-    gc.collect()
+
+    class Counting(torch.optim.SGD):
+        forward_safe = True
+
+        def step(self, closure: Any = None) -> Any:
+            for group in self.param_groups:
+                group["steps"] = group.get("steps", 0) + 1
+            return super().step(closure)
+
+    counting = make(Counting(model.parameters(), lr=0.1))
+    raises(lambda: plain_training(counting, model, range(4)), NotImplementedError, "Counting", "'steps'", way_out)
 
     optimizer = distributed(model, momentum, "forward")
     plain_training(optimizer, model, range(2))

@@ -231,9 +231,6 @@ class DeferredUpdates:
         self._group_of = {id(p): g for g, group in enumerate(groups) for p in group["params"]}
         self.waiting = {key: index for key, index in self._index.items() if key in self._group_of}
         self._weights = [p._version for p in self._reducer.params]
-        elsewhere = [p for group in groups for p in group["params"] if id(p) not in self._index and p.grad is not None]
-        if elsewhere:
-            self._apply_to(optimizer, elsewhere)
         covered = self._calls.covered()
         if not covered.issuperset(self.waiting):
             gradients = memory.grads
@@ -297,7 +294,7 @@ class DeferredUpdates:
         )
 
     def _apply(self, indices: Sequence[int], results: Sequence[Tensor | None]) -> None:
-        optimizer = self._optimizer()
+        optimizer, memory = self._optimizer(), self._memory
         params = [self._reducer.params[i] for i in indices]
         theirs = [p.grad for p in params]  # what the program sees as the gradient
         for p, grad in zip(params, results, strict=True):
@@ -306,24 +303,37 @@ class DeferredUpdates:
             self._apply_to(optimizer, params)
         finally:
             for i, p, grad, seen in zip(indices, params, results, theirs, strict=True):
-                if seen is not self._memory.grads[i]:
+                if seen is not memory.grads[i]:
                     p.grad = seen
                 elif self._clear == "none":
                     p.grad = None
                 elif self._clear == "zero" and grad is not None:
                     grad.zero_()
-                self._memory.grads[i] = None
+                memory.grads[i] = None
 
     def _apply_to(self, optimizer: Any, params: Sequence[Tensor]) -> None:
         by_group: dict[int, list[Tensor]] = {}
         for p in params:
             by_group.setdefault(self._group_of[id(p)], []).append(p)
         groups = optimizer.param_groups
-        optimizer.param_groups = [{**self._groups[g], "params": some} for g, some in by_group.items()]
+        narrowed = [{**self._groups[g], "params": some} for g, some in by_group.items()]
+        optimizer.param_groups = narrowed
         try:
             _as_outside_forward(self._update, optimizer)
         finally:
             optimizer.param_groups = groups
+        for g, group in zip(by_group, narrowed, strict=True):
+            self._check_options(optimizer, self._groups[g], group)
+
+    def _check_options(self, optimizer: Any, before: dict[str, Any], after: dict[str, Any]) -> None:
+        """An optimizer that keeps something in its groups would do so once for each layer."""
+        written = [key for key, value in after.items() if key != "params" and before.get(key, after) is not value]
+        if written:
+            self.abandon()
+            raise errors.UnsupportedError(
+                f"{type(optimizer).__name__} writes '{written[0]}' into its parameter groups while it updates, and "
+                f'sync="forward" runs it once for each layer; {_INSTEAD}, or keep it in state[p]'
+            )
 
     def _stepped(self, optimizer: Any) -> None:
         for hook in chain(
