@@ -15,8 +15,8 @@ namespace sirtaki::scheduler {
 namespace {
 
 constexpr std::int64_t kLargestElement = 8;  // bytes
-// Positions are ints and every partition costs memory on every rank.
-// Those of the largest numbers are the stream's own exchanges (runtime/engine/tags.h).
+// Every partition costs memory on every rank, and a tag has 20 bits for its position, of which the two largest are the
+// stream's own exchanges (runtime/engine/tags.h).
 constexpr std::int64_t kMaxPartitions = (1 << 20) - 2;
 
 std::int64_t bytes_of(const PlannedTensor& tensor) {
