@@ -10,11 +10,12 @@
 namespace sirtaki::scheduler {
 namespace {
 
-constexpr std::int64_t kFormat = 1;
+constexpr std::int64_t kFormat = 2;
 // Sums over all tensors of a stream stay far below the end of 64 bits.
 constexpr std::int64_t kMaxDurationUs = std::int64_t{1} << 40;
 constexpr std::int64_t kMaxLatencyNs = std::int64_t{1} << 40;
 constexpr std::int64_t kMaxBytesPerSecond = std::int64_t{1} << 44;
+constexpr std::int64_t kMaxObjection = 255;
 // What never wins a MAX: the rank does not know.
 constexpr std::int64_t kAbsent = std::numeric_limits<std::int64_t>::min();
 
@@ -29,6 +30,7 @@ enum Field : std::size_t {
   kFieldExposed,
   kFieldLatency,
   kFieldMinusBandwidth,
+  kFieldObjection,
   kFields,
 };
 
@@ -93,6 +95,7 @@ std::vector<std::int64_t> to_max_vector(const StepProfile& profile) {
   values[kFieldLatency] = profile.latency_ns < 0 ? kAbsent : std::min(profile.latency_ns, kMaxLatencyNs);
   values[kFieldMinusBandwidth] =
       profile.bytes_per_second <= 0 ? kAbsent : -std::min(profile.bytes_per_second, kMaxBytesPerSecond);
+  values[kFieldObjection] = std::clamp<std::int64_t>(profile.objection, 0, kMaxObjection);
   for (std::size_t i = 0; i < tensors; ++i) {
     values[kFields + i] = duration(profile.ready_us[i]);
     const std::int64_t need = at_or(profile.need_us, i, StepProfile::kUnknown);
@@ -117,6 +120,7 @@ Result<StepProfile> from_max_vector(std::span<const std::int64_t> values, std::s
   if (profile.bytes_per_second == 0) {
     return corrupt("a profile of a step says 0 for the bandwidth; it must be more, or unknown");
   }
+  SRT_ASSIGN(profile.objection, in_range(values[kFieldObjection], kMaxObjection, "the objection"));
   profile.ready_us.reserve(tensors);
   profile.need_us.reserve(tensors);
   for (std::size_t i = 0; i < tensors; ++i) {

@@ -2,8 +2,8 @@
 //
 // For: the planner. Every rank measures its own, writes it as a vector, and one all-reduce with MAX over these vectors
 // gives what holds for all of them: the latest ready time and the earliest need time of each tensor, the slowest link,
-// the longest step. All that is decided from it is integer arithmetic, so all ranks decide alike.
-// Pure value: no I/O, no thread, no clock. Not for: measuring (the link: link_meter.h), and the exchange.
+// the longest step, the gravest objection. All that is decided from it is integer arithmetic, so all ranks decide
+// alike. Pure value: no I/O, no thread, no clock. Not for: measuring (the link: link_meter.h), and the exchange.
 #pragma once
 
 #include <cstddef>
@@ -28,6 +28,7 @@ struct StepProfile {
   std::int64_t exposed_us = 0;               // of that, what the program waited for the stream
   std::int64_t latency_ns = kUnknown;        // of one message, its bytes taken out; kUnknown: not measured yet
   std::int64_t bytes_per_second = kUnknown;  // payload, one way
+  std::int64_t objection = 0;                // some rank's to any other plan (replanner.h); 0: none
 
   bool knows_link() const { return latency_ns >= 0 && bytes_per_second > 0; }
 

@@ -37,6 +37,20 @@ StepProfile with_link_of(StepProfile mean, const StepProfile& profile) {
   return mean;
 }
 
+std::string_view objection_text(Objection objection) {
+  switch (objection) {
+    case Objection::kNone:
+      break;
+    case Objection::kPlannerFailed:
+      return "on some rank the planner failed before a step was given up";
+    case Objection::kRolledBack:
+      return "a plan for shorter steps had made them longer on some rank before a step was given up";
+    case Objection::kRanksDiffer:
+      return "ranks had computed different plans before a step was given up";
+  }
+  return "some rank objects to any other plan";
+}
+
 void blend(std::vector<std::int64_t>& mean, const std::vector<std::int64_t>& fresh) {
   for (std::size_t i = 0; i < mean.size(); ++i) {
     mean[i] =
@@ -66,6 +80,8 @@ std::string_view reason_name(Reason reason) {
       return "rejected";
     case Reason::kRestarted:
       return "restarted";
+    case Reason::kObjection:
+      return "the plan stays";
     case Reason::kPlannerFailed:
       return "planner failed";
   }
@@ -111,6 +127,14 @@ std::optional<Proposal> Replanner::consider(std::uint64_t step, const StepProfil
   record.plan_version = record.next_version = current_->version();
   record.next_digest = current_->digest();
   record.measured_us = profile.step_us;
+  if (profile.objection != 0) {
+    record.reason = Reason::kObjection;
+    write(record);
+    const auto objection = static_cast<Objection>(profile.objection);
+    const bool own = objection == Objection::kRolledBack && !freeze_after_.empty();
+    freeze(objection, own ? freeze_after_ : std::string(objection_text(objection)));
+    return std::nullopt;
+  }
   if (!profile.knows_link()) {
     record.reason = Reason::kUnknownLink;
     write(record);
@@ -161,7 +185,7 @@ std::optional<Proposal> Replanner::improve(const StepProfile& profile, DecisionR
                             decision_, next_version_);
   if (!plan) {
     record.reason = Reason::kPlannerFailed;
-    freeze("the planner failed: " + plan.status().to_string());
+    freeze(Objection::kPlannerFailed, "the planner failed: " + plan.status().to_string());
     return std::nullopt;
   }
   record.predicted_us = predict(**plan, profile, options_.planner).step_us;
@@ -208,7 +232,7 @@ std::shared_ptr<const Plan> Replanner::adopted(std::uint64_t step) {
   write(record);
   if (proposal.reason == Reason::kRollback) {
     trial_.reset();
-    freeze(std::exchange(freeze_after_, {}));
+    freeze(Objection::kRolledBack, freeze_after_);
   } else {
     trial_ = Trial{measured_us_, model_us_, current_, 0};
     ++next_version_;
@@ -226,9 +250,9 @@ void Replanner::rejected(std::uint64_t step) {
   write(record);
   open_.reset();
   trial_.reset();
-  freeze(
-      "ranks computed different plans from the same measurements. Likely cause: they run different builds of this "
-      "library; install the same one everywhere");
+  freeze(Objection::kRanksDiffer,
+         "ranks computed different plans from the same measurements. Likely cause: they run different builds of this "
+         "library; install the same one everywhere");
 }
 
 void Replanner::restart() {
@@ -239,6 +263,9 @@ void Replanner::restart() {
   record.next_digest = first_->digest();
   write(record);
   current_ = first_;
+  if (open_ && open_->reason == Reason::kRollback) {
+    objection_ = std::max(objection_, Objection::kRolledBack);
+  }
   open_.reset();
   trial_.reset();
   mean_.reset();
@@ -256,7 +283,8 @@ void Replanner::write(DecisionRecord record) {
   }
 }
 
-void Replanner::freeze(std::string why) {
+void Replanner::freeze(Objection objection, std::string why) {
+  objection_ = std::max(objection_, objection);
   frozen_ = true;
   frozen_because_ = std::move(why);
 }

@@ -41,9 +41,13 @@ enum class Reason : std::uint8_t {
   kAdopted,        // all ranks have the proposed plan
   kRejected,       // ranks computed different plans: the present one stays, for good
   kRestarted,      // a step was given up: back to the first plan
+  kObjection,      // a rank knows why the first plan has to stay: what follows is not planned
   kPlannerFailed,  // the planner refused its input
 };
 std::string_view reason_name(Reason reason);
+
+// Why a stream keeps its plan for good, also when a step is given up. The largest one that any rank knows counts.
+enum class Objection : std::uint8_t { kNone, kPlannerFailed, kRolledBack, kRanksDiffer };
 
 // What was decided, from what, and why. Equal on all ranks.
 struct DecisionRecord {
@@ -91,15 +95,18 @@ class Replanner {
   // The digests differ: the plan in force stays, and this replanner is frozen.
   void rejected(std::uint64_t step);
   // A step was given up, so ranks may have seen different numbers of exchanges: the first plan is in force again, and
-  // all measurements are forgotten. The stream adopts current() with it.
+  // all measurements are forgotten. The stream adopts current() with it. An objection stays: perhaps only this rank
+  // knows it, so the next profile has to carry it; with that profile all ranks freeze again.
   void restart();
 
   const std::shared_ptr<const Plan>& current() const { return current_; }
   bool proposal_open() const { return open_.has_value(); }
-  // Nothing will be proposed any more.
+  // Nothing will be proposed any more, and no profile wanted.
   bool frozen() const { return frozen_; }
   // Why it froze itself, for a warning; empty: it did not.
   const std::string& frozen_because() const { return frozen_because_; }
+  // What this rank puts into its profiles.
+  Objection objection() const { return objection_; }
 
   const std::deque<DecisionRecord>& log() const { return log_; }
   std::uint64_t decisions() const { return decisions_; }  // ever
@@ -117,7 +124,7 @@ class Replanner {
   std::optional<Proposal> improve(const StepProfile& profile, DecisionRecord& record);
   void learn(const StepProfile& profile);
   void write(DecisionRecord record);
-  void freeze(std::string why);
+  void freeze(Objection objection, std::string why);
 
   const std::shared_ptr<const Plan> first_;
   const Decision decision_;
@@ -127,12 +134,13 @@ class Replanner {
   std::optional<Trial> trial_;
   std::optional<StepProfile> mean_;  // of all profiles, the later ones weigh more
   std::uint64_t next_version_ = 0;
-  std::string freeze_after_;      // the reason, while a rollback is open
+  std::string freeze_after_;      // the reason, from a rollback's proposal on
   bool gain_before_ = false;      // the profile before promised a gain, too
   std::int64_t measured_us_ = 0;  // under current_, at the last profile
   std::int64_t model_us_ = 0;     // predicted for current_ at the last profile
   bool frozen_;
   std::string frozen_because_;
+  Objection objection_ = Objection::kNone;
   std::deque<DecisionRecord> log_;
   std::uint64_t decisions_ = 0;
 };

@@ -35,7 +35,7 @@ PlanKeeper::PlanKeeper(std::string name, const std::shared_ptr<const scheduler::
 
 // What was measured before a pause would be taken for one long step.
 void PlanKeeper::look_whether_to_measure() {
-  measures_ = !refused_ && !replanner_.frozen();
+  measures_ = !refused_ && !replanner_.frozen() && replanner_.objection() == scheduler::Objection::kNone;
   if (!measures_) {
     recorder_.forget();
     meter_.reset();
@@ -57,12 +57,11 @@ std::vector<std::int64_t> PlanKeeper::exchange(std::uint64_t step, bool measured
   if (!measured) {
     mine = {};
     mine.ready_us.assign(plan()->tensors().size(), 0);
-    return scheduler::to_max_vector(mine);
-  }
-  if (const auto link = meter_.read()) {
+  } else if (const auto link = meter_.read()) {
     mine.latency_ns = link->latency_ns;
     mine.bytes_per_second = link->bytes_per_second;
   }
+  mine.objection = static_cast<std::int64_t>(replanner_.objection());
   return scheduler::to_max_vector(mine);
 }
 
@@ -111,11 +110,13 @@ void PlanKeeper::consider(std::uint64_t step) {
   if (replanner_.consider(step, profile)) {
     next_last_tensor_ = last_of(profile);
   }
-  const scheduler::DecisionRecord& record = replanner_.log().back();
-  deps_.stats.gauge("streams.link_latency_ns").set(profile.latency_ns);
-  deps_.stats.gauge("streams.link_bytes_per_second").set(profile.bytes_per_second);
-  deps_.stats.gauge("streams.measured_step_us").set(record.measured_us);
-  deps_.stats.gauge("streams.predicted_step_us").set(record.predicted_us);
+  if (profile.objection == 0) {
+    const scheduler::DecisionRecord& record = replanner_.log().back();
+    deps_.stats.gauge("streams.link_latency_ns").set(profile.latency_ns);
+    deps_.stats.gauge("streams.link_bytes_per_second").set(profile.bytes_per_second);
+    deps_.stats.gauge("streams.measured_step_us").set(record.measured_us);
+    deps_.stats.gauge("streams.predicted_step_us").set(record.predicted_us);
+  }
   look_whether_to_measure();
   report();
 }
@@ -148,7 +149,7 @@ int PlanKeeper::last_of(const scheduler::StepProfile& profile) const {
 void PlanKeeper::refuse(const std::string& why) {
   refused_ = true;
   look_whether_to_measure();
-  if (deps_.log != nullptr) {
+  if (deps_.log != nullptr && !std::exchange(told_refused_, true)) {
     deps_.log->warn("stream '" + name_ + "' keeps its plan: " + why);
   }
 }

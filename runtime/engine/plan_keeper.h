@@ -3,7 +3,8 @@
 // Between a stream, which runs steps, and scheduler::Replanner, which decides. Some steps carry an exchange: a small
 // MAX all-reduce of 64-bit integers that begins at finish() and is part of the step. First a profile; if a better plan
 // follows from it, the digest of that plan in the next step; if all ranks have the same, the step after runs by it.
-// A step given up puts every rank back to the first plan, so ranks that saw different exchanges agree again.
+// A step given up puts every rank back to the first plan, so ranks that saw different exchanges agree again. What spoke
+// against other plans for good is not forgotten: the next profile tells it to all ranks.
 // Owned by Stream; loop thread. Not for: sending, and running a plan.
 #pragma once
 
@@ -105,7 +106,9 @@ class PlanKeeper {
   std::optional<scheduler::StepProfile> agreed_;  // not considered yet
   int last_tensor_ = -1;
   int next_last_tensor_ = -1;  // of the proposed plan
-  bool refused_ = false;       // profiles make no sense here: none is exchanged any more
+  bool refused_ = false;       // profiles make no sense in this attempt: no other is exchanged
+  // Said once in a stream's life.
+  bool told_refused_ = false;
   bool told_frozen_ = false;
   bool measures_ = false;
 };

@@ -209,6 +209,25 @@ TEST(Sim, DifferentPlansAreSaidOnceAndNotUsed) {
   }
 }
 
+// Rejected in step 4; what ranks have seen of that when a step is given up differs.
+TEST(Sim, DifferentPlansAreSaidOnceWhateverStepIsGivenUp) {
+  for (int step = 3; step < 6; ++step) {
+    for (int point = 0; point < kReplannedPoints; ++point) {
+      const auto seed = static_cast<std::uint64_t>(step * kReplannedPoints + point);
+      world::SimOptions options = options_for(seed);
+      options.size = 3;
+      options.per_rank = [](Rank rank, engine::EngineOptions& engine) {
+        engine.credit_bytes = rank == 1 ? 10000 : engine.credit_bytes;
+      };
+      world::SimWorld world(options);
+      ASSERT_EQ(world.run(stream_replanned(seed, 8, {step, point})), "");
+      EXPECT_EQ(world.counter("streams.plans_adopted"), 0U) << "seed " << seed;
+      EXPECT_LE(world.counter("streams.plans_rejected"), 3U) << "seed " << seed;
+      EXPECT_EQ(world.rank_log().size(), 3U) << "seed " << seed;
+    }
+  }
+}
+
 TEST(Sim, FrozenStreamsExchangeNoProfiles) {
   world::SimOptions options = options_for(2);
   options.size = 3;

@@ -110,6 +110,22 @@ TEST_F(PlanKeeperTest, NothingIsMeasuredWhereNoOtherPlanCanFollow) {
   EXPECT_EQ(measure(keeper_), 0);
 }
 
+TEST_F(PlanKeeperTest, AfterAStepGivenUpAProfileTellsWhatSpeaksAgainstOtherPlans) {
+  pass(next_exchange());
+  next_exchange();
+  pass({1, 1});  // two digests
+  keeper_.restart();
+  step_ = 0;
+  EXPECT_EQ(measure(keeper_), 0);
+  const std::vector<std::int64_t> profile = next_exchange();
+  const auto said = scheduler::from_max_vector(profile, 2);
+  ASSERT_TRUE(said) << said.status().to_string();
+  EXPECT_EQ(said->objection, static_cast<std::int64_t>(scheduler::Objection::kRanksDiffer));
+  pass(profile);
+  pass(next_exchange());  // the digest
+  EXPECT_TRUE(next_exchange().empty());
+}
+
 TEST_F(PlanKeeperTest, NothingIsMeasuredOnceProfilesMakeNoSense) {
   std::vector<std::int64_t> profile = next_exchange();
   profile[0] += 1;  // another format

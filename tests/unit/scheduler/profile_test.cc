@@ -21,6 +21,7 @@ StepProfile example() {
   profile.exposed_us = 100;
   profile.latency_ns = 80'000;
   profile.bytes_per_second = 25'000'000;
+  profile.objection = 1;
   return profile;
 }
 
@@ -54,6 +55,7 @@ TEST(Profile, MaxKeepsTheSlowestOfEverything) {
   b.step_us = 1600;
   b.latency_ns = 90'000;
   b.bytes_per_second = 20'000'000;
+  b.objection = 2;
   const auto both = from_max_vector(elementwise_max(to_max_vector(a), to_max_vector(b)), 3);
   ASSERT_TRUE(both);
   EXPECT_EQ(both->ready_us, (std::vector<std::int64_t>{10, 500, 950}));
@@ -62,6 +64,7 @@ TEST(Profile, MaxKeepsTheSlowestOfEverything) {
   EXPECT_EQ(both->step_us, 1700);
   EXPECT_EQ(both->latency_ns, 90'000);
   EXPECT_EQ(both->bytes_per_second, 20'000'000);
+  EXPECT_EQ(both->objection, 2);
 }
 
 TEST(Profile, WhatOneRankDoesNotKnowTheOthersSay) {
@@ -109,6 +112,7 @@ TEST(Profile, RefusesVectorsThatNoRankWrites) {
       {Code::kMismatch, [](auto& v) { v[2] = 4; }},
       {Code::kCorrupt, [](auto& v) { v[4] = -1; }},
       {Code::kCorrupt, [](auto& v) { v[9] = 0; }},
+      {Code::kCorrupt, [](auto& v) { v[10] = 256; }},
       {Code::kCorrupt, [](auto& v) { v.back() = 1; }},
       {Code::kCorrupt, [](auto& v) { v.back() = std::numeric_limits<std::int64_t>::min() + 1; }},
       {Code::kCorrupt, [](auto& v) { v[v.size() - 4] = std::numeric_limits<std::int64_t>::max(); }},
@@ -143,7 +147,7 @@ TEST(Profile, RandomVectorsNeverGiveValuesOutOfRange) {
 
 TEST(Profile, DigestChangesWithEveryValue) {
   const StepProfile profile = example();
-  std::vector<StepProfile> changed(8, profile);
+  std::vector<StepProfile> changed(9, profile);
   changed[0].ready_us[2] += 1;
   changed[1].need_us[0] = StepProfile::kUnknown;
   changed[2].backward_us += 1;
@@ -152,6 +156,7 @@ TEST(Profile, DigestChangesWithEveryValue) {
   changed[5].exposed_us += 1;
   changed[6].latency_ns += 1;
   changed[7].bytes_per_second += 1;
+  changed[8].objection += 1;
   std::vector<std::uint64_t> digests = {digest(profile)};
   for (const StepProfile& other : changed) {
     digests.push_back(digest(other));

@@ -296,6 +296,71 @@ TEST(Replanner, RestartForgetsAllThatRanksMayDifferIn) {
   EXPECT_EQ(a->plan->digest(), b->plan->digest());
 }
 
+// Up to the proposal to go back at step 16.
+void reach_rollback(Replanner& replanner, const Workload& w) {
+  const std::int64_t before = measured(replanner, w).step_us;
+  adopt_forward_plan(replanner, w);
+  StepProfile bad = w.profile;
+  bad.step_us = before * 108 / 100;
+  ASSERT_FALSE(replanner.consider(6, bad));
+  const auto proposal = replanner.consider(16, bad);
+  ASSERT_TRUE(proposal);
+  ASSERT_EQ(proposal->reason, Reason::kRollback);
+}
+
+// What the exchange of step 3 gives after a step was given up.
+StepProfile exchanged(const std::vector<Replanner*>& ranks, const Workload& w) {
+  StepProfile profile = measured(*ranks.front(), w);
+  for (const Replanner* rank : ranks) {
+    profile.objection = std::max(profile.objection, static_cast<std::int64_t>(rank->objection()));
+  }
+  return profile;
+}
+
+// The step was over on some ranks and given up by another: these know of the rollback and that one does not.
+TEST(Replanner, ARollbackOutlivesAStepGivenUpOnAllRanks) {
+  const Workload w = forward_workload();
+  for (const bool carried_out : {true, false}) {
+    SCOPED_TRACE(carried_out);
+    Replanner knows = replanner_for(w);
+    Replanner behind = replanner_for(w);
+    reach_rollback(knows, w);
+    adopt_forward_plan(behind, w);
+    ASSERT_FALSE(behind.consider(6, measured(behind, w)));
+    if (carried_out) {
+      knows.adopted(17);
+    }
+    for (Replanner* rank : {&knows, &behind}) {
+      rank->restart();
+      EXPECT_FALSE(rank->frozen()) << "all ranks take part in the exchange that says why";
+      EXPECT_TRUE(rank->wants_profile(3));
+      EXPECT_EQ(rank->current()->version(), 1U);
+    }
+    const StepProfile profile = exchanged({&knows, &behind}, w);
+    for (Replanner* rank : {&knows, &behind}) {
+      EXPECT_FALSE(rank->consider(3, profile));
+      EXPECT_EQ(rank->log().back().reason, Reason::kObjection);
+      EXPECT_TRUE(rank->frozen());
+      EXPECT_EQ(rank->objection(), Objection::kRolledBack);
+      EXPECT_NE(rank->frozen_because().find("longer"), std::string::npos) << rank->frozen_because();
+    }
+    EXPECT_NE(knows.frozen_because().find(" us instead of "), std::string::npos) << "it has measured it itself";
+    behind.restart();
+    EXPECT_FALSE(behind.consider(3, exchanged({&behind}, w))) << "from here on it knows, too";
+  }
+}
+
+TEST(Replanner, RanksThatDifferedDoSoAfterAStepGivenUp) {
+  const Workload w = forward_workload();
+  Replanner replanner = replanner_for(w);
+  ASSERT_TRUE(replanner.consider(3, measured(replanner, w)));
+  replanner.rejected(4);
+  replanner.restart();
+  EXPECT_FALSE(replanner.consider(3, exchanged({&replanner}, w)));
+  EXPECT_TRUE(replanner.frozen());
+  EXPECT_NE(replanner.frozen_because().find("different plans"), std::string::npos);
+}
+
 TEST(Replanner, AnOptionKeepsTheFirstPlan) {
   const Workload w = forward_workload();
   const Replanner replanner(first_plan(w), {}, {.planner = w.options, .frozen = true});
