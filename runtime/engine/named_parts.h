@@ -3,9 +3,12 @@
 // A piece is a range of elements and a collective of its own, so what is in flight of one operation, its credit, is
 // kWindow pieces. Every operation has its own credit: ranks submit operations in different orders, and if they shared
 // one, each could spend it on another operation and wait for the others for ever.
-// Pieces start in order, and one starts only when all but the last kWindow before it are finished on this rank. A
-// finished piece was started by every rank, so no two of the pieces in flight anywhere are 2 * kWindow apart: kCycle
-// tags are enough.
+// Pieces start in order, and one starts only when all but the last kWindow before it are finished on this rank, so on
+// one rank no two with the same tag, which are kCycle apart, are in flight together. Between ranks:
+//   - a finished piece of an allreduce was started by every rank, so those in flight anywhere have different tags;
+//   - a broadcast's root finishes pieces that nobody else has begun and may be any number of them ahead. That rests on
+//     links that are first in, first out: messages from one rank with one tag and slot are of one priority, arrive in
+//     the order of the pieces, and are received in it.
 // Pure value; owned by an operation of NamedOps.
 #pragma once
 

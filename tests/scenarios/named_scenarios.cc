@@ -103,6 +103,26 @@ void check_planned(RankApi& api, const Planned& op, std::uint64_t pick, const st
   }
 }
 
+// The root of a broadcast needs nobody: it sends all pieces before the others have begun, several of them with one tag.
+Scenario run_broadcast_ahead(RankApi& api, std::uint64_t seed, int uses) {
+  constexpr std::size_t kCount = 41;
+  for (int use = 0; use < uses; ++use) {
+    const auto salt = static_cast<std::uint64_t>(use) * 5;
+    const Rank root = static_cast<Rank>(shared_draw(seed, static_cast<std::uint64_t>(use), 51) %
+                                        static_cast<std::uint64_t>(api.size()));
+    if (api.rank() != root) {
+      require_ok(co_await api.compute(std::chrono::milliseconds(api.random()() % 4)), "computing");
+    }
+    Owned tensor = filled(api.rank(), salt, kCount);
+    engine::OpSpec spec = base_spec(OpKind::kBroadcast, "weights" + std::to_string(root), tensor);
+    spec.output = spec.input;
+    spec.root = root;
+    require_ok(co_await api.run(std::move(spec)), "broadcast");
+    require(tensor.values == filled(root, salt, kCount).values,
+            "use " + std::to_string(use) + " from rank " + std::to_string(root) + ": pieces are in wrong places");
+  }
+}
+
 Scenario run_named(RankApi& api, std::uint64_t seed, int rounds) {
   constexpr int kNames = 8;
   for (int round = 0; round < rounds; ++round) {
@@ -224,6 +244,9 @@ Scenario run_gone(RankApi& api, int rounds, bool dies, Rank who) {
 
 }  // namespace
 
+ScenarioFn broadcast_ahead(std::uint64_t seed, int uses) {
+  return [=](RankApi& api) { return run_broadcast_ahead(api, seed, uses); };
+}
 ScenarioFn named_operations(std::uint64_t seed, int rounds) {
   return [=](RankApi& api) { return run_named(api, seed, rounds); };
 }

@@ -17,6 +17,8 @@ using world::ScenarioFn;
 
 // Operations of every kind under several names, submitted in another order on each rank, several rounds.
 ScenarioFn named_operations(std::uint64_t seed, int rounds);
+// Broadcasts whose root is ahead of the others by as much as it can.
+ScenarioFn broadcast_ahead(std::uint64_t seed, int uses);
 // One name whose shape changes between uses, the same way on all ranks.
 ScenarioFn changing_shapes(std::uint64_t seed, int rounds);
 // In round `bad_round` one rank submits another shape: all ranks get a mismatch, then work on.

@@ -54,6 +54,15 @@ TEST(Sim, OperationsByNameInPieces) {
   }
 }
 
+TEST(Sim, PiecesOfABroadcastStayInOrderHoweverFarItsRootIsAhead) {
+  for (std::uint64_t seed = 1; seed <= world::last_seed(40); ++seed) {
+    world::SimOptions options = options_for(seed);
+    options.size = 2 + static_cast<int>(seed % 4);
+    options.engine.layout.partition_bytes = 4 + static_cast<std::int64_t>(seed % 3) * 4;
+    expect_well(options, broadcast_ahead(seed, 8));
+  }
+}
+
 TEST(Sim, ChangingShapesAreAgreedAgain) {
   for (std::uint64_t seed = 1; seed <= world::last_seed(100); ++seed) {
     expect_well(options_for(seed), changing_shapes(seed, 20));

@@ -60,8 +60,8 @@ TEST(NamedParts, NothingStartsAfterGivingUp) {
   EXPECT_TRUE(parts.over());
 }
 
-// Ranks finish pieces in their own time, a piece only after every rank has started it.
-TEST(NamedParts, PiecesInFlightAnywhereNeverShareATag) {
+// Ranks finish pieces of an allreduce in their own time, a piece only after every rank has started it.
+TEST(NamedParts, PiecesOfAnAllreduceInFlightAnywhereNeverShareATag) {
   for (std::uint32_t seed = 1; seed <= 50; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     std::mt19937 random(seed);
