@@ -20,6 +20,13 @@ scheduler::Decision decision_of(const scheduler::Plan& plan) {
 
 }  // namespace
 
+PlanKeeper::Gauges::Gauges(Stats& stats, const std::string& stream)
+    : plan_version(stats.gauge("streams." + stream + ".plan_version")),
+      link_latency_ns(stats.gauge("streams." + stream + ".link_latency_ns")),
+      link_bytes_per_second(stats.gauge("streams." + stream + ".link_bytes_per_second")),
+      measured_step_us(stats.gauge("streams." + stream + ".measured_step_us")),
+      predicted_step_us(stats.gauge("streams." + stream + ".predicted_step_us")) {}
+
 PlanKeeper::PlanKeeper(std::string name, const std::shared_ptr<const scheduler::Plan>& first, std::vector<int> order,
                        const scheduler::ReplannerOptions& options, PlanKeeperDeps deps)
     : name_(std::move(name)),
@@ -29,7 +36,9 @@ PlanKeeper::PlanKeeper(std::string name, const std::shared_ptr<const scheduler::
       replanner_(first, decision_of(*first), options),
       meter_(options.planner.ranks),
       recorder_(first->tensors().size()),
+      gauges_(deps.stats, name_),
       last_tensor_(last_with_elements(*first, order_)) {
+  gauges_.plan_version.set(static_cast<std::int64_t>(first_version_));
   look_whether_to_measure();
 }
 
@@ -93,7 +102,7 @@ void PlanKeeper::settle_digest(std::uint64_t step, const std::vector<std::int64_
     last_tensor_ = plan()->version() == first_version_ ? last_with_elements(*plan(), order_) : next_last_tensor_;
     recorder_.forget();
     deps_.stats.counter("streams.plans_adopted").add();
-    deps_.stats.gauge("streams.plan_version").set(static_cast<std::int64_t>(plan()->version()));
+    gauges_.plan_version.set(static_cast<std::int64_t>(plan()->version()));
   } else {
     replanner_.rejected(step);
     deps_.stats.counter("streams.plans_rejected").add();
@@ -112,10 +121,10 @@ void PlanKeeper::consider(std::uint64_t step) {
   }
   if (profile.objection == 0) {
     const scheduler::DecisionRecord& record = replanner_.log().back();
-    deps_.stats.gauge("streams.link_latency_ns").set(profile.latency_ns);
-    deps_.stats.gauge("streams.link_bytes_per_second").set(profile.bytes_per_second);
-    deps_.stats.gauge("streams.measured_step_us").set(record.measured_us);
-    deps_.stats.gauge("streams.predicted_step_us").set(record.predicted_us);
+    gauges_.link_latency_ns.set(profile.latency_ns);
+    gauges_.link_bytes_per_second.set(profile.bytes_per_second);
+    gauges_.measured_step_us.set(record.measured_us);
+    gauges_.predicted_step_us.set(record.predicted_us);
   }
   look_whether_to_measure();
   report();
@@ -130,7 +139,7 @@ void PlanKeeper::restart() {
   recorder_.forget();
   look_whether_to_measure();
   last_tensor_ = last_with_elements(*plan(), order_);
-  deps_.stats.gauge("streams.plan_version").set(static_cast<std::int64_t>(plan()->version()));
+  gauges_.plan_version.set(static_cast<std::int64_t>(plan()->version()));
 }
 
 // Of equal ones the last: all ranks decide alike.

@@ -87,6 +87,16 @@ class PlanKeeper {
  private:
   enum class Kind : std::uint8_t { kNone, kProfile, kDigest };
 
+  // "streams.<name>.…": of this stream alone, where counters add up over all.
+  struct Gauges {
+    Gauges(Stats& stats, const std::string& stream);
+    Gauge& plan_version;
+    Gauge& link_latency_ns;
+    Gauge& link_bytes_per_second;
+    Gauge& measured_step_us;
+    Gauge& predicted_step_us;
+  };
+
   std::int64_t now_ns() const { return deps_.loop.now().time_since_epoch().count(); }
   void look_whether_to_measure();
   void settle_digest(std::uint64_t step, const std::vector<std::int64_t>& reduced);
@@ -101,6 +111,7 @@ class PlanKeeper {
   scheduler::Replanner replanner_;
   scheduler::LinkMeter meter_;
   StepRecorder recorder_;
+  Gauges gauges_;
   Kind open_ = Kind::kNone;                       // the exchange in this step
   bool digest_due_ = false;                       // the step after a profile tells whether all decided alike
   std::optional<scheduler::StepProfile> agreed_;  // not considered yet

@@ -30,11 +30,11 @@ class Clock : public Loop {
 
 class PlanKeeperTest : public testing::Test {
  protected:
-  PlanKeeper make_keeper(bool frozen = false) {
+  PlanKeeper make_keeper(bool frozen = false, const std::string& name = "s") {
     scheduler::ReplannerOptions options;
     options.frozen = frozen;
     options.planner.ranks = 2;
-    return {"s",
+    return {name,
             scheduler::make_plan({{"a", 100, DType::kF32}, {"b", 100, DType::kF32}}),
             {1, 0},
             options,
@@ -98,6 +98,24 @@ TEST_F(PlanKeeperTest, ARankThatDecidedOtherwiseEndsReplanning) {
   pass(digest);
   EXPECT_EQ(stats_.counter("streams.plans_rejected").value(), 1U);
   EXPECT_TRUE(next_exchange().empty());
+}
+
+TEST_F(PlanKeeperTest, GaugesAreOfOneStreamAndCountersOfAll) {
+  PlanKeeper other = make_keeper(false, "other");
+  const auto settle = [](PlanKeeper& keeper, std::int64_t step_us) {
+    ASSERT_FALSE(keeper.exchange(3, true).empty());
+    scheduler::StepProfile profile;
+    profile.ready_us = {0, 0};
+    profile.step_us = step_us;
+    keeper.settle(3, scheduler::to_max_vector(profile));
+    keeper.consider(3);
+  };
+  settle(keeper_, 5000);
+  settle(other, 7000);
+  EXPECT_EQ(stats_.gauge("streams.s.measured_step_us").value(), 5000);
+  EXPECT_EQ(stats_.gauge("streams.other.measured_step_us").value(), 7000);
+  EXPECT_EQ(stats_.gauge("streams.s.plan_version").value(), 1);
+  EXPECT_EQ(stats_.counter("streams.profiles").value(), 2U);
 }
 
 TEST_F(PlanKeeperTest, NothingIsMeasuredWhereNoOtherPlanCanFollow) {
