@@ -96,8 +96,8 @@ std::string to_string(const DecisionRecord& record) {
     text += " -> " + std::to_string(record.next_version);
   }
   return text + ", measured " + ms(record.measured_us) + " ms, predicted " + ms(record.current_us) + " -> " +
-         ms(record.predicted_us) + " ms, profile " + std::to_string(record.profile_digest) + ", next plan " +
-         std::to_string(record.next_digest);
+         ms(record.predicted_us) + " ms, bound " + ms(record.bound_us) + " ms, profile " +
+         std::to_string(record.profile_digest) + ", next plan " + std::to_string(record.next_digest);
 }
 
 Replanner::Replanner(std::shared_ptr<const Plan> first, Decision decision, ReplannerOptions options)
@@ -141,11 +141,13 @@ std::optional<Proposal> Replanner::consider(std::uint64_t step, const StepProfil
     return std::nullopt;
   }
   record.current_us = record.predicted_us = predict(*current_, profile, options_.planner).step_us;
+  record.bound_us = lower_bound_us(current_->tensors(), profile, options_.planner);
   std::optional<Proposal> proposal = trial_ ? judge(profile, record) : improve(profile, record);
   if (proposal) {
     record.next_version = proposal->plan->version();
     record.next_digest = proposal->plan->digest();
     record.predicted_us = proposal->predicted_us;
+    proposal->bound_us = record.bound_us;
   }
   learn(profile);
   write(record);
@@ -229,6 +231,7 @@ std::shared_ptr<const Plan> Replanner::adopted(std::uint64_t step) {
   record.next_digest = proposal.plan->digest();
   record.current_us = proposal.current_us;
   record.predicted_us = proposal.predicted_us;
+  record.bound_us = proposal.bound_us;
   write(record);
   if (proposal.reason == Reason::kRollback) {
     trial_.reset();
@@ -276,7 +279,6 @@ void Replanner::restart() {
 }
 
 void Replanner::write(DecisionRecord record) {
-  ++decisions_;
   log_.push_back(record);
   if (log_.size() > kMaxLog) {
     log_.pop_front();

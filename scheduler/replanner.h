@@ -60,6 +60,7 @@ struct DecisionRecord {
   std::int64_t measured_us = 0;   // the profile's step time
   std::int64_t current_us = 0;    // predicted for the plan in force
   std::int64_t predicted_us = 0;  // predicted for the next one
+  std::int64_t bound_us = 0;      // no plan is predicted to be faster; 0: not known
 
   friend bool operator==(const DecisionRecord&, const DecisionRecord&) = default;
 };
@@ -70,6 +71,7 @@ struct Proposal {
   Reason reason = Reason::kGain;  // kGain or kRollback
   std::int64_t predicted_us = 0;
   std::int64_t current_us = 0;
+  std::int64_t bound_us = 0;
 };
 
 class Replanner {
@@ -109,7 +111,6 @@ class Replanner {
   Objection objection() const { return objection_; }
 
   const std::deque<DecisionRecord>& log() const { return log_; }
-  std::uint64_t decisions() const { return decisions_; }  // ever
 
  private:
   // The plan adopted last, until measurements have judged it.
@@ -142,7 +143,6 @@ class Replanner {
   std::string frozen_because_;
   Objection objection_ = Objection::kNone;
   std::deque<DecisionRecord> log_;
-  std::uint64_t decisions_ = 0;
 };
 
 }  // namespace sirtaki::scheduler

@@ -78,12 +78,8 @@ void StepRecorder::close(TimePoint next_first) {
   }
 }
 
-void StepRecorder::abandon() {
-  open_ = told_ = false;
-}
-
 void StepRecorder::forget() {
-  abandon();
+  open_ = told_ = false;
   samples_.clear();
 }
 

@@ -25,9 +25,7 @@ class StepRecorder {
   void finished(TimePoint at);
   // The program waited for the step from `waited_since` until `now` and is told that it is done.
   void told(const StreamBoard& board, TimePoint waited_since, TimePoint now);
-  // The step in progress is void.
-  void abandon();
-  // Another plan is in force: what was measured says nothing of its steps.
+  // The step in progress is void, or another plan is in force: what was measured says nothing of the steps to come.
   void forget();
 
   // Means over the steps since the last call, without those that lasted more than twice the median (the program did

@@ -75,7 +75,7 @@ TEST(StepRecorderTest, ForgetsAVoidStepAndTheStepsOfAnotherPlan) {
   Program program;
   program.step();
   program.step();
-  program.recorder().abandon();
+  program.recorder().forget();
   program.step(milliseconds(70));
   program.step();
   EXPECT_EQ(program.recorder().take().step_us, 83000);

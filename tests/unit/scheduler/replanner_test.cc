@@ -410,9 +410,13 @@ TEST(Replanner, SaysWhatItDecidedAndWhy) {
   const std::string text = to_string(replanner.log().back());
   for (const std::string& part :
        {std::string("step 3: gain"), std::string("plan 1 -> 2"), std::to_string(proposal->plan->digest()),
-        std::to_string(digest(measured(replanner, w))), std::to_string(proposal->current_us / 1000)}) {
+        std::to_string(digest(measured(replanner, w))), std::to_string(proposal->current_us / 1000),
+        "bound " + std::to_string(lower_bound_us(w.tensors, w.profile, w.options) / 1000)}) {
     EXPECT_NE(text.find(part), std::string::npos) << part << " in: " << text;
   }
+  EXPECT_LE(replanner.log().back().bound_us, proposal->predicted_us);
+  replanner.adopted(4);
+  EXPECT_EQ(replanner.log().back().bound_us, proposal->bound_us);
   for (int reason = 0; reason <= static_cast<int>(Reason::kPlannerFailed); ++reason) {
     EXPECT_NE(reason_name(static_cast<Reason>(reason)), "unknown");
   }
@@ -428,7 +432,8 @@ TEST(Replanner, KeepsABoundedLog) {
     }
   }
   EXPECT_EQ(replanner.log().size(), Replanner::kMaxLog);
-  EXPECT_GE(replanner.decisions(), 399U);
+  EXPECT_EQ(replanner.log().back().step, 16U * 399);
+  EXPECT_GT(replanner.log().front().step, 16U);
 }
 
 }  // namespace
