@@ -4,6 +4,7 @@
 #include <cstdio>
 
 #include "tests/scenarios/scenarios.h"
+#include "tests/scenarios/sim_expect.h"
 #include "tests/world/seeds.h"
 #include "tests/world/sim_world.h"
 
@@ -11,28 +12,7 @@ namespace sirtaki::scenarios {
 namespace {
 
 world::SimOptions options_for(std::uint64_t seed) {
-  world::SimOptions options;
-  options.seed = seed;
-  options.size = 1 + static_cast<int>(seed % 5);
-  // Small limits, so that small tensors exercise fusion, cutting and credit.
-  options.engine.layout.fusion_bytes = 4096;
-  options.engine.layout.partition_bytes = 8192;
-  options.engine.credit_bytes = 20000;
-  return options;
-}
-
-void expect_well(const world::SimOptions& options, const ScenarioFn& scenario, Duration* took = nullptr,
-                 std::vector<std::string>* warnings = nullptr) {
-  world::SimWorld world(options);
-  const TimePoint begin = world.now();
-  ASSERT_EQ(world.run(scenario), "");
-  EXPECT_EQ(world.check_quiet(), "") << "seed " << options.seed;
-  if (took != nullptr) {
-    *took = world.now() - begin;
-  }
-  if (warnings != nullptr) {
-    *warnings = world.warnings();
-  }
+  return small_limits(seed, 1 + static_cast<int>(seed % 5));
 }
 
 TEST(Sim, OperationsByNameInAnyOrder) {

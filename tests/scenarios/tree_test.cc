@@ -3,6 +3,7 @@
 
 #include "tests/scenarios/scale_scenarios.h"
 #include "tests/scenarios/scenarios.h"
+#include "tests/scenarios/sim_expect.h"
 #include "tests/world/seeds.h"
 #include "tests/world/sim_world.h"
 
@@ -10,13 +11,8 @@ namespace sirtaki::scenarios {
 namespace {
 
 world::SimOptions options_for(std::uint64_t seed) {
-  world::SimOptions options;
-  options.seed = seed;
-  options.size = 3 + static_cast<int>(seed % 6);
+  world::SimOptions options = small_limits(seed, 3 + static_cast<int>(seed % 6));
   options.control.fanout = 2;
-  options.engine.layout.fusion_bytes = 4096;
-  options.engine.layout.partition_bytes = 8192;
-  options.engine.credit_bytes = 20000;
   if (seed % 3 == 0) {
     options.control.send_cost = std::chrono::microseconds(5);
     options.control.receive_cost = std::chrono::microseconds(10);
@@ -33,20 +29,6 @@ world::SimOptions big_options(int size) {
   options.min_delay = options.max_delay = std::chrono::microseconds(100);
   options.abstract_net = world::AbstractCosts{};
   return options;
-}
-
-void expect_well(const world::SimOptions& options, const ScenarioFn& scenario, Duration* took = nullptr,
-                 std::vector<std::string>* warnings = nullptr) {
-  world::SimWorld world(options);
-  const TimePoint begin = world.now();
-  ASSERT_EQ(world.run(scenario), "");
-  EXPECT_EQ(world.check_quiet(), "") << "seed " << options.seed;
-  if (took != nullptr) {
-    *took = world.now() - begin;
-  }
-  if (warnings != nullptr) {
-    *warnings = world.warnings();
-  }
 }
 
 TEST(Tree, OperationsByNameInAnyOrder) {
