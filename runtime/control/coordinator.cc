@@ -24,10 +24,12 @@ void join(std::vector<Group<T>>& groups, const RankSet& ranks, const T& value, S
 }
 
 Status left_status(Rank rank, const std::string& what) {
-  return {Code::kPeerLost,
-          "rank " + std::to_string(rank) + " has shut down, so " + what +
-              " can never complete. Likely cause: it ended its work, or failed, while others still had steps to do",
-          {rank, what}};
+  return {
+      Code::kPeerLost,
+      "rank " + std::to_string(rank) + " has shut down, so " + what +
+          " can never complete. Likely cause: it ended its work, or failed, while others still had steps to do; give "
+          "all ranks the same number of steps, or call join() behind the last one",
+      {rank, what}};
 }
 
 }  // namespace
