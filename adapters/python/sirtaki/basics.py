@@ -165,19 +165,29 @@ def option(name: str) -> str:
 
 
 def stats() -> dict[str, Any]:
-    """Counters and times of the session on this rank."""
+    """Counters and times of this rank's session by name, in the unit that a name ends in (_bytes, _us, _ns).
+
+    A counter is a number, a level {value, max}, a distribution {count, sum, mean, p50, p90, p99, max}; "peers" has one
+    entry for each other rank.
+    """
     found: dict[str, Any] = json.loads(_core.stats_json())
     return found
 
 
 def members() -> list[dict[str, Any]]:
-    """Rank, hostname, host_id and pid of every rank."""
+    """Of every rank, in their order: {rank, hostname, host_id, pid}."""
     found: list[dict[str, Any]] = json.loads(_core.members_json())
     return found
 
 
 def start_timeline(file_path: str | os.PathLike[str], mark_cycles: bool = False) -> None:
-    """Begins a trace of all ranks for Perfetto or chrome://tracing. `mark_cycles` means nothing here."""
+    """Begins a trace of all ranks for Perfetto or chrome://tracing.
+
+    Args:
+        file_path: written where the job's coordinator runs: by sirtakirun, else by rank 0. When it cannot be, that
+            process says so, and the job goes on.
+        mark_cycles: means nothing here.
+    """
     del mark_cycles
     _core.timeline_start(os.fspath(file_path))
 
