@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import gc
+import pickle
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -154,6 +156,21 @@ def case_another_shape_on_one_rank_is_told_to_all() -> None:
                 model[2].bias.data = torch.ones(rows, dtype=torch.float64)
             kind = RuntimeError if hvd.rank() == 0 else sirtaki.AbortedError
             raises(lambda m=model, o=optimizer: train(m, o), kind, "2.bias", f"[{rows}]", "[2]", "on rank 0")
+
+    in_every_mode(check)
+
+
+def case_copies_of_an_optimizer_are_refused() -> None:
+    def check(sync: str) -> None:
+        model = small()
+        optimizer = distributed(model, sync)
+        train(model, optimizer)
+        for make in (copy.copy, copy.deepcopy, pickle.dumps):
+            raises(lambda make=make, o=optimizer: make(o), NotImplementedError, "state_dict()")
+        fresh = torch.optim.SGD(model.parameters(), lr=1.0)
+        fresh.load_state_dict(optimizer.state_dict())
+        train(model, hvd.DistributedOptimizer(fresh, model.named_parameters(), sync=sync))
+        same_on_all_ranks(model.parameters())
 
     in_every_mode(check)
 

@@ -145,9 +145,13 @@ class _Distributed:
         self.wait()
         super(type(self), self).load_state_dict(state_dict)  # type: ignore[misc]
 
-    def __getstate__(self) -> dict[str, Any]:
-        self.wait()
-        return super(type(self), self).__getstate__()  # type: ignore[misc]
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Refuses copies: they would share the parameters, or combine nothing."""
+        del protocol
+        raise errors.UnsupportedError(
+            "a DistributedOptimizer cannot be copied or pickled; save its state_dict(), make another optimizer of the "
+            "same class, load the state into it and give it to DistributedOptimizer"
+        )
 
     def __del__(self) -> None:
         if not sys.is_finalizing():
