@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +15,7 @@ torch = pytest.importorskip("torch")
 
 import sirtaki  # noqa: E402
 import sirtaki.torch as hvd  # noqa: E402
+from sirtaki.pump import pump  # noqa: E402
 from sirtaki.report import Progress  # noqa: E402
 
 
@@ -187,6 +189,37 @@ def test_progress_shows_a_line_and_a_report() -> None:
     assert "epoch 1  step 2/2  loss 1.0000" in progress.line()
     progress.end()
     assert "exposed communication" in out.getvalue()
+
+
+@pytest.mark.usefixtures("session")
+def test_a_handle_may_be_collected_while_the_pump_is_busy() -> None:
+    handles = [hvd.allreduce_async(torch.ones(1))]
+
+    def busy() -> None:
+        with pump._lock:
+            handles.clear()
+
+    thread = threading.Thread(target=busy, daemon=True)
+    thread.start()
+    thread.join(10)
+    assert not thread.is_alive()
+
+
+@pytest.mark.usefixtures("session")
+def test_a_callback_that_raises_is_told_and_others_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+    monkeypatch.setattr(threading, "excepthook", lambda args: told.append(str(args.exc_value)))
+
+    def broken() -> None:
+        raise KeyError("broken on purpose")
+
+    hvd.allreduce_async(torch.ones(1)).on_done(broken)
+    future = hvd.get_future(hvd.allreduce_async(torch.ones(3)))
+    done = threading.Event()
+    future.add_done_callback(lambda _: done.set())
+    assert done.wait(10)
+    assert future.value().tolist() == [1.0] * 3
+    assert told == ["'broken on purpose'"]
 
 
 def test_process_ends_well_without_shutdown() -> None:

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
 
 from sirtaki import _core, basics
+
+
+def _call(callback: Callable[[], None]) -> None:
+    """What a callback raises is told as for any thread, and the others get their turn."""
+    try:
+        callback()
+    except Exception:
+        kind, value, trace = sys.exc_info()
+        threading.excepthook(threading.ExceptHookArgs((kind, value, trace, threading.current_thread())))
 
 
 class Pump:
@@ -13,9 +23,11 @@ class Pump:
 
     _IDLE_MS = 1000
     _CAPACITY = 256
+    _JOIN_SECONDS = 5.0
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        # The collector may end a handle, which watches it, in the middle of any line here.
+        self._lock = threading.RLock()
         self._waiting: dict[int, Callable[[], None]] = {}
         self._thread: threading.Thread | None = None
 
@@ -32,13 +44,13 @@ class Pump:
             with self._lock:
                 known = self._waiting.pop(request, None)
             if known is not None:
-                callback()
+                _call(callback)
 
     def join(self) -> None:
-        """After shutdown: everything watched has been told."""
+        """After shutdown: everything watched has been told, or is after a callback that takes too long."""
         thread = self._thread
         if thread is not None and thread is not threading.current_thread():
-            thread.join()
+            thread.join(self._JOIN_SECONDS)
 
     def _run(self) -> None:
         while True:
@@ -50,7 +62,7 @@ class Pump:
                 if over:
                     self._thread = None
             for callback in callbacks:
-                callback()
+                _call(callback)
             if over:
                 return
 
