@@ -33,6 +33,21 @@ class CAbiTest : public testing::Test {
     out.postscale = 1.0;
     return out;
   }
+  // Of one tensor.
+  static sirtaki_stream open_stream(const sirtaki_tensor& described) {
+    const char* names[1] = {"w"};
+    sirtaki_stream_args open{};
+    open.struct_size = sizeof(open);
+    open.name = "optimizer";
+    open.count = 1;
+    open.names = names;
+    open.tensors = &described;
+    open.reduce_op = SIRTAKI_AVERAGE;
+    open.prescale = open.postscale = 1.0;
+    sirtaki_stream stream = 0;
+    EXPECT_EQ(sirtaki_stream_open(&open, &stream), SIRTAKI_OK) << sirtaki_last_error();
+    return stream;
+  }
 
   std::vector<float> values_{1, 2, 3};
   std::int64_t dim_ = 3;
@@ -107,19 +122,8 @@ TEST_F(CAbiTest, WatchedRequestsAreTold) {
 }
 
 TEST_F(CAbiTest, StreamReducesStepsAndTellsWhatWasUsed) {
-  const char* names[1] = {"w"};
   sirtaki_tensor described = tensor();
-  sirtaki_stream_args open{};
-  open.struct_size = sizeof(open);
-  open.name = "optimizer";
-  open.count = 1;
-  open.names = names;
-  open.tensors = &described;
-  open.reduce_op = SIRTAKI_AVERAGE;
-  open.prescale = 1.0;
-  open.postscale = 1.0;
-  sirtaki_stream stream = 0;
-  ASSERT_EQ(sirtaki_stream_open(&open, &stream), SIRTAKI_OK) << sirtaki_last_error();
+  const sirtaki_stream stream = open_stream(described);
   for (int step = 0; step < 3; ++step) {
     const int absent = step == 1 ? 1 : 0;
     ASSERT_EQ(sirtaki_stream_ready(stream, 0, &described, absent), SIRTAKI_OK) << sirtaki_last_error();
@@ -137,17 +141,8 @@ TEST_F(CAbiTest, StreamReducesStepsAndTellsWhatWasUsed) {
 }
 
 TEST_F(CAbiTest, WaitingForTensorsOfNoStepOrNoTensorIsAnError) {
-  const char* names[1] = {"w"};
-  sirtaki_tensor described = tensor();
-  sirtaki_stream_args open{};
-  open.struct_size = sizeof(open);
-  open.name = "optimizer";
-  open.count = 1;
-  open.names = names;
-  open.tensors = &described;
-  open.prescale = open.postscale = 1.0;
-  sirtaki_stream stream = 0;
-  ASSERT_EQ(sirtaki_stream_open(&open, &stream), SIRTAKI_OK) << sirtaki_last_error();
+  const sirtaki_tensor described = tensor();
+  const sirtaki_stream stream = open_stream(described);
   const std::int32_t right = 0;
   const std::int32_t wrong = 1;
   EXPECT_EQ(sirtaki_stream_wait_tensors(stream, &right, 1, 10000), SIRTAKI_INVALID_ARGUMENT);

@@ -45,7 +45,6 @@ struct Reduction {
   }
   bool done() const { return done_ == kRanks; }
   double took() const { return seconds(end_ - begin_); }
-  TimePoint end() const { return end_; }
   void expect_sums() const {
     for (const auto& values : values_) {
       EXPECT_EQ(values, std::vector<float>(values.size(), static_cast<float>(kRanks)));
