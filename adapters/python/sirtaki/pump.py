@@ -19,7 +19,7 @@ def _call(callback: Callable[[], None]) -> None:
 
 
 class Pump:
-    """Calls one function for each watched operation when it is over. The thread lives while something is watched."""
+    """Calls functions for each watched operation when it is over. The thread lives while something is watched."""
 
     _IDLE_MS = 1000
     _CAPACITY = 256
@@ -28,13 +28,19 @@ class Pump:
     def __init__(self) -> None:
         # The collector may end a handle, which watches it, in the middle of any line here.
         self._lock = threading.RLock()
-        self._waiting: dict[int, Callable[[], None]] = {}
+        self._waiting: dict[int, list[Callable[[], None]]] = {}
         self._thread: threading.Thread | None = None
 
     def watch(self, request: int, callback: Callable[[], None]) -> None:
-        """Calls `callback()` once, from the pump's thread; also when the session ends before the operation."""
+        """Calls `callback()` once, from the pump's thread; also when the session ends before the operation.
+
+        May be called several times for one request; its callbacks run in this order.
+        """
         with self._lock:
-            self._waiting[request] = callback
+            watched = self._waiting.setdefault(request, [])
+            watched.append(callback)
+            if len(watched) > 1:
+                return
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="sirtaki-pump", daemon=True)
                 self._thread.start()
@@ -42,9 +48,9 @@ class Pump:
             _core.watch(request)
         except Exception:
             with self._lock:
-                known = self._waiting.pop(request, None)
-            if known is not None:
-                _call(callback)
+                callbacks = self._waiting.pop(request, [])
+            for one in callbacks:
+                _call(one)
 
     def join(self) -> None:
         """After shutdown: everything watched has been told, or is after a callback that takes too long."""
@@ -57,7 +63,7 @@ class Pump:
             finished = _core.wait_completions(self._CAPACITY, self._IDLE_MS)
             with self._lock:
                 ids = list(self._waiting) if finished is None else finished
-                callbacks = [self._waiting.pop(request) for request in ids if request in self._waiting]
+                callbacks = [callback for request in ids for callback in self._waiting.pop(request, [])]
                 over = not self._waiting and (finished is None or not finished)
                 if over:
                     self._thread = None
