@@ -307,7 +307,7 @@ class Ops:
     ) -> tuple[Any, ...]:
         described = self._adapter.describe(source)
         output = None if target is None else described if target is source else self._adapter.describe(target)
-        if name is not None and not isinstance(name, str):
+        if name is not None and (not isinstance(name, str) or "\0" in name):
             raise errors.InvalidArgumentError(f"name is {name!r}; it must be text, the same on all ranks, or None")
         if not all(isinstance(scale, Real) for scale in scales):
             raise errors.InvalidArgumentError(f"prescale_factor, postscale_factor: {scales}; they must be numbers")

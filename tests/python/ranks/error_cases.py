@@ -162,6 +162,7 @@ def case_wrong_types_are_refused_with_what_is_right() -> None:
     one, some = torch.ones(1), torch.ones(hvd.size())
     for call, *words in (
         (lambda: hvd.allreduce(one, name=3), "name is 3", "text"),
+        (lambda: hvd.allreduce(one, name="a\0b"), "a\\x00b", "text"),
         (lambda: hvd.allreduce(one, op="sum"), "'sum'", "Average, Sum"),
         (lambda: hvd.reducescatter(some, op=None), "None", "Average, Sum"),
         (lambda: hvd.allreduce(one, prescale_factor="2"), "'2'", "numbers"),
