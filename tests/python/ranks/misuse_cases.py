@@ -79,6 +79,24 @@ def case_of_two_optimizers_of_one_parameter_the_later_works() -> None:
     in_every_mode(check)
 
 
+def case_a_new_optimizer_after_a_backward_that_failed() -> None:
+    def check(sync: str) -> None:
+        model = small()
+        first = distributed(model, sync)
+        train(model, first)
+        if hvd.rank() == 0:
+            bombed = Bomb.apply(model[0](torch.ones(1, 4).double()))
+            raises(lambda: model[2](bombed).sum().backward(), ArithmeticError, "bomb")
+        elif sync != "backward":
+            backward(model)
+        second = distributed(model, sync)
+        model.zero_grad()
+        train(model, second)
+        same_on_all_ranks(model.parameters())
+
+    in_every_mode(check)
+
+
 def case_optimizers_that_nobody_deletes() -> None:
     """In a cycle with its scheduler, an optimizer that was replaced lives until the collector comes."""
 
@@ -118,6 +136,23 @@ def case_parameters_added_by_hand_are_refused() -> None:
     in_every_mode(check)
 
 
+def case_groups_are_added_between_steps() -> None:
+    def check(sync: str) -> None:
+        model, extra = small(), nn.Linear(2, 2).double()
+        optimizer = distributed(model, sync)
+        train(model, optimizer)
+        optimizer.zero_grad()
+        backward(model)
+        raises(lambda: optimizer.add_param_group({"params": extra.parameters()}), RuntimeError, "call step()")
+        optimizer.step()
+        optimizer.add_param_group({"params": extra.parameters()})
+        hvd.broadcast_parameters(extra.state_dict())
+        train(nn.Sequential(model, extra), optimizer)
+        same_on_all_ranks([*model.parameters(), *extra.parameters()])
+
+    in_every_mode(check)
+
+
 def case_parameters_unfrozen_later_are_refused() -> None:
     def check(sync: str) -> None:
         model = small()
@@ -141,6 +176,20 @@ def case_another_dtype_is_refused() -> None:
         optimizer.zero_grad()
         train(model, optimizer)
         same_on_all_ranks(model.parameters())
+
+    in_every_mode(check)
+
+
+def case_parameters_that_cannot_be_sent_are_named() -> None:
+    def check(sync: str) -> None:
+        weight = nn.Parameter(torch.ones(2, 2, dtype=torch.complex64))
+        optimizer = hvd.DistributedOptimizer(torch.optim.SGD([weight], lr=0.1), [("weight", weight)], sync=sync)
+
+        def step() -> None:
+            weight.abs().sum().backward()
+            optimizer.step()
+
+        raises(step, ValueError, "weight", "complex64", "float32")
 
     in_every_mode(check)
 

@@ -291,3 +291,34 @@ def case_timeline_is_written() -> None:
         hvd.start_timeline(str(path))
         hvd.allreduce(torch.ones(10), name="traced")
         hvd.stop_timeline()
+
+
+class _Negated(torch.autograd.Function):
+    """An identity whose gradient is a negated view of the real one's negative."""
+
+    @staticmethod
+    def forward(ctx: object, x: torch.Tensor) -> torch.Tensor:
+        del ctx
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: object, *grads: torch.Tensor) -> torch.Tensor:
+        del ctx
+        return torch._neg_view(-grads[0])
+
+
+def case_negated_views_send_their_values() -> None:
+    values = torch.arange(3.0) + hvd.rank()
+    expected = (hvd.size() * torch.arange(3.0) + sum(range(hvd.size()))).tolist()
+    view = torch.complex(torch.zeros(3), -values).conj().imag
+    assert view.is_neg()
+    assert hvd.allreduce(view, op=hvd.Sum).tolist() == expected
+    assert hvd.allgather(view)[:3].tolist() == [0.0, 1.0, 2.0]
+    assert hvd.allreduce_(view, op=hvd.Sum) is view
+    assert view.tolist() == expected
+    weight = torch.nn.Parameter(torch.zeros(3))
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD([weight], lr=1.0))
+    for _ in range(3):
+        optimizer.zero_grad()
+        _Negated.apply(weight).sum().backward()
+        assert weight.grad.tolist() == [1.0] * 3

@@ -61,7 +61,8 @@ class TorchAdapter:
     def input(self, tensor: Tensor) -> Tensor:
         """The tensor itself, detached, or a row-major copy."""
         check_kind(tensor)
-        return tensor.detach().contiguous()
+        # The memory of a negated view holds the values before negation.
+        return tensor.detach().resolve_neg().contiguous()
 
     def overlaps(self, tensor: Tensor) -> bool:
         """True when elements share memory."""

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sirtaki import _core
+from sirtaki import _core, basics, errors
 from sirtaki.ops import ReduceOp
 from sirtaki.torch._adapter import check_kind, dtype_code, torch_ops
 
@@ -44,11 +44,11 @@ def open_layout(names: list[str], params: list[Tensor], options: ReducerOptions,
 
     `arrivals`: parameters in the order in which their gradients became ready; rank 0's counts.
     """
+    _check_kinds(names, params)
     kinds = _agree_on_kinds(params, options)
     dense = [i for i, kind in enumerate(kinds) if kind != _SPARSE]
     slots = [-1] * len(params)
     for slot, index in enumerate(dense):
-        check_kind(params[index])
         slots[index] = slot
     strides = [torch.empty_like(p, device="meta").stride() for p in params]
     dtypes, shapes = [p.dtype for p in params], [p.shape for p in params]
@@ -59,6 +59,15 @@ def open_layout(names: list[str], params: list[Tensor], options: ReducerOptions,
     how = (int(options.op), options.prescale, options.postscale, options.codec)
     stream = _core.Stream(options.stream_name, [names[i] for i in dense], tensors, order, how)
     return Layout(slots, strides, dtypes, shapes, stream)
+
+
+def _check_kinds(names: list[str], params: list[Tensor]) -> None:
+    for name, param in zip(names, params, strict=True):
+        try:
+            check_kind(param)
+            dtype_code(param.dtype)
+        except errors.SirtakiError as error:
+            raise type(error)(f"{name}: {error}", basics.rank(), name) from None
 
 
 def _agree_on_kinds(params: list[Tensor], options: ReducerOptions) -> list[int]:

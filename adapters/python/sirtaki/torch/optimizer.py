@@ -158,7 +158,11 @@ class _Distributed:
             _close(self)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """As torch's; the new parameters are combined from the next step on. All ranks must do the same."""
+        """As torch's; the new parameters are combined from the next step on. All ranks must do the same.
+
+        Not between backward() and step().
+        """
+        self._sirtaki.check_add()
         self.wait()
         known = {id(p) for group in self.param_groups for p in group["params"]}  # type: ignore[attr-defined]
         super(type(self), self).add_param_group(param_group)  # type: ignore[misc]

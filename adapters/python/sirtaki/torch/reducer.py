@@ -66,6 +66,13 @@ class GradientReducer:
         """Between hold(True) and hold(False) backward only accumulates on this rank."""
         self._held += 1 if held else -1
 
+    def check_add(self) -> None:
+        """Before add(): refuses while there are gradients that are not applied."""
+        if self._phase is not _Phase.IDLE:
+            raise RuntimeError(
+                "add_param_group() between backward() and step() would combine gradients twice; call step() first"
+            )
+
     def add(self, name: str, param: Tensor) -> None:
         """One more parameter, from the next step on."""
         self.names.append(name)
@@ -87,10 +94,12 @@ class GradientReducer:
 
     def supersede(self) -> None:
         """See Owner."""
-        # What a session that has ended left in flight is void.
+        # What a session that has ended left behind is void.
         with suppress(errors.NotInitializedError):
             if self.deferred is not None:
                 self.deferred.complete()
+        # Gradients of a step that another rank has given up are not needed here either.
+        with suppress(errors.NotInitializedError, errors.AbortedError):
             if self._phase is _Phase.IN_FLIGHT:
                 self._wait()
             elif self._phase is _Phase.FILLING and self._backward_open:
@@ -384,7 +393,7 @@ class GradientReducer:
 
     def _wire(self, index: int, grad: Tensor) -> Tensor:
         """The memory that travels: the gradient's own where it is laid out as agreed."""
-        if grad.stride() == self._strides[index] and grad.dtype == self._dtypes[index]:
+        if grad.stride() == self._strides[index] and grad.dtype == self._dtypes[index] and not grad.is_neg():
             return grad
         wire = torch.empty_strided(grad.shape, self._strides[index], dtype=self._dtypes[index])
         self._wires[index] = wire
@@ -456,5 +465,9 @@ class GradientReducer:
         layout = open_layout(self.names, self.params, self._options, self._arrivals)
         self._slots, self._strides, self._dtypes = layout.slots, layout.strides, layout.dtypes
         self._shapes, self._sizes = layout.shapes, [shape.numel() for shape in layout.shapes]
+        for index, param in enumerate(self.params):
+            # Made by functions that give negated views, it never matches: the memory holds something else.
+            if param.grad is not None and param.grad.is_neg():
+                self._sizes[index] = -1
         self._stream = layout.stream
         self._generation = basics.generation()
