@@ -38,6 +38,17 @@ TEST_P(Threads, StreamSteps) {
 TEST_P(Threads, StreamUnused) {
   expect_well(stream_unused(4, 6), 4);
 }
+TEST_P(Threads, StreamClosedAtOnce) {
+  expect_well(stream_closed_at_once(10, 2), 10, 5);
+}
+TEST_P(Threads, StreamAskedInAVoidStep) {
+  if (GetParam() > 1) {
+    expect_well(stream_asked_in_a_void_step(11, 5), 11);
+  }
+}
+TEST_P(Threads, BroadcastAhead) {
+  expect_well(broadcast_ahead(12, 6), 12);
+}
 TEST_P(Threads, StreamDeviations) {
   expect_well(stream_deviations(5, 10), 5);
 }
