@@ -10,6 +10,7 @@
 
 #include "runtime/base/check.h"
 #include "runtime/base/wire.h"
+#include "scheduler/arith.h"
 
 namespace sirtaki::scheduler {
 namespace {
@@ -18,14 +19,6 @@ constexpr std::int64_t kLargestElement = 8;  // bytes
 // Every partition costs memory on every rank, and a tag has 20 bits for its position, of which the two largest are the
 // stream's own exchanges (runtime/engine/tags.h).
 constexpr std::int64_t kMaxPartitions = (1 << 20) - 2;
-
-std::int64_t bytes_of(const PlannedTensor& tensor) {
-  return tensor.numel * static_cast<std::int64_t>(dtype_size(tensor.dtype));
-}
-
-std::int64_t divide_up(std::int64_t a, std::int64_t b) {
-  return a / b + (a % b != 0 ? 1 : 0);
-}
 
 Status check_order(std::span<const int> order, const std::vector<PlannedTensor>& tensors) {
   if (order.size() != tensors.size()) {

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "runtime/base/check.h"
+#include "scheduler/arith.h"
 #include "scheduler/planner_layout.h"
 #include "scheduler/step_model.h"
 
@@ -28,8 +29,6 @@ constexpr std::int64_t kHiccupNs = 5'000'000;
 constexpr std::int64_t kForEver = std::numeric_limits<std::int64_t>::max();
 // Of the predicted step time, within which the candidate with fewer partitions wins.
 constexpr std::int64_t kTiePermille = 5;
-
-__extension__ using Wide = __int128;
 
 Status check_profile(const std::vector<PlannedTensor>& tensors, const StepProfile& profile,
                      const PlannerOptions& options) {

@@ -4,20 +4,12 @@
 #include <array>
 #include <utility>
 
+#include "scheduler/arith.h"
+
 namespace sirtaki::scheduler {
 namespace {
 
-__extension__ using Wide = __int128;
-
 constexpr std::int64_t kForEver = std::int64_t{1} << 62;
-
-std::int64_t divide_up(std::int64_t a, std::int64_t b) {
-  return a / b + (a % b != 0 ? 1 : 0);
-}
-
-std::int64_t bytes_of(const PlannedTensor& tensor, std::int64_t numel) {
-  return numel * static_cast<std::int64_t>(dtype_size(tensor.dtype));
-}
 
 class Grouper {
  public:

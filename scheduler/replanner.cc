@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "runtime/base/check.h"
+#include "scheduler/arith.h"
 
 namespace sirtaki::scheduler {
 namespace {
@@ -14,8 +15,6 @@ constexpr std::uint64_t kProfileEvery = 16;
 constexpr int kTrialProfiles = 2;
 constexpr std::int64_t kWorsePermille = 50;
 constexpr std::int64_t kWorseUs = 100;  // below this it is the noise of the host
-
-__extension__ using Wide = __int128;
 
 // a is more than `permille` below b.
 bool less_by(std::int64_t a, std::int64_t b, std::int64_t permille) {

@@ -4,12 +4,11 @@
 #include <deque>
 #include <utility>
 
+#include "scheduler/arith.h"
 #include "scheduler/credit.h"
 
 namespace sirtaki::scheduler {
 namespace {
-
-__extension__ using Wide = __int128;
 
 constexpr std::int64_t kNsPerUs = 1000;
 constexpr std::int64_t kNsPerSecond = 1'000'000'000;

@@ -1,0 +1,28 @@
+// Integer arithmetic of plans: products that do not fit 64 bits, pieces, bytes of elements.
+//
+// Used inside scheduler only. Pure functions.
+#pragma once
+
+#include <cstdint>
+
+#include "runtime/base/dtype.h"
+#include "scheduler/plan.h"
+
+namespace sirtaki::scheduler {
+
+__extension__ using Wide = __int128;
+
+// a >= 0, b >= 1; does not overflow.
+constexpr std::int64_t divide_up(std::int64_t a, std::int64_t b) {
+  return a / b + (a % b != 0 ? 1 : 0);
+}
+
+// Of `numel` elements of the tensor, before encoding.
+inline std::int64_t bytes_of(const PlannedTensor& tensor, std::int64_t numel) {
+  return numel * static_cast<std::int64_t>(dtype_size(tensor.dtype));
+}
+inline std::int64_t bytes_of(const PlannedTensor& tensor) {
+  return bytes_of(tensor, tensor.numel);
+}
+
+}  // namespace sirtaki::scheduler
