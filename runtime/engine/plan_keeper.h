@@ -87,7 +87,7 @@ class PlanKeeper {
  private:
   enum class Kind : std::uint8_t { kNone, kProfile, kDigest };
 
-  // "streams.<name>.…": of this stream alone, where counters add up over all.
+  // "streams.NAME.plan_version" and so on: of this stream alone, where counters add up over all.
   struct Gauges {
     Gauges(Stats& stats, const std::string& stream);
     Gauge& plan_version;
