@@ -1,0 +1,99 @@
+// Group top-k with error feedback beside the bare pass r = g + r, and beside std::nth_element in each group.
+#include <algorithm>
+#include <bit>
+#include <functional>
+
+#include "benchmarks/kernels/arrays.h"
+#include "kernels/group_topk/group_topk.h"
+#include "kernels/reduce/reduce.h"
+#include "kernels/target.h"
+
+namespace sirtaki::kernels::bench {
+namespace {
+
+void add_pass(benchmark::State& state) {
+  std::vector<float> residual(gradient());
+  const std::byte* sources[] = {bytes(gradient()), bytes(residual)};
+  for (auto _ : state) {
+    reduce(ReduceOp::kSum, DType::kF32, sources, bytes(residual), kElements);
+  }
+  count_gradient(state);
+  state.SetLabel(std::string(chosen_target()));
+}
+BENCHMARK(add_pass)->UseRealTime();
+
+GroupTopk sizes(const benchmark::State& state) {
+  return {static_cast<std::int32_t>(state.range(0)), static_cast<std::int32_t>(state.range(1))};
+}
+
+void group_topk_encode(benchmark::State& state) {
+  const GroupTopk how = sizes(state);
+  std::vector<float> residual(gradient().size());
+  std::vector<std::byte> payload(group_topk_bytes(how, kElements));
+  for (auto _ : state) {
+    kernels::group_topk_encode(how, kElements, {bytes(gradient()), bytes(residual), bytes(residual)}, payload.data());
+  }
+  count_gradient(state);
+}
+BENCHMARK(group_topk_encode)
+    ->Args({256, 4})
+    ->Args({512, 5})
+    ->Args({1024, 10})
+    ->Args({1024, 64})
+    ->Args({4096, 41})
+    ->Args({4096, 256})
+    ->UseRealTime();
+
+// The same work with the standard library: magnitude and offset in one number, so that ties break alike.
+void nth_element_group(const float* gradient, float* residual, std::size_t group, std::size_t keep, float* payload) {
+  static thread_local std::vector<std::uint64_t> ranks;
+  ranks.resize(group);
+  for (std::size_t i = 0; i < group; ++i) {
+    residual[i] += gradient[i];
+    const std::uint64_t key = std::bit_cast<std::uint32_t>(residual[i]) & 0x7FFFFFFFU;
+    ranks[i] = key << 32 | (0xFFFFFFFFU - i);
+  }
+  std::nth_element(ranks.begin(), ranks.begin() + static_cast<std::ptrdiff_t>(keep) - 1, ranks.end(), std::greater<>());
+  for (std::size_t e = 0; e < keep; ++e) {
+    const std::size_t offset = 0xFFFFFFFFU - static_cast<std::uint32_t>(ranks[e]);
+    payload[e] = residual[offset];
+    residual[offset] = 0;
+  }
+}
+
+void nth_element(benchmark::State& state) {
+  const auto group = static_cast<std::size_t>(state.range(0));
+  const auto keep = static_cast<std::size_t>(state.range(1));
+  std::vector<float> residual(gradient().size());
+  std::vector<float> payload(gradient().size() / group * keep);
+  for (auto _ : state) {
+    for (std::size_t g = 0; g < gradient().size() / group; ++g) {
+      nth_element_group(gradient().data() + g * group, residual.data() + g * group, group, keep,
+                        payload.data() + g * keep);
+    }
+    benchmark::DoNotOptimize(payload.data());
+  }
+  count_gradient(state);
+}
+BENCHMARK(nth_element)->Args({512, 5})->Args({1024, 64})->Args({4096, 41})->UseRealTime();
+
+void group_topk_sum(benchmark::State& state) {
+  const GroupTopk how = sizes(state);
+  const auto ranks = static_cast<std::size_t>(state.range(2));
+  std::vector<std::vector<std::byte>> payloads(ranks);
+  std::vector<const std::byte*> pointers;
+  for (auto& payload : payloads) {
+    payload.resize(group_topk_bytes(how, kElements));
+    kernels::group_topk_encode(how, kElements, {bytes(gradient())}, payload.data());
+    pointers.push_back(payload.data());
+  }
+  std::vector<float> out(gradient().size());
+  for (auto _ : state) {
+    kernels::group_topk_sum(how, kElements, pointers, bytes(out));
+  }
+  count_gradient(state);
+}
+BENCHMARK(group_topk_sum)->Args({512, 5, 4})->Args({512, 5, 8})->UseRealTime();
+
+}  // namespace
+}  // namespace sirtaki::kernels::bench

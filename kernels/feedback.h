@@ -1,0 +1,19 @@
+// Error feedback: what a compressing kernel reads of a gradient and what it leaves for the next one.
+//
+// For: kernels that send a part of a gradient. Owns nothing.
+// Method: error feedback (Karimireddy et al., Error Feedback Fixes SignSGD, 2019).
+#pragma once
+
+#include <cstddef>
+
+namespace sirtaki::kernels {
+
+// Arrays of float32, maybe unaligned. What is compressed is a[i] = gradient[i] + residual[i], one float32 addition; a
+// NaN that comes out is always the same one, as for reduce(). What is not sent of a[i] becomes left[i], exactly.
+struct Feedback {
+  const std::byte* gradient;
+  const std::byte* residual = nullptr;  // null: a is the gradient, and what is not sent is lost
+  std::byte* left = nullptr;            // null where `residual` is; may be `residual` or `gradient` itself
+};
+
+}  // namespace sirtaki::kernels

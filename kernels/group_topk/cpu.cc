@@ -1,0 +1,353 @@
+#include <algorithm>
+#include <bit>
+#include <functional>
+#include <numeric>
+
+#include "kernels/group_topk/payload.h"
+#include "runtime/base/check.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/group_topk/cpu.cc"
+#include <hwy/foreach_target.h>
+// Behind foreach_target, which decides what it sees.
+#include "kernels/half/half-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace sirtaki::kernels::HWY_NAMESPACE {
+
+#if HWY_TARGET == HWY_SCALAR
+
+// One lane is the reference; and Highway's one-lane loads want aligned pointers.
+bool encode_target(const GroupTopk& how, std::int64_t n, const Feedback& arrays, std::byte* payload) {
+  return ref::group_topk_encode(how, n, arrays, payload);
+}
+
+#else
+
+// A key is the bits of a magnitude: 31 bits, so they are compared as signed numbers, which every target can.
+using I32Tag = hn::RebindToSigned<F32Tag>;
+using I32Vec = hn::Vec<I32Tag>;
+using Lane = PlainLane<float>;
+using Float = ref::Plain<float>;
+
+inline I32Vec keys(F32Vec a) {
+  return hn::And(hn::BitCast(I32Tag(), a), hn::Set(I32Tag(), 0x7FFFFFFF));
+}
+
+// One group. Its elements are in `values`, which is `left` where there is feedback, else the gradient.
+struct Group {
+  const std::byte* values;
+  std::byte* left;
+  std::size_t size;
+  std::size_t keep;
+
+  // The last vector has zeros behind the group.
+  F32Vec load(std::size_t i) const {
+    const std::byte* from = values + i * sizeof(float);
+    const auto a = i + hn::Lanes(F32Tag()) <= size ? Lane::load(from) : load_first<Lane>(from, size - i);
+    return left == nullptr ? canonical(F32Tag(), a) : a;  // what accumulate() wrote is canonical already
+  }
+  float element(std::size_t i) const { return ref::canonical(Float::load(values + i * sizeof(float))); }
+  std::int32_t key(std::size_t i) const { return std::bit_cast<std::int32_t>(element(i)) & 0x7FFFFFFF; }
+
+  // Bit j: the key of element i + j is at least `least`.
+  std::uint64_t at_least(std::size_t i, std::int32_t least) const {
+    const I32Tag d;
+    const auto mask = hn::Not(hn::Gt(hn::Set(d, least), keys(load(i))));
+    std::uint64_t bits = 0;
+    hn::StoreMaskBits(d, mask, reinterpret_cast<std::uint8_t*>(&bits));
+    const std::size_t behind = size - i;
+    return behind < hn::Lanes(d) ? bits & ((std::uint64_t{1} << behind) - 1) : bits;
+  }
+};
+
+// The largest keys of disjoint parts of a group: as many different elements are at least as large as a number that
+// `keep` of them reach.
+struct Maxima {
+  static constexpr std::size_t kCapacity = 1024;
+  HWY_ALIGN std::int32_t keys[kCapacity];
+  std::size_t count = 0;  // a power of two, whole vectors
+
+  // Enough parts for the bound to lie close below the keep-th largest key, few enough to stay cheap.
+  void start(std::size_t keep) {
+    count = std::clamp(std::bit_ceil(4 * keep), 4 * hn::Lanes(I32Tag()), kCapacity);
+    for (std::size_t i = 0; i < count; i += hn::Lanes(I32Tag())) {
+      hn::Store(hn::Zero(I32Tag()), I32Tag(), keys + i);
+    }
+  }
+  void add(std::size_t slot, F32Vec a) {
+    const I32Tag d;
+    hn::Store(hn::Max(hn::Load(d, keys + slot), HWY_NAMESPACE::keys(a)), d, keys + slot);
+  }
+  std::size_t at_least(std::int32_t least) const {
+    const I32Tag d;
+    const auto below = hn::Set(d, least - 1);
+    std::size_t reached = 0;
+    for (std::size_t i = 0; i < count; i += hn::Lanes(d)) {
+      reached += hn::CountTrue(d, hn::Gt(hn::Load(d, keys + i), below));
+    }
+    return reached;
+  }
+};
+
+// Writes the sums and finds their maxima. No branch depends on them here: a mispredicted one would wait for memory.
+void accumulate(const Feedback& arrays, std::size_t size, Maxima& maxima) {
+  const F32Tag d;
+  const std::size_t step = hn::Lanes(d);
+  const std::size_t slots = maxima.count - 1;
+  std::size_t i = 0;
+  for (; i + step <= size; i += step) {
+    const std::size_t at = i * sizeof(float);
+    const auto a = canonical(d, hn::Add(Lane::load(arrays.gradient + at), Lane::load(arrays.residual + at)));
+    Lane::store(a, arrays.left + at);
+    maxima.add(i & slots, a);
+  }
+  if (i < size) {
+    const std::size_t at = i * sizeof(float);
+    const auto gradient = load_first<Lane>(arrays.gradient + at, size - i);
+    const auto residual = load_first<Lane>(arrays.residual + at, size - i);
+    const auto a = canonical(d, hn::Add(gradient, residual));
+    store_first<Lane>(a, arrays.left + at, size - i);
+    maxima.add(i & slots, a);
+  }
+}
+
+// For a group without feedback.
+void find_maxima(const Group& group, Maxima& maxima) {
+  for (std::size_t i = 0; i < group.size; i += hn::Lanes(F32Tag())) {
+    maxima.add(i & (maxima.count - 1), group.load(i));
+  }
+}
+
+// Finds a key that at least `keep` elements reach and hardly more, from the maxima of their group; 0 where these cannot
+// tell. Starts from the answer for the group before: neighbours are alike.
+class Bound {
+ public:
+  std::int32_t find(const Maxima& maxima, std::size_t keep) {
+    if (maxima.count < keep || maxima.at_least(1) < keep) {
+      return 0;
+    }
+    const std::size_t most = keep + keep / 4 + 1;
+    std::int32_t low = 1;
+    std::int32_t high = kAboveAll;
+    std::int32_t step = kFirstStep;
+    std::int32_t probe = last_;
+    while (high - low > 1) {
+      const std::size_t reached = maxima.at_least(probe);
+      (reached >= keep ? low : high) = probe;
+      if (reached >= keep && reached <= most) {
+        break;
+      }
+      // Steps that grow until there is a key on both sides, then halves.
+      if (high == kAboveAll) {
+        probe = low + std::min(step, (high - low) / 2);
+      } else if (low == 1) {
+        probe = high - std::min(step, (high - low) / 2);
+      } else {
+        probe = low + (high - low) / 2;
+      }
+      step = std::min(2 * step, 1 << 29);
+    }
+    last_ = std::max(low, 2);
+    return low;
+  }
+
+ private:
+  static constexpr std::int32_t kAboveAll = 0x7FC00001;  // the key of a NaN and one
+  static constexpr std::int32_t kFirstStep = 1 << 18;    // a 32nd of a power of two
+  std::int32_t last_ = 0x3F800000;
+};
+
+std::size_t count_at_least(const Group& group, std::int32_t least) {
+  std::size_t count = 0;
+  for (std::size_t i = 0; i < group.size; i += hn::Lanes(I32Tag())) {
+    count += static_cast<std::size_t>(std::popcount(group.at_least(i, least)));
+  }
+  return count;
+}
+
+void put(const Group& group, std::size_t offset, PayloadWriter& writer) {
+  const float left = writer.put(offset, group.element(offset));
+  if (group.left != nullptr) {
+    Float::store(left, group.left + offset * sizeof(float));
+  }
+}
+
+// Any group: finds the keep-th largest key by counting; the lowest offsets of those that equal it go.
+void select_by_counting(const Group& group, PayloadWriter& writer) {
+  std::int32_t low = 0;
+  std::int32_t high = count_at_least(group, 1) < group.keep ? 1 : 0x7FC00001;
+  while (high - low > 1) {
+    const std::int32_t middle = low + (high - low) / 2;
+    (count_at_least(group, middle) >= group.keep ? low : high) = middle;
+  }
+  std::size_t equal = group.keep - count_at_least(group, high);
+  std::size_t left = group.keep;
+  for (std::size_t i = 0; left > 0; i += hn::Lanes(I32Tag())) {
+    for (std::uint64_t bits = group.at_least(i, low); bits != 0; bits &= bits - 1) {
+      const std::size_t offset = i + static_cast<std::size_t>(std::countr_zero(bits));
+      const bool is_equal = group.key(offset) == low;
+      if (is_equal && equal == 0) {
+        continue;
+      }
+      equal -= is_equal ? 1 : 0;
+      put(group, offset, writer);
+      --left;
+    }
+  }
+}
+
+// Offsets, ascending, of elements that may be among the largest.
+struct Candidates {
+  static constexpr std::size_t kCapacity = 1024;
+  static constexpr std::size_t kLanes = HWY_MAX_BYTES / sizeof(std::int32_t);
+  // A vector is stored whole behind the last one.
+  std::int32_t offsets[kCapacity + kLanes];
+  std::size_t count = 0;
+
+  Candidates() { std::iota(lanes, lanes + kLanes, 0); }
+
+  // False: too many. `least` is at least 1, so that the zeros behind the group are never among them.
+  bool collect(const Group& group, std::int32_t least) {
+    const I32Tag d;
+    const auto below = hn::Set(d, least - 1);
+    const auto first = hn::LoadU(d, lanes);
+    std::size_t found = 0;
+    for (std::size_t i = 0; i < group.size && found <= kCapacity; i += hn::Lanes(d)) {
+      // Stored without asking whether there is one: such a branch is mispredicted too often.
+      const auto mask = hn::Gt(keys(group.load(i)), below);
+      const auto here = hn::Add(first, hn::Set(d, static_cast<std::int32_t>(i)));
+      hn::StoreU(hn::Compress(here, mask), d, offsets + found);
+      found += hn::CountTrue(d, mask);
+    }
+    count = found;
+    return count <= kCapacity;
+  }
+
+  // Leaves the `keep` largest.
+  void reduce_to(std::size_t keep, const Group& group) {
+    if (count == keep) {
+      return;
+    }
+    for (std::size_t c = 0; c < count; ++c) {
+      const auto offset = static_cast<std::uint32_t>(offsets[c]);
+      ranks[c] = static_cast<std::uint64_t>(group.key(offset)) << 32 | (0xFFFFFFFFU - offset);
+    }
+    const std::uint64_t last = last_rank(keep);
+    std::size_t kept = 0;
+    for (std::size_t c = 0; c < count; ++c) {
+      offsets[kept] = offsets[c];
+      kept += ranks[c] >= last ? 1 : 0;
+    }
+    count = kept;
+  }
+
+ private:
+  // A number that exactly `keep` ranks reach. For a few too many it is faster to climb from the smallest.
+  std::uint64_t last_rank(std::size_t keep) {
+    const std::size_t excess = count - keep;
+    if ((excess + 1) * count > kFew) {
+      return last_of_many(keep);
+    }
+    std::uint64_t below = 0;
+    for (std::size_t round = 0; round <= excess; ++round) {
+      std::uint64_t smallest = ~std::uint64_t{0};
+      for (std::size_t c = 0; c < count; ++c) {
+        smallest = ranks[c] > below ? std::min(smallest, ranks[c]) : smallest;
+      }
+      below = smallest;
+    }
+    return below;
+  }
+
+  // By bisection between the keys; only where several are equal must the ranks decide.
+  std::uint64_t last_of_many(std::size_t keep) {
+    std::int32_t low = 0;
+    std::int32_t high = 0;
+    for (std::size_t c = 0; c < count; ++c) {
+      sorted[c] = ranks[c];
+      candidate_keys[c] = static_cast<std::int32_t>(ranks[c] >> 32);
+      low = c == 0 ? candidate_keys[c] : std::min(low, candidate_keys[c]);
+      high = std::max(high, candidate_keys[c] + 1);
+    }
+    while (high - low > 1) {
+      const std::int32_t middle = low + (high - low) / 2;
+      const std::size_t reached = keys_at_least(middle);
+      if (reached == keep) {
+        return static_cast<std::uint64_t>(middle) << 32;
+      }
+      (reached > keep ? low : high) = middle;
+    }
+    std::nth_element(sorted, sorted + keep - 1, sorted + count, std::greater<>());
+    return sorted[keep - 1];
+  }
+
+  std::size_t keys_at_least(std::int32_t least) const {
+    const I32Tag d;
+    const auto below = hn::Set(d, least - 1);
+    std::size_t reached = 0;
+    std::size_t c = 0;
+    for (; c + hn::Lanes(d) <= count; c += hn::Lanes(d)) {
+      reached += hn::CountTrue(d, hn::Gt(hn::LoadU(d, candidate_keys + c), below));
+    }
+    for (; c < count; ++c) {
+      reached += candidate_keys[c] >= least ? 1 : 0;
+    }
+    return reached;
+  }
+
+  static constexpr std::size_t kFew = 256;
+  std::int32_t lanes[kLanes];  // 0, 1, 2, ...
+  std::uint64_t ranks[kCapacity];
+  std::uint64_t sorted[kCapacity];
+  std::int32_t candidate_keys[kCapacity];
+};
+
+void select(const Group& group, std::int32_t bound, Candidates& candidates, PayloadWriter& writer) {
+  if (bound == 0 || !candidates.collect(group, bound)) {
+    return select_by_counting(group, writer);
+  }
+  candidates.reduce_to(group.keep, group);
+  for (std::size_t c = 0; c < group.keep; ++c) {
+    put(group, static_cast<std::size_t>(candidates.offsets[c]), writer);
+  }
+}
+
+bool encode_target(const GroupTopk& how, std::int64_t n, const Feedback& arrays, std::byte* payload) {
+  PayloadWriter writer(how, static_cast<std::size_t>(group_topk_entries(how, n)), payload);
+  Maxima maxima;
+  Bound bound;
+  Candidates candidates;
+  for_each_group(how, static_cast<std::size_t>(n), [&](const GroupEntries& at) {
+    const std::size_t byte = at.first * sizeof(float);
+    Group group{arrays.gradient + byte, nullptr, at.elements, at.entries};
+    maxima.start(at.entries);
+    if (arrays.residual == nullptr) {
+      find_maxima(group, maxima);
+    } else {
+      group.left = arrays.left + byte;
+      accumulate({group.values, arrays.residual + byte, group.left}, at.elements, maxima);
+      group.values = group.left;
+    }
+    select(group, bound.find(maxima, at.entries), candidates, writer);
+  });
+  return writer.finite();
+}
+
+#endif
+
+}  // namespace sirtaki::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace sirtaki::kernels {
+
+HWY_EXPORT(encode_target);
+
+bool group_topk_encode(const GroupTopk& how, std::int64_t n, const Feedback& arrays, std::byte* payload) {
+  SRT_CHECK(n >= 0 && (arrays.residual == nullptr) == (arrays.left == nullptr));
+  return HWY_DYNAMIC_DISPATCH(encode_target)(how, n, arrays, payload);
+}
+
+}  // namespace sirtaki::kernels
+#endif

@@ -1,0 +1,71 @@
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <numeric>
+#include <vector>
+
+#include "kernels/group_topk/payload.h"
+
+namespace sirtaki::kernels::ref {
+namespace {
+
+using Float = Plain<float>;
+
+std::uint32_t magnitude(float value) {
+  return std::bit_cast<std::uint32_t>(value) & 0x7FFFFFFFU;
+}
+
+// Offsets of the `keep` largest, ascending.
+std::vector<std::size_t> select(const std::vector<float>& group, std::size_t keep) {
+  std::vector<std::size_t> order(group.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::stable_sort(order.begin(), order.end(),
+                   [&group](std::size_t a, std::size_t b) { return magnitude(group[a]) > magnitude(group[b]); });
+  order.resize(keep);
+  std::sort(order.begin(), order.end());
+  return order;
+}
+
+}  // namespace
+
+bool group_topk_encode(const GroupTopk& how, std::int64_t n, const Feedback& arrays, std::byte* payload) {
+  PayloadWriter writer(how, static_cast<std::size_t>(group_topk_entries(how, n)), payload);
+  for_each_group(how, static_cast<std::size_t>(n), [&](const GroupEntries& group) {
+    std::vector<float> a(group.elements);
+    for (std::size_t i = 0; i < group.elements; ++i) {
+      const std::size_t at = (group.first + i) * sizeof(float);
+      const float gradient = Float::load(arrays.gradient + at);
+      a[i] = canonical(arrays.residual == nullptr ? gradient : gradient + Float::load(arrays.residual + at));
+    }
+    for (const std::size_t offset : select(a, group.entries)) {
+      a[offset] = writer.put(offset, a[offset]);
+    }
+    if (arrays.left != nullptr) {
+      std::memcpy(arrays.left + group.first * sizeof(float), a.data(), group.elements * sizeof(float));
+    }
+  });
+  return writer.finite();
+}
+
+void group_topk_sum(const GroupTopk& how, std::int64_t n, std::span<const std::byte* const> payloads, std::byte* out) {
+  const auto entries = static_cast<std::size_t>(group_topk_entries(how, n));
+  std::vector<float> sum(static_cast<std::size_t>(n), 0.0F);
+  for (const std::byte* payload : payloads) {
+    std::vector<float> dense(static_cast<std::size_t>(n), 0.0F);
+    with_entry_types(how, [&]<class Value, class Offset>() {
+      const PayloadReader<Value, Offset> reader(entries, payload);
+      for (std::size_t e = 0; e < entries; ++e) {
+        const auto group = e / static_cast<std::size_t>(how.keep);
+        dense[group * static_cast<std::size_t>(how.group) + reader.offset(e)] = reader.value(e);
+      }
+    });
+    for (std::size_t i = 0; i < sum.size(); ++i) {
+      sum[i] = canonical(sum[i] + dense[i]);
+    }
+  }
+  if (!sum.empty()) {
+    std::memcpy(out, sum.data(), sum.size() * sizeof(float));
+  }
+}
+
+}  // namespace sirtaki::kernels::ref
