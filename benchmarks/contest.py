@@ -72,7 +72,12 @@ def groups_of(contenders: Sequence[Contender]) -> list[Group]:
 
 
 def training_samples(
-    contenders: Sequence[Contender], recipe: dict[str, Any], plan: Plan, warm_steps: Mapping[str, int] | None = None
+    contenders: Sequence[Contender],
+    recipe: dict[str, Any],
+    plan: Plan,
+    warm_steps: Mapping[str, int] | None = None,
+    *,
+    long_steps: bool = False,
 ) -> Samples:
     """Prepares, checks and warms up the paced steps of every system, then times them in turns."""
     try:
@@ -81,7 +86,7 @@ def training_samples(
             contender.group.call("training_check", system=contender.name)
             if warm_steps is not None:
                 contender.group.call("training_warm", system=contender.name, steps=warm_steps[contender.name])
-        return interleave(contenders, "training_blocks", plan)
+        return interleave(contenders, "training_blocks", plan, long_steps=long_steps)
     finally:
         for group in groups_of(contenders):
             group.call("training_drop")

@@ -28,6 +28,9 @@ class Place:
 class System(Protocol):
     """What a workload needs of a system. Every call is made by all ranks alike."""
 
+    #: Whether a training step leaves work to the next one.
+    pipelined: bool
+
     def start(self, place: Place) -> None:
         """Meets the other ranks."""
 
@@ -53,17 +56,20 @@ class System(Protocol):
 class GlooSystem:
     """torch.distributed on Gloo: all_reduce, and DistributedDataParallel for training."""
 
+    pipelined = False
+
     def start(self, place: Place) -> None:
-        """Opens the process group through a file store."""
+        """Opens the process group through a file store; systems of one worker share it."""
         import torch.distributed as dist
 
-        store = dist.FileStore(str(Path(place.folder) / "gloo_store"), place.size)
-        dist.init_process_group("gloo", store=store, rank=place.rank, world_size=place.size)
+        if not dist.is_initialized():
+            store = dist.FileStore(str(Path(place.folder) / "gloo_store"), place.size)
+            dist.init_process_group("gloo", store=store, rank=place.rank, world_size=place.size)
         self._dist = dist
         self._flat: Any = None
 
     def stop(self) -> None:
-        """Closes the process group."""
+        """Closes the process group unless another system has."""
         if self._dist.is_initialized():
             self._dist.destroy_process_group()
 
@@ -108,20 +114,6 @@ class GlooScaledSystem(GlooSystem):
     of the buckets, and is what DDP's documentation advises.
     """
 
-    def start(self, place: Place) -> None:
-        """Uses GlooSystem's process group where there is one."""
-        import torch.distributed as dist
-
-        if not dist.is_initialized():
-            super().start(place)
-
-    def stop(self) -> None:
-        """Closes the process group unless GlooSystem has."""
-        import torch.distributed as dist
-
-        if dist.is_initialized():
-            dist.destroy_process_group()
-
     def train(self, model: Any, optimizer: Any) -> tuple[Any, Any]:
         """Wraps the model in DDP with its default buckets over the model's `scale`."""
         from torch.nn.parallel import DistributedDataParallel
@@ -135,6 +127,7 @@ class _HorovodLike:
     """What `horovod.torch` and `sirtaki.torch` have in common."""
 
     module = ""
+    pipelined = False
     #: Further arguments of DistributedOptimizer.
     how: Mapping[str, Any] = {}
 
@@ -233,6 +226,7 @@ class SirtakiForwardSystem(SirtakiSystem):
     """This project with gradients awaited layer by layer in the next forward pass; one session with SirtakiSystem."""
 
     how: Mapping[str, Any] = {"sync": "forward"}
+    pipelined = True
 
     def drain(self, optimizer: Any) -> None:
         """Waits for the gradients of the last step."""

@@ -148,12 +148,19 @@ class Bench:
         """One step; an error unless every averaged gradient is right."""
         self._training[system].check()
 
-    def training_blocks(self, blocks: list[list[Any]]) -> list[float]:
-        """Like allreduce_blocks, for whole training steps."""
+    def training_blocks(self, blocks: list[list[Any]], long_steps: bool = False) -> list[float]:
+        """Like allreduce_blocks, for whole training steps.
+
+        Where they are long, a step that is not counted only fills pipelines that have to be; a small sum brings the
+        ranks together otherwise.
+        """
         out = []
         for system, iterations in blocks:
             training = self._training[system]
-            training.step()
+            if long_steps and not self._systems[system].pipelined:
+                self._systems[system].allreduce(self._tensor(1), "bench.1")
+            else:
+                training.step()
             begin = time.perf_counter()
             for _ in range(iterations):
                 training.step()
