@@ -7,6 +7,7 @@ import functools
 import gc
 import inspect
 import io
+import multiprocessing
 from collections.abc import Iterable
 from typing import Any
 
@@ -367,6 +368,29 @@ def case_a_rank_that_fails_after_step() -> None:
 
         raises(rest, sirtaki.AbortedError, "rank 0")
         optimizer.zero_grad()
+    plain_training(optimizer, model, range(3, 5))
+    optimizer.wait()
+    same_on_all_ranks(model.parameters())
+
+
+def _use_in_child(model: nn.Module, given: Tensor, queue: Any) -> None:
+    copy.deepcopy(model)
+    with torch.no_grad():
+        model(given)
+    queue.put([p.tolist() for p in model.parameters()])
+
+
+def case_forked_children_have_updated_parameters() -> None:
+    model = tied()
+    optimizer = distributed(model, momentum, "forward")
+    plain_training(optimizer, model, range(3))
+    context = multiprocessing.get_context("fork")
+    queue = context.SimpleQueue()
+    child = context.Process(target=_use_in_child, args=(model, words(9), queue))
+    child.start()
+    child.join(20)
+    assert child.exitcode == 0
+    assert queue.get() == [p.tolist() for p in model.parameters()]
     plain_training(optimizer, model, range(3, 5))
     optimizer.wait()
     same_on_all_ranks(model.parameters())

@@ -9,6 +9,7 @@ The hook and the changes of nn.Module's methods exist while an optimizer listens
 from __future__ import annotations
 
 import functools
+import os
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator
@@ -89,7 +90,14 @@ def complete_all() -> None:
         listener.complete()
 
 
+def _forget_in_child() -> None:
+    """A forked process has the parameters, but no session to wait for."""
+    _process.lock = threading.RLock()
+    _process.listeners = ()
+
+
 basics.before_shutdown(complete_all)
+os.register_at_fork(before=complete_all, after_in_child=_forget_in_child)
 
 
 def _install() -> None:
