@@ -1,0 +1,91 @@
+// 8-bit codes, one number at a time, and the scale of a block.
+//
+// For: the sources of this folder and tests. Threads: pure functions. The vector twin is in cpu.cc.
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/scaled_cast/scaled_cast.h"
+
+namespace sirtaki::kernels {
+
+inline constexpr std::int8_t kNotFinite = -128;
+inline constexpr int kMinScale = -126;
+
+// A float of kMantissa bits behind the point, whose smallest normal number is 2^kMinExponent.
+template <int kMantissa, int kMinExponent, int kMaxExponent>
+struct SmallFloat {
+  // The largest magnitude is 1.75 * 2^kMaxExponent in both kinds; larger codes are NaN or infinity.
+  static constexpr int kLargestExponent = kMaxExponent;
+  static constexpr std::uint32_t kLargestMantissa = 0x600000;
+  static constexpr std::uint8_t kLargestCode =
+      static_cast<std::uint8_t>(((kMaxExponent - kMinExponent + 1) << kMantissa) + (3 << (kMantissa - 2)));
+
+  // |x| at most the largest.
+  static std::uint8_t encode(float x) {
+    const float magnitude = std::fabs(x);
+    const int exponent = magnitude == 0 ? kMinExponent : std::max(std::ilogb(magnitude), kMinExponent);
+    // In units of the last place; one that rounds up to the next power of two has the next code all the same.
+    const auto units = static_cast<int>(std::nearbyint(std::ldexp(magnitude, kMantissa - exponent)));
+    const int code = units + ((exponent - kMinExponent) << kMantissa);
+    return static_cast<std::uint8_t>(code | (std::signbit(x) ? 0x80 : 0));
+  }
+  static float decode(std::uint8_t code) {
+    const int exponent = (code & 0x7F) >> kMantissa;
+    const int mantissa = code & ((1 << kMantissa) - 1);
+    const int units = exponent == 0 ? mantissa : mantissa + (1 << kMantissa);
+    const float magnitude = std::ldexp(static_cast<float>(units), std::max(exponent, 1) - 1 + kMinExponent - kMantissa);
+    return (code & 0x80) != 0 ? -magnitude : magnitude;
+  }
+  static bool valid(std::uint8_t code) { return (code & 0x7F) <= kLargestCode; }
+};
+using E4M3 = SmallFloat<3, -6, 8>;
+using E5M2 = SmallFloat<2, -14, 15>;
+
+// Two's complement; 127 is 1.984375 * 2^6.
+struct Int8 {
+  static constexpr int kLargestExponent = 6;
+  static constexpr std::uint32_t kLargestMantissa = 0x7E0000;
+  static std::uint8_t encode(float x) { return static_cast<std::uint8_t>(static_cast<int>(std::nearbyint(x))); }
+  static float decode(std::uint8_t code) { return static_cast<float>(static_cast<std::int8_t>(code)); }
+  static bool valid(std::uint8_t code) { return code != 0x80; }
+};
+
+// Exponent of the scale of a block with this largest magnitude, as bits.
+template <class Code>
+std::int8_t scale_of(std::uint32_t largest) {
+  if (largest >= 0x7F800000U) {
+    return kNotFinite;
+  }
+  const int exponent = static_cast<int>(largest >> 23) - 127;
+  const bool above = (largest & 0x7FFFFFU) > Code::kLargestMantissa;
+  return static_cast<std::int8_t>(std::max(exponent - Code::kLargestExponent + (above ? 1 : 0), kMinScale));
+}
+
+inline float power_of_two(int exponent) {
+  return std::bit_cast<float>(static_cast<std::uint32_t>(exponent + 127) << 23);
+}
+
+inline std::size_t scaled_blocks(const ScaledCast& how, std::size_t n) {
+  const auto block = static_cast<std::size_t>(how.block);
+  return (n + block - 1) / block;
+}
+
+// Calls body.template operator()<Code>() with the type that `code` means.
+template <class Body>
+void with_code_type(ScaledCode code, Body body) {
+  switch (code) {
+    case ScaledCode::kInt8:
+      return body.template operator()<Int8>();
+    case ScaledCode::kE4M3:
+      return body.template operator()<E4M3>();
+    case ScaledCode::kE5M2:
+      return body.template operator()<E5M2>();
+  }
+}
+
+}  // namespace sirtaki::kernels
