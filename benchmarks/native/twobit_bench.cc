@@ -1,5 +1,5 @@
 // Ternary codes with error feedback (compare with add_pass), and sums of several ranks' planes.
-#include "benchmarks/kernels/arrays.h"
+#include "benchmarks/native/arrays.h"
 #include "kernels/twobit/twobit.h"
 
 namespace sirtaki::kernels::bench {

@@ -1,7 +1,7 @@
 // Threshold selection with error feedback (compare with add_pass), its threshold, and sums of several ranks' payloads.
 #include <bit>
 
-#include "benchmarks/kernels/arrays.h"
+#include "benchmarks/native/arrays.h"
 #include "kernels/kth_magnitude/kth_magnitude.h"
 #include "kernels/sparse_sum/sparse_sum.h"
 #include "kernels/threshold_select/threshold_select.h"

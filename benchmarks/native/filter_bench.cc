@@ -1,5 +1,5 @@
 // Filters of a convolution with error feedback: norms (compare with add_pass), and taking out a tenth of them.
-#include "benchmarks/kernels/arrays.h"
+#include "benchmarks/native/arrays.h"
 #include "kernels/filter/filter.h"
 
 namespace sirtaki::kernels::bench {

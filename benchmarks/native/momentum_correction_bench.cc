@@ -1,5 +1,5 @@
 // Momentum before selection; compare with add_pass.
-#include "benchmarks/kernels/arrays.h"
+#include "benchmarks/native/arrays.h"
 #include "kernels/momentum_correction/momentum_correction.h"
 
 namespace sirtaki::kernels::bench {

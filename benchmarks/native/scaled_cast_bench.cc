@@ -1,7 +1,6 @@
 // Casts to 8 bits with error feedback (compare with add_pass), and sums of several ranks' payloads.
+#include "benchmarks/native/arrays.h"
 #include "kernels/scaled_cast/scaled_cast.h"
-
-#include "benchmarks/kernels/arrays.h"
 
 namespace sirtaki::kernels::bench {
 namespace {

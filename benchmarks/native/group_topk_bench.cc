@@ -3,7 +3,7 @@
 #include <bit>
 #include <functional>
 
-#include "benchmarks/kernels/arrays.h"
+#include "benchmarks/native/arrays.h"
 #include "kernels/group_topk/group_topk.h"
 #include "kernels/reduce/reduce.h"
 #include "kernels/target.h"
