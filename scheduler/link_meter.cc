@@ -18,6 +18,8 @@ constexpr std::size_t kMinWindows = 3;
 constexpr std::size_t kSingles = 64;
 // Where no partition ever ran alone: that of a local network.
 constexpr std::int64_t kUsualLatencyNs = 100'000;
+// Two threads of either host handle a message.
+constexpr double kLeastLatencyNs = 20e3;
 constexpr double kMostLatencyNs = 60e9;
 constexpr double kMostBytesPerSecond = 1e13;
 
@@ -118,7 +120,7 @@ std::optional<LinkReading> LinkMeter::read() const {
     for (const TransferSample& sample : singles_) {
       least = std::min(least, (sample.seconds - static_cast<double>(sample.bytes) / rate) * kNsPerSecond / 2);
     }
-    latency = std::max(least, 0.0);
+    latency = std::max(least, kLeastLatencyNs);
   }
   return LinkReading{std::llround(latency), std::llround(rate)};
 }

@@ -271,7 +271,7 @@ std::int64_t lower_bound_us(const std::vector<PlannedTensor>& tensors, const Ste
     if (spent < left) {
       waiting.emplace(need, tensor, left - spent);
     } else {
-      lateness = std::max(lateness, now + model.latency() - need);
+      lateness = std::max(lateness, now + model.latency() / 2 - need);
     }
   }
   return model.step_us(lateness);

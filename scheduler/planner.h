@@ -1,8 +1,10 @@
 // Planner: makes a Plan from what steps looked like, and foretells how long a step takes under any plan.
 //
 // For: the replanner, the simulator, the bounds of benchmarks. Model of a step: gradients become ready at given times;
-// one link carries partitions one after the other, 2(P-1)/P of their bytes and a fixed handling time each; a partition
-// is done two messages' latency after its last byte; the forward pass stalls where it needs a tensor that is not done.
+// one link carries first halves (reduce) and second halves (gather) of partitions in the order in which they come, in
+// all 2(P-1)/P of their bytes and a fixed handling time each; a second half comes one message's latency after the first
+// is through, so it queues behind what was started meanwhile, which the credit bounds; the forward pass stalls where it
+// needs a tensor that is not done.
 // Time of a step = backward + forward + the largest delay of a tensor over its need. Preemptive earliest-need-first
 // minimises that delay on one machine (W. A. Horn, Some simple scheduling algorithms, 1974); preemption happens at the
 // borders of partitions. Where all is needed at once (no overlap with the forward pass) that is the order of readiness.

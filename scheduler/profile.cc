@@ -28,7 +28,7 @@ enum Field : std::size_t {
   kFieldForward,
   kFieldStep,
   kFieldExposed,
-  kFieldLatency,
+  kFieldMinusLatency,
   kFieldMinusBandwidth,
   kFieldObjection,
   kFields,
@@ -92,7 +92,7 @@ std::vector<std::int64_t> to_max_vector(const StepProfile& profile) {
   values[kFieldForward] = duration(profile.forward_us);
   values[kFieldStep] = duration(profile.step_us);
   values[kFieldExposed] = duration(profile.exposed_us);
-  values[kFieldLatency] = profile.latency_ns < 0 ? kAbsent : std::min(profile.latency_ns, kMaxLatencyNs);
+  values[kFieldMinusLatency] = profile.latency_ns < 0 ? kAbsent : -std::min(profile.latency_ns, kMaxLatencyNs);
   values[kFieldMinusBandwidth] =
       profile.bytes_per_second <= 0 ? kAbsent : -std::min(profile.bytes_per_second, kMaxBytesPerSecond);
   values[kFieldObjection] = std::clamp<std::int64_t>(profile.objection, 0, kMaxObjection);
@@ -114,7 +114,7 @@ Result<StepProfile> from_max_vector(std::span<const std::int64_t> values, std::s
   SRT_ASSIGN(profile.forward_us, scalar(kFieldForward, "the forward time"));
   SRT_ASSIGN(profile.step_us, scalar(kFieldStep, "the step time"));
   SRT_ASSIGN(profile.exposed_us, scalar(kFieldExposed, "the exposed time"));
-  SRT_ASSIGN(profile.latency_ns, known_in_range(values[kFieldLatency], kMaxLatencyNs, "the latency"));
+  SRT_ASSIGN(profile.latency_ns, known_in_range(negated(values[kFieldMinusLatency]), kMaxLatencyNs, "the latency"));
   SRT_ASSIGN(profile.bytes_per_second,
              known_in_range(negated(values[kFieldMinusBandwidth]), kMaxBytesPerSecond, "the bandwidth"));
   if (profile.bytes_per_second == 0) {

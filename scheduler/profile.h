@@ -1,9 +1,11 @@
 // StepProfile: what a stream's steps looked like, in integers that are equal on all ranks once they were exchanged.
 //
 // For: the planner. Every rank measures its own, writes it as a vector, and one all-reduce with MAX over these vectors
-// gives what holds for all of them: the latest ready time and the earliest need time of each tensor, the slowest link,
-// the longest step, the gravest objection. All that is decided from it is integer arithmetic, so all ranks decide
-// alike. Pure value: no I/O, no thread, no clock. Not for: measuring (the link: link_meter.h), and the exchange.
+// gives what holds for all of them: the latest ready time and the earliest need time of each tensor, the smallest
+// latency and bandwidth, the longest step, the gravest objection. An all-reduce lasts on every rank as long as the
+// slowest link takes, and on a rank that is early also until the others have come: the smallest latency that any rank
+// saw is nearest the truth. All that is decided from it is integer arithmetic, so all ranks decide alike.
+// Pure value: no I/O, no thread, no clock. Not for: measuring (the link: link_meter.h), and the exchange.
 #pragma once
 
 #include <cstddef>

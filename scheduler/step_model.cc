@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <optional>
 #include <utility>
 
 #include "scheduler/arith.h"
@@ -62,32 +63,94 @@ std::int64_t StepModel::payload(const PlannedTensor& tensor, int index, std::int
   return static_cast<std::int64_t>((share + tensor.numel - 1) / tensor.numel);
 }
 
-Prediction StepModel::run(std::span<const Job> jobs, std::int64_t credit_bytes,
-                          std::vector<std::int64_t>* done_times) const {
-  Credit credit(credit_bytes);
-  std::deque<std::pair<std::int64_t, std::int64_t>> in_flight;  // (done, payload), in the order of both
-  std::int64_t start = 0;
-  std::int64_t link_free = 0;
-  std::int64_t lateness = 0;
-  std::int64_t done = 0;
+namespace {
+
+// The link as a queue of halves, and the credit that comes back when both halves of a partition are through.
+class Line {
+ public:
+  Line(std::int64_t credit, std::int64_t latency) : credit_(credit), latency_(latency) {}
+
+  // When a partition may start at the earliest, with what has come back by then; nullopt: not before another half is
+  // through. `at`: not earlier.
+  std::optional<std::int64_t> start(std::int64_t payload, std::int64_t at) {
+    at = std::max(at, awaited_);
+    while (!done_.empty() && (done_.front().first <= at || !credit_.fits(payload))) {
+      at = awaited_ = std::max(at, done_.front().first);
+      credit_.give_back(done_.front().second);
+      done_.pop_front();
+    }
+    return credit_.fits(payload) ? std::optional(at) : std::nullopt;
+  }
+
+  // First half of a partition that start() let go, and second half of the one whose first half is through longest.
+  void reduce(std::size_t job, std::int64_t payload, std::int64_t start, std::int64_t half) {
+    credit_.take(payload);
+    gathers_.push_back({serve(start, half), job, payload, half});
+  }
+  std::pair<std::size_t, std::int64_t> gather() {
+    const Gather next = gathers_.front();
+    gathers_.pop_front();
+    const std::int64_t done = serve(next.at, next.half);
+    done_.emplace_back(done, next.payload);
+    return {next.job, done};
+  }
+
+  bool idle() const { return gathers_.empty(); }
+  std::int64_t next_gather() const { return gathers_.front().at; }
+
+ private:
+  struct Gather {
+    std::int64_t at = 0;
+    std::size_t job = 0;
+    std::int64_t payload = 0;
+    std::int64_t half = 0;
+  };
+
+  std::int64_t serve(std::int64_t at, std::int64_t half) {
+    link_free_ = after(std::max(link_free_, at), half);
+    return after(link_free_, latency_ / 2);
+  }
+
+  Credit credit_;
+  std::int64_t latency_;
+  std::int64_t link_free_ = 0;
+  std::int64_t awaited_ = 0;                                // the last credit that came back for a partition
+  std::deque<Gather> gathers_;                              // in the order in which their first halves are through
+  std::deque<std::pair<std::int64_t, std::int64_t>> done_;  // (time, payload), in the order of time
+};
+
+}  // namespace
+
+Prediction StepModel::run(std::span<const Job> jobs, std::int64_t credit, std::vector<std::int64_t>* done_times) const {
   std::int64_t all_ready = 0;
   for (const Job& job : jobs) {
     all_ready = std::max(all_ready, job.ready);
   }
-  for (const Job& job : jobs) {
-    start = std::max(start, job.ready == all_ready ? std::max(job.ready, backward_end_) : job.ready);
-    while (!in_flight.empty() && (in_flight.front().first <= start || !credit.fits(job.payload))) {
-      start = std::max(start, in_flight.front().first);
-      credit.give_back(in_flight.front().second);
-      in_flight.pop_front();
+  if (done_times != nullptr) {
+    done_times->assign(jobs.size(), 0);
+  }
+  Line line(credit, latency_);
+  std::int64_t earliest = 0;
+  std::int64_t lateness = 0;
+  std::int64_t done = 0;
+  for (std::size_t next = 0; next < jobs.size() || !line.idle();) {
+    std::optional<std::int64_t> start;
+    if (next < jobs.size()) {
+      const Job& job = jobs[next];
+      earliest = std::max(earliest, job.ready == all_ready ? std::max(job.ready, backward_end_) : job.ready);
+      start = line.start(job.payload, earliest);
     }
-    credit.take(job.payload);
-    link_free = after(std::max(link_free, start), occupancy(job.payload) + handling_);
-    done = after(link_free, latency_);
-    in_flight.emplace_back(done, job.payload);
-    lateness = std::max(lateness, done - job.need);
+    if (start && (line.idle() || *start < line.next_gather())) {
+      earliest = *start;
+      line.reduce(next, jobs[next].payload, *start, (occupancy(jobs[next].payload) + handling_) / 2);
+      ++next;
+      continue;
+    }
+    const auto [job, at] = line.gather();
+    done = at;
+    lateness = std::max(lateness, at - jobs[job].need);
     if (done_times != nullptr) {
-      done_times->push_back(done);
+      (*done_times)[job] = at;
     }
   }
   return {step_us(lateness), to_us(lateness), to_us(done)};

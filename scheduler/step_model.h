@@ -39,7 +39,7 @@ class StepModel {
   // Bytes that a part of a tensor puts on the network.
   std::int64_t payload(const PlannedTensor& tensor, int index, std::int64_t numel) const;
 
-  // Jobs in strict order over one link, at most `credit` bytes in flight. Those that are ready last start after
+  // Jobs started in strict order over one link, at most `credit` bytes in flight. Those that are ready last start after
   // backward's end, as in a stream, whose finish() commits the step. `done`, where given, gets the time at which each
   // is done.
   Prediction run(std::span<const Job> jobs, std::int64_t credit, std::vector<std::int64_t>* done = nullptr) const;

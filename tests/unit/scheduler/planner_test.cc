@@ -36,6 +36,7 @@ Workload random_small(std::mt19937_64& random, bool all_ready, bool forward) {
   w.options.ranks = 2;
   w.options.forward = forward;
   w.options.limits.fusion_bytes = 0;
+  w.options.credit_limit_bytes = 1;  // one after the other: nothing but the order counts
   w.profile.latency_ns = 1000;
   w.profile.bytes_per_second = 1'000'000;
   const std::size_t count = 1 + random() % 6;
@@ -288,6 +289,10 @@ Prediction drive(const std::shared_ptr<const Plan>& plan, const Workload& w) {
   std::int64_t done = 0;
   std::int64_t lateness = 0;
   std::size_t started = 0;
+  const auto serve = [&](std::int64_t now, std::int64_t payload) {
+    link_free = std::max(link_free, now) + (model.occupancy(payload) + model.handling()) / 2;
+    return link_free + model.latency() / 2;
+  };
   while (!events.empty()) {
     const std::int64_t now = events.begin()->first;
     for (auto event = events.begin(); event != events.end() && event->first == now; event = events.erase(event)) {
@@ -299,12 +304,14 @@ Prediction drive(const std::shared_ptr<const Plan>& plan, const Workload& w) {
         break;
       }
       const std::int64_t payload = payloads[started++];
-      link_free = std::max(link_free, now) + model.occupancy(payload) + model.handling();
-      done = link_free + model.latency();
-      for (const Slice& slice : partition->slices) {
-        lateness = std::max(lateness, done - model.need(slice.tensor));
-      }
-      events.emplace(done, [&dispatcher, at = partition->position] { EXPECT_TRUE(dispatcher.finished(at)); });
+      const std::int64_t reduced = serve(now, payload);
+      events.emplace(reduced, [&, reduced, payload, partition] {
+        done = serve(reduced, payload);
+        for (const Slice& slice : partition->slices) {
+          lateness = std::max(lateness, done - model.need(slice.tensor));
+        }
+        events.emplace(done, [&dispatcher, at = partition->position] { EXPECT_TRUE(dispatcher.finished(at)); });
+      });
     }
   }
   EXPECT_TRUE(dispatcher.step_complete());

@@ -62,7 +62,7 @@ TEST(Profile, MaxKeepsTheSlowestOfEverything) {
   EXPECT_EQ(both->need_us, (std::vector<std::int64_t>{30, 20, 0}));
   EXPECT_EQ(both->backward_us, 1100);
   EXPECT_EQ(both->step_us, 1700);
-  EXPECT_EQ(both->latency_ns, 90'000);
+  EXPECT_EQ(both->latency_ns, 80'000);
   EXPECT_EQ(both->bytes_per_second, 20'000'000);
   EXPECT_EQ(both->objection, 2);
 }

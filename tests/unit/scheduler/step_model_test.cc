@@ -50,7 +50,7 @@ TEST(StepModel, ALaterJobWaitsForAnEarlierOneThatIsNotReady) {
   const TwoRanks s;
   const Job jobs[] = {{1000, 5 * kMs, 100 * kMs}, {1000, 0, 100 * kMs}};
   std::vector<std::int64_t> done;
-  s.model().run(jobs, 1 << 20, &done);
+  s.model().run(jobs, 1000, &done);
   EXPECT_EQ(done, (std::vector<std::int64_t>{6 * kMs, 7 * kMs}));
 }
 
@@ -59,8 +59,18 @@ TEST(StepModel, WhatIsReadyLastWaitsForTheEndOfBackward) {
   s.profile.backward_us = 10'000;
   const Job jobs[] = {{1000, 0, 10 * kMs}, {1000, 5 * kMs, 10 * kMs}, {1000, 0, 10 * kMs}};
   std::vector<std::int64_t> done;
-  s.model().run(jobs, 1 << 20, &done);
+  s.model().run(jobs, 1000, &done);
   EXPECT_EQ(done, (std::vector<std::int64_t>{kMs, 11 * kMs, 12 * kMs}));
+}
+
+TEST(StepModel, ASecondHalfQueuesBehindWhatWasStartedMeanwhile) {
+  const TwoRanks s;
+  const Job jobs[] = {{1000, 0, 0}, {4000, 0, 0}};
+  std::vector<std::int64_t> done;
+  s.model().run(jobs, 5000, &done);
+  EXPECT_EQ(done, (std::vector<std::int64_t>{3 * kMs, 5 * kMs}));
+  s.model().run(jobs, 4000, &done);
+  EXPECT_EQ(done, (std::vector<std::int64_t>{kMs, 5 * kMs})) << "no credit for both at a time";
 }
 
 TEST(StepModel, CreditHidesLatencyOrNot) {
@@ -71,7 +81,7 @@ TEST(StepModel, CreditHidesLatencyOrNot) {
   EXPECT_GT(handling, 0);
   std::vector<std::int64_t> done;
   s.model().run(jobs, 3000, &done);
-  EXPECT_EQ(done.back(), 3 * kMs + 3 * handling + 2 * kMs);
+  EXPECT_EQ(done.back(), 3 * kMs + 3 * handling + kMs) << "that of the first halves passes while others are sent";
   done.clear();
   s.model().run(jobs, 1000, &done);
   EXPECT_EQ(done.back(), 3 * (kMs + handling + 2 * kMs));
