@@ -40,12 +40,16 @@ Status check_order(std::span<const int> order, const std::vector<PlannedTensor>&
   return {};
 }
 
+// The first bucket is small, so that the network has something to do early, and those that follow grow. Twice the
+// bytes take twice as long, so the next one is complete in time.
+constexpr std::int64_t kFirstBucketBytes = 64 << 10;
+
 // Walks the tensors in order. Partitions are sent strictly by position, so a bucket takes the place of its last
 // member: earlier it would hold up tensors that are ready before it is.
 class Layout {
  public:
   Layout(const std::vector<PlannedTensor>& tensors, const LayoutOptions& options)
-      : tensors_(tensors), options_(options) {}
+      : tensors_(tensors), options_(options), bucket_bytes_(std::min(options.fusion_bytes, kFirstBucketBytes)) {}
 
   void add(int index, std::int64_t place) {
     const PlannedTensor& tensor = tensors_[static_cast<std::size_t>(index)];
@@ -86,7 +90,7 @@ class Layout {
   void add_to_bucket(int index, std::int64_t place) {
     const PlannedTensor& tensor = tensors_[static_cast<std::size_t>(index)];
     Placed& bucket = open_[static_cast<std::size_t>(tensor.dtype)];
-    if (static_cast<std::int64_t>(bucket.partition.size_bytes()) + bytes_of(tensor) > options_.fusion_bytes) {
+    if (static_cast<std::int64_t>(bucket.partition.size_bytes()) + bytes_of(tensor) > bucket_bytes_) {
       close(bucket);
     }
     bucket.partition.dtype = tensor.dtype;
@@ -98,6 +102,7 @@ class Layout {
   void close(Placed& bucket) {
     if (!bucket.partition.slices.empty()) {
       ++partition_count_;
+      bucket_bytes_ = std::min(2 * bucket_bytes_, options_.fusion_bytes);
       done_.push_back(std::move(bucket));
     }
     bucket = {};
@@ -129,6 +134,7 @@ class Layout {
 
   const std::vector<PlannedTensor>& tensors_;
   const LayoutOptions& options_;
+  std::int64_t bucket_bytes_;  // what a bucket may hold now
   std::array<Placed, kDTypeCount> open_;
   std::vector<Placed> done_;
   std::int64_t partition_count_ = 0;

@@ -50,7 +50,7 @@ struct Partition {
 };
 
 struct LayoutOptions {
-  std::int64_t fusion_bytes = 1 << 20;     // small tensors share a partition up to this
+  std::int64_t fusion_bytes = 1 << 20;     // small tensors share a partition up to this; the first ones hold less
   std::int64_t partition_bytes = 4 << 20;  // bigger tensors are cut into pieces of at most this
   std::int64_t alignment = 64;             // elements; borders inside a tensor are multiples of it
 };

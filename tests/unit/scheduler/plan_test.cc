@@ -72,6 +72,20 @@ TEST(Plan, PutsABucketAtThePlaceOfItsLastMember) {
   EXPECT_EQ(members(**plan), (std::vector<std::vector<int>>{{1}, {0, 2}, {3}, {4}}));
 }
 
+TEST(Plan, BucketsGrowToTheirFullSize) {
+  std::vector<PlannedTensor> tensors;
+  for (int i = 0; i < 400; ++i) {
+    tensors.push_back({std::to_string(i), 1024});  // 4 KiB
+  }
+  const auto plan = build(in_order(std::move(tensors), {.fusion_bytes = 300 << 10}));
+  ASSERT_TRUE(plan);
+  std::vector<std::size_t> kib;
+  for (const Partition& partition : (*plan)->partitions()) {
+    kib.push_back(partition.size_bytes() >> 10);
+  }
+  EXPECT_EQ(kib, (std::vector<std::size_t>{64, 128, 256, 300, 300, 300, 252}));
+}
+
 TEST(Plan, FollowsTheGivenOrder) {
   Inputs in = in_order({{"a", 1000}, {"b", 1000}, {"c", 1000}}, kSmall);
   in.order = {2, 0, 1};

@@ -78,17 +78,18 @@ TEST(Replanner, ProposesAPlanThatIsWorthIt) {
 }
 
 TEST(Replanner, StaysWhenTheGainIsSmall) {
-  Workload w = make_workload(vgg_table(), 600'000, 1000);  // all is needed at once: the first order is nearly as good
+  Workload w = make_workload(vgg_table(), 600'000, 1000);  // all is needed at once: the first order is as good
   Replanner replanner = replanner_for(w);
   EXPECT_FALSE(replanner.consider(3, measured(replanner, w)));
   EXPECT_EQ(reasons(replanner), std::vector<Reason>{Reason::kNoGain});
-  EXPECT_GT(replanner.log().back().current_us, replanner.log().back().predicted_us);
+  EXPECT_GE(replanner.log().back().current_us, replanner.log().back().predicted_us);
   EXPECT_EQ(replanner.proposed_digest(), replanner.current()->digest());
 }
 
 // The gain that leaves the first plan is not enough to leave a later one, and a sufficient one has to come twice.
 TEST(Replanner, LeavesALaterPlanLessReadily) {
-  Workload w = make_workload(resnet_table(), 600'000, 1000);
+  Workload w = make_workload(vgg_table(), 600'000, 700);
+  w.options.forward = true;
   Replanner replanner = replanner_for(w);
   ASSERT_TRUE(replanner.consider(3, measured(replanner, w)));
   EXPECT_GT(replanner.log().back().predicted_us * 100, replanner.log().back().current_us * 95);
