@@ -224,6 +224,28 @@ def case_copies_of_an_optimizer_are_refused() -> None:
     in_every_mode(check)
 
 
+def case_what_fails_behind_backward_ends_the_step_on_all_ranks() -> None:
+    def check(sync: str) -> None:
+        model = nn.ModuleList([small(), nn.Linear(2, 2).double()])
+        optimizer = distributed(model, sync)
+        train(model[0], optimizer)
+        optimizer.zero_grad()
+        if hvd.rank() == 0:
+            model[1].weight.grad = torch.eye(2, dtype=torch.float64).to_sparse()
+
+        def step() -> None:
+            backward(model[0])
+            optimizer.synchronize()
+
+        kind = sirtaki.AbortedError if hvd.rank() else RuntimeError
+        raises(step, kind, "rank 0" if hvd.rank() else "sparse_as_dense")
+        optimizer.zero_grad()
+        train(model[0], optimizer)
+        same_on_all_ranks(model[0].parameters())
+
+    in_every_mode(check)
+
+
 def case_a_stream_that_cannot_open_leaves_no_step() -> None:
     def check(sync: str) -> None:
         model = nn.Linear(3, 2 + (hvd.rank() == 0))

@@ -36,7 +36,20 @@ class Layout:
     strides: list[tuple[int, ...]]  # of the memory that travels, in elements
     dtypes: list[torch.dtype]
     shapes: list[torch.Size]
+    sizes: list[int]  # in elements; -1 where a gradient's memory never travels itself
     stream: Any
+
+    def fits(self, index: int, param: Tensor) -> bool:
+        """The parameter is still what was agreed."""
+        return param.shape == self.shapes[index] and param.dtype is self.dtypes[index]
+
+    def wire(self, index: int, grad: Tensor | None) -> Tensor:
+        """The memory that travels: the gradient's own where it is laid out as agreed; zeros for none."""
+        if grad is None:
+            return torch.empty_strided(self.shapes[index], self.strides[index], dtype=self.dtypes[index]).zero_()
+        if grad.stride() == self.strides[index] and grad.dtype is self.dtypes[index] and not grad.is_neg():
+            return grad
+        return torch.empty_strided(grad.shape, self.strides[index], dtype=self.dtypes[index]).copy_(grad)
 
 
 def open_layout(names: list[str], params: list[Tensor], options: ReducerOptions, arrivals: list[int]) -> Layout:
@@ -52,13 +65,15 @@ def open_layout(names: list[str], params: list[Tensor], options: ReducerOptions,
         slots[index] = slot
     strides = [torch.empty_like(p, device="meta").stride() for p in params]
     dtypes, shapes = [p.dtype for p in params], [p.shape for p in params]
+    # The memory of a negated view, which some functions give as a gradient, holds something else.
+    sizes = [-1 if p.grad is not None and p.grad.is_neg() else p.numel() for p in params]
     if not dense:
-        return Layout(slots, strides, dtypes, shapes, _CommitStream(options))
+        return Layout(slots, strides, dtypes, shapes, sizes, _CommitStream(options))
     order = _agree_on_order(dense, slots, options, arrivals)
     tensors = [(0, dtype_code(dtypes[i]), 0, 0, shapes[i], strides[i]) for i in dense]
     how = (int(options.op), options.prescale, options.postscale, options.codec)
     stream = _core.Stream(options.stream_name, [names[i] for i in dense], tensors, order, how)
-    return Layout(slots, strides, dtypes, shapes, stream)
+    return Layout(slots, strides, dtypes, shapes, sizes, stream)
 
 
 def _check_kinds(names: list[str], params: list[Tensor]) -> None:

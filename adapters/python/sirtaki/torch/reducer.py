@@ -50,8 +50,8 @@ class GradientReducer:
         self._slots: list[int] = []  # a parameter's place in the stream; -1: sparse
         self._strides: list[tuple[int, ...]] = []
         self._dtypes: list[torch.dtype] = []
-        self._shapes: list[torch.Size] = []
-        self._sizes: list[int] = []  # in elements
+        self._sizes: list[int] = []
+        self._layout: Any = None
         self._stream: Any = None
         self._arrivals: list[int] = []
         self._known = {id(p) for p in params}
@@ -335,16 +335,17 @@ class GradientReducer:
             self._make_dense()
             return
         begin = time.perf_counter()
-        if self._stream is None or not self._current():
-            try:
+        try:
+            if self._stream is None or not self._current():
                 self._open()
-            except BaseException:
-                self._reset()
-                raise
-        for index in range(len(self.params)):
-            if not self._submitted[index]:
-                self._hand_over(index)
-        self._stream.finish()
+            for index in range(len(self.params)):
+                if not self._submitted[index]:
+                    self._hand_over(index)
+            self._stream.finish()
+        except BaseException as error:
+            if self._phase is _Phase.IN_FLIGHT:
+                self.give_up(f"{type(error).__name__} on rank {basics.rank()} after backward()")
+            raise
         self.exposed_seconds += time.perf_counter() - begin
 
     def _hand_over(self, index: int) -> None:
@@ -354,35 +355,32 @@ class GradientReducer:
         if self._slots[index] < 0:
             self._sparse.append(index)
             return
-        param = self.params[index]
-        if param.shape != self._shapes[index] or param.dtype is not self._dtypes[index]:
+        if not self._layout.fits(index, self.params[index]):
             self._refuse_change(index)
-        grad = param.grad
-        if grad is None:
-            wire = torch.empty_strided(param.shape, self._strides[index], dtype=param.dtype).zero_()
-            self._wires[index] = wire
-        else:
-            grad = self._dense(index, grad)
+        grad = self._dense(index)
+        wire = self._layout.wire(index, grad)
+        if grad is not None:
             self._grads[index], self._versions[index] = grad, grad._version
-            wire = self._wire(index, grad)
+        if wire is not grad:
+            self._wires[index] = wire
         self._stream.ready(self._slots[index], wire.data_ptr(), grad is None)
 
     def _refuse_change(self, index: int) -> None:
-        param = self.params[index]
-        text = changed(self.names[index], (self._shapes[index], self._dtypes[index]), (param.shape, param.dtype))
+        param, agreed = self.params[index], self._layout
+        text = changed(self.names[index], (agreed.shapes[index], agreed.dtypes[index]), (param.shape, param.dtype))
         self.give_up(text)
         raise RuntimeError(text)
 
-    def _dense(self, index: int, grad: Tensor) -> Tensor:
-        if not grad.is_sparse:
-            return grad
+    def _dense(self, index: int) -> Tensor | None:
+        param = self.params[index]
+        if param.grad is None or not param.grad.is_sparse:
+            return param.grad
         if not self._options.sparse_as_dense:
             raise RuntimeError(
                 f"{self.names[index]} has a sparse gradient now and had none in the first step; pass "
                 "sparse_as_dense=True to DistributedOptimizer"
             )
-        param = self.params[index]
-        param.grad = grad.to_dense()
+        param.grad = param.grad.to_dense()
         return param.grad
 
     def _make_dense(self) -> None:
@@ -390,14 +388,6 @@ class GradientReducer:
         for param in self.params if self._options.sparse_as_dense else ():
             if param.grad is not None and param.grad.is_sparse:
                 param.grad = param.grad.to_dense()
-
-    def _wire(self, index: int, grad: Tensor) -> Tensor:
-        """The memory that travels: the gradient's own where it is laid out as agreed."""
-        if grad.stride() == self._strides[index] and grad.dtype == self._dtypes[index] and not grad.is_neg():
-            return grad
-        wire = torch.empty_strided(grad.shape, self._strides[index], dtype=self._dtypes[index])
-        self._wires[index] = wire
-        return wire.copy_(grad)
 
     def _gather_sparse(self) -> None:
         """Only when all ranks have finished the step: a gather of a void step would meet the next."""
@@ -462,12 +452,7 @@ class GradientReducer:
     def _open(self) -> None:
         """Agrees with the other ranks on what there is to reduce. Collective."""
         self._stream = None
-        layout = open_layout(self.names, self.params, self._options, self._arrivals)
+        layout = self._layout = open_layout(self.names, self.params, self._options, self._arrivals)
         self._slots, self._strides, self._dtypes = layout.slots, layout.strides, layout.dtypes
-        self._shapes, self._sizes = layout.shapes, [shape.numel() for shape in layout.shapes]
-        for index, param in enumerate(self.params):
-            # Made by functions that give negated views, it never matches: the memory holds something else.
-            if param.grad is not None and param.grad.is_neg():
-                self._sizes[index] = -1
-        self._stream = layout.stream
+        self._sizes, self._stream = layout.sizes, layout.stream
         self._generation = basics.generation()
