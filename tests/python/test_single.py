@@ -228,6 +228,12 @@ def test_process_ends_well_without_shutdown() -> None:
     assert (done.returncode, done.stdout.strip(), done.stderr) == (0, "done", "")
 
 
+def test_run_checks_its_arguments() -> None:
+    for fn, np in ((3, 2), (print, "2"), (print, 0), (print, 1.5)):
+        with pytest.raises(ValueError, match="must be"):
+            sirtaki.run(fn, np=np)
+
+
 def test_only_the_c_interface_is_exported() -> None:
     from pathlib import Path
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -59,11 +60,14 @@ def run(
         verbose: shows the output of the ranks.
 
     Raises:
+        ValueError: `fn` cannot be called, or `np` is no number of ranks.
         RankFailedError: a rank raised or died; names the first and shows its error.
         TimeoutError: the ranks were not done in time and were ended.
     """
     import cloudpickle
 
+    errors.require(callable(fn), f"fn is {fn!r}; it must be a function, which calls sirtaki.torch.init() itself")
+    errors.require(isinstance(np, Integral) and np >= 1, f"np is {np!r}; it must be an integer of 1 or more")
     with tempfile.TemporaryDirectory(prefix="sirtaki-run-") as folder:
         place = Path(folder)
         (place / "call").write_bytes(cloudpickle.dumps((fn, tuple(args), dict(kwargs or {}))))
