@@ -21,6 +21,7 @@ from ranks.forward_support import (
     same_bits,
     state_of,
     tied,
+    trained,
 )
 from ranks.optimizer_cases import sparse_model
 
@@ -113,40 +114,34 @@ def case_groups_and_schedulers() -> None:
     same_bits(tensor_rate)
 
 
-def case_accumulation() -> None:
-    for way in ("passes", "no_sync"):
+def case_accumulation_by_passes() -> None:
+    def step(optimizer: Any, model: nn.Module, number: int) -> None:
+        for part in range(3):
+            loss_of(model, 3 * number + part).backward()
+        optimizer.step()
 
-        def train(sync: str, way: str = way) -> Iterable[Tensor]:
-            model = tied()
-            optimizer = distributed(model, momentum, sync, backward_passes_per_step=3 if way == "passes" else 1)
-            for step in range(4):
-                optimizer.zero_grad()
-                for part in range(3):
-                    if way == "no_sync" and part < 2:
-                        with optimizer.no_sync():
-                            loss_of(model, 3 * step + part).backward()
-                    else:
-                        loss_of(model, 3 * step + part).backward()
-                optimizer.step()
-            optimizer.wait()
-            return model.parameters()
+    same_bits(lambda sync: trained(sync, momentum, step, backward_passes_per_step=3))
 
-        same_bits(train)
+
+def case_accumulation_by_no_sync() -> None:
+    def step(optimizer: Any, model: nn.Module, number: int) -> None:
+        with optimizer.no_sync():
+            loss_of(model, 3 * number).backward()
+            loss_of(model, 3 * number + 1).backward()
+        loss_of(model, 3 * number + 2).backward()
+        optimizer.step()
+
+    same_bits(lambda sync: trained(sync, momentum, step))
 
 
 def case_parameters_used_at_times_and_on_some_ranks() -> None:
-    def train(sync: str) -> Iterable[Tensor]:
-        model = tied()
-        optimizer = distributed(model, momentum, sync)
-        for step in range(8):
-            optimizer.zero_grad()
-            loss_of(model, step, sometimes=(step // 2 + (hvd.rank() if step > 3 else 0)) % 2 == 0).backward()
-            optimizer.step()
-        optimizer.wait()
+    def step(optimizer: Any, model: nn.Module, number: int) -> None:
+        sometimes = (number // 2 + (hvd.rank() if number > 3 else 0)) % 2 == 0
+        loss_of(model, number, sometimes).backward()
+        optimizer.step()
         assert model.never.weight.grad is None
-        return model.parameters()
 
-    same_bits(train)
+    same_bits(lambda sync: trained(sync, momentum, step, steps=8))
 
 
 def case_ways_to_clear_gradients() -> None:

@@ -65,6 +65,19 @@ def plain_training(optimizer: Any, model: nn.Module, steps: Iterable[int] = rang
         optimizer.step()
 
 
+def trained(
+    sync: str, make: Make, step: Callable[[Any, nn.Module, int], None], steps: int = 4, **options: Any
+) -> Iterable[Tensor]:
+    """Parameters after `steps` calls of step(optimizer, model, number), each behind a zero_grad()."""
+    model = tied()
+    optimizer = distributed(model, make, sync, **options)
+    for number in range(steps):
+        optimizer.zero_grad()
+        step(optimizer, model, number)
+    optimizer.wait()
+    return model.parameters()
+
+
 def same_bits(train: Callable[[str], Iterable[Tensor]]) -> None:
     """`train(sync)` gives the same bits in every mode and on every rank."""
     results = [[t.detach().clone() for t in train(sync)] for sync in MODES]

@@ -27,6 +27,7 @@ from ranks.forward_support import (
     same_bits,
     state_of,
     tied,
+    trained,
     words,
 )
 from ranks.optimizer_cases import Bomb, raises, same_on_all_ranks
@@ -162,38 +163,33 @@ def case_hooks_of_step_run_once_a_step() -> None:
 
 
 def case_a_pattern_of_synchronize_clips() -> None:
-    def train(sync: str) -> Iterable[Tensor]:
-        model = tied()
-        optimizer = distributed(model, momentum, sync)
-        for step in range(4):
-            optimizer.zero_grad()
-            loss_of(model, step).backward()
-            optimizer.synchronize()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1)
-            with optimizer.skip_synchronize():
-                optimizer.step()
-        return model.parameters()
+    def step(optimizer: Any, model: nn.Module, number: int) -> None:
+        loss_of(model, number).backward()
+        optimizer.synchronize()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+        with optimizer.skip_synchronize():
+            optimizer.step()
 
-    same_bits(train)
+    same_bits(lambda sync: trained(sync, momentum, step))
 
 
 def case_a_pattern_of_synchronize_scales() -> None:
     def train(sync: str) -> Iterable[Tensor]:
-        model = tied()
-        optimizer = distributed(model, adamw, sync)
         scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
-        for step in range(4):
-            optimizer.zero_grad()
-            loss = loss_of(model, step)
-            if step == 1 and hvd.rank() == 0:
+
+        def step(optimizer: Any, model: nn.Module, number: int) -> None:
+            loss = loss_of(model, number)
+            if number == 1 and hvd.rank() == 0:
                 loss = loss * float("inf")
             scaler.scale(loss).backward()
             optimizer.synchronize()
             with optimizer.skip_synchronize():
                 scaler.step(optimizer)
             scaler.update()
+
+        parameters = trained(sync, adamw, step)
         assert scaler.get_scale() == 2.0
-        return model.parameters()
+        return parameters
 
     same_bits(train)
 
