@@ -124,7 +124,7 @@ void find_maxima(const Group& group, Maxima& maxima) {
 class Bound {
  public:
   std::int32_t find(const Maxima& maxima, std::size_t keep) {
-    if (maxima.count < keep || maxima.at_least(1) < keep) {
+    if (maxima.count < keep) {
       return 0;
     }
     const std::size_t most = keep + keep / 4 + 1;
@@ -134,6 +134,9 @@ class Bound {
     std::int32_t probe = last_;
     while (high - low > 1) {
       const std::size_t reached = maxima.at_least(probe);
+      if (reached < keep && low == 1 && high == kAboveAll && maxima.at_least(1) < keep) {
+        return 0;
+      }
       (reached >= keep ? low : high) = probe;
       if (reached >= keep && reached <= most) {
         break;
@@ -166,13 +169,6 @@ std::size_t count_at_least(const Group& group, std::int32_t least) {
   return count;
 }
 
-void put(const Group& group, std::size_t offset, PayloadWriter& writer) {
-  const float left = writer.put(offset, group.element(offset));
-  if (group.left != nullptr) {
-    Float::store(left, group.left + offset * sizeof(float));
-  }
-}
-
 // Any group: finds the keep-th largest key by counting; the lowest offsets of those that equal it go.
 void select_by_counting(const Group& group, PayloadWriter& writer) {
   std::int32_t low = 0;
@@ -191,126 +187,163 @@ void select_by_counting(const Group& group, PayloadWriter& writer) {
         continue;
       }
       equal -= is_equal ? 1 : 0;
-      put(group, offset, writer);
+      const auto entry = static_cast<std::int32_t>(offset);
+      writer.put_all({&entry, 1}, group.values, group.left);
       --left;
     }
   }
 }
 
-// Offsets, ascending, of elements that may be among the largest.
-struct Candidates {
-  static constexpr std::size_t kCapacity = 1024;
-  static constexpr std::size_t kLanes = HWY_MAX_BYTES / sizeof(std::int32_t);
-  // A vector is stored whole behind the last one.
-  std::int32_t offsets[kCapacity + kLanes];
-  std::size_t count = 0;
+// Offsets, ascending, of elements that may be among the largest, and their keys.
+class Candidates {
+ public:
+  Candidates() { std::iota(lanes_, lanes_ + kLanes, 0); }
 
-  Candidates() { std::iota(lanes, lanes + kLanes, 0); }
+  std::size_t count() const { return count_; }
+  const std::int32_t* offsets() const { return offsets_; }
 
   // False: too many. `least` is at least 1, so that the zeros behind the group are never among them.
   bool collect(const Group& group, std::int32_t least) {
     const I32Tag d;
     const auto below = hn::Set(d, least - 1);
-    const auto first = hn::LoadU(d, lanes);
+    const auto first = hn::LoadU(d, lanes_);
     std::size_t found = 0;
     for (std::size_t i = 0; i < group.size && found <= kCapacity; i += hn::Lanes(d)) {
       // Stored without asking whether there is one: such a branch is mispredicted too often.
-      const auto mask = hn::Gt(keys(group.load(i)), below);
-      const auto here = hn::Add(first, hn::Set(d, static_cast<std::int32_t>(i)));
-      hn::StoreU(hn::Compress(here, mask), d, offsets + found);
+      const auto here = keys(group.load(i));
+      const auto mask = hn::Gt(here, below);
+      const auto offset = hn::Add(first, hn::Set(d, static_cast<std::int32_t>(i)));
+      hn::StoreU(hn::Compress(offset, mask), d, offsets_ + found);
+      hn::StoreU(hn::Compress(here, mask), d, keys_ + found);
       found += hn::CountTrue(d, mask);
     }
-    count = found;
-    return count <= kCapacity;
+    hn::StoreU(hn::Zero(d), d, keys_ + std::min(found, kCapacity));
+    least_ = least;
+    count_ = found;
+    return found <= kCapacity;
   }
 
-  // Leaves the `keep` largest.
-  void reduce_to(std::size_t keep, const Group& group) {
-    if (count == keep) {
+  // Leaves the `keep` largest, which is no more than there are.
+  void reduce_to(std::size_t keep) {
+    const std::size_t excess = count_ - keep;
+    if (excess == 0) {
       return;
     }
-    for (std::size_t c = 0; c < count; ++c) {
-      const auto offset = static_cast<std::uint32_t>(offsets[c]);
-      ranks[c] = static_cast<std::uint64_t>(group.key(offset)) << 32 | (0xFFFFFFFFU - offset);
+    if ((excess + 1) * count_ <= kFew) {
+      return keep_ranks(climb(excess));
     }
-    const std::uint64_t last = last_rank(keep);
-    std::size_t kept = 0;
-    for (std::size_t c = 0; c < count; ++c) {
-      offsets[kept] = offsets[c];
-      kept += ranks[c] >= last ? 1 : 0;
-    }
-    count = kept;
+    const std::int32_t least = split(keep);
+    least != 0 ? keep_keys(least) : keep_ranks(nth_rank(keep));
   }
 
  private:
-  // A number that exactly `keep` ranks reach. For a few too many it is faster to climb from the smallest.
-  std::uint64_t last_rank(std::size_t keep) {
-    const std::size_t excess = count - keep;
-    if ((excess + 1) * count > kFew) {
-      return last_of_many(keep);
-    }
+  // Ranks differ where keys are equal: the lower offset has the higher one.
+  std::uint64_t rank(std::size_t c) const {
+    return static_cast<std::uint64_t>(keys_[c]) << 32 | (0xFFFFFFFFU - static_cast<std::uint32_t>(offsets_[c]));
+  }
+
+  // The smallest rank above `excess` others. For a few too many this is the fastest way.
+  std::uint64_t climb(std::size_t excess) const {
     std::uint64_t below = 0;
     for (std::size_t round = 0; round <= excess; ++round) {
       std::uint64_t smallest = ~std::uint64_t{0};
-      for (std::size_t c = 0; c < count; ++c) {
-        smallest = ranks[c] > below ? std::min(smallest, ranks[c]) : smallest;
+      for (std::size_t c = 0; c < count_; ++c) {
+        smallest = rank(c) > below ? std::min(smallest, rank(c)) : smallest;
       }
       below = smallest;
     }
     return below;
   }
 
-  // By bisection between the keys; only where several are equal must the ranks decide.
-  std::uint64_t last_of_many(std::size_t keep) {
-    std::int32_t low = 0;
-    std::int32_t high = 0;
-    for (std::size_t c = 0; c < count; ++c) {
-      sorted[c] = ranks[c];
-      candidate_keys[c] = static_cast<std::int32_t>(ranks[c] >> 32);
-      low = c == 0 ? candidate_keys[c] : std::min(low, candidate_keys[c]);
-      high = std::max(high, candidate_keys[c] + 1);
-    }
-    while (high - low > 1) {
-      const std::int32_t middle = low + (high - low) / 2;
-      const std::size_t reached = keys_at_least(middle);
+  // A key that exactly `keep` reach, 0 where equal ones are in the way. By turns of a guess between the ends, as counts
+  // fall evenly with keys, which are almost logarithms, and of halving.
+  std::int32_t split(std::size_t keep) const {
+    std::int32_t low = least_;
+    std::int32_t high = largest() + 1;
+    std::size_t from_low = count_;
+    std::size_t from_high = 0;
+    for (int turn = 0; high - low > 1; ++turn) {
+      const auto width = static_cast<std::uint64_t>(high - low);
+      const std::uint64_t share = turn % 2 == 0 ? width * (from_low - keep) / (from_low - from_high) : width / 2;
+      const std::int32_t probe = low + static_cast<std::int32_t>(std::clamp<std::uint64_t>(share, 1, width - 1));
+      const std::size_t reached = keys_at_least(probe);
       if (reached == keep) {
-        return static_cast<std::uint64_t>(middle) << 32;
+        return probe;
       }
-      (reached > keep ? low : high) = middle;
+      (reached > keep ? low : high) = probe;
+      (reached > keep ? from_low : from_high) = reached;
     }
-    std::nth_element(sorted, sorted + keep - 1, sorted + count, std::greater<>());
-    return sorted[keep - 1];
+    return 0;
   }
 
+  std::int32_t largest() const {
+    const I32Tag d;
+    auto most = hn::Zero(d);
+    for (std::size_t c = 0; c < count_; c += hn::Lanes(d)) {
+      most = hn::Max(most, hn::LoadU(d, keys_ + c));
+    }
+    return hn::GetLane(hn::MaxOfLanes(d, most));
+  }
+
+  // Zeros stand behind the keys up to the end of a vector.
   std::size_t keys_at_least(std::int32_t least) const {
     const I32Tag d;
     const auto below = hn::Set(d, least - 1);
     std::size_t reached = 0;
-    std::size_t c = 0;
-    for (; c + hn::Lanes(d) <= count; c += hn::Lanes(d)) {
-      reached += hn::CountTrue(d, hn::Gt(hn::LoadU(d, candidate_keys + c), below));
-    }
-    for (; c < count; ++c) {
-      reached += candidate_keys[c] >= least ? 1 : 0;
+    for (std::size_t c = 0; c < count_; c += hn::Lanes(d)) {
+      reached += hn::CountTrue(d, hn::Gt(hn::LoadU(d, keys_ + c), below));
     }
     return reached;
   }
 
+  std::uint64_t nth_rank(std::size_t keep) {
+    for (std::size_t c = 0; c < count_; ++c) {
+      ranks_[c] = rank(c);
+    }
+    std::nth_element(ranks_, ranks_ + keep - 1, ranks_ + count_, std::greater<>());
+    return ranks_[keep - 1];
+  }
+
+  // What is kept moves to the front, so that nothing is overwritten before it was read.
+  void keep_keys(std::int32_t least) {
+    const I32Tag d;
+    const auto below = hn::Set(d, least - 1);
+    std::size_t kept = 0;
+    for (std::size_t c = 0; c < count_; c += hn::Lanes(d)) {
+      const auto mask = hn::Gt(hn::LoadU(d, keys_ + c), below);
+      hn::StoreU(hn::Compress(hn::LoadU(d, offsets_ + c), mask), d, offsets_ + kept);
+      kept += hn::CountTrue(d, mask);
+    }
+    count_ = kept;
+  }
+  void keep_ranks(std::uint64_t least) {
+    std::size_t kept = 0;
+    for (std::size_t c = 0; c < count_; ++c) {
+      const bool stays = rank(c) >= least;
+      offsets_[kept] = offsets_[c];
+      kept += stays ? 1 : 0;
+    }
+    count_ = kept;
+  }
+
+  static constexpr std::size_t kCapacity = 1024;
+  static constexpr std::size_t kLanes = HWY_MAX_BYTES / sizeof(std::int32_t);
   static constexpr std::size_t kFew = 256;
-  std::int32_t lanes[kLanes];  // 0, 1, 2, ...
-  std::uint64_t ranks[kCapacity];
-  std::uint64_t sorted[kCapacity];
-  std::int32_t candidate_keys[kCapacity];
+  std::int32_t lanes_[kLanes];  // 0, 1, 2, ...
+  // Vectors are stored whole, also behind the last one.
+  std::int32_t offsets_[kCapacity + 2 * kLanes];
+  std::int32_t keys_[kCapacity + 2 * kLanes];
+  std::uint64_t ranks_[kCapacity];
+  std::int32_t least_ = 0;
+  std::size_t count_ = 0;
 };
 
 void select(const Group& group, std::int32_t bound, Candidates& candidates, PayloadWriter& writer) {
   if (bound == 0 || !candidates.collect(group, bound)) {
     return select_by_counting(group, writer);
   }
-  candidates.reduce_to(group.keep, group);
-  for (std::size_t c = 0; c < group.keep; ++c) {
-    put(group, static_cast<std::size_t>(candidates.offsets[c]), writer);
-  }
+  candidates.reduce_to(group.keep);
+  writer.put_all({candidates.offsets(), candidates.count()}, group.values, group.left);
 }
 
 bool encode_target(const GroupTopk& how, std::int64_t n, const Feedback& arrays, std::byte* payload) {

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "kernels/group_topk/group_topk.h"
 #include "kernels/half/elements.h"
@@ -37,37 +38,57 @@ void for_each_group(const GroupTopk& how, std::size_t n, Body body) {
   }
 }
 
+// Calls body.template operator()<Value, Offset>() with the types that `how` means.
+template <class Body>
+void with_entry_types(const GroupTopk& how, Body body) {
+  const bool narrow = offset_bytes(how) == 1;
+  switch (how.value) {
+    case DType::kF16:
+      return narrow ? body.template operator()<ref::F16, std::uint8_t>()
+                    : body.template operator()<ref::F16, std::uint16_t>();
+    case DType::kBF16:
+      return narrow ? body.template operator()<ref::BF16, std::uint8_t>()
+                    : body.template operator()<ref::BF16, std::uint16_t>();
+    default:
+      return narrow ? body.template operator()<ref::Plain<float>, std::uint8_t>()
+                    : body.template operator()<ref::Plain<float>, std::uint16_t>();
+  }
+}
+
 class PayloadWriter {
  public:
   PayloadWriter(const GroupTopk& how, std::size_t entries, std::byte* payload)
-      : value_(how.value),
-        value_bytes_(dtype_size(how.value)),
-        offset_bytes_(offset_bytes(how)),
-        values_(payload),
-        offsets_(payload + entries * value_bytes_) {}
+      : how_(how), values_(payload), offsets_(payload + entries * dtype_size(how.value)) {}
 
-  // Entry by entry, in order. Returns what is left of `value`.
-  float put(std::size_t offset, float value) {
-    const Sent sent = value_ == DType::kF32   ? send<ref::Plain<float>>(value, values_)
-                      : value_ == DType::kF16 ? send<ref::F16>(value, values_)
-                                              : send<ref::BF16>(value, values_);
-    finite_ = finite_ && sent.finite;
-    if (offset_bytes_ == 1) {
-      ref::Plain<std::uint8_t>::store(static_cast<std::uint8_t>(offset), offsets_);
-    } else {
-      ref::Plain<std::uint16_t>::store(static_cast<std::uint16_t>(offset), offsets_);
-    }
-    values_ += value_bytes_;
-    offsets_ += offset_bytes_;
-    return sent.left;
+  // The next entries, those of elements at `offsets` of a group's `values`; what is left of them replaces them in
+  // `left`, which may be null.
+  void put_all(std::span<const std::int32_t> offsets, const std::byte* values, std::byte* left) {
+    with_entry_types(how_, [&]<class Value, class Offset>() {
+      // Locals, which no store through a pointer to bytes can change.
+      std::byte* value_to = values_;
+      std::byte* offset_to = offsets_;
+      bool finite = finite_;
+      for (const std::int32_t offset : offsets) {
+        const std::size_t at = static_cast<std::size_t>(offset) * sizeof(float);
+        const Sent sent = send<Value>(ref::canonical(ref::Plain<float>::load(values + at)), value_to);
+        ref::Plain<Offset>::store(static_cast<Offset>(offset), offset_to);
+        if (left != nullptr) {
+          ref::Plain<float>::store(sent.left, left + at);
+        }
+        finite = finite && sent.finite;
+        value_to += Value::kSize;
+        offset_to += sizeof(Offset);
+      }
+      values_ = value_to;
+      offsets_ = offset_to;
+      finite_ = finite;
+    });
   }
   // Of all values so far.
   bool finite() const { return finite_; }
 
  private:
-  DType value_;
-  std::size_t value_bytes_;
-  std::size_t offset_bytes_;
+  GroupTopk how_;
   std::byte* values_;
   std::byte* offsets_;
   bool finite_ = true;
@@ -86,22 +107,5 @@ class PayloadReader {
   const std::byte* values_;
   const std::byte* offsets_;
 };
-
-// Calls body.template operator()<Value, Offset>() with the types that `how` means.
-template <class Body>
-void with_entry_types(const GroupTopk& how, Body body) {
-  const bool narrow = offset_bytes(how) == 1;
-  switch (how.value) {
-    case DType::kF16:
-      return narrow ? body.template operator()<ref::F16, std::uint8_t>()
-                    : body.template operator()<ref::F16, std::uint16_t>();
-    case DType::kBF16:
-      return narrow ? body.template operator()<ref::BF16, std::uint8_t>()
-                    : body.template operator()<ref::BF16, std::uint16_t>();
-    default:
-      return narrow ? body.template operator()<ref::Plain<float>, std::uint8_t>()
-                    : body.template operator()<ref::Plain<float>, std::uint16_t>();
-  }
-}
 
 }  // namespace sirtaki::kernels

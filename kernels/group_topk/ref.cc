@@ -16,11 +16,12 @@ std::uint32_t magnitude(float value) {
 }
 
 // Offsets of the `keep` largest, ascending.
-std::vector<std::size_t> select(const std::vector<float>& group, std::size_t keep) {
-  std::vector<std::size_t> order(group.size());
-  std::iota(order.begin(), order.end(), std::size_t{0});
-  std::stable_sort(order.begin(), order.end(),
-                   [&group](std::size_t a, std::size_t b) { return magnitude(group[a]) > magnitude(group[b]); });
+std::vector<std::int32_t> select(const std::vector<float>& group, std::size_t keep) {
+  std::vector<std::int32_t> order(group.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&group](std::int32_t a, std::int32_t b) {
+    return magnitude(group[static_cast<std::size_t>(a)]) > magnitude(group[static_cast<std::size_t>(b)]);
+  });
   order.resize(keep);
   std::sort(order.begin(), order.end());
   return order;
@@ -37,11 +38,11 @@ bool group_topk_encode(const GroupTopk& how, std::int64_t n, const Feedback& arr
       const float gradient = Float::load(arrays.gradient + at);
       a[i] = canonical(arrays.residual == nullptr ? gradient : gradient + Float::load(arrays.residual + at));
     }
-    for (const std::size_t offset : select(a, group.entries)) {
-      a[offset] = writer.put(offset, a[offset]);
-    }
+    std::vector<float> left = a;
+    const std::vector<std::int32_t> chosen = select(a, group.entries);
+    writer.put_all(chosen, reinterpret_cast<const std::byte*>(a.data()), reinterpret_cast<std::byte*>(left.data()));
     if (arrays.left != nullptr) {
-      std::memcpy(arrays.left + group.first * sizeof(float), a.data(), group.elements * sizeof(float));
+      std::memcpy(arrays.left + group.first * sizeof(float), left.data(), group.elements * sizeof(float));
     }
   });
   return writer.finite();
