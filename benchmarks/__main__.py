@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 # Modules of this package that measure, in the order in which `make bench` runs them.
-BENCHMARKS = ("allreduce", "small_tensors", "overlap", "urgent", "scale_sim", "idle")
+BENCHMARKS = ("allreduce", "small_tensors", "overlap", "urgent", "scale_sim", "idle", "kernels")
 
 
 def main() -> int:

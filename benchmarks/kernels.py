@@ -1,0 +1,132 @@
+"""Rates of the CPU kernels that compress, against the bare pass r = g + r and against std::nth_element.
+
+    python -m benchmarks.kernels [--quick]
+
+The program is benchmarks/native/kernels_bench, which is built when it is not there. A round runs all of it once, one
+kernel after the other on 64 MiB of normally distributed float32, on one core; the rounds are the samples, so a ratio
+compares what ran within seconds. Rates count bytes of gradient; the instruction set is a parameter of every row.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.results import RESULTS, ROOT, Row, Store, make_row
+from benchmarks.rig import PAIRS, QUICK_PAIRS, finish, say
+from benchmarks.statistics import estimate, paired_ratio
+
+BUILD = ROOT / "build" / "release"
+PROGRAM = BUILD / "benchmarks" / "native" / "kernels_bench"
+PASS = "add_pass"
+TOPK, NTH = "group_topk_encode", "nth_element"
+#: Kernel -> the share of the bare pass that it is to reach.
+OVER_PASS = {"twobit_encode": 0.9}
+OVER_NTH = 8.0
+#: Kernel -> names of the numbers in its benchmark's name.
+NUMBERS = {
+    TOPK: ("group", "keep"),
+    NTH: ("group", "keep"),
+    "group_topk_sum": ("group", "keep", "ranks"),
+    "twobit_sum": ("ranks",),
+    "sparse_sum": ("ranks",),
+    "scaled_encode": ("code",),
+    "scaled_sum": ("code", "ranks"),
+    "filter_norms": ("filter_size",),
+    "filter_gather": ("filter_size", "dtype"),
+}
+
+
+def build() -> None:
+    """Builds the program, quietly; an error shows the compiler's words."""
+    for command in (["cmake", "--preset", "release"], ["cmake", "--build", "--preset", "release", "-t", PROGRAM.name]):
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise SystemExit(f"{' '.join(command)} failed:\n{done.stdout[-4000:]}{done.stderr[-4000:]}")
+
+
+def run_round(seconds: float) -> dict[str, Any]:
+    """What the program says about one round, each kernel running for about `seconds`."""
+    command = [str(PROGRAM), f"--benchmark_min_time={seconds}", "--benchmark_format=json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise SystemExit(f"{' '.join(command)} failed:\n{done.stderr}")
+    return json.loads(done.stdout)
+
+
+def rates_of(content: Mapping[str, Any]) -> tuple[str, dict[str, float]]:
+    """Instruction set, and bytes a second by name ("group_topk_encode/512/5") in one round."""
+    rates = {}
+    target = ""
+    for entry in content["benchmarks"]:
+        name = entry["name"].removesuffix("/real_time")
+        rates[name] = float(entry["bytes_per_second"])
+        target = entry["label"] if name == PASS else target
+    return target, rates
+
+
+def params_of(name: str, target: str) -> dict[str, Any]:
+    """ "group_topk_encode/512/5" -> kernel, group, keep."""
+    kernel, *numbers = name.split("/")
+    return {"kernel": kernel, **dict(zip(NUMBERS.get(kernel, ()), map(int, numbers), strict=True)), "isa": target}
+
+
+def rows_of(target: str, samples: Mapping[str, Sequence[float]]) -> list[Row]:
+    """The rate of every kernel, then the ratios that have a target or a counterpart."""
+    rows = [
+        make_row("rate", params_of(name, target), estimate([rate / 1e9 for rate in rates]), "GB/s", "higher")
+        for name, rates in samples.items()
+    ]
+    for name, rates in samples.items():
+        kernel = name.partition("/")[0]
+        counterpart = name.replace(TOPK, NTH)
+        if kernel.endswith(("_encode", "_select", "_norms", "_correct")):
+            ratio = paired_ratio(rates, samples[PASS])
+            goal = OVER_PASS.get(kernel)
+            params = params_of(name, target)
+            rows.append(make_row("over_pass", params, ratio, "ratio", "higher", baseline=(PASS, 1.0), target=goal))
+        if kernel == TOPK and counterpart in samples:
+            ratio = paired_ratio(rates, samples[counterpart])
+            params = params_of(name, target)
+            rows.append(
+                make_row("over_nth_element", params, ratio, "ratio", "higher", baseline=(NTH, 1.0), target=OVER_NTH)
+            )
+    return rows
+
+
+def _no_plot(_path: Path, _rows: Sequence[Row]) -> None:
+    return None
+
+
+def main() -> int:
+    """Runs all rounds; 0, whatever the verdicts."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.kernels", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help=f"{QUICK_PAIRS} rounds")
+    for name in ("--nets", "--ranks", "--systems"):
+        parser.add_argument(name, help="of the other benchmarks; nothing to choose here")
+    parser.add_argument("--resume", action="store_true", help="goes on with an interrupted run")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="folder for result files")
+    arguments = parser.parse_args()
+    build()
+    command = " ".join(["python", "-m", "benchmarks.kernels", *(a for a in sys.argv[1:] if a != "--resume")])
+    store = Store("kernels", command, folder=arguments.results, resume=arguments.resume)
+    rounds = QUICK_PAIRS if arguments.quick else PAIRS
+    target, samples = "", {}
+    for number in range(rounds):
+        key = f"round {number}"
+        if store.samples(key) is None:
+            store.keep(key, run_round(0.03))
+            say(f"round {number + 1} of {rounds}")
+        target, rates = rates_of(store.samples(key))
+        for name, rate in rates.items():
+            samples.setdefault(name, []).append(rate)
+    return finish(store, rows_of(target, samples), _no_plot)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
