@@ -144,7 +144,8 @@ class Channel {
   // Receiving.
   TagTable<std::unique_ptr<Posted>> posted_;
   TagTable<std::unique_ptr<Early>> early_;     // came before their receive
-  std::vector<std::vector<std::byte>> spare_;  // memory of early messages, for the next ones; within the window
+  std::vector<std::vector<std::byte>> spare_;  // memory of early messages, for the next ones
+  std::size_t spare_bytes_ = 0;                // never more than the window
   std::size_t window_used_ = 0;
   std::size_t credit_owed_ = 0;  // free again and not yet told
 

@@ -10,8 +10,12 @@ namespace sirtaki::net {
 namespace {
 
 constexpr std::size_t kMaxAnnounced = 1 << 20;
-// Least that memory kept for early messages counts as.
-constexpr std::size_t kSpareBytes = 4096;
+
+// What memory kept for early messages counts as; small pieces are bounded in number.
+std::size_t kept_size(const std::vector<std::byte>& memory) {
+  constexpr std::size_t kLeast = 4096;
+  return std::max(kLeast, memory.capacity());
+}
 
 }  // namespace
 
@@ -82,13 +86,16 @@ std::vector<std::byte> Channel::early_memory(std::size_t bytes) {
   if (!spare_.empty()) {
     memory = std::move(spare_.back());
     spare_.pop_back();
+    spare_bytes_ -= kept_size(memory);
   }
   memory.resize(bytes);
   return memory;
 }
 
 void Channel::keep_memory(std::vector<std::byte> memory) {
-  if (memory.capacity() > 0 && spare_.size() < shared_.limits.window_bytes / std::max(kSpareBytes, memory.capacity())) {
+  const std::size_t size = kept_size(memory);
+  if (memory.capacity() > 0 && spare_bytes_ + size <= shared_.limits.window_bytes) {
+    spare_bytes_ += size;
     spare_.push_back(std::move(memory));
   }
 }
