@@ -8,6 +8,7 @@ import gc
 import inspect
 import io
 import multiprocessing
+import threading
 from collections.abc import Iterable
 from typing import Any
 
@@ -120,6 +121,75 @@ def case_evaluation_between_steps() -> None:
         return [*model.parameters(), *state_of(optimizer), *seen]
 
     same_bits(train)
+
+
+class TiedParts(nn.Module):
+    """Two parts with one weight, whose calls the model never makes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(4, 4)
+        self.parts = nn.ModuleList([nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False)])
+        self.parts[1].weight = self.parts[0].weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        weight = self._modules["parts"]._modules["0"]._parameters["weight"]
+        return F.linear(F.linear(self.first(x), weight), weight)
+
+
+def case_tied_weights_are_updated_once() -> None:
+    """When the model is called in training and in evaluation."""
+
+    def train(sync: str) -> Iterable[Tensor]:
+        torch.manual_seed(13)
+        models = [tied(), TiedParts()]
+        optimizers = [distributed(model, momentum, sync) for model in models]
+        seen = []
+        for step in range(6):
+            for optimizer in optimizers:
+                optimizer.zero_grad()
+            loss_of(models[0], step).backward()
+            models[1](torch.full((2, 4), 0.1 * (step + hvd.rank()))).square().mean().backward()
+            for optimizer in optimizers:
+                optimizer.step()
+            if step % 2:
+                given = hvd.broadcast(words(step), 0)
+                with torch.no_grad():
+                    for model, x in zip(models, (given, torch.ones(1, 4)), strict=True):
+                        seen.append(model.eval()(x).clone())
+                        model.train()
+        for optimizer in optimizers:
+            optimizer.wait()
+        return [*models[0].parameters(), *models[1].parameters(), *seen]
+
+    same_bits(train)
+
+
+def case_a_thread_that_evaluates_while_another_trains() -> None:
+    model = tied()
+    optimizer = distributed(model, momentum, "forward")
+    over = threading.Event()
+    failures: list[BaseException] = []
+
+    def evaluate() -> None:
+        given = words(0)
+        try:
+            while not over.is_set():
+                with torch.no_grad():
+                    model(given)
+        except BaseException as failure:
+            failures.append(failure)
+
+    thread = threading.Thread(target=evaluate)
+    thread.start()
+    try:
+        plain_training(optimizer, model, range(60))
+    finally:
+        over.set()
+        thread.join()
+    assert not failures, failures
+    optimizer.wait()
+    same_on_all_ranks(model.parameters())
 
 
 def case_checkpoints_in_the_middle() -> None:

@@ -9,6 +9,7 @@ Used from the thread that runs forward and backward; a lock covers a second one 
 
 from __future__ import annotations
 
+import functools
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
@@ -95,6 +96,17 @@ def _as_outside_forward(update: Callable[[Any], Any], optimizer: Optimizer) -> N
         update(optimizer)
 
 
+def _alone(method: Callable[..., Any]) -> Callable[..., Any]:
+    """A method during which no other thread uses the updates."""
+
+    @functools.wraps(method)
+    def alone(self: DeferredUpdates, *args: Any) -> Any:
+        with self._lock:
+            return method(self, *args)
+
+    return alone
+
+
 class DeferredUpdates:
     """The updates of one optimizer that step() has left to the next forward pass. Does not keep the optimizer alive."""
 
@@ -139,6 +151,7 @@ class DeferredUpdates:
 
     # ---- step and zero_grad of the optimizer ----
 
+    @_alone
     def step(self, skip_synchronize: bool) -> None:
         """Hands the step over to the runtime and leaves the updates to the next forward pass, where it can."""
         optimizer = self._optimizer()
@@ -160,6 +173,7 @@ class DeferredUpdates:
         else:
             self._begin(optimizer, memory)
 
+    @_alone
     def zero_grad(self, set_to_none: bool) -> None:
         """Clears gradients that are applied; the others are cleared as soon as they are."""
         optimizer = self._optimizer()
@@ -181,6 +195,10 @@ class DeferredUpdates:
             if self._learning:
                 self._calls.note(module)
             return
+        self._update_for(module)
+
+    @_alone
+    def _update_for(self, module: nn.Module) -> None:
         # In these cases modules beneath may be used without being called.
         opaque = not module.training and not torch.is_grad_enabled()
         if opaque or isinstance(module, torch.jit.ScriptModule) or "_orig_mod" in module._modules:
@@ -191,21 +209,22 @@ class DeferredUpdates:
             ids = [id(p) for p in module._parameters.values()]
             # One without a gradient is hardly used at all; nobody should wait for it now.
             ids += [key for key in beneath if key in self.waiting and self._memory.grads[self.waiting[key]] is not None]
-        indices = [self.waiting[key] for key in ids if key in self.waiting]
-        if indices:
-            self._complete(indices)
+        self._complete_these(ids)
 
+    @_alone
     def before_read(self, ids: Iterable[int]) -> None:
         """The program is about to have these parameters in its hands."""
-        indices = [self.waiting[key] for key in ids if key in self.waiting]
-        if indices:
-            self._complete(indices)
+        self._complete_these(ids)
 
+    def _complete_these(self, ids: Iterable[int]) -> None:
+        # Tied weights come several times.
+        self._complete(list(dict.fromkeys(self.waiting[key] for key in ids if key in self.waiting)))
+
+    @_alone
     def before_backward(self) -> None:
         """Ends the runtime's step, so that gradients of the next can be handed over."""
         if self._open:
-            with self._lock:
-                self._end()
+            self._end()
         if self.waiting:
             used = self._reducer.used()
             for index in self.waiting.values():
@@ -214,13 +233,14 @@ class DeferredUpdates:
 
     def complete(self) -> None:
         """Waits for all gradients and makes all updates."""
-        if not self.waiting and not self._open:
-            return
-        with self._lock:
-            if self._open:
-                self._end()
-            if self.waiting:
-                self._complete(list(self.waiting.values()))
+        if self.waiting or self._open:
+            self._complete_all()
+
+    @_alone
+    def _complete_all(self) -> None:
+        if self._open:
+            self._end()
+        self._complete(list(self.waiting.values()))
 
     # ---- one step ----
 
@@ -252,19 +272,17 @@ class DeferredUpdates:
             raise
 
     def _complete(self, indices: Sequence[int]) -> None:
+        if not indices:
+            return
         params = self._reducer.params
-        with self._lock:
-            indices = [i for i in indices if id(params[i]) in self.waiting]
-            if not indices:
-                return
-            if self._open:
-                self._guarded(lambda: self._reducer.fetch(indices))
-            results = self._results(indices)
-            for i in indices:
-                del self.waiting[id(params[i])]
-            self._apply(indices, results)
-            if not self.waiting:
-                self._stepped(self._optimizer())
+        if self._open:
+            self._guarded(lambda: self._reducer.fetch(indices))
+        results = self._results(indices)
+        for i in indices:
+            del self.waiting[id(params[i])]
+        self._apply(indices, results)
+        if not self.waiting:
+            self._stepped(self._optimizer())
 
     def _results(self, indices: Sequence[int]) -> list[Tensor | None]:
         memory = self._memory
@@ -341,6 +359,7 @@ class DeferredUpdates:
         ):
             hook(optimizer, (optimizer,), {})
 
+    @_alone
     def abandon(self) -> None:
         """Forgets the updates still to be made."""
         if self._open:
