@@ -121,6 +121,7 @@ class DeferredUpdates:
         self._learning = True
         #: Updates still to be made: a parameter's index in the reducer, by its id. For reading.
         self.waiting: dict[int, int] = {}
+        self._updating: set[int] = set()  # of those that wait
         self._open = False  # the runtime's step is not ended yet
         self._memory = StepMemory([], [], {})
         self._groups: list[dict[str, Any]] = []  # the options as they were in step()
@@ -218,7 +219,7 @@ class DeferredUpdates:
 
     def _complete_these(self, ids: Iterable[int]) -> None:
         # Tied weights come several times.
-        self._complete(list(dict.fromkeys(self.waiting[key] for key in ids if key in self.waiting)))
+        self._complete(dict.fromkeys(self.waiting[key] for key in ids if key in self.waiting))
 
     @_alone
     def before_backward(self) -> None:
@@ -240,7 +241,7 @@ class DeferredUpdates:
     def _complete_all(self) -> None:
         if self._open:
             self._end()
-        self._complete(list(self.waiting.values()))
+        self._complete(self.waiting.values())
 
     # ---- one step ----
 
@@ -271,16 +272,22 @@ class DeferredUpdates:
             self._drop()
             raise
 
-    def _complete(self, indices: Sequence[int]) -> None:
+    def _complete(self, indices: Iterable[int]) -> None:
+        indices = [i for i in indices if i not in self._updating]
         if not indices:
             return
         params = self._reducer.params
         if self._open:
             self._guarded(lambda: self._reducer.fetch(indices))
         results = self._results(indices)
-        for i in indices:
-            del self.waiting[id(params[i])]
-        self._apply(indices, results)
+        # They wait until they are updated, for other threads; what an update itself reads does not.
+        self._updating.update(indices)
+        try:
+            self._apply(indices, results)
+        finally:
+            self._updating.difference_update(indices)
+            for i in indices:
+                self.waiting.pop(id(params[i]), None)
         if not self.waiting:
             self._stepped(self._optimizer())
 
