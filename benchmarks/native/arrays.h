@@ -1,10 +1,12 @@
-// Arrays of 64 MiB, larger than the caches of most machines, for benchmarks of kernels.
+// Arrays of 64 MiB, larger than the caches of most machines, for benchmarks of kernels. They begin with a cache line,
+// as those of frameworks do.
 #pragma once
 
 #include <benchmark/benchmark.h>
 
 #include <cstddef>
 #include <cstdint>
+#include <new>
 #include <random>
 #include <vector>
 
@@ -12,10 +14,23 @@ namespace sirtaki::kernels::bench {
 
 inline constexpr std::int64_t kElements = std::int64_t{1} << 24;
 
-inline std::vector<float> normal_numbers(std::uint64_t seed) {
+template <class T>
+struct LineAllocator {
+  using value_type = T;
+  LineAllocator() = default;
+  template <class U>
+  explicit LineAllocator(const LineAllocator<U>& /*other*/) {}
+  T* allocate(std::size_t n) { return static_cast<T*>(::operator new(n * sizeof(T), kLine)); }
+  void deallocate(T* p, std::size_t /*n*/) { ::operator delete(p, kLine); }
+  bool operator==(const LineAllocator& /*other*/) const { return true; }
+  static constexpr std::align_val_t kLine{64};
+};
+using Floats = std::vector<float, LineAllocator<float>>;
+
+inline Floats normal_numbers(std::uint64_t seed) {
   std::mt19937_64 random(seed);
   std::normal_distribution<float> normal(0.0F, 0.01F);
-  std::vector<float> numbers(static_cast<std::size_t>(kElements));
+  Floats numbers(static_cast<std::size_t>(kElements));
   for (float& number : numbers) {
     number = normal(random);
   }
@@ -23,17 +38,17 @@ inline std::vector<float> normal_numbers(std::uint64_t seed) {
 }
 
 // Made once: random numbers take longer than a benchmark.
-inline const std::vector<float>& gradient() {
-  static const std::vector<float> numbers = normal_numbers(1);
+inline const Floats& gradient() {
+  static const Floats numbers = normal_numbers(1);
   return numbers;
 }
 
-template <class T>
-std::byte* bytes(std::vector<T>& array) {
+template <class T, class Allocator>
+std::byte* bytes(std::vector<T, Allocator>& array) {
   return reinterpret_cast<std::byte*>(array.data());
 }
-template <class T>
-const std::byte* bytes(const std::vector<T>& array) {
+template <class T, class Allocator>
+const std::byte* bytes(const std::vector<T, Allocator>& array) {
   return reinterpret_cast<const std::byte*>(array.data());
 }
 

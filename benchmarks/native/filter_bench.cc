@@ -11,8 +11,8 @@ FilterShape shape_of(const benchmark::State& state) {
 
 void filter_norms(benchmark::State& state) {
   const FilterShape shape = shape_of(state);
-  std::vector<float> residual(gradient().size());
-  std::vector<float> norms(static_cast<std::size_t>(shape.filters));
+  Floats residual(gradient().size());
+  Floats norms(static_cast<std::size_t>(shape.filters));
   for (auto _ : state) {
     kernels::filter_norms(shape, {bytes(gradient()), bytes(residual), bytes(residual)}, bytes(norms));
   }
@@ -23,8 +23,8 @@ BENCHMARK(filter_norms)->Arg(576)->Arg(4608)->UseRealTime();
 void filter_gather(benchmark::State& state) {
   const FilterShape shape = shape_of(state);
   const std::int64_t keep = shape.filters / 10;
-  std::vector<float> values(gradient());
-  std::vector<float> norms(static_cast<std::size_t>(shape.filters));
+  Floats values(gradient());
+  Floats norms(static_cast<std::size_t>(shape.filters));
   std::vector<std::uint16_t> ids(static_cast<std::size_t>(keep));
   kernels::filter_norms(shape, {bytes(values)}, bytes(norms));
   filter_select(shape.filters, keep, bytes(norms), bytes(ids));

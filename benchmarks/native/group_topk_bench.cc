@@ -12,7 +12,7 @@ namespace sirtaki::kernels::bench {
 namespace {
 
 void add_pass(benchmark::State& state) {
-  std::vector<float> residual(gradient());
+  Floats residual(gradient());
   const float* from = gradient().data();
   float* to = residual.data();
   for (auto _ : state) {
@@ -41,7 +41,7 @@ GroupTopk sizes(const benchmark::State& state) {
 
 void group_topk_encode(benchmark::State& state) {
   const GroupTopk how = sizes(state);
-  std::vector<float> residual(gradient().size());
+  Floats residual(gradient().size());
   std::vector<std::byte> payload(group_topk_bytes(how, kElements));
   for (auto _ : state) {
     kernels::group_topk_encode(how, kElements, {bytes(gradient()), bytes(residual), bytes(residual)}, payload.data());
@@ -70,8 +70,8 @@ void nth_element_group(const float* gradient, float* residual, std::size_t group
 void nth_element(benchmark::State& state) {
   const auto group = static_cast<std::size_t>(state.range(0));
   const auto keep = static_cast<std::size_t>(state.range(1));
-  std::vector<float> residual(gradient().size());
-  std::vector<float> payload(gradient().size() / group * keep);
+  Floats residual(gradient().size());
+  Floats payload(gradient().size() / group * keep);
   for (auto _ : state) {
     for (std::size_t g = 0; g < gradient().size() / group; ++g) {
       nth_element_group(gradient().data() + g * group, residual.data() + g * group, group, keep,
@@ -93,7 +93,7 @@ void group_topk_sum(benchmark::State& state) {
     kernels::group_topk_encode(how, kElements, {bytes(gradient())}, payload.data());
     pointers.push_back(payload.data());
   }
-  std::vector<float> out(gradient().size());
+  Floats out(gradient().size());
   for (auto _ : state) {
     kernels::group_topk_sum(how, kElements, pointers, bytes(out));
   }

@@ -6,7 +6,7 @@ namespace sirtaki::kernels::bench {
 namespace {
 
 void momentum_correct(benchmark::State& state) {
-  std::vector<float> momentum(gradient());
+  Floats momentum(gradient());
   for (auto _ : state) {
     kernels::momentum_correct({0.9F}, kElements, bytes(gradient()), bytes(momentum), bytes(momentum));
   }

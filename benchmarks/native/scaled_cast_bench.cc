@@ -7,7 +7,7 @@ namespace {
 
 void scaled_encode(benchmark::State& state) {
   const ScaledCast how{static_cast<ScaledCode>(state.range(0))};
-  std::vector<float> residual(gradient());
+  Floats residual(gradient());
   std::vector<std::byte> payload(scaled_bytes(how, kElements));
   for (auto _ : state) {
     kernels::scaled_encode(how, kElements, {bytes(gradient()), bytes(residual), bytes(residual)}, payload.data());
@@ -21,7 +21,7 @@ void scaled_sum(benchmark::State& state) {
   std::vector<std::byte> payload(scaled_bytes(how, kElements));
   kernels::scaled_encode(how, kElements, {bytes(gradient())}, payload.data());
   const std::vector<const std::byte*> payloads(static_cast<std::size_t>(state.range(1)), payload.data());
-  std::vector<float> out(gradient().size());
+  Floats out(gradient().size());
   for (auto _ : state) {
     kernels::scaled_sum(how, kElements, payloads, bytes(out));
   }

@@ -26,8 +26,8 @@ BENCHMARK(kth_magnitude)->UseRealTime();
 // The residual is written elsewhere, so that every round selects the same.
 void threshold_select(benchmark::State& state) {
   const ThresholdSelect how = one_percent();
-  std::vector<float> residual(gradient().size());
-  std::vector<float> left(gradient().size());
+  Floats residual(gradient().size());
+  Floats left(gradient().size());
   std::vector<std::byte> payload(threshold_max_bytes(how, kElements));
   for (auto _ : state) {
     kernels::threshold_select(how, kElements, {bytes(gradient()), bytes(residual), bytes(left)}, payload.data());
@@ -42,7 +42,7 @@ void sparse_sum(benchmark::State& state) {
   const Selected selected = kernels::threshold_select(how, kElements, {bytes(gradient())}, payload.data());
   const std::vector<SparsePayload> payloads(static_cast<std::size_t>(state.range(0)),
                                             {payload.data(), selected.entries});
-  std::vector<float> out(gradient().size());
+  Floats out(gradient().size());
   for (auto _ : state) {
     kernels::sparse_sum(how.value, kElements, payloads, bytes(out));
   }

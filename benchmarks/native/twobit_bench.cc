@@ -8,7 +8,7 @@ namespace {
 constexpr int kExponent = -7;
 
 void twobit_encode(benchmark::State& state) {
-  std::vector<float> residual(gradient());
+  Floats residual(gradient());
   std::vector<std::byte> planes(twobit_bytes(kElements));
   for (auto _ : state) {
     kernels::twobit_encode(kExponent, kElements, {bytes(gradient()), bytes(residual), bytes(residual)}, planes.data());
@@ -25,7 +25,7 @@ void twobit_sum(benchmark::State& state) {
     kernels::twobit_encode(kExponent, kElements, {bytes(gradient())}, one.data());
     parts.push_back({one.data(), kExponent});
   }
-  std::vector<float> out(gradient().size());
+  Floats out(gradient().size());
   for (auto _ : state) {
     kernels::twobit_sum(parts, kElements, bytes(out));
   }
