@@ -145,15 +145,20 @@ Candidate choose(std::vector<Candidate> candidates) {
   return std::move(*std::ranges::min_element(candidates, {}, [](const Candidate& c) { return c.order.size(); }));
 }
 
-// Sizes worth trying: a few around what fits the link, and bigger ones for links that are busy anyway.
-std::vector<std::int64_t> partition_sizes(std::int64_t total_payload, const StepProfile& profile,
+// Sizes worth trying: a few around what fits the link. Bigger ones only where all is needed at once: with them more is
+// in flight, and on a real network that shares the link with what is urgent instead of queuing behind it.
+std::vector<std::int64_t> partition_sizes(const LayoutInputs& inputs, const StepProfile& profile,
                                           const PlannerOptions& options) {
   const std::int64_t fitting = sizes_for_link(profile, options).partition_bytes;
   const std::int64_t most = options.limits.partition_bytes;
   const std::int64_t least =
-      std::min(most, std::max(std::min(kMinPartitionBytes, fitting), total_payload / kManyPartitions));
+      std::min(most, std::max(std::min(kMinPartitionBytes, fitting), inputs.total_payload / kManyPartitions));
+  std::vector<std::int64_t> wanted = {2 * fitting, fitting, fitting / 2};
+  if (inputs.needed_at_once()) {
+    wanted.insert(wanted.end(), {most, most / 4});
+  }
   std::vector<std::int64_t> sizes;
-  for (const std::int64_t size : {most, most / 4, 2 * fitting, fitting, fitting / 2}) {
+  for (const std::int64_t size : wanted) {
     sizes.push_back(std::clamp(size, least, most));
   }
   std::ranges::sort(sizes, std::greater<>());
@@ -191,7 +196,7 @@ Result<std::shared_ptr<const Plan>> plan_schedule(const std::vector<PlannedTenso
   const StepModel model(profile, options);
   const LayoutInputs inputs(tensors, options.limits, model);
   std::vector<Candidate> candidates;
-  for (const std::int64_t bytes : partition_sizes(inputs.total_payload, profile, options)) {
+  for (const std::int64_t bytes : partition_sizes(inputs, profile, options)) {
     const std::int64_t credit = credit_for(bytes, profile, options);
     GroupingRule rule{.partition_bytes = bytes, .patient = false, .fates = {}};
     candidates.push_back(make_candidate(inputs, rule, credit));
