@@ -15,7 +15,7 @@ bool scaled_valid(const ScaledCast& how, std::int64_t n, const std::byte* payloa
   const std::size_t blocks = scaled_bytes(how, n) - static_cast<std::size_t>(n);
   bool valid = true;
   for (std::size_t b = 0; b < blocks; ++b) {
-    const int exponent = std::to_integer<std::int8_t>(payload[b]);
+    const auto exponent = std::to_integer<std::int8_t>(payload[b]);
     valid &= exponent == kNotFinite || (exponent >= kMinScale && exponent <= 122);
   }
   with_code_type(how.code, [&]<class Code>() {

@@ -131,7 +131,9 @@ TEST(ThresholdSelect, SendsTheLargestWhereTheCapacityIsTooSmall) {
   const std::vector<float> values = {-3, 2, 3};
   const std::vector<std::uint16_t> offsets = {1, 2, 3};
   EXPECT_EQ(static_cast<int>(payload.data()[0]), 3);
-  EXPECT_EQ(std::memcmp(payload.data() + 2, values.data(), 12), 0);
+  std::vector<float> sent(3);
+  std::memcpy(sent.data(), payload.data() + 2, 12);
+  EXPECT_EQ(sent, values);
   EXPECT_EQ(std::memcmp(payload.data() + 14, offsets.data(), 6), 0);
 }
 

@@ -18,8 +18,8 @@ std::int64_t count(const Array& array) {
 }
 
 int random_exponent(Random& random) {
-  static const std::vector<int> ends = {kTwobitMinExponent, kTwobitMaxExponent, -126, 0, 104};
-  return random() % 4 == 0 ? pick(ends, random) : -7 - static_cast<int>(random() % 4);
+  static const std::vector<int> kEnds = {kTwobitMinExponent, kTwobitMaxExponent, -126, 0, 104};
+  return random() % 4 == 0 ? pick(kEnds, random) : -7 - static_cast<int>(random() % 4);
 }
 
 std::size_t random_length(std::uint64_t seed, Random& random) {
