@@ -6,6 +6,8 @@
 
 #include <cstddef>
 
+#include "kernels/half/elements.h"
+
 namespace sirtaki::kernels {
 
 // Arrays of float32, maybe unaligned. What is compressed is a[i] = gradient[i] + residual[i], one float32 addition; a
@@ -14,6 +16,19 @@ struct Feedback {
   const std::byte* gradient;
   const std::byte* residual = nullptr;  // null: a is the gradient, and what is not sent is lost
   std::byte* left = nullptr;            // null where `residual` is; may be `residual` or `gradient` itself
+
+  bool valid() const { return (residual == nullptr) == (left == nullptr); }
 };
+
+namespace ref {
+
+// a[i].
+inline float element(const Feedback& arrays, std::size_t i) {
+  using Float = Plain<float>;
+  const float gradient = Float::load(arrays.gradient + i * sizeof(float));
+  return canonical(arrays.residual == nullptr ? gradient : gradient + Float::load(arrays.residual + i * sizeof(float)));
+}
+
+}  // namespace ref
 
 }  // namespace sirtaki::kernels

@@ -35,11 +35,6 @@ constexpr std::size_t kSums = 16;
 constexpr std::size_t kSumVectors = kSums / kLanes;
 constexpr std::size_t kBlock = 1024;
 
-// Fewer than a vector when these are the last; zeros stand behind them.
-inline F32Vec load_up_to(const std::byte* from, std::size_t count) {
-  return count >= kLanes ? Lane::load(from) : load_first<Lane>(from, count);
-}
-
 // Up to 1024 elements from `first` on: writes their sums, returns the sum of their magnitudes.
 template <bool kFeedback>
 double add_block(const Feedback& arrays, std::size_t first, std::size_t count, double sum) {
@@ -50,10 +45,10 @@ double add_block(const Feedback& arrays, std::size_t first, std::size_t count, d
   }
   for (std::size_t i = 0; i < count; i += kLanes) {
     const std::size_t at = (first + i) * sizeof(float);
-    auto a = load_up_to(arrays.gradient + at, count - i);
+    auto a = load_up_to<Lane>(arrays.gradient + at, count - i);
     if constexpr (kFeedback) {
-      a = canonical(d, hn::Add(a, load_up_to(arrays.residual + at, count - i)));
-      count - i >= kLanes ? Lane::store(a, arrays.left + at) : store_first<Lane>(a, arrays.left + at, count - i);
+      a = canonical(d, hn::Add(a, load_up_to<Lane>(arrays.residual + at, count - i)));
+      store_up_to<Lane>(a, arrays.left + at, count - i);
     }
     F32Vec& lanes = sums[i / kLanes % kSumVectors];
     lanes = hn::Add(lanes, hn::Abs(a));
@@ -129,7 +124,7 @@ bool gather_as(const FilterShape& shape, const FilterIds& chosen, bool take_out,
     for (std::size_t i = 0; i < size; i += kLanes) {
       const std::size_t count = std::min(kLanes, size - i);
       std::byte* const at = row + i * sizeof(float);
-      const auto left = send_lanes<Element>(load_up_to(at, count), count, to + i * Element::kSize, good);
+      const auto left = send_lanes<Element>(load_up_to<Lane>(at, count), count, to + i * Element::kSize, good);
       if (take_out) {
         count == kLanes ? Lane::store(left, at) : store_first<Lane>(left, at, count);
       }
@@ -163,7 +158,7 @@ HWY_EXPORT(gather_target);
 
 void filter_norms(const FilterShape& shape, const Feedback& arrays, std::byte* norms) {
   SRT_CHECK(shape.filters >= 0 && shape.filters <= 65536 && shape.size >= 1);
-  SRT_CHECK((arrays.residual == nullptr) == (arrays.left == nullptr));
+  SRT_CHECK(arrays.valid());
   HWY_DYNAMIC_DISPATCH(norms_target)(shape, arrays, norms);
 }
 

@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <numeric>
 #include <vector>
@@ -46,11 +45,9 @@ void filter_norms(const FilterShape& shape, const Feedback& arrays, std::byte* n
   for (std::size_t f = 0; f < static_cast<std::size_t>(shape.filters); ++f) {
     std::vector<float> a(size);
     for (std::size_t i = 0; i < size; ++i) {
-      const std::size_t at = (f * size + i) * sizeof(float);
-      a[i] = Float::load(arrays.gradient + at);
-      if (arrays.residual != nullptr) {
-        a[i] = canonical(a[i] + Float::load(arrays.residual + at));
-        Float::store(a[i], arrays.left + at);
+      a[i] = element(arrays, f * size + i);
+      if (arrays.left != nullptr) {
+        Float::store(a[i], arrays.left + (f * size + i) * sizeof(float));
       }
     }
     Float::store(mean_magnitude(a), norms + f * sizeof(float));
@@ -60,9 +57,7 @@ void filter_norms(const FilterShape& shape, const Feedback& arrays, std::byte* n
 void filter_select(std::int64_t filters, std::int64_t keep, const std::byte* norms, std::byte* ids) {
   std::vector<std::size_t> order(static_cast<std::size_t>(filters));
   std::iota(order.begin(), order.end(), std::size_t{0});
-  const auto key = [norms](std::size_t f) {
-    return std::bit_cast<std::uint32_t>(canonical(Float::load(norms + f * sizeof(float)))) & 0x7FFFFFFFU;
-  };
+  const auto key = [norms](std::size_t f) { return magnitude_bits(canonical(Float::load(norms + f * sizeof(float)))); };
   std::stable_sort(order.begin(), order.end(), [&key](std::size_t a, std::size_t b) { return key(a) > key(b); });
   order.resize(static_cast<std::size_t>(keep));
   std::sort(order.begin(), order.end());

@@ -24,17 +24,11 @@ bool encode_target(const GroupTopk& how, std::int64_t n, const Feedback& arrays,
 
 #else
 
-// A key is the bits of a magnitude: 31 bits, so they are compared as signed numbers, which every target can.
-using I32Tag = hn::RebindToSigned<F32Tag>;
-using I32Vec = hn::Vec<I32Tag>;
 using Lane = PlainLane<float>;
 using Float = ref::Plain<float>;
 
-inline I32Vec keys(F32Vec a) {
-  return hn::And(hn::BitCast(I32Tag(), a), hn::Set(I32Tag(), 0x7FFFFFFF));
-}
-
-// One group. Its elements are in `values`, which is `left` where there is feedback, else the gradient.
+// One group. The key of an element is the bits of its magnitude. Its elements are in `values`, which is `left` where
+// there is feedback, else the gradient.
 struct Group {
   const std::byte* values;
   std::byte* left;
@@ -44,16 +38,16 @@ struct Group {
   // The last vector has zeros behind the group.
   F32Vec load(std::size_t i) const {
     const std::byte* from = values + i * sizeof(float);
-    const auto a = i + hn::Lanes(F32Tag()) <= size ? Lane::load(from) : load_first<Lane>(from, size - i);
+    const auto a = load_up_to<Lane>(from, size - i);
     return left == nullptr ? canonical(F32Tag(), a) : a;  // what accumulate() wrote is canonical already
   }
   float element(std::size_t i) const { return ref::canonical(Float::load(values + i * sizeof(float))); }
-  std::int32_t key(std::size_t i) const { return std::bit_cast<std::int32_t>(element(i)) & 0x7FFFFFFF; }
+  std::int32_t key(std::size_t i) const { return static_cast<std::int32_t>(ref::magnitude_bits(element(i))); }
 
   // Bit j: the key of element i + j is at least `least`.
   std::uint64_t at_least(std::size_t i, std::int32_t least) const {
     const I32Tag d;
-    const auto mask = hn::Not(hn::Gt(hn::Set(d, least), keys(load(i))));
+    const auto mask = hn::Not(hn::Gt(hn::Set(d, least), magnitude_bits(load(i))));
     std::uint64_t bits = 0;
     hn::StoreMaskBits(d, mask, reinterpret_cast<std::uint8_t*>(&bits));
     const std::size_t behind = size - i;
@@ -77,7 +71,7 @@ struct Maxima {
   }
   void add(std::size_t slot, F32Vec a) {
     const I32Tag d;
-    hn::Store(hn::Max(hn::Load(d, keys + slot), HWY_NAMESPACE::keys(a)), d, keys + slot);
+    hn::Store(hn::Max(hn::Load(d, keys + slot), magnitude_bits(a)), d, keys + slot);
   }
   std::size_t at_least(std::int32_t least) const {
     const I32Tag d;
@@ -210,7 +204,7 @@ class Candidates {
     std::size_t found = 0;
     for (std::size_t i = 0; i < group.size && found <= kCapacity; i += hn::Lanes(d)) {
       // Stored without asking whether there is one: such a branch is mispredicted too often.
-      const auto here = keys(group.load(i));
+      const auto here = magnitude_bits(group.load(i));
       const auto mask = hn::Gt(here, below);
       const auto offset = hn::Add(first, hn::Set(d, static_cast<std::int32_t>(i)));
       hn::StoreU(hn::Compress(offset, mask), d, offsets_ + found);
@@ -378,7 +372,7 @@ namespace sirtaki::kernels {
 HWY_EXPORT(encode_target);
 
 bool group_topk_encode(const GroupTopk& how, std::int64_t n, const Feedback& arrays, std::byte* payload) {
-  SRT_CHECK(n >= 0 && (arrays.residual == nullptr) == (arrays.left == nullptr));
+  SRT_CHECK(n >= 0 && arrays.valid());
   return HWY_DYNAMIC_DISPATCH(encode_target)(how, n, arrays, payload);
 }
 

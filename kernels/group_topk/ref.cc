@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <bit>
 #include <cstring>
 #include <numeric>
 #include <vector>
@@ -9,18 +8,12 @@
 namespace sirtaki::kernels::ref {
 namespace {
 
-using Float = Plain<float>;
-
-std::uint32_t magnitude(float value) {
-  return std::bit_cast<std::uint32_t>(value) & 0x7FFFFFFFU;
-}
-
 // Offsets of the `keep` largest, ascending.
 std::vector<std::int32_t> select(const std::vector<float>& group, std::size_t keep) {
   std::vector<std::int32_t> order(group.size());
   std::iota(order.begin(), order.end(), 0);
   std::stable_sort(order.begin(), order.end(), [&group](std::int32_t a, std::int32_t b) {
-    return magnitude(group[static_cast<std::size_t>(a)]) > magnitude(group[static_cast<std::size_t>(b)]);
+    return magnitude_bits(group[static_cast<std::size_t>(a)]) > magnitude_bits(group[static_cast<std::size_t>(b)]);
   });
   order.resize(keep);
   std::sort(order.begin(), order.end());
@@ -34,9 +27,7 @@ bool group_topk_encode(const GroupTopk& how, std::int64_t n, const Feedback& arr
   for_each_group(how, static_cast<std::size_t>(n), [&](const GroupEntries& group) {
     std::vector<float> a(group.elements);
     for (std::size_t i = 0; i < group.elements; ++i) {
-      const std::size_t at = (group.first + i) * sizeof(float);
-      const float gradient = Float::load(arrays.gradient + at);
-      a[i] = canonical(arrays.residual == nullptr ? gradient : gradient + Float::load(arrays.residual + at));
+      a[i] = element(arrays, group.first + i);
     }
     std::vector<float> left = a;
     const std::vector<std::int32_t> chosen = select(a, group.entries);

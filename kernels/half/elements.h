@@ -3,6 +3,7 @@
 // Threads: pure functions. The vector twin is half-inl.h.
 #pragma once
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -51,6 +52,11 @@ T canonical(T value) {
   } else {
     return value;
   }
+}
+
+// Of float32 without their sign, which compare as magnitudes do, a NaN above all.
+inline std::uint32_t magnitude_bits(float value) {
+  return std::bit_cast<std::uint32_t>(value) & 0x7FFFFFFFU;
 }
 
 }  // namespace sirtaki::kernels::ref

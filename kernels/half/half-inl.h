@@ -27,9 +27,11 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 using F32Tag = hn::ScalableTag<float>;
 using U32Tag = hn::Rebind<std::uint32_t, F32Tag>;
+using I32Tag = hn::RebindToSigned<F32Tag>;
 using U16HalfTag = hn::Rebind<std::uint16_t, F32Tag>;
 using F32Vec = hn::Vec<F32Tag>;
 using U32Vec = hn::Vec<U32Tag>;
+using I32Vec = hn::Vec<I32Tag>;
 using U16HalfVec = hn::Vec<U16HalfTag>;
 
 // 16 bits of each lane, which must fit. Through int32 because SSSE3 narrows signed numbers only.
@@ -152,6 +154,21 @@ void store_first(hn::Vec<typename Lane::Tag> v, std::byte* to, std::size_t count
   HWY_ALIGN std::byte buffer[kLaneBytes];
   Lane::store(v, buffer);
   std::memcpy(to, buffer, count * Lane::kSize);
+}
+
+// A vector where at least so many of `count` elements are left, else the first ones, zeros behind them.
+template <class Lane>
+hn::Vec<typename Lane::Tag> load_up_to(const std::byte* from, std::size_t count) {
+  return count >= lanes<Lane>() ? Lane::load(from) : load_first<Lane>(from, count);
+}
+template <class Lane>
+void store_up_to(hn::Vec<typename Lane::Tag> v, std::byte* to, std::size_t count) {
+  count >= lanes<Lane>() ? Lane::store(v, to) : store_first<Lane>(v, to, count);
+}
+
+// The twin of ref::magnitude_bits: 31 bits, so they compare as signed numbers, too, which every target can.
+inline I32Vec magnitude_bits(F32Vec v) {
+  return hn::BitCast(I32Tag(), hn::Abs(v));
 }
 
 // The same NaN whatever the operands and the target were; other numbers as they are.

@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <bit>
 #include <functional>
 #include <vector>
 
@@ -11,8 +10,7 @@ namespace sirtaki::kernels::ref {
 KthMagnitude kth_magnitude(std::int64_t n, std::int64_t k, const std::byte* data) {
   std::vector<std::uint32_t> keys(static_cast<std::size_t>(n));
   for (std::size_t i = 0; i < keys.size(); ++i) {
-    const float value = canonical(Plain<float>::load(data + i * sizeof(float)));
-    keys[i] = std::bit_cast<std::uint32_t>(value) & 0x7FFFFFFFU;
+    keys[i] = magnitude_bits(canonical(Plain<float>::load(data + i * sizeof(float))));
   }
   std::sort(keys.begin(), keys.end(), std::greater<>());
   const std::uint32_t key = keys[static_cast<std::size_t>(k) - 1];

@@ -26,8 +26,6 @@ void sum_target(const ScaledCast& how, std::int64_t n, std::span<const std::byte
 
 #else
 
-using I32Tag = hn::RebindToSigned<F32Tag>;
-using I32Vec = hn::Vec<I32Tag>;
 using Lane = PlainLane<float>;
 
 // Codes as numbers in lanes of 32 bits; kinds as in code.h, bit for bit.
@@ -99,14 +97,6 @@ I32Vec load_codes(const std::byte* from, std::size_t count) {
   return hn::PromoteTo(I32Tag(), hn::LoadU(StoredTag<Code>(), buffer));
 }
 
-// Fewer than a vector when these are the last; zeros stand behind them.
-inline F32Vec load_up_to(const std::byte* from, std::size_t count) {
-  return count >= hn::Lanes(F32Tag()) ? Lane::load(from) : load_first<Lane>(from, count);
-}
-inline void store_up_to(F32Vec v, std::byte* to, std::size_t count) {
-  count >= hn::Lanes(F32Tag()) ? Lane::store(v, to) : store_first<Lane>(v, to, count);
-}
-
 // Writes the sums where there is feedback. Returns the largest magnitude, as bits.
 template <bool kFeedback>
 std::uint32_t accumulate(const Feedback& arrays, std::size_t first, std::size_t end) {
@@ -114,12 +104,12 @@ std::uint32_t accumulate(const Feedback& arrays, std::size_t first, std::size_t 
   auto largest = hn::Zero(I32Tag());
   for (std::size_t i = first; i < end; i += hn::Lanes(d)) {
     const std::size_t at = i * sizeof(float);
-    auto a = load_up_to(arrays.gradient + at, end - i);
+    auto a = load_up_to<Lane>(arrays.gradient + at, end - i);
     if constexpr (kFeedback) {
-      a = canonical(d, hn::Add(a, load_up_to(arrays.residual + at, end - i)));
-      store_up_to(a, arrays.left + at, end - i);
+      a = canonical(d, hn::Add(a, load_up_to<Lane>(arrays.residual + at, end - i)));
+      store_up_to<Lane>(a, arrays.left + at, end - i);
     }
-    largest = hn::Max(largest, hn::BitCast(I32Tag(), hn::Abs(a)));
+    largest = hn::Max(largest, magnitude_bits(a));
   }
   return static_cast<std::uint32_t>(hn::GetLane(hn::MaxOfLanes(I32Tag(), largest)));
 }
@@ -135,11 +125,12 @@ void encode_block(std::int8_t scale, std::size_t first, std::size_t end, const F
   const auto up = hn::Set(d, power_of_two(-scale));
   const auto down = hn::Set(d, power_of_two(scale));
   for (std::size_t i = first; i < end; i += hn::Lanes(d)) {
-    const auto a = load_up_to(values + i * sizeof(float), end - i);
+    const auto a = load_up_to<Lane>(values + i * sizeof(float), end - i);
     const auto code = Vector<Code>::encode(hn::Mul(a, up));
     store_codes<Code>(code, codes + i, end - i);
     if constexpr (kFeedback) {
-      store_up_to(hn::Sub(a, hn::Mul(Vector<Code>::decode(code), down)), arrays.left + i * sizeof(float), end - i);
+      store_up_to<Lane>(hn::Sub(a, hn::Mul(Vector<Code>::decode(code), down)), arrays.left + i * sizeof(float),
+                        end - i);
     }
   }
 }
@@ -177,9 +168,9 @@ void add_block(std::int8_t scale, const std::byte* codes, std::size_t n, bool fi
       scale == kNotFinite ? hn::BitCast(d, hn::Set(U32Tag(), 0x7FC00000U)) : hn::Set(d, power_of_two(scale));
   for (std::size_t i = 0; i < n; i += hn::Lanes(d)) {
     std::byte* const to = out + i * sizeof(float);
-    const auto before = first ? hn::Zero(d) : load_up_to(to, n - i);
+    const auto before = first ? hn::Zero(d) : load_up_to<Lane>(to, n - i);
     const auto value = hn::Mul(Vector<Code>::decode(load_codes<Code>(codes + i, n - i)), down);
-    store_up_to(canonical(d, hn::Add(before, value)), to, n - i);
+    store_up_to<Lane>(canonical(d, hn::Add(before, value)), to, n - i);
   }
 }
 
@@ -215,7 +206,7 @@ HWY_EXPORT(sum_target);
 
 bool scaled_encode(const ScaledCast& how, std::int64_t n, const Feedback& arrays, std::byte* payload) {
   SRT_CHECK(n >= 0 && how.block >= 1 && how.block <= 65536);
-  SRT_CHECK((arrays.residual == nullptr) == (arrays.left == nullptr));
+  SRT_CHECK(arrays.valid());
   return HWY_DYNAMIC_DISPATCH(encode_target)(how, n, arrays, payload);
 }
 

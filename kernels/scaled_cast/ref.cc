@@ -31,15 +31,10 @@ namespace {
 
 using Float = Plain<float>;
 
-float sum_at(const Feedback& arrays, std::size_t i) {
-  const float gradient = Float::load(arrays.gradient + i * sizeof(float));
-  return canonical(arrays.residual == nullptr ? gradient : gradient + Float::load(arrays.residual + i * sizeof(float)));
-}
-
 template <class Code>
 void encode_block(std::int8_t scale, std::size_t first, std::size_t end, const Feedback& arrays, std::byte* codes) {
   for (std::size_t i = first; i < end; ++i) {
-    float a = sum_at(arrays, i);
+    float a = element(arrays, i);
     codes[i] = std::byte{0};
     if (scale != kNotFinite) {
       const std::uint8_t code = Code::encode(a * power_of_two(-scale));
@@ -61,7 +56,7 @@ bool encode_all(const ScaledCast& how, std::size_t n, const Feedback& arrays, st
     const std::size_t end = std::min(first + block, n);
     std::uint32_t largest = 0;
     for (std::size_t i = first; i < end; ++i) {
-      largest = std::max(largest, std::bit_cast<std::uint32_t>(sum_at(arrays, i)) & 0x7FFFFFFFU);
+      largest = std::max(largest, magnitude_bits(element(arrays, i)));
     }
     const std::int8_t scale = scale_of<Code>(largest);
     payload[first / block] = static_cast<std::byte>(scale);

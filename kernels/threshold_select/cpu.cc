@@ -25,7 +25,6 @@ Selected select_target(const ThresholdSelect& how, std::int64_t n, const Feedbac
 
 #else
 
-using I32Tag = hn::RebindToSigned<F32Tag>;
 using Lane = PlainLane<float>;
 using Float = ref::Plain<float>;
 
@@ -40,7 +39,7 @@ struct Elements {
   std::size_t size;
 
   float element(std::size_t i) const { return ref::canonical(Float::load(values + i * sizeof(float))); }
-  std::int32_t key(std::size_t i) const { return std::bit_cast<std::int32_t>(element(i)) & 0x7FFFFFFF; }
+  std::int32_t key(std::size_t i) const { return static_cast<std::int32_t>(ref::magnitude_bits(element(i))); }
   void put(std::size_t i, SparseWriter& writer) const {
     const float left = writer.put(i, element(i));
     if (arrays.left != nullptr) {
@@ -82,8 +81,8 @@ class Places {
     std::size_t found = 0;
     for (std::size_t i = 0; i < count; i += hn::Lanes(d)) {
       const std::byte* from = elements.values + (first + i) * sizeof(float);
-      const auto a = i + hn::Lanes(d) <= count ? Lane::load(from) : load_first<Lane>(from, count - i);
-      const auto keys = hn::And(hn::BitCast(d, canonical(F32Tag(), a)), hn::Set(d, 0x7FFFFFFF));
+      const auto a = load_up_to<Lane>(from, count - i);
+      const auto keys = magnitude_bits(canonical(F32Tag(), a));
       // Stored without asking whether there is one: such a branch is mispredicted too often. The zeros behind the last
       // element are above no threshold.
       const auto mask = hn::Gt(keys, least);
@@ -188,7 +187,7 @@ namespace sirtaki::kernels {
 HWY_EXPORT(select_target);
 
 Selected threshold_select(const ThresholdSelect& how, std::int64_t n, const Feedback& arrays, std::byte* payload) {
-  SRT_CHECK(n >= 0 && (arrays.residual == nullptr) == (arrays.left == nullptr));
+  SRT_CHECK(n >= 0 && arrays.valid());
   SRT_CHECK(how.threshold > 0 && how.capacity >= 0);
   return HWY_DYNAMIC_DISPATCH(select_target)(how, n, arrays, payload);
 }

@@ -33,8 +33,6 @@ void from_counts_target(int exponent, std::int64_t n, const std::byte* counts, s
 
 #else
 
-using I32Tag = hn::RebindToSigned<F32Tag>;
-using I32Vec = hn::Vec<I32Tag>;
 using Lane = PlainLane<float>;
 constexpr std::size_t kLanes = hn::MaxLanes(F32Tag());
 
@@ -308,7 +306,7 @@ bool is_exponent(int exponent) {
 }  // namespace
 
 TwobitStats twobit_encode(int exponent, std::int64_t n, const Feedback& arrays, std::byte* planes) {
-  SRT_CHECK(is_exponent(exponent) && n >= 0 && (arrays.residual == nullptr) == (arrays.left == nullptr));
+  SRT_CHECK(is_exponent(exponent) && n >= 0 && arrays.valid());
   return HWY_DYNAMIC_DISPATCH(encode_target)(exponent, n, arrays, planes);
 }
 

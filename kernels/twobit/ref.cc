@@ -65,8 +65,7 @@ TwobitStats twobit_encode(int exponent, std::int64_t n, const Feedback& arrays, 
   Magnitude magnitude;
   for (std::size_t i = 0; i < static_cast<std::size_t>(n); ++i) {
     const std::size_t at = i * sizeof(float);
-    float a = Float::load(arrays.gradient + at);
-    a = canonical(arrays.residual == nullptr ? a : a + Float::load(arrays.residual + at));
+    float a = element(arrays, i);
     stats.finite = stats.finite && std::isfinite(a);
     magnitude.add(i, a);
     if (std::fabs(a) >= t && std::fabs(a) < limit) {
