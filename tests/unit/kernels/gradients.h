@@ -1,11 +1,18 @@
 // float32 arrays that gradients and residuals look like, for the tests of compressing kernels.
 #pragma once
 
-#include <cmath>
+#include <gtest/gtest.h>
 
+#include <cmath>
+#include <limits>
+
+#include "kernels/feedback.h"
 #include "tests/unit/kernels/arrays.h"
 
 namespace sirtaki::kernels {
+
+inline constexpr float kInf = std::numeric_limits<float>::infinity();
+inline constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
 enum class Shape { kNormal, kAny, kZeros, kFewNonzero, kFewMagnitudes, kTiny };
 inline constexpr Shape kShapes[] = {Shape::kNormal,     Shape::kAny,           Shape::kZeros,
@@ -63,5 +70,41 @@ inline Array array_of(const std::vector<float>& values) {
   }
   return array;
 }
+
+inline std::int64_t count(const Array& array) {
+  return static_cast<std::int64_t>(array.size() / sizeof(float));
+}
+
+// What a kernel and its reference are given of one gradient: with feedback where there is a residual, and each leaves
+// its rest in memory of its own.
+class Twins {
+ public:
+  // `gradient` and `residual` outlive it.
+  Twins(const Array& gradient, const Array* residual, Random& random)
+      : left_(gradient.size(), random()), expected_left_(gradient.size(), 0) {
+    arrays_ = expected_ = {gradient.data()};
+    if (residual != nullptr) {
+      arrays_ = {gradient.data(), residual->data(), left_.data()};
+      expected_ = {gradient.data(), residual->data(), expected_left_.data()};
+    }
+  }
+  Twins(const Twins&) = delete;
+  Twins& operator=(const Twins&) = delete;
+
+  const Feedback& arrays() const { return arrays_; }
+  const Feedback& expected() const { return expected_; }
+  void expect_same_left() const {
+    EXPECT_TRUE(left_.guards_intact());
+    if (arrays_.left != nullptr) {
+      EXPECT_EQ(left_.copy(), expected_left_.copy());
+    }
+  }
+
+ private:
+  Array left_;
+  Array expected_left_;
+  Feedback arrays_{};
+  Feedback expected_{};
+};
 
 }  // namespace sirtaki::kernels

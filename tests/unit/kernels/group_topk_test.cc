@@ -2,21 +2,12 @@
 
 #include <gtest/gtest.h>
 
-#include <limits>
-
 #include "kernels/half/half.h"
 #include "runtime/base/check.h"
 #include "tests/unit/kernels/gradients.h"
 
 namespace sirtaki::kernels {
 namespace {
-
-constexpr float kInf = std::numeric_limits<float>::infinity();
-constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
-
-std::int64_t count(const Array& array) {
-  return static_cast<std::int64_t>(array.size() / sizeof(float));
-}
 
 Array payload_for(const GroupTopk& how, std::int64_t n, std::size_t shift = 0) {
   return Array(group_topk_bytes(how, n), shift);
@@ -39,21 +30,14 @@ std::size_t random_length(std::uint64_t seed, const GroupTopk& how, Random& rand
 
 void expect_same_as_reference(const GroupTopk& how, const Array& gradient, const Array* residual, Random& random) {
   const std::int64_t n = count(gradient);
-  Array left(gradient.size(), random());
-  Array expected_left(gradient.size(), 0);
+  const Twins twins(gradient, residual, random);
   Array payload = payload_for(how, n, random());
   Array expected = payload_for(how, n);
-  Feedback arrays{gradient.data()};
-  Feedback expected_arrays{gradient.data()};
-  if (residual != nullptr) {
-    arrays = {gradient.data(), residual->data(), left.data()};
-    expected_arrays = {gradient.data(), residual->data(), expected_left.data()};
-  }
-  const bool finite = group_topk_encode(how, n, arrays, payload.data());
-  ASSERT_EQ(finite, ref::group_topk_encode(how, n, expected_arrays, expected.data()));
+  const bool finite = group_topk_encode(how, n, twins.arrays(), payload.data());
+  ASSERT_EQ(finite, ref::group_topk_encode(how, n, twins.expected(), expected.data()));
   ASSERT_EQ(payload.copy(), expected.copy());
-  ASSERT_EQ(left.copy(), residual == nullptr ? left.copy() : expected_left.copy());
-  ASSERT_TRUE(payload.guards_intact() && left.guards_intact());
+  twins.expect_same_left();
+  ASSERT_TRUE(payload.guards_intact());
   ASSERT_TRUE(group_topk_valid(how, n, payload.data()));
 }
 

@@ -13,10 +13,6 @@ namespace {
 
 constexpr ScaledCode kCodes[] = {ScaledCode::kInt8, ScaledCode::kE4M3, ScaledCode::kE5M2};
 
-std::int64_t count(const Array& array) {
-  return static_cast<std::int64_t>(array.size() / sizeof(float));
-}
-
 std::size_t random_length(std::uint64_t seed, Random& random) {
   return seed < 6 ? static_cast<std::size_t>(seed) : random() % 1500;
 }
@@ -27,21 +23,14 @@ ScaledCast random_choice(Random& random) {
 
 void expect_same_as_reference(const ScaledCast& how, const Array& gradient, const Array* residual, Random& random) {
   const std::int64_t n = count(gradient);
-  Array left(gradient.size(), random());
-  Array expected_left(gradient.size(), 0);
+  const Twins twins(gradient, residual, random);
   Array payload(scaled_bytes(how, n), random());
   Array expected(scaled_bytes(how, n), 0);
-  Feedback arrays{gradient.data()};
-  Feedback expected_arrays{gradient.data()};
-  if (residual != nullptr) {
-    arrays = {gradient.data(), residual->data(), left.data()};
-    expected_arrays = {gradient.data(), residual->data(), expected_left.data()};
-  }
-  const bool finite = scaled_encode(how, n, arrays, payload.data());
-  ASSERT_EQ(finite, ref::scaled_encode(how, n, expected_arrays, expected.data()));
+  const bool finite = scaled_encode(how, n, twins.arrays(), payload.data());
+  ASSERT_EQ(finite, ref::scaled_encode(how, n, twins.expected(), expected.data()));
   ASSERT_EQ(payload.copy(), expected.copy());
-  ASSERT_EQ(left.copy(), residual == nullptr ? left.copy() : expected_left.copy());
-  ASSERT_TRUE(payload.guards_intact() && left.guards_intact());
+  twins.expect_same_left();
+  ASSERT_TRUE(payload.guards_intact());
   ASSERT_TRUE(scaled_valid(how, n, payload.data()));
 }
 

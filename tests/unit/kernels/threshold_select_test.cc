@@ -2,8 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include <limits>
-
 #include "kernels/kth_magnitude/kth_magnitude.h"
 #include "kernels/sparse_sum/sparse_sum.h"
 #include "runtime/base/check.h"
@@ -11,13 +9,6 @@
 
 namespace sirtaki::kernels {
 namespace {
-
-constexpr float kInf = std::numeric_limits<float>::infinity();
-constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
-
-std::int64_t count(const Array& array) {
-  return static_cast<std::int64_t>(array.size() / sizeof(float));
-}
 
 std::size_t random_length(std::uint64_t seed, Random& random) {
   return seed < 6 ? static_cast<std::size_t>(seed) : random() % 9000;
@@ -37,24 +28,17 @@ std::vector<std::byte> used(const Array& payload, const ThresholdSelect& how, st
 void expect_same_as_reference(const ThresholdSelect& how, const Array& gradient, const Array* residual,
                               Random& random) {
   const std::int64_t n = count(gradient);
-  Array left(gradient.size(), random());
-  Array expected_left(gradient.size(), 0);
+  const Twins twins(gradient, residual, random);
   Array payload(threshold_max_bytes(how, n), random());
   Array expected(threshold_max_bytes(how, n), 0);
-  Feedback arrays{gradient.data()};
-  Feedback expected_arrays{gradient.data()};
-  if (residual != nullptr) {
-    arrays = {gradient.data(), residual->data(), left.data()};
-    expected_arrays = {gradient.data(), residual->data(), expected_left.data()};
-  }
-  const Selected selected = threshold_select(how, n, arrays, payload.data());
-  const Selected reference = ref::threshold_select(how, n, expected_arrays, expected.data());
+  const Selected selected = threshold_select(how, n, twins.arrays(), payload.data());
+  const Selected reference = ref::threshold_select(how, n, twins.expected(), expected.data());
   ASSERT_EQ(selected.entries, reference.entries);
   ASSERT_EQ(selected.wanted, reference.wanted);
   ASSERT_EQ(selected.finite, reference.finite);
   ASSERT_EQ(used(payload, how, n, selected.entries), used(expected, how, n, selected.entries));
-  ASSERT_EQ(left.copy(), residual == nullptr ? left.copy() : expected_left.copy());
-  ASSERT_TRUE(payload.guards_intact() && left.guards_intact());
+  twins.expect_same_left();
+  ASSERT_TRUE(payload.guards_intact());
   ASSERT_TRUE(sparse_valid(how.value, n, {payload.data(), selected.entries}));
 }
 

@@ -2,20 +2,11 @@
 
 #include <gtest/gtest.h>
 
-#include <limits>
-
 #include "runtime/base/check.h"
 #include "tests/unit/kernels/gradients.h"
 
 namespace sirtaki::kernels {
 namespace {
-
-constexpr float kInf = std::numeric_limits<float>::infinity();
-constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
-
-std::int64_t count(const Array& array) {
-  return static_cast<std::int64_t>(array.size() / sizeof(float));
-}
 
 int random_exponent(Random& random) {
   static const std::vector<int> kEnds = {kTwobitMinExponent, kTwobitMaxExponent, -126, 0, 104};
@@ -34,21 +25,14 @@ void expect_same_stats(const TwobitStats& stats, const TwobitStats& expected) {
 
 void expect_same_as_reference(int exponent, const Array& gradient, const Array* residual, Random& random) {
   const std::int64_t n = count(gradient);
-  Array left(gradient.size(), random());
-  Array expected_left(gradient.size(), 0);
+  const Twins twins(gradient, residual, random);
   Array planes(twobit_bytes(n), random());
   Array expected(twobit_bytes(n), 0);
-  Feedback arrays{gradient.data()};
-  Feedback expected_arrays{gradient.data()};
-  if (residual != nullptr) {
-    arrays = {gradient.data(), residual->data(), left.data()};
-    expected_arrays = {gradient.data(), residual->data(), expected_left.data()};
-  }
-  const TwobitStats stats = twobit_encode(exponent, n, arrays, planes.data());
-  expect_same_stats(stats, ref::twobit_encode(exponent, n, expected_arrays, expected.data()));
+  const TwobitStats stats = twobit_encode(exponent, n, twins.arrays(), planes.data());
+  expect_same_stats(stats, ref::twobit_encode(exponent, n, twins.expected(), expected.data()));
   ASSERT_EQ(planes.copy(), expected.copy());
-  ASSERT_EQ(left.copy(), residual == nullptr ? left.copy() : expected_left.copy());
-  ASSERT_TRUE(planes.guards_intact() && left.guards_intact());
+  twins.expect_same_left();
+  ASSERT_TRUE(planes.guards_intact());
   ASSERT_TRUE(twobit_valid(n, planes.data()));
 }
 
