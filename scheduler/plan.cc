@@ -19,6 +19,9 @@ constexpr std::int64_t kLargestElement = 8;  // bytes
 // Every partition costs memory on every rank, and a tag has 20 bits for its position, of which the two largest are the
 // stream's own exchanges (runtime/engine/tags.h).
 constexpr std::int64_t kMaxPartitions = (1 << 20) - 2;
+// The first bucket is small, so that the network has something to do early, and those that follow grow. Twice the
+// bytes take twice as long, so the next one is complete in time.
+constexpr std::int64_t kFirstBucketBytes = 64 << 10;
 
 Status check_order(std::span<const int> order, const std::vector<PlannedTensor>& tensors) {
   if (order.size() != tensors.size()) {
@@ -39,10 +42,6 @@ Status check_order(std::span<const int> order, const std::vector<PlannedTensor>&
   }
   return {};
 }
-
-// The first bucket is small, so that the network has something to do early, and those that follow grow. Twice the
-// bytes take twice as long, so the next one is complete in time.
-constexpr std::int64_t kFirstBucketBytes = 64 << 10;
 
 // Walks the tensors in order. Partitions are sent strictly by position, so a bucket takes the place of its last
 // member: earlier it would hold up tensors that are ready before it is.

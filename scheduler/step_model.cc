@@ -27,44 +27,6 @@ std::int64_t to_us(std::int64_t ns) {
   return (ns + kNsPerUs - 1) / kNsPerUs;
 }
 
-}  // namespace
-
-StepModel::StepModel(const StepProfile& profile, const PlannerOptions& options)
-    : profile_(profile),
-      options_(options),
-      backward_end_(profile.backward_us * kNsPerUs),
-      forward_end_(backward_end_ + profile.forward_us * kNsPerUs),
-      latency_(options.ranks > 1 ? 2 * profile.latency_ns : 0),
-      handling_(std::min(latency_ / 4, kMostHandling)) {}
-
-std::int64_t StepModel::ready(int tensor) const {
-  return profile_.ready_us[static_cast<std::size_t>(tensor)] * kNsPerUs;
-}
-
-std::int64_t StepModel::need(int tensor) const {
-  if (!options_.forward) {
-    return backward_end_;
-  }
-  const std::int64_t need = profile_.need_us[static_cast<std::size_t>(tensor)];
-  return need == StepProfile::kUnknown ? forward_end_ : std::min(backward_end_ + need * kNsPerUs, forward_end_);
-}
-
-std::int64_t StepModel::occupancy(std::int64_t payload) const {
-  const Wide ns = Wide{2} * (options_.ranks - 1) * payload * kNsPerSecond /
-                  (Wide{options_.ranks} * std::max<std::int64_t>(profile_.bytes_per_second, 1));
-  return static_cast<std::int64_t>(std::min<Wide>(ns, kLongestTransfer));
-}
-
-std::int64_t StepModel::payload(const PlannedTensor& tensor, int index, std::int64_t numel) const {
-  if (options_.wire_bytes.empty()) {
-    return numel * static_cast<std::int64_t>(dtype_size(tensor.dtype));
-  }
-  const Wide share = Wide{options_.wire_bytes[static_cast<std::size_t>(index)]} * numel;
-  return static_cast<std::int64_t>((share + tensor.numel - 1) / tensor.numel);
-}
-
-namespace {
-
 // The link as a queue of halves, and the credit that comes back when both halves of a partition are through.
 class Line {
  public:
@@ -120,6 +82,40 @@ class Line {
 };
 
 }  // namespace
+
+StepModel::StepModel(const StepProfile& profile, const PlannerOptions& options)
+    : profile_(profile),
+      options_(options),
+      backward_end_(profile.backward_us * kNsPerUs),
+      forward_end_(backward_end_ + profile.forward_us * kNsPerUs),
+      latency_(options.ranks > 1 ? 2 * profile.latency_ns : 0),
+      handling_(std::min(latency_ / 4, kMostHandling)) {}
+
+std::int64_t StepModel::ready(int tensor) const {
+  return profile_.ready_us[static_cast<std::size_t>(tensor)] * kNsPerUs;
+}
+
+std::int64_t StepModel::need(int tensor) const {
+  if (!options_.forward) {
+    return backward_end_;
+  }
+  const std::int64_t need = profile_.need_us[static_cast<std::size_t>(tensor)];
+  return need == StepProfile::kUnknown ? forward_end_ : std::min(backward_end_ + need * kNsPerUs, forward_end_);
+}
+
+std::int64_t StepModel::occupancy(std::int64_t payload) const {
+  const Wide ns = Wide{2} * (options_.ranks - 1) * payload * kNsPerSecond /
+                  (Wide{options_.ranks} * std::max<std::int64_t>(profile_.bytes_per_second, 1));
+  return static_cast<std::int64_t>(std::min<Wide>(ns, kLongestTransfer));
+}
+
+std::int64_t StepModel::payload(const PlannedTensor& tensor, int index, std::int64_t numel) const {
+  if (options_.wire_bytes.empty()) {
+    return numel * static_cast<std::int64_t>(dtype_size(tensor.dtype));
+  }
+  const Wide share = Wide{options_.wire_bytes[static_cast<std::size_t>(index)]} * numel;
+  return static_cast<std::int64_t>((share + tensor.numel - 1) / tensor.numel);
+}
 
 Prediction StepModel::run(std::span<const Job> jobs, std::int64_t credit, std::vector<std::int64_t>* done_times) const {
   std::int64_t all_ready = 0;

@@ -39,16 +39,6 @@ PlanKeeper::PlanKeeper(std::string name, const std::shared_ptr<const scheduler::
       gauges_(deps.stats, name_),
       last_tensor_(last_with_elements(*first, order_)) {
   gauges_.plan_version.set(static_cast<std::int64_t>(first_version_));
-  look_whether_to_measure();
-}
-
-// What was measured before a pause would be taken for one long step.
-void PlanKeeper::look_whether_to_measure() {
-  measures_ = !refused_ && !replanner_.frozen() && replanner_.objection() == scheduler::Objection::kNone;
-  if (!measures_) {
-    recorder_.forget();
-    meter_.reset();
-  }
 }
 
 std::vector<std::int64_t> PlanKeeper::exchange(std::uint64_t step, bool measured) {
@@ -78,7 +68,6 @@ void PlanKeeper::settle(std::uint64_t step, const std::vector<std::int64_t>& red
   const Kind kind = std::exchange(open_, Kind::kNone);
   if (kind == Kind::kDigest) {
     settle_digest(step, reduced);
-    look_whether_to_measure();
   }
   if (kind != Kind::kProfile) {
     return;
@@ -126,7 +115,6 @@ void PlanKeeper::consider(std::uint64_t step) {
     gauges_.measured_step_us.set(record.measured_us);
     gauges_.predicted_step_us.set(record.predicted_us);
   }
-  look_whether_to_measure();
   report();
 }
 
@@ -136,8 +124,9 @@ void PlanKeeper::restart() {
   agreed_.reset();
   refused_ = false;
   replanner_.restart();
+  // What was measured before a pause would be taken for one long step.
   recorder_.forget();
-  look_whether_to_measure();
+  meter_.reset();
   last_tensor_ = last_with_elements(*plan(), order_);
   gauges_.plan_version.set(static_cast<std::int64_t>(plan()->version()));
 }
@@ -157,7 +146,6 @@ int PlanKeeper::last_of(const scheduler::StepProfile& profile) const {
 
 void PlanKeeper::refuse(const std::string& why) {
   refused_ = true;
-  look_whether_to_measure();
   if (deps_.log != nullptr && !std::exchange(told_refused_, true)) {
     deps_.log->warn("stream '" + name_ + "' keeps its plan: " + why);
   }

@@ -46,28 +46,28 @@ class PlanKeeper {
   // ---- what happens in a step; costs nothing where no other plan can follow from it ----
 
   void ready(int index, TimePoint at) {
-    if (measures_) {
+    if (measures()) {
       recorder_.ready(index, at);
     }
   }
   void finished(TimePoint at) {
-    if (measures_) {
+    if (measures()) {
       recorder_.finished(at);
     }
   }
   void partition_started() {
-    if (measures_) {
+    if (measures()) {
       meter_.started(now_ns());
     }
   }
   void partition_done(const scheduler::Partition& partition) {
-    if (measures_) {
+    if (measures()) {
       meter_.finished(now_ns(), wire_bytes(partition));
     }
   }
   // The program waited for the step from `waited_since` until `now` and is told that it is done.
   void told(const StreamBoard& board, TimePoint waited_since, TimePoint now) {
-    if (measures_) {
+    if (measures()) {
       recorder_.told(board, waited_since, now);
     }
   }
@@ -98,7 +98,9 @@ class PlanKeeper {
   };
 
   std::int64_t now_ns() const { return deps_.loop.now().time_since_epoch().count(); }
-  void look_whether_to_measure();
+  bool measures() const {
+    return !refused_ && !replanner_.frozen() && replanner_.objection() == scheduler::Objection::kNone;
+  }
   void settle_digest(std::uint64_t step, const std::vector<std::int64_t>& reduced);
   void refuse(const std::string& why);
   void report();
@@ -121,7 +123,6 @@ class PlanKeeper {
   // Said once in a stream's life.
   bool told_refused_ = false;
   bool told_frozen_ = false;
-  bool measures_ = false;
 };
 
 }  // namespace sirtaki::engine
