@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <string_view>
 
+#include "runtime/base/codec_id.h"
 #include "runtime/base/dtype.h"
 #include "runtime/base/status.h"
 #include "runtime/base/types.h"
@@ -17,7 +18,7 @@
 namespace sirtaki::compression {
 
 struct CodecInfo {
-  std::uint16_t id;       // part of plans: never changed, never given to another codec
+  CodecId id;
   std::string_view name;  // value of options
   std::string_view help;  // one line for a person
 };
@@ -29,7 +30,7 @@ class Codec {
   Codec& operator=(const Codec&) = delete;
   virtual ~Codec() = default;
 
-  std::uint16_t id() const { return info_.id; }
+  CodecId id() const { return info_.id; }
   std::string_view name() const { return info_.name; }
   std::string_view help() const { return info_.help; }
 

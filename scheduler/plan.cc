@@ -140,7 +140,8 @@ class Layout {
 };
 
 void put_decision(WireWriter& out, const Decision& decision) {
-  out.put(decision.codec);
+  out.put(static_cast<std::uint16_t>(decision.codec));
+  out.put(static_cast<std::uint16_t>(decision.recipe));
   out.put_list(decision.params);
 }
 

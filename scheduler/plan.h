@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/base/codec_id.h"
 #include "runtime/base/dtype.h"
 #include "runtime/base/status.h"
 #include "runtime/base/types.h"
@@ -33,10 +34,13 @@ struct Slice {
   std::int64_t at = 0;  // elements into the partition
 };
 
-// What is decided for a partition beside its place: a codec id and its integer parameters. Part of the digest.
+// What is decided for a partition beside its place. Part of the digest.
 struct Decision {
-  std::uint16_t codec = 0;  // 0: none
-  std::vector<std::int64_t> params;
+  CodecId codec = CodecId::kNone;
+  Recipe recipe = Recipe::kDense;
+  std::vector<std::int64_t> params;  // the codec's (runtime/base/codec_id.h)
+
+  friend bool operator==(const Decision&, const Decision&) = default;
 };
 
 struct Partition {

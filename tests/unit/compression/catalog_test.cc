@@ -13,17 +13,27 @@ TEST(Catalog, FindsCodecsByNameAndById) {
     EXPECT_EQ(find_codec(row->id()), row);
     EXPECT_EQ(&codec(row->id()), row);
   }
+  for (const PayloadCodec* row : payload_codecs()) {
+    EXPECT_EQ(find_payload_codec(row->name()), row);
+    EXPECT_EQ(find_payload_codec(row->id()), row);
+    EXPECT_EQ(find_codec(row->name()), nullptr);
+    EXPECT_EQ(find_codec(row->id()), nullptr);
+  }
+  EXPECT_EQ(find_payload_codec("none"), nullptr);
   EXPECT_EQ(find_codec("fp61"), nullptr);
   EXPECT_EQ(find_codec(""), nullptr);
-  EXPECT_EQ(find_codec(std::uint16_t{65535}), nullptr);
-  EXPECT_THROW(codec(65535), BugError);
+  EXPECT_EQ(find_codec(CodecId{65535}), nullptr);
+  EXPECT_THROW(codec(CodecId{65535}), BugError);
 }
 
 // Plans and scripts carry these: a change would make old ones mean something else.
 TEST(Catalog, KeepsItsNumbersAndNames) {
-  EXPECT_EQ(find_codec("none")->id(), 0);
-  EXPECT_EQ(find_codec("fp16")->id(), 1);
-  EXPECT_EQ(find_codec("bf16")->id(), 2);
+  EXPECT_EQ(static_cast<int>(find_codec("none")->id()), 0);
+  EXPECT_EQ(static_cast<int>(find_codec("fp16")->id()), 1);
+  EXPECT_EQ(static_cast<int>(find_codec("bf16")->id()), 2);
+  EXPECT_EQ(static_cast<int>(find_payload_codec("int8")->id()), 3);
+  EXPECT_EQ(static_cast<int>(find_payload_codec("fp8_e4m3")->id()), 4);
+  EXPECT_EQ(static_cast<int>(find_payload_codec("fp8_e5m2")->id()), 5);
   EXPECT_EQ(codec_names().substr(0, 16), "none, fp16, bf16");
 }
 

@@ -17,7 +17,7 @@ TEST(WireSize, TensorsWeighWhatTheirPartsDoAfterEncoding) {
   const scheduler::LayoutOptions layout = {.fusion_bytes = 1024, .partition_bytes = 4096, .alignment = 64};
   for (const compression::Codec* codec : compression::codecs()) {
     SCOPED_TRACE(codec->name());
-    const auto plan = scheduler::Plan::build(tensors, order, layout, {codec->id(), {}}, 1);
+    const auto plan = scheduler::Plan::build(tensors, order, layout, {codec->id(), Recipe::kDense, {}}, 1);
     ASSERT_TRUE(plan) << plan.status().to_string();
     const std::vector<std::int64_t> bytes = wire_bytes_by_tensor(**plan);
     ASSERT_EQ(bytes.size(), tensors.size());

@@ -101,7 +101,7 @@ TEST(PlanParts, DigestChangesWithEveryInput) {
       [](auto& p) {
         p.partitions[3].slices = {{3, 0, 5, 0}, {2, 0, 10, 5}};
       },
-      [](auto& p) { p.partitions[2].decision.codec = 1; },
+      [](auto& p) { p.partitions[2].decision.codec = CodecId::kFp16; },
       [](auto& p) { p.partitions[2].decision.params = {3}; },
   };
   std::vector<std::uint64_t> digests = {(*Plan::from_partitions(example()))->digest()};

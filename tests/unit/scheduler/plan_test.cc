@@ -125,11 +125,11 @@ TEST(Plan, FusesNothingWhenFusionBytesIsZero) {
 
 TEST(Plan, GivesTheDecisionToEveryPartition) {
   Inputs in = in_order({{"a", 5000}, {"b", 5}}, kSmall);
-  in.decision = {.codec = 2, .params = {7, -1}};
+  in.decision = {.codec = CodecId::kBf16, .params = {7, -1}};
   const auto plan = build(in);
   ASSERT_TRUE(plan);
   for (const Partition& partition : (*plan)->partitions()) {
-    EXPECT_EQ(partition.decision.codec, 2);
+    EXPECT_EQ(partition.decision.codec, CodecId::kBf16);
     EXPECT_EQ(partition.decision.params, (std::vector<std::int64_t>{7, -1}));
   }
 }
@@ -175,7 +175,7 @@ TEST(Plan, DigestChangesWithEveryInput) {
       [](Inputs& in) { in.options.fusion_bytes += 1; },
       [](Inputs& in) { in.options.partition_bytes *= 2; },
       [](Inputs& in) { in.options.alignment = 32; },
-      [](Inputs& in) { in.decision.codec = 1; },
+      [](Inputs& in) { in.decision.codec = CodecId::kFp16; },
       [](Inputs& in) { in.decision.params = {0}; },
       [](Inputs& in) { in.version = 2; },
   };

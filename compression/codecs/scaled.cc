@@ -1,0 +1,55 @@
+#include "compression/codecs/scaled.h"
+
+#include "compression/params.h"
+
+namespace sirtaki::compression {
+namespace {
+
+constexpr std::int64_t kLargestBlock = 65536;
+
+class ScaledCoder final : public Coder {
+ public:
+  explicit ScaledCoder(const kernels::ScaledCast& how) : how_(how) {}
+
+  std::size_t payload_bytes(std::int64_t numel) const override { return kernels::scaled_bytes(how_, numel); }
+
+  void encode(const Piece& piece, const kernels::Feedback& arrays, Bytes payload) override {
+    kernels::scaled_encode(how_, piece.numel, arrays, payload.data());
+  }
+
+  Status check(const Piece& piece, ConstBytes payload) const override {
+    return kernels::scaled_valid(how_, piece.numel, payload.data()) ? Status()
+                                                                    : impossible_payload("a code or a scale");
+  }
+
+  void sum(const Piece& piece, std::span<const std::byte* const> payloads, std::byte* out) const override {
+    kernels::scaled_sum(how_, piece.numel, payloads, out);
+  }
+
+ private:
+  const kernels::ScaledCast how_;
+};
+
+}  // namespace
+
+kernels::ScaledCast Scaled::cast(Params params) const {
+  return {code_, static_cast<std::int32_t>(params[params::kBlock])};
+}
+
+Status Scaled::check(Params params, const Shape& /*shape*/) const {
+  return check_params(name(), params, {{"feedback", 0, 1}, {"block", 1, kLargestBlock}});
+}
+
+std::int64_t Scaled::stripe(Params params, const Shape& shape, int ranks) const {
+  return stripe_of_blocks(params[params::kBlock], shape, ranks);
+}
+
+std::size_t Scaled::payload_bytes(Params params, const Shape& /*shape*/, std::int64_t numel) const {
+  return kernels::scaled_bytes(cast(params), numel);
+}
+
+std::unique_ptr<Coder> Scaled::open(Params params, const Shape& /*shape*/) const {
+  return std::make_unique<ScaledCoder>(cast(params));
+}
+
+}  // namespace sirtaki::compression

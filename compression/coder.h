@@ -1,0 +1,60 @@
+// Coder: one tensor's encoding by one codec, with what it remembers from step to step.
+//
+// For: the engine's recipes. Made by: PayloadCodec::open(); one for what a rank sends of its own gradient, and one for
+// what it sends on as the owner of stripes. Owned by: TensorMemory. Threads: one at a time. Knows no network.
+// A tensor is float32, cut into stripes; a piece is some whole stripes of it, and the last one may be short. What
+// travels of a piece and what is left of it depends on the tensor, the residual and the coder's memory alone, not on
+// how the tensor was cut into pieces.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "kernels/feedback.h"
+#include "runtime/base/status.h"
+#include "runtime/base/types.h"
+
+namespace sirtaki::compression {
+
+// A tensor to be encoded: `rows` rows (filters of a convolution, rows of a matrix) of numel / rows elements; a tensor
+// without rows has one.
+struct Shape {
+  std::int64_t numel = 0;
+  std::int64_t rows = 1;
+};
+
+// Elements [offset, offset + numel) of a tensor.
+struct Piece {
+  std::int64_t offset = 0;
+  std::int64_t numel = 0;
+};
+
+class Coder {
+ public:
+  Coder() = default;
+  Coder(const Coder&) = delete;
+  Coder& operator=(const Coder&) = delete;
+  virtual ~Coder() = default;
+
+  // Once a step, before its first encode(), with the whole tensor: what a codec wants to know of all of it. A coder for
+  // an owner, which never sees the whole, is used without.
+  virtual void begin(const kernels::Feedback& /*whole*/) {}
+
+  // Exact, and the same on all ranks.
+  virtual std::size_t payload_bytes(std::int64_t numel) const = 0;
+
+  // Writes exactly payload_bytes(piece.numel), and what it leaves. `arrays` begin at piece.offset; all finite
+  // (kernels/finite/). Where they have no residual, what is not sent is lost.
+  // What a payload means plus what is left is, bit for bit and element by element, gradient plus residual.
+  virtual void encode(const Piece& piece, const kernels::Feedback& arrays, Bytes payload) = 0;
+
+  // `payload` came over a network and has the right size: kCorrupt when it cannot be one of this piece.
+  virtual Status check(const Piece& piece, ConstBytes payload) const = 0;
+
+  // out[i] = the sum of what the payloads, which passed check(), mean for element i, in their order; +0 to begin with.
+  // piece.numel float32.
+  virtual void sum(const Piece& piece, std::span<const std::byte* const> payloads, std::byte* out) const = 0;
+};
+
+}  // namespace sirtaki::compression

@@ -1,0 +1,71 @@
+// TensorMemory: what a rank owes of one tensor, between steps.
+//
+// For: recipes. Owned by: the stream, by tensor. Threads: one at a time. Not for: deciding on codecs.
+// A rank's residual is what it has not sent of its own gradients; the owner's is what it has not sent on of the sums of
+// the stripes it owns. Both are addressed by the tensor's elements, so they stay when a plan cuts it differently. The
+// mean over ranks of owed() is what the model has still to be given.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "compression/coder.h"
+#include "compression/payload_codec.h"
+#include "runtime/base/types.h"
+
+namespace sirtaki::compression {
+
+// Which rank owns a stripe: they go round. The same on all ranks, whatever the plan.
+struct Ownership {
+  std::int64_t stripe = 1;
+  int ranks = 1;
+  Rank rank = 0;  // whose memory this is
+
+  Rank owner_of(std::int64_t offset) const { return static_cast<Rank>(offset / stripe % ranks); }
+};
+
+class TensorMemory {
+ public:
+  TensorMemory(const PayloadCodec& codec, std::vector<std::int64_t> params, const Shape& shape,
+               const Ownership& ownership);
+
+  const PayloadCodec& codec() const { return codec_; }
+  Params params() const { return params_; }
+  const Shape& shape() const { return shape_; }
+  const Ownership& ownership() const { return ownership_; }
+
+  // What this rank sends of its own gradient.
+  Coder& coder() { return *coder_; }
+  // What it sends on of stripes it owns; made at the first use.
+  Coder& owner_coder();
+
+  // gradient: elements from `offset` on. The residual is zero at the first use; without error feedback there is none.
+  kernels::Feedback feedback(const std::byte* gradient, std::int64_t offset);
+  // The same for sums of a stripe that this rank owns; offset: of the stripe, or inside it.
+  kernels::Feedback owner_feedback(const std::byte* sums, std::int64_t offset);
+
+  // Whether anything may be owed.
+  bool empty() const { return residual_.empty() && owner_residual_.empty(); }
+  // Residual plus owner's residual, shape().numel float32.
+  void owed(std::byte* out) const;
+  // Takes this as the residual, and nothing as the owner's.
+  void restore(const std::byte* in);
+  // Adds owed() to gradients, elements [offset, offset + numel), and owes nothing of them any more.
+  void settle(const Piece& piece, std::byte* gradient);
+
+ private:
+  std::int64_t owner_index(std::int64_t offset) const;
+
+  const PayloadCodec& codec_;
+  const std::vector<std::int64_t> params_;
+  const Shape shape_;
+  const Ownership ownership_;
+  std::unique_ptr<Coder> coder_;
+  std::unique_ptr<Coder> owner_coder_;
+  std::vector<float> residual_;
+  std::vector<float> owner_residual_;  // the stripes this rank owns, one behind the other
+};
+
+}  // namespace sirtaki::compression

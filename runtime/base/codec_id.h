@@ -1,0 +1,74 @@
+// Codecs and recipes as plans, options and messages name them.
+//
+// For: all layers, so that a policy can decide on a codec without knowing how it works. Plain values; the numbers are
+// part of plans and are never given to another codec or recipe. Not for: what a codec does (compression/), how a recipe
+// runs (runtime/engine/recipes/).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace sirtaki {
+
+enum class CodecId : std::uint16_t {
+  kNone = 0,
+  kFp16 = 1,
+  kBf16 = 2,
+  kInt8 = 3,
+  kFp8E4M3 = 4,
+  kFp8E5M2 = 5,
+  kTwobit = 6,
+  kOnebit = 7,
+  kGroupTopk = 8,
+  kThresholdSparse = 9,
+  kKernelSparse = 10,
+  kBlockTopk = 11,
+  kPowerSgd = 12,
+};
+
+// How payloads become one result on all ranks.
+enum class Recipe : std::uint16_t {
+  kDense = 0,    // an allreduce of elements; codecs none, fp16, bf16
+  kGather = 1,   // all payloads to all ranks, each of which sums them in rank order
+  kScatter = 2,  // stripes to their owners, which sum, encode again with a residual of their own, and send to all
+  kShared = 3,   // the same positions on all ranks, chosen by reduced norms; an allreduce of what they hold
+  kLowRank = 4,  // two allreduces of factors of a matrix
+  kRing = 5,     // sparse payloads round a ring, dense from where that is shorter
+  kCounts = 6,   // ternary codes to stripes' owners, integer counts back
+};
+
+// Places of a decision's parameters, integers all. Parts are in 1/65536 where not said otherwise. Every codec with
+// error feedback has kFeedback: 1 keeps what is not sent for the next step, 0 drops it.
+namespace params {
+
+inline constexpr std::int64_t kOne = 65536;
+inline constexpr std::size_t kFeedback = 0;
+
+// int8, fp8 (e4m3, e5m2), onebit
+inline constexpr std::size_t kBlock = 1;  // elements that share a scale
+
+// twobit: t is the power of two below kFactor times the mean magnitude of the whole tensor or of each stripe
+inline constexpr std::size_t kFactor = 1;
+inline constexpr std::size_t kByStripe = 2;
+
+// group_topk
+inline constexpr std::size_t kGroup = 1;
+inline constexpr std::size_t kKeep = 2;      // elements of each group
+inline constexpr std::size_t kValue = 3;     // DType of values: float32, float16, bfloat16
+inline constexpr std::size_t kMomentum = 4;  // factor of momentum correction; 0: none
+inline constexpr std::size_t kNesterov = 5;
+
+// threshold_sparse (kValue, kMomentum, kNesterov as above)
+inline constexpr std::size_t kDensity = 1;     // part of the elements that should travel
+inline constexpr std::size_t kReestimate = 2;  // uses between exact thresholds
+
+// kernel_sparse (kValue as above): kFilters filters of the tensor; block_topk: kFilters blocks of kBlock elements
+inline constexpr std::size_t kFilters = 2;
+
+// powersgd
+inline constexpr std::size_t kRank = 1;
+inline constexpr std::size_t kWarmStart = 2;
+
+}  // namespace params
+
+}  // namespace sirtaki
