@@ -212,14 +212,14 @@ TEST_P(CodecConformance, DecodesSumsOfSummablePayloadsToSums) {
 INSTANTIATE_TEST_SUITE_P(Catalog, CodecConformance, testing::ValuesIn(all_cases()), case_name);
 
 TEST(CodecCatalog, HasUniqueIdsAndNamesAndHelp) {
-  std::set<std::uint16_t> ids;
+  std::set<CodecId> ids;
   std::set<std::string_view> names;
   for (const Codec* codec : codecs()) {
     EXPECT_TRUE(ids.insert(codec->id()).second) << codec->name();
     EXPECT_TRUE(names.insert(codec->name()).second) << codec->name();
     EXPECT_FALSE(codec->help().empty());
   }
-  EXPECT_EQ(codecs().front()->id(), 0);
+  EXPECT_EQ(codecs().front()->id(), CodecId::kNone);
   EXPECT_EQ(codecs().front()->name(), "none");
 }
 
