@@ -26,6 +26,12 @@ def test_optimizer(np: int, case: str) -> None:
     check_case("optimizer_cases", np, case)
 
 
+@pytest.mark.parametrize("case", case_names("compressor_cases"))
+@pytest.mark.parametrize("np", [2, 4])
+def test_compressor(np: int, case: str) -> None:
+    check_case("compressor_cases", np, case)
+
+
 @pytest.mark.parametrize("case", case_names("misuse_cases"))
 @pytest.mark.parametrize("np", [2, 3])
 def test_misuse(np: int, case: str) -> None:

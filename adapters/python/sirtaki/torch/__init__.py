@@ -78,6 +78,7 @@ from sirtaki.torch.ops import (
     synchronize,
 )
 from sirtaki.torch.optimizer import DistributedOptimizer
+from sirtaki.torch.schedule import scale_lr
 
 __all__ = [
     "Adasum",
@@ -141,6 +142,7 @@ __all__ = [
     "reducescatter",
     "reducescatter_async",
     "rocm_built",
+    "scale_lr",
     "shutdown",
     "size",
     "sparse_allreduce_async",

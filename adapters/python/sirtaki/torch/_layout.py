@@ -23,6 +23,7 @@ class ReducerOptions:
     sync: str  # "backward": done when backward returns; "step": when synchronize() returns
     op: ReduceOp
     codec: str | None
+    compressor: Any  # the program's own, or None; see _own.py
     prescale: float
     postscale: float
     sparse_as_dense: bool
@@ -32,7 +33,8 @@ class ReducerOptions:
 class Layout:
     """By index of the parameters."""
 
-    slots: list[int]  # place in the stream; -1: sparse
+    slots: list[int]  # place in the stream; -1: combined by name
+    sparse: list[bool]
     strides: list[tuple[int, ...]]  # of the memory that travels, in elements
     dtypes: list[torch.dtype]
     shapes: list[torch.Size]
@@ -59,7 +61,8 @@ def open_layout(names: list[str], params: list[Tensor], options: ReducerOptions,
     """
     _check_kinds(names, params)
     kinds = _agree_on_kinds(params, options)
-    dense = [i for i, kind in enumerate(kinds) if kind != _SPARSE]
+    sparse = [kind == _SPARSE for kind in kinds]
+    dense = [i for i, other in enumerate(sparse) if not other and options.compressor is None]
     slots = [-1] * len(params)
     for slot, index in enumerate(dense):
         slots[index] = slot
@@ -68,12 +71,12 @@ def open_layout(names: list[str], params: list[Tensor], options: ReducerOptions,
     # The memory of a negated view, which some functions give as a gradient, holds something else.
     sizes = [-1 if p.grad is not None and p.grad.is_neg() else p.numel() for p in params]
     if not dense:
-        return Layout(slots, strides, dtypes, shapes, sizes, _CommitStream(options))
+        return Layout(slots, sparse, strides, dtypes, shapes, sizes, _CommitStream(options))
     order = _agree_on_order(dense, slots, options, arrivals)
     tensors = [(0, dtype_code(dtypes[i]), 0, 0, shapes[i], strides[i]) for i in dense]
     how = (int(options.op), options.prescale, options.postscale, options.codec)
     stream = _core.Stream(options.stream_name, [names[i] for i in dense], tensors, order, how)
-    return Layout(slots, strides, dtypes, shapes, sizes, stream)
+    return Layout(slots, sparse, strides, dtypes, shapes, sizes, stream)
 
 
 def _check_kinds(names: list[str], params: list[Tensor]) -> None:
@@ -105,7 +108,7 @@ def _agree_on_order(dense: list[int], slots: list[int], options: ReducerOptions,
 
 
 class _CommitStream:
-    """A stream of one number, for models without dense gradients: no step ends before all ranks have finished it."""
+    """A stream of one number, where gradients are combined by name: no step ends before all ranks have finished it."""
 
     def __init__(self, options: ReducerOptions) -> None:
         self._one = torch.zeros(1)

@@ -1,4 +1,11 @@
-"""Compression.none, Compression.fp16, Compression.bf16: how gradients travel."""
+"""Compression: how gradients travel.
+
+A choice is one of
+- Compression.none: whatever the option compression.codec says;
+- Compression.fp16, Compression.bf16;
+- the same as text: "fp16", "bf16", and "none", which forces gradients as they are;
+- a class or object of the program's own with compress() and decompress(), as in Horovod.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +15,7 @@ import torch
 from torch import Tensor
 
 from sirtaki import errors
+from sirtaki.errors import require
 
 
 class Compressor:
@@ -49,27 +57,28 @@ class BF16Compressor(Compressor):
 
 
 class Compression:
-    """The choices."""
+    """The choices; see the module's text."""
 
     none = NoneCompressor
     fp16 = FP16Compressor
     bf16 = BF16Compressor
 
 
-_NAMES: dict[str, type[Compressor]] = {"none": NoneCompressor, "fp16": FP16Compressor, "bf16": BF16Compressor}
+_NAMES = ("none", "fp16", "bf16")
+#: What may be given; the last is a class or object of the program's own.
+Choice = str | type[Compressor] | Any
 
 
-def codec_of(compression: Any) -> str | None:
-    """The runtime's codec for a Compressor or a name. Compression.none makes no choice, "none" does."""
+def choice_of(compression: Any) -> tuple[str | None, Any]:
+    """(the runtime's codec, the program's own compressor): at most one is not None."""
     if isinstance(compression, str):
-        if compression not in _NAMES:
-            raise errors.InvalidArgumentError(f'compression "{compression}" is unknown; known: {", ".join(_NAMES)}')
-        return compression
-    if isinstance(compression, type) and issubclass(compression, Compressor):
-        if compression.codec is None and compression is not NoneCompressor:
-            raise errors.UnsupportedError(
-                f"{compression.__name__}: compressors of one's own do not work inside DistributedOptimizer; use "
-                "Compression.none, fp16 or bf16"
-            )
-        return compression.codec
-    raise errors.InvalidArgumentError("compression must be Compression.none, fp16, bf16 or one of their names")
+        require(compression in _NAMES, f'compression "{compression}" is unknown; known: {", ".join(_NAMES)}')
+        return compression, None
+    if compression in (NoneCompressor, FP16Compressor, BF16Compressor):
+        return compression.codec, None
+    if all(callable(getattr(compression, name, None)) for name in ("compress", "decompress")):
+        return None, compression
+    raise errors.InvalidArgumentError(
+        f"compression is {compression!r}; it must be one of Compression, its text, or a class with compress() and "
+        "decompress()"
+    )

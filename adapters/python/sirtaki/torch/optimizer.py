@@ -20,7 +20,7 @@ from sirtaki.ops import ReduceOp, check_reduce_op
 from sirtaki.torch._deferred import DeferredUpdates, check_optimizer
 from sirtaki.torch._layout import ReducerOptions
 from sirtaki.torch._step import refuse_grad_scaler
-from sirtaki.torch.compression import Compression, Compressor, codec_of
+from sirtaki.torch.compression import Choice, Compression, choice_of
 from sirtaki.torch.ops import Average, ProcessSet, Sum, check_process_set, global_process_set
 from sirtaki.torch.reducer import GradientReducer
 
@@ -260,13 +260,19 @@ def _options(
     if gradient_predivide_factor != 1.0:
         # The average as a sum: divided by the factor before, multiplied by factor / size afterwards.
         op, prescale, postscale = Sum, 1.0 / gradient_predivide_factor, gradient_predivide_factor / basics.size()
-    return ReducerOptions(_stream_names.next(), chosen, op, codec_of(compression), prescale, postscale, sparse_as_dense)
+    codec, compressor = choice_of(compression)
+    if compressor is not None and chosen == "forward":
+        raise errors.UnsupportedError(
+            'sync="forward" sends gradients through the runtime alone, and a compressor of your own needs whole ones; '
+            'use sync="backward" or one of Compression'
+        )
+    return ReducerOptions(_stream_names.next(), chosen, op, codec, compressor, prescale, postscale, sparse_as_dense)
 
 
 def DistributedOptimizer(  # noqa: N802, PLR0917  (Horovod's name and signature)
     optimizer: torch.optim.Optimizer,
     named_parameters: Iterable[tuple[str, Tensor]] | None = None,
-    compression: type[Compressor] | str = Compression.none,
+    compression: Choice = Compression.none,
     backward_passes_per_step: int = 1,
     op: ReduceOp = Average,
     gradient_predivide_factor: float = 1.0,
@@ -288,8 +294,9 @@ def DistributedOptimizer(  # noqa: N802, PLR0917  (Horovod's name and signature)
     Args:
         optimizer: any torch optimizer, changed in place.
         named_parameters: model.named_parameters(); the names appear in errors and in the trace.
-        compression: Compression.fp16 or bf16, or "fp16", "bf16", "none"; Compression.none leaves the choice to the
-            option compression.codec.
+        compression: one of Compression, its text ("none", "fp16"), or a class or object with compress() and
+            decompress(), as in Horovod, which is applied to each gradient on its own. Compression.none leaves the
+            choice to the option compression.codec, "none" forces gradients as they are.
         backward_passes_per_step: how many backward passes are accumulated before gradients are combined.
         op: Average or Sum.
         gradient_predivide_factor: splits the division of the average: before by this factor, the rest afterwards.

@@ -1,8 +1,9 @@
 """GradientReducer: combines the gradients of one optimizer over all ranks while backward runs.
 
 Every parameter has a hook that runs when its gradient is complete. Dense gradients go into a stream (the same tensors
-every step, planned once); sparse ones are gathered by name. Which parameters are which is agreed at the end of the
-first backward, together with the order in which gradients become ready, so overlap begins with the second step.
+every step, planned once); sparse ones, and all where a compressor of the program's own is used, are combined by name.
+Which parameters are which is agreed at the end of the first backward, together with the order in which gradients become
+ready, so overlap begins with the second step.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from sirtaki.ops import ReduceOp
 from sirtaki.torch._claims import claims
 from sirtaki.torch._layout import ReducerOptions, open_layout
 from sirtaki.torch._nesting import inside_nested_backward
+from sirtaki.torch._own import Packed, exchange, pack
 from sirtaki.torch._step import SUPERSEDED, Deferred, StepMemory, changed, edited, stale, start_gather, stray, too_often
 
 _HANDED_OVER, _STALE = 1, 2
@@ -47,7 +49,7 @@ class GradientReducer:
         self._held = 0
         self._alone = True
         self._generation = -1
-        self._slots: list[int] = []  # a parameter's place in the stream; -1: sparse
+        self._slots: list[int] = []  # a parameter's place in the stream; -1: combined by name
         self._strides: list[tuple[int, ...]] = []
         self._dtypes: list[torch.dtype] = []
         self._sizes: list[int] = []
@@ -318,6 +320,7 @@ class GradientReducer:
         self._versions = [0] * count
         #: Memory that travels instead of the gradient's own: another layout, or zeros where there is no gradient.
         self._wires: dict[int, Tensor] = {}
+        self._packed: dict[int, Packed] = {}
 
     def _current(self) -> bool:
         return self._generation == basics.generation()
@@ -352,12 +355,15 @@ class GradientReducer:
         if self._submitted[index]:
             raise RuntimeError(too_often(self.names[index], self.passes_per_step))
         self._submitted[index] = _HANDED_OVER
-        if self._slots[index] < 0:
+        if self._layout.sparse[index]:
             self._sparse.append(index)
             return
         if not self._layout.fits(index, self.params[index]):
             self._refuse_change(index)
         grad = self._dense(index)
+        if self._slots[index] < 0:
+            self._packed[index] = pack(self.params[index], self.names[index], self._options.compressor)
+            return
         wire = self._layout.wire(index, grad)
         if grad is not None:
             self._grads[index], self._versions[index] = grad, grad._version
@@ -389,11 +395,13 @@ class GradientReducer:
             if param.grad is not None and param.grad.is_sparse:
                 param.grad = param.grad.to_dense()
 
-    def _gather_sparse(self) -> None:
-        """Only when all ranks have finished the step: a gather of a void step would meet the next."""
+    def _combine_by_name(self) -> None:
+        """Only when all ranks have finished the step: operations of a void step would meet those of the next."""
         started = [
             (index, start_gather(self.params[index], self.names[index], self._options)) for index in self._sparse
         ]
+        if self._packed:
+            exchange(self._packed, self.names, self.params, self._options)()
         for index, finish in started:
             total = finish()
             if total._nnz() > 0 or self.params[index].grad is not None:
@@ -406,7 +414,7 @@ class GradientReducer:
         begin = time.perf_counter()
         try:
             self._stream.wait()
-            self._gather_sparse()
+            self._combine_by_name()
         except KeyboardInterrupt:
             raise
         except BaseException:

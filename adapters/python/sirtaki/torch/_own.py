@@ -1,0 +1,97 @@
+"""Compressors of the program's own, with Horovod's protocol: compress(), an allreduce by name, decompress().
+
+A gradient is compressed when it is complete, and travels when all ranks have finished the step, so that one that fails
+makes the step void everywhere. What compress() gives must have the same shape and dtype on all ranks, and a sum of it
+must mean something: the runtime sums or averages it as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from sirtaki import errors
+from sirtaki.ops import ReduceOp
+from sirtaki.torch._adapter import check_kind, dtype_code, torch_ops
+from sirtaki.torch._layout import ReducerOptions
+from sirtaki.torch._step import edited
+
+
+class Packed(NamedTuple):
+    """One gradient, compressed."""
+
+    grad: Tensor | None  # None: this rank has none, and zeros travel
+    version: int
+    payload: Tensor
+    context: Any  # for decompress()
+
+
+def pack(param: Tensor, name: str, compressor: Any) -> Packed:
+    """Compresses a parameter's gradient. Errors name the parameter."""
+    grad = param.grad
+    given = torch.zeros_like(param) if grad is None else grad
+    made = compressor.compress(given.detach())
+    if not isinstance(made, tuple) or len(made) != 2 or not isinstance(made[0], Tensor):
+        raise errors.InvalidArgumentError(
+            f"{_name(compressor)}.compress() gave {type(made).__name__} for {name}; it must give a pair of the tensor "
+            "to send and what decompress() needs"
+        )
+    payload, context = made
+    try:
+        check_kind(payload)
+        dtype_code(payload.dtype)
+    except errors.SirtakiError as error:
+        raise type(error)(f"{_name(compressor)}.compress() of {name}: {error}") from None
+    return Packed(grad, 0 if grad is None else grad._version, payload, context)
+
+
+def exchange(
+    packed: dict[int, Packed], names: list[str], params: list[Tensor], options: ReducerOptions
+) -> Callable[[], None]:
+    """Starts to combine what is packed, by index of the parameters; the result waits and writes the gradients."""
+    order = sorted(packed)
+    scales = (options.prescale, options.postscale)
+    used = torch.tensor([packed[i].grad is not None for i in order], dtype=torch.uint8)
+    work = [torch_ops.allreduce(used, f"{options.stream_name}.used", ReduceOp.MAX, (1.0, 1.0), in_place=True)]
+    for i in order:
+        name = f"{options.stream_name}.{names[i]}"
+        work.append(torch_ops.allreduce(packed[i].payload, name, options.op, scales, in_place=False))
+    handles = torch_ops.start(work)
+
+    def finish() -> None:
+        flags = handles[0].wait().tolist()
+        results = [handle.wait() for handle in handles[1:]]
+        for i, flag, result in zip(order, flags, results, strict=True):
+            own = packed[i]
+            if own.grad is not None and (params[i].grad is not own.grad or own.grad._version != own.version):
+                raise RuntimeError(edited(names[i]))
+            if flag:
+                _write(params[i], names[i], own, options.compressor.decompress(result, own.context))
+
+    return finish
+
+
+def _write(param: Tensor, name: str, packed: Packed, value: Any) -> None:
+    if not isinstance(value, Tensor) or value.shape != param.shape or value.dtype is not param.dtype:
+        raise errors.InvalidArgumentError(
+            f"decompress() of the compressor gave {_kind(value)} for {name}, whose gradient is {_kind(param)}; it must "
+            "undo what compress() did to shape and dtype"
+        )
+    with torch.no_grad():
+        if packed.grad is None:
+            param.grad = value.detach()
+        else:
+            packed.grad.copy_(value)
+
+
+def _name(compressor: Any) -> str:
+    return getattr(compressor, "__name__", type(compressor).__name__)
+
+
+def _kind(value: Any) -> str:
+    if not isinstance(value, Tensor):
+        return type(value).__name__
+    return f"{value.dtype} {list(value.shape)}".removeprefix("torch.")
