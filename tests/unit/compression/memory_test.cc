@@ -3,7 +3,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <random>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "compression/catalog.h"
@@ -55,6 +60,124 @@ TEST(Memory, WithoutErrorFeedbackNothingIsOwed) {
   EXPECT_EQ(memory.feedback(bytes(gradient), 0).residual, nullptr);
   EXPECT_EQ(memory.owner_feedback(bytes(gradient), 0).residual, nullptr);
   EXPECT_TRUE(memory.empty());
+}
+
+// A world of ranks that runs the scatter recipe by hand: stripes to owners, which sum, encode again and send to all.
+class ScatterWorld {
+ public:
+  ScatterWorld(const PayloadCodec& codec, std::int64_t numel, int ranks) : numel_(numel) {
+    const std::vector<std::int64_t> values = {1, 64};
+    const Shape shape{.numel = numel};
+    stripe_ = codec.stripe(values, shape, ranks);
+    for (Rank rank = 0; rank < ranks; ++rank) {
+      const Ownership ownership{.stripe = stripe_, .ranks = ranks, .rank = rank};
+      memories_.push_back(std::make_unique<TensorMemory>(codec, values, shape, ownership));
+    }
+  }
+
+  TensorMemory& memory(Rank rank) { return *memories_[static_cast<std::size_t>(rank)]; }
+
+  // The sum that all ranks get.
+  std::vector<float> step(std::vector<std::vector<float>>& gradients) {
+    std::vector<float> out(static_cast<std::size_t>(numel_));
+    for (std::int64_t offset = 0; offset < numel_; offset += stripe_) {
+      const Piece piece{offset, std::min(stripe_, numel_ - offset)};
+      const std::size_t at = static_cast<std::size_t>(offset) * sizeof(float);
+      std::vector<float> sums(static_cast<std::size_t>(piece.numel));
+      std::vector<std::vector<std::byte>> payloads;
+      std::vector<const std::byte*> pointers;
+      for (std::size_t rank = 0; rank < memories_.size(); ++rank) {
+        TensorMemory& one = *memories_[rank];
+        payloads.emplace_back(one.coder().payload_bytes(piece.numel));
+        one.coder().encode(piece, one.feedback(bytes(gradients[rank]) + at, offset), payloads.back());
+        pointers.push_back(payloads.back().data());
+      }
+      TensorMemory& owner = memory(memory(0).ownership().owner_of(offset));
+      owner.coder().sum(piece, pointers, bytes(sums));
+      std::vector<std::byte> answer(owner.owner_coder().payload_bytes(piece.numel));
+      owner.owner_coder().encode(piece, owner.owner_feedback(bytes(sums), offset), answer);
+      const std::byte* const only = answer.data();
+      owner.owner_coder().sum(piece, {&only, 1}, bytes(out) + at);
+    }
+    return out;
+  }
+
+  std::vector<float> owed() {
+    std::vector<float> total(static_cast<std::size_t>(numel_));
+    for (const auto& memory : memories_) {
+      add(*memory, total);
+    }
+    return total;
+  }
+
+ private:
+  static void add(const TensorMemory& memory, std::vector<float>& total) {
+    std::vector<float> one(total.size());
+    memory.owed(bytes(one));
+    for (std::size_t i = 0; i < total.size(); ++i) {
+      total[i] += one[i];
+    }
+  }
+
+  const std::int64_t numel_;
+  std::int64_t stripe_ = 0;
+  std::vector<std::unique_ptr<TensorMemory>> memories_;
+};
+
+// All numbers are integers far below 2^24, so every sum here is exact.
+TEST(Memory, WhatRanksGaveIsWhatTheyGotPlusWhatIsOwed) {
+  for (const int ranks : {1, 2, 3, 4}) {
+    SCOPED_TRACE("ranks " + std::to_string(ranks));
+    std::mt19937_64 random(static_cast<std::uint64_t>(ranks));
+    constexpr std::int64_t kNumel = 5000;
+    ScatterWorld world(*find_payload_codec("int8"), kNumel, ranks);
+    std::vector<float> given(kNumel);
+    std::vector<float> got(kNumel);
+    std::vector<std::vector<float>> gradients(static_cast<std::size_t>(ranks), std::vector<float>(kNumel));
+    for (int step = 0; step < 10; ++step) {
+      for (auto& gradient : gradients) {
+        for (std::size_t i = 0; i < gradient.size(); ++i) {
+          gradient[i] = static_cast<float>(random() % 2001) - 1000.0F;
+          given[i] += gradient[i];
+        }
+      }
+      const std::vector<float> out = world.step(gradients);
+      std::transform(out.begin(), out.end(), got.begin(), got.begin(), std::plus<>());
+      std::vector<float> all = world.owed();
+      EXPECT_NE(all, std::vector<float>(kNumel));
+      std::transform(all.begin(), all.end(), got.begin(), all.begin(), std::plus<>());
+      ASSERT_EQ(all, given) << "step " << step;
+    }
+    // Settled, what was owed is in the gradients.
+    for (std::size_t rank = 0; rank < gradients.size(); ++rank) {
+      std::fill(gradients[rank].begin(), gradients[rank].end(), 0.0F);
+      world.memory(static_cast<Rank>(rank)).settle({0, kNumel}, bytes(gradients[rank]));
+      std::transform(gradients[rank].begin(), gradients[rank].end(), got.begin(), got.begin(), std::plus<>());
+    }
+    EXPECT_EQ(got, given);
+    EXPECT_EQ(world.owed(), std::vector<float>(kNumel));
+  }
+}
+
+TEST(Memory, GivesEveryStripeOneOwner) {
+  const PayloadCodec& int8 = *find_payload_codec("int8");
+  for (const int ranks : {1, 3, 4}) {
+    std::vector<float> gradient(1030);
+    std::vector<float> total(1030);
+    for (Rank rank = 0; rank < ranks; ++rank) {
+      TensorMemory memory(int8, {1, 4}, {.numel = 1030}, {.stripe = 100, .ranks = ranks, .rank = rank});
+      for (std::int64_t offset = 0; offset < 1030; offset += 10) {
+        if (memory.ownership().owner_of(offset) == rank) {
+          const std::vector<float> ones(10, 1.0F);
+          std::memcpy(memory.owner_feedback(bytes(gradient), offset).left, ones.data(), 40);
+        }
+      }
+      std::vector<float> owed(1030);
+      memory.owed(bytes(owed));
+      std::transform(owed.begin(), owed.end(), total.begin(), total.begin(), std::plus<>());
+    }
+    EXPECT_EQ(total, std::vector<float>(1030, 1.0F)) << ranks << " ranks";
+  }
 }
 
 }  // namespace
