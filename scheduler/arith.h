@@ -25,4 +25,14 @@ inline std::int64_t bytes_of(const PlannedTensor& tensor) {
   return bytes_of(tensor, tensor.numel);
 }
 
+// What the tensor counts against limits of a partition's size.
+inline std::int64_t weight_of(const PlannedTensor& tensor) {
+  return tensor.decision.way().lossy() ? tensor.wire_bytes_of(tensor.numel) : bytes_of(tensor);
+}
+
+// Elements; where the tensor may be cut.
+inline std::int64_t border_of(const PlannedTensor& tensor, std::int64_t alignment) {
+  return tensor.stripe > 1 ? tensor.stripe : alignment;
+}
+
 }  // namespace sirtaki::scheduler

@@ -4,32 +4,10 @@
 #include <string>
 
 namespace sirtaki::scheduler {
-namespace {
 
-std::vector<std::int64_t> dense_sizes(const Plan& plan) {
-  std::vector<std::int64_t> sizes;
-  sizes.reserve(plan.partitions().size());
-  for (const Partition& partition : plan.partitions()) {
-    sizes.push_back(static_cast<std::int64_t>(partition.size_bytes()));
-  }
-  return sizes;
-}
-
-}  // namespace
-
-Status Dispatcher::adopt(std::shared_ptr<const Plan> plan, std::vector<std::int64_t> payload_bytes) {
+Status Dispatcher::adopt(std::shared_ptr<const Plan> plan) {
   if (plan == nullptr) {
     return invalid_argument("there is no plan to adopt");
-  }
-  if (payload_bytes.empty()) {
-    payload_bytes = dense_sizes(*plan);
-  }
-  if (payload_bytes.size() != plan->partitions().size()) {
-    return invalid_argument(std::to_string(payload_bytes.size()) + " payload sizes for a plan of " +
-                            std::to_string(plan->partitions().size()) + " partitions");
-  }
-  if (std::any_of(payload_bytes.begin(), payload_bytes.end(), [](std::int64_t bytes) { return bytes < 0; })) {
-    return invalid_argument("a payload has a negative size");
   }
   if (!queue_.untouched() || credit_.in_flight() != 0) {
     return bug("a plan is adopted in the middle of a step");
@@ -37,7 +15,6 @@ Status Dispatcher::adopt(std::shared_ptr<const Plan> plan, std::vector<std::int6
   credit_ = Credit(plan->credit_bytes() == 0 ? credit_limit_ : std::min(credit_limit_, plan->credit_bytes()));
   queue_ = ReadyQueue(plan);
   in_flight_.assign(plan->partitions().size(), false);
-  payload_bytes_ = std::move(payload_bytes);
   plan_ = std::move(plan);
   return {};
 }
@@ -52,13 +29,14 @@ const Partition* Dispatcher::next() {
     return nullptr;
   }
   const auto position = static_cast<std::size_t>(*front);
-  if (!credit_.fits(payload_bytes_[position])) {
+  const Partition& partition = plan_->partitions()[position];
+  if (!credit_.fits(partition.wire_bytes)) {
     return nullptr;
   }
-  credit_.take(payload_bytes_[position]);
+  credit_.take(partition.wire_bytes);
   in_flight_[position] = true;
   queue_.pop();
-  return &plan_->partitions()[position];
+  return &partition;
 }
 
 Status Dispatcher::finished(int position) {
@@ -67,7 +45,7 @@ Status Dispatcher::finished(int position) {
     return bug("partition " + std::to_string(position) + " finished but was not in flight");
   }
   in_flight_[static_cast<std::size_t>(position)] = false;
-  credit_.give_back(payload_bytes_[static_cast<std::size_t>(position)]);
+  credit_.give_back(plan_->partitions()[static_cast<std::size_t>(position)].wire_bytes);
   return {};
 }
 

@@ -23,10 +23,9 @@ class Dispatcher {
   // `credit_bytes`: payload that may be in flight at most; a partition larger than that goes alone.
   explicit Dispatcher(std::int64_t credit_bytes) : credit_limit_(credit_bytes), credit_(credit_bytes) {}
 
-  // At a step border only; takes the plan's credit where that is the smaller one. `payload_bytes`: what each partition
-  // puts on the network, by position; empty: its dense size. kInvalidArgument: no plan, a wrong number of payloads or a
-  // negative one; kBug: a step is going on.
-  Status adopt(std::shared_ptr<const Plan> plan, std::vector<std::int64_t> payload_bytes = {});
+  // At a step border only; takes the plan's credit where that is the smaller one. kInvalidArgument: no plan; kBug: a
+  // step is going on.
+  Status adopt(std::shared_ptr<const Plan> plan);
 
   // Returns the positions of the partitions that became ready by it (they may not be next yet), ascending.
   // kInvalidArgument: no such tensor, or ready a second time in this step.
@@ -51,7 +50,6 @@ class Dispatcher {
 
  private:
   std::shared_ptr<const Plan> plan_;
-  std::vector<std::int64_t> payload_bytes_;
   std::vector<bool> in_flight_;
   ReadyQueue queue_;
   std::int64_t credit_limit_;

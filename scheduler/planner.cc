@@ -36,10 +36,6 @@ Status check_profile(const std::vector<PlannedTensor>& tensors, const StepProfil
     return invalid_argument("a profile of " + std::to_string(profile.ready_us.size()) + " tensors does not fit " +
                             std::to_string(tensors.size()));
   }
-  if (!options.wire_bytes.empty() && options.wire_bytes.size() != tensors.size()) {
-    return invalid_argument(std::to_string(options.wire_bytes.size()) + " payload sizes for " +
-                            std::to_string(tensors.size()) + " tensors");
-  }
   if (!profile.knows_link()) {
     return invalid_argument("the profile does not know latency and bandwidth of the link yet");
   }
@@ -188,8 +184,7 @@ Sizes sizes_for_link(const StepProfile& profile, const PlannerOptions& options) 
 }
 
 Result<std::shared_ptr<const Plan>> plan_schedule(const std::vector<PlannedTensor>& tensors, const StepProfile& profile,
-                                                  const PlannerOptions& options, const Decision& decision,
-                                                  std::uint64_t version) {
+                                                  const PlannerOptions& options, std::uint64_t version) {
   SRT_TRY(check_tensors(tensors));
   SRT_TRY(check_profile(tensors, profile, options));
   SRT_TRY(check_layout(tensors, options.limits));
@@ -218,7 +213,7 @@ Result<std::shared_ptr<const Plan>> plan_schedule(const std::vector<PlannedTenso
   for (const std::uint32_t index : best.order) {
     const Grouping::Group& group = best.grouping.groups[index];
     const std::span<const Slice> slices(best.grouping.slices.data() + group.begin, group.end - group.begin);
-    parts.partitions.push_back(make_partition(tensors, slices, decision));
+    parts.partitions.push_back(make_partition(tensors, slices));
   }
   return Plan::from_partitions(std::move(parts));
 }
@@ -231,9 +226,8 @@ Prediction predict(const Plan& plan, const StepProfile& profile, const PlannerOp
   for (const Partition& partition : plan.partitions()) {
     Job job;
     job.need = model.forward_end();
+    job.payload = partition.wire_bytes;
     for (const Slice& slice : partition.slices) {
-      const PlannedTensor& tensor = plan.tensors()[static_cast<std::size_t>(slice.tensor)];
-      job.payload += model.payload(tensor, slice.tensor, slice.numel);
       job.ready = std::max(job.ready, model.ready(slice.tensor));
       job.need = std::min(job.need, model.need(slice.tensor));
     }
@@ -261,8 +255,7 @@ std::int64_t lower_bound_us(const std::vector<PlannedTensor>& tensors, const Ste
     for (; next < order.size() && model.ready(order[next]) <= now; ++next) {
       const PlannedTensor& tensor = tensors[static_cast<std::size_t>(order[next])];
       if (tensor.numel > 0) {
-        waiting.emplace(model.need(order[next]), order[next],
-                        model.occupancy(model.payload(tensor, order[next], tensor.numel)));
+        waiting.emplace(model.need(order[next]), order[next], model.occupancy(tensor.wire_bytes_of(tensor.numel)));
       }
     }
     if (waiting.empty()) {

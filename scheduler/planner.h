@@ -28,7 +28,6 @@ struct PlannerOptions {
   LayoutOptions limits;                        // partitions and buckets never get bigger than these
   std::int64_t credit_limit_bytes = 16 << 20;  // nor the credit
   bool forward = false;                        // tensors are waited for one by one in the next forward pass
-  std::vector<std::int64_t> wire_bytes;        // by tensor: its payload on the network; empty: its dense size
 };
 
 // All from the step's first ready() on, in microseconds.
@@ -52,8 +51,7 @@ Sizes sizes_for_link(const StepProfile& profile, const PlannerOptions& options);
 // The best plan the planner finds. kInvalidArgument: lists that do not fit the tensors, bad options, a profile without
 // a link.
 Result<std::shared_ptr<const Plan>> plan_schedule(const std::vector<PlannedTensor>& tensors, const StepProfile& profile,
-                                                  const PlannerOptions& options, const Decision& decision,
-                                                  std::uint64_t version);
+                                                  const PlannerOptions& options, std::uint64_t version);
 
 // What the model says of a plan. Needs a profile that fits the plan's tensors and knows its link; SRT_CHECK otherwise.
 Prediction predict(const Plan& plan, const StepProfile& profile, const PlannerOptions& options);

@@ -1,7 +1,8 @@
 #include "scheduler/planner_layout.h"
 
 #include <algorithm>
-#include <array>
+#include <map>
+#include <tuple>
 #include <utility>
 
 #include "scheduler/arith.h"
@@ -14,14 +15,14 @@ constexpr std::int64_t kForEver = std::int64_t{1} << 62;
 class Grouper {
  public:
   Grouper(const LayoutInputs& inputs, const GroupingRule& rule)
-      : in_(inputs), rule_(rule), full_(inputs.model.occupancy(rule.partition_bytes)) {}
+      : in_(inputs), rule_(rule), full_(inputs.model.occupancy(rule.partition_bytes)), open_(inputs.kind_count) {}
 
   Grouping run() && {
     for (std::size_t place = 0; place < in_.by_ready.size(); ++place) {
       const int index = in_.by_ready[place];
       const PlannedTensor& tensor = in_.tensors[static_cast<std::size_t>(index)];
       const bool small = in_.payload[static_cast<std::size_t>(index)] <= rule_.partition_bytes &&
-                         bytes_of(tensor, tensor.numel) <= in_.limits.fusion_bytes;
+                         weight_of(tensor) <= in_.limits.fusion_bytes && few_elements(tensor, tensor.numel);
       if (small) {
         add_to_bucket(index, place);
       } else {
@@ -38,15 +39,22 @@ class Grouper {
   struct Bucket {
     std::vector<Slice> slices;
     Job job;
-    std::int64_t bytes = 0;  // dense
+    std::int64_t numel = 0;
+    std::int64_t weight = 0;
     std::int64_t last_need = 0;
     std::int64_t slack = 0;  // what is left of it
     std::size_t first_place = 0;
   };
 
-  bool fits(const Bucket& bucket, int index, std::int64_t bytes) const {
+  static bool few_elements(const PlannedTensor& tensor, std::int64_t numel) {
+    return !tensor.decision.way().lossy() || numel <= kMaxLossyElements;
+  }
+
+  bool fits(const Bucket& bucket, int index) const {
+    const PlannedTensor& tensor = in_.tensors[static_cast<std::size_t>(index)];
     const std::int64_t payload = in_.payload[static_cast<std::size_t>(index)];
-    return bucket.bytes + bytes <= in_.limits.fusion_bytes && bucket.job.payload + payload <= rule_.partition_bytes;
+    return bucket.weight + weight_of(tensor) <= in_.limits.fusion_bytes &&
+           bucket.job.payload + payload <= rule_.partition_bytes && few_elements(tensor, bucket.numel + tensor.numel);
   }
 
   const Fate* fate(int index) const {
@@ -94,10 +102,9 @@ class Grouper {
 
   void add_to_bucket(int index, std::size_t place) {
     const PlannedTensor& tensor = in_.tensors[static_cast<std::size_t>(index)];
-    Bucket& bucket = open_[static_cast<std::size_t>(tensor.dtype)];
-    const std::int64_t bytes = bytes_of(tensor, tensor.numel);
-    if (!bucket.slices.empty() && !(fits(bucket, index, bytes) && same_urgency(bucket, index) &&
-                                    may_carry(bucket, index) && may_wait(bucket, index))) {
+    Bucket& bucket = open_[in_.kinds[static_cast<std::size_t>(index)]];
+    if (!bucket.slices.empty() &&
+        !(fits(bucket, index) && same_urgency(bucket, index) && may_carry(bucket, index) && may_wait(bucket, index))) {
       close(bucket);
     }
     if (bucket.slices.empty()) {
@@ -110,9 +117,9 @@ class Grouper {
                               std::max(own->slack / 2, in_.model.latency()) - in_.model.occupancy(bucket.job.payload));
     }
     Job& job = bucket.job;
-    const std::int64_t at = bucket.bytes / static_cast<std::int64_t>(dtype_size(tensor.dtype));
-    bucket.slices.push_back({index, 0, tensor.numel, at});
-    bucket.bytes += bytes;
+    bucket.slices.push_back({index, 0, tensor.numel, bucket.numel});
+    bucket.numel += tensor.numel;
+    bucket.weight += weight_of(tensor);
     bucket.last_need = std::max(bucket.last_need, in_.model.need(index));
     job.payload += in_.payload[static_cast<std::size_t>(index)];
     job.ready = in_.model.ready(index);
@@ -126,7 +133,8 @@ class Grouper {
     }
     bucket.slices.clear();
     bucket.job = {};
-    bucket.bytes = 0;
+    bucket.numel = 0;
+    bucket.weight = 0;
   }
 
   // Makes a group of the last `count` slices.
@@ -146,27 +154,28 @@ class Grouper {
 
   void cut(int index) {
     const PlannedTensor& tensor = in_.tensors[static_cast<std::size_t>(index)];
-    const std::int64_t alignment = in_.limits.alignment;
+    const std::int64_t border = border_of(tensor, in_.limits.alignment);
     const std::int64_t payload = std::max<std::int64_t>(in_.payload[static_cast<std::size_t>(index)], 1);
     const auto by_payload = static_cast<std::int64_t>(Wide{piece_bytes(index)} * tensor.numel / payload);
-    const std::int64_t by_bytes = in_.limits.partition_bytes / static_cast<std::int64_t>(dtype_size(tensor.dtype));
-    const std::int64_t blocks = divide_up(tensor.numel, alignment);
-    const std::int64_t pieces =
-        divide_up(blocks, std::max<std::int64_t>(std::min(by_payload, by_bytes) / alignment, 1));
+    const std::int64_t most = tensor.decision.way().lossy()
+                                  ? kMaxLossyElements
+                                  : in_.limits.partition_bytes / static_cast<std::int64_t>(dtype_size(tensor.dtype));
+    const std::int64_t blocks = divide_up(tensor.numel, border);
+    const std::int64_t pieces = divide_up(blocks, std::max<std::int64_t>(std::min(by_payload, most) / border, 1));
     std::int64_t offset = 0;
     for (std::int64_t i = 0; i < pieces; ++i) {
       const std::int64_t share = blocks / pieces + (i < blocks % pieces ? 1 : 0);
-      const std::int64_t numel = std::min(share * alignment, tensor.numel - offset);
+      const std::int64_t numel = std::min(share * border, tensor.numel - offset);
       out_.slices.push_back({index, offset, numel, 0});
-      put(1, {in_.model.payload(tensor, index, numel), in_.model.ready(index), in_.model.need(index)});
+      put(1, {tensor.wire_bytes_of(numel), in_.model.ready(index), in_.model.need(index)});
       offset += numel;
     }
   }
 
   const LayoutInputs& in_;
   const GroupingRule& rule_;
-  const std::int64_t full_;  // time of a full partition on the link
-  std::array<Bucket, kDTypeCount> open_;
+  const std::int64_t full_;   // time of a full partition on the link
+  std::vector<Bucket> open_;  // by kind
   Grouping out_;
 };
 
@@ -174,13 +183,21 @@ class Grouper {
 
 LayoutInputs::LayoutInputs(const std::vector<PlannedTensor>& all, const LayoutOptions& layout_limits,
                            const StepModel& step_model)
-    : tensors(all), limits(layout_limits), model(step_model), payload(all.size(), 0) {
+    : tensors(all), limits(layout_limits), model(step_model), payload(all.size(), 0), kinds(all.size(), 0) {
+  std::map<std::tuple<DType, CodecId, Recipe>, std::uint32_t> kind_of;
+  for (const PlannedTensor& tensor : all) {
+    kind_of.try_emplace({tensor.dtype, tensor.decision.codec, tensor.decision.recipe});
+  }
+  for (auto& [key, kind] : kind_of) {
+    kind = kind_count++;
+  }
   std::vector<std::pair<std::int64_t, std::int64_t>> by_need;
   for (std::size_t i = 0; i < all.size(); ++i) {
     if (all[i].numel > 0) {
       const auto index = static_cast<int>(i);
+      kinds[i] = kind_of[{all[i].dtype, all[i].decision.codec, all[i].decision.recipe}];
       by_ready.push_back(index);
-      payload[i] = model.payload(all[i], index, all[i].numel);
+      payload[i] = all[i].wire_bytes_of(all[i].numel);
       total_payload += payload[i];
       by_need.emplace_back(model.need(index), payload[i]);
     }
@@ -209,15 +226,15 @@ Grouping group_tensors(const LayoutInputs& inputs, const GroupingRule& rule) {
   return Grouper(inputs, rule).run();
 }
 
-Partition make_partition(const std::vector<PlannedTensor>& tensors, std::span<const Slice> slices,
-                         const Decision& decision) {
+Partition make_partition(const std::vector<PlannedTensor>& tensors, std::span<const Slice> slices) {
+  const PlannedTensor& first = tensors[static_cast<std::size_t>(slices.front().tensor)];
   Partition partition;
-  partition.dtype = tensors[static_cast<std::size_t>(slices.front().tensor)].dtype;
+  partition.dtype = first.dtype;
+  partition.way = first.decision.way();
   for (const Slice& slice : slices) {
     partition.numel += slice.numel;
   }
   partition.slices.assign(slices.begin(), slices.end());
-  partition.decision = decision;
   return partition;
 }
 

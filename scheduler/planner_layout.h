@@ -20,8 +20,10 @@ struct LayoutInputs {
   const std::vector<PlannedTensor>& tensors;
   const LayoutOptions& limits;
   const StepModel& model;
-  std::vector<int> by_ready;             // tensors with elements; ties by index
-  std::vector<std::int64_t> payload;     // by tensor
+  std::vector<int> by_ready;          // tensors with elements; ties by index
+  std::vector<std::int64_t> payload;  // by tensor
+  std::vector<std::uint32_t> kinds;   // by tensor: those of one may share a partition
+  std::uint32_t kind_count = 0;
   std::vector<std::int64_t> starts;      // by place in by_ready: when a link that serves in this order gets to it
   std::vector<std::int64_t> latest;      // the same: when it may start at the latest without ending later overall
   std::vector<std::int64_t> needs;       // of tensors with elements, ascending
@@ -60,7 +62,6 @@ struct Grouping {
 // Every element of every tensor is in one group; pieces of a tensor follow each other.
 Grouping group_tensors(const LayoutInputs& inputs, const GroupingRule& rule);
 
-Partition make_partition(const std::vector<PlannedTensor>& tensors, std::span<const Slice> slices,
-                         const Decision& decision);
+Partition make_partition(const std::vector<PlannedTensor>& tensors, std::span<const Slice> slices);
 
 }  // namespace sirtaki::scheduler

@@ -99,12 +99,8 @@ std::string to_string(const DecisionRecord& record) {
          std::to_string(record.profile_digest) + ", next plan " + std::to_string(record.next_digest);
 }
 
-Replanner::Replanner(std::shared_ptr<const Plan> first, Decision decision, ReplannerOptions options)
-    : first_(std::move(first)),
-      decision_(std::move(decision)),
-      options_(std::move(options)),
-      current_(first_),
-      frozen_(options_.frozen) {
+Replanner::Replanner(std::shared_ptr<const Plan> first, ReplannerOptions options)
+    : first_(std::move(first)), options_(std::move(options)), current_(first_), frozen_(options_.frozen) {
   SRT_CHECK(first_ != nullptr);
   next_version_ = first_->version() + 1;
 }
@@ -183,7 +179,7 @@ std::optional<Proposal> Replanner::improve(const StepProfile& profile, DecisionR
   const bool from_first = current_ == first_;
   const bool confirmed = std::exchange(gain_before_, false) || from_first;
   auto plan = plan_schedule(current_->tensors(), mean_ ? with_link_of(*mean_, profile) : profile, options_.planner,
-                            decision_, next_version_);
+                            next_version_);
   if (!plan) {
     record.reason = Reason::kPlannerFailed;
     freeze(Objection::kPlannerFailed, "the planner failed: " + plan.status().to_string());

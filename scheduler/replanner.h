@@ -79,8 +79,8 @@ class Replanner {
   // Entries the log holds; older ones are dropped.
   static constexpr std::size_t kMaxLog = 256;
 
-  // `first`: the plan the stream begins with. `decision` goes into every partition of the plans to come.
-  Replanner(std::shared_ptr<const Plan> first, Decision decision, ReplannerOptions options);
+  // `first`: the plan the stream begins with.
+  Replanner(std::shared_ptr<const Plan> first, ReplannerOptions options);
 
   // Steps 3, 6 and every 16th of an attempt, unless frozen or a proposal is open. The same on all ranks.
   bool wants_profile(std::uint64_t step) const;
@@ -128,7 +128,6 @@ class Replanner {
   void freeze(Objection objection, std::string why);
 
   const std::shared_ptr<const Plan> first_;
-  const Decision decision_;
   const ReplannerOptions options_;
   std::shared_ptr<const Plan> current_;
   std::optional<Proposal> open_;

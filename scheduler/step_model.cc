@@ -109,14 +109,6 @@ std::int64_t StepModel::occupancy(std::int64_t payload) const {
   return static_cast<std::int64_t>(std::min<Wide>(ns, kLongestTransfer));
 }
 
-std::int64_t StepModel::payload(const PlannedTensor& tensor, int index, std::int64_t numel) const {
-  if (options_.wire_bytes.empty()) {
-    return numel * static_cast<std::int64_t>(dtype_size(tensor.dtype));
-  }
-  const Wide share = Wide{options_.wire_bytes[static_cast<std::size_t>(index)]} * numel;
-  return static_cast<std::int64_t>((share + tensor.numel - 1) / tensor.numel);
-}
-
 Prediction StepModel::run(std::span<const Job> jobs, std::int64_t credit, std::vector<std::int64_t>* done_times) const {
   std::int64_t all_ready = 0;
   for (const Job& job : jobs) {

@@ -36,9 +36,6 @@ class StepModel {
   std::int64_t handling() const { return handling_; }
   // From the last byte until the partition is done: two messages.
   std::int64_t latency() const { return latency_; }
-  // Bytes that a part of a tensor puts on the network.
-  std::int64_t payload(const PlannedTensor& tensor, int index, std::int64_t numel) const;
-
   // Jobs started in strict order over one link, at most `credit` bytes in flight. Those that are ready last start after
   // backward's end, as in a stream, whose finish() commits the step. `done`, where given, gets the time at which each
   // is done.

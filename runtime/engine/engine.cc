@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "compression/catalog.h"
+#include "runtime/engine/wire_size.h"
 
 namespace sirtaki::engine {
 namespace {
@@ -73,17 +74,14 @@ Result<std::shared_ptr<const scheduler::Plan>> Engine::make_plan(StreamSpec& spe
   }
   std::vector<scheduler::PlannedTensor> tensors;
   for (const StreamTensor& tensor : spec.tensors) {
-    const std::int64_t numel =
-        std::accumulate(tensor.dims.begin(), tensor.dims.end(), std::int64_t{1}, std::multiplies<>());
-    tensors.push_back({tensor.name, numel, tensor.dtype});
+    SRT_ASSIGN(auto planned, planned_tensor(tensor, {codec->id(), Recipe::kDense, {}}, deps_.net.size()));
+    tensors.push_back(std::move(planned));
   }
   if (spec.order.empty()) {
     spec.order.resize(spec.tensors.size());
     std::iota(spec.order.rbegin(), spec.order.rend(), 0);  // gradients come last tensor first
   }
-  scheduler::Decision decision;
-  decision.codec = codec->id();
-  return scheduler::Plan::build(std::move(tensors), spec.order, options_.layout, decision, 1);
+  return scheduler::Plan::build(std::move(tensors), spec.order, options_.layout, 1);
 }
 
 void Engine::open_stream(StreamSpec spec, MoveFunction<void(Result<StreamId>)> done) {

@@ -14,10 +14,6 @@ int last_with_elements(const scheduler::Plan& plan, const std::vector<int>& orde
   return -1;
 }
 
-scheduler::Decision decision_of(const scheduler::Plan& plan) {
-  return plan.partitions().empty() ? scheduler::Decision{} : plan.partitions().front().decision;
-}
-
 }  // namespace
 
 PlanKeeper::Gauges::Gauges(Stats& stats, const std::string& stream)
@@ -33,7 +29,7 @@ PlanKeeper::PlanKeeper(std::string name, const std::shared_ptr<const scheduler::
       order_(std::move(order)),
       first_version_(first->version()),
       deps_(deps),
-      replanner_(first, decision_of(*first), options),
+      replanner_(first, options),
       meter_(options.planner.ranks),
       recorder_(first->tensors().size()),
       gauges_(deps.stats, name_),

@@ -19,7 +19,6 @@
 #include "runtime/base/stats.h"
 #include "runtime/engine/step_recorder.h"
 #include "runtime/engine/trace.h"
-#include "runtime/engine/wire_size.h"
 #include "scheduler/link_meter.h"
 #include "scheduler/replanner.h"
 
@@ -62,7 +61,7 @@ class PlanKeeper {
   }
   void partition_done(const scheduler::Partition& partition) {
     if (measures()) {
-      meter_.finished(now_ns(), wire_bytes(partition));
+      meter_.finished(now_ns(), partition.wire_bytes);
     }
   }
   // The program waited for the step from `waited_since` until `now` and is told that it is done.

@@ -4,12 +4,11 @@
 #include <utility>
 
 #include "runtime/base/check.h"
-#include "runtime/engine/wire_size.h"
 
 namespace sirtaki::engine {
 namespace {
 
-scheduler::ReplannerOptions replanner_options(const StreamOptions& options, const scheduler::Plan& plan, int ranks) {
+scheduler::ReplannerOptions replanner_options(const StreamOptions& options, int ranks) {
   scheduler::ReplannerOptions out;
   out.frozen = !options.replan || ranks == 1;
   out.planner.ranks = ranks;
@@ -17,7 +16,6 @@ scheduler::ReplannerOptions replanner_options(const StreamOptions& options, cons
   out.planner.credit_limit_bytes = options.credit_bytes;
   // Where the program waits for all at once, all are needed at once.
   out.planner.forward = true;
-  out.planner.wire_bytes = wire_bytes_by_tensor(plan);
   return out;
 }
 
@@ -29,7 +27,7 @@ Stream::Stream(StreamId id, StreamSpec spec, const std::shared_ptr<const schedul
       spec_(std::move(spec)),
       deps_(deps),
       trace_(deps.trace, spec_.name),
-      keeper_(spec_.name, plan, spec_.order, replanner_options(options, *plan, deps.net.size()),
+      keeper_(spec_.name, plan, spec_.order, replanner_options(options, deps.net.size()),
               {deps.loop, deps.trace, deps.stats, deps.log}),
       dispatcher_(options.credit_bytes),
       board_(std::make_shared<StreamBoard>(spec_.tensors.size())),

@@ -5,19 +5,13 @@
 #include "runtime/base/check.h"
 #include "runtime/engine/stream.h"
 #include "runtime/engine/tags.h"
-#include "runtime/engine/wire_size.h"
 
 namespace sirtaki::engine {
 
 void Stream::adopt_plan() {
   plan_ = keeper_.plan();
-  std::vector<std::int64_t> payloads;
-  payloads.reserve(plan_->partitions().size());
-  for (const scheduler::Partition& partition : plan_->partitions()) {
-    payloads.push_back(wire_bytes(partition));
-  }
   dispatcher_.reset();
-  const Status adopted = dispatcher_.adopt(plan_, std::move(payloads));
+  const Status adopted = dispatcher_.adopt(plan_);
   SRT_CHECK(adopted);
   // Whatever starts after the tensor that is ready last cannot start before all tensors are there, anyway.
   gate_ = keeper_.last_tensor() < 0 ? 0 : plan_->partitions_of(keeper_.last_tensor()).front();

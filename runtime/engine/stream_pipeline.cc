@@ -69,7 +69,7 @@ void Stream::launch(const scheduler::Partition& partition) {
 }
 
 void Stream::gather(const scheduler::Partition& partition, Bytes out) const {
-  const compression::Codec& codec = compression::codec(partition.decision.codec);
+  const compression::Codec& codec = compression::codec(partition.way.codec);
   const DType wire = codec.wire_dtype(partition.dtype);
   for (const scheduler::Slice& slice : partition.slices) {
     const Bytes from = slice_of(slice);
@@ -94,7 +94,7 @@ void Stream::gather(const scheduler::Partition& partition, Bytes out) const {
 }
 
 Status Stream::scatter(const scheduler::Partition& partition, ConstBytes in) const {
-  const compression::Codec& codec = compression::codec(partition.decision.codec);
+  const compression::Codec& codec = compression::codec(partition.way.codec);
   const DType wire = codec.wire_dtype(partition.dtype);
   const bool moved = !in_place(partition);
   for (const scheduler::Slice& slice : partition.slices) {

@@ -1,26 +1,25 @@
-// What partitions of a stream are on the network: their elements as the codec encodes them.
+// What tensors and partitions of a stream are on the network: their elements as the codec encodes them.
 //
-// For: running partitions, and telling the planner what they weigh. Pure functions.
+// For: making plans, and running partitions. Pure functions.
 #pragma once
 
 #include <cstdint>
-#include <vector>
 
+#include "compression/coder.h"
 #include "runtime/base/dtype.h"
+#include "runtime/engine/requests.h"
 #include "scheduler/plan.h"
 
 namespace sirtaki::engine {
 
-// Element type of the collective that reduces the partition.
+// Of all its elements; rows are the slices of the first dimension where there are two or more.
+compression::Shape shape_of(const StreamTensor& tensor);
+
+// The tensor in a plan for `ranks` ranks, with the decision's stripe and bytes on the network. kInvalidArgument, naming
+// the tensor: a codec this build does not know, parameters out of range, a recipe the codec does not support.
+Result<scheduler::PlannedTensor> planned_tensor(const StreamTensor& tensor, scheduler::Decision decision, int ranks);
+
+// Element type of the collective that reduces a partition that is not lossy.
 DType wire_dtype(const scheduler::Partition& partition);
-
-// Bytes of `numel` elements of the partition in that collective, before its own factor.
-std::int64_t wire_bytes(const scheduler::Partition& partition, std::int64_t numel);
-inline std::int64_t wire_bytes(const scheduler::Partition& partition) {
-  return wire_bytes(partition, partition.numel);
-}
-
-// The same of each tensor.
-std::vector<std::int64_t> wire_bytes_by_tensor(const scheduler::Plan& plan);
 
 }  // namespace sirtaki::engine

@@ -77,6 +77,12 @@ TEST(PlanParts, RefusesWhatIsNotExactlyOnceNamingTheTensor) {
          p.partitions[0] = partition_of({{0, 128, 128, 0}, {0, 256, 44, 128}});
          p.partitions.pop_back();
        }},
+      {"'b' is in a partition of another codec", [](auto& p) { p.partitions[1].way.codec = CodecId::kFp16; }},
+      {"'b' is in a partition of another codec", [](auto& p) { p.tensors[1].decision.recipe = Recipe::kGather; }},
+      {"'a' is cut at element 128, not a multiple of 256", [](auto& p) { p.tensors[0].stripe = 256; }},
+      {"'a' is cut at element 128, not a multiple of 300", [](auto& p) { p.tensors[0].stripe = 300; }},
+      {"'b' cannot have stripes of 0", [](auto& p) { p.tensors[1].stripe = 0; }},
+      {"'b' cannot be -2 bytes", [](auto& p) { p.tensors[1].wire_bytes = -2; }},
       {"'a' is listed twice", [](auto& p) { p.tensors[1].name = "a"; }},
       {"alignment is 0", [](auto& p) { p.alignment = 0; }},
       {"credit_bytes is -1", [](auto& p) { p.credit_bytes = -1; }},
@@ -101,8 +107,11 @@ TEST(PlanParts, DigestChangesWithEveryInput) {
       [](auto& p) {
         p.partitions[3].slices = {{3, 0, 5, 0}, {2, 0, 10, 5}};
       },
-      [](auto& p) { p.partitions[2].decision.codec = CodecId::kFp16; },
-      [](auto& p) { p.partitions[2].decision.params = {3}; },
+      [](auto& p) { p.tensors[1].decision.params = {3}; },
+      [](auto& p) { p.tensors[1].decision.codec = p.partitions[1].way.codec = CodecId::kFp16; },
+      [](auto& p) { p.tensors[1].decision.recipe = p.partitions[1].way.recipe = Recipe::kGather; },
+      [](auto& p) { p.tensors[1].stripe = 64; },
+      [](auto& p) { p.tensors[1].wire_bytes = 4; },
   };
   std::vector<std::uint64_t> digests = {(*Plan::from_partitions(example()))->digest()};
   for (const auto& change : changes) {

@@ -17,12 +17,11 @@ struct Inputs {
   std::vector<PlannedTensor> tensors;
   std::vector<int> order;
   LayoutOptions options;
-  Decision decision;
   std::uint64_t version = 1;
 };
 
 Result<std::shared_ptr<const Plan>> build(const Inputs& in) {
-  return Plan::build(in.tensors, in.order, in.options, in.decision, in.version);
+  return Plan::build(in.tensors, in.order, in.options, in.version);
 }
 
 Inputs in_order(std::vector<PlannedTensor> tensors, LayoutOptions options) {
@@ -123,14 +122,61 @@ TEST(Plan, FusesNothingWhenFusionBytesIsZero) {
   EXPECT_EQ(members(**plan), (std::vector<std::vector<int>>{{0}, {1}}));
 }
 
-TEST(Plan, GivesTheDecisionToEveryPartition) {
-  Inputs in = in_order({{"a", 5000}, {"b", 5}}, kSmall);
-  in.decision = {.codec = CodecId::kBf16, .params = {7, -1}};
-  const auto plan = build(in);
-  ASSERT_TRUE(plan);
+PlannedTensor sparse(std::string name, std::int64_t numel, std::int64_t stripe, std::int64_t wire_bytes) {
+  PlannedTensor tensor{std::move(name), numel};
+  tensor.decision = {CodecId::kGroupTopk, Recipe::kGather, {1, 512, 5}};
+  tensor.stripe = stripe;
+  tensor.wire_bytes = wire_bytes;
+  return tensor;
+}
+
+TEST(Plan, FusesOnlyWhatTravelsTheSameWay) {
+  PlannedTensor b = sparse("b", 1000, 1024, 40);
+  PlannedTensor d = sparse("d", 1000, 1024, 40);
+  d.decision.params = {1, 512, 10};  // each slice is encoded with its own tensor's parameters
+  PlannedTensor e = sparse("e", 1000, 1024, 40);
+  e.decision.recipe = Recipe::kScatter;
+  const auto plan = build(in_order({{"a", 10}, b, {"c", 10}, d, e}, kSmall));
+  ASSERT_TRUE(plan) << plan.status().to_string();
+  EXPECT_EQ(members(**plan), (std::vector<std::vector<int>>{{0, 2}, {1, 3}, {4}}));
+  const Partition& bucket = (*plan)->partitions()[1];
+  EXPECT_EQ(bucket.way, b.decision.way());
+  EXPECT_EQ(bucket.wire_bytes, 80);
+  EXPECT_EQ((*plan)->partitions()[0].wire_bytes, 80) << "as held";
+}
+
+TEST(Plan, CutsAtStripesAndWeighsWhatTravels) {
+  // 100,000 elements that are 8,000 bytes: two partitions of 49 stripes.
+  const auto plan = build(in_order({sparse("a", 100'000, 1024, 8000)}, kSmall));
+  ASSERT_TRUE(plan) << plan.status().to_string();
+  std::vector<std::int64_t> offsets;
   for (const Partition& partition : (*plan)->partitions()) {
-    EXPECT_EQ(partition.decision.codec, CodecId::kBf16);
-    EXPECT_EQ(partition.decision.params, (std::vector<std::int64_t>{7, -1}));
+    offsets.push_back(partition.slices.front().offset);
+    EXPECT_LE(partition.wire_bytes, kSmall.partition_bytes);
+  }
+  EXPECT_EQ(offsets, (std::vector<std::int64_t>{0, 49 * 1024}));
+}
+
+TEST(Plan, NeverCutsATensorOfOneStripe) {
+  const std::int64_t numel = 5 * kMaxLossyElements;
+  const auto plan = build(
+      in_order({sparse("a", numel, numel, 1 << 20), sparse("b", 1000, 1000, 10), sparse("c", 2000, 2000, 20)}, kSmall));
+  ASSERT_TRUE(plan) << plan.status().to_string();
+  EXPECT_EQ(members(**plan), (std::vector<std::vector<int>>{{0}, {1, 2}}));
+}
+
+TEST(Plan, KeepsTheElementsOfALossyPartitionFew) {
+  // Hardly any bytes: the work of encoding is what has to overlap.
+  std::vector<PlannedTensor> tensors = {sparse("big", 3 * kMaxLossyElements, 4096, 300)};
+  for (int i = 0; i < 10; ++i) {
+    tensors.push_back(sparse(std::to_string(i), kMaxLossyElements / 4, 4096, 5));
+  }
+  const auto plan = build(in_order(std::move(tensors), {}));
+  ASSERT_TRUE(plan) << plan.status().to_string();
+  EXPECT_EQ((*plan)->partitions_of(0).size(), 3U);
+  EXPECT_EQ((*plan)->partitions().size(), 6U) << "and three buckets of at most four";
+  for (const Partition& partition : (*plan)->partitions()) {
+    EXPECT_LE(partition.numel, kMaxLossyElements);
   }
 }
 
@@ -175,8 +221,11 @@ TEST(Plan, DigestChangesWithEveryInput) {
       [](Inputs& in) { in.options.fusion_bytes += 1; },
       [](Inputs& in) { in.options.partition_bytes *= 2; },
       [](Inputs& in) { in.options.alignment = 32; },
-      [](Inputs& in) { in.decision.codec = CodecId::kFp16; },
-      [](Inputs& in) { in.decision.params = {0}; },
+      [](Inputs& in) { in.tensors[1].decision.codec = CodecId::kFp16; },
+      [](Inputs& in) { in.tensors[1].decision.recipe = Recipe::kGather; },
+      [](Inputs& in) { in.tensors[1].decision.params = {0}; },
+      [](Inputs& in) { in.tensors[1].stripe = 5; },
+      [](Inputs& in) { in.tensors[1].wire_bytes = 10; },
       [](Inputs& in) { in.version = 2; },
   };
   std::vector<std::uint64_t> digests = {(*build(base))->digest()};

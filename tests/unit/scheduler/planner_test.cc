@@ -19,7 +19,7 @@ namespace sirtaki::scheduler {
 namespace {
 
 std::shared_ptr<const Plan> plan_for(const Workload& w) {
-  auto plan = plan_schedule(w.tensors, w.profile, w.options, {}, 2);
+  auto plan = plan_schedule(w.tensors, w.profile, w.options, 2);
   EXPECT_TRUE(plan) << w.name << ": " << plan.status().to_string();
   return plan ? *plan : nullptr;
 }
@@ -55,7 +55,7 @@ std::int64_t best_of_all_orders(const Workload& w) {
   std::iota(order.begin(), order.end(), 0);
   std::int64_t best = std::numeric_limits<std::int64_t>::max();
   do {
-    const auto plan = Plan::build(w.tensors, order, w.options.limits, {}, 1);
+    const auto plan = Plan::build(w.tensors, order, w.options.limits, 1);
     best = std::min(best, step_of(**plan, w));
   } while (std::ranges::next_permutation(order).found);
   return best;
@@ -233,8 +233,16 @@ Workload random_workload(std::uint64_t seed) {
   w.profile.latency_ns = upto(10'000'000);
   w.profile.bytes_per_second = 1 + upto(std::uint64_t{1} << random() % 40);
   if (random() % 3 == 0) {
-    for (const PlannedTensor& tensor : w.tensors) {
-      w.options.wire_bytes.push_back(tensor.numel * 2);
+    for (PlannedTensor& tensor : w.tensors) {
+      tensor.wire_bytes = tensor.numel * 2;
+    }
+  } else if (random() % 2 == 0) {
+    for (PlannedTensor& tensor : w.tensors) {
+      if (tensor.dtype == DType::kF32 && random() % 3 != 0) {
+        tensor.decision = {CodecId::kGroupTopk, random() % 2 == 0 ? Recipe::kGather : Recipe::kScatter, {}};
+        tensor.stripe = random() % 4 == 0 ? std::max<std::int64_t>(tensor.numel, 1) : 4096;
+        tensor.wire_bytes = tensor.numel / 16;
+      }
     }
   }
   return w;
@@ -251,6 +259,14 @@ TEST(Planner, PlansAreSoundAndEqualForEqualInput) {
     EXPECT_LE(plan->credit_bytes(), w.options.credit_limit_bytes);
     EXPECT_GE(step_of(*plan, w), lower_bound_us(w.tensors, w.profile, w.options));
     for (const Partition& partition : plan->partitions()) {
+      if (partition.way.lossy()) {
+        const PlannedTensor& first = w.tensors[static_cast<std::size_t>(partition.slices.front().tensor)];
+        if (partition.slices.size() > 1 || partition.numel > first.stripe) {
+          EXPECT_LE(partition.numel, kMaxLossyElements);
+          EXPECT_LE(partition.wire_bytes, std::max(w.options.limits.partition_bytes, w.options.limits.fusion_bytes));
+        }
+        continue;
+      }
       const auto bytes = static_cast<std::int64_t>(partition.size_bytes());
       EXPECT_LE(bytes, partition.slices.size() > 1
                            ? w.options.limits.fusion_bytes
@@ -263,7 +279,6 @@ TEST(Planner, PlansAreSoundAndEqualForEqualInput) {
 Prediction drive(const std::shared_ptr<const Plan>& plan, const Workload& w) {
   const StepModel model(w.profile, w.options);
   Dispatcher dispatcher(w.options.credit_limit_bytes);
-  std::vector<std::int64_t> payloads;
   std::multimap<std::int64_t, std::function<void()>> events;
   bool finished = false;
   for (int i = 0; i < static_cast<int>(w.tensors.size()); ++i) {
@@ -278,13 +293,12 @@ Prediction drive(const std::shared_ptr<const Plan>& plan, const Workload& w) {
   events.emplace(model.backward_end(), [&] { finished = true; });
   std::size_t gate = plan->partitions().size();  // it and what follows waits for finish()
   for (const Partition& partition : plan->partitions()) {
-    payloads.push_back(0);
     for (const Slice& slice : partition.slices) {
-      gate = model.ready(slice.tensor) == all_ready ? std::min(gate, payloads.size() - 1) : gate;
-      payloads.back() += model.payload(w.tensors[static_cast<std::size_t>(slice.tensor)], slice.tensor, slice.numel);
+      gate =
+          model.ready(slice.tensor) == all_ready ? std::min(gate, static_cast<std::size_t>(partition.position)) : gate;
     }
   }
-  EXPECT_TRUE(dispatcher.adopt(plan, payloads));
+  EXPECT_TRUE(dispatcher.adopt(plan));
   std::int64_t link_free = 0;
   std::int64_t done = 0;
   std::int64_t lateness = 0;
@@ -303,7 +317,7 @@ Prediction drive(const std::shared_ptr<const Plan>& plan, const Workload& w) {
       if (partition == nullptr) {
         break;
       }
-      const std::int64_t payload = payloads[started++];
+      const std::int64_t payload = plan->partitions()[started++].wire_bytes;
       const std::int64_t reduced = serve(now, payload);
       events.emplace(reduced, [&, reduced, payload, partition] {
         done = serve(reduced, payload);
@@ -328,7 +342,7 @@ TEST(Planner, PredictsWhatADispatcherDoes) {
     EXPECT_EQ(predict(*plan, w.profile, w.options), drive(plan, w));
     std::vector<int> order(w.tensors.size());
     std::iota(order.begin(), order.end(), 0);
-    const auto in_order = Plan::build(w.tensors, order, w.options.limits, {}, 1);
+    const auto in_order = Plan::build(w.tensors, order, w.options.limits, 1);
     ASSERT_TRUE(in_order);
     EXPECT_EQ(predict(**in_order, w.profile, w.options), drive(*in_order, w));
   }
@@ -350,8 +364,8 @@ TEST(Planner, OneRankNeedsNoTime) {
 TEST(Planner, CountsWhatIsSentNotWhatIsHeld) {
   Workload w = make_workload(vgg_table(), 600'000, 2000);
   const std::int64_t dense = step_of(*plan_for(w), w);
-  for (const PlannedTensor& tensor : w.tensors) {
-    w.options.wire_bytes.push_back(tensor.numel * 2);
+  for (PlannedTensor& tensor : w.tensors) {
+    tensor.wire_bytes = tensor.numel * 2;
   }
   EXPECT_LT(step_of(*plan_for(w), w) * 10, dense * 7);
 }
@@ -386,7 +400,7 @@ TEST(Planner, RefusesInputThatDoesNotFit) {
       {"does not fit", [](Workload& w) { w.profile.need_us.push_back(0); }},
       {"does not know latency and bandwidth", [](Workload& w) { w.profile.latency_ns = -1; }},
       {"does not know latency and bandwidth", [](Workload& w) { w.profile.bytes_per_second = -1; }},
-      {"payload sizes", [](Workload& w) { w.options.wire_bytes = {1}; }},
+      {"cannot be -2 bytes", [](Workload& w) { w.tensors[0].wire_bytes = -2; }},
       {"for 0 ranks", [](Workload& w) { w.options.ranks = 0; }},
       {"credit of 0 bytes", [](Workload& w) { w.options.credit_limit_bytes = 0; }},
       {"alignment is 0", [](Workload& w) { w.options.limits.alignment = 0; }},
@@ -396,7 +410,7 @@ TEST(Planner, RefusesInputThatDoesNotFit) {
   for (const BadCase& bad : cases) {
     Workload w = make_workload(resnet_table(), 600'000, 1000);
     bad.spoil(w);
-    const auto plan = plan_schedule(w.tensors, w.profile, w.options, {}, 1);
+    const auto plan = plan_schedule(w.tensors, w.profile, w.options, 1);
     ASSERT_FALSE(plan) << bad.text;
     EXPECT_EQ(plan.status().code(), Code::kInvalidArgument);
     EXPECT_NE(plan.status().text().find(bad.text), std::string_view::npos) << plan.status().text();

@@ -17,7 +17,7 @@ inline std::shared_ptr<const Plan> make_plan(std::vector<PlannedTensor> tensors)
   std::vector<int> order(tensors.size());
   std::iota(order.begin(), order.end(), 0);
   const LayoutOptions options = {.fusion_bytes = 1024, .partition_bytes = 4096, .alignment = 64};
-  auto plan = Plan::build(std::move(tensors), order, options, {}, 1);
+  auto plan = Plan::build(std::move(tensors), order, options, 1);
   EXPECT_TRUE(plan) << plan.status().to_string();
   return plan ? *plan : nullptr;
 }

@@ -21,7 +21,7 @@ Workload forward_workload() {
 }
 
 Replanner replanner_for(const Workload& w) {
-  return {first_plan(w), {}, {.planner = w.options}};
+  return {first_plan(w), {.planner = w.options}};
 }
 
 // The profile of a step under the plan in force, if steps take as long as the model says, times `percent`.
@@ -270,10 +270,9 @@ TEST(Replanner, FreezesWhenRanksDiffer) {
 TEST(Replanner, FreezesWhenThePlannerFails) {
   Workload w = forward_workload();
   const auto first = first_plan(w);
-  w.options.wire_bytes = std::vector<std::int64_t>(w.tensors.size(), std::int64_t{1} << 30);
   w.options.limits.partition_bytes = 4096;
   w.options.limits.alignment = 1 << 20;
-  Replanner replanner(first, {}, {.planner = w.options});
+  Replanner replanner(first, {.planner = w.options});
   EXPECT_FALSE(replanner.consider(3, w.profile));
   EXPECT_TRUE(replanner.frozen());
   EXPECT_NE(replanner.frozen_because().find("aligned block"), std::string::npos) << replanner.frozen_because();
@@ -364,7 +363,7 @@ TEST(Replanner, RanksThatDifferedDoSoAfterAStepGivenUp) {
 
 TEST(Replanner, AnOptionKeepsTheFirstPlan) {
   const Workload w = forward_workload();
-  const Replanner replanner(first_plan(w), {}, {.planner = w.options, .frozen = true});
+  const Replanner replanner(first_plan(w), {.planner = w.options, .frozen = true});
   for (std::uint64_t step = 0; step < 100; ++step) {
     EXPECT_FALSE(replanner.wants_profile(step));
   }

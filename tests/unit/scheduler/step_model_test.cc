@@ -103,15 +103,6 @@ TEST(StepModel, NeedsCountOnlyWithForwardOverlap) {
   EXPECT_EQ(s.model().need(0), kMs + 500'000);
 }
 
-TEST(StepModel, CountsThePayloadOfAPart) {
-  TwoRanks s;
-  const PlannedTensor tensor{"a", 101};
-  EXPECT_EQ(s.model().payload(tensor, 0, 50), 200);
-  s.options.wire_bytes = {202, 0};
-  EXPECT_EQ(s.model().payload(tensor, 0, 50), 100);
-  EXPECT_EQ(s.model().payload(tensor, 0, 101), 202);
-}
-
 TEST(StepModel, StaysWithinSixtyFourBits) {
   TwoRanks s;
   s.options.ranks = 65536;

@@ -115,7 +115,7 @@ inline Workload make_workload(const Table& table, std::int64_t step_compute_us, 
 
 // What the stream begins with.
 inline std::shared_ptr<const Plan> first_plan(const Workload& w) {
-  auto plan = Plan::build(w.tensors, w.backward_order, w.options.limits, {}, 1);
+  auto plan = Plan::build(w.tensors, w.backward_order, w.options.limits, 1);
   return plan ? *plan : nullptr;
 }
 
