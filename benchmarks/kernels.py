@@ -34,6 +34,7 @@ NUMBERS = {
     NTH: ("group", "keep"),
     "group_topk_sum": ("group", "keep", "ranks"),
     "twobit_sum": ("ranks",),
+    "onebit_sum": ("ranks",),
     "sparse_sum": ("ranks",),
     "scaled_encode": ("code",),
     "scaled_sum": ("code", "ranks"),

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 
 #include "kernels/half/elements.h"
 
@@ -18,6 +19,12 @@ struct Feedback {
   std::byte* left = nullptr;            // null where `residual` is; may be `residual` or `gradient` itself
 
   bool valid() const { return (residual == nullptr) == (left == nullptr); }
+
+  // The same arrays from an element on.
+  Feedback from(std::int64_t element) const {
+    const std::size_t at = static_cast<std::size_t>(element) * sizeof(float);
+    return {gradient + at, residual == nullptr ? nullptr : residual + at, left == nullptr ? nullptr : left + at};
+  }
 };
 
 namespace ref {
