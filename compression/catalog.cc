@@ -3,8 +3,13 @@
 #include <array>
 
 #include "compression/codecs/cast.h"
+#include "compression/codecs/group_topk.h"
+#include "compression/codecs/kernel_sparse.h"
 #include "compression/codecs/none.h"
+#include "compression/codecs/onebit.h"
 #include "compression/codecs/scaled.h"
+#include "compression/codecs/threshold_sparse.h"
+#include "compression/codecs/twobit.h"
 #include "runtime/base/check.h"
 
 namespace sirtaki::compression {
@@ -39,7 +44,15 @@ std::span<const PayloadCodec* const> payload_codecs() {
                             kernels::ScaledCode::kE4M3);
   static const Scaled kE5M2({CodecId::kFp8E5M2, "fp8_e5m2", "8-bit floats (5 bits of exponent) with scales"},
                             kernels::ScaledCode::kE5M2);
-  static const std::array<const PayloadCodec*, 3> kAll = {&kInt8, &kE4M3, &kE5M2};
+  static const Twobit kTwobit({CodecId::kTwobit, "twobit", "one threshold up, down or nothing; the rest waits"});
+  static const Onebit kOnebit({CodecId::kOnebit, "onebit", "signs with a mean magnitude for each block"});
+  static const GroupTopk kGroupTopk({CodecId::kGroupTopk, "group_topk", "the largest elements of each small group"});
+  static const ThresholdSparse kThresholdSparse(
+      {CodecId::kThresholdSparse, "threshold_sparse", "the elements that reach a threshold of the tensor's own"});
+  static const KernelSparse kKernelSparse(
+      {CodecId::kKernelSparse, "kernel_sparse", "the filters of a convolution that matter most"});
+  static const std::array<const PayloadCodec*, 8> kAll = {
+      &kInt8, &kE4M3, &kE5M2, &kTwobit, &kOnebit, &kGroupTopk, &kThresholdSparse, &kKernelSparse};
   return kAll;
 }
 

@@ -37,8 +37,8 @@ class Coder {
   Coder& operator=(const Coder&) = delete;
   virtual ~Coder() = default;
 
-  // Once a step, before its first encode(), with the whole tensor: what a codec wants to know of all of it. A coder for
-  // an owner, which never sees the whole, is used without.
+  // Once a step, before its first encode(), with the whole tensor: what a codec wants to know of all of it. Writes
+  // nothing. A coder for an owner, which never sees the whole, is used without.
   virtual void begin(const kernels::Feedback& /*whole*/) {}
 
   // Exact, and the same on all ranks.
@@ -46,7 +46,9 @@ class Coder {
 
   // Writes exactly payload_bytes(piece.numel), and what it leaves. `arrays` begin at piece.offset; all finite
   // (kernels/finite/). Where they have no residual, what is not sent is lost.
-  // What a payload means plus what is left is, bit for bit and element by element, gradient plus residual.
+  // What a payload means plus what is left is, element by element and without rounding, gradient plus residual; with
+  // momentum correction step plus residual. Of onebit, and of magnitudes that no float16 value can take (2^29 and up),
+  // it is what the kernels say.
   virtual void encode(const Piece& piece, const kernels::Feedback& arrays, Bytes payload) = 0;
 
   // `payload` came over a network and has the right size: kCorrupt when it cannot be one of this piece.

@@ -27,7 +27,7 @@ TensorMemory::TensorMemory(const PayloadCodec& codec, std::vector<std::int64_t> 
 
 Coder& TensorMemory::owner_coder() {
   if (!owner_coder_) {
-    owner_coder_ = codec_.open(params_, shape_);
+    owner_coder_ = codec_.open_owner(params_, shape_);
   }
   return *owner_coder_;
 }

@@ -7,6 +7,8 @@
 #include <string_view>
 
 #include "compression/payload_codec.h"
+#include "runtime/base/codec_id.h"
+#include "runtime/base/dtype.h"
 #include "runtime/base/status.h"
 
 namespace sirtaki::compression {
@@ -16,6 +18,18 @@ struct ParamRange {
   std::int64_t least;
   std::int64_t most;
 };
+
+// What values may travel as, and a factor of momentum.
+inline constexpr ParamRange kValueRange{"value (a dtype)", static_cast<int>(DType::kF16),
+                                        static_cast<int>(DType::kF32)};
+static_assert(static_cast<int>(DType::kBF16) == static_cast<int>(DType::kF16) + 1 &&
+              static_cast<int>(DType::kF32) == static_cast<int>(DType::kF16) + 2);
+inline constexpr ParamRange kMomentumRange{"momentum", 0, params::kOne - 1};
+
+// Of parameters in which kValue is checked.
+inline DType value_dtype(Params values) {
+  return static_cast<DType>(values[params::kValue]);
+}
 
 // kInvalidArgument unless there is one value for each range, inside it; names codec, parameter, value and range.
 Status check_params(std::string_view codec, Params values, std::initializer_list<ParamRange> ranges);

@@ -50,6 +50,8 @@ class PayloadCodec {
   virtual std::size_t payload_bytes(Params params, const Shape& shape, std::int64_t numel) const = 0;
 
   virtual std::unique_ptr<Coder> open(Params params, const Shape& shape) const = 0;
+  // For what is sent on as the owner of stripes: payloads of the same kind.
+  virtual std::unique_ptr<Coder> open_owner(Params params, const Shape& shape) const { return open(params, shape); }
 
  private:
   PayloadCodecInfo info_;

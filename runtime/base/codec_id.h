@@ -45,9 +45,9 @@ inline constexpr std::int64_t kOne = 65536;
 inline constexpr std::size_t kFeedback = 0;
 
 // int8, fp8 (e4m3, e5m2), onebit
-inline constexpr std::size_t kBlock = 1;  // elements that share a scale
+inline constexpr std::size_t kBlock = 1;  // elements that share a scale; of onebit a multiple of 64
 
-// twobit: t is the power of two below kFactor times the mean magnitude of the whole tensor or of each stripe
+// twobit: t is the power of two below kFactor times the mean magnitude of the whole tensor or of each 2,048 elements
 inline constexpr std::size_t kFactor = 1;
 inline constexpr std::size_t kByStripe = 2;
 
@@ -62,7 +62,7 @@ inline constexpr std::size_t kNesterov = 5;
 inline constexpr std::size_t kDensity = 1;     // part of the elements that should travel
 inline constexpr std::size_t kReestimate = 2;  // uses between exact thresholds
 
-// kernel_sparse (kValue as above): kFilters filters of the tensor; block_topk: kFilters blocks of kBlock elements
+// kernel_sparse (kValue as above, kBlock 0): kFilters filters of the tensor; block_topk: kFilters blocks of kBlock elements
 inline constexpr std::size_t kFilters = 2;
 
 // powersgd

@@ -32,6 +32,12 @@ std::vector<Target> targets() {
   add(CodecId::kInt8, {1, 64});
   add(CodecId::kFp8E4M3, {1, 32});
   add(CodecId::kFp8E5M2, {1, 256});
+  add(CodecId::kTwobit, {1, params::kOne, 0});
+  add(CodecId::kOnebit, {1, 128});
+  add(CodecId::kGroupTopk, {1, 50, 4, static_cast<int>(DType::kF32), 0, 0});
+  add(CodecId::kGroupTopk, {1, 300, 7, static_cast<int>(DType::kF16), 0, 0});
+  add(CodecId::kThresholdSparse, {1, 9000, 8, static_cast<int>(DType::kBF16), 0, 0});
+  add(CodecId::kKernelSparse, {1, 0, 1, static_cast<int>(DType::kF16)});
   return all;
 }
 

@@ -34,6 +34,11 @@ TEST(Catalog, KeepsItsNumbersAndNames) {
   EXPECT_EQ(static_cast<int>(find_payload_codec("int8")->id()), 3);
   EXPECT_EQ(static_cast<int>(find_payload_codec("fp8_e4m3")->id()), 4);
   EXPECT_EQ(static_cast<int>(find_payload_codec("fp8_e5m2")->id()), 5);
+  EXPECT_EQ(static_cast<int>(find_payload_codec("twobit")->id()), 6);
+  EXPECT_EQ(static_cast<int>(find_payload_codec("onebit")->id()), 7);
+  EXPECT_EQ(static_cast<int>(find_payload_codec("group_topk")->id()), 8);
+  EXPECT_EQ(static_cast<int>(find_payload_codec("threshold_sparse")->id()), 9);
+  EXPECT_EQ(static_cast<int>(find_payload_codec("kernel_sparse")->id()), 10);
   EXPECT_EQ(codec_names().substr(0, 16), "none, fp16, bf16");
 }
 

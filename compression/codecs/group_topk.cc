@@ -1,0 +1,81 @@
+#include "compression/codecs/group_topk.h"
+
+#include <vector>
+
+#include "compression/codecs/momentum.h"
+#include "compression/params.h"
+#include "kernels/group_topk/group_topk.h"
+
+namespace sirtaki::compression {
+namespace {
+
+constexpr std::int64_t kLargestGroup = 65536;
+
+kernels::GroupTopk how_of(Params params) {
+  return {static_cast<std::int32_t>(params[params::kGroup]), static_cast<std::int32_t>(params[params::kKeep]),
+          value_dtype(params)};
+}
+
+class GroupTopkCoder final : public Coder {
+ public:
+  GroupTopkCoder(Params params, const Shape& shape) : how_(how_of(params)), momentum_(params, shape.numel) {}
+
+  std::size_t payload_bytes(std::int64_t numel) const override { return kernels::group_topk_bytes(how_, numel); }
+
+  void encode(const Piece& piece, const kernels::Feedback& arrays, Bytes payload) override {
+    kernels::group_topk_encode(how_, piece.numel, momentum_.step(piece, arrays), payload.data());
+    if (momentum_.on()) {
+      kernels::group_topk_clear(how_, piece.numel, payload.data(), momentum_.at(piece.offset));
+    }
+  }
+
+  Status check(const Piece& piece, ConstBytes payload) const override {
+    return kernels::group_topk_valid(how_, piece.numel, payload.data()) ? Status()
+                                                                        : impossible_payload("an offset in a group");
+  }
+
+  void sum(const Piece& piece, std::span<const std::byte* const> payloads, std::byte* out) const override {
+    kernels::group_topk_sum(how_, piece.numel, payloads, out);
+  }
+
+ private:
+  const kernels::GroupTopk how_;
+  CodedMomentum momentum_;
+};
+
+}  // namespace
+
+Status GroupTopk::check(Params params, const Shape& /*shape*/) const {
+  const Status status = check_params(name(), params,
+                                     {{"feedback", 0, 1},
+                                      {"group", 1, kLargestGroup},
+                                      {"keep", 1, kLargestGroup},
+                                      kValueRange,
+                                      kMomentumRange,
+                                      {"nesterov", 0, 1}});
+  if (status && params[params::kKeep] > params[params::kGroup]) {
+    return invalid_argument("codec " + std::string(name()) + ": keeps " + std::to_string(params[params::kKeep]) +
+                            " elements of groups of " + std::to_string(params[params::kGroup]));
+  }
+  return status;
+}
+
+std::int64_t GroupTopk::stripe(Params params, const Shape& shape, int ranks) const {
+  return stripe_of_blocks(params[params::kGroup], shape, ranks);
+}
+
+std::size_t GroupTopk::payload_bytes(Params params, const Shape& /*shape*/, std::int64_t numel) const {
+  return kernels::group_topk_bytes(how_of(params), numel);
+}
+
+std::unique_ptr<Coder> GroupTopk::open(Params params, const Shape& shape) const {
+  return std::make_unique<GroupTopkCoder>(params, shape);
+}
+
+std::unique_ptr<Coder> GroupTopk::open_owner(Params params, const Shape& shape) const {
+  std::vector<std::int64_t> without(params.begin(), params.end());
+  without[params::kMomentum] = 0;
+  return open(without, shape);
+}
+
+}  // namespace sirtaki::compression

@@ -1,0 +1,23 @@
+// Codec group_topk: of every group of neighbouring elements the few of largest magnitude.
+//
+// Methods: kernels/group_topk/group_topk.h; momentum correction as in momentum.h, which owners of stripes leave out:
+// they sum steps.
+#pragma once
+
+#include "compression/payload_codec.h"
+
+namespace sirtaki::compression {
+
+class GroupTopk final : public PayloadCodec {
+ public:
+  using PayloadCodec::PayloadCodec;
+
+  Status check(Params params, const Shape& shape) const override;
+  bool supports(Recipe recipe) const override { return recipe == Recipe::kGather || recipe == Recipe::kScatter; }
+  std::int64_t stripe(Params params, const Shape& shape, int ranks) const override;
+  std::size_t payload_bytes(Params params, const Shape& shape, std::int64_t numel) const override;
+  std::unique_ptr<Coder> open(Params params, const Shape& shape) const override;
+  std::unique_ptr<Coder> open_owner(Params params, const Shape& shape) const override;
+};
+
+}  // namespace sirtaki::compression

@@ -1,0 +1,147 @@
+#include "compression/codecs/threshold_sparse.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <limits>
+#include <vector>
+
+#include "compression/codecs/momentum.h"
+#include "compression/params.h"
+#include "kernels/kth_magnitude/kth_magnitude.h"
+#include "kernels/reduce/reduce.h"
+#include "kernels/sparse_sum/sparse_sum.h"
+#include "kernels/threshold_select/threshold_select.h"
+#include "runtime/base/check.h"
+
+namespace sirtaki::compression {
+namespace {
+
+using Float = std::numeric_limits<float>;
+using Count = kernels::ref::Plain<std::uint32_t>;
+
+constexpr std::int64_t kMostElements = std::int64_t{1} << 31;
+constexpr std::int64_t kMostUses = 1'000'000;
+constexpr float kControl = 1.1F;
+
+// How many elements should travel, and how many may.
+std::int64_t wanted_entries(Params params, std::int64_t numel) {
+  return std::max<std::int64_t>(1, (numel * params[params::kDensity] + params::kOne / 2) / params::kOne);
+}
+std::int64_t capacity_of(Params params, std::int64_t numel) {
+  return std::min(numel, (5 * wanted_entries(params, numel) + 3) / 4);
+}
+
+class ThresholdSparseCoder final : public Coder {
+ public:
+  ThresholdSparseCoder(Params params, std::int64_t numel)
+      : numel_(numel),
+        wanted_(wanted_entries(params, numel)),
+        capacity_(capacity_of(params, numel)),
+        reestimate_(params[params::kReestimate]),
+        value_(value_dtype(params)),
+        momentum_(params, numel) {}
+
+  std::size_t payload_bytes(std::int64_t numel) const override {
+    SRT_CHECK(numel == numel_);
+    return Count::kSize + kernels::sparse_bytes(value_, numel_, capacity_);
+  }
+
+  void encode(const Piece& piece, const kernels::Feedback& arrays, Bytes payload) override {
+    SRT_CHECK(piece.numel == numel_);
+    const kernels::Feedback steps = momentum_.step(piece, arrays);
+    if (threshold_ == 0 || uses_ % reestimate_ == 0) {
+      threshold_ = exact_threshold(steps);
+    }
+    ++uses_;
+    std::byte* const entries = payload.data() + Count::kSize;
+    const kernels::ThresholdSelect how{std::max(threshold_, Float::denorm_min()), capacity_, value_};
+    const kernels::Selected selected = kernels::threshold_select(how, numel_, steps, entries);
+    Count::store(static_cast<std::uint32_t>(selected.entries), payload.data());
+    const Bytes unused = payload.subspan(Count::kSize + kernels::sparse_bytes(value_, numel_, selected.entries));
+    std::fill(unused.begin(), unused.end(), std::byte{0});
+    if (momentum_.on()) {
+      kernels::sparse_clear(value_, numel_, {entries, selected.entries}, momentum_.at(0));
+    }
+    follow(selected.wanted);
+  }
+
+  Status check(const Piece& /*piece*/, ConstBytes payload) const override {
+    const kernels::SparsePayload entries = entries_of(payload.data());
+    const bool valid = entries.entries <= capacity_ && kernels::sparse_valid(value_, numel_, entries);
+    return valid ? Status() : impossible_payload("a number of entries or an offset");
+  }
+
+  void sum(const Piece& /*piece*/, std::span<const std::byte* const> payloads, std::byte* out) const override {
+    std::vector<kernels::SparsePayload> all(payloads.size());
+    std::transform(payloads.begin(), payloads.end(), all.begin(), entries_of);
+    kernels::sparse_sum(value_, numel_, all, out);
+  }
+
+ private:
+  static kernels::SparsePayload entries_of(const std::byte* payload) {
+    return {payload + Count::kSize, Count::load(payload)};
+  }
+
+  // 0 where fewer elements than are wanted are not zero: any of these may travel.
+  float exact_threshold(const kernels::Feedback& steps) const {
+    const std::byte* values = steps.gradient;
+    std::vector<float> sums;
+    if (steps.residual != nullptr) {
+      sums.resize(static_cast<std::size_t>(numel_));
+      std::byte* const to = std::as_writable_bytes(std::span(sums)).data();
+      const std::byte* const terms[] = {steps.gradient, steps.residual};
+      kernels::reduce(ReduceOp::kSum, DType::kF32, terms, to, numel_);
+      values = to;
+    }
+    return std::bit_cast<float>(kernels::kth_magnitude(numel_, wanted_, values).key);
+  }
+
+  void follow(std::int64_t reached) {
+    if (3 * reached < 2 * wanted_) {
+      threshold_ /= kControl;
+    } else if (4 * reached > 5 * wanted_) {
+      threshold_ = std::min(threshold_ * kControl, Float::max());
+    }
+  }
+
+  const std::int64_t numel_;
+  const std::int64_t wanted_;
+  const std::int64_t capacity_;
+  const std::int64_t reestimate_;
+  const DType value_;
+  CodedMomentum momentum_;
+  float threshold_ = 0;  // 0: not known
+  std::int64_t uses_ = 0;
+};
+
+}  // namespace
+
+Status ThresholdSparse::check(Params params, const Shape& shape) const {
+  const Status status = check_params(name(), params,
+                                     {{"feedback", 0, 1},
+                                      {"density", 1, params::kOne},
+                                      {"reestimate", 1, kMostUses},
+                                      kValueRange,
+                                      kMomentumRange,
+                                      {"nesterov", 0, 1}});
+  if (status && shape.numel > kMostElements) {
+    return invalid_argument("codec " + std::string(name()) + ": a tensor has " + std::to_string(shape.numel) +
+                            " elements; at most " + std::to_string(kMostElements) + " are allowed");
+  }
+  return status;
+}
+
+std::int64_t ThresholdSparse::stripe(Params /*params*/, const Shape& shape, int /*ranks*/) const {
+  return shape.numel;
+}
+
+std::size_t ThresholdSparse::payload_bytes(Params params, const Shape& shape, std::int64_t numel) const {
+  return ThresholdSparseCoder(params, shape.numel).payload_bytes(numel);
+}
+
+std::unique_ptr<Coder> ThresholdSparse::open(Params params, const Shape& shape) const {
+  return std::make_unique<ThresholdSparseCoder>(params, shape.numel);
+}
+
+}  // namespace sirtaki::compression

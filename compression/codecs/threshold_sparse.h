@@ -1,0 +1,25 @@
+// Codec threshold_sparse: the elements of a whole tensor that reach a threshold, about a given part of them.
+//
+// A payload: the number of its entries, 32 bits, then a sparse payload (kernels/sparse_sum/sparse_sum.h), then zeros up
+// to the room of 5/4 of the entries wanted, so that its size is known beforehand.
+// Methods: kernels/threshold_select/threshold_select.h; a threshold that is the exact k-th magnitude now and then and
+// follows the number of entries in between (Li and Hoefler, Near-Optimal Sparse Allreduce for Distributed Deep
+// Learning, 2022). Each rank has its own. Momentum correction as in momentum.h.
+#pragma once
+
+#include "compression/payload_codec.h"
+
+namespace sirtaki::compression {
+
+class ThresholdSparse final : public PayloadCodec {
+ public:
+  using PayloadCodec::PayloadCodec;
+
+  Status check(Params params, const Shape& shape) const override;
+  bool supports(Recipe recipe) const override { return recipe == Recipe::kGather; }
+  std::int64_t stripe(Params params, const Shape& shape, int ranks) const override;
+  std::size_t payload_bytes(Params params, const Shape& shape, std::int64_t numel) const override;
+  std::unique_ptr<Coder> open(Params params, const Shape& shape) const override;
+};
+
+}  // namespace sirtaki::compression

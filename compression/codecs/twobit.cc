@@ -1,0 +1,143 @@
+#include "compression/codecs/twobit.h"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "compression/params.h"
+#include "kernels/magnitude/magnitude.h"
+#include "kernels/twobit/twobit.h"
+
+namespace sirtaki::compression {
+namespace {
+
+constexpr std::int64_t kBlock = Twobit::kBlock;
+constexpr std::int64_t kLargestFactor = 64 * params::kOne;
+// A byte holds these; a gradient of smaller numbers waits until it has grown.
+constexpr int kLeast = -126;
+constexpr int kMost = 127;
+
+int exponent_below(double value) {
+  return value > 0 ? std::clamp(std::ilogb(value), kLeast, kMost) : kLeast;
+}
+
+// Elements of 2^24 t and above do not travel. Where the mean is so far below the largest, t is larger than the mean
+// wants it, or these would wait for ever.
+int exponent_carrying(float largest) {
+  return exponent_below(std::ldexp(static_cast<double>(largest), -23));
+}
+
+// Not above the largest: where elements are much alike, a factor above 1 would let none of them travel, ever.
+int exponent_wanted(double threshold, float largest) {
+  return exponent_below(std::min(threshold, static_cast<double>(largest)));
+}
+
+std::size_t bytes_of(std::int64_t numel) {
+  return 1 + kernels::twobit_bytes(numel);
+}
+
+// Calls body(first, elements, byte) for every block: its elements in the piece, and where it is in the payload.
+template <class Body>
+void for_each_block(std::int64_t numel, Body body) {
+  std::size_t at = 0;
+  for (std::int64_t first = 0; first < numel; first += kBlock) {
+    const std::int64_t elements = std::min(kBlock, numel - first);
+    body(first, elements, at);
+    at += bytes_of(elements);
+  }
+}
+
+class TwobitCoder final : public Coder {
+ public:
+  TwobitCoder(Params params, std::int64_t numel)
+      : factor_(static_cast<double>(params[params::kFactor]) / static_cast<double>(params::kOne)),
+        by_block_(params[params::kByStripe] != 0),
+        numel_(numel) {}
+
+  void begin(const kernels::Feedback& whole) override {
+    if (by_block_) {
+      return;
+    }
+    exponents_.resize(static_cast<std::size_t>((numel_ + kBlock - 1) / kBlock));
+    double sum = 0;
+    float largest = 0;
+    for_each_block(numel_, [&](std::int64_t first, std::int64_t elements, std::size_t /*at*/) {
+      const kernels::Magnitude size = kernels::magnitude(elements, whole.from(first));
+      sum += size.sum;
+      largest = std::max(largest, size.largest);
+      exponents_[static_cast<std::size_t>(first / kBlock)] = static_cast<std::int8_t>(exponent_carrying(size.largest));
+    });
+    const int wanted = exponent_wanted(factor_ * sum / static_cast<double>(numel_), largest);
+    for (std::int8_t& exponent : exponents_) {
+      exponent = static_cast<std::int8_t>(std::max<int>(exponent, wanted));
+    }
+  }
+
+  std::size_t payload_bytes(std::int64_t numel) const override {
+    std::size_t bytes = 0;
+    for_each_block(
+        numel, [&](std::int64_t /*first*/, std::int64_t elements, std::size_t at) { bytes = at + bytes_of(elements); });
+    return bytes;
+  }
+
+  void encode(const Piece& piece, const kernels::Feedback& arrays, Bytes payload) override {
+    for_each_block(piece.numel, [&](std::int64_t first, std::int64_t elements, std::size_t at) {
+      const kernels::Feedback block = arrays.from(first);
+      const int exponent = exponents_.empty() ? exponent_of(elements, block)
+                                              : exponents_[static_cast<std::size_t>((piece.offset + first) / kBlock)];
+      payload[at] = static_cast<std::byte>(exponent);
+      kernels::twobit_encode(exponent, elements, block, payload.data() + at + 1);
+    });
+  }
+
+  Status check(const Piece& piece, ConstBytes payload) const override {
+    bool valid = true;
+    for_each_block(piece.numel, [&](std::int64_t /*first*/, std::int64_t elements, std::size_t at) {
+      valid = valid && std::to_integer<std::int8_t>(payload[at]) >= kLeast &&
+              kernels::twobit_valid(elements, payload.data() + at + 1);
+    });
+    return valid ? Status() : impossible_payload("a threshold or a code");
+  }
+
+  void sum(const Piece& piece, std::span<const std::byte* const> payloads, std::byte* out) const override {
+    std::vector<kernels::TwobitPart> parts(payloads.size());
+    for_each_block(piece.numel, [&](std::int64_t first, std::int64_t elements, std::size_t at) {
+      std::transform(payloads.begin(), payloads.end(), parts.begin(), [at](const std::byte* payload) {
+        return kernels::TwobitPart{payload + at + 1, std::to_integer<std::int8_t>(payload[at])};
+      });
+      kernels::twobit_sum(parts, elements, out + static_cast<std::size_t>(first) * sizeof(float));
+    });
+  }
+
+ private:
+  int exponent_of(std::int64_t elements, const kernels::Feedback& block) const {
+    const kernels::Magnitude size = kernels::magnitude(elements, block);
+    const int wanted = exponent_wanted(factor_ * size.sum / static_cast<double>(elements), size.largest);
+    return std::max(wanted, exponent_carrying(size.largest));
+  }
+
+  const double factor_;
+  const bool by_block_;
+  const std::int64_t numel_;
+  std::vector<std::int8_t> exponents_;  // of all blocks, once begin() chose them
+};
+
+}  // namespace
+
+Status Twobit::check(Params params, const Shape& /*shape*/) const {
+  return check_params(name(), params, {{"feedback", 0, 1}, {"factor", 1, kLargestFactor}, {"by_stripe", 0, 1}});
+}
+
+std::int64_t Twobit::stripe(Params /*params*/, const Shape& shape, int ranks) const {
+  return stripe_of_blocks(kBlock, shape, ranks);
+}
+
+std::size_t Twobit::payload_bytes(Params params, const Shape& shape, std::int64_t numel) const {
+  return TwobitCoder(params, shape.numel).payload_bytes(numel);
+}
+
+std::unique_ptr<Coder> Twobit::open(Params params, const Shape& shape) const {
+  return std::make_unique<TwobitCoder>(params, shape.numel);
+}
+
+}  // namespace sirtaki::compression
