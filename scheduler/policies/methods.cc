@@ -1,0 +1,272 @@
+#include "scheduler/policies/methods.h"
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <utility>
+
+#include "runtime/base/check.h"
+#include "runtime/base/option_value.h"
+#include "scheduler/arith.h"
+
+namespace sirtaki::scheduler {
+namespace {
+
+using Keys = std::vector<KeyInfo>;
+
+constexpr std::int64_t kOne = params::kOne;
+constexpr std::int64_t kLargestSize = std::int64_t{1} << 40;
+constexpr std::int64_t kLargestBlock = 1 << 16;
+// float32 elements: below, a codec's fixed costs outweigh what it saves.
+constexpr std::int64_t kSmallTensor = 4096 * 4;
+constexpr std::int64_t kMostDims = 8;
+
+constexpr std::int64_t percent(std::int64_t hundredths) {
+  return hundredths * kOne / 10'000;
+}
+
+KeyInfo toggle(std::string_view name, bool initial) {
+  return {name, KeyKind::kSwitch, initial ? 1 : 0, 0, 1};
+}
+
+KeyInfo choice(std::string_view name, std::string_view choices) {
+  return {name, KeyKind::kChoice, 0, 0, static_cast<std::int64_t>(split(choices, '|').size()) - 1, choices};
+}
+
+// What every lossy method has.
+Keys lossy(std::string_view wire, std::initializer_list<KeyInfo> own) {
+  Keys keys = {toggle("ef", true),
+               choice("wire", wire),
+               {"min", KeyKind::kSize, kSmallTensor, 0, kLargestSize},
+               {"ndim", KeyKind::kCount, 2, 0, kMostDims}};
+  keys.insert(keys.end(), own);
+  return keys;
+}
+
+Keys with_values(Keys keys) {
+  keys.push_back(choice("values", "f32|f16|bf16"));
+  return keys;
+}
+
+Keys with_momentum(Keys keys) {
+  keys.push_back({"momentum", KeyKind::kPart, 0, 0, kOne - 1});
+  keys.push_back(toggle("nesterov", false));
+  return keys;
+}
+
+KeyInfo block(std::int64_t initial, std::int64_t least) {
+  return {"block", KeyKind::kCount, initial, least, kLargestBlock};
+}
+
+constexpr std::string_view kTwoWays = "auto|gather|scatter";
+
+std::vector<MethodInfo> casts() {
+  return {{MethodId::kNone, "none", "all travel as they are", {}},
+          {MethodId::kFp16, "fp16", "summed as float16", {}},
+          {MethodId::kBf16, "bf16", "summed as bfloat16", {}},
+          {MethodId::kInt8, "int8", "8-bit integers with a scale for each block", lossy(kTwoWays, {block(256, 1)})},
+          {MethodId::kFp8E4M3, "fp8_e4m3", "8-bit floats, 4 bits of exponent", lossy(kTwoWays, {block(256, 1)})},
+          {MethodId::kFp8E5M2, "fp8_e5m2", "8-bit floats, 5 bits of exponent", lossy(kTwoWays, {block(256, 1)})},
+          {MethodId::kOnebit, "onebit", "signs, with a scale for each block", lossy(kTwoWays, {block(1024, 64)})}};
+}
+
+std::vector<MethodInfo> selections() {
+  return {
+      {MethodId::kTwobit, "twobit", "up, down or nothing, by a threshold that follows the mean magnitude",
+       lossy("auto|gather|scatter|counts",
+             {{"factor", KeyKind::kPart, kOne, kOne / 64, 64 * kOne}, choice("by", "tensor|block")})},
+      {MethodId::kGroupTopk, "group_topk", "the largest elements of every group",
+       with_momentum(
+           with_values(lossy("auto|gather|scatter|ring", {{"group", KeyKind::kCount, 512, 2, kLargestBlock},
+                                                          {"rate", KeyKind::kPart, percent(100), 1, kOne}})))},
+      {MethodId::kThresholdSparse, "threshold_sparse", "the elements above a threshold of the tensor",
+       with_momentum(with_values(lossy("auto|gather|scatter", {{"density", KeyKind::kPart, percent(100), 1, kOne},
+                                                               {"reestimate", KeyKind::kCount, 32, 1, 1'000'000}})))},
+      {MethodId::kKernelSparse, "kernel_sparse", "the filters of largest mean magnitude",
+       with_values(lossy("auto|gather", {{"rate", KeyKind::kPart, percent(2500), 1, kOne}}))},
+      {MethodId::kBlockTopk, "block_topk", "the same blocks on all ranks, of largest norm",
+       lossy("auto|shared", {block(256, 1), {"rate", KeyKind::kPart, percent(100), 1, kOne}})},
+      {MethodId::kPowerSgd, "powersgd", "two factors of low rank",
+       lossy("auto|lowrank", {{"rank", KeyKind::kCount, 2, 1, 1024}, toggle("warm", true)})}};
+}
+
+std::vector<MethodInfo> policies() {
+  return {
+      {MethodId::kHylo, "hylo", "convolutions by kernel_sparse with rates by size, matrices by twobit",
+       lossy("auto|gather|scatter|counts", {{"rho", KeyKind::kPart, percent(2500), 1, kOne},
+                                            {"factor", KeyKind::kPart, kOne, kOne / 64, 64 * kOne}})},
+      {MethodId::kAlgc, "algc", "layers above a gate by threshold_sparse, each with a density of its own",
+       with_momentum(lossy("auto|gather|scatter", {{"density", KeyKind::kPart, percent(100), 1, kOne},
+                                                   {"reestimate", KeyKind::kCount, 32, 1, 1'000'000}}))},
+  };
+}
+
+std::string range_text(const KeyInfo& key) {
+  switch (key.kind) {
+    case KeyKind::kSwitch:
+      return "on or off";
+    case KeyKind::kSize:
+      return "a size such as 16KiB, from " + format_bytes(key.least) + " to " + format_bytes(key.most);
+    case KeyKind::kPart:
+      return "a part such as 1% or 0.01, from " + part_text(key.least) + " to " + part_text(key.most);
+    case KeyKind::kCount:
+      return "a whole number from " + std::to_string(key.least) + " to " + std::to_string(key.most);
+    case KeyKind::kChoice:
+      break;
+  }
+  std::string names(key.choices);
+  for (std::size_t at = names.find('|'); at != std::string::npos; at = names.find('|', at)) {
+    names.replace(at, 1, ", ");
+  }
+  return "one of " + names;
+}
+
+// Decimal digits, no sign and no exponent: the same on all ranks without a rounding of the machine's own.
+Result<std::int64_t> read_part(std::string_view text) {
+  const bool percents = text.ends_with('%');
+  text.remove_suffix(percents ? 1 : 0);
+  Wide digits = 0;
+  Wide scale = percents ? 100 : 1;
+  bool point = false;
+  std::size_t count = 0;
+  for (const char c : text) {
+    if (c == '.' && !point) {
+      point = true;
+      continue;
+    }
+    if (c < '0' || c > '9' || ++count > 18) {
+      return invalid_argument("not a part");
+    }
+    digits = digits * 10 + (c - '0');
+    scale *= point ? 10 : 1;
+  }
+  if (count == 0) {
+    return invalid_argument("not a part");
+  }
+  const Wide part = (digits * kOne + scale / 2) / scale;
+  return static_cast<std::int64_t>(std::min<Wide>(part, std::numeric_limits<std::int64_t>::max()));
+}
+
+Result<std::int64_t> read_unchecked(const KeyInfo& key, std::string_view text) {
+  switch (key.kind) {
+    case KeyKind::kSwitch: {
+      SRT_ASSIGN(const bool on, parse_bool(text));
+      return on ? 1 : 0;
+    }
+    case KeyKind::kSize:
+      return parse_bytes(text);
+    case KeyKind::kPart:
+      return read_part(text);
+    case KeyKind::kCount:
+      return parse_int(text);
+    case KeyKind::kChoice:
+      break;
+  }
+  const std::vector<std::string_view> names = split(key.choices, '|');
+  const auto found = std::ranges::find(names, text);
+  return found == names.end() ? Result<std::int64_t>(invalid_argument("no such name"))
+                              : Result<std::int64_t>(static_cast<std::int64_t>(found - names.begin()));
+}
+
+Status unknown(std::string text, std::string_view word, const std::vector<std::string_view>& names,
+               std::string_view known) {
+  if (const std::string_view near = nearest(word, names); !near.empty()) {
+    text += " (did you mean " + std::string(near) + "?)";
+  }
+  text += std::string("; ") + std::string(known);
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    text.append(i == 0 ? " " : ", ").append(names[i]);
+  }
+  return invalid_argument(std::move(text));
+}
+
+struct NamedRecipe {
+  std::string_view name;
+  Recipe recipe;
+};
+
+constexpr std::array kRecipes = {
+    NamedRecipe{"dense", Recipe::kDense},     NamedRecipe{"gather", Recipe::kGather},
+    NamedRecipe{"scatter", Recipe::kScatter}, NamedRecipe{"shared", Recipe::kShared},
+    NamedRecipe{"lowrank", Recipe::kLowRank}, NamedRecipe{"ring", Recipe::kRing},
+    NamedRecipe{"counts", Recipe::kCounts},
+};
+
+}  // namespace
+
+Recipe recipe_named(std::string_view name) {
+  const auto* const found = std::ranges::find(kRecipes, name, &NamedRecipe::name);
+  SRT_CHECK(found != kRecipes.end());
+  return found->recipe;
+}
+
+std::string_view recipe_name(Recipe recipe) {
+  const auto* const found = std::ranges::find(kRecipes, recipe, &NamedRecipe::recipe);
+  return found == kRecipes.end() ? "unknown" : found->name;
+}
+
+const std::vector<MethodInfo>& methods() {
+  static const std::vector<MethodInfo> kAll = [] {
+    std::vector<MethodInfo> all = casts();
+    for (auto* make : {selections, policies}) {
+      for (MethodInfo& one : make()) {
+        all.push_back(std::move(one));
+      }
+    }
+    return all;
+  }();
+  return kAll;
+}
+
+const MethodInfo* find_method(std::string_view name) {
+  const auto found = std::ranges::find(methods(), name, &MethodInfo::name);
+  return found == methods().end() ? nullptr : &*found;
+}
+
+Result<const MethodInfo*> method_named(std::string_view name) {
+  if (const MethodInfo* found = find_method(name)) {
+    return found;
+  }
+  std::vector<std::string_view> names;
+  for (const MethodInfo& method : methods()) {
+    names.push_back(method.name);
+  }
+  return unknown("unknown codec or policy '" + std::string(name) + "'", name, names, "known are");
+}
+
+Result<std::size_t> key_named(const MethodInfo& info, std::string_view name) {
+  const auto found = std::ranges::find(info.keys, name, &KeyInfo::name);
+  if (found != info.keys.end()) {
+    return static_cast<std::size_t>(found - info.keys.begin());
+  }
+  const std::string text = std::string(info.name) + " has no key '" + std::string(name) + "'";
+  if (info.keys.empty()) {
+    return invalid_argument(text + "; it has none");
+  }
+  std::vector<std::string_view> names;
+  for (const KeyInfo& key : info.keys) {
+    names.push_back(key.name);
+  }
+  return unknown(text, name, names, "its keys are");
+}
+
+Result<std::int64_t> read_value(const KeyInfo& key, std::string_view text) {
+  const Result<std::int64_t> value = read_unchecked(key, text);
+  if (!value || *value < key.least || *value > key.most) {
+    return invalid_argument(std::string(key.name) + " is '" + std::string(text) + "'; it must be " + range_text(key));
+  }
+  return value;
+}
+
+std::string part_text(std::int64_t part) {
+  // Thousandths of a percent, rounded.
+  const auto value = static_cast<std::int64_t>((Wide{part} * 100'000 + kOne / 2) / kOne);
+  std::string text = std::to_string(value / 1000);
+  if (std::string rest = std::to_string(1000 + value % 1000).substr(1); rest != "000") {
+    rest.erase(rest.find_last_not_of('0') + 1);
+    text += "." + rest;
+  }
+  return text + "%";
+}
+
+}  // namespace sirtaki::scheduler

@@ -1,0 +1,279 @@
+#include "scheduler/policies/policy.h"
+
+#include <algorithm>
+#include <numeric>
+#include <string_view>
+#include <utility>
+
+#include "runtime/base/check.h"
+#include "runtime/base/option_value.h"
+#include "scheduler/arith.h"
+
+namespace sirtaki::scheduler {
+namespace {
+
+constexpr std::int64_t kOne = params::kOne;
+constexpr std::int64_t kNsPerSecond = 1'000'000'000;
+// hylo: below its gate nothing is compressed, and from there on rates fall with the size.
+constexpr std::int64_t kHyloBase = 4096;
+constexpr std::int64_t kHyloLeast = kOne / 20;
+constexpr std::int64_t kMostFilters = 65536;  // numbers of filters have 16 bits on the wire
+constexpr int kFewRanks = 4;
+constexpr std::int64_t kLargestGate = std::int64_t{1} << 40;  // bytes
+
+std::int64_t rounded_part(std::int64_t count, std::int64_t part) {
+  return static_cast<std::int64_t>((Wide{count} * part + kOne / 2) / kOne);
+}
+
+std::int64_t part_up(std::int64_t count, std::int64_t part) {
+  return static_cast<std::int64_t>((Wide{count} * part + kOne - 1) / kOne);
+}
+
+// Of a number below 2^62.
+std::int64_t square_root(std::int64_t value) {
+  std::int64_t root = 0;
+  for (std::int64_t bit = std::int64_t{1} << 31; bit > 0; bit >>= 1) {
+    if (const std::int64_t next = root + bit; next <= value / std::max<std::int64_t>(next, 1)) {
+      root = next;
+    }
+  }
+  return root;
+}
+
+std::int64_t value_dtype(const Method& method) {
+  const std::string_view name = method.choice("values");
+  return static_cast<std::int64_t>(name == "f16" ? DType::kF16 : name == "bf16" ? DType::kBF16 : DType::kF32);
+}
+
+struct Encoding {
+  CodecId codec = CodecId::kNone;
+  std::vector<std::int64_t> params;
+  bool sparse = false;
+  std::string what;  // "keeps 5 of 512"
+};
+
+Encoding group_topk(const Method& method) {
+  const std::int64_t group = method.value("group");
+  const std::int64_t keep = std::max<std::int64_t>(rounded_part(group, method.value("rate")), 1);
+  return {CodecId::kGroupTopk,
+          {method.value("ef"), group, keep, value_dtype(method), method.value("momentum"), method.value("nesterov")},
+          true,
+          "keeps " + std::to_string(keep) + " of " + std::to_string(group)};
+}
+
+Encoding threshold_sparse(const Method& method, std::int64_t values) {
+  const std::int64_t density = method.value("density");
+  return {CodecId::kThresholdSparse,
+          {method.value("ef"), density, method.value("reestimate"), values, method.value("momentum"),
+           method.value("nesterov")},
+          true,
+          "keeps " + part_text(density)};
+}
+
+Encoding kernel_sparse(std::int64_t feedback, std::int64_t rate, std::int64_t values, const TensorInfo& tensor) {
+  const std::int64_t filters = std::max<std::int64_t>(part_up(tensor.rows(), rate), 1);
+  return {CodecId::kKernelSparse,
+          {feedback, 0, filters, values},
+          true,
+          std::to_string(filters) + " of " + std::to_string(tensor.rows()) + " filters"};
+}
+
+Encoding block_topk(const Method& method, const TensorInfo& tensor) {
+  const std::int64_t blocks = divide_up(tensor.numel(), method.value("block"));
+  const std::int64_t keep = std::max<std::int64_t>(rounded_part(blocks, method.value("rate")), 1);
+  return {CodecId::kBlockTopk,
+          {method.value("ef"), method.value("block"), keep},
+          true,
+          "keeps " + std::to_string(keep) + " of " + std::to_string(blocks) + " blocks"};
+}
+
+Encoding twobit(const Method& method, bool by_block) {
+  return {CodecId::kTwobit, {method.value("ef"), method.value("factor"), by_block ? 1 : 0}, false, "2 bits an element"};
+}
+
+Encoding blocks_of(CodecId codec, const Method& method, std::string what) {
+  return {codec, {method.value("ef"), method.value("block")}, false, std::move(what)};
+}
+
+// What a lossy method makes of a tensor that its gates let through.
+Encoding encoding_of(const Method& method, const TensorInfo& tensor) {
+  const auto f32 = static_cast<std::int64_t>(DType::kF32);
+  switch (method.info->id) {
+    case MethodId::kInt8:
+      return blocks_of(CodecId::kInt8, method, "8 bits an element");
+    case MethodId::kFp8E4M3:
+      return blocks_of(CodecId::kFp8E4M3, method, "8 bits an element");
+    case MethodId::kFp8E5M2:
+      return blocks_of(CodecId::kFp8E5M2, method, "8 bits an element");
+    case MethodId::kOnebit:
+      return blocks_of(CodecId::kOnebit, method, "1 bit an element");
+    case MethodId::kTwobit:
+      return twobit(method, method.choice("by") == "block");
+    case MethodId::kGroupTopk:
+      return group_topk(method);
+    case MethodId::kThresholdSparse:
+      return threshold_sparse(method, value_dtype(method));
+    case MethodId::kKernelSparse:
+      return kernel_sparse(method.value("ef"), method.value("rate"), value_dtype(method), tensor);
+    case MethodId::kBlockTopk:
+      return block_topk(method, tensor);
+    case MethodId::kPowerSgd:
+      return {CodecId::kPowerSgd,
+              {method.value("ef"), method.value("rank"), method.value("warm")},
+              false,
+              "rank " + std::to_string(method.value("rank"))};
+    case MethodId::kHylo:
+      return tensor.dims.size() >= 3 && tensor.rows() <= kMostFilters
+                 ? kernel_sparse(method.value("ef"), hylo_rate(tensor.numel(), method.value("rho")), f32, tensor)
+                 : twobit(method, false);
+    case MethodId::kAlgc:
+      return threshold_sparse(method, f32);
+    default:
+      break;
+  }
+  SRT_CHECK(false);
+  return {};
+}
+
+// Why a lossy method leaves the tensor alone; empty: it does not.
+std::string gate(const Method& method, const TensorInfo& tensor, const Circumstances& at) {
+  if (tensor.dtype != DType::kF32) {
+    return std::string(dtype_name(tensor.dtype)) + ", not float32";
+  }
+  const auto least = static_cast<std::size_t>(method.value("ndim"));
+  if (tensor.dims.size() < least) {
+    return "of " + std::to_string(tensor.dims.size()) + " dimensions, fewer than " + std::to_string(least);
+  }
+  std::int64_t size = method.value("min");
+  if (method.info->id == MethodId::kAlgc && at.link) {
+    // What a message's latency would carry anyway.
+    const Wide even = Wide{at.link->latency_ns} * at.link->bytes_per_second / kNsPerSecond;
+    size = static_cast<std::int64_t>(std::max<Wide>(size, std::min<Wide>(even, kLargestGate)));
+  }
+  if (tensor.held_bytes() < size || tensor.numel() == 0) {
+    return "smaller than " + format_bytes(std::max<std::int64_t>(size, 1));
+  }
+  return {};
+}
+
+// The recipes the codec has, the one for anything first.
+std::vector<Recipe> recipes_of(CodecId codec, const CodecFacts& facts) {
+  std::vector<Recipe> recipes;
+  for (const Recipe recipe : {Recipe::kGather, Recipe::kScatter, Recipe::kShared, Recipe::kLowRank}) {
+    if (facts.supports(codec, recipe)) {
+      recipes.push_back(recipe);
+    }
+  }
+  return recipes;
+}
+
+Result<Recipe> recipe_for(const Method& method, const Encoding& encoding, const TensorInfo& tensor,
+                          const Circumstances& at, const CodecFacts& facts) {
+  if (const std::string_view asked = method.choice("wire"); asked != "auto") {
+    // A policy's word on the way is for those of its codecs that can.
+    const Recipe recipe = recipe_named(asked);
+    const bool policy = method.info->id == MethodId::kHylo;
+    if (!policy || facts.supports(encoding.codec, recipe)) {
+      return recipe;
+    }
+  }
+  const std::vector<Recipe> recipes = recipes_of(encoding.codec, facts);
+  if (recipes.empty()) {
+    return Status(Code::kInvalidArgument,
+                  "this build has no way to send what " + std::string(method.info->name) + " makes", {-1, tensor.name});
+  }
+  if (!facts.supports(encoding.codec, Recipe::kGather) || !facts.supports(encoding.codec, Recipe::kScatter)) {
+    return recipes.front();
+  }
+  SRT_ASSIGN(const PlannedTensor scattered, facts.planned(tensor, {encoding.codec, Recipe::kScatter, encoding.params}));
+  return gather_or_scatter(scattered.wire_bytes, encoding.sparse, at);
+}
+
+Status no_match(const Rule& rule, std::size_t number, const std::vector<TensorInfo>& tensors) {
+  std::string text = "compression rule " + std::to_string(number) + " '" + rule.text + "' matches none of " +
+                     std::to_string(tensors.size()) + " tensors";
+  if (!tensors.empty()) {
+    text += "; the first are named";
+    for (std::size_t i = 0; i < std::min<std::size_t>(tensors.size(), 3); ++i) {
+      text += (i == 0 ? " '" : ", '") + tensors[i].name + "'";
+    }
+  }
+  return invalid_argument(text + ". Correct the pattern, or remove the rule");
+}
+
+}  // namespace
+
+std::int64_t TensorInfo::numel() const {
+  return std::accumulate(dims.begin(), dims.end(), std::int64_t{1}, std::multiplies<>());
+}
+
+std::int64_t hylo_rate(std::int64_t numel, std::int64_t rho) {
+  const std::int64_t squared = rho * rho * kHyloBase / std::max<std::int64_t>(numel, 1);
+  return std::clamp(square_root(squared), std::min(kHyloLeast, rho), rho);
+}
+
+Recipe gather_or_scatter(std::int64_t payload_bytes, bool sparse, const Circumstances& at) {
+  if (at.ranks <= 2) {
+    return Recipe::kGather;
+  }
+  if (!at.link) {
+    return sparse && at.ranks <= kFewRanks ? Recipe::kGather : Recipe::kScatter;
+  }
+  const Wide in_transit = Wide{at.link->latency_ns} * at.link->bytes_per_second * at.ranks;
+  return Wide{payload_bytes} * kNsPerSecond * (at.ranks - 2) < in_transit ? Recipe::kGather : Recipe::kScatter;
+}
+
+Result<Choice> stay_dense(const TensorInfo& tensor, std::string reason, const CodecFacts& facts) {
+  SRT_ASSIGN(PlannedTensor planned, facts.planned(tensor, {}));
+  return Choice{std::move(planned), std::move(reason)};
+}
+
+Result<Choice> decide_tensor(const Method& method, const TensorInfo& tensor, const Circumstances& at,
+                             const CodecFacts& facts) {
+  const MethodId id = method.info->id;
+  if (id == MethodId::kNone || id == MethodId::kFp16 || id == MethodId::kBf16) {
+    const CodecId codec = id == MethodId::kNone   ? CodecId::kNone
+                          : id == MethodId::kFp16 ? CodecId::kFp16
+                                                  : CodecId::kBf16;
+    SRT_ASSIGN(PlannedTensor planned, facts.planned(tensor, {codec, Recipe::kDense, {}}));
+    return Choice{std::move(planned), "by name"};
+  }
+  const std::string name(method.info->name);
+  if (std::string why = gate(method, tensor, at); !why.empty()) {
+    return stay_dense(tensor, name + ": stays dense, " + why, facts);
+  }
+  Encoding encoding = encoding_of(method, tensor);
+  SRT_ASSIGN(const Recipe recipe, recipe_for(method, encoding, tensor, at, facts));
+  SRT_ASSIGN(PlannedTensor planned, facts.planned(tensor, {encoding.codec, recipe, std::move(encoding.params)}));
+  if (method.choice("wire") == "auto" && planned.wire_bytes >= tensor.held_bytes()) {
+    return stay_dense(tensor, name + ": stays dense, which is no longer", facts);
+  }
+  return Choice{std::move(planned), name + ": " + encoding.what + ", by " + std::string(recipe_name(recipe))};
+}
+
+Result<std::vector<Choice>> decide(const Spec& spec, const std::vector<TensorInfo>& tensors, const Circumstances& at,
+                                   const CodecFacts& facts) {
+  std::vector<bool> matched(spec.rules.size(), spec.for_all);
+  std::vector<Choice> choices;
+  choices.reserve(tensors.size());
+  for (const TensorInfo& tensor : tensors) {
+    const Rule* first = nullptr;
+    for (std::size_t i = 0; i < spec.rules.size(); ++i) {
+      if (glob_matches(spec.rules[i].glob, tensor.name)) {
+        matched[i] = true;
+        first = first == nullptr ? &spec.rules[i] : first;
+      }
+    }
+    SRT_ASSIGN(Choice choice, first == nullptr ? stay_dense(tensor, "no rule matches", facts)
+                                               : decide_tensor(first->method, tensor, at, facts));
+    choices.push_back(std::move(choice));
+  }
+  for (std::size_t i = 0; i < matched.size(); ++i) {
+    if (!matched[i]) {
+      return no_match(spec.rules[i], i + 1, tensors);
+    }
+  }
+  return choices;
+}
+
+}  // namespace sirtaki::scheduler

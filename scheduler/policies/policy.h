@@ -1,0 +1,81 @@
+// Policies: what a spec means for the tensors of a stream: a decision and a reason for each.
+//
+// For: the first plan of a stream, and the controllers that change it (controller.h). Sources of the methods: hylo,
+// kernels and two bits by layer (Hylo: Hybrid Layer-Based Optimization to Reduce Communication in Distributed Deep
+// Learning); algc, a gate and a density for each layer (Wang and Zhu, ALGC, 2025); group_topk (a patent's grouped
+// selection; its momentum correction: Lin et al., Deep Gradient Compression, 2018).
+// Pure: no I/O, no thread, no clock; integers only, so all ranks decide alike. Knows codecs by their numbers only.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/base/dtype.h"
+#include "runtime/base/status.h"
+#include "scheduler/plan.h"
+#include "scheduler/policies/spec.h"
+
+namespace sirtaki::scheduler {
+
+struct TensorInfo {
+  std::string name;
+  std::vector<std::int64_t> dims;
+  DType dtype = DType::kF32;
+
+  std::int64_t numel() const;
+  // Filters of a convolution, rows of a matrix.
+  std::int64_t rows() const { return dims.size() < 2 ? 1 : dims.front(); }
+  std::int64_t held_bytes() const { return numel() * static_cast<std::int64_t>(dtype_size(dtype)); }
+};
+
+// What is known of the network; of a rank's own link.
+struct LinkFacts {
+  std::int64_t latency_ns = 0;        // of one message
+  std::int64_t bytes_per_second = 0;  // one way
+};
+
+// What policies ask of codecs. The engine answers from the catalog; outlives who asks.
+class CodecFacts {
+ public:
+  CodecFacts() = default;
+  CodecFacts(const CodecFacts&) = delete;
+  CodecFacts& operator=(const CodecFacts&) = delete;
+  virtual ~CodecFacts() = default;
+
+  virtual bool supports(CodecId codec, Recipe recipe) const = 0;
+  // The tensor in a plan: its stripe and its bytes on the network. kInvalidArgument: the decision cannot be run.
+  virtual Result<PlannedTensor> planned(const TensorInfo& tensor, Decision decision) const = 0;
+};
+
+struct Circumstances {
+  int ranks = 1;
+  std::optional<LinkFacts> link = {};
+};
+
+struct Choice {
+  PlannedTensor tensor;  // with its decision
+  std::string reason;    // for a person
+};
+
+// Gathers are shorter than two halves as long as a payload fits into what the link has in transit:
+// m < a B P / (P - 2). Without a link: up to two ranks, and of `sparse` payloads up to four.
+Recipe gather_or_scatter(std::int64_t payload_bytes, bool sparse, const Circumstances& at);
+
+// By tensor. kInvalidArgument: a rule that matches no tensor, or a method that cannot run on a tensor it was given by
+// name and that its gates let through.
+Result<std::vector<Choice>> decide(const Spec& spec, const std::vector<TensorInfo>& tensors, const Circumstances& at,
+                                   const CodecFacts& facts);
+
+// One tensor by one method.
+Result<Choice> decide_tensor(const Method& method, const TensorInfo& tensor, const Circumstances& at,
+                             const CodecFacts& facts);
+
+// As the elements are held.
+Result<Choice> stay_dense(const TensorInfo& tensor, std::string reason, const CodecFacts& facts);
+
+// Rate of filters of a convolution with `numel` elements: the larger, the lower; clamp(rho sqrt(4096 / n), 5 %, rho).
+std::int64_t hylo_rate(std::int64_t numel, std::int64_t rho);
+
+}  // namespace sirtaki::scheduler

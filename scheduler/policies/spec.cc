@@ -1,0 +1,141 @@
+#include "scheduler/policies/spec.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "runtime/base/check.h"
+#include "runtime/base/option_value.h"
+
+namespace sirtaki::scheduler {
+namespace {
+
+constexpr std::string_view kArrow = "=>";
+
+std::string_view trimmed(std::string_view text) {
+  constexpr std::string_view kSpace = " \t\r\n";
+  const std::size_t first = text.find_first_not_of(kSpace);
+  return first == std::string_view::npos ? std::string_view()
+                                         : text.substr(first, text.find_last_not_of(kSpace) - first + 1);
+}
+
+std::size_t index_of(const MethodInfo& info, std::string_view key) {
+  const auto found = std::ranges::find(info.keys, key, &KeyInfo::name);
+  SRT_CHECK(found != info.keys.end());
+  return static_cast<std::size_t>(found - info.keys.begin());
+}
+
+Status read_keys(std::string_view text, Method& method) {
+  std::vector<bool> given(method.values.size(), false);
+  for (const std::string_view item : split(text, ',')) {
+    const std::size_t equals = item.find('=');
+    if (equals == std::string_view::npos) {
+      return invalid_argument("'" + std::string(trimmed(item)) + "' is not key=value");
+    }
+    SRT_ASSIGN(const std::size_t key, key_named(*method.info, trimmed(item.substr(0, equals))));
+    if (given[key]) {
+      return invalid_argument("key '" + std::string(method.info->keys[key].name) + "' is given twice");
+    }
+    given[key] = true;
+    SRT_ASSIGN(method.values[key], read_value(method.info->keys[key], trimmed(item.substr(equals + 1))));
+  }
+  return {};
+}
+
+Result<Method> read_method(std::string_view text) {
+  text = trimmed(text);
+  const std::size_t colon = std::min(text.find(':'), text.size());
+  SRT_ASSIGN(const MethodInfo* info, method_named(trimmed(text.substr(0, colon))));
+  Method method = method_of(*info);
+  if (colon < text.size()) {
+    SRT_TRY(read_keys(text.substr(colon + 1), method).with_context(std::string(info->name)));
+  }
+  return method;
+}
+
+Result<Rule> read_rule(std::string_view text) {
+  const std::size_t arrow = text.find(kArrow);
+  if (arrow == std::string_view::npos) {
+    return invalid_argument("it is not GLOB=>CODEC");
+  }
+  const std::string_view glob = trimmed(text.substr(0, arrow));
+  if (glob.empty()) {
+    return invalid_argument("it names no tensors; write *=>CODEC for all");
+  }
+  SRT_ASSIGN(Method method, read_method(text.substr(arrow + kArrow.size())));
+  return Rule{std::string(glob), std::string(text), std::move(method)};
+}
+
+}  // namespace
+
+bool Method::has(std::string_view key) const {
+  return std::ranges::find(info->keys, key, &KeyInfo::name) != info->keys.end();
+}
+
+std::int64_t Method::value(std::string_view key) const {
+  return values[index_of(*info, key)];
+}
+
+std::string_view Method::choice(std::string_view key) const {
+  const std::size_t index = index_of(*info, key);
+  return split(info->keys[index].choices, '|')[static_cast<std::size_t>(values[index])];
+}
+
+Method method_of(const MethodInfo& info) {
+  Method method{&info, {}};
+  for (const KeyInfo& key : info.keys) {
+    method.values.push_back(key.initial);
+  }
+  return method;
+}
+
+Result<Spec> parse_spec(std::string_view text) {
+  const std::string quoted = "compression '" + std::string(trimmed(text)) + "'";
+  Spec spec;
+  if (text.find(kArrow) == std::string_view::npos) {
+    auto method = read_method(text);
+    if (!method) {
+      return method.status().with_context(quoted);
+    }
+    spec.rules.push_back({"*", std::string(trimmed(text)), std::move(*method)});
+    return spec;
+  }
+  spec.for_all = false;
+  for (const std::string_view part : split(text, ';')) {
+    const std::string_view one = trimmed(part);
+    if (one.empty()) {
+      continue;
+    }
+    auto rule = read_rule(one);
+    if (!rule) {
+      return rule.status().with_context("compression rule " + std::to_string(spec.rules.size() + 1) + " '" +
+                                        std::string(one) + "'");
+    }
+    spec.rules.push_back(std::move(*rule));
+  }
+  return spec;
+}
+
+// Backtracks to the last * only: every earlier one has matched as little as it can.
+bool glob_matches(std::string_view glob, std::string_view name) {
+  std::size_t g = 0;
+  std::size_t n = 0;
+  std::size_t star = std::string_view::npos;
+  std::size_t matched = 0;
+  while (n < name.size()) {
+    if (g < glob.size() && glob[g] == '*') {
+      star = g++;
+      matched = n;
+    } else if (g < glob.size() && (glob[g] == '?' || glob[g] == name[n])) {
+      ++g;
+      ++n;
+    } else if (star != std::string_view::npos) {
+      g = star + 1;
+      n = ++matched;
+    } else {
+      return false;
+    }
+  }
+  return glob.find_first_not_of('*', g) == std::string_view::npos;
+}
+
+}  // namespace sirtaki::scheduler
