@@ -23,6 +23,8 @@ constexpr const char* kExamples = R"(Examples:
       hosts.txt holds lines such as 'node1 slots=4'; logs/rank.N/stdout and stderr are written too
   sirtakirun -np 4 --compression fp16 --timeline trace.json python train.py
       options of the runtime; sirtaki.toml, SIRTAKI_* variables and these flags set the same table
+  sirtakirun -np 4 --compression 'fc*=>group_topk:rate=1%;*=>twobit' python train.py
+      gradients by the names of their tensors; docs/options.md lists codecs and policies
   sirtakirun -H node1:2,node2:2 --check
       do the hosts answer, with which versions and addresses, and which options are in force?
 

@@ -54,6 +54,8 @@ struct PlannedTensor {
   std::int64_t stripe = 1;
   // Of the whole tensor, as an allreduce of so many bytes would need (wire_cost.h). kAsHeld: the bytes of its elements.
   std::int64_t wire_bytes = kAsHeld;
+  // Why it was decided so, for a person; no part of the digest.
+  std::string reason = {};
 
   // Of `part` of its elements; rounded up.
   std::int64_t wire_bytes_of(std::int64_t part) const;

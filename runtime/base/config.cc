@@ -4,6 +4,7 @@
 #include <cctype>
 
 #include "runtime/base/check.h"
+#include "runtime/base/compression_spec.h"
 #include "runtime/base/json.h"
 
 namespace sirtaki {
@@ -70,6 +71,8 @@ std::string_view type_name(OptionType type) {
       return "choice";
     case OptionType::kPortRange:
       return "ports";
+    case OptionType::kCompression:
+      return "compression";
   }
   return "unknown";
 }
@@ -118,6 +121,18 @@ Status set_choice(const OptionInfo& option, std::string_view text, std::string* 
   return invalid_argument(message);
 }
 
+Status set_compression(const OptionInfo& option, std::string_view text, std::string* field) {
+  const bool rules = option.accepted == "rules";
+  if (!rules || !text.empty()) {
+    SRT_ASSIGN(const Spec spec, parse_spec(text));
+    if (rules && spec.for_all) {
+      return invalid_argument("\"" + std::string(text) + "\" has no GLOB=>");
+    }
+  }
+  *field = text;
+  return {};
+}
+
 Status set_field(const OptionInfo& option, std::string_view text, Config& config) {
   const OptionField field = option.field(config);
   switch (option.type) {
@@ -136,6 +151,8 @@ Status set_field(const OptionInfo& option, std::string_view text, Config& config
       return set_choice(option, text, std::get<std::string*>(field));
     case OptionType::kPortRange:
       return set_plain(parse_port_range(text), std::get<PortRange*>(field));
+    case OptionType::kCompression:
+      return set_compression(option, text, std::get<std::string*>(field));
   }
   return bug("option " + option.name + " has no type");
 }
@@ -198,6 +215,9 @@ std::string accepted_form(const OptionInfo& option) {
     }
     case OptionType::kPortRange:
       return "a range of ports such as 41000-41100";
+    case OptionType::kCompression:
+      return option.accepted == "rules" ? "rules GLOB=>CODEC;GLOB=>CODEC"
+                                        : "CODEC[:key=value,key=value] or rules GLOB=>CODEC;GLOB=>CODEC";
   }
   return "";
 }
@@ -224,6 +244,7 @@ std::string get_option(const OptionInfo& option, const Config& config) {
       return format_duration(*std::get<Duration*>(field));
     case OptionType::kString:
     case OptionType::kChoice:
+    case OptionType::kCompression:
       return *std::get<std::string*>(field);
     case OptionType::kPortRange:
       return format_port_range(*std::get<PortRange*>(field));

@@ -17,7 +17,7 @@
 
 namespace sirtaki {
 
-enum class OptionType : std::uint8_t { kInt, kBool, kBytes, kTime, kString, kChoice, kPortRange };
+enum class OptionType : std::uint8_t { kInt, kBool, kBytes, kTime, kString, kChoice, kPortRange, kCompression };
 
 namespace option_field {
 using Int = int;
@@ -25,7 +25,8 @@ using Bool = bool;
 using Bytes = std::int64_t;
 using Time = Duration;
 using String = std::string;
-using Choice = std::string;  // one of the accepted names
+using Choice = std::string;       // one of the accepted names
+using Compression = std::string;  // compression_spec.h
 using PortRange = ::sirtaki::PortRange;
 }  // namespace option_field
 

@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "runtime/base/compression_spec.h"
 #include "runtime/base/config_toml.h"
 
 namespace sirtaki {
@@ -104,19 +105,52 @@ class Layers {
   std::vector<bool> assigned_ = std::vector<bool>(option_table().size(), false);
 };
 
+// [[tensor]] tables of one text, as the option they stand for.
+class TensorRules {
+ public:
+  // `place`: of the table.
+  Status add(const std::string& rule, const std::string& place, int line) {
+    SRT_TRY(parse_spec(rule).status().with_context(place));
+    text_ += (text_.empty() ? "" : ";") + rule;
+    if (place_.empty()) {
+      place_ = place;
+    } else {
+      lines_ += ", " + std::to_string(line);
+    }
+    return {};
+  }
+
+  Status finish(Layers& layers, const std::string& source) const {
+    if (text_.empty()) {
+      return {};
+    }
+    return layers.set(*find_option("compression.rules"), text_, source.empty() ? place_ + lines_ : source, place_);
+  }
+
+ private:
+  std::string text_;
+  std::string place_;  // of the first
+  std::string lines_;  // of the others
+};
+
 // `source` empty: "what:line" of each entry.
 Status add_toml(Layers& layers, std::string_view text, const std::string& what, const std::string& source) {
   SRT_ASSIGN(const std::vector<TomlEntry> entries, parse_toml(text, what));
   layers.next_layer();
+  TensorRules rules;
   for (const TomlEntry& entry : entries) {
     const std::string place = source.empty() ? what + ":" + std::to_string(entry.line) : what;
+    if (entry.key == kTensorRule) {
+      SRT_TRY(rules.add(entry.value, place, entry.line));
+      continue;
+    }
     const OptionInfo* row = find_option(entry.key);
     if (row == nullptr) {
       return layers.set_unknown(entry.key, place);
     }
     SRT_TRY(layers.set(*row, entry.value, source.empty() ? place : source, place));
   }
-  return {};
+  return rules.finish(layers, source);
 }
 
 bool is_number(std::string_view text) {

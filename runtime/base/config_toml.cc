@@ -53,7 +53,9 @@ class Flattener {
     for (const auto& [key, node] : table) {
       const std::string name = prefix + std::string(key.str());
       const toml::table* inner = node.as_table();
-      if (inner == nullptr) {
+      if (const toml::array* rules = name == "tensor" ? node.as_array() : nullptr) {
+        SRT_TRY(add_rules(*rules));
+      } else if (inner == nullptr) {
         SRT_TRY(add_value(name, node));
       } else if (!prefix.empty()) {
         return invalid_argument(at(what_, line_of(node)) + ": " + name + " is a table inside a section; options are " +
@@ -74,7 +76,52 @@ class Flattener {
  private:
   static int line_of(const toml::node& node) { return static_cast<int>(node.source().begin.line); }
 
+  Status add_rules(const toml::array& rules) {
+    for (const toml::node& node : rules) {
+      if (node.as_table() == nullptr) {
+        return invalid_argument(at(what_, line_of(node)) + ": tensor is a list of values; write [[tensor]] tables");
+      }
+      SRT_TRY(add_rule(*node.as_table(), line_of(node)));
+    }
+    return {};
+  }
+
+  // match = "GLOB", codec = "CODEC[:...]" and the codec's keys.
+  Status add_rule(const toml::table& table, int line) {
+    std::string match;
+    std::string codec;
+    std::string keys;
+    for (const auto& [key, node] : table) {
+      SRT_ASSIGN(const std::string text, text_of("[[tensor]] " + std::string(key.str()), node));
+      if (key.str() == "match") {
+        match = text;
+      } else if (key.str() == "codec") {
+        codec = text;
+      } else {
+        keys += (keys.empty() ? "" : ",") + std::string(key.str()) + "=" + text;
+      }
+    }
+    if (match.empty() || codec.empty()) {
+      return invalid_argument(at(what_, line) + ": a [[tensor]] table needs " + (match.empty() ? "match" : "codec") +
+                              ", such as match = \"conv*\" and codec = \"twobit\"");
+    }
+    if (match.find(';') != std::string::npos || match.find("=>") != std::string::npos) {
+      return invalid_argument(at(what_, line) + ": match is '" + match + "'; a pattern has no ; and no =>");
+    }
+    if (!keys.empty()) {
+      codec += (codec.find(':') == std::string::npos ? ":" : ",") + keys;
+    }
+    entries_.push_back({std::string(kTensorRule), match + "=>" + codec, line});
+    return {};
+  }
+
   Status add_value(const std::string& name, const toml::node& node) {
+    SRT_ASSIGN(std::string text, text_of(name, node));
+    entries_.push_back({name, std::move(text), line_of(node)});
+    return {};
+  }
+
+  Result<std::string> text_of(const std::string& name, const toml::node& node) const {
     std::string text;
     if (const auto* string = node.as_string()) {
       text = string->get();
@@ -90,8 +137,7 @@ class Flattener {
       return invalid_argument(at(what_, line_of(node)) + ": " + name + " is a list or a date; a text, a number, true " +
                               "or false is accepted");
     }
-    entries_.push_back({name, std::move(text), line_of(node)});
-    return {};
+    return text;
   }
 
   const std::string_view what_;

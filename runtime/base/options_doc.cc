@@ -1,3 +1,4 @@
+#include "runtime/base/compression_methods.h"
 #include "runtime/base/config.h"
 
 namespace sirtaki {
@@ -37,6 +38,21 @@ std::string paragraph(const OptionInfo& option) {
   return text;
 }
 
+std::string methods_chapter() {
+  std::string text =
+      "\n## Codecs and policies\nFor `compression.codec`, its rules, and what a program gives. `ef` is error feedback, "
+      "`wire` the way payloads take, `min` the size and `ndim` the number of dimensions from which a tensor is "
+      "compressed; vectors, small tensors and all but float32 stay as they are.\n";
+  for (const MethodInfo& method : methods()) {
+    text += "\n### " + std::string(method.name) + "\n" + std::string(method.help) + "\n";
+    for (const KeyInfo& key : method.keys) {
+      text += std::string(&key == &method.keys.front() ? "\n" : "") + "- `" + std::string(key.name) +
+              "`: " + accepted_values(key) + "; default `" + value_text(key, key.initial) + "`\n";
+    }
+  }
+  return text;
+}
+
 }  // namespace
 
 std::string options_markdown() {
@@ -50,7 +66,7 @@ std::string options_markdown() {
     }
     page += paragraph(option);
   }
-  return page;
+  return page + methods_chapter();
 }
 
 }  // namespace sirtaki

@@ -4,8 +4,7 @@
 #include <numeric>
 #include <utility>
 
-#include "compression/catalog.h"
-#include "runtime/engine/wire_size.h"
+#include "runtime/engine/stream_plan.h"
 
 namespace sirtaki::engine {
 namespace {
@@ -67,21 +66,11 @@ Result<std::shared_ptr<const scheduler::Plan>> Engine::make_plan(StreamSpec& spe
   if (spec.codec.empty()) {
     spec.codec = options_.codec;
   }
-  const compression::Codec* codec = compression::find_codec(spec.codec);
-  if (codec == nullptr) {
-    return invalid_argument("stream '" + spec.name + "': unknown codec '" + spec.codec + "'; known are " +
-                            compression::codec_names());
-  }
-  std::vector<scheduler::PlannedTensor> tensors;
-  for (const StreamTensor& tensor : spec.tensors) {
-    SRT_ASSIGN(auto planned, planned_tensor(tensor, {codec->id(), Recipe::kDense, {}}, deps_.net.size()));
-    tensors.push_back(std::move(planned));
-  }
   if (spec.order.empty()) {
     spec.order.resize(spec.tensors.size());
     std::iota(spec.order.rbegin(), spec.order.rend(), 0);  // gradients come last tensor first
   }
-  return scheduler::Plan::build(std::move(tensors), spec.order, options_.layout, 1);
+  return first_plan(spec, options_.layout, deps_.net.size());
 }
 
 void Engine::open_stream(StreamSpec spec, MoveFunction<void(Result<StreamId>)> done) {

@@ -27,7 +27,7 @@ struct EngineOptions {
   scheduler::LayoutOptions layout;
   std::int64_t credit_bytes = 16 << 20;
   bool replan = true;
-  std::string codec = "none";
+  std::string codec = "none";  // how gradients of streams travel that say nothing (runtime/base/compression_spec.h)
   Duration trace_interval = std::chrono::seconds(2);  // between two parts of a trace
 };
 

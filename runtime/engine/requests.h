@@ -52,7 +52,7 @@ struct StreamSpec {
   ReduceOp reduce_op = ReduceOp::kAverage;
   double prescale = 1.0;
   double postscale = 1.0;
-  std::string codec;  // empty: the option compression.codec
+  std::string codec;  // how they travel, as compression.codec; empty: as options say
 };
 
 }  // namespace sirtaki::engine

@@ -18,6 +18,7 @@
 #include "runtime/engine/engine.h"
 #include "runtime/engine/op_check.h"
 #include "runtime/engine/request_table.h"
+#include "runtime/engine/stream_plan.h"
 #include "runtime/engine/stream_table.h"
 
 namespace sirtaki::engine {
@@ -33,7 +34,7 @@ EngineOptions engine_options(const Config& config, int hosts) {
   options.credit_bytes = config.schedule.credit_bytes;
   // Inside one host the link is the processor, whose time for each partition the model does not know.
   options.replan = config.schedule.replan && hosts > 1;
-  options.codec = config.compression.codec;
+  options.codec = compression_text(config);
   options.trace_interval = config.timeline.flush_interval;
   return options;
 }

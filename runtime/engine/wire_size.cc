@@ -7,13 +7,19 @@
 #include <utility>
 
 #include "compression/catalog.h"
+#include "runtime/base/compression_methods.h"
 #include "scheduler/wire_cost.h"
 
 namespace sirtaki::engine {
 namespace {
 
-Status bad_decision(const StreamTensor& tensor, const std::string& why) {
+Status bad_decision(const scheduler::TensorInfo& tensor, const std::string& why) {
   return {Code::kInvalidArgument, "tensor '" + tensor.name + "': " + why, {-1, tensor.name}};
+}
+
+compression::Shape shape_of(const std::vector<std::int64_t>& dims) {
+  const std::int64_t numel = std::accumulate(dims.begin(), dims.end(), std::int64_t{1}, std::multiplies<>());
+  return {numel, dims.size() < 2 || numel == 0 ? 1 : dims.front()};
 }
 
 std::string number_of(const scheduler::Decision& decision) {
@@ -23,13 +29,12 @@ std::string number_of(const scheduler::Decision& decision) {
 }  // namespace
 
 compression::Shape shape_of(const StreamTensor& tensor) {
-  const std::int64_t numel =
-      std::accumulate(tensor.dims.begin(), tensor.dims.end(), std::int64_t{1}, std::multiplies<>());
-  return {numel, tensor.dims.size() < 2 || numel == 0 ? 1 : tensor.dims.front()};
+  return shape_of(tensor.dims);
 }
 
-Result<scheduler::PlannedTensor> planned_tensor(const StreamTensor& tensor, scheduler::Decision decision, int ranks) {
-  const compression::Shape shape = shape_of(tensor);
+Result<scheduler::PlannedTensor> planned_tensor(const scheduler::TensorInfo& tensor, scheduler::Decision decision,
+                                                int ranks) {
+  const compression::Shape shape = shape_of(tensor.dims);
   scheduler::PlannedTensor planned{tensor.name, shape.numel, tensor.dtype, std::move(decision)};
   const scheduler::Decision& decided = planned.decision;
   if (!decided.way().lossy()) {
@@ -51,7 +56,7 @@ Result<scheduler::PlannedTensor> planned_tensor(const StreamTensor& tensor, sche
   }
   if (!codec->supports(decided.recipe)) {
     return bad_decision(tensor, "codec '" + std::string(codec->name()) + "' does not travel by recipe " +
-                                    std::to_string(static_cast<int>(decided.recipe)));
+                                    std::string(recipe_name(decided.recipe)));
   }
   if (const Status checked = codec->check(decided.params, shape); !checked) {
     return bad_decision(tensor, std::string(checked.text()));

@@ -9,6 +9,7 @@
 #include "runtime/base/dtype.h"
 #include "runtime/engine/requests.h"
 #include "scheduler/plan.h"
+#include "scheduler/policies/policy.h"
 
 namespace sirtaki::engine {
 
@@ -17,7 +18,8 @@ compression::Shape shape_of(const StreamTensor& tensor);
 
 // The tensor in a plan for `ranks` ranks, with the decision's stripe and bytes on the network. kInvalidArgument, naming
 // the tensor: a codec this build does not know, parameters out of range, a recipe the codec does not support.
-Result<scheduler::PlannedTensor> planned_tensor(const StreamTensor& tensor, scheduler::Decision decision, int ranks);
+Result<scheduler::PlannedTensor> planned_tensor(const scheduler::TensorInfo& tensor, scheduler::Decision decision,
+                                                int ranks);
 
 // Element type of the collective that reduces a partition that is not lossy.
 DType wire_dtype(const scheduler::Partition& partition);

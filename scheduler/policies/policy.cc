@@ -223,20 +223,22 @@ Recipe gather_or_scatter(std::int64_t payload_bytes, bool sparse, const Circumst
   return Wide{payload_bytes} * kNsPerSecond * (at.ranks - 2) < in_transit ? Recipe::kGather : Recipe::kScatter;
 }
 
-Result<Choice> stay_dense(const TensorInfo& tensor, std::string reason, const CodecFacts& facts) {
+Result<PlannedTensor> stay_dense(const TensorInfo& tensor, std::string reason, const CodecFacts& facts) {
   SRT_ASSIGN(PlannedTensor planned, facts.planned(tensor, {}));
-  return Choice{std::move(planned), std::move(reason)};
+  planned.reason = std::move(reason);
+  return planned;
 }
 
-Result<Choice> decide_tensor(const Method& method, const TensorInfo& tensor, const Circumstances& at,
-                             const CodecFacts& facts) {
+Result<PlannedTensor> decide_tensor(const Method& method, const TensorInfo& tensor, const Circumstances& at,
+                                    const CodecFacts& facts) {
   const MethodId id = method.info->id;
   if (id == MethodId::kNone || id == MethodId::kFp16 || id == MethodId::kBf16) {
     const CodecId codec = id == MethodId::kNone   ? CodecId::kNone
                           : id == MethodId::kFp16 ? CodecId::kFp16
                                                   : CodecId::kBf16;
     SRT_ASSIGN(PlannedTensor planned, facts.planned(tensor, {codec, Recipe::kDense, {}}));
-    return Choice{std::move(planned), "by name"};
+    planned.reason = "by name";
+    return planned;
   }
   const std::string name(method.info->name);
   if (std::string why = gate(method, tensor, at); !why.empty()) {
@@ -248,13 +250,14 @@ Result<Choice> decide_tensor(const Method& method, const TensorInfo& tensor, con
   if (method.choice("wire") == "auto" && planned.wire_bytes >= tensor.held_bytes()) {
     return stay_dense(tensor, name + ": stays dense, which is no longer", facts);
   }
-  return Choice{std::move(planned), name + ": " + encoding.what + ", by " + std::string(recipe_name(recipe))};
+  planned.reason = name + ": " + encoding.what + ", by " + std::string(recipe_name(recipe));
+  return planned;
 }
 
-Result<std::vector<Choice>> decide(const Spec& spec, const std::vector<TensorInfo>& tensors, const Circumstances& at,
-                                   const CodecFacts& facts) {
+Result<std::vector<PlannedTensor>> decide(const Spec& spec, const std::vector<TensorInfo>& tensors,
+                                          const Circumstances& at, const CodecFacts& facts) {
   std::vector<bool> matched(spec.rules.size(), spec.for_all);
-  std::vector<Choice> choices;
+  std::vector<PlannedTensor> choices;
   choices.reserve(tensors.size());
   for (const TensorInfo& tensor : tensors) {
     const Rule* first = nullptr;
@@ -264,12 +267,12 @@ Result<std::vector<Choice>> decide(const Spec& spec, const std::vector<TensorInf
         first = first == nullptr ? &spec.rules[i] : first;
       }
     }
-    SRT_ASSIGN(Choice choice, first == nullptr ? stay_dense(tensor, "no rule matches", facts)
-                                               : decide_tensor(first->method, tensor, at, facts));
+    SRT_ASSIGN(PlannedTensor choice, first == nullptr ? stay_dense(tensor, "no rule matches", facts)
+                                                      : decide_tensor(first->method, tensor, at, facts));
     choices.push_back(std::move(choice));
   }
   for (std::size_t i = 0; i < matched.size(); ++i) {
-    if (!matched[i]) {
+    if (!matched[i] && !tensors.empty()) {
       return no_match(spec.rules[i], i + 1, tensors);
     }
   }

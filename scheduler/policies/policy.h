@@ -12,10 +12,10 @@
 #include <string>
 #include <vector>
 
+#include "runtime/base/compression_spec.h"
 #include "runtime/base/dtype.h"
 #include "runtime/base/status.h"
 #include "scheduler/plan.h"
-#include "scheduler/policies/spec.h"
 
 namespace sirtaki::scheduler {
 
@@ -54,26 +54,21 @@ struct Circumstances {
   std::optional<LinkFacts> link = {};
 };
 
-struct Choice {
-  PlannedTensor tensor;  // with its decision
-  std::string reason;    // for a person
-};
-
 // Gathers are shorter than two halves as long as a payload fits into what the link has in transit:
 // m < a B P / (P - 2). Without a link: up to two ranks, and of `sparse` payloads up to four.
 Recipe gather_or_scatter(std::int64_t payload_bytes, bool sparse, const Circumstances& at);
 
-// By tensor. kInvalidArgument: a rule that matches no tensor, or a method that cannot run on a tensor it was given by
-// name and that its gates let through.
-Result<std::vector<Choice>> decide(const Spec& spec, const std::vector<TensorInfo>& tensors, const Circumstances& at,
-                                   const CodecFacts& facts);
+// The tensors in a plan, with decisions and reasons. kInvalidArgument: a rule that matches no tensor (of some), or a
+// method that cannot run on a tensor it was given by name and that its gates let through.
+Result<std::vector<PlannedTensor>> decide(const Spec& spec, const std::vector<TensorInfo>& tensors,
+                                          const Circumstances& at, const CodecFacts& facts);
 
 // One tensor by one method.
-Result<Choice> decide_tensor(const Method& method, const TensorInfo& tensor, const Circumstances& at,
-                             const CodecFacts& facts);
+Result<PlannedTensor> decide_tensor(const Method& method, const TensorInfo& tensor, const Circumstances& at,
+                                    const CodecFacts& facts);
 
 // As the elements are held.
-Result<Choice> stay_dense(const TensorInfo& tensor, std::string reason, const CodecFacts& facts);
+Result<PlannedTensor> stay_dense(const TensorInfo& tensor, std::string reason, const CodecFacts& facts);
 
 // Rate of filters of a convolution with `numel` elements: the larger, the lower; clamp(rho sqrt(4096 / n), 5 %, rho).
 std::int64_t hylo_rate(std::int64_t numel, std::int64_t rho);

@@ -94,6 +94,37 @@ TEST(ConfigLoad, ShortAndLongNameMayAgreeButNotDiffer) {
   EXPECT_EQ(loaded(sources).compression.codec, "bf16");
 }
 
+TEST(ConfigLoad, TensorTablesAreRulesInTheirOrder) {
+  const Config config =
+      loaded(file("compression = \"fp16\"\n[[tensor]]\nmatch = \"conv*\"\ncodec = \"group_topk\"\n"
+                  "rate = 0.02\nef = false\n\n[[tensor]]\nmatch = \"*\"\ncodec = \"int8:block=64\"\n"
+                  "min = \"1KiB\"\n"));
+  EXPECT_EQ(config.compression.rules, "conv*=>group_topk:ef=false,rate=0.02;*=>int8:block=64,min=1KiB");
+  EXPECT_EQ(config.compression.codec, "fp16");
+  EXPECT_EQ(config.source("compression.rules"), "job.toml:2, 8");
+}
+
+TEST(ConfigLoad, BadTensorTablesAreNamedByTheirLine) {
+  const std::string good = "[[tensor]]\nmatch = \"a\"\ncodec = \"int8\"\n";
+  const std::vector<std::pair<std::string, std::vector<std::string>>> cases = {
+      {"[[tensor]]\nmatch = \"b\"\n", {"job.toml:4", "needs codec"}},
+      {"[[tensor]]\ncodec = \"int8\"\n", {"job.toml:4", "needs match"}},
+      {"[[tensor]]\nmatch = \"b\"\ncodec = \"int9\"\n", {"job.toml:4", "'int9'", "did you mean int8?"}},
+      {"[[tensor]]\nmatch = \"b\"\ncodec = \"int8\"\nblok = 3\n", {"job.toml:4", "no key 'blok'", "mean block?"}},
+      {"[[tensor]]\nmatch = \"b;c\"\ncodec = \"int8\"\n", {"job.toml:4", "'b;c'"}},
+      {"[[tensor]]\nmatch = [1]\ncodec = \"int8\"\n", {"job.toml:5", "[[tensor]] match is a list"}},
+      {"[[tensor]]\nmatch = \"b\"\ncodec = \"int8\"\n[compression]\nrules = \"c=>fp16\"\n",
+       {"compression.rules is given twice"}},
+  };
+  for (const auto& [text, parts] : cases) {
+    const std::string error = error_of(file(good + text));
+    for (const std::string& part : parts) {
+      EXPECT_NE(error.find(part), std::string::npos) << part << " in " << error;
+    }
+  }
+  EXPECT_NE(error_of(file("tensor = [1, 2]\n")).find("[[tensor]]"), std::string::npos);
+}
+
 TEST(ConfigLoad, UnknownNamesSuggestTheNearest) {
   EXPECT_EQ(
       error_of(file("[net]\n\nintreface = \"eth1\"\n")),

@@ -48,6 +48,8 @@ const Row kRows[] = {
     {"net.fragment_bytes", "256KiB", [](const Config& c) { return c.net.fragment_bytes == 256 << 10; }},
     {"net.exchange_bytes", "32KiB", [](const Config& c) { return c.net.exchange_bytes == 32 << 10; }},
     {"compression.codec", "bf16", [](const Config& c) { return c.compression.codec == "bf16"; }},
+    {"compression.rules", "a*=>fp16",
+     [](const Config& c) { return c.compression.rules == "a*=>fp16" && c.compression.codec == "none"; }},
     {"torch.sync", "forward", [](const Config& c) { return c.torch.sync == "forward"; }},
     {"log.level", "debug", [](const Config& c) { return c.log.level == "debug"; }},
     {"log.file", "/tmp/x.log", [](const Config& c) { return c.log.file == "/tmp/x.log"; }},
@@ -159,8 +161,13 @@ TEST(ConfigOptions, RangesAreEnforcedAtBothEnds) {
 TEST(ConfigOptions, BadValueNamesOptionValueAndWhatIsAccepted) {
   Config config;
   const Status status = set_option(*find_option("compression.codec"), "fp61", config);
-  EXPECT_EQ(status.text(),
-            "compression.codec: \"fp61\" is not a choice (did you mean \"fp16\"?); accepted: one of none, fp16, bf16");
+  EXPECT_EQ(
+      status.text(),
+      "compression.codec: compression 'fp61': unknown codec or policy 'fp61' (did you mean fp16?); known are none, "
+      "fp16, bf16, int8, fp8_e4m3, fp8_e5m2, onebit, twobit, group_topk, threshold_sparse, kernel_sparse, "
+      "block_topk, powersgd, hylo, algc; accepted: CODEC[:key=value,key=value] or rules GLOB=>CODEC;GLOB=>CODEC");
+  EXPECT_NE(set_option(*find_option("compression.rules"), "fp16", config).text().find("\"fp16\" has no GLOB=>"),
+            std::string_view::npos);
 }
 
 TEST(ConfigOptions, AgreedOptionsAreTheOnesThatChangeWhatIsSent) {
@@ -173,10 +180,10 @@ TEST(ConfigOptions, AgreedOptionsAreTheOnesThatChangeWhatIsSent) {
       EXPECT_EQ(value, "1MiB");  // canonical, so that ranks compare meanings and not spellings
     }
   }
-  EXPECT_EQ(names,
-            (std::vector<std::string>{"schedule.fusion_bytes", "schedule.partition_bytes", "schedule.credit_bytes",
-                                      "schedule.replan", "net.backend", "net.eager_bytes", "net.window_bytes",
-                                      "net.fragment_bytes", "net.exchange_bytes", "compression.codec", "torch.sync"}));
+  EXPECT_EQ(names, (std::vector<std::string>{
+                       "schedule.fusion_bytes", "schedule.partition_bytes", "schedule.credit_bytes", "schedule.replan",
+                       "net.backend", "net.eager_bytes", "net.window_bytes", "net.fragment_bytes", "net.exchange_bytes",
+                       "compression.codec", "compression.rules", "torch.sync"}));
 }
 
 TEST(ConfigOptions, JsonHasEveryOptionWithItsSource) {

@@ -12,24 +12,20 @@
 namespace sirtaki::engine {
 namespace {
 
-StreamTensor tensor_of(std::string name, std::vector<std::int64_t> dims, DType dtype = DType::kF32) {
-  StreamTensor tensor;
-  tensor.name = std::move(name);
-  tensor.dims = std::move(dims);
-  tensor.dtype = dtype;
-  return tensor;
+scheduler::TensorInfo tensor_of(std::string name, std::vector<std::int64_t> dims, DType dtype = DType::kF32) {
+  return {std::move(name), std::move(dims), dtype};
 }
 
 TEST(WireSize, TensorsWeighWhatTheirPartsDoAfterEncoding) {
-  const std::vector<StreamTensor> list = {tensor_of("small", {3}), tensor_of("empty", {0, 4}),
-                                          tensor_of("big", {50, 100}), tensor_of("counts", {7}, DType::kI64)};
+  const std::vector<scheduler::TensorInfo> list = {tensor_of("small", {3}), tensor_of("empty", {0, 4}),
+                                                   tensor_of("big", {50, 100}), tensor_of("counts", {7}, DType::kI64)};
   const std::vector<int> order = {3, 2, 1, 0};
   const scheduler::LayoutOptions layout = {.fusion_bytes = 1024, .partition_bytes = 4096, .alignment = 64};
   for (const compression::Codec* codec : compression::codecs()) {
     SCOPED_TRACE(codec->name());
     std::vector<scheduler::PlannedTensor> tensors;
     std::int64_t all = 0;
-    for (const StreamTensor& tensor : list) {
+    for (const scheduler::TensorInfo& tensor : list) {
       const auto planned = planned_tensor(tensor, {codec->id(), Recipe::kDense, {}}, 4);
       ASSERT_TRUE(planned) << planned.status().to_string();
       EXPECT_EQ(planned->wire_bytes,
@@ -51,7 +47,7 @@ TEST(WireSize, TensorsWeighWhatTheirPartsDoAfterEncoding) {
 TEST(WireSize, APayloadCodecSaysWhereItsTensorsAreCut) {
   const compression::PayloadCodec* int8 = compression::find_payload_codec(CodecId::kInt8);
   ASSERT_NE(int8, nullptr);
-  const StreamTensor tensor = tensor_of("w", {64, 1000});
+  const scheduler::TensorInfo tensor = tensor_of("w", {64, 1000});
   const scheduler::Decision decision = {CodecId::kInt8, Recipe::kScatter, {1, 256}};
   const auto planned = planned_tensor(tensor, decision, 4);
   ASSERT_TRUE(planned) << planned.status().to_string();
@@ -66,13 +62,13 @@ TEST(WireSize, APayloadCodecSaysWhereItsTensorsAreCut) {
 TEST(WireSize, RefusesDecisionsThatCannotBeRunNamingTheTensor) {
   struct BadCase {
     std::string text;
-    StreamTensor tensor;
+    scheduler::TensorInfo tensor;
     scheduler::Decision decision;
   };
-  const StreamTensor w = tensor_of("w", {64, 1000});
+  const scheduler::TensorInfo w = tensor_of("w", {64, 1000});
   const std::vector<BadCase> cases = {
       {"float32, not for int64", tensor_of("w", {9}, DType::kI64), {CodecId::kInt8, Recipe::kScatter, {1, 256}}},
-      {"does not travel by recipe 4", w, {CodecId::kInt8, Recipe::kLowRank, {1, 256}}},
+      {"does not travel by recipe lowrank", w, {CodecId::kInt8, Recipe::kLowRank, {1, 256}}},
       {"cannot be summed on the way", w, {CodecId::kInt8, Recipe::kDense, {1, 256}}},
       {"codec 99 is not known", w, {static_cast<CodecId>(99), Recipe::kScatter, {}}},
       {"int8", w, {CodecId::kInt8, Recipe::kScatter, {1, -5}}},

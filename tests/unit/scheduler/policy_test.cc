@@ -25,16 +25,17 @@ std::vector<TensorInfo> net() {
           {"long", {1 << 20}}};
 }
 
-std::vector<Choice> decided(const std::string& text, const std::vector<TensorInfo>& tensors, const Circumstances& at) {
+std::vector<PlannedTensor> decided(const std::string& text, const std::vector<TensorInfo>& tensors,
+                                   const Circumstances& at) {
   const PlainFacts facts(at.ranks);
   const auto spec = parse_spec(text);
   EXPECT_TRUE(spec) << spec.status().to_string();
   auto choices = decide(*spec, tensors, at, facts);
   EXPECT_TRUE(choices) << choices.status().to_string();
-  return choices ? *choices : std::vector<Choice>();
+  return choices ? *choices : std::vector<PlannedTensor>();
 }
 
-Choice decided_one(const std::string& text, const TensorInfo& tensor, const Circumstances& at = {.ranks = 4}) {
+PlannedTensor decided_one(const std::string& text, const TensorInfo& tensor, const Circumstances& at = {.ranks = 4}) {
   return decided(text, {tensor}, at).at(0);
 }
 
@@ -58,17 +59,17 @@ TEST(Policy, CodecsByNameGetTheirDefaults) {
       {"powersgd", {CodecId::kPowerSgd, Recipe::kLowRank, {1, 2, 1}}},
   };
   for (const auto& [text, decision] : cases) {
-    const Choice choice = decided_one(text, matrix);
-    EXPECT_EQ(choice.tensor.decision, decision) << text << ": " << choice.reason;
+    const PlannedTensor choice = decided_one(text, matrix);
+    EXPECT_EQ(choice.decision, decision) << text << ": " << choice.reason;
     EXPECT_FALSE(choice.reason.empty());
   }
-  const Decision corrected = decided_one("group_topk:momentum=0.5,nesterov=on,values=f16", matrix).tensor.decision;
+  const Decision corrected = decided_one("group_topk:momentum=0.5,nesterov=on,values=f16", matrix).decision;
   EXPECT_EQ(corrected.params, (Params{1, 512, 5, static_cast<std::int64_t>(DType::kF16), 32768, 1}));
 }
 
 TEST(Policy, ReasonsSayWhyATensorStaysDense) {
-  const std::vector<Choice> choices = decided("twobit", net(), {.ranks = 4});
-  const auto lossy = [&](std::size_t i) { return choices[i].tensor.decision.way().lossy(); };
+  const std::vector<PlannedTensor> choices = decided("twobit", net(), {.ranks = 4});
+  const auto lossy = [&](std::size_t i) { return choices[i].decision.way().lossy(); };
   EXPECT_FALSE(lossy(0)) << "864 elements";
   EXPECT_NE(choices[0].reason.find("smaller than 16KiB"), std::string::npos) << choices[0].reason;
   EXPECT_TRUE(lossy(1));
@@ -77,35 +78,36 @@ TEST(Policy, ReasonsSayWhyATensorStaysDense) {
   EXPECT_NE(choices[5].reason.find("int64"), std::string::npos) << choices[5].reason;
   EXPECT_FALSE(lossy(6));
   EXPECT_FALSE(lossy(7));
-  EXPECT_TRUE(decided("twobit:ndim=1", net(), {.ranks = 4})[7].tensor.decision.way().lossy());
-  EXPECT_TRUE(decided("twobit:min=0,ndim=0", {{"s", {}}}, {.ranks = 4})[0].tensor.decision.way().lossy());
+  EXPECT_TRUE(decided("twobit:ndim=1", net(), {.ranks = 4})[7].decision.way().lossy());
+  EXPECT_TRUE(decided("twobit:min=0,ndim=0", {{"s", {}}}, {.ranks = 4})[0].decision.way().lossy());
   for (std::size_t i = 0; i < choices.size(); ++i) {
-    EXPECT_EQ(choices[i].tensor.name, net()[i].name);
+    EXPECT_EQ(choices[i].name, net()[i].name);
   }
 }
 
 TEST(Policy, TheGateIsAtFourThousandAndNinetySixElements) {
-  EXPECT_FALSE(decided_one("hylo", {"w", {63, 65}}).tensor.decision.way().lossy()) << 63 * 65;
-  EXPECT_TRUE(decided_one("hylo", {"w", {64, 64}}).tensor.decision.way().lossy());
+  EXPECT_FALSE(decided_one("hylo", {"w", {63, 65}}).decision.way().lossy()) << 63 * 65;
+  EXPECT_TRUE(decided_one("hylo", {"w", {64, 64}}).decision.way().lossy());
 }
 
 TEST(Policy, StaysDenseWhereThatIsNoLonger) {
   // 8 bits to seven others are as much as 32 bits in two halves.
   const Circumstances many = {.ranks = 8, .link = LinkFacts{1'000'000'000, 1'000'000'000}};
-  const Choice choice = decided_one("int8", {"w", {64, 64}}, many);
-  EXPECT_FALSE(choice.tensor.decision.way().lossy());
+  const PlannedTensor choice = decided_one("int8", {"w", {64, 64}}, many);
+  EXPECT_FALSE(choice.decision.way().lossy());
   EXPECT_NE(choice.reason.find("no longer"), std::string::npos);
-  EXPECT_EQ(decided_one("int8:wire=gather", {"w", {64, 64}}, many).tensor.decision.recipe, Recipe::kGather)
+  EXPECT_EQ(decided_one("int8:wire=gather", {"w", {64, 64}}, many).decision.recipe, Recipe::kGather)
       << "asked for by name";
-  EXPECT_FALSE(decided_one("powersgd:rank=64", {"w", {64, 64}}).tensor.decision.way().lossy());
+  EXPECT_FALSE(decided_one("powersgd:rank=64", {"w", {64, 64}}).decision.way().lossy());
 }
 
 TEST(Policy, FirstMatchingRuleWins) {
-  const std::vector<Choice> choices = decided("fc.weight=>int8;*.weight=>twobit;b?.*=>none", net(), {.ranks = 4});
-  EXPECT_EQ(choices[1].tensor.decision.codec, CodecId::kTwobit);
-  EXPECT_EQ(choices[3].tensor.decision.codec, CodecId::kInt8);
+  const std::vector<PlannedTensor> choices =
+      decided("fc.weight=>int8;*.weight=>twobit;b?.*=>none", net(), {.ranks = 4});
+  EXPECT_EQ(choices[1].decision.codec, CodecId::kTwobit);
+  EXPECT_EQ(choices[3].decision.codec, CodecId::kInt8);
   EXPECT_EQ(choices[7].reason, "no rule matches");
-  EXPECT_FALSE(choices[7].tensor.decision.way().lossy());
+  EXPECT_FALSE(choices[7].decision.way().lossy());
 }
 
 TEST(Policy, ARuleThatMatchesNothingIsAnError) {
@@ -120,15 +122,15 @@ TEST(Policy, ARuleThatMatchesNothingIsAnError) {
 }
 
 TEST(Policy, HyloGivesConvolutionsFiltersAndMatricesTwoBits) {
-  const std::vector<Choice> choices = decided("hylo", net(), {.ranks = 4});
-  const Decision& conv = choices[1].tensor.decision;
+  const std::vector<PlannedTensor> choices = decided("hylo", net(), {.ranks = 4});
+  const Decision& conv = choices[1].decision;
   EXPECT_EQ(conv.codec, CodecId::kKernelSparse);
   // 294,912 elements: 0.25 * sqrt(4096 / 294912) = 2.9 %, so the least, 5 %: 13 of 256.
   EXPECT_EQ(conv.params[params::kFilters], 13);
-  EXPECT_EQ(choices[3].tensor.decision.codec, CodecId::kTwobit);
-  EXPECT_EQ(decided_one("hylo:wire=scatter", {"c", {64, 64, 3, 3}}).tensor.decision.recipe, Recipe::kGather)
+  EXPECT_EQ(choices[3].decision.codec, CodecId::kTwobit);
+  EXPECT_EQ(decided_one("hylo:wire=scatter", {"c", {64, 64, 3, 3}}).decision.recipe, Recipe::kGather)
       << "kernel_sparse has no other";
-  EXPECT_EQ(decided_one("hylo:wire=scatter", {"m", {64, 64}}, {.ranks = 2}).tensor.decision.recipe, Recipe::kScatter);
+  EXPECT_EQ(decided_one("hylo:wire=scatter", {"m", {64, 64}}, {.ranks = 2}).decision.recipe, Recipe::kScatter);
 }
 
 TEST(Policy, HyloRatesFollowTheFormula) {
@@ -141,11 +143,11 @@ TEST(Policy, HyloRatesFollowTheFormula) {
 
 TEST(Policy, AlgcHasAGateThatGrowsWithTheLink) {
   const TensorInfo matrix{"w", {256, 256}};  // 256 KiB
-  EXPECT_EQ(decided_one("algc", matrix).tensor.decision.codec, CodecId::kThresholdSparse);
+  EXPECT_EQ(decided_one("algc", matrix).decision.codec, CodecId::kThresholdSparse);
   const Circumstances slow = {.ranks = 4, .link = LinkFacts{1'000'000, 12'500'000}};
-  EXPECT_TRUE(decided_one("algc", matrix, slow).tensor.decision.way().lossy());
+  EXPECT_TRUE(decided_one("algc", matrix, slow).decision.way().lossy());
   const Circumstances wide = {.ranks = 4, .link = LinkFacts{1'000'000, 1'250'000'000}};
-  EXPECT_FALSE(decided_one("algc", matrix, wide).tensor.decision.way().lossy()) << "1.25 MB in transit";
+  EXPECT_FALSE(decided_one("algc", matrix, wide).decision.way().lossy()) << "1.25 MB in transit";
 }
 
 TEST(Policy, GathersWhatALinkHasInTransit) {

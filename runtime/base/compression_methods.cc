@@ -1,4 +1,4 @@
-#include "scheduler/policies/methods.h"
+#include "runtime/base/compression_methods.h"
 
 #include <algorithm>
 #include <array>
@@ -7,11 +7,11 @@
 
 #include "runtime/base/check.h"
 #include "runtime/base/option_value.h"
-#include "scheduler/arith.h"
 
-namespace sirtaki::scheduler {
+namespace sirtaki {
 namespace {
 
+__extension__ using Wide = __int128;
 using Keys = std::vector<KeyInfo>;
 
 constexpr std::int64_t kOne = params::kOne;
@@ -99,26 +99,6 @@ std::vector<MethodInfo> policies() {
        with_momentum(lossy("auto|gather|scatter", {{"density", KeyKind::kPart, percent(100), 1, kOne},
                                                    {"reestimate", KeyKind::kCount, 32, 1, 1'000'000}}))},
   };
-}
-
-std::string range_text(const KeyInfo& key) {
-  switch (key.kind) {
-    case KeyKind::kSwitch:
-      return "on or off";
-    case KeyKind::kSize:
-      return "a size such as 16KiB, from " + format_bytes(key.least) + " to " + format_bytes(key.most);
-    case KeyKind::kPart:
-      return "a part such as 1% or 0.01, from " + part_text(key.least) + " to " + part_text(key.most);
-    case KeyKind::kCount:
-      return "a whole number from " + std::to_string(key.least) + " to " + std::to_string(key.most);
-    case KeyKind::kChoice:
-      break;
-  }
-  std::string names(key.choices);
-  for (std::size_t at = names.find('|'); at != std::string::npos; at = names.find('|', at)) {
-    names.replace(at, 1, ", ");
-  }
-  return "one of " + names;
 }
 
 // Decimal digits, no sign and no exponent: the same on all ranks without a rounding of the machine's own.
@@ -253,9 +233,46 @@ Result<std::size_t> key_named(const MethodInfo& info, std::string_view name) {
 Result<std::int64_t> read_value(const KeyInfo& key, std::string_view text) {
   const Result<std::int64_t> value = read_unchecked(key, text);
   if (!value || *value < key.least || *value > key.most) {
-    return invalid_argument(std::string(key.name) + " is '" + std::string(text) + "'; it must be " + range_text(key));
+    return invalid_argument(std::string(key.name) + " is '" + std::string(text) + "'; it must be " +
+                            accepted_values(key));
   }
   return value;
+}
+
+std::string accepted_values(const KeyInfo& key) {
+  switch (key.kind) {
+    case KeyKind::kSwitch:
+      return "on or off";
+    case KeyKind::kSize:
+      return "a size such as 16KiB, from " + format_bytes(key.least) + " to " + format_bytes(key.most);
+    case KeyKind::kPart:
+      return "a part such as 1% or 0.01, from " + part_text(key.least) + " to " + part_text(key.most);
+    case KeyKind::kCount:
+      return "a whole number from " + std::to_string(key.least) + " to " + std::to_string(key.most);
+    case KeyKind::kChoice:
+      break;
+  }
+  std::string names(key.choices);
+  for (std::size_t at = names.find('|'); at != std::string::npos; at = names.find('|', at)) {
+    names.replace(at, 1, ", ");
+  }
+  return "one of " + names;
+}
+
+std::string value_text(const KeyInfo& key, std::int64_t value) {
+  switch (key.kind) {
+    case KeyKind::kSwitch:
+      return value != 0 ? "on" : "off";
+    case KeyKind::kSize:
+      return format_bytes(value);
+    case KeyKind::kPart:
+      return part_text(value);
+    case KeyKind::kCount:
+      return std::to_string(value);
+    case KeyKind::kChoice:
+      break;
+  }
+  return std::string(split(key.choices, '|')[static_cast<std::size_t>(value)]);
 }
 
 std::string part_text(std::int64_t part) {
@@ -269,4 +286,4 @@ std::string part_text(std::int64_t part) {
   return text + "%";
 }
 
-}  // namespace sirtaki::scheduler
+}  // namespace sirtaki

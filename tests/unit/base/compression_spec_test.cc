@@ -1,4 +1,4 @@
-#include "scheduler/policies/spec.h"
+#include "runtime/base/compression_spec.h"
 
 #include <gtest/gtest.h>
 
@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-namespace sirtaki::scheduler {
+namespace sirtaki {
 namespace {
 
 Method one(const std::string& text) {
@@ -119,4 +119,4 @@ TEST(Spec, PartsArePrintedAsPercent) {
 }
 
 }  // namespace
-}  // namespace sirtaki::scheduler
+}  // namespace sirtaki

@@ -1,6 +1,6 @@
 // Spec: which tensors are compressed, and how, as a text says it; one grammar for all options and rules.
 //
-//   SPEC   NAME[:key=value[,key=value...]]      a codec or a policy (methods.h), for all tensors
+//   SPEC   NAME[:key=value[,key=value...]]      a codec or a policy (compression_methods.h), for all tensors
 //   RULES  GLOB=>SPEC;GLOB=>SPEC;...            by a tensor's name; the first that matches counts, others stay dense
 // In a GLOB * stands for any text and ? for one character. Pure values.
 #pragma once
@@ -10,10 +10,10 @@
 #include <string_view>
 #include <vector>
 
+#include "runtime/base/compression_methods.h"
 #include "runtime/base/status.h"
-#include "scheduler/policies/methods.h"
 
-namespace sirtaki::scheduler {
+namespace sirtaki {
 
 struct Method {
   const MethodInfo* info = nullptr;
@@ -44,4 +44,4 @@ Method method_of(const MethodInfo& info);
 
 bool glob_matches(std::string_view glob, std::string_view name);
 
-}  // namespace sirtaki::scheduler
+}  // namespace sirtaki

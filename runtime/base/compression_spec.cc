@@ -1,4 +1,4 @@
-#include "scheduler/policies/spec.h"
+#include "runtime/base/compression_spec.h"
 
 #include <algorithm>
 #include <utility>
@@ -6,7 +6,7 @@
 #include "runtime/base/check.h"
 #include "runtime/base/option_value.h"
 
-namespace sirtaki::scheduler {
+namespace sirtaki {
 namespace {
 
 constexpr std::string_view kArrow = "=>";
@@ -138,4 +138,4 @@ bool glob_matches(std::string_view glob, std::string_view name) {
   return glob.find_first_not_of('*', g) == std::string_view::npos;
 }
 
-}  // namespace sirtaki::scheduler
+}  // namespace sirtaki

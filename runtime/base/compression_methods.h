@@ -1,6 +1,7 @@
 // The codecs and policies that a text can name, with their keys.
 //
-// For: reading such texts (spec.h), deciding by them (policy.h), and help. Pure: tables that never change.
+// For: reading such texts (compression_spec.h), deciding by them (scheduler/policies/), and help. Pure: tables that
+// never change.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +12,7 @@
 #include "runtime/base/codec_id.h"
 #include "runtime/base/status.h"
 
-namespace sirtaki::scheduler {
+namespace sirtaki {
 
 enum class MethodId : std::uint8_t {
   kNone,
@@ -73,7 +74,10 @@ Result<std::size_t> key_named(const MethodInfo& info, std::string_view name);
 // kInvalidArgument says what is accepted.
 Result<std::int64_t> read_value(const KeyInfo& key, std::string_view text);
 
-// "1.5 %", of a value in 1/65536.
+// What a key takes: "a part such as 1% or 0.01, from 0.002% to 100%"; and how a value of it is written.
+std::string accepted_values(const KeyInfo& key);
+std::string value_text(const KeyInfo& key, std::int64_t value);
+// "1.5%", of a value in 1/65536, to three places.
 std::string part_text(std::int64_t part);
 
-}  // namespace sirtaki::scheduler
+}  // namespace sirtaki

@@ -1,0 +1,92 @@
+#include "runtime/engine/stream_plan.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "compression/catalog.h"
+#include "runtime/base/compression_methods.h"
+#include "runtime/base/compression_spec.h"
+#include "runtime/base/json.h"
+#include "runtime/engine/wire_size.h"
+
+namespace sirtaki::engine {
+namespace {
+
+std::string_view codec_name(CodecId id) {
+  if (const compression::Codec* codec = compression::find_codec(id)) {
+    return codec->name();
+  }
+  const compression::PayloadCodec* codec = compression::find_payload_codec(id);
+  return codec == nullptr ? "unknown" : codec->name();
+}
+
+}  // namespace
+
+bool CatalogFacts::supports(CodecId codec, Recipe recipe) const {
+  if (recipe == Recipe::kDense) {
+    return compression::find_codec(codec) != nullptr;
+  }
+  const compression::PayloadCodec* found = compression::find_payload_codec(codec);
+  return found != nullptr && found->supports(recipe);
+}
+
+Result<scheduler::PlannedTensor> CatalogFacts::planned(const scheduler::TensorInfo& tensor,
+                                                       scheduler::Decision decision) const {
+  return planned_tensor(tensor, std::move(decision), ranks_);
+}
+
+std::string compression_text(const Config& config) {
+  const std::string& codec = config.compression.codec;
+  if (config.compression.rules.empty()) {
+    return codec;
+  }
+  return config.compression.rules + ";" + (codec.find("=>") == std::string::npos ? "*=>" : "") + codec;
+}
+
+std::vector<scheduler::TensorInfo> tensor_infos(const StreamSpec& spec) {
+  std::vector<scheduler::TensorInfo> infos;
+  infos.reserve(spec.tensors.size());
+  for (const StreamTensor& tensor : spec.tensors) {
+    infos.push_back({tensor.name, tensor.dims, tensor.dtype});
+  }
+  return infos;
+}
+
+Result<std::shared_ptr<const scheduler::Plan>> first_plan(const StreamSpec& spec,
+                                                          const scheduler::LayoutOptions& layout, int ranks) {
+  const std::string context = "stream '" + spec.name + "'";
+  auto how = parse_spec(spec.codec);
+  if (!how) {
+    return how.status().with_context(context);
+  }
+  auto tensors = scheduler::decide(*how, tensor_infos(spec), {.ranks = ranks}, CatalogFacts(ranks));
+  if (!tensors) {
+    return tensors.status().with_context(context);
+  }
+  return scheduler::Plan::build(std::move(*tensors), spec.order, layout, 1);
+}
+
+std::string tensors_json(const scheduler::Plan& plan) {
+  JsonWriter json;
+  json.begin_array();
+  for (const scheduler::PlannedTensor& tensor : plan.tensors()) {
+    const auto held = static_cast<double>(tensor.numel) * static_cast<double>(dtype_size(tensor.dtype));
+    const std::int64_t wire = tensor.wire_bytes_of(tensor.numel);
+    json.begin_object();
+    json.key("name").value(tensor.name).key("numel").value(tensor.numel).key("dtype").value(dtype_name(tensor.dtype));
+    json.key("codec").value(codec_name(tensor.decision.codec));
+    json.key("recipe").value(recipe_name(tensor.decision.recipe)).key("params").begin_array();
+    for (const std::int64_t value : tensor.decision.params) {
+      json.value(value);
+    }
+    json.end_array();
+    json.key("held_bytes").value(static_cast<std::int64_t>(held)).key("wire_bytes").value(wire);
+    json.key("ratio").value(held / static_cast<double>(std::max<std::int64_t>(wire, 1)));
+    json.key("reason").value(tensor.reason);
+    json.end_object();
+  }
+  json.end_array();
+  return std::move(json).take();
+}
+
+}  // namespace sirtaki::engine

@@ -1,0 +1,45 @@
+// How the tensors of a stream travel: from the text of options or of the program to the stream's first plan.
+//
+// For: Engine, and whoever asks how a tensor travels. Pure functions but for the catalog of codecs, which never
+// changes.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/base/config.h"
+#include "runtime/base/status.h"
+#include "runtime/engine/requests.h"
+#include "scheduler/plan.h"
+#include "scheduler/policies/policy.h"
+
+namespace sirtaki::engine {
+
+// The catalog's answers to policies.
+class CatalogFacts final : public scheduler::CodecFacts {
+ public:
+  explicit CatalogFacts(int ranks) : ranks_(ranks) {}
+
+  bool supports(CodecId codec, Recipe recipe) const override;
+  Result<scheduler::PlannedTensor> planned(const scheduler::TensorInfo& tensor,
+                                           scheduler::Decision decision) const override;
+
+ private:
+  int ranks_;
+};
+
+// The options' text for streams that bring none: compression.rules before compression.codec.
+std::string compression_text(const Config& config);
+
+std::vector<scheduler::TensorInfo> tensor_infos(const StreamSpec& spec);
+
+// The first plan of a stream with the text spec.codec, which is not empty. kInvalidArgument names the stream.
+Result<std::shared_ptr<const scheduler::Plan>> first_plan(const StreamSpec& spec,
+                                                          const scheduler::LayoutOptions& layout, int ranks);
+
+// [{"name", "numel", "dtype", "codec", "recipe", "params", "held_bytes", "wire_bytes", "ratio", "reason"}, ...] in the
+// order of registration. wire_bytes: those of an allreduce in which a rank sends as much.
+std::string tensors_json(const scheduler::Plan& plan);
+
+}  // namespace sirtaki::engine

@@ -1,0 +1,85 @@
+#include "runtime/engine/stream_plan.h"
+
+#include <gtest/gtest.h>
+
+#include <numeric>
+#include <string>
+
+#include "compression/catalog.h"
+
+namespace sirtaki::engine {
+namespace {
+
+StreamSpec spec_of(const std::string& codec) {
+  StreamSpec spec;
+  spec.name = "s";
+  spec.codec = codec;
+  for (const auto& [name, dims] : {std::pair<std::string, std::vector<std::int64_t>>{"conv.weight", {64, 32, 3, 3}},
+                                   {"fc.weight", {1000, 100}},
+                                   {"fc.bias", {1000}}}) {
+    StreamTensor tensor;
+    tensor.name = name;
+    tensor.dims = dims;
+    spec.tensors.push_back(tensor);
+  }
+  spec.order.resize(spec.tensors.size());
+  std::iota(spec.order.rbegin(), spec.order.rend(), 0);
+  return spec;
+}
+
+TEST(StreamPlan, RulesOfTheOptionsComeBeforeTheCodec) {
+  Config config;
+  EXPECT_EQ(compression_text(config), "none");
+  config.compression.codec = "fp16";
+  EXPECT_EQ(compression_text(config), "fp16");
+  config.compression.rules = "fc*=>int8";
+  EXPECT_EQ(compression_text(config), "fc*=>int8;*=>fp16");
+  config.compression.codec = "conv*=>twobit";
+  EXPECT_EQ(compression_text(config), "fc*=>int8;conv*=>twobit");
+}
+
+TEST(StreamPlan, EveryTensorTravelsAsItsRuleSays) {
+  const auto plan = first_plan(spec_of("fc*=>int8;*=>fp16"), {}, 4);
+  ASSERT_TRUE(plan) << plan.status().to_string();
+  const auto& tensors = (*plan)->tensors();
+  EXPECT_EQ(tensors[0].decision.codec, CodecId::kFp16);
+  EXPECT_EQ(tensors[1].decision.codec, CodecId::kInt8);
+  EXPECT_EQ(tensors[1].decision.recipe, Recipe::kScatter);
+  EXPECT_EQ(tensors[2].decision.codec, CodecId::kNone) << "a vector";
+  EXPECT_EQ((*plan)->partitions().size(), 3U);
+}
+
+TEST(StreamPlan, EveryCodecOfTheCatalogHasAPlanByItsName) {
+  for (const compression::PayloadCodec* codec : compression::payload_codecs()) {
+    SCOPED_TRACE(codec->name());
+    const auto plan = first_plan(spec_of(std::string(codec->name())), {}, 4);
+    ASSERT_TRUE(plan) << plan.status().to_string();
+    EXPECT_EQ((*plan)->tensors()[1].decision.codec, codec->id()) << (*plan)->tensors()[1].reason;
+  }
+  EXPECT_TRUE(first_plan(spec_of("hylo"), {}, 4));
+  EXPECT_TRUE(first_plan(spec_of("algc"), {}, 4));
+}
+
+TEST(StreamPlan, ErrorsNameTheStream) {
+  for (const char* codec : {"int9", "head*=>int8", "group_topk:wire=ring"}) {
+    const auto plan = first_plan(spec_of(codec), {}, 4);
+    ASSERT_FALSE(plan) << codec;
+    EXPECT_EQ(plan.status().code(), Code::kInvalidArgument);
+    EXPECT_NE(plan.status().text().find("stream 's'"), std::string_view::npos) << plan.status().text();
+  }
+}
+
+TEST(StreamPlan, TensorsTellHowTheyTravel) {
+  const auto plan = first_plan(spec_of("int8"), {}, 4);
+  ASSERT_TRUE(plan);
+  const std::string json = tensors_json(**plan);
+  for (const char* part :
+       {R"("name":"fc.weight","numel":100000,"dtype":"float32","codec":"int8","recipe":"scatter")",
+        R"("params":[1,256],"held_bytes":400000)", R"("reason":"int8: 8 bits an element, by scatter")",
+        R"("codec":"none","recipe":"dense","params":[],"held_bytes":4000,"wire_bytes":4000,"ratio":1)"}) {
+    EXPECT_NE(json.find(part), std::string::npos) << part << " in " << json;
+  }
+}
+
+}  // namespace
+}  // namespace sirtaki::engine
