@@ -35,6 +35,9 @@ NUMBERS = {
     "group_topk_sum": ("group", "keep", "ranks"),
     "twobit_sum": ("ranks",),
     "onebit_sum": ("ranks",),
+    "low_rank_project": ("rank",),
+    "low_rank_project_back": ("rank",),
+    "low_rank_rebuild": ("rank",),
     "sparse_sum": ("ranks",),
     "scaled_encode": ("code",),
     "scaled_sum": ("code", "ranks"),
@@ -86,7 +89,7 @@ def rows_of(target: str, samples: Mapping[str, Sequence[float]]) -> list[Row]:
     for name, rates in samples.items():
         kernel = name.partition("/")[0]
         counterpart = name.replace(TOPK, NTH)
-        if kernel.endswith(("_encode", "_select", "_norms", "_correct")):
+        if kernel.endswith(("_encode", "_select", "_norms", "_correct", "_project", "_project_back")):
             ratio = paired_ratio(rates, samples[PASS])
             goal = OVER_PASS.get(kernel)
             params = params_of(name, target)
