@@ -37,8 +37,11 @@ class Coder {
   Coder& operator=(const Coder&) = delete;
   virtual ~Coder() = default;
 
-  // Once a step, before its first encode(), with the whole tensor: what a codec wants to know of all of it. Writes
-  // nothing. A coder for an owner, which never sees the whole, is used without.
+  // Whether begin() looks at the tensor at all, which costs a pass over it.
+  virtual bool wants_whole() const { return true; }
+
+  // Once a step, before its first encode(), with the whole tensor, all finite: what a codec wants to know of all of it.
+  // Writes nothing. A coder for an owner, which never sees the whole, is used without.
   virtual void begin(const kernels::Feedback& /*whole*/) {}
 
   // Exact, and the same on all ranks.

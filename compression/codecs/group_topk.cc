@@ -20,6 +20,8 @@ class GroupTopkCoder final : public Coder {
  public:
   GroupTopkCoder(Params params, const Shape& shape) : how_(how_of(params)), momentum_(params, shape.numel) {}
 
+  bool wants_whole() const override { return false; }
+
   std::size_t payload_bytes(std::int64_t numel) const override { return kernels::group_topk_bytes(how_, numel); }
 
   void encode(const Piece& piece, const kernels::Feedback& arrays, Bytes payload) override {

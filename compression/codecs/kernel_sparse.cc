@@ -17,6 +17,8 @@ class KernelSparseCoder final : public Coder {
   KernelSparseCoder(Params params, const Shape& shape)
       : shape_{shape.rows, shape.numel / shape.rows}, keep_(params[params::kFilters]), value_(value_dtype(params)) {}
 
+  bool wants_whole() const override { return false; }
+
   std::size_t payload_bytes(std::int64_t numel) const override {
     SRT_CHECK(numel == shape_.filters * shape_.size);
     return id_bytes() + static_cast<std::size_t>(keep_ * shape_.size) * dtype_size(value_);

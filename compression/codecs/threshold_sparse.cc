@@ -42,6 +42,8 @@ class ThresholdSparseCoder final : public Coder {
         value_(value_dtype(params)),
         momentum_(params, numel) {}
 
+  bool wants_whole() const override { return false; }
+
   std::size_t payload_bytes(std::int64_t numel) const override {
     SRT_CHECK(numel == numel_);
     return Count::kSize + kernels::sparse_bytes(value_, numel_, capacity_);

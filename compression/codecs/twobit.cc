@@ -54,6 +54,8 @@ class TwobitCoder final : public Coder {
         by_block_(params[params::kByStripe] != 0),
         numel_(numel) {}
 
+  bool wants_whole() const override { return !by_block_; }
+
   void begin(const kernels::Feedback& whole) override {
     if (by_block_) {
       return;

@@ -23,8 +23,10 @@ TEST(Tags, EveryFieldTellsOperationsApart) {
   for (const std::uint16_t stream : {std::uint16_t{1}, std::uint16_t{2}, std::uint16_t{0xffff}}) {
     for (const std::uint32_t attempt : {0U, 1U, 255U}) {
       for (const std::uint32_t position : {0U, 1U, kExchangePosition, kFlagsPosition}) {
-        for (const std::uint64_t step : {0U, 1U, 0x7ffffU}) {
-          EXPECT_TRUE(tags.insert(stream_tag(StreamId(stream), attempt, position, step).value).second);
+        for (const std::uint64_t step : {0U, 1U, 0x1ffffU}) {
+          for (std::uint32_t phase = 0; phase < kStreamPhases; ++phase) {
+            EXPECT_TRUE(tags.insert(stream_tag(StreamId(stream), attempt, position, step, phase).value).second);
+          }
         }
       }
     }

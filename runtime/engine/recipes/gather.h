@@ -1,0 +1,26 @@
+// Gather: every rank sends its payload to all, and each sums all of them in rank order.
+//
+// One exchange; P - 1 payloads leave a rank. For few ranks, and payloads whose sum would be no shorter than themselves.
+// Source: gradient compression over all-gather (Xu et al., GRACE, 2021).
+#pragma once
+
+#include "runtime/engine/recipes/slices.h"
+
+namespace sirtaki::engine {
+
+class Gather final : public Reduction {
+ public:
+  Gather(ReductionSpec spec, ReductionDeps deps, StageNote note);
+
+ private:
+  void begin() override;
+  std::size_t phases() const override { return 1; }
+  Status finish();
+  ConstBytes block(Rank rank) const { return memory_.bytes().subspan(static_cast<std::size_t>(rank) * bytes_, bytes_); }
+
+  Slices slices_;
+  std::size_t bytes_ = 0;  // of a rank's block: header, then the stripes' payloads
+  BufferPool::Buffer memory_;
+};
+
+}  // namespace sirtaki::engine

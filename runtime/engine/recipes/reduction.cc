@@ -1,0 +1,86 @@
+#include "runtime/engine/recipes/reduction.h"
+
+#include <numeric>
+#include <utility>
+
+#include "runtime/base/check.h"
+#include "runtime/engine/recipes/gather.h"
+#include "runtime/engine/recipes/scatter.h"
+
+namespace sirtaki::engine {
+
+Reduction::Reduction(ReductionSpec spec, ReductionDeps deps, StageNote note)
+    : spec_(std::move(spec)), deps_(deps), note_(std::move(note)) {}
+
+void Reduction::start(Done done) {
+  done_ = std::move(done);
+  begin();
+}
+
+void Reduction::cancel(const Status& cause) {
+  status_.update(cause);
+  for (std::size_t phase = 0; phase < phases(); ++phase) {
+    deps_.net.cancel(spec_.tags[phase], cause);
+  }
+}
+
+void Reduction::allgather(int phase, Bytes out, std::vector<std::int64_t> counts, MoveFunction<Status()> then) {
+  const auto own = counts.begin() + rank();
+  const auto before = static_cast<std::size_t>(std::accumulate(counts.begin(), own, std::int64_t{0}));
+  net::CollectiveArgs args;
+  args.kind = OpKind::kAllgather;
+  args.in = out.subspan(before, static_cast<std::size_t>(*own));
+  args.out = out;
+  sent_bytes_ += *own * (size() - 1);
+  args.recv_counts = std::move(counts);
+  exchange(phase, std::move(args), std::move(then));
+}
+
+void Reduction::alltoall(int phase, ConstBytes in, std::vector<std::int64_t> send, Bytes out,
+                         std::vector<std::int64_t> receive, MoveFunction<Status()> then) {
+  net::CollectiveArgs args;
+  args.kind = OpKind::kAlltoall;
+  args.in = in;
+  args.out = out;
+  sent_bytes_ += static_cast<std::int64_t>(in.size()) - send[static_cast<std::size_t>(rank())];
+  args.send_counts = std::move(send);
+  args.recv_counts = std::move(receive);
+  exchange(phase, std::move(args), std::move(then));
+}
+
+void Reduction::exchange(int phase, net::CollectiveArgs args, MoveFunction<Status()> then) {
+  args.tag = spec_.tags[static_cast<std::size_t>(phase)];
+  args.dtype = DType::kU8;
+  args.priority = spec_.priority;
+  exchanging_ = true;
+  note_(ReductionStage::kWire, static_cast<std::int64_t>(args.in.size()));
+  deps_.net.start(std::move(args), [self = shared_from_this(), then = std::move(then)](const Status& status) mutable {
+    self->on_exchanged(status, then);
+  });
+}
+
+// A collective that had ended before cancel() reports its success afterwards.
+void Reduction::on_exchanged(const Status& status, MoveFunction<Status()>& then) {
+  exchanging_ = false;
+  status_.update(status);
+  if (status_) {
+    note_(ReductionStage::kCode, -1);
+    status_.update(then());
+  }
+  if (!exchanging_) {
+    std::exchange(done_, {})(status_);
+  }
+}
+
+std::shared_ptr<Reduction> make_reduction(ReductionSpec spec, ReductionDeps deps, StageNote note) {
+  switch (spec.recipe) {
+    case Recipe::kGather:
+      return std::make_shared<Gather>(std::move(spec), deps, std::move(note));
+    case Recipe::kScatter:
+      return std::make_shared<Scatter>(std::move(spec), deps, std::move(note));
+    default:
+      return nullptr;
+  }
+}
+
+}  // namespace sirtaki::engine

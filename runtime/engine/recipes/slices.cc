@@ -1,0 +1,129 @@
+#include "runtime/engine/recipes/slices.h"
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <string>
+
+#include "kernels/finite/finite.h"
+#include "kernels/scale/scale.h"
+
+namespace sirtaki::engine {
+namespace {
+
+constexpr std::byte kBad{1};
+constexpr std::byte kAbsent{2};
+
+std::byte flags_of(bool bad, bool absent) {
+  return (bad ? kBad : std::byte{0}) | (absent ? kAbsent : std::byte{0});
+}
+
+// Memory of the program may be unaligned.
+void fill(std::byte* out, std::int64_t n, float value) {
+  for (std::int64_t i = 0; i < n; ++i) {
+    std::memcpy(out + static_cast<std::size_t>(i) * sizeof value, &value, sizeof value);
+  }
+}
+
+}  // namespace
+
+Slices::Slices(std::span<const ReducedSlice> slices)
+    : slices_(slices), own_bad_(slices.size(), 0), bad_(slices.size(), 0), present_(slices.size(), 0) {
+  for (std::size_t s = 0; s < slices.size(); ++s) {
+    const ReducedSlice& slice = slices[s];
+    own_bad_[s] = slice.finite ? 0 : 1;
+    const compression::Ownership& ownership = slice.memory->ownership();
+    const std::int64_t end = slice.offset + static_cast<std::int64_t>(slice.gradient.size() / sizeof(float));
+    std::byte* gradient = slice.gradient.data();
+    for (std::int64_t at = slice.offset; at < end; at += ownership.stripe) {
+      const compression::Piece piece{at, std::min(ownership.stripe, end - at)};
+      const std::size_t bytes = slice.memory->coder().payload_bytes(piece.numel);
+      stripes_.push_back({s, piece, gradient, bytes, ownership.owner_of(at)});
+      gradient += stripes_.back().size_bytes();
+    }
+  }
+}
+
+void Slices::encode(const Stripe& stripe, Bytes payload) {
+  std::uint8_t& bad = own_bad_[stripe.slice];
+  if (bad == 0 && !kernels::all_finite(DType::kF32, stripe.gradient, stripe.piece.numel)) {
+    bad = 1;
+  }
+  if (bad != 0) {
+    std::ranges::fill(payload, std::byte{0});
+    return;
+  }
+  kernels::Feedback arrays = memory(stripe).feedback(stripe.gradient, stripe.piece.offset);
+  if (arrays.left != nullptr) {
+    arrays.left = stripe.gradient;
+  }
+  memory(stripe).coder().encode(stripe.piece, arrays, payload);
+}
+
+void Slices::write_header(Bytes header) const {
+  for (std::size_t s = 0; s < slices_.size(); ++s) {
+    header[s] = flags_of(own_bad_[s] != 0, slices_[s].absent);
+  }
+}
+
+void Slices::write_verdict(Bytes header) const {
+  for (std::size_t s = 0; s < slices_.size(); ++s) {
+    header[s] = flags_of(bad_[s] != 0, present_[s] == 0);
+  }
+}
+
+Status Slices::corrupt_from(Rank from, std::size_t slice, std::string_view what) const {
+  const std::string_view name = slices_[slice].name;
+  return {
+      Code::kCorrupt,
+      "tensor '" + std::string(name) + "': " + std::string(what) + ", from rank " + std::to_string(from) +
+          ". Likely cause: that rank's memory or the network damaged it, or it runs another build; nothing of it was "
+          "used",
+      {from, std::string(name)}};
+}
+
+Status Slices::read_header(Rank from, ConstBytes header) {
+  for (std::size_t s = 0; s < slices_.size(); ++s) {
+    if ((header[s] & ~(kBad | kAbsent)) != std::byte{0}) {
+      return corrupt_from(from, s, "a header of a compressed payload holds what no sender writes");
+    }
+    if ((header[s] & kBad) != std::byte{0}) {
+      bad_[s] = 1;
+    }
+    if ((header[s] & kAbsent) == std::byte{0}) {
+      present_[s] = 1;
+    }
+  }
+  return {};
+}
+
+Status Slices::check(const Stripe& stripe, Rank from, ConstBytes payload) const {
+  const Status status = memory(stripe).coder().check(stripe.piece, payload);
+  return status ? status : corrupt_from(from, stripe.slice, status.text());
+}
+
+void Slices::apply(const Stripe& stripe, std::span<const std::byte* const> payloads, int divisor,
+                   double postscale) const {
+  const std::int64_t n = stripe.piece.numel;
+  if (bad(stripe.slice)) {
+    fill(stripe.gradient, n, std::numeric_limits<float>::quiet_NaN());
+    return;
+  }
+  if (!carries(stripe.slice)) {
+    fill(stripe.gradient, n, 0.0F);
+    return;
+  }
+  const kernels::Feedback arrays = memory(stripe).feedback(stripe.gradient, stripe.piece.offset);
+  if (arrays.left != nullptr) {
+    std::memcpy(arrays.left, stripe.gradient, stripe.size_bytes());
+  }
+  memory(stripe).coder().sum(stripe.piece, payloads, stripe.gradient);
+  if (divisor > 1) {
+    kernels::divide_by(DType::kF32, stripe.gradient, n, divisor);
+  }
+  if (postscale != 1.0) {
+    kernels::scale(DType::kF32, stripe.gradient, n, postscale);
+  }
+}
+
+}  // namespace sirtaki::engine

@@ -1,0 +1,74 @@
+// Slices of a compressed partition: their stripes, what headers say of them, and their end.
+//
+// For: recipes, which differ in who sends what to whom. Owned by: a Reduction. Loop thread.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "runtime/engine/recipes/reduction.h"
+
+namespace sirtaki::engine {
+
+// A stripe of a slice.
+struct Stripe {
+  std::size_t slice;
+  compression::Piece piece;   // of the tensor
+  std::byte* gradient;        // on this rank; the result at the end
+  std::size_t payload_bytes;  // as encoded
+  Rank owner;
+
+  std::size_t size_bytes() const { return static_cast<std::size_t>(piece.numel) * sizeof(float); }
+};
+
+class Slices {
+ public:
+  // `slices` outlive it.
+  explicit Slices(std::span<const ReducedSlice> slices);
+
+  const std::vector<Stripe>& stripes() const { return stripes_; }
+  std::size_t header_bytes() const { return slices_.size(); }
+
+  // ---- sending ----
+
+  // Writes the stripe's payload, and what it leaves in the place of the gradient. Where that is not finite, notes it,
+  // and the payload says nothing.
+  void encode(const Stripe& stripe, Bytes payload);
+  // What this rank has of every slice; after the last encode().
+  void write_header(Bytes header) const;
+  // As an owner of stripes: what all ranks have.
+  void write_verdict(Bytes header) const;
+
+  // ---- receiving; all headers first ----
+
+  // Of write_header() or write_verdict(). kCorrupt: no sender writes that.
+  Status read_header(Rank from, ConstBytes header);
+  // Some rank's gradient of the slice is not finite, or their sum.
+  bool bad(std::size_t slice) const { return bad_[slice] != 0; }
+  void mark_bad(std::size_t slice) { bad_[slice] = 1; }
+  // Payloads mean something: it is not bad, and some rank has a gradient. Else nobody gives or takes anything.
+  bool carries(std::size_t slice) const { return bad_[slice] == 0 && present_[slice] != 0; }
+  // kCorrupt names `from` and the tensor. Only of a slice that carries something.
+  Status check(const Stripe& stripe, Rank from, ConstBytes payload) const;
+
+  // ---- the end; after all checks ----
+
+  // What encode() left becomes the residual, and the sum of the payloads, divided by `divisor` and scaled, the result.
+  // NaN where the slice is bad; zeros where no rank has a gradient.
+  void apply(const Stripe& stripe, std::span<const std::byte* const> payloads, int divisor, double postscale) const;
+
+  compression::TensorMemory& memory(const Stripe& stripe) const { return *slices_[stripe.slice].memory; }
+
+ private:
+  Status corrupt_from(Rank from, std::size_t slice, std::string_view what) const;
+
+  std::span<const ReducedSlice> slices_;
+  std::vector<Stripe> stripes_;
+  std::vector<std::uint8_t> own_bad_;
+  std::vector<std::uint8_t> bad_;
+  std::vector<std::uint8_t> present_;
+};
+
+}  // namespace sirtaki::engine
