@@ -29,6 +29,7 @@ static_assert(static_cast<int>(Code::kShutdown) == SIRTAKI_NOT_INITIALIZED);
 static_assert(static_cast<int>(Code::kBug) == SIRTAKI_BUG);
 static_assert(static_cast<int>(Code::kUnavailable) == SIRTAKI_UNAVAILABLE);
 static_assert(static_cast<int>(Code::kStuck) == SIRTAKI_STUCK);
+static_assert(static_cast<int>(Code::kNonFinite) == SIRTAKI_NON_FINITE);
 
 }  // namespace
 

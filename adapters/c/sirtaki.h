@@ -31,7 +31,8 @@ typedef enum {
   SIRTAKI_NOT_INITIALIZED = 9, /* the session is closed or was never opened */
   SIRTAKI_BUG = 10,
   SIRTAKI_UNAVAILABLE = 11,
-  SIRTAKI_STUCK = 12 /* every rank waits for something another will never submit */
+  SIRTAKI_STUCK = 12,     /* every rank waits for something another will never submit */
+  SIRTAKI_NON_FINITE = 13 /* a gradient holds NaN or infinity (option compression.nonfinite): the step is void */
 } sirtaki_status;
 
 typedef enum {
@@ -211,6 +212,14 @@ SIRTAKI_API sirtaki_status sirtaki_stream_used(sirtaki_stream stream, uint8_t* u
  */
 SIRTAKI_API sirtaki_status sirtaki_stream_abort(sirtaki_stream stream, const char* why);
 SIRTAKI_API sirtaki_status sirtaki_stream_close(sirtaki_stream stream);
+
+/* Codecs that send less than the gradient keep the rest for the next step. What this rank owes of tensor `index`: all
+ * its elements, in the order of memory, numel of them; zeros where nothing is owed. Averaged (or summed) over the
+ * ranks, as gradients are, it is what the model has still to be given. Between two steps, like setting it: restoring a
+ * checkpoint, or zeros to forget. A tensor that is not compressed (any more) adds it to its next gradient. */
+SIRTAKI_API sirtaki_status sirtaki_stream_residual(sirtaki_stream stream, int32_t index, float* out, int64_t numel);
+SIRTAKI_API sirtaki_status sirtaki_stream_set_residual(sirtaki_stream stream, int32_t index, const float* in,
+                                                       int64_t numel);
 /* This rank has no more data (uneven batches). Until all ranks have called this, its streams take part in the steps of
  * the others with zeros, averages still divide by the size, and operations by name fail on every other rank. Gives the
  * rank that came last (may be NULL): it has seen every step. Call it between two steps. After SIRTAKI_TIMEOUT the rank
@@ -224,6 +233,10 @@ SIRTAKI_API sirtaki_status sirtaki_join(int32_t* last_rank, int64_t timeout_ms);
 SIRTAKI_API const char* sirtaki_options_json(void);
 SIRTAKI_API const char* sirtaki_stats_json(void);   /* counters and times of the session */
 SIRTAKI_API const char* sirtaki_members_json(void); /* [{rank, hostname, host_id, pid}] */
+/* [{name, numel, dtype, codec, recipe, params, held_bytes, wire_bytes, ratio, reason, owed_norm}]: how each tensor
+ * travels from the next step on, and why. wire_bytes: what it takes on the network in a step, as the size of an
+ * allreduce that would need as much. owed_norm: Euclidean norm of sirtaki_stream_residual(). */
+SIRTAKI_API const char* sirtaki_stream_tensors_json(sirtaki_stream stream);
 
 SIRTAKI_API sirtaki_status sirtaki_timeline_start(const char* path);
 SIRTAKI_API sirtaki_status sirtaki_timeline_stop(void);

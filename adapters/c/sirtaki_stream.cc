@@ -138,6 +138,26 @@ sirtaki_status sirtaki_stream_abort(sirtaki_stream stream, const char* why) {
   });
 }
 
+sirtaki_status sirtaki_stream_residual(sirtaki_stream stream, int32_t index, float* out, int64_t numel) {
+  return guarded([&]() -> Status {
+    if (numel < 0 || (out == nullptr && numel > 0)) {
+      return sirtaki::invalid_argument("out is NULL, or numel is negative");
+    }
+    SRT_ASSIGN(const auto active, owner_of(stream));
+    return active->session->stream_residual(id_of(stream), index, {out, static_cast<std::size_t>(numel)});
+  });
+}
+
+sirtaki_status sirtaki_stream_set_residual(sirtaki_stream stream, int32_t index, const float* in, int64_t numel) {
+  return guarded([&]() -> Status {
+    if (numel < 0 || (in == nullptr && numel > 0)) {
+      return sirtaki::invalid_argument("in is NULL, or numel is negative");
+    }
+    SRT_ASSIGN(const auto active, owner_of(stream));
+    return active->session->stream_set_residual(id_of(stream), index, {in, static_cast<std::size_t>(numel)});
+  });
+}
+
 sirtaki_status sirtaki_stream_close(sirtaki_stream stream) {
   return guarded([&]() -> Status {
     SRT_ASSIGN(const auto active, owner_of(stream));
@@ -168,6 +188,13 @@ const char* sirtaki_stats_json(void) {
   return keep_json([]() -> sirtaki::Result<std::string> {
     SRT_ASSIGN(const auto active, DefaultSession::instance().need());
     return active->session->stats_json();
+  });
+}
+
+const char* sirtaki_stream_tensors_json(sirtaki_stream stream) {
+  return keep_json([&]() -> sirtaki::Result<std::string> {
+    SRT_ASSIGN(const auto active, owner_of(stream));
+    return active->session->stream_tensors_json(id_of(stream));
   });
 }
 

@@ -193,6 +193,13 @@ std::optional<std::vector<sirtaki_request>> wait_completions(int capacity, std::
   return requests;
 }
 
+std::string json_or_raise(const char* text) {
+  if (text == nullptr) {
+    check(SIRTAKI_NOT_INITIALIZED);
+  }
+  return text;
+}
+
 // The same tensors every step. Descriptions are kept here, so that a step passes addresses only.
 class Stream {
  public:
@@ -244,19 +251,21 @@ class Stream {
   void close() {
     blocking([&] { return sirtaki_stream_close(stream_); });
   }
+  // Addresses of contiguous float32.
+  void residual(std::int32_t index, std::uintptr_t address, std::int64_t numel) {
+    blocking([&] { return sirtaki_stream_residual(stream_, index, reinterpret_cast<float*>(address), numel); });
+  }
+  void set_residual(std::int32_t index, std::uintptr_t address, std::int64_t numel) {
+    blocking(
+        [&] { return sirtaki_stream_set_residual(stream_, index, reinterpret_cast<const float*>(address), numel); });
+  }
+  std::string tensors_json() { return json_or_raise(sirtaki_stream_tensors_json(stream_)); }
 
  private:
   std::vector<PyTensor> described_;  // owns what tensors_ points to
   std::vector<sirtaki_tensor> tensors_;
   sirtaki_stream stream_ = 0;
 };
-
-std::string json_or_raise(const char* text) {
-  if (text == nullptr) {
-    check(SIRTAKI_NOT_INITIALIZED);
-  }
-  return text;
-}
 
 void define_life(nb::module_& m) {
   m.def(
@@ -319,7 +328,10 @@ void define_operations(nb::module_& m) {
       .def("wait_tensors", &Stream::wait_tensors, nb::arg("indices"), nb::arg("timeout_ms") = -1)
       .def("used", &Stream::used)
       .def("abort", &Stream::abort)
-      .def("close", &Stream::close);
+      .def("close", &Stream::close)
+      .def("residual", &Stream::residual, nb::arg("index"), nb::arg("address"), nb::arg("numel"))
+      .def("set_residual", &Stream::set_residual, nb::arg("index"), nb::arg("address"), nb::arg("numel"))
+      .def("tensors_json", &Stream::tensors_json);
 }
 
 }  // namespace

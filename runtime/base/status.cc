@@ -30,6 +30,8 @@ std::string_view code_name(Code code) {
       return "unavailable";
     case Code::kStuck:
       return "stuck";
+    case Code::kNonFinite:
+      return "not finite";
   }
   return "unknown";
 }

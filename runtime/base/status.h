@@ -30,6 +30,7 @@ enum class Code : std::uint8_t {
   kBug = 10,             // an invariant of this library does not hold
   kUnavailable = 11,     // cannot reach or open something: address, file, port
   kStuck = 12,           // every rank waits for something another will never submit
+  kNonFinite = 13,       // a gradient holds NaN or infinity, and the options do not let it pass
 };
 
 // "mismatch", "peer lost", ...: lower case, for messages.

@@ -107,7 +107,7 @@ void Engine::on(const control::StreamAgreed& m) {
                   deps_.stats.counter("streams.wire_bytes"),
                   deps_.stats.histogram("streams.step_ns"),
                   deps_.stats.histogram("streams.exposed_ns")};
-  const StreamOptions options{options_.layout, options_.credit_bytes, options_.replan};
+  const StreamOptions options{options_.layout, options_.credit_bytes, options_.replan, options_.finite_only};
   closed_.erase(m.stream.value);  // the number of a stream that all ranks have closed
   streams_[m.stream.value] = std::make_unique<Stream>(m.stream, std::move(opening.spec), opening.plan, options, deps);
   opening.done(m.stream);

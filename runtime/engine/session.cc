@@ -35,6 +35,7 @@ EngineOptions engine_options(const Config& config, int hosts) {
   // Inside one host the link is the processor, whose time for each partition the model does not know.
   options.replan = config.schedule.replan && hosts > 1;
   options.codec = compression_text(config);
+  options.finite_only = config.compression.nonfinite != "propagate";
   options.trace_interval = config.timeline.flush_interval;
   return options;
 }
@@ -85,6 +86,13 @@ class SessionImpl final : public Session {
   Result<std::vector<std::uint8_t>> stream_used(StreamId stream) const override { return streams_->used(stream); }
   Status stream_abort(StreamId stream, std::string why) override { return streams_->abort(stream, std::move(why)); }
   Status close_stream(StreamId stream) override { return streams_->close(stream); }
+  Status stream_residual(StreamId stream, int index, std::span<float> out) const override {
+    return streams_->residual(stream, index, out);
+  }
+  Status stream_set_residual(StreamId stream, int index, std::span<const float> in) override {
+    return streams_->set_residual(stream, index, in);
+  }
+  Result<std::string> stream_tensors_json(StreamId stream) const override { return streams_->tensors_json(stream); }
 
   std::string stats_json() const override;
   Status timeline_start(const std::string& path) override;

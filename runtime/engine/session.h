@@ -73,6 +73,10 @@ class Session {
   virtual Result<std::vector<std::uint8_t>> stream_used(StreamId stream) const = 0;
   virtual Status stream_abort(StreamId stream, std::string why) = 0;
   virtual Status close_stream(StreamId stream) = 0;
+  // As Stream's.
+  virtual Status stream_residual(StreamId stream, int index, std::span<float> out) const = 0;
+  virtual Status stream_set_residual(StreamId stream, int index, std::span<const float> in) = 0;
+  virtual Result<std::string> stream_tensors_json(StreamId stream) const = 0;
 
   virtual std::string stats_json() const = 0;
   virtual Status timeline_start(const std::string& path) = 0;

@@ -27,10 +27,12 @@ Stream::Stream(StreamId id, StreamSpec spec, const std::shared_ptr<const schedul
       spec_(std::move(spec)),
       deps_(deps),
       trace_(deps.trace, spec_.name),
+      finite_only_(options.finite_only),
       keeper_(spec_.name, plan, spec_.order, replanner_options(options, deps.net.size()),
               {deps.loop, deps.trace, deps.stats, deps.log}),
       dispatcher_(options.credit_bytes),
       board_(std::make_shared<StreamBoard>(spec_.tensors.size())),
+      memory_(spec_.tensors, deps.net.rank(), deps.net.size()),
       late_flags_(std::make_unique<LateFlags>(id, spec_.tensors.size(), deps.net)) {
   open_step();
 }
@@ -44,6 +46,7 @@ void Stream::open_step() {
   submitted_.assign(count, 0);
   present_.assign(count, 1);
   launched_.assign(plan_->partitions().size(), 0);
+  reductions_.clear();
   trace_.begin_step(plan_);
   held_.clear();
   used_.assign(count, 1);
@@ -121,9 +124,15 @@ void Stream::ready(int index, TensorView tensor, bool absent, TimePoint at) {
 }
 
 void Stream::admit(int index) {
-  if (plan_->tensors()[static_cast<std::size_t>(index)].numel == 0) {
+  const scheduler::PlannedTensor& planned = plan_->tensors()[static_cast<std::size_t>(index)];
+  if (planned.numel == 0) {
     return;
   }
+  if (const Status finite = check_finite(index); !finite) {
+    give_up(finite);
+    return;
+  }
+  memory_.admit(index, planned, views_[static_cast<std::size_t>(index)], spec_.prescale);
   auto ready = dispatcher_.tensor_ready(index);
   if (!ready) {
     give_up(ready.status());
@@ -200,9 +209,10 @@ void Stream::refuse(Done done) {
 
 void Stream::abort(Status cause, Task released) {
   if (phase_ == Phase::kAborting) {
-    // The step after the one given up is given up, too.
-    next_step_.emplace_back([this, cause = std::move(cause)]() mutable { abort(std::move(cause), [] {}); });
-    release(std::move(released));
+    // The step after the one given up is given up, too; the calls that wait for its turn hold the caller's memory.
+    next_step_.emplace_back([this, cause = std::move(cause), released = std::move(released)]() mutable {
+      abort(std::move(cause), std::move(released));
+    });
     return;
   }
   released_.push_back(std::move(released));

@@ -13,15 +13,18 @@
 //   - a rank has tensors without a gradient (absent): it holds them back until StreamFlags has told all ranks to
 //     exchange who has what, in this step and from then on.
 // The plan changes at step borders, on all ranks alike (plan_keeper.h).
-// stream.cc: the program's calls and the end of a step; stream_pipeline.cc: a partition's way; stream_deviations.cc;
+// stream.cc: the program's calls and the end of a step; stream_pipeline.cc: a partition's way; stream_lossy.cc: that of
+// a compressed one, and what this rank owes; stream_deviations.cc;
 // stream_exchange.cc: changes of the plan; stream_stand_in.cc: a rank without more data.
 // Loop thread; owned by Engine.
 #pragma once
 
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -35,8 +38,10 @@
 #include "runtime/engine/control_link.h"
 #include "runtime/engine/late_flags.h"
 #include "runtime/engine/plan_keeper.h"
+#include "runtime/engine/recipes/reduction.h"
 #include "runtime/engine/requests.h"
 #include "runtime/engine/stream_board.h"
+#include "runtime/engine/stream_memory.h"
 #include "runtime/engine/stream_trace.h"
 #include "runtime/net/collectives.h"
 #include "scheduler/dispatcher.h"
@@ -47,7 +52,8 @@ namespace sirtaki::engine {
 struct StreamOptions {
   scheduler::LayoutOptions layout;  // limits of every plan
   std::int64_t credit_bytes = 16 << 20;
-  bool replan = true;  // measure, and adopt better plans
+  bool replan = true;        // measure, and adopt better plans
+  bool finite_only = false;  // a gradient with NaN or infinity gives the step up, with kNonFinite
 };
 
 // What a stream works with; all outlive it.
@@ -110,6 +116,13 @@ class Stream {
   // `cause` from now on.
   void fail(const Status& cause);
 
+  // What this rank owes of a tensor (stream_memory.h), all its elements. Between two steps, and so is what follows;
+  // kInvalidArgument in the middle of one, for another number of elements, or for a dtype that is never compressed.
+  Status residual(int index, std::span<float> out) const;
+  Status set_residual(int index, std::span<const float> in);
+  // How each tensor travels from the next step on, what that costs, and what is owed of it. Any time.
+  std::string tensors_json() const;
+
   StreamId id() const { return id_; }
   const StreamSpec& spec() const { return spec_; }
   // Of the step in progress; of the next one while this one is void.
@@ -143,6 +156,13 @@ class Stream {
   void gather(const scheduler::Partition& partition, Bytes out) const;
   Status scatter(const scheduler::Partition& partition, ConstBytes in) const;
   void on_partition(std::uint32_t attempt, int position, BufferPool::Buffer buffer, const Status& status);
+  void launch_lossy(const scheduler::Partition& partition);
+  void on_lossy(std::uint32_t attempt, int position, const Status& status);
+  bool arrived(std::uint32_t attempt, int position, const Status& status);
+  void end_partition(int position, const Status& decoded);
+  void pump_later();
+  Status check_residual(int index, std::size_t numel) const;
+  Status check_finite(int index) const;
   void adopt_plan();
   void start_exchange();
   void start_flags();
@@ -176,10 +196,12 @@ class Stream {
   const StreamSpec spec_;
   StreamDeps deps_;
   StreamTrace trace_;
+  const bool finite_only_;
   PlanKeeper keeper_;
   std::shared_ptr<const scheduler::Plan> plan_;  // the keeper's, of the last step border
   scheduler::Dispatcher dispatcher_;
   const std::shared_ptr<StreamBoard> board_;
+  StreamMemory memory_;
   int gate_ = 0;  // position from which partitions start after finish() only
 
   Phase phase_ = Phase::kOpen;
@@ -208,7 +230,9 @@ class Stream {
   int partitions_started_ = 0;
   int partitions_done_ = 0;
   int in_flight_count_ = 0;
-  std::vector<std::uint8_t> launched_;  // by position: in flight now
+  std::vector<std::uint8_t> launched_;                    // by position: in flight now
+  std::map<int, std::shared_ptr<Reduction>> reductions_;  // of those, the compressed ones
+  TimerId pump_timer_;
   TimePoint first_ready_;
   TimePoint waited_since_;
 

@@ -78,6 +78,7 @@ void Stream::give_up(const Status& cause) {
 Stream::~Stream() {
   deps_.loop.cancel(verdict_);
   deps_.loop.cancel(zeros_timer_);
+  deps_.loop.cancel(pump_timer_);
 }
 
 void Stream::cancel_in_flight(const Status& cause) {
@@ -85,7 +86,12 @@ void Stream::cancel_in_flight(const Status& cause) {
   keeper_.step_void();
   dispatcher_.reset();
   for (std::size_t position = 0; position < launched_.size(); ++position) {
-    if (launched_[position] != 0) {
+    const auto reduction = reductions_.find(static_cast<int>(position));
+    if (reduction != reductions_.end()) {
+      // It may end, and leave the map, inside the call.
+      const std::shared_ptr<Reduction> held = reduction->second;
+      held->cancel(cause);
+    } else if (launched_[position] != 0) {
       deps_.net.cancel(stream_tag(id_, attempt_, static_cast<std::uint32_t>(position), step_), cause);
     }
   }

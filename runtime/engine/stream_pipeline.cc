@@ -29,6 +29,11 @@ void Stream::pump() {
       return;
     }
     ++partitions_started_;
+    if (partition->way.lossy()) {
+      launch_lossy(*partition);
+      pump_later();
+      return;
+    }
     launch(*partition);
   }
 }
@@ -116,6 +121,20 @@ Status Stream::scatter(const scheduler::Partition& partition, ConstBytes in) con
 }
 
 void Stream::on_partition(std::uint32_t attempt, int position, BufferPool::Buffer buffer, const Status& status) {
+  if (arrived(attempt, position, status)) {
+    const scheduler::Partition& partition = plan_->partitions()[static_cast<std::size_t>(position)];
+    const auto size = static_cast<std::int64_t>(partition.size_bytes());
+    keeper_.partition_done(partition);
+    trace_.received(position, size);
+    const Status decoded = scatter(partition, buffer.bytes());
+    trace_.unpacked(position, size);
+    end_partition(position, decoded);
+  }
+  answer();
+}
+
+// Whether it is of the step in progress, and well.
+bool Stream::arrived(std::uint32_t attempt, int position, const Status& status) {
   --in_flight_count_;
   ++progress_;
   const bool current = attempt == attempt_ && phase_ == Phase::kOpen;
@@ -124,24 +143,20 @@ void Stream::on_partition(std::uint32_t attempt, int position, BufferPool::Buffe
   }
   if (current && !status) {
     give_up(status);
-  } else if (current) {
-    const scheduler::Partition& partition = plan_->partitions()[static_cast<std::size_t>(position)];
-    const auto size = static_cast<std::int64_t>(partition.size_bytes());
-    keeper_.partition_done(partition);
-    trace_.received(position, size);
-    const Status decoded = scatter(partition, buffer.bytes());
-    trace_.unpacked(position, size);
-    const Status given_back = dispatcher_.finished(position);
-    SRT_CHECK(given_back);
-    ++partitions_done_;
-    if (decoded) {
-      record_results(partition);
-    } else {
-      give_up(decoded);
-    }
-    pump();
   }
-  answer();
+  return current && status;
+}
+
+void Stream::end_partition(int position, const Status& decoded) {
+  const Status given_back = dispatcher_.finished(position);
+  SRT_CHECK(given_back);
+  ++partitions_done_;
+  if (decoded) {
+    record_results(plan_->partitions()[static_cast<std::size_t>(position)]);
+  } else {
+    give_up(decoded);
+  }
+  pump();
 }
 
 }  // namespace sirtaki::engine

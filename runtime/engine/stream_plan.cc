@@ -66,10 +66,11 @@ Result<std::shared_ptr<const scheduler::Plan>> first_plan(const StreamSpec& spec
   return scheduler::Plan::build(std::move(*tensors), spec.order, layout, 1);
 }
 
-std::string tensors_json(const scheduler::Plan& plan) {
+std::string tensors_json(const scheduler::Plan& plan, std::span<const double> owed_norms) {
   JsonWriter json;
   json.begin_array();
-  for (const scheduler::PlannedTensor& tensor : plan.tensors()) {
+  for (std::size_t i = 0; i < plan.tensors().size(); ++i) {
+    const scheduler::PlannedTensor& tensor = plan.tensors()[i];
     const auto held = static_cast<double>(tensor.numel) * static_cast<double>(dtype_size(tensor.dtype));
     const std::int64_t wire = tensor.wire_bytes_of(tensor.numel);
     json.begin_object();
@@ -82,7 +83,7 @@ std::string tensors_json(const scheduler::Plan& plan) {
     json.end_array();
     json.key("held_bytes").value(static_cast<std::int64_t>(held)).key("wire_bytes").value(wire);
     json.key("ratio").value(held / static_cast<double>(std::max<std::int64_t>(wire, 1)));
-    json.key("reason").value(tensor.reason);
+    json.key("reason").value(tensor.reason).key("owed_norm").value(owed_norms.empty() ? 0.0 : owed_norms[i]);
     json.end_object();
   }
   json.end_array();

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -38,8 +39,9 @@ std::vector<scheduler::TensorInfo> tensor_infos(const StreamSpec& spec);
 Result<std::shared_ptr<const scheduler::Plan>> first_plan(const StreamSpec& spec,
                                                           const scheduler::LayoutOptions& layout, int ranks);
 
-// [{"name", "numel", "dtype", "codec", "recipe", "params", "held_bytes", "wire_bytes", "ratio", "reason"}, ...] in the
-// order of registration. wire_bytes: those of an allreduce in which a rank sends as much.
-std::string tensors_json(const scheduler::Plan& plan);
+// [{"name", "numel", "dtype", "codec", "recipe", "params", "held_bytes", "wire_bytes", "ratio", "reason", "owed_norm"},
+// ...] in the order of registration. wire_bytes: those of an allreduce in which a rank sends as much. `owed_norms`: by
+// tensor; empty: all are 0.
+std::string tensors_json(const scheduler::Plan& plan, std::span<const double> owed_norms);
 
 }  // namespace sirtaki::engine

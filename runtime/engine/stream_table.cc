@@ -220,4 +220,33 @@ Status StreamTable::close(StreamId stream) {
   return waiter_.wait_out(*slot);
 }
 
+Status StreamTable::on_loop(StreamId stream, const std::function<Status(Stream&)>& ask) const {
+  if (!find(stream)) {
+    return not_open();
+  }
+  auto slot = std::make_shared<Slot>();
+  loop_.post([this, stream, &ask, slot] {
+    Stream* s = engine_.stream(stream);
+    slot->complete(s == nullptr ? not_open() : s->standing_in() ? joined() : ask(*s));
+  });
+  return waiter_.wait_out(*slot);
+}
+
+Status StreamTable::residual(StreamId stream, int index, std::span<float> out) const {
+  return on_loop(stream, [&](const Stream& s) { return s.residual(index, out); });
+}
+
+Status StreamTable::set_residual(StreamId stream, int index, std::span<const float> in) {
+  return on_loop(stream, [&](Stream& s) { return s.set_residual(index, in); });
+}
+
+Result<std::string> StreamTable::tensors_json(StreamId stream) const {
+  std::string text;
+  SRT_TRY(on_loop(stream, [&](const Stream& s) {
+    text = s.tensors_json();
+    return Status();
+  }));
+  return text;
+}
+
 }  // namespace sirtaki::engine

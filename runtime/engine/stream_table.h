@@ -34,6 +34,9 @@ class StreamTable {
   Result<std::vector<std::uint8_t>> used(StreamId stream) const;
   Status abort(StreamId stream, std::string why);
   Status close(StreamId stream);
+  Status residual(StreamId stream, int index, std::span<float> out) const;
+  Status set_residual(StreamId stream, int index, std::span<const float> in);
+  Result<std::string> tensors_json(StreamId stream) const;
 
  private:
   struct Entry {
@@ -44,6 +47,8 @@ class StreamTable {
     std::atomic<bool> waits_for_tensors{false};  // some thread is in wait_tensors()
   };
 
+  // Runs `ask` on the loop and waits for it.
+  Status on_loop(StreamId stream, const std::function<Status(Stream&)>& ask) const;
   std::shared_ptr<Entry> find(StreamId stream) const;
   Status check(const Entry& entry, int index, const TensorView& tensor) const;
   std::optional<Status> sleep_until_reduced(StreamId stream, std::span<const int> tensors, Duration timeout);

@@ -89,6 +89,15 @@ void StreamTrace::unpacked(int position, std::int64_t bytes) {
   at(position).done = at(position).stage;
 }
 
+void StreamTrace::encoded(int position, std::int64_t bytes) {
+  next_stage(position, Stage::kEncode, bytes);
+}
+
+void StreamTrace::decoded(int position, std::int64_t bytes) {
+  next_stage(position, Stage::kDecode, bytes);
+  at(position).done = at(position).stage;
+}
+
 // From the need to the result where the program had to wait, else a moment.
 void StreamTrace::end_step(TimePoint waited_since, const StreamBoard& board) {
   if (!trace_.on()) {

@@ -29,6 +29,9 @@ class StreamTrace {
   void packed(int position, std::int64_t bytes);
   void received(int position, std::int64_t bytes);
   void unpacked(int position, std::int64_t bytes);
+  // The same of a compressed partition, which may be encoded and sent more than once.
+  void encoded(int position, std::int64_t bytes);
+  void decoded(int position, std::int64_t bytes);
   // The step is over: the program has waited for all of it since then, and for tensors as the board says.
   void end_step(TimePoint waited_since, const StreamBoard& board);
 

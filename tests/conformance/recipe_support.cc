@@ -4,6 +4,7 @@
 #include <map>
 #include <span>
 #include <string_view>
+#include <tuple>
 #include <utility>
 
 #include "runtime/base/stats.h"
@@ -228,6 +229,22 @@ Tensors Reference::run(const Gradients& gradients, ReduceOp op) {
     }
   }
   return results;
+}
+
+void Reference::run_unused(const Gradients& zeros) {
+  std::vector<std::pair<Floats, Floats>> before;
+  for (const auto& rank : memories_) {
+    for (const auto& memory : rank) {
+      before.emplace_back(memory->residual, memory->owner_residual);
+    }
+  }
+  run(zeros, ReduceOp::kSum);
+  auto saved = before.begin();
+  for (const auto& rank : memories_) {
+    for (const auto& memory : rank) {
+      std::tie(memory->residual, memory->owner_residual) = *saved++;
+    }
+  }
 }
 
 Floats Reference::reduce(std::size_t tensor, const Gradients& gradients) {

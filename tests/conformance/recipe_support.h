@@ -94,6 +94,8 @@ class Reference {
 
   // One step of tensors that all have; the result is for all ranks.
   Tensors run(const Gradients& gradients, ReduceOp op);
+  // One step of tensors that no rank has: coders see it, and nothing is given or taken.
+  void run_unused(const Gradients& zeros);
   Floats owed(Rank rank, std::size_t tensor) const;
 
  private:

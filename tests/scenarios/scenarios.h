@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <random>
+#include <string>
 
 #include "tests/world/world.h"
 
@@ -72,6 +73,21 @@ ScenarioFn names_while_joined(std::uint64_t seed);
 ScenarioFn given_up_before_joining(std::uint64_t seed);
 // The last rank dies, or leaves, while the others have joined: an error that names it.
 ScenarioFn gone_while_joined(int steps, bool dies);
+// A stream of gradients that travel as `codec` says; results must be the same on all ranks. `wild`: pauses and stalls,
+// and now and then a rank gives a step up. `tiny`: few elements, for many steps.
+struct CompressedRun {
+  std::uint64_t seed = 1;
+  int steps = 10;
+  std::string codec;
+  bool wild = false;
+  bool tiny = false;
+  bool finite_only = false;  // the option compression.nonfinite is not propagate
+};
+ScenarioFn compressed_steps(const CompressedRun& run);
+// All that is given to the stream comes out of it, or is owed by some rank; also by a tensor whose residual was set.
+ScenarioFn compressed_balance(const CompressedRun& run);
+// In every other step some rank has a gradient that is not finite.
+ScenarioFn compressed_poison(const CompressedRun& run);
 // Streams, operations by name in between, unused tensors, pauses: everything at once.
 ScenarioFn everything(std::uint64_t seed, int steps);
 

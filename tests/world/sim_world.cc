@@ -199,6 +199,13 @@ class SimWorld::Impl::Node final : public RankApi, private engine::ControlLink {
     return used;
   }
 
+  Status residual(StreamId stream, int index, std::span<float> out) override {
+    return engine_->stream(stream)->residual(index, out);
+  }
+  Status set_residual(StreamId stream, int index, std::span<const float> in) override {
+    return engine_->stream(stream)->set_residual(index, in);
+  }
+
   Await<Result<Rank>> join() override {
     auto cell = cell_for<Result<Rank>>();
     engine_->join([this, cell](Result<Rank> last) { fulfil(cell, std::move(last)); });

@@ -74,6 +74,13 @@ class ThreadRank final : public RankApi {
   }
   std::vector<std::uint8_t> used(StreamId stream) override { return *session_.stream_used(stream); }
 
+  Status residual(StreamId stream, int index, std::span<float> out) override {
+    return session_.stream_residual(stream, index, out);
+  }
+  Status set_residual(StreamId stream, int index, std::span<const float> in) override {
+    return session_.stream_set_residual(stream, index, in);
+  }
+
   Await<Result<Rank>> join() override {
     return Await<Result<Rank>>([this] { return *session_.join(Duration(-1)); });
   }

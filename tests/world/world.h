@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 #include <random>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -111,6 +112,8 @@ class RankApi {
   virtual Await<Status> abort_stream(StreamId stream, std::string why) = 0;
   virtual Await<Status> close_stream(StreamId stream) = 0;
   virtual std::vector<std::uint8_t> used(StreamId stream) = 0;
+  virtual Status residual(StreamId stream, int index, std::span<float> out) = 0;
+  virtual Status set_residual(StreamId stream, int index, std::span<const float> in) = 0;
 
   // No more data; answers with the rank that came last.
   virtual Await<Result<Rank>> join() = 0;

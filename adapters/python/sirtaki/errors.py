@@ -47,6 +47,10 @@ class StuckError(HorovodInternalError):
     """Every rank waits for something that another will never submit."""
 
 
+class NonFiniteError(HorovodInternalError):
+    """A gradient holds NaN or infinity, and compression.nonfinite does not let it pass: the step is void."""
+
+
 class DeadlineError(HorovodInternalError):
     """A deadline passed."""
 
@@ -70,6 +74,7 @@ _CLASSES: dict[int, type[SirtakiError]] = {
     9: NotInitializedError,
     11: UnavailableError,
     12: StuckError,
+    13: NonFiniteError,
 }
 
 

@@ -50,6 +50,7 @@ const Row kRows[] = {
     {"compression.codec", "bf16", [](const Config& c) { return c.compression.codec == "bf16"; }},
     {"compression.rules", "a*=>fp16",
      [](const Config& c) { return c.compression.rules == "a*=>fp16" && c.compression.codec == "none"; }},
+    {"compression.nonfinite", "skip", [](const Config& c) { return c.compression.nonfinite == "skip"; }},
     {"torch.sync", "forward", [](const Config& c) { return c.torch.sync == "forward"; }},
     {"log.level", "debug", [](const Config& c) { return c.log.level == "debug"; }},
     {"log.file", "/tmp/x.log", [](const Config& c) { return c.log.file == "/tmp/x.log"; }},
@@ -183,7 +184,7 @@ TEST(ConfigOptions, AgreedOptionsAreTheOnesThatChangeWhatIsSent) {
   EXPECT_EQ(names, (std::vector<std::string>{
                        "schedule.fusion_bytes", "schedule.partition_bytes", "schedule.credit_bytes", "schedule.replan",
                        "net.backend", "net.eager_bytes", "net.window_bytes", "net.fragment_bytes", "net.exchange_bytes",
-                       "compression.codec", "compression.rules", "torch.sync"}));
+                       "compression.codec", "compression.rules", "compression.nonfinite", "torch.sync"}));
 }
 
 TEST(ConfigOptions, JsonHasEveryOptionWithItsSource) {

@@ -72,7 +72,7 @@ TEST(StreamPlan, ErrorsNameTheStream) {
 TEST(StreamPlan, TensorsTellHowTheyTravel) {
   const auto plan = first_plan(spec_of("int8"), {}, 4);
   ASSERT_TRUE(plan);
-  const std::string json = tensors_json(**plan);
+  const std::string json = tensors_json(**plan, {});
   for (const char* part :
        {R"("name":"fc.weight","numel":100000,"dtype":"float32","codec":"int8","recipe":"scatter")",
         R"("params":[1,256],"held_bytes":400000)", R"("reason":"int8: 8 bits an element, by scatter")",

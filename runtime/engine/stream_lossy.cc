@@ -1,0 +1,139 @@
+// The way of a compressed partition: a reduction takes it from the gradients to the results.
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kernels/finite/finite.h"
+#include "runtime/base/check.h"
+#include "runtime/engine/stream.h"
+#include "runtime/engine/stream_plan.h"
+#include "runtime/engine/tags.h"
+
+namespace sirtaki::engine {
+
+void Stream::launch_lossy(const scheduler::Partition& partition) {
+  const int position = partition.position;
+  const auto place = static_cast<std::uint32_t>(position);
+  ReductionSpec spec;
+  spec.recipe = partition.way.recipe;
+  spec.priority = position;
+  spec.op = spec_.reduce_op;
+  spec.postscale = spec_.postscale;
+  for (std::uint32_t phase = 0; phase < kStreamPhases; ++phase) {
+    spec.tags[phase] = stream_tag(id_, attempt_, place, step_, phase);
+  }
+  for (const scheduler::Slice& slice : partition.slices) {
+    const auto tensor = static_cast<std::size_t>(slice.tensor);
+    spec.slices.push_back({&memory_.of(slice.tensor), plan_->tensors()[tensor].name, slice_of(slice), slice.offset,
+                           present_[tensor] == 0, memory_.finite(slice.tensor)});
+  }
+  trace_.launched(position);
+  deps_.raw_bytes.add(partition.size_bytes());
+  deps_.wire_bytes.add(static_cast<std::uint64_t>(partition.wire_bytes));
+  launched_[static_cast<std::size_t>(position)] = 1;
+  keeper_.partition_started();
+  ++in_flight_count_;
+  const auto note = [this, attempt = attempt_, position](ReductionStage next, std::int64_t bytes) {
+    if (attempt != attempt_) {
+      return;
+    }
+    if (next == ReductionStage::kWire) {
+      trace_.encoded(position, bytes);
+    } else {
+      trace_.received(position, bytes);
+    }
+  };
+  auto reduction = make_reduction(std::move(spec), {deps_.net, deps_.buffers}, note);
+  SRT_CHECK(reduction);
+  reductions_[position] = reduction;
+  reduction->start([this, attempt = attempt_, position](const Status& status) { on_lossy(attempt, position, status); });
+}
+
+void Stream::on_lossy(std::uint32_t attempt, int position, const Status& status) {
+  if (attempt == attempt_) {
+    reductions_.erase(position);
+  }
+  if (arrived(attempt, position, status)) {
+    const scheduler::Partition& partition = plan_->partitions()[static_cast<std::size_t>(position)];
+    keeper_.partition_done(partition);
+    trace_.decoded(position, static_cast<std::int64_t>(partition.size_bytes()));
+    end_partition(position, Status());
+  }
+  answer();
+}
+
+// What was encoded is on its way before the next partition is.
+void Stream::pump_later() {
+  if (pump_timer_ == TimerId()) {
+    pump_timer_ = deps_.loop.after(Duration(0), [this] {
+      pump_timer_ = {};
+      pump();
+    });
+  }
+}
+
+Status Stream::check_finite(int index) const {
+  const TensorView& view = views_[static_cast<std::size_t>(index)];
+  if (!finite_only_ || kernels::all_finite(view.dtype, view.bytes().data(), view.numel)) {
+    return {};
+  }
+  const std::string& name = plan_->tensors()[static_cast<std::size_t>(index)].name;
+  return {Code::kNonFinite,
+          "the gradient of tensor '" + name + "' of stream '" + spec_.name + "' holds NaN or infinity on rank " +
+              std::to_string(deps_.net.rank()) +
+              ". Likely cause: the loss diverged or a half overflowed; lower the learning rate, clip gradients, or let "
+              "it pass with compression.nonfinite=propagate",
+          {deps_.net.rank(), name}};
+}
+
+// ---- what is owed ----
+
+Status Stream::check_residual(int index, std::size_t numel) const {
+  if (index < 0 || static_cast<std::size_t>(index) >= spec_.tensors.size()) {
+    return invalid_argument("stream '" + spec_.name + "' has no tensor number " + std::to_string(index));
+  }
+  const scheduler::PlannedTensor& tensor = plan_->tensors()[static_cast<std::size_t>(index)];
+  const Blame blame{deps_.net.rank(), tensor.name};
+  if (static_cast<std::int64_t>(numel) != tensor.numel) {
+    return {Code::kInvalidArgument,
+            "tensor '" + tensor.name + "' of stream '" + spec_.name + "' has " + std::to_string(tensor.numel) +
+                " elements, not " + std::to_string(numel),
+            blame};
+  }
+  if (tensor.dtype != DType::kF32) {
+    return {Code::kInvalidArgument,
+            "tensor '" + tensor.name + "' of stream '" + spec_.name + "' is " + std::string(dtype_name(tensor.dtype)) +
+                "; residuals are of float32 only",
+            blame};
+  }
+  if (in_flight_count_ != 0 || waiter_ || (phase_ == Phase::kOpen && !untouched())) {
+    return {Code::kInvalidArgument,
+            "stream '" + spec_.name + "' is in the middle of a step; wait for it before residuals are read or set",
+            blame};
+  }
+  return {};
+}
+
+Status Stream::residual(int index, std::span<float> out) const {
+  SRT_TRY(check_residual(index, out.size()));
+  memory_.owed(index, std::as_writable_bytes(out).data());
+  return {};
+}
+
+Status Stream::set_residual(int index, std::span<const float> in) {
+  SRT_TRY(check_residual(index, in.size()));
+  if (!in.empty()) {
+    memory_.restore(index, std::as_bytes(in).data());
+  }
+  return {};
+}
+
+std::string Stream::tensors_json() const {
+  std::vector<double> owed(spec_.tensors.size());
+  for (std::size_t i = 0; i < owed.size(); ++i) {
+    owed[i] = memory_.owed_norm(static_cast<int>(i));
+  }
+  return engine::tensors_json(*keeper_.plan(), owed);
+}
+
+}  // namespace sirtaki::engine

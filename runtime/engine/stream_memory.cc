@@ -1,0 +1,135 @@
+#include "runtime/engine/stream_memory.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <span>
+#include <utility>
+
+#include "compression/catalog.h"
+#include "kernels/finite/finite.h"
+#include "kernels/half/elements.h"
+#include "kernels/scale/scale.h"
+#include "runtime/base/check.h"
+#include "runtime/engine/wire_size.h"
+
+namespace sirtaki::engine {
+namespace {
+
+using Float = kernels::ref::Plain<float>;
+
+}  // namespace
+
+StreamMemory::StreamMemory(const std::vector<StreamTensor>& tensors, Rank rank, int ranks)
+    : rank_(rank), ranks_(ranks), memories_(tensors.size()), restored_(tensors.size()), finite_(tensors.size(), 1) {
+  for (const StreamTensor& tensor : tensors) {
+    shapes_.push_back(shape_of(tensor));
+  }
+}
+
+void StreamMemory::admit(int index, const scheduler::PlannedTensor& planned, const TensorView& gradient,
+                         double prescale) {
+  std::byte* const data = gradient.bytes().data();
+  if (!planned.decision.way().lossy()) {
+    if (owes(index)) {
+      // Debts are of scaled gradients, and this one will be scaled when it is sent.
+      kernels::scale(DType::kF32, data, gradient.numel, prescale);
+      settle(index, gradient);
+      kernels::scale(DType::kF32, data, gradient.numel, 1.0 / prescale);
+    }
+    memories_[at(index)].reset();
+    return;
+  }
+  if (prescale != 1.0) {
+    kernels::scale(DType::kF32, data, gradient.numel, prescale);
+  }
+  compression::TensorMemory& memory = open(index, planned, gradient);
+  finite_[at(index)] = 1;
+  if (memory.coder().wants_whole()) {
+    finite_[at(index)] = kernels::all_finite(DType::kF32, data, gradient.numel) ? 1 : 0;
+    if (finite(index)) {
+      memory.coder().begin(memory.feedback(data, 0));
+    }
+  }
+}
+
+compression::TensorMemory& StreamMemory::open(int index, const scheduler::PlannedTensor& planned,
+                                              const TensorView& gradient) {
+  std::unique_ptr<compression::TensorMemory>& memory = memories_[at(index)];
+  const scheduler::Decision& decision = planned.decision;
+  const bool same = memory && memory->codec().id() == decision.codec && memory->ownership().stripe == planned.stripe &&
+                    std::ranges::equal(memory->params(), decision.params);
+  if (same && restored_[at(index)].empty()) {
+    return *memory;
+  }
+  const compression::PayloadCodec* codec = compression::find_payload_codec(decision.codec);
+  SRT_CHECK(codec != nullptr);
+  auto next = std::make_unique<compression::TensorMemory>(*codec, decision.params, shapes_[at(index)],
+                                                          compression::Ownership{planned.stripe, ranks_, rank_});
+  if (owes(index)) {
+    if (decision.params[params::kFeedback] != 0) {
+      std::vector<float> debt(static_cast<std::size_t>(planned.numel));
+      std::byte* const bytes = std::as_writable_bytes(std::span(debt)).data();
+      owed(index, bytes);
+      next->restore(bytes);
+      restored_[at(index)].clear();
+    } else {
+      settle(index, gradient);
+    }
+  }
+  memory = std::move(next);
+  return *memory;
+}
+
+bool StreamMemory::owes(int index) const {
+  const auto& memory = memories_[at(index)];
+  return !restored_[at(index)].empty() || (memory && !memory->empty());
+}
+
+void StreamMemory::owed(int index, std::byte* out) const {
+  const auto& memory = memories_[at(index)];
+  const std::vector<float>& restored = restored_[at(index)];
+  const std::size_t size = static_cast<std::size_t>(shapes_[at(index)].numel) * sizeof(float);
+  if (!restored.empty()) {
+    std::memcpy(out, restored.data(), size);
+  } else if (memory) {
+    memory->owed(out);
+  } else {
+    std::memset(out, 0, size);
+  }
+}
+
+double StreamMemory::owed_norm(int index) const {
+  if (!owes(index)) {
+    return 0;
+  }
+  std::vector<float> debt(static_cast<std::size_t>(shapes_[at(index)].numel));
+  owed(index, std::as_writable_bytes(std::span(debt)).data());
+  double squares = 0;
+  for (const float value : debt) {
+    squares += static_cast<double>(value) * static_cast<double>(value);
+  }
+  return std::sqrt(squares);
+}
+
+void StreamMemory::restore(int index, const std::byte* in) {
+  std::vector<float>& restored = restored_[at(index)];
+  restored.resize(static_cast<std::size_t>(shapes_[at(index)].numel));
+  std::memcpy(restored.data(), in, restored.size() * sizeof(float));
+  memories_[at(index)].reset();
+}
+
+void StreamMemory::settle(int index, const TensorView& gradient) {
+  std::byte* const data = gradient.bytes().data();
+  std::vector<float>& restored = restored_[at(index)];
+  for (std::size_t i = 0; i < restored.size(); ++i) {
+    std::byte* const element = data + i * sizeof(float);
+    Float::store(Float::load(element) + restored[i], element);
+  }
+  restored.clear();
+  if (memories_[at(index)]) {
+    memories_[at(index)]->settle({0, gradient.numel}, data);
+  }
+}
+
+}  // namespace sirtaki::engine

@@ -1,0 +1,52 @@
+// StreamMemory: what this rank owes of a stream's tensors, and what their codecs remember.
+//
+// Owned by Stream; loop thread. Lives as long as the stream, across plans and steps given up. A tensor has a
+// TensorMemory from its first compressed step on; another codec or other parameters take over what is owed, and a
+// tensor that is not compressed any more gives it with its next gradient.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "compression/memory.h"
+#include "runtime/base/tensor.h"
+#include "runtime/engine/requests.h"
+#include "scheduler/plan.h"
+
+namespace sirtaki::engine {
+
+class StreamMemory {
+ public:
+  StreamMemory(const std::vector<StreamTensor>& tensors, Rank rank, int ranks);
+
+  // The gradient is there and is about to be sent as `planned` says: once a step, before any part of it is. Scales it
+  // if it travels compressed (a dense partition does that itself), lets the codec look at it, settles what it owes if
+  // it does not.
+  void admit(int index, const scheduler::PlannedTensor& planned, const TensorView& gradient, double prescale);
+  // Of a tensor that was admitted compressed.
+  compression::TensorMemory& of(int index) { return *memories_[at(index)]; }
+  // False: known not to be, in this step.
+  bool finite(int index) const { return finite_[at(index)] != 0; }
+
+  // What this rank owes of the tensor: its elements, float32.
+  void owed(int index, std::byte* out) const;
+  bool owes(int index) const;
+  double owed_norm(int index) const;  // Euclidean
+  // Takes this as what it owes, between steps.
+  void restore(int index, const std::byte* in);
+
+ private:
+  static std::size_t at(int index) { return static_cast<std::size_t>(index); }
+  compression::TensorMemory& open(int index, const scheduler::PlannedTensor& planned, const TensorView& gradient);
+  void settle(int index, const TensorView& gradient);
+
+  std::vector<compression::Shape> shapes_;
+  const Rank rank_;
+  const int ranks_;
+  std::vector<std::unique_ptr<compression::TensorMemory>> memories_;
+  std::vector<std::vector<float>> restored_;  // not taken over by a TensorMemory yet
+  std::vector<std::uint8_t> finite_;
+};
+
+}  // namespace sirtaki::engine

@@ -1,0 +1,129 @@
+// Compressed streams in virtual time and with threads.
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "tests/scenarios/scenarios.h"
+#include "tests/scenarios/sim_expect.h"
+#include "tests/world/seeds.h"
+#include "tests/world/sim_world.h"
+#include "tests/world/thread_world.h"
+
+namespace sirtaki::scenarios {
+namespace {
+
+const char* const kCodecs[] = {"int8:min=0,ndim=0,wire=scatter",       "twobit:min=0,ndim=0,wire=scatter",
+                               "group_topk:min=0,ndim=0,wire=gather",  "twobit:min=0,ndim=0,wire=gather",
+                               "group_topk:min=0,ndim=0,wire=scatter", "threshold_sparse:min=0,ndim=0"};
+
+CompressedRun run_of(std::uint64_t seed, int steps) {
+  CompressedRun run;
+  run.seed = seed;
+  run.steps = steps;
+  run.codec = kCodecs[seed % std::size(kCodecs)];
+  return run;
+}
+
+world::SimOptions options_for(std::uint64_t seed) {
+  return small_limits(seed, 1 + static_cast<int>(seed / std::size(kCodecs) % 4));
+}
+
+// Pauses, stalls, steps given up at any moment: no deadlock, all credit back, and all ranks have the same results.
+TEST(Compressed, RanksHaveTheSameResultsWhateverHappens) {
+  for (std::uint64_t seed = 1; seed <= world::last_seed(60); ++seed) {
+    CompressedRun run = run_of(seed, 12);
+    run.wild = true;
+    expect_well(options_for(seed), compressed_steps(run));
+  }
+}
+
+TEST(Compressed, AThousandStepsLeaveAllRanksWithTheSameBits) {
+  for (std::uint64_t seed = 1; seed <= std::size(kCodecs); ++seed) {
+    CompressedRun run = run_of(seed, 1000);
+    run.tiny = true;
+    world::SimOptions options = options_for(seed);
+    options.size = 3;
+    expect_well(options, compressed_steps(run));
+  }
+}
+
+TEST(Compressed, WhatIsGivenComesOutOrIsOwed) {
+  for (std::uint64_t seed = 1; seed <= world::last_seed(18); ++seed) {
+    expect_well(options_for(seed), compressed_balance(run_of(seed, 6)));
+  }
+}
+
+TEST(Compressed, NonFiniteGradientsAreNanOnAllRanksOrEndTheStepOnAll) {
+  for (std::uint64_t seed = 1; seed <= world::last_seed(18); ++seed) {
+    for (const bool finite_only : {false, true}) {
+      CompressedRun run = run_of(seed, 6);
+      run.finite_only = finite_only;
+      world::SimOptions options = options_for(seed);
+      options.engine.finite_only = finite_only;
+      expect_well(options, compressed_poison(run));
+    }
+  }
+}
+
+// Small integers pass int8 unharmed, so scenarios of dense streams know every sum of compressed ones, too.
+TEST(Compressed, WhateverDenseStreamsCanDo) {
+  for (std::uint64_t seed = 1; seed <= world::last_seed(20); ++seed) {
+    world::SimOptions options = options_for(seed);
+    options.engine.codec = seed % 2 == 0 ? "int8:min=0,ndim=0,wire=scatter" : "int8:min=0,ndim=0,wire=gather";
+    expect_well(options, stream_unused(seed, 6));
+    expect_well(options, stream_forward(seed, 8));
+    expect_well(options, stream_replanned(seed, 20, {}));
+    expect_well(options, uneven_epochs(seed, 3));
+    expect_well(options, everything(seed, 6));
+    options.size = 2 + static_cast<int>(seed % 3);
+    expect_well(options, stream_dying(static_cast<int>(seed % 3)));
+    expect_well(options, stream_closed_at_once(seed, static_cast<int>(seed % 3)));
+    expect_well(options, stream_asked_in_a_void_step(seed, 6));
+  }
+}
+
+class CompressedThreads : public testing::TestWithParam<int> {
+ protected:
+  void expect_well(const ScenarioFn& scenario, std::uint64_t seed, const std::string& more = {}) const {
+    world::ThreadOptions options;
+    options.seed = seed;
+    options.size = GetParam();
+    options.options_toml =
+        "schedule.fusion_bytes = \"4KiB\"\nschedule.partition_bytes = \"8KiB\"\nschedule.credit_bytes = \"64KiB\"\n"
+        "net.eager_bytes = \"2KiB\"\nnet.exchange_bytes = \"1KiB\"\nnet.fragment_bytes = \"4KiB\"\n" +
+        more;
+    EXPECT_EQ(world::run_threads(options, scenario), "");
+  }
+};
+
+TEST_P(CompressedThreads, RanksHaveTheSameResultsWhateverHappens) {
+  for (std::uint64_t seed = 1; seed <= std::size(kCodecs); ++seed) {
+    CompressedRun run = run_of(seed, 8);
+    run.wild = true;
+    expect_well(compressed_steps(run), seed);
+  }
+}
+
+TEST_P(CompressedThreads, WhatIsGivenComesOutOrIsOwed) {
+  expect_well(compressed_balance(run_of(1, 5)), 1);
+}
+
+TEST_P(CompressedThreads, NonFiniteGradientsAreNanOnAllRanksOrEndTheStepOnAll) {
+  CompressedRun run = run_of(2, 6);
+  expect_well(compressed_poison(run), 2);
+  run.finite_only = true;
+  expect_well(compressed_poison(run), 2, "compression.nonfinite = \"error\"\n");
+}
+
+TEST_P(CompressedThreads, RanksThatDieOrHaveNoMoreData) {
+  const std::string codec = "compression.codec = \"int8:min=0,ndim=0,wire=scatter\"\n";
+  expect_well(uneven_epochs(9, 3), 9, codec);
+  if (GetParam() > 1) {
+    expect_well(stream_dying(2), 3, codec);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, CompressedThreads, testing::Values(1, 2, 3, 4));
+
+}  // namespace
+}  // namespace sirtaki::scenarios
