@@ -82,8 +82,10 @@ class DirectAllreduce final : public SegmentReducer {
     }
     ++next_gather_[static_cast<std::size_t>(peer)];
     const Block segment = segment_of(block, segment_bytes(), index);
-    recv(peer, gather_slot(index), args().out.subspan(segment.begin, segment.size),
-         [this, peer] { gather_next(peer); });
+    recv(peer, gather_slot(index), args().out.subspan(segment.begin, segment.size), [this, peer] {
+      gather_next(peer);
+      received_one();
+    });
   }
 
   void on_reduced(std::size_t index) override { gather(index); }

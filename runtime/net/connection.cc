@@ -10,6 +10,8 @@
 #include <system_error>
 #include <utility>
 
+#include "runtime/net/round_trip.h"
+
 namespace sirtaki::net {
 namespace {
 
@@ -41,6 +43,10 @@ Connection::Connection(Socket socket, const Channel::Shared& shared, Rank peer, 
   const auto dead_ms = std::chrono::duration_cast<std::chrono::milliseconds>(socket.dead_time).count();
   set_option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(dead_ms));
   set_option(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, static_cast<int>(socket.unsent_bytes));
+}
+
+Duration Connection::round_trip() {
+  return shortest_round_trip(socket_.native_handle());
 }
 
 void Connection::start(ConstBytes early, bool accepted) {

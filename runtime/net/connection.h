@@ -44,6 +44,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   // Ends at once, without a call of the host.
   void close();
   bool open() const { return open_; }
+  // The shortest one the kernel has seen; zero where it does not tell.
+  Duration round_trip();
 
  private:
   void wait_readable();

@@ -61,6 +61,8 @@ class Operation : public std::enable_shared_from_this<Operation> {
   int size() const { return size_; }
   std::size_t item() const { return dtype_size(setup_.args.dtype); }
   bool running() const { return status_.is_ok(); }
+  bool one_host() const { return setup_.link->one_host(); }
+  Duration link_round_trip() const { return setup_.link->round_trip(); }
 
   Staging staging(std::size_t bytes) { return setup_.pool->take(bytes); }
   // `then` runs when the message succeeded and the operation still runs.

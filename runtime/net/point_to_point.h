@@ -40,6 +40,11 @@ class PointToPoint {
   virtual void send(const Envelope& envelope, ConstBytes data, Done done) = 0;
   virtual void recv(const Envelope& envelope, Bytes out, Done done) = 0;
 
+  // No rank is on another host than the others; the same answer on all of them.
+  virtual bool one_host() const { return false; }
+  // The shortest round trip seen to the farthest peer; zero while none is known.
+  virtual Duration round_trip() const { return Duration(0); }
+
   // Ends what is in flight under `tag` with `cause`; what is started or arrives under it later ends with it too. When
   // the call returns no memory of that tag is touched any more.
   virtual void cancel(OpTag tag, Status cause) = 0;

@@ -1,6 +1,7 @@
 #include "runtime/net/reducer.h"
 
 #include <algorithm>
+#include <chrono>
 
 #include "runtime/net/combine.h"
 
@@ -10,8 +11,14 @@ namespace {
 // A block is cut into so many segments where their size allows: the first results travel while later input does.
 constexpr std::size_t kSegments = 2;
 constexpr std::size_t kLeastSegmentBytes = 64 * 1024;
+// Where ranks keep pace, how far two of them drift apart is counted in messages: short ones.
+constexpr std::size_t kPacedSegmentBytes = 64 * 1024;
 // Towards a single peer order alone decides; several messages keep a fast link busy between callbacks.
 constexpr int kSendingToOne = 4;
+// Messages sent before as many have come: one on the way out while one is on its way in. More of them where the way is
+// long, as many as 2 Gbit/s carry in a round trip.
+constexpr std::size_t kAhead = 2;
+constexpr std::size_t kAheadBytesPerMicrosecond = 250;
 
 }  // namespace
 
@@ -67,10 +74,15 @@ void SegmentReducer::choose_segments() {
   for (const Block& block : blocks_) {
     largest = std::max(largest, block.size);
   }
-  const std::size_t most = options().segment_bytes;
+  const bool several_links = size() > 2 && !one_host();
+  const std::size_t most =
+      several_links ? std::min(kPacedSegmentBytes, options().segment_bytes) : options().segment_bytes;
   const std::size_t wanted = std::clamp(largest / kSegments, std::min(kLeastSegmentBytes, most), most);
   segment_bytes_ = std::max(wanted / item(), std::size_t{1}) * item();
   reduce_rounds_ = segment_count({0, largest}, segment_bytes_);
+  paced_ = several_links && reduce_rounds_ > 1;
+  const auto trip = std::chrono::duration_cast<std::chrono::microseconds>(link_round_trip()).count();
+  ahead_ = kAhead + static_cast<std::size_t>(trip) * kAheadBytesPerMicrosecond / segment_bytes_;
 }
 
 std::byte* SegmentReducer::stage(std::size_t index, Rank peer) const {
@@ -88,6 +100,7 @@ void SegmentReducer::post_receives(std::size_t index) {
       if (--missing_[index % window_] == 0) {
         reduce_segment(index);
       }
+      received_one();
     });
   }
 }
@@ -97,12 +110,20 @@ void SegmentReducer::gather(std::size_t index) {
   send_more();
 }
 
+void SegmentReducer::received_one() {
+  ++received_;
+  send_more();
+}
+
 void SegmentReducer::send_more() {
   // What is over after a moment is sent at once: between two messages something less urgent would get its turn.
   const int several = reduce_rounds_ == 1 ? size() - 1 : 1;
   const int most = size() == 2 ? kSendingToOne : several;
   const auto others = static_cast<std::size_t>(size() - 1);
   while (sending_ < most) {
+    if (paced_ && next_reduce_ + next_gather_ >= received_ + ahead_) {
+      return;
+    }
     if (next_reduce_ < reduce_rounds_ * others) {
       send_reduce();
     } else if (next_gather_ < gathers_.size() * others) {
@@ -118,6 +139,9 @@ void SegmentReducer::send_reduce() {
   const std::size_t index = next_reduce_ / others;
   const Rank peer = nth_peer(next_reduce_ % others);
   ++next_reduce_;
+  if (index >= segment_count(own_block(), segment_bytes_)) {
+    ++received_;
+  }
   const Block& block = blocks_[static_cast<std::size_t>(peer)];
   if (index < segment_count(block, segment_bytes_)) {
     const Block segment = segment_of(block, segment_bytes_, index);
@@ -128,8 +152,12 @@ void SegmentReducer::send_reduce() {
 void SegmentReducer::send_gather() {
   const auto others = static_cast<std::size_t>(size() - 1);
   const std::size_t index = gathers_[next_gather_ / others];
-  const Rank peer = nth_peer(next_gather_ % others);
+  const std::size_t nth = next_gather_ % others;
+  const Rank peer = nth_peer(nth);
   ++next_gather_;
+  if (index >= segment_count(blocks_[static_cast<std::size_t>(nth_source(nth))], segment_bytes_)) {
+    ++received_;
+  }
   const Block segment = segment_of({0, own_block().size}, segment_bytes_, index);
   send_one(peer, gather_slot(index), ConstBytes(own_out_).subspan(segment.begin, segment.size));
 }

@@ -1,8 +1,10 @@
 // SegmentReducer: the reduce-scatter phase of a direct algorithm, in segments. Every rank sends block j of its input
 // to rank j and reduces its own block in rank order as segments arrive.
-// A rank sends one message after the other, a round of them to the next rank, the one after it and so on: at any moment
-// the ranks send along different links. Concurrent flows would share a link unevenly, and some would idle at the end.
-// Blocks of one segment go to all at once.
+// A rank sends one message after the other, a round of them to the next rank, the one after it and so on, and never
+// gets more than a few ahead of what it has received itself. So the ranks move through the rounds together, like in a
+// pairwise exchange, and no two send to the same one for long: two flows that meet at a link fill its queue until
+// packets drop, while another link has nothing to carry. Blocks of one segment go to all at once, and between ranks of
+// one host there is no link to fill.
 // Part of an Operation: base class of those that reduce; same thread and life.
 #pragma once
 
@@ -45,6 +47,8 @@ class SegmentReducer : public Operation {
   }
   const std::vector<Block>& blocks() const { return blocks_; }
   const Block& own_block() const { return blocks_[static_cast<std::size_t>(rank())]; }
+  // A message of the gathering phase has come; the reducing phase counts its own.
+  void received_one();
   // Sends segment `index` of the own result to everybody, after what is still to be sent for the reduction.
   void gather(std::size_t index);
 
@@ -59,8 +63,9 @@ class SegmentReducer : public Operation {
   void send_reduce();
   void send_gather();
   void send_one(Rank peer, std::uint32_t slot, ConstBytes data);
-  // Destination of the n-th message of a round.
+  // Where the n-th message of a round goes, and where the one that arrives meanwhile comes from.
   Rank nth_peer(std::size_t n) const { return (rank() + 1 + static_cast<Rank>(n)) % size(); }
+  Rank nth_source(std::size_t n) const { return (rank() + size() - 1 - static_cast<Rank>(n)) % size(); }
   void reduce_segment(std::size_t index);
 
   std::vector<Block> blocks_;
@@ -73,7 +78,10 @@ class SegmentReducer : public Operation {
   std::size_t next_reduce_ = 0;       // messages taken up, whole rounds and part of one
   std::vector<std::size_t> gathers_;  // segments of the own result to send: one round each
   std::size_t next_gather_ = 0;       // messages taken up
-  int sending_ = 0;                   // messages the kernel has not wholly taken
+  std::size_t received_ = 0;          // messages, of both phases; those that no peer has are counted in their turn
+  bool paced_ = false;
+  std::size_t ahead_ = 0;  // messages that may be taken up before as many have been received
+  int sending_ = 0;        // messages the kernel has not wholly taken
 };
 
 }  // namespace sirtaki::net

@@ -1,5 +1,6 @@
 #include "runtime/net/transport.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "runtime/base/check.h"
@@ -8,6 +9,7 @@
 namespace sirtaki::net {
 namespace {
 
+constexpr Duration kRoundTripAge = std::chrono::seconds(1);
 // Callbacks run before sockets and other tasks get their turn again.
 constexpr int kCallbacksPerTurn = 1024;
 
@@ -170,6 +172,21 @@ std::vector<PeerStats> Transport::Impl::stats() const {
   return all;
 }
 
+Duration Transport::Impl::round_trip() {
+  const TimePoint now = loop_.now();
+  if (round_trip_read_ && now - *round_trip_read_ < kRoundTripAge) {
+    return round_trip_;
+  }
+  round_trip_read_ = now;
+  round_trip_ = Duration(0);
+  for (const auto& connection : connections_) {
+    if (connection && connection->open()) {
+      round_trip_ = std::max(round_trip_, connection->round_trip());
+    }
+  }
+  return round_trip_;
+}
+
 void Transport::Impl::close(Done done) {
   SRT_IN_LOOP(loop_);
   SRT_CHECK(!closing_);
@@ -277,6 +294,14 @@ int Transport::size() const {
 
 Loop& Transport::loop() {
   return impl_->loop_;
+}
+
+bool Transport::one_host() const {
+  return impl_->one_host();
+}
+
+Duration Transport::round_trip() const {
+  return impl_->round_trip();
 }
 
 void Transport::send(const Envelope& envelope, ConstBytes data, Done done) {

@@ -72,6 +72,9 @@ class Transport final : public PointToPoint {
   Rank rank() const override;
   int size() const override;
   Loop& loop() override;
+  bool one_host() const override;
+  // Read from the sockets once a second.
+  Duration round_trip() const override;
   void send(const Envelope& envelope, ConstBytes data, Done done) override;
   void recv(const Envelope& envelope, Bytes out, Done done) override;
   void cancel(OpTag tag, Status cause) override;

@@ -32,6 +32,8 @@ class Transport::Impl final : public Connection::Host, public std::enable_shared
   void close(Done done);
   void destroy();
   std::vector<PeerStats> stats() const;
+  bool one_host() const { return one_host_; }
+  Duration round_trip();
   void on_progress() override;
   void on_end(Rank peer, const Status& cause) override;
 
@@ -88,6 +90,10 @@ class Transport::Impl final : public Connection::Host, public std::enable_shared
   std::vector<Status> lost_;                              // by rank
   Done connect_done_;
   TimerId connect_timer_;
+
+  bool one_host_ = false;
+  Duration round_trip_ = Duration(0);
+  std::optional<TimePoint> round_trip_read_;
 
   Status failed_;
   bool turn_scheduled_ = false;

@@ -48,6 +48,7 @@ void Transport::Impl::connect(const rendezvous::Membership& membership, Rank ran
   size_ = membership.size();
   shared_.rank = rank;
   shared_.epoch = membership.epoch;
+  one_host_ = membership.host_count() == 1;
   const auto count = static_cast<std::size_t>(size_);
   connections_.resize(count);
   dialers_.resize(count);

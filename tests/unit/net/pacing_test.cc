@@ -1,0 +1,96 @@
+// How far a rank gets ahead of the others within one reduction, in virtual time.
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <numeric>
+#include <random>
+#include <vector>
+
+#include "tests/conformance/collectives_worlds.h"
+
+namespace sirtaki::net::testing {
+namespace {
+
+constexpr int kRanks = 5;
+constexpr std::uint64_t kSeed = 11;
+
+// Messages each rank has sent and, at the latest then, been sent.
+struct Traffic {
+  std::vector<int> from = std::vector<int>(kRanks);
+  std::vector<int> to = std::vector<int>(kRanks);
+  int furthest = 0;  // the most that a rank had sent before as many were on their way to it
+
+  void add(Rank sender, Rank receiver) {
+    const int sent = ++from[static_cast<std::size_t>(sender)];
+    ++to[static_cast<std::size_t>(receiver)];
+    furthest = std::max(furthest, sent - to[static_cast<std::size_t>(sender)]);
+  }
+};
+
+// Every message takes up to a millisecond, those that rank 0 sends ten.
+WorldOptions uneven_links(Traffic& traffic, std::mt19937_64& random) {
+  WorldOptions options;
+  options.local.delay = [&random](Rank from, Rank, std::size_t) {
+    return Duration(static_cast<std::int64_t>(random() % 1'000'000) * (from == 0 ? 10 : 1));
+  };
+  options.local.fate = [&traffic](Rank from, const Envelope& envelope, std::size_t) {
+    traffic.add(from, envelope.peer);
+    return MessageFate::kDeliver;
+  };
+  return options;
+}
+
+TEST(Pacing, NoRankOfAnAllreduceRunsAheadOfWhatItReceives) {
+  Traffic traffic;
+  std::mt19937_64 random(kSeed);
+  const auto world = make_local_world(kRanks, uneven_links(traffic, random));
+  std::vector<std::vector<float>> values(kRanks, std::vector<float>((2 << 20) + 3, 1.0F));
+  std::vector<CollectiveArgs> args(kRanks);
+  for (std::size_t rank = 0; rank < kRanks; ++rank) {
+    args[rank].tag = OpTag(1);
+    args[rank].in = std::as_bytes(std::span(values[rank]));
+    args[rank].out = std::as_writable_bytes(std::span(values[rank]));
+  }
+  for (const Status& status : run_on_all(*world, args)) {
+    EXPECT_TRUE(status.is_ok()) << status.to_string();
+  }
+  for (const auto& result : values) {
+    EXPECT_EQ(result, std::vector<float>(result.size(), kRanks));
+  }
+  EXPECT_GE(traffic.from[0], 2 * 25 * (kRanks - 1));
+  EXPECT_LE(traffic.furthest, 2);
+}
+
+// Ranks with a large block receive many messages, ranks without one none: nobody waits for messages that never come.
+TEST(Pacing, BlocksOfAnySizesEnd) {
+  std::mt19937_64 random(kSeed);
+  for (int round = 0; round < 50; ++round) {
+    Traffic traffic;
+    const auto world = make_local_world(kRanks, uneven_links(traffic, random));
+    std::vector<std::int64_t> counts(kRanks);
+    for (std::int64_t& count : counts) {
+      count = random() % 3 == 0 ? 0 : static_cast<std::int64_t>(random() % 200'000);
+    }
+    const auto whole = static_cast<std::size_t>(std::accumulate(counts.begin(), counts.end(), std::int64_t{0}));
+    const std::vector<float> in(whole, 1.0F);
+    std::vector<std::vector<float>> out;
+    std::vector<CollectiveArgs> args(kRanks);
+    for (std::size_t rank = 0; rank < kRanks; ++rank) {
+      out.emplace_back(static_cast<std::size_t>(counts[rank]));
+      args[rank].kind = OpKind::kReduceScatter;
+      args[rank].tag = OpTag(1);
+      args[rank].recv_counts = counts;
+      args[rank].in = std::as_bytes(std::span(in));
+      args[rank].out = std::as_writable_bytes(std::span(out[rank]));
+    }
+    for (const Status& status : run_on_all(*world, args)) {
+      EXPECT_TRUE(status.is_ok()) << "seed " << kSeed << ", round " << round << ": " << status.to_string();
+    }
+    for (const auto& result : out) {
+      EXPECT_EQ(result, std::vector<float>(result.size(), kRanks)) << "seed " << kSeed << ", round " << round;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace sirtaki::net::testing
