@@ -2,11 +2,12 @@
 
 #include <array>
 
+#include "compression/codecs/block_sparse.h"
 #include "compression/codecs/cast.h"
 #include "compression/codecs/group_topk.h"
-#include "compression/codecs/kernel_sparse.h"
 #include "compression/codecs/none.h"
 #include "compression/codecs/onebit.h"
+#include "compression/codecs/power_sgd.h"
 #include "compression/codecs/scaled.h"
 #include "compression/codecs/threshold_sparse.h"
 #include "compression/codecs/twobit.h"
@@ -51,8 +52,11 @@ std::span<const PayloadCodec* const> payload_codecs() {
       {CodecId::kThresholdSparse, "threshold_sparse", "the elements that reach a threshold of the tensor's own"});
   static const KernelSparse kKernelSparse(
       {CodecId::kKernelSparse, "kernel_sparse", "the filters of a convolution that matter most"});
-  static const std::array<const PayloadCodec*, 8> kAll = {
-      &kInt8, &kE4M3, &kE5M2, &kTwobit, &kOnebit, &kGroupTopk, &kThresholdSparse, &kKernelSparse};
+  static const BlockTopk kBlockTopk({CodecId::kBlockTopk, "block_topk", "the blocks of a tensor that matter most"});
+  static const PowerSgd kPowerSgd({CodecId::kPowerSgd, "powersgd", "a matrix as a product of two thin ones"});
+  static const std::array<const PayloadCodec*, 10> kAll = {
+      &kInt8,         &kE4M3,      &kE5M2,    &kTwobit, &kOnebit, &kGroupTopk, &kThresholdSparse,
+      &kKernelSparse, &kBlockTopk, &kPowerSgd};
   return kAll;
 }
 

@@ -30,6 +30,8 @@ struct Piece {
   std::int64_t numel = 0;
 };
 
+class LowRankFactors;
+
 class Coder {
  public:
   Coder() = default;
@@ -50,9 +52,12 @@ class Coder {
   // Writes exactly payload_bytes(piece.numel), and what it leaves. `arrays` begin at piece.offset; all finite
   // (kernels/finite/). Where they have no residual, what is not sent is lost.
   // What a payload means plus what is left is, element by element and without rounding, gradient plus residual; with
-  // momentum correction step plus residual. Of onebit, and of magnitudes that no float16 value can take (2^29 and up),
-  // it is what the kernels say.
+  // momentum correction step plus residual. Of onebit, powersgd and magnitudes that no float16 value can take (2^29
+  // and up), it is what the kernels say.
   virtual void encode(const Piece& piece, const kernels::Feedback& arrays, Bytes payload) = 0;
+
+  // Where ranks reduce factors of a matrix instead of sending payloads: the steps of that. nullptr: not so.
+  virtual LowRankFactors* factors() { return nullptr; }
 
   // `payload` came over a network and has the right size: kCorrupt when it cannot be one of this piece.
   virtual Status check(const Piece& piece, ConstBytes payload) const = 0;

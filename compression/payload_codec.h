@@ -8,9 +8,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string_view>
 
+#include "compression/block_selection.h"
 #include "compression/coder.h"
 #include "runtime/base/codec_id.h"
 #include "runtime/base/status.h"
@@ -52,6 +54,9 @@ class PayloadCodec {
   virtual std::unique_ptr<Coder> open(Params params, const Shape& shape) const = 0;
   // For what is sent on as the owner of stripes: payloads of the same kind.
   virtual std::unique_ptr<Coder> open_owner(Params params, const Shape& shape) const { return open(params, shape); }
+
+  // What a recipe needs in which all ranks send the same blocks; of codecs that send blocks.
+  virtual std::optional<BlockSelection> selection(Params /*params*/, const Shape& /*shape*/) const { return {}; }
 
  private:
   PayloadCodecInfo info_;

@@ -52,10 +52,14 @@ const std::multimap<std::string, Values, std::less<>> kParams = {
     {"kernel_sparse", {1, 0, 1, kF32}},
     {"kernel_sparse", {1, 0, 3, kF16}},
     {"kernel_sparse", {1, 0, 8, kBF16}},
+    {"block_topk", {1, 64, 1}},
+    {"block_topk", {1, 1000, 4}},
+    {"powersgd", {1, 1, 1}},
+    {"powersgd", {1, 4, 0}},
 };
 
-// Part of a sent number by which it and what is left may miss the element; other codecs are exact.
-const std::map<std::string, double, std::less<>> kRounding = {{"onebit", 0x1p-25}};
+// Part of a sent number, or of what is left, by which the two may miss the element; other codecs are exact.
+const std::map<std::string, double, std::less<>> kRounding = {{"onebit", 0x1p-25}, {"powersgd", 0x1p-24}};
 
 struct Case {
   const PayloadCodec* codec;
@@ -127,8 +131,13 @@ class PayloadCodecConformance : public testing::TestWithParam<Case> {
   Values params_for(const Shape& shape, bool feedback) const {
     Values values = GetParam().params;
     values[params::kFeedback] = feedback ? 1 : 0;
+    // As many blocks as there are.
     if (codec().id() == CodecId::kKernelSparse) {
       values[params::kFilters] = std::min(values[params::kFilters], shape.rows);
+    }
+    if (codec().id() == CodecId::kBlockTopk) {
+      const std::int64_t blocks = (shape.numel + values[params::kBlock] - 1) / values[params::kBlock];
+      values[params::kFilters] = std::min(values[params::kFilters], blocks);
     }
     EXPECT_TRUE(codec().check(values, shape)) << codec().check(values, shape).text();
     return values;
@@ -157,7 +166,9 @@ class PayloadCodecConformance : public testing::TestWithParam<Case> {
     const std::int64_t numel = memory.shape().numel;
     const std::int64_t size = stripes == 0 ? numel : stripes * memory.ownership().stripe;
     std::vector<std::byte> all;
-    memory.coder().begin(memory.feedback(bytes(gradient), 0));
+    if (memory.coder().wants_whole()) {
+      memory.coder().begin(memory.feedback(bytes(gradient), 0));
+    }
     for (std::int64_t offset = 0; offset < numel; offset += size) {
       const Piece piece{offset, std::min(size, numel - offset)};
       std::vector<std::byte> payload(memory.coder().payload_bytes(piece.numel), std::byte{0xEE});
@@ -197,7 +208,8 @@ class PayloadCodecConformance : public testing::TestWithParam<Case> {
       // In float64, which is exact where the sum is a float32.
       const double whole = static_cast<double>(sent[i]) + static_cast<double>(left[i]);
       const double miss = std::abs(whole - static_cast<double>(a[i]));
-      const double allowed = rounding == kRounding.end() ? 0.0 : rounding->second * std::fabs(sent[i]);
+      const double allowed =
+          rounding == kRounding.end() ? 0.0 : rounding->second * std::max(std::fabs(sent[i]), std::fabs(left[i]));
       ASSERT_LE(miss, allowed) << "element " << i << ": " << sent[i] << " and " << left[i] << " of " << a[i];
     }
   }
@@ -310,6 +322,19 @@ TEST_P(PayloadCodecConformance, WithoutFeedbackSendsTheSameAndOwesNothing) {
     TensorMemory without = memory_of(numel, false);
     EXPECT_EQ(encode(with, g), encode(without, g));
     EXPECT_TRUE(without.empty());
+  }
+}
+
+TEST_P(PayloadCodecConformance, LooksAtTheWholeOnlyWhereItWantsTo) {
+  Random random(9);
+  TensorMemory without = memory_of(4097);
+  TensorMemory with = memory_of(4097);
+  if (!with.coder().wants_whole()) {
+    for (int step = 0; step < 3; ++step) {
+      Floats g = gradient(4097, Kind::kNormal, random);
+      with.coder().begin(with.feedback(bytes(g), 0));
+      ASSERT_EQ(encode(with, g), encode(without, g));
+    }
   }
 }
 

@@ -32,6 +32,8 @@ std::vector<std::int64_t> example_params(const compression::PayloadCodec& codec,
       {"group_topk", {256, 3, static_cast<std::int64_t>(DType::kF32), 0, 0}},
       {"threshold_sparse", {params::kOne / 50, 4, static_cast<std::int64_t>(DType::kF32), 0, 0}},
       {"kernel_sparse", {0, 1, static_cast<std::int64_t>(DType::kF32)}},
+      {"block_topk", {64, 1}},
+      {"powersgd", {2, 1}},
   };
   const auto found = kRest.find(codec.name());
   if (found == kRest.end()) {

@@ -147,7 +147,11 @@ TEST_P(RecipeConformance, GivesOrOwesAllThatWasPutIn) {
       const Floats part = group.owed(rank, t);
       std::transform(owed.begin(), owed.end(), part.begin(), owed.begin(), std::plus<>());
     }
-    EXPECT_EQ(owed, balance[t]) << "tensor " << t;
+    // Products of factors are no integers: what they leave is rounded.
+    const float allowed = scheme().codec->id() == CodecId::kPowerSgd ? 0.05F : 0.0F;
+    for (std::size_t i = 0; i < owed.size(); ++i) {
+      ASSERT_NEAR(owed[i], balance[t][i], allowed) << "tensor " << t << " element " << i;
+    }
   }
 }
 

@@ -38,6 +38,8 @@ std::vector<Target> targets() {
   add(CodecId::kGroupTopk, {1, 300, 7, static_cast<int>(DType::kF16), 0, 0});
   add(CodecId::kThresholdSparse, {1, 9000, 8, static_cast<int>(DType::kBF16), 0, 0});
   add(CodecId::kKernelSparse, {1, 0, 1, static_cast<int>(DType::kF16)});
+  add(CodecId::kBlockTopk, {1, 64, 1});
+  add(CodecId::kPowerSgd, {1, 2, 1});
   return all;
 }
 

@@ -18,8 +18,8 @@ constexpr std::int64_t kWanted = 200;
 std::vector<float> noise(std::mt19937_64& random, float scale = 1.0F) {
   std::vector<float> out(kNumel);
   for (float& value : out) {
-    double sum = -6;
-    for (int i = 0; i < 12; ++i) {
+    double sum = -2;
+    for (int i = 0; i < 4; ++i) {
       sum += static_cast<double>(random() >> 11) * 0x1p-53;
     }
     value = scale * static_cast<float>(sum);

@@ -1,14 +1,15 @@
-// Codec kernel_sparse: whole filters of a convolution, those with the largest mean magnitude.
+// Codec powersgd: a matrix travels as two thin factors.
 //
-// A payload: the chosen filters' numbers, 16 bits each, ascending; then their values, filter by filter.
-// Method: kernels/filter/filter.h.
+// A payload: P, then Q, float32, of the sending rank's own matrix; the sum of payloads is that of their products. What
+// is left is rounded as a sum of float32 is.
+// Method: compression/low_rank_factors.h. Where factors are reduced on their way, Coder::factors() has the steps.
 #pragma once
 
 #include "compression/payload_codec.h"
 
 namespace sirtaki::compression {
 
-class KernelSparse final : public PayloadCodec {
+class PowerSgd final : public PayloadCodec {
  public:
   using PayloadCodec::PayloadCodec;
 

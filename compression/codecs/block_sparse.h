@@ -1,0 +1,37 @@
+// Codecs that send whole blocks, those with the largest mean magnitude: kernel_sparse the filters of a convolution,
+// block_topk blocks of any tensor.
+//
+// A payload: the chosen blocks' numbers, 16 bits each, ascending; then their values, block by block, zeros behind those
+// of a short one.
+// Method: compression/block_selection.h.
+#pragma once
+
+#include "compression/payload_codec.h"
+
+namespace sirtaki::compression {
+
+class BlockSparse : public PayloadCodec {
+ public:
+  using PayloadCodec::PayloadCodec;
+
+  bool supports(Recipe recipe) const override { return recipe == Recipe::kGather; }
+  std::int64_t stripe(Params params, const Shape& shape, int ranks) const override;
+  std::size_t payload_bytes(Params params, const Shape& shape, std::int64_t numel) const override;
+  std::unique_ptr<Coder> open(Params params, const Shape& shape) const override;
+};
+
+class KernelSparse final : public BlockSparse {
+ public:
+  using BlockSparse::BlockSparse;
+  Status check(Params params, const Shape& shape) const override;
+  std::optional<BlockSelection> selection(Params params, const Shape& shape) const override;
+};
+
+class BlockTopk final : public BlockSparse {
+ public:
+  using BlockSparse::BlockSparse;
+  Status check(Params params, const Shape& shape) const override;
+  std::optional<BlockSelection> selection(Params params, const Shape& shape) const override;
+};
+
+}  // namespace sirtaki::compression
