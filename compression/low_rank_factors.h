@@ -4,6 +4,7 @@
 // the coder. Threads: one at a time. Knows no network.
 // Method: kernels/low_rank/low_rank.h. Q begins with the last step's Q (warm start), or with numbers that look random
 // and are the same on all ranks, as do vectors that depended on others.
+// Where factors are reduced, ranks begin together, with none of the memory of before: their Q have to be the same.
 // A step: project(); the sum of P over all ranks; back(); the mean of Q over all ranks; rebuild().
 #pragma once
 
@@ -29,7 +30,7 @@ class LowRankFactors {
   void project(const kernels::Feedback& whole, std::byte* p);
   // Makes P orthonormal, the same where P is; then Q of gradient plus residual.
   void back(const kernels::Feedback& whole, std::byte* p, std::byte* q);
-  // out = P Q', and what is left, rounded. Takes Q for the next step.
+  // out = P Q' (null: not wanted), and what is left, rounded. Takes Q for the next step.
   void rebuild(const kernels::Feedback& whole, const std::byte* p, const std::byte* q, std::byte* out);
 
  private:

@@ -30,8 +30,7 @@ class PowerSgdCoder final : public Coder {
     std::byte* const q = p + factors_.p_bytes();
     factors_.project(arrays, p);
     factors_.back(arrays, p, q);
-    std::vector<float> sent(static_cast<std::size_t>(numel_));
-    factors_.rebuild(arrays, p, q, std::as_writable_bytes(std::span(sent)).data());
+    factors_.rebuild(arrays, p, q, nullptr);
   }
 
   // Any numbers are factors of some matrix.

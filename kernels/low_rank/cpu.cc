@@ -233,7 +233,9 @@ void rebuild_rows(const Matrix& a, std::size_t row, const std::byte* p, const st
         const auto left = hn::Sub(a.load<kFeedback>(row + r, j, here), sum);
         store_up_to<Lane>(canonical(d, left), a.arrays.left + at, here);
       }
-      store_up_to<Lane>(sum, out + at, here);
+      if (out != nullptr) {
+        store_up_to<Lane>(sum, out + at, here);
+      }
     }
   };
   std::size_t j = 0;

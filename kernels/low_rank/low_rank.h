@@ -31,7 +31,7 @@ void low_rank_project(const LowRank& shape, const Feedback& arrays, const std::b
 void low_rank_project_back(const LowRank& shape, const Feedback& arrays, const std::byte* p, std::byte* q);
 
 // out = P Q', products added in the order of the vectors, +0 to begin with; left = a - out, rounded. `out` is an array
-// of its own.
+// of its own, or null where only what is left is wanted.
 void low_rank_rebuild(const LowRank& shape, const Feedback& arrays, const std::byte* p, const std::byte* q,
                       std::byte* out);
 

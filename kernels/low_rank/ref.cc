@@ -71,7 +71,9 @@ void low_rank_rebuild(const LowRank& shape, const Feedback& arrays, const std::b
       sum = canonical(sum);
       const std::size_t at = i * size.cols + j;
       const float left = canonical(element(arrays, at) - sum);
-      Float::store(sum, out + at * sizeof(float));
+      if (out != nullptr) {
+        Float::store(sum, out + at * sizeof(float));
+      }
       if (arrays.left != nullptr) {
         Float::store(left, arrays.left + at * sizeof(float));
       }

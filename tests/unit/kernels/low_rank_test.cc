@@ -46,6 +46,10 @@ void expect_same_as_reference(const LowRank& shape, Shape kind, bool feedback, R
   ref::low_rank_rebuild(shape, twins.expected(), p.data(), q.data(), expected.data());
   ASSERT_EQ(out.copy(), expected.copy());
   twins.expect_same_left();
+  const Twins only_left(gradient, feedback ? &residual : nullptr, random);
+  low_rank_rebuild(shape, only_left.arrays(), p.data(), q.data(), nullptr);
+  ref::low_rank_rebuild(shape, only_left.expected(), p.data(), q.data(), nullptr);
+  only_left.expect_same_left();
   ASSERT_TRUE(made_p.guards_intact() && made_q.guards_intact() && out.guards_intact());
 }
 
