@@ -184,9 +184,11 @@ typedef struct {
   const int32_t* order;          /* expected order of readiness; NULL: last tensor first (backprop) */
   int32_t reduce_op;             /* SIRTAKI_SUM or SIRTAKI_AVERAGE */
   double prescale, postscale;
-  const char* codec; /* "none", "fp16", "bf16"; NULL: the option compression.codec */
+  const char* codec; /* a codec, a policy or rules (docs/compression.md); NULL: as options say */
 } sirtaki_stream_args;
 
+/* SIRTAKI_OK: the text can be the codec of a stream (docs/compression.md). Not collective, needs no session. */
+SIRTAKI_API sirtaki_status sirtaki_check_codec(const char* codec);
 /* Collective: checked and agreed by all ranks. Blocks until then. */
 SIRTAKI_API sirtaki_status sirtaki_stream_open(const sirtaki_stream_args* args, sirtaki_stream* stream);
 /* Tensor `index` of the current step is ready; reduced in place, finished when sirtaki_stream_wait returns. Once per

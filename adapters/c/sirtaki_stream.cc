@@ -8,6 +8,7 @@
 #include "adapters/c/default_session.h"
 #include "adapters/c/last_error.h"
 #include "adapters/c/sirtaki.h"
+#include "runtime/base/compression_spec.h"
 #include "runtime/base/json.h"
 
 using sirtaki::Duration;
@@ -63,6 +64,15 @@ const char* keep_json(Make&& make) noexcept {
 }  // namespace
 
 extern "C" {
+
+sirtaki_status sirtaki_check_codec(const char* codec) {
+  return guarded([&]() -> Status {
+    if (codec == nullptr) {
+      return sirtaki::invalid_argument("codec is NULL");
+    }
+    return sirtaki::parse_spec(codec).status();
+  });
+}
 
 sirtaki_status sirtaki_stream_open(const sirtaki_stream_args* args, sirtaki_stream* stream) {
   return guarded([&]() -> Status {

@@ -292,6 +292,7 @@ void define_life(nb::module_& m) {
   m.def("options_json", [] { return json_or_raise(sirtaki_options_json()); });
   m.def("stats_json", [] { return json_or_raise(sirtaki_stats_json()); });
   m.def("members_json", [] { return json_or_raise(sirtaki_members_json()); });
+  m.def("check_codec", [](const std::string& codec) { check(sirtaki_check_codec(codec.c_str())); });
   m.def("timeline_start", [](const std::string& path) { check(sirtaki_timeline_start(path.c_str())); });
   m.def("timeline_stop", [] { check(sirtaki_timeline_stop()); });
   m.def("timeline_mark", [](const std::string& name, std::int64_t begin_ns, std::int64_t end_ns) {

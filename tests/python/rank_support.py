@@ -32,12 +32,14 @@ def clean_environment() -> dict[str, str]:
     return {k: v for k, v in environment().items() if not k.startswith(("SIRTAKI_", "OMPI_", "PMI_", "SLURM_"))}
 
 
-def launch(np: int, *program: str, limit: float = LIMIT_SECONDS) -> subprocess.CompletedProcess[str]:
-    """Runs a Python program on `np` ranks; the output of all ranks together."""
+def launch(
+    np: int, *program: str, limit: float = LIMIT_SECONDS, options: tuple[str, ...] = ()
+) -> subprocess.CompletedProcess[str]:
+    """Runs a Python program on `np` ranks with options of the launcher; the output of all ranks together."""
     from sirtaki.launch import launcher_path
 
     return subprocess.run(
-        [launcher_path(), "-np", str(np), sys.executable, *program],
+        [launcher_path(), "-np", str(np), *options, sys.executable, *program],
         env=environment(),
         cwd=HERE,
         stdin=subprocess.DEVNULL,
@@ -51,20 +53,20 @@ def launch(np: int, *program: str, limit: float = LIMIT_SECONDS) -> subprocess.C
 
 
 @cache
-def run_module(module: str, np: int) -> tuple[list[dict[str, dict[str, str]]], str]:
+def run_module(module: str, np: int, options: tuple[str, ...] = ()) -> tuple[list[dict[str, dict[str, str]]], str]:
     """Outcomes by rank, and the output of the job."""
     with tempfile.TemporaryDirectory() as folder:
         try:
-            output = launch(np, "-m", "ranks.runner", module, folder).stdout
+            output = launch(np, "-m", "ranks.runner", module, folder, options=options).stdout
         except subprocess.TimeoutExpired as error:
             output = f"not over after {LIMIT_SECONDS} s\n{error.stdout or ''}"
         paths = [Path(folder, f"{rank}.json") for rank in range(np)]
         return [json.loads(path.read_text()) if path.exists() else {} for path in paths], output
 
 
-def check_case(module: str, np: int, case: str) -> None:
+def check_case(module: str, np: int, case: str, options: tuple[str, ...] = ()) -> None:
     """Fails with the traceback of the first rank on which the case failed, or the job's output if it never ended."""
-    outcomes, output = run_module(module, np)
+    outcomes, output = run_module(module, np, options)
     for rank, outcome in enumerate(outcomes):
         assert case in outcome, f"rank {rank} never finished {case}; the job said:\n{output[-4000:]}"
         assert not outcome[case]["error"], f"rank {rank}:\n{outcome[case]['error']}"

@@ -32,6 +32,18 @@ def test_compressor(np: int, case: str) -> None:
     check_case("compressor_cases", np, case)
 
 
+@pytest.mark.parametrize("case", case_names("compression_cases"))
+@pytest.mark.parametrize("np", [2, 4])
+def test_compression(np: int, case: str) -> None:
+    check_case("compression_cases", np, case)
+
+
+@pytest.mark.parametrize("case", case_names("skip_cases"))
+@pytest.mark.parametrize("np", [2, 4])
+def test_skip(np: int, case: str) -> None:
+    check_case("skip_cases", np, case, ("--compression-nonfinite", "skip"))
+
+
 @pytest.mark.parametrize("case", case_names("misuse_cases"))
 @pytest.mark.parametrize("np", [2, 3])
 def test_misuse(np: int, case: str) -> None:

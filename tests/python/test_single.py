@@ -16,7 +16,7 @@ torch = pytest.importorskip("torch")
 import sirtaki  # noqa: E402
 import sirtaki.torch as hvd  # noqa: E402
 from sirtaki.pump import pump  # noqa: E402
-from sirtaki.report import Progress  # noqa: E402
+from sirtaki.report import Progress, layer_table  # noqa: E402
 
 
 @pytest.fixture
@@ -178,6 +178,18 @@ def test_misuse_is_refused_alone_too() -> None:
         model(torch.ones(3, 4)).sum().backward()
         with pytest.raises(RuntimeError, match="synchronize"):
             optimizer.step()
+
+
+def test_the_table_of_layers_is_aligned() -> None:
+    rows = [
+        {"name": "conv.weight", "codec": "twobit", "ratio": 15.9, "owed_norm": 0.25, "reason": "a matrix"},
+        {"name": "b", "codec": "none", "ratio": 1.0, "owed_norm": 0.0, "reason": "a vector"},
+    ]
+    assert layer_table(rows) == [
+        "tensor       codec   ratio  owed  reason",
+        "conv.weight  twobit  15.9   0.25  a matrix",
+        "b            none    1.0          a vector",
+    ]
 
 
 @pytest.mark.usefixtures("session")

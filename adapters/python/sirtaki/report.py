@@ -91,7 +91,13 @@ class Progress:
         ]
         width = max(len(name) for name, _ in rows)
         self._stream.write("".join(f"  {name:<{width}}  {text}\n" for name, text in rows))
+        self._stream.write("".join(f"  {line}\n" for line in self._layers()))
         self._stream.flush()
+
+    def _layers(self) -> list[str]:
+        """How each tensor travelled; nothing where all did as they are."""
+        report = getattr(self._optimizer, "compression_report", list)()
+        return layer_table(report) if any(row["codec"] != "none" for row in report) else []
 
     @staticmethod
     def _counters(stats: dict[str, Any]) -> list[tuple[str, str]]:
@@ -109,3 +115,16 @@ class Progress:
         else:
             self._stream.write(text + "\n")
         self._stream.flush()
+
+
+def layer_table(report: list[dict[str, Any]]) -> list[str]:
+    """The rows of an optimizer's compression_report() as aligned lines."""
+    cells = [("tensor", "codec", "ratio", "owed", "reason")]
+    for row in report:
+        owed = f"{row['owed_norm']:.3g}" if row["owed_norm"] > 0 else ""
+        cells.append((row["name"], row["codec"], f"{row['ratio']:.1f}", owed, row["reason"]))
+    widths = [max(len(line[column]) for line in cells) for column in range(4)]
+    return [
+        "  ".join([*(cell.ljust(width) for cell, width in zip(line[:4], widths, strict=True)), line[4]]).rstrip()
+        for line in cells
+    ]

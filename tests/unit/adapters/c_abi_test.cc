@@ -166,6 +166,13 @@ TEST_F(CAbiTest, NullAndWrongSizesAreErrors) {
   sirtaki_timeline_mark(nullptr, 0, 1);
 }
 
+TEST(CAbiClosedTest, TextsOfCodecsAreChecked) {
+  EXPECT_EQ(sirtaki_check_codec("conv*=>kernel_sparse:rate=25%;*=>twobit"), SIRTAKI_OK) << sirtaki_last_error();
+  EXPECT_EQ(sirtaki_check_codec("group_topk:rat=1%"), SIRTAKI_INVALID_ARGUMENT);
+  EXPECT_NE(std::string(sirtaki_last_error()).find("did you mean rate?"), std::string::npos) << sirtaki_last_error();
+  EXPECT_EQ(sirtaki_check_codec(nullptr), SIRTAKI_INVALID_ARGUMENT);
+}
+
 TEST(CAbiClosedTest, CallsWithoutASessionSaySo) {
   EXPECT_EQ(sirtaki_is_initialized(), 0);
   EXPECT_EQ(sirtaki_rank(), -1);

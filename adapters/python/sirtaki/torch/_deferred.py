@@ -259,26 +259,38 @@ class DeferredUpdates:
             self._complete(now)
 
     def _end(self) -> None:
-        self._guarded(self._reducer.end_deferred)
-        self._open = False
+        if self._guarded(self._reducer.end_deferred):
+            self._open = False
 
-    def _guarded(self, wait: Callable[[], None]) -> None:
-        """A step that failed is void; an interrupted wait can be repeated."""
+    def _guarded(self, wait: Callable[[], None]) -> bool:
+        """A step that failed is void; an interrupted wait can be repeated. False: the step is left out."""
         try:
             wait()
         except KeyboardInterrupt:
             raise
-        except BaseException:
+        except BaseException as error:
+            skipped = self._reducer.skips(error)
+            if skipped:
+                self._leave_out()
             self._drop()
-            raise
+            if not skipped:
+                raise
+            return False
+        return True
+
+    def _leave_out(self) -> None:
+        """Clears the gradients of a step that is not applied, unless the program has new ones."""
+        for param, grad in zip(self._reducer.params, self._memory.grads, strict=True):
+            if grad is not None and param.grad is grad:
+                param.grad = None
 
     def _complete(self, indices: Iterable[int]) -> None:
         indices = [i for i in indices if i not in self._updating]
         if not indices:
             return
         params = self._reducer.params
-        if self._open:
-            self._guarded(lambda: self._reducer.fetch(indices))
+        if self._open and not self._guarded(lambda: self._reducer.fetch(indices)):
+            return
         results = self._results(indices)
         # They wait until they are updated, for other threads; what an update itself reads does not.
         self._updating.update(indices)

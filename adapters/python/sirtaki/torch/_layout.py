@@ -22,6 +22,7 @@ class ReducerOptions:
     stream_name: str
     sync: str  # "backward": done when backward returns; "step": when synchronize() returns
     op: ReduceOp
+    mean: bool  # the mean over ranks is what counts, however `op` and the factors make it
     codec: str | None
     compressor: Any  # the program's own, or None; see _own.py
     prescale: float
@@ -40,6 +41,7 @@ class Layout:
     shapes: list[torch.Size]
     sizes: list[int]  # in elements; -1 where a gradient's memory never travels itself
     stream: Any
+    flag: bool  # some rank has set open_layout()'s
 
     def fits(self, index: int, param: Tensor) -> bool:
         """The parameter is still what was agreed."""
@@ -54,13 +56,15 @@ class Layout:
         return torch.empty_strided(grad.shape, self.strides[index], dtype=self.dtypes[index]).copy_(grad)
 
 
-def open_layout(names: list[str], params: list[Tensor], options: ReducerOptions, arrivals: list[int]) -> Layout:
+def open_layout(
+    names: list[str], params: list[Tensor], options: ReducerOptions, arrivals: list[int], flag: bool
+) -> Layout:
     """Opens the stream of the dense gradients. Collective; looks at the gradients of the first backward.
 
-    `arrivals`: parameters in the order in which their gradients became ready; rank 0's counts.
+    `arrivals`: parameters in the order in which their gradients became ready; rank 0's counts. `flag`: told to all.
     """
     _check_kinds(names, params)
-    kinds = _agree_on_kinds(params, options)
+    *kinds, told = _agree_on_kinds(params, options, flag)
     sparse = [kind == _SPARSE for kind in kinds]
     dense = [i for i, other in enumerate(sparse) if not other and options.compressor is None]
     slots = [-1] * len(params)
@@ -71,12 +75,12 @@ def open_layout(names: list[str], params: list[Tensor], options: ReducerOptions,
     # The memory of a negated view, which some functions give as a gradient, holds something else.
     sizes = [-1 if p.grad is not None and p.grad.is_neg() else p.numel() for p in params]
     if not dense:
-        return Layout(slots, sparse, strides, dtypes, shapes, sizes, _CommitStream(options))
+        return Layout(slots, sparse, strides, dtypes, shapes, sizes, _CommitStream(options), told > 0)
     order = _agree_on_order(dense, slots, options, arrivals)
     tensors = [(0, dtype_code(dtypes[i]), 0, 0, shapes[i], strides[i]) for i in dense]
     how = (int(options.op), options.prescale, options.postscale, options.codec)
     stream = _core.Stream(options.stream_name, [names[i] for i in dense], tensors, order, how)
-    return Layout(slots, sparse, strides, dtypes, shapes, sizes, stream)
+    return Layout(slots, sparse, strides, dtypes, shapes, sizes, stream, told > 0)
 
 
 def _check_kinds(names: list[str], params: list[Tensor]) -> None:
@@ -88,8 +92,9 @@ def _check_kinds(names: list[str], params: list[Tensor]) -> None:
             raise type(error)(f"{name}: {error}", basics.rank(), name) from None
 
 
-def _agree_on_kinds(params: list[Tensor], options: ReducerOptions) -> list[int]:
-    kinds = torch.zeros(len(params), dtype=torch.uint8)
+def _agree_on_kinds(params: list[Tensor], options: ReducerOptions, flag: bool) -> list[int]:
+    kinds = torch.zeros(len(params) + 1, dtype=torch.uint8)
+    kinds[-1] = flag
     for i, param in enumerate(params):
         if param.grad is not None:
             kinds[i] = _SPARSE if param.grad.is_sparse and not options.sparse_as_dense else _DENSE

@@ -2,19 +2,25 @@
 
 A choice is one of
 - Compression.none: whatever the option compression.codec says;
-- Compression.fp16, Compression.bf16;
-- the same as text: "fp16", "bf16", and "none", which forces gradients as they are;
+- Compression.fp16, Compression.bf16, or a method: Compression.int8, Compression.group_topk(rate=0.01, momentum=0.9);
+- the same as text: "hylo", "group_topk:rate=0.01,momentum=0.9"; "none" forces gradients as they are;
+- a dict of such choices by pattern of parameters' names, of which the first that fits counts: {"fc*": "twobit"};
 - a class or object of the program's own with compress() and decompress(), as in Horovod.
+docs/compression.md lists the methods and their settings.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
+from decimal import Decimal
+from numbers import Real
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from sirtaki import errors
+from sirtaki import _core, errors
 from sirtaki.errors import require
 
 
@@ -56,29 +62,116 @@ class BF16Compressor(Compressor):
     _dtype = torch.bfloat16
 
 
+class Method:
+    """A method of the runtime: as it is, or called with settings, which gives its text."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __call__(self, **settings: Any) -> str:
+        """The method with settings, as text; the runtime checks them."""
+        return self._name + "".join(
+            f"{':' if i == 0 else ','}{key}={_setting(self._name, key, value)}"
+            for i, (key, value) in enumerate(settings.items())
+        )
+
+    def __str__(self) -> str:
+        return self._name
+
+    def __repr__(self) -> str:
+        return f"Compression.{self._name}"
+
+
+def _setting(method: str, key: str, value: Any) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if isinstance(value, Real):
+        # Digits alone, as texts have them: 0.00001, not 1e-05.
+        return format(Decimal(repr(value)), "f")
+    well_formed = isinstance(value, str) and re.fullmatch(r"[^,;:=>\s]+", value) is not None
+    require(well_formed, f"{method}: {key} is {value!r}, must be a number, True, False or a word")
+    return str(value)
+
+
 class Compression:
     """The choices; see the module's text."""
 
     none = NoneCompressor
     fp16 = FP16Compressor
     bf16 = BF16Compressor
+    int8 = Method("int8")
+    fp8_e4m3 = Method("fp8_e4m3")
+    fp8_e5m2 = Method("fp8_e5m2")
+    twobit = Method("twobit")
+    onebit = Method("onebit")
+    group_topk = Method("group_topk")
+    threshold_sparse = Method("threshold_sparse")
+    kernel_sparse = Method("kernel_sparse")
+    hylo = Method("hylo")
+    algc = Method("algc")
 
 
-_NAMES = ("none", "fp16", "bf16")
 #: What may be given; the last is a class or object of the program's own.
-Choice = str | type[Compressor] | Any
+Choice = str | Method | type[Compressor] | Mapping[str, Any] | Any
 
 
 def choice_of(compression: Any) -> tuple[str | None, Any]:
-    """(the runtime's codec, the program's own compressor): at most one is not None."""
+    """(the runtime's codec, policy or rules as text; the program's own compressor): at most one is not None."""
+    own = _own_compressor(compression)
+    return (None, own) if own is not None else (_text(compression), None)
+
+
+def _text(compression: Any) -> str | None:
     if isinstance(compression, str):
-        require(compression in _NAMES, f'compression "{compression}" is unknown; known: {", ".join(_NAMES)}')
-        return compression, None
-    if compression in (NoneCompressor, FP16Compressor, BF16Compressor):
-        return compression.codec, None
-    if all(callable(getattr(compression, name, None)) for name in ("compress", "decompress")):
-        return None, compression
+        require(bool(compression.strip()), 'compression is empty; "none" sends gradients as they are')
+        _core.check_codec(compression)
+        return compression
+    if isinstance(compression, Method):
+        return str(compression)
+    if isinstance(compression, type) and issubclass(compression, Compressor):
+        return compression.codec
+    if isinstance(compression, Mapping):
+        return _rules(compression)
     raise errors.InvalidArgumentError(
-        f"compression is {compression!r}; it must be one of Compression, its text, or a class with compress() and "
-        "decompress()"
+        f"compression is {compression!r}; it must be one of Compression, its text, a dict of them by pattern of names, "
+        "or a class with compress() and decompress()"
     )
+
+
+def _rules(choices: Mapping[Any, Any]) -> str:
+    require(bool(choices), "compression is an empty dict; give it a pattern, or leave compression out")
+    rules = []
+    for pattern, choice in choices.items():
+        well_formed = isinstance(pattern, str) and pattern != "" and ";" not in pattern and "=>" not in pattern
+        require(well_formed, f"compression: {pattern!r} is no pattern of names, like 'conv*' or '*.weight'")
+        require(
+            not isinstance(choice, Mapping) and _own_compressor(choice) is None,
+            f"compression: {choice!r}, chosen for '{pattern}', must be a method of the runtime or its text",
+        )
+        text = "none" if choice is NoneCompressor or choice is None else _text(choice)
+        require(
+            "=>" not in str(text) and ";" not in str(text),
+            f"compression: '{text}', chosen for '{pattern}', is a list of rules; a dict is one already",
+        )
+        rules.append(f"{pattern}=>{text}")
+    _core.check_codec(";".join(rules))
+    return ";".join(rules)
+
+
+def _own_compressor(compression: Any) -> Any:
+    """`compression` if it is a compressor of the program's own."""
+    if isinstance(compression, str | Mapping | Method) or compression in (
+        NoneCompressor,
+        FP16Compressor,
+        BF16Compressor,
+    ):
+        return None
+    callable_ = all(callable(getattr(compression, name, None)) for name in ("compress", "decompress"))
+    return compression if callable_ else None
+
+
+def momentum_of(text: str) -> float:
+    """The largest factor of momentum correction that a choice asks for; 0 for none."""
+    found = re.findall(r"[:,]\s*momentum\s*=\s*([^,;\s]+)", text)
+    factors = [float(value) for value in found if re.fullmatch(r"[0-9.]+(e-?[0-9]+)?", value)]
+    return max(factors, default=0.0)

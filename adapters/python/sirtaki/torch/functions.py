@@ -16,6 +16,7 @@ from sirtaki.errors import require
 from sirtaki.ops import URGENT, Submission
 from sirtaki.torch._adapter import torch_ops
 from sirtaki.torch._calls import complete_all
+from sirtaki.torch._debts import KEY
 from sirtaki.torch.ops import ProcessSet, check_process_set, global_process_set
 
 
@@ -146,7 +147,8 @@ def broadcast_optimizer_state(
 ) -> None:
     """Overwrites the optimizer's state and options (learning rate, momentum, ...) with those of `root_rank`.
 
-    Ranks whose optimizer has no state yet get it. `model` is accepted as in Horovod and not needed.
+    Ranks whose optimizer has no state yet get it. What each rank owes of compressed gradients stays its own. `model` is
+    accepted as in Horovod and not needed.
 
     Raises:
         ValueError: the optimizer is LBFGS, whose state cannot be sent, or the parameter groups differ in length.
@@ -159,8 +161,10 @@ def broadcast_optimizer_state(
     if size() == 1:
         return
     tensors: list[Tensor] = []
+    kept = optimizer.state_dict()
+    owed = {KEY: kept.pop(KEY)} if KEY in kept else {}
     if rank() == root_rank:
-        broadcast_object(_take_tensors(optimizer.state_dict(), tensors), root_rank, "optimizer.state")
+        broadcast_object(_take_tensors(kept, tensors), root_rank, "optimizer.state")
         state = None
     else:
         state = _put_tensors(broadcast_object(None, root_rank, "optimizer.state"), tensors)
@@ -171,4 +175,4 @@ def broadcast_optimizer_state(
     for handle in torch_ops.start(work):
         handle.wait()
     if state is not None:
-        optimizer.load_state_dict(state)
+        optimizer.load_state_dict({**state, **owed})

@@ -17,10 +17,11 @@ from torch import Tensor
 from sirtaki import basics, errors
 from sirtaki.errors import require
 from sirtaki.ops import ReduceOp, check_reduce_op
+from sirtaki.torch._debts import KEY
 from sirtaki.torch._deferred import DeferredUpdates, check_optimizer
 from sirtaki.torch._layout import ReducerOptions
 from sirtaki.torch._step import refuse_grad_scaler
-from sirtaki.torch.compression import Choice, Compression, choice_of
+from sirtaki.torch.compression import Choice, Compression, choice_of, momentum_of
 from sirtaki.torch.ops import Average, ProcessSet, Sum, check_process_set, global_process_set
 from sirtaki.torch.reducer import GradientReducer
 
@@ -136,14 +137,61 @@ class _Distributed:
         return self._sirtaki.exposed_seconds
 
     def state_dict(self) -> dict[str, Any]:
-        """As torch's, after wait()."""
+        """As torch's, after wait(), and what this rank owes of compressed gradients. Not collective."""
         self.wait()
-        return super(type(self), self).state_dict()  # type: ignore[misc]
+        if self._sirtaki.debts.possible:
+            self._sirtaki.check_between_steps("state_dict()")
+        return self._sirtaki_state(self._sirtaki.debts.state())
+
+    def gather_state(self) -> dict[str, Any]:
+        """As state_dict(), with what all ranks owe together: one checkpoint for any number of ranks. Collective."""
+        self.wait()
+        self._sirtaki.check_between_steps("gather_state()")
+        return self._sirtaki_state(self._sirtaki.debts.gather())
+
+    def _sirtaki_state(self, owed: dict[str, Any] | None) -> dict[str, Any]:
+        state = super(type(self), self).state_dict()  # type: ignore[misc]
+        return state if owed is None else {**state, KEY: owed}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """As torch's, after wait()."""
+        """As torch's, after wait(). Not collective.
+
+        What is owed comes back as it was where every rank loads its own state_dict() before the first step. Ranks of
+        another number, or that all load one checkpoint, share what is known to be owed; the log says so.
+        """
         self.wait()
-        super(type(self), self).load_state_dict(state_dict)  # type: ignore[misc]
+        state = dict(state_dict)
+        self._sirtaki.debts.load(state.pop(KEY, None))
+        super(type(self), self).load_state_dict(state)  # type: ignore[misc]
+
+    def flush(self) -> None:
+        """Gives the model what is still owed of compressed gradients: one more step, with the mean of all residuals.
+
+        Collective; before the last checkpoint or evaluation. Only parameters that are compressed take part, with the
+        learning rate of now. Nothing is owed afterwards.
+        """
+        self.wait()
+        self._sirtaki.check_between_steps("flush()")
+        owed = self._sirtaki.debts.take_mean()
+        if not owed:
+            return
+        params = self._sirtaki.params
+        theirs = [p.grad for p in params]
+        for i, p in enumerate(params):
+            p.grad = owed.get(i)
+        try:
+            super(type(self), self).step()  # type: ignore[misc]
+        finally:
+            for p, grad in zip(params, theirs, strict=True):
+                p.grad = grad
+
+    def compression_report(self) -> list[dict[str, Any]]:
+        """How each tensor travels from the next step on; [] before the first.
+
+        Rows have name, numel, dtype, codec, recipe, params, reason, held_bytes (of its elements), wire_bytes (what it
+        takes on the network in a step, as the size of an allreduce), ratio of these, and owed_norm (of the residual).
+        """
+        return self._sirtaki.debts.report()
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Refuses copies: they would share the parameters, or combine nothing."""
@@ -260,13 +308,35 @@ def _options(
     if gradient_predivide_factor != 1.0:
         # The average as a sum: divided by the factor before, multiplied by factor / size afterwards.
         op, prescale, postscale = Sum, 1.0 / gradient_predivide_factor, gradient_predivide_factor / basics.size()
+    mean = op is Average or prescale != 1.0 or postscale != 1.0
     codec, compressor = choice_of(compression)
     if compressor is not None and chosen == "forward":
         raise errors.UnsupportedError(
             'sync="forward" sends gradients through the runtime alone, and a compressor of your own needs whole ones; '
             'use sync="backward" or one of Compression'
         )
-    return ReducerOptions(_stream_names.next(), chosen, op, codec, compressor, prescale, postscale, sparse_as_dense)
+    stream = _stream_names.next()
+    return ReducerOptions(stream, chosen, op, mean, codec, compressor, prescale, postscale, sparse_as_dense)
+
+
+def _check_momentum(optimizer: torch.optim.Optimizer, compression: str) -> None:
+    """Momentum correction takes the place of the optimizer's own momentum."""
+    factor = momentum_of(compression)
+    if factor == 0:
+        return
+    name = type(optimizer).__name__
+    for group in optimizer.param_groups:
+        if "betas" in group:
+            raise errors.InvalidArgumentError(
+                f'compression "{compression}" corrects the momentum of SGD, and {name} averages gradients: leave '
+                "momentum out of the compression, or use SGD with momentum=0"
+            )
+        own = group.get("momentum", 0)
+        if own != 0:
+            raise errors.InvalidArgumentError(
+                f'compression "{compression}" gives momentum {factor:g}, and {name} has {own:g} too, so it would '
+                f"count twice: make {name} with momentum=0, or leave momentum out of the compression"
+            )
 
 
 def DistributedOptimizer(  # noqa: N802, PLR0917  (Horovod's name and signature)
@@ -294,9 +364,10 @@ def DistributedOptimizer(  # noqa: N802, PLR0917  (Horovod's name and signature)
     Args:
         optimizer: any torch optimizer, changed in place.
         named_parameters: model.named_parameters(); the names appear in errors and in the trace.
-        compression: one of Compression, its text ("none", "fp16"), or a class or object with compress() and
-            decompress(), as in Horovod, which is applied to each gradient on its own. Compression.none leaves the
-            choice to the option compression.codec, "none" forces gradients as they are.
+        compression: one of Compression, with settings as Compression.group_topk(rate=0.01), or its text; a dict of
+            these by pattern of parameters' names; or a class or object with compress() and decompress(), as in
+            Horovod, which is applied to each gradient on its own. Compression.none leaves the choice to the option
+            compression.codec, "none" forces gradients as they are. See docs/compression.md.
         backward_passes_per_step: how many backward passes are accumulated before gradients are combined.
         op: Average or Sum.
         gradient_predivide_factor: splits the division of the average: before by this factor, the rest afterwards.
@@ -327,6 +398,7 @@ def DistributedOptimizer(  # noqa: N802, PLR0917  (Horovod's name and signature)
     passes = _checked_passes(backward_passes_per_step)
     names, params = _named(optimizer, named_parameters)
     options = _options(op, compression, gradient_predivide_factor, sync, sparse_as_dense)
+    _check_momentum(optimizer, options.codec or basics.option("compression.codec"))
     if options.sync == "forward":
         check_optimizer(optimizer)
     plain = type(optimizer)

@@ -20,6 +20,7 @@ from torch import Tensor
 from sirtaki import basics, errors
 from sirtaki.ops import ReduceOp
 from sirtaki.torch._claims import claims
+from sirtaki.torch._debts import Debts
 from sirtaki.torch._layout import ReducerOptions, open_layout
 from sirtaki.torch._nesting import inside_nested_backward
 from sirtaki.torch._own import Packed, exchange, pack
@@ -43,6 +44,8 @@ class GradientReducer:
         self.params = params
         self._options = options
         self.deferred: Deferred | None = None
+        #: What is owed of compressed gradients.
+        self.debts = Debts(names, params, options)
         self.passes_per_step = 1
         #: Seconds that this rank has waited for gradients so far.
         self.exposed_seconds = 0.0
@@ -155,6 +158,10 @@ class GradientReducer:
         self._reset()
         return memory
 
+    def skips(self, error: BaseException) -> bool:
+        """The option compression.nonfinite says that a step with this error is left out, on all ranks."""
+        return isinstance(error, errors.NonFiniteError) and basics.option("compression.nonfinite") == "skip"
+
     def fetch(self, indices: Sequence[int]) -> None:
         """Waits for some gradients of the deferred step."""
         begin = time.perf_counter()
@@ -186,6 +193,11 @@ class GradientReducer:
     def mark_stale(self, index: int) -> None:
         """The parameter's update is still to be made: a gradient of it now is an error. For one backward."""
         self._submitted[index] = _STALE
+
+    def check_between_steps(self, what: str) -> None:
+        """Refuses `what` while gradients are handed over or in flight."""
+        if self._phase is _Phase.IN_FLIGHT or self._backward_open:
+            raise RuntimeError(f"{what} between backward() and step(), while gradients travel; call step() first")
 
     @property
     def in_flight(self) -> bool:
@@ -336,6 +348,7 @@ class GradientReducer:
         self._alone = basics.size() == 1
         if self._alone:
             self._make_dense()
+            self.debts.settle_alone()
             return
         begin = time.perf_counter()
         try:
@@ -417,12 +430,17 @@ class GradientReducer:
             self._combine_by_name()
         except KeyboardInterrupt:
             raise
-        except BaseException:
-            self._reset()
-            raise
+        except BaseException as error:
+            if not self.skips(error):
+                self._reset()
+                raise
+            # Without gradients an optimizer does nothing.
+            for param in self.params:
+                param.grad = None
+        else:
+            self._take_results()
         finally:
             self.exposed_seconds += time.perf_counter() - begin
-        self._take_results()
         self._forget_memory()
         self._sparse, self._passes = [], 0
         self._phase = _Phase.REDUCED
@@ -456,11 +474,15 @@ class GradientReducer:
         if self._stream is not None and self._current() and basics.is_initialized():
             self._stream.close()
         self._stream = None
+        self.debts.closed()
 
     def _open(self) -> None:
         """Agrees with the other ranks on what there is to reduce. Collective."""
         self._stream = None
-        layout = self._layout = open_layout(self.names, self.params, self._options, self._arrivals)
+        self.debts.closed()
+        arrivals, loaded = self._arrivals, self.debts.waiting
+        layout = self._layout = open_layout(self.names, self.params, self._options, arrivals, loaded)
         self._slots, self._strides, self._dtypes = layout.slots, layout.strides, layout.dtypes
         self._sizes, self._stream = layout.sizes, layout.stream
         self._generation = basics.generation()
+        self.debts.opened(layout.stream, layout.slots, layout.flag)

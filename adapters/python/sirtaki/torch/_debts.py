@@ -1,0 +1,232 @@
+"""What ranks owe of gradients that were compressed: in checkpoints, on another number of ranks, and at the end.
+
+A rank's residual is what it has not sent yet of its own gradients. A checkpoint holds the residuals of the rank that
+wrote it, as state_dict() never communicates; gather() makes one that holds the sum of all. Residuals that were loaded
+before the first step are given to the runtime when it opens the stream. Where every rank has loaded its own, nothing is
+sent. Otherwise what is known of the debt is shared among the ranks there are now, and the model still gets all of it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sirtaki import basics, errors
+from sirtaki.errors import require
+from sirtaki.ops import ReduceOp
+from sirtaki.torch._adapter import torch_ops
+from sirtaki.torch._layout import ReducerOptions
+
+#: In the state_dict of an optimizer.
+KEY = "sirtaki"
+#: As the rank of a state: the sum of all ranks.
+ALL = -1
+_NOTHING = -2
+#: Codecs that leave nothing.
+_LOSSLESS = ("none", "fp16", "bf16")
+
+_log = logging.getLogger("sirtaki")
+
+
+class Debts:
+    """Of one optimizer. Used from the thread that steps."""
+
+    def __init__(self, names: list[str], params: list[Tensor], options: ReducerOptions) -> None:
+        self._names, self._params, self._options = names, params, options
+        self._stream: Any = None
+        self._slots: list[int] = []
+        self._loaded: dict[str, Any] | None = None
+
+    # ---- the stream ----
+
+    @property
+    def waiting(self) -> bool:
+        """True when a checkpoint was loaded that the runtime has not got yet."""
+        return self._loaded is not None
+
+    def opened(self, stream: Any, slots: list[int], shared: bool) -> None:
+        """The stream is open, and no gradient handed over. Collective where `shared`: some rank is `waiting`."""
+        self._stream, self._slots = stream, slots
+        if shared:
+            self._share()
+
+    def closed(self) -> None:
+        """The stream is gone, with what was owed."""
+        self._stream = None
+
+    def report(self) -> list[dict[str, Any]]:
+        """A row for each tensor of the stream; [] before the first step. Not collective."""
+        return [] if self._stream is None else json.loads(self._stream.tensors_json())
+
+    @property
+    def possible(self) -> bool:
+        """This rank owes something, or will."""
+        return any(row["owed_norm"] > 0 or row["codec"] not in _LOSSLESS for row in self.report())
+
+    def _owing(self) -> list[int]:
+        """Parameters of which this rank owes something."""
+        rows = {row["name"] for row in self.report() if row["owed_norm"] > 0}
+        return [i for i, name in enumerate(self._names) if name in rows]
+
+    def _owed_by_any(self) -> list[int]:
+        """The same of all ranks together. Collective."""
+        flags = torch.zeros(len(self._names), dtype=torch.uint8)
+        flags[self._owing()] = 1
+        work = torch_ops.allreduce(flags, f"{self._options.stream_name}.owing", ReduceOp.MAX, (1.0, 1.0), in_place=True)
+        return torch_ops.start([work])[0].wait().nonzero().flatten().tolist()
+
+    # ---- checkpoints ----
+
+    def state(self) -> dict[str, Any] | None:
+        """This rank's residuals; None where there are none. Not collective, not while a step is in flight."""
+        if self._loaded is not None:
+            return self._loaded
+        owed = {self._names[i]: self._residual(i) for i in self._owing()}
+        return {"rank": basics.rank(), "size": basics.size(), "owed": owed} if owed else None
+
+    def gather(self) -> dict[str, Any] | None:
+        """The residuals of all ranks, summed. Collective."""
+        totals = self._sum({i: self._residual(i) for i in self._owed_by_any()}) if self._stream is not None else {}
+        owed = {self._names[i]: total for i, total in totals.items()}
+        return {"rank": ALL, "size": basics.size(), "owed": owed} if owed else None
+
+    def load(self, state: dict[str, Any] | None) -> None:
+        """Takes what state() or gather() gave; None: nothing is owed any more. Not collective."""
+        if state is not None:
+            self._check(state)
+        if self._stream is None:
+            self._loaded = state
+            return
+        if state is not None and state["rank"] != ALL and (state["rank"], state["size"]) != _here():
+            raise errors.InvalidArgumentError(
+                f"{_whose(state)} cannot be loaded by {_who()} after the first step: load the checkpoint before it, or "
+                "into a new optimizer, or write it with gather_state()"
+            )
+        self._set({} if state is None else _share_of(state, self._options.mean))
+
+    def _check(self, state: dict[str, Any]) -> None:
+        well_formed = isinstance(state, dict) and {"rank", "size", "owed"} <= state.keys()
+        require(well_formed, f"the checkpoint's '{KEY}' is not what state_dict() or gather_state() gave")
+        shapes = {name: p.shape for name, p in zip(self._names, self._params, strict=True)}
+        for name, value in state["owed"].items():
+            require(name in shapes, f"{_whose(state)} has residuals of {name}, which is no parameter of this optimizer")
+            same = value.shape == shapes[name]
+            require(same, f"{_whose(state)}: {name} is {list(value.shape)} there and {list(shapes[name])} here")
+
+    def _share(self) -> None:
+        """Every rank has read the same or another checkpoint, or none; all agree on what is owed."""
+        state, self._loaded = self._loaded, None
+        mine = torch.tensor([[_NOTHING, 0] if state is None else [state["rank"], state["size"]]])
+        work = torch_ops.allgather(mine, f"{self._options.stream_name}.checkpoints")
+        held = [tuple(row) for row in torch_ops.start([work])[0].wait().tolist()]
+        if held == [(rank, basics.size()) for rank in range(basics.size())]:
+            assert state is not None
+            self._set(state["owed"])
+            return
+        sizes = sorted({size for rank, size in held if rank != _NOTHING})
+        require(len(sizes) == 1, f"checkpoints of {' and '.join(map(str, sizes))} ranks were loaded together; load one")
+        # Each debt once, from the first rank that has it; the sum of all counts alone.
+        wanted = [ALL] if (ALL, sizes[0]) in held else sorted({rank for rank, _ in held if rank != _NOTHING})
+        mine_counts = state is not None and any(held.index((rank, sizes[0])) == basics.rank() for rank in wanted)
+        known = state["owed"] if state is not None and mine_counts else {}
+        totals = self._sum({i: self._laid_out(i, known.get(self._names[i])) for i in self._dense()})
+        parts = sizes[0] if self._options.mean else basics.size()
+        self._set({self._names[i]: total / parts for i, total in totals.items()})
+        if basics.rank() == 0:
+            _log.warning("%s", _told(sizes[0], wanted))
+
+    def settle_alone(self) -> None:
+        """One rank alone sends nothing: what a checkpoint says is owed is added to its gradients."""
+        state, self._loaded = self._loaded, None
+        if state is None:
+            return
+        owed = _share_of(state, self._options.mean)
+        for name, param in zip(self._names, self._params, strict=True):
+            if name in owed:
+                value = owed[name].to(param.dtype)
+                param.grad = value.clone() if param.grad is None else param.grad.add_(value)
+        if state["size"] != 1:
+            _log.warning("%s", _told(state["size"], [state["rank"]]))
+
+    # ---- the end ----
+
+    def take_mean(self) -> dict[int, Tensor]:
+        """What the model has still to be given, by index of the parameters; nothing is owed any more. Collective."""
+        if self._stream is None:
+            return {}
+        owed = {i: self._residual(i) for i in self._owed_by_any()}
+        results = self._combine(owed, self._options.op, self._options.postscale)
+        self._set({})
+        return results
+
+    # ---- helpers ----
+
+    def _residual(self, index: int) -> Tensor:
+        out = torch.empty_like(self._params[index].detach())
+        self._stream.residual(self._slots[index], out.data_ptr(), out.numel())
+        return out
+
+    def _laid_out(self, index: int, value: Tensor | None) -> Tensor:
+        """A copy in the memory order of the parameter; None: zeros."""
+        zeros = torch.zeros_like(self._params[index].detach())
+        return zeros if value is None else zeros.copy_(value)
+
+    def _set(self, owed: dict[str, Tensor]) -> None:
+        """Of tensors that are not compressed, what is owed goes with the next gradient."""
+        owing = set(self._owing())
+        for i in self._dense():
+            value = owed.get(self._names[i])
+            if value is not None or i in owing:
+                given = self._laid_out(i, value)
+                self._stream.set_residual(self._slots[i], given.data_ptr(), given.numel())
+
+    def _dense(self) -> list[int]:
+        return [i for i, slot in enumerate(self._slots) if slot >= 0 and self._params[i].dtype is torch.float32]
+
+    def _sum(self, values: dict[int, Tensor]) -> dict[int, Tensor]:
+        return self._combine(values, ReduceOp.SUM, 1.0)
+
+    def _combine(self, values: dict[int, Tensor], op: ReduceOp, postscale: float) -> dict[int, Tensor]:
+        stem = f"{self._options.stream_name}.owed"
+        work = [
+            torch_ops.allreduce(value, f"{stem}.{self._names[i]}", op, (1.0, postscale), in_place=True)
+            for i, value in values.items()
+        ]
+        handles = torch_ops.start(work) if work else []
+        return {i: handle.wait() for i, handle in zip(values, handles, strict=True)}
+
+
+def _here() -> tuple[int, int]:
+    return basics.rank(), basics.size()
+
+
+def _share_of(state: dict[str, Any], mean: bool) -> dict[str, Tensor]:
+    """What each rank takes of it, where no other rank tells more."""
+    if (state["rank"], state["size"]) == _here():
+        return state["owed"]
+    parts = state["size"] if mean else basics.size()
+    return {name: value / parts for name, value in state["owed"].items()}
+
+
+def _whose(state: dict[str, Any]) -> str:
+    who = "all ranks" if state["rank"] == ALL else f"rank {state['rank']}"
+    return f"a checkpoint of {who} of {state['size']}"
+
+
+def _who() -> str:
+    return f"rank {basics.rank()} of {basics.size()}"
+
+
+def _told(size: int, ranks: list[int]) -> str:
+    text = f"residuals of a run with {size} ranks: every rank takes the same share of what they owed together"
+    missing = [rank for rank in range(size) if ranks != [ALL] and rank not in ranks]
+    if missing:
+        text += (
+            f". What ranks {', '.join(map(str, missing))} owed is not in the checkpoints that were loaded, and lost; "
+            "gather_state() writes one with all of it"
+        )
+    return text

@@ -1,0 +1,30 @@
+"""Gradients that are not finite with compression.nonfinite=skip: all ranks leave the step out, in every mode."""
+
+from __future__ import annotations
+
+import torch
+
+import sirtaki.torch as hvd
+from ranks.compression_cases import TOPK, F, batch, make, mean_loss, train
+from ranks.forward_support import MODES
+from ranks.optimizer_cases import same_on_all_ranks
+
+
+def case_all_ranks_leave_the_step_out() -> None:
+    for codec in ("none", TOPK):
+        for sync in MODES:
+            model, optimizer = make(codec, sync, momentum=0.9)
+            train(model, optimizer, range(4))
+            before = [p.detach().clone() for p in model.parameters()]
+            inputs, labels = batch(0)
+            if hvd.rank() == 0:
+                inputs[0, 0] = float("inf")
+            optimizer.zero_grad()
+            F.cross_entropy(model(inputs), labels).backward()
+            optimizer.step()
+            optimizer.wait()
+            assert all(torch.equal(p, q) for p, q in zip(model.parameters(), before, strict=True)), (codec, sync)
+            assert all(p.grad is None for p in model.parameters()), (codec, sync)
+            losses = train(model, optimizer, range(4, 20))
+            assert mean_loss(losses[-4:]) < mean_loss(losses[:4]), (codec, sync, losses)
+            same_on_all_ranks(model.parameters())
