@@ -6,7 +6,18 @@ import subprocess
 import sys
 
 # Modules of this package that measure, in the order in which `make bench` runs them.
-BENCHMARKS = ("allreduce", "small_tensors", "overlap", "urgent", "scale_sim", "idle", "kernels")
+BENCHMARKS = (
+    "allreduce",
+    "small_tensors",
+    "overlap",
+    "urgent",
+    "scale_sim",
+    "idle",
+    "kernels",
+    "compressed_allreduce",
+    "methods",
+    "time_to_quality",
+)
 
 
 def main() -> int:

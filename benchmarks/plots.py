@@ -67,6 +67,11 @@ def canvas(width: float, height: float) -> tuple[Any, Any] | None:
     return None if pyplot is None else pyplot.subplots(figsize=(width, height))
 
 
+def panels(columns: int, lines: int) -> tuple[Any, Any] | None:
+    """A figure of several drawings, and their axes by line and column; None without matplotlib."""
+    return _figure(columns, lines)
+
+
 def save(figure: Any, path: Path) -> Path:
     """Writes and closes a figure."""
     return _save(figure, path)

@@ -39,7 +39,8 @@ class Plan:
 
     pairs: int = PAIRS
     min_pairs: int = 6
-    block_seconds: float = 0.05  # a block has as many iterations as fit, at least 1; 0: always 1
+    block_seconds: float = 0.05  # a block has as many iterations as fit, at least 1; 0: always block_iterations
+    block_iterations: int = 1
     budget_seconds: float = 20.0  # fewer pairs, not below min_pairs, where PAIRS would take longer
 
     def iterations(self, seconds: float) -> int:
@@ -79,7 +80,7 @@ def interleave(contenders: Sequence[Contender], what: str, plan: Plan, **argumen
                 seconds[name] = max(answer[place] for answer in answers)
         return seconds
 
-    iterations = dict.fromkeys(names, 1)
+    iterations = dict.fromkeys(names, 1 if plan.block_seconds > 0 else plan.block_iterations)
     if plan.block_seconds > 0:
         first = run(names, iterations)
         if min(first.values()) < plan.block_seconds:

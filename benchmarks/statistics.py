@@ -60,6 +60,17 @@ def estimate(values: Sequence[float]) -> Estimate:
     return Estimate(median(values), quantile(values, 0.25), quantile(values, 0.75), low, high, len(values))
 
 
+def mean_estimate(values: Sequence[float]) -> Estimate:
+    """Mean of few `values`, such as one a seed, with the bootstrap interval of the mean."""
+
+    def mean(chosen: Sequence[int]) -> float:
+        return sum(values[i] for i in chosen) / len(chosen)
+
+    low, high = _bootstrap(len(values), mean)
+    middle = mean(range(len(values)))
+    return Estimate(middle, quantile(values, 0.25), quantile(values, 0.75), low, high, len(values))
+
+
 def paired_ratio(numerator: Sequence[float], denominator: Sequence[float]) -> Estimate:
     """Ratio of medians of interleaved samples: whole pairs are resampled, so that noise that hit both cancels.
 

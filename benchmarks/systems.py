@@ -46,8 +46,8 @@ class System(Protocol):
     def allreduce_many(self, tensors: Sequence[Any], names: Sequence[str], order: Sequence[int]) -> None:
         """Sums the tensors in place; this rank submits them in its own `order`."""
 
-    def train(self, model: Any, optimizer: Any) -> tuple[Any, Any]:
-        """The model and optimizer to step with, so that gradients are averaged over the ranks."""
+    def train(self, model: Any, optimizer: Any, **how: Any) -> tuple[Any, Any]:
+        """The model and optimizer to step with, so that gradients are averaged over the ranks; `how`: its own."""
 
     def drain(self, optimizer: Any) -> None:
         """Returns when nothing of this optimizer's last step is in flight."""
@@ -96,14 +96,33 @@ class GlooSystem:
         parts = torch.split(self._flat, [t.numel() for t in tensors])
         torch._foreach_copy_(list(tensors), [part.view_as(t) for part, t in zip(parts, tensors, strict=True)])
 
-    def train(self, model: Any, optimizer: Any) -> tuple[Any, Any]:
-        """Wraps the model in DDP with its defaults."""
+    def train(self, model: Any, optimizer: Any, **how: Any) -> tuple[Any, Any]:
+        """Wraps the model in DDP with its defaults and `how`."""
         from torch.nn.parallel import DistributedDataParallel
 
-        return DistributedDataParallel(model), optimizer
+        return DistributedDataParallel(model, **how), optimizer
 
     def drain(self, optimizer: Any) -> None:
         """Nothing to do: step() has waited."""
+
+
+class AloneSystem:
+    """No communication at all: what a training step takes where sending is free."""
+
+    pipelined = False
+
+    def start(self, place: Place) -> None:
+        """Meets nobody."""
+
+    def stop(self) -> None:
+        """Leaves nobody."""
+
+    def train(self, model: Any, optimizer: Any) -> tuple[Any, Any]:
+        """As they are."""
+        return model, optimizer
+
+    def drain(self, optimizer: Any) -> None:
+        """Nothing to do."""
 
 
 class GlooScaledSystem(GlooSystem):
@@ -114,13 +133,11 @@ class GlooScaledSystem(GlooSystem):
     of the buckets, and is what DDP's documentation advises.
     """
 
-    def train(self, model: Any, optimizer: Any) -> tuple[Any, Any]:
+    def train(self, model: Any, optimizer: Any, **how: Any) -> tuple[Any, Any]:
         """Wraps the model in DDP with its default buckets over the model's `scale`."""
-        from torch.nn.parallel import DistributedDataParallel
-
         # The list's first cap is for the bucket ready first; the last one holds for all that follow.
         caps: list[Any] = [cap / model.scale for cap in _DDP_BUCKETS_MB]
-        return DistributedDataParallel(model, bucket_cap_mb_list=caps, gradient_as_bucket_view=True), optimizer
+        return super().train(model, optimizer, bucket_cap_mb_list=caps, gradient_as_bucket_view=True, **how)
 
 
 class _HorovodLike:
@@ -163,10 +180,11 @@ class _HorovodLike:
         for handle in handles:
             hvd.synchronize(handle)
 
-    def train(self, model: Any, optimizer: Any) -> tuple[Any, Any]:
-        """Wraps the optimizer in DistributedOptimizer with its defaults and `how`."""
+    def train(self, model: Any, optimizer: Any, **how: Any) -> tuple[Any, Any]:
+        """Wraps the optimizer in DistributedOptimizer with its defaults, the system's `how` and this one."""
         hvd = self._hvd
-        wrapped = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters(), **self.how)
+        named = model.named_parameters()
+        wrapped = hvd.DistributedOptimizer(optimizer, named_parameters=named, **{**self.how, **how})
         hvd.broadcast_parameters(model.state_dict(), root_rank=0)
         return model, wrapped
 
@@ -239,6 +257,9 @@ SYSTEMS = {
     "sirtaki_forward": "benchmarks.systems:SirtakiForwardSystem",
     "gloo": "benchmarks.systems:GlooSystem",
     "gloo_scaled": "benchmarks.systems:GlooScaledSystem",
+    "gloo_fp16": "benchmarks.baselines.torch_compressed:GlooFp16System",
+    "gloo_powersgd": "benchmarks.baselines.torch_compressed:PowerSgdSystem",
+    "alone": "benchmarks.systems:AloneSystem",
     "horovod": "benchmarks.systems:HorovodSystem",
 }
 

@@ -29,6 +29,8 @@ class Bench:
         self._many: dict[str, Any] = {}
         self._training: dict[str, Any] = {}
         self._urgent: dict[str, Any] = {}
+        self._learners: dict[str, Any] = {}
+        self._streams: Any = None
 
     def ping(self) -> int:
         """Answers with the rank: the worker lives."""
@@ -193,6 +195,59 @@ class Bench:
     def training_drop(self) -> None:
         """Forgets the models."""
         self._training.clear()
+
+    # ---- real trainings --------------------------------------------------------------------
+
+    def learn_prepare(self, name: str, system: str, recipe: dict[str, Any]) -> None:
+        """Makes a training (benchmarks/learning.py) under a name."""
+        from benchmarks.learning import Learner
+
+        self._learners[name] = Learner(self._place, self._systems[system], recipe)
+
+    def learn_run(self, name: str, steps: int) -> float:
+        """Some steps; seconds a step."""
+        seconds: float = self._learners[name].run(steps)
+        return seconds
+
+    def learn_outcome(self, name: str, last: int) -> dict[str, Any]:
+        """What the training has come to."""
+        outcome: dict[str, Any] = self._learners[name].outcome(last)
+        return outcome
+
+    def learn_losses(self, name: str) -> list[float]:
+        """Losses of this rank, step by step."""
+        losses: list[float] = self._learners[name].losses
+        return losses
+
+    def learn_blocks(self, blocks: list[list[Any]]) -> list[float]:
+        """Like allreduce_blocks, for steps of trainings by name."""
+        out = []
+        for name, steps in blocks:
+            self._learners[name].step()
+            out.append(self._learners[name].run(steps))
+        return out
+
+    def learn_drop(self, names: list[str]) -> None:
+        """Forgets trainings."""
+        for name in names:
+            del self._learners[name]
+
+    # ---- compressed all-reduce -------------------------------------------------------------
+
+    def compressed_prepare(self, methods: dict[str, str], numel: int, seed: int) -> None:
+        """Opens a stream of one large tensor for each method (benchmarks/compressed.py)."""
+        from benchmarks.compressed import Streams
+
+        self._streams = Streams(self._place, self._systems, methods, numel, seed)
+
+    def compressed_check(self, method: str) -> list[float]:
+        """One step; what is checked is for the main process to say."""
+        found: list[float] = self._streams.check(method)
+        return found
+
+    def compressed_blocks(self, blocks: list[list[Any]]) -> list[float]:
+        """Like allreduce_blocks, for steps of streams by method."""
+        return [self._streams.run(method, steps) for method, steps in blocks]
 
     # ---- an urgent operation behind a large one --------------------------------------------
 

@@ -20,7 +20,7 @@ BUILD_PACKAGES=(
   libgtest-dev libbenchmark-dev
 )
 # Namespaces and shaped links, ssh launches, link checks, training data.
-RUN_PACKAGES=(iproute2 nftables iperf3 openssh-server openssh-client procps util-linux dataset-fashion-mnist)
+RUN_PACKAGES=(iproute2 nftables iperf3 openssh-server openssh-client procps util-linux dataset-fashion-mnist fortunes)
 # Other launchers, for `make compat` alone.
 COMPAT_PACKAGES=(openmpi-bin slurm-wlm)
 

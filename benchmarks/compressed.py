@@ -1,0 +1,70 @@
+"""Steps of streams of one large tensor, each compressed by another method, on one rank. Runs inside worker processes.
+
+Thread: the worker's main thread. Streams are driven without an optimizer, so that no pass of torch's over the gradient
+is timed. Every step starts with the same gradient, which a step overwrites with the result.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from benchmarks.systems import Place, System
+
+#: The method that is torch's own dense all-reduce.
+GLOO = "gloo"
+_ROW = 4096
+
+
+class Streams:
+    """One gradient, and a stream for each of `methods` (name to text of the compression)."""
+
+    def __init__(
+        self, place: Place, systems: Mapping[str, System], methods: Mapping[str, str], numel: int, seed: int
+    ) -> None:
+        from sirtaki import _core
+        from sirtaki.ops import ReduceOp
+        from sirtaki.torch._adapter import dtype_code
+
+        generator = torch.Generator().manual_seed(1000 * seed + place.rank)
+        # As gradients are: many small values, few large ones.
+        self._given = torch.randn(numel, generator=generator)
+        self._given *= torch.rand(numel, generator=generator).pow_(4).mul_(1e-2)
+        self._memory = torch.zeros(numel)
+        self._one = torch.zeros(1)
+        self._systems = systems
+        self._streams: dict[str, Any] = {}
+        for method, text in methods.items():
+            if method != GLOO:
+                tensors = [(0, dtype_code(torch.float32), 0, 0, (numel // _ROW, _ROW), None)]
+                how = (int(ReduceOp.AVERAGE), 1.0, 1.0, text)
+                self._streams[method] = _core.Stream(f"compressed.{method}", ["gradient"], tensors, [0], how)
+
+    def run(self, method: str, steps: int) -> float:
+        """Seconds a step: from the gradient to the result."""
+        total = 0.0
+        for _ in range(steps):
+            self._memory.copy_(self._given)
+            self._systems["gloo" if method == GLOO else "sirtaki"].allreduce(self._one, "compressed.together")
+            begin = time.perf_counter()
+            self._step(method)
+            total += time.perf_counter() - begin
+        return total / steps
+
+    def check(self, method: str) -> list[float]:
+        """One step; the sum of the result, of its magnitudes, and of its products with this rank's gradient."""
+        self.run(method, 1)
+        result = self._memory.double()
+        return [float(result.sum()), float(result.abs().sum()), float(result @ self._given.double())]
+
+    def _step(self, method: str) -> None:
+        if method == GLOO:
+            self._systems["gloo"].allreduce(self._memory, method)
+            return
+        stream = self._streams[method]
+        stream.ready(0, self._memory.data_ptr(), False)
+        stream.finish()
+        stream.wait()

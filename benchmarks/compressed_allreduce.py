@@ -1,0 +1,174 @@
+"""An all-reduce of 16M floats by each codec, against the dense one of torch.distributed on Gloo, which DDP uses.
+
+    python -m benchmarks.compressed_allreduce [--quick] [--ranks 4,2] [--methods twobit,group_topk] [--resume]
+
+All methods live in the same worker processes and take turns. The same steps on loopback tell what the codecs cost where
+the wire costs nothing; bytes are counted by the interfaces of the shaped links.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from benchmarks import compression_plots
+from benchmarks.compressed import GLOO
+from benchmarks.contest import NetCase, Samples, ratio_row
+from benchmarks.group import Group, GroupError
+from benchmarks.netns import LinkSpec, Net
+from benchmarks.results import Row, Store, make_row
+from benchmarks.rig import LOOPBACK, PAIRS, Contender, Options, Plan, finish, interleave, network, parse, run, say
+from benchmarks.statistics import estimate
+
+NUMEL, QUICK_NUMEL = 16 << 20, 1 << 20
+NETS = ("200",)
+RANKS = (4, 2)
+WARM_STEPS = 6
+BYTE_STEPS, QUICK_BYTE_STEPS = 3, 2
+#: Bytes and time may exceed the formula and the larger of wire and codec by as much.
+SLACK_BYTES, SLACK_TIME = 1.05, 1.15
+
+
+def _scatter(ranks: int, payload: float) -> float:
+    return 2.0 * (ranks - 1) / ranks * payload
+
+
+@dataclass(frozen=True)
+class Method:
+    """A codec: its text, bytes of an element on the wire by its definition, bytes a rank sends, and the target."""
+
+    text: str
+    element_bytes: float
+    sent: Callable[[int, float], float] = _scatter
+    speedup: float | None = None  # over Gloo with 4 ranks
+
+    def formula(self, ranks: int, numel: int) -> float:
+        """Bytes that each rank has to send."""
+        return self.sent(ranks, self.element_bytes * numel)
+
+
+METHODS = {
+    GLOO: Method("", 4.0),
+    "fp16": Method("fp16", 2.0),
+    "int8": Method("int8:wire=scatter", 1.0),
+    "twobit": Method("twobit:wire=scatter", 0.25, speedup=10.0),
+    "onebit": Method("onebit:wire=scatter", 0.125),
+    # 5 of 512: an offset of 2 bytes and a value of 4 each.
+    "group_topk": Method("group_topk:rate=0.01,group=512,wire=scatter", 30 / 512, speedup=20.0),
+}
+
+
+@dataclass(frozen=True)
+class Case(NetCase):
+    """`numel`: floats of the gradient."""
+
+    numel: int
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """Its parameters in result rows."""
+        return {**super().params, "bytes": 4 * self.numel}
+
+    def wire(self, method: Method) -> float:
+        """The least seconds on the links, which must be shaped."""
+        rate = LinkSpec(rate_mbit=float(self.net)).payload_bytes_per_second
+        assert rate is not None
+        return method.formula(self.size, self.numel) / rate
+
+
+def chosen_methods(options: Options) -> list[str]:
+    """Those asked for; Gloo always."""
+    return list(dict.fromkeys([GLOO, *options.more["methods"]]))
+
+
+def measure(options: Options, net: Net | None, case: Case) -> dict[str, Any]:
+    """Seconds of every method in turns, and the bytes each sends in a step."""
+    methods = [name for name in chosen_methods(options) if net is not None or name != GLOO]
+    with Group(case.size, ["gloo", "sirtaki"], net=net) as group:
+        texts = {name: METHODS[name].text for name in methods}
+        group.call("compressed_prepare", timeout=300, methods=texts, numel=case.numel, seed=0)
+        for name in methods:
+            check(group, name)
+        group.call("compressed_blocks", timeout=600, blocks=[[name, WARM_STEPS] for name in methods if name != GLOO])
+        pairs = 3 if options.quick else PAIRS
+        plan = Plan(pairs=pairs, min_pairs=min(pairs, 10), block_seconds=0.0, budget_seconds=360.0)
+        samples = interleave([Contender(name, group) for name in methods], "compressed_blocks", plan)
+        steps = QUICK_BYTE_STEPS if options.quick else BYTE_STEPS
+        return {"seconds": samples, "bytes": count_bytes(group, net, methods, steps)}
+
+
+def check(group: Group, name: str) -> None:
+    """An error unless all ranks have the same result, and one that points where the gradients do."""
+    answers = group.call("compressed_check", timeout=300, method=name)
+    if any(answer[:2] != answers[0][:2] for answer in answers):
+        raise GroupError(f"{name}: the results of the ranks differ: {answers}")
+    if sum(answer[2] for answer in answers) <= 0.0:
+        raise GroupError(f"{name}: the result has nothing of the gradients: {answers}")
+
+
+def count_bytes(group: Group, net: Net | None, methods: list[str], steps: int) -> dict[str, float]:
+    """Bytes that the busiest rank's interface sends in a step, acknowledgements and what headers it counts included."""
+    if net is None:
+        return {}
+    found = {}
+    for name in methods:
+        before = net.bytes()
+        group.call("compressed_blocks", timeout=600, blocks=[[name, steps]])
+        sent = max(after.sent - earlier.sent for after, earlier in zip(net.bytes(), before, strict=True))
+        found[name] = sent / steps
+    return found
+
+
+def rows_of(case: Case, samples: Samples, counted: dict[str, float], alone: Samples) -> list[Row]:
+    """Time, speed-up, bytes and time over their bounds of every method. `alone`: seconds on loopback."""
+    rows = []
+    for name, seconds in samples.items():
+        method = METHODS[name]
+        params = {"method": name, **case.params}
+        wire, formula = case.wire(method), method.formula(case.size, case.numel)
+        rows.append(make_row("step_seconds", params, estimate(seconds), "s", "lower", bound=wire))
+        sent = estimate([counted[name] / formula])
+        slack = None if name == GLOO else SLACK_BYTES
+        rows.append(make_row("sent_over_formula", params, sent, "ratio", "lower", bound=1.0, target=slack))
+        if name == GLOO:
+            continue
+        codec = estimate(alone[name]).value
+        rows.append(make_row("codec_seconds", params, estimate(alone[name]), "s", "lower"))
+        over = estimate([value / max(wire, codec) for value in seconds])
+        rows.append(make_row("time_over_bound", params, over, "ratio", "lower", bound=1.0, target=SLACK_TIME))
+        target = method.speedup if case.size == 4 else None
+        bound = estimate(samples[GLOO]).value / max(wire, codec)
+        rows.append(ratio_row("speedup_over_gloo", params, samples[GLOO], seconds, "gloo", bound=bound, target=target))
+    return rows
+
+
+def measure_missing(options: Options, store: Store, case: Case) -> None:
+    """Measures a case on one network unless the store has it."""
+    if store.samples(case.key) is not None:
+        return
+    say(case.key)
+    with network(case.net, case.size, strict=not options.quick) as net:
+        store.keep(case.key, measure(options, net, case))
+
+
+def main() -> int:
+    """Measures what the command line asks for."""
+    methods = tuple(name for name in METHODS if name != GLOO)
+    options, store = parse("compressed_allreduce", __doc__ or "", NETS, RANKS, ("sirtaki",), methods=methods)
+    numel = QUICK_NUMEL if options.quick else NUMEL
+    rows: list[Row] = []
+    for size in options.ranks if options.nets else ():
+        alone = Case(LOOPBACK, size, numel)
+        measure_missing(options, store, alone)
+        for net in options.nets:
+            case = Case(net, size, numel)
+            measure_missing(options, store, case)
+            found = store.samples(case.key)
+            rows += rows_of(case, found["seconds"], found["bytes"], store.samples(alone.key)["seconds"])
+    return finish(store, rows, compression_plots.compressed_allreduce)
+
+
+if __name__ == "__main__":
+    sys.exit(run(main))

@@ -1,0 +1,79 @@
+"""Plots of the benchmarks about compression, from rows alone. See benchmarks/plots.py."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks.plots import canvas, panels, save
+from benchmarks.results import Row
+
+DENSE, OURS, CONTROL = "#c8553d", "#0b6e4f", "#b0b0b0"
+
+
+def _error(row: Row) -> list[list[float]]:
+    return [[max(0.0, row.value - row.spread["low"])], [max(0.0, row.spread["high"] - row.value)]]
+
+
+def compressed_allreduce(path: Path, rows: Sequence[Row]) -> Path | None:
+    """Seconds of each method with what wire and codec alone would take; a column for each number of ranks."""
+    times = [row for row in rows if row.metric == "step_seconds"]
+    ranks = list(dict.fromkeys(row.params["ranks"] for row in times))
+    made = panels(max(1, len(ranks)), 1)
+    if made is None:
+        return None
+    figure, axes = made
+    codec = {(row.params["method"], row.params["ranks"]): row.value for row in rows if row.metric == "codec_seconds"}
+    for axis, size in zip(axes[0], ranks, strict=False):
+        mine = [row for row in times if row.params["ranks"] == size]
+        for place, row in enumerate(mine):
+            method = row.params["method"]
+            axis.barh(place, row.value, xerr=_error(row), color=DENSE if method == "gloo" else OURS, capsize=2)
+            axis.plot([row.bound], [place], marker="|", markersize=14, color="black")
+            if (method, size) in codec:
+                axis.plot([codec[method, size]], [place], marker="x", markersize=5, color="black")
+        axis.set_yticks(range(len(mine)), [row.params["method"] for row in mine], fontsize=7)
+        axis.invert_yaxis()
+        axis.set(title=f"{size} ranks  ( | wire alone, x codec alone)", xscale="log", xlabel="seconds")
+    return save(figure, path)
+
+
+def methods(path: Path, rows: Sequence[Row]) -> Path | None:
+    """Training loss over bytes of a step, for every method and control; whiskers are the interval over seeds."""
+    made = canvas(6.4, 4.4)
+    if made is None:
+        return None
+    figure, axis = made
+    sent = {row.params["method"]: row for row in rows if row.metric == "sent_bytes"}
+    for row in rows:
+        if row.metric != "loss" or row.params["method"] not in sent:
+            continue
+        method, kind = row.params["method"], row.params["kind"]
+        color = {"dense": DENSE, "control": CONTROL}.get(kind, OURS)
+        x = sent[method].value / 1e3
+        axis.errorbar([x], [row.value], yerr=_error(row), color=color, marker="o", capsize=2)
+        axis.annotate(method, (x, row.value), textcoords="offset points", xytext=(5, 4), fontsize=7)
+    axis.set(xscale="log", xlabel="kB that a rank sends in a step", ylabel="training loss of the last steps")
+    return save(figure, path)
+
+
+def time_to_quality(path: Path, rows: Sequence[Row]) -> Path | None:
+    """Seconds to the target loss of every system; a column for each link, a line for each task."""
+    times = [row for row in rows if row.metric == "seconds_to_target"]
+    nets = list(dict.fromkeys(row.params["rate_mbit"] for row in times))
+    tasks = list(dict.fromkeys(row.params["task"] for row in times))
+    made = panels(max(1, len(nets)), max(1, len(tasks)))
+    if made is None:
+        return None
+    figure, axes = made
+    for line, task in enumerate(tasks):
+        for column, net in enumerate(nets):
+            axis = axes[line][column]
+            mine = [row for row in times if (row.params["rate_mbit"], row.params["task"]) == (net, task)]
+            for place, row in enumerate(mine):
+                theirs = row.params["system"].startswith(("ddp", "powersgd"))
+                axis.barh(place, row.value, xerr=_error(row), color=DENSE if theirs else OURS, capsize=2)
+            axis.set_yticks(range(len(mine)), [row.params["system"] for row in mine], fontsize=7)
+            axis.invert_yaxis()
+            axis.set(title=f"{task}, {net:g} Mbit/s", xlabel="seconds to the target loss")
+    return save(figure, path)

@@ -1,0 +1,222 @@
+"""The published methods and their controls: accuracy, training loss, bytes and step time on Fashion-MNIST.
+
+    python -m benchmarks.methods [--quick] [--nets 20,100] [--methods hylo,algc] [--seeds 1,2,3,4,5] [--resume]
+
+Every method trains the same net from the same weights on the same batches, once for each seed, unshaped: what a step
+does does not depend on the link. Bytes and step times are measured on shaped links over a part of the training. Each
+finished training is kept, so --resume goes on. Controls: `..._no_ef` drops what is not sent, `zero` never sends large
+tensors at all; a method that is no better than they are does nothing.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from benchmarks import compression_plots
+from benchmarks.contest import NetCase, ratio_row
+from benchmarks.group import Group, GroupError
+from benchmarks.netns import Net
+from benchmarks.results import Row, Store, make_row
+from benchmarks.rig import Contender, Options, Plan, finish, interleave, network, parse, run, say
+from benchmarks.statistics import Estimate, estimate, mean_estimate
+
+DENSE = "dense"
+NETS = ("20", "100")
+RANKS = (4,)
+SEEDS = ("1", "2", "3", "4", "5")
+BATCH, LR, EPOCHS, TRAINING_IMAGES = 32, 0.05, 2, 60_000
+LAST_STEPS = 200
+QUICK_STEPS, QUICK_LAST = 24, 8
+#: Steps of a timed block; blocks of all methods take turns.
+BLOCK_STEPS, BLOCKS = 10, 12
+BYTE_STEPS = 10
+
+
+@dataclass(frozen=True)
+class Method:
+    """A way for gradients to travel, and what is asked of it against dense training. pp: points of accuracy."""
+
+    text: str = "none"
+    kind: str = "method"  # "dense", "method" or "control"
+    control_of: str | None = None
+    momentum: float = 0.9  # of the optimizer; with momentum correction the method has it
+    zero: bool = False
+    loss_pp: tuple[float, float] | None = None  # the mean, and the upper edge of its interval
+    loss_excess: float | None = None
+    fewer_bytes: float | None = None
+    speedup: tuple[str, float] | None = None  # (Mbit/s, times as many steps a second)
+
+
+_GROUP = "group_topk:rate=0.01,group=512"
+METHODS = {
+    DENSE: Method(kind="dense"),
+    "zero": Method(kind="control", zero=True),
+    "fp16": Method("fp16"),
+    "hylo": Method("hylo", loss_pp=(0.5, 1.0), loss_excess=0.02, fewer_bytes=10.0),
+    "hylo_no_ef": Method("hylo:ef=off", "control", "hylo"),
+    "algc": Method("algc", loss_pp=(0.5, 1.0), fewer_bytes=15.0, speedup=("100", 2.0)),
+    "algc_no_ef": Method("algc:ef=off", "control", "algc"),
+    "group_topk": Method(f"{_GROUP},momentum=0.9", momentum=0.0, loss_pp=(1.0, 2.0), speedup=("20", 4.0)),
+    "group_topk_plain": Method(_GROUP),
+    "group_topk_no_ef": Method(f"{_GROUP},ef=off", "control", "group_topk"),
+}
+
+
+def recipe_of(method: Method, seed: int, steps: int) -> dict[str, Any]:
+    """What benchmarks/learning.py makes of it."""
+    return {
+        "net": "cnn",
+        "batch": BATCH,
+        "seed": seed,
+        "lr": LR,
+        "momentum": method.momentum,
+        "steps": steps,
+        "how": {"compression": method.text},
+        "zero": method.zero,
+    }
+
+
+def training_steps(size: int) -> int:
+    """Steps of a whole training."""
+    return EPOCHS * (TRAINING_IMAGES // (BATCH * size))
+
+
+# ---- trainings -----------------------------------------------------------------------------
+
+
+def train(group: Group, name: str, seed: int, steps: int, last: int) -> dict[str, float]:
+    """One training; mean loss of the last steps over the ranks, and accuracy of the one model they all have."""
+    group.call("learn_prepare", system="sirtaki", name=name, recipe=recipe_of(METHODS[name], seed, steps))
+    seconds = max(group.call("learn_run", timeout=1200, name=name, steps=steps))
+    parts = group.call("learn_outcome", timeout=300, name=name, last=last)
+    group.call("learn_drop", names=[name])
+    if len({part["digest"] for part in parts}) != 1:
+        raise GroupError(f"{name}, seed {seed}: the ranks have different parameters after {steps} steps")
+    loss = sum(part["loss"] for part in parts) / len(parts)
+    return {"loss": loss, "accuracy": sum(part["quality"] for part in parts), "seconds": seconds}
+
+
+def measure_trainings(options: Options, store: Store, size: int, names: Sequence[str], seeds: Sequence[int]) -> None:
+    """Those that the store lacks, seed by seed, so that an interrupted run has whole pairs."""
+    steps, last = (QUICK_STEPS, QUICK_LAST) if options.quick else (training_steps(size), LAST_STEPS)
+    missing = [(s, n) for s in seeds for n in names if store.samples(train_key(size, n, s)) is None]
+    if not missing:
+        return
+    with Group(size, ["sirtaki"]) as group:
+        for seed, name in missing:
+            found = train(group, name, seed, steps, last)
+            store.keep(train_key(size, name, seed), found)
+            say(f"{name}, seed {seed}: loss {found['loss']:.4f}, accuracy {found['accuracy']:.4f}")
+
+
+def train_key(size: int, name: str, seed: int) -> str:
+    """A training's name in the partial file."""
+    return f"train/{size}/{name}/{seed}"
+
+
+# ---- step times ----------------------------------------------------------------------------
+
+
+def measure_steps(options: Options, net: Net | None, case: NetCase, names: Sequence[str]) -> dict[str, Any]:
+    """Seconds of a step of every method, block by block in turns, and the bytes it sends."""
+    blocks = 2 if options.quick else BLOCKS
+    steps = 3 if options.quick else BLOCK_STEPS
+    with Group(case.size, ["sirtaki"], net=net) as group:
+        for name in names:
+            recipe = recipe_of(METHODS[name], 1, training_steps(case.size))
+            group.call("learn_prepare", system="sirtaki", name=name, recipe=recipe)
+        # The first steps agree on a plan; streams replan after some more.
+        group.call("learn_blocks", timeout=900, blocks=[[name, 4 if options.quick else 14] for name in names])
+        plan = Plan(pairs=blocks, min_pairs=blocks, block_seconds=0.0, block_iterations=steps)
+        samples = interleave([Contender(name, group) for name in names], "learn_blocks", plan)
+        sent = {name: _sent(group, net, name, 2 if options.quick else BYTE_STEPS) for name in names}
+    return {"seconds": samples, "bytes": sent}
+
+
+def _sent(group: Group, net: Net | None, name: str, steps: int) -> float:
+    # learn_blocks makes one step more than it times.
+    assert net is not None
+    before = net.bytes()
+    group.call("learn_blocks", timeout=600, blocks=[[name, steps - 1]])
+    return max(a.sent - b.sent for a, b in zip(net.bytes(), before, strict=True)) / steps
+
+
+# ---- rows ----------------------------------------------------------------------------------
+
+
+def training_rows(size: int, name: str, found: dict[str, list[dict[str, float]]]) -> list[Row]:
+    """Accuracy and loss over the seeds, and against dense training and the method's control, seed by seed."""
+    method = METHODS[name]
+    params = {"method": name, "kind": method.kind, "ranks": size}
+    losses = [run["loss"] for run in found[name]]
+    rows = [
+        make_row("accuracy", params, mean_estimate([run["accuracy"] for run in found[name]]), "share", "higher"),
+        make_row("loss", params, mean_estimate(losses), "nats", "lower"),
+    ]
+    if DENSE in found and name != DENSE:
+        worse = mean_estimate(
+            [100 * (dense["accuracy"] - run["accuracy"]) for dense, run in zip(found[DENSE], found[name], strict=True)]
+        )
+        excess = mean_estimate([loss - dense["loss"] for loss, dense in zip(losses, found[DENSE], strict=True)])
+        mean, edge = method.loss_pp or (None, None)
+        rows.append(make_row("accuracy_lost", params, worse, "pp", "lower", target=mean))
+        rows.append(make_row("accuracy_lost_upper_edge", params, _point(worse, worse.high), "pp", "lower", target=edge))
+        rows.append(make_row("loss_excess", params, excess, "nats", "lower", target=method.loss_excess))
+    if method.control_of in found:
+        better = [run["loss"] for run in found[method.control_of]]
+        gap = mean_estimate([loss - other for loss, other in zip(losses, better, strict=True)])
+        least = _point(gap, gap.low)
+        rows.append(make_row("control_loss_excess", params, gap, "nats", "higher"))
+        rows.append(make_row("control_loss_excess_lower_edge", params, least, "nats", "higher", target=0.0))
+    return rows
+
+
+def _point(figure: Estimate, value: float) -> Estimate:
+    return replace(figure, value=value, q1=value, q3=value, low=value, high=value)
+
+
+def step_rows(case: NetCase, found: dict[str, Any]) -> list[Row]:
+    """Step time and bytes of every method on a link, and against dense steps."""
+    rows = []
+    seconds, sent = found["seconds"], found["bytes"]
+    for name, samples in seconds.items():
+        method = METHODS[name]
+        params = {"method": name, "kind": method.kind, **case.params}
+        rows.append(make_row("step_seconds", params, estimate(samples), "s", "lower"))
+        rows.append(make_row("sent_bytes", params, estimate([sent[name]]), "B", "lower"))
+        if name == DENSE or DENSE not in seconds:
+            continue
+        ratio = estimate([sent[DENSE] / sent[name]])
+        rows.append(make_row("fewer_bytes", params, ratio, "ratio", "higher", target=method.fewer_bytes))
+        rate, times = method.speedup or ("", None)
+        target = times if rate == case.net else None
+        rows.append(ratio_row("speedup_over_dense", params, seconds[DENSE], samples, DENSE, target=target))
+    return rows
+
+
+def main() -> int:
+    """Measures what the command line asks for."""
+    options, store = parse("methods", __doc__ or "", NETS, RANKS, ("sirtaki",), methods=tuple(METHODS), seeds=SEEDS)
+    names = list(dict.fromkeys([DENSE, *options.more["methods"]]))
+    seeds = [int(seed) for seed in options.more["seeds"]][: 2 if options.quick else None]
+    rows: list[Row] = []
+    for size in options.ranks:
+        measure_trainings(options, store, size, names, seeds)
+        found = {name: [store.samples(train_key(size, name, seed)) for seed in seeds] for name in names}
+        for name in names:
+            rows += training_rows(size, name, found)
+        for rate in options.nets:
+            case = NetCase(rate, size)
+            if store.samples(case.key) is None:
+                say(f"step times at {rate} Mbit/s")
+                with network(rate, size, strict=not options.quick) as net:
+                    store.keep(case.key, measure_steps(options, net, case, [n for n in names if n != "zero"]))
+            rows += step_rows(case, store.samples(case.key))
+    return finish(store, rows, compression_plots.methods)
+
+
+if __name__ == "__main__":
+    sys.exit(run(main))

@@ -1,0 +1,158 @@
+"""The models that the benchmarks train, and their data. Runs inside worker processes.
+
+Thread: the worker's main thread. Data come from Debian's packages dataset-fashion-mnist and fortunes. Every choice of
+batches follows from a seed, so that all methods see the same ones in the same order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from examples.fashion_mnist import count_correct, load
+
+FORTUNES = Path("/usr/share/games/fortunes")
+
+
+class Task(Protocol):
+    """A model with its data, on one rank."""
+
+    model: nn.Module
+
+    def batches(self, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """This rank's batches, without end."""
+
+    def loss(self, batch: tuple[Tensor, Tensor]) -> Tensor:
+        """Mean cross-entropy of the model on a batch."""
+
+    def quality(self) -> float:
+        """This rank's part of the figure that counts; parts are added up."""
+
+
+class Cnn(nn.Module):
+    """Convolutions of 16 and 32 channels, then 1568 x 128 x 10: 206,922 parameters, 97 % in one matrix."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(1, 16, 3, padding=1)
+        self.conv2 = nn.Conv2d(16, 32, 3, padding=1)
+        self.fc1 = nn.Linear(32 * 7 * 7, 128)
+        self.fc2 = nn.Linear(128, 10)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Class scores for a batch of 1x28x28 images."""
+        x = F.max_pool2d(F.relu(self.conv1(images)), 2)
+        x = F.max_pool2d(F.relu(self.conv2(x)), 2)
+        return self.fc2(F.relu(self.fc1(x.flatten(1))))
+
+
+class ConvNet(nn.Module):
+    """Five convolutions with batch norm and one small linear layer: nearly all of 135,674 parameters in kernels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        widths = (1, 16, 32, 64, 64, 128)
+        blocks: list[nn.Module] = []
+        for i, (fan_in, fan_out) in enumerate(pairwise(widths)):
+            blocks += [nn.Conv2d(fan_in, fan_out, 3, padding=1, bias=False), nn.BatchNorm2d(fan_out), nn.ReLU()]
+            if i in (0, 1, 3):
+                blocks.append(nn.MaxPool2d(2))
+        self.body = nn.Sequential(*blocks)
+        self.head = nn.Linear(128, 10)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Class scores for a batch of 1x28x28 images."""
+        return self.head(self.body(images).mean((2, 3)))
+
+
+class Transformer(nn.Module):
+    """Two layers of 96 wide attention over 64 bytes of text: 278,976 parameters."""
+
+    WIDTH, LENGTH = 96, 64
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(256, self.WIDTH)
+        self.position = nn.Parameter(torch.zeros(self.LENGTH, self.WIDTH))
+        layer = nn.TransformerEncoderLayer(
+            self.WIDTH, 4, 4 * self.WIDTH, dropout=0.0, batch_first=True, norm_first=True
+        )
+        self.body = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.head = nn.Linear(self.WIDTH, 256, bias=False)
+        self.register_buffer("mask", nn.Transformer.generate_square_subsequent_mask(self.LENGTH), persistent=False)
+
+    def forward(self, text: Tensor) -> Tensor:
+        """Scores of the byte that follows each byte."""
+        return self.head(self.body(self.embedding(text) + self.position, mask=self.mask, is_causal=True))
+
+
+class Images:
+    """Fashion-MNIST; quality: how many of the test images are named correctly."""
+
+    def __init__(self, model: nn.Module, batch: int, rank: int, ranks: int) -> None:
+        self.model = model
+        self._batch, self._rank, self._ranks = batch, rank, ranks
+        self._train, self._test = load(train=True), load(train=False)
+
+    def batches(self, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """See Task."""
+        epoch = 0
+        while True:
+            yield from self._train.batches(self._batch, 1000 * seed + epoch, self._rank, self._ranks)
+            epoch += 1
+
+    def loss(self, batch: tuple[Tensor, Tensor]) -> Tensor:
+        """See Task."""
+        return F.cross_entropy(self.model(batch[0]), batch[1])
+
+    def quality(self) -> float:
+        """See Task."""
+        return count_correct(self.model, self._test, self._rank, self._ranks) / len(self._test)
+
+
+class Text:
+    """Debian's fortunes byte by byte; quality: minus the loss on text that was not trained on."""
+
+    def __init__(self, model: Transformer, batch: int, rank: int, ranks: int) -> None:
+        self.model = model
+        self._batch, self._rank, self._ranks = batch, rank, ranks
+        texts = [path.read_bytes() for path in sorted(FORTUNES.iterdir()) if path.suffix == "" and path.is_file()]
+        data = torch.frombuffer(bytearray(b"".join(texts)), dtype=torch.uint8)
+        held_out = len(data) // 20
+        self._train, self._test = data[:-held_out], data[-held_out:]
+
+    def _cut(self, data: Tensor, begins: Tensor) -> tuple[Tensor, Tensor]:
+        windows = data[begins.unsqueeze(1) + torch.arange(Transformer.LENGTH + 1)].long()
+        return windows[:, :-1], windows[:, 1:]
+
+    def batches(self, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """See Task."""
+        generator = torch.Generator().manual_seed(1000 * seed + self._rank)
+        last = len(self._train) - Transformer.LENGTH - 1
+        while True:
+            yield self._cut(self._train, torch.randint(last, (self._batch,), generator=generator))
+
+    def loss(self, batch: tuple[Tensor, Tensor]) -> Tensor:
+        """See Task."""
+        return F.cross_entropy(self.model(batch[0]).flatten(0, 1), batch[1].flatten())
+
+    @torch.no_grad()
+    def quality(self) -> float:
+        """See Task."""
+        begins = torch.arange(self._rank, len(self._test) // Transformer.LENGTH - 1, 4 * self._ranks)
+        losses = [self.loss(self._cut(self._test, part * Transformer.LENGTH)) * len(part) for part in begins.split(64)]
+        return -float(sum(losses)) / len(begins) / self._ranks
+
+
+def make_task(net: str, batch: int, rank: int, ranks: int) -> Task:
+    """A task by name, with weights that follow from torch's seed."""
+    if net == "transformer":
+        return Text(Transformer(), batch, rank, ranks)
+    nets: dict[str, Any] = {"cnn": Cnn, "convnet": ConvNet}
+    return Images(nets[net](), batch, rank, ranks)

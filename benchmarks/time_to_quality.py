@@ -1,0 +1,245 @@
+"""Time to the same training loss, by network, link and system: torch's DDP, its fp16 hook, PowerSGD, and ours.
+
+    python -m benchmarks.time_to_quality [--quick] [--nets 20,100] [--tasks cnn,convnet] [--systems ddp,...] [--resume]
+
+A system's loss after each step does not depend on the link, so it is trained once for every seed, unshaped; what a step
+takes is measured on the link. The target is the loss that DDP has at the end, and a little more: what every system
+that converges reaches before its own end.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from benchmarks import compression_plots
+from benchmarks.contest import NetCase, ratio_row
+from benchmarks.group import Group
+from benchmarks.netns import Net
+from benchmarks.results import Row, Store, make_row
+from benchmarks.rig import Contender, Options, Plan, finish, interleave, network, parse, run, say
+from benchmarks.statistics import estimate
+
+NETS = ("100", "20")
+RANKS = (4,)
+SEEDS = (1, 2, 3, 4, 5)
+TASKS = {"cnn": 936, "convnet": 936, "transformer": 936}
+BATCH, LR = 32, 0.05
+#: Losses are means over this many steps, and over the ranks.
+WINDOW = 50
+#: The target: DDP's loss at its end, and so much of it more.
+MARGIN = 0.05
+BLOCK_STEPS, BLOCKS = 10, 12
+DDP, FP16 = "ddp", "ddp_fp16"
+
+
+@dataclass(frozen=True)
+class Entrant:
+    """A system of benchmarks/systems.py with its settings."""
+
+    system: str
+    how: dict[str, Any]
+    momentum: float = 0.9
+
+
+ENTRANTS = {
+    DDP: Entrant("gloo", {}),
+    FP16: Entrant("gloo_fp16", {}),
+    "powersgd_1": Entrant("gloo_powersgd", {"rank": 1}),
+    "powersgd_2": Entrant("gloo_powersgd", {"rank": 2}),
+    "powersgd_4": Entrant("gloo_powersgd", {"rank": 4}),
+    "dense": Entrant("sirtaki", {"compression": "none"}),
+    "hylo": Entrant("sirtaki", {"compression": "hylo"}),
+    "algc": Entrant("sirtaki", {"compression": "algc"}),
+    "group_topk": Entrant("sirtaki", {"compression": "group_topk:rate=0.01,momentum=0.9"}, momentum=0.0),
+}
+POWERSGD = ("powersgd_1", "powersgd_2", "powersgd_4")
+OURS = ("hylo", "algc", "group_topk")
+#: (baseline, how many times faster the best of ours is asked to be)
+TARGETS = {DDP: 3.0, FP16: 2.0}
+POWERSGD_TARGET, POWERSGD_FLOOR, POWERSGD_EXPOSED = 1.2, 0.97, 1.3
+
+
+@dataclass(frozen=True)
+class Case(NetCase):
+    """`task`: the network that is trained."""
+
+    task: str
+
+    @property
+    def key(self) -> str:
+        """Its name in the partial file."""
+        return f"{super().key}/{self.task}"
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """Its parameters in result rows."""
+        return {**super().params, "task": self.task}
+
+
+@dataclass(frozen=True)
+class Trainings:
+    """How much is trained."""
+
+    seeds: tuple[int, ...]
+    steps: int | None  # None: to the end
+
+
+def recipe_of(entrant: Entrant, task: str, seed: int) -> dict[str, Any]:
+    """What benchmarks/learning.py makes of it."""
+    return {
+        "net": task,
+        "batch": BATCH,
+        "seed": seed,
+        "lr": LR,
+        "momentum": entrant.momentum,
+        "steps": TASKS[task],
+        "how": entrant.how,
+    }
+
+
+def systems_of(names: Sequence[str]) -> list[str]:
+    """Each system once."""
+    return list(dict.fromkeys(ENTRANTS[name].system for name in names))
+
+
+# ---- measuring -----------------------------------------------------------------------------
+
+
+def train(group: Group, name: str, task: str, seed: int, steps: int) -> list[float]:
+    """Losses step by step, the mean of the ranks."""
+    entrant = ENTRANTS[name]
+    group.call("learn_prepare", system=entrant.system, name=name, recipe=recipe_of(entrant, task, seed))
+    group.call("learn_run", timeout=1800, name=name, steps=steps)
+    losses = group.call("learn_losses", name=name)
+    group.call("learn_drop", names=[name])
+    return [sum(values) / len(values) for values in zip(*losses, strict=True)]
+
+
+def measure_losses(store: Store, case: Case, names: Sequence[str], chosen: Trainings) -> None:
+    """Trainings that the store lacks, each kept as it finishes."""
+    seeds, steps = chosen.seeds, chosen.steps or TASKS[case.task]
+    missing = [(s, n) for s in seeds for n in names if store.samples(loss_key(case, n, s)) is None]
+    if not missing:
+        return
+    with Group(case.size, systems_of(names)) as group:
+        for seed, name in missing:
+            losses = train(group, name, case.task, seed, steps)
+            store.keep(loss_key(case, name, seed), losses)
+            say(f"{case.key}: {name}, seed {seed}: loss {sum(losses[-WINDOW:]) / WINDOW:.4f}")
+
+
+def loss_key(case: Case, name: str, seed: int) -> str:
+    """A training's name in the partial file."""
+    return f"losses/{case.size}/{case.task}/{name}/{seed}"
+
+
+def measure_steps(options: Options, case: Case, names: Sequence[str], net: Net | None) -> dict[str, list[float]]:
+    """Seconds of a step of every system, block by block in turns."""
+    blocks = 2 if options.quick else BLOCKS
+    with Group(case.size, systems_of(names), net=net) as group:
+        for name in names:
+            entrant = ENTRANTS[name]
+            recipe = recipe_of(entrant, case.task, 1)
+            group.call("learn_prepare", system=entrant.system, name=name, recipe=recipe)
+        group.call("learn_blocks", timeout=900, blocks=[[name, 3 if options.quick else 20] for name in names])
+        steps = 3 if options.quick else BLOCK_STEPS
+        plan = Plan(pairs=blocks, min_pairs=blocks, block_seconds=0.0, block_iterations=steps)
+        return interleave([Contender(name, group) for name in names], "learn_blocks", plan)
+
+
+# ---- rows ----------------------------------------------------------------------------------
+
+
+def smooth(losses: Sequence[float]) -> list[float]:
+    """Means over WINDOW steps, from the step at which the first is complete."""
+    total = sum(losses[:WINDOW])
+    out = [total / WINDOW]
+    for new, old in zip(losses[WINDOW:], losses, strict=False):
+        total += new - old
+        out.append(total / WINDOW)
+    return out
+
+
+def steps_to(losses: Sequence[float], target: float) -> int | None:
+    """Steps until the smoothed loss reaches the target; None: never."""
+    for step, loss in enumerate(smooth(losses)):
+        if loss <= target:
+            return step + WINDOW
+    return None
+
+
+def rows_of(case: Case, found: dict[str, list[list[float]]], seconds: dict[str, list[float]]) -> list[Row]:
+    """Times to the target by system, and ours against the others, seed by seed. `found`: losses by system and seed."""
+    rows: list[Row] = []
+    targets = [smooth(losses)[-1] * (1 + MARGIN) for losses in found[DDP]]
+    times: dict[str, list[float]] = {}
+    for name, trainings in found.items():
+        step = estimate(seconds[name])
+        params = {"system": name, **case.params}
+        rows.append(make_row("step_seconds", params, step, "s", "lower"))
+        counts = [steps_to(losses, target) for losses, target in zip(trainings, targets, strict=True)]
+        reached = [count for count in counts if count is not None]
+        share = estimate([len(reached) / len(counts)])
+        rows.append(make_row("seeds_that_reach_the_target", params, share, "share", "higher"))
+        if len(reached) == len(counts):
+            times[name] = [count * step.value for count in reached]
+            rows.append(make_row("seconds_to_target", params, estimate(times[name]), "s", "lower"))
+    ours = [name for name in OURS if name in times]
+    if not ours:
+        return rows
+    best = min(ours, key=lambda name: estimate(times[name]).value)
+    params = {"system": best, **case.params}
+    for baseline, target in TARGETS.items():
+        if baseline in times:
+            rows.append(
+                ratio_row(f"speedup_over_{baseline}", params, times[baseline], times[best], baseline, target=target)
+            )
+    rivals = [name for name in POWERSGD if name in times]
+    if rivals:
+        rival = min(rivals, key=lambda name: estimate(times[name]).value)
+        exposed = estimate(seconds[rival]).value / estimate(seconds["alone"]).value
+        target = POWERSGD_TARGET if exposed >= POWERSGD_EXPOSED else POWERSGD_FLOOR
+        with_floor = {**params, "step_over_compute": round(exposed, 2)}
+        rows.append(ratio_row("speedup_over_powersgd", with_floor, times[rival], times[best], rival, target=target))
+    return rows
+
+
+def measure_alone(options: Options, case: Case) -> list[float]:
+    """Seconds of a step that sends nothing: as many processes, each a job of its own."""
+    blocks = 2 if options.quick else BLOCKS
+    with Group(case.size, ["alone"]) as group:
+        recipe = recipe_of(Entrant("alone", {}), case.task, 1)
+        group.call("learn_prepare", system="alone", name="alone", recipe=recipe)
+        steps = 3 if options.quick else BLOCK_STEPS
+        plan = Plan(pairs=blocks, min_pairs=blocks, block_seconds=0.0, block_iterations=steps)
+        return interleave([Contender("alone", group)], "learn_blocks", plan)["alone"]
+
+
+def measure(options: Options, store: Store, case: Case, names: Sequence[str]) -> list[Row]:
+    """All of one task on one link."""
+    chosen = Trainings(SEEDS[:2], 2 * WINDOW) if options.quick else Trainings(SEEDS, None)
+    measure_losses(store, case, names, chosen)
+    if store.samples(case.key) is None:
+        with network(case.net, case.size, strict=not options.quick) as net:
+            store.keep(case.key, {**measure_steps(options, case, names, net), "alone": measure_alone(options, case)})
+    found = {name: [store.samples(loss_key(case, name, seed)) for seed in chosen.seeds] for name in names}
+    return rows_of(case, found, store.samples(case.key))
+
+
+def main() -> int:
+    """Measures what the command line asks for."""
+    options, store = parse("time_to_quality", __doc__ or "", NETS, RANKS, tuple(ENTRANTS), tasks=tuple(TASKS))
+    names = list(dict.fromkeys([DDP, *options.systems]))
+    rows: list[Row] = []
+    for task in options.more["tasks"][: 1 if options.quick else None]:
+        for size in options.ranks:
+            for net in options.nets:
+                rows += measure(options, store, Case(net, size, task), names)
+    return finish(store, rows, compression_plots.time_to_quality)
+
+
+if __name__ == "__main__":
+    sys.exit(run(main))
