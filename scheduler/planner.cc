@@ -218,6 +218,16 @@ Result<std::shared_ptr<const Plan>> plan_schedule(const std::vector<PlannedTenso
   return Plan::from_partitions(std::move(parts));
 }
 
+Prediction predict_tensors(const std::vector<PlannedTensor>& tensors, const StepProfile& profile,
+                           const PlannerOptions& options) {
+  SRT_CHECK(check_profile(tensors, profile, options));
+  const StepModel model(profile, options);
+  const LayoutInputs inputs(tensors, options.limits, model);
+  const Sizes sizes = sizes_for_link(profile, options);
+  const GroupingRule rule{.partition_bytes = sizes.partition_bytes, .patient = false, .fates = {}};
+  return make_candidate(inputs, rule, sizes.credit_bytes).prediction;
+}
+
 Prediction predict(const Plan& plan, const StepProfile& profile, const PlannerOptions& options) {
   SRT_CHECK(check_profile(plan.tensors(), profile, options));
   const StepModel model(profile, options);
@@ -226,8 +236,8 @@ Prediction predict(const Plan& plan, const StepProfile& profile, const PlannerOp
   for (const Partition& partition : plan.partitions()) {
     Job job;
     job.need = model.forward_end();
-    job.payload = partition.wire_bytes;
     for (const Slice& slice : partition.slices) {
+      job.add(plan.tensors()[static_cast<std::size_t>(slice.tensor)], slice.numel, profile);
       job.ready = std::max(job.ready, model.ready(slice.tensor));
       job.need = std::min(job.need, model.need(slice.tensor));
     }

@@ -121,7 +121,7 @@ class Grouper {
     bucket.numel += tensor.numel;
     bucket.weight += weight_of(tensor);
     bucket.last_need = std::max(bucket.last_need, in_.model.need(index));
-    job.payload += in_.payload[static_cast<std::size_t>(index)];
+    job.add(tensor, tensor.numel, in_.model.profile());
     job.ready = in_.model.ready(index);
     job.need = std::min(job.need, in_.model.need(index));
   }
@@ -167,7 +167,11 @@ class Grouper {
       const std::int64_t share = blocks / pieces + (i < blocks % pieces ? 1 : 0);
       const std::int64_t numel = std::min(share * border, tensor.numel - offset);
       out_.slices.push_back({index, offset, numel, 0});
-      put(1, {tensor.wire_bytes_of(numel), in_.model.ready(index), in_.model.need(index)});
+      Job job;
+      job.add(tensor, numel, in_.model.profile());
+      job.ready = in_.model.ready(index);
+      job.need = in_.model.need(index);
+      put(1, job);
       offset += numel;
     }
   }

@@ -10,12 +10,13 @@
 namespace sirtaki::scheduler {
 namespace {
 
-constexpr std::int64_t kFormat = 2;
+constexpr std::int64_t kFormat = 3;
 // Sums over all tensors of a stream stay far below the end of 64 bits.
 constexpr std::int64_t kMaxDurationUs = std::int64_t{1} << 40;
 constexpr std::int64_t kMaxLatencyNs = std::int64_t{1} << 40;
 constexpr std::int64_t kMaxBytesPerSecond = std::int64_t{1} << 44;
 constexpr std::int64_t kMaxObjection = 255;
+constexpr std::int64_t kMaxCostPs = 1 << 24;  // of an element
 // What never wins a MAX: the rank does not know.
 constexpr std::int64_t kAbsent = std::numeric_limits<std::int64_t>::min();
 
@@ -31,7 +32,8 @@ enum Field : std::size_t {
   kFieldMinusLatency,
   kFieldMinusBandwidth,
   kFieldObjection,
-  kFields,
+  kFieldCosts,  // two for each timed codec
+  kFields = kFieldCosts + 2 * kTimedCodecs.size(),
 };
 
 std::int64_t duration(std::int64_t us) {
@@ -77,6 +79,12 @@ Status check_header(std::span<const std::int64_t> values, std::size_t tensors) {
 
 }  // namespace
 
+CodecCost StepProfile::cost_of(CodecId codec) const {
+  const auto* const found = std::ranges::find(kTimedCodecs, codec);
+  return found == kTimedCodecs.end() ? CodecCost{}
+                                     : codec_costs[static_cast<std::size_t>(found - kTimedCodecs.begin())];
+}
+
 std::size_t max_vector_size(std::size_t tensors) {
   return kFields + 2 * tensors;
 }
@@ -96,6 +104,10 @@ std::vector<std::int64_t> to_max_vector(const StepProfile& profile) {
   values[kFieldMinusBandwidth] =
       profile.bytes_per_second <= 0 ? kAbsent : -std::min(profile.bytes_per_second, kMaxBytesPerSecond);
   values[kFieldObjection] = std::clamp<std::int64_t>(profile.objection, 0, kMaxObjection);
+  for (std::size_t i = 0; i < kTimedCodecs.size(); ++i) {
+    values[kFieldCosts + 2 * i] = std::clamp<std::int64_t>(profile.codec_costs[i].encode_ps, 0, kMaxCostPs);
+    values[kFieldCosts + 2 * i + 1] = std::clamp<std::int64_t>(profile.codec_costs[i].decode_ps, 0, kMaxCostPs);
+  }
   for (std::size_t i = 0; i < tensors; ++i) {
     values[kFields + i] = duration(profile.ready_us[i]);
     const std::int64_t need = at_or(profile.need_us, i, StepProfile::kUnknown);
@@ -121,6 +133,11 @@ Result<StepProfile> from_max_vector(std::span<const std::int64_t> values, std::s
     return corrupt("a profile of a step says 0 for the bandwidth; it must be more, or unknown");
   }
   SRT_ASSIGN(profile.objection, in_range(values[kFieldObjection], kMaxObjection, "the objection"));
+  for (std::size_t i = 0; i < kTimedCodecs.size(); ++i) {
+    CodecCost& cost = profile.codec_costs[i];
+    SRT_ASSIGN(cost.encode_ps, in_range(values[kFieldCosts + 2 * i], kMaxCostPs, "the cost of encoding"));
+    SRT_ASSIGN(cost.decode_ps, in_range(values[kFieldCosts + 2 * i + 1], kMaxCostPs, "the cost of decoding"));
+  }
   profile.ready_us.reserve(tensors);
   profile.need_us.reserve(tensors);
   for (std::size_t i = 0; i < tensors; ++i) {

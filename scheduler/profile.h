@@ -8,14 +8,27 @@
 // Pure value: no I/O, no thread, no clock. Not for: measuring (the link: link_meter.h), and the exchange.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
 
+#include "runtime/base/codec_id.h"
 #include "runtime/base/status.h"
 
 namespace sirtaki::scheduler {
+
+// Codecs whose work the planner weighs, and what an element of a tensor costs a rank with them, all of it: what comes
+// before its payload is sent, and what comes after. Picoseconds.
+inline constexpr std::array kTimedCodecs = {CodecId::kInt8, CodecId::kTwobit, CodecId::kGroupTopk};
+struct CodecCost {
+  std::int64_t encode_ps = 0;
+  std::int64_t decode_ps = 0;
+
+  friend bool operator==(const CodecCost&, const CodecCost&) = default;
+};
+using CodecCosts = std::array<CodecCost, kTimedCodecs.size()>;
 
 // Durations are means over the steps since the profile before, as far as they ran with the present plan. By tensor
 // index where it is a list. A step lasts from its first tensor's ready() to the next step's first ready().
@@ -30,9 +43,12 @@ struct StepProfile {
   std::int64_t exposed_us = 0;               // of that, what the program waited for the stream
   std::int64_t latency_ns = kUnknown;        // of one message, its bytes taken out; kUnknown: not measured yet
   std::int64_t bytes_per_second = kUnknown;  // payload, one way
+  CodecCosts codec_costs = {};               // of the slowest rank; 0: not measured
   std::int64_t objection = 0;                // some rank's to any other plan (replanner.h); 0: none
 
   bool knows_link() const { return latency_ns >= 0 && bytes_per_second > 0; }
+  // Nothing for a codec that is not timed.
+  CodecCost cost_of(CodecId codec) const;
 
   friend bool operator==(const StepProfile&, const StepProfile&) = default;
 };

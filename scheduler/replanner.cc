@@ -11,6 +11,7 @@ namespace {
 
 constexpr std::uint64_t kFirstProfiles[] = {3, 6};
 constexpr std::uint64_t kProfileEvery = 16;
+constexpr std::uint64_t kControlEvery = 8;
 // A plan is judged by this many profiles after its adoption, and rolled back when all of them are worse.
 constexpr int kTrialProfiles = 2;
 constexpr std::int64_t kWorsePermille = 50;
@@ -33,6 +34,7 @@ std::int64_t middle(std::int64_t a, std::int64_t b) {
 StepProfile with_link_of(StepProfile mean, const StepProfile& profile) {
   mean.latency_ns = profile.latency_ns;
   mean.bytes_per_second = profile.bytes_per_second;
+  mean.codec_costs = profile.codec_costs;
   return mean;
 }
 
@@ -61,6 +63,8 @@ void blend(std::vector<std::int64_t>& mean, const std::vector<std::int64_t>& fre
 
 std::string_view reason_name(Reason reason) {
   switch (reason) {
+    case Reason::kCodecs:
+      return "codecs";
     case Reason::kGain:
       return "gain";
     case Reason::kUnconfirmed:
@@ -99,8 +103,13 @@ std::string to_string(const DecisionRecord& record) {
          std::to_string(record.profile_digest) + ", next plan " + std::to_string(record.next_digest);
 }
 
-Replanner::Replanner(std::shared_ptr<const Plan> first, ReplannerOptions options)
-    : first_(std::move(first)), options_(std::move(options)), current_(first_), frozen_(options_.frozen) {
+Replanner::Replanner(std::shared_ptr<const Plan> first, ReplannerOptions options,
+                     std::unique_ptr<Controller> controller)
+    : first_(std::move(first)),
+      options_(std::move(options)),
+      controller_(std::move(controller)),
+      current_(first_),
+      frozen_(options_.frozen) {
   SRT_CHECK(first_ != nullptr);
   next_version_ = first_->version() + 1;
 }
@@ -110,7 +119,7 @@ bool Replanner::wants_profile(std::uint64_t step) const {
     return false;
   }
   return std::ranges::find(kFirstProfiles, step) != std::end(kFirstProfiles) ||
-         (step != 0 && step % kProfileEvery == 0);
+         (step != 0 && step % (controller_ ? kControlEvery : kProfileEvery) == 0);
 }
 
 std::optional<Proposal> Replanner::consider(std::uint64_t step, const StepProfile& profile) {
@@ -137,7 +146,10 @@ std::optional<Proposal> Replanner::consider(std::uint64_t step, const StepProfil
   }
   record.current_us = record.predicted_us = predict(*current_, profile, options_.planner).step_us;
   record.bound_us = lower_bound_us(current_->tensors(), profile, options_.planner);
-  std::optional<Proposal> proposal = trial_ ? judge(profile, record) : improve(profile, record);
+  std::optional<Proposal> proposal = control(step, profile, record);
+  if (!proposal && !frozen_) {
+    proposal = trial_ ? judge(profile, record) : improve(profile, record);
+  }
   if (proposal) {
     record.next_version = proposal->plan->version();
     record.next_digest = proposal->plan->digest();
@@ -148,6 +160,25 @@ std::optional<Proposal> Replanner::consider(std::uint64_t step, const StepProfil
   write(record);
   open_ = proposal;
   return proposal;
+}
+
+// What a policy wants comes before what partitions could gain; nothing measured says yet how long its steps are.
+std::optional<Proposal> Replanner::control(std::uint64_t step, const StepProfile& profile, DecisionRecord& record) {
+  if (controller_ == nullptr) {
+    return std::nullopt;
+  }
+  auto tensors = controller_->consider(step, profile, current_->tensors());
+  if (!tensors) {
+    return std::nullopt;
+  }
+  auto plan = plan_schedule(*tensors, mean_ ? with_link_of(*mean_, profile) : profile, options_.planner, next_version_);
+  if (!plan) {
+    record.reason = Reason::kPlannerFailed;
+    freeze(Objection::kPlannerFailed, "the planner failed: " + plan.status().to_string());
+    return std::nullopt;
+  }
+  record.reason = Reason::kCodecs;
+  return Proposal{*plan, Reason::kCodecs, predict(**plan, profile, options_.planner).step_us, record.current_us};
 }
 
 // A link that got slower, or a longer backward pass, is not the plan's fault: the plan before is scaled by what the
@@ -165,7 +196,11 @@ std::optional<Proposal> Replanner::judge(const StepProfile& profile, DecisionRec
     return std::nullopt;
   }
   record.reason = Reason::kRollback;
-  Proposal proposal{first_, Reason::kRollback, predict(*first_, profile, options_.planner).step_us, record.current_us};
+  const std::shared_ptr<const Plan>& back = controller_ ? trial_->before : first_;
+  Proposal proposal{back, Reason::kRollback, predict(*back, profile, options_.planner).step_us, record.current_us};
+  if (controller_) {
+    return proposal;
+  }
   freeze_after_ = "the plan for shorter steps made them longer: " + std::to_string(profile.step_us) +
                   " us instead of the " + std::to_string(expected) + " us that the plan before would take";
   return proposal;
@@ -174,6 +209,10 @@ std::optional<Proposal> Replanner::judge(const StepProfile& profile, DecisionRec
 // Noise does not change the plan: what follows the first plan is planned from the profiles before this one, has to be
 // better for this one, too, which it does not know, and that twice in a row.
 std::optional<Proposal> Replanner::improve(const StepProfile& profile, DecisionRecord& record) {
+  if (layout_stays_) {
+    record.reason = Reason::kNoGain;
+    return std::nullopt;
+  }
   measured_us_ = profile.step_us;
   model_us_ = record.current_us;
   const bool from_first = current_ == first_;
@@ -228,7 +267,14 @@ std::shared_ptr<const Plan> Replanner::adopted(std::uint64_t step) {
   record.predicted_us = proposal.predicted_us;
   record.bound_us = proposal.bound_us;
   write(record);
-  if (proposal.reason == Reason::kRollback) {
+  if (proposal.reason == Reason::kCodecs) {
+    trial_.reset();
+    gain_before_ = layout_stays_ = false;
+    ++next_version_;
+  } else if (proposal.reason == Reason::kRollback && controller_) {
+    trial_.reset();
+    layout_stays_ = true;
+  } else if (proposal.reason == Reason::kRollback) {
     trial_.reset();
     freeze(Objection::kRolledBack, freeze_after_);
   } else {
@@ -261,16 +307,23 @@ void Replanner::restart() {
   record.next_digest = first_->digest();
   write(record);
   current_ = first_;
-  if (open_ && open_->reason == Reason::kRollback) {
+  if (controller_) {
+    controller_->restart();
+  } else if (open_ && open_->reason == Reason::kRollback) {
     objection_ = std::max(objection_, Objection::kRolledBack);
   }
   open_.reset();
   trial_.reset();
   mean_.reset();
-  gain_before_ = false;
+  gain_before_ = layout_stays_ = false;
   next_version_ = first_->version() + 1;
   frozen_ = options_.frozen;
   frozen_because_.clear();
+}
+
+const std::string& Replanner::policy_log() const {
+  static const std::string kNone;
+  return controller_ ? controller_->last_decision() : kNone;
 }
 
 void Replanner::write(DecisionRecord record) {

@@ -19,6 +19,7 @@
 
 #include "scheduler/plan.h"
 #include "scheduler/planner.h"
+#include "scheduler/policies/controller.h"
 #include "scheduler/profile.h"
 
 namespace sirtaki::scheduler {
@@ -32,6 +33,7 @@ struct ReplannerOptions {
 };
 
 enum class Reason : std::uint8_t {
+  kCodecs,         // a policy wants tensors to travel in another way
   kGain,           // another plan is predicted to be better by more than the threshold
   kUnconfirmed,    // the same, but the plan in force was planned itself and only the next profile can confirm it
   kNoGain,         // none is
@@ -68,7 +70,7 @@ std::string to_string(const DecisionRecord& record);
 
 struct Proposal {
   std::shared_ptr<const Plan> plan;
-  Reason reason = Reason::kGain;  // kGain or kRollback
+  Reason reason = Reason::kGain;  // kGain, kCodecs or kRollback
   std::int64_t predicted_us = 0;
   std::int64_t current_us = 0;
   std::int64_t bound_us = 0;
@@ -79,10 +81,14 @@ class Replanner {
   // Entries the log holds; older ones are dropped.
   static constexpr std::size_t kMaxLog = 256;
 
-  // `first`: the plan the stream begins with.
-  Replanner(std::shared_ptr<const Plan> first, ReplannerOptions options);
+  // `first`: the plan the stream begins with. `controller`: of a policy that changes how tensors travel, or nullptr.
+  // With one no plan ends planning for good: one that makes steps longer is taken back, and partitions and their order
+  // stay from then on until the controller wants another way.
+  Replanner(std::shared_ptr<const Plan> first, ReplannerOptions options,
+            std::unique_ptr<Controller> controller = nullptr);
 
-  // Steps 3, 6 and every 16th of an attempt, unless frozen or a proposal is open. The same on all ranks.
+  // Steps 3, 6 and every 16th of an attempt (8th with a controller), unless frozen or a proposal is open. The same on
+  // all ranks.
   bool wants_profile(std::uint64_t step) const;
 
   // `profile` as it came out of the exchange of step `step`. A proposal stays open until adopted(), rejected() or
@@ -111,6 +117,8 @@ class Replanner {
   Objection objection() const { return objection_; }
 
   const std::deque<DecisionRecord>& log() const { return log_; }
+  // The controller's last word, for a person; empty without one.
+  const std::string& policy_log() const;
 
  private:
   // The plan adopted last, until measurements have judged it.
@@ -122,6 +130,7 @@ class Replanner {
   };
 
   std::optional<Proposal> judge(const StepProfile& profile, DecisionRecord& record);
+  std::optional<Proposal> control(std::uint64_t step, const StepProfile& profile, DecisionRecord& record);
   std::optional<Proposal> improve(const StepProfile& profile, DecisionRecord& record);
   void learn(const StepProfile& profile);
   void write(DecisionRecord record);
@@ -129,12 +138,14 @@ class Replanner {
 
   const std::shared_ptr<const Plan> first_;
   const ReplannerOptions options_;
+  const std::unique_ptr<Controller> controller_;
   std::shared_ptr<const Plan> current_;
   std::optional<Proposal> open_;
   std::optional<Trial> trial_;
   std::optional<StepProfile> mean_;  // of all profiles, the later ones weigh more
   std::uint64_t next_version_ = 0;
   std::string freeze_after_;      // the reason, from a rollback's proposal on
+  bool layout_stays_ = false;     // until the controller's next plan
   bool gain_before_ = false;      // the profile before promised a gain, too
   std::int64_t measured_us_ = 0;  // under current_, at the last profile
   std::int64_t model_us_ = 0;     // predicted for current_ at the last profile

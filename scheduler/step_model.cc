@@ -12,6 +12,7 @@ namespace sirtaki::scheduler {
 namespace {
 
 constexpr std::int64_t kNsPerUs = 1000;
+constexpr std::int64_t kPsPerNs = 1000;
 constexpr std::int64_t kNsPerSecond = 1'000'000'000;
 // About 70 minutes for one transfer, 70 years for a sum of them.
 constexpr std::int64_t kLongestTransfer = std::int64_t{1} << 42;
@@ -26,6 +27,28 @@ std::int64_t after(std::int64_t time, std::int64_t duration) {
 std::int64_t to_us(std::int64_t ns) {
   return (ns + kNsPerUs - 1) / kNsPerUs;
 }
+
+// Time on the link.
+struct Halves {
+  std::int64_t first = 0;
+  std::int64_t second = 0;
+};
+
+// The thread that encodes and decodes.
+class Worker {
+ public:
+  // When work that is there at `at` is done.
+  std::int64_t work(std::int64_t at, std::int64_t duration) {
+    if (duration == 0) {
+      return at;
+    }
+    free_ = after(std::max(free_, at), duration);
+    return free_;
+  }
+
+ private:
+  std::int64_t free_ = 0;
+};
 
 // The link as a queue of halves, and the credit that comes back when both halves of a partition are through.
 class Line {
@@ -45,14 +68,15 @@ class Line {
   }
 
   // First half of a partition that start() let go, and second half of the one whose first half is through longest.
-  void reduce(std::size_t job, std::int64_t payload, std::int64_t start, std::int64_t half) {
+  void reduce(std::size_t job, std::int64_t payload, std::int64_t start, const Halves& halves) {
     credit_.take(payload);
-    gathers_.push_back({serve(start, half), job, payload, half});
+    gathers_.push_back({serve(start, halves.first), job, payload, halves.second});
   }
   std::pair<std::size_t, std::int64_t> gather() {
     const Gather next = gathers_.front();
     gathers_.pop_front();
-    const std::int64_t done = serve(next.at, next.half);
+    done_at_ = std::max(done_at_, next.half == 0 ? next.at : serve(next.at, next.half));
+    const std::int64_t done = done_at_;
     done_.emplace_back(done, next.payload);
     return {next.job, done};
   }
@@ -76,12 +100,23 @@ class Line {
   Credit credit_;
   std::int64_t latency_;
   std::int64_t link_free_ = 0;
+  std::int64_t done_at_ = 0;
   std::int64_t awaited_ = 0;                                // the last credit that came back for a partition
   std::deque<Gather> gathers_;                              // in the order in which their first halves are through
   std::deque<std::pair<std::int64_t, std::int64_t>> done_;  // (time, payload), in the order of time
 };
 
 }  // namespace
+
+void Job::add(const PlannedTensor& tensor, std::int64_t numel, const StepProfile& profile) {
+  payload += tensor.wire_bytes_of(numel);
+  one_way = tensor.decision.recipe == Recipe::kGather;
+  if (tensor.decision.way().lossy()) {
+    const CodecCost cost = profile.cost_of(tensor.decision.codec);
+    encode = after(encode, static_cast<std::int64_t>(Wide{numel} * cost.encode_ps / kPsPerNs));
+    decode = after(decode, static_cast<std::int64_t>(Wide{numel} * cost.decode_ps / kPsPerNs));
+  }
+}
 
 StepModel::StepModel(const StepProfile& profile, const PlannerOptions& options)
     : profile_(profile),
@@ -118,6 +153,7 @@ Prediction StepModel::run(std::span<const Job> jobs, std::int64_t credit, std::v
     done_times->assign(jobs.size(), 0);
   }
   Line line(credit, latency_);
+  Worker worker;
   std::int64_t earliest = 0;
   std::int64_t lateness = 0;
   std::int64_t done = 0;
@@ -130,15 +166,17 @@ Prediction StepModel::run(std::span<const Job> jobs, std::int64_t credit, std::v
     }
     if (start && (line.idle() || *start < line.next_gather())) {
       earliest = *start;
-      line.reduce(next, jobs[next].payload, *start, (occupancy(jobs[next].payload) + handling_) / 2);
+      const std::int64_t whole = occupancy(jobs[next].payload) + handling_;
+      const Halves halves = jobs[next].one_way ? Halves{whole, 0} : Halves{whole / 2, whole / 2};
+      line.reduce(next, jobs[next].payload, worker.work(*start, jobs[next].encode), halves);
       ++next;
       continue;
     }
     const auto [job, at] = line.gather();
-    done = at;
-    lateness = std::max(lateness, at - jobs[job].need);
+    done = std::max(done, worker.work(at, jobs[job].decode));
+    lateness = std::max(lateness, done - jobs[job].need);
     if (done_times != nullptr) {
-      (*done_times)[job] = at;
+      (*done_times)[job] = done;
     }
   }
   return {step_us(lateness), to_us(lateness), to_us(done)};

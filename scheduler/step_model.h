@@ -18,6 +18,12 @@ struct Job {
   std::int64_t payload = 0;  // bytes
   std::int64_t ready = 0;    // the latest of its tensors
   std::int64_t need = 0;     // the earliest of its tensors
+  bool one_way = false;      // all bytes go in one half (a gather)
+  std::int64_t encode = 0;   // work before the first byte, and after the last: one job's at a time
+  std::int64_t decode = 0;
+
+  // Adds a part of a tensor to it.
+  void add(const PlannedTensor& tensor, std::int64_t numel, const StepProfile& profile);
 };
 
 class StepModel {
@@ -25,6 +31,7 @@ class StepModel {
   // `profile` and `options` outlive it. The profile knows its link and has `tensors` entries.
   StepModel(const StepProfile& profile, const PlannerOptions& options);
 
+  const StepProfile& profile() const { return profile_; }
   std::int64_t ready(int tensor) const;
   // Never after the end of the forward pass, where all is waited for; the end of backward without overlap.
   std::int64_t need(int tensor) const;

@@ -98,6 +98,20 @@ std::vector<MethodInfo> policies() {
       {MethodId::kAlgc, "algc", "layers above a gate by threshold_sparse, each with a density of its own",
        with_momentum(lossy("auto|gather|scatter", {{"density", KeyKind::kPart, percent(100), 1, kOne},
                                                    {"reestimate", KeyKind::kCount, 32, 1, 1'000'000}}))},
+      {MethodId::kImportance, "importance", "group_topk at the rate that the measured link and exposed time allow",
+       with_momentum(with_values(lossy(kTwoWays, {{"group", KeyKind::kCount, 512, 2, kLargestBlock},
+                                                  choice("link", "budget|aimd"),
+                                                  {"start", KeyKind::kPart, percent(7000), 1, kOne},
+                                                  {"least", KeyKind::kPart, percent(50), 1, kOne},
+                                                  {"most", KeyKind::kPart, kOne, 1, kOne},
+                                                  {"exposed", KeyKind::kPart, percent(1000), 1, kOne},
+                                                  {"down", KeyKind::kPart, percent(9500), kOne / 2, kOne - 1},
+                                                  {"up", KeyKind::kPart, kOne / 1000, 1, kOne}})))},
+      {MethodId::kAuto, "auto",
+       "dense until less is predicted to make steps shorter, then as little less as that needs",
+       lossy(kTwoWays, {toggle("fp16", false),
+                        {"gain", KeyKind::kPart, percent(500), 0, kOne / 2},
+                        {"rate", KeyKind::kPart, percent(100), 1, kOne}})},
   };
 }
 

@@ -24,13 +24,14 @@ PlanKeeper::Gauges::Gauges(Stats& stats, const std::string& stream)
       predicted_step_us(stats.gauge("streams." + stream + ".predicted_step_us")) {}
 
 PlanKeeper::PlanKeeper(std::string name, const std::shared_ptr<const scheduler::Plan>& first, std::vector<int> order,
-                       const scheduler::ReplannerOptions& options, PlanKeeperDeps deps)
+                       PlanKeeperOptions options, PlanKeeperDeps deps)
     : name_(std::move(name)),
       order_(std::move(order)),
       first_version_(first->version()),
       deps_(deps),
-      replanner_(first, options),
-      meter_(options.planner.ranks),
+      codec_costs_(options.codec_costs),
+      replanner_(first, options.replanner, std::move(options.controller)),
+      meter_(options.replanner.planner.ranks),
       recorder_(first->tensors().size()),
       gauges_(deps.stats, name_),
       last_tensor_(last_with_elements(*first, order_)) {
@@ -55,6 +56,9 @@ std::vector<std::int64_t> PlanKeeper::exchange(std::uint64_t step, bool measured
   } else if (const auto link = meter_.read()) {
     mine.latency_ns = link->latency_ns;
     mine.bytes_per_second = link->bytes_per_second;
+  }
+  if (measured) {
+    mine.codec_costs = codec_costs_;
   }
   mine.objection = static_cast<std::int64_t>(replanner_.objection());
   return scheduler::to_max_vector(mine);
@@ -150,15 +154,19 @@ void PlanKeeper::refuse(const std::string& why) {
 void PlanKeeper::report() {
   const scheduler::DecisionRecord& record = replanner_.log().back();
   const bool changed = record.reason == scheduler::Reason::kAdopted;
+  std::string text = "stream '" + name_ + "', " + scheduler::to_string(record);
+  if (!replanner_.policy_log().empty()) {
+    text += "; " + replanner_.policy_log();
+  }
   if (deps_.trace.on()) {
-    deps_.trace.event("stream '" + name_ + "', " + scheduler::to_string(record));
+    deps_.trace.event(text);
   }
   if (deps_.log == nullptr) {
     return;
   }
   const LogLevel level = changed ? LogLevel::kInfo : LogLevel::kDebug;
   if (deps_.log->enabled(level)) {
-    deps_.log->write(level, "stream '" + name_ + "', " + scheduler::to_string(record));
+    deps_.log->write(level, text);
   }
   if (!replanner_.frozen_because().empty() && !std::exchange(told_frozen_, true)) {
     deps_.log->warn("stream '" + name_ + "' keeps plan " + std::to_string(plan()->version()) +

@@ -32,11 +32,17 @@ struct PlanKeeperDeps {
   Logger* log = nullptr;  // nullptr: decisions are not written
 };
 
+struct PlanKeeperOptions {
+  scheduler::ReplannerOptions replanner;
+  std::unique_ptr<scheduler::Controller> controller;  // of a policy that changes how tensors travel; may be nullptr
+  scheduler::CodecCosts codec_costs = {};             // this rank's
+};
+
 class PlanKeeper {
  public:
   // `order`: in which tensors are expected to become ready at first. `name`: of the stream.
   PlanKeeper(std::string name, const std::shared_ptr<const scheduler::Plan>& first, std::vector<int> order,
-             const scheduler::ReplannerOptions& options, PlanKeeperDeps deps);
+             PlanKeeperOptions options, PlanKeeperDeps deps);
 
   const std::shared_ptr<const scheduler::Plan>& plan() const { return replanner_.current(); }
   // The tensor that is expected to become ready last; -1: there is none with elements.
@@ -109,6 +115,7 @@ class PlanKeeper {
   const std::vector<int> order_;
   const std::uint64_t first_version_;
   PlanKeeperDeps deps_;
+  const scheduler::CodecCosts codec_costs_;
   scheduler::Replanner replanner_;
   scheduler::LinkMeter meter_;
   StepRecorder recorder_;

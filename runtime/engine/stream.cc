@@ -4,6 +4,8 @@
 #include <utility>
 
 #include "runtime/base/check.h"
+#include "runtime/engine/codec_timing.h"
+#include "runtime/engine/stream_plan.h"
 
 namespace sirtaki::engine {
 namespace {
@@ -19,6 +21,18 @@ scheduler::ReplannerOptions replanner_options(const StreamOptions& options, int 
   return out;
 }
 
+PlanKeeperOptions keeper_options(const StreamOptions& options, const StreamSpec& spec, const StreamDeps& deps) {
+  PlanKeeperOptions out;
+  out.replanner = replanner_options(options, deps.net.size());
+  if (!out.replanner.frozen) {
+    out.controller = controller_for(spec, out.replanner.planner);
+  }
+  if (out.controller) {
+    out.codec_costs = time_codecs(deps.loop, deps.net.size());
+  }
+  return out;
+}
+
 }  // namespace
 
 Stream::Stream(StreamId id, StreamSpec spec, const std::shared_ptr<const scheduler::Plan>& plan,
@@ -28,7 +42,7 @@ Stream::Stream(StreamId id, StreamSpec spec, const std::shared_ptr<const schedul
       deps_(deps),
       trace_(deps.trace, spec_.name),
       finite_only_(options.finite_only),
-      keeper_(spec_.name, plan, spec_.order, replanner_options(options, deps.net.size()),
+      keeper_(spec_.name, plan, spec_.order, keeper_options(options, spec_, deps),
               {deps.loop, deps.trace, deps.stats, deps.log}),
       dispatcher_(options.credit_bytes),
       board_(std::make_shared<StreamBoard>(spec_.tensors.size())),

@@ -66,6 +66,14 @@ Result<std::shared_ptr<const scheduler::Plan>> first_plan(const StreamSpec& spec
   return scheduler::Plan::build(std::move(*tensors), spec.order, layout, 1);
 }
 
+std::unique_ptr<scheduler::Controller> controller_for(const StreamSpec& spec,
+                                                      const scheduler::PlannerOptions& planner) {
+  const auto how = parse_spec(spec.codec);
+  return how ? scheduler::make_controller(*how, tensor_infos(spec), planner,
+                                          std::make_shared<const CatalogFacts>(planner.ranks))
+             : nullptr;
+}
+
 std::string tensors_json(const scheduler::Plan& plan, std::span<const double> owed_norms) {
   JsonWriter json;
   json.begin_array();

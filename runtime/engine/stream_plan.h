@@ -13,6 +13,7 @@
 #include "runtime/base/status.h"
 #include "runtime/engine/requests.h"
 #include "scheduler/plan.h"
+#include "scheduler/policies/controller.h"
 #include "scheduler/policies/policy.h"
 
 namespace sirtaki::engine {
@@ -38,6 +39,9 @@ std::vector<scheduler::TensorInfo> tensor_infos(const StreamSpec& spec);
 // The first plan of a stream with the text spec.codec, which is not empty. kInvalidArgument names the stream.
 Result<std::shared_ptr<const scheduler::Plan>> first_plan(const StreamSpec& spec,
                                                           const scheduler::LayoutOptions& layout, int ranks);
+
+// Of a policy that changes how tensors travel while the stream runs; nullptr: the text names none.
+std::unique_ptr<scheduler::Controller> controller_for(const StreamSpec& spec, const scheduler::PlannerOptions& planner);
 
 // [{"name", "numel", "dtype", "codec", "recipe", "params", "held_bytes", "wire_bytes", "ratio", "reason", "owed_norm"},
 // ...] in the order of registration. wire_bytes: those of an allreduce in which a rank sends as much. `owed_norms`: by

@@ -189,6 +189,16 @@ Result<Recipe> recipe_for(const Method& method, const Encoding& encoding, const 
   return gather_or_scatter(scattered.wire_bytes, encoding.sparse, at);
 }
 
+// One stream has one controller.
+Status check_policies(const Spec& spec) {
+  const auto names = [&](MethodId id) {
+    return std::ranges::any_of(spec.rules, [&](const Rule& rule) { return rule.method.info->id == id; });
+  };
+  return names(MethodId::kAuto) && names(MethodId::kImportance)
+             ? invalid_argument("compression rules name both auto and importance; a stream follows one of them")
+             : Status();
+}
+
 Status no_match(const Rule& rule, std::size_t number, const std::vector<TensorInfo>& tensors) {
   std::string text = "compression rule " + std::to_string(number) + " '" + rule.text + "' matches none of " +
                      std::to_string(tensors.size()) + " tensors";
@@ -205,6 +215,16 @@ Status no_match(const Rule& rule, std::size_t number, const std::vector<TensorIn
 
 std::int64_t TensorInfo::numel() const {
   return std::accumulate(dims.begin(), dims.end(), std::int64_t{1}, std::multiplies<>());
+}
+
+Method at_rate(const Method& importance, std::int64_t rate) {
+  Method method = method_of(*find_method("group_topk"));
+  for (std::size_t i = 0; i < method.values.size(); ++i) {
+    const KeyInfo& key = method.info->keys[i];
+    // The ways of importance are the first of group_topk's.
+    method.values[i] = key.name == "rate" ? rate : importance.value(key.name);
+  }
+  return method;
 }
 
 std::int64_t hylo_rate(std::int64_t numel, std::int64_t rho) {
@@ -241,6 +261,12 @@ Result<PlannedTensor> decide_tensor(const Method& method, const TensorInfo& tens
     return planned;
   }
   const std::string name(method.info->name);
+  if (id == MethodId::kAuto) {
+    return stay_dense(tensor, "auto: dense until the link is measured", facts);
+  }
+  if (id == MethodId::kImportance) {
+    return decide_tensor(at_rate(method, method.value("start")), tensor, at, facts);
+  }
   if (std::string why = gate(method, tensor, at); !why.empty()) {
     return stay_dense(tensor, name + ": stays dense, " + why, facts);
   }
@@ -257,6 +283,7 @@ Result<PlannedTensor> decide_tensor(const Method& method, const TensorInfo& tens
 Result<std::vector<PlannedTensor>> decide(const Spec& spec, const std::vector<TensorInfo>& tensors,
                                           const Circumstances& at, const CodecFacts& facts) {
   std::vector<bool> matched(spec.rules.size(), spec.for_all);
+  SRT_TRY(check_policies(spec));
   std::vector<PlannedTensor> choices;
   choices.reserve(tensors.size());
   for (const TensorInfo& tensor : tensors) {

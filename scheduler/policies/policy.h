@@ -70,6 +70,9 @@ Result<PlannedTensor> decide_tensor(const Method& method, const TensorInfo& tens
 // As the elements are held.
 Result<PlannedTensor> stay_dense(const TensorInfo& tensor, std::string reason, const CodecFacts& facts);
 
+// group_topk at the rate, with the keys of a method of the policy importance.
+Method at_rate(const Method& importance, std::int64_t rate);
+
 // Rate of filters of a convolution with `numel` elements: the larger, the lower; clamp(rho sqrt(4096 / n), 5 %, rho).
 std::int64_t hylo_rate(std::int64_t numel, std::int64_t rho);
 

@@ -82,6 +82,29 @@ TEST(Compressed, WhateverDenseStreamsCanDo) {
   }
 }
 
+// Plans that change codecs in the middle of a run: results stay the same on all ranks, and nothing is lost.
+TEST(Compressed, PoliciesChangeHowTensorsTravel) {
+  const char* const policies[] = {"auto:min=0,ndim=0", "importance:min=0,ndim=0",
+                                  "importance:link=aimd,start=20%,min=0,ndim=0"};
+  for (std::uint64_t seed = 1; seed <= world::last_seed(9); ++seed) {
+    SCOPED_TRACE(seed);
+    CompressedRun run = run_of(seed, 40);
+    run.codec = policies[seed % std::size(policies)];
+    world::SimOptions options = small_limits(seed, 2 + static_cast<int>(seed % 3));
+    options.bytes_per_second = 5e5;
+    world::SimWorld world(options);
+    ASSERT_EQ(world.run(compressed_steps(run)), "");
+    EXPECT_EQ(world.check_quiet(), "");
+    EXPECT_GT(world.counter("streams.plans_adopted"), 0U);
+    EXPECT_LT(world.counter("streams.wire_bytes"), world.counter("streams.raw_bytes"));
+    run.wild = true;
+    expect_well(options, compressed_steps(run));
+    run.wild = false;
+    run.steps = 30;
+    expect_well(options, compressed_balance(run));
+  }
+}
+
 class CompressedThreads : public testing::TestWithParam<int> {
  protected:
   void expect_well(const ScenarioFn& scenario, std::uint64_t seed, const std::string& more = {}) const {

@@ -37,7 +37,7 @@ class PlanKeeperTest : public testing::Test {
     return {name,
             scheduler::make_plan({{"a", 100, DType::kF32}, {"b", 100, DType::kF32}}),
             {1, 0},
-            options,
+            {options, nullptr},
             {clock_, trace_, stats_}};
   }
   // A step of the program under `keeper`; what it read of the clock.

@@ -21,6 +21,7 @@ StepProfile example() {
   profile.exposed_us = 100;
   profile.latency_ns = 80'000;
   profile.bytes_per_second = 25'000'000;
+  profile.codec_costs = {{{100, 200}, {0, 5}, {7000, 0}}};
   profile.objection = 1;
   return profile;
 }

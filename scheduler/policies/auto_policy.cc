@@ -1,0 +1,228 @@
+#include "scheduler/policies/auto_policy.h"
+
+#include <algorithm>
+#include <numeric>
+#include <string_view>
+#include <utility>
+
+#include "runtime/base/check.h"
+#include "scheduler/arith.h"
+
+namespace sirtaki::scheduler {
+namespace {
+
+constexpr std::int64_t kOne = params::kOne;
+// Of the best level's step, within which a milder one is as good; of a level's, within which fewer tensors are.
+constexpr std::int64_t kNearPermille = 30;
+constexpr std::int64_t kSamePermille = 5;
+// Measured over expected, for so many profiles in a row.
+constexpr std::int64_t kWrongPermille = 50;
+constexpr int kWrongProfiles = 2;
+constexpr int kLongestBan = 512;
+
+bool within(std::int64_t value, std::int64_t of, std::int64_t permille) {
+  return Wide{value} * 1000 <= Wide{of} * (1000 + permille);
+}
+
+std::string ms(std::int64_t us) {
+  return std::to_string(us / 1000) + "." + std::to_string(us % 1000 / 100) + " ms";
+}
+
+bool named_embedding(const std::string& name) {
+  constexpr std::string_view kNames[] = {"embed", "Embed", "wte", "wpe"};
+  return std::ranges::any_of(kNames, [&](std::string_view part) { return name.find(part) != std::string::npos; });
+}
+
+Method named(std::string_view name, const Method& common) {
+  Method method = method_of(*find_method(name));
+  for (std::size_t i = 0; i < method.values.size(); ++i) {
+    if (const std::string_view key = method.info->keys[i].name; common.has(key)) {
+      method.values[i] = common.value(key);
+    }
+  }
+  return method;
+}
+
+}  // namespace
+
+AutoPolicy::AutoPolicy(std::vector<Controlled> tensors, const PlannerOptions& planner,
+                       std::shared_ptr<const CodecFacts> facts)
+    : tensors_(std::move(tensors)), planner_(planner), facts_(std::move(facts)), sensitive_(tensors_.size(), false) {
+  int first = -1;
+  int last = -1;
+  for (std::size_t i = 0; i < tensors_.size(); ++i) {
+    const TensorInfo& info = tensors_[i].info;
+    sensitive_[i] = named_embedding(info.name);
+    if (info.dims.size() >= 2) {
+      first = first < 0 ? static_cast<int>(i) : first;
+      last = static_cast<int>(i);
+    }
+  }
+  for (const int edge : {first, last}) {
+    if (edge >= 0) {
+      sensitive_[static_cast<std::size_t>(edge)] = true;
+    }
+  }
+  const auto controlled = std::ranges::find_if(tensors_, [](const Controlled& c) { return c.method.has_value(); });
+  SRT_CHECK(controlled != tensors_.end());
+  const Method& common = *controlled->method;
+  gain_ = common.value("gain");
+  levels_.push_back({"dense", method_of(*find_method("none")), true});
+  if (common.value("fp16") != 0) {
+    levels_.push_back({"fp16", method_of(*find_method("fp16")), true});
+  }
+  for (const char* name : {"int8", "twobit", "group_topk"}) {
+    levels_.push_back({name, named(name, common), name == std::string_view("int8")});
+  }
+}
+
+AutoPolicy::Outcome AutoPolicy::at_level(std::size_t level, const StepProfile& profile,
+                                         const std::vector<PlannedTensor>& now) const {
+  const Circumstances at{planner_.ranks, LinkFacts{profile.latency_ns, profile.bytes_per_second}};
+  const auto mildest = std::ranges::find(levels_, "int8", &Level::name);
+  Outcome outcome{now, 0};
+  for (std::size_t i = 0; i < tensors_.size(); ++i) {
+    if (!tensors_[i].method) {
+      continue;
+    }
+    const Level& own = sensitive_[i] && !levels_[level].mild ? *mildest : levels_[level];
+    auto planned = decide_tensor(own.method, tensors_[i].info, at, *facts_);
+    if (!planned) {
+      planned = stay_dense(tensors_[i].info, "auto: stays dense, " + std::string(planned.status().text()), *facts_);
+    }
+    SRT_CHECK(planned);
+    outcome.tensors[i] = std::move(*planned);
+  }
+  outcome.step_us = predict_tensors(outcome.tensors, profile, planner_).step_us;
+  return outcome;
+}
+
+// Further down only for a gain, and then to the mildest that is nearly as good as the best; back up only to what loses
+// hardly anything. Between the two it stays where it is.
+std::size_t AutoPolicy::choose(const std::vector<Outcome>& outcomes, std::int64_t now_us) const {
+  const std::int64_t best = std::ranges::min_element(outcomes, {}, &Outcome::step_us)->step_us;
+  const auto mildest = [&](std::int64_t permille) {
+    std::size_t level = 0;
+    while (!within(outcomes[level].step_us, best, permille)) {
+      ++level;
+    }
+    return level;
+  };
+  const std::size_t down = mildest(kNearPermille);
+  if (down > level_ && Wide{outcomes[down].step_us} * kOne < Wide{now_us} * (kOne - gain_)) {
+    return down;
+  }
+  return std::min(mildest(kSamePermille), level_);
+}
+
+// Keeps to the tensors that save most, as few as make the step nearly as short.
+void AutoPolicy::prune(Outcome& outcome, const Outcome& dense, const StepProfile& profile) const {
+  std::vector<std::size_t> changed;
+  const auto saved = [&](std::size_t i) {
+    return dense.tensors[i].wire_bytes_of(dense.tensors[i].numel) -
+           outcome.tensors[i].wire_bytes_of(outcome.tensors[i].numel);
+  };
+  for (std::size_t i = 0; i < tensors_.size(); ++i) {
+    if (outcome.tensors[i].decision.way() != dense.tensors[i].decision.way()) {
+      changed.push_back(i);
+    }
+  }
+  std::ranges::stable_sort(changed, [&](std::size_t a, std::size_t b) { return saved(a) > saved(b); });
+  const auto with = [&](std::size_t count) {
+    Outcome fewer{dense.tensors, 0};
+    for (std::size_t k = 0; k < count; ++k) {
+      fewer.tensors[changed[k]] = outcome.tensors[changed[k]];
+    }
+    for (std::size_t k = count; k < changed.size(); ++k) {
+      fewer.tensors[changed[k]].reason = "auto: stays dense, less would not make the step shorter";
+    }
+    fewer.step_us = predict_tensors(fewer.tensors, profile, planner_).step_us;
+    return fewer;
+  };
+  std::size_t least = 1;
+  std::size_t most = changed.size();
+  const std::int64_t target = outcome.step_us;
+  while (least < most) {
+    const std::size_t middle = (least + most) / 2;
+    if (within(with(middle).step_us, target, kSamePermille)) {
+      most = middle;
+    } else {
+      least = middle + 1;
+    }
+  }
+  if (most < changed.size()) {
+    outcome = with(most);
+  }
+}
+
+// A step that is longer than a dense one would be, scaled by what the model says of dense steps then and now.
+bool AutoPolicy::proved_wrong(const StepProfile& profile, std::int64_t dense_us) {
+  if (level_ == 0) {
+    dense_measured_us_ = profile.step_us;
+    dense_model_us_ = std::max<std::int64_t>(dense_us, 1);
+    worse_ = 0;
+    return false;
+  }
+  const auto expected =
+      static_cast<std::int64_t>(Wide{dense_measured_us_} * dense_us / std::max<std::int64_t>(dense_model_us_, 1));
+  worse_ = dense_measured_us_ > 0 && !within(profile.step_us, expected, kWrongPermille) ? worse_ + 1 : 0;
+  return worse_ >= kWrongProfiles;
+}
+
+std::optional<std::vector<PlannedTensor>> AutoPolicy::consider(std::uint64_t /*step*/, const StepProfile& profile,
+                                                               const std::vector<PlannedTensor>& now) {
+  std::vector<Outcome> outcomes;
+  for (std::size_t level = 0; level < levels_.size(); ++level) {
+    outcomes.push_back(at_level(level, profile, now));
+  }
+  const std::int64_t now_us = predict_tensors(now, profile, planner_).step_us;
+  decision_ = "auto: " + levels_[level_].name + ", step " + ms(profile.step_us) + " measured, " + ms(now_us) +
+              " predicted, " + ms(outcomes.front().step_us) + " dense, link " +
+              std::to_string(profile.bytes_per_second / 1000) + " kB/s and " +
+              std::to_string(profile.latency_ns / 1000) + " us: ";
+  if (proved_wrong(profile, outcomes.front().step_us)) {
+    decision_ += "steps got longer, back to dense";
+    banned_ = ban_;
+    ban_ = std::min(2 * ban_, kLongestBan);
+    level_ = 0;
+    worse_ = 0;
+    hysteresis_ = {};
+    return std::move(outcomes.front().tensors);
+  }
+  if (banned_ > 0) {
+    --banned_;
+    decision_ += "stays dense for " + std::to_string(banned_) + " profiles more";
+    return std::nullopt;
+  }
+  const std::size_t wanted = choose(outcomes, now_us);
+  const int direction = wanted > level_ ? 1 : wanted < level_ ? -1 : 0;
+  if (!hysteresis_.wants(direction)) {
+    decision_ += direction == 0 ? "stays" : levels_[wanted].name + " wanted, to be confirmed";
+    return std::nullopt;
+  }
+  Outcome& outcome = outcomes[wanted];
+  if (wanted != 0) {
+    const Outcome dense = outcomes.front();
+    prune(outcome, dense, profile);
+  }
+  level_ = wanted;
+  const std::string change = ms(now_us) + " -> " + ms(outcome.step_us) + " predicted";
+  for (std::size_t i = 0; i < tensors_.size(); ++i) {
+    if (tensors_[i].method && outcome.tensors[i].decision.way() != Way{}) {
+      outcome.tensors[i].reason = "auto: " + outcome.tensors[i].reason + ", " + change;
+    }
+  }
+  decision_ += levels_[wanted].name + ", " + change;
+  return std::move(outcome.tensors);
+}
+
+void AutoPolicy::restart() {
+  level_ = 0;
+  hysteresis_ = {};
+  dense_measured_us_ = dense_model_us_ = 0;
+  worse_ = banned_ = 0;
+  ban_ = 8;
+  decision_.clear();
+}
+
+}  // namespace sirtaki::scheduler

@@ -1,0 +1,59 @@
+// The policy auto: less travels where, and only where, the model says that steps get shorter.
+//
+// Levels from dense to sparse; the mildest whose step is nearly as short as the best one's, and within it as few
+// tensors as that takes. Sensitive tensors (embeddings, the first and the last that are large enough) go no further
+// than int8. Used through controller.h; pure.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "scheduler/policies/controller.h"
+#include "scheduler/policies/hysteresis.h"
+
+namespace sirtaki::scheduler {
+
+class AutoPolicy final : public Controller {
+ public:
+  AutoPolicy(std::vector<Controlled> tensors, const PlannerOptions& planner, std::shared_ptr<const CodecFacts> facts);
+
+  std::optional<std::vector<PlannedTensor>> consider(std::uint64_t step, const StepProfile& profile,
+                                                     const std::vector<PlannedTensor>& now) override;
+  const std::string& last_decision() const override { return decision_; }
+  void restart() override;
+
+ private:
+  struct Level {
+    std::string name;
+    Method method;
+    bool mild = false;  // sensitive tensors take part
+  };
+  struct Outcome {
+    std::vector<PlannedTensor> tensors;
+    std::int64_t step_us = 0;
+  };
+
+  Outcome at_level(std::size_t level, const StepProfile& profile, const std::vector<PlannedTensor>& now) const;
+  std::size_t choose(const std::vector<Outcome>& outcomes, std::int64_t now_us) const;
+  void prune(Outcome& outcome, const Outcome& dense, const StepProfile& profile) const;
+  bool proved_wrong(const StepProfile& profile, std::int64_t dense_us);
+
+  const std::vector<Controlled> tensors_;
+  const PlannerOptions planner_;
+  const std::shared_ptr<const CodecFacts> facts_;
+  std::vector<bool> sensitive_;
+  std::vector<Level> levels_;  // the first is dense
+  std::int64_t gain_ = 0;      // 1/65536 of a step
+
+  std::size_t level_ = 0;
+  Hysteresis hysteresis_;
+  std::int64_t dense_measured_us_ = 0;  // a step without, when it was last measured, and what the model said of it
+  std::int64_t dense_model_us_ = 0;
+  int worse_ = 0;   // profiles in a row
+  int banned_ = 0;  // profiles for which it stays dense
+  int ban_ = 8;     // the next time
+  std::string decision_;
+};
+
+}  // namespace sirtaki::scheduler

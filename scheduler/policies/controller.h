@@ -1,0 +1,48 @@
+// Controller: changes how tensors travel while a stream runs, from what its steps looked like.
+//
+// Owned by: the replanner, which asks it after every profile and has all ranks adopt what it wants by the exchange of
+// digests. Pure: no I/O, no thread, no clock; what it says follows from the profiles since the last restart() alone, in
+// integers, so all ranks decide alike. Not for: partitions and their order (planner.h).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "scheduler/plan.h"
+#include "scheduler/planner.h"
+#include "scheduler/policies/policy.h"
+#include "scheduler/profile.h"
+
+namespace sirtaki::scheduler {
+
+class Controller {
+ public:
+  Controller() = default;
+  Controller(const Controller&) = delete;
+  Controller& operator=(const Controller&) = delete;
+  virtual ~Controller() = default;
+
+  // `profile` knows its link; `now`: the tensors of the plan in force. The tensors as they shall travel, in the same
+  // order; nullopt: as now.
+  virtual std::optional<std::vector<PlannedTensor>> consider(std::uint64_t step, const StepProfile& profile,
+                                                             const std::vector<PlannedTensor>& now) = 0;
+  // Inputs and reason of the last answer, for a person.
+  virtual const std::string& last_decision() const = 0;
+  // A step was given up: the first plan is in force again, and what was learnt is forgotten.
+  virtual void restart() = 0;
+};
+
+// A tensor whose rule names the policy; the others stay as they are.
+struct Controlled {
+  TensorInfo info;
+  std::optional<Method> method;
+};
+
+// The controller that the spec's rules ask for, auto or importance (decide() refuses both in one spec); nullptr: none.
+std::unique_ptr<Controller> make_controller(const Spec& spec, const std::vector<TensorInfo>& tensors,
+                                            const PlannerOptions& planner, std::shared_ptr<const CodecFacts> facts);
+
+}  // namespace sirtaki::scheduler

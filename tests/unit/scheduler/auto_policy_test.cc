@@ -1,0 +1,306 @@
+#include "scheduler/policies/auto_policy.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <memory>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "scheduler/policies/importance.h"
+#include "scheduler/replanner.h"
+#include "tests/unit/scheduler/codec_facts.h"
+
+namespace sirtaki::scheduler {
+namespace {
+
+// A net of eight layers of 1 MiB, 40 ms backward and 20 ms forward.
+class AutoPolicyTest : public testing::Test {
+ protected:
+  AutoPolicyTest() {
+    planner_.ranks = 4;
+    for (int i = 0; i < 8; ++i) {
+      infos_.push_back({"layer" + std::to_string(i) + ".weight", {512, 512}});
+      infos_.push_back({"layer" + std::to_string(i) + ".bias", {512}});
+    }
+    for (std::size_t i = 0; i < infos_.size(); ++i) {
+      profile_.ready_us.push_back(static_cast<std::int64_t>(40'000 - 2500 * (i + 1)));
+      profile_.need_us.push_back(StepProfile::kUnknown);
+    }
+    profile_.backward_us = 40'000;
+    profile_.forward_us = 20'000;
+    profile_.latency_ns = 100'000;
+    profile_.codec_costs = {{{500, 500}, {500, 500}, {1500, 500}}};
+  }
+
+  void make(const std::string& text) {
+    const Spec spec = *parse_spec(text);
+    now_ = *decide(spec, infos_, {.ranks = 4}, *facts_);
+    controller_ = make_controller(spec, infos_, planner_, facts_);
+    ASSERT_NE(controller_, nullptr);
+  }
+
+  // One profile over a link, as if steps took what the model says, times `percent`.
+  bool profile(std::int64_t bytes_per_second, std::int64_t percent = 100) {
+    profile_.bytes_per_second = bytes_per_second;
+    const Prediction p = predict_tensors(now_, profile_, planner_);
+    profile_.step_us = p.step_us * percent / 100;
+    profile_.exposed_us = p.exposed_us;
+    auto next = controller_->consider(step_ += 8, profile_, now_);
+    if (next) {
+      now_ = std::move(*next);
+    }
+    return next.has_value();
+  }
+
+  int lossy() const {
+    return static_cast<int>(
+        std::ranges::count_if(now_, [](const PlannedTensor& t) { return t.decision.way().lossy(); }));
+  }
+  bool all_dense() const {
+    return std::ranges::all_of(now_, [](const PlannedTensor& t) { return t.decision == Decision{}; });
+  }
+  std::int64_t step_us(std::int64_t bytes_per_second) {
+    profile_.bytes_per_second = bytes_per_second;
+    return predict_tensors(now_, profile_, planner_).step_us;
+  }
+
+  std::vector<TensorInfo> infos_;
+  PlannerOptions planner_;
+  StepProfile profile_;
+  std::shared_ptr<const CodecFacts> facts_ = std::make_shared<PlainFacts>(4);
+  std::unique_ptr<Controller> controller_;
+  std::vector<PlannedTensor> now_;
+  std::uint64_t step_ = 0;
+};
+
+TEST_F(AutoPolicyTest, StaysDenseOnAFastLink) {
+  make("auto");
+  EXPECT_TRUE(all_dense());
+  for (int i = 0; i < 60; ++i) {
+    EXPECT_FALSE(profile(10'000'000'000));
+  }
+  EXPECT_TRUE(all_dense());
+  EXPECT_NE(controller_->last_decision().find("stays"), std::string::npos) << controller_->last_decision();
+}
+
+TEST_F(AutoPolicyTest, CompressesWhereStepsGetShorter) {
+  make("auto");
+  const std::int64_t dense = step_us(12'500'000);
+  EXPECT_FALSE(profile(12'500'000)) << "not before it is confirmed";
+  EXPECT_TRUE(profile(12'500'000));
+  EXPECT_GT(lossy(), 0);
+  EXPECT_LT(step_us(12'500'000) * 3, dense);
+  for (std::size_t i = 0; i < infos_.size(); ++i) {
+    EXPECT_FALSE(now_[i].reason.empty());
+    if (infos_[i].dims.size() < 2) {
+      EXPECT_FALSE(now_[i].decision.way().lossy()) << now_[i].name;
+    }
+  }
+  for (const std::size_t edge : {std::size_t{0}, std::size_t{14}}) {
+    EXPECT_TRUE(!now_[edge].decision.way().lossy() || now_[edge].decision.codec == CodecId::kInt8) << now_[edge].name;
+  }
+  EXPECT_NE(controller_->last_decision().find("predicted"), std::string::npos);
+}
+
+TEST_F(AutoPolicyTest, CompressesNoMoreThanItNeeds) {
+  make("auto");
+  // Dense hides nearly all of it; a little less hides the rest.
+  for (const std::int64_t rate : {250'000'000, 220'000'000, 200'000'000, 160'000'000}) {
+    controller_->restart();
+    make("auto");
+    profile(rate);
+    profile(rate);
+    if (lossy() > 0) {
+      EXPECT_LT(lossy(), 8) << rate;
+      EXPECT_TRUE(std::ranges::none_of(now_, [](const PlannedTensor& t) {
+        return t.decision.codec == CodecId::kTwobit || t.decision.codec == CodecId::kGroupTopk;
+      })) << rate;
+    }
+  }
+}
+
+TEST_F(AutoPolicyTest, FollowsTheLinkThereAndBack) {
+  make("auto");
+  profile(12'500'000);
+  profile(12'500'000);
+  const int slow = lossy();
+  EXPECT_GT(slow, 0);
+  for (int i = 0; i < 10; ++i) {
+    profile(10'000'000'000);
+  }
+  EXPECT_TRUE(all_dense());
+  for (int i = 0; i < 10; ++i) {
+    profile(12'500'000);
+  }
+  EXPECT_EQ(lossy(), slow);
+}
+
+TEST_F(AutoPolicyTest, DoesNotSwingOnANoisyLink) {
+  struct Noise {
+    std::int64_t spread;
+    int profiles;
+    int changes;
+  };
+  for (const Noise& noise : {Noise{1'000'000, 62, 2}, Noise{5'000'000, 200, 7}}) {
+    for (std::uint64_t seed = 0; seed < 5; ++seed) {
+      SCOPED_TRACE(seed);
+      std::mt19937_64 random(seed);
+      make("auto");
+      int changes = 0;
+      for (int i = 0; i < noise.profiles; ++i) {
+        const auto offset = static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(2 * noise.spread));
+        changes += profile(25'000'000 - noise.spread + offset) ? 1 : 0;
+      }
+      EXPECT_LE(changes, noise.changes) << noise.spread;
+    }
+  }
+}
+
+TEST_F(AutoPolicyTest, TakesBackWhatMadeStepsLonger) {
+  make("auto");
+  profile(12'500'000);
+  ASSERT_TRUE(profile(12'500'000));
+  EXPECT_FALSE(profile(12'500'000, 3000)) << "once is noise";
+  EXPECT_TRUE(profile(12'500'000, 3000));
+  EXPECT_TRUE(all_dense());
+  int until = 0;
+  while (!profile(12'500'000) && until < 100) {
+    ++until;
+  }
+  EXPECT_GE(until, 8) << "and stays away from it for a while";
+  EXPECT_LT(until, 100);
+}
+
+TEST_F(AutoPolicyTest, CodecsThatCostMoreThanTheySaveAreNotUsed) {
+  make("auto");
+  profile_.codec_costs = {{{2'000'000, 2'000'000}, {2'000'000, 2'000'000}, {2'000'000, 2'000'000}}};
+  for (int i = 0; i < 4; ++i) {
+    EXPECT_FALSE(profile(12'500'000)) << controller_->last_decision();
+  }
+}
+
+TEST_F(AutoPolicyTest, OnlyTensorsOfItsRulesFollow) {
+  make("layer3*=>auto;layer5.weight=>int8;*=>none");
+  EXPECT_EQ(lossy(), 1);
+  profile(1'000'000);
+  EXPECT_TRUE(profile(1'000'000));
+  EXPECT_EQ(lossy(), 2);
+  EXPECT_TRUE(now_[6].decision.way().lossy());
+  EXPECT_EQ(now_[10].decision.codec, CodecId::kInt8);
+}
+
+TEST_F(AutoPolicyTest, ImportanceFindsTheRateOfTheLink) {
+  make("importance");
+  EXPECT_TRUE(all_dense()) << "70 % are no shorter as positions and values";
+  EXPECT_TRUE(profile(12'500'000)) << "less at once";
+  EXPECT_GT(lossy(), 0);
+  const auto keep = [&] { return now_[2].decision.params.at(params::kKeep); };
+  const std::int64_t at_100 = keep();
+  EXPECT_TRUE(profile(2'500'000));
+  EXPECT_LT(keep(), at_100);
+  int profiles = 0;
+  while (!profile(12'500'000) && profiles < 20) {
+    ++profiles;
+  }
+  EXPECT_LT(profiles, 4);
+  EXPECT_EQ(keep(), at_100);
+}
+
+TEST_F(AutoPolicyTest, ImportanceDoesNotOscillate) {
+  for (const char* text : {"importance", "importance:link=aimd,start=5%"}) {
+    make(text);
+    int turns = 0;
+    std::int64_t last = 0;
+    int direction = 0;
+    for (int i = 0; i < 62; ++i) {  // 500 steps
+      profile(12'500'000);
+      const Decision& d = now_[2].decision;
+      const std::int64_t rate = d.way().lossy() ? d.params.at(params::kKeep) : 1000;
+      const int moved = i < 2 ? 0 : rate > last ? 1 : rate < last ? -1 : 0;
+      turns += moved != 0 && direction != 0 && moved != direction ? 1 : 0;
+      direction = moved != 0 ? moved : direction;
+      last = rate;
+    }
+    EXPECT_LE(turns, 2) << text;
+  }
+}
+
+TEST_F(AutoPolicyTest, AimdGoesDownByItsFactorAndUpByItsStep) {
+  make("importance:link=aimd,start=10%,min=0");
+  auto* importance = dynamic_cast<Importance*>(controller_.get());
+  ASSERT_NE(importance, nullptr);
+  const std::int64_t start = importance->rate();
+  profile(1'000'000);
+  EXPECT_EQ(importance->rate(), start * 62258 / 65536) << "all of it is exposed";
+  const std::int64_t less = importance->rate();
+  profile(1'000'000'000'000);
+  EXPECT_EQ(importance->rate(), less + 65);
+  profile_.latency_ns *= 2;
+  profile(1'000'000'000'000);
+  EXPECT_EQ(importance->rate(), (less + 65) * 62258 / 65536) << "delays grow";
+}
+
+TEST_F(AutoPolicyTest, LongerDelayNeverMeansAHigherRate) {
+  for (std::uint64_t seed = 0; seed < 20; ++seed) {
+    SCOPED_TRACE(seed);
+    std::mt19937_64 random(seed);
+    make("importance:start=50%");
+    auto* importance = dynamic_cast<Importance*>(controller_.get());
+    const auto rate = static_cast<std::int64_t>(1'000'000 + random() % 100'000'000);
+    profile(rate);
+    const std::int64_t before = importance->rate();
+    profile_.latency_ns *= static_cast<std::int64_t>(2 + random() % 8);
+    profile(rate / static_cast<std::int64_t>(1 + random() % 4));
+    EXPECT_LE(importance->rate(), before);
+  }
+}
+
+TEST(PolicyController, RefusesTwoPoliciesThatChange) {
+  const PlainFacts facts(4);
+  const auto choices =
+      decide(*parse_spec("a=>auto;*=>importance"), {{"a", {64, 64}}, {"b", {64, 64}}}, {.ranks = 4}, facts);
+  ASSERT_FALSE(choices);
+  EXPECT_NE(choices.status().text().find("both auto and importance"), std::string_view::npos);
+}
+
+TEST_F(AutoPolicyTest, TheReplannerProposesWhatItsControllerWants) {
+  const Spec spec = *parse_spec("auto");
+  std::vector<int> order(infos_.size());
+  for (std::size_t i = 0; i < order.size(); ++i) {
+    order[i] = static_cast<int>(order.size() - 1 - i);
+  }
+  const auto first = Plan::build(*decide(spec, infos_, {.ranks = 4}, *facts_), order, planner_.limits, 1).value();
+  const auto make_replanner = [&] {
+    return std::make_unique<Replanner>(first, ReplannerOptions{.planner = planner_},
+                                       make_controller(spec, infos_, planner_, facts_));
+  };
+  const auto a = make_replanner();
+  const auto b = make_replanner();
+  EXPECT_TRUE(a->wants_profile(8));
+  profile_.bytes_per_second = 12'500'000;
+  std::vector<Reason> reasons;
+  for (const std::uint64_t step : {3, 6, 8, 16}) {
+    profile_.step_us = predict(*a->current(), profile_, planner_).step_us;
+    const auto proposal = a->consider(step, profile_);
+    const auto same = b->consider(step, profile_);
+    ASSERT_EQ(proposal.has_value(), same.has_value());
+    EXPECT_EQ(a->proposed_digest(), b->proposed_digest());
+    if (proposal) {
+      reasons.push_back(proposal->reason);
+      a->adopted(step + 1);
+      b->adopted(step + 1);
+    }
+  }
+  EXPECT_NE(std::ranges::find(reasons, Reason::kCodecs), reasons.end());
+  EXPECT_FALSE(a->frozen());
+  EXPECT_FALSE(a->policy_log().empty());
+  EXPECT_TRUE(std::ranges::any_of(a->current()->tensors(), [](const auto& t) { return t.decision.way().lossy(); }));
+  a->restart();
+  EXPECT_EQ(a->current(), first);
+}
+
+}  // namespace
+}  // namespace sirtaki::scheduler
