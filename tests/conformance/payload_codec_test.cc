@@ -325,6 +325,37 @@ TEST_P(PayloadCodecConformance, WithoutFeedbackSendsTheSameAndOwesNothing) {
   }
 }
 
+// A caller that may have to undo a step lets what is left go where the gradient was, or elsewhere.
+TEST_P(PayloadCodecConformance, LeavesTheSameWhereverThatGoes) {
+  for (const std::int64_t numel : kSizes) {
+    SCOPED_TRACE("elements " + std::to_string(numel));
+    Random random(10);
+    const Floats g = gradient(numel, Kind::kNormal, random);
+    const Floats residual = gradient(numel, Kind::kMixed, random);
+    std::vector<std::byte> payloads[3];
+    Floats rests[3];
+    for (std::size_t place = 0; place < 3; ++place) {
+      const TensorMemory memory = memory_of(numel);
+      const auto coder = codec().open(memory.params(), memory.shape());
+      Floats from = g;
+      Floats old = residual;
+      Floats apart(g.size());
+      Floats& left = place == 0 ? old : place == 1 ? from : apart;
+      const kernels::Feedback arrays{.gradient = bytes(from), .residual = bytes(old), .left = bytes(left)};
+      coder->begin(arrays);
+      payloads[place].resize(coder->payload_bytes(numel));
+      coder->encode({0, numel}, arrays, payloads[place]);
+      rests[place] = left;
+      EXPECT_TRUE(place == 0 || old == residual);
+      EXPECT_TRUE(place == 1 || from == g);
+    }
+    EXPECT_EQ(payloads[1], payloads[0]);
+    EXPECT_EQ(payloads[2], payloads[0]);
+    EXPECT_EQ(rests[1], rests[0]);
+    EXPECT_EQ(rests[2], rests[0]);
+  }
+}
+
 TEST_P(PayloadCodecConformance, LooksAtTheWholeOnlyWhereItWantsTo) {
   Random random(9);
   TensorMemory without = memory_of(4097);
