@@ -159,7 +159,7 @@ std::string gate(const Method& method, const TensorInfo& tensor, const Circumsta
 // The recipes the codec has, the one for anything first.
 std::vector<Recipe> recipes_of(CodecId codec, const CodecFacts& facts) {
   std::vector<Recipe> recipes;
-  for (const Recipe recipe : {Recipe::kGather, Recipe::kScatter, Recipe::kShared, Recipe::kLowRank}) {
+  for (const Recipe recipe : {Recipe::kLowRank, Recipe::kGather, Recipe::kScatter, Recipe::kShared}) {
     if (facts.supports(codec, recipe)) {
       recipes.push_back(recipe);
     }

@@ -7,6 +7,7 @@
 #include <tuple>
 #include <utility>
 
+#include "compression/low_rank_factors.h"
 #include "runtime/base/stats.h"
 
 namespace sirtaki::engine::testing {
@@ -226,14 +227,30 @@ Tensors Reference::run(const Gradients& gradients, ReduceOp op) {
   Tensors results;
   for (std::size_t t = 0; t < memories_.front().size(); ++t) {
     results.push_back(reduce(t, gradients));
+    const auto ranks = static_cast<float>(scheme_.ranks);
     for (float& value : results.back()) {
-      value = op == ReduceOp::kAverage ? value / static_cast<float>(scheme_.ranks) : value;
+      if (scheme_.recipe == Recipe::kLowRank) {
+        value = op == ReduceOp::kAverage ? value : value * ranks;
+      } else {
+        value = op == ReduceOp::kAverage ? value / ranks : value;
+      }
     }
   }
   return results;
 }
 
 void Reference::run_unused(const Gradients& zeros) {
+  if (scheme_.recipe == Recipe::kLowRank) {
+    for (std::size_t r = 0; r < memories_.size(); ++r) {
+      for (std::size_t t = 0; t < memories_[r].size(); ++t) {
+        Floats unchanged = zeros[r][t];
+        compression::LowRankFactors* factors = memories_[r][t]->coder->factors();
+        Floats p(factors->p_bytes() / sizeof(float));
+        factors->project({.gradient = bytes(unchanged)}, bytes(p));
+      }
+    }
+    return;
+  }
   std::vector<std::pair<Floats, Floats>> before;
   for (const auto& rank : memories_) {
     for (const auto& memory : rank) {
@@ -249,7 +266,49 @@ void Reference::run_unused(const Gradients& zeros) {
   }
 }
 
+// Sums in rank order, of vectors of the same length.
+Floats sum_of(const std::vector<Floats>& parts) {
+  Floats sum = parts.front();
+  for (std::size_t r = 1; r < parts.size(); ++r) {
+    std::transform(sum.begin(), sum.end(), parts[r].begin(), sum.begin(), std::plus<>());
+  }
+  return sum;
+}
+
+Floats Reference::reduce_factors(std::size_t tensor, const Gradients& gradients) {
+  Gradients own = gradients;
+  const auto arrays = [&](std::size_t r) -> kernels::Feedback {
+    Floats& residual = memories_[r][tensor]->residual;
+    return scheme_.params[params::kFeedback] == 1
+               ? kernels::Feedback{bytes(own[r][tensor]), bytes(residual), bytes(residual)}
+               : kernels::Feedback{bytes(own[r][tensor])};
+  };
+  const auto factors = [&](std::size_t r) { return memories_[r][tensor]->coder->factors(); };
+  std::vector<Floats> p(memories_.size(), Floats(factors(0)->p_bytes() / sizeof(float)));
+  std::vector<Floats> q(memories_.size(), Floats(factors(0)->q_bytes() / sizeof(float)));
+  for (std::size_t r = 0; r < memories_.size(); ++r) {
+    factors(r)->project(arrays(r), bytes(p[r]));
+  }
+  const Floats p_sum = sum_of(p);
+  for (std::size_t r = 0; r < memories_.size(); ++r) {
+    p[r] = p_sum;
+    factors(r)->back(arrays(r), bytes(p[r]), bytes(q[r]));
+  }
+  Floats q_mean = sum_of(q);
+  for (float& value : q_mean) {
+    value /= static_cast<float>(scheme_.ranks);
+  }
+  Floats result(gradients.front()[tensor].size());
+  for (std::size_t r = 0; r < memories_.size(); ++r) {
+    factors(r)->rebuild(arrays(r), bytes(p[r]), bytes(q_mean), bytes(result));
+  }
+  return result;
+}
+
 Floats Reference::reduce(std::size_t tensor, const Gradients& gradients) {
+  if (scheme_.recipe == Recipe::kLowRank) {
+    return reduce_factors(tensor, gradients);
+  }
   const bool feedback = scheme_.params[params::kFeedback] == 1;
   const auto arrays = [feedback](Floats& gradient, Floats& residual, std::int64_t at) -> kernels::Feedback {
     return feedback ? kernels::Feedback{bytes(gradient, at), bytes(residual, at), bytes(residual, at)}

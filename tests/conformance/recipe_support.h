@@ -101,6 +101,7 @@ class Reference {
  private:
   struct Memory;
   Floats reduce(std::size_t tensor, const Gradients& gradients);
+  Floats reduce_factors(std::size_t tensor, const Gradients& gradients);
 
   const Scheme scheme_;
   std::vector<std::vector<std::unique_ptr<Memory>>> memories_;  // by rank, by tensor

@@ -5,6 +5,7 @@
 
 #include "runtime/base/check.h"
 #include "runtime/engine/recipes/gather.h"
+#include "runtime/engine/recipes/low_rank.h"
 #include "runtime/engine/recipes/scatter.h"
 
 namespace sirtaki::engine {
@@ -29,6 +30,7 @@ void Reduction::allgather(int phase, Bytes out, std::vector<std::int64_t> counts
   const auto before = static_cast<std::size_t>(std::accumulate(counts.begin(), own, std::int64_t{0}));
   net::CollectiveArgs args;
   args.kind = OpKind::kAllgather;
+  args.dtype = DType::kU8;
   args.in = out.subspan(before, static_cast<std::size_t>(*own));
   args.out = out;
   sent_bytes_ += *own * (size() - 1);
@@ -40,6 +42,7 @@ void Reduction::alltoall(int phase, ConstBytes in, std::vector<std::int64_t> sen
                          std::vector<std::int64_t> receive, MoveFunction<Status()> then) {
   net::CollectiveArgs args;
   args.kind = OpKind::kAlltoall;
+  args.dtype = DType::kU8;
   args.in = in;
   args.out = out;
   sent_bytes_ += static_cast<std::int64_t>(in.size()) - send[static_cast<std::size_t>(rank())];
@@ -48,9 +51,18 @@ void Reduction::alltoall(int phase, ConstBytes in, std::vector<std::int64_t> sen
   exchange(phase, std::move(args), std::move(then));
 }
 
+void Reduction::allreduce(int phase, Bytes inout, MoveFunction<Status()> then) {
+  net::CollectiveArgs args;
+  args.kind = OpKind::kAllreduce;
+  args.dtype = DType::kF32;
+  args.in = inout;
+  args.out = inout;
+  sent_bytes_ += 2 * (size() - 1) * static_cast<std::int64_t>(inout.size()) / size();
+  exchange(phase, std::move(args), std::move(then));
+}
+
 void Reduction::exchange(int phase, net::CollectiveArgs args, MoveFunction<Status()> then) {
   args.tag = spec_.tags[static_cast<std::size_t>(phase)];
-  args.dtype = DType::kU8;
   args.priority = spec_.priority;
   exchanging_ = true;
   note_(ReductionStage::kWire, static_cast<std::int64_t>(args.in.size()));
@@ -78,6 +90,8 @@ std::shared_ptr<Reduction> make_reduction(ReductionSpec spec, ReductionDeps deps
       return std::make_shared<Gather>(std::move(spec), deps, std::move(note));
     case Recipe::kScatter:
       return std::make_shared<Scatter>(std::move(spec), deps, std::move(note));
+    case Recipe::kLowRank:
+      return std::make_shared<LowRank>(std::move(spec), deps, std::move(note));
     default:
       return nullptr;
   }

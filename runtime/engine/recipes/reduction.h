@@ -85,6 +85,8 @@ class Reduction : public std::enable_shared_from_this<Reduction> {
   void allgather(int phase, Bytes out, std::vector<std::int64_t> counts, MoveFunction<Status()> then);
   void alltoall(int phase, ConstBytes in, std::vector<std::int64_t> send, Bytes out, std::vector<std::int64_t> receive,
                 MoveFunction<Status()> then);
+  // Sums of float32 in rank order, in place.
+  void allreduce(int phase, Bytes inout, MoveFunction<Status()> then);
 
  private:
   void exchange(int phase, net::CollectiveArgs args, MoveFunction<Status()> then);

@@ -19,7 +19,7 @@ std::byte flags_of(bool bad, bool absent) {
 }
 
 // Memory of the program may be unaligned.
-void fill(std::byte* out, std::int64_t n, float value) {
+void fill_with(std::byte* out, std::int64_t n, float value) {
   for (std::int64_t i = 0; i < n; ++i) {
     std::memcpy(out + static_cast<std::size_t>(i) * sizeof value, &value, sizeof value);
   }
@@ -44,12 +44,16 @@ Slices::Slices(std::span<const ReducedSlice> slices)
   }
 }
 
-void Slices::encode(const Stripe& stripe, Bytes payload) {
+bool Slices::look(const Stripe& stripe) {
   std::uint8_t& bad = own_bad_[stripe.slice];
   if (bad == 0 && !kernels::all_finite(DType::kF32, stripe.gradient, stripe.piece.numel)) {
     bad = 1;
   }
-  if (bad != 0) {
+  return bad == 0;
+}
+
+void Slices::encode(const Stripe& stripe, Bytes payload) {
+  if (!look(stripe)) {
     std::ranges::fill(payload, std::byte{0});
     return;
   }
@@ -76,8 +80,9 @@ Status Slices::corrupt_from(Rank from, std::size_t slice, std::string_view what)
   const std::string_view name = slices_[slice].name;
   return {
       Code::kCorrupt,
-      "tensor '" + std::string(name) + "': " + std::string(what) + ", from rank " + std::to_string(from) +
-          ". Likely cause: that rank's memory or the network damaged it, or it runs another build; nothing of it was "
+      "tensor '" + std::string(name) + "': " + std::string(what) +
+          (from < 0 ? "" : ", from rank " + std::to_string(from)) +
+          ". Likely cause: a rank's memory or the network damaged it, or a rank runs another build; nothing of it was "
           "used",
       {from, std::string(name)}};
 }
@@ -102,15 +107,16 @@ Status Slices::check(const Stripe& stripe, Rank from, ConstBytes payload) const 
   return status ? status : corrupt_from(from, stripe.slice, status.text());
 }
 
+void Slices::fill(const Stripe& stripe) const {
+  const float value = bad(stripe.slice) ? std::numeric_limits<float>::quiet_NaN() : 0.0F;
+  fill_with(stripe.gradient, stripe.piece.numel, value);
+}
+
 void Slices::apply(const Stripe& stripe, std::span<const std::byte* const> payloads, int divisor,
                    double postscale) const {
   const std::int64_t n = stripe.piece.numel;
-  if (bad(stripe.slice)) {
-    fill(stripe.gradient, n, std::numeric_limits<float>::quiet_NaN());
-    return;
-  }
   if (!carries(stripe.slice)) {
-    fill(stripe.gradient, n, 0.0F);
+    fill(stripe);
     return;
   }
   const kernels::Feedback arrays = memory(stripe).feedback(stripe.gradient, stripe.piece.offset);

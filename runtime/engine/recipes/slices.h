@@ -33,6 +33,8 @@ class Slices {
 
   // ---- sending ----
 
+  // Whether the gradient is finite there, as far as this rank knows; notes it where it is not.
+  bool look(const Stripe& stripe);
   // Writes the stripe's payload, and what it leaves in the place of the gradient. Where that is not finite, notes it,
   // and the payload says nothing.
   void encode(const Stripe& stripe, Bytes payload);
@@ -48,6 +50,7 @@ class Slices {
   // Some rank's gradient of the slice is not finite, or their sum.
   bool bad(std::size_t slice) const { return bad_[slice] != 0; }
   void mark_bad(std::size_t slice) { bad_[slice] = 1; }
+  void mark_present(std::size_t slice) { present_[slice] = 1; }
   // Payloads mean something: it is not bad, and some rank has a gradient. Else nobody gives or takes anything.
   bool carries(std::size_t slice) const { return bad_[slice] == 0 && present_[slice] != 0; }
   // kCorrupt names `from` and the tensor. Only of a slice that carries something.
@@ -59,11 +62,15 @@ class Slices {
   // NaN where the slice is bad; zeros where no rank has a gradient.
   void apply(const Stripe& stripe, std::span<const std::byte* const> payloads, int divisor, double postscale) const;
 
+  // The result where nothing is carried: NaN or zeros.
+  void fill(const Stripe& stripe) const;
+
   compression::TensorMemory& memory(const Stripe& stripe) const { return *slices_[stripe.slice].memory; }
 
- private:
+  // kCorrupt; from -1: nobody knows whose it is.
   Status corrupt_from(Rank from, std::size_t slice, std::string_view what) const;
 
+ private:
   std::span<const ReducedSlice> slices_;
   std::vector<Stripe> stripes_;
   std::vector<std::uint8_t> own_bad_;
