@@ -22,6 +22,11 @@ compression::Shape shape_of(const std::vector<std::int64_t>& dims) {
   return {numel, dims.size() < 2 || numel == 0 ? 1 : dims.front()};
 }
 
+// Whether there is a reduction for it (recipes/reduction.cc).
+bool runs(Recipe recipe) {
+  return recipe == Recipe::kGather || recipe == Recipe::kScatter || recipe == Recipe::kLowRank;
+}
+
 std::string number_of(const scheduler::Decision& decision) {
   return std::to_string(static_cast<int>(decision.codec));
 }
@@ -57,6 +62,10 @@ Result<scheduler::PlannedTensor> planned_tensor(const scheduler::TensorInfo& ten
   if (!codec->supports(decided.recipe)) {
     return bad_decision(tensor, "codec '" + std::string(codec->name()) + "' does not travel by recipe " +
                                     std::string(recipe_name(decided.recipe)));
+  }
+  if (!runs(decided.recipe)) {
+    return bad_decision(tensor, "codec '" + std::string(codec->name()) + "' by recipe " +
+                                    std::string(recipe_name(decided.recipe)) + " cannot be run; choose another codec");
   }
   if (const Status checked = codec->check(decided.params, shape); !checked) {
     return bad_decision(tensor, std::string(checked.text()));

@@ -61,7 +61,7 @@ TEST(StreamPlan, EveryCodecOfTheCatalogHasAPlanByItsName) {
 }
 
 TEST(StreamPlan, ErrorsNameTheStream) {
-  for (const char* codec : {"int9", "head*=>int8", "group_topk:wire=ring"}) {
+  for (const char* codec : {"int9", "head*=>int8", "group_topk:wire=ring", "block_topk:wire=shared"}) {
     const auto plan = first_plan(spec_of(codec), {}, 4);
     ASSERT_FALSE(plan) << codec;
     EXPECT_EQ(plan.status().code(), Code::kInvalidArgument);
