@@ -1,5 +1,6 @@
 #include "runtime/engine/data_plane.h"
 
+#include <algorithm>
 #include <chrono>
 #include <future>
 #include <utility>
@@ -8,12 +9,19 @@
 #include "runtime/net/catalog.h"
 #include "runtime/net/endpoints.h"
 #include "runtime/net/local_link.h"
+#include "runtime/net/shared_memory.h"
 #include "runtime/net/transport.h"
 
 namespace sirtaki::engine {
 namespace {
 
 constexpr Duration kPoll = std::chrono::milliseconds(100);
+
+// Shared memory of one rank holds what its credit lets it have in flight, within these bounds; all ranks of a host
+// together take no more than the last.
+constexpr std::size_t kLeastShared = std::size_t{4} * 1024 * 1024;
+constexpr std::size_t kMostShared = std::size_t{64} * 1024 * 1024;
+constexpr std::size_t kMostSharedOfHost = std::size_t{512} * 1024 * 1024;
 
 net::BackendSetup setup_for(net::PointToPoint& link, const Config& config) {
   net::BackendSetup setup;
@@ -56,6 +64,7 @@ class SinglePlane final : public DataPlane {
     });
   }
   std::string peers_json() const override { return "[]"; }
+  std::string_view path() const override { return "local"; }
 
  private:
   rendezvous::AsioLoop& loop_;
@@ -97,21 +106,18 @@ class MeshPlane final : public DataPlane {
 
   Status connect(const rendezvous::Membership& membership, Rank rank,
                  const std::function<bool()>& interrupted) override {
-    auto promise = std::make_shared<std::promise<Status>>();
-    std::future<Status> future = promise->get_future();
-    loop_.run_sync([&] {
+    SRT_TRY(wait(interrupted, [&](Done done) {
       transport_->set_on_peer_lost([this](Rank peer, const Status& cause) { on_peer_lost_(peer, cause); });
-      transport_->connect(membership, rank, [promise](Status status) { promise->set_value(std::move(status)); });
-    });
-    while (future.wait_for(kPoll) != std::future_status::ready) {
-      if (interrupted && interrupted()) {
-        return {Code::kAborted, "interrupted while connecting to the other ranks"};
-      }
+      transport_->connect(membership, rank, std::move(done));
+    }));
+    if (may_share(membership)) {
+      SRT_TRY(wait(interrupted, [this](Done done) { share(std::move(done)); }));
     }
-    SRT_TRY(future.get());
     Status status;
     loop_.run_sync([&] {
-      auto made = net::make_collectives(config_.net.backend, setup_for(*transport_, config_));
+      net::BackendSetup setup = setup_for(*transport_, config_);
+      setup.shared = shared_;
+      auto made = net::make_collectives(config_.net.backend, setup);
       status = made.status();
       if (made) {
         collectives_ = std::move(*made);
@@ -133,9 +139,13 @@ class MeshPlane final : public DataPlane {
     closed.wait_for(config_.control.shutdown_grace + std::chrono::seconds(1));
     loop_.run_sync([this] {
       collectives_.reset();
+      shared_.reset();
       transport_.reset();
     });
   }
+
+  std::string_view path() const override { return shared_ ? "shared memory" : "tcp"; }
+  std::string_view path_note() const override { return path_note_; }
 
   std::string peers_json() const override {
     JsonWriter json;
@@ -156,9 +166,46 @@ class MeshPlane final : public DataPlane {
   }
 
  private:
+  // Runs `begin` on the loop and waits for the Done it was given.
+  template <class Begin>
+  Status wait(const std::function<bool()>& interrupted, Begin begin) {
+    auto promise = std::make_shared<std::promise<Status>>();
+    std::future<Status> future = promise->get_future();
+    loop_.run_sync([&] { begin([promise](Status status) { promise->set_value(std::move(status)); }); });
+    while (future.wait_for(kPoll) != std::future_status::ready) {
+      if (interrupted && interrupted()) {
+        return {Code::kAborted, "interrupted while connecting to the other ranks"};
+      }
+    }
+    return future.get();
+  }
+
+  // Equal on all ranks.
+  bool may_share(const rendezvous::Membership& membership) const {
+    return config_.net.shared_memory == "auto" && config_.net.backend == "direct" && membership.host_count() == 1 &&
+           membership.size() > 1 && membership.size() <= net::SharedMemory::kMaxRanks;
+  }
+
+  void share(Done done) {
+    net::SharedMemorySetup setup;
+    const std::size_t most = std::min(kMostShared, kMostSharedOfHost / static_cast<std::size_t>(transport_->size()));
+    setup.bytes = std::clamp(static_cast<std::size_t>(config_.schedule.credit_bytes), kLeastShared, most);
+    setup.timeout = config_.control.connect_timeout;
+    net::connect_shared_memory(*transport_, setup,
+                               [this, moved = std::move(done)](Result<net::SharedMemoryOutcome> outcome) mutable {
+                                 if (outcome) {
+                                   shared_ = std::move(outcome->memory);
+                                   path_note_ = std::move(outcome->refused);
+                                 }
+                                 moved(outcome.status());
+                               });
+  }
+
   rendezvous::AsioLoop& loop_;
   const Config& config_;
   std::unique_ptr<net::Transport> transport_;
+  std::shared_ptr<net::SharedMemory> shared_;
+  std::string path_note_;
   std::unique_ptr<net::Collectives> collectives_;
   std::function<void(Rank, const Status&)> on_peer_lost_;
 };

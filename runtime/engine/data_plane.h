@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "runtime/base/config.h"
@@ -39,6 +40,10 @@ class DataPlane {
   virtual void close() = 0;
   // [{"peer": 1, "bytes_sent": ..., ...}]; loop thread.
   virtual std::string peers_json() const = 0;
+  // How large data travels: "local", "tcp" or "shared memory".
+  virtual std::string_view path() const = 0;
+  // Why it does not travel through shared memory though the ranks are on one host; empty otherwise. For the log.
+  virtual std::string_view path_note() const { return {}; }
 };
 
 }  // namespace sirtaki::engine

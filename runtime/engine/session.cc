@@ -164,7 +164,12 @@ Status SessionImpl::meet() {
   SRT_ASSIGN(request.data_endpoints, data_->endpoints(control_->local_address()));
   SRT_ASSIGN(membership_, control_->join(request));
   data_->set_on_peer_lost([this](Rank rank, const Status& cause) { on_data_lost(rank, cause); });
-  return data_->connect(membership_, job_.rank, interrupted_);
+  SRT_TRY(data_->connect(membership_, job_.rank, interrupted_));
+  if (!data_->path_note().empty()) {
+    log_->warn("data goes over TCP, because shared memory between the ranks of this host cannot be used: " +
+               std::string(data_->path_note()));
+  }
+  return {};
 }
 
 void SessionImpl::start_engine() {
@@ -327,6 +332,7 @@ std::string SessionImpl::stats_json() const {
   extra.key("rank").value(job_.rank);
   extra.key("size").value(job_.size);
   extra.key("backend").value(job_.size == 1 ? std::string("local") : config_->net.backend);
+  extra.key("data_path").value(data_->path());
   extra.key("kernels").value(kernels::chosen_target());
   extra.key("loop.wakeups").value(loop_.wakeups());
   extra.key("control.wakeups").value(control_->wakeups());

@@ -20,4 +20,9 @@ std::shared_ptr<Operation> make_allgather(Operation::Setup setup);
 std::shared_ptr<Operation> make_alltoall(Operation::Setup setup);
 std::shared_ptr<Operation> make_barrier(Operation::Setup setup);
 
+// The same through shared memory. Whether an operation takes that way is the same on all ranks.
+bool goes_through_shared_memory(const Operation::Setup& setup);
+std::shared_ptr<Operation> make_shared_operation(Operation::Setup setup);
+std::shared_ptr<Operation> make_shared_reduction(Operation::Setup setup);
+
 }  // namespace sirtaki::net

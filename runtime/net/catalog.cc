@@ -10,7 +10,7 @@ namespace {
 constexpr std::array kBackends = {
     Backend{"direct", "every rank talks to every other one; sums add in rank order, so results never depend on timing",
             [](const BackendSetup& setup) -> std::unique_ptr<Collectives> {
-              return std::make_unique<DirectCollectives>(*setup.link, setup.direct);
+              return std::make_unique<DirectCollectives>(*setup.link, setup.direct, setup.shared);
             }},
     Backend{"gloo",
             "the algorithms of the Gloo library (ring all-reduce) over the same connections; sums round differently",

@@ -14,7 +14,8 @@
 namespace sirtaki::net {
 
 struct BackendSetup {
-  PointToPoint* link = nullptr;  // outlives the backend
+  PointToPoint* link = nullptr;          // outlives the backend
+  std::shared_ptr<SharedMemory> shared;  // of all ranks, or null on all ranks
   DirectOptions direct;
 };
 

@@ -10,6 +10,9 @@
 namespace sirtaki::net {
 
 std::shared_ptr<Operation> make_operation(Operation::Setup setup) {
+  if (goes_through_shared_memory(setup)) {
+    return make_shared_operation(std::move(setup));
+  }
   switch (setup.args.kind) {
     case OpKind::kAllreduce:
       return make_allreduce(std::move(setup));
@@ -27,8 +30,12 @@ std::shared_ptr<Operation> make_operation(Operation::Setup setup) {
   raise_bug(__FILE__, __LINE__, "operation kind");
 }
 
-DirectCollectives::DirectCollectives(PointToPoint& link, DirectOptions options)
-    : link_(link), options_(options), pool_(options.keep_staging_bytes) {}
+DirectCollectives::DirectCollectives(PointToPoint& link, DirectOptions options, std::shared_ptr<SharedMemory> shared)
+    : link_(link),
+      options_(options),
+      shared_(std::move(shared)),
+      pool_(options.keep_staging_bytes),
+      turns_(link.loop()) {}
 
 DirectCollectives::~DirectCollectives() {
   const Status gone(Code::kShutdown, "the collectives were closed");
@@ -58,6 +65,8 @@ void DirectCollectives::start(CollectiveArgs args, Done done) {
   setup.link = &link_;
   setup.pool = &pool_;
   setup.options = &options_;
+  setup.turns = &turns_;
+  setup.shared = shared_;
   setup.args = std::move(args);
   setup.finished = [this, tag, moved = std::move(done)](Status status) mutable {
     operations_.erase(tag);
@@ -73,6 +82,9 @@ void DirectCollectives::cancel(OpTag tag, Status cause) {
   const auto found = operations_.find(tag);
   if (found == operations_.end()) {
     link_.cancel(tag, std::move(cause));
+    if (shared_) {
+      shared_->drop(tag);
+    }
     return;
   }
   found->second->fail(cause);

@@ -13,7 +13,9 @@ namespace sirtaki::net {
 
 class DirectCollectives final : public Collectives {
  public:
-  explicit DirectCollectives(PointToPoint& link, DirectOptions options = {});
+  // With `shared`, which all ranks then have, large data goes through it. Same bits.
+  explicit DirectCollectives(PointToPoint& link, DirectOptions options = {},
+                             std::shared_ptr<SharedMemory> shared = nullptr);
   ~DirectCollectives() override;
 
   Caps caps() const override { return {}; }
@@ -30,7 +32,9 @@ class DirectCollectives final : public Collectives {
 
   PointToPoint& link_;
   const DirectOptions options_;
+  const std::shared_ptr<SharedMemory> shared_;
   StagingPool pool_;
+  TurnQueue turns_;
   Status aborted_;
   std::unordered_map<OpTag, std::shared_ptr<Operation>> operations_;
 };

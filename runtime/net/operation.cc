@@ -46,8 +46,8 @@ Operation::Operation(Setup setup)
       size_(setup_.link->size()),
       check_(signature_of(setup_.args)) {}
 
-Envelope Operation::envelope(Rank peer, std::uint32_t slot) const {
-  return {peer, setup_.args.tag, slot, check_, setup_.args.priority};
+Envelope Operation::envelope(Rank peer, std::uint32_t slot, std::uint32_t check) const {
+  return {peer, setup_.args.tag, slot, check_ ^ check, setup_.args.priority};
 }
 
 void Operation::run() {

@@ -12,7 +12,9 @@
 
 #include "runtime/net/collectives.h"
 #include "runtime/net/point_to_point.h"
+#include "runtime/net/shared_memory.h"
 #include "runtime/net/staging.h"
+#include "runtime/net/turn_queue.h"
 
 namespace sirtaki::net {
 
@@ -38,6 +40,8 @@ class Operation : public std::enable_shared_from_this<Operation> {
     PointToPoint* link = nullptr;
     StagingPool* pool = nullptr;
     const DirectOptions* options = nullptr;
+    TurnQueue* turns = nullptr;
+    std::shared_ptr<SharedMemory> shared;  // null: everything over the link
     CollectiveArgs args;
     Done finished;  // once, never from inside run()
   };
@@ -65,23 +69,38 @@ class Operation : public std::enable_shared_from_this<Operation> {
   Duration link_round_trip() const { return setup_.link->round_trip(); }
 
   Staging staging(std::size_t bytes) { return setup_.pool->take(bytes); }
-  // `then` runs when the message succeeded and the operation still runs.
+  // `then` runs when the message succeeded and the operation still runs. `check`: what both sides must agree on that
+  // the arguments do not say.
   template <class Then>
-  void send(Rank peer, std::uint32_t slot, ConstBytes data, Then then) {
+  void send(Rank peer, std::uint32_t slot, ConstBytes data, Then then, std::uint32_t check = 0) {
     ++pending_;
-    setup_.link->send(envelope(peer, slot), data, completion(std::move(then)));
+    setup_.link->send(envelope(peer, slot, check), data, completion(std::move(then)));
   }
   void send(Rank peer, std::uint32_t slot, ConstBytes data) {
     send(peer, slot, data, [] {});
   }
   template <class Then>
-  void recv(Rank peer, std::uint32_t slot, Bytes out, Then then) {
+  void recv(Rank peer, std::uint32_t slot, Bytes out, Then then, std::uint32_t check = 0) {
     ++pending_;
-    setup_.link->recv(envelope(peer, slot), out, completion(std::move(then)));
+    setup_.link->recv(envelope(peer, slot, check), out, completion(std::move(then)));
   }
+  // `then` touches so many bytes. It runs in a turn of its own, after more urgent ones, if the operation still runs; at
+  // once where that takes less time than a turn.
+  template <class Then>
+  void turn(TurnQueue::Effect effect, std::size_t bytes, Then then) {
+    if (bytes <= kAtOnceBytes) {
+      then();
+      return;
+    }
+    ++pending_;
+    setup_.turns->add(setup_.args.priority, effect, completion(std::move(then)));
+  }
+  SharedMemory& shared() { return *setup_.shared; }
 
  private:
-  Envelope envelope(Rank peer, std::uint32_t slot) const;
+  static constexpr std::size_t kAtOnceBytes = std::size_t{64} * 1024;
+
+  Envelope envelope(Rank peer, std::uint32_t slot, std::uint32_t check) const;
   void settle(const Status& status);
   void release();
 

@@ -433,7 +433,7 @@ TEST_P(CollectivesConformance, AbortEndsWhatIsInFlightAndRefusesTheRest) {
 }
 
 std::vector<std::string> world_names() {
-  std::vector<std::string> names{"local"};
+  std::vector<std::string> names{"local", "shared"};
   for (const Backend& backend : backends()) {
     names.emplace_back(backend.name);
   }

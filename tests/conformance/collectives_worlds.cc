@@ -28,9 +28,11 @@ Progress& progress() {
   return shared;
 }
 
-std::unique_ptr<Collectives> make_backend(const std::string& name, PointToPoint& link, const DirectOptions& direct) {
+std::unique_ptr<Collectives> make_backend(const std::string& name, PointToPoint& link, const DirectOptions& direct,
+                                          std::shared_ptr<SharedMemory> shared = nullptr) {
   BackendSetup setup;
   setup.link = &link;
+  setup.shared = std::move(shared);
   setup.direct = direct;
   auto made = make_collectives(name, setup);
   if (!made) {
@@ -97,14 +99,19 @@ class TcpWorld final : public World {
     for (const Status& status : results) {
       check(status);
     }
+    if (options.shared_bytes > 0) {
+      connect_memory(options.shared_bytes);
+    }
     for (Node& node : nodes_) {
-      node.loop->run_sync([&] { node.collectives = make_backend(options.backend, *node.transport, options.direct); });
+      node.loop->run_sync(
+          [&] { node.collectives = make_backend(options.backend, *node.transport, options.direct, node.shared); });
     }
   }
   ~TcpWorld() override {
     for (Node& node : nodes_) {
       node.loop->run_sync([&] {
         node.collectives.reset();
+        node.shared.reset();
         node.transport.reset();
       });
     }
@@ -112,6 +119,7 @@ class TcpWorld final : public World {
   int size() const override { return static_cast<int>(nodes_.size()); }
   Collectives& at(Rank rank) override { return *nodes_[static_cast<std::size_t>(rank)].collectives; }
   PointToPoint& link(Rank rank) override { return *nodes_[static_cast<std::size_t>(rank)].transport; }
+  SharedMemory* shared(Rank rank) override { return nodes_[static_cast<std::size_t>(rank)].shared.get(); }
   void on(Rank rank, Task task) override { nodes_[static_cast<std::size_t>(rank)].loop->post(std::move(task)); }
   bool wait(const std::function<bool()>& done) override { return wait_until(done); }
 
@@ -119,8 +127,33 @@ class TcpWorld final : public World {
   struct Node {
     std::unique_ptr<rendezvous::AsioLoop> loop;
     std::unique_ptr<Transport> transport;
+    std::shared_ptr<SharedMemory> shared;
     std::unique_ptr<Collectives> collectives;
   };
+  void connect_memory(std::size_t bytes) {
+    std::atomic<int> ended{0};
+    for (Node& node : nodes_) {
+      node.loop->post([&node, &ended, bytes] {
+        SharedMemorySetup setup;
+        setup.bytes = bytes;
+        connect_shared_memory(*node.transport, setup, [&node, &ended](Result<SharedMemoryOutcome> outcome) {
+          if (outcome) {
+            node.shared = std::move(outcome->memory);
+          }
+          ++ended;
+          notify();
+        });
+      });
+    }
+    if (!wait_until([&] { return ended == size(); })) {
+      throw std::runtime_error("the ranks did not connect their memory");
+    }
+    for (const Node& node : nodes_) {
+      if (!node.shared) {
+        throw std::runtime_error("no shared memory");
+      }
+    }
+  }
   static void check(const Status& status) {
     if (!status) {
       throw std::runtime_error(status.to_string());
@@ -184,7 +217,10 @@ std::unique_ptr<World> make_tcp_world(int size, const WorldOptions& options, con
 
 std::unique_ptr<World> make_world(const std::string& name, int size, const WorldOptions& options) {
   WorldOptions chosen = options;
-  chosen.backend = name == "local" ? "direct" : name;
+  chosen.backend = name == "local" || name == "shared" ? "direct" : name;
+  if (name == "shared" && size > 1 && chosen.shared_bytes == 0) {
+    chosen.shared_bytes = std::size_t{4} * 1024 * 1024;
+  }
   return name == "local" ? make_local_world(size, chosen) : make_tcp_world(size, chosen);
 }
 

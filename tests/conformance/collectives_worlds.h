@@ -13,6 +13,7 @@
 #include "runtime/net/collectives.h"
 #include "runtime/net/direct.h"
 #include "runtime/net/local_link.h"
+#include "runtime/net/shared_memory.h"
 #include "runtime/net/transport.h"
 
 namespace sirtaki::net::testing {
@@ -45,6 +46,8 @@ class World {
   virtual int size() const = 0;
   virtual Collectives& at(Rank rank) = 0;
   virtual PointToPoint& link(Rank rank) = 0;
+  // Null without shared memory. Loop thread of the rank.
+  virtual SharedMemory* shared(Rank) { return nullptr; }
   // Runs `task` on the rank's loop, later.
   virtual void on(Rank rank, Task task) = 0;
   // Waits until `done`, which any thread may make true; false when it does not come true.
@@ -56,13 +59,15 @@ struct WorldOptions {
   DirectOptions direct;
   LocalOptions local;          // make_local_world
   TransportOptions transport;  // make_tcp_world
+  // make_tcp_world: bytes of shared memory of each rank; 0: everything over TCP.
+  std::size_t shared_bytes = 0;
 };
 
 std::unique_ptr<World> make_local_world(int size, const WorldOptions& options = {});
 // The loopback address `host`: "127.0.0.1" or "::1".
 std::unique_ptr<World> make_tcp_world(int size, const WorldOptions& options = {},
                                       const std::string& host = "127.0.0.1");
-// "local": direct over LocalEndpoint; another name: that backend over TCP.
+// "local": direct over LocalEndpoint; "shared": direct over TCP and shared memory; another name: that backend over TCP.
 std::unique_ptr<World> make_world(const std::string& name, int size, const WorldOptions& options = {});
 
 // Starts one operation on all ranks and waits for it: the status of each rank, or none when it did not end.

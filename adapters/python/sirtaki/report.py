@@ -82,12 +82,14 @@ class Progress:
         if not self._end:
             return
         seconds = time.monotonic() - self._begin
+        stats = basics.stats()
         rows = [
             ("ranks", f"{basics.size()} on {basics.cross_size()} hosts"),
+            ("data through", str(stats.get("data_path", "?"))),
             ("steps", f"{self._steps} in {seconds:.1f} s"),
             ("throughput", f"{self.samples_per_second():,.0f} samples/s"),
             ("exposed communication", f"{self.exposed_share():.1%} of the time"),
-            *self._counters(basics.stats()),
+            *self._counters(stats),
         ]
         width = max(len(name) for name, _ in rows)
         self._stream.write("".join(f"  {name:<{width}}  {text}\n" for name, text in rows))

@@ -1,0 +1,120 @@
+// SharedMemory: what the ranks of one host hand each other without the network stack: blocks that a rank fills in its
+// own segment and others read.
+//
+// Owned by: the data plane (one an epoch), tests. Thread: the loop of the link it was connected over.
+// A block lives until each of its readers has given it back or dropped its tag; the owner learns that from the shared
+// memory itself when it needs room, so nobody is woken for it. No room is no error: what does not fit travels over the
+// link. Whoever is told of a block is told over the link, which also says when a peer is gone.
+// Not for: waking, matching, order (Operation does that with messages).
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/base/task.h"
+#include "runtime/net/point_to_point.h"
+#include "runtime/net/shared_segment.h"
+#include "runtime/net/tombstones.h"
+
+namespace sirtaki::net {
+
+// A block of a peer, readable until this is destroyed.
+class SharedView {
+ public:
+  SharedView() = default;
+  SharedView(std::atomic<std::uint64_t>* pending, std::uint64_t reader, ConstBytes data)
+      : pending_(pending), reader_(reader), data_(data) {}
+  SharedView(SharedView&& other) noexcept
+      : pending_(std::exchange(other.pending_, nullptr)), reader_(other.reader_), data_(other.data_) {}
+  SharedView& operator=(SharedView&& other) noexcept {
+    std::swap(pending_, other.pending_);
+    std::swap(reader_, other.reader_);
+    std::swap(data_, other.data_);
+    return *this;
+  }
+  ~SharedView() {
+    if (pending_ != nullptr) {
+      pending_->fetch_and(~reader_, std::memory_order_release);
+    }
+  }
+  ConstBytes data() const { return data_; }
+
+ private:
+  std::atomic<std::uint64_t>* pending_ = nullptr;
+  std::uint64_t reader_ = 0;
+  ConstBytes data_;
+};
+
+class SharedMemory {
+ public:
+  // More ranks on one host stay on the link.
+  static constexpr int kMaxRanks = 64;
+  static constexpr std::size_t kPageBytes = std::size_t{64} * 1024;
+  // A set of ranks, one bit each.
+  using Readers = std::uint64_t;
+  static constexpr Readers reader(Rank rank) { return Readers{1} << rank; }
+
+  // Segments by rank, the own one among them.
+  SharedMemory(Rank rank, std::vector<SharedSegment> segments);
+
+  // Room of this rank for `readers`; they know it by its page number. To be filled before they are told of it.
+  struct Room {
+    std::uint32_t page = 0;
+    Bytes memory;
+  };
+  // None when there is no room now.
+  std::optional<Room> reserve(OpTag tag, std::size_t bytes, Readers readers);
+  // `bytes` from `page` of the peer's segment. kCorrupt when there are none.
+  Result<SharedView> view(Rank peer, std::uint32_t page, std::size_t bytes) const;
+  // This rank has read what it wanted of `tag`, now and later. No view of it may be left.
+  void drop(OpTag tag);
+
+  // Pages that hold blocks, after a look at which have been given back.
+  std::size_t pages_used();
+  std::size_t pages() const { return used_.size(); }
+
+ private:
+  struct Header;
+  struct Block {
+    OpTag tag;
+    std::uint32_t page = 0;
+    std::uint32_t count = 0;
+  };
+
+  Header& header(Rank rank) const;
+  std::byte* page_at(Rank rank, std::uint32_t page) const;
+  std::size_t pages_of(Rank rank) const;
+  std::optional<std::uint32_t> find_room(std::uint32_t count) const;
+  void collect();
+  void hear_drops(Rank peer);
+
+  const Rank rank_;
+  std::vector<SharedSegment> segments_;
+  std::vector<char> used_;  // own pages
+  std::vector<Block> blocks_;
+  std::vector<std::uint64_t> drops_heard_;  // by rank
+  std::vector<Tombstones> dropped_;         // by rank
+};
+
+struct SharedMemorySetup {
+  std::size_t bytes = std::size_t{16} * 1024 * 1024;  // of each rank; less when the system does not give as much
+  Duration timeout = std::chrono::seconds(30);
+};
+
+// Either memory that every rank of the link has mapped, or why there is none: the same choice on all ranks.
+struct SharedMemoryOutcome {
+  std::unique_ptr<SharedMemory> memory;
+  std::string refused;  // why not: on the first rank that cannot, which is to say so; empty on the others
+};
+
+// Makes a segment and maps those of all others, on the link's loop. A rank that cannot makes all do without. `done`
+// gets an error only when the link fails or a rank is silent.
+void connect_shared_memory(PointToPoint& link, const SharedMemorySetup& setup,
+                           MoveFunction<void(Result<SharedMemoryOutcome>)> done);
+
+}  // namespace sirtaki::net

@@ -1,0 +1,87 @@
+// SharedOperation: base of the algorithms whose data goes through shared memory. Messages over the link say where a
+// block lies; they match, fail and end as those of any Operation.
+// Data for which there is no room in shared memory follows its message over the link, so no operation waits for memory
+// that another one holds.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "runtime/net/operation.h"
+#include "runtime/net/shared_memory.h"
+
+namespace sirtaki::net {
+
+class SharedOperation : public Operation {
+ public:
+  using Operation::Operation;
+  // The last that is left of it: no view of this operation exists any more.
+  ~SharedOperation() override;
+
+ protected:
+  // Data of a peer, wherever it came through.
+  struct Arrival {
+    SharedView view;
+    Staging staging;
+    ConstBytes data;
+  };
+  // What a message is about; the number of its segment tells it from others of its kind.
+  enum class Kind : std::uint8_t { kData = 0, kResult = 1, kTaken = 2 };
+  static constexpr std::uint32_t slot_of(Kind kind, std::size_t index) {
+    return 8 * static_cast<std::uint32_t>(index) + 2 * static_cast<std::uint32_t>(kind);
+  }
+
+  // Lets `readers` have `data`, which must stay as it is while the operation runs. `check` as in Operation::send.
+  void publish(const std::vector<Rank>& readers, std::uint32_t slot, ConstBytes data, std::uint32_t check = 0);
+  // The same in two halves: room to be filled, if there is any, and the word that it holds what `data` does.
+  using Room = std::optional<SharedMemory::Room>;
+  Room reserve(const std::vector<Rank>& readers, std::size_t bytes);
+  void announce(const std::vector<Rank>& readers, std::uint32_t slot, const Room& room, ConstBytes data,
+                std::uint32_t check = 0);
+
+  // `then` gets `bytes` bytes that `peer` published under `slot`.
+  template <class Then>
+  void fetch(Rank peer, std::uint32_t slot, std::size_t bytes, Then then, std::uint32_t check = 0) {
+    auto notice = std::make_shared<Notice>();
+    auto receive = [this, peer, slot, bytes, notice, then = std::move(then)]() mutable {
+      if (notice->follows == 0) {
+        open(peer, notice->page, bytes, then);
+        return;
+      }
+      auto arrival = std::make_shared<Arrival>();
+      arrival->staging = staging(bytes);
+      const Bytes memory(arrival->staging.data(), bytes);
+      arrival->data = memory;
+      recv(peer, slot + kFollows, memory, [arrival, then = std::move(then)]() mutable { then(std::move(*arrival)); });
+    };
+    recv(peer, slot, notice->bytes(), std::move(receive), check);
+  }
+
+  std::vector<Rank> others() const;
+
+ private:
+  static constexpr std::uint32_t kFollows = 1;
+
+  struct Notice {
+    std::uint32_t page = 0;
+    std::uint32_t follows = 0;  // 1: not in shared memory; the next slot carries the data
+    Bytes bytes() { return std::as_writable_bytes(std::span(this, 1)); }
+  };
+
+  template <class Then>
+  void open(Rank peer, std::uint32_t page, std::size_t bytes, Then& then) {
+    auto view = shared().view(peer, page, bytes);
+    if (!view) {
+      fail(view.status());
+      return;
+    }
+    Arrival arrival;
+    arrival.view = std::move(*view);
+    arrival.data = arrival.view.data();
+    then(std::move(arrival));
+  }
+};
+
+}  // namespace sirtaki::net

@@ -1,0 +1,108 @@
+"""Ranks of one host: which way data takes, the same bits on both, and what a death or a refusal leaves."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import os
+from pathlib import Path
+
+import pytest
+from rank_support import launch
+
+pytest.importorskip("torch")
+
+SUMS = """
+import hashlib, torch, sirtaki
+import sirtaki.torch as hvd
+hvd.init()
+torch.manual_seed(hvd.rank())
+digest = hashlib.sha256()
+for numel in (3, 5_000, 70_001, 2_500_003):
+    summed = hvd.allreduce(torch.randn(numel), op=hvd.Sum, name=f"a{numel}")
+    gathered = hvd.allgather(torch.randn(numel + hvd.rank()), name=f"g{numel}")
+    sent = hvd.broadcast(torch.randn(numel), root_rank=1, name=f"b{numel}")
+    part = hvd.reducescatter(torch.randn(3 * numel), op=hvd.Sum, name=f"r{numel}")
+    all_parts = hvd.allgather(part, name=f"rg{numel}")
+    for tensor in (summed, gathered, sent, all_parts):
+        digest.update(tensor.numpy().tobytes())
+print("PATH", sirtaki.stats()["data_path"].replace(" ", "_"), digest.hexdigest(), flush=True)
+hvd.shutdown()
+"""
+
+LIMITED = (
+    """
+import os, resource
+if os.environ["SIRTAKI_JOB_RANK"] == "1":
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, resource.RLIM_INFINITY))
+"""
+    + SUMS
+)
+
+DYING_INSIDE = """
+import os, signal, sys, threading, time, torch, sirtaki
+import sirtaki.torch as hvd
+hvd.init()
+tensors = [torch.ones(1 << 22) for _ in range(4)]
+assert sirtaki.stats()["data_path"] == "shared memory"
+hvd.barrier()
+if hvd.rank() == 1:
+    threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGKILL)).start()
+begin = time.monotonic()
+try:
+    while True:
+        handles = [hvd.allreduce_async(tensor, name=f"x{i}") for i, tensor in enumerate(tensors)]
+        for handle in handles:
+            hvd.synchronize(handle)
+except sirtaki.HorovodInternalError as error:
+    print(f"SURVIVOR {hvd.rank()} {time.monotonic() - begin:.2f} {error.rank}", flush=True)
+    sys.exit(3)
+"""
+
+
+def _told(output: str, word: str) -> list[list[str]]:
+    return [line[line.index(word) :].split() for line in output.splitlines() if word in line]
+
+
+def _run(folder: Path, program: str, np: int = 3) -> str:
+    script = folder / "program.py"
+    script.write_text(program)
+    return launch(np, str(script), limit=120).stdout
+
+
+def test_data_takes_shared_memory_and_the_bits_are_those_of_tcp(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared = _told(_run(tmp_path, SUMS), "PATH")
+    monkeypatch.setenv("SIRTAKI_NET_SHARED_MEMORY", "off")
+    tcp = _told(_run(tmp_path, SUMS), "PATH")
+    assert [words[1] for words in shared] == ["shared_memory"] * 3
+    assert [words[1] for words in tcp] == ["tcp"] * 3
+    assert len({words[2] for words in shared + tcp}) == 1
+
+
+def test_a_rank_without_shared_memory_takes_all_to_tcp_and_says_so_once(tmp_path: Path) -> None:
+    output = _run(tmp_path, LIMITED)
+    assert [words[1] for words in _told(output, "PATH")] == ["tcp"] * 3, output
+    assert output.count("shared memory between the ranks of this host cannot be used") == 1
+
+
+def test_a_death_inside_an_operation_ends_the_others_and_leaves_nothing(tmp_path: Path) -> None:
+    before = sorted(os.listdir("/dev/shm"))
+    output = _run(tmp_path, DYING_INSIDE)
+    told = _told(output, "SURVIVOR")
+    assert sorted(words[1] for words in told) == ["0", "2"], output
+    for words in told:
+        assert float(words[2]) < 1.8
+        assert words[3] == "1"
+    assert sorted(os.listdir("/dev/shm")) == before
+
+
+def test_two_jobs_on_one_machine_do_not_meet(tmp_path: Path) -> None:
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        folders = [tmp_path / name for name in ("one", "two")]
+        for folder in folders:
+            folder.mkdir()
+        outputs = list(pool.map(lambda folder: _run(folder, SUMS, 2), folders))
+    for output in outputs:
+        assert [words[1] for words in _told(output, "PATH")] == ["shared_memory"] * 2, output
+    assert len({words[2] for output in outputs for words in _told(output, "PATH")}) == 1

@@ -1,0 +1,213 @@
+// Segments that others open, blocks in them, and the choice all ranks make together.
+#include "runtime/net/shared_memory.h"
+
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tests/conformance/collectives_worlds.h"
+
+namespace sirtaki::net::testing {
+namespace {
+
+constexpr std::size_t kMiB = std::size_t{1024} * 1024;
+
+TEST(SharedSegment, IsOneMemoryForWhoeverOpensIt) {
+  auto made = SharedSegment::create(kMiB);
+  ASSERT_TRUE(made) << made.status().to_string();
+  auto opened = SharedSegment::open(made->name());
+  ASSERT_TRUE(opened) << opened.status().to_string();
+  EXPECT_EQ(opened->size(), made->size());
+  made->data()[opened->size() - 1] = std::byte{7};
+  EXPECT_EQ(opened->data()[opened->size() - 1], std::byte{7});
+}
+
+TEST(SharedSegment, CannotBeCutUnderItsReaders) {
+  const auto made = SharedSegment::create(kMiB);
+  ASSERT_TRUE(made);
+  EXPECT_NE(::ftruncate(made->name().fd, 0), 0);
+  EXPECT_EQ(errno, EPERM);
+}
+
+TEST(SharedSegment, OpensNothingButWhatItWasToldOf) {
+  auto made = SharedSegment::create(kMiB);
+  ASSERT_TRUE(made);
+  SharedSegment::Name other = made->name();
+  other.token[3] ^= std::byte{1};
+  EXPECT_EQ(SharedSegment::open(other).status().code(), Code::kUnavailable);
+  other = made->name();
+  other.bytes *= 2;
+  EXPECT_EQ(SharedSegment::open(other).status().code(), Code::kUnavailable);
+  int ends[2] = {-1, -1};
+  ASSERT_EQ(::pipe(ends), 0);
+  other = made->name();
+  other.fd = ends[0];
+  EXPECT_EQ(SharedSegment::open(other).status().code(), Code::kUnavailable);
+  ::close(ends[0]);
+  ::close(ends[1]);
+  const SharedSegment::Name closed = made->name();
+  made->close_door();
+  EXPECT_EQ(SharedSegment::open(closed).status().code(), Code::kUnavailable);
+}
+
+TEST(SharedSegment, AnUnsealedFileIsRefused) {
+  auto made = SharedSegment::create(kMiB);
+  ASSERT_TRUE(made);
+  SharedSegment::Name other = made->name();
+  other.fd = ::memfd_create("sirtaki", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  ASSERT_GE(other.fd, 0);
+  ASSERT_EQ(::ftruncate(other.fd, static_cast<off_t>(other.bytes)), 0);
+  EXPECT_EQ(SharedSegment::open(other).status().code(), Code::kUnavailable);
+  ::close(other.fd);
+}
+
+// A limit on the size of files, until the end of the scope.
+class FileLimit {
+ public:
+  explicit FileLimit(rlim_t bytes) {
+    ::getrlimit(RLIMIT_FSIZE, &before_);
+    const rlimit lower{bytes, before_.rlim_max};
+    ::setrlimit(RLIMIT_FSIZE, &lower);
+  }
+  FileLimit(const FileLimit&) = delete;
+  FileLimit& operator=(const FileLimit&) = delete;
+  ~FileLimit() { ::setrlimit(RLIMIT_FSIZE, &before_); }
+
+ private:
+  rlimit before_{};
+};
+
+TEST(SharedSegment, ALimitOfTheSystemIsAnErrorAndNoSignal) {
+  const FileLimit limit(kMiB);
+  EXPECT_EQ(SharedSegment::create(2 * kMiB).status().code(), Code::kExhausted);
+  EXPECT_TRUE(SharedSegment::create(kMiB));
+}
+
+// Two ranks of one process, each with its own view of both segments.
+struct TwoRanks {
+  TwoRanks() {
+    for (Rank rank = 0; rank < 2; ++rank) {
+      made.push_back(std::move(*SharedSegment::create(2 * kMiB)));
+    }
+    for (Rank rank = 0; rank < 2; ++rank) {
+      std::vector<SharedSegment> segments;
+      for (const SharedSegment& segment : made) {
+        segments.push_back(std::move(*SharedSegment::open(segment.name())));
+      }
+      ranks.push_back(std::make_unique<SharedMemory>(rank, std::move(segments)));
+    }
+  }
+  SharedMemory& operator[](std::size_t rank) { return *ranks[rank]; }
+  std::vector<SharedSegment> made;
+  std::vector<std::unique_ptr<SharedMemory>> ranks;
+};
+
+TEST(SharedMemory, ABlockIsReadByItsReadersAndThenFree) {
+  TwoRanks ranks;
+  const std::vector<std::byte> data(100'000, std::byte{42});
+  const auto room = ranks[0].reserve(OpTag(1), data.size(), SharedMemory::reader(1));
+  ASSERT_TRUE(room);
+  std::copy(data.begin(), data.end(), room->memory.begin());
+  EXPECT_EQ(ranks[0].pages_used(), 2U);
+  {
+    const auto view = ranks[1].view(0, room->page, data.size());
+    ASSERT_TRUE(view) << view.status().to_string();
+    EXPECT_TRUE(std::equal(data.begin(), data.end(), view->data().begin(), view->data().end()));
+    EXPECT_EQ(ranks[0].pages_used(), 2U);
+  }
+  EXPECT_EQ(ranks[0].pages_used(), 0U);
+}
+
+TEST(SharedMemory, WithoutRoomNothingIsReserved) {
+  TwoRanks ranks;
+  std::size_t reserved = 0;
+  while (ranks[0].reserve(OpTag(1), SharedMemory::kPageBytes, SharedMemory::reader(1))) {
+    ++reserved;
+  }
+  EXPECT_EQ(reserved, ranks[0].pages());
+  static_cast<void>(*ranks[1].view(0, 3, SharedMemory::kPageBytes));
+  const auto room = ranks[0].reserve(OpTag(1), SharedMemory::kPageBytes, SharedMemory::reader(1));
+  ASSERT_TRUE(room);
+  EXPECT_EQ(room->page, 3U);
+}
+
+TEST(SharedMemory, DroppingATagFreesWhatWasAndIsToBeReservedUnderIt) {
+  TwoRanks ranks;
+  ASSERT_TRUE(ranks[0].reserve(OpTag(1), 10, SharedMemory::reader(1)));
+  ASSERT_TRUE(ranks[0].reserve(OpTag(2), 10, SharedMemory::reader(1)));
+  ranks[1].drop(OpTag(1));
+  EXPECT_EQ(ranks[0].pages_used(), 1U);
+  ASSERT_TRUE(ranks[0].reserve(OpTag(1), 10, SharedMemory::reader(1)));
+  EXPECT_EQ(ranks[0].pages_used(), 1U);
+}
+
+TEST(SharedMemory, PagesThatAreNotThereAreCorrupt) {
+  TwoRanks ranks;
+  EXPECT_EQ(ranks[1].view(0, 0, 2 * kMiB).status().code(), Code::kCorrupt);
+  EXPECT_EQ(ranks[1].view(0, static_cast<std::uint32_t>(ranks[1].pages()), 1).status().code(), Code::kCorrupt);
+  EXPECT_EQ(ranks[1].view(0, ~std::uint32_t{0}, 1).status().code(), Code::kCorrupt);
+}
+
+// Connects the memory of all ranks of a world; rank 1 may use `bytes_of_rank_1`.
+std::vector<SharedMemoryOutcome> connect(World& world, std::size_t bytes, std::size_t bytes_of_rank_1) {
+  const auto size = static_cast<std::size_t>(world.size());
+  std::vector<SharedMemoryOutcome> outcomes(size);
+  int ended = 0;
+  for (Rank rank = 0; rank < world.size(); ++rank) {
+    world.on(rank, [&, rank] {
+      SharedMemorySetup setup;
+      setup.bytes = rank == 1 ? bytes_of_rank_1 : bytes;
+      connect_shared_memory(world.link(rank), setup, [&, rank](Result<SharedMemoryOutcome> outcome) {
+        EXPECT_TRUE(outcome) << outcome.status().to_string();
+        outcomes[static_cast<std::size_t>(rank)] = std::move(*outcome);
+        ++ended;
+      });
+    });
+  }
+  EXPECT_TRUE(world.wait([&] { return ended == world.size(); }));
+  return outcomes;
+}
+
+TEST(SharedMemory, ARankThatCannotMakesAllDoWithoutAndAloneSaysWhy) {
+  const auto world = make_local_world(3);
+  const auto outcomes = connect(*world, 4 * kMiB, 0);
+  for (const SharedMemoryOutcome& outcome : outcomes) {
+    EXPECT_EQ(outcome.memory, nullptr);
+  }
+  EXPECT_EQ(outcomes[0].refused, "");
+  EXPECT_NE(outcomes[1].refused, "");
+  EXPECT_EQ(outcomes[2].refused, "");
+}
+
+TEST(SharedMemory, ASystemThatGivesLessMakesSmallerSegments) {
+  const auto world = make_local_world(2);
+  const FileLimit limit(3 * kMiB);
+  const auto outcomes = connect(*world, 16 * kMiB, 16 * kMiB);
+  for (const SharedMemoryOutcome& outcome : outcomes) {
+    ASSERT_NE(outcome.memory, nullptr) << outcome.refused;
+    EXPECT_LT(outcome.memory->pages(), 2 * kMiB / SharedMemory::kPageBytes);
+  }
+}
+
+TEST(SharedMemory, ASilentRankIsAnErrorWithinTheDeadline) {
+  const auto world = make_local_world(2);
+  Status status;
+  SharedMemorySetup setup;
+  setup.bytes = 2 * kMiB;
+  bool ended = false;
+  connect_shared_memory(world->link(0), setup, [&](const Result<SharedMemoryOutcome>& outcome) {
+    status = outcome.status();
+    ended = true;
+  });
+  EXPECT_TRUE(world->wait([&] { return ended; }));
+  EXPECT_EQ(status.code(), Code::kTimeout) << status.to_string();
+}
+
+}  // namespace
+}  // namespace sirtaki::net::testing

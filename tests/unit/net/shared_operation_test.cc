@@ -1,0 +1,206 @@
+// Operations over shared memory when things go wrong: no room, cancellations, a rank that is gone; and their order.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "runtime/net/turn_queue.h"
+#include "tests/conformance/collectives_worlds.h"
+
+namespace sirtaki::net::testing {
+namespace {
+
+constexpr std::size_t kMiB = std::size_t{1024} * 1024;
+
+WorldOptions memory_of(std::size_t bytes) {
+  WorldOptions options;
+  options.shared_bytes = bytes;
+  return options;
+}
+
+using Effect = TurnQueue::Effect;
+
+TEST(TurnQueue, RunsOnePieceATurnTheMostUrgentFirst) {
+  ManualLoop loop;
+  TurnQueue queue(loop);
+  std::vector<std::string> ran;
+  const auto add = [&](std::int32_t priority, Effect effect, const std::string& name) {
+    queue.add(priority, effect, [&, name](const Status&) {
+      ran.push_back(name);
+      loop.post([&, name] { ran.push_back("turn after " + name); });
+    });
+  };
+  add(5, Effect::kFills, "fills");
+  add(5, Effect::kFrees, "frees");
+  add(5, Effect::kFrees, "frees too");
+  add(-2, Effect::kFills, "urgent");
+  loop.run([] { return false; });
+  EXPECT_EQ(ran, (std::vector<std::string>{"urgent", "turn after urgent", "frees", "turn after frees", "frees too",
+                                           "turn after frees too", "fills", "turn after fills"}));
+}
+
+TEST(TurnQueue, DropsItsPiecesWhenItGoes) {
+  ManualLoop loop;
+  const auto witness = std::make_shared<int>(0);
+  {
+    TurnQueue queue(loop);
+    queue.add(0, Effect::kFrees, [witness](const Status&) { ++*witness; });
+  }
+  loop.run([] { return false; });
+  EXPECT_EQ(*witness, 0);
+  EXPECT_EQ(witness.use_count(), 1);
+}
+
+// Allreduces of ones, all in flight at once.
+class Batch {
+ public:
+  Batch(World& world, int operations, std::size_t elements)
+      : world_(world), memory_(static_cast<std::size_t>(operations * world.size()), std::vector<float>(elements, 1)) {}
+
+  void start(std::uint64_t first_tag) {
+    const auto ranks = static_cast<std::size_t>(world_.size());
+    for (std::size_t i = 0; i < memory_.size(); ++i) {
+      const auto rank = static_cast<Rank>(i % ranks);
+      const OpTag tag(first_tag + i / ranks);
+      world_.on(rank, [this, rank, tag, i] {
+        CollectiveArgs args;
+        args.tag = tag;
+        args.in = std::as_bytes(std::span(memory_[i]));
+        args.out = std::as_writable_bytes(std::span(memory_[i]));
+        world_.at(rank).start(args, [this, i](const Status& status) {
+          if (status) {
+            wrong_ += memory_[i] == std::vector<float>(memory_[i].size(), static_cast<float>(world_.size())) ? 0 : 1;
+          } else {
+            ++failed_;
+          }
+          ++ended_;
+          notify();
+        });
+      });
+    }
+  }
+  bool ended() const { return ended_ == static_cast<int>(memory_.size()); }
+  int failed() const { return failed_; }
+  int wrong() const { return wrong_; }
+
+ private:
+  World& world_;
+  std::vector<std::vector<float>> memory_;
+  std::atomic<int> ended_{0};
+  std::atomic<int> failed_{0};
+  std::atomic<int> wrong_{0};
+};
+
+std::size_t pages_used(World& world) {
+  std::atomic<int> answers{0};
+  std::atomic<std::size_t> used{0};
+  for (Rank rank = 0; rank < world.size(); ++rank) {
+    world.on(rank, [&, rank] {
+      used += world.shared(rank)->pages_used();
+      ++answers;
+      notify();
+    });
+  }
+  EXPECT_TRUE(world.wait([&] { return answers == world.size(); }));
+  return used;
+}
+
+// The first look is a turn of every loop, in which what has ended goes.
+bool all_free(World& world) {
+  static_cast<void>(pages_used(world));
+  return pages_used(world) == 0;
+}
+
+TEST(SharedOperation, WithoutRoomDataTakesTheOtherWay) {
+  const auto world = make_tcp_world(3, memory_of(2 * kMiB));
+  Batch batch(*world, 6, 600'001);
+  batch.start(1);
+  ASSERT_TRUE(world->wait([&] { return batch.ended(); }));
+  EXPECT_EQ(batch.failed(), 0);
+  EXPECT_EQ(batch.wrong(), 0);
+  EXPECT_TRUE(all_free(*world));
+}
+
+void cancel_after(World& world, Rank rank, OpTag tag, std::uint64_t turns, std::atomic<int>& cancelled) {
+  world.on(rank, [&world, rank, tag, turns, &cancelled] {
+    if (turns > 0) {
+      cancel_after(world, rank, tag, turns - 1, cancelled);
+      return;
+    }
+    world.at(rank).cancel(tag, {Code::kAborted, "test"});
+    ++cancelled;
+    notify();
+  });
+}
+
+TEST(SharedOperation, CancelledOperationsLeaveNoBlockBehind) {
+  const auto world = make_tcp_world(3, memory_of(4 * kMiB));
+  std::mt19937_64 random(20261);
+  int failed = 0;
+  std::atomic<int> cancelled{0};
+  for (std::uint64_t round = 0; round < 25; ++round) {
+    Batch batch(*world, 4, 300'000);
+    batch.start(100 * round);
+    // The same operation on all ranks, at moments of their own.
+    const OpTag tag(100 * round + random() % 4);
+    cancelled = 0;
+    for (Rank rank = 0; rank < world->size(); ++rank) {
+      cancel_after(*world, rank, tag, random() % 30, cancelled);
+    }
+    ASSERT_TRUE(world->wait([&] { return batch.ended() && cancelled == world->size(); })) << "round " << round;
+    EXPECT_EQ(batch.wrong(), 0);
+    failed += batch.failed();
+    EXPECT_TRUE(all_free(*world)) << "round " << round;
+  }
+  EXPECT_GT(failed, 0);
+}
+
+TEST(SharedOperation, AbortEndsAllWithTheFirstCause) {
+  const auto world = make_tcp_world(2, memory_of(4 * kMiB));
+  Batch batch(*world, 4, 1'000'000);
+  batch.start(1);
+  for (Rank rank = 0; rank < 2; ++rank) {
+    world->on(rank, [&world, rank] { world->at(rank).abort({Code::kAborted, "test"}); });
+  }
+  ASSERT_TRUE(world->wait([&] { return batch.ended(); }));
+  EXPECT_EQ(batch.failed(), 8);
+}
+
+TEST(SharedOperation, AnUrgentOneOvertakesBulk) {
+  const auto world = make_tcp_world(2, memory_of(16 * kMiB));
+  std::vector<std::vector<float>> bulk(2, std::vector<float>(8 * kMiB, 1));
+  std::vector<std::vector<float>> urgent(2, std::vector<float>(64 * 1024, 1));
+  std::atomic<int> bulk_ended{0};
+  std::atomic<int> urgent_ended{0};
+  std::atomic<int> overtaken{0};
+  for (Rank rank = 0; rank < 2; ++rank) {
+    world->on(rank, [&, rank] {
+      const auto args_for = [rank](std::vector<std::vector<float>>& memory, std::uint64_t tag, int priority) {
+        CollectiveArgs args;
+        args.tag = OpTag(tag);
+        args.priority = priority;
+        args.in = std::as_bytes(std::span(memory[static_cast<std::size_t>(rank)]));
+        args.out = std::as_writable_bytes(std::span(memory[static_cast<std::size_t>(rank)]));
+        return args;
+      };
+      world->at(rank).start(args_for(bulk, 1, 10), [&](const Status&) {
+        ++bulk_ended;
+        notify();
+      });
+      world->at(rank).start(args_for(urgent, 2, 0), [&](const Status& status) {
+        EXPECT_TRUE(status.is_ok()) << status.to_string();
+        overtaken += bulk_ended == 0 ? 1 : 0;
+        ++urgent_ended;
+        notify();
+      });
+    });
+  }
+  ASSERT_TRUE(world->wait([&] { return urgent_ended == 2 && bulk_ended == 2; }));
+  EXPECT_EQ(overtaken, 2);
+}
+
+}  // namespace
+}  // namespace sirtaki::net::testing
