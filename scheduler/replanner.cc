@@ -106,7 +106,7 @@ std::string to_string(const DecisionRecord& record) {
 Replanner::Replanner(std::shared_ptr<const Plan> first, ReplannerOptions options,
                      std::unique_ptr<Controller> controller)
     : first_(std::move(first)),
-      options_(std::move(options)),
+      options_(options),
       controller_(std::move(controller)),
       current_(first_),
       frozen_(options_.frozen) {

@@ -82,7 +82,7 @@ std::optional<BlockSelection> KernelSparse::selection(Params params, const Shape
 }
 
 Status BlockTopk::check(Params params, const Shape& shape) const {
-  const Status status =
+  Status status =
       check_params(name(), params, {{"feedback", 0, 1}, {"block", 1, kLargestBlock}, {"blocks", 1, kMostBlocks}});
   if (!status) {
     return status;

@@ -48,13 +48,13 @@ class GroupTopkCoder final : public Coder {
 }  // namespace
 
 Status GroupTopk::check(Params params, const Shape& /*shape*/) const {
-  const Status status = check_params(name(), params,
-                                     {{"feedback", 0, 1},
-                                      {"group", 1, kLargestGroup},
-                                      {"keep", 1, kLargestGroup},
-                                      kValueRange,
-                                      kMomentumRange,
-                                      {"nesterov", 0, 1}});
+  Status status = check_params(name(), params,
+                               {{"feedback", 0, 1},
+                                {"group", 1, kLargestGroup},
+                                {"keep", 1, kLargestGroup},
+                                kValueRange,
+                                kMomentumRange,
+                                {"nesterov", 0, 1}});
   if (status && params[params::kKeep] > params[params::kGroup]) {
     return invalid_argument("codec " + std::string(name()) + ": keeps " + std::to_string(params[params::kKeep]) +
                             " elements of groups of " + std::to_string(params[params::kGroup]));

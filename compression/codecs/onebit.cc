@@ -35,8 +35,8 @@ class OnebitCoder final : public Coder {
 }  // namespace
 
 Status Onebit::check(Params params, const Shape& /*shape*/) const {
-  const Status status = check_params(
-      name(), params, {{"feedback", 0, 1}, {"block", kernels::kOnebitChunk, kernels::kOnebitLargestBlock}});
+  Status status = check_params(name(), params,
+                               {{"feedback", 0, 1}, {"block", kernels::kOnebitChunk, kernels::kOnebitLargestBlock}});
   if (status && params[params::kBlock] % kernels::kOnebitChunk != 0) {
     return invalid_argument("codec " + std::string(name()) + ": block is " + std::to_string(params[params::kBlock]) +
                             "; allowed are multiples of " + std::to_string(kernels::kOnebitChunk));

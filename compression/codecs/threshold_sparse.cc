@@ -120,13 +120,13 @@ class ThresholdSparseCoder final : public Coder {
 }  // namespace
 
 Status ThresholdSparse::check(Params params, const Shape& shape) const {
-  const Status status = check_params(name(), params,
-                                     {{"feedback", 0, 1},
-                                      {"density", 1, params::kOne},
-                                      {"reestimate", 1, kMostUses},
-                                      kValueRange,
-                                      kMomentumRange,
-                                      {"nesterov", 0, 1}});
+  Status status = check_params(name(), params,
+                               {{"feedback", 0, 1},
+                                {"density", 1, params::kOne},
+                                {"reestimate", 1, kMostUses},
+                                kValueRange,
+                                kMomentumRange,
+                                {"nesterov", 0, 1}});
   if (status && shape.numel > kMostElements) {
     return invalid_argument("codec " + std::string(name()) + ": a tensor has " + std::to_string(shape.numel) +
                             " elements; at most " + std::to_string(kMostElements) + " are allowed");

@@ -14,7 +14,7 @@ std::size_t onebit_bytes(std::int64_t block, std::int64_t n) {
 
 bool onebit_valid(std::int64_t block, std::int64_t n, const std::byte* payload) {
   const auto last = static_cast<unsigned>(n % 8);
-  return last == 0 || payload[onebit_bytes(block, n) - 1] >> last == std::byte{0};
+  return last == 0 || (payload[onebit_bytes(block, n) - 1] >> last) == std::byte{0};
 }
 
 namespace ref {

@@ -62,7 +62,8 @@ inline constexpr std::size_t kNesterov = 5;
 inline constexpr std::size_t kDensity = 1;     // part of the elements that should travel
 inline constexpr std::size_t kReestimate = 2;  // uses between exact thresholds
 
-// kernel_sparse (kValue as above, kBlock 0): kFilters filters of the tensor; block_topk: kFilters blocks of kBlock elements
+// kernel_sparse (kValue as above, kBlock 0): kFilters filters of the tensor; block_topk: kFilters blocks of kBlock
+// elements
 inline constexpr std::size_t kFilters = 2;
 
 // powersgd

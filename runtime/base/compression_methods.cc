@@ -245,7 +245,7 @@ Result<std::size_t> key_named(const MethodInfo& info, std::string_view name) {
 }
 
 Result<std::int64_t> read_value(const KeyInfo& key, std::string_view text) {
-  const Result<std::int64_t> value = read_unchecked(key, text);
+  Result<std::int64_t> value = read_unchecked(key, text);
   if (!value || *value < key.least || *value > key.most) {
     return invalid_argument(std::string(key.name) + " is '" + std::string(text) + "'; it must be " +
                             accepted_values(key));

@@ -28,7 +28,7 @@ struct EngineOptions {
   std::int64_t credit_bytes = 16 << 20;
   bool replan = true;
   std::string codec = "none";  // how gradients of streams travel that say nothing (runtime/base/compression_spec.h)
-  bool finite_only = false;  // a gradient with NaN or infinity gives the step up
+  bool finite_only = false;    // a gradient with NaN or infinity gives the step up
   Duration trace_interval = std::chrono::seconds(2);  // between two parts of a trace
 };
 
