@@ -326,13 +326,17 @@ std::optional<Result<Rank>> SessionImpl::join(Duration timeout) {
 
 std::string SessionImpl::stats_json() const {
   std::string peers = "[]";
-  loop_.run_sync([&] { peers = data_->peers_json(); });
+  std::string path;
+  loop_.run_sync([&] {
+    peers = data_->peers_json();
+    path = data_->path();
+  });
   JsonWriter extra;
   extra.begin_object();
   extra.key("rank").value(job_.rank);
   extra.key("size").value(job_.size);
   extra.key("backend").value(job_.size == 1 ? std::string("local") : config_->net.backend);
-  extra.key("data_path").value(data_->path());
+  extra.key("data_path").value(path);
   extra.key("kernels").value(kernels::chosen_target());
   extra.key("loop.wakeups").value(loop_.wakeups());
   extra.key("control.wakeups").value(control_->wakeups());

@@ -83,7 +83,8 @@ void DirectCollectives::cancel(OpTag tag, Status cause) {
   if (found == operations_.end()) {
     link_.cancel(tag, std::move(cause));
     if (shared_) {
-      shared_->drop(tag);
+      // Not now: the operation may be telling its end, and still hold views of what others published.
+      link_.loop().post([shared = shared_, tag] { shared->drop(tag); });
     }
     return;
   }

@@ -48,15 +48,17 @@ std::size_t SharedMemory::pages_of(Rank rank) const {
 
 std::optional<SharedMemory::Room> SharedMemory::reserve(OpTag tag, std::size_t bytes, Readers readers) {
   collect();
+  // Whether this is the operation that a reader dropped, or a later one with the same tag, only the link's tombstones
+  // can tell.
+  for (std::size_t peer = 0; peer < dropped_.size(); ++peer) {
+    if ((readers & reader(static_cast<Rank>(peer))) != 0 && dropped_[peer].find(tag) != nullptr) {
+      return std::nullopt;
+    }
+  }
   const std::size_t count = std::max(round_up(bytes, kPageBytes) / kPageBytes, std::size_t{1});
   const auto page = find_room(static_cast<std::uint32_t>(count));
   if (!page) {
     return std::nullopt;
-  }
-  for (std::size_t peer = 0; peer < dropped_.size(); ++peer) {
-    if (dropped_[peer].find(tag) != nullptr) {
-      readers &= ~reader(static_cast<Rank>(peer));
-    }
   }
   header(rank_).pending[*page].store(readers, std::memory_order_release);
   std::fill_n(used_.begin() + *page, count, char{1});

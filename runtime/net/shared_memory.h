@@ -67,7 +67,7 @@ class SharedMemory {
     std::uint32_t page = 0;
     Bytes memory;
   };
-  // None when there is no room now.
+  // None when there is no room now, or when a reader has dropped the tag.
   std::optional<Room> reserve(OpTag tag, std::size_t bytes, Readers readers);
   // `bytes` from `page` of the peer's segment. kCorrupt when there are none.
   Result<SharedView> view(Rank peer, std::uint32_t page, std::size_t bytes) const;

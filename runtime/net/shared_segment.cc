@@ -105,8 +105,9 @@ Result<SharedSegment> SharedSegment::open(const Name& name) {
     return refused(Code::kUnavailable, where + " cannot be opened", errno);
   }
   struct stat status {};
-  if (::fstat(segment.fd_, &status) != 0 || static_cast<std::uint64_t>(status.st_size) != name.bytes ||
-      (::fcntl(segment.fd_, F_GET_SEALS) & kSeals) != kSeals) {
+  const int seals = ::fcntl(segment.fd_, F_GET_SEALS);  // -1 where there are none
+  if (::fstat(segment.fd_, &status) != 0 || static_cast<std::uint64_t>(status.st_size) != name.bytes || seals < 0 ||
+      (seals & kSeals) != kSeals) {
     return Status(Code::kUnavailable, where + " is not the one it told of");
   }
   SRT_TRY(segment.map(static_cast<std::size_t>(name.bytes)));

@@ -137,13 +137,13 @@ TEST(SharedMemory, WithoutRoomNothingIsReserved) {
   EXPECT_EQ(room->page, 3U);
 }
 
-TEST(SharedMemory, DroppingATagFreesWhatWasAndIsToBeReservedUnderIt) {
+TEST(SharedMemory, ADroppedTagIsFreedAndGetsNoRoomAgain) {
   TwoRanks ranks;
   ASSERT_TRUE(ranks[0].reserve(OpTag(1), 10, SharedMemory::reader(1)));
   ASSERT_TRUE(ranks[0].reserve(OpTag(2), 10, SharedMemory::reader(1)));
   ranks[1].drop(OpTag(1));
   EXPECT_EQ(ranks[0].pages_used(), 1U);
-  ASSERT_TRUE(ranks[0].reserve(OpTag(1), 10, SharedMemory::reader(1)));
+  EXPECT_FALSE(ranks[0].reserve(OpTag(1), 10, SharedMemory::reader(1)));
   EXPECT_EQ(ranks[0].pages_used(), 1U);
 }
 
