@@ -141,7 +141,10 @@ def collect_garbage() -> list[str]:
 
 @dataclass(frozen=True)
 class LinkSpec:
-    """How each node's link behaves. A rate of None leaves it as fast as the machine is."""
+    """How each node's link behaves. A rate of None leaves it as fast as the machine is.
+
+    `drop_share` of the packets is lost at random; those that resolve addresses are not.
+    """
 
     rate_mbit: float | None = None
     burst_bytes: int = MIN_BURST_BYTES
@@ -302,10 +305,13 @@ class Net:
 
     def _drop(self, node: int) -> None:
         # A dropped GSO packet would be up to 44 lost frames at once: segment before the filter.
+        # Address resolution is spared: a lost request is repeated after a second, three lost ones fail the address.
         per_million = round(self.link.drop_share * 1e6)
         rules = (
             "table netdev srt {\n chain loss {\n"
             f"type filter hook ingress device {INTERFACE} priority 0;\n"
+            "ether type arp accept\n"
+            "icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert } accept\n"
             f"numgen random mod 1000000 < {per_million} drop\n}}\n}}\n"
         )
         for where, device in ((node, INTERFACE), (SWITCH, f"p{node}")):

@@ -138,3 +138,19 @@ def test_a_lossy_link_drops_about_its_share() -> None:
     counters = dict(zip(names, map(int, values), strict=True))
     arrived = counters["InDatagrams"] + counters["NoPorts"]
     assert 1450 <= arrived <= 1750
+
+
+def test_a_lossy_link_resolves_addresses_at_once() -> None:
+    probe = (
+        "import socket, subprocess, sys, time\n"
+        "socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b'x', (sys.argv[1], 5302))\n"
+        "end = time.monotonic() + 10\n"
+        "while time.monotonic() < end and 'lladdr' not in (\n"
+        "    listed := subprocess.run([sys.argv[2], 'neigh', 'show', sys.argv[1]], capture_output=True, text=True).stdout\n"
+        "): pass\n"
+        "print(listed)"
+    )
+    with netns.Net(2, netns.LinkSpec(drop_share=0.99)) as net:
+        command = net.command(0, [sys.executable, "-c", probe, net.address(1), netns.find_tool("ip") or "ip"])
+        listed = subprocess.run(command, check=True, capture_output=True, text=True, timeout=30).stdout
+    assert "lladdr" in listed, listed
