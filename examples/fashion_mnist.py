@@ -19,14 +19,14 @@ FOLDER = Path(os.environ.get("FASHION_MNIST", "/usr/share/datasets/fashion-mnist
 
 
 class FashionNet(nn.Module):
-    """Two convolutions and two linear layers: 105,866 parameters."""
+    """Two convolutions and two linear layers: 105,866 parameters with 64 hidden units."""
 
-    def __init__(self) -> None:
+    def __init__(self, hidden: int = 64) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(1, 16, 3, padding=1)
         self.conv2 = nn.Conv2d(16, 32, 3, padding=1)
-        self.fc1 = nn.Linear(32 * 7 * 7, 64)
-        self.fc2 = nn.Linear(64, 10)
+        self.fc1 = nn.Linear(32 * 7 * 7, hidden)
+        self.fc2 = nn.Linear(hidden, 10)
 
     def forward(self, images: Tensor) -> Tensor:
         """Class scores for a batch of 1x28x28 images."""

@@ -182,6 +182,23 @@ class Branches(nn.Module):
         return (self.left if left else self.right)(x)
 
 
+def goes_left(step: int) -> bool:
+    """The branch of this rank in a step: neighbours take different ones."""
+    return (hvd.rank() + step) % 2 == 0
+
+
+def expect_averages(model: Branches, step: int) -> None:
+    """After a step on ones with `goes_left`: a rank that did not use a branch counts with zeros."""
+    users = sum((r + step) % 2 == 0 for r in range(hvd.size()))
+    for layer, count in ((model.left, users), (model.right, hvd.size() - users)):
+        if count == 0:
+            assert layer.weight.grad is None
+        else:
+            assert layer.weight.grad is not None
+            assert torch.allclose(layer.weight.grad, torch.full((2, 2), count / hvd.size()))
+    assert model.never.weight.grad is None
+
+
 def case_unused_parameters() -> None:
     for sync in ("backward", "step"):
         model = Branches()
@@ -190,17 +207,9 @@ def case_unused_parameters() -> None:
         )
         for step in range(4):
             optimizer.zero_grad()
-            left = (hvd.rank() + step) % 2 == 0
-            model(torch.ones(1, 2), left).sum().backward()
+            model(torch.ones(1, 2), goes_left(step)).sum().backward()
             optimizer.step()
-            users = sum((r + step) % 2 == 0 for r in range(hvd.size()))
-            for layer, count in ((model.left, users), (model.right, hvd.size() - users)):
-                if count == 0:
-                    assert layer.weight.grad is None
-                else:
-                    assert layer.weight.grad is not None
-                    assert torch.allclose(layer.weight.grad, torch.full((2, 2), count / hvd.size()))
-            assert model.never.weight.grad is None
+            expect_averages(model, step)
 
 
 def case_a_rank_without_any_gradient_takes_part() -> None:
