@@ -42,11 +42,18 @@ function(sirtaki_library name)
   target_link_libraries(${name} PUBLIC sirtaki_flags ${ARG_DEPS} PRIVATE ${ARG_EXTERNAL})
 endfunction()
 
-# sirtaki_test(NAME LABEL unit|conformance|sim|thread|process|fuzz SOURCES ... DEPS ... [TIMEOUT seconds])
-# One executable, one ctest entry.
+# sirtaki_test(NAME [ONE_THREAD] LABEL unit|conformance|sim|thread|process|fuzz SOURCES ... DEPS ... [TIMEOUT seconds])
+# One executable, one ctest entry. ONE_THREAD: it never has a second thread, which the plain build enforces, so there is
+# nothing in it for ThreadSanitizer.
 function(sirtaki_test name)
-  cmake_parse_arguments(ARG "" "LABEL;TIMEOUT" "SOURCES;DEPS" ${ARGN})
+  cmake_parse_arguments(ARG "ONE_THREAD" "LABEL;TIMEOUT" "SOURCES;DEPS" ${ARGN})
+  if(ARG_ONE_THREAD AND SIRTAKI_SANITIZE STREQUAL "thread")
+    return()
+  endif()
   add_executable(${name} ${ARG_SOURCES})
+  if(ARG_ONE_THREAD AND NOT SIRTAKI_SANITIZE)
+    target_sources(${name} PRIVATE "${CMAKE_SOURCE_DIR}/tests/one_thread.cc")
+  endif()
   target_link_libraries(${name} PRIVATE sirtaki_flags ${ARG_DEPS} GTest::gtest GTest::gtest_main Threads::Threads)
   add_test(NAME ${name} COMMAND ${name})
   if(NOT ARG_TIMEOUT)
