@@ -234,13 +234,14 @@ void Core::on_lost(ConstBytes payload) {
 }
 
 void Core::on_left(ConstBytes payload) {
-  WireReader in(payload);
-  const auto rank = in.get<std::int32_t>();
-  if (!in.finish("a leave notice")) {
+  const auto ranks = decode_left(payload);
+  if (!ranks) {
     return broke_protocol();
   }
-  if (state_ == State::kMember) {
-    handler_.on_left(rank);
+  for (const Rank rank : *ranks) {
+    if (state_ == State::kMember) {
+      handler_.on_left(rank);
+    }
   }
 }
 

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "runtime/base/check.h"
+#include "runtime/rendezvous/membership.h"
 
 namespace sirtaki::rendezvous {
 
@@ -25,7 +26,7 @@ std::optional<std::size_t> frame_cap(std::uint8_t type) {
     case FrameType::kLost:
       return kMaxStatus;
     case FrameType::kLeft:
-      return sizeof(std::int32_t);
+      return sizeof(std::uint32_t) + kMaxRanks * sizeof(std::int32_t);
     case FrameType::kPing:
       return sizeof(std::int64_t);
     case FrameType::kPong:
@@ -61,6 +62,23 @@ Result<RankStatus> decode_lost(ConstBytes payload) {
   lost.status = get_status(in);
   SRT_TRY(in.finish("the notice of a lost rank"));
   return lost;
+}
+
+std::vector<std::byte> encode_left(const std::vector<Rank>& ranks) {
+  static_assert(sizeof(Rank) == sizeof(std::int32_t));
+  WireWriter out;
+  out.put_list(ranks);
+  return std::move(out).take();
+}
+
+Result<std::vector<Rank>> decode_left(ConstBytes payload) {
+  WireReader in(payload);
+  std::vector<Rank> ranks = in.get_list<Rank>();
+  if (ranks.empty()) {
+    in.fail();
+  }
+  SRT_TRY(in.finish("the notice of ranks that left"));
+  return ranks;
 }
 
 Bytes FrameDecoder::room() {

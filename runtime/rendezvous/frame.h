@@ -19,7 +19,7 @@ enum class FrameType : std::uint8_t {
   kRejected = 3,  // server: Status; the connection ends after it
   kMessage = 4,   // either way: the handlers' bytes
   kLost = 5,      // server: i32 rank, Status; about the receiver itself: it was given up, the connection ends
-  kLeft = 6,      // server: i32 rank
+  kLeft = 6,      // server: list of i32 ranks, not empty
   kLeave = 7,     // client: empty
   kLeaveOk = 8,   // server: empty
   kPing = 9,      // server: i64 its clock
@@ -41,6 +41,10 @@ struct RankStatus {
 };
 std::vector<std::byte> encode_lost(Rank rank, const Status& status);
 Result<RankStatus> decode_lost(ConstBytes payload);
+
+std::vector<std::byte> encode_left(const std::vector<Rank>& ranks);
+// At least one rank.
+Result<std::vector<Rank>> decode_left(ConstBytes payload);
 
 struct Frame {
   FrameType type = FrameType::kMessage;

@@ -10,7 +10,6 @@ namespace sirtaki::rendezvous {
 namespace {
 
 // Limits of a record from the wire; far above what a real job sends.
-constexpr std::size_t kMaxRanks = 65536;
 constexpr std::size_t kMaxText = 4096;
 constexpr std::size_t kMaxEndpoints = 64;
 constexpr std::size_t kMaxOptions = 1024;

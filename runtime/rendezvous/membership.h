@@ -12,6 +12,8 @@
 
 namespace sirtaki::rendezvous {
 
+inline constexpr std::size_t kMaxRanks = 65536;  // of a job, as far as records from the wire are believed
+
 struct JoinRequest {
   Rank rank = -1;
   int size = 0;

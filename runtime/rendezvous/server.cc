@@ -75,6 +75,7 @@ ServerImpl::~ServerImpl() {
   auto close_all = [this] {
     loop_.cancel(tick_);
     loop_.cancel(join_timer_);
+    loop_.cancel(departures_);
     for (const auto& [key, peer] : peers_) {
       loop_.cancel(peer->verdict);
       peer->link->close();

@@ -8,7 +8,8 @@
 // ends. After all have left, the next epoch may form on the same server; ranks that join before that wait, within the
 // join timeout. A failed attempt is over when all its ranks have got the error, or when one of them joins again. A
 // member is lost when its connection ends without leave(), or when nothing came from it for the heartbeat timeout. All
-// members are told of a loss or a leave before the handler is. Wakes up once a heartbeat interval and for the answers
+// members are told of a loss or a leave before the handler is; of leaves within 20 ms, those that leave together in one
+// notice. Wakes up once a heartbeat interval and for the answers
 // while somebody is connected; never when nobody is. What the messages mean is the handler's business.
 #pragma once
 

@@ -1,10 +1,19 @@
 #include <algorithm>
+#include <utility>
 
 #include "runtime/base/check.h"
 #include "runtime/base/wire.h"
 #include "runtime/rendezvous/server_impl.h"
 
 namespace sirtaki::rendezvous {
+
+namespace {
+
+// At the end of a job all ranks leave within moments of each other: the news is told in few notices, not in one to
+// every rank for every other.
+constexpr Duration kLeaveLinger = std::chrono::milliseconds(20);
+
+}  // namespace
 
 void ServerImpl::on_join(Peer& peer, ConstBytes payload) {
   auto request = decode_join_request(payload);
@@ -165,16 +174,32 @@ void ServerImpl::on_leave(Peer& peer) {
 }
 
 void ServerImpl::member_lost(Rank rank, const Status& cause) {
+  tell_departures();
   broadcast(FrameType::kLost, encode_lost(rank, cause));
   handler_.on_lost(rank, cause);
   end_epoch_if_empty();
 }
 
 void ServerImpl::member_left(Rank rank) {
-  const std::int32_t wire_rank = rank;
-  broadcast(FrameType::kLeft, std::as_bytes(std::span(&wire_rank, 1)));
-  handler_.on_left(rank);
-  end_epoch_if_empty();
+  departed_.push_back(rank);
+  if (alive_ == 0) {
+    tell_departures();
+    end_epoch_if_empty();
+  } else if (departed_.size() == 1) {
+    departures_ = loop_.after(kLeaveLinger, [this] { tell_departures(); });
+  }
+}
+
+void ServerImpl::tell_departures() {
+  loop_.cancel(std::exchange(departures_, {}));
+  const std::vector<Rank> departed = std::exchange(departed_, {});
+  if (departed.empty()) {
+    return;
+  }
+  broadcast(FrameType::kLeft, encode_left(departed));
+  for (const Rank rank : departed) {
+    handler_.on_left(rank);
+  }
 }
 
 void ServerImpl::broadcast(FrameType type, ConstBytes payload) {

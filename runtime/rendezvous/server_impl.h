@@ -83,6 +83,7 @@ class ServerImpl final : public Server, public GateHandler {
   void arm_join_timer();
   void member_lost(Rank rank, const Status& cause);
   void member_left(Rank rank);
+  void tell_departures();
   void broadcast(FrameType type, ConstBytes payload);
   void end_epoch_if_empty();
 
@@ -99,6 +100,8 @@ class ServerImpl final : public Server, public GateHandler {
   std::vector<Peer*> members_;  // by rank; null: gone
   int alive_ = 0;               // members that are not gone
   bool in_epoch_ = false;
+  std::vector<Rank> departed_;  // left in order, and nobody has been told yet
+  TimerId departures_;
 
   JoinRound round_;
   std::vector<Peer*> waiting_;  // by rank; null: not there

@@ -43,7 +43,7 @@ std::vector<Input> seeds() {
   append_frame(stream, FrameType::kPing, std::vector<std::byte>(8));
   append_frame(stream, FrameType::kMessage, std::vector<std::byte>(300, std::byte{7}));
   append_frame(stream, FrameType::kLeave, {});
-  append_frame(stream, FrameType::kLeft, std::vector<std::byte>(4));
+  append_frame(stream, FrameType::kLeft, encode_left({1, 2}));
   append_frame(stream, FrameType::kLost, encode_lost(1, Status(Code::kPeerLost, "gone")));
   return {input_from(stream)};
 }

@@ -167,5 +167,17 @@ TEST(Tree, TheBusiestProcessHearsNoMoreThanItsChildrenHoweverManyRanksThereAre) 
   }
 }
 
+TEST(Tree, TheEndOfAJobCostsARankAFewMessagesHoweverManyRanksThereAre) {
+  for (const int fanout : {0, 32}) {
+    for (const int size : {64, 256}) {
+      world::SimOptions options = big_options(size);
+      options.control.fanout = fanout;
+      const ScaleResult result = run_scale("end", options, {});
+      ASSERT_EQ(result.error, "");
+      EXPECT_LE(result.hub.sent + result.hub.received, 3U * static_cast<unsigned>(size)) << size << ", " << fanout;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace sirtaki::scenarios

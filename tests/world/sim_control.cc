@@ -9,6 +9,7 @@ namespace sirtaki::world {
 namespace {
 
 constexpr Duration kGoodBye = std::chrono::milliseconds(100);  // from the news of a leave to the end of its connections
+constexpr Duration kLeaveLinger = std::chrono::milliseconds(20);  // as the server's
 constexpr std::size_t kNoticeBytes = 64;
 
 }  // namespace
@@ -235,35 +236,54 @@ void SimControl::schedule_tick() {
 
 void SimControl::leave(Rank rank) {
   transmit(static_cast<Place>(rank), hub_place(), {kNoticeBytes, 1, true}, [this, rank] {
-    coordinator_.on_left(rank);
+    processes_[static_cast<std::size_t>(rank)]->left = true;
     // Its connections say good-bye behind everything it had sent.
     hub_loop_->after(kGoodBye, [this, rank] { left_(rank); });
-    announce(rank, false);
+    departed_.push_back(rank);
+    if (departed_.size() == 1) {
+      hub_loop_->after(kLeaveLinger, [this] { tell_departures(); });
+    }
   });
+}
+
+void SimControl::tell_departures() {
+  const std::vector<Rank> departed = std::exchange(departed_, {});
+  if (departed.empty()) {
+    return;
+  }
+  for (const Rank rank : departed) {
+    coordinator_.on_left(rank);
+  }
+  announce(departed, false);
 }
 
 void SimControl::die(Rank rank) {
   processes_[static_cast<std::size_t>(rank)]->gone = true;
   hub_loop_->after(options_.death_notice, [this, rank] {
+    tell_departures();
     coordinator_.on_lost(rank);
-    announce(rank, true);
+    announce({rank}, true);
   });
 }
 
-void SimControl::announce(Rank rank, bool lost) {
+void SimControl::announce(const std::vector<Rank>& ranks, bool lost) {
   act();
   for (Place place = 0; place < hub_place(); ++place) {
     Process& process = *processes_[place];
-    if (process.gone) {
+    // A relay serves the ranks below it, also after its own rank has left in order.
+    if (process.gone || (process.left && process.relays.empty())) {
       continue;
     }
-    transmit(hub_place(), place, {kNoticeBytes, 1, true}, [this, place, &process, rank, lost] {
-      if (static_cast<Rank>(place) != rank) {
-        process.events.gone(rank, lost);
+    transmit(hub_place(), place, {kNoticeBytes, ranks.size(), true}, [this, &process, ranks, lost] {
+      for (const Rank rank : ranks) {
+        if (!process.left) {
+          process.events.gone(rank, lost);
+        }
+        for (const std::size_t relay : process.relays) {
+          relays_[relay].relay->on_gone(rank, clock_.now());
+        }
       }
-      // A relay serves the ranks below it, also after its own rank has left in order.
       for (const std::size_t relay : process.relays) {
-        relays_[relay].relay->on_gone(rank, clock_.now());
         pump(relay);
       }
     });

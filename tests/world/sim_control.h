@@ -76,6 +76,7 @@ class SimControl {
     std::vector<std::size_t> relays;  // it carries
     control::Bundle outbox;           // tree only
     bool gone = false;
+    bool left = false;
   };
   struct RelayNode {
     control::RelayPlace place;
@@ -101,7 +102,8 @@ class SimControl {
   void pump(std::size_t relay);
   void act();
   void schedule_tick();
-  void announce(Rank rank, bool lost);
+  void announce(const std::vector<Rank>& ranks, bool lost);
+  void tell_departures();
   void beat();
 
   SimClock& clock_;
@@ -114,6 +116,7 @@ class SimControl {
   std::vector<RelayNode> relays_;
   std::map<std::pair<Place, Place>, TimePoint> last_arrival_;  // messages keep their order on a connection
   TimerId tick_;
+  std::vector<Rank> departed_;  // left, and nobody has been told yet
   std::uint64_t messages_ = 0;
   std::vector<std::string> warnings_;
 };

@@ -100,6 +100,20 @@ TEST(Job, ALeaveIsToldToTheOthersAndEndsWithoutACallback) {
   server.log.await("epoch end");
 }
 
+TEST(Job, ALossIsToldAfterTheLeavesBeforeItAndBeforeTheEnd) {
+  TestServer server(3);
+  Clients clients = formed(server, 3);
+  (*clients[1])->leave(kPatience);
+  (*clients[2])->leave(kPatience);
+  clients[0]->drop();
+  server.log.await("epoch end");
+  std::vector<std::string> told = server.log.lines();
+  ASSERT_EQ(told.size(), 5u);
+  EXPECT_EQ(told[1], "left 1");
+  EXPECT_EQ(told[2], "left 2");
+  EXPECT_TRUE(told[3].starts_with("lost 0")) << told[3];
+}
+
 TEST(Job, ADroppedConnectionIsALossThatNamesTheRank) {
   TestServer server(3);
   Clients clients = formed(server, 3);
