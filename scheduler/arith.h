@@ -1,9 +1,10 @@
-// Integer arithmetic of plans: products that do not fit 64 bits, pieces, bytes of elements.
+// Integer arithmetic of plans: products that do not fit 64 bits, pieces, bytes of elements; durations as text.
 //
 // Used inside scheduler only. Pure functions.
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "runtime/base/dtype.h"
 #include "scheduler/plan.h"
@@ -15,6 +16,11 @@ __extension__ using Wide = __int128;
 // a >= 0, b >= 1; does not overflow.
 constexpr std::int64_t divide_up(std::int64_t a, std::int64_t b) {
   return a / b + (a % b != 0 ? 1 : 0);
+}
+
+// "12.3", of a duration that is not negative.
+inline std::string ms_text(std::int64_t us) {
+  return std::to_string(us / 1000) + "." + std::to_string(us % 1000 / 100);
 }
 
 // Of `numel` elements of the tensor, before encoding.

@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <map>
 #include <string>
-#include <tuple>
 #include <utility>
 
 #include "scheduler/arith.h"
+#include "scheduler/pieces.h"
 
 namespace sirtaki::scheduler {
 namespace {
@@ -27,7 +27,7 @@ class Layout {
     if (tensor.numel == 0) {
       return;
     }
-    if (weight_of(tensor) <= options_.fusion_bytes && (!lossy(tensor) || tensor.numel <= kMaxLossyElements)) {
+    if (weight_of(tensor) <= options_.fusion_bytes && few_elements(tensor, tensor.numel)) {
       add_to_bucket(index, place);
     } else {
       cut(index, place);
@@ -60,9 +60,9 @@ class Layout {
 
   void add_to_bucket(int index, std::int64_t place) {
     const PlannedTensor& tensor = tensors_[static_cast<std::size_t>(index)];
-    Placed& bucket = open_[{tensor.dtype, tensor.decision.codec, tensor.decision.recipe}];
+    Placed& bucket = open_[kind_of(tensor)];
     if (bucket.weight + weight_of(tensor) > bucket_bytes_ ||
-        (lossy(tensor) && bucket.partition.numel + tensor.numel > kMaxLossyElements)) {
+        !few_elements(tensor, bucket.partition.numel + tensor.numel)) {
       close(bucket);
     }
     bucket.partition.dtype = tensor.dtype;
@@ -82,46 +82,32 @@ class Layout {
     bucket = {};
   }
 
-  static bool lossy(const PlannedTensor& tensor) { return tensor.decision.way().lossy(); }
-
   // Elements.
   std::int64_t largest_piece(const PlannedTensor& tensor) const {
-    if (!lossy(tensor)) {
+    if (!tensor.decision.way().lossy()) {
       return options_.partition_bytes / static_cast<std::int64_t>(dtype_size(tensor.dtype));
     }
     const Wide by_weight = Wide{options_.partition_bytes} * tensor.numel / std::max<std::int64_t>(weight_of(tensor), 1);
     return static_cast<std::int64_t>(std::min<Wide>(by_weight, kMaxLossyElements));
   }
 
-  // Nearly equal pieces: no small rest that costs a round trip of its own.
   void cut(int index, std::int64_t place) {
     const PlannedTensor& tensor = tensors_[static_cast<std::size_t>(index)];
-    const std::int64_t border = border_of(tensor, options_.alignment);
-    const std::int64_t blocks = divide_up(tensor.numel, border);
-    const std::int64_t pieces = divide_up(blocks, std::max<std::int64_t>(largest_piece(tensor) / border, 1));
-    partition_count_ += pieces;
+    const Pieces pieces(tensor, index, options_.alignment, largest_piece(tensor));
+    partition_count_ += pieces.count();
     if (partition_count_ > kMaxPartitions) {
       return;
     }
-    std::int64_t offset = 0;
-    for (std::int64_t i = 0; i < pieces; ++i) {
-      const std::int64_t share = blocks / pieces + (i < blocks % pieces ? 1 : 0);
-      const std::int64_t numel = std::min(share * border, tensor.numel - offset);
-      Placed piece;
-      piece.partition.dtype = tensor.dtype;
-      piece.partition.way = tensor.decision.way();
-      piece.partition.numel = numel;
-      piece.partition.slices.push_back({index, offset, numel, 0});
-      piece.place = place;
-      done_.push_back(std::move(piece));
-      offset += numel;
+    for (std::int64_t i = 0; i < pieces.count(); ++i) {
+      const Slice slice = pieces.slice(i);
+      done_.push_back({make_partition(tensors_, {&slice, 1}), 0, place});
     }
   }
 
   const std::vector<PlannedTensor>& tensors_;
   const LayoutOptions& options_;
   std::int64_t bucket_bytes_;  // what a bucket may hold now
-  std::map<std::tuple<DType, CodecId, Recipe>, Placed> open_;
+  std::map<Kind, Placed> open_;
   std::vector<Placed> done_;
   std::int64_t partition_count_ = 0;
 };

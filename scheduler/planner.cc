@@ -5,12 +5,14 @@
 #include <limits>
 #include <numeric>
 #include <queue>
+#include <span>
 #include <string>
 #include <tuple>
 #include <utility>
 
 #include "runtime/base/check.h"
 #include "scheduler/arith.h"
+#include "scheduler/pieces.h"
 #include "scheduler/planner_layout.h"
 #include "scheduler/step_model.h"
 

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <map>
-#include <tuple>
 #include <utility>
 
 #include "scheduler/arith.h"
+#include "scheduler/pieces.h"
 
 namespace sirtaki::scheduler {
 namespace {
@@ -45,10 +45,6 @@ class Grouper {
     std::int64_t slack = 0;  // what is left of it
     std::size_t first_place = 0;
   };
-
-  static bool few_elements(const PlannedTensor& tensor, std::int64_t numel) {
-    return !tensor.decision.way().lossy() || numel <= kMaxLossyElements;
-  }
 
   bool fits(const Bucket& bucket, int index) const {
     const PlannedTensor& tensor = in_.tensors[static_cast<std::size_t>(index)];
@@ -154,25 +150,19 @@ class Grouper {
 
   void cut(int index) {
     const PlannedTensor& tensor = in_.tensors[static_cast<std::size_t>(index)];
-    const std::int64_t border = border_of(tensor, in_.limits.alignment);
     const std::int64_t payload = std::max<std::int64_t>(in_.payload[static_cast<std::size_t>(index)], 1);
     const auto by_payload = static_cast<std::int64_t>(Wide{piece_bytes(index)} * tensor.numel / payload);
     const std::int64_t most = tensor.decision.way().lossy()
                                   ? kMaxLossyElements
                                   : in_.limits.partition_bytes / static_cast<std::int64_t>(dtype_size(tensor.dtype));
-    const std::int64_t blocks = divide_up(tensor.numel, border);
-    const std::int64_t pieces = divide_up(blocks, std::max<std::int64_t>(std::min(by_payload, most) / border, 1));
-    std::int64_t offset = 0;
-    for (std::int64_t i = 0; i < pieces; ++i) {
-      const std::int64_t share = blocks / pieces + (i < blocks % pieces ? 1 : 0);
-      const std::int64_t numel = std::min(share * border, tensor.numel - offset);
-      out_.slices.push_back({index, offset, numel, 0});
+    const Pieces pieces(tensor, index, in_.limits.alignment, std::min(by_payload, most));
+    for (std::int64_t i = 0; i < pieces.count(); ++i) {
+      out_.slices.push_back(pieces.slice(i));
       Job job;
-      job.add(tensor, numel, in_.model.profile());
+      job.add(tensor, out_.slices.back().numel, in_.model.profile());
       job.ready = in_.model.ready(index);
       job.need = in_.model.need(index);
       put(1, job);
-      offset += numel;
     }
   }
 
@@ -188,18 +178,18 @@ class Grouper {
 LayoutInputs::LayoutInputs(const std::vector<PlannedTensor>& all, const LayoutOptions& layout_limits,
                            const StepModel& step_model)
     : tensors(all), limits(layout_limits), model(step_model), payload(all.size(), 0), kinds(all.size(), 0) {
-  std::map<std::tuple<DType, CodecId, Recipe>, std::uint32_t> kind_of;
+  std::map<Kind, std::uint32_t> numbers;
   for (const PlannedTensor& tensor : all) {
-    kind_of.try_emplace({tensor.dtype, tensor.decision.codec, tensor.decision.recipe});
+    numbers.try_emplace(kind_of(tensor));
   }
-  for (auto& [key, kind] : kind_of) {
-    kind = kind_count++;
+  for (auto& [kind, number] : numbers) {
+    number = kind_count++;
   }
   std::vector<std::pair<std::int64_t, std::int64_t>> by_need;
   for (std::size_t i = 0; i < all.size(); ++i) {
     if (all[i].numel > 0) {
       const auto index = static_cast<int>(i);
-      kinds[i] = kind_of[{all[i].dtype, all[i].decision.codec, all[i].decision.recipe}];
+      kinds[i] = numbers[kind_of(all[i])];
       by_ready.push_back(index);
       payload[i] = all[i].wire_bytes_of(all[i].numel);
       total_payload += payload[i];
@@ -228,18 +218,6 @@ LayoutInputs::LayoutInputs(const std::vector<PlannedTensor>& all, const LayoutOp
 
 Grouping group_tensors(const LayoutInputs& inputs, const GroupingRule& rule) {
   return Grouper(inputs, rule).run();
-}
-
-Partition make_partition(const std::vector<PlannedTensor>& tensors, std::span<const Slice> slices) {
-  const PlannedTensor& first = tensors[static_cast<std::size_t>(slices.front().tensor)];
-  Partition partition;
-  partition.dtype = first.dtype;
-  partition.way = first.decision.way();
-  for (const Slice& slice : slices) {
-    partition.numel += slice.numel;
-  }
-  partition.slices.assign(slices.begin(), slices.end());
-  return partition;
 }
 
 }  // namespace sirtaki::scheduler

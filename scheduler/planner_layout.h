@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <span>
 #include <vector>
 
 #include "scheduler/plan.h"
@@ -61,7 +60,5 @@ struct Grouping {
 
 // Every element of every tensor is in one group; pieces of a tensor follow each other.
 Grouping group_tensors(const LayoutInputs& inputs, const GroupingRule& rule);
-
-Partition make_partition(const std::vector<PlannedTensor>& tensors, std::span<const Slice> slices);
 
 }  // namespace sirtaki::scheduler

@@ -92,14 +92,13 @@ std::string_view reason_name(Reason reason) {
 }
 
 std::string to_string(const DecisionRecord& record) {
-  const auto ms = [](std::int64_t us) { return std::to_string(us / 1000) + "." + std::to_string(us % 1000 / 100); };
   std::string text = "step " + std::to_string(record.step) + ": " + std::string(reason_name(record.reason)) +
                      ", plan " + std::to_string(record.plan_version);
   if (record.next_version != record.plan_version) {
     text += " -> " + std::to_string(record.next_version);
   }
-  return text + ", measured " + ms(record.measured_us) + " ms, predicted " + ms(record.current_us) + " -> " +
-         ms(record.predicted_us) + " ms, bound " + ms(record.bound_us) + " ms, profile " +
+  return text + ", measured " + ms_text(record.measured_us) + " ms, predicted " + ms_text(record.current_us) + " -> " +
+         ms_text(record.predicted_us) + " ms, bound " + ms_text(record.bound_us) + " ms, profile " +
          std::to_string(record.profile_digest) + ", next plan " + std::to_string(record.next_digest);
 }
 

@@ -70,6 +70,7 @@ Result<std::shared_ptr<const scheduler::Plan>> Engine::make_plan(StreamSpec& spe
     spec.order.resize(spec.tensors.size());
     std::iota(spec.order.rbegin(), spec.order.rend(), 0);  // gradients come last tensor first
   }
+  SRT_TRY(read_compression(spec));
   return first_plan(spec, options_.layout, deps_.net.size());
 }
 

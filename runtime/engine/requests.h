@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/base/compression_spec.h"
 #include "runtime/base/tensor.h"
 #include "runtime/base/types.h"
 
@@ -53,6 +54,7 @@ struct StreamSpec {
   double prescale = 1.0;
   double postscale = 1.0;
   std::string codec;  // how they travel, as compression.codec; empty: as options say
+  Spec how = {};      // `codec` as the engine has read it
 };
 
 }  // namespace sirtaki::engine

@@ -20,6 +20,10 @@ std::string_view codec_name(CodecId id) {
   return codec == nullptr ? "unknown" : codec->name();
 }
 
+std::string context_of(const StreamSpec& spec) {
+  return "stream '" + spec.name + "'";
+}
+
 }  // namespace
 
 bool CatalogFacts::supports(CodecId codec, Recipe recipe) const {
@@ -52,26 +56,28 @@ std::vector<scheduler::TensorInfo> tensor_infos(const StreamSpec& spec) {
   return infos;
 }
 
-Result<std::shared_ptr<const scheduler::Plan>> first_plan(const StreamSpec& spec,
-                                                          const scheduler::LayoutOptions& layout, int ranks) {
-  const std::string context = "stream '" + spec.name + "'";
+Status read_compression(StreamSpec& spec) {
   auto how = parse_spec(spec.codec);
   if (!how) {
-    return how.status().with_context(context);
+    return how.status().with_context(context_of(spec));
   }
-  auto tensors = scheduler::decide(*how, tensor_infos(spec), {.ranks = ranks}, CatalogFacts(ranks));
+  spec.how = std::move(*how);
+  return {};
+}
+
+Result<std::shared_ptr<const scheduler::Plan>> first_plan(const StreamSpec& spec,
+                                                          const scheduler::LayoutOptions& layout, int ranks) {
+  auto tensors = scheduler::decide(spec.how, tensor_infos(spec), {.ranks = ranks}, CatalogFacts(ranks));
   if (!tensors) {
-    return tensors.status().with_context(context);
+    return tensors.status().with_context(context_of(spec));
   }
   return scheduler::Plan::build(std::move(*tensors), spec.order, layout, 1);
 }
 
 std::unique_ptr<scheduler::Controller> controller_for(const StreamSpec& spec,
                                                       const scheduler::PlannerOptions& planner) {
-  const auto how = parse_spec(spec.codec);
-  return how ? scheduler::make_controller(*how, tensor_infos(spec), planner,
-                                          std::make_shared<const CatalogFacts>(planner.ranks))
-             : nullptr;
+  return scheduler::make_controller(spec.how, tensor_infos(spec), planner,
+                                    std::make_shared<const CatalogFacts>(planner.ranks));
 }
 
 std::string tensors_json(const scheduler::Plan& plan, std::span<const double> owed_norms) {

@@ -36,11 +36,14 @@ std::string compression_text(const Config& config);
 
 std::vector<scheduler::TensorInfo> tensor_infos(const StreamSpec& spec);
 
-// The first plan of a stream with the text spec.codec, which is not empty. kInvalidArgument names the stream.
+// Reads spec.codec, which is not empty, into spec.how. kInvalidArgument names the stream.
+Status read_compression(StreamSpec& spec);
+
+// The first plan of a stream whose text was read. kInvalidArgument names the stream.
 Result<std::shared_ptr<const scheduler::Plan>> first_plan(const StreamSpec& spec,
                                                           const scheduler::LayoutOptions& layout, int ranks);
 
-// Of a policy that changes how tensors travel while the stream runs; nullptr: the text names none.
+// Of a policy that changes how tensors travel while the stream runs; nullptr: spec.how names none.
 std::unique_ptr<scheduler::Controller> controller_for(const StreamSpec& spec, const scheduler::PlannerOptions& planner);
 
 // [{"name", "numel", "dtype", "codec", "recipe", "params", "held_bytes", "wire_bytes", "ratio", "reason", "owed_norm"},

@@ -1,7 +1,6 @@
 #include "scheduler/policies/auto_policy.h"
 
 #include <algorithm>
-#include <numeric>
 #include <string_view>
 #include <utility>
 
@@ -22,10 +21,6 @@ constexpr int kLongestBan = 512;
 
 bool within(std::int64_t value, std::int64_t of, std::int64_t permille) {
   return Wide{value} * 1000 <= Wide{of} * (1000 + permille);
-}
-
-std::string ms(std::int64_t us) {
-  return std::to_string(us / 1000) + "." + std::to_string(us % 1000 / 100) + " ms";
 }
 
 bool named_embedding(const std::string& name) {
@@ -63,9 +58,7 @@ AutoPolicy::AutoPolicy(std::vector<Controlled> tensors, const PlannerOptions& pl
       sensitive_[static_cast<std::size_t>(edge)] = true;
     }
   }
-  const auto controlled = std::ranges::find_if(tensors_, [](const Controlled& c) { return c.method.has_value(); });
-  SRT_CHECK(controlled != tensors_.end());
-  const Method& common = *controlled->method;
+  const Method& common = controlled_method(tensors_);
   gain_ = common.value("gain");
   levels_.push_back({"dense", method_of(*find_method("none")), true});
   if (common.value("fp16") != 0) {
@@ -78,7 +71,7 @@ AutoPolicy::AutoPolicy(std::vector<Controlled> tensors, const PlannerOptions& pl
 
 AutoPolicy::Outcome AutoPolicy::at_level(std::size_t level, const StepProfile& profile,
                                          const std::vector<PlannedTensor>& now) const {
-  const Circumstances at{planner_.ranks, LinkFacts{profile.latency_ns, profile.bytes_per_second}};
+  const Circumstances at = circumstances(profile, planner_.ranks);
   const auto mildest = std::ranges::find(levels_, "int8", &Level::name);
   Outcome outcome{now, 0};
   for (std::size_t i = 0; i < tensors_.size(); ++i) {
@@ -176,10 +169,9 @@ std::optional<std::vector<PlannedTensor>> AutoPolicy::consider(std::uint64_t /*s
     outcomes.push_back(at_level(level, profile, now));
   }
   const std::int64_t now_us = predict_tensors(now, profile, planner_).step_us;
-  decision_ = "auto: " + levels_[level_].name + ", step " + ms(profile.step_us) + " measured, " + ms(now_us) +
-              " predicted, " + ms(outcomes.front().step_us) + " dense, link " +
-              std::to_string(profile.bytes_per_second / 1000) + " kB/s and " +
-              std::to_string(profile.latency_ns / 1000) + " us: ";
+  decision_ = "auto: " + levels_[level_].name + ", step " + ms_text(profile.step_us) + " ms measured, " +
+              ms_text(now_us) + " predicted, " + ms_text(outcomes.front().step_us) + " dense, link " +
+              link_text(profile) + ": ";
   if (proved_wrong(profile, outcomes.front().step_us)) {
     decision_ += "steps got longer, back to dense";
     banned_ = ban_;
@@ -206,7 +198,7 @@ std::optional<std::vector<PlannedTensor>> AutoPolicy::consider(std::uint64_t /*s
     prune(outcome, dense, profile);
   }
   level_ = wanted;
-  const std::string change = ms(now_us) + " -> " + ms(outcome.step_us) + " predicted";
+  const std::string change = ms_text(now_us) + " -> " + ms_text(outcome.step_us) + " ms predicted";
   for (std::size_t i = 0; i < tensors_.size(); ++i) {
     if (tensors_[i].method && outcome.tensors[i].decision.way() != Way{}) {
       outcome.tensors[i].reason = "auto: " + outcome.tensors[i].reason + ", " + change;

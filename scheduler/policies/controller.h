@@ -41,6 +41,17 @@ struct Controlled {
   std::optional<Method> method;
 };
 
+// ---- what controllers share ----
+
+// The method of the first tensor that has one; there is one.
+const Method& controlled_method(const std::vector<Controlled>& tensors);
+
+// What a profile that knows its link says of the network.
+Circumstances circumstances(const StepProfile& profile, int ranks);
+
+// "12500 kB/s and 100 us"
+std::string link_text(const StepProfile& profile);
+
 // The controller that the spec's rules ask for, auto or importance (decide() refuses both in one spec); nullptr: none.
 std::unique_ptr<Controller> make_controller(const Spec& spec, const std::vector<TensorInfo>& tensors,
                                             const PlannerOptions& planner, std::shared_ptr<const CodecFacts> facts);

@@ -5,7 +5,6 @@
 
 #include "runtime/base/check.h"
 #include "scheduler/arith.h"
-#include "scheduler/policies/auto_policy.h"
 
 namespace sirtaki::scheduler {
 namespace {
@@ -18,18 +17,8 @@ constexpr std::int64_t kDelayedPermille = 1250;
 // What is not worth a new plan.
 constexpr std::int64_t kSamePermille = 250;
 
-std::string ms(std::int64_t us) {
-  return std::to_string(us / 1000) + "." + std::to_string(us % 1000 / 100) + " ms";
-}
-
 std::int64_t permille_of(std::int64_t value, std::int64_t permille) {
   return static_cast<std::int64_t>(Wide{value} * permille / 1000);
-}
-
-const Method& method_among(const std::vector<Controlled>& tensors) {
-  const auto found = std::ranges::find_if(tensors, [](const Controlled& c) { return c.method.has_value(); });
-  SRT_CHECK(found != tensors.end());
-  return *found->method;
 }
 
 }  // namespace
@@ -39,12 +28,12 @@ Importance::Importance(std::vector<Controlled> tensors, const PlannerOptions& pl
     : tensors_(std::move(tensors)),
       planner_(planner),
       facts_(std::move(facts)),
-      method_(method_among(tensors_)),
+      method_(controlled_method(tensors_)),
       rate_(method_.value("start")) {}
 
 std::vector<PlannedTensor> Importance::at(std::int64_t rate, const StepProfile& profile,
                                           const std::vector<PlannedTensor>& now) const {
-  const Circumstances link{planner_.ranks, LinkFacts{profile.latency_ns, profile.bytes_per_second}};
+  const Circumstances link = circumstances(profile, planner_.ranks);
   std::vector<PlannedTensor> tensors = now;
   for (std::size_t i = 0; i < tensors_.size(); ++i) {
     if (tensors_[i].method) {
@@ -93,9 +82,8 @@ std::optional<std::vector<PlannedTensor>> Importance::consider(std::uint64_t /*s
                                                                const std::vector<PlannedTensor>& now) {
   const bool aimd = method_.choice("link") == "aimd";
   const std::int64_t before = rate_;
-  decision_ = "importance: rate " + part_text(before) + ", " + ms(profile.exposed_us) + " of " + ms(profile.step_us) +
-              " exposed, link " + std::to_string(profile.bytes_per_second / 1000) + " kB/s and " +
-              std::to_string(profile.latency_ns / 1000) + " us: ";
+  decision_ = "importance: rate " + part_text(before) + ", " + ms_text(profile.exposed_us) + " of " +
+              ms_text(profile.step_us) + " ms exposed, link " + link_text(profile) + ": ";
   std::int64_t wanted = aimd ? aimd_rate(profile) : budget_rate(profile, now);
   if (!aimd) {
     const bool same =
@@ -118,33 +106,6 @@ void Importance::restart() {
   least_latency_ns_ = 0;
   hysteresis_ = {};
   decision_.clear();
-}
-
-std::unique_ptr<Controller> make_controller(const Spec& spec, const std::vector<TensorInfo>& tensors,
-                                            const PlannerOptions& planner, std::shared_ptr<const CodecFacts> facts) {
-  std::vector<Controlled> controlled;
-  std::optional<MethodId> policy;
-  for (const TensorInfo& tensor : tensors) {
-    controlled.push_back({tensor, std::nullopt});
-    for (const Rule& rule : spec.rules) {
-      if (!glob_matches(rule.glob, tensor.name)) {
-        continue;
-      }
-      const MethodId id = rule.method.info->id;
-      if (id == MethodId::kAuto || id == MethodId::kImportance) {
-        policy = id;
-        controlled.back().method = rule.method;
-      }
-      break;
-    }
-  }
-  if (!policy) {
-    return nullptr;
-  }
-  if (*policy == MethodId::kAuto) {
-    return std::make_unique<AutoPolicy>(std::move(controlled), planner, std::move(facts));
-  }
-  return std::make_unique<Importance>(std::move(controlled), planner, std::move(facts));
 }
 
 }  // namespace sirtaki::scheduler

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <memory>
 #include <numeric>
 #include <string>
 
@@ -27,6 +28,12 @@ StreamSpec spec_of(const std::string& codec) {
   return spec;
 }
 
+Result<std::shared_ptr<const scheduler::Plan>> plan_of(const std::string& codec) {
+  StreamSpec spec = spec_of(codec);
+  SRT_TRY(read_compression(spec));
+  return first_plan(spec, {}, 4);
+}
+
 TEST(StreamPlan, RulesOfTheOptionsComeBeforeTheCodec) {
   Config config;
   EXPECT_EQ(compression_text(config), "none");
@@ -39,7 +46,7 @@ TEST(StreamPlan, RulesOfTheOptionsComeBeforeTheCodec) {
 }
 
 TEST(StreamPlan, EveryTensorTravelsAsItsRuleSays) {
-  const auto plan = first_plan(spec_of("fc*=>int8;*=>fp16"), {}, 4);
+  const auto plan = plan_of("fc*=>int8;*=>fp16");
   ASSERT_TRUE(plan) << plan.status().to_string();
   const auto& tensors = (*plan)->tensors();
   EXPECT_EQ(tensors[0].decision.codec, CodecId::kFp16);
@@ -52,17 +59,17 @@ TEST(StreamPlan, EveryTensorTravelsAsItsRuleSays) {
 TEST(StreamPlan, EveryCodecOfTheCatalogHasAPlanByItsName) {
   for (const compression::PayloadCodec* codec : compression::payload_codecs()) {
     SCOPED_TRACE(codec->name());
-    const auto plan = first_plan(spec_of(std::string(codec->name())), {}, 4);
+    const auto plan = plan_of(std::string(codec->name()));
     ASSERT_TRUE(plan) << plan.status().to_string();
     EXPECT_EQ((*plan)->tensors()[1].decision.codec, codec->id()) << (*plan)->tensors()[1].reason;
   }
-  EXPECT_TRUE(first_plan(spec_of("hylo"), {}, 4));
-  EXPECT_TRUE(first_plan(spec_of("algc"), {}, 4));
+  EXPECT_TRUE(plan_of("hylo"));
+  EXPECT_TRUE(plan_of("algc"));
 }
 
 TEST(StreamPlan, ErrorsNameTheStream) {
   for (const char* codec : {"int9", "head*=>int8", "group_topk:wire=ring", "block_topk:wire=shared"}) {
-    const auto plan = first_plan(spec_of(codec), {}, 4);
+    const auto plan = plan_of(codec);
     ASSERT_FALSE(plan) << codec;
     EXPECT_EQ(plan.status().code(), Code::kInvalidArgument);
     EXPECT_NE(plan.status().text().find("stream 's'"), std::string_view::npos) << plan.status().text();
@@ -70,7 +77,7 @@ TEST(StreamPlan, ErrorsNameTheStream) {
 }
 
 TEST(StreamPlan, TensorsTellHowTheyTravel) {
-  const auto plan = first_plan(spec_of("int8"), {}, 4);
+  const auto plan = plan_of("int8");
   ASSERT_TRUE(plan);
   const std::string json = tensors_json(**plan, {});
   for (const char* part :
