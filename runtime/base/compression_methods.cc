@@ -97,6 +97,7 @@ std::vector<MethodInfo> policies() {
                                             {"factor", KeyKind::kPart, kOne, kOne / 64, 64 * kOne}})},
       {MethodId::kAlgc, "algc", "layers above a gate by threshold_sparse, each with a density of its own",
        with_momentum(lossy("auto|gather|scatter", {{"density", KeyKind::kPart, percent(100), 1, kOne},
+                                                   {"most", KeyKind::kPart, percent(2500), 1, kOne},
                                                    {"reestimate", KeyKind::kCount, 32, 1, 1'000'000}}))},
       {MethodId::kImportance, "importance", "group_topk at the rate that the measured link and exposed time allow",
        with_momentum(with_values(lossy(kTwoWays, {{"group", KeyKind::kCount, 512, 2, kLargestBlock},

@@ -21,7 +21,12 @@ using Float = kernels::ref::Plain<float>;
 }  // namespace
 
 StreamMemory::StreamMemory(const std::vector<StreamTensor>& tensors, Rank rank, int ranks)
-    : rank_(rank), ranks_(ranks), memories_(tensors.size()), restored_(tensors.size()), finite_(tensors.size(), 1) {
+    : rank_(rank),
+      ranks_(ranks),
+      memories_(tensors.size()),
+      recipes_(tensors.size(), Recipe::kDense),
+      restored_(tensors.size()),
+      finite_(tensors.size(), 1) {
   for (const StreamTensor& tensor : tensors) {
     shapes_.push_back(shape_of(tensor));
   }
@@ -59,7 +64,12 @@ compression::TensorMemory& StreamMemory::open(int index, const scheduler::Planne
   const scheduler::Decision& decision = planned.decision;
   const bool same = memory && memory->codec().id() == decision.codec && memory->ownership().stripe == planned.stripe &&
                     std::ranges::equal(memory->params(), decision.params);
+  const Recipe before = std::exchange(recipes_[at(index)], decision.recipe);
   if (same && restored_[at(index)].empty()) {
+    if (before != decision.recipe && owes(index)) {
+      // What it owes as an owner would wait until it is one again.
+      hand_over(index, *memory);
+    }
     return *memory;
   }
   const compression::PayloadCodec* codec = compression::find_payload_codec(decision.codec);
@@ -68,10 +78,7 @@ compression::TensorMemory& StreamMemory::open(int index, const scheduler::Planne
                                                           compression::Ownership{planned.stripe, ranks_, rank_});
   if (owes(index)) {
     if (decision.params[params::kFeedback] != 0) {
-      std::vector<float> debt(static_cast<std::size_t>(planned.numel));
-      std::byte* const bytes = std::as_writable_bytes(std::span(debt)).data();
-      owed(index, bytes);
-      next->restore(bytes);
+      hand_over(index, *next);
       restored_[at(index)].clear();
     } else {
       settle(index, gradient);
@@ -79,6 +86,13 @@ compression::TensorMemory& StreamMemory::open(int index, const scheduler::Planne
   }
   memory = std::move(next);
   return *memory;
+}
+
+void StreamMemory::hand_over(int index, compression::TensorMemory& to) const {
+  std::vector<float> debt(static_cast<std::size_t>(shapes_[at(index)].numel));
+  std::byte* const bytes = std::as_writable_bytes(std::span(debt)).data();
+  owed(index, bytes);
+  to.restore(bytes);
 }
 
 bool StreamMemory::owes(int index) const {

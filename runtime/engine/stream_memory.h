@@ -40,11 +40,14 @@ class StreamMemory {
   static std::size_t at(int index) { return static_cast<std::size_t>(index); }
   compression::TensorMemory& open(int index, const scheduler::PlannedTensor& planned, const TensorView& gradient);
   void settle(int index, const TensorView& gradient);
+  // All that is owed becomes the residual of `to`.
+  void hand_over(int index, compression::TensorMemory& to) const;
 
   std::vector<compression::Shape> shapes_;
   const Rank rank_;
   const int ranks_;
   std::vector<std::unique_ptr<compression::TensorMemory>> memories_;
+  std::vector<Recipe> recipes_;                // of these, the last
   std::vector<std::vector<float>> restored_;  // not taken over by a TensorMemory yet
   std::vector<std::uint8_t> finite_;
 };

@@ -5,6 +5,7 @@
 
 #include "runtime/base/check.h"
 #include "scheduler/policies/auto_policy.h"
+#include "scheduler/policies/follower.h"
 #include "scheduler/policies/importance.h"
 
 namespace sirtaki::scheduler {
@@ -27,28 +28,32 @@ std::string link_text(const StepProfile& profile) {
 std::unique_ptr<Controller> make_controller(const Spec& spec, const std::vector<TensorInfo>& tensors,
                                             const PlannerOptions& planner, std::shared_ptr<const CodecFacts> facts) {
   std::vector<Controlled> controlled;
+  std::vector<Controlled> following;
   std::optional<MethodId> policy;
+  bool follows = false;
   for (const TensorInfo& tensor : tensors) {
     controlled.push_back({tensor, std::nullopt});
-    for (const Rule& rule : spec.rules) {
-      if (!glob_matches(rule.glob, tensor.name)) {
-        continue;
-      }
-      const MethodId id = rule.method.info->id;
-      if (id == MethodId::kAuto || id == MethodId::kImportance) {
-        policy = id;
-        controlled.back().method = rule.method;
-      }
-      break;
+    following.push_back({tensor, std::nullopt});
+    const auto rule =
+        std::ranges::find_if(spec.rules, [&](const Rule& r) { return glob_matches(r.glob, tensor.name); });
+    if (rule == spec.rules.end()) {
+      continue;
+    }
+    if (const MethodId id = rule->method.info->id; id == MethodId::kAuto || id == MethodId::kImportance) {
+      policy = id;
+      controlled.back().method = rule->method;
+    } else if (follows_link(rule->method, tensor, *facts)) {
+      follows = true;
+      following.back().method = rule->method;
     }
   }
-  if (!policy) {
-    return nullptr;
-  }
-  if (*policy == MethodId::kAuto) {
+  if (policy == MethodId::kAuto) {
     return std::make_unique<AutoPolicy>(std::move(controlled), planner, std::move(facts));
   }
-  return std::make_unique<Importance>(std::move(controlled), planner, std::move(facts));
+  if (policy == MethodId::kImportance) {
+    return std::make_unique<Importance>(std::move(controlled), planner, std::move(facts));
+  }
+  return follows ? std::make_unique<Follower>(std::move(following), planner, std::move(facts)) : nullptr;
 }
 
 }  // namespace sirtaki::scheduler

@@ -35,7 +35,7 @@ class Controller {
   virtual void restart() = 0;
 };
 
-// A tensor whose rule names the policy; the others stay as they are.
+// A tensor that the controller decides on, by the method of its rule; those without one stay as they are.
 struct Controlled {
   TensorInfo info;
   std::optional<Method> method;
@@ -52,7 +52,8 @@ Circumstances circumstances(const StepProfile& profile, int ranks);
 // "12500 kB/s and 100 us"
 std::string link_text(const StepProfile& profile);
 
-// The controller that the spec's rules ask for, auto or importance (decide() refuses both in one spec); nullptr: none.
+// The controller that the spec's rules ask for: auto or importance (decide() refuses both in one spec), beside which
+// tensors of other methods stay as the first plan has them; else a follower, if the link may change anything; nullptr.
 std::unique_ptr<Controller> make_controller(const Spec& spec, const std::vector<TensorInfo>& tensors,
                                             const PlannerOptions& planner, std::shared_ptr<const CodecFacts> facts);
 

@@ -227,6 +227,33 @@ Method at_rate(const Method& importance, std::int64_t rate) {
   return method;
 }
 
+Method at_density(const Method& algc, std::int64_t density) {
+  Method method = algc;
+  const std::int64_t least = algc.value("density");
+  for (std::size_t i = 0; i < method.values.size(); ++i) {
+    if (method.info->keys[i].name == "density") {
+      method.values[i] = std::clamp(density, least, std::max(least, algc.value("most")));
+    }
+  }
+  return method;
+}
+
+bool follows_density(const Method& method) {
+  return method.info->id == MethodId::kAlgc && method.value("momentum") == 0 &&
+         method.value("most") > method.value("density");
+}
+
+bool follows_link(const Method& method, const TensorInfo& tensor, const CodecFacts& facts) {
+  const MethodId id = method.info->id;
+  const bool decides = method.has("wire") && id != MethodId::kAuto && id != MethodId::kImportance;
+  // A link only makes gates higher.
+  if (!decides || !gate(method, tensor, {}).empty()) {
+    return false;
+  }
+  return follows_density(method) ||
+         (method.choice("wire") == "auto" && recipes_of(encoding_of(method, tensor).codec, facts).size() > 1);
+}
+
 std::int64_t hylo_rate(std::int64_t numel, std::int64_t rho) {
   const std::int64_t squared = rho * rho * kHyloBase / std::max<std::int64_t>(numel, 1);
   return std::clamp(square_root(squared), std::min(kHyloLeast, rho), rho);

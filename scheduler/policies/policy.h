@@ -73,6 +73,16 @@ Result<PlannedTensor> stay_dense(const TensorInfo& tensor, std::string reason, c
 // group_topk at the rate, with the keys of a method of the policy importance.
 Method at_rate(const Method& importance, std::int64_t rate);
 
+// algc with that density, from its own `density` to its `most`.
+Method at_density(const Method& algc, std::int64_t density);
+
+// Whether densities of the method's layers follow the link; those of others are what it says. Momentum correction
+// would forget its momentum with every change.
+bool follows_density(const Method& method);
+
+// Whether what decide_tensor() makes of the tensor may depend on the link: its recipe, or of algc its density.
+bool follows_link(const Method& method, const TensorInfo& tensor, const CodecFacts& facts);
+
 // Rate of filters of a convolution with `numel` elements: the larger, the lower; clamp(rho sqrt(4096 / n), 5 %, rho).
 std::int64_t hylo_rate(std::int64_t numel, std::int64_t rho);
 

@@ -96,7 +96,8 @@ TEST(Compressed, WhateverDenseStreamsCanDo) {
 // Plans that change codecs in the middle of a run: results stay the same on all ranks, and nothing is lost.
 TEST(Compressed, PoliciesChangeHowTensorsTravel) {
   const char* const policies[] = {"auto:min=0,ndim=0", "importance:min=0,ndim=0",
-                                  "importance:link=aimd,start=20%,min=0,ndim=0"};
+                                  "importance:link=aimd,start=20%,min=0,ndim=0", "twobit:min=0,ndim=0",
+                                  "algc:min=0,ndim=0"};
   for (std::uint64_t seed = 1; seed <= world::last_seed(9); ++seed) {
     SCOPED_TRACE(seed);
     CompressedRun run = run_of(seed, 40);
@@ -106,7 +107,9 @@ TEST(Compressed, PoliciesChangeHowTensorsTravel) {
     world::SimWorld world(options);
     ASSERT_EQ(world.run(compressed_steps(run)), "");
     EXPECT_EQ(world.check_quiet(), "");
-    EXPECT_GT(world.counter("streams.plans_adopted"), 0U);
+    // What follows the link may find that all is right as it is.
+    const bool always = run.codec.starts_with("auto") || run.codec.starts_with("importance");
+    EXPECT_TRUE(!always || world.counter("streams.plans_adopted") > 0);
     EXPECT_LT(world.counter("streams.wire_bytes"), world.counter("streams.raw_bytes"));
     run.wild = true;
     expect_well(options, compressed_steps(run));
