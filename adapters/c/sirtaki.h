@@ -233,10 +233,11 @@ SIRTAKI_API sirtaki_status sirtaki_join(int32_t* last_rank, int64_t timeout_ms);
 
 /* [{name, value, source, help, ...}]; before sirtaki_init() those that it would take without arguments. */
 SIRTAKI_API const char* sirtaki_options_json(void);
-SIRTAKI_API const char* sirtaki_stats_json(void);   /* counters and times of the session */
+/* Counters and times of the session; "tensors": {STREAM: rows as below, without owed_norm}. */
+SIRTAKI_API const char* sirtaki_stats_json(void);
 SIRTAKI_API const char* sirtaki_members_json(void); /* [{rank, hostname, host_id, pid}] */
-/* [{name, numel, dtype, codec, recipe, params, held_bytes, wire_bytes, ratio, reason, owed_norm}]: how each tensor
- * travels from the next step on, and why. wire_bytes: what it takes on the network in a step, as the size of an
+/* [{name, numel, dtype, codec, recipe, params, density, held_bytes, wire_bytes, ratio, reason, owed_norm}]: how each
+ * tensor travels from the next step on, and why. density: part of its elements of which anything travels. wire_bytes: what it takes on the network in a step, as the size of an
  * allreduce that would need as much. owed_norm: Euclidean norm of sirtaki_stream_residual(). */
 SIRTAKI_API const char* sirtaki_stream_tensors_json(sirtaki_stream stream);
 

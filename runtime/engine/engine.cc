@@ -142,6 +142,17 @@ Stream* Engine::stream(StreamId id) {
   return it == streams_.end() ? nullptr : it->second.get();
 }
 
+std::string Engine::tensors_json() const {
+  JsonWriter json;
+  json.begin_object();
+  for (const auto& [id, s] : streams_) {
+    json.key(s->spec().name);
+    write_tensors(json, s->spec(), s->plan(), {});
+  }
+  json.end_object();
+  return std::move(json).take();
+}
+
 void Engine::close_stream(StreamId id, Done done) {
   Stream* s = stream(id);
   if (s == nullptr) {

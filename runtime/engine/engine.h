@@ -58,6 +58,8 @@ class Engine {
   void open_stream(StreamSpec spec, MoveFunction<void(Result<StreamId>)> done);
   // nullptr for an unknown or closed stream.
   Stream* stream(StreamId id);
+  // {NAME: [...]} of all streams: how their tensors travel (stream_plan.h), without what is owed.
+  std::string tensors_json() const;
   // What is in flight on it ends with kAborted first.
   void close_stream(StreamId id, Done done);
 

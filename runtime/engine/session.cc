@@ -327,9 +327,11 @@ std::optional<Result<Rank>> SessionImpl::join(Duration timeout) {
 std::string SessionImpl::stats_json() const {
   std::string peers = "[]";
   std::string path;
+  std::string tensors;
   loop_.run_sync([&] {
     peers = data_->peers_json();
     path = data_->path();
+    tensors = engine_->tensors_json();
   });
   JsonWriter extra;
   extra.begin_object();
@@ -342,9 +344,9 @@ std::string SessionImpl::stats_json() const {
   extra.key("control.wakeups").value(control_->wakeups());
   extra.key("control.messages_sent").value(control_->messages_sent());
   std::string text = std::move(extra).take();
-  // Two objects made one: the fixed facts and the counters, and the peers as a list.
+  // Two objects made one: the fixed facts and the counters, the peers as a list, and tensors by stream.
   const std::string counters = stats_.to_json();
-  text += ",\"peers\":" + peers;
+  text += ",\"peers\":" + peers + ",\"tensors\":" + tensors;
   if (counters.size() > 2) {
     text += "," + counters.substr(1);
   } else {

@@ -133,7 +133,9 @@ std::string Stream::tensors_json() const {
   for (std::size_t i = 0; i < owed.size(); ++i) {
     owed[i] = memory_.owed_norm(static_cast<int>(i));
   }
-  return engine::tensors_json(*keeper_.plan(), owed);
+  JsonWriter json;
+  write_tensors(json, spec_, *keeper_.plan(), owed);
+  return std::move(json).take();
 }
 
 }  // namespace sirtaki::engine

@@ -6,7 +6,6 @@
 #include "compression/catalog.h"
 #include "runtime/base/compression_methods.h"
 #include "runtime/base/compression_spec.h"
-#include "runtime/base/json.h"
 #include "runtime/engine/wire_size.h"
 
 namespace sirtaki::engine {
@@ -18,6 +17,25 @@ std::string_view codec_name(CodecId id) {
   }
   const compression::PayloadCodec* codec = compression::find_payload_codec(id);
   return codec == nullptr ? "unknown" : codec->name();
+}
+
+// Of the elements; 1 where all are sent, however few bits each has.
+double density_of(const scheduler::PlannedTensor& tensor, std::int64_t rows) {
+  const std::vector<std::int64_t>& p = tensor.decision.params;
+  const auto numel = static_cast<double>(std::max<std::int64_t>(tensor.numel, 1));
+  const auto at = [&](std::size_t place) { return static_cast<double>(p.at(place)); };
+  switch (tensor.decision.codec) {
+    case CodecId::kGroupTopk:
+      return at(params::kKeep) / at(params::kGroup);
+    case CodecId::kThresholdSparse:
+      return at(params::kDensity) / static_cast<double>(params::kOne);
+    case CodecId::kKernelSparse:
+      return std::min(at(params::kFilters) / static_cast<double>(std::max<std::int64_t>(rows, 1)), 1.0);
+    case CodecId::kBlockTopk:
+      return std::min(at(params::kFilters) * at(params::kBlock) / numel, 1.0);
+    default:
+      return 1.0;
+  }
 }
 
 std::string context_of(const StreamSpec& spec) {
@@ -80,8 +98,8 @@ std::unique_ptr<scheduler::Controller> controller_for(const StreamSpec& spec,
                                     std::make_shared<const CatalogFacts>(planner.ranks));
 }
 
-std::string tensors_json(const scheduler::Plan& plan, std::span<const double> owed_norms) {
-  JsonWriter json;
+void write_tensors(JsonWriter& json, const StreamSpec& spec, const scheduler::Plan& plan,
+                   std::span<const double> owed_norms) {
   json.begin_array();
   for (std::size_t i = 0; i < plan.tensors().size(); ++i) {
     const scheduler::PlannedTensor& tensor = plan.tensors()[i];
@@ -94,14 +112,16 @@ std::string tensors_json(const scheduler::Plan& plan, std::span<const double> ow
     for (const std::int64_t value : tensor.decision.params) {
       json.value(value);
     }
-    json.end_array();
+    json.end_array().key("density").value(density_of(tensor, shape_of(spec.tensors[i]).rows));
     json.key("held_bytes").value(static_cast<std::int64_t>(held)).key("wire_bytes").value(wire);
     json.key("ratio").value(held / static_cast<double>(std::max<std::int64_t>(wire, 1)));
-    json.key("reason").value(tensor.reason).key("owed_norm").value(owed_norms.empty() ? 0.0 : owed_norms[i]);
+    json.key("reason").value(tensor.reason);
+    if (!owed_norms.empty()) {
+      json.key("owed_norm").value(owed_norms[i]);
+    }
     json.end_object();
   }
   json.end_array();
-  return std::move(json).take();
 }
 
 }  // namespace sirtaki::engine

@@ -15,6 +15,7 @@ torch = pytest.importorskip("torch")
 
 import sirtaki  # noqa: E402
 import sirtaki.torch as hvd  # noqa: E402
+from sirtaki import _core  # noqa: E402
 from sirtaki.pump import pump  # noqa: E402
 from sirtaki.report import Progress, layer_table  # noqa: E402
 
@@ -180,15 +181,25 @@ def test_misuse_is_refused_alone_too() -> None:
             optimizer.step()
 
 
+def test_every_codec_and_policy_is_an_attribute_of_compression() -> None:
+    with pytest.raises(ValueError, match="known are") as refused:
+        _core.check_codec("no_such_codec")
+    names = str(refused.value).partition("known are ")[2].split(", ")
+    assert "auto" in names and "group_topk" in names
+    assert [name for name in names if not hasattr(hvd.Compression, name)] == []
+
+
 def test_the_table_of_layers_is_aligned() -> None:
+    common = {"recipe": "dense", "density": 1.0, "wire_bytes": 400, "ratio": 1.0, "owed_norm": 0.0}
+    sparse = {"recipe": "gather", "density": 0.01, "wire_bytes": 25_157, "ratio": 15.9, "owed_norm": 0.25}
     rows = [
-        {"name": "conv.weight", "codec": "twobit", "ratio": 15.9, "owed_norm": 0.25, "reason": "a matrix"},
-        {"name": "b", "codec": "none", "ratio": 1.0, "owed_norm": 0.0, "reason": "a vector"},
+        {"name": "conv.weight", "codec": "group_topk", **sparse, "reason": "a matrix"},
+        {"name": "b", "codec": "none", **common, "reason": "a vector"},
     ]
     assert layer_table(rows) == [
-        "tensor       codec   ratio  owed  reason",
-        "conv.weight  twobit  15.9   0.25  a matrix",
-        "b            none    1.0          a vector",
+        "tensor       codec       recipe  density  kB    ratio  owed  reason",
+        "conv.weight  group_topk  gather  0.01     25.2  15.9   0.25  a matrix",
+        "b            none        dense   1        0.4   1.0          a vector",
     ]
 
 

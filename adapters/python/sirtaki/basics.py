@@ -168,7 +168,8 @@ def stats() -> dict[str, Any]:
     """Counters and times of this rank's session by name, in the unit that a name ends in (_bytes, _us, _ns).
 
     A counter is a number, a level {value, max}, a distribution {count, sum, mean, p50, p90, p99, max}; "peers" has one
-    entry for each other rank.
+    entry for each other rank; "tensors" has, by stream, a row for each tensor that says how it travels and why, as
+    compression_report() of an optimizer.
     """
     found: dict[str, Any] = json.loads(_core.stats_json())
     return found

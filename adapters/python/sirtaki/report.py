@@ -121,12 +121,15 @@ class Progress:
 
 def layer_table(report: list[dict[str, Any]]) -> list[str]:
     """The rows of an optimizer's compression_report() as aligned lines."""
-    cells = [("tensor", "codec", "ratio", "owed", "reason")]
+    cells = [("tensor", "codec", "recipe", "density", "kB", "ratio", "owed", "reason")]
     for row in report:
         owed = f"{row['owed_norm']:.3g}" if row["owed_norm"] > 0 else ""
-        cells.append((row["name"], row["codec"], f"{row['ratio']:.1f}", owed, row["reason"]))
-    widths = [max(len(line[column]) for line in cells) for column in range(4)]
+        density, size = f"{row['density']:.3g}", f"{row['wire_bytes'] / 1e3:,.1f}"
+        cells.append(
+            (row["name"], row["codec"], row["recipe"], density, size, f"{row['ratio']:.1f}", owed, row["reason"])
+        )
+    widths = [max(len(line[column]) for line in cells) for column in range(len(cells[0]) - 1)]
     return [
-        "  ".join([*(cell.ljust(width) for cell, width in zip(line[:4], widths, strict=True)), line[4]]).rstrip()
+        "  ".join([*(cell.ljust(width) for cell, width in zip(line, widths, strict=False)), line[-1]]).rstrip()
         for line in cells
     ]

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+import sirtaki
 import sirtaki.torch as hvd
 from ranks.forward_support import MODES
 from ranks.optimizer_cases import close, raises, same_on_all_ranks
@@ -183,6 +184,11 @@ def case_every_tensor_has_a_reason() -> None:
     assert table["first.bias"]["codec"] == "none", table
     assert table["first.bias"]["owed_norm"] == 0, table
     assert all(row["reason"] for row in table.values()), table
+    assert 0 < table["first.weight"]["density"] < 0.3 and table["first.bias"]["density"] == 1, table
+    streams = sirtaki.stats()["tensors"]
+    mine = [found for found in streams.values() if [row["name"] for row in found] == list(table)]
+    without_debts = [{k: v for k, v in row.items() if k != "owed_norm"} for row in table.values()]
+    assert without_debts in mine, streams
 
 
 def case_accumulation() -> None:

@@ -4,7 +4,10 @@
 
 #include <memory>
 #include <numeric>
+#include <span>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "compression/catalog.h"
 
@@ -32,6 +35,12 @@ Result<std::shared_ptr<const scheduler::Plan>> plan_of(const std::string& codec)
   StreamSpec spec = spec_of(codec);
   SRT_TRY(read_compression(spec));
   return first_plan(spec, {}, 4);
+}
+
+std::string rows_of(const scheduler::Plan& plan, std::span<const double> owed_norms) {
+  JsonWriter json;
+  write_tensors(json, spec_of("none"), plan, owed_norms);
+  return std::move(json).take();
 }
 
 TEST(StreamPlan, RulesOfTheOptionsComeBeforeTheCodec) {
@@ -79,12 +88,27 @@ TEST(StreamPlan, ErrorsNameTheStream) {
 TEST(StreamPlan, TensorsTellHowTheyTravel) {
   const auto plan = plan_of("int8");
   ASSERT_TRUE(plan);
-  const std::string json = tensors_json(**plan, {});
+  const std::string json = rows_of(**plan, {});
   for (const char* part :
        {R"("name":"fc.weight","numel":100000,"dtype":"float32","codec":"int8","recipe":"scatter")",
-        R"("params":[1,256],"held_bytes":400000)", R"("reason":"int8: 8 bits an element, by scatter")",
-        R"("codec":"none","recipe":"dense","params":[],"held_bytes":4000,"wire_bytes":4000,"ratio":1)"}) {
+        R"("params":[1,256],"density":1,"held_bytes":400000)", R"("reason":"int8: 8 bits an element, by scatter")",
+        R"("codec":"none","recipe":"dense","params":[],"density":1,"held_bytes":4000,"wire_bytes":4000,"ratio":1)"}) {
     EXPECT_NE(json.find(part), std::string::npos) << part << " in " << json;
+  }
+  EXPECT_EQ(json.find("owed_norm"), std::string::npos);
+  EXPECT_NE(rows_of(**plan, std::vector<double>{0.0, 2.5, 0.0}).find(R"("owed_norm":2.5)"), std::string::npos);
+}
+
+TEST(StreamPlan, TensorsTellWhichPartOfThemTravels) {
+  const std::pair<const char*, const char*> cases[] = {{"group_topk:group=512,rate=12.5%", R"("density":0.125,)"},
+                                                       {"threshold_sparse:density=25%", R"("density":0.25,)"},
+                                                       {"kernel_sparse:rate=12.5%", R"("density":0.125,)"},
+                                                       {"powersgd", R"("density":1,)"}};
+  for (const auto& [codec, density] : cases) {
+    const auto plan = plan_of(codec);
+    ASSERT_TRUE(plan) << codec;
+    const std::string json = rows_of(**plan, {});
+    EXPECT_NE(json.find(density), std::string::npos) << codec << ": " << json;
   }
 }
 

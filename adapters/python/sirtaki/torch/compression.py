@@ -107,8 +107,12 @@ class Compression:
     group_topk = Method("group_topk")
     threshold_sparse = Method("threshold_sparse")
     kernel_sparse = Method("kernel_sparse")
+    block_topk = Method("block_topk")
+    powersgd = Method("powersgd")
     hylo = Method("hylo")
     algc = Method("algc")
+    importance = Method("importance")
+    auto = Method("auto")
 
 
 #: What may be given; the last is a class or object of the program's own.

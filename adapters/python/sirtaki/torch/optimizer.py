@@ -188,8 +188,9 @@ class _Distributed:
     def compression_report(self) -> list[dict[str, Any]]:
         """How each tensor travels from the next step on; [] before the first.
 
-        Rows have name, numel, dtype, codec, recipe, params, reason, held_bytes (of its elements), wire_bytes (what it
-        takes on the network in a step, as the size of an allreduce), ratio of these, and owed_norm (of the residual).
+        Rows have name, numel, dtype, codec, recipe, params, density (part of the elements that travels), reason,
+        held_bytes (of its elements), wire_bytes (what it takes on the network in a step, as the size of an allreduce),
+        ratio of these, and owed_norm (of the residual).
         """
         return self._sirtaki.debts.report()
 
