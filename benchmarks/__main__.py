@@ -17,6 +17,7 @@ BENCHMARKS = (
     "compressed_allreduce",
     "methods",
     "time_to_quality",
+    "never_lose",
 )
 
 

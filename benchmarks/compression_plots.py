@@ -77,3 +77,27 @@ def time_to_quality(path: Path, rows: Sequence[Row]) -> Path | None:
             axis.invert_yaxis()
             axis.set(title=f"{task}, {net:g} Mbit/s", xlabel="seconds to the target loss")
     return save(figure, path)
+
+
+def never_lose(path: Path, rows: Sequence[Row]) -> Path | None:
+    """Step time of every setting over that of processes that send nothing; a column for each task."""
+    times = [row for row in rows if row.metric == "step_seconds"]
+    tasks = list(dict.fromkeys(row.params["task"] for row in times))
+    made = panels(max(1, len(tasks)), 1)
+    if made is None:
+        return None
+    figure, axes = made
+    for axis, task in zip(axes[0], tasks, strict=False):
+        mine = [row for row in times if row.params["task"] == task]
+        links = list(dict.fromkeys(row.params["rate_mbit"] for row in mine))
+        settings = list(dict.fromkeys(row.params["setting"] for row in mine))
+        for place, setting in enumerate(settings):
+            ours = [row for row in mine if row.params["setting"] == setting]
+            color = {"none": DENSE, "auto": OURS}.get(setting, CONTROL)
+            at = [links.index(row.params["rate_mbit"]) + 0.8 * place / len(settings) for row in ours]
+            axis.bar(at, [row.value / (row.bound or 1.0) for row in ours], 0.7 / len(settings), color=color)
+        names = ["loopback" if link is None else f"{link:g} Mbit/s" for link in links]
+        axis.set_xticks([index + 0.4 for index in range(len(links))], names, fontsize=7)
+        axis.set(title=f"{task}: {', '.join(settings)}", yscale="log", ylabel="step over one that sends nothing")
+        axis.title.set_fontsize(6)
+    return save(figure, path)

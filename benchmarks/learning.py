@@ -61,6 +61,11 @@ class Learner:
         self._system.drain(self._optimizer)
         return (time.perf_counter() - begin) / steps
 
+    def travel(self) -> list[dict[str, Any]]:
+        """Codec, recipe, ratio and reason of each tensor."""
+        keys = ("name", "codec", "recipe", "ratio", "reason")
+        return [{key: row[key] for key in keys} for row in self._optimizer.compression_report()]
+
     def outcome(self, last: int) -> dict[str, Any]:
         """Mean loss of the last steps, this rank's part of the quality, and a digest of the parameters."""
         losses = self.losses[-last:]

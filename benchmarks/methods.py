@@ -3,9 +3,9 @@
     python -m benchmarks.methods [--quick] [--nets 20,100] [--methods hylo,algc] [--seeds 1,2,3,4,5] [--resume]
 
 Every method trains the same net from the same weights on the same batches, once for each seed, unshaped: what a step
-does does not depend on the link. Bytes and step times are measured on shaped links over a part of the training. Each
-finished training is kept, so --resume goes on. Controls: `..._no_ef` drops what is not sent, `zero` never sends large
-tensors at all; a method that is no better than they are does nothing.
+does does not depend on the link, since methods name their recipe and densities stay. Bytes and step times are measured
+on shaped links over a part of the training. Each finished training is kept, so --resume goes on. Controls: `..._no_ef`
+drops what is not sent, `zero` never sends large tensors at all; a method that is no better than they are does nothing.
 """
 
 from __future__ import annotations
@@ -50,15 +50,17 @@ class Method:
     speedup: tuple[str, float] | None = None  # (Mbit/s, times as many steps a second)
 
 
-_GROUP = "group_topk:rate=0.01,group=512"
+_GROUP = "group_topk:rate=0.01,group=512,wire=gather"
+_HYLO = "hylo:wire=scatter"
+_ALGC = "algc:wire=gather,most=0.01"
 METHODS = {
     DENSE: Method(kind="dense"),
     "zero": Method(kind="control", zero=True),
     "fp16": Method("fp16"),
-    "hylo": Method("hylo", loss_pp=(0.5, 1.0), loss_excess=0.02, fewer_bytes=10.0),
-    "hylo_no_ef": Method("hylo:ef=off", "control", "hylo"),
-    "algc": Method("algc", loss_pp=(0.5, 1.0), fewer_bytes=15.0, speedup=("100", 2.0)),
-    "algc_no_ef": Method("algc:ef=off", "control", "algc"),
+    "hylo": Method(_HYLO, loss_pp=(0.5, 1.0), loss_excess=0.02, fewer_bytes=10.0),
+    "hylo_no_ef": Method(f"{_HYLO},ef=off", "control", "hylo"),
+    "algc": Method(_ALGC, loss_pp=(0.5, 1.0), fewer_bytes=15.0, speedup=("100", 2.0)),
+    "algc_no_ef": Method(f"{_ALGC},ef=off", "control", "algc"),
     "group_topk": Method(f"{_GROUP},momentum=0.9", momentum=0.0, loss_pp=(1.0, 2.0), speedup=("20", 4.0)),
     "group_topk_plain": Method(_GROUP),
     "group_topk_no_ef": Method(f"{_GROUP},ef=off", "control", "group_topk"),

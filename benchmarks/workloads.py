@@ -219,6 +219,11 @@ class Bench:
         losses: list[float] = self._learners[name].losses
         return losses
 
+    def learn_travel(self, name: str) -> list[dict[str, Any]]:
+        """How its tensors travel."""
+        rows: list[dict[str, Any]] = self._learners[name].travel()
+        return rows
+
     def learn_blocks(self, blocks: list[list[Any]]) -> list[float]:
         """Like allreduce_blocks, for steps of trainings by name."""
         out = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks import compressed_allreduce, methods, time_to_quality
+from benchmarks import compressed_allreduce, methods, never_lose, time_to_quality
 from benchmarks.contest import NetCase
 from benchmarks.statistics import mean_estimate
 
@@ -80,6 +80,30 @@ def test_losses_are_smoothed_before_they_are_compared() -> None:
     assert (smooth[0], smooth[-1]) == (2.0, pytest.approx(0.0))
     assert time_to_quality.steps_to(losses, 1.0) == window + window // 2
     assert time_to_quality.steps_to(losses, -1.0) is None
+
+
+def test_auto_is_judged_against_the_best_setting_of_its_link() -> None:
+    case = never_lose.Case("200", 4, "cnn")
+    travel = [{"codec": "none"}, {"codec": "int8"}, {"codec": "int8"}]
+    for auto, met in ((0.0500, True), (0.0520, False)):
+        seconds = {"none": [0.09] * 4, "twobit": [0.0495] * 4, "auto": [auto] * 4}
+        rows = never_lose.rows_of(case, {"seconds": seconds, "travel": travel}, [0.045] * 4)
+        found = {(row.metric, row.params["setting"]): row for row in rows}
+        best = found["rate_over_best", "auto"]
+        assert best.baseline == {"name": "twobit", "value": 1.0}
+        assert best.value == pytest.approx(0.0495 / auto)
+        assert best.met is met
+        assert best.params["travel"] == "1 none, 2 int8"
+        assert found["rate_over_dense", "auto"].value == pytest.approx(0.09 / auto)
+        assert all(row.bound == 0.045 for row in rows if row.metric == "step_seconds")
+
+
+def test_trainings_do_not_depend_on_the_link() -> None:
+    texts = [method.text for method in methods.METHODS.values()]
+    texts += [str(entrant.how.get("compression", "none")) for entrant in time_to_quality.ENTRANTS.values()]
+    for text in texts:
+        assert text in ("none", "fp16") or "wire=" in text
+        assert not text.startswith("algc") or "most=" in text
 
 
 def test_low_rank_of_full_rank_is_exact_and_keeps_what_it_does_not_send() -> None:

@@ -1,0 +1,166 @@
+"""`auto` against the best of the fixed settings: step times of real trainings, by network and link.
+
+    python -m benchmarks.never_lose [--quick] [--nets 50,200,1000,loopback] [--tasks cnn,convnet,transformer] [--resume]
+
+On every link all settings train in the same processes and take turns; `auto` begins dense and has a stretch of steps to
+find its plan, the others as many to find theirs. The best fixed setting is the one with the shortest step on that link,
+however much it costs in accuracy. The bound is the step of processes that send nothing.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+from benchmarks import compression_plots
+from benchmarks.contest import NetCase, Samples, ratio_row
+from benchmarks.group import Group
+from benchmarks.netns import Net
+from benchmarks.results import Row, Store, make_row
+from benchmarks.rig import LOOPBACK, Contender, Options, Plan, finish, interleave, network, parse, run, say
+from benchmarks.statistics import estimate
+
+NETS = ("50", "200", "1000", LOOPBACK)
+RANKS = (4,)
+TASKS = ("cnn", "convnet", "transformer")
+BATCH, LR, MOMENTUM = 32, 0.05, 0.9
+#: Learning rates end after so many steps, which is more than are made.
+LAST_STEP = 100_000
+#: Steps until plans are there: profiles every 8 steps, two of which have to want a change.
+WARM_STEPS, QUICK_WARM_STEPS = 60, 36
+BLOCK_STEPS, BLOCKS = 10, 12
+QUICK_BLOCK_STEPS, QUICK_BLOCKS = 5, 3
+AUTO, ALONE = "auto", "alone"
+SETTINGS = {
+    "none": "none",
+    "fp16": "fp16",
+    "int8": "int8",
+    "twobit": "twobit",
+    "onebit": "onebit",
+    "group_topk": "group_topk",
+    "powersgd": "powersgd",
+    AUTO: "auto",
+}
+#: What part of the best setting's steps a second `auto` has to make.
+TARGET = 0.97
+
+
+@dataclass(frozen=True)
+class Case(NetCase):
+    """`task`: the network that is trained."""
+
+    task: str
+
+    @property
+    def key(self) -> str:
+        """Its name in the partial file."""
+        return f"{super().key}/{self.task}"
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """Its parameters in result rows."""
+        return {**super().params, "task": self.task}
+
+
+def recipe_of(case: Case, how: dict[str, Any]) -> dict[str, Any]:
+    """What benchmarks/learning.py makes of it."""
+    return {
+        "net": case.task,
+        "batch": BATCH,
+        "seed": 1,
+        "lr": LR,
+        "momentum": MOMENTUM,
+        "steps": LAST_STEP,
+        "how": how,
+    }
+
+
+def plan_of(options: Options) -> Plan:
+    """Blocks and their steps, the same for all settings."""
+    blocks, steps = (QUICK_BLOCKS, QUICK_BLOCK_STEPS) if options.quick else (BLOCKS, BLOCK_STEPS)
+    return Plan(pairs=blocks, min_pairs=blocks, block_seconds=0.0, block_iterations=steps)
+
+
+def measure(options: Options, net: Net | None, case: Case) -> dict[str, Any]:
+    """Seconds of a step of every setting in turns, and how tensors travel with `auto` at the end."""
+    with Group(case.size, ["sirtaki"], net=net) as group:
+        for name, text in SETTINGS.items():
+            group.call("learn_prepare", system="sirtaki", name=name, recipe=recipe_of(case, {"compression": text}))
+        warm = QUICK_WARM_STEPS if options.quick else WARM_STEPS
+        for name in SETTINGS:
+            group.call("learn_blocks", timeout=900, blocks=[[name, warm]])
+        samples = interleave([Contender(name, group) for name in SETTINGS], "learn_blocks", plan_of(options))
+        travel = group.call("learn_travel", name=AUTO)[0]
+    return {"seconds": samples, "travel": travel}
+
+
+def measure_alone(options: Options, case: Case) -> list[float]:
+    """Seconds of a step that sends nothing: as many processes, each a job of its own."""
+    with Group(case.size, [ALONE]) as group:
+        group.call("learn_prepare", system=ALONE, name=ALONE, recipe=recipe_of(case, {}))
+        return interleave([Contender(ALONE, group)], "learn_blocks", plan_of(options))[ALONE]
+
+
+def best_fixed(samples: Samples) -> str:
+    """The setting with the shortest step."""
+    return min((name for name in samples if name != AUTO), key=lambda name: estimate(samples[name]).value)
+
+
+def travel_text(rows: list[dict[str, Any]]) -> str:
+    """What `auto` came to: codecs, with how many tensors have them."""
+    counts: dict[str, int] = {}
+    for row in rows:
+        counts[row["codec"]] = counts.get(row["codec"], 0) + 1
+    return ", ".join(f"{count} {codec}" for codec, count in counts.items())
+
+
+def rows_of(case: Case, found: dict[str, Any], alone: list[float]) -> list[Row]:
+    """Step times of all settings over the bound, and `auto` against the best and against dense."""
+    samples: Samples = found["seconds"]
+    bound = estimate(alone).value
+    rows = [
+        make_row("step_seconds", {"setting": name, **case.params}, estimate(seconds), "s", "lower", bound=bound)
+        for name, seconds in samples.items()
+    ]
+    best = best_fixed(samples)
+    params = {"setting": AUTO, **case.params, "travel": travel_text(found["travel"])}
+    rows.append(ratio_row("rate_over_best", params, samples[best], samples[AUTO], best, target=TARGET))
+    rows.append(ratio_row("rate_over_dense", params, samples["none"], samples[AUTO], "none"))
+    return rows
+
+
+def main() -> int:
+    """Measures what the command line asks for."""
+    options, store = parse("never_lose", __doc__ or "", NETS, RANKS, ("sirtaki",), tasks=TASKS)
+    tasks = options.more["tasks"][: 1 if options.quick else None]
+    rows: list[Row] = []
+    for size in options.ranks:
+        for task in tasks:
+            alone = f"{ALONE}/{size}/{task}"
+            if store.samples(alone) is None:
+                store.keep(alone, measure_alone(options, Case(LOOPBACK, size, task)))
+        for rate in options.nets:
+            measure_link(options, store, [Case(rate, size, task) for task in tasks])
+            for task in tasks:
+                case = Case(rate, size, task)
+                rows += rows_of(case, store.samples(case.key), store.samples(f"{ALONE}/{size}/{task}"))
+    return finish(store, rows, compression_plots.never_lose)
+
+
+def measure_link(options: Options, store: Store, cases: list[Case]) -> None:
+    """Those of one link that the store lacks; each is kept at once."""
+    missing = [case for case in cases if store.samples(case.key) is None]
+    if not missing:
+        return
+    with network(cases[0].net, cases[0].size, strict=not options.quick) as net:
+        for case in missing:
+            found = measure(options, net, case)
+            store.keep(case.key, found)
+            best = best_fixed(found["seconds"])
+            share = estimate(found["seconds"][best]).value / estimate(found["seconds"][AUTO]).value
+            say(f"{case.key}: auto makes {share:.3f} of the steps of {best} ({travel_text(found['travel'])})")
+
+
+if __name__ == "__main__":
+    sys.exit(run(main))
