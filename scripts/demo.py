@@ -1,8 +1,9 @@
 """`make demo`: trains a CNN on Fashion-MNIST on 4 ranks, and once more with plain torch in one process.
 
 As root the ranks live in network namespaces of their own, joined by links of 100 Mbit/s; otherwise they talk over
-loopback. Both trainings see the same batches, so their accuracy must agree; the exit status is 1 if it does not. Then a
-stretch of the training is timed with each way of waiting for gradients (sync=), whose parameters must be equal.
+loopback. Both trainings see the same batches, so their accuracy must agree; the exit status is 1 if it does not. The
+same training follows with compression=auto, whose accuracy must be near. Then a stretch of the training is timed with
+each way of waiting for gradients (sync=), whose parameters must be equal.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ OVERLAP = str(ROOT / "examples/demo_overlap.py")
 LIVE = re.compile(r"^(?:\[[^\]]*\]\s?)?(  epoch \d+  step +(\d+)/(\d+) .*)$")
 QUIET_SECONDS = 5.0
 TOLERANCE = 0.02
+COMPRESSED_TOLERANCE = 0.04
 
 
 class Screen:
@@ -121,10 +123,12 @@ def train_plain(args: argparse.Namespace, report: Path) -> dict[str, Any]:
     return json.loads(report.read_text())
 
 
-def on_ranks(args: argparse.Namespace, net: netns.Net | None, program: Sequence[str]) -> None:
+def on_ranks(args: argparse.Namespace, net: netns.Net | None, program: Sequence[str], compression: str = "") -> None:
     """Runs a program on all ranks."""
     threads = ["--threads", str(max(1, (os.cpu_count() or 1) // args.ranks))]
     launch = [SIRTAKIRUN, "-np", str(args.ranks)]
+    if compression:
+        launch += ["--compression", compression]
     if net is None:
         run([*launch, PYTHON, *program, *threads])
         return
@@ -139,20 +143,25 @@ class Ranks:
 
     training: dict[str, Any]
     links: list[netns.NodeBytes]  # after the training; empty on loopback
+    compressed: dict[str, Any]  # the training with compression=auto
     overlap: dict[str, dict[str, Any]]  # by sync
 
 
 def train_ranks(args: argparse.Namespace, folder: Path) -> Ranks:
-    """The same training on several ranks, and a stretch of it with each way of waiting for gradients."""
-    report, overlap = folder / "ranks.json", folder / "overlap.json"
+    """The same training on several ranks, dense and compressed, and a stretch of it with each way of waiting."""
+    report, compressed, overlap = (folder / f"{name}.json" for name in ("ranks", "compressed", "overlap"))
     print()
     with netns.unwinding_on_signals(), network(args) as net:
         print(f"sirtaki, {args.ranks} ranks, {args.epochs} epochs", flush=True)
-        on_ranks(args, net, [PROGRAM, "--epochs", str(args.epochs), "--live", "0.5", "--report", str(report)])
+        training = [PROGRAM, "--epochs", str(args.epochs), "--live", "0.5", "--report"]
+        on_ranks(args, net, [*training, str(report)])
         links = net.bytes() if net is not None else []
+        print("the same with compression=auto", flush=True)
+        on_ranks(args, net, [*training, str(compressed)], "auto")
         print('sirtaki, a stretch of the same with sync="step", "backward" and "forward" in turns', flush=True)
         on_ranks(args, net, [OVERLAP, "--report", str(overlap)])
-    return Ranks(json.loads(report.read_text()), links, json.loads(overlap.read_text()))
+    read = [json.loads(path.read_text()) for path in (report, compressed, overlap)]
+    return Ranks(read[0], links, *read[1:])
 
 
 def rows(plain: dict[str, Any], ranks: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
@@ -202,6 +211,31 @@ def print_report(plain: dict[str, Any], ranks: dict[str, Any], links: list[netns
     print(f"  payload sent by rank 0:     {sum(p['bytes_sent'] for p in stats['peers']) / 1e6:8.1f} MB to its peers")
 
 
+def step_ms(report: dict[str, Any]) -> float:
+    """Milliseconds of a step."""
+    return 1e3 * total(report, "seconds") / steps_of(report)
+
+
+def compressed_line(dense: dict[str, Any], auto: dict[str, Any]) -> str:
+    """The training with compression=auto beside the dense one: step time, ratio, accuracy."""
+    before, after = step_ms(dense), step_ms(auto)
+    ratio = auto["stats"]["streams.raw_bytes"] / max(1, auto["stats"]["streams.wire_bytes"])
+    accuracy = [report["epochs"][-1]["accuracy"] for report in (dense, auto)]
+    return (
+        f"{after:.1f} ms a step, dense {before:.1f} ms ({before / after:.2f}x); "
+        f"gradients in 1/{ratio:.1f} of the bytes; accuracy {accuracy[1]:.2%}, dense {accuracy[0]:.2%}"
+    )
+
+
+def print_compressed(plain: dict[str, Any], ranks: Ranks) -> bool:
+    """One line; whether the accuracy is near that of plain training."""
+    print(f"\ncompression=auto: {compressed_line(ranks.training, ranks.compressed)}")
+    lost = plain["epochs"][-1]["accuracy"] - ranks.compressed["epochs"][-1]["accuracy"]
+    if lost > COMPRESSED_TOLERANCE:
+        print(f"  accuracy: {lost:.2%} below plain training: something is wrong")
+    return lost <= COMPRESSED_TOLERANCE
+
+
 def print_overlap(overlap: dict[str, dict[str, Any]]) -> bool:
     """The three ways of waiting for gradients side by side; whether their parameters agree."""
     print("\nsync=            samples/s   exposed communication")
@@ -246,6 +280,8 @@ def main() -> int:
             return 130
     print_report(plain, ranks.training, ranks.links, args.rate)
     status = verdict(plain, ranks.training)
+    if not print_compressed(plain, ranks):
+        status = 1
     if not print_overlap(ranks.overlap):
         status = 1
     print(f"  the demo took {(time.monotonic() - begin) / 60:.1f} minutes")
