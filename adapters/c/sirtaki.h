@@ -237,8 +237,9 @@ SIRTAKI_API const char* sirtaki_options_json(void);
 SIRTAKI_API const char* sirtaki_stats_json(void);
 SIRTAKI_API const char* sirtaki_members_json(void); /* [{rank, hostname, host_id, pid}] */
 /* [{name, numel, dtype, codec, recipe, params, density, held_bytes, wire_bytes, ratio, reason, owed_norm}]: how each
- * tensor travels from the next step on, and why. density: part of its elements of which anything travels. wire_bytes: what it takes on the network in a step, as the size of an
- * allreduce that would need as much. owed_norm: Euclidean norm of sirtaki_stream_residual(). */
+ * tensor travels from the next step on, and why. density: part of its elements of which anything travels. wire_bytes:
+ * what it takes on the network in a step, as the size of an allreduce that would need as much. owed_norm: Euclidean
+ * norm of sirtaki_stream_residual(). */
 SIRTAKI_API const char* sirtaki_stream_tensors_json(sirtaki_stream stream);
 
 SIRTAKI_API sirtaki_status sirtaki_timeline_start(const char* path);

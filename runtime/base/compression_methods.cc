@@ -111,7 +111,7 @@ std::vector<MethodInfo> policies() {
       {MethodId::kAuto, "auto",
        "dense until less is predicted to make steps shorter, then as little less as that needs",
        lossy(kTwoWays, {toggle("fp16", false),
-                        {"gain", KeyKind::kPart, percent(500), 0, kOne / 2},
+                        {"gain", KeyKind::kPart, percent(200), 0, kOne / 2},
                         {"rate", KeyKind::kPart, percent(100), 1, kOne}})},
   };
 }

@@ -47,7 +47,7 @@ class StreamMemory {
   const Rank rank_;
   const int ranks_;
   std::vector<std::unique_ptr<compression::TensorMemory>> memories_;
-  std::vector<Recipe> recipes_;                // of these, the last
+  std::vector<Recipe> recipes_;               // of these, the last
   std::vector<std::vector<float>> restored_;  // not taken over by a TensorMemory yet
   std::vector<std::uint8_t> finite_;
 };

@@ -67,6 +67,7 @@ AutoPolicy::AutoPolicy(std::vector<Controlled> tensors, const PlannerOptions& pl
   for (const char* name : {"int8", "twobit", "group_topk"}) {
     levels_.push_back({name, named(name, common), name == std::string_view("int8")});
   }
+  levels_.push_back({"group_topk everywhere", levels_.back().method, true});
 }
 
 AutoPolicy::Outcome AutoPolicy::at_level(std::size_t level, const StepProfile& profile,

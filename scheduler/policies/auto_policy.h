@@ -2,7 +2,8 @@
 //
 // Levels from dense to sparse; the mildest whose step is nearly as short as the best one's, and within it as few
 // tensors as that takes. Sensitive tensors (embeddings, the first and the last that are large enough) go no further
-// than int8. Used through controller.h; pure.
+// than int8, but for the last level, which is for links on which even that makes steps longer. Used through
+// controller.h; pure.
 #pragma once
 
 #include <memory>

@@ -43,8 +43,8 @@ std::vector<Method> Follower::methods_at(const StepProfile& profile, const std::
   const Circumstances at = circumstances(profile, planner_.ranks);
   std::vector<std::size_t> order(now.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
-  std::ranges::stable_sort(
-      order, [&](std::size_t a, std::size_t b) { return profile.ready_us[a] > profile.ready_us[b]; });
+  std::ranges::stable_sort(order,
+                           [&](std::size_t a, std::size_t b) { return profile.ready_us[a] > profile.ready_us[b]; });
   std::vector<Method> methods(now.size());
   std::int64_t taken_ns = 0;
   for (const std::size_t i : order) {

@@ -22,8 +22,7 @@ StreamTensor tensor_of() {
 
 scheduler::PlannedTensor twobit_by(Recipe recipe) {
   const StreamTensor tensor = tensor_of();
-  return planned_tensor({tensor.name, tensor.dims, tensor.dtype},
-                        {CodecId::kTwobit, recipe, {1, params::kOne, 0}}, 3)
+  return planned_tensor({tensor.name, tensor.dims, tensor.dtype}, {CodecId::kTwobit, recipe, {1, params::kOne, 0}}, 3)
       .value();
 }
 
