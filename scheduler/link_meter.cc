@@ -12,6 +12,8 @@ constexpr double kNsPerSecond = 1e9;
 constexpr int kCompletions = 4;
 // A link that is never idle is read this often, in completions.
 constexpr int kReadEvery = 16;
+// Readings older than that, in completions, are of another time.
+constexpr int kOutdated = 48;
 constexpr std::int64_t kShortestWindowNs = 2'000'000;
 constexpr std::size_t kWindows = 12;
 constexpr std::size_t kMinWindows = 3;
@@ -69,8 +71,20 @@ void LinkMeter::finished(std::int64_t now_ns, std::int64_t payload) {
   busy_.bytes += bytes;
   if (in_flight_ == 0 && now_ns - busy_.begin_ns >= kShortestWindowNs) {
     push(busy_rates_, busy_.bytes * kNsPerSecond / static_cast<double>(now_ns - busy_.begin_ns), kWindows);
+    since_busy_ = 0;
   }
   count(now_ns, bytes);
+  forget_old();
+}
+
+void LinkMeter::forget_old() {
+  if (++since_busy_ > kOutdated) {
+    busy_rates_.clear();
+  }
+  if (++since_window_ > kOutdated && !rates_.empty()) {
+    rates_.clear();
+    outdated_ = true;
+  }
 }
 
 // A window begins and ends when the link is idle, or neither: what is in flight shares the link, so at the end of a
@@ -86,6 +100,7 @@ void LinkMeter::count(std::int64_t now_ns, double bytes) {
   const bool part = in_flight_ > 0 && window_->completions == kReadEvery;
   if ((whole || part) && time >= kShortestWindowNs) {
     push(rates_, window_->bytes * kNsPerSecond / static_cast<double>(time), kWindows);
+    since_window_ = 0;
   }
   if (in_flight_ == 0) {
     window_.reset();
@@ -105,6 +120,8 @@ std::optional<LinkReading> LinkMeter::read() const {
   double rate = 0;
   if (rates_.size() >= kMinWindows) {
     rate = upper_quartile(rates_);
+  } else if (outdated_ && busy_rates_.size() >= kMinWindows) {
+    rate = upper_quartile(busy_rates_);
   } else if (line) {
     rate = line->bytes_per_second;
   } else if (busy_rates_.size() >= kMinWindows) {

@@ -4,7 +4,8 @@
 // of a single one says little. While the link is kept busy, bytes per time since it was idle are its bandwidth, and a
 // late rank only lowers some of these readings: the upper quartile counts (after the delivery rate of BBR: Cardwell et
 // al., 2016). Where steps have too few partitions for that, the time from the first start to the last completion has to
-// do. Partitions that ran alone give the latency, the smallest counts.
+// do; also when they come to have too few, as with compression, for what was read before says nothing of the link from
+// then on. Partitions that ran alone give the latency, the smallest counts.
 // Owned by: the stream; used by the loop's thread. Pure: no I/O, no thread, no clock.
 // Not for: agreement; ranks measure different values.
 #pragma once
@@ -56,6 +57,7 @@ class LinkMeter {
 
   double link_bytes(std::int64_t payload) const;
   void count(std::int64_t now_ns, double bytes);
+  void forget_old();
 
   int ranks_;
   int in_flight_ = 0;
@@ -63,8 +65,11 @@ class LinkMeter {
   std::int64_t started_ns_ = 0;
   std::optional<Window> window_;
   Busy busy_;
-  std::deque<double> rates_;            // bytes per second of the last windows
-  std::deque<double> busy_rates_;       // the same of busy times
+  std::deque<double> rates_;       // bytes per second of the last windows
+  std::deque<double> busy_rates_;  // the same of busy times
+  int since_window_ = 0;           // completions
+  int since_busy_ = 0;
+  bool outdated_ = false;               // there were windows, but none of late
   LinkModel model_;                     // of partitions that ran alone
   std::deque<TransferSample> singles_;  // the same partitions
 };

@@ -137,6 +137,23 @@ TEST(LinkMeter, FollowsAChange) {
   EXPECT_NEAR(static_cast<double>(meter.read()->bytes_per_second) / 5e6, 1, 0.1);
 }
 
+// Compressed steps have few partitions; what was read of dense ones must not stay for ever.
+TEST(LinkMeter, FollowsAChangeThoughStepsHaveBecomeSmall) {
+  std::mt19937_64 random(4);
+  LinkMeter meter(4);
+  World world;
+  run(meter, world, random, 200);
+  world.smallest = world.largest = 60'000;
+  for (const double rate : {5e6, 25e6}) {
+    world.bytes_per_second = rate;
+    for (int step = 0; step < 40; ++step) {
+      world.begin_ns += std::int64_t{1} << 36;
+      run(meter, world, random, 2);
+    }
+    EXPECT_NEAR(static_cast<double>(meter.read()->bytes_per_second) / rate, 1, 0.15);
+  }
+}
+
 TEST(LinkMeter, PartitionsThatShareTheLinkDoNotMakeItFaster) {
   // Ten at once, each half done when the first one ends: the last ones end in quick succession.
   LinkMeter meter(4);
