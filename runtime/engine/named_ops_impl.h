@@ -36,6 +36,7 @@ struct NamedOps::Op {
   OpTag payload_tag(std::uint32_t part) const {
     return op_tag(id, OpStage::kPayload, part % NamedParts::kCycle, use, fingerprint);
   }
+  net::TagGroup all_tags() const { return op_tags(id, use, fingerprint); }
 };
 
 }  // namespace sirtaki::engine

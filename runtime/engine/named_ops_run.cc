@@ -222,14 +222,8 @@ void NamedOps::on_part_done(Op& op, std::uint32_t index, const Status& status) {
 
 void NamedOps::cancel_collectives(Op& op, const Status& cause) {
   // Those not in flight here too: another rank may be ahead, and what it sent must not wait for a receiver.
-  const std::uint32_t tags = std::min(op.parts.count(), NamedParts::kCycle);
   op.parts.give_up();
-  if (needs_sizes(op.spec.kind)) {
-    net_.cancel(op.sizes_tag(), cause);
-  }
-  for (std::uint32_t tag = 0; tag < tags; ++tag) {
-    net_.cancel(op.payload_tag(tag), cause);
-  }
+  net_.cancel(op.all_tags(), cause);
 }
 
 // No collective of it is in flight any more.

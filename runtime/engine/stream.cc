@@ -59,7 +59,6 @@ void Stream::open_step() {
   views_.assign(count, {});
   submitted_.assign(count, 0);
   present_.assign(count, 1);
-  launched_.assign(plan_->partitions().size(), 0);
   reductions_.clear();
   trace_.begin_step(plan_);
   held_.clear();
@@ -325,6 +324,7 @@ void Stream::answer() {
     if (!flags_on()) {
       late_flags_->completed(attempt_, step_, standing_in_);
     }
+    forget_cancelled();
     keeper_.told(*board_, waited_since_, now);
     if (exchanged_) {
       keeper_.settle(step_, *exchanged_);

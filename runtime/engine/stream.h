@@ -158,7 +158,7 @@ class Stream {
   void on_partition(std::uint32_t attempt, int position, BufferPool::Buffer buffer, const Status& status);
   void launch_lossy(const scheduler::Partition& partition);
   void on_lossy(std::uint32_t attempt, int position, const Status& status);
-  bool arrived(std::uint32_t attempt, int position, const Status& status);
+  bool arrived(std::uint32_t attempt, const Status& status);
   void end_partition(int position, const Status& decoded);
   void pump_later();
   Status check_residual(int index, std::size_t numel) const;
@@ -169,6 +169,8 @@ class Stream {
   void on_flags_done(std::uint32_t attempt, const std::vector<std::uint8_t>& flags, const Status& status);
   void give_up(const Status& cause);
   void cancel_in_flight(const Status& cause);
+  void cancel_steps(std::uint64_t from, const Status& cause);
+  void forget_cancelled();
   void apply_aborts();
   void begin_attempt(std::uint32_t attempt);
   void leave_void();
@@ -207,6 +209,7 @@ class Stream {
   Phase phase_ = Phase::kOpen;
   std::uint32_t attempt_ = 0;
   std::uint64_t step_ = 0;
+  bool cancelled_ = false;  // tags of the stream that nobody has forgotten yet
   std::optional<std::pair<std::uint32_t, std::uint64_t>> flags_from_;  // (attempt, step)
   std::unique_ptr<LateFlags> late_flags_;
   std::deque<control::StreamAborted> aborts_;  // of steps this rank has not reached yet
@@ -230,8 +233,7 @@ class Stream {
   int partitions_started_ = 0;
   int partitions_done_ = 0;
   int in_flight_count_ = 0;
-  std::vector<std::uint8_t> launched_;                    // by position: in flight now
-  std::map<int, std::shared_ptr<Reduction>> reductions_;  // of those, the compressed ones
+  std::map<int, std::shared_ptr<Reduction>> reductions_;  // by position: compressed partitions in flight
   TimerId pump_timer_;
   TimePoint first_ready_;
   TimePoint waited_since_;

@@ -85,21 +85,27 @@ void Stream::cancel_in_flight(const Status& cause) {
   board_->withdraw();
   keeper_.step_void();
   dispatcher_.reset();
-  for (std::size_t position = 0; position < launched_.size(); ++position) {
-    const auto reduction = reductions_.find(static_cast<int>(position));
-    if (reduction != reductions_.end()) {
-      // It may end, and leave the map, inside the call.
-      const std::shared_ptr<Reduction> held = reduction->second;
-      held->cancel(cause);
-    } else if (launched_[position] != 0) {
-      deps_.net.cancel(stream_tag(id_, attempt_, static_cast<std::uint32_t>(position), step_), cause);
-    }
+  cancel_steps(step_, cause);
+  // An exchange of theirs that has ended well is not the end of them.
+  for (const auto& [position, reduction] : std::map(reductions_)) {
+    reduction->cancel(cause);
   }
-  if (flags_started_ && !flags_done_) {
-    deps_.net.cancel(stream_tag(id_, attempt_, kFlagsPosition, step_), cause);
+}
+
+// Not only what is in flight here: another rank may have sent its part of anything in this step, and of the next one
+// when it needed nothing more of this rank to complete this one.
+void Stream::cancel_steps(std::uint64_t from, const Status& cause) {
+  for (std::uint64_t step = from; step <= step_ + 1; ++step) {
+    deps_.net.cancel(stream_step_tags(id_, attempt_, step), cause);
   }
-  if (exchanged_ && !exchange_done_) {
-    deps_.net.cancel(stream_tag(id_, attempt_, kExchangePosition, step_), cause);
+  cancelled_ = true;
+}
+
+// A step is complete: every rank has sent to all others in it, behind everything it has cancelled.
+void Stream::forget_cancelled() {
+  if (cancelled_ && deps_.net.size() > 1 && !plan_->partitions().empty()) {
+    deps_.net.forget(stream_tags(id_));
+    cancelled_ = false;
   }
 }
 
@@ -117,6 +123,7 @@ void Stream::apply_aborts() {
   while (!aborts_.empty() && (phase_ != Phase::kOpen || step_ >= aborts_.front().step)) {
     const control::StreamAborted message = std::move(aborts_.front());
     aborts_.pop_front();
+    cancel_steps(std::min(message.step, step_), message.status);
     if (phase_ == Phase::kOpen && !message.everywhere && untouched()) {
       begin_attempt(message.attempt);
       open_step();

@@ -30,7 +30,6 @@ void Stream::launch_lossy(const scheduler::Partition& partition) {
   trace_.launched(position);
   deps_.raw_bytes.add(partition.size_bytes());
   deps_.wire_bytes.add(static_cast<std::uint64_t>(partition.wire_bytes));
-  launched_[static_cast<std::size_t>(position)] = 1;
   keeper_.partition_started();
   ++in_flight_count_;
   const auto note = [this, attempt = attempt_, position](ReductionStage next, std::int64_t bytes) {
@@ -53,7 +52,7 @@ void Stream::on_lossy(std::uint32_t attempt, int position, const Status& status)
   if (attempt == attempt_) {
     reductions_.erase(position);
   }
-  if (arrived(attempt, position, status)) {
+  if (arrived(attempt, status)) {
     const scheduler::Partition& partition = plan_->partitions()[static_cast<std::size_t>(position)];
     keeper_.partition_done(partition);
     trace_.decoded(position, static_cast<std::int64_t>(partition.size_bytes()));

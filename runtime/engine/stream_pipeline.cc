@@ -63,7 +63,6 @@ void Stream::launch(const scheduler::Partition& partition) {
   deps_.raw_bytes.add(partition.size_bytes());
   deps_.wire_bytes.add(args.out.size());
   trace_.packed(position, static_cast<std::int64_t>(args.out.size()));
-  launched_[static_cast<std::size_t>(position)] = 1;
   keeper_.partition_started();
   ++in_flight_count_;
   // The buffer lives in the callback, so memory in flight outlives whatever happens to the step.
@@ -121,7 +120,7 @@ Status Stream::scatter(const scheduler::Partition& partition, ConstBytes in) con
 }
 
 void Stream::on_partition(std::uint32_t attempt, int position, BufferPool::Buffer buffer, const Status& status) {
-  if (arrived(attempt, position, status)) {
+  if (arrived(attempt, status)) {
     const scheduler::Partition& partition = plan_->partitions()[static_cast<std::size_t>(position)];
     const auto size = static_cast<std::int64_t>(partition.size_bytes());
     keeper_.partition_done(partition);
@@ -134,13 +133,10 @@ void Stream::on_partition(std::uint32_t attempt, int position, BufferPool::Buffe
 }
 
 // Whether it is of the step in progress, and well.
-bool Stream::arrived(std::uint32_t attempt, int position, const Status& status) {
+bool Stream::arrived(std::uint32_t attempt, const Status& status) {
   --in_flight_count_;
   ++progress_;
   const bool current = attempt == attempt_ && phase_ == Phase::kOpen;
-  if (attempt == attempt_) {
-    launched_[static_cast<std::size_t>(position)] = 0;
-  }
   if (current && !status) {
     give_up(status);
   }

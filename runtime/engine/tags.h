@@ -10,6 +10,7 @@
 #include <cstdint>
 
 #include "runtime/base/types.h"
+#include "runtime/net/tag_group.h"
 
 namespace sirtaki::engine {
 
@@ -22,6 +23,11 @@ constexpr OpTag op_tag(std::uint32_t id, OpStage stage, std::uint32_t piece, std
                (static_cast<std::uint64_t>(piece & 3U) << 36) | ((use & 0xfffffU) << 16) | fingerprint);
 }
 
+// All of one operation.
+constexpr net::TagGroup op_tags(std::uint32_t id, std::uint64_t use, std::uint16_t fingerprint) {
+  return {op_tag(id, OpStage::kSizes, 0, use, fingerprint), ~(7ULL << 36)};
+}
+
 inline constexpr std::uint32_t kStreamPhases = 4;
 
 constexpr OpTag stream_tag(StreamId stream, std::uint32_t attempt, std::uint32_t position, std::uint64_t step,
@@ -30,6 +36,15 @@ constexpr OpTag stream_tag(StreamId stream, std::uint32_t attempt, std::uint32_t
                (static_cast<std::uint64_t>(attempt & 0xffU) << 39) |
                (static_cast<std::uint64_t>(position & 0xfffffU) << 19) |
                (static_cast<std::uint64_t>(phase & 3U) << 17) | (step & 0x1ffffU));
+}
+
+// All of one step: every position and phase.
+constexpr net::TagGroup stream_step_tags(StreamId stream, std::uint32_t attempt, std::uint64_t step) {
+  return {stream_tag(stream, attempt, 0, step), ~(0x3fffffULL << 17)};
+}
+// All of a stream.
+constexpr net::TagGroup stream_tags(StreamId stream) {
+  return {stream_tag(stream, 0, 0, 0), ~0ULL << 47};
 }
 
 // Position of a stream's exchange of who had which gradient; beyond every partition.

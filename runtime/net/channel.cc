@@ -72,9 +72,9 @@ void Channel::say_bye() {
   outbox_.push_control(frame(FrameType::kBye, {}, 0));
 }
 
-void Channel::cancel(OpTag tag, const Status& cause) {
-  cancel_sends(tag, cause);
-  cancel_receives(tag, cause);
+void Channel::cancel(const TagGroup& tags, const Status& cause) {
+  cancel_sends(tags, cause);
+  cancel_receives(tags, cause);
 }
 
 void Channel::fail(const Status& cause, bool keep_arrived) {

@@ -67,7 +67,7 @@ class Channel {
   void send(const Envelope& envelope, ConstBytes data, Done done);
   void recv(const Envelope& envelope, Bytes out, Done done);
   // As PointToPoint::cancel; the caller has added the tombstone.
-  void cancel(OpTag tag, const Status& cause);
+  void cancel(const TagGroup& tags, const Status& cause);
   // Ends every operation with `cause`, and every later one; the first cause is kept. Messages that have arrived whole
   // can still be received when `keep_arrived`.
   void fail(const Status& cause, bool keep_arrived);
@@ -103,7 +103,7 @@ class Channel {
   Status on_cts(const FrameHeader& header);
   Status on_credit(const FrameHeader& header);
   void on_reject(const FrameHeader& header);
-  void cancel_sends(OpTag tag, const Status& cause);
+  void cancel_sends(const TagGroup& tags, const Status& cause);
   void fail_sends(const Status& cause);
 
   // channel.cc
@@ -125,7 +125,7 @@ class Channel {
   Status on_data(const FrameHeader& header);
   void on_eager_end();
   void on_data_end();
-  void cancel_receives(OpTag tag, const Status& cause);
+  void cancel_receives(const TagGroup& tags, const Status& cause);
   void fail_receives(const Status& cause, bool keep_arrived);
 
   const Shared shared_;

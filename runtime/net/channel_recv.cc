@@ -261,11 +261,11 @@ void Channel::on_data_end() {
   complete(std::move((*posted)->done), {});
 }
 
-void Channel::cancel_receives(OpTag tag, const Status& cause) {
-  for (auto& posted : posted_.take_tag(tag)) {
+void Channel::cancel_receives(const TagGroup& tags, const Status& cause) {
+  for (auto& posted : posted_.take_tags(tags)) {
     complete(std::move(posted->done), cause);
   }
-  for (auto& early : early_.take_tag(tag)) {
+  for (auto& early : early_.take_tags(tags)) {
     if (early->receiver) {
       complete(std::move(early->receiver->done), cause);
     }
@@ -274,7 +274,7 @@ void Channel::cancel_receives(OpTag tag, const Status& cause) {
       give_credit(cost(early->data.size()));
     }
   }
-  if (payload_left_ == 0 || header_.tag != tag) {
+  if (payload_left_ == 0 || !tags.contains(header_.tag)) {
     return;
   }
   if (eager_target_) {

@@ -126,14 +126,14 @@ void Channel::on_reject(const FrameHeader& header) {
   cancel(header.tag, cause);
 }
 
-void Channel::cancel_sends(OpTag tag, const Status& cause) {
-  for (Done& done : outbox_.cancel(tag)) {
+void Channel::cancel_sends(const TagGroup& tags, const Status& cause) {
+  for (Done& done : outbox_.cancel(tags)) {
     complete(std::move(done), cause);
   }
-  for (auto& waiting : waiting_.take_tag(tag)) {
+  for (auto& waiting : waiting_.take_tags(tags)) {
     complete(std::move(waiting->done), cause);
   }
-  permits_.take_tag(tag);
+  permits_.take_tags(tags);
 }
 
 void Channel::fail_sends(const Status& cause) {

@@ -15,6 +15,7 @@
 #include "runtime/base/task.h"
 #include "runtime/base/tensor.h"
 #include "runtime/base/types.h"
+#include "runtime/net/tag_group.h"
 
 namespace sirtaki::net {
 
@@ -60,8 +61,12 @@ class Collectives {
   // Bad arguments (sizes that do not fit, unknown root, refused dtype) come through `done` as kInvalidArgument.
   virtual void start(CollectiveArgs args, Done done) = 0;
 
-  // Ends the operation with `cause` if it is still in flight, and drops what still arrives for its tag, now or later.
-  virtual void cancel(OpTag tag, Status cause) = 0;
+  // Ends the operations with `cause` that are still in flight, and drops what still arrives for these tags, now or
+  // later.
+  virtual void cancel(TagGroup tags, Status cause) = 0;
+  // Every rank has cancelled these tags, then begun an operation in which each sends something to all, and that one has
+  // succeeded here: what is kept for the tags may go.
+  virtual void forget(const TagGroup& /*tags*/) {}
 
   // Ends everything in flight with `cause`; every later start() fails with it. The first cause is kept.
   virtual void abort(Status cause) = 0;

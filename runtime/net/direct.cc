@@ -77,18 +77,41 @@ void DirectCollectives::start(CollectiveArgs args, Done done) {
   operation->run();
 }
 
-void DirectCollectives::cancel(OpTag tag, Status cause) {
-  SRT_IN_LOOP(link_.loop());
-  const auto found = operations_.find(tag);
-  if (found == operations_.end()) {
-    link_.cancel(tag, std::move(cause));
-    if (shared_) {
-      // Not now: the operation may be telling its end, and still hold views of what others published.
-      link_.loop().post([shared = shared_, tag] { shared->drop(tag); });
+std::vector<std::shared_ptr<Operation>> DirectCollectives::in_flight_of(const TagGroup& tags) const {
+  std::vector<std::shared_ptr<Operation>> found;
+  if (tags.single()) {
+    const auto only = operations_.find(tags.first());
+    if (only != operations_.end()) {
+      found.push_back(only->second);
     }
-    return;
+    return found;
   }
-  found->second->fail(cause);
+  for (const auto& [tag, operation] : operations_) {
+    if (tags.contains(tag)) {
+      found.push_back(operation);
+    }
+  }
+  return found;
+}
+
+void DirectCollectives::cancel(TagGroup tags, Status cause) {
+  SRT_IN_LOOP(link_.loop());
+  const auto found = in_flight_of(tags);
+  link_.cancel(tags, cause);
+  for (const auto& operation : found) {
+    operation->fail(cause);
+  }
+  if (shared_) {
+    shared_->drop(tags);
+  }
+}
+
+void DirectCollectives::forget(const TagGroup& tags) {
+  SRT_IN_LOOP(link_.loop());
+  link_.forget(tags);
+  if (shared_) {
+    shared_->forget(tags);
+  }
 }
 
 void DirectCollectives::abort(Status cause) {

@@ -6,6 +6,7 @@
 
 #include <memory>
 #include <unordered_map>
+#include <vector>
 
 #include "runtime/net/operation.h"
 
@@ -22,13 +23,15 @@ class DirectCollectives final : public Collectives {
   Rank rank() const override { return link_.rank(); }
   int size() const override { return link_.size(); }
   void start(CollectiveArgs args, Done done) override;
-  void cancel(OpTag tag, Status cause) override;
+  void cancel(TagGroup tags, Status cause) override;
+  void forget(const TagGroup& tags) override;
   void abort(Status cause) override;
 
   std::size_t in_flight() const { return operations_.size(); }
 
  private:
   void reply(Done done, Status status);
+  std::vector<std::shared_ptr<Operation>> in_flight_of(const TagGroup& tags) const;
 
   PointToPoint& link_;
   const DirectOptions options_;

@@ -29,7 +29,7 @@ class GlooCollectives final : public Collectives {
   Rank rank() const override { return link_.rank(); }
   int size() const override { return link_.size(); }
   void start(CollectiveArgs args, Done done) override;
-  void cancel(OpTag tag, Status cause) override;
+  void cancel(TagGroup tags, Status cause) override;
   void abort(Status cause) override;
 
  private:
@@ -105,15 +105,16 @@ void GlooCollectives::finish(OpTag tag, Status status) {
   node.mapped().done(std::move(status));
 }
 
-void GlooCollectives::cancel(OpTag tag, Status cause) {
+// Gloo sends along rings and trees: that an operation succeeded here says little about the others, so nothing is
+// forgotten.
+void GlooCollectives::cancel(TagGroup tags, Status cause) {
   SRT_IN_LOOP(link_.loop());
-  const auto found = running_.find(tag);
-  if (found == running_.end()) {
-    direct_.cancel(tag, std::move(cause));
-    return;
+  for (auto& [tag, running] : running_) {
+    if (tags.contains(tag)) {
+      running.bridge->fail(cause);
+    }
   }
-  found->second.bridge->fail(cause);
-  link_.cancel(tag, std::move(cause));
+  direct_.cancel(tags, std::move(cause));
 }
 
 void GlooCollectives::abort(Status cause) {

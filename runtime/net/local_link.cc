@@ -301,7 +301,7 @@ void LocalEndpoint::on_message(const Envelope& envelope, std::vector<std::byte> 
 }
 
 void LocalEndpoint::on_mismatch(Rank peer, OpTag tag, const Status& cause) {
-  for (Posted& posted : peers_[static_cast<std::size_t>(peer)].posted.take_tag(tag)) {
+  for (Posted& posted : peers_[static_cast<std::size_t>(peer)].posted.take_tags(tag)) {
     complete(std::move(posted.done), cause);
   }
 }
@@ -322,13 +322,13 @@ void LocalEndpoint::on_lost(Rank lost, const Status& cause) {
   }
 }
 
-void LocalEndpoint::cancel(OpTag tag, Status cause) {
+void LocalEndpoint::cancel(TagGroup tags, Status cause) {
   SRT_IN_LOOP(loop_);
-  tombstones_.add(tag, cause);
-  drop_queued([tag](const Envelope& envelope) { return envelope.tag == tag; }, cause);
+  tombstones_.add(tags, cause);
+  drop_queued([&tags](const Envelope& envelope) { return tags.contains(envelope.tag); }, cause);
   for (Peer& peer : peers_) {
-    peer.arrived.take_tag(tag);
-    for (Posted& posted : peer.posted.take_tag(tag)) {
+    peer.arrived.take_tags(tags);
+    for (Posted& posted : peer.posted.take_tags(tags)) {
       complete(std::move(posted.done), cause);
     }
   }

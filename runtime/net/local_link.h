@@ -71,7 +71,8 @@ class LocalEndpoint final : public PointToPoint {
   Loop& loop() override { return loop_; }
   void send(const Envelope& envelope, ConstBytes data, Done done) override;
   void recv(const Envelope& envelope, Bytes out, Done done) override;
-  void cancel(OpTag tag, Status cause) override;
+  void cancel(TagGroup tags, Status cause) override;
+  void forget(const TagGroup& tags) override { tombstones_.forget(tags); }
   void fail(Status cause) override;
 
   // Called once for each rank that died.

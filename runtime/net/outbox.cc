@@ -168,8 +168,8 @@ std::vector<Done> Outbox::cancel_if(Selects selects) {
   return dones;
 }
 
-std::vector<Done> Outbox::cancel(OpTag tag) {
-  return cancel_if([tag](OpTag other) { return other == tag; });
+std::vector<Done> Outbox::cancel(const TagGroup& tags) {
+  return cancel_if([&tags](OpTag tag) { return tags.contains(tag); });
 }
 
 std::vector<Done> Outbox::cancel_all() {

@@ -16,6 +16,7 @@
 
 #include "runtime/base/task.h"
 #include "runtime/net/frame.h"
+#include "runtime/net/tag_group.h"
 
 namespace sirtaki::net {
 
@@ -59,8 +60,8 @@ class Outbox {
   // `count` bytes were written. Messages that are complete are added to `ended`.
   void written(std::size_t count, TimePoint now, std::vector<Ended>& ended);
 
-  // Takes out what belongs to `tag` and returns its callbacks. A piece that is half written goes on from a copy.
-  std::vector<Done> cancel(OpTag tag);
+  // Takes out what belongs to `tags` and returns its callbacks. A piece that is half written goes on from a copy.
+  std::vector<Done> cancel(const TagGroup& tags);
   std::vector<Done> cancel_all();
 
  private:

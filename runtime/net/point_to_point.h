@@ -13,6 +13,7 @@
 #include "runtime/base/loop.h"
 #include "runtime/base/task.h"
 #include "runtime/base/types.h"
+#include "runtime/net/tag_group.h"
 
 namespace sirtaki::net {
 
@@ -45,9 +46,11 @@ class PointToPoint {
   // The shortest round trip seen to the farthest peer; zero while none is known.
   virtual Duration round_trip() const { return Duration(0); }
 
-  // Ends what is in flight under `tag` with `cause`; what is started or arrives under it later ends with it too. When
-  // the call returns no memory of that tag is touched any more.
-  virtual void cancel(OpTag tag, Status cause) = 0;
+  // Ends what is in flight under `tags` with `cause`; what is started or arrives under them later ends with it too.
+  // When the call returns no memory of those tags is touched any more.
+  virtual void cancel(TagGroup tags, Status cause) = 0;
+  // Every rank has cancelled them and then sent something that has arrived here, so nothing comes under them any more.
+  virtual void forget(const TagGroup& /*tags*/) {}
 
   // Ends everything in flight with `cause` and every later operation; the first cause is kept.
   virtual void fail(Status cause) = 0;

@@ -10,7 +10,6 @@
 namespace sirtaki::net {
 namespace {
 
-constexpr std::size_t kDrops = 1024;
 constexpr std::size_t kMaxPages = 2048;
 
 constexpr std::size_t round_up(std::size_t value, std::size_t to) {
@@ -21,15 +20,19 @@ constexpr std::size_t round_up(std::size_t value, std::size_t to) {
 
 // At the beginning of every segment; all zero is its first state.
 struct SharedMemory::Header {
-  std::atomic<std::uint64_t> drops;  // so many tags this rank has dropped in all
-  std::array<std::atomic<std::uint64_t>, kDrops> dropped;
-  std::array<std::atomic<Readers>, kMaxPages> pending;  // by first page of a block
+  std::atomic<std::uint64_t> calls;  // of the owner: whoever has dropped tags shall look what it still holds
+  // By first page of a block. The tag is written before the readers, and stays until there are none.
+  std::array<std::atomic<Readers>, kMaxPages> pending;
+  std::array<std::atomic<std::uint64_t>, kMaxPages> tags;
 };
 
 SharedMemory::SharedMemory(Rank rank, std::vector<SharedSegment> segments)
-    : rank_(rank), segments_(std::move(segments)), drops_heard_(segments_.size(), 0), dropped_(segments_.size()) {
+    : rank_(rank), segments_(std::move(segments)), calls_heard_(segments_.size(), 0) {
   static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
   used_.assign(pages_of(rank), 0);
+  for (std::size_t peer = 0; peer < segments_.size(); ++peer) {
+    open_.emplace_back(pages_of(static_cast<Rank>(peer)), char{0});
+  }
 }
 
 SharedMemory::Header& SharedMemory::header(Rank rank) const {
@@ -48,18 +51,15 @@ std::size_t SharedMemory::pages_of(Rank rank) const {
 
 std::optional<SharedMemory::Room> SharedMemory::reserve(OpTag tag, std::size_t bytes, Readers readers) {
   collect();
-  // Whether this is the operation that a reader dropped, or a later one with the same tag, only the link's tombstones
-  // can tell.
-  for (std::size_t peer = 0; peer < dropped_.size(); ++peer) {
-    if ((readers & reader(static_cast<Rank>(peer))) != 0 && dropped_[peer].find(tag) != nullptr) {
-      return std::nullopt;
-    }
+  if (dropped_.find(tag) != nullptr) {
+    return std::nullopt;
   }
   const std::size_t count = std::max(round_up(bytes, kPageBytes) / kPageBytes, std::size_t{1});
   const auto page = find_room(static_cast<std::uint32_t>(count));
   if (!page) {
     return std::nullopt;
   }
+  header(rank_).tags[*page].store(tag.value, std::memory_order_relaxed);
   header(rank_).pending[*page].store(readers, std::memory_order_release);
   std::fill_n(used_.begin() + *page, count, char{1});
   blocks_.push_back({tag, *page, static_cast<std::uint32_t>(count)});
@@ -79,11 +79,16 @@ std::optional<std::uint32_t> SharedMemory::find_room(std::uint32_t count) const 
 }
 
 void SharedMemory::collect() {
-  for (std::size_t peer = 0; peer < segments_.size(); ++peer) {
-    if (static_cast<Rank>(peer) != rank_) {
-      hear_drops(static_cast<Rank>(peer));
+  for (std::size_t peer = 0; peer < segments_.size() && !dropped_.empty(); ++peer) {
+    const std::uint64_t calls = header(static_cast<Rank>(peer)).calls.load(std::memory_order_acquire);
+    if (std::exchange(calls_heard_[peer], calls) != calls) {
+      give_back(static_cast<Rank>(peer));
     }
   }
+  free_blocks();
+}
+
+void SharedMemory::free_blocks() {
   std::erase_if(blocks_, [this](const Block& block) {
     if (header(rank_).pending[block.page].load(std::memory_order_acquire) != 0) {
       return false;
@@ -93,36 +98,59 @@ void SharedMemory::collect() {
   });
 }
 
-void SharedMemory::hear_drops(Rank peer) {
-  const auto index = static_cast<std::size_t>(peer);
+// Only this rank takes its bit away, so a block that has it keeps its tag.
+void SharedMemory::give_back(Rank peer) {
+  if (dropped_.empty() || peer == rank_) {
+    return;
+  }
   Header& theirs = header(peer);
-  const std::uint64_t count = theirs.drops.load(std::memory_order_acquire);
-  std::uint64_t& heard = drops_heard_[index];
-  heard = std::max(heard, count > kDrops ? count - kDrops : 0);
-  for (; heard < count; ++heard) {
-    const OpTag tag(theirs.dropped[heard % kDrops].load(std::memory_order_relaxed));
-    dropped_[index].add(tag, Status());
-    for (const Block& block : blocks_) {
-      if (block.tag == tag) {
-        header(rank_).pending[block.page].fetch_and(~reader(peer), std::memory_order_acquire);
-      }
+  const std::vector<char>& open = open_[static_cast<std::size_t>(peer)];
+  for (std::size_t page = 0; page < open.size(); ++page) {
+    std::atomic<Readers>& pending = theirs.pending[page];
+    if ((pending.load(std::memory_order_acquire) & reader(rank_)) == 0 || open[page] != 0) {
+      continue;
+    }
+    if (dropped_.find(OpTag(theirs.tags[page].load(std::memory_order_relaxed))) != nullptr) {
+      pending.fetch_and(~reader(rank_), std::memory_order_release);
     }
   }
 }
 
-Result<SharedView> SharedMemory::view(Rank peer, std::uint32_t page, std::size_t bytes) const {
-  const std::size_t pages = pages_of(peer);
-  if (page >= pages || bytes > (pages - page) * kPageBytes) {
-    return corrupt("rank " + std::to_string(peer) + " tells of shared memory that it does not have");
+void SharedMemory::give_back_all() {
+  for (std::size_t peer = 0; peer < segments_.size(); ++peer) {
+    give_back(static_cast<Rank>(peer));
   }
-  return SharedView(&header(peer).pending[page], reader(rank_), {page_at(peer, page), bytes});
 }
 
-void SharedMemory::drop(OpTag tag) {
-  Header& own = header(rank_);
-  const std::uint64_t count = own.drops.load(std::memory_order_relaxed);
-  own.dropped[count % kDrops].store(tag.value, std::memory_order_relaxed);
-  own.drops.store(count + 1, std::memory_order_release);
+Result<SharedView> SharedMemory::view(OpTag tag, Rank peer, std::uint32_t page, std::size_t bytes) {
+  const std::size_t pages = pages_of(peer);
+  if (page < pages && bytes <= (pages - page) * kPageBytes) {
+    std::atomic<Readers>& pending = header(peer).pending[page];
+    char& open = open_[static_cast<std::size_t>(peer)][page];
+    if ((pending.load(std::memory_order_acquire) & reader(rank_)) != 0 && open == 0 &&
+        header(peer).tags[page].load(std::memory_order_relaxed) == tag.value) {
+      return SharedView(&pending, reader(rank_), &open, {page_at(peer, page), bytes});
+    }
+  }
+  return corrupt("rank " + std::to_string(peer) + " tells of shared memory that it does not have for rank " +
+                 std::to_string(rank_));
+}
+
+void SharedMemory::drop(const TagGroup& tags) {
+  if (!dropped_.add(tags, Status())) {
+    return;
+  }
+  give_back_all();
+  free_blocks();
+  // A reader that has dropped the tag before this rank published the block does not know of it.
+  if (std::ranges::any_of(blocks_, [&](const Block& block) { return tags.contains(block.tag); })) {
+    header(rank_).calls.fetch_add(1, std::memory_order_release);
+  }
+}
+
+void SharedMemory::forget(const TagGroup& tags) {
+  give_back_all();
+  dropped_.forget(tags);
 }
 
 std::size_t SharedMemory::pages_used() {

@@ -2,10 +2,12 @@
 // own segment and others read.
 //
 // Owned by: the data plane (one an epoch), tests. Thread: the loop of the link it was connected over.
-// A block lives until each of its readers has given it back or dropped its tag; the owner learns that from the shared
-// memory itself when it needs room, so nobody is woken for it. No room is no error: what does not fit travels over the
-// link. Whoever is told of a block is told over the link, which also says when a peer is gone.
-// Not for: waking, matching, order (Operation does that with messages).
+// A block lives until each of its readers has given it back: read it, or dropped its tag. The owner learns that from
+// the shared memory itself when it needs room, so nobody is woken for it. No room is no error: what does not fit
+// travels over the link. Whoever is told of a block is told over the link, which also says when a peer is gone. A block
+// that was published after a reader had dropped its tag waits until that reader looks again: when the owner drops the
+// tag or finds no room, and before the reader forgets the tag. Not for: waking, matching, order (Operation does that
+// with messages).
 #pragma once
 
 #include <atomic>
@@ -14,6 +16,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "runtime/base/task.h"
@@ -27,18 +30,26 @@ namespace sirtaki::net {
 class SharedView {
  public:
   SharedView() = default;
-  SharedView(std::atomic<std::uint64_t>* pending, std::uint64_t reader, ConstBytes data)
-      : pending_(pending), reader_(reader), data_(data) {}
+  // `open`: set while it lives.
+  SharedView(std::atomic<std::uint64_t>* pending, std::uint64_t reader, char* open, ConstBytes data)
+      : pending_(pending), reader_(reader), open_(open), data_(data) {
+    *open_ = 1;
+  }
   SharedView(SharedView&& other) noexcept
-      : pending_(std::exchange(other.pending_, nullptr)), reader_(other.reader_), data_(other.data_) {}
+      : pending_(std::exchange(other.pending_, nullptr)),
+        reader_(other.reader_),
+        open_(other.open_),
+        data_(other.data_) {}
   SharedView& operator=(SharedView&& other) noexcept {
     std::swap(pending_, other.pending_);
     std::swap(reader_, other.reader_);
+    std::swap(open_, other.open_);
     std::swap(data_, other.data_);
     return *this;
   }
   ~SharedView() {
     if (pending_ != nullptr) {
+      *open_ = 0;
       pending_->fetch_and(~reader_, std::memory_order_release);
     }
   }
@@ -47,6 +58,7 @@ class SharedView {
  private:
   std::atomic<std::uint64_t>* pending_ = nullptr;
   std::uint64_t reader_ = 0;
+  char* open_ = nullptr;
   ConstBytes data_;
 };
 
@@ -67,12 +79,17 @@ class SharedMemory {
     std::uint32_t page = 0;
     Bytes memory;
   };
-  // None when there is no room now, or when a reader has dropped the tag.
+  // None when there is no room now, or this rank has dropped the tag.
   std::optional<Room> reserve(OpTag tag, std::size_t bytes, Readers readers);
-  // `bytes` from `page` of the peer's segment. kCorrupt when there are none.
-  Result<SharedView> view(Rank peer, std::uint32_t page, std::size_t bytes) const;
-  // This rank has read what it wanted of `tag`, now and later. No view of it may be left.
-  void drop(OpTag tag);
+  // `bytes` of the block of `tag` that begins at `page` of the peer's segment. kCorrupt when there is none for this
+  // rank.
+  Result<SharedView> view(OpTag tag, Rank peer, std::uint32_t page, std::size_t bytes);
+  // This rank wants no more of `tags`, now and later, than the views it has open.
+  void drop(const TagGroup& tags);
+  // The peer had no room: gives back what was published for this rank after it had dropped the tag.
+  void give_back(Rank peer);
+  // No rank publishes anything for these tags any more, as this one knows.
+  void forget(const TagGroup& tags);
 
   // Pages that hold blocks, after a look at which have been given back.
   std::size_t pages_used();
@@ -91,14 +108,16 @@ class SharedMemory {
   std::size_t pages_of(Rank rank) const;
   std::optional<std::uint32_t> find_room(std::uint32_t count) const;
   void collect();
-  void hear_drops(Rank peer);
+  void free_blocks();
+  void give_back_all();
 
   const Rank rank_;
   std::vector<SharedSegment> segments_;
   std::vector<char> used_;  // own pages
   std::vector<Block> blocks_;
-  std::vector<std::uint64_t> drops_heard_;  // by rank
-  std::vector<Tombstones> dropped_;         // by rank
+  Tombstones dropped_;
+  std::vector<std::uint64_t> calls_heard_;  // by rank
+  std::vector<std::vector<char>> open_;     // by rank and page: a view of the block that begins there
 };
 
 struct SharedMemorySetup {

@@ -17,7 +17,7 @@ namespace sirtaki::net {
 class SharedOperation : public Operation {
  public:
   using Operation::Operation;
-  // The last that is left of it: no view of this operation exists any more.
+  // It may have failed by itself, of which nobody tells the shared memory.
   ~SharedOperation() override;
 
  protected:
@@ -50,6 +50,7 @@ class SharedOperation : public Operation {
         open(peer, notice->page, bytes, then);
         return;
       }
+      shared().give_back(peer);
       auto arrival = std::make_shared<Arrival>();
       arrival->staging = staging(bytes);
       const Bytes memory(arrival->staging.data(), bytes);
@@ -72,7 +73,7 @@ class SharedOperation : public Operation {
 
   template <class Then>
   void open(Rank peer, std::uint32_t page, std::size_t bytes, Then& then) {
-    auto view = shared().view(peer, page, bytes);
+    auto view = shared().view(args().tag, peer, page, bytes);
     if (!view) {
       fail(view.status());
       return;

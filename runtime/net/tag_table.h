@@ -1,4 +1,4 @@
-// TagTable: entries by (tag, slot), first in first out, and all entries of a tag at once.
+// TagTable: entries by (tag, slot), first in first out, and all entries of some tags at once.
 // Plain container of one thread. Slots of one tag are searched in order: a tag has few entries at a time.
 #pragma once
 
@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/base/types.h"
+#include "runtime/net/tag_group.h"
 
 namespace sirtaki::net {
 
@@ -65,12 +65,23 @@ class TagTable {
     return value;
   }
 
-  std::vector<T> take_tag(OpTag tag) {
+  std::vector<T> take_tags(const TagGroup& tags) {
     std::vector<T> values;
-    const auto found = by_tag_.find(tag);
-    if (found != by_tag_.end()) {
-      move_out(found->second, values);
-      by_tag_.erase(found);
+    if (tags.single()) {
+      const auto found = by_tag_.find(tags.first());
+      if (found != by_tag_.end()) {
+        move_out(found->second, values);
+        by_tag_.erase(found);
+      }
+      return values;
+    }
+    for (auto it = by_tag_.begin(); it != by_tag_.end();) {
+      if (tags.contains(it->first)) {
+        move_out(it->second, values);
+        it = by_tag_.erase(it);
+      } else {
+        ++it;
+      }
     }
     return values;
   }

@@ -62,13 +62,13 @@ void Transport::Impl::recv(const Envelope& envelope, Bytes out, Done done) {
   channel(envelope.peer)->recv(envelope, out, std::move(done));
 }
 
-void Transport::Impl::cancel(OpTag tag, const Status& cause) {
+void Transport::Impl::cancel(const TagGroup& tags, const Status& cause) {
   SRT_IN_LOOP(loop_);
   schedule_turn();
-  tombstones_.add(tag, cause);
+  tombstones_.add(tags, cause);
   for (const auto& connection : connections_) {
     if (connection) {
-      connection->channel().cancel(tag, cause);
+      connection->channel().cancel(tags, cause);
     }
   }
 }
@@ -312,8 +312,12 @@ void Transport::recv(const Envelope& envelope, Bytes out, Done done) {
   impl_->recv(envelope, out, std::move(done));
 }
 
-void Transport::cancel(OpTag tag, Status cause) {
-  impl_->cancel(tag, cause);
+void Transport::cancel(TagGroup tags, Status cause) {
+  impl_->cancel(tags, cause);
+}
+
+void Transport::forget(const TagGroup& tags) {
+  impl_->forget(tags);
 }
 
 void Transport::fail(Status cause) {

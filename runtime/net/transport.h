@@ -77,7 +77,8 @@ class Transport final : public PointToPoint {
   Duration round_trip() const override;
   void send(const Envelope& envelope, ConstBytes data, Done done) override;
   void recv(const Envelope& envelope, Bytes out, Done done) override;
-  void cancel(OpTag tag, Status cause) override;
+  void cancel(TagGroup tags, Status cause) override;
+  void forget(const TagGroup& tags) override;
   void fail(Status cause) override;
 
  private:

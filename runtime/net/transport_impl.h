@@ -27,7 +27,8 @@ class Transport::Impl final : public Connection::Host, public std::enable_shared
   // transport.cc
   void send(const Envelope& envelope, ConstBytes data, Done done);
   void recv(const Envelope& envelope, Bytes out, Done done);
-  void cancel(OpTag tag, const Status& cause);
+  void cancel(const TagGroup& tags, const Status& cause);
+  void forget(const TagGroup& tags) { tombstones_.forget(tags); }
   void fail(const Status& cause);
   void close(Done done);
   void destroy();

@@ -47,7 +47,7 @@ class Damaging final : public net::Collectives {
   net::Caps caps() const override { return inner_.caps(); }
   Rank rank() const override { return inner_.rank(); }
   int size() const override { return inner_.size(); }
-  void cancel(OpTag tag, Status cause) override { inner_.cancel(tag, std::move(cause)); }
+  void cancel(net::TagGroup tags, Status cause) override { inner_.cancel(tags, std::move(cause)); }
   void abort(Status cause) override { inner_.abort(std::move(cause)); }
   void start(net::CollectiveArgs args, Done done) override {
     const Bytes out = args.out;

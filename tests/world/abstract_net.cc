@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <iterator>
 
 #include "kernels/reduce/reduce.h"
 #include "kernels/scale/scale.h"
@@ -27,10 +28,13 @@ class AbstractCollectives final : public net::Collectives {
     }
     group_->start(rank_, loop_, std::move(args), std::move(done));
   }
-  void cancel(OpTag tag, Status cause) override {
-    const auto op = group_->ops_.find(tag.value);
-    if (op != group_->ops_.end()) {
-      group_->end(op, rank_, cause);
+  void cancel(net::TagGroup tags, Status cause) override {
+    for (auto op = group_->ops_.begin(); op != group_->ops_.end();) {
+      const auto next = std::next(op);
+      if (tags.contains(OpTag(op->first))) {
+        group_->end(op, rank_, cause);
+      }
+      op = next;
     }
   }
   void abort(Status cause) override {

@@ -24,7 +24,13 @@ class HeldBack : public net::Collectives {
     args_.emplace(args.tag.value, args);
     done_.emplace(args.tag.value, std::move(done));
   }
-  void cancel(OpTag tag, Status cause) override { end(tag, cause); }
+  void cancel(net::TagGroup tags, Status cause) override {
+    for (const auto& [tag, args] : args_) {
+      if (tags.contains(OpTag(tag))) {
+        end(OpTag(tag), cause);
+      }
+    }
+  }
   void abort(Status /*cause*/) override {}
 
   void end(OpTag tag, const Status& status) {

@@ -30,10 +30,10 @@ class ChannelEnd {
       completions_.run_one();
     }
   }
-  void cancel(OpTag tag) {
+  void cancel(const TagGroup& tags) {
     const Status cause(Code::kAborted, "cancelled");
-    tombstones_.add(tag, cause);
-    channel->cancel(tag, cause);
+    tombstones_.add(tags, cause);
+    channel->cancel(tags, cause);
   }
   // Up to `most` bytes of what is to be written.
   std::vector<std::byte> take(std::size_t most) {

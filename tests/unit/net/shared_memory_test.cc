@@ -116,7 +116,7 @@ TEST(SharedMemory, ABlockIsReadByItsReadersAndThenFree) {
   std::copy(data.begin(), data.end(), room->memory.begin());
   EXPECT_EQ(ranks[0].pages_used(), 2U);
   {
-    const auto view = ranks[1].view(0, room->page, data.size());
+    const auto view = ranks[1].view(OpTag(1), 0, room->page, data.size());
     ASSERT_TRUE(view) << view.status().to_string();
     EXPECT_TRUE(std::equal(data.begin(), data.end(), view->data().begin(), view->data().end()));
     EXPECT_EQ(ranks[0].pages_used(), 2U);
@@ -131,27 +131,92 @@ TEST(SharedMemory, WithoutRoomNothingIsReserved) {
     ++reserved;
   }
   EXPECT_EQ(reserved, ranks[0].pages());
-  static_cast<void>(*ranks[1].view(0, 3, SharedMemory::kPageBytes));
+  static_cast<void>(*ranks[1].view(OpTag(1), 0, 3, SharedMemory::kPageBytes));
   const auto room = ranks[0].reserve(OpTag(1), SharedMemory::kPageBytes, SharedMemory::reader(1));
   ASSERT_TRUE(room);
   EXPECT_EQ(room->page, 3U);
 }
 
-TEST(SharedMemory, ADroppedTagIsFreedAndGetsNoRoomAgain) {
+TEST(SharedMemory, ADroppedTagIsFreedAndItsRankGetsNoRoomForIt) {
   TwoRanks ranks;
   ASSERT_TRUE(ranks[0].reserve(OpTag(1), 10, SharedMemory::reader(1)));
   ASSERT_TRUE(ranks[0].reserve(OpTag(2), 10, SharedMemory::reader(1)));
   ranks[1].drop(OpTag(1));
   EXPECT_EQ(ranks[0].pages_used(), 1U);
-  EXPECT_FALSE(ranks[0].reserve(OpTag(1), 10, SharedMemory::reader(1)));
-  EXPECT_EQ(ranks[0].pages_used(), 1U);
+  EXPECT_FALSE(ranks[1].reserve(OpTag(1), 10, SharedMemory::reader(0)));
+  EXPECT_TRUE(ranks[1].reserve(OpTag(2), 10, SharedMemory::reader(0)));
 }
 
-TEST(SharedMemory, PagesThatAreNotThereAreCorrupt) {
+// Whatever a rank drops while the others have nothing to publish.
+TEST(SharedMemory, NoNumberOfDropsLeavesABlockBehind) {
   TwoRanks ranks;
-  EXPECT_EQ(ranks[1].view(0, 0, 2 * kMiB).status().code(), Code::kCorrupt);
-  EXPECT_EQ(ranks[1].view(0, static_cast<std::uint32_t>(ranks[1].pages()), 1).status().code(), Code::kCorrupt);
-  EXPECT_EQ(ranks[1].view(0, ~std::uint32_t{0}, 1).status().code(), Code::kCorrupt);
+  for (std::uint64_t tag = 0; tag < 20; ++tag) {
+    ASSERT_TRUE(ranks[0].reserve(OpTag(tag), 10, SharedMemory::reader(1)));
+  }
+  ranks[1].drop(TagGroup(OpTag(0), ~std::uint64_t{15}));
+  for (std::uint64_t tag = 16; tag < 20'000; ++tag) {
+    ranks[1].drop(OpTag(tag));
+  }
+  EXPECT_EQ(ranks[0].pages_used(), 0U);
+}
+
+TEST(SharedMemory, AnOpenViewOutlivesADrop) {
+  TwoRanks ranks;
+  const auto room = ranks[0].reserve(OpTag(1), 10, SharedMemory::reader(1));
+  ASSERT_TRUE(room);
+  {
+    const auto view = ranks[1].view(OpTag(1), 0, room->page, 10);
+    ASSERT_TRUE(view);
+    ranks[1].drop(OpTag(1));
+    EXPECT_EQ(ranks[0].pages_used(), 1U);
+  }
+  EXPECT_EQ(ranks[0].pages_used(), 0U);
+}
+
+// Its reader has dropped the tag already, so nobody reads it.
+class SharedMemoryTooLate : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    ranks_[1].drop(kTags);
+    ASSERT_TRUE(ranks_[0].reserve(OpTag(3), 10, SharedMemory::reader(1)));
+    EXPECT_EQ(ranks_[0].pages_used(), 1U);
+  }
+  static constexpr TagGroup kTags{OpTag(0), ~std::uint64_t{7}};
+  TwoRanks ranks_;
+};
+
+TEST_F(SharedMemoryTooLate, IsFreedWhenItsOwnerDropsTheTag) {
+  ranks_[0].drop(kTags);
+  static_cast<void>(ranks_[1].pages_used());
+  EXPECT_EQ(ranks_[0].pages_used(), 0U);
+}
+
+TEST_F(SharedMemoryTooLate, IsFreedWhenItsOwnerHasNoRoom) {
+  ranks_[1].give_back(0);
+  EXPECT_EQ(ranks_[0].pages_used(), 0U);
+}
+
+TEST_F(SharedMemoryTooLate, IsFreedBeforeTheTagIsForgotten) {
+  ranks_[1].forget(kTags);
+  EXPECT_EQ(ranks_[0].pages_used(), 0U);
+  EXPECT_TRUE(ranks_[1].reserve(OpTag(3), 10, SharedMemory::reader(0)));
+}
+
+TEST(SharedMemory, BlocksThatAreNotThereAreCorrupt) {
+  TwoRanks ranks;
+  const OpTag tag(1);
+  ASSERT_TRUE(ranks[0].reserve(tag, 10, SharedMemory::reader(1)));
+  const auto code = [&](OpTag of, std::uint32_t page, std::size_t bytes) {
+    return ranks[1].view(of, 0, page, bytes).status().code();
+  };
+  EXPECT_EQ(code(tag, 0, 2 * kMiB), Code::kCorrupt);
+  EXPECT_EQ(code(tag, 1, 10), Code::kCorrupt);
+  EXPECT_EQ(code(tag, static_cast<std::uint32_t>(ranks[1].pages()), 1), Code::kCorrupt);
+  EXPECT_EQ(code(tag, ~std::uint32_t{0}, 1), Code::kCorrupt);
+  EXPECT_EQ(code(OpTag(2), 0, 10), Code::kCorrupt);
+  const auto view = ranks[1].view(tag, 0, 0, 10);
+  EXPECT_TRUE(view);
+  EXPECT_EQ(code(tag, 0, 10), Code::kCorrupt) << "it is being read already";
 }
 
 // Connects the memory of all ranks of a world; rank 1 may use `bytes_of_rank_1`.

@@ -158,6 +158,81 @@ TEST(SharedOperation, CancelledOperationsLeaveNoBlockBehind) {
   EXPECT_GT(failed, 0);
 }
 
+// An allreduce of ones that this rank alone begins.
+class Alone {
+ public:
+  Alone(World& world, Rank rank, std::uint64_t tag, std::size_t elements) : memory_(elements, 1) {
+    world.on(rank, [this, &world, rank, tag] {
+      CollectiveArgs args;
+      args.tag = OpTag(tag);
+      args.in = std::as_bytes(std::span(memory_));
+      args.out = std::as_writable_bytes(std::span(memory_));
+      world.at(rank).start(args, [this](const Status&) {
+        ended_ = true;
+        notify();
+      });
+    });
+  }
+  bool ended() const { return ended_; }
+
+ private:
+  std::vector<float> memory_;
+  std::atomic<bool> ended_{false};
+};
+
+constexpr TagGroup kFirstTags(OpTag(0), ~std::uint64_t{7});
+
+void cancel_first_tags(World& world, Rank rank) {
+  std::atomic<int> cancelled{0};
+  world.on(rank, [&] {
+    world.at(rank).cancel(kFirstTags, {Code::kAborted, "test"});
+    ++cancelled;
+    notify();
+  });
+  ASSERT_TRUE(world.wait([&] { return cancelled == 1; }));
+}
+
+// Each look is a turn of every loop.
+bool becomes_used(World& world, std::size_t pages) {
+  for (int looks = 0; looks < 100'000; ++looks) {
+    if (pages_used(world) == pages) {
+      return true;
+    }
+  }
+  return false;
+}
+
+TEST(SharedOperation, WhatARankNeverBeginsIsFreedWhenItCancelsIt) {
+  for (const bool reader_first : {false, true}) {
+    const auto world = make_tcp_world(2, memory_of(4 * kMiB));
+    if (reader_first) {
+      cancel_first_tags(*world, 1);
+    }
+    const Alone one(*world, 0, 1, 300'000);
+    const Alone two(*world, 0, 2, 300'000);
+    ASSERT_TRUE(becomes_used(*world, 20));
+    cancel_first_tags(*world, 1);
+    cancel_first_tags(*world, 0);
+    ASSERT_TRUE(world->wait([&] { return one.ended() && two.ended(); }));
+    EXPECT_TRUE(all_free(*world));
+  }
+}
+
+// What the owner of the memory never cancels, either.
+TEST(SharedOperation, WhatNobodyReadsGivesWayToData) {
+  const auto world = make_tcp_world(2, memory_of(2 * kMiB));
+  cancel_first_tags(*world, 1);
+  const Alone unread(*world, 0, 1, 300'000);
+  ASSERT_TRUE(becomes_used(*world, 10));
+  Batch batch(*world, 4, 600'001);
+  batch.start(100);
+  ASSERT_TRUE(world->wait([&] { return batch.ended(); }));
+  EXPECT_EQ(batch.failed() + batch.wrong(), 0);
+  EXPECT_TRUE(all_free(*world));
+  cancel_first_tags(*world, 0);
+  ASSERT_TRUE(world->wait([&] { return unread.ended(); }));
+}
+
 TEST(SharedOperation, AbortEndsAllWithTheFirstCause) {
   const auto world = make_tcp_world(2, memory_of(4 * kMiB));
   Batch batch(*world, 4, 1'000'000);
