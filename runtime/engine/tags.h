@@ -1,9 +1,11 @@
 // How an operation's OpTag is built: the same on all ranks, different for everything in flight in an epoch.
 //
 //   operation by name   0 | id 24 | stage 1 | piece 2 | use 20 | fingerprint 16
-//   stream partition    1 | stream 16 | attempt 8 | position 20 | phase 2 | step 17
+//   stream partition    1 | stream 16 | attempt 15 | position 20 | phase 2 | step 10
 // The coordinator gives out id, stream and attempt; use and step are counted by the rules of names.h and stream.h. They
-// wrap: nothing in flight is a hundred thousand uses old. The fingerprint keeps ranks that disagree on an operation
+// wrap: nothing in flight is a hundred thousand uses or a thousand steps old. Attempts wrap, too, and a step may be
+// given up again and again: each time the link remembers at least one group of tags more (stream_step_tags), and it
+// forgets the oldest long before its attempt comes again. The fingerprint keeps ranks that disagree on an operation
 // apart. The phases of a partition are the exchanges of its recipe; a dense one has one.
 #pragma once
 
@@ -11,6 +13,7 @@
 
 #include "runtime/base/types.h"
 #include "runtime/net/tag_group.h"
+#include "runtime/net/tombstones.h"
 
 namespace sirtaki::engine {
 
@@ -30,17 +33,20 @@ constexpr net::TagGroup op_tags(std::uint32_t id, std::uint64_t use, std::uint16
 
 inline constexpr std::uint32_t kStreamPhases = 4;
 
+inline constexpr std::uint32_t kStreamAttempts = 1U << 15;
+static_assert(kStreamAttempts > 2 * net::Tombstones::kCapacity);
+
 constexpr OpTag stream_tag(StreamId stream, std::uint32_t attempt, std::uint32_t position, std::uint64_t step,
                            std::uint32_t phase = 0) {
   return OpTag((1ULL << 63) | (static_cast<std::uint64_t>(stream.value) << 47) |
-               (static_cast<std::uint64_t>(attempt & 0xffU) << 39) |
-               (static_cast<std::uint64_t>(position & 0xfffffU) << 19) |
-               (static_cast<std::uint64_t>(phase & 3U) << 17) | (step & 0x1ffffU));
+               (static_cast<std::uint64_t>(attempt % kStreamAttempts) << 32) |
+               (static_cast<std::uint64_t>(position & 0xfffffU) << 12) |
+               (static_cast<std::uint64_t>(phase & 3U) << 10) | (step & 0x3ffU));
 }
 
 // All of one step: every position and phase.
 constexpr net::TagGroup stream_step_tags(StreamId stream, std::uint32_t attempt, std::uint64_t step) {
-  return {stream_tag(stream, attempt, 0, step), ~(0x3fffffULL << 17)};
+  return {stream_tag(stream, attempt, 0, step), ~(0x3fffffULL << 10)};
 }
 // All of a stream.
 constexpr net::TagGroup stream_tags(StreamId stream) {

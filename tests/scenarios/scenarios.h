@@ -47,6 +47,8 @@ ScenarioFn stream_closed_at_once(std::uint64_t seed, int steps);
 ScenarioFn stream_asked_in_a_void_step(std::uint64_t seed, int steps);
 // Now and then a rank gives a step up, by abort() or by a tensor of another size; all ranks get the error and go on.
 ScenarioFn stream_deviations(std::uint64_t seed, int steps);
+// So many steps are given up one after the other, in which other ranks have begun something or not; then all is well.
+ScenarioFn stream_given_up_often(std::uint64_t seed, int times);
 // The tensors of each step are waited for one group after the other, in the order of a forward pass, with operations by
 // name in between; some ranks have no gradient for some tensors, some steps are given up.
 ScenarioFn stream_forward(std::uint64_t seed, int steps);

@@ -140,6 +140,14 @@ TEST(Sim, FlagsAskedForInAVoidStepAreNotTakenForThoseOfTheNextAttempt) {
   }
 }
 
+TEST(Sim, AStreamWorksHoweverManyStepsWereGivenUp) {
+  for (std::uint64_t seed = 1; seed <= world::last_seed(6); ++seed) {
+    world::SimOptions options = options_for(seed);
+    options.size = 2 + static_cast<int>(seed % 3);
+    expect_well(options, stream_given_up_often(seed, 600));
+  }
+}
+
 TEST(Sim, DeviationsEndTheStepEverywhereAndTheStreamGoesOn) {
   for (std::uint64_t seed = 1; seed <= world::last_seed(150); ++seed) {
     expect_well(options_for(seed), stream_deviations(seed, 12));

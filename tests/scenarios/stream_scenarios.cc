@@ -143,6 +143,31 @@ Scenario run_asked_in_a_void_step(RankApi& api, std::uint64_t seed, int steps) {
   }
 }
 
+Scenario run_given_up_often(RankApi& api, std::uint64_t seed, int times) {
+  const engine::StreamSpec spec = tiny_spec(seed);
+  const Result<StreamId> stream = co_await api.open_stream(spec);
+  require_ok(stream.status(), "opening the stream");
+  for (int s = 0; s < times + 3; ++s) {
+    const auto salt = static_cast<std::uint64_t>(s) * 10;
+    const std::string what = "step " + std::to_string(s);
+    Step step(api, spec, salt, seed, false);
+    if (s < times && api.rank() == s % api.size()) {
+      for (std::size_t t = 0; t < step.tensors.size(); ++t) {
+        api.ready(*stream, static_cast<int>(t), step.tensors[t].view(), false);
+      }
+      require_ok(co_await api.compute(std::chrono::microseconds(api.random()() % 1500)), "computing");
+      require_ok(co_await api.abort_stream(*stream, "not finite"), what + ", aborting");
+      continue;
+    }
+    submit_step(api, *stream, step);
+    const Status status = co_await api.wait_stream(*stream);
+    require(status.code() == (s < times ? Code::kAborted : Code::kOk), what + ": got " + status.to_string());
+    if (status) {
+      step.check(salt, api.used(*stream), false, what);
+    }
+  }
+}
+
 Scenario run_everything(RankApi& api, std::uint64_t seed, int steps) {
   const engine::StreamSpec spec = make_spec(seed);
   const Result<StreamId> stream = co_await api.open_stream(spec);
@@ -191,6 +216,9 @@ ScenarioFn stream_asked_in_a_void_step(std::uint64_t seed, int steps) {
 }
 ScenarioFn stream_deviations(std::uint64_t seed, int steps) {
   return [=](RankApi& api) { return run_deviations(api, seed, steps); };
+}
+ScenarioFn stream_given_up_often(std::uint64_t seed, int times) {
+  return [=](RankApi& api) { return run_given_up_often(api, seed, times); };
 }
 ScenarioFn everything(std::uint64_t seed, int steps) {
   return [=](RankApi& api) { return run_everything(api, seed, steps); };
