@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <string>
@@ -18,9 +19,26 @@ namespace {
 
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 constexpr const char* kLabel = "sirtaki";
+// A signal ends an allocation and takes back what there is of it: little at a time, and again, but not for ever.
+constexpr std::size_t kStepBytes = std::size_t{256} * 1024;
+constexpr int kTries = 1000;
 
 Status refused(Code code, const std::string& what, int error) {
   return {code, what + ": " + std::generic_category().message(error)};
+}
+
+int allocate_all(int fd, std::size_t bytes) {
+  for (std::size_t begin = 0; begin < bytes; begin += kStepBytes) {
+    const auto size = static_cast<off_t>(std::min(kStepBytes, bytes - begin));
+    int error = EINTR;
+    for (int i = 0; i < kTries && error == EINTR; ++i) {
+      error = ::posix_fallocate(fd, static_cast<off_t>(begin), size);
+    }
+    if (error != 0) {
+      return error;
+    }
+  }
+  return 0;
 }
 
 // A descriptor of a process that is not what it should be may be a pipe or a device, which opening can disturb.
@@ -62,7 +80,7 @@ Status SharedSegment::allocate(std::size_t bytes) {
   if (fd_ < 0) {
     return refused(Code::kUnavailable, "the system makes no shared memory (memfd_create)", errno);
   }
-  if (const int error = ::posix_fallocate(fd_, 0, static_cast<off_t>(bytes)); error != 0) {
+  if (const int error = allocate_all(fd_, bytes); error != 0) {
     return refused(Code::kExhausted, "no " + std::to_string(bytes) + " bytes of shared memory", error);
   }
   if (::fcntl(fd_, F_ADD_SEALS, kSeals) != 0) {
@@ -78,6 +96,10 @@ Status SharedSegment::map(std::size_t bytes) {
   }
   memory_ = static_cast<std::byte*>(memory);
   bytes_ = bytes;
+  // Loaders of data that the program forks may outlive it, and would keep the memory.
+  if (::madvise(memory, bytes, MADV_DONTFORK) != 0) {
+    return refused(Code::kUnavailable, "shared memory cannot be kept from forked processes", errno);
+  }
   return {};
 }
 

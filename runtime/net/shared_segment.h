@@ -1,7 +1,8 @@
 // SharedSegment: memory without a name that several processes of one host map.
 //
 // For: SharedMemory. Owned by it; one thread at a time. The memory is allocated before it is mapped and sealed against
-// shrinking, so no access ever ends in SIGBUS. It goes when the last process that maps it does, however that ends.
+// shrinking, so no access ever ends in SIGBUS. It goes when the last process that maps it does, however that ends;
+// processes that these fork do not map it.
 // Others open it through the creator's process and descriptor number and know it by a secret token inside.
 #pragma once
 

@@ -4,9 +4,14 @@
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/time.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <csignal>
+#include <fstream>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <vector>
@@ -87,6 +92,62 @@ TEST(SharedSegment, ALimitOfTheSystemIsAnErrorAndNoSignal) {
   const FileLimit limit(kMiB);
   EXPECT_EQ(SharedSegment::create(2 * kMiB).status().code(), Code::kExhausted);
   EXPECT_TRUE(SharedSegment::create(kMiB));
+}
+
+// A timer's signal, until the end of the scope.
+class Signals {
+ public:
+  explicit Signals(long every_us) {
+    struct sigaction action {};
+    action.sa_handler = [](int) { count = count + 1; };
+    ::sigaction(SIGALRM, &action, &before_);
+    set(every_us);
+  }
+  Signals(const Signals&) = delete;
+  Signals& operator=(const Signals&) = delete;
+  ~Signals() {
+    set(0);
+    ::sigaction(SIGALRM, &before_, nullptr);
+  }
+  static inline volatile std::sig_atomic_t count = 0;
+
+ private:
+  static void set(long every_us) {
+    const itimerval timer{{0, every_us}, {0, every_us}};
+    ::setitimer(ITIMER_REAL, &timer, nullptr);
+  }
+  struct sigaction before_ {};
+};
+
+TEST(SharedSegment, SignalsDoNotKeepItFromBeingMade) {
+  const Signals signals(1000);
+  for (int made = 0; Signals::count < 20 && made < 1000; ++made) {
+    const auto segment = SharedSegment::create(64 * kMiB);
+    ASSERT_TRUE(segment) << segment.status().to_string();
+  }
+}
+
+// Whether this process maps a segment.
+bool maps_a_segment() {
+  std::ifstream maps("/proc/self/maps");
+  const std::string text{std::istreambuf_iterator<char>(maps), std::istreambuf_iterator<char>()};
+  return text.find("memfd:sirtaki") != std::string::npos;
+}
+
+TEST(SharedSegment, IsNotInProcessesThatAreForked) {
+  auto made = SharedSegment::create(kMiB);
+  ASSERT_TRUE(made);
+  const auto opened = SharedSegment::open(made->name());
+  ASSERT_TRUE(opened);
+  EXPECT_TRUE(maps_a_segment());
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    ::_exit(maps_a_segment() ? 1 : 0);
+  }
+  int status = -1;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
 }
 
 // Two ranks of one process, each with its own view of both segments.
