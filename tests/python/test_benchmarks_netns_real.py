@@ -144,10 +144,9 @@ def test_a_lossy_link_resolves_addresses_at_once() -> None:
     probe = (
         "import socket, subprocess, sys, time\n"
         "socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b'x', (sys.argv[1], 5302))\n"
-        "end = time.monotonic() + 10\n"
-        "while time.monotonic() < end and 'lladdr' not in (\n"
-        "    listed := subprocess.run([sys.argv[2], 'neigh', 'show', sys.argv[1]], capture_output=True, text=True).stdout\n"
-        "): pass\n"
+        "end, look, listed = time.monotonic() + 10, [sys.argv[2], 'neigh', 'show', sys.argv[1]], ''\n"
+        "while time.monotonic() < end and 'lladdr' not in listed:\n"
+        "    listed = subprocess.run(look, capture_output=True, text=True).stdout\n"
         "print(listed)"
     )
     with netns.Net(2, netns.LinkSpec(drop_share=0.99)) as net:
