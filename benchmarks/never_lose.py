@@ -27,8 +27,9 @@ TASKS = ("cnn", "convnet", "transformer")
 BATCH, LR, MOMENTUM = 32, 0.05, 0.9
 #: Learning rates end after so many steps, which is more than are made.
 LAST_STEP = 100_000
-#: Steps until plans are there: profiles every 8 steps, two of which have to want a change.
-WARM_STEPS, QUICK_WARM_STEPS = 60, 36
+#: Steps until plans are there: profiles every 8 steps, two of which have to want a change. A quick run gives so many to
+#: `auto` alone, and to the others what their first plans need.
+WARM_STEPS, QUICK_WARM_STEPS, QUICK_FIXED_STEPS = 60, 36, 8
 BLOCK_STEPS, BLOCKS = 10, 12
 QUICK_BLOCK_STEPS, QUICK_BLOCKS = 5, 3
 AUTO, ALONE = "auto", "alone"
@@ -87,9 +88,9 @@ def measure(options: Options, net: Net | None, case: Case) -> dict[str, Any]:
     with Group(case.size, ["sirtaki"], net=net) as group:
         for name, text in SETTINGS.items():
             group.call("learn_prepare", system="sirtaki", name=name, recipe=recipe_of(case, {"compression": text}))
-        warm = QUICK_WARM_STEPS if options.quick else WARM_STEPS
         for name in SETTINGS:
-            group.call("learn_blocks", timeout=900, blocks=[[name, warm]])
+            quick = QUICK_WARM_STEPS if name == AUTO else QUICK_FIXED_STEPS
+            group.call("learn_blocks", timeout=900, blocks=[[name, quick if options.quick else WARM_STEPS]])
         samples = interleave([Contender(name, group) for name in SETTINGS], "learn_blocks", plan_of(options))
         travel = group.call("learn_travel", name=AUTO)[0]
     return {"seconds": samples, "travel": travel}
