@@ -40,7 +40,7 @@ class Streams:
         for method, text in methods.items():
             if method != GLOO:
                 tensors = [(0, dtype_code(torch.float32), 0, 0, (numel // _ROW, _ROW), None)]
-                how = (int(ReduceOp.AVERAGE), 1.0, 1.0, text)
+                how = (int(ReduceOp.AVERAGE), 1.0, 1.0, text, 0)
                 self._streams[method] = _core.Stream(f"compressed.{method}", ["gradient"], tensors, [0], how)
 
     def run(self, method: str, steps: int) -> float:

@@ -4,8 +4,9 @@
 
 Every method trains the same net from the same weights on the same batches, once for each seed, unshaped: what a step
 does does not depend on the link, since methods name their recipe and densities stay. Bytes and step times are measured
-on shaped links over a part of the training. Each finished training is kept, so --resume goes on. Controls: `..._no_ef`
-drops what is not sent, `zero` never sends large tensors at all; a method that is no better than they are does nothing.
+on shaped links over a part of the training; bytes of methods whose density warms up are averages over a whole one, step
+times those after it. Each finished training is kept, so --resume goes on. Controls: `..._no_ef` drops what is not sent,
+`zero` never sends large tensors at all; a method that is no better than they are does nothing.
 """
 
 from __future__ import annotations
@@ -27,12 +28,14 @@ DENSE = "dense"
 NETS = ("20", "100")
 RANKS = (4,)
 SEEDS = ("1", "2", "3", "4", "5")
-BATCH, LR, EPOCHS, TRAINING_IMAGES = 32, 0.05, 2, 60_000
+BATCH, LR, MOMENTUM, EPOCHS, TRAINING_IMAGES = 32, 0.05, 0.9, 2, 60_000
 LAST_STEPS = 200
 QUICK_STEPS, QUICK_LAST = 24, 8
 #: Steps of a timed block; blocks of all methods take turns.
 BLOCK_STEPS, BLOCKS = 10, 12
 BYTE_STEPS = 10
+#: Steps of a training for each one in which density warms up; Deep Gradient Compression takes 2 to 5 % of them.
+WARM_UP_PART = 20
 
 
 @dataclass(frozen=True)
@@ -42,7 +45,7 @@ class Method:
     text: str = "none"
     kind: str = "method"  # "dense", "method" or "control"
     control_of: str | None = None
-    momentum: float = 0.9  # of the optimizer; with momentum correction the method has it
+    warm_up: bool = False  # of density, over the first part of a training
     zero: bool = False
     loss_pp: tuple[float, float] | None = None  # the mean, and the upper edge of its interval
     loss_excess: float | None = None
@@ -59,24 +62,25 @@ METHODS = {
     "fp16": Method("fp16"),
     "hylo": Method(_HYLO, loss_pp=(0.5, 1.0), loss_excess=0.02, fewer_bytes=10.0),
     "hylo_no_ef": Method(f"{_HYLO},ef=off", "control", "hylo"),
-    "algc": Method(_ALGC, loss_pp=(0.5, 1.0), fewer_bytes=15.0, speedup=("100", 2.0)),
-    "algc_no_ef": Method(f"{_ALGC},ef=off", "control", "algc"),
-    "group_topk": Method(f"{_GROUP},momentum=0.9", momentum=0.0, loss_pp=(1.0, 2.0), speedup=("20", 4.0)),
+    "algc": Method(_ALGC, warm_up=True, loss_pp=(0.5, 1.0), fewer_bytes=15.0, speedup=("100", 2.0)),
+    "algc_no_ef": Method(f"{_ALGC},ef=off", "control", "algc", warm_up=True),
+    "group_topk": Method(f"{_GROUP},momentum={MOMENTUM}", warm_up=True, loss_pp=(1.0, 2.0), speedup=("20", 4.0)),
     "group_topk_plain": Method(_GROUP),
     "group_topk_no_ef": Method(f"{_GROUP},ef=off", "control", "group_topk"),
 }
 
 
-def recipe_of(method: Method, seed: int, steps: int) -> dict[str, Any]:
+def recipe_of(method: Method, seed: int, steps: int, warm_up: int = 0) -> dict[str, Any]:
     """What benchmarks/learning.py makes of it."""
+    key = f"{',' if ':' in method.text else ':'}warmup={warm_up}" if method.warm_up and warm_up > 0 else ""
     return {
         "net": "cnn",
         "batch": BATCH,
         "seed": seed,
         "lr": LR,
-        "momentum": method.momentum,
+        "momentum": MOMENTUM,
         "steps": steps,
-        "how": {"compression": method.text},
+        "how": {"compression": method.text + key},
         "zero": method.zero,
     }
 
@@ -86,12 +90,18 @@ def training_steps(size: int) -> int:
     return EPOCHS * (TRAINING_IMAGES // (BATCH * size))
 
 
+def warm_up_steps(steps: int) -> int:
+    """Of a training of so many steps."""
+    return steps // WARM_UP_PART
+
+
 # ---- trainings -----------------------------------------------------------------------------
 
 
 def train(group: Group, name: str, seed: int, steps: int, last: int) -> dict[str, float]:
     """One training; mean loss of the last steps over the ranks, and accuracy of the one model they all have."""
-    group.call("learn_prepare", system="sirtaki", name=name, recipe=recipe_of(METHODS[name], seed, steps))
+    recipe = recipe_of(METHODS[name], seed, steps, warm_up_steps(steps))
+    group.call("learn_prepare", system="sirtaki", name=name, recipe=recipe)
     seconds = max(group.call("learn_run", timeout=1200, name=name, steps=steps))
     parts = group.call("learn_outcome", timeout=300, name=name, last=last)
     group.call("learn_drop", names=[name])
@@ -135,7 +145,19 @@ def measure_steps(options: Options, net: Net | None, case: NetCase, names: Seque
         plan = Plan(pairs=blocks, min_pairs=blocks, block_seconds=0.0, block_iterations=steps)
         samples = interleave([Contender(name, group) for name in names], "learn_blocks", plan)
         sent = {name: _sent(group, net, name, 2 if options.quick else BYTE_STEPS) for name in names}
+        if not options.quick:
+            sent.update({name: _with_warm_up(group, net, name, sent[name]) for name in names if METHODS[name].warm_up})
     return {"seconds": samples, "bytes": sent}
+
+
+def _with_warm_up(group: Group, net: Net | None, name: str, steady: float) -> float:
+    """Bytes of a step, on average over a training that begins with a warm-up."""
+    steps = training_steps(group.size)
+    warm = warm_up_steps(steps)
+    group.call("learn_prepare", system="sirtaki", name=f"{name}.warm", recipe=recipe_of(METHODS[name], 1, steps, warm))
+    first = _sent(group, net, f"{name}.warm", warm)
+    group.call("learn_drop", names=[f"{name}.warm"])
+    return steady + (first - steady) * warm / steps
 
 
 def _sent(group: Group, net: Net | None, name: str, steps: int) -> float:

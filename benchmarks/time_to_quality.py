@@ -41,7 +41,6 @@ class Entrant:
 
     system: str
     how: dict[str, Any]
-    momentum: float = 0.9
 
 
 ENTRANTS = {
@@ -53,7 +52,7 @@ ENTRANTS = {
     "dense": Entrant("sirtaki", {"compression": "none"}),
     "hylo": Entrant("sirtaki", {"compression": "hylo:wire=scatter"}),
     "algc": Entrant("sirtaki", {"compression": "algc:wire=gather,most=0.01"}),
-    "group_topk": Entrant("sirtaki", {"compression": "group_topk:rate=0.01,momentum=0.9,wire=gather"}, momentum=0.0),
+    "group_topk": Entrant("sirtaki", {"compression": "group_topk:rate=0.01,momentum=0.9,wire=gather"}),
 }
 POWERSGD = ("powersgd_1", "powersgd_2", "powersgd_4")
 OURS = ("hylo", "algc", "group_topk")
@@ -94,7 +93,7 @@ def recipe_of(entrant: Entrant, task: str, seed: int) -> dict[str, Any]:
         "batch": BATCH,
         "seed": seed,
         "lr": LR,
-        "momentum": entrant.momentum,
+        "momentum": 0.9,
         "steps": TASKS[task],
         "how": entrant.how,
     }

@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "kernels/feedback.h"
 #include "runtime/base/status.h"
@@ -30,6 +31,12 @@ struct Piece {
   std::int64_t numel = 0;
 };
 
+// What a coder remembers from step to step; residuals are not its own.
+struct CoderState {
+  std::vector<float> momentum;  // of every element; empty: none. Any coder with momentum correction goes on with it
+  std::vector<std::byte> own;   // means something to a coder of the same codec, parameters and shape
+};
+
 class LowRankFactors;
 
 class Coder {
@@ -39,12 +46,16 @@ class Coder {
   Coder& operator=(const Coder&) = delete;
   virtual ~Coder() = default;
 
-  // Whether begin() looks at the tensor at all, which costs a pass over it.
-  virtual bool wants_whole() const { return true; }
+  // Whether begin() looks at the tensor, which costs a pass over it.
+  virtual bool wants_whole() const { return false; }
 
-  // Once a step, before its first encode(), with the whole tensor, all finite: what a codec wants to know of all of it.
-  // Writes nothing. A coder for an owner, which never sees the whole, is used without.
+  // Where that is wanted: once a step, before its first encode(), with the whole tensor, all finite. Writes nothing. A
+  // coder for an owner, which never sees the whole, is used without.
   virtual void begin(const kernels::Feedback& /*whole*/) {}
+
+  // Which step of the training comes, from 0: the same on all ranks, before anything else of the step. Where density
+  // warms up, the first ones send more.
+  virtual void at_step(std::uint64_t /*step*/) {}
 
   // Exact, and the same on all ranks.
   virtual std::size_t payload_bytes(std::int64_t numel) const = 0;
@@ -55,6 +66,11 @@ class Coder {
   // momentum correction step plus residual. Of onebit, powersgd and magnitudes that no float16 value can take (2^29
   // and up), it is what the kernels say.
   virtual void encode(const Piece& piece, const kernels::Feedback& arrays, Bytes payload) = 0;
+
+  // For checkpoints, and for the coder that takes the place of this one: between two steps.
+  virtual CoderState state() const { return {}; }
+  // Goes on with what another coder of the tensor remembered, as far as that means something here; else begins anew.
+  virtual void restore(CoderState /*state*/) {}
 
   // Where ranks reduce factors of a matrix instead of sending payloads: the steps of that. nullptr: not so.
   virtual LowRankFactors* factors() { return nullptr; }

@@ -1,8 +1,12 @@
 #include "compression/low_rank_factors.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <span>
+#include <utility>
+
+#include "runtime/base/wire.h"
 
 namespace sirtaki::compression {
 namespace {
@@ -18,12 +22,12 @@ float number(std::uint64_t index) {
   return (static_cast<float>(bits >> 41) + 0.5F) * 0x1p-22F - 1.0F;
 }
 
+}  // namespace
+
 kernels::LowRank matrix_of(const Shape& shape, std::int64_t rank) {
   const std::int64_t cols = shape.numel / shape.rows;
   return {shape.rows, cols, static_cast<std::int32_t>(std::min({rank, shape.rows, cols}))};
 }
-
-}  // namespace
 
 LowRankFactors::LowRankFactors(const Shape& shape, std::int64_t rank, bool warm_start)
     : shape_(matrix_of(shape, rank)),
@@ -58,6 +62,30 @@ void LowRankFactors::back(const kernels::Feedback& whole, std::byte* p, std::byt
 void LowRankFactors::rebuild(const kernels::Feedback& whole, const std::byte* p, const std::byte* q, std::byte* out) {
   kernels::low_rank_rebuild(shape_, whole, p, q, out);
   std::memcpy(q_.data(), q, q_bytes());
+}
+
+std::vector<std::byte> LowRankFactors::state() const {
+  if (starts_ == 0) {
+    return {};
+  }
+  WireWriter out;
+  out.put(fresh_);
+  out.put(starts_);
+  out.put_list(q_);
+  return std::move(out).take();
+}
+
+void LowRankFactors::restore(ConstBytes state) {
+  WireReader in(state);
+  const auto fresh = in.get<std::uint32_t>();
+  const auto starts = in.get<std::uint64_t>();
+  std::vector<float> q = in.get_list<float>();
+  const bool sane = q.size() == q_.size() && std::ranges::all_of(q, [](float value) { return std::isfinite(value); });
+  if (in.finish("factors of low rank") && sane) {
+    fresh_ = fresh;
+    starts_ = starts;
+    q_ = std::move(q);
+  }
 }
 
 }  // namespace sirtaki::compression

@@ -17,14 +17,22 @@
 
 namespace sirtaki::compression {
 
+// The matrix of a tensor, of which shape.rows divides shape.numel; the rank is at most the shorter side.
+kernels::LowRank matrix_of(const Shape& shape, std::int64_t rank);
+inline std::size_t p_bytes_of(const kernels::LowRank& matrix) {
+  return static_cast<std::size_t>(matrix.rows * matrix.rank) * sizeof(float);
+}
+inline std::size_t q_bytes_of(const kernels::LowRank& matrix) {
+  return static_cast<std::size_t>(matrix.cols * matrix.rank) * sizeof(float);
+}
+
 class LowRankFactors {
  public:
-  // shape.rows divides shape.numel. The rank is at most the shorter side.
   LowRankFactors(const Shape& shape, std::int64_t rank, bool warm_start);
 
   const kernels::LowRank& shape() const { return shape_; }
-  std::size_t p_bytes() const { return static_cast<std::size_t>(shape_.rows * shape_.rank) * sizeof(float); }
-  std::size_t q_bytes() const { return static_cast<std::size_t>(shape_.cols * shape_.rank) * sizeof(float); }
+  std::size_t p_bytes() const { return p_bytes_of(shape_); }
+  std::size_t q_bytes() const { return q_bytes_of(shape_); }
 
   // P of gradient plus residual.
   void project(const kernels::Feedback& whole, std::byte* p);
@@ -32,6 +40,11 @@ class LowRankFactors {
   void back(const kernels::Feedback& whole, std::byte* p, std::byte* q);
   // out = P Q' (null: not wanted), and what is left, rounded. Takes Q for the next step.
   void rebuild(const kernels::Feedback& whole, const std::byte* p, const std::byte* q, std::byte* out);
+
+  // Q and how far its starts are; empty: no step was made. Where factors are reduced it is the same on all ranks.
+  std::vector<std::byte> state() const;
+  // Of factors of the same shape; leaves all as it is where it is something else.
+  void restore(ConstBytes state);
 
  private:
   void start(std::int32_t vector);

@@ -1,10 +1,13 @@
 #include "compression/memory.h"
 
 #include <algorithm>
+#include <cmath>
+#include <string>
 #include <utility>
 
 #include "kernels/half/elements.h"
 #include "runtime/base/check.h"
+#include "runtime/base/wire.h"
 
 namespace sirtaki::compression {
 namespace {
@@ -13,6 +16,32 @@ using Float = kernels::ref::Plain<float>;
 
 std::byte* bytes_of(std::vector<float>& values, std::int64_t index) {
   return std::as_writable_bytes(std::span(values)).data() + static_cast<std::size_t>(index) * sizeof(float);
+}
+
+// Of a checkpoint: the version of the format, whose it is, the state.
+constexpr std::uint16_t kFormat = 1;
+
+struct Remembered {
+  CodecId codec = CodecId::kNone;
+  std::vector<std::int64_t> params;
+  std::int64_t numel = 0;
+  CoderState state;
+};
+
+Status read(ConstBytes bytes, Remembered& out) {
+  WireReader in(bytes);
+  const auto format = in.get<std::uint16_t>();
+  out.codec = in.get<CodecId>();
+  out.params = in.get_list<std::int64_t>();
+  out.numel = in.get<std::int64_t>();
+  out.state.momentum = in.get_list<float>();
+  const ConstBytes own = in.get_bytes();
+  out.state.own.assign(own.begin(), own.end());
+  SRT_TRY(in.finish("what a codec remembers"));
+  const std::vector<float>& momentum = out.state.momentum;
+  const bool whole = momentum.empty() || static_cast<std::int64_t>(momentum.size()) == out.numel;
+  const bool sane = whole && std::ranges::all_of(momentum, [](float value) { return std::isfinite(value); });
+  return format == kFormat && sane ? Status() : invalid_argument("what a codec remembers is damaged, or too new");
 }
 
 }  // namespace
@@ -25,9 +54,18 @@ TensorMemory::TensorMemory(const PayloadCodec& codec, std::vector<std::int64_t> 
       ownership_(ownership),
       coder_(codec.open(params_, shape)) {}
 
+void TensorMemory::at_step(std::uint64_t step) {
+  step_ = step;
+  coder_->at_step(step);
+  if (owner_coder_) {
+    owner_coder_->at_step(step);
+  }
+}
+
 Coder& TensorMemory::owner_coder() {
   if (!owner_coder_) {
     owner_coder_ = codec_.open_owner(params_, shape_);
+    owner_coder_->at_step(step_);
   }
   return *owner_coder_;
 }
@@ -59,6 +97,40 @@ kernels::Feedback TensorMemory::owner_feedback(const std::byte* sums, std::int64
 std::int64_t TensorMemory::owner_index(std::int64_t offset) const {
   SRT_CHECK(ownership_.owner_of(offset) == ownership_.rank);
   return offset / ownership_.stripe / ownership_.ranks * ownership_.stripe + offset % ownership_.stripe;
+}
+
+std::vector<std::byte> TensorMemory::remembered() const {
+  const CoderState state = coder_->state();
+  if (state.momentum.empty() && state.own.empty()) {
+    return {};
+  }
+  WireWriter out;
+  out.put(kFormat);
+  out.put(codec_.id());
+  out.put_list(params_);
+  out.put(shape_.numel);
+  out.put_list(state.momentum);
+  out.put_bytes(state.own);
+  return std::move(out).take();
+}
+
+void TensorMemory::recall(ConstBytes remembered) {
+  Remembered found;
+  if (!read(remembered, found) || found.numel != shape_.numel) {
+    return;
+  }
+  if (found.codec != codec_.id() || found.params != params_) {
+    found.state.own.clear();
+  }
+  coder_->restore(std::move(found.state));
+}
+
+Status TensorMemory::check_remembered(ConstBytes remembered, std::int64_t numel) {
+  Remembered found;
+  SRT_TRY(read(remembered, found));
+  return found.numel == numel ? Status()
+                              : invalid_argument("it is of a tensor of " + std::to_string(found.numel) +
+                                                 " elements, not " + std::to_string(numel));
 }
 
 void TensorMemory::owed(std::byte* out) const {

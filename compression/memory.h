@@ -13,6 +13,7 @@
 
 #include "compression/coder.h"
 #include "compression/payload_codec.h"
+#include "runtime/base/status.h"
 #include "runtime/base/types.h"
 
 namespace sirtaki::compression {
@@ -36,6 +37,9 @@ class TensorMemory {
   const Shape& shape() const { return shape_; }
   const Ownership& ownership() const { return ownership_; }
 
+  // The step of the training that comes (Coder::at_step()), for both coders.
+  void at_step(std::uint64_t step);
+
   // What this rank sends of its own gradient.
   Coder& coder() { return *coder_; }
   // What it sends on of stripes it owns; made at the first use.
@@ -45,6 +49,17 @@ class TensorMemory {
   kernels::Feedback feedback(const std::byte* gradient, std::int64_t offset);
   // The same for sums of a stripe that this rank owns; offset: of the stripe, or inside it.
   kernels::Feedback owner_feedback(const std::byte* sums, std::int64_t offset);
+
+  // What the coder remembers beside residuals, for a checkpoint; empty: nothing. Owners' coders remember nothing.
+  std::vector<std::byte> remembered() const;
+  // Goes on with it: wholly where codec and parameters are the same, with its momentum alone where they are not, and
+  // not at all where it was not of such a tensor.
+  void recall(ConstBytes remembered);
+  // kInvalidArgument: not what remembered() gave, or of another number of elements.
+  static Status check_remembered(ConstBytes remembered, std::int64_t numel);
+
+  // Of the coder, where it corrects momentum; empty: all zero.
+  std::vector<float> momentum() const { return coder_->state().momentum; }
 
   // Whether anything may be owed.
   bool empty() const { return residual_.empty() && owner_residual_.empty(); }
@@ -64,6 +79,7 @@ class TensorMemory {
   const Ownership ownership_;
   std::unique_ptr<Coder> coder_;
   std::unique_ptr<Coder> owner_coder_;
+  std::uint64_t step_ = 0;
   std::vector<float> residual_;
   std::vector<float> owner_residual_;  // the stripes this rank owns, one behind the other
 };

@@ -46,9 +46,9 @@ class PayloadCodec {
 
   // Elements of a stripe; borders of pieces are multiples of it. shape.numel: the tensor travels whole. A function of
   // its arguments alone, so owners of stripes do not change with the plan.
-  virtual std::int64_t stripe(Params params, const Shape& shape, int ranks) const = 0;
+  virtual std::int64_t stripe(Params /*params*/, const Shape& shape, int /*ranks*/) const { return shape.numel; }
 
-  // Exact size of the payload of a piece of that many elements.
+  // Exact size of the payload of a piece of that many elements, once density has warmed up.
   virtual std::size_t payload_bytes(Params params, const Shape& shape, std::int64_t numel) const = 0;
 
   virtual std::unique_ptr<Coder> open(Params params, const Shape& shape) const = 0;

@@ -225,6 +225,10 @@ Result<engine::StreamSpec> to_stream(const sirtaki_stream_args& args) {
   spec.prescale = args.prescale;
   spec.postscale = args.postscale;
   spec.codec = args.codec != nullptr ? args.codec : "";
+  if (args.first_step < 0) {
+    return bad(args.name, "first_step of the stream is " + std::to_string(args.first_step));
+  }
+  spec.first_step = static_cast<std::uint64_t>(args.first_step);
   spec.tensors.reserve(static_cast<std::size_t>(args.count));
   for (int i = 0; i < args.count; ++i) {
     if (args.names[i] == nullptr) {

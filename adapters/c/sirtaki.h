@@ -184,7 +184,8 @@ typedef struct {
   const int32_t* order;          /* expected order of readiness; NULL: last tensor first (backprop) */
   int32_t reduce_op;             /* SIRTAKI_SUM or SIRTAKI_AVERAGE */
   double prescale, postscale;
-  const char* codec; /* a codec, a policy or rules (docs/compression.md); NULL: as options say */
+  const char* codec;  /* a codec, a policy or rules (docs/compression.md); NULL: as options say */
+  int64_t first_step; /* steps that the training has made before, the same on all ranks: for `warmup` of codecs */
 } sirtaki_stream_args;
 
 /* SIRTAKI_OK: the text can be the codec of a stream (docs/compression.md). Not collective, needs no session. */
@@ -207,8 +208,10 @@ SIRTAKI_API sirtaki_status sirtaki_stream_wait(sirtaki_stream stream, int64_t ti
  * it may be called again. One thread of the process at a time. */
 SIRTAKI_API sirtaki_status sirtaki_stream_wait_tensors(sirtaki_stream stream, const int32_t* indices, int32_t count,
                                                        int64_t timeout_ms);
-/* After a successful wait, of the step or of tensor i: used[i] = 1 when at least one rank had a gradient for tensor
- * i in that step. */
+/* After a successful wait, of the step or of tensor i: used[i] = 0 when no rank had a gradient for tensor i in that
+ * step, SIRTAKI_GRADIENT when some had, SIRTAKI_STEP when some had and the codec corrects momentum: the result is then
+ * a step of SGD with momentum, to which an optimizer must not add its own. */
+enum { SIRTAKI_GRADIENT = 1, SIRTAKI_STEP = 2 };
 SIRTAKI_API sirtaki_status sirtaki_stream_used(sirtaki_stream stream, uint8_t* used);
 /* Gives up the current step on all ranks (an exception in the middle of backward); they get SIRTAKI_ABORTED with `why`.
  */
@@ -222,6 +225,14 @@ SIRTAKI_API sirtaki_status sirtaki_stream_close(sirtaki_stream stream);
 SIRTAKI_API sirtaki_status sirtaki_stream_residual(sirtaki_stream stream, int32_t index, float* out, int64_t numel);
 SIRTAKI_API sirtaki_status sirtaki_stream_set_residual(sirtaki_stream stream, int32_t index, const float* in,
                                                        int64_t numel);
+/* What the codec of a tensor remembers of its steps beside that: momentum, thresholds, factors. For checkpoints of this
+ * rank, between two steps. *bytes gets its size, and `out`, of `room` bytes (may be NULL), as much if that is enough.
+ * What is set is taken as far as it means something for the codec of the next step; 0 bytes: the codec begins anew.
+ * SIRTAKI_INVALID_ARGUMENT: it is damaged or of another tensor. */
+SIRTAKI_API sirtaki_status sirtaki_stream_memory(sirtaki_stream stream, int32_t index, void* out, int64_t room,
+                                                 int64_t* bytes);
+SIRTAKI_API sirtaki_status sirtaki_stream_set_memory(sirtaki_stream stream, int32_t index, const void* in,
+                                                     int64_t bytes);
 /* This rank has no more data (uneven batches). Until all ranks have called this, its streams take part in the steps of
  * the others with zeros, averages still divide by the size, and operations by name fail on every other rank. Gives the
  * rank that came last (may be NULL): it has seen every step. Call it between two steps. After SIRTAKI_TIMEOUT the rank
@@ -236,10 +247,10 @@ SIRTAKI_API const char* sirtaki_options_json(void);
 /* Counters and times of the session; "tensors": {STREAM: rows as below, without owed_norm}. */
 SIRTAKI_API const char* sirtaki_stats_json(void);
 SIRTAKI_API const char* sirtaki_members_json(void); /* [{rank, hostname, host_id, pid}] */
-/* [{name, numel, dtype, codec, recipe, params, density, held_bytes, wire_bytes, ratio, reason, owed_norm}]: how each
- * tensor travels from the next step on, and why. density: part of its elements of which anything travels. wire_bytes:
- * what it takes on the network in a step, as the size of an allreduce that would need as much. owed_norm: Euclidean
- * norm of sirtaki_stream_residual(). */
+/* [{name, numel, dtype, codec, recipe, params, density, momentum, held_bytes, wire_bytes, ratio, reason, owed_norm}]:
+ * how each tensor travels from the next step on, and why. density: part of its elements of which anything travels.
+ * momentum: the factor that the codec corrects, 0 for none. wire_bytes: what it takes on the network in a step, as the
+ * size of an allreduce that would need as much. owed_norm: Euclidean norm of sirtaki_stream_residual(). */
 SIRTAKI_API const char* sirtaki_stream_tensors_json(sirtaki_stream stream);
 
 SIRTAKI_API sirtaki_status sirtaki_timeline_start(const char* path);

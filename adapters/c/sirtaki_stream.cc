@@ -168,6 +168,32 @@ sirtaki_status sirtaki_stream_set_residual(sirtaki_stream stream, int32_t index,
   });
 }
 
+sirtaki_status sirtaki_stream_memory(sirtaki_stream stream, int32_t index, void* out, int64_t room, int64_t* bytes) {
+  return guarded([&]() -> Status {
+    if (bytes == nullptr || room < 0) {
+      return sirtaki::invalid_argument("bytes is NULL, or room is negative");
+    }
+    SRT_ASSIGN(const auto active, owner_of(stream));
+    SRT_ASSIGN(const auto memory, active->session->stream_remembered(id_of(stream), index));
+    *bytes = static_cast<int64_t>(memory.size());
+    if (out != nullptr && *bytes <= room) {
+      std::copy(memory.begin(), memory.end(), static_cast<std::byte*>(out));
+    }
+    return {};
+  });
+}
+
+sirtaki_status sirtaki_stream_set_memory(sirtaki_stream stream, int32_t index, const void* in, int64_t bytes) {
+  return guarded([&]() -> Status {
+    if (bytes < 0 || (in == nullptr && bytes > 0)) {
+      return sirtaki::invalid_argument("in is NULL, or bytes is negative");
+    }
+    SRT_ASSIGN(const auto active, owner_of(stream));
+    const std::span memory(static_cast<const std::byte*>(in), static_cast<std::size_t>(bytes));
+    return active->session->stream_recall(id_of(stream), index, memory);
+  });
+}
+
 sirtaki_status sirtaki_stream_close(sirtaki_stream stream) {
   return guarded([&]() -> Status {
     SRT_ASSIGN(const auto active, owner_of(stream));

@@ -205,14 +205,14 @@ class Stream {
  public:
   Stream(const std::string& name, const std::vector<std::string>& names, std::vector<PyTensor> tensors,
          const std::optional<std::vector<std::int32_t>>& order,
-         const std::tuple<int, double, double, std::optional<std::string>>& how)
+         const std::tuple<int, double, double, std::optional<std::string>, std::int64_t>& how)
       : described_(std::move(tensors)) {
     std::vector<const char*> texts;
     for (std::size_t i = 0; i < described_.size(); ++i) {
       texts.push_back(names.at(i).c_str());
       tensors_.push_back(to_tensor(described_[i]));
     }
-    const auto& [reduce_op, prescale, postscale, codec] = how;
+    const auto& [reduce_op, prescale, postscale, codec, first_step] = how;
     sirtaki_stream_args args{};
     args.struct_size = sizeof(args);
     args.name = name.c_str();
@@ -224,6 +224,7 @@ class Stream {
     args.prescale = prescale;
     args.postscale = postscale;
     args.codec = codec ? codec->c_str() : nullptr;
+    args.first_step = first_step;
     blocking([&] { return sirtaki_stream_open(&args, &stream_); });
   }
 
@@ -240,7 +241,8 @@ class Stream {
     const auto count = static_cast<std::int32_t>(indices.size());
     blocking([&] { return sirtaki_stream_wait_tensors(stream_, indices.data(), count, timeout_ms); });
   }
-  std::vector<bool> used() {
+  // By tensor: 0, SIRTAKI_GRADIENT or SIRTAKI_STEP.
+  std::vector<int> used() {
     std::vector<std::uint8_t> flags(tensors_.size());
     check(sirtaki_stream_used(stream_, flags.data()));
     return {flags.begin(), flags.end()};
@@ -258,6 +260,18 @@ class Stream {
   void set_residual(std::int32_t index, std::uintptr_t address, std::int64_t numel) {
     blocking(
         [&] { return sirtaki_stream_set_residual(stream_, index, reinterpret_cast<const float*>(address), numel); });
+  }
+  nb::bytes memory(std::int32_t index) {
+    std::int64_t size = 0;
+    blocking([&] { return sirtaki_stream_memory(stream_, index, nullptr, 0, &size); });
+    std::string out(static_cast<std::size_t>(size), '\0');
+    blocking([&] { return sirtaki_stream_memory(stream_, index, out.data(), size, &size); });
+    return nb::bytes(out.data(), out.size());
+  }
+  void set_memory(std::int32_t index, const nb::bytes& bytes) {
+    const auto size = static_cast<std::int64_t>(bytes.size());
+    const void* const data = bytes.c_str();
+    blocking([&] { return sirtaki_stream_set_memory(stream_, index, data, size); });
   }
   std::string tensors_json() { return json_or_raise(sirtaki_stream_tensors_json(stream_)); }
 
@@ -321,7 +335,7 @@ void define_operations(nb::module_& m) {
   nb::class_<Stream>(m, "Stream")
       .def(nb::init<const std::string&, const std::vector<std::string>&, std::vector<PyTensor>,
                     const std::optional<std::vector<std::int32_t>>&,
-                    const std::tuple<int, double, double, std::optional<std::string>>&>(),
+                    const std::tuple<int, double, double, std::optional<std::string>, std::int64_t>&>(),
            nb::arg("name"), nb::arg("names"), nb::arg("tensors"), nb::arg("order").none(), nb::arg("how"))
       .def("ready", &Stream::ready, nb::arg("index"), nb::arg("address"), nb::arg("absent") = false)
       .def("finish", &Stream::finish)
@@ -332,6 +346,8 @@ void define_operations(nb::module_& m) {
       .def("close", &Stream::close)
       .def("residual", &Stream::residual, nb::arg("index"), nb::arg("address"), nb::arg("numel"))
       .def("set_residual", &Stream::set_residual, nb::arg("index"), nb::arg("address"), nb::arg("numel"))
+      .def("memory", &Stream::memory, nb::arg("index"))
+      .def("set_memory", &Stream::set_memory, nb::arg("index"), nb::arg("bytes"))
       .def("tensors_json", &Stream::tensors_json);
 }
 

@@ -12,16 +12,18 @@ namespace {
 constexpr std::int64_t kMostBlocks = BlockSelection::kMostBlocks;
 constexpr std::int64_t kLargestBlock = std::int64_t{1} << 24;
 
+std::size_t payload_of(const BlockSelection& selection) {
+  return selection.id_bytes() + selection.value_bytes();
+}
+
 // Each rank chooses blocks of its own.
 class BlockCoder final : public Coder {
  public:
   explicit BlockCoder(const BlockSelection& selection) : selection_(selection) {}
 
-  bool wants_whole() const override { return false; }
-
   std::size_t payload_bytes(std::int64_t numel) const override {
     SRT_CHECK(numel == selection_.numel());
-    return selection_.id_bytes() + selection_.value_bytes();
+    return payload_of(selection_);
   }
 
   void encode(const Piece& piece, const kernels::Feedback& arrays, Bytes payload) override {
@@ -58,12 +60,9 @@ Status impossible_blocks(std::string_view codec, const Shape& shape, std::int64_
 
 }  // namespace
 
-std::int64_t BlockSparse::stripe(Params /*params*/, const Shape& shape, int /*ranks*/) const {
-  return shape.numel;
-}
-
 std::size_t BlockSparse::payload_bytes(Params params, const Shape& shape, std::int64_t numel) const {
-  return BlockCoder(*selection(params, shape)).payload_bytes(numel);
+  SRT_CHECK(numel == shape.numel);
+  return payload_of(*selection(params, shape));
 }
 
 std::unique_ptr<Coder> BlockSparse::open(Params params, const Shape& shape) const {

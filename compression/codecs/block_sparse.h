@@ -15,7 +15,6 @@ class BlockSparse : public PayloadCodec {
   using PayloadCodec::PayloadCodec;
 
   bool supports(Recipe recipe) const override { return recipe == Recipe::kGather; }
-  std::int64_t stripe(Params params, const Shape& shape, int ranks) const override;
   std::size_t payload_bytes(Params params, const Shape& shape, std::int64_t numel) const override;
   std::unique_ptr<Coder> open(Params params, const Shape& shape) const override;
 };

@@ -1,5 +1,7 @@
 #include "compression/codecs/group_topk.h"
 
+#include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "compression/codecs/momentum.h"
@@ -18,15 +20,20 @@ kernels::GroupTopk how_of(Params params) {
 
 class GroupTopkCoder final : public Coder {
  public:
-  GroupTopkCoder(Params params, const Shape& shape) : how_(how_of(params)), momentum_(params, shape.numel) {}
+  GroupTopkCoder(Params params, const Shape& shape)
+      : keep_(params[params::kKeep]),
+        warm_up_(warm_up_of(params)),
+        how_(how_of(params)),
+        momentum_(params, shape.numel) {}
 
-  bool wants_whole() const override { return false; }
+  void at_step(std::uint64_t step) override { how_.keep = static_cast<std::int32_t>(warm_up_.at(step, keep_)); }
 
   std::size_t payload_bytes(std::int64_t numel) const override { return kernels::group_topk_bytes(how_, numel); }
 
   void encode(const Piece& piece, const kernels::Feedback& arrays, Bytes payload) override {
     kernels::group_topk_encode(how_, piece.numel, momentum_.step(piece, arrays), payload.data());
-    if (momentum_.on()) {
+    // Where every element travels no momentum is stale, and this is SGD with momentum.
+    if (momentum_.on() && how_.keep < how_.group) {
       kernels::group_topk_clear(how_, piece.numel, payload.data(), momentum_.at(piece.offset));
     }
   }
@@ -40,8 +47,13 @@ class GroupTopkCoder final : public Coder {
     kernels::group_topk_sum(how_, piece.numel, payloads, out);
   }
 
+  CoderState state() const override { return {momentum_.values(), {}}; }
+  void restore(CoderState state) override { momentum_.restore(std::move(state.momentum)); }
+
  private:
-  const kernels::GroupTopk how_;
+  const std::int64_t keep_;
+  const WarmUp warm_up_;
+  kernels::GroupTopk how_;
   CodedMomentum momentum_;
 };
 
@@ -49,14 +61,20 @@ class GroupTopkCoder final : public Coder {
 
 Status GroupTopk::check(Params params, const Shape& /*shape*/) const {
   Status status = check_params(name(), params,
-                               {{"feedback", 0, 1},
-                                {"group", 1, kLargestGroup},
-                                {"keep", 1, kLargestGroup},
-                                kValueRange,
-                                kMomentumRange,
-                                {"nesterov", 0, 1}});
-  if (status && params[params::kKeep] > params[params::kGroup]) {
-    return invalid_argument("codec " + std::string(name()) + ": keeps " + std::to_string(params[params::kKeep]) +
+                               with_warm_up(params,
+                                            {{"feedback", 0, 1},
+                                             {"group", 1, kLargestGroup},
+                                             {"keep", 1, kLargestGroup},
+                                             kValueRange,
+                                             kMomentumRange,
+                                             {"nesterov", 0, 1}},
+                                            kLargestGroup));
+  if (!status) {
+    return status;
+  }
+  const std::int64_t most = std::max(params[params::kKeep], warm_up_of(params).first);
+  if (most > params[params::kGroup]) {
+    return invalid_argument("codec " + std::string(name()) + ": keeps " + std::to_string(most) +
                             " elements of groups of " + std::to_string(params[params::kGroup]));
   }
   return status;

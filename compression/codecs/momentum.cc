@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <span>
+#include <utility>
 
 namespace sirtaki::compression {
 
@@ -13,6 +14,12 @@ CodedMomentum::CodedMomentum(Params params, std::int64_t numel)
 std::byte* CodedMomentum::at(std::int64_t offset) {
   momentum_.resize(static_cast<std::size_t>(numel_));
   return std::as_writable_bytes(std::span(momentum_).subspan(static_cast<std::size_t>(offset))).data();
+}
+
+void CodedMomentum::restore(std::vector<float> values) {
+  if (on() && values.size() == static_cast<std::size_t>(numel_)) {
+    momentum_ = std::move(values);
+  }
 }
 
 kernels::Feedback CodedMomentum::step(const Piece& piece, const kernels::Feedback& arrays) {

@@ -25,8 +25,13 @@ class CodedMomentum {
   // off.
   kernels::Feedback step(const Piece& piece, const kernels::Feedback& arrays);
 
-  // Of elements from `offset` on: the coder clears what it sent. Only when on.
+  // Of elements from `offset` on: the coder clears what it sent of a part of them. Only when on.
   std::byte* at(std::int64_t offset);
+
+  // Of every element; empty: all zero.
+  const std::vector<float>& values() const { return momentum_; }
+  // Leaves all as it is unless this is on, and the values are of as many elements.
+  void restore(std::vector<float> values);
 
  private:
   const kernels::Momentum how_;

@@ -10,8 +10,6 @@ class OnebitCoder final : public Coder {
  public:
   explicit OnebitCoder(std::int64_t block) : block_(block) {}
 
-  bool wants_whole() const override { return false; }
-
   std::size_t payload_bytes(std::int64_t numel) const override { return kernels::onebit_bytes(block_, numel); }
 
   void encode(const Piece& piece, const kernels::Feedback& arrays, Bytes payload) override {

@@ -1,5 +1,6 @@
 #include "compression/codecs/power_sgd.h"
 
+#include <utility>
 #include <vector>
 
 #include "compression/low_rank_factors.h"
@@ -15,9 +16,10 @@ class PowerSgdCoder final : public Coder {
   PowerSgdCoder(Params params, const Shape& shape)
       : numel_(shape.numel), factors_(shape, params[params::kRank], params[params::kWarmStart] != 0) {}
 
-  bool wants_whole() const override { return false; }
-
   LowRankFactors* factors() override { return &factors_; }
+
+  CoderState state() const override { return {{}, factors_.state()}; }
+  void restore(CoderState state) override { factors_.restore(state.own); }
 
   std::size_t payload_bytes(std::int64_t numel) const override {
     SRT_CHECK(numel == numel_);
@@ -63,12 +65,10 @@ Status PowerSgd::check(Params params, const Shape& shape) const {
   return check_params(name(), params, {{"feedback", 0, 1}, {"rank", 1, kernels::kMostRank}, {"warm_start", 0, 1}});
 }
 
-std::int64_t PowerSgd::stripe(Params /*params*/, const Shape& shape, int /*ranks*/) const {
-  return shape.numel;
-}
-
 std::size_t PowerSgd::payload_bytes(Params params, const Shape& shape, std::int64_t numel) const {
-  return PowerSgdCoder(params, shape).payload_bytes(numel);
+  SRT_CHECK(numel == shape.numel);
+  const kernels::LowRank matrix = matrix_of(shape, params[params::kRank]);
+  return p_bytes_of(matrix) + q_bytes_of(matrix);
 }
 
 std::unique_ptr<Coder> PowerSgd::open(Params params, const Shape& shape) const {

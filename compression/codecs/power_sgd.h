@@ -15,7 +15,6 @@ class PowerSgd final : public PayloadCodec {
 
   Status check(Params params, const Shape& shape) const override;
   bool supports(Recipe recipe) const override { return recipe == Recipe::kGather || recipe == Recipe::kLowRank; }
-  std::int64_t stripe(Params params, const Shape& shape, int ranks) const override;
   std::size_t payload_bytes(Params params, const Shape& shape, std::int64_t numel) const override;
   std::unique_ptr<Coder> open(Params params, const Shape& shape) const override;
 };

@@ -11,8 +11,6 @@ class ScaledCoder final : public Coder {
  public:
   explicit ScaledCoder(const kernels::ScaledCast& how) : how_(how) {}
 
-  bool wants_whole() const override { return false; }
-
   std::size_t payload_bytes(std::int64_t numel) const override { return kernels::scaled_bytes(how_, numel); }
 
   void encode(const Piece& piece, const kernels::Feedback& arrays, Bytes payload) override {

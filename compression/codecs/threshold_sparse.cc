@@ -2,8 +2,9 @@
 
 #include <algorithm>
 #include <bit>
-#include <cstring>
+#include <cmath>
 #include <limits>
+#include <utility>
 #include <vector>
 
 #include "compression/codecs/momentum.h"
@@ -13,6 +14,7 @@
 #include "kernels/sparse_sum/sparse_sum.h"
 #include "kernels/threshold_select/threshold_select.h"
 #include "runtime/base/check.h"
+#include "runtime/base/wire.h"
 
 namespace sirtaki::compression {
 namespace {
@@ -25,44 +27,61 @@ constexpr std::int64_t kMostUses = 1'000'000;
 constexpr float kControl = 1.1F;
 
 // How many elements should travel, and how many may.
-std::int64_t wanted_entries(Params params, std::int64_t numel) {
-  return std::max<std::int64_t>(1, (numel * params[params::kDensity] + params::kOne / 2) / params::kOne);
+struct Room {
+  std::int64_t wanted;
+  std::int64_t capacity;
+};
+
+Room room_of(std::int64_t density, std::int64_t numel) {
+  const std::int64_t wanted = std::max<std::int64_t>(1, (numel * density + params::kOne / 2) / params::kOne);
+  return {wanted, std::min(numel, (5 * wanted + 3) / 4)};
 }
-std::int64_t capacity_of(Params params, std::int64_t numel) {
-  return std::min(numel, (5 * wanted_entries(params, numel) + 3) / 4);
+
+std::size_t payload_of(DType value, std::int64_t numel, const Room& room) {
+  return Count::kSize + kernels::sparse_bytes(value, numel, room.capacity);
 }
 
 class ThresholdSparseCoder final : public Coder {
  public:
   ThresholdSparseCoder(Params params, std::int64_t numel)
       : numel_(numel),
-        wanted_(wanted_entries(params, numel)),
-        capacity_(capacity_of(params, numel)),
+        density_(params[params::kDensity]),
         reestimate_(params[params::kReestimate]),
         value_(value_dtype(params)),
+        warm_up_(warm_up_of(params)),
+        room_(room_of(density_, numel)),
         momentum_(params, numel) {}
 
-  bool wants_whole() const override { return false; }
+  void at_step(std::uint64_t step) override {
+    const Room room = room_of(warm_up_.at(step, density_), numel_);
+    if (room.wanted != room_.wanted) {
+      // Another density needs another threshold.
+      threshold_ = 0;
+      room_ = room;
+    }
+  }
 
   std::size_t payload_bytes(std::int64_t numel) const override {
     SRT_CHECK(numel == numel_);
-    return Count::kSize + kernels::sparse_bytes(value_, numel_, capacity_);
+    return payload_of(value_, numel_, room_);
   }
 
   void encode(const Piece& piece, const kernels::Feedback& arrays, Bytes payload) override {
     SRT_CHECK(piece.numel == numel_);
     const kernels::Feedback steps = momentum_.step(piece, arrays);
-    if (threshold_ == 0 || uses_ % reestimate_ == 0) {
+    // 0 lets all of them pass.
+    if (room_.wanted < numel_ && (threshold_ == 0 || uses_ % reestimate_ == 0)) {
       threshold_ = exact_threshold(steps);
     }
     ++uses_;
     std::byte* const entries = payload.data() + Count::kSize;
-    const kernels::ThresholdSelect how{std::max(threshold_, Float::denorm_min()), capacity_, value_};
+    const kernels::ThresholdSelect how{std::max(threshold_, Float::denorm_min()), room_.capacity, value_};
     const kernels::Selected selected = kernels::threshold_select(how, numel_, steps, entries);
     Count::store(static_cast<std::uint32_t>(selected.entries), payload.data());
     const Bytes unused = payload.subspan(Count::kSize + kernels::sparse_bytes(value_, numel_, selected.entries));
     std::fill(unused.begin(), unused.end(), std::byte{0});
-    if (momentum_.on()) {
+    // As in group_topk.
+    if (momentum_.on() && room_.wanted < numel_) {
       kernels::sparse_clear(value_, numel_, {entries, selected.entries}, momentum_.at(0));
     }
     follow(selected.wanted);
@@ -70,7 +89,7 @@ class ThresholdSparseCoder final : public Coder {
 
   Status check(const Piece& /*piece*/, ConstBytes payload) const override {
     const kernels::SparsePayload entries = entries_of(payload.data());
-    const bool valid = entries.entries <= capacity_ && kernels::sparse_valid(value_, numel_, entries);
+    const bool valid = entries.entries <= room_.capacity && kernels::sparse_valid(value_, numel_, entries);
     return valid ? Status() : impossible_payload("a number of entries or an offset");
   }
 
@@ -78,6 +97,27 @@ class ThresholdSparseCoder final : public Coder {
     std::vector<kernels::SparsePayload> all(payloads.size());
     std::transform(payloads.begin(), payloads.end(), all.begin(), entries_of);
     kernels::sparse_sum(value_, numel_, all, out);
+  }
+
+  CoderState state() const override {
+    WireWriter own;
+    own.put(threshold_);
+    own.put(room_.wanted);
+    own.put(uses_);
+    return {momentum_.values(), std::move(own).take()};
+  }
+
+  void restore(CoderState state) override {
+    momentum_.restore(std::move(state.momentum));
+    WireReader own(state.own);
+    const auto threshold = own.get<float>();
+    const auto wanted = own.get<std::int64_t>();
+    const auto uses = own.get<std::int64_t>();
+    if (own.finish("a threshold") && std::isfinite(threshold) && threshold >= 0 && uses >= 0) {
+      // Of another density it says nothing.
+      threshold_ = wanted == room_.wanted ? threshold : 0;
+      uses_ = uses;
+    }
   }
 
  private:
@@ -96,22 +136,23 @@ class ThresholdSparseCoder final : public Coder {
       kernels::reduce(ReduceOp::kSum, DType::kF32, terms, to, numel_);
       values = to;
     }
-    return std::bit_cast<float>(kernels::kth_magnitude(numel_, wanted_, values).key);
+    return std::bit_cast<float>(kernels::kth_magnitude(numel_, room_.wanted, values).key);
   }
 
   void follow(std::int64_t reached) {
-    if (3 * reached < 2 * wanted_) {
+    if (3 * reached < 2 * room_.wanted) {
       threshold_ /= kControl;
-    } else if (4 * reached > 5 * wanted_) {
+    } else if (4 * reached > 5 * room_.wanted) {
       threshold_ = std::min(threshold_ * kControl, Float::max());
     }
   }
 
   const std::int64_t numel_;
-  const std::int64_t wanted_;
-  const std::int64_t capacity_;
+  const std::int64_t density_;
   const std::int64_t reestimate_;
   const DType value_;
+  const WarmUp warm_up_;
+  Room room_;
   CodedMomentum momentum_;
   float threshold_ = 0;  // 0: not known
   std::int64_t uses_ = 0;
@@ -121,12 +162,14 @@ class ThresholdSparseCoder final : public Coder {
 
 Status ThresholdSparse::check(Params params, const Shape& shape) const {
   Status status = check_params(name(), params,
-                               {{"feedback", 0, 1},
-                                {"density", 1, params::kOne},
-                                {"reestimate", 1, kMostUses},
-                                kValueRange,
-                                kMomentumRange,
-                                {"nesterov", 0, 1}});
+                               with_warm_up(params,
+                                            {{"feedback", 0, 1},
+                                             {"density", 1, params::kOne},
+                                             {"reestimate", 1, kMostUses},
+                                             kValueRange,
+                                             kMomentumRange,
+                                             {"nesterov", 0, 1}},
+                                            params::kOne));
   if (status && shape.numel > kMostElements) {
     return invalid_argument("codec " + std::string(name()) + ": a tensor has " + std::to_string(shape.numel) +
                             " elements; at most " + std::to_string(kMostElements) + " are allowed");
@@ -134,12 +177,9 @@ Status ThresholdSparse::check(Params params, const Shape& shape) const {
   return status;
 }
 
-std::int64_t ThresholdSparse::stripe(Params /*params*/, const Shape& shape, int /*ranks*/) const {
-  return shape.numel;
-}
-
 std::size_t ThresholdSparse::payload_bytes(Params params, const Shape& shape, std::int64_t numel) const {
-  return ThresholdSparseCoder(params, shape.numel).payload_bytes(numel);
+  SRT_CHECK(numel == shape.numel);
+  return payload_of(value_dtype(params), numel, room_of(params[params::kDensity], numel));
 }
 
 std::unique_ptr<Coder> ThresholdSparse::open(Params params, const Shape& shape) const {

@@ -47,6 +47,13 @@ void for_each_block(std::int64_t numel, Body body) {
   }
 }
 
+std::size_t payload_of(std::int64_t numel) {
+  std::size_t bytes = 0;
+  for_each_block(
+      numel, [&](std::int64_t /*first*/, std::int64_t elements, std::size_t at) { bytes = at + bytes_of(elements); });
+  return bytes;
+}
+
 class TwobitCoder final : public Coder {
  public:
   TwobitCoder(Params params, std::int64_t numel)
@@ -75,12 +82,7 @@ class TwobitCoder final : public Coder {
     }
   }
 
-  std::size_t payload_bytes(std::int64_t numel) const override {
-    std::size_t bytes = 0;
-    for_each_block(
-        numel, [&](std::int64_t /*first*/, std::int64_t elements, std::size_t at) { bytes = at + bytes_of(elements); });
-    return bytes;
-  }
+  std::size_t payload_bytes(std::int64_t numel) const override { return payload_of(numel); }
 
   void encode(const Piece& piece, const kernels::Feedback& arrays, Bytes payload) override {
     for_each_block(piece.numel, [&](std::int64_t first, std::int64_t elements, std::size_t at) {
@@ -134,8 +136,8 @@ std::int64_t Twobit::stripe(Params /*params*/, const Shape& shape, int ranks) co
   return stripe_of_blocks(kBlock, shape, ranks);
 }
 
-std::size_t Twobit::payload_bytes(Params params, const Shape& shape, std::int64_t numel) const {
-  return TwobitCoder(params, shape.numel).payload_bytes(numel);
+std::size_t Twobit::payload_bytes(Params /*params*/, const Shape& /*shape*/, std::int64_t numel) const {
+  return payload_of(numel);
 }
 
 std::unique_ptr<Coder> Twobit::open(Params params, const Shape& shape) const {

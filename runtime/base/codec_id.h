@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 namespace sirtaki {
 
@@ -57,8 +58,11 @@ inline constexpr std::size_t kKeep = 2;      // elements of each group
 inline constexpr std::size_t kValue = 3;     // DType of values: float32, float16, bfloat16
 inline constexpr std::size_t kMomentum = 4;  // factor of momentum correction; 0: none
 inline constexpr std::size_t kNesterov = 5;
+// May be left out together: no warm-up.
+inline constexpr std::size_t kWarmSteps = 6;  // of the training, in which more travels
+inline constexpr std::size_t kWarmFirst = 7;  // in the first one: elements of each group, or part as kDensity
 
-// threshold_sparse (kValue, kMomentum, kNesterov as above)
+// threshold_sparse (from kValue on as above)
 inline constexpr std::size_t kDensity = 1;     // part of the elements that should travel
 inline constexpr std::size_t kReestimate = 2;  // uses between exact thresholds
 
@@ -71,5 +75,12 @@ inline constexpr std::size_t kRank = 1;
 inline constexpr std::size_t kWarmStart = 2;
 
 }  // namespace params
+
+// The factor of momentum correction that a codec with these parameters makes, in 1/65536; 0: none. What it sends are
+// then steps of SGD with momentum, to which an optimizer adds none of its own.
+constexpr std::int64_t corrected_momentum(CodecId codec, std::span<const std::int64_t> values) {
+  const bool may = codec == CodecId::kGroupTopk || codec == CodecId::kThresholdSparse;
+  return may && values.size() > params::kMomentum ? values[params::kMomentum] : 0;
+}
 
 }  // namespace sirtaki

@@ -54,6 +54,12 @@ Keys with_momentum(Keys keys) {
   return keys;
 }
 
+// Steps of the training; 0: none.
+Keys with_warm_up(Keys keys) {
+  keys.push_back({"warmup", KeyKind::kCount, 0, 0, 1'000'000'000});
+  return keys;
+}
+
 KeyInfo block(std::int64_t initial, std::int64_t least) {
   return {"block", KeyKind::kCount, initial, least, kLargestBlock};
 }
@@ -71,23 +77,23 @@ std::vector<MethodInfo> casts() {
 }
 
 std::vector<MethodInfo> selections() {
-  return {
-      {MethodId::kTwobit, "twobit", "up, down or nothing, by a threshold that follows the mean magnitude",
-       lossy("auto|gather|scatter|counts",
-             {{"factor", KeyKind::kPart, kOne, kOne / 64, 64 * kOne}, choice("by", "tensor|block")})},
-      {MethodId::kGroupTopk, "group_topk", "the largest elements of every group",
-       with_momentum(
-           with_values(lossy("auto|gather|scatter|ring", {{"group", KeyKind::kCount, 512, 2, kLargestBlock},
-                                                          {"rate", KeyKind::kPart, percent(100), 1, kOne}})))},
-      {MethodId::kThresholdSparse, "threshold_sparse", "the elements above a threshold of the tensor",
-       with_momentum(with_values(lossy("auto|gather|scatter", {{"density", KeyKind::kPart, percent(100), 1, kOne},
-                                                               {"reestimate", KeyKind::kCount, 32, 1, 1'000'000}})))},
-      {MethodId::kKernelSparse, "kernel_sparse", "the filters of largest mean magnitude",
-       with_values(lossy("auto|gather", {{"rate", KeyKind::kPart, percent(2500), 1, kOne}}))},
-      {MethodId::kBlockTopk, "block_topk", "the same blocks on all ranks, of largest norm",
-       lossy("auto|shared", {block(256, 1), {"rate", KeyKind::kPart, percent(100), 1, kOne}})},
-      {MethodId::kPowerSgd, "powersgd", "two factors of low rank",
-       lossy("auto|lowrank", {{"rank", KeyKind::kCount, 2, 1, 1024}, toggle("warm", true)})}};
+  return {{MethodId::kTwobit, "twobit", "up, down or nothing, by a threshold that follows the mean magnitude",
+           lossy("auto|gather|scatter|counts",
+                 {{"factor", KeyKind::kPart, kOne, kOne / 64, 64 * kOne}, choice("by", "tensor|block")})},
+          {MethodId::kGroupTopk, "group_topk", "the largest elements of every group",
+           with_warm_up(with_momentum(
+               with_values(lossy("auto|gather|scatter|ring", {{"group", KeyKind::kCount, 512, 2, kLargestBlock},
+                                                              {"rate", KeyKind::kPart, percent(100), 1, kOne}}))))},
+          {MethodId::kThresholdSparse, "threshold_sparse", "the elements above a threshold of the tensor",
+           with_warm_up(with_momentum(
+               with_values(lossy("auto|gather|scatter", {{"density", KeyKind::kPart, percent(100), 1, kOne},
+                                                         {"reestimate", KeyKind::kCount, 32, 1, 1'000'000}}))))},
+          {MethodId::kKernelSparse, "kernel_sparse", "the filters of largest mean magnitude",
+           with_values(lossy("auto|gather", {{"rate", KeyKind::kPart, percent(2500), 1, kOne}}))},
+          {MethodId::kBlockTopk, "block_topk", "the same blocks on all ranks, of largest norm",
+           lossy("auto|shared", {block(256, 1), {"rate", KeyKind::kPart, percent(100), 1, kOne}})},
+          {MethodId::kPowerSgd, "powersgd", "two factors of low rank",
+           lossy("auto|lowrank", {{"rank", KeyKind::kCount, 2, 1, 1024}, toggle("warm", true)})}};
 }
 
 std::vector<MethodInfo> policies() {
@@ -96,9 +102,9 @@ std::vector<MethodInfo> policies() {
        lossy("auto|gather|scatter|counts", {{"rho", KeyKind::kPart, percent(2500), 1, kOne},
                                             {"factor", KeyKind::kPart, kOne, kOne / 64, 64 * kOne}})},
       {MethodId::kAlgc, "algc", "layers above a gate by threshold_sparse, each with a density of its own",
-       with_momentum(lossy("auto|gather|scatter", {{"density", KeyKind::kPart, percent(100), 1, kOne},
-                                                   {"most", KeyKind::kPart, percent(2500), 1, kOne},
-                                                   {"reestimate", KeyKind::kCount, 32, 1, 1'000'000}}))},
+       with_warm_up(with_momentum(lossy("auto|gather|scatter", {{"density", KeyKind::kPart, percent(100), 1, kOne},
+                                                                {"most", KeyKind::kPart, percent(2500), 1, kOne},
+                                                                {"reestimate", KeyKind::kCount, 32, 1, 1'000'000}})))},
       {MethodId::kImportance, "importance", "group_topk at the rate that the measured link and exposed time allow",
        with_momentum(with_values(lossy(kTwoWays, {{"group", KeyKind::kCount, 512, 2, kLargestBlock},
                                                   choice("link", "budget|aimd"),

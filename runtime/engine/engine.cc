@@ -21,7 +21,8 @@ control::StreamOpen opening_message(const StreamSpec& spec, const scheduler::Pla
   message.reduce_op = spec.reduce_op;
   message.prescale = spec.prescale;
   message.postscale = spec.postscale;
-  message.codec = spec.codec;
+  // With it, ranks that would send more or less than others learn so.
+  message.codec = spec.codec + (spec.first_step == 0 ? "" : " from step " + std::to_string(spec.first_step));
   for (const StreamTensor& tensor : spec.tensors) {
     message.tensors.push_back({tensor.name, tensor.dtype, tensor.device.type, tensor.dims, tensor.strides});
   }

@@ -53,8 +53,9 @@ struct StreamSpec {
   ReduceOp reduce_op = ReduceOp::kAverage;
   double prescale = 1.0;
   double postscale = 1.0;
-  std::string codec;  // how they travel, as compression.codec; empty: as options say
-  Spec how = {};      // `codec` as the engine has read it
+  std::string codec;             // how they travel, as compression.codec; empty: as options say
+  Spec how = {};                 // `codec` as the engine has read it
+  std::uint64_t first_step = 0;  // of the training, for densities that warm up
 };
 
 }  // namespace sirtaki::engine

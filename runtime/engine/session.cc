@@ -92,6 +92,12 @@ class SessionImpl final : public Session {
   Status stream_set_residual(StreamId stream, int index, std::span<const float> in) override {
     return streams_->set_residual(stream, index, in);
   }
+  Result<std::vector<std::byte>> stream_remembered(StreamId stream, int index) const override {
+    return streams_->remembered(stream, index);
+  }
+  Status stream_recall(StreamId stream, int index, ConstBytes in) override {
+    return streams_->recall(stream, index, in);
+  }
   Result<std::string> stream_tensors_json(StreamId stream) const override { return streams_->tensors_json(stream); }
 
   std::string stats_json() const override;

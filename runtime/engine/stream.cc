@@ -47,6 +47,7 @@ Stream::Stream(StreamId id, StreamSpec spec, const std::shared_ptr<const schedul
       dispatcher_(options.credit_bytes),
       board_(std::make_shared<StreamBoard>(spec_.tensors.size())),
       memory_(spec_.tensors, deps.net.rank(), deps.net.size()),
+      trained_(spec_.first_step),
       late_flags_(std::make_unique<LateFlags>(id, spec_.tensors.size(), deps.net)) {
   open_step();
 }
@@ -145,7 +146,7 @@ void Stream::admit(int index) {
     give_up(finite);
     return;
   }
-  memory_.admit(index, planned, views_[static_cast<std::size_t>(index)], spec_.prescale);
+  memory_.admit(index, planned, views_[static_cast<std::size_t>(index)], spec_.prescale, trained_ + step_);
   auto ready = dispatcher_.tensor_ready(index);
   if (!ready) {
     give_up(ready.status());
@@ -262,7 +263,7 @@ void Stream::record_results(const scheduler::Partition& partition) {
   for (const scheduler::Slice& slice : partition.slices) {
     const auto i = static_cast<std::size_t>(slice.tensor);
     if (--missing_[i] == 0 && committed()) {
-      board_->publish(slice.tensor, mark_, used_[i] != 0);
+      publish(slice.tensor);
     }
   }
   if (partition.position == gate_) {
@@ -278,9 +279,15 @@ void Stream::publish() {
   }
   for (std::size_t i = 0; i < missing_.size(); ++i) {
     if (missing_[i] == 0) {
-      board_->publish(static_cast<int>(i), mark_, used_[i] != 0);
+      publish(static_cast<int>(i));
     }
   }
+}
+
+void Stream::publish(int index) {
+  const auto i = static_cast<std::size_t>(index);
+  const scheduler::Decision& decision = plan_->tensors()[i].decision;
+  board_->publish(index, mark_, {used_[i] != 0, corrected_momentum(decision.codec, decision.params) != 0});
 }
 
 void Stream::answer_tensors() {

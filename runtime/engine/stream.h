@@ -120,6 +120,9 @@ class Stream {
   // kInvalidArgument in the middle of one, for another number of elements, or for a dtype that is never compressed.
   Status residual(int index, std::span<float> out) const;
   Status set_residual(int index, std::span<const float> in);
+  // What the tensor's codec remembers beside that.
+  Status remembered(int index, std::vector<std::byte>& out) const;
+  Status recall(int index, ConstBytes in);
   // How each tensor travels from the next step on, what that costs, and what is owed of it. Any time.
   std::string tensors_json() const;
 
@@ -161,6 +164,7 @@ class Stream {
   bool arrived(std::uint32_t attempt, const Status& status);
   void end_partition(int position, const Status& decoded);
   void pump_later();
+  Status check_memory(int index) const;
   Status check_residual(int index, std::size_t numel) const;
   Status check_finite(int index) const;
   void adopt_plan();
@@ -172,7 +176,7 @@ class Stream {
   void cancel_steps(std::uint64_t from, const Status& cause);
   void forget_cancelled();
   void apply_aborts();
-  void begin_attempt(std::uint32_t attempt);
+  void begin_attempt(const control::StreamAborted& message);
   void leave_void();
   void reopen();
   void answer();
@@ -183,6 +187,7 @@ class Stream {
   void refuse(Done done);
   void record_results(const scheduler::Partition& partition);
   void publish();
+  void publish(int index);
   void open_step();
   Status check_ready(int index, const TensorView& tensor) const;
   bool step_complete() const;
@@ -209,7 +214,8 @@ class Stream {
   Phase phase_ = Phase::kOpen;
   std::uint32_t attempt_ = 0;
   std::uint64_t step_ = 0;
-  bool cancelled_ = false;  // tags of the stream that nobody has forgotten yet
+  bool cancelled_ = false;     // tags of the stream that nobody has forgotten yet
+  std::uint64_t trained_ = 0;  // steps of the training before step 0 of the attempt; the same on all ranks
   std::optional<std::pair<std::uint32_t, std::uint64_t>> flags_from_;  // (attempt, step)
   std::unique_ptr<LateFlags> late_flags_;
   std::deque<control::StreamAborted> aborts_;  // of steps this rank has not reached yet

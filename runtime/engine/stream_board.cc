@@ -40,9 +40,9 @@ void StreamBoard::need(std::span<const int> tensors, TimePoint now) {
   }
 }
 
-void StreamBoard::publish(int index, std::uint64_t mark, bool used) {
+void StreamBoard::publish(int index, std::uint64_t mark, ResultKind kind) {
   Cell& target = cells_[static_cast<std::size_t>(index)];
-  target.used.store(used ? 1 : 0, kRelaxed);
+  target.kind.store(kind, kRelaxed);
   target.reduced.store(mark, std::memory_order_release);
 }
 

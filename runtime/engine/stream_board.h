@@ -15,6 +15,12 @@
 
 namespace sirtaki::engine {
 
+// What the program is told of a tensor's result.
+struct ResultKind {
+  bool used = true;        // some rank had a gradient
+  bool corrected = false;  // it is a step of SGD with momentum (momentum correction), not a gradient
+};
+
 class StreamBoard {
  public:
   explicit StreamBoard(std::size_t tensors) : cells_(tensors) {}
@@ -32,15 +38,16 @@ class StreamBoard {
 
   // ---- the loop ----
 
-  // Tensor `index` of the step with this mark holds its result; `used`: some rank had a gradient for it.
-  void publish(int index, std::uint64_t mark, bool used);
+  // Tensor `index` of the step with this mark holds its result.
+  void publish(int index, std::uint64_t mark, ResultKind kind);
   // The step is void: nothing of it may be used.
   void withdraw();
 
   // ---- any ----
 
   // Of the step that was published last.
-  bool used(int index) const { return cell(index).used.load(std::memory_order_relaxed) != 0; }
+  bool used(int index) const { return kind(index).used; }
+  ResultKind kind(int index) const { return cell(index).kind.load(std::memory_order_relaxed); }
   // From finish() to the first need of the tensor, without what the program slept between; nullopt: not needed yet.
   std::optional<Duration> needed(int index) const;
   // The same as a time of the clock, with what the program slept.
@@ -54,7 +61,7 @@ class StreamBoard {
     std::atomic<std::uint64_t> reduced{0};    // mark of the step; release, acquire: the tensor's memory lies before it
     std::atomic<std::int64_t> needed_ns{-1};  // relaxed, as the rest: numbers that stand for themselves
     std::atomic<std::int64_t> needed_at_ns{0};
-    std::atomic<std::uint8_t> used{1};
+    std::atomic<ResultKind> kind{ResultKind()};
   };
   const Cell& cell(int index) const { return cells_[static_cast<std::size_t>(index)]; }
 

@@ -125,7 +125,7 @@ void Stream::apply_aborts() {
     aborts_.pop_front();
     cancel_steps(std::min(message.step, step_), message.status);
     if (phase_ == Phase::kOpen && !message.everywhere && untouched()) {
-      begin_attempt(message.attempt);
+      begin_attempt(message);
       open_step();
       continue;
     }
@@ -133,15 +133,17 @@ void Stream::apply_aborts() {
       phase_ = Phase::kVoid;
       cancel_in_flight(message.status);
     }
-    begin_attempt(message.attempt);
+    begin_attempt(message);
     deps_.loop.cancel(verdict_);
     causes_.push_back(message.status);  // the coordinator's words: the same on all ranks
     leave_void();
   }
 }
 
-void Stream::begin_attempt(std::uint32_t attempt) {
-  attempt_ = attempt;
+void Stream::begin_attempt(const control::StreamAborted& message) {
+  attempt_ = message.attempt;
+  // Of the message alone: this rank may have made that step, and others not.
+  trained_ += message.step;
   step_ = 0;
   keeper_.restart();
 }

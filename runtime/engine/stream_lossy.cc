@@ -87,10 +87,20 @@ Status Stream::check_finite(int index) const {
 
 // ---- what is owed ----
 
-Status Stream::check_residual(int index, std::size_t numel) const {
+Status Stream::check_memory(int index) const {
   if (index < 0 || static_cast<std::size_t>(index) >= spec_.tensors.size()) {
     return invalid_argument("stream '" + spec_.name + "' has no tensor number " + std::to_string(index));
   }
+  if (in_flight_count_ != 0 || waiter_ || (phase_ == Phase::kOpen && !untouched())) {
+    return {Code::kInvalidArgument,
+            "stream '" + spec_.name + "' is in the middle of a step; wait for it before residuals are read or set",
+            {deps_.net.rank(), plan_->tensors()[static_cast<std::size_t>(index)].name}};
+  }
+  return {};
+}
+
+Status Stream::check_residual(int index, std::size_t numel) const {
+  SRT_TRY(check_memory(index));
   const scheduler::PlannedTensor& tensor = plan_->tensors()[static_cast<std::size_t>(index)];
   const Blame blame{deps_.net.rank(), tensor.name};
   if (static_cast<std::int64_t>(numel) != tensor.numel) {
@@ -103,11 +113,6 @@ Status Stream::check_residual(int index, std::size_t numel) const {
     return {Code::kInvalidArgument,
             "tensor '" + tensor.name + "' of stream '" + spec_.name + "' is " + std::string(dtype_name(tensor.dtype)) +
                 "; residuals are of float32 only",
-            blame};
-  }
-  if (in_flight_count_ != 0 || waiter_ || (phase_ == Phase::kOpen && !untouched())) {
-    return {Code::kInvalidArgument,
-            "stream '" + spec_.name + "' is in the middle of a step; wait for it before residuals are read or set",
             blame};
   }
   return {};
@@ -125,6 +130,21 @@ Status Stream::set_residual(int index, std::span<const float> in) {
     memory_.restore(index, std::as_bytes(in).data());
   }
   return {};
+}
+
+Status Stream::remembered(int index, std::vector<std::byte>& out) const {
+  SRT_TRY(check_memory(index));
+  out = memory_.remembered(index);
+  return {};
+}
+
+Status Stream::recall(int index, ConstBytes in) {
+  SRT_TRY(check_memory(index));
+  const std::string& name = plan_->tensors()[static_cast<std::size_t>(index)].name;
+  const Status taken = memory_.recall(index, in);
+  return taken ? taken
+               : Status(Code::kInvalidArgument, "tensor '" + name + "': " + std::string(taken.text()),
+                        {deps_.net.rank(), name});
 }
 
 std::string Stream::tensors_json() const {

@@ -26,6 +26,7 @@ StreamMemory::StreamMemory(const std::vector<StreamTensor>& tensors, Rank rank, 
       memories_(tensors.size()),
       recipes_(tensors.size(), Recipe::kDense),
       restored_(tensors.size()),
+      remembered_(tensors.size()),
       finite_(tensors.size(), 1) {
   for (const StreamTensor& tensor : tensors) {
     shapes_.push_back(shape_of(tensor));
@@ -33,7 +34,7 @@ StreamMemory::StreamMemory(const std::vector<StreamTensor>& tensors, Rank rank, 
 }
 
 void StreamMemory::admit(int index, const scheduler::PlannedTensor& planned, const TensorView& gradient,
-                         double prescale) {
+                         double prescale, std::uint64_t step) {
   std::byte* const data = gradient.bytes().data();
   if (!planned.decision.way().lossy()) {
     if (owes(index)) {
@@ -43,12 +44,14 @@ void StreamMemory::admit(int index, const scheduler::PlannedTensor& planned, con
       kernels::scale(DType::kF32, data, gradient.numel, 1.0 / prescale);
     }
     memories_[at(index)].reset();
+    remembered_[at(index)].clear();
     return;
   }
   if (prescale != 1.0) {
     kernels::scale(DType::kF32, data, gradient.numel, prescale);
   }
-  compression::TensorMemory& memory = open(index, planned, gradient);
+  compression::TensorMemory& memory = open(index, planned, gradient, step);
+  memory.at_step(step);
   finite_[at(index)] = 1;
   if (memory.coder().wants_whole()) {
     finite_[at(index)] = kernels::all_finite(DType::kF32, data, gradient.numel) ? 1 : 0;
@@ -59,13 +62,13 @@ void StreamMemory::admit(int index, const scheduler::PlannedTensor& planned, con
 }
 
 compression::TensorMemory& StreamMemory::open(int index, const scheduler::PlannedTensor& planned,
-                                              const TensorView& gradient) {
+                                              const TensorView& gradient, std::uint64_t step) {
   std::unique_ptr<compression::TensorMemory>& memory = memories_[at(index)];
   const scheduler::Decision& decision = planned.decision;
   const bool same = memory && memory->codec().id() == decision.codec && memory->ownership().stripe == planned.stripe &&
                     std::ranges::equal(memory->params(), decision.params);
   const Recipe before = std::exchange(recipes_[at(index)], decision.recipe);
-  if (same && restored_[at(index)].empty()) {
+  if (same && restored_[at(index)].empty() && remembered_[at(index)].empty()) {
     if (before != decision.recipe && owes(index)) {
       // What it owes as an owner would wait until it is one again.
       hand_over(index, *memory);
@@ -76,6 +79,9 @@ compression::TensorMemory& StreamMemory::open(int index, const scheduler::Planne
   SRT_CHECK(codec != nullptr);
   auto next = std::make_unique<compression::TensorMemory>(*codec, decision.params, shapes_[at(index)],
                                                           compression::Ownership{planned.stripe, ranks_, rank_});
+  next->at_step(step);
+  next->recall(remembered(index));
+  remembered_[at(index)].clear();
   if (owes(index)) {
     if (decision.params[params::kFeedback] != 0) {
       hand_over(index, *next);
@@ -130,7 +136,31 @@ void StreamMemory::restore(int index, const std::byte* in) {
   std::vector<float>& restored = restored_[at(index)];
   restored.resize(static_cast<std::size_t>(shapes_[at(index)].numel));
   std::memcpy(restored.data(), in, restored.size() * sizeof(float));
+  remembered_[at(index)] = remembered(index);
   memories_[at(index)].reset();
+}
+
+std::vector<std::byte> StreamMemory::remembered(int index) const {
+  const auto& memory = memories_[at(index)];
+  const std::vector<std::byte>& kept = remembered_[at(index)];
+  return kept.empty() && memory ? memory->remembered() : kept;
+}
+
+Status StreamMemory::recall(int index, ConstBytes in) {
+  if (!in.empty()) {
+    SRT_TRY(compression::TensorMemory::check_remembered(in, shapes_[at(index)].numel));
+  }
+  if (memories_[at(index)]) {
+    // The codec goes, what is owed stays.
+    std::vector<float> debt(owes(index) ? static_cast<std::size_t>(shapes_[at(index)].numel) : 0);
+    if (!debt.empty()) {
+      owed(index, std::as_writable_bytes(std::span(debt)).data());
+    }
+    memories_[at(index)].reset();
+    restored_[at(index)] = std::move(debt);
+  }
+  remembered_[at(index)].assign(in.begin(), in.end());
+  return {};
 }
 
 void StreamMemory::settle(int index, const TensorView& gradient) {
@@ -141,9 +171,32 @@ void StreamMemory::settle(int index, const TensorView& gradient) {
     Float::store(Float::load(element) + restored[i], element);
   }
   restored.clear();
-  if (memories_[at(index)]) {
-    memories_[at(index)]->settle({0, gradient.numel}, data);
+  const auto& memory = memories_[at(index)];
+  if (!memory) {
+    return;
   }
+  if (const std::int64_t momentum = corrected_momentum(memory->codec().id(), memory->params()); momentum != 0) {
+    settle_steps(index, static_cast<float>(momentum) / static_cast<float>(params::kOne), gradient);
+  } else {
+    memory->settle({0, gradient.numel}, data);
+  }
+}
+
+// What is owed are steps, and from here on the optimizer's momentum multiplies what it gets: each part d of a gradient
+// is followed by m d, m^2 d ... So the debt goes with this gradient and what follows it is taken off the next one, and
+// the codec's momentum u goes on in the optimizer's as m u.
+void StreamMemory::settle_steps(int index, float momentum, const TensorView& gradient) {
+  std::vector<float> debt(static_cast<std::size_t>(gradient.numel));
+  owed(index, std::as_writable_bytes(std::span(debt)).data());
+  std::byte* const data = gradient.bytes().data();
+  const std::vector<float> steps = memories_[at(index)]->momentum();
+  for (std::size_t i = 0; i < debt.size(); ++i) {
+    std::byte* const element = data + i * sizeof(float);
+    const float going = steps.empty() ? 0.0F : momentum * steps[i];
+    Float::store(Float::load(element) + debt[i] + going, element);
+    debt[i] *= -momentum;
+  }
+  restored_[at(index)] = std::move(debt);
 }
 
 }  // namespace sirtaki::engine

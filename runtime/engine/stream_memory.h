@@ -20,10 +20,11 @@ class StreamMemory {
  public:
   StreamMemory(const std::vector<StreamTensor>& tensors, Rank rank, int ranks);
 
-  // The gradient is there and is about to be sent as `planned` says: once a step, before any part of it is. Scales it
-  // if it travels compressed (a dense partition does that itself), lets the codec look at it, settles what it owes if
-  // it does not.
-  void admit(int index, const scheduler::PlannedTensor& planned, const TensorView& gradient, double prescale);
+  // The gradient is there and is about to be sent as `planned` says: once a step, before any part of it is; `step`: of
+  // the training. Scales it if it travels compressed (a dense partition does that itself), lets the codec look at it,
+  // settles what it owes if it does not.
+  void admit(int index, const scheduler::PlannedTensor& planned, const TensorView& gradient, double prescale,
+             std::uint64_t step);
   // Of a tensor that was admitted compressed.
   compression::TensorMemory& of(int index) { return *memories_[at(index)]; }
   // False: known not to be, in this step.
@@ -36,19 +37,28 @@ class StreamMemory {
   // Takes this as what it owes, between steps.
   void restore(int index, const std::byte* in);
 
+  // What the tensor's codec remembers beside residuals; empty: nothing. Between steps, and so is setting it.
+  std::vector<std::byte> remembered(int index) const;
+  // kInvalidArgument: not what remembered() gave, or of another tensor. Empty: the codec begins anew.
+  Status recall(int index, ConstBytes in);
+
  private:
   static std::size_t at(int index) { return static_cast<std::size_t>(index); }
-  compression::TensorMemory& open(int index, const scheduler::PlannedTensor& planned, const TensorView& gradient);
+  compression::TensorMemory& open(int index, const scheduler::PlannedTensor& planned, const TensorView& gradient,
+                                  std::uint64_t step);
   void settle(int index, const TensorView& gradient);
   // All that is owed becomes the residual of `to`.
   void hand_over(int index, compression::TensorMemory& to) const;
+  void settle_steps(int index, float momentum, const TensorView& gradient);
 
   std::vector<compression::Shape> shapes_;
   const Rank rank_;
   const int ranks_;
   std::vector<std::unique_ptr<compression::TensorMemory>> memories_;
-  std::vector<Recipe> recipes_;               // of these, the last
-  std::vector<std::vector<float>> restored_;  // not taken over by a TensorMemory yet
+  std::vector<Recipe> recipes_;  // of these, the last
+  // Not taken over by a TensorMemory yet.
+  std::vector<std::vector<float>> restored_;
+  std::vector<std::vector<std::byte>> remembered_;
   std::vector<std::uint8_t> finite_;
 };
 

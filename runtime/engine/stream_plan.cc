@@ -113,6 +113,8 @@ void write_tensors(JsonWriter& json, const StreamSpec& spec, const scheduler::Pl
       json.value(value);
     }
     json.end_array().key("density").value(density_of(tensor, shape_of(spec.tensors[i]).rows));
+    const auto momentum = static_cast<double>(corrected_momentum(tensor.decision.codec, tensor.decision.params));
+    json.key("momentum").value(momentum / static_cast<double>(params::kOne));
     json.key("held_bytes").value(static_cast<std::int64_t>(held)).key("wire_bytes").value(wire);
     json.key("ratio").value(held / static_cast<double>(std::max<std::int64_t>(wire, 1)));
     json.key("reason").value(tensor.reason);

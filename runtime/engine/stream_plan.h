@@ -47,9 +47,10 @@ Result<std::shared_ptr<const scheduler::Plan>> first_plan(const StreamSpec& spec
 // Of a policy that changes how tensors travel while the stream runs; nullptr: spec.how names none.
 std::unique_ptr<scheduler::Controller> controller_for(const StreamSpec& spec, const scheduler::PlannerOptions& planner);
 
-// [{"name", "numel", "dtype", "codec", "recipe", "params", "density", "held_bytes", "wire_bytes", "ratio", "reason",
-// "owed_norm"}, ...] in the order of registration. density: part of the elements of which anything travels. wire_bytes:
-// those of an allreduce in which a rank sends as much. `owed_norms`: by tensor; empty: the key is left out.
+// [{"name", "numel", "dtype", "codec", "recipe", "params", "density", "momentum", "held_bytes", "wire_bytes", "ratio",
+// "reason", "owed_norm"}, ...] in the order of registration. density: part of the elements of which anything travels.
+// momentum: the factor that the codec corrects. wire_bytes: those of an allreduce in which a rank sends as much.
+// `owed_norms`: by tensor; empty: the key is left out.
 void write_tensors(JsonWriter& json, const StreamSpec& spec, const scheduler::Plan& plan,
                    std::span<const double> owed_norms);
 

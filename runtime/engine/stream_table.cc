@@ -184,7 +184,8 @@ Result<std::vector<std::uint8_t>> StreamTable::used(StreamId stream) const {
   }
   std::vector<std::uint8_t> used(entry->tensors.size());
   for (std::size_t i = 0; i < used.size(); ++i) {
-    used[i] = entry->board->used(static_cast<int>(i)) ? 1 : 0;
+    const ResultKind kind = entry->board->kind(static_cast<int>(i));
+    used[i] = kind.used ? kind.corrected ? kUsedCorrected : kUsed : std::uint8_t{0};
   }
   return used;
 }
@@ -238,6 +239,16 @@ Status StreamTable::residual(StreamId stream, int index, std::span<float> out) c
 
 Status StreamTable::set_residual(StreamId stream, int index, std::span<const float> in) {
   return on_loop(stream, [&](Stream& s) { return s.set_residual(index, in); });
+}
+
+Result<std::vector<std::byte>> StreamTable::remembered(StreamId stream, int index) const {
+  std::vector<std::byte> bytes;
+  SRT_TRY(on_loop(stream, [&](const Stream& s) { return s.remembered(index, bytes); }));
+  return bytes;
+}
+
+Status StreamTable::recall(StreamId stream, int index, ConstBytes in) {
+  return on_loop(stream, [&](Stream& s) { return s.recall(index, in); });
 }
 
 Result<std::string> StreamTable::tensors_json(StreamId stream) const {

@@ -21,6 +21,9 @@ namespace sirtaki::engine {
 
 class StreamTable {
  public:
+  static constexpr std::uint8_t kUsed = 1;
+  static constexpr std::uint8_t kUsedCorrected = 2;
+
   // All outlive the table. `engine` is used on the loop only.
   StreamTable(Loop& loop, Engine& engine, Waiter& waiter, Rank rank)
       : loop_(loop), engine_(engine), waiter_(waiter), rank_(rank) {}
@@ -31,11 +34,14 @@ class StreamTable {
   std::optional<Status> wait(StreamId stream, Duration timeout);
   // Sleeps only for tensors whose result is not there yet. kInvalidArgument when another thread is in this call.
   std::optional<Status> wait_tensors(StreamId stream, std::span<const int> tensors, Duration timeout);
+  // By tensor: 0, kUsed or kUsedCorrected (ResultKind).
   Result<std::vector<std::uint8_t>> used(StreamId stream) const;
   Status abort(StreamId stream, std::string why);
   Status close(StreamId stream);
   Status residual(StreamId stream, int index, std::span<float> out) const;
   Status set_residual(StreamId stream, int index, std::span<const float> in);
+  Result<std::vector<std::byte>> remembered(StreamId stream, int index) const;
+  Status recall(StreamId stream, int index, ConstBytes in);
   Result<std::string> tensors_json(StreamId stream) const;
 
  private:

@@ -19,6 +19,7 @@ constexpr std::int64_t kHyloBase = 4096;
 constexpr std::int64_t kHyloLeast = kOne / 20;
 constexpr std::int64_t kMostFilters = 65536;  // numbers of filters have 16 bits on the wire
 constexpr int kFewRanks = 4;
+constexpr std::int64_t kWarmPart = kOne / 4;                  // as Deep Gradient Compression begins
 constexpr std::int64_t kLargestGate = std::int64_t{1} << 40;  // bytes
 
 std::int64_t rounded_part(std::int64_t count, std::int64_t part) {
@@ -167,6 +168,39 @@ std::vector<Recipe> recipes_of(CodecId codec, const CodecFacts& facts) {
   return recipes;
 }
 
+// The most that a first step of warm-up sends, halved until that takes no more bytes than a dense one.
+Result<std::int64_t> warm_first(const Encoding& encoding, Recipe recipe, const TensorInfo& tensor,
+                                const CodecFacts& facts) {
+  const bool grouped = encoding.codec == CodecId::kGroupTopk;
+  const std::size_t part = grouped ? params::kKeep : params::kDensity;
+  Decision fuller{encoding.codec, recipe, encoding.params};
+  std::int64_t first = part_up(grouped ? encoding.params[params::kGroup] : kOne, kWarmPart);
+  while (first > encoding.params[part]) {
+    fuller.params[part] = first;
+    SRT_ASSIGN(const PlannedTensor planned, facts.planned(tensor, fuller));
+    if (planned.wire_bytes <= tensor.held_bytes()) {
+      break;
+    }
+    first /= 2;
+  }
+  return first;
+}
+
+// With the codec's parameters of warm-up, where the method asks for it and there is room for it.
+Status add_warm_up(const Method& method, Encoding& encoding, Recipe recipe, const TensorInfo& tensor,
+                   const CodecFacts& facts) {
+  const std::int64_t steps = method.has("warmup") ? method.value("warmup") : 0;
+  if (steps == 0) {
+    return {};
+  }
+  SRT_ASSIGN(const std::int64_t first, warm_first(encoding, recipe, tensor, facts));
+  if (first > encoding.params[encoding.codec == CodecId::kGroupTopk ? params::kKeep : params::kDensity]) {
+    encoding.params.insert(encoding.params.end(), {steps, first});
+    encoding.what += " after " + std::to_string(steps) + " steps of warm-up";
+  }
+  return {};
+}
+
 Result<Recipe> recipe_for(const Method& method, const Encoding& encoding, const TensorInfo& tensor,
                           const Circumstances& at, const CodecFacts& facts) {
   if (const std::string_view asked = method.choice("wire"); asked != "auto") {
@@ -222,7 +256,7 @@ Method at_rate(const Method& importance, std::int64_t rate) {
   for (std::size_t i = 0; i < method.values.size(); ++i) {
     const KeyInfo& key = method.info->keys[i];
     // The ways of importance are the first of group_topk's.
-    method.values[i] = key.name == "rate" ? rate : importance.value(key.name);
+    method.values[i] = key.name == "rate" ? rate : importance.has(key.name) ? importance.value(key.name) : key.initial;
   }
   return method;
 }
@@ -299,6 +333,7 @@ Result<PlannedTensor> decide_tensor(const Method& method, const TensorInfo& tens
   }
   Encoding encoding = encoding_of(method, tensor);
   SRT_ASSIGN(const Recipe recipe, recipe_for(method, encoding, tensor, at, facts));
+  SRT_TRY(add_warm_up(method, encoding, recipe, tensor, facts));
   SRT_ASSIGN(PlannedTensor planned, facts.planned(tensor, {encoding.codec, recipe, std::move(encoding.params)}));
   if (method.choice("wire") == "auto" && planned.wire_bytes >= tensor.held_bytes()) {
     return stay_dense(tensor, name + ": stays dense, which is no longer", facts);

@@ -38,6 +38,12 @@ def test_compression(np: int, case: str) -> None:
     check_case("compression_cases", np, case)
 
 
+@pytest.mark.parametrize("case", case_names("momentum_cases"))
+@pytest.mark.parametrize("np", [2, 4])
+def test_momentum(np: int, case: str) -> None:
+    check_case("momentum_cases", np, case)
+
+
 @pytest.mark.parametrize("case", case_names("skip_cases"))
 @pytest.mark.parametrize("np", [2, 4])
 def test_skip(np: int, case: str) -> None:

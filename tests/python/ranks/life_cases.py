@@ -136,7 +136,7 @@ def case_ctrl_c_interrupts_a_wait_for_tensors() -> None:
     grads = [torch.full((3,), float(hvd.rank())), torch.ones(5)]
     float32 = 8
     tensors = [(0, float32, 0, 0, list(grad.shape), None) for grad in grads]
-    stream = _core.Stream("interrupted", ["a", "b"], tensors, None, (int(hvd.Sum), 1.0, 1.0, None))
+    stream = _core.Stream("interrupted", ["a", "b"], tensors, None, (int(hvd.Sum), 1.0, 1.0, None, 0))
     hvd.barrier()
     for index, grad in enumerate(grads):
         stream.ready(index, grad.data_ptr())

@@ -263,7 +263,7 @@ def case_a_stream_that_cannot_open_leaves_no_step() -> None:
 
 
 def case_a_step_is_given_up_after_the_session() -> None:
-    stream = _core.Stream("given up late", ["a"], [(0, 8, 0, 0, [3], None)], None, (int(hvd.Sum), 1.0, 1.0, None))
+    stream = _core.Stream("given up late", ["a"], [(0, 8, 0, 0, [3], None)], None, (int(hvd.Sum), 1.0, 1.0, None, 0))
     model = small()
     optimizer = distributed(model, "backward")
     train(model, optimizer)

@@ -34,7 +34,7 @@ class CAbiTest : public testing::Test {
     return out;
   }
   // Of one tensor.
-  static sirtaki_stream open_stream(const sirtaki_tensor& described) {
+  static sirtaki_stream open_stream(const sirtaki_tensor& described, const char* codec = nullptr) {
     const char* names[1] = {"w"};
     sirtaki_stream_args open{};
     open.struct_size = sizeof(open);
@@ -44,6 +44,7 @@ class CAbiTest : public testing::Test {
     open.tensors = &described;
     open.reduce_op = SIRTAKI_AVERAGE;
     open.prescale = open.postscale = 1.0;
+    open.codec = codec;
     sirtaki_stream stream = 0;
     EXPECT_EQ(sirtaki_stream_open(&open, &stream), SIRTAKI_OK) << sirtaki_last_error();
     return stream;
@@ -137,6 +138,45 @@ TEST_F(CAbiTest, StreamReducesStepsAndTellsWhatWasUsed) {
     ASSERT_EQ(sirtaki_stream_used(stream, &used), SIRTAKI_OK);
     EXPECT_EQ(used, 1 - absent);
   }
+  EXPECT_EQ(sirtaki_stream_close(stream), SIRTAKI_OK);
+}
+
+TEST_F(CAbiTest, CodecsThatCorrectMomentumTellSoAndAreRemembered) {
+  values_ = {4, 1, 2};
+  sirtaki_tensor described = tensor();
+  const char* const codec = "group_topk:group=4,rate=25%,momentum=0.5,min=0,ndim=0,wire=gather";
+  const sirtaki_stream stream = open_stream(described, codec);
+  std::int64_t size = 0;
+  ASSERT_EQ(sirtaki_stream_memory(stream, 0, nullptr, 0, &size), SIRTAKI_OK) << sirtaki_last_error();
+  EXPECT_EQ(size, 0);
+  const auto step = [&] {
+    values_ = {4, 1, 2};
+    EXPECT_EQ(sirtaki_stream_ready(stream, 0, &described, 0), SIRTAKI_OK) << sirtaki_last_error();
+    EXPECT_EQ(sirtaki_stream_finish(stream), SIRTAKI_OK);
+    EXPECT_EQ(sirtaki_stream_wait(stream, 10000), SIRTAKI_OK) << sirtaki_last_error();
+    return values_;
+  };
+  EXPECT_EQ(step(), (std::vector<float>{4, 0, 0}));
+  std::uint8_t used = 9;
+  ASSERT_EQ(sirtaki_stream_used(stream, &used), SIRTAKI_OK);
+  EXPECT_EQ(used, SIRTAKI_STEP);
+
+  ASSERT_EQ(sirtaki_stream_memory(stream, 0, nullptr, 0, &size), SIRTAKI_OK);
+  ASSERT_GT(size, 0);
+  std::vector<std::byte> memory(static_cast<std::size_t>(size));
+  ASSERT_EQ(sirtaki_stream_memory(stream, 0, memory.data(), size, &size), SIRTAKI_OK);
+  // 2 + (1 + 2), more than 4.
+  EXPECT_EQ(step(), (std::vector<float>{0, 0, 5}));
+  const std::vector<float> owed = {0, 1, 2};
+  ASSERT_EQ(sirtaki_stream_set_residual(stream, 0, owed.data(), 3), SIRTAKI_OK);
+  ASSERT_EQ(sirtaki_stream_set_memory(stream, 0, memory.data(), size), SIRTAKI_OK) << sirtaki_last_error();
+  EXPECT_EQ(step(), (std::vector<float>{0, 0, 5}));
+
+  EXPECT_EQ(sirtaki_stream_set_memory(stream, 0, memory.data(), size - 1), SIRTAKI_INVALID_ARGUMENT);
+  EXPECT_NE(std::string(sirtaki_last_error()).find("'w'"), std::string::npos) << sirtaki_last_error();
+  EXPECT_EQ(sirtaki_stream_set_memory(stream, 0, nullptr, 1), SIRTAKI_INVALID_ARGUMENT);
+  EXPECT_EQ(sirtaki_stream_memory(stream, 1, nullptr, 0, &size), SIRTAKI_INVALID_ARGUMENT);
+  EXPECT_EQ(sirtaki_stream_memory(stream, 0, nullptr, 0, nullptr), SIRTAKI_INVALID_ARGUMENT);
   EXPECT_EQ(sirtaki_stream_close(stream), SIRTAKI_OK);
 }
 

@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <random>
 
@@ -80,6 +81,48 @@ TEST(GroupTopk, SendsTheSameInPiecesWithMomentum) {
     ASSERT_EQ(out, expected);
     ASSERT_EQ(cut.left, whole.left);
   }
+}
+
+// Nothing waits, so no momentum is stale: SGD with momentum, bit for bit.
+TEST(GroupTopk, SendingAllElementsIsSgdWithMomentum) {
+  const float m = static_cast<float>(kNine) / 65536.0F;
+  for (const bool nesterov : {false, true}) {
+    std::mt19937_64 random(2);
+    CodecRun run("group_topk", {1, 8, 8, kF32, kNine, nesterov ? 1 : 0}, 20);
+    std::vector<float> u(20);
+    for (int step = 0; step < 20; ++step) {
+      std::vector<float> gradient(20);
+      std::vector<float> expected(20);
+      for (std::size_t i = 0; i < gradient.size(); ++i) {
+        gradient[i] = static_cast<float>(random() % 2000) - 1000.0F;
+        u[i] = m * u[i] + gradient[i];
+        expected[i] = nesterov ? gradient[i] + m * u[i] : u[i];
+      }
+      ASSERT_EQ(run.step(gradient), expected) << "step " << step << " nesterov " << nesterov;
+    }
+  }
+}
+
+// 64 of 256 in steps 0 and 1, 32, 16, 8, 4, then 3.
+TEST(GroupTopk, WarmsUpByHalves) {
+  const Values values = {1, 256, 3, kF32, 0, 0, 10, 64};
+  const PayloadCodec& codec = *find_payload_codec("group_topk");
+  ASSERT_TRUE(codec.check(values, {.numel = 512}));
+  CodecRun run("group_topk", values, 512);
+  std::vector<float> gradient(512);
+  for (std::size_t i = 0; i < gradient.size(); ++i) {
+    gradient[i] = static_cast<float>(1 + i * 7 % 512);
+  }
+  for (std::uint64_t step = 0; step < 12; ++step) {
+    const std::size_t keep = std::vector<std::size_t>{64, 32, 16, 8, 4, 3, 3}[static_cast<std::size_t>(step / 2)];
+    run.coder().at_step(step);
+    EXPECT_EQ(run.coder().payload_bytes(512), 2 * keep * 5) << "step " << step;
+    const std::vector<float> sent = run.step(gradient);
+    EXPECT_EQ(static_cast<std::size_t>(std::ranges::count_if(sent, [](float v) { return v != 0; })), 2 * keep);
+  }
+  EXPECT_EQ(codec.payload_bytes(values, {.numel = 512}, 512), 2U * 3U * 5U);
+  EXPECT_FALSE(codec.check(Values{1, 256, 3, kF32, 0, 0, 10, 257}, {.numel = 512}));
+  EXPECT_FALSE(codec.check(Values{1, 256, 3, kF32, 0, 0, 0, 64}, {.numel = 512}));
 }
 
 // What ranks sent are steps; momentum once more would count them twice.

@@ -53,6 +53,98 @@ TEST(Memory, OwesWhatNeitherTheRankNorTheOwnerHasSent) {
   EXPECT_EQ(owed, gradient);
 }
 
+// One rank that encodes and decodes: what arrives of a step.
+std::vector<float> step_of(TensorMemory& memory, std::uint64_t step, std::mt19937_64& random) {
+  const std::int64_t numel = memory.shape().numel;
+  std::vector<float> gradient(static_cast<std::size_t>(numel));
+  for (float& value : gradient) {
+    value = static_cast<float>(random() % 20001) / 100.0F - 100.0F;
+  }
+  memory.at_step(step);
+  std::vector<std::byte> payload(memory.coder().payload_bytes(numel));
+  memory.coder().encode({0, numel}, memory.feedback(bytes(gradient), 0), payload);
+  const std::byte* const only = payload.data();
+  memory.coder().sum({0, numel}, {&only, 1}, bytes(gradient));
+  return gradient;
+}
+
+struct Case {
+  const char* codec;
+  std::vector<std::int64_t> params;
+};
+
+constexpr Shape kMatrix{.numel = 960, .rows = 24};
+constexpr Ownership kAlone{.stripe = 960, .ranks = 1, .rank = 0};
+
+// With factors of momentum of 0.5.
+std::vector<Case> with_memory() {
+  const auto f32 = static_cast<std::int64_t>(DType::kF32);
+  return {{"group_topk", {1, 64, 3, f32, 32768, 0}},
+          {"group_topk", {1, 64, 3, f32, 32768, 1, 8, 16}},
+          {"threshold_sparse", {1, 3000, 4, f32, 32768, 0}},
+          {"threshold_sparse", {1, 3000, 100, f32, 0, 0, 6, 20000}},
+          {"powersgd", {1, 3, 1}}};
+}
+
+TEST(Memory, CodersGoOnFromWhatTheyRemembered) {
+  for (const Case& one : with_memory()) {
+    SCOPED_TRACE(one.codec);
+    const PayloadCodec& codec = *find_payload_codec(one.codec);
+    TensorMemory memory(codec, one.params, kMatrix, kAlone);
+    std::mt19937_64 random(7);
+    for (std::uint64_t step = 0; step < 3; ++step) {
+      step_of(memory, step, random);
+    }
+    const std::vector<std::byte> remembered = memory.remembered();
+    ASSERT_TRUE(TensorMemory::check_remembered(remembered, kMatrix.numel));
+    std::vector<float> owed(static_cast<std::size_t>(kMatrix.numel));
+    memory.owed(bytes(owed));
+    TensorMemory again(codec, one.params, kMatrix, kAlone);
+    again.restore(bytes(owed));
+    again.at_step(3);
+    again.recall(remembered);
+    std::mt19937_64 same = random;
+    for (std::uint64_t step = 3; step < 12; ++step) {
+      ASSERT_EQ(step_of(again, step, same), step_of(memory, step, random)) << "step " << step;
+    }
+  }
+}
+
+TEST(Memory, MomentumAloneMeansSomethingToOtherParameters) {
+  const std::vector<Case> cases = with_memory();
+  TensorMemory memory(*find_payload_codec("group_topk"), cases[0].params, kMatrix, kAlone);
+  std::mt19937_64 random(8);
+  step_of(memory, 0, random);
+  ASSERT_FALSE(memory.momentum().empty());
+  TensorMemory other(*find_payload_codec("threshold_sparse"), cases[2].params, kMatrix, kAlone);
+  other.recall(memory.remembered());
+  EXPECT_EQ(other.momentum(), memory.momentum());
+  TensorMemory without(*find_payload_codec("threshold_sparse"), cases[3].params, kMatrix, kAlone);
+  without.recall(memory.remembered());
+  EXPECT_TRUE(without.momentum().empty());
+  TensorMemory larger(*find_payload_codec("group_topk"), cases[0].params, {.numel = 961}, kAlone);
+  larger.recall(memory.remembered());
+  EXPECT_TRUE(larger.momentum().empty());
+}
+
+TEST(Memory, RefusesToRememberWhatIsDamaged) {
+  TensorMemory memory(*find_payload_codec("group_topk"), with_memory()[0].params, kMatrix, kAlone);
+  std::mt19937_64 random(9);
+  step_of(memory, 0, random);
+  const std::vector<std::byte> good = memory.remembered();
+  for (std::size_t size = 0; size < good.size(); ++size) {
+    EXPECT_FALSE(TensorMemory::check_remembered({good.data(), size}, kMatrix.numel)) << size;
+  }
+  EXPECT_FALSE(TensorMemory::check_remembered(good, kMatrix.numel - 1));
+  std::vector<std::byte> nan = good;
+  // The last number of the momentum, in front of the length of what is the coder's own.
+  std::fill_n(nan.end() - 8, 4, std::byte{0xFF});
+  EXPECT_FALSE(TensorMemory::check_remembered(nan, kMatrix.numel));
+  TensorMemory again(*find_payload_codec("group_topk"), with_memory()[0].params, kMatrix, kAlone);
+  again.recall(nan);
+  EXPECT_TRUE(again.momentum().empty());
+}
+
 TEST(Memory, WithoutErrorFeedbackNothingIsOwed) {
   const PayloadCodec& int8 = *find_payload_codec("int8");
   TensorMemory memory(int8, {0, 256}, {.numel = 3}, {.stripe = 1024, .ranks = 4, .rank = 0});

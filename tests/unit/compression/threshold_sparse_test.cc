@@ -95,6 +95,35 @@ TEST(ThresholdSparse, LearnsItsThresholdWhenZerosEnd) {
   EXPECT_EQ(entries(run), static_cast<std::uint32_t>(kWanted));
 }
 
+TEST(ThresholdSparse, WarmsUpWithAThresholdForEachDensity) {
+  std::mt19937_64 random(5);
+  // 6.25 % in steps 0 to 2, 3.125 %, 1.5625 %, then 1 %.
+  CodecRun run("threshold_sparse", {1, kPercent, 1000, kF32, 0, 0, 9, 4096}, kNumel);
+  const std::uint32_t wanted[] = {1250, 625, 313, kWanted};
+  for (std::uint64_t step = 0; step < 12; ++step) {
+    run.coder().at_step(step);
+    const std::vector<float> sent = run.step(noise(random));
+    const std::uint32_t expected = wanted[step / 3];
+    if (step % 3 == 0) {
+      EXPECT_EQ(entries(run), expected) << "step " << step;
+    }
+    EXPECT_EQ(run.payload.size(), 4U + 10U + (5U * expected + 3U) / 4U * 6U);
+  }
+}
+
+TEST(ThresholdSparse, SendsAllWhereAllAreWanted) {
+  std::mt19937_64 random(6);
+  CodecRun run("threshold_sparse", {1, 65536, 32, kF32, 1 << 15, 0}, kNumel);
+  std::vector<float> u(kNumel);
+  for (int step = 0; step < 5; ++step) {
+    const std::vector<float> gradient = noise(random, step == 0 ? 1.0F : 0.001F);
+    for (std::size_t i = 0; i < u.size(); ++i) {
+      u[i] = 0.5F * u[i] + gradient[i];
+    }
+    ASSERT_EQ(run.step(gradient), u) << "step " << step;
+  }
+}
+
 TEST(ThresholdSparse, HasAPayloadOfOneSize) {
   const PayloadCodec& codec = *find_payload_codec("threshold_sparse");
   const Values values = {1, kPercent, 32, kF32, 0, 0};

@@ -67,6 +67,23 @@ TEST(Policy, CodecsByNameGetTheirDefaults) {
   EXPECT_EQ(corrected.params, (Params{1, 512, 5, static_cast<std::int64_t>(DType::kF16), 32768, 1}));
 }
 
+TEST(Policy, WarmUpBeginsWhereItIsNoLongerThanADenseStep) {
+  const TensorInfo matrix{"w", {1024, 1024}};
+  const auto f32 = static_cast<std::int64_t>(DType::kF32);
+  const auto params_of = [&](const std::string& text, int ranks) {
+    return decided_one(text, matrix, {.ranks = ranks}).decision.params;
+  };
+  EXPECT_EQ(params_of("group_topk:warmup=100", 4), (Params{1, 512, 5, f32, 0, 0, 100, 128}));
+  EXPECT_EQ(params_of("group_topk:warmup=100,wire=gather", 8), (Params{1, 512, 5, f32, 0, 0, 100, 64}));
+  EXPECT_EQ(params_of("algc:warmup=7", 4), (Params{1, 655, 32, f32, 0, 0, 7, 8192}));
+  EXPECT_EQ(params_of("threshold_sparse:warmup=7,momentum=0.5", 2), (Params{1, 655, 32, f32, 32768, 0, 7, 16384}));
+  EXPECT_EQ(params_of("group_topk:warmup=100,rate=25%,wire=gather", 4), (Params{1, 512, 128, f32, 0, 0}));
+  EXPECT_EQ(params_of("group_topk:warmup=0", 4), (Params{1, 512, 5, f32, 0, 0}));
+  const PlannedTensor warm = decided_one("algc:warmup=7", matrix);
+  EXPECT_NE(warm.reason.find("after 7 steps of warm-up"), std::string::npos) << warm.reason;
+  EXPECT_EQ(warm.wire_bytes, decided_one("algc", matrix).wire_bytes);
+}
+
 TEST(Policy, ReasonsSayWhyATensorStaysDense) {
   const std::vector<PlannedTensor> choices = decided("twobit", net(), {.ranks = 4});
   const auto lossy = [&](std::size_t i) { return choices[i].decision.way().lossy(); };

@@ -3,7 +3,8 @@
 A rank's residual is what it has not sent yet of its own gradients. A checkpoint holds the residuals of the rank that
 wrote it, as state_dict() never communicates; gather() makes one that holds the sum of all. Residuals that were loaded
 before the first step are given to the runtime when it opens the stream. Where every rank has loaded its own, nothing is
-sent. Otherwise what is known of the debt is shared among the ranks there are now, and the model still gets all of it.
+sent, and codecs go on with what they remember: momentum, thresholds, factors. Otherwise what is known of the debt is
+shared among the ranks there are now, so that the model still gets all of it, and codecs begin anew.
 """
 
 from __future__ import annotations
@@ -40,6 +41,8 @@ class Debts:
         self._stream: Any = None
         self._slots: list[int] = []
         self._loaded: dict[str, Any] | None = None
+        #: Steps of the training so far, for densities that warm up.
+        self.steps = 0
 
     # ---- the stream ----
 
@@ -82,22 +85,26 @@ class Debts:
     # ---- checkpoints ----
 
     def state(self) -> dict[str, Any] | None:
-        """This rank's residuals; None where there are none. Not collective, not while a step is in flight."""
+        """This rank's residuals, and what its codecs remember; None: nothing. Not collective, not during a step."""
         if self._loaded is not None:
             return self._loaded
         owed = {self._names[i]: self._residual(i) for i in self._owing()}
-        return {"rank": basics.rank(), "size": basics.size(), "owed": owed} if owed else None
+        memory = self._memory()
+        if not owed and not memory:
+            return None
+        return {"rank": basics.rank(), "size": basics.size(), "steps": self.steps, "owed": owed, "memory": memory}
 
     def gather(self) -> dict[str, Any] | None:
         """The residuals of all ranks, summed. Collective."""
         totals = self._sum({i: self._residual(i) for i in self._owed_by_any()}) if self._stream is not None else {}
         owed = {self._names[i]: total for i, total in totals.items()}
-        return {"rank": ALL, "size": basics.size(), "owed": owed} if owed else None
+        return {"rank": ALL, "size": basics.size(), "steps": self.steps, "owed": owed} if owed else None
 
     def load(self, state: dict[str, Any] | None) -> None:
         """Takes what state() or gather() gave; None: nothing is owed any more. Not collective."""
         if state is not None:
             self._check(state)
+            self.steps = state.get("steps", 0)
         if self._stream is None:
             self._loaded = state
             return
@@ -106,7 +113,9 @@ class Debts:
                 f"{_whose(state)} cannot be loaded by {_who()} after the first step: load the checkpoint before it, or "
                 "into a new optimizer, or write it with gather_state()"
             )
+        own = state is not None and (state["rank"], state["size"]) == _here()
         self._set({} if state is None else _share_of(state, self._options.mean))
+        self._set_memory(state.get("memory", {}) if own else {})
 
     def _check(self, state: dict[str, Any]) -> None:
         well_formed = isinstance(state, dict) and {"rank", "size", "owed"} <= state.keys()
@@ -126,6 +135,7 @@ class Debts:
         if held == [(rank, basics.size()) for rank in range(basics.size())]:
             assert state is not None
             self._set(state["owed"])
+            self._set_memory(state.get("memory", {}))
             return
         sizes = sorted({size for rank, size in held if rank != _NOTHING})
         require(len(sizes) == 1, f"checkpoints of {' and '.join(map(str, sizes))} ranks were loaded together; load one")
@@ -184,6 +194,30 @@ class Debts:
                 given = self._laid_out(i, value)
                 self._stream.set_residual(self._slots[i], given.data_ptr(), given.numel())
 
+    def _memory(self) -> dict[str, tuple[list[int], Tensor]]:
+        """What codecs remember beside residuals, with the order of the elements."""
+        found = {}
+        for i in self._compressed():
+            blob = self._stream.memory(self._slots[i])
+            if blob:
+                order = list(torch.empty_like(self._params[i].detach(), device="meta").stride())
+                found[self._names[i]] = (order, torch.frombuffer(bytearray(blob), dtype=torch.uint8))
+        return found
+
+    def _set_memory(self, memory: dict[str, tuple[list[int], Tensor]]) -> None:
+        """What codecs of other tensors remember is forgotten, and so is that of elements in another order."""
+        compressed = set(self._compressed())
+        for i in self._dense():
+            order, blob = memory.get(self._names[i], ([], None))
+            same = order == list(torch.empty_like(self._params[i].detach(), device="meta").stride())
+            given = b"" if blob is None or not same else blob.numpy().tobytes()
+            if given or i in compressed:
+                self._stream.set_memory(self._slots[i], given)
+
+    def _compressed(self) -> list[int]:
+        names = {row["name"] for row in self.report() if row["codec"] not in _LOSSLESS}
+        return [i for i, name in enumerate(self._names) if name in names]
+
     def _dense(self) -> list[int]:
         return [i for i, slot in enumerate(self._slots) if slot >= 0 and self._params[i].dtype is torch.float32]
 
@@ -222,7 +256,10 @@ def _who() -> str:
 
 
 def _told(size: int, ranks: list[int]) -> str:
-    text = f"residuals of a run with {size} ranks: every rank takes the same share of what they owed together"
+    text = (
+        f"residuals of a run with {size} ranks: every rank takes the same share of what they owed together, and "
+        "momenta and thresholds of codecs begin anew"
+    )
     missing = [rank for rank in range(size) if ranks != [ALL] and rank not in ranks]
     if missing:
         text += (

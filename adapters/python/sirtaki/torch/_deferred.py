@@ -13,18 +13,16 @@ import functools
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
-from itertools import chain
 from threading import RLock
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.optim import optimizer as torch_optimizer
 
 from sirtaki import errors
 from sirtaki.torch import _calls
-from sirtaki.torch._step import StepMemory, refuse_grad_scaler
+from sirtaki.torch._step import StepMemory, after_update, before_update, refuse_grad_scaler, unhooked_step
 from sirtaki.torch.reducer import GradientReducer
 
 #: torch's optimizers that treat each parameter by itself: all but LBFGS.
@@ -63,14 +61,8 @@ def check_optimizer(optimizer: Optimizer) -> None:
 
 def _maker_of_step(plain: type[Optimizer]) -> type:
     """The class that defines step(). Torch gives a derived class its base's, with hooks, where it is made first."""
-    step = _unhooked_step(plain)
-    return [c for c in plain.__mro__ if "step" in vars(c) and _unhooked_step(c) is step][-1]
-
-
-def _unhooked_step(plain: Any) -> Callable[[Any], Any]:
-    """step() without the hooks of step, which are run once for all layers."""
-    step: Any = plain.step
-    return step.__wrapped__ if getattr(step, "hooked", False) and hasattr(step, "__wrapped__") else step
+    step = unhooked_step(plain)
+    return [c for c in plain.__mro__ if "step" in vars(c) and unhooked_step(c) is step][-1]
 
 
 def _frozen(value: Any) -> Any:
@@ -110,10 +102,16 @@ def _alone(method: Callable[..., Any]) -> Callable[..., Any]:
 class DeferredUpdates:
     """The updates of one optimizer that step() has left to the next forward pass. Does not keep the optimizer alive."""
 
-    def __init__(self, optimizer: Optimizer, plain: type[Optimizer], reducer: GradientReducer) -> None:
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        plain: type[Optimizer],
+        reducer: GradientReducer,
+        update: Callable[[Any], Any] | None = None,
+    ) -> None:
         self._optimizer: Callable[[], Any] = weakref.ref(optimizer)
         self._plain_zero_grad: Any = plain.zero_grad
-        self._update = _unhooked_step(plain)
+        self._update = unhooked_step(plain) if update is None else update
         self._reducer = reducer
         self._index = {id(p): i for i, p in enumerate(reducer.params)}
         self._calls = _calls.CallMap(reducer.params)
@@ -162,15 +160,12 @@ class DeferredUpdates:
             if skip_synchronize:
                 raise RuntimeError("step() inside skip_synchronize() needs a synchronize() before it")
             refuse_grad_scaler()
-        for hook in chain(
-            torch_optimizer._global_optimizer_pre_hooks.values(), optimizer._optimizer_step_pre_hooks.values()
-        ):
-            hook(optimizer, (optimizer,), {})
+        before_update(optimizer)
         memory = None if skip_synchronize else self._reducer.defer()
         if memory is None:
             _as_outside_forward(self._update, optimizer)
             self._reducer.stepped()
-            self._stepped(optimizer)
+            after_update(optimizer)
         else:
             self._begin(optimizer, memory)
 
@@ -301,7 +296,7 @@ class DeferredUpdates:
             for i in indices:
                 self.waiting.pop(id(params[i]), None)
         if not self.waiting:
-            self._stepped(self._optimizer())
+            after_update(self._optimizer())
 
     def _results(self, indices: Sequence[int]) -> list[Tensor | None]:
         memory = self._memory
@@ -371,12 +366,6 @@ class DeferredUpdates:
                 f"{type(optimizer).__name__} writes '{written[0]}' into its parameter groups while it updates, and "
                 f'sync="forward" runs it once for each layer; {_INSTEAD}, or keep it in state[p]'
             )
-
-    def _stepped(self, optimizer: Any) -> None:
-        for hook in chain(
-            optimizer._optimizer_step_post_hooks.values(), torch_optimizer._global_optimizer_post_hooks.values()
-        ):
-            hook(optimizer, (optimizer,), {})
 
     @_alone
     def abandon(self) -> None:

@@ -28,6 +28,7 @@ class ReducerOptions:
     prescale: float
     postscale: float
     sparse_as_dense: bool
+    first_step: int = 0  # steps that the training has made before, as far as this rank knows
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ def open_layout(
     `arrivals`: parameters in the order in which their gradients became ready; rank 0's counts. `flag`: told to all.
     """
     _check_kinds(names, params)
-    *kinds, told = _agree_on_kinds(params, options, flag)
+    *kinds, first_step, told = _agree_on_kinds(params, options, flag)
     sparse = [kind == _SPARSE for kind in kinds]
     dense = [i for i, other in enumerate(sparse) if not other and options.compressor is None]
     slots = [-1] * len(params)
@@ -78,7 +79,7 @@ def open_layout(
         return Layout(slots, sparse, strides, dtypes, shapes, sizes, _CommitStream(options), told > 0)
     order = _agree_on_order(dense, slots, options, arrivals)
     tensors = [(0, dtype_code(dtypes[i]), 0, 0, shapes[i], strides[i]) for i in dense]
-    how = (int(options.op), options.prescale, options.postscale, options.codec)
+    how = (int(options.op), options.prescale, options.postscale, options.codec, first_step)
     stream = _core.Stream(options.stream_name, [names[i] for i in dense], tensors, order, how)
     return Layout(slots, sparse, strides, dtypes, shapes, sizes, stream, told > 0)
 
@@ -93,8 +94,9 @@ def _check_kinds(names: list[str], params: list[Tensor]) -> None:
 
 
 def _agree_on_kinds(params: list[Tensor], options: ReducerOptions, flag: bool) -> list[int]:
-    kinds = torch.zeros(len(params) + 1, dtype=torch.uint8)
-    kinds[-1] = flag
+    """And on the steps made before: the most that any rank knows of."""
+    kinds = torch.zeros(len(params) + 2, dtype=torch.int64)
+    kinds[-2], kinds[-1] = options.first_step, flag
     for i, param in enumerate(params):
         if param.grad is not None:
             kinds[i] = _SPARSE if param.grad.is_sparse and not options.sparse_as_dense else _DENSE
@@ -118,7 +120,7 @@ class _CommitStream:
     def __init__(self, options: ReducerOptions) -> None:
         self._one = torch.zeros(1)
         tensors = [(0, dtype_code(torch.float32), 0, 0, (1,), (1,))]
-        how = (int(options.op), 1.0, 1.0, "none")
+        how = (int(options.op), 1.0, 1.0, "none", 0)
         self._stream = _core.Stream(options.stream_name, ["step"], tensors, [0], how)
 
     def ready(self, slot: int, address: int, absent: bool = False) -> None:

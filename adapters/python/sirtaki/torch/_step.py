@@ -5,11 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from types import FrameType
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
+from torch.optim import optimizer as torch_optimizer
 
 from sirtaki import basics, errors
 from sirtaki.torch._layout import ReducerOptions
@@ -45,6 +47,28 @@ class Deferred(Protocol):
 
     def abandon(self) -> None:
         """Makes none of them."""
+
+
+def unhooked_step(plain: Any) -> Callable[[Any], Any]:
+    """step() of a class of optimizers without the hooks of step, which are run once for all parts of a step."""
+    step: Any = plain.step
+    return step.__wrapped__ if getattr(step, "hooked", False) and hasattr(step, "__wrapped__") else step
+
+
+def before_update(optimizer: Any) -> None:
+    """Runs the hooks before step()."""
+    for hook in chain(
+        torch_optimizer._global_optimizer_pre_hooks.values(), optimizer._optimizer_step_pre_hooks.values()
+    ):
+        hook(optimizer, (optimizer,), {})
+
+
+def after_update(optimizer: Any) -> None:
+    """Runs the hooks after step()."""
+    for hook in chain(
+        optimizer._optimizer_step_post_hooks.values(), torch_optimizer._global_optimizer_post_hooks.values()
+    ):
+        hook(optimizer, (optimizer,), {})
 
 
 def start_gather(param: Tensor, name: str, options: ReducerOptions) -> Callable[[], Tensor]:

@@ -172,10 +172,3 @@ def _own_compressor(compression: Any) -> Any:
         return None
     callable_ = all(callable(getattr(compression, name, None)) for name in ("compress", "decompress"))
     return compression if callable_ else None
-
-
-def momentum_of(text: str) -> float:
-    """The largest factor of momentum correction that a choice asks for; 0 for none."""
-    found = re.findall(r"[:,]\s*momentum\s*=\s*([^,;\s]+)", text)
-    factors = [float(value) for value in found if re.fullmatch(r"[0-9.]+(e-?[0-9]+)?", value)]
-    return max(factors, default=0.0)

@@ -20,8 +20,9 @@ from sirtaki.ops import ReduceOp, check_reduce_op
 from sirtaki.torch._debts import KEY
 from sirtaki.torch._deferred import DeferredUpdates, check_optimizer
 from sirtaki.torch._layout import ReducerOptions
-from sirtaki.torch._step import refuse_grad_scaler
-from sirtaki.torch.compression import Choice, Compression, choice_of, momentum_of
+from sirtaki.torch._momentum import Correction, correction_of
+from sirtaki.torch._step import after_update, before_update, refuse_grad_scaler, unhooked_step
+from sirtaki.torch.compression import Choice, Compression, choice_of
 from sirtaki.torch.ops import Average, ProcessSet, Sum, check_process_set, global_process_set
 from sirtaki.torch.reducer import GradientReducer
 
@@ -32,6 +33,7 @@ class _Distributed:
     _sirtaki: GradientReducer
     _sirtaki_skip: bool
     _sirtaki_updates: DeferredUpdates | None  # only with sync="forward"
+    _sirtaki_update: Callable[[Any], Any] | None  # only with momentum correction: in place of the plain step()
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Combines gradients that are not combined yet (collective), then applies them.
@@ -48,9 +50,14 @@ class _Distributed:
                 raise errors.UnsupportedError('sync="forward" cannot run a closure; use sync="backward"')
             self._sirtaki_updates.step(self._sirtaki_skip)
             return None
-        plain_step = super(type(self), self).step  # type: ignore[misc]
+        result = None
         if closure is not None:
-            result = plain_step(self._combining(closure))
+            if self._sirtaki_update is None:
+                result = super(type(self), self).step(self._combining(closure))  # type: ignore[misc]
+            else:
+                # SGD runs it once, first of all.
+                result = self._combining(closure)()
+                self._sirtaki_apply()
         else:
             if self._sirtaki_skip:
                 if reducer.in_flight:
@@ -64,9 +71,18 @@ class _Distributed:
                         stacklevel=2,
                     )
                 reducer.synchronize()
-            result = plain_step()
+            result = self._sirtaki_apply()
         reducer.stepped()
         return result
+
+    def _sirtaki_apply(self) -> Any:
+        """The step of the user's optimizer, with gradients as they are."""
+        if self._sirtaki_update is None:
+            return super(type(self), self).step()  # type: ignore[misc]
+        before_update(self)
+        self._sirtaki_update(self)
+        after_update(self)
+        return None
 
     def _combining(self, closure: Callable[[], Any]) -> Callable[[], Any]:
         def combined() -> Any:
@@ -180,7 +196,7 @@ class _Distributed:
         for i, p in enumerate(params):
             p.grad = owed.get(i)
         try:
-            super(type(self), self).step()  # type: ignore[misc]
+            self._sirtaki_apply()
         finally:
             for p, grad in zip(params, theirs, strict=True):
                 p.grad = grad
@@ -188,7 +204,8 @@ class _Distributed:
     def compression_report(self) -> list[dict[str, Any]]:
         """How each tensor travels from the next step on; [] before the first.
 
-        Rows have name, numel, dtype, codec, recipe, params, density (part of the elements that travels), reason,
+        Rows have name, numel, dtype, codec, recipe, params, density (part of the elements that travels), momentum (that
+        the codec corrects; 0 for none), reason,
         held_bytes (of its elements), wire_bytes (what it takes on the network in a step, as the size of an allreduce),
         ratio of these, and owed_norm (of the residual).
         """
@@ -320,24 +337,15 @@ def _options(
     return ReducerOptions(stream, chosen, op, mean, codec, compressor, prescale, postscale, sparse_as_dense)
 
 
-def _check_momentum(optimizer: torch.optim.Optimizer, compression: str) -> None:
-    """Momentum correction takes the place of the optimizer's own momentum."""
-    factor = momentum_of(compression)
-    if factor == 0:
-        return
-    name = type(optimizer).__name__
-    for group in optimizer.param_groups:
-        if "betas" in group:
-            raise errors.InvalidArgumentError(
-                f'compression "{compression}" corrects the momentum of SGD, and {name} averages gradients: leave '
-                "momentum out of the compression, or use SGD with momentum=0"
-            )
-        own = group.get("momentum", 0)
-        if own != 0:
-            raise errors.InvalidArgumentError(
-                f'compression "{compression}" gives momentum {factor:g}, and {name} has {own:g} too, so it would '
-                f"count twice: make {name} with momentum=0, or leave momentum out of the compression"
-            )
+def _correction(optimizer: torch.optim.Optimizer, options: ReducerOptions) -> Correction | None:
+    """Of the choice that holds; the optimizer's momentum fits it."""
+    if options.compressor is not None:
+        return None
+    rules, codec = basics.option("compression.rules"), basics.option("compression.codec")
+    correction = correction_of(f"{rules};{codec}" if options.codec is None else options.codec)
+    if correction is not None:
+        correction.check(optimizer)
+    return correction
 
 
 def DistributedOptimizer(  # noqa: N802, PLR0917  (Horovod's name and signature)
@@ -399,7 +407,7 @@ def DistributedOptimizer(  # noqa: N802, PLR0917  (Horovod's name and signature)
     passes = _checked_passes(backward_passes_per_step)
     names, params = _named(optimizer, named_parameters)
     options = _options(op, compression, gradient_predivide_factor, sync, sparse_as_dense)
-    _check_momentum(optimizer, options.codec or basics.option("compression.codec"))
+    correction = _correction(optimizer, options)
     if options.sync == "forward":
         check_optimizer(optimizer)
     plain = type(optimizer)
@@ -410,7 +418,12 @@ def DistributedOptimizer(  # noqa: N802, PLR0917  (Horovod's name and signature)
     optimizer.__class__ = made
     optimizer._sirtaki = reducer  # type: ignore[attr-defined]
     optimizer._sirtaki_skip = False  # type: ignore[attr-defined]
-    deferred = DeferredUpdates(optimizer, plain, reducer) if options.sync == "forward" else None
+    update = None
+    if correction is not None:
+        correction.corrected = reducer.corrected
+        update = correction.around(unhooked_step(plain))
+    optimizer._sirtaki_update = update  # type: ignore[attr-defined]
+    deferred = DeferredUpdates(optimizer, plain, reducer, update) if options.sync == "forward" else None
     optimizer._sirtaki_updates = deferred  # type: ignore[attr-defined]
     _keep_scheduler_hook(optimizer)
     return optimizer

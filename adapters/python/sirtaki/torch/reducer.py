@@ -12,6 +12,7 @@ import enum
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -27,6 +28,8 @@ from sirtaki.torch._own import Packed, exchange, pack
 from sirtaki.torch._step import SUPERSEDED, Deferred, StepMemory, changed, edited, stale, start_gather, stray, too_often
 
 _HANDED_OVER, _STALE = 1, 2
+#: Of the runtime's flags: the result is a step.
+_STEP = 2
 
 
 class _Phase(enum.Enum):
@@ -182,13 +185,22 @@ class GradientReducer:
         begin = time.perf_counter()
         try:
             self._stream.wait()
+            self.debts.steps += 1
         finally:
             self.exposed_seconds += time.perf_counter() - begin
 
     def used(self) -> list[bool]:
         """Which of the parameters fetched so far, or of all after end_deferred(), had a gradient on some rank."""
         flags = self._stream.used()
-        return [slot >= 0 and flags[slot] for slot in self._slots]
+        return [slot >= 0 and flags[slot] > 0 for slot in self._slots]
+
+    def corrected(self) -> set[int]:
+        """Ids of the parameters whose results are steps of SGD with momentum: see Correction."""
+        if self._alone or self._stream is None or max(self._slots, default=-1) < 0:
+            return set()
+        flags = self._stream.used()
+        places = zip(self.params, self._slots, strict=True)
+        return {id(param) for param, slot in places if slot >= 0 and flags[slot] == _STEP}
 
     def mark_stale(self, index: int) -> None:
         """The parameter's update is still to be made: a gradient of it now is an error. For one backward."""
@@ -438,6 +450,7 @@ class GradientReducer:
             for param in self.params:
                 param.grad = None
         else:
+            self.debts.steps += 1
             self._take_results()
         finally:
             self.exposed_seconds += time.perf_counter() - begin
@@ -453,8 +466,8 @@ class GradientReducer:
             if grad is not None:
                 grad.copy_(wire)
                 continue
-            used = self._stream.used() if used is None else used
-            if used[self._slots[index]]:
+            used = self.used() if used is None else used
+            if used[index]:
                 self.params[index].grad = wire
         if touched:
             self._reset()
@@ -481,7 +494,8 @@ class GradientReducer:
         self._stream = None
         self.debts.closed()
         arrivals, loaded = self._arrivals, self.debts.waiting
-        layout = self._layout = open_layout(self.names, self.params, self._options, arrivals, loaded)
+        options = replace(self._options, first_step=self.debts.steps)
+        layout = self._layout = open_layout(self.names, self.params, options, arrivals, loaded)
         self._slots, self._strides, self._dtypes = layout.slots, layout.strides, layout.dtypes
         self._sizes, self._stream = layout.sizes, layout.stream
         self._generation = basics.generation()

@@ -1,0 +1,127 @@
+"""Momentum correction: the codec has the momentum of tensors that it compresses, the optimizer that of all others.
+
+With `momentum` a codec selects among steps of SGD, not among gradients (Lin et al., Deep Gradient Compression, 2018).
+What arrives of such a tensor is a step, to which SGD must add no momentum; and SGD's own, which has to be the same,
+stays on for tensors that travel as they are, and for what weight decay adds. SGD with momentum is linear, so it runs
+twice: as it is, with zeros in the place of steps, and without momentum and weight decay, with the steps alone. Where
+nothing is compressed this is plain SGD, bit for bit.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sirtaki import errors
+
+_WITHOUT = {"momentum": 0.0, "nesterov": False, "dampening": 0.0, "weight_decay": 0.0}
+#: Factors travel in 1/65536.
+_ROUNDING = 1e-4
+
+
+class Correction:
+    """Of one optimizer. Used from the thread that steps."""
+
+    def __init__(self, text: str, factor: float, nesterov: bool) -> None:
+        self._text, self._factor, self._nesterov = text, factor, nesterov
+        #: Ids of the parameters whose gradients are steps in this step of the program.
+        self.corrected: Callable[[], set[int]] = set
+
+    def check(self, optimizer: torch.optim.Optimizer) -> None:
+        """Refuses optimizers whose momentum is another one. Raises InvalidArgumentError."""
+        name = type(optimizer).__name__
+        if not isinstance(optimizer, torch.optim.SGD):
+            raise errors.InvalidArgumentError(
+                f'compression "{self._text}" corrects the momentum of SGD, and the optimizer is {name}: leave momentum '
+                "out of the compression, or use torch.optim.SGD"
+            )
+        for number, group in enumerate(optimizer.param_groups):
+            self._check_group(f"group {number} of {name}", group)
+
+    def _check_group(self, name: str, group: dict[str, Any]) -> None:
+        what = f'compression "{self._text}" corrects a momentum of {self._factor:g}'
+        if abs(group["momentum"] - self._factor) > _ROUNDING:
+            raise errors.InvalidArgumentError(
+                f"{what}, and {name} has {group['momentum']:g}: give both the same, and do not change it while "
+                "training. The optimizer's is for tensors that travel as they are"
+            )
+        if group["nesterov"] != self._nesterov:
+            is_on = "nesterov=on" if self._nesterov else "nesterov=off"
+            raise errors.InvalidArgumentError(
+                f"{what} with {is_on}, and {name} has nesterov={group['nesterov']}: give both the same"
+            )
+        if group["dampening"] != 0:
+            raise errors.InvalidArgumentError(
+                f"{what}, and {name} has dampening={group['dampening']:g}, which no codec knows: use dampening=0, with "
+                f"a learning rate smaller by {1 - group['dampening']:g}"
+            )
+
+    def around(self, update: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """`update`, the optimizer's own step without hooks, for gradients some of which are steps."""
+
+        def corrected(optimizer: Any) -> None:
+            groups = optimizer.param_groups
+            ids = self.corrected()
+            steps = [self._steps_of(group, ids) for group in groups]
+            params = [p for group in steps for p in group["params"]]
+            if not params:
+                update(optimizer)
+                return
+            self.check(optimizer)
+            grads = [p.grad for p in params]
+            try:
+                for group, of_steps in zip(groups, steps, strict=True):
+                    for p in of_steps["params"]:
+                        p.grad = _nothing(optimizer, group, p)
+                update(optimizer)
+                _give(params, grads)
+                optimizer.param_groups = steps
+                update(optimizer)
+            finally:
+                optimizer.param_groups = groups
+                _give(params, grads)
+
+        return corrected
+
+    @staticmethod
+    def _steps_of(group: dict[str, Any], ids: set[int]) -> dict[str, Any]:
+        """The group's steps, as a group without momentum."""
+        return {**group, **_WITHOUT, "params": [p for p in group["params"] if id(p) in ids and p.grad is not None]}
+
+
+def _give(params: Sequence[Tensor], grads: Sequence[Tensor | None]) -> None:
+    for p, grad in zip(params, grads, strict=True):
+        p.grad = grad
+
+
+def _nothing(optimizer: Any, group: dict[str, Any], param: Tensor) -> Tensor | None:
+    """The gradient with which SGD applies weight decay and goes on with a momentum from before; None: there is none."""
+    moves = optimizer.state.get(param, {}).get("momentum_buffer") is not None
+    return torch.zeros_like(param) if moves or group["weight_decay"] != 0 else None
+
+
+def correction_of(text: str) -> Correction | None:
+    """What a choice of compression asks for; None: no codec of it corrects momentum."""
+    wanted: set[tuple[float, bool]] = set()
+    for rule in text.split(";"):
+        keys = rule.rpartition("=>")[2].partition(":")[2].split(",")
+        settings = {key.strip(): value.strip() for key, _, value in (item.partition("=") for item in keys)}
+        factor = _part(settings.get("momentum", "0"))
+        if factor != 0:
+            wanted.add((factor, settings.get("nesterov", "off").lower() in ("on", "true", "yes", "1")))
+    if len(wanted) > 1:
+        raise errors.InvalidArgumentError(
+            f'compression "{text}" corrects momenta of {" and ".join(f"{f:g}" for f, _ in sorted(wanted))}, and an '
+            "optimizer has one: give all rules the same momentum and nesterov"
+        )
+    return Correction(text, *wanted.pop()) if wanted else None
+
+
+def _part(text: str) -> float:
+    """As the runtime reads it; what it refuses counts as 0."""
+    well_formed = re.fullmatch(r"([0-9]+\.?[0-9]*|\.[0-9]+)(%?)", text)
+    return 0.0 if well_formed is None else float(well_formed[1]) / (100 if well_formed[2] else 1)
