@@ -70,7 +70,7 @@ class Coder {
   // For checkpoints, and for the coder that takes the place of this one: between two steps.
   virtual CoderState state() const { return {}; }
   // Goes on with what another coder of the tensor remembered, as far as that means something here; else begins anew.
-  virtual void restore(CoderState /*state*/) {}
+  virtual void restore(const CoderState& /*state*/) {}
 
   // Where ranks reduce factors of a matrix instead of sending payloads: the steps of that. nullptr: not so.
   virtual LowRankFactors* factors() { return nullptr; }

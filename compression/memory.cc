@@ -122,7 +122,7 @@ void TensorMemory::recall(ConstBytes remembered) {
   if (found.codec != codec_.id() || found.params != params_) {
     found.state.own.clear();
   }
-  coder_->restore(std::move(found.state));
+  coder_->restore(found.state);
 }
 
 Status TensorMemory::check_remembered(ConstBytes remembered, std::int64_t numel) {

@@ -117,15 +117,14 @@ void LinkMeter::reset() {
 
 std::optional<LinkReading> LinkMeter::read() const {
   const std::optional<LinkEstimate> line = model_.estimate();
+  const bool was_busy = busy_rates_.size() >= kMinWindows;
   double rate = 0;
   if (rates_.size() >= kMinWindows) {
     rate = upper_quartile(rates_);
-  } else if (outdated_ && busy_rates_.size() >= kMinWindows) {
+  } else if (was_busy && (outdated_ || !line)) {
     rate = upper_quartile(busy_rates_);
   } else if (line) {
     rate = line->bytes_per_second;
-  } else if (busy_rates_.size() >= kMinWindows) {
-    rate = upper_quartile(busy_rates_);
   }
   rate = std::min(rate, kMostBytesPerSecond);
   if (rate < 1) {

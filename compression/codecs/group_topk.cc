@@ -48,7 +48,7 @@ class GroupTopkCoder final : public Coder {
   }
 
   CoderState state() const override { return {momentum_.values(), {}}; }
-  void restore(CoderState state) override { momentum_.restore(std::move(state.momentum)); }
+  void restore(const CoderState& state) override { momentum_.restore(state.momentum); }
 
  private:
   const std::int64_t keep_;

@@ -19,7 +19,7 @@ class PowerSgdCoder final : public Coder {
   LowRankFactors* factors() override { return &factors_; }
 
   CoderState state() const override { return {{}, factors_.state()}; }
-  void restore(CoderState state) override { factors_.restore(state.own); }
+  void restore(const CoderState& state) override { factors_.restore(state.own); }
 
   std::size_t payload_bytes(std::int64_t numel) const override {
     SRT_CHECK(numel == numel_);

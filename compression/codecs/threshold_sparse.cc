@@ -107,8 +107,8 @@ class ThresholdSparseCoder final : public Coder {
     return {momentum_.values(), std::move(own).take()};
   }
 
-  void restore(CoderState state) override {
-    momentum_.restore(std::move(state.momentum));
+  void restore(const CoderState& state) override {
+    momentum_.restore(state.momentum);
     WireReader own(state.own);
     const auto threshold = own.get<float>();
     const auto wanted = own.get<std::int64_t>();
