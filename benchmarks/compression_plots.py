@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from benchmarks.plots import canvas, panels, save
 from benchmarks.results import Row
@@ -15,17 +16,23 @@ def _error(row: Row) -> list[list[float]]:
     return [[max(0.0, row.value - row.spread["low"])], [max(0.0, row.spread["high"] - row.value)]]
 
 
+def _by(rows: Sequence[Row], name: str) -> dict[Any, list[Row]]:
+    """The rows by one of their parameters, in the order in which its values come first."""
+    found: dict[Any, list[Row]] = {}
+    for row in rows:
+        found.setdefault(row.params[name], []).append(row)
+    return found
+
+
 def compressed_allreduce(path: Path, rows: Sequence[Row]) -> Path | None:
     """Seconds of each method with what wire and codec alone would take; a column for each number of ranks."""
-    times = [row for row in rows if row.metric == "step_seconds"]
-    ranks = list(dict.fromkeys(row.params["ranks"] for row in times))
-    made = panels(max(1, len(ranks)), 1)
+    columns = _by([row for row in rows if row.metric == "step_seconds"], "ranks")
+    made = panels(max(1, len(columns)), 1)
     if made is None:
         return None
     figure, axes = made
     codec = {(row.params["method"], row.params["ranks"]): row.value for row in rows if row.metric == "codec_seconds"}
-    for axis, size in zip(axes[0], ranks, strict=False):
-        mine = [row for row in times if row.params["ranks"] == size]
+    for axis, (size, mine) in zip(axes[0], columns.items(), strict=False):
         for place, row in enumerate(mine):
             method = row.params["method"]
             axis.barh(place, row.value, xerr=_error(row), color=DENSE if method == "gloo" else OURS, capsize=2)
@@ -60,8 +67,7 @@ def methods(path: Path, rows: Sequence[Row]) -> Path | None:
 def time_to_quality(path: Path, rows: Sequence[Row]) -> Path | None:
     """Seconds to the target loss of every system; a column for each link, a line for each task."""
     times = [row for row in rows if row.metric == "seconds_to_target"]
-    nets = list(dict.fromkeys(row.params["rate_mbit"] for row in times))
-    tasks = list(dict.fromkeys(row.params["task"] for row in times))
+    nets, tasks = list(_by(times, "rate_mbit")), list(_by(times, "task"))
     made = panels(max(1, len(nets)), max(1, len(tasks)))
     if made is None:
         return None
@@ -81,18 +87,15 @@ def time_to_quality(path: Path, rows: Sequence[Row]) -> Path | None:
 
 def never_lose(path: Path, rows: Sequence[Row]) -> Path | None:
     """Step time of every setting over that of processes that send nothing; a column for each task."""
-    times = [row for row in rows if row.metric == "step_seconds"]
-    tasks = list(dict.fromkeys(row.params["task"] for row in times))
-    made = panels(max(1, len(tasks)), 1)
+    columns = _by([row for row in rows if row.metric == "step_seconds"], "task")
+    made = panels(max(1, len(columns)), 1)
     if made is None:
         return None
     figure, axes = made
-    for axis, task in zip(axes[0], tasks, strict=False):
-        mine = [row for row in times if row.params["task"] == task]
-        links = list(dict.fromkeys(row.params["rate_mbit"] for row in mine))
-        settings = list(dict.fromkeys(row.params["setting"] for row in mine))
-        for place, setting in enumerate(settings):
-            ours = [row for row in mine if row.params["setting"] == setting]
+    for axis, (task, mine) in zip(axes[0], columns.items(), strict=False):
+        links = list(_by(mine, "rate_mbit"))
+        settings = _by(mine, "setting")
+        for place, (setting, ours) in enumerate(settings.items()):
             color = {"none": DENSE, "auto": OURS}.get(setting, CONTROL)
             at = [links.index(row.params["rate_mbit"]) + 0.8 * place / len(settings) for row in ours]
             axis.bar(at, [row.value / (row.bound or 1.0) for row in ours], 0.7 / len(settings), color=color)

@@ -47,6 +47,23 @@ class NetCase:
         return wire_bound(self.size, payload, float(self.net))
 
 
+@dataclass(frozen=True)
+class TaskCase(NetCase):
+    """`task`: the network that is trained."""
+
+    task: str
+
+    @property
+    def key(self) -> str:
+        """Its name in the partial file."""
+        return f"{super().key}/{self.task}"
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """Its parameters in result rows."""
+        return {**super().params, "task": self.task}
+
+
 SomeCase = TypeVar("SomeCase", bound=NetCase)
 
 

@@ -10,11 +10,10 @@ however much it costs in accuracy. The bound is the step of processes that send 
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
 from typing import Any
 
 from benchmarks import compression_plots
-from benchmarks.contest import NetCase, Samples, ratio_row
+from benchmarks.contest import Samples, TaskCase, ratio_row
 from benchmarks.group import Group
 from benchmarks.netns import Net
 from benchmarks.results import Row, Store, make_row
@@ -47,24 +46,7 @@ SETTINGS = {
 TARGET = 0.97
 
 
-@dataclass(frozen=True)
-class Case(NetCase):
-    """`task`: the network that is trained."""
-
-    task: str
-
-    @property
-    def key(self) -> str:
-        """Its name in the partial file."""
-        return f"{super().key}/{self.task}"
-
-    @property
-    def params(self) -> dict[str, Any]:
-        """Its parameters in result rows."""
-        return {**super().params, "task": self.task}
-
-
-def recipe_of(case: Case, how: dict[str, Any]) -> dict[str, Any]:
+def recipe_of(case: TaskCase, how: dict[str, Any]) -> dict[str, Any]:
     """What benchmarks/learning.py makes of it."""
     return {
         "net": case.task,
@@ -83,7 +65,7 @@ def plan_of(options: Options) -> Plan:
     return Plan(pairs=blocks, min_pairs=blocks, block_seconds=0.0, block_iterations=steps)
 
 
-def measure(options: Options, net: Net | None, case: Case) -> dict[str, Any]:
+def measure(options: Options, net: Net | None, case: TaskCase) -> dict[str, Any]:
     """Seconds of a step of every setting in turns, and how tensors travel with `auto` at the end."""
     with Group(case.size, ["sirtaki"], net=net) as group:
         for name, text in SETTINGS.items():
@@ -96,7 +78,7 @@ def measure(options: Options, net: Net | None, case: Case) -> dict[str, Any]:
     return {"seconds": samples, "travel": travel}
 
 
-def measure_alone(options: Options, case: Case) -> list[float]:
+def measure_alone(options: Options, case: TaskCase) -> list[float]:
     """Seconds of a step that sends nothing: as many processes, each a job of its own."""
     with Group(case.size, [ALONE]) as group:
         group.call("learn_prepare", system=ALONE, name=ALONE, recipe=recipe_of(case, {}))
@@ -116,7 +98,7 @@ def travel_text(rows: list[dict[str, Any]]) -> str:
     return ", ".join(f"{count} {codec}" for codec, count in counts.items())
 
 
-def rows_of(case: Case, found: dict[str, Any], alone: list[float]) -> list[Row]:
+def rows_of(case: TaskCase, found: dict[str, Any], alone: list[float]) -> list[Row]:
     """Step times of all settings over the bound, and `auto` against the best and against dense."""
     samples: Samples = found["seconds"]
     bound = estimate(alone).value
@@ -140,16 +122,16 @@ def main() -> int:
         for task in tasks:
             alone = f"{ALONE}/{size}/{task}"
             if store.samples(alone) is None:
-                store.keep(alone, measure_alone(options, Case(LOOPBACK, size, task)))
+                store.keep(alone, measure_alone(options, TaskCase(LOOPBACK, size, task)))
         for rate in options.nets:
-            measure_link(options, store, [Case(rate, size, task) for task in tasks])
+            measure_link(options, store, [TaskCase(rate, size, task) for task in tasks])
             for task in tasks:
-                case = Case(rate, size, task)
+                case = TaskCase(rate, size, task)
                 rows += rows_of(case, store.samples(case.key), store.samples(f"{ALONE}/{size}/{task}"))
     return finish(store, rows, compression_plots.never_lose)
 
 
-def measure_link(options: Options, store: Store, cases: list[Case]) -> None:
+def measure_link(options: Options, store: Store, cases: list[TaskCase]) -> None:
     """Those of one link that the store lacks; each is kept at once."""
     missing = [case for case in cases if store.samples(case.key) is None]
     if not missing:

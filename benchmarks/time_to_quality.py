@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks import compression_plots
-from benchmarks.contest import NetCase, ratio_row
+from benchmarks.contest import TaskCase, ratio_row
 from benchmarks.group import Group
 from benchmarks.netns import Net
 from benchmarks.results import Row, Store, make_row
@@ -62,23 +62,6 @@ POWERSGD_TARGET, POWERSGD_FLOOR, POWERSGD_EXPOSED = 1.2, 0.97, 1.3
 
 
 @dataclass(frozen=True)
-class Case(NetCase):
-    """`task`: the network that is trained."""
-
-    task: str
-
-    @property
-    def key(self) -> str:
-        """Its name in the partial file."""
-        return f"{super().key}/{self.task}"
-
-    @property
-    def params(self) -> dict[str, Any]:
-        """Its parameters in result rows."""
-        return {**super().params, "task": self.task}
-
-
-@dataclass(frozen=True)
 class Trainings:
     """How much is trained."""
 
@@ -117,7 +100,7 @@ def train(group: Group, name: str, task: str, seed: int, steps: int) -> list[flo
     return [sum(values) / len(values) for values in zip(*losses, strict=True)]
 
 
-def measure_losses(store: Store, case: Case, names: Sequence[str], chosen: Trainings) -> None:
+def measure_losses(store: Store, case: TaskCase, names: Sequence[str], chosen: Trainings) -> None:
     """Trainings that the store lacks, each kept as it finishes."""
     seeds, steps = chosen.seeds, chosen.steps or TASKS[case.task]
     missing = [(s, n) for s in seeds for n in names if store.samples(loss_key(case, n, s)) is None]
@@ -130,12 +113,12 @@ def measure_losses(store: Store, case: Case, names: Sequence[str], chosen: Train
             say(f"{case.key}: {name}, seed {seed}: loss {sum(losses[-WINDOW:]) / WINDOW:.4f}")
 
 
-def loss_key(case: Case, name: str, seed: int) -> str:
+def loss_key(case: TaskCase, name: str, seed: int) -> str:
     """A training's name in the partial file."""
     return f"losses/{case.size}/{case.task}/{name}/{seed}"
 
 
-def measure_steps(options: Options, case: Case, names: Sequence[str], net: Net | None) -> dict[str, list[float]]:
+def measure_steps(options: Options, case: TaskCase, names: Sequence[str], net: Net | None) -> dict[str, list[float]]:
     """Seconds of a step of every system, block by block in turns."""
     blocks = 2 if options.quick else BLOCKS
     with Group(case.size, systems_of(names), net=net) as group:
@@ -170,7 +153,7 @@ def steps_to(losses: Sequence[float], target: float) -> int | None:
     return None
 
 
-def rows_of(case: Case, found: dict[str, list[list[float]]], seconds: dict[str, list[float]]) -> list[Row]:
+def rows_of(case: TaskCase, found: dict[str, list[list[float]]], seconds: dict[str, list[float]]) -> list[Row]:
     """Times to the target by system, and ours against the others, seed by seed. `found`: losses by system and seed."""
     rows: list[Row] = []
     targets = [smooth(losses)[-1] * (1 + MARGIN) for losses in found[DDP]]
@@ -206,7 +189,7 @@ def rows_of(case: Case, found: dict[str, list[list[float]]], seconds: dict[str, 
     return rows
 
 
-def measure_alone(options: Options, case: Case) -> list[float]:
+def measure_alone(options: Options, case: TaskCase) -> list[float]:
     """Seconds of a step that sends nothing: as many processes, each a job of its own."""
     blocks = 2 if options.quick else BLOCKS
     with Group(case.size, ["alone"]) as group:
@@ -217,7 +200,7 @@ def measure_alone(options: Options, case: Case) -> list[float]:
         return interleave([Contender("alone", group)], "learn_blocks", plan)["alone"]
 
 
-def measure(options: Options, store: Store, case: Case, names: Sequence[str]) -> list[Row]:
+def measure(options: Options, store: Store, case: TaskCase, names: Sequence[str]) -> list[Row]:
     """All of one task on one link."""
     chosen = Trainings(SEEDS[:2], 2 * WINDOW) if options.quick else Trainings(SEEDS, None)
     measure_losses(store, case, names, chosen)
@@ -236,7 +219,7 @@ def main() -> int:
     for task in options.more["tasks"][: 1 if options.quick else None]:
         for size in options.ranks:
             for net in options.nets:
-                rows += measure(options, store, Case(net, size, task), names)
+                rows += measure(options, store, TaskCase(net, size, task), names)
     return finish(store, rows, compression_plots.time_to_quality)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks import compressed_allreduce, methods, never_lose, time_to_quality
-from benchmarks.contest import NetCase
+from benchmarks.contest import NetCase, TaskCase
 from benchmarks.statistics import mean_estimate
 
 CASE = compressed_allreduce.Case("200", 4, 1 << 20)
@@ -83,7 +83,7 @@ def test_losses_are_smoothed_before_they_are_compared() -> None:
 
 
 def test_auto_is_judged_against_the_best_setting_of_its_link() -> None:
-    case = never_lose.Case("200", 4, "cnn")
+    case = TaskCase("200", 4, "cnn")
     travel = [{"codec": "none"}, {"codec": "int8"}, {"codec": "int8"}]
     for auto, met in ((0.0500, True), (0.0520, False)):
         seconds = {"none": [0.09] * 4, "twobit": [0.0495] * 4, "auto": [auto] * 4}

@@ -1,7 +1,5 @@
 #include "scheduler/policies/auto_policy.h"
 
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <memory>
 #include <random>
@@ -11,35 +9,21 @@
 
 #include "scheduler/policies/importance.h"
 #include "scheduler/replanner.h"
-#include "tests/unit/scheduler/codec_facts.h"
+#include "tests/unit/scheduler/controller_test.h"
 
 namespace sirtaki::scheduler {
 namespace {
 
 // A net of eight layers of 1 MiB, 40 ms backward and 20 ms forward.
-class AutoPolicyTest : public testing::Test {
+class AutoPolicyTest : public ControllerTest {
  protected:
   AutoPolicyTest() {
-    planner_.ranks = 4;
     for (int i = 0; i < 8; ++i) {
-      infos_.push_back({"layer" + std::to_string(i) + ".weight", {512, 512}});
-      infos_.push_back({"layer" + std::to_string(i) + ".bias", {512}});
+      add("layer" + std::to_string(i) + ".weight", {512, 512}, 37'500 - 5'000 * i);
+      add("layer" + std::to_string(i) + ".bias", {512}, 35'000 - 5'000 * i);
     }
-    for (std::size_t i = 0; i < infos_.size(); ++i) {
-      profile_.ready_us.push_back(static_cast<std::int64_t>(40'000 - 2500 * (i + 1)));
-      profile_.need_us.push_back(StepProfile::kUnknown);
-    }
-    profile_.backward_us = 40'000;
-    profile_.forward_us = 20'000;
     profile_.latency_ns = 100'000;
     profile_.codec_costs = {{{500, 500}, {500, 500}, {1500, 500}}};
-  }
-
-  void make(const std::string& text) {
-    const Spec spec = *parse_spec(text);
-    now_ = *decide(spec, infos_, {.ranks = 4}, *facts_);
-    controller_ = make_controller(spec, infos_, planner_, facts_);
-    ASSERT_NE(controller_, nullptr);
   }
 
   // One profile over a link, as if steps took what the model says, times `percent`.
@@ -48,11 +32,7 @@ class AutoPolicyTest : public testing::Test {
     const Prediction p = predict_tensors(now_, profile_, planner_);
     profile_.step_us = p.step_us * percent / 100;
     profile_.exposed_us = p.exposed_us;
-    auto next = controller_->consider(step_ += 8, profile_, now_);
-    if (next) {
-      now_ = std::move(*next);
-    }
-    return next.has_value();
+    return consider();
   }
 
   int lossy() const {
@@ -66,14 +46,6 @@ class AutoPolicyTest : public testing::Test {
     profile_.bytes_per_second = bytes_per_second;
     return predict_tensors(now_, profile_, planner_).step_us;
   }
-
-  std::vector<TensorInfo> infos_;
-  PlannerOptions planner_;
-  StepProfile profile_;
-  std::shared_ptr<const CodecFacts> facts_ = std::make_shared<PlainFacts>(4);
-  std::unique_ptr<Controller> controller_;
-  std::vector<PlannedTensor> now_;
-  std::uint64_t step_ = 0;
 };
 
 TEST_F(AutoPolicyTest, StaysDenseOnAFastLink) {

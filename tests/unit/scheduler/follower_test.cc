@@ -1,7 +1,5 @@
 #include "scheduler/policies/follower.h"
 
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <memory>
 #include <random>
@@ -9,57 +7,30 @@
 #include <utility>
 #include <vector>
 
-#include "tests/unit/scheduler/codec_facts.h"
+#include "tests/unit/scheduler/controller_test.h"
 
 namespace sirtaki::scheduler {
 namespace {
 
 // Six layers of 1 MiB in a backward pass of 40 ms, the last layer first.
-class FollowerTest : public testing::Test {
+class FollowerTest : public ControllerTest {
  protected:
   FollowerTest() {
-    planner_.ranks = 4;
     for (int i = 0; i < 6; ++i) {
-      infos_.push_back({"layer" + std::to_string(i) + ".weight", {512, 512}});
-      profile_.ready_us.push_back(36'000 - 6'000 * i);
-      profile_.need_us.push_back(StepProfile::kUnknown);
+      add("layer" + std::to_string(i) + ".weight", {512, 512}, 36'000 - 6'000 * i);
     }
-    profile_.backward_us = 40'000;
-    profile_.forward_us = 20'000;
     profile_.step_us = 100'000;
-  }
-
-  std::unique_ptr<Controller> controller(const std::string& text) {
-    const Spec spec = parse_spec(text).value();
-    now_ = decide(spec, infos_, {.ranks = 4}, *facts_).value();
-    return make_controller(spec, infos_, planner_, facts_);
-  }
-  void make(const std::string& text) {
-    controller_ = controller(text);
-    ASSERT_NE(controller_, nullptr);
   }
 
   bool profile(std::int64_t latency_ns, std::int64_t bytes_per_second) {
     profile_.latency_ns = latency_ns;
     profile_.bytes_per_second = bytes_per_second;
-    auto next = controller_->consider(step_ += 8, profile_, now_);
-    if (next) {
-      now_ = std::move(*next);
-    }
-    return next.has_value();
+    return consider();
   }
 
   bool all_by(Recipe recipe) const {
     return std::ranges::all_of(now_, [&](const PlannedTensor& t) { return t.decision.recipe == recipe; });
   }
-
-  std::vector<TensorInfo> infos_;
-  PlannerOptions planner_;
-  StepProfile profile_;
-  std::shared_ptr<const CodecFacts> facts_ = std::make_shared<PlainFacts>(4);
-  std::unique_ptr<Controller> controller_;
-  std::vector<PlannedTensor> now_;
-  std::uint64_t step_ = 0;
 };
 
 TEST_F(FollowerTest, TheRecipeFollowsTheLink) {

@@ -70,15 +70,14 @@ class Debts:
         """This rank owes something, or will."""
         return any(row["owed_norm"] > 0 or row["codec"] not in _LOSSLESS for row in self.report())
 
-    def _owing(self) -> list[int]:
+    def _owing(self, report: list[dict[str, Any]]) -> list[int]:
         """Parameters of which this rank owes something."""
-        rows = {row["name"] for row in self.report() if row["owed_norm"] > 0}
-        return [i for i, name in enumerate(self._names) if name in rows]
+        return self._indices({row["name"] for row in report if row["owed_norm"] > 0})
 
     def _owed_by_any(self) -> list[int]:
         """The same of all ranks together. Collective."""
         flags = torch.zeros(len(self._names), dtype=torch.uint8)
-        flags[self._owing()] = 1
+        flags[self._owing(self.report())] = 1
         work = torch_ops.allreduce(flags, f"{self._options.stream_name}.owing", ReduceOp.MAX, (1.0, 1.0), in_place=True)
         return torch_ops.start([work])[0].wait().nonzero().flatten().tolist()
 
@@ -88,8 +87,9 @@ class Debts:
         """This rank's residuals, and what its codecs remember; None: nothing. Not collective, not during a step."""
         if self._loaded is not None:
             return self._loaded
-        owed = {self._names[i]: self._residual(i) for i in self._owing()}
-        memory = self._memory()
+        report = self.report()
+        owed = {self._names[i]: self._residual(i) for i in self._owing(report)}
+        memory = self._memory(report)
         if not owed and not memory:
             return None
         return {"rank": basics.rank(), "size": basics.size(), "steps": self.steps, "owed": owed, "memory": memory}
@@ -187,35 +187,38 @@ class Debts:
 
     def _set(self, owed: dict[str, Tensor]) -> None:
         """Of tensors that are not compressed, what is owed goes with the next gradient."""
-        owing = set(self._owing())
+        owing = set(self._owing(self.report()))
         for i in self._dense():
             value = owed.get(self._names[i])
             if value is not None or i in owing:
                 given = self._laid_out(i, value)
                 self._stream.set_residual(self._slots[i], given.data_ptr(), given.numel())
 
-    def _memory(self) -> dict[str, tuple[list[int], Tensor]]:
+    def _memory(self, report: list[dict[str, Any]]) -> dict[str, tuple[list[int], Tensor]]:
         """What codecs remember beside residuals, with the order of the elements."""
         found = {}
-        for i in self._compressed():
+        for i in self._compressed(report):
             blob = self._stream.memory(self._slots[i])
             if blob:
-                order = list(torch.empty_like(self._params[i].detach(), device="meta").stride())
-                found[self._names[i]] = (order, torch.frombuffer(bytearray(blob), dtype=torch.uint8))
+                found[self._names[i]] = (self._order(i), torch.frombuffer(bytearray(blob), dtype=torch.uint8))
         return found
 
     def _set_memory(self, memory: dict[str, tuple[list[int], Tensor]]) -> None:
         """What codecs of other tensors remember is forgotten, and so is that of elements in another order."""
-        compressed = set(self._compressed())
+        compressed = set(self._compressed(self.report()))
         for i in self._dense():
             order, blob = memory.get(self._names[i], ([], None))
-            same = order == list(torch.empty_like(self._params[i].detach(), device="meta").stride())
-            given = b"" if blob is None or not same else blob.numpy().tobytes()
+            given = b"" if blob is None or order != self._order(i) else blob.numpy().tobytes()
             if given or i in compressed:
                 self._stream.set_memory(self._slots[i], given)
 
-    def _compressed(self) -> list[int]:
-        names = {row["name"] for row in self.report() if row["codec"] not in _LOSSLESS}
+    def _order(self, index: int) -> list[int]:
+        return list(torch.empty_like(self._params[index].detach(), device="meta").stride())
+
+    def _compressed(self, report: list[dict[str, Any]]) -> list[int]:
+        return self._indices({row["name"] for row in report if row["codec"] not in _LOSSLESS})
+
+    def _indices(self, names: set[str]) -> list[int]:
         return [i for i, name in enumerate(self._names) if name in names]
 
     def _dense(self) -> list[int]:
