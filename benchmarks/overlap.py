@@ -9,7 +9,8 @@ of its own, stopped while the others are measured, in every third turn only, sin
 out where benchmarks/baselines/horovod.sh has not been run). Sizes are divided until a model has about 7 MB; with the
 rate divided alike, communication takes as long as that of the whole model. DDP's buckets of 25 MB would hold all of
 such a model, and overlap nothing, hence gloo_scaled. Ours is judged against the faster of the two, case by case. The
-compute of a step is the wire time of its gradients, divided by the ratio; backward takes two thirds of it.
+compute of a step is the wire time of its gradients, divided by the ratio; backward takes two thirds of it. `alone`, the
+step of processes that send nothing, shows how well it is kept.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from benchmarks.results import Row, make_row
 from benchmarks.rig import Contender, Options, Plan, finish, parse, run
 from benchmarks.statistics import estimate
 
-FORWARD, BACKWARD, DDP, SCALED = "sirtaki_forward", "sirtaki", "gloo", "gloo_scaled"
+FORWARD, BACKWARD, DDP, SCALED, ALONE = "sirtaki_forward", "sirtaki", "gloo", "gloo_scaled", "alone"
 NAMES = {DDP: "ddp", SCALED: "ddp_scaled"}
 NETS = ("200",)
 RANKS = (4,)
@@ -38,7 +39,7 @@ BOUND_SHARE = 0.93
 #: Where compute hides all communication in either mode there is nothing to gain, only to lose.
 NO_LOSS = 0.98
 #: Our plans come from measured steps, DDP's buckets from the order of the first one; they are in place after these.
-WARM_STEPS = {FORWARD: 14, BACKWARD: 14, DDP: 2, SCALED: 2, HOROVOD: 2}
+WARM_STEPS = {FORWARD: 14, BACKWARD: 14, DDP: 2, SCALED: 2, HOROVOD: 2, ALONE: 1}
 #: A sample is one step; with per-layer waiting after one that is not counted and fills the pipeline.
 PAIRS, QUICK_PAIRS = 12, 3
 HOROVOD_EVERY = 3
@@ -135,7 +136,7 @@ def rows_of(case: Case, samples: Samples) -> list[Row]:
     best = None if fastest is None else (NAMES[fastest], references[fastest])
     rows = []
     for system, seconds in samples.items():
-        bound = case.bound("forward" if system == FORWARD else "backward")
+        bound = case.compute if system == ALONE else case.bound("forward" if system == FORWARD else "backward")
         reference = best if system in (FORWARD, BACKWARD) else None
         target = bound / BOUND_SHARE if system == FORWARD else None
         for metric, offset in (("step_seconds", 0.0), ("exposed_seconds", case.compute)):
@@ -185,7 +186,7 @@ def speedup_target(system: str, ratio: float, ceiling: float) -> float:
 
 def main() -> int:
     """Measures what the command line asks for."""
-    systems = (FORWARD, BACKWARD, DDP, SCALED, HOROVOD)
+    systems = (FORWARD, BACKWARD, DDP, SCALED, HOROVOD, ALONE)
     options, store = parse("overlap", __doc__ or "", NETS, RANKS, systems, models=tuple(SCALES), ratios=RATIOS)
     rows: list[Row] = []
     for net_name in options.nets:

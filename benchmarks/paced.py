@@ -2,11 +2,17 @@
 
 Thread: the worker's main thread; backward runs on autograd's thread. The same model, optimizer and pace under every
 system. Gradients are known constants, so that every step's result can be checked.
+
+A layer's time is that of the layer in a training without communication: what the framework itself needs from one layer
+to the next, several hundred microseconds of a cold processor with many ranks on few cores, is measured before any
+system is at work, and is part of it. So such a training takes as long as its layers are said to take, and what a system
+adds shows in full.
 """
 
 from __future__ import annotations
 
 import random
+import statistics
 import time
 from collections.abc import Callable
 from typing import Any
@@ -18,6 +24,8 @@ from benchmarks.systems import Place, System
 
 #: What the gradient of a tensor adds to its rank: tensors that get mixed up are noticed.
 _MARKS = 7
+#: Steps without communication that tell what the framework needs between two layers.
+_CALIBRATION_STEPS = 6
 
 
 class Pace:
@@ -32,16 +40,21 @@ class Pace:
         self._catch_up = catch_up
         self._due = 0.0
         self._late = 0.0
+        self._end = 0.0
+        #: Where it is set: seconds from the end of a layer, or of begin(), to the next layer.
+        self.gaps: list[float] | None = None
         #: Called with what ran and its begin and end in nanoseconds of the monotonic clock, where it is set.
         self.mark: Callable[[str, int, int], None] | None = None
 
     def begin(self) -> None:
         """A pass starts now."""
-        self._due = time.perf_counter()
+        self._due = self._end = time.perf_counter()
 
     def layer(self, seconds: float, work: Callable[[], None] | None = None, label: str = "") -> None:
         """Does the work of a layer and sleeps, with the GIL released, until its time is over."""
         begin = time.perf_counter_ns()
+        if self.gaps is not None:
+            self.gaps.append(begin * 1e-9 - self._end)
         if not self._catch_up:
             self._due = time.perf_counter() - self._late
         self._due += seconds
@@ -50,7 +63,8 @@ class Pace:
         left = self._due - time.perf_counter()
         if left > 0:
             time.sleep(left)
-        self._late = time.perf_counter() - self._due
+        self._end = time.perf_counter()
+        self._late = self._end - self._due
         if self.mark is not None:
             self.mark(label, begin, time.perf_counter_ns())
 
@@ -98,7 +112,7 @@ class PacedModel(nn.Module):
 
     `recipe`: `layers` (element counts), `forward_seconds` and `backward_seconds` of a pass, `shares` of a pass by layer
     (equal ones where absent), `order`, `seed`, `catch_up` (Pace), `scale` (by which the sizes were divided), `names` of
-    the layers.
+    the layers, `gaps` (from calibrate()).
     """
 
     def __init__(self, place: Place, recipe: dict[str, Any]) -> None:
@@ -107,11 +121,12 @@ class PacedModel(nn.Module):
         shares: list[float] = recipe.get("shares") or [1.0 / len(layers)] * len(layers)
         passes = (recipe["forward_seconds"], recipe["backward_seconds"])
         self.scale: float = recipe.get("scale", 1.0)
-        self.pace = Pace(recipe.get("catch_up", True))
+        self.pace = Pace(recipe["catch_up"])
         self.layers = nn.ModuleList()
         first = 0
-        for sizes, share in zip(layers, shares, strict=True):
-            seconds = (share * passes[0], share * passes[1])
+        gaps: list[tuple[float, float]] = recipe.get("gaps") or [(0.0, 0.0)] * len(layers)
+        for sizes, share, gap in zip(layers, shares, gaps, strict=True):
+            seconds = (max(share * passes[0] - gap[0], 0.0), max(share * passes[1] - gap[1], 0.0))
             self.layers.append(Layer(sizes, first, place.rank, self.pace, seconds))
             first += len(sizes)
         for layer, name in zip(self.layers, recipe.get("names", ()), strict=False):
@@ -129,24 +144,49 @@ class PacedModel(nn.Module):
         return x
 
 
+def calibrate(place: Place, recipe: dict[str, Any]) -> list[tuple[float, float]]:
+    """Seconds that the framework needs before each layer in forward and in backward, when nothing is sent.
+
+    Medians over a few steps; all ranks have to do it at the same time, since they share cores.
+    """
+    model = PacedModel(place, recipe)
+    optimizer = _optimizer(model)
+    steps = []
+    for _ in range(1 + _CALIBRATION_STEPS):
+        model.pace.gaps = []
+        _step(model, model, optimizer, torch.zeros(1, requires_grad=True))
+        steps.append(model.pace.gaps)
+    # The first step allocates.
+    gaps = [statistics.median(gaps) for gaps in zip(*steps[1:], strict=True)]
+    forward, backward = gaps[: len(model.layers)], gaps[len(model.layers) :]
+    return list(zip(forward, reversed(backward), strict=True))
+
+
+def _optimizer(model: PacedModel) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), lr=0.0, foreach=True)
+
+
+def _step(model: PacedModel, wrapped: Any, optimizer: Any, x: torch.Tensor) -> None:
+    optimizer.zero_grad()
+    loss = wrapped(x).sum()
+    model.pace.begin()
+    loss.backward()
+    optimizer.step()
+
+
 class Training:
     """Model and optimizer under one system."""
 
     def __init__(self, place: Place, system: System, recipe: dict[str, Any]) -> None:
-        self._size = place.size
+        self._rank, self._size = place.rank, place.size
         self._model = PacedModel(place, recipe)
-        optimizer = torch.optim.SGD(self._model.parameters(), lr=0.0, foreach=True)
         self._system = system
-        self._wrapped, self._optimizer = system.train(self._model, optimizer)
+        self._wrapped, self._optimizer = system.train(self._model, _optimizer(self._model))
         self._input = torch.zeros(1, requires_grad=True)
 
     def step(self) -> None:
         """zero_grad, forward, backward, optimizer step."""
-        self._optimizer.zero_grad()
-        loss = self._wrapped(self._input).sum()
-        self._model.pace.begin()
-        loss.backward()
-        self._optimizer.step()
+        _step(self._model, self._wrapped, self._optimizer, self._input)
 
     def mark_layers(self, mark: Callable[[str, int, int], None] | None) -> None:
         """Tells `mark` what runs when, until told None."""
@@ -157,10 +197,11 @@ class Training:
         self._system.drain(self._optimizer)
 
     def check(self) -> None:
-        """One step; an error unless every gradient is the mean over the ranks."""
+        """One step; an error unless every gradient is the mean over the ranks, or is this rank's where none is sent."""
         self.step()
         self.drain()
+        mean = (self._size + 1) / 2 if self._system.averages else self._rank + 1
         for index, parameter in enumerate(self._model.parameters()):
-            wanted = (self._size + 1) / 2 + index % _MARKS
+            wanted = mean + index % _MARKS
             if parameter.grad is None or not bool((parameter.grad == wanted).all()):
                 raise RuntimeError(f"the averaged gradient of tensor {index} is not {wanted}: {parameter.grad}")

@@ -19,6 +19,7 @@ COLORS = {
     "ddp_scaled": "#e6a15c",
     "gloo_fused": "#c8553d",
     "horovod": "#5b5f97",
+    "alone": "#aaaaaa",
 }
 
 
@@ -185,11 +186,11 @@ def overlap(path: Path, rows: Sequence[Row]) -> Path | None:
 
 def _bars_over_bounds(axis: Any, model: str, rows: Sequence[Row]) -> None:
     ratios = _unique(rows, lambda row: row.params["ratio"])
-    middle = 0.17 * (len(_unique(rows, lambda row: row.params["system"])) - 1) / 2
-    for index, (system, places, mine) in enumerate(_bars(rows, lambda row: row.params["ratio"], 0.17)):
-        axis.bar(places, [row.value * 1e3 for row in mine], width=0.16, label=system, color=COLORS.get(system))
+    middle = 0.15 * (len(_unique(rows, lambda row: row.params["system"])) - 1) / 2
+    for index, (system, places, mine) in enumerate(_bars(rows, lambda row: row.params["ratio"], 0.15)):
+        axis.bar(places, [row.value * 1e3 for row in mine], width=0.14, label=system, color=COLORS.get(system))
         bounds = [(row.bound or 0.0) * 1e3 for row in mine]
-        left, right = [place - 0.08 for place in places], [place + 0.08 for place in places]
+        left, right = [place - 0.07 for place in places], [place + 0.07 for place in places]
         axis.hlines(bounds, left, right, color="black", linewidth=1.2, label="bound" if index == 0 else None)
     axis.set_xticks([place + middle for place in range(len(ratios))], [f"{ratio:g}" for ratio in ratios])
     axis.set(title=model, xlabel="communication / compute", ylabel="ms a step")

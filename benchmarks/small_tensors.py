@@ -78,6 +78,7 @@ class Case(NetCase):
             "backward_seconds": seconds * 2 / 3,
             "order": self.order,
             "seed": SEED,
+            "catch_up": True,
         }
 
     def bound(self) -> float | None:

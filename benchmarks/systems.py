@@ -30,6 +30,8 @@ class System(Protocol):
 
     #: Whether a training step leaves work to the next one.
     pipelined: bool
+    #: Whether gradients are averaged over the ranks.
+    averages: bool
 
     def start(self, place: Place) -> None:
         """Meets the other ranks."""
@@ -57,6 +59,7 @@ class GlooSystem:
     """torch.distributed on Gloo: all_reduce, and DistributedDataParallel for training."""
 
     pipelined = False
+    averages = True
 
     def start(self, place: Place) -> None:
         """Opens the process group through a file store; systems of one worker share it."""
@@ -110,6 +113,7 @@ class AloneSystem:
     """No communication at all: what a training step takes where sending is free."""
 
     pipelined = False
+    averages = False
 
     def start(self, place: Place) -> None:
         """Meets nobody."""
@@ -145,6 +149,7 @@ class _HorovodLike:
 
     module = ""
     pipelined = False
+    averages = True
     #: Further arguments of DistributedOptimizer.
     how: Mapping[str, Any] = {}
 

@@ -128,6 +128,7 @@ def record(case: Case, folder: Path) -> list[Path]:
     with rig.network(case.net, case.size, strict=False) as net, Group(case.size, systems, net=net) as group:
         for system in systems:
             sync = "forward" if system == FORWARD else "backward"
+            group.call("training_calibrate", recipe=case.recipe())
             group.call("training_prepare", system=system, recipe=case.recipe())
             group.call("training_warm", system=system, steps=WARM_STEPS[system])
             with tempfile.TemporaryDirectory(prefix="bench-trace-") as temporary:

@@ -28,6 +28,7 @@ class Bench:
         self._tensors: dict[int, Any] = {}
         self._many: dict[str, Any] = {}
         self._training: dict[str, Any] = {}
+        self._gaps: list[tuple[float, float]] | None = None
         self._urgent: dict[str, Any] = {}
         self._learners: dict[str, Any] = {}
         self._streams: Any = None
@@ -140,11 +141,17 @@ class Bench:
 
     # ---- paced training steps --------------------------------------------------------------
 
+    def training_calibrate(self, recipe: dict[str, Any]) -> None:
+        """Until training_drop(), layers count what the framework needs between them as theirs; all ranks at once."""
+        from benchmarks.paced import calibrate
+
+        self._gaps = calibrate(self._place, recipe)
+
     def training_prepare(self, system: str, recipe: dict[str, Any]) -> None:
         """Makes the paced model of `recipe` (benchmarks/paced.py) and gives it to a system."""
         from benchmarks.paced import Training
 
-        self._training[system] = Training(self._place, self._systems[system], recipe)
+        self._training[system] = Training(self._place, self._systems[system], {**recipe, "gaps": self._gaps})
 
     def training_check(self, system: str) -> None:
         """One step; an error unless every averaged gradient is right."""
@@ -159,7 +166,8 @@ class Bench:
         out = []
         for system, iterations in blocks:
             training = self._training[system]
-            if long_steps and not self._systems[system].pipelined:
+            meets = self._systems[system].averages and not self._systems[system].pipelined
+            if long_steps and meets:
                 self._systems[system].allreduce(self._tensor(1), "bench.1")
             else:
                 training.step()
@@ -195,6 +203,7 @@ class Bench:
     def training_drop(self) -> None:
         """Forgets the models."""
         self._training.clear()
+        self._gaps = None
 
     # ---- real trainings --------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import allreduce, group, idle, overlap, paced, rig, shapes, small_tensors, urgent, workloads
+from benchmarks import allreduce, group, idle, overlap, paced, rig, shapes, small_tensors, systems, urgent, workloads
 from benchmarks.group import Group, GroupError
 from benchmarks.proc import process_counters, wakeups_per_second
 from benchmarks.statistics import median
@@ -269,3 +269,40 @@ def test_paced_layers_take_their_time_and_waiting_is_not_made_up_for() -> None:
         begin = time.perf_counter()
         pace.layer(0.003)
         assert time.perf_counter() - begin >= least
+
+
+def test_what_the_framework_needs_between_layers_is_part_of_their_time() -> None:
+    layers = [[8], [8, 4], [4]]
+    recipe = {
+        "layers": layers,
+        "shares": [0.5, 0.3, 0.2],
+        "forward_seconds": 0.03,
+        "backward_seconds": 0.06,
+        "order": "same",
+        "seed": 0,
+        "catch_up": False,
+    }
+    place = systems.Place(0, 1, "")
+    gaps = paced.calibrate(place, recipe)
+    assert len(gaps) == len(layers)
+    assert all(0.0 < gap < 0.03 for both in gaps for gap in both)
+    model = paced.PacedModel(place, {**recipe, "gaps": [(0.001, 0.004), (0.002, 0.005), (0.1, 0.006)]})
+    assert model.layers[0].seconds == pytest.approx((0.014, 0.026))
+    assert model.layers[1].seconds == pytest.approx((0.007, 0.013))
+    assert model.layers[2].seconds == pytest.approx((0.0, 0.006))
+
+
+def test_steps_of_a_system_that_sends_nothing_are_checked_too() -> None:
+    recipe = {
+        "layers": [[8], [4]],
+        "forward_seconds": 0.0,
+        "backward_seconds": 0.0,
+        "order": "same",
+        "seed": 0,
+        "catch_up": True,
+    }
+    alone = systems.make_system("alone")
+    paced.Training(systems.Place(1, 4, ""), alone, recipe).check()
+    alone.averages = True
+    with pytest.raises(RuntimeError, match=r"tensor 0 is not 2\.5"):
+        paced.Training(systems.Place(1, 4, ""), alone, recipe).check()
