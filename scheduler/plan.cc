@@ -51,6 +51,7 @@ void put_tensors(WireWriter& out, const std::vector<PlannedTensor>& tensors) {
     out.put(tensor.dtype);
     put_way(out, tensor.decision.way());
     out.put_list(tensor.decision.params);
+    out.put_list(tensor.decision.keeps);
     out.put(tensor.stripe);
     out.put(tensor.wire_bytes);
   }
@@ -186,6 +187,14 @@ std::uint64_t hash_of(const WireWriter& bytes) {
 }
 
 }  // namespace
+
+std::vector<std::int64_t> Decision::params_of(int rank) const {
+  std::vector<std::int64_t> own = params;
+  if (!keeps.empty()) {
+    own.at(sirtaki::params::kKeep) = keeps.at(static_cast<std::size_t>(rank));
+  }
+  return own;
+}
 
 std::int64_t PlannedTensor::wire_bytes_of(std::int64_t part) const {
   if (wire_bytes == kAsHeld) {

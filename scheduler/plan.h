@@ -36,6 +36,11 @@ struct Decision {
   CodecId codec = CodecId::kNone;
   Recipe recipe = Recipe::kDense;
   std::vector<std::int64_t> params;  // the codec's (runtime/base/codec_id.h)
+  // By rank, of group_topk by gather: instead of params[kKeep], which is the largest of them; empty: that of all.
+  std::vector<std::int64_t> keeps = {};
+
+  // Those of a rank.
+  std::vector<std::int64_t> params_of(int rank) const;
 
   Way way() const { return {codec, recipe}; }
 

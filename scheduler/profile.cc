@@ -10,13 +10,14 @@
 namespace sirtaki::scheduler {
 namespace {
 
-constexpr std::int64_t kFormat = 3;
+constexpr std::int64_t kFormat = 4;
 // Sums over all tensors of a stream stay far below the end of 64 bits.
 constexpr std::int64_t kMaxDurationUs = std::int64_t{1} << 40;
 constexpr std::int64_t kMaxLatencyNs = std::int64_t{1} << 40;
 constexpr std::int64_t kMaxBytesPerSecond = std::int64_t{1} << 44;
 constexpr std::int64_t kMaxObjection = 255;
 constexpr std::int64_t kMaxCostPs = 1 << 24;  // of an element
+constexpr std::int64_t kMaxLoss = std::int64_t{1} << 40;
 // What never wins a MAX: the rank does not know.
 constexpr std::int64_t kAbsent = std::numeric_limits<std::int64_t>::min();
 
@@ -60,11 +61,11 @@ std::int64_t negated(std::int64_t value) {
   return value == kAbsent ? kAbsent : -value;
 }
 
-Status check_header(std::span<const std::int64_t> values, std::size_t tensors) {
+Status check_header(std::span<const std::int64_t> values, std::size_t tensors, std::size_t losses) {
   const auto count = static_cast<std::int64_t>(tensors);
-  if (values.size() != max_vector_size(tensors)) {
+  if (values.size() != max_vector_size(tensors, losses)) {
     return corrupt("a profile of " + std::to_string(tensors) + " tensors has " + std::to_string(values.size()) +
-                   " values instead of " + std::to_string(max_vector_size(tensors)));
+                   " values instead of " + std::to_string(max_vector_size(tensors, losses)));
   }
   const auto agreed = [&](std::size_t field, std::int64_t mine) {
     return values[field] == mine && values[field + 1] == -mine;
@@ -85,13 +86,13 @@ CodecCost StepProfile::cost_of(CodecId codec) const {
                                      : codec_costs[static_cast<std::size_t>(found - kTimedCodecs.begin())];
 }
 
-std::size_t max_vector_size(std::size_t tensors) {
-  return kFields + 2 * tensors;
+std::size_t max_vector_size(std::size_t tensors, std::size_t losses) {
+  return kFields + 2 * tensors + losses;
 }
 
 std::vector<std::int64_t> to_max_vector(const StepProfile& profile) {
   const std::size_t tensors = profile.ready_us.size();
-  std::vector<std::int64_t> values(max_vector_size(tensors));
+  std::vector<std::int64_t> values(max_vector_size(tensors, profile.losses.size()));
   values[kFieldFormat] = kFormat;
   values[kFieldMinusFormat] = -kFormat;
   values[kFieldTensors] = static_cast<std::int64_t>(tensors);
@@ -113,11 +114,14 @@ std::vector<std::int64_t> to_max_vector(const StepProfile& profile) {
     const std::int64_t need = at_or(profile.need_us, i, StepProfile::kUnknown);
     values[kFields + tensors + i] = need < 0 ? kAbsent : -duration(need);
   }
+  for (std::size_t i = 0; i < profile.losses.size(); ++i) {
+    values[kFields + 2 * tensors + i] = profile.losses[i] < 0 ? kAbsent : std::min(profile.losses[i], kMaxLoss);
+  }
   return values;
 }
 
-Result<StepProfile> from_max_vector(std::span<const std::int64_t> values, std::size_t tensors) {
-  SRT_TRY(check_header(values, tensors));
+Result<StepProfile> from_max_vector(std::span<const std::int64_t> values, std::size_t tensors, std::size_t losses) {
+  SRT_TRY(check_header(values, tensors, losses));
   StepProfile profile;
   const auto scalar = [&](std::size_t field, const char* what) {
     return in_range(values[field], kMaxDurationUs, what);
@@ -146,6 +150,10 @@ Result<StepProfile> from_max_vector(std::span<const std::int64_t> values, std::s
                known_in_range(negated(values[kFields + tensors + i]), kMaxDurationUs, "a need time"));
     profile.ready_us.push_back(ready);
     profile.need_us.push_back(need);
+  }
+  for (std::size_t i = 0; i < losses; ++i) {
+    SRT_ASSIGN(const std::int64_t loss, known_in_range(values[kFields + 2 * tensors + i], kMaxLoss, "a loss"));
+    profile.losses.push_back(loss);
   }
   return profile;
 }

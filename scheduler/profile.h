@@ -44,7 +44,9 @@ struct StepProfile {
   std::int64_t latency_ns = kUnknown;        // of one message, its bytes taken out; kUnknown: not measured yet
   std::int64_t bytes_per_second = kUnknown;  // payload, one way
   CodecCosts codec_costs = {};               // of the slowest rank; 0: not measured
-  std::int64_t objection = 0;                // some rank's to any other plan (replanner.h); 0: none
+  // By rank, where a policy asks for them: running mean of its loss, millionths; kUnknown: it has told none.
+  std::vector<std::int64_t> losses = {};
+  std::int64_t objection = 0;  // some rank's to any other plan (replanner.h); 0: none
 
   bool knows_link() const { return latency_ns >= 0 && bytes_per_second > 0; }
   // Nothing for a codec that is not timed.
@@ -53,16 +55,17 @@ struct StepProfile {
   friend bool operator==(const StepProfile&, const StepProfile&) = default;
 };
 
-// Values of the vector for a stream of `tensors` tensors.
-std::size_t max_vector_size(std::size_t tensors);
+// Values of the vector for a stream of `tensors` tensors, with `losses` of them.
+std::size_t max_vector_size(std::size_t tensors, std::size_t losses = 0);
 
 // The vector to be reduced with MAX. Values out of range are brought into it, so a wild measurement cannot spoil the
-// arithmetic; lists that are too short count as 0 and kUnknown. Its size is max_vector_size(ready_us.size()).
+// arithmetic; lists that are too short count as 0 and kUnknown. Its size is max_vector_size(ready_us.size(),
+// losses.size()).
 std::vector<std::int64_t> to_max_vector(const StepProfile& profile);
 
 // The profile that a reduced vector holds. kMismatch: ranks wrote different formats or numbers of tensors; kCorrupt:
 // a wrong size or a value out of range.
-Result<StepProfile> from_max_vector(std::span<const std::int64_t> values, std::size_t tensors);
+Result<StepProfile> from_max_vector(std::span<const std::int64_t> values, std::size_t tensors, std::size_t losses = 0);
 
 // XXH64 of all values.
 std::uint64_t digest(const StepProfile& profile);

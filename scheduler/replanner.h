@@ -117,6 +117,8 @@ class Replanner {
   Objection objection() const { return objection_; }
 
   const std::deque<DecisionRecord>& log() const { return log_; }
+  // Whether profiles shall have every rank's loss.
+  bool wants_losses() const { return controller_ != nullptr && controller_->wants_losses(); }
   // The controller's last word, for a person; empty without one.
   const std::string& policy_log() const;
 

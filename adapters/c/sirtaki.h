@@ -233,6 +233,9 @@ SIRTAKI_API sirtaki_status sirtaki_stream_memory(sirtaki_stream stream, int32_t 
                                                  int64_t* bytes);
 SIRTAKI_API sirtaki_status sirtaki_stream_set_memory(sirtaki_stream stream, int32_t index, const void* in,
                                                      int64_t bytes);
+/* This rank's mean loss of a step, for the policy importance with split=loss, by which ranks with larger losses send
+ * more. Any time, not collective, does not wait; a loss below 0 or not finite says nothing. */
+SIRTAKI_API sirtaki_status sirtaki_stream_report_loss(sirtaki_stream stream, double loss);
 /* This rank has no more data (uneven batches). Until all ranks have called this, its streams take part in the steps of
  * the others with zeros, averages still divide by the size, and operations by name fail on every other rank. Gives the
  * rank that came last (may be NULL): it has seen every step. Call it between two steps. After SIRTAKI_TIMEOUT the rank

@@ -194,6 +194,13 @@ sirtaki_status sirtaki_stream_set_memory(sirtaki_stream stream, int32_t index, c
   });
 }
 
+sirtaki_status sirtaki_stream_report_loss(sirtaki_stream stream, double loss) {
+  return guarded([&]() -> Status {
+    SRT_ASSIGN(const auto active, owner_of(stream));
+    return active->session->stream_report_loss(id_of(stream), loss);
+  });
+}
+
 sirtaki_status sirtaki_stream_close(sirtaki_stream stream) {
   return guarded([&]() -> Status {
     SRT_ASSIGN(const auto active, owner_of(stream));

@@ -273,6 +273,7 @@ class Stream {
     const void* const data = bytes.c_str();
     blocking([&] { return sirtaki_stream_set_memory(stream_, index, data, size); });
   }
+  void report_loss(double loss) { check(sirtaki_stream_report_loss(stream_, loss)); }
   std::string tensors_json() { return json_or_raise(sirtaki_stream_tensors_json(stream_)); }
 
  private:
@@ -348,6 +349,7 @@ void define_operations(nb::module_& m) {
       .def("set_residual", &Stream::set_residual, nb::arg("index"), nb::arg("address"), nb::arg("numel"))
       .def("memory", &Stream::memory, nb::arg("index"))
       .def("set_memory", &Stream::set_memory, nb::arg("index"), nb::arg("bytes"))
+      .def("report_loss", &Stream::report_loss, nb::arg("loss"))
       .def("tensors_json", &Stream::tensors_json);
 }
 

@@ -108,6 +108,7 @@ std::vector<MethodInfo> policies() {
       {MethodId::kImportance, "importance", "group_topk at the rate that the measured link and exposed time allow",
        with_momentum(with_values(lossy(kTwoWays, {{"group", KeyKind::kCount, 512, 2, kLargestBlock},
                                                   choice("link", "budget|aimd"),
+                                                  choice("split", "off|loss"),
                                                   {"start", KeyKind::kPart, percent(7000), 1, kOne},
                                                   {"least", KeyKind::kPart, percent(50), 1, kOne},
                                                   {"most", KeyKind::kPart, kOne, 1, kOne},

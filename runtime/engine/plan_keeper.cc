@@ -1,9 +1,16 @@
 #include "runtime/engine/plan_keeper.h"
 
+#include <algorithm>
+#include <cmath>
 #include <utility>
 
 namespace sirtaki::engine {
 namespace {
+
+// Weight of a loss in the running mean; what profiles count losses in.
+constexpr double kNewLoss = 0.1;
+constexpr double kLossUnit = 1e6;
+constexpr double kLargestLoss = 1e5;
 
 int last_with_elements(const scheduler::Plan& plan, const std::vector<int>& order) {
   for (auto last = order.rbegin(); last != order.rend(); ++last) {
@@ -30,12 +37,20 @@ PlanKeeper::PlanKeeper(std::string name, const std::shared_ptr<const scheduler::
       first_version_(first->version()),
       deps_(deps),
       codec_costs_(options.codec_costs),
+      rank_(options.rank),
+      ranks_(options.replanner.planner.ranks),
       replanner_(first, options.replanner, std::move(options.controller)),
       meter_(options.replanner.planner.ranks),
       recorder_(first->tensors().size()),
       gauges_(deps.stats, name_),
       last_tensor_(last_with_elements(*first, order_)) {
   gauges_.plan_version.set(static_cast<std::int64_t>(first_version_));
+}
+
+void PlanKeeper::report_loss(double loss) {
+  if (std::isfinite(loss) && loss >= 0) {
+    loss_ = loss_ < 0 ? loss : loss_ + kNewLoss * (loss - loss_);
+  }
 }
 
 std::vector<std::int64_t> PlanKeeper::exchange(std::uint64_t step, bool measured) {
@@ -60,6 +75,10 @@ std::vector<std::int64_t> PlanKeeper::exchange(std::uint64_t step, bool measured
   if (measured) {
     mine.codec_costs = codec_costs_;
   }
+  mine.losses.assign(losses(), scheduler::StepProfile::kUnknown);
+  if (!mine.losses.empty() && measured && loss_ >= 0) {
+    mine.losses[static_cast<std::size_t>(rank_)] = std::llround(std::min(loss_, kLargestLoss) * kLossUnit);
+  }
   mine.objection = static_cast<std::int64_t>(replanner_.objection());
   return scheduler::to_max_vector(mine);
 }
@@ -73,7 +92,7 @@ void PlanKeeper::settle(std::uint64_t step, const std::vector<std::int64_t>& red
     return;
   }
   digest_due_ = true;
-  auto profile = scheduler::from_max_vector(reduced, plan()->tensors().size());
+  auto profile = scheduler::from_max_vector(reduced, plan()->tensors().size(), losses());
   if (profile) {
     agreed_ = std::move(*profile);
   } else {

@@ -36,6 +36,7 @@ struct PlanKeeperOptions {
   scheduler::ReplannerOptions replanner;
   std::unique_ptr<scheduler::Controller> controller;  // of a policy that changes how tensors travel; may be nullptr
   scheduler::CodecCosts codec_costs = {};             // this rank's
+  Rank rank = 0;                                      // which this is
 };
 
 class PlanKeeper {
@@ -79,6 +80,9 @@ class PlanKeeper {
   // The step in progress is void: what is in flight ends unmeasured.
   void step_void() { meter_.reset(); }
 
+  // The program's loss, where it tells any; profiles carry its running mean if a policy asks for it.
+  void report_loss(double loss);
+
   // What this rank puts into the exchange of step `step`, asked for at its finish(); empty: the step carries none.
   // `measured`: this rank's own times count; without, it has an opinion on nothing.
   std::vector<std::int64_t> exchange(std::uint64_t step, bool measured);
@@ -109,6 +113,7 @@ class PlanKeeper {
   void settle_digest(std::uint64_t step, const std::vector<std::int64_t>& reduced);
   void refuse(const std::string& why);
   void report();
+  std::size_t losses() const { return replanner_.wants_losses() ? static_cast<std::size_t>(ranks_) : 0; }
   int last_of(const scheduler::StepProfile& profile) const;
 
   const std::string name_;
@@ -116,8 +121,11 @@ class PlanKeeper {
   const std::uint64_t first_version_;
   PlanKeeperDeps deps_;
   const scheduler::CodecCosts codec_costs_;
+  const Rank rank_;
+  const int ranks_;
   scheduler::Replanner replanner_;
   scheduler::LinkMeter meter_;
+  double loss_ = -1;  // running mean; below 0: none
   StepRecorder recorder_;
   Gauges gauges_;
   Kind open_ = Kind::kNone;                       // the exchange in this step

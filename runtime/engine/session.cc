@@ -98,6 +98,7 @@ class SessionImpl final : public Session {
   Status stream_recall(StreamId stream, int index, ConstBytes in) override {
     return streams_->recall(stream, index, in);
   }
+  Status stream_report_loss(StreamId stream, double loss) override { return streams_->report_loss(stream, loss); }
   Result<std::string> stream_tensors_json(StreamId stream) const override { return streams_->tensors_json(stream); }
 
   std::string stats_json() const override;

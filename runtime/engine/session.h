@@ -79,6 +79,7 @@ class Session {
   virtual Status stream_set_residual(StreamId stream, int index, std::span<const float> in) = 0;
   virtual Result<std::vector<std::byte>> stream_remembered(StreamId stream, int index) const = 0;
   virtual Status stream_recall(StreamId stream, int index, ConstBytes in) = 0;
+  virtual Status stream_report_loss(StreamId stream, double loss) = 0;
   virtual Result<std::string> stream_tensors_json(StreamId stream) const = 0;
 
   virtual std::string stats_json() const = 0;

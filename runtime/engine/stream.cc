@@ -30,6 +30,7 @@ PlanKeeperOptions keeper_options(const StreamOptions& options, const StreamSpec&
   if (out.controller) {
     out.codec_costs = time_codecs(deps.loop, deps.net.size());
   }
+  out.rank = deps.net.rank();
   return out;
 }
 

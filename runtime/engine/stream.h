@@ -123,6 +123,8 @@ class Stream {
   // What the tensor's codec remembers beside that.
   Status remembered(int index, std::vector<std::byte>& out) const;
   Status recall(int index, ConstBytes in);
+  // This rank's loss, for policies that weigh ranks by it; any time.
+  void report_loss(double loss) { keeper_.report_loss(loss); }
   // How each tensor travels from the next step on, what that costs, and what is owed of it. Any time.
   std::string tensors_json() const;
 

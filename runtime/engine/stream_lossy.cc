@@ -25,7 +25,7 @@ void Stream::launch_lossy(const scheduler::Partition& partition) {
   for (const scheduler::Slice& slice : partition.slices) {
     const auto tensor = static_cast<std::size_t>(slice.tensor);
     spec.slices.push_back({&memory_.of(slice.tensor), plan_->tensors()[tensor].name, slice_of(slice), slice.offset,
-                           present_[tensor] == 0, memory_.finite(slice.tensor)});
+                           present_[tensor] == 0, memory_.finite(slice.tensor), memory_.senders(slice.tensor)});
   }
   trace_.launched(position);
   deps_.raw_bytes.add(partition.size_bytes());

@@ -25,6 +25,9 @@ StreamMemory::StreamMemory(const std::vector<StreamTensor>& tensors, Rank rank, 
       ranks_(ranks),
       memories_(tensors.size()),
       recipes_(tensors.size(), Recipe::kDense),
+      keeps_(tensors.size()),
+      senders_(tensors.size()),
+      sent_by_(tensors.size()),
       restored_(tensors.size()),
       remembered_(tensors.size()),
       finite_(tensors.size(), 1) {
@@ -52,6 +55,9 @@ void StreamMemory::admit(int index, const scheduler::PlannedTensor& planned, con
   }
   compression::TensorMemory& memory = open(index, planned, gradient, step);
   memory.at_step(step);
+  for (const auto& sender : senders_[at(index)]) {
+    sender->at_step(step);
+  }
   finite_[at(index)] = 1;
   if (memory.coder().wants_whole()) {
     finite_[at(index)] = kernels::all_finite(DType::kF32, data, gradient.numel) ? 1 : 0;
@@ -65,8 +71,14 @@ compression::TensorMemory& StreamMemory::open(int index, const scheduler::Planne
                                               const TensorView& gradient, std::uint64_t step) {
   std::unique_ptr<compression::TensorMemory>& memory = memories_[at(index)];
   const scheduler::Decision& decision = planned.decision;
+  const compression::PayloadCodec* codec = compression::find_payload_codec(decision.codec);
+  SRT_CHECK(codec != nullptr);
+  const std::vector<std::int64_t> params = decision.params_of(rank_);
   const bool same = memory && memory->codec().id() == decision.codec && memory->ownership().stripe == planned.stripe &&
-                    std::ranges::equal(memory->params(), decision.params);
+                    std::ranges::equal(memory->params(), params);
+  if (!same || decision.keeps != keeps_[at(index)]) {
+    open_senders(index, decision, *codec);
+  }
   const Recipe before = std::exchange(recipes_[at(index)], decision.recipe);
   if (same && restored_[at(index)].empty() && remembered_[at(index)].empty()) {
     if (before != decision.recipe && owes(index)) {
@@ -75,9 +87,7 @@ compression::TensorMemory& StreamMemory::open(int index, const scheduler::Planne
     }
     return *memory;
   }
-  const compression::PayloadCodec* codec = compression::find_payload_codec(decision.codec);
-  SRT_CHECK(codec != nullptr);
-  auto next = std::make_unique<compression::TensorMemory>(*codec, decision.params, shapes_[at(index)],
+  auto next = std::make_unique<compression::TensorMemory>(*codec, params, shapes_[at(index)],
                                                           compression::Ownership{planned.stripe, ranks_, rank_});
   next->at_step(step);
   next->recall(remembered(index));
@@ -92,6 +102,18 @@ compression::TensorMemory& StreamMemory::open(int index, const scheduler::Planne
   }
   memory = std::move(next);
   return *memory;
+}
+
+void StreamMemory::open_senders(int index, const scheduler::Decision& decision,
+                                const compression::PayloadCodec& codec) {
+  keeps_[at(index)] = decision.keeps;
+  senders_[at(index)].clear();
+  sent_by_[at(index)].clear();
+  for (Rank r = 0; r < ranks_ && !decision.keeps.empty(); ++r) {
+    // As owners of stripes, they only read what others sent.
+    senders_[at(index)].push_back(codec.open_owner(decision.params_of(r), shapes_[at(index)]));
+    sent_by_[at(index)].push_back(senders_[at(index)].back().get());
+  }
 }
 
 void StreamMemory::hand_over(int index, compression::TensorMemory& to) const {

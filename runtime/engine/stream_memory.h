@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "compression/memory.h"
@@ -27,6 +28,8 @@ class StreamMemory {
              std::uint64_t step);
   // Of a tensor that was admitted compressed.
   compression::TensorMemory& of(int index) { return *memories_[at(index)]; }
+  // By rank, what decodes their payloads of it; empty: as of().
+  std::span<const compression::Coder* const> senders(int index) const { return sent_by_[at(index)]; }
   // False: known not to be, in this step.
   bool finite(int index) const { return finite_[at(index)] != 0; }
 
@@ -47,6 +50,7 @@ class StreamMemory {
   compression::TensorMemory& open(int index, const scheduler::PlannedTensor& planned, const TensorView& gradient,
                                   std::uint64_t step);
   void settle(int index, const TensorView& gradient);
+  void open_senders(int index, const scheduler::Decision& decision, const compression::PayloadCodec& codec);
   // All that is owed becomes the residual of `to`.
   void hand_over(int index, compression::TensorMemory& to) const;
   void settle_steps(int index, float momentum, const TensorView& gradient);
@@ -55,7 +59,10 @@ class StreamMemory {
   const Rank rank_;
   const int ranks_;
   std::vector<std::unique_ptr<compression::TensorMemory>> memories_;
-  std::vector<Recipe> recipes_;  // of these, the last
+  std::vector<Recipe> recipes_;                   // of these, the last
+  std::vector<std::vector<std::int64_t>> keeps_;  // of these, the last decision's
+  std::vector<std::vector<std::unique_ptr<compression::Coder>>> senders_;
+  std::vector<std::vector<const compression::Coder*>> sent_by_;
   // Not taken over by a TensorMemory yet.
   std::vector<std::vector<float>> restored_;
   std::vector<std::vector<std::byte>> remembered_;

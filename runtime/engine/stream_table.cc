@@ -251,6 +251,18 @@ Status StreamTable::recall(StreamId stream, int index, ConstBytes in) {
   return on_loop(stream, [&](Stream& s) { return s.recall(index, in); });
 }
 
+Status StreamTable::report_loss(StreamId stream, double loss) const {
+  if (!find(stream)) {
+    return not_open();
+  }
+  loop_.post([this, stream, loss] {
+    if (Stream* s = engine_.stream(stream)) {
+      s->report_loss(loss);
+    }
+  });
+  return {};
+}
+
 Result<std::string> StreamTable::tensors_json(StreamId stream) const {
   std::string text;
   SRT_TRY(on_loop(stream, [&](const Stream& s) {

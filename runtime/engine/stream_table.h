@@ -42,6 +42,8 @@ class StreamTable {
   Status set_residual(StreamId stream, int index, std::span<const float> in);
   Result<std::vector<std::byte>> remembered(StreamId stream, int index) const;
   Status recall(StreamId stream, int index, ConstBytes in);
+  // Does not wait. kInvalidArgument: no such stream.
+  Status report_loss(StreamId stream, double loss) const;
   Result<std::string> tensors_json(StreamId stream) const;
 
  private:

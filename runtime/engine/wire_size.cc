@@ -27,6 +27,17 @@ bool runs(Recipe recipe) {
   return recipe == Recipe::kGather || recipe == Recipe::kScatter || recipe == Recipe::kLowRank;
 }
 
+Status check_keeps(const scheduler::Decision& decision, int ranks) {
+  const std::vector<std::int64_t>& keeps = decision.keeps;
+  if (keeps.empty()) {
+    return {};
+  }
+  const bool allowed = decision.codec == CodecId::kGroupTopk && decision.recipe == Recipe::kGather &&
+                       keeps.size() == static_cast<std::size_t>(ranks) && std::ranges::min(keeps) >= 1 &&
+                       std::ranges::max(keeps) == decision.params[params::kKeep];
+  return allowed ? Status() : invalid_argument("ranks may send different parts by group_topk and gather only");
+}
+
 std::string number_of(const scheduler::Decision& decision) {
   return std::to_string(static_cast<int>(decision.codec));
 }
@@ -68,6 +79,9 @@ Result<scheduler::PlannedTensor> planned_tensor(const scheduler::TensorInfo& ten
                                     std::string(recipe_name(decided.recipe)) + " cannot be run; choose another codec");
   }
   if (const Status checked = codec->check(decided.params, shape); !checked) {
+    return bad_decision(tensor, std::string(checked.text()));
+  }
+  if (const Status checked = check_keeps(decided, ranks); !checked) {
     return bad_decision(tensor, std::string(checked.text()));
   }
   planned.stripe = std::max<std::int64_t>(codec->stripe(decided.params, shape, ranks), 1);

@@ -29,6 +29,8 @@ class Controller {
   // order; nullopt: as now.
   virtual std::optional<std::vector<PlannedTensor>> consider(std::uint64_t step, const StepProfile& profile,
                                                              const std::vector<PlannedTensor>& now) = 0;
+  // Whether profiles shall have every rank's loss.
+  virtual bool wants_losses() const { return false; }
   // Inputs and reason of the last answer, for a person.
   virtual const std::string& last_decision() const = 0;
   // A step was given up: the first plan is in force again, and what was learnt is forgotten.

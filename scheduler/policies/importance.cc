@@ -1,6 +1,7 @@
 #include "scheduler/policies/importance.h"
 
 #include <algorithm>
+#include <functional>
 #include <utility>
 
 #include "runtime/base/check.h"
@@ -17,6 +18,17 @@ constexpr std::int64_t kDelayedPermille = 1250;
 // What is not worth a new plan.
 constexpr std::int64_t kSamePermille = 250;
 
+// Of a number below 2^96.
+std::int64_t cube_root(Wide value) {
+  std::int64_t root = 0;
+  for (std::int64_t bit = std::int64_t{1} << 31; bit > 0; bit >>= 1) {
+    if (const Wide next = root + bit; next * next * next <= value) {
+      root += bit;
+    }
+  }
+  return root;
+}
+
 std::int64_t permille_of(std::int64_t value, std::int64_t permille) {
   return static_cast<std::int64_t>(Wide{value} * permille / 1000);
 }
@@ -31,6 +43,83 @@ Importance::Importance(std::vector<Controlled> tensors, const PlannerOptions& pl
       method_(controlled_method(tensors_)),
       rate_(method_.value("start")) {}
 
+std::vector<std::int64_t> shares_by_loss(const std::vector<std::int64_t>& losses) {
+  Wide sum = 0;
+  for (const std::int64_t loss : losses) {
+    if (loss < 0) {
+      return {};
+    }
+    sum += loss;
+  }
+  if (sum == 0) {
+    return {};
+  }
+  const auto ranks = static_cast<std::int64_t>(losses.size());
+  std::vector<std::int64_t> weights;
+  Wide total = 0;
+  for (const std::int64_t loss : losses) {
+    const Wide over_mean = std::clamp<Wide>(Wide{loss} * ranks * kOne / sum, kOne / 4, 4 * kOne);
+    // (x/65536)^(2/3) * 65536 = cbrt(x^2 * 65536)
+    weights.push_back(cube_root(over_mean * over_mean * kOne));
+    total += weights.back();
+  }
+  for (std::int64_t& weight : weights) {
+    weight = static_cast<std::int64_t>(Wide{weight} * ranks * kOne / total);
+  }
+  return weights;
+}
+
+std::vector<std::int64_t> split_keep(std::int64_t keep, std::int64_t group, const std::vector<std::int64_t>& shares) {
+  std::vector<std::int64_t> keeps;
+  std::vector<std::size_t> by_rest(shares.size());
+  std::int64_t left = keep * static_cast<std::int64_t>(shares.size());
+  for (std::size_t r = 0; r < shares.size(); ++r) {
+    by_rest[r] = r;
+    keeps.push_back(keep * shares[r] / kOne);
+    left -= keeps.back();
+  }
+  std::ranges::stable_sort(by_rest, std::greater<>(), [&](std::size_t r) { return keep * shares[r] % kOne; });
+  for (std::size_t i = 0; left > 0; ++i, --left) {
+    ++keeps[by_rest[i % by_rest.size()]];
+  }
+  for (std::int64_t& own : keeps) {
+    own = std::clamp<std::int64_t>(own, 1, group);
+  }
+  return keeps;
+}
+
+bool Importance::update_shares(const StepProfile& profile) {
+  const std::vector<std::int64_t> wanted = splits() ? shares_by_loss(profile.losses) : shares_;
+  bool wrong = wanted.size() != shares_.size();
+  for (std::size_t r = 0; r < wanted.size() && !wrong; ++r) {
+    wrong = 4 * wanted[r] <= 3 * shares_[r] || 4 * wanted[r] >= 5 * shares_[r];
+  }
+  if (!split_hysteresis_.wants(wrong ? 1 : 0)) {
+    return false;
+  }
+  shares_ = wanted;
+  return true;
+}
+
+// Payloads of different sizes travel by gather.
+PlannedTensor Importance::split(PlannedTensor planned, const TensorInfo& tensor) const {
+  if (shares_.empty() || planned.decision.codec != CodecId::kGroupTopk) {
+    return planned;
+  }
+  Decision decision = planned.decision;
+  decision.recipe = Recipe::kGather;
+  std::int64_t& keep = decision.params[params::kKeep];
+  decision.keeps = split_keep(keep, decision.params[params::kGroup], shares_);
+  keep = std::ranges::max(decision.keeps);
+  auto by_rank = facts_->planned(tensor, std::move(decision));
+  if (!by_rank || by_rank->wire_bytes >= tensor.held_bytes()) {
+    return planned;
+  }
+  by_rank->reason = planned.reason + ", by rank " + std::to_string(std::ranges::min(by_rank->decision.keeps)) + " to " +
+                    std::to_string(std::ranges::max(by_rank->decision.keeps)) + " by gather";
+  return std::move(*by_rank);
+}
+
 std::vector<PlannedTensor> Importance::at(std::int64_t rate, const StepProfile& profile,
                                           const std::vector<PlannedTensor>& now) const {
   const Circumstances link = circumstances(profile, planner_.ranks);
@@ -39,7 +128,7 @@ std::vector<PlannedTensor> Importance::at(std::int64_t rate, const StepProfile& 
     if (tensors_[i].method) {
       auto planned = decide_tensor(at_rate(*tensors_[i].method, rate), tensors_[i].info, link, *facts_);
       SRT_CHECK(planned);
-      tensors[i] = std::move(*planned);
+      tensors[i] = split(std::move(*planned), tensors_[i].info);
       tensors[i].reason = "importance: " + tensors[i].reason;
     }
   }
@@ -84,27 +173,33 @@ std::optional<std::vector<PlannedTensor>> Importance::consider(std::uint64_t /*s
   const std::int64_t before = rate_;
   decision_ = "importance: rate " + part_text(before) + ", " + ms_text(profile.exposed_us) + " of " +
               ms_text(profile.step_us) + " ms exposed, link " + link_text(profile) + ": ";
+  const bool shares_changed = update_shares(profile);
   std::int64_t wanted = aimd ? aimd_rate(profile) : budget_rate(profile, now);
   if (!aimd) {
     const bool same =
         wanted > permille_of(before, 1000 - kSamePermille) && wanted < permille_of(before, 1000 + kSamePermille);
     const int direction = same ? 0 : wanted > before ? 1 : -1;
     if (!hysteresis_.wants(direction, direction < 0)) {
-      decision_ += direction == 0 ? "stays" : part_text(wanted) + " wanted, to be confirmed";
-      return std::nullopt;
+      if (!shares_changed) {
+        decision_ += direction == 0 ? "stays" : part_text(wanted) + " wanted, to be confirmed";
+        return std::nullopt;
+      }
+      wanted = before;
     }
   }
   rate_ = wanted;
   std::vector<PlannedTensor> next = at(wanted, profile, now);
   const bool changed = !std::ranges::equal(next, now, {}, &PlannedTensor::decision, &PlannedTensor::decision);
-  decision_ += wanted == before ? "stays" : "now " + part_text(wanted);
+  decision_ += (wanted == before ? "stays" : "now " + part_text(wanted)) +
+               std::string(shares_changed ? ", shares of the ranks follow their losses" : "");
   return changed ? std::optional(std::move(next)) : std::nullopt;
 }
 
 void Importance::restart() {
   rate_ = method_.value("start");
   least_latency_ns_ = 0;
-  hysteresis_ = {};
+  shares_.clear();
+  hysteresis_ = split_hysteresis_ = {};
   decision_.clear();
 }
 

@@ -5,6 +5,9 @@
 //           once, up when two profiles say so;
 //   aimd    times `down` while delays grow or too much is exposed, plus `up` while less than half of that is (as in
 //           NetSenseML).
+// With split=loss ranks with larger losses send more: shares of the mean rate by the cross-entropy over its mean, a
+// quarter to four times, to the power of 2/3 (which minimises the sum of squared loss per rate, as in DAGC-R); all by
+// gather, as payloads differ. Shares move when one is wrong by a quarter, for two profiles in a row.
 // Above the rate at which a dense allreduce is no longer, tensors travel as they are. Used through controller.h; pure.
 #pragma once
 
@@ -23,12 +26,16 @@ class Importance final : public Controller {
 
   std::optional<std::vector<PlannedTensor>> consider(std::uint64_t step, const StepProfile& profile,
                                                      const std::vector<PlannedTensor>& now) override;
+  bool wants_losses() const override { return splits(); }
   const std::string& last_decision() const override { return decision_; }
   void restart() override;
 
   std::int64_t rate() const { return rate_; }  // 1/65536
 
  private:
+  bool splits() const { return method_.choice("split") == "loss"; }
+  PlannedTensor split(PlannedTensor planned, const TensorInfo& tensor) const;
+  bool update_shares(const StepProfile& profile);
   std::vector<PlannedTensor> at(std::int64_t rate, const StepProfile& profile,
                                 const std::vector<PlannedTensor>& now) const;
   std::int64_t budget_rate(const StepProfile& profile, const std::vector<PlannedTensor>& now) const;
@@ -40,8 +47,18 @@ class Importance final : public Controller {
   Method method_;
   std::int64_t rate_ = 0;
   std::int64_t least_latency_ns_ = 0;  // seen so far, creeping up; 0: none
+  std::vector<std::int64_t> shares_;   // by rank, 1/65536 of the mean; empty: all the same
   Hysteresis hysteresis_;
+  Hysteresis split_hysteresis_;
   std::string decision_;
 };
+
+// By rank, 1/65536 of the mean; empty unless all losses are known and some is above 0. Their sum is ranks * 65536, but
+// for rounding down.
+std::vector<std::int64_t> shares_by_loss(const std::vector<std::int64_t>& losses);
+
+// How many of a group each rank sends: `keep` on average, 1 to `group`; what rounding leaves goes to the largest
+// remainders, of equal ones to the lower rank.
+std::vector<std::int64_t> split_keep(std::int64_t keep, std::int64_t group, const std::vector<std::int64_t>& shares);
 
 }  // namespace sirtaki::scheduler

@@ -89,6 +89,7 @@ Scenario run_compressed(RankApi& api, CompressedRun run, std::shared_ptr<Results
   require_ok(stream.status(), "opening the stream");
   for (int s = 0; s < run.steps; ++s) {
     const std::string what = "step " + std::to_string(s);
+    api.report_loss(*stream, 0.5 + api.rank());
     const Turn turn = turn_of(run.seed, s, run.wild);
     const auto culprit = static_cast<Rank>(shared_draw(run.seed, static_cast<std::uint64_t>(s), 34) %
                                            static_cast<std::uint64_t>(api.size()));
@@ -140,6 +141,7 @@ Scenario run_balance(RankApi& api, CompressedRun run) {
   }
   for (int s = 0; s < run.steps; ++s) {
     const std::string what = "step " + std::to_string(s);
+    api.report_loss(*stream, 0.5 + api.rank());
     std::vector<Owned> tensors = gradients(api, spec);
     for (std::size_t t = 0; t < tensors.size(); ++t) {
       for (std::size_t i = 0; i < tensors[t].values.size(); ++i) {

@@ -95,9 +95,9 @@ TEST(Compressed, WhateverDenseStreamsCanDo) {
 
 // Plans that change codecs in the middle of a run: results stay the same on all ranks, and nothing is lost.
 TEST(Compressed, PoliciesChangeHowTensorsTravel) {
-  const char* const policies[] = {"auto:min=0,ndim=0", "importance:min=0,ndim=0",
-                                  "importance:link=aimd,start=20%,min=0,ndim=0", "twobit:min=0,ndim=0",
-                                  "algc:min=0,ndim=0"};
+  const char* const policies[] = {
+      "auto:min=0,ndim=0",   "importance:min=0,ndim=0", "importance:link=aimd,start=20%,min=0,ndim=0",
+      "twobit:min=0,ndim=0", "algc:min=0,ndim=0",       "importance:split=loss,min=0,ndim=0"};
   for (std::uint64_t seed = 1; seed <= world::last_seed(9); ++seed) {
     SCOPED_TRACE(seed);
     CompressedRun run = run_of(seed, 40);

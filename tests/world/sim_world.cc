@@ -205,6 +205,7 @@ class SimWorld::Impl::Node final : public RankApi, private engine::ControlLink {
   Status set_residual(StreamId stream, int index, std::span<const float> in) override {
     return engine_->stream(stream)->set_residual(index, in);
   }
+  void report_loss(StreamId stream, double loss) override { engine_->stream(stream)->report_loss(loss); }
 
   Await<Result<Rank>> join() override {
     auto cell = cell_for<Result<Rank>>();

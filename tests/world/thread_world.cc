@@ -80,6 +80,10 @@ class ThreadRank final : public RankApi {
   Status set_residual(StreamId stream, int index, std::span<const float> in) override {
     return session_.stream_set_residual(stream, index, in);
   }
+  void report_loss(StreamId stream, double loss) override {
+    const Status status = session_.stream_report_loss(stream, loss);
+    SRT_CHECK(status);
+  }
 
   Await<Result<Rank>> join() override {
     return Await<Result<Rank>>([this] { return *session_.join(Duration(-1)); });

@@ -114,6 +114,7 @@ class RankApi {
   virtual std::vector<std::uint8_t> used(StreamId stream) = 0;
   virtual Status residual(StreamId stream, int index, std::span<float> out) = 0;
   virtual Status set_residual(StreamId stream, int index, std::span<const float> in) = 0;
+  virtual void report_loss(StreamId stream, double loss) = 0;
 
   // No more data; answers with the rank that came last.
   virtual Await<Result<Rank>> join() = 0;

@@ -16,10 +16,13 @@ class Gather final : public Reduction {
   void begin() override;
   std::size_t phases() const override { return 1; }
   Status finish();
-  ConstBytes block(Rank rank) const { return memory_.bytes().subspan(static_cast<std::size_t>(rank) * bytes_, bytes_); }
+  Bytes block(Rank rank) const {
+    const auto r = static_cast<std::size_t>(rank);
+    return memory_.bytes().subspan(block_at_[r], block_at_[r + 1] - block_at_[r]);
+  }
 
   Slices slices_;
-  std::size_t bytes_ = 0;  // of a rank's block: header, then the stripes' payloads
+  std::vector<std::size_t> block_at_;  // by rank: header, then the stripes' payloads
   BufferPool::Buffer memory_;
 };
 

@@ -13,6 +13,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -34,6 +35,8 @@ struct ReducedSlice {
   std::int64_t offset = 0;
   bool absent = false;  // this rank has no gradient: zeros
   bool finite = true;   // false: known not to be; true: it is looked at
+  // By rank, for what they have encoded; empty: all are encoded as by this rank. Outlive the reduction; kGather only.
+  std::span<const compression::Coder* const> senders = {};
 };
 
 struct ReductionSpec {

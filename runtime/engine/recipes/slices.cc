@@ -6,10 +6,13 @@
 #include <string>
 
 #include "kernels/finite/finite.h"
+#include "kernels/half/elements.h"
 #include "kernels/scale/scale.h"
 
 namespace sirtaki::engine {
 namespace {
+
+using Float = kernels::ref::Plain<float>;
 
 constexpr std::byte kBad{1};
 constexpr std::byte kAbsent{2};
@@ -102,8 +105,34 @@ Status Slices::read_header(Rank from, ConstBytes header) {
   return {};
 }
 
+const compression::Coder& Slices::coder_of(const Stripe& stripe, Rank from) const {
+  const auto& senders = slices_[stripe.slice].senders;
+  return senders.empty() ? memory(stripe).coder() : *senders[static_cast<std::size_t>(from)];
+}
+
+std::size_t Slices::payload_bytes(const Stripe& stripe, Rank from) const {
+  return slices_[stripe.slice].senders.empty() ? stripe.payload_bytes
+                                               : coder_of(stripe, from).payload_bytes(stripe.piece.numel);
+}
+
+// In rank order; payloads of different coders one by one.
+void Slices::sum(const Stripe& stripe, std::span<const std::byte* const> payloads) const {
+  if (slices_[stripe.slice].senders.empty()) {
+    memory(stripe).coder().sum(stripe.piece, payloads, stripe.gradient);
+    return;
+  }
+  std::vector<std::byte> one(stripe.size_bytes());
+  fill_with(stripe.gradient, stripe.piece.numel, 0.0F);
+  for (std::size_t r = 0; r < payloads.size(); ++r) {
+    coder_of(stripe, static_cast<Rank>(r)).sum(stripe.piece, payloads.subspan(r, 1), one.data());
+    for (std::size_t at = 0; at < one.size(); at += sizeof(float)) {
+      Float::store(Float::load(stripe.gradient + at) + Float::load(one.data() + at), stripe.gradient + at);
+    }
+  }
+}
+
 Status Slices::check(const Stripe& stripe, Rank from, ConstBytes payload) const {
-  const Status status = memory(stripe).coder().check(stripe.piece, payload);
+  const Status status = coder_of(stripe, from).check(stripe.piece, payload);
   return status ? status : corrupt_from(from, stripe.slice, status.text());
 }
 
@@ -123,7 +152,7 @@ void Slices::apply(const Stripe& stripe, std::span<const std::byte* const> paylo
   if (arrays.left != nullptr) {
     std::memcpy(arrays.left, stripe.gradient, stripe.size_bytes());
   }
-  memory(stripe).coder().sum(stripe.piece, payloads, stripe.gradient);
+  sum(stripe, payloads);
   if (divisor > 1) {
     kernels::divide_by(DType::kF32, stripe.gradient, n, divisor);
   }

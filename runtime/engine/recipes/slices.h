@@ -29,6 +29,8 @@ class Slices {
   explicit Slices(std::span<const ReducedSlice> slices);
 
   const std::vector<Stripe>& stripes() const { return stripes_; }
+  // Of the stripe, as encoded by a rank.
+  std::size_t payload_bytes(const Stripe& stripe, Rank from) const;
   std::size_t header_bytes() const { return slices_.size(); }
 
   // ---- sending ----
@@ -71,6 +73,9 @@ class Slices {
   Status corrupt_from(Rank from, std::size_t slice, std::string_view what) const;
 
  private:
+  const compression::Coder& coder_of(const Stripe& stripe, Rank from) const;
+  void sum(const Stripe& stripe, std::span<const std::byte* const> payloads) const;
+
   std::span<const ReducedSlice> slices_;
   std::vector<Stripe> stripes_;
   std::vector<std::uint8_t> own_bad_;

@@ -176,6 +176,17 @@ def case_rules_choose_by_name() -> None:
     same_on_all_ranks(model.parameters())
 
 
+def case_a_loss_is_a_number_or_one_for_each_sample() -> None:
+    model, optimizer = make("importance:split=loss")
+    optimizer.report_loss(0.5)  # nothing yet: the stream opens in the first step
+    train(model, optimizer, range(2))
+    optimizer.report_loss(0.5)
+    optimizer.report_loss(torch.ones(BATCH, requires_grad=True))
+    optimizer.report_loss(float("nan"))
+    train(model, optimizer, range(2))
+    same_on_all_ranks(model.parameters())
+
+
 def case_every_tensor_has_a_reason() -> None:
     model, optimizer = make(TOPK)
     assert optimizer.compression_report() == []

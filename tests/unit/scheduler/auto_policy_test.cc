@@ -1,7 +1,9 @@
 #include "scheduler/policies/auto_policy.h"
 
 #include <algorithm>
+#include <cmath>
 #include <memory>
+#include <numeric>
 #include <random>
 #include <string>
 #include <utility>
@@ -237,6 +239,63 @@ TEST_F(AutoPolicyTest, LongerDelayNeverMeansAHigherRate) {
     profile_.latency_ns *= static_cast<std::int64_t>(2 + random() % 8);
     profile(rate / static_cast<std::int64_t>(1 + random() % 4));
     EXPECT_LE(importance->rate(), before);
+  }
+}
+
+TEST(Shares, FollowLossesAndKeepTheBudget) {
+  EXPECT_TRUE(shares_by_loss({1'000'000, StepProfile::kUnknown}).empty()) << "a rank has told none";
+  EXPECT_TRUE(shares_by_loss({0, 0}).empty());
+  EXPECT_EQ(shares_by_loss({500'000, 500'000, 500'000}), (std::vector<std::int64_t>(3, params::kOne)));
+  // (8/4.5)^(2/3) over (1/4.5)^(2/3) is 4, but the smaller one counts as a quarter of the mean.
+  const auto two = shares_by_loss({8'000'000, 1'000'000});
+  EXPECT_NEAR(static_cast<double>(two[0]) / static_cast<double>(two[1]), std::pow(16.0 / 9.0 / 0.25, 2.0 / 3.0), 1e-3);
+  for (std::uint64_t seed = 0; seed < 200; ++seed) {
+    SCOPED_TRACE(seed);
+    std::mt19937_64 random(seed);
+    std::vector<std::int64_t> losses(1 + random() % 16);
+    for (std::int64_t& loss : losses) {
+      loss = static_cast<std::int64_t>(1'000 + random() % 5'000'000);
+    }
+    const auto ranks = static_cast<std::int64_t>(losses.size());
+    const std::vector<std::int64_t> shares = shares_by_loss(losses);
+    EXPECT_NEAR(static_cast<double>(std::reduce(shares.begin(), shares.end())),
+                static_cast<double>(ranks * params::kOne), static_cast<double>(ranks));
+    const auto keep = static_cast<std::int64_t>(4 + random() % 60);
+    const std::vector<std::int64_t> keeps = split_keep(keep, 512, shares);
+    EXPECT_EQ(std::reduce(keeps.begin(), keeps.end()), keep * ranks);
+    for (std::size_t r = 0; r < losses.size(); ++r) {
+      EXPECT_GE(keeps[r], 1);
+      for (std::size_t other = 0; other < losses.size(); ++other) {
+        EXPECT_TRUE(losses[r] < losses[other] || keeps[r] + 1 >= keeps[other]);
+      }
+    }
+  }
+  EXPECT_EQ(split_keep(400, 512, {2 * params::kOne, 0}), (std::vector<std::int64_t>{512, 1}));
+}
+
+TEST_F(AutoPolicyTest, ImportanceSplitsTheRateOverTheRanksByTheirLosses) {
+  make("importance:split=loss");
+  EXPECT_TRUE(controller_->wants_losses());
+  profile_.losses.assign(4, StepProfile::kUnknown);
+  EXPECT_TRUE(profile(12'500'000));
+  EXPECT_TRUE(now_[2].decision.keeps.empty()) << "nobody has told a loss";
+  profile_.losses = {3'000'000, 1'000'000, 1'000'000, 1'000'000};
+  profile(12'500'000);
+  EXPECT_TRUE(profile(12'500'000)) << controller_->last_decision();
+  const Decision& split = now_[2].decision;
+  ASSERT_EQ(split.keeps.size(), 4U) << now_[2].reason;
+  // Payloads by gather are longer on the wire, so the rate is lower, too.
+  const std::int64_t rate = dynamic_cast<Importance&>(*controller_).rate();
+  EXPECT_EQ(std::reduce(split.keeps.begin(), split.keeps.end()), 4 * ((512 * rate + params::kOne / 2) / params::kOne));
+  EXPECT_GT(split.keeps[0], split.keeps[1]);
+  EXPECT_EQ(split.params.at(params::kKeep), split.keeps[0]) << "the largest payload";
+  EXPECT_EQ(split.recipe, Recipe::kGather);
+  EXPECT_EQ(split.params_of(1).at(params::kKeep), split.keeps[1]);
+  EXPECT_FALSE(now_[1].decision.way().lossy());
+  // A little more or less does not matter.
+  profile_.losses = {3'100'000, 1'000'000, 1'050'000, 1'000'000};
+  for (int i = 0; i < 5; ++i) {
+    EXPECT_FALSE(profile(12'500'000)) << controller_->last_decision();
   }
 }
 

@@ -47,6 +47,19 @@ TEST(Profile, ComesBackFromItsVector) {
   }
 }
 
+TEST(Profile, EveryRankTellsItsOwnLoss) {
+  StepProfile a = example();
+  StepProfile b = example();
+  a.losses = {2'300'000, StepProfile::kUnknown, StepProfile::kUnknown};
+  b.losses = {StepProfile::kUnknown, 700'000, StepProfile::kUnknown};
+  const auto values = elementwise_max(to_max_vector(a), to_max_vector(b));
+  EXPECT_EQ(values.size(), max_vector_size(3, 3));
+  const auto both = from_max_vector(values, 3, 3);
+  ASSERT_TRUE(both) << both.status().to_string();
+  EXPECT_EQ(both->losses, (std::vector<std::int64_t>{2'300'000, 700'000, StepProfile::kUnknown}));
+  EXPECT_FALSE(from_max_vector(values, 3, 2));
+}
+
 TEST(Profile, MaxKeepsTheSlowestOfEverything) {
   const StepProfile a = example();
   StepProfile b = example();

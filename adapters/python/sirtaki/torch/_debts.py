@@ -65,6 +65,11 @@ class Debts:
         """A row for each tensor of the stream; [] before the first step. Not collective."""
         return [] if self._stream is None else json.loads(self._stream.tensors_json())
 
+    def report_loss(self, loss: float) -> None:
+        """This rank's loss, for a policy that weighs ranks by it; nothing before the first step."""
+        if self._stream is not None:
+            self._stream.report_loss(loss)
+
     @property
     def possible(self) -> bool:
         """This rank owes something, or will."""

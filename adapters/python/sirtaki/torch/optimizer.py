@@ -211,6 +211,14 @@ class _Distributed:
         """
         return self._sirtaki.debts.report()
 
+    def report_loss(self, loss: float | Tensor) -> None:
+        """This rank's loss of a step, for compression="importance:split=loss": ranks with larger losses send more.
+
+        A number, or a tensor of one loss or one for each sample, of which the mean counts. Each step or now and then,
+        on every rank: as long as one has told none, all send the same. Not collective; nothing before the first step.
+        """
+        self._sirtaki.debts.report_loss(float(loss.detach().mean()) if isinstance(loss, Tensor) else float(loss))
+
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Refuses copies: they would share the parameters, or combine nothing."""
         del protocol
