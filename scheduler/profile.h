@@ -21,7 +21,8 @@ namespace sirtaki::scheduler {
 
 // Codecs whose work the planner weighs, and what an element of a tensor costs a rank with them, all of it: what comes
 // before its payload is sent, and what comes after. Picoseconds.
-inline constexpr std::array kTimedCodecs = {CodecId::kInt8, CodecId::kTwobit, CodecId::kGroupTopk};
+inline constexpr std::array kTimedCodecs = {CodecId::kInt8, CodecId::kTwobit, CodecId::kGroupTopk,
+                                            CodecId::kThresholdSparse};
 struct CodecCost {
   std::int64_t encode_ps = 0;
   std::int64_t decode_ps = 0;

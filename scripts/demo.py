@@ -34,7 +34,7 @@ OVERLAP = str(ROOT / "examples/demo_overlap.py")
 LIVE = re.compile(r"^(?:\[[^\]]*\]\s?)?(  epoch \d+  step +(\d+)/(\d+) .*)$")
 QUIET_SECONDS = 5.0
 TOLERANCE = 0.02
-COMPRESSED_TOLERANCE = 0.08
+COMPRESSED_TOLERANCE = 0.03
 
 
 class Screen:

@@ -117,9 +117,10 @@ std::vector<MethodInfo> policies() {
                                                   {"up", KeyKind::kPart, kOne / 1000, 1, kOne}})))},
       {MethodId::kAuto, "auto",
        "dense until less is predicted to make steps shorter, then as little less as that needs",
-       lossy(kTwoWays, {toggle("fp16", false),
-                        {"gain", KeyKind::kPart, percent(200), 0, kOne / 2},
-                        {"rate", KeyKind::kPart, percent(100), 1, kOne}})},
+       with_warm_up(with_momentum(lossy(kTwoWays, {toggle("fp16", false),
+                                                   toggle("sparse", true),
+                                                   {"gain", KeyKind::kPart, percent(200), 0, kOne / 2},
+                                                   {"rate", KeyKind::kPart, percent(200), 1, kOne}})))},
   };
 }
 

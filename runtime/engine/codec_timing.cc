@@ -21,7 +21,16 @@ constexpr int kRuns = 3;
 constexpr std::int64_t kPsPerNs = 1000;
 
 std::string_view method_name(CodecId codec) {
-  return codec == CodecId::kInt8 ? "int8" : codec == CodecId::kTwobit ? "twobit" : "group_topk";
+  switch (codec) {
+    case CodecId::kInt8:
+      return "int8";
+    case CodecId::kTwobit:
+      return "twobit";
+    case CodecId::kGroupTopk:
+      return "group_topk";
+    default:
+      return "threshold_sparse";
+  }
 }
 
 // Alike everywhere, of many magnitudes.

@@ -38,6 +38,16 @@ Method named(std::string_view name, const Method& common) {
   return method;
 }
 
+Method sparse(const Method& common, std::int64_t density) {
+  Method method = named("threshold_sparse", common);
+  for (std::size_t i = 0; i < method.values.size(); ++i) {
+    if (method.info->keys[i].name == "density") {
+      method.values[i] = density;
+    }
+  }
+  return method;
+}
+
 }  // namespace
 
 AutoPolicy::AutoPolicy(std::vector<Controlled> tensors, const PlannerOptions& planner,
@@ -64,10 +74,16 @@ AutoPolicy::AutoPolicy(std::vector<Controlled> tensors, const PlannerOptions& pl
   if (common.value("fp16") != 0) {
     levels_.push_back({"fp16", method_of(*find_method("fp16")), true});
   }
-  for (const char* name : {"int8", "twobit", "group_topk"}) {
-    levels_.push_back({name, named(name, common), name == std::string_view("int8")});
+  levels_.push_back({"int8", named("int8", common), true});
+  if (common.value("sparse") == 0) {
+    return;
   }
-  levels_.push_back({"group_topk everywhere", levels_.back().method, true});
+  // Not twobit, onebit and group_topk: a training loses more by them, and hardly any bytes are saved.
+  const std::int64_t rate = common.value("rate");
+  const std::int64_t twice = std::min(2 * rate, kOne);
+  levels_.push_back({"threshold_sparse " + part_text(twice), sparse(common, twice), false});
+  levels_.push_back({"threshold_sparse " + part_text(rate), sparse(common, rate), false});
+  levels_.push_back({levels_.back().name + " everywhere", levels_.back().method, true});
 }
 
 AutoPolicy::Outcome AutoPolicy::at_level(std::size_t level, const StepProfile& profile,

@@ -86,14 +86,16 @@ def test_auto_is_judged_against_the_best_setting_of_its_link() -> None:
     case = TaskCase("200", 4, "cnn")
     travel = [{"codec": "none"}, {"codec": "int8"}, {"codec": "int8"}]
     for auto, met in ((0.0500, True), (0.0520, False)):
-        seconds = {"none": [0.09] * 4, "twobit": [0.0495] * 4, "auto": [auto] * 4}
+        seconds = {"none": [0.09] * 4, "int8": [0.0495] * 4, "onebit": [0.046] * 4, "auto": [auto] * 4}
         rows = never_lose.rows_of(case, {"seconds": seconds, "travel": travel}, [0.045] * 4)
         found = {(row.metric, row.params["setting"]): row for row in rows}
         best = found["rate_over_best", "auto"]
-        assert best.baseline == {"name": "twobit", "value": 1.0}
+        assert best.baseline == {"name": "int8", "value": 1.0}
         assert best.value == pytest.approx(0.0495 / auto)
         assert best.met is met
         assert best.params["travel"] == "1 none, 2 int8"
+        assert found["rate_over_shortest", "auto"].value == pytest.approx(0.046 / auto)
+        assert found["rate_over_shortest", "auto"].target is None
         assert found["rate_over_dense", "auto"].value == pytest.approx(0.09 / auto)
         assert all(row.bound == 0.045 for row in rows if row.metric == "step_seconds")
 

@@ -18,6 +18,7 @@ import sirtaki.torch as hvd  # noqa: E402
 from sirtaki import _core  # noqa: E402
 from sirtaki.pump import pump  # noqa: E402
 from sirtaki.report import Progress, layer_table  # noqa: E402
+from sirtaki.torch.compression import suited  # noqa: E402
 
 
 @pytest.fixture
@@ -187,6 +188,18 @@ def test_every_codec_and_policy_is_an_attribute_of_compression() -> None:
     names = str(refused.value).partition("known are ")[2].split(", ")
     assert {"auto", "group_topk"} <= set(names)
     assert [name for name in names if not hasattr(hvd.Compression, name)] == []
+
+
+def test_auto_spares_optimizers_that_need_all_elements() -> None:
+    params = [torch.nn.Parameter(torch.zeros(2))]
+    sgd, adam = torch.optim.SGD(params, lr=0.1), torch.optim.Adam(params)
+    rules = "a*=>int8; b*=> auto:rate=1%;*=>auto"
+    assert suited(rules, sgd) == rules
+    assert suited("auto", adam) == "auto:sparse=off"
+    assert suited(rules, adam) == "a*=>int8; b*=> auto:rate=1%,sparse=off;*=>auto:sparse=off"
+    _core.check_codec(suited(rules, adam))
+    for left in ("auto:sparse=on", "auto:rate=1%, sparse=on", "hylo", "none", "auto*=>int8"):
+        assert suited(left, adam) == left
 
 
 def test_the_table_of_layers_is_aligned() -> None:

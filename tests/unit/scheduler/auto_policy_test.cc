@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
+#include <iterator>
 #include <memory>
 #include <numeric>
 #include <random>
@@ -25,7 +27,7 @@ class AutoPolicyTest : public ControllerTest {
       add("layer" + std::to_string(i) + ".bias", {512}, 35'000 - 5'000 * i);
     }
     profile_.latency_ns = 100'000;
-    profile_.codec_costs = {{{500, 500}, {500, 500}, {1500, 500}}};
+    profile_.codec_costs = {{{500, 500}, {500, 500}, {1500, 500}, {1500, 500}}};
   }
 
   // One profile over a link, as if steps took what the model says, times `percent`.
@@ -100,10 +102,59 @@ TEST_F(AutoPolicyTest, CompressesNoMoreThanItNeeds) {
     if (lossy() > 0) {
       EXPECT_LT(lossy(), 8) << rate;
       EXPECT_TRUE(std::ranges::none_of(now_, [](const PlannedTensor& t) {
-        return t.decision.codec == CodecId::kTwobit || t.decision.codec == CodecId::kGroupTopk;
+        return t.decision.way().lossy() && t.decision.codec != CodecId::kInt8;
       })) << rate;
     }
   }
+}
+
+// Codecs by what a training loses: a slower link never means a milder one, and none is beyond the budget.
+TEST_F(AutoPolicyTest, GoesFromLittleLossToMoreAndNoFurtherThanItsBudget) {
+  constexpr CodecId kOrder[] = {CodecId::kNone, CodecId::kInt8, CodecId::kThresholdSparse};
+  std::ptrdiff_t furthest = 0;
+  std::int64_t density = params::kOne;
+  bool seen[std::size(kOrder)] = {};
+  for (std::int64_t rate = 400'000'000; rate > 500'000; rate = rate * 3 / 4) {
+    make("auto");
+    profile(rate);
+    profile(rate);
+    std::ptrdiff_t at = 0;
+    for (const PlannedTensor& tensor : now_) {
+      const auto* const place = std::ranges::find(kOrder, tensor.decision.codec);
+      ASSERT_NE(place, std::end(kOrder)) << rate << ": " << tensor.name << ", " << tensor.reason;
+      at = std::max(at, place - kOrder);
+      seen[place - kOrder] = true;
+      if (tensor.decision.codec == CodecId::kThresholdSparse) {
+        EXPECT_LE(tensor.decision.params.at(params::kDensity), density) << rate;
+        density = tensor.decision.params.at(params::kDensity);
+      }
+    }
+    EXPECT_GE(at, furthest) << rate << ": " << controller_->last_decision();
+    furthest = at;
+  }
+  EXPECT_TRUE(std::ranges::all_of(seen, std::identity()));
+  EXPECT_NEAR(static_cast<double>(density), 0.02 * params::kOne, 1);
+}
+
+TEST_F(AutoPolicyTest, MaySpareOptimizersThatNeedAllElements) {
+  make("auto:sparse=off");
+  profile(1'000'000);
+  EXPECT_TRUE(profile(1'000'000));
+  EXPECT_GT(lossy(), 0);
+  EXPECT_TRUE(std::ranges::all_of(now_, [](const PlannedTensor& t) {
+    return t.decision.codec == CodecId::kNone || t.decision.codec == CodecId::kInt8;
+  })) << controller_->last_decision();
+}
+
+TEST_F(AutoPolicyTest, HandsItsSettingsToTheSparseCodec) {
+  make("auto:momentum=0.9,nesterov=on,rate=1%");
+  profile(1'000'000);
+  ASSERT_TRUE(profile(1'000'000));
+  const Decision& sparse = now_[6].decision;
+  ASSERT_EQ(sparse.codec, CodecId::kThresholdSparse) << controller_->last_decision();
+  EXPECT_NEAR(static_cast<double>(corrected_momentum(sparse.codec, sparse.params)), 0.9 * params::kOne, 1);
+  EXPECT_EQ(sparse.params.at(params::kNesterov), 1);
+  EXPECT_NEAR(static_cast<double>(sparse.params.at(params::kDensity)), 0.01 * params::kOne, 1);
 }
 
 TEST_F(AutoPolicyTest, FollowsTheLinkThereAndBack) {
@@ -160,7 +211,7 @@ TEST_F(AutoPolicyTest, TakesBackWhatMadeStepsLonger) {
 
 TEST_F(AutoPolicyTest, CodecsThatCostMoreThanTheySaveAreNotUsed) {
   make("auto");
-  profile_.codec_costs = {{{2'000'000, 2'000'000}, {2'000'000, 2'000'000}, {2'000'000, 2'000'000}}};
+  profile_.codec_costs.fill({2'000'000, 2'000'000});
   for (int i = 0; i < 4; ++i) {
     EXPECT_FALSE(profile(12'500'000)) << controller_->last_decision();
   }

@@ -125,6 +125,23 @@ def choice_of(compression: Any) -> tuple[str | None, Any]:
     return (None, own) if own is not None else (_text(compression), None)
 
 
+def suited(text: str, optimizer: torch.optim.Optimizer) -> str:
+    """`text`, with every "auto" that says nothing of `sparse` kept from it, unless the optimizer is SGD.
+
+    What divides gradients by their own size, as Adam does, loses by elements that come late and all at once.
+    """
+    if isinstance(optimizer, torch.optim.SGD):
+        return text
+    return ";".join(_never_sparse(rule) for rule in text.split(";"))
+
+
+def _never_sparse(rule: str) -> str:
+    name, _, settings = rule.rpartition("=>")[2].partition(":")
+    if name.strip() != "auto" or any(item.partition("=")[0].strip() == "sparse" for item in settings.split(",")):
+        return rule
+    return f"{rule}{',' if settings else ':'}sparse=off"
+
+
 def _text(compression: Any) -> str | None:
     if isinstance(compression, str):
         require(bool(compression.strip()), 'compression is empty; "none" sends gradients as they are')

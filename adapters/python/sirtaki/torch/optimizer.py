@@ -8,6 +8,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from numbers import Integral, Real
 from typing import Any
 
@@ -22,7 +23,7 @@ from sirtaki.torch._deferred import DeferredUpdates, check_optimizer
 from sirtaki.torch._layout import ReducerOptions
 from sirtaki.torch._momentum import Correction, correction_of
 from sirtaki.torch._step import after_update, before_update, refuse_grad_scaler, unhooked_step
-from sirtaki.torch.compression import Choice, Compression, choice_of
+from sirtaki.torch.compression import Choice, Compression, choice_of, suited
 from sirtaki.torch.ops import Average, ProcessSet, Sum, check_process_set, global_process_set
 from sirtaki.torch.reducer import GradientReducer
 
@@ -345,15 +346,26 @@ def _options(
     return ReducerOptions(stream, chosen, op, mean, codec, compressor, prescale, postscale, sparse_as_dense)
 
 
-def _correction(optimizer: torch.optim.Optimizer, options: ReducerOptions) -> Correction | None:
-    """Of the choice that holds; the optimizer's momentum fits it."""
+def _fitted(optimizer: torch.optim.Optimizer, options: ReducerOptions) -> tuple[ReducerOptions, Correction | None]:
+    """The choice that holds, as fits the optimizer, and what it corrects; the optimizer's momentum fits that."""
     if options.compressor is not None:
-        return None
-    rules, codec = basics.option("compression.rules"), basics.option("compression.codec")
-    correction = correction_of(f"{rules};{codec}" if options.codec is None else options.codec)
+        return options, None
+    chosen = _option_text() if options.codec is None else options.codec
+    text = suited(chosen, optimizer)
+    if text != chosen:
+        options = replace(options, codec=text)
+    correction = correction_of(text)
     if correction is not None:
         correction.check(optimizer)
-    return correction
+    return options, correction
+
+
+def _option_text() -> str:
+    """As the runtime reads its options."""
+    rules, codec = basics.option("compression.rules"), basics.option("compression.codec")
+    if not rules:
+        return codec
+    return f"{rules};{codec}" if "=>" in codec else f"{rules};*=>{codec}"
 
 
 def DistributedOptimizer(  # noqa: N802, PLR0917  (Horovod's name and signature)
@@ -415,7 +427,7 @@ def DistributedOptimizer(  # noqa: N802, PLR0917  (Horovod's name and signature)
     passes = _checked_passes(backward_passes_per_step)
     names, params = _named(optimizer, named_parameters)
     options = _options(op, compression, gradient_predivide_factor, sync, sparse_as_dense)
-    correction = _correction(optimizer, options)
+    options, correction = _fitted(optimizer, options)
     if options.sync == "forward":
         check_optimizer(optimizer)
     plain = type(optimizer)
