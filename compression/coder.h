@@ -37,6 +37,7 @@ struct CoderState {
   std::vector<std::byte> own;   // means something to a coder of the same codec, parameters and shape
 };
 
+class CountedCodes;
 class LowRankFactors;
 
 class Coder {
@@ -74,6 +75,8 @@ class Coder {
 
   // Where ranks reduce factors of a matrix instead of sending payloads: the steps of that. nullptr: not so.
   virtual LowRankFactors* factors() { return nullptr; }
+  // Where ranks agree on thresholds and count codes: the steps of that. nullptr: not so.
+  virtual CountedCodes* counted() { return nullptr; }
 
   // `payload` came over a network and has the right size: kCorrupt when it cannot be one of this piece.
   virtual Status check(const Piece& piece, ConstBytes payload) const = 0;

@@ -12,9 +12,9 @@
 
 namespace sirtaki::scheduler {
 
-// Every partition costs memory on every rank, and a tag has 20 bits for its position, of which the two largest are the
+// Every partition costs memory on every rank, and a tag has 18 bits for its position, of which the two largest are the
 // stream's own exchanges (runtime/engine/tags.h).
-inline constexpr std::int64_t kMaxPartitions = (1 << 20) - 2;
+inline constexpr std::int64_t kMaxPartitions = (1 << 18) - 2;
 
 // In total order. kInvalidArgument: more than kMaxPartitions.
 Result<std::vector<Partition>> first_layout(const std::vector<PlannedTensor>& tensors, std::span<const int> order,

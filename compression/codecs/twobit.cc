@@ -14,7 +14,7 @@ namespace {
 constexpr std::int64_t kBlock = Twobit::kBlock;
 constexpr std::int64_t kLargestFactor = 64 * params::kOne;
 // A byte holds these; a gradient of smaller numbers waits until it has grown.
-constexpr int kLeast = -126;
+constexpr int kLeast = CountedCodes::kLeastExponent;
 constexpr int kMost = 127;
 
 int exponent_below(double value) {
@@ -54,7 +54,7 @@ std::size_t payload_of(std::int64_t numel) {
   return bytes;
 }
 
-class TwobitCoder final : public Coder {
+class TwobitCoder final : public Coder, public CountedCodes {
  public:
   TwobitCoder(Params params, std::int64_t numel)
       : factor_(static_cast<double>(params[params::kFactor]) / static_cast<double>(params::kOne)),
@@ -62,6 +62,14 @@ class TwobitCoder final : public Coder {
         numel_(numel) {}
 
   bool wants_whole() const override { return !by_block_; }
+
+  CountedCodes* counted() override { return this; }
+
+  void want(const Piece& piece, const kernels::Feedback& arrays, std::byte* exponents) const override {
+    for_each_block(piece.numel, [&](std::int64_t first, std::int64_t elements, std::size_t /*at*/) {
+      *exponents++ = static_cast<std::byte>(exponent_for(piece.offset + first, elements, arrays.from(first)));
+    });
+  }
 
   void begin(const kernels::Feedback& whole) override {
     if (by_block_) {
@@ -87,8 +95,7 @@ class TwobitCoder final : public Coder {
   void encode(const Piece& piece, const kernels::Feedback& arrays, Bytes payload) override {
     for_each_block(piece.numel, [&](std::int64_t first, std::int64_t elements, std::size_t at) {
       const kernels::Feedback block = arrays.from(first);
-      const int exponent = exponents_.empty() ? exponent_of(elements, block)
-                                              : exponents_[static_cast<std::size_t>((piece.offset + first) / kBlock)];
+      const int exponent = exponent_for(piece.offset + first, elements, block);
       payload[at] = static_cast<std::byte>(exponent);
       kernels::twobit_encode(exponent, elements, block, payload.data() + at + 1);
     });
@@ -114,6 +121,9 @@ class TwobitCoder final : public Coder {
   }
 
  private:
+  int exponent_for(std::int64_t offset, std::int64_t elements, const kernels::Feedback& block) const {
+    return exponents_.empty() ? exponent_of(elements, block) : exponents_[static_cast<std::size_t>(offset / kBlock)];
+  }
   int exponent_of(std::int64_t elements, const kernels::Feedback& block) const {
     const kernels::Magnitude size = kernels::magnitude(elements, block);
     const int wanted = exponent_wanted(factor_ * size.sum / static_cast<double>(elements), size.largest);

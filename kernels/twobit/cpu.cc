@@ -30,6 +30,12 @@ void count_target(std::span<const std::byte* const> planes, std::int64_t n, std:
 void from_counts_target(int exponent, std::int64_t n, const std::byte* counts, std::byte* out) {
   ref::twobit_from_counts(exponent, n, counts, out);
 }
+void pack_target(int most, std::int64_t n, const std::byte* counts, std::byte* planes) {
+  ref::twobit_pack_counts(most, n, counts, planes);
+}
+bool unpack_target(int most, std::int64_t n, const std::byte* planes, std::byte* counts) {
+  return ref::twobit_unpack_counts(most, n, planes, counts);
+}
 
 #else
 
@@ -172,15 +178,6 @@ TwobitStats encode_target(int exponent, std::int64_t n, const Feedback& arrays, 
                                     : encode_as<true>(exponent, count, arrays, planes);
 }
 
-// Calls body(first, count, byte, bytes) for every chunk: its elements, and its bytes in a plane.
-template <class Body>
-void for_each_chunk(std::size_t n, Body body) {
-  const std::size_t plane = (n + 7) / 8;
-  for (std::size_t i = 0; i < n; i += kChunk) {
-    body(i, std::min(kChunk, n - i), i / 8, plane - i / 8);
-  }
-}
-
 using CountTag = hn::ScalableTag<std::int8_t>;
 constexpr std::size_t kCountLanes = hn::MaxLanes(CountTag());
 
@@ -284,6 +281,67 @@ void from_counts_target(int exponent, std::int64_t n, const std::byte* counts, s
   }
 }
 
+using ByteTag = hn::ScalableTag<std::uint8_t>;
+constexpr std::size_t kByteLanes = hn::MaxLanes(ByteTag());
+
+void pack_target(int most, std::int64_t n, const std::byte* counts, std::byte* planes) {
+  const ByteTag d;
+  const auto bits = static_cast<std::size_t>(twobit_count_bits(most));
+  const auto zero = hn::Set(d, static_cast<std::uint8_t>(most));
+  const auto all = static_cast<std::size_t>(n);
+  const std::size_t plane = (all + 7) / 8;
+  for (std::size_t i = 0; i < all; i += kChunk) {
+    const std::size_t count = std::min(kChunk, all - i);
+    // Behind the last count none of the bits is set.
+    std::uint8_t here[kChunk];
+    std::fill_n(here, kChunk, static_cast<std::uint8_t>(-most));
+    std::memcpy(here, counts + i, count);
+    std::uint64_t words[8] = {};
+    for (std::size_t v = 0; v < kChunk / kByteLanes; ++v) {
+      const auto values = hn::Add(hn::LoadU(d, here + v * kByteLanes), zero);
+      for (std::size_t k = 0; k < bits; ++k) {
+        const auto bit = hn::Set(d, static_cast<std::uint8_t>(1U << k));
+        words[k] |= bits_of(d, hn::TestBit(values, bit)) << (v * kByteLanes);
+      }
+    }
+    for (std::size_t k = 0; k < bits; ++k) {
+      std::memcpy(planes + k * plane + i / 8, &words[k], (count + 7) / 8);
+    }
+  }
+}
+
+bool unpack_target(int most, std::int64_t n, const std::byte* planes, std::byte* counts) {
+  const ByteTag d;
+  const auto bits = static_cast<std::size_t>(twobit_count_bits(most));
+  const auto zero = hn::Set(d, static_cast<std::uint8_t>(most));
+  auto largest = hn::Zero(d);
+  std::uint64_t behind = 0;
+  const auto all = static_cast<std::size_t>(n);
+  const std::size_t plane = (all + 7) / 8;
+  for (std::size_t i = 0; i < all; i += kChunk) {
+    const std::size_t count = std::min(kChunk, all - i);
+    std::uint64_t words[8];
+    for (std::size_t k = 0; k < bits; ++k) {
+      words[k] = load_word(planes + k * plane + i / 8, plane - i / 8);
+      behind |= count < kChunk ? words[k] >> count : 0;
+    }
+    std::uint8_t here[kChunk];
+    for (std::size_t v = 0; v < kChunk / kByteLanes; ++v) {
+      auto values = hn::Zero(d);
+      for (std::size_t k = 0; k < bits; ++k) {
+        const auto bit = hn::Set(d, static_cast<std::uint8_t>(1U << k));
+        values = hn::Or(values, hn::IfThenElseZero(mask_of(d, words[k] >> (v * kByteLanes)), bit));
+      }
+      largest = hn::Max(largest, values);
+      hn::StoreU(hn::Sub(values, zero), d, here + v * kByteLanes);
+    }
+    std::memcpy(counts + i, here, count);
+  }
+  std::uint8_t lanes[kByteLanes];
+  hn::StoreU(largest, d, lanes);
+  return behind == 0 && *std::max_element(lanes, lanes + kByteLanes) <= 2 * most;
+}
+
 #endif
 
 }  // namespace sirtaki::kernels::HWY_NAMESPACE
@@ -296,6 +354,8 @@ HWY_EXPORT(encode_target);
 HWY_EXPORT(sum_target);
 HWY_EXPORT(count_target);
 HWY_EXPORT(from_counts_target);
+HWY_EXPORT(pack_target);
+HWY_EXPORT(unpack_target);
 
 namespace {
 
@@ -339,6 +399,16 @@ void twobit_count(std::span<const std::byte* const> planes, std::int64_t n, std:
 void twobit_from_counts(int exponent, std::int64_t n, const std::byte* counts, std::byte* out) {
   SRT_CHECK(is_exponent(exponent) && n >= 0);
   HWY_DYNAMIC_DISPATCH(from_counts_target)(exponent, n, counts, out);
+}
+
+void twobit_pack_counts(int most, std::int64_t n, const std::byte* counts, std::byte* planes) {
+  SRT_CHECK(most >= 1 && most <= kTwobitMostCounted && n >= 0);
+  HWY_DYNAMIC_DISPATCH(pack_target)(most, n, counts, planes);
+}
+
+bool twobit_unpack_counts(int most, std::int64_t n, const std::byte* planes, std::byte* counts) {
+  SRT_CHECK(most >= 1 && most <= kTwobitMostCounted && n >= 0);
+  return HWY_DYNAMIC_DISPATCH(unpack_target)(most, n, planes, counts);
 }
 
 }  // namespace sirtaki::kernels

@@ -1,3 +1,4 @@
+#include <bit>
 #include <cmath>
 #include <cstring>
 
@@ -10,6 +11,15 @@ namespace sirtaki::kernels {
 std::size_t twobit_bytes(std::int64_t n) {
   SRT_CHECK(n >= 0);
   return 2 * ((static_cast<std::size_t>(n) + 7) / 8);
+}
+
+int twobit_count_bits(int most) {
+  SRT_CHECK(most >= 1 && most <= kTwobitMostCounted);
+  return static_cast<int>(std::bit_width(2 * static_cast<unsigned>(most)));
+}
+
+std::size_t twobit_packed_bytes(int most, std::int64_t n) {
+  return static_cast<std::size_t>(twobit_count_bits(most)) * (twobit_bytes(n) / 2);
 }
 
 namespace ref {
@@ -118,6 +128,36 @@ void twobit_from_counts(int exponent, std::int64_t n, const std::byte* counts, s
     const auto count = static_cast<float>(Plain<std::int8_t>::load(counts + i));
     Float::store(count * std::ldexp(1.0F, exponent), out + i * sizeof(float));
   }
+}
+
+void twobit_pack_counts(int most, std::int64_t n, const std::byte* counts, std::byte* planes) {
+  const std::size_t plane = twobit_bytes(n) / 2;
+  std::memset(planes, 0, twobit_packed_bytes(most, n));
+  for (std::size_t i = 0; i < static_cast<std::size_t>(n); ++i) {
+    const auto value = static_cast<unsigned>(Plain<std::int8_t>::load(counts + i) + most);
+    for (std::size_t k = 0; k < static_cast<std::size_t>(twobit_count_bits(most)); ++k) {
+      if ((value >> k & 1U) != 0) {
+        set_bit(planes + k * plane, i);
+      }
+    }
+  }
+}
+
+bool twobit_unpack_counts(int most, std::int64_t n, const std::byte* planes, std::byte* counts) {
+  const std::size_t plane = twobit_bytes(n) / 2;
+  for (std::size_t i = 0; i < 8 * plane; ++i) {
+    int value = 0;
+    for (std::size_t k = 0; k < static_cast<std::size_t>(twobit_count_bits(most)); ++k) {
+      value |= static_cast<int>(bit(planes + k * plane, i)) << k;
+    }
+    if (value > (i < static_cast<std::size_t>(n) ? 2 * most : 0)) {
+      return false;
+    }
+    if (i < static_cast<std::size_t>(n)) {
+      Plain<std::int8_t>::store(static_cast<std::int8_t>(value - most), counts + i);
+    }
+  }
+  return true;
 }
 
 }  // namespace ref

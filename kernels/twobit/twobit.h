@@ -52,6 +52,16 @@ void twobit_count(std::span<const std::byte* const> planes, std::int64_t n, std:
 // out[i] = counts[i] t.
 void twobit_from_counts(int exponent, std::int64_t n, const std::byte* counts, std::byte* out);
 
+// Counts of up to so many planes, as few bits each as they need: bit planes of counts[i] + most, the lowest bit first,
+// each laid out as those of codes. 1 <= most <= 127.
+inline constexpr int kTwobitMostCounted = 127;
+int twobit_count_bits(int most);
+std::size_t twobit_packed_bytes(int most, std::int64_t n);
+void twobit_pack_counts(int most, std::int64_t n, const std::byte* counts, std::byte* planes);
+
+// False: these cannot be the planes of n counts; `counts` is undefined then.
+bool twobit_unpack_counts(int most, std::int64_t n, const std::byte* planes, std::byte* counts);
+
 namespace ref {
 
 // The meaning of the functions above, one element at a time.
@@ -60,6 +70,8 @@ bool twobit_valid(std::int64_t n, const std::byte* planes);
 void twobit_sum(std::span<const TwobitPart> parts, std::int64_t n, std::byte* out);
 void twobit_count(std::span<const std::byte* const> planes, std::int64_t n, std::byte* counts);
 void twobit_from_counts(int exponent, std::int64_t n, const std::byte* counts, std::byte* out);
+void twobit_pack_counts(int most, std::int64_t n, const std::byte* counts, std::byte* planes);
+bool twobit_unpack_counts(int most, std::int64_t n, const std::byte* planes, std::byte* counts);
 
 }  // namespace ref
 }  // namespace sirtaki::kernels

@@ -86,12 +86,12 @@ std::vector<MethodInfo> selections() {
                                                               {"rate", KeyKind::kPart, percent(100), 1, kOne}}))))},
           {MethodId::kThresholdSparse, "threshold_sparse", "the elements above a threshold of the tensor",
            with_warm_up(with_momentum(
-               with_values(lossy("auto|gather|scatter", {{"density", KeyKind::kPart, percent(100), 1, kOne},
-                                                         {"reestimate", KeyKind::kCount, 32, 1, 1'000'000}}))))},
+               with_values(lossy("auto|gather|ring", {{"density", KeyKind::kPart, percent(100), 1, kOne},
+                                                      {"reestimate", KeyKind::kCount, 32, 1, 1'000'000}}))))},
           {MethodId::kKernelSparse, "kernel_sparse", "the filters of largest mean magnitude",
-           with_values(lossy("auto|gather", {{"rate", KeyKind::kPart, percent(2500), 1, kOne}}))},
+           with_values(lossy("auto|gather|shared", {{"rate", KeyKind::kPart, percent(2500), 1, kOne}}))},
           {MethodId::kBlockTopk, "block_topk", "the same blocks on all ranks, of largest norm",
-           lossy("auto|shared", {block(256, 1), {"rate", KeyKind::kPart, percent(100), 1, kOne}})},
+           lossy("auto|gather|shared", {block(256, 1), {"rate", KeyKind::kPart, percent(100), 1, kOne}})},
           {MethodId::kPowerSgd, "powersgd", "two factors of low rank",
            lossy("auto|lowrank", {{"rank", KeyKind::kCount, 2, 1, 1024}, toggle("warm", true)})}};
 }
@@ -99,12 +99,12 @@ std::vector<MethodInfo> selections() {
 std::vector<MethodInfo> policies() {
   return {
       {MethodId::kHylo, "hylo", "convolutions by kernel_sparse with rates by size, matrices by twobit",
-       lossy("auto|gather|scatter|counts", {{"rho", KeyKind::kPart, percent(2500), 1, kOne},
-                                            {"factor", KeyKind::kPart, kOne, kOne / 64, 64 * kOne}})},
+       lossy("auto|gather|scatter|shared|counts", {{"rho", KeyKind::kPart, percent(2500), 1, kOne},
+                                                   {"factor", KeyKind::kPart, kOne, kOne / 64, 64 * kOne}})},
       {MethodId::kAlgc, "algc", "layers above a gate by threshold_sparse, each with a density of its own",
-       with_warm_up(with_momentum(lossy("auto|gather|scatter", {{"density", KeyKind::kPart, percent(100), 1, kOne},
-                                                                {"most", KeyKind::kPart, percent(2500), 1, kOne},
-                                                                {"reestimate", KeyKind::kCount, 32, 1, 1'000'000}})))},
+       with_warm_up(with_momentum(lossy("auto|gather|ring", {{"density", KeyKind::kPart, percent(100), 1, kOne},
+                                                             {"most", KeyKind::kPart, percent(2500), 1, kOne},
+                                                             {"reestimate", KeyKind::kCount, 32, 1, 1'000'000}})))},
       {MethodId::kImportance, "importance", "group_topk at the rate that the measured link and exposed time allow",
        with_momentum(with_values(lossy(kTwoWays, {{"group", KeyKind::kCount, 512, 2, kLargestBlock},
                                                   choice("link", "budget|aimd"),

@@ -1,7 +1,7 @@
 // How an operation's OpTag is built: the same on all ranks, different for everything in flight in an epoch.
 //
 //   operation by name   0 | id 24 | stage 1 | piece 2 | use 20 | fingerprint 16
-//   stream partition    1 | stream 16 | attempt 15 | position 20 | phase 2 | step 10
+//   stream partition    1 | stream 16 | attempt 15 | position 18 | phase 4 | step 10
 // The coordinator gives out id, stream and attempt; use and step are counted by the rules of names.h and stream.h. They
 // wrap: nothing in flight is a hundred thousand uses or a thousand steps old. Attempts wrap, too, and a step may be
 // given up again and again: each time the link remembers at least one group of tags more (stream_step_tags), and it
@@ -31,7 +31,7 @@ constexpr net::TagGroup op_tags(std::uint32_t id, std::uint64_t use, std::uint16
   return {op_tag(id, OpStage::kSizes, 0, use, fingerprint), ~(7ULL << 36)};
 }
 
-inline constexpr std::uint32_t kStreamPhases = 4;
+inline constexpr std::uint32_t kStreamPhases = 16;
 
 inline constexpr std::uint32_t kStreamAttempts = 1U << 15;
 static_assert(kStreamAttempts > 2 * net::Tombstones::kCapacity);
@@ -40,8 +40,8 @@ constexpr OpTag stream_tag(StreamId stream, std::uint32_t attempt, std::uint32_t
                            std::uint32_t phase = 0) {
   return OpTag((1ULL << 63) | (static_cast<std::uint64_t>(stream.value) << 47) |
                (static_cast<std::uint64_t>(attempt % kStreamAttempts) << 32) |
-               (static_cast<std::uint64_t>(position & 0xfffffU) << 12) |
-               (static_cast<std::uint64_t>(phase & 3U) << 10) | (step & 0x3ffU));
+               (static_cast<std::uint64_t>(position & 0x3ffffU) << 14) |
+               (static_cast<std::uint64_t>(phase & 0xfU) << 10) | (step & 0x3ffU));
 }
 
 // All of one step: every position and phase.
@@ -54,8 +54,8 @@ constexpr net::TagGroup stream_tags(StreamId stream) {
 }
 
 // Position of a stream's exchange of who had which gradient; beyond every partition.
-inline constexpr std::uint32_t kFlagsPosition = 0xfffffU;
+inline constexpr std::uint32_t kFlagsPosition = 0x3ffffU;
 // Position of a stream's exchange of profiles and digests of plans.
-inline constexpr std::uint32_t kExchangePosition = 0xffffeU;
+inline constexpr std::uint32_t kExchangePosition = 0x3fffeU;
 
 }  // namespace sirtaki::engine

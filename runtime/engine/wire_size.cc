@@ -7,7 +7,9 @@
 #include <utility>
 
 #include "compression/catalog.h"
+#include "compression/counted_codes.h"
 #include "runtime/base/compression_methods.h"
+#include "runtime/engine/recipes/ring.h"
 #include "scheduler/wire_cost.h"
 
 namespace sirtaki::engine {
@@ -22,9 +24,39 @@ compression::Shape shape_of(const std::vector<std::int64_t>& dims) {
   return {numel, dims.size() < 2 || numel == 0 ? 1 : dims.front()};
 }
 
-// Whether there is a reduction for it (recipes/reduction.cc).
-bool runs(Recipe recipe) {
-  return recipe == Recipe::kGather || recipe == Recipe::kScatter || recipe == Recipe::kLowRank;
+// Why the codec cannot travel so with these parameters; empty: it can.
+std::string refusal(const compression::PayloadCodec& codec, const scheduler::Decision& decision,
+                    const compression::Shape& shape, int ranks) {
+  const int most = decision.recipe == Recipe::kCounts ? compression::CountedCodes::kMostRanks
+                   : decision.recipe == Recipe::kRing ? Ring::kMostRanks
+                                                      : ranks;
+  if (ranks > most) {
+    return "by recipe " + std::string(recipe_name(decision.recipe)) + " is for at most " + std::to_string(most) +
+           " ranks, not for " + std::to_string(ranks) + "; choose wire=gather";
+  }
+  if (decision.recipe == Recipe::kShared && codec.selection(decision.params, shape)->value() != DType::kF32) {
+    return "by recipe shared sums values as float32; choose values=f32, or wire=gather";
+  }
+  return {};
+}
+
+// Of the whole tensor, by the recipe.
+scheduler::Payload payload_of(const compression::PayloadCodec& codec, const scheduler::Decision& decision,
+                              const compression::Shape& shape) {
+  scheduler::Payload payload;
+  payload.held_bytes = shape.numel * static_cast<std::int64_t>(sizeof(float));
+  if (decision.recipe == Recipe::kShared) {
+    const auto selection = codec.selection(decision.params, shape);
+    payload.bytes = static_cast<std::int64_t>(selection->value_bytes());
+    payload.agreed_bytes = static_cast<std::int64_t>(selection->norm_bytes());
+    return payload;
+  }
+  payload.bytes = static_cast<std::int64_t>(codec.payload_bytes(decision.params, shape, shape.numel));
+  if (decision.recipe == Recipe::kCounts) {
+    payload.agreed_bytes = static_cast<std::int64_t>(compression::CountedCodes::exponent_bytes(shape.numel));
+    payload.bytes -= payload.agreed_bytes;
+  }
+  return payload;
 }
 
 Status check_keeps(const scheduler::Decision& decision, int ranks) {
@@ -74,20 +106,17 @@ Result<scheduler::PlannedTensor> planned_tensor(const scheduler::TensorInfo& ten
     return bad_decision(tensor, "codec '" + std::string(codec->name()) + "' does not travel by recipe " +
                                     std::string(recipe_name(decided.recipe)));
   }
-  if (!runs(decided.recipe)) {
-    return bad_decision(tensor, "codec '" + std::string(codec->name()) + "' by recipe " +
-                                    std::string(recipe_name(decided.recipe)) + " cannot be run; choose another codec");
-  }
   if (const Status checked = codec->check(decided.params, shape); !checked) {
     return bad_decision(tensor, std::string(checked.text()));
   }
   if (const Status checked = check_keeps(decided, ranks); !checked) {
     return bad_decision(tensor, std::string(checked.text()));
   }
+  if (const std::string why = refusal(*codec, decided, shape, ranks); !why.empty()) {
+    return bad_decision(tensor, "codec '" + std::string(codec->name()) + "' " + why);
+  }
   planned.stripe = std::max<std::int64_t>(codec->stripe(decided.params, shape, ranks), 1);
-  const auto payload = static_cast<std::int64_t>(codec->payload_bytes(decided.params, shape, shape.numel));
-  const std::int64_t held = shape.numel * static_cast<std::int64_t>(dtype_size(tensor.dtype));
-  planned.wire_bytes = scheduler::dense_equivalent(decided.recipe, {payload, held}, ranks);
+  planned.wire_bytes = scheduler::dense_equivalent(decided.recipe, payload_of(*codec, decided, shape), ranks);
   return planned;
 }
 

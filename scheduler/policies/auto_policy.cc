@@ -41,8 +41,11 @@ Method named(std::string_view name, const Method& common) {
 Method sparse(const Method& common, std::int64_t density) {
   Method method = named("threshold_sparse", common);
   for (std::size_t i = 0; i < method.values.size(); ++i) {
-    if (method.info->keys[i].name == "density") {
+    const std::string_view key = method.info->keys[i].name;
+    if (key == "density") {
       method.values[i] = density;
+    } else if (key == "wire" && common.choice("wire") == "scatter") {
+      method.values[i] = 0;  // it has no such way
     }
   }
   return method;

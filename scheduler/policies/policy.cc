@@ -157,11 +157,22 @@ std::string gate(const Method& method, const TensorInfo& tensor, const Circumsta
   return {};
 }
 
-// The recipes the codec has, the one for anything first.
-std::vector<Recipe> recipes_of(CodecId codec, const CodecFacts& facts) {
+bool sends_floats(const Encoding& encoding) {
+  return encoding.codec != CodecId::kKernelSparse ||
+         encoding.params[params::kValue] == static_cast<std::int64_t>(DType::kF32);
+}
+
+// The recipes that the method may choose for the codec, the one for anything first.
+std::vector<Recipe> recipes_of(const Method& method, const Encoding& encoding, const CodecFacts& facts) {
+  // The same blocks on all ranks are what it is for.
+  if (encoding.codec == CodecId::kBlockTopk && facts.supports(encoding.codec, Recipe::kShared)) {
+    return {Recipe::kShared};
+  }
   std::vector<Recipe> recipes;
   for (const Recipe recipe : {Recipe::kLowRank, Recipe::kGather, Recipe::kScatter, Recipe::kShared}) {
-    if (facts.supports(codec, recipe)) {
+    // The published hylo is each rank's own choice of kernels, and halves are not summed.
+    const bool other = recipe == Recipe::kShared && (method.info->id == MethodId::kHylo || !sends_floats(encoding));
+    if (facts.supports(encoding.codec, recipe) && !other) {
       recipes.push_back(recipe);
     }
   }
@@ -211,10 +222,18 @@ Result<Recipe> recipe_for(const Method& method, const Encoding& encoding, const 
       return recipe;
     }
   }
-  const std::vector<Recipe> recipes = recipes_of(encoding.codec, facts);
+  const std::vector<Recipe> recipes = recipes_of(method, encoding, facts);
   if (recipes.empty()) {
     return Status(Code::kInvalidArgument,
                   "this build has no way to send what " + std::string(method.info->name) + " makes", {-1, tensor.name});
+  }
+  if (at.link && recipes == std::vector{Recipe::kGather, Recipe::kShared}) {
+    SRT_ASSIGN(const PlannedTensor gathered, facts.planned(tensor, {encoding.codec, recipes[0], encoding.params}));
+    SRT_ASSIGN(const PlannedTensor shared, facts.planned(tensor, {encoding.codec, recipes[1], encoding.params}));
+    return exchange_ns({recipes[0], gathered.wire_bytes}, at.ranks, *at.link) <=
+                   exchange_ns({recipes[1], shared.wire_bytes}, at.ranks, *at.link)
+               ? recipes[0]
+               : recipes[1];
   }
   if (!facts.supports(encoding.codec, Recipe::kGather) || !facts.supports(encoding.codec, Recipe::kScatter)) {
     return recipes.front();
@@ -285,7 +304,7 @@ bool follows_link(const Method& method, const TensorInfo& tensor, const CodecFac
     return false;
   }
   return follows_density(method) ||
-         (method.choice("wire") == "auto" && recipes_of(encoding_of(method, tensor).codec, facts).size() > 1);
+         (method.choice("wire") == "auto" && recipes_of(method, encoding_of(method, tensor), facts).size() > 1);
 }
 
 std::int64_t hylo_rate(std::int64_t numel, std::int64_t rho) {

@@ -16,6 +16,7 @@
 #include "runtime/base/dtype.h"
 #include "runtime/base/status.h"
 #include "scheduler/plan.h"
+#include "scheduler/wire_cost.h"
 
 namespace sirtaki::scheduler {
 
@@ -28,12 +29,6 @@ struct TensorInfo {
   // Filters of a convolution, rows of a matrix.
   std::int64_t rows() const { return dims.size() < 2 ? 1 : dims.front(); }
   std::int64_t held_bytes() const { return numel() * static_cast<std::int64_t>(dtype_size(dtype)); }
-};
-
-// What is known of the network; of a rank's own link.
-struct LinkFacts {
-  std::int64_t latency_ns = 0;        // of one message
-  std::int64_t bytes_per_second = 0;  // one way
 };
 
 // What policies ask of codecs. The engine answers from the catalog; outlives who asks.

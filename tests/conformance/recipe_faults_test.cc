@@ -4,9 +4,11 @@
 #include <algorithm>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
+#include "runtime/base/compression_methods.h"
 #include "tests/conformance/recipe_support.h"
 
 namespace sirtaki::engine::testing {
@@ -14,13 +16,10 @@ namespace {
 
 const std::vector<std::size_t> kSizes = {5000, 3000};
 
-Scheme int8_scheme(Recipe recipe, int ranks) {
-  const compression::PayloadCodec& codec = *compression::find_payload_codec("int8");
-  return {&codec, recipe, example_params(codec, true), ranks};
-}
+constexpr int kRanks = 3;
 
-Gradients ramps(int ranks) {
-  Gradients gradients(static_cast<std::size_t>(ranks));
+Gradients ramps() {
+  Gradients gradients(kRanks);
   for (std::size_t r = 0; r < gradients.size(); ++r) {
     for (const std::size_t numel : kSizes) {
       Floats& values = gradients[r].emplace_back(numel);
@@ -32,15 +31,16 @@ Gradients ramps(int ranks) {
   return gradients;
 }
 
-// Writes over a byte of what a collective has received before the recipe sees it.
+struct Damage {
+  OpKind kind;
+  Rank sender;     // 0 where all have the result
+  std::size_t at;  // in the sender's block
+  std::byte value;
+};
+
+// Writes over bytes of what a collective has received before the recipe sees it.
 class Damaging final : public net::Collectives {
  public:
-  struct Damage {
-    OpKind kind;
-    Rank sender;
-    std::size_t at;  // in the sender's block
-    std::byte value;
-  };
   Damaging(net::Collectives& inner, const std::shared_ptr<std::vector<Damage>>& damage)
       : inner_(inner), damage_(damage) {}
 
@@ -73,17 +73,72 @@ class Damaging final : public net::Collectives {
   const std::shared_ptr<std::vector<Damage>> damage_;
 };
 
-class RecipeFaults : public ::testing::TestWithParam<Recipe> {
+// What reaches rank 1 of one partition of both tensors: always something of the first one.
+struct FaultCase {
+  Recipe recipe;
+  std::string_view codec;
+  std::vector<std::vector<Damage>> damages;
+  Rank blamed;
+};
+
+const FaultCase kCases[] = {
+    // Two bytes of header, then the exponents of the first tensor's first stripe.
+    {Recipe::kGather,
+     "int8",
+     {{{OpKind::kAllgather, 2, 2, std::byte{0x81}}}, {{OpKind::kAllgather, 2, 0, std::byte{0x40}}}},
+     2},
+    {Recipe::kScatter,
+     "int8",
+     {{{OpKind::kAlltoall, 2, 2, std::byte{0x81}}},
+      {{OpKind::kAlltoall, 2, 0, std::byte{0x40}}},
+      {{OpKind::kAllgather, 2, 2, std::byte{0x81}}}},
+     2},
+    // Two float32 for each tensor, then norms: a count that is not one, a norm below 0. Sums come from nobody.
+    {Recipe::kShared,
+     "block_topk",
+     {{{OpKind::kAllreduce, 0, 3, std::byte{0x7F}}}, {{OpKind::kAllreduce, 0, 19, std::byte{0xC0}}}},
+     -1},
+    // A byte for each tensor, then exponents, from nobody; codes up and down at once; counts of more than three ranks.
+    {Recipe::kCounts,
+     "twobit",
+     {{{OpKind::kAllreduce, 0, 0, std::byte{3}}}, {{OpKind::kAllreduce, 0, 2, std::byte{0x80}}}},
+     -1},
+    {Recipe::kCounts,
+     "twobit",
+     {{{OpKind::kAlltoall, 2, 0, std::byte{0xFF}}, {OpKind::kAlltoall, 2, 256, std::byte{0xFF}}},
+      {{OpKind::kAllgather, 2, 0, std::byte{0xFF}},
+       {OpKind::kAllgather, 2, 113, std::byte{0xFF}},
+       {OpKind::kAllgather, 2, 226, std::byte{0xFF}}}},
+     2},
+    // Two bytes of header, then 32 bits for each cell: more than there are. The first cell of rank 0's that rank 1
+    // sends
+    // on, or gets at the end: a number of entries, above the room there is.
+    {Recipe::kRing, "group_topk", {{{OpKind::kAllgather, 2, 5, std::byte{0x7F}}}}, 2},
+    {Recipe::kRing, "threshold_sparse", {{{OpKind::kAlltoall, 0, 3, std::byte{0x7F}}}}, 0},
+    {Recipe::kLowRank, "powersgd", {{{OpKind::kAllreduce, 0, 3, std::byte{0x7F}}}}, -1},
+};
+
+std::string case_name(const ::testing::TestParamInfo<FaultCase>& info) {
+  return std::string(recipe_name(info.param.recipe)) + "_" + std::string(info.param.codec) +
+         (info.param.blamed < 0 ? "_sums" : "");
+}
+
+class RecipeFaults : public ::testing::TestWithParam<FaultCase> {
  protected:
-  RecipeFaults() : group_(int8_scheme(GetParam(), 3), kSizes, "local") {
+  RecipeFaults() : group_(scheme(), kSizes, "local") {
     group_.wrap([this](Rank rank, net::Collectives& inner) {
-      return std::make_unique<Damaging>(inner, rank == 1 ? damage_ : std::make_shared<std::vector<Damaging::Damage>>());
+      return std::make_unique<Damaging>(inner, rank == 1 ? damage_ : std::make_shared<std::vector<Damage>>());
     });
+  }
+
+  static Scheme scheme() {
+    const compression::PayloadCodec& codec = *compression::find_payload_codec(GetParam().codec);
+    return {&codec, GetParam().recipe, example_params(codec, true), kRanks};
   }
 
   std::vector<Floats> owed() const {
     std::vector<Floats> all;
-    for (Rank rank = 0; rank < 3; ++rank) {
+    for (Rank rank = 0; rank < kRanks; ++rank) {
       for (std::size_t t = 0; t < kSizes.size(); ++t) {
         all.push_back(group_.owed(rank, t));
       }
@@ -91,39 +146,31 @@ class RecipeFaults : public ::testing::TestWithParam<Recipe> {
     return all;
   }
 
-  std::shared_ptr<std::vector<Damaging::Damage>> damage_ = std::make_shared<std::vector<Damaging::Damage>>();
+  std::shared_ptr<std::vector<Damage>> damage_ = std::make_shared<std::vector<Damage>>();
   Group group_;
 };
 
-// One partition of both tensors: two bytes of header, then the exponents of the first tensor's first stripe.
 TEST_P(RecipeFaults, CorruptPayloadsNameRankAndTensorAndNothingIsApplied) {
-  const Layout layout = make_layout(int8_scheme(GetParam(), 3), kSizes, Cut::kFused);
+  const Layout layout = make_layout(scheme(), kSizes, Cut::kFused);
   ASSERT_EQ(layout.size(), 1U);
-  Gradients gradients = ramps(3);
+  Gradients gradients = ramps();
   for (const Status& status : group_.run(layout, gradients)) {
     ASSERT_TRUE(status) << status.to_string();
   }
   const std::vector<Floats> before = owed();
-  const bool gather = GetParam() == Recipe::kGather;
-  const OpKind first = gather ? OpKind::kAllgather : OpKind::kAlltoall;
-  const Damaging::Damage cases[] = {
-      {first, 2, 2, std::byte{0x81}},               // an exponent that no sender writes
-      {first, 2, 0, std::byte{0x40}},               // a header likewise
-      {OpKind::kAllgather, 2, 2, std::byte{0x81}},  // of a sum, in scatter
-  };
-  for (const Damaging::Damage& damage : cases) {
-    *damage_ = {damage};
-    gradients = ramps(3);
+  for (const std::vector<Damage>& damage : GetParam().damages) {
+    *damage_ = damage;
+    gradients = ramps();
     const std::vector<Status> outcome = group_.run(layout, gradients);
     EXPECT_EQ(outcome[1].code(), Code::kCorrupt) << outcome[1].to_string();
-    EXPECT_EQ(outcome[1].blame().rank, 2);
+    EXPECT_EQ(outcome[1].blame().rank, GetParam().blamed);
     EXPECT_EQ(outcome[1].blame().tensor, "tensor0") << outcome[1].to_string();
     const std::vector<Floats> after = owed();
     EXPECT_EQ(after[2], before[2]);
     EXPECT_EQ(after[3], before[3]);
   }
   damage_->clear();
-  gradients = ramps(3);
+  gradients = ramps();
   for (const Status& status : group_.run(layout, gradients)) {
     EXPECT_TRUE(status) << status.to_string();
   }
@@ -132,13 +179,13 @@ TEST_P(RecipeFaults, CorruptPayloadsNameRankAndTensorAndNothingIsApplied) {
 }
 
 TEST_P(RecipeFaults, CancelledPartitionsEndOnceWithTheCauseAndOweWhatTheyDid) {
-  const Layout layout = make_layout(int8_scheme(GetParam(), 3), kSizes, Cut::kCut);
-  Gradients gradients = ramps(3);
+  const Layout layout = make_layout(scheme(), kSizes, Cut::kCut);
+  Gradients gradients = ramps();
   for (const Status& status : group_.run(layout, gradients)) {
     ASSERT_TRUE(status) << status.to_string();
   }
   const std::vector<Floats> before = owed();
-  gradients = ramps(3);
+  gradients = ramps();
   const Status cause(Code::kAborted, "out of memory");
   const std::vector<Status> outcome = group_.run(layout, gradients, {.then = [cause](Rank rank, Reduction& reduction) {
                                                    if (rank == 1) {
@@ -149,7 +196,7 @@ TEST_P(RecipeFaults, CancelledPartitionsEndOnceWithTheCauseAndOweWhatTheyDid) {
   const std::vector<Floats> after = owed();
   EXPECT_EQ(after[2], before[2]);
   EXPECT_EQ(after[3], before[3]);
-  gradients = ramps(3);
+  gradients = ramps();
   for (const Status& status : group_.run(layout, gradients)) {
     EXPECT_TRUE(status) << status.to_string();
   }
@@ -157,7 +204,7 @@ TEST_P(RecipeFaults, CancelledPartitionsEndOnceWithTheCauseAndOweWhatTheyDid) {
   EXPECT_EQ(gradients[0], gradients[2]);
 }
 
-INSTANTIATE_TEST_SUITE_P(All, RecipeFaults, ::testing::Values(Recipe::kGather, Recipe::kScatter));
+INSTANTIATE_TEST_SUITE_P(All, RecipeFaults, ::testing::ValuesIn(kCases), case_name);
 
 }  // namespace
 }  // namespace sirtaki::engine::testing

@@ -2,26 +2,12 @@
 
 #include <algorithm>
 #include <map>
-#include <span>
 #include <string_view>
-#include <tuple>
 #include <utility>
 
-#include "compression/low_rank_factors.h"
 #include "runtime/base/stats.h"
 
 namespace sirtaki::engine::testing {
-namespace {
-
-std::byte* bytes(Floats& values, std::int64_t at = 0) {
-  return std::as_writable_bytes(std::span(values)).data() + static_cast<std::size_t>(at) * sizeof(float);
-}
-
-std::int64_t length(const Floats& values) {
-  return static_cast<std::int64_t>(values.size());
-}
-
-}  // namespace
 
 std::vector<std::int64_t> example_params(const compression::PayloadCodec& codec, bool feedback) {
   static const std::map<std::string_view, std::vector<std::int64_t>> kRest = {
@@ -66,8 +52,6 @@ Layout make_layout(const Scheme& scheme, const std::vector<std::size_t>& sizes, 
   }
   return layout;
 }
-
-// ---- the group ----
 
 struct Group::Node {
   Stats stats;
@@ -195,164 +179,6 @@ void Group::give_up(const Status& cause) {
 Floats Group::owed(Rank rank, std::size_t tensor) const {
   Floats out(sizes_[tensor]);
   nodes_[static_cast<std::size_t>(rank)]->memories[tensor]->owed(bytes(out));
-  return out;
-}
-
-// ---- the reference ----
-
-struct Reference::Memory {
-  std::unique_ptr<compression::Coder> coder;
-  std::unique_ptr<compression::Coder> owner_coder;
-  Floats residual;
-  Floats owner_residual;  // zero where the stripe is another rank's
-};
-
-Reference::Reference(Scheme scheme, const std::vector<std::size_t>& sizes)
-    : scheme_(std::move(scheme)), memories_(static_cast<std::size_t>(scheme_.ranks)) {
-  for (auto& rank : memories_) {
-    for (const std::size_t numel : sizes) {
-      auto memory = std::make_unique<Memory>();
-      memory->coder = scheme_.codec->open(scheme_.params, shape_of(numel));
-      memory->owner_coder = scheme_.codec->open(scheme_.params, shape_of(numel));
-      memory->residual.resize(numel);
-      memory->owner_residual.resize(numel);
-      rank.push_back(std::move(memory));
-    }
-  }
-}
-
-Reference::~Reference() = default;
-
-Tensors Reference::run(const Gradients& gradients, ReduceOp op) {
-  Tensors results;
-  for (std::size_t t = 0; t < memories_.front().size(); ++t) {
-    results.push_back(reduce(t, gradients));
-    const auto ranks = static_cast<float>(scheme_.ranks);
-    for (float& value : results.back()) {
-      if (scheme_.recipe == Recipe::kLowRank) {
-        value = op == ReduceOp::kAverage ? value : value * ranks;
-      } else {
-        value = op == ReduceOp::kAverage ? value / ranks : value;
-      }
-    }
-  }
-  return results;
-}
-
-void Reference::run_unused(const Gradients& zeros) {
-  if (scheme_.recipe == Recipe::kLowRank) {
-    for (std::size_t r = 0; r < memories_.size(); ++r) {
-      for (std::size_t t = 0; t < memories_[r].size(); ++t) {
-        Floats unchanged = zeros[r][t];
-        compression::LowRankFactors* factors = memories_[r][t]->coder->factors();
-        Floats p(factors->p_bytes() / sizeof(float));
-        factors->project({.gradient = bytes(unchanged)}, bytes(p));
-      }
-    }
-    return;
-  }
-  std::vector<std::pair<Floats, Floats>> before;
-  for (const auto& rank : memories_) {
-    for (const auto& memory : rank) {
-      before.emplace_back(memory->residual, memory->owner_residual);
-    }
-  }
-  run(zeros, ReduceOp::kSum);
-  auto saved = before.begin();
-  for (const auto& rank : memories_) {
-    for (const auto& memory : rank) {
-      std::tie(memory->residual, memory->owner_residual) = *saved++;
-    }
-  }
-}
-
-// Sums in rank order, of vectors of the same length.
-Floats sum_of(const std::vector<Floats>& parts) {
-  Floats sum = parts.front();
-  for (std::size_t r = 1; r < parts.size(); ++r) {
-    std::transform(sum.begin(), sum.end(), parts[r].begin(), sum.begin(), std::plus<>());
-  }
-  return sum;
-}
-
-Floats Reference::reduce_factors(std::size_t tensor, const Gradients& gradients) {
-  Gradients own = gradients;
-  const auto arrays = [&](std::size_t r) -> kernels::Feedback {
-    Floats& residual = memories_[r][tensor]->residual;
-    return scheme_.params[params::kFeedback] == 1
-               ? kernels::Feedback{bytes(own[r][tensor]), bytes(residual), bytes(residual)}
-               : kernels::Feedback{bytes(own[r][tensor])};
-  };
-  const auto factors = [&](std::size_t r) { return memories_[r][tensor]->coder->factors(); };
-  std::vector<Floats> p(memories_.size(), Floats(factors(0)->p_bytes() / sizeof(float)));
-  std::vector<Floats> q(memories_.size(), Floats(factors(0)->q_bytes() / sizeof(float)));
-  for (std::size_t r = 0; r < memories_.size(); ++r) {
-    factors(r)->project(arrays(r), bytes(p[r]));
-  }
-  const Floats p_sum = sum_of(p);
-  for (std::size_t r = 0; r < memories_.size(); ++r) {
-    p[r] = p_sum;
-    factors(r)->back(arrays(r), bytes(p[r]), bytes(q[r]));
-  }
-  Floats q_mean = sum_of(q);
-  for (float& value : q_mean) {
-    value /= static_cast<float>(scheme_.ranks);
-  }
-  Floats result(gradients.front()[tensor].size());
-  for (std::size_t r = 0; r < memories_.size(); ++r) {
-    factors(r)->rebuild(arrays(r), bytes(p[r]), bytes(q_mean), bytes(result));
-  }
-  return result;
-}
-
-Floats Reference::reduce(std::size_t tensor, const Gradients& gradients) {
-  if (scheme_.recipe == Recipe::kLowRank) {
-    return reduce_factors(tensor, gradients);
-  }
-  const bool feedback = scheme_.params[params::kFeedback] == 1;
-  const auto arrays = [feedback](Floats& gradient, Floats& residual, std::int64_t at) -> kernels::Feedback {
-    return feedback ? kernels::Feedback{bytes(gradient, at), bytes(residual, at), bytes(residual, at)}
-                    : kernels::Feedback{bytes(gradient, at)};
-  };
-  Gradients own = gradients;
-  for (std::size_t r = 0; r < memories_.size(); ++r) {
-    Memory& memory = *memories_[r][tensor];
-    memory.coder->begin(arrays(own[r][tensor], memory.residual, 0));
-  }
-  Floats result(own.front()[tensor].size());
-  const std::int64_t numel = length(result);
-  const std::int64_t stripe = scheme_.codec->stripe(scheme_.params, shape_of(result.size()), scheme_.ranks);
-  for (std::int64_t at = 0; at < numel; at += stripe) {
-    const compression::Piece piece{at, std::min(stripe, numel - at)};
-    std::vector<std::vector<std::byte>> payloads;
-    std::vector<const std::byte*> starts;
-    for (std::size_t r = 0; r < memories_.size(); ++r) {
-      Memory& memory = *memories_[r][tensor];
-      payloads.emplace_back(memory.coder->payload_bytes(piece.numel));
-      memory.coder->encode(piece, arrays(own[r][tensor], memory.residual, at), payloads.back());
-    }
-    for (const auto& payload : payloads) {
-      starts.push_back(payload.data());
-    }
-    const compression::Coder& decoder = *memories_.front()[tensor]->coder;
-    decoder.sum(piece, starts, bytes(result, at));
-    if (scheme_.recipe == Recipe::kScatter) {
-      Memory& owner = *memories_[static_cast<std::size_t>(at / stripe) % memories_.size()][tensor];
-      std::vector<std::byte> again(owner.owner_coder->payload_bytes(piece.numel));
-      owner.owner_coder->encode(piece, arrays(result, owner.owner_residual, at), again);
-      const std::byte* start = again.data();
-      decoder.sum(piece, {&start, 1}, bytes(result, at));
-    }
-  }
-  return result;
-}
-
-Floats Reference::owed(Rank rank, std::size_t tensor) const {
-  const Memory& memory = *memories_[static_cast<std::size_t>(rank)][tensor];
-  Floats out = memory.residual;
-  for (std::size_t i = 0; i < out.size(); ++i) {
-    out[i] += memory.owner_residual[i];
-  }
   return out;
 }
 

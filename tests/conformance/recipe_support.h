@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,10 @@ namespace sirtaki::engine::testing {
 using Floats = std::vector<float>;
 using Tensors = std::vector<Floats>;     // by tensor
 using Gradients = std::vector<Tensors>;  // by rank
+
+inline std::byte* bytes(Floats& values, std::int64_t at = 0) {
+  return std::as_writable_bytes(std::span(values)).data() + static_cast<std::size_t>(at) * sizeof(float);
+}
 
 // How a set of tensors is compressed.
 struct Scheme {
@@ -102,6 +107,10 @@ class Reference {
   struct Memory;
   Floats reduce(std::size_t tensor, const Gradients& gradients);
   Floats reduce_factors(std::size_t tensor, const Gradients& gradients);
+  Floats reduce_shared(std::size_t tensor, const Gradients& gradients);
+  Floats reduce_counts(std::size_t tensor, const Gradients& gradients);
+  Floats reduce_ring(std::size_t tensor, const Gradients& gradients);
+  kernels::Feedback arrays_of(std::size_t rank, std::size_t tensor, Floats& gradient) const;
 
   const Scheme scheme_;
   std::vector<std::vector<std::unique_ptr<Memory>>> memories_;  // by rank, by tensor

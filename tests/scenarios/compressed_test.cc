@@ -12,9 +12,12 @@
 namespace sirtaki::scenarios {
 namespace {
 
-const char* const kCodecs[] = {"int8:min=0,ndim=0,wire=scatter",       "twobit:min=0,ndim=0,wire=scatter",
-                               "group_topk:min=0,ndim=0,wire=gather",  "twobit:min=0,ndim=0,wire=gather",
-                               "group_topk:min=0,ndim=0,wire=scatter", "threshold_sparse:min=0,ndim=0"};
+const char* const kCodecs[] = {"int8:min=0,ndim=0,wire=scatter",         "twobit:min=0,ndim=0,wire=scatter",
+                               "group_topk:min=0,ndim=0,wire=gather",    "twobit:min=0,ndim=0,wire=gather",
+                               "group_topk:min=0,ndim=0,wire=scatter",   "threshold_sparse:min=0,ndim=0",
+                               "block_topk:min=0,ndim=0,rate=5%",        "kernel_sparse:min=0,ndim=0,wire=shared",
+                               "twobit:min=0,ndim=0,wire=counts",        "group_topk:min=0,ndim=0,wire=ring",
+                               "threshold_sparse:min=0,ndim=0,wire=ring"};
 
 CompressedRun run_of(std::uint64_t seed, int steps) {
   CompressedRun run;

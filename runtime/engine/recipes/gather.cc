@@ -47,9 +47,8 @@ Status Gather::finish() {
   for (Rank r = 0; r < size(); ++r) {
     payloads.push_back(block(r).data() + slices_.header_bytes());
   }
-  const int divisor = spec().op == ReduceOp::kAverage ? size() : 1;
   for (const Stripe& stripe : slices_.stripes()) {
-    slices_.apply(stripe, payloads, divisor, spec().postscale);
+    slices_.apply(stripe, payloads, divisor(), spec().postscale);
     for (Rank r = 0; r < size(); ++r) {
       payloads[static_cast<std::size_t>(r)] += slices_.payload_bytes(stripe, r);
     }

@@ -20,7 +20,6 @@ class LowRank final : public Reduction {
   std::size_t phases() const override { return 2; }
   Status project_back();
   Status finish();
-  Status read_counts();
 
   compression::LowRankFactors& factors(const Stripe& stripe) const;
   kernels::Feedback arrays(const Stripe& stripe) const;

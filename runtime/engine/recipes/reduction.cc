@@ -4,9 +4,12 @@
 #include <utility>
 
 #include "runtime/base/check.h"
+#include "runtime/engine/recipes/counts.h"
 #include "runtime/engine/recipes/gather.h"
 #include "runtime/engine/recipes/low_rank.h"
+#include "runtime/engine/recipes/ring.h"
 #include "runtime/engine/recipes/scatter.h"
+#include "runtime/engine/recipes/shared.h"
 
 namespace sirtaki::engine {
 
@@ -53,8 +56,19 @@ void Reduction::alltoall(int phase, ConstBytes in, std::vector<std::int64_t> sen
 
 void Reduction::allreduce(int phase, Bytes inout, MoveFunction<Status()> then) {
   net::CollectiveArgs args;
-  args.kind = OpKind::kAllreduce;
   args.dtype = DType::kF32;
+  reduce(phase, std::move(args), inout, std::move(then));
+}
+
+void Reduction::allreduce_largest(int phase, Bytes inout, MoveFunction<Status()> then) {
+  net::CollectiveArgs args;
+  args.dtype = DType::kI8;
+  args.op = ReduceOp::kMax;
+  reduce(phase, std::move(args), inout, std::move(then));
+}
+
+void Reduction::reduce(int phase, net::CollectiveArgs args, Bytes inout, MoveFunction<Status()> then) {
+  args.kind = OpKind::kAllreduce;
   args.in = inout;
   args.out = inout;
   sent_bytes_ += 2 * (size() - 1) * static_cast<std::int64_t>(inout.size()) / size();
@@ -90,6 +104,12 @@ std::shared_ptr<Reduction> make_reduction(ReductionSpec spec, ReductionDeps deps
       return std::make_shared<Gather>(std::move(spec), deps, std::move(note));
     case Recipe::kScatter:
       return std::make_shared<Scatter>(std::move(spec), deps, std::move(note));
+    case Recipe::kShared:
+      return std::make_shared<Shared>(std::move(spec), deps, std::move(note));
+    case Recipe::kCounts:
+      return std::make_shared<Counts>(std::move(spec), deps, std::move(note));
+    case Recipe::kRing:
+      return std::make_shared<Ring>(std::move(spec), deps, std::move(note));
     case Recipe::kLowRank:
       return std::make_shared<LowRank>(std::move(spec), deps, std::move(note));
     default:

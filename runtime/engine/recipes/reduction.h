@@ -83,6 +83,8 @@ class Reduction : public std::enable_shared_from_this<Reduction> {
   BufferPool& buffers() { return deps_.buffers; }
   Rank rank() const { return deps_.net.rank(); }
   int size() const { return deps_.net.size(); }
+  // By which a sum over the ranks is divided.
+  int divisor() const { return spec_.op == ReduceOp::kAverage ? size() : 1; }
 
   // Bytes of out, from the ranks' blocks of counts[r] bytes; this rank's stands in its place already.
   void allgather(int phase, Bytes out, std::vector<std::int64_t> counts, MoveFunction<Status()> then);
@@ -90,8 +92,11 @@ class Reduction : public std::enable_shared_from_this<Reduction> {
                 MoveFunction<Status()> then);
   // Sums of float32 in rank order, in place.
   void allreduce(int phase, Bytes inout, MoveFunction<Status()> then);
+  // The largest of signed bytes, in place.
+  void allreduce_largest(int phase, Bytes inout, MoveFunction<Status()> then);
 
  private:
+  void reduce(int phase, net::CollectiveArgs args, Bytes inout, MoveFunction<Status()> then);
   void exchange(int phase, net::CollectiveArgs args, MoveFunction<Status()> then);
   void on_exchanged(const Status& status, MoveFunction<Status()>& then);
 

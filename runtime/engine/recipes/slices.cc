@@ -1,6 +1,7 @@
 #include "runtime/engine/recipes/slices.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <limits>
 #include <string>
@@ -16,6 +17,11 @@ using Float = kernels::ref::Plain<float>;
 
 constexpr std::byte kBad{1};
 constexpr std::byte kAbsent{2};
+
+// States: a slice that is not finite on one rank is not for all.
+constexpr std::byte kNobodyHasIt{0};
+constexpr std::byte kFinite{1};
+constexpr std::byte kNotFinite{2};
 
 std::byte flags_of(bool bad, bool absent) {
   return (bad ? kBad : std::byte{0}) | (absent ? kAbsent : std::byte{0});
@@ -41,7 +47,7 @@ Slices::Slices(std::span<const ReducedSlice> slices)
     for (std::int64_t at = slice.offset; at < end; at += ownership.stripe) {
       const compression::Piece piece{at, std::min(ownership.stripe, end - at)};
       const std::size_t bytes = slice.memory->coder().payload_bytes(piece.numel);
-      stripes_.push_back({s, piece, gradient, bytes, ownership.owner_of(at)});
+      stripes_.push_back({s, piece, gradient, bytes, ownership.owner_of(at), stripes_.size()});
       gradient += stripes_.back().size_bytes();
     }
   }
@@ -55,16 +61,21 @@ bool Slices::look(const Stripe& stripe) {
   return bad == 0;
 }
 
-void Slices::encode(const Stripe& stripe, Bytes payload) {
-  if (!look(stripe)) {
-    std::ranges::fill(payload, std::byte{0});
-    return;
-  }
+kernels::Feedback Slices::arrays(const Stripe& stripe) const {
   kernels::Feedback arrays = memory(stripe).feedback(stripe.gradient, stripe.piece.offset);
   if (arrays.left != nullptr) {
     arrays.left = stripe.gradient;
   }
-  memory(stripe).coder().encode(stripe.piece, arrays, payload);
+  return arrays;
+}
+
+bool Slices::encode(const Stripe& stripe, Bytes payload) {
+  if (!look(stripe)) {
+    std::ranges::fill(payload, std::byte{0});
+    return false;
+  }
+  memory(stripe).coder().encode(stripe.piece, arrays(stripe), payload);
+  return true;
 }
 
 void Slices::write_header(Bytes header) const {
@@ -76,6 +87,19 @@ void Slices::write_header(Bytes header) const {
 void Slices::write_verdict(Bytes header) const {
   for (std::size_t s = 0; s < slices_.size(); ++s) {
     header[s] = flags_of(bad_[s] != 0, present_[s] == 0);
+  }
+}
+
+void Slices::write_counts(Bytes counts) const {
+  for (std::size_t s = 0; s < slices_.size(); ++s) {
+    const float own[] = {own_bad_[s] != 0 ? 1.0F : 0.0F, slices_[s].absent ? 0.0F : 1.0F};
+    std::memcpy(counts.data() + s * sizeof own, own, sizeof own);
+  }
+}
+
+void Slices::write_states(Bytes states) const {
+  for (std::size_t s = 0; s < slices_.size(); ++s) {
+    states[s] = own_bad_[s] != 0 ? kNotFinite : slices_[s].absent ? kNobodyHasIt : kFinite;
   }
 }
 
@@ -100,6 +124,40 @@ Status Slices::read_header(Rank from, ConstBytes header) {
     }
     if ((header[s] & kAbsent) == std::byte{0}) {
       present_[s] = 1;
+    }
+  }
+  return {};
+}
+
+Status Slices::read_counts(ConstBytes counts, int ranks) {
+  for (std::size_t s = 0; s < slices_.size(); ++s) {
+    float sums[2];
+    std::memcpy(sums, counts.data() + s * sizeof sums, sizeof sums);
+    for (const float sum : sums) {
+      if (!(sum >= 0 && sum <= static_cast<float>(ranks) && sum == std::floor(sum))) {
+        return corrupt_from(-1, s, "the number of ranks that have a gradient is no such number");
+      }
+    }
+    if (sums[0] > 0) {
+      mark_bad(s);
+    }
+    if (sums[1] > 0) {
+      mark_present(s);
+    }
+  }
+  return {};
+}
+
+Status Slices::read_states(ConstBytes states) {
+  for (std::size_t s = 0; s < slices_.size(); ++s) {
+    if (states[s] > kNotFinite) {
+      return corrupt_from(-1, s, "what ranks say of their gradients is nothing that a rank says");
+    }
+    if (states[s] == kNotFinite) {
+      mark_bad(s);
+    }
+    if (states[s] != kNobodyHasIt) {
+      mark_present(s);
     }
   }
   return {};
@@ -143,21 +201,28 @@ void Slices::fill(const Stripe& stripe) const {
 
 void Slices::apply(const Stripe& stripe, std::span<const std::byte* const> payloads, int divisor,
                    double postscale) const {
-  const std::int64_t n = stripe.piece.numel;
   if (!carries(stripe.slice)) {
     fill(stripe);
     return;
   }
+  keep_left(stripe);
+  sum(stripe, payloads);
+  scale(stripe, divisor, postscale);
+}
+
+void Slices::keep_left(const Stripe& stripe) const {
   const kernels::Feedback arrays = memory(stripe).feedback(stripe.gradient, stripe.piece.offset);
   if (arrays.left != nullptr) {
     std::memcpy(arrays.left, stripe.gradient, stripe.size_bytes());
   }
-  sum(stripe, payloads);
+}
+
+void Slices::scale(const Stripe& stripe, int divisor, double postscale) const {
   if (divisor > 1) {
-    kernels::divide_by(DType::kF32, stripe.gradient, n, divisor);
+    kernels::divide_by(DType::kF32, stripe.gradient, stripe.piece.numel, divisor);
   }
   if (postscale != 1.0) {
-    kernels::scale(DType::kF32, stripe.gradient, n, postscale);
+    kernels::scale(DType::kF32, stripe.gradient, stripe.piece.numel, postscale);
   }
 }
 

@@ -29,6 +29,8 @@ CODECS = (
     "group_topk:rate=0.05,group=128,wire=scatter",
     "threshold_sparse:density=0.05",
     "kernel_sparse",
+    "block_topk:rate=0.25,block=64",
+    "twobit:wire=counts",
 )
 TOPK = "group_topk:rate=0.05,group=128,wire=gather"
 

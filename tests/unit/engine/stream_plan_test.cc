@@ -77,7 +77,8 @@ TEST(StreamPlan, EveryCodecOfTheCatalogHasAPlanByItsName) {
 }
 
 TEST(StreamPlan, ErrorsNameTheStream) {
-  for (const char* codec : {"int9", "head*=>int8", "group_topk:wire=ring", "block_topk:wire=shared"}) {
+  for (const char* codec :
+       {"int9", "head*=>int8", "threshold_sparse:wire=scatter", "kernel_sparse:wire=shared,values=f16,min=0"}) {
     const auto plan = plan_of(codec);
     ASSERT_FALSE(plan) << codec;
     EXPECT_EQ(plan.status().code(), Code::kInvalidArgument);

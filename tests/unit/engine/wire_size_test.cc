@@ -59,6 +59,41 @@ TEST(WireSize, APayloadCodecSaysWhereItsTensorsAreCut) {
   EXPECT_EQ(gathered->wire_bytes, 2 * planned->wire_bytes) << "to three others instead of 2 * 3/4";
 }
 
+// 64 filters of 4000 bytes, of which 8 travel, with numbers of 2 bytes; or the norms of all 64, then 8 without numbers.
+TEST(WireSize, SharedBlocksWeighTheirNormsAndNoNumbers) {
+  const scheduler::TensorInfo tensor = tensor_of("w", {64, 1000});
+  const auto f32 = static_cast<std::int64_t>(DType::kF32);
+  const auto shared = planned_tensor(tensor, {CodecId::kKernelSparse, Recipe::kShared, {1, 0, 8, f32}}, 4);
+  ASSERT_TRUE(shared) << shared.status().to_string();
+  EXPECT_EQ(shared->wire_bytes, 64 * 4 + 8 * 4000);
+  const auto gathered = planned_tensor(tensor, {CodecId::kKernelSparse, Recipe::kGather, {1, 0, 8, f32}}, 4);
+  ASSERT_TRUE(gathered);
+  EXPECT_EQ(gathered->wire_bytes, 2 * (8 * 2 + 8 * 4000));
+}
+
+// 2 bits there, 4 bits back, of which 2(P-1)/P are sent of an allreduce: 3/2 of the codes; and 32 exponents.
+TEST(WireSize, CountsComeBackWithMoreBits) {
+  const scheduler::TensorInfo tensor = tensor_of("w", {64, 1000});
+  const scheduler::Decision decision = {CodecId::kTwobit, Recipe::kCounts, {1, params::kOne, 0}};
+  const auto counted = planned_tensor(tensor, decision, 4);
+  ASSERT_TRUE(counted) << counted.status().to_string();
+  EXPECT_EQ(counted->wire_bytes, 16'000 * 3 / 2 + 32);
+  EXPECT_TRUE(planned_tensor(tensor, decision, 127));
+  const auto many = planned_tensor(tensor, decision, 128);
+  ASSERT_FALSE(many);
+  EXPECT_NE(many.status().text().find("at most 127 ranks"), std::string_view::npos) << many.status().text();
+}
+
+TEST(WireSize, ARingHasAsManyRanksAsTagsHavePhases) {
+  const scheduler::TensorInfo tensor = tensor_of("w", {64, 1000});
+  const auto f32 = static_cast<std::int64_t>(DType::kF32);
+  const scheduler::Decision decision = {CodecId::kGroupTopk, Recipe::kRing, {1, 512, 5, f32, 0, 0}};
+  EXPECT_TRUE(planned_tensor(tensor, decision, 15));
+  const auto many = planned_tensor(tensor, decision, 16);
+  ASSERT_FALSE(many);
+  EXPECT_NE(many.status().text().find("recipe ring is for at most 15 ranks"), std::string_view::npos);
+}
+
 TEST(WireSize, RefusesDecisionsThatCannotBeRunNamingTheTensor) {
   struct BadCase {
     std::string text;
@@ -72,6 +107,7 @@ TEST(WireSize, RefusesDecisionsThatCannotBeRunNamingTheTensor) {
       {"cannot be summed on the way", w, {CodecId::kInt8, Recipe::kDense, {1, 256}}},
       {"codec 99 is not known", w, {static_cast<CodecId>(99), Recipe::kScatter, {}}},
       {"int8", w, {CodecId::kInt8, Recipe::kScatter, {1, -5}}},
+      {"choose values=f32", w, {CodecId::kKernelSparse, Recipe::kShared, {1, 0, 8, static_cast<int>(DType::kF16)}}},
   };
   for (const BadCase& bad : cases) {
     const auto planned = planned_tensor(bad.tensor, bad.decision, 4);

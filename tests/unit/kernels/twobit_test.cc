@@ -166,6 +166,69 @@ TEST(Twobit, CountsGiveTheSameBitsAsSums) {
   EXPECT_EQ(sum.copy(), from_counts.copy());
 }
 
+TEST(Twobit, PacksCountsInAsFewBitsAsTheyNeed) {
+  EXPECT_EQ(twobit_count_bits(1), 2);
+  EXPECT_EQ(twobit_count_bits(2), 3);
+  EXPECT_EQ(twobit_count_bits(3), 3);
+  EXPECT_EQ(twobit_count_bits(4), 4);
+  EXPECT_EQ(twobit_count_bits(127), 8);
+  // Of two planes: -2 is 000, 0 is 010, 1 is 011, 2 is 100.
+  const std::vector<std::int8_t> counts = {-2, 0, 1, 2};
+  std::vector<std::byte> planes(twobit_packed_bytes(2, 4));
+  twobit_pack_counts(2, 4, std::as_bytes(std::span(counts)).data(), planes.data());
+  EXPECT_EQ(planes, (std::vector<std::byte>{std::byte{0b0100}, std::byte{0b0110}, std::byte{0b1000}}));
+}
+
+TEST(Twobit, PackedCountsAreTheReferenceOnEveryTargetAndComeBack) {
+  on_every_target([](const std::string& target) {
+    for (std::uint64_t seed = 0; seed < 60; ++seed) {
+      SCOPED_TRACE(target + " seed " + std::to_string(seed));
+      Random random(seed);
+      const auto n = static_cast<std::int64_t>(random_length(seed, random));
+      const int most = seed % 3 == 0 ? 1 + static_cast<int>(random() % 127) : 1 + static_cast<int>(seed % 5);
+      Array counts(static_cast<std::size_t>(n), 0);
+      for (std::size_t i = 0; i < counts.size(); ++i) {
+        const auto range = static_cast<std::uint64_t>(2 * most + 1);
+        counts.data()[i] = static_cast<std::byte>(static_cast<int>(random() % range) - most);
+      }
+      Array planes(twobit_packed_bytes(most, n), random());
+      Array expected(planes.size(), 0);
+      twobit_pack_counts(most, n, counts.data(), planes.data());
+      ref::twobit_pack_counts(most, n, counts.data(), expected.data());
+      ASSERT_EQ(planes.copy(), expected.copy());
+      Array back(counts.size(), random());
+      ASSERT_TRUE(twobit_unpack_counts(most, n, planes.data(), back.data()));
+      ASSERT_EQ(back.copy(), counts.copy());
+      ASSERT_TRUE(ref::twobit_unpack_counts(most, n, planes.data(), back.data()));
+      ASSERT_EQ(back.copy(), counts.copy());
+      ASSERT_TRUE(planes.guards_intact() && back.guards_intact());
+    }
+  });
+}
+
+TEST(Twobit, FindsPlanesThatAreNoCounts) {
+  on_every_target([](const std::string& target) {
+    for (const int most : {1, 2, 3, 4, 127}) {
+      for (const std::int64_t n : {1, 8, 63, 64, 130}) {
+        SCOPED_TRACE(target + " most " + std::to_string(most) + " n " + std::to_string(n));
+        const auto bits = static_cast<std::size_t>(twobit_count_bits(most));
+        const std::size_t plane = twobit_bytes(n) / 2;
+        Array counts(static_cast<std::size_t>(n), 0);
+        for (std::size_t i = 0; i < 8 * plane; ++i) {
+          // All ones are above every count.
+          Array planes(bits * plane, 3);
+          std::memset(planes.data(), 0, planes.size());
+          for (std::size_t k = 0; k < bits; ++k) {
+            planes.data()[k * plane + i / 8] |= std::byte{1} << (i % 8);
+          }
+          ASSERT_FALSE(twobit_unpack_counts(most, n, planes.data(), counts.data())) << i;
+          ASSERT_FALSE(ref::twobit_unpack_counts(most, n, planes.data(), counts.data())) << i;
+        }
+      }
+    }
+  });
+}
+
 TEST(Twobit, FindsBadPlanes) {
   for (const std::int64_t n : {1, 8, 9, 63, 64, 130}) {
     const std::size_t half = twobit_bytes(n) / 2;
@@ -191,6 +254,8 @@ TEST(Twobit, RefusesImpossibleArguments) {
   EXPECT_THROW(twobit_from_counts(-150, 1, &none, &none), BugError);
   const std::vector<const std::byte*> many(128, &none);
   EXPECT_THROW(twobit_count(many, 1, &none), BugError);
+  EXPECT_THROW(twobit_count_bits(0), BugError);
+  EXPECT_THROW(twobit_pack_counts(128, 1, &none, &none), BugError);
 }
 
 }  // namespace

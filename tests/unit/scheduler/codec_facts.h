@@ -22,10 +22,10 @@ class PlainFacts final : public CodecFacts {
       case CodecId::kBf16:
         return recipe == Recipe::kDense;
       case CodecId::kThresholdSparse:
-      case CodecId::kKernelSparse:
         return recipe == Recipe::kGather;
+      case CodecId::kKernelSparse:
       case CodecId::kBlockTopk:
-        return recipe == Recipe::kShared;
+        return recipe == Recipe::kGather || recipe == Recipe::kShared;
       case CodecId::kPowerSgd:
         return recipe == Recipe::kLowRank;
       default:

@@ -79,8 +79,8 @@ TEST_F(FollowerTest, ANoisyLinkDoesNotMakeItSwing) {
 }
 
 TEST_F(FollowerTest, WhatIsAskedForByNameStays) {
-  for (const char* text : {"group_topk:wire=gather", "none", "fp16", "kernel_sparse", "powersgd", "int8:min=2MiB",
-                           "algc:most=1%", "algc:momentum=0.9", "*=>none"}) {
+  for (const char* text : {"group_topk:wire=gather", "none", "fp16", "kernel_sparse:wire=gather", "block_topk",
+                           "powersgd", "int8:min=2MiB", "algc:most=1%", "algc:momentum=0.9", "*=>none"}) {
     EXPECT_EQ(controller(text), nullptr) << text;
   }
   make("layer3*=>twobit:wire=gather;layer4*=>group_topk;*=>none");

@@ -150,6 +150,24 @@ TEST(Policy, HyloGivesConvolutionsFiltersAndMatricesTwoBits) {
   EXPECT_EQ(decided_one("hylo:wire=scatter", {"m", {64, 64}}, {.ranks = 2}).decision.recipe, Recipe::kScatter);
 }
 
+// 13 of 256 filters of 4.6 kB: to each of seven others, or 2 * 7/8 times, with norms first and three rounds more.
+TEST(Policy, FiltersAreSharedWhereThatIsShorterOnTheLink) {
+  const TensorInfo conv{"c", {256, 128, 3, 3}};
+  const auto recipe = [&](const Circumstances& at) {
+    return decided_one("kernel_sparse:rate=5%", conv, at).decision.recipe;
+  };
+  EXPECT_EQ(recipe({.ranks = 8}), Recipe::kGather) << "each rank's own filters unless a link says more";
+  EXPECT_EQ(recipe({.ranks = 8, .link = LinkFacts{1'000'000, 2'500'000}}), Recipe::kShared) << "20 Mbit/s";
+  EXPECT_EQ(recipe({.ranks = 8, .link = LinkFacts{1'000'000, 1'250'000'000}}), Recipe::kGather) << "10 Gbit/s";
+  EXPECT_EQ(recipe({.ranks = 2, .link = LinkFacts{1'000'000, 2'500'000}}), Recipe::kGather) << "one other rank";
+  const Circumstances slow{.ranks = 8, .link = LinkFacts{1'000'000, 2'500'000}};
+  EXPECT_EQ(decided_one("hylo", conv, slow).decision.recipe, Recipe::kGather) << "as it was published";
+  EXPECT_EQ(decided_one("hylo:wire=shared", conv, slow).decision.recipe, Recipe::kShared);
+  EXPECT_EQ(decided_one("kernel_sparse:rate=5%,values=f16", conv, slow).decision.recipe, Recipe::kGather)
+      << "halves are not summed";
+  EXPECT_EQ(decided_one("block_topk:wire=gather", conv).decision.recipe, Recipe::kGather) << "by name";
+}
+
 TEST(Policy, HyloRatesFollowTheFormula) {
   for (std::int64_t n = 4096; n < (std::int64_t{1} << 40); n = n * 5 / 4) {
     const double wanted = std::min(0.25, std::max(0.05, 0.25 * std::sqrt(4096.0 / static_cast<double>(n))));

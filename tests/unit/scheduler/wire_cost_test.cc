@@ -2,6 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstdlib>
+
+#include "scheduler/policies/policy.h"
+
 namespace sirtaki::scheduler {
 namespace {
 
@@ -38,9 +43,59 @@ TEST(WireCost, GatherOfTwoIsAsShortAsScatter) {
   EXPECT_GT(dense_equivalent(Recipe::kGather, {1000, 0}, 3), dense_equivalent(Recipe::kScatter, {1000, 0}, 3));
 }
 
-TEST(WireCost, ARingIsNeverLongerThanTheElements) {
+TEST(WireCost, WhatRanksAgreeOnIsReducedToo) {
+  EXPECT_EQ(dense_equivalent(Recipe::kShared, {1000, 100'000, 24}, 4), 1024);
+}
+
+// Counted hop by hop, of a payload that is a P-th of each owner's.
+std::int64_t sent_by_ring(std::int64_t payload, std::int64_t held, std::int64_t ranks) {
+  std::int64_t sent = 0;
+  for (std::int64_t hop = 1; hop < ranks; ++hop) {
+    sent += std::min(hop * payload, held);
+  }
+  return sent + (ranks - 1) * std::min(ranks * payload, held);
+}
+
+TEST(WireCost, ARingGrowsUntilItIsDense) {
   EXPECT_EQ(dense_equivalent(Recipe::kRing, {1000, 100'000}, 4), 3000);
-  EXPECT_EQ(dense_equivalent(Recipe::kRing, {1000, 2000}, 4), 2000);
+  for (const std::int64_t ranks : {2, 3, 4, 8, 15}) {
+    for (const std::int64_t payload : {1, 700, 1000, 2500, 9999, 10'000, 20'000}) {
+      const std::int64_t sent = sent_by_ring(payload, 10'000, ranks);
+      const std::int64_t equivalent = dense_equivalent(Recipe::kRing, {payload, 10'000}, static_cast<int>(ranks));
+      EXPECT_EQ(equivalent, (sent + 2 * ranks - 3) / (2 * ranks - 2)) << ranks << " ranks, payload " << payload;
+      EXPECT_LE(equivalent, 10'000) << "a dense allreduce";
+    }
+  }
+}
+
+// Without selecting again, what comes back is the union of all.
+TEST(WireCost, ARingIsNeverTheShortestWay) {
+  constexpr std::int64_t kHeld = 1'000'000;
+  for (int ranks = 2; ranks <= 15; ++ranks) {
+    for (std::int64_t payload = 1; payload < kHeld; payload += 1 + payload / 7) {
+      const std::int64_t by_ring = dense_equivalent(Recipe::kRing, {payload, kHeld}, ranks);
+      const std::int64_t shortest = std::min(dense_equivalent(Recipe::kGather, {payload, kHeld}, ranks),
+                                             dense_equivalent(Recipe::kScatter, {payload, kHeld}, ranks));
+      EXPECT_GE(by_ring, std::min(shortest, kHeld)) << ranks << " ranks, payload " << payload;
+    }
+  }
+}
+
+// On both sides of one bandwidth-delay product times P / (P - 2).
+TEST(WireCost, TimesSayWhatTheRuleForGatherAndScatterSays) {
+  const LinkFacts link{100'000, 125'000'000};
+  for (const int ranks : {3, 4, 8}) {
+    for (std::int64_t payload = 1000; payload < 200'000; payload += 997) {
+      const Exchange gather{Recipe::kGather, dense_equivalent(Recipe::kGather, {payload, 0}, ranks)};
+      const Exchange scatter{Recipe::kScatter, dense_equivalent(Recipe::kScatter, {payload, 0}, ranks)};
+      const std::int64_t saved = exchange_ns(scatter, ranks, link) - exchange_ns(gather, ranks, link);
+      if (std::abs(saved) > 1000) {  // bytes are rounded up
+        EXPECT_EQ(saved > 0, gather_or_scatter(payload, false, {ranks, link}) == Recipe::kGather) << payload;
+      }
+    }
+  }
+  EXPECT_EQ(exchange_ns({Recipe::kRing, 0}, 4, link), 9 * link.latency_ns);
+  EXPECT_EQ(exchange_ns({Recipe::kCounts, 125'000}, 4, {0, 125'000'000}), 1'500'000) << "1.5 ms for 3/2 of 125 kB";
 }
 
 TEST(WireCost, StaysWithinSixtyFourBits) {

@@ -1,0 +1,16 @@
+// Recipes over sockets, each rank with a thread of its own.
+#include "tests/conformance/recipe_cases.h"
+
+namespace sirtaki::engine::testing {
+namespace {
+
+class RecipeThreads : public ::testing::TestWithParam<Case> {};
+
+TEST_P(RecipeThreads, MeanTheSameOverSockets) {
+  expect_reference(GetParam().scheme, "direct", Cut::kCut, ReduceOp::kAverage);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, RecipeThreads, ::testing::ValuesIn(all_cases()), name_of);
+
+}  // namespace
+}  // namespace sirtaki::engine::testing
