@@ -27,9 +27,10 @@ int exponent_carrying(float largest) {
   return exponent_below(std::ldexp(static_cast<double>(largest), -23));
 }
 
-// Not above the largest: where elements are much alike, a factor above 1 would let none of them travel, ever.
+// An element travels from the threshold on, as twice of it: about the mean of those beyond it where they fall off as
+// gradients do. Not above the largest: where elements are much alike, all would travel as far too much.
 int exponent_wanted(double threshold, float largest) {
-  return exponent_below(std::min(threshold, static_cast<double>(largest)));
+  return exponent_below(std::min(2 * threshold, static_cast<double>(largest)));
 }
 
 std::size_t bytes_of(std::int64_t numel) {

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <limits>
 
 #include "kernels/half/elements.h"
 #include "kernels/twobit/twobit.h"
@@ -79,6 +80,7 @@ auto mask_of(D d, std::uint64_t bits) {
 
 struct Encoder {
   F32Vec t;
+  F32Vec least;
   F32Vec limit;
   F32Vec sums[kSumVectors];
   I32Vec largest = hn::Zero(I32Tag());
@@ -86,7 +88,9 @@ struct Encoder {
   std::int64_t sent = 0;
 
   explicit Encoder(int exponent)
-      : t(hn::Set(F32Tag(), std::ldexp(1.0F, exponent))), limit(hn::Set(F32Tag(), std::ldexp(1.0F, exponent + 24))) {
+      : t(hn::Set(F32Tag(), std::ldexp(1.0F, exponent))),
+        least(hn::Set(F32Tag(), std::max(std::ldexp(0.5F, exponent), std::numeric_limits<float>::denorm_min()))),
+        limit(hn::Set(F32Tag(), std::ldexp(1.0F, exponent + 24))) {
     clear_sums();
   }
   void clear_sums() {
@@ -110,7 +114,7 @@ struct Encoder {
     const auto size = hn::Abs(a);
     sum = hn::Add(sum, size);
     largest = hn::Max(largest, hn::BitCast(I32Tag(), size));
-    mask = hn::And(hn::Ge(size, t), hn::Lt(size, limit));
+    mask = hn::And(hn::Ge(size, least), hn::Lt(size, limit));
     return hn::Sub(a, hn::IfThenElseZero(mask, hn::CopySignToAbs(t, a)));
   }
 

@@ -1,6 +1,8 @@
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <limits>
 
 #include "kernels/half/elements.h"
 #include "kernels/twobit/twobit.h"
@@ -68,6 +70,7 @@ class Magnitude {
 
 TwobitStats twobit_encode(int exponent, std::int64_t n, const Feedback& arrays, std::byte* planes) {
   const float t = std::ldexp(1.0F, exponent);
+  const float least = std::max(t / 2, std::numeric_limits<float>::denorm_min());
   const float limit = std::ldexp(1.0F, exponent + 24);
   std::byte* const minus = planes + twobit_bytes(n) / 2;
   std::memset(planes, 0, twobit_bytes(n));
@@ -78,7 +81,7 @@ TwobitStats twobit_encode(int exponent, std::int64_t n, const Feedback& arrays, 
     float a = element(arrays, i);
     stats.finite = stats.finite && std::isfinite(a);
     magnitude.add(i, a);
-    if (std::fabs(a) >= t && std::fabs(a) < limit) {
+    if (std::fabs(a) >= least && std::fabs(a) < limit) {
       set_bit(a > 0 ? planes : minus, i);
       a = a > 0 ? a - t : a + t;
       ++stats.sent;

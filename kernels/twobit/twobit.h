@@ -1,4 +1,4 @@
-// Ternary codes: every element travels as +t, -t or nothing, in two bit planes; the rest waits.
+// Ternary codes: every element travels as the nearest of +t, -t and nothing, in two bit planes; the rest waits.
 //
 // For: codecs. Threads: pure functions; no allocation. Arrays hold float32; all memory may be unaligned.
 // Not for: other dtypes (kernels/cast/cast.h), the choice of t.
@@ -29,8 +29,9 @@ struct TwobitStats {
   double magnitude = 0;
 };
 
-// Writes the planes and what they leave. a travels as the t of its sign where t <= |a| < 2^24 t. From there on, as
-// below t, a - t could not be left exactly: nothing travels until a larger t fits. Neither does NaN or infinity.
+// Writes the planes and what they leave. a travels as the nearest of -t, 0 and t where |a| < 2^24 t; half of t counts
+// as t. From there on a - t could not be left exactly: nothing travels until a larger t fits. Neither does NaN or
+// infinity.
 TwobitStats twobit_encode(int exponent, std::int64_t n, const Feedback& arrays, std::byte* planes);
 
 // Whether these can be the planes of n elements: no element is in both, no bit stands behind the last.

@@ -12,31 +12,31 @@ std::vector<float> numbers(std::size_t n, float value) {
   return std::vector<float>(n, value);
 }
 
-TEST(Twobit, TakesThePowerOfTwoBelowTheMean) {
+TEST(Twobit, TakesThePowerOfTwoBelowTwiceTheMean) {
   CodecRun run("twobit", {1, params::kOne, 0}, 4);
-  EXPECT_EQ(run.step({1, -3, 0.5F, 0}), (std::vector<float>{1, -1, 0, 0}));  // mean 1.125
-  EXPECT_EQ(run.left, (std::vector<float>{0, -2, 0.5F, 0}));
-  EXPECT_EQ(run.step({0, 0, 0, 0}), (std::vector<float>{0, -0.5F, 0.5F, 0}));  // mean 0.625
+  EXPECT_EQ(run.step({1, -3, 0.5F, 0}), (std::vector<float>{2, -2, 0, 0}));  // mean 1.125
+  EXPECT_EQ(run.left, (std::vector<float>{-1, -1, 0.5F, 0}));
+  EXPECT_EQ(run.step({0, 0, 0, 0}), (std::vector<float>{-1, -1, 1, 0}));  // mean 0.625
 
   CodecRun half("twobit", {1, params::kOne / 2, 0}, 4);
-  EXPECT_EQ(half.step({1, -3, 0.5F, 0}), (std::vector<float>{0.5F, -0.5F, 0.5F, 0}));
+  EXPECT_EQ(half.step({1, -3, 0.5F, 0}), (std::vector<float>{1, -1, 1, 0}));
 }
 
 TEST(Twobit, TakesTheMeanOfAllOrOfEachBlock) {
-  std::vector<float> gradient = numbers(4096, 1.0F);
+  std::vector<float> gradient = numbers(4096, 0.5F);
   std::fill(gradient.begin() + 2048, gradient.end(), 3.0F);
   EXPECT_EQ(CodecRun("twobit", {1, params::kOne, 0}, 4096).step(gradient)[0], 0.0F);
   EXPECT_EQ(CodecRun("twobit", {1, params::kOne, 0}, 4096).step(gradient)[4095], 2.0F);
-  EXPECT_EQ(CodecRun("twobit", {1, params::kOne, 1}, 4096).step(gradient)[0], 1.0F);
+  EXPECT_EQ(CodecRun("twobit", {1, params::kOne, 1}, 4096).step(gradient)[0], 0.5F);
   EXPECT_EQ(CodecRun("twobit", {1, params::kOne, 1}, 4096).step(gradient)[4095], 2.0F);
   // An owner sees no whole.
-  EXPECT_EQ(CodecRun("twobit", {1, params::kOne, 0}, 4096).step(gradient, false)[0], 1.0F);
+  EXPECT_EQ(CodecRun("twobit", {1, params::kOne, 0}, 4096).step(gradient, false)[0], 0.5F);
 }
 
 TEST(Twobit, TakesAThresholdThatSomeElementReaches) {
   CodecRun run("twobit", {1, 3 * params::kOne, 0}, 3);
   EXPECT_EQ(run.step({1, 1.5F, -1.25F}), (std::vector<float>{1, 1, -1}));
-  EXPECT_EQ(run.step({0, 0, 0}), (std::vector<float>{0, 0.5F, 0}));
+  EXPECT_EQ(run.step({0, 0, 0}), (std::vector<float>{0, 0.5F, -0.5F}));
 }
 
 // With a mean near 1/2 the largest would be above 2^24 t.

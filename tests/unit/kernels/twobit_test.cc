@@ -80,16 +80,16 @@ TEST(Twobit, ConservesEveryBit) {
 TEST(Twobit, HasTheDocumentedLayout) {
   EXPECT_EQ(twobit_bytes(0), 0U);
   EXPECT_EQ(twobit_bytes(9), 4U);
-  const Array gradient = array_of({1, -1, 0.4F, 3, -0.5F, 0, -0.0F, 0.5F, -2});
+  const Array gradient = array_of({1, -1, 0.2F, 3, -0.25F, 0, -0.0F, 0.5F, -2});
   Array residual = array_of(std::vector<float>(9, 0.0F));
   Array planes(4, 0);
   const TwobitStats stats = twobit_encode(-1, 9, {gradient.data(), residual.data(), residual.data()}, planes.data());
   const std::vector<std::byte> expected = {std::byte{0b10001001}, std::byte{0}, std::byte{0b00010010}, std::byte{1}};
   EXPECT_EQ(planes.copy(), expected);
-  EXPECT_EQ(floats(residual), (std::vector<float>{0.5F, -0.5F, 0.4F, 2.5F, 0, 0, 0, 0, -1.5F}));
+  EXPECT_EQ(floats(residual), (std::vector<float>{0.5F, -0.5F, 0.2F, 2.5F, 0.25F, 0, 0, 0, -1.5F}));
   EXPECT_EQ(stats.sent, 6);
   EXPECT_TRUE(stats.finite);
-  EXPECT_FLOAT_EQ(static_cast<float>(stats.magnitude), 8.4F);
+  EXPECT_FLOAT_EQ(static_cast<float>(stats.magnitude), 7.95F);
 }
 
 TEST(Twobit, KeepsWhatItCannotSplitExactly) {
@@ -102,6 +102,23 @@ TEST(Twobit, KeepsWhatItCannotSplitExactly) {
   EXPECT_EQ(floats(residual)[0], 0x1p24F);
   EXPECT_EQ(floats(residual)[1], -0x1.FFFFFEp23F + 1);
   EXPECT_EQ(floats(residual)[2], kInf);
+}
+
+TEST(Twobit, RoundsToTheNearestAndHalfOfItUp) {
+  const Array gradient = array_of({0.5F, -0.5F, 0x1.FFFFFEp-2F, 1.25F});
+  Array residual = array_of({0, 0, 0, 0});
+  Array planes(2, 0);
+  twobit_encode(0, 4, {gradient.data(), residual.data(), residual.data()}, planes.data());
+  EXPECT_EQ(floats(residual), (std::vector<float>{-0.5F, 0.5F, 0x1.FFFFFEp-2F, 0.25F}));
+}
+
+TEST(Twobit, SendsNoZerosWhereHalfOfTheLeastIsNoNumber) {
+  const Array gradient = array_of({0, -0.0F, 0x1p-149F, -0x1p-148F});
+  Array residual = array_of({0, 0, 0, 0});
+  Array planes(2, 0);
+  const Feedback arrays = {gradient.data(), residual.data(), residual.data()};
+  EXPECT_EQ(twobit_encode(kTwobitMinExponent, 4, arrays, planes.data()).sent, 2);
+  EXPECT_EQ(floats(residual), (std::vector<float>{0, 0, 0, -0x1p-149F}));
 }
 
 std::vector<Array> random_planes(std::size_t ranks, std::int64_t n, Random& random) {
