@@ -54,7 +54,7 @@ class Method:
 
 
 _GROUP = "group_topk:rate=0.01,group=512,wire=gather"
-_HYLO = "hylo:wire=scatter"
+_HYLO = "hylo:wire=scatter,rho=0.5,factor=0.7"
 _ALGC = "algc:wire=gather,most=0.01"
 METHODS = {
     DENSE: Method(kind="dense"),

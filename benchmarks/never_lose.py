@@ -46,7 +46,7 @@ SETTINGS = {
     AUTO: "auto",
 }
 #: Those within the accuracy that `auto` may cost: docs/compression.md has the figures.
-WITHIN_BUDGET = ("none", "fp16", "int8", "threshold_sparse")
+WITHIN_BUDGET = ("none", "fp16", "int8", "threshold_sparse", "powersgd")
 #: What part of the best setting's steps a second `auto` has to make.
 TARGET = 0.97
 
