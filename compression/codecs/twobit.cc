@@ -27,8 +27,8 @@ int exponent_carrying(float largest) {
   return exponent_below(std::ldexp(static_cast<double>(largest), -23));
 }
 
-// An element travels from the threshold on, as twice of it: about the mean of those beyond it where they fall off as
-// gradients do. Not above the largest: where elements are much alike, all would travel as far too much.
+// The power of two below twice the threshold: elements travel from its half on, and it is about their mean where they
+// fall off as gradients do. Not above the largest: where elements are much alike, all would travel as far too much.
 int exponent_wanted(double threshold, float largest) {
   return exponent_below(std::min(2 * threshold, static_cast<double>(largest)));
 }

@@ -51,7 +51,12 @@ scheduler::Payload payload_of(const compression::PayloadCodec& codec, const sche
     payload.agreed_bytes = static_cast<std::int64_t>(selection->norm_bytes());
     return payload;
   }
-  payload.bytes = static_cast<std::int64_t>(codec.payload_bytes(decision.params, shape, shape.numel));
+  std::vector<std::int64_t> sent = decision.params;
+  if (decision.recipe == Recipe::kRing) {
+    // Sums travel, whatever values the codec would send.
+    sent.at(params::kValue) = static_cast<std::int64_t>(DType::kF32);
+  }
+  payload.bytes = static_cast<std::int64_t>(codec.payload_bytes(sent, shape, shape.numel));
   if (decision.recipe == Recipe::kCounts) {
     payload.agreed_bytes = static_cast<std::int64_t>(compression::CountedCodes::exponent_bytes(shape.numel));
     payload.bytes -= payload.agreed_bytes;

@@ -23,7 +23,7 @@ namespace sirtaki::net {
 
 struct ChannelLimits {
   std::size_t eager_bytes = 64 * 1024;
-  std::size_t window_bytes = 1024 * 1024;  // eager bytes the peer may send that nobody has received yet
+  std::size_t window_bytes = 8 * 1024 * 1024;  // eager bytes the peer may send that nobody has received yet
   std::size_t fragment_bytes = 512 * 1024;
   bool operator==(const ChannelLimits&) const = default;
 };
@@ -145,7 +145,7 @@ class Channel {
   TagTable<std::unique_ptr<Posted>> posted_;
   TagTable<std::unique_ptr<Early>> early_;     // came before their receive
   std::vector<std::vector<std::byte>> spare_;  // memory of early messages, for the next ones
-  std::size_t spare_bytes_ = 0;                // never more than the window
+  std::size_t spare_bytes_ = 0;                // never more than the window, or 1 MiB
   std::size_t window_used_ = 0;
   std::size_t credit_owed_ = 0;  // free again and not yet told
 

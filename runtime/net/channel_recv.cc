@@ -10,6 +10,8 @@ namespace sirtaki::net {
 namespace {
 
 constexpr std::size_t kMaxAnnounced = 1 << 20;
+// Of memory for early messages; a window may be much larger, and is rarely full.
+constexpr std::size_t kMostSpareBytes = 1 << 20;
 
 // What memory kept for early messages counts as; small pieces are bounded in number.
 std::size_t kept_size(const std::vector<std::byte>& memory) {
@@ -94,7 +96,7 @@ std::vector<std::byte> Channel::early_memory(std::size_t bytes) {
 
 void Channel::keep_memory(std::vector<std::byte> memory) {
   const std::size_t size = kept_size(memory);
-  if (memory.capacity() > 0 && spare_bytes_ + size <= shared_.limits.window_bytes) {
+  if (memory.capacity() > 0 && spare_bytes_ + size <= std::min(shared_.limits.window_bytes, kMostSpareBytes)) {
     spare_bytes_ += size;
     spare_.push_back(std::move(memory));
   }

@@ -81,7 +81,7 @@ AutoPolicy::AutoPolicy(std::vector<Controlled> tensors, const PlannerOptions& pl
   if (common.value("sparse") == 0) {
     return;
   }
-  // Not twobit, onebit and group_topk: a training loses more by them, and hardly any bytes are saved.
+  // Not twobit, onebit and group_topk: a training loses more by them than the budget.
   const std::int64_t rate = common.value("rate");
   const std::int64_t twice = std::min(2 * rate, kOne);
   levels_.push_back({"threshold_sparse " + part_text(twice), sparse(common, twice), false});

@@ -111,9 +111,18 @@ PlannedTensor Importance::split(PlannedTensor planned, const TensorInfo& tensor)
   std::int64_t& keep = decision.params[params::kKeep];
   decision.keeps = split_keep(keep, decision.params[params::kGroup], shares_);
   keep = std::ranges::max(decision.keeps);
-  auto by_rank = facts_->planned(tensor, std::move(decision));
-  if (!by_rank || by_rank->wire_bytes >= tensor.held_bytes()) {
+  if (keep == std::ranges::min(decision.keeps)) {
     return planned;
+  }
+  auto by_rank = facts_->planned(tensor, std::move(decision));
+  SRT_CHECK(by_rank);
+  if (by_rank->wire_bytes >= tensor.held_bytes()) {
+    // Not `planned`: by another way it may be shorter than what lower rates make, and the search for a rate needs
+    // order.
+    auto dense = facts_->planned(tensor, {});
+    SRT_CHECK(dense);
+    dense->reason = planned.reason + ", as it is: by gather it would be longer";
+    return std::move(*dense);
   }
   by_rank->reason = planned.reason + ", by rank " + std::to_string(std::ranges::min(by_rank->decision.keeps)) + " to " +
                     std::to_string(std::ranges::max(by_rank->decision.keeps)) + " by gather";

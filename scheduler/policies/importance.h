@@ -6,9 +6,10 @@
 //   aimd    times `down` while delays grow or too much is exposed, plus `up` while less than half of that is (as in
 //           NetSenseML).
 // With split=loss ranks with larger losses send more: shares of the mean rate by the cross-entropy over its mean, a
-// quarter to four times, to the power of 2/3 (which minimises the sum of squared loss per rate, as in DAGC-R); all by
-// gather, as payloads differ. Shares move when one is wrong by a quarter, for two profiles in a row.
-// Above the rate at which a dense allreduce is no longer, tensors travel as they are. Used through controller.h; pure.
+// quarter to four times, to the power of 2/3 (which minimises the sum of squared loss per rate, as in DAGC-R); by
+// gather, whatever `wire` says, where payloads differ. Shares move when one is wrong by a quarter, for two profiles in
+// a row. Above the rate at which a dense allreduce is no longer, tensors travel as they are. Used through controller.h;
+// pure.
 #pragma once
 
 #include <memory>
@@ -57,8 +58,8 @@ class Importance final : public Controller {
 // for rounding down.
 std::vector<std::int64_t> shares_by_loss(const std::vector<std::int64_t>& losses);
 
-// How many of a group each rank sends: `keep` on average, 1 to `group`; what rounding leaves goes to the largest
-// remainders, of equal ones to the lower rank.
+// How many of a group each rank sends, 1 to `group`: `keep` on average, less where a share is more than the group. What
+// rounding leaves goes to the largest remainders, of equal ones to the lower rank.
 std::vector<std::int64_t> split_keep(std::int64_t keep, std::int64_t group, const std::vector<std::int64_t>& shares);
 
 }  // namespace sirtaki::scheduler

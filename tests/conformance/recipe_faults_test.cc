@@ -110,9 +110,8 @@ const FaultCase kCases[] = {
        {OpKind::kAllgather, 2, 113, std::byte{0xFF}},
        {OpKind::kAllgather, 2, 226, std::byte{0xFF}}}},
      2},
-    // Two bytes of header, then 32 bits for each cell: more than there are. The first cell of rank 0's that rank 1
-    // sends
-    // on, or gets at the end: a number of entries, above the room there is.
+    // Two bytes of header, then 32 bits for each cell: more than there are. The first cell of rank 0's that rank
+    // 1 sends on, or gets at the end: a number of entries, above the room there is.
     {Recipe::kRing, "group_topk", {{{OpKind::kAllgather, 2, 5, std::byte{0x7F}}}}, 2},
     {Recipe::kRing, "threshold_sparse", {{{OpKind::kAlltoall, 0, 3, std::byte{0x7F}}}}, 0},
     {Recipe::kLowRank, "powersgd", {{{OpKind::kAllreduce, 0, 3, std::byte{0x7F}}}}, -1},

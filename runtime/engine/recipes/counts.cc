@@ -56,7 +56,7 @@ Status Counts::read_thresholds() {
   }
   // A sum may be too large though no part of it is; all ranks see the same.
   for (const Stripe& stripe : slices_.stripes()) {
-    if (!CountedCodes::summable(stripe.piece.numel, exponents(stripe), size())) {
+    if (slices_.carries(stripe.slice) && !CountedCodes::summable(stripe.piece.numel, exponents(stripe), size())) {
       slices_.mark_bad(stripe.slice);
     }
   }

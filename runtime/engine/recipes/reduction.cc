@@ -3,7 +3,6 @@
 #include <numeric>
 #include <utility>
 
-#include "runtime/base/check.h"
 #include "runtime/engine/recipes/counts.h"
 #include "runtime/engine/recipes/gather.h"
 #include "runtime/engine/recipes/low_rank.h"

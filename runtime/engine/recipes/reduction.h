@@ -6,8 +6,9 @@
 // A partition happens to a rank wholly or not at all: what encoding leaves waits in the gradient's own memory, and only
 // when every payload has been checked does it become the residual, and the result take its place. So a partition that
 // is cancelled, corrupt, or not finite on some rank leaves all residuals as they were.
-// Every payload begins with a byte for each slice that says what its sender has of it (slices.h). All ranks use what
-// the bytes on the wire mean, their own included, so results are the same on all of them.
+// A byte for each slice says what a rank has of it (slices.h), at the head of payloads, or reduced first where ranks
+// agree on something before they send. All ranks use what the bytes on the wire mean, their own included, so results
+// are the same on all of them.
 #pragma once
 
 #include <array>

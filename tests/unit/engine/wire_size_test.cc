@@ -94,6 +94,18 @@ TEST(WireSize, ARingHasAsManyRanksAsTagsHavePhases) {
   EXPECT_NE(many.status().text().find("recipe ring is for at most 15 ranks"), std::string_view::npos);
 }
 
+TEST(WireSize, SumsOfARingAreFloat32WhateverValuesWouldBe) {
+  const scheduler::TensorInfo tensor = tensor_of("w", {64, 1000});
+  std::vector<std::int64_t> bytes;
+  for (const DType value : {DType::kF32, DType::kF16}) {
+    const auto as = static_cast<std::int64_t>(value);
+    const auto planned = planned_tensor(tensor, {CodecId::kGroupTopk, Recipe::kRing, {1, 512, 5, as, 0, 0}}, 4);
+    ASSERT_TRUE(planned) << planned.status().to_string();
+    bytes.push_back(planned->wire_bytes);
+  }
+  EXPECT_EQ(bytes[0], bytes[1]);
+}
+
 TEST(WireSize, RefusesDecisionsThatCannotBeRunNamingTheTensor) {
   struct BadCase {
     std::string text;

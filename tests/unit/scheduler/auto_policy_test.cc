@@ -350,6 +350,17 @@ TEST_F(AutoPolicyTest, ImportanceSplitsTheRateOverTheRanksByTheirLosses) {
   }
 }
 
+TEST_F(AutoPolicyTest, ImportanceKeepsTheWayWhereLossesAreAlike) {
+  make("importance:split=loss,wire=scatter");
+  profile_.losses.assign(4, 2'000'000);
+  for (int i = 0; i < 4; ++i) {
+    profile(12'500'000);
+    EXPECT_TRUE(now_[2].decision.keeps.empty());
+    EXPECT_NE(now_[2].decision.recipe, Recipe::kGather) << now_[2].reason;
+  }
+  EXPECT_TRUE(now_[2].decision.way().lossy());
+}
+
 TEST(PolicyController, RefusesTwoPoliciesThatChange) {
   const PlainFacts facts(4);
   const auto choices =
