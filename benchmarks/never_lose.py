@@ -45,8 +45,8 @@ SETTINGS = {
     "powersgd": "powersgd",
     AUTO: "auto",
 }
-#: Those within the accuracy that `auto` may cost: docs/compression.md has the figures; fp16 costs 0.04 points (`methods`),
-#: powersgd 0.15 in the training of that table.
+#: Those within the accuracy that `auto` may cost: docs/compression.md has the figures; fp16 costs 0.04 points
+#: (`methods`), powersgd 0.15 in the training of that table.
 WITHIN_BUDGET = ("none", "fp16", "int8", "threshold_sparse", "powersgd")
 #: What part of the best setting's steps a second `auto` has to make.
 TARGET = 0.97
