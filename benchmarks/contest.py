@@ -98,8 +98,9 @@ def training_samples(
 ) -> Samples:
     """Prepares, checks and warms up the paced steps of every system, then times them in turns."""
     try:
-        for group in groups_of(contenders) if not recipe["catch_up"] else ():
-            group.call("training_calibrate", recipe=recipe)
+        if not recipe["catch_up"]:
+            for group in groups_of(contenders):
+                group.call("training_calibrate", recipe=recipe)
         for contender in contenders:
             contender.group.call("training_prepare", system=contender.name, recipe=recipe)
             contender.group.call("training_check", system=contender.name)

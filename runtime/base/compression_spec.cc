@@ -80,10 +80,24 @@ std::string_view Method::choice(std::string_view key) const {
   return split(info->keys[index].choices, '|')[static_cast<std::size_t>(values[index])];
 }
 
+void Method::set(std::string_view key, std::int64_t value) {
+  values[index_of(*info, key)] = value;
+}
+
 Method method_of(const MethodInfo& info) {
   Method method{&info, {}};
   for (const KeyInfo& key : info.keys) {
     method.values.push_back(key.initial);
+  }
+  return method;
+}
+
+Method method_like(const MethodInfo& info, const Method& other) {
+  Method method = method_of(info);
+  for (const KeyInfo& key : info.keys) {
+    if (other.has(key.name)) {
+      method.set(key.name, other.value(key.name));
+    }
   }
   return method;
 }

@@ -23,6 +23,7 @@ struct Method {
   // Of a key it has.
   std::int64_t value(std::string_view key) const;
   std::string_view choice(std::string_view key) const;
+  void set(std::string_view key, std::int64_t value);
 };
 
 struct Rule {
@@ -41,6 +42,8 @@ Result<Spec> parse_spec(std::string_view text);
 
 // The method at its defaults.
 Method method_of(const MethodInfo& info);
+// The method with the values of the keys that `other` has too, else at its defaults.
+Method method_like(const MethodInfo& info, const Method& other);
 
 bool glob_matches(std::string_view glob, std::string_view name);
 

@@ -20,19 +20,6 @@ constexpr std::int64_t kElements = kSide * kSide;
 constexpr int kRuns = 3;
 constexpr std::int64_t kPsPerNs = 1000;
 
-std::string_view method_name(CodecId codec) {
-  switch (codec) {
-    case CodecId::kInt8:
-      return "int8";
-    case CodecId::kTwobit:
-      return "twobit";
-    case CodecId::kGroupTopk:
-      return "group_topk";
-    default:
-      return "threshold_sparse";
-  }
-}
-
 // Alike everywhere, of many magnitudes.
 std::vector<float> gradient() {
   std::vector<float> values(static_cast<std::size_t>(kElements));
@@ -96,7 +83,7 @@ scheduler::CodecCosts time_codecs(Loop& loop, int ranks) {
   const CatalogFacts facts(ranks);
   scheduler::CodecCosts costs{};
   for (std::size_t i = 0; i < costs.size(); ++i) {
-    const MethodInfo* info = find_method(method_name(scheduler::kTimedCodecs[i]));
+    const MethodInfo* info = find_method(compression::find_payload_codec(scheduler::kTimedCodecs[i])->name());
     const auto planned =
         scheduler::decide_tensor(method_of(*info), {"timing", {kSide, kSide}, DType::kF32}, {.ranks = ranks}, facts);
     if (planned && planned->decision.way().lossy()) {

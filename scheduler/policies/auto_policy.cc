@@ -28,25 +28,11 @@ bool named_embedding(const std::string& name) {
   return std::ranges::any_of(kNames, [&](std::string_view part) { return name.find(part) != std::string::npos; });
 }
 
-Method named(std::string_view name, const Method& common) {
-  Method method = method_of(*find_method(name));
-  for (std::size_t i = 0; i < method.values.size(); ++i) {
-    if (const std::string_view key = method.info->keys[i].name; common.has(key)) {
-      method.values[i] = common.value(key);
-    }
-  }
-  return method;
-}
-
 Method sparse(const Method& common, std::int64_t density) {
-  Method method = named("threshold_sparse", common);
-  for (std::size_t i = 0; i < method.values.size(); ++i) {
-    const std::string_view key = method.info->keys[i].name;
-    if (key == "density") {
-      method.values[i] = density;
-    } else if (key == "wire" && common.choice("wire") == "scatter") {
-      method.values[i] = 0;  // it has no such way
-    }
+  Method method = method_like(*find_method("threshold_sparse"), common);
+  method.set("density", density);
+  if (common.choice("wire") == "scatter") {
+    method.set("wire", 0);  // it has no such way
   }
   return method;
 }
@@ -77,7 +63,7 @@ AutoPolicy::AutoPolicy(std::vector<Controlled> tensors, const PlannerOptions& pl
   if (common.value("fp16") != 0) {
     levels_.push_back({"fp16", method_of(*find_method("fp16")), true});
   }
-  levels_.push_back({"int8", named("int8", common), true});
+  levels_.push_back({"int8", method_like(*find_method("int8"), common), true});
   if (common.value("sparse") == 0) {
     return;
   }

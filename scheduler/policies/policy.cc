@@ -271,23 +271,16 @@ std::int64_t TensorInfo::numel() const {
 }
 
 Method at_rate(const Method& importance, std::int64_t rate) {
-  Method method = method_of(*find_method("group_topk"));
-  for (std::size_t i = 0; i < method.values.size(); ++i) {
-    const KeyInfo& key = method.info->keys[i];
-    // The ways of importance are the first of group_topk's.
-    method.values[i] = key.name == "rate" ? rate : importance.has(key.name) ? importance.value(key.name) : key.initial;
-  }
+  // The ways of importance are the first of group_topk's.
+  Method method = method_like(*find_method("group_topk"), importance);
+  method.set("rate", rate);
   return method;
 }
 
 Method at_density(const Method& algc, std::int64_t density) {
   Method method = algc;
   const std::int64_t least = algc.value("density");
-  for (std::size_t i = 0; i < method.values.size(); ++i) {
-    if (method.info->keys[i].name == "density") {
-      method.values[i] = std::clamp(density, least, std::max(least, algc.value("most")));
-    }
-  }
+  method.set("density", std::clamp(density, least, std::max(least, algc.value("most"))));
   return method;
 }
 

@@ -7,13 +7,11 @@
 #include <string>
 
 #include "kernels/finite/finite.h"
-#include "kernels/half/elements.h"
+#include "kernels/reduce/reduce.h"
 #include "kernels/scale/scale.h"
 
 namespace sirtaki::engine {
 namespace {
-
-using Float = kernels::ref::Plain<float>;
 
 constexpr std::byte kBad{1};
 constexpr std::byte kAbsent{2};
@@ -183,9 +181,8 @@ void Slices::sum(const Stripe& stripe, std::span<const std::byte* const> payload
   fill_with(stripe.gradient, stripe.piece.numel, 0.0F);
   for (std::size_t r = 0; r < payloads.size(); ++r) {
     coder_of(stripe, static_cast<Rank>(r)).sum(stripe.piece, payloads.subspan(r, 1), one.data());
-    for (std::size_t at = 0; at < one.size(); at += sizeof(float)) {
-      Float::store(Float::load(stripe.gradient + at) + Float::load(one.data() + at), stripe.gradient + at);
-    }
+    const std::byte* const terms[] = {stripe.gradient, one.data()};
+    kernels::reduce(ReduceOp::kSum, DType::kF32, terms, stripe.gradient, stripe.piece.numel);
   }
 }
 

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from sirtaki import errors
+from sirtaki.torch.compression import parts_of
 
 _WITHOUT = {"momentum": 0.0, "nesterov": False, "dampening": 0.0, "weight_decay": 0.0}
 #: Factors travel in 1/65536.
@@ -108,8 +109,7 @@ def correction_of(text: str) -> Correction | None:
     """What a choice of compression asks for; None: no codec of it corrects momentum."""
     wanted: set[tuple[float, bool]] = set()
     for rule in text.split(";"):
-        keys = rule.rpartition("=>")[2].partition(":")[2].split(",")
-        settings = {key.strip(): value.strip() for key, _, value in (item.partition("=") for item in keys)}
+        _, settings = parts_of(rule)
         factor = _part(settings.get("momentum", "0"))
         if factor != 0:
             wanted.add((factor, settings.get("nesterov", "off").lower() in ("on", "true", "yes", "1")))

@@ -135,11 +135,18 @@ def suited(text: str, optimizer: torch.optim.Optimizer) -> str:
     return ";".join(_never_sparse(rule) for rule in text.split(";"))
 
 
-def _never_sparse(rule: str) -> str:
+def parts_of(rule: str) -> tuple[str, dict[str, str]]:
+    """The name and the settings in a choice without ";", with a pattern before it or not; nothing is checked."""
     name, _, settings = rule.rpartition("=>")[2].partition(":")
-    if name.strip() != "auto" or any(item.partition("=")[0].strip() == "sparse" for item in settings.split(",")):
+    items = (item.partition("=") for item in settings.split(","))
+    return name.strip(), {key.strip(): value.strip() for key, _, value in items}
+
+
+def _never_sparse(rule: str) -> str:
+    name, settings = parts_of(rule)
+    if name != "auto" or "sparse" in settings:
         return rule
-    return f"{rule}{',' if settings else ':'}sparse=off"
+    return f"{rule}{',' if any(settings) else ':'}sparse=off"
 
 
 def _text(compression: Any) -> str | None:
