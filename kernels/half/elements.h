@@ -1,6 +1,7 @@
 // Elements: how the reference kernels load and store one number of a dtype. Halves are computed on in float32.
 //
-// Threads: pure functions. The vector twin is half-inl.h.
+// For: the CUDA kernels, too: `Bits` is what an element is in memory. Threads: pure functions. The vector twin is
+// half-inl.h.
 #pragma once
 
 #include <bit>
@@ -17,7 +18,10 @@ namespace sirtaki::kernels::ref {
 template <class T>
 struct Plain {
   using Value = T;
+  using Bits = T;
   static constexpr std::size_t kSize = sizeof(T);
+  SIRTAKI_HOST_DEVICE static T encode(T value) { return value; }
+  SIRTAKI_HOST_DEVICE static T decode(T bits) { return bits; }
   static T load(const std::byte* from) {
     T value;
     std::memcpy(&value, from, sizeof(T));
@@ -29,9 +33,12 @@ struct Plain {
 template <float (*Widen)(std::uint16_t), std::uint16_t (*Narrow)(float)>
 struct Half {
   using Value = float;
+  using Bits = std::uint16_t;
   static constexpr std::size_t kSize = 2;
-  static float load(const std::byte* from) { return Widen(Plain<std::uint16_t>::load(from)); }
-  static void store(float value, std::byte* to) { Plain<std::uint16_t>::store(Narrow(value), to); }
+  SIRTAKI_HOST_DEVICE static std::uint16_t encode(float value) { return Narrow(value); }
+  SIRTAKI_HOST_DEVICE static float decode(std::uint16_t bits) { return Widen(bits); }
+  static float load(const std::byte* from) { return decode(Plain<std::uint16_t>::load(from)); }
+  static void store(float value, std::byte* to) { Plain<std::uint16_t>::store(encode(value), to); }
 };
 using F16 = Half<f16_to_f32, f32_to_f16>;
 using BF16 = Half<bf16_to_f32, f32_to_bf16>;
@@ -46,7 +53,7 @@ struct Bool {
 
 // The same NaN whatever the operands were; other numbers as they are.
 template <class T>
-T canonical(T value) {
+SIRTAKI_HOST_DEVICE T canonical(T value) {
   if constexpr (std::is_floating_point_v<T>) {
     return value != value ? std::numeric_limits<T>::quiet_NaN() : value;
   } else {
@@ -55,7 +62,7 @@ T canonical(T value) {
 }
 
 // Of float32 without their sign, which compare as magnitudes do, a NaN above all.
-inline std::uint32_t magnitude_bits(float value) {
+SIRTAKI_HOST_DEVICE inline std::uint32_t magnitude_bits(float value) {
   return std::bit_cast<std::uint32_t>(value) & 0x7FFFFFFFU;
 }
 

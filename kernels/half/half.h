@@ -1,16 +1,18 @@
 // float16 and bfloat16 to float32 and back, one number at a time: what these conversions mean in this project.
 //
-// For: the reference kernels and tests. The vector twin, bit for bit the same, is half-inl.h.
+// For: the reference and CUDA kernels, tests. The vector twin, bit for bit the same, is half-inl.h.
 // Threads: pure functions. Not for: whole arrays (kernels/cast/cast.h).
 #pragma once
 
 #include <bit>
 #include <cstdint>
 
+#include "kernels/host_device.h"
+
 namespace sirtaki::kernels {
 
 // Exact. A NaN keeps its sign and payload and becomes quiet.
-inline float f16_to_f32(std::uint16_t half) {
+SIRTAKI_HOST_DEVICE inline float f16_to_f32(std::uint16_t half) {
   const std::uint32_t sign = static_cast<std::uint32_t>(half & 0x8000U) << 16;
   const std::uint32_t exponent = (half >> 10) & 0x1FU;
   const std::uint32_t mantissa = half & 0x3FFU;
@@ -27,7 +29,7 @@ inline float f16_to_f32(std::uint16_t half) {
 
 // To nearest, ties to even; 65520 and more become infinity. A NaN keeps its sign and the top of its payload and
 // becomes quiet.
-inline std::uint16_t f32_to_f16(float value) {
+SIRTAKI_HOST_DEVICE inline std::uint16_t f32_to_f16(float value) {
   const auto bits = std::bit_cast<std::uint32_t>(value);
   const std::uint32_t sign = (bits >> 16) & 0x8000U;
   const std::uint32_t magnitude = bits & 0x7FFFFFFFU;
@@ -47,13 +49,13 @@ inline std::uint16_t f32_to_f16(float value) {
 }
 
 // Exact; a NaN stays as it is.
-inline float bf16_to_f32(std::uint16_t half) {
+SIRTAKI_HOST_DEVICE inline float bf16_to_f32(std::uint16_t half) {
   return std::bit_cast<float>(static_cast<std::uint32_t>(half) << 16);
 }
 
 // To nearest, ties to even; overflow becomes infinity. A NaN keeps its sign and the top of its payload and becomes
 // quiet.
-inline std::uint16_t f32_to_bf16(float value) {
+SIRTAKI_HOST_DEVICE inline std::uint16_t f32_to_bf16(float value) {
   const auto bits = std::bit_cast<std::uint32_t>(value);
   if ((bits & 0x7FFFFFFFU) > 0x7F800000U) {
     return static_cast<std::uint16_t>((bits >> 16) | 0x40U);

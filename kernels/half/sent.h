@@ -6,6 +6,8 @@
 #include <bit>
 #include <cmath>
 #include <cstddef>
+#include <cstdint>
+#include <cstring>
 #include <limits>
 
 #include "kernels/half/elements.h"
@@ -35,18 +37,34 @@ struct Sent {
   bool finite;  // of the number sent
 };
 
-// Stores `value` as an Element, rounded to nearest. A finite number beyond the range of Element travels as the largest
-// finite one where the rest is exact, else as infinity.
+// A number as it is in memory, and what sending it leaves.
+template <class Element>
+struct SentBits {
+  typename Element::Bits bits;
+  Sent sent;
+};
+
+// `value` as an Element, rounded to nearest. A finite number beyond the range of Element travels as the largest finite
+// one where the rest is exact, else as infinity.
+template <class Element>
+SIRTAKI_HOST_DEVICE SentBits<Element> sent_as(float value) {
+  constexpr std::uint32_t kInfinity = 0x7F800000U;
+  typename Element::Bits bits = Element::encode(value);
+  float sent = Element::decode(bits);
+  if (ref::magnitude_bits(sent) == kInfinity && std::fabs(value) < SentRange<Element>::kExactBelow) {
+    bits = Element::encode(std::copysign(SentRange<Element>::kLargest, value));
+    sent = Element::decode(bits);
+  }
+  const bool finite = ref::magnitude_bits(sent) < kInfinity;
+  return {bits, {finite ? value - sent : 0.0F, finite}};
+}
+
+// Stores sent_as().
 template <class Element>
 Sent send(float value, std::byte* to) {
-  Element::store(value, to);
-  float sent = Element::load(to);
-  if (std::isinf(sent) && std::fabs(value) < SentRange<Element>::kExactBelow) {
-    Element::store(std::copysign(SentRange<Element>::kLargest, value), to);
-    sent = Element::load(to);
-  }
-  const bool finite = std::isfinite(sent);
-  return {finite ? value - sent : 0.0F, finite};
+  const SentBits<Element> sent = sent_as<Element>(value);
+  std::memcpy(to, &sent.bits, Element::kSize);
+  return sent.sent;
 }
 
 }  // namespace sirtaki::kernels

@@ -1,0 +1,44 @@
+// Starting kernels: the only source that calls the CUDA runtime.
+//
+// For: kernels/*/cuda.cu. Threads: any. The tests have another one of this name (tests/device/emulated/), under which
+// the same kernels run on a CPU.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/cuda_launch.h"
+
+namespace sirtaki::kernels::cuda {
+
+// 16 blocks of 128 threads are all that a multiprocessor can hold.
+inline constexpr std::int64_t kBlocksOfAMultiprocessor = 16;
+
+inline Launch launched(cudaError_t error) {
+  return {static_cast<int>(error)};
+}
+
+// At most `blocks` blocks; fewer where the device cannot hold more at a time, so kernels stride over their grid.
+template <class... Parameters, class... Arguments>
+Launch launch(void (*kernel)(Parameters...), std::int64_t blocks, unsigned threads, Stream stream,
+              const Arguments&... arguments) {
+  int device = 0;
+  int multiprocessors = 0;
+  cudaError_t error = cudaGetDevice(&device);
+  if (error == cudaSuccess) {
+    error = cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device);
+  }
+  if (error != cudaSuccess || blocks <= 0) {
+    return launched(error);
+  }
+  const auto grid = static_cast<unsigned>(std::min(blocks, kBlocksOfAMultiprocessor * multiprocessors));
+  kernel<<<grid, threads, 0, static_cast<cudaStream_t>(stream)>>>(arguments...);
+  return launched(cudaGetLastError());
+}
+
+inline Launch clear(void* data, std::size_t bytes, Stream stream) {
+  return launched(bytes == 0 ? cudaSuccess : cudaMemsetAsync(data, 0, bytes, static_cast<cudaStream_t>(stream)));
+}
+
+}  // namespace sirtaki::kernels::cuda

@@ -1,0 +1,143 @@
+"""Registers, stack, shared memory and spills of every CUDA kernel against a table of limits.
+
+usage: check_cuda_resources.py --limits kernels/cuda_resources.txt OBJECT...
+The build keeps what ptxas says about the kernels of an object as OBJECT.resources. A row of the table is
+`name | registers | stack bytes | shared bytes`, its name a pattern in which `*` stands for anything. Every kernel needs
+exactly one row that fits, every row a kernel; nothing may be spilled. Exit status 1 if something is wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+import re
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+COMPILING = re.compile(r"ptxas info\s*: Compiling entry function '(\w+)' for '(\w+)'")
+FRAME = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
+USED = re.compile(r"ptxas info\s*: Used (\d+) registers")
+SHARED = re.compile(r"(\d+) bytes smem")
+LEADING = re.compile(r"^void (?:sirtaki::|kernels::|cuda::|\(anonymous namespace\)::|_GLOBAL__N_\w+::)*")
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What one kernel takes on one architecture."""
+
+    kernel: str
+    architecture: str
+    registers: int
+    stack: int
+    shared: int
+    spills: int
+
+
+@dataclass(frozen=True)
+class Limit:
+    """A row of the table."""
+
+    pattern: str
+    registers: int
+    stack: int
+    shared: int
+
+
+class UnreadableError(Exception):
+    """Text that is no listing, or no table."""
+
+
+def parse_listing(text: str) -> list[Usage]:
+    """The kernels in what `ptxas -v` says, by their mangled names."""
+    usages = []
+    parts = COMPILING.split(text)
+    for name, architecture, body in zip(parts[1::3], parts[2::3], parts[3::3], strict=True):
+        frame, used, shared = FRAME.search(body), USED.search(body), SHARED.search(body)
+        if frame is None or used is None:
+            raise UnreadableError(f"no registers or no stack frame in the listing of {name}")
+        spills = int(frame[2]) + int(frame[3])
+        usages.append(
+            Usage(name, architecture, int(used[1]), int(frame[1]), 0 if shared is None else int(shared[1]), spills)
+        )
+    return usages
+
+
+def parse_limits(text: str) -> list[Limit]:
+    """The rows of the table; lines that begin with # say something about them."""
+    limits = []
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        fields = [field.strip() for field in line.split("|")]
+        if len(fields) != 4 or not all(field.isdigit() for field in fields[1:]):
+            raise UnreadableError(f"line {number} is no row `name | registers | stack | shared`: {line}")
+        limits.append(Limit(fields[0], *map(int, fields[1:])))
+    return limits
+
+
+def short_name(demangled: str) -> str:
+    """'void sirtaki::kernels::cuda::(anonymous namespace)::add<float>(Args)' -> 'add<float>'."""
+    name = LEADING.sub("", demangled)
+    depth = 0
+    for at, character in enumerate(name):
+        depth += {"<": 1, ">": -1}.get(character, 0)
+        if character == "(" and depth == 0:
+            return name[:at]
+    return name
+
+
+def demangle(names: Iterable[str]) -> list[str]:
+    """Short names, in order."""
+    text = "\n".join(names)
+    done = subprocess.run(["c++filt"], input=text, capture_output=True, text=True, check=True)
+    return [short_name(line) for line in done.stdout.splitlines()]
+
+
+def problems(usages: Sequence[Usage], limits: Sequence[Limit]) -> list[str]:
+    """What is over a limit, without a limit, or a limit of nothing."""
+    found = [] if usages else ["there is no kernel in any listing"]
+    unused = set(limits)
+    for usage in usages:
+        where = f"{usage.kernel} ({usage.architecture})"
+        rows = [limit for limit in limits if fnmatch.fnmatchcase(usage.kernel, limit.pattern)]
+        unused -= set(rows)
+        if len(rows) != 1:
+            found.append(f"{where}: {len(rows)} rows of the table fit, not 1")
+        if usage.spills:
+            found.append(f"{where}: {usage.spills} bytes of spills")
+        for row in rows:
+            for what in ("registers", "stack", "shared"):
+                if getattr(usage, what) > getattr(row, what):
+                    found.append(f"{where}: {what} {getattr(usage, what)}, at most {getattr(row, what)}")
+    return found + sorted(f"no kernel is called {limit.pattern}" for limit in unused)
+
+
+def main() -> int:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--limits", type=Path, required=True)
+    parser.add_argument("objects", nargs="+", help="objects of .cu files; others are passed over")
+    arguments = parser.parse_args()
+    usages: list[Usage] = []
+    for path in ";".join(arguments.objects).split(";"):
+        if path.endswith(".cu.o"):
+            usages += parse_listing(Path(path + ".resources").read_text())
+    names = demangle(usage.kernel for usage in usages)
+    usages = [Usage(name, *list(vars(usage).values())[1:]) for name, usage in zip(names, usages, strict=True)]
+    for usage in sorted(usages, key=lambda u: u.kernel):
+        print(
+            f"{usage.kernel} ({usage.architecture}): {usage.registers} registers, {usage.stack} bytes of stack, "
+            f"{usage.shared} of shared memory, {usage.spills} spilled"
+        )
+    found = problems(usages, parse_limits(arguments.limits.read_text()))
+    for problem in found:
+        print(f"cuda_resources: {problem}")
+    print(f"cuda_resources: {len(usages)} kernels, {len(found)} problems")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,141 @@
+// Where the tests of the CUDA kernels run: on a CUDA device, with the plug-in as it is loaded at run time, or on the
+// emulator. One of machine_cuda.cc and machine_emulated.cc is linked.
+//
+// Threads: one. Everything lives as long as the program.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "kernels/cuda_kernels.h"
+#include "tests/unit/kernels/gradients.h"
+
+namespace sirtaki::device {
+
+// Empty where tests can run; else why not.
+std::string missing();
+
+const kernels::cuda::Kernels& kernels();
+
+// How large arrays may be: the emulator is slow.
+std::size_t most_elements();
+
+// Turns of the machine in which threads run in different orders.
+int orders();
+void set_order(int order);
+
+void* allocate(std::size_t bytes);
+void release(void* data);
+void to_device(void* to, const void* from, std::size_t bytes);
+// Waits for all work before.
+void to_host(void* to, const void* from, std::size_t bytes);
+
+// Memory of a device, `shift` bytes behind a 256-byte border, with guard bytes around it.
+class Memory {
+ public:
+  explicit Memory(std::size_t bytes, std::size_t shift = 0)
+      : bytes_(bytes), shift_(shift), all_(bytes + 2 * kGuard + shift), data_(allocate(all_)) {
+    fill(std::vector<std::byte>(bytes, kPoison));
+  }
+  explicit Memory(const std::vector<std::byte>& bytes, std::size_t shift = 0) : Memory(bytes.size(), shift) {
+    fill(bytes);
+  }
+  explicit Memory(const kernels::Array& array, std::size_t shift = 0) : Memory(array.copy(), shift) {}
+  Memory(const Memory&) = delete;
+  Memory& operator=(const Memory&) = delete;
+  ~Memory() { release(data_); }
+
+  std::byte* data() { return static_cast<std::byte*>(data_) + kGuard + shift_; }
+  std::size_t size() const { return bytes_; }
+
+  // The bytes; a failure when something was written around them.
+  std::vector<std::byte> copy() const {
+    std::vector<std::byte> whole(all_);
+    to_host(whole.data(), data_, all_);
+    const auto begin = whole.begin() + static_cast<std::ptrdiff_t>(kGuard + shift_);
+    const auto end = begin + static_cast<std::ptrdiff_t>(bytes_);
+    const auto is_poison = [](std::byte byte) { return byte == kPoison; };
+    EXPECT_TRUE(std::all_of(whole.begin(), begin, is_poison)) << "written before the array";
+    EXPECT_TRUE(std::all_of(end, whole.end(), is_poison)) << "written behind the array";
+    return {begin, end};
+  }
+  template <class T>
+  T value(std::size_t index = 0) const {
+    T value;
+    const std::vector<std::byte> bytes = copy();
+    std::memcpy(&value, bytes.data() + index * sizeof(T), sizeof(T));
+    return value;
+  }
+
+ private:
+  static constexpr std::size_t kGuard = 256;
+  static constexpr std::byte kPoison{0xA5};
+
+  void fill(const std::vector<std::byte>& bytes) {
+    std::vector<std::byte> whole(all_, kPoison);
+    std::copy(bytes.begin(), bytes.end(), whole.begin() + static_cast<std::ptrdiff_t>(kGuard + shift_));
+    to_device(data_, whole.data(), all_);
+  }
+
+  std::size_t bytes_;
+  std::size_t shift_;
+  std::size_t all_;
+  void* data_;
+};
+
+// A gradient on host and device, maybe with a residual, and what kernel and reference leave of it.
+class Gradient {
+ public:
+  Gradient(std::size_t n, kernels::Shape shape, bool feedback, kernels::Random& random)
+      : shift_(4 * (random() % 5)),
+        gradient_(kernels::gradient_array(n, shape, random)),
+        residual_(kernels::gradient_array(n, shape, random)),
+        expected_left_(gradient_.size(), 0),
+        feedback_(feedback),
+        device_gradient_(gradient_, shift_),
+        device_residual_(residual_, shift_),
+        device_left_(gradient_.size(), shift_) {}
+
+  std::int64_t n() const { return kernels::count(gradient_); }
+  kernels::Feedback host() {
+    return feedback_ ? kernels::Feedback{gradient_.data(), residual_.data(), expected_left_.data()}
+                     : kernels::Feedback{gradient_.data()};
+  }
+  kernels::Feedback device() {
+    return feedback_ ? kernels::Feedback{device_gradient_.data(), device_residual_.data(), device_left_.data()}
+                     : kernels::Feedback{device_gradient_.data()};
+  }
+  // The residual is written over.
+  kernels::Feedback device_in_place() {
+    return {device_gradient_.data(), device_residual_.data(), device_residual_.data()};
+  }
+  void expect_same_left(bool in_place = false) const {
+    if (feedback_) {
+      EXPECT_EQ(first_difference(expected_left_.copy(), (in_place ? device_residual_ : device_left_).copy()), "");
+    }
+  }
+
+  static std::string first_difference(const std::vector<std::byte>& expected, const std::vector<std::byte>& found) {
+    const auto at = std::mismatch(expected.begin(), expected.end(), found.begin(), found.end());
+    if (at.first == expected.end() && at.second == found.end()) {
+      return "";
+    }
+    return "byte " + std::to_string(at.first - expected.begin()) + " of " + std::to_string(expected.size()) +
+           " differs; " + std::to_string(found.size()) + " were found";
+  }
+
+ private:
+  std::size_t shift_;
+  kernels::Array gradient_;
+  kernels::Array residual_;
+  kernels::Array expected_left_;
+  bool feedback_;
+  Memory device_gradient_;
+  Memory device_residual_;
+  Memory device_left_;
+};
+
+}  // namespace sirtaki::device
