@@ -3,10 +3,19 @@
 // For: whoever loads it at run time, so that nothing else is linked with CUDA. What each does: kernels/*/cuda.h.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
+#include "kernels/cast/cuda.h"
 #include "kernels/cuda_launch.h"
+#include "kernels/filter/cuda.h"
+#include "kernels/finite/cuda.h"
 #include "kernels/group_topk/cuda.h"
+#include "kernels/momentum_correction/cuda.h"
+#include "kernels/scaled_cast/cuda.h"
+#include "kernels/sparse_sum/cuda.h"
+#include "kernels/threshold_select/cuda.h"
+#include "kernels/twobit/cuda.h"
 
 namespace sirtaki::kernels::cuda {
 
@@ -17,6 +26,22 @@ struct Kernels {
   std::uint32_t version;
   Launch (*group_topk_encode)(const GroupTopkEncode& args, Stream stream);
   Launch (*group_topk_sum)(const GroupTopkSum& args, Stream stream);
+  Launch (*twobit_encode)(const TwobitEncode& args, Stream stream);
+  Launch (*twobit_sum)(const TwobitSum& args, Stream stream);
+  Launch (*twobit_count)(const TwobitSum& args, Stream stream);
+  Launch (*twobit_from_counts)(const TwobitFromCounts& args, Stream stream);
+  Launch (*scaled_encode)(const ScaledEncode& args, Stream stream);
+  Launch (*scaled_sum)(const ScaledSum& args, Stream stream);
+  Launch (*cast)(const Cast& args, Stream stream);
+  Launch (*all_finite)(const Finite& args, Stream stream);
+  Launch (*momentum_correct)(const MomentumCorrect& args, Stream stream);
+  Launch (*sparse_sum)(const SparseSum& args, Stream stream);
+  std::size_t (*threshold_scratch_bytes)(std::int64_t n);
+  Launch (*threshold_select)(const ThresholdEncode& args, Stream stream);
+  Launch (*filter_norms)(const FilterNorms& args, Stream stream);
+  Launch (*filter_select)(const FilterSelect& args, Stream stream);
+  Launch (*filter_gather)(const FilterTake& args, Stream stream);
+  Launch (*filter_sum)(const FilterSum& args, Stream stream);
 };
 
 // Name and type of the exported function.

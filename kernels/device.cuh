@@ -3,6 +3,7 @@
 // For: kernels/*/cuda.cu.
 #pragma once
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 
@@ -99,10 +100,71 @@ __device__ inline void store_four(const float (&from)[4], std::int64_t count, bo
   }
 }
 
+// Which piece of an array a thread or a warp works on first, and how many pieces further the next one is.
+__device__ inline std::int64_t first_thread() {
+  return std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+}
+__device__ inline std::int64_t all_threads() {
+  return std::int64_t{gridDim.x} * blockDim.x;
+}
+__device__ inline std::int64_t first_warp() {
+  return first_thread() / kLanes;
+}
+__device__ inline std::int64_t all_warps() {
+  return all_threads() / kLanes;
+}
+
+constexpr std::int64_t pieces(std::int64_t n, std::int64_t size) {
+  return (n + size - 1) / size;
+}
+
 // How many come before this one, and how many there are.
 struct Ranks {
   std::int32_t before;
   std::int32_t all;
 };
+
+// Sum of `value` over the threads of a block before this one, and over all. scratch: kWarps words that the block
+// shares. Ends with a barrier.
+struct Sums {
+  std::uint32_t before;
+  std::uint32_t all;
+};
+template <int kWarps>
+__device__ Sums block_sums(std::uint32_t value, std::uint32_t (&scratch)[kWarps]) {
+  std::uint32_t up_to_here = value;
+#pragma unroll
+  for (unsigned step = 1; step < kLanes; step *= 2) {
+    const std::uint32_t below = __shfl_up_sync(kAll, up_to_here, step);
+    up_to_here += lane() >= step ? below : 0;
+  }
+  if (lane() == kLanes - 1) {
+    scratch[warp()] = up_to_here;
+  }
+  __syncthreads();
+  Sums sums{up_to_here - value, 0};
+  for (unsigned w = 0; w < kWarps; ++w) {
+    sums.before += w < warp() ? scratch[w] : 0;
+    sums.all += scratch[w];
+  }
+  __syncthreads();
+  return sums;
+}
+
+// Numbers of a sparse payload, which may begin in the middle of a 4-byte word, but are multiples of 2 bytes.
+__device__ inline float load_bits(const std::uint16_t* from, float /*kind*/) {
+  return std::bit_cast<float>(static_cast<std::uint32_t>(from[0]) | static_cast<std::uint32_t>(from[1]) << 16);
+}
+__device__ inline std::uint16_t load_bits(const std::uint16_t* from, std::uint16_t /*kind*/) {
+  return from[0];
+}
+__device__ inline void store_bits(float value, std::uint16_t* to) {
+  const auto bits = std::bit_cast<std::uint32_t>(value);
+  to[0] = static_cast<std::uint16_t>(bits);
+  to[1] = static_cast<std::uint16_t>(bits >> 16);
+}
+__device__ inline void store_bits(std::uint16_t bits, std::uint16_t* to) {
+  to[0] = bits;
+}
 
 }  // namespace sirtaki::kernels::cuda

@@ -1,20 +1,26 @@
 // 8-bit codes, one number at a time, and the scale of a block.
 //
-// For: the sources of this folder and tests. Threads: pure functions. The vector twin is in cpu.cc.
+// For: the sources of this folder, also those for CUDA, and tests. Threads: pure functions. The vector twin is in
+// cpu.cc.
 #pragma once
 
-#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/half/elements.h"
+#include "kernels/host_device.h"
 #include "kernels/scaled_cast/scaled_cast.h"
 
 namespace sirtaki::kernels {
 
 inline constexpr std::int8_t kNotFinite = -128;
 inline constexpr int kMinScale = -126;
+
+SIRTAKI_HOST_DEVICE inline float power_of_two(int exponent) {
+  return std::bit_cast<float>(static_cast<std::uint32_t>(exponent + 127) << 23);
+}
 
 // A float of kMantissa bits behind the point, whose smallest normal number is 2^kMinExponent.
 template <int kMantissa, int kMinExponent, int kMaxExponent>
@@ -26,19 +32,24 @@ struct SmallFloat {
       static_cast<std::uint8_t>(((kMaxExponent - kMinExponent + 1) << kMantissa) + (3 << (kMantissa - 2)));
 
   // |x| at most the largest.
-  static std::uint8_t encode(float x) {
-    const float magnitude = std::fabs(x);
-    const int exponent = magnitude == 0 ? kMinExponent : std::max(std::ilogb(magnitude), kMinExponent);
-    // In units of the last place; one that rounds up to the next power of two has the next code all the same.
-    const auto units = static_cast<int>(std::nearbyint(std::ldexp(magnitude, kMantissa - exponent)));
+  SIRTAKI_HOST_DEVICE static std::uint8_t encode(float x) {
+    const std::uint32_t bits = ref::magnitude_bits(x);
+    const int own = static_cast<int>(bits >> 23) - 127;
+    const int exponent = own < kMinExponent ? kMinExponent : own;
+    // Where a float32 has steps as large as the last place of the code, this addition rounds for us. A number that
+    // rounds up to the next power of two has the next code all the same.
+    const float shift = power_of_two(exponent - kMantissa + 23);
+    const float shifted = std::bit_cast<float>(bits) + shift;
+    const auto units = static_cast<int>(std::bit_cast<std::uint32_t>(shifted) - std::bit_cast<std::uint32_t>(shift));
     const int code = units + ((exponent - kMinExponent) << kMantissa);
-    return static_cast<std::uint8_t>(code | (std::signbit(x) ? 0x80 : 0));
+    return static_cast<std::uint8_t>(code | (std::bit_cast<std::int32_t>(x) < 0 ? 0x80 : 0));
   }
-  static float decode(std::uint8_t code) {
+  SIRTAKI_HOST_DEVICE static float decode(std::uint8_t code) {
     const int exponent = (code & 0x7F) >> kMantissa;
     const int mantissa = code & ((1 << kMantissa) - 1);
     const int units = exponent == 0 ? mantissa : mantissa + (1 << kMantissa);
-    const float magnitude = std::ldexp(static_cast<float>(units), std::max(exponent, 1) - 1 + kMinExponent - kMantissa);
+    const int place = (exponent == 0 ? 0 : exponent - 1) + kMinExponent - kMantissa;
+    const float magnitude = static_cast<float>(units) * power_of_two(place);
     return (code & 0x80) != 0 ? -magnitude : magnitude;
   }
   static bool valid(std::uint8_t code) { return (code & 0x7F) <= kLargestCode; }
@@ -50,24 +61,25 @@ using E5M2 = SmallFloat<2, -14, 15>;
 struct Int8 {
   static constexpr int kLargestExponent = 6;
   static constexpr std::uint32_t kLargestMantissa = 0x7E0000;
-  static std::uint8_t encode(float x) { return static_cast<std::uint8_t>(static_cast<int>(std::nearbyint(x))); }
-  static float decode(std::uint8_t code) { return static_cast<float>(static_cast<std::int8_t>(code)); }
+  SIRTAKI_HOST_DEVICE static std::uint8_t encode(float x) {
+    return static_cast<std::uint8_t>(static_cast<int>(std::nearbyint(x)));
+  }
+  SIRTAKI_HOST_DEVICE static float decode(std::uint8_t code) {
+    return static_cast<float>(static_cast<std::int8_t>(code));
+  }
   static bool valid(std::uint8_t code) { return code != 0x80; }
 };
 
 // Exponent of the scale of a block with this largest magnitude, as bits.
 template <class Code>
-std::int8_t scale_of(std::uint32_t largest) {
+SIRTAKI_HOST_DEVICE std::int8_t scale_of(std::uint32_t largest) {
   if (largest >= 0x7F800000U) {
     return kNotFinite;
   }
   const int exponent = static_cast<int>(largest >> 23) - 127;
   const bool above = (largest & 0x7FFFFFU) > Code::kLargestMantissa;
-  return static_cast<std::int8_t>(std::max(exponent - Code::kLargestExponent + (above ? 1 : 0), kMinScale));
-}
-
-inline float power_of_two(int exponent) {
-  return std::bit_cast<float>(static_cast<std::uint32_t>(exponent + 127) << 23);
+  const int scale = exponent - Code::kLargestExponent + (above ? 1 : 0);
+  return static_cast<std::int8_t>(scale < kMinScale ? kMinScale : scale);
 }
 
 inline std::size_t scaled_blocks(const ScaledCast& how, std::size_t n) {

@@ -1,10 +1,9 @@
-#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
-#include <limits>
 
 #include "kernels/half/elements.h"
+#include "kernels/twobit/code.h"
 #include "kernels/twobit/twobit.h"
 #include "runtime/base/check.h"
 
@@ -69,25 +68,23 @@ class Magnitude {
 }  // namespace
 
 TwobitStats twobit_encode(int exponent, std::int64_t n, const Feedback& arrays, std::byte* planes) {
-  const float t = std::ldexp(1.0F, exponent);
-  const float least = std::max(t / 2, std::numeric_limits<float>::denorm_min());
-  const float limit = std::ldexp(1.0F, exponent + 24);
+  const TwobitLevel level = twobit_level(exponent);
   std::byte* const minus = planes + twobit_bytes(n) / 2;
   std::memset(planes, 0, twobit_bytes(n));
   TwobitStats stats;
   Magnitude magnitude;
   for (std::size_t i = 0; i < static_cast<std::size_t>(n); ++i) {
     const std::size_t at = i * sizeof(float);
-    float a = element(arrays, i);
+    const float a = element(arrays, i);
     stats.finite = stats.finite && std::isfinite(a);
     magnitude.add(i, a);
-    if (std::fabs(a) >= least && std::fabs(a) < limit) {
-      set_bit(a > 0 ? planes : minus, i);
-      a = a > 0 ? a - t : a + t;
+    const TwobitTaken taken = twobit_take(level, a);
+    if (taken.code != 0) {
+      set_bit(taken.code > 0 ? planes : minus, i);
       ++stats.sent;
     }
     if (arrays.left != nullptr) {
-      Float::store(a, arrays.left + at);
+      Float::store(taken.left, arrays.left + at);
     }
   }
   stats.magnitude = magnitude.sum();

@@ -21,7 +21,7 @@ COMPILING = re.compile(r"ptxas info\s*: Compiling entry function '(\w+)' for '(\
 FRAME = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
 USED = re.compile(r"ptxas info\s*: Used (\d+) registers")
 SHARED = re.compile(r"(\d+) bytes smem")
-LEADING = re.compile(r"^void (?:sirtaki::|kernels::|cuda::|\(anonymous namespace\)::|_GLOBAL__N_\w+::)*")
+NAMESPACES = re.compile(r"^void |sirtaki::|kernels::|cuda::|\bref::|\(anonymous namespace\)::|_GLOBAL__N_\w+::")
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ def parse_limits(text: str) -> list[Limit]:
 
 def short_name(demangled: str) -> str:
     """'void sirtaki::kernels::cuda::(anonymous namespace)::add<float>(Args)' -> 'add<float>'."""
-    name = LEADING.sub("", demangled)
+    name = NAMESPACES.sub("", demangled)
     depth = 0
     for at, character in enumerate(name):
         depth += {"<": 1, ">": -1}.get(character, 0)

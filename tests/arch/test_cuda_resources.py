@@ -38,9 +38,11 @@ def test_a_listing_that_breaks_off_is_an_error() -> None:
 
 
 def test_names_are_without_namespaces_and_parameters() -> None:
-    text = "void sirtaki::kernels::cuda::(anonymous namespace)::add<sirtaki::F<&(a(float))>, 4>(cuda::Sum, long)"
-    assert check.short_name(text) == "add<sirtaki::F<&(a(float))>, 4>"
-    assert check.short_name("take(float*)") == "take"
+    text = (
+        "void sirtaki::kernels::cuda::(anonymous namespace)::add<sirtaki::kernels::F<&(a(float))>, 4>(cuda::Sum, long)"
+    )
+    assert check.short_name(text) == "add<F<&(a(float))>, 4>"
+    assert check.short_name("sirtaki::kernels::cuda::(anonymous namespace)::take(float*)") == "take"
 
 
 def test_a_kernel_within_its_limits_is_no_problem() -> None:

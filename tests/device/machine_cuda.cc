@@ -15,8 +15,8 @@ void must(cudaError_t error) {
 }
 
 const kernels::cuda::Kernels* load() {
-  // Never closed: its functions are used until the end.
-  void* const plugin = dlopen(SIRTAKI_CUDA_PLUGIN, RTLD_NOW | RTLD_LOCAL);
+  // Beside the program, or where the build has it. Never closed: its functions are used until the end.
+  void* const plugin = dlopen("libsirtaki_cuda.so", RTLD_NOW | RTLD_LOCAL);
   void* const symbol = plugin == nullptr ? nullptr : dlsym(plugin, kernels::cuda::kKernelsSymbol);
   if (symbol == nullptr) {
     throw std::runtime_error(std::string("no plug-in: ") + dlerror());

@@ -1,0 +1,23 @@
+// Momentum before selection on a CUDA device: kernels/momentum_correction/momentum_correction.h.
+//
+// For: the plug-in (kernels/cuda_kernels.h). Threads, memory, streams: kernels/cuda_launch.h.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/cuda_launch.h"
+#include "kernels/momentum_correction/momentum_correction.h"
+
+namespace sirtaki::kernels::cuda {
+
+struct MomentumCorrect {
+  Momentum how;
+  std::int64_t n;
+  const std::byte* gradient;
+  std::byte* momentum;
+  std::byte* step;  // may be `gradient`; without Nesterov also `momentum`
+};
+Launch momentum_correct(const MomentumCorrect& args, Stream stream);
+
+}  // namespace sirtaki::kernels::cuda

@@ -1,0 +1,256 @@
+#include "kernels/scaled_cast/cuda.h"
+
+#include <limits>
+
+#include "kernels/device.cuh"
+#include "kernels/launch.cuh"
+#include "kernels/scaled_cast/code.h"
+
+namespace sirtaki::kernels::cuda {
+namespace {
+
+constexpr unsigned kThreads = 128;
+constexpr std::int64_t kWarps = kThreads / kLanes;
+constexpr std::int32_t kInRegisters = 1024;
+
+struct Encode {
+  Arrays arrays;
+  std::byte* scales;
+  std::byte* codes;
+  std::uint32_t* not_finite;
+  std::int64_t n;
+  std::int32_t block;
+  bool vector;
+};
+
+// The code of `a`; what is left replaces it.
+template <class Code>
+__device__ std::uint8_t encode_one(std::int8_t scale, float up, float down, float& a) {
+  if (scale == kNotFinite) {
+    return 0;
+  }
+  const std::uint8_t code = Code::encode(a * up);
+  a -= Code::decode(code) * down;
+  return code;
+}
+
+template <class Code>
+__device__ void store_scale(const Encode& args, std::int64_t block, std::int8_t scale) {
+  args.scales[block] = static_cast<std::byte>(scale);
+  if (scale == kNotFinite) {
+    *args.not_finite = 1;
+  }
+}
+
+__device__ inline void store_codes(const std::uint8_t (&codes)[4], std::int32_t count, std::byte* to) {
+  if (count >= 4 && reinterpret_cast<std::uintptr_t>(to) % 4 == 0) {
+    *as<uchar4>(to) = uchar4{codes[0], codes[1], codes[2], codes[3]};
+    return;
+  }
+#pragma unroll
+  for (int j = 0; j < 4; ++j) {
+    if (j < count) {
+      to[j] = static_cast<std::byte>(codes[j]);
+    }
+  }
+}
+
+// A warp for each block of up to 32 kItems elements.
+template <class Code, int kItems>
+__global__ void __launch_bounds__(kThreads) scaled_in_registers(const Encode args) {
+  const std::int64_t blocks = pieces(args.n, args.block);
+  for (std::int64_t block = first_warp(); block < blocks; block += all_warps()) {
+    const std::int64_t first = block * args.block;
+    const auto elements = static_cast<std::int32_t>(lesser<std::int64_t>(args.n - first, args.block));
+    float a[kItems / 4][4];
+    std::uint32_t largest = 0;
+#pragma unroll
+    for (int row = 0; row < kItems / 4; ++row) {
+      const std::int32_t at = row * 128 + static_cast<std::int32_t>(4 * lane());
+      load_four(args.arrays.gradient + first + at, elements - at, args.vector, a[row]);
+    }
+#pragma unroll
+    for (int row = 0; row < kItems / 4; ++row) {
+      const std::int32_t at = row * 128 + static_cast<std::int32_t>(4 * lane());
+      float residual[4] = {};
+      if (args.arrays.residual != nullptr) {
+        load_four(args.arrays.residual + first + at, elements - at, args.vector, residual);
+      }
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        a[row][j] = ref::canonical(args.arrays.residual == nullptr ? a[row][j] : a[row][j] + residual[j]);
+        largest = greater(largest, ref::magnitude_bits(a[row][j]));
+      }
+    }
+    const std::int8_t scale = scale_of<Code>(__reduce_max_sync(kAll, largest));
+    if (lane() == 0) {
+      store_scale<Code>(args, block, scale);
+    }
+    const float up = power_of_two(-scale);
+    const float down = power_of_two(scale);
+#pragma unroll
+    for (int row = 0; row < kItems / 4; ++row) {
+      const std::int32_t at = row * 128 + static_cast<std::int32_t>(4 * lane());
+      std::uint8_t codes[4];
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        codes[j] = encode_one<Code>(scale, up, down, a[row][j]);
+      }
+      store_codes(codes, elements - at, args.codes + first + at);
+      if (args.arrays.left != nullptr) {
+        store_four(a[row], elements - at, args.vector, args.arrays.left + first + at);
+      }
+    }
+  }
+}
+
+// All threads for each block; the second time its sums are read where the first one left them.
+template <class Code>
+__global__ void __launch_bounds__(kThreads) scaled_in_memory(const Encode args) {
+  __shared__ std::uint32_t of_warps[kThreads / kLanes];
+  const Arrays& arrays = args.arrays;
+  const std::int64_t blocks = pieces(args.n, args.block);
+  for (std::int64_t block = blockIdx.x; block < blocks; block += gridDim.x) {
+    const std::int64_t first = block * args.block;
+    const std::int64_t end = lesser(first + args.block, args.n);
+    std::uint32_t largest = 0;
+    for (std::int64_t i = first + threadIdx.x; i < end; i += kThreads) {
+      const float a = arrays.element(i);
+      if (arrays.left != nullptr) {
+        arrays.left[i] = a;
+      }
+      largest = greater(largest, ref::magnitude_bits(a));
+    }
+    const std::uint32_t of_warp = __reduce_max_sync(kAll, largest);
+    __syncthreads();
+    if (lane() == 0) {
+      of_warps[warp()] = of_warp;
+    }
+    __syncthreads();
+    for (const std::uint32_t one : of_warps) {
+      largest = greater(largest, one);
+    }
+    const std::int8_t scale = scale_of<Code>(largest);
+    if (threadIdx.x == 0) {
+      store_scale<Code>(args, block, scale);
+    }
+    const float up = power_of_two(-scale);
+    const float down = power_of_two(scale);
+    for (std::int64_t i = first + threadIdx.x; i < end; i += kThreads) {
+      float a = arrays.left != nullptr ? arrays.left[i] : arrays.element(i);
+      args.codes[i] = static_cast<std::byte>(encode_one<Code>(scale, up, down, a));
+      if (arrays.left != nullptr) {
+        arrays.left[i] = a;
+      }
+    }
+  }
+}
+
+struct Sum {
+  const std::byte* payloads[kMostPayloads];
+  int count;
+  float* out;
+  std::int64_t n;
+  std::int32_t block;
+  bool vector;
+};
+
+// Four neighbouring elements of one payload are added to `sums`.
+template <class Code>
+__device__ void add_four(const Sum& args, const std::byte* payload, std::int64_t first, const std::int64_t (&blocks)[4],
+                         float (&sums)[4]) {
+  const std::byte* const codes = payload + pieces(args.n, args.block) + first;
+  std::uint8_t four[4] = {};
+  if (first + 4 <= args.n && reinterpret_cast<std::uintptr_t>(codes) % 4 == 0) {
+    const uchar4 all = *as<uchar4>(codes);
+    four[0] = all.x;
+    four[1] = all.y;
+    four[2] = all.z;
+    four[3] = all.w;
+  } else {
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      four[j] = first + j < args.n ? static_cast<std::uint8_t>(codes[j]) : 0;
+    }
+  }
+#pragma unroll
+  for (int j = 0; j < 4; ++j) {
+    const auto scale = static_cast<std::int8_t>(payload[blocks[j]]);
+    sums[j] +=
+        scale == kNotFinite ? std::numeric_limits<float>::quiet_NaN() : Code::decode(four[j]) * power_of_two(scale);
+  }
+}
+
+template <class Code>
+__global__ void __launch_bounds__(kThreads) scaled_add(const Sum args) {
+  for (std::int64_t first = 4 * first_thread(); first < args.n; first += 4 * all_threads()) {
+    std::int64_t blocks[4];
+    float sums[4] = {};
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      blocks[j] = lesser(first + j, args.n - 1) / args.block;
+    }
+    for (int p = 0; p < args.count; ++p) {
+      add_four<Code>(args, args.payloads[p], first, blocks, sums);
+    }
+#pragma unroll
+    for (float& sum : sums) {
+      sum = ref::canonical(sum);
+    }
+    store_four(sums, args.n - first, args.vector, args.out + first);
+  }
+}
+
+template <class Code>
+Launch encode_as(const Encode& args, Stream stream) {
+  const std::int64_t blocks = pieces(args.n, args.block);
+  if (args.block <= 256) {
+    return launch(scaled_in_registers<Code, 8>, pieces(blocks, kWarps), kThreads, stream, args);
+  }
+  if (args.block <= kInRegisters) {
+    return launch(scaled_in_registers<Code, 32>, pieces(blocks, kWarps), kThreads, stream, args);
+  }
+  return launch(scaled_in_memory<Code>, blocks, kThreads, stream, args);
+}
+
+template <class Code>
+Launch sum_as(const Sum& args, Stream stream) {
+  return launch(scaled_add<Code>, pieces(args.n, 4 * kThreads), kThreads, stream, args);
+}
+
+bool is_sound(const ScaledCast& how, std::int64_t n) {
+  return n >= 0 && how.block >= 1 && how.block <= 65536 && how.code <= ScaledCode::kE5M2;
+}
+
+}  // namespace
+
+Launch scaled_encode(const ScaledEncode& args, Stream stream) {
+  if (!is_sound(args.how, args.n) || !is_float(args.arrays) || args.not_finite == nullptr) {
+    return kInvalid;
+  }
+  const Launch cleared = clear(args.not_finite, sizeof(*args.not_finite), stream);
+  if (!cleared.ok()) {
+    return cleared;
+  }
+  const bool vector = args.how.block % 4 == 0 && is_vector(args.arrays);
+  std::byte* const codes = args.payload + pieces(args.n, args.how.block);
+  const Encode encode{Arrays(args.arrays), args.payload, codes, args.not_finite, args.n, args.how.block, vector};
+  Launch result;
+  with_code_type(args.how.code, [&]<class Code>() { result = encode_as<Code>(encode, stream); });
+  return result;
+}
+
+Launch scaled_sum(const ScaledSum& args, Stream stream) {
+  if (!is_sound(args.how, args.n) || args.payloads.size() > kMostPayloads || !aligned(args.out, 4)) {
+    return kInvalid;
+  }
+  Sum sum{{}, 0, reinterpret_cast<float*>(args.out), args.n, args.how.block, aligned(args.out, 16)};
+  for (const std::byte* payload : args.payloads) {
+    sum.payloads[sum.count++] = payload;
+  }
+  Launch result;
+  with_code_type(args.how.code, [&]<class Code>() { result = sum_as<Code>(sum, stream); });
+  return result;
+}
+
+}  // namespace sirtaki::kernels::cuda

@@ -1,0 +1,350 @@
+#include "kernels/threshold_select/cuda.h"
+
+#include "kernels/device.cuh"
+#include "kernels/group_topk/select.cuh"
+#include "kernels/half/sent.h"
+#include "kernels/launch.cuh"
+#include "kernels/sparse_sum/payload.h"
+
+namespace sirtaki::kernels::cuda {
+namespace {
+
+constexpr unsigned kThreads = 256;
+constexpr int kWarps = kThreads / kLanes;
+constexpr std::int32_t kTile = static_cast<std::int32_t>(kSparseTile);
+// A warp's elements are neighbours, in rows of one for each lane.
+constexpr int kRows = kTile / static_cast<std::int32_t>(kThreads);
+constexpr std::uint32_t kBins = 2048;
+
+// Which elements travel: those with a larger key, and the first `equal` of those with this one.
+struct State {
+  std::uint32_t key;
+  std::uint32_t equal;
+  std::uint32_t searching;  // more are wanted than fit: `key` holds its upper bits so far, `equal` the place among them
+  std::uint32_t not_finite;
+  std::uint32_t histogram[kBins];
+};
+struct Tile {
+  std::uint32_t above;  // elements with a larger key
+  std::uint32_t equal;  // with this one; then how many of them travel
+  std::uint32_t first;  // entry
+};
+
+struct Encode {
+  Arrays arrays;
+  const float* values;  // a, once it was written there: where there is no feedback the gradient
+  std::int64_t n;
+  std::int64_t tiles;
+  std::uint32_t threshold;
+  std::uint32_t capacity;
+  std::uint16_t* counts;
+  std::uint16_t* payload_values;
+  State* state;
+  Tile* tile;
+  Selected* selected;
+};
+
+__device__ std::uint32_t key_of(float value) {
+  return ref::magnitude_bits(ref::canonical(value));
+}
+
+// Calls body(element, value) for the elements of a tile, row by row; behind the end of the array with its length and 0.
+template <class Values, class Body>
+__device__ void for_each_row(const Encode& args, std::int64_t tile, Values values, Body body) {
+#pragma unroll
+  for (int row = 0; row < kRows; ++row) {
+    const std::int64_t i = tile * kTile + static_cast<std::int32_t>((warp() * kRows + row) * kLanes + lane());
+    body(lesser(i, args.n), i < args.n ? values(i) : 0.0F);
+  }
+}
+
+__global__ void __launch_bounds__(kThreads) threshold_accumulate(const Encode args) {
+  __shared__ std::uint32_t scratch[kWarps];
+  for (std::int64_t tile = blockIdx.x; tile < args.tiles; tile += gridDim.x) {
+    std::uint32_t reached = 0;
+    for_each_row(
+        args, tile, [&](std::int64_t i) { return args.arrays.element(i); },
+        [&](std::int64_t i, float a) {
+          if (args.arrays.left != nullptr && i < args.n) {
+            args.arrays.left[i] = a;
+          }
+          reached += ref::magnitude_bits(a) >= args.threshold ? 1 : 0;
+        });
+    const Sums sums = block_sums(reached, scratch);
+    if (threadIdx.x == 0) {
+      args.tile[tile] = Tile{sums.all, 0, 0};
+    }
+  }
+}
+
+// One block: whether all that reach the threshold fit.
+__global__ void __launch_bounds__(kThreads) threshold_decide(const Encode args) {
+  __shared__ std::uint32_t scratch[kWarps];
+  std::uint32_t reached = 0;
+  for (std::int64_t tile = threadIdx.x; tile < args.tiles; tile += kThreads) {
+    reached += args.tile[tile].above;
+  }
+  const std::uint32_t wanted = block_sums(reached, scratch).all;
+  for (std::uint32_t bin = threadIdx.x; bin < kBins; bin += kThreads) {
+    args.state->histogram[bin] = 0;
+  }
+  if (threadIdx.x == 0) {
+    State& state = *args.state;
+    const bool fits = wanted <= args.capacity;
+    state.searching = !fits && args.capacity > 0 ? 1 : 0;
+    // Nothing is above the largest word.
+    state.key = fits ? args.threshold - 1 : (state.searching != 0 ? 0 : ~0U);
+    state.equal = state.searching != 0 ? args.capacity : 0;
+    state.not_finite = 0;
+    args.selected->wanted = wanted;
+  }
+}
+
+// How many of the keys that begin with the bits found so far have which bits next.
+template <int kBits, int kShift>
+__global__ void __launch_bounds__(kThreads) threshold_histogram(const Encode args) {
+  __shared__ std::uint32_t bins[kBins];
+  if (args.state->searching == 0) {
+    return;
+  }
+  for (std::uint32_t bin = threadIdx.x; bin < kBins; bin += kThreads) {
+    bins[bin] = 0;
+  }
+  __syncthreads();
+  const std::uint32_t prefix = args.state->key;
+  for (std::int64_t i = first_thread(); i < args.n; i += all_threads()) {
+    const std::uint32_t bits = key_of(args.values[i]) >> kShift;
+    if (bits >> kBits == prefix) {
+      atomicAdd(&bins[bits & ((1U << kBits) - 1)], 1U);
+    }
+  }
+  __syncthreads();
+  for (std::uint32_t bin = threadIdx.x; bin < kBins; bin += kThreads) {
+    if (bins[bin] != 0) {
+      atomicAdd(&args.state->histogram[bin], bins[bin]);
+    }
+  }
+}
+
+// One block: the bin that holds the element whose place is looked for, counted from the largest key. A thread has
+// neighbouring bins, from the largest ones on.
+template <int kBits>
+__global__ void __launch_bounds__(kThreads) threshold_find(const Encode args) {
+  __shared__ std::uint32_t scratch[kWarps];
+  constexpr std::uint32_t kEach = kBins / kThreads;
+  State& state = *args.state;
+  if (state.searching == 0) {
+    return;
+  }
+  const std::uint32_t place = state.equal;
+  const std::uint32_t prefix = state.key;
+  const std::uint32_t last = kBins - 1 - threadIdx.x * kEach;
+  std::uint32_t own = 0;
+  for (std::uint32_t b = 0; b < kEach; ++b) {
+    own += state.histogram[last - b];
+  }
+  std::uint32_t before = block_sums(own, scratch).before;
+  for (std::uint32_t b = 0; b < kEach; ++b) {
+    const std::uint32_t here = state.histogram[last - b];
+    if (before < place && place <= before + here) {
+      state.key = prefix << kBits | (last - b);
+      state.equal = place - before;
+    }
+    before += here;
+    state.histogram[last - b] = 0;
+  }
+}
+
+__global__ void __launch_bounds__(kThreads) threshold_count(const Encode args) {
+  __shared__ std::uint32_t scratch[kWarps];
+  if (args.state->searching == 0) {
+    return;
+  }
+  const std::uint32_t limit = args.state->key;
+  for (std::int64_t tile = blockIdx.x; tile < args.tiles; tile += gridDim.x) {
+    std::uint32_t found = 0;
+    for_each_row(
+        args, tile, [&](std::int64_t i) { return args.values[i]; },
+        [&](std::int64_t i, float a) {
+          const std::uint32_t key = key_of(a);
+          found += key > limit ? 1U << 16 : 0;
+          found += key == limit && i < args.n ? 1 : 0;
+        });
+    const Sums sums = block_sums(found, scratch);
+    if (threadIdx.x == 0) {
+      args.tile[tile] = Tile{sums.all >> 16, sums.all & 0xFFFFU, 0};
+    }
+  }
+}
+
+// One block: where the entries of each tile begin.
+__global__ void __launch_bounds__(kThreads) threshold_scan(const Encode args) {
+  __shared__ std::uint32_t scratch[kWarps];
+  // Nothing travels where nothing fits, whatever was counted.
+  const bool nothing = args.state->key == ~0U;
+  const std::uint32_t quota = args.state->equal;
+  std::uint32_t equal_before = 0;
+  std::uint32_t entries = 0;
+  for (std::int64_t begin = 0; begin < args.tiles; begin += kThreads) {
+    const std::int64_t t = begin + threadIdx.x;
+    Tile tile = t < args.tiles && !nothing ? args.tile[t] : Tile{0, 0, 0};
+    const Sums equals = block_sums(tile.equal, scratch);
+    const std::uint32_t seen = equal_before + equals.before;
+    tile.equal = lesser(tile.equal, quota - lesser(quota, seen));
+    const Sums all = block_sums(tile.above + tile.equal, scratch);
+    tile.first = entries + all.before;
+    if (t < args.tiles) {
+      args.tile[t] = tile;
+      args.counts[t] = static_cast<std::uint16_t>(tile.above + tile.equal);
+    }
+    equal_before += equals.all;
+    entries += all.all;
+  }
+  if (threadIdx.x == 0) {
+    args.selected->entries = entries;
+  }
+}
+
+// The entries of one warp of a tile.
+template <class Value>
+class Writer {
+ public:
+  __device__ Writer(const Encode& args, std::int64_t begin, std::int64_t entry)
+      : args_(args),
+        begin_(begin),
+        entry_(entry),
+        offsets_(args.payload_values + args.selected->entries * static_cast<std::int64_t>(sizeof(Bits) / 2)) {}
+
+  // The flagged lanes in order.
+  __device__ void put(bool taken, std::int64_t element, float a) {
+    const unsigned ballot = __ballot_sync(kAll, taken);
+    if (taken) {
+      const std::int64_t at = entry_ + __popc(ballot & lanes_below());
+      const SentBits<Value> number = sent_as<Value>(ref::canonical(a));
+      store_bits(number.bits, args_.payload_values + at * static_cast<std::int64_t>(sizeof(Bits) / 2));
+      offsets_[at] = static_cast<std::uint16_t>(element - begin_);
+      if (args_.arrays.left != nullptr) {
+        args_.arrays.left[element] = number.sent.left;
+      }
+      if (!number.sent.finite) {
+        args_.state->not_finite = 1;
+      }
+    }
+    entry_ += __popc(ballot);
+  }
+
+ private:
+  using Bits = typename Value::Bits;
+
+  const Encode& args_;
+  std::int64_t begin_;
+  std::int64_t entry_;
+  std::uint16_t* offsets_;
+};
+
+template <class Value>
+__global__ void __launch_bounds__(kThreads) threshold_write(const Encode args) {
+  __shared__ std::uint32_t scratch[2 * kWarps];
+  TeamExchange<kWarps> exchange(scratch);
+  const std::uint32_t limit = args.state->key;
+  for (std::int64_t t = blockIdx.x; t < args.tiles; t += gridDim.x) {
+    const Tile tile = args.tile[t];
+    float a[kRows];
+    std::uint32_t above = 0;
+    std::uint32_t equal = 0;
+    int row = 0;
+    for_each_row(
+        args, t, [&](std::int64_t i) { return args.values[i]; },
+        [&](std::int64_t i, float value) {
+          a[row++] = value;
+          above += key_of(value) > limit ? 1 : 0;
+          equal += key_of(value) == limit && i < args.n ? 1 : 0;
+        });
+    auto quota = static_cast<std::int32_t>(tile.equal);
+    const std::int32_t before =
+        exchange.before_this_warp(static_cast<std::int32_t>(__reduce_add_sync(kAll, above)),
+                                  static_cast<std::int32_t>(__reduce_add_sync(kAll, equal)), quota);
+    Writer<Value> writer(args, t * kTile, std::int64_t{tile.first} + before);
+    row = 0;
+    for_each_row(
+        args, t, [&](std::int64_t) { return a[row]; },
+        [&](std::int64_t i, float value) {
+          const std::uint32_t key = key_of(value);
+          bool taken = key > limit && tile.above > 0;
+          if (quota > 0) {
+            const bool same = key == limit && i < args.n;
+            const unsigned ballot = __ballot_sync(kAll, same);
+            taken = taken || (same && __popc(ballot & lanes_below()) < quota);
+            quota -= lesser(__popc(ballot), quota);
+          }
+          writer.put(taken, i, value);
+          ++row;
+        });
+  }
+}
+
+__global__ void threshold_finish(const Encode args) {
+  if (first_thread() == 0) {
+    args.selected->finite = args.state->not_finite == 0;
+  }
+}
+
+template <int kBits, int kShift>
+Launch refine(const Encode& args, Launch before, Stream stream) {
+  if (!before.ok()) {
+    return before;
+  }
+  const Launch counted = launch(threshold_histogram<kBits, kShift>, pieces(args.n, kTile), kThreads, stream, args);
+  return counted.ok() ? launch(threshold_find<kBits>, 1, kThreads, stream, args) : counted;
+}
+
+template <class Value>
+Launch write_as(const Encode& args, Stream stream) {
+  return launch(threshold_write<Value>, args.tiles, kThreads, stream, args);
+}
+
+// All kernels in order; those that have nothing to do where everything fits see it themselves.
+Launch run(const Encode& args, DType value, Stream stream) {
+  Launch last = launch(threshold_accumulate, args.tiles, kThreads, stream, args);
+  last = last.ok() ? launch(threshold_decide, 1, kThreads, stream, args) : last;
+  last = refine<11, 20>(args, last, stream);
+  last = refine<10, 10>(args, last, stream);
+  last = refine<10, 0>(args, last, stream);
+  last = last.ok() ? launch(threshold_count, args.tiles, kThreads, stream, args) : last;
+  last = last.ok() ? launch(threshold_scan, 1, kThreads, stream, args) : last;
+  if (last.ok()) {
+    with_value_type(value, [&]<class Value>() { last = write_as<Value>(args, stream); });
+  }
+  return last.ok() ? launch(threshold_finish, 1, kLanes, stream, args) : last;
+}
+
+}  // namespace
+
+std::size_t threshold_scratch_bytes(std::int64_t n) {
+  return sizeof(State) + static_cast<std::size_t>(pieces(n, kTile)) * sizeof(Tile);
+}
+
+Launch threshold_select(const ThresholdEncode& args, Stream stream) {
+  const bool value = args.how.value == DType::kF32 || args.how.value == DType::kF16 || args.how.value == DType::kBF16;
+  if (!value || !(args.how.threshold > 0) || args.how.capacity < 0 || args.n < 0 || args.n > 0x7FFFFFFF ||
+      !is_float(args.arrays) || !aligned(args.payload, 2) || !aligned(args.scratch, 8)) {
+    return kInvalid;
+  }
+  const Arrays arrays(args.arrays);
+  auto* const counts = reinterpret_cast<std::uint16_t*>(args.payload);
+  const std::int64_t tiles = pieces(args.n, kTile);
+  const Encode encode{arrays,
+                      arrays.left != nullptr ? arrays.left : arrays.gradient,
+                      args.n,
+                      tiles,
+                      ref::magnitude_bits(args.how.threshold),
+                      static_cast<std::uint32_t>(lesser(args.how.capacity, args.n)),
+                      counts,
+                      counts + tiles,
+                      reinterpret_cast<State*>(args.scratch),
+                      reinterpret_cast<Tile*>(args.scratch + sizeof(State)),
+                      args.selected};
+  return run(encode, args.how.value, stream);
+}
+
+}  // namespace sirtaki::kernels::cuda
