@@ -1,0 +1,1 @@
+"""Times of the CUDA kernels on a GPU."""

@@ -1,0 +1,116 @@
+"""Times of the CUDA kernels against the bytes they have to move, and against CUB's primitives.
+
+    benchmarks/gpu/run.sh
+
+which builds the program, compares the kernels with the CPU reference, and starts this module. A round times every
+kernel once on 256 MiB of normally distributed float32, one after the other; the rounds are the samples. The bound of a
+kernel is the time of a copy that reads and writes as many bytes, at the rate of the copy of the same round; it counts
+each array once, so a kernel that reads one twice is below it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.results import RESULTS, Row, Store, make_row
+from benchmarks.rig import PAIRS, QUICK_PAIRS, finish
+from benchmarks.statistics import estimate, median, paired_ratio
+
+COPY = "copy"
+TOPK = "group_topk_encode"
+#: Kernel -> names of the numbers in its name.
+NUMBERS = {
+    TOPK: ("group", "keep"),
+    "group_topk_sum": ("group", "keep", "ranks"),
+    "twobit_sum": ("ranks",),
+    "scaled_encode": ("code",),
+    "scaled_sum": ("code", "ranks"),
+    "sparse_sum": ("ranks",),
+    "filter_norms": ("filter_size",),
+    "filter_select": ("filters",),
+    "filter_gather": ("filter_size",),
+}
+#: Kernel -> the share of its bound that it is to reach; group top-k of more than 1024 elements: LARGE_GROUPS.
+OF_BOUND = {
+    TOPK: 0.85,
+    "twobit_encode": 0.92,
+    "twobit_sum": 0.85,
+    "threshold_select": 0.85,
+    "sparse_sum": 0.8,
+    "cast_to_f16": 0.9,
+    "cast_to_bf16": 0.9,
+    "cast_from_f16": 0.9,
+    "cast_from_bf16": 0.9,
+    "filter_norms": 0.8,
+}
+LARGE_GROUPS = 0.75
+#: Kernel -> what CUB does instead of a part of it.
+COUNTERPARTS = {TOPK: "cub_radix_sort", "threshold_select": "cub_select_if"}
+
+
+def params_of(name: str, device: str) -> dict[str, Any]:
+    """ "group_topk_encode/512/5" -> kernel, group, keep, device."""
+    kernel, *numbers = name.split("/")
+    return {"kernel": kernel, **dict(zip(NUMBERS.get(kernel, ()), map(int, numbers), strict=True)), "device": device}
+
+
+def target_of(params: Mapping[str, Any]) -> float | None:
+    """The share of its bound that a kernel is to reach."""
+    if params["kernel"] == TOPK and params["group"] > 1024:
+        return LARGE_GROUPS
+    return OF_BOUND.get(params["kernel"])
+
+
+def rows_of(content: Mapping[str, Any]) -> list[Row]:
+    """Time and share of the bound of every kernel, then the ratios to CUB."""
+    device, sizes, rounds = content["device"], content["bytes"], content["rounds"]
+    seconds = {name: [one[name] / 1e3 for one in rounds] for name in sizes}
+    copy_rates = [sizes[COPY] / time for time in seconds[COPY]]
+    rows = [make_row("copy_rate", {"device": device}, estimate([r / 1e9 for r in copy_rates]), "GB/s", "higher")]
+    for name, times in seconds.items():
+        bound = sizes[name] / median(copy_rates)
+        params = params_of(name, device)
+        rows.append(make_row("time", params, estimate(times), "s", "lower", bound=bound))
+        if name == COPY or name in COUNTERPARTS.values():
+            continue
+        rates = [sizes[name] / time for time in times]
+        share = paired_ratio(rates, copy_rates)
+        goal = target_of(params)
+        rows.append(
+            make_row("of_bound", params, share, "ratio", "higher", baseline=(COPY, 1.0), bound=1.0, target=goal)
+        )
+        other = COUNTERPARTS.get(params["kernel"])
+        if other is not None:
+            ratio = paired_ratio(seconds[other], times)
+            rows.append(make_row("over_cub", params, ratio, "ratio", "higher", baseline=(other, 1.0)))
+    return rows
+
+
+def _no_plot(_path: Path, _rows: Sequence[Row]) -> None:
+    return None
+
+
+def main() -> int:
+    """Runs all rounds; 0, whatever the verdicts."""
+    parser = argparse.ArgumentParser(prog="benchmarks/gpu/run.sh", description=__doc__)
+    parser.add_argument("--program", type=Path, required=True, help="cuda_timings")
+    parser.add_argument("--quick", action="store_true", help=f"{QUICK_PAIRS} rounds")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="folder for result files")
+    arguments = parser.parse_args()
+    rounds = QUICK_PAIRS if arguments.quick else PAIRS
+    done = subprocess.run([str(arguments.program), str(rounds)], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise SystemExit(f"{arguments.program} failed:\n{done.stderr}")
+    command = "benchmarks/gpu/run.sh" + (" --quick" if arguments.quick else "")
+    store = Store("gpu_kernels", command, folder=arguments.results)
+    return finish(store, rows_of(json.loads(done.stdout)), _no_plot)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

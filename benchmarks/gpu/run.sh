@@ -1,0 +1,43 @@
+#!/usr/bin/env bash
+# The CUDA kernels on a GPU: builds them, compares them with the CPU reference, and times them.
+#
+# usage: benchmarks/gpu/run.sh [--programs DIR] [argument of benchmarks.gpu.report...]
+#        benchmarks/gpu/run.sh --pack DIR
+# --pack builds the programs and puts them into DIR with the libraries they need; --programs takes them from there, for a
+# machine with a GPU and without the packages of scripts/setup.sh.
+# Variables: PYTHON, the interpreter for the result file (default .venv's, else python3).
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+
+build=build/release
+programs=
+pack=
+case "${1:-}" in
+  --programs) programs=$(realpath "$2") && shift 2 ;;
+  --pack) pack=$2 && shift 2 ;;
+esac
+
+if [ -z "$programs" ]; then
+  command -v nvcc >/dev/null || {
+    echo "run: no nvcc on the PATH, so there are no CUDA kernels" >&2
+    exit 1
+  }
+  cmake --preset release --log-level=WARNING >/dev/null
+  cmake --build --preset release --target sirtaki_cuda cuda_device_test cuda_timings
+  programs=$(mktemp -d)
+  trap 'rm -rf "$programs"' EXIT
+  cp "$build/kernels/libsirtaki_cuda.so" "$build/tests/device/cuda_device_test" \
+    "$build/benchmarks/gpu/cuda_timings" "$programs"
+  cp "$(ldd "$programs/cuda_device_test" | awk '/libhwy/ { print $3 }')" "$programs"
+fi
+if [ -n "$pack" ]; then
+  mkdir -p "$pack"
+  cp "$programs"/* "$pack"
+  echo "run: packed into $pack"
+  exit
+fi
+
+"$programs/cuda_device_test" --gtest_brief=1
+python=${PYTHON:-.venv/bin/python}
+[ -x "$python" ] || python=$(command -v "${PYTHON:-python3}")
+"$python" -m benchmarks.gpu.report --program "$programs/cuda_timings" "$@"

@@ -1,0 +1,67 @@
+"""The result file of the CUDA kernels' times, from what the program would say."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict
+from pathlib import Path
+
+from benchmarks.gpu import report
+from benchmarks.results import Row, row_problems
+
+SIZES = {
+    "copy": 800,
+    "group_topk_encode/512/5": 1200,
+    "group_topk_encode/4096/41": 1200,
+    "cast_to_f16": 600,
+    "cub_radix_sort": 800,
+}
+ROUND = {
+    "copy": 0.1,
+    "group_topk_encode/512/5": 0.15,
+    "group_topk_encode/4096/41": 0.3,
+    "cast_to_f16": 0.1,
+    "cub_radix_sort": 0.6,
+}
+CONTENT = {"device": "NVIDIA Test", "bytes": SIZES, "rounds": [ROUND] * 5}
+
+
+def row(metric: str, kernel: str, group: int | None = None) -> Row:
+    """The one row of a kernel."""
+    (found,) = [
+        r
+        for r in report.rows_of(CONTENT)
+        if r.metric == metric and r.params.get("kernel") == kernel and r.params.get("group") == group
+    ]
+    return found
+
+
+def test_every_name_of_the_program_is_understood() -> None:
+    source = (Path(report.__file__).parent / "timings.cu").read_text()
+    names = set(re.findall(r'\badd\("(\w+)', source))
+    known = {*report.NUMBERS, *report.OF_BOUND, *report.COUNTERPARTS.values(), "copy", "all_finite", "momentum_correct"}
+    assert {name for name in known if not name.startswith("cast_")} == names - {"cast_to_", "cast_from_"}
+
+
+def test_rows_follow_the_schema() -> None:
+    for one in report.rows_of(CONTENT):
+        assert row_problems(asdict(one)) == []
+
+
+def test_the_bound_is_a_copy_of_as_many_bytes() -> None:
+    time = row("time", "group_topk_encode", 512)
+    assert abs(time.value - 0.15e-3) < 1e-12
+    assert time.bound is not None
+    assert abs(time.bound - 0.15e-3) < 1e-12
+
+
+def test_targets_are_shares_of_the_bound() -> None:
+    small, large = row("of_bound", "group_topk_encode", 512), row("of_bound", "group_topk_encode", 4096)
+    assert (round(small.value, 6), small.target, small.met) == (1.0, 0.85, True)
+    assert (round(large.value, 6), large.target, large.met) == (0.5, 0.75, False)
+    assert row("of_bound", "cast_to_f16").met is False
+
+
+def test_a_selection_is_compared_with_a_sort() -> None:
+    assert round(row("over_cub", "group_topk_encode", 512).value, 6) == 4.0
+    assert not [r for r in report.rows_of(CONTENT) if r.metric == "of_bound" and "cub" in r.params["kernel"]]
