@@ -93,8 +93,6 @@ def training_samples(
     recipe: dict[str, Any],
     plan: Plan,
     warm_steps: Mapping[str, int] | None = None,
-    *,
-    long_steps: bool = False,
 ) -> Samples:
     """Prepares, checks and warms up the paced steps of every system, then times them in turns."""
     try:
@@ -106,7 +104,7 @@ def training_samples(
             contender.group.call("training_check", system=contender.name)
             if warm_steps is not None:
                 contender.group.call("training_warm", system=contender.name, steps=warm_steps[contender.name])
-        return interleave(contenders, "training_blocks", plan, long_steps=long_steps)
+        return interleave(contenders, "training_blocks", plan)
     finally:
         for group in groups_of(contenders):
             group.call("training_drop")

@@ -40,8 +40,8 @@ BOUND_SHARE = 0.93
 NO_LOSS = 0.98
 #: Our plans come from measured steps, DDP's buckets from the order of the first one; they are in place after these.
 WARM_STEPS = {FORWARD: 14, BACKWARD: 14, DDP: 2, SCALED: 2, HOROVOD: 2, ALONE: 1}
-#: A sample is one step; with per-layer waiting after one that is not counted and fills the pipeline.
-PAIRS, QUICK_PAIRS = 12, 3
+#: A sample is one step, after one that is not counted.
+PAIRS, QUICK_PAIRS = 8, 3
 HOROVOD_EVERY = 3
 
 
@@ -123,7 +123,7 @@ def measure_case(options: Options, contenders: list[Contender], case: Case) -> S
     """Seconds of a step, by system."""
     pairs = QUICK_PAIRS if options.quick else PAIRS
     plan = Plan(pairs=pairs, min_pairs=pairs, block_seconds=0.0)
-    return training_samples(contenders, case.recipe(), plan, WARM_STEPS, long_steps=True)
+    return training_samples(contenders, case.recipe(), plan, WARM_STEPS)
 
 
 # ---- rows ----------------------------------------------------------------------------------

@@ -28,8 +28,6 @@ class Place:
 class System(Protocol):
     """What a workload needs of a system. Every call is made by all ranks alike."""
 
-    #: Whether a training step leaves work to the next one.
-    pipelined: bool
     #: Whether gradients are averaged over the ranks.
     averages: bool
 
@@ -58,7 +56,6 @@ class System(Protocol):
 class GlooSystem:
     """torch.distributed on Gloo: all_reduce, and DistributedDataParallel for training."""
 
-    pipelined = False
     averages = True
 
     def start(self, place: Place) -> None:
@@ -112,7 +109,6 @@ class GlooSystem:
 class AloneSystem:
     """No communication at all: what a training step takes where sending is free."""
 
-    pipelined = False
     averages = False
 
     def start(self, place: Place) -> None:
@@ -148,7 +144,6 @@ class _HorovodLike:
     """What `horovod.torch` and `sirtaki.torch` have in common."""
 
     module = ""
-    pipelined = False
     averages = True
     #: Further arguments of DistributedOptimizer.
     how: Mapping[str, Any] = {}
@@ -249,7 +244,6 @@ class SirtakiForwardSystem(SirtakiSystem):
     """This project with gradients awaited layer by layer in the next forward pass; one session with SirtakiSystem."""
 
     how: Mapping[str, Any] = {"sync": "forward"}
-    pipelined = True
 
     def drain(self, optimizer: Any) -> None:
         """Waits for the gradients of the last step."""

@@ -157,20 +157,17 @@ class Bench:
         """One step; an error unless every averaged gradient is right."""
         self._training[system].check()
 
-    def training_blocks(self, blocks: list[list[Any]], long_steps: bool = False) -> list[float]:
+    def training_blocks(self, blocks: list[list[Any]]) -> list[float]:
         """Like allreduce_blocks, for whole training steps.
 
-        Where they are long, a step that is not counted only fills pipelines that have to be; a small sum brings the
-        ranks together otherwise.
+        A step that is not counted comes first, so that those that are follow a step of the same system, as in a
+        training: it brings the ranks together, fills pipelines, and finds the connections that other systems' turns
+        left idle.
         """
         out = []
         for system, iterations in blocks:
             training = self._training[system]
-            meets = self._systems[system].averages and not self._systems[system].pipelined
-            if long_steps and meets:
-                self._systems[system].allreduce(self._tensor(1), "bench.1")
-            else:
-                training.step()
+            training.step()
             begin = time.perf_counter()
             for _ in range(iterations):
                 training.step()
