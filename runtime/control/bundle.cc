@@ -62,6 +62,34 @@ std::vector<std::byte> encode_items(const Items& items) {
   return std::move(w).take();
 }
 
+template <class Items>
+std::vector<std::vector<std::byte>> encode_items_in_parts(const Items& items, std::size_t most) {
+  std::vector<std::vector<std::byte>> parts;
+  WireWriter part;
+  std::uint32_t count = 0;
+  const auto end_part = [&] {
+    WireWriter whole;
+    whole.put(std::exchange(count, 0));
+    whole.put_raw(part.bytes());
+    parts.push_back(std::move(whole).take());
+    part = WireWriter();
+  };
+  for (const auto& item : items) {
+    WireWriter one;
+    put(one, item.ranks);
+    one.put_bytes(encode(item.message));
+    if (count > 0 && part.bytes().size() + one.bytes().size() + sizeof(count) > most) {
+      end_part();
+    }
+    part.put_raw(one.bytes());
+    ++count;
+  }
+  if (count > 0) {
+    end_part();
+  }
+  return parts;
+}
+
 template <class Item, class Decode>
 Result<std::vector<Item>> decode_items(ConstBytes bytes, int size, Decode decode) {
   WireReader r(bytes);
@@ -99,6 +127,13 @@ std::vector<std::byte> encode(const Bundle& bundle) {
 }
 std::vector<std::byte> encode(const Spread& spread) {
   return encode_items(spread);
+}
+
+std::vector<std::vector<std::byte>> encode_parts(const Bundle& bundle, std::size_t most) {
+  return encode_items_in_parts(bundle, most);
+}
+std::vector<std::vector<std::byte>> encode_parts(const Spread& spread, std::size_t most) {
+  return encode_items_in_parts(spread, most);
 }
 
 Result<Bundle> decode_bundle(ConstBytes bytes, int size) {

@@ -58,8 +58,7 @@ bool Relay::is_repetition(const MemberMessage& message) {
 void Relay::add(Said said, TimePoint now) {
   const std::string about = subject(said.message);
   const bool report = is_report(said.message);
-  const TimePoint latest = now + (report ? options_.report_linger : options_.linger);
-  due_ = due_ ? std::min(*due_, latest) : latest;
+  delay(report, now);
   if (about.empty()) {
     urgent_ = true;
     pending_.push_back(std::move(said));
@@ -78,6 +77,20 @@ void Relay::add(Said said, TimePoint now) {
     places.push_back(pending_.size());
     pending_.push_back(std::move(said));
   }
+}
+
+// Taking in what many ranks say takes time itself: news that ends a pause of the others finds them all together.
+void Relay::delay(bool report, TimePoint now) {
+  if (report) {
+    report_due_ = report_due_.value_or(now + options_.report_linger);
+  } else {
+    news_end_ = news_end_.value_or(now + options_.longest);
+    news_due_ = std::min(*news_end_, now + options_.linger);
+  }
+}
+
+std::optional<TimePoint> Relay::next_tick() const {
+  return report_due_ && news_due_ ? std::min(*report_due_, *news_due_) : report_due_ ? report_due_ : news_due_;
 }
 
 bool Relay::complete() const {
@@ -122,7 +135,9 @@ void Relay::flush() {
   pending_.clear();
   places_.clear();
   urgent_ = false;
-  due_.reset();
+  report_due_.reset();
+  news_end_.reset();
+  news_due_.reset();
 }
 
 void Relay::on_gone(Rank rank, TimePoint /*now*/) {
@@ -131,7 +146,7 @@ void Relay::on_gone(Rank rank, TimePoint /*now*/) {
 }
 
 void Relay::on_tick(TimePoint now) {
-  if (due_ && now >= *due_) {
+  if (const auto due = next_tick(); due && now >= *due) {
     flush();
   }
 }

@@ -2,9 +2,10 @@
 // coordinator hears a few messages instead of one a rank, and spreads the answers.
 //
 // The coordinator learns exactly what it would learn from the ranks themselves: who said what, each rank's words about
-// one subject in their order. A first announcement waits until all ranks below have made it, but at most `linger`, so
-// that a late rank delays nobody's news by more than that; reports of waiting wait up to `report_linger`; errors pass
-// at once. Repetitions of what ends a use or a step are dropped: the coordinator acts on the first. Pure state machine:
+// one subject in their order. A first announcement waits until all ranks below have made it, as long as the others'
+// keep coming: until nothing has been said for `linger`, and no longer than `longest` from the first, so that a late
+// rank delays nobody's news by more than that. Reports of waiting wait up to `report_linger`; errors pass at once.
+// Repetitions of what ends a use or a step are dropped: the coordinator acts on the first. Pure state machine:
 // events in, actions out. Its owner (a rank's control thread, or the simulator) sends the actions in order and calls
 // on_tick() at next_tick().
 #pragma once
@@ -26,6 +27,7 @@ namespace sirtaki::control {
 
 struct RelayOptions {
   Duration linger = std::chrono::milliseconds(1);
+  Duration longest = std::chrono::milliseconds(50);
   Duration report_linger = std::chrono::milliseconds(25);
   std::size_t max_bytes = std::size_t{4} << 20;  // a bundle is cut before it grows beyond this by more than one message
 };
@@ -45,8 +47,10 @@ class Relay {
   void on_told(const Spread& spread);
   // A rank has left or is lost: nothing waits for it any more.
   void on_gone(Rank rank, TimePoint now);
+  // Passes on what is held back.
+  void flush();
   void on_tick(TimePoint now);
-  std::optional<TimePoint> next_tick() const { return due_; }
+  std::optional<TimePoint> next_tick() const;
 
   Actions take_actions() { return std::exchange(actions_, {}); }
 
@@ -59,8 +63,8 @@ class Relay {
 
   bool is_repetition(const MemberMessage& message);
   void add(Said said, TimePoint now);
+  void delay(bool report, TimePoint now);
   bool complete() const;
-  void flush();
   void flush_if_complete();
   void forget_answered(const CoordinatorMessage& message);
 
@@ -73,7 +77,9 @@ class Relay {
   std::unordered_map<std::string, std::vector<std::size_t>> places_;  // subject -> places in pending_
   std::unordered_map<std::string, RankSet> heard_;                    // subject -> who has said it, also before a flush
   bool urgent_ = false;
-  std::optional<TimePoint> due_;
+  std::optional<TimePoint> news_due_;  // when the announcements that are held back pass on
+  std::optional<TimePoint> news_end_;  // however many still come
+  std::optional<TimePoint> report_due_;
 
   std::set<std::pair<std::string, std::uint64_t>> failed_;  // uses whose failure was passed on: the last of them
   std::deque<std::pair<std::string, std::uint64_t>> failed_order_;

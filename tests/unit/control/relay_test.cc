@@ -72,10 +72,10 @@ TEST_F(RelayTest, ALateRankDelaysTheOthersByTheLingerAndThenPassesAtOnce) {
   for (Rank r = 8; r < 11; ++r) {
     say(r, announce("a"), microseconds(100 * r));
   }
-  ASSERT_EQ(relay_.next_tick(), at(microseconds(800) + milliseconds(1)));
-  relay_.on_tick(at(microseconds(1799)));
+  ASSERT_EQ(relay_.next_tick(), at(milliseconds(2)));
+  relay_.on_tick(at(microseconds(1999)));
   EXPECT_TRUE(up().empty());
-  relay_.on_tick(at(microseconds(1800)));
+  relay_.on_tick(at(milliseconds(2)));
   auto bundles = up();
   ASSERT_EQ(bundles.size(), 1U);
   EXPECT_EQ(bundles[0][0].ranks, RankSet::range(8, 11));
@@ -83,6 +83,37 @@ TEST_F(RelayTest, ALateRankDelaysTheOthersByTheLingerAndThenPassesAtOnce) {
   bundles = up();
   ASSERT_EQ(bundles.size(), 1U);
   EXPECT_EQ(bundles[0][0].ranks, RankSet::of(11));
+}
+
+TEST_F(RelayTest, NewsThatKeepsComingIsOneBundleWithinABound) {
+  // Each rank's names take longer to read than the linger; none is complete before the last has come.
+  for (Rank r = 8; r < 12; ++r) {
+    for (int n = 0; n < 20; ++n) {
+      say(r, announce("op" + std::to_string(n)), microseconds((r - 8) * 2000 + n * 100));
+      relay_.on_tick(at(microseconds((r - 8) * 2000 + n * 100)));
+    }
+  }
+  auto bundles = up();
+  ASSERT_EQ(bundles.size(), 1U);
+  EXPECT_EQ(bundles[0].size(), 20U);
+  for (int n = 0; n < 100; ++n) {
+    say(8, announce("late" + std::to_string(n)), milliseconds(100) + microseconds(900 * n));
+    EXPECT_LE(*relay_.next_tick(), at(milliseconds(150)));
+  }
+}
+
+TEST_F(RelayTest, ReportsDoNotHoldUpNewsNorNewsReports) {
+  say(8, waiting(1, "a"));
+  say(8, announce("b"), milliseconds(1));
+  EXPECT_EQ(relay_.next_tick(), at(milliseconds(2)));
+  relay_.on_tick(at(milliseconds(2)));
+  EXPECT_EQ(up().size(), 1U);
+  EXPECT_FALSE(relay_.next_tick());
+  say(8, waiting(2, "a"), milliseconds(10));
+  for (int n = 0; n < 30; ++n) {
+    say(8, announce("c" + std::to_string(n)), milliseconds(10) + microseconds(900 * n));
+  }
+  EXPECT_EQ(relay_.next_tick(), at(milliseconds(35)));
 }
 
 TEST_F(RelayTest, RanksThatDisagreeAreToldApart) {
@@ -254,6 +285,16 @@ TEST(Bundle, WireFormKeepsEverythingAndRefusesJunk) {
   for (std::size_t cut = 0; cut < bytes.size(); ++cut) {
     EXPECT_FALSE(decode_bundle(ConstBytes(bytes).first(cut), 5).is_ok()) << "cut at " << cut;
   }
+  const auto parts = encode_parts(bundle, 1);
+  ASSERT_EQ(parts.size(), 2U);
+  EXPECT_EQ(encode_parts(bundle), std::vector<std::vector<std::byte>>(1, bytes));
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    const auto part = decode_bundle(parts[i], 5);
+    ASSERT_TRUE(part.is_ok());
+    ASSERT_EQ(part->size(), 1U);
+    EXPECT_EQ(encode(part->front().message), encode(bundle[i].message));
+  }
+  EXPECT_TRUE(encode_parts(Spread()).empty());
   const Spread spread{{RankSet::of(2), Recall{7, 9}}};
   const auto told = decode_spread(encode(spread), 3);
   ASSERT_TRUE(told.is_ok());
