@@ -7,7 +7,7 @@ The simulated ranks run the project's own control, scheduler and engine code; th
 which is built when it is not there. Its time is virtual, so the machine's load does not matter; samples differ by seed.
 
 Growth from 64 to 1,024 ranks is reported for every scenario and both topologies, with the logarithm's as target of the
-tree. `real_jobs` says whether jobs of that size use the topology today.
+tree. `real_jobs` says whether jobs of that size use the topology by default.
 """
 
 from __future__ import annotations
@@ -78,13 +78,15 @@ def all_messages(sample: Mapping[str, Any]) -> float:
     return float(max(sample["hub_received"] + sample["hub_sent"], sample["rank_messages"]))
 
 
-def _topology(fanout: int) -> dict[str, Any]:
-    # Real jobs of every size speak to the hub directly.
-    return {"topology": "tree" if fanout else "flat", "real_jobs": "no" if fanout else "yes"}
+def _topology(fanout: int, ranks: int) -> dict[str, Any]:
+    # As control.fanout has it: a tree as soon as there are more ranks than one relay serves.
+    used = "tree" if ranks > FANOUT else "flat"
+    topology = "tree" if fanout else "flat"
+    return {"topology": topology, "real_jobs": "yes" if topology == used else "no"}
 
 
 def _params(scenario: str, ranks: int, fanout: int) -> dict[str, Any]:
-    return {"scenario": scenario, **_topology(fanout), "ranks": ranks, "fanout": fanout or None}
+    return {"scenario": scenario, **_topology(fanout, ranks), "ranks": ranks, "fanout": fanout or None}
 
 
 def rows_of(samples: Sequence[Mapping[str, Any]]) -> list[Row]:
@@ -125,7 +127,7 @@ def growth_rows(samples: Mapping[tuple[str, int, int], Sequence[Mapping[str, Any
         few = samples.get((scenario, FEW, fanout))
         if ranks != MANY or few is None or scenario == "heartbeats":
             continue
-        params = {"scenario": scenario, **_topology(fanout), "from_ranks": FEW, "to_ranks": MANY}
+        params = {"scenario": scenario, **_topology(fanout, FEW), "from_ranks": FEW, "to_ranks": MANY}
         target = GROWTH_TARGET if fanout else None
         pairs = list(zip(many, few, strict=True))
         growths = {"message_growth": [max(1.0, all_messages(m)) / max(1.0, all_messages(f)) for m, f in pairs]}

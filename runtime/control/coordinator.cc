@@ -62,7 +62,7 @@ void Coordinator::on_said(const RankSet& from, const MemberMessage& message, Tim
       [&](const auto& m) {
         using T = std::decay_t<decltype(m)>;
         if constexpr (!std::is_same_v<T, Waiting> && !std::is_same_v<T, TraceChunk> &&
-                      !std::is_same_v<T, TraceRequest>) {
+                      !std::is_same_v<T, TraceRequest> && !std::is_same_v<T, TreeBroken>) {
           on(from, m);
         }
       },
@@ -113,7 +113,8 @@ void Coordinator::on(const RankSet& from, const Leaving& message) {
     for (const Leaving::Count& count : message.counts) {
       uses[count.name] = count.uses;
     }
-    if (leaving_.erase(rank) != 0) {
+    // Its notice may come later, when the last of those it relays for has gone: nothing waits for it that long.
+    if (relayed_ && !left_uses_.contains(rank)) {
       finish_left(rank);
     }
   }
@@ -253,11 +254,9 @@ void Coordinator::on(const RankSet& from, const StreamClose& message) {
 // ---- lives and stalls ----
 
 void Coordinator::on_left(Rank rank) {
-  if (relayed_ && !last_words_.contains(rank)) {
-    leaving_.insert(rank);
-    return;
+  if (!relayed_) {
+    finish_left(rank);
   }
-  finish_left(rank);
 }
 
 void Coordinator::finish_left(Rank rank) {

@@ -31,11 +31,12 @@ class Coordinator {
     std::vector<std::string> warnings;
   };
 
-  // `relayed`: messages come over a tree of relays, so the news that a rank has left may overtake its last word.
+  // `relayed`: messages come over a tree of relays, so a rank has left when its last word says so: on_left() may come
+  // before it or long after.
   Coordinator(int size, StallOptions options, bool relayed = false);
 
-  // What all of `from` say, in the order each of them said it. TraceChunk and TraceRequest are the owner's business and
-  // not accepted here.
+  // What all of `from` say, in the order each of them said it. TraceChunk, TraceRequest and TreeBroken are the owner's
+  // business and ignored here.
   void on_said(const RankSet& from, const MemberMessage& message, TimePoint now);
   void on_message(Rank from, const MemberMessage& message, TimePoint now) { on_said(RankSet::of(from), message, now); }
   void on_left(Rank rank);
@@ -100,7 +101,6 @@ class Coordinator {
   const RankSet all_;
   const bool relayed_;
   StallInspector stall_;
-  std::set<Rank> leaving_;  // left, but their last word has not come
   std::optional<Rank> first_left_;
   using Uses = std::unordered_map<std::string, std::uint64_t>;  // seen through, by name
   std::map<Rank, Uses> last_words_;                             // of ranks that are about to leave

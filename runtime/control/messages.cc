@@ -122,6 +122,10 @@ void put(WireWriter& w, const Joined& m) {
   put(w, m.counts);
 }
 
+void put(WireWriter& w, const TreeBroken& m) {
+  put_status(w, m.status);
+}
+
 void put(WireWriter& w, const Agreed& m) {
   w.put_string(m.name);
   w.put(m.use);
@@ -360,6 +364,10 @@ Joined get(WireReader& r, Tag<Joined>) {
   m.places = get_places(r);
   m.counts = get_counts(r);
   return m;
+}
+
+TreeBroken get(WireReader& r, Tag<TreeBroken>) {
+  return {get_status(r)};
 }
 
 Agreed get(WireReader& r, Tag<Agreed>) {

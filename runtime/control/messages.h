@@ -148,8 +148,13 @@ struct Joined {
   bool operator==(const Joined&) const = default;
 };
 
+// This rank has lost the way to the coordinator over the tree of relays while all ranks live: the job is to end.
+struct TreeBroken {
+  Status status;
+};
+
 using MemberMessage = std::variant<Announce, OpFailed, StreamOpen, StreamAbort, StreamUnused, StreamClose, Waiting,
-                                   TraceChunk, TraceRequest, Leaving, Joined>;
+                                   TraceChunk, TraceRequest, Leaving, Joined, TreeBroken>;
 
 // ---- coordinator -> members ----
 

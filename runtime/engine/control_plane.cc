@@ -1,11 +1,13 @@
 #include "runtime/engine/control_plane.h"
 
 #include <atomic>
+#include <future>
 #include <utility>
 #include <vector>
 
 #include "runtime/base/trace_writer.h"
 #include "runtime/control/coordinator.h"
+#include "runtime/engine/tree_node.h"
 #include "runtime/rendezvous/client.h"
 
 namespace sirtaki::engine {
@@ -20,7 +22,7 @@ class SinglePlane final : public ControlPlane {
   Result<rendezvous::Membership> join(const rendezvous::JoinRequest& request) override {
     rendezvous::Membership membership;
     membership.epoch = Epoch(1);
-    membership.members.push_back({0, request.hostname, request.host_id, request.pid, {}});
+    membership.members.push_back({0, request.hostname, request.host_id, request.pid, {}, {}});
     return membership;
   }
   void begin(ControlEvents events) override { events_ = std::move(events); }
@@ -77,32 +79,53 @@ class SinglePlane final : public ControlPlane {
   std::unique_ptr<TraceWriter> trace_;
 };
 
+// Where to listen for those below: at the address the ranks are told, when it is one.
+std::string bind_address_for(const std::vector<std::string>& endpoints) {
+  if (endpoints.size() != 1) {
+    return "::";
+  }
+  const std::string host = endpoints.front().substr(0, endpoints.front().rfind(':'));
+  return host.starts_with('[') ? host.substr(1, host.size() - 2) : host;
+}
+
 class ClientPlane final : public ControlPlane, private rendezvous::ClientHandler {
  public:
-  explicit ClientPlane(rendezvous::AsioLoop& loop) : loop_(loop) {}
-
-  Status open(const Config& config, const std::string& server, const rendezvous::Secret& secret,
-              const std::function<bool()>& interrupted) {
-    rendezvous::ClientOptions options;
-    options.server = server;
-    options.secret = secret;
-    options.connect_timeout = config.control.connect_timeout;
-    options.join_timeout = config.control.join_timeout + config.control.connect_timeout;
-    options.heartbeat_interval = config.control.heartbeat_interval;
-    options.heartbeat_timeout = config.control.heartbeat_timeout;
+  ClientPlane(rendezvous::AsioLoop& loop, const Config& config, const rendezvous::Secret& secret,
+              std::function<bool()> interrupted)
+      : loop_(loop), interrupted_(std::move(interrupted)) {
+    options_.secret = secret;
+    options_.connect_timeout = config.control.connect_timeout;
+    options_.join_timeout = config.control.join_timeout + config.control.connect_timeout;
+    options_.heartbeat_interval = config.control.heartbeat_interval;
+    options_.heartbeat_timeout = config.control.heartbeat_timeout;
     grace_ = config.control.shutdown_grace;
-    auto client = rendezvous::Client::connect(control_loop_, std::move(options), *this,
-                                              interrupted ? MoveFunction<bool()>(interrupted) : MoveFunction<bool()>());
-    if (!client) {
-      return client.status();
+    ports_ = config.job.port_range;
+  }
+  ~ClientPlane() override {
+    if (!control_loop_.run_sync([this] { tree_.reset(); })) {
+      tree_.reset();
     }
-    client_ = std::move(*client);
+  }
+
+  Status open(const std::string& server) {
+    options_.server = server;
+    SRT_ASSIGN(client_,
+               rendezvous::Client::connect(control_loop_, options_, *this,
+                                           interrupted_ ? MoveFunction<bool()>(interrupted_) : MoveFunction<bool()>()));
     return {};
   }
 
   std::string local_address() const override { return client_->local_address(); }
   Result<rendezvous::Membership> join(const rendezvous::JoinRequest& request) override {
-    return client_->join(request);
+    SRT_TRY(open_tree(request));
+    if (!tree_) {
+      return client_->join(request);
+    }
+    rendezvous::JoinRequest with_relays = request;
+    with_relays.relay_endpoints = tree_->endpoints(request.data_endpoints);
+    SRT_ASSIGN(rendezvous::Membership membership, client_->join(with_relays));
+    SRT_TRY(tree_->connect(membership, interrupted_));
+    return membership;
   }
   void begin(ControlEvents events) override {
     events_ = std::move(events);
@@ -110,27 +133,116 @@ class ClientPlane final : public ControlPlane, private rendezvous::ClientHandler
       task();
     }
   }
-  void leave() override { client_->leave(grace_); }
-  void send(control::MemberMessage message) override { client_->send(control::encode(message)); }
-  std::uint64_t messages_sent() const override { return client_->messages_sent(); }
+  void leave() override {
+    if (tree_) {
+      leave_tree();
+    } else {
+      client_->leave(grace_);
+    }
+  }
+  void relay_on() override {
+    if (tree_ && tree_left_.valid()) {
+      tree_left_.wait_for(grace_ + std::chrono::seconds(1));
+      client_->leave(grace_);
+      control_loop_.run_sync([this] { tree_->close(); });
+    }
+  }
+  void send(control::MemberMessage message) override {
+    if (!tree_ || std::holds_alternative<control::TraceChunk>(message) ||
+        std::holds_alternative<control::TraceRequest>(message)) {
+      client_->send(control::encode(message));
+      return;
+    }
+    // What this rank says in one turn of its loop is one message.
+    if (outbox_.empty()) {
+      loop_.post([this] { empty_outbox(); });
+    }
+    outbox_.push_back({own_rank_, std::move(message)});
+  }
+  std::uint64_t messages_sent() const override {
+    return client_->messages_sent() + (tree_ ? tree_->messages_sent() : 0);
+  }
   std::uint64_t wakeups() const override { return control_loop_.wakeups(); }
 
  private:
-  // On the control thread; each goes to the engine's loop, in order.
+  // ---- the tree of relays; null in jobs without one ----
+
+  Status open_tree(const rendezvous::JoinRequest& request) {
+    TreeOptions options;
+    options.rank = request.rank;
+    options.size = request.size;
+    options.fanout = request.fanout;
+    options.port.bind_address = bind_address_for(request.data_endpoints);
+    options.port.port_first = ports_.first;
+    options.port.port_last = ports_.last;
+    options.port.secret = options_.secret;
+    options.port.handshake_timeout = options_.handshake_timeout;
+    options.port.silence_timeout = options_.heartbeat_timeout;
+    options.connect_timeout = options_.connect_timeout;
+    options.verdict_timeout = options_.heartbeat_timeout;
+    TreeEvents events;
+    events.told = [this](ConstBytes bytes) { on_message(bytes); };
+    events.to_hub = [this](std::vector<std::byte> bytes) { client_->send_tree(std::move(bytes)); };
+    events.plain = [this](const control::MemberMessage& message) { client_->send(control::encode(message)); };
+    events.cut = [this](const Status& cause, bool needed) {
+      deliver([this, cause, needed] { events_.cut(cause, needed); });
+    };
+    events.warning = [this](const std::string& line) { deliver([this, line] { events_.warning(line); }); };
+    own_rank_ = control::RankSet::of(request.rank);
+    SRT_ASSIGN(tree_, TreeNode::open(control_loop_, std::move(options), std::move(events)));
+    return {};
+  }
+
+  void empty_outbox() {
+    if (!outbox_.empty()) {
+      control_loop_.post([this, bundle = std::exchange(outbox_, {})] { tree_->say(bundle); });
+    }
+  }
+
+  // Others may need this rank's relays and its connection to the hub for a while.
+  void leave_tree() {
+    loop_.run_sync([this] {
+      empty_outbox();
+      left_ = true;
+    });
+    const auto promise = std::make_shared<std::promise<void>>();
+    tree_left_ = promise->get_future();
+    control_loop_.run_sync([&] { tree_->leave(grace_, [promise] { promise->set_value(); }); });
+  }
+
+  // ---- on the control thread; each goes to the engine's loop, in order ----
+
   void on_message(ConstBytes message) override {
     deliver([this, bytes = std::vector<std::byte>(message.begin(), message.end())] { events_.message(bytes); });
   }
+  void on_tree(ConstBytes message) override {
+    if (tree_) {
+      tree_->on_spread(message);
+    }
+  }
   void on_lost(Rank rank, const Status& cause) override {
     deliver([this, rank, cause] { events_.lost(rank, cause); });
+    if (tree_) {
+      tree_->abandon();
+    }
   }
   void on_left(Rank rank) override {
     deliver([this, rank] { events_.left(rank); });
+    if (tree_) {
+      tree_->on_left(rank);
+    }
   }
   void on_disconnected(const Status& cause) override {
     deliver([this, cause] { events_.disconnected(cause); });
+    if (tree_) {
+      tree_->abandon();
+    }
   }
   void deliver(Task task) {
     loop_.post([this, task = std::move(task)]() mutable {
+      if (left_) {
+        return;
+      }
       if (events_.message) {
         task();
       } else {
@@ -140,11 +252,19 @@ class ClientPlane final : public ControlPlane, private rendezvous::ClientHandler
   }
 
   rendezvous::AsioLoop& loop_;
+  const std::function<bool()> interrupted_;
+  rendezvous::ClientOptions options_;
   Duration grace_{};
-  ControlEvents events_;     // on the engine's loop, as early_
+  PortRange ports_;
+  ControlEvents events_;     // on the engine's loop, as early_, outbox_ and left_
   std::vector<Task> early_;  // came before begin()
+  control::Bundle outbox_;
+  bool left_ = false;
+  control::RankSet own_rank_;
   rendezvous::AsioLoop control_loop_{"srt-control"};
   std::unique_ptr<rendezvous::Client> client_;
+  std::future<void> tree_left_;
+  std::unique_ptr<TreeNode> tree_;  // what it points to lives on the control loop
 };
 
 }  // namespace
@@ -156,8 +276,8 @@ std::unique_ptr<ControlPlane> ControlPlane::single(rendezvous::AsioLoop& loop) {
 Result<std::unique_ptr<ControlPlane>> ControlPlane::connect(rendezvous::AsioLoop& loop, const Config& config,
                                                             const std::string& server, const rendezvous::Secret& secret,
                                                             const std::function<bool()>& interrupted) {
-  auto plane = std::make_unique<ClientPlane>(loop);
-  SRT_TRY(plane->open(config, server, secret, interrupted));
+  auto plane = std::make_unique<ClientPlane>(loop, config, secret, interrupted);
+  SRT_TRY(plane->open(server));
   return std::unique_ptr<ControlPlane>(std::move(plane));
 }
 

@@ -1,5 +1,6 @@
 // ControlPlane: the connection to the coordinator, as the engine's ControlLink. For one rank, a coordinator on the same
-// loop; for more, the rendezvous client on its own thread.
+// loop; for more, the rendezvous client on its own thread; for more than the fan-out, with this rank's part of the tree
+// of relays, over which agreements travel.
 //
 // Owned by: Session. send() is called on the engine's loop; what arrives is posted to it.
 #pragma once
@@ -22,6 +23,8 @@ struct ControlEvents {
   std::function<void(Rank, const Status&)> lost;
   std::function<void(Rank)> left;
   std::function<void(const Status&)> disconnected;
+  // The relay above has left: nothing new can be agreed on. `needed`: this rank just tried to.
+  std::function<void(const Status&, bool needed)> cut;
   std::function<void(const std::string&)> warning;  // for the log of this rank
 };
 
@@ -38,6 +41,9 @@ class ControlPlane : public ControlLink {
   virtual void begin(ControlEvents events) = 0;  // on the loop
   // Leaves in order. No event after it. Not on the loop.
   virtual void leave() = 0;
+  // After leave(), and when this rank has closed everything else: waits until no other rank speaks to the coordinator
+  // over this one any more, for at most control.shutdown_grace since leave().
+  virtual void relay_on() {}
   virtual std::uint64_t messages_sent() const = 0;
   virtual std::uint64_t wakeups() const = 0;  // of the control thread
 };

@@ -168,6 +168,7 @@ Status SessionImpl::meet() {
   request.pid = ::getpid();
   request.version = std::string(version());
   request.agreed_options = agreed_options(*config_);
+  request.fanout = static_cast<int>(config_->control.fanout);
   SRT_ASSIGN(request.data_endpoints, data_->endpoints(control_->local_address()));
   SRT_ASSIGN(membership_, control_->join(request));
   data_->set_on_peer_lost([this](Rank rank, const Status& cause) { on_data_lost(rank, cause); });
@@ -191,6 +192,11 @@ void SessionImpl::start_engine() {
     events.lost = [this](Rank /*rank*/, const Status& cause) { fail(cause); };
     events.left = [this](Rank rank) { engine_->on_left(rank); };
     events.disconnected = [this](const Status& cause) { fail(cause); };
+    events.cut = [this](const Status& cause, bool needed) {
+      if (needed || !engine_->idle()) {
+        fail(cause);
+      }
+    };
     events.warning = [this](const std::string& text) { log_->warn(text); };
     control_->begin(std::move(events));
   });
@@ -236,6 +242,9 @@ void SessionImpl::close() {
   }
   if (data_) {
     data_->close();
+  }
+  if (control_) {
+    control_->relay_on();
   }
   requests_.close();
   // The engine stays until the session is destroyed: other threads may be inside a call.

@@ -7,7 +7,9 @@
 #include <vector>
 
 #include "runtime/base/trace_writer.h"
+#include "runtime/control/bundle.h"
 #include "runtime/control/coordinator.h"
+#include "runtime/control/tree.h"
 
 namespace sirtaki::hub {
 namespace {
@@ -78,8 +80,11 @@ class HubImpl final : public Hub, private rendezvous::ServerHandler {
   void on_epoch(const rendezvous::Membership& membership) override {
     presence_.set(membership.size());
     all_ = control::RankSet::range(0, membership.size());
+    tops_ = control::plan_tree(membership.size(), membership.fanout);
+    std::erase_if(tops_, [](const control::RelayPlace& place) { return place.parent >= 0; });
     coordinator_ = std::make_unique<Coordinator>(
-        membership.size(), control::StallOptions{options_.stuck_after, options_.stall_warn, options_.stall_fail});
+        membership.size(), control::StallOptions{options_.stuck_after, options_.stall_warn, options_.stall_fail},
+        !tops_.empty());
     if (events_.on_epoch) {
       events_.on_epoch(membership);
     }
@@ -88,11 +93,11 @@ class HubImpl final : public Hub, private rendezvous::ServerHandler {
   void on_message(Rank from, ConstBytes bytes) override {
     auto message = control::decode_member_message(bytes);
     if (!message) {
-      const Status cause = message.status().with_context("rank " + std::to_string(from));
-      send(all_, control::JobFailed{cause});
-      return;
+      return fail_job(from, message.status());
     }
-    if (const auto* chunk = std::get_if<control::TraceChunk>(&*message)) {
+    if (const auto* broken = std::get_if<control::TreeBroken>(&*message)) {
+      send(all_, control::JobFailed{broken->status});
+    } else if (const auto* chunk = std::get_if<control::TraceChunk>(&*message)) {
       on_trace(from, *chunk);
     } else if (const auto* request = std::get_if<control::TraceRequest>(&*message)) {
       on_trace(*request);
@@ -100,6 +105,32 @@ class HubImpl final : public Hub, private rendezvous::ServerHandler {
       coordinator_->on_message(from, *message, loop_.now());
       act();
     }
+  }
+
+  void on_tree(Rank from, ConstBytes bytes) override {
+    auto bundle = control::decode_bundle(bytes, all_.size());
+    if (!bundle || !coordinator_) {
+      return bundle ? void() : fail_job(from, bundle.status());
+    }
+    control::RankSet below;
+    for (const control::RelayPlace& top : tops_) {
+      if (top.host == from) {
+        below.add(top.below);
+      }
+    }
+    for (const control::Said& said : *bundle) {
+      if (!below.contains(said.ranks)) {
+        return fail_job(from, corrupt("it speaks for " + said.ranks.to_string() + ", which it does not relay for"));
+      }
+      coordinator_->on_said(said.ranks, said.message, loop_.now());
+      if (std::holds_alternative<control::Leaving>(said.message)) {
+        // A rank that relays for others stays connected until they are done; nobody is to wait for its work that long.
+        for (const Rank rank : said.ranks.ranks()) {
+          server_->announce_leave(rank);
+        }
+      }
+    }
+    act();
   }
 
   void on_left(Rank rank) override {
@@ -138,8 +169,12 @@ class HubImpl final : public Hub, private rendezvous::ServerHandler {
 
   void act() {
     Coordinator::Actions actions = coordinator_->take_actions();
-    for (const Coordinator::Send& action : actions.sends) {
-      send(action.to, action.message);
+    if (tops_.empty()) {
+      for (const Coordinator::Send& action : actions.sends) {
+        send(action.to, action.message);
+      }
+    } else {
+      spread(actions.sends);
     }
     for (const std::string& warning : actions.warnings) {
       warn(warning);
@@ -147,11 +182,30 @@ class HubImpl final : public Hub, private rendezvous::ServerHandler {
     schedule_tick();
   }
 
+  // On every rank's own connection.
   void send(const control::RankSet& to, const control::CoordinatorMessage& message) {
     const std::vector<std::byte> bytes = control::encode(message);
     for (const Rank r : to.ranks()) {
       server_->send(r, bytes);
     }
+  }
+
+  void spread(const std::vector<Coordinator::Send>& sends) {
+    for (const control::RelayPlace& top : tops_) {
+      control::Spread part;
+      for (const Coordinator::Send& action : sends) {
+        if (control::RankSet ranks = action.to.common(top.below); !ranks.empty()) {
+          part.push_back({std::move(ranks), action.message});
+        }
+      }
+      for (const auto& bytes : control::encode_parts(part)) {
+        server_->send_tree(top.host, bytes);
+      }
+    }
+  }
+
+  void fail_job(Rank from, const Status& cause) {
+    send(all_, control::JobFailed{cause.with_context("rank " + std::to_string(from))});
   }
 
   void schedule_tick() {
@@ -231,7 +285,8 @@ class HubImpl final : public Hub, private rendezvous::ServerHandler {
   HubEvents events_;
   Presence presence_;
   std::unique_ptr<Coordinator> coordinator_;
-  std::shared_ptr<TraceWriter> trace_;  // used on trace_loop_
+  std::vector<control::RelayPlace> tops_;  // relays that speak to this hub; empty: every rank does
+  std::shared_ptr<TraceWriter> trace_;     // used on trace_loop_
   int trace_open_ = 0;
   control::RankSet all_;
   TimerId tick_;

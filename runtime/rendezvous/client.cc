@@ -59,7 +59,7 @@ class Core final : public LinkHandler, public std::enable_shared_from_this<Core>
 
   Status start(Dialed dialed);
   void join(const JoinRequest& request);
-  void send(ConstBytes message);
+  void send(FrameType type, ConstBytes message);
   void leave();
   void close();
 
@@ -139,9 +139,9 @@ void Core::join(const JoinRequest& request) {
   }
 }
 
-void Core::send(ConstBytes message) {
+void Core::send(FrameType type, ConstBytes message) {
   if (state_ == State::kMember) {
-    link_->send(FrameType::kMessage, message);
+    link_->send(type, message);
   }
 }
 
@@ -180,6 +180,11 @@ void Core::on_frame(const Frame& frame) {
     case FrameType::kMessage:
       if (member) {
         handler_.on_message(frame.payload);
+      }
+      return;
+    case FrameType::kTree:
+      if (member) {
+        handler_.on_tree(frame.payload);
       }
       return;
     case FrameType::kJoin:
@@ -239,7 +244,7 @@ void Core::on_left(ConstBytes payload) {
     return broke_protocol();
   }
   for (const Rank rank : *ranks) {
-    if (state_ == State::kMember) {
+    if (state_ == State::kMember && rank != rank_) {
       handler_.on_left(rank);
     }
   }
@@ -271,11 +276,13 @@ class ClientImpl final : public Client {
   Status start(Dialed dialed);
   std::string local_address() const override { return local_address_; }
   Result<Membership> join(const JoinRequest& request) override;
-  void send(std::vector<std::byte> message) override;
+  void send(std::vector<std::byte> message) override { send(FrameType::kMessage, std::move(message)); }
+  void send_tree(std::vector<std::byte> message) override { send(FrameType::kTree, std::move(message)); }
   void leave(Duration grace) override;
   std::uint64_t messages_sent() const override { return sent_.load(std::memory_order_relaxed); }
 
  private:
+  void send(FrameType type, std::vector<std::byte> message);
   void close();
   Result<Membership> wait_for_join();
 
@@ -336,10 +343,10 @@ Result<Membership> ClientImpl::join(const JoinRequest& request) {
   return result;
 }
 
-void ClientImpl::send(std::vector<std::byte> message) {
-  SRT_CHECK(message.size() <= kMaxMessage);
+void ClientImpl::send(FrameType type, std::vector<std::byte> message) {
+  SRT_CHECK(message.size() <= frame_cap(static_cast<std::uint8_t>(type)).value());
   sent_.fetch_add(1, std::memory_order_relaxed);
-  loop_.post([core = core_, message = std::move(message)] { core->send(message); });
+  loop_.post([core = core_, type, message = std::move(message)] { core->send(type, message); });
 }
 
 void ClientImpl::leave(Duration grace) {

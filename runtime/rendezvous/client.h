@@ -20,7 +20,8 @@ namespace sirtaki::rendezvous {
 class ClientHandler {
  public:
   virtual ~ClientHandler() = default;
-  virtual void on_message(ConstBytes message) = 0;           // from the server's handler
+  virtual void on_message(ConstBytes message) = 0;                          // from the server's handler
+  virtual void on_tree(ConstBytes message) { static_cast<void>(message); }  // the same, for several ranks
   virtual void on_lost(Rank rank, const Status& cause) = 0;  // another member died or is silent; blame names it
   virtual void on_left(Rank rank) = 0;                       // another member left in order
   virtual void on_disconnected(const Status& cause) = 0;     // the server is gone or gave us up; once, last callback
@@ -54,6 +55,8 @@ class Client {
   // Any thread; queued in order, at most kMaxMessage bytes (frame.h). Before join() has succeeded messages are dropped;
   // later too when the connection is gone (on_disconnected has told, or will).
   virtual void send(std::vector<std::byte> message) = 0;
+  // The same on behalf of several ranks, at most kMaxTree bytes.
+  virtual void send_tree(std::vector<std::byte> message) = 0;
   // Tells the server that this rank goes, waits at most `grace` until the server has confirmed, closes. Messages sent
   // before are delivered before. From its start no callback begins, after it none runs. Any thread but the loop's;
   // idempotent.

@@ -59,12 +59,14 @@ class Dialer {
   bool wait(short events, TimePoint deadline);
   bool pause(Duration length);
   bool fail(std::string what, bool is_final = false);
+  bool is_over() const;
   Status verdict() const;
 
   const DialOptions& options_;
   const Loop& clock_;
   MoveFunction<bool()>& cancelled_;
   const TimePoint deadline_;
+  std::string server_;  // whose turn it is
   HostPort where_;
   AddrInfo addresses_;
   Dialed dialed_;
@@ -197,7 +199,7 @@ bool Dialer::read_once(Handshake& handshake) {
   const ConstBytes received = ConstBytes(buffer).first(static_cast<std::size_t>(got));
   const auto used = handshake.feed(received);
   if (!used) {
-    failure_ = {used.status().with_context("server " + options_.server), true};
+    failure_ = {used.status().with_context("server " + server_), true};
     return false;
   }
   const ConstBytes rest = received.subspan(*used);
@@ -229,7 +231,7 @@ bool Dialer::exchange(Handshake& handshake, TimePoint deadline) {
 }
 
 bool Dialer::shake_hands(TimePoint deadline) {
-  Handshake handshake = Handshake::initiator(options_.secret, Purpose::kControl, {});
+  Handshake handshake = Handshake::initiator(options_.secret, options_.purpose, options_.hello);
   failure_ = {};
   if (exchange(handshake, deadline)) {
     return true;
@@ -247,39 +249,47 @@ bool Dialer::attempt(const addrinfo& address) {
          shake_hands(std::min(deadline_, clock_.now() + std::min(options_.handshake_timeout, kLongestTimeout)));
 }
 
+// Somebody else may listen at one of several addresses: another host has it, too.
+bool Dialer::is_over() const {
+  return failure_.is_final && (options_.or_else.empty() || failure_.status.code() == Code::kAborted);
+}
+
 Status Dialer::verdict() const {
   if (failure_.is_final) {
     return failure_.status;
   }
   const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(options_.connect_timeout).count();
   const std::string seconds = std::to_string(ms / 1000) + "." + std::to_string(ms % 1000 / 100) + " s";
-  return unavailable("cannot reach the rendezvous server at " + options_.server + " within " + seconds + " (" +
+  return unavailable("cannot reach " + options_.who + " at " + server_ + " within " + seconds + " (" +
                      std::to_string(attempts_) + " attempts); last: " + std::string(failure_.status.text()) +
-                     "; fix: check that the launcher or rank 0 runs, its address and port, and firewalls between");
+                     "; fix: " + options_.fix);
 }
 
 Result<Dialed> Dialer::run() {
   if (!options_.secret.is_set()) {
     return invalid_argument("connecting needs the job's secret; none is set");
   }
-  SRT_ASSIGN(where_, parse_host_port(options_.server));
   Duration rest = kFirstPause;
+  std::size_t turn = 0;
   do {
     if (is_cancelled()) {
       return aborted();
     }
+    server_ = turn == 0 ? options_.server : options_.or_else[turn - 1];
+    turn = (turn + 1) % (options_.or_else.size() + 1);
+    SRT_ASSIGN(where_, parse_host_port(server_));
     if (resolve()) {
       for (const addrinfo* address = addresses_.get(); address != nullptr; address = address->ai_next) {
         if (attempt(*address)) {
           return std::move(dialed_);
         }
         dialed_ = {};
-        if (failure_.is_final) {
+        if (is_over()) {
           return verdict();
         }
       }
     }
-    if (failure_.is_final || !pause(rest)) {
+    if (is_over() || !pause(rest)) {
       return verdict();
     }
     rest = std::min(2 * rest, kLongestPause);

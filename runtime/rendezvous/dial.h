@@ -1,4 +1,5 @@
-// dial: connects to a server and proves the job's secret, on the calling thread. The first half of Client::connect.
+// dial: connects to a server and proves the job's secret, on the calling thread. The first half of Client::connect, and
+// how a rank reaches the one that relays for it.
 //
 // Retries with growing pauses until the deadline, because the server may start later than its clients. Only what
 // cannot get better ends it at once: a bad address, a wrong secret, another protocol version.
@@ -16,7 +17,12 @@
 namespace sirtaki::rendezvous {
 
 struct DialOptions {
-  std::string server;  // "host:port" or "[v6]:port"
+  std::string server;                // "host:port" or "[v6]:port"
+  std::vector<std::string> or_else;  // further addresses of it, tried in turn
+  std::string who = "the rendezvous server";
+  std::string fix = "check that the launcher or rank 0 runs, its address and port, and firewalls between";
+  Purpose purpose = Purpose::kControl;
+  std::vector<std::byte> hello;  // of the handshake
   Secret secret;
   Duration connect_timeout{};
   Duration handshake_timeout{};  // of one attempt

@@ -22,6 +22,8 @@ std::optional<std::size_t> frame_cap(std::uint8_t type) {
     case FrameType::kJoined:
     case FrameType::kMessage:
       return kMaxMessage;
+    case FrameType::kTree:
+      return kMaxTree;
     case FrameType::kRejected:
     case FrameType::kLost:
       return kMaxStatus;

@@ -20,14 +20,16 @@ enum class FrameType : std::uint8_t {
   kMessage = 4,   // either way: the handlers' bytes
   kLost = 5,      // server: i32 rank, Status; about the receiver itself: it was given up, the connection ends
   kLeft = 6,      // server: list of i32 ranks, not empty
-  kLeave = 7,     // client: empty
-  kLeaveOk = 8,   // server: empty
+  kLeave = 7,     // client, either end of a branch: empty
+  kLeaveOk = 8,   // the answer: empty
   kPing = 9,      // server: i64 its clock
   kPong = 10,     // client: that time, i64 its own clock
+  kTree = 11,     // either way: the handlers' bytes on behalf of several ranks
 };
 
 inline constexpr std::size_t kFrameHeader = 8;
-inline constexpr std::size_t kMaxMessage = std::size_t{16} << 20;  // bytes of one control message
+inline constexpr std::size_t kMaxMessage = std::size_t{16} << 20;              // bytes of one control message
+inline constexpr std::size_t kMaxTree = kMaxMessage + (std::size_t{1} << 20);  // the same with its ranks
 
 // The longest payload of that type; nothing for an unknown type.
 std::optional<std::size_t> frame_cap(std::uint8_t type);

@@ -20,7 +20,7 @@
 
 namespace sirtaki::rendezvous {
 
-enum class Purpose : std::uint8_t { kControl = 1, kData = 2 };
+enum class Purpose : std::uint8_t { kControl = 1, kData = 2, kBranch = 3 };
 
 class Handshake {
  public:

@@ -141,7 +141,9 @@ Membership JoinRound::form(Epoch epoch) const {
   Membership membership;
   membership.epoch = epoch;
   for (const auto& [rank, request] : requests_) {
-    membership.members.push_back({rank, request.hostname, request.host_id, request.pid, request.data_endpoints});
+    membership.fanout = request.fanout;  // one of the agreed options
+    membership.members.push_back(
+        {rank, request.hostname, request.host_id, request.pid, request.data_endpoints, request.relay_endpoints});
   }
   return membership;
 }

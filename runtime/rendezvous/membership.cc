@@ -84,7 +84,9 @@ std::vector<std::byte> encode(const JoinRequest& request) {
   out.put_string(request.hostname);
   out.put_string(request.host_id);
   out.put(request.pid);
+  out.put(static_cast<std::int32_t>(request.fanout));
   put_endpoints(out, request.data_endpoints);
+  put_endpoints(out, request.relay_endpoints);
   out.put_string(request.version);
   out.put(static_cast<std::uint32_t>(request.agreed_options.size()));
   for (const auto& [name, value] : request.agreed_options) {
@@ -102,7 +104,9 @@ Result<JoinRequest> decode_join_request(ConstBytes bytes) {
   request.hostname = get_text(in);
   request.host_id = get_text(in);
   request.pid = in.get<std::int64_t>();
+  request.fanout = in.get<std::int32_t>();
   request.data_endpoints = get_endpoints(in);
+  request.relay_endpoints = get_endpoints(in);
   request.version = get_text(in);
   const std::uint32_t options = in.get_count(2 * sizeof(std::uint32_t));
   if (options > kMaxOptions) {
@@ -119,12 +123,14 @@ Result<JoinRequest> decode_join_request(ConstBytes bytes) {
 std::vector<std::byte> encode(const Membership& membership) {
   WireWriter out;
   out.put(membership.epoch.value);
+  out.put(static_cast<std::int32_t>(membership.fanout));
   out.put(static_cast<std::uint32_t>(membership.members.size()));
   for (const Member& member : membership.members) {
     out.put_string(member.hostname);
     out.put_string(member.host_id);
     out.put(member.pid);
     put_endpoints(out, member.data_endpoints);
+    put_endpoints(out, member.relay_endpoints);
   }
   return std::move(out).take();
 }
@@ -133,7 +139,8 @@ Result<Membership> decode_membership(ConstBytes bytes) {
   WireReader in(bytes);
   Membership membership;
   membership.epoch = Epoch(in.get<std::uint32_t>());
-  const std::uint32_t count = in.get_count(3 * sizeof(std::uint32_t) + sizeof(std::int64_t));
+  membership.fanout = in.get<std::int32_t>();
+  const std::uint32_t count = in.get_count(4 * sizeof(std::uint32_t) + sizeof(std::int64_t));
   if (count > kMaxRanks) {
     in.fail();
   }
@@ -144,6 +151,7 @@ Result<Membership> decode_membership(ConstBytes bytes) {
     member.host_id = get_text(in);
     member.pid = in.get<std::int64_t>();
     member.data_endpoints = get_endpoints(in);
+    member.relay_endpoints = get_endpoints(in);
     membership.members.push_back(std::move(member));
   }
   SRT_TRY(in.finish("a membership"));

@@ -17,11 +17,13 @@ inline constexpr std::size_t kMaxRanks = 65536;  // of a job, as far as records 
 struct JoinRequest {
   Rank rank = -1;
   int size = 0;
+  int fanout = 0;  // of the tree of relays; below 2: none
   std::string hostname;
   std::string host_id;  // ranks with the same id share memory (boot id + network namespace + /dev/shm)
   std::int64_t pid = 0;
-  std::vector<std::string> data_endpoints;  // "10.0.0.3:41213" or "[fd00::3]:41213", best first
-  std::string version;                      // library version and build id; must be equal on all ranks
+  std::vector<std::string> data_endpoints;   // "10.0.0.3:41213" or "[fd00::3]:41213", best first
+  std::vector<std::string> relay_endpoints;  // the same of the port for branches; empty: this rank relays for nobody
+  std::string version;                       // library version and build id; must be equal on all ranks
   std::vector<std::pair<std::string, std::string>> agreed_options;  // name -> value; must be equal on all ranks
 };
 
@@ -31,10 +33,12 @@ struct Member {
   std::string host_id;
   std::int64_t pid = 0;
   std::vector<std::string> data_endpoints;
+  std::vector<std::string> relay_endpoints;
 };
 
 struct Membership {
   Epoch epoch;
+  int fanout = 0;
   std::vector<Member> members;  // by rank
 
   int size() const { return static_cast<int>(members.size()); }

@@ -96,11 +96,11 @@ Peer* ServerImpl::find(Rank rank) const {
   return members_[at] != nullptr ? members_[at] : waiting_[at];
 }
 
-void ServerImpl::send(Rank to, ConstBytes message) {
+void ServerImpl::send(FrameType type, Rank to, ConstBytes message) {
   SRT_IN_LOOP(loop_);
   SRT_CHECK(to >= 0 && to < options_.size);
   if (Peer* peer = members_[static_cast<std::size_t>(to)]; peer != nullptr) {
-    peer->link->send(FrameType::kMessage, message);
+    peer->link->send(type, message);
   }
 }
 
@@ -137,6 +137,11 @@ void ServerImpl::on_frame(Peer& peer, const Frame& frame) {
     case FrameType::kMessage:
       if (peer.state == Peer::State::kMember) {
         return handler_.on_message(peer.rank, frame.payload);
+      }
+      break;
+    case FrameType::kTree:
+      if (peer.state == Peer::State::kMember) {
+        return handler_.on_tree(peer.rank, frame.payload);
       }
       break;
     case FrameType::kLeave:

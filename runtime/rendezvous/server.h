@@ -31,6 +31,9 @@ class ServerHandler {
   virtual ~ServerHandler() = default;
   virtual void on_epoch(const Membership& membership) = 0;
   virtual void on_message(Rank from, ConstBytes message) = 0;
+  virtual void on_tree(Rank from, ConstBytes message) {  // on behalf of several ranks
+    static_cast<void>(from), static_cast<void>(message);
+  }
   virtual void on_left(Rank rank) = 0;                       // after leave()
   virtual void on_lost(Rank rank, const Status& cause) = 0;  // died, silent, or broke the protocol
   virtual void on_epoch_end() = 0;                           // everybody has left or is lost
@@ -68,6 +71,10 @@ class Server {
   // Loop thread. Sends to a member of the current epoch, in order; silently nothing when it is gone. At most
   // kMaxMessage bytes (frame.h).
   virtual void send(Rank to, ConstBytes message) = 0;
+  // The same to a member for several ranks, at most kMaxTree bytes.
+  virtual void send_tree(Rank to, ConstBytes message) = 0;
+  // Loop thread. `rank` will leave before long: the others are told now that it has, on_left() comes when it does.
+  virtual void announce_leave(Rank rank) = 0;
   // Loop thread. Tells the server why a rank's process ended ("killed by signal 9 (Killed)"); if its connection is
   // still open it counts as lost now, and the text becomes part of the cause that everybody sees. A rank whose process
   // has ended cannot join: those that wait for it get an error at once. A new join of that rank takes the report back.

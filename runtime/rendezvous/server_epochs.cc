@@ -163,10 +163,11 @@ void ServerImpl::on_leave(Peer& peer) {
   const Peer::State before = peer.state;
   const Rank rank = peer.rank;
   const std::string text = peer.text();
+  const bool announced = peer.announced;
   peer.link->send(FrameType::kLeaveOk, {});
   forget(peer);
   if (before == Peer::State::kMember) {
-    member_left(rank);
+    member_left(rank, announced);
   } else if (before == Peer::State::kWaiting) {
     fail_round({Code::kPeerLost, text + " gave up before all ranks had joined", {rank, ""}});
     told(rank);
@@ -180,24 +181,41 @@ void ServerImpl::member_lost(Rank rank, const Status& cause) {
   end_epoch_if_empty();
 }
 
-void ServerImpl::member_left(Rank rank) {
-  departed_.push_back(rank);
+void ServerImpl::member_left(Rank rank, bool announced) {
+  if (!announced) {
+    departed_.push_back(rank);
+  }
+  left_.push_back(rank);
   if (alive_ == 0) {
     tell_departures();
     end_epoch_if_empty();
-  } else if (departed_.size() == 1) {
+  } else {
+    tell_departures_soon();
+  }
+}
+
+void ServerImpl::announce_leave(Rank rank) {
+  SRT_IN_LOOP(loop_);
+  SRT_CHECK(rank >= 0 && rank < options_.size);
+  Peer* peer = members_[static_cast<std::size_t>(rank)];
+  if (peer != nullptr && !std::exchange(peer->announced, true)) {
+    departed_.push_back(rank);
+    tell_departures_soon();
+  }
+}
+
+void ServerImpl::tell_departures_soon() {
+  if (departures_ == TimerId()) {
     departures_ = loop_.after(kLeaveLinger, [this] { tell_departures(); });
   }
 }
 
 void ServerImpl::tell_departures() {
   loop_.cancel(std::exchange(departures_, {}));
-  const std::vector<Rank> departed = std::exchange(departed_, {});
-  if (departed.empty()) {
-    return;
+  if (const std::vector<Rank> departed = std::exchange(departed_, {}); !departed.empty()) {
+    broadcast(FrameType::kLeft, encode_left(departed));
   }
-  broadcast(FrameType::kLeft, encode_left(departed));
-  for (const Rank rank : departed) {
+  for (const Rank rank : std::exchange(left_, {})) {
     handler_.on_left(rank);
   }
 }

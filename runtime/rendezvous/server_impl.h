@@ -35,7 +35,8 @@ struct Peer final : LinkHandler {
   std::string hostname;
   std::int64_t pid = 0;
   ClockFilter clock;
-  bool ended = false;  // the connection is over, the verdict waits for report_exit()
+  bool announced = false;  // the others have been told that it leaves, or will be in a moment
+  bool ended = false;      // the connection is over, the verdict waits for report_exit()
   TimerId verdict;
 };
 
@@ -46,7 +47,9 @@ class ServerImpl final : public Server, public GateHandler {
   Status open();
 
   std::uint16_t port() const override { return gate_->port(); }
-  void send(Rank to, ConstBytes message) override;
+  void send(Rank to, ConstBytes message) override { send(FrameType::kMessage, to, message); }
+  void send_tree(Rank to, ConstBytes message) override { send(FrameType::kTree, to, message); }
+  void announce_leave(Rank rank) override;
   void report_exit(Rank rank, const std::string& what) override;
   Duration clock_offset(Rank rank) const override;
   std::uint64_t strangers() const override { return gate_->strangers(); }
@@ -60,6 +63,7 @@ class ServerImpl final : public Server, public GateHandler {
   using Peers = std::map<Peer*, std::unique_ptr<Peer>>;
 
   // server.cc
+  void send(FrameType type, Rank to, ConstBytes message);
   void on_pong(Peer& peer, ConstBytes payload);
   void ping(Peer& peer);
   void on_tick();
@@ -82,7 +86,8 @@ class ServerImpl final : public Server, public GateHandler {
   void on_join_timeout();
   void arm_join_timer();
   void member_lost(Rank rank, const Status& cause);
-  void member_left(Rank rank);
+  void member_left(Rank rank, bool announced);
+  void tell_departures_soon();
   void tell_departures();
   void broadcast(FrameType type, ConstBytes payload);
   void end_epoch_if_empty();
@@ -100,7 +105,8 @@ class ServerImpl final : public Server, public GateHandler {
   std::vector<Peer*> members_;  // by rank; null: gone
   int alive_ = 0;               // members that are not gone
   bool in_epoch_ = false;
-  std::vector<Rank> departed_;  // left in order, and nobody has been told yet
+  std::vector<Rank> departed_;  // left in order, and the others have not been told yet
+  std::vector<Rank> left_;      // nor the handler
   TimerId departures_;
 
   JoinRound round_;

@@ -38,12 +38,15 @@ std::vector<Input> seeds() {
   request.hostname = "node-b";
   request.host_id = "boot/net/shm";
   request.pid = 4711;
+  request.fanout = 32;
   request.data_endpoints = {"10.0.0.3:41213", "[fd00::3]:41213"};
+  request.relay_endpoints = {"10.0.0.3:41300"};
   request.version = "1.0";
   request.agreed_options = {{"sync.mode", "step"}, {"a", ""}};
   Membership membership;
   membership.epoch = Epoch(7);
-  membership.members = {{0, "a", "host-1", 1, {"x:1"}}, {1, "b", "host-2", 2, {}}, {2, "c", "host-1", 3, {"y:2", "z"}}};
+  membership.members = {
+      {0, "a", "host-1", 1, {"x:1"}, {"r:1"}}, {1, "b", "host-2", 2, {}, {}}, {2, "c", "host-1", 3, {"y:2", "z"}, {}}};
   const Status status(Code::kPeerLost, "gone", {1, "layer1.weight"});
   return {input_from(encode(request)), input_from(encode(membership)), input_from(encode_lost(1, status))};
 }

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import random
 import re
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +13,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from launch_support import PYTHON, Run, running, wait_until
+from launch_support import PYTHON, first_line, listening_ports, pester, running, wait_until
 
 pytest.importorskip("torch")
 pytest.importorskip("sirtaki")
@@ -44,46 +42,6 @@ def program(tmp_path: Path) -> str:
     path = tmp_path / "training.py"
     path.write_text(TRAINING)
     return str(path)
-
-
-def listening_ports(pids: list[int]) -> list[int]:
-    """TCP ports on which these processes listen."""
-    inodes = set()
-    for pid in pids:
-        with contextlib.suppress(OSError):
-            for entry in Path(f"/proc/{pid}/fd").iterdir():
-                with contextlib.suppress(OSError):
-                    inodes.update(re.findall(r"^socket:\[(\d+)\]$", os.readlink(entry)))
-    ports = set()
-    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
-        for line in Path(table).read_text().splitlines()[1:]:
-            fields = line.split()
-            if fields[3] == "0A" and fields[9] in inodes:
-                ports.add(int(fields[1].rpartition(":")[2], 16))
-    return sorted(ports)
-
-
-def first_line(run: Run) -> str:
-    assert run.process.stdout is not None
-    return run.process.stdout.readline().decode()
-
-
-def pester(port: int, noise: random.Random) -> list[socket.socket]:
-    """Says wrong things to a port; returns connections that stay open and say nothing."""
-    silent = []
-    for speech in (b"GET / HTTP/1.1\r\n\r\n", bytes(64), noise.randbytes(5000), b""):
-        for family, host in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")):
-            with contextlib.suppress(OSError):
-                link = socket.socket(family)
-                link.settimeout(5)
-                link.connect((host, port))
-                with contextlib.suppress(OSError):
-                    link.sendall(speech)
-                if speech:
-                    link.close()
-                else:
-                    silent.append(link)
-    return silent
 
 
 def test_junk_and_silence_on_every_port_do_not_disturb_a_job(program: str, tmp_path: Path) -> None:

@@ -35,6 +35,14 @@ def test_steady_state_is_judged_per_step_against_no_message() -> None:
     assert loud["control_messages"].met is False
 
 
+@pytest.mark.parametrize(("ranks", "used"), [(16, "flat"), (32, "flat"), (33, "tree"), (1024, "tree")])
+def test_real_jobs_use_the_tree_when_a_relay_cannot_serve_all_ranks(ranks: int, used: str) -> None:
+    for fanout, topology in ((0, "flat"), (32, "tree")):
+        row = rows_of([sample("late_rank", ranks, fanout)])[0]
+        assert row.params["topology"] == topology
+        assert row.params["real_jobs"] == ("yes" if topology == used else "no")
+
+
 def test_heartbeats_are_rates() -> None:
     rows = by_metric(rows_of([sample("heartbeats", 64, 0, hub_membership=7680, hub_busy=0.6)]))
     assert rows["membership_rate"].value == 128
@@ -54,7 +62,7 @@ def test_growth_of_the_tree_has_the_logarithm_as_target_and_says_what_real_jobs_
     rows = growth("first_use_name", "message_growth", hub_received=(64, 1024), hub_sent=(64, 1024))
     assert rows["flat"].value == rows["tree"].value == 16
     assert (rows["flat"].met, rows["tree"].met) == (None, False)
-    assert (rows["flat"].params["real_jobs"], rows["tree"].params["real_jobs"]) == ("yes", "no")
+    assert (rows["flat"].params["real_jobs"], rows["tree"].params["real_jobs"]) == ("no", "yes")
     assert growth("late_rank", "message_growth", rank_messages=(64, 66))["tree"].met is True
 
 

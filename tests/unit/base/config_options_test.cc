@@ -36,6 +36,7 @@ const Row kRows[] = {
     {"control.stall_warn", "9s", [](const Config& c) { return c.control.stall_warn == 9s; }},
     {"control.stall_fail", "2h", [](const Config& c) { return c.control.stall_fail == 2h; }},
     {"control.shutdown_grace", "0s", [](const Config& c) { return c.control.shutdown_grace == 0s; }},
+    {"control.fanout", "8", [](const Config& c) { return c.control.fanout == 8; }},
     {"schedule.fusion_bytes", "2MiB", [](const Config& c) { return c.schedule.fusion_bytes == 2 << 20; }},
     {"schedule.partition_bytes", "3MiB", [](const Config& c) { return c.schedule.partition_bytes == 3 << 20; }},
     {"schedule.credit_bytes", "8MiB", [](const Config& c) { return c.schedule.credit_bytes == 8 << 20; }},
@@ -183,11 +184,11 @@ TEST(ConfigOptions, AgreedOptionsAreTheOnesThatChangeWhatIsSent) {
       EXPECT_EQ(value, "1MiB");  // canonical, so that ranks compare meanings and not spellings
     }
   }
-  EXPECT_EQ(names,
-            (std::vector<std::string>{
-                "schedule.fusion_bytes", "schedule.partition_bytes", "schedule.credit_bytes", "schedule.replan",
-                "net.backend", "net.eager_bytes", "net.window_bytes", "net.fragment_bytes", "net.exchange_bytes",
-                "net.shared_memory", "compression.codec", "compression.rules", "compression.nonfinite", "torch.sync"}));
+  EXPECT_EQ(names, (std::vector<std::string>{"control.fanout", "schedule.fusion_bytes", "schedule.partition_bytes",
+                                             "schedule.credit_bytes", "schedule.replan", "net.backend",
+                                             "net.eager_bytes", "net.window_bytes", "net.fragment_bytes",
+                                             "net.exchange_bytes", "net.shared_memory", "compression.codec",
+                                             "compression.rules", "compression.nonfinite", "torch.sync"}));
 }
 
 TEST(ConfigOptions, JsonHasEveryOptionWithItsSource) {

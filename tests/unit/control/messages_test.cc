@@ -40,7 +40,8 @@ std::vector<MemberMessage> member_messages() {
           TraceChunk{{std::byte{1}, std::byte{2}}, true},
           TraceRequest{true, "/tmp/trace.json"},
           Leaving{{{"a", 3}, {"b", 0}}},
-          Joined{{{StreamId(2), 1, 7}}, {{"a", 3}}}};
+          Joined{{{StreamId(2), 1, 7}}, {{"a", 3}}},
+          TreeBroken{status()}};
 }
 
 std::vector<CoordinatorMessage> coordinator_messages() {

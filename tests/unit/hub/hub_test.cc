@@ -4,9 +4,9 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include <array>
 #include <atomic>
 #include <condition_variable>
+#include <deque>
 #include <filesystem>
 #include <fstream>
 #include <mutex>
@@ -15,7 +15,7 @@
 #include <thread>
 
 #include "runtime/base/timeline.h"
-#include "runtime/control/messages.h"
+#include "runtime/control/bundle.h"
 #include "runtime/rendezvous/client.h"
 
 namespace sirtaki::hub {
@@ -39,12 +39,25 @@ class Member final : public rendezvous::ClientHandler {
     messages_.push_back(*message);
     changed_.notify_all();
   }
+  void on_tree(ConstBytes bytes) override {
+    auto spread = control::decode_spread(bytes, 64);
+    const std::lock_guard lock(mutex_);
+    ASSERT_TRUE(spread.is_ok());
+    for (const control::Told& told : *spread) {
+      told_.push_back(told.ranks.to_string() + ": " + std::to_string(told.message.index()));
+    }
+    changed_.notify_all();
+  }
   void on_lost(Rank rank, const Status& cause) override {
     const std::lock_guard lock(mutex_);
     lost_ = std::to_string(rank) + ": " + cause.to_string();
     changed_.notify_all();
   }
-  void on_left(Rank /*rank*/) override {}
+  void on_left(Rank rank) override {
+    const std::lock_guard lock(mutex_);
+    left_.push_back(rank);
+    changed_.notify_all();
+  }
   void on_disconnected(const Status& /*cause*/) override {}
 
   template <class T>
@@ -61,6 +74,16 @@ class Member final : public rendezvous::ClientHandler {
     });
     return found;
   }
+  std::vector<std::string> wait_for_tree(std::size_t items) {
+    std::unique_lock lock(mutex_);
+    changed_.wait_for(lock, kDeadline, [&] { return told_.size() >= items; });
+    return told_;
+  }
+  std::vector<Rank> wait_for_leave() {
+    std::unique_lock lock(mutex_);
+    changed_.wait_for(lock, kDeadline, [&] { return !left_.empty(); });
+    return left_;
+  }
   std::string wait_for_loss() {
     std::unique_lock lock(mutex_);
     changed_.wait_for(lock, kDeadline, [&] { return !lost_.empty(); });
@@ -74,16 +97,23 @@ class Member final : public rendezvous::ClientHandler {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<control::CoordinatorMessage> messages_;
+  std::vector<std::string> told_;  // over the tree
+  std::vector<Rank> left_;
   std::string lost_;
 };
 
 class HubTest : public testing::Test {
  protected:
+  explicit HubTest(int size = 2, int fanout = 0) : fanout_(fanout) {
+    for (int i = 0; i < size; ++i) {
+      members_.emplace_back();
+    }
+  }
   void SetUp() override {
     auto secret = rendezvous::Secret::generate();
     ASSERT_TRUE(secret.is_ok());
     HubOptions options;
-    options.server.size = 2;
+    options.server.size = size();
     options.server.secret = *secret;
     HubEvents events;
     events.on_lost = [this](Rank rank, const Status&) { lost_rank_ = rank; };
@@ -102,31 +132,41 @@ class HubTest : public testing::Test {
   }
 
   void AsJoined() {
-    Status other;
-    std::thread joining([&] { other = join(1); });
-    const Status own = join(0);
-    joining.join();
-    ASSERT_TRUE(own.is_ok()) << own.to_string();
-    ASSERT_TRUE(other.is_ok()) << other.to_string();
+    std::vector<Status> joined(members_.size());
+    std::vector<std::jthread> threads;
+    for (Rank rank = 0; rank < size(); ++rank) {
+      threads.emplace_back([this, &joined, rank] { joined[static_cast<std::size_t>(rank)] = join(rank); });
+    }
+    threads.clear();
+    for (const Status& status : joined) {
+      ASSERT_TRUE(status.is_ok()) << status.to_string();
+    }
   }
 
   Status join(Rank rank) {
     rendezvous::JoinRequest request;
     request.rank = rank;
-    request.size = 2;
+    request.size = size();
+    request.fanout = fanout_;
     request.hostname = "host";
     request.host_id = std::string("id");
     request.version = "test";
     return members_[static_cast<std::size_t>(rank)].client->join(request).status();
   }
 
+  int size() const { return static_cast<int>(members_.size()); }
+
+  void send_tree(Rank from, const control::Bundle& bundle) {
+    members_[static_cast<std::size_t>(from)].client->send_tree(control::encode(bundle));
+  }
   void send(Rank from, const control::MemberMessage& message) {
     members_[static_cast<std::size_t>(from)].client->send(control::encode(message));
   }
 
+  const int fanout_;
   std::atomic<Rank> lost_rank_{-1};
   std::unique_ptr<Hub> hub_;
-  std::array<Member, 2> members_;
+  std::deque<Member> members_;
 };
 
 TEST_F(HubTest, AgreementsReachAllMembers) {
@@ -182,6 +222,65 @@ TEST_F(HubTest, TraceOfAllMembersBecomesOneFile) {
   std::filesystem::remove(path);
   EXPECT_NE(text.str().find("gradient of rank 0"), std::string::npos);
   EXPECT_NE(text.str().find("gradient of rank 1"), std::string::npos);
+}
+
+// Ranks 0 and 1 below a relay of rank 0, rank 2 below its own.
+class HubTreeTest : public HubTest {
+ protected:
+  HubTreeTest() : HubTest(3, 2) {}
+};
+
+TEST_F(HubTreeTest, TheHubSpeaksToTheTopRelaysOnly) {
+  control::OpMeta meta;
+  meta.dims = {3};
+  send_tree(0, {{control::RankSet::range(0, 2), control::Announce{"a", 0, meta}}});
+  send_tree(2, {{control::RankSet::of(2), control::Announce{"a", 0, meta}}});
+  EXPECT_EQ(members_[0].wait_for_tree(1), std::vector<std::string>{"ranks 0, 1: 0"});
+  EXPECT_EQ(members_[2].wait_for_tree(1), std::vector<std::string>{"rank 2: 0"});
+  // A second answer: the first came to nobody else before it.
+  send_tree(0, {{control::RankSet::range(0, 2), control::Announce{"b", 0, meta}}});
+  send_tree(2, {{control::RankSet::of(2), control::Announce{"b", 0, meta}}});
+  EXPECT_EQ(members_[0].wait_for_tree(2).size(), 2U);
+  EXPECT_TRUE(members_[1].wait_for_tree(0).empty());
+}
+
+TEST_F(HubTreeTest, WhoSpeaksForRanksThatItDoesNotRelayForFailsTheJob) {
+  send_tree(1, {{control::RankSet::of(1), control::StreamClose{StreamId(1)}}});
+  const auto failed = members_[2].wait_for<control::JobFailed>();
+  ASSERT_TRUE(failed);
+  EXPECT_NE(failed->status.text().find("rank 1: it speaks for rank 1"), std::string_view::npos)
+      << failed->status.to_string();
+}
+
+TEST_F(HubTreeTest, JunkForSeveralRanksFailsTheJobToo) {
+  members_[0].client->send_tree(std::vector<std::byte>(10, std::byte{0xee}));
+  const auto failed = members_[1].wait_for<control::JobFailed>();
+  ASSERT_TRUE(failed);
+  EXPECT_NE(failed->status.text().find("rank 0"), std::string_view::npos) << failed->status.to_string();
+}
+
+TEST_F(HubTreeTest, ALostConnectionOfTheTreeIsToldToEverybody) {
+  send(1, control::TreeBroken{Status(Code::kPeerLost, "cable out", {0, ""})});
+  for (Member& member : members_) {
+    const auto failed = member.wait_for<control::JobFailed>();
+    ASSERT_TRUE(failed);
+    EXPECT_EQ(failed->status.text(), "cable out");
+  }
+}
+
+TEST_F(HubTreeTest, ARankThatRelaysOnHasLeftForTheOthers) {
+  send_tree(0, {{control::RankSet::of(0), control::Leaving{}}});
+  EXPECT_EQ(members_[1].wait_for_leave(), std::vector<Rank>{0});
+  EXPECT_EQ(members_[2].wait_for_leave(), std::vector<Rank>{0});
+  // It still brings the others' words and takes the answers.
+  send_tree(0, {{control::RankSet::of(1), control::Announce{"a", 0, {}}}});
+  EXPECT_EQ(members_[0].wait_for_tree(1).size(), 1U);
+  for (Member& member : members_) {
+    member.client->leave(std::chrono::seconds(5));
+  }
+  EXPECT_TRUE(hub_->drain(kDeadline));
+  EXPECT_EQ(members_[2].wait_for_leave().front(), 0);
+  EXPECT_EQ(lost_rank_, -1);
 }
 
 }  // namespace

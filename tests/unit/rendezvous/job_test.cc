@@ -100,6 +100,28 @@ TEST(Job, ALeaveIsToldToTheOthersAndEndsWithoutACallback) {
   server.log.await("epoch end");
 }
 
+TEST(Job, ALeaveThatIsAnnouncedIsToldOnceAndAtOnce) {
+  TestServer server(3);
+  Clients clients = formed(server, 3);
+  server.loop().run_sync([&] {
+    server->announce_leave(1);
+    server->announce_leave(1);
+  });
+  clients[0]->log.await("left 1");
+  clients[2]->log.await("left 1");
+  EXPECT_EQ(server.log.count("left 1"), 0);
+  clients[1]->say("still there");
+  server.log.await("message 1 still there");
+  EXPECT_TRUE(clients[1]->log.lines().empty());
+  (*clients[1])->leave(kPatience);
+  server.log.await("left 1");
+  (*clients[2])->leave(kPatience);
+  clients[0]->log.await("left 2");
+  EXPECT_EQ(clients[0]->log.count("left 1"), 1);
+  (*clients[0])->leave(kPatience);
+  server.log.await("epoch end");
+}
+
 TEST(Job, ALossIsToldAfterTheLeavesBeforeItAndBeforeTheEnd) {
   TestServer server(3);
   Clients clients = formed(server, 3);

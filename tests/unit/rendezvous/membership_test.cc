@@ -14,7 +14,9 @@ JoinRequest some_request() {
   request.hostname = "node-b";
   request.host_id = "boot/net/shm";
   request.pid = 123456789012;
+  request.fanout = 32;
   request.data_endpoints = {"10.0.0.3:41213", "[fd00::3]:41213"};
+  request.relay_endpoints = {"10.0.0.3:41300"};
   request.version = "0.1.0+abc";
   request.agreed_options = {{"sync.mode", "step"}, {"compression.codec", ""}};
   return request;
@@ -23,11 +25,13 @@ JoinRequest some_request() {
 Membership some_membership() {
   Membership membership;
   membership.epoch = Epoch(7);
+  membership.fanout = 2;
   const char* hosts[] = {"b", "a", "b", "a", "c"};
   for (int rank = 0; rank < 5; ++rank) {
     membership.members.push_back(
-        {rank, std::string("node-") + hosts[rank], hosts[rank], 100 + rank, {"h:" + std::to_string(rank)}});
+        {rank, std::string("node-") + hosts[rank], hosts[rank], 100 + rank, {"h:" + std::to_string(rank)}, {}});
   }
+  membership.members[0].relay_endpoints = {"h:9", "i:9"};
   return membership;
 }
 
@@ -51,6 +55,7 @@ TEST(Membership, GoesOverTheWire) {
   const auto after = decode_membership(encode(before));
   ASSERT_TRUE(after) << after.status().to_string();
   EXPECT_EQ(after->epoch, before.epoch);
+  EXPECT_EQ(after->fanout, before.fanout);
   ASSERT_EQ(after->size(), before.size());
   for (std::size_t i = 0; i < before.members.size(); ++i) {
     EXPECT_EQ(after->members[i].rank, before.members[i].rank);
@@ -58,6 +63,7 @@ TEST(Membership, GoesOverTheWire) {
     EXPECT_EQ(after->members[i].host_id, before.members[i].host_id);
     EXPECT_EQ(after->members[i].pid, before.members[i].pid);
     EXPECT_EQ(after->members[i].data_endpoints, before.members[i].data_endpoints);
+    EXPECT_EQ(after->members[i].relay_endpoints, before.members[i].relay_endpoints);
   }
 }
 
