@@ -219,9 +219,9 @@ Status Channel::on_rts(const FrameHeader& header) {
 }
 
 Status Channel::on_data(const FrameHeader& header) {
-  if (header.length == 0 || header.length > shared_.limits.fragment_bytes) {
+  if (header.length > shared_.limits.fragment_bytes) {
     return corrupt("rank " + std::to_string(peer_) + " sent a fragment of " + std::to_string(header.length) +
-                   " bytes; 1 to " + std::to_string(shared_.limits.fragment_bytes) + " are allowed");
+                   " bytes; up to " + std::to_string(shared_.limits.fragment_bytes) + " are allowed");
   }
   auto* found = posted_.find_if(header.tag, header.slot, [](const auto& entry) { return entry->permitted; });
   if (found == nullptr) {
@@ -230,6 +230,9 @@ Status Channel::on_data(const FrameHeader& header) {
   Posted& posted = **found;
   if (header.length > posted.out.size() - posted.received) {
     return corrupt("rank " + std::to_string(peer_) + " sent more than it was permitted to");
+  }
+  if (header.length == 0 && !posted.out.empty()) {
+    return corrupt("rank " + std::to_string(peer_) + " sent an empty fragment of a message that is not empty");
   }
   if (posted.received == 0) {
     posted.begin = shared_.clock->now();

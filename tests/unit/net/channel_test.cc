@@ -104,6 +104,36 @@ TEST(Channel, ManySmallMessagesWithoutReceivesStayInsideTheWindow) {
   EXPECT_EQ(out, data);
 }
 
+TEST(Channel, AnEmptyMessageForWhichThereIsNoWindowArrives) {
+  for (const bool posted_first : {false, true}) {
+    ChannelPair pair(small_limits());
+    constexpr std::size_t kMessages = 100;
+    std::vector<Outcome> sent(kMessages);
+    std::vector<Outcome> received(kMessages);
+    const auto post = [&] {
+      for (std::size_t i = 0; i < kMessages; ++i) {
+        pair.b.channel->recv(at(i), {}, received[i].done());
+      }
+    };
+    if (posted_first) {
+      post();
+    }
+    for (std::size_t i = 0; i < kMessages; ++i) {
+      pair.a.channel->send(at(i), {}, sent[i].done());
+    }
+    pair.settle();
+    if (!posted_first) {
+      EXPECT_EQ(sent.back().calls, 0) << "the window holds all";
+      post();
+      pair.settle();
+    }
+    ASSERT_TRUE(pair.first_error) << pair.first_error.to_string();
+    for (std::size_t i = 0; i < kMessages; ++i) {
+      EXPECT_TRUE(sent[i].ok() && received[i].ok()) << i;
+    }
+  }
+}
+
 TEST(Channel, AnotherLengthIsAMismatchOnBothSides) {
   // {sent, expected}; each side small or large.
   for (const auto& [size, expected] :
@@ -343,7 +373,6 @@ TEST(Channel, NonsenseFromAPeerIsCorrupt) {
   EXPECT_EQ(corrupt(pattern(64, 1)), Code::kCorrupt);
   EXPECT_EQ(corrupt(raw(FrameType::kEager, 101)), Code::kCorrupt) << "larger than any eager message";
   EXPECT_EQ(corrupt(raw(FrameType::kData, 257)), Code::kCorrupt) << "larger than any fragment";
-  EXPECT_EQ(corrupt(raw(FrameType::kData, 0)), Code::kCorrupt);
   EXPECT_EQ(corrupt(raw(FrameType::kCredit, 1)), Code::kCorrupt) << "credit nobody used";
   EXPECT_EQ(corrupt(raw(FrameType::kWelcome, 0)), Code::kCorrupt);
   auto unknown = raw(FrameType::kBye, 0);
@@ -373,6 +402,13 @@ TEST(Channel, MoreThanWasPermittedIsCorruptAndStaysInsideTheMemory) {
   end.channel->recv(at(1), out, {});
   ASSERT_TRUE(end.channel->read(raw(FrameType::kData, 256, 256)));
   EXPECT_EQ(end.channel->read(raw(FrameType::kData, 45, 45)).code(), Code::kCorrupt);
+}
+
+TEST(Channel, AnEmptyFragmentOfAMessageThatIsNotEmptyIsCorrupt) {
+  ChannelEnd end(1, 0, small_limits());
+  std::vector<std::byte> out(300);
+  end.channel->recv(at(1), out, {});
+  EXPECT_EQ(end.channel->read(raw(FrameType::kData, 0)).code(), Code::kCorrupt);
 }
 
 }  // namespace
