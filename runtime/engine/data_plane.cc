@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <chrono>
 #include <future>
+#include <map>
 #include <utility>
 
 #include "runtime/base/json.h"
 #include "runtime/net/catalog.h"
 #include "runtime/net/endpoints.h"
+#include "runtime/net/hierarchy.h"
 #include "runtime/net/local_link.h"
 #include "runtime/net/shared_memory.h"
 #include "runtime/net/transport.h"
@@ -110,13 +112,18 @@ class MeshPlane final : public DataPlane {
       transport_->set_on_peer_lost([this](Rank peer, const Status& cause) { on_peer_lost_(peer, cause); });
       transport_->connect(membership, rank, std::move(done));
     }));
-    if (may_share(membership)) {
-      SRT_TRY(wait(interrupted, [this](Done done) { share(std::move(done)); }));
+    const int local = static_cast<int>(membership.local_ranks(rank).size());
+    if (config_.net.hierarchy == "auto" && config_.net.backend == "direct") {
+      hosts_ = fitting_hosts(membership);
+    }
+    if (may_share(membership, local)) {
+      SRT_TRY(wait(interrupted, [this, local](Done done) { share(local, std::move(done)); }));
     }
     Status status;
     loop_.run_sync([&] {
       net::BackendSetup setup = setup_for(*transport_, config_);
       setup.shared = shared_;
+      setup.direct.hosts = hosts_;
       auto made = net::make_collectives(config_.net.backend, setup);
       status = made.status();
       if (made) {
@@ -140,11 +147,17 @@ class MeshPlane final : public DataPlane {
     loop_.run_sync([this] {
       collectives_.reset();
       shared_.reset();
+      local_link_.reset();
       transport_.reset();
     });
   }
 
-  std::string_view path() const override { return shared_ ? "shared memory" : "tcp"; }
+  std::string_view path() const override {
+    if (hosts_.count() > 1) {
+      return shared_ ? "shared memory on a host, tcp between hosts" : "tcp, host by host";
+    }
+    return shared_ ? "shared memory" : "tcp";
+  }
   std::string_view path_note() const override { return path_note_; }
 
   std::string peers_json() const override {
@@ -180,18 +193,38 @@ class MeshPlane final : public DataPlane {
     return future.get();
   }
 
-  // Equal on all ranks.
-  bool may_share(const rendezvous::Membership& membership) const {
-    return config_.net.shared_memory == "auto" && config_.net.backend == "direct" && membership.host_count() == 1 &&
-           membership.size() > 1 && membership.size() <= net::SharedMemory::kMaxRanks;
+  // None where there is nothing to gain from knowing them. Equal on all ranks.
+  static net::Hosts fitting_hosts(const rendezvous::Membership& membership) {
+    std::vector<std::vector<Rank>> ranks;
+    std::map<std::string, std::size_t> places;
+    for (const rendezvous::Member& member : membership.members) {
+      const auto [place, fresh] = places.emplace(member.host_id, ranks.size());
+      if (fresh) {
+        ranks.emplace_back();
+      }
+      ranks[place->second].push_back(member.rank);
+    }
+    net::Hosts hosts(std::move(ranks));
+    return net::HierarchicalCollectives::fits(hosts) ? hosts : net::Hosts();
   }
 
-  void share(Done done) {
+  // Equal on all ranks of a host.
+  bool may_share(const rendezvous::Membership& membership, int local) const {
+    return config_.net.shared_memory == "auto" && config_.net.backend == "direct" &&
+           (membership.host_count() == 1 || hosts_.count() > 1) && local > 1 && local <= net::SharedMemory::kMaxRanks;
+  }
+
+  void share(int local, Done done) {
     net::SharedMemorySetup setup;
-    const std::size_t most = std::min(kMostShared, kMostSharedOfHost / static_cast<std::size_t>(transport_->size()));
+    const std::size_t most = std::min(kMostShared, kMostSharedOfHost / static_cast<std::size_t>(local));
     setup.bytes = std::clamp(static_cast<std::size_t>(config_.schedule.credit_bytes), kLeastShared, most);
     setup.timeout = config_.control.connect_timeout;
-    net::connect_shared_memory(*transport_, setup,
+    net::PointToPoint* link = transport_.get();
+    if (hosts_.count() > 1) {
+      local_link_ = net::local_part(*transport_, hosts_);
+      link = local_link_.get();
+    }
+    net::connect_shared_memory(*link, setup,
                                [this, moved = std::move(done)](Result<net::SharedMemoryOutcome> outcome) mutable {
                                  if (outcome) {
                                    shared_ = std::move(outcome->memory);
@@ -204,6 +237,8 @@ class MeshPlane final : public DataPlane {
   rendezvous::AsioLoop& loop_;
   const Config& config_;
   std::unique_ptr<net::Transport> transport_;
+  net::Hosts hosts_;                           // several with several ranks, or none
+  std::unique_ptr<net::PartLink> local_link_;  // null: all ranks are on one host
   std::shared_ptr<net::SharedMemory> shared_;
   std::string path_note_;
   std::unique_ptr<net::Collectives> collectives_;

@@ -40,9 +40,9 @@ class DataPlane {
   virtual void close() = 0;
   // [{"peer": 1, "bytes_sent": ..., ...}]; loop thread.
   virtual std::string peers_json() const = 0;
-  // How large data travels: "local", "tcp" or "shared memory".
+  // How large data travels: "local", "tcp", "shared memory", or both where several hosts have several ranks.
   virtual std::string_view path() const = 0;
-  // Why it does not travel through shared memory though the ranks are on one host; empty otherwise. For the log.
+  // Why it does not travel through shared memory between ranks of one host; empty otherwise. For the log.
   virtual std::string_view path_note() const { return {}; }
 };
 

@@ -54,7 +54,14 @@ bool CatalogFacts::supports(CodecId codec, Recipe recipe) const {
 
 Result<scheduler::PlannedTensor> CatalogFacts::planned(const scheduler::TensorInfo& tensor,
                                                        scheduler::Decision decision) const {
-  return planned_tensor(tensor, std::move(decision), ranks_);
+  const Recipe recipe = decision.recipe;
+  auto planned = planned_tensor(tensor, std::move(decision), ranks_);
+  const bool reduces =
+      recipe == Recipe::kDense || recipe == Recipe::kShared || recipe == Recipe::kLowRank || recipe == Recipe::kCounts;
+  if (planned && !reduces) {
+    planned->wire_bytes *= crossings_;
+  }
+  return planned;
 }
 
 std::string compression_text(const Config& config) {
@@ -84,18 +91,18 @@ Status read_compression(StreamSpec& spec) {
 }
 
 Result<std::shared_ptr<const scheduler::Plan>> first_plan(const StreamSpec& spec,
-                                                          const scheduler::LayoutOptions& layout, int ranks) {
-  auto tensors = scheduler::decide(spec.how, tensor_infos(spec), {.ranks = ranks}, CatalogFacts(ranks));
+                                                          const scheduler::LayoutOptions& layout,
+                                                          const CatalogFacts& facts) {
+  auto tensors = scheduler::decide(spec.how, tensor_infos(spec), {.ranks = facts.ranks()}, facts);
   if (!tensors) {
     return tensors.status().with_context(context_of(spec));
   }
   return scheduler::Plan::build(std::move(*tensors), spec.order, layout, 1);
 }
 
-std::unique_ptr<scheduler::Controller> controller_for(const StreamSpec& spec,
-                                                      const scheduler::PlannerOptions& planner) {
-  return scheduler::make_controller(spec.how, tensor_infos(spec), planner,
-                                    std::make_shared<const CatalogFacts>(planner.ranks));
+std::unique_ptr<scheduler::Controller> controller_for(const StreamSpec& spec, const scheduler::PlannerOptions& planner,
+                                                      std::shared_ptr<const CatalogFacts> facts) {
+  return scheduler::make_controller(spec.how, tensor_infos(spec), planner, std::move(facts));
 }
 
 void write_tensors(JsonWriter& json, const StreamSpec& spec, const scheduler::Plan& plan,

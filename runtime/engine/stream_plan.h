@@ -22,14 +22,17 @@ namespace sirtaki::engine {
 // The catalog's answers to policies.
 class CatalogFacts final : public scheduler::CodecFacts {
  public:
-  explicit CatalogFacts(int ranks) : ranks_(ranks) {}
+  // `crossings`: of net::Caps. Payloads that do not travel in an allreduce cost so many times as much.
+  explicit CatalogFacts(int ranks, int crossings = 1) : ranks_(ranks), crossings_(crossings) {}
 
+  int ranks() const { return ranks_; }
   bool supports(CodecId codec, Recipe recipe) const override;
   Result<scheduler::PlannedTensor> planned(const scheduler::TensorInfo& tensor,
                                            scheduler::Decision decision) const override;
 
  private:
   int ranks_;
+  int crossings_;
 };
 
 // The options' text for streams that bring none: compression.rules before compression.codec.
@@ -42,10 +45,12 @@ Status read_compression(StreamSpec& spec);
 
 // The first plan of a stream whose text was read. kInvalidArgument names the stream.
 Result<std::shared_ptr<const scheduler::Plan>> first_plan(const StreamSpec& spec,
-                                                          const scheduler::LayoutOptions& layout, int ranks);
+                                                          const scheduler::LayoutOptions& layout,
+                                                          const CatalogFacts& facts);
 
 // Of a policy that changes how tensors travel while the stream runs; nullptr: spec.how names none.
-std::unique_ptr<scheduler::Controller> controller_for(const StreamSpec& spec, const scheduler::PlannerOptions& planner);
+std::unique_ptr<scheduler::Controller> controller_for(const StreamSpec& spec, const scheduler::PlannerOptions& planner,
+                                                      std::shared_ptr<const CatalogFacts> facts);
 
 // [{"name", "numel", "dtype", "codec", "recipe", "params", "density", "momentum", "held_bytes", "wire_bytes", "ratio",
 // "reason", "owed_norm"}, ...] in the order of registration. density: part of the elements of which anything travels.

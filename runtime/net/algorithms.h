@@ -12,6 +12,9 @@ namespace sirtaki::net {
 
 std::shared_ptr<Operation> make_operation(Operation::Setup setup);
 
+// Whether an allreduce of `size` ranks sends everything to everybody, for its latency.
+bool is_one_exchange(const CollectiveArgs& args, const DirectOptions& options, int size);
+
 // One of the above each; make_operation chooses.
 std::shared_ptr<Operation> make_allreduce(Operation::Setup setup);
 std::shared_ptr<Operation> make_reducescatter(Operation::Setup setup);

@@ -47,7 +47,11 @@ class ExchangeAllreduce final : public Operation {
     for (Rank source = 0; source < size(); ++source) {
       sources[static_cast<std::size_t>(source)] = source == rank() ? args().in.data() : place(source);
     }
-    combine(args().op, args().dtype, sources, args().out);
+    if (options().hosts.several_with_several()) {
+      combine_by_host(args(), options().hosts, sources, args().out);
+    } else {
+      combine(args(), sources, args().out);
+    }
   }
 
   Staging stage_;
@@ -101,7 +105,7 @@ class DirectReduceScatter final : public SegmentReducer {
   void begin() override {
     if (size() == 1) {
       const std::byte* source = args().in.data();
-      combine(args().op, args().dtype, {&source, 1}, args().out);
+      combine(args(), {&source, 1}, args().out);
       return;
     }
     reduce_scatter(counted_blocks(args().recv_counts, item()), args().out);
@@ -111,11 +115,14 @@ class DirectReduceScatter final : public SegmentReducer {
 
 }  // namespace
 
+bool is_one_exchange(const CollectiveArgs& args, const DirectOptions& options, int size) {
+  const auto elements = args.in.size() / dtype_size(args.dtype);
+  return args.in.size() <= options.exchange_bytes || elements < static_cast<std::size_t>(size);
+}
+
 std::shared_ptr<Operation> make_allreduce(Operation::Setup setup) {
-  const std::size_t bytes = setup.args.in.size();
-  const auto elements = bytes / dtype_size(setup.args.dtype);
   const int size = setup.link->size();
-  if (size == 1 || bytes <= setup.options->exchange_bytes || elements < static_cast<std::size_t>(size)) {
+  if (size == 1 || is_one_exchange(setup.args, *setup.options, size)) {
     return std::make_shared<ExchangeAllreduce>(std::move(setup));
   }
   return std::make_shared<DirectAllreduce>(std::move(setup));

@@ -3,6 +3,7 @@
 #include <array>
 
 #include "runtime/net/gloo_backend.h"
+#include "runtime/net/hierarchy.h"
 
 namespace sirtaki::net {
 namespace {
@@ -10,6 +11,9 @@ namespace {
 constexpr std::array kBackends = {
     Backend{"direct", "every rank talks to every other one; sums add in rank order, so results never depend on timing",
             [](const BackendSetup& setup) -> std::unique_ptr<Collectives> {
+              if (HierarchicalCollectives::fits(setup.direct.hosts)) {
+                return std::make_unique<HierarchicalCollectives>(*setup.link, setup.direct, setup.shared);
+              }
               return std::make_unique<DirectCollectives>(*setup.link, setup.direct, setup.shared);
             }},
     Backend{"gloo",

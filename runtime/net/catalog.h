@@ -15,8 +15,8 @@ namespace sirtaki::net {
 
 struct BackendSetup {
   PointToPoint* link = nullptr;          // outlives the backend
-  std::shared_ptr<SharedMemory> shared;  // of all ranks, or null on all ranks
-  DirectOptions direct;
+  std::shared_ptr<SharedMemory> shared;  // of all ranks of this host, or null on all of them
+  DirectOptions direct;                  // with the hosts of all ranks where an allreduce may go host by host
 };
 
 struct Backend {

@@ -6,7 +6,8 @@
 // Contract: Done is called exactly once per start(), never from inside start(). Until then the buffers belong to the
 // backend; after it they are never touched again, also when the operation failed or was cancelled.
 // Results of floating-point reductions add in rank order (0, 1, ..., P-1), so they do not depend on timing, on how a
-// tensor is cut into operations, or on the backend, unless Caps::rank_order_sums is false.
+// tensor is cut into operations, or on the backend, unless Caps::rank_order_sums is false. With Caps::sums_by_host the
+// order of an allreduce is another one, as fixed.
 #pragma once
 
 #include <string_view>
@@ -26,6 +27,7 @@ struct CollectiveArgs {
   // Allreduce and reduce-scatter. kAverage: floating-point sums divided by the number of ranks; integers: exact sum,
   // then truncating division; bool: sum and max are OR, product and min AND, average refused.
   ReduceOp op = ReduceOp::kSum;
+  std::int64_t divisor = 0;   // of kAverage; 0: the number of ranks
   Rank root = 0;              // broadcast
   std::int32_t priority = 0;  // smaller goes first among queued bytes
 
@@ -34,7 +36,8 @@ struct CollectiveArgs {
   //   broadcast      out everywhere (the root's holds the data); `in` is not used
   //   allgather      in: own block; out: blocks in rank order; recv_counts[r]: elements of rank r's block
   //   alltoall       in: blocks in rank order, send_counts[r]; out likewise, recv_counts[r]
-  //   reducescatter  in: the whole; out: own block; recv_counts[r]: elements of rank r's block (sum = whole)
+  //   reducescatter  in: the whole; out: own block; recv_counts[r]: elements of rank r's block (sum = whole); out may
+  //                  be where the own block lies in `in`
   //   barrier        nothing
   ConstBytes in;
   Bytes out;
@@ -45,6 +48,10 @@ struct CollectiveArgs {
 struct Caps {
   bool ordered = false;  // must be started in the same order on all ranks (NCCL)
   bool rank_order_sums = true;
+  bool sums_by_host = false;  // an allreduce adds in rank order on each host, then the hosts in order
+  // Bytes of anything but an allreduce leave a host so many times as often as an allreduce's: ranks that share a way
+  // out.
+  int crossings = 1;
 };
 
 class Collectives {

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "runtime/net/collectives.h"
+#include "runtime/net/hosts.h"
 #include "runtime/net/point_to_point.h"
 #include "runtime/net/shared_memory.h"
 #include "runtime/net/staging.h"
@@ -27,6 +28,8 @@ struct DirectOptions {
   int window = 4;
   // Broadcasts up to this size go from the root to everybody; larger ones are scattered and passed on.
   std::size_t broadcast_bytes = 64 * 1024;
+  // Where there are several with several ranks on some, an allreduce adds host by host.
+  Hosts hosts;
   // Unused staging memory kept for the next operation.
   std::size_t keep_staging_bytes = std::size_t{64} * 1024 * 1024;
 };

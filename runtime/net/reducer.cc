@@ -177,7 +177,7 @@ void SegmentReducer::reduce_segment(std::size_t index) {
     sources[static_cast<std::size_t>(source)] =
         source == rank() ? args().in.data() + segment.begin : stage(index, source);
   }
-  combine(args().op, args().dtype, sources, own_out_.subspan(segment.begin - own_block().begin, segment.size));
+  combine(args(), sources, own_out_.subspan(segment.begin - own_block().begin, segment.size));
   if (index + window_ < segment_count(own_block(), segment_bytes_)) {
     post_receives(index + window_);
   }

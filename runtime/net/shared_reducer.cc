@@ -101,7 +101,7 @@ class SharedReducer final : public SharedOperation {
     const std::size_t piece = std::max(kPieceBytes / item(), std::size_t{1}) * item();
     for (std::size_t begin = 0; begin < part.size; begin += piece) {
       const Bytes result = out.subspan(begin, std::min(piece, part.size - begin));
-      combine(args().op, args().dtype, sources_at(inputs, part.begin, begin), result);
+      combine(args(), sources_at(inputs, part.begin, begin), result);
       if (room) {
         std::copy(result.begin(), result.end(), room->memory.data() + begin);
       }

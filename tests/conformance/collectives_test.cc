@@ -83,16 +83,37 @@ class Filler {
   std::mt19937_64 random_;
 };
 
-Memory reference(ReduceOp op, DType dtype, const std::vector<Memory>& inputs) {
+Memory reduced(ReduceOp op, DType dtype, const std::vector<const std::byte*>& sources, std::size_t bytes) {
+  Memory out(bytes);
+  const auto n = static_cast<std::int64_t>(bytes / dtype_size(dtype));
+  kernels::ref::reduce(op == ReduceOp::kAverage ? ReduceOp::kSum : op, dtype, sources, out.data(), n);
+  return out;
+}
+
+// In rank order; with several `hosts` on each of them first, then in their order.
+Memory reference(ReduceOp op, DType dtype, const std::vector<Memory>& inputs, const Hosts& hosts = {}) {
   std::vector<const std::byte*> sources;
   for (const Memory& input : inputs) {
     sources.push_back(input.data());
   }
-  Memory out(inputs[0].size());
-  const auto n = static_cast<std::int64_t>(out.size() / dtype_size(dtype));
-  kernels::ref::reduce(op == ReduceOp::kAverage ? ReduceOp::kSum : op, dtype, sources, out.data(), n);
+  std::vector<Memory> by_host;
+  for (const auto& ranks : hosts.ranks()) {
+    std::vector<const std::byte*> local;
+    for (const Rank rank : ranks) {
+      local.push_back(sources[static_cast<std::size_t>(rank)]);
+    }
+    by_host.push_back(reduced(op, dtype, local, inputs[0].size()));
+  }
+  if (by_host.size() > 1) {
+    sources.clear();
+    for (const Memory& sum : by_host) {
+      sources.push_back(sum.data());
+    }
+  }
+  Memory out = reduced(op, dtype, sources, inputs[0].size());
   if (op == ReduceOp::kAverage) {
-    kernels::ref::divide_by(dtype, out.data(), n, static_cast<std::int64_t>(inputs.size()));
+    kernels::ref::divide_by(dtype, out.data(), static_cast<std::int64_t>(out.size() / dtype_size(dtype)),
+                            static_cast<std::int64_t>(inputs.size()));
   }
   return out;
 }
@@ -104,6 +125,8 @@ class CollectivesConformance : public ::testing::TestWithParam<std::tuple<std::s
     whole_ = !world_->at(0).caps().rank_order_sums;
   }
   int size() const { return world_->size(); }
+  // Those that an allreduce adds up one by one.
+  Hosts hosts() { return world_->at(0).caps().sums_by_host ? placement(std::get<0>(GetParam()), size()) : Hosts(); }
   OpTag next_tag() { return OpTag(++last_tag_); }
 
   std::vector<CollectiveArgs> args_for_all(OpKind kind) {
@@ -163,7 +186,7 @@ TEST_P(CollectivesConformance, AllreduceGivesTheReferenceBitForBit) {
           args[rank].out = out[rank];
         }
         run(std::move(args));
-        const Memory expected = reference(reduce_op, dtype, in);
+        const Memory expected = reference(reduce_op, dtype, in, hosts());
         for (const Memory& result : out) {
           ASSERT_EQ(result, expected) << dtype_name(dtype) << " " << reduce_op_name(reduce_op) << " " << elements;
         }
@@ -184,7 +207,7 @@ TEST_P(CollectivesConformance, AllreduceInPlaceGivesTheSameAsOutOfPlace) {
     }
     run(std::move(args));
     for (const Memory& result : memory) {
-      ASSERT_EQ(result, reference(ReduceOp::kAverage, DType::kF32, in)) << elements;
+      ASSERT_EQ(result, reference(ReduceOp::kAverage, DType::kF32, in, hosts())) << elements;
     }
   }
 }
@@ -214,13 +237,27 @@ TEST_P(CollectivesConformance, ReduceScatterGivesEachRankItsBlock) {
           args[rank].out = out[rank];
           args[rank].recv_counts = blocks;
         }
+        auto in_place = args;
         run(std::move(args));
-        const Memory expected = reference(reduce_op, dtype, in);
+        std::vector<Memory> memory = in;
         std::size_t begin = 0;
-        for (const Memory& result : out) {
-          ASSERT_TRUE(std::equal(result.begin(), result.end(), expected.begin() + static_cast<std::ptrdiff_t>(begin)))
-              << dtype_name(dtype) << " " << reduce_op_name(reduce_op) << " " << salt;
-          begin += result.size();
+        for (std::size_t rank = 0; rank < in.size(); ++rank) {
+          in_place[rank].tag = OpTag(last_tag_ + 1);
+          in_place[rank].in = memory[rank];
+          in_place[rank].out = Bytes(memory[rank]).subspan(begin, out[rank].size());
+          begin += out[rank].size();
+        }
+        next_tag();
+        run(in_place);
+        const Memory expected = reference(reduce_op, dtype, in);
+        begin = 0;
+        for (std::size_t rank = 0; rank < in.size(); ++rank) {
+          const auto first = expected.begin() + static_cast<std::ptrdiff_t>(begin);
+          for (const ConstBytes result : {ConstBytes(out[rank]), ConstBytes(in_place[rank].out)}) {
+            ASSERT_TRUE(std::equal(result.begin(), result.end(), first))
+                << dtype_name(dtype) << " " << reduce_op_name(reduce_op) << " " << salt;
+          }
+          begin += out[rank].size();
         }
       }
     }
@@ -356,7 +393,7 @@ TEST_P(CollectivesConformance, OperationsInFlightMayStartInAnyOrder) {
   ASSERT_TRUE(world_->wait([&] { return ended == kOperations * static_cast<std::size_t>(size()); }));
   for (std::size_t op = 0; op < kOperations; ++op) {
     for (const Memory& result : out[op]) {
-      ASSERT_EQ(result, reference(ReduceOp::kSum, DType::kF32, in[op])) << op;
+      ASSERT_EQ(result, reference(ReduceOp::kSum, DType::kF32, in[op], hosts())) << op;
     }
   }
 }
@@ -372,7 +409,7 @@ TEST_P(CollectivesConformance, ATagMayBeUsedAgainAfterItsOperationEnded) {
       args[rank].out = out[rank];
     }
     run(std::move(args));
-    ASSERT_EQ(out.back(), reference(ReduceOp::kSum, DType::kF32, in));
+    ASSERT_EQ(out.back(), reference(ReduceOp::kSum, DType::kF32, in, hosts()));
   }
 }
 
@@ -433,7 +470,7 @@ TEST_P(CollectivesConformance, AbortEndsWhatIsInFlightAndRefusesTheRest) {
 }
 
 std::vector<std::string> world_names() {
-  std::vector<std::string> names{"local", "shared"};
+  std::vector<std::string> names{"local", "shared", "hosts", "hosts_shared"};
   for (const Backend& backend : backends()) {
     names.emplace_back(backend.name);
   }

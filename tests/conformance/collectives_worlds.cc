@@ -9,6 +9,7 @@
 
 #include "runtime/net/catalog.h"
 #include "runtime/net/endpoints.h"
+#include "runtime/net/hierarchy.h"
 #include "runtime/rendezvous/asio_loop.h"
 #include "runtime/rendezvous/membership.h"
 #include "runtime/rendezvous/secret.h"
@@ -100,7 +101,7 @@ class TcpWorld final : public World {
       check(status);
     }
     if (options.shared_bytes > 0) {
-      connect_memory(options.shared_bytes);
+      connect_memory(options.shared_bytes, options.direct.hosts);
     }
     for (Node& node : nodes_) {
       node.loop->run_sync(
@@ -112,6 +113,7 @@ class TcpWorld final : public World {
       node.loop->run_sync([&] {
         node.collectives.reset();
         node.shared.reset();
+        node.host.reset();
         node.transport.reset();
       });
     }
@@ -127,16 +129,26 @@ class TcpWorld final : public World {
   struct Node {
     std::unique_ptr<rendezvous::AsioLoop> loop;
     std::unique_ptr<Transport> transport;
+    std::unique_ptr<PartLink> host;  // null: all ranks are on one
     std::shared_ptr<SharedMemory> shared;
     std::unique_ptr<Collectives> collectives;
   };
-  void connect_memory(std::size_t bytes) {
+  void connect_memory(std::size_t bytes, const Hosts& hosts) {
     std::atomic<int> ended{0};
     for (Node& node : nodes_) {
-      node.loop->post([&node, &ended, bytes] {
+      node.loop->post([&node, &ended, &hosts, bytes] {
         SharedMemorySetup setup;
         setup.bytes = bytes;
-        connect_shared_memory(*node.transport, setup, [&node, &ended](Result<SharedMemoryOutcome> outcome) {
+        PointToPoint* link = node.transport.get();
+        if (hosts.several_with_several()) {
+          node.host = local_part(*link, hosts);
+          link = node.host.get();
+          if (link->size() == 1) {
+            ++ended;
+            return;
+          }
+        }
+        connect_shared_memory(*link, setup, [&node, &ended](Result<SharedMemoryOutcome> outcome) {
           if (outcome) {
             node.shared = std::move(outcome->memory);
           }
@@ -149,7 +161,7 @@ class TcpWorld final : public World {
       throw std::runtime_error("the ranks did not connect their memory");
     }
     for (const Node& node : nodes_) {
-      if (!node.shared) {
+      if (!node.shared && !(node.host && node.host->size() == 1)) {
         throw std::runtime_error("no shared memory");
       }
     }
@@ -215,13 +227,26 @@ std::unique_ptr<World> make_tcp_world(int size, const WorldOptions& options, con
   return std::make_unique<TcpWorld>(size, options, host);
 }
 
+Hosts placement(const std::string& name, int size) {
+  std::vector<std::vector<Rank>> hosts(name == "hosts" || name == "hosts_shared" ? 2 : 1);
+  for (Rank rank = 0; rank < size; ++rank) {
+    const bool second = name == "hosts" ? rank == 1 : rank % 2 == 1;
+    hosts[hosts.size() == 2 && second ? 1 : 0].push_back(rank);
+  }
+  std::erase_if(hosts, [](const std::vector<Rank>& host) { return host.empty(); });
+  return Hosts(std::move(hosts));
+}
+
 std::unique_ptr<World> make_world(const std::string& name, int size, const WorldOptions& options) {
+  const bool in_process = name == "local" || name == "hosts";
+  const bool shared = name == "shared" || name == "hosts_shared";
   WorldOptions chosen = options;
-  chosen.backend = name == "local" || name == "shared" ? "direct" : name;
-  if (name == "shared" && size > 1 && chosen.shared_bytes == 0) {
+  chosen.backend = in_process || shared ? "direct" : name;
+  chosen.direct.hosts = placement(name, size);
+  if (shared && size > 1 && chosen.shared_bytes == 0) {
     chosen.shared_bytes = std::size_t{4} * 1024 * 1024;
   }
-  return name == "local" ? make_local_world(size, chosen) : make_tcp_world(size, chosen);
+  return in_process ? make_local_world(size, chosen) : make_tcp_world(size, chosen);
 }
 
 std::vector<Status> run_on_all(World& world, std::vector<CollectiveArgs> args) {

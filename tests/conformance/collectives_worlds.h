@@ -12,6 +12,7 @@
 #include "runtime/base/loop.h"
 #include "runtime/net/collectives.h"
 #include "runtime/net/direct.h"
+#include "runtime/net/hosts.h"
 #include "runtime/net/local_link.h"
 #include "runtime/net/shared_memory.h"
 #include "runtime/net/transport.h"
@@ -59,7 +60,7 @@ struct WorldOptions {
   DirectOptions direct;
   LocalOptions local;          // make_local_world
   TransportOptions transport;  // make_tcp_world
-  // make_tcp_world: bytes of shared memory of each rank; 0: everything over TCP.
+  // make_tcp_world: bytes of shared memory of each rank, for those of a host; 0: everything over TCP.
   std::size_t shared_bytes = 0;
 };
 
@@ -67,8 +68,11 @@ std::unique_ptr<World> make_local_world(int size, const WorldOptions& options = 
 // The loopback address `host`: "127.0.0.1" or "::1".
 std::unique_ptr<World> make_tcp_world(int size, const WorldOptions& options = {},
                                       const std::string& host = "127.0.0.1");
-// "local": direct over LocalEndpoint; "shared": direct over TCP and shared memory; another name: that backend over TCP.
+// "local": direct over LocalEndpoint; "shared": direct over TCP and shared memory; "hosts" and "hosts_shared": the same
+// with the ranks on several hosts as placement() has them; another name: that backend over TCP.
 std::unique_ptr<World> make_world(const std::string& name, int size, const WorldOptions& options = {});
+// Hosts of the ranks of such a world: uneven ones for "hosts", equal ones, as far as they can be, for "hosts_shared".
+Hosts placement(const std::string& name, int size);
 
 // Starts one operation on all ranks and waits for it: the status of each rank, or none when it did not end.
 std::vector<Status> run_on_all(World& world, std::vector<CollectiveArgs> args);

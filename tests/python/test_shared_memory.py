@@ -1,4 +1,4 @@
-"""Ranks of one host: which way data takes, the same bits on both, and what a death or a refusal leaves."""
+"""Ranks that share hosts: which way data takes, the same bits on all, and what a death or a refusal leaves."""
 
 from __future__ import annotations
 
@@ -38,12 +38,17 @@ if os.environ["SIRTAKI_JOB_RANK"] == "1":
     + SUMS
 )
 
+PLACED = """
+import os
+os.environ["SIRTAKI_JOB_HOST_ID"] = "host " + str(int(os.environ["SIRTAKI_JOB_RANK"]) % 2)
+"""
+
 DYING_INSIDE = """
 import os, signal, sys, threading, time, torch, sirtaki
 import sirtaki.torch as hvd
 hvd.init()
 tensors = [torch.ones(1 << 22) for _ in range(4)]
-assert sirtaki.stats()["data_path"] == "shared memory"
+assert sirtaki.stats()["data_path"].startswith("shared memory")
 hvd.barrier()
 if hvd.rank() == 1:
     threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGKILL)).start()
@@ -95,6 +100,36 @@ def test_a_death_inside_an_operation_ends_the_others_and_leaves_nothing(tmp_path
         assert float(words[2]) < 1.8
         assert words[3] == "1"
     assert sorted(os.listdir("/dev/shm")) == before
+
+
+def test_between_hosts_sums_go_host_by_host_with_the_same_bits_on_every_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(**options: str) -> tuple[set[str], set[str]]:
+        with monkeypatch.context() as patch:
+            for name, value in options.items():
+                patch.setenv(name, value)
+            told = _told(_run(tmp_path, PLACED + SUMS, 4), "PATH")
+        assert len(told) == 4
+        return {words[1] for words in told}, {words[2] for words in told}
+
+    paths, shared = run()
+    assert paths == {"shared_memory_on_a_host,_tcp_between_hosts"}
+    paths, tcp = run(SIRTAKI_NET_SHARED_MEMORY="off")
+    assert paths == {"tcp,_host_by_host"}
+    paths, flat = run(SIRTAKI_NET_HIERARCHY="off")
+    assert paths == {"tcp"}
+    assert len(shared) == len(flat) == 1
+    assert tcp == shared != flat
+
+
+def test_a_death_between_hosts_ends_the_others(tmp_path: Path) -> None:
+    output = _run(tmp_path, PLACED + DYING_INSIDE, 4)
+    told = _told(output, "SURVIVOR")
+    assert sorted(words[1] for words in told) == ["0", "2", "3"], output
+    for words in told:
+        assert float(words[2]) < 1.8
+        assert words[3] == "1"
 
 
 def test_two_jobs_on_one_machine_do_not_meet(tmp_path: Path) -> None:

@@ -49,6 +49,7 @@ const Row kRows[] = {
     {"net.fragment_bytes", "256KiB", [](const Config& c) { return c.net.fragment_bytes == 256 << 10; }},
     {"net.exchange_bytes", "32KiB", [](const Config& c) { return c.net.exchange_bytes == 32 << 10; }},
     {"net.shared_memory", "off", [](const Config& c) { return c.net.shared_memory == "off"; }},
+    {"net.hierarchy", "off", [](const Config& c) { return c.net.hierarchy == "off"; }},
     {"compression.codec", "bf16", [](const Config& c) { return c.compression.codec == "bf16"; }},
     {"compression.rules", "a*=>fp16",
      [](const Config& c) { return c.compression.rules == "a*=>fp16" && c.compression.codec == "none"; }},
@@ -184,11 +185,11 @@ TEST(ConfigOptions, AgreedOptionsAreTheOnesThatChangeWhatIsSent) {
       EXPECT_EQ(value, "1MiB");  // canonical, so that ranks compare meanings and not spellings
     }
   }
-  EXPECT_EQ(names, (std::vector<std::string>{"control.fanout", "schedule.fusion_bytes", "schedule.partition_bytes",
-                                             "schedule.credit_bytes", "schedule.replan", "net.backend",
-                                             "net.eager_bytes", "net.window_bytes", "net.fragment_bytes",
-                                             "net.exchange_bytes", "net.shared_memory", "compression.codec",
-                                             "compression.rules", "compression.nonfinite", "torch.sync"}));
+  EXPECT_EQ(names, (std::vector<std::string>{
+                       "control.fanout", "schedule.fusion_bytes", "schedule.partition_bytes", "schedule.credit_bytes",
+                       "schedule.replan", "net.backend", "net.eager_bytes", "net.window_bytes", "net.fragment_bytes",
+                       "net.exchange_bytes", "net.shared_memory", "net.hierarchy", "compression.codec",
+                       "compression.rules", "compression.nonfinite", "torch.sync"}));
 }
 
 TEST(ConfigOptions, JsonHasEveryOptionWithItsSource) {

@@ -101,7 +101,7 @@ class StreamCancelTest : public testing::Test {
       spec.order.push_back(i);
     }
     EXPECT_TRUE(read_compression(spec));
-    const auto plan = first_plan(spec, layout_, 2);
+    const auto plan = first_plan(spec, layout_, CatalogFacts(2));
     const StreamOptions options{.layout = layout_, .replan = false};
     stream_ = std::make_unique<Stream>(kStream, spec, *plan, options, deps());
   }

@@ -34,7 +34,7 @@ StreamSpec spec_of(const std::string& codec) {
 Result<std::shared_ptr<const scheduler::Plan>> plan_of(const std::string& codec) {
   StreamSpec spec = spec_of(codec);
   SRT_TRY(read_compression(spec));
-  return first_plan(spec, {}, 4);
+  return first_plan(spec, {}, CatalogFacts(4));
 }
 
 std::string rows_of(const scheduler::Plan& plan, std::span<const double> owed_norms) {
@@ -74,6 +74,21 @@ TEST(StreamPlan, EveryCodecOfTheCatalogHasAPlanByItsName) {
   }
   EXPECT_TRUE(plan_of("hylo"));
   EXPECT_TRUE(plan_of("algc"));
+}
+
+TEST(StreamPlan, WhereRanksShareAWayOutPayloadsCostMoreAndSumsDoNot) {
+  const scheduler::TensorInfo tensor{"w", {512, 512}, DType::kF32};
+  const CatalogFacts own(4);
+  const CatalogFacts shared(4, 2);
+  for (const auto& [recipe, times] : {std::pair{Recipe::kGather, 2}, {Recipe::kScatter, 2}, {Recipe::kCounts, 1}}) {
+    const scheduler::Decision decision{CodecId::kTwobit, recipe, {1, params::kOne, 0}};
+    const auto alone = own.planned(tensor, decision);
+    const auto together = shared.planned(tensor, decision);
+    ASSERT_TRUE(alone && together) << recipe_name(recipe);
+    EXPECT_EQ(together->wire_bytes, times * alone->wire_bytes) << recipe_name(recipe);
+  }
+  const scheduler::Decision dense;
+  EXPECT_EQ(shared.planned(tensor, dense)->wire_bytes, own.planned(tensor, dense)->wire_bytes);
 }
 
 TEST(StreamPlan, ErrorsNameTheStream) {

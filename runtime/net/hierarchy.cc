@@ -1,0 +1,201 @@
+#include "runtime/net/hierarchy.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "runtime/base/check.h"
+#include "runtime/net/algorithms.h"
+#include "runtime/net/reducer.h"
+
+namespace sirtaki::net {
+namespace {
+
+// Groups of PartLink: the local one, then one a share.
+constexpr std::uint32_t kLocalGroup = 0;
+
+DirectOptions among_few(DirectOptions options) {
+  options.hosts = Hosts();
+  return options;
+}
+
+std::int64_t elements_of(const Block& block, DType dtype) {
+  return static_cast<std::int64_t>(block.size / dtype_size(dtype));
+}
+
+}  // namespace
+
+std::unique_ptr<PartLink> local_part(PointToPoint& link, const Hosts& hosts) {
+  const auto host = static_cast<std::size_t>(hosts.host_of(link.rank()));
+  return std::make_unique<PartLink>(link, hosts.ranks()[host], kLocalGroup, true);
+}
+
+// One allreduce on its way through the phases.
+struct HierarchicalCollectives::Run {
+  CollectiveArgs args;
+  Done done;
+  std::vector<Block> shares;               // bytes of the whole, by share
+  Block own;                               // those of this rank, which are neighbours
+  std::vector<std::int64_t> local_counts;  // elements, by place on this host
+  std::size_t missing = 0;                 // own shares still on their way
+  Status status;
+
+  CollectiveArgs phase(OpKind kind, ConstBytes in, Bytes out) const {
+    CollectiveArgs part;
+    part.kind = kind;
+    part.tag = args.tag;
+    part.dtype = args.dtype;
+    part.op = args.op == ReduceOp::kAverage ? ReduceOp::kSum : args.op;
+    part.priority = args.priority;
+    part.in = in;
+    part.out = out;
+    return part;
+  }
+  Bytes own_out() const { return args.out.subspan(own.begin, own.size); }
+};
+
+bool HierarchicalCollectives::fits(const Hosts& hosts) {
+  return hosts.several_with_several() && hosts.shares() < static_cast<int>(PartLink::kMaxGroups);
+}
+
+HierarchicalCollectives::HierarchicalCollectives(PointToPoint& link, const DirectOptions& options,
+                                                 std::shared_ptr<SharedMemory> local)
+    : link_(link),
+      options_(options),
+      flat_(link, options),
+      local_(group_of(local_part(link, options.hosts), std::move(local))) {
+  const Hosts& hosts = options_.hosts;
+  SRT_CHECK(fits(hosts));
+  for (int share = 0; share < hosts.shares(); ++share) {
+    const std::vector<Rank> owners = hosts.owners(share);
+    if (std::find(owners.begin(), owners.end(), link.rank()) != owners.end()) {
+      const auto group = static_cast<std::uint32_t>(share) + kLocalGroup + 1;
+      own_shares_.push_back(share);
+      owners_.push_back(group_of(std::make_unique<PartLink>(link, owners, group, false), nullptr));
+    }
+  }
+}
+
+HierarchicalCollectives::Group HierarchicalCollectives::group_of(std::unique_ptr<PartLink> link,
+                                                                 std::shared_ptr<SharedMemory> shared) const {
+  Group group;
+  group.link = std::move(link);
+  group.collectives = std::make_unique<DirectCollectives>(*group.link, among_few(options_), std::move(shared));
+  return group;
+}
+
+Caps HierarchicalCollectives::caps() const {
+  Caps caps;
+  caps.sums_by_host = true;
+  caps.crossings = options_.hosts.shares();
+  return caps;
+}
+
+bool HierarchicalCollectives::goes_by_host(const CollectiveArgs& args) const {
+  return args.kind == OpKind::kAllreduce && check_args(args, rank(), size()).is_ok() &&
+         !is_one_exchange(args, options_, size());
+}
+
+void HierarchicalCollectives::start(CollectiveArgs args, Done done) {
+  SRT_IN_LOOP(link_.loop());
+  const OpTag tag = args.tag;
+  if (by_host_.contains(tag)) {
+    link_.loop().post([tag, moved = std::move(done)]() mutable {
+      moved(invalid_argument("tag " + std::to_string(tag.value) + " is already in flight"));
+    });
+    return;
+  }
+  if (!goes_by_host(args)) {
+    flat_.start(std::move(args), std::move(done));
+    return;
+  }
+  by_host_.insert(tag);
+  const auto run = std::make_shared<Run>();
+  run->args = std::move(args);
+  run->done = std::move(done);
+  const Hosts& hosts = options_.hosts;
+  const int host = hosts.host_of(rank());
+  const std::size_t item = dtype_size(run->args.dtype);
+  run->shares = equal_blocks(run->args.in.size() / item, item, hosts.shares());
+  run->local_counts.resize(hosts.ranks()[static_cast<std::size_t>(host)].size());
+  for (int share = 0; share < hosts.shares(); ++share) {
+    const auto place = static_cast<std::size_t>(hosts.owner_place(host, share));
+    run->local_counts[place] += elements_of(run->shares[static_cast<std::size_t>(share)], run->args.dtype);
+  }
+  run->own.begin = run->shares[static_cast<std::size_t>(own_shares_.front())].begin;
+  const Block& last = run->shares[static_cast<std::size_t>(own_shares_.back())];
+  run->own.size = last.begin + last.size - run->own.begin;
+  reduce_here(run);
+}
+
+void HierarchicalCollectives::reduce_here(const std::shared_ptr<Run>& run) {
+  CollectiveArgs args = run->phase(OpKind::kReduceScatter, run->args.in, run->own_out());
+  args.recv_counts = run->local_counts;
+  local_.collectives->start(std::move(args), [this, run](Status status) {
+    if (!status) {
+      finish(run, std::move(status));
+    } else {
+      exchange(run);
+    }
+  });
+}
+
+void HierarchicalCollectives::exchange(const std::shared_ptr<Run>& run) {
+  run->missing = owners_.size();
+  for (std::size_t i = 0; i < owners_.size(); ++i) {
+    const Block& share = run->shares[static_cast<std::size_t>(own_shares_[i])];
+    const Bytes memory = run->args.out.subspan(share.begin, share.size);
+    CollectiveArgs args = run->phase(OpKind::kAllreduce, memory, memory);
+    args.op = run->args.op;
+    args.divisor = run->args.divisor > 0 ? run->args.divisor : size();
+    owners_[i].collectives->start(std::move(args), [this, run](const Status& status) {
+      run->status.update(status);
+      if (--run->missing > 0) {
+        return;
+      }
+      if (!run->status) {
+        finish(run, run->status);
+      } else {
+        spread_here(run);
+      }
+    });
+  }
+}
+
+void HierarchicalCollectives::spread_here(const std::shared_ptr<Run>& run) {
+  CollectiveArgs args = run->phase(OpKind::kAllgather, run->own_out(), run->args.out);
+  args.recv_counts = run->local_counts;
+  local_.collectives->start(std::move(args), [this, run](Status status) { finish(run, std::move(status)); });
+}
+
+void HierarchicalCollectives::finish(const std::shared_ptr<Run>& run, Status status) {
+  by_host_.erase(run->args.tag);
+  Done done = std::move(run->done);
+  done(std::move(status));
+}
+
+void HierarchicalCollectives::cancel(TagGroup tags, Status cause) {
+  for (const Group& group : owners_) {
+    group.collectives->cancel(tags, cause);
+  }
+  local_.collectives->cancel(tags, cause);
+  flat_.cancel(tags, std::move(cause));
+}
+
+void HierarchicalCollectives::forget(const TagGroup& tags) {
+  for (const Group& group : owners_) {
+    group.collectives->forget(tags);
+  }
+  local_.collectives->forget(tags);
+  flat_.forget(tags);
+}
+
+void HierarchicalCollectives::abort(Status cause) {
+  for (const Group& group : owners_) {
+    group.collectives->abort(cause);
+  }
+  local_.collectives->abort(cause);
+  flat_.abort(std::move(cause));
+}
+
+}  // namespace sirtaki::net
