@@ -1,7 +1,8 @@
 """Dense float32 all-reduce, 4 KB to 64 MB: Sirtaki against torch.distributed on Gloo.
 
-    python -m benchmarks.allreduce [--quick] [--nets loopback,1000,200] [--ranks 2,4,8] [--resume]
+    python -m benchmarks.allreduce [--quick] [--nets loopback,1000,200,200x2] [--ranks 2,4,8] [--resume]
 
+On 200x2 two ranks share a host and its link.
 Both systems live in the same worker processes and take turns block by block. Each (network, ranks) is launched
 several times, since a system's speed may depend on how its threads and connections happened to start.
 """
@@ -25,6 +26,7 @@ from benchmarks.rig import (
     Options,
     Plan,
     finish,
+    hosts_of,
     interleave,
     network,
     parse,
@@ -38,7 +40,7 @@ OURS, THEIRS = "sirtaki", "gloo"
 KB, MB = 1024, 1024 * 1024
 SIZES = (4 * KB, 64 * KB, MB, 4 * MB, 64 * MB)
 QUICK_SIZES = (4 * KB, MB, 4 * MB)
-NETS = (LOOPBACK, "1000", "200")
+NETS = (LOOPBACK, "1000", "200", "200x2")
 RANKS = (2, 4, 8)
 LAUNCHES = 3
 #: From here on a shaped link, not latency, should be the limit.
@@ -96,7 +98,8 @@ def cpu_limited(case: Case, ceiling: dict[str, float]) -> bool:
     """Whether the processors, not the links, may be what limits this case."""
     if case.net == LOOPBACK:
         return True
-    wire = case.size * ring_bytes(case.size, case.payload) / bound_seconds(case, ceiling)
+    hosts = hosts_of(case.net, case.size)
+    wire = hosts * ring_bytes(hosts, case.payload) / bound_seconds(case, ceiling)
     return wire > CPU_SHARE * ceiling["sent"]
 
 
@@ -190,6 +193,8 @@ def main() -> int:
             store.keep(key, measure_ceiling(options, size) if shaped else measure_copy(options, size))
     for net_name in options.nets:
         for size in options.ranks:
+            if net_name != LOOPBACK and hosts_of(net_name, size) == 0:
+                continue
             measure_net(options, store, net_name, size)
             for payload in QUICK_SIZES if options.quick else SIZES:
                 case = Case(net_name, size, payload)

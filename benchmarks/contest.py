@@ -13,7 +13,18 @@ from typing import Any, TypeVar
 from benchmarks.group import Group
 from benchmarks.netns import Net
 from benchmarks.results import Row, Store, make_row
-from benchmarks.rig import LOOPBACK, Contender, Options, Plan, interleave, network, say, wire_bound
+from benchmarks.rig import (
+    LOOPBACK,
+    Contender,
+    Options,
+    Plan,
+    hosts_of,
+    interleave,
+    network,
+    say,
+    split_net,
+    wire_bound,
+)
 from benchmarks.statistics import paired_ratio
 
 HOROVOD = "horovod"
@@ -22,7 +33,7 @@ Samples = dict[str, list[float]]
 
 @dataclass(frozen=True)
 class NetCase:
-    """One configuration; benchmarks add what they vary. `net`: LOOPBACK, or the links' Mbit/s as text."""
+    """One configuration; benchmarks add what they vary. `net`: LOOPBACK, or the links as of rig.split_net()."""
 
     net: str
     size: int
@@ -35,16 +46,15 @@ class NetCase:
     @property
     def params(self) -> dict[str, Any]:
         """Its parameters in result rows."""
-        shaped = self.net != LOOPBACK
-        return {
-            "net": "netns" if shaped else LOOPBACK,
-            "rate_mbit": float(self.net) if shaped else None,
-            "ranks": self.size,
-        }
+        if self.net == LOOPBACK:
+            return {"net": LOOPBACK, "rate_mbit": None, "ranks": self.size}
+        rate, per_host = split_net(self.net)
+        placed = {"ranks_per_host": per_host} if per_host > 1 else {}
+        return {"net": "netns", "rate_mbit": float(rate), "ranks": self.size, **placed}
 
     def wire_seconds(self, payload: int) -> float:
-        """The least seconds an all-reduce of `payload` bytes takes on the links, which must be shaped."""
-        return wire_bound(self.size, payload, float(self.net))
+        """The least seconds of an all-reduce of `payload` bytes whose every byte crosses a shaped link once."""
+        return wire_bound(hosts_of(self.net, self.size), payload, float(split_net(self.net)[0]))
 
 
 @dataclass(frozen=True)

@@ -55,6 +55,7 @@ class Group:
         self.size = size
         self.systems = systems
         self._net = net
+        self._per_node = 1 if net is None else max(1, size // net.nodes)
         self._python = python
         self._folder = tempfile.TemporaryDirectory(prefix="bench-")
         self._workers: list[subprocess.Popen[bytes]] = []
@@ -116,7 +117,7 @@ class Group:
         return command if self._net is None else self._net.command(node, command)
 
     def _address(self, rank: int) -> str:
-        return "127.0.0.1" if self._net is None else self._net.address(rank)
+        return "127.0.0.1" if self._net is None else self._net.address(rank // self._per_node)
 
     def _shared_environment(self) -> dict[str, str]:
         interface = "lo" if self._net is None else INTERFACE
@@ -139,7 +140,8 @@ class Group:
         return shared
 
     def _start_horovod_server(self, interface: str) -> dict[str, str]:
-        hosts = [f"{self._address(rank)}:1" for rank in range(self.size)]
+        firsts = range(0, self.size, self._per_node)
+        hosts = [f"{self._address(rank)}:{self._per_node}" for rank in firsts]
         plan = ",".join(hosts) if self._net else f"127.0.0.1:{self.size}"
         command = [self._python, "-m", "benchmarks.baselines.horovod_server", plan, str(self.size)]
         log = Path(self._folder.name) / "rendezvous.log"
@@ -160,8 +162,8 @@ class Group:
         }
 
     def _rank_environment(self, rank: int) -> dict[str, str]:
-        local, local_size = (rank, self.size) if self._net is None else (0, 1)
-        cross, cross_size = (0, 1) if self._net is None else (rank, self.size)
+        local_size = self.size if self._net is None else self._per_node
+        local, cross, cross_size = rank % local_size, rank // local_size, self.size // local_size
         environment = {"RANK": str(rank), "LOCAL_RANK": str(local), "LOCAL_WORLD_SIZE": str(local_size)}
         if "horovod" not in self.systems:
             return environment
@@ -184,7 +186,7 @@ class Group:
             command = _named_host(self._address(rank), command)
         with self._log(rank).open("wb") as out:
             worker = subprocess.Popen(
-                self._command(rank, command),
+                self._command(rank // self._per_node, command),
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=out,

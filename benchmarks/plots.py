@@ -93,7 +93,9 @@ def _unique(rows: Sequence[Row], read: Callable[[Row], Any]) -> list[Any]:
 
 def _net(row: Row) -> str:
     rate = row.params.get("rate_mbit")
-    return "loopback" if rate is None else f"{rate:g} Mbit/s"
+    per_host = row.params.get("ranks_per_host", 1)
+    shared = f", {per_host} ranks a host" if per_host > 1 else ""
+    return "loopback" if rate is None else f"{rate:g} Mbit/s{shared}"
 
 
 def _bars(rows: Sequence[Row], read: Callable[[Row], Any], step: float) -> Iterator[tuple[str, list[float], list[Row]]]:

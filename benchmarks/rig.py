@@ -141,17 +141,29 @@ LOOPBACK = "loopback"
 UNSHAPED = "unshaped"
 
 
+def split_net(name: str) -> tuple[str, int]:
+    """Rate and ranks on a host: of "200x2", links of 200 Mbit/s of hosts with 2 ranks each, ("200", 2)."""
+    rate, _, ranks = name.partition("x")
+    return rate, int(ranks or 1)
+
+
+def hosts_of(name: str, size: int) -> int:
+    """Hosts of `size` ranks on that network; 0 where they do not fill several."""
+    per_host = split_net(name)[1]
+    return size // per_host if size % per_host == 0 and size > per_host else 0
+
+
 @contextlib.contextmanager
 def network(name: str, size: int, *, strict: bool = True) -> Iterator[netns.Net | None]:
-    """LOOPBACK: None. UNSHAPED, or a rate in Mbit/s as text: namespaces, their rate checked against iperf3.
+    """LOOPBACK: None. UNSHAPED, or a rate as of split_net(): namespaces, their rate checked against iperf3.
 
     A link off its rate is an error, after three tries, or a warning where not `strict`.
     """
     if name == LOOPBACK:
         yield None
         return
-    rate = None if name == UNSHAPED else float(name)
-    with netns.Net(size, netns.LinkSpec(rate_mbit=rate)) as net:
+    rate = None if name == UNSHAPED else float(split_net(name)[0])
+    with netns.Net(size if name == UNSHAPED else hosts_of(name, size), netns.LinkSpec(rate_mbit=rate)) as net:
         if rate is not None:
             _check_rate(net, strict)
         yield net

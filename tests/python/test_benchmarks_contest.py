@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import allreduce, contest, group, overlap, rig, small_tensors, urgent
+from benchmarks import allreduce, contest, group, netns, overlap, rig, small_tensors, urgent
 from benchmarks.results import Store
 
 FAKES = Path(__file__).resolve().parent
@@ -31,6 +31,22 @@ def test_every_case_tells_network_and_ranks_first() -> None:
         assert list(case.params.items())[:3] == [("net", "netns"), ("rate_mbit", 200.0), ("ranks", 4)]
         assert len(case.params) > 3
     assert contest.NetCase(rig.LOOPBACK, 2).params == {"net": "loopback", "rate_mbit": None, "ranks": 2}
+
+
+def test_ranks_that_share_a_host_share_its_link() -> None:
+    assert rig.split_net("200") == ("200", 1)
+    assert rig.split_net("200x2") == ("200", 2)
+    assert [rig.hosts_of("200x2", size) for size in (1, 2, 3, 4, 8)] == [0, 0, 0, 2, 4]
+    assert [rig.hosts_of("200", size) for size in (1, 2, 3)] == [0, 2, 3]
+    shared, alone = allreduce.Case("200x2", 4, 1 << 20), allreduce.Case("200", 2, 1 << 20)
+    assert shared.key == "200x2/4/1048576"
+    assert shared.params == {**alone.params, "ranks": 4, "ranks_per_host": 2}
+    assert shared.wire_seconds(1 << 20) == alone.wire_seconds(1 << 20)
+    with_all = group.Group(4, [])
+    assert with_all._rank_environment(3) == {"RANK": "3", "LOCAL_RANK": "3", "LOCAL_WORLD_SIZE": "4"}
+    on_two = group.Group(4, [], net=netns.Net(2))
+    assert on_two._rank_environment(3) == {"RANK": "3", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
+    assert on_two._address(3) == on_two._address(2) == netns.address_of(1)
 
 
 def test_only_what_the_store_lacks_is_measured_and_each_case_is_kept_at_once(
