@@ -267,9 +267,14 @@ void ServerImpl::report_exit(Rank rank, const std::string& what) {
 void ServerImpl::conclude(Peer& peer, const Status& cause) {
   const Peer::State before = peer.state;
   const Rank rank = peer.rank;
+  const bool announced = peer.announced;
   peer.link->send(FrameType::kLost, encode_lost(rank, cause));  // reaches it if it is still there, or wakes up in time
   forget(peer);
-  if (before == Peer::State::kMember) {
+  if (before == Peer::State::kMember && announced) {
+    // The others know that it has left: nobody waits for it any more, and its end is no news to the job.
+    handler_.on_warning("after it had left: " + std::string(cause.text()));
+    member_left(rank, announced);
+  } else if (before == Peer::State::kMember) {
     member_lost(rank, cause);
   } else if (before == Peer::State::kWaiting) {
     fail_round(cause);

@@ -73,7 +73,8 @@ class Server {
   virtual void send(Rank to, ConstBytes message) = 0;
   // The same to a member for several ranks, at most kMaxTree bytes.
   virtual void send_tree(Rank to, ConstBytes message) = 0;
-  // Loop thread. `rank` will leave before long: the others are told now that it has, on_left() comes when it does.
+  // Loop thread. `rank` will leave before long: the others are told now that it has, on_left() comes when it does, or
+  // when its connection ends without; it cannot be lost any more.
   virtual void announce_leave(Rank rank) = 0;
   // Loop thread. Tells the server why a rank's process ended ("killed by signal 9 (Killed)"); if its connection is
   // still open it counts as lost now, and the text becomes part of the cause that everybody sees. A rank whose process

@@ -122,6 +122,23 @@ TEST(Job, ALeaveThatIsAnnouncedIsToldOnceAndAtOnce) {
   server.log.await("epoch end");
 }
 
+TEST(Job, ARankThatDiesAfterItsAnnouncedLeaveIsNotLost) {
+  TestServer server(3);
+  Clients clients = formed(server, 3);
+  server.loop().run_sync([&] { server->announce_leave(1); });
+  clients[0]->log.await("left 1");
+  clients[1]->drop();
+  server.log.await("left 1");
+  expect_contains(server.log.await("warning after it had left"), {"rank 1", "without leaving"});
+  (*clients[0])->leave(kPatience);
+  clients[2]->log.await("left 0");
+  (*clients[2])->leave(kPatience);
+  server.log.await("epoch end");
+  EXPECT_EQ(server.log.count("lost"), 0);
+  EXPECT_EQ(clients[2]->log.count("lost"), 0);
+  EXPECT_EQ(clients[2]->log.count("left 1"), 1);
+}
+
 TEST(Job, ALossIsToldAfterTheLeavesBeforeItAndBeforeTheEnd) {
   TestServer server(3);
   Clients clients = formed(server, 3);
