@@ -23,19 +23,10 @@ void join(std::vector<Group<T>>& groups, const RankSet& ranks, const T& value, S
   }
 }
 
-Status left_status(Rank rank, const std::string& what) {
-  return {
-      Code::kPeerLost,
-      "rank " + std::to_string(rank) + " has shut down, so " + what +
-          " can never complete. Likely cause: it ended its work, or failed, while others still had steps to do; give "
-          "all ranks the same number of steps, or call join() behind the last one",
-      {rank, what}};
-}
-
 }  // namespace
 
-Coordinator::Coordinator(int size, StallOptions options, bool relayed)
-    : all_(RankSet::range(0, size)), relayed_(relayed), stall_(size, options) {}
+Coordinator::Coordinator(int size, StallOptions options, Duration last_word_wait)
+    : all_(RankSet::range(0, size)), last_word_wait_(last_word_wait), stall_(size, options) {}
 
 Coordinator::Actions Coordinator::take_actions() {
   return std::exchange(actions_, {});
@@ -84,40 +75,6 @@ void Coordinator::on(const RankSet& from, const Announce& message) {
   count_joined(message.name, message.use);
   settle(message.name, message.use);
   recall_missing(message.name);
-}
-
-// A rank that left in order stands in for itself where it has seen the use through; where it has not, nobody ever will.
-void Coordinator::count_left(const std::string& name, std::uint64_t use_number) {
-  for (const auto& [rank, uses] : left_uses_) {
-    const auto it = names_[name].uses.find(use_number);
-    if (it == names_[name].uses.end()) {
-      return;
-    }
-    Use& use = it->second;
-    if (use.announced.contains(rank)) {
-      continue;
-    }
-    const auto count = uses.find(name);
-    if (count == uses.end() || count->second <= use_number) {
-      cancel(name, use_number, left_status(rank, "'" + name + "'"), true);
-    } else {
-      use.metas.front().ranks.add(rank);
-      use.announced.add(rank);
-    }
-  }
-}
-
-void Coordinator::on(const RankSet& from, const Leaving& message) {
-  for (const Rank rank : from.ranks()) {
-    auto& uses = last_words_[rank];
-    for (const Leaving::Count& count : message.counts) {
-      uses[count.name] = count.uses;
-    }
-    // Its notice may come later, when the last of those it relays for has gone: nothing waits for it that long.
-    if (relayed_ && !left_uses_.contains(rank)) {
-      finish_left(rank);
-    }
-  }
 }
 
 void Coordinator::settle(const std::string& name, std::uint64_t use_number) {
@@ -253,31 +210,6 @@ void Coordinator::on(const RankSet& from, const StreamClose& message) {
 
 // ---- lives and stalls ----
 
-void Coordinator::on_left(Rank rank) {
-  if (!relayed_) {
-    finish_left(rank);
-  }
-}
-
-void Coordinator::finish_left(Rank rank) {
-  stall_.on_gone(rank);
-  first_left_ = first_left_.value_or(rank);
-  left_uses_[rank] = std::move(last_words_[rank]);
-  std::vector<std::pair<std::string, std::uint64_t>> pending;
-  for (const auto& [name, record] : names_) {
-    for (const auto& [number, use] : record.uses) {
-      pending.emplace_back(name, number);
-    }
-  }
-  for (const auto& [name, number] : pending) {
-    count_left(name, number);
-    settle(name, number);
-  }
-  for (const auto& [name, opening] : std::exchange(openings_, {})) {
-    send_all(StreamRefused{name, left_status(rank, "stream '" + name + "'")});
-  }
-}
-
 // The members learn of a lost rank from the rendezvous and end everything themselves.
 void Coordinator::on_lost(Rank rank) {
   stall_.on_gone(rank);
@@ -285,6 +217,15 @@ void Coordinator::on_lost(Rank rank) {
 
 void Coordinator::on_tick(TimePoint now) {
   apply(stall_.inspect(now));
+  give_up_last_words(now);
+}
+
+std::optional<TimePoint> Coordinator::next_tick() const {
+  std::optional<TimePoint> next = stall_.next_tick();
+  for (const auto& [rank, due] : wordless_) {
+    next = next ? std::min(*next, due) : due;
+  }
+  return next;
 }
 
 void Coordinator::apply(const StallInspector::Findings& findings) {

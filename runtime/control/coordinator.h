@@ -31,18 +31,18 @@ class Coordinator {
     std::vector<std::string> warnings;
   };
 
-  // `relayed`: messages come over a tree of relays, so a rank has left when its last word says so: on_left() may come
-  // before it or long after.
-  Coordinator(int size, StallOptions options, bool relayed = false);
+  // `last_word_wait` above zero: messages come over a tree of relays, so a rank has left when its last word says so:
+  // on_left() may come before it or long after. When it does not come for so long after on_left(), it never will.
+  Coordinator(int size, StallOptions options, Duration last_word_wait = {});
 
   // What all of `from` say, in the order each of them said it. TraceChunk, TraceRequest and TreeBroken are the owner's
   // business and ignored here.
   void on_said(const RankSet& from, const MemberMessage& message, TimePoint now);
   void on_message(Rank from, const MemberMessage& message, TimePoint now) { on_said(RankSet::of(from), message, now); }
-  void on_left(Rank rank);
+  void on_left(Rank rank, TimePoint now);
   void on_lost(Rank rank);
   void on_tick(TimePoint now);
-  std::optional<TimePoint> next_tick() const { return stall_.next_tick(); }
+  std::optional<TimePoint> next_tick() const;
 
   Actions take_actions();
 
@@ -84,7 +84,10 @@ class Coordinator {
 
   void send(RankSet to, CoordinatorMessage message);
   void send_all(CoordinatorMessage message) { send(all_, std::move(message)); }
+  bool relayed() const { return last_word_wait_ > Duration(0); }
+  static Status left_status(Rank rank, const std::string& what);
   void finish_left(Rank rank);
+  void give_up_last_words(TimePoint now);
   void settle(const std::string& name, std::uint64_t use);
   void count_left(const std::string& name, std::uint64_t use);
   void recall_missing(const std::string& name);
@@ -99,13 +102,14 @@ class Coordinator {
   void apply(const StallInspector::Findings& findings);
 
   const RankSet all_;
-  const bool relayed_;
+  const Duration last_word_wait_;
   StallInspector stall_;
   std::optional<Rank> first_left_;
   using Uses = std::unordered_map<std::string, std::uint64_t>;  // seen through, by name
   std::map<Rank, Uses> last_words_;                             // of ranks that are about to leave
   std::map<Rank, Uses> left_uses_;
-  std::map<Rank, JoinedRank> joined_;  // while some have and some have not
+  std::map<Rank, TimePoint> wordless_;  // gone, and the last word is still to come: until then
+  std::map<Rank, JoinedRank> joined_;   // while some have and some have not
   std::unordered_map<std::string, Name> names_;
   std::uint32_t next_id_ = 1;
   std::map<std::string, Opening> openings_;

@@ -55,7 +55,8 @@ class TreeNode final : private rendezvous::BranchPortHandler, private rendezvous
   void on_spread(ConstBytes bytes);         // from the hub
   void on_left(Rank rank);
   void abandon();  // the job is over: ends of connections are no news any more
-  // This rank leaves; its last word has been said. Relays on until all below are done, at most `grace`; then `done`.
+  // This rank leaves; an empty last word is said for it when it said none. Relays on until all below are done, at most
+  // `grace`; then `done`.
   void leave(Duration grace, std::function<void()> done);
 
   void close();  // ends all connections; the last

@@ -164,6 +164,9 @@ void TreeNode::leave(Duration grace, std::function<void()> done) {
   if (over_ || !epoch_) {
     return end_now();
   }
+  if (!last_word_) {
+    say({{control::RankSet::of(options_.rank), control::Leaving{}}});  // it ends before it had an engine to say so
+  }
   grace_ = loop_.after(grace, [this] { run_out(); });
   for (const auto& node : nodes_) {
     node->relay->on_gone(options_.rank, loop_.now());

@@ -84,7 +84,7 @@ class HubImpl final : public Hub, private rendezvous::ServerHandler {
     std::erase_if(tops_, [](const control::RelayPlace& place) { return place.parent >= 0; });
     coordinator_ = std::make_unique<Coordinator>(
         membership.size(), control::StallOptions{options_.stuck_after, options_.stall_warn, options_.stall_fail},
-        !tops_.empty());
+        tops_.empty() ? Duration() : options_.server.heartbeat_timeout);
     if (events_.on_epoch) {
       events_.on_epoch(membership);
     }
@@ -136,7 +136,7 @@ class HubImpl final : public Hub, private rendezvous::ServerHandler {
   void on_left(Rank rank) override {
     presence_.decrement();
     if (coordinator_) {
-      coordinator_->on_left(rank);
+      coordinator_->on_left(rank, loop_.now());
       act();
     }
     if (events_.on_left) {

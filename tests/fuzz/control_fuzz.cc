@@ -44,7 +44,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     const TimePoint begin(std::chrono::seconds(1));
     coordinator.on_message(0, *message, begin);
     coordinator.on_message(1, *message, begin);
-    coordinator.on_left(1);
+    coordinator.on_left(1, begin);
     coordinator.on_tick(begin + std::chrono::hours(1));
     for (const auto& action : coordinator.take_actions().sends) {
       SRT_CHECK(control::decode_coordinator_message(control::encode(action.message)).is_ok());

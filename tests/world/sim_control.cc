@@ -10,6 +10,7 @@ namespace {
 
 constexpr Duration kGoodBye = std::chrono::milliseconds(100);  // from the news of a leave to the end of its connections
 constexpr Duration kLeaveLinger = std::chrono::milliseconds(20);  // as the server's
+constexpr Duration kLastWordWait = std::chrono::seconds(5);
 constexpr std::size_t kNoticeBytes = 64;
 
 }  // namespace
@@ -21,7 +22,8 @@ SimControl::SimControl(SimClock& clock, ControlOptions options, std::function<Du
       delay_(std::move(delay)),
       left_(std::move(left)),
       hub_loop_(clock.make_loop()),
-      coordinator_(options.size, options.stall, !control::plan_tree(options.size, options.fanout).empty()) {
+      coordinator_(options.size, options.stall,
+                   control::plan_tree(options.size, options.fanout).empty() ? Duration() : kLastWordWait) {
   for (int i = 0; i <= options_.size; ++i) {
     processes_.push_back(std::make_unique<Process>());
   }
@@ -252,7 +254,7 @@ void SimControl::tell_departures() {
     return;
   }
   for (const Rank rank : departed) {
-    coordinator_.on_left(rank);
+    coordinator_.on_left(rank, clock_.now());
   }
   announce(departed, false);
 }

@@ -192,7 +192,7 @@ TEST(Coordinator, LateRanksAreNamedAfterAQuestion) {
 TEST(Coordinator, WhatNeedsARankThatLeftIsRefused) {
   Coordinator c(2, {});
   c.on_message(0, Announce{"a", 0, meta({2})}, at(seconds(0)));
-  c.on_left(1);
+  c.on_left(1, at(seconds(0)));
   const auto cancelled = sent<OpCancelled>(c.take_actions());
   ASSERT_EQ(cancelled.size(), 1U);
   EXPECT_EQ(cancelled[0].second.status.code(), Code::kPeerLost);
@@ -203,7 +203,7 @@ TEST(Coordinator, WhatNeedsARankThatLeftIsRefused) {
 TEST(Coordinator, ARankThatSawAUseThroughMayLeaveBeforeTheOthersSubmitIt) {
   Coordinator c(2, {});
   c.on_message(1, Leaving{{{"a", 3}}}, at(seconds(0)));
-  c.on_left(1);
+  c.on_left(1, at(seconds(0)));
   c.on_message(0, Announce{"a", 2, meta({2})}, at(seconds(0)));
   EXPECT_EQ(sent<Agreed>(c.take_actions()).size(), 1U);
   c.on_message(0, Announce{"a", 3, meta({2})}, at(seconds(0)));

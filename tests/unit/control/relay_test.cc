@@ -10,6 +10,8 @@ namespace {
 using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
+constexpr Duration kLastWordWait = std::chrono::seconds(5);
+
 TimePoint at(Duration since_start) {
   return TimePoint(std::chrono::seconds(100)) + since_start;
 }
@@ -243,7 +245,7 @@ TEST(RelayedCoordinator, NamesTheSameRanksAndValuesAsWithoutATree) {
   for (Rank r = kSize - 1; r >= 0; --r) {
     flat.on_message(r, said_by(r), at({}));
   }
-  Coordinator top(kSize, {}, true);
+  Coordinator top(kSize, {}, kLastWordWait);
   for (const RelayPlace& place : plan_tree(kSize, 4)) {
     Relay relay(place.below, place.children);
     for (const Rank r : place.below.ranks()) {
@@ -264,14 +266,31 @@ TEST(RelayedCoordinator, NamesTheSameRanksAndValuesAsWithoutATree) {
 }
 
 TEST(RelayedCoordinator, ANoticeThatOvertakesTheLastWordWaitsForIt) {
-  Coordinator c(2, {}, true);
+  Coordinator c(2, {}, kLastWordWait);
   c.on_message(0, announce("a", 2, 2), at({}));
-  c.on_left(1);
+  c.on_left(1, at({}));
   EXPECT_TRUE(c.take_actions().sends.empty());
   c.on_message(1, Leaving{{{"a", 3}}}, at({}));
   const auto actions = c.take_actions();
   ASSERT_EQ(actions.sends.size(), 1U);
   EXPECT_TRUE(std::holds_alternative<Agreed>(actions.sends[0].message));
+}
+
+// A relay that ran out of time may have kept it, or the rank had no engine yet that could have said it.
+TEST(RelayedCoordinator, ARankWhoseLastWordNeverComesHasLeftAllTheSame) {
+  Coordinator c(2, {}, kLastWordWait);
+  c.on_message(0, announce("a"), at({}));
+  c.on_left(1, at({}));
+  EXPECT_EQ(c.next_tick(), at(kLastWordWait));
+  c.on_tick(at(kLastWordWait - milliseconds(1)));
+  EXPECT_TRUE(c.take_actions().sends.empty());
+  c.on_tick(at(kLastWordWait));
+  const auto actions = c.take_actions();
+  ASSERT_GE(actions.sends.size(), 1U);
+  const auto* cancelled = std::get_if<OpCancelled>(&actions.sends[0].message);
+  ASSERT_NE(cancelled, nullptr);
+  EXPECT_EQ(cancelled->status.code(), Code::kPeerLost);
+  EXPECT_EQ(cancelled->status.blame().rank, 1);
 }
 
 TEST(Bundle, WireFormKeepsEverythingAndRefusesJunk) {

@@ -288,6 +288,13 @@ TEST_F(TreeNodeTest, ALeaveIsOverWhenTheRelayHasTheLastWord) {
   EXPECT_EQ(log_.count("plain"), 0);
 }
 
+TEST_F(TreeNodeTest, ARankThatHasNothingToSayStillSaysThatItLeaves) {
+  open_with_parent();
+  leave(20s);
+  log_.await("done");
+  EXPECT_EQ(above_.log.count("up rank 1 leave"), 1);
+}
+
 TEST_F(TreeNodeTest, AParentWithoutAnAddressIsAClearError) {
   open(1);
   rendezvous::Membership membership;

@@ -1,0 +1,90 @@
+// Ranks that leave in order: what still completes without them, and what never can. Part of Coordinator.
+#include <utility>
+#include <vector>
+
+#include "runtime/control/coordinator.h"
+
+namespace sirtaki::control {
+
+Status Coordinator::left_status(Rank rank, const std::string& what) {
+  return {
+      Code::kPeerLost,
+      "rank " + std::to_string(rank) + " has shut down, so " + what +
+          " can never complete. Likely cause: it ended its work, or failed, while others still had steps to do; give "
+          "all ranks the same number of steps, or call join() behind the last one",
+      {rank, what}};
+}
+
+// A rank that left in order stands in for itself where it has seen the use through; where it has not, nobody ever will.
+void Coordinator::count_left(const std::string& name, std::uint64_t use_number) {
+  for (const auto& [rank, uses] : left_uses_) {
+    const auto it = names_[name].uses.find(use_number);
+    if (it == names_[name].uses.end()) {
+      return;
+    }
+    Use& use = it->second;
+    if (use.announced.contains(rank)) {
+      continue;
+    }
+    const auto count = uses.find(name);
+    if (count == uses.end() || count->second <= use_number) {
+      cancel(name, use_number, left_status(rank, "'" + name + "'"), true);
+    } else {
+      use.metas.front().ranks.add(rank);
+      use.announced.add(rank);
+    }
+  }
+}
+
+void Coordinator::on(const RankSet& from, const Leaving& message) {
+  for (const Rank rank : from.ranks()) {
+    auto& uses = last_words_[rank];
+    for (const Leaving::Count& count : message.counts) {
+      uses[count.name] = count.uses;
+    }
+    // Its notice may come later, when the last of those it relays for has gone: nothing waits for it that long.
+    if (relayed() && !left_uses_.contains(rank)) {
+      finish_left(rank);
+    }
+  }
+}
+
+void Coordinator::on_left(Rank rank, TimePoint now) {
+  if (!relayed()) {
+    finish_left(rank);
+  } else if (!left_uses_.contains(rank)) {
+    wordless_[rank] = now + last_word_wait_;
+  }
+}
+
+// A rank may end before it has anything to say, and a relay that ends may take the word of another with it.
+void Coordinator::give_up_last_words(TimePoint now) {
+  const std::map<Rank, TimePoint> waited = wordless_;
+  for (const auto& [rank, due] : waited) {
+    if (due <= now) {
+      finish_left(rank);
+    }
+  }
+}
+
+void Coordinator::finish_left(Rank rank) {
+  wordless_.erase(rank);
+  stall_.on_gone(rank);
+  first_left_ = first_left_.value_or(rank);
+  left_uses_[rank] = std::move(last_words_[rank]);
+  std::vector<std::pair<std::string, std::uint64_t>> pending;
+  for (const auto& [name, record] : names_) {
+    for (const auto& [number, use] : record.uses) {
+      pending.emplace_back(name, number);
+    }
+  }
+  for (const auto& [name, number] : pending) {
+    count_left(name, number);
+    settle(name, number);
+  }
+  for (const auto& [name, opening] : std::exchange(openings_, {})) {
+    send_all(StreamRefused{name, left_status(rank, "stream '" + name + "'")});
+  }
+}
+
+}  // namespace sirtaki::control
