@@ -49,10 +49,14 @@ void Coordinator::on_said(const RankSet& from, const MemberMessage& message, Tim
     apply(stall_.inspect(now));
     return;
   }
+  if (const auto* last_word = std::get_if<Leaving>(&message)) {
+    on_last_word(from, *last_word, now);
+    return;
+  }
   std::visit(
       [&](const auto& m) {
         using T = std::decay_t<decltype(m)>;
-        if constexpr (!std::is_same_v<T, Waiting> && !std::is_same_v<T, TraceChunk> &&
+        if constexpr (!std::is_same_v<T, Waiting> && !std::is_same_v<T, Leaving> && !std::is_same_v<T, TraceChunk> &&
                       !std::is_same_v<T, TraceRequest> && !std::is_same_v<T, TreeBroken>) {
           on(from, m);
         }
@@ -218,10 +222,14 @@ void Coordinator::on_lost(Rank rank) {
 void Coordinator::on_tick(TimePoint now) {
   apply(stall_.inspect(now));
   give_up_last_words(now);
+  tell_left(now);
 }
 
 std::optional<TimePoint> Coordinator::next_tick() const {
   std::optional<TimePoint> next = stall_.next_tick();
+  if (tell_left_at_) {
+    next = std::min(next.value_or(*tell_left_at_), *tell_left_at_);
+  }
   for (const auto& [rank, due] : wordless_) {
     next = next ? std::min(*next, due) : due;
   }

@@ -32,7 +32,8 @@ class Coordinator {
   };
 
   // `last_word_wait` above zero: messages come over a tree of relays, so a rank has left when its last word says so:
-  // on_left() may come before it or long after. When it does not come for so long after on_left(), it never will.
+  // on_left() may come before it or long after. When it does not come for so long after on_left(), it never will. The
+  // others are told of it by a message (RanksLeft), behind everything that was agreed before.
   Coordinator(int size, StallOptions options, Duration last_word_wait = {});
 
   // What all of `from` say, in the order each of them said it. TraceChunk, TraceRequest and TreeBroken are the owner's
@@ -79,15 +80,16 @@ class Coordinator {
   void on(const RankSet& from, const StreamAbort& message);
   void on(const RankSet& from, const StreamUnused& message);
   void on(const RankSet& from, const StreamClose& message);
-  void on(const RankSet& from, const Leaving& message);
   void on(const RankSet& from, const Joined& message);
 
   void send(RankSet to, CoordinatorMessage message);
   void send_all(CoordinatorMessage message) { send(all_, std::move(message)); }
   bool relayed() const { return last_word_wait_ > Duration(0); }
   static Status left_status(Rank rank, const std::string& what);
-  void finish_left(Rank rank);
+  void on_last_word(const RankSet& from, const Leaving& message, TimePoint now);
+  void finish_left(Rank rank, TimePoint now);
   void give_up_last_words(TimePoint now);
+  void tell_left(TimePoint now);
   void settle(const std::string& name, std::uint64_t use);
   void count_left(const std::string& name, std::uint64_t use);
   void recall_missing(const std::string& name);
@@ -108,6 +110,8 @@ class Coordinator {
   using Uses = std::unordered_map<std::string, std::uint64_t>;  // seen through, by name
   std::map<Rank, Uses> last_words_;                             // of ranks that are about to leave
   std::map<Rank, Uses> left_uses_;
+  std::vector<Rank> untold_;  // have left, and the others are told so at tell_left_at_; with a tree only
+  std::optional<TimePoint> tell_left_at_;
   std::map<Rank, TimePoint> wordless_;  // gone, and the last word is still to come: until then
   std::map<Rank, JoinedRank> joined_;   // while some have and some have not
   std::unordered_map<std::string, Name> names_;

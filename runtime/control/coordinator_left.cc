@@ -5,6 +5,12 @@
 #include "runtime/control/coordinator.h"
 
 namespace sirtaki::control {
+namespace {
+
+// At the end of a job all ranks leave within moments of each other: they are told of in few messages.
+constexpr Duration kLeaveLinger = std::chrono::milliseconds(20);
+
+}  // namespace
 
 Status Coordinator::left_status(Rank rank, const std::string& what) {
   return {
@@ -36,7 +42,7 @@ void Coordinator::count_left(const std::string& name, std::uint64_t use_number) 
   }
 }
 
-void Coordinator::on(const RankSet& from, const Leaving& message) {
+void Coordinator::on_last_word(const RankSet& from, const Leaving& message, TimePoint now) {
   for (const Rank rank : from.ranks()) {
     auto& uses = last_words_[rank];
     for (const Leaving::Count& count : message.counts) {
@@ -44,14 +50,14 @@ void Coordinator::on(const RankSet& from, const Leaving& message) {
     }
     // Its notice may come later, when the last of those it relays for has gone: nothing waits for it that long.
     if (relayed() && !left_uses_.contains(rank)) {
-      finish_left(rank);
+      finish_left(rank, now);
     }
   }
 }
 
 void Coordinator::on_left(Rank rank, TimePoint now) {
   if (!relayed()) {
-    finish_left(rank);
+    finish_left(rank, now);
   } else if (!left_uses_.contains(rank)) {
     wordless_[rank] = now + last_word_wait_;
   }
@@ -62,12 +68,16 @@ void Coordinator::give_up_last_words(TimePoint now) {
   const std::map<Rank, TimePoint> waited = wordless_;
   for (const auto& [rank, due] : waited) {
     if (due <= now) {
-      finish_left(rank);
+      finish_left(rank, now);
     }
   }
 }
 
-void Coordinator::finish_left(Rank rank) {
+void Coordinator::finish_left(Rank rank, TimePoint now) {
+  if (relayed()) {
+    untold_.push_back(rank);
+    tell_left_at_ = tell_left_at_.value_or(now + kLeaveLinger);
+  }
   wordless_.erase(rank);
   stall_.on_gone(rank);
   first_left_ = first_left_.value_or(rank);
@@ -84,6 +94,21 @@ void Coordinator::finish_left(Rank rank) {
   }
   for (const auto& [name, opening] : std::exchange(openings_, {})) {
     send_all(StreamRefused{name, left_status(rank, "stream '" + name + "'")});
+  }
+}
+
+void Coordinator::tell_left(TimePoint now) {
+  if (!tell_left_at_ || now < *tell_left_at_) {
+    return;
+  }
+  tell_left_at_.reset();
+  RankSet others = all_;
+  for (const auto& [rank, uses] : left_uses_) {
+    others.remove(RankSet::of(rank));
+  }
+  std::vector<Rank> ranks = std::exchange(untold_, {});
+  if (!others.empty()) {
+    send(std::move(others), RanksLeft{std::move(ranks)});
   }
 }
 

@@ -176,6 +176,13 @@ void put(WireWriter& /*w*/, const Query& /*m*/) {}
 
 void put(WireWriter& /*w*/, const StandIn& /*m*/) {}
 
+void put(WireWriter& w, const RanksLeft& m) {
+  w.put(static_cast<std::uint32_t>(m.ranks.size()));
+  for (const Rank rank : m.ranks) {
+    w.put(rank);
+  }
+}
+
 void put(WireWriter& w, const AllJoined& m) {
   w.put(static_cast<std::int32_t>(m.last));
   put(w, m.resets);
@@ -442,6 +449,15 @@ AllJoined get(WireReader& r, Tag<AllJoined>) {
   AllJoined m;
   m.last = r.get<std::int32_t>();
   m.resets = get_places(r);
+  return m;
+}
+
+RanksLeft get(WireReader& r, Tag<RanksLeft>) {
+  RanksLeft m;
+  m.ranks.resize(r.get_count(sizeof(Rank)));
+  for (Rank& rank : m.ranks) {
+    rank = r.get<Rank>();
+  }
   return m;
 }
 

@@ -230,8 +230,14 @@ struct AllJoined {
   std::vector<StreamPlace> resets;
 };
 
+// These ranks have shut down in order. Only in jobs with a tree of relays: there, what was agreed before may still be
+// on its way when the notice on the rank's own connection comes.
+struct RanksLeft {
+  std::vector<Rank> ranks;
+};
+
 using CoordinatorMessage = std::variant<Agreed, Recall, OpCancelled, StreamAgreed, StreamRefused, StreamAborted,
-                                        StreamFlags, JobFailed, TraceSwitch, Query, StandIn, AllJoined>;
+                                        StreamFlags, JobFailed, TraceSwitch, Query, StandIn, AllJoined, RanksLeft>;
 
 std::vector<std::byte> encode(const MemberMessage& message);
 std::vector<std::byte> encode(const CoordinatorMessage& message);

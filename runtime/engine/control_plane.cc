@@ -187,6 +187,7 @@ class ClientPlane final : public ControlPlane, private rendezvous::ClientHandler
     events.cut = [this](const Status& cause, bool needed) {
       deliver([this, cause, needed] { events_.cut(cause, needed); });
     };
+    events.left = [this](Rank rank) { tell_left(rank); };
     events.warning = [this](const std::string& line) { deliver([this, line] { events_.warning(line); }); };
     own_rank_ = control::RankSet::of(request.rank);
     SRT_ASSIGN(tree_, TreeNode::open(control_loop_, std::move(options), std::move(events)));
@@ -227,10 +228,14 @@ class ClientPlane final : public ControlPlane, private rendezvous::ClientHandler
     }
   }
   void on_left(Rank rank) override {
-    deliver([this, rank] { events_.left(rank); });
     if (tree_) {
-      tree_->on_left(rank);
+      tree_->on_left(rank);  // what was agreed before may still be in the tree: the engine hears of it from there
+    } else {
+      tell_left(rank);
     }
+  }
+  void tell_left(Rank rank) {
+    deliver([this, rank] { events_.left(rank); });
   }
   void on_disconnected(const Status& cause) override {
     deliver([this, cause] { events_.disconnected(cause); });

@@ -21,7 +21,7 @@ namespace sirtaki::engine {
 struct ControlEvents {
   std::function<void(ConstBytes)> message;
   std::function<void(Rank, const Status&)> lost;
-  std::function<void(Rank)> left;
+  std::function<void(Rank)> left;  // with a tree of relays RanksLeft says so, until the way up is cut
   std::function<void(const Status&)> disconnected;
   // The relay above has left: nothing new can be agreed on. `needed`: this rank just tried to.
   std::function<void(const Status&, bool needed)> cut;

@@ -110,6 +110,7 @@ class Engine {
   void on(const control::Query& m);
   void on(const control::StandIn& m);
   void on(const control::AllJoined& m);
+  void on(const control::RanksLeft& m);
   void fail_join(const Status& cause);
   void begin_end_of_join(Result<Rank> answer);
   void on_stream_joined();

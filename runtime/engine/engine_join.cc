@@ -1,4 +1,4 @@
-// Ranks without more data.
+// Ranks without more data, and the news of those that have left.
 #include <utility>
 
 #include "runtime/engine/engine.h"
@@ -52,6 +52,12 @@ void Engine::on(const control::AllJoined& m) {
     }
   }
   on_stream_joined();
+}
+
+void Engine::on(const control::RanksLeft& m) {
+  for (const Rank rank : m.ranks) {
+    on_left(rank);
+  }
 }
 
 // The job goes on, but not all of its ranks can join any more.

@@ -37,6 +37,7 @@ struct TreeEvents {
   std::function<void(const control::MemberMessage&)> plain;  // to the hub, of this rank alone
   // The relay above has left. Nothing can be agreed on any more; `needed`: this rank just tried to.
   std::function<void(const Status&, bool needed)> cut;
+  std::function<void(Rank)> left;  // told by the hub, and nothing comes down to this rank any more that might say so
   std::function<void(const std::string&)> warning;
 };
 

@@ -73,6 +73,9 @@ void TreeNode::on_end(Branch& branch, const Status& cause) {
 
 void TreeNode::on_left(Rank rank) {
   left_.add(rank);
+  if (own_.cut) {
+    events_.left(rank);
+  }
   for (const auto& node : nodes_) {
     node->relay->on_gone(rank, loop_.now());
     pump(*node);
@@ -135,6 +138,9 @@ void TreeNode::cut(Way& way) {
   if (way.from == nullptr) {
     if (!leaving_ && !over_) {
       events_.cut(cut_status(), false);
+      for (const Rank rank : left_.ranks()) {
+        events_.left(rank);
+      }
     }
   } else {
     way.from->done = true;

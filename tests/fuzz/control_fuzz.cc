@@ -26,6 +26,7 @@ std::vector<Input> seeds() {
           input_from(encode(MemberMessage(waiting))),
           input_from(encode(MemberMessage(StreamAbort{StreamId(1), 0, 2, status}))),
           input_from(encode(CoordinatorMessage(Agreed{"a", 5, 1}))),
+          input_from(encode(CoordinatorMessage(RanksLeft{{1, 0}}))),
           input_from(encode(CoordinatorMessage(OpCancelled{"a", 5, true, status}))),
           input_from(encode(CoordinatorMessage(StreamAborted{StreamId(1), 1, 2, true, status})))};
 }

@@ -278,7 +278,7 @@ void SimControl::announce(const std::vector<Rank>& ranks, bool lost) {
     }
     transmit(hub_place(), place, {kNoticeBytes, ranks.size(), true}, [this, &process, ranks, lost] {
       for (const Rank rank : ranks) {
-        if (!process.left) {
+        if (!process.left && (lost || relays_.empty())) {  // over the tree RanksLeft tells of a leave
           process.events.gone(rank, lost);
         }
         for (const std::size_t relay : process.relays) {

@@ -56,7 +56,8 @@ std::vector<CoordinatorMessage> coordinator_messages() {
           TraceSwitch{true},
           Query{},
           StandIn{},
-          AllJoined{3, {{StreamId(2), 1, 7}, {StreamId(4), 0, 0}}}};
+          AllJoined{3, {{StreamId(2), 1, 7}, {StreamId(4), 0, 0}}},
+          RanksLeft{{3, 1}}};
 }
 
 TEST(Messages, MemberMessagesSurviveTheWire) {

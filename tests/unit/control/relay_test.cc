@@ -293,6 +293,25 @@ TEST(RelayedCoordinator, ARankWhoseLastWordNeverComesHasLeftAllTheSame) {
   EXPECT_EQ(cancelled->status.blame().rank, 1);
 }
 
+// Over the tree the news has one order with the agreements; on a connection of its own it would overtake them.
+TEST(RelayedCoordinator, ALeaveIsToldBehindWhatWasAgreedBeforeIt) {
+  Coordinator c(3, {}, kLastWordWait);
+  c.on_said(RankSet::range(0, 3), Joined{}, at({}));
+  c.on_said(RankSet::range(0, 2), Leaving{}, at({}));
+  c.on_left(0, at({}));
+  const auto agreed = c.take_actions().sends;
+  ASSERT_EQ(agreed.size(), 1U);
+  EXPECT_TRUE(std::holds_alternative<AllJoined>(agreed[0].message));
+  ASSERT_EQ(c.next_tick(), at(milliseconds(20)));
+  c.on_tick(at(milliseconds(20)));
+  const auto told = c.take_actions().sends;
+  ASSERT_EQ(told.size(), 1U);
+  EXPECT_EQ(told[0].to, RankSet::of(2));
+  ASSERT_TRUE(std::holds_alternative<RanksLeft>(told[0].message));
+  EXPECT_EQ(std::get<RanksLeft>(told[0].message).ranks, (std::vector<Rank>{0, 1}));
+  EXPECT_EQ(c.next_tick(), std::nullopt);
+}
+
 TEST(Bundle, WireFormKeepsEverythingAndRefusesJunk) {
   const Bundle bundle{{RankSet::range(0, 5), announce("a")}, {RankSet::of(3), Leaving{{{"a", 1}}}}};
   const auto bytes = encode(bundle);

@@ -121,6 +121,7 @@ class TreeNodeTest : public testing::Test {
     events.cut = [this](const Status& cause, bool needed) {
       log_.add((needed ? "needed " : "cut ") + cause.to_string());
     };
+    events.left = [this](Rank gone) { log_.add("gone " + std::to_string(gone)); };
     events.warning = [this](const std::string& line) { log_.add(line); };
     node_ = TreeNode::open(loop_, std::move(options), std::move(events)).value();
     ASSERT_NE(node_, nullptr);
@@ -265,8 +266,13 @@ TEST_F(TreeNodeTest, ButNotForLongerThanTheGrace) {
 
 TEST_F(TreeNodeTest, ARankWhoseRelayHasLeftLearnsSoWhenItNeedsIt) {
   open_with_parent();
+  left(2);
+  EXPECT_EQ(log_.count("gone"), 0);  // that comes down the tree, behind what was agreed before
   above_.leave();
   EXPECT_NE(log_.await("cut").find("rank 0, over which this rank speaks"), std::string::npos);
+  log_.await("gone 2");
+  left(0);
+  log_.await("gone 0");
   say(control::Waiting{}, 1);
   EXPECT_EQ(log_.count("needed"), 0);
   say(announce("a"), 1);

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <deque>
@@ -21,6 +22,7 @@
 namespace sirtaki::hub {
 namespace {
 
+const std::size_t kRanksLeft = control::CoordinatorMessage(control::RanksLeft()).index();
 constexpr auto kDeadline = std::chrono::seconds(20);
 
 // Remembers what a member is told.
@@ -274,7 +276,10 @@ TEST_F(HubTreeTest, ARankThatRelaysOnHasLeftForTheOthers) {
   EXPECT_EQ(members_[2].wait_for_leave(), std::vector<Rank>{0});
   // It still brings the others' words and takes the answers.
   send_tree(0, {{control::RankSet::of(1), control::Announce{"a", 0, {}}}});
-  EXPECT_EQ(members_[0].wait_for_tree(1).size(), 1U);
+  std::vector<std::string> told = members_[0].wait_for_tree(2);
+  std::ranges::sort(told);
+  EXPECT_EQ(told, (std::vector<std::string>{"rank 1: " + std::to_string(kRanksLeft), "ranks 0, 1: 2"}));
+  EXPECT_EQ(members_[2].wait_for_tree(2).size(), 2U);
   for (Member& member : members_) {
     member.client->leave(std::chrono::seconds(5));
   }
