@@ -33,6 +33,7 @@ Launch launch(void (*kernel)(Parameters...), std::int64_t blocks, unsigned threa
     return launched(error);
   }
   const auto grid = static_cast<unsigned>(std::min(blocks, kBlocksOfAMultiprocessor * multiprocessors));
+  cudaGetLastError();  // what an earlier call of this thread has left is not this launch's
   kernel<<<grid, threads, 0, static_cast<cudaStream_t>(stream)>>>(arguments...);
   return launched(cudaGetLastError());
 }

@@ -57,8 +57,10 @@ __global__ void __launch_bounds__(kThreads) sparse_add(const Sum args) {
       const std::int64_t first = args.firsts[p * args.tiles + tile];
       for (std::int64_t e = first + threadIdx.x; e < first + source.counts[tile]; e += kThreads) {
         const std::uint16_t* const from = source.values + e * static_cast<std::int64_t>(sizeof(Bits) / 2);
-        float& sum = sums[source.offsets[e]];
-        sum = ref::canonical(sum + Value::decode(load_bits(from, Bits{})));
+        if (source.offsets[e] < elements) {
+          float& sum = sums[source.offsets[e]];
+          sum = ref::canonical(sum + Value::decode(load_bits(from, Bits{})));
+        }
       }
       __syncthreads();
     }

@@ -1,6 +1,7 @@
 // Sums of sparse payloads on a CUDA device: kernels/sparse_sum/sparse_sum.h.
 //
 // For: the plug-in (kernels/cuda_kernels.h). Threads, memory, streams: kernels/cuda_launch.h.
+// Payloads are valid (sparse_valid): their counts say what is read.
 // Method: a block owns a tile and adds the payloads one after the other in shared memory, so the order of the ranks
 // holds without atomics.
 #pragma once
