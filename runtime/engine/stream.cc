@@ -25,8 +25,9 @@ PlanKeeperOptions keeper_options(const StreamOptions& options, const StreamSpec&
   PlanKeeperOptions out;
   out.replanner = replanner_options(options, deps.net.size());
   if (!out.replanner.frozen) {
-    out.controller = controller_for(spec, out.replanner.planner,
-                                    std::make_shared<CatalogFacts>(deps.net.size(), deps.net.caps().crossings));
+    out.controller =
+        controller_for(spec, out.replanner.planner,
+                       std::make_shared<CatalogFacts>(deps.net.size(), deps.net.caps().crossings_permille));
   }
   if (out.controller) {
     out.codec_costs = time_codecs(deps.loop, deps.net.size());

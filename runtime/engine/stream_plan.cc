@@ -59,7 +59,7 @@ Result<scheduler::PlannedTensor> CatalogFacts::planned(const scheduler::TensorIn
   const bool reduces =
       recipe == Recipe::kDense || recipe == Recipe::kShared || recipe == Recipe::kLowRank || recipe == Recipe::kCounts;
   if (planned && !reduces) {
-    planned->wire_bytes *= crossings_;
+    planned->wire_bytes = planned->wire_bytes * crossings_permille_ / 1000;
   }
   return planned;
 }

@@ -22,8 +22,9 @@ namespace sirtaki::engine {
 // The catalog's answers to policies.
 class CatalogFacts final : public scheduler::CodecFacts {
  public:
-  // `crossings`: of net::Caps. Payloads that do not travel in an allreduce cost so many times as much.
-  explicit CatalogFacts(int ranks, int crossings = 1) : ranks_(ranks), crossings_(crossings) {}
+  // `crossings_permille`: of net::Caps. Payloads that do not travel in an allreduce cost so many times as much.
+  explicit CatalogFacts(int ranks, int crossings_permille = 1000)
+      : ranks_(ranks), crossings_permille_(crossings_permille) {}
 
   int ranks() const { return ranks_; }
   bool supports(CodecId codec, Recipe recipe) const override;
@@ -32,7 +33,7 @@ class CatalogFacts final : public scheduler::CodecFacts {
 
  private:
   int ranks_;
-  int crossings_;
+  int crossings_permille_;
 };
 
 // The options' text for streams that bring none: compression.rules before compression.codec.

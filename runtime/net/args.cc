@@ -96,7 +96,13 @@ Status check_reducescatter(const CollectiveArgs& args, Rank rank, int size) {
   SRT_TRY(same_size(args, "the output", args.out.size(), block_bytes(args, args.recv_counts, rank)));
   const std::vector<std::int64_t> before(args.recv_counts.begin(), args.recv_counts.begin() + rank);
   SRT_ASSIGN(const std::size_t own, total_bytes(args, before, rank, "recv_counts"));
-  return args.out.data() == args.in.data() + own ? Status() : check_overlap(args);
+  if (args.out.data() == args.in.data() + own) {
+    return {};
+  }
+  if (!args.out.empty() && args.in.data() == args.out.data()) {
+    return bad(args, "the output lies in the input, but not where the own block is");
+  }
+  return check_overlap(args);
 }
 
 Status check_broadcast(const CollectiveArgs& args, int size) {

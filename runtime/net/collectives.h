@@ -49,9 +49,9 @@ struct Caps {
   bool ordered = false;  // must be started in the same order on all ranks (NCCL)
   bool rank_order_sums = true;
   bool sums_by_host = false;  // an allreduce adds in rank order on each host, then the hosts in order
-  // Bytes of anything but an allreduce leave a host so many times as often as an allreduce's: ranks that share a way
-  // out.
-  int crossings = 1;
+  // How often the bytes of anything but an allreduce leave a host for every time that an allreduce's do: more than once
+  // where ranks share a way out.
+  int crossings_permille = 1000;
 };
 
 class Collectives {

@@ -30,12 +30,16 @@ std::shared_ptr<Operation> make_operation(Operation::Setup setup) {
   raise_bug(__FILE__, __LINE__, "operation kind");
 }
 
-DirectCollectives::DirectCollectives(PointToPoint& link, DirectOptions options, std::shared_ptr<SharedMemory> shared)
+std::shared_ptr<Workshop> DirectCollectives::make_workshop(Loop& loop, const DirectOptions& options) {
+  return std::make_shared<Workshop>(Workshop{StagingPool(options.keep_staging_bytes), TurnQueue(loop)});
+}
+
+DirectCollectives::DirectCollectives(PointToPoint& link, const DirectOptions& options,
+                                     std::shared_ptr<SharedMemory> shared, std::shared_ptr<Workshop> workshop)
     : link_(link),
       options_(options),
       shared_(std::move(shared)),
-      pool_(options.keep_staging_bytes),
-      turns_(link.loop()) {}
+      workshop_(workshop ? std::move(workshop) : make_workshop(link.loop(), options)) {}
 
 DirectCollectives::~DirectCollectives() {
   const Status gone(Code::kShutdown, "the collectives were closed");
@@ -63,9 +67,9 @@ void DirectCollectives::start(CollectiveArgs args, Done done) {
   }
   Operation::Setup setup;
   setup.link = &link_;
-  setup.pool = &pool_;
+  setup.pool = &workshop_->pool;
   setup.options = &options_;
-  setup.turns = &turns_;
+  setup.turns = &workshop_->turns;
   setup.shared = shared_;
   setup.args = std::move(args);
   setup.finished = [this, tag, moved = std::move(done)](Status status) mutable {

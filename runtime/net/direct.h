@@ -12,11 +12,20 @@
 
 namespace sirtaki::net {
 
+// What operations use up and take turns on; of one loop.
+struct Workshop {
+  StagingPool pool;
+  TurnQueue turns;
+};
+
 class DirectCollectives final : public Collectives {
  public:
-  // With `shared`, which all ranks then have, large data goes through it. Same bits.
-  explicit DirectCollectives(PointToPoint& link, DirectOptions options = {},
-                             std::shared_ptr<SharedMemory> shared = nullptr);
+  // With `shared`, which all ranks then have, large data goes through it. Same bits. `workshop`: one of its own unless
+  // several share one.
+  explicit DirectCollectives(PointToPoint& link, const DirectOptions& options = {},
+                             std::shared_ptr<SharedMemory> shared = nullptr,
+                             std::shared_ptr<Workshop> workshop = nullptr);
+  static std::shared_ptr<Workshop> make_workshop(Loop& loop, const DirectOptions& options);
   ~DirectCollectives() override;
 
   Caps caps() const override { return {}; }
@@ -28,6 +37,7 @@ class DirectCollectives final : public Collectives {
   void abort(Status cause) override;
 
   std::size_t in_flight() const { return operations_.size(); }
+  bool in_flight(OpTag tag) const { return operations_.contains(tag); }
 
  private:
   void reply(Done done, Status status);
@@ -36,8 +46,7 @@ class DirectCollectives final : public Collectives {
   PointToPoint& link_;
   const DirectOptions options_;
   const std::shared_ptr<SharedMemory> shared_;
-  StagingPool pool_;
-  TurnQueue turns_;
+  const std::shared_ptr<Workshop> workshop_;
   Status aborted_;
   std::unordered_map<OpTag, std::shared_ptr<Operation>> operations_;
 };

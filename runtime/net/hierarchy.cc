@@ -62,7 +62,8 @@ HierarchicalCollectives::HierarchicalCollectives(PointToPoint& link, const Direc
                                                  std::shared_ptr<SharedMemory> local)
     : link_(link),
       options_(options),
-      flat_(link, options),
+      workshop_(DirectCollectives::make_workshop(link.loop(), options)),
+      flat_(link, options, nullptr, workshop_),
       local_(group_of(local_part(link, options.hosts), std::move(local))) {
   const Hosts& hosts = options_.hosts;
   SRT_CHECK(fits(hosts));
@@ -80,14 +81,15 @@ HierarchicalCollectives::Group HierarchicalCollectives::group_of(std::unique_ptr
                                                                  std::shared_ptr<SharedMemory> shared) const {
   Group group;
   group.link = std::move(link);
-  group.collectives = std::make_unique<DirectCollectives>(*group.link, among_few(options_), std::move(shared));
+  group.collectives =
+      std::make_unique<DirectCollectives>(*group.link, among_few(options_), std::move(shared), workshop_);
   return group;
 }
 
 Caps HierarchicalCollectives::caps() const {
   Caps caps;
   caps.sums_by_host = true;
-  caps.crossings = options_.hosts.shares();
+  caps.crossings_permille = options_.hosts.crossings_permille();
   return caps;
 }
 
@@ -99,7 +101,7 @@ bool HierarchicalCollectives::goes_by_host(const CollectiveArgs& args) const {
 void HierarchicalCollectives::start(CollectiveArgs args, Done done) {
   SRT_IN_LOOP(link_.loop());
   const OpTag tag = args.tag;
-  if (by_host_.contains(tag)) {
+  if (by_host_.contains(tag) || flat_.in_flight(tag)) {
     link_.loop().post([tag, moved = std::move(done)]() mutable {
       moved(invalid_argument("tag " + std::to_string(tag.value) + " is already in flight"));
     });
@@ -128,19 +130,26 @@ void HierarchicalCollectives::start(CollectiveArgs args, Done done) {
   reduce_here(run);
 }
 
+// Refusals of a phase's operations come through the loop, which may go on without this.
+Done HierarchicalCollectives::then(Step step, const std::shared_ptr<Run>& run) {
+  return [this, alive = std::weak_ptr<const bool>(alive_), step, run](Status status) {
+    if (!alive.expired()) {
+      (this->*step)(run, std::move(status));
+    }
+  };
+}
+
 void HierarchicalCollectives::reduce_here(const std::shared_ptr<Run>& run) {
   CollectiveArgs args = run->phase(OpKind::kReduceScatter, run->args.in, run->own_out());
   args.recv_counts = run->local_counts;
-  local_.collectives->start(std::move(args), [this, run](Status status) {
-    if (!status) {
-      finish(run, std::move(status));
-    } else {
-      exchange(run);
-    }
-  });
+  local_.collectives->start(std::move(args), then(&HierarchicalCollectives::exchange, run));
 }
 
-void HierarchicalCollectives::exchange(const std::shared_ptr<Run>& run) {
+void HierarchicalCollectives::exchange(const std::shared_ptr<Run>& run, Status reduced) {
+  if (!reduced) {
+    finish(run, std::move(reduced));
+    return;
+  }
   run->missing = owners_.size();
   for (std::size_t i = 0; i < owners_.size(); ++i) {
     const Block& share = run->shares[static_cast<std::size_t>(own_shares_[i])];
@@ -148,28 +157,31 @@ void HierarchicalCollectives::exchange(const std::shared_ptr<Run>& run) {
     CollectiveArgs args = run->phase(OpKind::kAllreduce, memory, memory);
     args.op = run->args.op;
     args.divisor = run->args.divisor > 0 ? run->args.divisor : size();
-    owners_[i].collectives->start(std::move(args), [this, run](const Status& status) {
-      run->status.update(status);
-      if (--run->missing > 0) {
-        return;
-      }
-      if (!run->status) {
-        finish(run, run->status);
-      } else {
-        spread_here(run);
-      }
-    });
+    owners_[i].collectives->start(std::move(args), then(&HierarchicalCollectives::spread_here, run));
   }
 }
 
-void HierarchicalCollectives::spread_here(const std::shared_ptr<Run>& run) {
+// After each own share; goes on with the last.
+void HierarchicalCollectives::spread_here(const std::shared_ptr<Run>& run, Status exchanged) {
+  run->status.update(std::move(exchanged));
+  if (--run->missing > 0) {
+    return;
+  }
+  if (!run->status) {
+    finish(run, run->status);
+    return;
+  }
   CollectiveArgs args = run->phase(OpKind::kAllgather, run->own_out(), run->args.out);
   args.recv_counts = run->local_counts;
-  local_.collectives->start(std::move(args), [this, run](Status status) { finish(run, std::move(status)); });
+  local_.collectives->start(std::move(args), then(&HierarchicalCollectives::finish, run));
 }
 
 void HierarchicalCollectives::finish(const std::shared_ptr<Run>& run, Status status) {
   by_host_.erase(run->args.tag);
+  if (!status) {
+    // Ranks of this host that got further may still show it blocks.
+    local_.collectives->cancel(run->args.tag, status);
+  }
   Done done = std::move(run->done);
   done(std::move(status));
 }

@@ -49,18 +49,23 @@ class HierarchicalCollectives final : public Collectives {
 
   Group group_of(std::unique_ptr<PartLink> link, std::shared_ptr<SharedMemory> shared) const;
   bool goes_by_host(const CollectiveArgs& args) const;
+  // The phases: each gets the outcome of what came before.
+  using Step = void (HierarchicalCollectives::*)(const std::shared_ptr<Run>& run, Status before);
+  Done then(Step step, const std::shared_ptr<Run>& run);
   void reduce_here(const std::shared_ptr<Run>& run);
-  void exchange(const std::shared_ptr<Run>& run);
-  void spread_here(const std::shared_ptr<Run>& run);
+  void exchange(const std::shared_ptr<Run>& run, Status reduced);
+  void spread_here(const std::shared_ptr<Run>& run, Status exchanged);
   void finish(const std::shared_ptr<Run>& run, Status status);
 
   PointToPoint& link_;
   const DirectOptions options_;
+  const std::shared_ptr<Workshop> workshop_;  // of all groups: memory, and turns by urgency, are the rank's
   DirectCollectives flat_;
   Group local_;
   std::vector<int> own_shares_;
   std::vector<Group> owners_;          // of each own share
   std::unordered_set<OpTag> by_host_;  // in flight
+  const std::shared_ptr<const bool> alive_ = std::make_shared<bool>(true);
 };
 
 }  // namespace sirtaki::net

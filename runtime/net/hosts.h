@@ -18,9 +18,11 @@ class Hosts {
   int count() const { return static_cast<int>(ranks_.size()); }
   // Several, and ranks of one among them that share a way out.
   bool several_with_several() const { return count() > 1 && shares() > 1; }
-  // Where `rank` is, and its place there.
   int host_of(Rank rank) const;
-  int place_of(Rank rank) const;
+
+  // Bytes that leave the busiest host when every rank sends to every other one, L (P - L) / P of them from L of P
+  // ranks, over those of an allreduce host by host, (H - 1) / H; both twice. For several hosts.
+  int crossings_permille() const;
 
   // Data is cut into as many shares as the fullest host has ranks. On each host every share belongs to one rank, which
   // exchanges it with its owners on the others; a rank's shares are neighbours.

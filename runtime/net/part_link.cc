@@ -22,6 +22,7 @@ PartLink::PartLink(PointToPoint& whole, std::vector<Rank> ranks, std::uint32_t g
 }
 
 Envelope PartLink::outside(const Envelope& envelope) const {
+  SRT_CHECK(envelope.slot < (1U << kSlotBits));
   Envelope there = envelope;
   there.peer = ranks_[static_cast<std::size_t>(envelope.peer)];
   there.slot += first_slot_;

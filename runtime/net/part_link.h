@@ -26,6 +26,7 @@ class PartLink final : public PointToPoint {
   Loop& loop() override { return whole_.loop(); }
   void send(const Envelope& envelope, ConstBytes data, Done done) override;
   void recv(const Envelope& envelope, Bytes out, Done done) override;
+  Rank job_rank(Rank peer) const override { return whole_.job_rank(ranks_[static_cast<std::size_t>(peer)]); }
   bool one_host() const override { return one_host_; }
   Duration round_trip() const override { return whole_.round_trip(); }
   void cancel(TagGroup tags, Status cause) override { whole_.cancel(tags, std::move(cause)); }

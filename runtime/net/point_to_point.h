@@ -41,6 +41,9 @@ class PointToPoint {
   virtual void send(const Envelope& envelope, ConstBytes data, Done done) = 0;
   virtual void recv(const Envelope& envelope, Bytes out, Done done) = 0;
 
+  // What the job calls `peer`, for messages to people.
+  virtual Rank job_rank(Rank peer) const { return peer; }
+
   // No rank is on another host than the others; the same answer on all of them.
   virtual bool one_host() const { return false; }
   // The shortest round trip seen to the farthest peer; zero while none is known.

@@ -26,8 +26,8 @@ struct SharedMemory::Header {
   std::array<std::atomic<std::uint64_t>, kMaxPages> tags;
 };
 
-SharedMemory::SharedMemory(Rank rank, std::vector<SharedSegment> segments)
-    : rank_(rank), segments_(std::move(segments)), calls_heard_(segments_.size(), 0) {
+SharedMemory::SharedMemory(Rank rank, std::vector<SharedSegment> segments, std::vector<Rank> job_ranks)
+    : rank_(rank), segments_(std::move(segments)), job_ranks_(std::move(job_ranks)), calls_heard_(segments_.size(), 0) {
   static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
   used_.assign(pages_of(rank), 0);
   for (std::size_t peer = 0; peer < segments_.size(); ++peer) {
@@ -132,8 +132,8 @@ Result<SharedView> SharedMemory::view(OpTag tag, Rank peer, std::uint32_t page, 
       return SharedView(&pending, reader(rank_), &open, {page_at(peer, page), bytes});
     }
   }
-  return corrupt("rank " + std::to_string(peer) + " tells of shared memory that it does not have for rank " +
-                 std::to_string(rank_));
+  const auto name = [this](Rank rank) { return "rank " + std::to_string(job_ranks_[static_cast<std::size_t>(rank)]); };
+  return corrupt(name(peer) + " tells of shared memory that it does not have for " + name(rank_));
 }
 
 void SharedMemory::drop(const TagGroup& tags) {

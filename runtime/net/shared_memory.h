@@ -71,8 +71,8 @@ class SharedMemory {
   using Readers = std::uint64_t;
   static constexpr Readers reader(Rank rank) { return Readers{1} << rank; }
 
-  // Segments by rank, the own one among them.
-  SharedMemory(Rank rank, std::vector<SharedSegment> segments);
+  // Segments by rank, the own one among them. `job_ranks`: what errors call the ranks.
+  SharedMemory(Rank rank, std::vector<SharedSegment> segments, std::vector<Rank> job_ranks);
 
   // Room of this rank for `readers`; they know it by its page number. To be filled before they are told of it.
   struct Room {
@@ -113,6 +113,7 @@ class SharedMemory {
 
   const Rank rank_;
   std::vector<SharedSegment> segments_;
+  const std::vector<Rank> job_ranks_;
   std::vector<char> used_;  // own pages
   std::vector<Block> blocks_;
   Tombstones dropped_;

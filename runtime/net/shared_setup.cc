@@ -101,7 +101,7 @@ class Setup final : public std::enable_shared_from_this<Setup> {
       if (opened) {
         segments_[static_cast<std::size_t>(peer)] = std::move(*opened);
       } else {
-        refused_ = "rank " + std::to_string(peer) + ": " + std::string(opened.status().text());
+        refused_ = "rank " + std::to_string(link_.job_rank(peer)) + ": " + std::string(opened.status().text());
       }
     }
     verdicts_[static_cast<std::size_t>(link_.rank())].usable = refused_.empty() ? 1 : 0;
@@ -124,7 +124,11 @@ class Setup final : public std::enable_shared_from_this<Setup> {
     const auto unable =
         std::find_if(verdicts_.begin(), verdicts_.end(), [](const Verdict& verdict) { return verdict.usable == 0; });
     if (unable == verdicts_.end()) {
-      outcome.memory = std::make_unique<SharedMemory>(link_.rank(), std::move(segments_));
+      std::vector<Rank> job_ranks;
+      for (Rank peer = 0; peer < link_.size(); ++peer) {
+        job_ranks.push_back(link_.job_rank(peer));
+      }
+      outcome.memory = std::make_unique<SharedMemory>(link_.rank(), std::move(segments_), std::move(job_ranks));
     } else if (unable - verdicts_.begin() == link_.rank()) {
       outcome.refused = refused_;
     }

@@ -425,6 +425,20 @@ TEST_P(CollectivesConformance, BadArgumentsComeBackAsAnError) {
   }
 }
 
+TEST_P(CollectivesConformance, AReduceScatterMayOverwriteItsOwnBlockAlone) {
+  const auto ranks = static_cast<std::size_t>(size());
+  std::vector<Memory> memory(ranks, Memory(ranks * 16));
+  auto args = args_for_all(OpKind::kReduceScatter);
+  for (std::size_t rank = 0; rank < ranks; ++rank) {
+    args[rank].recv_counts.assign(ranks, 4);
+    args[rank].in = memory[rank];
+    args[rank].out = Bytes(memory[rank]).subspan((rank + 1) % ranks * 16, 16);
+  }
+  for (const Status& status : run_on_all(*world_, args)) {
+    EXPECT_EQ(status.code(), ranks == 1 ? Code::kOk : Code::kInvalidArgument);
+  }
+}
+
 // Of two: among more, a rank that differs from none of those it hears is ended by its owner.
 class CollectivesPair : public CollectivesConformance {};
 

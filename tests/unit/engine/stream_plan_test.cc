@@ -79,7 +79,7 @@ TEST(StreamPlan, EveryCodecOfTheCatalogHasAPlanByItsName) {
 TEST(StreamPlan, WhereRanksShareAWayOutPayloadsCostMoreAndSumsDoNot) {
   const scheduler::TensorInfo tensor{"w", {512, 512}, DType::kF32};
   const CatalogFacts own(4);
-  const CatalogFacts shared(4, 2);
+  const CatalogFacts shared(4, 2000);
   for (const auto& [recipe, times] : {std::pair{Recipe::kGather, 2}, {Recipe::kScatter, 2}, {Recipe::kCounts, 1}}) {
     const scheduler::Decision decision{CodecId::kTwobit, recipe, {1, params::kOne, 0}};
     const auto alone = own.planned(tensor, decision);

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <functional>
 #include <vector>
 
 #include "tests/conformance/collectives_worlds.h"
@@ -51,7 +52,13 @@ TEST(Hosts, EveryShareHasAnOwnerOnEachHostAndEveryRankNeighbouringShares) {
   EXPECT_EQ(hosts.owners(1), (std::vector<Rank>{3, 1, 5}));
   EXPECT_EQ(hosts.owners(2), (std::vector<Rank>{4, 2, 5}));
   EXPECT_EQ(hosts.host_of(2), 1);
-  EXPECT_EQ(hosts.place_of(2), 1);
+}
+
+TEST(Hosts, WhatEveryRankSendsLeavesAHostMoreOftenThanASumDoes) {
+  EXPECT_EQ(Hosts({{0}, {1}, {2}}).crossings_permille(), 1000);
+  EXPECT_EQ(two_of_two().crossings_permille(), 2000);
+  EXPECT_EQ(Hosts({{0, 1, 2}, {3, 4, 5}, {6, 7, 8}}).crossings_permille(), 3000);
+  EXPECT_EQ(Hosts({{0, 1, 2}, {3}}).crossings_permille(), 1500);
 }
 
 TEST(Hosts, OnlySeveralHostsWithSeveralRanksGainFromAHierarchy) {
@@ -118,9 +125,54 @@ TEST(Hierarchy, ADeathInAnyPhaseEndsAllOthers) {
     ASSERT_TRUE(world->wait([&ended] { return ended == 4; })) << "after message " << last;
     EXPECT_EQ(lost > 0, died) << "after message " << last;
     if (!died) {
-      break;
+      return;
     }
   }
+  FAIL() << "the last messages of an allreduce were never reached";
+}
+
+// Wherever the ranks are when the tag is cancelled on all of them, each ends once, and the next allreduce is right.
+TEST(Hierarchy, CancelledInAnyPhaseItEndsOnceAndTheNextOneIsRight) {
+  for (int moment = 0; moment < 200; ++moment) {
+    int messages = 0;
+    bool cancelled = false;
+    std::function<void()> cancel_all;
+    WorldOptions options;
+    options.direct.hosts = two_of_two();
+    options.direct.segment_bytes = 16 * 1024;
+    options.local.fate = [&](Rank, const Envelope& envelope, std::size_t) {
+      if (envelope.tag == OpTag(1) && ++messages == moment + 1) {
+        cancel_all();
+      }
+      return MessageFate::kDeliver;
+    };
+    const auto world = make_local_world(4, options);
+    cancel_all = [&] {
+      cancelled = true;
+      for (Rank rank = 0; rank < 4; ++rank) {
+        world->on(rank, [&world, rank] { world->at(rank).cancel(OpTag(1), {Code::kAborted, "no more"}); });
+      }
+    };
+    std::vector<std::vector<float>> values(4, std::vector<float>(1 << 15, 1.0F));
+    ASSERT_EQ(run_on_all(*world, allreduce_of(values)).size(), 4U) << "at message " << moment;
+    for (auto& value : values) {
+      value.assign(value.size(), 2.0F);
+    }
+    auto again = allreduce_of(values);
+    for (CollectiveArgs& args : again) {
+      args.tag = OpTag(2);
+    }
+    for (const Status& status : run_on_all(*world, again)) {
+      ASSERT_TRUE(status) << status.to_string() << " at message " << moment;
+    }
+    for (const auto& result : values) {
+      ASSERT_EQ(result, std::vector<float>(result.size(), 8.0F)) << "at message " << moment;
+    }
+    if (!cancelled) {
+      return;
+    }
+  }
+  FAIL() << "the last messages of an allreduce were never reached";
 }
 
 }  // namespace

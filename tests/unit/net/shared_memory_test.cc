@@ -161,7 +161,7 @@ struct TwoRanks {
       for (const SharedSegment& segment : made) {
         segments.push_back(std::move(*SharedSegment::open(segment.name())));
       }
-      ranks.push_back(std::make_unique<SharedMemory>(rank, std::move(segments)));
+      ranks.push_back(std::make_unique<SharedMemory>(rank, std::move(segments), std::vector<Rank>{0, 1}));
     }
   }
   SharedMemory& operator[](std::size_t rank) { return *ranks[rank]; }
