@@ -187,17 +187,29 @@ void TreeNode::begin(Epoch epoch) {
   }
 }
 
+// Its epoch has formed, ours will know in a moment. No more than may come are kept: the newest, because others may be
+// what an earlier epoch has left behind.
+void TreeNode::keep_early(const rendezvous::BranchHello& hello, std::unique_ptr<Branch> branch) {
+  std::erase_if(early_, [&](const Stranger& known) { return known.hello == hello; });
+  std::size_t expected = 0;
+  for (const auto& node : nodes_) {
+    expected += node->children.size();
+  }
+  if (early_.size() >= expected) {
+    refused(early_.front().hello, "more came than there are places, before this rank had joined");
+    early_.erase(early_.begin());
+  }
+  early_.push_back({hello, std::move(branch)});
+}
+
+void TreeNode::refused(const rendezvous::BranchHello& hello, const std::string& why) const {
+  events_.warning("refused a connection of rank " + std::to_string(hello.from) + " in epoch " +
+                  std::to_string(hello.epoch.value) + ": " + why);
+}
+
 void TreeNode::on_branch(const rendezvous::BranchHello& hello, std::unique_ptr<Branch> branch) {
   if (!epoch_) {
-    // Its epoch has formed, ours will know in a moment. No more than may come are kept.
-    std::size_t expected = 0;
-    for (const auto& node : nodes_) {
-      expected += node->children.size();
-    }
-    if (early_.size() < expected) {
-      early_.push_back({hello, std::move(branch)});
-    }
-    return;
+    return keep_early(hello, std::move(branch));
   }
   for (const auto& node : nodes_) {
     for (Child& child : node->children) {
@@ -212,8 +224,7 @@ void TreeNode::on_branch(const rendezvous::BranchHello& hello, std::unique_ptr<B
       }
     }
   }
-  events_.warning("refused a connection of rank " + std::to_string(hello.from) + " in epoch " +
-                  std::to_string(hello.epoch.value) + ": it has no place below relay " + std::to_string(hello.relay));
+  refused(hello, "it has no place below relay " + std::to_string(hello.relay));
 }
 
 TreeNode::Way* TreeNode::way_of(const Branch& branch) {
@@ -330,7 +341,7 @@ void TreeNode::on_tree(Branch& branch, ConstBytes message) {
   if (Way* way = way_of(branch)) {
     const auto spread = control::decode_spread(message, options_.size);
     if (!spread) {
-      return broken(way->host, false, spread.status());
+      return lost_above(*way, spread.status());
     }
     if (way->from == nullptr) {
       return tell(*spread);

@@ -114,6 +114,8 @@ class TreeNode final : private rendezvous::BranchPortHandler, private rendezvous
 
   // tree_node.cc: connections and messages
   void begin(Epoch epoch);
+  void keep_early(const rendezvous::BranchHello& hello, std::unique_ptr<rendezvous::Branch> branch);
+  void refused(const rendezvous::BranchHello& hello, const std::string& why) const;
   Status dial(Way& way, const rendezvous::Membership& membership, const std::function<bool()>& interrupted);
   void attach(Way& way, std::unique_ptr<rendezvous::Branch> branch);
   Way* way_of(const rendezvous::Branch& branch);
@@ -134,6 +136,7 @@ class TreeNode final : private rendezvous::BranchPortHandler, private rendezvous
   void check_left();
   void run_out();
   void end_now();
+  void lost_above(Way& way, const Status& cause);
   void broken(Rank peer, bool below, const Status& cause);
   Status cut_status() const;
 
@@ -145,7 +148,7 @@ class TreeNode final : private rendezvous::BranchPortHandler, private rendezvous
   Way own_;
   std::vector<std::unique_ptr<Node>> nodes_;  // lowest first
   std::optional<Epoch> epoch_;
-  std::vector<Stranger> early_;  // came before the epoch was known
+  std::vector<Stranger> early_;  // came before the epoch was known; the newest last
   control::RankSet left_;
   std::optional<control::MemberMessage> last_word_;
   bool over_ = false;

@@ -40,6 +40,15 @@ void TreeNode::broken(Rank peer, bool below, const Status& cause) {
   events_.plain(control::TreeBroken{broken_status(below ? peer : self, below ? self : peer, peer, cause)});
 }
 
+// When this rank leaves, there are only those below to be told: they can agree on nothing any more.
+void TreeNode::lost_above(Way& way, const Status& cause) {
+  if (leaving_ && !over_) {
+    way.branch.reset();
+    return cut(way);
+  }
+  broken(way.host, false, cause);
+}
+
 void TreeNode::abandon() {
   over_ = true;
   if (leaving_) {
@@ -54,7 +63,7 @@ void TreeNode::on_end(Branch& branch, const Status& cause) {
     if (way->state == Way::State::kLeaving || left_.contains(way->host)) {
       return cut(*way);
     }
-    way->verdict = loop_.after(options_.verdict_timeout, [this, way, cause] { broken(way->host, false, cause); });
+    way->verdict = loop_.after(options_.verdict_timeout, [this, way, cause] { lost_above(*way, cause); });
     return;
   }
   const auto [node, child] = child_of(branch);

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
+
 #include "tests/unit/rendezvous/world.h"
 
 namespace sirtaki::engine {
@@ -99,10 +101,10 @@ class Played final : public rendezvous::BranchHandler, public rendezvous::Branch
 // Three ranks, two a relay: rank 0 carries relay 0 for itself and rank 1, rank 2 carries relay 1 for itself.
 class TreeNodeTest : public testing::Test {
  protected:
-  void open(Rank rank) {
+  void open(Rank rank, int size = 3) {
     TreeOptions options;
     options.rank = rank;
-    options.size = 3;
+    options.size = size;
     options.fanout = 2;
     options.port.bind_address = "127.0.0.1";
     options.port.secret = secret_;
@@ -217,6 +219,54 @@ TEST_F(TreeNodeTest, AChildThatVanishesWhileItsRankLivesEndsTheJob) {
   const std::string text = log_.await("broken");
   EXPECT_NE(text.find("agreements of rank 1 go to rank 0"), std::string::npos) << text;
   EXPECT_NE(text.find("control.fanout"), std::string::npos) << text;
+}
+
+TEST_F(TreeNodeTest, WhatAnEarlierEpochLeftBehindTakesNoPlaceOfAChild) {
+  open(0);
+  const std::string where = node_->endpoints({"127.0.0.1:1"}).front();
+  std::array<Played, 3> stale;
+  for (std::size_t i = 0; i < stale.size(); ++i) {
+    stale[i].dial(where, secret_, {Epoch(static_cast<std::uint32_t>(i) + 1), 1, 0});
+  }
+  const auto await_refused = [this](int count) {
+    const TimePoint deadline = loop_.now() + 20s;
+    while (log_.count("more came than there are places") < count && loop_.now() < deadline) {
+      loop_.run_sync([] {});
+    }
+    EXPECT_EQ(log_.count("more came than there are places"), count);
+  };
+  await_refused(1);
+  below_.dial(where, secret_, {Epoch(4), 1, 0});
+  await_refused(2);
+  Played again;  // its own first connection is as good as gone
+  again.dial(where, secret_, {Epoch(4), 1, 0});
+  below_.log.await("end");
+  rendezvous::Membership membership;
+  membership.epoch = Epoch(4);
+  membership.members.resize(3);
+  ASSERT_TRUE(node_->connect(membership, {}));
+  again.say({{RankSet::of(1), announce("a")}});
+  log_.await("hub rank 1 announce a");
+}
+
+TEST_F(TreeNodeTest, ARelayThatIsLeavingTellsThoseBelowWhenTheOneAboveIsLost) {
+  open(2, 7);  // carries relay 1 for itself and rank 3, below one that rank 1 carries for ranks 0 to 3
+  above_.listen(secret_);
+  below_.dial(node_->endpoints({"127.0.0.1:1"}).front(), secret_, {Epoch(4), 3, 1});
+  rendezvous::Membership membership;
+  membership.epoch = Epoch(4);
+  membership.members.resize(7);
+  membership.members[1].relay_endpoints = {"127.0.0.1:" + std::to_string(above_.port->port())};
+  const Status status = node_->connect(membership, {});
+  ASSERT_TRUE(status) << status.to_string();
+  above_.log.await("branch of rank 2");
+  below_.say({{RankSet::of(3), announce("a")}});
+  above_.log.await("up rank 3 announce a");
+  leave(60s);
+  above_.drop();
+  below_.log.await("leave");
+  log_.await("done");
+  EXPECT_EQ(log_.count("broken"), 0);
 }
 
 TEST_F(TreeNodeTest, AParentThatVanishesWhileItsRankLivesEndsTheJob) {
