@@ -132,9 +132,9 @@ void HierarchicalCollectives::start(CollectiveArgs args, Done done) {
 
 // Refusals of a phase's operations come through the loop, which may go on without this.
 Done HierarchicalCollectives::then(Step step, const std::shared_ptr<Run>& run) {
-  return [this, alive = std::weak_ptr<const bool>(alive_), step, run](Status status) {
+  return [this, alive = std::weak_ptr<const bool>(alive_), step, run](const Status& status) {
     if (!alive.expired()) {
-      (this->*step)(run, std::move(status));
+      (this->*step)(run, status);
     }
   };
 }
@@ -145,9 +145,9 @@ void HierarchicalCollectives::reduce_here(const std::shared_ptr<Run>& run) {
   local_.collectives->start(std::move(args), then(&HierarchicalCollectives::exchange, run));
 }
 
-void HierarchicalCollectives::exchange(const std::shared_ptr<Run>& run, Status reduced) {
+void HierarchicalCollectives::exchange(const std::shared_ptr<Run>& run, const Status& reduced) {
   if (!reduced) {
-    finish(run, std::move(reduced));
+    finish(run, reduced);
     return;
   }
   run->missing = owners_.size();
@@ -162,8 +162,8 @@ void HierarchicalCollectives::exchange(const std::shared_ptr<Run>& run, Status r
 }
 
 // After each own share; goes on with the last.
-void HierarchicalCollectives::spread_here(const std::shared_ptr<Run>& run, Status exchanged) {
-  run->status.update(std::move(exchanged));
+void HierarchicalCollectives::spread_here(const std::shared_ptr<Run>& run, const Status& exchanged) {
+  run->status.update(exchanged);
   if (--run->missing > 0) {
     return;
   }
@@ -176,14 +176,14 @@ void HierarchicalCollectives::spread_here(const std::shared_ptr<Run>& run, Statu
   local_.collectives->start(std::move(args), then(&HierarchicalCollectives::finish, run));
 }
 
-void HierarchicalCollectives::finish(const std::shared_ptr<Run>& run, Status status) {
+void HierarchicalCollectives::finish(const std::shared_ptr<Run>& run, const Status& status) {
   by_host_.erase(run->args.tag);
   if (!status) {
     // Ranks of this host that got further may still show it blocks.
     local_.collectives->cancel(run->args.tag, status);
   }
   Done done = std::move(run->done);
-  done(std::move(status));
+  done(status);
 }
 
 void HierarchicalCollectives::cancel(TagGroup tags, Status cause) {

@@ -50,12 +50,12 @@ class HierarchicalCollectives final : public Collectives {
   Group group_of(std::unique_ptr<PartLink> link, std::shared_ptr<SharedMemory> shared) const;
   bool goes_by_host(const CollectiveArgs& args) const;
   // The phases: each gets the outcome of what came before.
-  using Step = void (HierarchicalCollectives::*)(const std::shared_ptr<Run>& run, Status before);
+  using Step = void (HierarchicalCollectives::*)(const std::shared_ptr<Run>& run, const Status& before);
   Done then(Step step, const std::shared_ptr<Run>& run);
   void reduce_here(const std::shared_ptr<Run>& run);
-  void exchange(const std::shared_ptr<Run>& run, Status reduced);
-  void spread_here(const std::shared_ptr<Run>& run, Status exchanged);
-  void finish(const std::shared_ptr<Run>& run, Status status);
+  void exchange(const std::shared_ptr<Run>& run, const Status& reduced);
+  void spread_here(const std::shared_ptr<Run>& run, const Status& exchanged);
+  void finish(const std::shared_ptr<Run>& run, const Status& status);
 
   PointToPoint& link_;
   const DirectOptions options_;
