@@ -28,6 +28,7 @@ from types import FrameType, TracebackType
 from benchmarks.netns_system import (
     NETNS_DIR,
     NetnsError,
+    allow_congestion_control,
     enter,
     find_tool,
     inside,
@@ -247,6 +248,7 @@ class Net:
             remove_namespaces(names)
 
     def _build(self) -> None:
+        allow_congestion_control(CONGESTION_CONTROL)
         self._add(SWITCH)
         self._ip(SWITCH, ["link add name br0 type bridge", "link set br0 up", "link set lo up"])
         everyone: list[int | str] = [LAUNCHER, *range(self.nodes)]

@@ -42,6 +42,20 @@ def run_tool(command: Sequence[str], stdin: str | None = None) -> str:
     return done.stdout
 
 
+def allow_congestion_control(name: str) -> None:
+    """Adds it to those that any namespace may choose; some machines list few. Stays when the namespaces are gone."""
+    path = Path("/proc/sys/net/ipv4/tcp_allowed_congestion_control")
+    try:
+        allowed = path.read_text().split()
+        if name not in allowed:
+            path.write_text(" ".join([*allowed, name]))
+    except FileNotFoundError:
+        # Not the machine's first namespace: it has to be allowed already.
+        return
+    except OSError as error:
+        raise NetnsError(f"TCP congestion control '{name}' cannot be allowed here: {error.strerror}") from None
+
+
 def enter(namespace: str) -> None:
     """Moves the calling thread into a namespace. Threads started later inherit it."""
     try:
