@@ -54,6 +54,28 @@ std::string options_section(const Config& config) {
   return out;
 }
 
+// As the ranks will see it, unless the system refuses memory.
+std::string data_section(const std::vector<CheckedHost>& hosts, const Config& config) {
+  int ranks = 0;
+  int most = 0;
+  std::string counts;
+  for (const CheckedHost& host : hosts) {
+    ranks += host.placement.ranks;
+    most = std::max(most, host.placement.ranks);
+    counts += (counts.empty() ? "" : " + ") + std::to_string(host.placement.ranks);
+  }
+  const bool direct = config.net.backend == "direct";
+  const bool shares = direct && config.net.shared_memory == "auto" && most > 1;
+  std::string way = "tcp";
+  if (hosts.size() == 1) {
+    way = ranks == 1 ? "local" : shares ? "shared memory" : "tcp";
+  } else if (direct && config.net.hierarchy == "auto" && most > 1) {
+    way = shares ? "shared memory on a host, tcp between hosts" : "tcp, host by host";
+  }
+  return "  " + std::to_string(ranks) + " ranks on " + std::to_string(hosts.size()) +
+         (hosts.size() == 1 ? " host" : " hosts (" + counts + ")") + ": " + way + "\n";
+}
+
 std::string backends() {
   const OptionInfo* option = find_option("net.backend");
   std::string names(option != nullptr ? option->accepted : "");
@@ -68,6 +90,7 @@ std::string check_page(const std::vector<CheckedHost>& hosts, const Config& conf
   for (const CheckedHost& host : hosts) {
     out += host_section(host);
   }
+  out += "Data\n" + data_section(hosts, config);
   out += "Backends\n  " + backends() + "\n";
   out += "Options (where each comes from)\n" + options_section(config);
   const auto bad =

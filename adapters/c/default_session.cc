@@ -2,8 +2,10 @@
 
 #include <pthread.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <utility>
+#include <vector>
 
 #include "runtime/base/config_load.h"
 
@@ -27,15 +29,10 @@ void describe(Active& active) {
   const Rank rank = active.session->rank();
   const auto local = members.local_ranks(rank);
   active.local_size = static_cast<int>(local.size());
-  active.local_rank = 0;
-  for (std::size_t i = 0; i < local.size(); ++i) {
-    if (local[i] == rank) {
-      active.local_rank = static_cast<int>(i);
-    }
-  }
-  for (Rank other = 0; other < members.size(); ++other) {
-    active.homogeneous = active.homogeneous && members.local_ranks(other).size() == local.size();
-  }
+  active.local_rank = static_cast<int>(std::ranges::find(local, rank) - local.begin());
+  const auto hosts = members.hosts();
+  active.homogeneous =
+      std::ranges::all_of(hosts, [&](const std::vector<Rank>& host) { return host.size() == local.size(); });
 }
 
 }  // namespace

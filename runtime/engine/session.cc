@@ -355,6 +355,11 @@ std::string SessionImpl::stats_json() const {
   extra.key("size").value(job_.size);
   extra.key("backend").value(job_.size == 1 ? std::string("local") : config_->net.backend);
   extra.key("data_path").value(path);
+  extra.key("ranks_by_host").begin_array();
+  for (const std::vector<Rank>& host : membership_.hosts()) {
+    extra.value(static_cast<std::int64_t>(host.size()));
+  }
+  extra.end_array();
   extra.key("kernels").value(kernels::chosen_target());
   extra.key("loop.wakeups").value(loop_.wakeups());
   extra.key("control.wakeups").value(control_->wakeups());

@@ -1,6 +1,8 @@
 #include "runtime/rendezvous/membership.h"
 
 #include <algorithm>
+#include <string_view>
+#include <unordered_map>
 
 #include "runtime/base/check.h"
 #include "runtime/base/wire.h"
@@ -44,37 +46,29 @@ std::vector<std::string> get_endpoints(WireReader& in) {
 
 }  // namespace
 
-std::vector<Rank> Membership::local_ranks(Rank rank) const {
-  SRT_CHECK(rank >= 0 && rank < size());
-  const std::string& host = members[static_cast<std::size_t>(rank)].host_id;
-  std::vector<Rank> ranks;
+std::vector<std::vector<Rank>> Membership::hosts() const {
+  std::vector<std::vector<Rank>> ranks;
+  std::unordered_map<std::string_view, std::size_t> places;
   for (const Member& member : members) {
-    if (member.host_id == host) {
-      ranks.push_back(member.rank);
+    const auto [place, fresh] = places.emplace(member.host_id, ranks.size());
+    if (fresh) {
+      ranks.emplace_back();
     }
+    ranks[place->second].push_back(member.rank);
   }
   return ranks;
 }
 
-int Membership::host_count() const {
-  int count = 0;
-  for (const Member& member : members) {
-    if (local_ranks(member.rank).front() == member.rank) {
-      ++count;
-    }
-  }
-  return count;
+int Membership::host_index(Rank rank) const {
+  SRT_CHECK(rank >= 0 && rank < size());
+  const auto all = hosts();
+  const auto found = std::ranges::find_if(
+      all, [rank](const std::vector<Rank>& host) { return std::ranges::binary_search(host, rank); });
+  return static_cast<int>(found - all.begin());
 }
 
-int Membership::host_index(Rank rank) const {
-  const Rank first = local_ranks(rank).front();
-  int index = 0;
-  for (Rank r = 0; r < first; ++r) {
-    if (local_ranks(r).front() == r) {
-      ++index;
-    }
-  }
-  return index;
+std::vector<Rank> Membership::local_ranks(Rank rank) const {
+  return hosts()[static_cast<std::size_t>(host_index(rank))];
 }
 
 std::vector<std::byte> encode(const JoinRequest& request) {

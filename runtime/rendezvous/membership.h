@@ -42,11 +42,12 @@ struct Membership {
   std::vector<Member> members;  // by rank
 
   int size() const { return static_cast<int>(members.size()); }
-  // Ranks on the same host id, in rank order, and this rank's place among them.
-  std::vector<Rank> local_ranks(Rank rank) const;
-  // Hosts in order of their lowest rank; the index of `rank`'s host.
-  int host_count() const;
+  // Ranks by host (the same host id), ascending in each; hosts in order of their lowest rank.
+  std::vector<std::vector<Rank>> hosts() const;
+  int host_count() const { return static_cast<int>(hosts().size()); }
+  // The place of `rank`'s host, and the ranks there.
   int host_index(Rank rank) const;
+  std::vector<Rank> local_ranks(Rank rank) const;
 };
 
 std::vector<std::byte> encode(const JoinRequest& request);

@@ -237,6 +237,7 @@ def test_check_prints_hosts_options_and_their_origin() -> None:
     assert done.code == 0, done.err
     assert "ranks 0-1" in done.out
     assert "OMP_NUM_THREADS" in done.out
+    assert "2 ranks on 1 host: shared memory\n" in done.out
     assert re.search(r"compression.codec +bf16 +\(command line\)", done.out)
     assert re.search(r"log.level +debug +\(SIRTAKI_LOG_LEVEL\)", done.out)
     assert "All is well." in done.out

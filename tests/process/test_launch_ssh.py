@@ -238,6 +238,20 @@ def test_check_shows_both_hosts(hosts: Hosts) -> None:
     assert f"{hosts.near_address} (this host): rank 0" in done.out
     assert f"{hosts.far_address} (eth0)" in done.out
     assert "(reached)" in done.out
+    assert "2 ranks on 2 hosts (1 + 1): tcp\n" in done.out
+
+
+@pytest.mark.parametrize(
+    ("options", "way"),
+    [
+        ((), "shared memory on a host, tcp between hosts"),
+        (("--net-shared-memory", "off"), "tcp, host by host"),
+        (("--net-hierarchy", "off"), "tcp"),
+    ],
+)
+def test_check_says_how_data_will_travel(hosts: Hosts, options: tuple[str, ...], way: str) -> None:
+    done = launch_near(hosts, *both(hosts, near=3), *options, "--check")
+    assert f"4 ranks on 2 hosts (3 + 1): {way}\n" in done.out
 
 
 def test_check_tells_good_hosts_from_bad_ones(hosts: Hosts) -> None:

@@ -17,7 +17,7 @@ import sirtaki  # noqa: E402
 import sirtaki.torch as hvd  # noqa: E402
 from sirtaki import _core  # noqa: E402
 from sirtaki.pump import pump  # noqa: E402
-from sirtaki.report import Progress, layer_table  # noqa: E402
+from sirtaki.report import Progress, layer_table, placement  # noqa: E402
 from sirtaki.torch.compression import suited  # noqa: E402
 
 
@@ -216,6 +216,12 @@ def test_the_table_of_layers_is_aligned() -> None:
     ]
 
 
+def test_the_placement_of_ranks_is_told() -> None:
+    assert placement([4]) == "4 on one host"
+    assert placement([2, 2]) == "4 on 2 hosts, 2 each"
+    assert placement([3, 1]) == "4 on 2 hosts, 3 + 1"
+
+
 @pytest.mark.usefixtures("session")
 def test_progress_shows_a_line_and_a_report() -> None:
     out = io.StringIO()
@@ -225,6 +231,7 @@ def test_progress_shows_a_line_and_a_report() -> None:
     assert "epoch 1  step 2/2  loss 1.0000" in progress.line()
     progress.end()
     assert "exposed communication" in out.getvalue()
+    assert "1 on one host" in out.getvalue()
 
 
 @pytest.mark.usefixtures("session")

@@ -84,7 +84,7 @@ class Progress:
         seconds = time.monotonic() - self._begin
         stats = basics.stats()
         rows = [
-            ("ranks", f"{basics.size()} on {basics.cross_size()} hosts"),
+            ("ranks", placement(stats.get("ranks_by_host", [basics.size()]))),
             ("data through", str(stats.get("data_path", "?"))),
             ("steps", f"{self._steps} in {seconds:.1f} s"),
             ("throughput", f"{self.samples_per_second():,.0f} samples/s"),
@@ -117,6 +117,16 @@ class Progress:
         else:
             self._stream.write(text + "\n")
         self._stream.flush()
+
+
+def placement(ranks_by_host: list[int]) -> str:
+    """How many ranks there are, and on which hosts: "4 on one host", "4 on 2 hosts, 2 each", "4 on 2 hosts, 3 + 1"."""
+    ranks, hosts = sum(ranks_by_host), len(ranks_by_host)
+    if hosts == 1:
+        return f"{ranks} on one host"
+    if len(set(ranks_by_host)) == 1:
+        return f"{ranks} on {hosts} hosts, {ranks_by_host[0]} each"
+    return f"{ranks} on {hosts} hosts, {' + '.join(str(count) for count in ranks_by_host)}"
 
 
 def layer_table(report: list[dict[str, Any]]) -> list[str]:

@@ -38,6 +38,7 @@ Membership some_membership() {
 TEST(Membership, CountsHostsInOrderOfTheirLowestRank) {
   const Membership membership = some_membership();
   EXPECT_EQ(membership.size(), 5);
+  EXPECT_EQ(membership.hosts(), (std::vector<std::vector<Rank>>{{0, 2}, {1, 3}, {4}}));
   EXPECT_EQ(membership.host_count(), 3);
   EXPECT_EQ(membership.host_index(0), 0);
   EXPECT_EQ(membership.host_index(1), 1);
