@@ -22,7 +22,8 @@ class Learner:
     """One training.
 
     `recipe`: net, batch (of a rank), seed, lr (falls linearly to 0 over `steps`), momentum, steps; optional: how
-    (arguments of the system's train()), zero (the control: large tensors get no gradient).
+    (arguments of the system's train()), zero (the control: large tensors get no gradient), watch (`ends` and `sent`
+    are kept).
     """
 
     def __init__(self, place: Place, system: System, recipe: dict[str, Any]) -> None:
@@ -36,6 +37,9 @@ class Learner:
         self._batches = self._task.batches(recipe["seed"])
         self._done = 0
         self.losses: list[float] = []
+        #: time.monotonic() after each step, and the bytes in which its gradients travelled.
+        self.ends: list[float] = []
+        self.sent: list[int] = []
 
     def step(self) -> None:
         """One step on the next batch."""
@@ -52,6 +56,9 @@ class Learner:
         optimizer.step()
         self._done += 1
         self.losses.append(float(loss.detach()))
+        if recipe.get("watch"):
+            self.ends.append(time.monotonic())
+            self.sent.append(sum(row["wire_bytes"] for row in optimizer.compression_report()))
 
     def run(self, steps: int) -> float:
         """Some steps; seconds a step."""

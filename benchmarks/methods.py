@@ -54,8 +54,8 @@ class Method:
 
 
 _GROUP = "group_topk:rate=0.01,group=512,wire=gather"
-_HYLO = "hylo:wire=scatter,rho=0.5,factor=0.7"
-_ALGC = "algc:wire=gather,most=0.01"
+_HYLO = "hylo:wire=scatter,rho=0.48,factor=0.7"
+_ALGC = "algc:wire=gather,density=0.0089,most=0.0089"
 METHODS = {
     DENSE: Method(kind="dense"),
     "zero": Method(kind="control", zero=True),

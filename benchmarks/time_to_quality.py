@@ -17,6 +17,7 @@ from typing import Any
 from benchmarks import compression_plots
 from benchmarks.contest import TaskCase, ratio_row
 from benchmarks.group import Group
+from benchmarks.methods import METHODS
 from benchmarks.netns import Net
 from benchmarks.results import Row, Store, make_row
 from benchmarks.rig import Contender, Options, Plan, finish, interleave, network, parse, run, say
@@ -43,6 +44,8 @@ class Entrant:
     how: dict[str, Any]
 
 
+#: With the settings of `methods`.
+OURS = ("hylo", "algc", "group_topk")
 ENTRANTS = {
     DDP: Entrant("gloo", {}),
     FP16: Entrant("gloo_fp16", {}),
@@ -50,12 +53,9 @@ ENTRANTS = {
     "powersgd_2": Entrant("gloo_powersgd", {"rank": 2}),
     "powersgd_4": Entrant("gloo_powersgd", {"rank": 4}),
     "dense": Entrant("sirtaki", {"compression": "none"}),
-    "hylo": Entrant("sirtaki", {"compression": "hylo:wire=scatter"}),
-    "algc": Entrant("sirtaki", {"compression": "algc:wire=gather,most=0.01"}),
-    "group_topk": Entrant("sirtaki", {"compression": "group_topk:rate=0.01,momentum=0.9,wire=gather"}),
+    **{name: Entrant("sirtaki", {"compression": METHODS[name].text}) for name in OURS},
 }
 POWERSGD = ("powersgd_1", "powersgd_2", "powersgd_4")
-OURS = ("hylo", "algc", "group_topk")
 #: (baseline, how many times faster the best of ours is asked to be)
 TARGETS = {DDP: 3.0, FP16: 2.0}
 POWERSGD_TARGET, POWERSGD_FLOOR, POWERSGD_EXPOSED = 1.2, 0.97, 1.3
