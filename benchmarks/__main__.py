@@ -18,6 +18,7 @@ BENCHMARKS = (
     "methods",
     "time_to_quality",
     "never_lose",
+    "importance",
 )
 
 

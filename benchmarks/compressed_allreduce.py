@@ -1,9 +1,10 @@
 """An all-reduce of 16M floats by each codec, against the dense one of torch.distributed on Gloo, which DDP uses.
 
-    python -m benchmarks.compressed_allreduce [--quick] [--ranks 4,2] [--methods twobit,group_topk] [--resume]
+    python -m benchmarks.compressed_allreduce [--quick] [--nets 200,200x2] [--ranks 4,2] [--methods twobit] [--resume]
 
-All methods live in the same worker processes and take turns. The same steps on loopback tell what the codecs cost where
-the wire costs nothing; bytes are counted by the interfaces of the shaped links.
+On 200x2 two ranks share a host and its link. All methods live in the same worker processes and take turns. The same
+steps on loopback tell what the codecs cost where the wire costs nothing; bytes are counted by the interfaces of the
+shaped links.
 """
 
 from __future__ import annotations
@@ -19,11 +20,25 @@ from benchmarks.contest import NetCase, Samples, ratio_row
 from benchmarks.group import Group, GroupError
 from benchmarks.netns import LinkSpec, Net
 from benchmarks.results import Row, Store, make_row
-from benchmarks.rig import LOOPBACK, PAIRS, Contender, Options, Plan, finish, interleave, network, parse, run, say
+from benchmarks.rig import (
+    LOOPBACK,
+    PAIRS,
+    Contender,
+    Options,
+    Plan,
+    finish,
+    hosts_of,
+    interleave,
+    network,
+    parse,
+    run,
+    say,
+    split_net,
+)
 from benchmarks.statistics import estimate
 
 NUMEL, QUICK_NUMEL = 16 << 20, 1 << 20
-NETS = ("200",)
+NETS = ("200", "200x2")
 RANKS = (4, 2)
 WARM_STEPS = 6
 BYTE_STEPS, QUICK_BYTE_STEPS = 3, 2
@@ -31,22 +46,22 @@ BYTE_STEPS, QUICK_BYTE_STEPS = 3, 2
 SLACK_BYTES, SLACK_TIME = 1.05, 1.15
 
 
-def _scatter(ranks: int, payload: float) -> float:
-    return 2.0 * (ranks - 1) / ranks * payload
+def _scatter(hosts: int, payload: float) -> float:
+    return 2.0 * (hosts - 1) / hosts * payload
 
 
 @dataclass(frozen=True)
 class Method:
-    """A codec: its text, bytes of an element on the wire by its definition, bytes a rank sends, and the target."""
+    """A codec: its text, bytes of an element on the wire by its definition, bytes a host sends, and the target."""
 
     text: str
     element_bytes: float
     sent: Callable[[int, float], float] = _scatter
-    speedup: float | None = None  # over Gloo with 4 ranks
+    speedup: float | None = None  # over Gloo with 4 ranks, each with a link of its own
 
-    def formula(self, ranks: int, numel: int) -> float:
-        """Bytes that each rank has to send."""
-        return self.sent(ranks, self.element_bytes * numel)
+    def formula(self, hosts: int, numel: int) -> float:
+        """Bytes that have to leave each host."""
+        return self.sent(hosts, self.element_bytes * numel)
 
 
 METHODS = {
@@ -71,11 +86,19 @@ class Case(NetCase):
         """Its parameters in result rows."""
         return {**super().params, "bytes": 4 * self.numel}
 
+    def formula(self, method: Method) -> float:
+        """Bytes that have to leave each host."""
+        return method.formula(hosts_of(self.net, self.size), self.numel)
+
     def wire(self, method: Method) -> float:
         """The least seconds on the links, which must be shaped."""
-        rate = LinkSpec(rate_mbit=float(self.net)).payload_bytes_per_second
+        rate = LinkSpec(rate_mbit=float(split_net(self.net)[0])).payload_bytes_per_second
         assert rate is not None
-        return method.formula(self.size, self.numel) / rate
+        return self.formula(method) / rate
+
+    def speedup(self, method: Method) -> float | None:
+        """The target over Gloo."""
+        return method.speedup if (self.size, split_net(self.net)[1]) == (4, 1) else None
 
 
 def chosen_methods(options: Options) -> list[str]:
@@ -109,7 +132,7 @@ def check(group: Group, name: str) -> None:
 
 
 def count_bytes(group: Group, net: Net | None, methods: list[str], steps: int) -> dict[str, float]:
-    """Bytes that the busiest rank's interface sends in a step, acknowledgements and what headers it counts included."""
+    """Bytes that the busiest host's interface sends in a step, acknowledgements and what headers it counts included."""
     if net is None:
         return {}
     found = {}
@@ -127,7 +150,7 @@ def rows_of(case: Case, samples: Samples, counted: dict[str, float], alone: Samp
     for name, seconds in samples.items():
         method = METHODS[name]
         params = {"method": name, **case.params}
-        wire, formula = case.wire(method), method.formula(case.size, case.numel)
+        wire, formula = case.wire(method), case.formula(method)
         rows.append(make_row("step_seconds", params, estimate(seconds), "s", "lower", bound=wire))
         sent = estimate([counted[name] / formula])
         slack = None if name == GLOO else SLACK_BYTES
@@ -138,9 +161,9 @@ def rows_of(case: Case, samples: Samples, counted: dict[str, float], alone: Samp
         rows.append(make_row("codec_seconds", params, estimate(alone[name]), "s", "lower"))
         over = estimate([value / max(wire, codec) for value in seconds])
         rows.append(make_row("time_over_bound", params, over, "ratio", "lower", bound=1.0, target=SLACK_TIME))
-        target = method.speedup if case.size == 4 else None
         bound = estimate(samples[GLOO]).value / max(wire, codec)
-        rows.append(ratio_row("speedup_over_gloo", params, samples[GLOO], seconds, "gloo", bound=bound, target=target))
+        times = (samples[GLOO], seconds)
+        rows.append(ratio_row("speedup_over_gloo", params, *times, GLOO, bound=bound, target=case.speedup(method)))
     return rows
 
 
@@ -163,6 +186,8 @@ def main() -> int:
         alone = Case(LOOPBACK, size, numel)
         measure_missing(options, store, alone)
         for net in options.nets:
+            if hosts_of(net, size) == 0:
+                continue
             case = Case(net, size, numel)
             measure_missing(options, store, case)
             found = store.samples(case.key)

@@ -25,14 +25,17 @@ def _by(rows: Sequence[Row], name: str) -> dict[Any, list[Row]]:
 
 
 def compressed_allreduce(path: Path, rows: Sequence[Row]) -> Path | None:
-    """Seconds of each method with what wire and codec alone would take; a column for each number of ranks."""
-    columns = _by([row for row in rows if row.metric == "step_seconds"], "ranks")
+    """Seconds of each method with what wire and codec alone would take; a column for each placement of ranks."""
+    columns: dict[tuple[int, int], list[Row]] = {}
+    for row in rows:
+        if row.metric == "step_seconds":
+            columns.setdefault((row.params["ranks"], row.params.get("ranks_per_host", 1)), []).append(row)
     made = panels(max(1, len(columns)), 1)
     if made is None:
         return None
     figure, axes = made
     codec = {(row.params["method"], row.params["ranks"]): row.value for row in rows if row.metric == "codec_seconds"}
-    for axis, (size, mine) in zip(axes[0], columns.items(), strict=False):
+    for axis, ((size, per_host), mine) in zip(axes[0], columns.items(), strict=False):
         for place, row in enumerate(mine):
             method = row.params["method"]
             axis.barh(place, row.value, xerr=_error(row), color=DENSE if method == "gloo" else OURS, capsize=2)
@@ -41,7 +44,8 @@ def compressed_allreduce(path: Path, rows: Sequence[Row]) -> Path | None:
                 axis.plot([codec[method, size]], [place], marker="x", markersize=5, color="black")
         axis.set_yticks(range(len(mine)), [row.params["method"] for row in mine], fontsize=7)
         axis.invert_yaxis()
-        axis.set(title=f"{size} ranks  ( | wire alone, x codec alone)", xscale="log", xlabel="seconds")
+        placed = f", {per_host} on a host" if per_host > 1 else ""
+        axis.set(title=f"{size} ranks{placed}  ( | wire alone, x codec alone)", xscale="log", xlabel="seconds")
     return save(figure, path)
 
 
@@ -61,6 +65,22 @@ def methods(path: Path, rows: Sequence[Row]) -> Path | None:
         axis.errorbar([x], [row.value], yerr=_error(row), color=color, marker="o", capsize=2)
         axis.annotate(method, (x, row.value), textcoords="offset points", xytext=(5, 4), fontsize=7)
     axis.set(xscale="log", xlabel="kB that a rank sends in a step", ylabel="training loss of the last steps")
+    return save(figure, path)
+
+
+def importance(path: Path, rows: Sequence[Row]) -> Path | None:
+    """Seconds to the target of the rates that reach it, on a link that is slow for a while."""
+    made = canvas(6.4, 3.2)
+    if made is None:
+        return None
+    figure, axis = made
+    mine = [row for row in rows if row.metric == "seconds_to_target"]
+    for place, row in enumerate(mine):
+        color = {"dense": DENSE, "method": OURS}.get(row.params["kind"], CONTROL)
+        axis.barh(place, row.value, xerr=_error(row), color=color, capsize=2)
+    axis.set_yticks(range(len(mine)), [row.params["method"] for row in mine])
+    axis.invert_yaxis()
+    axis.set(title="100, 20 and 100 Mbit/s", xlabel="seconds to the target loss")
     return save(figure, path)
 
 

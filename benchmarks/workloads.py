@@ -225,6 +225,11 @@ class Bench:
         losses: list[float] = self._learners[name].losses
         return losses
 
+    def learn_watched(self, name: str) -> dict[str, Any]:
+        """Losses, ends of steps on the machine's clock, and bytes, of a training that was watched."""
+        learner = self._learners[name]
+        return {"losses": learner.losses, "ends": learner.ends, "sent": learner.sent}
+
     def learn_travel(self, name: str) -> list[dict[str, Any]]:
         """How its tensors travel."""
         rows: list[dict[str, Any]] = self._learners[name].travel()

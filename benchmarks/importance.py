@@ -1,0 +1,347 @@
+"""`importance` on a link that changes, against fixed rates: time to the same loss, and how soon it adapts.
+
+    python -m benchmarks.importance [--quick] [--nets 100] [--methods importance,10%] [--seeds 1,2,3,4,5] [--resume]
+
+The link has 100 Mbit/s, for a while 20, and 100 again. A fixed rate's loss after each step does not depend on the link,
+so it is trained once for every seed, unshaped, and what its steps take is measured at both speeds; `importance` trains
+on the link itself. The target is the loss that dense training ends with, and 0.02 more: what counts is the time until
+then of every rate that ends there. The oracle takes the fastest of these rates in each phase.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from benchmarks import compression_plots
+from benchmarks.contest import ratio_row
+from benchmarks.group import Group
+from benchmarks.netns import Net
+from benchmarks.results import Row, Store, make_row
+from benchmarks.rig import Contender, Options, Plan, finish, interleave, network, parse, run, say
+from benchmarks.statistics import estimate, mean_estimate, median
+
+#: Mbit/s at first and at the end; and between.
+NETS, SLOW = ("100",), "20"
+RANKS = (4,)
+SEEDS = ("1", "2", "3", "4", "5")
+TASK, BATCH, LR, MOMENTUM = "transformer", 32, 0.05, 0.9
+STEPS, QUICK_STEPS = 400, 60
+#: Seconds at full speed, then slow; the rest is at full speed.
+PHASE_SECONDS, QUICK_PHASE_SECONDS = 20.0, 3.0
+WINDOW, QUICK_WINDOW = 50, 10
+BLOCK_STEPS, BLOCKS = 10, 12
+LOSS_EXCESS = 0.02
+ORACLE, ADAPT_STEPS, TIMES_FASTER = 1.10, 20.0, 1.0
+#: A plan has followed the link when its bytes are this near those of the phase's later half.
+NEAR = 1.25
+
+
+@dataclass(frozen=True)
+class Method:
+    """How gradients travel. `live`: on the link itself, since it follows it."""
+
+    text: str
+    kind: str = "fixed"  # "dense", "fixed", "method" or "control"
+    live: bool = False
+    zero: bool = False
+
+
+def _fixed(rate: str) -> Method:
+    return Method(f"group_topk:rate={rate},wire=gather,momentum={MOMENTUM}")
+
+
+_IMPORTANCE = f"importance:wire=gather,momentum={MOMENTUM}"
+DENSE, OURS = "dense", "importance"
+METHODS = {
+    DENSE: Method("none", "dense"),
+    "25%": _fixed("0.25"),
+    "10%": _fixed("0.1"),
+    "3%": _fixed("0.03"),
+    "1%": _fixed("0.01"),
+    "zero": Method("none", "control", zero=True),
+    OURS: Method(_IMPORTANCE, "method", live=True),
+    "importance_no_ef": Method(f"{_IMPORTANCE},ef=off", "control", live=True),
+}
+
+
+def recipe_of(name: str, seed: int, steps: int) -> dict[str, Any]:
+    """What benchmarks/learning.py makes of it."""
+    method = METHODS[name]
+    return {
+        "net": TASK,
+        "batch": BATCH,
+        "seed": seed,
+        "lr": LR,
+        "momentum": MOMENTUM,
+        "steps": steps,
+        "how": {"compression": method.text},
+        "zero": method.zero,
+        "watch": method.live,
+    }
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much is trained."""
+
+    steps: int
+    phase: float
+    window: int
+
+
+def size_of(options: Options) -> Size:
+    """Of a whole run, or of a quick one."""
+    if options.quick:
+        return Size(QUICK_STEPS, QUICK_PHASE_SECONDS, QUICK_WINDOW)
+    return Size(STEPS, PHASE_SECONDS, WINDOW)
+
+
+# ---- measuring -----------------------------------------------------------------------------
+
+
+def train(group: Group, name: str, seed: int, steps: int) -> list[float]:
+    """Losses step by step, the mean of the ranks."""
+    group.call("learn_prepare", system="sirtaki", name=name, recipe=recipe_of(name, seed, steps))
+    group.call("learn_run", timeout=1800, name=name, steps=steps)
+    losses = group.call("learn_losses", name=name)
+    group.call("learn_drop", names=[name])
+    return mean_of(losses)
+
+
+def mean_of(losses: Sequence[Sequence[float]]) -> list[float]:
+    """By step, of the ranks."""
+    return [sum(values) / len(values) for values in zip(*losses, strict=True)]
+
+
+def train_live(group: Group, net: Net, name: str, seed: int, size: Size) -> dict[str, Any]:
+    """Losses, seconds from the start to the end of each step, bytes of each, and when the link changed."""
+    group.call("learn_prepare", system="sirtaki", name=name, recipe=recipe_of(name, seed, size.steps))
+    changes: list[float] = []
+
+    def change(rate: str) -> None:
+        net.set_rate(float(rate))
+        changes.append(time.monotonic())
+
+    timers = [
+        threading.Timer(size.phase, change, [SLOW]),
+        threading.Timer(2 * size.phase, change, [NETS[0]]),
+    ]
+    begin = time.monotonic()
+    try:
+        for timer in timers:
+            timer.start()
+        group.call("learn_run", timeout=1800, name=name, steps=size.steps)
+    finally:
+        for timer in timers:
+            timer.cancel()
+            timer.join()
+        net.set_rate(float(NETS[0]))
+    watched = group.call("learn_watched", name=name)
+    group.call("learn_drop", names=[name])
+    return {
+        "losses": mean_of([one["losses"] for one in watched]),
+        "ends": [max(ends) - begin for ends in zip(*(one["ends"] for one in watched), strict=True)],
+        "sent": watched[0]["sent"],
+        "changes": [at - begin for at in changes],
+    }
+
+
+def measure_fixed(options: Options, store: Store, ranks: int, names: Sequence[str], seeds: Sequence[int]) -> None:
+    """Trainings of fixed rates that the store lacks."""
+    fixed = [name for name in names if not METHODS[name].live]
+    missing = [(s, n) for s in seeds for n in fixed if store.samples(key_of("losses", n, s)) is None]
+    if not missing:
+        return
+    with Group(ranks, ["sirtaki"]) as group:
+        for seed, name in missing:
+            losses = train(group, name, seed, size_of(options).steps)
+            store.keep(key_of("losses", name, seed), losses)
+            say(f"{name}, seed {seed}: loss {ended(losses, size_of(options).window):.4f}")
+
+
+def measure_live(options: Options, store: Store, ranks: int, names: Sequence[str], seeds: Sequence[int]) -> None:
+    """Those on the link, each in processes of its own, so that it begins with an unknown link."""
+    live = [name for name in names if METHODS[name].live]
+    missing = [(s, n) for s in seeds for n in live if store.samples(key_of("live", n, s)) is None]
+    if not missing:
+        return
+    with network(NETS[0], ranks, strict=not options.quick) as net:
+        assert net is not None
+        for seed, name in missing:
+            with Group(ranks, ["sirtaki"], net=net) as group:
+                found = train_live(group, net, name, seed, size_of(options))
+            store.keep(key_of("live", name, seed), found)
+            loss = ended(found["losses"], size_of(options).window)
+            say(f"{name}, seed {seed}: loss {loss:.4f} after {found['ends'][-1]:.0f} s")
+
+
+def measure_steps(options: Options, store: Store, ranks: int, names: Sequence[str], rate: str) -> None:
+    """Seconds of a step of every fixed rate on a link, block by block in turns."""
+    key = f"steps/{rate}"
+    if store.samples(key) is not None:
+        return
+    fixed = [name for name in names if not METHODS[name].live and METHODS[name].kind != "control"]
+    blocks = 2 if options.quick else BLOCKS
+    steps = 3 if options.quick else BLOCK_STEPS
+    with network(rate, ranks, strict=not options.quick) as net, Group(ranks, ["sirtaki"], net=net) as group:
+        for name in fixed:
+            group.call("learn_prepare", system="sirtaki", name=name, recipe=recipe_of(name, 1, STEPS))
+        group.call("learn_blocks", timeout=900, blocks=[[name, 3 if options.quick else 20] for name in fixed])
+        plan = Plan(pairs=blocks, min_pairs=blocks, block_seconds=0.0, block_iterations=steps)
+        store.keep(key, interleave([Contender(name, group) for name in fixed], "learn_blocks", plan))
+
+
+def key_of(what: str, name: str, seed: int) -> str:
+    """A training's name in the partial file."""
+    return f"{what}/{name}/{seed}"
+
+
+# ---- figures -------------------------------------------------------------------------------
+
+
+def ended(losses: Sequence[float], window: int) -> float:
+    """The loss at the end."""
+    return sum(losses[-window:]) / window
+
+
+def steps_to(losses: Sequence[float], target: float, window: int) -> int | None:
+    """Steps until the mean of the last `window` losses is no more than the target; None: never."""
+    total = sum(losses[:window])
+    for step in range(window, len(losses) + 1):
+        if total / window <= target:
+            return step
+        if step < len(losses):
+            total += losses[step] - losses[step - window]
+    return None
+
+
+def fixed_seconds(steps: int, fast: float, slow: float, phase: float) -> float:
+    """How long so many steps take, of `fast` and `slow` seconds, when the link is slow between `phase` and twice it."""
+    done, now = 0.0, 0.0
+    for end, step in ((phase, fast), (2 * phase, slow)):
+        here = min(steps - done, (end - now) / step)
+        done += here
+        now += here * step
+        if done >= steps:
+            return now
+    return now + (steps - done) * fast
+
+
+def oracle_ratio(found: dict[str, Any], fast: float, slow: float) -> float:
+    """Seconds of a live training over those of as many steps in each phase at the oracle's pace."""
+    total = 0.0
+    begin = 0.0
+    for end in found["ends"]:
+        slowed = found["changes"][0] <= begin < found["changes"][1]
+        total += slow if slowed else fast
+        begin = end
+    return float(found["ends"][-1] / total)
+
+
+def steps_to_adapt(found: dict[str, Any]) -> list[float]:
+    """After each change of the link, the steps until as much is sent as in the later half of that phase."""
+    ends, sent, changes = found["ends"], found["sent"], found["changes"]
+    borders = [next((i for i, end in enumerate(ends) if end > at), len(ends)) for at in changes] + [len(ends)]
+    out = []
+    for first, last in itertools.pairwise(borders):
+        if last - first < 4:
+            continue
+        settled = median(sent[(first + last) // 2 : last])
+        near = (i for i in range(first, last) if settled / NEAR <= sent[i] <= settled * NEAR)
+        out.append(float(next(near, last) - first))
+    return out
+
+
+def rows_of(options: Options, store: Store, ranks: int, names: Sequence[str], seeds: Sequence[int]) -> list[Row]:
+    """Losses, times and ratios of all methods."""
+    size = size_of(options)
+    losses = {
+        name: [
+            store.samples(key_of("live", name, s))["losses"]
+            if METHODS[name].live
+            else store.samples(key_of("losses", name, s))
+            for s in seeds
+        ]
+        for name in names
+    }
+    ends = {name: [ended(one, size.window) for one in of_seeds] for name, of_seeds in losses.items()}
+    targets = [end + LOSS_EXCESS for end in ends[DENSE]]
+    seconds = {rate: store.samples(f"steps/{rate}") for rate in (NETS[0], SLOW)}
+    rows: list[Row] = []
+    times: dict[str, list[float]] = {}
+    for name in names:
+        method = METHODS[name]
+        params = {"method": name, "kind": method.kind, "ranks": ranks}
+        rows.append(make_row("loss", params, mean_estimate(ends[name]), "nats", "lower"))
+        excess = mean_estimate([own - dense for own, dense in zip(ends[name], ends[DENSE], strict=True)])
+        wanted = LOSS_EXCESS if method.kind == "method" else None
+        rows.append(make_row("loss_excess", params, excess, "nats", "lower", target=wanted))
+        for rate, samples in seconds.items():
+            if name in samples:
+                at = {**params, "net": "netns", "rate_mbit": float(rate)}
+                rows.append(make_row("step_seconds", at, estimate(samples[name]), "s", "lower"))
+        counts = [steps_to(one, target, size.window) for one, target in zip(losses[name], targets, strict=True)]
+        reached = [count for count in counts if count is not None]
+        share = estimate([len(reached) / len(counts)])
+        rows.append(make_row("seeds_that_reach_the_target", params, share, "share", "higher"))
+        # Only rates that end near enough on average compete; all of their seeds have to get there.
+        if method.kind == "control" or len(reached) < len(counts) or excess.value > LOSS_EXCESS:
+            continue
+        if method.live:
+            live = [store.samples(key_of("live", name, s)) for s in seeds]
+            times[name] = [one["ends"][count - 1] for one, count in zip(live, reached, strict=True)]
+        else:
+            fast, slow = (estimate(seconds[rate][name]).value for rate in (NETS[0], SLOW))
+            times[name] = [fixed_seconds(count, fast, slow, size.phase) for count in reached]
+        rows.append(make_row("seconds_to_target", params, estimate(times[name]), "s", "lower"))
+    return rows + rows_against(store, ranks, times, seeds, seconds)
+
+
+def rows_against(
+    store: Store,
+    ranks: int,
+    times: dict[str, list[float]],
+    seeds: Sequence[int],
+    seconds: dict[str, dict[str, list[float]]],
+) -> list[Row]:
+    """`importance` against the fixed rates that end as well, and against the oracle."""
+    params = {"method": OURS, "kind": "method", "ranks": ranks}
+    live = [store.samples(key_of("live", OURS, s)) for s in seeds]
+    fixed = [name for name in times if name in seconds[NETS[0]]]
+    rows = []
+    for name in fixed if OURS in times else ():
+        against = {**params, "against": name}
+        rows.append(ratio_row("times_faster", against, times[name], times[OURS], name, target=TIMES_FASTER))
+    fast, slow = (min(estimate(seconds[rate][name]).value for name in fixed) for rate in (NETS[0], SLOW))
+    over = estimate([oracle_ratio(one, fast, slow) for one in live])
+    rows.append(make_row("over_oracle", params, over, "ratio", "lower", bound=1.0, target=ORACLE))
+    by_change = zip(*(steps_to_adapt(one) for one in live), strict=False)
+    for change, samples in zip((f"{NETS[0]} to {SLOW}", f"{SLOW} to {NETS[0]}"), by_change, strict=False):
+        of_change = {**params, "link": change}
+        rows.append(make_row("steps_to_adapt", of_change, estimate(samples), "steps", "lower", target=ADAPT_STEPS))
+    return rows
+
+
+def main() -> int:
+    """Measures what the command line asks for."""
+    options, store = parse("importance", __doc__ or "", NETS, RANKS, ("sirtaki",), methods=tuple(METHODS), seeds=SEEDS)
+    names = list(dict.fromkeys([DENSE, *options.more["methods"], OURS]))
+    seeds = [int(seed) for seed in options.more["seeds"]][: 1 if options.quick else None]
+    rows: list[Row] = []
+    for ranks in options.ranks if options.nets else ():
+        measure_live(options, store, ranks, names, seeds)
+        for rate in (NETS[0], SLOW):
+            measure_steps(options, store, ranks, names, rate)
+        measure_fixed(options, store, ranks, names, seeds)
+        rows += rows_of(options, store, ranks, names, seeds)
+    return finish(store, rows, compression_plots.importance)
+
+
+if __name__ == "__main__":
+    sys.exit(run(main))
