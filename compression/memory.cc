@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <string>
 #include <utility>
 
@@ -86,17 +87,18 @@ kernels::Feedback TensorMemory::owner_feedback(const std::byte* sums, std::int64
     return {.gradient = sums};
   }
   if (owner_residual_.empty()) {
-    const std::int64_t stripes = (shape_.numel + ownership_.stripe - 1) / ownership_.stripe;
-    const std::int64_t own = (stripes - ownership_.rank + ownership_.ranks - 1) / ownership_.ranks;
-    owner_residual_.resize(static_cast<std::size_t>(own * ownership_.stripe));
+    const std::int64_t rounds = ownership_.round_of(shape_.numel - 1) / ownership_.shares + 1;
+    owner_residual_.resize(static_cast<std::size_t>(rounds * ownership_.own_shares * ownership_.stripe));
   }
   std::byte* residual = bytes_of(owner_residual_, owner_index(offset));
   return {.gradient = sums, .residual = residual, .left = residual};
 }
 
 std::int64_t TensorMemory::owner_index(std::int64_t offset) const {
-  SRT_CHECK(ownership_.owner_of(offset) == ownership_.rank);
-  return offset / ownership_.stripe / ownership_.ranks * ownership_.stripe + offset % ownership_.stripe;
+  SRT_CHECK(ownership_.owns(offset));
+  const std::int64_t before = ownership_.round_of(offset) / ownership_.shares * ownership_.own_shares;
+  const std::int64_t stripe = before + ownership_.share_of(offset) - ownership_.first_share;
+  return stripe * ownership_.stripe + offset % ownership_.stripe;
 }
 
 std::vector<std::byte> TensorMemory::remembered() const {
@@ -134,12 +136,34 @@ Status TensorMemory::check_remembered(ConstBytes remembered, std::int64_t numel)
 }
 
 void TensorMemory::owed(std::byte* out) const {
-  for (std::int64_t i = 0; i < shape_.numel; ++i) {
-    float value = residual_.empty() ? 0.0F : residual_[static_cast<std::size_t>(i)];
-    if (!owner_residual_.empty() && ownership_.owner_of(i) == ownership_.rank) {
-      value += owner_residual_[static_cast<std::size_t>(owner_index(i))];
+  const auto size = static_cast<std::size_t>(shape_.numel) * sizeof(float);
+  if (residual_.empty()) {
+    std::memset(out, 0, size);
+  } else {
+    std::memcpy(out, residual_.data(), size);
+  }
+  for (std::int64_t at = 0; at < shape_.numel && !owner_residual_.empty(); at += ownership_.stripe) {
+    if (!ownership_.owns(at)) {
+      continue;
     }
-    Float::store(value, out + static_cast<std::size_t>(i) * sizeof(float));
+    const float* const more = owner_residual_.data() + owner_index(at);
+    for (std::int64_t i = 0; i < std::min(ownership_.stripe, shape_.numel - at); ++i) {
+      std::byte* const element = out + static_cast<std::size_t>(at + i) * sizeof(float);
+      Float::store(Float::load(element) + more[i], element);
+    }
+  }
+}
+
+void TensorMemory::give_foreign(float part, std::byte* out) {
+  for (std::int64_t at = 0; at < shape_.numel && !residual_.empty(); at += ownership_.stripe) {
+    if (ownership_.exchanges(at)) {
+      continue;
+    }
+    for (std::int64_t i = at; i < std::min(at + ownership_.stripe, shape_.numel); ++i) {
+      std::byte* const element = out + static_cast<std::size_t>(i) * sizeof(float);
+      const float debt = std::exchange(residual_[static_cast<std::size_t>(i)], 0.0F);
+      Float::store(Float::load(element) + part * debt, element);
+    }
   }
 }
 
@@ -159,7 +183,7 @@ void TensorMemory::settle(const Piece& piece, std::byte* gradient) {
     if (!residual_.empty()) {
       value += std::exchange(residual_[static_cast<std::size_t>(i)], 0.0F);
     }
-    if (!owner_residual_.empty() && ownership_.owner_of(i) == ownership_.rank) {
+    if (!owner_residual_.empty() && ownership_.owns(i)) {
       value += std::exchange(owner_residual_[static_cast<std::size_t>(owner_index(i))], 0.0F);
     }
     Float::store(value, at);

@@ -1,9 +1,9 @@
 // TensorMemory: what a rank owes of one tensor, between steps.
 //
 // For: recipes. Owned by: the stream, by tensor. Threads: one at a time. Not for: deciding on codecs.
-// A rank's residual is what it has not sent of its own gradients; the owner's is what it has not sent on of the sums of
-// the stripes it owns. Both are addressed by the tensor's elements, so they stay when a plan cuts it differently. The
-// mean over ranks of owed() is what the model has still to be given.
+// A rank's residual is what it has not sent of its own gradients, or of the sums of its host's; the owner's is what it
+// has not sent on of the sums of the stripes it owns. Both are addressed by the tensor's elements, so they stay when a
+// plan cuts it differently. The mean over ranks of owed() is what the model has still to be given.
 #pragma once
 
 #include <cstddef>
@@ -18,13 +18,28 @@
 
 namespace sirtaki::compression {
 
-// Which rank owns a stripe: they go round. The same on all ranks, whatever the plan.
+// Which rank owns a stripe: they go round. The same on all ranks, whatever the plan. Where the ranks of a host sum up
+// first and each exchanges some shares of the sum with ranks of other hosts, rounds of stripes go to the shares in
+// turn, and a share's go round the ranks that exchange it.
 struct Ownership {
   std::int64_t stripe = 1;
-  int ranks = 1;
-  Rank rank = 0;  // whose memory this is
+  int ranks = 1;  // that exchange a share
+  Rank rank = 0;  // whose memory this is, among them
+  int shares = 1;
+  int first_share = 0;  // of those that this rank exchanges, which are neighbours
+  int own_shares = 1;
+  int first_round = 0;  // the share of the tensor's first stripes
 
   Rank owner_of(std::int64_t offset) const { return static_cast<Rank>(offset / stripe % ranks); }
+  int share_of(std::int64_t offset) const { return static_cast<int>(round_of(offset) % shares); }
+  // Whether this rank encodes what its host has there; where there are no shares, each encodes its own everywhere.
+  bool exchanges(std::int64_t offset) const {
+    const int share = share_of(offset);
+    return share >= first_share && share < first_share + own_shares;
+  }
+  bool owns(std::int64_t offset) const { return owner_of(offset) == rank && exchanges(offset); }
+  // Rounds are counted so that share_of() is what is left of one.
+  std::int64_t round_of(std::int64_t offset) const { return offset / stripe / ranks + first_round; }
 };
 
 class TensorMemory {
@@ -47,7 +62,7 @@ class TensorMemory {
 
   // gradient: elements from `offset` on. The residual is zero at the first use; without error feedback there is none.
   kernels::Feedback feedback(const std::byte* gradient, std::int64_t offset);
-  // The same for sums of a stripe that this rank owns; offset: of the stripe, or inside it.
+  // The same for sums of a stripe that this rank owns (Ownership::owns()); offset: of the stripe, or inside it.
   kernels::Feedback owner_feedback(const std::byte* sums, std::int64_t offset);
 
   // What the coder remembers beside residuals, for a checkpoint; empty: nothing. Owners' coders remember nothing.
@@ -69,6 +84,9 @@ class TensorMemory {
   void restore(const std::byte* in);
   // Adds owed() to gradients, elements [offset, offset + numel), and owes nothing of them any more.
   void settle(const Piece& piece, std::byte* gradient);
+  // Gives up the residual where this rank does not exchange (Ownership::exchanges()): adds `part` of it to out,
+  // shape().numel float32, and owes nothing there any more.
+  void give_foreign(float part, std::byte* out);
 
  private:
   std::int64_t owner_index(std::int64_t offset) const;

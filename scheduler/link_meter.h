@@ -28,7 +28,7 @@ struct LinkReading {
 
 class LinkMeter {
  public:
-  // `ranks`: of the all-reduces that are measured.
+  // `ranks`: between which data travels over the network, hosts where these add up first.
   explicit LinkMeter(int ranks) : ranks_(ranks) {}
 
   // A partition of `payload` bytes was handed to the network, or came back complete. Times never go back.

@@ -25,7 +25,7 @@
 namespace sirtaki::scheduler {
 
 struct PlannerOptions {
-  int ranks = 1;
+  int ranks = 1;                               // between which data travels over the network
   LayoutOptions limits;                        // partitions and buckets never get bigger than these
   std::int64_t credit_limit_bytes = 16 << 20;  // nor the credit
   bool forward = false;                        // tensors are waited for one by one in the next forward pass

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <chrono>
 #include <future>
-#include <map>
 #include <utility>
 
 #include "runtime/base/json.h"
@@ -195,16 +194,7 @@ class MeshPlane final : public DataPlane {
 
   // None where there is nothing to gain from knowing them. Equal on all ranks.
   static net::Hosts fitting_hosts(const rendezvous::Membership& membership) {
-    std::vector<std::vector<Rank>> ranks;
-    std::map<std::string, std::size_t> places;
-    for (const rendezvous::Member& member : membership.members) {
-      const auto [place, fresh] = places.emplace(member.host_id, ranks.size());
-      if (fresh) {
-        ranks.emplace_back();
-      }
-      ranks[place->second].push_back(member.rank);
-    }
-    net::Hosts hosts(std::move(ranks));
+    net::Hosts hosts(membership.hosts());
     return net::HierarchicalCollectives::fits(hosts) ? hosts : net::Hosts();
   }
 

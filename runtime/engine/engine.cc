@@ -72,7 +72,7 @@ Result<std::shared_ptr<const scheduler::Plan>> Engine::make_plan(StreamSpec& spe
     std::iota(spec.order.rbegin(), spec.order.rend(), 0);  // gradients come last tensor first
   }
   SRT_TRY(read_compression(spec));
-  return first_plan(spec, options_.layout, CatalogFacts(deps_.net.size(), deps_.net.caps().crossings_permille));
+  return first_plan(spec, options_.layout, CatalogFacts(deps_.net));
 }
 
 void Engine::open_stream(StreamSpec spec, MoveFunction<void(Result<StreamId>)> done) {

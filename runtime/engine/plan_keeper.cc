@@ -38,7 +38,7 @@ PlanKeeper::PlanKeeper(std::string name, const std::shared_ptr<const scheduler::
       deps_(deps),
       codec_costs_(options.codec_costs),
       rank_(options.rank),
-      ranks_(options.replanner.planner.ranks),
+      ranks_(options.ranks),
       replanner_(first, options.replanner, std::move(options.controller)),
       meter_(options.replanner.planner.ranks),
       recorder_(first->tensors().size()),

@@ -21,18 +21,31 @@ scheduler::ReplannerOptions replanner_options(const StreamOptions& options, int 
   return out;
 }
 
+// Where hosts sum up first, a rank encodes its shares.
+void share_costs(const net::HostGroups* groups, scheduler::CodecCosts& costs) {
+  if (groups == nullptr) {
+    return;
+  }
+  const auto own = static_cast<std::int64_t>(groups->own.size());
+  for (scheduler::CodecCost& cost : costs) {
+    cost.encode_ps = cost.encode_ps * own / groups->hosts.shares();
+    cost.decode_ps = cost.decode_ps * own / groups->hosts.shares();
+  }
+}
+
 PlanKeeperOptions keeper_options(const StreamOptions& options, const StreamSpec& spec, const StreamDeps& deps) {
   PlanKeeperOptions out;
-  out.replanner = replanner_options(options, deps.net.size());
+  const int exchanging = exchanging_ranks(deps.net);
+  out.replanner = replanner_options(options, exchanging);
   if (!out.replanner.frozen) {
-    out.controller =
-        controller_for(spec, out.replanner.planner,
-                       std::make_shared<CatalogFacts>(deps.net.size(), deps.net.caps().crossings_permille));
+    out.controller = controller_for(spec, out.replanner.planner, std::make_shared<CatalogFacts>(deps.net));
   }
   if (out.controller) {
-    out.codec_costs = time_codecs(deps.loop, deps.net.size());
+    out.codec_costs = time_codecs(deps.loop, exchanging);
+    share_costs(deps.net.host_groups(), out.codec_costs);
   }
   out.rank = deps.net.rank();
+  out.ranks = deps.net.size();
   return out;
 }
 
@@ -49,7 +62,7 @@ Stream::Stream(StreamId id, StreamSpec spec, const std::shared_ptr<const schedul
               {deps.loop, deps.trace, deps.stats, deps.log}),
       dispatcher_(options.credit_bytes),
       board_(std::make_shared<StreamBoard>(spec_.tensors.size())),
-      memory_(spec_.tensors, deps.net.rank(), deps.net.size()),
+      memory_(spec_.tensors, deps.net.rank(), deps.net.size(), deps.net.host_groups()),
       trained_(spec_.first_step),
       late_flags_(std::make_unique<LateFlags>(id, spec_.tensors.size(), deps.net)) {
   open_step();

@@ -101,9 +101,10 @@ void Stream::cancel_steps(std::uint64_t from, const Status& cause) {
   cancelled_ = true;
 }
 
-// A step is complete: every rank has sent to all others in it, behind everything it has cancelled.
+// A step is complete: every rank has sent to all others in it, behind everything it has cancelled. Not so where data
+// goes host by host: there the link forgets what is oldest.
 void Stream::forget_cancelled() {
-  if (cancelled_ && deps_.net.size() > 1 && !plan_->partitions().empty()) {
+  if (cancelled_ && deps_.net.size() > 1 && !plan_->partitions().empty() && deps_.net.host_groups() == nullptr) {
     deps_.net.forget(stream_tags(id_));
     cancelled_ = false;
   }

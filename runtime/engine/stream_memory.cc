@@ -11,6 +11,7 @@
 #include "kernels/half/elements.h"
 #include "kernels/scale/scale.h"
 #include "runtime/base/check.h"
+#include "runtime/engine/recipes/by_host.h"
 #include "runtime/engine/wire_size.h"
 
 namespace sirtaki::engine {
@@ -20,9 +21,11 @@ using Float = kernels::ref::Plain<float>;
 
 }  // namespace
 
-StreamMemory::StreamMemory(const std::vector<StreamTensor>& tensors, Rank rank, int ranks)
+StreamMemory::StreamMemory(const std::vector<StreamTensor>& tensors, Rank rank, int ranks,
+                           const net::HostGroups* groups)
     : rank_(rank),
       ranks_(ranks),
+      groups_(groups),
       memories_(tensors.size()),
       recipes_(tensors.size(), Recipe::kDense),
       keeps_(tensors.size()),
@@ -59,7 +62,8 @@ void StreamMemory::admit(int index, const scheduler::PlannedTensor& planned, con
     sender->at_step(step);
   }
   finite_[at(index)] = 1;
-  if (memory.coder().wants_whole()) {
+  // Where a host sums up first, what is encoded is never seen as a whole.
+  if (memory.coder().wants_whole() && groups_ == nullptr) {
     finite_[at(index)] = kernels::all_finite(DType::kF32, data, gradient.numel) ? 1 : 0;
     if (finite(index)) {
       memory.coder().begin(memory.feedback(data, 0));
@@ -84,11 +88,12 @@ compression::TensorMemory& StreamMemory::open(int index, const scheduler::Planne
     if (before != decision.recipe && owes(index)) {
       // What it owes as an owner would wait until it is one again.
       hand_over(index, *memory);
+      settle_foreign(index, *memory, gradient);
     }
     return *memory;
   }
   auto next = std::make_unique<compression::TensorMemory>(*codec, params, shapes_[at(index)],
-                                                          compression::Ownership{planned.stripe, ranks_, rank_});
+                                                          ownership_of(planned.stripe, rank_, ranks_, groups_, index));
   next->at_step(step);
   next->recall(remembered(index));
   remembered_[at(index)].clear();
@@ -96,6 +101,7 @@ compression::TensorMemory& StreamMemory::open(int index, const scheduler::Planne
     if (decision.params[params::kFeedback] != 0) {
       hand_over(index, *next);
       restored_[at(index)].clear();
+      settle_foreign(index, *next, gradient);
     } else {
       settle(index, gradient);
     }
@@ -202,6 +208,16 @@ void StreamMemory::settle(int index, const TensorView& gradient) {
   } else {
     memory->settle({0, gradient.numel}, data);
   }
+}
+
+// What another rank of the host encodes from here on goes to it with this gradient. Where steps are owed, the codec's
+// momentum m makes 1 / (1 - m) of a gradient.
+void StreamMemory::settle_foreign(int index, compression::TensorMemory& memory, const TensorView& gradient) {
+  if (groups_ == nullptr || !ByHost::goes(recipes_[at(index)])) {
+    return;
+  }
+  const auto momentum = static_cast<float>(corrected_momentum(memory.codec().id(), memory.params()));
+  memory.give_foreign(1.0F - momentum / static_cast<float>(params::kOne), gradient.bytes().data());
 }
 
 // What is owed are steps, and from here on the optimizer's momentum multiplies what it gets: each part d of a gradient

@@ -13,13 +13,15 @@
 #include "compression/memory.h"
 #include "runtime/base/tensor.h"
 #include "runtime/engine/requests.h"
+#include "runtime/net/hosts.h"
 #include "scheduler/plan.h"
 
 namespace sirtaki::engine {
 
 class StreamMemory {
  public:
-  StreamMemory(const std::vector<StreamTensor>& tensors, Rank rank, int ranks);
+  // `groups`: where hosts sum up first, else null; outlive it.
+  StreamMemory(const std::vector<StreamTensor>& tensors, Rank rank, int ranks, const net::HostGroups* groups = nullptr);
 
   // The gradient is there and is about to be sent as `planned` says: once a step, before any part of it is; `step`: of
   // the training. Scales it if it travels compressed (a dense partition does that itself), lets the codec look at it,
@@ -50,6 +52,7 @@ class StreamMemory {
   compression::TensorMemory& open(int index, const scheduler::PlannedTensor& planned, const TensorView& gradient,
                                   std::uint64_t step);
   void settle(int index, const TensorView& gradient);
+  void settle_foreign(int index, compression::TensorMemory& memory, const TensorView& gradient);
   void open_senders(int index, const scheduler::Decision& decision, const compression::PayloadCodec& codec);
   // All that is owed becomes the residual of `to`.
   void hand_over(int index, compression::TensorMemory& to) const;
@@ -58,6 +61,7 @@ class StreamMemory {
   std::vector<compression::Shape> shapes_;
   const Rank rank_;
   const int ranks_;
+  const net::HostGroups* const groups_;
   std::vector<std::unique_ptr<compression::TensorMemory>> memories_;
   std::vector<Recipe> recipes_;                   // of these, the last
   std::vector<std::vector<std::int64_t>> keeps_;  // of these, the last decision's

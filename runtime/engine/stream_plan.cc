@@ -44,6 +44,11 @@ std::string context_of(const StreamSpec& spec) {
 
 }  // namespace
 
+int exchanging_ranks(const net::Collectives& net) {
+  const net::HostGroups* groups = net.host_groups();
+  return groups == nullptr ? net.size() : groups->hosts.count();
+}
+
 bool CatalogFacts::supports(CodecId codec, Recipe recipe) const {
   if (recipe == Recipe::kDense) {
     return compression::find_codec(codec) != nullptr;
@@ -54,14 +59,7 @@ bool CatalogFacts::supports(CodecId codec, Recipe recipe) const {
 
 Result<scheduler::PlannedTensor> CatalogFacts::planned(const scheduler::TensorInfo& tensor,
                                                        scheduler::Decision decision) const {
-  const Recipe recipe = decision.recipe;
-  auto planned = planned_tensor(tensor, std::move(decision), ranks_);
-  const bool reduces =
-      recipe == Recipe::kDense || recipe == Recipe::kShared || recipe == Recipe::kLowRank || recipe == Recipe::kCounts;
-  if (planned && !reduces) {
-    planned->wire_bytes = planned->wire_bytes * crossings_permille_ / 1000;
-  }
-  return planned;
+  return planned_tensor(tensor, std::move(decision), ranks_, exchanging_);
 }
 
 std::string compression_text(const Config& config) {
@@ -93,7 +91,7 @@ Status read_compression(StreamSpec& spec) {
 Result<std::shared_ptr<const scheduler::Plan>> first_plan(const StreamSpec& spec,
                                                           const scheduler::LayoutOptions& layout,
                                                           const CatalogFacts& facts) {
-  auto tensors = scheduler::decide(spec.how, tensor_infos(spec), {.ranks = facts.ranks()}, facts);
+  auto tensors = scheduler::decide(spec.how, tensor_infos(spec), {.ranks = facts.exchanging()}, facts);
   if (!tensors) {
     return tensors.status().with_context(context_of(spec));
   }

@@ -13,27 +13,32 @@
 #include "runtime/base/json.h"
 #include "runtime/base/status.h"
 #include "runtime/engine/requests.h"
+#include "runtime/net/collectives.h"
 #include "scheduler/plan.h"
 #include "scheduler/policies/controller.h"
 #include "scheduler/policies/policy.h"
 
 namespace sirtaki::engine {
 
+// Ranks between which a byte travels: one a host where reductions go host by host.
+int exchanging_ranks(const net::Collectives& net);
+
 // The catalog's answers to policies.
 class CatalogFacts final : public scheduler::CodecFacts {
  public:
-  // `crossings_permille`: of net::Caps. Payloads that do not travel in an allreduce cost so many times as much.
-  explicit CatalogFacts(int ranks, int crossings_permille = 1000)
-      : ranks_(ranks), crossings_permille_(crossings_permille) {}
+  // `ranks` of the job; `exchanging`: those between which payloads travel (exchanging_ranks()), 0: all.
+  explicit CatalogFacts(int ranks, int exchanging = 0)
+      : ranks_(ranks), exchanging_(exchanging > 0 ? exchanging : ranks) {}
+  explicit CatalogFacts(const net::Collectives& net) : CatalogFacts(net.size(), exchanging_ranks(net)) {}
 
-  int ranks() const { return ranks_; }
+  int exchanging() const { return exchanging_; }
   bool supports(CodecId codec, Recipe recipe) const override;
   Result<scheduler::PlannedTensor> planned(const scheduler::TensorInfo& tensor,
                                            scheduler::Decision decision) const override;
 
  private:
   int ranks_;
-  int crossings_permille_;
+  int exchanging_;
 };
 
 // The options' text for streams that bring none: compression.rules before compression.codec.

@@ -86,7 +86,8 @@ compression::Shape shape_of(const StreamTensor& tensor) {
 }
 
 Result<scheduler::PlannedTensor> planned_tensor(const scheduler::TensorInfo& tensor, scheduler::Decision decision,
-                                                int ranks) {
+                                                int ranks, int exchanging) {
+  exchanging = exchanging > 0 ? exchanging : ranks;
   const compression::Shape shape = shape_of(tensor.dims);
   scheduler::PlannedTensor planned{tensor.name, shape.numel, tensor.dtype, std::move(decision)};
   const scheduler::Decision& decided = planned.decision;
@@ -117,11 +118,11 @@ Result<scheduler::PlannedTensor> planned_tensor(const scheduler::TensorInfo& ten
   if (const Status checked = check_keeps(decided, ranks); !checked) {
     return bad_decision(tensor, std::string(checked.text()));
   }
-  if (const std::string why = refusal(*codec, decided, shape, ranks); !why.empty()) {
+  if (const std::string why = refusal(*codec, decided, shape, exchanging); !why.empty()) {
     return bad_decision(tensor, "codec '" + std::string(codec->name()) + "' " + why);
   }
   planned.stripe = std::max<std::int64_t>(codec->stripe(decided.params, shape, ranks), 1);
-  planned.wire_bytes = scheduler::dense_equivalent(decided.recipe, payload_of(*codec, decided, shape), ranks);
+  planned.wire_bytes = scheduler::dense_equivalent(decided.recipe, payload_of(*codec, decided, shape), exchanging);
   return planned;
 }
 

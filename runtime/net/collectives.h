@@ -16,6 +16,7 @@
 #include "runtime/base/task.h"
 #include "runtime/base/tensor.h"
 #include "runtime/base/types.h"
+#include "runtime/net/hosts.h"
 #include "runtime/net/tag_group.h"
 
 namespace sirtaki::net {
@@ -49,9 +50,6 @@ struct Caps {
   bool ordered = false;  // must be started in the same order on all ranks (NCCL)
   bool rank_order_sums = true;
   bool sums_by_host = false;  // an allreduce adds in rank order on each host, then the hosts in order
-  // How often the bytes of anything but an allreduce leave a host for every time that an allreduce's do: more than once
-  // where ranks share a way out.
-  int crossings_permille = 1000;
 };
 
 class Collectives {
@@ -64,6 +62,10 @@ class Collectives {
   virtual Caps caps() const = 0;
   virtual Rank rank() const = 0;
   virtual int size() const = 0;
+  // Of a rank here: which of the job's it is, for errors.
+  virtual Rank job_rank(Rank rank) const { return rank; }
+  // Where reductions go host by host: whom they go through. Null elsewhere.
+  virtual const HostGroups* host_groups() const { return nullptr; }
 
   // Bad arguments (sizes that do not fit, unknown root, refused dtype) come through `done` as kInvalidArgument.
   virtual void start(CollectiveArgs args, Done done) = 0;

@@ -31,6 +31,7 @@ class DirectCollectives final : public Collectives {
   Caps caps() const override { return {}; }
   Rank rank() const override { return link_.rank(); }
   int size() const override { return link_.size(); }
+  Rank job_rank(Rank rank) const override { return link_.job_rank(rank); }
   void start(CollectiveArgs args, Done done) override;
   void cancel(TagGroup tags, Status cause) override;
   void forget(const TagGroup& tags) override;

@@ -1,6 +1,5 @@
 #include "runtime/net/hierarchy.h"
 
-#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -67,12 +66,15 @@ HierarchicalCollectives::HierarchicalCollectives(PointToPoint& link, const Direc
       local_(group_of(local_part(link, options.hosts), std::move(local))) {
   const Hosts& hosts = options_.hosts;
   SRT_CHECK(fits(hosts));
+  groups_.hosts = hosts;
+  groups_.host = hosts.host_of(link.rank());
+  groups_.here = local_.collectives.get();
   for (int share = 0; share < hosts.shares(); ++share) {
-    const std::vector<Rank> owners = hosts.owners(share);
-    if (std::find(owners.begin(), owners.end(), link.rank()) != owners.end()) {
+    places_.push_back(hosts.owner_place(groups_.host, share));
+    if (places_.back() == local_.link->rank()) {
       const auto group = static_cast<std::uint32_t>(share) + kLocalGroup + 1;
-      own_shares_.push_back(share);
-      owners_.push_back(group_of(std::make_unique<PartLink>(link, owners, group, false), nullptr));
+      owners_.push_back(group_of(std::make_unique<PartLink>(link, hosts.owners(share), group, false), nullptr));
+      groups_.own.push_back({share, owners_.back().collectives.get()});
     }
   }
 }
@@ -89,7 +91,6 @@ HierarchicalCollectives::Group HierarchicalCollectives::group_of(std::unique_ptr
 Caps HierarchicalCollectives::caps() const {
   Caps caps;
   caps.sums_by_host = true;
-  caps.crossings_permille = options_.hosts.crossings_permille();
   return caps;
 }
 
@@ -115,17 +116,14 @@ void HierarchicalCollectives::start(CollectiveArgs args, Done done) {
   const auto run = std::make_shared<Run>();
   run->args = std::move(args);
   run->done = std::move(done);
-  const Hosts& hosts = options_.hosts;
-  const int host = hosts.host_of(rank());
   const std::size_t item = dtype_size(run->args.dtype);
-  run->shares = equal_blocks(run->args.in.size() / item, item, hosts.shares());
-  run->local_counts.resize(hosts.ranks()[static_cast<std::size_t>(host)].size());
-  for (int share = 0; share < hosts.shares(); ++share) {
-    const auto place = static_cast<std::size_t>(hosts.owner_place(host, share));
-    run->local_counts[place] += elements_of(run->shares[static_cast<std::size_t>(share)], run->args.dtype);
+  run->shares = equal_blocks(run->args.in.size() / item, item, groups_.hosts.shares());
+  run->local_counts.resize(static_cast<std::size_t>(local_.link->size()));
+  for (std::size_t share = 0; share < run->shares.size(); ++share) {
+    run->local_counts[static_cast<std::size_t>(places_[share])] += elements_of(run->shares[share], run->args.dtype);
   }
-  run->own.begin = run->shares[static_cast<std::size_t>(own_shares_.front())].begin;
-  const Block& last = run->shares[static_cast<std::size_t>(own_shares_.back())];
+  run->own.begin = run->shares[static_cast<std::size_t>(groups_.own.front().number)].begin;
+  const Block& last = run->shares[static_cast<std::size_t>(groups_.own.back().number)];
   run->own.size = last.begin + last.size - run->own.begin;
   reduce_here(run);
 }
@@ -152,7 +150,7 @@ void HierarchicalCollectives::exchange(const std::shared_ptr<Run>& run, const St
   }
   run->missing = owners_.size();
   for (std::size_t i = 0; i < owners_.size(); ++i) {
-    const Block& share = run->shares[static_cast<std::size_t>(own_shares_[i])];
+    const Block& share = run->shares[static_cast<std::size_t>(groups_.own[i].number)];
     const Bytes memory = run->args.out.subspan(share.begin, share.size);
     CollectiveArgs args = run->phase(OpKind::kAllreduce, memory, memory);
     args.op = run->args.op;

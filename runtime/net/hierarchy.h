@@ -33,6 +33,7 @@ class HierarchicalCollectives final : public Collectives {
   Caps caps() const override;
   Rank rank() const override { return link_.rank(); }
   int size() const override { return link_.size(); }
+  const HostGroups* host_groups() const override { return &groups_; }
   void start(CollectiveArgs args, Done done) override;
   void cancel(TagGroup tags, Status cause) override;
   void forget(const TagGroup& tags) override;
@@ -62,8 +63,9 @@ class HierarchicalCollectives final : public Collectives {
   const std::shared_ptr<Workshop> workshop_;  // of all groups: memory, and turns by urgency, are the rank's
   DirectCollectives flat_;
   Group local_;
-  std::vector<int> own_shares_;
-  std::vector<Group> owners_;          // of each own share
+  std::vector<Group> owners_;  // of each own share
+  HostGroups groups_;
+  std::vector<int> places_;            // of the owners of all shares on this host
   std::unordered_set<OpTag> by_host_;  // in flight
   const std::shared_ptr<const bool> alive_ = std::make_shared<bool>(true);
 };

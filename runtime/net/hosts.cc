@@ -1,7 +1,6 @@
 #include "runtime/net/hosts.h"
 
 #include <algorithm>
-#include <cstdint>
 #include <utility>
 
 #include "runtime/base/check.h"
@@ -20,19 +19,6 @@ int Hosts::host_of(Rank rank) const {
   });
   SRT_CHECK(found != ranks_.end());
   return static_cast<int>(found - ranks_.begin());
-}
-
-int Hosts::crossings_permille() const {
-  std::int64_t all = 0;
-  for (const auto& host : ranks_) {
-    all += static_cast<std::int64_t>(host.size());
-  }
-  std::int64_t most = 0;
-  for (const auto& host : ranks_) {
-    const auto here = static_cast<std::int64_t>(host.size());
-    most = std::max(most, here * (all - here));
-  }
-  return static_cast<int>(1000 * most * count() / (all * (count() - 1)));
 }
 
 int Hosts::owner_place(int host, int share) const {

@@ -1,5 +1,6 @@
-// Hosts: which ranks share a machine, and how the data of an allreduce is shared out among them.
+// Hosts: which ranks share a machine, and how the data of a reduction is shared out among them.
 // Plain value, the same on all ranks; made from a membership.
+// HostGroups: the ranks that then work together, as collectives; of one rank, and owned by its backend.
 #pragma once
 
 #include <vector>
@@ -20,10 +21,6 @@ class Hosts {
   bool several_with_several() const { return count() > 1 && shares() > 1; }
   int host_of(Rank rank) const;
 
-  // Bytes that leave the busiest host when every rank sends to every other one, L (P - L) / P of them from L of P
-  // ranks, over those of an allreduce host by host, (H - 1) / H; both twice. For several hosts.
-  int crossings_permille() const;
-
   // Data is cut into as many shares as the fullest host has ranks. On each host every share belongs to one rank, which
   // exchanges it with its owners on the others; a rank's shares are neighbours.
   int shares() const { return shares_; }
@@ -34,6 +31,21 @@ class Hosts {
  private:
   std::vector<std::vector<Rank>> ranks_;
   int shares_ = 0;
+};
+
+class Collectives;
+
+struct HostGroups {
+  // A share that this rank exchanges with its owners on other hosts; these in the order of hosts.
+  struct Share {
+    int number = 0;
+    Collectives* owners = nullptr;
+  };
+
+  Hosts hosts;
+  int host = 0;                 // of this rank
+  Collectives* here = nullptr;  // the ranks of this host, in ascending order
+  std::vector<Share> own;       // at least one; numbers are neighbours
 };
 
 }  // namespace sirtaki::net

@@ -45,7 +45,7 @@ class CodecFacts {
 };
 
 struct Circumstances {
-  int ranks = 1;
+  int ranks = 1;  // between which payloads travel
   std::optional<LinkFacts> link = {};
 };
 

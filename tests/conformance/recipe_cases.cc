@@ -1,15 +1,44 @@
 #include "tests/conformance/recipe_cases.h"
 
+#include <algorithm>
 #include <cstring>
+#include <functional>
 #include <random>
 
 #include "runtime/base/compression_methods.h"
+#include "runtime/engine/recipes/by_host.h"
 
 namespace sirtaki::engine::testing {
 namespace {
 
 constexpr Recipe kRecipes[] = {Recipe::kGather, Recipe::kScatter, Recipe::kShared,
                                Recipe::kCounts, Recipe::kRing,    Recipe::kLowRank};
+
+void add(Floats& to, const Floats& more) {
+  std::transform(to.begin(), to.end(), more.begin(), to.begin(), std::plus<>());
+}
+
+// In rank order.
+Gradients sums_of_hosts(const net::Hosts& hosts, const Gradients& gradients) {
+  Gradients sums;
+  for (const std::vector<Rank>& ranks : hosts.ranks()) {
+    Tensors& sum = sums.emplace_back(gradients[static_cast<std::size_t>(ranks.front())]);
+    for (std::size_t r = 1; r < ranks.size(); ++r) {
+      for (std::size_t t = 0; t < sum.size(); ++t) {
+        add(sum[t], gradients[static_cast<std::size_t>(ranks[r])][t]);
+      }
+    }
+  }
+  return sums;
+}
+
+Floats owed_by(const Group& group, const std::vector<Rank>& ranks, std::size_t tensor) {
+  Floats owed = group.owed(ranks.front(), tensor);
+  for (std::size_t r = 1; r < ranks.size(); ++r) {
+    add(owed, group.owed(ranks[r], tensor));
+  }
+  return owed;
+}
 
 }  // namespace
 
@@ -25,6 +54,12 @@ std::vector<Case> all_cases() {
     }
   }
   return all;
+}
+
+std::vector<Case> host_cases() {
+  std::vector<Case> cases = all_cases();
+  std::erase_if(cases, [](const Case& one) { return one.scheme.ranks < 3 || !ByHost::goes(one.scheme.recipe); });
+  return cases;
 }
 
 std::string name_of(const ::testing::TestParamInfo<Case>& info) {
@@ -74,6 +109,75 @@ void expect_reference(const Scheme& scheme, const std::string& world, Cut cut, R
         ASSERT_TRUE(same_bits(group.owed(rank, t), reference.owed(rank, t)));
       }
     }
+  }
+}
+
+void expect_sums_first(const Scheme& scheme, const std::string& world, Cut cut, ReduceOp op) {
+  const net::Hosts hosts = net::testing::placement(world, scheme.ranks);
+  ASSERT_TRUE(hosts.several_with_several());
+  Group group(scheme, kCaseSizes, world);
+  Scheme between = scheme;
+  between.ranks = hosts.count();
+  between.job_ranks = scheme.ranks;
+  Reference reference(between, kCaseSizes);
+  const Layout layout = make_layout(scheme, kCaseSizes, cut);
+  for (std::uint64_t step = 1; step <= 3; ++step) {
+    Gradients gradients = random_gradients(scheme.ranks, step);
+    Tensors expected = reference.run(sums_of_hosts(hosts, gradients), ReduceOp::kSum);
+    expect_ok(group.run(layout, gradients, {.op = op}));
+    for (std::size_t t = 0; t < kCaseSizes.size(); ++t) {
+      SCOPED_TRACE("seed " + std::to_string(step) + ", tensor " + std::to_string(t));
+      if (op == ReduceOp::kAverage) {
+        for (float& value : expected[t]) {
+          value /= static_cast<float>(scheme.ranks);
+        }
+      }
+      for (const Tensors& results : gradients) {
+        ASSERT_TRUE(same_bits(results[t], expected[t]));
+      }
+      for (int host = 0; host < hosts.count(); ++host) {
+        // Of a stripe one rank of a host owes; the others add zeros, which may have another sign.
+        ASSERT_EQ(owed_by(group, hosts.ranks()[static_cast<std::size_t>(host)], t), reference.owed(host, t)) << host;
+      }
+    }
+  }
+}
+
+void expect_nothing_lost(const Scheme& scheme, const std::string& world) {
+  Group group(scheme, kCaseSizes, world);
+  const Layout layout = make_layout(scheme, kCaseSizes, Cut::kCut);
+  Tensors balance;  // put in less what came out
+  for (const std::size_t numel : kCaseSizes) {
+    balance.emplace_back(numel);
+  }
+  std::mt19937_64 random(5);
+  for (int step = 0; step < 4; ++step) {
+    Gradients gradients = random_gradients(scheme.ranks, 1);
+    for (Tensors& tensors : gradients) {
+      for (std::size_t t = 0; t < kCaseSizes.size(); ++t) {
+        for (std::size_t i = 0; i < kCaseSizes[t]; ++i) {
+          tensors[t][i] = static_cast<float>(static_cast<int>(random() % 2001) - 1000);
+          balance[t][i] += tensors[t][i];
+        }
+      }
+    }
+    expect_ok(group.run(layout, gradients));
+    for (std::size_t t = 0; t < kCaseSizes.size(); ++t) {
+      for (const Tensors& results : gradients) {
+        ASSERT_TRUE(same_bits(results[t], gradients.front()[t])) << "tensor " << t;
+      }
+      for (std::size_t i = 0; i < kCaseSizes[t]; ++i) {
+        balance[t][i] -= gradients.front()[t][i];
+      }
+    }
+  }
+  for (std::size_t t = 0; t < kCaseSizes.size(); ++t) {
+    Floats owed(kCaseSizes[t]);
+    for (Rank rank = 0; rank < scheme.ranks; ++rank) {
+      const Floats part = group.owed(rank, t);
+      std::transform(owed.begin(), owed.end(), part.begin(), owed.begin(), std::plus<>());
+    }
+    ASSERT_EQ(owed, balance[t]) << "tensor " << t;
   }
 }
 

@@ -16,9 +16,14 @@ inline const std::vector<std::size_t> kCaseSizes = {1, 17000, 7, 3000, 1000, 409
 struct Case {
   Scheme scheme;
   bool feedback;
+
+  // What is not sent stays, to the last bit. What factors leave is rounded.
+  bool exact() const { return feedback && scheme.codec->id() != CodecId::kPowerSgd; }
 };
 
 std::vector<Case> all_cases();
+// Those in which hosts sum up first when several have several ranks.
+std::vector<Case> host_cases();
 std::string name_of(const ::testing::TestParamInfo<Case>& info);
 
 Gradients random_gradients(int ranks, std::uint64_t seed);
@@ -27,5 +32,12 @@ void expect_ok(const std::vector<Status>& outcome);
 
 // Results and residuals of some steps are the reference's, bit for bit, on all ranks.
 void expect_reference(const Scheme& scheme, const std::string& world, Cut cut, ReduceOp op);
+
+// The same where hosts sum up first: results are the reference's among hosts, and a host's ranks together owe what a
+// rank does there. `world` has several hosts.
+void expect_sums_first(const Scheme& scheme, const std::string& world, Cut cut, ReduceOp op);
+
+// Whole numbers are given, of which every sum is exact: what ranks get and owe is what was put in. For exact cases.
+void expect_nothing_lost(const Scheme& scheme, const std::string& world);
 
 }  // namespace sirtaki::engine::testing

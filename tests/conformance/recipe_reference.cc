@@ -37,14 +37,14 @@ struct Reference::Memory {
 
 Reference::Reference(Scheme scheme, const std::vector<std::size_t>& sizes)
     : scheme_(std::move(scheme)), memories_(static_cast<std::size_t>(scheme_.ranks)) {
-  for (auto& rank : memories_) {
+  for (Rank rank = 0; rank < scheme_.ranks; ++rank) {
     for (const std::size_t numel : sizes) {
       auto memory = std::make_unique<Memory>();
-      memory->coder = scheme_.codec->open(scheme_.params, shape_of(numel));
+      memory->coder = scheme_.codec->open(scheme_.params_of(rank), shape_of(numel));
       memory->owner_coder = scheme_.codec->open(scheme_.params, shape_of(numel));
       memory->residual.resize(numel);
       memory->owner_residual.resize(numel);
-      rank.push_back(std::move(memory));
+      memories_[static_cast<std::size_t>(rank)].push_back(std::move(memory));
     }
   }
 }
@@ -94,6 +94,13 @@ void Reference::run_unused(const Gradients& zeros) {
   }
 }
 
+// Nobody sees what hosts have summed up as a whole.
+void Reference::begin(compression::Coder& coder, const kernels::Feedback& whole) const {
+  if (scheme_.job_ranks == 0) {
+    coder.begin(whole);
+  }
+}
+
 kernels::Feedback Reference::arrays_of(std::size_t rank, std::size_t tensor, Floats& gradient) const {
   Floats& residual = memories_[rank][tensor]->residual;
   return scheme_.params[params::kFeedback] == 1 ? kernels::Feedback{bytes(gradient), bytes(residual), bytes(residual)}
@@ -133,7 +140,7 @@ Floats Reference::reduce_counts(std::size_t tensor, const Gradients& gradients) 
     std::vector<std::int8_t> wanted(agreed.size());
     compression::Coder& coder = *memories_[r][tensor]->coder;
     const kernels::Feedback whole = arrays_of(r, tensor, own[r][tensor]);
-    coder.begin(whole);
+    begin(coder, whole);
     coder.counted()->want({0, numel}, whole, std::as_writable_bytes(std::span(wanted)).data());
     std::ranges::transform(agreed, wanted, agreed.begin(), [](auto a, auto b) { return std::max(a, b); });
   }
@@ -159,11 +166,11 @@ Floats Reference::reduce_ring(std::size_t tensor, const Gradients& gradients) {
   Gradients own = gradients;
   Floats result(own.front()[tensor].size());
   const std::int64_t numel = length(result);
-  const std::int64_t stripe = scheme_.codec->stripe(scheme_.params, shape_of(result.size()), scheme_.ranks);
+  const std::int64_t stripe = scheme_.stripe_of(result.size());
   std::vector<Floats> sent(memories_.size(), result);
   for (std::size_t r = 0; r < memories_.size(); ++r) {
     compression::Coder& coder = *memories_[r][tensor]->coder;
-    coder.begin(arrays_of(r, tensor, own[r][tensor]));
+    begin(coder, arrays_of(r, tensor, own[r][tensor]));
     for (std::int64_t at = 0; at < numel; at += stripe) {
       const compression::Piece piece{at, std::min(stripe, numel - at)};
       std::vector<std::byte> payload(coder.payload_bytes(piece.numel));
@@ -230,11 +237,11 @@ Floats Reference::reduce(std::size_t tensor, const Gradients& gradients) {
   Gradients own = gradients;
   for (std::size_t r = 0; r < memories_.size(); ++r) {
     Memory& memory = *memories_[r][tensor];
-    memory.coder->begin(arrays(own[r][tensor], memory.residual, 0));
+    begin(*memory.coder, arrays(own[r][tensor], memory.residual, 0));
   }
   Floats result(own.front()[tensor].size());
   const std::int64_t numel = length(result);
-  const std::int64_t stripe = scheme_.codec->stripe(scheme_.params, shape_of(result.size()), scheme_.ranks);
+  const std::int64_t stripe = scheme_.stripe_of(result.size());
   for (std::int64_t at = 0; at < numel; at += stripe) {
     const compression::Piece piece{at, std::min(stripe, numel - at)};
     std::vector<std::vector<std::byte>> payloads;
@@ -248,7 +255,15 @@ Floats Reference::reduce(std::size_t tensor, const Gradients& gradients) {
       starts.push_back(payload.data());
     }
     const compression::Coder& decoder = *memories_.front()[tensor]->coder;
-    decoder.sum(piece, starts, bytes(result, at));
+    if (scheme_.keeps.empty()) {
+      decoder.sum(piece, starts, bytes(result, at));
+    }
+    for (std::size_t r = 0; r < scheme_.keeps.size(); ++r) {
+      Floats one(static_cast<std::size_t>(piece.numel));
+      memories_[r][tensor]->coder->sum(piece, std::span(starts).subspan(r, 1), bytes(one));
+      std::transform(one.begin(), one.end(), result.begin() + at, result.begin() + at,
+                     [](float more, float before) { return before + more; });
+    }
     if (scheme_.recipe == Recipe::kScatter) {
       Memory& owner = *memories_[static_cast<std::size_t>(at / stripe) % memories_.size()][tensor];
       std::vector<std::byte> again(owner.owner_coder->payload_bytes(piece.numel));

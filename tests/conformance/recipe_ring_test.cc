@@ -40,7 +40,7 @@ TEST(RecipeRing, IsSparseUntilThatIsNoShorter) {
   for (const std::int64_t keep : {3, 100, 200}) {
     SCOPED_TRACE("keeps " + std::to_string(keep));
     const Scheme scheme = scheme_of(keep);
-    ASSERT_EQ(scheme.codec->stripe(scheme.params, shape_of(kSizes[0]), kRanks), kCell);
+    ASSERT_EQ(scheme.stripe_of(kSizes[0]), kCell);
     Group group(scheme, kSizes, "local");
     Reference reference(scheme, kSizes);
     Gradients gradients = random_gradients(1);

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "runtime/base/stats.h"
+#include "runtime/engine/recipes/by_host.h"
 
 namespace sirtaki::engine::testing {
 
@@ -39,7 +40,7 @@ Layout make_layout(const Scheme& scheme, const std::vector<std::size_t>& sizes, 
   Layout layout;
   for (std::size_t t = 0; t < sizes.size(); ++t) {
     const auto numel = static_cast<std::int64_t>(sizes[t]);
-    const std::int64_t stripe = scheme.codec->stripe(scheme.params, shape_of(sizes[t]), scheme.ranks);
+    const std::int64_t stripe = scheme.stripe_of(sizes[t]);
     const std::int64_t piece = cut == Cut::kCut ? 2 * stripe : numel;
     for (std::int64_t at = 0; at < numel; at += piece) {
       const Part part{t, at, std::min(at + piece, numel)};
@@ -57,6 +58,8 @@ struct Group::Node {
   Stats stats;
   BufferPool buffers{1 << 20, stats.gauge("staging")};
   std::vector<std::unique_ptr<compression::TensorMemory>> memories;
+  std::vector<std::unique_ptr<compression::Coder>> decoders;
+  std::vector<const compression::Coder*> senders;  // by tensor and rank, where they differ
   std::vector<std::string> names;
   std::unique_ptr<net::Collectives> wrapped;
   net::Collectives* net = nullptr;
@@ -64,19 +67,23 @@ struct Group::Node {
   std::vector<std::shared_ptr<Reduction>> running;
 };
 
-Group::Group(Scheme scheme, std::vector<std::size_t> sizes, const std::string& world)
+Group::Group(Scheme scheme, std::vector<std::size_t> sizes, const std::string& world,
+             const net::testing::WorldOptions& options)
     : scheme_(std::move(scheme)),
       sizes_(std::move(sizes)),
-      world_(net::testing::make_world(world, scheme_.ranks)),
+      world_(net::testing::make_world(world, scheme_.ranks, options)),
       sent_bytes_(static_cast<std::size_t>(scheme_.ranks)) {
   for (Rank rank = 0; rank < scheme_.ranks; ++rank) {
     auto node = std::make_unique<Node>();
     for (std::size_t t = 0; t < sizes_.size(); ++t) {
-      const compression::Shape shape = shape_of(sizes_[t]);
-      const compression::Ownership ownership{scheme_.codec->stripe(scheme_.params, shape, scheme_.ranks), scheme_.ranks,
-                                             rank};
-      node->memories.push_back(
-          std::make_unique<compression::TensorMemory>(*scheme_.codec, scheme_.params, shape, ownership));
+      const compression::Ownership ownership = ownership_of(scheme_.stripe_of(sizes_[t]), rank, scheme_.ranks,
+                                                            world_->at(rank).host_groups(), static_cast<int>(t));
+      node->memories.push_back(std::make_unique<compression::TensorMemory>(*scheme_.codec, scheme_.params_of(rank),
+                                                                           shape_of(sizes_[t]), ownership));
+      for (Rank from = 0; from < scheme_.ranks && !scheme_.keeps.empty(); ++from) {
+        node->decoders.push_back(scheme_.codec->open_owner(scheme_.params_of(from), shape_of(sizes_[t])));
+        node->senders.push_back(node->decoders.back().get());
+      }
       node->names.push_back("tensor" + std::to_string(t));
     }
     node->net = &world_->at(rank);
@@ -106,7 +113,7 @@ std::vector<Status> Group::run(const Layout& layout, Gradients& gradients, const
       node.running.clear();
       for (std::size_t t = 0; t < sizes_.size(); ++t) {
         compression::TensorMemory& memory = *node.memories[t];
-        if (memory.coder().wants_whole() && sizes_[t] > 0) {
+        if (memory.coder().wants_whole() && sizes_[t] > 0 && node.net->host_groups() == nullptr) {
           memory.coder().begin(memory.feedback(bytes(own[t]), 0));
         }
       }
@@ -147,6 +154,10 @@ void Group::start(Rank rank, const Partition& partition, std::size_t position, T
     const bool absent = !step.absent.empty() && step.absent[static_cast<std::size_t>(rank)];
     spec.slices.push_back(
         {node.memories[part.tensor].get(), node.names[part.tensor], gradient, part.first, absent, true});
+    if (!node.senders.empty()) {
+      const auto ranks = static_cast<std::size_t>(scheme_.ranks);
+      spec.slices.back().senders = std::span(node.senders).subspan(part.tensor * ranks, ranks);
+    }
   }
   auto reduction = make_reduction(std::move(spec), {*node.net, node.buffers}, [](ReductionStage, std::int64_t) {});
   node.running.push_back(reduction);
@@ -159,8 +170,16 @@ void Group::start(Rank rank, const Partition& partition, std::size_t position, T
     net::testing::notify();
   });
   if (step.then) {
-    step.then(rank, *reduction);
+    later(rank, step.turns, [then = step.then, rank, reduction] { then(rank, *reduction); });
   }
+}
+
+void Group::later(Rank rank, int turns, const std::function<void()>& task) {
+  if (turns == 0) {
+    task();
+    return;
+  }
+  world_->on(rank, [this, rank, turns, task] { later(rank, turns - 1, task); });
 }
 
 // As a stream's deviation: all ranks end the step.

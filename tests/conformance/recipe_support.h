@@ -25,19 +25,34 @@ inline std::byte* bytes(Floats& values, std::int64_t at = 0) {
   return std::as_writable_bytes(std::span(values)).data() + static_cast<std::size_t>(at) * sizeof(float);
 }
 
+// A tensor's own numbers of rows; tests give tensors of a multiple of 8 elements 8 of them.
+compression::Shape shape_of(std::size_t numel);
+
 // How a set of tensors is compressed.
 struct Scheme {
   const compression::PayloadCodec* codec;
   Recipe recipe;
   std::vector<std::int64_t> params;
   int ranks;
+  // Of a Reference whose ranks stand for hosts, which have summed up: how many the job has. 0: every rank is one.
+  int job_ranks = 0;
+  // By rank, params::kKeep in place of that of `params`; empty: equal ones.
+  std::vector<std::int64_t> keeps = {};
+
+  std::vector<std::int64_t> params_of(Rank rank) const {
+    std::vector<std::int64_t> own = params;
+    if (!keeps.empty()) {
+      own.at(params::kKeep) = keeps.at(static_cast<std::size_t>(rank));
+    }
+    return own;
+  }
+  std::int64_t stripe_of(std::size_t numel) const {
+    return codec->stripe(params, shape_of(numel), job_ranks > 0 ? job_ranks : ranks);
+  }
 };
 
 // Parameters of every codec that tests of recipes use; params[0] is `feedback`. Empty: none that passes.
 std::vector<std::int64_t> example_params(const compression::PayloadCodec& codec, bool feedback);
-
-// A tensor's own numbers of rows; tests give tensors of a multiple of 8 elements 8 of them.
-compression::Shape shape_of(std::size_t numel);
 
 // A partition: parts of tensors, in stripes from `first` to before `end`.
 struct Part {
@@ -54,8 +69,9 @@ Layout make_layout(const Scheme& scheme, const std::vector<std::size_t>& sizes, 
 // All ranks of a job, each with what it owes.
 class Group {
  public:
-  // `world`: as net::testing::make_world.
-  Group(Scheme scheme, std::vector<std::size_t> sizes, const std::string& world);
+  // `world`, `options`: as net::testing::make_world.
+  Group(Scheme scheme, std::vector<std::size_t> sizes, const std::string& world,
+        const net::testing::WorldOptions& options = {});
   ~Group();
 
   struct Step {
@@ -63,6 +79,7 @@ class Group {
     double postscale = 1.0;
     std::vector<bool> absent = {};                    // by rank; empty: nobody
     std::function<void(Rank, Reduction&)> then = {};  // once it is started, on the rank's loop
+    int turns = 0;                                    // of the loop, that pass before `then`
   };
   // One step; gradients become results. What each rank's partitions ended with, the first error of each; an error of
   // one ends the step on all.
@@ -80,6 +97,7 @@ class Group {
   struct Node;
   void start(Rank rank, const Partition& partition, std::size_t position, Tensors& gradients, const Step& step);
 
+  void later(Rank rank, int turns, const std::function<void()>& task);
   void give_up(const Status& cause);
 
   const Scheme scheme_;
@@ -110,6 +128,7 @@ class Reference {
   Floats reduce_shared(std::size_t tensor, const Gradients& gradients);
   Floats reduce_counts(std::size_t tensor, const Gradients& gradients);
   Floats reduce_ring(std::size_t tensor, const Gradients& gradients);
+  void begin(compression::Coder& coder, const kernels::Feedback& whole) const;
   kernels::Feedback arrays_of(std::size_t rank, std::size_t tensor, Floats& gradient) const;
 
   const Scheme scheme_;

@@ -3,7 +3,6 @@
 
 #include <cmath>
 #include <numeric>
-#include <random>
 #include <string>
 #include <utility>
 #include <vector>
@@ -21,7 +20,7 @@ void for_each_stripe(const Scheme& scheme, const Layout& layout, Body body) {
   for (const Partition& partition : layout) {
     for (const Part& part : partition) {
       const compression::Shape shape = shape_of(kCaseSizes[part.tensor]);
-      const std::int64_t stripe = scheme.codec->stripe(scheme.params, shape, scheme.ranks);
+      const std::int64_t stripe = scheme.stripe_of(kCaseSizes[part.tensor]);
       for (std::int64_t at = part.first; at < part.end; at += stripe) {
         body(shape, std::min(stripe, part.end - at));
       }
@@ -63,7 +62,7 @@ std::int64_t sent_in_all(const Scheme& scheme, const Layout& layout) {
 std::int64_t cells_of(const Scheme& scheme, const Layout& layout) {
   std::int64_t cells = 0;
   for_each_stripe(scheme, layout, [&](const compression::Shape& shape, std::int64_t numel) {
-    const bool whole = scheme.codec->stripe(scheme.params, shape, scheme.ranks) >= shape.numel;
+    const bool whole = scheme.stripe_of(static_cast<std::size_t>(shape.numel)) >= shape.numel;
     cells += whole ? std::min<std::int64_t>(scheme.ranks, numel) : 1;
   });
   return cells;
@@ -92,47 +91,9 @@ TEST_P(RecipeConformance, MeansTheSameWhateverTheLayout) {
   expect_reference(scheme(), "local", Cut::kFused, ReduceOp::kAverage);
 }
 
-// Small multiples of a power of two, so that every sum is exact: nothing given is lost.
 TEST_P(RecipeConformance, GivesOrOwesAllThatWasPutIn) {
-  // What factors leave is rounded.
-  if (!GetParam().feedback || scheme().codec->id() == CodecId::kPowerSgd) {
-    return;
-  }
-  Group group(scheme(), kCaseSizes, "local");
-  const Layout layout = make_layout(scheme(), kCaseSizes, Cut::kCut);
-  Tensors balance;  // put in less what came out
-  for (const std::size_t numel : kCaseSizes) {
-    balance.emplace_back(numel);
-  }
-  std::mt19937_64 random(5);
-  for (int step = 0; step < 4; ++step) {
-    Gradients gradients = random_gradients(scheme().ranks, 1);
-    for (std::size_t r = 0; r < gradients.size(); ++r) {
-      for (std::size_t t = 0; t < kCaseSizes.size(); ++t) {
-        for (std::size_t i = 0; i < kCaseSizes[t]; ++i) {
-          gradients[r][t][i] = static_cast<float>(static_cast<int>(random() % 2001) - 1000);
-          balance[t][i] += gradients[r][t][i];
-        }
-      }
-    }
-    expect_ok(group.run(layout, gradients));
-    for (std::size_t t = 0; t < kCaseSizes.size(); ++t) {
-      for (std::size_t i = 0; i < kCaseSizes[t]; ++i) {
-        balance[t][i] -= gradients.front()[t][i];
-      }
-    }
-  }
-  for (std::size_t t = 0; t < kCaseSizes.size(); ++t) {
-    Floats owed(kCaseSizes[t]);
-    for (Rank rank = 0; rank < scheme().ranks; ++rank) {
-      const Floats part = group.owed(rank, t);
-      std::transform(owed.begin(), owed.end(), part.begin(), owed.begin(), std::plus<>());
-    }
-    // Products of factors are no integers: what they leave is rounded.
-    const float allowed = scheme().codec->id() == CodecId::kPowerSgd ? 0.05F : 0.0F;
-    for (std::size_t i = 0; i < owed.size(); ++i) {
-      ASSERT_NEAR(owed[i], balance[t][i], allowed) << "tensor " << t << " element " << i;
-    }
+  if (GetParam().exact()) {
+    expect_nothing_lost(scheme(), "local");
   }
 }
 

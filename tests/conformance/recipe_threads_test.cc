@@ -12,5 +12,13 @@ TEST_P(RecipeThreads, MeanTheSameOverSockets) {
 
 INSTANTIATE_TEST_SUITE_P(All, RecipeThreads, ::testing::ValuesIn(all_cases()), name_of);
 
+class RecipeHostsThreads : public ::testing::TestWithParam<Case> {};
+
+TEST_P(RecipeHostsThreads, MeanTheSameThroughSharedMemoryAndSockets) {
+  expect_sums_first(GetParam().scheme, "hosts_shared", Cut::kCut, ReduceOp::kSum);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, RecipeHostsThreads, ::testing::ValuesIn(host_cases()), name_of);
+
 }  // namespace
 }  // namespace sirtaki::engine::testing

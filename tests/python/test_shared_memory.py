@@ -64,6 +64,44 @@ except sirtaki.HorovodInternalError as error:
 """
 
 
+COMPRESSED = (
+    PLACED
+    + """
+import hashlib, torch, sirtaki
+import sirtaki.torch as hvd
+hvd.init()
+WAYS = {
+    "scatter": "twobit:wire=scatter",
+    "counts": "twobit:wire=counts",
+    "momentum": "group_topk:rate=5%,momentum=0.9,wire=gather",
+    "ring": "group_topk:rate=5%,wire=ring",
+    "whole": "threshold_sparse:density=5%",
+    "losses": "importance:split=loss,start=10%",
+}
+for name, how in WAYS.items():
+    torch.manual_seed(1)
+    model = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 16))
+    plain = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
+    optimizer = hvd.DistributedOptimizer(plain, named_parameters=model.named_parameters(), compression=how)
+    generator = torch.Generator().manual_seed(hvd.rank())
+    first = last = None
+    for step in range(60):
+        optimizer.zero_grad()
+        inputs = torch.randn(16, 64, generator=generator)
+        losses = (model(inputs) - inputs[:, :16]).square().mean(dim=1)
+        losses.mean().backward()
+        optimizer.report_loss(losses)
+        optimizer.step()
+        last = float(losses.mean())
+        first = last if first is None else first
+    digest = hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in model.parameters())).hexdigest()
+    lossy = sum(row["codec"] != "none" for row in optimizer.compression_report())
+    print("WAY", name, lossy, first > 1.3 * last, digest, flush=True)
+hvd.shutdown()
+"""
+)
+
+
 def _told(output: str, word: str) -> list[list[str]]:
     return [line[line.index(word) :].split() for line in output.splitlines() if word in line]
 
@@ -141,3 +179,16 @@ def test_two_jobs_on_one_machine_do_not_meet(tmp_path: Path) -> None:
     for output in outputs:
         assert [words[1] for words in _told(output, "PATH")] == ["shared_memory"] * 2, output
     assert len({words[2] for output in outputs for words in _told(output, "PATH")}) == 1
+
+
+@pytest.mark.parametrize("ranks", [3, 4])
+def test_between_hosts_compressed_trainings_are_the_same_on_all_ranks(tmp_path: Path, ranks: int) -> None:
+    output = _run(tmp_path, COMPRESSED, ranks)
+    told = _told(output, "WAY")
+    assert len(told) == 6 * ranks, output
+    for name in ("scatter", "counts", "momentum", "ring", "whole", "losses"):
+        mine = [words for words in told if words[1] == name]
+        assert len(mine) == ranks
+        assert {words[3] for words in mine} == {"True"}, f"{name} learns nothing: {mine}"
+        assert int(mine[0][2]) >= 1, f"{name}: nothing was compressed"
+        assert len({words[4] for words in mine}) == 1, f"{name}: ranks differ"

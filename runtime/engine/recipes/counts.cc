@@ -17,7 +17,7 @@ constexpr std::byte kNone{0x80};
 
 Counts::Counts(ReductionSpec spec, ReductionDeps deps, StageNote note)
     : Reduction(std::move(spec), deps, std::move(note)),
-      slices_(this->spec().slices),
+      slices_(this->spec().slices, net()),
       code_blocks_(size(), 0, slices_.stripes(),
                    [](const Stripe& stripe) { return CountedCodes::code_bytes(stripe.piece.numel); }),
       count_blocks_(size(), 0, slices_.stripes(),

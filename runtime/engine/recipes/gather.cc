@@ -5,7 +5,7 @@
 namespace sirtaki::engine {
 
 Gather::Gather(ReductionSpec spec, ReductionDeps deps, StageNote note)
-    : Reduction(std::move(spec), deps, std::move(note)), slices_(this->spec().slices) {}
+    : Reduction(std::move(spec), deps, std::move(note)), slices_(this->spec().slices, net()) {}
 
 void Gather::begin() {
   std::vector<std::int64_t> counts;

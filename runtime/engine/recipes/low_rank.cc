@@ -10,7 +10,7 @@
 namespace sirtaki::engine {
 
 LowRank::LowRank(ReductionSpec spec, ReductionDeps deps, StageNote note)
-    : Reduction(std::move(spec), deps, std::move(note)), slices_(this->spec().slices) {}
+    : Reduction(std::move(spec), deps, std::move(note)), slices_(this->spec().slices, net()) {}
 
 compression::LowRankFactors& LowRank::factors(const Stripe& stripe) const {
   compression::LowRankFactors* const found = slices_.memory(stripe).coder().factors();

@@ -3,6 +3,7 @@
 #include <numeric>
 #include <utility>
 
+#include "runtime/engine/recipes/by_host.h"
 #include "runtime/engine/recipes/counts.h"
 #include "runtime/engine/recipes/gather.h"
 #include "runtime/engine/recipes/low_rank.h"
@@ -11,6 +12,16 @@
 #include "runtime/engine/recipes/shared.h"
 
 namespace sirtaki::engine {
+namespace {
+
+// A rank's block of memory in which blocks of counts[r] items of that size stand one behind the other.
+Bytes block_of(Rank rank, Bytes all, const std::vector<std::int64_t>& counts, std::size_t item) {
+  const auto own = counts.begin() + rank;
+  const auto before = static_cast<std::size_t>(std::accumulate(counts.begin(), own, std::int64_t{0}));
+  return all.subspan(before * item, static_cast<std::size_t>(*own) * item);
+}
+
+}  // namespace
 
 Reduction::Reduction(ReductionSpec spec, ReductionDeps deps, StageNote note)
     : spec_(std::move(spec)), deps_(deps), note_(std::move(note)) {}
@@ -28,14 +39,12 @@ void Reduction::cancel(const Status& cause) {
 }
 
 void Reduction::allgather(int phase, Bytes out, std::vector<std::int64_t> counts, MoveFunction<Status()> then) {
-  const auto own = counts.begin() + rank();
-  const auto before = static_cast<std::size_t>(std::accumulate(counts.begin(), own, std::int64_t{0}));
   net::CollectiveArgs args;
   args.kind = OpKind::kAllgather;
   args.dtype = DType::kU8;
-  args.in = out.subspan(before, static_cast<std::size_t>(*own));
+  args.in = block_of(rank(), out, counts, 1);
   args.out = out;
-  sent_bytes_ += *own * (size() - 1);
+  sent_bytes_ += static_cast<std::int64_t>(args.in.size()) * (size() - 1);
   args.recv_counts = std::move(counts);
   exchange(phase, std::move(args), std::move(then));
 }
@@ -50,6 +59,17 @@ void Reduction::alltoall(int phase, ConstBytes in, std::vector<std::int64_t> sen
   sent_bytes_ += static_cast<std::int64_t>(in.size()) - send[static_cast<std::size_t>(rank())];
   args.send_counts = std::move(send);
   args.recv_counts = std::move(receive);
+  exchange(phase, std::move(args), std::move(then));
+}
+
+void Reduction::reduce_scatter(int phase, Bytes inout, std::vector<std::int64_t> counts, MoveFunction<Status()> then) {
+  net::CollectiveArgs args;
+  args.kind = OpKind::kReduceScatter;
+  args.dtype = DType::kF32;
+  args.in = inout;
+  args.out = block_of(rank(), inout, counts, sizeof(float));
+  sent_bytes_ += static_cast<std::int64_t>(inout.size() - args.out.size());
+  args.recv_counts = std::move(counts);
   exchange(phase, std::move(args), std::move(then));
 }
 
@@ -77,11 +97,16 @@ void Reduction::reduce(int phase, net::CollectiveArgs args, Bytes inout, MoveFun
 void Reduction::exchange(int phase, net::CollectiveArgs args, MoveFunction<Status()> then) {
   args.tag = spec_.tags[static_cast<std::size_t>(phase)];
   args.priority = spec_.priority;
+  Done done = exchanged(static_cast<std::int64_t>(args.in.size()), std::move(then));
+  deps_.net.start(std::move(args), std::move(done));
+}
+
+Done Reduction::exchanged(std::int64_t bytes, MoveFunction<Status()> then) {
   exchanging_ = true;
-  note_(ReductionStage::kWire, static_cast<std::int64_t>(args.in.size()));
-  deps_.net.start(std::move(args), [self = shared_from_this(), then = std::move(then)](const Status& status) mutable {
+  note_(ReductionStage::kWire, bytes);
+  return [self = shared_from_this(), then = std::move(then)](const Status& status) mutable {
     self->on_exchanged(status, then);
-  });
+  };
 }
 
 // A collective that had ended before cancel() reports its success afterwards.
@@ -98,6 +123,10 @@ void Reduction::on_exchanged(const Status& status, MoveFunction<Status()>& then)
 }
 
 std::shared_ptr<Reduction> make_reduction(ReductionSpec spec, ReductionDeps deps, StageNote note) {
+  const net::HostGroups* groups = deps.net.host_groups();
+  if (groups != nullptr && ByHost::goes(spec.recipe)) {
+    return std::make_shared<ByHost>(std::move(spec), deps, std::move(note), *groups);
+  }
   switch (spec.recipe) {
     case Recipe::kGather:
       return std::make_shared<Gather>(std::move(spec), deps, std::move(note));

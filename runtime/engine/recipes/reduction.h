@@ -46,6 +46,7 @@ struct ReductionSpec {
   std::array<OpTag, kStreamPhases> tags;
   std::int32_t priority = 0;
   ReduceOp op = ReduceOp::kSum;  // or kAverage
+  int divisor = 0;               // of kAverage; 0: the number of ranks
   double postscale = 1.0;
 };
 
@@ -69,9 +70,9 @@ class Reduction : public std::enable_shared_from_this<Reduction> {
   // Encodes and sends. `done` runs once, later; kCorrupt names rank and tensor of a payload that cannot be right.
   void start(Done done);
   // Ends it with `cause` unless it has ended; drops what still arrives for any of its tags.
-  void cancel(const Status& cause);
+  virtual void cancel(const Status& cause);
 
-  // Bytes this rank has handed to others, headers included.
+  // Bytes this rank has handed to others in its own exchanges, headers included.
   std::int64_t sent_bytes() const { return sent_bytes_; }
 
  protected:
@@ -81,20 +82,25 @@ class Reduction : public std::enable_shared_from_this<Reduction> {
   virtual std::size_t phases() const = 0;
 
   const ReductionSpec& spec() const { return spec_; }
+  const net::Collectives& net() const { return deps_.net; }
   BufferPool& buffers() { return deps_.buffers; }
   Rank rank() const { return deps_.net.rank(); }
   int size() const { return deps_.net.size(); }
   // By which a sum over the ranks is divided.
-  int divisor() const { return spec_.op == ReduceOp::kAverage ? size() : 1; }
+  int divisor() const { return spec_.op != ReduceOp::kAverage ? 1 : spec_.divisor > 0 ? spec_.divisor : size(); }
 
   // Bytes of out, from the ranks' blocks of counts[r] bytes; this rank's stands in its place already.
   void allgather(int phase, Bytes out, std::vector<std::int64_t> counts, MoveFunction<Status()> then);
   void alltoall(int phase, ConstBytes in, std::vector<std::int64_t> send, Bytes out, std::vector<std::int64_t> receive,
                 MoveFunction<Status()> then);
+  // Of the ranks' blocks of counts[r] float32 the sums of this one's, in rank order, in its place.
+  void reduce_scatter(int phase, Bytes inout, std::vector<std::int64_t> counts, MoveFunction<Status()> then);
   // Sums of float32 in rank order, in place.
   void allreduce(int phase, Bytes inout, MoveFunction<Status()> then);
   // The largest of signed bytes, in place.
   void allreduce_largest(int phase, Bytes inout, MoveFunction<Status()> then);
+  // For an exchange that others make: as above once it is called, which it has to be. bytes: for the note.
+  Done exchanged(std::int64_t bytes, MoveFunction<Status()> then);
 
  private:
   void reduce(int phase, net::CollectiveArgs args, Bytes inout, MoveFunction<Status()> then);

@@ -40,7 +40,7 @@ std::uint32_t count_nonzero(const std::byte* elements, std::int64_t numel) {
 }  // namespace
 
 Ring::Ring(ReductionSpec spec, ReductionDeps deps, StageNote note)
-    : Reduction(std::move(spec), deps, std::move(note)), slices_(this->spec().slices) {}
+    : Reduction(std::move(spec), deps, std::move(note)), slices_(this->spec().slices, net()) {}
 
 // Owners follow from the tensor alone, so that sums do not depend on how it was cut into partitions.
 void Ring::add_cells(const Stripe& stripe, std::size_t at) {

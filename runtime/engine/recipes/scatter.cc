@@ -10,7 +10,7 @@ namespace sirtaki::engine {
 
 Scatter::Scatter(ReductionSpec spec, ReductionDeps deps, StageNote note)
     : Reduction(std::move(spec), deps, std::move(note)),
-      slices_(this->spec().slices),
+      slices_(this->spec().slices, net()),
       blocks_(size(), slices_.header_bytes(), slices_.stripes(),
               [](const Stripe& stripe) { return stripe.payload_bytes; }) {}
 

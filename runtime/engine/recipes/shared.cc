@@ -15,7 +15,7 @@ using Norm = kernels::ref::Plain<float>;
 }  // namespace
 
 Shared::Shared(ReductionSpec spec, ReductionDeps deps, StageNote note)
-    : Reduction(std::move(spec), deps, std::move(note)), slices_(this->spec().slices) {}
+    : Reduction(std::move(spec), deps, std::move(note)), slices_(this->spec().slices, net()) {}
 
 void Shared::begin() {
   std::size_t norm_bytes = slices_.count_bytes();

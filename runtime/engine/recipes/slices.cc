@@ -34,8 +34,8 @@ void fill_with(std::byte* out, std::int64_t n, float value) {
 
 }  // namespace
 
-Slices::Slices(std::span<const ReducedSlice> slices)
-    : slices_(slices), own_bad_(slices.size(), 0), bad_(slices.size(), 0), present_(slices.size(), 0) {
+Slices::Slices(std::span<const ReducedSlice> slices, const net::Collectives& net)
+    : slices_(slices), net_(net), own_bad_(slices.size(), 0), bad_(slices.size(), 0), present_(slices.size(), 0) {
   for (std::size_t s = 0; s < slices.size(); ++s) {
     const ReducedSlice& slice = slices[s];
     own_bad_[s] = slice.finite ? 0 : 1;
@@ -103,13 +103,14 @@ void Slices::write_states(Bytes states) const {
 
 Status Slices::corrupt_from(Rank from, std::size_t slice, std::string_view what) const {
   const std::string_view name = slices_[slice].name;
+  const Rank named = from < 0 ? from : net_.job_rank(from);
   return {
       Code::kCorrupt,
       "tensor '" + std::string(name) + "': " + std::string(what) +
-          (from < 0 ? "" : ", from rank " + std::to_string(from)) +
+          (from < 0 ? "" : ", from rank " + std::to_string(named)) +
           ". Likely cause: a rank's memory or the network damaged it, or a rank runs another build; nothing of it was "
           "used",
-      {from, std::string(name)}};
+      {named, std::string(name)}};
 }
 
 Status Slices::read_header(Rank from, ConstBytes header) {

@@ -26,8 +26,8 @@ struct Stripe {
 
 class Slices {
  public:
-  // `slices` outlive it.
-  explicit Slices(std::span<const ReducedSlice> slices);
+  // Both outlive it. `net`: whose ranks exchange them.
+  Slices(std::span<const ReducedSlice> slices, const net::Collectives& net);
 
   const std::vector<Stripe>& stripes() const { return stripes_; }
   // Of the stripe, as encoded by a rank.
@@ -87,7 +87,7 @@ class Slices {
 
   compression::TensorMemory& memory(const Stripe& stripe) const { return *slices_[stripe.slice].memory; }
 
-  // kCorrupt; from -1: nobody knows whose it is.
+  // kCorrupt, naming the rank as the job does; from -1: nobody knows whose it is.
   Status corrupt_from(Rank from, std::size_t slice, std::string_view what) const;
 
  private:
@@ -95,6 +95,7 @@ class Slices {
   void sum(const Stripe& stripe, std::span<const std::byte* const> payloads) const;
 
   std::span<const ReducedSlice> slices_;
+  const net::Collectives& net_;
   std::vector<Stripe> stripes_;
   std::vector<std::uint8_t> own_bad_;
   std::vector<std::uint8_t> bad_;

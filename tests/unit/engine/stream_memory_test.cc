@@ -4,11 +4,14 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "compression/memory.h"
 #include "runtime/engine/wire_size.h"
+#include "runtime/net/hosts.h"
 
 namespace sirtaki::engine {
 namespace {
@@ -48,6 +51,55 @@ TEST(StreamMemory, WhatOwnersOweIsOwedByRanksWhenTheRecipeChanges) {
   EXPECT_EQ(owed, 3.0F);
   EXPECT_EQ(memory.owed_norm(0), 3.0);
 }
+
+// Two hosts of two ranks; this is the first one's second.
+net::HostGroups second_of_two() {
+  return {.hosts = net::Hosts({{0, 1}, {2, 3}}), .host = 0, .here = nullptr, .own = {{1, nullptr}}};
+}
+
+class ByHosts : public testing::TestWithParam<Recipe> {
+ protected:
+  // 8 stripes of tensor number 1: rounds of two, which go to share 1 first.
+  scheduler::PlannedTensor planned() const {
+    scheduler::PlannedTensor made = twobit_by(GetParam());
+    made.stripe = kNumel / 8;
+    return made;
+  }
+  bool own(std::size_t i) const { return i / (kNumel / 4) % 2 == 0; }
+
+  const net::HostGroups groups_ = second_of_two();
+  StreamMemory memory_{{tensor_of(), tensor_of()}, 1, 4, &groups_};
+};
+
+// Debts of a checkpoint are of all elements; only own shares are encoded here.
+TEST_P(ByHosts, WhatOthersEncodeGoesToThemWithTheGradient) {
+  std::vector<float> gradient(static_cast<std::size_t>(kNumel), 1.0F);
+  TensorView view;
+  view.data = std::as_writable_bytes(std::span(gradient)).data();
+  view.numel = kNumel;
+  const std::vector<float> debt(gradient.size(), 4.0F);
+  memory_.restore(1, std::as_bytes(std::span(debt)).data());
+  memory_.admit(1, planned(), view, 1.0, 0);
+  std::vector<float> owed(gradient.size());
+  memory_.owed(1, std::as_writable_bytes(std::span(owed)).data());
+  for (std::size_t i = 0; i < gradient.size(); ++i) {
+    ASSERT_EQ(gradient[i], own(i) ? 1.0F : 5.0F) << i;
+    ASSERT_EQ(owed[i], own(i) ? 4.0F : 0.0F) << i;
+  }
+}
+
+TEST_P(ByHosts, NobodySeesTheSumAsAWhole) {
+  std::vector<float> gradient(static_cast<std::size_t>(kNumel), std::numeric_limits<float>::quiet_NaN());
+  TensorView view;
+  view.data = std::as_writable_bytes(std::span(gradient)).data();
+  view.numel = kNumel;
+  memory_.admit(1, planned(), view, 1.0, 0);
+  ASSERT_TRUE(memory_.of(1).coder().wants_whole());
+  EXPECT_TRUE(memory_.finite(1));  // nobody has looked
+}
+
+INSTANTIATE_TEST_SUITE_P(All, ByHosts, testing::Values(Recipe::kGather, Recipe::kScatter, Recipe::kCounts),
+                         [](const auto& recipe) { return std::string(recipe_name(recipe.param)); });
 
 constexpr std::int64_t kCorrected = 64;
 constexpr std::int64_t kHalf = params::kOne / 2;

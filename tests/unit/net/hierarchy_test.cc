@@ -54,11 +54,22 @@ TEST(Hosts, EveryShareHasAnOwnerOnEachHostAndEveryRankNeighbouringShares) {
   EXPECT_EQ(hosts.host_of(2), 1);
 }
 
-TEST(Hosts, WhatEveryRankSendsLeavesAHostMoreOftenThanASumDoes) {
-  EXPECT_EQ(Hosts({{0}, {1}, {2}}).crossings_permille(), 1000);
-  EXPECT_EQ(two_of_two().crossings_permille(), 2000);
-  EXPECT_EQ(Hosts({{0, 1, 2}, {3, 4, 5}, {6, 7, 8}}).crossings_permille(), 3000);
-  EXPECT_EQ(Hosts({{0, 1, 2}, {3}}).crossings_permille(), 1500);
+TEST(Hierarchy, GroupsKnowWhichRanksOfTheJobTheyAre) {
+  WorldOptions options;
+  options.direct.hosts = two_of_two();
+  const auto world = make_local_world(4, options);
+  const HostGroups* groups = world->at(3).host_groups();
+  ASSERT_NE(groups, nullptr);
+  EXPECT_EQ(groups->host, 1);
+  EXPECT_EQ(groups->here->job_rank(0), 1);
+  EXPECT_EQ(groups->here->rank(), 1);
+  ASSERT_EQ(groups->own.size(), 1U);
+  EXPECT_EQ(groups->own.front().number, 1);
+  EXPECT_EQ(groups->own.front().owners->size(), 2);
+  EXPECT_EQ(groups->own.front().owners->rank(), 1);
+  EXPECT_EQ(groups->own.front().owners->job_rank(0), 2);
+  options.direct.hosts = Hosts();
+  EXPECT_EQ(make_local_world(4, options)->at(0).host_groups(), nullptr);
 }
 
 TEST(Hosts, OnlySeveralHostsWithSeveralRanksGainFromAHierarchy) {
