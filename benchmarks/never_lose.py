@@ -3,7 +3,7 @@
     python -m benchmarks.never_lose [--quick] [--nets 50,200,1000,loopback] [--tasks cnn,convnet,transformer] [--resume]
 
 On every link all settings train in the same processes and take turns; `auto` begins dense and has a stretch of steps to
-find its plan, the others as many to find theirs. The best fixed setting is the one with the shortest step on that link
+find its plan, the others a shorter one for theirs. The best fixed setting is the one with the shortest step on that link
 among those that cost a training no more accuracy than `auto` may; the shortest of all is told beside it. The bound is
 the step of processes that send nothing.
 """
@@ -28,10 +28,11 @@ TASKS = ("cnn", "convnet", "transformer")
 BATCH, LR, MOMENTUM = 32, 0.05, 0.9
 #: Learning rates end after so many steps, which is more than are made.
 LAST_STEP = 100_000
-#: Steps until plans are there: profiles every 8 steps, two of which have to want a change. A quick run gives so many to
-#: `auto` alone, and to the others what their first plans need.
-WARM_STEPS, QUICK_WARM_STEPS, QUICK_FIXED_STEPS = 60, 36, 8
-BLOCK_STEPS, BLOCKS = 10, 12
+#: Steps until plans are there. Of `auto`: profiles every 8 steps, two of which have to want a change, level by level.
+#: Of the others: layouts change after steps 3, 6 and 16.
+WARM_STEPS, QUICK_WARM_STEPS = 60, 36
+FIXED_STEPS, QUICK_FIXED_STEPS = 24, 8
+BLOCK_STEPS, BLOCKS = 10, 10
 QUICK_BLOCK_STEPS, QUICK_BLOCKS = 5, 3
 AUTO, ALONE = "auto", "alone"
 SETTINGS = {
@@ -71,14 +72,20 @@ def plan_of(options: Options) -> Plan:
     return Plan(pairs=blocks, min_pairs=blocks, block_seconds=0.0, block_iterations=steps)
 
 
+def warm_steps(options: Options, name: str) -> int:
+    """Steps of a setting that are not timed."""
+    if name == AUTO:
+        return QUICK_WARM_STEPS if options.quick else WARM_STEPS
+    return QUICK_FIXED_STEPS if options.quick else FIXED_STEPS
+
+
 def measure(options: Options, net: Net | None, case: TaskCase) -> dict[str, Any]:
     """Seconds of a step of every setting in turns, and how tensors travel with `auto` at the end."""
     with Group(case.size, ["sirtaki"], net=net) as group:
         for name, text in SETTINGS.items():
             group.call("learn_prepare", system="sirtaki", name=name, recipe=recipe_of(case, {"compression": text}))
         for name in SETTINGS:
-            quick = QUICK_WARM_STEPS if name == AUTO else QUICK_FIXED_STEPS
-            group.call("learn_blocks", timeout=900, blocks=[[name, quick if options.quick else WARM_STEPS]])
+            group.call("learn_blocks", timeout=900, blocks=[[name, warm_steps(options, name)]])
         samples = interleave([Contender(name, group) for name in SETTINGS], "learn_blocks", plan_of(options))
         travel = group.call("learn_travel", name=AUTO)[0]
     return {"seconds": samples, "travel": travel}

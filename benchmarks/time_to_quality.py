@@ -32,7 +32,7 @@ BATCH, LR = 32, 0.05
 WINDOW = 50
 #: The target: DDP's loss at its end, and so much of it more.
 MARGIN = 0.05
-BLOCK_STEPS, BLOCKS = 10, 12
+BLOCK_STEPS, BLOCKS = 10, 10
 DDP, FP16 = "ddp", "ddp_fp16"
 
 
