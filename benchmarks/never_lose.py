@@ -2,10 +2,10 @@
 
     python -m benchmarks.never_lose [--quick] [--nets 50,200,1000,loopback] [--tasks cnn,convnet,transformer] [--resume]
 
-On every link all settings train in the same processes and take turns; `auto` begins dense and has a stretch of steps to
-find its plan, the others a shorter one for theirs. The best fixed setting is the one with the shortest step on that link
-among those that cost a training no more accuracy than `auto` may; the shortest of all is told beside it. The bound is
-the step of processes that send nothing.
+On every link all settings train in the same processes and take turns; `auto` begins dense and has a stretch of steps
+to find its plan, the others a shorter one for theirs. The best fixed setting is the one with the shortest step on
+that link among those that cost a training no more accuracy than `auto` may; the shortest of all is told beside it.
+The bound is the step of processes that send nothing.
 """
 
 from __future__ import annotations

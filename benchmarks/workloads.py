@@ -86,6 +86,15 @@ class Bench:
             out.append((time.perf_counter() - begin) / iterations)
         return out
 
+    def allreduce_cpu(self, numel: int, blocks: list[list[Any]]) -> list[float]:
+        """As allreduce_blocks, for the seconds that all threads of this process compute."""
+        out = []
+        for block in blocks:
+            begin = time.process_time()
+            self.allreduce_blocks(numel, [block])
+            out.append((time.process_time() - begin) / (block[1] + 1))
+        return out
+
     def memory_copy(self, seconds: float) -> float:
         """Bytes a second this rank copies from memory to memory, all ranks at once."""
         import torch

@@ -115,9 +115,31 @@ def test_a_row_whose_limit_is_the_processors_is_marked_and_not_judged() -> None:
 
 
 def test_slower_than_gloo_is_a_miss_at_any_size() -> None:
-    case = allreduce.Case(rig.LOOPBACK, 2, 4096)
+    case = allreduce.Case(rig.LOOPBACK, 8, 4096)
     assert _rows(case, 0.51, 1e10)["speedup_over_gloo"].met is False
     assert _rows(case, 0.49, 1e10)["speedup_over_gloo"].met is True
+
+
+def test_ranks_of_one_host_are_judged_against_gloo_and_memory() -> None:
+    case = allreduce.Case(rig.LOOPBACK, 2, 64 << 20)
+    bound = allreduce.bound_seconds(case, {"copied": 1e10})
+    met = _rows(case, bound / 0.75, 1e10)
+    assert met["speedup_over_gloo"].target == 3.5
+    assert met["memory_share"].met is True
+    assert _rows(case, bound / 0.65, 1e10)["memory_share"].met is False
+    eight = _rows(allreduce.Case(rig.LOOPBACK, 8, 64 << 20), 0.1, 1e10)
+    assert eight["speedup_over_gloo"].target == 1.0
+    assert eight["memory_share"].target is None
+
+
+def test_processor_time_is_counted_by_the_payload() -> None:
+    case = allreduce.Case(rig.LOOPBACK, 2, 4 << 20)
+    rows = allreduce.cpu_rows(case, {"sirtaki": [0.004] * 10, "gloo": [0.008] * 10})
+    assert [row.metric for row in rows] == ["cpu_seconds_per_gb", "cpu_seconds_per_gb", "cpu_saving_over_gloo"]
+    assert rows[0].value == pytest.approx(0.004 / (4 << 20) * 1e9)
+    assert rows[2].value == pytest.approx(2.0)
+    assert rows[2].met is True
+    assert allreduce.Case("200", 2, 4 << 20).cpu_key is None
 
 
 def test_small_tensor_rows_leave_out_what_was_not_measured() -> None:
