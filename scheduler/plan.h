@@ -94,7 +94,7 @@ struct LayoutOptions {
 
 // Elements of a lossy partition, unless it is one tensor that is never cut: encoding one goes on beside the sending of
 // another.
-inline constexpr std::int64_t kMaxLossyElements = 2 << 20;
+inline constexpr std::int64_t kMaxLossyElements = 1 << 20;
 
 // kInvalidArgument: a size below 0, or partitions too small for an aligned block.
 Status check_layout_options(const LayoutOptions& options);
