@@ -245,15 +245,20 @@ def oracle_ratio(found: dict[str, Any], fast: float, slow: float) -> float:
 
 
 def steps_to_adapt(found: dict[str, Any]) -> list[float]:
-    """After each change of the link, the steps until as much is sent as in the later half of that phase."""
+    """After each change of the link, the steps until as much is sent as in the later half of that phase.
+
+    The last phase has the link of the first, so what was sent in the later half of that one counts: a plan that does
+    not follow a link that got faster has not adapted, though it settles.
+    """
     ends, sent, changes = found["ends"], found["sent"], found["changes"]
-    borders = [next((i for i, end in enumerate(ends) if end > at), len(ends)) for at in changes] + [len(ends)]
+    starts = [0, *(next((i for i, end in enumerate(ends) if end > at), len(ends)) for at in changes), len(ends)]
+    settled = [median(sent[(first + last) // 2 : last]) for first, last in itertools.pairwise(starts) if first < last]
     out = []
-    for first, last in itertools.pairwise(borders):
-        if last - first < 4:
+    for phase, (first, last) in enumerate(itertools.pairwise(starts)):
+        if phase == 0 or last - first < 4:
             continue
-        settled = median(sent[(first + last) // 2 : last])
-        near = (i for i in range(first, last) if settled / NEAR <= sent[i] <= settled * NEAR)
+        goal = settled[0 if phase == 2 else phase]
+        near = (i for i in range(first, last) if goal / NEAR <= sent[i] <= goal * NEAR)
         out.append(float(next(near, last) - first))
     return out
 

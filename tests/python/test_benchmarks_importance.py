@@ -28,10 +28,16 @@ def test_the_oracle_has_the_pace_of_the_phase() -> None:
 
 
 def test_adapting_ends_when_as_much_is_sent_as_later_in_the_phase() -> None:
-    sent = [100] * 10 + [100] * 3 + [10] * 7 + [10] * 5 + [80] * 15
+    sent = [100] * 10 + [100] * 3 + [10] * 7 + [10] * 5 + [85] * 15
     ends = [float(step + 1) for step in range(len(sent))]
     found = {"ends": ends, "sent": sent, "changes": [10.0, 20.0]}
     assert importance.steps_to_adapt(found) == [3.0, 5.0]
+
+
+def test_a_plan_that_does_not_follow_a_faster_link_has_not_adapted() -> None:
+    sent = [100] * 10 + [10] * 10 + [10] * 15
+    found = {"ends": [float(step + 1) for step in range(35)], "sent": sent, "changes": [10.0, 20.0]}
+    assert importance.steps_to_adapt(found) == [0.0, 15.0]
 
 
 def test_a_plan_that_never_settles_takes_the_whole_phase() -> None:
