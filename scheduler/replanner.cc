@@ -73,6 +73,8 @@ std::string_view reason_name(Reason reason) {
       return "no gain";
     case Reason::kUnknownLink:
       return "link not measured yet";
+    case Reason::kNoSteps:
+      return "no step measured yet";
     case Reason::kOnTrial:
       return "on trial";
     case Reason::kRollback:
@@ -138,8 +140,8 @@ std::optional<Proposal> Replanner::consider(std::uint64_t step, const StepProfil
     freeze(objection, own ? freeze_after_ : std::string(objection_text(objection)));
     return std::nullopt;
   }
-  if (!profile.knows_link()) {
-    record.reason = Reason::kUnknownLink;
+  if (!profile.knows_link() || profile.step_us <= 0) {
+    record.reason = profile.knows_link() ? Reason::kNoSteps : Reason::kUnknownLink;
     write(record);
     return std::nullopt;
   }

@@ -38,6 +38,7 @@ enum class Reason : std::uint8_t {
   kUnconfirmed,    // the same, but the plan in force was planned itself and only the next profile can confirm it
   kNoGain,         // none is
   kUnknownLink,    // too few transfers measured so far
+  kNoSteps,        // the plan in force has just been adopted: no whole step of it was measured
   kOnTrial,        // the plan adopted last is judged before another is looked for
   kRollback,       // the plan adopted last made steps longer: back to the first one, for good
   kAdopted,        // all ranks have the proposed plan

@@ -15,13 +15,13 @@ class Hysteresis {
   static constexpr int kShortest = 8;
   static constexpr int kLongest = 64;
 
-  // `direction`: -1, +1: the change that this profile wants; 0: none. `urgent`: one profile is enough. Whether it may
-  // be made now.
+  // `direction`: -1, +1: the change that this profile wants; 0: none. `urgent`: one profile is enough, and it does not
+  // have to wait. Whether it may be made now.
   bool wants(int direction, bool urgent = false) {
     ++since_;
     const bool again = direction != 0 && (urgent || direction == wanted_);
     wanted_ = direction;
-    if (!again || since_ < wait_) {
+    if (!again || (!urgent && since_ < wait_)) {
       return false;
     }
     if (last_ != 0 && direction != last_) {

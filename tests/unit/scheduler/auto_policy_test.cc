@@ -244,6 +244,19 @@ TEST_F(AutoPolicyTest, ImportanceFindsTheRateOfTheLink) {
   EXPECT_EQ(keep(), at_100);
 }
 
+TEST_F(AutoPolicyTest, ImportanceSendsLessAtOnceAlsoAfterAChangeBack) {
+  make("importance");
+  const auto keep = [&] { return now_[2].decision.params.at(params::kKeep); };
+  profile(12'500'000);
+  const std::int64_t at_100 = keep();
+  ASSERT_TRUE(profile(2'500'000));
+  while (keep() != at_100) {
+    profile(12'500'000);
+  }
+  EXPECT_TRUE(profile(2'500'000)) << controller_->last_decision();
+  EXPECT_LT(keep(), at_100);
+}
+
 TEST_F(AutoPolicyTest, ImportanceDoesNotOscillate) {
   for (const char* text : {"importance", "importance:link=aimd,start=5%"}) {
     make(text);

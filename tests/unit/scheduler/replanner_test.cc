@@ -116,6 +116,16 @@ TEST(Replanner, WaitsUntilTheLinkIsKnown) {
   EXPECT_EQ(reasons(replanner), (std::vector<Reason>{Reason::kUnknownLink, Reason::kGain}));
 }
 
+TEST(Replanner, DecidesNothingFromNoStep) {
+  const Workload w = forward_workload();
+  Replanner replanner = replanner_for(w);
+  StepProfile profile = measured(replanner, w);
+  profile.step_us = profile.exposed_us = profile.backward_us = profile.forward_us = 0;
+  EXPECT_FALSE(replanner.consider(3, profile));
+  EXPECT_TRUE(replanner.consider(6, measured(replanner, w)));
+  EXPECT_EQ(reasons(replanner), (std::vector<Reason>{Reason::kNoSteps, Reason::kGain}));
+}
+
 TEST(Replanner, LeavesAGoodPlanInForce) {
   const Workload w = forward_workload();
   Replanner replanner = replanner_for(w);
@@ -273,6 +283,7 @@ TEST(Replanner, FreezesWhenThePlannerFails) {
   w.options.limits.partition_bytes = 4096;
   w.options.limits.alignment = 1 << 20;
   Replanner replanner(first, {.planner = w.options});
+  w.profile.step_us = 1;
   EXPECT_FALSE(replanner.consider(3, w.profile));
   EXPECT_TRUE(replanner.frozen());
   EXPECT_NE(replanner.frozen_because().find("aligned block"), std::string::npos) << replanner.frozen_because();
