@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <limits>
 #include <utility>
 
 #include "runtime/base/check.h"
@@ -11,7 +10,6 @@
 namespace sirtaki {
 namespace {
 
-__extension__ using Wide = __int128;
 using Keys = std::vector<KeyInfo>;
 
 constexpr std::int64_t kOne = params::kOne;
@@ -124,65 +122,6 @@ std::vector<MethodInfo> policies() {
   };
 }
 
-// Decimal digits, no sign and no exponent: the same on all ranks without a rounding of the machine's own.
-Result<std::int64_t> read_part(std::string_view text) {
-  const bool percents = text.ends_with('%');
-  text.remove_suffix(percents ? 1 : 0);
-  Wide digits = 0;
-  Wide scale = percents ? 100 : 1;
-  bool point = false;
-  std::size_t count = 0;
-  for (const char c : text) {
-    if (c == '.' && !point) {
-      point = true;
-      continue;
-    }
-    if (c < '0' || c > '9' || ++count > 18) {
-      return invalid_argument("not a part");
-    }
-    digits = digits * 10 + (c - '0');
-    scale *= point ? 10 : 1;
-  }
-  if (count == 0) {
-    return invalid_argument("not a part");
-  }
-  const Wide part = (digits * kOne + scale / 2) / scale;
-  return static_cast<std::int64_t>(std::min<Wide>(part, std::numeric_limits<std::int64_t>::max()));
-}
-
-Result<std::int64_t> read_unchecked(const KeyInfo& key, std::string_view text) {
-  switch (key.kind) {
-    case KeyKind::kSwitch: {
-      SRT_ASSIGN(const bool on, parse_bool(text));
-      return on ? 1 : 0;
-    }
-    case KeyKind::kSize:
-      return parse_bytes(text);
-    case KeyKind::kPart:
-      return read_part(text);
-    case KeyKind::kCount:
-      return parse_int(text);
-    case KeyKind::kChoice:
-      break;
-  }
-  const std::vector<std::string_view> names = split(key.choices, '|');
-  const auto found = std::ranges::find(names, text);
-  return found == names.end() ? Result<std::int64_t>(invalid_argument("no such name"))
-                              : Result<std::int64_t>(static_cast<std::int64_t>(found - names.begin()));
-}
-
-Status unknown(std::string text, std::string_view word, const std::vector<std::string_view>& names,
-               std::string_view known) {
-  if (const std::string_view near = nearest(word, names); !near.empty()) {
-    text += " (did you mean " + std::string(near) + "?)";
-  }
-  text += std::string("; ") + std::string(known);
-  for (std::size_t i = 0; i < names.size(); ++i) {
-    text.append(i == 0 ? " " : ", ").append(names[i]);
-  }
-  return invalid_argument(std::move(text));
-}
-
 struct NamedRecipe {
   std::string_view name;
   Recipe recipe;
@@ -234,79 +173,7 @@ Result<const MethodInfo*> method_named(std::string_view name) {
   for (const MethodInfo& method : methods()) {
     names.push_back(method.name);
   }
-  return unknown("unknown codec or policy '" + std::string(name) + "'", name, names, "known are");
-}
-
-Result<std::size_t> key_named(const MethodInfo& info, std::string_view name) {
-  const auto found = std::ranges::find(info.keys, name, &KeyInfo::name);
-  if (found != info.keys.end()) {
-    return static_cast<std::size_t>(found - info.keys.begin());
-  }
-  const std::string text = std::string(info.name) + " has no key '" + std::string(name) + "'";
-  if (info.keys.empty()) {
-    return invalid_argument(text + "; it has none");
-  }
-  std::vector<std::string_view> names;
-  for (const KeyInfo& key : info.keys) {
-    names.push_back(key.name);
-  }
-  return unknown(text, name, names, "its keys are");
-}
-
-Result<std::int64_t> read_value(const KeyInfo& key, std::string_view text) {
-  Result<std::int64_t> value = read_unchecked(key, text);
-  if (!value || *value < key.least || *value > key.most) {
-    return invalid_argument(std::string(key.name) + " is '" + std::string(text) + "'; it must be " +
-                            accepted_values(key));
-  }
-  return value;
-}
-
-std::string accepted_values(const KeyInfo& key) {
-  switch (key.kind) {
-    case KeyKind::kSwitch:
-      return "on or off";
-    case KeyKind::kSize:
-      return "a size such as 16KiB, from " + format_bytes(key.least) + " to " + format_bytes(key.most);
-    case KeyKind::kPart:
-      return "a part such as 1% or 0.01, from " + part_text(key.least) + " to " + part_text(key.most);
-    case KeyKind::kCount:
-      return "a whole number from " + std::to_string(key.least) + " to " + std::to_string(key.most);
-    case KeyKind::kChoice:
-      break;
-  }
-  std::string names(key.choices);
-  for (std::size_t at = names.find('|'); at != std::string::npos; at = names.find('|', at)) {
-    names.replace(at, 1, ", ");
-  }
-  return "one of " + names;
-}
-
-std::string value_text(const KeyInfo& key, std::int64_t value) {
-  switch (key.kind) {
-    case KeyKind::kSwitch:
-      return value != 0 ? "on" : "off";
-    case KeyKind::kSize:
-      return format_bytes(value);
-    case KeyKind::kPart:
-      return part_text(value);
-    case KeyKind::kCount:
-      return std::to_string(value);
-    case KeyKind::kChoice:
-      break;
-  }
-  return std::string(split(key.choices, '|')[static_cast<std::size_t>(value)]);
-}
-
-std::string part_text(std::int64_t part) {
-  // Thousandths of a percent, rounded.
-  const auto value = static_cast<std::int64_t>((Wide{part} * 100'000 + kOne / 2) / kOne);
-  std::string text = std::to_string(value / 1000);
-  if (std::string rest = std::to_string(1000 + value % 1000).substr(1); rest != "000") {
-    rest.erase(rest.find_last_not_of('0') + 1);
-    text += "." + rest;
-  }
-  return text + "%";
+  return unknown_name("unknown codec or policy '" + std::string(name) + "'", name, names, "known are");
 }
 
 }  // namespace sirtaki

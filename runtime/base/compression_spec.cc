@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "runtime/base/check.h"
 #include "runtime/base/option_value.h"
 
 namespace sirtaki {
@@ -11,43 +10,13 @@ namespace {
 
 constexpr std::string_view kArrow = "=>";
 
-std::string_view trimmed(std::string_view text) {
-  constexpr std::string_view kSpace = " \t\r\n";
-  const std::size_t first = text.find_first_not_of(kSpace);
-  return first == std::string_view::npos ? std::string_view()
-                                         : text.substr(first, text.find_last_not_of(kSpace) - first + 1);
-}
-
-std::size_t index_of(const MethodInfo& info, std::string_view key) {
-  const auto found = std::ranges::find(info.keys, key, &KeyInfo::name);
-  SRT_CHECK(found != info.keys.end());
-  return static_cast<std::size_t>(found - info.keys.begin());
-}
-
-Status read_keys(std::string_view text, Method& method) {
-  std::vector<bool> given(method.values.size(), false);
-  for (const std::string_view item : split(text, ',')) {
-    const std::size_t equals = item.find('=');
-    if (equals == std::string_view::npos) {
-      return invalid_argument("'" + std::string(trimmed(item)) + "' is not key=value");
-    }
-    SRT_ASSIGN(const std::size_t key, key_named(*method.info, trimmed(item.substr(0, equals))));
-    if (given[key]) {
-      return invalid_argument("key '" + std::string(method.info->keys[key].name) + "' is given twice");
-    }
-    given[key] = true;
-    SRT_ASSIGN(method.values[key], read_value(method.info->keys[key], trimmed(item.substr(equals + 1))));
-  }
-  return {};
-}
-
 Result<Method> read_method(std::string_view text) {
   text = trimmed(text);
   const std::size_t colon = std::min(text.find(':'), text.size());
   SRT_ASSIGN(const MethodInfo* info, method_named(trimmed(text.substr(0, colon))));
   Method method = method_of(*info);
   if (colon < text.size()) {
-    SRT_TRY(read_keys(text.substr(colon + 1), method).with_context(std::string(info->name)));
+    SRT_TRY(read_keys(info->name, info->keys, text.substr(colon + 1), method.values));
   }
   return method;
 }
@@ -72,24 +41,20 @@ bool Method::has(std::string_view key) const {
 }
 
 std::int64_t Method::value(std::string_view key) const {
-  return values[index_of(*info, key)];
+  return values[key_index(info->keys, key)];
 }
 
 std::string_view Method::choice(std::string_view key) const {
-  const std::size_t index = index_of(*info, key);
+  const std::size_t index = key_index(info->keys, key);
   return split(info->keys[index].choices, '|')[static_cast<std::size_t>(values[index])];
 }
 
 void Method::set(std::string_view key, std::int64_t value) {
-  values[index_of(*info, key)] = value;
+  values[key_index(info->keys, key)] = value;
 }
 
 Method method_of(const MethodInfo& info) {
-  Method method{&info, {}};
-  for (const KeyInfo& key : info.keys) {
-    method.values.push_back(key.initial);
-  }
-  return method;
+  return {&info, initial_values(info.keys)};
 }
 
 Method method_like(const MethodInfo& info, const Method& other) {
