@@ -1,0 +1,27 @@
+// Logarithms and roots in integers: the same bits on every machine, whatever its mathematical library rounds to.
+//
+// Used inside scheduler/interval only: norms and variances are compared as logarithms to base 2 in 1/65536. Pure
+// functions.
+#pragma once
+
+#include <cstdint>
+
+#include "scheduler/arith.h"
+
+namespace sirtaki::scheduler::interval {
+
+inline constexpr std::int64_t kOneQ16 = 65536;
+// What stands for the logarithm of 0: below that of any number, and far enough from the end to be added up.
+inline constexpr std::int64_t kLogOfZero = std::int64_t{-1} << 40;
+
+// Of a finite number that is not negative, rounded down. Reads its bits; no rounding of the machine's own.
+std::int64_t log2_q16(double value);
+// value >= 1.
+std::int64_t log2_q16(std::int64_t value);
+
+// The largest integer whose square is at most `value` >= 0; below 2^126.
+std::int64_t root_down(Wide value);
+// The smallest integer whose square is at least num / den; num >= 0, den >= 1. At most `most`; most^2 * den < 2^127.
+std::int64_t root_of_ratio_up(Wide num, Wide den, std::int64_t most);
+
+}  // namespace sirtaki::scheduler::interval

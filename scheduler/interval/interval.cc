@@ -1,0 +1,93 @@
+#include "scheduler/interval/interval.h"
+
+#include <xxhash.h>
+
+#include <array>
+
+namespace sirtaki::scheduler::interval {
+
+std::string_view reason_name(Reason reason) {
+  switch (reason) {
+    case Reason::kStart:
+      return "start";
+    case Reason::kWarmUp:
+      return "warm-up";
+    case Reason::kFastLink:
+      return "fast link";
+    case Reason::kFixed:
+      return "fixed";
+    case Reason::kStatistics:
+      return "statistics";
+    case Reason::kLink:
+      return "link";
+    case Reason::kLinkAtMost:
+      return "link, at the longest interval";
+    case Reason::kOneStep:
+      return "one step";
+    case Reason::kGrowing:
+      return "growing";
+    case Reason::kCallable:
+      return "the program's function";
+    case Reason::kLastRound:
+      return "last round";
+    case Reason::kGuardNonFinite:
+      return "guard: not finite";
+    case Reason::kGuardNorm:
+      return "guard: norm";
+    case Reason::kGuardVariance:
+      return "guard: variance";
+    case Reason::kGuardLoss:
+      return "guard: loss";
+    case Reason::kGuardDigest:
+      return "guard: digest";
+    case Reason::kGuardLate:
+      return "guard: late";
+    case Reason::kPause:
+      return "pause after an alarm";
+    case Reason::kAsked:
+      return "asked for";
+    case Reason::kDrain:
+      return "drain";
+    case Reason::kResumed:
+      return "resumed";
+    case Reason::kMembers:
+      return "members change";
+    case Reason::kFailed:
+      return "failed";
+  }
+  return "unknown";
+}
+
+std::string_view escalation_name(Escalation escalation) {
+  switch (escalation) {
+    case Escalation::kNone:
+      return "none";
+    case Escalation::kOverlap:
+      return "overlap";
+    case Escalation::kCompress:
+      return "compress";
+    case Escalation::kLonger:
+      return "longer intervals";
+    case Escalation::kStall:
+      return "steps wait";
+  }
+  return "unknown";
+}
+
+std::uint64_t digest(const Interval& interval) {
+  const std::array<std::int64_t, 6> values = {interval.steps,
+                                              interval.delay,
+                                              static_cast<std::int64_t>(interval.mode),
+                                              static_cast<std::int64_t>(interval.reason),
+                                              static_cast<std::int64_t>(interval.escalation),
+                                              interval.compress ? 1 : 0};
+  return XXH64(values.data(), values.size() * sizeof(values[0]), 0);
+}
+
+std::string to_string(const Interval& interval) {
+  return "H " + std::to_string(interval.steps) + ", D " + std::to_string(interval.delay) + ", " +
+         std::string(mode_name(interval.mode)) + ": " + std::string(reason_name(interval.reason)) + ", " +
+         std::string(escalation_name(interval.escalation));
+}
+
+}  // namespace sirtaki::scheduler::interval

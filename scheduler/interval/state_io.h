@@ -1,0 +1,74 @@
+// StateIo: writes the state of the interval controller as integers, or reads it back, by one function for both.
+//
+// For: checkpoints, joiners, and the digest that ranks compare. Used inside scheduler/interval only. Pure.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <span>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace sirtaki::scheduler::interval {
+
+class StateIo {
+ public:
+  // Writes.
+  StateIo() = default;
+  // Reads `values`, which outlive it.
+  explicit StateIo(std::span<const std::int64_t> values) : left_(values), reading_(true) {}
+
+  // Reading leaves `value` as it is once something did not fit.
+  void field(std::int64_t& value, std::int64_t least = kLowest, std::int64_t most = kHighest) {
+    if (!reading_) {
+      written_.push_back(value);
+    } else if (left_.empty() || left_[0] < least || left_[0] > most) {
+      good_ = false;
+    } else if (good_) {
+      value = left_[0];
+      left_ = left_.subspan(1);
+    }
+  }
+  void field(int& value, int least, int most) {
+    std::int64_t wide = value;
+    field(wide, least, most);
+    value = static_cast<int>(wide);
+  }
+  void field(bool& value) {
+    std::int64_t wide = value ? 1 : 0;
+    field(wide, 0, 1);
+    value = wide != 0;
+  }
+  template <class E>
+  requires std::is_enum_v<E>
+  void field(E& value, E last) {
+    auto wide = static_cast<std::int64_t>(value);
+    field(wide, 0, static_cast<std::int64_t>(last));
+    value = static_cast<E>(wide);
+  }
+  void field(std::deque<std::int64_t>& list, std::size_t most) {
+    auto size = static_cast<std::int64_t>(list.size());
+    field(size, 0, static_cast<std::int64_t>(most));
+    list.resize(static_cast<std::size_t>(size));
+    for (std::int64_t& value : list) {
+      field(value);
+    }
+  }
+
+  // All fields fitted, and nothing is left.
+  bool complete() const { return good_ && left_.empty(); }
+  std::vector<std::int64_t> take() { return std::move(written_); }
+
+ private:
+  static constexpr std::int64_t kLowest = INT64_MIN;
+  static constexpr std::int64_t kHighest = INT64_MAX;
+
+  std::span<const std::int64_t> left_;
+  bool reading_ = false;
+  bool good_ = true;
+  std::vector<std::int64_t> written_;
+};
+
+}  // namespace sirtaki::scheduler::interval
