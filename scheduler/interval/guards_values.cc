@@ -1,0 +1,148 @@
+#include <algorithm>
+#include <limits>
+#include <string>
+
+#include "scheduler/arith.h"
+#include "scheduler/interval/guards.h"
+
+namespace sirtaki::scheduler::interval {
+
+std::string_view guard_name(Guard guard) {
+  switch (guard) {
+    case Guard::kNonFinite:
+      return "not finite";
+    case Guard::kNorm:
+      return "norm";
+    case Guard::kVariance:
+      return "variance";
+    case Guard::kLoss:
+      return "loss";
+    case Guard::kDigest:
+      return "digest";
+    case Guard::kLate:
+      return "late";
+  }
+  return "unknown";
+}
+
+std::string_view action_name(Action action) {
+  switch (action) {
+    case Action::kExclude:
+      return "excluded";
+    case Action::kResetRank:
+      return "excluded and reset";
+    case Action::kPullBack:
+      return "pulled back";
+    case Action::kHalve:
+      return "interval halved";
+    case Action::kRepair:
+      return "repaired";
+    case Action::kRetry:
+      return "merged again";
+    case Action::kRollBack:
+      return "rolled back";
+    case Action::kPause:
+      return "paused";
+    case Action::kEvict:
+      return "evicted";
+    case Action::kStop:
+      return "stopped";
+  }
+  return "unknown";
+}
+
+Reason reason_of(Guard guard) {
+  switch (guard) {
+    case Guard::kNonFinite:
+      return Reason::kGuardNonFinite;
+    case Guard::kNorm:
+      return Reason::kGuardNorm;
+    case Guard::kVariance:
+      return Reason::kGuardVariance;
+    case Guard::kLoss:
+      return Reason::kGuardLoss;
+    case Guard::kDigest:
+      return Reason::kGuardDigest;
+    case Guard::kLate:
+      break;
+  }
+  return Reason::kGuardLate;
+}
+
+Status check(const GuardOptions& options) {
+  constexpr std::int64_t kMost = 1'000'000;
+  constexpr std::int64_t kLongUs = std::int64_t{1} << 50;
+  struct Range {
+    const char* name;
+    std::int64_t value;
+    std::int64_t least;
+    std::int64_t most;
+  };
+  const Range ranges[] = {
+      {"norm_z_permille", options.norm_z_permille, 1, kMost},
+      {"norm_memory_rounds", options.norm_memory_rounds, 1, kMost},
+      {"norm_warmup_rounds", options.norm_warmup_rounds, 1, kMost},
+      {"norm_deviation_permille", options.norm_deviation_permille, 1, kMost},
+      {"norm_strikes", options.norm_strikes, 1, kMost},
+      {"variance_permille", options.variance_permille, 1000, kMost},
+      {"variance_window", options.variance_window, 1, kMost},
+      {"variance_warmup_rounds", options.variance_warmup_rounds, 1, options.variance_window},
+      {"variance_strikes", options.variance_strikes, 1, kMost},
+      {"pull_back_permille", options.pull_back_permille, 0, 1000},
+      {"pull_backs", options.pull_backs, 1, kLongestInterval},
+      {"loss_yellow_permille", options.loss_yellow_permille, 0, kMost},
+      {"loss_red_permille", options.loss_red_permille, 0, kMost},
+      {"loss_strikes", options.loss_strikes, 1, kMost},
+      {"loss_noise_e6", options.loss_noise_e6, 0, RoundStats::kMaxLoss},
+      {"late_strikes", options.late_strikes, 1, kMost},
+      {"late_window_us", options.late_window_us, 0, kLongUs},
+      {"late_permille", options.late_permille, 1000, kMost},
+      {"pause_steps", options.pause_steps, 0, kMost},
+      {"calm_rounds", options.calm_rounds, 1, kMost},
+  };
+  for (const Range& range : ranges) {
+    if (range.value < range.least || range.value > range.most) {
+      return invalid_argument("guard: " + std::string(range.name) + " is " + std::to_string(range.value) +
+                              "; it must be " + std::to_string(range.least) + " to " + std::to_string(range.most));
+    }
+  }
+  const Action red = options.norm_red;
+  if (red != Action::kResetRank && red != Action::kEvict && red != Action::kStop) {
+    return invalid_argument("guard: norm_red is to have a rank " + std::string(action_name(red)) +
+                            "; it must be excluded and reset, evicted or stopped");
+  }
+  return {};
+}
+
+std::int64_t late_after_us(const GuardOptions& options, std::int64_t expected_us) {
+  const Wide wait = Wide{expected_us} * options.late_permille / 1000;
+  return static_cast<std::int64_t>(std::min<Wide>(wait, std::numeric_limits<std::int64_t>::max()));
+}
+
+std::int64_t pull_back_every(const GuardOptions& options, std::int64_t steps) {
+  return std::max<std::int64_t>(steps / options.pull_backs, 1);
+}
+
+// Boyer and Moore's candidate, then a count: an order of ranks decides nothing.
+std::optional<std::vector<int>> outvoted(std::span<const std::uint64_t> digests) {
+  std::uint64_t candidate = 0;
+  std::size_t lead = 0;
+  for (const std::uint64_t digest : digests) {
+    if (lead == 0) {
+      candidate = digest;
+    }
+    lead += digest == candidate ? 1 : static_cast<std::size_t>(-1);
+  }
+  std::vector<int> minority;
+  for (std::size_t r = 0; r < digests.size(); ++r) {
+    if (digests[r] != candidate) {
+      minority.push_back(static_cast<int>(r));
+    }
+  }
+  if (2 * minority.size() >= digests.size()) {
+    return std::nullopt;
+  }
+  return minority;
+}
+
+}  // namespace sirtaki::scheduler::interval
