@@ -1,0 +1,79 @@
+// LinkBound: how many steps a merge needs to travel behind, and whether local steps are worth it at all.
+//
+// For: the interval controller. With T a step, C all fragments on the link and M the one that takes longest:
+//   H >= margin * C / T   the link is busy for 80 % of the time at most
+//   D  = margin * M / T   a fragment's way is hidden
+//   cost: what a synchronous step waits, over T: measured in Mode::kSync; in Mode::kLocal predicted from C, by the part
+//         of C that was hidden when it was measured, with C scaled to what it was then, since fragments and gradients
+//         take different times for the same bytes. Local steps below gain_permille are not worth it.
+// Values are running means, and bounds follow down only when they are wrong by an eighth, so noise moves none of them.
+// Owned by: the controller. Pure; integers only.
+#pragma once
+
+#include <cstdint>
+
+#include "scheduler/interval/mode.h"
+#include "scheduler/interval/round_stats.h"
+#include "scheduler/interval/state_io.h"
+#include "scheduler/policies/hysteresis.h"
+
+namespace sirtaki::scheduler::interval {
+
+struct LinkOptions {
+  std::int64_t gain_permille = 100;  // of T that synchronous steps must wait for local ones to be worth it
+  std::int64_t band_permille = 50;   // so much less before synchronous ones are worth it again
+  std::int64_t margin_permille = 1250;
+};
+
+class LinkBound {
+ public:
+  explicit LinkBound(const LinkOptions& options) : options_(options) {}
+
+  // A round of Mode `mode`. Without a measured step nothing is learnt.
+  void observe(const RoundStats& stats, Mode mode);
+
+  // Whether local steps are worth it; asked once a round, in which nothing else keeps the mode as it is.
+  bool worth_local(Mode mode);
+
+  // H as differences travel now, and if they were not compressed; 1 while nothing is known. Not limited.
+  std::int64_t steps() const { return steps_; }
+  std::int64_t dense_steps() const { return dense_steps_; }
+  // D, not limited.
+  std::int64_t delay() const { return delay_; }
+  // Whether steps() is of compressed differences.
+  bool knows_compressed() const { return compressed_; }
+  // What a synchronous step waits, permille of T.
+  std::int64_t cost_permille(Mode mode) const;
+
+  void state(StateIo& io);
+
+ private:
+  static constexpr std::int64_t kMeanRounds = 8;
+
+  // The plain mean of the first kMeanRounds values, then a running one.
+  struct Mean {
+    std::int64_t value = 0;
+    std::int64_t count = 0;
+
+    void add(std::int64_t fresh);
+    void state(StateIo& io);
+  };
+
+  const LinkOptions options_;
+  // Over T, in 1/65536.
+  Mean dense_;
+  Mean cost_;
+  Mean sent_;
+  Mean longest_;
+  Mode mode_ = Mode::kSync;       // of the rounds in dense_
+  bool compressed_ = false;       // of those in sent_ and longest_
+  std::int64_t hidden_ = 0;       // of T, behind a synchronous step
+  std::int64_t sync_dense_ = 0;   // dense_ of then
+  std::int64_t local_dense_ = 0;  // dense_ of the first local rounds since; 0: there are too few
+  std::int64_t steps_ = 1;
+  std::int64_t dense_steps_ = 1;
+  std::int64_t delay_ = 0;
+  Hysteresis hysteresis_;
+};
+
+}  // namespace sirtaki::scheduler::interval
