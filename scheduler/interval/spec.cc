@@ -1,0 +1,171 @@
+#include "scheduler/interval/spec.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "runtime/base/codec_id.h"
+
+namespace sirtaki::scheduler::interval {
+namespace {
+
+constexpr std::int64_t kMostSteps = 1'000'000'000;
+constexpr std::int64_t kByItself = IntervalOptions::kByItself;
+constexpr std::string_view kFixedName = "fixed";
+
+KeyInfo steps(std::string_view name, std::int64_t initial) {
+  return {name, KeyKind::kCount, initial, 1, kLongestInterval};
+}
+
+KeyInfo decimal(std::string_view name) {
+  return {name, KeyKind::kDecimal, 0, 0, RoundStats::kMaxRate};
+}
+
+// What every policy has, then its own.
+std::vector<KeyInfo> with_common(std::initializer_list<KeyInfo> own, std::int64_t warmup, std::int64_t delay) {
+  std::vector<KeyInfo> keys = own;
+  keys.push_back({"warmup", KeyKind::kCountOrAuto, warmup, kByItself, kMostSteps});
+  keys.push_back({"delay", KeyKind::kCountOrAuto, delay, kByItself, kLongestInterval - 1});
+  keys.push_back({"guard", KeyKind::kSwitch, 1, 0, 1});
+  return keys;
+}
+
+std::vector<PolicyInfo> all_policies() {
+  const IntervalOptions defaults;
+  return {
+      {PolicyId::kAuto, "auto", "synchronous where the link is fast enough, else qsr, longer where the link needs it",
+       with_common({steps("base", defaults.base),
+                    steps("max", defaults.most),
+                    decimal("alpha"),
+                    {"gain", KeyKind::kPart, params::kOne / 10, 0, params::kOne},
+                    {"compress", KeyKind::kSwitch, 0, 0, 1}},
+                   kByItself, kByItself)},
+      {PolicyId::kQsr, "qsr", "(alpha / learning rate)^2 steps, at least base",
+       with_common({steps("base", defaults.base), steps("max", defaults.most), decimal("alpha")}, kByItself,
+                   kByItself)},
+      {PolicyId::kAdaComm, "adacomm", "sqrt(base * loss / first loss * first learning rate / learning rate) steps",
+       with_common({steps("base", 16), steps("max", 16)}, kByItself, kByItself)},
+      {PolicyId::kDivergence, "divergence", "as many steps as keep the variance of the ranks' differences below theta",
+       with_common({steps("base", defaults.base), steps("max", defaults.most), decimal("theta")}, kByItself,
+                   kByItself)},
+      {PolicyId::kFixed, kFixedName, "always that many steps", with_common({steps("steps", 8)}, 0, kByItself)},
+      {PolicyId::kDiLoCo, "diloco", "100 steps, for an outer optimizer with Nesterov's momentum",
+       with_common({steps("steps", kDiLoCo.steps)}, 0, 0)},
+  };
+}
+
+Result<const PolicyInfo*> policy_named(std::string_view name) {
+  const auto found = std::ranges::find(policies(), name, &PolicyInfo::name);
+  if (found != policies().end()) {
+    return &*found;
+  }
+  std::vector<std::string_view> names;
+  for (const PolicyInfo& policy : policies()) {
+    names.push_back(policy.name);
+  }
+  return unknown_name("unknown interval policy '" + std::string(name) + "'", name, names,
+                      "it must be a number of steps, or one of");
+}
+
+bool is_number(std::string_view text) {
+  return !text.empty() && text.find_first_not_of("0123456789") == std::string_view::npos;
+}
+
+IntervalOptions options_of(const PolicyInfo& policy, const std::vector<std::int64_t>& values) {
+  IntervalOptions options;
+  options.policy = policy.id;
+  const auto take = [&](std::string_view name, std::int64_t& into) {
+    if (const auto key = std::ranges::find(policy.keys, name, &KeyInfo::name); key != policy.keys.end()) {
+      into = values[static_cast<std::size_t>(key - policy.keys.begin())];
+    }
+  };
+  take("warmup", options.warmup);
+  take("delay", options.delay);
+  take("base", options.base);
+  take("steps", options.base);
+  take("max", options.most);
+  take("alpha", options.alpha_pico);
+  take("theta", options.theta_pico);
+  std::int64_t part = options.link.gain_permille * params::kOne / 1000;
+  take("gain", part);
+  options.link.gain_permille = (part * 1000 + params::kOne / 2) / params::kOne;
+  std::int64_t on = 0;
+  take("compress", on);
+  options.may_compress = on != 0;
+  take("guard", on);
+  options.guard.on = on != 0;
+  if (policy.id == PolicyId::kFixed || policy.id == PolicyId::kDiLoCo) {
+    options.most = options.base;
+  }
+  return options;
+}
+
+Result<IntervalOptions> parse(std::string_view text) {
+  const std::size_t colon = std::min(text.find(':'), text.size());
+  const std::string_view name = trimmed(text.substr(0, colon));
+  const bool number = is_number(name);
+  SRT_ASSIGN(const PolicyInfo* policy, policy_named(number ? kFixedName : name));
+  std::string keys = number ? "steps=" + std::string(name) : "";
+  if (colon < text.size()) {
+    keys += (number ? "," : "") + std::string(text.substr(colon + 1));
+  }
+  std::vector<std::int64_t> values = initial_values(policy->keys);
+  if (!keys.empty()) {
+    SRT_TRY(read_keys(policy->name, policy->keys, keys, values));
+  }
+  IntervalOptions options = options_of(*policy, values);
+  SRT_TRY(check(options));
+  return options;
+}
+
+}  // namespace
+
+const std::vector<PolicyInfo>& policies() {
+  static const std::vector<PolicyInfo> kAll = all_policies();
+  return kAll;
+}
+
+Result<IntervalOptions> parse_interval(std::string_view text) {
+  auto options = parse(trimmed(text));
+  return options ? std::move(options)
+                 : Result<IntervalOptions>(
+                       options.status().with_context("local updates '" + std::string(trimmed(text)) + "'"));
+}
+
+Status check(const IntervalOptions& options) {
+  struct Range {
+    const char* name;
+    std::int64_t value;
+    std::int64_t least;
+    std::int64_t most;
+  };
+  const Range ranges[] = {
+      {"warmup", options.warmup, kByItself, kMostSteps},
+      {"lr_warmup", options.lr_warmup, 0, kMostSteps},
+      {"max", options.most, 1, kLongestInterval},
+      {"alpha", options.alpha_pico, 0, RoundStats::kMaxRate},
+      {"theta", options.theta_pico, 0, RoundStats::kMaxRate},
+      {"delay", options.delay, kByItself, kLongestInterval - 1},
+      {"gain", options.link.gain_permille, 0, 1000},
+      {"band_permille", options.link.band_permille, 0, 1000},
+      {"margin_permille", options.link.margin_permille, 1000, 100'000},
+  };
+  for (const Range& range : ranges) {
+    if (range.value < range.least || range.value > range.most) {
+      return invalid_argument(std::string(range.name) + " is " + std::to_string(range.value) + "; it must be " +
+                              std::to_string(range.least) + " to " + std::to_string(range.most));
+    }
+  }
+  // What stands under adacomm's root is no interval.
+  const std::int64_t most_base = options.policy == PolicyId::kAdaComm ? kLongestInterval : options.most;
+  if (options.base < 1 || options.base > most_base) {
+    return invalid_argument("base is " + std::to_string(options.base) + "; it must be 1 to " +
+                            std::to_string(most_base) + ", the longest interval");
+  }
+  if ((options.hook != nullptr) != (options.policy == PolicyId::kCallable)) {
+    return invalid_argument("a function and the policy that asks it go together");
+  }
+  return check(options.guard);
+}
+
+}  // namespace sirtaki::scheduler::interval

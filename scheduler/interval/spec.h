@@ -1,0 +1,84 @@
+// Interval policies by name, with their keys, and the options they make.
+//
+//   TEXT   NAME[:key=value[,key=value...]]   a policy; a number N stands for fixed:steps=N
+// For: whoever builds an interval controller (controller.h). Pure: tables that never change, plain values.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string_view>
+#include <vector>
+
+#include "runtime/base/spec_keys.h"
+#include "runtime/base/status.h"
+#include "scheduler/interval/guards.h"
+#include "scheduler/interval/interval.h"
+#include "scheduler/interval/link_bound.h"
+
+namespace sirtaki::scheduler::interval {
+
+enum class PolicyId : std::uint8_t {
+  kFixed,       // Stich, Local SGD converges fast and communicates little, 2019
+  kAuto,        // kQsr, the link and the guards
+  kQsr,         // Gu et al., A quadratic synchronization rule for distributed deep learning, 2023
+  kAdaComm,     // Wang and Joshi, Adaptive communication strategies in local-update SGD, 2018; as Paddle clips it
+  kDivergence,  // Theologitis et al., Communication-efficient distributed deep learning via federated dynamic
+                // averaging, 2024
+  kDiLoCo,      // Douillard et al., DiLoCo, 2023: fixed, with the settings of kDiLoCo below
+  kCallable,    // a function of the program; has no name
+};
+
+struct PolicyInfo {
+  PolicyId id;
+  std::string_view name;
+  std::string_view help;  // one line for a person
+  std::vector<KeyInfo> keys;
+};
+const std::vector<PolicyInfo>& policies();
+
+// Of an outer optimizer: SGD over rounds, whose gradient is the mean difference.
+struct OuterSettings {
+  std::int64_t lr_permille = 0;
+  std::int64_t momentum_permille = 0;
+  bool nesterov = false;
+};
+
+// What goes with the policy diloco, for those who set up the rest.
+struct DiLoCoPreset {
+  std::int64_t steps = 100;
+  OuterSettings outer = {700, 900, true};
+  std::string_view compression = "int8";
+  bool local_optimizer_state = true;
+};
+inline constexpr DiLoCoPreset kDiLoCo;
+
+// What the program's function gets, and what is asked of it: the same number on all ranks, 1 to kLongestInterval.
+using Hook = std::function<std::int64_t(const RoundStats& stats, const Interval& now)>;
+
+// Defaults are those of `auto`.
+struct IntervalOptions {
+  static constexpr std::int64_t kByItself = -1;
+
+  PolicyId policy = PolicyId::kAuto;
+  // Synchronous steps at the beginning. kByItself: until the learning rate no longer rises, at least `lr_warmup`, 5 %
+  // of the steps planned up to 500, and 200 where their number is not known.
+  std::int64_t warmup = kByItself;
+  std::int64_t lr_warmup = 0;      // steps in which a schedule raises the learning rate, if known
+  std::int64_t base = 4;           // kFixed, kDiLoCo: the interval; kAdaComm: under the root; others: at least so much
+  std::int64_t most = 64;          // no interval is longer
+  std::int64_t alpha_pico = 0;     // kAuto, kQsr: (alpha / lr)^2 steps; 0: highest learning rate * sqrt(base)
+  std::int64_t theta_pico = 0;     // kDivergence: variance to stay below; 0: what the first rounds of `base` steps have
+  std::int64_t delay = kByItself;  // kByItself: what hides a fragment's way
+  bool may_compress = false;       // kAuto: differences may travel by a lossy codec when the link needs it
+  LinkOptions link;
+  GuardOptions guard;
+  Hook hook;  // of kCallable, and only of it
+};
+
+// kInvalidArgument: says which policy or key is unknown or out of range, what is allowed, and the nearest name.
+Result<IntervalOptions> parse_interval(std::string_view text);
+
+// kInvalidArgument: a value out of range, or a hook without its policy.
+Status check(const IntervalOptions& options);
+
+}  // namespace sirtaki::scheduler::interval
