@@ -1,0 +1,122 @@
+// IntervalController: decides after every round how many local steps the next one has, how late its merges come, and
+// in which mode the training goes on.
+//
+//   H = min(policy's bound, raised by the link's for `auto`, twice the last H, what guards allow, `most`, steps left)
+//   D = ceil(1.25 M / T), below H
+// H is 1 with averaged gradients while the training warms up, after alarms, where the program asks for it, and for
+// `auto` as long as synchronous steps wait for less than a tenth of their time.
+// Every rank has one and feeds it the same: the statistics of each round to decide(), and what else happened to
+// happened(). Then all come to the same intervals, weights and alarms; digests of Decisions say so.
+// Owned by: the engine's local updates; used by the loop's thread. Pure: no I/O, no thread, no clock; integers but for
+// sums of squares that are equal on all ranks.
+// Not for: merges, exchanges, and carrying out what guards ask for.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "runtime/base/status.h"
+#include "scheduler/interval/guards.h"
+#include "scheduler/interval/interval.h"
+#include "scheduler/interval/link_bound.h"
+#include "scheduler/interval/policies.h"
+#include "scheduler/interval/round_stats.h"
+#include "scheduler/interval/spec.h"
+
+namespace sirtaki::scheduler::interval {
+
+// What was decided after a round, and from what. Equal on all ranks.
+struct Decision {
+  std::uint64_t round = 0;            // decisions before it
+  std::int64_t step = 0;              // after which it holds
+  Interval interval;                  // in force from now on; in Mode::kDrain drain first, then report Event::kDrained
+  bool changed = false;               // another H, D or mode than before
+  Verdict verdict;                    // of the merge that the statistics are of
+  std::int64_t statistics_steps = 1;  // the policy's bound
+  std::int64_t link_steps = 1;        // the link's, as differences travel now
+  std::int64_t cost_permille = 0;     // of a step, what a synchronous one waits
+  std::uint64_t digest = 0;           // of all this and of the state it leaves
+};
+std::string to_string(const Decision& decision);
+
+class IntervalController {
+ public:
+  // kInvalidArgument: options that check() refuses, or no ranks.
+  static Result<std::unique_ptr<IntervalController>> make(const IntervalOptions& options, std::size_t ranks);
+  // One that goes on where saved() was called, on another rank or in another run. kCorrupt: not of these options and
+  // ranks.
+  static Result<std::unique_ptr<IntervalController>> restore(const IntervalOptions& options, std::size_t ranks,
+                                                             std::span<const std::int64_t> saved);
+
+  // At the end of a round, in Mode::kSync or kLocal. kCorrupt: statistics that cannot be; kInvalidArgument: the
+  // program's function gave a number out of range. After an error no further decision makes sense.
+  Result<Decision> decide(const RoundStats& stats);
+
+  // Something other than the end of a round, on all ranks alike: every Event but kWantLocal and kWantSync, which are
+  // decide()'s. Returns what is in force then. kBug: it cannot happen now.
+  Result<Interval> happened(Event event);
+  // The next epoch has as many ranks as the list; `old_rank[r]`: who rank r was, -1: a joiner, which restores the state
+  // of a rank that stayed before. Goes with Event::kReformed.
+  void reform(const std::vector<int>& old_rank);
+  // Whether the program wants synchronous steps, from the next decision on.
+  void ask_synchronous(bool wanted) { asked_ = wanted; }
+
+  // What this rank's difference counts in the merge it is about to send to: its share, or 0 (G1, G2). decide() finds
+  // the same for it. `steps`: of the round.
+  std::int64_t weight_of(int rank, const RankReport& report, std::int64_t lr_pico, std::int64_t steps) const {
+    return guards_.weight_of(rank, report, lr_pico, steps);
+  }
+
+  const Interval& current() const { return now_; }
+  const IntervalOptions& options() const { return options_; }
+  // For a checkpoint, or a joiner. Changes nothing.
+  std::vector<std::int64_t> saved();
+
+ private:
+  // What the next round shall be, before the mode follows.
+  struct Wish {
+    std::int64_t steps = 1;  // 1: synchronous
+    Reason reason = Reason::kOneStep;
+    bool compress = false;
+    Escalation escalation = Escalation::kNone;
+  };
+
+  IntervalController(const IntervalOptions& options, std::size_t ranks);
+
+  bool warming_up(const RoundStats& stats);
+  void heed(const Verdict& verdict, std::int64_t step);
+  Wish wish(const RoundStats& stats, Bound bound);
+  void raise_for_link(Bound bound, Wish& wish) const;
+  void limit(const RoundStats& stats, Wish& wish) const;
+  std::int64_t delay_for(std::int64_t steps) const;
+  Status apply(const Wish& wish);
+  Interval resumed(Reason reason) const;
+  void state(StateIo& io);
+  std::uint64_t digest_of(const Decision& decision);
+
+  const IntervalOptions options_;
+  std::size_t ranks_;
+  const std::unique_ptr<Policy> policy_;
+  LinkBound link_;
+  Guards guards_;
+  ModeState mode_;
+  Interval now_;
+  Interval local_;                   // the last one in Mode::kLocal; one step: there was none since synchronous ones
+  Reason pending_ = Reason::kStart;  // of the mode that a drain leads to
+  bool warm_ = false;                // the warm-up is over
+  bool asked_ = false;
+  std::int64_t highest_lr_pico_ = RoundStats::kUnknown;
+  std::int64_t step_ = 0;
+  std::int64_t pause_until_ = 0;             // a step
+  std::int64_t ceiling_ = kLongestInterval;  // that guards have put on H
+  Reason ceiling_reason_ = Reason::kStart;
+  std::int64_t extra_delay_ = 0;
+  std::int64_t calm_ = 0;  // rounds without an alarm that concerns all
+  std::int64_t round_ = 0;
+};
+
+}  // namespace sirtaki::scheduler::interval

@@ -1,0 +1,303 @@
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "scheduler/interval/controller.h"
+#include "tests/unit/scheduler/interval_training.h"
+
+namespace sirtaki::scheduler::interval {
+namespace {
+
+constexpr const char* kNow = ":warmup=0";
+
+TEST(IntervalController, OneStepIsTheSynchronousPath) {
+  Training training("1");
+  training.dense_us = 1'000'000;
+  const Decision last = training.rounds(20);
+  EXPECT_EQ(last.interval, (Interval{.mode = Mode::kSync, .reason = Reason::kOneStep}));
+}
+
+TEST(IntervalController, AFixedIntervalIsUsedAtOnce) {
+  Training training("8:delay=2");
+  const Decision first = training.round();
+  EXPECT_TRUE(first.changed);
+  EXPECT_EQ(first.interval.steps, 8);
+  EXPECT_EQ(first.interval.delay, 2);
+  EXPECT_EQ(first.interval.mode, Mode::kLocal);
+  EXPECT_EQ(first.interval.reason, Reason::kFixed);
+  EXPECT_FALSE(training.round().changed);
+}
+
+TEST(IntervalController, IntervalsDoubleAtMostAndShrinkAtOnce) {
+  Training training(std::string("qsr") + kNow);
+  EXPECT_EQ(training.round().interval.steps, 2);
+  EXPECT_EQ(training.current().reason, Reason::kGrowing);
+  EXPECT_EQ(training.round().interval.steps, 4);
+  EXPECT_EQ(training.round().interval.steps, 4);
+  EXPECT_EQ(training.current().reason, Reason::kStatistics);
+  training.lr_pico /= 10;
+  for (const std::int64_t steps : {8, 16, 32, 64, 64}) {
+    EXPECT_EQ(training.round().interval.steps, steps);
+  }
+  training.lr_pico *= 10;
+  EXPECT_EQ(training.round().interval.steps, 4);
+}
+
+TEST(IntervalController, WarmsUpForAPartOfTheTraining) {
+  struct Case {
+    std::int64_t planned;
+    std::int64_t lr_warmup;
+    std::string text;
+    std::int64_t steps;
+  };
+  for (const Case& c : std::vector<Case>{{RoundStats::kUnknown, 0, "qsr", 208},
+                                         {100'000, 0, "qsr", 512},
+                                         {4'000, 0, "qsr", 208},
+                                         {2'000, 0, "qsr", 112},
+                                         {2'000, 300, "qsr", 304},
+                                         {2'000, 300, "qsr:warmup=40", 48},
+                                         {100'000, 0, "8", 16},
+                                         {100'000, 0, "8:warmup=auto", 512}}) {
+    IntervalOptions options = options_of(c.text);
+    options.lr_warmup = c.lr_warmup;
+    Training training(options);
+    training.steps_left = c.planned;
+    while (training.current().mode == Mode::kSync && training.step() < 1'000) {
+      EXPECT_TRUE(training.step() == 0 || training.current().reason == Reason::kWarmUp);
+      training.round();
+    }
+    EXPECT_EQ(training.step(), c.steps) << c.text << ", " << c.planned << " steps";
+  }
+}
+
+TEST(IntervalController, ARisingLearningRateIsAWarmUp) {
+  Training training("qsr");
+  for (int i = 0; i < 40; ++i) {
+    training.lr_pico += kPico / 1000;
+    EXPECT_EQ(training.round().interval.reason, Reason::kWarmUp);
+  }
+  EXPECT_EQ(training.round().interval.mode, Mode::kLocal);
+  training.lr_pico *= 2;
+  EXPECT_EQ(training.round().interval.mode, Mode::kLocal) << "warm once, warm for good";
+}
+
+TEST(IntervalController, TheLastRoundIsCut) {
+  Training training("8:delay=3");
+  training.steps_left = 16 + 8 + 3;
+  EXPECT_EQ(training.round().interval.steps, 8);
+  const Interval last = training.round().interval;
+  EXPECT_EQ(last.steps, 3);
+  EXPECT_EQ(last.delay, 2) << "merges come before the end";
+  EXPECT_EQ(last.reason, Reason::kLastRound);
+  training.steps_left = training.step() + 3 + 1;
+  EXPECT_EQ(training.round().interval.steps, 1);
+  EXPECT_EQ(training.current().mode, Mode::kLocal) << "one step is not worth a drain";
+}
+
+TEST(IntervalController, DelayHidesAFragment) {
+  Training training("8");
+  for (const auto& [fragments, delay] : std::vector<std::pair<std::size_t, std::int64_t>>{{8, 2}, {4, 3}, {1, 7}}) {
+    training.fragments = fragments;
+    training.dense_us = 240'000;
+    training.settle();
+    EXPECT_EQ(training.current().delay, delay) << fragments;
+  }
+}
+
+TEST(IntervalController, AutoEscalatesInOrder) {
+  struct Case {
+    std::int64_t dense_us;  // of steps of 30 ms
+    std::string text;
+    std::int64_t steps;
+    Mode mode;
+    Reason reason;
+    Escalation escalation;
+  };
+  const std::string compress = std::string("auto:compress=on,warmup=0");
+  const std::string dense = "auto:warmup=0";
+  for (const Case& c :
+       std::vector<Case>{{18'000, compress, 1, Mode::kSync, Reason::kFastLink, Escalation::kNone},
+                         {60'000, compress, 4, Mode::kLocal, Reason::kStatistics, Escalation::kOverlap},
+                         {96'000, compress, 4, Mode::kLocal, Reason::kStatistics, Escalation::kOverlap},
+                         {120'000, compress, 4, Mode::kLocal, Reason::kStatistics, Escalation::kCompress},
+                         {120'000, dense, 5, Mode::kLocal, Reason::kLink, Escalation::kLonger},
+                         {384'000, compress, 4, Mode::kLocal, Reason::kStatistics, Escalation::kCompress},
+                         {480'000, compress, 5, Mode::kLocal, Reason::kLink, Escalation::kLonger},
+                         {480'000, dense, 20, Mode::kLocal, Reason::kLink, Escalation::kLonger},
+                         {1'800'000, dense, 64, Mode::kLocal, Reason::kLinkAtMost, Escalation::kStall},
+                         {7'200'000, compress, 64, Mode::kLocal, Reason::kLinkAtMost, Escalation::kStall}}) {
+    Training training(c.text);
+    training.dense_us = c.dense_us;
+    training.settle();
+    const Interval& now = training.current();
+    EXPECT_EQ(now.steps, c.steps) << c.text << " " << c.dense_us;
+    EXPECT_EQ(now.mode, c.mode);
+    EXPECT_EQ(now.reason, c.reason) << to_string(now);
+    EXPECT_EQ(now.escalation, c.escalation) << to_string(now);
+  }
+}
+
+TEST(IntervalController, AutoStopsCompressingWhenTheLinkIsFasterForGood) {
+  Training training("auto:compress=on,warmup=0");
+  training.dense_us = 480'000;
+  training.settle();
+  EXPECT_TRUE(training.current().compress);
+  training.dense_us = 84'000;
+  training.settle();
+  EXPECT_TRUE(training.current().compress) << "nearly as many steps as without";
+  training.dense_us = 60'000;
+  training.settle();
+  EXPECT_FALSE(training.current().compress);
+  EXPECT_EQ(training.current().mode, Mode::kLocal);
+}
+
+TEST(IntervalController, AutoGoesBackToSynchronousStepsThroughADrain) {
+  Training training("auto:warmup=0");
+  training.dense_us = 120'000;
+  training.settle();
+  ASSERT_EQ(training.current().mode, Mode::kLocal);
+  training.dense_us = 15'000;
+  int drains = 0;
+  for (int i = 0; i < 100; ++i) {
+    const Decision decision = training.round();
+    if (decision.interval.mode == Mode::kDrain) {
+      ++drains;
+      EXPECT_EQ(decision.interval.reason, Reason::kFastLink);
+      EXPECT_EQ(decision.interval.steps, 1);
+    }
+  }
+  EXPECT_EQ(drains, 1);
+  EXPECT_EQ(training.current(), (Interval{.mode = Mode::kSync, .reason = Reason::kFastLink}));
+}
+
+TEST(IntervalController, OneRankNeedsNoLocalSteps) {
+  Training training("auto:warmup=0", 1);
+  EXPECT_EQ(training.rounds(50).interval.mode, Mode::kSync);
+}
+
+TEST(IntervalController, AdaCommStartsFromTheLossAtItsFirstLocalStep) {
+  Training training("adacomm:warmup=100");
+  for (training.loss_e6 = 8'000'000; training.loss_e6 > 2'000'000; training.loss_e6 -= 1'000'000) {
+    EXPECT_EQ(training.round().interval.mode, Mode::kSync);
+  }
+  EXPECT_EQ(training.rounds(3).interval.steps, 4);
+  training.loss_e6 = 500'000;
+  EXPECT_EQ(training.round().interval.steps, 2) << "a quarter";
+  training.lr_pico /= 10;
+  EXPECT_EQ(training.rounds(3).interval.steps, 7) << "sqrt(16 / 4 * 10) = 6.3";
+  training.loss_e6 = RoundStats::kUnknown;
+  EXPECT_EQ(training.round().interval.steps, 7);
+}
+
+TEST(IntervalController, DivergenceKeepsTheVarianceOfItsFirstRounds) {
+  Training training("divergence:warmup=0");
+  EXPECT_EQ(training.rounds(20).interval.steps, 4);
+  training.lr_pico /= 8;
+  training.rounds(20);
+  EXPECT_NEAR(static_cast<double>(training.current().steps), 64, 1)
+      << "variance falls by 64, 64^(2/3) = 16 times as many steps";
+  training.lr_pico *= 8;
+  EXPECT_EQ(training.round().interval.steps, 4) << "at once";
+}
+
+TEST(IntervalController, AFunctionOfTheProgramIsAskedAndChecked) {
+  IntervalOptions options;
+  options.policy = PolicyId::kCallable;
+  options.warmup = 0;
+  std::int64_t answer = 10;
+  std::int64_t seen_step = 0;
+  options.hook = [&](const RoundStats& stats, const Interval&) {
+    seen_step = stats.step;
+    return answer;
+  };
+  Training training(options);
+  EXPECT_EQ(training.round().interval.steps, 10);
+  EXPECT_EQ(training.current().reason, Reason::kCallable);
+  EXPECT_EQ(seen_step, Training::kSyncSteps);
+  for (const std::int64_t wrong : {std::int64_t{0}, std::int64_t{-1}, kLongestInterval + 1}) {
+    answer = wrong;
+    const auto decision = training.controller().decide(training.stats());
+    ASSERT_FALSE(decision);
+    EXPECT_EQ(decision.status().code(), Code::kInvalidArgument);
+    EXPECT_NE(decision.status().text().find("it must be 1 to 4096"), std::string_view::npos);
+  }
+}
+
+TEST(IntervalController, TheProgramMayAskForSynchronousSteps) {
+  Training training("8");
+  training.round();
+  training.controller().ask_synchronous(true);
+  EXPECT_EQ(training.round().interval, (Interval{.mode = Mode::kDrain, .reason = Reason::kAsked}));
+  EXPECT_EQ(training.current(), (Interval{.mode = Mode::kSync, .reason = Reason::kAsked}));
+  training.controller().ask_synchronous(false);
+  EXPECT_EQ(training.round().interval.steps, 8);
+}
+
+TEST(IntervalController, ADrainAndAChangeOfMembersLeadBack) {
+  Training training("8:delay=2");
+  training.round();
+  IntervalController& controller = training.controller();
+  EXPECT_EQ(controller.happened(Event::kWantDrain).value(), (Interval{.mode = Mode::kDrain, .reason = Reason::kDrain}));
+  Interval expected{
+      .steps = 8, .delay = 2, .mode = Mode::kLocal, .reason = Reason::kResumed, .escalation = Escalation::kOverlap};
+  EXPECT_EQ(controller.happened(Event::kDrained).value(), expected);
+  EXPECT_EQ(controller.happened(Event::kTagAborted).value(), expected);
+  EXPECT_EQ(controller.happened(Event::kMembersChanged).value().mode, Mode::kReform);
+  EXPECT_EQ(controller.happened(Event::kReformed).value().mode, Mode::kDrain);
+  EXPECT_EQ(controller.happened(Event::kDrained).value(), (Interval{.mode = Mode::kSync, .reason = Reason::kMembers}));
+  EXPECT_EQ(controller.happened(Event::kSteppedInSync).value(), expected);
+  EXPECT_EQ(controller.happened(Event::kDrained).status().code(), Code::kBug);
+  EXPECT_EQ(controller.happened(Event::kFailed).value(), (Interval{.mode = Mode::kFailed, .reason = Reason::kFailed}));
+}
+
+TEST(IntervalController, StatisticsThatCannotBeAreRefused) {
+  const std::vector<std::pair<std::function<void(RoundStats&)>, std::string>> cases = {
+      {[](RoundStats& s) { s.step = 1; }, "before the one before it"},
+      {[](RoundStats& s) { s.step_us = -1; }, "-1 for step_us"},
+      {[](RoundStats& s) { s.lr_pico = -2; }, "-2 for lr_pico"},
+      {[](RoundStats& s) { s.ranks.pop_back(); }, "reports of 3 ranks; there are 4"},
+      {[](RoundStats& s) { s.digests = {1}; }, "digests of 1 ranks"},
+      {[](RoundStats& s) { s.ranks[2].norm2 = -1; }, "rank 2 reports"},
+      {[](RoundStats& s) { s.mean_norm2 = std::nan(""); }, "for the mean's norm squared"},
+  };
+  for (const auto& [edit, part] : cases) {
+    Training training("8");
+    training.rounds(2);
+    RoundStats stats = training.stats();
+    edit(stats);
+    const auto decision = training.controller().decide(stats);
+    ASSERT_FALSE(decision) << part;
+    EXPECT_EQ(decision.status().code(), Code::kCorrupt);
+    EXPECT_NE(decision.status().text().find(part), std::string_view::npos) << decision.status().text();
+  }
+  EXPECT_FALSE(IntervalController::make({}, 0));
+}
+
+TEST(IntervalController, DecisionsAreReadable) {
+  Training training("8:delay=2");
+  training.edit = [](RoundStats& stats) {
+    if (!stats.ranks.empty()) {
+      stats.ranks[1].finite = false;
+    }
+  };
+  const std::string text = to_string(training.rounds(2));
+  for (const char* part : {"round 1, step 24: H 8, D 2, local: fixed, overlap", "statistics 8",
+                           "yellow alarm: not finite, rank 1 excluded and reset"}) {
+    EXPECT_NE(text.find(part), std::string::npos) << text;
+  }
+}
+
+TEST(IntervalPresets, DiLoCoIsWhatItsPaperHas) {
+  EXPECT_EQ(kDiLoCo.outer.lr_permille, 700);
+  EXPECT_EQ(kDiLoCo.outer.momentum_permille, 900);
+  EXPECT_TRUE(kDiLoCo.outer.nesterov);
+  Training training("diloco");
+  EXPECT_EQ(training.round().interval.steps, 100);
+}
+
+}  // namespace
+}  // namespace sirtaki::scheduler::interval
