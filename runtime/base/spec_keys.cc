@@ -57,11 +57,14 @@ Result<std::int64_t> read_unchecked(const KeyInfo& key, std::string_view text) {
       return read_part(text);
     case KeyKind::kDecimal:
       return read_decimal(text, kDecimalOne);
-    case KeyKind::kCountOrAuto:
+    case KeyKind::kCountOrAuto: {
       if (text == kAuto) {
         return -1;
       }
-      [[fallthrough]];
+      // What stands for auto is not a number that anybody may write.
+      SRT_ASSIGN(const std::int64_t count, parse_int(text));
+      return count < 0 ? Result<std::int64_t>(invalid_argument("below 0")) : count;
+    }
     case KeyKind::kCount:
       return parse_int(text);
     case KeyKind::kChoice:

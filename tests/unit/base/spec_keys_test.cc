@@ -46,6 +46,7 @@ TEST(SpecKeys, ErrorsBeginWithTheOwner) {
       {"rate=11", "it: rate is '11'; it must be a number such as 0.0175, from 0 to 10"},
       {"rate=50%", "it: rate is '50%'; it must be a number such as 0.0175, from 0 to 10"},
       {"wait=soon", "it: wait is 'soon'; it must be auto or a whole number from 0 to 100"},
+      {"wait=-1", "it: wait is '-1'; it must be auto or a whole number from 0 to 100"},
       {"wait", "it: 'wait' is not key=value"},
       {"wait=1,wait=2", "it: key 'wait' is given twice"},
   };
