@@ -1,7 +1,8 @@
 """ARCHITECTURE.md names every source file of the product, and names no file that does not exist.
 
 A section `### folder` maps that folder. Its words in backquotes are files: `status` stands for status.h, status.cc or
-status.py, `a.inc` for itself, `x/y` for files in a folder below. Tests and benchmarks are mapped as folders.
+status.py, `a.inc` for itself, `x/y` for files in a folder below, `x/` for all of them. Tests and benchmarks are mapped
+as folders.
 """
 
 from __future__ import annotations
@@ -71,7 +72,9 @@ def map_problems(root: Path) -> Iterator[Problem]:
 
 
 def is_part(source: Source, unit: str, mapped: dict[str, int]) -> bool:
-    """Whether a .cc is a further part of a mapped unit: channel_recv.cc of channel."""
+    """Whether a .cc is a further part of a mapped unit, channel_recv.cc of channel; or any file in a mapped folder."""
+    if any(name.endswith("/") and unit.startswith(name) for name in mapped):
+        return True
     return source.path.endswith(".cc") and any(unit.startswith(name + "_") for name in mapped)
 
 

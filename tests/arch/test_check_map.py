@@ -30,6 +30,17 @@ def test_file_without_a_row_is_found(tmp_path: Path) -> None:
     assert problems_of(tmp_path, PAGE, *files) == [("runtime/net/link_extra.h", 1), ("runtime/net/other.h", 1)]
 
 
+def test_row_of_a_folder_stands_for_its_files(tmp_path: Path) -> None:
+    page = PAGE.replace("`sub/x`", "`sub/`")
+    files = ("runtime/net/link.h", "runtime/net/sub/x.h", "runtime/net/sub/y.cc")
+    assert problems_of(tmp_path, page, *files) == []
+    assert problems_of(tmp_path, page.replace("sub/", "other/"), *files) == [
+        ("ARCHITECTURE.md", 6),
+        ("runtime/net/sub/x.h", 1),
+        ("runtime/net/sub/y.cc", 1),
+    ]
+
+
 def test_row_without_a_file_is_found(tmp_path: Path) -> None:
     assert problems_of(tmp_path, PAGE, "runtime/net/link.h") == [("ARCHITECTURE.md", 6)]
 
