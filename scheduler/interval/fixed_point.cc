@@ -51,16 +51,6 @@ std::int64_t log2_q16(std::int64_t value) {
   return log2_of(static_cast<std::uint64_t>(value), 62);
 }
 
-std::int64_t root_down(Wide value) {
-  std::int64_t root = 0;
-  for (std::int64_t bit = std::int64_t{1} << 62; bit > 0; bit >>= 1) {
-    if (const Wide next = Wide{root} + bit; next < Wide{1} << 63 && next * next <= value) {
-      root = static_cast<std::int64_t>(next);
-    }
-  }
-  return root;
-}
-
 std::int64_t root_of_ratio_up(Wide num, Wide den, std::int64_t most) {
   std::int64_t below = 0;  // its square is less
   while (below + 1 < most) {

@@ -19,8 +19,6 @@ std::int64_t log2_q16(double value);
 // value >= 1.
 std::int64_t log2_q16(std::int64_t value);
 
-// The largest integer whose square is at most `value` >= 0; below 2^126.
-std::int64_t root_down(Wide value);
 // The smallest integer whose square is at least num / den; num >= 0, den >= 1. At most `most`; most^2 * den < 2^127.
 std::int64_t root_of_ratio_up(Wide num, Wide den, std::int64_t most);
 

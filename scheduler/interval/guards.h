@@ -72,9 +72,7 @@ struct GuardOptions {
   std::int64_t variance_permille = 4000;
   std::int64_t variance_window = 20;  // rounds in the median
   std::int64_t variance_warmup_rounds = 5;
-  std::int64_t variance_strikes = 3;      // rounds in a row
-  std::int64_t pull_back_permille = 100;  // of the way
-  std::int64_t pull_backs = 4;            // in a round
+  std::int64_t variance_strikes = 3;  // rounds in a row
   // G4.
   std::int64_t loss_yellow_permille = 100;
   std::int64_t loss_red_permille = 500;
@@ -83,18 +81,12 @@ struct GuardOptions {
   // G6.
   std::int64_t late_strikes = 3;
   std::int64_t late_window_us = 600'000'000;
-  std::int64_t late_permille = 3000;  // of the expected time: a merge is given up
   // After alarms.
   std::int64_t pause_steps = 100;
   std::int64_t calm_rounds = 10;  // without an alarm that concerns all ranks, then a shortened interval may double
 };
 // kInvalidArgument: a value that makes no sense.
 Status check(const GuardOptions& options);
-
-// How long a merge that should take `expected_us` is waited for.
-std::int64_t late_after_us(const GuardOptions& options, std::int64_t expected_us);
-// Every so many steps of a round of `steps` after Action::kPullBack.
-std::int64_t pull_back_every(const GuardOptions& options, std::int64_t steps);
 
 // Whose digest differs from the one that more than half have; nullopt: no digest has so many.
 std::optional<std::vector<int>> outvoted(std::span<const std::uint64_t> digests);

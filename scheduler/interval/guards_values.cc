@@ -1,8 +1,5 @@
-#include <algorithm>
-#include <limits>
 #include <string>
 
-#include "scheduler/arith.h"
 #include "scheduler/interval/guards.h"
 
 namespace sirtaki::scheduler::interval {
@@ -88,15 +85,12 @@ Status check(const GuardOptions& options) {
       {"variance_window", options.variance_window, 1, kMost},
       {"variance_warmup_rounds", options.variance_warmup_rounds, 1, options.variance_window},
       {"variance_strikes", options.variance_strikes, 1, kMost},
-      {"pull_back_permille", options.pull_back_permille, 0, 1000},
-      {"pull_backs", options.pull_backs, 1, kLongestInterval},
       {"loss_yellow_permille", options.loss_yellow_permille, 0, kMost},
       {"loss_red_permille", options.loss_red_permille, 0, kMost},
       {"loss_strikes", options.loss_strikes, 1, kMost},
       {"loss_noise_e6", options.loss_noise_e6, 0, RoundStats::kMaxLoss},
       {"late_strikes", options.late_strikes, 1, kMost},
       {"late_window_us", options.late_window_us, 0, kLongUs},
-      {"late_permille", options.late_permille, 1000, kMost},
       {"pause_steps", options.pause_steps, 0, kMost},
       {"calm_rounds", options.calm_rounds, 1, kMost},
   };
@@ -112,15 +106,6 @@ Status check(const GuardOptions& options) {
                             "; it must be excluded and reset, evicted or stopped");
   }
   return {};
-}
-
-std::int64_t late_after_us(const GuardOptions& options, std::int64_t expected_us) {
-  const Wide wait = Wide{expected_us} * options.late_permille / 1000;
-  return static_cast<std::int64_t>(std::min<Wide>(wait, std::numeric_limits<std::int64_t>::max()));
-}
-
-std::int64_t pull_back_every(const GuardOptions& options, std::int64_t steps) {
-  return std::max<std::int64_t>(steps / options.pull_backs, 1);
 }
 
 // Boyer and Moore's candidate, then a count: an order of ranks decides nothing.

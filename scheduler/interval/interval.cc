@@ -1,9 +1,5 @@
 #include "scheduler/interval/interval.h"
 
-#include <xxhash.h>
-
-#include <array>
-
 namespace sirtaki::scheduler::interval {
 
 std::string_view reason_name(Reason reason) {
@@ -72,16 +68,6 @@ std::string_view escalation_name(Escalation escalation) {
       return "steps wait";
   }
   return "unknown";
-}
-
-std::uint64_t digest(const Interval& interval) {
-  const std::array<std::int64_t, 6> values = {interval.steps,
-                                              interval.delay,
-                                              static_cast<std::int64_t>(interval.mode),
-                                              static_cast<std::int64_t>(interval.reason),
-                                              static_cast<std::int64_t>(interval.escalation),
-                                              interval.compress ? 1 : 0};
-  return XXH64(values.data(), values.size() * sizeof(values[0]), 0);
 }
 
 std::string to_string(const Interval& interval) {

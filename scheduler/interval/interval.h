@@ -1,7 +1,6 @@
 // Interval: how many steps ranks make between merges, how late a merge comes, in which mode, and why.
 //
-// For: the engine, which acts by it, and logs, traces and statistics, which show it. Equal on all ranks; its digest
-// says whether it is. Pure values.
+// For: the engine, which acts by it, and logs, traces and statistics, which show it. Equal on all ranks. Pure values.
 #pragma once
 
 #include <cstdint>
@@ -64,8 +63,6 @@ struct Interval {
   friend bool operator==(const Interval&, const Interval&) = default;
 };
 
-// XXH64 of all fields.
-std::uint64_t digest(const Interval& interval);
 // "H 8, D 2, local: link, longer intervals", for a person.
 std::string to_string(const Interval& interval);
 

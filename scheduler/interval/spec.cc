@@ -13,6 +13,9 @@ constexpr std::int64_t kMostSteps = 1'000'000'000;
 constexpr std::int64_t kByItself = IntervalOptions::kByItself;
 constexpr std::string_view kFixedName = "fixed";
 
+// INTELLECT-1's; the paper of DiLoCo has 500.
+constexpr std::int64_t kDiLoCoSteps = 100;
+
 KeyInfo steps(std::string_view name, std::int64_t initial) {
   return {name, KeyKind::kCount, initial, 1, kLongestInterval};
 }
@@ -50,7 +53,7 @@ std::vector<PolicyInfo> all_policies() {
                    kByItself)},
       {PolicyId::kFixed, kFixedName, "always that many steps", with_common({steps("steps", 8)}, 0, kByItself)},
       {PolicyId::kDiLoCo, "diloco", "100 steps, for an outer optimizer with Nesterov's momentum",
-       with_common({steps("steps", kDiLoCo.steps)}, 0, 0)},
+       with_common({steps("steps", kDiLoCoSteps)}, 0, 0)},
   };
 }
 

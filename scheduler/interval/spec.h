@@ -24,7 +24,7 @@ enum class PolicyId : std::uint8_t {
   kAdaComm,     // Wang and Joshi, Adaptive communication strategies in local-update SGD, 2018; as Paddle clips it
   kDivergence,  // Theologitis et al., Communication-efficient distributed deep learning via federated dynamic
                 // averaging, 2024
-  kDiLoCo,      // Douillard et al., DiLoCo, 2023: fixed, with the settings of kDiLoCo below
+  kDiLoCo,      // Douillard et al., DiLoCo, 2023: fixed, as long as INTELLECT-1's
   kCallable,    // a function of the program; has no name
 };
 
@@ -35,22 +35,6 @@ struct PolicyInfo {
   std::vector<KeyInfo> keys;
 };
 const std::vector<PolicyInfo>& policies();
-
-// Of an outer optimizer: SGD over rounds, whose gradient is the mean difference.
-struct OuterSettings {
-  std::int64_t lr_permille = 0;
-  std::int64_t momentum_permille = 0;
-  bool nesterov = false;
-};
-
-// What goes with the policy diloco, for those who set up the rest.
-struct DiLoCoPreset {
-  std::int64_t steps = 100;
-  OuterSettings outer = {700, 900, true};
-  std::string_view compression = "int8";
-  bool local_optimizer_state = true;
-};
-inline constexpr DiLoCoPreset kDiLoCo;
 
 // What the program's function gets, and what is asked of it: the same number on all ranks, 1 to kLongestInterval.
 using Hook = std::function<std::int64_t(const RoundStats& stats, const Interval& now)>;

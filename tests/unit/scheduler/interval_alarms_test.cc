@@ -55,10 +55,6 @@ TEST_F(Drill, ANormAHundredTimesAsLargeOnOneRank) {
   EXPECT_EQ(training_.current().steps, 8) << "the others go on";
 }
 
-TEST_F(Drill, LabelsThatFlipOnOneRank) {
-  EXPECT_LE(rounds_until_excluded(3, [](RoundStats& stats) { stats.ranks[3].norm2 *= 5 * 5; }), kDrillRounds);
-}
-
 TEST_F(Drill, NotANumberOnAllRanks) {
   training_.edit = [](RoundStats& stats) {
     for (RankReport& report : stats.ranks) {

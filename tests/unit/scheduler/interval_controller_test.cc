@@ -291,13 +291,5 @@ TEST(IntervalController, DecisionsAreReadable) {
   }
 }
 
-TEST(IntervalPresets, DiLoCoIsWhatItsPaperHas) {
-  EXPECT_EQ(kDiLoCo.outer.lr_permille, 700);
-  EXPECT_EQ(kDiLoCo.outer.momentum_permille, 900);
-  EXPECT_TRUE(kDiLoCo.outer.nesterov);
-  Training training("diloco");
-  EXPECT_EQ(training.round().interval.steps, 100);
-}
-
 }  // namespace
 }  // namespace sirtaki::scheduler::interval

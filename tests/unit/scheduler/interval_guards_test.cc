@@ -289,7 +289,6 @@ TEST(Guards, LateMergesCountForTenMinutes) {
   EXPECT_EQ(at(guards, 18, 1), red) << "minutes 8, 11 and 18";
   EXPECT_EQ(at(guards, 19, 1), yellow) << "counted anew";
   EXPECT_EQ(at(guards, 19, 9), red) << "several at once";
-  EXPECT_EQ(late_after_us({}, 2'000), 6'000);
 }
 
 TEST(Guards, SwitchedOffTheyKeepWhatCannotBeAveraged) {
@@ -316,11 +315,6 @@ TEST(Guards, TheyFollowRanksIntoTheNextEpoch) {
   EXPECT_EQ(guards.weight_of(0, stats.ranks[0], stats.lr_pico, kSteps), 1) << "nothing is known of the joiner";
   EXPECT_EQ(guards.weight_of(1, stats.ranks[1], stats.lr_pico, kSteps), 0);
   EXPECT_EQ(guards.weight_of(2, stats.ranks[2], stats.lr_pico, kSteps), 0);
-}
-
-TEST(Guards, PullBacksAreSpreadOverTheRound) {
-  EXPECT_EQ(pull_back_every({}, 16), 4);
-  EXPECT_EQ(pull_back_every({}, 3), 1);
 }
 
 }  // namespace
