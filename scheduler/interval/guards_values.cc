@@ -1,6 +1,7 @@
 #include <string>
 
 #include "scheduler/interval/guards.h"
+#include "scheduler/interval/range_check.h"
 
 namespace sirtaki::scheduler::interval {
 
@@ -69,13 +70,7 @@ Reason reason_of(Guard guard) {
 Status check(const GuardOptions& options) {
   constexpr std::int64_t kMost = 1'000'000;
   constexpr std::int64_t kLongUs = std::int64_t{1} << 50;
-  struct Range {
-    const char* name;
-    std::int64_t value;
-    std::int64_t least;
-    std::int64_t most;
-  };
-  const Range ranges[] = {
+  const std::string error = out_of_range({
       {"norm_z_permille", options.norm_z_permille, 1, kMost},
       {"norm_memory_rounds", options.norm_memory_rounds, 1, kMost},
       {"norm_warmup_rounds", options.norm_warmup_rounds, 1, kMost},
@@ -93,12 +88,9 @@ Status check(const GuardOptions& options) {
       {"late_window_us", options.late_window_us, 0, kLongUs},
       {"pause_steps", options.pause_steps, 0, kMost},
       {"calm_rounds", options.calm_rounds, 1, kMost},
-  };
-  for (const Range& range : ranges) {
-    if (range.value < range.least || range.value > range.most) {
-      return invalid_argument("guard: " + std::string(range.name) + " is " + std::to_string(range.value) +
-                              "; it must be " + std::to_string(range.least) + " to " + std::to_string(range.most));
-    }
+  });
+  if (!error.empty()) {
+    return invalid_argument("guard: " + error);
   }
   const Action red = options.norm_red;
   if (red != Action::kResetRank && red != Action::kEvict && red != Action::kStop) {

@@ -5,15 +5,10 @@
 #include <limits>
 #include <string>
 
+#include "scheduler/interval/range_check.h"
+
 namespace sirtaki::scheduler::interval {
 namespace {
-
-struct Range {
-  const char* name;
-  std::int64_t value;
-  std::int64_t least;
-  std::int64_t most;
-};
 
 bool is_sum_of_squares(double value) {
   return std::isfinite(value) && value >= 0;
@@ -47,7 +42,7 @@ Status check_ranks(const RoundStats& stats, std::size_t ranks) {
 
 Status check(const RoundStats& stats, std::size_t ranks) {
   constexpr std::int64_t kAny = std::numeric_limits<std::int64_t>::max() / 2;
-  const Range ranges[] = {
+  const std::string error = out_of_range({
       {"step", stats.step, 0, kAny},
       {"steps_left", stats.steps_left, RoundStats::kUnknown, kAny},
       {"lr_pico", stats.lr_pico, RoundStats::kUnknown, RoundStats::kMaxRate},
@@ -60,12 +55,9 @@ Status check(const RoundStats& stats, std::size_t ranks) {
       {"loss_after_e6", stats.loss_after_e6, RoundStats::kUnknown, RoundStats::kMaxLoss},
       {"late_tags", stats.late_tags, 0, kAny},
       {"now_us", stats.now_us, 0, kAny},
-  };
-  for (const Range& range : ranges) {
-    if (range.value < range.least || range.value > range.most) {
-      return corrupt("statistics of a round say " + std::to_string(range.value) + " for " + range.name +
-                     "; it must be " + std::to_string(range.least) + " to " + std::to_string(range.most));
-    }
+  });
+  if (!error.empty()) {
+    return corrupt("statistics of a round: " + error);
   }
   return check_ranks(stats, ranks);
 }

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "runtime/base/codec_id.h"
+#include "scheduler/interval/range_check.h"
 
 namespace sirtaki::scheduler::interval {
 namespace {
@@ -136,13 +137,7 @@ Result<IntervalOptions> parse_interval(std::string_view text) {
 }
 
 Status check(const IntervalOptions& options) {
-  struct Range {
-    const char* name;
-    std::int64_t value;
-    std::int64_t least;
-    std::int64_t most;
-  };
-  const Range ranges[] = {
+  const std::string error = out_of_range({
       {"warmup", options.warmup, kByItself, kMostSteps},
       {"lr_warmup", options.lr_warmup, 0, kMostSteps},
       {"max", options.most, 1, kLongestInterval},
@@ -152,12 +147,9 @@ Status check(const IntervalOptions& options) {
       {"gain", options.link.gain_permille, 0, 1000},
       {"band_permille", options.link.band_permille, 0, 1000},
       {"margin_permille", options.link.margin_permille, 1000, 100'000},
-  };
-  for (const Range& range : ranges) {
-    if (range.value < range.least || range.value > range.most) {
-      return invalid_argument(std::string(range.name) + " is " + std::to_string(range.value) + "; it must be " +
-                              std::to_string(range.least) + " to " + std::to_string(range.most));
-    }
+  });
+  if (!error.empty()) {
+    return invalid_argument(error);
   }
   // What stands under adacomm's root is no interval.
   const std::int64_t most_base = options.policy == PolicyId::kAdaComm ? kLongestInterval : options.most;

@@ -257,8 +257,8 @@ TEST(IntervalController, ADrainAndAChangeOfMembersLeadBack) {
 TEST(IntervalController, StatisticsThatCannotBeAreRefused) {
   const std::vector<std::pair<std::function<void(RoundStats&)>, std::string>> cases = {
       {[](RoundStats& s) { s.step = 1; }, "before the one before it"},
-      {[](RoundStats& s) { s.step_us = -1; }, "-1 for step_us"},
-      {[](RoundStats& s) { s.lr_pico = -2; }, "-2 for lr_pico"},
+      {[](RoundStats& s) { s.step_us = -1; }, "step_us is -1; it must be 0 to"},
+      {[](RoundStats& s) { s.lr_pico = -2; }, "lr_pico is -2"},
       {[](RoundStats& s) { s.ranks.pop_back(); }, "reports of 3 ranks; there are 4"},
       {[](RoundStats& s) { s.digests = {1}; }, "digests of 1 ranks"},
       {[](RoundStats& s) { s.ranks[2].norm2 = -1; }, "rank 2 reports"},

@@ -1,0 +1,30 @@
+// Ranges of numbers that somebody gave or measured, and the text about the one that is out of its range.
+//
+// Used inside scheduler/interval only. Pure.
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+#include <string>
+
+namespace sirtaki::scheduler::interval {
+
+struct Range {
+  const char* name;
+  std::int64_t value;
+  std::int64_t least;
+  std::int64_t most;
+};
+
+// "gain is 70; it must be 1 to 64", of the first that is out of its range; empty: none is.
+inline std::string out_of_range(std::initializer_list<Range> ranges) {
+  for (const Range& range : ranges) {
+    if (range.value < range.least || range.value > range.most) {
+      return std::string(range.name) + " is " + std::to_string(range.value) + "; it must be " +
+             std::to_string(range.least) + " to " + std::to_string(range.most);
+    }
+  }
+  return {};
+}
+
+}  // namespace sirtaki::scheduler::interval
