@@ -104,18 +104,36 @@ IntervalOptions options_of(const PolicyInfo& policy, const std::vector<std::int6
   return options;
 }
 
+// A base that was not given gives way to a shorter longest interval.
+Result<std::vector<std::int64_t>> read_values(const PolicyInfo& policy, std::string_view keys) {
+  constexpr std::int64_t kNotGiven = 0;
+  std::vector<std::int64_t> values = initial_values(policy.keys);
+  const auto base = std::ranges::find(policy.keys, "base", &KeyInfo::name);
+  if (base == policy.keys.end() || policy.id == PolicyId::kAdaComm) {
+    SRT_TRY(read_keys(policy.name, policy.keys, keys, values));
+    return values;
+  }
+  std::int64_t& steps = values[static_cast<std::size_t>(base - policy.keys.begin())];
+  steps = kNotGiven;
+  SRT_TRY(read_keys(policy.name, policy.keys, keys, values));
+  if (steps == kNotGiven) {
+    steps = std::min(base->initial, values[key_index(policy.keys, "max")]);
+  }
+  return values;
+}
+
 Result<IntervalOptions> parse(std::string_view text) {
-  const std::size_t colon = std::min(text.find(':'), text.size());
+  const std::size_t colon = text.find(':');
   const std::string_view name = trimmed(text.substr(0, colon));
   const bool number = is_number(name);
   SRT_ASSIGN(const PolicyInfo* policy, policy_named(number ? kFixedName : name));
   std::string keys = number ? "steps=" + std::string(name) : "";
-  if (colon < text.size()) {
+  std::vector<std::int64_t> values = initial_values(policy->keys);
+  if (colon != std::string_view::npos) {
     keys += (number ? "," : "") + std::string(text.substr(colon + 1));
   }
-  std::vector<std::int64_t> values = initial_values(policy->keys);
-  if (!keys.empty()) {
-    SRT_TRY(read_keys(policy->name, policy->keys, keys, values));
+  if (number || colon != std::string_view::npos) {
+    SRT_ASSIGN(values, read_values(*policy, keys));
   }
   IntervalOptions options = options_of(*policy, values);
   SRT_TRY(check(options));

@@ -66,6 +66,16 @@ TEST(IntervalSpec, KeysSetOptions) {
   EXPECT_EQ(parsed("diloco").delay, 0);
 }
 
+TEST(IntervalSpec, ABaseThatWasNotGivenGivesWay) {
+  for (const std::string name : {"auto", "qsr", "divergence"}) {
+    const IntervalOptions options = parsed(name + ":max=2");
+    EXPECT_EQ(options.base, 2) << name;
+    EXPECT_EQ(options.most, 2) << name;
+    EXPECT_FALSE(parse_interval(name + ":max=2,base=4")) << name;
+  }
+  EXPECT_EQ(parsed("adacomm:max=2").base, 16) << "what stands under the root is no interval";
+}
+
 TEST(IntervalSpec, ErrorsNameWhatIsWrongAndTheNearestName) {
   const std::vector<std::pair<std::string, std::vector<std::string>>> cases = {
       {"adacom", {"local updates 'adacom'", "unknown interval policy", "did you mean adacomm?", "a number of steps"}},
@@ -79,6 +89,9 @@ TEST(IntervalSpec, ErrorsNameWhatIsWrongAndTheNearestName) {
       {"auto:base=65", {"base is 65; it must be 1 to 64, the longest interval"}},
       {"auto:alpha=-1", {"alpha is '-1'", "a number such as 0.0175"}},
       {"auto:warmup=ever", {"warmup is 'ever'", "auto or a whole number"}},
+      {"auto:warmup=-1", {"warmup is '-1'", "auto or a whole number from 0"}},
+      {"auto:", {"auto: '' is not key=value"}},
+      {"8:", {"fixed: '' is not key=value"}},
   };
   for (const auto& [text, parts] : cases) {
     const auto options = parse_interval(text);
