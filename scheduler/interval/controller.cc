@@ -116,10 +116,9 @@ void IntervalController::heed(const Verdict& verdict, std::int64_t step) {
 // Overlap comes by itself; then fewer bits, then longer intervals, then waiting.
 void IntervalController::raise_for_link(Bound bound, Wish& wish) const {
   const bool dense_fits = link_.dense_steps() <= std::max<std::int64_t>(bound.steps * 1000 / kDensePermille, 1);
-  wish.compress = options_.may_compress && (link_.steps() > bound.steps || (now_.compress && !dense_fits));
+  wish.compress = options_.may_compress && (link_.steps() > bound.steps || (local_.compress && !dense_fits));
   wish.escalation = wish.compress ? Escalation::kCompress : Escalation::kNone;
-  const bool to_be_seen = wish.compress && !link_.knows_compressed();
-  if (to_be_seen || link_.steps() <= bound.steps) {
+  if (link_.steps() <= bound.steps) {
     return;
   }
   const bool stalls = link_.steps() > options_.most;
@@ -152,16 +151,24 @@ IntervalController::Wish IntervalController::wish(const RoundStats& stats, Bound
     wish.reason = now_.mode == Mode::kLocal ? ceiling_reason_ : Reason::kPause;
   } else if (asked_) {
     wish.reason = Reason::kAsked;
-  } else if (options_.policy == PolicyId::kAuto && !link_.worth_local(mode_.mode)) {
-    wish.reason = Reason::kFastLink;
+  } else if (options_.policy != PolicyId::kAuto) {
+    return local_wish(stats, bound);
+  } else if (const auto path = link_.path(mode_.mode); path == LinkBound::Path::kLocal) {
+    return local_wish(stats, bound);
   } else {
-    wish.steps = std::min(bound.steps, options_.most);
-    wish.reason = wish.steps == 1 ? Reason::kOneStep : bound.reason;
-    if (options_.policy == PolicyId::kAuto) {
-      raise_for_link(bound, wish);
-    }
-    limit(stats, wish);
+    wish.reason = path == LinkBound::Path::kTrial ? Reason::kTrial : Reason::kFastLink;
   }
+  return wish;
+}
+
+IntervalController::Wish IntervalController::local_wish(const RoundStats& stats, Bound bound) const {
+  Wish wish;
+  wish.steps = std::min(bound.steps, options_.most);
+  wish.reason = wish.steps == 1 ? Reason::kOneStep : bound.reason;
+  if (options_.policy == PolicyId::kAuto) {
+    raise_for_link(bound, wish);
+  }
+  limit(stats, wish);
   return wish;
 }
 
@@ -176,7 +183,7 @@ Status IntervalController::apply(const Wish& wish) {
   SRT_ASSIGN(mode_, next_mode(mode_, local ? Event::kWantLocal : Event::kWantSync));
   now_ = {.mode = mode_.mode, .reason = wish.reason};
   if (!local) {
-    local_ = {};
+    local_ = wish.reason == Reason::kTrial ? local_ : Interval{};
     pending_ = wish.reason;
     return {};
   }
@@ -200,13 +207,14 @@ Result<Decision> IntervalController::decide(const RoundStats& stats) {
   }
   Decision decision;
   decision.round = static_cast<std::uint64_t>(round_++);
+  const std::int64_t steps = stats.step - step_;
   decision.step = step_ = stats.step;
   decision.verdict = guards_.judge(stats, now_.steps);
   SRT_ASSIGN(const Bound bound, policy_->bound(stats, now_, variance_of(stats, decision.verdict.weights)));
   decision.statistics_steps = bound.steps;
-  link_.observe(stats, now_.mode);
+  link_.observe(stats, now_.mode, steps);
   decision.link_steps = link_.steps();
-  decision.cost_permille = link_.cost_permille(now_.mode);
+  decision.cost_permille = link_.cost_permille();
   heed(decision.verdict, stats.step);
   const Interval before = now_;
   const auto stop = std::ranges::find(decision.verdict.alarms, Action::kStop, &Alarm::action);
@@ -217,7 +225,8 @@ Result<Decision> IntervalController::decide(const RoundStats& stats) {
     SRT_TRY(apply(wish(stats, bound)));
   }
   decision.interval = now_;
-  decision.changed = before.steps != now_.steps || before.delay != now_.delay || before.mode != now_.mode;
+  decision.changed = before.steps != now_.steps || before.delay != now_.delay || before.mode != now_.mode ||
+                     before.compress != now_.compress;
   decision.digest = digest_of(decision);
   return decision;
 }

@@ -34,11 +34,11 @@ struct Decision {
   std::uint64_t round = 0;            // decisions before it
   std::int64_t step = 0;              // after which it holds
   Interval interval;                  // in force from now on; in Mode::kDrain drain first, then report Event::kDrained
-  bool changed = false;               // another H, D or mode than before
+  bool changed = false;               // another H, D, mode or encoding than before
   Verdict verdict;                    // of the merge that the statistics are of
   std::int64_t statistics_steps = 1;  // the policy's bound
   std::int64_t link_steps = 1;        // the link's, as differences travel now
-  std::int64_t cost_permille = 0;     // of a step, what a synchronous one waits
+  std::int64_t cost_permille = 0;     // of a step, what a synchronous one waited when there last were any
   std::uint64_t digest = 0;           // of all this and of the state it leaves
 };
 std::string to_string(const Decision& decision);
@@ -90,6 +90,7 @@ class IntervalController {
   bool warming_up(const RoundStats& stats);
   void heed(const Verdict& verdict, std::int64_t step);
   Wish wish(const RoundStats& stats, Bound bound);
+  Wish local_wish(const RoundStats& stats, Bound bound) const;
   void raise_for_link(Bound bound, Wish& wish) const;
   void limit(const RoundStats& stats, Wish& wish) const;
   std::int64_t delay_for(std::int64_t steps) const;
@@ -105,7 +106,7 @@ class IntervalController {
   Guards guards_;
   ModeState mode_;
   Interval now_;
-  Interval local_;                   // the last one in Mode::kLocal; one step: there was none since synchronous ones
+  Interval local_;  // the last one in Mode::kLocal; one step: there was none since synchronous ones, but for a trial
   Reason pending_ = Reason::kStart;  // of the mode that a drain leads to
   bool warm_ = false;                // the warm-up is over
   bool asked_ = false;

@@ -19,6 +19,7 @@ enum class Reason : std::uint8_t {
   kStart,           // nothing decided yet
   kWarmUp,          // the first steps of the training, or the learning rate still rises
   kFastLink,        // synchronous steps wait too little to win anything
+  kTrial,           // some synchronous steps, to see whether they still wait
   kFixed,           // the number that was asked for
   kStatistics,      // the policy's bound, from learning rate, loss or divergence
   kLink,            // what the link needs not to be busier than it should be

@@ -12,6 +12,13 @@ namespace {
 // Sums of two stay far below the end of 64 bits.
 constexpr std::int64_t kMostLoad = std::int64_t{1} << 60;
 constexpr std::int64_t kMostScaled = std::numeric_limits<std::int64_t>::max() / 2;
+// Trials: local steps between two of them, at least, and for each step that the synchronous ones waited; trials in vain
+// double it a few times.
+constexpr std::int64_t kFewestSteps = 1'000;
+constexpr std::int64_t kStepsForOne = 100;
+constexpr std::int64_t kMostVain = 3;
+// The link is clearly faster.
+constexpr std::int64_t kFasterPermille = 750;
 
 std::int64_t over_step(std::int64_t time_us, std::int64_t step_us) {
   return static_cast<std::int64_t>(std::min<Wide>(Wide{time_us} * kOneQ16 / step_us, kMostLoad));
@@ -43,13 +50,18 @@ void LinkBound::Mean::state(StateIo& io) {
   io.field(count, 0, kMeanRounds);
 }
 
-void LinkBound::observe(const RoundStats& stats, Mode mode) {
+void LinkBound::observe(const RoundStats& stats, Mode mode, std::int64_t steps) {
+  local_steps_ = mode == Mode::kSync ? 0 : std::min(local_steps_ + steps, RoundStats::kMaxStep);
+  sync_steps_ = mode == Mode::kSync ? steps : sync_steps_;
   if (stats.step_us == 0) {
     return;
   }
   if (mode != mode_) {
-    dense_ = cost_ = {};
-    local_dense_ = 0;
+    // Fragments and gradients take different times for the same bytes.
+    dense_ = {};
+    cost_ = mode == Mode::kSync ? Mean{} : cost_;
+    reference_ = 0;
+    costly_ = false;
     mode_ = mode;
   }
   if (stats.compressed != compressed_) {
@@ -61,50 +73,58 @@ void LinkBound::observe(const RoundStats& stats, Mode mode) {
   longest_.add(over_step(stats.longest_us, stats.step_us));
   if (mode == Mode::kSync) {
     cost_.add(over_step(stats.stall_us, stats.step_us));
-    hidden_ = std::clamp<std::int64_t>(dense_.value - cost_.value, 0, kOneQ16);
-    sync_dense_ = dense_.value;
-  } else if (local_dense_ == 0 && dense_.count == kMeanRounds) {
-    local_dense_ = std::max<std::int64_t>(dense_.value, 1);
+  } else if (reference_ == 0 && dense_.count == kMeanRounds) {
+    reference_ = std::max<std::int64_t>(dense_.value, 1);
   }
   follow(dense_steps_, dense_.value, options_.margin_permille, 1);
   follow(steps_, sent_.value, options_.margin_permille, 1);
   follow(delay_, longest_.value, options_.margin_permille, 0);
 }
 
-std::int64_t LinkBound::cost_permille(Mode mode) const {
-  Wide cost = cost_.value;
-  if (mode != Mode::kSync) {
-    const Wide as_then = local_dense_ == 0 ? Wide{sync_dense_} : Wide{dense_.value} * sync_dense_ / local_dense_;
-    cost = std::max<Wide>(as_then - hidden_, 0);
-  }
-  return static_cast<std::int64_t>(std::min<Wide>(cost * 1000 / kOneQ16, kMostScaled));
+std::int64_t LinkBound::cost_permille() const {
+  return static_cast<std::int64_t>(std::min<Wide>(Wide{cost_.value} * 1000 / kOneQ16, kMostScaled));
 }
 
-bool LinkBound::worth_local(Mode mode) {
-  const bool local = mode == Mode::kLocal;
-  const std::int64_t cost = cost_permille(mode);
-  int direction = 0;
-  if (!local && cost_.count > 0 && cost >= options_.gain_permille) {
-    direction = 1;
-  } else if (local && local_dense_ != 0 && cost < options_.gain_permille - options_.band_permille) {
-    direction = -1;
+bool LinkBound::trial_is_due() const {
+  const Wide waited = Wide{sync_steps_} * cost_.value / kOneQ16;
+  const Wide rest = std::max<Wide>(waited * kStepsForOne, kFewestSteps) << vain_;
+  return local_steps_ >= rest || Wide{dense_.value} * 1000 < Wide{reference_} * kFasterPermille;
+}
+
+LinkBound::Path LinkBound::path(Mode mode) {
+  if (mode == Mode::kLocal) {
+    trying_ = trial_is_due();
+    return trying_ ? Path::kTrial : Path::kLocal;
   }
-  return hysteresis_.wants(direction) ? !local : local;
+  const std::int64_t band = std::min(options_.band_permille, options_.gain_permille / 2);
+  const std::int64_t least = options_.gain_permille - (trying_ ? band : 0);
+  const bool costly = cost_.count > 0 && cost_permille() >= least;
+  if (trying_) {
+    trying_ = false;
+    vain_ = costly ? std::min(vain_ + 1, kMostVain) : 0;
+    return costly ? Path::kLocal : Path::kSync;
+  }
+  // Once is noise.
+  const bool local = costly && costly_;
+  costly_ = costly;
+  return local ? Path::kLocal : Path::kSync;
 }
 
 void LinkBound::state(StateIo& io) {
   for (Mean* mean : {&dense_, &cost_, &sent_, &longest_}) {
     mean->state(io);
   }
-  io.field(mode_, Mode::kFailed);
+  io.field(mode_, Mode::kLocal);
   io.field(compressed_);
-  io.field(hidden_, 0, kOneQ16);
-  io.field(sync_dense_, 0, kMostLoad);
-  io.field(local_dense_, 0, kMostLoad);
+  io.field(reference_, 0, kMostLoad);
+  io.field(sync_steps_, 0, RoundStats::kMaxStep);
+  io.field(local_steps_, 0, RoundStats::kMaxStep);
+  io.field(trying_);
+  io.field(vain_, 0, kMostVain);
+  io.field(costly_);
   io.field(steps_, 1, kMostScaled);
   io.field(dense_steps_, 1, kMostScaled);
   io.field(delay_, 0, kMostScaled);
-  hysteresis_.visit_state([&io](int& number) { io.field(number, -1, std::numeric_limits<int>::max()); });
 }
 
 }  // namespace sirtaki::scheduler::interval

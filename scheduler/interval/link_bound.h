@@ -3,11 +3,11 @@
 // For: the interval controller. With T a step, C all fragments on the link and M the one that takes longest:
 //   H >= margin * C / T   the link is busy for 80 % of the time at most
 //   D  = margin * M / T   a fragment's way is hidden
-//   cost: what a synchronous step waits, over T: measured in Mode::kSync; in Mode::kLocal predicted from C, by the part
-//         of C that was hidden when it was measured, with C scaled to what it was then, since fragments and gradients
-//         take different times for the same bytes. Local steps below gain_permille are not worth it.
-// Values are running means, and bounds follow down only when they are wrong by an eighth, so noise moves none of them.
-// Owned by: the controller. Pure; integers only.
+//   cost: what a synchronous step waits, over T. Local steps that win less than gain_permille are not worth it.
+// The cost is measured in Mode::kSync, and nowhere predicted: in Mode::kLocal a round of synchronous steps is tried
+// when the link has become clearly faster, and else so rarely that trials take a hundredth of the time. Values are
+// running means, and bounds follow down only when they are wrong by an eighth, so noise moves none of them. Owned by:
+// the controller. Pure; integers only.
 #pragma once
 
 #include <cstdint>
@@ -15,35 +15,35 @@
 #include "scheduler/interval/mode.h"
 #include "scheduler/interval/round_stats.h"
 #include "scheduler/interval/state_io.h"
-#include "scheduler/policies/hysteresis.h"
 
 namespace sirtaki::scheduler::interval {
 
 struct LinkOptions {
   std::int64_t gain_permille = 100;  // of T that synchronous steps must wait for local ones to be worth it
-  std::int64_t band_permille = 50;   // so much less before synchronous ones are worth it again
+  std::int64_t band_permille = 50;   // so much less, at most half, before synchronous ones are worth it again
   std::int64_t margin_permille = 1250;
 };
 
 class LinkBound {
  public:
+  enum class Path : std::uint8_t { kSync, kLocal, kTrial };
+
   explicit LinkBound(const LinkOptions& options) : options_(options) {}
 
-  // A round of Mode `mode`. Without a measured step nothing is learnt.
-  void observe(const RoundStats& stats, Mode mode);
+  // A round of `steps` steps in Mode kSync or kLocal. Without a measured step nothing is learnt.
+  void observe(const RoundStats& stats, Mode mode, std::int64_t steps);
 
-  // Whether local steps are worth it; asked once a round, in which nothing else keeps the mode as it is.
-  bool worth_local(Mode mode);
+  // What is worth it; asked once after a round, in which nothing else keeps the mode as it is. kTrial: one round of
+  // synchronous steps.
+  Path path(Mode mode);
 
   // H as differences travel now, and if they were not compressed; 1 while nothing is known. Not limited.
   std::int64_t steps() const { return steps_; }
   std::int64_t dense_steps() const { return dense_steps_; }
   // D, not limited.
   std::int64_t delay() const { return delay_; }
-  // Whether steps() is of compressed differences.
-  bool knows_compressed() const { return compressed_; }
-  // What a synchronous step waits, permille of T.
-  std::int64_t cost_permille(Mode mode) const;
+  // What synchronous steps waited when there last were any, permille of T.
+  std::int64_t cost_permille() const;
 
   void state(StateIo& io);
 
@@ -59,6 +59,8 @@ class LinkBound {
     void state(StateIo& io);
   };
 
+  bool trial_is_due() const;
+
   const LinkOptions options_;
   // Over T, in 1/65536.
   Mean dense_;
@@ -67,13 +69,15 @@ class LinkBound {
   Mean longest_;
   Mode mode_ = Mode::kSync;       // of the rounds in dense_
   bool compressed_ = false;       // of those in sent_ and longest_
-  std::int64_t hidden_ = 0;       // of T, behind a synchronous step
-  std::int64_t sync_dense_ = 0;   // dense_ of then
-  std::int64_t local_dense_ = 0;  // dense_ of the first local rounds since; 0: there are too few
+  std::int64_t reference_ = 0;    // dense_ of the first local rounds since synchronous ones; 0: there are too few
+  std::int64_t sync_steps_ = 0;   // in the last synchronous round
+  std::int64_t local_steps_ = 0;  // since then
+  bool trying_ = false;           // the synchronous rounds are a trial
+  std::int64_t vain_ = 0;         // trials in a row
+  bool costly_ = false;           // the synchronous round before waited too long
   std::int64_t steps_ = 1;
   std::int64_t dense_steps_ = 1;
   std::int64_t delay_ = 0;
-  Hysteresis hysteresis_;
 };
 
 }  // namespace sirtaki::scheduler::interval

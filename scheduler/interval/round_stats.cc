@@ -43,7 +43,7 @@ Status check_ranks(const RoundStats& stats, std::size_t ranks) {
 Status check(const RoundStats& stats, std::size_t ranks) {
   constexpr std::int64_t kAny = std::numeric_limits<std::int64_t>::max() / 2;
   const std::string error = out_of_range({
-      {"step", stats.step, 0, kAny},
+      {"step", stats.step, 0, RoundStats::kMaxStep},
       {"steps_left", stats.steps_left, RoundStats::kUnknown, kAny},
       {"lr_pico", stats.lr_pico, RoundStats::kUnknown, RoundStats::kMaxRate},
       {"step_us", stats.step_us, 0, RoundStats::kMaxTimeUs},

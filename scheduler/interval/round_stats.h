@@ -24,6 +24,7 @@ struct RankReport {
 
 struct RoundStats {
   static constexpr std::int64_t kUnknown = -1;
+  static constexpr std::int64_t kMaxStep = std::int64_t{1} << 48;
   static constexpr std::int64_t kMaxTimeUs = std::int64_t{1} << 40;
   static constexpr std::int64_t kMaxLoss = std::int64_t{1} << 40;   // millionths
   static constexpr std::int64_t kMaxRate = std::int64_t{1} << 57;   // picos: a learning rate of 144,115
@@ -34,7 +35,8 @@ struct RoundStats {
   std::int64_t lr_pico = kUnknown;     // learning rate of the round's last step, in 10^-12
 
   std::int64_t step_us = 0;      // T: a step without waiting; 0: not measured
-  std::int64_t transfer_us = 0;  // C: on the link for a merge of all fragments, as they travel now
+  std::int64_t transfer_us = 0;  // C: on the link for a merge of all fragments, as they travel now; in Mode::kSync what
+                                 // a merge of dense differences would take
   std::int64_t dense_us = 0;     // the same, if nothing were compressed
   std::int64_t longest_us = 0;   // M: the fragment that takes longest, as it travels now
   std::int64_t stall_us = 0;     // of a step in Mode::kSync, what it waited for the link; else 0

@@ -33,15 +33,6 @@ class Hysteresis {
     return true;
   }
 
-  // Calls `visit` with each number it remembers, to save or to restore it.
-  template <class Visit>
-  void visit_state(Visit visit) {
-    visit(wanted_);
-    visit(last_);
-    visit(wait_);
-    visit(since_);
-  }
-
  private:
   int wanted_ = 0;
   int last_ = 0;

@@ -166,12 +166,34 @@ TEST(IntervalController, AutoGoesBackToSynchronousStepsThroughADrain) {
     const Decision decision = training.round();
     if (decision.interval.mode == Mode::kDrain) {
       ++drains;
-      EXPECT_EQ(decision.interval.reason, Reason::kFastLink);
+      EXPECT_EQ(decision.interval.reason, Reason::kTrial);
       EXPECT_EQ(decision.interval.steps, 1);
     }
   }
   EXPECT_EQ(drains, 1);
   EXPECT_EQ(training.current(), (Interval{.mode = Mode::kSync, .reason = Reason::kFastLink}));
+}
+
+TEST(IntervalController, AutoTriesSynchronousStepsRarelyAndGoesOnWhereItWas) {
+  Training training("auto:warmup=0");
+  training.dense_us = 480'000;
+  training.settle();
+  const Interval before = training.current();
+  ASSERT_EQ(before.steps, 20);
+  std::int64_t trials = 0;
+  const std::int64_t begin = training.step();
+  while (training.step() < begin + 400'000) {
+    const Mode mode = training.current().mode;
+    const Decision decision = training.round();
+    if (decision.interval.reason == Reason::kTrial) {
+      ++trials;
+    } else if (mode == Mode::kSync) {
+      EXPECT_EQ(decision.interval.steps, before.steps) << "without growing anew";
+    }
+  }
+  // Steps wait 462 ms of 30 ms: 15.4 * 16 * 100 steps between two trials, eight times as many in the end.
+  EXPECT_GE(trials, 2);
+  EXPECT_LE(trials, 5);
 }
 
 TEST(IntervalController, OneRankNeedsNoLocalSteps) {

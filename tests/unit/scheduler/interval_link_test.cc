@@ -1,12 +1,17 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "scheduler/interval/link_bound.h"
 
 namespace sirtaki::scheduler::interval {
 namespace {
+
+using Path = LinkBound::Path;
+
+constexpr std::int64_t kRound = 16;  // steps
 
 RoundStats measured(std::int64_t step_us, std::int64_t link_us, std::int64_t longest_us, std::int64_t stall_us = 0) {
   RoundStats stats;
@@ -15,6 +20,27 @@ RoundStats measured(std::int64_t step_us, std::int64_t link_us, std::int64_t lon
   stats.longest_us = longest_us;
   stats.stall_us = stall_us;
   return stats;
+}
+
+// Two synchronous rounds in which steps of 100 ms wait, then local ones.
+LinkBound local_after(std::int64_t stall_us, const LinkOptions& options = {}) {
+  LinkBound link(options);
+  for (int i = 0; i < 2; ++i) {
+    link.observe(measured(100'000, 100'000 + stall_us, 0, stall_us), Mode::kSync, kRound);
+    EXPECT_EQ(link.path(Mode::kSync), i == 0 ? Path::kSync : Path::kLocal);
+  }
+  return link;
+}
+
+// Local steps before the next trial; nullopt: there is none.
+std::optional<std::int64_t> steps_to_trial(LinkBound& link, std::int64_t link_us) {
+  for (std::int64_t steps = kRound; steps < 1'000'000; steps += kRound) {
+    link.observe(measured(100'000, link_us, 0), Mode::kLocal, kRound);
+    if (link.path(Mode::kLocal) == Path::kTrial) {
+      return steps;
+    }
+  }
+  return std::nullopt;
 }
 
 TEST(LinkBound, StepsAndDelayFollowFromTimes) {
@@ -34,7 +60,7 @@ TEST(LinkBound, StepsAndDelayFollowFromTimes) {
                                          {1, RoundStats::kMaxTimeUs, 1, 1'374'389'534'720, 2},
                                          {0, 500, 500, 1, 0}}) {
     LinkBound link({});
-    link.observe(measured(c.step_us, c.link_us, c.longest_us), Mode::kSync);
+    link.observe(measured(c.step_us, c.link_us, c.longest_us), Mode::kSync, kRound);
     EXPECT_EQ(link.steps(), c.steps) << c.link_us;
     EXPECT_EQ(link.dense_steps(), c.steps) << c.link_us;
     EXPECT_EQ(link.delay(), c.delay) << c.longest_us;
@@ -43,31 +69,24 @@ TEST(LinkBound, StepsAndDelayFollowFromTimes) {
 
 TEST(LinkBound, FallsOnlyWhenItIsWrongByAnEighth) {
   LinkBound link({});
-  for (int i = 0; i < 50; ++i) {
-    link.observe(measured(10'000, 160'000, 0), Mode::kSync);
+  for (const auto& [link_us, steps] :
+       std::vector<std::pair<std::int64_t, std::int64_t>>{{160'000, 20}, {144'000, 20}, {132'000, 17}}) {
+    for (int i = 0; i < 50; ++i) {
+      link.observe(measured(10'000, link_us, 0), Mode::kSync, kRound);
+    }
+    EXPECT_EQ(link.steps(), steps) << link_us;
   }
-  EXPECT_EQ(link.steps(), 20);
-  for (int i = 0; i < 50; ++i) {
-    link.observe(measured(10'000, 144'000, 0), Mode::kSync);
-  }
-  EXPECT_EQ(link.steps(), 20) << "18 would do";
-  for (int i = 0; i < 50; ++i) {
-    link.observe(measured(10'000, 132'000, 0), Mode::kSync);
-  }
-  EXPECT_EQ(link.steps(), 17);
 }
 
 TEST(LinkBound, CompressedDifferencesAreMeasuredAnew) {
   LinkBound link({});
   for (int i = 0; i < 20; ++i) {
-    link.observe(measured(10'000, 160'000, 40'000), Mode::kLocal);
+    link.observe(measured(10'000, 160'000, 40'000), Mode::kLocal, kRound);
   }
   RoundStats stats = measured(10'000, 160'000, 10'000);
   stats.transfer_us = 40'000;
   stats.compressed = true;
-  EXPECT_FALSE(link.knows_compressed());
-  link.observe(stats, Mode::kLocal);
-  EXPECT_TRUE(link.knows_compressed());
+  link.observe(stats, Mode::kLocal, kRound);
   EXPECT_EQ(link.steps(), 5);
   EXPECT_EQ(link.dense_steps(), 20);
   EXPECT_EQ(link.delay(), 2);
@@ -78,43 +97,73 @@ TEST(LinkBound, LocalStepsAreWorthATenthOfAStep) {
     LinkBound link({});
     bool local = false;
     for (int i = 0; i < 5; ++i) {
-      link.observe(measured(100'000, 60'000 + stall_us, 0, stall_us), Mode::kSync);
-      local = local || link.worth_local(Mode::kSync);
+      link.observe(measured(100'000, 60'000 + stall_us, 0, stall_us), Mode::kSync, kRound);
+      local = local || link.path(Mode::kSync) == Path::kLocal;
       EXPECT_FALSE(i == 0 && local) << "once is noise";
     }
     EXPECT_EQ(local, stall_us > 10'000) << stall_us;
+    EXPECT_NEAR(static_cast<double>(link.cost_permille()), static_cast<double>(stall_us) / 100, 1);
   }
 }
 
-TEST(LinkBound, SynchronousStepsArePredictedFromWhatWasHidden) {
+TEST(LinkBound, TrialsTakeAHundredthOfTheTime) {
+  for (const std::int64_t stall_us : {20'000, 100'000, 2'000'000}) {
+    LinkBound link = local_after(stall_us);
+    std::int64_t steps = 0;
+    for (int trial = 0; trial < 6; ++trial) {
+      const auto next = steps_to_trial(link, 100'000 + stall_us);
+      ASSERT_TRUE(next);
+      EXPECT_GE(*next, trial < 4 ? 2 * steps : steps) << "in vain, so the next one is farther";
+      steps = *next - kRound;
+      const double lost = static_cast<double>(kRound) * static_cast<double>(stall_us) / 100'000;
+      EXPECT_LE(lost / static_cast<double>(*next), 0.0101) << stall_us;
+      EXPECT_GE(*next, 1'000);
+      link.observe(measured(100'000, 100'000 + stall_us, 0, stall_us), Mode::kSync, kRound);
+      EXPECT_EQ(link.path(Mode::kSync), Path::kLocal) << "at once";
+    }
+  }
+}
+
+TEST(LinkBound, AFasterLinkIsTriedSoon) {
+  LinkBound link = local_after(2'000'000);
+  for (int i = 0; i < 20; ++i) {
+    link.observe(measured(100'000, 2'100'000, 0), Mode::kLocal, kRound);
+    EXPECT_EQ(link.path(Mode::kLocal), Path::kLocal);
+  }
+  EXPECT_LE(steps_to_trial(link, 300'000).value(), 4 * kRound);
+  link.observe(measured(100'000, 100'000, 0, 1'000), Mode::kSync, kRound);
+  EXPECT_EQ(link.path(Mode::kSync), Path::kSync);
+  EXPECT_EQ(link.cost_permille(), 9);
+}
+
+TEST(LinkBound, ALinkThatRecoversAtOnceIsNoticedToo) {
+  LinkBound link = local_after(200'000);
+  const auto steps = steps_to_trial(link, 20'000);
+  ASSERT_TRUE(steps) << "all local rounds look alike";
+  EXPECT_LE(*steps, 100 * 2 * kRound + kRound);
+  link.observe(measured(100'000, 20'000, 0), Mode::kSync, kRound);
+  EXPECT_EQ(link.path(Mode::kSync), Path::kSync);
+}
+
+TEST(LinkBound, SynchronousStepsAreBackBelowTheBand) {
   struct Case {
-    std::int64_t local_us;  // on the link for a merge, at first
-    std::int64_t later_us;
-    std::int64_t cost_permille;
-    bool local;
+    std::int64_t gain_permille;
+    std::int64_t stall_us;
+    Path path;
   };
-  // 120 ms, of which 70 ms were hidden, in steps of 100 ms.
-  for (const Case& c : std::vector<Case>{{120'000, 120'000, 500, true},
-                                         {120'000, 90'000, 200, true},
-                                         {120'000, 76'000, 60, true},
-                                         {120'000, 70'000, 0, false},
-                                         {60'000, 60'000, 500, true},
-                                         {60'000, 45'000, 200, true},
-                                         {60'000, 30'000, 0, false}}) {
-    LinkBound link({});
-    for (int i = 0; i < 10; ++i) {
-      link.observe(measured(100'000, 120'000, 0, 50'000), Mode::kSync);
-    }
-    for (int i = 0; i < 8; ++i) {
-      link.observe(measured(100'000, c.local_us, 0), Mode::kLocal);
-    }
-    bool local = true;
-    for (int i = 0; i < 80; ++i) {
-      link.observe(measured(100'000, c.later_us, 0), Mode::kLocal);
-      local = local && link.worth_local(Mode::kLocal);
-    }
-    EXPECT_NEAR(static_cast<double>(link.cost_permille(Mode::kLocal)), static_cast<double>(c.cost_permille), 2);
-    EXPECT_EQ(local, c.local) << c.local_us << " to " << c.later_us;
+  // Half of a small gain.
+  for (const Case& c : {Case{100, 5'100, Path::kLocal},
+                        {100, 4'900, Path::kSync},
+                        {50, 2'600, Path::kLocal},
+                        {50, 2'400, Path::kSync},
+                        {20, 900, Path::kSync},
+                        {0, 0, Path::kLocal}}) {
+    LinkOptions options;
+    options.gain_permille = c.gain_permille;
+    LinkBound link = local_after(200'000, options);
+    ASSERT_TRUE(steps_to_trial(link, 300'000));
+    link.observe(measured(100'000, 100'000, 0, c.stall_us), Mode::kSync, kRound);
+    EXPECT_EQ(link.path(Mode::kSync), c.path) << c.gain_permille << " " << c.stall_us;
   }
 }
 
