@@ -134,6 +134,7 @@ void IntervalController::limit(const RoundStats& stats, Wish& wish) const {
       wish.reason = reason;
     }
   };
+  at_most(options_.most, Reason::kAtMost);
   if (policy_->grows()) {
     at_most(2 * local_.steps, Reason::kGrowing);
   }
@@ -163,8 +164,8 @@ IntervalController::Wish IntervalController::wish(const RoundStats& stats, Bound
 
 IntervalController::Wish IntervalController::local_wish(const RoundStats& stats, Bound bound) const {
   Wish wish;
-  wish.steps = std::min(bound.steps, options_.most);
-  wish.reason = wish.steps == 1 ? Reason::kOneStep : bound.reason;
+  wish.steps = bound.steps;
+  wish.reason = bound.reason;
   if (options_.policy == PolicyId::kAuto) {
     raise_for_link(bound, wish);
   }

@@ -80,7 +80,7 @@ class IntervalController {
   // What the next round shall be, before the mode follows.
   struct Wish {
     std::int64_t steps = 1;  // 1: synchronous
-    Reason reason = Reason::kOneStep;
+    Reason reason = Reason::kStart;
     bool compress = false;
     Escalation escalation = Escalation::kNone;
   };

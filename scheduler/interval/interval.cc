@@ -20,8 +20,10 @@ std::string_view reason_name(Reason reason) {
       return "link";
     case Reason::kLinkAtMost:
       return "link, at the longest interval";
-    case Reason::kOneStep:
-      return "one step";
+    case Reason::kNoLoss:
+      return "no loss to go by";
+    case Reason::kAtMost:
+      return "the longest interval";
     case Reason::kGrowing:
       return "growing";
     case Reason::kCallable:

@@ -20,11 +20,12 @@ enum class Reason : std::uint8_t {
   kWarmUp,          // the first steps of the training, or the learning rate still rises
   kFastLink,        // synchronous steps wait too little to win anything
   kTrial,           // some synchronous steps, to see whether they still wait
-  kFixed,           // the number that was asked for
+  kFixed,           // the number that was asked for; 1 is the synchronous path
   kStatistics,      // the policy's bound, from learning rate, loss or divergence
   kLink,            // what the link needs not to be busier than it should be
   kLinkAtMost,      // it needs more than the longest interval allowed: steps will wait
-  kOneStep,         // the policy says 1, which is the synchronous path
+  kNoLoss,          // the policy needs one above 0 and a learning rate, and leaves the interval as it is
+  kAtMost,          // wanted is more than the longest interval allowed
   kGrowing,         // wanted is more than twice the interval before
   kCallable,        // the program's function
   kLastRound,       // the steps that are left

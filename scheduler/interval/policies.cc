@@ -48,7 +48,7 @@ class AdaComm final : public Policy {
   Result<Bound> bound(const RoundStats& stats, const Interval& now, double /*variance*/) override {
     const LossAndRate seen = {stats.loss_after_e6, stats.lr_pico};
     if (seen.loss_e6 <= 0 || seen.lr_pico <= 0) {
-      return Bound{now.steps, Reason::kStatistics};
+      return Bound{now.steps, Reason::kNoLoss};
     }
     // The warm-up's losses fall steeply and say nothing of what follows: the last one before local steps is the first.
     began_ = began_ || now.mode == Mode::kLocal;
@@ -76,22 +76,23 @@ class Divergence final : public Policy {
         theta_log_(options_.theta_pico > 0 ? log2_q16(options_.theta_pico) - log2_q16(kDecimalOne) : kLogOfZero) {}
 
   Result<Bound> bound(const RoundStats& /*stats*/, const Interval& now, double variance) override {
-    if (const std::int64_t log = log2_q16(variance); log != kLogOfZero) {
+    const std::int64_t log = log2_q16(variance);
+    if (log != kLogOfZero) {
       learn(log, now.steps);
     }
     if (theta_log_ == kLogOfZero || rounds_ == 0) {
       return Bound{options_.base, Reason::kStatistics};
     }
-    // Above the threshold it counts at once.
-    return Bound{divergence_steps(theta_log_, over_ ? std::max(last_, mean_) : mean_, options_.most),
-                 Reason::kStatistics};
+    // What is above the threshold now counts at once, and only now.
+    const std::int64_t one_step = log - 3 * log2_q16(now.steps) / 2;
+    const std::int64_t variance_log = log > theta_log_ ? std::max(one_step, mean_) : mean_;
+    const std::int64_t steps = divergence_steps(theta_log_, variance_log, options_.most);
+    return Bound{std::max(steps, options_.base), Reason::kStatistics};
   }
   void state(StateIo& io) override {
     io.field(theta_log_, -kMostLog, kMostLog);
     io.field(mean_, -kMostLog, kMostLog);
-    io.field(last_, -kMostLog, kMostLog);
     io.field(rounds_, 0, kMeanRounds);
-    io.field(over_);
     io.field(first_, kFirstRounds);
   }
 
@@ -101,9 +102,8 @@ class Divergence final : public Policy {
   static constexpr std::int64_t kMostLog = std::int64_t{1} << 42;
 
   void learn(std::int64_t log, std::int64_t steps) {
-    last_ = log - 3 * log2_q16(steps) / 2;
     rounds_ = std::min(rounds_ + 1, kMeanRounds);
-    mean_ += (last_ - mean_) / rounds_;
+    mean_ += (log - 3 * log2_q16(steps) / 2 - mean_) / rounds_;
     if (theta_log_ == kLogOfZero && steps == options_.base) {
       first_.push_back(log);
       if (first_.size() == kFirstRounds) {
@@ -112,15 +112,12 @@ class Divergence final : public Policy {
         first_.clear();
       }
     }
-    over_ = log > theta_log_;
   }
 
   const IntervalOptions options_;
   std::int64_t theta_log_;  // log2, 1/65536, like the others; kLogOfZero: not known yet
   std::int64_t mean_ = 0;   // of one step
-  std::int64_t last_ = 0;
   std::int64_t rounds_ = 0;
-  bool over_ = false;
   std::deque<std::int64_t> first_;
 };
 

@@ -17,8 +17,8 @@ constexpr std::string_view kFixedName = "fixed";
 // INTELLECT-1's; the paper of DiLoCo has 500.
 constexpr std::int64_t kDiLoCoSteps = 100;
 
-KeyInfo steps(std::string_view name, std::int64_t initial) {
-  return {name, KeyKind::kCount, initial, 1, kLongestInterval};
+KeyInfo steps(std::string_view name, std::int64_t initial, std::int64_t least = 1) {
+  return {name, KeyKind::kCount, initial, least, kLongestInterval};
 }
 
 KeyInfo decimal(std::string_view name) {
@@ -50,7 +50,7 @@ std::vector<PolicyInfo> all_policies() {
       {PolicyId::kAdaComm, "adacomm", "sqrt(base * loss / first loss * first learning rate / learning rate) steps",
        with_common({steps("base", 16), steps("max", 16)}, kByItself, kByItself)},
       {PolicyId::kDivergence, "divergence", "as many steps as keep the variance of the ranks' differences below theta",
-       with_common({steps("base", defaults.base), steps("max", defaults.most), decimal("theta")}, kByItself,
+       with_common({steps("base", defaults.base, 2), steps("max", defaults.most, 2), decimal("theta")}, kByItself,
                    kByItself)},
       {PolicyId::kFixed, kFixedName, "always that many steps", with_common({steps("steps", 8)}, 0, kByItself)},
       {PolicyId::kDiLoCo, "diloco", "100 steps, for an outer optimizer with Nesterov's momentum",
@@ -155,10 +155,11 @@ Result<IntervalOptions> parse_interval(std::string_view text) {
 }
 
 Status check(const IntervalOptions& options) {
+  const std::int64_t least = options.policy == PolicyId::kDivergence ? 2 : 1;
   const std::string error = out_of_range({
       {"warmup", options.warmup, kByItself, kMostSteps},
       {"lr_warmup", options.lr_warmup, 0, kMostSteps},
-      {"max", options.most, 1, kLongestInterval},
+      {"max", options.most, least, kLongestInterval},
       {"alpha", options.alpha_pico, 0, RoundStats::kMaxRate},
       {"theta", options.theta_pico, 0, RoundStats::kMaxRate},
       {"delay", options.delay, kByItself, kLongestInterval - 1},
@@ -171,9 +172,9 @@ Status check(const IntervalOptions& options) {
   }
   // What stands under adacomm's root is no interval.
   const std::int64_t most_base = options.policy == PolicyId::kAdaComm ? kLongestInterval : options.most;
-  if (options.base < 1 || options.base > most_base) {
-    return invalid_argument("base is " + std::to_string(options.base) + "; it must be 1 to " +
-                            std::to_string(most_base) + ", the longest interval");
+  if (options.base < least || options.base > most_base) {
+    return invalid_argument("base is " + std::to_string(options.base) + "; it must be " + std::to_string(least) +
+                            " to " + std::to_string(most_base) + ", the longest interval");
   }
   if ((options.hook != nullptr) != (options.policy == PolicyId::kCallable)) {
     return invalid_argument("a function and the policy that asks it go together");

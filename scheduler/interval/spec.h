@@ -36,7 +36,8 @@ struct PolicyInfo {
 };
 const std::vector<PolicyInfo>& policies();
 
-// What the program's function gets, and what is asked of it: the same number on all ranks, 1 to kLongestInterval.
+// What the program's function gets, and what is asked of it: the same number on all ranks, 1 to kLongestInterval. Of
+// more than IntervalOptions::most it gets that, with Reason::kAtMost.
 using Hook = std::function<std::int64_t(const RoundStats& stats, const Interval& now)>;
 
 // Defaults are those of `auto`.
@@ -48,7 +49,8 @@ struct IntervalOptions {
   // of the steps planned up to 500, and 200 where their number is not known.
   std::int64_t warmup = kByItself;
   std::int64_t lr_warmup = 0;      // steps in which a schedule raises the learning rate, if known
-  std::int64_t base = 4;           // kFixed, kDiLoCo: the interval; kAdaComm: under the root; others: at least so much
+  std::int64_t base = 4;           // kFixed, kDiLoCo: the interval; kAdaComm: under the root; others: at least so much,
+                                   // for kDivergence 2, since a single step has no variance
   std::int64_t most = 64;          // no interval is longer
   std::int64_t alpha_pico = 0;     // kAuto, kQsr: (alpha / lr)^2 steps; 0: highest learning rate * sqrt(base)
   std::int64_t theta_pico = 0;     // kDivergence: variance to stay below; 0: what the first rounds of `base` steps have

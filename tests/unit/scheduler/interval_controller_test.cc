@@ -18,7 +18,7 @@ TEST(IntervalController, OneStepIsTheSynchronousPath) {
   Training training("1");
   training.dense_us = 1'000'000;
   const Decision last = training.rounds(20);
-  EXPECT_EQ(last.interval, (Interval{.mode = Mode::kSync, .reason = Reason::kOneStep}));
+  EXPECT_EQ(last.interval, (Interval{.mode = Mode::kSync, .reason = Reason::kFixed}));
 }
 
 TEST(IntervalController, AFixedIntervalIsUsedAtOnce) {
@@ -212,7 +212,17 @@ TEST(IntervalController, AdaCommStartsFromTheLossAtItsFirstLocalStep) {
   training.lr_pico /= 10;
   EXPECT_EQ(training.rounds(3).interval.steps, 7) << "sqrt(16 / 4 * 10) = 6.3";
   training.loss_e6 = RoundStats::kUnknown;
-  EXPECT_EQ(training.round().interval.steps, 7);
+  const Interval unknown = training.round().interval;
+  EXPECT_EQ(unknown.steps, 7);
+  EXPECT_EQ(unknown.reason, Reason::kNoLoss);
+}
+
+TEST(IntervalController, AdaCommSaysThatItKnowsNoLoss) {
+  Training training("adacomm:warmup=0");
+  training.loss_e6 = RoundStats::kUnknown;
+  EXPECT_EQ(training.rounds(5).interval, (Interval{.mode = Mode::kSync, .reason = Reason::kNoLoss}));
+  training.loss_e6 = 3'000'000;
+  EXPECT_EQ(training.rounds(5).interval.steps, 4);
 }
 
 TEST(IntervalController, DivergenceKeepsTheVarianceOfItsFirstRounds) {
@@ -224,6 +234,19 @@ TEST(IntervalController, DivergenceKeepsTheVarianceOfItsFirstRounds) {
       << "variance falls by 64, 64^(2/3) = 16 times as many steps";
   training.lr_pico *= 8;
   EXPECT_EQ(training.round().interval.steps, 4) << "at once";
+}
+
+TEST(IntervalController, DivergenceForgetsASingleRound) {
+  Training training("divergence:warmup=0");
+  ASSERT_EQ(training.rounds(20).interval.steps, 4);
+  training.edit = [](RoundStats& stats) {
+    stats.ranks.assign(4, RankReport{true, stats.ranks.at(0).norm2 * 1.9, 1});
+    stats.mean_norm2 = 0;
+  };
+  EXPECT_EQ(training.round().interval.steps, 4) << "at least the base";
+  training.edit = [](RoundStats&) {};
+  training.lr_pico /= 8;
+  EXPECT_GE(training.rounds(20).interval.steps, 62);
 }
 
 TEST(IntervalController, AFunctionOfTheProgramIsAskedAndChecked) {
@@ -240,6 +263,9 @@ TEST(IntervalController, AFunctionOfTheProgramIsAskedAndChecked) {
   EXPECT_EQ(training.round().interval.steps, 10);
   EXPECT_EQ(training.current().reason, Reason::kCallable);
   EXPECT_EQ(seen_step, Training::kSyncSteps);
+  answer = 100;
+  EXPECT_EQ(training.round().interval.steps, 64);
+  EXPECT_EQ(training.current().reason, Reason::kAtMost);
   for (const std::int64_t wrong : {std::int64_t{0}, std::int64_t{-1}, kLongestInterval + 1}) {
     answer = wrong;
     const auto decision = training.controller().decide(training.stats());

@@ -90,6 +90,8 @@ TEST(IntervalSpec, ErrorsNameWhatIsWrongAndTheNearestName) {
       {"auto:alpha=-1", {"alpha is '-1'", "a number such as 0.0175"}},
       {"auto:warmup=ever", {"warmup is 'ever'", "auto or a whole number"}},
       {"auto:warmup=-1", {"warmup is '-1'", "auto or a whole number from 0"}},
+      {"divergence:base=1", {"base is '1'", "from 2 to 4096"}},
+      {"divergence:max=1", {"max is '1'", "from 2 to 4096"}},
       {"auto:", {"auto: '' is not key=value"}},
       {"8:", {"fixed: '' is not key=value"}},
   };
@@ -112,6 +114,10 @@ TEST(IntervalSpec, OptionsOfAProgramAreCheckedToo) {
   EXPECT_TRUE(check(options));
   options.policy = PolicyId::kQsr;
   EXPECT_FALSE(check(options)) << "nobody would ask it";
+  options = {};
+  options.policy = PolicyId::kDivergence;
+  options.base = 1;
+  EXPECT_NE(check(options).text().find("base is 1; it must be 2 to 64"), std::string_view::npos);
   options = {};
   options.guard.norm_red = Action::kRollBack;
   EXPECT_FALSE(check(options));
