@@ -1,10 +1,13 @@
-// Logarithms and roots in integers: the same bits on every machine, whatever its mathematical library rounds to.
+// Logarithms, roots and medians that have the same bits on every machine, whatever its mathematical library rounds to.
 //
 // Used inside scheduler/interval only: norms and variances are compared as logarithms to base 2 in 1/65536. Pure
 // functions.
 #pragma once
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "scheduler/arith.h"
 
@@ -21,5 +24,13 @@ std::int64_t log2_q16(std::int64_t value);
 
 // The smallest integer whose square is at least num / den; num >= 0, den >= 1. At most `most`; most^2 * den < 2^127.
 std::int64_t root_of_ratio_up(Wide num, Wide den, std::int64_t most);
+
+// Of at least one value, all of them comparable: the lower of two in the middle.
+template <class T>
+T lower_median(std::vector<T> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>((values.size() - 1) / 2);
+  std::ranges::nth_element(values, middle);
+  return *middle;
+}
 
 }  // namespace sirtaki::scheduler::interval

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdlib>
 #include <utility>
 
 #include "runtime/base/check.h"
@@ -45,8 +46,9 @@ std::int64_t median(std::deque<std::int64_t> values) {
   return *middle;
 }
 
-bool rises_by(std::int64_t before, std::int64_t after, std::int64_t permille, std::int64_t noise) {
-  return after - before > noise && Wide{after} * 1000 > Wide{before} * (1000 + permille);
+// Losses may be below 0.
+bool rises_by(std::int64_t before, std::int64_t after, std::int64_t permille) {
+  return Wide{after - before} * 1000 > Wide{std::abs(before)} * permille;
 }
 
 }  // namespace
@@ -142,16 +144,20 @@ void Guards::judge_variance(const RoundStats& stats, std::int64_t steps, Verdict
 }
 
 void Guards::judge_loss(const RoundStats& stats, Verdict& verdict) {
-  const bool known = stats.loss_before_e6 >= 0 && stats.loss_after_e6 >= 0;
-  const auto rises = [&](std::int64_t permille) {
-    return known && rises_by(stats.loss_before_e6, stats.loss_after_e6, permille, options_.loss_noise_e6);
+  if (stats.loss_known && first_loss_e6_ < 0) {
+    first_loss_e6_ = std::abs(stats.loss_before_e6);
+  }
+  const bool rises = stats.loss_known && Wide{stats.loss_after_e6 - stats.loss_before_e6} * 1000 >
+                                             Wide{first_loss_e6_} * options_.loss_noise_permille;
+  const auto rises_enough = [&](std::int64_t permille) {
+    return rises && rises_by(stats.loss_before_e6, stats.loss_after_e6, permille);
   };
-  if (!stats.loss_finite || rises(options_.loss_red_permille)) {
+  if (!stats.loss_finite || rises_enough(options_.loss_red_permille)) {
     loss_strikes_ = 0;
     verdict.alarms.push_back({Guard::kLoss, Level::kRed, Action::kRollBack});
     return;
   }
-  loss_strikes_ = rises(options_.loss_yellow_permille) ? loss_strikes_ + 1 : 0;
+  loss_strikes_ = rises_enough(options_.loss_yellow_permille) ? loss_strikes_ + 1 : 0;
   if (loss_strikes_ >= options_.loss_strikes) {
     loss_strikes_ = 0;
     verdict.alarms.push_back({Guard::kLoss, Level::kYellow, Action::kHalve});
@@ -232,6 +238,7 @@ void Guards::state(StateIo& io) {
   io.field(variances_, static_cast<std::size_t>(options_.variance_window));
   io.field(variance_strikes_, 0);
   io.field(loss_strikes_, 0);
+  io.field(first_loss_e6_, -1, RoundStats::kMaxLoss);
   io.field(late_us_, static_cast<std::size_t>(options_.late_strikes));
 }
 

@@ -76,8 +76,8 @@ struct GuardOptions {
   // G4.
   std::int64_t loss_yellow_permille = 100;
   std::int64_t loss_red_permille = 500;
-  std::int64_t loss_strikes = 3;        // rounds in a row
-  std::int64_t loss_noise_e6 = 10'000;  // a smaller rise is none
+  std::int64_t loss_strikes = 3;         // rounds in a row
+  std::int64_t loss_noise_permille = 4;  // of the first loss: a smaller rise is none
   // G6.
   std::int64_t late_strikes = 3;
   std::int64_t late_window_us = 600'000'000;
@@ -135,6 +135,7 @@ class Guards {
   std::deque<std::int64_t> variances_;  // log2, 1/65536, the last ones
   std::int64_t variance_strikes_ = 0;
   std::int64_t loss_strikes_ = 0;
+  std::int64_t first_loss_e6_ = -1;   // its magnitude; below 0: none was known yet
   std::deque<std::int64_t> late_us_;  // when merges were given up
 };
 

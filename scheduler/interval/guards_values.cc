@@ -83,7 +83,7 @@ Status check(const GuardOptions& options) {
       {"loss_yellow_permille", options.loss_yellow_permille, 0, kMost},
       {"loss_red_permille", options.loss_red_permille, 0, kMost},
       {"loss_strikes", options.loss_strikes, 1, kMost},
-      {"loss_noise_e6", options.loss_noise_e6, 0, RoundStats::kMaxLoss},
+      {"loss_noise_permille", options.loss_noise_permille, 0, kMost},
       {"late_strikes", options.late_strikes, 1, kMost},
       {"late_window_us", options.late_window_us, 0, kLongUs},
       {"pause_steps", options.pause_steps, 0, kMost},

@@ -46,7 +46,7 @@ class AdaComm final : public Policy {
   explicit AdaComm(IntervalOptions options) : options_(std::move(options)) {}
 
   Result<Bound> bound(const RoundStats& stats, const Interval& now, double /*variance*/) override {
-    const LossAndRate seen = {stats.loss_after_e6, stats.lr_pico};
+    const LossAndRate seen = {stats.loss_known ? stats.loss_after_e6 : 0, stats.lr_pico};
     if (seen.loss_e6 <= 0 || seen.lr_pico <= 0) {
       return Bound{now.steps, Reason::kNoLoss};
     }

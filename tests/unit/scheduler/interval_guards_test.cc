@@ -19,6 +19,7 @@ constexpr std::int64_t kSteps = 8;
 RoundStats usual(std::size_t ranks = 4) {
   RoundStats stats;
   stats.lr_pico = 100'000'000'000;
+  stats.loss_known = true;
   stats.loss_before_e6 = stats.loss_after_e6 = 1'000'000;
   stats.ranks.assign(ranks, RankReport{true, 1, 1});
   stats.mean_norm2 = 0.5;
@@ -202,33 +203,44 @@ TEST(Guards, VarianceMayGrowWithTheIntervalAndTheLearningRate) {
   EXPECT_EQ(guards.judge(stats, 4 * kSteps).alarms.size(), 1U) << "34 times";
 }
 
-TEST(Guards, LossAfterAMerge) {
+TEST(Guards, LossAfterARound) {
   struct Case {
     std::int64_t before;
     std::int64_t after;
     std::optional<Level> level;  // in the third round in a row
+    std::int64_t first = 1'000'000;
   };
   for (const Case& c : {Case{1'000'000, 1'100'000, std::nullopt},
                         {1'000'000, 1'100'001, Level::kYellow},
                         {1'000'000, 1'500'000, Level::kYellow},
                         {1'000'000, 1'500'001, Level::kRed},
                         {1'000'000, 500'000, std::nullopt},
-                        {1'000, 9'000, std::nullopt},
+                        {1'000, 5'000, std::nullopt},
+                        {1'000, 5'001, Level::kRed},
+                        {1'000, 1'600, Level::kRed, 10'000},
                         {0, 20'000, Level::kRed},
-                        {RoundStats::kUnknown, 9'000'000, std::nullopt}}) {
+                        {-2'000'000, -1'900'000, std::nullopt, 2'000'000},
+                        {-2'000'000, -1'700'000, Level::kYellow, 2'000'000},
+                        {-2'000'000, 0, Level::kRed, 2'000'000},
+                        {-1'000'000, -9'000'000, std::nullopt},
+                        {1'000'000, RoundStats::kMaxLoss, Level::kRed}}) {
     Guards guards({}, 4);
     RoundStats stats = usual();
+    stats.loss_before_e6 = stats.loss_after_e6 = c.first;
+    EXPECT_TRUE(guards.judge(stats, kSteps).alarms.empty());
     stats.loss_before_e6 = c.before;
     stats.loss_after_e6 = c.after;
-    Verdict verdict;
+    Alarms alarms;
     for (int round = 0; round < 3; ++round) {
-      verdict = guards.judge(stats, kSteps);
-      EXPECT_EQ(verdict.alarms.empty(), c.level != Level::kRed && (c.level != Level::kYellow || round < 2)) << c.after;
+      alarms = guards.judge(stats, kSteps).alarms;
+      EXPECT_EQ(alarms.empty(), c.level != Level::kRed && (c.level != Level::kYellow || round < 2)) << c.after;
     }
     if (c.level) {
-      EXPECT_EQ(verdict.alarms,
+      EXPECT_EQ(alarms,
                 (Alarms{{Guard::kLoss, *c.level, c.level == Level::kRed ? Action::kRollBack : Action::kHalve}}));
     }
+    stats.loss_known = false;
+    EXPECT_TRUE(guards.judge(stats, kSteps).alarms.empty());
   }
 }
 

@@ -35,7 +35,8 @@ RoundStats wild(std::mt19937_64& random, RoundStats stats) {
   stats.transfer_us = stats.compressed ? stats.dense_us / 4 : stats.dense_us;
   stats.longest_us = stats.transfer_us / 3;
   stats.stall_us = between(random, 0, 100'000);
-  stats.loss_after_e6 = between(random, RoundStats::kUnknown, 3'000'000);
+  stats.loss_known = random() % 9 != 0;
+  stats.loss_after_e6 = between(random, -100'000, 3'000'000);
   stats.loss_finite = random() % 40 != 0;
   stats.late_tags = random() % 20 == 0 ? 1 : 0;
   for (RankReport& report : stats.ranks) {

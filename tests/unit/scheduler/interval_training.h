@@ -61,6 +61,7 @@ class Training {
     stats.transfer_us = now.compress ? dense_us / kCompression : dense_us;
     stats.longest_us = stats.transfer_us / static_cast<std::int64_t>(fragments);
     stats.stall_us = local ? 0 : std::max<std::int64_t>(dense_us - step_us * 3 / 5, 0);
+    stats.loss_known = loss_e6 != RoundStats::kUnknown;
     stats.loss_before_e6 = stats.loss_after_e6 = loss_e6;
     stats.now_us = stats.step * step_us;
     if (local) {
