@@ -3,6 +3,8 @@
 #include <xxhash.h>
 
 #include <algorithm>
+#include <string>
+#include <utility>
 
 #include "runtime/base/check.h"
 
@@ -18,9 +20,7 @@ constexpr std::int64_t kMostExtraDelay = kLongestInterval;
 
 std::int64_t shortest_warmup(const RoundStats& stats, std::int64_t lr_warmup) {
   const std::int64_t planned = stats.steps_left > 0 ? stats.step + stats.steps_left : 0;
-  const std::int64_t part =
-      planned > 0 ? std::min(kWarmupSteps, planned / 1000 * kWarmupPermille + planned % 1000 * kWarmupPermille / 1000)
-                  : kWarmupUnplanned;
+  const std::int64_t part = planned > 0 ? std::min(kWarmupSteps, planned * kWarmupPermille / 1000) : kWarmupUnplanned;
   return std::max(lr_warmup, part);
 }
 
@@ -39,7 +39,7 @@ std::string to_string(const Decision& decision) {
                      to_string(decision.interval) + " (statistics " + std::to_string(decision.statistics_steps) +
                      ", link " + std::to_string(decision.link_steps) + ", synchronous steps wait " +
                      std::to_string(decision.cost_permille / 10) + "%)";
-  for (const Alarm& alarm : decision.verdict.alarms) {
+  for (const Alarm& alarm : decision.alarms) {
     text += std::string(", ") + (alarm.level == Level::kRed ? "red" : "yellow") +
             " alarm: " + std::string(guard_name(alarm.guard)) + ", " +
             (alarm.rank < 0 ? "all ranks" : "rank " + std::to_string(alarm.rank)) + " " +
@@ -48,33 +48,21 @@ std::string to_string(const Decision& decision) {
   return text;
 }
 
-IntervalController::IntervalController(const IntervalOptions& options, std::size_t ranks)
+IntervalController::IntervalController(const IntervalOptions& options, std::size_t ranks, std::size_t fragments)
     : options_(options),
       ranks_(ranks),
+      fragments_(fragments),
       policy_(make_policy(options)),
       link_(options.link),
-      guards_(options.guard, ranks) {}
+      guards_(options.guard, ranks, fragments) {}
 
-Result<std::unique_ptr<IntervalController>> IntervalController::make(const IntervalOptions& options,
-                                                                     std::size_t ranks) {
+Result<std::unique_ptr<IntervalController>> IntervalController::make(const IntervalOptions& options, std::size_t ranks,
+                                                                     std::size_t fragments) {
   SRT_TRY(check(options));
-  if (ranks == 0) {
-    return invalid_argument("local updates need at least one rank");
+  if (ranks == 0 || fragments == 0) {
+    return invalid_argument("local updates need at least one rank and one fragment");
   }
-  return std::unique_ptr<IntervalController>(new IntervalController(options, ranks));
-}
-
-Result<std::unique_ptr<IntervalController>> IntervalController::restore(const IntervalOptions& options,
-                                                                        std::size_t ranks,
-                                                                        std::span<const std::int64_t> saved) {
-  SRT_ASSIGN(std::unique_ptr<IntervalController> controller, make(options, ranks));
-  StateIo io(saved);
-  controller->state(io);
-  if (!io.complete()) {
-    return corrupt("the saved state of local updates does not belong to these options and " + std::to_string(ranks) +
-                   " ranks");
-  }
-  return controller;
+  return std::unique_ptr<IntervalController>(new IntervalController(options, ranks, fragments));
 }
 
 // The learning rate has risen in the last round: a schedule is still warming it up.
@@ -89,18 +77,18 @@ bool IntervalController::warming_up(const RoundStats& stats) {
   return !warm_;
 }
 
-void IntervalController::heed(const Verdict& verdict, std::int64_t step) {
+void IntervalController::heed(const std::vector<Alarm>& alarms, std::int64_t step) {
   // A rank that is left out for good must not keep the others short.
-  const bool calm = std::ranges::none_of(verdict.alarms, [](const Alarm& alarm) { return alarm.rank < 0; });
+  const bool calm = std::ranges::none_of(alarms, [](const Alarm& alarm) { return alarm.rank < 0; });
   calm_ = calm ? calm_ + 1 : 0;
-  if (calm_ == options_.guard.calm_rounds) {
+  if (calm_ >= options_.guard.calm_rounds) {
     calm_ = 0;
     ceiling_ = std::min(2 * ceiling_, kLongestInterval);
     extra_delay_ = std::max<std::int64_t>(extra_delay_ - 1, 0);
   }
-  for (const Alarm& alarm : verdict.alarms) {
+  for (const Alarm& alarm : alarms) {
     if (lowers_interval(alarm.action)) {
-      ceiling_ = std::min(ceiling_, std::max<std::int64_t>(now_.steps / 2, 1));
+      ceiling_ = std::min(ceiling_, std::max<std::int64_t>(local_.steps / 2, 1));
       ceiling_reason_ = reason_of(alarm.guard);
     } else if (alarm.action == Action::kRetry) {
       extra_delay_ = std::min(extra_delay_ + 1, kMostExtraDelay);
@@ -108,17 +96,19 @@ void IntervalController::heed(const Verdict& verdict, std::int64_t step) {
       pause_until_ = step + options_.guard.pause_steps;
       ceiling_ = std::min(ceiling_, options_.base);
       ceiling_reason_ = reason_of(alarm.guard);
+    }
+    if (alarm.action == Action::kRollBack) {
       guards_.restart();
     }
   }
 }
 
 // Overlap comes by itself; then fewer bits, then longer intervals, then waiting.
-void IntervalController::raise_for_link(Bound bound, Wish& wish) const {
-  const bool dense_fits = link_.dense_steps() <= std::max<std::int64_t>(bound.steps * 1000 / kDensePermille, 1);
-  wish.compress = options_.may_compress && (link_.steps() > bound.steps || (local_.compress && !dense_fits));
+void IntervalController::raise_for_link(std::int64_t allowed, Wish& wish) const {
+  const bool dense_fits = link_.dense_steps() <= std::max<std::int64_t>(allowed * 1000 / kDensePermille, 1);
+  wish.compress = options_.may_compress && (link_.steps() > allowed || (local_.compress && !dense_fits));
   wish.escalation = wish.compress ? Escalation::kCompress : Escalation::kNone;
-  if (link_.steps() <= bound.steps) {
+  if (link_.steps() <= allowed) {
     return;
   }
   const bool stalls = link_.steps() > options_.most;
@@ -144,30 +134,34 @@ void IntervalController::limit(const RoundStats& stats, Wish& wish) const {
   }
 }
 
-IntervalController::Wish IntervalController::wish(const RoundStats& stats, Bound bound) {
+Result<IntervalController::Wish> IntervalController::wish(const RoundStats& stats, Decision& decision) {
+  const bool warms_up = warming_up(stats);
+  SRT_ASSIGN(const Bound bound, policy_->bound({stats, now_, highest_lr_pico_}));
+  decision.statistics_steps = bound.steps;
   Wish wish;
-  if (warming_up(stats)) {
+  if (warms_up) {
     wish.reason = Reason::kWarmUp;
-  } else if (stats.step < pause_until_) {
-    wish.reason = now_.mode == Mode::kLocal ? ceiling_reason_ : Reason::kPause;
-  } else if (asked_) {
-    wish.reason = Reason::kAsked;
-  } else if (options_.policy != PolicyId::kAuto) {
-    return local_wish(stats, bound);
-  } else if (const auto path = link_.path(mode_.mode); path == LinkBound::Path::kLocal) {
-    return local_wish(stats, bound);
-  } else {
-    wish.reason = path == LinkBound::Path::kTrial ? Reason::kTrial : Reason::kFastLink;
+    return wish;
   }
-  return wish;
-}
-
-IntervalController::Wish IntervalController::local_wish(const RoundStats& stats, Bound bound) const {
-  Wish wish;
+  if (stats.step < pause_until_) {
+    wish.reason = now_.mode == Mode::kLocal ? ceiling_reason_ : Reason::kPause;
+    return wish;
+  }
+  if (asked_) {
+    wish.reason = Reason::kAsked;
+    return wish;
+  }
+  const bool automatic = options_.policy == PolicyId::kAuto;
+  if (automatic) {
+    if (const auto path = link_.path(mode_.mode); path != LinkBound::Path::kLocal) {
+      wish.reason = path == LinkBound::Path::kTrial ? Reason::kTrial : Reason::kFastLink;
+      return wish;
+    }
+  }
   wish.steps = bound.steps;
   wish.reason = bound.reason;
-  if (options_.policy == PolicyId::kAuto) {
-    raise_for_link(bound, wish);
+  if (automatic) {
+    raise_for_link(bound.steps, wish);
   }
   limit(stats, wish);
   return wish;
@@ -199,32 +193,54 @@ Status IntervalController::apply(const Wish& wish) {
   return {};
 }
 
+// An alarm in it leads to synchronous steps, wherever it was to lead.
+Status IntervalController::end_drain() {
+  if (step_ < pause_until_ && mode_.then == Mode::kLocal) {
+    SRT_ASSIGN(mode_, next_mode(mode_, Event::kWantSync));
+    pending_ = ceiling_reason_;
+    local_ = {};
+  }
+  const bool reforming = mode_.reforming;
+  SRT_ASSIGN(mode_, next_mode(mode_, Event::kDrained));
+  const Reason then = mode_.mode == Mode::kSync ? pending_ : Reason::kResumed;
+  now_ = resumed(reforming ? Reason::kMembers : then);
+  return {};
+}
+
+void IntervalController::fail(Reason reason) {
+  mode_ = {Mode::kFailed, Mode::kFailed, false};
+  now_ = {.mode = Mode::kFailed, .reason = reason};
+}
+
 Result<Decision> IntervalController::decide(const RoundStats& stats) {
-  SRT_CHECK(mode_.mode == Mode::kSync || mode_.mode == Mode::kLocal);
-  SRT_TRY(check(stats, ranks_));
+  const Mode mode = mode_.mode;
+  if (mode != Mode::kSync && mode != Mode::kLocal && mode != Mode::kDrain) {
+    return bug("a round of local updates ends in mode " + std::string(mode_name(mode)));
+  }
+  SRT_TRY(check(stats, ranks_, fragments_));
   if (stats.step < step_) {
     return corrupt("a round ends at step " + std::to_string(stats.step) + ", before the one before it, at step " +
                    std::to_string(step_));
   }
+  const Interval before = now_;
   Decision decision;
   decision.round = static_cast<std::uint64_t>(round_++);
-  const std::int64_t steps = stats.step - step_;
-  decision.step = step_ = stats.step;
-  decision.verdict = guards_.judge(stats, now_.steps);
-  SRT_ASSIGN(const Bound bound, policy_->bound(stats, now_, variance_of(stats, decision.verdict.weights)));
-  decision.statistics_steps = bound.steps;
-  link_.observe(stats, now_.mode, steps);
+  decision.alarms = guards_.judge(stats);
+  heed(decision.alarms, stats.step);
+  const std::int64_t steps = stats.step - std::exchange(step_, stats.step);
+  decision.step = step_;
+  const auto stop = std::ranges::find(decision.alarms, Action::kStop, &Alarm::action);
+  if (stop != decision.alarms.end()) {
+    fail(reason_of(stop->guard));
+  } else if (mode == Mode::kDrain) {
+    SRT_TRY(end_drain());
+  } else {
+    link_.observe(stats, mode, steps);
+    SRT_ASSIGN(const Wish next, wish(stats, decision));
+    SRT_TRY(apply(next));
+  }
   decision.link_steps = link_.steps();
   decision.cost_permille = link_.cost_permille();
-  heed(decision.verdict, stats.step);
-  const Interval before = now_;
-  const auto stop = std::ranges::find(decision.verdict.alarms, Action::kStop, &Alarm::action);
-  if (stop != decision.verdict.alarms.end()) {
-    SRT_ASSIGN(mode_, next_mode(mode_, Event::kFailed));
-    now_ = {.mode = Mode::kFailed, .reason = reason_of(stop->guard)};
-  } else {
-    SRT_TRY(apply(wish(stats, bound)));
-  }
   decision.interval = now_;
   decision.changed = before.steps != now_.steps || before.delay != now_.delay || before.mode != now_.mode ||
                      before.compress != now_.compress;
@@ -242,7 +258,7 @@ Interval IntervalController::resumed(Reason reason) const {
 }
 
 Result<Interval> IntervalController::happened(Event event) {
-  SRT_CHECK(event != Event::kWantLocal && event != Event::kWantSync);
+  SRT_CHECK(event != Event::kWantLocal && event != Event::kWantSync && event != Event::kDrained);
   const ModeState before = mode_;
   SRT_ASSIGN(mode_, next_mode(mode_, event));
   if (mode_ == before) {
@@ -253,12 +269,10 @@ Result<Interval> IntervalController::happened(Event event) {
     reason = Reason::kFailed;
   } else if (event == Event::kWantDrain) {
     reason = Reason::kDrain;
-  } else if (event == Event::kMembersChanged || event == Event::kReformed || before.reforming) {
+  } else if (event == Event::kMembersChanged || event == Event::kReformed) {
     reason = Reason::kMembers;
   } else if (event == Event::kJoined) {
     reason = Reason::kStart;
-  } else if (mode_.mode == Mode::kSync) {
-    reason = pending_;
   }
   now_ = resumed(reason);
   return now_;
@@ -270,48 +284,10 @@ void IntervalController::reform(const std::vector<int>& old_rank) {
   guards_.reform(old_rank);
 }
 
-void IntervalController::state(StateIo& io) {
-  const auto interval = [&io](Interval& value) {
-    io.field(value.steps, 1, kLongestInterval);
-    io.field(value.delay, 0, kLongestInterval);
-    io.field(value.mode, Mode::kFailed);
-    io.field(value.reason, Reason::kFailed);
-    io.field(value.escalation, Escalation::kStall);
-    io.field(value.compress);
-  };
-  interval(now_);
-  interval(local_);
-  io.field(mode_.mode, Mode::kFailed);
-  io.field(mode_.then, Mode::kFailed);
-  io.field(mode_.reforming);
-  io.field(pending_, Reason::kFailed);
-  io.field(warm_);
-  io.field(asked_);
-  io.field(highest_lr_pico_, RoundStats::kUnknown, RoundStats::kMaxRate);
-  io.field(step_, 0);
-  io.field(pause_until_, 0);
-  io.field(ceiling_, 1, kLongestInterval);
-  io.field(ceiling_reason_, Reason::kFailed);
-  io.field(extra_delay_, 0, kMostExtraDelay);
-  io.field(calm_, 0);
-  io.field(round_, 0);
-  link_.state(io);
-  guards_.state(io);
-  policy_->state(io);
-}
-
-std::vector<std::int64_t> IntervalController::saved() {
-  StateIo io;
-  state(io);
-  return io.take();
-}
-
 std::uint64_t IntervalController::digest_of(const Decision& decision) {
   std::vector<std::int64_t> values = saved();
-  for (const std::int64_t weight : decision.verdict.weights) {
-    values.push_back(weight);
-  }
-  for (const Alarm& alarm : decision.verdict.alarms) {
+  values.insert(values.end(), {decision.statistics_steps, decision.link_steps, decision.cost_permille});
+  for (const Alarm& alarm : decision.alarms) {
     values.insert(values.end(), {static_cast<std::int64_t>(alarm.guard), static_cast<std::int64_t>(alarm.level),
                                  static_cast<std::int64_t>(alarm.action), alarm.rank});
   }

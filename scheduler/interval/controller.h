@@ -5,10 +5,14 @@
 //   D = ceil(1.25 M / T), below H
 // H is 1 with averaged gradients while the training warms up, after alarms, where the program asks for it, and for
 // `auto` as long as synchronous steps wait for less than a tenth of their time.
-// Every rank has one and feeds it the same: the statistics of each round to decide(), and what else happened to
-// happened(). Then all come to the same intervals, weights and alarms; digests of Decisions say so.
+// Every rank has one and feeds it the same: the statistics of each round and of each drain to decide(), and what else
+// happened to happened(). Then all come to the same intervals, weights and alarms; digests of Decisions say so.
+//   snapshot of a fragment     norms(fragment), a copy, which goes with the fragment
+//   its reports are gathered   weigh() of that copy: what each rank counts; then differences travel
+//   it is merged               kept for the round, with the norm of the mean; one that is given up is not
+//   end of a round, a drain    agree() on what ranks measured, the merges added; decide()
 // Owned by: the engine's local updates; used by the loop's thread. Pure: no I/O, no thread, no clock; integers but for
-// sums of squares that are equal on all ranks.
+// sums of squares (round_stats.h).
 // Not for: merges, exchanges, and carrying out what guards ask for.
 #pragma once
 
@@ -23,6 +27,7 @@
 #include "scheduler/interval/guards.h"
 #include "scheduler/interval/interval.h"
 #include "scheduler/interval/link_bound.h"
+#include "scheduler/interval/norms.h"
 #include "scheduler/interval/policies.h"
 #include "scheduler/interval/round_stats.h"
 #include "scheduler/interval/spec.h"
@@ -33,9 +38,9 @@ namespace sirtaki::scheduler::interval {
 struct Decision {
   std::uint64_t round = 0;            // decisions before it
   std::int64_t step = 0;              // after which it holds
-  Interval interval;                  // in force from now on; in Mode::kDrain drain first, then report Event::kDrained
+  Interval interval;                  // in force from now on; in Mode::kDrain drain first, then decide() on that
   bool changed = false;               // another H, D, mode or encoding than before
-  Verdict verdict;                    // of the merge that the statistics are of
+  std::vector<Alarm> alarms;          // by guard, then rank
   std::int64_t statistics_steps = 1;  // the policy's bound
   std::int64_t link_steps = 1;        // the link's, as differences travel now
   std::int64_t cost_permille = 0;     // of a step, what a synchronous one waited when there last were any
@@ -45,31 +50,31 @@ std::string to_string(const Decision& decision);
 
 class IntervalController {
  public:
-  // kInvalidArgument: options that check() refuses, or no ranks.
-  static Result<std::unique_ptr<IntervalController>> make(const IntervalOptions& options, std::size_t ranks);
-  // One that goes on where saved() was called, on another rank or in another run. kCorrupt: not of these options and
-  // ranks.
+  // kInvalidArgument: options that check() refuses, no ranks or no fragments.
+  static Result<std::unique_ptr<IntervalController>> make(const IntervalOptions& options, std::size_t ranks,
+                                                          std::size_t fragments);
+  // One that goes on where saved() was called, on another rank or in another run. kCorrupt: not of these options, ranks
+  // and fragments.
   static Result<std::unique_ptr<IntervalController>> restore(const IntervalOptions& options, std::size_t ranks,
+                                                             std::size_t fragments,
                                                              std::span<const std::int64_t> saved);
 
-  // At the end of a round, in Mode::kSync or kLocal. kCorrupt: statistics that cannot be; kInvalidArgument: the
-  // program's function gave a number out of range. After an error no further decision makes sense.
+  // At the end of a round in Mode::kSync or kLocal, and when a drain is complete, which then leads where it was to.
+  // kCorrupt: statistics that cannot be; kInvalidArgument: the program's function gave a number out of range; kBug:
+  // neither a round nor a drain can end now. After an error no further decision makes sense.
   Result<Decision> decide(const RoundStats& stats);
 
-  // Something other than the end of a round, on all ranks alike: every Event but kWantLocal and kWantSync, which are
-  // decide()'s. Returns what is in force then. kBug: it cannot happen now.
+  // Something else, on all ranks alike: every Event but kWantLocal, kWantSync and kDrained, which are decide()'s.
+  // Returns what is in force then. kBug: it cannot happen now.
   Result<Interval> happened(Event event);
   // The next epoch has as many ranks as the list; `old_rank[r]`: who rank r was, -1: a joiner, which restores the state
-  // of a rank that stayed before. Goes with Event::kReformed.
+  // of a rank that stayed before. Goes with Event::kReformed. Merges of the epoch before count no more.
   void reform(const std::vector<int>& old_rank);
   // Whether the program wants synchronous steps, from the next decision on.
   void ask_synchronous(bool wanted) { asked_ = wanted; }
 
-  // What this rank's difference counts in the merge it is about to send to: its share, or 0 (G1, G2). decide() finds
-  // the same for it. `steps`: of the round.
-  std::int64_t weight_of(int rank, const RankReport& report, std::int64_t lr_pico, std::int64_t steps) const {
-    return guards_.weight_of(rank, report, lr_pico, steps);
-  }
+  // To be copied at a fragment's snapshot, in Mode::kLocal and kDrain.
+  const FragmentNorms& norms(int fragment) const { return guards_.norms(fragment); }
 
   const Interval& current() const { return now_; }
   const IntervalOptions& options() const { return options_; }
@@ -85,22 +90,24 @@ class IntervalController {
     Escalation escalation = Escalation::kNone;
   };
 
-  IntervalController(const IntervalOptions& options, std::size_t ranks);
+  IntervalController(const IntervalOptions& options, std::size_t ranks, std::size_t fragments);
 
   bool warming_up(const RoundStats& stats);
-  void heed(const Verdict& verdict, std::int64_t step);
-  Wish wish(const RoundStats& stats, Bound bound);
-  Wish local_wish(const RoundStats& stats, Bound bound) const;
-  void raise_for_link(Bound bound, Wish& wish) const;
+  void heed(const std::vector<Alarm>& alarms, std::int64_t step);
+  Result<Wish> wish(const RoundStats& stats, Decision& decision);
+  void raise_for_link(std::int64_t allowed, Wish& wish) const;
   void limit(const RoundStats& stats, Wish& wish) const;
   std::int64_t delay_for(std::int64_t steps) const;
   Status apply(const Wish& wish);
+  Status end_drain();
+  void fail(Reason reason);
   Interval resumed(Reason reason) const;
   void state(StateIo& io);
   std::uint64_t digest_of(const Decision& decision);
 
   const IntervalOptions options_;
   std::size_t ranks_;
+  const std::size_t fragments_;
   const std::unique_ptr<Policy> policy_;
   LinkBound link_;
   Guards guards_;

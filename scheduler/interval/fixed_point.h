@@ -16,6 +16,8 @@ namespace sirtaki::scheduler::interval {
 inline constexpr std::int64_t kOneQ16 = 65536;
 // What stands for the logarithm of 0: below that of any number, and far enough from the end to be added up.
 inline constexpr std::int64_t kLogOfZero = std::int64_t{-1} << 40;
+// No logarithm of another double, and no sum of a few, is farther from 0; squares of it fit 64 bits.
+inline constexpr std::int64_t kMostLog = std::int64_t{1} << 28;
 
 // Of a finite number that is not negative, rounded down. Reads its bits; no rounding of the machine's own.
 std::int64_t log2_q16(double value);

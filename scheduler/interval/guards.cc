@@ -1,6 +1,7 @@
 #include "scheduler/interval/guards.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdlib>
 #include <utility>
@@ -12,38 +13,18 @@
 namespace sirtaki::scheduler::interval {
 namespace {
 
-// Sums of squares above it say that weights have left all bounds; sums over ranks below it stay finite.
-constexpr double kMostNorm2 = 1e200;
-constexpr std::int64_t kMostLog = std::int64_t{1} << 42;
-
-bool counts(const RankReport& report) {
-  return report.finite && report.norm2 <= kMostNorm2;
+NormOptions norm_options(const GuardOptions& options) {
+  NormOptions norm = options.norm;
+  norm.on = norm.on && options.on;
+  return norm;
 }
 
-bool more_than_half(std::size_t some, std::size_t all) {
-  return 2 * some > all;
+std::int64_t median(const std::deque<std::int64_t>& values) {
+  return lower_median(std::vector<std::int64_t>(values.begin(), values.end()));
 }
 
-// Of what is proportional to (learning rate * H^0.75)^power. A learning rate that nobody knows counts as one that never
-// changes.
-std::int64_t scale_of(std::int64_t lr_pico, std::int64_t steps, std::int64_t power) {
-  const std::int64_t rate = lr_pico > 0 ? log2_q16(lr_pico) : 0;
-  return power * (rate + 3 * log2_q16(std::max<std::int64_t>(steps, 1)) / 4);
-}
-
-std::int64_t log_norm(const RankReport& report, std::int64_t lr_pico, std::int64_t steps) {
-  return log2_q16(report.norm2) / 2 - scale_of(lr_pico, steps, 1);
-}
-
-// With no learning rate, or nothing learnt, there is no norm to compare.
-bool is_measured(const RankReport& report, std::int64_t lr_pico) {
-  return counts(report) && report.norm2 > 0 && lr_pico != 0;
-}
-
-std::int64_t median(std::deque<std::int64_t> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::ranges::nth_element(values, middle);
-  return *middle;
+bool has_broken(const Merge& merge) {
+  return !std::ranges::all_of(merge.ranks, is_finite);
 }
 
 // Losses may be below 0.
@@ -53,85 +34,99 @@ bool rises_by(std::int64_t before, std::int64_t after, std::int64_t permille) {
 
 }  // namespace
 
-Guards::Guards(const GuardOptions& options, std::size_t ranks) : options_(options), baselines_(ranks) {
-  SRT_CHECK(ranks > 0);
+Guards::Guards(const GuardOptions& options, std::size_t ranks, std::size_t fragments)
+    : options_(options), norms_(fragments, FragmentNorms(norm_options(options), ranks)), records_(ranks) {
+  SRT_CHECK(ranks > 0 && fragments > 0);
 }
 
-bool Guards::is_far(const Baseline& baseline, std::int64_t norm) const {
-  if (!options_.on || baseline.rounds < options_.norm_warmup_rounds || norm <= baseline.mean) {
-    return false;
+const FragmentNorms& Guards::norms(int fragment) const {
+  SRT_CHECK(fragment >= 0 && static_cast<std::size_t>(fragment) < norms_.size());
+  return norms_[static_cast<std::size_t>(fragment)];
+}
+
+void Guards::judge_norms(const std::vector<Merge>& merges, std::size_t rank, Alarms& alarms) {
+  std::size_t out = 0;
+  std::size_t all = 0;
+  for (const Merge& merge : merges) {
+    all += total_weight(merge) > 0 && merge.ranks[rank].share > 0 ? 1 : 0;
+    out += left_out(merge, rank) ? 1 : 0;
   }
-  const std::int64_t least = options_.norm_deviation_permille * kOneQ16 / 1000;
-  const Wide variance = std::max<Wide>(baseline.variance, Wide{least} * least);
-  const Wide away = Wide{norm - baseline.mean} * 1000;
-  return away * away > variance * options_.norm_z_permille * options_.norm_z_permille;
-}
-
-void Guards::learn(Baseline& baseline, std::int64_t norm) const {
-  ++baseline.rounds;
-  const std::int64_t part = std::min(baseline.rounds, options_.norm_memory_rounds);
-  const std::int64_t away = norm - baseline.mean;
-  baseline.mean += away / part;
-  baseline.variance =
-      static_cast<std::int64_t>((Wide{baseline.variance} + Wide{away} * away / part) * (part - 1) / part);
-}
-
-std::int64_t Guards::weight_of(int rank, const RankReport& report, std::int64_t lr_pico, std::int64_t steps) const {
-  const auto r = static_cast<std::size_t>(rank);
-  SRT_CHECK(r < baselines_.size());
-  if (!counts(report) || (is_measured(report, lr_pico) && is_far(baselines_[r], log_norm(report, lr_pico, steps)))) {
-    return 0;
-  }
-  return report.share;
-}
-
-void Guards::judge_ranks(const RoundStats& stats, std::int64_t steps, Verdict& verdict) {
-  std::size_t excluded = 0;
-  std::size_t broken = 0;
-  for (std::size_t r = 0; r < stats.ranks.size(); ++r) {
-    const RankReport& report = stats.ranks[r];
-    Baseline& baseline = baselines_[r];
-    verdict.weights.push_back(weight_of(static_cast<int>(r), report, stats.lr_pico, steps));
-    if (!counts(report)) {
-      ++broken;
-      verdict.alarms.push_back({Guard::kNonFinite, Level::kYellow, Action::kResetRank, static_cast<int>(r)});
-      continue;
-    }
-    if (!is_measured(report, stats.lr_pico)) {
-      continue;
-    }
-    const std::int64_t norm = log_norm(report, stats.lr_pico, steps);
-    if (!is_far(baseline, norm)) {
-      baseline.strikes = 0;
-      learn(baseline, norm);
-      continue;
-    }
-    ++excluded;
-    const bool red = ++baseline.strikes >= options_.norm_strikes;
-    baseline.strikes = red ? 0 : baseline.strikes;
-    verdict.alarms.push_back({Guard::kNorm, red ? Level::kRed : Level::kYellow,
-                              red ? options_.norm_red : Action::kExclude, static_cast<int>(r)});
-  }
-  if (more_than_half(broken + excluded, stats.ranks.size())) {
-    const Guard guard = broken >= excluded ? Guard::kNonFinite : Guard::kNorm;
-    verdict.alarms = {{guard, Level::kRed, Action::kRollBack}};
-    verdict.weights.assign(stats.ranks.size(), 0);
-  }
-  std::ranges::stable_sort(verdict.alarms, {}, &Alarm::guard);
-}
-
-void Guards::judge_variance(const RoundStats& stats, std::int64_t steps, Verdict& verdict) {
-  const std::int64_t log = log2_q16(variance_of(stats, verdict.weights));
-  if (log == kLogOfZero || stats.lr_pico == 0) {
+  if (all == 0) {
     return;
   }
-  const std::int64_t variance = log - scale_of(stats.lr_pico, steps, 2);
-  const bool judged = static_cast<std::int64_t>(variances_.size()) >= options_.variance_warmup_rounds;
+  Record& record = records_[rank];
+  record.strikes = 2 * out > all ? record.strikes + 1 : 0;
+  if (out == 0) {
+    return;
+  }
+  Alarm alarm{Guard::kNorm, Level::kYellow, Action::kExclude, static_cast<int>(rank)};
+  if (record.strikes >= options_.norm_strikes) {
+    record.strikes = 0;
+    alarm.level = Level::kRed;
+    alarm.action = record.resets < options_.norm_resets ? Action::kResetRank : options_.norm_last;
+    record.resets = std::min(record.resets + 1, options_.norm_resets);
+  }
+  alarms.push_back(alarm);
+}
+
+void Guards::judge_ranks(const std::vector<Merge>& merges, Alarms& alarms) {
+  const bool nobody_left =
+      std::ranges::any_of(merges, [](const Merge& merge) { return total_weight(merge) == 0 && has_broken(merge); });
+  if (nobody_left) {
+    alarms.push_back({Guard::kNonFinite, Level::kRed, Action::kRollBack});
+    return;
+  }
+  for (std::size_t r = 0; r < records_.size(); ++r) {
+    if (std::ranges::any_of(merges, [r](const Merge& merge) { return !is_finite(merge.ranks[r]); })) {
+      alarms.push_back({Guard::kNonFinite, Level::kYellow, Action::kResetRank, static_cast<int>(r)});
+    }
+  }
+  for (std::size_t r = 0; r < records_.size(); ++r) {
+    judge_norms(merges, r, alarms);
+  }
+  for (const Merge& merge : merges) {
+    norms_[static_cast<std::size_t>(merge.fragment)].learn(merge);
+  }
+}
+
+// Another number of steps than in the rounds of the median widens the limit.
+bool Guards::is_high(std::int64_t variance, std::int64_t steps) const {
+  if (static_cast<std::int64_t>(variances_.size()) < options_.variance_warmup_rounds) {
+    return false;
+  }
   const std::int64_t limit = log2_q16(options_.variance_permille) - log2_q16(std::int64_t{1000});
-  const bool high = judged && variance > median(variances_) + limit;
+  return variance > median(variances_) + limit + std::abs(steps - median(variance_steps_)) / 2;
+}
+
+void Guards::judge_variance(const std::vector<Merge>& merges, Alarms& alarms) {
+  double sum = 0;
+  std::int64_t longest = 1;
+  for (const Merge& merge : merges) {
+    const auto rates = agreed_rates(merge);
+    if (rates.has_value() != variance_rates_known_) {
+      variances_.clear();
+      variance_steps_.clear();
+      variance_rates_known_ = rates.has_value();
+      sum = 0;
+    }
+    if (log_unit(merge)) {
+      const auto steps = static_cast<double>(merge.steps);
+      const double unit = rates.value_or(steps);
+      sum += variance_of(merge) / unit / unit * std::sqrt(steps);
+      longest = std::max(longest, merge.steps);
+    }
+  }
+  const std::int64_t variance = log2_q16(sum);
+  if (variance == kLogOfZero) {
+    return;
+  }
+  const std::int64_t steps = log2_q16(longest);
+  const bool high = is_high(variance, steps);
   variances_.push_back(variance);
+  variance_steps_.push_back(steps);
   if (static_cast<std::int64_t>(variances_.size()) > options_.variance_window) {
     variances_.pop_front();
+    variance_steps_.pop_front();
   }
   variance_strikes_ = high ? variance_strikes_ + 1 : 0;
   if (!high) {
@@ -139,11 +134,10 @@ void Guards::judge_variance(const RoundStats& stats, std::int64_t steps, Verdict
   }
   const bool red = variance_strikes_ >= options_.variance_strikes;
   variance_strikes_ = red ? 0 : variance_strikes_;
-  verdict.alarms.push_back(
-      {Guard::kVariance, red ? Level::kRed : Level::kYellow, red ? Action::kPause : Action::kPullBack});
+  alarms.push_back({Guard::kVariance, red ? Level::kRed : Level::kYellow, red ? Action::kPause : Action::kPullBack});
 }
 
-void Guards::judge_loss(const RoundStats& stats, Verdict& verdict) {
+void Guards::judge_loss(const RoundStats& stats, Alarms& alarms) {
   if (stats.loss_known && first_loss_e6_ < 0) {
     first_loss_e6_ = std::abs(stats.loss_before_e6);
   }
@@ -154,34 +148,34 @@ void Guards::judge_loss(const RoundStats& stats, Verdict& verdict) {
   };
   if (!stats.loss_finite || rises_enough(options_.loss_red_permille)) {
     loss_strikes_ = 0;
-    verdict.alarms.push_back({Guard::kLoss, Level::kRed, Action::kRollBack});
+    alarms.push_back({Guard::kLoss, Level::kRed, Action::kRollBack});
     return;
   }
   loss_strikes_ = rises_enough(options_.loss_yellow_permille) ? loss_strikes_ + 1 : 0;
   if (loss_strikes_ >= options_.loss_strikes) {
     loss_strikes_ = 0;
-    verdict.alarms.push_back({Guard::kLoss, Level::kYellow, Action::kHalve});
+    alarms.push_back({Guard::kLoss, Level::kYellow, Action::kHalve});
   }
 }
 
-void Guards::judge_digests(const RoundStats& stats, Verdict& verdict) const {
+void Guards::judge_digests(const RoundStats& stats, Alarms& alarms) const {
   if (stats.digests.empty()) {
     return;
   }
   const auto minority = outvoted(stats.digests);
   if (!minority) {
-    verdict.alarms.push_back({Guard::kDigest, Level::kRed, Action::kStop});
+    alarms.push_back({Guard::kDigest, Level::kRed, Action::kStop});
     return;
   }
   for (const int rank : *minority) {
-    verdict.alarms.push_back({Guard::kDigest, Level::kYellow, Action::kRepair, rank});
+    alarms.push_back({Guard::kDigest, Level::kYellow, Action::kRepair, rank});
   }
 }
 
-void Guards::judge_late(const RoundStats& stats, Verdict& verdict) {
-  while (!late_us_.empty() && stats.now_us - late_us_.front() > options_.late_window_us) {
-    late_us_.pop_front();
-  }
+// What is later than now is of a run before a checkpoint.
+void Guards::judge_late(const RoundStats& stats, Alarms& alarms) {
+  std::erase_if(late_us_,
+                [&](std::int64_t at) { return at > stats.now_us || stats.now_us - at > options_.late_window_us; });
   if (stats.late_tags == 0) {
     return;
   }
@@ -192,54 +186,58 @@ void Guards::judge_late(const RoundStats& stats, Verdict& verdict) {
   if (red) {
     late_us_.clear();
   }
-  verdict.alarms.push_back({Guard::kLate, red ? Level::kRed : Level::kYellow, red ? Action::kPause : Action::kRetry});
+  alarms.push_back({Guard::kLate, red ? Level::kRed : Level::kYellow, red ? Action::kPause : Action::kRetry});
 }
 
-Verdict Guards::judge(const RoundStats& stats, std::int64_t steps) {
-  Verdict verdict;
-  judge_ranks(stats, steps, verdict);
+std::vector<Alarm> Guards::judge(const RoundStats& stats) {
+  Alarms alarms;
+  judge_ranks(stats.merges, alarms);
   // Without a merge there is no anchor to go back to.
-  if (options_.on && !stats.ranks.empty()) {
-    judge_variance(stats, steps, verdict);
-    judge_loss(stats, verdict);
+  if (options_.on && !stats.merges.empty()) {
+    judge_variance(stats.merges, alarms);
+    judge_loss(stats, alarms);
   }
-  judge_digests(stats, verdict);
+  judge_digests(stats, alarms);
   if (options_.on) {
-    judge_late(stats, verdict);
+    judge_late(stats, alarms);
   }
-  return verdict;
+  return alarms;
 }
 
 void Guards::restart() {
-  std::ranges::fill(baselines_, Baseline{});
+  for (FragmentNorms& norms : norms_) {
+    norms.forget();
+  }
+  std::ranges::fill(records_, Record{});
   variances_.clear();
+  variance_steps_.clear();
   variance_strikes_ = loss_strikes_ = 0;
 }
 
 void Guards::reform(const std::vector<int>& old_rank) {
-  std::vector<Baseline> now(old_rank.size());
-  for (std::size_t r = 0; r < now.size(); ++r) {
-    if (old_rank[r] >= 0) {
-      SRT_CHECK(static_cast<std::size_t>(old_rank[r]) < baselines_.size());
-      now[r] = baselines_[static_cast<std::size_t>(old_rank[r])];
-    }
+  for (FragmentNorms& norms : norms_) {
+    norms.reform(old_rank);
   }
-  baselines_ = std::move(now);
+  records_.assign(old_rank.size(), Record{});
   late_us_.clear();
 }
 
 void Guards::state(StateIo& io) {
-  for (Baseline& baseline : baselines_) {
-    io.field(baseline.rounds, 0);
-    io.field(baseline.mean, -kMostLog, kMostLog);
-    io.field(baseline.variance, 0);
-    io.field(baseline.strikes, 0);
+  for (FragmentNorms& norms : norms_) {
+    norms.state(io);
   }
-  io.field(variances_, static_cast<std::size_t>(options_.variance_window));
-  io.field(variance_strikes_, 0);
-  io.field(loss_strikes_, 0);
+  for (Record& record : records_) {
+    io.field(record.strikes, 0, options_.norm_strikes - 1);
+    io.field(record.resets, 0, options_.norm_resets);
+  }
+  const auto window = static_cast<std::size_t>(options_.variance_window);
+  io.field(variances_, window, -kMostLog, kMostLog);
+  io.field(variance_steps_, window, 0, kMostLog);
+  io.field(variance_rates_known_);
+  io.field(variance_strikes_, 0, options_.variance_strikes - 1);
+  io.field(loss_strikes_, 0, options_.loss_strikes - 1);
   io.field(first_loss_e6_, -1, RoundStats::kMaxLoss);
-  io.field(late_us_, static_cast<std::size_t>(options_.late_strikes));
+  io.field(late_us_, static_cast<std::size_t>(options_.late_strikes), 0, RoundStats::kMaxNowUs);
 }
 
 }  // namespace sirtaki::scheduler::interval

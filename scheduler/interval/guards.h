@@ -1,18 +1,17 @@
 // Guards: watch what ranks send and what merges do to the training, and say what to do about it.
 //
-//   G1 a difference is not finite      its rank does not count, and takes anchor and optimizer state; most ranks: all
-//                                      go back to the anchor, and a pause
-//   G2 a rank's norm, against its own  its rank does not count; several rounds in a row: it is reset, leaves, or the
-//      past                            job ends (z-score of log norms: EDiT, Cheng et al., 2024)
+//   G1 a difference is not finite      its rank does not count, and takes anchor and optimizer state; most ranks, or
+//                                      nobody is left: all go back to the anchor, and a pause
+//   G2 a rank's norm, against its own  its rank does not count (norms.h); several rounds in a row: it takes anchor and
+//      past and the others             optimizer state, a few times, then stays out, leaves, or the job ends
 //   G3 variance of the differences,    shorter intervals and a pull towards the anchor; several times: a pause
 //      against the median of the last  (after federated dynamic averaging, Theologitis et al., 2024)
-//   G4 loss after a merge and before   shorter intervals; much worse, or not finite: back to the anchor, and a pause
-//   G5 digests of the anchors          the minority takes the majority's (after PCCL, 2025); no majority: the job ends
+//   G4 loss after a round and before   shorter intervals; much worse, or not finite: back to the anchor, and a pause
+//   G5 digests of anchors, parameters  the minority takes the majority's (after PCCL, 2025); no majority: the job ends
 //   G6 merges that came too late       one more step of delay; several in ten minutes: a pause
-// Norms are compared as log2(norm / (learning rate * H^0.75)), variances as log2(variance / (learning rate^2 * H^1.5)):
-// noise grows with the root of H and drift with H, so a new interval or learning rate does not look like an anomaly.
-// Owned by: the controller, or by whoever wants guards alone. Pure; integers but for sums of squares, which it takes as
-// bits that are equal on all ranks. Not for: doing what it says.
+// Variances are compared as log2(variance / (mean learning rate^2 * n^1.5)), and may grow with n^1 to n^2: a new
+// interval or learning rate is no anomaly.
+// Owned by: the controller, or by whoever wants guards alone. Pure. Not for: doing what it says.
 #pragma once
 
 #include <cstddef>
@@ -25,6 +24,7 @@
 
 #include "runtime/base/status.h"
 #include "scheduler/interval/interval.h"
+#include "scheduler/interval/norms.h"
 #include "scheduler/interval/round_stats.h"
 #include "scheduler/interval/state_io.h"
 
@@ -35,11 +35,11 @@ enum class Level : std::uint8_t { kYellow, kRed };
 
 // What each level asks for, in the order of the table above. What concerns H, D and the mode is in the Interval.
 enum class Action : std::uint8_t {
-  kExclude,    // the rank's weight is 0 this time
-  kResetRank,  // and it takes anchor and optimizer state of a rank that counts
+  kExclude,    // the rank did not count in some merge
+  kResetRank,  // it takes anchor and optimizer state of a rank that counts
   kPullBack,   // all ranks: a part of the way back to the anchor, several times in a round; the interval is halved
   kHalve,      // the interval is halved
-  kRepair,     // the rank takes the anchors of those that agree
+  kRepair,     // the rank takes what those that agree have
   kRetry,      // the merge is made again; the delay is longer
   kRollBack,   // all ranks take the anchor, and make synchronous steps for a while
   kPause,      // drain, then synchronous steps for a while
@@ -61,13 +61,11 @@ Reason reason_of(Guard guard);
 
 struct GuardOptions {
   bool on = true;  // off: only what cannot be averaged (G1) and digests (G5)
-  // G2. The first rounds are averaged plainly, so a few are enough to judge by.
-  std::int64_t norm_z_permille = 3000;
-  std::int64_t norm_memory_rounds = 50;        // of the running mean; 1/50 is EDiT's 0.02
-  std::int64_t norm_warmup_rounds = 20;        // before a rank is judged
-  std::int64_t norm_deviation_permille = 500;  // least standard deviation, of log2
-  std::int64_t norm_strikes = 3;               // rounds in a row
-  Action norm_red = Action::kResetRank;        // or kEvict, kStop
+  // G2.
+  NormOptions norm;
+  std::int64_t norm_strikes = 3;        // rounds in a row, each with most of the rank's differences left out
+  std::int64_t norm_resets = 2;         // of one rank
+  Action norm_last = Action::kExclude;  // then; or kEvict, kStop
   // G3.
   std::int64_t variance_permille = 4000;
   std::int64_t variance_window = 20;  // rounds in the median
@@ -91,20 +89,14 @@ Status check(const GuardOptions& options);
 // Whose digest differs from the one that more than half have; nullopt: no digest has so many.
 std::optional<std::vector<int>> outvoted(std::span<const std::uint64_t> digests);
 
-struct Verdict {
-  std::vector<Alarm> alarms;          // by guard, then rank
-  std::vector<std::int64_t> weights;  // by rank: what each counts in this merge; empty: there was none
-};
-
 class Guards {
  public:
-  Guards(const GuardOptions& options, std::size_t ranks);
+  Guards(const GuardOptions& options, std::size_t ranks, std::size_t fragments);
 
-  // A rank's weight in the merge it is about to send to: its share, or 0. What judge() will find, too.
-  std::int64_t weight_of(int rank, const RankReport& report, std::int64_t lr_pico, std::int64_t steps) const;
+  // A round, or a drain; alarms by guard, then rank.
+  std::vector<Alarm> judge(const RoundStats& stats);
 
-  // A round whose local part had `steps` steps.
-  Verdict judge(const RoundStats& stats, std::int64_t steps);
+  const FragmentNorms& norms(int fragment) const;
 
   // Norms and variances are learnt anew: after a rollback the past says nothing.
   void restart();
@@ -114,25 +106,29 @@ class Guards {
   void state(StateIo& io);
 
  private:
-  // A rank's log norms, 1/65536.
-  struct Baseline {
-    std::int64_t rounds = 0;
-    std::int64_t mean = 0;
-    std::int64_t variance = 0;  // 1/65536^2
+  using Alarms = std::vector<Alarm>;
+
+  // Of G2.
+  struct Record {
     std::int64_t strikes = 0;
+    std::int64_t resets = 0;
   };
 
-  bool is_far(const Baseline& baseline, std::int64_t norm) const;
-  void learn(Baseline& baseline, std::int64_t norm) const;
-  void judge_ranks(const RoundStats& stats, std::int64_t steps, Verdict& verdict);
-  void judge_variance(const RoundStats& stats, std::int64_t steps, Verdict& verdict);
-  void judge_loss(const RoundStats& stats, Verdict& verdict);
-  void judge_digests(const RoundStats& stats, Verdict& verdict) const;
-  void judge_late(const RoundStats& stats, Verdict& verdict);
+  void judge_ranks(const std::vector<Merge>& merges, Alarms& alarms);
+  void judge_norms(const std::vector<Merge>& merges, std::size_t rank, Alarms& alarms);
+  void judge_variance(const std::vector<Merge>& merges, Alarms& alarms);
+  bool is_high(std::int64_t variance, std::int64_t steps) const;
+  void judge_loss(const RoundStats& stats, Alarms& alarms);
+  void judge_digests(const RoundStats& stats, Alarms& alarms) const;
+  void judge_late(const RoundStats& stats, Alarms& alarms);
 
   const GuardOptions options_;
-  std::vector<Baseline> baselines_;     // by rank
-  std::deque<std::int64_t> variances_;  // log2, 1/65536, the last ones
+  std::vector<FragmentNorms> norms_;  // by fragment
+  std::vector<Record> records_;       // by rank
+  // Of the last rounds: log2, 1/65536; and of the steps that their differences covered.
+  std::deque<std::int64_t> variances_;
+  std::deque<std::int64_t> variance_steps_;
+  bool variance_rates_known_ = false;
   std::int64_t variance_strikes_ = 0;
   std::int64_t loss_strikes_ = 0;
   std::int64_t first_loss_e6_ = -1;   // its magnitude; below 0: none was known yet

@@ -28,7 +28,7 @@ std::string_view action_name(Action action) {
     case Action::kExclude:
       return "excluded";
     case Action::kResetRank:
-      return "excluded and reset";
+      return "reset";
     case Action::kPullBack:
       return "pulled back";
     case Action::kHalve:
@@ -70,12 +70,14 @@ Reason reason_of(Guard guard) {
 Status check(const GuardOptions& options) {
   constexpr std::int64_t kMost = 1'000'000;
   constexpr std::int64_t kLongUs = std::int64_t{1} << 50;
+  const NormOptions& norm = options.norm;
   const std::string error = out_of_range({
-      {"norm_z_permille", options.norm_z_permille, 1, kMost},
-      {"norm_memory_rounds", options.norm_memory_rounds, 1, kMost},
-      {"norm_warmup_rounds", options.norm_warmup_rounds, 1, kMost},
-      {"norm_deviation_permille", options.norm_deviation_permille, 1, kMost},
+      {"norm.z_permille", norm.z_permille, 1, kMost},
+      {"norm.deviation_permille", norm.deviation_permille, 1, kMost},
+      {"norm.memory_rounds", norm.memory_rounds, 1, kMost},
+      {"norm.warmup_rounds", norm.warmup_rounds, 1, kMost},
       {"norm_strikes", options.norm_strikes, 1, kMost},
+      {"norm_resets", options.norm_resets, 0, kMost},
       {"variance_permille", options.variance_permille, 1000, kMost},
       {"variance_window", options.variance_window, 1, kMost},
       {"variance_warmup_rounds", options.variance_warmup_rounds, 1, options.variance_window},
@@ -92,10 +94,10 @@ Status check(const GuardOptions& options) {
   if (!error.empty()) {
     return invalid_argument("guard: " + error);
   }
-  const Action red = options.norm_red;
-  if (red != Action::kResetRank && red != Action::kEvict && red != Action::kStop) {
-    return invalid_argument("guard: norm_red is to have a rank " + std::string(action_name(red)) +
-                            "; it must be excluded and reset, evicted or stopped");
+  const Action last = options.norm_last;
+  if (last != Action::kExclude && last != Action::kEvict && last != Action::kStop) {
+    return invalid_argument("guard: norm_last is to have a rank " + std::string(action_name(last)) +
+                            "; it must be excluded, evicted or stopped");
   }
   return {};
 }

@@ -22,7 +22,7 @@ enum class Event : std::uint8_t {
   kWantLocal,       // the controller: local steps are worth it
   kWantSync,        // the controller: they are not, or not now
   kWantDrain,       // the program: a checkpoint, an evaluation, the end
-  kDrained,         // parameters are equal on all ranks
+  kDrained,         // the controller, at the end of a drain: parameters are equal on all ranks
   kSteppedInSync,   // a step with averaged gradients is complete
   kTagAborted,      // a merge was given up on all ranks
   kMembersChanged,  // a rank was lost, left, or wants to join

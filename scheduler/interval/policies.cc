@@ -16,9 +16,7 @@ class Fixed final : public Policy {
  public:
   explicit Fixed(std::int64_t steps) : steps_(steps) {}
 
-  Result<Bound> bound(const RoundStats& /*stats*/, const Interval& /*now*/, double /*variance*/) override {
-    return Bound{steps_, Reason::kFixed};
-  }
+  Result<Bound> bound(const PolicyInput& /*input*/) override { return Bound{steps_, Reason::kFixed}; }
   bool grows() const override { return false; }
   void state(StateIo& /*io*/) override {}
 
@@ -30,28 +28,26 @@ class Qsr final : public Policy {
  public:
   explicit Qsr(IntervalOptions options) : options_(std::move(options)) {}
 
-  Result<Bound> bound(const RoundStats& stats, const Interval& /*now*/, double /*variance*/) override {
-    highest_lr_pico_ = std::max(highest_lr_pico_, stats.lr_pico);
-    return Bound{qsr_steps(options_, highest_lr_pico_, stats.lr_pico), Reason::kStatistics};
+  Result<Bound> bound(const PolicyInput& input) override {
+    return Bound{qsr_steps(options_, input.highest_lr_pico, input.stats.lr_pico), Reason::kStatistics};
   }
-  void state(StateIo& io) override { io.field(highest_lr_pico_, RoundStats::kUnknown, RoundStats::kMaxRate); }
+  void state(StateIo& /*io*/) override {}
 
  private:
   const IntervalOptions options_;
-  std::int64_t highest_lr_pico_ = RoundStats::kUnknown;
 };
 
 class AdaComm final : public Policy {
  public:
   explicit AdaComm(IntervalOptions options) : options_(std::move(options)) {}
 
-  Result<Bound> bound(const RoundStats& stats, const Interval& now, double /*variance*/) override {
-    const LossAndRate seen = {stats.loss_known ? stats.loss_after_e6 : 0, stats.lr_pico};
+  Result<Bound> bound(const PolicyInput& input) override {
+    const LossAndRate seen = {input.stats.loss_known ? input.stats.loss_after_e6 : 0, input.stats.lr_pico};
     if (seen.loss_e6 <= 0 || seen.lr_pico <= 0) {
-      return Bound{now.steps, Reason::kNoLoss};
+      return Bound{input.now.steps, Reason::kNoLoss};
     }
     // The warm-up's losses fall steeply and say nothing of what follows: the last one before local steps is the first.
-    began_ = began_ || now.mode == Mode::kLocal;
+    began_ = began_ || input.now.mode == Mode::kLocal;
     if (!began_ || first_.loss_e6 == 0) {
       first_ = seen;
     }
@@ -75,42 +71,41 @@ class Divergence final : public Policy {
       : options_(std::move(options)),
         theta_log_(options_.theta_pico > 0 ? log2_q16(options_.theta_pico) - log2_q16(kDecimalOne) : kLogOfZero) {}
 
-  Result<Bound> bound(const RoundStats& /*stats*/, const Interval& now, double variance) override {
-    const std::int64_t log = log2_q16(variance);
+  Result<Bound> bound(const PolicyInput& input) override {
+    const std::int64_t log = log2_q16(one_step_variance(input.stats.merges));
     if (log != kLogOfZero) {
-      learn(log, now.steps);
+      learn(log);
     }
     if (theta_log_ == kLogOfZero || rounds_ == 0) {
       return Bound{options_.base, Reason::kStatistics};
     }
     // What is above the threshold now counts at once, and only now.
-    const std::int64_t one_step = log - 3 * log2_q16(now.steps) / 2;
-    const std::int64_t variance_log = log > theta_log_ ? std::max(one_step, mean_) : mean_;
-    const std::int64_t steps = divergence_steps(theta_log_, variance_log, options_.most);
+    const bool over = log != kLogOfZero && log + 3 * log2_q16(input.now.steps) / 2 > theta_log_;
+    const std::int64_t steps = divergence_steps(theta_log_, over ? std::max(log, mean_) : mean_, options_.most);
     return Bound{std::max(steps, options_.base), Reason::kStatistics};
   }
   void state(StateIo& io) override {
-    io.field(theta_log_, -kMostLog, kMostLog);
+    io.field(theta_log_, kLogOfZero, kMostLog);
     io.field(mean_, -kMostLog, kMostLog);
     io.field(rounds_, 0, kMeanRounds);
-    io.field(first_, kFirstRounds);
+    io.field(first_, kFirstRounds - 1, -kMostLog, kMostLog);
   }
 
  private:
   static constexpr std::size_t kFirstRounds = 5;
   static constexpr std::int64_t kMeanRounds = 4;
-  static constexpr std::int64_t kMostLog = std::int64_t{1} << 42;
 
-  void learn(std::int64_t log, std::int64_t steps) {
+  void learn(std::int64_t log) {
     rounds_ = std::min(rounds_ + 1, kMeanRounds);
-    mean_ += (log - 3 * log2_q16(steps) / 2 - mean_) / rounds_;
-    if (theta_log_ == kLogOfZero && steps == options_.base) {
-      first_.push_back(log);
-      if (first_.size() == kFirstRounds) {
-        std::ranges::sort(first_);
-        theta_log_ = first_[kFirstRounds / 2];
-        first_.clear();
-      }
+    mean_ += (log - mean_) / rounds_;
+    if (theta_log_ != kLogOfZero) {
+      return;
+    }
+    first_.push_back(log);
+    if (first_.size() == kFirstRounds) {
+      std::ranges::sort(first_);
+      theta_log_ = first_[kFirstRounds / 2] + 3 * log2_q16(options_.base) / 2;
+      first_.clear();
     }
   }
 
@@ -125,11 +120,12 @@ class Callable final : public Policy {
  public:
   explicit Callable(IntervalOptions options) : options_(std::move(options)) {}
 
-  Result<Bound> bound(const RoundStats& stats, const Interval& now, double /*variance*/) override {
-    const std::int64_t steps = options_.hook(stats, now);
+  Result<Bound> bound(const PolicyInput& input) override {
+    const std::int64_t steps = options_.hook(input.stats, input.now);
     if (steps < 1 || steps > kLongestInterval) {
       return invalid_argument("the program's function wants " + std::to_string(steps) + " local steps after step " +
-                              std::to_string(stats.step) + "; it must be 1 to " + std::to_string(kLongestInterval));
+                              std::to_string(input.stats.step) + "; it must be 1 to " +
+                              std::to_string(kLongestInterval));
     }
     return Bound{steps, Reason::kCallable};
   }

@@ -1,7 +1,7 @@
 // Policies: how many local steps the statistics of the training allow.
 //
 // For: the interval controller, which then lets the link, the guards and the end of the training have their say.
-// Sources are named in spec.h. Owned by: the controller. Pure; integers only.
+// Sources are named in spec.h. Owned by: the controller. Pure.
 #pragma once
 
 #include <cstdint>
@@ -22,6 +22,12 @@ struct Bound {
   friend bool operator==(const Bound&, const Bound&) = default;
 };
 
+struct PolicyInput {
+  const RoundStats& stats;
+  const Interval& now;           // of the round that the statistics are of
+  std::int64_t highest_lr_pico;  // so far, this round's included
+};
+
 class Policy {
  public:
   Policy() = default;
@@ -29,9 +35,8 @@ class Policy {
   Policy& operator=(const Policy&) = delete;
   virtual ~Policy() = default;
 
-  // After every round, also a synchronous one, whose interval was `now`; `variance` of its differences: 0 without a
-  // merge. kInvalidArgument: the program's function gave a number out of range.
-  virtual Result<Bound> bound(const RoundStats& stats, const Interval& now, double variance) = 0;
+  // After every round, also a synchronous one. kInvalidArgument: the program's function gave a number out of range.
+  virtual Result<Bound> bound(const PolicyInput& input) = 0;
   // Whether an interval has to be reached by doubling; else it is used at once.
   virtual bool grows() const { return true; }
   virtual void state(StateIo& io) = 0;

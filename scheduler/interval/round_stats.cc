@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
-#include <optional>
 #include <string>
 #include <utility>
 
@@ -15,9 +13,13 @@ namespace sirtaki::scheduler::interval {
 namespace {
 
 constexpr double kMillion = 1e6;
+// Sums of squares above it are of elements that sums over ranks would carry out of the range of float32.
+constexpr double kMostNorm2 = 1e60;
+// Of rates whose sum means something.
+constexpr double kMostRates = 1e30;
 
-bool is_sum_of_squares(double value) {
-  return std::isfinite(value) && value >= 0;
+bool is_rate(double rate) {
+  return rate >= 0 && rate <= kMostRates;
 }
 
 // `unit` of them make 1. The value is a number.
@@ -63,31 +65,91 @@ Status mismatch(std::size_t rank, const std::string& text) {
           {static_cast<int>(rank), {}}};
 }
 
-Status check_ranks(const RoundStats& stats, std::size_t ranks) {
-  if (!stats.ranks.empty() && stats.ranks.size() != ranks) {
-    return corrupt("statistics of a round have reports of " + std::to_string(stats.ranks.size()) +
-                   " ranks; there are " + std::to_string(ranks));
+Status check_merge(const Merge& merge, std::size_t ranks, std::size_t fragments) {
+  const std::string error = out_of_range({{"fragment", merge.fragment, 0, static_cast<std::int64_t>(fragments) - 1},
+                                          {"steps", merge.steps, 1, RoundStats::kMaxStep},
+                                          {"number of reports", static_cast<std::int64_t>(merge.ranks.size()),
+                                           static_cast<std::int64_t>(ranks), static_cast<std::int64_t>(ranks)},
+                                          {"number of weights", static_cast<std::int64_t>(merge.weights.size()),
+                                           static_cast<std::int64_t>(ranks), static_cast<std::int64_t>(ranks)}});
+  if (!error.empty()) {
+    return corrupt("a merge's " + error);
   }
-  if (!stats.digests.empty() && stats.digests.size() != ranks) {
-    return corrupt("statistics of a round have digests of " + std::to_string(stats.digests.size()) +
-                   " ranks; there are " + std::to_string(ranks));
-  }
-  for (std::size_t r = 0; r < stats.ranks.size(); ++r) {
-    const RankReport& report = stats.ranks[r];
-    if (report.share < 0 || report.share > RoundStats::kMaxShare ||
-        (report.finite && !is_sum_of_squares(report.norm2))) {
-      return {Code::kCorrupt,
-              "rank " + std::to_string(r) + " reports a share of " + std::to_string(report.share) + " and a norm of " +
-                  std::to_string(report.norm2) + " squared",
-              {static_cast<int>(r), {}}};
+  SRT_TRY(check(merge.ranks));
+  for (std::size_t r = 0; r < ranks; ++r) {
+    const std::int64_t weight = merge.weights[r];
+    if (weight != 0 && (weight != merge.ranks[r].share || !is_finite(merge.ranks[r]))) {
+      return corrupt("a merge's weight of rank " + std::to_string(r) + " is " + std::to_string(weight) +
+                     ", which is not what its report allows");
     }
   }
-  return is_sum_of_squares(stats.mean_norm2) ? Status()
-                                             : corrupt("statistics of a round say " + std::to_string(stats.mean_norm2) +
-                                                       " for the mean's norm squared");
+  if (!std::isfinite(merge.mean_norm2) || merge.mean_norm2 < 0) {
+    return corrupt("a merge's mean has a norm of " + std::to_string(merge.mean_norm2) + " squared");
+  }
+  return {};
 }
 
 }  // namespace
+
+bool is_finite(const RankReport& report) {
+  return report.norm2 <= kMostNorm2;
+}
+
+std::int64_t total_weight(const Merge& merge) {
+  std::int64_t total = 0;
+  for (const std::int64_t weight : merge.weights) {
+    total += weight;
+  }
+  return total;
+}
+
+bool left_out(const Merge& merge, std::size_t rank) {
+  const RankReport& report = merge.ranks[rank];
+  return merge.weights[rank] == 0 && report.share > 0 && is_finite(report) && total_weight(merge) > 0;
+}
+
+std::optional<double> agreed_rates(const Merge& merge) {
+  std::vector<double> known;
+  for (const RankReport& report : merge.ranks) {
+    if (is_rate(report.lr_sum)) {
+      known.push_back(report.lr_sum);
+    }
+  }
+  return known.empty() ? std::nullopt : std::optional(lower_median(std::move(known)));
+}
+
+double variance_of(const Merge& merge) {
+  double sum = 0;
+  double total = 0;
+  for (std::size_t r = 0; r < merge.ranks.size(); ++r) {
+    if (merge.weights[r] > 0) {
+      sum += static_cast<double>(merge.weights[r]) * merge.ranks[r].norm2;
+      total += static_cast<double>(merge.weights[r]);
+    }
+  }
+  return total > 0 ? std::max(sum / total - merge.mean_norm2, 0.0) : 0;
+}
+
+double one_step_variance(const std::vector<Merge>& merges) {
+  double sum = 0;
+  for (const Merge& merge : merges) {
+    const auto steps = static_cast<double>(merge.steps);
+    sum += variance_of(merge) / (steps * std::sqrt(steps));
+  }
+  return sum;
+}
+
+Status check(const std::vector<RankReport>& ranks) {
+  for (std::size_t r = 0; r < ranks.size(); ++r) {
+    if (ranks[r].share < 0 || ranks[r].share > RoundStats::kMaxShare || ranks[r].norm2 < 0) {
+      return {Code::kCorrupt,
+              "rank " + std::to_string(r) + " reports a share of " + std::to_string(ranks[r].share) +
+                  " and a norm of " + std::to_string(ranks[r].norm2) + " squared",
+              {static_cast<int>(r), {}}};
+    }
+  }
+  return {};
+}
 
 Result<RoundStats> agree(const std::vector<RankRound>& ranks) {
   if (ranks.empty()) {
@@ -128,38 +190,34 @@ Result<RoundStats> agree(const std::vector<RankRound>& ranks) {
   return stats;
 }
 
-Status check(const RoundStats& stats, std::size_t ranks) {
-  constexpr std::int64_t kAny = std::numeric_limits<std::int64_t>::max() / 2;
+Status check(const RoundStats& stats, std::size_t ranks, std::size_t fragments) {
+  constexpr std::int64_t kUnknown = RoundStats::kUnknown;
+  constexpr std::int64_t kTime = RoundStats::kMaxTimeUs;
   const std::string error = out_of_range({
       {"step", stats.step, 0, RoundStats::kMaxStep},
-      {"steps_left", stats.steps_left, RoundStats::kUnknown, kAny},
-      {"lr_pico", stats.lr_pico, RoundStats::kUnknown, RoundStats::kMaxRate},
-      {"step_us", stats.step_us, 0, RoundStats::kMaxTimeUs},
-      {"transfer_us", stats.transfer_us, 0, RoundStats::kMaxTimeUs},
-      {"dense_us", stats.dense_us, 0, RoundStats::kMaxTimeUs},
-      {"longest_us", stats.longest_us, 0, RoundStats::kMaxTimeUs},
-      {"stall_us", stats.stall_us, 0, RoundStats::kMaxTimeUs},
+      {"steps_left", stats.steps_left, kUnknown, RoundStats::kMaxStep},
+      {"lr_pico", stats.lr_pico, kUnknown, RoundStats::kMaxRate},
+      {"step_us", stats.step_us, 0, kTime},
+      {"transfer_us", stats.transfer_us, 0, kTime},
+      {"dense_us", stats.dense_us, 0, kTime},
+      {"longest_us", stats.longest_us, 0, kTime},
+      {"stall_us", stats.stall_us, 0, kTime},
       {"loss_before_e6", stats.loss_before_e6, -RoundStats::kMaxLoss, RoundStats::kMaxLoss},
       {"loss_after_e6", stats.loss_after_e6, -RoundStats::kMaxLoss, RoundStats::kMaxLoss},
-      {"late_tags", stats.late_tags, 0, kAny},
+      {"late_tags", stats.late_tags, 0, RoundStats::kMaxStep},
       {"now_us", stats.now_us, 0, RoundStats::kMaxNowUs},
   });
   if (!error.empty()) {
     return corrupt("statistics of a round: " + error);
   }
-  return check_ranks(stats, ranks);
-}
-
-double variance_of(const RoundStats& stats, const std::vector<std::int64_t>& weights) {
-  double sum = 0;
-  double total = 0;
-  for (std::size_t r = 0; r < stats.ranks.size(); ++r) {
-    if (weights[r] > 0) {
-      sum += static_cast<double>(weights[r]) * stats.ranks[r].norm2;
-      total += static_cast<double>(weights[r]);
-    }
+  for (const Merge& merge : stats.merges) {
+    SRT_TRY(check_merge(merge, ranks, fragments));
   }
-  return total > 0 ? std::max(sum / total - stats.mean_norm2, 0.0) : 0;
+  if (!stats.digests.empty() && stats.digests.size() != ranks) {
+    return corrupt("statistics of a round have digests of " + std::to_string(stats.digests.size()) +
+                   " ranks; there are " + std::to_string(ranks));
+  }
+  return {};
 }
 
 }  // namespace sirtaki::scheduler::interval

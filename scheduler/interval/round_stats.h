@@ -1,8 +1,15 @@
-// RoundStats: what the ranks measured in a round, the same on all of them once it was exchanged.
+// RoundStats: what ranks measured in a round and said of its merges, the same on all of them once it was exchanged.
 //
-// For: the interval controller, its policies and guards. A round ends with the merge of all fragments; in Mode::kSync
-// it is the stretch of steps between two exchanges. At its end every rank tells the others its RankRound, and agree()
-// makes RoundStats of them. Pure values. Not for: measuring and exchanging.
+//   a fragment's snapshot   every rank tells the others its RankReport; all weigh them alike (norms.h), then send
+//   its merge, D steps on   the Merge is complete when the norm of the mean difference is known
+//   the end of a round      every rank tells the others its RankRound; agree() makes RoundStats of them, and the merges
+//                           that were completed since the round before are added
+// A round is what lies between two decisions of the controller: H steps in Mode::kLocal, whatever their number between
+// two exchanges in kSync, the blocking merges in kDrain. Fragments may be sent in one round and merged in the next:
+// the steps of both are fixed beforehand, so all ranks have the same merges in a round. One that was given up is in
+// none of them; the next of its fragment covers its steps, too.
+// Sums of squares are doubles, added and divided in rank order: the same bits everywhere, since the build contracts
+// nothing (-ffp-contract=off). Pure values. Not for: measuring and exchanging.
 #pragma once
 
 #include <cstddef>
@@ -14,14 +21,37 @@
 
 namespace sirtaki::scheduler::interval {
 
-// What a rank says of its difference from the anchor, before it sends it.
+// What a rank says of its difference from the anchor of one fragment, before anything of it is sent.
 struct RankReport {
-  bool finite = true;      // no NaN and no infinity in it
-  double norm2 = 0;        // sum of its squares
-  std::int64_t share = 1;  // its weight in the mean unless a guard excludes it: samples, or 1; 0: it has just joined
-
-  friend bool operator==(const RankReport&, const RankReport&) = default;
+  double norm2 = 0;        // sum of its squares; infinite or not a number where an element is
+  double lr_sum = -1;      // of the learning rates of the steps that it covers; below 0: not known
+  std::int64_t share = 1;  // its weight in the mean unless a guard leaves it out: samples, or 1; 0: it has just joined
 };
+
+// One fragment's, in one round.
+struct Merge {
+  int fragment = 0;
+  std::int64_t steps = 1;             // that the differences cover: H, more after a merge that was given up
+  std::vector<RankReport> ranks;      // by rank
+  std::vector<std::int64_t> weights;  // by rank: its share, or 0; all 0: nothing was sent
+  double mean_norm2 = 0;              // sum of squares of the mean difference; 0 where nothing was sent
+};
+
+// Whether a mean can be made of it.
+bool is_finite(const RankReport& report);
+std::int64_t total_weight(const Merge& merge);
+// Whether its norm alone kept the rank out of a merge of others.
+bool left_out(const Merge& merge, std::size_t rank);
+// The sum of learning rates that holds for all: the median of those that are known, the lower of two. One rank's wrong
+// rate changes nothing. nullopt: none is known.
+std::optional<double> agreed_rates(const Merge& merge);
+// Of the differences that count: the mean of norm2 less mean_norm2; at least 0.
+double variance_of(const Merge& merge);
+// Of all fragments after one step, if variances grow with the steps to the power of 1.5.
+double one_step_variance(const std::vector<Merge>& merges);
+
+// kCorrupt: names the rank whose report cannot be.
+Status check(const std::vector<RankReport>& ranks);
 
 // What a rank measured in a round. Times of transfers are what the link needs for the bytes, without waiting for ranks
 // that are late; in Mode::kSync what it would need for a merge of dense differences.
@@ -71,9 +101,8 @@ struct RoundStats {
   std::int64_t loss_before_e6 = 0;
   std::int64_t loss_after_e6 = 0;
 
-  std::vector<RankReport> ranks;       // by rank; empty: there was no merge
-  double mean_norm2 = 0;               // sum of squares of the mean difference
-  std::vector<std::uint64_t> digests;  // by rank, of all anchors, or of parameters in Mode::kSync; empty: not compared
+  std::vector<Merge> merges;           // in the order in which they were completed
+  std::vector<std::uint64_t> digests;  // by rank; empty: not compared
   std::int64_t late_tags = 0;          // the most
   std::int64_t now_us = 0;             // the latest
 };
@@ -82,11 +111,7 @@ struct RoundStats {
 // not do the same; names one.
 Result<RoundStats> agree(const std::vector<RankRound>& ranks);
 
-// kCorrupt: names the field that cannot be so, with `ranks` ranks.
-Status check(const RoundStats& stats, std::size_t ranks);
-
-// Variance of the ranks' differences: the mean of norm2 less mean_norm2, over ranks whose weight is above 0. At least
-// 0; summed in rank order.
-double variance_of(const RoundStats& stats, const std::vector<std::int64_t>& weights);
+// kCorrupt: names the field that cannot be so, with `ranks` ranks and `fragments` fragments.
+Status check(const RoundStats& stats, std::size_t ranks, std::size_t fragments);
 
 }  // namespace sirtaki::scheduler::interval

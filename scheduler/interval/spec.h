@@ -53,7 +53,7 @@ struct IntervalOptions {
                                    // for kDivergence 2, since a single step has no variance
   std::int64_t most = 64;          // no interval is longer
   std::int64_t alpha_pico = 0;     // kAuto, kQsr: (alpha / lr)^2 steps; 0: highest learning rate * sqrt(base)
-  std::int64_t theta_pico = 0;     // kDivergence: variance to stay below; 0: what the first rounds of `base` steps have
+  std::int64_t theta_pico = 0;     // kDivergence: variance to stay below; 0: what `base` steps have in the first rounds
   std::int64_t delay = kByItself;  // kByItself: what hides a fragment's way
   bool may_compress = false;       // kAuto: differences may travel by a lossy codec when the link needs it
   LinkOptions link;

@@ -20,8 +20,8 @@ class StateIo {
   // Reads `values`, which outlive it.
   explicit StateIo(std::span<const std::int64_t> values) : left_(values), reading_(true) {}
 
-  // Reading leaves `value` as it is once something did not fit.
-  void field(std::int64_t& value, std::int64_t least = kLowest, std::int64_t most = kHighest) {
+  // Writing changes nothing. Reading leaves `value` as it is once something did not fit.
+  void field(std::int64_t& value, std::int64_t least, std::int64_t most) {
     if (!reading_) {
       written_.push_back(value);
     } else if (left_.empty() || left_[0] < least || left_[0] > most) {
@@ -30,11 +30,6 @@ class StateIo {
       value = left_[0];
       left_ = left_.subspan(1);
     }
-  }
-  void field(int& value, int least, int most) {
-    std::int64_t wide = value;
-    field(wide, least, most);
-    value = static_cast<int>(wide);
   }
   void field(bool& value) {
     std::int64_t wide = value ? 1 : 0;
@@ -48,12 +43,13 @@ class StateIo {
     field(wide, 0, static_cast<std::int64_t>(last));
     value = static_cast<E>(wide);
   }
-  void field(std::deque<std::int64_t>& list, std::size_t most) {
-    auto size = static_cast<std::int64_t>(list.size());
-    field(size, 0, static_cast<std::int64_t>(most));
-    list.resize(static_cast<std::size_t>(size));
+  // At most `size` values.
+  void field(std::deque<std::int64_t>& list, std::size_t size, std::int64_t least, std::int64_t most) {
+    auto count = static_cast<std::int64_t>(list.size());
+    field(count, 0, static_cast<std::int64_t>(size));
+    list.resize(static_cast<std::size_t>(count));
     for (std::int64_t& value : list) {
-      field(value);
+      field(value, least, most);
     }
   }
 
@@ -62,9 +58,6 @@ class StateIo {
   std::vector<std::int64_t> take() { return std::move(written_); }
 
  private:
-  static constexpr std::int64_t kLowest = INT64_MIN;
-  static constexpr std::int64_t kHighest = INT64_MAX;
-
   std::span<const std::int64_t> left_;
   bool reading_ = false;
   bool good_ = true;

@@ -125,16 +125,5 @@ TEST(Divergence, StepsKeepTheVarianceAtTheThreshold) {
   }
 }
 
-TEST(Variance, IsTheMeanOfSquaresLessTheSquareOfTheMean) {
-  RoundStats stats;
-  stats.ranks = {{true, 4, 1}, {true, 8, 1}, {true, 1e9, 1}, {true, 6, 2}};
-  stats.mean_norm2 = 2;
-  EXPECT_EQ(variance_of(stats, {1, 1, 0, 2}), 4);
-  EXPECT_EQ(variance_of(stats, {1, 1, 0, 0}), 4);
-  EXPECT_EQ(variance_of(stats, {0, 0, 0, 0}), 0);
-  stats.mean_norm2 = 7;
-  EXPECT_EQ(variance_of(stats, {1, 1, 0, 2}), 0) << "rounding cannot make it negative";
-}
-
 }  // namespace
 }  // namespace sirtaki::scheduler::interval

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <limits>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "scheduler/interval/guards.h"
@@ -14,158 +16,96 @@ namespace {
 using Alarms = std::vector<Alarm>;
 
 constexpr std::int64_t kSteps = 8;
+constexpr double kRates = 0.8;
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-// Four ranks whose differences have the norms 1 and a variance of 1/2.
-RoundStats usual(std::size_t ranks = 4) {
+// A round in which the ranks' differences had these norms squared, half of it common to all of them.
+RoundStats round_of(const Guards& guards, const std::vector<double>& norms2, std::int64_t steps = kSteps,
+                    double rates = kRates) {
+  std::vector<RankReport> ranks;
+  for (const double norm2 : norms2) {
+    ranks.push_back({norm2, rates, 1});
+  }
   RoundStats stats;
-  stats.lr_pico = 100'000'000'000;
   stats.loss_known = true;
   stats.loss_before_e6 = stats.loss_after_e6 = 1'000'000;
-  stats.ranks.assign(ranks, RankReport{true, 1, 1});
-  stats.mean_norm2 = 0.5;
+  stats.merges = {guards.norms(0).weigh(0, steps, ranks).value()};
+  stats.merges[0].mean_norm2 = variance_of(stats.merges[0]) / 2;
   return stats;
 }
 
-// After `rounds` usual ones, every other 2 % larger.
+RoundStats usual(const Guards& guards, std::size_t ranks = 4) {
+  return round_of(guards, std::vector<double>(ranks, 1.0));
+}
+
 Guards settled(const GuardOptions& options = {}, std::size_t ranks = 4, int rounds = 30) {
-  Guards guards(options, ranks);
+  Guards guards(options, ranks, 1);
   for (int i = 0; i < rounds; ++i) {
-    RoundStats stats = usual(ranks);
-    for (RankReport& report : stats.ranks) {
-      report.norm2 = i % 2 == 0 ? 1 : 1.0404;
-    }
-    EXPECT_TRUE(guards.judge(stats, kSteps).alarms.empty());
+    EXPECT_TRUE(guards.judge(usual(guards, ranks)).empty());
   }
   return guards;
 }
 
-TEST(Guards, OneRankThatIsNotFiniteIsLeftOut) {
-  Guards guards({}, 4);
-  RoundStats stats = usual();
-  stats.ranks[2].finite = false;
-  const Verdict verdict = guards.judge(stats, kSteps);
-  EXPECT_EQ(verdict.alarms, (Alarms{{Guard::kNonFinite, Level::kYellow, Action::kResetRank, 2}}));
-  EXPECT_EQ(verdict.weights, (std::vector<std::int64_t>{1, 1, 0, 1}));
-  EXPECT_TRUE(guards.judge(usual(), kSteps).alarms.empty()) << "it counts again";
+TEST(Guards, OneRankThatIsNotFiniteIsReset) {
+  Guards guards({}, 4, 1);
+  EXPECT_EQ(guards.judge(round_of(guards, {1, 1, kInfinity, 1})),
+            (Alarms{{Guard::kNonFinite, Level::kYellow, Action::kResetRank, 2}}));
+  EXPECT_TRUE(guards.judge(usual(guards)).empty()) << "it counts again";
 }
 
-TEST(Guards, NormsBeyondAllBoundsAreNotFinite) {
-  Guards guards({}, 4);
-  RoundStats stats = usual();
-  stats.ranks[0].norm2 = std::numeric_limits<double>::max();
-  EXPECT_EQ(guards.judge(stats, kSteps).weights, (std::vector<std::int64_t>{0, 1, 1, 1}));
+TEST(Guards, WhereNobodyIsLeftAllGoBack) {
+  const Alarms back = {{Guard::kNonFinite, Level::kRed, Action::kRollBack}};
+  Guards four({}, 4, 1);
+  EXPECT_EQ(four.judge(round_of(four, {kInfinity, kInfinity, kInfinity, 1})), back);
+  Guards two({}, 2, 1);
+  RoundStats stats = usual(two, 2);
+  std::vector<RankReport> ranks(2, RankReport{1, kRates, 1});
+  ranks[0].share = 0;
+  ranks[1].norm2 = kInfinity;
+  stats.merges = {two.norms(0).weigh(0, kSteps, ranks).value()};
+  EXPECT_EQ(total_weight(stats.merges[0]), 0);
+  EXPECT_EQ(two.judge(stats), back) << "a joiner and one that is not finite";
+  ranks[1] = {0, kRates, 0};
+  stats.merges = {two.norms(0).weigh(0, kSteps, ranks).value()};
+  EXPECT_TRUE(two.judge(stats).empty()) << "nobody had anything to say";
 }
 
-TEST(Guards, MostRanksNotFiniteMeansBack) {
-  for (const auto& [ranks, broken, red] : std::vector<std::tuple<std::size_t, std::size_t, bool>>{
-           {4, 2, false}, {4, 3, true}, {4, 4, true}, {2, 1, false}, {2, 2, true}, {1, 1, true}, {3, 2, true}}) {
-    SCOPED_TRACE(std::to_string(broken) + " of " + std::to_string(ranks));
-    Guards guards({}, ranks);
-    RoundStats stats = usual(ranks);
-    for (std::size_t r = 0; r < broken; ++r) {
-      stats.ranks[r].finite = false;
-    }
-    const Verdict verdict = guards.judge(stats, kSteps);
-    ASSERT_FALSE(verdict.alarms.empty());
-    EXPECT_EQ(verdict.alarms[0].level == Level::kRed, red);
-    EXPECT_EQ(verdict.alarms[0].action, red ? Action::kRollBack : Action::kResetRank);
-    EXPECT_EQ(std::ranges::count(verdict.weights, 0), static_cast<std::ptrdiff_t>(red ? ranks : broken));
-  }
-}
-
-TEST(Guards, ANormFarAboveItsRanksPastIsLeftOut) {
-  struct Case {
-    double norm;
-    bool far;
-  };
-  // Least deviation of half a binary digit, three of them: a factor of 2^1.5.
-  for (const Case& c : {Case{2.7, false}, {2.95, true}, {100, true}, {0.01, false}, {1e-30, false}}) {
-    Guards guards = settled();
-    RoundStats stats = usual();
-    stats.ranks[1].norm2 = c.norm * c.norm;
-    EXPECT_EQ(guards.weight_of(1, stats.ranks[1], stats.lr_pico, kSteps), c.far ? 0 : 1) << "known before it is sent";
-    const Verdict verdict = guards.judge(stats, kSteps);
-    EXPECT_EQ(verdict.weights, (std::vector<std::int64_t>{1, c.far ? 0 : 1, 1, 1})) << c.norm;
-    EXPECT_EQ(verdict.alarms.empty(), !c.far);
-  }
-}
-
-TEST(Guards, ANoisyRankIsGivenMoreRoom) {
-  Guards guards({}, 2);
-  for (int i = 0; i < 200; ++i) {
-    RoundStats stats = usual(2);
-    stats.ranks[0].norm2 = i % 2 == 0 ? 1.0 / 16 : 16;  // two digits to either side
-    guards.judge(stats, kSteps);
-  }
-  RoundStats stats = usual(2);
-  stats.ranks[0].norm2 = stats.ranks[1].norm2 = 32 * 32;
-  EXPECT_EQ(guards.weight_of(0, stats.ranks[0], stats.lr_pico, kSteps), 1) << "5 digits, deviation 2";
-  EXPECT_EQ(guards.weight_of(1, stats.ranks[1], stats.lr_pico, kSteps), 0);
-  stats.ranks[0].norm2 = 128.0 * 128;
-  EXPECT_EQ(guards.weight_of(0, stats.ranks[0], stats.lr_pico, kSteps), 0) << "7 digits";
-}
-
-TEST(Guards, NobodyIsJudgedDuringTheWarmUp) {
-  for (const int rounds : {19, 20}) {
-    Guards guards = settled({}, 4, rounds);
-    RoundStats stats = usual();
-    stats.ranks[3].norm2 = 1e4;
-    EXPECT_EQ(guards.judge(stats, kSteps).weights[3], rounds < 20 ? 1 : 0);
-  }
-}
-
-TEST(Guards, LearningRatesAndIntervalsAreNoAnomaly) {
-  Guards guards = settled();
-  RoundStats stats = usual();
-  stats.lr_pico *= 10;
-  stats.ranks.assign(4, RankReport{true, 100, 1});
-  stats.mean_norm2 = 50;
-  EXPECT_TRUE(guards.judge(stats, kSteps).alarms.empty());
-  for (const double power : {0.5, 1.0}) {
-    RoundStats longer = usual();
-    const double norm = std::pow(8, power);
-    longer.ranks.assign(4, RankReport{true, norm * norm, 1});
-    longer.mean_norm2 = norm * norm / 2;
-    EXPECT_TRUE(guards.judge(longer, 8 * kSteps).alarms.empty()) << power;
-  }
-}
-
-TEST(Guards, ThreeStrikesAreWhatTheOptionsSay) {
-  for (const Action action : {Action::kResetRank, Action::kEvict, Action::kStop}) {
+TEST(Guards, ThreeStrikesResetARankTwice) {
+  for (const Action last : {Action::kExclude, Action::kEvict, Action::kStop}) {
     GuardOptions options;
-    options.norm_red = action;
+    options.norm_last = last;
     Guards guards = settled(options);
-    RoundStats stats = usual();
-    stats.ranks[0].norm2 = 1e4;
-    const Alarm yellow{Guard::kNorm, Level::kYellow, Action::kExclude, 0};
-    const Alarm red{Guard::kNorm, Level::kRed, action, 0};
-    EXPECT_EQ(guards.judge(stats, kSteps).alarms, Alarms{yellow});
-    EXPECT_EQ(guards.judge(stats, kSteps).alarms, Alarms{yellow});
-    EXPECT_TRUE(guards.judge(usual(), kSteps).alarms.empty());
-    EXPECT_EQ(guards.judge(stats, kSteps).alarms, Alarms{yellow}) << "not in a row";
-    EXPECT_EQ(guards.judge(stats, kSteps).alarms, Alarms{yellow});
-    const Verdict verdict = guards.judge(stats, kSteps);
-    EXPECT_EQ(verdict.alarms, Alarms{red});
-    EXPECT_EQ(verdict.weights[0], 0);
+    const auto far = [&] { return guards.judge(round_of(guards, {1e4, 1, 1, 1})); };
+    const Alarms yellow = {{Guard::kNorm, Level::kYellow, Action::kExclude, 0}};
+    EXPECT_EQ(far(), yellow);
+    EXPECT_EQ(far(), yellow);
+    EXPECT_TRUE(guards.judge(usual(guards)).empty());
+    for (const Action action : {Action::kResetRank, Action::kResetRank, last, last}) {
+      EXPECT_EQ(far(), yellow) << "not in a row";
+      EXPECT_EQ(far(), yellow);
+      EXPECT_EQ(far(), (Alarms{{Guard::kNorm, Level::kRed, action, 0}}));
+    }
   }
 }
 
-TEST(Guards, MostNormsTooLargeMeansBack) {
-  Guards guards = settled();
-  RoundStats stats = usual();
-  stats.ranks.assign(4, RankReport{true, 1e4, 1});
-  EXPECT_EQ(guards.judge(stats, kSteps).alarms, (Alarms{{Guard::kNorm, Level::kRed, Action::kRollBack}}));
-  guards.restart();
-  EXPECT_TRUE(guards.judge(stats, kSteps).alarms.empty()) << "learnt anew";
-}
-
-TEST(Guards, SharesAreWeightsAndAJoinersIsNone) {
-  Guards guards({}, 3);
-  RoundStats stats = usual(3);
-  stats.ranks[0].share = 640;
-  stats.ranks[1].share = 0;
-  stats.ranks[2].share = 320;
-  EXPECT_EQ(guards.judge(stats, kSteps).weights, (std::vector<std::int64_t>{640, 0, 320}));
+TEST(Guards, ARankIsResetOnlyForMostOfItsFragments) {
+  for (const int far : {1, 2}) {
+    Guards guards({}, 4, 3);
+    for (int round = 0; round < 30; ++round) {
+      RoundStats stats;
+      for (int p = 0; p < 3; ++p) {
+        std::vector<RankReport> ranks(4, RankReport{1, kRates, 1});
+        ranks[1].norm2 = round >= 20 && p < far ? 1e4 : 1;
+        stats.merges.push_back(guards.norms(p).weigh(p, kSteps, ranks).value());
+        EXPECT_EQ(stats.merges.back().weights[1], round >= 20 && p < far ? 0 : 1);
+      }
+      const Alarms alarms = guards.judge(stats);
+      EXPECT_EQ(std::ranges::count(alarms, Guard::kNorm, &Alarm::guard), round >= 20 ? 1 : 0);
+      EXPECT_EQ(std::ranges::count(alarms, Level::kRed, &Alarm::level),
+                far > 1 && round >= 20 && (round - 19) % 3 == 0 ? 1 : 0)
+          << round;
+    }
+  }
 }
 
 TEST(Guards, VarianceAboveFourMediansPullsBackThenPauses) {
@@ -173,34 +113,57 @@ TEST(Guards, VarianceAboveFourMediansPullsBackThenPauses) {
     double norm2;
     bool high;
   };
-  for (const Case& c : {Case{2.45, false}, {2.6, true}}) {
-    Guards guards({}, 4);
-    for (int i = 0; i < 5; ++i) {
-      EXPECT_TRUE(guards.judge(usual(), kSteps).alarms.empty());
-    }
-    RoundStats stats = usual();
-    stats.ranks.assign(4, RankReport{true, c.norm2, 1});
+  for (const Case& c : {Case{3.95, false}, {4.05, true}}) {
+    Guards guards = settled({}, 4, 5);
     const Alarm yellow{Guard::kVariance, Level::kYellow, Action::kPullBack};
     const Alarm red{Guard::kVariance, Level::kRed, Action::kPause};
     for (const Alarm& alarm : {yellow, yellow, red}) {
-      EXPECT_EQ(guards.judge(stats, kSteps).alarms, c.high ? Alarms{alarm} : Alarms{}) << c.norm2;
+      const RoundStats stats = round_of(guards, std::vector<double>(4, c.norm2));
+      EXPECT_EQ(guards.judge(stats), c.high ? Alarms{alarm} : Alarms{}) << c.norm2;
     }
   }
 }
 
-TEST(Guards, VarianceMayGrowWithTheIntervalAndTheLearningRate) {
-  Guards guards({}, 4);
-  for (int i = 0; i < 20; ++i) {
-    guards.judge(usual(), kSteps);
+TEST(Guards, VarianceIsThatOfAllFragments) {
+  Guards guards({}, 2, 2);
+  const auto judge = [&](double first, double second) {
+    RoundStats stats;
+    for (const auto& [p, norm2] : {std::pair(0, first), std::pair(1, second)}) {
+      stats.merges.push_back(guards.norms(p).weigh(p, kSteps, std::vector(2, RankReport{norm2, kRates, 1})).value());
+    }
+    return guards.judge(stats);
+  };
+  for (int i = 0; i < 5; ++i) {
+    EXPECT_TRUE(judge(1, 9).empty());
   }
-  RoundStats stats = usual();
-  stats.lr_pico *= 3;
-  stats.ranks.assign(4, RankReport{true, 9 * 11, 1});
-  stats.mean_norm2 = 9 * 5;
-  EXPECT_TRUE(guards.judge(stats, 4 * kSteps).alarms.empty()) << "12 times, of 8 that are due, of 32 allowed";
-  stats.mean_norm2 = 0;
-  stats.ranks.assign(4, RankReport{true, 9 * 17, 1});
-  EXPECT_EQ(guards.judge(stats, 4 * kSteps).alarms.size(), 1U) << "34 times";
+  EXPECT_TRUE(judge(25, 9).empty()) << "of a small one";
+  EXPECT_EQ(judge(1, 45).size(), 1U);
+}
+
+TEST(Guards, VarianceMayGrowWithTheRateAndTheSteps) {
+  for (const double power : {1.0, 1.5, 2.0}) {
+    for (const std::int64_t steps : {std::int64_t{1}, 4 * kSteps, 100 * kSteps}) {
+      Guards guards = settled({}, 4, 20);
+      const double longer = static_cast<double>(steps) / kSteps;
+      const double rates = 3 * kRates * longer;
+      const double due = 9 * std::pow(longer, power);
+      const double room = 4 * std::exp2(0.5 * std::abs(std::log2(longer))) * std::pow(longer, 1.5 - power);
+      for (const double part : {0.95, 1.05}) {
+        Guards copy = guards;
+        const RoundStats stats = round_of(copy, std::vector<double>(4, due * room * part), steps, rates);
+        EXPECT_EQ(copy.judge(stats).size(), part < 1 ? 0U : 1U) << power << ", " << steps << " steps, " << part;
+      }
+      EXPECT_GE(room, 3.9) << "what is usual passes";
+    }
+  }
+}
+
+TEST(Guards, VarianceIsLearntAnewWhereRatesAreNoLongerKnown) {
+  Guards guards = settled();
+  for (int i = 0; i < 10; ++i) {
+    EXPECT_TRUE(guards.judge(round_of(guards, std::vector<double>(4, 1.0), kSteps, -1)).empty());
+  }
+  EXPECT_TRUE(guards.judge(usual(guards)).empty());
 }
 
 TEST(Guards, LossAfterARound) {
@@ -224,15 +187,15 @@ TEST(Guards, LossAfterARound) {
                         {-2'000'000, 0, Level::kRed, 2'000'000},
                         {-1'000'000, -9'000'000, std::nullopt},
                         {1'000'000, RoundStats::kMaxLoss, Level::kRed}}) {
-    Guards guards({}, 4);
-    RoundStats stats = usual();
+    Guards guards({}, 4, 1);
+    RoundStats stats = usual(guards);
     stats.loss_before_e6 = stats.loss_after_e6 = c.first;
-    EXPECT_TRUE(guards.judge(stats, kSteps).alarms.empty());
+    EXPECT_TRUE(guards.judge(stats).empty());
     stats.loss_before_e6 = c.before;
     stats.loss_after_e6 = c.after;
     Alarms alarms;
     for (int round = 0; round < 3; ++round) {
-      alarms = guards.judge(stats, kSteps).alarms;
+      alarms = guards.judge(stats);
       EXPECT_EQ(alarms.empty(), c.level != Level::kRed && (c.level != Level::kYellow || round < 2)) << c.after;
     }
     if (c.level) {
@@ -240,17 +203,17 @@ TEST(Guards, LossAfterARound) {
                 (Alarms{{Guard::kLoss, *c.level, c.level == Level::kRed ? Action::kRollBack : Action::kHalve}}));
     }
     stats.loss_known = false;
-    EXPECT_TRUE(guards.judge(stats, kSteps).alarms.empty());
+    EXPECT_TRUE(guards.judge(stats).empty());
   }
 }
 
 TEST(Guards, ALossThatIsNotFiniteMeansBack) {
-  Guards guards({}, 4);
-  RoundStats stats = usual();
+  Guards guards({}, 4, 1);
+  RoundStats stats = usual(guards);
   stats.loss_finite = false;
-  EXPECT_EQ(guards.judge(stats, kSteps).alarms, (Alarms{{Guard::kLoss, Level::kRed, Action::kRollBack}}));
-  stats.ranks.clear();
-  EXPECT_TRUE(guards.judge(stats, 1).alarms.empty()) << "without merges there is no anchor to go back to";
+  EXPECT_EQ(guards.judge(stats), (Alarms{{Guard::kLoss, Level::kRed, Action::kRollBack}}));
+  stats.merges.clear();
+  EXPECT_TRUE(guards.judge(stats).empty()) << "without merges there is no anchor to go back to";
 }
 
 TEST(Guards, TheMajorityOfDigestsIsRight) {
@@ -268,17 +231,17 @@ TEST(Guards, TheMajorityOfDigestsIsRight) {
                                          {{1, 2, 3, 7, 7}, std::nullopt},
                                          {{0}, Ranks{}}}) {
     EXPECT_EQ(outvoted(c.digests), c.minority);
-    Guards guards({}, c.digests.size());
+    Guards guards({}, c.digests.size(), 1);
     RoundStats stats;
     stats.digests = c.digests;
-    const Verdict verdict = guards.judge(stats, 1);
+    const Alarms alarms = guards.judge(stats);
     if (!c.minority) {
-      EXPECT_EQ(verdict.alarms, (Alarms{{Guard::kDigest, Level::kRed, Action::kStop}}));
+      EXPECT_EQ(alarms, (Alarms{{Guard::kDigest, Level::kRed, Action::kStop}}));
       continue;
     }
-    ASSERT_EQ(verdict.alarms.size(), c.minority->size());
+    ASSERT_EQ(alarms.size(), c.minority->size());
     for (std::size_t i = 0; i < c.minority->size(); ++i) {
-      EXPECT_EQ(verdict.alarms[i], (Alarm{Guard::kDigest, Level::kYellow, Action::kRepair, (*c.minority)[i]}));
+      EXPECT_EQ(alarms[i], (Alarm{Guard::kDigest, Level::kYellow, Action::kRepair, (*c.minority)[i]}));
     }
   }
 }
@@ -287,46 +250,35 @@ TEST(Guards, LateMergesCountForTenMinutes) {
   constexpr std::int64_t kMinuteUs = 60'000'000;
   const Alarms yellow = {{Guard::kLate, Level::kYellow, Action::kRetry}};
   const Alarms red = {{Guard::kLate, Level::kRed, Action::kPause}};
-  const auto at = [](Guards& guards, std::int64_t minute, std::int64_t late) {
-    RoundStats stats = usual();
+  Guards guards({}, 4, 1);
+  const auto at = [&](std::int64_t minute, std::int64_t late) {
+    RoundStats stats;
     stats.now_us = minute * kMinuteUs;
     stats.late_tags = late;
-    return guards.judge(stats, kSteps).alarms;
+    return guards.judge(stats);
   };
-  Guards guards({}, 4);
-  EXPECT_EQ(at(guards, 0, 1), yellow);
-  EXPECT_EQ(at(guards, 4, 0), Alarms{});
-  EXPECT_EQ(at(guards, 8, 1), yellow);
-  EXPECT_EQ(at(guards, 11, 1), yellow) << "the first is forgotten";
-  EXPECT_EQ(at(guards, 18, 1), red) << "minutes 8, 11 and 18";
-  EXPECT_EQ(at(guards, 19, 1), yellow) << "counted anew";
-  EXPECT_EQ(at(guards, 19, 9), red) << "several at once";
+  EXPECT_EQ(at(0, 1), yellow);
+  EXPECT_EQ(at(4, 0), Alarms{});
+  EXPECT_EQ(at(8, 1), yellow);
+  EXPECT_EQ(at(11, 1), yellow) << "the first is forgotten";
+  EXPECT_EQ(at(18, 1), red) << "minutes 8, 11 and 18";
+  EXPECT_EQ(at(19, 1), yellow) << "counted anew";
+  EXPECT_EQ(at(19, 9), red) << "several at once";
+  EXPECT_EQ(at(20, 2), yellow);
+  EXPECT_EQ(at(1, 1), yellow) << "a run that goes on after a checkpoint has a clock of its own";
 }
 
 TEST(Guards, SwitchedOffTheyKeepWhatCannotBeAveraged) {
   GuardOptions options;
   options.on = false;
   Guards guards = settled(options);
-  RoundStats stats = usual();
-  stats.ranks[0].norm2 = 1e6;
-  stats.ranks[1].finite = false;
+  RoundStats stats = round_of(guards, {1e6, kInfinity, 1, 1});
   stats.loss_after_e6 = 9'000'000;
   stats.late_tags = 5;
   stats.digests = {1, 1, 1, 2};
-  const Verdict verdict = guards.judge(stats, kSteps);
-  EXPECT_EQ(verdict.alarms, (Alarms{{Guard::kNonFinite, Level::kYellow, Action::kResetRank, 1},
-                                    {Guard::kDigest, Level::kYellow, Action::kRepair, 3}}));
-  EXPECT_EQ(verdict.weights, (std::vector<std::int64_t>{1, 0, 1, 1}));
-}
-
-TEST(Guards, TheyFollowRanksIntoTheNextEpoch) {
-  Guards guards = settled();
-  guards.reform({-1, 3, 0});
-  RoundStats stats = usual(3);
-  stats.ranks.assign(3, RankReport{true, 1e4, 1});
-  EXPECT_EQ(guards.weight_of(0, stats.ranks[0], stats.lr_pico, kSteps), 1) << "nothing is known of the joiner";
-  EXPECT_EQ(guards.weight_of(1, stats.ranks[1], stats.lr_pico, kSteps), 0);
-  EXPECT_EQ(guards.weight_of(2, stats.ranks[2], stats.lr_pico, kSteps), 0);
+  EXPECT_EQ(stats.merges[0].weights, (std::vector<std::int64_t>{1, 0, 1, 1}));
+  EXPECT_EQ(guards.judge(stats), (Alarms{{Guard::kNonFinite, Level::kYellow, Action::kResetRank, 1},
+                                         {Guard::kDigest, Level::kYellow, Action::kRepair, 3}}));
 }
 
 }  // namespace

@@ -119,7 +119,7 @@ TEST(IntervalSpec, OptionsOfAProgramAreCheckedToo) {
   options.base = 1;
   EXPECT_NE(check(options).text().find("base is 1; it must be 2 to 64"), std::string_view::npos);
   options = {};
-  options.guard.norm_red = Action::kRollBack;
+  options.guard.norm_last = Action::kRollBack;
   EXPECT_FALSE(check(options));
   options = {};
   options.guard.variance_warmup_rounds = options.guard.variance_window + 1;

@@ -61,7 +61,7 @@ TEST(RoundStats, TheSlowestLinkAndTheFewestStepsCount) {
   EXPECT_EQ(stats.late_tags, 1);
   EXPECT_EQ(stats.now_us, 99);
   EXPECT_EQ(stats.digests, (std::vector<std::uint64_t>{10, 11, 12}));
-  EXPECT_TRUE(check(stats, 3));
+  EXPECT_TRUE(check(stats, 3, 1));
 }
 
 TEST(RoundStats, OneWrongLearningRateChangesNothing) {
@@ -99,7 +99,7 @@ TEST(RoundStats, LossesOfAnySizeAreTaken) {
       rank.loss_after = c.loss;
     }
     const RoundStats stats = agree(ranks).value();
-    EXPECT_TRUE(check(stats, 4)) << c.loss;
+    EXPECT_TRUE(check(stats, 4, 1)) << c.loss;
     EXPECT_EQ(stats.loss_finite, c.finite) << c.loss;
     EXPECT_EQ(stats.loss_known, c.finite);
     EXPECT_EQ(stats.loss_after_e6, c.e6) << c.loss;
@@ -137,6 +137,21 @@ TEST(RoundStats, RanksThatDoNotDoTheSameAreNamed) {
     EXPECT_EQ(stats.status().blame().rank, 2);
     EXPECT_NE(stats.status().text().find(part), std::string_view::npos) << stats.status().text();
   }
+}
+
+TEST(RoundStats, VarianceIsTheMeanOfSquaresLessTheSquareOfTheMean) {
+  Merge merge;
+  merge.ranks = {{4, 1, 1}, {8, 1, 1}, {1e9, 1, 1}, {6, 1, 2}};
+  merge.weights = {1, 1, 0, 2};
+  merge.mean_norm2 = 2;
+  EXPECT_EQ(variance_of(merge), 4);
+  merge.steps = 4;
+  EXPECT_EQ(one_step_variance({merge, merge}), 1) << "two fragments, 4^1.5 = 8";
+  merge.weights = {0, 0, 0, 0};
+  EXPECT_EQ(variance_of(merge), 0);
+  merge.weights = {1, 1, 0, 2};
+  merge.mean_norm2 = 7;
+  EXPECT_EQ(variance_of(merge), 0) << "rounding cannot make it negative";
 }
 
 }  // namespace

@@ -1,0 +1,61 @@
+// What an IntervalController remembers, as numbers.
+#include "scheduler/interval/controller.h"
+
+namespace sirtaki::scheduler::interval {
+namespace {
+
+constexpr std::int64_t kMostRounds = RoundStats::kMaxStep;
+
+void visit(StateIo& io, Interval& interval) {
+  io.field(interval.steps, 1, kLongestInterval);
+  io.field(interval.delay, 0, interval.steps - 1);
+  io.field(interval.mode, Mode::kFailed);
+  io.field(interval.reason, Reason::kFailed);
+  io.field(interval.escalation, Escalation::kStall);
+  io.field(interval.compress);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<IntervalController>> IntervalController::restore(const IntervalOptions& options,
+                                                                        std::size_t ranks, std::size_t fragments,
+                                                                        std::span<const std::int64_t> saved) {
+  SRT_ASSIGN(std::unique_ptr<IntervalController> controller, make(options, ranks, fragments));
+  StateIo io(saved);
+  controller->state(io);
+  if (!io.complete()) {
+    return corrupt("the saved state of local updates does not belong to these options, " + std::to_string(ranks) +
+                   " ranks and " + std::to_string(fragments) + " fragments");
+  }
+  return controller;
+}
+
+void IntervalController::state(StateIo& io) {
+  visit(io, now_);
+  visit(io, local_);
+  io.field(mode_.mode, Mode::kFailed);
+  io.field(mode_.then, Mode::kFailed);
+  io.field(mode_.reforming);
+  io.field(pending_, Reason::kFailed);
+  io.field(warm_);
+  io.field(asked_);
+  io.field(highest_lr_pico_, RoundStats::kUnknown, RoundStats::kMaxRate);
+  io.field(step_, 0, RoundStats::kMaxStep);
+  io.field(pause_until_, 0, 2 * RoundStats::kMaxStep);
+  io.field(ceiling_, 1, kLongestInterval);
+  io.field(ceiling_reason_, Reason::kFailed);
+  io.field(extra_delay_, 0, kLongestInterval);
+  io.field(calm_, 0, options_.guard.calm_rounds - 1);
+  io.field(round_, 0, kMostRounds);
+  link_.state(io);
+  guards_.state(io);
+  policy_->state(io);
+}
+
+std::vector<std::int64_t> IntervalController::saved() {
+  StateIo io;
+  state(io);
+  return io.take();
+}
+
+}  // namespace sirtaki::scheduler::interval
