@@ -284,7 +284,7 @@ void IntervalController::reform(const std::vector<int>& old_rank) {
   guards_.reform(old_rank);
 }
 
-std::uint64_t IntervalController::digest_of(const Decision& decision) {
+std::uint64_t IntervalController::digest_of(const Decision& decision) const {
   std::vector<std::int64_t> values = saved();
   values.insert(values.end(), {decision.statistics_steps, decision.link_steps, decision.cost_permille});
   for (const Alarm& alarm : decision.alarms) {

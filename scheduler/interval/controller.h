@@ -53,8 +53,9 @@ class IntervalController {
   // kInvalidArgument: options that check() refuses, no ranks or no fragments.
   static Result<std::unique_ptr<IntervalController>> make(const IntervalOptions& options, std::size_t ranks,
                                                           std::size_t fragments);
-  // One that goes on where saved() was called, on another rank or in another run. kCorrupt: not of these options, ranks
-  // and fragments.
+  // One that goes on in current() where saved() was called, on another rank or in another run, without Event::kJoined.
+  // Where the job now has other ranks, it is restored with those that were saved, and goes through
+  // Event::kMembersChanged and reform(). kCorrupt: not of these options, ranks and fragments.
   static Result<std::unique_ptr<IntervalController>> restore(const IntervalOptions& options, std::size_t ranks,
                                                              std::size_t fragments,
                                                              std::span<const std::int64_t> saved);
@@ -78,8 +79,8 @@ class IntervalController {
 
   const Interval& current() const { return now_; }
   const IntervalOptions& options() const { return options_; }
-  // For a checkpoint, or a joiner. Changes nothing.
-  std::vector<std::int64_t> saved();
+  // For a checkpoint, or a joiner.
+  std::vector<std::int64_t> saved() const;
 
  private:
   // What the next round shall be, before the mode follows.
@@ -103,7 +104,8 @@ class IntervalController {
   void fail(Reason reason);
   Interval resumed(Reason reason) const;
   void state(StateIo& io);
-  std::uint64_t digest_of(const Decision& decision);
+  bool is_consistent() const;
+  std::uint64_t digest_of(const Decision& decision) const;
 
   const IntervalOptions options_;
   std::size_t ranks_;

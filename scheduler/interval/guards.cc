@@ -233,6 +233,7 @@ void Guards::state(StateIo& io) {
   const auto window = static_cast<std::size_t>(options_.variance_window);
   io.field(variances_, window, -kMostLog, kMostLog);
   io.field(variance_steps_, window, 0, kMostLog);
+  io.require(variances_.size() == variance_steps_.size());
   io.field(variance_rates_known_);
   io.field(variance_strikes_, 0, options_.variance_strikes - 1);
   io.field(loss_strikes_, 0, options_.loss_strikes - 1);

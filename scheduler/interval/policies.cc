@@ -56,6 +56,7 @@ class AdaComm final : public Policy {
   void state(StateIo& io) override {
     io.field(first_.loss_e6, 0, RoundStats::kMaxLoss);
     io.field(first_.lr_pico, 0, RoundStats::kMaxRate);
+    io.require((first_.loss_e6 > 0) == (first_.lr_pico > 0));
     io.field(began_);
   }
 
@@ -86,6 +87,7 @@ class Divergence final : public Policy {
   }
   void state(StateIo& io) override {
     io.field(theta_log_, kLogOfZero, kMostLog);
+    io.require(theta_log_ == kLogOfZero || theta_log_ >= -kMostLog);
     io.field(mean_, -kMostLog, kMostLog);
     io.field(rounds_, 0, kMeanRounds);
     io.field(first_, kFirstRounds - 1, -kMostLog, kMostLog);

@@ -1,6 +1,9 @@
 #include "scheduler/interval/spec.h"
 
+#include <xxhash.h>
+
 #include <algorithm>
+#include <array>
 #include <string>
 #include <utility>
 
@@ -180,6 +183,47 @@ Status check(const IntervalOptions& options) {
     return invalid_argument("a function and the policy that asks it go together");
   }
   return check(options.guard);
+}
+
+std::uint64_t digest(const IntervalOptions& options) {
+  const GuardOptions& guard = options.guard;
+  const std::array values = {
+      static_cast<std::int64_t>(options.policy),
+      options.warmup,
+      options.lr_warmup,
+      options.base,
+      options.most,
+      options.alpha_pico,
+      options.theta_pico,
+      options.delay,
+      std::int64_t{options.may_compress},
+      options.link.gain_permille,
+      options.link.band_permille,
+      options.link.margin_permille,
+      std::int64_t{guard.on},
+      std::int64_t{guard.norm.on},
+      guard.norm.z_permille,
+      guard.norm.deviation_permille,
+      guard.norm.memory_rounds,
+      guard.norm.warmup_rounds,
+      guard.norm_strikes,
+      guard.norm_resets,
+      static_cast<std::int64_t>(guard.norm_last),
+      guard.variance_permille,
+      guard.variance_window,
+      guard.variance_warmup_rounds,
+      guard.variance_strikes,
+      guard.loss_yellow_permille,
+      guard.loss_red_permille,
+      guard.loss_strikes,
+      guard.loss_noise_permille,
+      guard.late_strikes,
+      guard.late_window_us,
+      guard.pause_steps,
+      guard.calm_rounds,
+      std::int64_t{options.hook != nullptr},
+  };
+  return XXH64(values.data(), values.size() * sizeof(values[0]), 0);
 }
 
 }  // namespace sirtaki::scheduler::interval

@@ -67,4 +67,7 @@ Result<IntervalOptions> parse_interval(std::string_view text);
 // kInvalidArgument: a value out of range, or a hook without its policy.
 Status check(const IntervalOptions& options);
 
+// XXH64 of all of them; of a hook, that there is one.
+std::uint64_t digest(const IntervalOptions& options);
+
 }  // namespace sirtaki::scheduler::interval

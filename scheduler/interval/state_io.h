@@ -52,6 +52,10 @@ class StateIo {
       field(value, least, most);
     }
   }
+  // What reading finds has to be just that.
+  void constant(std::int64_t value) { field(value, value, value); }
+  // What has to hold of the fields so far.
+  void require(bool holds) { good_ = good_ && (holds || !reading_); }
 
   // All fields fitted, and nothing is left.
   bool complete() const { return good_ && left_.empty(); }

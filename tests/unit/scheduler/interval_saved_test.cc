@@ -1,4 +1,4 @@
-// The saved state of an interval controller: goes on as if nothing had happened.
+// The saved state of an interval controller: goes on as if nothing had happened, and is refused where it cannot be.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -18,6 +18,7 @@ namespace {
 using Saved = std::vector<std::int64_t>;
 
 constexpr std::size_t kRanks = 4;
+constexpr std::size_t kHeader = 4;  // version, ranks, fragments, options
 
 Result<std::unique_ptr<IntervalController>> restored(const IntervalOptions& options, const Saved& saved,
                                                      std::size_t ranks = kRanks) {
@@ -70,6 +71,132 @@ TEST(IntervalSaved, ItGoesOnAsIfNothingHadHappened) {
       EXPECT_FALSE(restored(options, Saved(saved.begin(), saved.end() - 1)));
       EXPECT_FALSE(restored(options, {}));
     }
+  }
+}
+
+TEST(IntervalSaved, ItBelongsToItsOptions) {
+  const std::vector<std::string> texts = {"auto", "qsr", "8", "16", "8:delay=1", "8:guard=off", "auto:gain=5%"};
+  for (const std::string& text : texts) {
+    Training training(text);
+    training.rounds(3);
+    for (const std::string& other : texts) {
+      EXPECT_EQ(restored(options_of(other), training.controller().saved()).is_ok(), text == other)
+          << text << " as " << other;
+    }
+  }
+}
+
+// Whatever led there: the restored one takes the same events.
+TEST(IntervalSaved, ItGoesOnInEveryMode) {
+  using Events = std::vector<Event>;
+  for (const Events& events : {Events{}, Events{Event::kWantDrain}, Events{Event::kMembersChanged},
+                               Events{Event::kMembersChanged, Event::kReformed}, Events{Event::kFailed}}) {
+    for (const bool asked : {false, true}) {
+      SCOPED_TRACE(std::to_string(events.size()) + (asked ? " events, asked" : " events"));
+      Training training("8:delay=2");
+      training.rounds(4);
+      for (const Event event : events) {
+        ASSERT_TRUE(training.controller().happened(event));
+      }
+      training.controller().ask_synchronous(asked);
+      auto other = restored(options_of("8:delay=2"), training.controller().saved());
+      ASSERT_TRUE(other) << other.status().to_string();
+      EXPECT_EQ((*other)->current(), training.current());
+      EXPECT_EQ((*other)->happened(Event::kJoined).status().code(), Code::kBug) << "it goes on where it was";
+      if (training.current().mode == Mode::kFailed) {
+        continue;
+      }
+      if (training.current().mode == Mode::kReform) {
+        for (IntervalController* controller : {&training.controller(), other->get()}) {
+          controller->reform({0, 2, 1, -1});
+          ASSERT_TRUE(controller->happened(Event::kReformed));
+        }
+      }
+      expect_the_same(training, **other, 12);
+    }
+  }
+}
+
+TEST(IntervalSaved, AJobWithOtherRanksGoesOnThroughAChangeOfMembers) {
+  Training training("8:delay=2");
+  training.rounds(30);
+  auto other = restored(options_of("8:delay=2"), training.controller().saved());
+  ASSERT_TRUE(other);
+  IntervalController& controller = **other;
+  ASSERT_TRUE(controller.happened(Event::kMembersChanged));
+  controller.reform({3, 1});
+  ASSERT_TRUE(controller.happened(Event::kReformed));
+  RoundStats stats;
+  stats.step = training.step();
+  EXPECT_EQ(controller.decide(stats).value().interval.mode, Mode::kSync);
+  EXPECT_EQ(controller.happened(Event::kSteppedInSync).value().steps, 8);
+  EXPECT_EQ(controller.norms(0).weigh(0, 8, std::vector<RankReport>(2)).value().weights,
+            (std::vector<std::int64_t>{1, 1}));
+}
+
+// Every number at its ends and beside itself: what is taken makes decisions, without an error or an overflow.
+TEST(IntervalSaved, NumbersThatCannotBeAreRefused) {
+  constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
+  for (const std::string text : {"auto:warmup=0,compress=on", "divergence:warmup=0", "adacomm:warmup=0"}) {
+    const IntervalOptions options = options_of(text);
+    Training training(options);
+    training.dense_us = 200'000;
+    training.rounds(30);
+    const Saved saved = training.controller().saved();
+    const RoundStats next = training.next();
+    int refused = 0;
+    for (std::size_t i = 0; i < saved.size(); ++i) {
+      for (const std::int64_t value :
+           {-kMost - 1, std::int64_t{-1}, std::int64_t{1} << 62, kMost, saved[i] + 1, saved[i] - 1}) {
+        Saved changed = saved;
+        changed[i] = value;
+        if (changed == saved) {
+          continue;
+        }
+        SCOPED_TRACE(text + ", number " + std::to_string(i) + " is " + std::to_string(value));
+        auto other = restored(options, changed);
+        if (!other) {
+          ++refused;
+          EXPECT_EQ(other.status().code(), Code::kCorrupt);
+          continue;
+        }
+        EXPECT_GE(i, kHeader);
+        EXPECT_LT(std::abs(value), std::int64_t{1} << 62) << "no number is that large";
+        EXPECT_EQ((*other)->saved(), changed) << "what is taken is taken as it is";
+        RoundStats stats = next;
+        for (int round = 0; round < 40; ++round) {
+          stats.step = std::max(stats.step, next.step + 1'000 * round);
+          stats.late_tags = round % 9 == 0 ? 1 : 0;
+          const auto decision = (*other)->decide(stats);
+          if (!decision) {
+            EXPECT_EQ(decision.status().code(), Code::kCorrupt) << decision.status().to_string();
+            break;
+          }
+        }
+      }
+    }
+    EXPECT_GT(refused, static_cast<int>(saved.size()) * 3);
+  }
+}
+
+TEST(IntervalSaved, StatesThatNothingLeadsToAreRefused) {
+  // Places of fields behind the header: now (steps, delay, mode, reason, escalation, compress), local, mode, then.
+  constexpr std::size_t kSteps = kHeader;
+  constexpr std::size_t kDelay = kHeader + 1;
+  constexpr std::size_t kMode = kHeader + 2;
+  constexpr std::size_t kThen = kHeader + 13;
+  const auto number = [](Mode mode) { return static_cast<std::int64_t>(mode); };
+  Training training("8:delay=2");
+  training.rounds(4);
+  const Saved saved = training.controller().saved();
+  ASSERT_EQ(saved[kSteps], 8);
+  ASSERT_EQ(saved[kMode], number(Mode::kLocal));
+  ASSERT_EQ(saved[kThen], number(Mode::kLocal));
+  for (const auto& [place, value] : std::vector<std::pair<std::size_t, std::int64_t>>{
+           {kDelay, 8}, {kMode, number(Mode::kSync)}, {kThen, number(Mode::kReform)}, {kThen, number(Mode::kSync)}}) {
+    Saved changed = saved;
+    changed[place] = value;
+    EXPECT_FALSE(restored(options_of("8:delay=2"), changed)) << place << " " << value;
   }
 }
 

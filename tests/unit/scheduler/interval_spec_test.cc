@@ -1,5 +1,8 @@
 #include <gtest/gtest.h>
 
+#include <cstdint>
+#include <functional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -124,6 +127,39 @@ TEST(IntervalSpec, OptionsOfAProgramAreCheckedToo) {
   options = {};
   options.guard.variance_warmup_rounds = options.guard.variance_window + 1;
   EXPECT_NE(check(options).text().find("variance_warmup_rounds is 21; it must be 1 to 20"), std::string_view::npos);
+}
+
+TEST(IntervalSpec, EveryOptionIsInTheDigest) {
+  const std::vector<std::function<void(IntervalOptions&)>> edits = {
+      [](IntervalOptions& o) { o.policy = PolicyId::kQsr; },
+      [](IntervalOptions& o) { ++o.warmup; },
+      [](IntervalOptions& o) { ++o.lr_warmup; },
+      [](IntervalOptions& o) { ++o.base; },
+      [](IntervalOptions& o) { ++o.most; },
+      [](IntervalOptions& o) { ++o.alpha_pico; },
+      [](IntervalOptions& o) { ++o.theta_pico; },
+      [](IntervalOptions& o) { ++o.delay; },
+      [](IntervalOptions& o) { o.may_compress = true; },
+      [](IntervalOptions& o) { ++o.link.gain_permille; },
+      [](IntervalOptions& o) { ++o.link.band_permille; },
+      [](IntervalOptions& o) { ++o.link.margin_permille; },
+      [](IntervalOptions& o) { o.guard.on = false; },
+      [](IntervalOptions& o) { ++o.guard.norm.z_permille; },
+      [](IntervalOptions& o) { ++o.guard.norm_resets; },
+      [](IntervalOptions& o) { o.guard.norm_last = Action::kEvict; },
+      [](IntervalOptions& o) { ++o.guard.variance_window; },
+      [](IntervalOptions& o) { ++o.guard.loss_noise_permille; },
+      [](IntervalOptions& o) { ++o.guard.late_window_us; },
+      [](IntervalOptions& o) { ++o.guard.pause_steps; },
+      [](IntervalOptions& o) { ++o.guard.calm_rounds; },
+  };
+  std::set<std::uint64_t> digests = {digest(IntervalOptions{})};
+  for (const auto& edit : edits) {
+    IntervalOptions options;
+    edit(options);
+    EXPECT_TRUE(digests.insert(digest(options)).second);
+    EXPECT_EQ(digest(options), digest(IntervalOptions(options)));
+  }
 }
 
 }  // namespace
