@@ -23,8 +23,9 @@ from benchmarks.contest import ratio_row
 from benchmarks.group import Group
 from benchmarks.netns import Net
 from benchmarks.results import Row, Store, make_row
-from benchmarks.rig import Contender, Options, Plan, finish, interleave, network, parse, run, say
+from benchmarks.rig import Options, finish, network, parse, run, say
 from benchmarks.statistics import estimate, mean_estimate, median
+from benchmarks.trainings import TRAINING_SECONDS, ended, mean_of_ranks, steps_to, time_steps, train
 
 #: Mbit/s at first and at the end; and between.
 NETS, SLOW = ("100",), "20"
@@ -35,7 +36,7 @@ STEPS, QUICK_STEPS = 400, 60
 #: Seconds at full speed, then slow; the rest is at full speed.
 PHASE_SECONDS, QUICK_PHASE_SECONDS = 20.0, 3.0
 WINDOW, QUICK_WINDOW = 50, 10
-BLOCK_STEPS, BLOCKS = 10, 12
+WARM_STEPS, BLOCK_STEPS, BLOCKS = 20, 10, 12
 LOSS_EXCESS = 0.02
 ORACLE, ADAPT_STEPS, TIMES_FASTER = 1.10, 20.0, 1.0
 #: A plan has followed the link when its bytes are this near those of the phase's later half.
@@ -105,20 +106,6 @@ def size_of(options: Options) -> Size:
 # ---- measuring -----------------------------------------------------------------------------
 
 
-def train(group: Group, name: str, seed: int, steps: int) -> list[float]:
-    """Losses step by step, the mean of the ranks."""
-    group.call("learn_prepare", system="sirtaki", name=name, recipe=recipe_of(name, seed, steps))
-    group.call("learn_run", timeout=1800, name=name, steps=steps)
-    losses = group.call("learn_losses", name=name)
-    group.call("learn_drop", names=[name])
-    return mean_of(losses)
-
-
-def mean_of(losses: Sequence[Sequence[float]]) -> list[float]:
-    """By step, of the ranks."""
-    return [sum(values) / len(values) for values in zip(*losses, strict=True)]
-
-
 def train_live(group: Group, net: Net, name: str, seed: int, size: Size) -> dict[str, Any]:
     """Losses, seconds from the start to the end of each step, bytes of each, and when the link changed."""
     group.call("learn_prepare", system="sirtaki", name=name, recipe=recipe_of(name, seed, size.steps))
@@ -136,7 +123,7 @@ def train_live(group: Group, net: Net, name: str, seed: int, size: Size) -> dict
     try:
         for timer in timers:
             timer.start()
-        group.call("learn_run", timeout=1800, name=name, steps=size.steps)
+        group.call("learn_run", timeout=TRAINING_SECONDS, name=name, steps=size.steps)
     finally:
         for timer in timers:
             timer.cancel()
@@ -145,7 +132,7 @@ def train_live(group: Group, net: Net, name: str, seed: int, size: Size) -> dict
     watched = group.call("learn_watched", name=name)
     group.call("learn_drop", names=[name])
     return {
-        "losses": mean_of([one["losses"] for one in watched]),
+        "losses": mean_of_ranks([one["losses"] for one in watched]),
         "ends": [max(ends) - begin for ends in zip(*(one["ends"] for one in watched), strict=True)],
         "sent": watched[0]["sent"],
         "changes": [at - begin for at in changes],
@@ -160,7 +147,8 @@ def measure_fixed(options: Options, store: Store, ranks: int, names: Sequence[st
         return
     with Group(ranks, ["sirtaki"]) as group:
         for seed, name in missing:
-            losses = train(group, name, seed, size_of(options).steps)
+            steps = size_of(options).steps
+            losses = train(group, "sirtaki", name, recipe_of(name, seed, steps), steps)
             store.keep(key_of("losses", name, seed), losses)
             say(f"{name}, seed {seed}: loss {ended(losses, size_of(options).window):.4f}")
 
@@ -187,14 +175,12 @@ def measure_steps(options: Options, store: Store, ranks: int, names: Sequence[st
     if store.samples(key) is not None:
         return
     fixed = [name for name in names if not METHODS[name].live and METHODS[name].kind != "control"]
-    blocks = 2 if options.quick else BLOCKS
-    steps = 3 if options.quick else BLOCK_STEPS
+    trainings = {name: ("sirtaki", recipe_of(name, 1, STEPS)) for name in fixed}
     with network(rate, ranks, strict=not options.quick) as net, Group(ranks, ["sirtaki"], net=net) as group:
-        for name in fixed:
-            group.call("learn_prepare", system="sirtaki", name=name, recipe=recipe_of(name, 1, STEPS))
-        group.call("learn_blocks", timeout=900, blocks=[[name, 3 if options.quick else 20] for name in fixed])
-        plan = Plan(pairs=blocks, min_pairs=blocks, block_seconds=0.0, block_iterations=steps)
-        store.keep(key, interleave([Contender(name, group) for name in fixed], "learn_blocks", plan))
+        if options.quick:
+            store.keep(key, time_steps(group, trainings, warm=3, blocks=2, steps=3))
+        else:
+            store.keep(key, time_steps(group, trainings, warm=WARM_STEPS, blocks=BLOCKS, steps=BLOCK_STEPS))
 
 
 def key_of(what: str, name: str, seed: int) -> str:
@@ -203,22 +189,6 @@ def key_of(what: str, name: str, seed: int) -> str:
 
 
 # ---- figures -------------------------------------------------------------------------------
-
-
-def ended(losses: Sequence[float], window: int) -> float:
-    """The loss at the end."""
-    return sum(losses[-window:]) / window
-
-
-def steps_to(losses: Sequence[float], target: float, window: int) -> int | None:
-    """Steps until the mean of the last `window` losses is no more than the target; None: never."""
-    total = sum(losses[:window])
-    for step in range(window, len(losses) + 1):
-        if total / window <= target:
-            return step
-        if step < len(losses):
-            total += losses[step] - losses[step - window]
-    return None
 
 
 def fixed_seconds(steps: int, fast: float, slow: float, phase: float) -> float:
@@ -252,12 +222,13 @@ def steps_to_adapt(found: dict[str, Any]) -> list[float]:
     """
     ends, sent, changes = found["ends"], found["sent"], found["changes"]
     starts = [0, *(next((i for i, end in enumerate(ends) if end > at), len(ends)) for at in changes), len(ends)]
-    settled = [median(sent[(first + last) // 2 : last]) for first, last in itertools.pairwise(starts) if first < last]
+    phases = list(itertools.pairwise(starts))
     out = []
-    for phase, (first, last) in enumerate(itertools.pairwise(starts)):
-        if phase == 0 or last - first < 4:
+    for number, (first, last) in enumerate(phases[1:], 1):
+        if last - first < 4:
             continue
-        goal = settled[0 if phase == 2 else phase]
+        begin, end = phases[0 if number == 2 else number]
+        goal = median(sent[(begin + end) // 2 : end])
         near = (i for i in range(first, last) if goal / NEAR <= sent[i] <= goal * NEAR)
         out.append(float(next(near, last) - first))
     return out

@@ -22,6 +22,7 @@ from benchmarks.netns import Net
 from benchmarks.results import Row, Store, make_row
 from benchmarks.rig import Contender, Options, Plan, finish, interleave, network, parse, run, say
 from benchmarks.statistics import estimate
+from benchmarks.trainings import ended, smooth, steps_to, time_steps, train
 
 NETS = ("100", "20")
 RANKS = (4,)
@@ -32,7 +33,7 @@ BATCH, LR = 32, 0.05
 WINDOW = 50
 #: The target: DDP's loss at its end, and so much of it more.
 MARGIN = 0.05
-BLOCK_STEPS, BLOCKS = 10, 10
+WARM_STEPS, BLOCK_STEPS, BLOCKS = 20, 10, 10
 DDP, FP16 = "ddp", "ddp_fp16"
 
 
@@ -90,16 +91,6 @@ def systems_of(names: Sequence[str]) -> list[str]:
 # ---- measuring -----------------------------------------------------------------------------
 
 
-def train(group: Group, name: str, task: str, seed: int, steps: int) -> list[float]:
-    """Losses step by step, the mean of the ranks."""
-    entrant = ENTRANTS[name]
-    group.call("learn_prepare", system=entrant.system, name=name, recipe=recipe_of(entrant, task, seed))
-    group.call("learn_run", timeout=1800, name=name, steps=steps)
-    losses = group.call("learn_losses", name=name)
-    group.call("learn_drop", names=[name])
-    return [sum(values) / len(values) for values in zip(*losses, strict=True)]
-
-
 def measure_losses(store: Store, case: TaskCase, names: Sequence[str], chosen: Trainings) -> None:
     """Trainings that the store lacks, each kept as it finishes."""
     seeds, steps = chosen.seeds, chosen.steps or TASKS[case.task]
@@ -108,9 +99,10 @@ def measure_losses(store: Store, case: TaskCase, names: Sequence[str], chosen: T
         return
     with Group(case.size, systems_of(names)) as group:
         for seed, name in missing:
-            losses = train(group, name, case.task, seed, steps)
+            entrant = ENTRANTS[name]
+            losses = train(group, entrant.system, name, recipe_of(entrant, case.task, seed), steps)
             store.keep(loss_key(case, name, seed), losses)
-            say(f"{case.key}: {name}, seed {seed}: loss {sum(losses[-WINDOW:]) / WINDOW:.4f}")
+            say(f"{case.key}: {name}, seed {seed}: loss {ended(losses, WINDOW):.4f}")
 
 
 def loss_key(case: TaskCase, name: str, seed: int) -> str:
@@ -120,49 +112,26 @@ def loss_key(case: TaskCase, name: str, seed: int) -> str:
 
 def measure_steps(options: Options, case: TaskCase, names: Sequence[str], net: Net | None) -> dict[str, list[float]]:
     """Seconds of a step of every system, block by block in turns."""
-    blocks = 2 if options.quick else BLOCKS
+    trainings = {name: (ENTRANTS[name].system, recipe_of(ENTRANTS[name], case.task, 1)) for name in names}
     with Group(case.size, systems_of(names), net=net) as group:
-        for name in names:
-            entrant = ENTRANTS[name]
-            recipe = recipe_of(entrant, case.task, 1)
-            group.call("learn_prepare", system=entrant.system, name=name, recipe=recipe)
-        group.call("learn_blocks", timeout=900, blocks=[[name, 3 if options.quick else 20] for name in names])
-        steps = 3 if options.quick else BLOCK_STEPS
-        plan = Plan(pairs=blocks, min_pairs=blocks, block_seconds=0.0, block_iterations=steps)
-        return interleave([Contender(name, group) for name in names], "learn_blocks", plan)
+        if options.quick:
+            return time_steps(group, trainings, warm=3, blocks=2, steps=3)
+        return time_steps(group, trainings, warm=WARM_STEPS, blocks=BLOCKS, steps=BLOCK_STEPS)
 
 
 # ---- rows ----------------------------------------------------------------------------------
 
 
-def smooth(losses: Sequence[float]) -> list[float]:
-    """Means over WINDOW steps, from the step at which the first is complete."""
-    total = sum(losses[:WINDOW])
-    out = [total / WINDOW]
-    for new, old in zip(losses[WINDOW:], losses, strict=False):
-        total += new - old
-        out.append(total / WINDOW)
-    return out
-
-
-def steps_to(losses: Sequence[float], target: float) -> int | None:
-    """Steps until the smoothed loss reaches the target; None: never."""
-    for step, loss in enumerate(smooth(losses)):
-        if loss <= target:
-            return step + WINDOW
-    return None
-
-
 def rows_of(case: TaskCase, found: dict[str, list[list[float]]], seconds: dict[str, list[float]]) -> list[Row]:
     """Times to the target by system, and ours against the others, seed by seed. `found`: losses by system and seed."""
     rows: list[Row] = []
-    targets = [smooth(losses)[-1] * (1 + MARGIN) for losses in found[DDP]]
+    targets = [smooth(losses, WINDOW)[-1] * (1 + MARGIN) for losses in found[DDP]]
     times: dict[str, list[float]] = {}
     for name, trainings in found.items():
         step = estimate(seconds[name])
         params = {"system": name, **case.params}
         rows.append(make_row("step_seconds", params, step, "s", "lower"))
-        counts = [steps_to(losses, target) for losses, target in zip(trainings, targets, strict=True)]
+        counts = [steps_to(losses, target, WINDOW) for losses, target in zip(trainings, targets, strict=True)]
         reached = [count for count in counts if count is not None]
         share = estimate([len(reached) / len(counts)])
         rows.append(make_row("seeds_that_reach_the_target", params, share, "share", "higher"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks import compressed_allreduce, methods, never_lose, time_to_quality
+from benchmarks import compressed_allreduce, methods, never_lose, time_to_quality, trainings
 from benchmarks.contest import NetCase, TaskCase
 from benchmarks.statistics import mean_estimate
 
@@ -75,11 +75,11 @@ def test_every_control_belongs_to_a_method() -> None:
 def test_losses_are_smoothed_before_they_are_compared() -> None:
     window = time_to_quality.WINDOW
     losses = [2.0] * window + [0.0] * window
-    smooth = time_to_quality.smooth(losses)
+    smooth = trainings.smooth(losses, window)
     assert len(smooth) == window + 1
     assert (smooth[0], smooth[-1]) == (2.0, pytest.approx(0.0))
-    assert time_to_quality.steps_to(losses, 1.0) == window + window // 2
-    assert time_to_quality.steps_to(losses, -1.0) is None
+    assert trainings.steps_to(losses, 1.0, window) == window + window // 2
+    assert trainings.steps_to(losses, -1.0, window) is None
 
 
 def test_auto_is_judged_against_the_best_setting_of_its_link() -> None:

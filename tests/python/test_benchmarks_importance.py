@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks import importance
+from benchmarks import importance, trainings
 
 
 def test_steps_to_the_target_count_whole_windows() -> None:
     losses = [4.0, 4.0, 2.0, 2.0, 1.0]
-    assert importance.steps_to(losses, 4.0, 2) == 2
-    assert importance.steps_to(losses, 3.0, 2) == 3
-    assert importance.steps_to(losses, 1.5, 2) == 5
-    assert importance.steps_to(losses, 1.4, 2) is None
+    assert trainings.steps_to(losses, 4.0, 2) == 2
+    assert trainings.steps_to(losses, 3.0, 2) == 3
+    assert trainings.steps_to(losses, 1.5, 2) == 5
+    assert trainings.steps_to(losses, 1.4, 2) is None
 
 
 def test_a_fixed_rate_is_slow_between_the_changes() -> None:
