@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from benchmarks.proc import process_counters, reset_peak_rss
@@ -72,6 +72,13 @@ class Bench:
 
         The first iteration of a block is not counted: it brings the ranks together. For big tensors a small one does.
         """
+        return self._timed_blocks(numel, blocks, time.perf_counter)
+
+    def allreduce_cpu(self, numel: int, blocks: list[list[Any]]) -> list[float]:
+        """As allreduce_blocks, for the seconds that all threads of this process compute."""
+        return self._timed_blocks(numel, blocks, time.process_time)
+
+    def _timed_blocks(self, numel: int, blocks: list[list[Any]], clock: Callable[[], float]) -> list[float]:
         tensor = self._tensor(numel)
         name = f"bench.{numel}"
         first = tensor[:1] if 4 * numel >= _BIG_BYTES else tensor
@@ -80,19 +87,10 @@ class Bench:
         for system, iterations in blocks:
             allreduce = self._systems[system].allreduce
             allreduce(first, first_name)
-            begin = time.perf_counter()
+            begin = clock()
             for _ in range(iterations):
                 allreduce(tensor, name)
-            out.append((time.perf_counter() - begin) / iterations)
-        return out
-
-    def allreduce_cpu(self, numel: int, blocks: list[list[Any]]) -> list[float]:
-        """As allreduce_blocks, for the seconds that all threads of this process compute."""
-        out = []
-        for block in blocks:
-            begin = time.process_time()
-            self.allreduce_blocks(numel, [block])
-            out.append((time.process_time() - begin) / (block[1] + 1))
+            out.append((clock() - begin) / iterations)
         return out
 
     def memory_copy(self, seconds: float) -> float:
