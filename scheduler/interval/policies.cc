@@ -12,6 +12,12 @@
 namespace sirtaki::scheduler::interval {
 namespace {
 
+// By what the variance of the ranks' differences grows over so many steps: their number to the power of 3/2, between
+// noise and drift. log2.
+std::int64_t growth_over(std::int64_t steps) {
+  return 3 * log2_q16(steps) / 2;
+}
+
 class Fixed final : public Policy {
  public:
   explicit Fixed(std::int64_t steps) : steps_(steps) {}
@@ -81,7 +87,7 @@ class Divergence final : public Policy {
       return Bound{options_.base, Reason::kStatistics};
     }
     // What is above the threshold now counts at once, and only now.
-    const bool over = log != kLogOfZero && log + 3 * log2_q16(input.now.steps) / 2 > theta_log_;
+    const bool over = log != kLogOfZero && log + growth_over(input.now.steps) > theta_log_;
     const std::int64_t steps = divergence_steps(theta_log_, over ? std::max(log, mean_) : mean_, options_.most);
     return Bound{std::max(steps, options_.base), Reason::kStatistics};
   }
@@ -106,7 +112,7 @@ class Divergence final : public Policy {
     first_.push_back(log);
     if (first_.size() == kFirstRounds) {
       std::ranges::sort(first_);
-      theta_log_ = first_[kFirstRounds / 2] + 3 * log2_q16(options_.base) / 2;
+      theta_log_ = first_[kFirstRounds / 2] + growth_over(options_.base);
       first_.clear();
     }
   }
@@ -163,7 +169,7 @@ std::int64_t divergence_steps(std::int64_t theta_log, std::int64_t one_step_log,
   std::int64_t fits = 1;
   for (std::int64_t above = most + 1; fits + 1 < above;) {
     const std::int64_t middle = fits + (above - fits) / 2;
-    if (3 * log2_q16(middle) / 2 <= theta_log - one_step_log) {
+    if (growth_over(middle) <= theta_log - one_step_log) {
       fits = middle;
     } else {
       above = middle;

@@ -93,7 +93,7 @@ Status ByHost::reduce_here() {
 }
 
 bool ByHost::own(const Run& run) const {
-  return run.share >= groups_.own.front().number && run.share <= groups_.own.back().number;
+  return spec().slices[run.slice].memory->ownership().exchanges(run.offset);
 }
 
 Status ByHost::exchange() {
