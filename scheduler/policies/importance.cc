@@ -176,30 +176,62 @@ std::int64_t Importance::aimd_rate(const StepProfile& profile) {
   return std::clamp(next, std::min(method_.value("least"), method_.value("most")), method_.value("most"));
 }
 
+// nullopt: the rate stays. `why`: for a person.
+std::optional<std::int64_t> Importance::next_budget_rate(const StepProfile& profile,
+                                                         const std::vector<PlannedTensor>& now, bool shares_changed,
+                                                         std::string& why) {
+  const std::int64_t wanted = budget_rate(profile, now);
+  const bool same =
+      wanted > permille_of(rate_, 1000 - kSamePermille) && wanted < permille_of(rate_, 1000 + kSamePermille);
+  // The link may read slower than it is: where no step waits there is nothing to save. Of other shares no step tells.
+  const bool waits =
+      shares_changed || Wide{profile.exposed_us - apart_us_} * kOne > Wide{profile.step_us} * method_.value("exposed");
+  const int direction = wanted > rate_ && !same ? 1 : wanted < rate_ && !same && waits ? -1 : 0;
+  const std::int64_t more = std::min(2 * rate_, method_.value("most"));
+  if (probe_.on()) {
+    if (waits) {
+      why = ", for steps wait longer";
+      return probe_.fail(profile.bytes_per_second);
+    }
+    if (more > rate_) {
+      probe_.begin(rate_);
+      why = " to try, for no step waits longer";
+      return more;
+    }
+    probe_.settle();
+  }
+  if (same || wanted > rate_) {
+    apart_us_ = apart_us_ == 0 ? profile.exposed_us : apart_us_ + (profile.exposed_us - apart_us_) / 4;
+  }
+  if (hysteresis_.wants(direction, direction < 0)) {
+    probe_.changed(direction < 0 ? profile.bytes_per_second : 0);
+    return wanted;
+  }
+  if (more > rate_ && probe_.due(profile.bytes_per_second)) {
+    probe_.begin(rate_);
+    why = " to try";
+    return more;
+  }
+  why = direction == 0 ? "stays" : part_text(wanted) + " wanted, to be confirmed";
+  return std::nullopt;
+}
+
 std::optional<std::vector<PlannedTensor>> Importance::consider(std::uint64_t /*step*/, const StepProfile& profile,
                                                                const std::vector<PlannedTensor>& now) {
-  const bool aimd = method_.choice("link") == "aimd";
-  const std::int64_t before = rate_;
-  decision_ = "importance: rate " + part_text(before) + ", " + ms_text(profile.exposed_us) + " of " +
+  decision_ = "importance: rate " + part_text(rate_) + ", " + ms_text(profile.exposed_us) + " of " +
               ms_text(profile.step_us) + " ms exposed, link " + link_text(profile) + ": ";
   const bool shares_changed = update_shares(profile);
-  std::int64_t wanted = aimd ? aimd_rate(profile) : budget_rate(profile, now);
-  if (!aimd) {
-    const bool same =
-        wanted > permille_of(before, 1000 - kSamePermille) && wanted < permille_of(before, 1000 + kSamePermille);
-    const int direction = same ? 0 : wanted > before ? 1 : -1;
-    if (!hysteresis_.wants(direction, direction < 0)) {
-      if (!shares_changed) {
-        decision_ += direction == 0 ? "stays" : part_text(wanted) + " wanted, to be confirmed";
-        return std::nullopt;
-      }
-      wanted = before;
-    }
+  std::string why;
+  const std::optional<std::int64_t> next_rate =
+      method_.choice("link") == "aimd" ? aimd_rate(profile) : next_budget_rate(profile, now, shares_changed, why);
+  if (!next_rate && !shares_changed) {
+    decision_ += why;
+    return std::nullopt;
   }
-  rate_ = wanted;
-  std::vector<PlannedTensor> next = at(wanted, profile, now);
+  const std::int64_t before = std::exchange(rate_, next_rate.value_or(rate_));
+  std::vector<PlannedTensor> next = at(rate_, profile, now);
   const bool changed = !std::ranges::equal(next, now, {}, &PlannedTensor::decision, &PlannedTensor::decision);
-  decision_ += (wanted == before ? "stays" : "now " + part_text(wanted)) +
+  decision_ += (rate_ == before ? "stays" : "now " + part_text(rate_) + why) +
                std::string(shares_changed ? ", shares of the ranks follow their losses" : "");
   return changed ? std::optional(std::move(next)) : std::nullopt;
 }
@@ -209,6 +241,8 @@ void Importance::restart() {
   least_latency_ns_ = 0;
   shares_.clear();
   hysteresis_ = split_hysteresis_ = {};
+  probe_ = {};
+  apart_us_ = 0;
   decision_.clear();
 }
 

@@ -2,7 +2,7 @@
 //
 // After Meng's dynamic compression by network status (2025); two rules for the rate:
 //   budget  the largest of a fixed ladder whose predicted exposed part of a step is small enough (after Kimad); down at
-//           once, up when two profiles say so;
+//           once, if steps wait; up when two profiles say so, or when more was tried (rate_probe.h) and none waited;
 //   aimd    times `down` while delays grow or too much is exposed, plus `up` while less than half of that is (as in
 //           NetSenseML).
 // With split=loss ranks with larger losses send more: shares of the mean rate by the cross-entropy over its mean, a
@@ -13,11 +13,13 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "scheduler/policies/controller.h"
 #include "scheduler/policies/hysteresis.h"
+#include "scheduler/policies/rate_probe.h"
 
 namespace sirtaki::scheduler {
 
@@ -41,6 +43,8 @@ class Importance final : public Controller {
                                 const std::vector<PlannedTensor>& now) const;
   std::int64_t budget_rate(const StepProfile& profile, const std::vector<PlannedTensor>& now) const;
   std::int64_t aimd_rate(const StepProfile& profile);
+  std::optional<std::int64_t> next_budget_rate(const StepProfile& profile, const std::vector<PlannedTensor>& now,
+                                               bool shares_changed, std::string& why);
 
   const std::vector<Controlled> tensors_;
   const PlannerOptions planner_;
@@ -50,6 +54,8 @@ class Importance final : public Controller {
   std::int64_t least_latency_ns_ = 0;  // seen so far, creeping up; 0: none
   std::vector<std::int64_t> shares_;   // by rank, 1/65536 of the mean; empty: all the same
   Hysteresis hysteresis_;
+  RateProbe probe_;
+  std::int64_t apart_us_ = 0;  // mean of what steps wait where the link is no reason to: ranks are late
   Hysteresis split_hysteresis_;
   std::string decision_;
 };

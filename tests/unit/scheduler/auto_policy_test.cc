@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "scheduler/policies/importance.h"
+#include "scheduler/policies/rate_probe.h"
 #include "scheduler/replanner.h"
 #include "tests/unit/scheduler/controller_test.h"
 
@@ -257,13 +258,14 @@ TEST_F(AutoPolicyTest, ImportanceSendsLessAtOnceAlsoAfterAChangeBack) {
   EXPECT_LT(keep(), at_100);
 }
 
+// More is tried ever more rarely, for one profile each; otherwise the rate stays.
 TEST_F(AutoPolicyTest, ImportanceDoesNotOscillate) {
   for (const char* text : {"importance", "importance:link=aimd,start=5%"}) {
     make(text);
     int turns = 0;
     std::int64_t last = 0;
     int direction = 0;
-    for (int i = 0; i < 62; ++i) {  // 500 steps
+    for (int i = 0; i < 125; ++i) {  // 1,000 steps
       profile(12'500'000);
       const Decision& d = now_[2].decision;
       const std::int64_t rate = d.way().lossy() ? d.params.at(params::kKeep) : 1000;
@@ -272,8 +274,82 @@ TEST_F(AutoPolicyTest, ImportanceDoesNotOscillate) {
       direction = moved != 0 ? moved : direction;
       last = rate;
     }
-    EXPECT_LE(turns, 2) << text;
+    EXPECT_LE(turns, 2 * 4) << text << ": trials after 8, 16, 32 and 64 profiles";
   }
+}
+
+// What is sent takes as long as ranks are apart and as the link needs, so where little is sent the link reads slow.
+TEST_F(AutoPolicyTest, ImportanceSeesALinkGetFasterBehindLateRanks) {
+  make("importance");
+  auto& importance = dynamic_cast<Importance&>(*controller_);
+  constexpr std::int64_t kApartUs = 15'000;
+  const auto on_link = [&](std::int64_t bytes_per_second) {
+    std::int64_t bytes = 0;
+    for (const PlannedTensor& tensor : now_) {
+      bytes += tensor.wire_bytes;
+    }
+    const std::int64_t time_us = bytes * 3 / 2 * 1'000'000 / bytes_per_second;
+    profile_.bytes_per_second = bytes_per_second;
+    const Prediction p = predict_tensors(now_, profile_, planner_);
+    profile_.step_us = p.step_us + kApartUs;
+    profile_.exposed_us = p.exposed_us + kApartUs;
+    profile_.bytes_per_second = bytes_per_second * time_us / (time_us + kApartUs);
+    consider();
+  };
+  for (int i = 0; i < 6; ++i) {
+    on_link(12'500'000);
+  }
+  const std::int64_t at_100 = importance.rate();
+  for (int i = 0; i < 20; ++i) {
+    on_link(2'500'000);
+  }
+  const std::int64_t at_20 = importance.rate();
+  EXPECT_LT(at_20 * 2, at_100);
+  int profiles = 0;
+  for (; importance.rate() * 5 < at_100 * 4 && profiles < 20; ++profiles) {
+    on_link(12'500'000);
+  }
+  EXPECT_LE(profiles, 3) << at_20 << " to " << at_100 << ": " << importance.last_decision();
+}
+
+TEST_F(AutoPolicyTest, ImportanceSendsNoLessWhereNoStepWaits) {
+  make("importance");
+  auto& importance = dynamic_cast<Importance&>(*controller_);
+  profile(12'500'000);
+  profile(12'500'000);
+  const std::int64_t rate = importance.rate();
+  // The link reads slow, but steps are as they were.
+  profile_.bytes_per_second = 2'500'000;
+  EXPECT_FALSE(consider()) << controller_->last_decision();
+  profile_.exposed_us += profile_.step_us;
+  profile_.step_us *= 2;
+  EXPECT_TRUE(consider()) << controller_->last_decision();
+  EXPECT_LT(importance.rate(), rate);
+}
+
+TEST(RateProbe, WaitsLongerAfterEachFailureUnlessTheLinkReadsFaster) {
+  RateProbe probe;
+  const auto profiles_until_due = [&](std::int64_t bytes_per_second) {
+    for (int n = 1; n < 1000; ++n) {
+      if (probe.due(bytes_per_second)) {
+        return n;
+      }
+    }
+    return 1000;
+  };
+  EXPECT_EQ(profiles_until_due(1'000'000), 8);
+  for (const int wait : {16, 32, 64, 64}) {
+    probe.begin(7);
+    EXPECT_TRUE(probe.on());
+    EXPECT_EQ(probe.fail(1'000'000), 7);
+    EXPECT_FALSE(probe.on());
+    EXPECT_EQ(profiles_until_due(1'100'000), wait);
+  }
+  probe.begin(7);
+  probe.fail(1'000'000);
+  EXPECT_EQ(profiles_until_due(1'200'000), RateProbe::kLeast);
+  probe.changed(2'000'000);
+  EXPECT_EQ(profiles_until_due(1'200'000), 8) << "slower than what was too slow";
 }
 
 TEST_F(AutoPolicyTest, AimdGoesDownByItsFactorAndUpByItsStep) {
