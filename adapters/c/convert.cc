@@ -219,6 +219,13 @@ Result<engine::StreamSpec> to_stream(const sirtaki_stream_args& args) {
   if (args.reduce_op != SIRTAKI_SUM && args.reduce_op != SIRTAKI_AVERAGE) {
     return bad(args.name, "a stream sums or averages; reduce_op is " + std::to_string(args.reduce_op));
   }
+  if (!std::isfinite(args.prescale) || !std::isfinite(args.postscale)) {
+    return bad(args.name, "prescale and postscale of the stream must be finite numbers");
+  }
+  if (args.prescale == 0) {
+    // What is owed of compressed gradients is scaled back by it.
+    return bad(args.name, "prescale of the stream is 0, which sends nothing");
+  }
   engine::StreamSpec spec;
   spec.name = args.name;
   spec.reduce_op = static_cast<ReduceOp>(args.reduce_op);

@@ -183,8 +183,8 @@ typedef struct {
   const sirtaki_tensor* tensors; /* dims, strides, dtype, device of each; data is not looked at */
   const int32_t* order;          /* expected order of readiness; NULL: last tensor first (backprop) */
   int32_t reduce_op;             /* SIRTAKI_SUM or SIRTAKI_AVERAGE */
-  double prescale, postscale;
-  const char* codec;  /* a codec, a policy or rules (docs/compression.md); NULL: as options say */
+  double prescale, postscale;    /* what gradients, and results, are multiplied by; 1: nothing; prescale is never 0 */
+  const char* codec;             /* a codec, a policy or rules (docs/compression.md); NULL: as options say */
   int64_t first_step; /* steps that the training has made before, the same on all ranks: for `warmup` of codecs */
 } sirtaki_stream_args;
 

@@ -182,6 +182,7 @@ TEST_F(ConvertTest, StreamTakesNamesTensorsAndOrder) {
   args.tensors = tensors.data();
   args.order = order.data();
   args.reduce_op = SIRTAKI_AVERAGE;
+  args.prescale = args.postscale = 1;
   args.codec = "fp16";
   const auto stream = to_stream(args);
   ASSERT_TRUE(stream) << stream.status().to_string();
@@ -189,6 +190,11 @@ TEST_F(ConvertTest, StreamTakesNamesTensorsAndOrder) {
   EXPECT_EQ(stream->tensors[1].name, "b");
   EXPECT_EQ(stream->order, (std::vector<int>{1, 0}));
   EXPECT_EQ(stream->codec, "fp16");
+  args.prescale = 0;
+  expect_refused(to_stream(args).status(), "prescale of the stream is 0");
+  args.prescale = std::numeric_limits<double>::quiet_NaN();
+  expect_refused(to_stream(args).status(), "finite");
+  args.prescale = 1;
   args.reduce_op = SIRTAKI_MAX;
   expect_refused(to_stream(args).status(), "optimizer");
   args.name = nullptr;
