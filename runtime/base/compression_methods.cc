@@ -110,7 +110,7 @@ std::vector<MethodInfo> policies() {
                                                   {"start", KeyKind::kPart, percent(7000), 1, kOne},
                                                   {"least", KeyKind::kPart, percent(50), 1, kOne},
                                                   {"most", KeyKind::kPart, kOne, 1, kOne},
-                                                  {"exposed", KeyKind::kPart, percent(1000), 1, kOne},
+                                                  {"exposed", KeyKind::kPart, percent(500), 1, kOne},
                                                   {"down", KeyKind::kPart, percent(9500), kOne / 2, kOne - 1},
                                                   {"up", KeyKind::kPart, kOne / 1000, 1, kOne}})))},
       {MethodId::kAuto, "auto",

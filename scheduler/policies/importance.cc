@@ -17,6 +17,8 @@ constexpr std::int64_t kStepPermille = 850;
 constexpr std::int64_t kDelayedPermille = 1250;
 // What is not worth a new plan.
 constexpr std::int64_t kSamePermille = 250;
+// A part of a step: what a few steps wait varies by as much, whatever is sent.
+constexpr std::int64_t kNoise = kOne / 16;
 
 // Of a number below 2^96.
 std::int64_t cube_root(Wide value) {
@@ -184,14 +186,14 @@ std::optional<std::int64_t> Importance::next_budget_rate(const StepProfile& prof
   const bool same =
       wanted > permille_of(rate_, 1000 - kSamePermille) && wanted < permille_of(rate_, 1000 + kSamePermille);
   // The link may read slower than it is: where no step waits there is nothing to save. Of other shares no step tells.
-  const bool waits =
-      shares_changed || Wide{profile.exposed_us - apart_us_} * kOne > Wide{profile.step_us} * method_.value("exposed");
+  const bool waits = shares_changed || Wide{profile.exposed_us - apart_us_} * kOne >
+                                           Wide{profile.step_us} * std::max(method_.value("exposed"), kNoise);
   const int direction = wanted > rate_ && !same ? 1 : wanted < rate_ && !same && waits ? -1 : 0;
   const std::int64_t more = std::min(2 * rate_, method_.value("most"));
   if (probe_.on()) {
     if (waits) {
       why = ", for steps wait longer";
-      return probe_.fail(profile.bytes_per_second);
+      return probe_.fail();
     }
     if (more > rate_) {
       probe_.begin(rate_);
@@ -204,7 +206,11 @@ std::optional<std::int64_t> Importance::next_budget_rate(const StepProfile& prof
     apart_us_ = apart_us_ == 0 ? profile.exposed_us : apart_us_ + (profile.exposed_us - apart_us_) / 4;
   }
   if (hysteresis_.wants(direction, direction < 0)) {
-    probe_.changed(direction < 0 ? profile.bytes_per_second : 0);
+    probe_.changed();
+    if (direction > 0) {
+      // Perhaps this is not all that the link now carries.
+      probe_.begin(rate_);
+    }
     return wanted;
   }
   if (more > rate_ && probe_.due(profile.bytes_per_second)) {

@@ -30,6 +30,7 @@ class Importance final : public Controller {
   std::optional<std::vector<PlannedTensor>> consider(std::uint64_t step, const StepProfile& profile,
                                                      const std::vector<PlannedTensor>& now) override;
   bool wants_losses() const override { return splits(); }
+  std::uint64_t profile_every() const override { return 4; }
   const std::string& last_decision() const override { return decision_; }
   void restart() override;
 
