@@ -54,17 +54,18 @@ class Method:
 
 
 def _fixed(rate: str) -> Method:
-    return Method(f"group_topk:rate={rate},wire=gather,momentum={MOMENTUM}")
+    return Method(f"group_topk:rate={rate},wire=gather")
 
 
-_IMPORTANCE = f"importance:wire=gather,momentum={MOMENTUM}"
+#: Without momentum correction, which costs here more than it gains: 0.15, 0.10 and 0.03 nats at 25, 10 and 3 %.
+_IMPORTANCE = "importance:wire=gather"
 DENSE, OURS = "dense", "importance"
 METHODS = {
     DENSE: Method("none", "dense"),
     "25%": _fixed("0.25"),
     "10%": _fixed("0.1"),
+    "5%": _fixed("0.05"),
     "3%": _fixed("0.03"),
-    "1%": _fixed("0.01"),
     "zero": Method("none", "control", zero=True),
     OURS: Method(_IMPORTANCE, "method", live=True),
     "importance_no_ef": Method(f"{_IMPORTANCE},ef=off", "control", live=True),
