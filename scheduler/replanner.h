@@ -88,7 +88,7 @@ class Replanner {
   Replanner(std::shared_ptr<const Plan> first, ReplannerOptions options,
             std::unique_ptr<Controller> controller = nullptr);
 
-  // Steps 3, 6 and every 16th of an attempt (as often as a controller wants), unless frozen or a proposal is open. The
+  // Steps 3, 6 and every 16th of an attempt (8th with a controller), unless frozen or a proposal is open. The
   // same on all ranks.
   bool wants_profile(std::uint64_t step) const;
 

@@ -31,8 +31,6 @@ class Controller {
                                                              const std::vector<PlannedTensor>& now) = 0;
   // Whether profiles shall have every rank's loss.
   virtual bool wants_losses() const { return false; }
-  // Steps from one profile to the next.
-  virtual std::uint64_t profile_every() const { return 8; }
   // Inputs and reason of the last answer, for a person.
   virtual const std::string& last_decision() const = 0;
   // A step was given up: the first plan is in force again, and what was learnt is forgotten.

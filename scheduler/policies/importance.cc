@@ -19,6 +19,7 @@ constexpr std::int64_t kDelayedPermille = 1250;
 constexpr std::int64_t kSamePermille = 250;
 // A part of a step: what a few steps wait varies by as much, whatever is sent.
 constexpr std::int64_t kNoise = kOne / 16;
+constexpr std::int64_t kMuch = kOne / 4;
 
 // Of a number below 2^96.
 std::int64_t cube_root(Wide value) {
@@ -178,20 +179,32 @@ std::int64_t Importance::aimd_rate(const StepProfile& profile) {
   return std::clamp(next, std::min(method_.value("least"), method_.value("most")), method_.value("most"));
 }
 
+// Late ranks only make a link read slower, so the best reading counts until steps wait: a lot in one profile, or two
+// times in a row. `profile` gets it. Whether they do.
+bool Importance::follow_link(StepProfile& profile) {
+  const Wide excess = Wide{profile.exposed_us - apart_us_} * kOne;
+  const bool waits = excess > Wide{profile.step_us} * std::max(method_.value("exposed"), kNoise);
+  const bool counts = waits && (waited_ || excess > Wide{profile.step_us} * kMuch);
+  waited_ = waits;
+  link_ = counts ? profile.bytes_per_second : std::max(link_, profile.bytes_per_second);
+  profile.bytes_per_second = link_;
+  return counts;
+}
+
 // nullopt: the rate stays. `why`: for a person.
-std::optional<std::int64_t> Importance::next_budget_rate(const StepProfile& profile,
+std::optional<std::int64_t> Importance::next_budget_rate(const StepProfile& measured,
                                                          const std::vector<PlannedTensor>& now, bool shares_changed,
                                                          std::string& why) {
+  StepProfile profile = measured;
+  // Of other shares no step tells yet.
+  const bool waits = follow_link(profile) || shares_changed;
   const std::int64_t wanted = budget_rate(profile, now);
   const bool same =
       wanted > permille_of(rate_, 1000 - kSamePermille) && wanted < permille_of(rate_, 1000 + kSamePermille);
-  // The link may read slower than it is: where no step waits there is nothing to save. Of other shares no step tells.
-  const bool waits = shares_changed || Wide{profile.exposed_us - apart_us_} * kOne >
-                                           Wide{profile.step_us} * std::max(method_.value("exposed"), kNoise);
   const int direction = wanted > rate_ && !same ? 1 : wanted < rate_ && !same && waits ? -1 : 0;
   const std::int64_t more = std::min(2 * rate_, method_.value("most"));
   if (probe_.on()) {
-    if (waits) {
+    if (waits || waited_) {
       why = ", for steps wait longer";
       return probe_.fail();
     }
@@ -213,7 +226,7 @@ std::optional<std::int64_t> Importance::next_budget_rate(const StepProfile& prof
     }
     return wanted;
   }
-  if (more > rate_ && probe_.due(profile.bytes_per_second)) {
+  if (more > rate_ && probe_.due(measured.bytes_per_second)) {
     probe_.begin(rate_);
     why = " to try";
     return more;
@@ -248,7 +261,8 @@ void Importance::restart() {
   shares_.clear();
   hysteresis_ = split_hysteresis_ = {};
   probe_ = {};
-  apart_us_ = 0;
+  apart_us_ = link_ = 0;
+  waited_ = false;
   decision_.clear();
 }
 

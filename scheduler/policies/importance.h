@@ -30,7 +30,6 @@ class Importance final : public Controller {
   std::optional<std::vector<PlannedTensor>> consider(std::uint64_t step, const StepProfile& profile,
                                                      const std::vector<PlannedTensor>& now) override;
   bool wants_losses() const override { return splits(); }
-  std::uint64_t profile_every() const override { return 4; }
   const std::string& last_decision() const override { return decision_; }
   void restart() override;
 
@@ -44,6 +43,7 @@ class Importance final : public Controller {
                                 const std::vector<PlannedTensor>& now) const;
   std::int64_t budget_rate(const StepProfile& profile, const std::vector<PlannedTensor>& now) const;
   std::int64_t aimd_rate(const StepProfile& profile);
+  bool follow_link(StepProfile& profile);
   std::optional<std::int64_t> next_budget_rate(const StepProfile& profile, const std::vector<PlannedTensor>& now,
                                                bool shares_changed, std::string& why);
 
@@ -56,6 +56,8 @@ class Importance final : public Controller {
   std::vector<std::int64_t> shares_;   // by rank, 1/65536 of the mean; empty: all the same
   Hysteresis hysteresis_;
   RateProbe probe_;
+  std::int64_t link_ = 0;      // bytes per second, the best that was read since steps waited; 0: not known
+  bool waited_ = false;        // in the last profile, steps did
   std::int64_t apart_us_ = 0;  // mean of what steps wait where the link is no reason to: ranks are late
   Hysteresis split_hysteresis_;
   std::string decision_;

@@ -16,10 +16,10 @@ namespace sirtaki::scheduler {
 class RateProbe {
  public:
   // Profiles between a trial that failed, or a change for another reason, and the next one.
-  static constexpr int kShortest = 16;
-  static constexpr int kLongest = 128;
+  static constexpr int kShortest = 8;
+  static constexpr int kLongest = 64;
   // No trial follows a change sooner, however fast the link reads: the first readings are of some steps before, too.
-  static constexpr int kLeast = 3;
+  static constexpr int kLeast = 2;
   // So much faster than on average.
   static constexpr std::int64_t kFasterPermille = 1160;
 
