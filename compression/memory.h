@@ -80,6 +80,11 @@ class TensorMemory {
   bool empty() const { return residual_.empty() && owner_residual_.empty(); }
   // Residual plus owner's residual, shape().numel float32.
   void owed(std::byte* out) const;
+  // Owes nothing any more; what the coder remembers stays.
+  void forget() {
+    residual_.clear();
+    owner_residual_.clear();
+  }
   // Takes this as the residual, and nothing as the owner's.
   void restore(const std::byte* in);
   // Adds owed() to gradients, elements [offset, offset + numel), and owes nothing of them any more.

@@ -83,6 +83,7 @@ class SessionImpl final : public Session {
   std::optional<Status> stream_wait_tensors(StreamId stream, std::span<const int> tensors, Duration timeout) override {
     return streams_->wait_tensors(stream, tensors, timeout);
   }
+  Result<Duration> stream_lasted(StreamId stream) const override { return streams_->lasted(stream); }
   Result<std::vector<std::uint8_t>> stream_used(StreamId stream) const override { return streams_->used(stream); }
   Status stream_abort(StreamId stream, std::string why) override { return streams_->abort(stream, std::move(why)); }
   Status close_stream(StreamId stream) override { return streams_->close(stream); }
@@ -91,6 +92,9 @@ class SessionImpl final : public Session {
   }
   Status stream_set_residual(StreamId stream, int index, std::span<const float> in) override {
     return streams_->set_residual(stream, index, in);
+  }
+  Status stream_take_residuals(StreamId stream, std::span<float> out) override {
+    return streams_->take_residuals(stream, out);
   }
   Result<std::vector<std::byte>> stream_remembered(StreamId stream, int index) const override {
     return streams_->remembered(stream, index);

@@ -70,13 +70,15 @@ class Session {
   // stream_wait() then returns the same.
   virtual std::optional<Status> stream_wait_tensors(StreamId stream, std::span<const int> tensors,
                                                     Duration timeout) = 0;
-  // As StreamTable's.
+  // As StreamTable's, both.
+  virtual Result<Duration> stream_lasted(StreamId stream) const = 0;
   virtual Result<std::vector<std::uint8_t>> stream_used(StreamId stream) const = 0;
   virtual Status stream_abort(StreamId stream, std::string why) = 0;
   virtual Status close_stream(StreamId stream) = 0;
   // As Stream's.
   virtual Status stream_residual(StreamId stream, int index, std::span<float> out) const = 0;
   virtual Status stream_set_residual(StreamId stream, int index, std::span<const float> in) = 0;
+  virtual Status stream_take_residuals(StreamId stream, std::span<float> out) = 0;
   virtual Result<std::vector<std::byte>> stream_remembered(StreamId stream, int index) const = 0;
   virtual Status stream_recall(StreamId stream, int index, ConstBytes in) = 0;
   virtual Status stream_report_loss(StreamId stream, double loss) = 0;

@@ -120,6 +120,9 @@ class Stream {
   // kInvalidArgument in the middle of one, for another number of elements, or for a dtype that is never compressed.
   Status residual(int index, std::span<float> out) const;
   Status set_residual(int index, std::span<const float> in);
+  // What it owes of all tensors, one behind the other, all of them float32; it owes nothing any more. Empty: nobody
+  // asks what it was.
+  Status take_residuals(std::span<float> out);
   // What the tensor's codec remembers beside that.
   Status remembered(int index, std::vector<std::byte>& out) const;
   Status recall(int index, ConstBytes in);

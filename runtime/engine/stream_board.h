@@ -40,6 +40,8 @@ class StreamBoard {
 
   // Tensor `index` of the step with this mark holds its result.
   void publish(int index, std::uint64_t mark, ResultKind kind);
+  // All tensors of the step are reduced, so long after its first ready().
+  void reduced_in(Duration time) { lasted_ns_.store(time.count(), std::memory_order_relaxed); }
   // The step is void: nothing of it may be used.
   void withdraw();
 
@@ -54,6 +56,7 @@ class StreamBoard {
   std::optional<TimePoint> needed_at(int index) const;
   // What the program slept since finish().
   Duration slept() const { return Duration(slept_ns_.load(std::memory_order_relaxed)); }
+  Duration lasted() const { return Duration(lasted_ns_.load(std::memory_order_relaxed)); }
   std::size_t size() const { return cells_.size(); }
 
  private:
@@ -69,6 +72,7 @@ class StreamBoard {
   std::atomic<std::uint64_t> mark_{0};
   std::atomic<std::int64_t> finished_ns_{0};
   std::atomic<std::int64_t> slept_ns_{0};
+  std::atomic<std::int64_t> lasted_ns_{0};
 };
 
 }  // namespace sirtaki::engine

@@ -132,6 +132,30 @@ Status Stream::set_residual(int index, std::span<const float> in) {
   return {};
 }
 
+Status Stream::take_residuals(std::span<float> out) {
+  std::size_t total = 0;
+  for (std::size_t i = 0; i < spec_.tensors.size(); ++i) {
+    const auto numel = static_cast<std::size_t>(plan_->tensors()[i].numel);
+    SRT_TRY(check_residual(static_cast<int>(i), numel));
+    total += numel;
+  }
+  if (!out.empty() && out.size() != total) {
+    return invalid_argument("stream '" + spec_.name + "' has " + std::to_string(total) + " elements, not " +
+                            std::to_string(out.size()));
+  }
+  std::size_t at = 0;
+  for (std::size_t i = 0; i < spec_.tensors.size(); ++i) {
+    const auto index = static_cast<int>(i);
+    if (!out.empty()) {
+      const auto numel = static_cast<std::size_t>(plan_->tensors()[i].numel);
+      memory_.owed(index, std::as_writable_bytes(out.subspan(at, numel)).data());
+      at += numel;
+    }
+    memory_.forget(index);
+  }
+  return {};
+}
+
 Status Stream::remembered(int index, std::vector<std::byte>& out) const {
   SRT_TRY(check_memory(index));
   out = memory_.remembered(index);

@@ -160,6 +160,13 @@ double StreamMemory::owed_norm(int index) const {
   return std::sqrt(squares);
 }
 
+void StreamMemory::forget(int index) {
+  restored_[at(index)].clear();
+  if (memories_[at(index)]) {
+    memories_[at(index)]->forget();
+  }
+}
+
 void StreamMemory::restore(int index, const std::byte* in) {
   std::vector<float>& restored = restored_[at(index)];
   restored.resize(static_cast<std::size_t>(shapes_[at(index)].numel));

@@ -39,6 +39,8 @@ class StreamMemory {
   void owed(int index, std::byte* out) const;
   bool owes(int index) const;
   double owed_norm(int index) const;  // Euclidean
+  // Gives up what it owes, between steps.
+  void forget(int index);
   // Takes this as what it owes, between steps.
   void restore(int index, const std::byte* in);
 

@@ -147,6 +147,9 @@ void Stream::end_partition(int position, const Status& decoded) {
   const Status given_back = dispatcher_.finished(position);
   SRT_CHECK(given_back);
   ++partitions_done_;
+  if (partitions_done_ == static_cast<int>(plan_->partitions().size())) {
+    board_->reduced_in(deps_.loop.now() - first_ready_);
+  }
   if (decoded) {
     record_results(plan_->partitions()[static_cast<std::size_t>(position)]);
   } else {

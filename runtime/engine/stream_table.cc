@@ -177,6 +177,14 @@ std::optional<Status> StreamTable::sleep_until_reduced(StreamId stream, std::spa
   return waiter_.wait(*slot, timeout);
 }
 
+Result<Duration> StreamTable::lasted(StreamId stream) const {
+  const auto entry = find(stream);
+  if (!entry) {
+    return not_open();
+  }
+  return entry->board->lasted();
+}
+
 Result<std::vector<std::uint8_t>> StreamTable::used(StreamId stream) const {
   const auto entry = find(stream);
   if (!entry) {
@@ -239,6 +247,10 @@ Status StreamTable::residual(StreamId stream, int index, std::span<float> out) c
 
 Status StreamTable::set_residual(StreamId stream, int index, std::span<const float> in) {
   return on_loop(stream, [&](Stream& s) { return s.set_residual(index, in); });
+}
+
+Status StreamTable::take_residuals(StreamId stream, std::span<float> out) {
+  return on_loop(stream, [&](Stream& s) { return s.take_residuals(out); });
 }
 
 Result<std::vector<std::byte>> StreamTable::remembered(StreamId stream, int index) const {

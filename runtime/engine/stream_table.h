@@ -34,12 +34,15 @@ class StreamTable {
   std::optional<Status> wait(StreamId stream, Duration timeout);
   // Sleeps only for tensors whose result is not there yet. kInvalidArgument when another thread is in this call.
   std::optional<Status> wait_tensors(StreamId stream, std::span<const int> tensors, Duration timeout);
+  // Of the last step whose tensors were all reduced: from its first ready() to then.
+  Result<Duration> lasted(StreamId stream) const;
   // By tensor: 0, kUsed or kUsedCorrected (ResultKind).
   Result<std::vector<std::uint8_t>> used(StreamId stream) const;
   Status abort(StreamId stream, std::string why);
   Status close(StreamId stream);
   Status residual(StreamId stream, int index, std::span<float> out) const;
   Status set_residual(StreamId stream, int index, std::span<const float> in);
+  Status take_residuals(StreamId stream, std::span<float> out);
   Result<std::vector<std::byte>> remembered(StreamId stream, int index) const;
   Status recall(StreamId stream, int index, ConstBytes in);
   // Does not wait. kInvalidArgument: no such stream.

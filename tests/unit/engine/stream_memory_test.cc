@@ -52,6 +52,29 @@ TEST(StreamMemory, WhatOwnersOweIsOwedByRanksWhenTheRecipeChanges) {
   EXPECT_EQ(memory.owed_norm(0), 3.0);
 }
 
+TEST(StreamMemory, WhatIsForgottenIsNotOwedByAnybody) {
+  StreamMemory memory({tensor_of(), tensor_of()}, 0, 3);
+  std::vector<float> gradient(static_cast<std::size_t>(kNumel), 0.0F);
+  TensorView view;
+  view.data = std::as_writable_bytes(std::span(gradient)).data();
+  view.numel = kNumel;
+  memory.admit(0, twobit_by(Recipe::kScatter), view, 1.0, 0);
+  const std::vector<float> debt(gradient.size(), 3.0F);
+  const ConstBytes bytes = std::as_bytes(std::span(debt));
+  std::memcpy(memory.of(0).owner_feedback(bytes.data(), 0).left, debt.data(), sizeof(float));
+  std::memcpy(memory.of(0).feedback(bytes.data(), 0).left, debt.data(), sizeof(float));
+  memory.restore(1, bytes.data());
+  ASSERT_EQ(memory.owed_norm(0), 6.0);
+  for (const int index : {0, 1}) {
+    memory.forget(index);
+    EXPECT_FALSE(memory.owes(index));
+    EXPECT_EQ(memory.owed_norm(index), 0.0);
+  }
+  float left = -1;
+  std::memcpy(&left, memory.of(0).owner_feedback(bytes.data(), 0).residual, sizeof(left));
+  EXPECT_EQ(left, 0.0F);
+}
+
 // Two hosts of two ranks; this is the first one's second.
 net::HostGroups second_of_two() {
   return {.hosts = net::Hosts({{0, 1}, {2, 3}}), .host = 0, .here = nullptr, .own = {{1, nullptr}}};
