@@ -1,0 +1,85 @@
+// SimExchanges: the exchanges of local updates between simulated ranks, with a virtual clock, delays and faults.
+//
+// Each rank is a thread that runs a plain function; one of them runs at a time, the next is the one whose time has
+// come, so a seed replays. Reports and sums arrive after random delays; a sum may end with an error on some ranks, or
+// come after the others have given it up; a rank may die at any of its calls.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "runtime/engine/local_updates/exchange.h"
+
+namespace sirtaki::world {
+
+struct SimExchangeOptions {
+  std::uint64_t seed = 1;
+  int size = 2;
+  Duration longest_delay = std::chrono::milliseconds(50);
+  int abort_permille = 0;  // of sums that fail on some ranks
+  int late_permille = 0;   // of sums that take 20 seconds on some ranks
+  Rank dies = -1;
+  int dies_at = -1;  // its call, counted from 0
+};
+
+class SimExchanges {
+ public:
+  explicit SimExchanges(const SimExchangeOptions& options);
+
+  // Thrown in the thread of the rank that dies.
+  struct Died {};
+
+  class RankExchange : public engine::LocalExchange {
+   public:
+    // The rank works for so long.
+    virtual void compute(Duration duration) = 0;
+  };
+
+  // Runs the program once for each rank, to the end. Returns what went wrong, but for a death; empty: nothing.
+  std::string run(const std::function<void(RankExchange&)>& program);
+  int calls(Rank rank) const { return calls_[static_cast<std::size_t>(rank)]; }
+
+ private:
+  friend class SimRank;
+  using Key = std::tuple<int, int, std::uint64_t>;  // kind, fragment, use
+
+  // Of all ranks: what each has put in, and when a rank has the result.
+  struct Meeting {
+    std::vector<std::vector<std::byte>> parts;
+    std::vector<std::uint8_t> there;
+    TimePoint last;             // of those there
+    std::vector<TimePoint> at;  // by rank; set when all are there
+    std::vector<std::uint8_t> fails;
+  };
+
+  void turn_over();
+  void rest(Rank rank, TimePoint until);
+  void call(Rank rank);
+  Meeting& meet(const Key& key, Rank rank, ConstBytes mine, bool faults);
+  bool somebody_died() const { return died_; }
+  Duration delay();
+  bool draw(int permille) { return static_cast<int>(random_() % 1000) < permille; }
+
+  const SimExchangeOptions options_;
+  std::mt19937_64 random_;
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<std::condition_variable>> turns_;  // by rank
+  Rank running_ = -1;
+  TimePoint now_;
+  std::vector<TimePoint> wakes_;  // by rank; max(): has ended
+  std::vector<int> calls_;
+  bool died_ = false;
+  std::map<Key, Meeting> meetings_;
+};
+
+}  // namespace sirtaki::world
