@@ -122,18 +122,16 @@ struct Job {
   std::string address;
 };
 
-std::string run_rank(const ThreadOptions& options, const Job& job, Rank rank, const ScenarioFn& scenario) {
+using Body = std::function<void(std::unique_ptr<engine::Session>&)>;
+
+std::string run_rank(const ThreadOptions& options, const Job& job, Rank rank, const Body& body) {
   engine::JobSpec spec{rank, options.size, job.address, job.secret};
   auto session = engine::Session::open(job.config, spec, {});
   if (!session) {
     return "rank " + std::to_string(rank) + " cannot join: " + session.status().to_string();
   }
   try {
-    ThreadRank api(*session, options.seed);
-    Scenario run = scenario(api);
-    run.resume();
-    SRT_CHECK(run.done());
-    run.rethrow();
+    body(*session);
   } catch (const Died&) {
     return {};
   } catch (const std::exception& error) {
@@ -143,9 +141,7 @@ std::string run_rank(const ThreadOptions& options, const Job& job, Rank rank, co
   return {};
 }
 
-}  // namespace
-
-std::string run_threads(const ThreadOptions& options, const ScenarioFn& scenario) {
+std::string run_ranks(const ThreadOptions& options, const Body& body) {
   ConfigSources sources;
   sources.program = options.options_toml;
   auto config = load_config(sources);
@@ -171,13 +167,29 @@ std::string run_threads(const ThreadOptions& options, const ScenarioFn& scenario
     std::vector<std::jthread> threads;
     for (Rank rank = 0; rank < options.size; ++rank) {
       threads.emplace_back([&, rank] {
-        const std::string mine = run_rank(options, job, rank, scenario);
+        const std::string mine = run_rank(options, job, rank, body);
         const std::lock_guard lock(mutex);
         outcome += mine.empty() ? "" : mine + "\n";
       });
     }
   }
   return outcome;
+}
+
+}  // namespace
+
+std::string run_threads(const ThreadOptions& options, const ScenarioFn& scenario) {
+  return run_ranks(options, [&](std::unique_ptr<engine::Session>& session) {
+    ThreadRank api(session, options.seed);
+    Scenario run = scenario(api);
+    run.resume();
+    SRT_CHECK(run.done());
+    run.rethrow();
+  });
+}
+
+std::string run_sessions(const ThreadOptions& options, const std::function<void(engine::Session&)>& program) {
+  return run_ranks(options, [&](std::unique_ptr<engine::Session>& session) { program(*session); });
 }
 
 }  // namespace sirtaki::world

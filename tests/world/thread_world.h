@@ -2,10 +2,12 @@
 // thread of its own. The same scenarios as in SimWorld; meant for ThreadSanitizer.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 
 #include "runtime/base/config_load.h"
+#include "runtime/engine/session.h"
 #include "tests/world/world.h"
 
 namespace sirtaki::world {
@@ -19,5 +21,7 @@ struct ThreadOptions {
 
 // Runs one scenario a rank. Empty: all ended well; else what went wrong.
 std::string run_threads(const ThreadOptions& options, const ScenarioFn& scenario);
+// The same for a program that uses its session itself.
+std::string run_sessions(const ThreadOptions& options, const std::function<void(engine::Session&)>& program);
 
 }  // namespace sirtaki::world

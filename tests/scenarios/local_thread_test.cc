@@ -1,0 +1,314 @@
+// Local updates over sessions: real threads, sockets, streams and codecs.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <latch>
+#include <mutex>
+
+#include "runtime/engine/local_updates/session_exchange.h"
+#include "tests/world/local_training.h"
+#include "tests/world/thread_world.h"
+
+namespace sirtaki::world {
+namespace {
+
+using engine::LocalOptions;
+using engine::LocalOutcome;
+using engine::LocalUpdater;
+using engine::SessionExchange;
+using scheduler::interval::Mode;
+using Tensors = std::vector<std::vector<float>>;
+
+constexpr const char* kSmall =
+    "schedule.fusion_bytes = \"4KiB\"\nschedule.partition_bytes = \"8KiB\"\nschedule.credit_bytes = \"64KiB\"\n"
+    "net.eager_bytes = \"2KiB\"\nnet.exchange_bytes = \"1KiB\"\nnet.fragment_bytes = \"4KiB\"\n";
+
+const std::vector<std::int64_t> kSizes = {300, 7, 0, 5000, 64, 1, 2500, 900};
+
+// By rank.
+struct Ends {
+  explicit Ends(int size) : models(static_cast<std::size_t>(size)), anchors(models.size()), stats(models.size()) {}
+  std::vector<Tensors> models;
+  std::vector<std::vector<std::uint64_t>> anchors;
+  std::vector<std::string> stats;
+
+  void expect_equal_anchors() const {
+    for (const auto& one : anchors) {
+      EXPECT_EQ(one, anchors[0]);
+    }
+  }
+  void expect_equal_models() const {
+    for (const Tensors& model : models) {
+      for (std::size_t t = 0; t < model.size(); ++t) {
+        EXPECT_TRUE(model[t].empty() || std::memcmp(model[t].data(), models[0][t].data(), model[t].size() * 4) == 0);
+      }
+    }
+  }
+};
+
+struct Job {
+  int size = 2;
+  LocalOptions local;
+  TrainingOptions training = {.sizes = kSizes};
+  int steps = 30;
+  bool drain = true;
+  std::string toml = kSmall;
+};
+
+std::string train(const Job& job, Ends& ends) {
+  ThreadOptions options;
+  options.size = job.size;
+  options.options_toml = job.toml;
+  return run_sessions(options, [&](engine::Session& session) {
+    const auto me = static_cast<std::size_t>(session.rank());
+    Training training(job.training, session.rank());
+    const auto exchange = must(SessionExchange::open(session, training.model(job.local.fragments), job.local));
+    const auto updater = updater_of(job.local, training.model(job.local.fragments), *exchange);
+    must(updater->start());
+    for (int k = 0; k < job.steps; ++k) {
+      training.step(updater->interval().mode == Mode::kSync);
+      const LocalOutcome outcome = must(updater->step({.lr = 0.05}));
+      if (outcome.equalize_optimizer) {
+        training.reset_optimizer();
+      }
+      ends.anchors[me].push_back(updater->anchors_digest());
+    }
+    if (job.drain) {
+      must(updater->drain());
+      ends.anchors[me].push_back(updater->anchors_digest());
+    }
+    ends.models[me] = training.tensors;
+    ends.stats[me] = updater->stats_json();
+  });
+}
+
+TEST(LocalThreads, OneRankIsThePlainOptimizer) {
+  Job job;
+  job.size = 1;
+  job.local = local_options("4:delay=2", 3);
+  Ends ends(1);
+  ASSERT_EQ(train(job, ends), "");
+  Training plain(job.training, 0);
+  for (int k = 0; k < job.steps; ++k) {
+    plain.step();
+  }
+  ends.models.push_back(plain.tensors);
+  ends.expect_equal_models();
+}
+
+TEST(LocalThreads, RanksWithTheSameDataAreOneProcess) {
+  for (const int size : {2, 4}) {
+    for (const char* interval : {"3:delay=0", "4:delay=2"}) {
+      Job job;
+      job.size = size;
+      job.training.same_data = true;
+      job.local = local_options(interval, 3);
+      Ends ends(size);
+      ASSERT_EQ(train(job, ends), "") << interval;
+      Training plain(job.training, 0);
+      for (int k = 0; k < job.steps; ++k) {
+        plain.step();
+      }
+      ends.models.push_back(plain.tensors);
+      ends.expect_equal_models();
+    }
+  }
+}
+
+TEST(LocalThreads, AnchorsAreTheSameAtEveryVersion) {
+  for (const char* codec :
+       {"", "fp16", "int8:min=0,ndim=0", "twobit:min=0,ndim=0", "group_topk:min=0,ndim=0,wire=scatter",
+        "onebit:min=0,ndim=0", "threshold_sparse:min=0,ndim=0", "powersgd:min=0"}) {
+    for (const char* interval : {"4:delay=0", "5:delay=3"}) {
+      Job job;
+      job.size = 3;
+      job.local = local_options(interval, 2);
+      job.local.codec = codec;
+      Ends ends(3);
+      ASSERT_EQ(train(job, ends), "") << codec << ", " << interval;
+      ends.expect_equal_anchors();
+      ends.expect_equal_models();
+    }
+  }
+}
+
+double mean_of(const std::vector<Tensors>& models) {
+  double sum = 0;
+  for (const Tensors& model : models) {
+    for (std::size_t t = 0; t < model.size(); ++t) {
+      for (std::size_t i = 0; i < model[t].size(); ++i) {
+        sum += static_cast<double>(model[t][i]) * static_cast<double>(1 + i % 5 + t);
+      }
+    }
+  }
+  return sum / static_cast<double>(models.size());
+}
+
+// What a codec does not send stays in its rank's model: nothing is lost, nothing comes twice.
+TEST(LocalThreads, CodecsKeepTheMean) {
+  std::vector<std::uint64_t> dense;
+  for (const char* codec :
+       {"", "int8:min=0,ndim=0", "int8:min=0,ndim=0,wire=scatter", "twobit:min=0,ndim=0", "group_topk:min=0,ndim=0",
+        "group_topk:min=0,ndim=0,wire=scatter", "onebit:min=0,ndim=0", "threshold_sparse:min=0,ndim=0"}) {
+    for (const char* interval : {"4:delay=0", "5:delay=3"}) {
+      Job job;
+      job.size = 2;
+      job.drain = false;
+      job.training.integers = true;
+      job.local = local_options(interval, 2);
+      job.local.interval.guard.on = false;
+      job.local.codec = codec;
+      Ends ends(2);
+      ASSERT_EQ(train(job, ends), "") << codec;
+      std::vector<Tensors> apart;
+      for (Rank rank = 0; rank < 2; ++rank) {
+        Training plain(job.training, rank);
+        for (int k = 0; k < job.steps; ++k) {
+          plain.step();
+        }
+        apart.push_back(plain.tensors);
+      }
+      EXPECT_NEAR(mean_of(ends.models), mean_of(apart), 1e-5 * std::abs(mean_of(apart))) << codec << ", " << interval;
+      EXPECT_NE(ends.stats[0].find("\"merges_given_up\":0,"), std::string::npos) << ends.stats[0];
+      // Not just because nothing was compressed.
+      if (codec == std::string()) {
+        dense.push_back(ends.anchors[0].back());
+      }
+      EXPECT_EQ(std::ranges::count(dense, ends.anchors[0].back()), codec == std::string() ? 1 : 0) << codec;
+    }
+  }
+}
+
+// Tells when the rank waits for a sum.
+class Watched final : public engine::LocalExchange {
+ public:
+  Watched(SessionExchange& real, std::latch* waits) : real_(real), waits_(waits) {}
+  Rank rank() const override { return real_.rank(); }
+  int size() const override { return real_.size(); }
+  TimePoint now() const override { return real_.now(); }
+  Status tell(engine::Channel channel, ConstBytes mine) override { return real_.tell(channel, mine); }
+  std::optional<Result<engine::Reports>> told(engine::Channel channel, Duration timeout) override {
+    return real_.told(channel, timeout);
+  }
+  Status send(int fragment, std::span<float> data, bool lossy) override { return real_.send(fragment, data, lossy); }
+  std::optional<Status> sum(int fragment, Duration timeout) override {
+    if (timeout > Duration(0) && waits_ != nullptr) {
+      std::exchange(waits_, nullptr)->count_down();
+    }
+    return real_.sum(fragment, timeout);
+  }
+  void let_go(int fragment) override { real_.let_go(fragment); }
+  Duration lasted(int fragment) const override { return real_.lasted(fragment); }
+  Status unsent(int fragment, std::span<float> out) override { return real_.unsent(fragment, out); }
+  Status broadcast(Rank root, Bytes data, Duration timeout) override { return real_.broadcast(root, data, timeout); }
+
+ private:
+  SessionExchange& real_;
+  std::latch* waits_;
+};
+
+// A rank stalls between its report and its part of the sum: the other waits, and the merge is the same as without.
+TEST(LocalThreads, AStalledRankIsWaitedFor) {
+  for (const char* codec : {"", "int8:min=0,ndim=0"}) {
+    Job job;
+    job.local = local_options("6:delay=2", 1);
+    job.local.codec = codec;
+    Ends expected(2);
+    ASSERT_EQ(train(job, expected), "");
+    std::latch waits(1);
+    ThreadOptions options;
+    options.size = 2;
+    options.options_toml = kSmall;
+    Ends ends(2);
+    const std::string error = run_sessions(options, [&](engine::Session& session) {
+      const auto me = static_cast<std::size_t>(session.rank());
+      LocalOptions local = job.local;
+      local.late_after = Duration(1);
+      local.interval.guard.late_strikes = 1000;
+      Training training(job.training, session.rank());
+      const auto real = must(SessionExchange::open(session, training.model(1), local));
+      Watched exchange(*real, session.rank() == 0 ? &waits : nullptr);
+      const auto updater = updater_of(local, training.model(1), exchange);
+      must(updater->start());
+      for (int k = 1; k <= job.steps; ++k) {
+        training.step();
+        must(updater->step({.lr = 0.05}));
+        // The snapshot was at step 6, and the report is on its way.
+        if (k == 6 && session.rank() == 1) {
+          waits.wait();
+        }
+        // Guards ask for more delay from here on.
+        if (k == 8) {
+          ends.anchors[me].push_back(updater->anchors_digest());
+        }
+      }
+      must(updater->drain());
+      ends.models[me] = training.tensors;
+      ends.stats[me] = updater->stats_json();
+    });
+    ASSERT_EQ(error, "");
+    ends.expect_equal_anchors();
+    ends.expect_equal_models();
+    EXPECT_EQ(ends.anchors[0][0], expected.anchors[0][7]);
+    EXPECT_NE(ends.stats[0].find("\"merges_given_up\":0,"), std::string::npos) << ends.stats[0];
+    EXPECT_EQ(ends.stats[0].find("\"merges_late\":0,"), std::string::npos) << ends.stats[0];
+  }
+}
+
+// I7
+TEST(LocalThreads, BuffersAreEqualAfterADrain) {
+  struct Buffers {
+    std::vector<float> mean;
+    std::vector<float> variance;
+    std::vector<std::int64_t> count;
+    bool operator==(const Buffers&) const = default;
+  };
+  std::vector<Buffers> all(2);
+  ThreadOptions options;
+  options.size = 2;
+  const std::string error = run_sessions(options, [&](engine::Session& session) {
+    const auto me = static_cast<std::size_t>(session.rank());
+    Buffers& mine = all[me];
+    mine = me == 0 ? Buffers{{1, 2}, {1, 0}, {7}} : Buffers{{3, 2}, {2, 4}, {9}};
+    const auto view = [](auto& values, DType dtype) {
+      return TensorView{
+          reinterpret_cast<std::byte*>(values.data()), static_cast<std::int64_t>(values.size()), dtype, {}};
+    };
+    std::vector<engine::LocalBuffer> buffers(3);
+    buffers[0] = {"mean", view(mine.mean, DType::kF32), engine::BufferRule::kMean, -1};
+    buffers[1] = {"var", view(mine.variance, DType::kF32), engine::BufferRule::kVariance, 0};
+    buffers[2] = {"count", view(mine.count, DType::kI64), engine::BufferRule::kMost, -1};
+    Training training({.sizes = kSizes}, session.rank());
+    const LocalOptions local = local_options("4:delay=1", 2);
+    const auto exchange = must(SessionExchange::open(session, training.model(2), local));
+    const auto updater = updater_of(local, training.model(2, buffers), *exchange);
+    must(updater->start());
+    for (int k = 0; k < 6; ++k) {
+      training.step();
+      must(updater->step({.lr = 0.05}));
+    }
+    must(updater->drain());
+  });
+  ASSERT_EQ(error, "");
+  EXPECT_EQ(all[0], all[1]);
+  EXPECT_EQ(all[0].mean, (std::vector<float>{2, 2}));
+  EXPECT_EQ(all[0].variance, (std::vector<float>{2.5F, 2}));
+  EXPECT_EQ(all[0].count, (std::vector<std::int64_t>{9}));
+}
+
+TEST(LocalThreads, RanksWithOtherOptionsAreTold) {
+  ThreadOptions options;
+  options.size = 2;
+  const std::string error = run_sessions(options, [&](engine::Session& session) {
+    Training training({.sizes = kSizes}, session.rank());
+    const LocalOptions local = local_options(session.rank() == 0 ? "4" : "5", 1);
+    const auto exchange = must(SessionExchange::open(session, training.model(1), local));
+    const auto updater = updater_of(local, training.model(1), *exchange);
+    require(updater->start().status().code() == Code::kMismatch, "other options go unnoticed");
+  });
+  EXPECT_EQ(error, "");
+}
+
+}  // namespace
+}  // namespace sirtaki::world
