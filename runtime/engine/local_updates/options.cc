@@ -81,7 +81,6 @@ Status check(const LocalOptions& options) {
 std::uint64_t digest(const LocalOptions& options) {
   WireWriter out;
   out.put(scheduler::interval::digest(options.interval));
-  out.put_string(options.name);
   out.put(static_cast<std::int64_t>(options.fragments));
   out.put(options.merge);
   out.put(options.outer.on);

@@ -49,7 +49,7 @@ LocalOptions diloco_options();
 
 // kInvalidArgument: says which option cannot be so.
 Status check(const LocalOptions& options);
-// XXH64 of what ranks must have in common.
+// XXH64 of what ranks must have in common, and a training with its checkpoint: all but the name.
 std::uint64_t digest(const LocalOptions& options);
 
 }  // namespace sirtaki::engine

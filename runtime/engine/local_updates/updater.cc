@@ -54,6 +54,10 @@ Result<std::unique_ptr<LocalUpdater>> LocalUpdater::make(const LocalOptions& opt
   return updater;
 }
 
+LocalPace LocalUpdater::pace() const {
+  return {interval().mode == Mode::kSync, interval().steps, interval().delay};
+}
+
 bool LocalUpdater::is_local() const {
   return interval().mode == Mode::kLocal;
 }

@@ -51,6 +51,13 @@ struct LocalOutcome {
   Rank donor = -1;
 };
 
+// What is in force from now on.
+struct LocalPace {
+  bool averages_gradients = true;  // the program does, in its next step
+  std::int64_t steps = 1;          // between two merges of a fragment
+  std::int64_t delay = 0;          // from a snapshot to its merge
+};
+
 class LocalUpdater {
  public:
   using Interval = scheduler::interval::Interval;
@@ -72,7 +79,7 @@ class LocalUpdater {
   // Whether the program wants averaged gradients: at once, or as usual from the next decision on.
   Result<LocalOutcome> synchronous(bool wanted);
 
-  // In Mode::kSync the program averages the gradients of its next step.
+  LocalPace pace() const;
   const Interval& interval() const { return controller_->current(); }
   std::int64_t steps() const { return step_; }
   // The last agreed values of all fragments; equal to the model after a drain.

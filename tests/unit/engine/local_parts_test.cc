@@ -31,7 +31,6 @@ TEST(LocalOptions, SayWhatCannotBe) {
   };
   expect_refused([](LocalOptions& o) { o.fragments = -1; }, "fragments");
   expect_refused([](LocalOptions& o) { o.fragments = 100000; }, "fragments");
-  expect_refused([](LocalOptions& o) { o.name = ""; }, "name");
   expect_refused([](LocalOptions& o) { o.sync_round_steps = 0; }, "steps");
   expect_refused([](LocalOptions& o) { o.outer = {.on = true, .lr = -1}; }, "outer");
   expect_refused([](LocalOptions& o) { o.outer = {.on = true, .lr = 1, .momentum = 1}; }, "outer");
@@ -41,6 +40,12 @@ TEST(LocalOptions, SayWhatCannotBe) {
   expect_refused([](LocalOptions& o) { o.codec = "int8:ef=off"; }, "ef");
   expect_refused([](LocalOptions& o) { o.interval.may_compress = true; }, "codec");
   expect_refused([](LocalOptions& o) { o.interval.most = 0; }, "max");
+  // By another name the training is the same: a checkpoint fits.
+  LocalOptions named = local_options("4");
+  named.name = "other";
+  EXPECT_EQ(digest(named), digest(local_options("4")));
+  named.name = "";
+  EXPECT_EQ(check(named).code(), Code::kInvalidArgument);
   LocalOptions late = local_options("4");
   late.late_after = Duration(0);
   EXPECT_FALSE(check(late));
