@@ -15,16 +15,6 @@ Status bad(const std::string& what, const std::string& why) {
   return {Code::kInvalidArgument, what + ": " + why, Blame{-1, what}};
 }
 
-template <class Struct>
-Status check_size(const Struct& value, const char* name) {
-  if (value.struct_size < sizeof(Struct)) {
-    return invalid_argument(std::string(name) + ".struct_size is " + std::to_string(value.struct_size) +
-                            ", expected sizeof(" + name + ") = " + std::to_string(sizeof(Struct)) +
-                            "; set it before the call");
-  }
-  return {};
-}
-
 // Elements of the tensor, or nothing when there are more bytes than memory can have.
 std::optional<std::int64_t> count_elements(const sirtaki_tensor& tensor, DType dtype) {
   const std::int64_t limit = std::numeric_limits<std::int64_t>::max() / static_cast<std::int64_t>(dtype_size(dtype));

@@ -22,6 +22,17 @@ struct TensorSpec {
 
 enum class Data { kNeeded, kMayBeNull };
 
+// A struct of the interface that is at least as new as this library.
+template <class Struct>
+Status check_size(const Struct& value, const char* name) {
+  if (value.struct_size < sizeof(Struct)) {
+    return invalid_argument(std::string(name) + ".struct_size is " + std::to_string(value.struct_size) +
+                            ", expected sizeof(" + name + ") = " + std::to_string(sizeof(Struct)) +
+                            "; set it before the call");
+  }
+  return {};
+}
+
 // `what` names the tensor in messages.
 Result<TensorSpec> to_tensor(const sirtaki_tensor& tensor, Data data, const std::string& what);
 // As to_tensor() for one whose dimensions were checked before: no copy of them is made.

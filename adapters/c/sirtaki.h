@@ -242,6 +242,91 @@ SIRTAKI_API sirtaki_status sirtaki_stream_report_loss(sirtaki_stream stream, dou
  * stays joined: call it again. */
 SIRTAKI_API sirtaki_status sirtaki_join(int32_t* last_rank, int64_t timeout_ms);
 
+/* ---- local updates: ranks train by themselves between merges of their models (docs/local_updates.md) ----
+ *
+ * One training's parameters, in memory that stays where it is until sirtaki_local_close(). Every rank makes the same
+ * calls after the same steps, in one thread, and all but _stats_json, _anchor and _save are collective. Calls write
+ * parameters; none else may meanwhile. An error ends the training's local updates on this rank: each later call gives
+ * the same. */
+
+typedef struct sirtaki_local_training* sirtaki_local;
+
+/* How a buffer becomes equal on all ranks when models do: the weighted mean; the variance of all, of buffers whose
+ * means are another one's; the largest. */
+enum { SIRTAKI_BUFFER_MEAN = 0, SIRTAKI_BUFFER_VARIANCE = 1, SIRTAKI_BUFFER_MOST = 2 };
+/* How the mean of models comes back after the steps made meanwhile: they stay, or, for comparison, are lost. */
+enum { SIRTAKI_MERGE_CORRECTED = 0, SIRTAKI_MERGE_OVERWRITE = 1 };
+/* What makes the next model of all of the mean: nothing more; momentum; Nesterov's; as the interval's policy has it. */
+enum { SIRTAKI_OUTER_NONE = 0, SIRTAKI_OUTER_MOMENTUM = 1, SIRTAKI_OUTER_NESTEROV = 2, SIRTAKI_OUTER_PRESET = 3 };
+
+typedef struct {
+  uint32_t struct_size;
+  const char* name;     /* the same on all ranks; unique among open trainings */
+  const char* interval; /* a number of steps, or a policy with its keys: "auto", "qsr:base=4" */
+  /* With interval = "callable": the steps of the next round, the same on all ranks; `round` is a JSON object of what
+   * they all measured. Less than 1: an error. */
+  int64_t (*steps)(void* context, const char* round);
+  void* context;
+  int32_t count; /* parameters that are trained, in the order of the forward pass: float32, CPU */
+  const char* const* names;
+  const sirtaki_tensor* tensors;
+  int32_t buffer_count; /* float32, float64 or int64, CPU */
+  const char* const* buffer_names;
+  const sirtaki_tensor* buffers;
+  const int32_t* buffer_rules;
+  const int32_t* buffer_means; /* SIRTAKI_BUFFER_VARIANCE: the place of the buffer with the means; else not looked at */
+  int32_t fragments;           /* pieces that are merged one after another; 0: of 4 MiB, at most 8 */
+  int32_t merge;
+  int32_t outer;
+  double outer_lr, outer_momentum; /* of SIRTAKI_OUTER_MOMENTUM and _NESTEROV */
+  const char* codec; /* how differences travel (docs/compression.md); NULL: the policy's, "": models as they are */
+} sirtaki_local_args;
+
+typedef struct {
+  uint32_t struct_size;
+  double lr;   /* below 0: not known */
+  double loss; /* this rank's mean loss of the step, where has_loss is not 0 */
+  int32_t has_loss;
+  int64_t share;      /* this rank's weight in means: 1, or its samples */
+  int64_t steps_left; /* of the training; below 0: not known */
+  int64_t waited_ns;  /* for gradients, where they were averaged */
+} sirtaki_local_step_args;
+
+typedef struct {
+  uint32_t struct_size;
+  int32_t average_gradients;  /* 1: the program averages the gradients of its next step; 0: it makes that step alone */
+  int32_t model_changed;      /* parameters were written */
+  int32_t reset_optimizer;    /* this rank's optimizer state belongs to a model that is gone */
+  int32_t equalize_optimizer; /* gradients are averaged again: all ranks make their optimizer states equal */
+  int32_t donor;              /* the rank whose optimizer state such ranks take, the same on all; -1: they begin anew */
+  int32_t decisions;          /* made by this call */
+  int64_t steps, delay;       /* between two merges of a parameter, and from a snapshot to its merge */
+} sirtaki_local_outcome;
+
+/* SIRTAKI_OK: the text can be sirtaki_local_args.interval. Not collective, needs no session. */
+SIRTAKI_API sirtaki_status sirtaki_check_interval(const char* interval);
+/* Collective: opens streams. Models are compared at the start. */
+SIRTAKI_API sirtaki_status sirtaki_local_open(const sirtaki_local_args* args, sirtaki_local* local);
+/* Before the first step: all ranks have the same options and parameters, else SIRTAKI_MISMATCH. Outcomes may be NULL.
+ */
+SIRTAKI_API sirtaki_status sirtaki_local_start(sirtaki_local local, sirtaki_local_outcome* outcome);
+/* After every step of the optimizer. */
+SIRTAKI_API sirtaki_status sirtaki_local_step(sirtaki_local local, const sirtaki_local_step_args* step,
+                                              sirtaki_local_outcome* outcome);
+/* Makes parameters and buffers equal on all ranks. */
+SIRTAKI_API sirtaki_status sirtaki_local_drain(sirtaki_local local, sirtaki_local_outcome* outcome);
+/* Whether the program wants averaged gradients in every step: at once, or as usual again. */
+SIRTAKI_API sirtaki_status sirtaki_local_synchronous(sirtaki_local local, int wanted, sirtaki_local_outcome* outcome);
+/* The values of parameter `index` that all ranks last agreed on: numel floats, in the order of memory. */
+SIRTAKI_API sirtaki_status sirtaki_local_anchor(sirtaki_local local, int32_t index, float* out, int64_t numel);
+/* For a checkpoint of this rank; *bytes gets its size, and `out`, of `room` bytes (may be NULL), as much if that is
+ * enough. SIRTAKI_INVALID_ARGUMENT: merges are in flight; drain first. */
+SIRTAKI_API sirtaki_status sirtaki_local_save(sirtaki_local local, void* out, int64_t room, int64_t* bytes);
+/* In place of sirtaki_local_start(), on every rank, with the parameters of that moment. */
+SIRTAKI_API sirtaki_status sirtaki_local_restore(sirtaki_local local, const void* in, int64_t bytes);
+/* Frees it; merges in flight are given up. NULL: nothing. */
+SIRTAKI_API void sirtaki_local_close(sirtaki_local local);
+
 /* ---- introspection; each returns JSON owned by the calling thread until its next call of these; NULL on errors ----
  */
 
@@ -255,6 +340,8 @@ SIRTAKI_API const char* sirtaki_members_json(void); /* [{rank, hostname, host_id
  * momentum: the factor that the codec corrects, 0 for none. wire_bytes: what it takes on the network in a step, as the
  * size of an allreduce that would need as much. owed_norm: Euclidean norm of sirtaki_stream_residual(). */
 SIRTAKI_API const char* sirtaki_stream_tensors_json(sirtaki_stream stream);
+/* Mode, interval, delay, reason, rounds, waits, bytes, divergence, alarms and memory of local updates. */
+SIRTAKI_API const char* sirtaki_local_stats_json(sirtaki_local local);
 
 SIRTAKI_API sirtaki_status sirtaki_timeline_start(const char* path);
 SIRTAKI_API sirtaki_status sirtaki_timeline_stop(void);

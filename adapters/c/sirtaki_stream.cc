@@ -7,6 +7,7 @@
 #include "adapters/c/convert.h"
 #include "adapters/c/default_session.h"
 #include "adapters/c/last_error.h"
+#include "adapters/c/lent_json.h"
 #include "adapters/c/sirtaki.h"
 #include "runtime/base/compression_spec.h"
 #include "runtime/base/json.h"
@@ -17,6 +18,7 @@ using sirtaki::StreamId;
 using sirtaki::adapters::Active;
 using sirtaki::adapters::DefaultSession;
 using sirtaki::adapters::guarded;
+using sirtaki::adapters::lend_json;
 using sirtaki::adapters::timed_out;
 using sirtaki::adapters::to_duration;
 
@@ -48,17 +50,6 @@ std::string members_json(const Active& active) {
   }
   json.end_array();
   return std::move(json).take();
-}
-
-// Keeps the text for the calling thread; nullptr after an error.
-template <class Make>
-const char* keep_json(Make&& make) noexcept {
-  thread_local std::string text;  // lint: allow(global) the C interface lends it to the calling thread
-  const auto status = guarded([&]() -> Status {
-    SRT_ASSIGN(text, make());
-    return {};
-  });
-  return status == SIRTAKI_OK ? text.c_str() : nullptr;
 }
 
 }  // namespace
@@ -224,25 +215,25 @@ sirtaki_status sirtaki_join(int32_t* last_rank, int64_t timeout_ms) {
 }
 
 const char* sirtaki_options_json(void) {
-  return keep_json([] { return DefaultSession::instance().options_json(); });
+  return lend_json([] { return DefaultSession::instance().options_json(); });
 }
 
 const char* sirtaki_stats_json(void) {
-  return keep_json([]() -> sirtaki::Result<std::string> {
+  return lend_json([]() -> sirtaki::Result<std::string> {
     SRT_ASSIGN(const auto active, DefaultSession::instance().need());
     return active->session->stats_json();
   });
 }
 
 const char* sirtaki_stream_tensors_json(sirtaki_stream stream) {
-  return keep_json([&]() -> sirtaki::Result<std::string> {
+  return lend_json([&]() -> sirtaki::Result<std::string> {
     SRT_ASSIGN(const auto active, owner_of(stream));
     return active->session->stream_tensors_json(id_of(stream));
   });
 }
 
 const char* sirtaki_members_json(void) {
-  return keep_json([]() -> sirtaki::Result<std::string> {
+  return lend_json([]() -> sirtaki::Result<std::string> {
     SRT_ASSIGN(const auto active, DefaultSession::instance().need());
     return members_json(*active);
   });

@@ -1,7 +1,6 @@
 // sirtaki._core: the C interface for Python. Nothing here decides anything; sirtaki/*.py does.
 //
-// Everything that can block releases the GIL, and no thread but the caller's ever takes it. While a call blocks, the
-// main thread looks for signals ten times a second, so that Ctrl-C ends the wait.
+// Everything that can block releases the GIL, and no thread but the caller's ever takes it (calls.h).
 #include <Python.h>
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
@@ -20,71 +19,25 @@
 #include <vector>
 
 #include "adapters/c/sirtaki.h"
+#include "adapters/python/calls.h"
+#include "adapters/python/local.h"
 
 namespace nb = nanobind;
 
 namespace {
 
-using Dims = std::vector<std::int64_t>;
-// (address, dtype, device_type, device_index, dims, strides or None)
-using PyTensor = std::tuple<std::uintptr_t, int, int, int, Dims, std::optional<Dims>>;
+using sirtaki_python::blocking;
+using sirtaki_python::check;
+using sirtaki_python::configure;
+using sirtaki_python::Dims;
+using sirtaki_python::interrupted;
+using sirtaki_python::json_or_raise;
+using sirtaki_python::PyTensor;
+using sirtaki_python::to_tensor;
+
 // (op, name, input, output, reduce_op, root, prescale, postscale, splits, priority)
 using PyRequest = std::tuple<int, std::optional<std::string>, std::optional<PyTensor>, std::optional<PyTensor>, int,
                              int, double, double, std::optional<Dims>, int>;
-
-// Set once by the package when it is imported. The factory makes the exception for (code, text, rank, tensor).
-// NOLINTBEGIN(cppcoreguidelines-avoid-non-const-global-variables): the module lives as long as its process
-unsigned long main_thread = 0;
-PyObject* error_factory = nullptr;
-// NOLINTEND(cppcoreguidelines-avoid-non-const-global-variables)
-
-// Only the main thread gets signals, and only it may run their handlers.
-int interrupted(void*) {
-  if (PyThread_get_thread_ident() != main_thread) {
-    return 0;
-  }
-  const nb::gil_scoped_acquire gil;
-  return PyErr_Occurred() != nullptr || PyErr_CheckSignals() != 0 ? 1 : 0;
-}
-
-void check(sirtaki_status status) {
-  if (status == SIRTAKI_OK) {
-    return;
-  }
-  // The signal handler's exception (KeyboardInterrupt) is already set.
-  if (PyErr_Occurred() != nullptr) {
-    throw nb::python_error();
-  }
-  const nb::object error = nb::borrow(error_factory)(static_cast<int>(status), sirtaki_last_error(),
-                                                     sirtaki_last_error_rank(), sirtaki_last_error_tensor());
-  PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(error.ptr())), error.ptr());
-  throw nb::python_error();
-}
-
-// Runs a call of the C interface without the GIL.
-template <class Call>
-void blocking(Call&& call) {
-  sirtaki_status status;
-  {
-    const nb::gil_scoped_release nogil;
-    status = call();
-  }
-  check(status);
-}
-
-sirtaki_tensor to_tensor(const PyTensor& tensor) {
-  const auto& [address, dtype, device_type, device_index, dims, strides] = tensor;
-  sirtaki_tensor out{};
-  out.struct_size = sizeof(out);
-  out.data = reinterpret_cast<void*>(address);
-  out.dtype = dtype;
-  out.device_type = device_type;
-  out.device_index = device_index;
-  out.ndim = static_cast<std::int32_t>(dims.size());
-  out.dims = dims.data();
-  out.strides = strides ? strides->data() : nullptr;
-  return out;
-}
 
 sirtaki_request_args to_args(const PyRequest& request) {
   const auto& [op, name, input, output, reduce_op, root, prescale, postscale, splits, priority] = request;
@@ -193,13 +146,6 @@ std::optional<std::vector<sirtaki_request>> wait_completions(int capacity, std::
   return requests;
 }
 
-std::string json_or_raise(const char* text) {
-  if (text == nullptr) {
-    check(SIRTAKI_NOT_INITIALIZED);
-  }
-  return text;
-}
-
 // The same tensors every step. Descriptions are kept here, so that a step passes addresses only.
 class Stream {
  public:
@@ -283,14 +229,7 @@ class Stream {
 };
 
 void define_life(nb::module_& m) {
-  m.def(
-      "configure",
-      [](nb::object factory, unsigned long main_thread_id) {
-        Py_XDECREF(error_factory);
-        error_factory = factory.release().ptr();
-        main_thread = main_thread_id;
-      },
-      nb::arg("error_factory"), nb::arg("main_thread_id"));
+  m.def("configure", configure, nb::arg("error_factory"), nb::arg("main_thread_id"));
   m.def("version", [] { return std::string(sirtaki_version()); });
   m.def("init", init, nb::arg("options").none(), nb::arg("rank"), nb::arg("size"), nb::arg("rendezvous").none(),
         nb::arg("secret").none());
@@ -307,6 +246,7 @@ void define_life(nb::module_& m) {
   m.def("options_json", [] { return json_or_raise(sirtaki_options_json()); });
   m.def("stats_json", [] { return json_or_raise(sirtaki_stats_json()); });
   m.def("members_json", [] { return json_or_raise(sirtaki_members_json()); });
+  m.def("check_interval", [](const std::string& interval) { check(sirtaki_check_interval(interval.c_str())); });
   m.def("check_codec", [](const std::string& codec) { check(sirtaki_check_codec(codec.c_str())); });
   m.def("timeline_start", [](const std::string& path) { check(sirtaki_timeline_start(path.c_str())); });
   m.def("timeline_stop", [] { check(sirtaki_timeline_stop()); });
@@ -362,4 +302,5 @@ NB_MODULE(_core, m) {
   m.doc() = "The C interface of Sirtaki; use the package sirtaki instead.";
   define_life(m);
   define_operations(m);
+  sirtaki_python::define_local(m);
 }

@@ -78,3 +78,9 @@ def test_forward_use(np: int, case: str) -> None:
 @pytest.mark.parametrize("np", [2, 4])
 def test_forward_read(np: int, case: str) -> None:
     check_case("forward_read_cases", np, case)
+
+
+@pytest.mark.parametrize("case", case_names("local_cases"))
+@pytest.mark.parametrize("np", [2, 4])
+def test_local_updates(np: int, case: str) -> None:
+    check_case("local_cases", np, case)

@@ -102,7 +102,7 @@ Result<LocalOutcome> LocalUpdater::step(const LocalStep& step) {
       SRT_TRY(local_step(outcome));
     }
     // What is reported later would come as late as its answer is needed.
-    if (!posted_ && step_ == round_end_ - lag()) {
+    if (!posted_ && step_ >= round_end_ - lag()) {
       SRT_TRY(post_round(round_end_, is_local() || round_end_ - compared_at_ >= options_.digest_steps));
     }
     return step_ == round_end_ ? decide_posted(outcome) : Status();

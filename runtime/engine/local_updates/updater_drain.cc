@@ -21,6 +21,8 @@ Result<LocalOutcome> LocalUpdater::drain() {
   LocalOutcome outcome;
   const auto run = [&]() -> Status {
     if (!is_local()) {
+      // It is posted again, and nothing is in flight for a checkpoint.
+      SRT_TRY(discard_round());
       SRT_TRY(compare_models(outcome));
       return equalize_buffers();
     }

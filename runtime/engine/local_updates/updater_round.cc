@@ -1,5 +1,6 @@
 // The end of a round: what ranks measured, what follows from it, and what guards ask for.
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cmath>
 #include <string>
@@ -53,15 +54,22 @@ Result<LocalOutcome> LocalUpdater::start() {
     for (const FragmentLayout& fragment : model_.fragments) {
       layout = digest_of(std::as_bytes(std::span(&fragment.numel, 1)), layout);
     }
+    for (const LocalBuffer& buffer : model_.buffers) {
+      const std::array<std::int64_t, 3> shape = {buffer.view.numel, static_cast<std::int64_t>(buffer.rule),
+                                                 buffer.mean};
+      layout = digest_of(std::as_bytes(std::span(shape)), layout);
+    }
     SRT_ASSIGN(const Reports reports,
                ask({ReportKind::kDigest, 0}, encode_digests({digest(options_), layout}), "the start"));
     SRT_ASSIGN(const auto digests, decode_digests(reports, 2));
     for (std::size_t rank = 1; rank < digests.size(); ++rank) {
       if (digests[rank] != digests[0]) {
-        return Status(Code::kMismatch,
-                      "rank " + std::to_string(rank) +
-                          " has other options of local updates, or another model, than rank 0; give all the same",
-                      {static_cast<Rank>(rank), {}});
+        return Status(
+            Code::kMismatch,
+            "rank " + std::to_string(rank) +
+                " has other options of local updates, or another model or buffers, than rank 0; give all the same, and "
+                "call the model on all of them before the first step",
+            {static_cast<Rank>(rank), {}});
       }
     }
     SRT_ASSIGN([[maybe_unused]] const Interval joined, controller_->happened(interval::Event::kJoined));
@@ -187,6 +195,7 @@ Status LocalUpdater::heed(const std::vector<Alarm>& alarms, bool anchors, LocalO
   pull_every_ = 0;
   const Rank donor = healthy_rank(alarms, exchange_.size());
   std::vector<int> to_repair;
+  bool rolled_back = false;
   for (const Alarm& alarm : alarms) {
     switch (alarm.action) {
       case Action::kResetRank:
@@ -203,6 +212,7 @@ Status LocalUpdater::heed(const std::vector<Alarm>& alarms, bool anchors, LocalO
         break;
       case Action::kRollBack:
         SRT_TRY(roll_back(outcome));
+        rolled_back = true;
         break;
       case Action::kEvict:
         return {Code::kUnsupported,
@@ -216,6 +226,10 @@ Status LocalUpdater::heed(const std::vector<Alarm>& alarms, bool anchors, LocalO
       case Action::kStop:
         break;
     }
+  }
+  if (rolled_back) {
+    // All begin anew: every rank's optimizer state is of the model that is gone.
+    outcome.donor = -1;
   }
   return to_repair.empty() ? Status() : share_models(donor, to_repair, anchors, outcome);
 }

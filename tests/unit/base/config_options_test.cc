@@ -54,6 +54,7 @@ const Row kRows[] = {
     {"compression.rules", "a*=>fp16",
      [](const Config& c) { return c.compression.rules == "a*=>fp16" && c.compression.codec == "none"; }},
     {"compression.nonfinite", "skip", [](const Config& c) { return c.compression.nonfinite == "skip"; }},
+    {"local.updates", "qsr", [](const Config& c) { return c.local.updates == "qsr"; }},
     {"torch.sync", "forward", [](const Config& c) { return c.torch.sync == "forward"; }},
     {"log.level", "debug", [](const Config& c) { return c.log.level == "debug"; }},
     {"log.file", "/tmp/x.log", [](const Config& c) { return c.log.file == "/tmp/x.log"; }},
@@ -189,7 +190,7 @@ TEST(ConfigOptions, AgreedOptionsAreTheOnesThatChangeWhatIsSent) {
                        "control.fanout", "schedule.fusion_bytes", "schedule.partition_bytes", "schedule.credit_bytes",
                        "schedule.replan", "net.backend", "net.eager_bytes", "net.window_bytes", "net.fragment_bytes",
                        "net.exchange_bytes", "net.shared_memory", "net.hierarchy", "compression.codec",
-                       "compression.rules", "compression.nonfinite", "torch.sync"}));
+                       "compression.rules", "compression.nonfinite", "local.updates", "torch.sync"}));
 }
 
 TEST(ConfigOptions, JsonHasEveryOptionWithItsSource) {

@@ -39,6 +39,7 @@ from sirtaki.torch.functions import (
     broadcast_optimizer_state,
     broadcast_parameters,
 )
+from sirtaki.torch.local_updates import LocalUpdates, Outer
 from sirtaki.torch.ops import (
     Adasum,
     Average,
@@ -87,8 +88,10 @@ __all__ = [
     "Compressor",
     "DistributedOptimizer",
     "HorovodInternalError",
+    "LocalUpdates",
     "Max",
     "Min",
+    "Outer",
     "ProcessSet",
     "Product",
     "Sum",

@@ -22,7 +22,14 @@ from torch.optim import Optimizer
 
 from sirtaki import errors
 from sirtaki.torch import _calls
-from sirtaki.torch._step import StepMemory, after_update, before_update, refuse_grad_scaler, unhooked_step
+from sirtaki.torch._step import (
+    SCALER_TOO_EARLY,
+    StepMemory,
+    after_update,
+    before_update,
+    refuse_grad_scaler,
+    unhooked_step,
+)
 from sirtaki.torch.reducer import GradientReducer
 
 #: torch's optimizers that treat each parameter by itself: all but LBFGS.
@@ -159,7 +166,7 @@ class DeferredUpdates:
         if self._reducer.in_flight:
             if skip_synchronize:
                 raise RuntimeError("step() inside skip_synchronize() needs a synchronize() before it")
-            refuse_grad_scaler()
+            refuse_grad_scaler(SCALER_TOO_EARLY)
         before_update(optimizer)
         memory = None if skip_synchronize else self._reducer.defer()
         if memory is None:

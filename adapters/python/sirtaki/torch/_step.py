@@ -133,13 +133,22 @@ def edited(name: str) -> str:
     )
 
 
-def refuse_grad_scaler() -> None:
-    """While gradients travel: GradScaler has read and written them before step(), in ways that tensors do not tell."""
+def refuse_grad_scaler(why: str) -> None:
+    """Inside the step() of a GradScaler."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         if frame.f_code is _SCALER_STEP:
-            raise errors.UnsupportedError(
-                "GradScaler needs the combined gradients before step(): call synchronize() after backward(), and the "
-                'step() of the scaler inside skip_synchronize(), or use sync="backward"'
-            )
+            raise errors.UnsupportedError(why)
         frame = frame.f_back
+
+
+#: While gradients travel GradScaler has read and written them before step(), in ways that tensors do not tell.
+SCALER_TOO_EARLY = (
+    "GradScaler needs the combined gradients before step(): call synchronize() after backward(), and the step() of the "
+    'scaler inside skip_synchronize(), or use sync="backward"'
+)
+#: With local updates.
+SCALER_SKIPS = (
+    "GradScaler skips steps of one rank alone, and with local updates ranks make their steps together; use autocast "
+    "with bfloat16, which needs no scaler, or local_updates=None"
+)

@@ -21,9 +21,19 @@ from sirtaki.ops import ReduceOp, check_reduce_op
 from sirtaki.torch._debts import KEY
 from sirtaki.torch._deferred import DeferredUpdates, check_optimizer
 from sirtaki.torch._layout import ReducerOptions
+from sirtaki.torch._local import KEY as LOCAL_KEY
+from sirtaki.torch._local import LocalTraining
 from sirtaki.torch._momentum import Correction, correction_of
-from sirtaki.torch._step import after_update, before_update, refuse_grad_scaler, unhooked_step
+from sirtaki.torch._step import (
+    SCALER_SKIPS,
+    SCALER_TOO_EARLY,
+    after_update,
+    before_update,
+    refuse_grad_scaler,
+    unhooked_step,
+)
 from sirtaki.torch.compression import Choice, Compression, choice_of, suited
+from sirtaki.torch.local_updates import LocalChoice, check_local, local_choice
 from sirtaki.torch.ops import Average, ProcessSet, Sum, check_process_set, global_process_set
 from sirtaki.torch.reducer import GradientReducer
 
@@ -34,6 +44,7 @@ class _Distributed:
     _sirtaki: GradientReducer
     _sirtaki_skip: bool
     _sirtaki_updates: DeferredUpdates | None  # only with sync="forward"
+    _sirtaki_local: LocalTraining | None  # only with local_updates
     _sirtaki_update: Callable[[Any], Any] | None  # only with momentum correction: in place of the plain step()
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -44,8 +55,22 @@ class _Distributed:
         Args:
             closure: computes the loss and runs backward, as for LBFGS; its gradients are combined too.
         """
+        self._sirtaki.check_step(self.param_groups)  # type: ignore[attr-defined]
+        local = self._sirtaki_local
+        if local is None:
+            return self._sirtaki_step(closure)
+        refuse_grad_scaler(SCALER_SKIPS)
+        local.check_step(closure)
+        if local.starts and not self._sirtaki_skip:
+            # A rank without a backward pass takes part in the others' gradients first.
+            self._sirtaki.synchronize()
+        local.before_step()
+        self._sirtaki_step(None)
+        local.after_step()
+        return None
+
+    def _sirtaki_step(self, closure: Callable[[], Any] | None) -> Any:
         reducer = self._sirtaki
-        reducer.check_step(self.param_groups)  # type: ignore[attr-defined]
         if self._sirtaki_updates is not None:
             if closure is not None:
                 raise errors.UnsupportedError('sync="forward" cannot run a closure; use sync="backward"')
@@ -65,7 +90,7 @@ class _Distributed:
                     raise RuntimeError("step() inside skip_synchronize() needs a synchronize() before it")
             else:
                 if reducer.in_flight:
-                    refuse_grad_scaler()
+                    refuse_grad_scaler(SCALER_TOO_EARLY)
                 if reducer.reduced and reducer.told_by_program:
                     warnings.warn(
                         "step() after synchronize() without skip_synchronize(); the gradients are not combined again",
@@ -150,8 +175,9 @@ class _Distributed:
 
     @property
     def exposed_seconds(self) -> float:
-        """Seconds in which this rank had nothing to do but wait for gradients, since the start."""
-        return self._sirtaki.exposed_seconds
+        """Seconds in which this rank had nothing to do but wait for gradients or merges, since the start."""
+        local = self._sirtaki_local
+        return self._sirtaki.exposed_seconds + (0.0 if local is None else local.exposed_seconds)
 
     def state_dict(self) -> dict[str, Any]:
         """As torch's, after wait(), and what this rank owes of compressed gradients. Not collective."""
@@ -168,7 +194,9 @@ class _Distributed:
 
     def _sirtaki_state(self, owed: dict[str, Any] | None) -> dict[str, Any]:
         state = super(type(self), self).state_dict()  # type: ignore[misc]
-        return state if owed is None else {**state, KEY: owed}
+        local = None if self._sirtaki_local is None else self._sirtaki_local.state()
+        own = {KEY: owed, LOCAL_KEY: local}
+        return {**state, **{key: value for key, value in own.items() if value is not None}}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """As torch's, after wait(). Not collective.
@@ -179,6 +207,9 @@ class _Distributed:
         self.wait()
         state = dict(state_dict)
         self._sirtaki.debts.load(state.pop(KEY, None))
+        local = state.pop(LOCAL_KEY, None)
+        if self._sirtaki_local is not None:
+            self._sirtaki_local.load(local)
         super(type(self), self).load_state_dict(state)  # type: ignore[misc]
 
     def flush(self) -> None:
@@ -218,7 +249,46 @@ class _Distributed:
         A number, or a tensor of one loss or one for each sample, of which the mean counts. Each step or now and then,
         on every rank: as long as one has told none, all send the same. Not collective; nothing before the first step.
         """
-        self._sirtaki.debts.report_loss(float(loss.detach().mean()) if isinstance(loss, Tensor) else float(loss))
+        number = float(loss.detach().mean()) if isinstance(loss, Tensor) else float(loss)
+        self._sirtaki.debts.report_loss(number)
+        if self._sirtaki_local is not None:
+            self._sirtaki_local.report_loss(number)
+
+    def drain(self) -> None:
+        """With local_updates: makes parameters and buffers equal on all ranks. Collective.
+
+        Before a checkpoint, an evaluation and at the end. Merges on their way are finished, and one more is made.
+        """
+        if self._sirtaki_local is not None:
+            self._sirtaki.check_between_steps("drain()")
+            self._sirtaki_local.drain()
+
+    @contextmanager
+    def synchronous(self) -> Iterator[None]:
+        """With local_updates: inside it gradients are averaged in every step. Collective where it begins and ends."""
+        if self._sirtaki_local is None:
+            yield
+            return
+        self._sirtaki.check_between_steps("synchronous()")
+        with self._sirtaki_local.synchronous():
+            yield
+
+    @contextmanager
+    def global_model(self) -> Iterator[None]:
+        """With local_updates: inside it parameters are what all ranks last agreed on. Not collective.
+
+        For evaluation by any ranks; no step inside. The rank's own parameters come back afterwards.
+        """
+        if self._sirtaki_local is None:
+            yield
+            return
+        self._sirtaki.check_between_steps("global_model()")
+        with self._sirtaki_local.global_model():
+            yield
+
+    def local_stats(self) -> dict[str, Any]:
+        """Interval, delay, mode, why; rounds, seconds waited, bytes, divergence, alarms. {} without local_updates."""
+        return {} if self._sirtaki_local is None else self._sirtaki_local.stats()
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Refuses copies: they would share the parameters, or combine nothing."""
@@ -238,6 +308,8 @@ class _Distributed:
         Not between backward() and step().
         """
         self._sirtaki.check_add()
+        if self._sirtaki_local is not None:
+            raise errors.UnsupportedError("local updates have one set of parameters; make another optimizer for more")
         self.wait()
         known = {id(p) for group in self.param_groups for p in group["params"]}  # type: ignore[attr-defined]
         super(type(self), self).add_param_group(param_group)  # type: ignore[misc]
@@ -381,6 +453,7 @@ def DistributedOptimizer(  # noqa: N802, PLR0917  (Horovod's name and signature)
     process_set: ProcessSet = global_process_set,
     *,
     sync: str | None = None,
+    local_updates: LocalChoice = None,
 ) -> Any:
     """Makes `optimizer` combine gradients over all ranks. Call init() first, and do the same on all ranks.
 
@@ -409,10 +482,14 @@ def DistributedOptimizer(  # noqa: N802, PLR0917  (Horovod's name and signature)
             parameters are updated when the module is called or they are read next, so gradients travel during the next
             forward pass too; for optimizers that treat each parameter by itself, without GradScaler, clipping and
             closures. See wait(). None: the option torch.sync.
+        local_updates: ranks make several steps of their own between merges of their models: "auto", a number of steps,
+            another policy, a function, or a LocalUpdates. 1: none. None: the option local.updates. Models must be equal
+            at the first step (broadcast_parameters()). See docs/local_updates.md, drain() and local_stats().
 
     Raises:
         ValueError: an argument is wrong, or init() was not called.
-        UnsupportedError: with sync="forward", for optimizers that may couple parameters.
+        UnsupportedError: with sync="forward", for optimizers that may couple parameters; with local_updates, for
+            closures, parts of models (FSDP), and parameters that are not float32.
         RuntimeError: from backward(), step() or zero_grad() called in a wrong order; where a parameter was converted or
             has a gradient that nobody combines. Names the parameter.
         HorovodInternalError: from backward() or step() when the ranks disagree or one is lost.
@@ -428,6 +505,9 @@ def DistributedOptimizer(  # noqa: N802, PLR0917  (Horovod's name and signature)
     names, params = _named(optimizer, named_parameters)
     options = _options(op, compression, gradient_predivide_factor, sync, sparse_as_dense)
     options, correction = _fitted(optimizer, options)
+    local = local_choice(local_updates, basics.option("local.updates"))
+    if local is not None:
+        check_local(optimizer, params, options.sync, options.mean)
     if options.sync == "forward":
         check_optimizer(optimizer)
     plain = type(optimizer)
@@ -445,6 +525,11 @@ def DistributedOptimizer(  # noqa: N802, PLR0917  (Horovod's name and signature)
     optimizer._sirtaki_update = update  # type: ignore[attr-defined]
     deferred = DeferredUpdates(optimizer, plain, reducer, update) if options.sync == "forward" else None
     optimizer._sirtaki_updates = deferred  # type: ignore[attr-defined]
+    training = None
+    if local is not None:
+        codec = _option_text() if options.codec is None and options.compressor is None else options.codec
+        training = reducer.local = LocalTraining(optimizer, plain, reducer, local, codec)
+    optimizer._sirtaki_local = training  # type: ignore[attr-defined]
     _keep_scheduler_hook(optimizer)
     return optimizer
 

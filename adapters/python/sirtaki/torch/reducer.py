@@ -47,11 +47,15 @@ class GradientReducer:
         self.params = params
         self._options = options
         self.deferred: Deferred | None = None
+        #: The optimizer's LocalTraining, or None; ends with the reducer.
+        self.local: Any = None
         #: What is owed of compressed gradients.
         self.debts = Debts(names, params, options)
         self.passes_per_step = 1
         #: Seconds that this rank has waited for gradients so far.
         self.exposed_seconds = 0.0
+        #: This rank makes its steps by itself: nothing is sent.
+        self.alone = False
         self._held = 0
         self._alone = True
         self._generation = -1
@@ -96,6 +100,8 @@ class GradientReducer:
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()
+        if self.local is not None:
+            self.local.close()
         claims.release(self)
         self._forget_stream()
         self._reset()
@@ -123,6 +129,11 @@ class GradientReducer:
         strays = [p for group in groups for p in group["params"] if id(p) not in known and p.grad is not None]
         if strays:
             raise RuntimeError(stray(groups, strays[0]))
+
+    @property
+    def stream_name(self) -> str:
+        """The same on all ranks."""
+        return self._options.stream_name
 
     @property
     def reduced(self) -> bool:
@@ -290,7 +301,7 @@ class GradientReducer:
             self._reset()
         self._queue_callback()
         self._backward_open = True
-        self._alone = basics.size() == 1
+        self._alone = self.alone or basics.size() == 1
         if self._held:
             return
         self._phase = _Phase.FILLING
@@ -357,7 +368,7 @@ class GradientReducer:
             self._complete_deferred()
         self._phase = _Phase.IN_FLIGHT
         self._ready = None
-        self._alone = basics.size() == 1
+        self._alone = self.alone or basics.size() == 1
         if self._alone:
             self._make_dense()
             self.debts.settle_alone()

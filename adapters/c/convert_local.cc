@@ -1,0 +1,149 @@
+#include "adapters/c/convert_local.h"
+
+#include <algorithm>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "adapters/c/convert.h"
+#include "runtime/engine/local_updates/choice.h"
+
+namespace sirtaki::adapters {
+namespace {
+
+Status bad(const std::string& what) {
+  return invalid_argument("local updates: " + what);
+}
+
+Result<engine::OuterOptions> to_outer(const sirtaki_local_args& args, const engine::OuterOptions& preset) {
+  switch (args.outer) {
+    case SIRTAKI_OUTER_NONE:
+      return engine::OuterOptions();
+    case SIRTAKI_OUTER_MOMENTUM:
+    case SIRTAKI_OUTER_NESTEROV:
+      return engine::OuterOptions{.on = true,
+                                  .lr = args.outer_lr,
+                                  .momentum = args.outer_momentum,
+                                  .nesterov = args.outer == SIRTAKI_OUTER_NESTEROV};
+    case SIRTAKI_OUTER_PRESET:
+      return preset;
+    default:
+      return bad("outer is " + std::to_string(args.outer));
+  }
+}
+
+Result<engine::LocalOptions> to_interval(const sirtaki_local_args& args) {
+  if (std::string_view(args.interval) != "callable") {
+    return engine::local_options(std::string_view(args.interval));
+  }
+  if (args.steps == nullptr) {
+    return bad("the interval is a function's, and sirtaki_local_args.steps is NULL");
+  }
+  return engine::local_options(
+      [steps = args.steps, context = args.context](const std::string& round) { return steps(context, round.c_str()); });
+}
+
+Result<engine::LocalBuffer> to_buffer(const sirtaki_local_args& args, int index) {
+  const auto at = static_cast<std::size_t>(index);
+  const std::string what = "buffer " + std::to_string(index) + " of local updates";
+  if (args.buffer_names[at] == nullptr) {
+    return invalid_argument(what + " has no name");
+  }
+  const std::int32_t rule = args.buffer_rules[at];
+  if (rule < SIRTAKI_BUFFER_MEAN || rule > SIRTAKI_BUFFER_MOST) {
+    return invalid_argument(what + " has rule " + std::to_string(rule));
+  }
+  SRT_ASSIGN(const TensorSpec tensor, to_tensor(args.buffers[at], Data::kNeeded, args.buffer_names[at]));
+  engine::LocalBuffer buffer{args.buffer_names[at], tensor.view, static_cast<engine::BufferRule>(rule)};
+  if (buffer.rule == engine::BufferRule::kVariance) {
+    buffer.mean = args.buffer_means[at];
+  }
+  return buffer;
+}
+
+}  // namespace
+
+Result<engine::LocalOptions> to_local_options(const sirtaki_local_args& args) {
+  SRT_TRY(check_size(args, "sirtaki_local_args"));
+  if (args.name == nullptr || args.name[0] == '\0') {
+    return bad("sirtaki_local_args.name is missing; it is the same on all ranks");
+  }
+  if (args.interval == nullptr) {
+    return bad("sirtaki_local_args.interval is missing; a number of steps or a policy, as \"auto\"");
+  }
+  if (args.merge != SIRTAKI_MERGE_CORRECTED && args.merge != SIRTAKI_MERGE_OVERWRITE) {
+    return bad("merge is " + std::to_string(args.merge));
+  }
+  SRT_ASSIGN(engine::LocalOptions options, to_interval(args));
+  options.name = args.name;
+  options.fragments = args.fragments;
+  options.merge = args.merge == SIRTAKI_MERGE_OVERWRITE ? engine::MergeRule::kOverwrite : engine::MergeRule::kCorrected;
+  SRT_ASSIGN(options.outer, to_outer(args, options.outer));
+  if (args.codec != nullptr) {
+    options.codec = args.codec;
+  }
+  SRT_TRY(engine::check(options));
+  return options;
+}
+
+Result<engine::LocalModel> to_local_model(const sirtaki_local_args& args) {
+  if (args.count < 0 || (args.count > 0 && (args.names == nullptr || args.tensors == nullptr))) {
+    return bad("names, tensors and count do not fit together");
+  }
+  if (args.buffer_count < 0 ||
+      (args.buffer_count > 0 && (args.buffer_names == nullptr || args.buffers == nullptr ||
+                                 args.buffer_rules == nullptr || args.buffer_means == nullptr))) {
+    return bad("buffer_names, buffers, buffer_rules, buffer_means and buffer_count do not fit together");
+  }
+  std::vector<engine::LocalTensor> tensors;
+  for (int i = 0; i < args.count; ++i) {
+    if (args.names[i] == nullptr) {
+      return bad("names[" + std::to_string(i) + "] is NULL");
+    }
+    SRT_ASSIGN(TensorSpec tensor, to_tensor(args.tensors[i], Data::kNeeded, args.names[i]));
+    tensors.push_back({args.names[i], tensor.view, std::move(tensor.dims)});
+  }
+  std::vector<engine::LocalBuffer> buffers;
+  for (int i = 0; i < args.buffer_count; ++i) {
+    SRT_ASSIGN(engine::LocalBuffer buffer, to_buffer(args, i));
+    buffers.push_back(std::move(buffer));
+  }
+  return engine::lay_out(std::move(tensors), std::move(buffers), args.fragments);
+}
+
+Result<engine::LocalStep> to_local_step(const sirtaki_local_step_args& args) {
+  SRT_TRY(check_size(args, "sirtaki_local_step_args"));
+  if (args.share < 0) {
+    return bad("the share of a step is " + std::to_string(args.share));
+  }
+  engine::LocalStep step;
+  step.lr = args.lr;
+  if (args.has_loss != 0) {
+    step.loss = args.loss;
+  }
+  step.share = args.share;
+  if (args.steps_left >= 0) {
+    step.steps_left = args.steps_left;
+  }
+  step.stall = Duration(std::max<std::int64_t>(args.waited_ns, 0));
+  return step;
+}
+
+Status from_outcome(const engine::LocalOutcome& outcome, const engine::LocalPace& pace, sirtaki_local_outcome* out) {
+  if (out == nullptr) {
+    return {};
+  }
+  SRT_TRY(check_size(*out, "sirtaki_local_outcome"));
+  out->average_gradients = pace.averages_gradients ? 1 : 0;
+  out->model_changed = outcome.model_changed ? 1 : 0;
+  out->reset_optimizer = outcome.reset_optimizer ? 1 : 0;
+  out->equalize_optimizer = outcome.equalize_optimizer ? 1 : 0;
+  out->donor = outcome.donor;
+  out->decisions = static_cast<std::int32_t>(outcome.decisions.size());
+  out->steps = pace.steps;
+  out->delay = pace.delay;
+  return {};
+}
+
+}  // namespace sirtaki::adapters

@@ -1,0 +1,19 @@
+// From the structs of the C interface to local updates' values, and back; every check that needs no other rank.
+//
+// Pure functions; any thread. Errors are kInvalidArgument and name the field and the tensor.
+#pragma once
+
+#include "adapters/c/sirtaki.h"
+#include "runtime/engine/local_updates/model.h"
+#include "runtime/engine/local_updates/options.h"
+#include "runtime/engine/local_updates/updater.h"
+
+namespace sirtaki::adapters {
+
+Result<engine::LocalOptions> to_local_options(const sirtaki_local_args& args);
+Result<engine::LocalModel> to_local_model(const sirtaki_local_args& args);
+Result<engine::LocalStep> to_local_step(const sirtaki_local_step_args& args);
+// `out`: nullptr, or with its struct_size.
+Status from_outcome(const engine::LocalOutcome& outcome, const engine::LocalPace& pace, sirtaki_local_outcome* out);
+
+}  // namespace sirtaki::adapters

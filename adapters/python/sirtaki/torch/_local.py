@@ -1,0 +1,328 @@
+"""LocalTraining: what a DistributedOptimizer does beside its steps where ranks train by themselves."""
+
+from __future__ import annotations
+
+import json
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+from weakref import ref
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_pre_hook
+
+from sirtaki import _core, basics, errors
+from sirtaki.torch._adapter import dtype_code
+from sirtaki.torch.functions import broadcast_object
+from sirtaki.torch.local_updates import LocalUpdates
+from sirtaki.torch.ops import Average, Max, Sum, allreduce, grouped_allreduce_
+from sirtaki.torch.reducer import GradientReducer
+
+#: Of an optimizer's state_dict().
+KEY = "sirtaki.local"
+_MEAN, _VARIANCE, _MOST = 0, 1, 2
+_ROUNDS_OF_STATE = 3
+
+
+class LocalTraining:
+    """One optimizer's local updates. Used from the thread that trains; see LocalUpdates."""
+
+    def __init__(
+        self, optimizer: Any, plain: Any, reducer: GradientReducer, how: LocalUpdates, codec: str | None
+    ) -> None:
+        self._optimizer = ref(optimizer)
+        self._plain = plain
+        self._reducer = reducer
+        self._how = how
+        self._codec = codec
+        self._name = f"{reducer.stream_name}.local"
+        self._local: Any = None
+        self._restored: dict[str, Any] | None = None
+        self._called: dict[int, tuple[nn.Module, bool]] = {}
+        self._params = {id(p) for p in reducer.params}
+        self._hook: Any = register_module_forward_pre_hook(self._before_call)
+        #: What the runtime was told of: tensors over the memory, what they are, and how to find them again.
+        self._memory: list[tuple[Tensor, str, Callable[[], Any]]] = []
+        self._closed = False
+        self._regions = 0
+        self._loss: float | None = None
+        #: Seconds in the runtime's calls after steps, copies included.
+        self.exposed_seconds = 0.0
+        self._waited = 0.0
+        self._steps = 0
+        self._rounds = 0  # since the optimizer's state was averaged
+        self._now: tuple[int, int, bool] | None = None
+        rounds = how.optimizer_state
+        if rounds is None:
+            rounds = 0 if isinstance(optimizer, torch.optim.SGD) else _ROUNDS_OF_STATE
+        self._state_rounds = rounds
+
+    # ---- what the optimizer calls ----
+
+    def report_loss(self, loss: float) -> None:
+        """This rank's of the step that comes to its end."""
+        self._loss = loss
+
+    @property
+    def starts(self) -> bool:
+        """The next before_step() is the first."""
+        return self._local is None and not self._closed and basics.size() > 1
+
+    def check_step(self, closure: Callable[[], Any] | None) -> None:
+        """Refuses what a step cannot have."""
+        if closure is not None:
+            raise errors.UnsupportedError("local updates cannot run a closure; compute the loss and backward() first")
+
+    def before_step(self) -> None:
+        """Before the update. Collective the first time: all ranks have the same model then."""
+        if self.starts:
+            self._start()
+        self._unhook()
+        self._check_memory()
+
+    def after_step(self) -> None:
+        """The parameters have made their step."""
+        if self._local is None:
+            return
+        self._steps += 1
+        waited, self._waited = self._reducer.exposed_seconds - self._waited, self._reducer.exposed_seconds
+        rates = [float(group["lr"]) for group in self._optimizer().param_groups if "lr" in group]
+        left = -1 if self._how.steps is None else max(int(self._how.steps) - self._steps, 0)
+        loss, self._loss = self._loss, None
+        lr = max(rates, default=-1.0)
+        self._timed(lambda: self._local.step(lr, loss, 1, left, round(waited * 1e9)))
+
+    def drain(self) -> None:
+        """Makes models equal. Collective."""
+        if self._local is not None:
+            self._check_memory()
+            self._timed(self._local.drain)
+
+    @contextmanager
+    def synchronous(self) -> Iterator[None]:
+        """Gradients are averaged in every step. Collective at both ends."""
+        if self.starts:
+            self._start()
+        if self._local is None or self._regions > 0:
+            yield
+            return
+        self._check_memory()
+        self._follow(self._local.synchronous(True))
+        self._regions += 1
+        try:
+            yield
+        finally:
+            self._regions -= 1
+            if self._local is not None:
+                self._follow(self._local.synchronous(False))
+
+    @contextmanager
+    def global_model(self) -> Iterator[None]:
+        """Parameters are those that all ranks last agreed on. Not collective."""
+        params = self._reducer.params
+        if self._local is None or not self._reducer.alone:
+            # Gradients are averaged: parameters are what all ranks have.
+            yield
+            return
+        self._check_memory()
+        own = [p.detach().clone() for p in params]
+        try:
+            for index, p in enumerate(params):
+                if p.numel() > 0:
+                    self._local.anchor(index, p.data_ptr(), p.numel())
+            yield
+        finally:
+            with torch.no_grad():
+                for p, kept in zip(params, own, strict=True):
+                    p.copy_(kept)
+
+    def stats(self) -> dict[str, Any]:
+        """See local_stats()."""
+        return {} if self._local is None else json.loads(self._local.stats_json())
+
+    def state(self) -> dict[str, Any] | None:
+        """For state_dict(); None before the first step."""
+        if self._local is None:
+            return self._restored
+        saved = torch.frombuffer(bytearray(self._local.save()), dtype=torch.uint8)
+        return {
+            "rank": basics.rank(),
+            "size": basics.size(),
+            "steps": self._steps,
+            "rounds": self._rounds,
+            "alone": self._reducer.alone,
+            "saved": saved,
+        }
+
+    def load(self, state: dict[str, Any] | None) -> None:
+        """Before the first step; the model is loaded, too."""
+        if state is None:
+            return
+        if self._local is not None:
+            raise RuntimeError("load_state_dict() after the first step of local updates; load before it")
+        self._restored = state
+        # The first backward pass comes before the first step.
+        self._reducer.alone = state["alone"] and state["size"] == basics.size()
+
+    def close(self) -> None:
+        """Ends merges in flight; the parameters stay as they are."""
+        self._closed = True
+        self._unhook()
+        if self._local is not None:
+            self._local.close()
+            self._local = None
+
+    # ---- inside ----
+
+    def _unhook(self) -> None:
+        if self._hook is not None:
+            self._hook.remove()
+            self._hook = None
+
+    def _before_call(self, module: nn.Module, args: Any) -> None:
+        """A model is told by its calls: modules that have some of the parameters, the outermost first."""
+        del args
+        if id(module) not in self._called:
+            has_some = any(id(p) in self._params for p in module.parameters())
+            self._called[id(module)] = (module, has_some)
+
+    def _start(self) -> None:
+        self._unhook()
+        names, params = self._reducer.names, self._reducer.params
+        how, function = self._how, self._how.interval
+        steps = (lambda text: int(function(json.loads(text)))) if callable(function) else None
+        self._memory = [(p.detach(), name, lambda p=p: p) for name, p in zip(names, params, strict=True)]
+        parameters = [(name, _described(p)) for name, p in zip(names, params, strict=True)]
+        local = _core.Local(self._name, how.interval_text(), steps, parameters, self._buffers(), how.how(self._codec))
+        try:
+            restored = self._restored
+            if restored is not None and restored["size"] == basics.size():
+                local.restore(bytes(restored["saved"].numpy().tobytes()))
+                self._local, self._steps, self._rounds = local, restored["steps"], restored["rounds"]
+                now = self.stats()
+                self._now = (now["interval"], now["delay"], now["mode"] != "local")
+                self._restored = None
+                self._waited = self._reducer.exposed_seconds
+                self._reducer.alone = not self._now[2]
+                return
+            if restored is not None and basics.rank() == 0:
+                warnings.warn(
+                    f"local updates were saved by {restored['size']} ranks and begin anew with {basics.size()}",
+                    stacklevel=2,
+                )
+            outcome = local.start()
+        except BaseException:
+            local.close()
+            raise
+        self._local = local
+        self._waited = self._reducer.exposed_seconds
+        self._follow(outcome)
+
+    def _buffers(self) -> list[tuple[str, Any, int, int]]:
+        """Of the models, in the order of their modules; a buffer of two modules once."""
+        out: list[tuple[str, Any, int, int]] = []
+        seen: set[int] = set()
+        models = [module for module, has_some in self._called.values() if has_some]
+        self._called.clear()
+        modules = dict.fromkeys(module for model in models for module in model.modules())
+        for number, module in enumerate(modules if self._how.buffers == "average" else ()):
+            places: dict[str, int] = {}
+            for name, buffer in module.named_buffers(recurse=False):
+                if id(buffer) in seen or buffer.dtype not in (torch.float32, torch.float64, torch.int64):
+                    continue
+                if buffer.is_floating_point() and not torch.isfinite(buffer).all():
+                    continue  # a constant, such as a mask
+                seen.add(id(buffer))
+                self._memory.append((buffer.detach(), name, lambda m=module, n=name: getattr(m, n, None)))
+                places[name] = len(out)
+                paired = name == "running_var" and "running_mean" in places
+                rule = _VARIANCE if paired else _MEAN if buffer.is_floating_point() else _MOST
+                mean = places["running_mean"] if paired else -1
+                out.append((f"{number}.{name}", _described(buffer), rule, mean))
+        return out
+
+    def _check_memory(self) -> None:
+        """Refuses tensors that are somewhere else than where the runtime reads and writes them."""
+        for kept, name, find in self._memory:
+            now = find()
+            if now is None or now.data_ptr() != kept.data_ptr():
+                raise RuntimeError(
+                    f"the memory of {name} was replaced after the first step, and local updates merge it where it was; "
+                    "convert, move or replace parameters and buffers before the first step, and change them in place "
+                    "(copy_()) afterwards"
+                )
+
+    def _timed(self, call: Callable[[], tuple[bool, bool, bool, int, int, int, int]]) -> None:
+        begin = time.perf_counter()
+        outcome = call()
+        self.exposed_seconds += time.perf_counter() - begin
+        self._follow(outcome)
+
+    def _follow(self, outcome: tuple[bool, bool, bool, int, int, int, int]) -> None:
+        averages, reset, equalize, donor, decisions, steps, delay = outcome
+        self._reducer.alone = not averages
+        if donor >= 0:
+            state = self._plain.state_dict(self._optimizer()) if basics.rank() == donor else None
+            state = broadcast_object(state, donor, f"{self._name}.state")
+            if reset:
+                self._plain.load_state_dict(self._optimizer(), state)
+        elif reset:
+            self._optimizer().state.clear()
+        before, self._now = self._now, (steps, delay, averages)
+        if equalize:
+            # With other momenta equal gradients would lead to different models.
+            self._average_state()
+        elif decisions > 0 and not averages:
+            self._rounds += decisions
+            if 0 < self._state_rounds <= self._rounds:
+                self._rounds = 0
+                self._average_state()
+        if before not in (None, self._now) and self._how.on_change is not None:
+            self._how.on_change(self.stats())
+
+    def _average_state(self) -> None:
+        """What the optimizer remembers of each parameter: the mean of tensors, the largest of counts and factors.
+
+        Where some ranks remember nothing of a parameter, or nothing that is finite, all begin anew with it.
+        """
+        state, params = self._optimizer().state, self._reducer.params
+        known = torch.tensor([float(_is_sound(state.get(p, {}))) for p in params])
+        known = allreduce(known, name=f"{self._name}.known", op=Sum)
+        tensors: list[Tensor] = []
+        numbers: list[tuple[dict[str, Any], str]] = []
+        for p, ranks in zip(params, known.tolist(), strict=True):
+            if ranks < basics.size():
+                state.pop(p, None)
+            of_param = state.get(p, {})
+            for key, value in sorted(of_param.items()):
+                if isinstance(value, Tensor) and value.is_floating_point() and value.dim() > 0:
+                    tensors.append(value)
+                elif _is_number(value):
+                    numbers.append((of_param, key))
+        if tensors:
+            grouped_allreduce_(tensors, name=f"{self._name}.average", op=Average)
+        if numbers:
+            most = torch.tensor([float(of_param[key]) for of_param, key in numbers], dtype=torch.float64)
+            most = allreduce(most, name=f"{self._name}.numbers", op=Max)
+            for (of_param, key), value in zip(numbers, most.tolist(), strict=True):
+                mine = of_param[key]
+                of_param[key] = mine.fill_(value) if isinstance(mine, Tensor) else type(mine)(value)
+
+
+def _is_number(value: Any) -> bool:
+    if isinstance(value, Tensor):
+        return value.dim() == 0
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _is_sound(state: dict[str, Any]) -> bool:
+    """Something is remembered, and all of it is finite."""
+    return bool(state) and all(bool(torch.isfinite(v).all()) for v in state.values() if isinstance(v, Tensor))
+
+
+def _described(tensor: Tensor) -> tuple[int, int, int, int, torch.Size, tuple[int, ...]]:
+    memory = tensor.detach()
+    return (memory.data_ptr(), dtype_code(memory.dtype), 0, 0, memory.shape, memory.stride())
