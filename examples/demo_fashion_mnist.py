@@ -41,6 +41,7 @@ class Report:
     steps_per_epoch: int
     epochs: list[Epoch] = field(default_factory=list)
     stats: dict[str, Any] = field(default_factory=dict)
+    local: dict[str, Any] = field(default_factory=dict)
 
 
 class Plain:
@@ -56,6 +57,14 @@ class Plain:
         """Seconds that this rank has waited for the gradients of others so far."""
         del optimizer
         return 0.0
+
+    def settle(self, optimizer: torch.optim.Optimizer) -> None:
+        """Makes models equal on all ranks, where they make steps of their own (sirtakirun --local-updates)."""
+
+    def local_stats(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+        """Of these steps."""
+        del optimizer
+        return {}
 
     def mean(self, values: list[float], name: str) -> list[float]:
         """Mean over the ranks."""
@@ -89,6 +98,14 @@ class Distributed(Plain):
     def waited(self, optimizer: Any) -> float:
         """Seconds that this rank has waited for the gradients of others so far."""
         return optimizer.exposed_seconds
+
+    def settle(self, optimizer: Any) -> None:
+        """Makes models equal on all ranks, where they make steps of their own (sirtakirun --local-updates)."""
+        optimizer.drain()
+
+    def local_stats(self, optimizer: Any) -> dict[str, Any]:
+        """Of these steps."""
+        return optimizer.local_stats()
 
     def mean(self, values: list[float], name: str) -> list[float]:
         """Mean over the ranks."""
@@ -149,6 +166,10 @@ class Trainer:
         means = self._world.mean([loss, correct, seconds, waited], f"demo.epoch.{number}")
         return Epoch(means[0], means[1] * self._world.size / len(self._test), means[2], means[3])
 
+    def local_stats(self) -> dict[str, Any]:
+        """Of local updates; empty without them."""
+        return self._world.local_stats(self._optimizer)
+
     def _pass(self, number: int) -> tuple[float, float, float]:
         world, line = self._world, LiveLine(self._world.rank == 0, self._live)
         batches = self._train.batches(self._global_batch // world.size, number, world.rank, world.size)
@@ -168,7 +189,9 @@ class Trainer:
                 f"{step * self._global_batch / elapsed:>6,.0f} samples/s{exposed}",
                 done=step == self.steps,
             )
-        return total / self.steps, elapsed, waited
+        world.settle(self._optimizer)
+        waited = world.waited(self._optimizer) - waited_before
+        return total / self.steps, time.perf_counter() - begin, waited
 
 
 def main() -> None:
@@ -191,7 +214,7 @@ def main() -> None:
     report = Report(world.size, trainer.parameters, args.global_batch, trainer.steps)
     for number in range(args.epochs):
         report.epochs.append(trainer.epoch(number))
-    report.stats = world.stats()
+    report.stats, report.local = world.stats(), trainer.local_stats()
     if world.rank == 0 and args.report is not None:
         args.report.write_text(json.dumps(asdict(report), indent=1))
     world.close()

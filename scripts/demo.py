@@ -2,8 +2,8 @@
 
 As root the ranks live in network namespaces of their own, joined by links of 100 Mbit/s; otherwise they talk over
 loopback. Both trainings see the same batches, so their accuracy must agree; the exit status is 1 if it does not. The
-same training follows with compression=auto, whose accuracy must be near. Then a stretch of the training is timed with
-each way of waiting for gradients (sync=), whose parameters must be equal.
+same training follows with compression=auto, and with local_updates=auto besides, whose accuracy must be near. Then a
+stretch of the training is timed with each way of waiting for gradients (sync=), whose parameters must be equal.
 """
 
 from __future__ import annotations
@@ -123,12 +123,12 @@ def train_plain(args: argparse.Namespace, report: Path) -> dict[str, Any]:
     return json.loads(report.read_text())
 
 
-def on_ranks(args: argparse.Namespace, net: netns.Net | None, program: Sequence[str], compression: str = "") -> None:
-    """Runs a program on all ranks."""
+def on_ranks(
+    args: argparse.Namespace, net: netns.Net | None, program: Sequence[str], options: Sequence[str] = ()
+) -> None:
+    """Runs a program on all ranks. `options`: of sirtakirun."""
     threads = ["--threads", str(max(1, (os.cpu_count() or 1) // args.ranks))]
-    launch = [SIRTAKIRUN, "-np", str(args.ranks)]
-    if compression:
-        launch += ["--compression", compression]
+    launch = [SIRTAKIRUN, "-np", str(args.ranks), *options]
     if net is None:
         run([*launch, PYTHON, *program, *threads])
         return
@@ -144,12 +144,14 @@ class Ranks:
     training: dict[str, Any]
     links: list[netns.NodeBytes]  # after the training; empty on loopback
     compressed: dict[str, Any]  # the training with compression=auto
+    local: dict[str, Any]  # and with local_updates=auto besides
     overlap: dict[str, dict[str, Any]]  # by sync
 
 
 def train_ranks(args: argparse.Namespace, folder: Path) -> Ranks:
     """The same training on several ranks, dense and compressed, and a stretch of it with each way of waiting."""
-    report, compressed, overlap = (folder / f"{name}.json" for name in ("ranks", "compressed", "overlap"))
+    names = ("ranks", "compressed", "local", "overlap")
+    report, compressed, local, overlap = (folder / f"{name}.json" for name in names)
     print()
     with netns.unwinding_on_signals(), network(args) as net:
         print(f"sirtaki, {args.ranks} ranks, {args.epochs} epochs", flush=True)
@@ -157,10 +159,12 @@ def train_ranks(args: argparse.Namespace, folder: Path) -> Ranks:
         on_ranks(args, net, [*training, str(report)])
         links = net.bytes() if net is not None else []
         print("the same with compression=auto", flush=True)
-        on_ranks(args, net, [*training, str(compressed)], "auto")
+        on_ranks(args, net, [*training, str(compressed)], ["--compression", "auto"])
+        print("the same with local_updates=auto besides", flush=True)
+        on_ranks(args, net, [*training, str(local)], ["--local-updates", "auto", "--compression", "auto"])
         print('sirtaki, a stretch of the same with sync="step", "backward" and "forward" in turns', flush=True)
         on_ranks(args, net, [OVERLAP, "--report", str(overlap)])
-    read = [json.loads(path.read_text()) for path in (report, compressed, overlap)]
+    read = [json.loads(path.read_text()) for path in (report, compressed, local, overlap)]
     return Ranks(read[0], links, *read[1:])
 
 
@@ -227,10 +231,23 @@ def compressed_line(dense: dict[str, Any], auto: dict[str, Any]) -> str:
     )
 
 
-def print_compressed(plain: dict[str, Any], ranks: Ranks) -> bool:
+def local_line(dense: dict[str, Any], local: dict[str, Any]) -> str:
+    """The training with local updates beside the dense one: step time, bytes, accuracy, and what was chosen."""
+    before, after = step_ms(dense), step_ms(local)
+    sent = [sum(p["bytes_sent"] for p in report["stats"]["peers"]) for report in (dense, local)]
+    accuracy = [report["epochs"][-1]["accuracy"] for report in (dense, local)]
+    how, fewer = local["local"], sent[0] / max(1, sent[1])
+    return (
+        f"{after:.1f} ms a step, dense {before:.1f} ms ({before / after:.2f}x); 1/{fewer:.1f} of the bytes; "
+        f"accuracy {accuracy[1]:.2%}, dense {accuracy[0]:.2%}; at the end {how['mode']}, {how['interval']} steps "
+        f"between merges, {how['delay']} of them while one is on its way ({how['reason']})"
+    )
+
+
+def print_near(title: str, line: str, plain: dict[str, Any], other: dict[str, Any]) -> bool:
     """One line; whether the accuracy is near that of plain training."""
-    print(f"\ncompression=auto: {compressed_line(ranks.training, ranks.compressed)}")
-    lost = plain["epochs"][-1]["accuracy"] - ranks.compressed["epochs"][-1]["accuracy"]
+    print(f"\n{title}: {line}")
+    lost = plain["epochs"][-1]["accuracy"] - other["epochs"][-1]["accuracy"]
     if lost > COMPRESSED_TOLERANCE:
         print(f"  accuracy: {lost:.2%} below plain training: something is wrong")
     return lost <= COMPRESSED_TOLERANCE
@@ -280,7 +297,10 @@ def main() -> int:
             return 130
     print_report(plain, ranks.training, ranks.links, args.rate)
     status = verdict(plain, ranks.training)
-    if not print_compressed(plain, ranks):
+    dense, compressed, local = ranks.training, ranks.compressed, ranks.local
+    if not print_near("compression=auto", compressed_line(dense, compressed), plain, compressed):
+        status = 1
+    if not print_near("local_updates=auto, compression=auto", local_line(dense, local), plain, local):
         status = 1
     if not print_overlap(ranks.overlap):
         status = 1

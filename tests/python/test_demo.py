@@ -26,7 +26,7 @@ def demo(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 def training(seconds: float, accuracy: float, raw: float, wire: float) -> dict[str, Any]:
     epoch = {"loss": 0.3, "accuracy": accuracy, "seconds": seconds, "exposed_seconds": 0.0}
-    stats = {"streams.raw_bytes": raw, "streams.wire_bytes": wire}
+    stats = {"streams.raw_bytes": raw, "streams.wire_bytes": wire, "peers": [{"bytes_sent": wire}]}
     return {"ranks": 4, "steps_per_epoch": 100, "epochs": [epoch, epoch], "stats": stats}
 
 
@@ -41,5 +41,16 @@ def test_an_accuracy_far_below_plain_training_is_said(demo: ModuleType, capsys: 
     plain = training(9.0, 0.9, 0.0, 0.0)
     for accuracy, well in ((0.88, True), (0.8, False)):
         auto = training(4.0, accuracy, 1e9, 1e8)
-        assert demo.print_compressed(plain, demo.Ranks(training(8.0, 0.9, 1e9, 1e9), [], auto, {})) is well
-        assert ("something is wrong" in capsys.readouterr().out) is not well
+        assert demo.print_near("compression=auto", "fast", plain, auto) is well
+        told = capsys.readouterr().out
+        assert "compression=auto: fast" in told
+        assert ("something is wrong" in told) is not well
+
+
+def test_local_updates_stand_beside_dense_in_one_line(demo: ModuleType) -> None:
+    how = {"mode": "local", "interval": 8, "delay": 2, "reason": "link"}
+    local = {**training(2.0, 0.9, 1e9, 1e8), "local": how}
+    assert demo.local_line(training(8.0, 0.9, 1e9, 1e9), local) == (
+        "20.0 ms a step, dense 80.0 ms (4.00x); 1/10.0 of the bytes; accuracy 90.00%, dense 90.00%; at the end local, "
+        "8 steps between merges, 2 of them while one is on its way (link)"
+    )
