@@ -1,13 +1,12 @@
 #include "scheduler/plan.h"
 
-#include <xxhash.h>
-
 #include <algorithm>
 #include <limits>
 #include <unordered_set>
 #include <utility>
 
 #include "runtime/base/check.h"
+#include "runtime/base/digest.h"
 #include "runtime/base/wire.h"
 #include "scheduler/arith.h"
 #include "scheduler/first_layout.h"
@@ -183,7 +182,7 @@ Status check_parts(const PlanParts& parts) {
 }
 
 std::uint64_t hash_of(const WireWriter& bytes) {
-  return XXH64(bytes.bytes().data(), bytes.bytes().size(), 0);
+  return digest_of(bytes.bytes());
 }
 
 }  // namespace

@@ -1,11 +1,12 @@
 #include "scheduler/profile.h"
 
-#include <xxhash.h>
-
 #include <algorithm>
 #include <array>
 #include <limits>
+#include <span>
 #include <string>
+
+#include "runtime/base/digest.h"
 
 namespace sirtaki::scheduler {
 namespace {
@@ -160,7 +161,7 @@ Result<StepProfile> from_max_vector(std::span<const std::int64_t> values, std::s
 
 std::uint64_t digest(const StepProfile& profile) {
   const std::vector<std::int64_t> values = to_max_vector(profile);
-  return XXH64(values.data(), values.size() * sizeof(values[0]), 0);
+  return digest_of(std::as_bytes(std::span(values)));
 }
 
 }  // namespace sirtaki::scheduler

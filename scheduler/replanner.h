@@ -88,8 +88,8 @@ class Replanner {
   Replanner(std::shared_ptr<const Plan> first, ReplannerOptions options,
             std::unique_ptr<Controller> controller = nullptr);
 
-  // Steps 3, 6 and every 16th of an attempt (8th with a controller), unless frozen or a proposal is open. The
-  // same on all ranks.
+  // Steps 3, 6 and every 16th of an attempt (8th with a controller), unless frozen or a proposal is open. The same on
+  // all ranks.
   bool wants_profile(std::uint64_t step) const;
 
   // `profile` as it came out of the exchange of step `step`. A proposal stays open until adopted(), rejected() or

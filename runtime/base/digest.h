@@ -1,6 +1,6 @@
 // Digest: 64 bits that tell whether two pieces of memory are the same on all ranks. Not against an adversary.
 //
-// For: what ranks compare: models, options. Pure; any thread.
+// For: what ranks compare: models, options, plans, profiles, decisions. Pure; any thread.
 #pragma once
 
 #include <cstdint>

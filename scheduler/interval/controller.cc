@@ -1,12 +1,12 @@
 #include "scheduler/interval/controller.h"
 
-#include <xxhash.h>
-
 #include <algorithm>
+#include <span>
 #include <string>
 #include <utility>
 
 #include "runtime/base/check.h"
+#include "runtime/base/digest.h"
 
 namespace sirtaki::scheduler::interval {
 namespace {
@@ -291,7 +291,7 @@ std::uint64_t IntervalController::digest_of(const Decision& decision) const {
     values.insert(values.end(), {static_cast<std::int64_t>(alarm.guard), static_cast<std::int64_t>(alarm.level),
                                  static_cast<std::int64_t>(alarm.action), alarm.rank});
   }
-  return XXH64(values.data(), values.size() * sizeof(values[0]), 0);
+  return sirtaki::digest_of(std::as_bytes(std::span(values)));
 }
 
 }  // namespace sirtaki::scheduler::interval

@@ -1,13 +1,13 @@
 #include "scheduler/interval/spec.h"
 
-#include <xxhash.h>
-
 #include <algorithm>
 #include <array>
+#include <span>
 #include <string>
 #include <utility>
 
 #include "runtime/base/codec_id.h"
+#include "runtime/base/digest.h"
 #include "scheduler/interval/range_check.h"
 
 namespace sirtaki::scheduler::interval {
@@ -223,7 +223,7 @@ std::uint64_t digest(const IntervalOptions& options) {
       guard.calm_rounds,
       std::int64_t{options.hook != nullptr},
   };
-  return XXH64(values.data(), values.size() * sizeof(values[0]), 0);
+  return digest_of(std::as_bytes(std::span(values)));
 }
 
 }  // namespace sirtaki::scheduler::interval
