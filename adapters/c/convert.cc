@@ -49,6 +49,15 @@ Status check_shape(const sirtaki_tensor& tensor, const std::string& what) {
   return {};
 }
 
+// `owner`: "" or " of the stream".
+template <class Args>
+Status check_scales(const Args& args, const std::string& what, const std::string& owner) {
+  if (!std::isfinite(args.prescale) || !std::isfinite(args.postscale)) {
+    return bad(what, "prescale and postscale" + owner + " must be finite numbers");
+  }
+  return {};
+}
+
 Status check_op_fields(const sirtaki_request_args& args, const std::string& what) {
   if (args.op < 0 || args.op >= kOpKindCount) {
     return bad(what, "op " + std::to_string(args.op) + " is no sirtaki_op");
@@ -56,9 +65,7 @@ Status check_op_fields(const sirtaki_request_args& args, const std::string& what
   if (args.reduce_op < 0 || args.reduce_op >= kReduceOpCount) {
     return bad(what, "reduce_op " + std::to_string(args.reduce_op) + " is no sirtaki_reduce_op");
   }
-  if (!std::isfinite(args.prescale) || !std::isfinite(args.postscale)) {
-    return bad(what, "prescale and postscale must be finite numbers");
-  }
+  SRT_TRY(check_scales(args, what, ""));
   if (args.splits != nullptr && (args.splits_count < 0 || args.splits_count > std::numeric_limits<int>::max() / 2)) {
     return bad(what, "splits_count is " + std::to_string(args.splits_count));
   }
@@ -209,9 +216,7 @@ Result<engine::StreamSpec> to_stream(const sirtaki_stream_args& args) {
   if (args.reduce_op != SIRTAKI_SUM && args.reduce_op != SIRTAKI_AVERAGE) {
     return bad(args.name, "a stream sums or averages; reduce_op is " + std::to_string(args.reduce_op));
   }
-  if (!std::isfinite(args.prescale) || !std::isfinite(args.postscale)) {
-    return bad(args.name, "prescale and postscale of the stream must be finite numbers");
-  }
+  SRT_TRY(check_scales(args, args.name, " of the stream"));
   if (args.prescale == 0) {
     // What is owed of compressed gradients is scaled back by it.
     return bad(args.name, "prescale of the stream is 0, which sends nothing");

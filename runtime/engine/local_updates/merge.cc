@@ -1,7 +1,6 @@
 #include "runtime/engine/local_updates/merge.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <string>
 #include <utility>
@@ -17,10 +16,6 @@ namespace interval = scheduler::interval;
 
 std::span<float> all_of(ScratchPool::Array& array) {
   return array;
-}
-
-std::int64_t micros(Duration time) {
-  return std::max<std::int64_t>(std::chrono::duration_cast<std::chrono::microseconds>(time).count(), 0);
 }
 
 std::int64_t largest_weight(const interval::Merge& merge) {

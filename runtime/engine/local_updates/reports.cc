@@ -1,5 +1,7 @@
 #include "runtime/engine/local_updates/reports.h"
 
+#include <algorithm>
+#include <chrono>
 #include <string>
 #include <utility>
 
@@ -54,6 +56,10 @@ interval::RankRound get_round(WireReader& in) {
 }
 
 }  // namespace
+
+std::int64_t micros(Duration time) {
+  return std::max<std::int64_t>(std::chrono::duration_cast<std::chrono::microseconds>(time).count(), 0);
+}
 
 std::vector<std::byte> encode(const interval::RankReport& report) {
   WireWriter out;

@@ -12,6 +12,9 @@
 
 namespace sirtaki::engine {
 
+// Times are told in whole microseconds, 0 at least.
+std::int64_t micros(Duration time);
+
 std::vector<std::byte> encode(const scheduler::interval::RankReport& report);
 Result<std::vector<scheduler::interval::RankReport>> decode_snapshots(const Reports& reports);
 

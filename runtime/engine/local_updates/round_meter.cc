@@ -3,15 +3,13 @@
 #include <algorithm>
 #include <chrono>
 
+#include "runtime/engine/local_updates/reports.h"
+
 namespace sirtaki::engine {
 namespace {
 
 // Losses that the running mean looks back on.
 constexpr std::int64_t kLosses = 32;
-
-std::int64_t micros(Duration time) {
-  return std::max<std::int64_t>(std::chrono::duration_cast<std::chrono::microseconds>(time).count(), 0);
-}
 
 // Whatever the program does between two steps now and then does not count.
 std::int64_t median(std::vector<std::int64_t> values) {

@@ -7,6 +7,7 @@
 #include "kernels/anchor/anchor.h"
 #include "runtime/base/check.h"
 #include "runtime/base/digest.h"
+#include "runtime/engine/local_updates/reports.h"
 
 namespace sirtaki::engine {
 namespace {
@@ -56,6 +57,10 @@ Result<std::unique_ptr<LocalUpdater>> LocalUpdater::make(const LocalOptions& opt
 
 LocalPace LocalUpdater::pace() const {
   return {interval().mode == Mode::kSync, interval().steps, interval().delay};
+}
+
+std::int64_t LocalUpdater::now_us() const {
+  return begun_us_ + micros(exchange_.now() - begun_);
 }
 
 bool LocalUpdater::is_local() const {

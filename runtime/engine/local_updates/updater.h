@@ -137,6 +137,7 @@ class LocalUpdater {
   // Ends a public call: keeps the first error, notes the time.
   Result<LocalOutcome> leave(const Status& status, LocalOutcome outcome);
   Status check_running() const;
+  std::int64_t now_us() const;  // since the job began
 
   static void save(const scheduler::interval::Merge& merge, WireWriter& out);
   static scheduler::interval::Merge load_merge(WireReader& in, std::size_t ranks);

@@ -1,7 +1,6 @@
 // The end of a round: what ranks measured, what follows from it, and what guards ask for.
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <cmath>
 #include <string>
 #include <utility>
@@ -137,8 +136,7 @@ Status LocalUpdater::post_round(std::int64_t end, bool compare) {
     compared_at_ = end;
   }
   report.round.late_tags = late_;
-  report.round.now_us =
-      begun_us_ + std::chrono::duration_cast<std::chrono::microseconds>(exchange_.now() - begun_).count();
+  report.round.now_us = now_us();
   SRT_TRY(exchange_.tell({ReportKind::kRound, 0}, encode(report)));
   posted_ = Posted{end, std::exchange(merges_, {}), std::exchange(late_, 0)};
   return {};

@@ -1,6 +1,5 @@
 // Local updates in checkpoints, and as JSON.
 #include <algorithm>
-#include <chrono>
 #include <string>
 #include <utility>
 
@@ -35,7 +34,7 @@ Result<std::vector<std::byte>> LocalUpdater::saved() const {
     out.put(value);
   }
   out.put(decisions_digest_);
-  out.put(begun_us_ + std::chrono::duration_cast<std::chrono::microseconds>(exchange_.now() - begun_).count());
+  out.put(now_us());
   out.put(meter_.loss());
   out.put(meter_.losses());
   out.put_list(controller_->saved());
