@@ -62,7 +62,7 @@ void TreeNode::place_nodes(const std::vector<control::RelayPlace>& tree) {
     }
     auto node = std::make_unique<Node>();
     node->place = static_cast<int>(i);
-    node->relay = std::make_unique<control::Relay>(tree[i].below, tree[i].children);
+    node->relay = std::make_unique<control::Relay>(tree[i].below, tree[i].children, options_.relay);
     node->up.from = node.get();
     lead(node->up, tree[i].parent);
     for (const RankSet& ranks : tree[i].children) {

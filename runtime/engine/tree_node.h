@@ -25,6 +25,7 @@ struct TreeOptions {
   Rank rank = 0;
   int size = 1;
   int fanout = 0;
+  control::RelayOptions relay;  // of those this rank carries
   rendezvous::BranchPortOptions port;
   Duration connect_timeout{};
   Duration verdict_timeout{};  // how long a connection may be gone before the hub says what became of its rank

@@ -106,6 +106,7 @@ class TreeNodeTest : public testing::Test {
     options.rank = rank;
     options.size = size;
     options.fanout = 2;
+    options.relay = relay_;
     options.port.bind_address = "127.0.0.1";
     options.port.secret = secret_;
     options.port.silence_timeout = 5s;
@@ -168,6 +169,7 @@ class TreeNodeTest : public testing::Test {
     loop_.run_sync([this] { node_.reset(); });
   }
 
+  control::RelayOptions relay_;
   rendezvous::Secret secret_ = rendezvous::Secret::generate().value();
   EventLog log_;
   rendezvous::AsioLoop loop_{"control"};
@@ -187,6 +189,7 @@ TEST_F(TreeNodeTest, SmallJobsHaveNone) {
 }
 
 TEST_F(TreeNodeTest, WhatBothSayIsOneBundleAndTheAnswerReachesBoth) {
+  relay_.linger = relay_.longest = 20s;  // however long the one's news takes to arrive, the other's waits for it
   open_with_child();
   below_.say({{RankSet::of(1), announce("a")}});
   say(announce("a"), 0);
