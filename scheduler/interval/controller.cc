@@ -103,10 +103,12 @@ void IntervalController::heed(const std::vector<Alarm>& alarms, std::int64_t ste
   }
 }
 
-// Overlap comes by itself; then fewer bits, then longer intervals, then waiting.
+// Overlap comes by itself; then fewer bits, then longer intervals, then waiting. Fewer bits also where merges would
+// come later than after a step: what they cost a training is less than what a delay does.
 void IntervalController::raise_for_link(std::int64_t allowed, Wish& wish) const {
-  const bool dense_fits = link_.dense_steps() <= std::max<std::int64_t>(allowed * 1000 / kDensePermille, 1);
-  wish.compress = options_.may_compress && (link_.steps() > allowed || (local_.compress && !dense_fits));
+  const bool late = link_.dense_delay() > 1;
+  const bool dense_fits = link_.dense_steps() <= std::max<std::int64_t>(allowed * 1000 / kDensePermille, 1) && !late;
+  wish.compress = options_.may_compress && (link_.steps() > allowed || late || (local_.compress && !dense_fits));
   wish.escalation = wish.compress ? Escalation::kCompress : Escalation::kNone;
   if (link_.steps() <= allowed) {
     return;
@@ -139,7 +141,12 @@ Result<IntervalController::Wish> IntervalController::wish(const RoundStats& stat
   SRT_ASSIGN(const Bound bound, policy_->bound({stats, now_, highest_lr_pico_}));
   decision.statistics_steps = bound.steps;
   Wish wish;
+  const bool automatic = options_.policy == PolicyId::kAuto;
   if (warms_up) {
+    // What it waited counts, so that local steps begin where it ends.
+    if (automatic) {
+      link_.path(mode_.mode);
+    }
     wish.reason = Reason::kWarmUp;
     return wish;
   }
@@ -151,7 +158,6 @@ Result<IntervalController::Wish> IntervalController::wish(const RoundStats& stat
     wish.reason = Reason::kAsked;
     return wish;
   }
-  const bool automatic = options_.policy == PolicyId::kAuto;
   if (automatic) {
     if (const auto path = link_.path(mode_.mode); path != LinkBound::Path::kLocal) {
       wish.reason = path == LinkBound::Path::kTrial ? Reason::kTrial : Reason::kFastLink;

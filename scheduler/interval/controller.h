@@ -1,8 +1,8 @@
 // IntervalController: decides after every round how many local steps the next one has, how late its merges come, and
 // in which mode the training goes on.
 //
-//   H = min(policy's bound, raised by the link's for `auto`, twice the last H, what guards allow, `most`, steps left)
-//   D = ceil(1.25 M / T), below H
+//   H = min(policy's bound, for `auto` raised by the link's, twice the last H, what guards allow, `most`, steps left)
+//   D = 1.25 M / T to the nearest, below H
 // H is 1 with averaged gradients while the training warms up, after alarms, where the program asks for it, and for
 // `auto` as long as synchronous steps wait for less than a tenth of their time.
 // Every rank has one and feeds it the same: the statistics of each round and of each drain to decide(), and what else

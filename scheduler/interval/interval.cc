@@ -14,6 +14,8 @@ std::string_view reason_name(Reason reason) {
       return "trial of synchronous steps";
     case Reason::kFixed:
       return "fixed";
+    case Reason::kShortest:
+      return "the shortest interval";
     case Reason::kStatistics:
       return "statistics";
     case Reason::kLink:

@@ -22,6 +22,7 @@ enum class Reason : std::uint8_t {
   kTrial,           // some synchronous steps, to see whether they still wait
   kFixed,           // the number that was asked for; 1 is the synchronous path
   kStatistics,      // the policy's bound, from learning rate, loss or divergence
+  kShortest,        // the link needs no more
   kLink,            // what the link needs not to be busier than it should be
   kLinkAtMost,      // it needs more than the longest interval allowed: steps will wait
   kNoLoss,          // the policy needs one above 0 and a learning rate, and leaves the interval as it is

@@ -29,11 +29,23 @@ std::int64_t with_margin(std::int64_t load, std::int64_t margin_permille) {
   return static_cast<std::int64_t>(std::min<Wide>((Wide{load} * margin_permille + one - 1) / one, kMostScaled));
 }
 
+// H: nothing waits.
+std::int64_t interval_for(std::int64_t load, std::int64_t margin_permille) {
+  return std::max<std::int64_t>(with_margin(load, margin_permille), 1);
+}
+
+// D: to the nearest, since every step of delay costs the training something, and half a step of waiting in H is little.
+std::int64_t delay_for(std::int64_t load, std::int64_t margin_permille) {
+  const std::int64_t half = kOneQ16 / 2 * 1000 / margin_permille;
+  return load <= 0 ? 0
+                   : std::max<std::int64_t>(with_margin(std::max<std::int64_t>(load - half, 0), margin_permille), 1);
+}
+
 // More at once, since too little makes steps wait; less only where a load larger by an eighth would do with less, too.
-void follow(std::int64_t& bound, std::int64_t load, std::int64_t margin_permille, std::int64_t least) {
-  const std::int64_t needed = std::max(with_margin(load, margin_permille), least);
-  const std::int64_t eased = std::max(with_margin(load + load / 8, margin_permille), least);
-  if (needed > bound || eased < bound) {
+void follow(std::int64_t& bound, std::int64_t load, std::int64_t margin_permille,
+            std::int64_t (*needs)(std::int64_t, std::int64_t)) {
+  const std::int64_t needed = needs(load, margin_permille);
+  if (needed > bound || needs(load + load / 8, margin_permille) < bound) {
     bound = needed;
   }
 }
@@ -58,7 +70,7 @@ void LinkBound::observe(const RoundStats& stats, Mode mode, std::int64_t steps) 
   }
   if (mode != mode_) {
     // Fragments and gradients take different times for the same bytes.
-    dense_ = {};
+    dense_ = dense_longest_ = {};
     cost_ = mode == Mode::kSync ? Mean{} : cost_;
     reference_ = 0;
     costly_ = false;
@@ -68,17 +80,27 @@ void LinkBound::observe(const RoundStats& stats, Mode mode, std::int64_t steps) 
     sent_ = longest_ = {};
     compressed_ = stats.compressed;
   }
-  dense_.add(over_step(stats.dense_us, stats.step_us));
-  sent_.add(over_step(stats.transfer_us, stats.step_us));
-  longest_.add(over_step(stats.longest_us, stats.step_us));
+  // Zero is not known: nothing was merged in the round, or nobody says what gradients need.
+  const auto add_known = [&stats](Mean& mean, std::int64_t time_us) {
+    if (time_us > 0) {
+      mean.add(over_step(time_us, stats.step_us));
+    }
+  };
+  add_known(dense_, stats.dense_us);
+  add_known(sent_, stats.transfer_us);
+  add_known(longest_, stats.longest_us);
+  add_known(dense_longest_, stats.transfer_us > 0
+                                ? static_cast<std::int64_t>(Wide{stats.longest_us} * stats.dense_us / stats.transfer_us)
+                                : 0);
   if (mode == Mode::kSync) {
     cost_.add(over_step(stats.stall_us, stats.step_us));
   } else if (reference_ == 0 && dense_.count == kMeanRounds) {
     reference_ = std::max<std::int64_t>(dense_.value, 1);
   }
-  follow(dense_steps_, dense_.value, options_.margin_permille, 1);
-  follow(steps_, sent_.value, options_.margin_permille, 1);
-  follow(delay_, longest_.value, options_.margin_permille, 0);
+  follow(dense_steps_, dense_.value, options_.margin_permille, interval_for);
+  follow(steps_, sent_.value, options_.margin_permille, interval_for);
+  follow(delay_, longest_.value, options_.margin_permille, delay_for);
+  follow(dense_delay_, dense_longest_.value, options_.margin_permille, delay_for);
 }
 
 std::int64_t LinkBound::cost_permille() const {
@@ -111,7 +133,7 @@ LinkBound::Path LinkBound::path(Mode mode) {
 }
 
 void LinkBound::state(StateIo& io) {
-  for (Mean* mean : {&dense_, &cost_, &sent_, &longest_}) {
+  for (Mean* mean : {&dense_, &cost_, &sent_, &longest_, &dense_longest_}) {
     mean->state(io);
   }
   io.field(mode_, Mode::kLocal);
@@ -125,6 +147,7 @@ void LinkBound::state(StateIo& io) {
   io.field(steps_, 1, kMostScaled);
   io.field(dense_steps_, 1, kMostScaled);
   io.field(delay_, 0, kMostScaled);
+  io.field(dense_delay_, 0, kMostScaled);
 }
 
 }  // namespace sirtaki::scheduler::interval

@@ -2,7 +2,7 @@
 //
 // For: the interval controller. With T a step, C all fragments on the link and M the one that takes longest:
 //   H >= margin * C / T   the link is busy for 80 % of the time at most
-//   D  = margin * M / T   a fragment's way is hidden
+//   D  ~ margin * M / T   most of a fragment's way is hidden
 //   cost: what a synchronous step waits, over T. Local steps that win less than gain_permille are not worth it.
 // The cost is measured in Mode::kSync, and nowhere predicted: in Mode::kLocal a round of synchronous steps is tried
 // when the link has become clearly faster, and else so rarely that trials take a hundredth of the time. Values are
@@ -40,8 +40,9 @@ class LinkBound {
   // H as differences travel now, and if they were not compressed; 1 while nothing is known. Not limited.
   std::int64_t steps() const { return steps_; }
   std::int64_t dense_steps() const { return dense_steps_; }
-  // D, not limited.
+  // D as differences travel now, and if they were not compressed; not limited.
   std::int64_t delay() const { return delay_; }
+  std::int64_t dense_delay() const { return dense_delay_; }
   // What synchronous steps waited when there last were any, permille of T.
   std::int64_t cost_permille() const;
 
@@ -67,6 +68,7 @@ class LinkBound {
   Mean cost_;
   Mean sent_;
   Mean longest_;
+  Mean dense_longest_;
   Mode mode_ = Mode::kSync;       // of the rounds in dense_
   bool compressed_ = false;       // of those in sent_ and longest_
   std::int64_t reference_ = 0;    // dense_ of the first local rounds since synchronous ones; 0: there are too few
@@ -78,6 +80,7 @@ class LinkBound {
   std::int64_t steps_ = 1;
   std::int64_t dense_steps_ = 1;
   std::int64_t delay_ = 0;
+  std::int64_t dense_delay_ = 0;
 };
 
 }  // namespace sirtaki::scheduler::interval

@@ -18,16 +18,20 @@ std::int64_t growth_over(std::int64_t steps) {
   return 3 * log2_q16(steps) / 2;
 }
 
+// As many as ever; or, with `least`, so many where the link needs no more.
 class Fixed final : public Policy {
  public:
-  explicit Fixed(std::int64_t steps) : steps_(steps) {}
+  explicit Fixed(std::int64_t steps, bool least = false) : steps_(steps), least_(least) {}
 
-  Result<Bound> bound(const PolicyInput& /*input*/) override { return Bound{steps_, Reason::kFixed}; }
-  bool grows() const override { return false; }
+  Result<Bound> bound(const PolicyInput& /*input*/) override {
+    return Bound{steps_, least_ ? Reason::kShortest : Reason::kFixed};
+  }
+  bool grows() const override { return least_; }
   void state(StateIo& /*io*/) override {}
 
  private:
   const std::int64_t steps_;
+  const bool least_;
 };
 
 class Qsr final : public Policy {
@@ -181,6 +185,7 @@ std::int64_t divergence_steps(std::int64_t theta_log, std::int64_t one_step_log,
 std::unique_ptr<Policy> make_policy(const IntervalOptions& options) {
   switch (options.policy) {
     case PolicyId::kAuto:
+      return std::make_unique<Fixed>(options.base, true);
     case PolicyId::kQsr:
       return std::make_unique<Qsr>(options);
     case PolicyId::kAdaComm:

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <string>
 #include <utility>
 
@@ -38,24 +39,29 @@ std::int64_t agreed_rate(const std::vector<RankRound>& ranks) {
   return known.empty() ? RoundStats::kUnknown : lower_median(std::move(known));
 }
 
+// A loss that is not finite has risen most.
 void agree_on_losses(const std::vector<RankRound>& ranks, RoundStats& stats) {
-  std::int64_t known = 0;
+  std::vector<double> before;
+  std::vector<double> rises;
   for (const RankRound& rank : ranks) {
     if (!rank.loss_known) {
       continue;
     }
-    if (!std::isfinite(rank.loss_before) || !std::isfinite(rank.loss_after)) {
-      stats.loss_finite = false;
-      continue;
+    const bool finite = std::isfinite(rank.loss_before) && std::isfinite(rank.loss_after);
+    rises.push_back(finite ? rank.loss_after - rank.loss_before : std::numeric_limits<double>::infinity());
+    if (finite) {
+      before.push_back(rank.loss_before);
     }
-    ++known;
-    stats.loss_before_e6 += in_units(rank.loss_before, kMillion, RoundStats::kMaxLoss);
-    stats.loss_after_e6 += in_units(rank.loss_after, kMillion, RoundStats::kMaxLoss);
   }
-  stats.loss_known = known > 0;
-  if (known > 0) {
-    stats.loss_before_e6 /= known;
-    stats.loss_after_e6 /= known;
+  if (rises.empty()) {
+    return;
+  }
+  const double rise = lower_median(std::move(rises));
+  stats.loss_known = stats.loss_finite = std::isfinite(rise);
+  if (stats.loss_finite) {
+    const double was = lower_median(std::move(before));
+    stats.loss_before_e6 = in_units(was, kMillion, RoundStats::kMaxLoss);
+    stats.loss_after_e6 = in_units(was + rise, kMillion, RoundStats::kMaxLoss);
   }
 }
 

@@ -62,7 +62,7 @@ struct RankRound {
   std::int64_t steps_left = kUnknown;  // to its end
   double lr = -1;                      // learning rate of the last step; below 0: not known
   std::int64_t step_us = 0;            // T: a step without waiting; 0: not measured
-  std::int64_t transfer_us = 0;        // C: a merge of all fragments, as they travel now
+  std::int64_t transfer_us = 0;        // C: a merge of all fragments, as they travel now; 0: not measured, so below
   std::int64_t dense_us = 0;           // the same, if nothing were compressed
   std::int64_t longest_us = 0;         // M: the fragment that takes longest, as it travels now
   bool compressed = false;             // transfer_us and longest_us are of compressed differences
@@ -95,9 +95,10 @@ struct RoundStats {
   bool compressed = false;
   // The smallest: ranks that are early wait for the others, the last one waits for the link alone.
   std::int64_t stall_us = 0;
-  // The mean, in millionths.
+  // Of ranks that know one, in millionths: the median before, and it with the median of how much each rank's rose, the
+  // lower of two. A rank whose data or rates are wrong is for the guards of ranks to find: it moves nothing here.
   bool loss_known = false;
-  bool loss_finite = true;  // on all ranks that know one
+  bool loss_finite = true;  // not where more than half of them are not
   std::int64_t loss_before_e6 = 0;
   std::int64_t loss_after_e6 = 0;
 

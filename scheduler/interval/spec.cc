@@ -40,10 +40,10 @@ std::vector<KeyInfo> with_common(std::initializer_list<KeyInfo> own, std::int64_
 std::vector<PolicyInfo> all_policies() {
   const IntervalOptions defaults;
   return {
-      {PolicyId::kAuto, "auto", "synchronous where the link is fast enough, else qsr, longer where the link needs it",
+      {PolicyId::kAuto, "auto",
+       "synchronous where the link is fast enough, else base steps, more where the link needs it",
        with_common({steps("base", defaults.base),
                     steps("max", defaults.most),
-                    decimal("alpha"),
                     {"gain", KeyKind::kPart, params::kOne / 10, 0, params::kOne},
                     {"compress", KeyKind::kSwitch, 0, 0, 1}},
                    kByItself, kByItself)},

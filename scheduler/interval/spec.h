@@ -19,7 +19,7 @@ namespace sirtaki::scheduler::interval {
 
 enum class PolicyId : std::uint8_t {
   kFixed,       // Stich, Local SGD converges fast and communicates little, 2019
-  kAuto,        // kQsr, the link and the guards
+  kAuto,        // as few steps as the link needs, and the guards
   kQsr,         // Gu et al., A quadratic synchronization rule for distributed deep learning, 2023
   kAdaComm,     // Wang and Joshi, Adaptive communication strategies in local-update SGD, 2018; as Paddle clips it
   kDivergence,  // Theologitis et al., Communication-efficient distributed deep learning via federated dynamic
@@ -52,7 +52,7 @@ struct IntervalOptions {
   std::int64_t base = 4;           // kFixed, kDiLoCo: the interval; kAdaComm: under the root; others: at least so much,
                                    // for kDivergence 2, since a single step has no variance
   std::int64_t most = 64;          // no interval is longer
-  std::int64_t alpha_pico = 0;     // kAuto, kQsr: (alpha / lr)^2 steps; 0: highest learning rate * sqrt(base)
+  std::int64_t alpha_pico = 0;     // kQsr: (alpha / lr)^2 steps; 0: highest learning rate * sqrt(base)
   std::int64_t theta_pico = 0;     // kDivergence: variance to stay below; 0: what `base` steps have in the first rounds
   std::int64_t delay = kByItself;  // kByItself: what hides a fragment's way
   bool may_compress = false;       // kAuto: differences may travel by a lossy codec when the link needs it

@@ -25,6 +25,9 @@ class SimRank final : public SimExchanges::RankExchange {
   int size() const override { return net_.options_.size; }
   TimePoint now() const override { return net_.now_; }
   void compute(Duration duration) override { net_.rest(rank_, net_.now_ + duration); }
+  const std::vector<Span>& spans() const override { return spans_; }
+  int sends() const override { return sends_; }
+  void mark(const std::string& name, TimePoint begin, TimePoint end) override { spans_.push_back({name, begin, end}); }
 
   Status tell(engine::Channel channel, ConstBytes mine) override {
     net_.call(rank_);
@@ -47,6 +50,7 @@ class SimRank final : public SimExchanges::RankExchange {
 
   Status send(int fragment, std::span<float> data, bool /*lossy*/) override {
     net_.call(rank_);
+    ++sends_;
     sums_[fragment] = {{kSum, fragment, uses_[{kSum, fragment}]++}, data, net_.now_};
     net_.meet(sums_[fragment].key, rank_, std::as_bytes(data), true);
     // The memory is the exchange's now.
@@ -129,6 +133,8 @@ class SimRank final : public SimExchanges::RankExchange {
   std::map<std::pair<int, int>, std::uint64_t> uses_;
   std::map<engine::Channel, SimExchanges::Key> asked_;
   std::map<int, Sum> sums_;
+  std::vector<Span> spans_;
+  int sends_ = 0;
 };
 
 SimExchanges::SimExchanges(const SimExchangeOptions& options)

@@ -41,8 +41,18 @@ class SimExchanges {
 
   class RankExchange : public engine::LocalExchange {
    public:
+    struct Span {
+      std::string name;
+      TimePoint begin;
+      TimePoint end;
+    };
+
     // The rank works for so long.
     virtual void compute(Duration duration) = 0;
+    // What was marked, in that order.
+    virtual const std::vector<Span>& spans() const = 0;
+    // Sums that were begun.
+    virtual int sends() const = 0;
   };
 
   // Runs the program once for each rank, to the end. Returns what went wrong, but for a death; empty: nothing.

@@ -55,6 +55,9 @@ class LocalExchange {
   // Of what this rank sent by the codec last: what did not arrive. After sum(), once; it is never sent later.
   virtual Status unsent(int fragment, std::span<float> out) = 0;
 
+  // A span of this rank's in the trace, if one is written.
+  virtual void mark(const std::string& name, TimePoint begin, TimePoint end) = 0;
+
   // Blocks: all ranks have the root's bytes.
   virtual Status broadcast(Rank root, Bytes data, Duration timeout) = 0;
 };

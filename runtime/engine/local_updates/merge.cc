@@ -55,32 +55,38 @@ Status FragmentMerge::begin() {
   return deps_.exchange.tell({ReportKind::kSnapshot, spec_.fragment}, encode(report_));
 }
 
+Status FragmentMerge::not_yet(bool wait, const char* what) const {
+  return wait ? Status(Code::kTimeout,
+                       "fragment " + std::to_string(spec_.fragment) + ": some rank did not " + what + " in time")
+              : Status();
+}
+
+Status FragmentMerge::depart(bool wait, const Anchor& anchor) {
+  if (stage_ != Stage::kReports) {
+    return {};
+  }
+  auto reports = deps_.exchange.told({ReportKind::kSnapshot, spec_.fragment}, wait ? deps_.timeout : Duration(0));
+  if (!reports) {
+    return not_yet(wait, "come to the snapshot");
+  }
+  SRT_TRY(reports->status());
+  return on_reports(**reports, anchor);
+}
+
 Status FragmentMerge::advance(bool wait, const Anchor& anchor) {
   const Duration patience = wait ? deps_.timeout : Duration(0);
-  const auto not_yet = [&](const char* what) {
-    return wait ? Status(Code::kTimeout,
-                         "fragment " + std::to_string(spec_.fragment) + ": some rank did not " + what + " in time")
-                : Status();
-  };
-  if (stage_ == Stage::kReports) {
-    auto reports = deps_.exchange.told({ReportKind::kSnapshot, spec_.fragment}, patience);
-    if (!reports) {
-      return not_yet("come to the snapshot");
-    }
-    SRT_TRY(reports->status());
-    SRT_TRY(on_reports(**reports, anchor));
-  }
+  SRT_TRY(depart(wait, anchor));
   if (stage_ == Stage::kSending) {
     const auto sum = deps_.exchange.sum(spec_.fragment, patience);
     if (!sum) {
-      return not_yet("send its part");
+      return not_yet(wait, "send its part");
     }
     SRT_TRY(vote(*sum, anchor));
   }
   if (stage_ == Stage::kVoting) {
     auto votes = deps_.exchange.told({ReportKind::kVote, spec_.fragment}, patience);
     if (!votes) {
-      return not_yet("tell whether the sum has come");
+      return not_yet(wait, "tell whether the sum has come");
     }
     SRT_TRY(votes->status());
     SRT_TRY(on_votes(**votes));

@@ -55,6 +55,8 @@ class FragmentMerge {
   const MergeSpec& spec() const { return spec_; }
   // An error is the end of the training; what a sum ends with is not one.
   Status begin();
+  // Sends what it has once all ranks have told their norms. `wait`: waits for them.
+  Status depart(bool wait, const Anchor& anchor);
   // Goes on as far as it can without waiting; `wait`: to kDone. `anchor`: of the fragment, as at the snapshot.
   Status advance(bool wait, const Anchor& anchor);
   bool done() const { return stage_ == Stage::kDone; }
@@ -77,6 +79,7 @@ class FragmentMerge {
  private:
   enum class Stage : std::uint8_t { kReports, kSending, kVoting, kDone };
 
+  Status not_yet(bool wait, const char* what) const;
   Status on_reports(const Reports& reports, const Anchor& anchor);
   Status send(const Anchor& anchor);
   Status vote(const Status& sum, const Anchor& anchor);

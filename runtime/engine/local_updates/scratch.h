@@ -31,9 +31,14 @@ class ScratchPool {
       array = std::move(*best);
       free_.erase(best);
     }
-    const std::size_t before = array.capacity();
+    if (array.capacity() < size) {
+      // A vector that grows would take twice what it had, and copy what nobody wants.
+      bytes_ -= static_cast<std::int64_t>(array.capacity() * sizeof(float));
+      array = Array();
+      array.reserve(size);
+      bytes_ += static_cast<std::int64_t>(array.capacity() * sizeof(float));
+    }
     array.resize(size);
-    bytes_ += static_cast<std::int64_t>((array.capacity() - before) * sizeof(float));
     return array;
   }
   void give_back(Array array) {

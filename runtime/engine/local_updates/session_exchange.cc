@@ -197,6 +197,10 @@ Status SessionExchange::unsent(int fragment, std::span<float> out) {
   return session_.stream_take_residuals(*f.lossy, out);
 }
 
+void SessionExchange::mark(const std::string& name, TimePoint begin, TimePoint end) {
+  session_.timeline_mark(name, begin.time_since_epoch().count(), end.time_since_epoch().count());
+}
+
 Status SessionExchange::broadcast(Rank root, Bytes data, Duration timeout) {
   OpSpec op;
   op.kind = OpKind::kBroadcast;

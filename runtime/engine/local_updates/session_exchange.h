@@ -37,6 +37,7 @@ class SessionExchange final : public LocalExchange {
   void let_go(int fragment) override;
   Duration lasted(int fragment) const override;
   Status unsent(int fragment, std::span<float> out) override;
+  void mark(const std::string& name, TimePoint begin, TimePoint end) override;
   Status broadcast(Rank root, Bytes data, Duration timeout) override;
 
  private:

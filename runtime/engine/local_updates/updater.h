@@ -128,7 +128,11 @@ class LocalUpdater {
     std::uint64_t drains = 0;
     std::int64_t waited_ns = 0;
     std::vector<std::uint64_t> alarms;  // by guard
-    double divergence = 0;              // the last round's variance over the norm of the mean difference, both squared
+    // Of the last decision.
+    std::int64_t statistics_steps = 1;
+    std::int64_t link_steps = 1;
+    std::int64_t cost_permille = 0;
+    double divergence = 0;  // the last round's variance over the norm of the mean difference, both squared
   };
 
   LocalUpdater(const LocalOptions& options, LocalModel model, LocalExchange& exchange, Logger* log);
@@ -157,6 +161,8 @@ class LocalUpdater {
 
   // ---- updater_round.cc: reports and decisions ----
   void begin_round(std::int64_t base);
+  // Ends the one there is. Empty: none follows.
+  void begin_span(std::string name);
   std::int64_t lag() const;
   Status post_round(std::int64_t end, bool compare);
   Status decide_posted(LocalOutcome& outcome);
@@ -205,6 +211,8 @@ class LocalUpdater {
   std::int64_t begun_us_ = 0;  // of the job before a checkpoint
   TimePoint left_at_;          // the last call
   bool left_known_ = false;
+  std::string span_;  // of the trace; empty: none has begun
+  TimePoint span_begin_;
   Totals totals_;
 };
 

@@ -63,6 +63,7 @@ Status LocalUpdater::finish_flights(LocalOutcome& outcome) {
 Status LocalUpdater::drain_now(LocalOutcome& outcome) {
   SRT_CHECK(interval().mode == Mode::kDrain && !posted_);
   ++totals_.drains;
+  begin_span("local updates, drain");
   SRT_TRY(finish_flights(outcome));
   SRT_TRY(merge_everything(outcome));
   SRT_TRY(equalize_buffers());

@@ -96,8 +96,18 @@ Result<Reports> LocalUpdater::hear(Channel channel, const std::string& what) {
 
 // ---- rounds ----
 
+void LocalUpdater::begin_span(std::string name) {
+  const TimePoint now = exchange_.now();
+  if (!span_.empty()) {
+    exchange_.mark(span_, span_begin_, now);
+  }
+  span_ = std::move(name);
+  span_begin_ = now;
+}
+
 void LocalUpdater::begin_round(std::int64_t base) {
   const bool local = is_local();
+  begin_span("local updates, " + to_string(interval()));
   const std::int64_t steps = local ? interval().steps : options_.sync_round_steps;
   round_begin_ = base;
   round_end_ = base + steps;
@@ -174,6 +184,9 @@ Status LocalUpdater::discard_round() {
 
 void LocalUpdater::note(const interval::Decision& decision) {
   ++totals_.rounds;
+  totals_.statistics_steps = decision.statistics_steps;
+  totals_.link_steps = decision.link_steps;
+  totals_.cost_permille = decision.cost_permille;
   decisions_digest_ = digest_of(std::as_bytes(std::span(&decision.digest, 1)), decisions_digest_);
   for (const Alarm& alarm : decision.alarms) {
     ++totals_.alarms[static_cast<std::size_t>(alarm.guard)];

@@ -165,6 +165,7 @@ Status LocalUpdater::restore(ConstBytes saved) {
   decisions_digest_ = decisions;
   begun_us_ = begun_us;
   begun_ = exchange_.now();
+  begin_span("local updates, " + to_string(interval()));
   meter_.restore_losses(loss, losses);
   started_ = true;
   return {};
@@ -181,6 +182,9 @@ std::string LocalUpdater::stats_json() const {
   json.key("reason").value(interval::reason_name(now.reason));
   json.key("escalation").value(interval::escalation_name(now.escalation));
   json.key("compress").value(now.compress);
+  json.key("statistics_steps").value(totals_.statistics_steps);
+  json.key("link_steps").value(totals_.link_steps);
+  json.key("synchronous_cost").value(static_cast<double>(totals_.cost_permille) / 1000);
   json.key("steps").value(step_);
   json.key("rounds").value(totals_.rounds);
   json.key("merges").value(totals_.merges);

@@ -7,6 +7,7 @@
 #include "runtime/engine/local_updates/buffers.h"
 #include "runtime/engine/local_updates/reports.h"
 #include "runtime/engine/local_updates/round_meter.h"
+#include "runtime/engine/local_updates/scratch.h"
 #include "tests/world/local_training.h"
 #include "tests/world/sim_exchange.h"
 
@@ -220,6 +221,20 @@ TEST(LocalMemory, IsAFractionOfTheModel) {
     });
     EXPECT_EQ(error, "");
   }
+}
+
+TEST(LocalMemory, GrowsByWhatIsNeeded) {
+  engine::ScratchPool pool;
+  pool.give_back(pool.take(100));
+  pool.give_back(pool.take(101));
+  EXPECT_EQ(pool.bytes(), 404);
+  auto large = pool.take(50);
+  auto other = pool.take(60);
+  EXPECT_EQ(pool.bytes(), 404 + 240);
+  pool.give_back(std::move(other));
+  pool.give_back(std::move(large));
+  EXPECT_EQ(pool.take(90).size(), 90U);
+  EXPECT_EQ(pool.bytes(), 404 + 240);
 }
 
 TEST(LocalTimeouts, ARankThatNeverComesEndsIt) {

@@ -38,10 +38,12 @@ Tensors plain_run(const TrainingOptions& options, Rank rank, int steps) {
 
 // What a run leaves: by rank.
 struct Ran {
-  explicit Ran(int size) : models(static_cast<std::size_t>(size)), anchors(models.size()), logs(models.size()) {}
+  explicit Ran(int size)
+      : models(static_cast<std::size_t>(size)), anchors(models.size()), logs(models.size()), spans(models.size()) {}
   std::vector<Tensors> models;
   std::vector<std::vector<std::uint64_t>> anchors;  // digests after every step
   std::vector<std::vector<std::string>> logs;       // decisions
+  std::vector<std::vector<SimExchanges::RankExchange::Span>> spans;
   std::string error;
 };
 
@@ -82,6 +84,7 @@ Ran run(const RunOptions& options) {
       result.anchors[me].push_back(updater->anchors_digest());
     }
     result.models[me] = training.tensors;
+    result.spans[me] = exchange.spans();
   });
   return result;
 }
@@ -89,6 +92,41 @@ Ran run(const RunOptions& options) {
 std::string text(const LocalOptions& options) {
   return "H " + std::to_string(options.interval.base) + ", D " + std::to_string(options.interval.delay) + ", F " +
          std::to_string(options.fragments);
+}
+
+TEST(LocalUpdates, TheTraceHasEveryRoundAndDrain) {
+  RunOptions options;
+  options.local = local_options("8:delay=2,warmup=4", 2);
+  options.drain = true;
+  const Ran result = run(options);
+  ASSERT_EQ(result.error, "");
+  std::vector<std::string> names;
+  for (const auto& span : result.spans[0]) {
+    names.push_back(span.name);
+  }
+  // Four synchronous steps, four rounds of eight, and the four steps that are left.
+  const std::string local = "local updates, H 8, D 2, local: fixed, overlap";
+  EXPECT_EQ(names, (std::vector<std::string>{"local updates, H 1, D 0, sync: warm-up, none", local, local, local, local,
+                                             local, "local updates, drain"}));
+  for (std::size_t i = 1; i < result.spans[0].size(); ++i) {
+    EXPECT_EQ(result.spans[0][i].begin, result.spans[0][i - 1].end);
+  }
+}
+
+TEST(LocalUpdates, DifferencesDepartInTheStepOfTheirSnapshot) {
+  SimExchanges net({.seed = 5, .size = 2});
+  const std::string error = net.run([&](SimExchanges::RankExchange& exchange) {
+    Training training({}, exchange.rank());
+    const auto updater = updater_of(local_options("4:delay=1,warmup=0", 1), training.model(1), exchange);
+    must(updater->start());
+    for (int k = 1; k <= 12; ++k) {
+      exchange.compute(std::chrono::milliseconds(10));
+      training.step(updater->interval().mode == Mode::kSync);
+      must(updater->step({.lr = 0.05, .loss = training.loss()}));
+      require(exchange.sends() == k / 4, "step " + std::to_string(k) + ": " + std::to_string(exchange.sends()));
+    }
+  });
+  EXPECT_EQ(error, "");
 }
 
 // I3

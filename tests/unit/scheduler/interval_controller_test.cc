@@ -105,7 +105,7 @@ TEST(IntervalController, DelayHidesAFragment) {
   Training training("8");
   training.dense_us = 240'000;
   for (const auto& [longest, delay] :
-       std::vector<std::pair<std::int64_t, std::int64_t>>{{125, 2}, {250, 3}, {1000, 7}}) {
+       std::vector<std::pair<std::int64_t, std::int64_t>>{{125, 1}, {250, 2}, {300, 3}, {1000, 7}}) {
     training.longest_permille = longest;
     training.settle();
     EXPECT_EQ(training.current().delay, delay) << longest;
@@ -125,11 +125,11 @@ TEST(IntervalController, AutoEscalatesInOrder) {
   const std::string dense = "auto:warmup=0";
   for (const Case& c :
        std::vector<Case>{{18'000, compress, 1, Mode::kSync, Reason::kFastLink, Escalation::kNone},
-                         {60'000, compress, 4, Mode::kLocal, Reason::kStatistics, Escalation::kOverlap},
-                         {96'000, compress, 4, Mode::kLocal, Reason::kStatistics, Escalation::kOverlap},
-                         {120'000, compress, 4, Mode::kLocal, Reason::kStatistics, Escalation::kCompress},
+                         {60'000, compress, 4, Mode::kLocal, Reason::kShortest, Escalation::kOverlap},
+                         {96'000, compress, 4, Mode::kLocal, Reason::kShortest, Escalation::kOverlap},
+                         {120'000, compress, 4, Mode::kLocal, Reason::kShortest, Escalation::kCompress},
                          {120'000, dense, 5, Mode::kLocal, Reason::kLink, Escalation::kLonger},
-                         {384'000, compress, 4, Mode::kLocal, Reason::kStatistics, Escalation::kCompress},
+                         {384'000, compress, 4, Mode::kLocal, Reason::kShortest, Escalation::kCompress},
                          {480'000, compress, 5, Mode::kLocal, Reason::kLink, Escalation::kLonger},
                          {480'000, dense, 20, Mode::kLocal, Reason::kLink, Escalation::kLonger},
                          {1'800'000, dense, 64, Mode::kLocal, Reason::kLinkAtMost, Escalation::kStall},
@@ -143,6 +143,44 @@ TEST(IntervalController, AutoEscalatesInOrder) {
     EXPECT_EQ(now.reason, c.reason) << to_string(now);
     EXPECT_EQ(now.escalation, c.escalation) << to_string(now);
   }
+}
+
+TEST(IntervalController, AutoCompressesWhereMergesWouldComeLate) {
+  Training training("auto:compress=on,warmup=0");
+  training.dense_us = 60'000;
+  training.longest_permille = 500;
+  training.settle();
+  EXPECT_EQ(training.current().delay, 1);
+  EXPECT_FALSE(training.current().compress);
+  training.longest_permille = 1000;
+  training.settle();
+  EXPECT_EQ(training.current().delay, 1);
+  EXPECT_TRUE(training.current().compress);
+  training.settle();
+  EXPECT_TRUE(training.current().compress) << "it stays so";
+  training.longest_permille = 400;
+  training.settle();
+  EXPECT_FALSE(training.current().compress);
+}
+
+TEST(IntervalController, AutoTakesNoMoreStepsThanTheLinkNeeds) {
+  Training training("auto:warmup=0");
+  training.dense_us = 120'000;
+  training.settle();
+  const std::int64_t needed = training.current().steps;
+  training.set_rate(0.0125);
+  training.settle();
+  EXPECT_EQ(training.current().steps, needed) << "by its learning rate qsr would have 64 times as many";
+}
+
+TEST(IntervalController, AutoBeginsWhereTheWarmUpEnds) {
+  Training training("auto:warmup=64");
+  training.dense_us = 120'000;
+  while (training.step() < 64) {
+    EXPECT_EQ(training.current().mode, Mode::kSync);
+    training.round();
+  }
+  EXPECT_EQ(training.current().mode, Mode::kLocal) << training.step();
 }
 
 TEST(IntervalController, AutoStopsCompressingWhenTheLinkIsFasterForGood) {

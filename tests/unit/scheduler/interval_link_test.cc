@@ -53,11 +53,11 @@ TEST(LinkBound, StepsAndDelayFollowFromTimes) {
   };
   for (const Case& c : std::vector<Case>{{20'000, 100'000, 30'000, 7, 2},
                                          {20'000, 80'000, 16'000, 5, 1},
-                                         {20'000, 80'001, 16'001, 6, 2},
+                                         {20'000, 80'001, 16'001, 6, 1},
                                          {20'000, 100, 100, 1, 1},
                                          {20'000, 0, 0, 1, 0},
-                                         {300'000, 12'200'000, 1'525'000, 51, 7},
-                                         {1, RoundStats::kMaxTimeUs, 1, 1'374'389'534'720, 2},
+                                         {300'000, 12'200'000, 1'525'000, 51, 6},
+                                         {1, RoundStats::kMaxTimeUs, 1, 1'374'389'534'720, 1},
                                          {0, 500, 500, 1, 0}}) {
     LinkBound link({});
     link.observe(measured(c.step_us, c.link_us, c.longest_us), Mode::kSync, kRound);
@@ -89,7 +89,18 @@ TEST(LinkBound, CompressedDifferencesAreMeasuredAnew) {
   link.observe(stats, Mode::kLocal, kRound);
   EXPECT_EQ(link.steps(), 5);
   EXPECT_EQ(link.dense_steps(), 20);
-  EXPECT_EQ(link.delay(), 2);
+  EXPECT_EQ(link.delay(), 1);
+  EXPECT_EQ(link.dense_delay(), 5);
+}
+
+TEST(LinkBound, TimesThatAreNotKnownSayNothing) {
+  LinkBound link({});
+  for (int i = 0; i < 20; ++i) {
+    link.observe(measured(10'000, 0, 0, 5'000), Mode::kSync, kRound);
+  }
+  link.observe(measured(10'000, 160'000, 40'000), Mode::kLocal, kRound);
+  EXPECT_EQ(link.steps(), 20);
+  EXPECT_EQ(link.delay(), 5);
 }
 
 TEST(LinkBound, LocalStepsAreWorthATenthOfAStep) {

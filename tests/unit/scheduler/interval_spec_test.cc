@@ -55,15 +55,15 @@ TEST(IntervalSpec, ANumberIsAFixedInterval) {
 }
 
 TEST(IntervalSpec, KeysSetOptions) {
-  const IntervalOptions options = parsed("auto:base=2,max=32,alpha=0.0175,gain=20%,compress=on,warmup=100,guard=off");
+  const IntervalOptions options = parsed("auto:base=2,max=32,gain=20%,compress=on,warmup=100,guard=off");
   EXPECT_EQ(options.base, 2);
   EXPECT_EQ(options.most, 32);
-  EXPECT_EQ(options.alpha_pico, 17'500'000'000);
   EXPECT_EQ(options.link.gain_permille, 200);
   EXPECT_TRUE(options.may_compress);
   EXPECT_EQ(options.warmup, 100);
   EXPECT_FALSE(options.guard.on);
   EXPECT_EQ(parsed("divergence:theta=2.5").theta_pico, 2'500'000'000'000);
+  EXPECT_EQ(parsed("qsr:alpha=0.0175").alpha_pico, 17'500'000'000);
   EXPECT_EQ(parsed("qsr:warmup=auto").warmup, IntervalOptions::kByItself);
   EXPECT_EQ(parsed("diloco").base, 100);
   EXPECT_EQ(parsed("diloco").delay, 0);
@@ -90,7 +90,7 @@ TEST(IntervalSpec, ErrorsNameWhatIsWrongAndTheNearestName) {
       {"qsr:gain=5%", {"qsr has no key 'gain'"}},
       {"8:steps=4", {"key 'steps' is given twice"}},
       {"auto:base=65", {"base is 65; it must be 1 to 64, the longest interval"}},
-      {"auto:alpha=-1", {"alpha is '-1'", "a number such as 0.0175"}},
+      {"qsr:alpha=-1", {"alpha is '-1'", "a number such as 0.0175"}},
       {"auto:warmup=ever", {"warmup is 'ever'", "auto or a whole number"}},
       {"auto:warmup=-1", {"warmup is '-1'", "auto or a whole number from 0"}},
       {"divergence:base=1", {"base is '1'", "from 2 to 4096"}},

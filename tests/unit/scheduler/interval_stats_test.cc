@@ -106,20 +106,48 @@ TEST(RoundStats, LossesOfAnySizeAreTaken) {
   }
 }
 
-TEST(RoundStats, TheLossIsTheMeanOfThoseThatAreKnown) {
+TEST(RoundStats, TheLossIsTheMedianOfThoseThatAreKnown) {
   std::vector<RankRound> ranks = ranks_at(8);
   ranks[0].loss_after = 4;
+  ranks[1].loss_after = 3;
   ranks[3].loss_known = false;
   ranks[3].loss_after = kInfinity;
-  const RoundStats stats = agree(ranks).value();
-  EXPECT_TRUE(stats.loss_finite);
-  EXPECT_EQ(stats.loss_after_e6, 2'666'666);
-  ranks[1].loss_before = std::nan("");
-  EXPECT_FALSE(agree(ranks).value().loss_finite);
+  EXPECT_TRUE(agree(ranks).value().loss_finite);
+  EXPECT_EQ(agree(ranks).value().loss_after_e6, 3'000'000) << "of 4, 3 and 2";
+  ranks[3].loss_known = true;
+  ranks[3].loss_after = 1;
+  EXPECT_EQ(agree(ranks).value().loss_after_e6, 2'000'000) << "of 4, 3, 2 and 1";
   for (RankRound& rank : ranks) {
     rank.loss_known = false;
   }
   EXPECT_FALSE(agree(ranks).value().loss_known);
+}
+
+TEST(RoundStats, OneRanksLossMovesNothing) {
+  const std::vector<double> losses = {0.1, 0.2, 0.5, 0.6};
+  for (const std::size_t count : {2U, 3U, 4U}) {
+    for (const double loss : {5.0, 1e30, kInfinity, std::nan("")}) {
+      for (std::size_t sick = 0; sick < count; ++sick) {
+        std::vector<RankRound> ranks = ranks_at(8);
+        ranks.resize(count);
+        for (std::size_t r = 0; r < count; ++r) {
+          ranks[r].loss_before = ranks[r].loss_after = losses[r];
+        }
+        ranks[sick].loss_after = loss;
+        const RoundStats stats = agree(ranks).value();
+        EXPECT_TRUE(stats.loss_finite);
+        EXPECT_EQ(stats.loss_after_e6, stats.loss_before_e6) << loss << " on rank " << sick << " of " << count;
+      }
+    }
+  }
+}
+
+TEST(RoundStats, MostRanksLossesCount) {
+  std::vector<RankRound> ranks = ranks_at(8);
+  ranks[0].loss_after = ranks[1].loss_after = ranks[3].loss_after = std::nan("");
+  EXPECT_FALSE(agree(ranks).value().loss_finite);
+  ranks[0].loss_after = ranks[1].loss_after = ranks[3].loss_after = 6;
+  EXPECT_EQ(agree(ranks).value().loss_after_e6, 6'000'000);
 }
 
 TEST(RoundStats, RanksThatDoNotDoTheSameAreNamed) {
