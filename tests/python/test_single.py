@@ -17,7 +17,7 @@ import sirtaki  # noqa: E402
 import sirtaki.torch as hvd  # noqa: E402
 from sirtaki import _core  # noqa: E402
 from sirtaki.pump import pump  # noqa: E402
-from sirtaki.report import Progress, layer_table, placement  # noqa: E402
+from sirtaki.report import Progress, layer_table, local_rows, placement  # noqa: E402
 from sirtaki.torch.compression import suited  # noqa: E402
 
 
@@ -220,6 +220,22 @@ def test_the_placement_of_ranks_is_told() -> None:
     assert placement([4]) == "4 on one host"
     assert placement([2, 2]) == "4 on 2 hosts, 2 each"
     assert placement([3, 1]) == "4 on 2 hosts, 3 + 1"
+
+
+def test_the_report_has_what_local_updates_did() -> None:
+    quiet = {"merges_excluded": 0, "merges_late": 0, "merges_given_up": 0, "alarms": {"norm": 0, "loss": 0}}
+    common = {"synchronous_cost": 2.316, "merges": 84, "rounds": 21, "merged_bytes": 12_300_000}
+    local = {"mode": "local", "interval": 12, "delay": 2, "reason": "link", **common, **quiet}
+    assert local_rows(local) == [
+        ("local updates", "a merge every 12 steps, 2 later (link)"),
+        ("synchronous steps waited", "231.6% of a step without waiting"),
+        ("merges", "84 in 21 rounds, 12.3 MB as float32"),
+    ]
+    synchronous = {**local, "mode": "sync", "reason": "fast link", "merges_late": 3, "alarms": {"norm": 2, "loss": 0}}
+    assert local_rows(synchronous)[0] == ("local updates", "each step's gradients (fast link)")
+    assert local_rows(synchronous)[3:] == [("merges in trouble", "3 late"), ("alarms", "2 norm")]
+    assert [name for name, _ in local_rows({**local, "synchronous_cost": 0})] == ["local updates", "merges"]
+    assert local_rows({}) == []
 
 
 @pytest.mark.usefixtures("session")

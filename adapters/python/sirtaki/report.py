@@ -90,6 +90,7 @@ class Progress:
             ("throughput", f"{self.samples_per_second():,.0f} samples/s"),
             ("exposed communication", f"{self.exposed_share():.1%} of the time"),
             *self._counters(stats),
+            *local_rows(getattr(self._optimizer, "local_stats", dict)()),
         ]
         width = max(len(name) for name, _ in rows)
         self._stream.write("".join(f"  {name:<{width}}  {text}\n" for name, text in rows))
@@ -127,6 +128,27 @@ def placement(ranks_by_host: list[int]) -> str:
     if len(set(ranks_by_host)) == 1:
         return f"{ranks} on {hosts} hosts, {ranks_by_host[0]} each"
     return f"{ranks} on {hosts} hosts, {' + '.join(str(count) for count in ranks_by_host)}"
+
+
+def local_rows(stats: dict[str, Any]) -> list[tuple[str, str]]:
+    """What an optimizer's local_stats() come to, as lines of the report; none without local updates."""
+    if not stats:
+        return []
+    interval, delay, reason = stats["interval"], stats["delay"], stats["reason"]
+    pace = f"a merge every {interval} steps, {delay} later" if stats["mode"] == "local" else "each step's gradients"
+    rows = [("local updates", f"{pace} ({reason})")]
+    if stats["synchronous_cost"] > 0:
+        rows.append(("synchronous steps waited", f"{stats['synchronous_cost']:.1%} of a step without waiting"))
+    merged = f"{stats['merged_bytes'] / 1e6:,.1f} MB as float32"
+    rows.append(("merges", f"{stats['merges']} in {stats['rounds']} rounds, {merged}"))
+    troubles = {"late": "merges_late", "given up": "merges_given_up", "without this rank": "merges_excluded"}
+    told = [f"{stats[key]} {name}" for name, key in troubles.items() if stats[key] > 0]
+    if told:
+        rows.append(("merges in trouble", ", ".join(told)))
+    alarms = [f"{count} {guard}" for guard, count in stats["alarms"].items() if count > 0]
+    if alarms:
+        rows.append(("alarms", ", ".join(alarms)))
+    return rows
 
 
 def layer_table(report: list[dict[str, Any]]) -> list[str]:

@@ -215,6 +215,24 @@ def case_resumed_training_is_the_same() -> None:
         close(resumed, whole, 0.0)
 
 
+def case_checkpoints_that_differ_are_refused() -> None:
+    model = net()
+    optimizer = distributed(model, local_updates="fixed:steps=4,delay=1")
+    kept = []
+    for steps in (range(5), range(5, 7)):
+        train(model, optimizer, steps)
+        optimizer.drain()
+        kept.append(copy.deepcopy((model.state_dict(), optimizer.state_dict())))
+    # Of other steps; and none on the first rank, which averages gradients while the others do not.
+    for mine in (kept[hvd.rank() % 2], kept[0] if hvd.rank() > 0 else None):
+        resumed = net()
+        again = distributed(resumed, local_updates="fixed:steps=4,delay=1")
+        if mine is not None:
+            resumed.load_state_dict(mine[0])
+            again.load_state_dict(mine[1])
+        raises(lambda r=resumed, a=again: train(r, a, range(5, 6)), errors.HorovodInternalError, "checkpoint")
+
+
 def case_compressed_differences() -> None:
     model = net()
     optimizer = distributed(model, local_updates=hvd.LocalUpdates(4, compression="int8"))

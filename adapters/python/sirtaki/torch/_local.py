@@ -18,7 +18,7 @@ from sirtaki import _core, basics, errors
 from sirtaki.torch._adapter import dtype_code
 from sirtaki.torch.functions import broadcast_object
 from sirtaki.torch.local_updates import LocalUpdates
-from sirtaki.torch.ops import Average, Max, Sum, allreduce, grouped_allreduce_
+from sirtaki.torch.ops import Average, Max, Sum, allgather, allreduce, grouped_allreduce_
 from sirtaki.torch.reducer import GradientReducer
 
 #: Of an optimizer's state_dict().
@@ -49,8 +49,9 @@ class LocalTraining:
         self._closed = False
         self._regions = 0
         self._loss: float | None = None
-        #: Seconds in the runtime's calls after steps, copies included.
+        #: Seconds in the runtime's calls after steps, copies included; and of these, those in which this thread worked.
         self.exposed_seconds = 0.0
+        self._busy_seconds = 0.0
         self._waited = 0.0
         self._steps = 0
         self._rounds = 0  # since the optimizer's state was averaged
@@ -141,7 +142,9 @@ class LocalTraining:
 
     def stats(self) -> dict[str, Any]:
         """See local_stats()."""
-        return {} if self._local is None else json.loads(self._local.stats_json())
+        if self._local is None:
+            return {}
+        return {**json.loads(self._local.stats_json()), "busy_seconds": self._busy_seconds}
 
     def state(self) -> dict[str, Any] | None:
         """For state_dict(); None before the first step."""
@@ -191,6 +194,7 @@ class LocalTraining:
 
     def _start(self) -> None:
         self._unhook()
+        self._check_restored()
         names, params = self._reducer.names, self._reducer.params
         how, function = self._how, self._how.interval
         steps = (lambda text: int(function(json.loads(text)))) if callable(function) else None
@@ -220,6 +224,19 @@ class LocalTraining:
         self._local = local
         self._waited = self._reducer.exposed_seconds
         self._follow(outcome)
+
+    def _check_restored(self) -> None:
+        """Refuses checkpoints that only some ranks have, or that are of other steps. Collective."""
+        restored = self._restored
+        mine = restored["steps"] if restored is not None and restored["size"] == basics.size() else -1
+        steps = allgather(torch.tensor([mine]), name=f"{self._name}.checkpoint").tolist()
+        for rank, other in enumerate(steps):
+            if other != steps[0]:
+                has, begins = (f"one of step {step}" if step >= 0 else "none" for step in (other, steps[0]))
+                raise errors.MismatchError(
+                    f"rank {rank} was given {has} as checkpoint of local updates, and rank 0 {begins}; "
+                    "call load_state_dict() on all ranks, with what all of them saved after the same drain()"
+                )
 
     def _buffers(self) -> list[tuple[str, Any, int, int]]:
         """Of the models, in the order of their modules; a buffer of two modules once."""
@@ -256,10 +273,10 @@ class LocalTraining:
                 )
 
     def _timed(self, call: Callable[[], tuple[bool, bool, bool, int, int, int, int]]) -> None:
-        begin = time.perf_counter()
-        outcome = call()
+        begin, begin_busy = time.perf_counter(), time.thread_time()
+        self._follow(call())
         self.exposed_seconds += time.perf_counter() - begin
-        self._follow(outcome)
+        self._busy_seconds += time.thread_time() - begin_busy
 
     def _follow(self, outcome: tuple[bool, bool, bool, int, int, int, int]) -> None:
         averages, reset, equalize, donor, decisions, steps, delay = outcome

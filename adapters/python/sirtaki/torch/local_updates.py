@@ -50,7 +50,7 @@ class LocalUpdates:
         outer: an Outer; None: the mean itself, or what the policy "diloco" brings.
         compression: how differences between models travel, as DistributedOptimizer's; None: as gradients do, or as the
             policy "diloco" has it; with "auto" only where the link needs it, and then as int8 if gradients travel as
-            they are. What does not arrive stays in the model that it comes from. No momentum correction.
+            they are or by "auto". What does not arrive stays in the model that it comes from. No momentum correction.
         optimizer_state: rounds between two averages of the optimizer's state over ranks; 0: never. None: 0 for SGD,
             else 3 (after DES-LOC, Iacob et al., 2025).
         buffers: "average": buffers such as BatchNorm's become equal when models do. "local": they stay the rank's own.
@@ -114,9 +114,10 @@ class LocalUpdates:
             return None
         if self._is_auto() and "compress=on" not in self.interval_text():
             return ""
-        if gradients in (None, "", "none"):
-            return "int8" if self._is_auto() else ""
-        return gradients
+        if self._is_auto() and (gradients in (None, "", "none") or gradients.partition(":")[0] == "auto"):
+            # Where several steps share a transfer eight bits are few enough, and cost less than what is sparse.
+            return "int8"
+        return "" if gradients in (None, "none") else gradients
 
 
 #: What DistributedOptimizer takes.
