@@ -6,14 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.plots import canvas, panels, save
+from benchmarks.plots import canvas, error_bar, panels, save
 from benchmarks.results import Row
 
 DENSE, OURS, CONTROL = "#c8553d", "#0b6e4f", "#b0b0b0"
-
-
-def _error(row: Row) -> list[list[float]]:
-    return [[max(0.0, row.value - row.spread["low"])], [max(0.0, row.spread["high"] - row.value)]]
 
 
 def _by(rows: Sequence[Row], name: str) -> dict[Any, list[Row]]:
@@ -38,7 +34,7 @@ def compressed_allreduce(path: Path, rows: Sequence[Row]) -> Path | None:
     for axis, ((size, per_host), mine) in zip(axes[0], columns.items(), strict=False):
         for place, row in enumerate(mine):
             method = row.params["method"]
-            axis.barh(place, row.value, xerr=_error(row), color=DENSE if method == "gloo" else OURS, capsize=2)
+            axis.barh(place, row.value, xerr=error_bar(row), color=DENSE if method == "gloo" else OURS, capsize=2)
             axis.plot([row.bound], [place], marker="|", markersize=14, color="black")
             if (method, size) in codec:
                 axis.plot([codec[method, size]], [place], marker="x", markersize=5, color="black")
@@ -62,7 +58,7 @@ def methods(path: Path, rows: Sequence[Row]) -> Path | None:
         method, kind = row.params["method"], row.params["kind"]
         color = {"dense": DENSE, "control": CONTROL}.get(kind, OURS)
         x = sent[method].value / 1e3
-        axis.errorbar([x], [row.value], yerr=_error(row), color=color, marker="o", capsize=2)
+        axis.errorbar([x], [row.value], yerr=error_bar(row), color=color, marker="o", capsize=2)
         axis.annotate(method, (x, row.value), textcoords="offset points", xytext=(5, 4), fontsize=7)
     axis.set(xscale="log", xlabel="kB that a rank sends in a step", ylabel="training loss of the last steps")
     return save(figure, path)
@@ -77,7 +73,7 @@ def importance(path: Path, rows: Sequence[Row]) -> Path | None:
     mine = [row for row in rows if row.metric == "seconds_to_target"]
     for place, row in enumerate(mine):
         color = {"dense": DENSE, "method": OURS}.get(row.params["kind"], CONTROL)
-        axis.barh(place, row.value, xerr=_error(row), color=color, capsize=2)
+        axis.barh(place, row.value, xerr=error_bar(row), color=color, capsize=2)
     axis.set_yticks(range(len(mine)), [row.params["method"] for row in mine])
     axis.invert_yaxis()
     axis.set(title="100, 20 and 100 Mbit/s", xlabel="seconds to the target loss")
@@ -98,7 +94,7 @@ def time_to_quality(path: Path, rows: Sequence[Row]) -> Path | None:
             mine = [row for row in times if (row.params["rate_mbit"], row.params["task"]) == (net, task)]
             for place, row in enumerate(mine):
                 theirs = row.params["system"].startswith(("ddp", "powersgd"))
-                axis.barh(place, row.value, xerr=_error(row), color=DENSE if theirs else OURS, capsize=2)
+                axis.barh(place, row.value, xerr=error_bar(row), color=DENSE if theirs else OURS, capsize=2)
             axis.set_yticks(range(len(mine)), [row.params["system"] for row in mine], fontsize=7)
             axis.invert_yaxis()
             axis.set(title=f"{task}, {net:g} Mbit/s", xlabel="seconds to the target loss")

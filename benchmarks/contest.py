@@ -151,7 +151,17 @@ def ratio_row(
     better: str = "higher",
     bound: float | None = None,
     target: float | None = None,
+    by_value: bool = False,
 ) -> Row:
-    """A row for the ratio of two systems' interleaved samples; `baseline` names the system that counts as 1."""
-    figure = paired_ratio(over, under)
-    return make_row(metric, params, figure, "ratio", better, baseline=(baseline, 1.0), bound=bound, target=target)
+    """A row for the ratio of two systems' paired samples; `baseline` names the system that counts as 1."""
+    return make_row(
+        metric,
+        params,
+        paired_ratio(over, under),
+        "ratio",
+        better,
+        baseline=(baseline, 1.0),
+        bound=bound,
+        target=target,
+        by_value=by_value,
+    )

@@ -21,6 +21,7 @@ from typing import Any
 from benchmarks import compression_plots
 from benchmarks.contest import ratio_row
 from benchmarks.group import Group
+from benchmarks.kept_losses import training_key
 from benchmarks.netns import Net
 from benchmarks.results import Row, Store, make_row
 from benchmarks.rig import Options, finish, network, parse, run, say
@@ -84,7 +85,7 @@ def recipe_of(name: str, seed: int, steps: int) -> dict[str, Any]:
         "steps": steps,
         "how": {"compression": method.text},
         "zero": method.zero,
-        "watch": method.live,
+        "watch": "sent" if method.live else None,
     }
 
 
@@ -143,21 +144,21 @@ def train_live(group: Group, net: Net, name: str, seed: int, size: Size) -> dict
 def measure_fixed(options: Options, store: Store, ranks: int, names: Sequence[str], seeds: Sequence[int]) -> None:
     """Trainings of fixed rates that the store lacks."""
     fixed = [name for name in names if not METHODS[name].live]
-    missing = [(s, n) for s in seeds for n in fixed if store.samples(key_of("losses", n, s)) is None]
+    steps = size_of(options).steps
+    missing = [(s, n) for s in seeds for n in fixed if store.trainings.get(loss_key(n, ranks, steps, s)) is None]
     if not missing:
         return
     with Group(ranks, ["sirtaki"]) as group:
         for seed, name in missing:
-            steps = size_of(options).steps
             losses = train(group, "sirtaki", name, recipe_of(name, seed, steps), steps)
-            store.keep(key_of("losses", name, seed), losses)
+            store.trainings.keep(loss_key(name, ranks, steps, seed), losses)
             say(f"{name}, seed {seed}: loss {ended(losses, size_of(options).window):.4f}")
 
 
 def measure_live(options: Options, store: Store, ranks: int, names: Sequence[str], seeds: Sequence[int]) -> None:
     """Those on the link, each in processes of its own, so that it begins with an unknown link."""
     live = [name for name in names if METHODS[name].live]
-    missing = [(s, n) for s in seeds for n in live if store.samples(key_of("live", n, s)) is None]
+    missing = [(s, n) for s in seeds for n in live if store.samples(key_of(n, s)) is None]
     if not missing:
         return
     with network(NETS[0], ranks, strict=not options.quick) as net:
@@ -165,7 +166,7 @@ def measure_live(options: Options, store: Store, ranks: int, names: Sequence[str
         for seed, name in missing:
             with Group(ranks, ["sirtaki"], net=net) as group:
                 found = train_live(group, net, name, seed, size_of(options))
-            store.keep(key_of("live", name, seed), found)
+            store.keep(key_of(name, seed), found)
             loss = ended(found["losses"], size_of(options).window)
             say(f"{name}, seed {seed}: loss {loss:.4f} after {found['ends'][-1]:.0f} s")
 
@@ -184,9 +185,14 @@ def measure_steps(options: Options, store: Store, ranks: int, names: Sequence[st
             store.keep(key, time_steps(group, trainings, warm=WARM_STEPS, blocks=BLOCKS, steps=BLOCK_STEPS))
 
 
-def key_of(what: str, name: str, seed: int) -> str:
-    """A training's name in the partial file."""
-    return f"{what}/{name}/{seed}"
+def key_of(name: str, seed: int) -> str:
+    """The name of a training on the link in the partial file."""
+    return f"live/{name}/{seed}"
+
+
+def loss_key(name: str, ranks: int, steps: int, seed: int) -> str:
+    """A training's name among those that are kept."""
+    return training_key(name, ranks, recipe_of(name, seed, steps))
 
 
 # ---- figures -------------------------------------------------------------------------------
@@ -240,9 +246,9 @@ def rows_of(options: Options, store: Store, ranks: int, names: Sequence[str], se
     size = size_of(options)
     losses = {
         name: [
-            store.samples(key_of("live", name, s))["losses"]
+            store.samples(key_of(name, s))["losses"]
             if METHODS[name].live
-            else store.samples(key_of("losses", name, s))
+            else store.trainings.get(loss_key(name, ranks, size.steps, s)) or []
             for s in seeds
         ]
         for name in names
@@ -271,7 +277,7 @@ def rows_of(options: Options, store: Store, ranks: int, names: Sequence[str], se
         if method.kind == "control" or len(reached) < len(counts) or excess.value > LOSS_EXCESS:
             continue
         if method.live:
-            live = [store.samples(key_of("live", name, s)) for s in seeds]
+            live = [store.samples(key_of(name, s)) for s in seeds]
             times[name] = [one["ends"][count - 1] for one, count in zip(live, reached, strict=True)]
         else:
             fast, slow = (estimate(seconds[rate][name]).value for rate in (NETS[0], SLOW))
@@ -289,7 +295,7 @@ def rows_against(
 ) -> list[Row]:
     """`importance` against the fixed rates that end as well, and against the oracle."""
     params = {"method": OURS, "kind": "method", "ranks": ranks}
-    live = [store.samples(key_of("live", OURS, s)) for s in seeds]
+    live = [store.samples(key_of(OURS, s)) for s in seeds]
     fixed = [name for name in times if name in seconds[NETS[0]]]
     rows = []
     for name in fixed if OURS in times else ():

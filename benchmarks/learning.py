@@ -11,25 +11,31 @@ from typing import Any
 
 import torch
 
+from benchmarks.faults import Fault
 from benchmarks.nets import make_task
 from benchmarks.systems import Place, System
 
 #: Tensors that the zero control never sends: those that codecs compress at all.
 ZERO_FROM = 4096
+#: Of local_stats(), what is kept of each step; behind them the optimizer's exposed_seconds.
+PACE = ("interval", "divergence", "merges_excluded", "scratch_bytes", "busy_seconds")
 
 
 class Learner:
     """One training.
 
     `recipe`: net, batch (of a rank), seed, lr (falls linearly to 0 over `steps`), momentum, steps; optional: how
-    (arguments of the system's train()), zero (the control: large tensors get no gradient), watch (`ends` and `sent`
-    are kept).
+    (arguments of the system's train()), zero (the control: large tensors get no gradient), watch ("sent": `ends` and
+    `sent` are kept; "local": `ends` and `paces`), curve (after every so many steps the model that ranks agree on is
+    kept, for curve(), and run() ends with equal models, which is part of its last step), fault (benchmarks/faults.py),
+    unseen (so many ranks' parts of the data are nobody's).
     """
 
     def __init__(self, place: Place, system: System, recipe: dict[str, Any]) -> None:
         torch.manual_seed(recipe["seed"])
         self._recipe = recipe
-        self._task = make_task(recipe["net"], recipe["batch"], place.rank, place.size)
+        self._task = make_task(recipe["net"], recipe["batch"], place.rank, place.size, recipe.get("unseen", 0))
+        self._fault = Fault(place.rank, **recipe["fault"]) if recipe.get("fault") else None
         plain = torch.optim.SGD(self._task.model.parameters(), lr=recipe["lr"], momentum=recipe["momentum"])
         model, self._optimizer = system.train(self._task.model, plain, **recipe.get("how", {}))
         self._model, self._task.model = self._task.model, model
@@ -40,6 +46,9 @@ class Learner:
         #: time.monotonic() after each step, and the bytes in which its gradients travelled.
         self.ends: list[float] = []
         self.sent: list[int] = []
+        #: After each step, what holds of local updates: see PACE.
+        self.paces: list[list[float]] = []
+        self._kept: list[tuple[int, list[torch.Tensor]]] = []
 
     def step(self) -> None:
         """One step on the next batch."""
@@ -47,18 +56,34 @@ class Learner:
         for group in optimizer.param_groups:
             group["lr"] = recipe["lr"] * max(0.0, 1.0 - self._done / recipe["steps"])
         optimizer.zero_grad()
-        loss = self._task.loss(next(self._batches))
+        batch = next(self._batches)
+        if self._fault is not None:
+            batch = self._fault.spoil(self._done, batch, optimizer)
+        loss = self._task.loss(batch)
         loss.backward()
         if recipe.get("zero"):
             for p in self._model.parameters():
                 if p.numel() >= ZERO_FROM and p.grad is not None:
                     p.grad.zero_()
+        if "local_updates" in recipe.get("how", {}):
+            optimizer.report_loss(loss)
         optimizer.step()
         self._done += 1
         self.losses.append(float(loss.detach()))
-        if recipe.get("watch"):
+        watch = recipe.get("watch")
+        if watch:
             self.ends.append(time.monotonic())
+        if watch == "sent":
             self.sent.append(sum(row["wire_bytes"] for row in optimizer.compression_report()))
+        elif watch == "local":
+            self.paces.append(self._pace())
+        if recipe.get("curve") and self._done % recipe["curve"] == 0:
+            with optimizer.global_model():
+                self._kept.append((self._done, [p.detach().clone() for p in self._model.parameters()]))
+
+    def _pace(self) -> list[float]:
+        stats = self._optimizer.local_stats()
+        return [*(float(stats.get(key, 0)) for key in PACE), self._optimizer.exposed_seconds]
 
     def run(self, steps: int) -> float:
         """Some steps; seconds a step."""
@@ -66,6 +91,10 @@ class Learner:
         for _ in range(steps):
             self.step()
         self._system.drain(self._optimizer)
+        if self._recipe.get("curve"):
+            self._optimizer.drain()
+            self.ends[-1:] = [time.monotonic()]
+            self.paces[-1:] = [self._pace()]
         return (time.perf_counter() - begin) / steps
 
     def travel(self) -> list[dict[str, Any]]:
@@ -74,9 +103,31 @@ class Learner:
         return [{key: row[key] for key in keys} for row in self._optimizer.compression_report()]
 
     def outcome(self, last: int) -> dict[str, Any]:
-        """Mean loss of the last steps, this rank's part of the quality, and a digest of the parameters."""
+        """Mean loss of the last steps, this rank's part of the quality, and a digest of the parameters. Collective."""
         losses = self.losses[-last:]
         digest = hashlib.sha256()
         for p in self._model.parameters():
             digest.update(p.detach().numpy().tobytes())
         return {"loss": sum(losses) / len(losses), "quality": self._task.quality(), "digest": digest.hexdigest()}
+
+    @torch.no_grad()
+    def curve(self) -> list[list[float]]:
+        """Steps and loss on a sample, this rank's part, of the models that were kept, and of the one there is."""
+        params = list(self._model.parameters())
+        now = (self._done, [p.clone() for p in params])
+        out = []
+        for step, kept in (*self._kept, now):
+            for p, value in zip(params, kept, strict=True):
+                p.copy_(value)
+            out.append([float(step), self._task.sample_loss()])
+        return out
+
+    def watched(self) -> dict[str, Any]:
+        """What was kept step by step, and what holds of local updates now."""
+        return {
+            "losses": self.losses,
+            "ends": self.ends,
+            "sent": self.sent,
+            "paces": self.paces,
+            "local": self._optimizer.local_stats() if hasattr(self._optimizer, "local_stats") else {},
+        }

@@ -18,6 +18,8 @@ from torch import Tensor, nn
 from examples.fashion_mnist import FashionNet, count_correct, load
 
 FORTUNES = Path("/usr/share/games/fortunes")
+#: Images of a rank on which sample_loss() looks; of bytes, 64 in each window, four times as many.
+SAMPLE = 512
 
 
 class Task(Protocol):
@@ -33,6 +35,9 @@ class Task(Protocol):
 
     def quality(self) -> float:
         """This rank's part of the figure that counts; parts are added up."""
+
+    def sample_loss(self) -> float:
+        """The model's loss on this rank's part of a sample of the training data, the same in every call."""
 
 
 class ConvNet(nn.Module):
@@ -78,16 +83,16 @@ class Transformer(nn.Module):
 class Images:
     """Fashion-MNIST; quality: how many of the test images are named correctly."""
 
-    def __init__(self, model: nn.Module, batch: int, rank: int, ranks: int) -> None:
+    def __init__(self, model: nn.Module, batch: int, rank: int, ranks: int, unseen: int) -> None:
         self.model = model
-        self._batch, self._rank, self._ranks = batch, rank, ranks
+        self._batch, self._rank, self._ranks, self._shards = batch, rank, ranks, ranks + unseen
         self._train, self._test = load(train=True), load(train=False)
 
     def batches(self, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
         """See Task."""
         epoch = 0
         while True:
-            yield from self._train.batches(self._batch, 1000 * seed + epoch, self._rank, self._ranks)
+            yield from self._train.batches(self._batch, 1000 * seed + epoch, self._rank, self._shards)
             epoch += 1
 
     def loss(self, batch: tuple[Tensor, Tensor]) -> Tensor:
@@ -97,6 +102,13 @@ class Images:
     def quality(self) -> float:
         """See Task."""
         return count_correct(self.model, self._test, self._rank, self._ranks) / len(self._test)
+
+    @torch.no_grad()
+    def sample_loss(self) -> float:
+        """See Task."""
+        order = torch.randperm(len(self._train), generator=torch.Generator().manual_seed(0))
+        mine = order[self._rank * SAMPLE : (self._rank + 1) * SAMPLE].split(128)
+        return sum(float(self.loss(self._train.batch(part))) for part in mine) / len(mine)
 
 
 class Text:
@@ -132,11 +144,22 @@ class Text:
         losses = [self.loss(self._cut(self._test, part * Transformer.LENGTH)) * len(part) for part in begins.split(64)]
         return -float(sum(losses)) / len(begins) / self._ranks
 
+    @torch.no_grad()
+    def sample_loss(self) -> float:
+        """See Task."""
+        last = len(self._train) - Transformer.LENGTH - 1
+        begins = torch.randint(last, (self._ranks, SAMPLE // 16), generator=torch.Generator().manual_seed(0))
+        mine = begins[self._rank].split(16)
+        return sum(float(self.loss(self._cut(self._train, part))) for part in mine) / len(mine)
 
-def make_task(net: str, batch: int, rank: int, ranks: int) -> Task:
-    """A task by name, with weights that follow from torch's seed."""
+
+def make_task(net: str, batch: int, rank: int, ranks: int, unseen: int = 0) -> Task:
+    """A task by name, with weights that follow from torch's seed.
+
+    `unseen`: images are dealt to so many ranks more than there are; windows of text are drawn by each rank for itself.
+    """
     if net == "transformer":
         return Text(Transformer(), batch, rank, ranks)
     # "cnn": 206,922 parameters, 97 % of them in one matrix.
     model = FashionNet(hidden=128) if net == "cnn" else ConvNet()
-    return Images(model, batch, rank, ranks)
+    return Images(model, batch, rank, ranks, unseen)

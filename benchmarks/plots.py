@@ -73,6 +73,11 @@ def panels(columns: int, lines: int) -> tuple[Any, Any] | None:
     return _figure(columns, lines)
 
 
+def error_bar(row: Row) -> list[list[float]]:
+    """From the value to the ends of its interval, as matplotlib takes them."""
+    return [[max(0.0, row.value - row.spread["low"])], [max(0.0, row.spread["high"] - row.value)]]
+
+
 def save(figure: Any, path: Path) -> Path:
     """Writes and closes a figure."""
     return _save(figure, path)

@@ -218,6 +218,10 @@ def parse(
     for choice, values in more.items():
         parser.add_argument(f"--{choice}", default=",".join(values), help=f"of {','.join(values)}")
     arguments = parser.parse_args()
+    for choice, values in more.items():
+        unknown = [value for value in getattr(arguments, choice).split(",") if value and value not in values]
+        if unknown:
+            parser.error(f"--{choice} has {', '.join(unknown)}, which is none of {', '.join(values)}")
     chosen = [net for net in arguments.nets.split(",") if net]
     reason = netns.unavailable_reason()
     if reason is not None and any(net != LOOPBACK for net in chosen):

@@ -88,6 +88,11 @@ def paired_ratio(numerator: Sequence[float], denominator: Sequence[float]) -> Es
     return Estimate(ratio(list(range(len(pairs)))), quantile(each, 0.25), quantile(each, 0.75), low, high, len(pairs))
 
 
+def exactly(value: float) -> Estimate:
+    """A number whose interval is itself: counted or computed, not sampled."""
+    return estimate([value])
+
+
 def target_met(figure: Estimate, target: float | None, better: str) -> bool | None:
     """False only where the whole interval lies beyond the target; None without a target."""
     if better not in ("higher", "lower"):

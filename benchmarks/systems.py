@@ -203,6 +203,12 @@ class SirtakiSystem(_HorovodLike):
 
     module = "sirtaki.torch"
 
+    def train(self, model: Any, optimizer: Any, **how: Any) -> tuple[Any, Any]:
+        """As the others'; `local_updates` may be a dictionary of what LocalUpdates takes."""
+        local = how.get("local_updates")
+        made = self._hvd.LocalUpdates(**local) if isinstance(local, dict) else local
+        return super().train(model, optimizer, **{**how, **({"local_updates": made} if made is not None else {})})
+
     def start_allreduce(self, tensor: Any, name: str, priority: int) -> Callable[[], Any]:
         """allreduce_async_ with its priority."""
         handle = self._hvd.allreduce_async_(tensor, name=name, op=self._hvd.Sum, priority=priority)

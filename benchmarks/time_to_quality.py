@@ -17,6 +17,7 @@ from typing import Any
 from benchmarks import compression_plots
 from benchmarks.contest import TaskCase, ratio_row
 from benchmarks.group import Group
+from benchmarks.kept_losses import training_key
 from benchmarks.methods import METHODS
 from benchmarks.netns import Net
 from benchmarks.results import Row, Store, make_row
@@ -94,20 +95,20 @@ def systems_of(names: Sequence[str]) -> list[str]:
 def measure_losses(store: Store, case: TaskCase, names: Sequence[str], chosen: Trainings) -> None:
     """Trainings that the store lacks, each kept as it finishes."""
     seeds, steps = chosen.seeds, chosen.steps or TASKS[case.task]
-    missing = [(s, n) for s in seeds for n in names if store.samples(loss_key(case, n, s)) is None]
+    missing = [(s, n) for s in seeds for n in names if store.trainings.get(loss_key(case, n, s)) is None]
     if not missing:
         return
     with Group(case.size, systems_of(names)) as group:
         for seed, name in missing:
             entrant = ENTRANTS[name]
             losses = train(group, entrant.system, name, recipe_of(entrant, case.task, seed), steps)
-            store.keep(loss_key(case, name, seed), losses)
+            store.trainings.keep(loss_key(case, name, seed), losses)
             say(f"{case.key}: {name}, seed {seed}: loss {ended(losses, WINDOW):.4f}")
 
 
 def loss_key(case: TaskCase, name: str, seed: int) -> str:
-    """A training's name in the partial file."""
-    return f"losses/{case.size}/{case.task}/{name}/{seed}"
+    """A training's name among those that are kept."""
+    return training_key(name, case.size, recipe_of(ENTRANTS[name], case.task, seed))
 
 
 def measure_steps(options: Options, case: TaskCase, names: Sequence[str], net: Net | None) -> dict[str, list[float]]:
@@ -176,7 +177,7 @@ def measure(options: Options, store: Store, case: TaskCase, names: Sequence[str]
     if store.samples(case.key) is None:
         with network(case.net, case.size, strict=not options.quick) as net:
             store.keep(case.key, {**measure_steps(options, case, names, net), "alone": measure_alone(options, case)})
-    found = {name: [store.samples(loss_key(case, name, seed)) for seed in chosen.seeds] for name in names}
+    found = {name: [store.trainings.get(loss_key(case, name, s)) or [] for s in chosen.seeds] for name in names}
     return rows_of(case, found, store.samples(case.key))
 
 

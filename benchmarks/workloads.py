@@ -233,9 +233,14 @@ class Bench:
         return losses
 
     def learn_watched(self, name: str) -> dict[str, Any]:
-        """Losses, ends of steps on the machine's clock, and bytes, of a training that was watched."""
-        learner = self._learners[name]
-        return {"losses": learner.losses, "ends": learner.ends, "sent": learner.sent}
+        """Losses, ends of steps on the machine's clock, and more of a training that was watched."""
+        watched: dict[str, Any] = self._learners[name].watched()
+        return watched
+
+    def learn_curve(self, name: str) -> list[list[float]]:
+        """Steps and losses of the models that a training kept, and of its last."""
+        points: list[list[float]] = self._learners[name].curve()
+        return points
 
     def learn_travel(self, name: str) -> list[dict[str, Any]]:
         """How its tensors travel."""

@@ -79,6 +79,22 @@ def test_partial_results_of_another_command_are_not_mixed_in(tmp_path: Path) -> 
         _store(tmp_path, resume=True)
 
 
+def test_losses_outlive_the_run_and_are_read_where_one_resumes(tmp_path: Path) -> None:
+    first = _store(tmp_path)
+    first.trainings.keep("b/seed=1", [1.0, 0.123456789])
+    first.trainings.keep("a/seed=1", [2.0])
+    assert first.trainings.get("b/seed=1") == [1.0, 0.12346]
+    first.finish([])
+    lines = (tmp_path / "trainings" / "x.jsonl").read_text().splitlines()
+    assert [json.loads(line)["key"] for line in lines] == ["a/seed=1", "b/seed=1"]
+
+    assert _store(tmp_path).trainings.get("a/seed=1") is None
+    again = _store(tmp_path, resume=True)
+    assert again.trainings.get("b/seed=1") == [1.0, 0.12346]
+    again.trainings.keep("c/seed=1", [3.0])
+    assert len((tmp_path / "trainings" / "x.jsonl").read_text().splitlines()) == 3
+
+
 def test_a_finished_file_follows_the_schema_and_leaves_no_partial_one(tmp_path: Path) -> None:
     store = _store(tmp_path)
     store.keep("loopback/2", {"a": [1.0]})

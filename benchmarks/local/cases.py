@@ -1,0 +1,126 @@
+"""What the parts of `local_updates` train, and how a training is run and read. Runs in the main process, one thread.
+
+Does not: choose which trainings there are, or judge them.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from benchmarks.group import Group
+from benchmarks.learning import PACE
+from benchmarks.netns import Net
+from benchmarks.trainings import TRAINING_SECONDS
+
+MOMENTUM = 0.9
+RANKS = 4
+#: Of a training's curve.
+POINTS = 24
+#: The loss of a training that is lost.
+DIVERGED = 1e6
+SYSTEM = "sirtaki"
+
+
+@dataclass(frozen=True)
+class Task:
+    """A net of benchmarks/nets.py, and how it is trained."""
+
+    net: str
+    batch: int
+    steps: int
+    lr: float = 0.05
+
+
+@dataclass(frozen=True)
+class Watched:
+    """A training on one rank, step by step, and what came of all."""
+
+    curve: list[list[float]]  # steps, and loss of the model that ranks agree on, on a sample of the training data
+    ends: list[float]  # seconds since the first step began, the last rank's
+    paces: list[dict[str, list[float]]]  # by rank: what benchmarks.learning.PACE names, and "exposed", by step
+    quality: float
+    local: dict[str, Any]  # local_stats() of the first rank at the end
+
+    @classmethod
+    def of(cls, kept: Mapping[str, Any]) -> Watched:
+        """From a partial file."""
+        return cls(**{field.name: kept[field.name] for field in fields(cls)})
+
+
+def local(interval: str, steps: int, **more: Any) -> dict[str, Any]:
+    """Arguments of DistributedOptimizer. `more`: of LocalUpdates."""
+    return {"local_updates": {"interval": interval, "steps": steps, **more}}
+
+
+def recipe_of(task: Task, seed: int, how: Mapping[str, Any], **more: Any) -> dict[str, Any]:
+    """What benchmarks/learning.py makes of it. `more`: of its recipe."""
+    return {
+        "net": task.net,
+        "batch": task.batch,
+        "seed": seed,
+        "lr": task.lr,
+        "momentum": MOMENTUM,
+        "steps": task.steps,
+        "how": dict(how),
+        "watch": "local",
+        "curve": max(task.steps // POINTS, 1),
+        **more,
+    }
+
+
+def train(group: Group, recipe: dict[str, Any], steps: int) -> dict[str, Any]:
+    """One training from its beginning, in these processes. See Watched, which reads it."""
+    name = "training"
+    group.call("learn_prepare", system=SYSTEM, name=name, recipe=recipe)
+    begin = time.monotonic()
+    group.call("learn_run", timeout=TRAINING_SECONDS, name=name, steps=steps)
+    watched = group.call("learn_watched", name=name)
+    outcome = group.call("learn_outcome", name=name, last=1)
+    curves = group.call("learn_curve", name=name)
+    group.call("learn_drop", names=[name])
+    if len({one["digest"] for one in outcome}) != 1:
+        raise AssertionError(f"models differ after drain(): {recipe}")
+    keys = (*PACE, "exposed")
+    return {
+        "curve": [[of_step[0][0], _mean([loss for _, loss in of_step])] for of_step in zip(*curves, strict=True)],
+        "ends": [max(ends) - begin for ends in zip(*(one["ends"] for one in watched), strict=True)],
+        "paces": [{key: [row[i] for row in one["paces"]] for i, key in enumerate(keys)} for one in watched],
+        "quality": sum(one["quality"] for one in outcome),
+        "local": watched[0]["local"],
+    }
+
+
+def train_afresh(net: Net | None, recipe: dict[str, Any], steps: int, ranks: int = RANKS) -> dict[str, Any]:
+    """The same in processes of its own, so that it begins with an unknown link."""
+    with Group(ranks, [SYSTEM], net=net) as group:
+        return train(group, recipe, steps)
+
+
+def final_loss(one: Watched) -> float:
+    """Of the model that is left."""
+    return one.curve[-1][1]
+
+
+def step_at(one: Watched, target: float) -> float | None:
+    """The step, between two points of the curve, from which the loss is no more than the target; None: never."""
+    reached = None
+    for (step, loss), (before, higher) in zip(one.curve[:0:-1], one.curve[-2::-1], strict=True):
+        if loss > target:
+            return reached
+        reached = step if higher <= target else step - (step - before) * (target - loss) / (higher - loss)
+    return reached
+
+
+def _mean(losses: Sequence[float]) -> float:
+    """DIVERGED where one is not a number, or beyond it."""
+    mean = sum(losses) / len(losses)
+    return min(mean, DIVERGED) if math.isfinite(mean) else DIVERGED
+
+
+def points(shares: Sequence[float], others: Sequence[float]) -> list[float]:
+    """Percentage points by which the first are less, one by one."""
+    return [100 * (other - share) for share, other in zip(shares, others, strict=True)]

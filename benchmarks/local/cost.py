@@ -1,0 +1,81 @@
+"""What local updates cost where they gain nothing, and what they keep in memory.
+
+On loopback `auto` has to stay with synchronous steps, and those have to take no longer than without it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from benchmarks.contest import ratio_row
+from benchmarks.group import Group
+from benchmarks.local.cases import RANKS, SYSTEM, Task, local, recipe_of, train
+from benchmarks.results import Row, Store, make_row
+from benchmarks.rig import LOOPBACK, Options
+from benchmarks.statistics import exactly
+from benchmarks.trainings import time_steps
+
+#: Its gradients take a small part of a step even on processors that are shared by all ranks.
+FAST = Task("transformer", 32, 100_000)
+WARMUP, WARM_STEPS, BLOCK_STEPS, BLOCKS = 16, 100, 10, 10
+OFF, AUTO = "off", "auto"
+COSTS_NOTHING, EXPOSED = 0.97, 0.10
+
+#: Its tensors are small enough for fragments of about the same size.
+EVEN = Task("transformer", 8, 100_000)
+INTERVAL, FRAGMENTS, STEPS = 8, 4, 200
+#: The synchronous steps before are left out.
+LOCAL_WARMUP = 20
+STEP_COST = 0.01
+
+
+def measure(options: Options, store: Store) -> None:
+    """What the store lacks."""
+    if store.samples("cost/fast") is None:
+        store.keep("cost/fast", _fast(options.quick))
+    if store.samples("cost/local") is None:
+        text = f"fixed:steps={INTERVAL},delay=2,warmup={LOCAL_WARMUP}"
+        recipe = recipe_of(EVEN, 1, local(text, STEPS, fragments=FRAGMENTS), curve=STEPS)
+        with Group(RANKS, [SYSTEM]) as group:
+            store.keep("cost/local", train(group, recipe, 100 if options.quick else STEPS))
+
+
+def _fast(quick: bool) -> dict[str, Any]:
+    auto = local(f"auto:warmup={WARMUP}", FAST.steps)
+    trainings = {
+        OFF: (SYSTEM, recipe_of(FAST, 1, {}, watch=None, curve=0)),
+        AUTO: (SYSTEM, recipe_of(FAST, 1, auto, curve=0)),
+    }
+    with Group(RANKS, [SYSTEM]) as group:
+        warm, blocks = (30, 2) if quick else (WARM_STEPS, BLOCKS)
+        seconds = time_steps(group, trainings, warm=warm, blocks=blocks, steps=BLOCK_STEPS)
+        watched = group.call("learn_watched", name=AUTO)[0]
+    return {"seconds": seconds, "intervals": [row[0] for row in watched["paces"]], "local": watched["local"]}
+
+
+def rows(store: Store) -> list[Row]:
+    """Interval and step on a fast network; memory, and the training thread's processor time between steps."""
+    found = store.samples("cost/fast")
+    params = {"part": "cost", "task": FAST.net, "net": LOOPBACK, "ranks": RANKS}
+    cost = found["local"]["synchronous_cost"]
+    out = [
+        make_row("longest_interval", params, exactly(max(found["intervals"])), "steps", "lower", target=1.0),
+        make_row("synchronous_steps_wait", params, exactly(cost), "share", "lower", target=EXPOSED),
+        ratio_row("rate_over_off", params, found["seconds"][OFF], found["seconds"][AUTO], OFF, target=COSTS_NOTHING),
+    ]
+    kept = store.samples("cost/local")
+    pace, ends = kept["paces"][0], kept["ends"]
+    fragments = len(kept["local"]["versions"])
+    params = {"part": "cost", "task": EVEN.net, "net": LOOPBACK, "ranks": RANKS, "fragments": fragments}
+    # The last step's drain has all fragments out at once.
+    model = kept["local"]["anchor_bytes"]
+    copies = exactly(1 + max(pace["scratch_bytes"][:-1]) / model)
+    target = 1 + 1 / fragments
+    out.append(make_row("copies_of_the_model", params, copies, "copies", "lower", target=target))
+    draining = exactly(1 + pace["scratch_bytes"][-1] / model)
+    out.append(make_row("copies_of_the_model_in_a_drain", params, draining, "copies", "lower"))
+    first = next(i for i, steps in enumerate(pace["interval"]) if steps > 1)
+    busy = pace["busy_seconds"][-2] - pace["busy_seconds"][first]
+    share = exactly(busy / (ends[-2] - ends[first]))
+    out.append(make_row("step_cost", params, share, "share", "lower", target=STEP_COST))
+    return out
