@@ -21,7 +21,7 @@ namespace {
 
 enum class Stage : int { kDirectory = 1, kExec = 2, kOther = 3 };
 
-struct Failure {
+struct ChildFailure {
   Stage stage = Stage::kOther;
   int error = 0;
 };
@@ -73,7 +73,7 @@ struct ChildPlan {
 };
 
 [[noreturn]] void give_up(const ChildPlan& plan, Stage stage) {
-  const Failure failure{stage, errno};
+  const ChildFailure failure{stage, errno};
   [[maybe_unused]] const ssize_t written = write(plan.report, &failure, sizeof(failure));
   _exit(127);
 }
@@ -126,7 +126,7 @@ SpawnError explain_exec(const std::string& command, const std::string& path, int
   return {126, "'" + path + "' cannot be started: " + strerror(error)};
 }
 
-SpawnError explain(const SpawnSpec& spec, const std::string& path, const Failure& failure) {
+SpawnError explain(const SpawnSpec& spec, const std::string& path, const ChildFailure& failure) {
   switch (failure.stage) {
     case Stage::kDirectory:
       return {1, "the working directory '" + spec.cwd + "' cannot be entered: " + strerror(failure.error)};
@@ -258,7 +258,7 @@ Result<ChildProcess> spawn(const SpawnSpec& spec, SpawnError* error) {
     return fail(error, {1, std::string("no process could be started: ") + strerror(errno)});
   }
   pipes->report.write.reset();
-  Failure failure;
+  ChildFailure failure;
   ssize_t got = 0;
   do {
     got = read(pipes->report.read.get(), &failure, sizeof(failure));

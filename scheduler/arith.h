@@ -1,4 +1,5 @@
-// Integer arithmetic of plans: products that do not fit 64 bits, pieces, bytes of elements; durations as text.
+// Integer arithmetic of plans: products that do not fit 64 bits, units of time, pieces, bytes of elements; durations as
+// text.
 //
 // Used inside scheduler only. Pure functions.
 #pragma once
@@ -12,6 +13,9 @@
 namespace sirtaki::scheduler {
 
 __extension__ using Wide = __int128;
+
+inline constexpr std::int64_t kNsPerUs = 1000;
+inline constexpr std::int64_t kNsPerSecond = 1'000'000'000;
 
 // a >= 0, b >= 1; does not overflow.
 constexpr std::int64_t divide_up(std::int64_t a, std::int64_t b) {

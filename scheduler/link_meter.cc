@@ -4,10 +4,11 @@
 #include <cmath>
 #include <vector>
 
+#include "scheduler/arith.h"
+
 namespace sirtaki::scheduler {
 namespace {
 
-constexpr double kNsPerSecond = 1e9;
 // Fewer completions, or a shorter time, are too much a matter of chance: two partitions may end together.
 constexpr int kCompletions = 4;
 // A link that is never idle is read this often, in completions.

@@ -25,7 +25,6 @@ constexpr std::int64_t kMaxPartitionBytes = 4 << 20;
 constexpr std::int64_t kManyPartitions = 4096;
 // More would cost memory on every rank.
 constexpr std::int64_t kMostPartitions = 1 << 18;
-constexpr std::int64_t kNsPerSecond = 1'000'000'000;
 // What is in flight keeps the link busy while the process is not scheduled for this long.
 constexpr std::int64_t kHiccupNs = 5'000'000;
 constexpr std::int64_t kForEver = std::numeric_limits<std::int64_t>::max();

@@ -10,7 +10,7 @@
 namespace sirtaki::scheduler {
 namespace {
 
-constexpr std::int64_t kForEver = std::int64_t{1} << 62;
+constexpr std::int64_t kEndlessSlack = std::int64_t{1} << 62;
 
 class Grouper {
  public:
@@ -106,7 +106,7 @@ class Grouper {
     if (bucket.slices.empty()) {
       bucket.first_place = place;
       bucket.job.need = bucket.last_need = in_.model.need(index);
-      bucket.slack = kForEver;
+      bucket.slack = kEndlessSlack;
     }
     if (const Fate* own = fate(index)) {
       bucket.slack = std::min(bucket.slack - time_of(index),

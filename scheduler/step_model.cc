@@ -11,9 +11,7 @@
 namespace sirtaki::scheduler {
 namespace {
 
-constexpr std::int64_t kNsPerUs = 1000;
 constexpr std::int64_t kPsPerNs = 1000;
-constexpr std::int64_t kNsPerSecond = 1'000'000'000;
 // About 70 minutes for one transfer, 70 years for a sum of them.
 constexpr std::int64_t kLongestTransfer = std::int64_t{1} << 42;
 // What of a message's latency is work on the host, not distance.

@@ -9,8 +9,6 @@
 namespace sirtaki::scheduler {
 namespace {
 
-constexpr std::int64_t kNsPerSecond = 1'000'000'000;
-
 std::int64_t part_of(std::int64_t bytes, std::int64_t numerator, std::int64_t denominator) {
   return static_cast<std::int64_t>((Wide{bytes} * numerator + denominator - 1) / denominator);
 }

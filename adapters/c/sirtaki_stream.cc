@@ -24,10 +24,10 @@ using sirtaki::adapters::to_duration;
 
 namespace {
 
-constexpr int kGenerationShift = 16;
+constexpr int kStreamGenerationShift = 16;
 
 std::uint16_t generation_of(sirtaki_stream stream) {
-  return static_cast<std::uint16_t>(stream >> kGenerationShift);
+  return static_cast<std::uint16_t>(stream >> kStreamGenerationShift);
 }
 StreamId id_of(sirtaki_stream stream) {
   return StreamId{static_cast<std::uint16_t>(stream)};
@@ -75,7 +75,7 @@ sirtaki_status sirtaki_stream_open(const sirtaki_stream_args* args, sirtaki_stre
     // Every rank is waited for as long as for an operation.
     const Duration timeout = active->session->config().control.stall_fail;
     SRT_ASSIGN(const StreamId id, active->session->open_stream(std::move(spec), timeout));
-    *stream = (static_cast<sirtaki_stream>(active->generation) << kGenerationShift) | id.value;
+    *stream = (static_cast<sirtaki_stream>(active->generation) << kStreamGenerationShift) | id.value;
     return {};
   });
 }

@@ -5,7 +5,7 @@
 namespace sirtaki::compression {
 namespace {
 
-constexpr std::int64_t kLargestBlock = 65536;
+constexpr std::int64_t kLargestScaledBlock = 65536;
 
 class ScaledCoder final : public Coder {
  public:
@@ -37,7 +37,7 @@ kernels::ScaledCast Scaled::cast(Params params) const {
 }
 
 Status Scaled::check(Params params, const Shape& /*shape*/) const {
-  return check_params(name(), params, {{"feedback", 0, 1}, {"block", 1, kLargestBlock}});
+  return check_params(name(), params, {{"feedback", 0, 1}, {"block", 1, kLargestScaledBlock}});
 }
 
 std::int64_t Scaled::stripe(Params params, const Shape& shape, int ranks) const {

@@ -19,7 +19,7 @@
 namespace sirtaki::compression {
 namespace {
 
-using Float = std::numeric_limits<float>;
+using FloatLimits = std::numeric_limits<float>;
 using Count = kernels::ref::Plain<std::uint32_t>;
 
 constexpr std::int64_t kMostElements = std::int64_t{1} << 31;
@@ -75,7 +75,7 @@ class ThresholdSparseCoder final : public Coder {
     }
     ++uses_;
     std::byte* const entries = payload.data() + Count::kSize;
-    const kernels::ThresholdSelect how{std::max(threshold_, Float::denorm_min()), room_.capacity, value_};
+    const kernels::ThresholdSelect how{std::max(threshold_, FloatLimits::denorm_min()), room_.capacity, value_};
     const kernels::Selected selected = kernels::threshold_select(how, numel_, steps, entries);
     Count::store(static_cast<std::uint32_t>(selected.entries), payload.data());
     const Bytes unused = payload.subspan(Count::kSize + kernels::sparse_bytes(value_, numel_, selected.entries));
@@ -143,7 +143,7 @@ class ThresholdSparseCoder final : public Coder {
     if (3 * reached < 2 * room_.wanted) {
       threshold_ /= kControl;
     } else if (4 * reached > 5 * room_.wanted) {
-      threshold_ = std::min(threshold_ * kControl, Float::max());
+      threshold_ = std::min(threshold_ * kControl, FloatLimits::max());
     }
   }
 

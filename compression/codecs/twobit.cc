@@ -11,7 +11,6 @@
 namespace sirtaki::compression {
 namespace {
 
-constexpr std::int64_t kBlock = Twobit::kBlock;
 constexpr std::int64_t kLargestFactor = 64 * params::kOne;
 // A byte holds these; a gradient of smaller numbers waits until it has grown.
 constexpr int kLeast = CountedCodes::kLeastExponent;
@@ -41,8 +40,8 @@ std::size_t bytes_of(std::int64_t numel) {
 template <class Body>
 void for_each_block(std::int64_t numel, Body body) {
   std::size_t at = 0;
-  for (std::int64_t first = 0; first < numel; first += kBlock) {
-    const std::int64_t elements = std::min(kBlock, numel - first);
+  for (std::int64_t first = 0; first < numel; first += Twobit::kBlock) {
+    const std::int64_t elements = std::min(Twobit::kBlock, numel - first);
     body(first, elements, at);
     at += bytes_of(elements);
   }

@@ -11,8 +11,8 @@ namespace sirtaki {
 namespace {
 
 using Keys = std::vector<KeyInfo>;
+using params::kOne;
 
-constexpr std::int64_t kOne = params::kOne;
 constexpr std::int64_t kLargestSize = std::int64_t{1} << 40;
 constexpr std::int64_t kLargestBlock = 1 << 16;
 // float32 elements: below, a codec's fixed costs outweigh what it saves.

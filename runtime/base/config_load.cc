@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::string_view kPrefix = "SIRTAKI_";
 
-std::string lookup(const Environment& environment, std::string_view name) {
+std::string variable_text(const Environment& environment, std::string_view name) {
   const auto found = environment.find(name);
   return found == environment.end() ? std::string() : found->second;
 }
@@ -228,7 +228,8 @@ Status add_environment(Layers& layers, const Environment& environment) {
 }
 
 Status add_file(Layers& layers, const ConfigSources& sources) {
-  const std::string path = sources.file_path.empty() ? lookup(sources.environment, kConfigVariable) : sources.file_path;
+  const std::string path =
+      sources.file_path.empty() ? variable_text(sources.environment, kConfigVariable) : sources.file_path;
   std::optional<std::string> text = sources.file_text;
   if (const auto given = sources.environment.find(kConfigTextVariable); !text && given != sources.environment.end()) {
     text = given->second;
@@ -266,7 +267,7 @@ Result<std::shared_ptr<const Config>> load_config(const ConfigSources& sources) 
   Layers layers;
   SRT_TRY(add_file(layers, sources));
   SRT_TRY(add_environment(layers, sources.environment));
-  SRT_TRY(add_toml(layers, lookup(sources.environment, kCommandLineVariable), "command line", "command line"));
+  SRT_TRY(add_toml(layers, variable_text(sources.environment, kCommandLineVariable), "command line", "command line"));
   SRT_TRY(add_toml(layers, sources.command_line, "command line", "command line"));
   SRT_TRY(add_toml(layers, sources.program, "program", "program"));
   layers.fit_horovod_fusion();

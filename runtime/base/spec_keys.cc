@@ -13,7 +13,8 @@ namespace {
 
 __extension__ using Wide = __int128;
 
-constexpr std::int64_t kOne = params::kOne;
+using params::kOne;
+
 constexpr std::string_view kAuto = "auto";
 
 // In 1/one, divided by `divisor`. Decimal digits, no sign and no exponent: the same on all ranks without a rounding of

@@ -1,5 +1,7 @@
 #include "runtime/engine/callers.h"
 
+#include "runtime/engine/relaxed.h"
+
 namespace sirtaki::engine {
 
 // Written by its thread, read by the loop; each field stands for itself, so relaxed accesses do.
@@ -11,12 +13,6 @@ struct Caller {
 };
 
 namespace {
-
-constexpr auto kRelaxed = std::memory_order_relaxed;
-
-std::int64_t ns(TimePoint time) {
-  return time.time_since_epoch().count();
-}
 
 struct ThreadEntry {
   std::uint64_t serial = 0;
@@ -44,20 +40,20 @@ Caller& CallerRegistry::mine() {
 }
 
 CallerRegistry::Scope::Scope(CallerRegistry& registry, TimePoint now) : caller_(registry.mine()) {
-  if (ns(now) - caller_.left_ns.load(kRelaxed) > kSliceGap.count()) {
-    caller_.since_ns.store(ns(now), kRelaxed);
+  if (ns_of(now) - caller_.left_ns.load(kRelaxed) > kSliceGap.count()) {
+    caller_.since_ns.store(ns_of(now), kRelaxed);
     caller_.told.store(false, kRelaxed);
   }
   caller_.inside.fetch_add(1, kRelaxed);
 }
 
 CallerRegistry::Scope::~Scope() {
-  caller_.left_ns.store(ns(std::chrono::steady_clock::now()), kRelaxed);
+  caller_.left_ns.store(ns_of(std::chrono::steady_clock::now()), kRelaxed);
   caller_.inside.fetch_sub(1, kRelaxed);
 }
 
 bool CallerRegistry::Scope::became_long(TimePoint now) {
-  if (ns(now) - caller_.since_ns.load(kRelaxed) < kLongWait.count()) {
+  if (ns_of(now) - caller_.since_ns.load(kRelaxed) < kLongWait.count()) {
     return false;
   }
   return !caller_.told.exchange(true, kRelaxed);
@@ -74,7 +70,7 @@ Callers CallerRegistry::look(TimePoint now) {
       continue;
     }
     const bool waits =
-        caller->inside.load(kRelaxed) > 0 || ns(now) - caller->left_ns.load(kRelaxed) < kSliceGap.count();
+        caller->inside.load(kRelaxed) > 0 || ns_of(now) - caller->left_ns.load(kRelaxed) < kSliceGap.count();
     callers.waiting = callers.waiting || waits;
     callers.blocked = callers.blocked && waits;
   }

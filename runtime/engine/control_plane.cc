@@ -14,9 +14,9 @@ namespace sirtaki::engine {
 namespace {
 
 // Size 1: agreements with oneself, on the same loop, and the trace file.
-class SinglePlane final : public ControlPlane {
+class SingleControlPlane final : public ControlPlane {
  public:
-  explicit SinglePlane(rendezvous::AsioLoop& loop) : loop_(loop), coordinator_(1, {}) {}
+  explicit SingleControlPlane(rendezvous::AsioLoop& loop) : loop_(loop), coordinator_(1, {}) {}
 
   std::string local_address() const override { return "127.0.0.1"; }
   Result<rendezvous::Membership> join(const rendezvous::JoinRequest& request) override {
@@ -275,7 +275,7 @@ class ClientPlane final : public ControlPlane, private rendezvous::ClientHandler
 }  // namespace
 
 std::unique_ptr<ControlPlane> ControlPlane::single(rendezvous::AsioLoop& loop) {
-  return std::make_unique<SinglePlane>(loop);
+  return std::make_unique<SingleControlPlane>(loop);
 }
 
 Result<std::unique_ptr<ControlPlane>> ControlPlane::connect(rendezvous::AsioLoop& loop, const Config& config,

@@ -32,9 +32,9 @@ net::BackendSetup setup_for(net::PointToPoint& link, const Config& config) {
   return setup;
 }
 
-class SinglePlane final : public DataPlane {
+class SingleDataPlane final : public DataPlane {
  public:
-  explicit SinglePlane(rendezvous::AsioLoop& loop) : loop_(loop), group_(net::LocalGroup::create(1)) {}
+  explicit SingleDataPlane(rendezvous::AsioLoop& loop) : loop_(loop), group_(net::LocalGroup::create(1)) {}
 
   Status open(const Config& config) {
     Status status;
@@ -238,7 +238,7 @@ class MeshPlane final : public DataPlane {
 }  // namespace
 
 Result<std::unique_ptr<DataPlane>> DataPlane::single(rendezvous::AsioLoop& loop, const Config& config) {
-  auto plane = std::make_unique<SinglePlane>(loop);
+  auto plane = std::make_unique<SingleDataPlane>(loop);
   SRT_TRY(plane->open(config));
   return std::unique_ptr<DataPlane>(std::move(plane));
 }

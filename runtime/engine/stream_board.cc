@@ -2,23 +2,16 @@
 
 #include <algorithm>
 
+#include "runtime/engine/relaxed.h"
+
 namespace sirtaki::engine {
-namespace {
-
-constexpr auto kRelaxed = std::memory_order_relaxed;
-
-std::int64_t ns(TimePoint time) {
-  return time.time_since_epoch().count();
-}
-
-}  // namespace
 
 std::uint64_t StreamBoard::finish(TimePoint now) {
   for (Cell& cell : cells_) {
     cell.needed_ns.store(-1, kRelaxed);
   }
   slept_ns_.store(0, kRelaxed);
-  finished_ns_.store(ns(now), kRelaxed);
+  finished_ns_.store(ns_of(now), kRelaxed);
   return mark_.fetch_add(1, kRelaxed) + 1;
 }
 
@@ -30,11 +23,11 @@ bool StreamBoard::reduced(std::span<const int> tensors) const {
 }
 
 void StreamBoard::need(std::span<const int> tensors, TimePoint now) {
-  const std::int64_t since = ns(now) - finished_ns_.load(kRelaxed) - slept_ns_.load(kRelaxed);
+  const std::int64_t since = ns_of(now) - finished_ns_.load(kRelaxed) - slept_ns_.load(kRelaxed);
   for (const int index : tensors) {
     auto& needed = cells_[static_cast<std::size_t>(index)].needed_ns;
     if (needed.load(kRelaxed) < 0) {
-      cells_[static_cast<std::size_t>(index)].needed_at_ns.store(ns(now), kRelaxed);
+      cells_[static_cast<std::size_t>(index)].needed_at_ns.store(ns_of(now), kRelaxed);
       needed.store(std::max<std::int64_t>(since, 0), kRelaxed);
     }
   }

@@ -15,7 +15,7 @@ using Effect = TurnQueue::Effect;
 // time. Among more there is always somebody with work, blocks are smaller and messages more: one segment, up to twice
 // as large.
 constexpr std::size_t kSegmentsOfTwo = 2;
-constexpr std::size_t kLeastSegmentBytes = 128 * 1024;
+constexpr std::size_t kLeastSharedSegmentBytes = 128 * 1024;
 // A result is copied piece by piece while it is in the nearest cache.
 constexpr std::size_t kPieceBytes = 64 * 1024;
 
@@ -61,7 +61,7 @@ class SharedReducer final : public SharedOperation {
     }
     const std::size_t most = (size() == 2 ? 1 : 2) * options().segment_bytes;
     const std::size_t parts = size() == 2 ? kSegmentsOfTwo : 1;
-    const std::size_t wanted = std::clamp(largest / parts, std::min(kLeastSegmentBytes, most), most);
+    const std::size_t wanted = std::clamp(largest / parts, std::min(kLeastSharedSegmentBytes, most), most);
     segment_ = std::max(wanted / item(), std::size_t{1}) * item();
   }
 

@@ -19,13 +19,6 @@ namespace asio = boost::asio;
 
 namespace {
 
-constexpr Duration kSlice = std::chrono::milliseconds(50);  // between two looks at `cancelled`
-
-std::string seconds_text(Duration duration) {
-  const auto tenths = std::chrono::duration_cast<std::chrono::milliseconds>(duration).count() / 100;
-  return std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) + " s";
-}
-
 // What a blocked caller waits for; the loop fills it in.
 struct Outcome {
   std::mutex mutex;
@@ -322,7 +315,7 @@ Result<Membership> ClientImpl::wait_for_join() {
     if (cancelled) {
       return Status(Code::kAborted, "joining was cancelled");
     }
-    outcome.changed.wait_until(lock, std::min(deadline, loop_.now() + kSlice),
+    outcome.changed.wait_until(lock, std::min(deadline, loop_.now() + kCancelSlice),
                                [&] { return outcome.joined.has_value(); });
   }
   return *outcome.joined;
@@ -336,7 +329,7 @@ Result<Membership> ClientImpl::join(const JoinRequest& request) {
   Result<Membership> result = wait_for_join();
   if (!result) {
     if (result.status().code() == Code::kAborted || result.status().code() == Code::kTimeout) {
-      leave(kSlice);
+      leave(kCancelSlice);
     }
     close();
   }

@@ -16,13 +16,12 @@ namespace sirtaki::rendezvous {
 
 namespace {
 
-constexpr Duration kSlice = std::chrono::milliseconds(50);  // between two looks at `cancelled`
 constexpr Duration kFirstPause = std::chrono::milliseconds(10);
 constexpr Duration kLongestPause = std::chrono::milliseconds(500);
 constexpr Duration kLongestAttempt = std::chrono::seconds(5);  // to one address, before the next one has its turn
 
 int slice_ms(Duration left) {
-  const Duration slice = std::clamp<Duration>(left, Duration::zero(), kSlice);
+  const Duration slice = std::clamp<Duration>(left, Duration::zero(), kCancelSlice);
   return static_cast<int>(std::chrono::ceil<std::chrono::milliseconds>(slice).count());
 }
 
@@ -258,11 +257,9 @@ Status Dialer::verdict() const {
   if (failure_.is_final) {
     return failure_.status;
   }
-  const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(options_.connect_timeout).count();
-  const std::string seconds = std::to_string(ms / 1000) + "." + std::to_string(ms % 1000 / 100) + " s";
-  return unavailable("cannot reach " + options_.who + " at " + server_ + " within " + seconds + " (" +
-                     std::to_string(attempts_) + " attempts); last: " + std::string(failure_.status.text()) +
-                     "; fix: " + options_.fix);
+  return unavailable("cannot reach " + options_.who + " at " + server_ + " within " +
+                     seconds_text(options_.connect_timeout) + " (" + std::to_string(attempts_) +
+                     " attempts); last: " + std::string(failure_.status.text()) + "; fix: " + options_.fix);
 }
 
 Result<Dialed> Dialer::run() {

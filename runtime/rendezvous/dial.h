@@ -16,6 +16,8 @@
 
 namespace sirtaki::rendezvous {
 
+inline constexpr Duration kCancelSlice = std::chrono::milliseconds(50);  // between two looks at `cancelled`
+
 struct DialOptions {
   std::string server;                // "host:port" or "[v6]:port"
   std::vector<std::string> or_else;  // further addresses of it, tried in turn

@@ -18,11 +18,6 @@ constexpr std::size_t kFirstPings = 4;
 // still open, a child of that process holds it.
 constexpr Duration kExitDrain = std::chrono::milliseconds(20);
 
-std::string seconds_text(Duration duration) {
-  const auto tenths = std::chrono::duration_cast<std::chrono::milliseconds>(duration).count() / 100;
-  return std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) + " s";
-}
-
 }  // namespace
 
 void Peer::on_frame(const Frame& frame) {

@@ -28,6 +28,11 @@ std::string errno_text(int error) {
   return std::generic_category().message(error);
 }
 
+std::string seconds_text(Duration duration) {
+  const auto tenths = std::chrono::duration_cast<std::chrono::milliseconds>(duration).count() / 100;
+  return std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) + " s";
+}
+
 Result<HostPort> parse_host_port(const std::string& text) {
   const auto fail = [&text] {
     return invalid_argument("'" + text + "' is not an address; fix: write host:port or [IPv6]:port");

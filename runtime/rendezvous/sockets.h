@@ -1,4 +1,4 @@
-// Small helpers around socket addresses and descriptors. Any thread.
+// Small helpers around socket addresses, descriptors and timeouts. Any thread.
 #pragma once
 
 #include <netdb.h>
@@ -36,6 +36,8 @@ class UniqueFd {
 
 // "connection refused": the system's text for an errno value.
 std::string errno_text(int error);
+// "1.5 s".
+std::string seconds_text(Duration duration);
 
 struct HostPort {
   std::string host;

@@ -10,7 +10,8 @@
 namespace sirtaki::scheduler {
 namespace {
 
-constexpr std::int64_t kOne = params::kOne;
+using params::kOne;
+
 // Of the best level's step, within which a milder one is as good; of a level's, within which fewer tensors are.
 constexpr std::int64_t kNearPermille = 30;
 constexpr std::int64_t kSamePermille = 5;

@@ -10,9 +10,6 @@
 namespace sirtaki::scheduler {
 namespace {
 
-constexpr std::int64_t kNsPerUs = 1000;
-constexpr std::int64_t kNsPerSecond = 1'000'000'000;
-
 // Permille of the measured bandwidth at which a way has to be right.
 constexpr std::int64_t kSlowerPermille = 800;
 constexpr std::int64_t kFasterPermille = 1250;

@@ -10,13 +10,14 @@
 namespace sirtaki::scheduler {
 namespace {
 
-constexpr std::int64_t kOne = params::kOne;
+using params::kOne;
+
 // Neighbours on the ladder of rates.
 constexpr std::int64_t kStepPermille = 850;
 // A delay this much above the least one says that the link is congested (as in NetSenseML).
 constexpr std::int64_t kDelayedPermille = 1250;
 // What is not worth a new plan.
-constexpr std::int64_t kSamePermille = 250;
+constexpr std::int64_t kSameRatePermille = 250;
 // A part of a step: what a few steps wait varies by as much, whatever is sent.
 constexpr std::int64_t kNoise = kOne / 16;
 constexpr std::int64_t kMuch = kOne / 4;
@@ -200,7 +201,7 @@ std::optional<std::int64_t> Importance::next_budget_rate(const StepProfile& meas
   const bool waits = follow_link(profile) || shares_changed;
   const std::int64_t wanted = budget_rate(profile, now);
   const bool same =
-      wanted > permille_of(rate_, 1000 - kSamePermille) && wanted < permille_of(rate_, 1000 + kSamePermille);
+      wanted > permille_of(rate_, 1000 - kSameRatePermille) && wanted < permille_of(rate_, 1000 + kSameRatePermille);
   const int direction = wanted > rate_ && !same ? 1 : wanted < rate_ && !same && waits ? -1 : 0;
   const std::int64_t more = std::min(2 * rate_, method_.value("most"));
   if (probe_.on()) {

@@ -12,8 +12,8 @@
 namespace sirtaki::scheduler {
 namespace {
 
-constexpr std::int64_t kOne = params::kOne;
-constexpr std::int64_t kNsPerSecond = 1'000'000'000;
+using params::kOne;
+
 // hylo: below its gate nothing is compressed, and from there on rates fall with the size.
 constexpr std::int64_t kHyloBase = 4096;
 constexpr std::int64_t kHyloLeast = kOne / 20;

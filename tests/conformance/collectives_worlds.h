@@ -19,6 +19,8 @@
 
 namespace sirtaki::net::testing {
 
+inline constexpr std::size_t kMiB = std::size_t{1024} * 1024;
+
 // What a test waits for is looked at again after each notify(), and once in a while in any case.
 void notify();
 bool wait_until(const std::function<bool()>& done);  // false when it does not come true in a minute

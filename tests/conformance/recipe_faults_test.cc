@@ -16,10 +16,10 @@ namespace {
 
 const std::vector<std::size_t> kSizes = {5000, 3000};
 
-constexpr int kRanks = 3;
+constexpr int kFaultRanks = 3;
 
 Gradients ramps() {
-  Gradients gradients(kRanks);
+  Gradients gradients(kFaultRanks);
   for (std::size_t r = 0; r < gradients.size(); ++r) {
     for (const std::size_t numel : kSizes) {
       Floats& values = gradients[r].emplace_back(numel);
@@ -132,12 +132,12 @@ class RecipeFaults : public ::testing::TestWithParam<FaultCase> {
 
   static Scheme scheme() {
     const compression::PayloadCodec& codec = *compression::find_payload_codec(GetParam().codec);
-    return {&codec, GetParam().recipe, example_params(codec, true), kRanks};
+    return {&codec, GetParam().recipe, example_params(codec, true), kFaultRanks};
   }
 
   std::vector<Floats> owed() const {
     std::vector<Floats> all;
-    for (Rank rank = 0; rank < kRanks; ++rank) {
+    for (Rank rank = 0; rank < kFaultRanks; ++rank) {
       for (std::size_t t = 0; t < kSizes.size(); ++t) {
         all.push_back(group_.owed(rank, t));
       }

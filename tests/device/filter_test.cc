@@ -10,10 +10,8 @@ namespace sirtaki::device {
 namespace {
 
 using kernels::FilterShape;
+using kernels::kValues;
 using kernels::Random;
-using kernels::Shape;
-
-constexpr DType kValues[] = {DType::kF32, DType::kF16, DType::kBF16};
 
 FilterShape random_shape(std::uint64_t seed, Random& random) {
   static const std::vector<std::int64_t> kSizes = {1, 9, 27, 31, 288, 576, 1024, 1025, 2304};

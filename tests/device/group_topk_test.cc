@@ -10,10 +10,9 @@ namespace sirtaki::device {
 namespace {
 
 using kernels::GroupTopk;
+using kernels::kValues;
 using kernels::Random;
 using kernels::Shape;
-
-constexpr DType kValues[] = {DType::kF32, DType::kF16, DType::kBF16};
 
 void expect_same_payload(const GroupTopk& how, Gradient& gradient, bool in_place) {
   Memory payload(kernels::group_topk_bytes(how, gradient.n()));

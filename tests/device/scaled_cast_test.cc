@@ -20,7 +20,7 @@ ScaledCast random_cast(std::uint64_t seed, Random& random) {
   return {static_cast<ScaledCode>(seed % 3), block};
 }
 
-std::size_t random_length(std::uint64_t seed, Random& random) {
+std::size_t random_scaled_length(std::uint64_t seed, Random& random) {
   return seed % 5 == 0 ? random() % 4 : random() % std::min<std::size_t>(9000, most_elements());
 }
 
@@ -47,7 +47,7 @@ TEST(ScaledCastOnDevice, WritesTheBytesOfTheReference) {
   for (std::uint64_t seed = 0; seed < 90; ++seed) {
     Random random(seed);
     const ScaledCast how = random_cast(seed, random);
-    const std::size_t n = random_length(seed, random);
+    const std::size_t n = random_scaled_length(seed, random);
     SCOPED_TRACE(words(how, n, seed));
     set_order(static_cast<int>(seed) % orders());
     Gradient gradient(n, kernels::kShapes[seed / 3 % 6], seed % 4 != 0, random);
@@ -69,7 +69,7 @@ TEST(ScaledCastOnDevice, AddsAsTheReferenceDoes) {
   for (std::uint64_t seed = 0; seed < 30; ++seed) {
     Random random(seed);
     const ScaledCast how = random_cast(seed, random);
-    const std::size_t n = random_length(seed, random);
+    const std::size_t n = random_scaled_length(seed, random);
     SCOPED_TRACE(words(how, n, seed));
     const auto elements = static_cast<std::int64_t>(n);
     std::vector<std::vector<std::byte>> payloads;

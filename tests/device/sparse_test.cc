@@ -9,14 +9,13 @@
 namespace sirtaki::device {
 namespace {
 
+using kernels::kValues;
 using kernels::Random;
 using kernels::Selected;
 using kernels::Shape;
 using kernels::ThresholdSelect;
 
-constexpr DType kValues[] = {DType::kF32, DType::kF16, DType::kBF16};
-
-std::size_t random_length(std::uint64_t seed, Random& random) {
+std::size_t random_sparse_length(std::uint64_t seed, Random& random) {
   return seed % 5 == 0 ? random() % 5 : random() % std::min<std::size_t>(15000, most_elements());
 }
 
@@ -61,7 +60,7 @@ void expect_same_selection(const ThresholdSelect& how, Gradient& gradient, bool 
 TEST(ThresholdSelectOnDevice, WritesTheBytesOfTheReference) {
   for (std::uint64_t seed = 0; seed < 60; ++seed) {
     Random random(seed);
-    const std::size_t n = random_length(seed, random);
+    const std::size_t n = random_sparse_length(seed, random);
     const ThresholdSelect how = random_selection(seed, n, random);
     SCOPED_TRACE(words(how, n, seed));
     set_order(static_cast<int>(seed) % orders());
@@ -112,7 +111,7 @@ TEST(SparseOnDevice, IsTheReferenceWhereAScanTakesTwoTurns) {
 TEST(SparseSumOnDevice, AddsAsTheReferenceDoes) {
   for (std::uint64_t seed = 0; seed < 40; ++seed) {
     Random random(seed);
-    const std::size_t n = seed == 9 ? most_elements() : random_length(seed, random);
+    const std::size_t n = seed == 9 ? most_elements() : random_sparse_length(seed, random);
     const DType value = kValues[seed % 3];
     const auto elements = static_cast<std::int64_t>(n);
     SCOPED_TRACE("n " + std::to_string(n) + " seed " + std::to_string(seed));

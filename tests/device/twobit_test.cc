@@ -49,7 +49,7 @@ struct Case {
   std::vector<std::byte> exponent_bytes() const { return bytes_of(exponents); }
 };
 
-std::size_t random_length(std::uint64_t seed, Random& random) {
+std::size_t random_codes_length(std::uint64_t seed, Random& random) {
   return seed % 4 == 0 ? random() % 40 : random() % std::min<std::size_t>(9000, most_elements());
 }
 
@@ -87,7 +87,7 @@ void expect_same_codes(const Case& the_case, Gradient& gradient) {
 TEST(TwobitOnDevice, WritesTheBytesOfTheReference) {
   for (std::uint64_t seed = 0; seed < 60; ++seed) {
     Random random(seed);
-    const std::size_t n = random_length(seed, random);
+    const std::size_t n = random_codes_length(seed, random);
     const Case the_case(seed, static_cast<std::int64_t>(n), random);
     SCOPED_TRACE(the_case.words);
     set_order(static_cast<int>(seed) % orders());
@@ -142,7 +142,7 @@ struct Parts {
 TEST(TwobitOnDevice, AddsAndCountsAsTheReferenceDoes) {
   for (std::uint64_t seed = 0; seed < 24; ++seed) {
     Random random(seed);
-    const std::size_t n = random_length(seed, random);
+    const std::size_t n = random_codes_length(seed, random);
     Case the_case(seed, static_cast<std::int64_t>(n), random);
     SCOPED_TRACE(the_case.words);
     const Parts parts(the_case, seed % 4, random);
@@ -170,7 +170,7 @@ TEST(TwobitOnDevice, AddsAndCountsAsTheReferenceDoes) {
 TEST(TwobitOnDevice, MakesNumbersOfCountsAsTheReferenceDoes) {
   for (std::uint64_t seed = 0; seed < 12; ++seed) {
     Random random(seed);
-    const std::size_t n = random_length(seed, random);
+    const std::size_t n = random_codes_length(seed, random);
     const Case the_case(seed, static_cast<std::int64_t>(n), random);
     SCOPED_TRACE(the_case.words);
     kernels::Array counts(n, 0);

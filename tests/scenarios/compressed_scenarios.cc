@@ -68,9 +68,6 @@ std::vector<Owned> gradients(RankApi& api, const engine::StreamSpec& spec) {
   return tensors;
 }
 
-// What happens in a step, the same on all ranks: nothing out of order, or some rank gives it up.
-enum class Turn : std::uint8_t { kGood, kAborted, kWrongSize };
-
 Turn turn_of(std::uint64_t seed, int step, bool wild) {
   const std::uint64_t draw = shared_draw(seed, static_cast<std::uint64_t>(step), 33) % 6;
   return !wild || draw > 1 ? Turn::kGood : draw == 0 ? Turn::kAborted : Turn::kWrongSize;

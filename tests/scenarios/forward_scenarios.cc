@@ -17,9 +17,6 @@ void check_tensor(RankApi& api, StreamId stream, const Step& step, std::uint64_t
   require((api.used(stream)[i] != 0) == any, name + ": wrong about who used it");
 }
 
-// How a step of run_forward goes, the same on all ranks.
-enum class Turn { kGood, kAbsent, kAborted, kWrongSize };
-
 Turn turn_of(std::uint64_t seed, std::uint64_t place) {
   const std::uint64_t draw = shared_draw(seed, place, 33) % 10;
   if (draw < 2) {

@@ -6,7 +6,7 @@
 namespace sirtaki::scenarios {
 namespace {
 
-engine::StreamSpec make_spec(std::uint64_t seed, const std::string& name) {
+engine::StreamSpec join_spec(std::uint64_t seed, const std::string& name) {
   constexpr int kTensors = 9;
   engine::StreamSpec spec;
   spec.name = name;
@@ -97,8 +97,8 @@ void check_step(RankApi& api, StreamId stream, const Epoch& epoch, int step, con
 }
 
 Scenario run_uneven(RankApi& api, std::uint64_t seed, int epochs) {
-  const engine::StreamSpec spec = make_spec(seed, "optimizer");
-  const engine::StreamSpec other_spec = make_spec(seed + 1, "other");
+  const engine::StreamSpec spec = join_spec(seed, "optimizer");
+  const engine::StreamSpec other_spec = join_spec(seed + 1, "other");
   const Result<StreamId> stream = co_await api.open_stream(spec);
   require_ok(stream.status(), "opening the stream");
   const Result<StreamId> other = co_await api.open_stream(other_spec);
@@ -157,7 +157,7 @@ Scenario run_names(RankApi& api, std::uint64_t seed) {
       require(status.text().find(word) != std::string_view::npos,
               "the error does not say " + std::string(word) + ": " + status.to_string());
     }
-    const Result<StreamId> stream = co_await api.open_stream(make_spec(seed, "late"));
+    const Result<StreamId> stream = co_await api.open_stream(join_spec(seed, "late"));
     require(stream.status().text().find("rank 0") != std::string_view::npos,
             "opening a stream gives " + stream.status().to_string());
   }
@@ -173,7 +173,7 @@ Scenario run_names(RankApi& api, std::uint64_t seed) {
 
 // The others have not begun the step that one rank gives up before it joins.
 Scenario run_given_up(RankApi& api, std::uint64_t seed) {
-  const engine::StreamSpec spec = make_spec(seed, "optimizer");
+  const engine::StreamSpec spec = join_spec(seed, "optimizer");
   const Result<StreamId> stream = co_await api.open_stream(spec);
   require_ok(stream.status(), "opening the stream");
   for (std::uint64_t epoch = 0; epoch < 3; ++epoch) {
@@ -206,7 +206,7 @@ Scenario run_given_up(RankApi& api, std::uint64_t seed) {
 }
 
 Scenario run_gone(RankApi& api, int steps, bool dies) {
-  const engine::StreamSpec spec = make_spec(5, "optimizer");
+  const engine::StreamSpec spec = join_spec(5, "optimizer");
   const Result<StreamId> stream = co_await api.open_stream(spec);
   require_ok(stream.status(), "opening the stream");
   const Rank last = api.size() - 1;

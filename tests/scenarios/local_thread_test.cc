@@ -15,7 +15,6 @@ namespace {
 
 using engine::LocalOptions;
 using engine::LocalOutcome;
-using engine::LocalUpdater;
 using engine::SessionExchange;
 using scheduler::interval::Mode;
 using Tensors = std::vector<std::vector<float>>;

@@ -30,6 +30,9 @@ inline engine::StreamSpec make_spec(std::uint64_t seed) {
   return spec;
 }
 
+// How a step goes, the same on all ranks: in order, without some of the gradients, or given up by a rank.
+enum class Turn : std::uint8_t { kGood, kAbsent, kAborted, kWrongSize };
+
 // What one rank holds of the stream's tensors in one step.
 struct Step {
   std::vector<Owned> tensors;

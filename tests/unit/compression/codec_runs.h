@@ -14,6 +14,8 @@ namespace sirtaki::compression {
 
 using Values = std::vector<std::int64_t>;
 
+inline constexpr auto kF32 = static_cast<std::int64_t>(DType::kF32);  // as a parameter
+
 inline std::byte* bytes(std::vector<float>& values) {
   return std::as_writable_bytes(std::span(values)).data();
 }

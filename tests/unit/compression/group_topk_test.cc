@@ -9,7 +9,6 @@
 namespace sirtaki::compression {
 namespace {
 
-constexpr auto kF32 = static_cast<std::int64_t>(DType::kF32);
 constexpr std::int64_t kNine = 58982;  // 0.9
 
 TEST(GroupTopk, SendsTheLargestOfEachGroup) {

@@ -7,18 +7,14 @@
 #include <functional>
 #include <memory>
 #include <random>
-#include <span>
 #include <string>
 #include <vector>
 
 #include "compression/catalog.h"
+#include "tests/unit/compression/codec_runs.h"
 
 namespace sirtaki::compression {
 namespace {
-
-std::byte* bytes(std::vector<float>& values) {
-  return std::as_writable_bytes(std::span(values)).data();
-}
 
 // Integers up to 127 pass int8 with scale 1; what is left is exact.
 TEST(Memory, OwesWhatNeitherTheRankNorTheOwnerHasSent) {

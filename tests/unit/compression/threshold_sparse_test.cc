@@ -10,13 +10,12 @@
 namespace sirtaki::compression {
 namespace {
 
-constexpr auto kF32 = static_cast<std::int64_t>(DType::kF32);
-constexpr std::size_t kNumel = 20000;
+constexpr std::size_t kNoiseNumel = 20000;
 constexpr std::int64_t kPercent = 655;  // of 65536
 constexpr std::int64_t kWanted = 200;
 
 std::vector<float> noise(std::mt19937_64& random, float scale = 1.0F) {
-  std::vector<float> out(kNumel);
+  std::vector<float> out(kNoiseNumel);
   for (float& value : out) {
     double sum = -2;
     for (int i = 0; i < 4; ++i) {
@@ -35,13 +34,13 @@ std::uint32_t entries(const CodecRun& run) {
 
 TEST(ThresholdSparse, BeginsWithTheExactThreshold) {
   std::mt19937_64 random(1);
-  CodecRun run("threshold_sparse", {1, kPercent, 32, kF32, 0, 0}, kNumel);
+  CodecRun run("threshold_sparse", {1, kPercent, 32, kF32, 0, 0}, kNoiseNumel);
   const std::vector<float> gradient = noise(random);
   const std::vector<float> sent = run.step(gradient);
   EXPECT_EQ(entries(run), kWanted);
   float least = 1e9F;
   float most = 0;
-  for (std::size_t i = 0; i < kNumel; ++i) {
+  for (std::size_t i = 0; i < kNoiseNumel; ++i) {
     (sent[i] != 0 ? least : most) =
         sent[i] != 0 ? std::min(least, std::fabs(sent[i])) : std::max(most, std::fabs(gradient[i]));
   }
@@ -52,7 +51,7 @@ TEST(ThresholdSparse, KeepsNearItsDensityOnStationaryNoise) {
   for (const std::int64_t reestimate : {1, 32, 1000}) {
     SCOPED_TRACE("estimated every " + std::to_string(reestimate));
     std::mt19937_64 random(2);
-    CodecRun run("threshold_sparse", {1, kPercent, reestimate, kF32, 0, 0}, kNumel);
+    CodecRun run("threshold_sparse", {1, kPercent, reestimate, kF32, 0, 0}, kNoiseNumel);
     for (int step = 0; step < 64; ++step) {
       run.step(noise(random));
       EXPECT_LE(entries(run), kWanted * 5 / 4);
@@ -70,7 +69,7 @@ TEST(ThresholdSparse, KeepsNearItsDensityOnStationaryNoise) {
 
 TEST(ThresholdSparse, FollowsTheScaleOfGradientsBetweenEstimates) {
   std::mt19937_64 random(3);
-  CodecRun run("threshold_sparse", {0, kPercent, 1'000'000, kF32, 0, 0}, kNumel);
+  CodecRun run("threshold_sparse", {0, kPercent, 1'000'000, kF32, 0, 0}, kNoiseNumel);
   std::vector<float> first = noise(random);
   run.step(first);
   // Without residual, so that the scale is the gradient's: a tenth of it.
@@ -88,8 +87,8 @@ TEST(ThresholdSparse, FollowsTheScaleOfGradientsBetweenEstimates) {
 
 TEST(ThresholdSparse, LearnsItsThresholdWhenZerosEnd) {
   std::mt19937_64 random(4);
-  CodecRun run("threshold_sparse", {1, kPercent, 1000, kF32, 0, 0}, kNumel);
-  EXPECT_EQ(run.step(std::vector<float>(kNumel)), std::vector<float>(kNumel));
+  CodecRun run("threshold_sparse", {1, kPercent, 1000, kF32, 0, 0}, kNoiseNumel);
+  EXPECT_EQ(run.step(std::vector<float>(kNoiseNumel)), std::vector<float>(kNoiseNumel));
   EXPECT_EQ(entries(run), 0U);
   run.step(noise(random));
   EXPECT_EQ(entries(run), static_cast<std::uint32_t>(kWanted));
@@ -98,7 +97,7 @@ TEST(ThresholdSparse, LearnsItsThresholdWhenZerosEnd) {
 TEST(ThresholdSparse, WarmsUpWithAThresholdForEachDensity) {
   std::mt19937_64 random(5);
   // 6.25 % in steps 0 to 2, 3.125 %, 1.5625 %, then 1 %.
-  CodecRun run("threshold_sparse", {1, kPercent, 1000, kF32, 0, 0, 9, 4096}, kNumel);
+  CodecRun run("threshold_sparse", {1, kPercent, 1000, kF32, 0, 0, 9, 4096}, kNoiseNumel);
   const std::uint32_t wanted[] = {1250, 625, 313, kWanted};
   for (std::uint64_t step = 0; step < 12; ++step) {
     run.coder().at_step(step);
@@ -113,8 +112,8 @@ TEST(ThresholdSparse, WarmsUpWithAThresholdForEachDensity) {
 
 TEST(ThresholdSparse, SendsAllWhereAllAreWanted) {
   std::mt19937_64 random(6);
-  CodecRun run("threshold_sparse", {1, 65536, 32, kF32, 1 << 15, 0}, kNumel);
-  std::vector<float> u(kNumel);
+  CodecRun run("threshold_sparse", {1, 65536, 32, kF32, 1 << 15, 0}, kNoiseNumel);
+  std::vector<float> u(kNoiseNumel);
   for (int step = 0; step < 5; ++step) {
     const std::vector<float> gradient = noise(random, step == 0 ? 1.0F : 0.001F);
     for (std::size_t i = 0; i < u.size(); ++i) {
@@ -128,8 +127,8 @@ TEST(ThresholdSparse, HasAPayloadOfOneSize) {
   const PayloadCodec& codec = *find_payload_codec("threshold_sparse");
   const Values values = {1, kPercent, 32, kF32, 0, 0};
   // 250 entries of 6 bytes, the counts of 5 tiles, the number of entries.
-  EXPECT_EQ(codec.payload_bytes(values, {.numel = kNumel}, kNumel), 4U + 10U + 250U * 6U);
-  EXPECT_EQ(codec.stripe(values, {.numel = kNumel}, 4), static_cast<std::int64_t>(kNumel));
+  EXPECT_EQ(codec.payload_bytes(values, {.numel = kNoiseNumel}, kNoiseNumel), 4U + 10U + 250U * 6U);
+  EXPECT_EQ(codec.stripe(values, {.numel = kNoiseNumel}, 4), static_cast<std::int64_t>(kNoiseNumel));
 }
 
 }  // namespace

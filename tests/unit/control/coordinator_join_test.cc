@@ -1,15 +1,12 @@
 #include <gtest/gtest.h>
 
 #include "runtime/control/coordinator.h"
+#include "tests/unit/control/ops.h"
 
 namespace sirtaki::control {
 namespace {
 
 using std::chrono::seconds;
-
-TimePoint at(Duration since_start) {
-  return TimePoint(seconds(100)) + since_start;
-}
 
 class Join : public testing::Test {
  protected:

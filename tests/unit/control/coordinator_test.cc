@@ -2,21 +2,13 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/unit/control/ops.h"
+
 namespace sirtaki::control {
 namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
-
-TimePoint at(Duration since_start) {
-  return TimePoint(seconds(100)) + since_start;
-}
-
-OpMeta meta(std::vector<std::int64_t> dims) {
-  OpMeta m;
-  m.dims = std::move(dims);
-  return m;
-}
 
 // The messages of one kind among the actions.
 template <class T>

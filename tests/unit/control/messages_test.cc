@@ -5,7 +5,7 @@
 namespace sirtaki::control {
 namespace {
 
-OpMeta meta() {
+OpMeta full_meta() {
   OpMeta m;
   m.kind = OpKind::kBroadcast;
   m.dtype = DType::kBF16;
@@ -30,7 +30,7 @@ std::vector<MemberMessage> member_messages() {
   waiting.blocked = true;
   waiting.progress = 12;
   waiting.entries = {{WaitKind::kOp, "a", 4, 7, "allreduce"}, {WaitKind::kStreamStep, "opt", 1, 0, ""}};
-  return {Announce{"a", 5, meta()},
+  return {Announce{"a", 5, full_meta()},
           OpFailed{"a", 6, status()},
           open,
           StreamAbort{StreamId(1), 2, 3, status()},
@@ -85,12 +85,12 @@ TEST(Messages, CoordinatorMessagesSurviveTheWire) {
 }
 
 TEST(Messages, FieldsKeepTheirValues) {
-  const auto decoded = decode_member_message(encode(Announce{"layer.weight", 5, meta()}));
+  const auto decoded = decode_member_message(encode(Announce{"layer.weight", 5, full_meta()}));
   ASSERT_TRUE(decoded.is_ok());
   const auto& announce = std::get<Announce>(*decoded);
   EXPECT_EQ(announce.name, "layer.weight");
   EXPECT_EQ(announce.use, 5U);
-  EXPECT_TRUE(announce.meta.compatible(meta()));
+  EXPECT_TRUE(announce.meta.compatible(full_meta()));
   const auto failed = decode_coordinator_message(encode(JobFailed{status()}));
   ASSERT_TRUE(failed.is_ok());
   const Status& got = std::get<JobFailed>(*failed).status;
@@ -112,10 +112,10 @@ TEST(Messages, EveryTruncationAndEveryExtraByteIsRefused) {
 }
 
 TEST(Messages, UnknownKindsAndEnumeratorsAreRefused) {
-  auto bytes = encode(MemberMessage(Announce{"a", 0, meta()}));
+  auto bytes = encode(MemberMessage(Announce{"a", 0, full_meta()}));
   bytes[0] = std::byte{200};
   EXPECT_FALSE(decode_member_message(bytes).is_ok());
-  bytes = encode(MemberMessage(Announce{"", 0, meta()}));
+  bytes = encode(MemberMessage(Announce{"", 0, full_meta()}));
   bytes[1 + 4 + 8] = std::byte{77};  // the kind of operation
   EXPECT_FALSE(decode_member_message(bytes).is_ok());
 }

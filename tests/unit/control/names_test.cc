@@ -2,15 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/unit/control/ops.h"
+
 namespace sirtaki::control {
 namespace {
-
-OpMeta meta(std::vector<std::int64_t> dims, OpKind kind = OpKind::kAllreduce) {
-  OpMeta m;
-  m.kind = kind;
-  m.dims = std::move(dims);
-  return m;
-}
 
 TEST(Names, FirstUseIsAnnouncedAndLaterUsesStartAtOnce) {
   Names names;

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "runtime/control/coordinator.h"
+#include "tests/unit/control/ops.h"
 
 namespace sirtaki::control {
 namespace {
@@ -11,17 +12,6 @@ using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
 constexpr Duration kLastWordWait = std::chrono::seconds(5);
-
-TimePoint at(Duration since_start) {
-  return TimePoint(std::chrono::seconds(100)) + since_start;
-}
-
-OpMeta meta(std::vector<std::int64_t> dims, OpKind kind = OpKind::kAllreduce) {
-  OpMeta m;
-  m.kind = kind;
-  m.dims = std::move(dims);
-  return m;
-}
 
 Announce announce(const std::string& name, std::int64_t dim = 2, std::uint64_t use = 0) {
   return {name, use, meta({dim})};

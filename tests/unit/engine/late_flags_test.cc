@@ -12,10 +12,10 @@
 namespace sirtaki::engine {
 namespace {
 
-constexpr StreamId kStream(3);
+constexpr StreamId kFlagsStream(3);
 
 // Keeps what is started until the test ends it.
-class HeldBack : public net::Collectives {
+class HeldFlags : public net::Collectives {
  public:
   net::Caps caps() const override { return {}; }
   Rank rank() const override { return 0; }
@@ -49,7 +49,7 @@ class HeldBack : public net::Collectives {
   }
   std::size_t in_flight() const { return done_.size(); }
   static OpTag tag(std::uint32_t attempt, std::uint64_t step) {
-    return stream_tag(kStream, attempt, kFlagsPosition, step);
+    return stream_tag(kFlagsStream, attempt, kFlagsPosition, step);
   }
 
  private:
@@ -61,43 +61,43 @@ class LateFlagsTest : public testing::Test {
  protected:
   // Step `step` of `attempt` is void.
   void abort(std::uint32_t attempt, std::uint64_t step) {
-    flags_.on_aborted({kStream, attempt + 1, step, true, Status(Code::kAborted, "given up")});
+    flags_.on_aborted({kFlagsStream, attempt + 1, step, true, Status(Code::kAborted, "given up")});
   }
 
-  HeldBack net_;
-  LateFlags flags_{kStream, 2, net_};
+  HeldFlags net_;
+  LateFlags flags_{kFlagsStream, 2, net_};
 };
 
 TEST_F(LateFlagsTest, StepsThatAreOverAreAnsweredFromTheOneAskedForOn) {
   flags_.completed(0, 4, false);
   flags_.completed(0, 5, true);
   EXPECT_FALSE(flags_.over());
-  flags_.on_flags({kStream, 0, 4});
+  flags_.on_flags({kFlagsStream, 0, 4});
   ASSERT_EQ(net_.in_flight(), 2U);
   EXPECT_EQ(net_.said(0, 4), (std::vector<int>{1, 1}));
   EXPECT_EQ(net_.said(0, 5), (std::vector<int>{0, 0}));
   EXPECT_FALSE(flags_.idle());
-  net_.end(HeldBack::tag(0, 4), {});
-  net_.end(HeldBack::tag(0, 5), {});
+  net_.end(HeldFlags::tag(0, 4), {});
+  net_.end(HeldFlags::tag(0, 5), {});
   EXPECT_TRUE(flags_.over());
 }
 
 TEST_F(LateFlagsTest, StepsToComeAreTheStreams) {
   flags_.completed(0, 4, false);
-  flags_.on_flags({kStream, 0, 5});
+  flags_.on_flags({kFlagsStream, 0, 5});
   EXPECT_EQ(net_.in_flight(), 0U);
 }
 
 TEST_F(LateFlagsTest, AnAttemptIsNotTakenForAnother) {
   flags_.completed(1, 7, false);
-  flags_.on_flags({kStream, 0, 2});
+  flags_.on_flags({kFlagsStream, 0, 2});
   EXPECT_EQ(net_.in_flight(), 0U);
 }
 
 TEST_F(LateFlagsTest, AVoidStepTakesItsFlagsAndLaterOnesWithIt) {
   flags_.completed(0, 4, false);
   flags_.completed(0, 5, false);
-  flags_.on_flags({kStream, 0, 4});
+  flags_.on_flags({kFlagsStream, 0, 4});
   abort(0, 5);
   EXPECT_TRUE(net_.has(0, 4));
   EXPECT_FALSE(net_.has(0, 5));
@@ -106,7 +106,7 @@ TEST_F(LateFlagsTest, AVoidStepTakesItsFlagsAndLaterOnesWithIt) {
 // A rank that is slow may still be in step 4 of the attempt before, however many were given up since.
 TEST_F(LateFlagsTest, AStepOfALaterAttemptThatIsGivenUpLeavesEarlierFlags) {
   flags_.completed(0, 4, false);
-  flags_.on_flags({kStream, 0, 4});
+  flags_.on_flags({kFlagsStream, 0, 4});
   abort(0, 5);
   abort(1, 0);
   EXPECT_TRUE(net_.has(0, 4));
@@ -120,19 +120,19 @@ TEST_F(LateFlagsTest, NothingIsAskedOfAVoidStep) {
   flags_.completed(0, 0, false);
   abort(0, 0);
   EXPECT_TRUE(flags_.over());
-  flags_.on_flags({kStream, 0, 0});
+  flags_.on_flags({kFlagsStream, 0, 0});
   EXPECT_EQ(net_.in_flight(), 0U);
 }
 
 TEST(LateFlags, WhatIsInFlightMayOutliveIt) {
-  HeldBack net;
+  HeldFlags net;
   {
-    LateFlags flags(kStream, 2, net);
+    LateFlags flags(kFlagsStream, 2, net);
     flags.completed(0, 0, false);
-    flags.on_flags({kStream, 0, 0});
+    flags.on_flags({kFlagsStream, 0, 0});
   }
   EXPECT_EQ(net.said(0, 0), (std::vector<int>{1, 1}));
-  net.end(HeldBack::tag(0, 0), {});
+  net.end(HeldFlags::tag(0, 0), {});
   EXPECT_EQ(net.in_flight(), 0U);
 }
 

@@ -12,7 +12,6 @@ namespace {
 
 using engine::LocalOptions;
 using engine::LocalOutcome;
-using engine::LocalUpdater;
 using engine::MergeRule;
 using scheduler::interval::Mode;
 

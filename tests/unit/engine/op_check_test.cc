@@ -7,7 +7,7 @@
 namespace sirtaki::engine {
 namespace {
 
-std::array<float, 12> memory{};
+std::array<float, 12> op_memory{};
 
 OpSpec spec(OpKind kind, std::vector<std::int64_t> dims) {
   OpSpec s;
@@ -18,7 +18,7 @@ OpSpec spec(OpKind kind, std::vector<std::int64_t> dims) {
   for (const std::int64_t d : s.dims) {
     numel *= d;
   }
-  s.input = {reinterpret_cast<std::byte*>(memory.data()), numel, DType::kF32, {}};
+  s.input = {reinterpret_cast<std::byte*>(op_memory.data()), numel, DType::kF32, {}};
   s.output = s.input;
   return s;
 }

@@ -12,7 +12,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-class Clock : public Loop {
+class CountingClock : public Loop {
  public:
   TimePoint now() const override {
     ++reads_;
@@ -67,7 +67,7 @@ class PlanKeeperTest : public testing::Test {
     keeper_.consider(step_);
   }
 
-  Clock clock_;
+  CountingClock clock_;
   Timeline timeline_{0, "test"};
   Trace trace_{clock_, timeline_};
   Stats stats_;

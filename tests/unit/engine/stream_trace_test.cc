@@ -15,7 +15,7 @@ namespace {
 
 using scheduler::make_plan;
 
-class Clock : public Loop {
+class HandClock : public Loop {
  public:
   TimePoint now() const override {
     return TimePoint(std::chrono::milliseconds(milliseconds)) + std::chrono::nanoseconds(ticking ? ++readings : 0);
@@ -71,7 +71,7 @@ class StreamTraceTest : public testing::Test {
     stream_.unpacked(position, 40);
   }
 
-  Clock clock_;
+  HandClock clock_;
   Timeline timeline_{0, "test"};
   Trace trace_{clock_, timeline_};
   StreamTrace stream_{trace_, "s"};

@@ -46,6 +46,13 @@ class Array {
   std::size_t start_ = 0;
 };
 
+inline constexpr std::size_t kHalves = 65536;  // all that there are of float16 or bfloat16
+
+// The first seeds take the shortest arrays one by one, others any of so many lengths.
+inline std::size_t random_length(std::uint64_t seed, std::size_t lengths, Random& random) {
+  return seed < 6 ? static_cast<std::size_t>(seed) : random() % lengths;
+}
+
 template <class T>
 T pick(const std::vector<T>& values, Random& random) {
   return values[random() % values.size()];

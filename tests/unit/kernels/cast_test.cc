@@ -12,8 +12,6 @@
 namespace sirtaki::kernels {
 namespace {
 
-constexpr std::int64_t kHalves = 65536;
-
 std::vector<std::pair<DType, DType>> all_casts() {
   std::vector<std::pair<DType, DType>> all;
   for (const DType from : all_dtypes()) {

@@ -10,8 +10,6 @@
 namespace sirtaki::kernels {
 namespace {
 
-constexpr DType kValues[] = {DType::kF32, DType::kF16, DType::kBF16};
-
 FilterShape random_shape(std::uint64_t seed, Random& random) {
   const auto size = pick<std::int64_t>({1, 9, 16, 27, 144, 1024, 1500}, random);
   return {seed < 3 ? static_cast<std::int64_t>(seed) : static_cast<std::int64_t>(random() % 40), size};

@@ -18,6 +18,9 @@ enum class Shape { kNormal, kAny, kZeros, kFewNonzero, kFewMagnitudes, kTiny };
 inline constexpr Shape kShapes[] = {Shape::kNormal,     Shape::kAny,           Shape::kZeros,
                                     Shape::kFewNonzero, Shape::kFewMagnitudes, Shape::kTiny};
 
+// In which selected elements travel.
+inline constexpr DType kValues[] = {DType::kF32, DType::kF16, DType::kBF16};
+
 // A sum of uniform numbers: near enough to normal, with the same bits everywhere.
 inline float bell(Random& random) {
   double sum = -6.0;

@@ -24,7 +24,7 @@ GroupTopk random_sizes(Random& random) {
   return how;
 }
 
-std::size_t random_length(std::uint64_t seed, const GroupTopk& how, Random& random) {
+std::size_t random_group_length(std::uint64_t seed, const GroupTopk& how, Random& random) {
   return seed % 3 == 0 ? random() % 20 : random() % static_cast<std::uint64_t>(2 * how.group + 50);
 }
 
@@ -48,7 +48,7 @@ TEST(GroupTopk, IsTheReferenceOnEveryTarget) {
         SCOPED_TRACE(target + " shape " + std::to_string(static_cast<int>(shape)) + " seed " + std::to_string(seed));
         Random random(seed);
         const GroupTopk how = random_sizes(random);
-        const std::size_t n = random_length(seed, how, random);
+        const std::size_t n = random_group_length(seed, how, random);
         const Array gradient = gradient_array(n, shape, random);
         const Array residual = gradient_array(n, shape, random);
         ASSERT_NO_FATAL_FAILURE(expect_same_as_reference(how, gradient, &residual, random));
@@ -64,7 +64,7 @@ TEST(GroupTopk, IsTheReferenceForTheLargestGroup) {
     Random random(3);
     const Array gradient = gradient_array(65536 + 7, Shape::kNormal, random);
     const Array residual = gradient_array(65536 + 7, Shape::kFewNonzero, random);
-    ASSERT_NO_FATAL_FAILURE(expect_same_as_reference({65536, 2000}, gradient, &residual, random));
+    ASSERT_NO_FATAL_FAILURE(expect_same_as_reference(GroupTopk{65536, 2000}, gradient, &residual, random));
   });
 }
 
@@ -73,7 +73,7 @@ TEST(GroupTopk, ConservesEveryBit) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     Random random(seed);
     const GroupTopk how = random_sizes(random);
-    const std::size_t n = random_length(seed, how, random);
+    const std::size_t n = random_group_length(seed, how, random);
     const Shape shape = seed % 2 == 0 ? Shape::kNormal : Shape::kTiny;
     const Array gradient = gradient_array(n, shape, random);
     Array residual = gradient_array(n, shape, random);
@@ -156,7 +156,7 @@ TEST(GroupTopk, SumsPayloadsInTheirOrderAsTheReference) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     Random random(seed);
     const GroupTopk how = random_sizes(random);
-    const std::size_t n = random_length(seed, how, random);
+    const std::size_t n = random_group_length(seed, how, random);
     std::vector<Array> payloads;
     std::vector<const std::byte*> pointers;
     for (std::size_t rank = 0; rank < seed % 6; ++rank) {

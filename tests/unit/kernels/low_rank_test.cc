@@ -8,7 +8,7 @@
 namespace sirtaki::kernels {
 namespace {
 
-LowRank random_shape(std::uint64_t seed, Random& random) {
+LowRank random_low_rank(std::uint64_t seed, Random& random) {
   const auto rank = pick<std::int32_t>({1, 2, 3, 4, 5, 8, 31, 32}, random);
   const auto rows = static_cast<std::int64_t>(seed < 3 ? seed : random() % 40);
   return {rows, static_cast<std::int64_t>(random() % 150), rank};
@@ -59,7 +59,7 @@ TEST(LowRank, IsTheReferenceOnEveryTarget) {
       for (std::uint64_t seed = 0; seed < 12; ++seed) {
         SCOPED_TRACE(target + " shape " + std::to_string(static_cast<int>(kind)) + " seed " + std::to_string(seed));
         Random random(seed);
-        const LowRank shape = random_shape(seed, random);
+        const LowRank shape = random_low_rank(seed, random);
         ASSERT_NO_FATAL_FAILURE(expect_same_as_reference(shape, kind, true, random));
         ASSERT_NO_FATAL_FAILURE(expect_same_as_reference(shape, kind, false, random));
       }

@@ -9,12 +9,10 @@
 namespace sirtaki::kernels {
 namespace {
 
+constexpr std::size_t kOnebitLengths = 2500;
+
 std::int64_t random_block(Random& random) {
   return pick<std::int64_t>({64, 128, 192, 1024, 65536}, random);
-}
-
-std::size_t random_length(std::uint64_t seed, Random& random) {
-  return seed < 6 ? static_cast<std::size_t>(seed) : random() % 2500;
 }
 
 void expect_same_as_reference(std::int64_t block, const Array& gradient, const Array* residual, Random& random) {
@@ -36,7 +34,7 @@ TEST(Onebit, IsTheReferenceOnEveryTarget) {
       for (std::uint64_t seed = 0; seed < 30; ++seed) {
         SCOPED_TRACE(target + " shape " + std::to_string(static_cast<int>(shape)) + " seed " + std::to_string(seed));
         Random random(seed);
-        const std::size_t n = random_length(seed, random);
+        const std::size_t n = random_length(seed, kOnebitLengths, random);
         const std::int64_t block = random_block(random);
         const Array gradient = gradient_array(n, shape, random);
         const Array residual = gradient_array(n, shape, random);
@@ -52,7 +50,7 @@ TEST(Onebit, SumsInOrderAsTheReferenceOnEveryTarget) {
     for (std::uint64_t seed = 0; seed < 40; ++seed) {
       SCOPED_TRACE(target + " seed " + std::to_string(seed));
       Random random(seed);
-      const auto n = static_cast<std::int64_t>(random_length(seed, random));
+      const auto n = static_cast<std::int64_t>(random_length(seed, kOnebitLengths, random));
       const std::int64_t block = random_block(random);
       std::vector<Array> payloads;
       for (std::uint64_t rank = 0; rank < seed % 6; ++rank) {

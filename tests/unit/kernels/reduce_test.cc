@@ -72,7 +72,6 @@ TEST(Reduce, IsTheReferenceOnEveryTarget) {
 }
 
 TEST(Reduce, IsTheReferenceForEveryPairOfAHalfWithAnother) {
-  constexpr std::size_t kHalves = 65536;
   on_every_target([](const std::string& target) {
     for (const DType dtype : {DType::kF16, DType::kBF16}) {
       SCOPED_TRACE(target + " " + std::string(dtype_name(dtype)));

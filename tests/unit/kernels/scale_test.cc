@@ -10,7 +10,7 @@
 namespace sirtaki::kernels {
 namespace {
 
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+constexpr double kNanFactor = std::numeric_limits<double>::quiet_NaN();
 
 template <class T>
 std::vector<T> scaled(DType dtype, std::vector<T> data, double factor) {
@@ -25,7 +25,7 @@ std::vector<T> divided(DType dtype, std::vector<T> data, std::int64_t count) {
 }
 
 TEST(Scale, IsTheReferenceOnEveryTarget) {
-  const std::vector<double> factors = {0.5, -3.0, 1.0 / 3.0, 0.0, 1e300, -1e-300, kNan, 65536.0};
+  const std::vector<double> factors = {0.5, -3.0, 1.0 / 3.0, 0.0, 1e300, -1e-300, kNanFactor, 65536.0};
   on_every_target([&factors](const std::string& target) {
     for (const DType dtype : all_dtypes()) {
       for (std::uint64_t seed = 0; seed < 40; ++seed) {
@@ -82,7 +82,7 @@ TEST(Scale, TruncatesIntegersAndStaysInTheirRange) {
   const std::int64_t big = std::numeric_limits<std::int64_t>::max();
   EXPECT_EQ(scaled<std::int64_t>(DType::kI64, {big, -big, 5}, 1e6),
             (std::vector<std::int64_t>{big, -big - 1, 5000000}));
-  EXPECT_EQ(scaled<std::int32_t>(DType::kI32, {7}, kNan), std::vector<std::int32_t>{0});
+  EXPECT_EQ(scaled<std::int32_t>(DType::kI32, {7}, kNanFactor), std::vector<std::int32_t>{0});
 }
 
 TEST(Scale, TakesABoolAsZeroOrOne) {

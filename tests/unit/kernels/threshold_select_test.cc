@@ -10,9 +10,7 @@
 namespace sirtaki::kernels {
 namespace {
 
-std::size_t random_length(std::uint64_t seed, Random& random) {
-  return seed < 6 ? static_cast<std::size_t>(seed) : random() % 9000;
-}
+constexpr std::size_t kThresholdLengths = 9000;
 
 ThresholdSelect random_choice(std::int64_t n, Random& random) {
   const float threshold = pick<float>({0.02F, 0.01F, 1.0F, 2.0F, 1e-40F, 1e-45F, kInf}, random);
@@ -48,7 +46,7 @@ TEST(ThresholdSelect, IsTheReferenceOnEveryTarget) {
       for (std::uint64_t seed = 0; seed < 10; ++seed) {
         SCOPED_TRACE(target + " shape " + std::to_string(static_cast<int>(shape)) + " seed " + std::to_string(seed));
         Random random(seed);
-        const std::size_t n = random_length(seed, random);
+        const std::size_t n = random_length(seed, kThresholdLengths, random);
         const ThresholdSelect how = random_choice(static_cast<std::int64_t>(n), random);
         const Array gradient = gradient_array(n, shape, random);
         const Array residual = gradient_array(n, shape, random);
@@ -71,7 +69,7 @@ TEST(ThresholdSelect, OverflowsItsCapacityAsTheReferenceWithHugeHalves) {
     const Array gradient = array_of(huge);
     const Array residual = array_of(std::vector<float>(huge.size(), 0.0F));
     for (const DType value : {DType::kF16, DType::kBF16, DType::kF32}) {
-      ASSERT_NO_FATAL_FAILURE(expect_same_as_reference({1.0F, 100, value}, gradient, &residual, random));
+      ASSERT_NO_FATAL_FAILURE(expect_same_as_reference(ThresholdSelect{1.0F, 100, value}, gradient, &residual, random));
     }
   });
 }
@@ -80,7 +78,7 @@ TEST(ThresholdSelect, ConservesEveryBit) {
   for (std::uint64_t seed = 0; seed < 40; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     Random random(seed);
-    const std::size_t n = random_length(seed, random);
+    const std::size_t n = random_length(seed, kThresholdLengths, random);
     const ThresholdSelect how = random_choice(static_cast<std::int64_t>(n), random);
     const Array gradient = gradient_array(n, seed % 2 == 0 ? Shape::kNormal : Shape::kTiny, random);
     Array residual = gradient_array(n, Shape::kNormal, random);
@@ -143,7 +141,7 @@ TEST(SparseSum, AddsInTheirOrderAsTheReference) {
   for (std::uint64_t seed = 0; seed < 30; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     Random random(seed);
-    const std::size_t n = random_length(seed, random);
+    const std::size_t n = random_length(seed, kThresholdLengths, random);
     ThresholdSelect how = random_choice(static_cast<std::int64_t>(n), random);
     how.threshold = 0.005F;
     std::vector<Array> arrays;
@@ -206,7 +204,7 @@ TEST(KthMagnitude, IsTheReference) {
     for (std::uint64_t seed = 0; seed < 20; ++seed) {
       SCOPED_TRACE("shape " + std::to_string(static_cast<int>(shape)) + " seed " + std::to_string(seed));
       Random random(seed);
-      const std::size_t n = 1 + random_length(seed, random);
+      const std::size_t n = 1 + random_length(seed, kThresholdLengths, random);
       const Array data = gradient_array(n, shape, random);
       const auto k = static_cast<std::int64_t>(1 + random() % n);
       const KthMagnitude kth = kth_magnitude(count(data), k, data.data());

@@ -8,13 +8,11 @@
 namespace sirtaki::kernels {
 namespace {
 
+constexpr std::size_t kTwobitLengths = 2500;
+
 int random_exponent(Random& random) {
   static const std::vector<int> kEnds = {kTwobitMinExponent, kTwobitMaxExponent, -126, 0, 104};
   return random() % 4 == 0 ? pick(kEnds, random) : -7 - static_cast<int>(random() % 4);
-}
-
-std::size_t random_length(std::uint64_t seed, Random& random) {
-  return seed < 6 ? static_cast<std::size_t>(seed) : random() % 2500;
 }
 
 void expect_same_stats(const TwobitStats& stats, const TwobitStats& expected) {
@@ -42,7 +40,7 @@ TEST(Twobit, IsTheReferenceOnEveryTarget) {
       for (std::uint64_t seed = 0; seed < 30; ++seed) {
         SCOPED_TRACE(target + " shape " + std::to_string(static_cast<int>(shape)) + " seed " + std::to_string(seed));
         Random random(seed);
-        const std::size_t n = random_length(seed, random);
+        const std::size_t n = random_length(seed, kTwobitLengths, random);
         const int exponent = random_exponent(random);
         const Array gradient = gradient_array(n, shape, random);
         const Array residual = gradient_array(n, shape, random);
@@ -57,7 +55,7 @@ TEST(Twobit, ConservesEveryBit) {
   for (std::uint64_t seed = 0; seed < 60; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     Random random(seed);
-    const std::size_t n = random_length(seed, random);
+    const std::size_t n = random_length(seed, kTwobitLengths, random);
     const int exponent = random_exponent(random);
     const Array gradient = gradient_array(n, seed % 2 == 0 ? Shape::kNormal : Shape::kTiny, random);
     Array residual = gradient_array(n, Shape::kNormal, random);
@@ -136,7 +134,7 @@ TEST(Twobit, SumsAndCountsAreTheReferenceOnEveryTarget) {
     for (std::uint64_t seed = 0; seed < 60; ++seed) {
       SCOPED_TRACE(target + " seed " + std::to_string(seed));
       Random random(seed);
-      const auto n = static_cast<std::int64_t>(random_length(seed, random));
+      const auto n = static_cast<std::int64_t>(random_length(seed, kTwobitLengths, random));
       const std::vector<Array> planes = random_planes(seed % 7, n, random);
       std::vector<TwobitPart> parts;
       std::vector<const std::byte*> pointers;
@@ -201,7 +199,7 @@ TEST(Twobit, PackedCountsAreTheReferenceOnEveryTargetAndComeBack) {
     for (std::uint64_t seed = 0; seed < 60; ++seed) {
       SCOPED_TRACE(target + " seed " + std::to_string(seed));
       Random random(seed);
-      const auto n = static_cast<std::int64_t>(random_length(seed, random));
+      const auto n = static_cast<std::int64_t>(random_length(seed, kTwobitLengths, random));
       const int most = seed % 3 == 0 ? 1 + static_cast<int>(random() % 127) : 1 + static_cast<int>(seed % 5);
       Array counts(static_cast<std::size_t>(n), 0);
       for (std::size_t i = 0; i < counts.size(); ++i) {

@@ -11,13 +11,13 @@
 namespace sirtaki::net::testing {
 namespace {
 
-constexpr int kRanks = 5;
+constexpr int kPacedRanks = 5;
 constexpr std::uint64_t kSeed = 11;
 
 // Messages each rank has sent and, at the latest then, been sent.
 struct Traffic {
-  std::vector<int> from = std::vector<int>(kRanks);
-  std::vector<int> to = std::vector<int>(kRanks);
+  std::vector<int> from = std::vector<int>(kPacedRanks);
+  std::vector<int> to = std::vector<int>(kPacedRanks);
   int furthest = 0;  // the most that a rank had sent before as many were on their way to it
 
   void add(Rank sender, Rank receiver) {
@@ -43,10 +43,10 @@ WorldOptions uneven_links(Traffic& traffic, std::mt19937_64& random) {
 TEST(Pacing, NoRankOfAnAllreduceRunsAheadOfWhatItReceives) {
   Traffic traffic;
   std::mt19937_64 random(kSeed);
-  const auto world = make_local_world(kRanks, uneven_links(traffic, random));
-  std::vector<std::vector<float>> values(kRanks, std::vector<float>((2 << 20) + 3, 1.0F));
-  std::vector<CollectiveArgs> args(kRanks);
-  for (std::size_t rank = 0; rank < kRanks; ++rank) {
+  const auto world = make_local_world(kPacedRanks, uneven_links(traffic, random));
+  std::vector<std::vector<float>> values(kPacedRanks, std::vector<float>((2 << 20) + 3, 1.0F));
+  std::vector<CollectiveArgs> args(kPacedRanks);
+  for (std::size_t rank = 0; rank < kPacedRanks; ++rank) {
     args[rank].tag = OpTag(1);
     args[rank].in = std::as_bytes(std::span(values[rank]));
     args[rank].out = std::as_writable_bytes(std::span(values[rank]));
@@ -55,9 +55,9 @@ TEST(Pacing, NoRankOfAnAllreduceRunsAheadOfWhatItReceives) {
     EXPECT_TRUE(status.is_ok()) << status.to_string();
   }
   for (const auto& result : values) {
-    EXPECT_EQ(result, std::vector<float>(result.size(), kRanks));
+    EXPECT_EQ(result, std::vector<float>(result.size(), kPacedRanks));
   }
-  EXPECT_GE(traffic.from[0], 2 * 25 * (kRanks - 1));
+  EXPECT_GE(traffic.from[0], 2 * 25 * (kPacedRanks - 1));
   EXPECT_LE(traffic.furthest, 2);
 }
 
@@ -66,16 +66,16 @@ TEST(Pacing, BlocksOfAnySizesEnd) {
   std::mt19937_64 random(kSeed);
   for (int round = 0; round < 50; ++round) {
     Traffic traffic;
-    const auto world = make_local_world(kRanks, uneven_links(traffic, random));
-    std::vector<std::int64_t> counts(kRanks);
+    const auto world = make_local_world(kPacedRanks, uneven_links(traffic, random));
+    std::vector<std::int64_t> counts(kPacedRanks);
     for (std::int64_t& count : counts) {
       count = random() % 3 == 0 ? 0 : static_cast<std::int64_t>(random() % 200'000);
     }
     const auto whole = static_cast<std::size_t>(std::accumulate(counts.begin(), counts.end(), std::int64_t{0}));
     const std::vector<float> in(whole, 1.0F);
     std::vector<std::vector<float>> out;
-    std::vector<CollectiveArgs> args(kRanks);
-    for (std::size_t rank = 0; rank < kRanks; ++rank) {
+    std::vector<CollectiveArgs> args(kPacedRanks);
+    for (std::size_t rank = 0; rank < kPacedRanks; ++rank) {
       out.emplace_back(static_cast<std::size_t>(counts[rank]));
       args[rank].kind = OpKind::kReduceScatter;
       args[rank].tag = OpTag(1);
@@ -87,7 +87,7 @@ TEST(Pacing, BlocksOfAnySizesEnd) {
       EXPECT_TRUE(status.is_ok()) << "seed " << kSeed << ", round " << round << ": " << status.to_string();
     }
     for (const auto& result : out) {
-      EXPECT_EQ(result, std::vector<float>(result.size(), kRanks)) << "seed " << kSeed << ", round " << round;
+      EXPECT_EQ(result, std::vector<float>(result.size(), kPacedRanks)) << "seed " << kSeed << ", round " << round;
     }
   }
 }

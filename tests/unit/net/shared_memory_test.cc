@@ -21,8 +21,6 @@
 namespace sirtaki::net::testing {
 namespace {
 
-constexpr std::size_t kMiB = std::size_t{1024} * 1024;
-
 TEST(SharedSegment, IsOneMemoryForWhoeverOpensIt) {
   auto made = SharedSegment::create(kMiB);
   ASSERT_TRUE(made) << made.status().to_string();

@@ -13,8 +13,6 @@
 namespace sirtaki::net::testing {
 namespace {
 
-constexpr std::size_t kMiB = std::size_t{1024} * 1024;
-
 WorldOptions memory_of(std::size_t bytes) {
   WorldOptions options;
   options.shared_bytes = bytes;

@@ -4,10 +4,10 @@
 #include <algorithm>
 #include <cstdint>
 #include <functional>
-#include <limits>
 #include <utility>
 #include <vector>
 
+#include "tests/unit/scheduler/interval_numbers.h"
 #include "tests/unit/scheduler/interval_training.h"
 
 namespace sirtaki::scheduler::interval {
@@ -16,7 +16,6 @@ namespace {
 using Reports = std::vector<RankReport>;
 
 constexpr int kDrillRounds = 3;
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 bool counts(const Training& training, std::size_t rank) {
   return std::ranges::any_of(training.merges(), [rank](const Merge& merge) { return merge.weights[rank] > 0; });

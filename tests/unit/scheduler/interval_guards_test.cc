@@ -3,21 +3,17 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "scheduler/interval/guards.h"
+#include "tests/unit/scheduler/interval_numbers.h"
 
 namespace sirtaki::scheduler::interval {
 namespace {
 
 using Alarms = std::vector<Alarm>;
-
-constexpr std::int64_t kSteps = 8;
-constexpr double kRates = 0.8;
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 // A round in which the ranks' differences had these norms squared, half of it common to all of them.
 RoundStats round_of(const Guards& guards, const std::vector<double>& norms2, std::int64_t steps = kSteps,

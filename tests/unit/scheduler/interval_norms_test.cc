@@ -8,15 +8,12 @@
 #include <vector>
 
 #include "scheduler/interval/norms.h"
+#include "tests/unit/scheduler/interval_numbers.h"
 
 namespace sirtaki::scheduler::interval {
 namespace {
 
 using Weights = std::vector<std::int64_t>;
-
-constexpr std::int64_t kSteps = 8;
-constexpr double kRates = 0.8;
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 std::vector<RankReport> reports(std::size_t ranks, double norm, double rates = kRates) {
   return std::vector<RankReport>(ranks, RankReport{norm * norm, rates, 1});
@@ -27,7 +24,7 @@ Weights weights_of(const FragmentNorms& norms, const std::vector<RankReport>& ra
 }
 
 // After norms of 1, every other 2 % larger.
-FragmentNorms settled(const NormOptions& options = {}, std::size_t ranks = 4, int rounds = 30) {
+FragmentNorms settled_norms(const NormOptions& options = {}, std::size_t ranks = 4, int rounds = 30) {
   FragmentNorms norms(options, ranks);
   for (int i = 0; i < rounds; ++i) {
     norms.learn(norms.weigh(0, kSteps, reports(ranks, i % 2 == 0 ? 1 : 1.02)).value());
@@ -42,7 +39,7 @@ TEST(IntervalNorms, OneFarAboveItsPastAndTheOthersIsLeftOut) {
   };
   // Least deviation of half a binary digit, three of them: a factor of 2^1.5.
   for (const Case& c : {Case{2.7, false}, {2.95, true}, {100, true}, {0.01, false}, {1e-30, false}}) {
-    const FragmentNorms norms = settled();
+    const FragmentNorms norms = settled_norms();
     std::vector<RankReport> ranks = reports(4, 1);
     ranks[1].norm2 = c.norm * c.norm;
     EXPECT_EQ(weights_of(norms, ranks), (Weights{1, c.far ? 0 : 1, 1, 1})) << c.norm;
@@ -73,7 +70,7 @@ TEST(IntervalNorms, ARankThatWasAlwaysFarCounts) {
 }
 
 TEST(IntervalNorms, WhatBefallsAllRanksIsNoAnomaly) {
-  const FragmentNorms norms = settled();
+  const FragmentNorms norms = settled_norms();
   EXPECT_EQ(weights_of(norms, reports(4, 100)), (Weights{1, 1, 1, 1}));
   EXPECT_EQ(weights_of(norms, reports(4, 1), 100 * kSteps), (Weights{1, 1, 1, 1}));
 }
@@ -81,7 +78,7 @@ TEST(IntervalNorms, WhatBefallsAllRanksIsNoAnomaly) {
 TEST(IntervalNorms, OneRanksLearningRateChangesNoJudgement) {
   for (const std::size_t ranks : {std::size_t{2}, std::size_t{3}, std::size_t{4}}) {
     for (std::size_t sick = 0; sick < ranks; ++sick) {
-      const FragmentNorms norms = settled({}, ranks);
+      const FragmentNorms norms = settled_norms({}, ranks);
       std::vector<RankReport> told = reports(ranks, 1);
       told[sick] = {1e4, 100 * kRates, 1};
       Weights expected(ranks, 1);
@@ -93,7 +90,7 @@ TEST(IntervalNorms, OneRanksLearningRateChangesNoJudgement) {
 
 TEST(IntervalNorms, ALearningRateOfAllIsJudgedByItself) {
   for (const double factor : {0.1, 1.0, 10.0}) {
-    const FragmentNorms norms = settled();
+    const FragmentNorms norms = settled_norms();
     std::vector<RankReport> told = reports(4, factor, factor * kRates);
     EXPECT_EQ(weights_of(norms, told), (Weights{1, 1, 1, 1})) << factor;
     told[3].norm2 *= 3 * 3;
@@ -102,7 +99,7 @@ TEST(IntervalNorms, ALearningRateOfAllIsJudgedByItself) {
 }
 
 TEST(IntervalNorms, RatesThatAreNoLongerKnownAreLearntAnew) {
-  FragmentNorms norms = settled();
+  FragmentNorms norms = settled_norms();
   std::vector<RankReport> told = reports(4, 1, -1);
   told[1].norm2 = 1e4;
   EXPECT_EQ(weights_of(norms, told), (Weights{1, 1, 1, 1})) << "nothing to compare with";
@@ -113,7 +110,7 @@ TEST(IntervalNorms, RatesThatAreNoLongerKnownAreLearntAnew) {
 }
 
 TEST(IntervalNorms, NothingIsLearntAtARateOfZero) {
-  FragmentNorms norms = settled();
+  FragmentNorms norms = settled_norms();
   for (int i = 0; i < 100; ++i) {
     norms.learn(norms.weigh(0, kSteps, reports(4, 1e-3, 0)).value());
   }
@@ -143,12 +140,12 @@ TEST(IntervalNorms, NobodyIsJudgedDuringTheWarmUp) {
   for (const int rounds : {19, 20}) {
     std::vector<RankReport> ranks = reports(4, 1);
     ranks[3].norm2 = 1e4;
-    EXPECT_EQ(weights_of(settled({}, 4, rounds), ranks)[3], rounds < 20 ? 1 : 0);
+    EXPECT_EQ(weights_of(settled_norms({}, 4, rounds), ranks)[3], rounds < 20 ? 1 : 0);
   }
 }
 
 TEST(IntervalNorms, OneRankAloneIsNeverFar) {
-  EXPECT_EQ(weights_of(settled({}, 1), reports(1, 1e4)), Weights{1});
+  EXPECT_EQ(weights_of(settled_norms({}, 1), reports(1, 1e4)), Weights{1});
 }
 
 TEST(IntervalNorms, WhatIsNotFiniteDoesNotCount) {
@@ -192,11 +189,11 @@ TEST(IntervalNorms, SwitchedOffTheyLeaveOutOnlyWhatIsNotFinite) {
   std::vector<RankReport> ranks = reports(4, 1);
   ranks[0].norm2 = 1e12;
   ranks[1].norm2 = kInfinity;
-  EXPECT_EQ(weights_of(settled(options), ranks), (Weights{1, 0, 1, 1}));
+  EXPECT_EQ(weights_of(settled_norms(options), ranks), (Weights{1, 0, 1, 1}));
 }
 
 TEST(IntervalNorms, TheyFollowRanksIntoTheNextEpoch) {
-  FragmentNorms norms = settled();
+  FragmentNorms norms = settled_norms();
   norms.reform({-1, 3, 0, 2, 1});
   std::vector<RankReport> ranks = reports(5, 1);
   ranks[0].norm2 = ranks[1].norm2 = 1e4;

@@ -181,19 +181,21 @@ TEST(IntervalSaved, NumbersThatCannotBeAreRefused) {
 
 TEST(IntervalSaved, StatesThatNothingLeadsToAreRefused) {
   // Places of fields behind the header: now (steps, delay, mode, reason, escalation, compress), local, mode, then.
-  constexpr std::size_t kSteps = kHeader;
-  constexpr std::size_t kDelay = kHeader + 1;
-  constexpr std::size_t kMode = kHeader + 2;
-  constexpr std::size_t kThen = kHeader + 13;
+  constexpr std::size_t kStepsAt = kHeader;
+  constexpr std::size_t kDelayAt = kHeader + 1;
+  constexpr std::size_t kModeAt = kHeader + 2;
+  constexpr std::size_t kThenAt = kHeader + 13;
   const auto number = [](Mode mode) { return static_cast<std::int64_t>(mode); };
   Training training("8:delay=2");
   training.rounds(4);
   const Saved saved = training.controller().saved();
-  ASSERT_EQ(saved[kSteps], 8);
-  ASSERT_EQ(saved[kMode], number(Mode::kLocal));
-  ASSERT_EQ(saved[kThen], number(Mode::kLocal));
-  for (const auto& [place, value] : std::vector<std::pair<std::size_t, std::int64_t>>{
-           {kDelay, 8}, {kMode, number(Mode::kSync)}, {kThen, number(Mode::kReform)}, {kThen, number(Mode::kSync)}}) {
+  ASSERT_EQ(saved[kStepsAt], 8);
+  ASSERT_EQ(saved[kModeAt], number(Mode::kLocal));
+  ASSERT_EQ(saved[kThenAt], number(Mode::kLocal));
+  for (const auto& [place, value] : std::vector<std::pair<std::size_t, std::int64_t>>{{kDelayAt, 8},
+                                                                                      {kModeAt, number(Mode::kSync)},
+                                                                                      {kThenAt, number(Mode::kReform)},
+                                                                                      {kThenAt, number(Mode::kSync)}}) {
     Saved changed = saved;
     changed[place] = value;
     EXPECT_FALSE(restored(options_of("8:delay=2"), changed)) << place << " " << value;

@@ -4,18 +4,16 @@
 #include <cmath>
 #include <cstdint>
 #include <functional>
-#include <limits>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "runtime/base/spec_keys.h"
 #include "scheduler/interval/round_stats.h"
+#include "tests/unit/scheduler/interval_numbers.h"
 
 namespace sirtaki::scheduler::interval {
 namespace {
-
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 std::vector<RankRound> ranks_at(std::int64_t step, std::size_t ranks = 4) {
   RankRound rank;

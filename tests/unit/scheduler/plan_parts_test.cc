@@ -7,6 +7,7 @@
 #include <string>
 
 #include "scheduler/plan.h"
+#include "tests/unit/scheduler/bad_case.h"
 
 namespace sirtaki::scheduler {
 namespace {
@@ -22,7 +23,7 @@ Partition partition_of(std::vector<Slice> slices, DType dtype = DType::kF32) {
 }
 
 // a: 300 elements in pieces of 128, 128, 44 around b; c and d share a partition.
-PlanParts example() {
+PlanParts example_parts() {
   PlanParts parts;
   parts.tensors = {{"a", 300}, {"b", 64}, {"c", 10}, {"d", 5}, {"n", 3, DType::kI64}, {"none", 0}};
   parts.partitions = {partition_of({{0, 128, 128, 0}}),
@@ -37,7 +38,7 @@ PlanParts example() {
 }
 
 TEST(PlanParts, PiecesOfATensorMayStandAnywhere) {
-  const auto plan = Plan::from_partitions(example());
+  const auto plan = Plan::from_partitions(example_parts());
   ASSERT_TRUE(plan) << plan.status().to_string();
   EXPECT_EQ((*plan)->version(), 7U);
   EXPECT_EQ((*plan)->credit_bytes(), 4096);
@@ -49,13 +50,8 @@ TEST(PlanParts, PiecesOfATensorMayStandAnywhere) {
   }
 }
 
-struct BadCase {
-  std::string text;  // part of the error
-  std::function<void(PlanParts&)> spoil;
-};
-
 TEST(PlanParts, RefusesWhatIsNotExactlyOnceNamingTheTensor) {
-  const std::vector<BadCase> cases = {
+  const std::vector<BadCase<PlanParts>> cases = {
       {"'b' is in no partition from element 0", [](auto& p) { p.partitions.erase(p.partitions.begin() + 1); }},
       {"'a' is in no partition from element 256", [](auto& p) { p.partitions.pop_back(); }},
       {"'a' is in no partition from element 128", [](auto& p) { p.partitions.erase(p.partitions.begin()); }},
@@ -87,8 +83,8 @@ TEST(PlanParts, RefusesWhatIsNotExactlyOnceNamingTheTensor) {
       {"alignment is 0", [](auto& p) { p.alignment = 0; }},
       {"credit_bytes is -1", [](auto& p) { p.credit_bytes = -1; }},
   };
-  for (const BadCase& bad : cases) {
-    PlanParts parts = example();
+  for (const BadCase<PlanParts>& bad : cases) {
+    PlanParts parts = example_parts();
     bad.spoil(parts);
     const auto plan = Plan::from_partitions(std::move(parts));
     ASSERT_FALSE(plan) << bad.text;
@@ -113,9 +109,9 @@ TEST(PlanParts, DigestChangesWithEveryInput) {
       [](auto& p) { p.tensors[1].stripe = 64; },
       [](auto& p) { p.tensors[1].wire_bytes = 4; },
   };
-  std::vector<std::uint64_t> digests = {(*Plan::from_partitions(example()))->digest()};
+  std::vector<std::uint64_t> digests = {(*Plan::from_partitions(example_parts()))->digest()};
   for (const auto& change : changes) {
-    PlanParts parts = example();
+    PlanParts parts = example_parts();
     change(parts);
     const auto plan = Plan::from_partitions(std::move(parts));
     ASSERT_TRUE(plan) << plan.status().to_string();

@@ -9,6 +9,7 @@
 #include <random>
 
 #include "runtime/base/check.h"
+#include "tests/unit/scheduler/bad_case.h"
 
 namespace sirtaki::scheduler {
 namespace {
@@ -180,13 +181,8 @@ TEST(Plan, KeepsTheElementsOfALossyPartitionFew) {
   }
 }
 
-struct BadCase {
-  std::string text;  // part of the error
-  std::function<void(Inputs&)> spoil;
-};
-
 TEST(Plan, RefusesBadInputNamingIt) {
-  const std::vector<BadCase> cases = {
+  const std::vector<BadCase<Inputs>> cases = {
       {"'a' is listed twice", [](Inputs& in) { in.tensors[1].name = "a"; }},
       {"'b' cannot have -1 elements", [](Inputs& in) { in.tensors[1].numel = -1; }},
       {"'b' cannot have", [](Inputs& in) { in.tensors[1].numel = std::numeric_limits<std::int64_t>::max(); }},
@@ -200,7 +196,7 @@ TEST(Plan, RefusesBadInputNamingIt) {
       {"partition_bytes is -4096", [](Inputs& in) { in.options.partition_bytes = -4096; }},
       {"raise partition_bytes", [](Inputs& in) { in.tensors[1].numel = std::int64_t{1} << 40; }},
   };
-  for (const BadCase& bad : cases) {
+  for (const BadCase<Inputs>& bad : cases) {
     Inputs in = in_order({{"a", 5}, {"b", 5}}, kSmall);
     bad.spoil(in);
     const auto plan = build(in);

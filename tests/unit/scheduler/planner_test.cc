@@ -13,6 +13,7 @@
 #include "runtime/base/check.h"
 #include "scheduler/dispatcher.h"
 #include "scheduler/step_model.h"
+#include "tests/unit/scheduler/bad_case.h"
 #include "tests/unit/scheduler/tables.h"
 
 namespace sirtaki::scheduler {
@@ -391,11 +392,7 @@ TEST(Planner, SizesFollowTheLink) {
 }
 
 TEST(Planner, RefusesInputThatDoesNotFit) {
-  struct BadCase {
-    std::string text;
-    std::function<void(Workload&)> spoil;
-  };
-  const std::vector<BadCase> cases = {
+  const std::vector<BadCase<Workload>> cases = {
       {"does not fit", [](Workload& w) { w.profile.ready_us.pop_back(); }},
       {"does not fit", [](Workload& w) { w.profile.need_us.push_back(0); }},
       {"does not know latency and bandwidth", [](Workload& w) { w.profile.latency_ns = -1; }},
@@ -407,7 +404,7 @@ TEST(Planner, RefusesInputThatDoesNotFit) {
       {"'1.bias' is listed twice", [](Workload& w) { w.tensors[0].name = "1.bias"; }},
       {"raise partition_bytes", [](Workload& w) { w.tensors[0].numel = std::int64_t{1} << 50; }},
   };
-  for (const BadCase& bad : cases) {
+  for (const BadCase<Workload>& bad : cases) {
     Workload w = make_workload(resnet_table(), 600'000, 1000);
     bad.spoil(w);
     const auto plan = plan_schedule(w.tensors, w.profile, w.options, 1);

@@ -113,11 +113,11 @@ TEST(Profile, BringsWildMeasurementsIntoRange) {
 
 TEST(Profile, RefusesVectorsThatNoRankWrites) {
   const auto good = to_max_vector(example());
-  struct BadCase {
+  struct BadVector {
     Code code;
     std::function<void(std::vector<std::int64_t>&)> spoil;
   };
-  const std::vector<BadCase> cases = {
+  const std::vector<BadVector> cases = {
       {Code::kCorrupt, [](auto& v) { v.pop_back(); }},
       {Code::kCorrupt, [](auto& v) { v.push_back(0); }},
       {Code::kCorrupt, [](auto& v) { v.clear(); }},
