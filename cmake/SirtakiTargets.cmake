@@ -8,14 +8,20 @@ set(CMAKE_CXX_VISIBILITY_PRESET hidden)
 set(CMAKE_VISIBILITY_INLINES_HIDDEN ON)
 set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 
+# What one source declares for itself alone (an unnamed namespace) is then seen by the others of its target.
+set(SIRTAKI_BATCH 1 CACHE STRING
+  "How many sources of a target are compiled together: 1 rebuilds quickly after a change, 8 builds all in half the time")
+if(SIRTAKI_BATCH GREATER 1)
+  set(CMAKE_UNITY_BUILD ON)
+  set(CMAKE_UNITY_BUILD_BATCH_SIZE "${SIRTAKI_BATCH}")
+endif()
+
 find_program(SIRTAKI_CCACHE ccache)
 if(SIRTAKI_CCACHE)
   set(CMAKE_CXX_COMPILER_LAUNCHER "${SIRTAKI_CCACHE}")
-  if(SIRTAKI_SANITIZE)
-    # What ccache asks for where headers are precompiled.
-    list(PREPEND CMAKE_CXX_COMPILER_LAUNCHER
-      "${CMAKE_COMMAND}" -E env "CCACHE_SLOPPINESS=pch_defines,time_macros,$ENV{CCACHE_SLOPPINESS}")
-  endif()
+  # What ccache asks for where headers are precompiled.
+  list(PREPEND CMAKE_CXX_COMPILER_LAUNCHER
+    "${CMAKE_COMMAND}" -E env "CCACHE_SLOPPINESS=pch_defines,time_macros,$ENV{CCACHE_SLOPPINESS}")
   set(CMAKE_C_COMPILER_LAUNCHER "${SIRTAKI_CCACHE}")
 endif()
 find_program(SIRTAKI_MOLD mold)
@@ -43,30 +49,33 @@ elseif(SIRTAKI_SANITIZE STREQUAL "thread")
   add_link_options(-fsanitize=thread)
 endif()
 
-# Sanitizer builds begin with headers compiled once. Builds without show that every file includes what it uses.
+# Tests, and libraries with a sanitizer, begin with headers compiled once. Libraries in a plain build do not: it shows
+# that every file includes what it uses.
 set(SIRTAKI_COMMON_HEADERS
   <algorithm> <array> <atomic> <bit> <chrono> <cmath> <condition_variable> <cstdint> <cstring> <deque> <functional>
   <future> <limits> <map> <memory> <mutex> <numeric> <optional> <random> <set> <span> <sstream> <string> <string_view>
   <thread> <unordered_map> <utility> <variant> <vector>)
 function(sirtaki_precompile target common)
-  if(SIRTAKI_SANITIZE)
-    target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-fpch-preprocess>)
+  if(TARGET ${common})
+    # g++ 12 no longer knows that what it inlines was a system's header, and warns of it.
+    target_compile_options(${target} PRIVATE
+      $<$<COMPILE_LANGUAGE:CXX>:-fpch-preprocess -Wno-array-bounds -Wno-stringop-overflow>)
     target_precompile_headers(${target} REUSE_FROM ${common})
   endif()
 endfunction()
+# Libraries and tests are compiled for different places in memory.
+file(CONFIGURE OUTPUT "${CMAKE_BINARY_DIR}/common_headers.cc" CONTENT "int main() {}\n")
 if(SIRTAKI_SANITIZE)
-  # Of libraries, and of tests, which are compiled for another place in memory.
-  file(CONFIGURE OUTPUT "${CMAKE_BINARY_DIR}/common_headers.cc" CONTENT "int main() {}\n")
   add_library(sirtaki_library_headers OBJECT "${CMAKE_BINARY_DIR}/common_headers.cc")
   target_precompile_headers(sirtaki_library_headers PRIVATE ${SIRTAKI_COMMON_HEADERS})
   target_link_libraries(sirtaki_library_headers PRIVATE sirtaki_flags)
   target_compile_options(sirtaki_library_headers PRIVATE -fpch-preprocess)
-  if(SIRTAKI_TESTS)
-    add_executable(sirtaki_test_headers "${CMAKE_BINARY_DIR}/common_headers.cc")
-    target_precompile_headers(sirtaki_test_headers PRIVATE ${SIRTAKI_COMMON_HEADERS} <gtest/gtest.h>)
-    target_link_libraries(sirtaki_test_headers PRIVATE sirtaki_flags GTest::gtest)
-    target_compile_options(sirtaki_test_headers PRIVATE -fpch-preprocess)
-  endif()
+endif()
+if(SIRTAKI_TESTS)
+  add_executable(sirtaki_test_headers "${CMAKE_BINARY_DIR}/common_headers.cc")
+  target_precompile_headers(sirtaki_test_headers PRIVATE ${SIRTAKI_COMMON_HEADERS} <gtest/gtest.h>)
+  target_link_libraries(sirtaki_test_headers PRIVATE sirtaki_flags GTest::gtest)
+  target_compile_options(sirtaki_test_headers PRIVATE -fpch-preprocess)
 endif()
 
 # sirtaki_library(NAME SOURCES a.cc b.cc DEPS sirtaki_base ... [EXTERNAL Threads::Threads ...])
@@ -87,7 +96,7 @@ function(sirtaki_test name)
   endif()
   add_executable(${name} ${ARG_SOURCES})
   if(ARG_ONE_THREAD AND NOT SIRTAKI_SANITIZE)
-    target_sources(${name} PRIVATE "${CMAKE_SOURCE_DIR}/tests/one_thread.cc")
+    target_link_libraries(${name} PRIVATE sirtaki_one_thread)
   endif()
   target_link_libraries(${name} PRIVATE sirtaki_flags ${ARG_DEPS} GTest::gtest GTest::gtest_main Threads::Threads)
   sirtaki_precompile(${name} sirtaki_test_headers)

@@ -1,7 +1,8 @@
 """`make lint`: layer checker, map of the source, clang-format, headers that compile alone, clang-tidy, ruff.
 
 Every checker runs even when an earlier one fails. Results of clang-tidy and of the header check are kept by content
-under build/lint, so that only files that changed, or whose project headers changed, are looked at again.
+under build/lint, so that only files that changed, or whose project headers changed, are looked at again. clang-tidy
+is shown several sources at once, since most of its time goes to the headers that they share.
 """
 
 from __future__ import annotations
@@ -72,9 +73,9 @@ def call(command: Sequence[str], folder: Path = ROOT) -> tuple[int, str]:
     return done.returncode, done.stdout + done.stderr
 
 
-def closure_digest(tree: Tree, source: Source, *extra: str) -> str:
-    """Digest of a file, of the project headers it reaches and of `extra`."""
-    seen, todo = {source.path}, [source]
+def closure_digest(tree: Tree, sources: list[Source], *extra: str) -> str:
+    """Digest of files, of the project headers they reach and of `extra`."""
+    seen, todo = {source.path for source in sources}, list(sources)
     while todo:
         for include in todo.pop().includes:
             if include.name in tree.sources and include.name not in seen:
@@ -147,8 +148,17 @@ def lint_headers(tree: Tree, workers: int) -> bool:
         if source.path[:-2] + ".cc" in tree.sources:
             continue
         command = (*COMPILE, source.path, "/dev/null")
-        jobs.append(Job(source.path, command, closure_digest(tree, source, *command), ROOT))
+        jobs.append(Job(source.path, command, closure_digest(tree, [source], *command), ROOT))
     return run_jobs("headers", jobs, workers)
+
+
+def batched_sources(tree: Tree, path: Path) -> list[Source]:
+    """The project's sources in a translation unit: itself, or what CMake has put into a batch."""
+    paths = [path.as_posix()]
+    if TIDY_BUILD in path.parents:
+        paths = re.findall(r'^#include "([^"]+)"', path.read_text(), re.MULTILINE)
+    names = [name.removeprefix(f"{ROOT.as_posix()}/") for name in paths]
+    return [tree.sources[name] for name in names if name in tree.sources]
 
 
 def tidy_jobs(tree: Tree) -> list[Job]:
@@ -156,23 +166,20 @@ def tidy_jobs(tree: Tree) -> list[Job]:
     version = call(["clang-tidy", "--version"])[1] + (ROOT / ".clang-tidy").read_text()
     jobs = []
     for entry in json.loads((TIDY_BUILD / "compile_commands.json").read_text()):
-        try:
-            path = Path(entry["file"]).relative_to(ROOT).as_posix()
-        except ValueError:
-            continue
-        if path not in tree.sources or path.startswith("tests/"):
+        sources = batched_sources(tree, Path(entry["file"]))
+        if not sources or sources[0].path.startswith("tests/"):
             continue
         flags = [f for f in shlex.split(entry["command"]) if f.startswith(("-I", "-D", "-std", "-isystem"))]
-        digest = closure_digest(tree, tree.sources[path], version, *flags)
+        digest = closure_digest(tree, sources, version, *flags)
         command = (
             "clang-tidy",
             "-quiet",
             "-p",
             str(TIDY_BUILD),
             "--extra-arg=-Wno-unknown-warning-option",
-            path,
+            entry["file"],
         )
-        jobs.append(Job(path, command, digest, ROOT))
+        jobs.append(Job(", ".join(source.path for source in sources), command, digest, ROOT))
     return jobs
 
 

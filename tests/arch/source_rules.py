@@ -106,6 +106,7 @@ ABSENCES = (
 )
 TODO = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
 USING = re.compile(r"^[ \t]*using\s+namespace\b", re.MULTILINE)
+USING_NAME = re.compile(r"^[ \t]*using\s+(?:[\w:]+::)?(\w+)\s*[;=]", re.MULTILINE)
 # Framework -> the parts of the Python package that may import it.
 FRAMEWORKS = {
     "torch": ("adapters/python/sirtaki/torch/", "adapters/python/sirtaki/_torchrun.py"),
@@ -151,6 +152,15 @@ def own_header_problems(tree: Tree, source: Source) -> Iterator[Problem]:
         yield Problem(source.path, source.includes[0].line, "own_header", f'include "{own}" first')
 
 
+def unused_using_problems(source: Source) -> Iterator[Problem]:
+    """Names taken over from elsewhere, or given, for a source file that does without; clang-tidy, which is shown
+    several files at once, looks at no more than one of them."""
+    for match in USING_NAME.finditer(source.code):
+        if len(re.findall(rf"\b{match[1]}\b", source.code[: match.start()] + source.code[match.end() :])) == 0:
+            line = source.code.count("\n", 0, match.end()) + 1
+            yield Problem(source.path, line, "unused_using", f"nothing here says {match[1]}")
+
+
 def text_problems(source: Source) -> Iterator[Problem]:
     """Length and left-over notes."""
     lines = source.text.splitlines()
@@ -184,5 +194,6 @@ def source_problems(tree: Tree) -> Iterator[Problem]:
             yield from header_problems(source)
         elif source.is_cpp:
             yield from own_header_problems(tree, source)
+            yield from unused_using_problems(source)
         else:
             yield from python_problems(source)
