@@ -14,14 +14,14 @@ namespace {
 constexpr std::int64_t kWarmupSteps = 500;
 constexpr std::int64_t kWarmupPermille = 50;  // of the steps planned
 constexpr std::int64_t kWarmupUnplanned = 200;
+constexpr std::int64_t kFewestOfWarmup = 5;  // one in so many of these steps are made, however long they take
 // Compression ends where intervals without it would be shorter than allowed by so much.
 constexpr std::int64_t kDensePermille = 1250;
 constexpr std::int64_t kMostExtraDelay = kLongestInterval;
 
-std::int64_t shortest_warmup(const RoundStats& stats, std::int64_t lr_warmup) {
+std::int64_t warmup_of(const RoundStats& stats) {
   const std::int64_t planned = stats.steps_left > 0 ? stats.step + stats.steps_left : 0;
-  const std::int64_t part = planned > 0 ? std::min(kWarmupSteps, planned * kWarmupPermille / 1000) : kWarmupUnplanned;
-  return std::max(lr_warmup, part);
+  return planned > 0 ? std::min(kWarmupSteps, planned * kWarmupPermille / 1000) : kWarmupUnplanned;
 }
 
 bool lowers_interval(Action action) {
@@ -65,14 +65,17 @@ Result<std::unique_ptr<IntervalController>> IntervalController::make(const Inter
   return std::unique_ptr<IntervalController>(new IntervalController(options, ranks, fragments));
 }
 
-// The learning rate has risen in the last round: a schedule is still warming it up.
+// As long as so many steps that wait for nothing take: where the link is slow, a part of the steps is a larger part of
+// the time. While the learning rate rises, a schedule is still warming it up.
 bool IntervalController::warming_up(const RoundStats& stats) {
   const bool rises = highest_lr_pico_ >= 0 && stats.lr_pico > highest_lr_pico_;
   highest_lr_pico_ = std::max(highest_lr_pico_, stats.lr_pico);
   if (options_.warmup >= 0) {
     warm_ = stats.step >= options_.warmup;
   } else if (!warm_) {
-    warm_ = !rises && stats.step >= shortest_warmup(stats, options_.lr_warmup);
+    const std::int64_t part = warmup_of(stats);
+    warm_ = !rises && stats.step >= std::max(options_.lr_warmup, part / kFewestOfWarmup) &&
+            stats.step + link_.steps_waited() >= part;
   }
   return !warm_;
 }

@@ -93,7 +93,9 @@ void LinkBound::observe(const RoundStats& stats, Mode mode, std::int64_t steps) 
                                 ? static_cast<std::int64_t>(Wide{stats.longest_us} * stats.dense_us / stats.transfer_us)
                                 : 0);
   if (mode == Mode::kSync) {
-    cost_.add(over_step(stats.stall_us, stats.step_us));
+    const std::int64_t cost = over_step(stats.stall_us, stats.step_us);
+    cost_.add(cost);
+    waited_ = static_cast<std::int64_t>(std::min<Wide>(Wide{cost} * steps + waited_, kMostLoad));
   } else if (reference_ == 0 && dense_.count == kMeanRounds) {
     reference_ = std::max<std::int64_t>(dense_.value, 1);
   }
@@ -105,6 +107,10 @@ void LinkBound::observe(const RoundStats& stats, Mode mode, std::int64_t steps) 
 
 std::int64_t LinkBound::cost_permille() const {
   return static_cast<std::int64_t>(std::min<Wide>(Wide{cost_.value} * 1000 / kOneQ16, kMostScaled));
+}
+
+std::int64_t LinkBound::steps_waited() const {
+  return waited_ / kOneQ16;
 }
 
 bool LinkBound::trial_is_due() const {
@@ -139,6 +145,7 @@ void LinkBound::state(StateIo& io) {
   io.field(mode_, Mode::kLocal);
   io.field(compressed_);
   io.field(reference_, 0, kMostLoad);
+  io.field(waited_, 0, kMostLoad);
   io.field(sync_steps_, 0, RoundStats::kMaxStep);
   io.field(local_steps_, 0, RoundStats::kMaxStep);
   io.field(trying_);

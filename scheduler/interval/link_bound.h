@@ -45,6 +45,8 @@ class LinkBound {
   std::int64_t dense_delay() const { return dense_delay_; }
   // What synchronous steps waited when there last were any, permille of T.
   std::int64_t cost_permille() const;
+  // What all of them have waited, in T: so many more steps would have fitted in their time.
+  std::int64_t steps_waited() const;
 
   void state(StateIo& io);
 
@@ -72,6 +74,7 @@ class LinkBound {
   Mode mode_ = Mode::kSync;       // of the rounds in dense_
   bool compressed_ = false;       // of those in sent_ and longest_
   std::int64_t reference_ = 0;    // dense_ of the first local rounds since synchronous ones; 0: there are too few
+  std::int64_t waited_ = 0;       // by all synchronous steps
   std::int64_t sync_steps_ = 0;   // in the last synchronous round
   std::int64_t local_steps_ = 0;  // since then
   bool trying_ = false;           // the synchronous rounds are a trial

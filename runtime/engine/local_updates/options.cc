@@ -1,5 +1,6 @@
 #include "runtime/engine/local_updates/options.h"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 
@@ -61,9 +62,11 @@ Status check(const LocalOptions& options) {
     return invalid_argument("local updates of " + std::to_string(options.fragments) + " fragments; 0 to " +
                             std::to_string(kMostFragments) + " are possible");
   }
-  if (options.sync_round_steps < 1 || options.sync_round_steps > kMostRoundSteps || options.digest_steps < 1) {
+  if (std::min(options.sync_round_steps, options.warmup_round_steps) < 1 ||
+      std::max(options.sync_round_steps, options.warmup_round_steps) > kMostRoundSteps || options.digest_steps < 1) {
     return invalid_argument("local updates decide and compare after 1 to " + std::to_string(kMostRoundSteps) +
-                            " steps, not after " + std::to_string(options.sync_round_steps) + " and " +
+                            " steps, not after " + std::to_string(options.sync_round_steps) + ", " +
+                            std::to_string(options.warmup_round_steps) + " and " +
                             std::to_string(options.digest_steps));
   }
   if (options.timeout <= Duration(0) || options.late_after <= Duration(0)) {
@@ -89,6 +92,7 @@ std::uint64_t digest(const LocalOptions& options) {
   out.put(options.outer.nesterov);
   out.put_string(options.codec);
   out.put(options.sync_round_steps);
+  out.put(options.warmup_round_steps);
   out.put(options.digest_steps);
   return digest_of(out.bytes());
 }

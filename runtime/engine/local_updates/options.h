@@ -37,6 +37,7 @@ struct LocalOptions {
   // where an interval says so. No momentum correction: differences are steps already.
   std::string codec;
   std::int64_t sync_round_steps = 16;           // between two decisions while gradients are averaged
+  std::int64_t warmup_round_steps = 4;          // while the training warms up
   std::int64_t digest_steps = 100;              // between two comparisons of parameters then
   Duration timeout = std::chrono::minutes(10);  // for whatever ranks wait for; then the training ends
   // A merge is late when a step waited longer for it, and longer than three times what it takes. Guards then ask for

@@ -17,6 +17,7 @@ namespace interval = scheduler::interval;
 using interval::Action;
 using interval::Alarm;
 using interval::Mode;
+using interval::Reason;
 
 // The first rank that no alarm is about.
 Rank healthy_rank(const std::vector<Alarm>& alarms, int ranks) {
@@ -108,7 +109,9 @@ void LocalUpdater::begin_span(std::string name) {
 void LocalUpdater::begin_round(std::int64_t base) {
   const bool local = is_local();
   begin_span("local updates, " + to_string(interval()));
-  const std::int64_t steps = local ? interval().steps : options_.sync_round_steps;
+  const bool warms_up = interval().reason == Reason::kStart || interval().reason == Reason::kWarmUp;
+  const std::int64_t synchronous = warms_up ? options_.warmup_round_steps : options_.sync_round_steps;
+  const std::int64_t steps = local ? interval().steps : synchronous;
   round_begin_ = base;
   round_end_ = base + steps;
   // The warm-up ends where it was asked to.

@@ -77,6 +77,29 @@ TEST(IntervalController, WarmsUpForAPartOfTheTraining) {
   }
 }
 
+// A hundred steps that wait for nothing would have been over.
+TEST(IntervalController, WarmUpsThatWaitAreShorter) {
+  for (const auto& [dense_us, steps] : std::vector<std::pair<std::int64_t, std::int64_t>>{
+           {18'000, 112}, {48'000, 64}, {108'000, 32}, {1'000'000, 32}}) {
+    Training training("qsr");
+    training.steps_left = 2'000;
+    training.dense_us = dense_us;
+    while (training.current().mode == Mode::kSync && training.step() < 1'000) {
+      training.round();
+    }
+    EXPECT_EQ(training.step(), steps) << dense_us;
+  }
+  IntervalOptions options = options_of("qsr");
+  options.lr_warmup = 80;
+  Training training(options);
+  training.steps_left = 2'000;
+  training.dense_us = 1'000'000;
+  while (training.current().mode == Mode::kSync && training.step() < 1'000) {
+    training.round();
+  }
+  EXPECT_EQ(training.step(), 80) << "the schedule's own goes on";
+}
+
 TEST(IntervalController, ARisingLearningRateIsAWarmUp) {
   Training training("qsr");
   for (int i = 0; i < 40; ++i) {
