@@ -32,7 +32,7 @@ from benchmarks.statistics import estimate, exactly, mean_estimate, median
 from benchmarks.trainings import time_steps
 
 NET = "100"
-TASKS = {"cnn": Task("cnn", 32, 936), "transformer": Task("transformer", 8, 600)}
+TASKS = {"cnn": Task("cnn", 32, 936), "transformer": Task("transformer", 4, 600)}
 DENSE, LOCAL_SGD, COMPRESSED = "dense", "local_sgd", "compressed"
 #: `auto` sends differences as int8 where that saves delay; the second has gradients compressed, too.
 AUTO, BOTH = "auto", "both"
