@@ -1,31 +1,14 @@
-// Compressed streams in virtual time and with threads.
+// Compressed streams in virtual time.
 #include <gtest/gtest.h>
 
-#include <string>
-
+#include "tests/scenarios/compressed_cases.h"
 #include "tests/scenarios/scenarios.h"
 #include "tests/scenarios/sim_expect.h"
 #include "tests/world/seeds.h"
 #include "tests/world/sim_world.h"
-#include "tests/world/thread_world.h"
 
 namespace sirtaki::scenarios {
 namespace {
-
-const char* const kCodecs[] = {"int8:min=0,ndim=0,wire=scatter",         "twobit:min=0,ndim=0,wire=scatter",
-                               "group_topk:min=0,ndim=0,wire=gather",    "twobit:min=0,ndim=0,wire=gather",
-                               "group_topk:min=0,ndim=0,wire=scatter",   "threshold_sparse:min=0,ndim=0",
-                               "block_topk:min=0,ndim=0,rate=5%",        "kernel_sparse:min=0,ndim=0,wire=shared",
-                               "twobit:min=0,ndim=0,wire=counts",        "group_topk:min=0,ndim=0,wire=ring",
-                               "threshold_sparse:min=0,ndim=0,wire=ring"};
-
-CompressedRun run_of(std::uint64_t seed, int steps) {
-  CompressedRun run;
-  run.seed = seed;
-  run.steps = steps;
-  run.codec = kCodecs[seed % std::size(kCodecs)];
-  return run;
-}
 
 world::SimOptions options_for(std::uint64_t seed) {
   return small_limits(seed, 1 + static_cast<int>(seed / std::size(kCodecs) % 4));
@@ -121,49 +104,6 @@ TEST(Compressed, PoliciesChangeHowTensorsTravel) {
     expect_well(options, compressed_balance(run));
   }
 }
-
-class CompressedThreads : public testing::TestWithParam<int> {
- protected:
-  void expect_well(const ScenarioFn& scenario, std::uint64_t seed, const std::string& more = {}) const {
-    world::ThreadOptions options;
-    options.seed = seed;
-    options.size = GetParam();
-    options.options_toml =
-        "schedule.fusion_bytes = \"4KiB\"\nschedule.partition_bytes = \"8KiB\"\nschedule.credit_bytes = \"64KiB\"\n"
-        "net.eager_bytes = \"2KiB\"\nnet.exchange_bytes = \"1KiB\"\nnet.fragment_bytes = \"4KiB\"\n" +
-        more;
-    EXPECT_EQ(world::run_threads(options, scenario), "");
-  }
-};
-
-TEST_P(CompressedThreads, RanksHaveTheSameResultsWhateverHappens) {
-  for (std::uint64_t seed = 1; seed <= std::size(kCodecs); ++seed) {
-    CompressedRun run = run_of(seed, 8);
-    run.wild = true;
-    expect_well(compressed_steps(run), seed);
-  }
-}
-
-TEST_P(CompressedThreads, WhatIsGivenComesOutOrIsOwed) {
-  expect_well(compressed_balance(run_of(1, 5)), 1);
-}
-
-TEST_P(CompressedThreads, NonFiniteGradientsAreNanOnAllRanksOrEndTheStepOnAll) {
-  CompressedRun run = run_of(2, 6);
-  expect_well(compressed_poison(run), 2);
-  run.finite_only = true;
-  expect_well(compressed_poison(run), 2, "compression.nonfinite = \"error\"\n");
-}
-
-TEST_P(CompressedThreads, RanksThatDieOrHaveNoMoreData) {
-  const std::string codec = "compression.codec = \"int8:min=0,ndim=0,wire=scatter\"\n";
-  expect_well(uneven_epochs(9, 3), 9, codec);
-  if (GetParam() > 1) {
-    expect_well(stream_dying(2), 3, codec);
-  }
-}
-
-INSTANTIATE_TEST_SUITE_P(Ranks, CompressedThreads, testing::Values(1, 2, 3, 4));
 
 }  // namespace
 }  // namespace sirtaki::scenarios
