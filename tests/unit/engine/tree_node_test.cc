@@ -189,7 +189,7 @@ TEST_F(TreeNodeTest, SmallJobsHaveNone) {
 }
 
 TEST_F(TreeNodeTest, WhatBothSayIsOneBundleAndTheAnswerReachesBoth) {
-  relay_.linger = relay_.longest = 20s;  // however long the one's news takes to arrive, the other's waits for it
+  relay_.linger = relay_.longest = 10min;  // however long the one's news takes to arrive, the other's waits for it
   open_with_child();
   below_.say({{RankSet::of(1), announce("a")}});
   say(announce("a"), 0);
