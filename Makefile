@@ -27,7 +27,7 @@ build: setup $(STAMP)/package ## leave .venv with `import sirtaki` and .venv/bin
 $(STAMP)/package: $(SOURCES)
 	@echo "build: compiling with $(JOBS) jobs and installing into $(VENV)"
 	@# The compiler by the name that the release preset gives it: ccache then has what both compile once.
-	@CC=gcc CXX=g++ CMAKE_BUILD_PARALLEL_LEVEL=$(JOBS) $(VENV)/bin/pip install -q --disable-pip-version-check --no-index \
+	@CC=$${CC:-gcc} CXX=$${CXX:-g++} CMAKE_BUILD_PARALLEL_LEVEL=$(JOBS) $(VENV)/bin/pip install -q --disable-pip-version-check --no-index \
 	  --no-build-isolation --no-deps --force-reinstall .
 	@mkdir -p $(STAMP) && touch $@
 

@@ -19,9 +19,11 @@ endif()
 find_program(SIRTAKI_CCACHE ccache)
 if(SIRTAKI_CCACHE)
   set(CMAKE_CXX_COMPILER_LAUNCHER "${SIRTAKI_CCACHE}")
-  # What ccache asks for where headers are precompiled.
-  list(PREPEND CMAKE_CXX_COMPILER_LAUNCHER
-    "${CMAKE_COMMAND}" -E env "CCACHE_SLOPPINESS=pch_defines,time_macros,$ENV{CCACHE_SLOPPINESS}")
+  if(SIRTAKI_TESTS OR SIRTAKI_SANITIZE)
+    # What ccache asks for where headers are precompiled.
+    list(PREPEND CMAKE_CXX_COMPILER_LAUNCHER
+      "${CMAKE_COMMAND}" -E env "CCACHE_SLOPPINESS=pch_defines,time_macros,$ENV{CCACHE_SLOPPINESS}")
+  endif()
   set(CMAKE_C_COMPILER_LAUNCHER "${SIRTAKI_CCACHE}")
 endif()
 find_program(SIRTAKI_MOLD mold)
@@ -35,7 +37,8 @@ target_include_directories(sirtaki_flags INTERFACE "${CMAKE_SOURCE_DIR}")
 # No -Werror on instrumented code, as GCC's manual advises: there it sees overflows and uninitialized reads that are
 # not (-Wmaybe-uninitialized, -Warray-bounds). The release build, of the same sources, stops at every warning.
 target_compile_options(sirtaki_flags INTERFACE
-  -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Wconversion -Wno-sign-conversion -Wno-restrict
+  -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Wconversion -Wno-sign-conversion
+  $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>
   $<IF:$<BOOL:${SIRTAKI_SANITIZE}>,-Wno-maybe-uninitialized,-Werror>
   -ffp-contract=off -fno-omit-frame-pointer)
 if(SIRTAKI_SANITIZE STREQUAL "address")
@@ -59,7 +62,7 @@ function(sirtaki_precompile target common)
   if(TARGET ${common})
     # g++ 12 no longer knows that what it inlines was a system's header, and warns of it.
     target_compile_options(${target} PRIVATE
-      $<$<COMPILE_LANGUAGE:CXX>:-fpch-preprocess -Wno-array-bounds -Wno-stringop-overflow>)
+      $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-fpch-preprocess -Wno-array-bounds -Wno-stringop-overflow>)
     target_precompile_headers(${target} REUSE_FROM ${common})
   endif()
 endfunction()
@@ -69,13 +72,13 @@ if(SIRTAKI_SANITIZE)
   add_library(sirtaki_library_headers OBJECT "${CMAKE_BINARY_DIR}/common_headers.cc")
   target_precompile_headers(sirtaki_library_headers PRIVATE ${SIRTAKI_COMMON_HEADERS})
   target_link_libraries(sirtaki_library_headers PRIVATE sirtaki_flags)
-  target_compile_options(sirtaki_library_headers PRIVATE -fpch-preprocess)
+  target_compile_options(sirtaki_library_headers PRIVATE $<$<CXX_COMPILER_ID:GNU>:-fpch-preprocess>)
 endif()
 if(SIRTAKI_TESTS)
   add_executable(sirtaki_test_headers "${CMAKE_BINARY_DIR}/common_headers.cc")
   target_precompile_headers(sirtaki_test_headers PRIVATE ${SIRTAKI_COMMON_HEADERS} <gtest/gtest.h>)
   target_link_libraries(sirtaki_test_headers PRIVATE sirtaki_flags GTest::gtest)
-  target_compile_options(sirtaki_test_headers PRIVATE -fpch-preprocess)
+  target_compile_options(sirtaki_test_headers PRIVATE $<$<CXX_COMPILER_ID:GNU>:-fpch-preprocess>)
 endif()
 
 # sirtaki_library(NAME SOURCES a.cc b.cc DEPS sirtaki_base ... [EXTERNAL Threads::Threads ...])

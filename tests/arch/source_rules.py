@@ -106,7 +106,12 @@ ABSENCES = (
 )
 TODO = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
 USING = re.compile(r"^[ \t]*using\s+namespace\b", re.MULTILINE)
-USING_NAME = re.compile(r"^[ \t]*using\s+(?:[\w:]+::)?(\w+)\s*[;=]", re.MULTILINE)
+USING_NAME = re.compile(r"^[ \t]*using\s+(?:[\w:]+::)?(\w+)\s*(?:;|=[^;]*;)", re.MULTILINE)
+# Type names that templates look for.
+READ_BY_TEMPLATES = {
+    *("value_type", "iterator", "result_type", "is_transparent", "promise_type"),
+    *("rep", "period", "duration", "time_point"),
+}
 # Framework -> the parts of the Python package that may import it.
 FRAMEWORKS = {
     "torch": ("adapters/python/sirtaki/torch/", "adapters/python/sirtaki/_torchrun.py"),
@@ -156,7 +161,8 @@ def unused_using_problems(source: Source) -> Iterator[Problem]:
     """Names taken over from elsewhere, or given, for a source file that does without; clang-tidy, which is shown
     several files at once, looks at no more than one of them."""
     for match in USING_NAME.finditer(source.code):
-        if len(re.findall(rf"\b{match[1]}\b", source.code[: match.start()] + source.code[match.end() :])) == 0:
+        rest = source.code[: match.start()] + source.code[match.end() :]
+        if match[1] not in READ_BY_TEMPLATES and re.search(rf"\b{match[1]}\b", rest) is None:
             line = source.code.count("\n", 0, match.end()) + 1
             yield Problem(source.path, line, "unused_using", f"nothing here says {match[1]}")
 
@@ -194,6 +200,7 @@ def source_problems(tree: Tree) -> Iterator[Problem]:
             yield from header_problems(source)
         elif source.is_cpp:
             yield from own_header_problems(tree, source)
-            yield from unused_using_problems(source)
+            if not source.path.endswith(".inc"):
+                yield from unused_using_problems(source)
         else:
             yield from python_problems(source)

@@ -182,6 +182,7 @@ def test_waiver_does_not_excuse_a_layer(tmp_path: Path) -> None:
         ("runtime/new_layer/a.cc", "int x();\n", "layer"),
         ("runtime/net/a.cc", '#include "status.h"\n', "path"),
         ("runtime/net/a.cc", "using base::Rank;\nusing Ranks = int;\nRanks size; // Rank\n", "unused_using"),
+        ("runtime/net/a.cc", "using Rank = base::Rank;\nusing result_type = int;\n", "unused_using"),
     ],
 )
 def test_shape_of_files_is_checked(tmp_path: Path, path: str, text: str, rule: str) -> None:
