@@ -14,7 +14,9 @@ namespace {
 constexpr std::int64_t kWarmupSteps = 500;
 constexpr std::int64_t kWarmupPermille = 50;  // of the steps planned
 constexpr std::int64_t kWarmupUnplanned = 200;
-constexpr std::int64_t kFewestOfWarmup = 5;  // one in so many of these steps are made, however long they take
+constexpr std::int64_t kWarmupParts = 5;  // one of these is made, however much its steps wait
+constexpr std::int64_t kRestOfRate =
+    16;  // steps in which the learning rate does not rise: its schedule's warm-up is over
 // Compression ends where intervals without it would be shorter than allowed by so much.
 constexpr std::int64_t kDensePermille = 1250;
 constexpr std::int64_t kMostExtraDelay = kLongestInterval;
@@ -65,16 +67,19 @@ Result<std::unique_ptr<IntervalController>> IntervalController::make(const Inter
   return std::unique_ptr<IntervalController>(new IntervalController(options, ranks, fragments));
 }
 
-// As long as so many steps that wait for nothing take: where the link is slow, a part of the steps is a larger part of
-// the time. While the learning rate rises, a schedule is still warming it up.
+// Steps count, and so does what they waited: where the link is slow, a part of the steps is a larger part of the time.
+// While the learning rate rises, a schedule is still warming it up.
 bool IntervalController::warming_up(const RoundStats& stats) {
-  const bool rises = highest_lr_pico_ >= 0 && stats.lr_pico > highest_lr_pico_;
-  highest_lr_pico_ = std::max(highest_lr_pico_, stats.lr_pico);
+  if (stats.lr_pico > highest_lr_pico_) {
+    last_rise_ = highest_lr_pico_ >= 0 ? stats.step : last_rise_;
+    highest_lr_pico_ = stats.lr_pico;
+  }
   if (options_.warmup >= 0) {
     warm_ = stats.step >= options_.warmup;
   } else if (!warm_) {
     const std::int64_t part = warmup_of(stats);
-    warm_ = !rises && stats.step >= std::max(options_.lr_warmup, part / kFewestOfWarmup) &&
+    const bool rises = last_rise_ > 0 && stats.step - last_rise_ < kRestOfRate;
+    warm_ = !rises && stats.step >= std::max(options_.lr_warmup, part / kWarmupParts) &&
             stats.step + link_.steps_waited() >= part;
   }
   return !warm_;

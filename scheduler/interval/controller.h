@@ -120,6 +120,7 @@ class IntervalController {
   bool warm_ = false;                // the warm-up is over
   bool asked_ = false;
   std::int64_t highest_lr_pico_ = RoundStats::kUnknown;
+  std::int64_t last_rise_ = 0;  // of the learning rate, a step; 0: it has not risen
   std::int64_t step_ = 0;
   std::int64_t pause_until_ = 0;             // a step
   std::int64_t ceiling_ = kLongestInterval;  // that guards have put on H

@@ -6,7 +6,7 @@
 namespace sirtaki::scheduler::interval {
 namespace {
 
-constexpr std::int64_t kVersion = 1;
+constexpr std::int64_t kVersion = 2;
 constexpr std::int64_t kMostRounds = RoundStats::kMaxStep;
 constexpr Interval kNoLocal;
 
@@ -65,6 +65,7 @@ void IntervalController::state(StateIo& io) {
   io.field(warm_);
   io.field(asked_);
   io.field(highest_lr_pico_, RoundStats::kUnknown, RoundStats::kMaxRate);
+  io.field(last_rise_, 0, RoundStats::kMaxStep);
   io.field(step_, 0, RoundStats::kMaxStep);
   io.field(pause_until_, 0, 2 * RoundStats::kMaxStep);
   io.field(ceiling_, 1, kLongestInterval);

@@ -114,7 +114,7 @@ std::int64_t LinkBound::steps_waited() const {
 }
 
 bool LinkBound::trial_is_due() const {
-  const Wide waited = Wide{sync_steps_} * cost_.value / kOneQ16;
+  const Wide waited = Wide{std::max(sync_steps_, options_.trial_steps)} * cost_.value / kOneQ16;
   const Wide rest = std::max<Wide>(waited * kStepsForOne, kFewestSteps) << vain_;
   return local_steps_ >= rest || Wide{dense_.value} * 1000 < Wide{reference_} * kFasterPermille;
 }

@@ -22,6 +22,7 @@ struct LinkOptions {
   std::int64_t gain_permille = 100;  // of T that synchronous steps must wait for local ones to be worth it
   std::int64_t band_permille = 50;   // so much less, at most half, before synchronous ones are worth it again
   std::int64_t margin_permille = 1250;
+  std::int64_t trial_steps = 16;  // synchronous ones in a trial
 };
 
 class LinkBound {

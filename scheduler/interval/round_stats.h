@@ -66,7 +66,7 @@ struct RankRound {
   std::int64_t dense_us = 0;           // the same, if nothing were compressed
   std::int64_t longest_us = 0;         // M: the fragment that takes longest, as it travels now
   bool compressed = false;             // transfer_us and longest_us are of compressed differences
-  std::int64_t stall_us = 0;           // of a step in Mode::kSync, what it waited for the stream; else 0
+  std::int64_t stall_us = 0;           // in Mode::kSync what a step waited for the stream, the median; else 0
   bool loss_known = false;
   double loss_before = 0;               // running mean at the beginning of the round
   double loss_after = 0;                // and now

@@ -46,7 +46,8 @@ struct IntervalOptions {
 
   PolicyId policy = PolicyId::kAuto;
   // Synchronous steps at the beginning. kByItself: until the learning rate no longer rises, at least `lr_warmup`, and
-  // as long as 5 % of the steps planned, up to 500, take without waiting; 200 where their number is not known.
+  // for the time that 5 % of the steps planned, up to 500, take without waiting; 200 where their number is not known. A
+  // fifth of these steps are made in any case.
   std::int64_t warmup = kByItself;
   std::int64_t lr_warmup = 0;      // steps in which a schedule raises the learning rate, if known
   std::int64_t base = 4;           // kFixed, kDiLoCo: the interval; kAdaComm: under the root; others: at least so much,

@@ -36,8 +36,9 @@ struct LocalOptions {
   // How differences travel, as compression.codec; empty: models travel as they are. With interval.may_compress only
   // where an interval says so. No momentum correction: differences are steps already.
   std::string codec;
-  std::int64_t sync_round_steps = 16;           // between two decisions while gradients are averaged
-  std::int64_t warmup_round_steps = 4;          // while the training warms up
+  // Between two decisions while gradients are averaged, and while the end of a warm-up is looked for.
+  std::int64_t sync_round_steps = 16;
+  std::int64_t warmup_round_steps = 4;
   std::int64_t digest_steps = 100;              // between two comparisons of parameters then
   Duration timeout = std::chrono::minutes(10);  // for whatever ranks wait for; then the training ends
   // A merge is late when a step waited longer for it, and longer than three times what it takes. Guards then ask for

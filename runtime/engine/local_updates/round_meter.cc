@@ -37,9 +37,8 @@ void RoundMeter::step(const LocalStep& step, std::optional<Duration> took) {
       loss_before_known_ = true;
     }
   }
-  stall_us_ += micros(step.stall);
+  stalls_us_.push_back(micros(step.stall));
   gradients_us_ += micros(step.transfer);
-  ++counted_;
   if (took) {
     steps_us_.push_back(std::max<std::int64_t>(micros(*took - step.stall), 1));
   }
@@ -71,9 +70,10 @@ scheduler::interval::RankRound RoundMeter::report(bool synchronous) const {
   round.steps_left = last_.steps_left;
   round.lr = last_.lr;
   round.step_us = steps_us_.empty() ? 0 : median(steps_us_);
-  if (synchronous && counted_ > 0) {
-    round.stall_us = stall_us_ / counted_;
-    round.dense_us = round.transfer_us = gradients_us_ / counted_;
+  if (synchronous && !stalls_us_.empty()) {
+    // Of few steps one hiccup would be most of a mean.
+    round.stall_us = median(stalls_us_);
+    round.dense_us = round.transfer_us = gradients_us_ / static_cast<std::int64_t>(stalls_us_.size());
     round.longest_us = static_cast<std::int64_t>(static_cast<double>(round.dense_us) *
                                                  static_cast<double>(longest_numel_) / static_cast<double>(numel_));
   } else if (!synchronous) {
@@ -89,7 +89,8 @@ void RoundMeter::next_round() {
   loss_before_ = loss_;
   loss_before_known_ = losses_ > 0;
   steps_us_.clear();
-  stall_us_ = gradients_us_ = counted_ = 0;
+  stalls_us_.clear();
+  gradients_us_ = 0;
 }
 
 void RoundMeter::forget_losses() {

@@ -59,9 +59,8 @@ class RoundMeter {
   std::int64_t longest_numel_ = 0;
   LocalStep last_;
   std::vector<std::int64_t> steps_us_;
-  std::int64_t stall_us_ = 0;
+  std::vector<std::int64_t> stalls_us_;
   std::int64_t gradients_us_ = 0;
-  std::int64_t counted_ = 0;
   std::vector<Time> times_;  // by fragment
   bool lossy_ = false;       // the last merge
   double loss_ = 0;          // running mean

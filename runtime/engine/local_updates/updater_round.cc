@@ -109,7 +109,7 @@ void LocalUpdater::begin_span(std::string name) {
 void LocalUpdater::begin_round(std::int64_t base) {
   const bool local = is_local();
   begin_span("local updates, " + to_string(interval()));
-  const bool warms_up = interval().reason == Reason::kStart || interval().reason == Reason::kWarmUp;
+  const bool warms_up = interval().reason == Reason::kWarmUp && options_.interval.warmup < 0;
   const std::int64_t synchronous = warms_up ? options_.warmup_round_steps : options_.sync_round_steps;
   const std::int64_t steps = local ? interval().steps : synchronous;
   round_begin_ = base;

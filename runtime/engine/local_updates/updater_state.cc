@@ -12,7 +12,7 @@ namespace {
 
 namespace interval = scheduler::interval;
 
-constexpr std::uint32_t kFormat = 1;
+constexpr std::uint32_t kFormat = 2;
 constexpr std::size_t kLeastMergeBytes = 28;
 
 std::vector<float> list_of(std::span<const float> values) {

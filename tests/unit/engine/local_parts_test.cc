@@ -33,6 +33,7 @@ TEST(LocalOptions, SayWhatCannotBe) {
   expect_refused([](LocalOptions& o) { o.fragments = -1; }, "fragments");
   expect_refused([](LocalOptions& o) { o.fragments = 100000; }, "fragments");
   expect_refused([](LocalOptions& o) { o.sync_round_steps = 0; }, "steps");
+  expect_refused([](LocalOptions& o) { o.warmup_round_steps = 0; }, "steps");
   expect_refused([](LocalOptions& o) { o.outer = {.on = true, .lr = -1}; }, "outer");
   expect_refused([](LocalOptions& o) { o.outer = {.on = true, .lr = 1, .momentum = 1}; }, "outer");
   expect_refused([](LocalOptions& o) { o.outer = {.on = true, .lr = 1, .momentum = 0, .nesterov = true}; }, "Nesterov");

@@ -112,6 +112,19 @@ TEST(LocalUpdates, TheTraceHasEveryRoundAndDrain) {
   }
 }
 
+// Its end is looked for more often than the end of other synchronous steps, where it is not said.
+TEST(LocalUpdates, RoundsOfAWarmUpAreShort) {
+  for (const auto& [interval, rounds] : {std::pair("8:warmup=auto", 5), std::pair("8:warmup=20", 2)}) {
+    RunOptions options;
+    options.local = local_options(interval, 1);
+    options.steps = 20;
+    const Ran result = run(options);
+    ASSERT_EQ(result.error, "");
+    const auto warms_up = [](const auto& span) { return span.name.find("warm-up") != std::string::npos; };
+    EXPECT_EQ(std::ranges::count_if(result.spans[0], warms_up), rounds) << interval;
+  }
+}
+
 TEST(LocalUpdates, DifferencesDepartInTheStepOfTheirSnapshot) {
   SimExchanges net({.seed = 5, .size = 2});
   const std::string error = net.run([&](SimExchanges::RankExchange& exchange) {

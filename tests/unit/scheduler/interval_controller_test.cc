@@ -77,7 +77,7 @@ TEST(IntervalController, WarmsUpForAPartOfTheTraining) {
   }
 }
 
-// A hundred steps that wait for nothing would have been over.
+// By themselves after a hundred steps, or 5 % of 2,000.
 TEST(IntervalController, WarmUpsThatWaitAreShorter) {
   for (const auto& [dense_us, steps] : std::vector<std::pair<std::int64_t, std::int64_t>>{
            {18'000, 112}, {48'000, 64}, {108'000, 32}, {1'000'000, 32}}) {
@@ -109,6 +109,20 @@ TEST(IntervalController, ARisingLearningRateIsAWarmUp) {
   EXPECT_EQ(training.round().interval.mode, Mode::kLocal);
   training.set_rate(0.3);
   EXPECT_EQ(training.round().interval.mode, Mode::kLocal) << "warm once, warm for good";
+}
+
+TEST(IntervalController, ARateThatRestsForAFewStepsStillRises) {
+  Training training("qsr");
+  training.sync_steps = 4;
+  training.steps_left = 400;
+  for (int i = 0; i < 30; ++i) {
+    training.set_rate(0.1 + 0.01 * (i / 3));
+    EXPECT_EQ(training.round().interval.reason, Reason::kWarmUp) << i;
+  }
+  const std::int64_t last_rise = 28 * 4;
+  EXPECT_EQ(training.round().interval.reason, Reason::kWarmUp);
+  EXPECT_EQ(training.round().interval.mode, Mode::kLocal);
+  EXPECT_EQ(training.step(), last_rise + 16);
 }
 
 TEST(IntervalController, TheLastRoundIsCut) {

@@ -46,6 +46,7 @@ class Training {
 
   // A synchronous step takes step_us, three fifths of which hide what is on the link.
   std::int64_t step_us = 30'000;
+  std::int64_t sync_steps = kSyncSteps;
   std::int64_t dense_us = 0;
   std::int64_t longest_permille = 250;  // of a merge: its longest fragment
   std::int64_t steps_left = RoundStats::kUnknown;
@@ -70,7 +71,7 @@ class Training {
   RoundStats next() {
     const Interval now = controller_->current();
     const bool local = now.mode == Mode::kLocal;
-    const std::int64_t steps = local ? now.steps : kSyncSteps;
+    const std::int64_t steps = local ? now.steps : sync_steps;
     merges_.clear();
     late_ = 0;
     for (std::size_t p = 0; local && p < ways_.size(); ++p) {
