@@ -67,9 +67,10 @@ def rows(store: Store) -> list[Row]:
     pace, ends = kept["paces"][0], kept["ends"]
     fragments = len(kept["local"]["versions"])
     params = {"part": "cost", "task": EVEN.net, "net": LOOPBACK, "ranks": RANKS, "fragments": fragments}
-    # The last round is shorter, with more of them out at once, and the drain has all.
+    # The last round is shorter, with more of them out at once, and the drain of the last step has all.
     model = kept["local"]["anchor_bytes"]
-    whole = [size for size, steps in zip(pace["scratch_bytes"], pace["interval"], strict=True) if steps == INTERVAL]
+    paces = list(zip(pace["scratch_bytes"], pace["interval"], strict=True))[:-1]
+    whole = [size for size, steps in paces if steps == INTERVAL]
     copies = exactly(1 + max(whole) / model)
     target = 1 + 1 / fragments
     out.append(make_row("copies_of_the_model", params, copies, "copies", "lower", target=target))
