@@ -14,8 +14,6 @@ from typing import Any
 
 #: Far below what two seeds differ by.
 _DIGITS = 5
-
-
 #: Of a training's settings, those that its losses do not depend on.
 _WATCHING = ("watch", "curve")
 
