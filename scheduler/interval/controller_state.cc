@@ -6,7 +6,7 @@
 namespace sirtaki::scheduler::interval {
 namespace {
 
-constexpr std::int64_t kVersion = 2;
+constexpr std::int64_t kVersion = 3;
 constexpr std::int64_t kMostRounds = RoundStats::kMaxStep;
 constexpr Interval kNoLocal;
 

@@ -17,6 +17,13 @@ constexpr std::int64_t kMostScaled = std::numeric_limits<std::int64_t>::max() / 
 constexpr std::int64_t kFewestSteps = 1'000;
 constexpr std::int64_t kStepsForOne = 100;
 constexpr std::int64_t kMostVain = 3;
+// Waiting for merges: what is little, of all steps; what one round tells at most; how fast the rest is learnt, and
+// forgotten, slowly, since it is only seen while D is too small; and the most that there may be of it.
+constexpr std::int64_t kLittlePermille = 50;
+constexpr std::int64_t kMostWait = kOneQ16;
+constexpr std::int64_t kLearnRounds = 4;
+constexpr std::int64_t kForgetRounds = 64;
+constexpr std::int64_t kMostHidden = 4 * kOneQ16;
 // The link is clearly faster.
 constexpr std::int64_t kFasterPermille = 750;
 
@@ -78,6 +85,7 @@ void LinkBound::observe(const RoundStats& stats, Mode mode, std::int64_t steps) 
   }
   if (stats.compressed != compressed_) {
     sent_ = longest_ = {};
+    hidden_ = 0;
     compressed_ = stats.compressed;
   }
   // Zero is not known: nothing was merged in the round, or nobody says what gradients need.
@@ -96,13 +104,24 @@ void LinkBound::observe(const RoundStats& stats, Mode mode, std::int64_t steps) 
     const std::int64_t cost = over_step(stats.stall_us, stats.step_us);
     cost_.add(cost);
     waited_ = static_cast<std::int64_t>(std::min<Wide>(Wide{cost} * steps + waited_, kMostLoad));
-  } else if (reference_ == 0 && dense_.count == kMeanRounds) {
-    reference_ = std::max<std::int64_t>(dense_.value, 1);
+  } else {
+    learn_waits(stats, steps);
+    if (reference_ == 0 && dense_.count == kMeanRounds) {
+      reference_ = std::max<std::int64_t>(dense_.value, 1);
+    }
   }
   follow(dense_steps_, dense_.value, options_.margin_permille, interval_for);
   follow(steps_, sent_.value, options_.margin_permille, interval_for);
-  follow(delay_, longest_.value, options_.margin_permille, delay_for);
+  follow(delay_, longest_.value > 0 ? longest_.value + hidden_ : 0, options_.margin_permille, delay_for);
   follow(dense_delay_, dense_longest_.value, options_.margin_permille, delay_for);
+}
+
+// Grows while steps wait, so it settles where they do not.
+void LinkBound::learn_waits(const RoundStats& stats, std::int64_t steps) {
+  const Wide waited = Wide{over_step(stats.stall_us, stats.step_us)} * steps;
+  const Wide much = waited - Wide{steps} * kOneQ16 * kLittlePermille / 1000;
+  const auto fresh = static_cast<std::int64_t>(std::clamp<Wide>(much, 0, kMostWait));
+  hidden_ = std::min(hidden_ - hidden_ / kForgetRounds + fresh / kLearnRounds, kMostHidden);
 }
 
 std::int64_t LinkBound::cost_permille() const {
@@ -142,6 +161,7 @@ void LinkBound::state(StateIo& io) {
   for (Mean* mean : {&dense_, &cost_, &sent_, &longest_, &dense_longest_}) {
     mean->state(io);
   }
+  io.field(hidden_, 0, kMostHidden);
   io.field(mode_, Mode::kLocal);
   io.field(compressed_);
   io.field(reference_, 0, kMostLoad);

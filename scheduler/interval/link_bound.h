@@ -2,7 +2,7 @@
 //
 // For: the interval controller. With T a step, C all fragments on the link and M the one that takes longest:
 //   H >= margin * C / T   the link is busy for 80 % of the time at most
-//   D  ~ margin * M / T   most of a fragment's way is hidden
+//   D  ~ margin * M / T   most of a fragment's way is hidden; more where steps wait for merges nevertheless
 //   cost: what a synchronous step waits, over T. Local steps that win less than gain_permille are not worth it.
 // The cost is measured in Mode::kSync, and nowhere predicted: in Mode::kLocal a round of synchronous steps is tried
 // when the link has become clearly faster, and else so rarely that trials take a hundredth of the time. Values are
@@ -66,14 +66,17 @@ class LinkBound {
   bool trial_is_due() const;
 
   const LinkOptions options_;
+  void learn_waits(const RoundStats& stats, std::int64_t steps);
+
   // Over T, in 1/65536.
   Mean dense_;
   Mean cost_;
   Mean sent_;
   Mean longest_;
   Mean dense_longest_;
+  std::int64_t hidden_ = 0;       // of a fragment's way what M does not tell: encoding, busy processors
   Mode mode_ = Mode::kSync;       // of the rounds in dense_
-  bool compressed_ = false;       // of those in sent_ and longest_
+  bool compressed_ = false;       // of those in sent_, longest_ and hidden_
   std::int64_t reference_ = 0;    // dense_ of the first local rounds since synchronous ones; 0: there are too few
   std::int64_t waited_ = 0;       // by all synchronous steps
   std::int64_t sync_steps_ = 0;   // in the last synchronous round

@@ -66,7 +66,8 @@ struct RankRound {
   std::int64_t dense_us = 0;           // the same, if nothing were compressed
   std::int64_t longest_us = 0;         // M: the fragment that takes longest, as it travels now
   bool compressed = false;             // transfer_us and longest_us are of compressed differences
-  std::int64_t stall_us = 0;           // in Mode::kSync what a step waited for the stream, the median; else 0
+  // What a step waited: in Mode::kSync for the stream, the median; in kLocal for merges, the mean.
+  std::int64_t stall_us = 0;
   bool loss_known = false;
   double loss_before = 0;               // running mean at the beginning of the round
   double loss_after = 0;                // and now

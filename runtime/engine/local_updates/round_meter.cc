@@ -37,6 +37,7 @@ void RoundMeter::step(const LocalStep& step, std::optional<Duration> took) {
       loss_before_known_ = true;
     }
   }
+  ++reported_steps_ago_;
   stalls_us_.push_back(micros(step.stall));
   gradients_us_ += micros(step.transfer);
   if (took) {
@@ -48,6 +49,10 @@ void RoundMeter::merged(int fragment, std::int64_t lasted_us, bool lossy) {
   Time& time = times_[static_cast<std::size_t>(fragment)];
   (lossy ? time.lossy_us : time.dense_us) = lasted_us;
   lossy_ = lossy;
+}
+
+void RoundMeter::waited(Duration wait) {
+  merge_waits_us_ += micros(wait);
 }
 
 Duration RoundMeter::expected(int fragment) const {
@@ -65,7 +70,7 @@ void RoundMeter::report_transfers(scheduler::interval::RankRound& round) const {
   }
 }
 
-scheduler::interval::RankRound RoundMeter::report(bool synchronous) const {
+scheduler::interval::RankRound RoundMeter::report(bool synchronous) {
   scheduler::interval::RankRound round;
   round.steps_left = last_.steps_left;
   round.lr = last_.lr;
@@ -78,7 +83,9 @@ scheduler::interval::RankRound RoundMeter::report(bool synchronous) const {
                                                  static_cast<double>(longest_numel_) / static_cast<double>(numel_));
   } else if (!synchronous) {
     report_transfers(round);
+    round.stall_us = reported_steps_ago_ > 0 ? merge_waits_us_ / reported_steps_ago_ : 0;
   }
+  merge_waits_us_ = reported_steps_ago_ = 0;
   round.loss_known = losses_ > 0;
   round.loss_before = loss_before_;
   round.loss_after = loss_;

@@ -32,12 +32,14 @@ class RoundMeter {
   void step(const LocalStep& step, std::optional<Duration> took);
   // What the link needed for a fragment; the same on all ranks.
   void merged(int fragment, std::int64_t lasted_us, bool lossy);
+  // What this rank waited for a merge. Counts in the next report, whenever that is, so that none is lost.
+  void waited(Duration wait);
 
   // What a merge of the fragment takes; 0: not known.
   Duration expected(int fragment) const;
 
   // `synchronous`: gradients were averaged. Step, digest, time and late merges are the caller's.
-  scheduler::interval::RankRound report(bool synchronous) const;
+  scheduler::interval::RankRound report(bool synchronous);
   // The loss that was reported is the one before the next round.
   void next_round();
   // The model is another one: its losses begin anew.
@@ -61,6 +63,8 @@ class RoundMeter {
   std::vector<std::int64_t> steps_us_;
   std::vector<std::int64_t> stalls_us_;
   std::int64_t gradients_us_ = 0;
+  std::int64_t merge_waits_us_ = 0;  // since the last report, and the steps since then
+  std::int64_t reported_steps_ago_ = 0;
   std::vector<Time> times_;  // by fragment
   bool lossy_ = false;       // the last merge
   double loss_ = 0;          // running mean

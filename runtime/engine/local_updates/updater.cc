@@ -205,6 +205,7 @@ Status LocalUpdater::conclude(std::size_t fragment, LocalOutcome& outcome) {
     const Status status = merge.advance(true, anchors_[fragment]);
     const Duration waited = exchange_.now() - begin;
     totals_.waited_ns += waited.count();
+    meter_.waited(waited);
     SRT_TRY(status);
     if (waited > std::max(options_.late_after, kLateTimes * meter_.expected(merge.spec().fragment))) {
       note_late(merge, waited);

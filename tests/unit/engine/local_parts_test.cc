@@ -200,6 +200,25 @@ TEST(LocalRounds, AreMeasuredWithoutOutliers) {
   EXPECT_EQ(compressed.dense_us, 1000);
 }
 
+TEST(LocalRounds, WaitsForMergesAreOfTheStepsSinceTheLastReport) {
+  Training training({}, 0);
+  engine::RoundMeter meter(training.model(2));
+  const auto step = [&meter] { meter.step({.lr = 0.1}, std::chrono::milliseconds(10)); };
+  meter.waited(std::chrono::milliseconds(5));
+  EXPECT_EQ(meter.report(false).stall_us, 0) << "there is no step to divide it by";
+  step();
+  step();
+  meter.waited(std::chrono::milliseconds(3));
+  EXPECT_EQ(meter.report(false).stall_us, 1500);
+  step();
+  meter.waited(std::chrono::milliseconds(1));
+  meter.next_round();
+  step();
+  EXPECT_EQ(meter.report(false).stall_us, 500) << "a report comes before the end of its round";
+  step();
+  EXPECT_EQ(meter.report(false).stall_us, 0);
+}
+
 // 1 + 2/F copies where merges come later than their snapshots, 1 + 1/F where they do not.
 TEST(LocalMemory, IsAFractionOfTheModel) {
   for (const int delay : {0, 1}) {

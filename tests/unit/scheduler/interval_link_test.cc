@@ -93,6 +93,54 @@ TEST(LinkBound, CompressedDifferencesAreMeasuredAnew) {
   EXPECT_EQ(link.dense_delay(), 5);
 }
 
+// A fragment's way as the link tells it is 0.8 of a step, in truth 1.3.
+TEST(LinkBound, WaitingForMergesMakesThemComeLater) {
+  LinkBound link({});
+  const auto round = [&link] {
+    const std::int64_t wait_us = link.delay() < 2 ? 3'000 : 0;  // in four steps
+    link.observe(measured(10'000, 30'000, 8'000, wait_us / 4), Mode::kLocal, 4);
+  };
+  round();
+  EXPECT_EQ(link.delay(), 1);
+  int rounds = 0;
+  int short_rounds = 0;
+  for (; link.delay() < 2; ++rounds) {
+    ASSERT_LT(rounds, 100);
+    round();
+  }
+  EXPECT_GT(rounds, 3) << "once is noise";
+  for (rounds = 0; rounds < 1000; ++rounds) {
+    round();
+    EXPECT_LE(link.delay(), 2);
+    short_rounds += link.delay() < 2 ? 1 : 0;
+  }
+  EXPECT_LE(short_rounds, 300);
+}
+
+TEST(LinkBound, LittleWaitingIsAsGoodAsNone) {
+  LinkBound link({});
+  for (int i = 0; i < 1000; ++i) {
+    link.observe(measured(10'000, 30'000, 8'000, 500), Mode::kLocal, 4);
+    EXPECT_EQ(link.delay(), 1);
+  }
+}
+
+TEST(LinkBound, OneLongWaitIsNotOfTheLink) {
+  LinkBound link({});
+  for (int i = 0; i < 20; ++i) {
+    link.observe(measured(10'000, 30'000, 8'000, i == 10 ? 60'000'000 : 0), Mode::kLocal, 4);
+    EXPECT_EQ(link.delay(), 1);
+  }
+}
+
+TEST(LinkBound, ALinkThatIsTooSlowForAnyDelayDoesNotRaiseItForEver) {
+  LinkBound link({});
+  for (int i = 0; i < 1000; ++i) {
+    link.observe(measured(10'000, 30'000, 8'000, 50'000), Mode::kLocal, 4);
+  }
+  EXPECT_LE(link.delay(), 6);
+}
+
 TEST(LinkBound, TimesThatAreNotKnownSayNothing) {
   LinkBound link({});
   for (int i = 0; i < 20; ++i) {
