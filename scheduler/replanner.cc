@@ -11,7 +11,6 @@ namespace {
 
 constexpr std::uint64_t kFirstProfiles[] = {3, 6};
 constexpr std::uint64_t kProfileEvery = 16;
-constexpr std::uint64_t kControlEvery = 8;
 // A plan is judged by this many profiles after its adoption, and rolled back when all of them are worse.
 constexpr int kTrialProfiles = 2;
 constexpr std::int64_t kWorsePermille = 50;
@@ -120,7 +119,7 @@ bool Replanner::wants_profile(std::uint64_t step) const {
     return false;
   }
   return std::ranges::find(kFirstProfiles, step) != std::end(kFirstProfiles) ||
-         (step != 0 && step % (controller_ ? kControlEvery : kProfileEvery) == 0);
+         (step != 0 && step % (controller_ ? controller_->profile_every() : kProfileEvery) == 0);
 }
 
 std::optional<Proposal> Replanner::consider(std::uint64_t step, const StepProfile& profile) {

@@ -29,6 +29,8 @@ class Controller {
   // order; nullopt: as now.
   virtual std::optional<std::vector<PlannedTensor>> consider(std::uint64_t step, const StepProfile& profile,
                                                              const std::vector<PlannedTensor>& now) = 0;
+  // Steps from one profile to the next.
+  virtual std::uint64_t profile_every() const { return 8; }
   // Whether profiles shall have every rank's loss.
   virtual bool wants_losses() const { return false; }
   // Inputs and reason of the last answer, for a person.

@@ -16,10 +16,13 @@ using params::kOne;
 constexpr std::int64_t kStepPermille = 850;
 // A delay this much above the least one says that the link is congested (as in NetSenseML).
 constexpr std::int64_t kDelayedPermille = 1250;
+// What late ranks never make of it.
+constexpr std::int64_t kSlowerPermille = 667;
 // What is not worth a new plan.
 constexpr std::int64_t kSameRatePermille = 250;
 // A part of a step: what a few steps wait varies by as much, whatever is sent.
 constexpr std::int64_t kNoise = kOne / 16;
+constexpr std::int64_t kMore = kOne / 8;
 constexpr std::int64_t kMuch = kOne / 4;
 
 // Of a number below 2^96.
@@ -31,6 +34,10 @@ std::int64_t cube_root(Wide value) {
     }
   }
   return root;
+}
+
+void learn(std::int64_t fresh, std::int64_t& mean) {
+  mean = mean == 0 ? fresh : mean + (fresh - mean) / 4;
 }
 
 std::int64_t permille_of(std::int64_t value, std::int64_t permille) {
@@ -181,12 +188,15 @@ std::int64_t Importance::aimd_rate(const StepProfile& profile) {
 }
 
 // Late ranks only make a link read slower, so the best reading counts until steps wait: a lot in one profile, or two
-// times in a row. `profile` gets it. Whether they do.
-bool Importance::follow_link(StepProfile& profile) {
-  const Wide excess = Wide{profile.exposed_us - apart_us_} * kOne;
-  const bool waits = excess > Wide{profile.step_us} * std::max(method_.value("exposed"), kNoise);
-  const bool counts = waits && (waited_ || excess > Wide{profile.step_us} * kMuch);
-  waited_ = waits;
+// times in a row. `profile` gets it. Whether they do. `mixed`: some steps are of a higher rate before.
+bool Importance::follow_link(StepProfile& profile, bool mixed) {
+  const bool slower = profile.bytes_per_second < permille_of(link_, kSlowerPermille);
+  const Wide excess = mixed && !slower ? 0 : Wide{profile.exposed_us - apart_us_} * kOne;
+  const Wide step = profile.step_us;
+  const std::int64_t exposed = method_.value("exposed");
+  const bool counts = excess > step * kMuch || (waited_ && excess > step * std::max(exposed, kMore));
+  waited_ = excess > step * std::max(exposed, kNoise);
+  slower_ = counts && slower;
   link_ = counts ? profile.bytes_per_second : std::max(link_, profile.bytes_per_second);
   profile.bytes_per_second = link_;
   return counts;
@@ -198,14 +208,17 @@ std::optional<std::int64_t> Importance::next_budget_rate(const StepProfile& meas
                                                          std::string& why) {
   StepProfile profile = measured;
   // Of other shares no step tells yet.
-  const bool waits = follow_link(profile) || shares_changed;
+  const bool mixed = std::exchange(lowered_, false);
+  const bool waits = follow_link(profile, mixed) || shares_changed;
   const std::int64_t wanted = budget_rate(profile, now);
   const bool same =
       wanted > permille_of(rate_, 1000 - kSameRatePermille) && wanted < permille_of(rate_, 1000 + kSameRatePermille);
   const int direction = wanted > rate_ && !same ? 1 : wanted < rate_ && !same && waits ? -1 : 0;
   const std::int64_t more = std::min(2 * rate_, method_.value("most"));
   if (probe_.on()) {
-    if (waits || waited_) {
+    // What ranks are apart varies; where they were far apart before, their steps tell.
+    const bool longer = Wide{profile.step_us - usual_us_} * kOne > Wide{usual_us_} * kMore;
+    if (waits || waited_ || longer) {
       why = ", for steps wait longer";
       return probe_.fail();
     }
@@ -216,11 +229,19 @@ std::optional<std::int64_t> Importance::next_budget_rate(const StepProfile& meas
     }
     probe_.settle();
   }
-  if (same || wanted > rate_) {
-    apart_us_ = apart_us_ == 0 ? profile.exposed_us : apart_us_ + (profile.exposed_us - apart_us_) / 4;
+  if (!mixed) {
+    if (same || wanted > rate_) {
+      learn(profile.exposed_us, apart_us_);
+    }
+    learn(profile.step_us, usual_us_);
   }
   if (hysteresis_.wants(direction, direction < 0)) {
-    probe_.changed();
+    if (direction < 0 && slower_) {
+      probe_.fell(rate_);
+    } else {
+      probe_.changed();
+    }
+    usual_us_ = direction < 0 ? 0 : usual_us_;
     if (direction > 0) {
       // Perhaps this is not all that the link now carries.
       probe_.begin(rate_);
@@ -249,6 +270,7 @@ std::optional<std::vector<PlannedTensor>> Importance::consider(std::uint64_t /*s
     return std::nullopt;
   }
   const std::int64_t before = std::exchange(rate_, next_rate.value_or(rate_));
+  lowered_ = rate_ < before;
   std::vector<PlannedTensor> next = at(rate_, profile, now);
   const bool changed = !std::ranges::equal(next, now, {}, &PlannedTensor::decision, &PlannedTensor::decision);
   decision_ += (rate_ == before ? "stays" : "now " + part_text(rate_) + why) +
@@ -262,8 +284,8 @@ void Importance::restart() {
   shares_.clear();
   hysteresis_ = split_hysteresis_ = {};
   probe_ = {};
-  apart_us_ = link_ = 0;
-  waited_ = false;
+  apart_us_ = usual_us_ = link_ = 0;
+  waited_ = slower_ = lowered_ = false;
   decision_.clear();
 }
 

@@ -29,6 +29,8 @@ class Importance final : public Controller {
 
   std::optional<std::vector<PlannedTensor>> consider(std::uint64_t step, const StepProfile& profile,
                                                      const std::vector<PlannedTensor>& now) override;
+  // A link that changes is followed within twenty steps, trials of a higher rate included.
+  std::uint64_t profile_every() const override { return 4; }
   bool wants_losses() const override { return splits(); }
   const std::string& last_decision() const override { return decision_; }
   void restart() override;
@@ -43,7 +45,7 @@ class Importance final : public Controller {
                                 const std::vector<PlannedTensor>& now) const;
   std::int64_t budget_rate(const StepProfile& profile, const std::vector<PlannedTensor>& now) const;
   std::int64_t aimd_rate(const StepProfile& profile);
-  bool follow_link(StepProfile& profile);
+  bool follow_link(StepProfile& profile, bool mixed);
   std::optional<std::int64_t> next_budget_rate(const StepProfile& profile, const std::vector<PlannedTensor>& now,
                                                bool shares_changed, std::string& why);
 
@@ -58,8 +60,11 @@ class Importance final : public Controller {
   RateProbe probe_;
   std::int64_t link_ = 0;      // bytes per second, the best that was read since steps waited; 0: not known
   bool waited_ = false;        // in the last profile, steps did
+  bool slower_ = false;        // in the last profile, the link was
+  bool lowered_ = false;       // after the last profile, the rate
   std::int64_t apart_us_ = 0;  // mean of what steps wait where the link is no reason to: ranks are late
   Hysteresis split_hysteresis_;
+  std::int64_t usual_us_ = 0;  // mean step at rates that are not on trial
   std::string decision_;
 };
 

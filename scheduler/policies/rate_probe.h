@@ -3,7 +3,8 @@
 // A link that got faster does not show where little is sent: that takes as long as ranks are apart. So now and then
 // twice as much is sent; if steps wait no longer it stays, and twice that is tried next; if they do, the rate before
 // comes back, and the next trial waits twice as long (after the bandwidth probes of BBR: Cardwell et al., 2016). A link
-// that reads faster than it did at this rate is a reason not to wait: late ranks do not get earlier all at once.
+// that reads faster than it did at this rate is a reason not to wait: late ranks do not get earlier all at once. Nor
+// does it wait for long in the time after a fall of the link: that may be over as soon, and the first guess may be low.
 // Used by controllers only. Pure value.
 #pragma once
 
@@ -20,6 +21,9 @@ class RateProbe {
   static constexpr int kLongest = 64;
   // No trial follows a change sooner, however fast the link reads: the first readings are of some steps before, too.
   static constexpr int kLeast = 2;
+  // After a fall: profiles in which trials do not get rarer, and between two of them; half as many before the first.
+  static constexpr int kSearch = 64;
+  static constexpr int kSearchEvery = 4;
   // So much faster than on average.
   static constexpr std::int64_t kFasterPermille = 1160;
 
@@ -31,7 +35,11 @@ class RateProbe {
     const bool faster = since_ >= kLeast && bytes_per_second / kFasterPermille > mean_ / 1000;
     // The first readings weigh as much as later ones.
     mean_ += (bytes_per_second - mean_) / std::min(++since_, kMean);
-    return faster || since_ >= wait_;
+    if (search_ == 0) {
+      return faster || since_ >= wait_;
+    }
+    const bool first = search_-- == kSearch - kSearchEvery / 2 + 1;
+    return faster || first || since_ >= kSearchEvery;
   }
 
   // `before`: the rate that comes back if steps wait longer; above 0.
@@ -43,12 +51,27 @@ class RateProbe {
   }
   // Steps wait longer. Returns the rate before.
   std::int64_t fail() {
-    wait_ = std::min(2 * wait_, kLongest);
+    if (before_ >= fell_from_ / 4 * 3) {
+      search_ = 0;
+    }
+    wait_ = search_ > 0 ? wait_ : std::min(2 * wait_, kLongest);
     since_ = 0;
     return std::exchange(before_, 0);
   }
   // The rate changed for another reason.
-  void changed() { *this = {}; }
+  void changed() {
+    const auto [search, from] = std::pair(search_, fell_from_);
+    *this = {};
+    search_ = search;
+    fell_from_ = from;
+  }
+  // From this rate, because the link got slower.
+  void fell(std::int64_t from) {
+    const std::int64_t highest = search_ > 0 ? std::max(fell_from_, from) : from;
+    *this = {};
+    search_ = kSearch;
+    fell_from_ = highest;
+  }
 
  private:
   static constexpr int kMean = 8;
@@ -57,6 +80,8 @@ class RateProbe {
   std::int64_t mean_ = 0;    // of readings at this rate, bytes per second
   int since_ = 0;            // profiles at this rate
   int wait_ = kShortest;
+  int search_ = 0;              // profiles that are left of it; none where the rate is about that before the fall
+  std::int64_t fell_from_ = 0;  // that rate
 };
 
 }  // namespace sirtaki::scheduler

@@ -327,23 +327,100 @@ TEST_F(AutoPolicyTest, ImportanceSendsNoLessWhereNoStepWaits) {
   EXPECT_LT(importance.rate(), rate);
 }
 
+// The first profile at a lower rate has steps of the rate before.
+TEST_F(AutoPolicyTest, ImportanceLowersTheRateOnceForStepsThatWaited) {
+  make("importance");
+  auto& importance = dynamic_cast<Importance&>(*controller_);
+  const auto read = [&](std::int64_t step_us, std::int64_t exposed_us, std::int64_t bytes_per_second) {
+    profile_.step_us = step_us;
+    profile_.exposed_us = exposed_us;
+    profile_.bytes_per_second = bytes_per_second;
+    return consider();
+  };
+  profile(60'000'000);
+  for (int i = 0; i < 5; ++i) {
+    profile(60'000'000);
+  }
+  ASSERT_TRUE(read(120'000, 60'000, 30'000'000));
+  const std::int64_t lowered = importance.rate();
+  EXPECT_FALSE(read(100'000, 40'000, 30'000'000)) << controller_->last_decision();
+  EXPECT_EQ(importance.rate(), lowered);
+  EXPECT_TRUE(read(100'000, 40'000, 12'000'000)) << "again, as soon: " << controller_->last_decision();
+  EXPECT_LT(importance.rate(), lowered);
+}
+
+// Ranks that are far apart hide what a higher rate adds.
+TEST_F(AutoPolicyTest, ImportanceEndsATrialThatMakesStepsLonger) {
+  make("importance");
+  auto& importance = dynamic_cast<Importance&>(*controller_);
+  for (int i = 0; i < 3; ++i) {
+    profile(12'500'000);
+  }
+  profile_.exposed_us += 40'000;
+  profile_.step_us += 40'000;
+  std::int64_t rate = importance.rate();
+  for (int i = 0; i < 12 && importance.rate() <= rate; ++i) {
+    rate = importance.rate();
+    consider();
+  }
+  ASSERT_GT(importance.rate(), rate);
+  profile_.step_us += profile_.step_us / 6;
+  EXPECT_TRUE(consider()) << controller_->last_decision();
+  EXPECT_EQ(importance.rate(), rate);
+}
+
+int profiles_until_due(RateProbe& probe, std::int64_t bytes_per_second) {
+  for (int n = 1; n < 1000; ++n) {
+    if (probe.due(bytes_per_second)) {
+      return n;
+    }
+  }
+  return 1000;
+}
+
+TEST(RateProbe, SearchesForAWhileAfterTheLinkGotSlower) {
+  RateProbe probe;
+  probe.fell(100);
+  EXPECT_EQ(profiles_until_due(probe, 1'000'000), RateProbe::kSearchEvery / 2);
+  int profiles = RateProbe::kSearchEvery / 2;
+  while (true) {
+    probe.begin(7);
+    probe.fail();
+    const int wait = profiles_until_due(probe, 1'000'000);
+    profiles += wait;
+    if (profiles > RateProbe::kSearch) {
+      EXPECT_EQ(wait, RateProbe::kShortest);
+      break;
+    }
+    ASSERT_EQ(wait, RateProbe::kSearchEvery);
+    if (profiles == RateProbe::kSearch / 2 + 2) {
+      probe.changed();
+      EXPECT_EQ(profiles_until_due(probe, 1'000'000), RateProbe::kSearchEvery) << "it goes on";
+      profiles += RateProbe::kSearchEvery;
+    }
+  }
+}
+
+TEST(RateProbe, DoesNotSearchOnceTheRateIsWhatItWas) {
+  RateProbe probe;
+  probe.fell(100);
+  probe.begin(74);
+  probe.fail();
+  EXPECT_EQ(profiles_until_due(probe, 1'000'000), RateProbe::kSearchEvery / 2);
+  probe.begin(75);
+  probe.fail();
+  EXPECT_EQ(profiles_until_due(probe, 1'000'000), 2 * RateProbe::kShortest);
+}
+
 TEST(RateProbe, WaitsLongerAfterEachFailureUnlessTheLinkReadsFaster) {
   RateProbe probe;
-  const auto profiles_until_due = [&](std::int64_t bytes_per_second) {
-    for (int n = 1; n < 1000; ++n) {
-      if (probe.due(bytes_per_second)) {
-        return n;
-      }
-    }
-    return 1000;
-  };
-  EXPECT_EQ(profiles_until_due(1'000'000), 8);
+  EXPECT_EQ(profiles_until_due(probe, 1'000'000), 8);
   for (const int wait : {16, 32, 64, 64}) {
     probe.begin(7);
     EXPECT_TRUE(probe.on());
     EXPECT_EQ(probe.fail(), 7);
     EXPECT_FALSE(probe.on());
-    EXPECT_EQ(profiles_until_due(1'000'000), wait);
+    EXPECT_EQ(profiles_until_due(probe, 1'000'000), wait);
   }
   probe.begin(7);
   probe.fail();
