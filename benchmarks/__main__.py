@@ -19,6 +19,7 @@ BENCHMARKS = (
     "time_to_quality",
     "never_lose",
     "importance",
+    "local_merges",
     "local_updates",
 )
 

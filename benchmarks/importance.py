@@ -40,8 +40,8 @@ WINDOW, QUICK_WINDOW = 50, 10
 WARM_STEPS, BLOCK_STEPS, BLOCKS = 20, 10, 12
 LOSS_EXCESS = 0.02
 ORACLE, ADAPT_STEPS, TIMES_FASTER = 1.10, 20.0, 1.0
-#: A plan has followed the link when its bytes are this near those of the phase's later half: trials double a rate, so it
-#: settles at some of those that are within a factor of 1.4 of the best.
+#: A plan has followed the link when its bytes are this near those of the phase's later half: trials double a rate, so
+#: it settles at some of those that are within a factor of 1.4 of the best.
 NEAR = 1.5
 
 

@@ -1,4 +1,4 @@
-"""The plot of the benchmark of local updates, from rows alone. See benchmarks/plots.py."""
+"""The plots of the benchmarks of local updates, from rows alone. See benchmarks/plots.py."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ from benchmarks.results import Row
 COLORS = {"synchronous": "#5b5f97", "corrected": "#0b6e4f", "overwrite": "#c8553d"}
 
 
-def local_updates(path: Path, rows: Sequence[Row]) -> Path | None:
-    """Training loss and drift with and without correction; seconds to the target on a slow link, by net."""
+def local_merges(path: Path, rows: Sequence[Row]) -> Path | None:
+    """Training loss and drift, with and without correction."""
     curves = [("loss_at_step", "training loss", "linear"), ("drift_at_step", "drift", "log")]
     drawn = [curve for curve in curves if any(row.metric == curve[0] for row in rows)]
-    tasks = list(dict.fromkeys(row.params["task"] for row in rows if row.metric == "seconds_to_target"))
-    made = panels(max(1, len(drawn) + len(tasks)), 1)
+    made = panels(max(1, len(drawn)), 1)
     if made is None:
         return None
     figure, axes = made
@@ -25,7 +24,17 @@ def local_updates(path: Path, rows: Sequence[Row]) -> Path | None:
         _curves(axis, [row for row in rows if row.metric == metric])
         axis.set(xlabel="step", ylabel=label, yscale=scale)
         axis.legend(fontsize=7)
-    for axis, task in zip(axes[0][len(drawn) :], tasks, strict=False):
+    return save(figure, path)
+
+
+def local_updates(path: Path, rows: Sequence[Row]) -> Path | None:
+    """Seconds to the target on a slow link, by net."""
+    tasks = list(dict.fromkeys(row.params["task"] for row in rows if row.metric == "seconds_to_target"))
+    made = panels(max(1, len(tasks)), 1)
+    if made is None:
+        return None
+    figure, axes = made
+    for axis, task in zip(axes[0], tasks, strict=False):
         mine = [row for row in rows if row.metric == "seconds_to_target" and row.params["task"] == task]
         for place, row in enumerate(mine):
             color = COLORS["corrected"] if row.params["method"] in ("auto", "both") else "#b0b0b0"
