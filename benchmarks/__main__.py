@@ -8,6 +8,7 @@ import sys
 # Modules of this package that measure, in the order in which `make bench` runs them.
 BENCHMARKS = (
     "allreduce",
+    "one_host",
     "small_tensors",
     "overlap",
     "urgent",

@@ -185,6 +185,22 @@ def _bars_across(axis: Any, kind: str, rows: Sequence[Row]) -> None:
     axis.legend(fontsize=7)
 
 
+def one_host(path: Path, rows: Sequence[Row]) -> Path | None:
+    """Bars of seconds a step of every system, a column for each net."""
+    times = [row for row in rows if row.metric == "step_seconds"]
+    return _columns(path, times, lambda row: row.params["task"], _bars_by_system)
+
+
+def _bars_by_system(axis: Any, task: str, rows: Sequence[Row]) -> None:
+    for place, row in enumerate(rows):
+        color = COLORS.get(row.params["system"])
+        bars = [[1e3 * side for side in sides] for sides in error_bar(row)]
+        axis.barh(place, row.value * 1e3, xerr=bars, color=color, capsize=2)
+    axis.set_yticks(range(len(rows)), [row.params["system"] for row in rows], fontsize=8)
+    axis.set(title=f"{task}, {rows[0].params['ranks']} ranks on one host", xlabel="ms a step")
+    axis.invert_yaxis()
+
+
 def overlap(path: Path, rows: Sequence[Row]) -> Path | None:
     """Step time over its bound with per-layer waiting: a group of bars for each model and ratio."""
     times = [row for row in rows if row.metric == "step_seconds"]
