@@ -50,7 +50,7 @@ class Entrant:
 #: The published methods with the settings of `methods`, which are for few bytes, and two codecs as they are.
 OURS = {
     **{name: METHODS[name].text for name in ("hylo", "algc", "group_topk")},
-    "twobit": "twobit",
+    "twobit": "twobit:wire=scatter",
     "low_rank": "powersgd:rank=4",
 }
 ENTRANTS = {
