@@ -18,7 +18,7 @@ from benchmarks.systems import Place, System
 #: Tensors that the zero control never sends: those that codecs compress at all.
 ZERO_FROM = 4096
 #: Of local_stats(), what is kept of each step; behind them the optimizer's exposed_seconds.
-PACE = ("interval", "divergence", "merges_excluded", "scratch_bytes", "busy_seconds")
+PACE = ("interval", "delay", "divergence", "merges_excluded", "scratch_bytes", "busy_seconds")
 
 
 class Learner:

@@ -111,14 +111,15 @@ void IntervalController::heed(const std::vector<Alarm>& alarms, std::int64_t ste
   }
 }
 
-// Overlap comes by itself; then fewer bits, then longer intervals, then waiting. Fewer bits also where merges would
+// Overlap comes by itself; then fewer bits, then longer intervals, as soon as it is known what the bits need, then
+// waiting. Fewer bits also where merges would
 // come later than after a step: what they cost a training is less than what a delay does.
 void IntervalController::raise_for_link(std::int64_t allowed, Wish& wish) const {
   const bool late = link_.dense_delay() > 1;
   const bool dense_fits = link_.dense_steps() <= std::max<std::int64_t>(allowed * 1000 / kDensePermille, 1) && !late;
   wish.compress = options_.may_compress && (link_.steps() > allowed || late || (local_.compress && !dense_fits));
   wish.escalation = wish.compress ? Escalation::kCompress : Escalation::kNone;
-  if (link_.steps() <= allowed) {
+  if (link_.steps() <= allowed || (wish.compress && !link_.knows_compressed())) {
     return;
   }
   const bool stalls = link_.steps() > options_.most;

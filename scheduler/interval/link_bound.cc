@@ -19,13 +19,13 @@ constexpr std::int64_t kStepsForOne = 100;
 constexpr std::int64_t kMostVain = 3;
 // Waiting for merges: what is little, of all steps; what one round tells at most; how fast the rest is learnt, and
 // forgotten, slowly, since it is only seen while D is too small; and the most that there may be of it.
-constexpr std::int64_t kLittlePermille = 50;
+constexpr std::int64_t kLittlePermille = 25;
 constexpr std::int64_t kMostWait = kOneQ16;
 constexpr std::int64_t kLearnRounds = 4;
 constexpr std::int64_t kForgetRounds = 64;
 constexpr std::int64_t kMostHidden = 4 * kOneQ16;
-// The link is clearly faster.
-constexpr std::int64_t kFasterPermille = 750;
+// The link is clearly faster: less is the noise of a busy machine.
+constexpr std::int64_t kFasterPermille = 500;
 
 std::int64_t over_step(std::int64_t time_us, std::int64_t step_us) {
   return static_cast<std::int64_t>(std::min<Wide>(Wide{time_us} * kOneQ16 / step_us, kMostLoad));
@@ -77,7 +77,7 @@ void LinkBound::observe(const RoundStats& stats, Mode mode, std::int64_t steps) 
   }
   if (mode != mode_) {
     // Fragments and gradients take different times for the same bytes.
-    dense_ = dense_longest_ = {};
+    dense_ = dense_longest_ = sent_ = longest_ = {};
     cost_ = mode == Mode::kSync ? Mean{} : cost_;
     reference_ = 0;
     costly_ = false;
@@ -85,7 +85,7 @@ void LinkBound::observe(const RoundStats& stats, Mode mode, std::int64_t steps) 
   }
   if (stats.compressed != compressed_) {
     sent_ = longest_ = {};
-    hidden_ = 0;
+    hidden_ = reference_ = 0;
     compressed_ = stats.compressed;
   }
   // Zero is not known: nothing was merged in the round, or nobody says what gradients need.
@@ -106,14 +106,19 @@ void LinkBound::observe(const RoundStats& stats, Mode mode, std::int64_t steps) 
     waited_ = static_cast<std::int64_t>(std::min<Wide>(Wide{cost} * steps + waited_, kMostLoad));
   } else {
     learn_waits(stats, steps);
-    if (reference_ == 0 && dense_.count == kMeanRounds) {
-      reference_ = std::max<std::int64_t>(dense_.value, 1);
+    if (reference_ == 0 && sent_.count == kMeanRounds) {
+      reference_ = std::max<std::int64_t>(sent_.value, 1);
     }
   }
-  follow(dense_steps_, dense_.value, options_.margin_permille, interval_for);
-  follow(steps_, sent_.value, options_.margin_permille, interval_for);
-  follow(delay_, longest_.value > 0 ? longest_.value + hidden_ : 0, options_.margin_permille, delay_for);
-  follow(dense_delay_, dense_longest_.value, options_.margin_permille, delay_for);
+  const auto follow_known = [this](std::int64_t& bound, const Mean& mean, std::int64_t more, auto needs) {
+    if (mean.count > 0) {
+      follow(bound, mean.value + more, options_.margin_permille, needs);
+    }
+  };
+  follow_known(dense_steps_, dense_, 0, interval_for);
+  follow_known(steps_, sent_, 0, interval_for);
+  follow_known(delay_, longest_, hidden_, delay_for);
+  follow_known(dense_delay_, dense_longest_, 0, delay_for);
 }
 
 // Grows while steps wait, so it settles where they do not.
@@ -135,7 +140,7 @@ std::int64_t LinkBound::steps_waited() const {
 bool LinkBound::trial_is_due() const {
   const Wide waited = Wide{std::max(sync_steps_, options_.trial_steps)} * cost_.value / kOneQ16;
   const Wide rest = std::max<Wide>(waited * kStepsForOne, kFewestSteps) << vain_;
-  return local_steps_ >= rest || Wide{dense_.value} * 1000 < Wide{reference_} * kFasterPermille;
+  return local_steps_ >= rest || Wide{sent_.value} * 1000 < Wide{reference_} * kFasterPermille;
 }
 
 LinkBound::Path LinkBound::path(Mode mode) {

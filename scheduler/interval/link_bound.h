@@ -38,6 +38,8 @@ class LinkBound {
   // synchronous steps.
   Path path(Mode mode);
 
+  // What compressed differences need is measured.
+  bool knows_compressed() const { return compressed_ && sent_.count > 0; }
   // H as differences travel now, and if they were not compressed; 1 while nothing is known. Not limited.
   std::int64_t steps() const { return steps_; }
   std::int64_t dense_steps() const { return dense_steps_; }
@@ -77,7 +79,7 @@ class LinkBound {
   std::int64_t hidden_ = 0;       // of a fragment's way what M does not tell: encoding, busy processors
   Mode mode_ = Mode::kSync;       // of the rounds in dense_
   bool compressed_ = false;       // of those in sent_, longest_ and hidden_
-  std::int64_t reference_ = 0;    // dense_ of the first local rounds since synchronous ones; 0: there are too few
+  std::int64_t reference_ = 0;    // sent_ of the first local rounds that travelled so; 0: there are too few
   std::int64_t waited_ = 0;       // by all synchronous steps
   std::int64_t sync_steps_ = 0;   // in the last synchronous round
   std::int64_t local_steps_ = 0;  // since then

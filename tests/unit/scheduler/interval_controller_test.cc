@@ -200,6 +200,27 @@ TEST(IntervalController, AutoCompressesWhereMergesWouldComeLate) {
   EXPECT_FALSE(training.current().compress);
 }
 
+TEST(IntervalController, AutoTakesNoMoreStepsBeforeItKnowsWhatCompressedDifferencesNeed) {
+  Training training("auto:compress=on,warmup=0");
+  training.dense_us = 360'000;  // twelve steps, compressed three
+  // Merges are complete some rounds after they were sent.
+  int late = 0;
+  training.measure = [&](std::vector<RankRound>& ranks) {
+    late += ranks.front().compressed ? 1 : 0;
+    for (RankRound& rank : ranks) {
+      if (rank.compressed && late < 4) {
+        rank.compressed = false;
+        rank.transfer_us = rank.longest_us = rank.dense_us = 0;
+      }
+    }
+  };
+  for (int i = 0; i < 40; ++i) {
+    EXPECT_LE(training.round().interval.steps, 4) << i;
+  }
+  EXPECT_EQ(training.current().steps, 4);
+  EXPECT_TRUE(training.current().compress);
+}
+
 TEST(IntervalController, AutoTakesNoMoreStepsThanTheLinkNeeds) {
   Training training("auto:warmup=0");
   training.dense_us = 120'000;
