@@ -70,6 +70,25 @@ def test_survivors_name_the_dead_rank_within_a_second(tmp_path: Path, program: s
     assert done.returncode != 0
 
 
+LEFT_BEHIND = """
+import sys, torch
+import sirtaki.torch as hvd
+hvd.init()
+if hvd.rank() == 0:
+    left = [hvd.allreduce_async(torch.ones(3), name="never")]
+    left.append(left)
+    sys.modules["left"] = left
+    del left
+hvd.shutdown()
+"""
+
+
+def test_a_handle_that_is_left_to_the_interpreters_end_does_not_keep_it(tmp_path: Path) -> None:
+    script = tmp_path / "left.py"
+    script.write_text(LEFT_BEHIND)
+    assert launch(2, str(script), limit=60).returncode == 0
+
+
 def test_run_returns_results_by_rank() -> None:
     import sirtaki
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 import operator
+import sys
 from collections.abc import Callable, Sequence
 from numbers import Integral, Real
 from typing import Any, Protocol
@@ -164,6 +165,8 @@ class Handle:
 
 def _abandon(request: int) -> None:
     """Nobody will wait for the operation any more: its tensors live until it is over."""
+    if sys.is_finalizing():  # no thread can be started any more, and memory ends with the process
+        return
 
     def forget() -> None:
         _in_flight.pop(request, None)
