@@ -52,7 +52,7 @@ class Names {
   const OpMeta* meta_of(const std::string& name, std::uint64_t use) const;
 
  private:
-  static constexpr std::size_t kRememberedShapes = 4;
+  static constexpr std::size_t kRememberedShapes = 32;  // names used in turn see many: calls of torch.distributed
 
   struct Live {
     OpMeta meta;

@@ -32,6 +32,19 @@ TEST(Names, AnotherShapeIsAnnouncedAgain) {
   EXPECT_FALSE(other.start_id);
 }
 
+TEST(Names, ManyShapesOfANameStayKnown) {
+  constexpr std::int64_t kShapes = 32;
+  Names names;
+  for (std::int64_t use = 0; use < kShapes; ++use) {
+    (void)names.submit("a", meta({use + 1}));
+    (void)names.on_agreed({"a", static_cast<std::uint64_t>(use), 7});
+    names.finished("a", static_cast<std::uint64_t>(use));
+  }
+  for (std::int64_t shape = kShapes; shape >= 1; --shape) {
+    EXPECT_TRUE(names.submit("a", meta({shape})).start_id) << shape;
+  }
+}
+
 TEST(Names, AnotherFirstDimensionOfAnAllgatherIsNotAnotherShape) {
   Names names;
   (void)names.submit("a", meta({2, 5}, OpKind::kAllgather));
