@@ -71,13 +71,17 @@ def init(comm: object = None, process_sets: object = None, *, options: Mapping[s
         raise errors.UnsupportedError("init: comm and process_sets do not exist yet; all ranks take part in everything")
     errors.require(options is None or isinstance(options, Mapping), f"options is {options!r}; it must be a mapping")
     with _life.lock:
-        if _core.is_initialized():
-            return
-        job = _torchrun.find_job()
+        if not _core.is_initialized():
+            open_session(_torchrun.find_job(), options or {})
+
+
+def open_session(job: _torchrun.Job | None, options: Mapping[str, object]) -> None:
+    """init() where the caller knows the job better than the environment does; None: it does not."""
+    with _life.lock:
         if job is None:
-            _core.init(_toml(options or {}), 0, 0, None, None)
+            _core.init(_toml(options), 0, 0, None, None)
         else:
-            _core.init(_toml(options or {}), job.rank, job.size, job.rendezvous, job.secret)
+            _core.init(_toml(options), job.rank, job.size, job.rendezvous, job.secret)
         _life.generation += 1
 
 

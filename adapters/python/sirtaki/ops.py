@@ -133,11 +133,12 @@ class Handle:
         return self._result
 
     def on_done(self, callback: Callable[[], None]) -> None:
-        """Calls `callback` once from the pump thread when the operation is over."""
-        if self._pending is None:
+        """Calls `callback` once when the operation is over: from the pump thread, or at once when it was waited for."""
+        pending = self._pending
+        if pending is None:
             callback()
         else:
-            pump.watch(self._pending.request, callback)
+            pump.watch(pending.request, callback)
 
     def _settle(self, pending: _Pending, timeout_ms: int) -> None:
         request = pending.request
@@ -193,6 +194,22 @@ class GroupHandle:
     def wait(self, timeout: float | None = None) -> list[Any]:
         """The results in the order of the tensors; `timeout` in seconds for each."""
         return [handle.wait(timeout) for handle in self.handles]
+
+    def on_done(self, callback: Callable[[], None]) -> None:
+        """Calls `callback` once when all are over; see Handle.on_done()."""
+        # Of callbacks that several threads may run, each takes one away; the last finds none left.
+        left = [None] * (len(self.handles) - 1)
+
+        def one_less() -> None:
+            try:
+                left.pop()
+            except IndexError:
+                callback()
+
+        for handle in self.handles:
+            handle.on_done(one_less)
+        if not self.handles:
+            callback()
 
 
 def _release(result: Any) -> Callable[[int], Any]:
@@ -292,9 +309,9 @@ class Ops:
         arguments = self._arguments(Op.REDUCESCATTER, name, source, None, reduce_op=op, scales=scales)
         return arguments, _Pending((source,), lambda request: self._take(request, source)[0])
 
-    def barrier(self) -> Submission:
+    def barrier(self, name: str | None = None) -> Submission:
         """Over when all ranks have come to it."""
-        return (int(Op.BARRIER), None, None, None, 0, 0, 1.0, 1.0, None, 0), _Pending((), _release(None))
+        return (int(Op.BARRIER), name, None, None, 0, 0, 1.0, 1.0, None, 0), _Pending((), _release(None))
 
     def _arguments(
         self,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 import threading
+import time
 from collections.abc import Callable
 
 from sirtaki import _core, basics
@@ -29,6 +31,8 @@ class Pump:
         # The collector may end a handle, which watches it, in the middle of any line here.
         self._lock = threading.RLock()
         self._waiting: dict[int, list[Callable[[], None]]] = {}
+        self._reminders: dict[int, tuple[float, Callable[[], None]]] = {}
+        self._numbers = itertools.count()
         self._thread: threading.Thread | None = None
 
     def watch(self, request: int, callback: Callable[[], None]) -> None:
@@ -52,6 +56,30 @@ class Pump:
             for one in callbacks:
                 _call(one)
 
+    def remind(self, seconds: float, callback: Callable[[], None]) -> Callable[[], None]:
+        """Calls `callback()` from the pump's thread after `seconds`, up to a second late, if something is watched then.
+
+        Returns:
+            A function that takes this back.
+        """
+        number = next(self._numbers)
+        self._reminders[number] = (time.monotonic() + seconds, callback)
+
+        def forget() -> None:
+            self._reminders.pop(number, None)
+
+        return forget
+
+    def _due(self) -> list[Callable[[], None]]:
+        now = time.monotonic()
+        late = [number for number, (when, _) in list(self._reminders.items()) if when <= now]
+        reminders = [self._reminders.pop(number, None) for number in late]
+        return [reminder[1] for reminder in reminders if reminder is not None]
+
+    def is_current(self) -> bool:
+        """True in a callback: nothing that is watched is told before it returns."""
+        return threading.current_thread() is self._thread
+
     def join(self) -> None:
         """After shutdown: everything watched has been told, or is after a callback that takes too long."""
         thread = self._thread
@@ -67,7 +95,7 @@ class Pump:
                 over = not self._waiting and (finished is None or not finished)
                 if over:
                     self._thread = None
-            for callback in callbacks:
+            for callback in [*callbacks, *self._due()]:
                 _call(callback)
             if over:
                 return

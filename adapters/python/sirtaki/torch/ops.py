@@ -113,21 +113,7 @@ def get_future(handle: Handle | GroupHandle) -> torch.futures.Future[Any]:
         else:
             future.set_result(result)
 
-    if isinstance(handle, Handle):
-        handle.on_done(resolve)
-        return future
-    left = len(handle.handles)
-
-    def one_less() -> None:
-        nonlocal left
-        left -= 1
-        if left == 0:
-            resolve()
-
-    for one in handle.handles:
-        one.on_done(one_less)
-    if not handle.handles:
-        resolve()
+    handle.on_done(resolve)
     return future
 
 
@@ -549,21 +535,28 @@ def sparse_allreduce_async(
         A function that waits and gives the combined sparse tensor, coalesced. synchronize() takes it too.
     """
     check_process_set(process_set)
+    parts, finish = sparse_parts(tensor, name, op)
+    handle = GroupHandle(_ops.start(parts))
+    return lambda: finish(handle.wait())
+
+
+def sparse_parts(
+    tensor: Tensor, name: str | None, op: ReduceOp
+) -> tuple[list[Submission], Callable[[list[Tensor]], Tensor]]:
+    """The operations behind an allreduce of a sparse COO tensor, and what makes the combined one of their results."""
     require(op in (Average, Sum), f"op is {op}; sparse tensors can be averaged or summed")
     sparse = isinstance(tensor, Tensor) and tensor.layout is torch.sparse_coo
     require(sparse, "expected a sparse COO tensor; use allreduce_async() for dense ones")
     tensor = tensor.detach().coalesce()
     names = (None, None) if name is None else (f"{name}.indices", f"{name}.values")
-    indices = _ops.allgather(tensor.indices().t(), names[0])
-    values = _ops.allgather(tensor.values(), names[1])
-    handle = GroupHandle(_ops.start([indices, values]))
+    parts = [_ops.allgather(tensor.indices().t(), names[0]), _ops.allgather(tensor.values(), names[1])]
     shape, dtype = tensor.shape, tensor.dtype
 
-    def finish() -> Tensor:
-        all_indices, all_values = handle.wait()
+    def finish(results: list[Tensor]) -> Tensor:
+        all_indices, all_values = results
         if op == Average:
             all_values = (all_values / size()).to(dtype)
         total = torch.sparse_coo_tensor(all_indices.t(), all_values, shape, dtype=dtype, check_invariants=True)
         return total.coalesce()
 
-    return finish
+    return parts, finish
