@@ -114,7 +114,11 @@ READ_BY_TEMPLATES = {
 }
 # Framework -> the parts of the Python package that may import it.
 FRAMEWORKS = {
-    "torch": ("adapters/python/sirtaki/torch/", "adapters/python/sirtaki/_torchrun.py"),
+    "torch": (
+        "adapters/python/sirtaki/torch/",
+        "adapters/python/sirtaki/_torchrun.py",
+        "adapters/python/sirtaki/_torch_backend.py",
+    ),
     "tensorflow": ("adapters/python/sirtaki/tensorflow/",),
     "keras": ("adapters/python/sirtaki/keras",),
 }

@@ -8,6 +8,7 @@ optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_par
 """
 
 from sirtaki import HorovodInternalError, __version__
+from sirtaki._torch_backend import register as _register_backend
 from sirtaki.basics import (
     ccl_built,
     cross_rank,
@@ -80,6 +81,8 @@ from sirtaki.torch.ops import (
 )
 from sirtaki.torch.optimizer import DistributedOptimizer
 from sirtaki.torch.schedule import scale_lr
+
+_register_backend()
 
 __all__ = [
     "Adasum",

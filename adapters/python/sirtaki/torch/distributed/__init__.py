@@ -1,0 +1,16 @@
+"""Backend `sirtaki` of torch.distributed: DistributedDataParallel and collectives over Sirtaki.
+
+torch.distributed.init_process_group("sirtaki")
+
+The backend converts arguments; what runs are the operations of sirtaki.torch. docs/pytorch_distributed.md has a table
+of what is there.
+"""
+
+from sirtaki._torch_backend import register
+from sirtaki.torch.distributed.group import SirtakiGroup
+from sirtaki.torch.distributed.meeting import create_group, rendezvous
+from sirtaki.torch.distributed.work import SirtakiWork
+
+register()
+
+__all__ = ["SirtakiGroup", "SirtakiWork", "create_group", "register", "rendezvous"]

@@ -1,0 +1,81 @@
+"""Between what torch.distributed gives a group and what the operations take: operators, flat tensors, times."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributed import ReduceOp as TorchOp
+
+from sirtaki import errors
+from sirtaki.errors import require
+from sirtaki.ops import ReduceOp
+from sirtaki.torch._adapter import check_kind
+
+_OPS = (
+    (TorchOp.SUM, ReduceOp.SUM),
+    (TorchOp.AVG, ReduceOp.AVERAGE),
+    (TorchOp.MIN, ReduceOp.MIN),
+    (TorchOp.MAX, ReduceOp.MAX),
+    (TorchOp.PRODUCT, ReduceOp.PRODUCT),
+)
+
+
+def reduce_op(opts: Any, what: str) -> ReduceOp:
+    """The operator in torch's options, or the one given in their place. Raises UnsupportedError for others."""
+    wanted = TorchOp.SUM if opts is None else getattr(opts, "reduceOp", opts)
+    for theirs, ours in _OPS:
+        if wanted == theirs:
+            return ours
+    name = str(getattr(wanted, "op", wanted)).rpartition(".")[2]
+    raise errors.UnsupportedError(
+        f"{what}: ReduceOp.{name} does not exist here; there are SUM, AVG, MIN, MAX and PRODUCT. A group of Gloo's has "
+        'others: torch.distributed.new_group(backend="gloo")'
+    )
+
+
+def seconds(timeout: timedelta) -> float:
+    """A timeout in seconds that a lock can wait for; some programs give the largest there is."""
+    return min(timeout.total_seconds(), threading.TIMEOUT_MAX / 2)
+
+
+def one(tensors: Tensor | Sequence[Tensor], what: str) -> Tensor:
+    """The tensor in torch's list of those of each of a process's devices."""
+    if isinstance(tensors, Tensor):
+        return tensors
+    require(len(tensors) == 1, f"{what} takes one tensor a rank, not {len(tensors)}")
+    return tensors[0]
+
+
+def flat(tensor: Tensor) -> Tensor:
+    """Elements in row-major order: the tensor's own memory where it can be, else a copy. Outside autograd."""
+    check_kind(tensor)
+    return tensor.detach().reshape(-1)
+
+
+def names(name: str, tensors: Sequence[Tensor]) -> list[str]:
+    """A name for each tensor of a call; with one it has the name alone, and so meets other kinds of calls."""
+    return [name] if len(tensors) == 1 else [f"{name}.{i}" for i in range(len(tensors))]
+
+
+def joined(tensors: Sequence[Tensor]) -> Tensor:
+    """flat() of all, one after another."""
+    return torch.cat([flat(tensor) for tensor in tensors])
+
+
+def copy(target: Tensor, source: Tensor) -> Tensor:
+    """Writes as many elements into `target`, of any strides, outside autograd, and returns it."""
+    target.detach().copy_(source.view(target.shape))
+    return target
+
+
+def spread(targets: Sequence[Tensor], joined: Tensor) -> list[Tensor]:
+    """Fills `targets` one after another from a flat tensor of as many elements."""
+    if not targets:
+        return []
+    parts = joined.split([target.numel() for target in targets])
+    return [copy(target, part) for target, part in zip(targets, parts, strict=True)]

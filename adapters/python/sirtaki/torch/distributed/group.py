@@ -1,0 +1,376 @@
+"""ProcessGroup of all ranks for torch.distributed.
+
+Collectives are paired by the order of calls on the group, as torch requires: a call's place in that order, within a
+window, is its name. Names come again, so that the ranks need not agree on them in every step.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.distributed import ProcessGroup
+
+from sirtaki import errors
+from sirtaki.errors import InvalidArgumentError, require
+from sirtaki.ops import GroupHandle, Submission
+from sirtaki.pump import pump
+from sirtaki.torch._adapter import torch_ops as _ops
+from sirtaki.torch.distributed import convert
+from sirtaki.torch.distributed.work import Call, Deliver, SirtakiWork
+from sirtaki.torch.ops import sparse_parts
+
+#: Calls of a group that can be in flight; the one after that waits for the first.
+WINDOW = 32
+
+_UNSCALED = (1.0, 1.0)
+
+
+class _Place(NamedTuple):
+    name: str
+    slot: int  # in the window
+    label: str  # for errors
+    timeout: float  # seconds
+
+
+class SirtakiGroup(ProcessGroup):
+    """All ranks of the session, in their order. The calls are torch's; outputs are written, Work says when.
+
+    Raises InvalidArgumentError (a ValueError) for what is wrong on this rank alone, UnsupportedError (a
+    NotImplementedError) for what does not exist here; what concerns several ranks is told by the work.
+    """
+
+    def __init__(self, rank: int, size: int, name: str, timeout: timedelta) -> None:
+        super().__init__(rank, size)
+        self._rank = rank
+        self._size = size
+        self._name = name
+        self._description = ""
+        self._timeout = convert.seconds(timeout)
+        self._calls = 0
+        self._window: list[weakref.ref[Call] | None] = [None] * WINDOW
+        self._on_shutdown: Any = None
+
+    # ---- what torch asks about a group; the first five are names of its C++ ----
+
+    def getBackendName(self) -> str:  # noqa: N802
+        """sirtaki."""
+        return "sirtaki"
+
+    def getGroupName(self) -> str:  # noqa: N802
+        """The name that torch gave it."""
+        return self._name
+
+    def setGroupName(self, name: str) -> None:  # noqa: N802
+        """Called by torch once."""
+        self._name = name
+
+    def getGroupDesc(self) -> str:  # noqa: N802
+        """What torch says of it."""
+        return self._description
+
+    def setGroupDesc(self, description: str) -> None:  # noqa: N802
+        """Called by torch once."""
+        self._description = description
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """How long waits of later calls may take."""
+        self._timeout = convert.seconds(timeout)
+
+    def call_at_shutdown(self, callback: Any) -> None:
+        """Calls `callback()` once when the group is destroyed."""
+        self._on_shutdown = callback
+
+    def shutdown(self) -> None:
+        """Called by destroy_process_group()."""
+        callback, self._on_shutdown = self._on_shutdown, None
+        if callback is not None:
+            callback()
+
+    def abort(self) -> None:
+        """shutdown()."""
+        self.shutdown()
+
+    # ---- all ranks get the same ----
+
+    def allreduce(self, tensors: Tensor | Sequence[Tensor], opts: Any = None) -> SirtakiWork:
+        """Combines a tensor of every rank, in place; sparse COO tensors too."""
+        what = "all_reduce"
+        tensor, op = convert.one(tensors, what), convert.reduce_op(opts, what)
+        place = self._begin(what, opts)
+        if tensor.layout is torch.sparse_coo:
+            parts, finish = sparse_parts(tensor, place.name, op)
+            return self._start(place, parts, lambda results: [tensor.copy_(finish(results))])
+        return self._start(place, [_ops.allreduce(tensor, place.name, op, _UNSCALED, in_place=True)], list)
+
+    def allreduce_coalesced(self, tensors: Sequence[Tensor], opts: Any = None) -> SirtakiWork:
+        """allreduce() of several tensors that become ready together."""
+        op = convert.reduce_op(opts, "all_reduce_coalesced")
+        place = self._begin("all_reduce_coalesced", opts)
+        pairs = zip(tensors, convert.names(place.name, tensors), strict=True)
+        work = [_ops.allreduce(tensor, part, op, _UNSCALED, in_place=True) for tensor, part in pairs]
+        return self._start(place, work, list)
+
+    def broadcast(self, tensors: Tensor | Sequence[Tensor], opts: Any = None) -> SirtakiWork:
+        """Overwrites a tensor with that of opts.rootRank."""
+        tensor = convert.one(tensors, "broadcast")
+        place = self._begin("broadcast", opts)
+        root = 0 if opts is None else getattr(opts, "rootRank", opts)
+        return self._start(place, [_ops.broadcast(tensor, root, place.name, in_place=True)], list)
+
+    def allgather(self, outputs: Sequence[Any], inputs: Tensor | Sequence[Tensor], opts: Any = None) -> SirtakiWork:
+        """outputs[0][r] becomes the tensor of rank r; sizes may differ between ranks, as outputs say on all of them."""
+        what = "all_gather"
+        source, targets = convert.one(inputs, what), outputs if isinstance(outputs[0], Tensor) else outputs[0]
+        self._need_outputs(what, targets, source)
+        place = self._begin(what, opts)
+        return self._start(place, [_ops.allgather(convert.flat(source), place.name)], self._gathered(targets))
+
+    def all_gather_single(self, output: Tensor, source: Tensor, opts: Any = None) -> SirtakiWork:
+        """`output` becomes the tensors of all ranks one after another."""
+        return self.all_gather_single_coalesced([output], [source], opts)
+
+    def all_gather_single_coalesced(
+        self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: Any = None
+    ) -> SirtakiWork:
+        """all_gather_single() of several tensors that become ready together."""
+        what = "all_gather_into_tensor"
+        for output, source in zip(outputs, inputs, strict=True):
+            self._need(what, output.numel() == source.numel() * self._size, output, source, "P times")
+        place = self._begin(what, opts)
+        pairs = zip(inputs, convert.names(place.name, inputs), strict=True)
+        work = [_ops.allgather(convert.flat(source), part) for source, part in pairs]
+        return self._start(place, work, lambda results: self._copied(outputs, results))
+
+    def allgather_coalesced(
+        self, outputs: Sequence[Sequence[Tensor]], inputs: Sequence[Tensor], opts: Any = None
+    ) -> SirtakiWork:
+        """outputs[r][i] becomes inputs[i] of rank r."""
+        what = "all_gather_coalesced"
+        by_tensor = [list(targets) for targets in zip(*outputs, strict=True)]
+        for targets, source in zip(by_tensor, inputs, strict=True):
+            self._need_outputs(what, targets, source)
+        place = self._begin(what, opts)
+        pairs = zip(inputs, convert.names(place.name, inputs), strict=True)
+        work = [_ops.allgather(convert.flat(source), part) for source, part in pairs]
+        deliver = [self._gathered(targets) for targets in by_tensor]
+        return self._start(
+            place,
+            work,
+            lambda results: [t for fill, result in zip(deliver, results, strict=True) for t in fill([result])],
+        )
+
+    def barrier(self, opts: Any = None) -> SirtakiWork:
+        """Over when all ranks have called it."""
+        place = self._begin("barrier", opts)
+        return self._start(place, [_ops.barrier(place.name)], lambda _: [])
+
+    # ---- each rank gets its part ----
+
+    def reduce_scatter(
+        self, outputs: Tensor | Sequence[Tensor], inputs: Sequence[Any], opts: Any = None
+    ) -> SirtakiWork:
+        """Combines inputs[0][r] of all ranks for rank r; all of the same size."""
+        what = "reduce_scatter"
+        output, parts = convert.one(outputs, what), inputs if isinstance(inputs[0], Tensor) else inputs[0]
+        self._need_outputs(what, parts, output)
+        for part in parts:
+            self._need(what, part.numel() == output.numel(), output, part, "exactly")
+        return self._reduce_scatter(what, [output], [convert.joined(parts)], opts)
+
+    def reduce_scatter_single(self, output: Tensor, source: Tensor, opts: Any = None) -> SirtakiWork:
+        """Combines `source` of all ranks; `output` becomes this rank's part of it."""
+        return self.reduce_scatter_single_coalesced([output], [source], opts)
+
+    def reduce_scatter_single_coalesced(
+        self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: Any = None
+    ) -> SirtakiWork:
+        """reduce_scatter_single() of several tensors that become ready together."""
+        what = "reduce_scatter_tensor"
+        for output, source in zip(outputs, inputs, strict=True):
+            self._need(what, source.numel() == output.numel() * self._size, source, output, "P times")
+        return self._reduce_scatter(what, outputs, [convert.flat(source) for source in inputs], opts)
+
+    def alltoall(self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: Any = None) -> SirtakiWork:
+        """outputs[r] becomes the tensor that rank r has for this rank; sizes may differ."""
+        what = "all_to_all"
+        require(len(inputs) == self._size == len(outputs), f"{what}: it needs one input and one output for each rank")
+        sends, takes = [t.numel() for t in inputs], [t.numel() for t in outputs]
+        return self._alltoall(what, convert.joined(inputs), (sends, takes), outputs, opts)
+
+    def all_to_all_single(
+        self,
+        output: Tensor,
+        source: Tensor,
+        output_splits: Sequence[int],
+        input_splits: Sequence[int],
+        opts: Any = None,
+    ) -> SirtakiWork:
+        """Sends input_splits[r] rows of `source` to rank r; no splits: equal parts. `output` becomes what comes."""
+        what = "all_to_all_single"
+        sends = self._elements(what, source, input_splits, "input")
+        takes = self._elements(what, output, output_splits, "output")
+        return self._alltoall(what, convert.flat(source), (sends, takes), [output], opts)
+
+    # ---- one rank gives or gets ----
+
+    def gather(self, outputs: Sequence[Any], inputs: Tensor | Sequence[Tensor], opts: Any = None) -> SirtakiWork:
+        """On opts.rootRank outputs[0][r] becomes the tensor of rank r; the others send only."""
+        what = "gather"
+        source, root = convert.one(inputs, what), opts.rootRank
+        targets: Sequence[Tensor] = outputs[0] if outputs and self._rank == root else []
+        if self._rank == root:
+            self._need_outputs(what, targets, source)
+        sends = [source.numel() if rank == root else 0 for rank in range(self._size)]
+        takes = [target.numel() for target in targets] or [0] * self._size
+        return self._alltoall(what, convert.flat(source), (sends, takes), targets, opts)
+
+    def scatter(self, outputs: Tensor | Sequence[Tensor], inputs: Sequence[Any], opts: Any = None) -> SirtakiWork:
+        """`outputs` becomes the tensor that opts.rootRank has for this rank in inputs[0]."""
+        what = "scatter"
+        output, root = convert.one(outputs, what), opts.rootRank
+        parts: Sequence[Tensor] = inputs[0] if self._rank == root else []
+        if self._rank == root:
+            self._need_outputs(what, parts, output)
+        source = convert.joined(parts) if parts else convert.flat(output)[:0]
+        sends = [part.numel() for part in parts] or [0] * self._size
+        takes = [output.numel() if rank == root else 0 for rank in range(self._size)]
+        return self._alltoall(what, source, (sends, takes), [output], opts)
+
+    def reduce(self, tensors: Tensor | Sequence[Tensor], opts: Any = None) -> SirtakiWork:
+        """Combines a tensor of every rank, in place on opts.rootRank; costs as much as allreduce()."""
+        tensor, op = convert.one(tensors, "reduce"), convert.reduce_op(opts, "reduce")
+        place = self._begin("reduce", opts)
+        here = self._rank == opts.rootRank
+        return self._start(place, [_ops.allreduce(tensor, place.name, op, _UNSCALED, in_place=here)], list)
+
+    def send(self, tensors: Any, rank: int, tag: int) -> SirtakiWork:
+        """Refused."""
+        raise self._no_messages("send")
+
+    def recv(self, tensors: Any, rank: int, tag: int) -> SirtakiWork:
+        """Refused."""
+        raise self._no_messages("recv")
+
+    def recv_anysource(self, tensors: Any, tag: int) -> SirtakiWork:
+        """Refused."""
+        raise self._no_messages("recv")
+
+    # Names of older versions of torch.
+    _allgather_base = all_gather_single
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+    _reduce_scatter_base = reduce_scatter_single
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+    alltoall_base = all_to_all_single
+
+    # ---- what they have in common ----
+
+    def _begin(self, what: str, opts: Any) -> _Place:
+        """Takes a place in the order of calls."""
+        number = self._calls
+        label = f"{what} (call {number} of group '{self._name}' on rank {self._rank})"
+        if pump.is_current():
+            raise errors.UnsupportedError(
+                f"{label}: it was called by a callback of a future. Ranks may run those in different orders, so a "
+                "collective there can meet another one; wait for the future where it was made, or let a communication "
+                "hook start one collective only. sirtaki.torch.DistributedOptimizer has PowerSGD as "
+                'compression="powersgd"'
+            )
+        self._calls += 1
+        given = getattr(opts, "timeout", None)
+        # torch's way to say "not given" is a negative time.
+        timeout = convert.seconds(given) if isinstance(given, timedelta) and given > timedelta(0) else self._timeout
+        before = self._window[number % WINDOW]
+        call = None if before is None else before()
+        if call is not None and not call.settled:
+            try:
+                call.settle(timeout)
+            except errors.DeadlineError:
+                raise
+            except Exception:
+                pass  # told by its own work
+        return _Place(f"torch.{self._name}.{number % WINDOW}", number % WINDOW, label, timeout)
+
+    def _start(self, place: _Place, work: list[Submission], deliver: Deliver) -> SirtakiWork:
+        call = Call(place.label, GroupHandle(_ops.start(work) if work else []), deliver, place.timeout)
+        self._window[place.slot] = weakref.ref(call)
+        return SirtakiWork(call)
+
+    def _reduce_scatter(self, what: str, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: Any) -> SirtakiWork:
+        op = convert.reduce_op(opts, what)
+        place = self._begin(what, opts)
+        pairs = zip(inputs, convert.names(place.name, inputs), strict=True)
+        work = [_ops.reducescatter(flat, part, op, _UNSCALED) for flat, part in pairs]
+        return self._start(place, work, lambda results: self._copied(outputs, results))
+
+    def _alltoall(
+        self, what: str, source: Tensor, counts: tuple[list[int], list[int]], targets: Sequence[Tensor], opts: Any
+    ) -> SirtakiWork:
+        sends, takes = counts
+        place = self._begin(what, opts)
+
+        def deliver(results: list[Any]) -> list[Tensor]:
+            joined, received = results[0]
+            for rank, (came, expected) in enumerate(zip(received.tolist(), takes, strict=True)):
+                require(
+                    came == expected,
+                    f"rank {rank} sent {came} elements to rank {self._rank}, whose output for it holds {expected}",
+                )
+            return convert.spread(targets, joined)
+
+        return self._start(place, [_ops.alltoall(source, sends, place.name, tell_received=True)], deliver)
+
+    def _gathered(self, targets: Sequence[Tensor]) -> Deliver:
+        def deliver(results: list[Any]) -> list[Tensor]:
+            expected = sum(target.numel() for target in targets)
+            require(
+                results[0].numel() == expected,
+                f"the outputs hold {expected} elements, and the ranks sent {results[0].numel()}; each output must be "
+                "as large as the tensor of its rank",
+            )
+            return convert.spread(targets, results[0])
+
+        return deliver
+
+    def _copied(self, outputs: Sequence[Tensor], results: Sequence[Tensor]) -> list[Tensor]:
+        return [convert.copy(output, result) for output, result in zip(outputs, results, strict=True)]
+
+    def _elements(self, what: str, tensor: Tensor, splits: Sequence[int], which: str) -> list[int]:
+        rows = tensor.shape[0] if tensor.dim() > 0 else 0
+        if not splits:
+            require(
+                rows % self._size == 0,
+                f"{what} on rank {self._rank}: {rows} rows of the {which} do not divide by {self._size} ranks; give "
+                f"{which}_split_sizes",
+            )
+            return [tensor.numel() // self._size] * self._size
+        require(
+            len(splits) == self._size and sum(splits) == rows and min(splits) >= 0,
+            f"{what} on rank {self._rank}: {which}_split_sizes is {list(splits)}; it must be {self._size} counts whose "
+            f"sum is {rows}, the rows of the {which}",
+        )
+        return [count * (tensor.numel() // rows if rows else 0) for count in splits]
+
+    def _need_outputs(self, what: str, tensors: Sequence[Tensor], own: Tensor) -> None:
+        require(
+            len(tensors) == self._size,
+            f"{what} on rank {self._rank}: it needs one tensor for each of {self._size} ranks, not {len(tensors)}",
+        )
+        self._need(what, tensors[self._rank].numel() == own.numel(), tensors[self._rank], own, "exactly")
+
+    def _need(self, what: str, fits: bool, one: Tensor, other: Tensor, how: str) -> None:
+        if not fits:
+            raise InvalidArgumentError(
+                f"{what} on rank {self._rank}: tensors of {list(one.shape)} and {list(other.shape)} do not fit; the "
+                f"first must hold {how.replace('P times', f'{self._size} times')} as many elements as the second"
+            )
+
+    def _no_messages(self, what: str) -> errors.UnsupportedError:
+        return errors.UnsupportedError(
+            f"{what} on rank {self._rank}: there are no messages between two ranks here. Use broadcast or "
+            'all_to_all_single, or a group of Gloo\'s beside this one: torch.distributed.new_group(backend="gloo")'
+        )

@@ -1,0 +1,127 @@
+"""How a process group comes to its session, and how ranks that sirtakirun started come to torch's store."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator, Mapping
+from datetime import timedelta
+from typing import Any
+
+from torch.distributed import TCPStore
+from torch.distributed.constants import default_pg_timeout
+
+from sirtaki import _torchrun, basics, errors
+from sirtaki.torch.distributed.group import SirtakiGroup
+from sirtaki.torch.functions import broadcast_object
+
+_GLOO = 'torch.distributed.new_group(ranks, backend="gloo")'
+_LONGEST_STALL = 8760 * 3600  # what control.stall_fail takes, in seconds
+_JOB = ("SIRTAKI_JOB_RANK", "SIRTAKI_JOB_RENDEZVOUS")
+
+
+class _Owner:
+    """Whether the session was opened for process groups, and which of them use it. Ends with the last of them."""
+
+    def __init__(self) -> None:
+        self.opened = 0
+        self.groups: set[str] = set()
+
+    def open(self, job: _torchrun.Job | None, options: Mapping[str, object]) -> None:
+        if job is None:
+            basics.init(options=options)
+        else:
+            basics.open_session(job, options)
+        self.opened = basics.generation()
+
+    def add(self, group: SirtakiGroup, name: str) -> None:
+        self.groups.add(name)
+        group.call_at_shutdown(lambda: self.remove(name))
+
+    def remove(self, name: str) -> None:
+        self.groups.discard(name)
+        if not self.groups and self.opened == basics.generation():
+            basics.shutdown()
+
+
+_owner = _Owner()
+
+
+def create_group(options: Any, backend_options: object) -> SirtakiGroup:
+    """Called by torch for every group with this backend.
+
+    Raises:
+        ValueError: torch and the session know different ranks or sizes.
+        UnsupportedError: a group of some ranks only, or options for the backend.
+        HorovodInternalError: the ranks cannot meet.
+    """
+    ranks, size = list(options.global_ranks_in_group), options.group_size
+    if backend_options is not None:
+        raise errors.UnsupportedError("backend sirtaki takes no pg_options; options are in docs/options.md")
+    if not ranks and not basics.is_initialized():
+        _open(options)
+    known = basics.size()
+    if ranks and ranks != list(range(known)):
+        raise errors.UnsupportedError(
+            f"new_group({ranks}): backend sirtaki has groups of all {known} ranks in their order only. Take Gloo's for "
+            f"these: {_GLOO}"
+        )
+    if (options.group_rank, size) != (basics.rank(), known):
+        raise errors.InvalidArgumentError(
+            f"torch.distributed was told that this is rank {options.group_rank} of {size}, and Sirtaki that it is rank "
+            f"{basics.rank()} of {known}. Give init_process_group() neither rank nor world_size, or the same as the "
+            "launcher; start the job with one launcher"
+        )
+    group = SirtakiGroup(options.group_rank, size, options.group_id, options.timeout)
+    _owner.add(group, options.group_id)
+    return group
+
+
+def rendezvous(url: str, timeout: timedelta = default_pg_timeout, **_: Any) -> Iterator[tuple[TCPStore, int, int]]:
+    """init_method sirtaki://: ranks meet as their launcher says, then make a store for torch's own needs."""
+    del url
+    if not basics.is_initialized():
+        _owner.open(None, _limits(timeout))
+    rank, size = basics.rank(), basics.size()
+    if rank == 0:
+        store = TCPStore("localhost", 0, size, is_master=True, timeout=timeout, wait_for_workers=False)
+        broadcast_object((_address(), store.port), 0, "torch.store")
+    else:
+        host, port = broadcast_object(None, 0, "torch.store")
+        store = TCPStore(host, port, size, is_master=False, timeout=timeout, wait_for_workers=False)
+    yield store, rank, size
+    raise RuntimeError("ranks of Sirtaki meet once for each init_process_group()")
+
+
+def _limits(timeout: timedelta) -> dict[str, object]:
+    """So that the runtime does not end what a group of that timeout still waits for."""
+    rows = {row["name"]: row for row in basics.options()}
+    if timeout <= default_pg_timeout or rows["control.stall_fail"]["source"] != "default":
+        return {}
+    return {"control.stall_fail": f"{min(round(timeout.total_seconds()), _LONGEST_STALL)}s"}
+
+
+def _open(options: Any) -> None:
+    limits = _limits(options.timeout)
+    if any(name in os.environ for name in _JOB):
+        _owner.open(None, limits)
+        return
+    address = os.environ.get("MASTER_ADDR") or "127.0.0.1"
+    job = _torchrun.meet_in(options.store, _torchrun.store_key(), options.group_rank, options.group_size, address)
+    _owner.open(job, limits)
+
+
+def _address() -> str:
+    """Where the other ranks reach this host: its side of the way to the coordinator."""
+    if basics.cross_size() == 1:
+        return "127.0.0.1"
+    host, _, port = os.environ.get("SIRTAKI_JOB_RENDEZVOUS", "").rpartition(":")
+    try:
+        family, kind, protocol, _, target = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_DGRAM)[0]
+        # A datagram socket sends nothing on connect(): it only chooses the way.
+        with socket.socket(family, kind, protocol) as probe:
+            probe.connect(target)
+            found: str = probe.getsockname()[0]
+            return found
+    except (OSError, ValueError):
+        return socket.gethostname()

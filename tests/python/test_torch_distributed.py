@@ -1,0 +1,211 @@
+"""torch.distributed over Sirtaki: collectives, DistributedDataParallel, launchers, deaths."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from rank_support import case_names, check_case, clean_environment, launch
+
+pytest.importorskip("torch")
+
+LIMIT_SECONDS = 90
+
+
+@pytest.mark.parametrize("case", case_names("distributed_cases"))
+@pytest.mark.parametrize("np", [2, 3, 4])
+def test_collectives(np: int, case: str) -> None:
+    check_case("distributed_cases", np, case)
+
+
+@pytest.mark.parametrize("case", case_names("distributed_ddp_cases"))
+@pytest.mark.parametrize("np", [2, 3, 4])
+def test_ddp(np: int, case: str) -> None:
+    check_case("distributed_ddp_cases", np, case)
+
+
+# Imports nothing of ours. In one write: the ranks share a pipe.
+AGAIN = """
+import sys, torch, torch.distributed as dist
+for _ in range(3):
+    dist.init_process_group("sirtaki")
+    total = torch.ones(1)
+    dist.all_reduce(total)
+    where = (dist.get_rank(), dist.get_world_size(), int(total))
+    dist.destroy_process_group()
+sys.stdout.write(" ".join(map(str, ["RESULT", *where])) + "\\n")
+"""
+IMPORTED = "import sirtaki.torch\n" + AGAIN
+WITH_OURS = AGAIN.replace('("sirtaki")', '("sirtaki", init_method="sirtaki://")')
+
+
+def results(output: str) -> list[str]:
+    return sorted(line[line.index("RESULT") :] for line in output.splitlines() if "RESULT" in line)
+
+
+def with_torchrun(np: int, program: Path, **more: str) -> str:
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(np)]
+    done = subprocess.run(
+        [*command, str(program)],
+        env={**clean_environment(), **more},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=LIMIT_SECONDS,
+        check=False,
+    )
+    return done.stdout
+
+
+@pytest.fixture
+def program(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
+    path = tmp_path / "program.py"
+    path.write_text(getattr(request, "param", AGAIN))
+    return path
+
+
+@pytest.mark.parametrize("program", [AGAIN, WITH_OURS], indirect=True, ids=["env", "sirtaki"])
+@pytest.mark.parametrize("np", [1, 2])
+def test_groups_come_and_go_under_sirtakirun(np: int, program: Path) -> None:
+    done = launch(np, str(program), limit=LIMIT_SECONDS)
+    assert results(done.stdout) == [f"RESULT {rank} {np} {np}" for rank in range(np)], done.stdout
+    assert done.returncode == 0
+
+
+def test_groups_come_and_go_under_torchrun(program: Path) -> None:
+    output = with_torchrun(2, program)
+    assert results(output) == ["RESULT 0 2 2", "RESULT 1 2 2"], output
+
+
+@pytest.mark.parametrize("program", [IMPORTED], indirect=True)
+def test_an_import_does_where_torch_loads_no_backends(program: Path) -> None:
+    output = with_torchrun(2, program, TORCH_DEVICE_BACKEND_AUTOLOAD="0")
+    assert results(output) == ["RESULT 0 2 2", "RESULT 1 2 2"], output
+
+
+SPAWNED = """
+import sys, torch, torch.distributed as dist, torch.multiprocessing as mp
+def work(rank, path):
+    dist.init_process_group("sirtaki", init_method=f"file://{path}", rank=rank, world_size=2)
+    total = torch.full((1,), rank + 1.0)
+    dist.all_reduce(total)
+    sys.stdout.write(f"RESULT {rank} {int(total)}\\n")
+    dist.destroy_process_group()
+if __name__ == "__main__":
+    mp.spawn(work, (sys.argv[1],), nprocs=2)
+"""
+
+
+@pytest.mark.parametrize("program", [SPAWNED], indirect=True)
+def test_processes_without_a_launcher_meet_in_torchs_store(program: Path, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, str(program), str(tmp_path / "store")],
+        env=clean_environment(),
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_SECONDS,
+        check=False,
+    )
+    assert results(done.stdout) == ["RESULT 0 3", "RESULT 1 3"], done.stdout + done.stderr
+
+
+WRONG = """
+import torch, torch.distributed as dist, sirtaki
+sirtaki.init()
+store = dist.HashStore()
+try:
+    dist.init_process_group("sirtaki", store=store, rank=1 - sirtaki.rank(), world_size=2)
+except ValueError as error:
+    print("RESULT", error)
+"""
+
+
+@pytest.mark.parametrize("program", [WRONG], indirect=True)
+def test_another_rank_than_the_launchers_is_refused(program: Path) -> None:
+    told = results(launch(2, str(program), limit=LIMIT_SECONDS).stdout)
+    assert len(told) == 2
+    assert "told that this is rank 0 of 2, and Sirtaki that it is rank 1 of 2" in told[0]
+
+
+# The second kills itself in the middle of backward, when the others already wait in torch's own C++.
+DYING = """
+import os, signal, sys, time, torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+dist.init_process_group("sirtaki")
+rank = dist.get_rank()
+begin = time.monotonic()
+def first() -> None:
+    dist.all_reduce(torch.ones(1000))
+    dist.barrier()
+def die(*_) -> None:
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+try:
+    first()
+    if sys.argv[1] == "ddp":
+        model = DistributedDataParallel(torch.nn.Linear(500, 500))
+        loss = model(torch.ones(1, 500)).sum()
+        loss.register_hook(die)
+        begin = time.monotonic()
+        loss.backward()
+    else:
+        die()
+        begin = time.monotonic()
+        first()
+except RuntimeError as error:
+    sys.stdout.write(f"SURVIVOR {rank} {time.monotonic() - begin:.2f} {' '.join(str(error).split())}\\n")
+    sys.stdout.flush()
+    sys.exit(3)
+"""
+
+
+@pytest.mark.parametrize("program", [DYING], indirect=True)
+@pytest.mark.parametrize("how", ["ddp", "all_reduce"])
+def test_survivors_of_a_killed_rank_raise_and_name_it(program: Path, how: str) -> None:
+    done = launch(3, str(program), how, limit=LIMIT_SECONDS)
+    told = [line[line.index("SURVIVOR") :].split() for line in done.stdout.splitlines() if "SURVIVOR" in line]
+    assert sorted(words[1] for words in told) == ["0", "2"], done.stdout
+    for words in told:
+        assert float(words[2]) < 5.0
+        assert "rank 1" in " ".join(words[3:])
+        assert "all_reduce (call" in " ".join(words[3:])
+    assert done.returncode != 0
+
+
+# The first waits in torch's own C++; the second is alive and never comes.
+LATE = """
+import datetime, sys, threading, torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+dist.init_process_group("sirtaki", timeout=datetime.timedelta(seconds=2))
+model = DistributedDataParallel(torch.nn.Linear(5, 5))
+if dist.get_rank() == 1:
+    threading.Event().wait(60)
+try:
+    model(torch.ones(1, 5)).sum().backward()
+except RuntimeError as error:
+    sys.stdout.write(f"RESULT {' '.join(str(error).split())}\\n")
+    sys.stdout.flush()
+    sys.exit(3)
+"""
+
+
+@pytest.mark.parametrize("program", [LATE], indirect=True)
+def test_the_groups_timeout_ends_a_backward_pass_that_a_rank_never_joins(program: Path) -> None:
+    told = results(launch(2, str(program), limit=LIMIT_SECONDS).stdout)
+    assert len(told) == 1
+    assert "all_reduce (call" in told[0]
+    assert "is not over after 2 s" in told[0]
+
+
+LONG = """
+import datetime, torch.distributed as dist, sirtaki
+dist.init_process_group("sirtaki", timeout=datetime.timedelta(hours=2))
+print("RESULT", sirtaki.basics.option("control.stall_fail"))
+"""
+
+
+@pytest.mark.parametrize("program", [LONG], indirect=True)
+def test_a_long_timeout_of_the_group_is_the_runtimes_too(program: Path) -> None:
+    assert results(launch(2, str(program), limit=LIMIT_SECONDS).stdout) == ["RESULT 2h"] * 2
