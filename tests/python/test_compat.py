@@ -123,6 +123,12 @@ def test_training_reaches_its_end(start: Callable[..., subprocess.CompletedProce
     assert len(re.findall(r"epoch 1: loss [\d.]+, test accuracy [\d.]+%", done.stdout)) == 1, done.stdout + done.stderr
 
 
+def test_ddp_reaches_its_end(start: Callable[..., subprocess.CompletedProcess[str]]) -> None:
+    done = start(str(ROOT / "examples/pytorch_ddp.py"), "--steps", "20")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert len(re.findall(r"epoch 1: loss [\d.]+, test accuracy [\d.]+%", done.stdout)) == 1, done.stdout + done.stderr
+
+
 def test_the_failure_of_a_rank_ends_the_job(
     start: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
 ) -> None:

@@ -11,6 +11,7 @@ from rank_support import case_names, check_case, clean_environment, launch
 
 pytest.importorskip("torch")
 
+ROOT = Path(__file__).resolve().parents[2]
 LIMIT_SECONDS = 90
 
 
@@ -209,3 +210,9 @@ print("RESULT", sirtaki.basics.option("control.stall_fail"))
 @pytest.mark.parametrize("program", [LONG], indirect=True)
 def test_a_long_timeout_of_the_group_is_the_runtimes_too(program: Path) -> None:
     assert results(launch(2, str(program), limit=LIMIT_SECONDS).stdout) == ["RESULT 2h"] * 2
+
+
+def test_the_example_trains() -> None:
+    done = launch(2, str(ROOT / "examples/pytorch_ddp.py"), "--steps", "20", limit=LIMIT_SECONDS)
+    assert done.returncode == 0, done.stdout
+    assert "epoch 1: loss" in done.stdout
