@@ -298,6 +298,7 @@ std::string options_json(const Config& config) {
     json.key("type").value(type_name(option.type)).key("accepted").value(accepted_form(option));
     json.key("help").value(option.help).key("env").value(option.env).key("cli").value(option.flag);
     json.key("alias").value(option.alias).key("agreed").value(option.scope == OptionScope::kAgreed);
+    json.key("horovod").value(option.horovod);
     json.end_object();
   }
   json.end_array();

@@ -94,7 +94,7 @@ Status validate(const Config& config);
 
 // Name and canonical value of every kAgreed option, in table order.
 std::vector<std::pair<std::string, std::string>> agreed_options(const Config& config);
-// [{"name", "value", "source", "default", "type", "accepted", "help", "env", "cli", "alias", "agreed"}, ...]
+// [{"name", "value", "source", "default", "type", "accepted", "help", "env", "cli", "alias", "agreed", "horovod"}, ...]
 std::string options_json(const Config& config);
 // The page docs/options.md.
 std::string options_markdown();

@@ -201,8 +201,9 @@ TEST(ConfigOptions, JsonHasEveryOptionWithItsSource) {
   const std::string json = options_json(**config);
   EXPECT_NE(json.find(R"("name":"net.interface","value":"eth\"1","source":"SIRTAKI_NET_INTERFACE","default":"")"),
             std::string::npos);
-  EXPECT_NE(json.find(R"("env":"SIRTAKI_TORCH_SYNC","cli":"--torch-sync","alias":"sync","agreed":true)"),
+  EXPECT_NE(json.find(R"("env":"SIRTAKI_TORCH_SYNC","cli":"--torch-sync","alias":"sync","agreed":true,"horovod":"")"),
             std::string::npos);
+  EXPECT_NE(json.find(R"("alias":"timeline","agreed":false,"horovod":"HOROVOD_TIMELINE")"), std::string::npos);
   for (const OptionInfo& option : option_table()) {
     EXPECT_NE(json.find("\"name\":\"" + option.name + "\""), std::string::npos);
   }
