@@ -162,9 +162,18 @@ def options() -> list[dict[str, Any]]:
 
 def option(name: str) -> str:
     """The value of one option as text."""
+    return str(_option_row(name)["value"])
+
+
+def option_source(name: str) -> str:
+    """Where the value of an option comes from: "default", "program", a variable, a place in a file."""
+    return str(_option_row(name)["source"])
+
+
+def _option_row(name: str) -> dict[str, Any]:
     for row in options():
         if row["name"] == name:
-            return str(row["value"])
+            return row
     raise errors.InvalidArgumentError(f"there is no option {name}")
 
 

@@ -33,6 +33,7 @@ from sirtaki.basics import (
     start_timeline,
     stop_timeline,
 )
+from sirtaki.torch._absent import explain as _explain
 from sirtaki.torch.compression import Compression, Compressor
 from sirtaki.torch.functions import (
     allgather_object,
@@ -156,3 +157,7 @@ __all__ = [
     "stop_timeline",
     "synchronize",
 ]
+
+
+def __getattr__(name: str) -> object:
+    raise AttributeError(_explain(name))

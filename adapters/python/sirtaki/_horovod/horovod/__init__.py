@@ -1,0 +1,19 @@
+"""Horovod's name for programs under `sirtakirun --horovod`: what they import is Sirtaki.
+
+Only that option puts this folder on the path of a program. docs/horovod.md compares every function.
+"""
+
+from __future__ import annotations
+
+from horovod import _absent
+
+#: The release whose interface this is; behind the plus sign stands whose it is.
+__version__ = "0.28.1+sirtaki"
+
+_absent.refuse_modules()
+_absent.say_what_is_ignored()
+
+
+def __getattr__(name: str) -> object:
+    instead = "; use sirtaki.run()" if name == "run" else ""
+    raise AttributeError(f"module 'horovod' of Sirtaki has no attribute '{name}'{instead}")

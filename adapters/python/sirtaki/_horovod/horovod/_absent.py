@@ -1,0 +1,74 @@
+"""Modules and variables of Horovod's that are not there, each with what to use."""
+
+from __future__ import annotations
+
+import importlib.abc
+import multiprocessing
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+_PAGE = "docs/horovod.md compares all of it"
+_RUN = "start the ranks with sirtakirun, mpirun or srun, or from Python with sirtaki.run()"
+_ELASTIC = "ranks cannot join or leave a running job yet; save checkpoints and start the job again"
+
+MODULES = {
+    "horovod.tensorflow": "TensorFlow is not there yet, only PyTorch (import horovod.torch)",
+    "horovod.keras": "Keras is not there yet, only PyTorch (import horovod.torch)",
+    "horovod.mxnet": "MXNet is not supported, only PyTorch (import horovod.torch)",
+    "horovod.spark": f"Spark is not supported; {_RUN}",
+    "horovod.ray": f"Ray is not supported; {_RUN}",
+    "horovod.runner": _RUN,
+    "horovod.data": "use torch.utils.data.DataLoader, which loads in the background with num_workers",
+    "horovod.torch.elastic": _ELASTIC,
+    "horovod.common.elastic": _ELASTIC,
+}
+#: What Horovod's launchers say to a rank about its place; ours say it in variables of their own.
+_PLACES = {
+    f"HOROVOD_{name}" for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE", "HOSTNAME")
+}
+
+
+class _Refusal(importlib.abc.Loader):
+    """Loads nothing and says what to use."""
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        """Raises ImportError."""
+        raise ImportError(f"{spec.name} under sirtakirun --horovod: {MODULES[spec.name]} ({_PAGE})", name=spec.name)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Never called."""
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    """Knows the modules that are not there."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """A spec whose loader refuses."""
+        return ModuleSpec(fullname, _Refusal(), is_package=True) if fullname in MODULES else None
+
+
+def refuse_modules() -> None:
+    """From now on importing a module that is not there says what to use."""
+    sys.meta_path.insert(0, _Finder())
+
+
+def ignored(environment: Mapping[str, str], understood: set[str]) -> list[str]:
+    """Variables of Horovod's that are set and mean nothing here."""
+    return sorted(n for n in environment if n.startswith("HOROVOD_") and n not in understood | _PLACES)
+
+
+def say_what_is_ignored() -> None:
+    """Once in a job: rank 0 names the variables of Horovod's that are set and mean nothing here."""
+    helper = multiprocessing.parent_process() is not None  # of a data loader
+    if helper or os.environ.get("SIRTAKI_JOB_RANK", "0") != "0":
+        return
+    from sirtaki import options
+
+    names = ignored(os.environ, {row["horovod"] for row in options()})
+    if names:
+        print(f"sirtaki: {', '.join(names)}: no option means this here, so it is not used ({_PAGE})", file=sys.stderr)

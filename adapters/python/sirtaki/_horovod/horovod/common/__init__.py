@@ -1,0 +1,1 @@
+"""horovod.common: what programs use of it."""

@@ -1,0 +1,5 @@
+"""horovod.common.exceptions."""
+
+from sirtaki import HorovodInternalError
+
+__all__ = ["HorovodInternalError"]

@@ -1,0 +1,19 @@
+"""Names of horovod.torch that are not there, each with what to do without."""
+
+from __future__ import annotations
+
+_SETS = "process sets other than global_process_set are not there yet"
+_ABSENT = {
+    "elastic": "ranks cannot join or leave a running job yet; save checkpoints and start the job again",
+    "SyncBatchNorm": "not there yet; torch.nn.GroupNorm needs no other rank",
+    "add_process_set": _SETS,
+    "remove_process_set": _SETS,
+    "check_extension": "not needed; one build serves every version of torch, and sirtakirun --check looks at hosts",
+}
+
+
+def explain(name: str) -> str:
+    """The text of the AttributeError for a name that sirtaki.torch has not."""
+    why = _ABSENT.get(name)
+    told = "" if why is None else f": {why} (docs/horovod.md)"
+    return f"module 'sirtaki.torch' has no attribute '{name}'{told}"
