@@ -25,6 +25,8 @@ constexpr const char* kExamples = R"(Examples:
       options of the runtime; sirtaki.toml, SIRTAKI_* variables and these flags set the same table
   sirtakirun -np 4 --compression 'fc*=>group_topk:rate=1%;*=>twobit' python train.py
       gradients by the names of their tensors; docs/options.md lists codecs and policies
+  sirtakirun -np 4 --horovod python train.py
+      a program that says 'import horovod.torch as hvd', as it is
   sirtakirun -H node1:2,node2:2 --check
       do the hosts answer, with which versions and addresses, and which options are in force?
 
@@ -71,6 +73,8 @@ void add_job_options(CLI::App& app, RunOptions& run, RawOptions& raw) {
       ->group(ranks);
   app.add_option("--config-file", run.config_file, "Options of the runtime in TOML; sent to all hosts")
       ->type_name("sirtaki.toml")
+      ->group(ranks);
+  app.add_flag("--horovod", run.horovod, "Python programs for Horovod find Sirtaki under its name (docs/horovod.md)")
       ->group(ranks);
   app.add_option("--start-timeout", raw.start_timeout, "How long all hosts together may take to answer (default 30s)")
       ->type_name("TIME")

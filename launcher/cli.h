@@ -27,6 +27,7 @@ struct RunOptions {
   bool timestamps = false;
   std::string colour = "auto";  // auto, always, never
   bool verbose = false;
+  bool horovod = false;  // Python programs find Sirtaki under Horovod's name
   bool check = false;
   std::string config_file;
   std::string option_lines;  // TOML lines of the runtime's options given as flags

@@ -85,4 +85,15 @@ Result<Variables> variables_for_ranks(const Environment& environment, const std:
   return Variables(chosen.begin(), chosen.end());
 }
 
+void put_first(Variables& variables, const std::string& name, const std::string& folder) {
+  for (auto& [key, value] : variables) {
+    if (key == name) {
+      // An empty entry of such a list means the working directory.
+      value = value.empty() ? folder : folder + ":" + value;
+      return;
+    }
+  }
+  variables.emplace_back(name, folder);
+}
+
 }  // namespace sirtaki::launcher

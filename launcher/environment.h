@@ -23,4 +23,7 @@ bool stays_here(std::string_view name);
 // that is not set, or what is no variable name.
 Result<Variables> variables_for_ranks(const Environment& environment, const std::vector<std::string>& wanted);
 
+// Puts `folder` in front of a variable that is a list of folders, such as PYTHONPATH.
+void put_first(Variables& variables, const std::string& name, const std::string& folder);
+
 }  // namespace sirtaki::launcher

@@ -4,6 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -78,6 +79,30 @@ Result<std::string> own_path() {
   return path.string();
 }
 
+// Where the Python package that was installed with `program` keeps what goes by Horovod's name.
+Result<std::string> horovod_folder(const std::string& program) {
+  namespace fs = std::filesystem;
+  const fs::path lib = fs::path(program).parent_path().parent_path() / "lib";
+  std::vector<fs::path> pythons;
+  std::error_code error;
+  for (const fs::directory_entry& entry : fs::directory_iterator(lib, error)) {
+    if (entry.path().filename().string().starts_with("python3")) {
+      pythons.push_back(entry.path());
+    }
+  }
+  std::sort(pythons.begin(), pythons.end());
+  for (const fs::path& python : pythons) {
+    for (const char* packages : {"site-packages", "dist-packages"}) {
+      const fs::path folder = python / packages / "sirtaki" / "_horovod";
+      if (fs::is_directory(folder, error)) {
+        return folder.string();
+      }
+    }
+  }
+  return unavailable("--horovod: the Python package sirtaki is not in " + lib.string() +
+                     "/python3*/site-packages; call the sirtakirun that was installed with it");
+}
+
 }  // namespace
 
 Result<JobPlan> make_plan(RunOptions options, const Environment& environment) {
@@ -94,6 +119,10 @@ Result<JobPlan> make_plan(RunOptions options, const Environment& environment) {
   SRT_ASSIGN(plan.variables, variables_for_ranks(environment, options.env));
   SRT_TRY(add_configuration(options, environment, plan));
   SRT_ASSIGN(plan.own_path, own_path());
+  if (options.horovod) {
+    SRT_ASSIGN(const std::string folder, horovod_folder(plan.own_path));
+    put_first(plan.variables, "PYTHONPATH", folder);
+  }
   for (const auto& [name, value] : environment) {
     plan.own_env.push_back(name + "=" + value);
   }

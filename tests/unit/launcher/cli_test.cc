@@ -31,6 +31,8 @@ TEST(CommandLine, LeavesTheUsersCommandAlone) {
   const RunOptions run = parsed({"-np", "2", "mpirun", "-np", "3", "--verbose", "-H", "x", "--check"});
   EXPECT_EQ(run.command, (Words{"mpirun", "-np", "3", "--verbose", "-H", "x", "--check"}));
   EXPECT_FALSE(run.verbose);
+  EXPECT_FALSE(parsed({"-np", "2", "python", "--horovod"}).horovod);
+  EXPECT_TRUE(parsed({"-np", "2", "--horovod", "python"}).horovod);
   EXPECT_FALSE(run.check);
   EXPECT_EQ(parsed({"-np", "2", "--", "-odd", "--np"}).command, (Words{"-odd", "--np"}));
   EXPECT_EQ(parsed({"-np", "2", "a", "--", "b"}).command, (Words{"a", "--", "b"}));

@@ -31,5 +31,13 @@ TEST(Environment, NamesAVariableThatIsNotSet) {
   EXPECT_FALSE(variables_for_ranks({}, {"=x"}));
 }
 
+TEST(Environment, AFolderComesFirstInAList) {
+  Variables variables = {{"PYTHONPATH", "/a:/b"}, {"EMPTY", ""}};
+  put_first(variables, "PYTHONPATH", "/x");
+  put_first(variables, "EMPTY", "/x");
+  put_first(variables, "NEW", "/x");
+  EXPECT_EQ(variables, (Variables{{"PYTHONPATH", "/x:/a:/b"}, {"EMPTY", "/x"}, {"NEW", "/x"}}));
+}
+
 }  // namespace
 }  // namespace sirtaki::launcher

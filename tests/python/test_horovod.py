@@ -1,0 +1,179 @@
+"""Programs for Horovod, as they are, under sirtakirun --horovod."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from rank_support import launch
+
+pytest.importorskip("torch")
+
+ROOT = Path(__file__).resolve().parents[2]
+LIMIT_SECONDS = 90
+HOROVOD = ("--horovod",)
+
+
+def run(tmp_path: Path, program: str, np: int = 1) -> str:
+    script = tmp_path / "program.py"
+    script.write_text(program)
+    return launch(np, str(script), limit=LIMIT_SECONDS, options=HOROVOD).stdout
+
+
+def test_the_example_trains_as_it_is() -> None:
+    example = ROOT / "examples/horovod_style.py"
+    assert "sirtaki" not in ast.unparse(ast.parse(example.read_text()).body[1:])
+    done = launch(2, str(example), "--steps", "200", limit=LIMIT_SECONDS, options=HOROVOD)
+    losses = [float(text) for text in re.findall(r"loss ([\d.]+)", done.stdout)]
+    assert done.returncode == 0, done.stdout
+    assert len(losses) == 2
+    assert losses[1] < losses[0]
+
+
+def test_without_the_option_there_is_no_horovod() -> None:
+    assert importlib.util.find_spec("horovod") is None
+
+
+def test_every_public_name_of_sirtaki_torch_is_there(tmp_path: Path) -> None:
+    output = run(
+        tmp_path,
+        "import horovod, horovod.torch as hvd, sirtaki.torch\n"
+        "from horovod.torch.mpi_ops import allreduce\n"
+        "from horovod.torch.functions import broadcast_object\n"
+        "from horovod.torch.compression import Compression\n"
+        "from horovod.common.exceptions import HorovodInternalError\n"
+        "from horovod.common.process_sets import global_process_set\n"
+        "other = [n for n in sirtaki.torch.__all__ if getattr(hvd, n) is not getattr(sirtaki.torch, n)]\n"
+        "print(other, horovod.__version__)\n",
+    )
+    assert "['DistributedOptimizer', '__version__'] 0.28.1+sirtaki" in output
+
+
+def test_gradients_are_waited_for_in_step_unless_somebody_says_otherwise(tmp_path: Path) -> None:
+    program = (
+        "import sys, torch, horovod.torch as hvd\n"
+        "hvd.init()\n"
+        "for given in ({}, {'sync': 'backward'}):\n"
+        "    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1)\n"
+        "    print('SYNC', hvd.DistributedOptimizer(optimizer, **given)._sirtaki._options.sync)\n"
+    )
+    assert re.findall(r"SYNC (\w+)", run(tmp_path, program)) == ["step", "backward"]
+    script = tmp_path / "program.py"
+    output = launch(1, str(script), limit=LIMIT_SECONDS, options=("--horovod", "--sync", "forward")).stdout
+    assert re.findall(r"SYNC (\w+)", output) == ["forward", "backward"]
+
+
+ABSENT = """
+import importlib, horovod, horovod.torch as hvd
+for name in "tensorflow", "tensorflow.keras", "keras", "mxnet", "spark", "ray", "runner", "data", "torch.elastic":
+    try:
+        importlib.import_module("horovod." + name)
+    except ImportError as error:
+        print("ABSENT", name, "|", error)
+for name in "elastic", "SyncBatchNorm", "add_process_set", "nonsense":
+    try:
+        getattr(hvd, name)
+    except AttributeError as error:
+        print("ABSENT", name, "|", error)
+try:
+    from horovod.torch import elastic
+except ImportError as error:
+    print("ABSENT from |", error)
+try:
+    horovod.run
+except AttributeError as error:
+    print("ABSENT run |", error)
+"""
+
+
+def test_what_is_absent_says_what_to_use(tmp_path: Path) -> None:
+    told = dict(re.findall(r"ABSENT (\S+) \| (.*)", run(tmp_path, ABSENT)))
+    for name in ("tensorflow", "tensorflow.keras", "keras", "mxnet"):
+        assert "import horovod.torch" in told[name]
+    for name in ("spark", "ray", "runner", "run"):
+        assert "sirtaki.run()" in told[name]
+    assert "DataLoader" in told["data"]
+    for name in ("torch.elastic", "elastic", "from"):
+        assert "checkpoints" in told[name]
+    assert "GroupNorm" in told["SyncBatchNorm"]
+    assert "process sets" in told["add_process_set"]
+    assert "docs/horovod.md" not in told["nonsense"]
+
+
+def test_variables_that_mean_nothing_are_named_once_on_rank_zero(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOROVOD_CYCLE_TIME", "2")
+    monkeypatch.setenv("HOROVOD_AUTOTUNE", "1")
+    monkeypatch.setenv("HOROVOD_FUSION_THRESHOLD", "65536")
+    monkeypatch.setenv("HOROVOD_RANK", "7")
+    output = run(
+        tmp_path,
+        "import sirtaki, horovod.torch as hvd\n"
+        "hvd.init()\n"
+        "print('FUSION', sirtaki.basics.option('schedule.fusion_bytes'), hvd.rank())\n",
+        np=2,
+    )
+    assert output.count("not used") == 1
+    assert "[0!] sirtaki: HOROVOD_AUTOTUNE, HOROVOD_CYCLE_TIME: no option means this here" in output
+    assert sorted(re.findall(r"FUSION (\w+ \d)", output)) == ["64KiB 0", "64KiB 1"]
+
+
+def test_a_launcher_without_the_package_says_so(tmp_path: Path) -> None:
+    from sirtaki.launch import launcher_path
+
+    alone = tmp_path / "bin/sirtakirun"
+    alone.parent.mkdir()
+    shutil.copy2(launcher_path(), alone)
+    done = subprocess.run(
+        [str(alone), "-np", "1", "--horovod", "true"],
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_SECONDS,
+        check=False,
+    )
+    assert done.returncode != 0
+    assert "--horovod: the Python package sirtaki is not in" in done.stderr
+
+
+@pytest.fixture
+def page() -> str:
+    return (ROOT / "docs/horovod.md").read_text()
+
+
+def test_the_page_names_every_function(page: str) -> None:
+    import sirtaki.torch
+
+    rows = page[page.index("## Functions") : page.index("## Variables")]
+    missing = [name for name in sirtaki.torch.__all__ if not re.search(rf"`{re.escape(name)}[`.=(]", rows)]
+    assert missing == ["Compressor", "__version__"]
+
+
+def test_the_page_names_every_variable(page: str) -> None:
+    import sirtaki
+
+    known = {row["horovod"] for row in sirtaki.options()} - {""}
+    assert set(re.findall(r"`(HOROVOD_\w+)`", page[page.index("## Variables") :])) - {"HOROVOD_RANK"} == known
+
+
+def absent_module() -> ModuleType:
+    path = ROOT / "adapters/python/sirtaki/_horovod/horovod/_absent.py"
+    spec = importlib.util.spec_from_file_location("absent", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules.pop("absent", None)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_places_that_launchers_give_are_not_called_ignored() -> None:
+    environment = {"HOROVOD_LOCAL_RANK": "0", "HOROVOD_X": "1", "HOROVOD_KNOWN": "1", "PATH": ""}
+    assert absent_module().ignored(environment, {"HOROVOD_KNOWN", ""}) == ["HOROVOD_X"]
