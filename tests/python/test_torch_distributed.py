@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from rank_support import case_names, check_case, clean_environment, launch
+from test_launchers import as_open_mpi, run_all
 
 pytest.importorskip("torch")
 
@@ -39,6 +40,8 @@ for _ in range(3):
 sys.stdout.write(" ".join(map(str, ["RESULT", *where])) + "\\n")
 """
 IMPORTED = "import sirtaki.torch\n" + AGAIN
+#: Ranks of one machine that count as hosts of their own.
+APART = "import os\nos.environ['SIRTAKI_JOB_HOST_ID'] = os.environ['SIRTAKI_JOB_RANK']\n" + AGAIN
 WITH_OURS = AGAIN.replace('("sirtaki")', '("sirtaki", init_method="sirtaki://")')
 
 
@@ -67,7 +70,7 @@ def program(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
     return path
 
 
-@pytest.mark.parametrize("program", [AGAIN, WITH_OURS], indirect=True, ids=["env", "sirtaki"])
+@pytest.mark.parametrize("program", [AGAIN, WITH_OURS, APART], indirect=True, ids=["env", "sirtaki", "hosts"])
 @pytest.mark.parametrize("np", [1, 2])
 def test_groups_come_and_go_under_sirtakirun(np: int, program: Path) -> None:
     done = launch(np, str(program), limit=LIMIT_SECONDS)
@@ -77,6 +80,11 @@ def test_groups_come_and_go_under_sirtakirun(np: int, program: Path) -> None:
 
 def test_groups_come_and_go_under_torchrun(program: Path) -> None:
     output = with_torchrun(2, program)
+    assert results(output) == ["RESULT 0 2 2", "RESULT 1 2 2"], output
+
+
+def test_groups_come_and_go_under_mpirun(program: Path) -> None:
+    output = run_all(str(program), [as_open_mpi(rank, 2) for rank in range(2)])
     assert results(output) == ["RESULT 0 2 2", "RESULT 1 2 2"], output
 
 
