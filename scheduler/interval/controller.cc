@@ -111,9 +111,9 @@ void IntervalController::heed(const std::vector<Alarm>& alarms, std::int64_t ste
   }
 }
 
-// Overlap comes by itself; then fewer bits, then longer intervals, as soon as it is known what the bits need, then
-// waiting. Fewer bits also where merges would
-// come later than after a step: what they cost a training is less than what a delay does.
+// Overlap comes by itself; then fewer bits; longer intervals as soon as it is known what these need; then waiting.
+// Fewer bits also where merges would come later than after a step: what they cost a training is less than what a delay
+// does.
 void IntervalController::raise_for_link(std::int64_t allowed, Wish& wish) const {
   const bool late = link_.dense_delay() > 1;
   const bool dense_fits = link_.dense_steps() <= std::max<std::int64_t>(allowed * 1000 / kDensePermille, 1) && !late;

@@ -75,18 +75,23 @@ void LinkBound::observe(const RoundStats& stats, Mode mode, std::int64_t steps) 
   if (stats.step_us == 0) {
     return;
   }
-  if (mode != mode_) {
+  const bool changed = mode != mode_;
+  if (changed) {
     // Fragments and gradients take different times for the same bytes.
-    dense_ = dense_longest_ = sent_ = longest_ = {};
+    dense_ = dense_longest_ = {};
     cost_ = mode == Mode::kSync ? Mean{} : cost_;
     reference_ = 0;
     costly_ = false;
     mode_ = mode;
   }
-  if (stats.compressed != compressed_) {
+  // Of compressed differences synchronous rounds tell nothing: what is known of these stays over a trial.
+  const bool local = mode == Mode::kLocal;
+  if (local && stats.compressed != compressed_) {
     sent_ = longest_ = {};
     hidden_ = reference_ = 0;
     compressed_ = stats.compressed;
+  } else if (changed && !compressed_) {
+    sent_ = longest_ = {};
   }
   // Zero is not known: nothing was merged in the round, or nobody says what gradients need.
   const auto add_known = [&stats](Mean& mean, std::int64_t time_us) {
@@ -95,8 +100,10 @@ void LinkBound::observe(const RoundStats& stats, Mode mode, std::int64_t steps) 
     }
   };
   add_known(dense_, stats.dense_us);
-  add_known(sent_, stats.transfer_us);
-  add_known(longest_, stats.longest_us);
+  if (local || !compressed_) {
+    add_known(sent_, stats.transfer_us);
+    add_known(longest_, stats.longest_us);
+  }
   add_known(dense_longest_, stats.transfer_us > 0
                                 ? static_cast<std::int64_t>(Wide{stats.longest_us} * stats.dense_us / stats.transfer_us)
                                 : 0);

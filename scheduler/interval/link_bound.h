@@ -66,10 +66,9 @@ class LinkBound {
   };
 
   bool trial_is_due() const;
-
-  const LinkOptions options_;
   void learn_waits(const RoundStats& stats, std::int64_t steps);
 
+  const LinkOptions options_;
   // Over T, in 1/65536.
   Mean dense_;
   Mean cost_;
@@ -78,7 +77,7 @@ class LinkBound {
   Mean dense_longest_;
   std::int64_t hidden_ = 0;       // of a fragment's way what M does not tell: encoding, busy processors
   Mode mode_ = Mode::kSync;       // of the rounds in dense_
-  bool compressed_ = false;       // of those in sent_, longest_ and hidden_
+  bool compressed_ = false;       // what the last local rounds had in sent_, longest_ and hidden_
   std::int64_t reference_ = 0;    // sent_ of the first local rounds that travelled so; 0: there are too few
   std::int64_t waited_ = 0;       // by all synchronous steps
   std::int64_t sync_steps_ = 0;   // in the last synchronous round

@@ -32,7 +32,7 @@ class RoundMeter {
   void step(const LocalStep& step, std::optional<Duration> took);
   // What the link needed for a fragment; the same on all ranks.
   void merged(int fragment, std::int64_t lasted_us, bool lossy);
-  // What this rank waited for a merge. Counts in the next report, whenever that is, so that none is lost.
+  // What this rank waited for a merge. Counts in the next report of local steps, whenever that is.
   void waited(Duration wait);
 
   // What a merge of the fragment takes; 0: not known.

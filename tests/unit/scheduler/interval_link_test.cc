@@ -153,6 +153,25 @@ TEST(LinkBound, OnlyWhatTravelsNowTellsOfAFasterLink) {
   }
 }
 
+TEST(LinkBound, ATrialLeavesWhatIsKnownOfCompressedDifferences) {
+  LinkBound link({});
+  RoundStats local = measured(10'000, 480'000, 60'000, 4'000);
+  local.transfer_us = 120'000;
+  local.longest_us = 15'000;
+  local.compressed = true;
+  for (int i = 0; i < 20; ++i) {
+    link.observe(local, Mode::kLocal, kRound);
+  }
+  const std::int64_t steps = link.steps();
+  const std::int64_t delay = link.delay();
+  link.observe(measured(10'000, 480'000, 120'000, 470'000), Mode::kSync, kRound);
+  EXPECT_TRUE(link.knows_compressed());
+  EXPECT_EQ(link.steps(), steps);
+  EXPECT_EQ(link.delay(), delay);
+  link.observe(measured(10'000, 0, 0), Mode::kLocal, kRound);
+  EXPECT_EQ(link.steps(), steps);
+}
+
 TEST(LinkBound, TimesThatAreNotKnownSayNothing) {
   LinkBound link({});
   for (int i = 0; i < 20; ++i) {
