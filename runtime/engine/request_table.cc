@@ -148,18 +148,17 @@ std::shared_ptr<Slot> RequestTable::find(RequestId id) const {
 
 void RequestTable::erase(RequestId id) {
   const std::lock_guard lock(mutex_);
-  entries_.erase(id);
-  std::erase(watched_done_, id);
+  entries_.erase(id);  // what was watched is still told: ids never repeat
 }
 
 void RequestTable::watch(RequestId id) {
   const std::lock_guard lock(mutex_);
   const auto it = entries_.find(id);
-  if (it == entries_.end() || it->second.watched) {
+  if (it != entries_.end() && std::exchange(it->second.watched, true)) {
     return;
   }
-  it->second.watched = true;
-  if (it->second.slot->done()) {
+  // Released meanwhile is over, too.
+  if (it == entries_.end() || it->second.slot->done()) {
     watched_done_.push_back(id);
     watched_changed_.notify_all();
   }

@@ -47,6 +47,20 @@ TEST(RequestTable, WatchedRequestsAreReportedOnce) {
   EXPECT_FALSE(table.wait_watched(10, std::chrono::seconds(10)));
 }
 
+TEST(RequestTable, WatchedRequestsAreReportedAlsoWhenTheyWereReleased) {
+  RequestTable table(0);
+  const auto tickets = table.add({"", ""}).value();
+  table.watch(tickets[0].id);
+  table.complete(tickets[0].id, {}, {});
+  table.erase(tickets[0].id);
+  EXPECT_EQ(table.wait_watched(10, Duration(0)), std::vector{tickets[0].id});
+  table.complete(tickets[1].id, {}, {});
+  table.erase(tickets[1].id);
+  table.watch(tickets[1].id);
+  EXPECT_EQ(table.wait_watched(10, Duration(0)), std::vector{tickets[1].id});
+  EXPECT_TRUE(table.wait_watched(10, Duration(0))->empty());
+}
+
 TEST(Waiter, TimeoutLeavesTheRequestAlive) {
   Waiter waiter({}, [] {});
   Slot slot;
