@@ -69,6 +69,9 @@ Status check_op_fields(const sirtaki_request_args& args, const std::string& what
   if (args.splits != nullptr && (args.splits_count < 0 || args.splits_count > std::numeric_limits<int>::max() / 2)) {
     return bad(what, "splits_count is " + std::to_string(args.splits_count));
   }
+  if (args.ranks != nullptr && (args.ranks_count < 1 || args.ranks_count > std::numeric_limits<int>::max() / 2)) {
+    return bad(what, "ranks_count is " + std::to_string(args.ranks_count) + "; a process set has a rank or more");
+  }
   return {};
 }
 
@@ -198,6 +201,9 @@ Result<engine::OpSpec> to_op(const sirtaki_request_args& args) {
   op.priority = args.priority;
   if (args.splits != nullptr) {
     op.splits.assign(args.splits, args.splits + args.splits_count);
+  }
+  if (args.ranks != nullptr) {
+    op.ranks.assign(args.ranks, args.ranks + args.ranks_count);
   }
   if (op.kind != OpKind::kBarrier) {
     SRT_TRY(set_tensors(args, what, op));

@@ -138,8 +138,10 @@ SIRTAKI_API const char* sirtaki_last_error_tensor(void);
 
 typedef struct {
   uint32_t struct_size;
-  int32_t op;           /* sirtaki_op */
-  const char* name;     /* the same on all ranks; unique among requests in flight; NULL: named by call order */
+  int32_t op; /* sirtaki_op */
+  /* The same on all ranks; unique among requests in flight; NULL: named by call order. May not end as names of process
+   * sets do (" of rank 1", " of ranks 0, 2"). */
+  const char* name;
   sirtaki_tensor input; /* not for barrier */
   /* Where the result goes. Allreduce, broadcast: same dims as input, may be the same memory (broadcast: always in
    * place, give the same tensor twice). reducescatter: own block. allgather, alltoall: leave data NULL; the runtime
@@ -152,6 +154,10 @@ typedef struct {
   const int64_t* splits; /* alltoall: rows of dimension 0 for each rank; NULL: equal parts */
   int32_t splits_count;
   int32_t priority; /* smaller goes first; 0: -1000 for barriers and inputs of up to 64 KiB, which are urgent */
+  /* A process set: the ranks that take part, ascending, this one among them; NULL: all. Names are the set's own; root
+   * stays a rank of the job; splits, blocks and received rows are by place in the set. */
+  const int32_t* ranks;
+  int32_t ranks_count;
 } sirtaki_request_args;
 
 SIRTAKI_API sirtaki_status sirtaki_submit(const sirtaki_request_args* args, sirtaki_request* request);
@@ -163,13 +169,14 @@ SIRTAKI_API sirtaki_status sirtaki_poll(sirtaki_request request, int* done);
  */
 SIRTAKI_API sirtaki_status sirtaki_wait(sirtaki_request request, int64_t timeout_ms);
 /* After a successful wait: the memory the runtime allocated. dims are valid until release; *received_splits (may be
- * NULL) gets the rows per rank of an alltoall (size entries). */
+ * NULL) gets the rows per rank of an alltoall (as many as ranks took part). */
 SIRTAKI_API sirtaki_status sirtaki_result(sirtaki_request request, sirtaki_tensor* output,
                                           const int64_t** received_splits);
 /* Forgets a request and frees its result. Releasing one in flight waits for it first. */
 SIRTAKI_API void sirtaki_release(sirtaki_request request);
 /* Ids of requests that finished since the last call and were marked with sirtaki_watch(); waits up to timeout_ms for
- * the first. Returns their number, or -1 when the session has ended. For pump threads. */
+ * the first. A request that is released before it was told is told all the same. Returns their number, or -1 when the
+ * session has ended. For pump threads. */
 SIRTAKI_API int sirtaki_wait_watched(sirtaki_request* requests, int capacity, int64_t timeout_ms);
 SIRTAKI_API sirtaki_status sirtaki_watch(sirtaki_request request);
 

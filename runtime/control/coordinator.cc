@@ -4,6 +4,8 @@
 #include <functional>
 #include <utility>
 
+#include "runtime/control/scope.h"
+
 namespace sirtaki::control {
 namespace {
 
@@ -66,8 +68,16 @@ void Coordinator::on_said(const RankSet& from, const MemberMessage& message, Tim
 
 // ---- operations by name ----
 
+Coordinator::Name& Coordinator::record_of(const std::string& name) {
+  const auto [it, added] = names_.try_emplace(name);
+  if (added) {
+    it->second.members = scope_of(name, all_.size());
+  }
+  return it->second;
+}
+
 void Coordinator::on(const RankSet& from, const Announce& message) {
-  Name& name = names_[message.name];
+  Name& name = record_of(message.name);
   if (name.cancelled.contains(message.use)) {
     return;  // said before the cancellation reached that rank
   }
@@ -82,12 +92,12 @@ void Coordinator::on(const RankSet& from, const Announce& message) {
 }
 
 void Coordinator::settle(const std::string& name, std::uint64_t use_number) {
-  Name& record = names_[name];
+  Name& record = record_of(name);
   const auto it = record.uses.find(use_number);
   if (it == record.uses.end()) {
     return;
   }
-  if (it->second.announced != all_) {
+  if (!it->second.announced.contains(record.members)) {
     return;
   }
   if (Status status = describe_mismatch(name, it->second.metas); !status) {
@@ -98,7 +108,7 @@ void Coordinator::settle(const std::string& name, std::uint64_t use_number) {
     record.id = next_id_++;
   }
   record.uses.erase(it);
-  send_all(Agreed{name, use_number, record.id});
+  send(record.members, Agreed{name, use_number, record.id});
 }
 
 // Ranks that know the name may start a use without a word; when one has announced it, the others must too.
@@ -108,7 +118,7 @@ void Coordinator::recall_missing(const std::string& name) {
     return;
   }
   for (auto& [number, use] : record->second.uses) {
-    RankSet missing = all_.without(use.announced).without(use.recalled);
+    RankSet missing = record->second.members.without(use.announced).without(use.recalled);
     if (!missing.empty()) {
       use.recalled.add(missing);
       send(std::move(missing), Recall{record->second.id, number});
@@ -117,7 +127,7 @@ void Coordinator::recall_missing(const std::string& name) {
 }
 
 void Coordinator::cancel(const std::string& name, std::uint64_t use, const Status& status, bool everywhere) {
-  Name& record = names_[name];
+  Name& record = record_of(name);
   record.uses.erase(use);
   if (!record.cancelled.insert(use).second) {
     return;
@@ -125,14 +135,12 @@ void Coordinator::cancel(const std::string& name, std::uint64_t use, const Statu
   if (record.cancelled.size() > kRememberedCancels) {
     record.cancelled.erase(record.cancelled.begin());
   }
-  if (joined_.empty()) {
-    send_all(OpCancelled{name, use, everywhere, status});
-    return;
-  }
   // What a rank that has joined has not submitted by now is none of its business: it goes on with the next use.
-  const RankSet joined = joined_ranks();
-  send(all_.without(joined), OpCancelled{name, use, everywhere, status});
-  send(joined, OpCancelled{name, use, false, status});
+  const RankSet joined = record.members.common(joined_ranks());
+  send(record.members.without(joined), OpCancelled{name, use, everywhere, status});
+  if (!joined.empty()) {
+    send(joined, OpCancelled{name, use, false, status});
+  }
 }
 
 void Coordinator::on(const RankSet& /*from*/, const OpFailed& message) {

@@ -54,6 +54,7 @@ class Coordinator {
     RankSet recalled;
   };
   struct Name {
+    RankSet members;  // take part
     std::uint32_t id = 0;
     std::map<std::uint64_t, Use> uses;
     std::set<std::uint64_t> cancelled;  // the last of them: what is still said of these is old
@@ -90,6 +91,7 @@ class Coordinator {
   void finish_left(Rank rank, TimePoint now);
   void give_up_last_words(TimePoint now);
   void tell_left(TimePoint now);
+  Name& record_of(const std::string& name);
   void settle(const std::string& name, std::uint64_t use);
   void count_left(const std::string& name, std::uint64_t use);
   void recall_missing(const std::string& name);

@@ -62,7 +62,14 @@ RankSet Coordinator::joined_ranks() const {
 
 // Somebody waits for this use. A rank that has joined without submitting it never will in time.
 void Coordinator::count_joined(const std::string& name, std::uint64_t use) {
+  if (joined_.empty()) {
+    return;
+  }
+  const RankSet& members = record_of(name).members;
   for (const auto& [rank, joined] : joined_) {
+    if (!members.contains(rank)) {
+      continue;
+    }
     const auto count = joined.uses.find(name);
     if (count == joined.uses.end() || count->second <= use) {
       cancel(name, use, joined_status(rank, "'" + name + "'"), true);

@@ -23,13 +23,14 @@ Status Coordinator::left_status(Rank rank, const std::string& what) {
 
 // A rank that left in order stands in for itself where it has seen the use through; where it has not, nobody ever will.
 void Coordinator::count_left(const std::string& name, std::uint64_t use_number) {
+  Name& record = record_of(name);
   for (const auto& [rank, uses] : left_uses_) {
-    const auto it = names_[name].uses.find(use_number);
-    if (it == names_[name].uses.end()) {
+    const auto it = record.uses.find(use_number);
+    if (it == record.uses.end()) {
       return;
     }
     Use& use = it->second;
-    if (use.announced.contains(rank)) {
+    if (use.announced.contains(rank) || !record.members.contains(rank)) {
       continue;
     }
     const auto count = uses.find(name);

@@ -1,6 +1,9 @@
 #include "runtime/control/relay.h"
 
 #include <algorithm>
+#include <limits>
+
+#include "runtime/control/scope.h"
 
 namespace sirtaki::control {
 namespace {
@@ -10,6 +13,12 @@ constexpr std::size_t kRememberedSubjects = 4096;
 
 bool is_report(const MemberMessage& message) {
   return std::holds_alternative<Waiting>(message);
+}
+
+// Of the job: who says this, if all do.
+RankSet members_of(const MemberMessage& message) {
+  const auto* announce = std::get_if<Announce>(&message);
+  return scope_of(announce != nullptr ? announce->name : std::string(), std::numeric_limits<int>::max());
 }
 
 }  // namespace
@@ -64,7 +73,11 @@ void Relay::add(Said said, TimePoint now) {
     pending_.push_back(std::move(said));
     return;
   }
-  heard_[about].add(said.ranks);
+  const auto [heard, first] = heard_.try_emplace(about);
+  if (first) {
+    heard->second.members = members_of(said.message).common(below_);
+  }
+  heard->second.from.add(said.ranks);
   std::vector<std::size_t>& places = places_[about];
   // A rank's newer word replaces one that has not been passed on yet.
   for (const std::size_t place : places) {
@@ -94,7 +107,7 @@ std::optional<TimePoint> Relay::next_tick() const {
 }
 
 bool Relay::complete() const {
-  return std::ranges::all_of(places_, [&](const auto& entry) { return heard_.at(entry.first).contains(present_); });
+  return std::ranges::all_of(places_, [&](const auto& entry) { return is_heard(heard_.at(entry.first)); });
 }
 
 void Relay::flush_if_complete() {
@@ -125,7 +138,7 @@ void Relay::flush() {
   // The stragglers of an incomplete subject pass without waiting for anybody else.
   for (const auto& [about, places] : places_) {
     const auto heard = heard_.find(about);
-    if (heard->second.contains(present_) || about == subject(Waiting{})) {
+    if (is_heard(heard->second) || about == subject(Waiting{})) {
       heard_.erase(heard);
     }
   }

@@ -61,9 +61,15 @@ class Relay {
     std::uint32_t attempts_aborted = 0;  // abortions of the attempts before this one are known
   };
 
+  struct Heard {
+    RankSet from;
+    RankSet members;  // who may say it
+  };
+
   bool is_repetition(const MemberMessage& message);
   void add(Said said, TimePoint now);
   void delay(bool report, TimePoint now);
+  bool is_heard(const Heard& heard) const { return heard.from.contains(heard.members.common(present_)); }
   bool complete() const;
   void flush_if_complete();
   void forget_answered(const CoordinatorMessage& message);
@@ -75,7 +81,7 @@ class Relay {
 
   std::vector<Said> pending_;
   std::unordered_map<std::string, std::vector<std::size_t>> places_;  // subject -> places in pending_
-  std::unordered_map<std::string, RankSet> heard_;                    // subject -> who has said it, also before a flush
+  std::unordered_map<std::string, Heard> heard_;                      // subject -> who has said it, also before a flush
   bool urgent_ = false;
   std::optional<TimePoint> news_due_;  // when the announcements that are held back pass on
   std::optional<TimePoint> news_end_;  // however many still come

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "runtime/control/scope.h"
+
 namespace sirtaki::control {
 namespace {
 
@@ -110,7 +112,16 @@ void StallInspector::set_joined(const RankSet& ranks, bool joined) {
 
 // Of the others it says nothing whether they hold the entry.
 RankSet StallInspector::taking_part(const Held& held) const {
-  return held.variants.front().entry.kind == WaitKind::kStreamStep ? alive_.without(joined_) : alive_;
+  const WaitEntry& entry = held.variants.front().entry;
+  switch (entry.kind) {
+    case WaitKind::kOp:
+      return alive_.common(scope_of(entry.name, static_cast<int>(ranks_.size())));
+    case WaitKind::kStreamOpen:
+      break;
+    case WaitKind::kStreamStep:
+      return alive_.without(joined_);
+  }
+  return alive_;
 }
 
 bool StallInspector::looks_stuck() const {

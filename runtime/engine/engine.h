@@ -77,6 +77,8 @@ class Engine {
   void abort(const Status& cause);
   // This rank leaves: what is in flight ends with `cause`, what has completed still reaches the others.
   void end(const Status& cause);
+  // After end(): frees what operations have of the network, which is closed next.
+  void forget_network() { ops_.forget_sets(); }
   const Status& failure() const { return failure_; }
 
   // Nothing is in flight and all credit is back.

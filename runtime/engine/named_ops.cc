@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "runtime/base/check.h"
+#include "runtime/control/scope.h"
 #include "runtime/engine/named_ops_impl.h"
 
 namespace sirtaki::engine {
@@ -42,11 +43,19 @@ control::OpMeta meta_of(const OpSpec& spec) {
   return meta;
 }
 
-std::string call_name(const OpSpec& spec) {
-  return spec.name.empty() ? std::string(op_kind_name(spec.kind)) + ".noname" : spec.name;
-}
-
 }  // namespace
+
+std::string agreed_name(const OpSpec& spec) {
+  std::string name = spec.name.empty() ? std::string(op_kind_name(spec.kind)) + ".noname" : spec.name;
+  if (spec.ranks.empty()) {
+    return name;
+  }
+  control::RankSet set;
+  for (const Rank rank : spec.ranks) {
+    set.add(control::RankSet::of(rank));
+  }
+  return control::scoped_name(name, set);
+}
 
 NamedOps::NamedOps(Loop& loop, net::Collectives& net, ControlLink& control, Stats& stats, Trace& trace,
                    NamedOptions options)
@@ -70,8 +79,14 @@ NamedOps::~NamedOps() {
 
 void NamedOps::submit(OpSpec spec, OpDone done) {
   ++progress_;
+  auto net = net_of(spec);
+  if (!net) {
+    loop_.post([moved = std::move(done), status = net.status()]() mutable { moved(status, {}); });
+    return;
+  }
   auto op = std::make_unique<Op>();
-  op->name = call_name(spec);
+  op->net = *net;
+  op->name = agreed_name(spec);
   const control::OpMeta meta = meta_of(spec);
   op->fingerprint = meta.fingerprint();
   op->spec = std::move(spec);
@@ -94,6 +109,21 @@ void NamedOps::submit(OpSpec spec, OpDone done) {
   if (submitted.start_id) {
     start(placed, *submitted.start_id);
   }
+}
+
+Result<net::Collectives*> NamedOps::net_of(const OpSpec& spec) {
+  if (spec.ranks.empty()) {
+    return &net_;
+  }
+  std::unique_ptr<net::Collectives>& set = sets_[spec.ranks];
+  if (set == nullptr) {
+    set = net_.part(spec.ranks);
+  }
+  if (set == nullptr) {
+    return Status(Code::kUnsupported,
+                  "'" + agreed_name(spec) + "': net.backend = \"gloo\" has no process sets; use the default backend");
+  }
+  return set.get();
 }
 
 // ---- agreement ----
@@ -132,6 +162,11 @@ void NamedOps::on_cancelled(const control::OpCancelled& message) {
 }
 
 void NamedOps::abort(const Status& cause) {
+  for (const auto& [ranks, set] : sets_) {
+    if (set != nullptr) {
+      set->abort(cause);
+    }
+  }
   std::vector<Op*> waiting;
   for (const auto& [key, op] : live_) {
     op->cancelled.update(cause);
@@ -146,12 +181,21 @@ void NamedOps::abort(const Status& cause) {
 
 // ---- ends ----
 
+// Of several that left only those that take part are a reason.
+Status NamedOps::cause_of(const OpSpec& spec, const Status& seen) const {
+  const auto takes_part = [&spec](const Status& left) {
+    return spec.ranks.empty() || std::ranges::binary_search(spec.ranks, left.blame().rank);
+  };
+  const auto first = std::ranges::find_if(left_, takes_part);
+  return first == left_.end() ? seen : *first;
+}
+
 // The data plane sees that a peer is gone, often one that only left because another had died. The control plane knows
 // the first cause and tells it through abort() or on_cancelled(); it gets a moment to do so.
 void NamedOps::fail_later(Op& op, const Status& status) {
   op.running = false;
   op.verdict = loop_.after(kCauseGrace, [this, &op, status] {
-    const Status cause = left_ ? status : left_;
+    const Status cause = cause_of(op.spec, status);
     op.verdict = {};
     control_.send(control::OpFailed{op.name, op.use, cause});
     finish(op, cause);

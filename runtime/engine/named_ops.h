@@ -1,9 +1,9 @@
 // NamedOps: operations by name, from submission to completion.
 //
 // Each use is agreed (control/names.h), its sizes exchanged where ranks may differ (allgather, alltoall), then run by
-// the collectives: allreduce and broadcast in pieces (named_parts.h), so that little of a large one is in flight and an
-// urgent one need not wait for the rest. Sums add in rank order, so pieces do not change the result.
-// Loop thread; owned by Engine.
+// the collectives, or those of a process set: allreduce and broadcast in pieces (named_parts.h), so that little of a
+// large one is in flight and an urgent one need not wait for the rest. Sums add in rank order, so pieces do not change
+// the result. Loop thread; owned by Engine.
 #pragma once
 
 #include <map>
@@ -26,6 +26,9 @@ namespace sirtaki::engine {
 
 using OpDone = MoveFunction<void(Status, OpResult)>;
 
+// Under which ranks agree on an operation: its name, and the process set's ranks.
+std::string agreed_name(const OpSpec& spec);
+
 struct NamedOptions {
   std::int64_t part_bytes = 4 << 20;  // of one piece; the same on all ranks
 };
@@ -42,10 +45,12 @@ class NamedOps {
   void on_agreed(const control::Agreed& message);
   void on_recall(const control::Recall& message);
   void on_cancelled(const control::OpCancelled& message);
-  // A rank left in order; the first one's departure explains what fails for want of a peer.
-  void note_left(const Status& cause) { left_.update(cause); }
-  // Ends everything in flight; the owner has aborted the collectives.
+  // A rank left in order; the first one's departure explains what fails for want of it.
+  void note_left(const Status& cause) { left_.push_back(cause); }
+  // Ends everything in flight; the owner has aborted the collectives of all.
   void abort(const Status& cause);
+  // Frees what process sets have of the network, which ends now. Nothing is in flight.
+  void forget_sets() { sets_.clear(); }
 
   void describe_in_flight(std::vector<control::WaitEntry>& entries) const;
   control::Leaving leaving() const { return names_.leaving(); }
@@ -71,6 +76,8 @@ class NamedOps {
   void settle(Op& op);
 
   // named_ops.cc
+  Result<net::Collectives*> net_of(const OpSpec& spec);
+  Status cause_of(const OpSpec& spec, const Status& seen) const;
   void fail_later(Op& op, const Status& status);
   void finish(Op& op, const Status& status);
 
@@ -83,10 +90,11 @@ class NamedOps {
   Counter& failed_;
   Counter& bytes_;
   Histogram& latency_;
+  std::map<std::vector<Rank>, std::unique_ptr<net::Collectives>> sets_;  // by the ranks of process sets
   control::Names names_;
   std::map<Key, std::unique_ptr<Op>> live_;
   std::uint64_t progress_ = 0;
-  Status left_;
+  std::vector<Status> left_;  // why ranks are gone that left in order, the first one first
 };
 
 }  // namespace sirtaki::engine

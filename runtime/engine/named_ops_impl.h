@@ -14,7 +14,8 @@ struct NamedOps::Op {
   OpSpec spec;
   OpDone done;
   OpResult result;
-  std::string name;
+  std::string name;                 // with the process set's ranks
+  net::Collectives* net = nullptr;  // of those that take part
   std::uint64_t use = 0;
   std::uint32_t id = 0;
   std::uint16_t fingerprint = 0;

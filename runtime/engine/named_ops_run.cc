@@ -24,6 +24,11 @@ std::int32_t priority_of(const OpSpec& spec) {
   return spec.priority == 0 && small ? kUrgentPriority : spec.priority;
 }
 
+// Of a rank of the job among those that take part.
+Rank place_of(Rank rank, const std::vector<Rank>& ranks) {
+  return ranks.empty() ? rank : static_cast<Rank>(std::ranges::lower_bound(ranks, rank) - ranks.begin());
+}
+
 }  // namespace
 
 // An operation outlives its collectives: it ends in settle(), when none is in flight.
@@ -40,11 +45,11 @@ void NamedOps::start(Op& op, std::uint32_t id) {
 
 void NamedOps::exchange_sizes(Op& op) {
   op.stage = OpStage::kSizes;
-  const auto size = static_cast<std::size_t>(net_.size());
+  const auto size = static_cast<std::size_t>(op.net->size());
   if (op.spec.kind == OpKind::kAllgather) {
     op.own_rows = {op.spec.dims.front()};
   } else if (op.spec.splits.empty()) {
-    op.own_rows.assign(size, op.spec.dims.front() / net_.size());
+    op.own_rows.assign(size, op.spec.dims.front() / op.net->size());
   } else {
     op.own_rows = op.spec.splits;
   }
@@ -57,7 +62,7 @@ void NamedOps::exchange_sizes(Op& op) {
   args.recv_counts.assign(size, static_cast<std::int64_t>(op.own_rows.size()));
   args.priority = priority_of(op.spec);
   args.tag = op.sizes_tag();
-  net_.start(std::move(args), [this, &op](const Status& status) { on_sizes(op, status); });
+  op.net->start(std::move(args), [this, &op](const Status& status) { on_sizes(op, status); });
 }
 
 void NamedOps::on_sizes(Op& op, const Status& status) {
@@ -74,8 +79,8 @@ void NamedOps::on_sizes(Op& op, const Status& status) {
 Status NamedOps::prepare_output(Op& op) {
   OpSpec& spec = op.spec;
   const std::int64_t row = product(spec.dims, 1);
-  const auto size = static_cast<std::size_t>(net_.size());
-  const auto me = static_cast<std::size_t>(net_.rank());
+  const auto size = static_cast<std::size_t>(op.net->size());
+  const auto me = static_cast<std::size_t>(op.net->rank());
   std::int64_t rows = 0;
   switch (spec.kind) {
     case OpKind::kAllgather:
@@ -88,7 +93,7 @@ Status NamedOps::prepare_output(Op& op) {
       }
       break;
     case OpKind::kReduceScatter:
-      rows = spec.dims.front() / net_.size() + (net_.rank() < spec.dims.front() % net_.size() ? 1 : 0);
+      rows = spec.dims.front() / op.net->size() + (op.net->rank() < spec.dims.front() % op.net->size() ? 1 : 0);
       break;
     default:
       return {};
@@ -115,7 +120,7 @@ net::CollectiveArgs NamedOps::payload_args(Op& op) const {
   args.kind = spec.kind;
   args.dtype = spec.input.dtype;
   args.op = spec.reduce_op;
-  args.root = spec.root;
+  args.root = place_of(spec.root, spec.ranks);
   args.priority = priority_of(spec);
   if (spec.kind == OpKind::kBarrier) {
     return args;
@@ -123,8 +128,8 @@ net::CollectiveArgs NamedOps::payload_args(Op& op) const {
   args.in = spec.input.bytes();
   args.out = spec.output.bytes();
   const std::int64_t row = product(spec.dims, 1);
-  const int size = net_.size();
-  const auto me = static_cast<std::size_t>(net_.rank());
+  const int size = op.net->size();
+  const auto me = static_cast<std::size_t>(op.net->rank());
   switch (spec.kind) {
     case OpKind::kAllgather:
       for (const std::int64_t rows : op.all_rows) {
@@ -199,8 +204,8 @@ void NamedOps::start_parts(Op& op) {
       args.out = args.out.subspan(begin, size);
     }
     args.tag = op.payload_tag(part->index);
-    net_.start(std::move(args),
-               [this, &op, index = part->index](const Status& status) { on_part_done(op, index, status); });
+    op.net->start(std::move(args),
+                  [this, &op, index = part->index](const Status& status) { on_part_done(op, index, status); });
   }
 }
 
@@ -223,7 +228,7 @@ void NamedOps::on_part_done(Op& op, std::uint32_t index, const Status& status) {
 void NamedOps::cancel_collectives(Op& op, const Status& cause) {
   // Those not in flight here too: another rank may be ahead, and what it sent must not wait for a receiver.
   op.parts.give_up();
-  net_.cancel(op.all_tags(), cause);
+  op.net->cancel(op.all_tags(), cause);
 }
 
 // No collective of it is in flight any more.

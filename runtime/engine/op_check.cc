@@ -5,14 +5,21 @@
 #include <numeric>
 #include <set>
 
+#include "runtime/control/scope.h"
+
 namespace sirtaki::engine {
 namespace {
 
 class Checker {
  public:
-  Checker(const OpSpec& spec, Rank rank, int size) : spec_(spec), rank_(rank), size_(size) {}
+  Checker(const OpSpec& spec, Rank rank, int size)
+      : spec_(spec),
+        rank_(rank),
+        job_size_(size),
+        size_(spec.ranks.empty() ? size : static_cast<int>(spec.ranks.size())) {}
 
   Status check() const {
+    SRT_TRY(check_scope());
     if (spec_.kind == OpKind::kBarrier) {
       return {};
     }
@@ -44,6 +51,24 @@ class Checker {
     return {code,
             std::string(op_kind_name(spec_.kind)) + " of " + name + " on rank " + std::to_string(rank_) + ": " + what,
             {rank_, spec_.name}};
+  }
+
+  Status check_scope() const {
+    if (control::has_scope(spec_.name)) {
+      return error("a name that ends like this one means a process set; take another");
+    }
+    const std::vector<Rank>& ranks = spec_.ranks;
+    if (ranks.empty()) {
+      return {};
+    }
+    const bool ascending = std::ranges::adjacent_find(ranks, std::greater_equal<>()) == ranks.end();
+    if (!ascending || ranks.front() < 0 || ranks.back() >= job_size_) {
+      return error("a process set has ranks from 0 to " + std::to_string(job_size_ - 1) + ", each once, in order");
+    }
+    if (!std::ranges::binary_search(ranks, rank_)) {
+      return error("this rank is not in the process set, so it takes no part in its operations");
+    }
+    return {};
   }
 
   Status check_memory() const {
@@ -94,9 +119,12 @@ class Checker {
   }
 
   Status check_root() const {
-    if (spec_.root < 0 || spec_.root >= size_) {
+    if (spec_.root < 0 || spec_.root >= job_size_) {
       return error("root rank " + std::to_string(spec_.root) + " does not exist; ranks are 0 to " +
-                   std::to_string(size_ - 1));
+                   std::to_string(job_size_ - 1));
+    }
+    if (!spec_.ranks.empty() && !std::ranges::binary_search(spec_.ranks, spec_.root)) {
+      return error("root rank " + std::to_string(spec_.root) + " is not in the process set");
     }
     return {};
   }
@@ -127,7 +155,8 @@ class Checker {
 
   const OpSpec& spec_;
   const Rank rank_;
-  const int size_;
+  const int job_size_;
+  const int size_;  // of those that take part
 };
 
 }  // namespace

@@ -19,6 +19,9 @@ inline constexpr std::int64_t kUrgentBytes = 64 * 1024;
 struct OpSpec {
   OpKind kind = OpKind::kAllreduce;
   std::string name;  // empty: named (kind, call number)
+  // Those that take part, ascending, this rank among them: a process set. Empty: all. `root` is a rank of the job,
+  // splits and results are by place in the set.
+  std::vector<Rank> ranks = {};
   TensorView input;
   TensorView output;                  // data == nullptr where the runtime allocates
   std::vector<std::int64_t> dims;     // of the input

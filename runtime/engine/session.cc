@@ -244,6 +244,9 @@ void SessionImpl::close() {
   if (control_) {
     control_->leave();
   }
+  if (engine_) {
+    loop_.run_sync([&] { engine_->forget_network(); });
+  }
   if (data_) {
     data_->close();
   }
@@ -260,9 +263,12 @@ void SessionImpl::close() {
 
 Result<std::vector<RequestId>> SessionImpl::submit(std::vector<OpSpec> ops) {
   std::vector<std::string> names;
-  for (const OpSpec& op : ops) {
+  for (OpSpec& op : ops) {
     SRT_TRY(check_op(op, job_.rank, job_.size));
-    names.push_back(op.name);
+    if (static_cast<int>(op.ranks.size()) == job_.size) {
+      op.ranks.clear();
+    }
+    names.push_back(op.name.empty() ? "" : agreed_name(op));
   }
   SRT_ASSIGN(std::vector<RequestTable::Ticket> tickets, requests_.add(names));
   std::vector<RequestId> ids;

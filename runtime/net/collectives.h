@@ -10,6 +10,7 @@
 // order of an allreduce is another one, as fixed.
 #pragma once
 
+#include <memory>
 #include <string_view>
 #include <vector>
 
@@ -66,6 +67,11 @@ class Collectives {
   virtual Rank job_rank(Rank rank) const { return rank; }
   // Where reductions go host by host: whom they go through. Null elsewhere.
   virtual const HostGroups* host_groups() const { return nullptr; }
+
+  // Some of the ranks as collectives of their own, numbered in the order given, this one among them; part of this one,
+  // which outlives it, and whose abort() it does not hear of. Its tags must differ from those of all other operations.
+  // nullptr: the backend has none.
+  virtual std::unique_ptr<Collectives> part(std::vector<Rank> /*ranks*/) { return nullptr; }
 
   // Bad arguments (sizes that do not fit, unknown root, refused dtype) come through `done` as kInvalidArgument.
   virtual void start(CollectiveArgs args, Done done) = 0;

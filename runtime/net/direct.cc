@@ -6,8 +6,36 @@
 
 #include "runtime/base/check.h"
 #include "runtime/net/algorithms.h"
+#include "runtime/net/part_link.h"
 
 namespace sirtaki::net {
+namespace {
+
+// Groups of PartLink for those whose operations are told apart by their tags already: one is enough for all.
+constexpr std::uint32_t kPartGroup = PartLink::kMaxGroups - 1;
+
+class PartCollectives final : public Collectives {
+ public:
+  PartCollectives(PointToPoint& whole, std::vector<Rank> ranks, const DirectOptions& options,
+                  std::shared_ptr<Workshop> workshop)
+      : link_(whole, std::move(ranks), kPartGroup, whole.one_host()),
+        collectives_(link_, options, nullptr, std::move(workshop)) {}
+
+  Caps caps() const override { return collectives_.caps(); }
+  Rank rank() const override { return collectives_.rank(); }
+  int size() const override { return collectives_.size(); }
+  Rank job_rank(Rank rank) const override { return collectives_.job_rank(rank); }
+  void start(CollectiveArgs args, Done done) override { collectives_.start(std::move(args), std::move(done)); }
+  void cancel(TagGroup tags, Status cause) override { collectives_.cancel(tags, std::move(cause)); }
+  void forget(const TagGroup& tags) override { collectives_.forget(tags); }
+  void abort(Status cause) override { collectives_.abort(std::move(cause)); }
+
+ private:
+  PartLink link_;
+  DirectCollectives collectives_;
+};
+
+}  // namespace
 
 std::shared_ptr<Operation> make_operation(Operation::Setup setup) {
   if (goes_through_shared_memory(setup)) {
@@ -47,6 +75,12 @@ DirectCollectives::~DirectCollectives() {
     operation->drop();
     operation->fail(gone);
   }
+}
+
+std::unique_ptr<Collectives> DirectCollectives::part(std::vector<Rank> ranks) {
+  DirectOptions options = options_;
+  options.hosts = Hosts();
+  return std::make_unique<PartCollectives>(link_, std::move(ranks), options, workshop_);
 }
 
 void DirectCollectives::reply(Done done, Status status) {

@@ -11,6 +11,7 @@
 
 #include <memory>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "runtime/net/direct.h"
@@ -34,6 +35,7 @@ class HierarchicalCollectives final : public Collectives {
   Rank rank() const override { return link_.rank(); }
   int size() const override { return link_.size(); }
   const HostGroups* host_groups() const override { return &groups_; }
+  std::unique_ptr<Collectives> part(std::vector<Rank> ranks) override { return flat_.part(std::move(ranks)); }
   void start(CollectiveArgs args, Done done) override;
   void cancel(TagGroup tags, Status cause) override;
   void forget(const TagGroup& tags) override;

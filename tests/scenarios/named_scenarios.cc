@@ -1,4 +1,6 @@
 #include <algorithm>
+#include <numeric>
+#include <optional>
 
 #include "tests/scenarios/scenarios.h"
 #include "tests/scenarios/support.h"
@@ -24,27 +26,36 @@ std::vector<float> floats_of(const engine::OpResult& result) {
 // One operation of a kind chosen by `pick`, with what its result must be.
 struct Planned {
   OpKind kind = OpKind::kAllreduce;
+  std::vector<Rank> ranks;  // that take part
   std::uint64_t salt = 0;
   std::size_t count = 0;
   Owned tensor;
   std::uint64_t request = 0;
+
+  std::size_t place(Rank rank) const {
+    return static_cast<std::size_t>(std::ranges::find(ranks, rank) - ranks.begin());
+  }
+  Rank root(std::uint64_t pick) const { return ranks[pick % ranks.size()]; }
 };
 
-Planned submit_planned(RankApi& api, const std::string& name, std::uint64_t pick) {
+Planned submit_planned(RankApi& api, const std::string& name, std::uint64_t pick, const std::vector<Rank>& ranks) {
   Planned op;
   op.kind = static_cast<OpKind>(pick % kOpKindCount);
+  op.ranks = ranks;
   op.salt = pick % 101;
-  const auto size = static_cast<std::size_t>(api.size());
   op.count = (pick / 7) % 40;
   if (op.kind == OpKind::kAllgather) {
-    op.count += static_cast<std::size_t>(api.rank());  // another first dimension on each rank
+    op.count += op.place(api.rank());  // another first dimension on each rank
   } else if (op.kind == OpKind::kAlltoall) {
-    op.count = (op.count / size + 1) * size;
+    op.count = (op.count / ranks.size() + 1) * ranks.size();
   }
   op.tensor = filled(api.rank(), op.salt, op.count);
   engine::OpSpec spec = base_spec(op.kind, name, op.tensor);
+  if (static_cast<int>(ranks.size()) < api.size()) {
+    spec.ranks = ranks;
+  }
   if (op.kind == OpKind::kBroadcast) {
-    spec.root = static_cast<Rank>(pick % size);
+    spec.root = op.root(pick);
   }
   if (op.kind == OpKind::kAllreduce || op.kind == OpKind::kBroadcast) {
     spec.output = spec.input;
@@ -54,53 +65,47 @@ Planned submit_planned(RankApi& api, const std::string& name, std::uint64_t pick
 }
 
 void check_planned(RankApi& api, const Planned& op, std::uint64_t pick, const std::string& name) {
-  const int size = api.size();
+  const std::size_t size = op.ranks.size();
+  const std::size_t me = op.place(api.rank());
+  std::vector<bool> members(static_cast<std::size_t>(api.size()));
+  for (const Rank rank : op.ranks) {
+    members[static_cast<std::size_t>(rank)] = true;
+  }
+  std::vector<float> expected;
   switch (op.kind) {
     case OpKind::kAllreduce:
-      require_sum(op.tensor, everybody(size), op.salt, name);
+      require_sum(op.tensor, members, op.salt, name);
       return;
-    case OpKind::kBroadcast: {
-      const Owned expected = filled(static_cast<Rank>(pick % static_cast<std::size_t>(size)), op.salt, op.count);
-      require(op.tensor.values == expected.values, name + ": wrong broadcast");
+    case OpKind::kBroadcast:
+      require(op.tensor.values == filled(op.root(pick), op.salt, op.count).values, name + ": wrong broadcast");
       return;
-    }
-    case OpKind::kAllgather: {
-      std::vector<float> expected;
-      const std::size_t base = op.count - static_cast<std::size_t>(api.rank());
-      for (Rank r = 0; r < size; ++r) {
-        const Owned part = filled(r, op.salt, base + static_cast<std::size_t>(r));
+    case OpKind::kAllgather:
+      for (std::size_t p = 0; p < size; ++p) {
+        const Owned part = filled(op.ranks[p], op.salt, op.count - me + p);
         expected.insert(expected.end(), part.values.begin(), part.values.end());
       }
-      require(floats_of(api.result(op.request)) == expected, name + ": wrong allgather");
-      return;
-    }
+      break;
     case OpKind::kAlltoall: {
-      std::vector<float> expected;
-      const std::size_t block = op.count / static_cast<std::size_t>(size);
-      for (Rank r = 0; r < size; ++r) {
-        const Owned all = filled(r, op.salt, op.count);
-        const auto begin =
-            all.values.begin() + static_cast<std::ptrdiff_t>(block * static_cast<std::size_t>(api.rank()));
+      const std::size_t block = op.count / size;
+      for (const Rank rank : op.ranks) {
+        const Owned all = filled(rank, op.salt, op.count);
+        const auto begin = all.values.begin() + static_cast<std::ptrdiff_t>(block * me);
         expected.insert(expected.end(), begin, begin + static_cast<std::ptrdiff_t>(block));
       }
-      require(floats_of(api.result(op.request)) == expected, name + ": wrong alltoall");
-      return;
+      break;
     }
     case OpKind::kReduceScatter: {
-      const std::size_t p = static_cast<std::size_t>(size);
-      const auto me = static_cast<std::size_t>(api.rank());
-      const std::size_t begin = me * (op.count / p) + std::min(me, op.count % p);
-      const std::size_t rows = op.count / p + (me < op.count % p ? 1 : 0);
-      std::vector<float> expected;
+      const std::size_t begin = me * (op.count / size) + std::min(me, op.count % size);
+      const std::size_t rows = op.count / size + (me < op.count % size ? 1 : 0);
       for (std::size_t i = begin; i < begin + rows; ++i) {
-        expected.push_back(sum_over(everybody(size), op.salt, i));
+        expected.push_back(sum_over(members, op.salt, i));
       }
-      require(floats_of(api.result(op.request)) == expected, name + ": wrong reducescatter");
-      return;
+      break;
     }
     case OpKind::kBarrier:
       return;
   }
+  require(floats_of(api.result(op.request)) == expected, name + ": wrong " + std::string(op_kind_name(op.kind)));
 }
 
 // The root of a broadcast needs nobody: it sends all pieces before the others have begun, several of them with one tag.
@@ -123,28 +128,76 @@ Scenario run_broadcast_ahead(RankApi& api, std::uint64_t seed, int uses) {
   }
 }
 
-Scenario run_named(RankApi& api, std::uint64_t seed, int rounds) {
+// The ranks that take part in operation `n`: all, or some.
+std::vector<Rank> drawn_set(std::uint64_t seed, int n, int size, bool sets) {
+  std::vector<Rank> all(static_cast<std::size_t>(size));
+  std::iota(all.begin(), all.end(), 0);
+  std::vector<Rank> some;
+  for (const Rank rank : all) {
+    if (shared_draw(seed, static_cast<std::uint64_t>(n), 1000 + static_cast<std::uint64_t>(rank)) % 2 == 0) {
+      some.push_back(rank);
+    }
+  }
+  return sets && n % 4 != 0 && !some.empty() ? some : all;
+}
+
+Scenario run_named(RankApi& api, std::uint64_t seed, int rounds, bool sets) {
   constexpr int kNames = 8;
   for (int round = 0; round < rounds; ++round) {
-    std::vector<Planned> ops(kNames);
+    std::vector<std::optional<Planned>> ops(kNames);
+    // Mostly the same every round, so that the fast path is used; sometimes another operation under the name.
+    const std::uint64_t era = shared_draw(seed, static_cast<std::uint64_t>(round), 5) % 4 == 0 ? 1 + round : 0;
     for (const int n : shuffled(kNames, api.random())) {
-      // Mostly the same every round, so that the fast path is used; sometimes another operation under the name.
-      const std::uint64_t era = shared_draw(seed, static_cast<std::uint64_t>(round), 5) % 4 == 0 ? 1 + round : 0;
-      const std::uint64_t pick = shared_draw(seed, static_cast<std::uint64_t>(n), era);
-      ops[static_cast<std::size_t>(n)] = submit_planned(api, "op" + std::to_string(n), pick);
+      const std::vector<Rank> ranks = drawn_set(seed, n, api.size(), sets);
+      if (std::ranges::find(ranks, api.rank()) != ranks.end()) {
+        // Two sets use one name.
+        const bool shared = sets && ranks != drawn_set(seed, n ^ 1, api.size(), sets);
+        const std::string name = shared ? "shared" + std::to_string(n / 2) : "op" + std::to_string(n);
+        const std::uint64_t pick = shared_draw(seed, static_cast<std::uint64_t>(n), era);
+        ops[static_cast<std::size_t>(n)] = submit_planned(api, name, pick, ranks);
+      }
     }
     for (const int n : shuffled(kNames, api.random())) {
-      const std::uint64_t era = shared_draw(seed, static_cast<std::uint64_t>(round), 5) % 4 == 0 ? 1 + round : 0;
-      const std::uint64_t pick = shared_draw(seed, static_cast<std::uint64_t>(n), era);
-      const Planned& op = ops[static_cast<std::size_t>(n)];
-      const std::string name = "op" + std::to_string(n) + " in round " + std::to_string(round);
-      const Status status = co_await api.wait(op.request);
-      require_ok(status, name);
-      check_planned(api, op, pick, name);
+      const std::optional<Planned>& op = ops[static_cast<std::size_t>(n)];
+      if (op) {
+        const std::string name = "op" + std::to_string(n) + " in round " + std::to_string(round);
+        require_ok(co_await api.wait(op->request), name);
+        check_planned(api, *op, shared_draw(seed, static_cast<std::uint64_t>(n), era), name);
+      }
     }
   }
   // Not together: a broadcast's root may be done before the others have begun.
   require_ok(co_await api.leave(), "leaving");
+}
+
+// Two of the ranks disagree in a set of theirs, which concerns nobody else; then all work on.
+Scenario run_set_mismatch(RankApi& api) {
+  const std::vector<Rank> pair = {0, api.size() - 1};
+  for (int round = 0; round < 3; ++round) {
+    const bool member = api.rank() == pair[0] || api.rank() == pair[1];
+    if (member) {
+      const bool bad = round == 1;
+      Owned tensor = filled(api.rank(), 1, bad && api.rank() == pair[1] ? 6 : 4);
+      engine::OpSpec spec = allreduce("grad", tensor);
+      spec.ranks = pair;
+      const Status status = co_await api.run(std::move(spec));
+      if (!bad) {
+        require_ok(status, "round " + std::to_string(round));
+        std::vector<bool> members(static_cast<std::size_t>(api.size()));
+        members.front() = members.back() = true;
+        require_sum(tensor, members, 1, "grad");
+      } else {
+        require(status.code() == Code::kMismatch, "expected a mismatch, got " + status.to_string());
+        for (const std::string& word : {std::string("grad of ranks 0, "), std::string("[4]"), std::string("[6]")}) {
+          require(status.text().find(word) != std::string_view::npos,
+                  "the error does not say " + word + ": " + status.to_string());
+        }
+      }
+    }
+    Owned all = filled(api.rank(), 2, 5);
+    require_ok(co_await api.run(allreduce("grad", all)), "all ranks");
+    require_sum(all, everybody(api.size()), 2, "all ranks");
+  }
 }
 
 Scenario run_changing(RankApi& api, std::uint64_t seed, int rounds) {
@@ -248,7 +301,15 @@ ScenarioFn broadcast_ahead(std::uint64_t seed, int uses) {
   return [=](RankApi& api) { return run_broadcast_ahead(api, seed, uses); };
 }
 ScenarioFn named_operations(std::uint64_t seed, int rounds) {
-  return [=](RankApi& api) { return run_named(api, seed, rounds); };
+  return [=](RankApi& api) { return run_named(api, seed, rounds, false); };
+}
+
+ScenarioFn process_sets(std::uint64_t seed, int rounds) {
+  return [seed, rounds](RankApi& api) { return run_named(api, seed, rounds, true); };
+}
+
+ScenarioFn set_mismatch() {
+  return [](RankApi& api) { return run_set_mismatch(api); };
 }
 ScenarioFn changing_shapes(std::uint64_t seed, int rounds) {
   return [=](RankApi& api) { return run_changing(api, seed, rounds); };

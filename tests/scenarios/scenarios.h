@@ -18,6 +18,10 @@ using world::ScenarioFn;
 
 // Operations of every kind under several names, submitted in another order on each rank, several rounds.
 ScenarioFn named_operations(std::uint64_t seed, int rounds);
+// The same, most of them of process sets, which use each other's names.
+ScenarioFn process_sets(std::uint64_t seed, int rounds);
+// Two ranks of a process set disagree: an error for them alone, then all work on. Three ranks or more.
+ScenarioFn set_mismatch();
 // Broadcasts whose root is ahead of the others by as much as it can.
 ScenarioFn broadcast_ahead(std::uint64_t seed, int uses);
 // One name whose shape changes between uses, the same way on all ranks.

@@ -21,6 +21,26 @@ TEST(Sim, OperationsByNameInAnyOrder) {
   }
 }
 
+TEST(Sim, ProcessSetsWorkBesideEachOtherAndAll) {
+  for (std::uint64_t seed = 1; seed <= world::last_seed(100); ++seed) {
+    world::SimOptions options = options_for(seed);
+    options.size = 2 + static_cast<int>(seed % 5);
+    expect_well(options, process_sets(seed, 6));
+    options.engine.layout.partition_bytes = 4 + static_cast<std::int64_t>(seed % 4) * 8;
+    expect_well(options, process_sets(seed, 6));
+  }
+}
+
+TEST(Sim, AMismatchInAProcessSetIsItsOwn) {
+  for (std::uint64_t seed = 1; seed <= world::last_seed(40); ++seed) {
+    world::SimOptions options = options_for(seed);
+    options.size = 3 + static_cast<int>(seed % 3);
+    Duration took{};
+    expect_well(options, set_mismatch(), &took);
+    EXPECT_LT(took, std::chrono::seconds(2)) << "seed " << seed;
+  }
+}
+
 // Several pieces an operation: results, mismatches, deaths and departures in the middle of one.
 TEST(Sim, OperationsByNameInPieces) {
   for (std::uint64_t seed = 1; seed <= world::last_seed(60); ++seed) {

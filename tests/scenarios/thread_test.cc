@@ -29,6 +29,14 @@ class Threads : public testing::TestWithParam<int> {
 TEST_P(Threads, OperationsByName) {
   expect_well(named_operations(1, 5));
 }
+TEST_P(Threads, ProcessSets) {
+  expect_well(process_sets(13, 5), 13);
+}
+TEST_P(Threads, MismatchInAProcessSet) {
+  if (GetParam() > 2) {
+    expect_well(set_mismatch());
+  }
+}
 TEST_P(Threads, ChangingShapes) {
   expect_well(changing_shapes(2, 20));
 }

@@ -48,6 +48,31 @@ TEST_F(Join, OnlyThoseThatJoinBeforeTheLastStandIn) {
   EXPECT_EQ(all[0].last, 2);
 }
 
+TEST_F(Join, ProcessSetsWithoutARankThatJoinedWork) {
+  say(1, Joined{});
+  c_.take_actions();
+  say(0, Announce{"a of ranks 0, 2", 0, meta({2})});
+  say(2, Announce{"a of ranks 0, 2", 0, meta({2})});
+  const auto sends = c_.take_actions().sends;
+  ASSERT_EQ(sends.size(), 1U);
+  EXPECT_TRUE(std::holds_alternative<Agreed>(sends[0].message));
+  EXPECT_EQ(sends[0].to.to_string(), "ranks 0, 2");
+}
+
+TEST_F(Join, ProcessSetsWithARankThatJoinedFailForTheirRanksAlone) {
+  say(1, Joined{});
+  c_.take_actions();
+  say(0, Announce{"a of ranks 0, 1", 0, meta({2})});
+  RankSet told;
+  for (const auto& send : c_.take_actions().sends) {
+    if (const auto* cancelled = std::get_if<OpCancelled>(&send.message)) {
+      told.add(send.to);
+      EXPECT_EQ(cancelled->everywhere, send.to.contains(0));
+    }
+  }
+  EXPECT_EQ(told.to_string(), "ranks 0, 1");
+}
+
 TEST_F(Join, StreamsGoOnBehindTheStepThatTheLastRankNeverBegins) {
   open_stream();
   say(1, Joined{{{StreamId(1), 0, 3}}, {}});

@@ -47,6 +47,17 @@ TEST_F(RelayTest, WhatAllRanksAnnounceAlikeGoesUpAsOneMessage) {
   EXPECT_FALSE(relay_.next_tick());
 }
 
+TEST_F(RelayTest, WhatAProcessSetAnnouncesWaitsForItsRanksAlone) {
+  const std::string name = "a of ranks 2, 9, 10";
+  say(9, announce(name));
+  EXPECT_TRUE(up().empty());
+  say(10, announce(name));
+  const auto bundles = up();
+  ASSERT_EQ(bundles.size(), 1U);
+  EXPECT_EQ(bundles[0][0].ranks, RankSet::range(9, 11));
+  EXPECT_FALSE(relay_.next_tick());
+}
+
 TEST_F(RelayTest, ManyNamesOfManyRanksAreOneBundle) {
   for (Rank r = 8; r < 12; ++r) {
     Bundle all;

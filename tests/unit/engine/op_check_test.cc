@@ -104,5 +104,67 @@ TEST(OpCheck, StreamsNeedDifferentTensorNames) {
   EXPECT_TRUE(check_stream(stream).is_ok());
 }
 
+// Rank 1 of 4.
+TEST(OpCheck, KnowsProcessSets) {
+  const std::vector<Case> cases = {
+      {"process set",
+       with(spec(OpKind::kAllreduce, {3}),
+            [](OpSpec& s) {
+              s.ranks = {0, 1, 3};
+            }),
+       nullptr},
+      {"not in it",
+       with(spec(OpKind::kAllreduce, {3}),
+            [](OpSpec& s) {
+              s.ranks = {0, 3};
+            }),
+       "not in the process set"},
+      {"out of order",
+       with(spec(OpKind::kAllreduce, {3}),
+            [](OpSpec& s) {
+              s.ranks = {1, 0};
+            }),
+       "each once, in order"},
+      {"twice",
+       with(spec(OpKind::kBarrier, {}),
+            [](OpSpec& s) {
+              s.ranks = {1, 1};
+            }),
+       "each once, in order"},
+      {"no such rank",
+       with(spec(OpKind::kAllreduce, {3}),
+            [](OpSpec& s) {
+              s.ranks = {1, 4};
+            }),
+       "ranks from 0 to 3"},
+      {"root outside",
+       with(spec(OpKind::kBroadcast, {3}),
+            [](OpSpec& s) {
+              s.ranks = {0, 1};
+              s.root = 2;
+            }),
+       "not in the process set"},
+      {"splits of a set",
+       with(spec(OpKind::kAlltoall, {4}),
+            [](OpSpec& s) {
+              s.ranks = {0, 1};
+              s.splits = {1, 3};
+            }),
+       nullptr},
+      {"name of a set", with(spec(OpKind::kAllreduce, {3}), [](OpSpec& s) { s.name = "x of ranks 0, 1"; }),
+       "means a process set"},
+  };
+  for (const Case& c : cases) {
+    const Status status = check_op(c.spec, 1, 4);
+    if (c.expected == nullptr) {
+      EXPECT_TRUE(status.is_ok()) << c.what << ": " << status.to_string();
+      continue;
+    }
+    EXPECT_FALSE(status.is_ok()) << c.what;
+    EXPECT_NE(status.text().find(c.expected), std::string_view::npos) << c.what << ": " << status.to_string();
+    EXPECT_NE(status.text().find("on rank 1"), std::string_view::npos) << c.what << ": " << status.to_string();
+  }
+}
+
 }  // namespace
 }  // namespace sirtaki::engine
