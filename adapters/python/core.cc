@@ -35,12 +35,12 @@ using sirtaki_python::json_or_raise;
 using sirtaki_python::PyTensor;
 using sirtaki_python::to_tensor;
 
-// (op, name, input, output, reduce_op, root, prescale, postscale, splits, priority)
+// (op, name, input, output, reduce_op, root, prescale, postscale, splits, ranks, priority)
 using PyRequest = std::tuple<int, std::optional<std::string>, std::optional<PyTensor>, std::optional<PyTensor>, int,
-                             int, double, double, std::optional<Dims>, int>;
+                             int, double, double, std::optional<Dims>, std::optional<std::vector<std::int32_t>>, int>;
 
 sirtaki_request_args to_args(const PyRequest& request) {
-  const auto& [op, name, input, output, reduce_op, root, prescale, postscale, splits, priority] = request;
+  const auto& [op, name, input, output, reduce_op, root, prescale, postscale, splits, ranks, priority] = request;
   sirtaki_request_args args{};
   args.struct_size = sizeof(args);
   args.op = op;
@@ -56,6 +56,11 @@ sirtaki_request_args to_args(const PyRequest& request) {
     static const std::int64_t kNone = 0;
     args.splits = splits->empty() ? &kNone : splits->data();
     args.splits_count = static_cast<std::int32_t>(splits->size());
+  }
+  if (ranks) {
+    static const std::int32_t kNobody = 0;
+    args.ranks = ranks->empty() ? &kNobody : ranks->data();
+    args.ranks_count = static_cast<std::int32_t>(ranks->size());
   }
   args.priority = priority;
   return args;

@@ -117,7 +117,7 @@ FRAMEWORKS = {
     "torch": (
         "adapters/python/sirtaki/torch/",
         "adapters/python/sirtaki/_torchrun.py",
-        "adapters/python/sirtaki/_torch_backend.py",
+        "adapters/python/sirtaki_backend/",
     ),
     "tensorflow": ("adapters/python/sirtaki/tensorflow/",),
     "keras": ("adapters/python/sirtaki/keras",),

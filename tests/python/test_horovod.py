@@ -77,7 +77,7 @@ for name in "tensorflow", "tensorflow.keras", "keras", "mxnet", "spark", "ray", 
         importlib.import_module("horovod." + name)
     except ImportError as error:
         print("ABSENT", name, "|", error)
-for name in "elastic", "SyncBatchNorm", "add_process_set", "nonsense":
+for name in "elastic", "SyncBatchNorm", "nonsense":
     try:
         getattr(hvd, name)
     except AttributeError as error:
@@ -103,7 +103,6 @@ def test_what_is_absent_says_what_to_use(tmp_path: Path) -> None:
     for name in ("torch.elastic", "elastic", "from"):
         assert "checkpoints" in told[name]
     assert "GroupNorm" in told["SyncBatchNorm"]
-    assert "process sets" in told["add_process_set"]
     assert "docs/horovod.md" not in told["nonsense"]
 
 

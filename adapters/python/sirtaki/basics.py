@@ -6,7 +6,7 @@ import atexit
 import json
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sirtaki import _core, _torchrun, errors
@@ -58,8 +58,8 @@ def init(comm: object = None, process_sets: object = None, *, options: Mapping[s
     Rank, size and meeting point come from sirtakirun, torchrun, mpirun or srun; without any of them the size is 1.
 
     Args:
-        comm: must be None; subsets of ranks do not exist yet.
-        process_sets: must be None; process sets do not exist yet.
+        comm: must be None; process sets are for some of the ranks.
+        process_sets: those to add, as add_process_set() does, the same on all ranks; "dynamic" or None: none yet.
         options: values of options by name, {"net.interface": "eth1"}; they win over every other source. `options()`
             lists the names.
 
@@ -67,12 +67,26 @@ def init(comm: object = None, process_sets: object = None, *, options: Mapping[s
         ValueError: an option or a variable of the launcher is wrong.
         HorovodInternalError: the ranks cannot meet; the text says which are absent and what to do.
     """
-    if comm is not None or process_sets is not None:
-        raise errors.UnsupportedError("init: comm and process_sets do not exist yet; all ranks take part in everything")
+    if comm is not None:
+        raise errors.UnsupportedError("init: comm must be None; use process sets for operations of some of the ranks")
+    listed = [] if process_sets is None or process_sets == "dynamic" else process_sets
+    well_formed = isinstance(listed, Sequence) and not isinstance(listed, str)
+    errors.require(well_formed, f"process_sets is {process_sets!r}; it must be a list of process sets")
     errors.require(options is None or isinstance(options, Mapping), f"options is {options!r}; it must be a mapping")
     with _life.lock:
-        if not _core.is_initialized():
-            open_session(_torchrun.find_job(), options or {})
+        if _core.is_initialized():
+            return
+        open_session(_torchrun.find_job(), options or {})
+    if not listed:
+        return
+    from sirtaki.process_sets import add_process_set
+
+    try:
+        for one in listed:
+            add_process_set(one)
+    except errors.SirtakiError:
+        shutdown()
+        raise
 
 
 def open_session(job: _torchrun.Job | None, options: Mapping[str, object]) -> None:

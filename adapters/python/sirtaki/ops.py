@@ -14,6 +14,7 @@ from numbers import Integral, Real
 from typing import Any, Protocol
 
 from sirtaki import _core, basics, errors
+from sirtaki.process_sets import ProcessSet, global_process_set
 from sirtaki.pump import pump
 
 
@@ -234,8 +235,30 @@ class Ops:
     Names must be the same on all ranks and unique among operations in flight; without one, the call order names it.
     """
 
-    def __init__(self, adapter: TensorAdapter) -> None:
+    def __init__(self, adapter: TensorAdapter, process_set: ProcessSet = global_process_set) -> None:
         self._adapter = adapter
+        self._set = process_set
+
+    def within(self, process_set: ProcessSet) -> Ops:
+        """The same among the ranks of a process set."""
+        if not isinstance(process_set, ProcessSet):
+            raise errors.InvalidArgumentError(f"process_set is {process_set!r}; it must be a ProcessSet")
+        return self if process_set is self._set else Ops(self._adapter, process_set)
+
+    def size(self) -> int:
+        """How many ranks take part."""
+        return self._set.size()
+
+    def rank(self) -> int:
+        """This rank's place among them."""
+        return self._set.rank()
+
+    def job_rank(self, place: int) -> int:
+        """The rank of the job at a place among them."""
+        ranks = self._set.ranks
+        if not isinstance(place, Integral) or not 0 <= place < len(ranks):
+            raise errors.InvalidArgumentError(f"rank {place!r} does not exist in a group of {len(ranks)}")
+        return ranks[int(place)]
 
     def start(self, submissions: list[Submission], priority: int = 0) -> list[Handle]:
         """Submits all or none; they become ready together.
@@ -244,13 +267,18 @@ class Ops:
         """
         if not isinstance(priority, int) or priority not in _PRIORITIES:
             raise errors.InvalidArgumentError(f"priority is {priority!r}; it must be an integer of 32 bits")
-        requests = _core.submit([(*arguments[:-1], priority) for arguments, _ in submissions])
+        ranks = self._set.wire()
+        requests = _core.submit([(*arguments, ranks, priority) for arguments, _ in submissions])
         handles = []
         for request, (_, pending) in zip(requests, submissions, strict=True):
             pending.request = request
             _in_flight[request] = pending
             handles.append(Handle(pending))
         return handles
+
+    def start_one(self, submission: Submission, priority: int = 0) -> Handle:
+        """start() of a single one."""
+        return self.start([submission], priority)[0]
 
     def allreduce(
         self, tensor: Any, name: str | None, op: ReduceOp, scales: tuple[float, float], in_place: bool
@@ -311,7 +339,7 @@ class Ops:
 
     def barrier(self, name: str | None = None) -> Submission:
         """Over when all ranks have come to it."""
-        return (int(Op.BARRIER), name, None, None, 0, 0, 1.0, 1.0, None, 0), _Pending((), _release(None))
+        return (int(Op.BARRIER), name, None, None, 0, 0, 1.0, 1.0, None), _Pending((), _release(None))
 
     def _arguments(
         self,
@@ -331,7 +359,7 @@ class Ops:
             raise errors.InvalidArgumentError(f"name is {name!r}; it must be text, the same on all ranks, or None")
         if not all(isinstance(scale, Real) for scale in scales):
             raise errors.InvalidArgumentError(f"prescale_factor, postscale_factor: {scales}; they must be numbers")
-        return (int(op), name, described, output, int(reduce_op), root, float(scales[0]), float(scales[1]), splits, 0)
+        return (int(op), name, described, output, int(reduce_op), root, float(scales[0]), float(scales[1]), splits)
 
     def _need_dimension(self, tensor: Any, what: str, name: str | None) -> Any:
         source = self._adapter.input(tensor)
@@ -349,7 +377,7 @@ class Ops:
             )
 
     def _take(self, request: int, like: Any) -> tuple[Any, list[int] | None]:
-        memory, dims, received = _core.result(request, self._adapter.item_size(like), basics.size())
+        memory, dims, received = _core.result(request, self._adapter.item_size(like), self.size())
         return self._adapter.from_result(memory, like, dims), received
 
     def _write_back(self, target: Any, source: Any) -> Callable[[], Any]:

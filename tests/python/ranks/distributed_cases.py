@@ -347,10 +347,6 @@ def case_what_does_not_exist_is_said() -> None:
     fails(dist.monitored_barrier, ValueError, "GLOO")
     fails(lambda: dist.all_reduce(torch.ones(1, dtype=torch.float8_e5m2)), ValueError, "float8")
     fails(lambda: dist.new_group(pg_options=object()), NotImplementedError, "pg_options")
-    if rank() == 0:
-        fails(lambda: dist.new_group([0]), NotImplementedError, "new_group([0])", 'backend="gloo"')
-    else:
-        assert dist.new_group([0]) == dist.GroupMember.NON_GROUP_MEMBER
     dist.barrier()
 
 
@@ -372,6 +368,33 @@ def case_arguments_are_checked_here() -> None:
         fails(call, ValueError, "rank 0 sent 1 elements to rank 0", "holds 2")
     else:
         call()
+    dist.barrier()
+
+
+def case_groups_of_some_ranks() -> None:
+    for ranks in ([0], [0, size() - 1], list(range(1, size()))):
+        group = dist.new_group(ranks)
+        if rank() not in ranks:
+            assert group == dist.GroupMember.NON_GROUP_MEMBER
+            continue
+        place, count = ranks.index(rank()), len(ranks)
+        assert (dist.get_rank(group), dist.get_world_size(group)) == (place, count)
+        total = torch.full((3,), float(rank()))
+        dist.all_reduce(total, group=group)
+        assert total.tolist() == [float(sum(ranks))] * 3
+        told = torch.full((2,), float(rank()))
+        dist.broadcast(told, ranks[-1], group=group)
+        assert told.tolist() == [float(ranks[-1])] * 2
+        rows = [torch.zeros(1) for _ in ranks]
+        dist.all_gather(rows, torch.full((1,), float(rank())), group=group)
+        assert [int(row) for row in rows] == ranks
+        part = torch.zeros(1)
+        dist.scatter(part, [torch.full((1,), float(r)) for r in ranks] if place == 0 else None, ranks[0], group=group)
+        assert int(part) == rank()
+        found: list[object] = [None] * count
+        dist.all_gather_object(found, rank(), group=group)
+        assert found == ranks
+        dist.barrier(group=group)
     dist.barrier()
 
 

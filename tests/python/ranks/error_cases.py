@@ -154,7 +154,7 @@ def case_arguments_are_checked_here() -> None:
     fails(lambda: hvd.alltoall(torch.ones(size + 1), name="odd.rows"), ValueError, "'odd.rows'", here)
     for call in (hvd.synchronize, hvd.poll, hvd.get_future):
         fails(lambda call=call: call(7), ValueError, "handle", "7", "int")
-    fails(lambda: hvd.allreduce(torch.ones(1), process_set=object()), NotImplementedError, "process sets")
+    fails(lambda: hvd.allreduce(torch.ones(1), process_set=object()), ValueError, "must be a ProcessSet")
     still_works()
 
 

@@ -8,7 +8,7 @@ optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_par
 """
 
 from sirtaki import HorovodInternalError, __version__
-from sirtaki._torch_backend import register as _register_backend
+from sirtaki_backend import register as _register_backend
 from sirtaki.basics import (
     ccl_built,
     cross_rank,
@@ -33,6 +33,13 @@ from sirtaki.basics import (
     start_timeline,
     stop_timeline,
 )
+from sirtaki.process_sets import (
+    ProcessSet,
+    add_process_set,
+    get_process_set_ids_and_ranks,
+    global_process_set,
+    remove_process_set,
+)
 from sirtaki.torch._absent import explain as _explain
 from sirtaki.torch.compression import Compression, Compressor
 from sirtaki.torch.functions import (
@@ -47,7 +54,6 @@ from sirtaki.torch.ops import (
     Average,
     Max,
     Min,
-    ProcessSet,
     Product,
     Sum,
     allgather,
@@ -64,7 +70,6 @@ from sirtaki.torch.ops import (
     broadcast_async,
     broadcast_async_,
     get_future,
-    global_process_set,
     grouped_allgather,
     grouped_allgather_async,
     grouped_allreduce,
@@ -100,6 +105,7 @@ __all__ = [
     "Product",
     "Sum",
     "__version__",
+    "add_process_set",
     "allgather",
     "allgather_async",
     "allgather_object",
@@ -123,6 +129,7 @@ __all__ = [
     "cuda_built",
     "ddl_built",
     "get_future",
+    "get_process_set_ids_and_ranks",
     "global_process_set",
     "gloo_built",
     "gloo_enabled",
@@ -148,6 +155,7 @@ __all__ = [
     "rank",
     "reducescatter",
     "reducescatter_async",
+    "remove_process_set",
     "rocm_built",
     "scale_lr",
     "shutdown",

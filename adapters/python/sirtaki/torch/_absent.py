@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-_SETS = "process sets other than global_process_set are not there yet"
 _ABSENT = {
     "elastic": "ranks cannot join or leave a running job yet; save checkpoints and start the job again",
     "SyncBatchNorm": "not there yet; torch.nn.GroupNorm needs no other rank",
-    "add_process_set": _SETS,
-    "remove_process_set": _SETS,
     "check_extension": "not needed; one build serves every version of torch, and sirtakirun --check looks at hosts",
 }
 

@@ -1,3 +1,4 @@
+# ruff: noqa: PLR0917  (arguments of forward() have no names)
 """Gradients through the operations. A rank's loss counts as its part of one sum over all ranks."""
 
 from __future__ import annotations
@@ -10,15 +11,14 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
 from sirtaki import errors
-from sirtaki.basics import rank, size
-from sirtaki.ops import ReduceOp, Submission
-from sirtaki.torch._adapter import torch_ops
+from sirtaki.basics import rank
+from sirtaki.ops import Ops, ReduceOp, Submission
 
 _ONE = (1.0, 1.0)
 
 
-def _run(submissions: list[Submission]) -> list[Any]:
-    return [handle.wait() for handle in torch_ops.start(submissions)]
+def _run(ops: Ops, submissions: list[Submission]) -> list[Any]:
+    return [handle.wait() for handle in ops.start(submissions)]
 
 
 def _of_gradient(name: str | None) -> str | None:
@@ -31,116 +31,120 @@ def _need_linear(op: ReduceOp) -> None:
 
 
 class Allreduce(Function):
-    """apply(tensor, name, op, scales) -> tensor."""
+    """apply(ops, tensor, name, op, scales) -> tensor."""
 
     @staticmethod
-    def forward(ctx: Any, tensor: Tensor, name: str | None, op: ReduceOp, scales: tuple[float, float]) -> Tensor:
+    def forward(
+        ctx: Any, ops: Ops, tensor: Tensor, name: str | None, op: ReduceOp, scales: tuple[float, float]
+    ) -> Tensor:
         """See sirtaki.torch.allreduce()."""
-        ctx.arguments = (_of_gradient(name), op, scales)
-        return _run([torch_ops.allreduce(tensor, name, op, scales, in_place=False)])[0]
+        ctx.arguments = (ops, _of_gradient(name), op, scales)
+        return _run(ops, [ops.allreduce(tensor, name, op, scales, in_place=False)])[0]
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
         """The same reduction of the gradient."""
-        name, op, scales = ctx.arguments
+        ops, name, op, scales = ctx.arguments
         _need_linear(op)
-        return Allreduce.apply(grads[0], name, op, scales), None, None, None
+        return None, Allreduce.apply(ops, grads[0], name, op, scales), None, None, None
 
 
 class GroupedAllreduce(Function):
-    """apply(name, op, scales, *tensors) -> tensors."""
+    """apply(ops, name, op, scales, *tensors) -> tensors."""
 
     @staticmethod
     def forward(
-        ctx: Any, name: str | None, op: ReduceOp, scales: tuple[float, float], *tensors: Tensor
+        ctx: Any, ops: Ops, name: str | None, op: ReduceOp, scales: tuple[float, float], *tensors: Tensor
     ) -> tuple[Tensor, ...]:
         """See sirtaki.torch.grouped_allreduce()."""
-        ctx.arguments = (_of_gradient(name), op, scales)
+        ctx.arguments = (ops, _of_gradient(name), op, scales)
         names = [None if name is None else f"{name}.{i}" for i in range(len(tensors))]
-        work = [torch_ops.allreduce(t, n, op, scales, in_place=False) for t, n in zip(tensors, names, strict=True)]
-        return tuple(_run(work))
+        work = [ops.allreduce(t, n, op, scales, in_place=False) for t, n in zip(tensors, names, strict=True)]
+        return tuple(_run(ops, work))
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
         """The same reduction of the gradients."""
-        name, op, scales = ctx.arguments
+        ops, name, op, scales = ctx.arguments
         _need_linear(op)
-        return None, None, None, *GroupedAllreduce.apply(name, op, scales, *grads)
+        return None, None, None, None, *GroupedAllreduce.apply(ops, name, op, scales, *grads)
 
 
-def _own_rows(gradients: list[Tensor], rows: list[int], name: str | None) -> list[Tensor]:
+def _own_rows(ops: Ops, gradients: list[Tensor], rows: list[int], name: str | None) -> list[Tensor]:
     """Sums the gradients over all ranks and cuts out the rows that came from this rank."""
     names = [None if name is None else f"{name}.{i}" for i in range(len(gradients))]
     counts_name = None if name is None else f"{name}.rows"
-    summed = [
-        torch_ops.allreduce(g, n, ReduceOp.SUM, _ONE, in_place=False) for g, n in zip(gradients, names, strict=True)
-    ]
-    *totals, counts = _run([*summed, torch_ops.allgather(torch.tensor([rows], dtype=torch.int64), counts_name)])
-    offsets = counts[: rank()].sum(0).tolist()
+    summed = [ops.allreduce(g, n, ReduceOp.SUM, _ONE, in_place=False) for g, n in zip(gradients, names, strict=True)]
+    *totals, counts = _run(ops, [*summed, ops.allgather(torch.tensor([rows], dtype=torch.int64), counts_name)])
+    offsets = counts[: ops.rank()].sum(0).tolist()
     return [t.narrow(0, begin, count) for t, begin, count in zip(totals, offsets, rows, strict=True)]
 
 
 class Allgather(Function):
-    """apply(tensor, name) -> tensor."""
+    """apply(ops, tensor, name) -> tensor."""
 
     @staticmethod
-    def forward(ctx: Any, tensor: Tensor, name: str | None) -> Tensor:
+    def forward(ctx: Any, ops: Ops, tensor: Tensor, name: str | None) -> Tensor:
         """See sirtaki.torch.allgather()."""
-        result = _run([torch_ops.allgather(tensor, name)])[0]
-        ctx.arguments = ([tensor.shape[0]], _of_gradient(name))
+        result = _run(ops, [ops.allgather(tensor, name)])[0]
+        ctx.arguments = (ops, [tensor.shape[0]], _of_gradient(name))
         return result
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
         """This rank's rows of the summed gradient."""
-        return _own_rows(list(grads), *ctx.arguments)[0], None
+        ops, rows, name = ctx.arguments
+        return None, _own_rows(ops, list(grads), rows, name)[0], None
 
 
 class GroupedAllgather(Function):
-    """apply(name, *tensors) -> tensors."""
+    """apply(ops, name, *tensors) -> tensors."""
 
     @staticmethod
-    def forward(ctx: Any, name: str | None, *tensors: Tensor) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, ops: Ops, name: str | None, *tensors: Tensor) -> tuple[Tensor, ...]:
         """See sirtaki.torch.grouped_allgather()."""
         names = [None if name is None else f"{name}.{i}" for i in range(len(tensors))]
-        results = _run([torch_ops.allgather(t, n) for t, n in zip(tensors, names, strict=True)])
-        ctx.arguments = ([t.shape[0] for t in tensors], _of_gradient(name))
+        results = _run(ops, [ops.allgather(t, n) for t, n in zip(tensors, names, strict=True)])
+        ctx.arguments = (ops, [t.shape[0] for t in tensors], _of_gradient(name))
         return tuple(results)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
         """This rank's rows of the summed gradients."""
-        return None, *_own_rows(list(grads), *ctx.arguments)
+        ops, rows, name = ctx.arguments
+        return None, None, *_own_rows(ops, list(grads), rows, name)
 
 
 class Broadcast(Function):
-    """apply(tensor, root_rank, name) -> tensor."""
+    """apply(ops, tensor, root_rank, name) -> tensor."""
 
     @staticmethod
-    def forward(ctx: Any, tensor: Tensor, root_rank: int, name: str | None) -> Tensor:
+    def forward(ctx: Any, ops: Ops, tensor: Tensor, root_rank: int, name: str | None) -> Tensor:
         """See sirtaki.torch.broadcast()."""
-        ctx.arguments = (root_rank, _of_gradient(name))
-        return _run([torch_ops.broadcast(tensor, root_rank, name, in_place=False)])[0]
+        ctx.arguments = (ops, root_rank, _of_gradient(name))
+        return _run(ops, [ops.broadcast(tensor, root_rank, name, in_place=False)])[0]
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
         """The summed gradient on the root, zeros elsewhere."""
-        root_rank, name = ctx.arguments
-        total = _run([torch_ops.allreduce(grads[0], name, ReduceOp.SUM, _ONE, in_place=False)])[0]
-        return (total if rank() == root_rank else torch.zeros_like(total)), None, None
+        ops, root_rank, name = ctx.arguments
+        total = _run(ops, [ops.allreduce(grads[0], name, ReduceOp.SUM, _ONE, in_place=False)])[0]
+        return None, (total if rank() == root_rank else torch.zeros_like(total)), None, None
 
 
 class Alltoall(Function):
-    """apply(tensor, splits, name) -> (tensor, received splits)."""
+    """apply(ops, tensor, splits, name) -> (tensor, received splits)."""
 
     @staticmethod
-    def forward(ctx: Any, tensor: Tensor, splits: list[int] | None, name: str | None) -> tuple[Tensor, Tensor]:
+    def forward(
+        ctx: Any, ops: Ops, tensor: Tensor, splits: list[int] | None, name: str | None
+    ) -> tuple[Tensor, Tensor]:
         """See sirtaki.torch.alltoall()."""
-        output, received = _run([torch_ops.alltoall(tensor, splits, name, tell_received=True)])[0]
-        ctx.arguments = (received.tolist(), _of_gradient(name))
+        output, received = _run(ops, [ops.alltoall(tensor, splits, name, tell_received=True)])[0]
+        ctx.arguments = (ops, received.tolist(), _of_gradient(name))
         ctx.mark_non_differentiable(received)
         return output, received
 
@@ -148,49 +152,55 @@ class Alltoall(Function):
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
         """Every row of the gradient goes back to where it came from."""
-        received, name = ctx.arguments
-        return _run([torch_ops.alltoall(grads[0], received, name, tell_received=False)])[0], None, None
+        ops, received, name = ctx.arguments
+        return None, _run(ops, [ops.alltoall(grads[0], received, name, tell_received=False)])[0], None, None
 
 
-def _scattered(gradients: list[Tensor], op: ReduceOp, scales: tuple[float, float], name: str | None) -> list[Tensor]:
+def _scattered(
+    ops: Ops, gradients: list[Tensor], op: ReduceOp, scales: tuple[float, float], name: str | None
+) -> list[Tensor]:
     _need_linear(op)
-    factor = scales[0] * scales[1] / (size() if op == ReduceOp.AVERAGE else 1)
+    factor = scales[0] * scales[1] / (ops.size() if op == ReduceOp.AVERAGE else 1)
     names = [None if name is None else f"{name}.{i}" for i in range(len(gradients))]
-    joined = _run([torch_ops.allgather(g, n) for g, n in zip(gradients, names, strict=True)])
+    joined = _run(ops, [ops.allgather(g, n) for g, n in zip(gradients, names, strict=True)])
     return [j if factor == 1 else j * factor for j in joined]
 
 
 class Reducescatter(Function):
-    """apply(tensor, name, op, scales) -> tensor."""
-
-    @staticmethod
-    def forward(ctx: Any, tensor: Tensor, name: str | None, op: ReduceOp, scales: tuple[float, float]) -> Tensor:
-        """See sirtaki.torch.reducescatter()."""
-        ctx.arguments = (op, scales, _of_gradient(name))
-        return _run([torch_ops.reducescatter(tensor, name, op, scales)])[0]
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
-        """The gradients of all blocks, joined."""
-        return _scattered(list(grads), *ctx.arguments)[0], None, None, None
-
-
-class GroupedReducescatter(Function):
-    """apply(name, op, scales, *tensors) -> tensors."""
+    """apply(ops, tensor, name, op, scales) -> tensor."""
 
     @staticmethod
     def forward(
-        ctx: Any, name: str | None, op: ReduceOp, scales: tuple[float, float], *tensors: Tensor
-    ) -> tuple[Tensor, ...]:
-        """See sirtaki.torch.grouped_reducescatter()."""
-        ctx.arguments = (op, scales, _of_gradient(name))
-        names = [None if name is None else f"{name}.{i}" for i in range(len(tensors))]
-        work = [torch_ops.reducescatter(t, n, op, scales) for t, n in zip(tensors, names, strict=True)]
-        return tuple(_run(work))
+        ctx: Any, ops: Ops, tensor: Tensor, name: str | None, op: ReduceOp, scales: tuple[float, float]
+    ) -> Tensor:
+        """See sirtaki.torch.reducescatter()."""
+        ctx.arguments = (ops, op, scales, _of_gradient(name))
+        return _run(ops, [ops.reducescatter(tensor, name, op, scales)])[0]
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
         """The gradients of all blocks, joined."""
-        return None, None, None, *_scattered(list(grads), *ctx.arguments)
+        ops, *how = ctx.arguments
+        return None, _scattered(ops, list(grads), *how)[0], None, None, None
+
+
+class GroupedReducescatter(Function):
+    """apply(ops, name, op, scales, *tensors) -> tensors."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, ops: Ops, name: str | None, op: ReduceOp, scales: tuple[float, float], *tensors: Tensor
+    ) -> tuple[Tensor, ...]:
+        """See sirtaki.torch.grouped_reducescatter()."""
+        ctx.arguments = (ops, op, scales, _of_gradient(name))
+        names = [None if name is None else f"{name}.{i}" for i in range(len(tensors))]
+        work = [ops.reducescatter(t, n, op, scales) for t, n in zip(tensors, names, strict=True)]
+        return tuple(_run(ops, work))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
+        """The gradients of all blocks, joined."""
+        ops, *how = ctx.arguments
+        return None, None, None, None, *_scattered(ops, list(grads), *how)

@@ -13,11 +13,11 @@ from torch import Tensor
 from sirtaki import errors
 from sirtaki.basics import rank, size
 from sirtaki.errors import require
-from sirtaki.ops import URGENT, Submission
+from sirtaki.ops import URGENT, Ops, Submission
+from sirtaki.process_sets import ProcessSet, global_process_set
 from sirtaki.torch._adapter import torch_ops
 from sirtaki.torch._calls import complete_all
 from sirtaki.torch._debts import KEY
-from sirtaki.torch.ops import ProcessSet, check_process_set, global_process_set
 
 
 def _pickle(value: object) -> Tensor:
@@ -31,9 +31,9 @@ def _pickle(value: object) -> Tensor:
     return torch.frombuffer(bytearray(buffer.getvalue()), dtype=torch.uint8)
 
 
-def _urgently(submission: Submission) -> Tensor:
+def _urgently(ops: Ops, submission: Submission) -> Tensor:
     # Somebody waits for an object, however large it is.
-    result: Tensor = torch_ops.start([submission], URGENT)[0].wait()
+    result: Tensor = ops.start_one(submission, URGENT).wait()
     return result
 
 
@@ -52,13 +52,13 @@ def broadcast_parameters(
         params: model.state_dict(), model.named_parameters() or a list of tensors; the same names and shapes on all
             ranks.
         root_rank: the rank whose values all get.
-        process_set: only the global one.
+        process_set: the ranks that take part; all by default.
 
     Raises:
         ValueError: `params` is none of these.
         HorovodInternalError: ranks disagree about a tensor; the text names it.
     """
-    check_process_set(process_set)
+    ops = torch_ops.within(process_set)
     complete_all()
     if isinstance(params, Mapping):
         pairs: list[Any] = list(params.items())
@@ -76,8 +76,8 @@ def broadcast_parameters(
             raise errors.InvalidArgumentError(
                 f"{name} is no tensor but {type(tensor).__name__}; send it with broadcast_object()"
             )
-        work.append(torch_ops.broadcast(tensor, root_rank, f"broadcast.{name}", in_place=True))
-    for handle in torch_ops.start(work):
+        work.append(ops.broadcast(tensor, root_rank, f"broadcast.{name}", in_place=True))
+    for handle in ops.start(work):
         handle.wait()
 
 
@@ -90,25 +90,25 @@ def broadcast_object(
         obj: looked at on the root alone.
         root_rank: the rank whose object all get.
         name: the same on all ranks.
-        process_set: only the global one.
+        process_set: the ranks that take part; all by default.
     """
-    check_process_set(process_set)
+    ops = torch_ops.within(process_set)
     names = (None, None) if name is None else (f"{name}.bytes", f"{name}.object")
     data = _pickle(obj) if rank() == root_rank else torch.empty(0, dtype=torch.uint8)
-    length = _urgently(torch_ops.broadcast(torch.tensor([data.numel()]), root_rank, names[0], in_place=True))
+    length = _urgently(ops, ops.broadcast(torch.tensor([data.numel()]), root_rank, names[0], in_place=True))
     if rank() != root_rank:
         data = torch.empty(int(length), dtype=torch.uint8)
-    data = _urgently(torch_ops.broadcast(data, root_rank, names[1], in_place=True))
+    data = _urgently(ops, ops.broadcast(data, root_rank, names[1], in_place=True))
     return obj if rank() == root_rank else _unpickle(data)
 
 
 def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> list[Any]:
     """Any picklable object of every rank, as a list by rank, on all ranks."""
-    check_process_set(process_set)
+    ops = torch_ops.within(process_set)
     names = (None, None) if name is None else (f"{name}.bytes", f"{name}.object")
     data = _pickle(obj)
-    lengths = _urgently(torch_ops.allgather(torch.tensor([data.numel()]), names[0])).tolist()
-    return [_unpickle(part) for part in _urgently(torch_ops.allgather(data, names[1])).split(lengths)]
+    lengths = _urgently(ops, ops.allgather(torch.tensor([data.numel()]), names[0])).tolist()
+    return [_unpickle(part) for part in _urgently(ops, ops.allgather(data, names[1])).split(lengths)]
 
 
 class _Slot:

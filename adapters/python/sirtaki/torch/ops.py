@@ -20,9 +20,9 @@ import torch
 from torch import Tensor
 
 from sirtaki import _core, errors
-from sirtaki.basics import size
 from sirtaki.errors import require
-from sirtaki.ops import GroupHandle, Handle, ReduceOp, Submission, check_reduce_op
+from sirtaki.ops import GroupHandle, Handle, Ops, ReduceOp, Submission, check_reduce_op
+from sirtaki.process_sets import ProcessSet, global_process_set
 from sirtaki.torch import _autograd
 from sirtaki.torch._adapter import check_kind
 from sirtaki.torch._adapter import torch_ops as _ops
@@ -37,19 +37,13 @@ Product = ReduceOp.PRODUCT
 Adasum = ReduceOp.ADASUM
 
 
-class ProcessSet:
-    """A set of ranks. Only global_process_set, all ranks, exists yet."""
-
-    process_set_id = 0
-
-
-global_process_set = ProcessSet()
-
-
 def check_process_set(process_set: object) -> None:
     """Refuses anything but the global set."""
-    if process_set is not global_process_set:
-        raise errors.UnsupportedError("process sets other than global_process_set do not exist yet")
+    if process_set != global_process_set:
+        raise errors.UnsupportedError(
+            f"process_set is {process_set!r}: an optimizer's gradients are combined over all ranks; process sets are "
+            "for operations such as allreduce()"
+        )
 
 
 def _reduce_op(average: bool | None, op: ReduceOp | None) -> ReduceOp:
@@ -59,10 +53,6 @@ def _reduce_op(average: bool | None, op: ReduceOp | None) -> ReduceOp:
         warnings.warn("average is deprecated; use op=Average or op=Sum", DeprecationWarning, stacklevel=3)
         return Average if average else Sum
     return Average if op is None else check_reduce_op(op)
-
-
-def _start(submission: Submission, priority: int = 0) -> Handle:
-    return _ops.start([submission], priority)[0]
 
 
 def _compressed(compression: type[Compressor], tensor: Tensor) -> tuple[Tensor, Any]:
@@ -132,9 +122,9 @@ def allreduce_async(
     priority: int = 0,
 ) -> Handle:
     """Starts an allreduce into a new tensor; see allreduce()."""
-    check_process_set(process_set)
+    ops = _ops.within(process_set)
     scales = (prescale_factor, postscale_factor)
-    return _start(_ops.allreduce(tensor, name, _reduce_op(average, op), scales, in_place=False), priority)
+    return ops.start_one(ops.allreduce(tensor, name, _reduce_op(average, op), scales, in_place=False), priority)
 
 
 def allreduce_async_(
@@ -149,9 +139,9 @@ def allreduce_async_(
     priority: int = 0,
 ) -> Handle:
     """Starts an allreduce into `tensor` itself; leave it alone until it is synchronized."""
-    check_process_set(process_set)
+    ops = _ops.within(process_set)
     scales = (prescale_factor, postscale_factor)
-    return _start(_ops.allreduce(tensor, name, _reduce_op(average, op), scales, in_place=True), priority)
+    return ops.start_one(ops.allreduce(tensor, name, _reduce_op(average, op), scales, in_place=True), priority)
 
 
 def allreduce(
@@ -175,12 +165,14 @@ def allreduce(
             averaged, its Sum and Max are "or", its Product and Min "and".
         prescale_factor: multiplied before the ranks are combined.
         postscale_factor: multiplied afterwards.
-        process_set: only the global one.
+        process_set: the ranks that take part; all by default.
     """
-    check_process_set(process_set)
+    ops = _ops.within(process_set)
     compressed, context = _compressed(compression, tensor)
     scales = (prescale_factor, postscale_factor)
-    return compression.decompress(_autograd.Allreduce.apply(compressed, name, _reduce_op(average, op), scales), context)
+    return compression.decompress(
+        _autograd.Allreduce.apply(ops, compressed, name, _reduce_op(average, op), scales), context
+    )
 
 
 def allreduce_(
@@ -198,6 +190,7 @@ def allreduce_(
 
 
 def _grouped_allreduce(
+    ops: Ops,
     tensors: Sequence[Tensor],
     average: bool | None,
     name: str | None,
@@ -211,8 +204,8 @@ def _grouped_allreduce(
     if in_place:
         written = [t.data_ptr() for t in tensors if isinstance(t, Tensor) and t.numel() > 0]
         require(len(set(written)) == len(written), "a tensor is in the group twice; its result would depend on chance")
-    work = [_ops.allreduce(t, n, chosen, scales, in_place) for t, n in zip(tensors, names, strict=True)]
-    return GroupHandle(_ops.start(work, priority))
+    work = [ops.allreduce(t, n, chosen, scales, in_place) for t, n in zip(tensors, names, strict=True)]
+    return GroupHandle(ops.start(work, priority))
 
 
 def grouped_allreduce_async(
@@ -227,9 +220,9 @@ def grouped_allreduce_async(
     priority: int = 0,
 ) -> GroupHandle:
     """Starts an allreduce of several tensors that become ready together."""
-    check_process_set(process_set)
+    ops = _ops.within(process_set)
     scales = (prescale_factor, postscale_factor)
-    return _grouped_allreduce(tensors, average, name, op, scales, False, priority)
+    return _grouped_allreduce(ops, tensors, average, name, op, scales, False, priority)
 
 
 def grouped_allreduce_async_(
@@ -244,9 +237,9 @@ def grouped_allreduce_async_(
     priority: int = 0,
 ) -> GroupHandle:
     """grouped_allreduce_async() into the tensors themselves."""
-    check_process_set(process_set)
+    ops = _ops.within(process_set)
     scales = (prescale_factor, postscale_factor)
-    return _grouped_allreduce(tensors, average, name, op, scales, True, priority)
+    return _grouped_allreduce(ops, tensors, average, name, op, scales, True, priority)
 
 
 def grouped_allreduce(
@@ -260,10 +253,12 @@ def grouped_allreduce(
     process_set: ProcessSet = global_process_set,
 ) -> list[Tensor]:
     """allreduce() of several tensors that become ready together; differentiable."""
-    check_process_set(process_set)
+    ops = _ops.within(process_set)
     pairs = [_compressed(compression, tensor) for tensor in tensors]
     scales = (prescale_factor, postscale_factor)
-    outputs = _autograd.GroupedAllreduce.apply(name, _reduce_op(average, op), scales, *(tensor for tensor, _ in pairs))
+    outputs = _autograd.GroupedAllreduce.apply(
+        ops, name, _reduce_op(average, op), scales, *(tensor for tensor, _ in pairs)
+    )
     return [compression.decompress(out, context) for out, (_, context) in zip(outputs, pairs, strict=True)]
 
 
@@ -289,8 +284,8 @@ def allgather_async(
     tensor: Tensor, name: str | None = None, process_set: ProcessSet = global_process_set, *, priority: int = 0
 ) -> Handle:
     """Starts an allgather; see allgather()."""
-    check_process_set(process_set)
-    return _start(_ops.allgather(tensor, name), priority)
+    ops = _ops.within(process_set)
+    return ops.start_one(ops.allgather(tensor, name), priority)
 
 
 def allgather(tensor: Tensor, name: str | None = None, process_set: ProcessSet = global_process_set) -> Tensor:
@@ -298,8 +293,8 @@ def allgather(tensor: Tensor, name: str | None = None, process_set: ProcessSet =
 
     Dimension 0 may differ between ranks (and be 0), the others and the dtype may not.
     """
-    check_process_set(process_set)
-    return _autograd.Allgather.apply(tensor, name)
+    ops = _ops.within(process_set)
+    return _autograd.Allgather.apply(ops, tensor, name)
 
 
 def grouped_allgather_async(
@@ -310,18 +305,18 @@ def grouped_allgather_async(
     priority: int = 0,
 ) -> GroupHandle:
     """Starts an allgather of several tensors that become ready together."""
-    check_process_set(process_set)
+    ops = _ops.within(process_set)
     names = _group_names(name, len(tensors))
-    work = [_ops.allgather(t, n) for t, n in zip(tensors, names, strict=True)]
-    return GroupHandle(_ops.start(work, priority))
+    work = [ops.allgather(t, n) for t, n in zip(tensors, names, strict=True)]
+    return GroupHandle(ops.start(work, priority))
 
 
 def grouped_allgather(
     tensors: Sequence[Tensor], name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> list[Tensor]:
     """allgather() of several tensors that become ready together; differentiable."""
-    check_process_set(process_set)
-    return list(_autograd.GroupedAllgather.apply(name, *tensors))
+    ops = _ops.within(process_set)
+    return list(_autograd.GroupedAllgather.apply(ops, name, *tensors))
 
 
 # ---- broadcast ----
@@ -336,8 +331,8 @@ def broadcast_async(
     priority: int = 0,
 ) -> Handle:
     """Starts a broadcast into a new tensor."""
-    check_process_set(process_set)
-    return _start(_ops.broadcast(tensor, root_rank, name, in_place=False), priority)
+    ops = _ops.within(process_set)
+    return ops.start_one(ops.broadcast(tensor, root_rank, name, in_place=False), priority)
 
 
 def broadcast_async_(
@@ -349,16 +344,16 @@ def broadcast_async_(
     priority: int = 0,
 ) -> Handle:
     """Starts a broadcast into `tensor` itself."""
-    check_process_set(process_set)
-    return _start(_ops.broadcast(tensor, root_rank, name, in_place=True), priority)
+    ops = _ops.within(process_set)
+    return ops.start_one(ops.broadcast(tensor, root_rank, name, in_place=True), priority)
 
 
 def broadcast(
     tensor: Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Tensor:
     """The tensor of `root_rank`; all ranks give one of the same shape and dtype. Differentiable."""
-    check_process_set(process_set)
-    return _autograd.Broadcast.apply(tensor, root_rank, name)
+    ops = _ops.within(process_set)
+    return _autograd.Broadcast.apply(ops, tensor, root_rank, name)
 
 
 def broadcast_(
@@ -392,8 +387,8 @@ def alltoall_async(
     priority: int = 0,
 ) -> Handle:
     """Starts an alltoall; see alltoall()."""
-    check_process_set(process_set)
-    return _start(_ops.alltoall(tensor, _split_list(splits), name, tell_received=splits is not None), priority)
+    ops = _ops.within(process_set)
+    return ops.start_one(ops.alltoall(tensor, _split_list(splits), name, tell_received=splits is not None), priority)
 
 
 def alltoall(
@@ -408,13 +403,13 @@ def alltoall(
         tensor: at least one dimension.
         splits: rows for each rank, size() integers whose sum is dimension 0; None: equal parts.
         name: the same on all ranks.
-        process_set: only the global one.
+        process_set: the ranks that take part; all by default.
 
     Returns:
         The joined tensor; with splits, that and the int32 tensor of rows received from each rank.
     """
-    check_process_set(process_set)
-    output, received = _autograd.Alltoall.apply(tensor, _split_list(splits), name)
+    ops = _ops.within(process_set)
+    output, received = _autograd.Alltoall.apply(ops, tensor, _split_list(splits), name)
     return output if splits is None else (output, received)
 
 
@@ -432,8 +427,10 @@ def reducescatter_async(
     priority: int = 0,
 ) -> Handle:
     """Starts a reducescatter; see reducescatter()."""
-    check_process_set(process_set)
-    return _start(_ops.reducescatter(tensor, name, check_reduce_op(op), (prescale_factor, postscale_factor)), priority)
+    ops = _ops.within(process_set)
+    return ops.start_one(
+        ops.reducescatter(tensor, name, check_reduce_op(op), (prescale_factor, postscale_factor)), priority
+    )
 
 
 def reducescatter(
@@ -449,10 +446,12 @@ def reducescatter(
 
     When dimension 0 does not divide by size(), the first ranks get one row more.
     """
-    check_process_set(process_set)
+    ops = _ops.within(process_set)
     compressed, context = _compressed(compression, tensor)
     scales = (prescale_factor, postscale_factor)
-    return compression.decompress(_autograd.Reducescatter.apply(compressed, name, check_reduce_op(op), scales), context)
+    return compression.decompress(
+        _autograd.Reducescatter.apply(ops, compressed, name, check_reduce_op(op), scales), context
+    )
 
 
 def grouped_reducescatter_async(
@@ -466,11 +465,11 @@ def grouped_reducescatter_async(
     priority: int = 0,
 ) -> GroupHandle:
     """Starts a reducescatter of several tensors that become ready together."""
-    check_process_set(process_set)
+    ops = _ops.within(process_set)
     scales = (prescale_factor, postscale_factor)
     names = _group_names(name, len(tensors))
-    work = [_ops.reducescatter(t, n, check_reduce_op(op), scales) for t, n in zip(tensors, names, strict=True)]
-    return GroupHandle(_ops.start(work, priority))
+    work = [ops.reducescatter(t, n, check_reduce_op(op), scales) for t, n in zip(tensors, names, strict=True)]
+    return GroupHandle(ops.start(work, priority))
 
 
 def grouped_reducescatter(
@@ -483,10 +482,12 @@ def grouped_reducescatter(
     postscale_factor: float = 1.0,
 ) -> list[Tensor]:
     """reducescatter() of several tensors that become ready together; differentiable."""
-    check_process_set(process_set)
+    ops = _ops.within(process_set)
     pairs = [_compressed(compression, tensor) for tensor in tensors]
     scales = (prescale_factor, postscale_factor)
-    outputs = _autograd.GroupedReducescatter.apply(name, check_reduce_op(op), scales, *(tensor for tensor, _ in pairs))
+    outputs = _autograd.GroupedReducescatter.apply(
+        ops, name, check_reduce_op(op), scales, *(tensor for tensor, _ in pairs)
+    )
     return [compression.decompress(out, context) for out, (_, context) in zip(outputs, pairs, strict=True)]
 
 
@@ -495,8 +496,8 @@ def grouped_reducescatter(
 
 def barrier(process_set: ProcessSet = global_process_set) -> None:
     """Returns when all ranks have called it."""
-    check_process_set(process_set)
-    synchronize(_start(_ops.barrier()))
+    ops = _ops.within(process_set)
+    synchronize(ops.start_one(ops.barrier()))
 
 
 def join(device: int = -1) -> int:
@@ -534,14 +535,14 @@ def sparse_allreduce_async(
     Returns:
         A function that waits and gives the combined sparse tensor, coalesced. synchronize() takes it too.
     """
-    check_process_set(process_set)
-    parts, finish = sparse_parts(tensor, name, op)
-    handle = GroupHandle(_ops.start(parts))
+    ops = _ops.within(process_set)
+    parts, finish = sparse_parts(ops, tensor, name, op)
+    handle = GroupHandle(ops.start(parts))
     return lambda: finish(handle.wait())
 
 
 def sparse_parts(
-    tensor: Tensor, name: str | None, op: ReduceOp
+    ops: Ops, tensor: Tensor, name: str | None, op: ReduceOp
 ) -> tuple[list[Submission], Callable[[list[Tensor]], Tensor]]:
     """The operations behind an allreduce of a sparse COO tensor, and what makes the combined one of their results."""
     require(op in (Average, Sum), f"op is {op}; sparse tensors can be averaged or summed")
@@ -549,13 +550,13 @@ def sparse_parts(
     require(sparse, "expected a sparse COO tensor; use allreduce_async() for dense ones")
     tensor = tensor.detach().coalesce()
     names = (None, None) if name is None else (f"{name}.indices", f"{name}.values")
-    parts = [_ops.allgather(tensor.indices().t(), names[0]), _ops.allgather(tensor.values(), names[1])]
+    parts = [ops.allgather(tensor.indices().t(), names[0]), ops.allgather(tensor.values(), names[1])]
     shape, dtype = tensor.shape, tensor.dtype
 
     def finish(results: list[Tensor]) -> Tensor:
         all_indices, all_values = results
         if op == Average:
-            all_values = (all_values / size()).to(dtype)
+            all_values = (all_values / ops.size()).to(dtype)
         total = torch.sparse_coo_tensor(all_indices.t(), all_values, shape, dtype=dtype, check_invariants=True)
         return total.coalesce()
 

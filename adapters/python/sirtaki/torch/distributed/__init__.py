@@ -6,7 +6,7 @@ The backend converts arguments; what runs are the operations of sirtaki.torch. d
 of what is there.
 """
 
-from sirtaki._torch_backend import register
+from sirtaki_backend import register
 from sirtaki.torch.distributed.group import SirtakiGroup
 from sirtaki.torch.distributed.meeting import create_group, rendezvous
 from sirtaki.torch.distributed.work import SirtakiWork

@@ -1,4 +1,4 @@
-"""ProcessGroup of all ranks for torch.distributed.
+"""ProcessGroup of all or some ranks for torch.distributed.
 
 Collectives are paired by the order of calls on the group, as torch requires: a call's place in that order, within a
 window, is its name. Names come again, so that the ranks need not agree on them in every step.
@@ -17,9 +17,8 @@ from torch.distributed import ProcessGroup
 
 from sirtaki import errors
 from sirtaki.errors import InvalidArgumentError, require
-from sirtaki.ops import GroupHandle, Submission
+from sirtaki.ops import GroupHandle, Ops, Submission
 from sirtaki.pump import pump
-from sirtaki.torch._adapter import torch_ops as _ops
 from sirtaki.torch.distributed import convert
 from sirtaki.torch.distributed.work import Call, Deliver, SirtakiWork
 from sirtaki.torch.ops import sparse_parts
@@ -38,16 +37,17 @@ class _Place(NamedTuple):
 
 
 class SirtakiGroup(ProcessGroup):
-    """All ranks of the session, in their order. The calls are torch's; outputs are written, Work says when.
+    """The ranks of `ops`, in their order. The calls are torch's; outputs are written, Work says when.
 
     Raises InvalidArgumentError (a ValueError) for what is wrong on this rank alone, UnsupportedError (a
     NotImplementedError) for what does not exist here; what concerns several ranks is told by the work.
     """
 
-    def __init__(self, rank: int, size: int, name: str, timeout: timedelta) -> None:
-        super().__init__(rank, size)
-        self._rank = rank
-        self._size = size
+    def __init__(self, ops: Ops, name: str, timeout: timedelta) -> None:
+        super().__init__(ops.rank(), ops.size())
+        self._ops = ops
+        self._rank = ops.rank()
+        self._size = ops.size()
         self._name = name
         self._description = ""
         self._timeout = convert.seconds(timeout)
@@ -103,24 +103,24 @@ class SirtakiGroup(ProcessGroup):
         tensor, op = convert.one(tensors, what), convert.reduce_op(opts, what)
         place = self._begin(what, opts)
         if tensor.layout is torch.sparse_coo:
-            parts, finish = sparse_parts(tensor, place.name, op)
+            parts, finish = sparse_parts(self._ops, tensor, place.name, op)
             return self._start(place, parts, lambda results: [tensor.copy_(finish(results))])
-        return self._start(place, [_ops.allreduce(tensor, place.name, op, _UNSCALED, in_place=True)], list)
+        return self._start(place, [self._ops.allreduce(tensor, place.name, op, _UNSCALED, in_place=True)], list)
 
     def allreduce_coalesced(self, tensors: Sequence[Tensor], opts: Any = None) -> SirtakiWork:
         """allreduce() of several tensors that become ready together."""
         op = convert.reduce_op(opts, "all_reduce_coalesced")
         place = self._begin("all_reduce_coalesced", opts)
         pairs = zip(tensors, convert.names(place.name, tensors), strict=True)
-        work = [_ops.allreduce(tensor, part, op, _UNSCALED, in_place=True) for tensor, part in pairs]
+        work = [self._ops.allreduce(tensor, part, op, _UNSCALED, in_place=True) for tensor, part in pairs]
         return self._start(place, work, list)
 
     def broadcast(self, tensors: Tensor | Sequence[Tensor], opts: Any = None) -> SirtakiWork:
         """Overwrites a tensor with that of opts.rootRank."""
         tensor = convert.one(tensors, "broadcast")
         place = self._begin("broadcast", opts)
-        root = 0 if opts is None else getattr(opts, "rootRank", opts)
-        return self._start(place, [_ops.broadcast(tensor, root, place.name, in_place=True)], list)
+        root = self._ops.job_rank(0 if opts is None else getattr(opts, "rootRank", opts))
+        return self._start(place, [self._ops.broadcast(tensor, root, place.name, in_place=True)], list)
 
     def allgather(self, outputs: Sequence[Any], inputs: Tensor | Sequence[Tensor], opts: Any = None) -> SirtakiWork:
         """outputs[0][r] becomes the tensor of rank r; sizes may differ between ranks, as outputs say on all of them."""
@@ -128,7 +128,7 @@ class SirtakiGroup(ProcessGroup):
         source, targets = convert.one(inputs, what), outputs if isinstance(outputs[0], Tensor) else outputs[0]
         self._need_outputs(what, targets, source)
         place = self._begin(what, opts)
-        return self._start(place, [_ops.allgather(convert.flat(source), place.name)], self._gathered(targets))
+        return self._start(place, [self._ops.allgather(convert.flat(source), place.name)], self._gathered(targets))
 
     def all_gather_single(self, output: Tensor, source: Tensor, opts: Any = None) -> SirtakiWork:
         """`output` becomes the tensors of all ranks one after another."""
@@ -143,7 +143,7 @@ class SirtakiGroup(ProcessGroup):
             self._need(what, output.numel() == source.numel() * self._size, output, source, "P times")
         place = self._begin(what, opts)
         pairs = zip(inputs, convert.names(place.name, inputs), strict=True)
-        work = [_ops.allgather(convert.flat(source), part) for source, part in pairs]
+        work = [self._ops.allgather(convert.flat(source), part) for source, part in pairs]
         return self._start(place, work, lambda results: self._copied(outputs, results))
 
     def allgather_coalesced(
@@ -156,7 +156,7 @@ class SirtakiGroup(ProcessGroup):
             self._need_outputs(what, targets, source)
         place = self._begin(what, opts)
         pairs = zip(inputs, convert.names(place.name, inputs), strict=True)
-        work = [_ops.allgather(convert.flat(source), part) for source, part in pairs]
+        work = [self._ops.allgather(convert.flat(source), part) for source, part in pairs]
         deliver = [self._gathered(targets) for targets in by_tensor]
         return self._start(
             place,
@@ -167,7 +167,7 @@ class SirtakiGroup(ProcessGroup):
     def barrier(self, opts: Any = None) -> SirtakiWork:
         """Over when all ranks have called it."""
         place = self._begin("barrier", opts)
-        return self._start(place, [_ops.barrier(place.name)], lambda _: [])
+        return self._start(place, [self._ops.barrier(place.name)], lambda _: [])
 
     # ---- each rank gets its part ----
 
@@ -246,7 +246,7 @@ class SirtakiGroup(ProcessGroup):
         tensor, op = convert.one(tensors, "reduce"), convert.reduce_op(opts, "reduce")
         place = self._begin("reduce", opts)
         here = self._rank == opts.rootRank
-        return self._start(place, [_ops.allreduce(tensor, place.name, op, _UNSCALED, in_place=here)], list)
+        return self._start(place, [self._ops.allreduce(tensor, place.name, op, _UNSCALED, in_place=here)], list)
 
     def send(self, tensors: Any, rank: int, tag: int) -> SirtakiWork:
         """Refused."""
@@ -289,14 +289,14 @@ class SirtakiGroup(ProcessGroup):
         if call is not None and not call.settled:
             try:
                 call.settle(timeout)
-            except errors.DeadlineError:
-                raise
             except Exception:
-                pass  # told by its own work
+                if not call.settled:
+                    raise
+                # Its own work tells why it failed.
         return _Place(f"torch.{self._name}.{number % WINDOW}", number % WINDOW, label, timeout)
 
     def _start(self, place: _Place, work: list[Submission], deliver: Deliver) -> SirtakiWork:
-        call = Call(place.label, GroupHandle(_ops.start(work) if work else []), deliver, place.timeout)
+        call = Call(place.label, GroupHandle(self._ops.start(work) if work else []), deliver, place.timeout)
         self._window[place.slot] = weakref.ref(call)
         return SirtakiWork(call)
 
@@ -304,7 +304,7 @@ class SirtakiGroup(ProcessGroup):
         op = convert.reduce_op(opts, what)
         place = self._begin(what, opts)
         pairs = zip(inputs, convert.names(place.name, inputs), strict=True)
-        work = [_ops.reducescatter(flat, part, op, _UNSCALED) for flat, part in pairs]
+        work = [self._ops.reducescatter(flat, part, op, _UNSCALED) for flat, part in pairs]
         return self._start(place, work, lambda results: self._copied(outputs, results))
 
     def _alltoall(
@@ -322,7 +322,7 @@ class SirtakiGroup(ProcessGroup):
                 )
             return convert.spread(targets, joined)
 
-        return self._start(place, [_ops.alltoall(source, sends, place.name, tell_received=True)], deliver)
+        return self._start(place, [self._ops.alltoall(source, sends, place.name, tell_received=True)], deliver)
 
     def _gathered(self, targets: Sequence[Tensor]) -> Deliver:
         def deliver(results: list[Any]) -> list[Tensor]:

@@ -12,6 +12,8 @@ from torch.distributed import TCPStore
 from torch.distributed.constants import default_pg_timeout
 
 from sirtaki import _torchrun, basics, errors
+from sirtaki.process_sets import ProcessSet
+from sirtaki.torch._adapter import torch_ops
 from sirtaki.torch.distributed.group import SirtakiGroup
 from sirtaki.torch.functions import broadcast_object
 
@@ -52,7 +54,7 @@ def create_group(options: Any, backend_options: object) -> SirtakiGroup:
 
     Raises:
         ValueError: torch and the session know different ranks or sizes.
-        UnsupportedError: a group of some ranks only, or options for the backend.
+        UnsupportedError: a group whose ranks are not in ascending order, or options for the backend.
         HorovodInternalError: the ranks cannot meet.
     """
     ranks, size = list(options.global_ranks_in_group), options.group_size
@@ -60,19 +62,20 @@ def create_group(options: Any, backend_options: object) -> SirtakiGroup:
         raise errors.UnsupportedError("backend sirtaki takes no pg_options; options are in docs/options.md")
     if not ranks and not basics.is_initialized():
         _open(options)
-    known = basics.size()
-    if ranks and ranks != list(range(known)):
+    if ranks != sorted(ranks):
         raise errors.UnsupportedError(
-            f"new_group({ranks}): backend sirtaki has groups of all {known} ranks in their order only. Take Gloo's for "
-            f"these: {_GLOO}"
+            f"new_group({ranks}): backend sirtaki has groups of ranks in ascending order. Take Gloo's for this one: "
+            f"{_GLOO}"
         )
-    if (options.group_rank, size) != (basics.rank(), known):
+    ops = torch_ops.within(ProcessSet(ranks or None))
+    here = (ops.rank(), ops.size())
+    if (options.group_rank, size) != here:
         raise errors.InvalidArgumentError(
             f"torch.distributed was told that this is rank {options.group_rank} of {size}, and Sirtaki that it is rank "
-            f"{basics.rank()} of {known}. Give init_process_group() neither rank nor world_size, or the same as the "
+            f"{here[0]} of {here[1]}. Give init_process_group() neither rank nor world_size, or the same as the "
             "launcher; start the job with one launcher"
         )
-    group = SirtakiGroup(options.group_rank, size, options.group_id, options.timeout)
+    group = SirtakiGroup(ops, options.group_id, options.timeout)
     _owner.add(group, options.group_id)
     return group
 

@@ -28,7 +28,8 @@ class Call:
         self.timeout = timeout
         self._handle = handle
         self._deliver: Deliver | None = deliver
-        self._lock = threading.Lock()
+        # The collector may end a work, which settles its call, in the middle of any line here.
+        self._lock = threading.RLock()
         self._result: list[Tensor] = []
         self._error: Exception | None = None
 

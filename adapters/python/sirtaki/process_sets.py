@@ -1,0 +1,132 @@
+"""Process sets: some ranks that do operations among themselves, beside those of all.
+
+A set is its ranks: making one is local and sends nothing. Operations of a set are agreed by its ranks alone, under
+names of their own.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Iterable, Sequence
+
+from sirtaki import basics, errors
+
+
+class ProcessSet:
+    """Some ranks of the job, in ascending order.
+
+    Args:
+        ranks: their numbers; None: all ranks.
+
+    Raises:
+        InvalidArgumentError: no rank, one twice, or one below 0.
+    """
+
+    def __init__(self, ranks: Iterable[int] | None = None) -> None:
+        self._ranks: tuple[int, ...] | None = None
+        self.process_set_id: int | None = None  # of add_process_set(); None: not added
+        if ranks is None:
+            return
+        given = list(ranks)
+        numbers = all(isinstance(rank, int) and not isinstance(rank, bool) and rank >= 0 for rank in given)
+        if not given or not numbers or len(set(given)) < len(given):
+            raise errors.InvalidArgumentError(f"a process set needs ranks from 0 on, each once; not {given}")
+        self._ranks = tuple(sorted(given))
+
+    @property
+    def ranks(self) -> list[int]:
+        """Those in the set."""
+        return list(range(basics.size())) if self._ranks is None else list(self._ranks)
+
+    def size(self) -> int:
+        """How many."""
+        return len(self.ranks)
+
+    def included(self) -> bool:
+        """Whether this rank is one of them."""
+        return self._ranks is None or basics.rank() in self._ranks
+
+    def rank(self) -> int:
+        """This rank's place in the set, from 0 on. Raises InvalidArgumentError outside it."""
+        if not self.included():
+            raise errors.InvalidArgumentError(f"rank {basics.rank()} is not in {self}")
+        return self.ranks.index(basics.rank())
+
+    def wire(self) -> tuple[int, ...] | None:
+        """What an operation is given: None for all. Raises InvalidArgumentError for ranks the job does not have."""
+        if self._ranks is None:
+            return None
+        if self._ranks[-1] >= basics.size():
+            raise errors.InvalidArgumentError(f"{self} has ranks that a job of {basics.size()} does not have")
+        return self._ranks
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ProcessSet) and self._ranks == other._ranks
+
+    def __hash__(self) -> int:
+        return hash(self._ranks)
+
+    def __repr__(self) -> str:
+        return f"ProcessSet({'all' if self._ranks is None else list(self._ranks)})"
+
+
+class _Added:
+    """The sets that the program has added, by id."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.sets: dict[int, ProcessSet] = {}
+        self.numbers = itertools.count(1)
+
+
+global_process_set = ProcessSet()
+global_process_set.process_set_id = 0
+_added = _Added()
+
+
+def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
+    """Gives a set an id. All ranks do it in the same order if ids are to be the same; operations need none.
+
+    Returns:
+        The set.
+
+    Raises:
+        InvalidArgumentError: it has been added before, or the job does not have all of its ranks.
+    """
+    wanted = process_set if isinstance(process_set, ProcessSet) else ProcessSet(process_set)
+    if basics.is_initialized():
+        wanted.wire()
+    with _added.lock:
+        if wanted == global_process_set or any(wanted == known for known in _added.sets.values()):
+            raise errors.InvalidArgumentError(f"{wanted} has been added before")
+        wanted.process_set_id = next(_added.numbers)
+        _added.sets[wanted.process_set_id] = wanted
+    return wanted
+
+
+def remove_process_set(process_set: ProcessSet) -> bool:
+    """Takes the id back; False where it has none, or is the global set."""
+    with _added.lock:
+        number = process_set.process_set_id
+        if number is None or _added.sets.pop(number, None) is None:
+            return False
+        process_set.process_set_id = None
+    return True
+
+
+def get_process_set_ids_and_ranks() -> dict[int, list[int]]:
+    """Ranks by id, all ranks as 0."""
+    with _added.lock:
+        return {0: global_process_set.ranks, **{number: known.ranks for number, known in _added.sets.items()}}
+
+
+def _forget() -> None:
+    with _added.lock:
+        for known in _added.sets.values():
+            known.process_set_id = None
+        _added.sets.clear()
+        _added.numbers = itertools.count(1)
+
+
+basics.on_shutdown(_forget)
