@@ -19,6 +19,12 @@ void RankSet::add(Range range) {
   if (range.first >= range.last) {
     return;
   }
+  // What is behind all needs no search.
+  if (ranges_.empty() || range.first > ranges_.back().last) {
+    size_ += range.last - range.first;
+    ranges_.push_back(range);
+    return;
+  }
   // The ranges that overlap or touch the new one melt into it.
   const auto begin =
       std::find_if(ranges_.begin(), ranges_.end(), [&](const Range& r) { return r.last >= range.first; });

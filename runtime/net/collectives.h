@@ -71,7 +71,7 @@ class Collectives {
   // Some of the ranks as collectives of their own, numbered in the order given, this one among them; part of this one,
   // which outlives it, and whose abort() it does not hear of. Its tags must differ from those of all other operations.
   // nullptr: the backend has none.
-  virtual std::unique_ptr<Collectives> part(std::vector<Rank> /*ranks*/) { return nullptr; }
+  virtual std::unique_ptr<Collectives> part(const std::vector<Rank>& /*ranks*/) { return nullptr; }
 
   // Bad arguments (sizes that do not fit, unknown root, refused dtype) come through `done` as kInvalidArgument.
   virtual void start(CollectiveArgs args, Done done) = 0;

@@ -77,10 +77,10 @@ DirectCollectives::~DirectCollectives() {
   }
 }
 
-std::unique_ptr<Collectives> DirectCollectives::part(std::vector<Rank> ranks) {
+std::unique_ptr<Collectives> DirectCollectives::part(const std::vector<Rank>& ranks) {
   DirectOptions options = options_;
   options.hosts = Hosts();
-  return std::make_unique<PartCollectives>(link_, std::move(ranks), options, workshop_);
+  return std::make_unique<PartCollectives>(link_, ranks, options, workshop_);
 }
 
 void DirectCollectives::reply(Done done, Status status) {

@@ -11,7 +11,6 @@
 
 #include <memory>
 #include <unordered_set>
-#include <utility>
 #include <vector>
 
 #include "runtime/net/direct.h"
@@ -35,7 +34,7 @@ class HierarchicalCollectives final : public Collectives {
   Rank rank() const override { return link_.rank(); }
   int size() const override { return link_.size(); }
   const HostGroups* host_groups() const override { return &groups_; }
-  std::unique_ptr<Collectives> part(std::vector<Rank> ranks) override { return flat_.part(std::move(ranks)); }
+  std::unique_ptr<Collectives> part(const std::vector<Rank>& ranks) override { return flat_.part(ranks); }
   void start(CollectiveArgs args, Done done) override;
   void cancel(TagGroup tags, Status cause) override;
   void forget(const TagGroup& tags) override;

@@ -2,8 +2,9 @@
 //
 // For: algorithms that let the ranks of a host, or one of each host, work together, written as if these were all.
 // Messages of two groups of one link, and of the link itself, never meet: each has slots of its own.
-// Owned by: HierarchicalCollectives; whoever connects the shared memory of a host. Thread: the link's loop. The link
-// outlives it. What ends a tag or the link ends it for all its groups: they are parts of one operation.
+// Owned by: HierarchicalCollectives; whoever connects the shared memory of a host; parts of collectives. Thread: the
+// link's loop. The link outlives it. What ends a tag or the link ends it for all its groups: they are parts of one
+// operation.
 #pragma once
 
 #include <vector>
@@ -18,7 +19,7 @@ class PartLink final : public PointToPoint {
   static constexpr std::uint32_t kMaxGroups = 63;
 
   // `ranks` of `whole`, this one among them. `group`: below kMaxGroups, the same on all of `ranks`, and another one
-  // for every other group that a rank of them is in.
+  // for every other group that a rank of them is in and that has operations of the same tags.
   PartLink(PointToPoint& whole, std::vector<Rank> ranks, std::uint32_t group, bool one_host);
 
   Rank rank() const override { return rank_; }

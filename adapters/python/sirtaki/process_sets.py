@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Iterable, Sequence
+from numbers import Integral
 
 from sirtaki import basics, errors
 
@@ -29,10 +30,10 @@ class ProcessSet:
         if ranks is None:
             return
         given = list(ranks)
-        numbers = all(isinstance(rank, int) and not isinstance(rank, bool) and rank >= 0 for rank in given)
+        numbers = all(isinstance(rank, Integral) and not isinstance(rank, bool) and rank >= 0 for rank in given)
         if not given or not numbers or len(set(given)) < len(given):
             raise errors.InvalidArgumentError(f"a process set needs ranks from 0 on, each once; not {given}")
-        self._ranks = tuple(sorted(given))
+        self._ranks = tuple(sorted(int(rank) for rank in given))
 
     @property
     def ranks(self) -> list[int]:
@@ -41,7 +42,7 @@ class ProcessSet:
 
     def size(self) -> int:
         """How many."""
-        return len(self.ranks)
+        return basics.size() if self._ranks is None else len(self._ranks)
 
     def included(self) -> bool:
         """Whether this rank is one of them."""
@@ -51,7 +52,7 @@ class ProcessSet:
         """This rank's place in the set, from 0 on. Raises InvalidArgumentError outside it."""
         if not self.included():
             raise errors.InvalidArgumentError(f"rank {basics.rank()} is not in {self}")
-        return self.ranks.index(basics.rank())
+        return basics.rank() if self._ranks is None else self._ranks.index(basics.rank())
 
     def wire(self) -> tuple[int, ...] | None:
         """What an operation is given: None for all. Raises InvalidArgumentError for ranks the job does not have."""
@@ -108,11 +109,12 @@ def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
 def remove_process_set(process_set: ProcessSet) -> bool:
     """Takes the id back; False where it has none, or is the global set."""
     with _added.lock:
-        number = process_set.process_set_id
-        if number is None or _added.sets.pop(number, None) is None:
-            return False
-        process_set.process_set_id = None
-    return True
+        for number, known in _added.sets.items():
+            if known == process_set:
+                del _added.sets[number]
+                known.process_set_id = process_set.process_set_id = None
+                return True
+    return False
 
 
 def get_process_set_ids_and_ranks() -> dict[int, list[int]]:

@@ -8,7 +8,6 @@ optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_par
 """
 
 from sirtaki import HorovodInternalError, __version__
-from sirtaki_backend import register as _register_backend
 from sirtaki.basics import (
     ccl_built,
     cross_rank,
@@ -87,6 +86,7 @@ from sirtaki.torch.ops import (
 )
 from sirtaki.torch.optimizer import DistributedOptimizer
 from sirtaki.torch.schedule import scale_lr
+from sirtaki_backend import register as _register_backend
 
 _register_backend()
 

@@ -6,10 +6,10 @@ The backend converts arguments; what runs are the operations of sirtaki.torch. d
 of what is there.
 """
 
-from sirtaki_backend import register
 from sirtaki.torch.distributed.group import SirtakiGroup
 from sirtaki.torch.distributed.meeting import create_group, rendezvous
 from sirtaki.torch.distributed.work import SirtakiWork
+from sirtaki_backend import register
 
 register()
 

@@ -270,7 +270,7 @@ class SirtakiGroup(ProcessGroup):
     # ---- what they have in common ----
 
     def _begin(self, what: str, opts: Any) -> _Place:
-        """Takes a place in the order of calls."""
+        """The next place in the order of calls. Only _start() takes it: what is wrong on this rank alone takes none."""
         number = self._calls
         label = f"{what} (call {number} of group '{self._name}' on rank {self._rank})"
         if pump.is_current():
@@ -280,7 +280,6 @@ class SirtakiGroup(ProcessGroup):
                 "hook start one collective only. sirtaki.torch.DistributedOptimizer has PowerSGD as "
                 'compression="powersgd"'
             )
-        self._calls += 1
         given = getattr(opts, "timeout", None)
         # torch's way to say "not given" is a negative time.
         timeout = convert.seconds(given) if isinstance(given, timedelta) and given > timedelta(0) else self._timeout
@@ -297,6 +296,7 @@ class SirtakiGroup(ProcessGroup):
 
     def _start(self, place: _Place, work: list[Submission], deliver: Deliver) -> SirtakiWork:
         call = Call(place.label, GroupHandle(self._ops.start(work) if work else []), deliver, place.timeout)
+        self._calls += 1
         self._window[place.slot] = weakref.ref(call)
         return SirtakiWork(call)
 
