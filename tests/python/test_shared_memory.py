@@ -76,7 +76,7 @@ WAYS = {
     "momentum": "group_topk:rate=5%,momentum=0.9,wire=gather",
     "ring": "group_topk:rate=5%,wire=ring",
     "whole": "threshold_sparse:density=5%",
-    "losses": "importance:split=loss,start=10%",
+    "losses": "importance:split=loss,start=10%,most=20%",
 }
 for name, how in WAYS.items():
     torch.manual_seed(1)
