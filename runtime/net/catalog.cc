@@ -14,9 +14,7 @@ constexpr std::array kBackends = {
               if (HierarchicalCollectives::fits(setup.direct.hosts)) {
                 return std::make_unique<HierarchicalCollectives>(*setup.link, setup.direct, setup.shared);
               }
-              DirectOptions flat = setup.direct;
-              flat.hosts = Hosts();
-              return std::make_unique<DirectCollectives>(*setup.link, flat, setup.shared);
+              return std::make_unique<DirectCollectives>(*setup.link, setup.direct.flat(), setup.shared);
             }},
     Backend{"gloo",
             "the algorithms of the Gloo library (ring all-reduce) over the same connections; sums round differently",

@@ -78,9 +78,7 @@ DirectCollectives::~DirectCollectives() {
 }
 
 std::unique_ptr<Collectives> DirectCollectives::part(const std::vector<Rank>& ranks) {
-  DirectOptions options = options_;
-  options.hosts = Hosts();
-  return std::make_unique<PartCollectives>(link_, ranks, options, workshop_);
+  return std::make_unique<PartCollectives>(link_, ranks, options_.flat(), workshop_);
 }
 
 void DirectCollectives::reply(Done done, Status status) {

@@ -13,11 +13,6 @@ namespace {
 // Groups of PartLink: the local one, then one a share.
 constexpr std::uint32_t kLocalGroup = 0;
 
-DirectOptions among_few(DirectOptions options) {
-  options.hosts = Hosts();
-  return options;
-}
-
 std::int64_t elements_of(const Block& block, DType dtype) {
   return static_cast<std::int64_t>(block.size / dtype_size(dtype));
 }
@@ -83,8 +78,7 @@ HierarchicalCollectives::Group HierarchicalCollectives::group_of(std::unique_ptr
                                                                  std::shared_ptr<SharedMemory> shared) const {
   Group group;
   group.link = std::move(link);
-  group.collectives =
-      std::make_unique<DirectCollectives>(*group.link, among_few(options_), std::move(shared), workshop_);
+  group.collectives = std::make_unique<DirectCollectives>(*group.link, options_.flat(), std::move(shared), workshop_);
   return group;
 }
 

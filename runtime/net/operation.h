@@ -32,6 +32,13 @@ struct DirectOptions {
   Hosts hosts;
   // Unused staging memory kept for the next operation.
   std::size_t keep_staging_bytes = std::size_t{64} * 1024 * 1024;
+
+  // The same for collectives that do not go host by host.
+  DirectOptions flat() const {
+    DirectOptions options = *this;
+    options.hosts = Hosts();
+    return options;
+  }
 };
 
 // A hash of everything that must be equal on all ranks (alltoall's counts differ by nature): Envelope::check.
