@@ -37,7 +37,7 @@ void RoundMeter::step(const LocalStep& step, std::optional<Duration> took) {
       loss_before_known_ = true;
     }
   }
-  ++reported_steps_ago_;
+  ++steps_since_report_;
   stalls_us_.push_back(micros(step.stall));
   gradients_us_ += micros(step.transfer);
   if (took) {
@@ -83,9 +83,9 @@ scheduler::interval::RankRound RoundMeter::report(bool synchronous) {
                                                  static_cast<double>(longest_numel_) / static_cast<double>(numel_));
   } else if (!synchronous) {
     report_transfers(round);
-    round.stall_us = reported_steps_ago_ > 0 ? merge_waits_us_ / reported_steps_ago_ : 0;
+    round.stall_us = steps_since_report_ > 0 ? merge_waits_us_ / steps_since_report_ : 0;
   }
-  merge_waits_us_ = reported_steps_ago_ = 0;
+  merge_waits_us_ = steps_since_report_ = 0;
   round.loss_known = losses_ > 0;
   round.loss_before = loss_before_;
   round.loss_after = loss_;

@@ -64,7 +64,7 @@ class RoundMeter {
   std::vector<std::int64_t> stalls_us_;
   std::int64_t gradients_us_ = 0;
   std::int64_t merge_waits_us_ = 0;  // since the last report, and the steps since then
-  std::int64_t reported_steps_ago_ = 0;
+  std::int64_t steps_since_report_ = 0;
   std::vector<Time> times_;  // by fragment
   bool lossy_ = false;       // the last merge
   double loss_ = 0;          // running mean
