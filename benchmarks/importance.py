@@ -26,7 +26,7 @@ from benchmarks.netns import Net
 from benchmarks.results import Row, Store, make_row
 from benchmarks.rig import Options, finish, network, parse, run, say
 from benchmarks.statistics import estimate, mean_estimate, median
-from benchmarks.trainings import TRAINING_SECONDS, ended, mean_of_ranks, steps_to, time_steps, train
+from benchmarks.trainings import LOSS_EXCESS, TRAINING_SECONDS, ended, mean_of_ranks, steps_to, time_steps, train
 
 #: Mbit/s at first and at the end; and between.
 NETS, SLOW = ("100",), "20"
@@ -38,7 +38,6 @@ STEPS, QUICK_STEPS = 400, 60
 PHASE_SECONDS, QUICK_PHASE_SECONDS = 20.0, 3.0
 WINDOW, QUICK_WINDOW = 50, 10
 WARM_STEPS, BLOCK_STEPS, BLOCKS = 20, 10, 12
-LOSS_EXCESS = 0.02
 ORACLE, ADAPT_STEPS, TIMES_FASTER = 1.10, 20.0, 1.0
 #: A plan has followed the link when its bytes are this near those of the phase's later half: trials double a rate, so
 #: it settles at some of those that are within a factor of 1.4 of the best.

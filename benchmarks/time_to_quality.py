@@ -23,7 +23,7 @@ from benchmarks.netns import Net
 from benchmarks.results import Row, Store, make_row
 from benchmarks.rig import Contender, Options, Plan, finish, interleave, network, parse, run, say
 from benchmarks.statistics import estimate
-from benchmarks.trainings import ended, smooth, steps_to, time_steps, train
+from benchmarks.trainings import LOSS_EXCESS, ended, smooth, steps_to, time_steps, train
 
 NETS = ("100", "20")
 RANKS = (4,)
@@ -33,8 +33,6 @@ TASKS = {"cnn": 936, "convnet": 936, "transformer": 250}
 BATCH, LR = 32, 0.05
 #: Losses are means over this many steps, and over the ranks.
 WINDOW = 50
-#: The target: DDP's loss at its end, and so many nats more, as in `importance` and `local_updates`.
-LOSS_EXCESS = 0.02
 WARM_STEPS, BLOCK_STEPS, BLOCKS = 20, 10, 10
 DDP, FP16 = "ddp", "ddp_fp16"
 

@@ -13,6 +13,8 @@ from benchmarks.group import Group
 from benchmarks.rig import Contender, Plan, interleave
 
 TRAINING_SECONDS = 1800
+#: What trainings are compared at: the loss that dense, synchronous training ends with, and so many nats more.
+LOSS_EXCESS = 0.02
 
 
 def train(group: Group, system: str, name: str, recipe: dict[str, Any], steps: int) -> list[float]:

@@ -29,7 +29,7 @@ from benchmarks.netns import Net
 from benchmarks.results import Row, Store, make_row
 from benchmarks.rig import Options, network, say
 from benchmarks.statistics import estimate, exactly, mean_estimate, median
-from benchmarks.trainings import time_steps
+from benchmarks.trainings import LOSS_EXCESS, time_steps
 
 NET = "100"
 #: Four sequences a rank: with eight a local step takes 0.36 of a synchronous one at this rate, and nothing can be three
@@ -39,8 +39,6 @@ DENSE, LOCAL_SGD, COMPRESSED = "dense", "local_sgd", "compressed"
 #: `auto` sends differences as int8 where that saves delay; the second has gradients compressed, too.
 AUTO, BOTH = "auto", "both"
 OURS = (AUTO, BOTH)
-#: The target: the loss that synchronous training has at its end, and so many nats more, as in `importance`.
-LOSS_EXCESS = 0.02
 #: (against, how many times faster)
 TARGETS = {DENSE: 3.0, LOCAL_SGD: 1.3}
 NEVER_WORSE, EXPOSED = 0.97, 0.10
