@@ -146,18 +146,21 @@ def rows_of(case: TaskCase, found: dict[str, list[list[float]]], seconds: dict[s
         return rows
     best = min(ours, key=lambda name: estimate(times[name]).value)
     params = {"system": best, **case.params}
+    alone = estimate(seconds["alone"]).value
     for baseline, target in TARGETS.items():
         if baseline in times:
-            rows.append(
-                ratio_row(f"speedup_over_{baseline}", params, times[baseline], times[best], baseline, target=target)
-            )
+            pair = (times[baseline], times[best])
+            # As many steps as the baseline's, and nothing sent.
+            most = estimate(seconds[baseline]).value / alone
+            rows.append(ratio_row(f"speedup_over_{baseline}", params, *pair, baseline, bound=most, target=target))
     rivals = [name for name in POWERSGD if name in times]
     if rivals:
         rival = min(rivals, key=lambda name: estimate(times[name]).value)
-        exposed = estimate(seconds[rival]).value / estimate(seconds["alone"]).value
+        exposed = estimate(seconds[rival]).value / alone
         target = POWERSGD_TARGET if exposed >= POWERSGD_EXPOSED else POWERSGD_FLOOR
         with_floor = {**params, "step_over_compute": round(exposed, 2)}
-        rows.append(ratio_row("speedup_over_powersgd", with_floor, times[rival], times[best], rival, target=target))
+        pair = (times[rival], times[best])
+        rows.append(ratio_row("speedup_over_powersgd", with_floor, *pair, rival, bound=exposed, target=target))
     return rows
 
 
