@@ -231,6 +231,16 @@ sirtaki_status sirtaki_watch(sirtaki_request request) {
   });
 }
 
+sirtaki_status sirtaki_on_done(sirtaki_request request, sirtaki_done_fn done, void* context) {
+  return guarded([&]() -> Status {
+    if (done == nullptr) {
+      return null_argument("done");
+    }
+    SRT_ASSIGN(const auto active, DefaultSession::instance().need(generation_of(request)));
+    return active->session->on_done(id_of(request), [done, context] { done(context); });
+  });
+}
+
 int sirtaki_wait_watched(sirtaki_request* requests, int capacity, int64_t timeout_ms) {
   int count = -1;
   (void)guarded([&]() -> Status {

@@ -179,6 +179,12 @@ SIRTAKI_API void sirtaki_release(sirtaki_request request);
  * session has ended. For pump threads. */
 SIRTAKI_API int sirtaki_wait_watched(sirtaki_request* requests, int capacity, int64_t timeout_ms);
 SIRTAKI_API sirtaki_status sirtaki_watch(sirtaki_request request);
+/* Called once, from a thread of the runtime's or from inside the call that asked for it; may neither block nor call any
+ * function of this header. */
+typedef void (*sirtaki_done_fn)(void* context);
+/* Calls done(context) when the request is over, also when the session ends before: sirtaki_wait() then returns at once.
+ * Once a request, before sirtaki_release(). Never called when this returns an error. */
+SIRTAKI_API sirtaki_status sirtaki_on_done(sirtaki_request request, sirtaki_done_fn done, void* context);
 
 /* ---- streams: the same tensors every step (an optimizer) ---- */
 
@@ -208,6 +214,10 @@ SIRTAKI_API sirtaki_status sirtaki_stream_ready(sirtaki_stream stream, int32_t i
 SIRTAKI_API sirtaki_status sirtaki_stream_finish(sirtaki_stream stream);
 /* Waits for the step that was finished last and opens the next. On error the step is void on all ranks. */
 SIRTAKI_API sirtaki_status sirtaki_stream_wait(sirtaki_stream stream, int64_t timeout_ms);
+/* Calls done(context) when the step that was finished last is over, also when the session ends before:
+ * sirtaki_stream_wait(), which still has to be called, then returns at once. Once a step, and while no thread waits for
+ * it. Never called when this returns an error. */
+SIRTAKI_API sirtaki_status sirtaki_stream_on_done(sirtaki_stream stream, sirtaki_done_fn done, void* context);
 /* Waits until these tensors (indices, count of them) of the step that was finished last hold their result; the others
  * may still be on their way, and sirtaki_stream_wait() ends the step as ever. Returns at once, and cheaply, when they
  * do. After an error the step is void, and sirtaki_stream_wait() tells the same. A step can fail after some of its

@@ -108,6 +108,16 @@ sirtaki_status sirtaki_stream_wait(sirtaki_stream stream, int64_t timeout_ms) {
   });
 }
 
+sirtaki_status sirtaki_stream_on_done(sirtaki_stream stream, sirtaki_done_fn done, void* context) {
+  return guarded([&]() -> Status {
+    if (done == nullptr) {
+      return sirtaki::invalid_argument("done is NULL");
+    }
+    SRT_ASSIGN(const auto active, owner_of(stream));
+    return active->session->stream_on_done(id_of(stream), [done, context] { done(context); });
+  });
+}
+
 sirtaki_status sirtaki_stream_wait_tensors(sirtaki_stream stream, const int32_t* indices, int32_t count,
                                            int64_t timeout_ms) {
   return guarded([&]() -> Status {

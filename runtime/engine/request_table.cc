@@ -126,17 +126,24 @@ Result<std::vector<RequestTable::Ticket>> RequestTable::add(const std::vector<st
 }
 
 void RequestTable::complete(RequestId id, Status status, OpResult result) {
-  const std::lock_guard lock(mutex_);
-  const auto it = entries_.find(id);
-  if (it == entries_.end()) {
-    return;
+  Task done;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto it = entries_.find(id);
+    if (it == entries_.end()) {
+      return;
+    }
+    --in_flight_;
+    names_.erase(it->second.name);
+    it->second.slot->complete(std::move(status), std::move(result));
+    done = std::move(it->second.on_done);
+    if (it->second.watched) {
+      watched_done_.push_back(id);
+      watched_changed_.notify_all();
+    }
   }
-  --in_flight_;
-  names_.erase(it->second.name);
-  it->second.slot->complete(std::move(status), std::move(result));
-  if (it->second.watched) {
-    watched_done_.push_back(id);
-    watched_changed_.notify_all();
+  if (done) {
+    done();
   }
 }
 
@@ -164,6 +171,25 @@ void RequestTable::watch(RequestId id) {
   }
 }
 
+Status RequestTable::on_done(RequestId id, Task done) {
+  {
+    const std::lock_guard lock(mutex_);
+    const auto it = entries_.find(id);
+    if (it == entries_.end()) {
+      return invalid_argument("no request has the number " + std::to_string(id.value) + "; was it released?");
+    }
+    if (!closed_ && !it->second.slot->done()) {
+      if (it->second.on_done) {
+        return invalid_argument("request " + std::to_string(id.value) + " has a function to call already");
+      }
+      it->second.on_done = std::move(done);
+      return {};
+    }
+  }
+  done();
+  return {};
+}
+
 std::optional<std::vector<RequestId>> RequestTable::wait_watched(std::size_t max, Duration timeout) {
   std::unique_lock lock(mutex_);
   watched_changed_.wait_for(lock, timeout, [&] { return closed_ || !watched_done_.empty(); });
@@ -179,9 +205,20 @@ std::optional<std::vector<RequestId>> RequestTable::wait_watched(std::size_t max
 }
 
 void RequestTable::close() {
-  const std::lock_guard lock(mutex_);
-  closed_ = true;
-  watched_changed_.notify_all();
+  std::vector<Task> left;
+  {
+    const std::lock_guard lock(mutex_);
+    closed_ = true;
+    watched_changed_.notify_all();
+    for (auto& [id, entry] : entries_) {
+      if (entry.on_done) {
+        left.push_back(std::move(entry.on_done));
+      }
+    }
+  }
+  for (Task& done : left) {
+    done();
+  }
 }
 
 }  // namespace sirtaki::engine

@@ -16,6 +16,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "runtime/base/task.h"
 #include "runtime/engine/callers.h"
 #include "runtime/engine/requests.h"
 
@@ -76,6 +77,8 @@ class RequestTable {
   void erase(RequestId id);
 
   void watch(RequestId id);
+  // As Session's. `done` may not call the table.
+  Status on_done(RequestId id, Task done);
   // nullopt once closed.
   std::optional<std::vector<RequestId>> wait_watched(std::size_t max, Duration timeout);
   void close();
@@ -86,6 +89,7 @@ class RequestTable {
     std::shared_ptr<Slot> slot;
     std::string name;
     bool watched = false;
+    Task on_done = {};
   };
 
   const Rank rank_;

@@ -64,6 +64,7 @@ class SessionImpl final : public Session {
   const OpResult* result(RequestId request) const override;
   void release(RequestId request) override;
   void watch(RequestId request) override { requests_.watch(request); }
+  Status on_done(RequestId request, Task done) override { return requests_.on_done(request, awaited(std::move(done))); }
   std::optional<std::vector<RequestId>> wait_watched(std::size_t max, Duration timeout) override {
     return requests_.wait_watched(max, timeout);
   }
@@ -79,6 +80,9 @@ class SessionImpl final : public Session {
   Status stream_finish(StreamId stream) override { return streams_->finish(stream); }
   std::optional<Status> stream_wait(StreamId stream, Duration timeout) override {
     return streams_->wait(stream, timeout);
+  }
+  Status stream_on_done(StreamId stream, Task done) override {
+    return streams_->on_done(stream, awaited(std::move(done)));
   }
   std::optional<Status> stream_wait_tensors(StreamId stream, std::span<const int> tensors, Duration timeout) override {
     return streams_->wait_tensors(stream, tensors, timeout);
@@ -115,11 +119,17 @@ class SessionImpl final : public Session {
   void start_engine();
   void fail(const Status& cause);
   void note_waiting();
+  // `done`, counted from now until it has been called.
+  Task awaited(Task done);
+  // A function that waits to be called may submit what others wait for, so such a job is never stuck, only late.
+  Callers callers();
   void on_data_lost(Rank rank, const Status& cause);
 
   const std::shared_ptr<const Config> config_;
   const JobSpec job_;
   const std::function<bool()> interrupted_;
+  std::atomic<int> awaited_{0};             // functions that wait to be called
+  std::atomic<bool> looks_at_them_{false};  // a timer runs
   Waiter waiter_;
   RequestTable requests_{job_.rank};
   Stats stats_;
@@ -189,7 +199,7 @@ void SessionImpl::start_engine() {
     engine_ =
         std::make_unique<Engine>(engine_options(*config_, membership_.host_count()),
                                  EngineDeps{loop_, data_->collectives(), *control_, stats_, *timeline_, log_.get()},
-                                 [this] { return waiter_.callers(); });
+                                 [this] { return callers(); });
     streams_ = std::make_unique<StreamTable>(loop_, *engine_, waiter_, job_.rank);
     ControlEvents events;
     events.message = [this](ConstBytes bytes) { engine_->on_message(bytes); };
@@ -228,6 +238,31 @@ void SessionImpl::note_waiting() {
   }
 }
 
+Task SessionImpl::awaited(Task done) {
+  ++awaited_;
+  const std::shared_ptr<void> counted(nullptr, [this](void* /*nothing*/) { --awaited_; });
+  if (!looks_at_them_.exchange(true)) {
+    loop_.post([this] {
+      loop_.after(CallerRegistry::kLongWait, [this] {
+        looks_at_them_ = false;
+        if (awaited_ > 0) {
+          note_waiting();
+        }
+      });
+    });
+  }
+  return [done = std::move(done), counted]() mutable { done(); };
+}
+
+Callers SessionImpl::callers() {
+  Callers callers = waiter_.callers();
+  if (awaited_ > 0) {
+    callers.waiting = true;
+    callers.blocked = false;
+  }
+  return callers;
+}
+
 void SessionImpl::close() {
   if (closed_.exchange(true)) {
     return;
@@ -253,9 +288,12 @@ void SessionImpl::close() {
   if (control_) {
     control_->relay_on();
   }
-  requests_.close();
   // The engine stays until the session is destroyed: other threads may be inside a call.
   loop_.stop();
+  requests_.close();
+  if (streams_) {
+    streams_->end();
+  }
   waiter_.end();
 }
 

@@ -53,6 +53,9 @@ class Session {
   // After a successful wait; stays valid until release(). nullptr when nothing was allocated.
   virtual const OpResult* result(RequestId request) const = 0;
   virtual void release(RequestId request) = 0;  // waits first when in flight
+  // Runs `done` once: on the loop when the request is over, from close(), or at once when it is over already.
+  // kInvalidArgument: the request is unknown, or has one.
+  virtual Status on_done(RequestId request, Task done) = 0;
   // Completed requests among those watched, for pump threads; empty after `timeout`; nullopt once closed.
   virtual void watch(RequestId request) = 0;
   virtual std::optional<std::vector<RequestId>> wait_watched(std::size_t max, Duration timeout) = 0;
@@ -66,6 +69,8 @@ class Session {
   virtual Status stream_ready(StreamId stream, int index, TensorView tensor, bool absent) = 0;
   virtual Status stream_finish(StreamId stream) = 0;
   virtual std::optional<Status> stream_wait(StreamId stream, Duration timeout) = 0;
+  // As StreamTable's.
+  virtual Status stream_on_done(StreamId stream, Task done) = 0;
   // Waits for tensors of the step finished last; does not open the next. One thread at a time. An error is the step's:
   // stream_wait() then returns the same.
   virtual std::optional<Status> stream_wait_tensors(StreamId stream, std::span<const int> tensors,

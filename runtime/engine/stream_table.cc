@@ -99,6 +99,64 @@ Status StreamTable::finish(StreamId stream) {
   return {};
 }
 
+void StreamTable::begin_wait(StreamId stream, const std::shared_ptr<Entry>& entry) {
+  entry->waiting = std::make_shared<Slot>();
+  loop_.post([this, stream, entry, waiting = entry->waiting] {
+    auto complete = [this, entry, waiting](Status status) {
+      waiting->complete(std::move(status));
+      call_done(*entry);
+    };
+    Stream* s = engine_.stream(stream);
+    if (s == nullptr || s->standing_in()) {
+      complete(s == nullptr ? not_open() : joined());
+      return;
+    }
+    s->wait(std::move(complete));
+  });
+}
+
+void StreamTable::call_done(Entry& entry) {
+  Task done;
+  {
+    const std::lock_guard lock(mutex_);
+    done = std::move(entry.on_done);
+  }
+  if (done) {
+    done();
+  }
+}
+
+Status StreamTable::on_done(StreamId stream, Task done) {
+  const auto entry = find(stream);
+  if (!entry) {
+    return not_open();
+  }
+  const std::lock_guard lock(mutex_);
+  if (ended_) {
+    return {Code::kShutdown, "the session has ended"};
+  }
+  if (entry->waiting) {
+    return invalid_argument("stream '" + entry->name + "': its step is waited for already");
+  }
+  entry->on_done = std::move(done);
+  begin_wait(stream, entry);
+  return {};
+}
+
+void StreamTable::end() {
+  std::vector<std::shared_ptr<Entry>> entries;
+  {
+    const std::lock_guard lock(mutex_);
+    ended_ = true;
+    for (const auto& [id, entry] : entries_) {
+      entries.push_back(entry);
+    }
+  }
+  for (const auto& entry : entries) {
+    call_done(*entry);
+  }
+}
+
 std::optional<Status> StreamTable::wait(StreamId stream, Duration timeout) {
   const auto entry = find(stream);
   if (!entry) {
@@ -108,19 +166,7 @@ std::optional<Status> StreamTable::wait(StreamId stream, Duration timeout) {
   {
     const std::lock_guard lock(mutex_);
     if (!entry->waiting) {
-      entry->waiting = std::make_shared<Slot>();
-      loop_.post([this, stream, waiting = entry->waiting] {
-        Stream* s = engine_.stream(stream);
-        if (s == nullptr) {
-          waiting->complete(not_open());
-          return;
-        }
-        if (s->standing_in()) {
-          waiting->complete(joined());
-          return;
-        }
-        s->wait([waiting](Status status) { waiting->complete(std::move(status)); });
-      });
+      begin_wait(stream, entry);
     }
     slot = entry->waiting;
   }

@@ -32,6 +32,11 @@ class StreamTable {
   Status ready(StreamId stream, int index, TensorView tensor, bool absent);
   Status finish(StreamId stream);
   std::optional<Status> wait(StreamId stream, Duration timeout);
+  // Runs `done` once: on the loop when the step finished last is over, or from end(). wait() is to be called then.
+  // kInvalidArgument when somebody waits for that step already.
+  Status on_done(StreamId stream, Task done);
+  // The loop has stopped: nothing completes any more.
+  void end();
   // Sleeps only for tensors whose result is not there yet. kInvalidArgument when another thread is in this call.
   std::optional<Status> wait_tensors(StreamId stream, std::span<const int> tensors, Duration timeout);
   // Of the last step whose tensors were all reduced: from its first ready() to then.
@@ -55,12 +60,16 @@ class StreamTable {
     std::vector<std::string> tensors;  // names; constant
     std::shared_ptr<StreamBoard> board;
     std::shared_ptr<Slot> waiting;               // guarded by mutex_
+    Task on_done;                                // guarded by mutex_; of `waiting`
     std::atomic<bool> waits_for_tensors{false};  // some thread is in wait_tensors()
   };
 
   // Runs `ask` on the loop and waits for it.
   Status on_loop(StreamId stream, const std::function<Status(Stream&)>& ask) const;
   std::shared_ptr<Entry> find(StreamId stream) const;
+  // With mutex_ held: opens entry->waiting.
+  void begin_wait(StreamId stream, const std::shared_ptr<Entry>& entry);
+  void call_done(Entry& entry);
   Status check(const Entry& entry, int index, const TensorView& tensor) const;
   std::optional<Status> sleep_until_reduced(StreamId stream, std::span<const int> tensors, Duration timeout);
 
@@ -70,6 +79,7 @@ class StreamTable {
   const Rank rank_;
   mutable std::mutex mutex_;  // streams come and go rarely; a lookup per tensor is short
   std::unordered_map<StreamId, std::shared_ptr<Entry>> entries_;
+  bool ended_ = false;
 };
 
 }  // namespace sirtaki::engine

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <future>
 #include <string>
 #include <vector>
 
@@ -120,6 +121,49 @@ TEST_F(CAbiTest, WatchedRequestsAreTold) {
   ASSERT_EQ(sirtaki_wait_watched(told, 4, 10000), 1);
   EXPECT_EQ(told[0], request);
   sirtaki_release(request);
+}
+
+void fulfil(void* promise) {
+  static_cast<std::promise<void>*>(promise)->set_value();
+}
+
+bool told(std::promise<void>& promise) {
+  return promise.get_future().wait_for(std::chrono::seconds(10)) == std::future_status::ready;
+}
+
+TEST_F(CAbiTest, AFunctionIsCalledWhenARequestIsOverAndWhenItWas) {
+  sirtaki_request_args reduce = args(SIRTAKI_ALLREDUCE, "told");
+  reduce.output = reduce.input;
+  sirtaki_request request = 0;
+  ASSERT_EQ(sirtaki_submit(&reduce, &request), SIRTAKI_OK) << sirtaki_last_error();
+  for (int time = 0; time < 2; ++time) {
+    std::promise<void> over;
+    ASSERT_EQ(sirtaki_on_done(request, fulfil, &over), SIRTAKI_OK) << sirtaki_last_error();
+    ASSERT_TRUE(told(over));
+    EXPECT_EQ(sirtaki_wait(request, 0), SIRTAKI_OK) << sirtaki_last_error();
+  }
+  EXPECT_EQ(sirtaki_on_done(request, nullptr, nullptr), SIRTAKI_INVALID_ARGUMENT);
+  sirtaki_release(request);
+  EXPECT_EQ(sirtaki_on_done(request, fulfil, nullptr), SIRTAKI_INVALID_ARGUMENT);
+}
+
+TEST_F(CAbiTest, AFunctionIsCalledWhenAStepIsOverOrTheSession) {
+  sirtaki_tensor described = tensor();
+  const sirtaki_stream stream = open_stream(described);
+  for (int step = 0; step < 2; ++step) {
+    ASSERT_EQ(sirtaki_stream_ready(stream, 0, &described, 0), SIRTAKI_OK);
+    ASSERT_EQ(sirtaki_stream_finish(stream), SIRTAKI_OK);
+    std::promise<void> over;
+    ASSERT_EQ(sirtaki_stream_on_done(stream, fulfil, &over), SIRTAKI_OK) << sirtaki_last_error();
+    ASSERT_TRUE(told(over));
+    EXPECT_EQ(sirtaki_stream_wait(stream, 0), SIRTAKI_OK) << sirtaki_last_error();
+  }
+  std::promise<void> never_finished;
+  ASSERT_EQ(sirtaki_stream_on_done(stream, fulfil, &never_finished), SIRTAKI_OK) << sirtaki_last_error();
+  EXPECT_EQ(sirtaki_stream_on_done(stream, fulfil, &never_finished), SIRTAKI_INVALID_ARGUMENT);
+  ASSERT_EQ(sirtaki_shutdown(), SIRTAKI_OK);
+  ASSERT_TRUE(told(never_finished));
+  EXPECT_EQ(sirtaki_stream_wait(stream, 0), SIRTAKI_NOT_INITIALIZED);
 }
 
 TEST_F(CAbiTest, StreamReducesStepsAndTellsWhatWasUsed) {
