@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from sirtaki import basics, errors
+from sirtaki.compression import option_text
 from sirtaki.errors import require
 from sirtaki.ops import ReduceOp, check_reduce_op
 from sirtaki.torch._debts import KEY
@@ -422,7 +423,7 @@ def _fitted(optimizer: torch.optim.Optimizer, options: ReducerOptions) -> tuple[
     """The choice that holds, as fits the optimizer, and what it corrects; the optimizer's momentum fits that."""
     if options.compressor is not None:
         return options, None
-    chosen = _option_text() if options.codec is None else options.codec
+    chosen = option_text() if options.codec is None else options.codec
     text = suited(chosen, optimizer)
     if text != chosen:
         options = replace(options, codec=text)
@@ -430,14 +431,6 @@ def _fitted(optimizer: torch.optim.Optimizer, options: ReducerOptions) -> tuple[
     if correction is not None:
         correction.check(optimizer)
     return options, correction
-
-
-def _option_text() -> str:
-    """As the runtime reads its options."""
-    rules, codec = basics.option("compression.rules"), basics.option("compression.codec")
-    if not rules:
-        return codec
-    return f"{rules};{codec}" if "=>" in codec else f"{rules};*=>{codec}"
 
 
 def DistributedOptimizer(  # noqa: N802, PLR0917  (Horovod's name and signature)
@@ -527,7 +520,7 @@ def DistributedOptimizer(  # noqa: N802, PLR0917  (Horovod's name and signature)
     optimizer._sirtaki_updates = deferred  # type: ignore[attr-defined]
     training = None
     if local is not None:
-        codec = _option_text() if options.codec is None and options.compressor is None else options.codec
+        codec = option_text() if options.codec is None and options.compressor is None else options.codec
         training = reducer.local = LocalTraining(optimizer, plain, reducer, local, codec)
     optimizer._sirtaki_local = training  # type: ignore[attr-defined]
     _keep_scheduler_hook(optimizer)

@@ -1,0 +1,182 @@
+"""Compression: how gradients travel. Choices for all frameworks; each adds what casts its own tensors.
+
+A choice is one of
+- Compression.none: whatever the option compression.codec says;
+- Compression.fp16, Compression.bf16, or a method: Compression.int8, Compression.group_topk(rate=0.01, momentum=0.9);
+- the same as text: "hylo", "group_topk:rate=0.01,momentum=0.9"; "none" forces gradients as they are;
+- a dict of such choices by pattern of parameters' names, of which the first that fits counts: {"fc*": "twobit"};
+- a class or object of the program's own with compress() and decompress(), as in Horovod.
+docs/compression.md lists the methods and their settings.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from decimal import Decimal
+from numbers import Real
+from typing import Any
+
+from sirtaki import _core, basics, errors
+from sirtaki.errors import require
+
+
+class Compressor:
+    """Base class, as in Horovod. Inside DistributedOptimizer the runtime casts on the wire; see `codec`."""
+
+    #: Name of the codec of the runtime; None leaves the choice to the option compression.codec.
+    codec: str | None = None
+
+    @classmethod
+    def compress(cls, tensor: Any) -> tuple[Any, Any]:
+        """The tensor to send and what decompress() needs."""
+        return tensor, None
+
+    @classmethod
+    def decompress(cls, tensor: Any, ctx: Any) -> Any:
+        """The received tensor in the dtype it had."""
+        del ctx
+        return tensor
+
+
+class NoneCompressor(Compressor):
+    """Sends what there is. In DistributedOptimizer: whatever the option compression.codec says."""
+
+    runtime = True
+
+
+class Method:
+    """A method of the runtime: as it is, or called with settings, which gives its text."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __call__(self, **settings: Any) -> str:
+        """The method with settings, as text; the runtime checks them."""
+        return self._name + "".join(
+            f"{':' if i == 0 else ','}{key}={_setting(self._name, key, value)}"
+            for i, (key, value) in enumerate(settings.items())
+        )
+
+    def __str__(self) -> str:
+        return self._name
+
+    def __repr__(self) -> str:
+        return f"Compression.{self._name}"
+
+
+def _setting(method: str, key: str, value: Any) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if isinstance(value, Real):
+        # Digits alone, as texts have them: 0.00001, not 1e-05.
+        return format(Decimal(repr(value)), "f")
+    well_formed = isinstance(value, str) and re.fullmatch(r"[^,;:=>\s]+", value) is not None
+    require(well_formed, f"{method}: {key} is {value!r}, must be a number, True, False or a word")
+    return str(value)
+
+
+class Methods:
+    """The choices that need no tensor; see the module's text. Frameworks add fp16 and bf16."""
+
+    none = NoneCompressor
+    int8 = Method("int8")
+    fp8_e4m3 = Method("fp8_e4m3")
+    fp8_e5m2 = Method("fp8_e5m2")
+    twobit = Method("twobit")
+    onebit = Method("onebit")
+    group_topk = Method("group_topk")
+    threshold_sparse = Method("threshold_sparse")
+    kernel_sparse = Method("kernel_sparse")
+    block_topk = Method("block_topk")
+    powersgd = Method("powersgd")
+    hylo = Method("hylo")
+    algc = Method("algc")
+    importance = Method("importance")
+    auto = Method("auto")
+
+
+#: What may be given; the last is a class or object of the program's own.
+Choice = str | Method | type[Compressor] | Mapping[str, Any] | Any
+
+
+def choice_of(compression: Any) -> tuple[str | None, Any]:
+    """(the runtime's codec, policy or rules as text; the program's own compressor): at most one is not None."""
+    own = _own_compressor(compression)
+    return (None, own) if own is not None else (_text(compression), None)
+
+
+def option_text() -> str:
+    """What the options choose, as the runtime reads them."""
+    rules, codec = basics.option("compression.rules"), basics.option("compression.codec")
+    if not rules:
+        return codec
+    return f"{rules};{codec}" if "=>" in codec else f"{rules};*=>{codec}"
+
+
+def without_sparse(text: str) -> str:
+    """`text`, with every "auto" that says nothing of `sparse` kept from it.
+
+    What divides gradients by their own size, as Adam does, loses by elements that come late and all at once.
+    """
+    return ";".join(_never_sparse(rule) for rule in text.split(";"))
+
+
+def _never_sparse(rule: str) -> str:
+    name, settings = parts_of(rule)
+    if name != "auto" or "sparse" in settings:
+        return rule
+    return f"{rule}{',' if any(settings) else ':'}sparse=off"
+
+
+def parts_of(rule: str) -> tuple[str, dict[str, str]]:
+    """The name and the settings in a choice without ";", with a pattern before it or not; nothing is checked."""
+    name, _, settings = rule.rpartition("=>")[2].partition(":")
+    items = (item.partition("=") for item in settings.split(","))
+    return name.strip(), {key.strip(): value.strip() for key, _, value in items}
+
+
+def _text(compression: Any) -> str | None:
+    if isinstance(compression, str):
+        require(bool(compression.strip()), 'compression is empty; "none" sends gradients as they are')
+        _core.check_codec(compression)
+        return compression
+    if isinstance(compression, Method):
+        return str(compression)
+    if isinstance(compression, type) and issubclass(compression, Compressor):
+        return compression.codec
+    if isinstance(compression, Mapping):
+        return _rules(compression)
+    raise errors.InvalidArgumentError(
+        f"compression is {compression!r}; it must be one of Compression, its text, a dict of them by pattern of names, "
+        "or a class with compress() and decompress()"
+    )
+
+
+def _rules(choices: Mapping[Any, Any]) -> str:
+    require(bool(choices), "compression is an empty dict; give it a pattern, or leave compression out")
+    rules = []
+    for pattern, choice in choices.items():
+        well_formed = isinstance(pattern, str) and pattern != "" and ";" not in pattern and "=>" not in pattern
+        require(well_formed, f"compression: {pattern!r} is no pattern of names, like 'conv*' or '*.weight'")
+        require(
+            not isinstance(choice, Mapping) and _own_compressor(choice) is None,
+            f"compression: {choice!r}, chosen for '{pattern}', must be a method of the runtime or its text",
+        )
+        text = "none" if choice is NoneCompressor or choice is None else _text(choice)
+        require(
+            "=>" not in str(text) and ";" not in str(text),
+            f"compression: '{text}', chosen for '{pattern}', is a list of rules; a dict is one already",
+        )
+        rules.append(f"{pattern}=>{text}")
+    _core.check_codec(";".join(rules))
+    return ";".join(rules)
+
+
+def _own_compressor(compression: Any) -> Any:
+    """`compression` if it is a compressor of the program's own."""
+    of_runtime = isinstance(compression, type) and "runtime" in vars(compression)
+    if isinstance(compression, str | Mapping | Method) or of_runtime:
+        return None
+    callable_ = all(callable(getattr(compression, name, None)) for name in ("compress", "decompress"))
+    return compression if callable_ else None
