@@ -16,9 +16,10 @@ LIMIT_SECONDS = 150
 
 
 def case_names(module: str) -> list[str]:
-    """The cases that `module` defines, without importing it."""
-    tree = ast.parse((HERE / "ranks" / f"{module}.py").read_text())
-    return [n.name for n in tree.body if isinstance(n, ast.FunctionDef) and n.name.startswith("case_")]
+    """The cases that `module`, or several with + between them, define, without importing them."""
+    trees = [ast.parse((HERE / "ranks" / f"{name}.py").read_text()) for name in module.split("+")]
+    functions = [node for tree in trees for node in tree.body if isinstance(node, ast.FunctionDef)]
+    return [function.name for function in functions if function.name.startswith("case_")]
 
 
 def environment() -> dict[str, str]:
@@ -32,15 +33,18 @@ def clean_environment() -> dict[str, str]:
     return {k: v for k, v in environment().items() if not k.startswith(("SIRTAKI_", "OMPI_", "PMI_", "SLURM_"))}
 
 
+Variables = tuple[tuple[str, str], ...]
+
+
 def launch(
-    np: int, *program: str, limit: float = LIMIT_SECONDS, options: tuple[str, ...] = ()
+    np: int, *program: str, limit: float = LIMIT_SECONDS, options: tuple[str, ...] = (), variables: Variables = ()
 ) -> subprocess.CompletedProcess[str]:
     """Runs a Python program on `np` ranks with options of the launcher; the output of all ranks together."""
     from sirtaki.launch import launcher_path
 
     return subprocess.run(
         [launcher_path(), "-np", str(np), *options, sys.executable, *program],
-        env=environment(),
+        env={**environment(), **dict(variables)},
         cwd=HERE,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -53,20 +57,22 @@ def launch(
 
 
 @cache
-def run_module(module: str, np: int, options: tuple[str, ...] = ()) -> tuple[list[dict[str, dict[str, str]]], str]:
+def run_module(
+    module: str, np: int, options: tuple[str, ...] = (), variables: Variables = ()
+) -> tuple[list[dict[str, dict[str, str]]], str]:
     """Outcomes by rank, and the output of the job."""
     with tempfile.TemporaryDirectory() as folder:
         try:
-            output = launch(np, "-m", "ranks.runner", module, folder, options=options).stdout
+            output = launch(np, "-m", "ranks.runner", module, folder, options=options, variables=variables).stdout
         except subprocess.TimeoutExpired as error:
             output = f"not over after {LIMIT_SECONDS} s\n{error.stdout or ''}"
         paths = [Path(folder, f"{rank}.json") for rank in range(np)]
         return [json.loads(path.read_text()) if path.exists() else {} for path in paths], output
 
 
-def check_case(module: str, np: int, case: str, options: tuple[str, ...] = ()) -> None:
+def check_case(module: str, np: int, case: str, options: tuple[str, ...] = (), variables: Variables = ()) -> None:
     """Fails with the traceback of the first rank on which the case failed, or the job's output if it never ended."""
-    outcomes, output = run_module(module, np, options)
+    outcomes, output = run_module(module, np, options, variables)
     for rank, outcome in enumerate(outcomes):
         assert case in outcome, f"rank {rank} never finished {case}; the job said:\n{output[-4000:]}"
         assert not outcome[case]["error"], f"rank {rank}:\n{outcome[case]['error']}"

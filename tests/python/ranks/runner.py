@@ -1,6 +1,7 @@
-"""Runs all cases of one module on this rank and leaves their outcomes in a file.
+"""Runs all cases of some modules on this rank and leaves their outcomes in a file.
 
-python -m ranks.runner MODULE FOLDER. A case is a function named case_*; it may ask for nothing and returns nothing.
+python -m ranks.runner MODULE[+MODULE...] FOLDER. A case is a function named case_*; it may ask for nothing and returns
+nothing.
 """
 
 from __future__ import annotations
@@ -13,19 +14,18 @@ import time
 import traceback
 from pathlib import Path
 
+import sirtaki
+
 
 def main() -> None:
     """Imports ranks.MODULE, runs every case in order of definition, writes FOLDER/RANK.json."""
-    module = importlib.import_module(f"ranks.{sys.argv[1]}")
-    import torch
-
-    import sirtaki.torch as hvd
-
-    torch.set_num_threads(1)
-    hvd.init()
-    rank = hvd.rank()
+    modules = [importlib.import_module(f"ranks.{name}") for name in sys.argv[1].split("+")]
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(1)
+    sirtaki.init()
+    rank = sirtaki.rank()
     outcomes: dict[str, dict[str, object]] = {}
-    for name, case in list(vars(module).items()):
+    for name, case in [item for module in modules for item in vars(module).items()]:
         if not name.startswith("case_"):
             continue
         begin = time.monotonic()
@@ -36,7 +36,7 @@ def main() -> None:
             text = traceback.format_exc()
         outcomes[name] = {"error": text, "seconds": time.monotonic() - begin}
         Path(sys.argv[2], f"{rank}.json").write_text(json.dumps(outcomes))
-    hvd.shutdown()
+    sirtaki.shutdown()
 
 
 if __name__ == "__main__":
