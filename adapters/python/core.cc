@@ -225,6 +225,7 @@ class Stream {
     blocking([&] { return sirtaki_stream_set_memory(stream_, index, data, size); });
   }
   void report_loss(double loss) { check(sirtaki_stream_report_loss(stream_, loss)); }
+  sirtaki_stream id() const { return stream_; }
   std::string tensors_json() { return json_or_raise(sirtaki_stream_tensors_json(stream_)); }
 
  private:
@@ -283,6 +284,7 @@ void define_operations(nb::module_& m) {
                     const std::optional<std::vector<std::int32_t>>&,
                     const std::tuple<int, double, double, std::optional<std::string>, std::int64_t>&>(),
            nb::arg("name"), nb::arg("names"), nb::arg("tensors"), nb::arg("order").none(), nb::arg("how"))
+      .def_prop_ro("id", &Stream::id)
       .def("ready", &Stream::ready, nb::arg("index"), nb::arg("address"), nb::arg("absent") = false)
       .def("finish", &Stream::finish)
       .def("wait", &Stream::wait, nb::arg("timeout_ms") = -1)

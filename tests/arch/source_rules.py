@@ -118,8 +118,9 @@ FRAMEWORKS = {
         "adapters/python/sirtaki/torch/",
         "adapters/python/sirtaki/_torchrun.py",
         "adapters/python/sirtaki_backend/",
+        "adapters/python/sirtaki/keras/_torch.py",
     ),
-    "tensorflow": ("adapters/python/sirtaki/tensorflow/",),
+    "tensorflow": ("adapters/python/sirtaki/tensorflow/", "adapters/python/sirtaki/keras/_tensorflow.py"),
     "keras": ("adapters/python/sirtaki/keras",),
 }
 

@@ -18,6 +18,7 @@ LIMIT_SECONDS = 120
 #: Arguments that make it short, and a pattern that its output shows once.
 PROGRAMS: dict[str, tuple[tuple[str, ...], str]] = {
     "pytorch_mnist.py": (("--steps", "10"), r"epoch 1: loss [\d.]+, test accuracy [\d.]+%"),
+    "tensorflow_loop.py": (("--steps", "100"), r"step 100: loss 0\.\d+"),
     "pytorch_allreduce.py": ((), r"gradient through an allreduce +\[4\.0, 4\.0\]"),
     "notebook_run.py": (("--points", "10000"), r"pi is about 3\.\d{4}"),
     "demo_overlap.py": (("--seconds", "0.5"), r'sync="forward": \d+ samples/s, [\d.]+ ms a step waited'),

@@ -1,4 +1,4 @@
-"""Sirtaki: data-parallel training over slow networks. `sirtaki.torch` is the adapter for PyTorch."""
+"""Sirtaki: data-parallel training over slow networks. `sirtaki.torch` and `sirtaki.tensorflow` are the adapters."""
 
 from sirtaki import _core
 from sirtaki.basics import (

@@ -1,0 +1,65 @@
+"""Exchanging Python objects, for frameworks that come with numpy."""
+
+from __future__ import annotations
+
+import io
+import pickle
+from typing import Any
+
+import numpy as np
+
+from sirtaki import basics
+from sirtaki._numpy import Array, numpy_ops
+from sirtaki.ops import URGENT, Ops, Submission, check_root
+from sirtaki.process_sets import ProcessSet, global_process_set
+
+
+def _pickle(value: object) -> Array:
+    buffer = io.BytesIO()
+    try:
+        import cloudpickle
+
+        cloudpickle.dump(value, buffer)
+    except ImportError:
+        pickle.dump(value, buffer)
+    return np.frombuffer(bytearray(buffer.getvalue()), np.uint8)
+
+
+def _urgently(ops: Ops, submission: Submission) -> Array:
+    # Somebody waits for an object, however large it is.
+    result: Array = ops.start_one(submission, URGENT).wait()
+    return result
+
+
+def broadcast_object(
+    obj: Any = None, root_rank: int = 0, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> Any:
+    """Any picklable object of `root_rank`, on all ranks.
+
+    Args:
+        obj: looked at on the root alone.
+        root_rank: the rank whose object all get.
+        name: the same on all ranks.
+        process_set: the ranks that take part; all by default.
+    """
+    ops = numpy_ops.within(process_set)
+    check_root(root_rank, "broadcast_object", name)
+    names = (None, None) if name is None else (f"{name}.bytes", f"{name}.object")
+    root = basics.rank() == root_rank
+    data = _pickle(obj) if root else np.empty(0, np.uint8)
+    length = _urgently(ops, ops.broadcast(np.array([data.size], np.int64), root_rank, names[0], in_place=True))
+    if not root:
+        data = np.empty(int(length[0]), np.uint8)
+    data = _urgently(ops, ops.broadcast(data, root_rank, names[1], in_place=True))
+    return obj if root else pickle.loads(data.tobytes())
+
+
+def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> list[Any]:
+    """Any picklable object of every rank, as a list by rank, on all ranks."""
+    ops = numpy_ops.within(process_set)
+    names = (None, None) if name is None else (f"{name}.bytes", f"{name}.object")
+    data = _pickle(obj)
+    lengths = _urgently(ops, ops.allgather(np.array([data.size], np.int64), names[0])).tolist()
+    joined = _urgently(ops, ops.allgather(data, names[1]))
+    ends = np.cumsum(lengths)
+    return [pickle.loads(joined[end - n : end].tobytes()) for n, end in zip(lengths, ends, strict=True)]

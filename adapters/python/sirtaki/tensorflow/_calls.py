@@ -1,0 +1,119 @@
+"""Calling the operations, in eager code and in graphs: names, order, errors."""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import tensorflow as tf
+from tensorflow.python.framework import ops as tf_ops
+from tensorflow.python.ops import control_flow_util
+
+from sirtaki import errors
+from sirtaki.ops import ReduceOp
+from sirtaki.process_sets import ProcessSet
+from sirtaki.tensorflow._errors import plain, translated
+from sirtaki.tensorflow._library import operations
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+_counts: weakref.WeakKeyDictionary[Any, Counter[str]] = weakref.WeakKeyDictionary()
+
+
+def public(function: _Function) -> _Function:
+    """For functions that programs call: AutoGraph leaves them alone, failures are exceptions of sirtaki.errors."""
+
+    @functools.wraps(function)
+    def called(*arguments: Any, **named: Any) -> Any:
+        try:
+            return function(*arguments, **named)
+        except tf.errors.OpError as error:
+            told = translated(error)
+            if told is error:
+                raise
+            raise told from None
+        except errors.SirtakiError as error:
+            if tf.executing_eagerly():
+                raise
+            raise plain(error) from error
+
+    return tf.autograph.experimental.do_not_convert(called)  # type: ignore[no-any-return]
+
+
+def count_in_graph(key: str) -> int:
+    """How often this was called with `key` in the graph that is being built; 0 in eager code."""
+    if tf.executing_eagerly():
+        return 0
+    counter = _counts.setdefault(tf_ops.get_default_graph(), Counter())
+    counter[key] += 1
+    return counter[key] - 1
+
+
+def names_for(kind: str, name: str | None, count: int) -> str:
+    """Names of `count` tensors, as an attribute.
+
+    In eager code the call order names what has no name. Operations of a graph run in any order, so there it is their
+    place in the graph, which is the same on all ranks.
+    """
+    errors.require(
+        name is None or (isinstance(name, str) and name != "" and not set(name) & {"\0", "\n"}),
+        f"name is {name!r}; it must be text in one line, the same on all ranks, or None",
+    )
+    if name is None:
+        if tf.executing_eagerly():
+            return ""
+        graph = getattr(tf_ops.get_default_graph(), "name", "graph")
+        name = f"{graph}.{kind}.{count_in_graph(kind)}"
+    return name if count == 1 else "\n".join(f"{name}.{i}" for i in range(count))
+
+
+def refuse_xla() -> None:
+    """Raises UnsupportedError inside a function that XLA compiles."""
+    inside = getattr(control_flow_util, "GraphOrParentsInXlaContext", None)
+    if inside is not None and not tf.executing_eagerly() and inside(tf_ops.get_default_graph()):
+        raise errors.UnsupportedError(
+            "XLA cannot compile operations that wait for other ranks; pass jit_compile=False to tf.function or "
+            "model.compile"
+        )
+
+
+def let_overlap(op: tf.Operation) -> None:
+    """Operations of a tf.function with a state run one after the other; this one does when its inputs are there.
+
+    Not in the body of a loop, of which several rounds may run at a time, nor in a branch.
+    """
+    manager = getattr(op.graph, "experimental_acd_manager", None)
+    if manager is not None and type(op.graph).__name__ == "FuncGraph":
+        manager.run_independently(op)
+
+
+def call(name: str, *inputs: Any, **attributes: Any) -> Any:
+    """The outputs of one operation of the library."""
+    refuse_xla()
+    outputs = getattr(operations, name)(*inputs, **attributes)
+    if not tf.executing_eagerly():
+        first = outputs[0] if isinstance(outputs, (list, tuple)) and outputs else outputs
+        if isinstance(first, tf.Tensor):
+            let_overlap(first.op)
+    return outputs
+
+
+def where(process_set: ProcessSet, priority: int = 0) -> dict[str, Any]:
+    """Attributes: who takes part, and how urgent it is."""
+    errors.require(isinstance(process_set, ProcessSet), f"process_set is {process_set!r}; it must be a ProcessSet")
+    process_set.rank()  # raises outside it, and before init()
+    ranks = process_set.wire()
+    return {"ranks": "" if ranks is None else ",".join(map(str, ranks)), "priority": priority}
+
+
+def how(op: ReduceOp, scales: tuple[float, float]) -> dict[str, Any]:
+    """Attributes: how elements are combined."""
+    return {"reduce_op": int(op), "prescale": repr(float(scales[0])), "postscale": repr(float(scales[1]))}
+
+
+def tensors_of(values: Sequence[Any]) -> list[tf.Tensor]:
+    """Dense tensors of what may be variables, arrays or IndexedSlices."""
+    errors.require(isinstance(values, (list, tuple)), f"expected a list of tensors, not {type(values).__name__}")
+    return [tf.convert_to_tensor(value) for value in values]

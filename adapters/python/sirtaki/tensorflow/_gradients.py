@@ -1,0 +1,111 @@
+"""Gradients through the operations. A rank's loss counts as its part of one sum over all ranks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from sirtaki import basics, errors
+from sirtaki.ops import ReduceOp
+from sirtaki.process_sets import ProcessSet
+from sirtaki.tensorflow._calls import call, how
+
+_ONE = (1.0, 1.0)
+
+
+def _where(op: Any) -> dict[str, Any]:
+    return {"ranks": op.get_attr("ranks").decode(), "priority": op.get_attr("priority")}
+
+
+def _set(op: Any) -> ProcessSet:
+    ranks = op.get_attr("ranks").decode()
+    return ProcessSet([int(rank) for rank in ranks.split(",")]) if ranks else ProcessSet()
+
+
+def _names(op: Any, suffix: str = "gradient") -> str:
+    names = op.get_attr("tensor_names").decode()
+    return "\n".join(f"{name}.{suffix}" for name in names.split("\n")) if names else ""
+
+
+def _scales(op: Any) -> tuple[float, float]:
+    return float(op.get_attr("prescale")), float(op.get_attr("postscale"))
+
+
+def _linear(op: Any) -> ReduceOp:
+    reduce_op = ReduceOp(op.get_attr("reduce_op"))
+    if reduce_op not in (ReduceOp.AVERAGE, ReduceOp.SUM):
+        name = reduce_op.name.lower()
+        raise errors.UnsupportedError(f"there is no gradient through {name}; only through Average and Sum")
+    return reduce_op
+
+
+def _dense(op: Any, grads: tuple[Any, ...]) -> list[tf.Tensor]:
+    pairs = zip(grads, op.outputs, strict=True)
+    return [tf.zeros_like(out) if grad is None else tf.convert_to_tensor(grad) for grad, out in pairs]
+
+
+def _sum(op: Any, grads: tuple[Any, ...]) -> list[tf.Tensor]:
+    work = {"tensor_names": _names(op), **_where(op), **how(ReduceOp.SUM, _ONE)}
+    return list(call("sirtaki_allreduce", _dense(op, grads), **work))
+
+
+@tf.RegisterGradient("SirtakiAllreduce")
+def _allreduce(op: Any, *grads: Any) -> list[tf.Tensor]:
+    """The same reduction of the gradients."""
+    work = {"tensor_names": _names(op), **_where(op), **how(_linear(op), _scales(op))}
+    return list(call("sirtaki_allreduce", _dense(op, grads), **work))
+
+
+@tf.RegisterGradient("SirtakiAllgather")
+def _allgather(op: Any, *grads: Any) -> list[tf.Tensor]:
+    """This rank's rows of the summed gradients."""
+    totals = _sum(op, grads)
+    rows = tf.stack([tf.shape(tensor, tf.int64)[0] for tensor in op.inputs])
+    name = _names(op, "rows").split("\n")[0]
+    counts = call("sirtaki_allgather", [rows[tf.newaxis]], tensor_names=name, **_where(op))[0]
+    begins = tf.reduce_sum(counts[: _set(op).rank()], axis=0)
+    return [total[begins[i] : begins[i] + rows[i]] for i, total in enumerate(totals)]
+
+
+@tf.RegisterGradient("SirtakiBroadcast")
+def _broadcast(op: Any, *grads: Any) -> list[tf.Tensor]:
+    """The summed gradients on the root, zeros elsewhere."""
+    totals = _sum(op, grads)
+    return totals if basics.rank() == op.get_attr("root") else [tf.zeros_like(total) for total in totals]
+
+
+@tf.RegisterGradient("SirtakiAlltoall")
+def _alltoall(op: Any, *grads: Any) -> list[Any]:
+    """Every row of the gradient goes back to where it came from."""
+    rows, received = op.outputs
+    grad = tf.zeros_like(rows) if grads[0] is None else tf.convert_to_tensor(grads[0])
+    work = {"tensor_names": _names(op), **_where(op)}
+    return [call("sirtaki_alltoall", grad, tf.cast(received, tf.int64), **work)[0], None]
+
+
+@tf.RegisterGradient("SirtakiReducescatter")
+def _reducescatter(op: Any, *grads: Any) -> list[tf.Tensor]:
+    """The gradients of all blocks, joined."""
+    average = _linear(op) == ReduceOp.AVERAGE
+    before, after = _scales(op)
+    factor = before * after / (_set(op).size() if average else 1)
+    joined = call("sirtaki_allgather", _dense(op, grads), tensor_names=_names(op), **_where(op))
+    return [tensor if factor == 1 else tensor * tf.cast(factor, tensor.dtype) for tensor in joined]
+
+
+tf.no_gradient("SirtakiBarrier")
+tf.no_gradient("SirtakiStepNumber")
+
+
+@tf.RegisterGradient("SirtakiReady")
+def _ready(op: Any, *grads: Any) -> Any:
+    """Gradients of combined gradients would need a plan of their own."""
+    del op, grads
+    raise errors.UnsupportedError(
+        "there is no gradient through gradients that DistributedGradientTape or DistributedOptimizer has combined; "
+        "combine them with allreduce(), which has one"
+    )
+
+
+tf.RegisterGradient("SirtakiFinish")(_ready)

@@ -1,0 +1,57 @@
+"""TensorFlow's side of the runtime: libsirtaki_tensorflow.so, loaded once, for any TensorFlow of 2.16 to 2.21."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import warnings
+from pathlib import Path
+from typing import Any
+
+from sirtaki import basics
+
+_OLDEST, _NEWEST = (2, 16), (2, 21)
+_NEEDED = "sirtaki.tensorflow needs TensorFlow 2.16 to 2.21"
+
+try:
+    import tensorflow as tf
+except ImportError as error:
+    raise ImportError(f"{_NEEDED}, and there is none (pip install tensorflow): {error}", name="tensorflow") from None
+
+
+def version_of(text: str) -> tuple[int, int]:
+    """Major and minor number of a version's text; (0, 0) for what is none."""
+    found = re.match(r"(\d+)\.(\d+)", text)
+    return (0, 0) if found is None else (int(found[1]), int(found[2]))
+
+
+def check_version(text: str) -> None:
+    """Raises ImportError for a TensorFlow that is too old; warns of one that is newer than what was tried."""
+    if version_of(text) < _OLDEST:
+        raise ImportError(f"{_NEEDED}, and this is {text}", name="tensorflow")
+    if version_of(text) > _NEWEST:
+        warnings.warn(f"TensorFlow {text} is newer than what Sirtaki was tried with ({_NEEDED})", stacklevel=2)
+
+
+def _load() -> tuple[Any, bool]:
+    check_version(tf.__version__)
+    path = str(Path(basics.__file__).with_name("libsirtaki_tensorflow.so"))
+    operations = tf.load_op_library(path)
+    functions = ctypes.CDLL(path)
+    functions.sirtaki_tensorflow_problem.restype = ctypes.c_char_p
+    problem = functions.sirtaki_tensorflow_problem().decode()
+    if problem:
+        raise ImportError(f"{_NEEDED}; TensorFlow {tf.__version__} does not fit: {problem}", name="tensorflow")
+    waits_apart = bool(functions.sirtaki_tensorflow_asynchronous())
+    if not waits_apart:
+        warnings.warn(
+            f"the callbacks of this TensorFlow {tf.__version__} are of another C++ library than Sirtaki's: every "
+            "operation that waits blocks one of TensorFlow's threads; gradients are still combined together",
+            stacklevel=2,
+        )
+    basics.on_shutdown(functions.sirtaki_tensorflow_forget)
+    return operations, waits_apart
+
+
+#: TensorFlow's wrappers of the operations; whether they wait without a thread of TensorFlow's.
+operations, asynchronous = _load()

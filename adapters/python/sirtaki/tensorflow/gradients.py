@@ -1,0 +1,223 @@
+"""GradientReducer: combines a list of gradients over all ranks, in eager code and in tf.function.
+
+Dense gradients go into a stream (the same tensors every step, planned once): an operation for each hands it to the
+runtime as soon as it is computed, one behind them all ends the step. So communication overlaps with what TensorFlow
+still has to compute, and gradients travel as `compression` says. IndexedSlices are gathered by name.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+
+from sirtaki import _core, basics, errors
+from sirtaki._numpy import dtype_code
+from sirtaki.compression import option_text, parts_of, without_sparse
+from sirtaki.errors import require
+from sirtaki.ops import ReduceOp
+from sirtaki.process_sets import ProcessSet, global_process_set
+from sirtaki.tensorflow._calls import call, count_in_graph, public, refuse_xla
+from sirtaki.tensorflow.compression import Compression, choice_of
+from sirtaki.tensorflow.ops import Average, Sum, allreduce, grouped_allreduce, reduce_op_of
+
+
+@dataclass(frozen=True)
+class Choices:
+    """How gradients are combined; the same on all ranks."""
+
+    op: ReduceOp
+    codec: str | None  # of the runtime, as text; None: as options say
+    compressor: Any  # the program's own, or None
+    prescale: float
+    postscale: float
+    sparse_as_dense: bool
+    process_set: ProcessSet
+    sgd: bool  # the optimizer adds gradients as they are
+
+
+def choose(
+    *,
+    compression: Any = Compression.none,
+    op: Any = None,
+    gradient_predivide_factor: float = 1.0,
+    sparse_as_dense: bool = False,
+    process_set: ProcessSet = global_process_set,
+    sgd: bool = False,
+) -> Choices:
+    """Checks arguments of DistributedGradientTape and DistributedOptimizer. Raises ValueError."""
+    codec, compressor = choice_of(compression)
+    op = reduce_op_of(None, op)
+    factor = gradient_predivide_factor
+    usable = isinstance(factor, (int, float)) and 0 < factor < float("inf")
+    require(usable, f"gradient_predivide_factor is {factor!r}; it must be a number above 0")
+    require(factor == 1 or op == Average, "gradient_predivide_factor needs op=Average")
+    require(isinstance(process_set, ProcessSet), f"process_set is {process_set!r}; it must be a ProcessSet")
+    if codec is not None:
+        refuse_momentum(codec)
+    lossy = codec is not None and codec != "none"
+    if lossy and op not in (Average, Sum):
+        raise errors.UnsupportedError(f"compression with op={op.name}; gradients are compressed for Average and Sum")
+    if lossy and process_set != global_process_set:
+        raise errors.UnsupportedError("compression among a process set; gradients are compressed among all ranks")
+    return Choices(op, codec, compressor, 1.0 / factor, float(factor), sparse_as_dense, process_set, sgd)
+
+
+def refuse_local_updates() -> None:
+    """Raises UnsupportedError where the option local.updates asks for what is not there."""
+    asked = basics.option("local.updates")
+    if asked not in ("", "1"):
+        raise errors.UnsupportedError(
+            f'local.updates is "{asked}": local updates are made by the DistributedOptimizer of sirtaki.torch alone; '
+            'set it to "1" for TensorFlow and Keras'
+        )
+
+
+def refuse_momentum(text: str) -> None:
+    """Raises UnsupportedError where a choice of compression corrects momentum."""
+    for rule in text.split(";"):
+        _, settings = parts_of(rule)
+        if settings.get("momentum", "0").strip("0.%") != "":
+            raise errors.UnsupportedError(
+                f'compression "{text}" corrects the momentum of SGD, which optimizers of Keras do not let it do; leave '
+                "momentum out of the compression"
+            )
+
+
+class _Streams:
+    """The streams of this session, by what travels in them: a function that is traced again uses the same."""
+
+    def __init__(self) -> None:
+        self.by_key: dict[Any, Any] = {}
+        self.opened: Counter[str] = Counter()
+
+    def of(self, name: str, key: Any, open_stream: Any) -> Any:
+        """The stream of `key`, opened by `open_stream(its name)` on first use."""
+        stream = self.by_key.get((name, key))
+        if stream is None:
+            full = f"{name}.{self.opened[name]}"
+            stream = self.by_key[name, key] = open_stream(full)
+            self.opened[name] += 1
+        return stream
+
+    def forget(self) -> None:
+        """The session has ended."""
+        self.by_key.clear()
+        self.opened.clear()
+
+
+_streams = _Streams()
+basics.on_shutdown(_streams.forget)
+
+
+def name_of(variable: Any, place: int) -> str:
+    """What a gradient is called in messages and rules."""
+    return str(getattr(variable, "path", None) or getattr(variable, "name", None) or f"gradient.{place}")
+
+
+def _unique(names: Sequence[str]) -> list[str]:
+    seen: Counter[str] = Counter()
+    out = []
+    for name in names:
+        out.append(name if seen[name] == 0 else f"{name}.{seen[name]}")
+        seen[name] += 1
+    return out
+
+
+class GradientReducer:
+    """Of one optimizer or tape. `name`: the same on all ranks, and on all those that ever combine the same."""
+
+    def __init__(self, name: str, choices: Choices) -> None:
+        self._name = name
+        self._choices = choices
+
+    @public
+    def reduce(self, grads: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
+        """The combined gradients; None where there is none. Collective; the same gradients are None on all ranks."""
+        refuse_xla()
+        choices = self._choices
+        grads = list(grads)
+        process_set = choices.process_set
+        process_set.rank()
+        if process_set.size() == 1:
+            return grads
+        names = _unique([name_of(variable, i) for i, variable in enumerate(variables)])
+        dense: list[int] = []
+        for i, grad in enumerate(grads):
+            if isinstance(grad, tf.IndexedSlices) and not choices.sparse_as_dense:
+                grads[i] = allreduce(
+                    grad,
+                    op=choices.op,
+                    name=f"{self._name}.{names[i]}",
+                    process_set=process_set,
+                    prescale_factor=choices.prescale,
+                    postscale_factor=choices.postscale,
+                )
+            elif grad is not None:
+                grads[i] = tf.convert_to_tensor(grad)
+                dense.append(i)
+        combined = self._dense([grads[i] for i in dense], [variables[i] for i in dense], [names[i] for i in dense])
+        for i, grad in zip(dense, combined, strict=True):
+            grads[i] = grad
+        return grads
+
+    def _dense(self, grads: list[tf.Tensor], variables: list[Any], names: list[str]) -> list[tf.Tensor]:
+        choices = self._choices
+        if not grads:
+            return []
+        shapes = [_shape(grad, variable) for grad, variable in zip(grads, variables, strict=True)]
+        in_stream = choices.op in (Average, Sum) and choices.compressor is None and None not in shapes
+        if in_stream and choices.process_set == global_process_set:
+            return self._in_stream(grads, names, shapes)
+        if choices.codec not in (None, "none") and None in shapes:
+            at = names[shapes.index(None)]
+            raise errors.UnsupportedError(f"compression of {at}, a gradient whose shape TensorFlow does not know")
+        return grouped_allreduce(
+            grads,
+            op=choices.op,
+            compression=choices.compressor or Compression.none,
+            prescale_factor=choices.prescale,
+            postscale_factor=choices.postscale,
+            process_set=choices.process_set,
+            name=f"{self._name}.{count_in_graph(self._name)}",
+        )
+
+    def _in_stream(self, grads: list[tf.Tensor], names: list[str], shapes: list[Any]) -> list[tf.Tensor]:
+        choices = self._choices
+        dtypes = [dtype_code(grad.dtype.name) for grad in grads]
+        text = option_text() if choices.codec is None else choices.codec
+        codec = text if choices.sgd else without_sparse(text)
+        how = (int(choices.op), choices.prescale, choices.postscale, codec, 0)
+        key = (tuple(names), tuple(shapes), tuple(dtypes), how)
+
+        def open_stream(name: str) -> Any:
+            refuse_local_updates()
+            refuse_momentum(text)
+            tensors = [(0, dtype, 0, 0, shape, None) for dtype, shape in zip(dtypes, shapes, strict=True)]
+            return _core.Stream(name, names, tensors, None, how)
+
+        # Two uses in one graph may run at a time.
+        stream = _streams.of(self._name, (key, count_in_graph(repr((self._name, key)))), open_stream)
+        tokens: list[tf.Tensor] = []
+        count = len(grads)
+        number = call("sirtaki_step_number")
+        # The order of backpropagation, where TensorFlow keeps operations in the order of the program.
+        for index in reversed(range(count)):
+            place = {"stream": stream.id, "index": index, "count": count}
+            tokens.append(call("sirtaki_ready", grads[index], number, **place))
+        reduced = call("sirtaki_finish", tokens[::-1], number, stream=stream.id)
+        for tensor, shape in zip(reduced, shapes, strict=True):
+            tensor.set_shape(shape)
+        return list(reduced)
+
+
+def _shape(grad: tf.Tensor, variable: Any) -> tuple[int, ...] | None:
+    """The dimensions, which travel with the stream's plan; None when they are not known before the step."""
+    for shape in (grad.shape, getattr(variable, "shape", None)):
+        dims = None if shape is None else tf.TensorShape(shape)
+        if dims is not None and dims.is_fully_defined():
+            return tuple(dims.as_list())
+    return None

@@ -1,0 +1,330 @@
+# ruff: noqa: PLR0917  (Horovod's arguments)
+"""Operations on TensorFlow's tensors, in eager code and in tf.function, with the signatures of horovod.tensorflow.
+
+All are differentiable (see _gradients.py). `device_dense`, `device_sparse` and `ignore_name_scope` are accepted as in
+Horovod and mean nothing here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from sirtaki import _core, errors
+from sirtaki.errors import require
+from sirtaki.ops import ReduceOp, check_reduce_op, check_root
+from sirtaki.process_sets import ProcessSet, global_process_set
+from sirtaki.tensorflow._calls import call, how, names_for, public, tensors_of, where
+from sirtaki.tensorflow.compression import Compression, Compressor
+
+Average, Sum, Adasum = ReduceOp.AVERAGE, ReduceOp.SUM, ReduceOp.ADASUM
+Min, Max, Product = ReduceOp.MIN, ReduceOp.MAX, ReduceOp.PRODUCT
+
+
+def reduce_op_of(average: bool | None, op: Any) -> ReduceOp:
+    """What `average` and `op`, of which at most one may be given, mean together."""
+    if average is not None:
+        require(op is None, "average and op are both given; give op alone")
+        return Average if average else Sum
+    return Average if op is None else check_reduce_op(op)
+
+
+def _compressed(compression: Any, tensors: Sequence[tf.Tensor]) -> tuple[list[tf.Tensor], list[Any]]:
+    usable = all(callable(getattr(compression, name, None)) for name in ("compress", "decompress"))
+    require(
+        usable,
+        f"compression is {compression!r}; single operations take Compression.none, fp16, bf16 or a class with "
+        "compress() and decompress(), and DistributedOptimizer takes the others",
+    )
+    pairs = [compression.compress(tensor) for tensor in tensors]
+    return [tensor for tensor, _ in pairs], [context for _, context in pairs]
+
+
+# ---- allreduce ----
+
+
+@public
+def allreduce(
+    tensor: Any,
+    average: bool | None = None,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: type[Compressor] = Compression.none,
+    op: ReduceOp | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+    ignore_name_scope: bool = False,
+) -> Any:
+    """Combines a tensor of the same shape and dtype over all ranks.
+
+    Args:
+        tensor: a dense tensor of any shape, or tf.IndexedSlices, which are gathered and added up (Average and Sum).
+        average: the older way to say op=Average (True) or op=Sum (False).
+        compression: casts before sending and back after.
+        op: Average (default; integers truncate towards zero), Sum, Min, Max or Product.
+        prescale_factor: multiplied before combining.
+        postscale_factor: multiplied after combining.
+        name: the same on all ranks; by default the call order, or the place in the tf.function.
+        process_set: the ranks that take part; all by default.
+
+    Returns:
+        A tensor of the same shape and dtype; for IndexedSlices the same, each row once.
+
+    Raises:
+        ValueError: arguments are wrong, or an operation of the same name is in flight.
+        HorovodInternalError: ranks disagree, or one is lost. Inside a tf.function see horovod_errors().
+    """
+    del device_dense, device_sparse, ignore_name_scope
+    op = reduce_op_of(average, op)
+    if isinstance(tensor, tf.IndexedSlices):
+        return _sum_of_slices(tensor, op, (prescale_factor, postscale_factor), name, process_set)
+    return _allreduce([tensor], compression, op, (prescale_factor, postscale_factor), name, process_set)[0]
+
+
+@public
+def grouped_allreduce(
+    tensors: Sequence[Any],
+    average: bool | None = None,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: type[Compressor] = Compression.none,
+    op: ReduceOp | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+    ignore_name_scope: bool = False,
+    name: str | None = None,
+) -> list[tf.Tensor]:
+    """allreduce() of several dense tensors that become ready together; a list in the same order."""
+    del device_dense, device_sparse, ignore_name_scope
+    scales = (prescale_factor, postscale_factor)
+    return _allreduce(tensors, compression, reduce_op_of(average, op), scales, name, process_set)
+
+
+def _allreduce(
+    values: Sequence[Any],
+    compression: Any,
+    op: ReduceOp,
+    scales: tuple[float, float],
+    name: str | None,
+    process_set: ProcessSet,
+) -> list[tf.Tensor]:
+    given = tensors_of(values)
+    at = where(process_set)
+    if not given:
+        return []
+    tensors, contexts = _compressed(compression, given)
+    names = names_for("allreduce", name, len(tensors))
+    reduced = call("sirtaki_allreduce", tensors, tensor_names=names, **at, **how(op, scales))
+    return [compression.decompress(tensor, context) for tensor, context in zip(reduced, contexts, strict=True)]
+
+
+def _sum_of_slices(
+    slices: tf.IndexedSlices, op: ReduceOp, scales: tuple[float, float], name: str | None, process_set: ProcessSet
+) -> tf.IndexedSlices:
+    require(op in (Average, Sum), f"op is {op.name}; IndexedSlices can be averaged or summed")
+    factor = scales[0] * scales[1] / (process_set.size() if op == Average else 1)
+    names = (None, None) if name is None else (f"{name}.values", f"{name}.indices")
+    values = allgather(slices.values, names[0], process_set=process_set)
+    indices = allgather(slices.indices, names[1], process_set=process_set)
+    # Optimizers treat the same row given twice as two gradients.
+    rows, places = tf.unique(indices)
+    values = tf.math.unsorted_segment_sum(values, places, tf.size(rows))
+    if factor != 1:
+        values = values * tf.cast(factor, values.dtype)
+    return tf.IndexedSlices(values, rows, slices.dense_shape)
+
+
+# ---- allgather ----
+
+
+@public
+def allgather(
+    tensor: Any,
+    name: str | None = None,
+    ignore_name_scope: bool = False,
+    process_set: ProcessSet = global_process_set,
+) -> tf.Tensor:
+    """Joins the tensors of all ranks along dimension 0, by rank; the first dimension may differ between ranks."""
+    del ignore_name_scope
+    return _gather([tensor], name, process_set)[0]
+
+
+@public
+def grouped_allgather(
+    tensors: Sequence[Any],
+    name: str | None = None,
+    ignore_name_scope: bool = False,
+    process_set: ProcessSet = global_process_set,
+) -> list[tf.Tensor]:
+    """allgather() of several tensors that become ready together."""
+    del ignore_name_scope
+    return _gather(tensors, name, process_set)
+
+
+def _gather(values: Sequence[Any], name: str | None, process_set: ProcessSet) -> list[tf.Tensor]:
+    tensors = tensors_of(values)
+    at = where(process_set)
+    if not tensors:
+        return []
+    for tensor in tensors:
+        need_dimension(tensor, "allgather")
+    return list(call("sirtaki_allgather", tensors, tensor_names=names_for("allgather", name, len(tensors)), **at))
+
+
+def need_dimension(tensor: tf.Tensor, what: str) -> None:
+    """Raises ValueError for a scalar."""
+    require(tensor.shape.rank != 0, f"{what} of a scalar: it needs at least one dimension; reshape it to [1]")
+
+
+# ---- broadcast ----
+
+
+@public
+def broadcast(
+    tensor: Any,
+    root_rank: int,
+    name: str | None = None,
+    ignore_name_scope: bool = False,
+    process_set: ProcessSet = global_process_set,
+) -> tf.Tensor:
+    """The tensor of `root_rank` (a rank of the job) on all ranks; the same shape and dtype everywhere."""
+    del ignore_name_scope
+    return broadcast_all([tensor], root_rank, name, process_set)[0]
+
+
+def broadcast_all(values: Sequence[Any], root_rank: int, name: str | None, process_set: ProcessSet) -> list[tf.Tensor]:
+    """broadcast() of several tensors that become ready together."""
+    tensors = tensors_of(values)
+    at = where(process_set)
+    root = check_root(root_rank, "broadcast", name)
+    if not tensors:
+        return []
+    names = names_for("broadcast", name, len(tensors))
+    return list(call("sirtaki_broadcast", tensors, tensor_names=names, root=root, **at))
+
+
+# ---- alltoall ----
+
+
+@public
+def alltoall(
+    tensor: Any,
+    splits: Any = None,
+    name: str | None = None,
+    ignore_name_scope: bool = False,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """Sends part r of dimension 0 to rank r and joins what comes from rank 0, 1, ...
+
+    Args:
+        tensor: at least one dimension.
+        splits: rows for each rank, a list or tensor of size() integers whose sum is dimension 0; None: equal parts.
+        name: see allreduce().
+        process_set: see allreduce().
+
+    Returns:
+        The joined tensor; with splits, that and the int32 tensor of rows received from each rank.
+    """
+    del ignore_name_scope
+    at = where(process_set)
+    sent = tf.convert_to_tensor(tensor)
+    need_dimension(sent, "alltoall")
+    rows = tf.zeros([0], tf.int64) if splits is None else tf.cast(tf.convert_to_tensor(splits), tf.int64)
+    known = rows.shape.num_elements()
+    if splits is not None and known is not None:
+        require(known == process_set.size(), f"splits has {known} numbers for {process_set.size()} ranks")
+    output, received = call("sirtaki_alltoall", sent, rows, tensor_names=names_for("alltoall", name, 1), **at)
+    return output if splits is None else (output, received)
+
+
+# ---- reducescatter ----
+
+
+@public
+def reducescatter(
+    tensor: Any,
+    device_dense: str = "",
+    compression: type[Compressor] = Compression.none,
+    op: ReduceOp = Average,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> tf.Tensor:
+    """Combines a tensor over all ranks and keeps this rank's block of dimension 0.
+
+    When dimension 0 does not divide by size(), the first ranks get one row more.
+    """
+    del device_dense
+    scales = (prescale_factor, postscale_factor)
+    return _scatter([tensor], compression, check_reduce_op(op), scales, name, process_set)[0]
+
+
+@public
+def grouped_reducescatter(
+    tensors: Sequence[Any],
+    device_dense: str = "",
+    compression: type[Compressor] = Compression.none,
+    op: ReduceOp = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    name: str | None = None,
+) -> list[tf.Tensor]:
+    """reducescatter() of several tensors that become ready together."""
+    del device_dense
+    scales = (prescale_factor, postscale_factor)
+    return _scatter(tensors, compression, check_reduce_op(op), scales, name, process_set)
+
+
+def _scatter(
+    values: Sequence[Any],
+    compression: Any,
+    op: ReduceOp,
+    scales: tuple[float, float],
+    name: str | None,
+    process_set: ProcessSet,
+) -> list[tf.Tensor]:
+    given = tensors_of(values)
+    at = where(process_set)
+    if not given:
+        return []
+    for tensor in given:
+        need_dimension(tensor, "reducescatter")
+    tensors, contexts = _compressed(compression, given)
+    names = names_for("reducescatter", name, len(tensors))
+    blocks = call("sirtaki_reducescatter", tensors, tensor_names=names, **at, **how(op, scales))
+    return [compression.decompress(tensor, context) for tensor, context in zip(blocks, contexts, strict=True)]
+
+
+# ---- the rest ----
+
+
+@public
+def barrier(process_set: ProcessSet = global_process_set) -> None:
+    """Over when all ranks have come to it; in a tf.function what follows in the program waits for it."""
+    call("sirtaki_barrier", tensor_names=names_for("barrier", None, 1), **where(process_set))
+
+
+def join() -> int:
+    """For ranks with different numbers of batches: call it behind the last one, on every rank, outside tf.function.
+
+    A rank that waits here takes part in the others' steps of a DistributedOptimizer or DistributedGradientTape with
+    zeros; averages still divide by size(). Its own variables stay as they are, so bring them up to date afterwards:
+
+        last = hvd.join()
+        hvd.broadcast_variables(model.variables, root_rank=last)
+
+    Until all ranks are here, operations by name (allreduce() of a metric) raise HorovodInternalError on the others.
+
+    Returns:
+        The rank that came last. It has made every step.
+    """
+    if not tf.executing_eagerly():
+        raise errors.UnsupportedError("join() inside a tf.function; call it outside")
+    return _core.join()

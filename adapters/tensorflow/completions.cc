@@ -1,0 +1,50 @@
+#include "adapters/tensorflow/completions.h"
+
+#include <utility>
+
+namespace sirtaki_tensorflow {
+
+Completions& Completions::instance() {
+  static Completions completions;  // lint: allow(global) TensorFlow's kernels have no owner of ours
+  return completions;
+}
+
+Completions::~Completions() {
+  {
+    const std::lock_guard lock(mutex_);
+    ending_ = true;
+  }
+  changed_.notify_all();
+  if (thread_.joinable()) {
+    thread_.join();
+  }
+}
+
+void Completions::post(std::function<void()> work) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!thread_.joinable() && !ending_) {
+      thread_ = std::thread([this] { run(); });
+    }
+    work_.push_back(std::move(work));
+  }
+  changed_.notify_one();
+}
+
+void Completions::run() {
+  while (true) {
+    std::function<void()> work;
+    {
+      std::unique_lock lock(mutex_);
+      changed_.wait(lock, [&] { return ending_ || !work_.empty(); });
+      if (work_.empty()) {
+        return;
+      }
+      work = std::move(work_.front());
+      work_.pop_front();
+    }
+    work();
+  }
+}
+
+}  // namespace sirtaki_tensorflow

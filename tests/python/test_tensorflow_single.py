@@ -1,0 +1,105 @@
+"""TensorFlow's adapter in one process, and what it says where it cannot be."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from rank_support import clean_environment
+
+LIMIT_SECONDS = 120
+
+
+def run(program: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", program],
+        env={**clean_environment(), "TF_CPP_MIN_LOG_LEVEL": "2", **variables},
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_SECONDS,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("module", "absent", "said"),
+    [
+        ("sirtaki.tensorflow", "tensorflow", "needs TensorFlow 2.16 to 2.21, and there is none"),
+        ("sirtaki.keras", "keras", "needs Keras 3, and there is none"),
+    ],
+)
+def test_a_missing_framework_is_named_in_one_line(module: str, absent: str, said: str) -> None:
+    done = run(f"import sys; sys.modules['{absent}'] = None; import {module}")
+    assert done.returncode != 0
+    assert said in done.stderr.splitlines()[-1]
+
+
+def test_other_versions_and_back_ends_are_told() -> None:
+    done = run(
+        "import warnings; warnings.simplefilter('error')\n"
+        "from sirtaki.tensorflow import _library\n"
+        "_library.check_version('2.16.1')\n"
+        "for text in ('2.15.1', '1.15', '2.22.0', 'x'):\n"
+        "    try:\n"
+        "        _library.check_version(text)\n"
+        "    except Exception as error:\n"
+        "        print(type(error).__name__, error)\n"
+    )
+    told = done.stdout.splitlines()
+    assert [line.partition(" ")[0] for line in told] == ["ImportError", "ImportError", "UserWarning", "ImportError"]
+    assert "sirtaki.tensorflow needs TensorFlow 2.16 to 2.21, and this is 2.15.1" in told[0]
+
+
+ONE = """
+import tensorflow as tf, keras, numpy as np
+import sirtaki.tensorflow as hvd, sirtaki.keras
+try:
+    hvd.allreduce(tf.ones([2]))
+except ValueError as error:
+    print("BEFORE", error)
+hvd.init()
+x = tf.constant([1.0, 2.0])
+assert hvd.allreduce(x).numpy().tolist() == [1.0, 2.0]
+assert tf.function(hvd.allgather)(x).numpy().tolist() == [1.0, 2.0]
+assert hvd.alltoall(x, [2])[1].numpy().tolist() == [2]
+v = tf.Variable(x)
+with tf.GradientTape(persistent=True) as tape:
+    y = tf.reduce_sum(hvd.broadcast(v, 0) * hvd.reducescatter(v))
+assert hvd.DistributedGradientTape(tape).gradient(y, v).numpy().tolist() == [2.0, 4.0]
+model = keras.Sequential([keras.layers.Input((2,)), keras.layers.Dense(1)])
+model.compile(hvd.DistributedOptimizer(keras.optimizers.Adam()), "mse")
+model.fit(np.ones((8, 2)), np.ones((8, 1)), verbose=0)
+for option in ("elastic", "nonsense"):
+    try:
+        getattr(hvd, option)
+    except AttributeError as error:
+        print("ABSENT", error)
+hvd.shutdown()
+hvd.init()
+print("AGAIN", hvd.allreduce(x, op=hvd.Sum).numpy().tolist())
+"""
+
+
+def test_one_process_without_a_launcher() -> None:
+    done = run(ONE)
+    assert done.returncode == 0, done.stderr
+    assert "BEFORE Sirtaki is not initialized; call init() first" in done.stdout
+    assert "AGAIN [1.0, 2.0]" in done.stdout
+    assert "'elastic': ranks cannot join" in done.stdout
+
+
+def test_local_updates_are_refused_where_they_are_not() -> None:
+    done = run(
+        "import tensorflow as tf, sirtaki.tensorflow as hvd\n"
+        "from sirtaki.tensorflow import gradients\n"
+        "hvd.init()\n"
+        "gradients.refuse_local_updates()\n",
+        SIRTAKI_LOCAL_UPDATES="auto",
+    )
+    assert "local updates are made by the DistributedOptimizer of sirtaki.torch alone" in done.stderr
+
+
+def test_keras_on_other_frameworks_is_refused() -> None:
+    done = run("import keras; keras.backend.backend = lambda: 'jax'; import sirtaki.keras")
+    assert "Keras runs on jax; sirtaki.keras serves TensorFlow and torch" in done.stderr
