@@ -18,6 +18,7 @@ LIMIT_SECONDS = 120
 #: Arguments that make it short, and a pattern that its output shows once.
 PROGRAMS: dict[str, tuple[tuple[str, ...], str]] = {
     "pytorch_mnist.py": (("--steps", "10"), r"epoch 1: loss [\d.]+, test accuracy [\d.]+%"),
+    "keras_fashion_mnist.py": (("--epochs", "1", "--images", "8000"), r"test accuracy [5-9]\d\.\d+% on 4 ranks"),
     "tensorflow_loop.py": (("--steps", "100"), r"step 100: loss 0\.\d+"),
     "pytorch_allreduce.py": ((), r"gradient through an allreduce +\[4\.0, 4\.0\]"),
     "notebook_run.py": (("--points", "10000"), r"pi is about 3\.\d{4}"),

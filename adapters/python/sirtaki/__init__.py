@@ -1,4 +1,5 @@
-"""Sirtaki: data-parallel training over slow networks. `sirtaki.torch` and `sirtaki.tensorflow` are the adapters."""
+"""Sirtaki: data-parallel training over slow networks. `sirtaki.torch`, `sirtaki.tensorflow` and
+`sirtaki.keras` are the adapters."""
 
 from sirtaki import _core
 from sirtaki.basics import (

@@ -1,0 +1,12 @@
+"""Compression of the framework behind Keras."""
+
+from __future__ import annotations
+
+import keras
+
+if keras.backend.backend() == "torch":
+    from sirtaki.torch.compression import Compression, Compressor
+else:
+    from sirtaki.tensorflow.compression import Compression, Compressor
+
+__all__ = ["Compression", "Compressor"]

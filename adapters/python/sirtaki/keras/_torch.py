@@ -1,0 +1,137 @@
+"""Keras on torch: the reducer of sirtaki.torch, whose hooks combine gradients while backward runs."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from torch import Tensor
+
+from sirtaki import basics, errors
+from sirtaki.compression import choice_of, option_text, parts_of, without_sparse
+from sirtaki.errors import require
+from sirtaki.ops import ReduceOp, check_reduce_op
+from sirtaki.process_sets import global_process_set
+from sirtaki.torch._adapter import torch_ops
+from sirtaki.torch._layout import ReducerOptions
+from sirtaki.torch.functions import broadcast_parameters
+from sirtaki.torch.reducer import GradientReducer
+
+_numbers = itertools.count()
+
+
+class _Reducer:
+    """See sirtaki.keras._backend.Reducer."""
+
+    def __init__(self, options: ReducerOptions) -> None:
+        self._options = options
+        self._reducer: GradientReducer | None = None
+
+    def watch(self, variables: Sequence[Any]) -> None:
+        """From now on backward combines the gradients of these."""
+        params = [variable.value for variable in variables]
+        if self._reducer is not None:
+            if [id(p) for p in params] == [id(p) for p in self._reducer.params]:
+                return
+            self._reducer.close()
+        names = [f"{variable.path}.{i}" for i, variable in enumerate(variables)]
+        text = self._options.codec
+        text = option_text() if text is None and self._options.compressor is None else text
+        if text is not None:
+            _refuse(text)
+        self._reducer = GradientReducer(names, params, self._options)
+
+    def reduce(self, grads: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
+        """The combined gradients: those of the last backward, or others, which are combined by name."""
+        reducer = self._reducer
+        if reducer is not None and reducer.reduced:
+            return list(grads)  # they are those, or made of those
+        own = [variable.value.grad for variable in variables]
+        if reducer is not None and all(a is b for a, b in zip(grads, own, strict=True)):
+            reducer.synchronize()
+            return [variable.value.grad for variable in variables]
+        return self._by_name(grads, variables)
+
+    def _by_name(self, grads: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
+        options = self._options
+        if options.codec not in (None, "none") or options.compressor is not None:
+            raise errors.UnsupportedError(
+                "compression of gradients that are not those of the last backward(); call loss.backward() and give "
+                "apply() the gradients of the variables"
+            )
+        combined: list[Any] = list(grads)
+        work, places = [], []
+        for i, (grad, variable) in enumerate(zip(grads, variables, strict=True)):
+            if isinstance(grad, Tensor):
+                name = f"{options.stream_name}.{variable.path}.{i}"
+                scales = (options.prescale, options.postscale)
+                work.append(torch_ops.allreduce(grad, name, options.op, scales, in_place=False))
+                places.append(i)
+        for i, handle in zip(places, torch_ops.start(work), strict=True):
+            combined[i] = handle.wait()
+        return combined
+
+    def applied(self) -> None:
+        """The next backward may begin."""
+        if self._reducer is not None:
+            self._reducer.stepped()
+
+
+def _refuse(text: str) -> None:
+    for rule in text.split(";"):
+        if parts_of(rule)[1].get("momentum", "0").strip("0.%") != "":
+            raise errors.UnsupportedError(
+                f'compression "{text}" corrects the momentum of SGD, which optimizers of Keras do not let it do; leave '
+                "momentum out of the compression"
+            )
+    asked = basics.option("local.updates")
+    if asked not in ("", "1"):
+        raise errors.UnsupportedError(
+            f'local.updates is "{asked}": local updates are made by the DistributedOptimizer of sirtaki.torch alone; '
+            'set it to "1" for Keras'
+        )
+
+
+class TorchBackend:
+    """See sirtaki.keras._backend.Backend."""
+
+    def choose(
+        self,
+        *,
+        compression: Any,
+        op: Any,
+        gradient_predivide_factor: float,
+        sparse_as_dense: bool,
+        process_set: Any,
+        sgd: bool,
+    ) -> ReducerOptions:
+        """Checks how gradients are to be combined."""
+        op = check_reduce_op(op)
+        require(op in (ReduceOp.AVERAGE, ReduceOp.SUM), "op must be Average or Sum")
+        factor = gradient_predivide_factor
+        usable = isinstance(factor, (int, float)) and 0 < factor < float("inf")
+        require(usable, f"gradient_predivide_factor is {factor!r}; it must be a number above 0")
+        require(factor == 1 or op == ReduceOp.AVERAGE, "gradient_predivide_factor needs op=Average")
+        if process_set != global_process_set:
+            raise errors.UnsupportedError("process_set: an optimizer's gradients are combined over all ranks")
+        codec, compressor = choice_of(compression)
+        if compressor is None and not sgd:
+            text = option_text() if codec is None else codec
+            codec = codec if without_sparse(text) == text else without_sparse(text)
+        return ReducerOptions(
+            "", "backward", op, op == ReduceOp.AVERAGE, codec, compressor, 1.0 / factor, float(factor), sparse_as_dense
+        )
+
+    def reducer(self, choices: ReducerOptions) -> _Reducer:
+        """For one optimizer."""
+        return _Reducer(replace(choices, stream_name=f"keras.optimizer.{next(_numbers)}"))
+
+    def broadcast(self, variables: Sequence[Any], root_rank: int) -> None:
+        """Overwrites Keras variables with those of a rank."""
+        broadcast_parameters([(f"keras.{i}", v.value) for i, v in enumerate(variables)], root_rank)
+
+    def in_branch(self) -> bool:
+        """Nothing is traced."""
+        return False

@@ -1,0 +1,176 @@
+# ruff: noqa: PLR0917  (Horovod's arguments)
+"""DistributedOptimizer: any Keras optimizer, with gradients combined over all ranks before they are applied."""
+
+from __future__ import annotations
+
+from numbers import Integral
+from typing import Any
+
+import keras
+
+from sirtaki import errors
+from sirtaki.compression import Choice, NoneCompressor
+from sirtaki.errors import require
+from sirtaki.keras._backend import Reducer, backend
+from sirtaki.ops import ReduceOp
+from sirtaki.process_sets import ProcessSet, global_process_set
+
+_WRAPPED = (
+    "the DistributedOptimizer is inside a LossScaleOptimizer, which skips steps on single ranks, and the others would "
+    "wait for ever: set the policy mixed_float16 before DistributedOptimizer(), or give model.fit() the callback "
+    "BroadcastGlobalVariablesCallback"
+)
+
+
+class _Distributed:
+    """What DistributedOptimizer adds to the class of the user's optimizer. Documented there."""
+
+    _sirtaki: _State
+
+    def build(self, variables: Any) -> Any:
+        """As Keras's."""
+        built = super().build(variables)  # type: ignore[misc]
+        self._sirtaki.reducer.watch(list(variables))
+        return built
+
+    def apply(self, grads: Any, trainable_variables: Any = None) -> Any:
+        """Combines gradients (collective), then applies them."""
+        if backend.in_branch() and not self._sirtaki.scales_loss:
+            raise errors.UnsupportedError(_WRAPPED)
+        grads = list(grads)
+        known = getattr(self, "_trainable_variables", [])
+        variables = list(known if trainable_variables is None else trainable_variables)
+        if len(grads) != len(variables):
+            return super().apply(grads, trainable_variables)  # type: ignore[misc]  # which says what is wrong
+        state = self._sirtaki
+        if getattr(self, "gradient_accumulation_steps", None):
+            # Combined when the last of them is there.
+            state.pending = [v for v, g in zip(variables, grads, strict=True) if g is not None]
+        else:
+            grads = state.reducer.reduce(grads, variables)
+        result = super().apply(grads, variables)  # type: ignore[misc]
+        state.reducer.applied()
+        return result
+
+    def _clip_gradients(self, grads: Any) -> Any:
+        state = self._sirtaki
+        if getattr(self, "gradient_accumulation_steps", None) and state.pending:
+            require(len(grads) == len(state.pending), "gradients and variables of an accumulated step differ")
+            grads = state.reducer.reduce(list(grads), state.pending)
+            if state.factor != 1:
+                grads = [grad * state.factor for grad in grads]
+        return super()._clip_gradients(grads)  # type: ignore[misc]
+
+
+class _State:
+    """Beside the optimizer's own."""
+
+    def __init__(self, choices: Any, factor: int, scales_loss: bool) -> None:
+        self.choices = choices
+        self.reducer: Reducer = backend.reducer(choices)
+        self.factor = factor  # what Keras has divided accumulated gradients by
+        self.scales_loss = scales_loss
+        self.pending: list[Any] = []
+
+
+def _adopt(optimizer: Any, state: _State) -> Any:
+    """Makes the optimizer one of a class of its own, of the same name: what is saved names the plain class."""
+    plain = type(optimizer)
+    kept = {"__module__": plain.__module__, "__qualname__": plain.__qualname__, "__doc__": plain.__doc__}
+    # Keras's own bookkeeping of attributes must not see it.
+    optimizer.__dict__["_sirtaki"] = state
+    optimizer.__class__ = type(plain.__name__, (_Distributed, plain), kept)
+    if optimizer.built:
+        state.reducer.watch(optimizer._trainable_variables)
+    return optimizer
+
+
+def _release(optimizer: Any) -> Any:
+    """Makes it a plain optimizer again and gives its choices."""
+    state = optimizer.__dict__.pop("_sirtaki")
+    optimizer.__class__ = type(optimizer).__mro__[2]
+    return state
+
+
+def is_distributed(optimizer: Any) -> bool:
+    """Whether gradients are combined by this optimizer."""
+    return isinstance(optimizer, _Distributed)
+
+
+def put_outside(optimizer: Any) -> None:
+    """Where Keras has put a LossScaleOptimizer around a DistributedOptimizer, the outer one combines from now on."""
+    inner = getattr(optimizer, "inner_optimizer", None)
+    if inner is not None and is_distributed(inner) and not is_distributed(optimizer):
+        state = _release(inner)
+        _adopt(optimizer, _State(state.choices, 1, scales_loss=True))
+
+
+def DistributedOptimizer(  # noqa: N802  (Horovod's name)
+    optimizer: Any,
+    name: str | None = None,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: Choice = NoneCompressor,
+    sparse_as_dense: bool = False,
+    gradient_predivide_factor: float = 1.0,
+    op: ReduceOp = ReduceOp.AVERAGE,
+    num_groups: int = 0,
+    groups: Any = None,
+    backward_passes_per_step: int = 1,
+    average_aggregated_gradients: bool = False,
+    process_set: ProcessSet = global_process_set,
+    scale_local_gradients: bool = True,
+) -> Any:
+    """Makes a Keras optimizer combine gradients over all ranks before it applies them; for model.fit and own loops.
+
+    The optimizer itself is changed and given back. It is saved as what it was: models load without Sirtaki.
+    Under the policy mixed_float16 the result is a LossScaleOptimizer around it, so that all ranks skip the same steps.
+
+    Args:
+        optimizer: a keras.optimizers.Optimizer.
+        name: accepted as in Horovod; means nothing here, as do device_dense, device_sparse, num_groups, groups and
+            scale_local_gradients.
+        compression: how gradients travel; see sirtaki.compression.
+        sparse_as_dense: makes gradients of embeddings dense first, instead of gathering their rows.
+        gradient_predivide_factor: with Average: divided by it before adding up, and the rest after.
+        op: Average, Sum, Min, Max or Product.
+        backward_passes_per_step: gradients of so many batches are added up before they are combined; as Keras's
+            gradient_accumulation_steps.
+        average_aggregated_gradients: whether their mean is applied, as Keras does it, or their sum.
+        process_set: the ranks that take part; all by default.
+
+    Raises:
+        ValueError: an argument is wrong, or the optimizer is distributed already.
+    """
+    del name, device_dense, device_sparse, num_groups, groups, scale_local_gradients
+    known = isinstance(optimizer, keras.optimizers.Optimizer)
+    require(known, f"expected a keras.optimizers.Optimizer, not {type(optimizer).__name__}")
+    inner = getattr(optimizer, "inner_optimizer", optimizer)
+    require(
+        not is_distributed(optimizer) and not is_distributed(inner), "the optimizer is a DistributedOptimizer already"
+    )
+    passes = backward_passes_per_step
+    whole = isinstance(passes, Integral) and not isinstance(passes, bool) and passes >= 1
+    require(whole, f"backward_passes_per_step is {passes!r}; it must be an integer from 1 on")
+    choices = backend.choose(
+        compression=compression,
+        op=op,
+        gradient_predivide_factor=gradient_predivide_factor,
+        sparse_as_dense=sparse_as_dense,
+        process_set=process_set,
+        sgd=isinstance(inner, keras.optimizers.SGD),
+    )
+    if passes > 1:
+        set_already = getattr(inner, "gradient_accumulation_steps", None)
+        require(not set_already, "the optimizer has gradient_accumulation_steps; leave out backward_passes_per_step")
+        require(not inner.built, "backward_passes_per_step for an optimizer that has been used; give it a new one")
+        inner.gradient_accumulation_steps = int(passes)
+    scaled = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
+    if not scaled and keras.config.dtype_policy().name == "mixed_float16":
+        optimizer, scaled = keras.optimizers.LossScaleOptimizer(optimizer), True
+    if scaled and passes > 1 and not average_aggregated_gradients:
+        raise errors.UnsupportedError(
+            "backward_passes_per_step with mixed_float16 applies means: pass average_aggregated_gradients=True"
+        )
+    factor = 1 if average_aggregated_gradients else int(passes)
+    return _adopt(optimizer, _State(choices, factor, scales_loss=scaled))
