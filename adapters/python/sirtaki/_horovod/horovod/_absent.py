@@ -15,14 +15,16 @@ _RUN = "start the ranks with sirtakirun, mpirun or srun, or from Python with sir
 _ELASTIC = "ranks cannot join or leave a running job yet; save checkpoints and start the job again"
 
 MODULES = {
-    "horovod.tensorflow": "TensorFlow is not there yet, only PyTorch (import horovod.torch)",
-    "horovod.keras": "Keras is not there yet, only PyTorch (import horovod.torch)",
-    "horovod.mxnet": "MXNet is not supported, only PyTorch (import horovod.torch)",
+    "horovod.mxnet": "MXNet is not supported; horovod.torch, horovod.tensorflow and horovod.keras are",
     "horovod.spark": f"Spark is not supported; {_RUN}",
     "horovod.ray": f"Ray is not supported; {_RUN}",
     "horovod.runner": _RUN,
     "horovod.data": "use torch.utils.data.DataLoader, which loads in the background with num_workers",
+    "horovod.tensorflow.data": "use tf.data, which loads in the background with prefetch()",
     "horovod.torch.elastic": _ELASTIC,
+    "horovod.tensorflow.elastic": _ELASTIC,
+    "horovod.tensorflow.keras.elastic": _ELASTIC,
+    "horovod.keras.elastic": _ELASTIC,
     "horovod.common.elastic": _ELASTIC,
 }
 #: What Horovod's launchers say to a rank about its place; ours say it in variables of their own.

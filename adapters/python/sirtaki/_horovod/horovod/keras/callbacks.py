@@ -1,0 +1,3 @@
+"""horovod.keras.callbacks."""
+
+from sirtaki.keras.callbacks import *  # noqa: F403

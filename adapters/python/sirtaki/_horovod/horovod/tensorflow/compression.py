@@ -1,0 +1,5 @@
+"""horovod.tensorflow.compression."""
+
+from sirtaki.tensorflow.compression import Compression, Compressor
+
+__all__ = ["Compression", "Compressor"]

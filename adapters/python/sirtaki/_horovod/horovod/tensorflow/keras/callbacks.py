@@ -1,0 +1,3 @@
+"""horovod.tensorflow.keras.callbacks."""
+
+from sirtaki.keras.callbacks import *  # noqa: F403

@@ -1,0 +1,3 @@
+"""horovod.tensorflow.mpi_ops: the operations, which are all in horovod.tensorflow."""
+
+from horovod.tensorflow import *  # noqa: F403
