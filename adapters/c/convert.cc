@@ -58,6 +58,13 @@ Status check_scales(const Args& args, const std::string& what, const std::string
   return {};
 }
 
+Status check_ranks_count(std::int32_t count, const std::string& what) {
+  if (count < 1 || count > std::numeric_limits<int>::max() / 2) {
+    return bad(what, "ranks_count is " + std::to_string(count) + "; a process set has a rank or more");
+  }
+  return {};
+}
+
 Status check_op_fields(const sirtaki_request_args& args, const std::string& what) {
   if (args.op < 0 || args.op >= kOpKindCount) {
     return bad(what, "op " + std::to_string(args.op) + " is no sirtaki_op");
@@ -69,10 +76,7 @@ Status check_op_fields(const sirtaki_request_args& args, const std::string& what
   if (args.splits != nullptr && (args.splits_count < 0 || args.splits_count > std::numeric_limits<int>::max() / 2)) {
     return bad(what, "splits_count is " + std::to_string(args.splits_count));
   }
-  if (args.ranks != nullptr && (args.ranks_count < 1 || args.ranks_count > std::numeric_limits<int>::max() / 2)) {
-    return bad(what, "ranks_count is " + std::to_string(args.ranks_count) + "; a process set has a rank or more");
-  }
-  return {};
+  return args.ranks == nullptr ? Status() : check_ranks_count(args.ranks_count, what);
 }
 
 bool allocates(OpKind kind) {
@@ -237,6 +241,10 @@ Result<engine::StreamSpec> to_stream(const sirtaki_stream_args& args) {
     return bad(args.name, "first_step of the stream is " + std::to_string(args.first_step));
   }
   spec.first_step = static_cast<std::uint64_t>(args.first_step);
+  if (args.ranks != nullptr) {
+    SRT_TRY(check_ranks_count(args.ranks_count, args.name));
+    spec.ranks.assign(args.ranks, args.ranks + args.ranks_count);
+  }
   spec.tensors.reserve(static_cast<std::size_t>(args.count));
   for (int i = 0; i < args.count; ++i) {
     if (args.names[i] == nullptr) {

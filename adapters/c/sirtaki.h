@@ -199,6 +199,9 @@ typedef struct {
   double prescale, postscale;    /* what gradients, and results, are multiplied by; 1: nothing; prescale is never 0 */
   const char* codec;             /* a codec, a policy or rules (docs/compression.md); NULL: as options say */
   int64_t first_step; /* steps that the training has made before, the same on all ranks: for `warmup` of codecs */
+  /* A process set, as of a request; NULL: all. Streams of two sets may have one name. */
+  const int32_t* ranks;
+  int32_t ranks_count;
 } sirtaki_stream_args;
 
 /* SIRTAKI_OK: the text can be the codec of a stream (docs/compression.md). Not collective, needs no session. */

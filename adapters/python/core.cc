@@ -156,7 +156,8 @@ class Stream {
  public:
   Stream(const std::string& name, const std::vector<std::string>& names, std::vector<PyTensor> tensors,
          const std::optional<std::vector<std::int32_t>>& order,
-         const std::tuple<int, double, double, std::optional<std::string>, std::int64_t>& how)
+         const std::tuple<int, double, double, std::optional<std::string>, std::int64_t>& how,
+         const std::optional<std::vector<std::int32_t>>& ranks)
       : described_(std::move(tensors)) {
     std::vector<const char*> texts;
     for (std::size_t i = 0; i < described_.size(); ++i) {
@@ -176,6 +177,10 @@ class Stream {
     args.postscale = postscale;
     args.codec = codec ? codec->c_str() : nullptr;
     args.first_step = first_step;
+    if (ranks) {
+      args.ranks = ranks->data();
+      args.ranks_count = static_cast<std::int32_t>(ranks->size());
+    }
     blocking([&] { return sirtaki_stream_open(&args, &stream_); });
   }
 
@@ -282,8 +287,10 @@ void define_operations(nb::module_& m) {
   nb::class_<Stream>(m, "Stream")
       .def(nb::init<const std::string&, const std::vector<std::string>&, std::vector<PyTensor>,
                     const std::optional<std::vector<std::int32_t>>&,
-                    const std::tuple<int, double, double, std::optional<std::string>, std::int64_t>&>(),
-           nb::arg("name"), nb::arg("names"), nb::arg("tensors"), nb::arg("order").none(), nb::arg("how"))
+                    const std::tuple<int, double, double, std::optional<std::string>, std::int64_t>&,
+                    const std::optional<std::vector<std::int32_t>>&>(),
+           nb::arg("name"), nb::arg("names"), nb::arg("tensors"), nb::arg("order").none(), nb::arg("how"),
+           nb::arg("ranks") = nb::none())
       .def_prop_ro("id", &Stream::id)
       .def("ready", &Stream::ready, nb::arg("index"), nb::arg("address"), nb::arg("absent") = false)
       .def("finish", &Stream::finish)

@@ -151,6 +151,7 @@ void Coordinator::on(const RankSet& /*from*/, const OpFailed& message) {
 
 void Coordinator::on(const RankSet& from, const StreamOpen& message) {
   Opening& opening = openings_[message.name];
+  opening.members = scope_of(message.name, all_.size());
   // A rank that asks again means its later word.
   for (auto& group : opening.specs) {
     group.ranks.remove(from);
@@ -158,10 +159,8 @@ void Coordinator::on(const RankSet& from, const StreamOpen& message) {
   std::erase_if(opening.specs, [](const auto& group) { return group.ranks.empty(); });
   join(opening.specs, from, message, std::equal_to<>());
   opening.opened.add(from);
-  if (first_left_) {
-    const Status status = left_status(*first_left_, "stream '" + message.name + "'");
-    openings_.erase(message.name);
-    send_all(StreamRefused{message.name, status});
+  if (const auto left = left_of(opening.members)) {
+    refuse_opening(message.name, left_status(*left, "stream '" + message.name + "'"));
     return;
   }
   refuse_opening_of_joined(message.name);
@@ -170,21 +169,29 @@ void Coordinator::on(const RankSet& from, const StreamOpen& message) {
 
 void Coordinator::settle_opening(const std::string& name) {
   const auto it = openings_.find(name);
-  if (it == openings_.end() || it->second.opened != all_) {
+  if (it == openings_.end() || !it->second.opened.contains(it->second.members)) {
     return;
   }
+  const RankSet members = it->second.members;
   Status status = describe_mismatch(name, std::move(it->second.specs));
   while (streams_.contains(next_stream_) || next_stream_ == 0) {
     ++next_stream_;
   }
-  openings_.erase(it);
   if (!status) {
-    send_all(StreamRefused{name, std::move(status)});
+    refuse_opening(name, std::move(status));
     return;
   }
+  openings_.erase(it);
   const StreamId id(next_stream_++);
-  streams_[id.value].name = name;
-  send_all(StreamAgreed{name, id});
+  Stream& stream = streams_[id.value];
+  stream.name = name;
+  stream.members = members;
+  send(members, StreamAgreed{name, id});
+}
+
+void Coordinator::refuse_opening(const std::string& name, Status status) {
+  send(scope_of(name, all_.size()), StreamRefused{name, std::move(status)});
+  openings_.erase(name);
 }
 
 void Coordinator::abort_stream(const StreamAbort& cause, bool everywhere) {
@@ -193,7 +200,7 @@ void Coordinator::abort_stream(const StreamAbort& cause, bool everywhere) {
     return;  // said of a step that is void already
   }
   ++it->second.attempt;
-  send_all(StreamAborted{cause.stream, it->second.attempt, cause.step, everywhere, cause.status});
+  send(it->second.members, StreamAborted{cause.stream, it->second.attempt, cause.step, everywhere, cause.status});
 }
 
 void Coordinator::on(const RankSet& /*from*/, const StreamAbort& message) {
@@ -205,7 +212,7 @@ void Coordinator::on(const RankSet& /*from*/, const StreamUnused& message) {
   // Of a step that is void already: the rank asks anew in the next attempt, in which the others may be further.
   if (it != streams_.end() && it->second.attempt == message.attempt && !it->second.flags) {
     it->second.flags = true;
-    send_all(StreamFlags{message.stream, message.attempt, message.step});
+    send(it->second.members, StreamFlags{message.stream, message.attempt, message.step});
   }
 }
 
@@ -215,7 +222,7 @@ void Coordinator::on(const RankSet& from, const StreamClose& message) {
     return;
   }
   it->second.closed.add(from);
-  if (it->second.closed == all_) {
+  if (it->second.closed.contains(it->second.members)) {
     streams_.erase(it);
   }
 }
@@ -253,8 +260,7 @@ void Coordinator::apply(const StallInspector::Findings& findings) {
         cancel(name, verdict.entry.use, verdict.status, verdict.status.code() == Code::kMismatch);
         break;
       case WaitKind::kStreamOpen:
-        openings_.erase(name);
-        send_all(StreamRefused{name, verdict.status});
+        refuse_opening(name, verdict.status);
         break;
       case WaitKind::kStreamStep:
         for (const auto& [id, stream] : streams_) {

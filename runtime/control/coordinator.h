@@ -60,6 +60,7 @@ class Coordinator {
     std::set<std::uint64_t> cancelled;  // the last of them: what is still said of these is old
   };
   struct Opening {
+    RankSet members;  // take part
     std::vector<Group<StreamOpen>> specs;
     RankSet opened;
   };
@@ -70,6 +71,7 @@ class Coordinator {
   };
   struct Stream {
     std::string name;
+    RankSet members;
     std::uint32_t attempt = 0;
     bool flags = false;
     RankSet closed;
@@ -98,6 +100,8 @@ class Coordinator {
   void cancel(const std::string& name, std::uint64_t use, const Status& status, bool everywhere);
   void abort_stream(const StreamAbort& cause, bool everywhere);
   void settle_opening(const std::string& name);
+  void refuse_opening(const std::string& name, Status status);
+  std::optional<Rank> left_of(const RankSet& members) const;
   void count_joined(const std::string& name, std::uint64_t use);
   void count_joined_step(const WaitEntry& entry);
   void refuse_opening_of_joined(const std::string& name);
@@ -108,10 +112,10 @@ class Coordinator {
   const RankSet all_;
   const Duration last_word_wait_;
   StallInspector stall_;
-  std::optional<Rank> first_left_;
   using Uses = std::unordered_map<std::string, std::uint64_t>;  // seen through, by name
   std::map<Rank, Uses> last_words_;                             // of ranks that are about to leave
   std::map<Rank, Uses> left_uses_;
+  std::vector<Rank> left_;    // in the order in which they did
   std::vector<Rank> untold_;  // have left, and the others are told so at tell_left_at_; with a tree only
   std::optional<TimePoint> tell_left_at_;
   std::map<Rank, TimePoint> wordless_;  // gone, and the last word is still to come: until then

@@ -98,9 +98,8 @@ void Coordinator::count_joined_step(const WaitEntry& entry) {
 void Coordinator::refuse_opening_of_joined(const std::string& name) {
   const auto it = openings_.find(name);
   for (const auto& [rank, joined] : joined_) {
-    if (!it->second.opened.contains(rank)) {
-      openings_.erase(it);
-      send_all(StreamRefused{name, joined_status(rank, "opening stream '" + name + "'")});
+    if (it->second.members.contains(rank) && !it->second.opened.contains(rank)) {
+      refuse_opening(name, joined_status(rank, "opening stream '" + name + "'"));
       return;
     }
   }

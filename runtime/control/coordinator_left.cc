@@ -1,4 +1,5 @@
 // Ranks that leave in order: what still completes without them, and what never can. Part of Coordinator.
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -81,7 +82,7 @@ void Coordinator::finish_left(Rank rank, TimePoint now) {
   }
   wordless_.erase(rank);
   stall_.on_gone(rank);
-  first_left_ = first_left_.value_or(rank);
+  left_.push_back(rank);
   left_uses_[rank] = std::move(last_words_[rank]);
   std::vector<std::pair<std::string, std::uint64_t>> pending;
   for (const auto& [name, record] : names_) {
@@ -93,9 +94,21 @@ void Coordinator::finish_left(Rank rank, TimePoint now) {
     count_left(name, number);
     settle(name, number);
   }
-  for (const auto& [name, opening] : std::exchange(openings_, {})) {
-    send_all(StreamRefused{name, left_status(rank, "stream '" + name + "'")});
+  std::vector<std::string> lacking;
+  for (const auto& [name, opening] : openings_) {
+    if (opening.members.contains(rank)) {
+      lacking.push_back(name);
+    }
   }
+  for (const std::string& name : lacking) {
+    refuse_opening(name, left_status(rank, "stream '" + name + "'"));
+  }
+}
+
+// The first of these ranks that has left.
+std::optional<Rank> Coordinator::left_of(const RankSet& members) const {
+  const auto found = std::ranges::find_if(left_, [&](Rank rank) { return members.contains(rank); });
+  return found == left_.end() ? std::nullopt : std::optional(*found);
 }
 
 void Coordinator::tell_left(TimePoint now) {

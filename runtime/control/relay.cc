@@ -18,7 +18,9 @@ bool is_report(const MemberMessage& message) {
 // Of the job: who says this, if all do.
 RankSet members_of(const MemberMessage& message) {
   const auto* announce = std::get_if<Announce>(&message);
-  return scope_of(announce != nullptr ? announce->name : std::string(), std::numeric_limits<int>::max());
+  const auto* opening = std::get_if<StreamOpen>(&message);
+  const std::string& name = announce != nullptr ? announce->name : opening != nullptr ? opening->name : std::string();
+  return scope_of(name, std::numeric_limits<int>::max());
 }
 
 }  // namespace

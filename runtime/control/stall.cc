@@ -113,15 +113,8 @@ void StallInspector::set_joined(const RankSet& ranks, bool joined) {
 // Of the others it says nothing whether they hold the entry.
 RankSet StallInspector::taking_part(const Held& held) const {
   const WaitEntry& entry = held.variants.front().entry;
-  switch (entry.kind) {
-    case WaitKind::kOp:
-      return alive_.common(scope_of(entry.name, static_cast<int>(ranks_.size())));
-    case WaitKind::kStreamOpen:
-      break;
-    case WaitKind::kStreamStep:
-      return alive_.without(joined_);
-  }
-  return alive_;
+  const RankSet all = alive_.common(scope_of(entry.name, static_cast<int>(ranks_.size())));
+  return entry.kind == WaitKind::kStreamStep ? all.without(joined_) : all;
 }
 
 bool StallInspector::looks_stuck() const {

@@ -29,6 +29,10 @@ control::StreamOpen opening_message(const StreamSpec& spec, const scheduler::Pla
   return message;
 }
 
+bool takes_part(const StreamSpec& spec, Rank rank) {
+  return spec.ranks.empty() || std::ranges::binary_search(spec.ranks, rank);
+}
+
 // Two pieces are in flight, and a partition of a stream may be as large as its credit.
 NamedOptions named_options(const EngineOptions& options) {
   NamedOptions named;
@@ -63,7 +67,7 @@ void Engine::submit(OpSpec spec, OpDone done) {
 
 // ---- streams ----
 
-Result<std::shared_ptr<const scheduler::Plan>> Engine::make_plan(StreamSpec& spec) const {
+Result<std::shared_ptr<const scheduler::Plan>> Engine::make_plan(StreamSpec& spec) {
   if (spec.codec.empty()) {
     spec.codec = options_.codec;
   }
@@ -72,10 +76,12 @@ Result<std::shared_ptr<const scheduler::Plan>> Engine::make_plan(StreamSpec& spe
     std::iota(spec.order.rbegin(), spec.order.rend(), 0);  // gradients come last tensor first
   }
   SRT_TRY(read_compression(spec));
-  return first_plan(spec, options_.layout, CatalogFacts(deps_.net));
+  SRT_ASSIGN(net::Collectives* const net, ops_.collectives_of(spec.ranks, spec.name));
+  return first_plan(spec, options_.layout, CatalogFacts(*net));
 }
 
 void Engine::open_stream(StreamSpec spec, MoveFunction<void(Result<StreamId>)> done) {
+  spec.name = agreed_name(spec.name, spec.ranks);
   auto plan = make_plan(spec);
   Status status = plan.status();
   status.update(failure_);
@@ -88,7 +94,8 @@ void Engine::open_stream(StreamSpec spec, MoveFunction<void(Result<StreamId>)> d
   }
   deps_.control.send(opening_message(spec, **plan));
   std::string name = spec.name;
-  openings_.emplace(std::move(name), Opening{std::move(spec), *plan, std::move(done)});
+  net::Collectives* const net = *ops_.collectives_of(spec.ranks, name);
+  openings_.emplace(std::move(name), Opening{std::move(spec), *plan, net, std::move(done)});
 }
 
 void Engine::on(const control::StreamAgreed& m) {
@@ -98,7 +105,7 @@ void Engine::on(const control::StreamAgreed& m) {
   }
   Opening& opening = node.mapped();
   StreamDeps deps{deps_.loop,
-                  deps_.net,
+                  *opening.net,
                   deps_.control,
                   trace_,
                   buffers_,
@@ -198,10 +205,21 @@ void Engine::on_left(Rank rank) {
   left_.update(cause);
   ops_.note_left(cause);
   for (const auto& [id, s] : streams_) {
-    s->note_left(cause);
+    if (takes_part(s->spec(), rank)) {
+      s->note_left(cause);
+    }
   }
-  for (auto& [name, opening] : std::exchange(openings_, {})) {
-    opening.done(cause);
+  std::vector<MoveFunction<void(Result<StreamId>)>> refused;
+  for (auto opening = openings_.begin(); opening != openings_.end();) {
+    if (takes_part(opening->second.spec, rank)) {
+      refused.push_back(std::move(opening->second.done));
+      opening = openings_.erase(opening);
+    } else {
+      ++opening;
+    }
+  }
+  for (auto& done : refused) {
+    done(cause);
   }
   fail_join(cause);
 }

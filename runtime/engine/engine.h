@@ -97,6 +97,7 @@ class Engine {
   struct Opening {
     StreamSpec spec;
     std::shared_ptr<const scheduler::Plan> plan;
+    net::Collectives* net = nullptr;  // of those that take part
     MoveFunction<void(Result<StreamId>)> done;
   };
 
@@ -118,7 +119,7 @@ class Engine {
   void on_stream_joined();
   void end_join(const Result<Rank>& answer);
 
-  Result<std::shared_ptr<const scheduler::Plan>> make_plan(StreamSpec& spec) const;
+  Result<std::shared_ptr<const scheduler::Plan>> make_plan(StreamSpec& spec);
   control::Waiting waiting_now() const;
   void forget_stream(StreamId id);
   void report(bool even_if_unchanged);

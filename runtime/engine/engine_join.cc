@@ -13,6 +13,14 @@ void Engine::join(MoveFunction<void(Result<Rank>)> done) {
   }
   control::Joined message;
   for (const auto& [id, s] : streams_) {
+    if (!s->spec().ranks.empty()) {
+      refused.update({Code::kUnsupported,
+                      "join() on rank " + std::to_string(deps_.net.rank()) + " with stream '" + s->spec().name +
+                          "' of a process set: only streams of all ranks go on without a rank's data. Give the ranks "
+                          "of the set the same number of steps, and delete its optimizer before join()",
+                      {deps_.net.rank(), s->spec().name}});
+      continue;
+    }
     const auto place = s->place();
     if (!place) {
       refused.update({Code::kInvalidArgument,

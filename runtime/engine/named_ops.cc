@@ -45,16 +45,19 @@ control::OpMeta meta_of(const OpSpec& spec) {
 
 }  // namespace
 
-std::string agreed_name(const OpSpec& spec) {
-  std::string name = spec.name.empty() ? std::string(op_kind_name(spec.kind)) + ".noname" : spec.name;
-  if (spec.ranks.empty()) {
+std::string agreed_name(const std::string& name, const std::vector<Rank>& ranks) {
+  if (ranks.empty()) {
     return name;
   }
   control::RankSet set;
-  for (const Rank rank : spec.ranks) {
+  for (const Rank rank : ranks) {
     set.add(control::RankSet::of(rank));
   }
   return control::scoped_name(name, set);
+}
+
+std::string agreed_name(const OpSpec& spec) {
+  return agreed_name(spec.name.empty() ? std::string(op_kind_name(spec.kind)) + ".noname" : spec.name, spec.ranks);
 }
 
 NamedOps::NamedOps(Loop& loop, net::Collectives& net, ControlLink& control, Stats& stats, Trace& trace,
@@ -79,7 +82,7 @@ NamedOps::~NamedOps() {
 
 void NamedOps::submit(OpSpec spec, OpDone done) {
   ++progress_;
-  auto net = net_of(spec);
+  auto net = collectives_of(spec.ranks, agreed_name(spec));
   if (!net) {
     loop_.post([moved = std::move(done), status = net.status()]() mutable { moved(status, {}); });
     return;
@@ -111,17 +114,17 @@ void NamedOps::submit(OpSpec spec, OpDone done) {
   }
 }
 
-Result<net::Collectives*> NamedOps::net_of(const OpSpec& spec) {
-  if (spec.ranks.empty()) {
+Result<net::Collectives*> NamedOps::collectives_of(const std::vector<Rank>& ranks, const std::string& what) {
+  if (ranks.empty()) {
     return &net_;
   }
-  std::unique_ptr<net::Collectives>& set = sets_[spec.ranks];
+  std::unique_ptr<net::Collectives>& set = sets_[ranks];
   if (set == nullptr) {
-    set = net_.part(spec.ranks);
+    set = net_.part(ranks);
   }
   if (set == nullptr) {
     return Status(Code::kUnsupported,
-                  "'" + agreed_name(spec) + "': net.backend = \"gloo\" has no process sets; use the default backend");
+                  "'" + what + "': net.backend = \"gloo\" has no process sets; use the default backend");
   }
   return set.get();
 }

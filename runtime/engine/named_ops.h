@@ -26,7 +26,8 @@ namespace sirtaki::engine {
 
 using OpDone = MoveFunction<void(Status, OpResult)>;
 
-// Under which ranks agree on an operation: its name, and the process set's ranks.
+// Under which ranks agree on an operation or a stream: its name, and the process set's ranks.
+std::string agreed_name(const std::string& name, const std::vector<Rank>& ranks);
 std::string agreed_name(const OpSpec& spec);
 
 struct NamedOptions {
@@ -52,6 +53,10 @@ class NamedOps {
   // Frees what process sets have of the network, which ends now. Nothing is in flight.
   void forget_sets() { sets_.clear(); }
 
+  // Those of a process set, or of all; they live as long as the network, or until forget_sets(). kUnsupported, about
+  // `what`, where the backend has none.
+  Result<net::Collectives*> collectives_of(const std::vector<Rank>& ranks, const std::string& what);
+
   void describe_in_flight(std::vector<control::WaitEntry>& entries) const;
   control::Leaving leaving() const { return names_.leaving(); }
   std::vector<control::Leaving::Count> submitted() const { return names_.submitted(); }
@@ -76,7 +81,6 @@ class NamedOps {
   void settle(Op& op);
 
   // named_ops.cc
-  Result<net::Collectives*> net_of(const OpSpec& spec);
   Status cause_of(const OpSpec& spec, const Status& seen) const;
   void fail_later(Op& op, const Status& status);
   void finish(Op& op, const Status& status);

@@ -10,6 +10,24 @@
 namespace sirtaki::engine {
 namespace {
 
+// Of an operation or a stream: what is wrong with the ranks that are to take part, or with a name that reads like them.
+std::string scope_error(const std::string& name, const std::vector<Rank>& ranks, Rank rank, int size) {
+  if (control::has_scope(name)) {
+    return "a name that ends like this one means a process set; take another";
+  }
+  if (ranks.empty()) {
+    return {};
+  }
+  const bool ascending = std::ranges::adjacent_find(ranks, std::greater_equal<>()) == ranks.end();
+  if (!ascending || ranks.front() < 0 || ranks.back() >= size) {
+    return "a process set has ranks from 0 to " + std::to_string(size - 1) + ", each once, in order";
+  }
+  if (!std::ranges::binary_search(ranks, rank)) {
+    return "this rank is not in the process set, so it takes no part in its operations";
+  }
+  return {};
+}
+
 class Checker {
  public:
   Checker(const OpSpec& spec, Rank rank, int size)
@@ -54,21 +72,8 @@ class Checker {
   }
 
   Status check_scope() const {
-    if (control::has_scope(spec_.name)) {
-      return error("a name that ends like this one means a process set; take another");
-    }
-    const std::vector<Rank>& ranks = spec_.ranks;
-    if (ranks.empty()) {
-      return {};
-    }
-    const bool ascending = std::ranges::adjacent_find(ranks, std::greater_equal<>()) == ranks.end();
-    if (!ascending || ranks.front() < 0 || ranks.back() >= job_size_) {
-      return error("a process set has ranks from 0 to " + std::to_string(job_size_ - 1) + ", each once, in order");
-    }
-    if (!std::ranges::binary_search(ranks, rank_)) {
-      return error("this rank is not in the process set, so it takes no part in its operations");
-    }
-    return {};
+    const std::string wrong = scope_error(spec_.name, spec_.ranks, rank_, job_size_);
+    return wrong.empty() ? Status() : error(wrong);
   }
 
   Status check_memory() const {
@@ -165,9 +170,12 @@ Status check_op(const OpSpec& spec, Rank rank, int size) {
   return Checker(spec, rank, size).check();
 }
 
-Status check_stream(const StreamSpec& spec) {
+Status check_stream(const StreamSpec& spec, Rank rank, int size) {
   if (spec.name.empty()) {
     return invalid_argument("a stream needs a name");
+  }
+  if (const std::string wrong = scope_error(spec.name, spec.ranks, rank, size); !wrong.empty()) {
+    return invalid_argument("stream '" + spec.name + "' on rank " + std::to_string(rank) + ": " + wrong);
   }
   if (spec.reduce_op != ReduceOp::kSum && spec.reduce_op != ReduceOp::kAverage) {
     return invalid_argument("stream '" + spec.name + "': only sum and average are possible, not " +

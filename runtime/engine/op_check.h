@@ -8,6 +8,6 @@ namespace sirtaki::engine {
 
 // kInvalidArgument or kUnsupported, naming the tensor and what to change.
 Status check_op(const OpSpec& spec, Rank rank, int size);
-Status check_stream(const StreamSpec& spec);
+Status check_stream(const StreamSpec& spec, Rank rank, int size);
 
 }  // namespace sirtaki::engine

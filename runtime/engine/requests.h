@@ -51,6 +51,7 @@ struct StreamTensor {
 
 struct StreamSpec {
   std::string name;
+  std::vector<Rank> ranks = {};  // as OpSpec's
   std::vector<StreamTensor> tensors;
   std::vector<int> order;  // expected readiness; empty: last tensor first
   ReduceOp reduce_op = ReduceOp::kAverage;

@@ -200,7 +200,7 @@ void SessionImpl::start_engine() {
         std::make_unique<Engine>(engine_options(*config_, membership_.host_count()),
                                  EngineDeps{loop_, data_->collectives(), *control_, stats_, *timeline_, log_.get()},
                                  [this] { return callers(); });
-    streams_ = std::make_unique<StreamTable>(loop_, *engine_, waiter_, job_.rank);
+    streams_ = std::make_unique<StreamTable>(loop_, *engine_, waiter_, job_.rank, job_.size);
     ControlEvents events;
     events.message = [this](ConstBytes bytes) { engine_->on_message(bytes); };
     events.lost = [this](Rank /*rank*/, const Status& cause) { fail(cause); };

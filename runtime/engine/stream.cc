@@ -99,11 +99,11 @@ void Stream::open_step() {
 Status Stream::check_ready(int index, const TensorView& tensor) const {
   const auto i = static_cast<std::size_t>(index);
   const scheduler::PlannedTensor& planned = plan_->tensors()[i];
-  const Blame blame{deps_.net.rank(), planned.name};
+  const Blame blame{job_rank(), planned.name};
   if (tensor.numel != planned.numel || tensor.dtype != planned.dtype) {
     return {Code::kMismatch,
             "tensor '" + planned.name + "' of stream '" + spec_.name + "' has " + std::to_string(tensor.numel) + " " +
-                std::string(dtype_name(tensor.dtype)) + " elements on rank " + std::to_string(deps_.net.rank()) +
+                std::string(dtype_name(tensor.dtype)) + " elements on rank " + std::to_string(job_rank()) +
                 " but was registered with " + std::to_string(planned.numel) + " " +
                 std::string(dtype_name(planned.dtype)) +
                 ". Likely cause: the parameter was replaced or resized; create the optimizer anew",
@@ -112,7 +112,7 @@ Status Stream::check_ready(int index, const TensorView& tensor) const {
   if (submitted_[i] != 0) {
     return {Code::kInvalidArgument,
             "tensor '" + planned.name + "' of stream '" + spec_.name + "' became ready twice in one step on rank " +
-                std::to_string(deps_.net.rank()) +
+                std::to_string(job_rank()) +
                 ". Likely cause: backward ran twice; set backward_passes_per_step or call step() between",
             blame};
   }
@@ -187,7 +187,7 @@ void Stream::finish(std::uint64_t mark, TimePoint at) {
     const std::string& name = plan_->tensors()[static_cast<std::size_t>(missing - submitted_.begin())].name;
     give_up({Code::kInvalidArgument,
              "stream '" + spec_.name + "': the step was finished before tensor '" + name + "' was submitted",
-             {deps_.net.rank(), name}});
+             {job_rank(), name}});
     return;
   }
   finished_ = true;

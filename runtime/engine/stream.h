@@ -194,6 +194,7 @@ class Stream {
   void publish();
   void publish(int index);
   void open_step();
+  Rank job_rank() const { return deps_.net.job_rank(deps_.net.rank()); }
   Status check_ready(int index, const TensorView& tensor) const;
   bool step_complete() const;
   // Results may be used: every rank has finished, and who had a gradient is known if it has to be.

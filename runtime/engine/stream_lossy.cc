@@ -79,10 +79,10 @@ Status Stream::check_finite(int index) const {
   const std::string& name = plan_->tensors()[static_cast<std::size_t>(index)].name;
   return {Code::kNonFinite,
           "the gradient of tensor '" + name + "' of stream '" + spec_.name + "' holds NaN or infinity on rank " +
-              std::to_string(deps_.net.rank()) +
+              std::to_string(job_rank()) +
               ". Likely cause: the loss diverged or a half overflowed; lower the learning rate, clip gradients, or let "
               "it pass with compression.nonfinite=propagate",
-          {deps_.net.rank(), name}};
+          {job_rank(), name}};
 }
 
 // ---- what is owed ----
@@ -94,7 +94,7 @@ Status Stream::check_memory(int index) const {
   if (in_flight_count_ != 0 || waiter_ || (phase_ == Phase::kOpen && !untouched())) {
     return {Code::kInvalidArgument,
             "stream '" + spec_.name + "' is in the middle of a step; wait for it before residuals are read or set",
-            {deps_.net.rank(), plan_->tensors()[static_cast<std::size_t>(index)].name}};
+            {job_rank(), plan_->tensors()[static_cast<std::size_t>(index)].name}};
   }
   return {};
 }
@@ -102,7 +102,7 @@ Status Stream::check_memory(int index) const {
 Status Stream::check_residual(int index, std::size_t numel) const {
   SRT_TRY(check_memory(index));
   const scheduler::PlannedTensor& tensor = plan_->tensors()[static_cast<std::size_t>(index)];
-  const Blame blame{deps_.net.rank(), tensor.name};
+  const Blame blame{job_rank(), tensor.name};
   if (static_cast<std::int64_t>(numel) != tensor.numel) {
     return {Code::kInvalidArgument,
             "tensor '" + tensor.name + "' of stream '" + spec_.name + "' has " + std::to_string(tensor.numel) +
@@ -168,7 +168,7 @@ Status Stream::recall(int index, ConstBytes in) {
   const Status taken = memory_.recall(index, in);
   return taken ? taken
                : Status(Code::kInvalidArgument, "tensor '" + name + "': " + std::string(taken.text()),
-                        {deps_.net.rank(), name});
+                        {job_rank(), name});
 }
 
 std::string Stream::tensors_json() const {

@@ -22,9 +22,9 @@ std::shared_ptr<StreamTable::Entry> StreamTable::find(StreamId stream) const {
 }
 
 Result<StreamId> StreamTable::open(StreamSpec spec, Duration timeout) {
-  SRT_TRY(check_stream(spec));
+  SRT_TRY(check_stream(spec, rank_, size_));
   auto entry = std::make_shared<Entry>();
-  entry->name = spec.name;
+  entry->name = agreed_name(spec.name, spec.ranks);
   for (const StreamTensor& tensor : spec.tensors) {
     entry->tensors.push_back(tensor.name);
   }

@@ -25,8 +25,8 @@ class StreamTable {
   static constexpr std::uint8_t kUsedCorrected = 2;
 
   // All outlive the table. `engine` is used on the loop only.
-  StreamTable(Loop& loop, Engine& engine, Waiter& waiter, Rank rank)
-      : loop_(loop), engine_(engine), waiter_(waiter), rank_(rank) {}
+  StreamTable(Loop& loop, Engine& engine, Waiter& waiter, Rank rank, int size)
+      : loop_(loop), engine_(engine), waiter_(waiter), rank_(rank), size_(size) {}
 
   Result<StreamId> open(StreamSpec spec, Duration timeout);
   Status ready(StreamId stream, int index, TensorView tensor, bool absent);
@@ -77,6 +77,7 @@ class StreamTable {
   Engine& engine_;
   Waiter& waiter_;
   const Rank rank_;
+  const int size_;            // of the job
   mutable std::mutex mutex_;  // streams come and go rarely; a lookup per tensor is short
   std::unordered_map<StreamId, std::shared_ptr<Entry>> entries_;
   bool ended_ = false;

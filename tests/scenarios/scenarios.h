@@ -39,6 +39,8 @@ ScenarioFn leaving_rank(int rounds, Rank who = -1);
 // Every rank submits `names` operations of names nobody has used, then waits for them.
 ScenarioFn first_use(int names);
 
+// A stream of all ranks beside one of some, in which ranks lack gradients and give steps up.
+ScenarioFn stream_of_a_set(std::uint64_t seed, int steps);
 // A stream with tensors of many sizes that become ready in another order on each rank.
 ScenarioFn stream_steps(std::uint64_t seed, int steps);
 // Some ranks have no gradient for some tensors.

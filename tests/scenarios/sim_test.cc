@@ -31,6 +31,14 @@ TEST(Sim, ProcessSetsWorkBesideEachOtherAndAll) {
   }
 }
 
+TEST(Sim, StreamsOfProcessSetsWorkBesideThoseOfAll) {
+  for (std::uint64_t seed = 1; seed <= world::last_seed(100); ++seed) {
+    world::SimOptions options = options_for(seed);
+    options.size = 2 + static_cast<int>(seed % 5);
+    expect_well(options, stream_of_a_set(seed, 24));
+  }
+}
+
 TEST(Sim, AMismatchInAProcessSetIsItsOwn) {
   for (std::uint64_t seed = 1; seed <= world::last_seed(40); ++seed) {
     world::SimOptions options = options_for(seed);

@@ -56,6 +56,84 @@ Scenario run_deviations(RankApi& api, std::uint64_t seed, int steps) {
   }
 }
 
+// Ranks of a process set: some, two at least where there are three.
+std::vector<Rank> drawn_ranks(std::uint64_t seed, int size) {
+  const auto left_out = static_cast<Rank>(shared_draw(seed, 0, 61) % static_cast<std::uint64_t>(size));
+  std::vector<Rank> ranks;
+  for (Rank rank = 0; rank < size; ++rank) {
+    const bool in = size == 1 || rank != left_out;
+    if (in && (ranks.size() < 2 || shared_draw(seed, static_cast<std::uint64_t>(rank), 62) % 2 == 0)) {
+      ranks.push_back(rank);
+    }
+  }
+  return ranks;
+}
+
+Step step_of(const RankApi& api, const engine::StreamSpec& spec, std::uint64_t salt, std::uint64_t seed, bool absent) {
+  Step step(api, spec, salt, seed, absent);
+  for (std::vector<bool>& who : step.contributes) {
+    for (Rank rank = 0; rank < api.size(); ++rank) {
+      if (!std::ranges::binary_search(spec.ranks, rank)) {
+        who[static_cast<std::size_t>(rank)] = false;
+      }
+    }
+  }
+  return step;
+}
+
+// A stream of all ranks and one of some, by one name, step side by side; what goes wrong in the second stays there.
+Scenario run_set_steps(RankApi& api, std::uint64_t seed, int steps) {
+  const engine::StreamSpec spec = make_spec(seed);
+  engine::StreamSpec some = make_spec(seed + 1);
+  some.ranks = drawn_ranks(seed, api.size());
+  const bool member = std::ranges::binary_search(some.ranks, api.rank());
+  StreamId theirs;
+  if (member) {
+    const Result<StreamId> opened = co_await api.open_stream(some);
+    require_ok(opened.status(), "opening the stream of some");
+    theirs = *opened;
+  }
+  const Result<StreamId> stream = co_await api.open_stream(spec);
+  require_ok(stream.status(), "opening the stream");
+  for (int s = 0; s < steps; ++s) {
+    const auto place = static_cast<std::uint64_t>(s);
+    const auto salt = place * 10;
+    const std::string what = "step " + std::to_string(s);
+    const auto turn = static_cast<Turn>(shared_draw(seed, place, 63) % 4);
+    const Rank culprit = some.ranks[shared_draw(seed, place, 64) % some.ranks.size()];
+    Step step(api, spec, salt, seed, false);
+    Step set_step = step_of(api, some, salt, seed, turn == Turn::kAbsent);
+    const bool deviates = turn == Turn::kAborted || turn == Turn::kWrongSize;
+    const bool gives_up = turn == Turn::kAborted && api.rank() == culprit;
+    const bool goes_wrong = deviates && api.rank() == culprit;
+    if (goes_wrong) {
+      deviate(api, theirs, set_step, turn == Turn::kWrongSize);
+    } else if (member) {
+      submit_step(api, theirs, set_step);
+    }
+    submit_step(api, *stream, step);
+    if (gives_up) {
+      require_ok(co_await api.abort_stream(theirs, "out of memory"), what + ", aborting");
+    } else if (member) {
+      const Status status = co_await api.wait_stream(theirs);
+      if (deviates) {
+        const Code expected = turn == Turn::kAborted ? Code::kAborted : Code::kMismatch;
+        require(status.code() == expected, what + " of some: got " + status.to_string());
+        require(turn == Turn::kAborted || status.blame().rank == culprit,
+                what + " of some: blames another rank: " + status.to_string());
+      } else {
+        require_ok(status, what + " of some");
+        set_step.check(salt, api.used(theirs), turn == Turn::kAbsent, what + " of some");
+      }
+    }
+    require_ok(co_await api.wait_stream(*stream), what);
+    step.check(salt, api.used(*stream), false, what);
+  }
+  if (member) {
+    require_ok(co_await api.close_stream(theirs), "closing");
+  }
+}
+
 // The less there is to send, the sooner a step is over.
 engine::StreamSpec tiny_spec(std::uint64_t seed) {
   engine::StreamSpec spec = make_spec(seed);
@@ -199,6 +277,9 @@ Scenario run_everything(RankApi& api, std::uint64_t seed, int steps) {
 
 }  // namespace
 
+ScenarioFn stream_of_a_set(std::uint64_t seed, int steps) {
+  return [=](RankApi& api) { return run_set_steps(api, seed, steps); };
+}
 ScenarioFn stream_steps(std::uint64_t seed, int steps) {
   return [=](RankApi& api) { return run_steps(api, seed, steps, false); };
 }

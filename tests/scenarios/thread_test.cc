@@ -32,6 +32,9 @@ TEST_P(Threads, OperationsByName) {
 TEST_P(Threads, ProcessSets) {
   expect_well(process_sets(13, 5), 13);
 }
+TEST_P(Threads, StreamOfAProcessSet) {
+  expect_well(stream_of_a_set(15, 20), 15);
+}
 TEST_P(Threads, MismatchInAProcessSet) {
   if (GetParam() > 2) {
     expect_well(set_mismatch());

@@ -202,5 +202,38 @@ TEST(Coordinator, ARankThatSawAUseThroughMayLeaveBeforeTheOthersSubmitIt) {
   EXPECT_EQ(sent<OpCancelled>(c.take_actions()).size(), 1U);
 }
 
+TEST(Coordinator, StreamsOfAProcessSetConcernItsRanksAlone) {
+  const std::string name = "s of ranks 0, 2";
+  Coordinator c(4, {});
+  c.on_left(3, at(seconds(0)));
+  c.on_message(0, StreamOpen{name, 7, ReduceOp::kSum, 1, 1, "none", {}}, at(seconds(0)));
+  c.on_left(1, at(seconds(0)));
+  EXPECT_TRUE(c.take_actions().sends.empty());
+  c.on_message(2, StreamOpen{name, 7, ReduceOp::kSum, 1, 1, "none", {}}, at(seconds(0)));
+  const auto agreed = sent<StreamAgreed>(c.take_actions());
+  ASSERT_EQ(agreed.size(), 1U);
+  EXPECT_EQ(agreed[0].first.to_string(), "ranks 0, 2");
+  const StreamId stream = agreed[0].second.stream;
+  c.on_message(2, StreamUnused{stream, 0, 0}, at(seconds(0)));
+  const auto flags = sent<StreamFlags>(c.take_actions());
+  ASSERT_EQ(flags.size(), 1U);
+  EXPECT_EQ(flags[0].first.to_string(), "ranks 0, 2");
+  c.on_message(0, StreamAbort{stream, 0, 0, {Code::kAborted, "why"}}, at(seconds(0)));
+  const auto aborted = sent<StreamAborted>(c.take_actions());
+  ASSERT_EQ(aborted.size(), 1U);
+  EXPECT_EQ(aborted[0].first.to_string(), "ranks 0, 2");
+}
+
+TEST(Coordinator, AStreamOfAProcessSetIsRefusedForWantOfItsRanksAlone) {
+  const std::string name = "s of ranks 0, 2";
+  Coordinator c(3, {});
+  c.on_message(0, StreamOpen{name, 7, ReduceOp::kSum, 1, 1, "none", {}}, at(seconds(0)));
+  c.on_left(2, at(seconds(0)));
+  const auto refused = sent<StreamRefused>(c.take_actions());
+  ASSERT_EQ(refused.size(), 1U);
+  EXPECT_EQ(refused[0].first.to_string(), "ranks 0, 2");
+  EXPECT_EQ(refused[0].second.status.blame().rank, 2);
+}
+
 }  // namespace
 }  // namespace sirtaki::control

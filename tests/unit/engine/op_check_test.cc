@@ -105,9 +105,21 @@ TEST(OpCheck, StreamsNeedDifferentTensorNames) {
   StreamSpec stream;
   stream.name = "opt";
   stream.tensors = {{"w", {1}, {}, DType::kF32, {}}, {"w", {2}, {}, DType::kF32, {}}};
-  EXPECT_NE(check_stream(stream).text().find("'w'"), std::string_view::npos);
+  EXPECT_NE(check_stream(stream, 0, 2).text().find("'w'"), std::string_view::npos);
   stream.tensors.pop_back();
-  EXPECT_TRUE(check_stream(stream).is_ok());
+  EXPECT_TRUE(check_stream(stream, 0, 2).is_ok());
+}
+
+TEST(OpCheck, StreamsKnowProcessSets) {
+  StreamSpec stream;
+  stream.name = "opt";
+  stream.ranks = {0, 2};
+  EXPECT_TRUE(check_stream(stream, 2, 3).is_ok());
+  EXPECT_NE(check_stream(stream, 1, 3).text().find("not in the process set"), std::string_view::npos);
+  EXPECT_NE(check_stream(stream, 0, 2).text().find("each once, in order"), std::string_view::npos);
+  stream.ranks.clear();
+  stream.name = "opt of rank 1";
+  EXPECT_NE(check_stream(stream, 0, 2).text().find("means a process set"), std::string_view::npos);
 }
 
 TEST(OpCheck, KnowsProcessSets) {
