@@ -245,6 +245,10 @@ class Ops:
             raise errors.InvalidArgumentError(f"process_set is {process_set!r}; it must be a ProcessSet")
         return self if process_set is self._set else Ops(self._adapter, process_set)
 
+    def check(self) -> None:
+        """Raises InvalidArgumentError for ranks that the job does not have."""
+        self._set.wire()
+
     def size(self) -> int:
         """How many ranks take part."""
         return self._set.size()

@@ -105,7 +105,10 @@ def case_what_cannot_be_is_said_at_once() -> None:
     fails(lambda: hvd.allreduce(torch.ones(1), name="x of ranks 0, 1"), ValueError, "means a process set")
     parameter = torch.nn.Parameter(torch.ones(1))
     plain = torch.optim.SGD([parameter], lr=0.1)
-    fails(lambda: hvd.DistributedOptimizer(plain, process_set=mine), NotImplementedError, "process sets are for")
+    fails(lambda: hvd.DistributedOptimizer(plain, process_set=far), ValueError, "does not have")
+    fails(lambda: hvd.DistributedOptimizer(plain, process_set=[0]), ValueError, "must be a ProcessSet")
+    updates = {"local_updates": 4, "process_set": mine}
+    fails(lambda: hvd.DistributedOptimizer(plain, **updates), NotImplementedError, "all ranks")
 
 
 def case_a_mismatch_names_the_set() -> None:

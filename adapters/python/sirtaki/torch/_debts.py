@@ -16,10 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sirtaki import basics, errors
+from sirtaki import errors
 from sirtaki.errors import require
 from sirtaki.ops import ReduceOp
-from sirtaki.torch._adapter import torch_ops
 from sirtaki.torch._layout import ReducerOptions
 
 #: In the state_dict of an optimizer.
@@ -38,6 +37,7 @@ class Debts:
 
     def __init__(self, names: list[str], params: list[Tensor], options: ReducerOptions) -> None:
         self._names, self._params, self._options = names, params, options
+        self._ops = options.ops
         self._stream: Any = None
         self._slots: list[int] = []
         self._loaded: dict[str, Any] | None = None
@@ -83,8 +83,8 @@ class Debts:
         """The same of all ranks together. Collective."""
         flags = torch.zeros(len(self._names), dtype=torch.uint8)
         flags[self._owing(self.report())] = 1
-        work = torch_ops.allreduce(flags, f"{self._options.stream_name}.owing", ReduceOp.MAX, (1.0, 1.0), in_place=True)
-        return torch_ops.start([work])[0].wait().nonzero().flatten().tolist()
+        work = self._ops.allreduce(flags, f"{self._options.stream_name}.owing", ReduceOp.MAX, (1.0, 1.0), in_place=True)
+        return self._ops.start([work])[0].wait().nonzero().flatten().tolist()
 
     # ---- checkpoints ----
 
@@ -97,13 +97,14 @@ class Debts:
         memory = self._memory(report)
         if not owed and not memory:
             return None
-        return {"rank": basics.rank(), "size": basics.size(), "steps": self.steps, "owed": owed, "memory": memory}
+        rank, size = self._here()
+        return {"rank": rank, "size": size, "steps": self.steps, "owed": owed, "memory": memory}
 
     def gather(self) -> dict[str, Any] | None:
         """The residuals of all ranks, summed. Collective."""
         totals = self._sum({i: self._residual(i) for i in self._owed_by_any()}) if self._stream is not None else {}
         owed = {self._names[i]: total for i, total in totals.items()}
-        return {"rank": ALL, "size": basics.size(), "steps": self.steps, "owed": owed} if owed else None
+        return {"rank": ALL, "size": self._options.size, "steps": self.steps, "owed": owed} if owed else None
 
     def load(self, state: dict[str, Any] | None) -> None:
         """Takes what state() or gather() gave; None: nothing is owed any more. Not collective."""
@@ -113,13 +114,14 @@ class Debts:
         if self._stream is None:
             self._loaded = state
             return
-        if state is not None and state["rank"] != ALL and (state["rank"], state["size"]) != _here():
+        if state is not None and state["rank"] != ALL and (state["rank"], state["size"]) != self._here():
+            rank, size = self._here()
             raise errors.InvalidArgumentError(
-                f"{_whose(state)} cannot be loaded by {_who()} after the first step: load the checkpoint before it, or "
-                "into a new optimizer, or write it with gather_state()"
+                f"{_whose(state)} cannot be loaded by rank {rank} of {size} after the first step: load the checkpoint "
+                "before it, or into a new optimizer, or write it with gather_state()"
             )
-        own = state is not None and (state["rank"], state["size"]) == _here()
-        self._set({} if state is None else _share_of(state, self._options.mean))
+        own = state is not None and (state["rank"], state["size"]) == self._here()
+        self._set({} if state is None else self._share_of(state))
         self._set_memory(state.get("memory", {}) if own else {})
 
     def _check(self, state: dict[str, Any]) -> None:
@@ -135,9 +137,9 @@ class Debts:
         """Every rank has read the same or another checkpoint, or none; all agree on what is owed."""
         state, self._loaded = self._loaded, None
         mine = torch.tensor([[_NOTHING, 0] if state is None else [state["rank"], state["size"]]])
-        work = torch_ops.allgather(mine, f"{self._options.stream_name}.checkpoints")
-        held = [tuple(row) for row in torch_ops.start([work])[0].wait().tolist()]
-        if held == [(rank, basics.size()) for rank in range(basics.size())]:
+        work = self._ops.allgather(mine, f"{self._options.stream_name}.checkpoints")
+        held = [tuple(row) for row in self._ops.start([work])[0].wait().tolist()]
+        if held == [(rank, self._options.size) for rank in range(self._options.size)]:
             assert state is not None
             self._set(state["owed"])
             self._set_memory(state.get("memory", {}))
@@ -146,12 +148,12 @@ class Debts:
         require(len(sizes) == 1, f"checkpoints of {' and '.join(map(str, sizes))} ranks were loaded together; load one")
         # Each debt once, from the first rank that has it; the sum of all counts alone.
         wanted = [ALL] if (ALL, sizes[0]) in held else sorted({rank for rank, _ in held if rank != _NOTHING})
-        mine_counts = state is not None and any(held.index((rank, sizes[0])) == basics.rank() for rank in wanted)
+        mine_counts = state is not None and any(held.index((rank, sizes[0])) == self._options.rank for rank in wanted)
         known = state["owed"] if state is not None and mine_counts else {}
         totals = self._sum({i: self._laid_out(i, known.get(self._names[i])) for i in self._dense()})
-        parts = sizes[0] if self._options.mean else basics.size()
+        parts = sizes[0] if self._options.mean else self._options.size
         self._set({self._names[i]: total / parts for i, total in totals.items()})
-        if basics.rank() == 0:
+        if self._options.rank == 0:
             _log.warning("%s", _told(sizes[0], wanted))
 
     def settle_alone(self) -> None:
@@ -159,7 +161,7 @@ class Debts:
         state, self._loaded = self._loaded, None
         if state is None:
             return
-        owed = _share_of(state, self._options.mean)
+        owed = self._share_of(state)
         for name, param in zip(self._names, self._params, strict=True):
             if name in owed:
                 value = owed[name].to(param.dtype)
@@ -235,32 +237,26 @@ class Debts:
     def _combine(self, values: dict[int, Tensor], op: ReduceOp, postscale: float) -> dict[int, Tensor]:
         stem = f"{self._options.stream_name}.owed"
         work = [
-            torch_ops.allreduce(value, f"{stem}.{self._names[i]}", op, (1.0, postscale), in_place=True)
+            self._ops.allreduce(value, f"{stem}.{self._names[i]}", op, (1.0, postscale), in_place=True)
             for i, value in values.items()
         ]
-        handles = torch_ops.start(work) if work else []
+        handles = self._ops.start(work) if work else []
         return {i: handle.wait() for i, handle in zip(values, handles, strict=True)}
 
+    def _here(self) -> tuple[int, int]:
+        return self._options.rank, self._options.size
 
-def _here() -> tuple[int, int]:
-    return basics.rank(), basics.size()
-
-
-def _share_of(state: dict[str, Any], mean: bool) -> dict[str, Tensor]:
-    """What each rank takes of it, where no other rank tells more."""
-    if (state["rank"], state["size"]) == _here():
-        return state["owed"]
-    parts = state["size"] if mean else basics.size()
-    return {name: value / parts for name, value in state["owed"].items()}
+    def _share_of(self, state: dict[str, Any]) -> dict[str, Tensor]:
+        """What each rank takes of it, where no other rank tells more."""
+        if (state["rank"], state["size"]) == self._here():
+            return state["owed"]
+        parts = state["size"] if self._options.mean else self._options.size
+        return {name: value / parts for name, value in state["owed"].items()}
 
 
 def _whose(state: dict[str, Any]) -> str:
     who = "all ranks" if state["rank"] == ALL else f"rank {state['rank']}"
     return f"a checkpoint of {who} of {state['size']}"
-
-
-def _who() -> str:
-    return f"rank {basics.rank()} of {basics.size()}"
 
 
 def _told(size: int, ranks: list[int]) -> str:

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from sirtaki import _core, basics, errors
-from sirtaki.ops import ReduceOp
+from sirtaki.ops import Ops, ReduceOp
+from sirtaki.process_sets import ProcessSet, global_process_set
 from sirtaki.torch._adapter import check_kind, dtype_code, torch_ops
 
 _DENSE, _SPARSE = 1, 2  # 0: no gradient yet
@@ -29,6 +30,22 @@ class ReducerOptions:
     postscale: float
     sparse_as_dense: bool
     first_step: int = 0  # steps that the training has made before, as far as this rank knows
+    process_set: ProcessSet = global_process_set  # whose gradients are combined; a rank outside it is alone
+
+    @property
+    def ops(self) -> Ops:
+        """Operations among the ranks that take part."""
+        return torch_ops.within(self.process_set)
+
+    @property
+    def size(self) -> int:
+        """How many ranks combine their gradients with this one's, itself among them."""
+        return self.process_set.size() if self.process_set.included() else 1
+
+    @property
+    def rank(self) -> int:
+        """This rank's place among them."""
+        return self.process_set.rank() if self.process_set.included() else 0
 
 
 @dataclass(frozen=True)
@@ -80,7 +97,8 @@ def open_layout(
     order = _agree_on_order(dense, slots, options, arrivals)
     tensors = [(0, dtype_code(dtypes[i]), 0, 0, shapes[i], strides[i]) for i in dense]
     how = (int(options.op), options.prescale, options.postscale, options.codec, first_step)
-    stream = _core.Stream(options.stream_name, [names[i] for i in dense], tensors, order, how)
+    ranks = options.process_set.wire()
+    stream = _core.Stream(options.stream_name, [names[i] for i in dense], tensors, order, how, ranks)
     return Layout(slots, sparse, strides, dtypes, shapes, sizes, stream, told > 0)
 
 
@@ -101,8 +119,8 @@ def _agree_on_kinds(params: list[Tensor], options: ReducerOptions, flag: bool) -
         if param.grad is not None:
             kinds[i] = _SPARSE if param.grad.is_sparse and not options.sparse_as_dense else _DENSE
     name = f"{options.stream_name}.parameters"
-    work = torch_ops.allreduce(kinds, name, ReduceOp.MAX, (1.0, 1.0), in_place=True)
-    return torch_ops.start([work])[0].wait().tolist()
+    work = options.ops.allreduce(kinds, name, ReduceOp.MAX, (1.0, 1.0), in_place=True)
+    return options.ops.start([work])[0].wait().tolist()
 
 
 def _agree_on_order(dense: list[int], slots: list[int], options: ReducerOptions, arrivals: list[int]) -> list[int]:
@@ -110,8 +128,8 @@ def _agree_on_order(dense: list[int], slots: list[int], options: ReducerOptions,
     known = set(seen)
     rest = [i for i in reversed(dense) if i not in known]
     order = torch.tensor([slots[i] for i in seen + rest], dtype=torch.int32)
-    work = torch_ops.broadcast(order, 0, f"{options.stream_name}.order", in_place=True)
-    return torch_ops.start([work])[0].wait().tolist()
+    work = options.ops.broadcast(order, options.ops.job_rank(0), f"{options.stream_name}.order", in_place=True)
+    return options.ops.start([work])[0].wait().tolist()
 
 
 class _CommitStream:
@@ -121,7 +139,7 @@ class _CommitStream:
         self._one = torch.zeros(1)
         tensors = [(0, dtype_code(torch.float32), 0, 0, (1,), (1,))]
         how = (int(options.op), 1.0, 1.0, "none", 0)
-        self._stream = _core.Stream(options.stream_name, ["step"], tensors, [0], how)
+        self._stream = _core.Stream(options.stream_name, ["step"], tensors, [0], how, options.process_set.wire())
 
     def ready(self, slot: int, address: int, absent: bool = False) -> None:
         """Never called: there is no other tensor."""

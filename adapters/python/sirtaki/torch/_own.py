@@ -15,7 +15,7 @@ from torch import Tensor
 
 from sirtaki import errors
 from sirtaki.ops import ReduceOp
-from sirtaki.torch._adapter import check_kind, dtype_code, torch_ops
+from sirtaki.torch._adapter import check_kind, dtype_code
 from sirtaki.torch._layout import ReducerOptions
 from sirtaki.torch._step import edited
 
@@ -55,11 +55,11 @@ def exchange(
     order = sorted(packed)
     scales = (options.prescale, options.postscale)
     used = torch.tensor([packed[i].grad is not None for i in order], dtype=torch.uint8)
-    work = [torch_ops.allreduce(used, f"{options.stream_name}.used", ReduceOp.MAX, (1.0, 1.0), in_place=True)]
+    work = [options.ops.allreduce(used, f"{options.stream_name}.used", ReduceOp.MAX, (1.0, 1.0), in_place=True)]
     for i in order:
         name = f"{options.stream_name}.{names[i]}"
-        work.append(torch_ops.allreduce(packed[i].payload, name, options.op, scales, in_place=False))
-    handles = torch_ops.start(work)
+        work.append(options.ops.allreduce(packed[i].payload, name, options.op, scales, in_place=False))
+    handles = options.ops.start(work)
 
     def finish() -> None:
         flags = handles[0].wait().tolist()

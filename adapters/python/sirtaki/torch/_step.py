@@ -80,7 +80,7 @@ def start_gather(param: Tensor, name: str, options: ReducerOptions) -> Callable[
         grad = torch.sparse_coo_tensor(no_indices, no_rows, param.shape, check_invariants=True)
     scale = options.prescale * options.postscale
     scaled = grad if scale == 1.0 else grad * scale
-    return sparse_allreduce_async(scaled, f"{options.stream_name}.{name}", options.op)
+    return sparse_allreduce_async(scaled, f"{options.stream_name}.{name}", options.op, options.process_set)
 
 
 def too_often(name: str, passes: int) -> str:

@@ -37,15 +37,6 @@ Product = ReduceOp.PRODUCT
 Adasum = ReduceOp.ADASUM
 
 
-def check_process_set(process_set: object) -> None:
-    """Refuses anything but the global set."""
-    if process_set != global_process_set:
-        raise errors.UnsupportedError(
-            f"process_set is {process_set!r}: an optimizer's gradients are combined over all ranks; process sets are "
-            "for operations such as allreduce()"
-        )
-
-
 def _reduce_op(average: bool | None, op: ReduceOp | None) -> ReduceOp:
     if average is not None:
         if op is not None:

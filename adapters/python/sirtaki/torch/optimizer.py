@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import sys
 import warnings
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -19,12 +18,14 @@ from sirtaki import basics, errors
 from sirtaki.compression import option_text
 from sirtaki.errors import require
 from sirtaki.ops import ReduceOp, check_reduce_op
+from sirtaki.torch._adapter import torch_ops
 from sirtaki.torch._debts import KEY
 from sirtaki.torch._deferred import DeferredUpdates, check_optimizer
 from sirtaki.torch._layout import ReducerOptions
 from sirtaki.torch._local import KEY as LOCAL_KEY
 from sirtaki.torch._local import LocalTraining
 from sirtaki.torch._momentum import Correction, correction_of
+from sirtaki.torch._parameters import Marker, become, keep_scheduler_hook, methods_of, named, stream_names
 from sirtaki.torch._step import (
     SCALER_SKIPS,
     SCALER_TOO_EARLY,
@@ -35,7 +36,7 @@ from sirtaki.torch._step import (
 )
 from sirtaki.torch.compression import Choice, Compression, choice_of, suited
 from sirtaki.torch.local_updates import LocalChoice, check_local, local_choice
-from sirtaki.torch.ops import Average, ProcessSet, Sum, check_process_set, global_process_set
+from sirtaki.torch.ops import Average, ProcessSet, Sum, global_process_set
 from sirtaki.torch.reducer import GradientReducer
 
 
@@ -338,52 +339,7 @@ def _close(optimizer: Any) -> None:
             reducer.close()
 
 
-_METHODS = {
-    name: value
-    for name, value in vars(_Distributed).items()
-    if name not in ("__dict__", "__weakref__", "__module__", "__doc__", "__annotations__")
-}
-
-
-class _StreamNames:
-    """Names of streams by order of creation, which is the same on all ranks."""
-
-    def __init__(self) -> None:
-        self.count = 0
-
-    def next(self) -> str:
-        name = f"optimizer.{self.count}"
-        self.count += 1
-        return name
-
-
-_stream_names = _StreamNames()
-
-
-def _named(
-    optimizer: torch.optim.Optimizer, named_parameters: Iterable[tuple[str, Tensor]] | None
-) -> tuple[list[str], list[Tensor]]:
-    """Names and parameters that need gradients, in the order of the names given, else of the groups."""
-    groups = [(g, i, p) for g, group in enumerate(optimizer.param_groups) for i, p in enumerate(group["params"])]
-    if named_parameters is None:
-        pairs = [(f"group.{g}.{i}", p) for g, i, p in groups]
-    else:
-        given = list(named_parameters) if isinstance(named_parameters, Iterable) else [None]
-        well_formed = all(isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], str) for pair in given)
-        require(well_formed, "named_parameters must be pairs (name, parameter), as model.named_parameters() gives them")
-        twice = [name for name, count in Counter(name for name, _ in given).items() if count > 1]
-        require(not twice, f"named_parameters has a name more than once: {', '.join(twice)}")
-        names = {id(param) for _, param in given}
-        missing = [f"group {g}, parameter {i}" for g, i, p in groups if id(p) not in names]
-        require(
-            not missing,
-            f"named_parameters lacks {len(missing)} of the optimizer's parameters: {'; '.join(missing[:5])}",
-        )
-        mine = {id(p) for _, _, p in groups}
-        pairs = [(name, p) for name, p in given if id(p) in mine]
-    unique = {id(p): (name, p) for name, p in reversed(pairs) if p.requires_grad}
-    ordered = list(reversed(unique.values()))
-    return [name for name, _ in ordered], [p for _, p in ordered]
+_METHODS = methods_of(_Distributed)
 
 
 def _checked_passes(passes: Any) -> int:
@@ -392,8 +348,13 @@ def _checked_passes(passes: Any) -> int:
     return int(passes)
 
 
-def _options(
-    op: ReduceOp, compression: Any, gradient_predivide_factor: float, sync: str | None, sparse_as_dense: bool
+def _options(  # noqa: PLR0917  (as DistributedOptimizer's)
+    op: ReduceOp,
+    compression: Any,
+    gradient_predivide_factor: float,
+    sync: str | None,
+    sparse_as_dense: bool,
+    process_set: ProcessSet,
 ) -> ReducerOptions:
     op = check_reduce_op(op)
     require(op in (Average, Sum), "op must be Average or Sum")
@@ -407,7 +368,7 @@ def _options(
     prescale, postscale = 1.0, 1.0
     if gradient_predivide_factor != 1.0:
         # The average as a sum: divided by the factor before, multiplied by factor / size afterwards.
-        op, prescale, postscale = Sum, 1.0 / gradient_predivide_factor, gradient_predivide_factor / basics.size()
+        op, prescale, postscale = Sum, 1.0 / gradient_predivide_factor, gradient_predivide_factor / process_set.size()
     mean = op is Average or prescale != 1.0 or postscale != 1.0
     codec, compressor = choice_of(compression)
     if compressor is not None and chosen == "forward":
@@ -415,8 +376,10 @@ def _options(
             'sync="forward" sends gradients through the runtime alone, and a compressor of your own needs whole ones; '
             'use sync="backward" or one of Compression'
         )
-    stream = _stream_names.next()
-    return ReducerOptions(stream, chosen, op, mean, codec, compressor, prescale, postscale, sparse_as_dense)
+    stream = stream_names.next(process_set)
+    return ReducerOptions(
+        stream, chosen, op, mean, codec, compressor, prescale, postscale, sparse_as_dense, process_set=process_set
+    )
 
 
 def _fitted(optimizer: torch.optim.Optimizer, options: ReducerOptions) -> tuple[ReducerOptions, Correction | None]:
@@ -469,7 +432,8 @@ def DistributedOptimizer(  # noqa: N802, PLR0917  (Horovod's name and signature)
         num_groups: accepted as in Horovod; fusion is planned by the runtime.
         groups: accepted as in Horovod; fusion is planned by the runtime.
         sparse_as_dense: sparse gradients are made dense before they are sent; otherwise they are gathered.
-        process_set: only the global one.
+        process_set: the ranks whose gradients are combined; all by default. On a rank outside it the optimizer works
+            by itself. All ranks of the set make its optimizers in the same order.
         sync: "backward": gradients are combined when backward() returns, so clipping and GradScaler work as they are.
             "step": they are waited for in step(), as in Horovod. "forward": step() returns at once, and a module's
             parameters are updated when the module is called or they are read next, so gradients travel during the next
@@ -482,33 +446,33 @@ def DistributedOptimizer(  # noqa: N802, PLR0917  (Horovod's name and signature)
     Raises:
         ValueError: an argument is wrong, or init() was not called.
         UnsupportedError: with sync="forward", for optimizers that may couple parameters; with local_updates, for
-            closures, parts of models (FSDP), and parameters that are not float32.
+            closures, parts of models (FSDP), parameters that are not float32, and a process set.
         RuntimeError: from backward(), step() or zero_grad() called in a wrong order; where a parameter was converted or
             has a gradient that nobody combines. Names the parameter.
         HorovodInternalError: from backward() or step() when the ranks disagree or one is lost.
     """
-    check_process_set(process_set)
     del num_groups, groups
     basics.size()
-    if isinstance(optimizer, _Marker):
+    torch_ops.within(process_set).check()
+    if isinstance(optimizer, Marker):
         raise errors.InvalidArgumentError("this optimizer is distributed already")
     known = isinstance(optimizer, torch.optim.Optimizer)
     require(known, f"expected a torch.optim.Optimizer, not {type(optimizer).__name__}")
     passes = _checked_passes(backward_passes_per_step)
-    names, params = _named(optimizer, named_parameters)
-    options = _options(op, compression, gradient_predivide_factor, sync, sparse_as_dense)
+    names, params = named(optimizer, named_parameters)
+    options = _options(op, compression, gradient_predivide_factor, sync, sparse_as_dense, process_set)
     options, correction = _fitted(optimizer, options)
     local = local_choice(local_updates, basics.option("local.updates"))
     if local is not None:
         check_local(optimizer, params, options.sync, options.mean)
+        if process_set != global_process_set:
+            raise errors.UnsupportedError("local updates are made by all ranks; give no process_set")
     if options.sync == "forward":
         check_optimizer(optimizer)
     plain = type(optimizer)
-    looks = {"__doc__": plain.__doc__, "__module__": plain.__module__, "__qualname__": plain.__qualname__}
-    made = type(plain.__name__, (plain, _Marker), {**_METHODS, **looks})
     reducer = GradientReducer(names, params, options)
     reducer.passes_per_step = passes
-    optimizer.__class__ = made
+    become(optimizer, _METHODS)
     optimizer._sirtaki = reducer  # type: ignore[attr-defined]
     optimizer._sirtaki_skip = False  # type: ignore[attr-defined]
     update = None
@@ -523,24 +487,5 @@ def DistributedOptimizer(  # noqa: N802, PLR0917  (Horovod's name and signature)
         codec = option_text() if options.codec is None and options.compressor is None else options.codec
         training = reducer.local = LocalTraining(optimizer, plain, reducer, local, codec)
     optimizer._sirtaki_local = training  # type: ignore[attr-defined]
-    _keep_scheduler_hook(optimizer)
+    keep_scheduler_hook(optimizer)
     return optimizer
-
-
-class _Marker:
-    """Base of all classes made by DistributedOptimizer."""
-
-
-def _keep_scheduler_hook(optimizer: Any) -> None:
-    """A learning-rate scheduler made before has bound the old step() to the object; binds it to the new one."""
-    if "step" not in vars(optimizer):
-        return
-    bound = vars(optimizer).pop("step")
-    made_step = type(optimizer).step
-
-    def step(*args: Any, **kwargs: Any) -> Any:
-        optimizer._opt_called = True
-        return made_step(optimizer, *args, **kwargs)
-
-    step.__dict__.update(vars(bound))
-    optimizer.step = step

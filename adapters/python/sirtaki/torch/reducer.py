@@ -301,7 +301,7 @@ class GradientReducer:
             self._reset()
         self._queue_callback()
         self._backward_open = True
-        self._alone = self.alone or basics.size() == 1
+        self._alone = self.alone or self._options.size == 1
         if self._held:
             return
         self._phase = _Phase.FILLING
@@ -368,7 +368,7 @@ class GradientReducer:
             self._complete_deferred()
         self._phase = _Phase.IN_FLIGHT
         self._ready = None
-        self._alone = self.alone or basics.size() == 1
+        self._alone = self.alone or self._options.size == 1
         if self._alone:
             self._make_dense()
             self.debts.settle_alone()

@@ -1,0 +1,87 @@
+"""What DistributedOptimizer makes of the optimizer it is given: names of parameters and stream, another class."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sirtaki.errors import require
+from sirtaki.process_sets import ProcessSet
+
+
+class Marker:
+    """Base of all classes made by DistributedOptimizer."""
+
+
+def keep_scheduler_hook(optimizer: Any) -> None:
+    """A learning-rate scheduler made before has bound the old step() to the object; binds it to the new one."""
+    if "step" not in vars(optimizer):
+        return
+    bound = vars(optimizer).pop("step")
+    made_step = type(optimizer).step
+
+    def step(*args: Any, **kwargs: Any) -> Any:
+        optimizer._opt_called = True
+        return made_step(optimizer, *args, **kwargs)
+
+    step.__dict__.update(vars(bound))
+    optimizer.step = step
+
+
+def become(optimizer: torch.optim.Optimizer, methods: dict[str, Any]) -> None:
+    """Gives `optimizer` a subclass of its class that has `methods`."""
+    plain = type(optimizer)
+    looks = {"__doc__": plain.__doc__, "__module__": plain.__module__, "__qualname__": plain.__qualname__}
+    optimizer.__class__ = type(plain.__name__, (plain, Marker), {**methods, **looks})
+
+
+def methods_of(added: type) -> dict[str, Any]:
+    """What a class defines itself."""
+    hidden = ("__dict__", "__weakref__", "__module__", "__doc__", "__annotations__")
+    return {name: value for name, value in vars(added).items() if name not in hidden}
+
+
+class StreamNames:
+    """Names of streams by order of creation, which is the same on all ranks of a process set."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[ProcessSet] = Counter()
+
+    def next(self, process_set: ProcessSet) -> str:
+        """The name of one more."""
+        name = f"optimizer.{self.counts[process_set]}"
+        self.counts[process_set] += 1
+        return name
+
+
+stream_names = StreamNames()
+
+
+def named(
+    optimizer: torch.optim.Optimizer, named_parameters: Iterable[tuple[str, Tensor]] | None
+) -> tuple[list[str], list[Tensor]]:
+    """Names and parameters that need gradients, in the order of the names given, else of the groups."""
+    groups = [(g, i, p) for g, group in enumerate(optimizer.param_groups) for i, p in enumerate(group["params"])]
+    if named_parameters is None:
+        pairs = [(f"group.{g}.{i}", p) for g, i, p in groups]
+    else:
+        given = list(named_parameters) if isinstance(named_parameters, Iterable) else [None]
+        well_formed = all(isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], str) for pair in given)
+        require(well_formed, "named_parameters must be pairs (name, parameter), as model.named_parameters() gives them")
+        twice = [name for name, count in Counter(name for name, _ in given).items() if count > 1]
+        require(not twice, f"named_parameters has a name more than once: {', '.join(twice)}")
+        names = {id(param) for _, param in given}
+        missing = [f"group {g}, parameter {i}" for g, i, p in groups if id(p) not in names]
+        require(
+            not missing,
+            f"named_parameters lacks {len(missing)} of the optimizer's parameters: {'; '.join(missing[:5])}",
+        )
+        mine = {id(p) for _, _, p in groups}
+        pairs = [(name, p) for name, p in given if id(p) in mine]
+    unique = {id(p): (name, p) for name, p in reversed(pairs) if p.requires_grad}
+    ordered = list(reversed(unique.values()))
+    return [name for name, _ in ordered], [p for _, p in ordered]
