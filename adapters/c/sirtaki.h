@@ -65,7 +65,8 @@ typedef enum {
   SIRTAKI_AVERAGE = 1,
   SIRTAKI_MIN = 2,
   SIRTAKI_MAX = 3,
-  SIRTAKI_PRODUCT = 4
+  SIRTAKI_PRODUCT = 4,
+  SIRTAKI_ADASUM = 5 /* allreduce of floating-point tensors alone */
 } sirtaki_reduce_op;
 
 /* Dense memory without holes. strides in elements; NULL: row-major. */

@@ -178,6 +178,8 @@ void run_op(ReduceOp op, Sources sources, std::byte* out, std::size_t n) {
       return run<Lane, Min>(sources, out, n);
     case ReduceOp::kMax:
       return run<Lane, Max>(sources, out, n);
+    case ReduceOp::kAdasum:
+      break;
   }
 }
 

@@ -21,6 +21,7 @@ namespace sirtaki::kernels {
 //   min, max           a NaN wins; of two equal numbers (-0 and 0) the first source's
 // A NaN that comes out is always the same one (quiet, positive, no payload), so results have the same bits on every
 // CPU. One source is copied as it is. kAverage is computed as kSum.
+// Not for kAdasum.
 void reduce(ReduceOp op, DType dtype, std::span<const std::byte* const> sources, std::byte* out, std::int64_t n);
 
 namespace ref {

@@ -52,6 +52,8 @@ T apply(ReduceOp op, T a, T b) {
       return smaller(a, b);
     case ReduceOp::kMax:
       return larger(a, b);
+    case ReduceOp::kAdasum:
+      break;
   }
   return a;
 }

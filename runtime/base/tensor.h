@@ -30,8 +30,10 @@ enum class OpKind : std::uint8_t {
 };
 inline constexpr int kOpKindCount = 6;
 
-enum class ReduceOp : std::uint8_t { kSum = 0, kAverage = 1, kMin = 2, kMax = 3, kProduct = 4 };
-inline constexpr int kReduceOpCount = 5;
+enum class ReduceOp : std::uint8_t { kSum = 0, kAverage = 1, kMin = 2, kMax = 3, kProduct = 4, kAdasum = 5 };
+inline constexpr int kReduceOpCount = 6;
+// Those that are made element by element: all but kAdasum, which knows the angles between whole tensors.
+inline constexpr int kElementwiseOpCount = 5;
 
 std::string_view op_kind_name(OpKind kind);                         // "allreduce", ...
 std::string_view reduce_op_name(ReduceOp op);                       // "sum", ...

@@ -80,6 +80,14 @@ class NamedOps {
   void cancel_collectives(Op& op, const Status& cause);
   void settle(Op& op);
 
+  // named_ops_adasum.cc
+  void run_adasum(Op& op);
+  bool adasum_goes_on(Op& op, const Status& status);
+  void multiply_blocks(Op& op, std::int64_t at);
+  void share_products(Op& op);
+  void add_blocks(Op& op, std::int64_t at);
+  void gather_adasum(Op& op);
+
   // named_ops.cc
   Status cause_of(const OpSpec& spec, const Status& seen) const;
   void fail_later(Op& op, const Status& status);

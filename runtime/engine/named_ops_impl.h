@@ -10,6 +10,22 @@
 
 namespace sirtaki::engine {
 
+// What an Adasum needs beside input and output.
+struct AdasumState {
+  std::vector<std::int64_t> counts;  // elements of each rank's block
+  std::vector<std::byte> blocks;     // this rank's block of every rank's tensor
+  std::vector<double> products;      // dot products of the tensors
+  std::vector<double> weights;
+
+  std::vector<const std::byte*> arrays(std::size_t block_bytes, std::size_t offset) const {
+    std::vector<const std::byte*> from;
+    for (std::size_t rank = 0; rank < counts.size(); ++rank) {
+      from.push_back(blocks.data() + rank * block_bytes + offset);
+    }
+    return from;
+  }
+};
+
 struct NamedOps::Op {
   OpSpec spec;
   OpDone done;
@@ -28,6 +44,7 @@ struct NamedOps::Op {
   std::vector<std::byte> scaled;       // copy of the input where it must be scaled and may not be changed
   net::CollectiveArgs payload;         // of the whole
   NamedParts parts;
+  AdasumState adasum;
   TimePoint submitted;
   TimePoint traced;
   TimerId verdict;  // while it is not known why a peer is gone

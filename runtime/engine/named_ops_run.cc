@@ -183,6 +183,10 @@ void NamedOps::run_payload(Op& op) {
     return;
   }
   op.payload = payload_args(op);
+  if (op.spec.kind == OpKind::kAllreduce && op.spec.reduce_op == ReduceOp::kAdasum) {
+    run_adasum(op);
+    return;
+  }
   prepare_input(op);
   const OpKind kind = op.spec.kind;
   const auto item = static_cast<std::int64_t>(dtype_size(op.payload.dtype));
@@ -242,7 +246,8 @@ void NamedOps::settle(Op& op) {
     control_.send(control::OpFailed{op.name, op.use, op.failed});
     finish(op, op.failed);
   } else {
-    if (spec.postscale != 1.0 && (spec.kind == OpKind::kAllreduce || spec.kind == OpKind::kReduceScatter)) {
+    const bool scaled = spec.reduce_op == ReduceOp::kAdasum;
+    if (spec.postscale != 1.0 && !scaled && (spec.kind == OpKind::kAllreduce || spec.kind == OpKind::kReduceScatter)) {
       kernels::scale(spec.output.dtype, spec.output.data, spec.output.numel, spec.postscale);
     }
     finish(op, {});

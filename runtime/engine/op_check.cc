@@ -109,6 +109,13 @@ class Checker {
     if (spec_.reduce_op == ReduceOp::kAverage && spec_.input.dtype == DType::kBool) {
       return error("the average of bool values is not defined; use sum (or), product (and), or cast the tensor");
     }
+    if (spec_.reduce_op == ReduceOp::kAdasum && spec_.kind != OpKind::kAllreduce) {
+      return error("Adasum combines whole tensors; use allreduce, or average", Code::kUnsupported);
+    }
+    if (spec_.reduce_op == ReduceOp::kAdasum && !dtype_is_floating(spec_.input.dtype)) {
+      return error("Adasum combines floating-point values, not " + std::string(dtype_name(spec_.input.dtype)) +
+                   "; use average, or cast the tensor");
+    }
     const bool scaled = spec_.prescale != 1.0 || spec_.postscale != 1.0;
     if (scaled && spec_.input.dtype == DType::kBool) {
       return error("bool values cannot be scaled");

@@ -42,7 +42,7 @@ std::size_t block_bytes(const CollectiveArgs& args, const std::vector<std::int64
 }
 
 Status check_reduction(const CollectiveArgs& args) {
-  if (static_cast<int>(args.op) >= kReduceOpCount) {
+  if (static_cast<int>(args.op) >= kElementwiseOpCount) {
     return bad(args, "unknown reduce operation " + std::to_string(static_cast<int>(args.op)));
   }
   if (args.dtype == DType::kBool && args.op == ReduceOp::kAverage) {

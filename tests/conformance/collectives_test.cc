@@ -169,7 +169,7 @@ bool refused(DType dtype, ReduceOp op) {
 
 TEST_P(CollectivesConformance, AllreduceGivesTheReferenceBitForBit) {
   for (int type = 0; type < kDTypeCount; ++type) {
-    for (int op = 0; op < kReduceOpCount; ++op) {
+    for (int op = 0; op < kElementwiseOpCount; ++op) {
       const auto dtype = static_cast<DType>(type);
       const auto reduce_op = static_cast<ReduceOp>(op);
       if (refused(dtype, reduce_op)) {
@@ -214,7 +214,7 @@ TEST_P(CollectivesConformance, AllreduceInPlaceGivesTheSameAsOutOfPlace) {
 
 TEST_P(CollectivesConformance, ReduceScatterGivesEachRankItsBlock) {
   for (int type = 0; type < kDTypeCount; ++type) {
-    for (int op = 0; op < kReduceOpCount; ++op) {
+    for (int op = 0; op < kElementwiseOpCount; ++op) {
       const auto dtype = static_cast<DType>(type);
       const auto reduce_op = static_cast<ReduceOp>(op);
       if (refused(dtype, reduce_op)) {

@@ -1,7 +1,9 @@
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 #include <optional>
 
+#include "kernels/adasum/adasum.h"
 #include "tests/scenarios/scenarios.h"
 #include "tests/scenarios/support.h"
 
@@ -295,7 +297,72 @@ Scenario run_gone(RankApi& api, int rounds, bool dies, Rank who) {
   }
 }
 
+std::vector<float> adasum_of(int size, std::uint64_t salt, std::size_t count) {
+  std::vector<Owned> tensors;
+  std::vector<const std::byte*> arrays;
+  for (Rank rank = 0; rank < size; ++rank) {
+    tensors.push_back(filled(rank, salt, count));
+  }
+  for (const Owned& tensor : tensors) {
+    arrays.push_back(reinterpret_cast<const std::byte*>(tensor.values.data()));
+  }
+  const auto n = static_cast<std::int64_t>(count);
+  std::vector<double> products(kernels::dot_product_count(arrays.size()));
+  kernels::add_dot_products(DType::kF32, arrays, n, products);
+  std::vector<float> sum(count);
+  kernels::weighted_sum(DType::kF32, arrays, kernels::adasum_weights(products, arrays.size()),
+                        reinterpret_cast<std::byte*>(sum.data()), n);
+  return sum;
+}
+
+// Now and then a rank means another operation; then one dies in the middle of one.
+Scenario run_adasum(RankApi& api, std::uint64_t seed, int rounds) {
+  const Rank last = api.size() - 1;
+  for (int round = 0; round < rounds; ++round) {
+    const auto place = static_cast<std::uint64_t>(round);
+    const bool wrong = shared_draw(seed, place, 71) % 5 == 0;
+    const std::size_t count = shared_draw(seed, place, 72) % (round == 1 ? 200000 : 300);
+    Owned tensor = filled(api.rank(), place, count);
+    engine::OpSpec spec = allreduce("change", tensor);
+    spec.reduce_op = wrong && api.rank() == last ? ReduceOp::kSum : ReduceOp::kAdasum;
+    const Status status = co_await api.run(std::move(spec));
+    const std::string what = "round " + std::to_string(round);
+    if (round == rounds - 1 && status.code() == Code::kPeerLost) {
+      co_return;  // the last rank is further, and dead
+    }
+    if (wrong) {
+      require(status.code() == Code::kMismatch, what + ": expected a mismatch, got " + status.to_string());
+      continue;
+    }
+    require_ok(status, what);
+    const std::vector<float> expected = adasum_of(api.size(), place, count);
+    for (std::size_t i = 0; i < count; ++i) {
+      require(std::abs(tensor.values[i] - expected[i]) < 1e-4F, what + ": wrong Adasum");
+    }
+  }
+  for (;;) {
+    Owned tensor = filled(api.rank(), 6, 1000);
+    engine::OpSpec spec = allreduce("change", tensor);
+    spec.reduce_op = ReduceOp::kAdasum;
+    if (api.rank() == last) {
+      api.submit(std::move(spec));
+      require_ok(co_await api.compute(std::chrono::microseconds(seed % 3000)), "computing");
+      api.die();
+      co_await api.compute(std::chrono::hours(1));
+    }
+    const Status status = co_await api.run(std::move(spec));
+    if (!status) {
+      require(status.code() == Code::kPeerLost, "expected a lost peer, got " + status.to_string());
+      co_return;
+    }
+  }
+}
+
 }  // namespace
+
+ScenarioFn adasum_and_death(std::uint64_t seed, int rounds) {
+  return [=](RankApi& api) { return run_adasum(api, seed, rounds); };
+}
 
 ScenarioFn broadcast_ahead(std::uint64_t seed, int uses) {
   return [=](RankApi& api) { return run_broadcast_ahead(api, seed, uses); };

@@ -22,6 +22,8 @@ ScenarioFn named_operations(std::uint64_t seed, int rounds);
 ScenarioFn process_sets(std::uint64_t seed, int rounds);
 // Two ranks of a process set disagree: an error for them alone, then all work on. Three ranks or more.
 ScenarioFn set_mismatch();
+// Adasums by name; the last rank now and then means something else, and dies in the end. Two ranks or more.
+ScenarioFn adasum_and_death(std::uint64_t seed, int rounds);
 // Broadcasts whose root is ahead of the others by as much as it can.
 ScenarioFn broadcast_ahead(std::uint64_t seed, int uses);
 // One name whose shape changes between uses, the same way on all ranks.

@@ -39,6 +39,14 @@ TEST(Sim, StreamsOfProcessSetsWorkBesideThoseOfAll) {
   }
 }
 
+TEST(Sim, AdasumsByNameAndADeathInTheMiddle) {
+  for (std::uint64_t seed = 1; seed <= world::last_seed(60); ++seed) {
+    world::SimOptions options = options_for(seed);
+    options.size = 2 + static_cast<int>(seed % 5);
+    expect_well(options, adasum_and_death(seed, 6));
+  }
+}
+
 TEST(Sim, AMismatchInAProcessSetIsItsOwn) {
   for (std::uint64_t seed = 1; seed <= world::last_seed(40); ++seed) {
     world::SimOptions options = options_for(seed);

@@ -32,6 +32,11 @@ TEST_P(Threads, OperationsByName) {
 TEST_P(Threads, ProcessSets) {
   expect_well(process_sets(13, 5), 13);
 }
+TEST_P(Threads, AdasumAndADeath) {
+  if (GetParam() > 1) {
+    expect_well(adasum_and_death(17, 5), 17);
+  }
+}
 TEST_P(Threads, StreamOfAProcessSet) {
   expect_well(stream_of_a_set(15, 20), 15);
 }

@@ -122,6 +122,17 @@ TEST(OpCheck, StreamsKnowProcessSets) {
   EXPECT_NE(check_stream(stream, 0, 2).text().find("means a process set"), std::string_view::npos);
 }
 
+TEST(OpCheck, AdasumIsForWholeFloatingPointTensors) {
+  OpSpec op = spec(OpKind::kAllreduce, {3});
+  op.reduce_op = ReduceOp::kAdasum;
+  EXPECT_TRUE(check_op(op, 0, 2).is_ok());
+  op.input.dtype = op.output.dtype = DType::kI32;
+  EXPECT_EQ(check_op(op, 0, 2).code(), Code::kInvalidArgument);
+  op = spec(OpKind::kReduceScatter, {3});
+  op.reduce_op = ReduceOp::kAdasum;
+  EXPECT_EQ(check_op(op, 0, 2).code(), Code::kUnsupported);
+}
+
 TEST(OpCheck, KnowsProcessSets) {
   const std::vector<Case> cases = {
       {"process set",

@@ -58,7 +58,7 @@ void expect_same_as_reference(ReduceOp op, DType dtype, std::size_t n, Random& r
 TEST(Reduce, IsTheReferenceOnEveryTarget) {
   on_every_target([](const std::string& target) {
     for (const DType dtype : all_dtypes()) {
-      for (int op = 0; op < kReduceOpCount; ++op) {
+      for (int op = 0; op < kElementwiseOpCount; ++op) {
         for (std::uint64_t seed = 0; seed < 12; ++seed) {
           SCOPED_TRACE(target + " " + std::string(dtype_name(dtype)) + " op " + std::to_string(op) + " seed " +
                        std::to_string(seed));
@@ -81,7 +81,7 @@ TEST(Reduce, IsTheReferenceForEveryPairOfAHalfWithAnother) {
         const auto half = static_cast<std::uint16_t>(i);
         std::memcpy(sources[0].data() + 2 * i, &half, 2);
       }
-      for (int op = 0; op < kReduceOpCount; ++op) {
+      for (int op = 0; op < kElementwiseOpCount; ++op) {
         Array expected(2 * kHalves, 0);
         Array out(2 * kHalves, 3);
         ref::reduce(static_cast<ReduceOp>(op), dtype, pointers(sources), expected.data(), kHalves);
