@@ -32,6 +32,12 @@ def test_optimizers_of_process_sets(np: int, case: str) -> None:
     check_case("set_optimizer_cases", np, case)
 
 
+@pytest.mark.parametrize("case", case_names("adasum_cases"))
+@pytest.mark.parametrize("np", [2, 3, 4])
+def test_adasum(np: int, case: str) -> None:
+    check_case("adasum_cases", np, case)
+
+
 @pytest.mark.parametrize("case", case_names("optimizer_cases"))
 @pytest.mark.parametrize("np", [2, 3])
 def test_optimizer(np: int, case: str) -> None:

@@ -26,7 +26,7 @@ class ReduceOp(enum.IntEnum):
     MIN = 2
     MAX = 3
     PRODUCT = 4
-    ADASUM = 100
+    ADASUM = 5
 
 
 #: Priority of what should not wait behind bulk: barriers, objects and operations of up to 64 KiB have it by themselves.
@@ -393,11 +393,9 @@ class Ops:
 
 
 def check_reduce_op(op: object) -> ReduceOp:
-    """`op`, or its number, as ReduceOp. Raises ValueError for what is none, UnsupportedError for Adasum."""
+    """`op`, or its number, as ReduceOp. Raises ValueError for what is none."""
     if not isinstance(op, Integral) or op not in list(ReduceOp):
-        raise errors.InvalidArgumentError(f"op is {op!r}; it must be Average, Sum, Min, Max or Product")
-    if op == ReduceOp.ADASUM:
-        raise errors.UnsupportedError("Adasum does not exist here; use Average")
+        raise errors.InvalidArgumentError(f"op is {op!r}; it must be Average, Sum, Min, Max, Product or Adasum")
     return ReduceOp(op)
 
 

@@ -140,8 +140,9 @@ def case_wait_with_timeout_leaves_the_operation() -> None:
 
 def case_arguments_are_checked_here() -> None:
     size = hvd.size()
-    fails(lambda: hvd.allreduce(torch.ones(1), op=hvd.Adasum), NotImplementedError, "Adasum")
     here = f"on rank {hvd.rank()}"
+    fails(lambda: hvd.allreduce(torch.ones(1).int(), op=hvd.Adasum, name="i"), ValueError, "floating-point", here)
+    fails(lambda: hvd.reducescatter(torch.ones(2), op=hvd.Adasum), NotImplementedError, "Adasum", here)
     fails(lambda: hvd.broadcast(torch.ones(1), size, "bad.root"), ValueError, "root_rank", "'bad.root'", here)
     fails(lambda: hvd.allgather(torch.tensor(1.0), "flat"), ValueError, "dimension", "'flat'", here)
     expanded = torch.ones(1).expand(3)

@@ -152,8 +152,11 @@ def allreduce(
         average: deprecated, use op.
         name: the same on all ranks.
         compression: Compression.fp16 or bf16 casts before sending and back afterwards.
-        op: Average (default), Sum, Min, Max or Product. Integers are averaged exactly and truncated; bool cannot be
-            averaged, its Sum and Max are "or", its Product and Min "and".
+        op: Average (default), Sum, Min, Max, Product or Adasum. Adasum adds what is orthogonal and averages what is
+            parallel, pair of halves by pair of halves: a and b make (1 - a.b / 2a.a) a + (1 - a.b / 2b.b) b; for
+            floating-point tensors, each by itself in a group (Maleki et al., Scaling Distributed Training with Adaptive
+            Summation, 2020). There is no gradient through it, nor through Min, Max and Product. Integers are averaged
+            exactly and truncated; bool cannot be averaged, its Sum and Max are "or", its Product and Min "and".
         prescale_factor: multiplied before the ranks are combined.
         postscale_factor: multiplied afterwards.
         process_set: the ranks that take part; all by default.

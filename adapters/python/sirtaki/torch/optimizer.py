@@ -19,6 +19,7 @@ from sirtaki.compression import option_text
 from sirtaki.errors import require
 from sirtaki.ops import ReduceOp, check_reduce_op
 from sirtaki.torch._adapter import torch_ops
+from sirtaki.torch._adasum import compressor_of, make_adasum, refuse_for_adasum
 from sirtaki.torch._debts import KEY
 from sirtaki.torch._deferred import DeferredUpdates, check_optimizer
 from sirtaki.torch._layout import ReducerOptions
@@ -36,7 +37,7 @@ from sirtaki.torch._step import (
 )
 from sirtaki.torch.compression import Choice, Compression, choice_of, suited
 from sirtaki.torch.local_updates import LocalChoice, check_local, local_choice
-from sirtaki.torch.ops import Average, ProcessSet, Sum, global_process_set
+from sirtaki.torch.ops import Adasum, Average, ProcessSet, Sum, global_process_set
 from sirtaki.torch.reducer import GradientReducer
 
 
@@ -357,7 +358,7 @@ def _options(  # noqa: PLR0917  (as DistributedOptimizer's)
     process_set: ProcessSet,
 ) -> ReducerOptions:
     op = check_reduce_op(op)
-    require(op in (Average, Sum), "op must be Average or Sum")
+    require(op in (Average, Sum), "op must be Average, Sum or Adasum")
     positive = isinstance(gradient_predivide_factor, Real) and 0 < gradient_predivide_factor < math.inf
     require(positive, f"gradient_predivide_factor is {gradient_predivide_factor!r}, not a positive number")
     if gradient_predivide_factor != 1.0:
@@ -427,7 +428,9 @@ def DistributedOptimizer(  # noqa: N802, PLR0917  (Horovod's name and signature)
             Horovod, which is applied to each gradient on its own. Compression.none leaves the choice to the option
             compression.codec, "none" forces gradients as they are. See docs/compression.md.
         backward_passes_per_step: how many backward passes are accumulated before gradients are combined.
-        op: Average or Sum.
+        op: Average, Sum or Adasum. With Adasum every rank makes its own step, and what the steps have changed of each
+            parameter is combined (see allreduce()): compression is none, fp16, bf16 or one of your own, gradients stay
+            the rank's, and sync, local_updates and gradient_predivide_factor are refused.
         gradient_predivide_factor: splits the division of the average: before by this factor, the rest afterwards.
         num_groups: accepted as in Horovod; fusion is planned by the runtime.
         groups: accepted as in Horovod; fusion is planned by the runtime.
@@ -460,6 +463,10 @@ def DistributedOptimizer(  # noqa: N802, PLR0917  (Horovod's name and signature)
     require(known, f"expected a torch.optim.Optimizer, not {type(optimizer).__name__}")
     passes = _checked_passes(backward_passes_per_step)
     names, params = named(optimizer, named_parameters)
+    if check_reduce_op(op) is Adasum:
+        refuse_for_adasum(gradient_predivide_factor, sync, local_updates)
+        make_adasum(optimizer, names, params, compressor_of(compression), process_set)
+        return optimizer
     options = _options(op, compression, gradient_predivide_factor, sync, sparse_as_dense, process_set)
     options, correction = _fitted(optimizer, options)
     local = local_choice(local_updates, basics.option("local.updates"))

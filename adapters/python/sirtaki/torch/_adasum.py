@@ -1,0 +1,168 @@
+"""DistributedOptimizer(op=Adasum): every rank makes its own step, and what the steps have changed is combined.
+
+Steps hold what an optimizer makes of gradients, its scales and momenta, so they and not gradients are what is
+orthogonal or parallel. Method: Maleki et al., Scaling Distributed Training with Adaptive Summation, 2020.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sirtaki import basics, errors
+from sirtaki.errors import require
+from sirtaki.ops import ReduceOp
+from sirtaki.process_sets import ProcessSet
+from sirtaki.torch._adapter import torch_ops
+from sirtaki.torch._claims import claims
+from sirtaki.torch._parameters import become, keep_scheduler_hook, methods_of, stream_names
+from sirtaki.torch._step import SUPERSEDED, refuse_grad_scaler
+from sirtaki.torch.compression import Compression, choice_of
+
+_SCALER = (
+    "GradScaler skips steps of one rank alone, and with op=Adasum ranks make their steps together; use autocast with "
+    "bfloat16, which needs no scaler, or op=Average"
+)
+_CASTS = {None: Compression.none, "none": Compression.none, "fp16": Compression.fp16, "bf16": Compression.bf16}
+
+
+def refuse_for_adasum(predivide: float, sync: str | None, local_updates: Any) -> None:
+    """What has no meaning where steps are combined and not gradients."""
+    require(predivide == 1.0, "gradient_predivide_factor needs op=Average")
+    given = "sync" if sync not in (None, "step") else "local_updates" if local_updates not in (None, 1) else None
+    if given is not None:
+        raise errors.UnsupportedError(f"{given}: with op=Adasum step() combines what steps have changed; leave it out")
+
+
+def compressor_of(compression: Any) -> Any:
+    """What compresses a change: one of the casts, or the program's own. The option compression.codec counts, too."""
+    codec, own = choice_of(compression)
+    if own is not None:
+        return own
+    text = basics.option("compression.rules") or basics.option("compression.codec") if codec is None else codec
+    if text not in _CASTS:
+        raise errors.UnsupportedError(
+            f'compression is "{text}": with op=Adasum changes travel as they are, as fp16, bf16, or as a compressor of '
+            'your own makes them; give one of these, or "none" where an option says otherwise'
+        )
+    return _CASTS[text]
+
+
+class AdasumSteps:
+    """One optimizer's parameters and how their changes are combined. Used from the thread that steps."""
+
+    def __init__(self, names: list[str], params: list[Tensor], compressor: Any, process_set: ProcessSet) -> None:
+        self._names = {id(param): name for name, param in zip(names, params, strict=True)}
+        self._compressor = compressor
+        self._ops = torch_ops.within(process_set)
+        self._included = process_set.included()
+        self._stem = stream_names.next(process_set)
+        self._superseded = False
+        self._params = params  # alive as long as the claim
+        claims.claim(self, params)
+
+    def supersede(self) -> None:
+        """See Owner."""
+        self._superseded = True
+
+    def step(self, groups: list[dict[str, Any]], make: Callable[[], Any]) -> Any:
+        """Runs `make`, then combines what it has changed. Collective."""
+        if self._superseded:
+            raise RuntimeError(SUPERSEDED)
+        if not self._included or self._ops.size() == 1:
+            return make()
+        refuse_grad_scaler(_SCALER)
+        params = {
+            self._names.get(id(param), f"group.{g}.{i}"): param
+            for g, group in enumerate(groups)
+            for i, param in enumerate(group["params"])
+            if param.requires_grad
+        }
+        before = {name: param.detach().clone() for name, param in params.items()}
+        result = make()
+        try:
+            changes = self._combine({name: param.detach() - before[name] for name, param in params.items()})
+        except BaseException:
+            with torch.no_grad():
+                for name, param in params.items():
+                    param.copy_(before[name])
+            raise
+        with torch.no_grad():
+            for name, param in params.items():
+                param.copy_(before[name].add_(changes[name]))
+        return result
+
+    def _combine(self, changes: dict[str, Tensor]) -> dict[str, Tensor]:
+        packed = {name: self._compressor.compress(change) for name, change in changes.items()}
+        work = [
+            self._ops.allreduce(tensor, f"{self._stem}.{name}", ReduceOp.ADASUM, (1.0, 1.0), in_place=True)
+            for name, (tensor, _) in packed.items()
+        ]
+        handles = self._ops.start(work) if work else []
+        results = [handle.wait() for handle in handles]
+        pairs = zip(packed.items(), results, strict=True)
+        return {name: self._compressor.decompress(result, context) for (name, (_, context)), result in pairs}
+
+
+class _Adasum:
+    """What DistributedOptimizer(op=Adasum) adds to the class of the user's optimizer."""
+
+    _sirtaki_adasum: AdasumSteps
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Makes this rank's step, then combines what all ranks' steps have changed (collective).
+
+        Where that fails the parameters are as before; the optimizer's state is not.
+        """
+        plain = super(type(self), self).step  # type: ignore[misc]
+        groups = self.param_groups  # type: ignore[attr-defined]
+        return self._sirtaki_adasum.step(groups, plain if closure is None else lambda: plain(closure))
+
+    def synchronize(self) -> None:
+        """Nothing to wait for: gradients are the rank's own."""
+
+    def wait(self) -> None:
+        """Nothing to wait for: step() waits."""
+
+    @contextmanager
+    def skip_synchronize(self) -> Iterator[None]:
+        """Refused: step() always combines."""
+        raise errors.UnsupportedError("skip_synchronize(): with op=Adasum step() combines what steps have changed")
+        yield
+
+    def no_sync(self) -> Any:
+        """Backward accumulates on this rank alone, inside and outside."""
+        return nullcontext()
+
+    def set_backward_passes_per_step(self, passes: int) -> None:
+        """Any number of passes may come before a step."""
+        del passes
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Refuses copies: they would share the parameters."""
+        del protocol
+        raise errors.UnsupportedError("a DistributedOptimizer cannot be copied or pickled; save its state_dict()")
+
+    def __del__(self) -> None:
+        steps = vars(self).get("_sirtaki_adasum")
+        if steps is not None and not sys.is_finalizing():
+            claims.release(steps)
+
+
+# Torch wraps step() of a class to run the hooks of step, unless it is marked; the inner step() is wrapped already.
+_Adasum.step.hooked = True  # type: ignore[attr-defined]
+_METHODS = methods_of(_Adasum)
+
+
+def make_adasum(
+    optimizer: torch.optim.Optimizer, names: list[str], params: list[Tensor], compressor: Any, process_set: ProcessSet
+) -> None:
+    """Makes `optimizer` combine steps."""
+    become(optimizer, _METHODS)
+    optimizer._sirtaki_adasum = AdasumSteps(names, params, compressor, process_set)  # type: ignore[attr-defined]
+    keep_scheduler_hook(optimizer)
