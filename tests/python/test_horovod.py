@@ -77,7 +77,7 @@ for name in "mxnet", "spark", "ray", "runner", "data", "torch.elastic":
         importlib.import_module("horovod." + name)
     except ImportError as error:
         print("ABSENT", name, "|", error)
-for name in "elastic", "SyncBatchNorm", "nonsense":
+for name in "elastic", "nonsense":
     try:
         getattr(hvd, name)
     except AttributeError as error:
@@ -101,7 +101,6 @@ def test_what_is_absent_says_what_to_use(tmp_path: Path) -> None:
     assert "DataLoader" in told["data"]
     for name in ("torch.elastic", "elastic", "from"):
         assert "checkpoints" in told[name]
-    assert "GroupNorm" in told["SyncBatchNorm"]
     assert "docs/horovod.md" not in told["nonsense"]
 
 

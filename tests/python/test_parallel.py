@@ -38,6 +38,12 @@ def test_adasum(np: int, case: str) -> None:
     check_case("adasum_cases", np, case)
 
 
+@pytest.mark.parametrize("case", case_names("batch_norm_cases"))
+@pytest.mark.parametrize("np", [2, 3])
+def test_batch_norm(np: int, case: str) -> None:
+    check_case("batch_norm_cases", np, case)
+
+
 @pytest.mark.parametrize("case", case_names("optimizer_cases"))
 @pytest.mark.parametrize("np", [2, 3])
 def test_optimizer(np: int, case: str) -> None:

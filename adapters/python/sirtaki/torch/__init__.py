@@ -86,6 +86,7 @@ from sirtaki.torch.ops import (
 )
 from sirtaki.torch.optimizer import DistributedOptimizer
 from sirtaki.torch.schedule import scale_lr
+from sirtaki.torch.sync_batch_norm import SyncBatchNorm
 from sirtaki_backend import register as _register_backend
 
 _register_backend()
@@ -104,6 +105,7 @@ __all__ = [
     "ProcessSet",
     "Product",
     "Sum",
+    "SyncBatchNorm",
     "__version__",
     "add_process_set",
     "allgather",

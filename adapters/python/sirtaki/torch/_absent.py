@@ -4,7 +4,6 @@ from __future__ import annotations
 
 _ABSENT = {
     "elastic": "ranks cannot join or leave a running job yet; save checkpoints and start the job again",
-    "SyncBatchNorm": "not there yet; torch.nn.GroupNorm needs no other rank",
     "check_extension": "not needed; one build serves every version of torch, and sirtakirun --check looks at hosts",
 }
 
