@@ -72,20 +72,27 @@ def test_gradients_are_waited_for_in_step_unless_somebody_says_otherwise(tmp_pat
 
 ABSENT = """
 import importlib, horovod, horovod.torch as hvd
-for name in "mxnet", "spark", "ray", "runner", "data", "torch.elastic":
+for name in "mxnet", "spark", "ray", "runner", "data", "common.elastic", "tensorflow.elastic", "keras.elastic":
     try:
         importlib.import_module("horovod." + name)
     except ImportError as error:
         print("ABSENT", name, "|", error)
-for name in "elastic", "nonsense":
+for name in "check_extension", "nonsense":
     try:
         getattr(hvd, name)
     except AttributeError as error:
         print("ABSENT", name, "|", error)
 try:
-    from horovod.torch import elastic
+    from horovod.common import elastic
 except ImportError as error:
     print("ABSENT from |", error)
+from horovod.torch.elastic import ElasticSampler, TorchState, run
+assert hvd.elastic.ElasticSampler is ElasticSampler
+for name, make in ("state", TorchState), ("loop", lambda: run(print)):
+    try:
+        make()
+    except NotImplementedError as error:
+        print("ABSENT", name, "|", error)
 try:
     horovod.run
 except AttributeError as error:
@@ -99,8 +106,9 @@ def test_what_is_absent_says_what_to_use(tmp_path: Path) -> None:
     for name in ("spark", "ray", "runner", "run"):
         assert "sirtaki.run()" in told[name]
     assert "DataLoader" in told["data"]
-    for name in ("torch.elastic", "elastic", "from"):
+    for name in ("common.elastic", "from", "state", "loop"):
         assert "checkpoints" in told[name]
+    assert "one build" in told["check_extension"]
     assert "docs/horovod.md" not in told["nonsense"]
 
 

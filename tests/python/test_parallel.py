@@ -44,6 +44,12 @@ def test_batch_norm(np: int, case: str) -> None:
     check_case("batch_norm_cases", np, case)
 
 
+@pytest.mark.parametrize("case", case_names("elastic_cases"))
+@pytest.mark.parametrize("np", [1, 3])
+def test_elastic_sampler(np: int, case: str) -> None:
+    check_case("elastic_cases", np, case)
+
+
 @pytest.mark.parametrize("case", case_names("optimizer_cases"))
 @pytest.mark.parametrize("np", [2, 3])
 def test_optimizer(np: int, case: str) -> None:

@@ -109,6 +109,11 @@ def test_every_function_of_horovod_torch_is_there() -> None:
         "allgather_object",
         "DistributedOptimizer",
         "global_process_set",
+        "ProcessSet",
+        "add_process_set",
+        "remove_process_set",
+        "SyncBatchNorm",
+        "elastic",
         "HorovodInternalError",
     ]
     assert [name for name in names if not hasattr(hvd, name)] == []

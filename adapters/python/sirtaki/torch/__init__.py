@@ -39,6 +39,7 @@ from sirtaki.process_sets import (
     global_process_set,
     remove_process_set,
 )
+from sirtaki.torch import elastic
 from sirtaki.torch._absent import explain as _explain
 from sirtaki.torch.compression import Compression, Compressor
 from sirtaki.torch.functions import (
@@ -130,6 +131,7 @@ __all__ = [
     "cross_size",
     "cuda_built",
     "ddl_built",
+    "elastic",
     "get_future",
     "get_process_set_ids_and_ranks",
     "global_process_set",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 _ABSENT = {
-    "elastic": "ranks cannot join or leave a running job yet; save checkpoints and start the job again",
     "check_extension": "not needed; one build serves every version of torch, and sirtakirun --check looks at hosts",
 }
 

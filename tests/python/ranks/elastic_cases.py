@@ -1,0 +1,81 @@
+"""ElasticSampler, without ranks that join or leave."""
+
+from __future__ import annotations
+
+import math
+from unittest import mock
+
+from torch.utils.data import DataLoader
+
+import sirtaki.torch as hvd
+from ranks.error_cases import fails
+
+
+def _everybodys(sampler: hvd.elastic.ElasticSampler) -> list[int]:
+    return [index for rows in hvd.allgather_object(list(sampler)) for index in rows]
+
+
+def case_an_epoch_has_every_sample() -> None:
+    for count in (0, 1, 7, 12, 100):
+        for shuffle in (False, True):
+            sampler = hvd.elastic.ElasticSampler(range(count), shuffle=shuffle)
+            assert len(sampler) == math.ceil(count / hvd.size())
+            assert len(list(sampler)) == len(sampler)
+            seen = _everybodys(sampler)
+            assert set(seen) == set(range(count))
+            assert len(seen) - count < hvd.size()
+
+
+def case_epochs_have_orders_of_their_own() -> None:
+    sampler = hvd.elastic.ElasticSampler(range(100), seed=3)
+    first = list(sampler)
+    assert first == list(sampler)
+    sampler.set_epoch(1)
+    assert list(sampler) != first
+    sampler.set_epoch(0)
+    assert list(sampler) == first
+    assert list(hvd.elastic.ElasticSampler(range(100), seed=4)) != first
+    assert hvd.size() > 1 or list(hvd.elastic.ElasticSampler(range(100), shuffle=False)) == list(range(100))
+
+
+def case_what_is_done_does_not_come_again() -> None:
+    sampler = hvd.elastic.ElasticSampler(range(50))
+    for batch, indices in enumerate(DataLoader(range(50), batch_size=3, sampler=sampler)):
+        assert indices.tolist() == sampler.get_indices(batch, 3)
+        if batch == 2:
+            break
+        sampler.record_batch(batch, 3)
+    assert len(sampler.processed_indices) == 6
+    state = sampler.gather_state()
+    assert len(state["processed_indices"]) == 6 * hvd.size()
+    later = hvd.elastic.ElasticSampler(range(50))
+    later.load_state_dict(state)
+    assert set(_everybodys(later)) == set(range(50)) - state["processed_indices"]
+    own = sampler.state_dict()
+    assert own == {"epoch": 0, "processed_indices": sampler.processed_indices}
+    later.record_indices(range(50))
+    later.reset()
+    assert len(later) == 0
+    assert list(later) == []
+    later.set_epoch(1)
+    assert set(_everybodys(later)) == set(range(50))
+
+
+def case_the_rest_goes_to_the_ranks_there_are() -> None:
+    state = {"epoch": 2, "processed_indices": set(range(0, 40, 2))}
+    for size in (1, 2, 5, 30):
+        seen: list[int] = []
+        for rank in range(size):
+            with mock.patch("sirtaki.basics.size", return_value=size), mock.patch("sirtaki.basics.rank") as place:
+                place.return_value = rank
+                sampler = hvd.elastic.ElasticSampler(range(40))
+                sampler.load_state_dict(state)
+            assert (sampler.rank, sampler.num_replicas) == (rank, size)
+            assert len(list(sampler)) == math.ceil(20 / size)
+            seen += list(sampler)
+        assert set(seen) == set(range(1, 40, 2))
+
+
+def case_what_is_not_there_says_what_to_do() -> None:
+    for make in (lambda: hvd.elastic.run(print), lambda: hvd.elastic.TorchState(batch=0)):
+        fails(make, NotImplementedError, "running job yet", "checkpoints")
