@@ -22,6 +22,12 @@ def test_collectives(np: int, case: str) -> None:
     check_case("distributed_cases", np, case)
 
 
+@pytest.mark.parametrize("case", case_names("distributed_message_cases"))
+@pytest.mark.parametrize("np", [2, 3])
+def test_messages(np: int, case: str) -> None:
+    check_case("distributed_message_cases", np, case)
+
+
 @pytest.mark.parametrize("case", case_names("distributed_ddp_cases"))
 @pytest.mark.parametrize("np", [2, 3, 4])
 def test_ddp(np: int, case: str) -> None:

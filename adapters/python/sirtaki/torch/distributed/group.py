@@ -18,6 +18,7 @@ from torch.distributed import ProcessGroup
 from sirtaki import errors
 from sirtaki.errors import InvalidArgumentError, require
 from sirtaki.ops import GroupHandle, Ops, Submission
+from sirtaki.process_sets import ProcessSet
 from sirtaki.pump import pump
 from sirtaki.torch.distributed import convert
 from sirtaki.torch.distributed.work import Call, Deliver, SirtakiWork
@@ -29,9 +30,18 @@ WINDOW = 32
 _UNSCALED = (1.0, 1.0)
 
 
+class _Order:
+    """Calls that are paired by their order: all collectives of a group, or messages of one tag from rank to rank."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.calls = 0
+        self.window: list[weakref.ref[Call] | None] = [None] * WINDOW
+
+
 class _Place(NamedTuple):
+    order: _Order
     name: str
-    slot: int  # in the window
     label: str  # for errors
     timeout: float  # seconds
 
@@ -51,8 +61,8 @@ class SirtakiGroup(ProcessGroup):
         self._name = name
         self._description = ""
         self._timeout = convert.seconds(timeout)
-        self._calls = 0
-        self._window: list[weakref.ref[Call] | None] = [None] * WINDOW
+        self._collectives: _Order | None = None  # torch may name the group later
+        self._messages: dict[tuple[int, int, int], _Order] = {}  # by sender, receiver, tag
         self._on_shutdown: Any = None
 
     # ---- what torch asks about a group; the first five are names of its C++ ----
@@ -248,17 +258,33 @@ class SirtakiGroup(ProcessGroup):
         here = self._rank == opts.rootRank
         return self._start(place, [self._ops.allreduce(tensor, place.name, op, _UNSCALED, in_place=here)], list)
 
-    def send(self, tensors: Any, rank: int, tag: int) -> SirtakiWork:
-        """Refused."""
-        raise self._no_messages("send")
+    # ---- from one rank to another ----
 
-    def recv(self, tensors: Any, rank: int, tag: int) -> SirtakiWork:
-        """Refused."""
-        raise self._no_messages("recv")
+    def send(self, tensors: Tensor | Sequence[Tensor], rank: int, tag: int = 0) -> SirtakiWork:
+        """Sends a tensor to a rank; may take until that rank receives it."""
+        what = f"send to rank {rank}"
+        source = convert.flat(convert.one(tensors, what))
+        return self._message(what, (self._rank, rank, tag), source, lambda _: [])
+
+    def recv(self, tensors: Tensor | Sequence[Tensor], rank: int, tag: int = 0) -> SirtakiWork:
+        """Overwrites a tensor with one of as many elements that a rank sends with this tag."""
+        what = f"recv from rank {rank}"
+        target = convert.one(tensors, what)
+        memory = convert.flat(target)
+        own = memory.data_ptr() == target.data_ptr()
+
+        def deliver(_: list[Any]) -> list[Tensor]:
+            return [target] if own else [convert.copy(target, memory)]
+
+        return self._message(what, (rank, self._rank, tag), memory, deliver)
 
     def recv_anysource(self, tensors: Any, tag: int) -> SirtakiWork:
         """Refused."""
-        raise self._no_messages("recv")
+        del tensors, tag
+        raise errors.UnsupportedError(
+            f"recv on rank {self._rank}: a message needs its sender here; give src. A group of Gloo's beside this one "
+            'has others: torch.distributed.new_group(backend="gloo")'
+        )
 
     # Names of older versions of torch.
     _allgather_base = all_gather_single
@@ -269,9 +295,11 @@ class SirtakiGroup(ProcessGroup):
 
     # ---- what they have in common ----
 
-    def _begin(self, what: str, opts: Any) -> _Place:
+    def _begin(self, what: str, opts: Any, order: _Order | None = None) -> _Place:
         """The next place in the order of calls. Only _start() takes it: what is wrong on this rank alone takes none."""
-        number = self._calls
+        if order is None:
+            order = self._collectives = self._collectives or _Order(f"torch.{self._name}")
+        number = order.calls
         label = f"{what} (call {number} of group '{self._name}' on rank {self._rank})"
         if pump.is_current():
             raise errors.UnsupportedError(
@@ -283,7 +311,7 @@ class SirtakiGroup(ProcessGroup):
         given = getattr(opts, "timeout", None)
         # torch's way to say "not given" is a negative time.
         timeout = convert.seconds(given) if isinstance(given, timedelta) and given > timedelta(0) else self._timeout
-        before = self._window[number % WINDOW]
+        before = order.window[number % WINDOW]
         call = None if before is None else before()
         if call is not None and not call.settled:
             try:
@@ -292,13 +320,26 @@ class SirtakiGroup(ProcessGroup):
                 if not call.settled:
                     raise
                 # Its own work tells why it failed.
-        return _Place(f"torch.{self._name}.{number % WINDOW}", number % WINDOW, label, timeout)
+        return _Place(order, f"{order.name}.{number % WINDOW}", label, timeout)
 
-    def _start(self, place: _Place, work: list[Submission], deliver: Deliver) -> SirtakiWork:
-        call = Call(place.label, GroupHandle(self._ops.start(work) if work else []), deliver, place.timeout)
-        self._calls += 1
-        self._window[place.slot] = weakref.ref(call)
+    def _start(self, place: _Place, work: list[Submission], deliver: Deliver, among: Ops | None = None) -> SirtakiWork:
+        handles = (among or self._ops).start(work) if work else []
+        call = Call(place.label, GroupHandle(handles), deliver, place.timeout)
+        order = place.order
+        order.window[order.calls % WINDOW] = weakref.ref(call)
+        order.calls += 1
         return SirtakiWork(call)
+
+    def _message(self, what: str, way: tuple[int, int, int], flat: Tensor, deliver: Deliver) -> SirtakiWork:
+        """A broadcast among two: the sender's elements are in `flat`, or come there."""
+        sender, receiver, tag = way
+        peer = receiver if sender == self._rank else sender
+        require(peer != self._rank, f"{what} on rank {self._rank}: a message goes to another rank")
+        ranks = [self._ops.job_rank(rank) for rank in (sender, receiver)]
+        among = self._ops.within(ProcessSet(ranks))
+        order = self._messages.setdefault(way, _Order(f"torch.{self._name}.{sender}>{receiver}.{tag}"))
+        place = self._begin(what, None, order)
+        return self._start(place, [among.broadcast(flat, ranks[0], place.name, in_place=True)], deliver, among)
 
     def _reduce_scatter(self, what: str, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: Any) -> SirtakiWork:
         op = convert.reduce_op(opts, what)
@@ -368,9 +409,3 @@ class SirtakiGroup(ProcessGroup):
                 f"{what} on rank {self._rank}: tensors of {list(one.shape)} and {list(other.shape)} do not fit; the "
                 f"first must hold {how.replace('P times', f'{self._size} times')} as many elements as the second"
             )
-
-    def _no_messages(self, what: str) -> errors.UnsupportedError:
-        return errors.UnsupportedError(
-            f"{what} on rank {self._rank}: there are no messages between two ranks here. Use broadcast or "
-            'all_to_all_single, or a group of Gloo\'s beside this one: torch.distributed.new_group(backend="gloo")'
-        )
