@@ -70,6 +70,29 @@ def test_survivors_name_the_dead_rank_within_a_second(tmp_path: Path, program: s
     assert done.returncode != 0
 
 
+CYCLES = """
+import time, torch
+import sirtaki.torch as hvd
+begin = time.monotonic()
+for cycle in range(200):
+    hvd.init()
+    assert hvd.allreduce(torch.ones(3), op=hvd.Sum, name="x")[0] == 2
+    hvd.shutdown()
+print(f"CYCLED {time.monotonic() - begin:.1f}", flush=True)
+"""
+
+
+def test_two_hundred_sessions_one_after_another_take_seconds(tmp_path: Path) -> None:
+    script = tmp_path / "cycles.py"
+    script.write_text(CYCLES)
+    done = launch(2, str(script))
+    took = [float(line.split()[-1]) for line in done.stdout.splitlines() if "CYCLED" in line]
+    print(f"200 sessions of 2 ranks took {took} s")
+    assert done.returncode == 0, done.stdout
+    assert len(took) == 2, done.stdout
+    assert max(took) < 120, done.stdout  # a machine with a core for each rank needs a fraction of it
+
+
 LEFT_BEHIND = """
 import sys, torch
 import sirtaki.torch as hvd
