@@ -1,6 +1,8 @@
-"""`make compat`: the same programs under every launcher; what came of it is kept in benchmarks/results/compat.json.
+"""`make compat`: the same programs under every launcher, and other libraries' trainers over Sirtaki.
 
-A row is `{launcher, version, ranks, check, outcome, seconds}`; the checks are the tests of tests/python/test_compat.py.
+What came of it is kept in benchmarks/results/compat.json. A row is `{launcher, version, ranks, check, outcome,
+seconds}`; the checks are the tests of tests/python/test_compat.py and test_compat_trainers.py. Of the second, the
+launcher's name has the library's behind it, and the version is the library's.
 The exit status is that of the tests. Tests that never ran leave the file as it is.
 """
 
@@ -21,7 +23,7 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks.results import RESULTS, commit, machine  # noqa: E402
 
-TESTS = "tests/python/test_compat.py"
+TESTS = ("tests/python/test_compat.py", "tests/python/test_compat_trainers.py")
 RESULT = RESULTS / "compat.json"
 
 
@@ -74,15 +76,15 @@ def main() -> int:
     }
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder, "junit.xml")
-        tests = [sys.executable, "-m", "pytest", "-q", TESTS, f"--junitxml={report}", "-o", "junit_family=legacy"]
+        tests = [sys.executable, "-m", "pytest", "-q", *TESTS, f"--junitxml={report}", "-o", "junit_family=legacy"]
         code = subprocess.run(tests, cwd=ROOT, check=False).returncode
         rows = rows_of(report.read_text()) if report.exists() else []
     if not write_result(RESULT, head, rows):
         print(f"no test ran; {RESULT.relative_to(ROOT)} is left as it is", file=sys.stderr)
         return code or 1
-    print(f"\n{'launcher':<20} {'version':<14} {'outcome':<8} {'seconds':>7}  check")
+    print(f"\n{'launcher':<24} {'version':<14} {'outcome':<8} {'seconds':>7}  check")
     for row in rows:
-        print(f"{row['launcher']:<20} {row['version']:<14} {row['outcome']:<8} {row['seconds']:>7}  {row['check']}")
+        print(f"{row['launcher']:<24} {row['version']:<14} {row['outcome']:<8} {row['seconds']:>7}  {row['check']}")
     print(f"\nwritten: {RESULT.relative_to(ROOT)}")
     return code
 

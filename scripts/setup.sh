@@ -23,6 +23,9 @@ BUILD_PACKAGES=(
 RUN_PACKAGES=(iproute2 nftables iperf3 openssh-server openssh-client procps util-linux dataset-fashion-mnist fortunes)
 # Other launchers, for `make compat` alone.
 COMPAT_PACKAGES=(openmpi-bin slurm-wlm)
+# Other libraries' trainers, for `make compat` alone.
+TRAINERS=.cache/compat
+TRAINER_PACKAGES=(lightning==2.6.6 accelerate==1.15.0 "transformers[torch]==5.23.0")
 
 say() { printf 'setup: %s\n' "$*"; }
 fail() {
@@ -102,9 +105,38 @@ setup_python() {
   printf '%s\n' "$want" >"$stamp"
 }
 
+# Libraries that train over torch.distributed, each in an environment of its own that sees all of .venv: torch stays
+# what it is, and nothing of theirs can get into the project's tests.
+install_trainers() {
+  local packages
+  packages="$("$VENV/bin/python" -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])')"
+  local torch
+  torch="$("$VENV/bin/python" -c 'from importlib.metadata import version; print(version("torch"))')"
+  mkdir -p "$TRAINERS"
+  printf 'torch==%s\n' "$torch" >"$TRAINERS/constraints.txt"
+  local name requirement
+  for requirement in "${TRAINER_PACKAGES[@]}"; do
+    name="${requirement%%[\[=]*}"
+    local home="$TRAINERS/$name"
+    if [ -f "$home/.installed" ] && [ "$(cat "$home/.installed")" = "$requirement torch $torch" ]; then
+      say "$name: up to date in $home"
+      continue
+    fi
+    say "$name: installing into $home"
+    "$PYTHON" -m venv --clear --without-pip "$home"
+    printf '%s\n' "$packages" >"$home/lib/$(basename "$(dirname "$packages")")/site-packages/sirtaki.pth"
+    "$home/bin/python" -m pip install -q --disable-pip-version-check -c "$TRAINERS/constraints.txt" "$requirement"
+    printf '%s\n' "$requirement torch $torch" >"$home/.installed"
+  done
+}
+
 case "${1:-all}" in
   system) install_packages "${BUILD_PACKAGES[@]}" "${RUN_PACKAGES[@]}" ;;
-  compat) install_packages "${COMPAT_PACKAGES[@]}" ;;
+  compat)
+    install_packages "${COMPAT_PACKAGES[@]}"
+    setup_python
+    install_trainers
+    ;;
   python) setup_python ;;
   all)
     install_packages "${BUILD_PACKAGES[@]}" "${RUN_PACKAGES[@]}"
