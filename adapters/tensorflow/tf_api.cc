@@ -24,9 +24,9 @@ TfApi load() {
     api.problem = std::string(kLibrary) + " is not loaded; import tensorflow first";
     return api;
   }
-#define X(result, name, parameters) find(library, #name, api.name, api.problem);
+#define SRT_TF(result, name, parameters) find(library, #name, api.name, api.problem);
 #include "adapters/tensorflow/tf_functions.inc"
-#undef X
+#undef SRT_TF
   api.callbacks_are_ours = ::dlsym(library, kComputeAsync) != nullptr;
   return api;
 }

@@ -10,9 +10,9 @@
 namespace sirtaki_tensorflow {
 
 struct TfApi {
-#define X(result, name, parameters) result(*name) parameters = nullptr;
+#define SRT_TF(result, name, parameters) result(*name) parameters = nullptr;
 #include "adapters/tensorflow/tf_functions.inc"
-#undef X
+#undef SRT_TF
   // The symbol of Device::ComputeAsync(AsyncOpKernel*, OpKernelContext*, std::function<void()>) exists: TensorFlow's
   // callbacks are libstdc++'s std::function.
   bool callbacks_are_ours = false;

@@ -1,6 +1,6 @@
-"""Runs all cases of some modules on this rank and leaves their outcomes in a file.
+"""Runs all cases of one module on this rank and leaves their outcomes in a file.
 
-python -m ranks.runner MODULE[+MODULE...] FOLDER. A case is a function named case_*; it may ask for nothing and returns
+python -m ranks.runner MODULE FOLDER. A case is a function named case_*; it may ask for nothing and returns
 nothing.
 """
 
@@ -19,13 +19,13 @@ import sirtaki
 
 def main() -> None:
     """Imports ranks.MODULE, runs every case in order of definition, writes FOLDER/RANK.json."""
-    modules = [importlib.import_module(f"ranks.{name}") for name in sys.argv[1].split("+")]
+    module = importlib.import_module(f"ranks.{sys.argv[1]}")
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(1)
     sirtaki.init()
     rank = sirtaki.rank()
     outcomes: dict[str, dict[str, object]] = {}
-    for name, case in [item for module in modules for item in vars(module).items()]:
+    for name, case in list(vars(module).items()):
         if not name.startswith("case_"):
             continue
         begin = time.monotonic()
