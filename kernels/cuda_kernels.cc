@@ -3,8 +3,18 @@
 namespace sirtaki::kernels::cuda {
 namespace {
 
+Launch load_all() {
+  Launch last;
+  for (auto* const part : {load_group_topk, load_twobit, load_scaled_cast, load_cast, load_finite, load_reduce,
+                           load_momentum_correction, load_sparse_sum, load_threshold_select, load_filter}) {
+    last = last.ok() ? part() : last;
+  }
+  return last;
+}
+
 constexpr Kernels kKernels{
     .version = kKernelsVersion,
+    .load = load_all,
     .group_topk_encode = group_topk_encode,
     .group_topk_sum = group_topk_sum,
     .twobit_encode = twobit_encode,
@@ -15,6 +25,7 @@ constexpr Kernels kKernels{
     .scaled_sum = scaled_sum,
     .cast = cast,
     .all_finite = all_finite,
+    .reduce = reduce,
     .momentum_correct = momentum_correct,
     .sparse_sum = sparse_sum,
     .threshold_scratch_bytes = threshold_scratch_bytes,

@@ -12,6 +12,7 @@
 #include "kernels/finite/cuda.h"
 #include "kernels/group_topk/cuda.h"
 #include "kernels/momentum_correction/cuda.h"
+#include "kernels/reduce/cuda.h"
 #include "kernels/scaled_cast/cuda.h"
 #include "kernels/sparse_sum/cuda.h"
 #include "kernels/threshold_select/cuda.h"
@@ -20,10 +21,12 @@
 namespace sirtaki::kernels::cuda {
 
 // Of the table and of what its functions take: a loader refuses a plug-in with another one.
-inline constexpr std::uint32_t kKernelsVersion = 1;
+inline constexpr std::uint32_t kKernelsVersion = 2;
 
 struct Kernels {
   std::uint32_t version;
+  // Loads every kernel for the current device: once for each, before anything else runs on it.
+  Launch (*load)();
   Launch (*group_topk_encode)(const GroupTopkEncode& args, Stream stream);
   Launch (*group_topk_sum)(const GroupTopkSum& args, Stream stream);
   Launch (*twobit_encode)(const TwobitEncode& args, Stream stream);
@@ -34,6 +37,7 @@ struct Kernels {
   Launch (*scaled_sum)(const ScaledSum& args, Stream stream);
   Launch (*cast)(const Cast& args, Stream stream);
   Launch (*all_finite)(const Finite& args, Stream stream);
+  Launch (*reduce)(const Reduce& args, Stream stream);
   Launch (*momentum_correct)(const MomentumCorrect& args, Stream stream);
   Launch (*sparse_sum)(const SparseSum& args, Stream stream);
   std::size_t (*threshold_scratch_bytes)(std::int64_t n);

@@ -1,4 +1,4 @@
-// Starting kernels: the only source that calls the CUDA runtime.
+// Starting and loading kernels: all calls of the CUDA runtime that they need.
 //
 // For: kernels/*/cuda.cu. Threads: any. The tests have another one of this name (tests/device/emulated/), under which
 // the same kernels run on a CPU.
@@ -36,6 +36,18 @@ Launch launch(void (*kernel)(Parameters...), std::int64_t blocks, unsigned threa
   cudaGetLastError();  // what an earlier call of this thread has left is not this launch's
   kernel<<<grid, threads, 0, static_cast<cudaStream_t>(stream)>>>(arguments...);
   return launched(cudaGetLastError());
+}
+
+// Loads kernels ahead of their first launch, at which CUDA might wait for what the device is doing.
+template <class... Kernels>
+Launch load(Kernels*... kernels) {
+  cudaError_t error = cudaSuccess;
+  const auto load_one = [&error](auto* kernel) {
+    cudaFuncAttributes attributes;
+    error = error == cudaSuccess ? cudaFuncGetAttributes(&attributes, kernel) : error;
+  };
+  (load_one(kernels), ...);
+  return launched(error);
 }
 
 inline Launch clear(void* data, std::size_t bytes, Stream stream) {

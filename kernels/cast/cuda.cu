@@ -71,4 +71,10 @@ Launch cast(const Cast& args, Stream stream) {
   return kInvalid;
 }
 
+Launch load_cast() {
+  using Float = ref::Plain<float>;
+  return load(cast_elements<Float, ref::F16>, cast_elements<Float, ref::BF16>, cast_elements<ref::F16, Float>,
+              cast_elements<ref::BF16, Float>);
+}
+
 }  // namespace sirtaki::kernels::cuda

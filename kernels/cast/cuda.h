@@ -19,5 +19,6 @@ struct Cast {
   std::int64_t n;
 };
 Launch cast(const Cast& args, Stream stream);
+Launch load_cast();
 
 }  // namespace sirtaki::kernels::cuda

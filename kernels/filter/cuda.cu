@@ -251,4 +251,13 @@ Launch filter_sum(const FilterSum& args, Stream stream) {
   return result;
 }
 
+Launch load_filter() {
+  Launch last = load(filter_find_norms, filter_choose);
+  for (const DType value : {DType::kF16, DType::kBF16, DType::kF32}) {
+    with_value_type(value,
+                    [&]<class Value>() { last = last.ok() ? load(filter_take<Value>, filter_add<Value>) : last; });
+  }
+  return last;
+}
+
 }  // namespace sirtaki::kernels::cuda

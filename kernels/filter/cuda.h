@@ -45,5 +45,6 @@ struct FilterSum {
   std::byte* out;
 };
 Launch filter_sum(const FilterSum& args, Stream stream);
+Launch load_filter();
 
 }  // namespace sirtaki::kernels::cuda

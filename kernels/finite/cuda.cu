@@ -72,4 +72,9 @@ Launch all_finite(const Finite& args, Stream stream) {
   }
 }
 
+Launch load_finite() {
+  return load(find_not_finite<std::uint16_t, 0x7C00>, find_not_finite<std::uint16_t, 0x7F80>,
+              find_not_finite<std::uint32_t, 0x7F800000>, find_not_finite<std::uint64_t, 0x7FF0000000000000>);
+}
+
 }  // namespace sirtaki::kernels::cuda

@@ -18,5 +18,6 @@ struct Finite {
   std::uint32_t* not_finite;  // becomes 1 where there is one, else 0; of integers and bool 0
 };
 Launch all_finite(const Finite& args, Stream stream);
+Launch load_finite();
 
 }  // namespace sirtaki::kernels::cuda

@@ -364,4 +364,27 @@ Launch group_topk_sum(const GroupTopkSum& args, Stream stream) {
   return result;
 }
 
+Launch load_group_topk() {
+  Launch last;
+  for (const DType value : {DType::kF16, DType::kBF16, DType::kF32}) {
+    for (const std::int32_t group : {256, 65536}) {
+      GroupTopk how;
+      how.value = value;
+      how.group = group;
+      with_entry_types(how, [&]<class Value, class Offset>() {
+        last = last.ok() ? load(group_topk_add<Value, Offset>) : last;
+        if constexpr (sizeof(Offset) == 1) {
+          last = last.ok() ? load(group_topk_in_registers<Value, Offset, 1, 8>) : last;
+        } else {
+          last = last.ok() ? load(group_topk_in_registers<Value, Offset, 1, 16>,
+                                  group_topk_in_registers<Value, Offset, 1, 32>,
+                                  group_topk_in_registers<Value, Offset, 4, 32>, group_topk_in_memory<Value, Offset>)
+                           : last;
+        }
+      });
+    }
+  }
+  return last;
+}
+
 }  // namespace sirtaki::kernels::cuda

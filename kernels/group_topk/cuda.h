@@ -30,5 +30,6 @@ struct GroupTopkSum {
   std::byte* out;
 };
 Launch group_topk_sum(const GroupTopkSum& args, Stream stream);
+Launch load_group_topk();
 
 }  // namespace sirtaki::kernels::cuda

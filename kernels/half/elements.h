@@ -46,7 +46,10 @@ using BF16 = Half<bf16_to_f32, f32_to_bf16>;
 // Any byte but 0 is true; stored as 0 or 1.
 struct Bool {
   using Value = bool;
+  using Bits = std::uint8_t;
   static constexpr std::size_t kSize = 1;
+  SIRTAKI_HOST_DEVICE static std::uint8_t encode(bool value) { return value ? 1 : 0; }
+  SIRTAKI_HOST_DEVICE static bool decode(std::uint8_t bits) { return bits != 0; }
   static bool load(const std::byte* from) { return *from != std::byte{0}; }
   static void store(bool value, std::byte* to) { *to = static_cast<std::byte>(value); }
 };

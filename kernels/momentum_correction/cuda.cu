@@ -56,4 +56,8 @@ Launch momentum_correct(const MomentumCorrect& args, Stream stream) {
   return launch(momentum_steps, pieces(args.n, 4 * kThreads), kThreads, stream, arguments);
 }
 
+Launch load_momentum_correction() {
+  return load(momentum_steps);
+}
+
 }  // namespace sirtaki::kernels::cuda

@@ -19,5 +19,6 @@ struct MomentumCorrect {
   std::byte* step;  // may be `gradient`; without Nesterov also `momentum`
 };
 Launch momentum_correct(const MomentumCorrect& args, Stream stream);
+Launch load_momentum_correction();
 
 }  // namespace sirtaki::kernels::cuda

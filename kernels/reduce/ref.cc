@@ -1,62 +1,12 @@
 #include <cstring>
-#include <type_traits>
 
 #include "kernels/half/elements.h"
+#include "kernels/reduce/arithmetic.h"
 #include "kernels/reduce/reduce.h"
 #include "runtime/base/check.h"
 
 namespace sirtaki::kernels::ref {
 namespace {
-
-template <class T>
-T sum(T a, T b) {
-  if constexpr (std::is_same_v<T, bool>) {
-    return a || b;
-  } else if constexpr (std::is_integral_v<T>) {
-    return static_cast<T>(static_cast<std::uint64_t>(a) + static_cast<std::uint64_t>(b));
-  } else {
-    return a + b;
-  }
-}
-
-template <class T>
-T product(T a, T b) {
-  if constexpr (std::is_same_v<T, bool>) {
-    return a && b;
-  } else if constexpr (std::is_integral_v<T>) {
-    return static_cast<T>(static_cast<std::uint64_t>(a) * static_cast<std::uint64_t>(b));
-  } else {
-    return a * b;
-  }
-}
-
-// b != b: a NaN in b wins; one in a stays because every comparison with it is false.
-template <class T>
-T smaller(T a, T b) {
-  return b < a || b != b ? b : a;
-}
-template <class T>
-T larger(T a, T b) {
-  return b > a || b != b ? b : a;
-}
-
-template <class T>
-T apply(ReduceOp op, T a, T b) {
-  switch (op) {
-    case ReduceOp::kSum:
-    case ReduceOp::kAverage:
-      return sum(a, b);
-    case ReduceOp::kProduct:
-      return product(a, b);
-    case ReduceOp::kMin:
-      return smaller(a, b);
-    case ReduceOp::kMax:
-      return larger(a, b);
-    case ReduceOp::kAdasum:
-      break;
-  }
-  return a;
-}
 
 template <class Element>
 void run(ReduceOp op, std::span<const std::byte* const> sources, std::byte* out, std::int64_t n) {
@@ -64,7 +14,7 @@ void run(ReduceOp op, std::span<const std::byte* const> sources, std::byte* out,
     const std::size_t at = i * Element::kSize;
     auto value = Element::load(sources[0] + at);
     for (const std::byte* source : sources.subspan(1)) {
-      value = apply<typename Element::Value>(op, value, Element::load(source + at));
+      value = combined<typename Element::Value>(op, value, Element::load(source + at));
     }
     Element::store(canonical(value), out + at);
   }

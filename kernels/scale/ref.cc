@@ -1,6 +1,7 @@
 #include <cmath>
 
 #include "kernels/half/elements.h"
+#include "kernels/reduce/arithmetic.h"
 #include "kernels/scale/scale.h"
 #include "runtime/base/check.h"
 
@@ -43,12 +44,7 @@ void divide(std::byte* data, std::size_t n, std::int64_t count) {
   using Value = typename Element::Value;
   for (std::size_t i = 0; i < n; ++i) {
     std::byte* at = data + i * Element::kSize;
-    const Value value = Element::load(at);
-    if constexpr (std::is_integral_v<Value>) {
-      Element::store(static_cast<Value>(static_cast<std::int64_t>(value) / count), at);
-    } else {
-      Element::store(canonical(value / static_cast<Value>(count)), at);
-    }
+    Element::store(canonical(divided<Value>(Element::load(at), count)), at);
   }
 }
 

@@ -253,4 +253,16 @@ Launch scaled_sum(const ScaledSum& args, Stream stream) {
   return result;
 }
 
+Launch load_scaled_cast() {
+  Launch last;
+  for (const ScaledCode code : {ScaledCode::kInt8, ScaledCode::kE4M3, ScaledCode::kE5M2}) {
+    with_code_type(code, [&]<class Code>() {
+      last = last.ok() ? load(scaled_in_registers<Code, 8>, scaled_in_registers<Code, 32>, scaled_in_memory<Code>,
+                              scaled_add<Code>)
+                       : last;
+    });
+  }
+  return last;
+}
+
 }  // namespace sirtaki::kernels::cuda

@@ -30,5 +30,6 @@ struct ScaledSum {
   std::byte* out;
 };
 Launch scaled_sum(const ScaledSum& args, Stream stream);
+Launch load_scaled_cast();
 
 }  // namespace sirtaki::kernels::cuda

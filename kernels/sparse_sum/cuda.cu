@@ -102,4 +102,12 @@ Launch sparse_sum(const SparseSum& args, Stream stream) {
   return result;
 }
 
+Launch load_sparse_sum() {
+  Launch last = load(sparse_find_firsts);
+  for (const DType value : {DType::kF16, DType::kBF16, DType::kF32}) {
+    with_value_type(value, [&]<class Value>() { last = last.ok() ? load(sparse_add<Value>) : last; });
+  }
+  return last;
+}
+
 }  // namespace sirtaki::kernels::cuda

@@ -23,5 +23,6 @@ struct SparseSum {
   std::uint32_t* firsts;  // scratch memory: a word for every tile of every payload
 };
 Launch sparse_sum(const SparseSum& args, Stream stream);
+Launch load_sparse_sum();
 
 }  // namespace sirtaki::kernels::cuda

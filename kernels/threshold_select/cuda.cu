@@ -347,4 +347,14 @@ Launch threshold_select(const ThresholdEncode& args, Stream stream) {
   return run(encode, args.how.value, stream);
 }
 
+Launch load_threshold_select() {
+  Launch last = load(threshold_accumulate, threshold_decide, threshold_histogram<11, 20>, threshold_find<11>,
+                     threshold_histogram<10, 10>, threshold_histogram<10, 0>, threshold_find<10>, threshold_count,
+                     threshold_scan, threshold_finish);
+  for (const DType value : {DType::kF16, DType::kBF16, DType::kF32}) {
+    with_value_type(value, [&]<class Value>() { last = last.ok() ? load(threshold_write<Value>) : last; });
+  }
+  return last;
+}
+
 }  // namespace sirtaki::kernels::cuda

@@ -23,5 +23,6 @@ struct ThresholdEncode {
 };
 std::size_t threshold_scratch_bytes(std::int64_t n);
 Launch threshold_select(const ThresholdEncode& args, Stream stream);
+Launch load_threshold_select();
 
 }  // namespace sirtaki::kernels::cuda

@@ -293,4 +293,8 @@ Launch twobit_from_counts(const TwobitFromCounts& args, Stream stream) {
                 args.counts, reinterpret_cast<float*>(args.out));
 }
 
+Launch load_twobit() {
+  return load(twobit_quantise, twobit_add_records, twobit_add<AddValues>, twobit_add<AddCounts>, twobit_scale_counts);
+}
+
 }  // namespace sirtaki::kernels::cuda

@@ -61,5 +61,6 @@ struct TwobitFromCounts {
   std::byte* out;
 };
 Launch twobit_from_counts(const TwobitFromCounts& args, Stream stream);
+Launch load_twobit();
 
 }  // namespace sirtaki::kernels::cuda

@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <memory>
 #include <random>
+#include <set>
 #include <vector>
 
 namespace sirtaki::emulated {
@@ -55,6 +56,8 @@ struct Machine {
   Gate block;
   ucontext_t scheduler;
   const std::function<void()>* kernel = nullptr;
+  std::set<const void*> launched;
+  std::set<const void*> loaded;
 
   Fiber& current() { return fibers[place.thread.x]; }
 };
@@ -147,6 +150,23 @@ void run_block(Machine& m, unsigned threads) {
 
 const Place& place() {
   return machine().place;
+}
+
+void note_launched(const void* kernel) {
+  machine().launched.insert(kernel);
+}
+void note_loaded(const void* kernel) {
+  machine().loaded.insert(kernel);
+}
+std::size_t launched_kernels() {
+  return machine().launched.size();
+}
+std::size_t launched_but_not_loaded() {
+  std::size_t count = 0;
+  for (const void* kernel : machine().launched) {
+    count += machine().loaded.contains(kernel) ? 0 : 1;
+  }
+  return count;
 }
 
 void set_order(unsigned order) {

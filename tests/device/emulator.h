@@ -7,6 +7,7 @@
 // Lanes of a warp that meet in different functions, or that wait for ever, end the program with a message.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <functional>
@@ -39,6 +40,12 @@ void set_order(unsigned order);
 
 // Runs `kernel` on blocks of threads, a multiple of 32.
 void run(unsigned blocks, unsigned threads, const std::function<void()>& kernel);
+
+// Kernels that were launched, and those that were loaded ahead.
+void note_launched(const void* kernel);
+void note_loaded(const void* kernel);
+std::size_t launched_kernels();
+std::size_t launched_but_not_loaded();
 
 // What the 32 lanes of a warp hand in; 0 of lanes that are done. Valid until the lane's next call.
 struct Words {

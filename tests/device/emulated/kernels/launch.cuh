@@ -1,4 +1,4 @@
-// Starting kernels on the emulator (tests/device/emulator.h), in the place of kernels/launch.cuh.
+// Starting and loading kernels on the emulator (tests/device/emulator.h), in the place of kernels/launch.cuh.
 //
 // For: kernels/*/cuda.cu, compiled for tests. Threads: one. Work is done when a launch returns.
 #pragma once
@@ -19,9 +19,16 @@ inline constexpr std::int64_t kMostBlocks = 3;
 template <class... Parameters, class... Arguments>
 Launch launch(void (*kernel)(Parameters...), std::int64_t blocks, unsigned threads, Stream /*stream*/,
               const Arguments&... arguments) {
+  emulated::note_launched(reinterpret_cast<const void*>(kernel));
   if (blocks > 0) {
     emulated::run(static_cast<unsigned>(std::min(blocks, kMostBlocks)), threads, [&] { kernel(arguments...); });
   }
+  return {};
+}
+
+template <class... Kernels>
+Launch load(Kernels*... kernels) {
+  (emulated::note_loaded(reinterpret_cast<const void*>(kernels)), ...);
   return {};
 }
 
