@@ -24,9 +24,10 @@ LAYERS: dict[str, set[str]] = {
     "runtime/control": {"runtime/base", "scheduler"},
     "runtime/rendezvous": {"runtime/base"},
     "runtime/hub": {"runtime/base", "runtime/control", "runtime/rendezvous"},
-    "runtime/net": {"runtime/base", "kernels", "runtime/rendezvous"},
+    "runtime/device": {"runtime/base", "kernels"},
+    "runtime/net": {"runtime/base", "kernels", "runtime/rendezvous", "runtime/device"},
     "runtime/engine": {
-        *("runtime/base", "kernels", "compression", "scheduler"),
+        *("runtime/base", "kernels", "compression", "scheduler", "runtime/device"),
         *("runtime/control", "runtime/rendezvous", "runtime/hub", "runtime/net"),
     },
     "adapters/c": {"runtime/base", "runtime/rendezvous", "runtime/engine", "runtime/hub"},
@@ -53,7 +54,7 @@ EXTERNALS: dict[str, tuple[tuple[str, ...], set[str], set[str], set[str]]] = {
     "OpenSSL": (("openssl/",), {"runtime/rendezvous"}, set(), set()),
     "xxHash": (("xxhash.h",), {"runtime/base", "kernels", "scheduler"}, set(), set()),
     "CLI11": (("CLI/",), {"launcher"}, set(), set()),
-    "CUDA": (("cuda", "cub/", "nccl", "driver_types.h"), {"kernels", "runtime/net"}, set(), set()),
+    "CUDA": (("cuda", "cub/", "nccl", "driver_types.h"), {"kernels", "runtime/device"}, set(), set()),
     "Python": (("Python.h", "nanobind/", "pybind11/"), {"adapters/python"}, {"adapters/python"}, set()),
     "a framework": (("torch/", "ATen/", "c10/", "tensorflow/"), set(), set(), set()),
 }

@@ -1,0 +1,115 @@
+#include "runtime/device/cuda_calls.h"
+
+#include <cuda_runtime_api.h>
+
+namespace sirtaki::device::cuda {
+namespace {
+
+cudaStream_t stream_of(void* stream) {
+  return static_cast<cudaStream_t>(stream);
+}
+cudaEvent_t event_of(void* event) {
+  return static_cast<cudaEvent_t>(event);
+}
+
+const char* error_text(int code) {
+  return cudaGetErrorString(static_cast<cudaError_t>(code));
+}
+
+int count_devices(int* count) {
+  return cudaGetDeviceCount(count);
+}
+
+int enter_thread(int device) {
+  const cudaError_t error = cudaSetDevice(device);
+  if (error != cudaSuccess) {
+    return error;
+  }
+  cudaStreamCaptureMode mode = cudaStreamCaptureModeThreadLocal;
+  return cudaThreadExchangeStreamCaptureMode(&mode);
+}
+
+int make_stream(bool high_priority, void** stream) {
+  int least = 0;
+  int greatest = 0;
+  if (const cudaError_t error = cudaDeviceGetStreamPriorityRange(&least, &greatest); error != cudaSuccess) {
+    return error;
+  }
+  cudaStream_t made = nullptr;
+  const cudaError_t error =
+      cudaStreamCreateWithPriority(&made, cudaStreamNonBlocking, high_priority ? greatest : least);
+  *stream = made;
+  return error;
+}
+int destroy_stream(void* stream) {
+  return cudaStreamDestroy(stream_of(stream));
+}
+
+int make_event(void** event) {
+  cudaEvent_t made = nullptr;
+  const cudaError_t error = cudaEventCreateWithFlags(&made, cudaEventDisableTiming);
+  *event = made;
+  return error;
+}
+int destroy_event(void* event) {
+  return cudaEventDestroy(event_of(event));
+}
+
+int allocate_device(void** data, std::size_t bytes) {
+  return cudaMalloc(data, bytes);
+}
+int release_device(void* data) {
+  return cudaFree(data);
+}
+int allocate_pinned(void** data, std::size_t bytes) {
+  return cudaHostAlloc(data, bytes, cudaHostAllocDefault);
+}
+int release_pinned(void* data) {
+  return cudaFreeHost(data);
+}
+
+int record(void* event, void* stream) {
+  return cudaEventRecord(event_of(event), stream_of(stream));
+}
+int wait(void* stream, void* event) {
+  return cudaStreamWaitEvent(stream_of(stream), event_of(event), 0);
+}
+int query(void* event, bool* done) {
+  const cudaError_t error = cudaEventQuery(event_of(event));
+  *done = error == cudaSuccess;
+  if (error == cudaErrorNotReady) {
+    cudaGetLastError();  // else the next one in this thread who asks for an error finds this answer
+    return cudaSuccess;
+  }
+  return error;
+}
+
+int copy(void* stream, void* to, const void* from, std::size_t bytes) {
+  return cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream_of(stream));
+}
+
+constexpr DeviceCalls kCalls{
+    .version = kCallsVersion,
+    .error_text = error_text,
+    .count_devices = count_devices,
+    .enter_thread = enter_thread,
+    .make_stream = make_stream,
+    .destroy_stream = destroy_stream,
+    .make_event = make_event,
+    .destroy_event = destroy_event,
+    .allocate_device = allocate_device,
+    .release_device = release_device,
+    .allocate_pinned = allocate_pinned,
+    .release_pinned = release_pinned,
+    .record = record,
+    .wait = wait,
+    .query = query,
+    .copy = copy,
+};
+
+}  // namespace
+}  // namespace sirtaki::device::cuda
+
+const sirtaki::device::cuda::DeviceCalls* sirtaki_cuda_device() {
+  return &sirtaki::device::cuda::kCalls;
+}

@@ -1,0 +1,42 @@
+// CudaDevice: a GPU as the CUDA plug-in serves it.
+//
+// Owned by: whoever owns the data plane of a rank. Threads: as DeviceApi; the object itself does not change.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "runtime/device/device_api.h"
+#include "runtime/device/plugin.h"
+
+namespace sirtaki::device {
+
+class CudaDevice final : public DeviceApi {
+ public:
+  // Enters the calling thread, and loads all kernels: CUDA may wait for the device when it loads one at its first use.
+  // kUnavailable where there is no device of that index.
+  static Result<std::unique_ptr<CudaDevice>> open(const Plugin& plugin, int index);
+
+  Status enter_thread() override;
+  const kernels::cuda::Kernels& kernels() const override { return kernels_; }
+  Result<Stream> make_stream(Priority priority) override;
+  Result<Event> make_event() override;
+  Result<std::byte*> allocate(Place place, std::size_t bytes) override;
+  void destroy(Stream stream) override;
+  void destroy(Event event) override;
+  void release(Place place, std::byte* data) override;
+  Status record(Event event, Stream stream) override;
+  Status wait(Stream stream, Event event) override;
+  Result<bool> done(Event event) override;
+  Status copy(Stream stream, std::byte* to, const std::byte* from, std::size_t bytes) override;
+
+ private:
+  CudaDevice(const Plugin& plugin, int index) : kernels_(*plugin.kernels), calls_(*plugin.calls), index_(index) {}
+  Status status(int code, const char* what) const;
+
+  const kernels::cuda::Kernels& kernels_;
+  const cuda::DeviceCalls& calls_;
+  const int index_;
+};
+
+}  // namespace sirtaki::device

@@ -1,0 +1,87 @@
+#include "runtime/device/cuda_calls.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "tests/unit/device/played/cuda_runtime_api.h"
+
+namespace sirtaki::device::cuda {
+namespace {
+
+using played::cuda;
+
+class CudaCallsTest : public ::testing::Test {
+ protected:
+  CudaCallsTest() { cuda() = {}; }
+  ~CudaCallsTest() override { cuda() = {}; }
+
+  const DeviceCalls& calls_ = *sirtaki_cuda_device();
+};
+
+TEST_F(CudaCallsTest, ThreadsAreKeptOutOfCaptures) {
+  EXPECT_EQ(calls_.version, kCallsVersion);
+  EXPECT_EQ(calls_.enter_thread(2), 0);
+  EXPECT_EQ(cuda().device, 2);
+  EXPECT_EQ(cuda().capture_mode, cudaStreamCaptureModeThreadLocal);
+  cuda().errors["SetDevice"] = 101;
+  cuda().capture_mode = -1;
+  EXPECT_EQ(calls_.enter_thread(7), 101);
+  EXPECT_EQ(cuda().capture_mode, -1);
+}
+
+TEST_F(CudaCallsTest, StreamsDoNotWaitForTheDefaultOne) {
+  void* stream = nullptr;
+  EXPECT_EQ(calls_.make_stream(true, &stream), 0);
+  EXPECT_EQ(stream, &cuda());
+  EXPECT_EQ(cuda().flags, cudaStreamNonBlocking);
+  EXPECT_EQ(cuda().priority, -5);
+  EXPECT_EQ(calls_.make_stream(false, &stream), 0);
+  EXPECT_EQ(cuda().priority, 0);
+  cuda().errors["DeviceGetStreamPriorityRange"] = 3;
+  EXPECT_EQ(calls_.make_stream(false, &stream), 3);
+  EXPECT_EQ(calls_.destroy_stream(stream), 0);
+}
+
+TEST_F(CudaCallsTest, EventsTakeNoTime) {
+  void* event = nullptr;
+  EXPECT_EQ(calls_.make_event(&event), 0);
+  EXPECT_EQ(event, &cuda());
+  EXPECT_EQ(cuda().flags, cudaEventDisableTiming);
+  EXPECT_EQ(calls_.destroy_event(event), 0);
+}
+
+TEST_F(CudaCallsTest, AnEventThatHasNotHappenedIsNoError) {
+  bool done = false;
+  EXPECT_EQ(calls_.query(nullptr, &done), 0);
+  EXPECT_TRUE(done);
+  cuda().errors["EventQuery"] = cudaErrorNotReady;
+  EXPECT_EQ(calls_.query(nullptr, &done), 0);
+  EXPECT_FALSE(done);
+  EXPECT_EQ(cuda().calls.back(), "GetLastError") << "it would be left to the next one who asks";
+  cuda().errors["EventQuery"] = 700;
+  EXPECT_EQ(calls_.query(nullptr, &done), 700);
+  EXPECT_FALSE(done);
+  EXPECT_EQ(cuda().calls.back(), "EventQuery") << "an error stays where others find it";
+}
+
+TEST_F(CudaCallsTest, TheOthersPassOnWhatIsSaid) {
+  int count = 0;
+  EXPECT_EQ(calls_.count_devices(&count), 0);
+  EXPECT_EQ(count, 3);
+  void* data = nullptr;
+  EXPECT_EQ(calls_.allocate_device(&data, 1), 0);
+  EXPECT_EQ(calls_.allocate_pinned(&data, 1), 0);
+  EXPECT_EQ(calls_.release_device(data), 0);
+  EXPECT_EQ(calls_.release_pinned(data), 0);
+  EXPECT_EQ(calls_.record(nullptr, nullptr), 0);
+  EXPECT_EQ(calls_.wait(nullptr, nullptr), 0);
+  EXPECT_EQ(calls_.copy(nullptr, nullptr, nullptr, 1), 0);
+  EXPECT_EQ(cuda().calls, (std::vector<std::string>{"GetDeviceCount", "Malloc", "HostAlloc", "Free", "FreeHost",
+                                                    "EventRecord", "StreamWaitEvent", "MemcpyAsync"}));
+  EXPECT_STREQ(calls_.error_text(cudaErrorNotReady), "not ready");
+}
+
+}  // namespace
+}  // namespace sirtaki::device::cuda

@@ -1,0 +1,61 @@
+#include "runtime/device/event_pool.h"
+
+#include <gtest/gtest.h>
+
+#include <utility>
+
+#include "tests/unit/device/fake_device.h"
+
+namespace sirtaki::device {
+namespace {
+
+using testing::FakeDevice;
+
+TEST(EventPool, LendsWhatItMadeAtTheStart) {
+  FakeDevice device;
+  {
+    auto pool = EventPool::create(device, 2);
+    ASSERT_TRUE(pool);
+    device.seal();
+    Result<PooledEvent> first = (*pool)->take();
+    ASSERT_TRUE(first);
+    const Event lent = first->get();
+    {
+      Result<PooledEvent> second = (*pool)->take();
+      ASSERT_TRUE(second);
+      EXPECT_NE(second->get(), lent);
+      EXPECT_EQ((*pool)->take().status().code(), Code::kExhausted);
+    }
+    EXPECT_EQ((*pool)->left(), 1U);
+    const PooledEvent moved = std::move(*first);
+    EXPECT_EQ(moved.get(), lent);
+    EXPECT_FALSE(*first);
+  }
+  EXPECT_EQ(device.alive(), 0);
+}
+
+TEST(FakeDevice, KeepsTheOrderOfStreamsAndEvents) {
+  FakeDevice device;
+  const Stream one = *device.make_stream(Priority::kHigh);
+  const Stream two = *device.make_stream(Priority::kNormal);
+  const Event event = *device.make_event();
+  EXPECT_TRUE(*device.done(event)) << "never recorded";
+  device.hold();
+  std::byte from{7};
+  std::byte middle{0};
+  std::byte to{0};
+  ASSERT_TRUE(device.copy(one, &middle, &from, 1));
+  ASSERT_TRUE(device.record(event, one));
+  ASSERT_TRUE(device.wait(two, event));
+  ASSERT_TRUE(device.copy(two, &to, &middle, 1));
+  EXPECT_FALSE(device.step(two));
+  EXPECT_TRUE(device.step(one));
+  EXPECT_FALSE(*device.done(event));
+  EXPECT_FALSE(device.step(two));
+  device.run();
+  EXPECT_TRUE(*device.done(event));
+  EXPECT_EQ(to, from);
+}
+
+}  // namespace
+}  // namespace sirtaki::device

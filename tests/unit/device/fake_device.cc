@@ -1,0 +1,181 @@
+#include "tests/unit/device/fake_device.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <stdexcept>
+#include <utility>
+
+#include "kernels/reduce/reduce.h"
+#include "kernels/scale/scale.h"
+
+namespace sirtaki::device::testing {
+namespace {
+
+kernels::cuda::Launch reduce(const kernels::cuda::Reduce& args, kernels::cuda::Stream stream) {
+  const std::vector<const std::byte*> sources(args.sources.begin(), args.sources.end());
+  FakeDevice::queue(stream, [args, sources] {
+    kernels::ref::reduce(args.op, args.dtype, sources, args.out, args.n);
+    if (args.op == ReduceOp::kAverage) {
+      kernels::ref::divide_by(args.dtype, args.out, args.n, args.divisor);
+    }
+  });
+  return {};
+}
+
+constexpr kernels::cuda::Kernels table() {
+  kernels::cuda::Kernels kernels{};
+  kernels.version = kernels::cuda::kKernelsVersion;
+  kernels.reduce = reduce;
+  return kernels;
+}
+constexpr kernels::cuda::Kernels kTable = table();
+
+void expect(bool good, const char* what) {
+  if (!good) {
+    throw std::logic_error(what);
+  }
+}
+
+}  // namespace
+
+FakeDevice::FakeDevice() = default;
+FakeDevice::~FakeDevice() = default;
+
+const kernels::cuda::Kernels& FakeDevice::kernels() const {
+  return kTable;
+}
+
+void FakeDevice::hold() {
+  const std::lock_guard lock(mutex_);
+  held_ = true;
+}
+
+void FakeDevice::run() {
+  const std::lock_guard lock(mutex_);
+  held_ = false;
+  progress();
+}
+
+bool FakeDevice::step(Stream stream) {
+  const std::lock_guard lock(mutex_);
+  return step_locked(*static_cast<Queue*>(stream.native));
+}
+
+std::size_t FakeDevice::queued() const {
+  const std::lock_guard lock(mutex_);
+  std::size_t sum = 0;
+  for (const auto& queue : queues_) {
+    sum += queue->work.size();
+  }
+  return sum;
+}
+
+bool FakeDevice::step_locked(Queue& queue) {
+  if (queue.work.empty() || (queue.work.front().can && !queue.work.front().can())) {
+    return false;
+  }
+  const Work work = std::move(queue.work.front());
+  queue.work.pop_front();
+  work.run();
+  return true;
+}
+
+void FakeDevice::progress() {
+  bool some = true;
+  while (some) {
+    some = false;
+    for (const auto& queue : queues_) {
+      while (step_locked(*queue)) {
+        some = true;
+      }
+    }
+  }
+}
+
+void FakeDevice::add(Queue& queue, Work work) {
+  queue.work.push_back(std::move(work));
+  if (!held_) {
+    progress();
+  }
+}
+
+void FakeDevice::queue(void* stream, std::function<void()> work, std::function<bool()> can) {
+  auto* const queue = static_cast<Queue*>(stream);
+  const std::lock_guard lock(queue->device->mutex_);
+  queue->device->add(*queue, {std::move(work), std::move(can)});
+}
+
+Status FakeDevice::refused() {
+  return std::exchange(refusal_, Status());
+}
+
+Result<Stream> FakeDevice::make_stream(Priority /*priority*/) {
+  expect(!sealed_, "a stream is made after the start");
+  const std::lock_guard lock(mutex_);
+  ++alive_;
+  queues_.push_back(std::make_unique<Queue>(Queue{this, {}}));
+  return Stream{queues_.back().get()};
+}
+
+Result<Event> FakeDevice::make_event() {
+  expect(!sealed_, "an event is made after the start");
+  const std::lock_guard lock(mutex_);
+  ++alive_;
+  marks_.push_back(std::make_unique<Mark>());
+  return Event{marks_.back().get()};
+}
+
+Result<std::byte*> FakeDevice::allocate(Place /*place*/, std::size_t bytes) {
+  expect(!sealed_, "memory is allocated after the start");
+  ++alive_;
+  return static_cast<std::byte*>(std::aligned_alloc(256, (bytes + 255) / 256 * 256));
+}
+
+void FakeDevice::destroy(Stream /*stream*/) {
+  --alive_;
+}
+
+void FakeDevice::destroy(Event /*event*/) {
+  --alive_;
+}
+
+void FakeDevice::release(Place /*place*/, std::byte* data) {
+  --alive_;
+  std::free(data);
+}
+
+Status FakeDevice::record(Event event, Stream stream) {
+  SRT_TRY(refused());
+  const std::lock_guard lock(mutex_);
+  auto* const mark = static_cast<Mark*>(event.native);
+  const std::uint64_t number = ++mark->recorded;
+  add(*static_cast<Queue*>(stream.native), {[mark, number] { mark->reached = std::max(mark->reached, number); }, {}});
+  return {};
+}
+
+Status FakeDevice::wait(Stream stream, Event event) {
+  SRT_TRY(refused());
+  const std::lock_guard lock(mutex_);
+  const auto* const mark = static_cast<Mark*>(event.native);
+  add(*static_cast<Queue*>(stream.native),
+      {[] {}, [mark, number = mark->recorded] { return mark->reached >= number; }});
+  return {};
+}
+
+Result<bool> FakeDevice::done(Event event) {
+  SRT_TRY(broken_);
+  const std::lock_guard lock(mutex_);
+  const auto* const mark = static_cast<Mark*>(event.native);
+  return mark->reached >= mark->recorded;
+}
+
+Status FakeDevice::copy(Stream stream, std::byte* to, const std::byte* from, std::size_t bytes) {
+  SRT_TRY(refused());
+  if (bytes > 0) {
+    queue(stream.native, [=] { std::memmove(to, from, bytes); });
+  }
+  return {};
+}
+
+}  // namespace sirtaki::device::testing
