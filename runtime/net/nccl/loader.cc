@@ -93,7 +93,6 @@ Result<Library> load(const LoadOptions& options) {
   symbols.need("ncclReduceScatter", api.reduce_scatter);
   symbols.need("ncclSend", api.send);
   symbols.need("ncclRecv", api.recv);
-  symbols.find("ncclAlltoAll", api.all_to_all);
   if (!symbols.missing().empty()) {
     return Status(Code::kUnsupported,
                   where + ", version " + version_text(found.version) + ", lacks " + symbols.missing());

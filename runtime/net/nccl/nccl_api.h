@@ -88,9 +88,6 @@ struct Api {
                             CommHandle comm, NativeStream stream);
   Outcome (*send)(const void* data, std::size_t count, Element element, int peer, CommHandle comm, NativeStream stream);
   Outcome (*recv)(void* data, std::size_t count, Element element, int peer, CommHandle comm, NativeStream stream);
-  // Null before 2.28.3.
-  Outcome (*all_to_all)(const void* in, void* out, std::size_t count, Element element, CommHandle comm,
-                        NativeStream stream);
 };
 
 }  // namespace sirtaki::net::nccl

@@ -142,9 +142,6 @@ void FakeNccl::fill_calls() {
   api_.recv = [](void*, std::size_t, Element, int, CommHandle handle, NativeStream) {
     return current().used(handle, "recv");
   };
-  api_.all_to_all = [](const void*, void*, std::size_t, Element, CommHandle handle, NativeStream) {
-    return current().used(handle, "all_to_all");
-  };
 }
 
 }  // namespace sirtaki::net::nccl::testing

@@ -1,5 +1,4 @@
-// A library that loads like NCCL: FAKE_VERSION is its version, FAKE_OLD leaves out what came later, FAKE_PARTIAL what
-// is needed.
+// A library that loads like NCCL: FAKE_VERSION is its version, FAKE_PARTIAL leaves out functions.
 #include "runtime/net/nccl/nccl_api.h"
 
 using sirtaki::net::nccl::Outcome;
@@ -32,7 +31,4 @@ SRT_STUB(ncclReduceScatter)
 #ifndef FAKE_PARTIAL
 SRT_STUB(ncclSend)
 SRT_STUB(ncclRecv)
-#endif
-#ifndef FAKE_OLD
-SRT_STUB(ncclAlltoAll)
 #endif

@@ -76,9 +76,6 @@ static_assert(kSame<decltype(ncclAllGather), decltype(Api::all_gather)>);
 static_assert(kSame<decltype(ncclReduceScatter), decltype(Api::reduce_scatter)>);
 static_assert(kSame<decltype(ncclSend), decltype(Api::send)>);
 static_assert(kSame<decltype(ncclRecv), decltype(Api::recv)>);
-#if NCCL_VERSION_CODE >= 22803
-static_assert(kSame<decltype(ncclAlltoAll), decltype(Api::all_to_all)>);
-#endif
 
 static_assert(static_cast<int>(ncclSuccess) == static_cast<int>(Outcome::kSuccess));
 static_assert(static_cast<int>(ncclUnhandledCudaError) == static_cast<int>(Outcome::kUnhandledCudaError));
