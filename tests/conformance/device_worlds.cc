@@ -1,0 +1,95 @@
+#include "tests/conformance/device_worlds.h"
+
+#include <stdexcept>
+#include <utility>
+
+#include "runtime/net/loopback.h"
+#include "runtime/net/nccl/nccl_collectives.h"
+#include "tests/conformance/played_nccl.h"
+#include "tests/unit/device/fake_device.h"
+#include "tests/unit/net/nccl/ids.h"
+
+namespace sirtaki::net::testing {
+namespace {
+
+template <class T>
+T must(Result<T> result) {
+  if (!result) {
+    throw std::runtime_error(result.status().to_string());
+  }
+  return std::move(*result);
+}
+
+LoggerOptions silent() {
+  LoggerOptions options;
+  options.level = LogLevel::kOff;
+  return options;
+}
+
+// Of one loop and one device; no connections beside them.
+template <class Member>
+class DeviceWorld : public World {
+ public:
+  int size() const override { return static_cast<int>(ranks_.size()); }
+  Collectives& at(Rank rank) override { return *ranks_[static_cast<std::size_t>(rank)]; }
+  PointToPoint& link(Rank) override { throw std::logic_error("a world without links"); }
+  void on(Rank, Task task) override { loop_.post(std::move(task)); }
+  bool wait(const std::function<bool()>& done) override { return loop_.run(done); }
+
+ protected:
+  ManualLoop loop_;
+  device::testing::FakeDevice device_;
+  std::vector<std::unique_ptr<Member>> ranks_;
+};
+
+class LoopbackWorld final : public DeviceWorld<LoopbackCollectives> {
+ public:
+  explicit LoopbackWorld(int size) : group_(must(LoopbackGroup::create(device_, size))) {
+    device_.seal();
+    for (Rank rank = 0; rank < size; ++rank) {
+      ranks_.push_back(group_->member(rank, loop_));
+    }
+  }
+
+ private:
+  std::shared_ptr<LoopbackGroup> group_;
+};
+
+class NcclWorld final : public DeviceWorld<nccl::NcclCollectives> {
+ public:
+  explicit NcclWorld(int size) {
+    nccl::NcclOptions options;
+    options.size = size;
+    options.credit_bytes = 20000;
+    int connected = 0;
+    for (options.rank = 0; options.rank < size; ++options.rank) {
+      ranks_.push_back(must(nccl::NcclCollectives::create({loop_, nccl_.api(), device_, ids_, log_}, options)));
+      ranks_.back()->connect(1, [&](Status status) { connected += status ? 1 : 0; });
+    }
+    device_.seal();
+    if (!loop_.run([&] { return connected == size; })) {
+      throw std::runtime_error("the ranks did not connect");
+    }
+  }
+  ~NcclWorld() override { ranks_.clear(); }
+
+ private:
+  PlayedNccl nccl_;
+  nccl::testing::LocalIds ids_{loop_};
+  Logger log_{silent(), stderr_sink()};
+};
+
+}  // namespace
+
+std::vector<std::string> device_worlds() {
+  return {"loopback", "nccl"};
+}
+
+std::unique_ptr<World> make_device_world(const std::string& name, int size) {
+  if (name == "nccl") {
+    return std::make_unique<NcclWorld>(size);
+  }
+  return std::make_unique<LoopbackWorld>(size);
+}
+
+}  // namespace sirtaki::net::testing

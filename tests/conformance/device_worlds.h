@@ -1,0 +1,16 @@
+// Worlds of collectives of device memory, on a device that is played: "nccl", over NCCL that is played as well, and
+// "loopback". One manual loop for all ranks.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tests/conformance/collectives_worlds.h"
+
+namespace sirtaki::net::testing {
+
+std::vector<std::string> device_worlds();
+std::unique_ptr<World> make_device_world(const std::string& name, int size);
+
+}  // namespace sirtaki::net::testing

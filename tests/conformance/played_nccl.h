@@ -1,0 +1,70 @@
+// PlayedNccl: functions of NCCL for several ranks of one process, which move and add memory on a FakeDevice.
+//
+// For: conformance of what calls NCCL. Work on a stream waits until all ranks of the communicator have come to the
+// call, as on a device; an abort lets it go. One at a time. Threads: one.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "runtime/net/nccl/nccl_api.h"
+
+namespace sirtaki::net::testing {
+
+class PlayedNccl {
+ public:
+  PlayedNccl();
+  ~PlayedNccl();
+  PlayedNccl(const PlayedNccl&) = delete;
+  PlayedNccl& operator=(const PlayedNccl&) = delete;
+
+  const nccl::Api& api() const { return api_; }
+
+ private:
+  using Memory = std::vector<std::byte>;
+  // The n-th call of all ranks of a communicator.
+  struct Round {
+    std::map<int, Memory> inputs;
+  };
+  struct World {
+    int size = 0;
+    int joined = 0;
+    std::map<std::uint64_t, Round> rounds;
+    std::map<std::pair<int, int>, std::deque<Memory>> mail;  // from, to
+  };
+  struct Comm {
+    std::shared_ptr<World> world;
+    int rank = 0;
+    std::uint64_t calls = 0;
+    std::shared_ptr<bool> aborted = std::make_shared<bool>(false);
+  };
+  // What a call does on its stream: first hand in, then, when it can, take.
+  struct Step {
+    void* stream;
+    std::function<void()> hand_in;
+    std::function<bool()> can;
+    std::function<void()> take;
+  };
+  using Take = std::function<void(const std::map<int, Memory>& inputs)>;
+
+  static PlayedNccl& current();
+  static Comm& comm(nccl::CommHandle handle);
+  void fill_life();
+  void fill_calls();
+  static nccl::Outcome collective(nccl::CommHandle handle, void* stream, const void* in, std::size_t bytes, Take take);
+  static nccl::Outcome leave(nccl::CommHandle handle, bool abort);
+  nccl::Outcome end_group();
+
+  nccl::Api api_{};
+  std::map<int, std::shared_ptr<World>> worlds_;
+  int last_id_ = 0;
+  std::vector<Step> group_;
+};
+
+}  // namespace sirtaki::net::testing
