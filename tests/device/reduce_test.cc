@@ -17,7 +17,7 @@ TEST(ReduceOnDevice, IsTheReference) {
   for (std::uint64_t seed = 0; seed < 220; ++seed) {
     Random random(seed);
     const DType dtype = kernels::all_dtypes()[seed % kDTypeCount];
-    const auto op = static_cast<ReduceOp>(seed / kDTypeCount % kReduceOpCount);
+    const auto op = static_cast<ReduceOp>(seed / kDTypeCount % kElementwiseOpCount);
     const std::size_t n = seed % 7 == 0 ? random() % 9 : random() % 1500;
     const std::size_t count = seed % 3 == 0 ? 1 + random() % 2 : 1 + random() % 9;
     if (op == ReduceOp::kAverage && dtype == DType::kBool) {

@@ -50,6 +50,8 @@ Reduction reduction_of(const CollectiveArgs& args) {
       return Reduction::kMin;
     case ReduceOp::kMax:
       return Reduction::kMax;
+    case ReduceOp::kAdasum:
+      break;
   }
   raise_bug(__FILE__, __LINE__, "reduce operation");
 }
