@@ -95,10 +95,13 @@ Status DefaultSession::shutdown() {
   std::shared_ptr<Active> closing;
   {
     const std::lock_guard state(mutex_);
-    closing = std::exchange(active_, nullptr);
+    closing = active_;
   }
   if (closing) {
+    // Found until it is closed: what is over is told through it, and only then is memory in flight the caller's again.
     closing->session->close();
+    const std::lock_guard state(mutex_);
+    active_ = nullptr;
   }
   return {};
 }

@@ -5,25 +5,15 @@
 namespace sirtaki_tensorflow {
 
 Completions& Completions::instance() {
-  static Completions completions;  // lint: allow(global) TensorFlow's kernels have no owner of ours
-  return completions;
-}
-
-Completions::~Completions() {
-  {
-    const std::lock_guard lock(mutex_);
-    ending_ = true;
-  }
-  changed_.notify_all();
-  if (thread_.joinable()) {
-    thread_.join();
-  }
+  // lint: allow(global) TensorFlow's kernels have no owner of ours
+  static auto* const kCompletions = new Completions;
+  return *kCompletions;
 }
 
 void Completions::post(std::function<void()> work) {
   {
     const std::lock_guard lock(mutex_);
-    if (!thread_.joinable() && !ending_) {
+    if (!thread_.joinable()) {
       thread_ = std::thread([this] { run(); });
     }
     work_.push_back(std::move(work));
@@ -36,10 +26,7 @@ void Completions::run() {
     std::function<void()> work;
     {
       std::unique_lock lock(mutex_);
-      changed_.wait(lock, [&] { return ending_ || !work_.empty(); });
-      if (work_.empty()) {
-        return;
-      }
+      changed_.wait(lock, [&] { return !work_.empty(); });
       work = std::move(work_.front());
       work_.pop_front();
     }

@@ -1,6 +1,7 @@
 // Completions: the thread on which kernels end, so that neither the runtime's loop nor TensorFlow's threads wait.
 //
-// One a process, started by the first use, joined when the process ends. Idle it sleeps.
+// One a process, started by the first use. Never destroyed: the runtime may tell of an end when static objects die, and
+// a forked child has the object but not its thread. Idle it sleeps.
 #pragma once
 
 #include <condition_variable>
@@ -19,14 +20,12 @@ class Completions {
 
  private:
   Completions() = default;
-  ~Completions();
   void run();
 
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<std::function<void()>> work_;  // guarded by mutex_
-  bool ending_ = false;                     // guarded by mutex_
-  std::thread thread_;                      // started and joined with mutex_ free of it
+  std::thread thread_;                      // guarded by mutex_
 };
 
 }  // namespace sirtaki_tensorflow

@@ -102,8 +102,11 @@ Failure ReadyOp::ready(const Call& call) const {
   if (!failure.ok()) {
     return failure;
   }
-  step->held[static_cast<std::size_t>(index_)] = std::move(gradient);
-  return of_call(sirtaki_stream_ready(stream_, index_, &described, 0));
+  failure = of_call(sirtaki_stream_ready(stream_, index_, &described, 0));
+  if (failure.ok()) {
+    step->held[static_cast<std::size_t>(index_)] = std::move(gradient);
+  }
+  return failure;
 }
 
 Failure ReadyOp::join(Step& step, std::int64_t number) const {
@@ -187,8 +190,9 @@ Failure FinishOp::finish(Step& step, std::int64_t number) const {
   if (step.finishing || step.number != number || !holds_all(step)) {
     return invalid("a step of gradients ends without all of them; " + std::string(kLoops));
   }
-  step.finishing = true;
-  return of_call(sirtaki_stream_finish(stream_));
+  Failure failure = of_call(sirtaki_stream_finish(stream_));
+  step.finishing = failure.ok();
+  return failure;
 }
 
 }  // namespace sirtaki_tensorflow

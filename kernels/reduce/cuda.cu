@@ -83,7 +83,7 @@ Launch with_element(DType dtype, Body body) {
 
 Launch reduce(const Reduce& args, Stream stream) {
   const bool average = args.op == ReduceOp::kAverage;
-  if (args.n < 0 || args.sources.empty() || args.sources.size() > kMostPayloads ||
+  if (args.op == ReduceOp::kAdasum || args.n < 0 || args.sources.empty() || args.sources.size() > kMostPayloads ||
       (average && (args.divisor < 1 || args.dtype == DType::kBool))) {
     return kInvalid;
   }

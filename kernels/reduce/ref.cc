@@ -23,7 +23,7 @@ void run(ReduceOp op, std::span<const std::byte* const> sources, std::byte* out,
 }  // namespace
 
 void reduce(ReduceOp op, DType dtype, std::span<const std::byte* const> sources, std::byte* out, std::int64_t n) {
-  SRT_CHECK(!sources.empty() && n >= 0);
+  SRT_CHECK(!sources.empty() && n >= 0 && op != ReduceOp::kAdasum);
   if (n == 0) {
     return;
   }

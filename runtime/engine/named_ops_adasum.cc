@@ -10,12 +10,19 @@
 namespace sirtaki::engine {
 namespace {
 
-constexpr std::int64_t kSlice = 1 << 16;  // elements of a block between two looks of the loop at other things
+// Multiplications between two looks of the loop at other things: about a millisecond.
+constexpr std::int64_t kWork = 1 << 20;
+constexpr std::int64_t kLeastSlice = 512;
 
 enum Exchange : std::uint32_t { kBlocks = 0, kProducts = 1, kResult = 2 };
 
 std::size_t block_bytes(const OpSpec& spec, const AdasumState& state, int rank) {
   return static_cast<std::size_t>(state.counts[static_cast<std::size_t>(rank)]) * dtype_size(spec.input.dtype);
+}
+
+// Elements of a block at a time, each of which takes so many multiplications.
+std::int64_t slice_of(std::size_t multiplications) {
+  return std::max(kLeastSlice, kWork / static_cast<std::int64_t>(multiplications));
 }
 
 }  // namespace
@@ -66,8 +73,9 @@ void NamedOps::multiply_blocks(Op& op, std::int64_t at) {
   const DType dtype = op.spec.input.dtype;
   const auto from =
       state.arrays(block_bytes(op.spec, state, op.net->rank()), static_cast<std::size_t>(at) * dtype_size(dtype));
-  kernels::add_dot_products(dtype, from, std::min(kSlice, block - at), state.products);
-  loop_.post([this, &op, next = at + kSlice] {
+  const std::int64_t slice = slice_of(state.products.size());
+  kernels::add_dot_products(dtype, from, std::min(slice, block - at), state.products);
+  loop_.post([this, &op, next = at + slice] {
     if (adasum_goes_on(op, {})) {
       multiply_blocks(op, next);
     }
@@ -106,8 +114,9 @@ void NamedOps::add_blocks(Op& op, std::int64_t at) {
   const DType dtype = op.spec.input.dtype;
   const std::size_t offset = static_cast<std::size_t>(at) * dtype_size(dtype);
   const auto from = state.arrays(block_bytes(op.spec, state, op.net->rank()), offset);
-  kernels::weighted_sum(dtype, from, state.weights, state.blocks.data() + offset, std::min(kSlice, block - at));
-  loop_.post([this, &op, next = at + kSlice] {
+  const std::int64_t slice = slice_of(state.weights.size());
+  kernels::weighted_sum(dtype, from, state.weights, state.blocks.data() + offset, std::min(slice, block - at));
+  loop_.post([this, &op, next = at + slice] {
     if (adasum_goes_on(op, {})) {
       add_blocks(op, next);
     }

@@ -18,11 +18,14 @@ Status joined() {
 std::shared_ptr<StreamTable::Entry> StreamTable::find(StreamId stream) const {
   const std::lock_guard lock(mutex_);
   const auto it = entries_.find(stream);
-  return it == entries_.end() ? nullptr : it->second;
+  return it == entries_.end() || it->second->closing ? nullptr : it->second;
 }
 
 Result<StreamId> StreamTable::open(StreamSpec spec, Duration timeout) {
   SRT_TRY(check_stream(spec, rank_, size_));
+  if (static_cast<int>(spec.ranks.size()) == size_) {
+    spec.ranks.clear();  // all of them, however they are named
+  }
   auto entry = std::make_shared<Entry>();
   entry->name = agreed_name(spec.name, spec.ranks);
   for (const StreamTensor& tensor : spec.tensors) {
@@ -127,14 +130,16 @@ void StreamTable::call_done(Entry& entry) {
 }
 
 Status StreamTable::on_done(StreamId stream, Task done) {
-  const auto entry = find(stream);
-  if (!entry) {
-    return not_open();
-  }
   const std::lock_guard lock(mutex_);
   if (ended_) {
     return {Code::kShutdown, "the session has ended"};
   }
+  const auto it = entries_.find(stream);
+  if (it == entries_.end()) {
+    return not_open();
+  }
+  // One that is being closed as well: the loop may still work on its memory.
+  const std::shared_ptr<Entry>& entry = it->second;
   if (entry->waiting) {
     return invalid_argument("stream '" + entry->name + "': its step is waited for already");
   }
@@ -263,16 +268,25 @@ Status StreamTable::abort(StreamId stream, std::string why) {
 }
 
 Status StreamTable::close(StreamId stream) {
+  std::shared_ptr<Entry> entry;
   {
     const std::lock_guard lock(mutex_);
-    if (entries_.erase(stream) == 0) {
+    const auto it = entries_.find(stream);
+    if (it == entries_.end() || std::exchange(it->second->closing, true)) {
       return not_open();
     }
+    entry = it->second;
   }
   auto slot = std::make_shared<Slot>();
   loop_.post(
       [this, stream, slot] { engine_.close_stream(stream, [slot](Status s) { slot->complete(std::move(s)); }); });
-  return waiter_.wait_out(*slot);
+  Status status = waiter_.wait_out(*slot);
+  {
+    const std::lock_guard lock(mutex_);
+    entries_.erase(stream);
+  }
+  call_done(*entry);
+  return status;
 }
 
 Status StreamTable::on_loop(StreamId stream, const std::function<Status(Stream&)>& ask) const {

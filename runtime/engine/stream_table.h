@@ -61,6 +61,7 @@ class StreamTable {
     std::shared_ptr<StreamBoard> board;
     std::shared_ptr<Slot> waiting;               // guarded by mutex_
     Task on_done;                                // guarded by mutex_; of `waiting`
+    bool closing = false;                        // guarded by mutex_; found by on_done() alone
     std::atomic<bool> waits_for_tensors{false};  // some thread is in wait_tensors()
   };
 

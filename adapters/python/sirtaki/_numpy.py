@@ -49,8 +49,8 @@ class NumpyAdapter:
         return (tensor.ctypes.data, dtype_code(tensor.dtype.name), 0, 0, tensor.shape, None)
 
     def input(self, tensor: Array) -> Array:
-        """The array itself, or a row-major copy."""
-        return np.asarray(tensor, order="C")
+        """The array itself, or a row-major copy in this machine's byte order."""
+        return np.asarray(tensor, tensor.dtype.newbyteorder("="), order="C")
 
     def overlaps(self, tensor: Array) -> bool:
         """True when nothing can be written into it."""

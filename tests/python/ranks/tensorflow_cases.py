@@ -241,7 +241,8 @@ def case_wrong_arguments_are_value_errors_in_both_modes() -> None:
         refused(tf.function(call), ValueError, part)
     refused(lambda: hvd.allreduce(tf.ones([2], tf.complex64)), ValueError, "cannot be sent")
     refused(lambda: hvd.allreduce(tf.constant(["text"])), ValueError, "cannot be sent")
-    refused(lambda: hvd.allreduce(tf.ones([2]), op=hvd.Adasum), NotImplementedError, "Adasum")
+    refused(lambda: hvd.allreduce(tf.ones([2], tf.int32), op=hvd.Adasum), ValueError, "floating-point")
+    refused(lambda: hvd.reducescatter(tf.ones([2]), op=hvd.Adasum), NotImplementedError, "Adasum")
 
 
 def case_a_name_in_flight_twice_is_an_error() -> None:

@@ -87,7 +87,7 @@ def _refuse(text: str) -> None:
                 "momentum out of the compression"
             )
     asked = basics.option("local.updates")
-    if asked not in ("", "1"):
+    if asked not in ("", "1", "off", "none"):
         raise errors.UnsupportedError(
             f'local.updates is "{asked}": local updates are made by the DistributedOptimizer of sirtaki.torch alone; '
             'set it to "1" for Keras'

@@ -21,6 +21,8 @@ _WRAPPED = (
     "BroadcastGlobalVariablesCallback"
 )
 
+_SUMS = "backward_passes_per_step with mixed_float16 applies means: pass average_aggregated_gradients=True"
+
 
 class _Distributed:
     """What DistributedOptimizer adds to the class of the user's optimizer. Documented there."""
@@ -101,6 +103,8 @@ def put_outside(optimizer: Any) -> None:
     """Where Keras has put a LossScaleOptimizer around a DistributedOptimizer, the outer one combines from now on."""
     inner = getattr(optimizer, "inner_optimizer", None)
     if inner is not None and is_distributed(inner) and not is_distributed(optimizer):
+        if inner._sirtaki.factor != 1:
+            raise errors.UnsupportedError(_SUMS)
         state = _release(inner)
         _adopt(optimizer, _State(state.choices, 1, scales_loss=True))
 
@@ -169,8 +173,6 @@ def DistributedOptimizer(  # noqa: N802  (Horovod's name)
     if not scaled and keras.config.dtype_policy().name == "mixed_float16":
         optimizer, scaled = keras.optimizers.LossScaleOptimizer(optimizer), True
     if scaled and passes > 1 and not average_aggregated_gradients:
-        raise errors.UnsupportedError(
-            "backward_passes_per_step with mixed_float16 applies means: pass average_aggregated_gradients=True"
-        )
+        raise errors.UnsupportedError(_SUMS)
     factor = 1 if average_aggregated_gradients else int(passes)
     return _adopt(optimizer, _State(choices, factor, scales_loss=scaled))

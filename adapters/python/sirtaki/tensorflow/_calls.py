@@ -43,12 +43,20 @@ def public(function: _Function) -> _Function:
 
 
 def count_in_graph(key: str) -> int:
-    """How often this was called with `key` in the graph that is being built; 0 in eager code."""
+    """How often this was called with `key` in the function that is being built; 0 in eager code."""
     if tf.executing_eagerly():
         return 0
-    counter = _counts.setdefault(tf_ops.get_default_graph(), Counter())
+    counter = _counts.setdefault(_function(), Counter())
     counter[key] += 1
     return counter[key] - 1
+
+
+def _function() -> Any:
+    """The graph that is being built; of loops and branches, whose names count all of a process, the one around."""
+    graph = tf_ops.get_default_graph()
+    while type(graph).__name__ != "FuncGraph" and getattr(graph, "outer_graph", None) is not None:
+        graph = graph.outer_graph
+    return graph
 
 
 def names_for(kind: str, name: str | None, count: int) -> str:
@@ -64,8 +72,7 @@ def names_for(kind: str, name: str | None, count: int) -> str:
     if name is None:
         if tf.executing_eagerly():
             return ""
-        graph = getattr(tf_ops.get_default_graph(), "name", "graph")
-        name = f"{graph}.{kind}.{count_in_graph(kind)}"
+        name = f"{getattr(_function(), 'name', 'graph')}.{kind}.{count_in_graph(kind)}"
     return name if count == 1 else "\n".join(f"{name}.{i}" for i in range(count))
 
 

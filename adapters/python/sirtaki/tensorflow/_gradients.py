@@ -9,7 +9,7 @@ import tensorflow as tf
 from sirtaki import basics, errors
 from sirtaki.ops import ReduceOp
 from sirtaki.process_sets import ProcessSet
-from sirtaki.tensorflow._calls import call, how
+from sirtaki.tensorflow._calls import call, count_in_graph, how
 
 _ONE = (1.0, 1.0)
 
@@ -25,7 +25,12 @@ def _set(op: Any) -> ProcessSet:
 
 def _names(op: Any, suffix: str = "gradient") -> str:
     names = op.get_attr("tensor_names").decode()
-    return "\n".join(f"{name}.{suffix}" for name in names.split("\n")) if names else ""
+    if not names:
+        return ""
+    # One operation may have several gradients in a function.
+    nth = count_in_graph(f"{names}.{suffix}")
+    suffix = suffix if nth == 0 else f"{suffix}.{nth}"
+    return "\n".join(f"{name}.{suffix}" for name in names.split("\n"))
 
 
 def _scales(op: Any) -> tuple[float, float]:

@@ -51,6 +51,11 @@ def choose(
     """Checks arguments of DistributedGradientTape and DistributedOptimizer. Raises ValueError."""
     codec, compressor = choice_of(compression)
     op = reduce_op_of(None, op)
+    if op == ReduceOp.ADASUM:
+        raise errors.UnsupportedError(
+            "op=Adasum combines what steps have changed, which DistributedOptimizer of sirtaki.torch does; here "
+            "allreduce() takes it, tapes and optimizers take Average"
+        )
     factor = gradient_predivide_factor
     usable = isinstance(factor, (int, float)) and 0 < factor < float("inf")
     require(usable, f"gradient_predivide_factor is {factor!r}; it must be a number above 0")
@@ -69,7 +74,7 @@ def choose(
 def refuse_local_updates() -> None:
     """Raises UnsupportedError where the option local.updates asks for what is not there."""
     asked = basics.option("local.updates")
-    if asked not in ("", "1"):
+    if asked not in ("", "1", "off", "none"):
         raise errors.UnsupportedError(
             f'local.updates is "{asked}": local updates are made by the DistributedOptimizer of sirtaki.torch alone; '
             'set it to "1" for TensorFlow and Keras'
@@ -138,12 +143,14 @@ class GradientReducer:
     def reduce(self, grads: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
         """The combined gradients; None where there is none. Collective; the same gradients are None on all ranks."""
         refuse_xla()
+        refuse_local_updates()
         choices = self._choices
         grads = list(grads)
         process_set = choices.process_set
         process_set.rank()
         if process_set.size() == 1:
-            return grads
+            dense = choices.sparse_as_dense
+            return [tf.convert_to_tensor(g) if dense and g is not None else g for g in grads]
         names = _unique([name_of(variable, i) for i, variable in enumerate(variables)])
         dense: list[int] = []
         for i, grad in enumerate(grads):
@@ -151,7 +158,7 @@ class GradientReducer:
                 grads[i] = allreduce(
                     grad,
                     op=choices.op,
-                    name=f"{self._name}.{names[i]}",
+                    name=f"{self._name}.{names[i]}.{count_in_graph(f'{self._name}.{names[i]}')}",
                     process_set=process_set,
                     prescale_factor=choices.prescale,
                     postscale_factor=choices.postscale,
@@ -194,7 +201,6 @@ class GradientReducer:
         key = (tuple(names), tuple(shapes), tuple(dtypes), how)
 
         def open_stream(name: str) -> Any:
-            refuse_local_updates()
             refuse_momentum(text)
             tensors = [(0, dtype, 0, 0, shape, None) for dtype, shape in zip(dtypes, shapes, strict=True)]
             return _core.Stream(name, names, tensors, None, how)

@@ -128,6 +128,8 @@ def _sum_of_slices(
 ) -> tf.IndexedSlices:
     require(op in (Average, Sum), f"op is {op.name}; IndexedSlices can be averaged or summed")
     factor = scales[0] * scales[1] / (process_set.size() if op == Average else 1)
+    whole = slices.values.dtype.is_floating or factor == 1
+    require(whole, f"IndexedSlices of {slices.values.dtype.name} can be summed, neither averaged nor scaled")
     names = (None, None) if name is None else (f"{name}.values", f"{name}.indices")
     values = allgather(slices.values, names[0], process_set=process_set)
     indices = allgather(slices.indices, names[1], process_set=process_set)

@@ -23,6 +23,7 @@ from sirtaki.torch._claims import claims
 from sirtaki.torch._parameters import become, keep_scheduler_hook, methods_of, stream_names
 from sirtaki.torch._step import SUPERSEDED, refuse_grad_scaler
 from sirtaki.torch.compression import Compression, choice_of
+from sirtaki.torch.local_updates import local_choice
 
 _SCALER = (
     "GradScaler skips steps of one rank alone, and with op=Adasum ranks make their steps together; use autocast with "
@@ -34,7 +35,8 @@ _CASTS = {None: Compression.none, "none": Compression.none, "fp16": Compression.
 def refuse_for_adasum(predivide: float, sync: str | None, local_updates: Any) -> None:
     """What has no meaning where steps are combined and not gradients."""
     require(predivide == 1.0, "gradient_predivide_factor needs op=Average")
-    given = "sync" if sync not in (None, "step") else "local_updates" if local_updates not in (None, 1) else None
+    local = local_choice(local_updates, basics.option("local.updates")) is not None
+    given = "sync" if sync not in (None, "step") else "local_updates" if local else None
     if given is not None:
         raise errors.UnsupportedError(f"{given}: with op=Adasum step() combines what steps have changed; leave it out")
 

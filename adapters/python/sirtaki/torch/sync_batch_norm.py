@@ -137,11 +137,13 @@ class _Normalize(Function):
         if weight is not None:
             grad_weight, grad_bias = sums[1].to(weight.dtype), sums[0].to(weight.dtype)
         name = f"sync_batch_norm.{wide.shape[1]}.backward"
+        if weight is not None:
+            # Before they are added up: between merges of local updates weights are each rank's own.
+            sums, out = sums * weight, out * _along(weight, wide)
         work = ctx.ops.allreduce(sums.double(), name, ReduceOp.SUM, (1.0, 1.0 / ctx.count), in_place=False)
         means = ctx.ops.start_one(work).wait().to(wide.dtype)
         inner = out - _along(means[0], wide) - normal * _along(means[1], wide)
-        factor = scale if weight is None else scale * weight
-        return None, (inner * _along(factor, wide)).to(input.dtype), grad_weight, grad_bias, None
+        return None, (inner * _along(scale, wide)).to(input.dtype), grad_weight, grad_bias, None
 
 
 def _moments(ops: Ops, wide: Tensor) -> tuple[Tensor, Tensor, float]:
