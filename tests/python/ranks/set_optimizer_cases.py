@@ -201,6 +201,8 @@ def case_a_deviation_ends_the_step_of_the_set_alone() -> None:
     def step(fail: bool) -> None:
         two.zero_grad()
         (some.sum() * 1).backward()
+        if fail:
+            hvd.barrier(process_set=process_set)  # a rank that has not begun the step would not miss it
         if fail and hvd.rank() == 0:
             two._sirtaki.give_up("out of memory")
             return
