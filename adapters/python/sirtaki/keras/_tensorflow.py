@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,6 +11,8 @@ from tensorflow.python.framework import ops as tf_ops
 
 from sirtaki.tensorflow.functions import broadcast_
 from sirtaki.tensorflow.gradients import Choices, GradientReducer, choose
+
+_numbers = itertools.count()
 
 
 class _Reducer(GradientReducer):
@@ -31,7 +34,7 @@ class TensorFlowBackend:
 
     def reducer(self, choices: Choices) -> _Reducer:
         """For one optimizer."""
-        return _Reducer("keras.optimizer", choices)
+        return _Reducer(f"keras.optimizer.{next(_numbers)}", choices)
 
     def broadcast(self, variables: Sequence[Any], root_rank: int) -> None:
         """Overwrites Keras variables with those of a rank."""

@@ -123,6 +123,15 @@ def name_of(variable: Any, place: int) -> str:
     return str(getattr(variable, "path", None) or getattr(variable, "name", None) or f"gradient.{place}")
 
 
+def _identity(variable: Any) -> str | None:
+    """What tells a variable from others of its name in this process, as what is owed of its gradient is its own."""
+    for held in (variable, getattr(variable, "_value", None)):
+        told = getattr(held, "_unique_id", None)
+        if isinstance(told, str):
+            return told
+    return None
+
+
 def _unique(names: Sequence[str]) -> list[str]:
     seen: Counter[str] = Counter()
     out = []
@@ -149,8 +158,8 @@ class GradientReducer:
         process_set = choices.process_set
         process_set.rank()
         if process_set.size() == 1:
-            dense = choices.sparse_as_dense
-            return [tf.convert_to_tensor(g) if dense and g is not None else g for g in grads]
+            as_dense = choices.sparse_as_dense
+            return [tf.convert_to_tensor(g) if as_dense and g is not None else g for g in grads]
         names = _unique([name_of(variable, i) for i, variable in enumerate(variables)])
         dense: list[int] = []
         for i, grad in enumerate(grads):
@@ -178,7 +187,7 @@ class GradientReducer:
         shapes = [_shape(grad, variable) for grad, variable in zip(grads, variables, strict=True)]
         in_stream = choices.op in (Average, Sum) and choices.compressor is None and None not in shapes
         if in_stream and choices.process_set == global_process_set:
-            return self._in_stream(grads, names, shapes)
+            return self._in_stream(grads, names, shapes, [_identity(variable) for variable in variables])
         if choices.codec not in (None, "none") and None in shapes:
             at = names[shapes.index(None)]
             raise errors.UnsupportedError(f"compression of {at}, a gradient whose shape TensorFlow does not know")
@@ -192,13 +201,15 @@ class GradientReducer:
             name=f"{self._name}.{count_in_graph(self._name)}",
         )
 
-    def _in_stream(self, grads: list[tf.Tensor], names: list[str], shapes: list[Any]) -> list[tf.Tensor]:
+    def _in_stream(
+        self, grads: list[tf.Tensor], names: list[str], shapes: list[Any], variables: list[str | None]
+    ) -> list[tf.Tensor]:
         choices = self._choices
         dtypes = [dtype_code(grad.dtype.name) for grad in grads]
         text = option_text() if choices.codec is None else choices.codec
         codec = text if choices.sgd else without_sparse(text)
         how = (int(choices.op), choices.prescale, choices.postscale, codec, 0)
-        key = (tuple(names), tuple(shapes), tuple(dtypes), how)
+        key = (tuple(names), tuple(shapes), tuple(dtypes), how, tuple(variables))
 
         def open_stream(name: str) -> Any:
             refuse_momentum(text)

@@ -309,7 +309,7 @@ def _scatter(
 
 @public
 def barrier(process_set: ProcessSet = global_process_set) -> None:
-    """Over when all ranks have come to it; in a tf.function what follows in the program waits for it."""
+    """Over when all ranks have come to it; in a tf.function TensorFlow's operations with a state wait for it."""
     call("sirtaki_barrier", tensor_names=names_for("barrier", None, 1), **where(process_set))
 
 

@@ -25,8 +25,9 @@ _INSTEAD = (
 class ElasticSampler(Sampler[int]):
     """Divides what is left of a dataset among the ranks.
 
-    In each epoch every sample comes once, or twice where the ranks do not divide what is left. Tell what is done with
-    record_batch(); after load_state_dict() or reset() the rest is divided among the ranks of then.
+    In each epoch every sample comes once; where the ranks do not divide what is left, some come again. Tell what is
+    done with record_batch(). The rest is divided anew by load_state_dict(), of what gather_state() gave all ranks: what
+    one rank alone knows would give ranks different numbers of samples, and the next collective would not end.
 
     Args:
         dataset: something of a length; the samples are its indices.

@@ -415,7 +415,8 @@ def DistributedOptimizer(  # noqa: N802, PLR0917  (Horovod's name and signature)
     """Makes `optimizer` combine gradients over all ranks. Call init() first, and do the same on all ranks.
 
     The same object is returned, of a subclass of its class, so schedulers, isinstance() and checkpoints go on working.
-    It gains wait(), synchronize(), skip_synchronize(), no_sync(), set_backward_passes_per_step() and exposed_seconds.
+    It gains wait(), synchronize(), skip_synchronize(), no_sync(), set_backward_passes_per_step() and exposed_seconds;
+    with op=Adasum no exposed_seconds, and nothing of compression or local updates.
 
     A parameter unused on some ranks counts as zeros there; one unused on all keeps `.grad is None`.
     A parameter belongs to the optimizer made last. Its shape and dtype stay as they were in the first step.
