@@ -180,8 +180,8 @@ SIRTAKI_API void sirtaki_release(sirtaki_request request);
  * session has ended. For pump threads. */
 SIRTAKI_API int sirtaki_wait_watched(sirtaki_request* requests, int capacity, int64_t timeout_ms);
 SIRTAKI_API sirtaki_status sirtaki_watch(sirtaki_request request);
-/* Called once, from a thread of the runtime's or from inside the call that asked for it; may neither block nor call any
- * function of this header. */
+/* Called once, from a thread of the runtime's, from inside the call that asked for it or from sirtaki_shutdown(); may
+ * neither block nor call any function of this header. */
 typedef void (*sirtaki_done_fn)(void* context);
 /* Calls done(context) when the request is over, also when the session ends before: sirtaki_wait() then returns at once.
  * Once a request, before sirtaki_release(). Never called when this returns an error. */
