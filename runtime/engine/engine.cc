@@ -82,9 +82,9 @@ Result<std::shared_ptr<const scheduler::Plan>> Engine::make_plan(StreamSpec& spe
 
 void Engine::open_stream(StreamSpec spec, MoveFunction<void(Result<StreamId>)> done) {
   spec.name = agreed_name(spec.name, spec.ranks);
-  auto plan = make_plan(spec);
+  // After a failure nothing is asked of the network any more.
+  auto plan = failure_ ? make_plan(spec) : Result<std::shared_ptr<const scheduler::Plan>>(failure_);
   Status status = plan.status();
-  status.update(failure_);
   if (status && openings_.contains(spec.name)) {
     status = invalid_argument("stream '" + spec.name + "' is being opened already");
   }

@@ -246,8 +246,9 @@ void NamedOps::settle(Op& op) {
     control_.send(control::OpFailed{op.name, op.use, op.failed});
     finish(op, op.failed);
   } else {
-    const bool scaled = spec.reduce_op == ReduceOp::kAdasum;
-    if (spec.postscale != 1.0 && !scaled && (spec.kind == OpKind::kAllreduce || spec.kind == OpKind::kReduceScatter)) {
+    const bool scaled_already = spec.reduce_op == ReduceOp::kAdasum;
+    if (spec.postscale != 1.0 && !scaled_already &&
+        (spec.kind == OpKind::kAllreduce || spec.kind == OpKind::kReduceScatter)) {
       kernels::scale(spec.output.dtype, spec.output.data, spec.output.numel, spec.postscale);
     }
     finish(op, {});
