@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import faulthandler
+import signal
 
 import pytest
 
@@ -12,6 +13,8 @@ HANG_SECONDS = 180
 def pytest_configure(config: pytest.Config) -> None:
     """Registers the markers of CONTRIBUTING.md."""
     config.addinivalue_line("markers", "compat: runs under other launchers; slow; `make compat`")
+    # A shell starts what it puts into the background with Ctrl-C ignored, and so would be what tests start.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(wrapper=True)

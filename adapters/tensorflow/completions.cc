@@ -6,6 +6,7 @@ namespace sirtaki_tensorflow {
 
 Completions& Completions::instance() {
   // lint: allow(global) TensorFlow's kernels have no owner of ours
+  // NOLINTNEXTLINE(cppcoreguidelines-avoid-non-const-global-variables): and its thread may outlive main()
   static auto* const kCompletions = new Completions;
   return *kCompletions;
 }

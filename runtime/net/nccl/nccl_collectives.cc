@@ -72,11 +72,11 @@ void NcclCollectives::reply(Done done, Status status) {
   parts_.loop.post([moved = std::move(done), status = std::move(status)]() mutable { moved(status); });
 }
 
-Done NcclCollectives::unless_gone(void (NcclCollectives::*then)(Status)) {
-  return [weak = std::weak_ptr(self_), generation = generation_, then](Status status) {
+Done NcclCollectives::unless_gone(void (NcclCollectives::*then)(const Status&)) {
+  return [weak = std::weak_ptr(self_), generation = generation_, then](const Status& status) {
     const auto self = weak.lock();
     if (self && (*self)->generation_ == generation) {
-      ((*self)->*then)(std::move(status));
+      ((*self)->*then)(status);
     }
   };
 }
@@ -93,7 +93,7 @@ void NcclCollectives::connect(std::uint64_t attempt, Done done) {
   lanes_[0].communicator->connect(attempt_, unless_gone(&NcclCollectives::connect_bulk));
 }
 
-void NcclCollectives::connect_bulk(Status urgent) {
+void NcclCollectives::connect_bulk(const Status& urgent) {
   if (urgent) {
     lanes_[1].communicator->connect(attempt_, unless_gone(&NcclCollectives::connected));
   } else {
@@ -101,7 +101,7 @@ void NcclCollectives::connect_bulk(Status urgent) {
   }
 }
 
-void NcclCollectives::connected(Status status) {
+void NcclCollectives::connected(const Status& status) {
   if (!status) {
     fail(status);
     return;
@@ -173,11 +173,9 @@ Status NcclCollectives::line_up(Lane& lane, const Operation& operation) {
   return {};
 }
 
-void NcclCollectives::launched(Status status) {
+void NcclCollectives::launched(const Status& done) {
   Lane& lane = lane_of(queue_.front());
-  if (status) {
-    status = finish_on_device(lane, queue_.front());
-  }
+  const Status status = done ? finish_on_device(lane, queue_.front()) : done;
   // Also a bad argument: the other ranks have launched theirs, and would meet the next one of this rank.
   if (!status) {
     fail(status);

@@ -88,16 +88,16 @@ class NcclCollectives final : public DeviceCollectives {
   NcclCollectives(const Parts& parts, const NcclOptions& options);
   Status prepare();
   std::unique_ptr<Communicator> make_communicator(const char* name);
-  Done unless_gone(void (NcclCollectives::*then)(Status));
+  Done unless_gone(void (NcclCollectives::*then)(const Status&));
   void reply(Done done, Status status);
 
-  void connect_bulk(Status urgent);
-  void connected(Status status);
+  void connect_bulk(const Status& urgent);
+  void connected(const Status& status);
   Lane& lane_of(const Operation& operation);
   bool has_credit(const Operation& operation) const;
   void launch_next();
   Status line_up(Lane& lane, const Operation& operation);
-  void launched(Status status);
+  void launched(const Status& done);
   Status finish_on_device(Lane& lane, Operation& operation);
 
   void watch();
