@@ -13,8 +13,9 @@ HANG_SECONDS = 180
 def pytest_configure(config: pytest.Config) -> None:
     """Registers the markers of CONTRIBUTING.md."""
     config.addinivalue_line("markers", "compat: runs under other launchers; slow; `make compat`")
-    # A shell starts what it puts into the background with Ctrl-C ignored, and so would be what tests start.
+    # Of a shell's background or of nohup, with which these are ignored, and would be by all that tests start.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -5,9 +5,8 @@
 namespace sirtaki_tensorflow {
 
 Completions& Completions::instance() {
-  // lint: allow(global) TensorFlow's kernels have no owner of ours
-  // NOLINTNEXTLINE(cppcoreguidelines-avoid-non-const-global-variables): and its thread may outlive main()
-  static auto* const kCompletions = new Completions;
+  // lint: allow(global) TensorFlow's kernels have no owner of ours, and the thread may outlive main()
+  static auto* const kCompletions = new Completions;  // NOLINT(cppcoreguidelines-avoid-non-const-global-variables)
   return *kCompletions;
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -192,15 +193,30 @@ def case_what_is_owed_stays_in_the_set() -> None:
 
 def case_a_deviation_ends_the_step_of_the_set_alone() -> None:
     process_set = hvd.ProcessSet([0, hvd.size() - 1])
-    everybody, some = nn.Parameter(torch.zeros(4)), nn.Parameter(torch.zeros(4))
+    everybody, some, more = (nn.Parameter(torch.zeros(4)) for _ in range(3))
     one = hvd.DistributedOptimizer(torch.optim.SGD([everybody], lr=1.0), [("everybody", everybody)], op=hvd.Sum)
     two = hvd.DistributedOptimizer(
-        torch.optim.SGD([some], lr=1.0), [("some", some)], op=hvd.Sum, sync="step", process_set=process_set
+        torch.optim.SGD([some, more], lr=1.0),
+        [("some", some), ("more", more)],
+        op=hvd.Sum,
+        sync="step",
+        process_set=process_set,
     )
+
+    def out_of_memory(_: Tensor) -> None:
+        raise RuntimeError("out of memory")
 
     def step(fail: bool) -> None:
         two.zero_grad()
-        (some.sum() * 1).backward()
+        loss = some.sum() + more.sum()
+        if fail and hvd.rank() == 0:
+            # A backward pass that ends would send zeros for gradients that it lacks.
+            hook = more.register_hook(out_of_memory)
+            with contextlib.suppress(RuntimeError):
+                loss.backward()
+            hook.remove()
+        else:
+            loss.backward()
         if fail:
             hvd.barrier(process_set=process_set)  # a rank that has not begun the step would not miss it
         if fail and hvd.rank() == 0:
