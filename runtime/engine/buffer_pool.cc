@@ -21,7 +21,8 @@ BufferPool::Buffer::Buffer(Buffer&& other) noexcept
     : pool_(std::exchange(other.pool_, nullptr)),
       data_(std::move(other.data_)),
       size_(std::exchange(other.size_, 0)),
-      capacity_(std::exchange(other.capacity_, 0)) {}
+      capacity_(std::exchange(other.capacity_, 0)),
+      lent_(std::exchange(other.lent_, {})) {}
 
 BufferPool::Buffer& BufferPool::Buffer::operator=(Buffer&& other) noexcept {
   if (this != &other) {
@@ -30,6 +31,7 @@ BufferPool::Buffer& BufferPool::Buffer::operator=(Buffer&& other) noexcept {
     data_ = std::move(other.data_);
     size_ = std::exchange(other.size_, 0);
     capacity_ = std::exchange(other.capacity_, 0);
+    lent_ = std::exchange(other.lent_, {});
   }
   return *this;
 }

@@ -12,6 +12,7 @@
 
 #include "runtime/base/stats.h"
 #include "runtime/base/types.h"
+#include "runtime/net/collectives.h"
 
 namespace sirtaki::engine {
 
@@ -21,10 +22,12 @@ class BufferPool {
   class Buffer {
    public:
     Buffer() = default;
+    // Of no pool.
+    explicit Buffer(net::Lent lent) : lent_(std::move(lent)) {}
     Buffer(Buffer&& other) noexcept;
     Buffer& operator=(Buffer&& other) noexcept;
     ~Buffer();
-    Bytes bytes() const { return {data_.get(), size_}; }
+    Bytes bytes() const { return lent_.keeps ? lent_.memory : Bytes(data_.get(), size_); }
 
    private:
     friend class BufferPool;
@@ -36,6 +39,7 @@ class BufferPool {
     std::unique_ptr<std::byte, Free> data_;
     std::size_t size_ = 0;
     std::size_t capacity_ = 0;
+    net::Lent lent_;
   };
 
   BufferPool(std::size_t keep_bytes, Gauge& allocated) : keep_bytes_(keep_bytes), allocated_(allocated) {}

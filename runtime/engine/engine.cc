@@ -113,6 +113,7 @@ void Engine::on(const control::StreamAgreed& m) {
                   deps_.log,
                   deps_.stats.counter("streams.steps"),
                   deps_.stats.counter("streams.raw_bytes"),
+                  deps_.stats.counter("streams.lent_bytes"),
                   deps_.stats.counter("streams.wire_bytes"),
                   deps_.stats.histogram("streams.step_ns"),
                   deps_.stats.histogram("streams.exposed_ns")};

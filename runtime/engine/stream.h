@@ -67,6 +67,7 @@ struct StreamDeps {
   Logger* log;  // may be nullptr
   Counter& steps;
   Counter& raw_bytes;    // of gradients
+  Counter& lent_bytes;   // packed into memory that other ranks read
   Counter& wire_bytes;   // of the same, as plans count them: of the allreduce that costs the network as much
   Histogram& step_time;  // first tensor ready to step done
   Histogram& exposed;    // wait() called to step done
@@ -161,6 +162,7 @@ class Stream {
   void admit(int index);
   void pump();
   void launch(const scheduler::Partition& partition);
+  BufferPool::Buffer pack_memory(std::size_t bytes);
   void gather(const scheduler::Partition& partition, Bytes out) const;
   Status scatter(const scheduler::Partition& partition, ConstBytes in) const;
   void on_partition(std::uint32_t attempt, int position, BufferPool::Buffer buffer, const Status& status);

@@ -50,7 +50,7 @@ void Stream::launch(const scheduler::Partition& partition) {
       kernels::scale(wire, args.out.data(), partition.numel, spec_.prescale);
     }
   } else {
-    buffer = deps_.buffers.take(static_cast<std::size_t>(partition.numel) * dtype_size(wire));
+    buffer = pack_memory(static_cast<std::size_t>(partition.numel) * dtype_size(wire));
     gather(partition, buffer.bytes());
     args.out = buffer.bytes();
   }
@@ -70,6 +70,15 @@ void Stream::launch(const scheduler::Partition& partition) {
                   [this, attempt = attempt_, position, held = std::move(buffer)](const Status& status) mutable {
                     on_partition(attempt, position, std::move(held), status);
                   });
+}
+
+BufferPool::Buffer Stream::pack_memory(std::size_t bytes) {
+  net::Lent lent = deps_.net.lend(bytes);
+  if (!lent.keeps) {
+    return deps_.buffers.take(bytes);
+  }
+  deps_.lent_bytes.add(bytes);
+  return BufferPool::Buffer(std::move(lent));
 }
 
 void Stream::gather(const scheduler::Partition& partition, Bytes out) const {

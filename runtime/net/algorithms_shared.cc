@@ -151,7 +151,7 @@ class SharedMove final : public SharedOperation {
       turn(Effect::kFrees, arrivals_[number][index % window()].data.size(),
            [this, number, index] { take(number, index); });
     };
-    fetch(flow.peers[0], slot_of(Kind::kData, index), segment(flow, index).size, arrived, check_of(flow));
+    fetch(flow.peers[0], slot_of(Kind::kData, index), segment(flow, index), arrived, check_of(flow));
   }
 
   void take(std::size_t number, std::size_t index) {

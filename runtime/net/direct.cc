@@ -85,6 +85,10 @@ void DirectCollectives::reply(Done done, Status status) {
   link_.loop().post([moved = std::move(done), status = std::move(status)]() mutable { moved(status); });
 }
 
+Lent DirectCollectives::lend(std::size_t bytes) {
+  return shared_ && bytes > options_.exchange_bytes ? shared_->lend(bytes) : Lent();
+}
+
 void DirectCollectives::start(CollectiveArgs args, Done done) {
   SRT_IN_LOOP(link_.loop());
   Status refused = aborted_;

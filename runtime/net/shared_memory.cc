@@ -59,11 +59,47 @@ std::optional<SharedMemory::Room> SharedMemory::reserve(OpTag tag, std::size_t b
   if (!page) {
     return std::nullopt;
   }
-  header(rank_).tags[*page].store(tag.value, std::memory_order_relaxed);
-  header(rank_).pending[*page].store(readers, std::memory_order_release);
-  std::fill_n(used_.begin() + *page, count, char{1});
-  blocks_.push_back({tag, *page, static_cast<std::uint32_t>(count)});
+  take(tag, *page, static_cast<std::uint32_t>(count), readers, false);
   return Room{*page, {page_at(rank_, *page), bytes}};
+}
+
+void SharedMemory::take(OpTag tag, std::uint32_t page, std::uint32_t count, Readers readers, bool lent) {
+  header(rank_).tags[page].store(tag.value, std::memory_order_relaxed);
+  header(rank_).pending[page].store(readers, std::memory_order_release);
+  std::fill_n(used_.begin() + page, count, char{1});
+  blocks_.push_back({tag, page, count, lent});
+  lent_pages_ += lent ? count : 0;
+}
+
+Lent SharedMemory::lend(std::size_t bytes) {
+  collect();
+  const std::size_t count = round_up(bytes, kPageBytes) / kPageBytes;
+  if (count == 0 || 2 * (lent_pages_ + count) > pages()) {
+    return {};
+  }
+  const auto page = find_room(static_cast<std::uint32_t>(count));
+  if (!page) {
+    return {};
+  }
+  take(OpTag(), *page, static_cast<std::uint32_t>(count), reader(rank_), true);
+  const auto give_back = [this, self = shared_from_this(), page = *page](void*) {
+    header(rank_).pending[page].fetch_and(~reader(rank_), std::memory_order_release);
+  };
+  std::byte* const memory = page_at(rank_, *page);
+  return {std::shared_ptr<void>(memory, give_back), {memory, bytes}};
+}
+
+std::optional<std::uint32_t> SharedMemory::show(OpTag tag, ConstBytes data, Readers readers) {
+  const auto block =
+      std::ranges::find_if(blocks_, [&](const Block& b) { return b.lent && page_at(rank_, b.page) == data.data(); });
+  if (block == blocks_.end() || data.size() > block->count * kPageBytes || dropped_.find(tag) != nullptr ||
+      header(rank_).pending[block->page].load(std::memory_order_acquire) != reader(rank_)) {
+    return std::nullopt;
+  }
+  block->tag = tag;
+  header(rank_).tags[block->page].store(tag.value, std::memory_order_relaxed);
+  header(rank_).pending[block->page].fetch_or(readers, std::memory_order_release);
+  return block->page;
 }
 
 std::optional<std::uint32_t> SharedMemory::find_room(std::uint32_t count) const {
@@ -94,6 +130,7 @@ void SharedMemory::free_blocks() {
       return false;
     }
     std::fill_n(used_.begin() + block.page, block.count, char{0});
+    lent_pages_ -= block.lent ? block.count : 0;
     return true;
   });
 }

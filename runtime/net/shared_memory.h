@@ -6,8 +6,9 @@
 // the shared memory itself when it needs room, so nobody is woken for it. No room is no error: what does not fit
 // travels over the link. Whoever is told of a block is told over the link, which also says when a peer is gone. A block
 // that was published after a reader had dropped its tag waits until that reader looks again: when the owner drops the
-// tag or finds no room, and before the reader forgets the tag. Not for: waking, matching, order (Operation does that
-// with messages).
+// tag or finds no room, and before the reader forgets the tag. Memory that the owner has been lent is such a block as
+// well, once it is shown to readers: it is used again when they and the owner have given it back. Not for: waking,
+// matching, order (Operation does that with messages).
 #pragma once
 
 #include <atomic>
@@ -20,6 +21,7 @@
 #include <vector>
 
 #include "runtime/base/task.h"
+#include "runtime/net/collectives.h"
 #include "runtime/net/point_to_point.h"
 #include "runtime/net/shared_segment.h"
 #include "runtime/net/tombstones.h"
@@ -62,7 +64,7 @@ class SharedView {
   ConstBytes data_;
 };
 
-class SharedMemory {
+class SharedMemory : public std::enable_shared_from_this<SharedMemory> {
  public:
   // More ranks on one host stay on the link.
   static constexpr int kMaxRanks = 64;
@@ -81,6 +83,12 @@ class SharedMemory {
   };
   // None when there is no room now, or this rank has dropped the tag.
   std::optional<Room> reserve(OpTag tag, std::size_t bytes, Readers readers);
+  // None when there is no room now: half of it stays for blocks. Keeps this alive.
+  Lent lend(std::size_t bytes);
+  // Makes lent memory the block of `tag`, whose first page this gives; each of the readers is to be told of something
+  // in it. None when `data` is not the beginning of such memory, when a reader of an earlier operation has not given it
+  // back, or when this rank has dropped the tag.
+  std::optional<std::uint32_t> show(OpTag tag, ConstBytes data, Readers readers);
   // `bytes` of the block of `tag` that begins at `page` of the peer's segment. kCorrupt when there is none for this
   // rank.
   Result<SharedView> view(OpTag tag, Rank peer, std::uint32_t page, std::size_t bytes);
@@ -101,12 +109,14 @@ class SharedMemory {
     OpTag tag;
     std::uint32_t page = 0;
     std::uint32_t count = 0;
+    bool lent = false;
   };
 
   Header& header(Rank rank) const;
   std::byte* page_at(Rank rank, std::uint32_t page) const;
   std::size_t pages_of(Rank rank) const;
   std::optional<std::uint32_t> find_room(std::uint32_t count) const;
+  void take(OpTag tag, std::uint32_t page, std::uint32_t count, Readers readers, bool lent);
   void collect();
   void free_blocks();
   void give_back_all();
@@ -116,6 +126,7 @@ class SharedMemory {
   const std::vector<Rank> job_ranks_;
   std::vector<char> used_;  // own pages
   std::vector<Block> blocks_;
+  std::size_t lent_pages_ = 0;
   Tombstones dropped_;
   std::vector<std::uint64_t> calls_heard_;  // by rank
   std::vector<std::vector<char>> open_;     // by rank and page: a view of the block that begins there
@@ -128,7 +139,7 @@ struct SharedMemorySetup {
 
 // Either memory that every rank of the link has mapped, or why there is none: the same choice on all ranks.
 struct SharedMemoryOutcome {
-  std::unique_ptr<SharedMemory> memory;
+  std::shared_ptr<SharedMemory> memory;
   std::string refused;  // why not: on the first rank that cannot, which is to say so; empty on the others
 };
 

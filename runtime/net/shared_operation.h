@@ -4,12 +4,14 @@
 // that another one holds.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <optional>
 #include <utility>
 #include <vector>
 
 #include "runtime/net/operation.h"
+#include "runtime/net/reducer.h"
 #include "runtime/net/shared_memory.h"
 
 namespace sirtaki::net {
@@ -27,6 +29,9 @@ class SharedOperation : public Operation {
     Staging staging;
     ConstBytes data;
   };
+  using Room = std::optional<SharedMemory::Room>;
+  // The first page of lent memory.
+  using LentPage = std::optional<std::uint32_t>;
   // What a message is about; the number of its segment tells it from others of its kind.
   enum class Kind : std::uint8_t { kData = 0, kResult = 1, kTaken = 2 };
   static constexpr std::uint32_t slot_of(Kind kind, std::size_t index) {
@@ -36,20 +41,24 @@ class SharedOperation : public Operation {
   // Lets `readers` have `data`, which must stay as it is while the operation runs. `check` as in Operation::send.
   void publish(const std::vector<Rank>& readers, std::uint32_t slot, ConstBytes data, std::uint32_t check = 0);
   // The same in two halves: room to be filled, if there is any, and the word that it holds what `data` does.
-  using Room = std::optional<SharedMemory::Room>;
   Room reserve(const std::vector<Rank>& readers, std::size_t bytes);
   void announce(const std::vector<Rank>& readers, std::uint32_t slot, const Room& room, ConstBytes data,
                 std::uint32_t check = 0);
+  // Where all that this rank gives lies in lent memory, `readers` see it there: each has to be told of some of it with
+  // announce_lent().
+  LentPage show_lent(const std::vector<Rank>& readers);
+  void announce_lent(const std::vector<Rank>& readers, std::uint32_t slot, std::uint32_t page);
 
-  // `then` gets `bytes` bytes that `peer` published under `slot`.
+  // `then` gets what `peer` published under `slot`: this part of all that it gives.
   template <class Then>
-  void fetch(Rank peer, std::uint32_t slot, std::size_t bytes, Then then, std::uint32_t check = 0) {
+  void fetch(Rank peer, std::uint32_t slot, const Block& part, Then then, std::uint32_t check = 0) {
     auto notice = std::make_shared<Notice>();
-    auto receive = [this, peer, slot, bytes, notice, then = std::move(then)]() mutable {
-      if (notice->follows == 0) {
-        open(peer, notice->page, bytes, then);
+    auto receive = [this, peer, slot, part, notice, then = std::move(then)]() mutable {
+      if (notice->where != Where::kFollows) {
+        open(peer, *notice, part, then);
         return;
       }
+      const std::size_t bytes = part.size;
       shared().give_back(peer);
       auto arrival = std::make_shared<Arrival>();
       arrival->staging = staging(bytes);
@@ -65,24 +74,32 @@ class SharedOperation : public Operation {
  private:
   static constexpr std::uint32_t kFollows = 1;
 
+  enum class Where : std::uint32_t {
+    kBlock = 0,
+    kFollows = 1,  // not in shared memory; the next slot carries the data
+    kLent = 2,     // at its place in all of the peer's
+  };
   struct Notice {
     std::uint32_t page = 0;
-    std::uint32_t follows = 0;  // 1: not in shared memory; the next slot carries the data
+    Where where = Where::kBlock;
     Bytes bytes() { return std::as_writable_bytes(std::span(this, 1)); }
   };
 
   template <class Then>
-  void open(Rank peer, std::uint32_t page, std::size_t bytes, Then& then) {
-    auto view = shared().view(args().tag, peer, page, bytes);
-    if (!view) {
-      fail(view.status());
+  void open(Rank peer, const Notice& notice, const Block& part, Then& then) {
+    auto arrival =
+        notice.where == Where::kLent ? open_lent(peer, notice.page, part) : open_block(peer, notice.page, part);
+    if (!arrival) {
+      fail(arrival.status());
       return;
     }
-    Arrival arrival;
-    arrival.view = std::move(*view);
-    arrival.data = arrival.view.data();
-    then(std::move(arrival));
+    then(std::move(*arrival));
   }
+  Result<Arrival> open_block(Rank peer, std::uint32_t page, const Block& part);
+  Result<Arrival> open_lent(Rank peer, std::uint32_t page, const Block& part);
+  void tell(const std::vector<Rank>& readers, std::uint32_t slot, const Notice& said, std::uint32_t check);
+
+  std::map<Rank, SharedView> lent_by_;  // open until the operation ends
 };
 
 }  // namespace sirtaki::net

@@ -20,7 +20,7 @@ constexpr std::size_t kLeastSharedSegmentBytes = 128 * 1024;
 constexpr std::size_t kPieceBytes = 64 * 1024;
 
 // Reduce-scatter: block j of every rank's input is shown to rank j, which sums in rank order straight from the memory
-// of the others. An allreduce shows every rank's result to all.
+// of the others. An allreduce shows every rank's result to all; one in lent memory shows both where they are.
 class SharedReducer final : public SharedOperation {
  public:
   using SharedOperation::SharedOperation;
@@ -43,6 +43,10 @@ class SharedReducer final : public SharedOperation {
                         : counted_blocks(args().recv_counts, item());
     own_out_ = gathers() ? args().out.subspan(block_of(rank()).begin, block_of(rank()).size) : args().out;
     choose_segments();
+    // Results come from all, so all have read what they were shown when it ends.
+    if (gathers() && args().in.data() == args().out.data()) {
+      lent_ = show_lent(others());
+    }
     next_input_.assign(static_cast<std::size_t>(size()), 0);
     inputs_.resize(window());
     for (std::size_t index = 0; index < window(); ++index) {
@@ -67,7 +71,12 @@ class SharedReducer final : public SharedOperation {
 
   void show_next(Rank peer) {
     const std::size_t index = next_of(peer)++;
-    if (index < count(peer)) {
+    if (index >= count(peer)) {
+      return;
+    }
+    if (lent_) {
+      announce_lent({peer}, slot_of(Kind::kData, index), *lent_);
+    } else {
       turn(Effect::kFills, segment(peer, index).size, [this, peer, index] {
         const Block part = segment(peer, index);
         publish({peer}, slot_of(Kind::kData, index), args().in.subspan(part.begin, part.size));
@@ -83,7 +92,7 @@ class SharedReducer final : public SharedOperation {
     inputs.missing = size() - 1;
     inputs.by_rank.resize(static_cast<std::size_t>(size()));
     for (const Rank peer : others()) {
-      fetch(peer, slot_of(Kind::kData, index), segment(rank(), index).size, [this, &inputs, peer, index](Arrival data) {
+      fetch(peer, slot_of(Kind::kData, index), segment(rank(), index), [this, &inputs, peer, index](Arrival data) {
         inputs.by_rank[static_cast<std::size_t>(peer)] = std::move(data);
         if (--inputs.missing == 0) {
           turn(Effect::kFrees, segment(rank(), index).size, [this, index] { sum(index); });
@@ -97,7 +106,7 @@ class SharedReducer final : public SharedOperation {
     const Block part = segment(rank(), index);
     const Bytes out = own_out_.subspan(part.begin - block_of(rank()).begin, part.size);
     const std::vector<Rank> readers = gathers() ? others() : std::vector<Rank>();
-    const Room room = gathers() ? reserve(readers, part.size) : Room();
+    const Room room = gathers() && !lent_ ? reserve(readers, part.size) : Room();
     const std::size_t piece = std::max(kPieceBytes / item(), std::size_t{1}) * item();
     for (std::size_t begin = 0; begin < part.size; begin += piece) {
       const Bytes result = out.subspan(begin, std::min(piece, part.size - begin));
@@ -108,7 +117,9 @@ class SharedReducer final : public SharedOperation {
     }
     inputs.by_rank.clear();
     expect_inputs(index + window());
-    if (gathers()) {
+    if (lent_) {
+      announce_lent(readers, slot_of(Kind::kResult, index), *lent_);
+    } else if (gathers()) {
       announce(readers, slot_of(Kind::kResult, index), room, out);
     } else if (index + window() < count(rank())) {
       for (const Rank peer : others()) {
@@ -131,7 +142,7 @@ class SharedReducer final : public SharedOperation {
   // result, or a word of it where there is none.
   void expect_answer(Rank peer, std::size_t index) {
     if (gathers() && index < count(peer)) {
-      fetch(peer, slot_of(Kind::kResult, index), segment(peer, index).size, [this, peer, index](Arrival data) {
+      fetch(peer, slot_of(Kind::kResult, index), segment(peer, index), [this, peer, index](Arrival data) {
         results_[{peer, index}] = std::move(data);
         turn(Effect::kFrees, segment(peer, index).size, [this, peer, index] { take_result(peer, index); });
       });
@@ -155,6 +166,7 @@ class SharedReducer final : public SharedOperation {
   std::vector<Block> blocks_;
   Bytes own_out_;
   std::size_t segment_ = 0;
+  LentPage lent_;                                            // in which inputs and results are
   std::vector<std::size_t> next_input_;                      // by peer: the segment to show next
   std::vector<Inputs> inputs_;                               // by place in the window
   std::map<std::pair<Rank, std::size_t>, Arrival> results_;  // not copied yet

@@ -128,7 +128,7 @@ class Setup final : public std::enable_shared_from_this<Setup> {
       for (Rank peer = 0; peer < link_.size(); ++peer) {
         job_ranks.push_back(link_.job_rank(peer));
       }
-      outcome.memory = std::make_unique<SharedMemory>(link_.rank(), std::move(segments_), std::move(job_ranks));
+      outcome.memory = std::make_shared<SharedMemory>(link_.rank(), std::move(segments_), std::move(job_ranks));
     } else if (unable - verdicts_.begin() == link_.rank()) {
       outcome.refused = refused_;
     }

@@ -29,6 +29,24 @@ print("PATH", sirtaki.stats()["data_path"].replace(" ", "_"), digest.hexdigest()
 hvd.shutdown()
 """
 
+# Gradients of equal size, several in a partition.
+TOGETHER = """
+import hashlib, torch, sirtaki
+import sirtaki.torch as hvd
+hvd.init()
+torch.manual_seed(hvd.rank())
+parameters = [torch.nn.Parameter(torch.zeros(20_001)) for _ in range(24)]
+named = [(str(i), p) for i, p in enumerate(parameters)]
+optimizer = hvd.DistributedOptimizer(torch.optim.SGD(parameters, lr=1.0), named)
+for step in range(8):
+    optimizer.zero_grad()
+    sum((p * torch.randn(20_001)).sum() for p in parameters).backward()
+    optimizer.step()
+digest = hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in parameters)).hexdigest()
+print("LENT", sirtaki.stats()["streams.lent_bytes"], sirtaki.stats()["streams.wire_bytes"], digest, flush=True)
+hvd.shutdown()
+"""
+
 LIMITED = (
     """
 import os, resource
@@ -121,6 +139,17 @@ def test_data_takes_shared_memory_and_the_bits_are_those_of_tcp(
     assert [words[1] for words in shared] == ["shared_memory"] * 3
     assert [words[1] for words in tcp] == ["tcp"] * 3
     assert len({words[2] for words in shared + tcp}) == 1
+
+
+def test_gradients_that_travel_together_are_packed_where_others_read_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared = _told(_run(tmp_path, TOGETHER), "LENT")
+    monkeypatch.setenv("SIRTAKI_NET_SHARED_MEMORY", "off")
+    tcp = _told(_run(tmp_path, TOGETHER), "LENT")
+    assert all(int(words[1]) > int(words[2]) / 2 for words in shared), shared
+    assert [words[1] for words in tcp] == ["0"] * 3
+    assert len({words[3] for words in shared + tcp}) == 1
 
 
 def test_a_rank_without_shared_memory_takes_all_to_tcp_and_says_so_once(tmp_path: Path) -> None:

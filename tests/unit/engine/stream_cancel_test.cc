@@ -116,6 +116,7 @@ class StreamCancelTest : public testing::Test {
             nullptr,
             stats_.counter("steps"),
             stats_.counter("raw"),
+            stats_.counter("lent"),
             stats_.counter("wire"),
             stats_.histogram("step"),
             stats_.histogram("exposed")};

@@ -159,12 +159,12 @@ struct TwoRanks {
       for (const SharedSegment& segment : made) {
         segments.push_back(std::move(*SharedSegment::open(segment.name())));
       }
-      ranks.push_back(std::make_unique<SharedMemory>(rank, std::move(segments), std::vector<Rank>{0, 1}));
+      ranks.push_back(std::make_shared<SharedMemory>(rank, std::move(segments), std::vector<Rank>{0, 1}));
     }
   }
   SharedMemory& operator[](std::size_t rank) { return *ranks[rank]; }
   std::vector<SharedSegment> made;
-  std::vector<std::unique_ptr<SharedMemory>> ranks;
+  std::vector<std::shared_ptr<SharedMemory>> ranks;
 };
 
 TEST(SharedMemory, ABlockIsReadByItsReadersAndThenFree) {
@@ -194,6 +194,57 @@ TEST(SharedMemory, WithoutRoomNothingIsReserved) {
   const auto room = ranks[0].reserve(OpTag(1), SharedMemory::kPageBytes, SharedMemory::reader(1));
   ASSERT_TRUE(room);
   EXPECT_EQ(room->page, 3U);
+}
+
+TEST(SharedMemory, LentMemoryIsReadInPlaceAndUsedAgainWhenAllHaveGivenItBack) {
+  TwoRanks ranks;
+  Lent lent = ranks[0].lend(100'000);
+  ASSERT_TRUE(lent.keeps);
+  EXPECT_EQ(lent.memory.size(), 100'000U);
+  EXPECT_EQ(ranks[0].pages_used(), 2U);
+  const auto page = ranks[0].show(OpTag(1), lent.memory, SharedMemory::reader(1));
+  ASSERT_TRUE(page);
+  lent.memory[70'000] = std::byte{42};
+  auto view = ranks[1].view(OpTag(1), 0, *page, lent.memory.size());
+  ASSERT_TRUE(view) << view.status().to_string();
+  EXPECT_EQ(view->data()[70'000], std::byte{42});
+  EXPECT_FALSE(ranks[0].show(OpTag(2), lent.memory, SharedMemory::reader(1))) << "it is still read";
+  lent = {};
+  EXPECT_EQ(ranks[0].pages_used(), 2U) << "it is still read";
+  *view = SharedView();
+  EXPECT_EQ(ranks[0].pages_used(), 0U);
+  lent = ranks[0].lend(100'000);
+  EXPECT_TRUE(ranks[0].show(OpTag(2), lent.memory, SharedMemory::reader(1)));
+}
+
+TEST(SharedMemory, ShowsNothingButWhatItHasLent) {
+  TwoRanks ranks;
+  const Lent lent = ranks[0].lend(100'000);
+  ASSERT_TRUE(lent.keeps);
+  const std::vector<std::byte> other(100'000);
+  EXPECT_FALSE(ranks[0].show(OpTag(1), other, SharedMemory::reader(1)));
+  EXPECT_FALSE(ranks[0].show(OpTag(1), lent.memory.subspan(64), SharedMemory::reader(1)));
+  const auto room = ranks[0].reserve(OpTag(1), 100'000, SharedMemory::reader(1));
+  ASSERT_TRUE(room);
+  EXPECT_FALSE(ranks[0].show(OpTag(1), room->memory, SharedMemory::reader(1)));
+  ranks[0].drop(OpTag(2));
+  EXPECT_FALSE(ranks[0].show(OpTag(2), lent.memory, SharedMemory::reader(1))) << "of which this rank wants no more";
+}
+
+TEST(SharedMemory, LendsHalfOfItAndOutlivesItsOwner) {
+  TwoRanks ranks;
+  std::vector<Lent> lent;
+  while (true) {
+    lent.push_back(ranks[0].lend(SharedMemory::kPageBytes));
+    if (!lent.back().keeps) {
+      break;
+    }
+  }
+  EXPECT_EQ(lent.size() - 1, ranks[0].pages() / 2);
+  lent.resize(1);
+  EXPECT_EQ(ranks[0].pages_used(), 1U);
+  ranks.ranks.clear();
+  lent[0].memory[0] = std::byte{1};
 }
 
 TEST(SharedMemory, ADroppedTagIsFreedAndItsRankGetsNoRoomForIt) {

@@ -52,11 +52,40 @@ TEST(TurnQueue, DropsItsPiecesWhenItGoes) {
   EXPECT_EQ(witness.use_count(), 1);
 }
 
+// Ones: in lent memory if there shall be some and is, else in memory of their own. For the rank's loop.
+class Ones {
+ public:
+  Ones() = default;
+  Ones(Collectives& net, std::size_t elements, bool lent) : own_(elements, 1) {
+    if (lent) {
+      lent_ = net.lend(elements * sizeof(float));
+      const auto ones = std::as_bytes(std::span(own_)).first(lent_.memory.size());
+      std::ranges::copy(ones, lent_.memory.begin());
+    }
+  }
+  bool lent() const { return lent_.keeps != nullptr; }
+  CollectiveArgs args(OpTag tag) {
+    CollectiveArgs args;
+    args.tag = tag;
+    args.out = lent() ? lent_.memory : std::as_writable_bytes(std::span(own_));
+    args.in = args.out;
+    return args;
+  }
+  bool all(float value) const {
+    const std::vector<float> wanted(own_.size(), value);
+    return lent() ? std::ranges::equal(lent_.memory, std::as_bytes(std::span(wanted))) : own_ == wanted;
+  }
+
+ private:
+  std::vector<float> own_;
+  Lent lent_;
+};
+
 // Allreduces of ones, all in flight at once.
 class Batch {
  public:
-  Batch(World& world, int operations, std::size_t elements)
-      : world_(world), memory_(static_cast<std::size_t>(operations * world.size()), std::vector<float>(elements, 1)) {}
+  Batch(World& world, int operations, std::size_t elements, bool lent = false)
+      : world_(world), elements_(elements), lent_(lent), memory_(static_cast<std::size_t>(operations * world.size())) {}
 
   void start(std::uint64_t first_tag) {
     const auto ranks = static_cast<std::size_t>(world_.size());
@@ -64,16 +93,15 @@ class Batch {
       const auto rank = static_cast<Rank>(i % ranks);
       const OpTag tag(first_tag + i / ranks);
       world_.on(rank, [this, rank, tag, i] {
-        CollectiveArgs args;
-        args.tag = tag;
-        args.in = std::as_bytes(std::span(memory_[i]));
-        args.out = std::as_writable_bytes(std::span(memory_[i]));
-        world_.at(rank).start(args, [this, i](const Status& status) {
+        memory_[i] = Ones(world_.at(rank), elements_, lent_);
+        found_lent_ += memory_[i].lent() ? 1 : 0;
+        world_.at(rank).start(memory_[i].args(tag), [this, i](const Status& status) {
           if (status) {
-            wrong_ += memory_[i] == std::vector<float>(memory_[i].size(), static_cast<float>(world_.size())) ? 0 : 1;
+            wrong_ += memory_[i].all(static_cast<float>(world_.size())) ? 0 : 1;
           } else {
             ++failed_;
           }
+          memory_[i] = Ones();
           ++ended_;
           notify();
         });
@@ -83,10 +111,14 @@ class Batch {
   bool ended() const { return ended_ == static_cast<int>(memory_.size()); }
   int failed() const { return failed_; }
   int wrong() const { return wrong_; }
+  int lent() const { return found_lent_; }
 
  private:
   World& world_;
-  std::vector<std::vector<float>> memory_;
+  const std::size_t elements_;
+  const bool lent_;
+  std::vector<Ones> memory_;
+  std::atomic<int> found_lent_{0};
   std::atomic<int> ended_{0};
   std::atomic<int> failed_{0};
   std::atomic<int> wrong_{0};
@@ -122,6 +154,31 @@ TEST(SharedOperation, WithoutRoomDataTakesTheOtherWay) {
   EXPECT_TRUE(all_free(*world));
 }
 
+TEST(SharedOperation, SumsInLentMemoryAreThoseOfOtherMemory) {
+  for (const int ranks : {2, 3, 4}) {
+    const auto world = make_tcp_world(ranks, memory_of(16 * kMiB));
+    for (std::uint64_t round = 0; round < 10; ++round) {
+      Batch batch(*world, 3, 300'001, true);
+      batch.start(10 * round);
+      ASSERT_TRUE(world->wait([&] { return batch.ended(); }));
+      EXPECT_EQ(batch.failed() + batch.wrong(), 0) << ranks << " ranks";
+      EXPECT_GE(batch.lent(), ranks) << "what was lent before is used again";
+    }
+    EXPECT_TRUE(all_free(*world));
+  }
+}
+
+TEST(SharedOperation, BesideLentMemoryOthersMayHaveNone) {
+  const auto world = make_tcp_world(3, memory_of(2 * kMiB));
+  Batch batch(*world, 6, 200'001, true);
+  batch.start(1);
+  ASSERT_TRUE(world->wait([&] { return batch.ended(); }));
+  EXPECT_EQ(batch.failed() + batch.wrong(), 0);
+  EXPECT_GT(batch.lent(), 0);
+  EXPECT_LT(batch.lent(), 18);
+  EXPECT_TRUE(all_free(*world));
+}
+
 void cancel_after(World& world, Rank rank, OpTag tag, std::uint64_t turns, std::atomic<int>& cancelled) {
   world.on(rank, [&world, rank, tag, turns, &cancelled] {
     if (turns > 0) {
@@ -134,13 +191,15 @@ void cancel_after(World& world, Rank rank, OpTag tag, std::uint64_t turns, std::
   });
 }
 
-TEST(SharedOperation, CancelledOperationsLeaveNoBlockBehind) {
-  const auto world = make_tcp_world(3, memory_of(4 * kMiB));
+class Cancelled : public ::testing::TestWithParam<bool> {};
+
+TEST_P(Cancelled, OperationsLeaveNoBlockBehind) {
+  const auto world = make_tcp_world(3, memory_of(8 * kMiB));
   std::mt19937_64 random(20261);
   int failed = 0;
   std::atomic<int> cancelled{0};
   for (std::uint64_t round = 0; round < 25; ++round) {
-    Batch batch(*world, 4, 300'000);
+    Batch batch(*world, 4, 200'000, GetParam());
     batch.start(100 * round);
     // The same operation on all ranks, at moments of their own.
     const OpTag tag(100 * round + random() % 4);
@@ -156,16 +215,17 @@ TEST(SharedOperation, CancelledOperationsLeaveNoBlockBehind) {
   EXPECT_GT(failed, 0);
 }
 
+INSTANTIATE_TEST_SUITE_P(SharedOperation, Cancelled, ::testing::Bool(),
+                         [](const auto& lent) { return lent.param ? "InLentMemory" : "InOtherMemory"; });
+
 // An allreduce of ones that this rank alone begins.
 class Alone {
  public:
-  Alone(World& world, Rank rank, std::uint64_t tag, std::size_t elements) : memory_(elements, 1) {
-    world.on(rank, [this, &world, rank, tag] {
-      CollectiveArgs args;
-      args.tag = OpTag(tag);
-      args.in = std::as_bytes(std::span(memory_));
-      args.out = std::as_writable_bytes(std::span(memory_));
-      world.at(rank).start(args, [this](const Status&) {
+  Alone(World& world, Rank rank, std::uint64_t tag, std::size_t elements, bool lent = false) {
+    world.on(rank, [this, &world, rank, tag, elements, lent] {
+      memory_ = Ones(world.at(rank), elements, lent);
+      world.at(rank).start(memory_.args(OpTag(tag)), [this](const Status&) {
+        memory_ = Ones();
         ended_ = true;
         notify();
       });
@@ -174,7 +234,7 @@ class Alone {
   bool ended() const { return ended_; }
 
  private:
-  std::vector<float> memory_;
+  Ones memory_;
   std::atomic<bool> ended_{false};
 };
 
@@ -212,6 +272,23 @@ TEST(SharedOperation, WhatARankNeverBeginsIsFreedWhenItCancelsIt) {
     cancel_first_tags(*world, 1);
     cancel_first_tags(*world, 0);
     ASSERT_TRUE(world->wait([&] { return one.ended() && two.ended(); }));
+    EXPECT_TRUE(all_free(*world));
+  }
+}
+
+TEST(SharedOperation, LentMemoryIsShownWhereItIs) {
+  for (const bool reader_first : {false, true}) {
+    const auto world = make_tcp_world(2, memory_of(4 * kMiB));
+    if (reader_first) {
+      cancel_first_tags(*world, 1);
+    }
+    const Alone one(*world, 0, 1, 300'000, true);
+    ASSERT_TRUE(becomes_used(*world, 19)) << "and no block besides";
+    EXPECT_EQ(pages_used(*world), 19U);
+    cancel_first_tags(*world, 1);
+    EXPECT_EQ(pages_used(*world), 19U) << "its owner has it";
+    cancel_first_tags(*world, 0);
+    ASSERT_TRUE(world->wait([&] { return one.ended(); }));
     EXPECT_TRUE(all_free(*world));
   }
 }
