@@ -1,9 +1,9 @@
-// RateProbe: when to send more for one profile, to see what the link carries.
+// RateProbe: when to send more for one profile, and how much more, to see what the link carries.
 //
 // A link that got faster does not show where little is sent: that takes as long as ranks are apart. So now and then
-// somewhat more is sent; if steps wait no longer it stays, and twice that is tried next; if they do, the rate before
-// comes back, and the next trial waits twice as long (after the bandwidth probes of BBR: Cardwell et al., 2016). The
-// first trial is a small one, for most fail, and steps wait for what they send. A link that reads faster than it did at
+// somewhat more is sent; if steps wait no longer it stays, and more than that is tried at once; if they do, the rate
+// before comes back, and the next trial waits twice as long (after the bandwidth probes of BBR: Cardwell et al., 2016).
+// A trial is a small one: most fail, and steps wait for what they send. A link that reads faster than it did at
 // this rate is a reason not to wait: late ranks do not get earlier all at once. Nor does it wait for long in the time
 // after a fall of the link: that may be over as soon, and the first guess may be low.
 // Used by controllers only. Pure value.
@@ -27,8 +27,7 @@ class RateProbe {
   static constexpr int kSearchEvery = 4;
   // A fall that another one follows so soon was the first half of it.
   static constexpr int kHalfways = 4;
-  // Of the rate, for a first trial; twice as much for those after it.
-  static constexpr std::int64_t kFirstPermille = 1400;
+  static constexpr std::int64_t kMorePermille = 1400;
   // So much faster than on average.
   static constexpr std::int64_t kFasterPermille = 1160;
 
@@ -43,21 +42,24 @@ class RateProbe {
     if (search_ == 0) {
       return faster || since_ >= wait_;
     }
+    // Where the trial before the last went well, the link has got faster, and the last may have met a late rank.
     const bool first = search_-- == kSearch - kSearchEvery / 2 + 1;
-    return faster || first || since_ >= kSearchEvery;
+    return faster || first || since_ >= (rose_ ? kSearchEvery / 2 : kSearchEvery);
   }
 
   // What the next trial sends, of a rate in force.
-  std::int64_t more_than(std::int64_t rate) const { return on() ? 2 * rate : rate * kFirstPermille / 1000; }
+  static std::int64_t more_than(std::int64_t rate) { return rate * kMorePermille / 1000 + 1; }
 
   // `before`: the rate that comes back if steps wait longer; above 0.
   void begin(std::int64_t before) {
+    rose_ = on();
     before_ = before;
     lowered_from_ = 0;
   }
   // No step waits longer, and there is no higher rate to try.
   void settle() {
     before_ = 0;
+    rose_ = false;
     since_ = 0;
   }
   // Steps wait longer. Returns the rate before.
@@ -92,6 +94,7 @@ class RateProbe {
   }
 
   std::int64_t before_ = 0;  // 0: none
+  bool rose_ = false;        // the trial before this one went well
   std::int64_t mean_ = 0;    // of readings at this rate, bytes per second
   int since_ = 0;            // profiles at this rate
   int wait_ = kShortest;

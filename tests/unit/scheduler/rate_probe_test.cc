@@ -62,14 +62,21 @@ TEST(RateProbe, SearchesUpToTheRateBeforeAFallInTwoSteps) {
   EXPECT_EQ(profiles_until_due(probe, 1'000'000), 2 * RateProbe::kShortest) << "the search is over";
 }
 
-TEST(RateProbe, TriesSomewhatMoreAtFirstThenTwiceAsMuch) {
+TEST(RateProbe, TriesAgainSoonerWhereATrialWentWell) {
   RateProbe probe;
-  EXPECT_EQ(probe.more_than(100), 140);
-  probe.begin(100);
-  EXPECT_EQ(probe.more_than(140), 280);
-  probe.begin(140);
+  probe.lowered(100, true);
+  probe.begin(7);
+  probe.begin(10);
   probe.fail();
-  EXPECT_EQ(probe.more_than(140), 196);
+  EXPECT_EQ(profiles_until_due(probe, 1'000'000), RateProbe::kSearchEvery / 2);
+  probe.begin(10);
+  probe.fail();
+  EXPECT_EQ(profiles_until_due(probe, 1'000'000), RateProbe::kSearchEvery);
+}
+
+TEST(RateProbe, TriesMoreHoweverSmallTheRate) {
+  EXPECT_EQ(RateProbe::more_than(1000), 1401);
+  EXPECT_EQ(RateProbe::more_than(1), 2);
 }
 
 TEST(RateProbe, WaitsLongerAfterEachFailureUnlessTheLinkReadsFaster) {
