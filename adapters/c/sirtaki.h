@@ -266,9 +266,9 @@ SIRTAKI_API sirtaki_status sirtaki_join(int32_t* last_rank, int64_t timeout_ms);
 /* ---- local updates: ranks train by themselves between merges of their models (docs/local_updates.md) ----
  *
  * One training's parameters, in memory that stays where it is until sirtaki_local_close(). Every rank makes the same
- * calls after the same steps, in one thread, and all but _stats_json, _anchor and _save are collective. Calls write
- * parameters; none else may meanwhile. An error ends the training's local updates on this rank: each later call gives
- * the same. */
+ * calls after the same steps, from one thread at a time, and all but _stats_json, _anchor and _save are collective.
+ * Calls write parameters; none else may meanwhile. An error ends the training's local updates on this rank: each later
+ * call gives the same. */
 
 typedef struct sirtaki_local_training* sirtaki_local;
 

@@ -21,8 +21,8 @@ using PyParameter = std::tuple<std::string, PyTensor>;
 using PyBuffer = std::tuple<std::string, PyTensor, int, int>;
 // (fragments, merge, outer, outer_lr, outer_momentum, codec or None)
 using PyHow = std::tuple<int, int, int, double, double, std::optional<std::string>>;
-// (average_gradients, reset_optimizer, equalize_optimizer, donor, decisions, steps, delay)
-using PyOutcome = std::tuple<bool, bool, bool, int, int, std::int64_t, std::int64_t>;
+// (average_gradients, reset_optimizer, equalize_optimizer, donor, decisions, steps, delay, model_changed)
+using PyOutcome = std::tuple<bool, bool, bool, int, int, std::int64_t, std::int64_t, bool>;
 
 // Tensors as the C interface takes them; points into what was added.
 struct Described {
@@ -149,7 +149,8 @@ class Local {
             out.donor,
             out.decisions,
             out.steps,
-            out.delay};
+            out.delay,
+            out.model_changed != 0};
   }
 
   std::optional<nb::callable> steps_;

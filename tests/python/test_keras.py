@@ -16,3 +16,15 @@ def test_keras(backend: str, np: int, case: str) -> None:
 @pytest.mark.parametrize("backend", ["tensorflow", "torch"])
 def test_more_of_keras(backend: str, case: str) -> None:
     check_case("keras_more_cases", 2, case, variables=(("KERAS_BACKEND", backend),))
+
+
+@pytest.mark.parametrize("case", case_names("keras_local_cases"))
+@pytest.mark.parametrize(("backend", "np"), [("tensorflow", 2), ("tensorflow", 4), ("torch", 2)])
+def test_local_updates_from_keras(backend: str, np: int, case: str) -> None:
+    check_case("keras_local_cases", np, case, variables=(("KERAS_BACKEND", backend),))
+
+
+@pytest.mark.parametrize("case", case_names("keras_local_more_cases"))
+@pytest.mark.parametrize("backend", ["tensorflow", "torch"])
+def test_more_of_local_updates_from_keras(backend: str, case: str) -> None:
+    check_case("keras_local_more_cases", 2, case, variables=(("KERAS_BACKEND", backend),))

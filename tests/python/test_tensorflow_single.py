@@ -89,15 +89,18 @@ def test_one_process_without_a_launcher() -> None:
     assert "'elastic': ranks cannot join" in done.stdout
 
 
-def test_local_updates_are_refused_where_they_are_not() -> None:
-    done = run(
+def test_a_tape_refuses_local_updates() -> None:
+    program = (
         "import tensorflow as tf, sirtaki.tensorflow as hvd\n"
-        "from sirtaki.tensorflow import gradients\n"
         "hvd.init()\n"
-        "gradients.refuse_local_updates()\n",
-        SIRTAKI_LOCAL_UPDATES="auto",
+        "v = tf.Variable(1.0)\n"
+        "with hvd.DistributedGradientTape(tf.GradientTape()) as tape:\n"
+        "    y = v * v\n"
+        "print('GRADIENT', float(tape.gradient(y, v)))\n"
     )
-    assert "local updates are made by the DistributedOptimizer of sirtaki.torch alone" in done.stderr
+    refused = run(program, SIRTAKI_LOCAL_UPDATES="auto")
+    assert 'local.updates is "auto", and a tape does not see the steps' in refused.stderr
+    assert "GRADIENT 2.0" in run(program, SIRTAKI_LOCAL_UPDATES="1").stdout
 
 
 def test_keras_on_other_frameworks_is_refused() -> None:

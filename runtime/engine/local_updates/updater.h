@@ -12,7 +12,7 @@
 //           equal everywhere
 // A round is reported D steps before its end, so that nobody waits for the decision.
 // Calls are collective: every rank makes the same ones after the same steps. An error is final: each later call
-// returns it. Owned by an adapter; one thread, the training's, and no other. No lock, no thread, no clock of its own.
+// returns it. Owned by an adapter; one thread at a time, the training's. No lock, no thread, no clock of its own.
 // Method: Local SGD (Stich, 2019) with CoCoD-SGD's correction (Shen et al., 2019); fragments as in Streaming DiLoCo
 // (Douillard et al., 2025); compressed as CSER (Xie et al., 2020) and LOSCAR-SGD do.
 // Not for: averaging gradients, optimizer state, elastic membership.

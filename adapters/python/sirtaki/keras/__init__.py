@@ -55,6 +55,7 @@ from sirtaki.keras.functions import (
     reducescatter,
 )
 from sirtaki.keras.optimizer import DistributedOptimizer
+from sirtaki.local_updates import LocalUpdates, Outer
 from sirtaki.objects import allgather_object, broadcast_object
 from sirtaki.process_sets import (
     ProcessSet,
@@ -71,8 +72,10 @@ __all__ = [
     "Compressor",
     "DistributedOptimizer",
     "HorovodInternalError",
+    "LocalUpdates",
     "Max",
     "Min",
+    "Outer",
     "ProcessSet",
     "Product",
     "Sum",

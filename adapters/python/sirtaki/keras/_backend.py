@@ -20,6 +20,13 @@ if int(keras.__version__.partition(".")[0]) < 3:
 class Reducer(Protocol):
     """Combines the gradients of one optimizer."""
 
+    @property
+    def name(self) -> str:
+        """The same on all ranks."""
+
+    #: This rank makes its steps by itself: reduce() gives back what it gets. Set between steps.
+    alone: bool
+
     def watch(self, variables: Sequence[Any]) -> None:
         """The optimizer will be given gradients of these."""
 
@@ -30,14 +37,33 @@ class Reducer(Protocol):
         """The optimizer has used them."""
 
 
+class Memory(Protocol):
+    """What variables hold, as arrays that stay where they are."""
+
+    variables: list[Any]
+    arrays: list[Any]
+
+    def pull(self) -> None:
+        """The arrays become what the variables are. Outside of functions that are being traced."""
+
+    def push(self) -> None:
+        """The variables become what the arrays are."""
+
+
 class Backend(Protocol):
     """One framework."""
 
     def choose(self, **arguments: Any) -> Any:
         """Checks how gradients are to be combined. Raises ValueError."""
 
-    def reducer(self, choices: Any) -> Reducer:
-        """For one optimizer."""
+    def reducer(self, choices: Any, local: bool) -> Reducer:
+        """For one optimizer. `local`: alone may be set."""
+
+    def memory(self, variables: Sequence[Any]) -> Memory:
+        """Of these variables."""
+
+    def after_step(self, optimizer: Any, reducer: Any, training: Any) -> None:
+        """Has LocalTraining.after_step() called, now or whenever what is being traced has made a step."""
 
     def broadcast(self, variables: Sequence[Any], root_rank: int) -> None:
         """Overwrites Keras variables with those of a rank; collective."""

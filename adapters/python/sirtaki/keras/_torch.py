@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from sirtaki import basics, errors
+from sirtaki import errors
 from sirtaki.compression import choice_of, option_text, parts_of, without_sparse
 from sirtaki.errors import require
 from sirtaki.ops import ReduceOp, check_reduce_op
@@ -28,6 +28,29 @@ class _Reducer:
     def __init__(self, options: ReducerOptions) -> None:
         self._options = options
         self._reducer: GradientReducer | None = None
+        self._alone = False
+        self._waited = 0.0
+
+    @property
+    def name(self) -> str:
+        """The same on all ranks."""
+        return self._options.stream_name
+
+    @property
+    def alone(self) -> bool:
+        """Nothing is sent."""
+        return self._alone
+
+    @alone.setter
+    def alone(self, alone: bool) -> None:
+        self._alone = alone
+        if self._reducer is not None:
+            self._reducer.alone = alone
+
+    def waited_ns(self) -> int:
+        """For gradients, since it was last asked."""
+        before, self._waited = self._waited, 0.0 if self._reducer is None else self._reducer.exposed_seconds
+        return max(round((self._waited - before) * 1e9), 0)
 
     def watch(self, variables: Sequence[Any]) -> None:
         """From now on backward combines the gradients of these."""
@@ -42,11 +65,12 @@ class _Reducer:
         if text is not None:
             _refuse(text)
         self._reducer = GradientReducer(names, params, self._options)
+        self._reducer.alone = self._alone
 
     def reduce(self, grads: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
         """The combined gradients: those of the last backward, or others, which are combined by name."""
         reducer = self._reducer
-        if reducer is not None and reducer.reduced:
+        if self._alone or (reducer is not None and reducer.reduced):
             return list(grads)  # they are those, or made of those
         own = [variable.value.grad for variable in variables]
         if reducer is not None and all(a is b for a, b in zip(grads, own, strict=True)):
@@ -86,12 +110,33 @@ def _refuse(text: str) -> None:
                 f'compression "{text}" corrects the momentum of SGD, which optimizers of Keras do not let it do; leave '
                 "momentum out of the compression"
             )
-    asked = basics.option("local.updates")
-    if asked not in ("", "1", "off", "none"):
-        raise errors.UnsupportedError(
-            f'local.updates is "{asked}": local updates are made by the DistributedOptimizer of sirtaki.torch alone; '
-            'set it to "1" for Keras'
-        )
+
+
+class _InPlace:
+    """See sirtaki.keras._backend.Memory: it is the variables' own."""
+
+    def __init__(self, variables: Sequence[Any]) -> None:
+        self.variables = list(variables)
+        self._params = [variable.value for variable in variables]
+        elsewhere = [p for p in self._params if p.device.type != "cpu"]
+        if elsewhere:
+            raise errors.UnsupportedError(
+                f"local updates merge parameters in CPU memory, and one is on {elsewhere[0].device}; use "
+                "local_updates=None"
+            )
+        self.arrays = [p.detach().numpy() for p in self._params]
+
+    def pull(self) -> None:
+        """Refuses variables that are somewhere else now."""
+        for variable, param, array in zip(self.variables, self._params, self.arrays, strict=True):
+            if variable.value is not param or param.data_ptr() != array.ctypes.data:
+                raise RuntimeError(
+                    f"the memory of {variable.path} was replaced after the first step, and local updates merge it "
+                    "where it was; change variables by assign()"
+                )
+
+    def push(self) -> None:
+        """They are."""
 
 
 class TorchBackend:
@@ -124,13 +169,25 @@ class TorchBackend:
             "", "backward", op, op == ReduceOp.AVERAGE, codec, compressor, 1.0 / factor, float(factor), sparse_as_dense
         )
 
-    def reducer(self, choices: ReducerOptions) -> _Reducer:
+    def reducer(self, choices: ReducerOptions, local: bool) -> _Reducer:
         """For one optimizer."""
+        del local
         return _Reducer(replace(choices, stream_name=f"keras.optimizer.{next(_numbers)}"))
 
     def broadcast(self, variables: Sequence[Any], root_rank: int) -> None:
         """Overwrites Keras variables with those of a rank."""
         broadcast_parameters([(f"keras.{i}", v.value) for i, v in enumerate(variables)], root_rank)
+
+    def memory(self, variables: Sequence[Any]) -> _InPlace:
+        """Of these variables."""
+        return _InPlace(variables)
+
+    def after_step(self, optimizer: Any, reducer: _Reducer, training: Any) -> None:
+        """Now."""
+        loss, training.loss = training.loss, None
+        number = None if loss is None else float(loss.detach().mean()) if isinstance(loss, Tensor) else float(loss)
+        rate, count = float(optimizer.learning_rate), int(optimizer._iterations)
+        training.after_step(rate, count, number, reducer.waited_ns())
 
     def in_branch(self) -> bool:
         """Nothing is traced."""

@@ -14,7 +14,7 @@ from sirtaki import basics
 from sirtaki._numpy import numpy_ops
 from sirtaki.errors import require
 from sirtaki.keras._backend import backend
-from sirtaki.keras.optimizer import put_outside
+from sirtaki.keras.optimizer import is_distributed, put_outside
 from sirtaki.ops import ReduceOp, check_root
 
 __all__ = [
@@ -29,7 +29,8 @@ __all__ = [
 class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
     """Starts all ranks with the model and the optimizer's state of `root_rank`. Put it first.
 
-    It also sees to what several ranks need of a compiled model: no XLA, and loss scaling outside of the combination.
+    It also sees to what several ranks need of a compiled model: no XLA, loss scaling outside of the combination, and
+    with local updates equal models before validation and at the end of an epoch, which callbacks behind it may save.
 
     Args:
         root_rank: the rank whose values all get.
@@ -48,6 +49,8 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
         super().set_model(model)
         if getattr(model, "optimizer", None) is not None:
             put_outside(model.optimizer)
+            if is_distributed(model.optimizer):
+                model.optimizer.buffers_of(model)
         if getattr(model, "jit_compile", False):
             model.jit_compile = False
             model.train_function = None
@@ -65,6 +68,20 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
         del batch, logs
         if not self._done:
             self._broadcast()
+
+    def on_test_begin(self, logs: Any = None) -> None:
+        """Collective with local updates."""
+        del logs
+        self._drain()
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        """Collective with local updates."""
+        del epoch, logs
+        self._drain()
+
+    def _drain(self) -> None:
+        if is_distributed(getattr(self.model, "optimizer", None)):
+            self.model.optimizer.drain()
 
     def _broadcast(self) -> None:
         self._done = True

@@ -14,6 +14,7 @@ from sirtaki.compression import Choice, NoneCompressor
 from sirtaki.errors import require
 from sirtaki.keras._backend import backend
 from sirtaki.keras.optimizer import DistributedOptimizer
+from sirtaki.local_updates import LocalChoice
 from sirtaki.ops import ReduceOp, Submission, check_reduce_op
 
 Average, Sum, Adasum = ReduceOp.AVERAGE, ReduceOp.SUM, ReduceOp.ADASUM
@@ -77,6 +78,8 @@ def load_model(
     custom_objects: dict[str, Any] | None = None,
     compression: Choice = NoneCompressor,
     legacy_opts: bool = False,
+    *,
+    local_updates: LocalChoice = None,
 ) -> Any:
     """keras.models.load_model() with a DistributedOptimizer in the model.
 
@@ -86,10 +89,11 @@ def load_model(
         custom_objects: as keras.models.load_model's.
         compression: as DistributedOptimizer's.
         legacy_opts: accepted as in Horovod; means nothing here.
+        local_updates: as DistributedOptimizer's.
     """
     del legacy_opts
     known = {cls.__name__: cls for cls in custom_optimizers or ()}
     model = keras.models.load_model(filepath, custom_objects={**known, **(custom_objects or {})})
     if model.optimizer is not None:
-        model.optimizer = DistributedOptimizer(model.optimizer, compression=compression)
+        model.optimizer = DistributedOptimizer(model.optimizer, compression=compression, local_updates=local_updates)
     return model

@@ -3,15 +3,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from numbers import Integral
 from typing import Any
+from weakref import finalize
 
 import keras
 
-from sirtaki import errors
-from sirtaki.compression import Choice, NoneCompressor
+from sirtaki import basics, errors
+from sirtaki.compression import Choice, NoneCompressor, option_text
 from sirtaki.errors import require
 from sirtaki.keras._backend import Reducer, backend
+from sirtaki.keras._local import LocalTraining, check_local
+from sirtaki.local_updates import LocalChoice, LocalUpdates, local_choice
 from sirtaki.ops import ReduceOp
 from sirtaki.process_sets import ProcessSet, global_process_set
 
@@ -45,6 +50,12 @@ class _Distributed:
         if len(grads) != len(variables):
             return super().apply(grads, trainable_variables)  # type: ignore[misc]  # which says what is wrong
         state = self._sirtaki
+        local = state.local
+        if not self.built:  # type: ignore[has-type]
+            # As Keras's apply() does it, and before gradients are combined.
+            with keras.name_scope(self.name, caller=self):  # type: ignore[attr-defined]
+                self.build(variables)
+        tells = local is not None and local.prepare()
         if getattr(self, "gradient_accumulation_steps", None):
             # Combined when the last of them is there.
             state.pending = [v for v, g in zip(variables, grads, strict=True) if g is not None]
@@ -52,7 +63,66 @@ class _Distributed:
             grads = state.reducer.reduce(grads, variables)
         result = super().apply(grads, variables)  # type: ignore[misc]
         state.reducer.applied()
+        if tells:
+            backend.after_step(self, state.reducer, local)
         return result
+
+    def scale_loss(self, loss: Any) -> Any:
+        """As Keras's; model.fit() gives the loss of a step here."""
+        self.report_loss(loss)
+        return super().scale_loss(loss)  # type: ignore[misc]
+
+    def finalize_variable_values(self, var_list: Any) -> None:
+        """As Keras's, at the end of model.fit(); drain() then."""
+        super().finalize_variable_values(var_list)  # type: ignore[misc]
+        self.drain()
+
+    def report_loss(self, loss: Any) -> None:
+        """With local_updates: this rank's loss of a step, before apply(). model.fit() does it."""
+        if self._sirtaki.local is not None:
+            self._sirtaki.local.loss = loss
+
+    def buffers_of(self, model: Any) -> None:
+        """With local_updates: variables of `model` that are not trained (BatchNorm's) become equal when weights do.
+
+        Before the first step; BroadcastGlobalVariablesCallback does it.
+        """
+        if self._sirtaki.local is not None:
+            self._sirtaki.local.buffers_of(model)
+
+    def drain(self) -> None:
+        """With local_updates: makes weights and buffers equal on all ranks. Collective, outside of tf.function.
+
+        Before a checkpoint, an evaluation and at the end. model.fit() does it at its end, and
+        BroadcastGlobalVariablesCallback before validation and after each epoch.
+        """
+        if self._sirtaki.local is not None:
+            self._sirtaki.local.drain()
+
+    @contextmanager
+    def synchronous(self) -> Iterator[None]:
+        """With local_updates: inside it gradients are averaged in every step. Collective where it begins and ends."""
+        if self._sirtaki.local is None:
+            yield
+            return
+        with self._sirtaki.local.synchronous():
+            yield
+
+    @contextmanager
+    def global_model(self) -> Iterator[None]:
+        """With local_updates: inside it weights are what all ranks last agreed on. Not collective.
+
+        For evaluation by any ranks; no step inside. The rank's own weights come back afterwards.
+        """
+        if self._sirtaki.local is None:
+            yield
+            return
+        with self._sirtaki.local.global_model():
+            yield
+
+    def local_stats(self) -> dict[str, Any]:
+        """Interval, delay, mode, why; rounds, seconds waited, bytes, divergence, alarms. {} without local_updates."""
+        return {} if self._sirtaki.local is None else self._sirtaki.local.stats()
 
     def _clip_gradients(self, grads: Any) -> Any:
         state = self._sirtaki
@@ -67,9 +137,11 @@ class _Distributed:
 class _State:
     """Beside the optimizer's own."""
 
-    def __init__(self, choices: Any, factor: int, scales_loss: bool) -> None:
+    def __init__(self, choices: Any, factor: int, scales_loss: bool, how: LocalUpdates | None = None) -> None:
         self.choices = choices
-        self.reducer: Reducer = backend.reducer(choices)
+        self.how = how
+        self.reducer: Reducer = backend.reducer(choices, how is not None)
+        self.local: LocalTraining | None = None
         self.factor = factor  # what Keras has divided accumulated gradients by
         self.scales_loss = scales_loss
         self.pending: list[Any] = []
@@ -82,6 +154,11 @@ def _adopt(optimizer: Any, state: _State) -> Any:
     # Keras's own bookkeeping of attributes must not see it.
     optimizer.__dict__["_sirtaki"] = state
     optimizer.__class__ = type(plain.__name__, (_Distributed, plain), kept)
+    if state.how is not None:
+        codec, own = state.choices.codec, state.choices.compressor
+        codec = option_text() if codec is None and own is None else codec
+        state.local = LocalTraining(optimizer, state.reducer, state.how, codec)
+        finalize(optimizer, state.local.close).atexit = False
     if optimizer.built:
         state.reducer.watch(optimizer._trainable_variables)
     return optimizer
@@ -105,6 +182,8 @@ def put_outside(optimizer: Any) -> None:
     if inner is not None and is_distributed(inner) and not is_distributed(optimizer):
         if inner._sirtaki.factor != 1:
             raise errors.UnsupportedError(_SUMS)
+        if inner._sirtaki.how is not None:
+            check_local(inner, True, inner._sirtaki.choices)
         state = _release(inner)
         _adopt(optimizer, _State(state.choices, 1, scales_loss=True))
 
@@ -124,6 +203,8 @@ def DistributedOptimizer(  # noqa: N802  (Horovod's name)
     average_aggregated_gradients: bool = False,
     process_set: ProcessSet = global_process_set,
     scale_local_gradients: bool = True,
+    *,
+    local_updates: LocalChoice = None,
 ) -> Any:
     """Makes a Keras optimizer combine gradients over all ranks before it applies them; for model.fit and own loops.
 
@@ -142,9 +223,13 @@ def DistributedOptimizer(  # noqa: N802  (Horovod's name)
             gradient_accumulation_steps.
         average_aggregated_gradients: whether their mean is applied, as Keras does it, or their sum.
         process_set: the ranks that take part; all by default.
+        local_updates: ranks make several steps of their own between merges of their models: "auto", a number of steps,
+            another policy, a function, or a LocalUpdates. 1: none. None: the option local.updates. The first step
+            begins with the weights of rank 0. See docs/local_updates.md, drain() and local_stats().
 
     Raises:
         ValueError: an argument is wrong, or the optimizer is distributed already.
+        UnsupportedError: with local_updates, for op other than Average, process_set, use_ema and scaled losses.
     """
     del name, device_dense, device_sparse, num_groups, groups, scale_local_gradients
     known = isinstance(optimizer, keras.optimizers.Optimizer)
@@ -174,5 +259,8 @@ def DistributedOptimizer(  # noqa: N802  (Horovod's name)
         optimizer, scaled = keras.optimizers.LossScaleOptimizer(optimizer), True
     if scaled and passes > 1 and not average_aggregated_gradients:
         raise errors.UnsupportedError(_SUMS)
+    how = local_choice(local_updates, basics.option("local.updates"))
+    if how is not None:
+        check_local(inner, scaled, choices)
     factor = 1 if average_aggregated_gradients else int(passes)
-    return _adopt(optimizer, _State(choices, factor, scales_loss=scaled))
+    return _adopt(optimizer, _State(choices, factor, scaled, how))

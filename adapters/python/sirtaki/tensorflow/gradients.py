@@ -71,16 +71,6 @@ def choose(
     return Choices(op, codec, compressor, 1.0 / factor, float(factor), sparse_as_dense, process_set, sgd)
 
 
-def refuse_local_updates() -> None:
-    """Raises UnsupportedError where the option local.updates asks for what is not there."""
-    asked = basics.option("local.updates")
-    if asked not in ("", "1", "off", "none"):
-        raise errors.UnsupportedError(
-            f'local.updates is "{asked}": local updates are made by the DistributedOptimizer of sirtaki.torch alone; '
-            'set it to "1" for TensorFlow and Keras'
-        )
-
-
 def refuse_momentum(text: str) -> None:
     """Raises UnsupportedError where a choice of compression corrects momentum."""
     for rule in text.split(";"):
@@ -152,7 +142,6 @@ class GradientReducer:
     def reduce(self, grads: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
         """The combined gradients; None where there is none. Collective; the same gradients are None on all ranks."""
         refuse_xla()
-        refuse_local_updates()
         choices = self._choices
         grads = list(grads)
         process_set = choices.process_set

@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from sirtaki import errors
+from sirtaki.local_updates import LocalChoice
 from sirtaki.ops import ReduceOp
 from sirtaki.process_sets import ProcessSet, global_process_set
 from sirtaki.tensorflow.compression import Choice, Compression
@@ -27,6 +28,8 @@ def DistributedOptimizer(  # noqa: N802  (Horovod's name)
     groups: Any = None,
     process_set: ProcessSet = global_process_set,
     scale_local_gradients: bool = True,
+    *,
+    local_updates: LocalChoice = None,
 ) -> Any:
     """A Keras optimizer that combines gradients over all ranks; see sirtaki.keras.DistributedOptimizer.
 
@@ -50,4 +53,5 @@ def DistributedOptimizer(  # noqa: N802  (Horovod's name)
         backward_passes_per_step=backward_passes_per_step,
         average_aggregated_gradients=average_aggregated_gradients,
         process_set=process_set,
+        local_updates=local_updates,
     )

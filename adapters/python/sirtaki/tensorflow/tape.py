@@ -7,6 +7,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from sirtaki import basics, errors
+from sirtaki.local_updates import local_choice
 from sirtaki.ops import ReduceOp
 from sirtaki.process_sets import ProcessSet, global_process_set
 from sirtaki.tensorflow._calls import public
@@ -41,10 +43,19 @@ class _DistributedTape:
             output_gradients: as tf.GradientTape's.
             **named: unconnected_gradients, as tf.GradientTape's.
         """
+        _refuse_local_updates()
         grads = self._tape.gradient(target, sources, output_gradients, **named)
         flat = tf.nest.flatten(grads, expand_composites=False)
         variables = tf.nest.flatten(sources, expand_composites=False)
         return tf.nest.pack_sequence_as(grads, self._reducer.reduce(flat, variables), expand_composites=False)
+
+
+def _refuse_local_updates() -> None:
+    if local_choice(None, basics.option("local.updates")) is not None:
+        raise errors.UnsupportedError(
+            f'local.updates is "{basics.option("local.updates")}", and a tape does not see the steps that follow its '
+            'gradients: local updates are made by DistributedOptimizer(local_updates=...); set the option to "1" here'
+        )
 
 
 def DistributedGradientTape(  # noqa: N802  (Horovod's name)

@@ -32,6 +32,7 @@ from sirtaki.basics import (
     start_timeline,
     stop_timeline,
 )
+from sirtaki.local_updates import LocalUpdates, Outer
 from sirtaki.process_sets import (
     ProcessSet,
     add_process_set,
@@ -48,7 +49,6 @@ from sirtaki.torch.functions import (
     broadcast_optimizer_state,
     broadcast_parameters,
 )
-from sirtaki.torch.local_updates import LocalUpdates, Outer
 from sirtaki.torch.ops import (
     Adasum,
     Average,

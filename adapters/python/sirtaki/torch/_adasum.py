@@ -16,6 +16,7 @@ from torch import Tensor
 
 from sirtaki import basics, errors
 from sirtaki.errors import require
+from sirtaki.local_updates import local_choice
 from sirtaki.ops import ReduceOp
 from sirtaki.process_sets import ProcessSet
 from sirtaki.torch._adapter import torch_ops
@@ -23,7 +24,6 @@ from sirtaki.torch._claims import claims
 from sirtaki.torch._parameters import become, keep_scheduler_hook, methods_of, stream_names
 from sirtaki.torch._step import SUPERSEDED, refuse_grad_scaler
 from sirtaki.torch.compression import Compression, choice_of
-from sirtaki.torch.local_updates import local_choice
 
 _SCALER = (
     "GradScaler skips steps of one rank alone, and with op=Adasum ranks make their steps together; use autocast with "

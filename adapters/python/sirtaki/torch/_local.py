@@ -1,9 +1,8 @@
-"""LocalTraining: what a DistributedOptimizer does beside its steps where ranks train by themselves."""
+"""LocalTraining: local updates of a DistributedOptimizer of torch's."""
 
 from __future__ import annotations
 
 import json
-import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,63 +13,38 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 
-from sirtaki import _core, basics, errors
+from sirtaki import basics, errors
+from sirtaki._local import MEAN, MOST, VARIANCE, Buffer, LocalSteps, Outcome
+from sirtaki.local_updates import LocalUpdates
+from sirtaki.ops import Description
 from sirtaki.torch._adapter import dtype_code
 from sirtaki.torch.functions import broadcast_object
-from sirtaki.torch.local_updates import LocalUpdates
 from sirtaki.torch.ops import Average, Max, Sum, allgather, allreduce, grouped_allreduce_
 from sirtaki.torch.reducer import GradientReducer
 
 #: Of an optimizer's state_dict().
 KEY = "sirtaki.local"
-_MEAN, _VARIANCE, _MOST = 0, 1, 2
-_ROUNDS_OF_STATE = 3
 
 
-class LocalTraining:
+class LocalTraining(LocalSteps):
     """One optimizer's local updates. Used from the thread that trains; see LocalUpdates."""
 
     def __init__(
         self, optimizer: Any, plain: Any, reducer: GradientReducer, how: LocalUpdates, codec: str | None
     ) -> None:
+        super().__init__(f"{reducer.stream_name}.local", how, codec, not isinstance(optimizer, torch.optim.SGD))
         self._optimizer = ref(optimizer)
         self._plain = plain
         self._reducer = reducer
-        self._how = how
-        self._codec = codec
-        self._name = f"{reducer.stream_name}.local"
-        self._local: Any = None
         self._restored: dict[str, Any] | None = None
         self._called: dict[int, tuple[nn.Module, bool]] = {}
         self._params = {id(p) for p in reducer.params}
         self._hook: Any = register_module_forward_pre_hook(self._before_call)
         #: What the runtime was told of: tensors over the memory, what they are, and how to find them again.
         self._memory: list[tuple[Tensor, str, Callable[[], Any]]] = []
-        self._closed = False
-        self._regions = 0
-        self._loss: float | None = None
-        #: Seconds in the runtime's calls after steps, copies included; and of these, those in which this thread worked.
-        self.exposed_seconds = 0.0
-        self._busy_seconds = 0.0
         self._waited = 0.0
-        self._steps = 0
-        self._rounds = 0  # since the optimizer's state was averaged
-        self._now: tuple[int, int, bool] | None = None
-        rounds = how.optimizer_state
-        if rounds is None:
-            rounds = 0 if isinstance(optimizer, torch.optim.SGD) else _ROUNDS_OF_STATE
-        self._state_rounds = rounds
 
     # ---- what the optimizer calls ----
-
-    def report_loss(self, loss: float) -> None:
-        """This rank's of the step that comes to its end."""
-        self._loss = loss
-
-    @property
-    def starts(self) -> bool:
-        """The next before_step() is the first."""
-        return self._local is None and not self._closed and basics.size() > 1
 
     def check_step(self, closure: Callable[[], Any] | None) -> None:
         """Refuses what a step cannot have."""
@@ -82,43 +56,15 @@ class LocalTraining:
         if self.starts:
             self._start()
         self._unhook()
-        self._check_memory()
+        self._pull()
 
     def after_step(self) -> None:
         """The parameters have made their step."""
         if self._local is None:
             return
-        self._steps += 1
         waited, self._waited = self._reducer.exposed_seconds - self._waited, self._reducer.exposed_seconds
         rates = [float(group["lr"]) for group in self._optimizer().param_groups if "lr" in group]
-        left = -1 if self._how.steps is None else max(int(self._how.steps) - self._steps, 0)
-        loss, self._loss = self._loss, None
-        lr = max(rates, default=-1.0)
-        self._timed(lambda: self._local.step(lr, loss, 1, left, round(waited * 1e9)))
-
-    def drain(self) -> None:
-        """Makes models equal. Collective."""
-        if self._local is not None:
-            self._check_memory()
-            self._timed(self._local.drain)
-
-    @contextmanager
-    def synchronous(self) -> Iterator[None]:
-        """Gradients are averaged in every step. Collective at both ends."""
-        if self.starts:
-            self._start()
-        if self._local is None or self._regions > 0:
-            yield
-            return
-        self._check_memory()
-        self._follow(self._local.synchronous(True))
-        self._regions += 1
-        try:
-            yield
-        finally:
-            self._regions -= 1
-            if self._local is not None:
-                self._follow(self._local.synchronous(False))
+        self._step(max(rates, default=-1.0), round(waited * 1e9))
 
     @contextmanager
     def global_model(self) -> Iterator[None]:
@@ -128,7 +74,7 @@ class LocalTraining:
             # Gradients are averaged: parameters are what all ranks have.
             yield
             return
-        self._check_memory()
+        self._pull()
         own = [p.detach().clone() for p in params]
         try:
             for index, p in enumerate(params):
@@ -139,12 +85,6 @@ class LocalTraining:
             with torch.no_grad():
                 for p, kept in zip(params, own, strict=True):
                     p.copy_(kept)
-
-    def stats(self) -> dict[str, Any]:
-        """See local_stats()."""
-        if self._local is None:
-            return {}
-        return {**json.loads(self._local.stats_json()), "busy_seconds": self._busy_seconds}
 
     def state(self) -> dict[str, Any] | None:
         """For state_dict(); None before the first step."""
@@ -171,12 +111,9 @@ class LocalTraining:
         self._reducer.alone = state["alone"] and state["size"] == basics.size()
 
     def close(self) -> None:
-        """Ends merges in flight; the parameters stay as they are."""
-        self._closed = True
+        """As LocalSteps's."""
         self._unhook()
-        if self._local is not None:
-            self._local.close()
-            self._local = None
+        super().close()
 
     # ---- inside ----
 
@@ -195,35 +132,25 @@ class LocalTraining:
     def _start(self) -> None:
         self._unhook()
         self._check_restored()
-        names, params = self._reducer.names, self._reducer.params
-        how, function = self._how, self._how.interval
-        steps = (lambda text: int(function(json.loads(text)))) if callable(function) else None
-        self._memory = [(p.detach(), name, lambda p=p: p) for name, p in zip(names, params, strict=True)]
-        parameters = [(name, _described(p)) for name, p in zip(names, params, strict=True)]
-        local = _core.Local(self._name, how.interval_text(), steps, parameters, self._buffers(), how.how(self._codec))
-        try:
-            restored = self._restored
-            if restored is not None and restored["size"] == basics.size():
-                local.restore(bytes(restored["saved"].numpy().tobytes()))
-                self._local, self._steps, self._rounds = local, restored["steps"], restored["rounds"]
-                now = self.stats()
-                self._now = (now["interval"], now["delay"], now["mode"] != "local")
-                self._restored = None
-                self._waited = self._reducer.exposed_seconds
-                self._reducer.alone = not self._now[2]
-                return
+        super()._start()
+        self._waited = self._reducer.exposed_seconds
+
+    def _begin(self, local: Any) -> Outcome | None:
+        restored = self._restored
+        if restored is None or restored["size"] != basics.size():
             if restored is not None and basics.rank() == 0:
                 warnings.warn(
                     f"local updates were saved by {restored['size']} ranks and begin anew with {basics.size()}",
                     stacklevel=2,
                 )
-            outcome = local.start()
-        except BaseException:
-            local.close()
-            raise
-        self._local = local
-        self._waited = self._reducer.exposed_seconds
-        self._follow(outcome)
+            return super()._begin(local)
+        local.restore(bytes(restored["saved"].numpy().tobytes()))
+        self._steps, self._rounds = restored["steps"], restored["rounds"]
+        now = json.loads(local.stats_json())
+        self._now = (now["interval"], now["delay"], now["mode"] != "local")
+        self._restored = None
+        self._average_gradients(self._now[2])
+        return None
 
     def _check_restored(self) -> None:
         """Refuses checkpoints that only some ranks have, or that are of other steps. Collective."""
@@ -238,9 +165,14 @@ class LocalTraining:
                     "call load_state_dict() on all ranks, with what all of them saved after the same drain()"
                 )
 
-    def _buffers(self) -> list[tuple[str, Any, int, int]]:
+    def _parameters(self) -> list[tuple[str, Description]]:
+        names, params = self._reducer.names, self._reducer.params
+        self._memory = [(p.detach(), name, lambda p=p: p) for name, p in zip(names, params, strict=True)]
+        return [(name, _described(p)) for name, p in zip(names, params, strict=True)]
+
+    def _buffers(self) -> list[Buffer]:
         """Of the models, in the order of their modules; a buffer of two modules once."""
-        out: list[tuple[str, Any, int, int]] = []
+        out: list[Buffer] = []
         seen: set[int] = set()
         models = [module for module, has_some in self._called.values() if has_some]
         self._called.clear()
@@ -256,12 +188,12 @@ class LocalTraining:
                 self._memory.append((buffer.detach(), name, lambda m=module, n=name: getattr(m, n, None)))
                 places[name] = len(out)
                 paired = name == "running_var" and "running_mean" in places
-                rule = _VARIANCE if paired else _MEAN if buffer.is_floating_point() else _MOST
+                rule = VARIANCE if paired else MEAN if buffer.is_floating_point() else MOST
                 mean = places["running_mean"] if paired else -1
                 out.append((f"{number}.{name}", _described(buffer), rule, mean))
         return out
 
-    def _check_memory(self) -> None:
+    def _pull(self) -> None:
         """Refuses tensors that are somewhere else than where the runtime reads and writes them."""
         for kept, name, find in self._memory:
             now = find()
@@ -272,33 +204,20 @@ class LocalTraining:
                     "(copy_()) afterwards"
                 )
 
-    def _timed(self, call: Callable[[], tuple[bool, bool, bool, int, int, int, int]]) -> None:
-        begin, begin_busy = time.perf_counter(), time.thread_time()
-        self._follow(call())
-        self.exposed_seconds += time.perf_counter() - begin
-        self._busy_seconds += time.thread_time() - begin_busy
+    def _push(self) -> None:
+        """It is their own memory."""
 
-    def _follow(self, outcome: tuple[bool, bool, bool, int, int, int, int]) -> None:
-        averages, reset, equalize, donor, decisions, steps, delay = outcome
-        self._reducer.alone = not averages
-        if donor >= 0:
-            state = self._plain.state_dict(self._optimizer()) if basics.rank() == donor else None
-            state = broadcast_object(state, donor, f"{self._name}.state")
-            if reset:
-                self._plain.load_state_dict(self._optimizer(), state)
-        elif reset:
-            self._optimizer().state.clear()
-        before, self._now = self._now, (steps, delay, averages)
-        if equalize:
-            # With other momenta equal gradients would lead to different models.
-            self._average_state()
-        elif decisions > 0 and not averages:
-            self._rounds += decisions
-            if 0 < self._state_rounds <= self._rounds:
-                self._rounds = 0
-                self._average_state()
-        if before not in (None, self._now) and self._how.on_change is not None:
-            self._how.on_change(self.stats())
+    def _average_gradients(self, wanted: bool) -> None:
+        self._reducer.alone = not wanted
+
+    def _take_state(self, donor: int, mine_is_void: bool) -> None:
+        state = self._plain.state_dict(self._optimizer()) if basics.rank() == donor else None
+        state = broadcast_object(state, donor, f"{self._name}.state")
+        if mine_is_void:
+            self._plain.load_state_dict(self._optimizer(), state)
+
+    def _forget_state(self) -> None:
+        self._optimizer().state.clear()
 
     def _average_state(self) -> None:
         """What the optimizer remembers of each parameter: the mean of tensors, the largest of counts and factors.

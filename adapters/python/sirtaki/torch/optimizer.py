@@ -17,6 +17,7 @@ from torch import Tensor
 from sirtaki import basics, errors
 from sirtaki.compression import option_text
 from sirtaki.errors import require
+from sirtaki.local_updates import LocalChoice, local_choice
 from sirtaki.ops import ReduceOp, check_reduce_op
 from sirtaki.torch._adapter import torch_ops
 from sirtaki.torch._adasum import compressor_of, make_adasum, refuse_for_adasum
@@ -36,7 +37,7 @@ from sirtaki.torch._step import (
     unhooked_step,
 )
 from sirtaki.torch.compression import Choice, Compression, choice_of, suited
-from sirtaki.torch.local_updates import LocalChoice, check_local, local_choice
+from sirtaki.torch.local_updates import check_local
 from sirtaki.torch.ops import Adasum, Average, ProcessSet, Sum, global_process_set
 from sirtaki.torch.reducer import GradientReducer
 

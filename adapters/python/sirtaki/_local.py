@@ -1,0 +1,195 @@
+"""LocalSteps: what an optimizer does beside its steps where ranks train by themselves; the same for every framework."""
+
+from __future__ import annotations
+
+import abc
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from sirtaki import _core, basics
+from sirtaki.local_updates import LocalUpdates
+from sirtaki.ops import Description
+
+#: How ranks' buffers become one: see sirtaki_local_open().
+MEAN, VARIANCE, MOST = 0, 1, 2
+_ROUNDS_OF_STATE = 3
+
+#: average gradients, reset the optimizer, equalize optimizers, donor, decisions, steps, delay, model changed
+Outcome = tuple[bool, bool, bool, int, int, int, int, bool]
+#: name, memory, rule, the place of the buffer with the means
+Buffer = tuple[str, Description, int, int]
+
+
+class LocalSteps(abc.ABC):
+    """One optimizer's local updates; see LocalUpdates. From one thread at a time.
+
+    The runtime reads and writes memory that stays where it is. Where a framework moves its own, it has copies, which
+    _pull() and _push() bring up to date.
+    """
+
+    def __init__(self, name: str, how: LocalUpdates, codec: str | None, keeps_moments: bool) -> None:
+        self._name = name
+        self._how = how
+        self._codec = codec
+        self._local: Any = None
+        self._closed = False
+        self._regions = 0
+        self._loss: float | None = None
+        #: Seconds in the runtime's calls after steps, copies included; and of these, those in which this thread worked.
+        self.exposed_seconds = 0.0
+        self._busy_seconds = 0.0
+        self._steps = 0
+        self._rounds = 0  # since the optimizer's state was averaged
+        self._now: tuple[int, int, bool] | None = None
+        rounds = how.optimizer_state
+        if rounds is None:
+            rounds = _ROUNDS_OF_STATE if keeps_moments else 0
+        self._state_rounds = rounds
+
+    # ---- what the optimizer calls ----
+
+    def report_loss(self, loss: float) -> None:
+        """This rank's of the step that comes to its end."""
+        self._loss = loss
+
+    @property
+    def starts(self) -> bool:
+        """The first step is still to come."""
+        return self._local is None and not self._closed and basics.size() > 1
+
+    def drain(self) -> None:
+        """Makes models equal. Collective."""
+        if self._local is not None:
+            self._pull()
+            self._timed(self._local.drain, all_changed=True)
+
+    @contextmanager
+    def synchronous(self) -> Iterator[None]:
+        """Gradients are averaged in every step. Collective at both ends."""
+        if self.starts:
+            self._start()
+        if self._local is None or self._regions > 0:
+            yield
+            return
+        self._pull()
+        self._call(lambda: self._local.synchronous(True))
+        self._regions += 1
+        try:
+            yield
+        finally:
+            self._regions -= 1
+            if self._local is not None:
+                self._pull()
+                self._call(lambda: self._local.synchronous(False))
+
+    def stats(self) -> dict[str, Any]:
+        """See local_stats()."""
+        if self._local is None:
+            return {}
+        return {**json.loads(self._local.stats_json()), "busy_seconds": self._busy_seconds}
+
+    def close(self) -> None:
+        """Ends merges in flight; the parameters stay as they are."""
+        self._closed = True
+        if self._local is not None:
+            self._local.close()
+            self._local = None
+
+    # ---- what a framework's own adds ----
+
+    @abc.abstractmethod
+    def _parameters(self) -> list[tuple[str, Description]]:
+        """Names and memory, float32; found at the start."""
+
+    @abc.abstractmethod
+    def _buffers(self) -> list[Buffer]:
+        """What becomes equal besides when models do."""
+
+    @abc.abstractmethod
+    def _pull(self) -> None:
+        """Before the runtime looks at the memory."""
+
+    @abc.abstractmethod
+    def _push(self) -> None:
+        """Parameters or buffers were written."""
+
+    @abc.abstractmethod
+    def _average_gradients(self, wanted: bool) -> None:
+        """Whether gradients of the next step are averaged."""
+
+    @abc.abstractmethod
+    def _take_state(self, donor: int, mine_is_void: bool) -> None:
+        """The optimizer's state of one rank, for those whose own is void. Collective."""
+
+    @abc.abstractmethod
+    def _forget_state(self) -> None:
+        """The optimizer begins anew."""
+
+    @abc.abstractmethod
+    def _average_state(self) -> None:
+        """Makes optimizers equal. Collective."""
+
+    def _begin(self, local: Any) -> Outcome | None:
+        """The runtime's first call; None: nothing follows from it."""
+        outcome: Outcome = local.start()
+        return outcome
+
+    # ---- inside ----
+
+    def _start(self) -> None:
+        """Before the first step. Collective: all ranks have the same model then."""
+        how, function = self._how, self._how.interval
+        steps = (lambda text: int(function(json.loads(text)))) if callable(function) else None
+        parameters, buffers = self._parameters(), self._buffers()
+        local = _core.Local(self._name, how.interval_text(), steps, parameters, buffers, how.how(self._codec))
+        try:
+            self._pull()
+            outcome = self._begin(local)
+        except BaseException:
+            local.close()
+            raise
+        self._local = local
+        if outcome is not None:
+            self._follow(outcome)
+
+    def _step(self, lr: float, waited_ns: int) -> None:
+        """The parameters have made their step, and _pull() was called."""
+        self._steps += 1
+        left = -1 if self._how.steps is None else max(int(self._how.steps) - self._steps, 0)
+        loss, self._loss = self._loss, None
+        self._timed(lambda: self._local.step(lr, loss, 1, left, waited_ns))
+
+    def _timed(self, call: Callable[[], Outcome], all_changed: bool = False) -> None:
+        begin, begin_busy = time.perf_counter(), time.thread_time()
+        self._call(call, all_changed)
+        self.exposed_seconds += time.perf_counter() - begin
+        self._busy_seconds += time.thread_time() - begin_busy
+
+    def _call(self, call: Callable[[], Outcome], all_changed: bool = False) -> None:
+        outcome = call()
+        # Also where only buffers were written.
+        if all_changed or outcome[-1]:
+            self._push()
+        self._follow(outcome)
+
+    def _follow(self, outcome: Outcome) -> None:
+        averages, reset, equalize, donor, decisions, steps, delay, _ = outcome
+        self._average_gradients(averages)
+        if donor >= 0:
+            self._take_state(donor, reset)
+        elif reset:
+            self._forget_state()
+        before, self._now = self._now, (steps, delay, averages)
+        if equalize:
+            # With other momenta equal gradients would lead to different models.
+            self._average_state()
+        elif decisions > 0 and not averages:
+            self._rounds += decisions
+            if 0 < self._state_rounds <= self._rounds:
+                self._rounds = 0
+                self._average_state()
+        if before not in (None, self._now) and self._how.on_change is not None:
+            self._how.on_change(self.stats())

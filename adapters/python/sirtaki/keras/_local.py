@@ -1,0 +1,247 @@
+"""LocalTraining: local updates of a DistributedOptimizer of Keras's, on any back end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from weakref import ref
+
+import keras
+import numpy as np
+
+from sirtaki import basics, errors
+from sirtaki._local import MEAN, MOST, VARIANCE, Buffer, LocalSteps, Outcome
+from sirtaki._numpy import NumpyAdapter, numpy_ops
+from sirtaki.keras._backend import Memory, Reducer, backend
+from sirtaki.local_updates import LocalUpdates
+from sirtaki.objects import broadcast_object
+from sirtaki.ops import Description, ReduceOp
+from sirtaki.process_sets import global_process_set
+
+_describe = NumpyAdapter().describe
+_ONE = (1.0, 1.0)
+_MEANS, _VARIANCES = "moving_mean", "moving_variance"
+
+
+class LocalTraining(LocalSteps):
+    """One optimizer's local updates. From one thread at a time; see LocalUpdates."""
+
+    def __init__(self, optimizer: Any, reducer: Reducer, how: LocalUpdates, codec: str | None) -> None:
+        moments = not isinstance(optimizer, keras.optimizers.SGD)
+        super().__init__(f"{reducer.name}.local", how, codec, moments)
+        self._optimizer = ref(optimizer)
+        self._reducer = reducer
+        self._models: list[Any] = []
+        #: Of this step: a number or a tensor.
+        self.loss: Any = None
+        #: Parameters and buffers; what the optimizer remembers of the parameters.
+        self.model: Memory | None = None
+        self.state: Memory | None = None
+        self._count = 0  # of the parameters
+
+    # ---- what the optimizer calls ----
+
+    def buffers_of(self, model: Any) -> None:
+        """Variables of this model that are not trained become equal, too. Before the first step."""
+        if self._local is None and all(known is not model for known in self._models):
+            self._models.append(model)
+
+    def prepare(self) -> bool:
+        """Before a step, or while a function that makes one is traced: whether after_step() is to be called."""
+        if self.starts and self.model is None:
+            trained = list(self._optimizer()._trainable_variables)
+            _refuse_dtypes(trained)
+            others = self._others({id(v) for v in trained})
+            self._count = len(trained)
+            self.model = backend.memory([*trained, *others])
+            self.state = backend.memory(_state_of(self._optimizer()))
+        return self.model is not None and not self._closed
+
+    def after_step(self, lr: float, count: int, loss: float | None, waited_ns: int) -> None:
+        """The optimizer has applied gradients `count` times, some of which it only adds up. Collective.
+
+        The first step is the start: before it some models have no variables yet.
+        """
+        every = self._optimizer().gradient_accumulation_steps
+        if every and count % every != 0:
+            return
+        if self.starts:
+            self._start()
+            return
+        if loss is not None:
+            self.report_loss(loss)
+        self._pull()
+        self._step(lr, waited_ns)
+
+    @contextmanager
+    def synchronous(self) -> Iterator[None]:
+        """As LocalSteps's."""
+        if self.starts and not (self._optimizer().built and self.prepare()):
+            raise RuntimeError(
+                "synchronous() before the optimizer has variables, while gradients are averaged anyway; call it later"
+            )
+        with super().synchronous():
+            yield
+
+    @contextmanager
+    def global_model(self) -> Iterator[None]:
+        """Parameters are those that all ranks last agreed on. Not collective."""
+        if self._local is None or not self._reducer.alone:
+            # Gradients are averaged: parameters are what all ranks have.
+            yield
+            return
+        assert self.model is not None
+        self._pull()
+        arrays = self.model.arrays
+        own = [array.copy() for array in arrays]
+        try:
+            for index, array in enumerate(arrays[: self._count]):
+                if array.size > 0:
+                    self._local.anchor(index, array.ctypes.data, array.size)
+            self._push()
+            yield
+        finally:
+            for array, kept in zip(arrays, own, strict=True):
+                array[...] = kept
+            self._push()
+
+    # ---- inside ----
+
+    def _begin(self, local: Any) -> Outcome | None:
+        """No callback can have given models that were made in this step the same weights everywhere."""
+        assert self.model is not None
+        work = [
+            numpy_ops.broadcast(array, 0, f"{self._name}.{i}", in_place=True)
+            for i, array in enumerate(self.model.arrays[: self._count])
+        ]
+        for handle in numpy_ops.start(work):
+            handle.wait()
+        self._push()
+        return super()._begin(local)
+
+    def _others(self, known: set[int]) -> list[Any]:
+        found = []
+        for model in self._models if self._how.buffers == "average" else ():
+            for variable in model.non_trainable_weights:
+                if id(variable) not in known and str(variable.dtype) in ("float32", "float64", "int64"):
+                    known.add(id(variable))
+                    found.append(variable)
+        return found
+
+    def _described(self) -> list[tuple[str, Description]]:
+        assert self.model is not None
+        variables = zip(self.model.variables, self.model.arrays, strict=True)
+        return [
+            (f"{getattr(variable, 'path', variable.name)}.{i}", _describe(array))
+            for i, (variable, array) in enumerate(variables)
+        ]
+
+    def _parameters(self) -> list[tuple[str, Description]]:
+        assert self.model is not None
+        return self._described()[: self._count]
+
+    def _buffers(self) -> list[Buffer]:
+        assert self.model is not None
+        out: list[Buffer] = []
+        places: dict[str, int] = {}
+        variables = self.model.variables[self._count :]
+        for place, (variable, (name, memory)) in enumerate(
+            zip(variables, self._described()[self._count :], strict=True)
+        ):
+            path = str(variable.path)
+            places[path] = place
+            mean = places.get(path.removesuffix(_VARIANCES) + _MEANS, -1) if path.endswith(_VARIANCES) else -1
+            whole = str(variable.dtype) == "int64"
+            out.append((name, memory, VARIANCE if mean >= 0 else MOST if whole else MEAN, mean))
+        return out
+
+    def _pull(self) -> None:
+        assert self.model is not None
+        self.model.pull()
+
+    def _push(self) -> None:
+        assert self.model is not None
+        self.model.push()
+
+    def _average_gradients(self, wanted: bool) -> None:
+        self._reducer.alone = not wanted
+
+    def _take_state(self, donor: int, mine_is_void: bool) -> None:
+        assert self.state is not None
+        gives = basics.rank() == donor
+        if gives:
+            self.state.pull()
+        arrays = broadcast_object(self.state.arrays if gives else None, donor, f"{self._name}.state")
+        if mine_is_void:
+            self._set_state(arrays)
+
+    def _forget_state(self) -> None:
+        assert self.state is not None
+        first = getattr(self._optimizer(), "initial_accumulator_value", 0.0)
+        names = [str(variable.name) for variable in self.state.variables]
+        # Of Adagrad and Ftrl, not those of gradient_accumulation_steps.
+        sums = [name.endswith("accumulator") and not name.endswith("gradient_accumulator") for name in names]
+        self._set_state([first if is_sum else 0.0 for is_sum in sums])
+
+    def _set_state(self, values: list[Any]) -> None:
+        assert self.state is not None
+        for array, value in zip(self.state.arrays, values, strict=True):
+            array[...] = value
+        self.state.push()
+
+    def _average_state(self) -> None:
+        """The mean of what the ranks' optimizers remember. Where some of it is not finite on a rank, all begin anew."""
+        assert self.state is not None
+        self.state.pull()
+        arrays = self.state.arrays
+        sound = np.array([all(bool(np.isfinite(array).all()) for array in arrays)], np.float32)
+        known = numpy_ops.allreduce(sound, f"{self._name}.known", ReduceOp.MIN, _ONE, in_place=True)
+        if numpy_ops.start_one(known).wait()[0] == 0:
+            self._forget_state()
+            return
+        names = [f"{self._name}.average.{i}" for i in range(len(arrays))]
+        work = [
+            numpy_ops.allreduce(array, name, ReduceOp.AVERAGE, _ONE, in_place=True)
+            for array, name in zip(arrays, names, strict=True)
+        ]
+        for handle in numpy_ops.start(work):
+            handle.wait()
+        self.state.push()
+
+
+def _refuse_dtypes(variables: list[Any]) -> None:
+    for variable in variables:
+        dtype = getattr(variable.dtype, "name", variable.dtype)
+        if dtype != "float32":
+            raise errors.UnsupportedError(
+                f"local updates merge float32 parameters, and {variable.name} is {dtype}; use local_updates=None, or a "
+                "policy such as mixed_bfloat16, which keeps variables in float32"
+            )
+
+
+def _state_of(optimizer: Any) -> list[Any]:
+    """What it remembers of the parameters: not counts, rates and products of factors, which are the same everywhere."""
+    others = {id(optimizer._iterations), id(optimizer._learning_rate)}
+    scalars = any(len(v.shape) == 0 for v in optimizer._trainable_variables)
+    known = [v for v in optimizer.variables if id(v) not in others and "float" in str(v.dtype)]
+    return [v for v in known if scalars or len(v.shape) > 0]
+
+
+def check_local(optimizer: Any, scales_loss: bool, choices: Any) -> None:
+    """Refuses what local updates cannot do, with the reason."""
+    if scales_loss:
+        raise errors.UnsupportedError(
+            "local updates and a LossScaleOptimizer, which skips steps of one rank alone, do not go together; use the "
+            "policy mixed_bfloat16, or local_updates=None"
+        )
+    if choices.op != ReduceOp.AVERAGE:
+        raise errors.UnsupportedError(
+            f"local updates average models, which op={choices.op.name} is not like; use op=Average"
+        )
+    if choices.process_set != global_process_set:
+        raise errors.UnsupportedError("local updates are made by all ranks; give no process_set")
+    if optimizer.use_ema:
+        raise errors.UnsupportedError(
+            "use_ema keeps an average of one rank's own weights, which local updates change from outside; leave it out"
+        )

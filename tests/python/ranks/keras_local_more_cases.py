@@ -1,0 +1,147 @@
+# ruff: noqa: PT017  (no pytest on the ranks)
+"""More of local updates from Keras: optimizers' state, accumulation, warm-up, ranks that go wrong, refusals."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+
+import sirtaki.keras as hvd
+from ranks.keras_cases import BATCH, STEPS, data, network, refused, same_weights, share
+from ranks.keras_local_cases import Drift, adam, differ, fit, loop_of, same_data, sgd
+
+
+def case_synchronous_region() -> None:
+    """Optimizers become equal where gradients are averaged again."""
+    model = network()
+    optimizer = hvd.DistributedOptimizer(adam(), local_updates=hvd.LocalUpdates(3, optimizer_state=0))
+    step = loop_of(model, optimizer, True)
+    x, y = (keras.ops.convert_to_tensor(v) for v in same_data(hvd.rank()))
+    for _ in range(5):
+        step(x[:BATCH], y[:BATCH])
+    assert differ(optimizer.variables)
+    with optimizer.synchronous():
+        assert not differ([*model.trainable_variables, *optimizer.variables])
+        for _ in range(3):
+            step(x[:BATCH], y[:BATCH])
+            assert not differ([*model.trainable_variables, *optimizer.variables])
+    parted = False
+    for _ in range(60):
+        step(x[:BATCH], y[:BATCH])
+        parted = differ(model.trainable_variables) or parted
+    assert parted
+    optimizer.drain()
+    assert not differ(model.trainable_variables)
+
+
+def case_the_optimizers_state_is_averaged() -> None:
+    model = network()
+    seen: list[bool] = []
+
+    class Watch(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            seen.append(differ(self.model.optimizer.variables))
+
+    how = hvd.LocalUpdates("fixed:steps=3,delay=0", optimizer_state=1)
+    fit(model, hvd.DistributedOptimizer(adam(), local_updates=how), callbacks=[Watch()])
+    assert seen == [step % 3 != 0 for step in range(2 * STEPS)], seen
+
+
+def case_accumulated_gradients_are_one_step() -> None:
+    model, drift = network(), Drift()
+    optimizer = hvd.DistributedOptimizer(
+        keras.optimizers.SGD(0.05, gradient_accumulation_steps=2), local_updates="fixed:steps=3,delay=0"
+    )
+    fit(model, optimizer, callbacks=[drift], epochs=3)
+    # Every second batch is a step; the first is the start, and every third after it is merged.
+    applied = [batch // 2 for batch in range(1, 3 * STEPS + 1)]
+    assert drift.seen == [steps > 0 and (steps - 1) % 3 != 0 for steps in applied], drift.seen
+    assert not differ(model.trainable_variables)
+
+
+def case_gradients_are_averaged_while_it_warms_up() -> None:
+    model, drift = network(), Drift()
+    optimizer = hvd.DistributedOptimizer(adam(), local_updates="fixed:steps=4,warmup=6")
+    fit(model, optimizer, callbacks=[drift])
+    assert drift.seen[:6] == [False] * 6, drift.seen
+    assert any(drift.seen[6:]), drift.seen
+
+
+def case_differences_travel_compressed() -> None:
+    model = network()
+    how = hvd.LocalUpdates(4, compression="int8")
+    fit(model, hvd.DistributedOptimizer(adam(), local_updates=how, compression="fp16"))
+    assert not differ(model.trainable_variables)
+
+
+def case_a_rank_that_went_wrong_takes_the_others_model() -> None:
+    model = network()
+    optimizer = hvd.DistributedOptimizer(adam(), local_updates="fixed:steps=3,delay=1")
+    step = loop_of(model, optimizer, True)
+    x, y = same_data(hvd.rank())
+    for i in range(4 * STEPS):
+        at = slice(i % STEPS * BATCH, (i % STEPS + 1) * BATCH)
+        wrong = hvd.rank() == 1 and i == 7
+        step(
+            keras.ops.convert_to_tensor(x[at]),
+            keras.ops.convert_to_tensor(np.full_like(y[at], np.nan) if wrong else y[at]),
+        )
+    optimizer.drain()
+    for variable in (*model.trainable_variables, *optimizer.variables):
+        assert np.isfinite(keras.ops.convert_to_numpy(variable)).all(), variable.path
+    assert not differ(model.trainable_variables)
+
+
+def case_saved_models_load_with_the_plain_class() -> None:
+    model = network()
+    fit(model, hvd.DistributedOptimizer(adam(), local_updates=3))
+    with tempfile.TemporaryDirectory() as folder:
+        path = str(Path(folder, "model.keras"))
+        model.save(path)
+        plain = keras.models.load_model(path)
+        assert type(plain.optimizer) is type(adam())
+        same_weights(plain, model, 0.0)
+        again = hvd.load_model(path, local_updates=3)
+        x, y = data()
+        again.fit(share(x), share(y), batch_size=BATCH, epochs=1, shuffle=False, verbose=0)
+        assert again.optimizer.local_stats()["mode"] == "local"
+        assert not differ(again.trainable_variables)
+
+
+def case_an_interval_that_fails_ends_the_training() -> None:
+    def interval(round_: dict[str, Any]) -> int:
+        raise KeyError("no such round")
+
+    try:
+        fit(network(), hvd.DistributedOptimizer(sgd(), local_updates=interval))
+    except Exception as error:
+        assert "no such round" in str(error), error
+    else:
+        raise AssertionError("not raised")
+
+
+def case_what_cannot_be_is_refused() -> None:
+    def distributed(optimizer: Any, **how: Any) -> Any:
+        return hvd.DistributedOptimizer(optimizer, local_updates=4, **how)
+
+    for call, part in (
+        (lambda: distributed(sgd(), op=hvd.Sum), "op=Average"),
+        (lambda: distributed(keras.optimizers.LossScaleOptimizer(sgd())), "LossScaleOptimizer"),
+        (lambda: distributed(keras.optimizers.Adam(use_ema=True)), "use_ema"),
+    ):
+        refused(call, NotImplementedError, part)
+    refused(lambda: hvd.DistributedOptimizer(sgd(), local_updates="quick"), ValueError, "quick")
+    keras.config.set_dtype_policy("mixed_float16")
+    try:
+        refused(lambda: distributed(sgd()), NotImplementedError, "mixed_bfloat16")
+        model = network()
+    finally:
+        keras.config.set_dtype_policy("float32")
+    late = [hvd.callbacks.BroadcastGlobalVariablesCallback(0)]
+    refused(lambda: fit(model, distributed(sgd()), callbacks=late), NotImplementedError, "LossScaleOptimizer")
+    double = keras.Sequential([keras.layers.Input((3,)), keras.layers.Dense(1, dtype="float64")])
+    refused(lambda: fit(double, distributed(sgd())), NotImplementedError, "float64")
