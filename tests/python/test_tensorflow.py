@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
+import os
 import re
+import shutil
+import subprocess
+import tempfile
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -43,6 +49,41 @@ def test_tensorflow(np: int, case: str) -> None:
 @pytest.mark.parametrize("np", [2, 3, 4])
 def test_tensorflow_gradients(np: int, case: str) -> None:
     check_case("tensorflow_gradient_cases", np, case)
+
+
+#: In front of dlsym(): a TensorFlow whose callbacks are not libstdc++'s has no such symbol.
+OTHER_LIBRARY = r"""
+#include <dlfcn.h>
+#include <string.h>
+#include <initializer_list>
+extern "C" void* dlsym(void* library, const char* name) noexcept {
+  using Lookup = void* (*)(void*, const char*);
+  static Lookup next = nullptr;
+  for (const char* version : {"GLIBC_2.34", "GLIBC_2.17", "GLIBC_2.2.5"}) {
+    if (next == nullptr) next = reinterpret_cast<Lookup>(dlvsym(RTLD_NEXT, "dlsym", version));
+  }
+  return strstr(name, "Device12ComputeAsync") != nullptr ? nullptr : next(library, name);
+}
+"""
+
+
+@cache
+def other_library() -> str:
+    """OTHER_LIBRARY, compiled, to be preloaded."""
+    folder = Path(tempfile.mkdtemp())
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    source, library = folder / "lookup.cc", folder / "lookup.so"
+    source.write_text(OTHER_LIBRARY)
+    compiler = os.environ.get("CXX", "g++")
+    build = [compiler, "-std=c++20", "-D_GNU_SOURCE", "-shared", "-fPIC", "-o", library, source, "-ldl"]
+    subprocess.run(build, check=True, timeout=LIMIT_SECONDS)
+    return str(library)
+
+
+@pytest.mark.parametrize("case", case_names("tensorflow_blocking_cases"))
+@pytest.mark.parametrize("np", [2, 4])
+def test_kernels_that_block(np: int, case: str) -> None:
+    check_case("tensorflow_blocking_cases", np, case, variables=(("LD_PRELOAD", other_library()),))
 
 
 def test_a_lost_rank_ends_every_operation(tmp_path: Path) -> None:
