@@ -55,7 +55,7 @@ asan: setup ## C++ tests under AddressSanitizer and UBSan
 tsan: setup ## C++ tests under ThreadSanitizer
 	@$(PY) scripts/run_tests.py --jobs $(JOBS) --only tsan
 
-compat: build ## programs under sirtakirun, torchrun, mpirun, srun; Lightning, Hugging Face; writes benchmarks/results/compat.json
+compat: build ## programs under sirtakirun, torchrun, mpirun, srun; Lightning, Hugging Face, Ray; writes benchmarks/results/compat.json
 	@scripts/setup.sh compat
 	@$(PY) scripts/compat.py
 

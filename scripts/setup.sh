@@ -25,7 +25,7 @@ RUN_PACKAGES=(iproute2 nftables iperf3 openssh-server openssh-client procps util
 COMPAT_PACKAGES=(openmpi-bin slurm-wlm)
 # Other libraries' trainers, for `make compat` alone.
 TRAINERS=.cache/compat
-TRAINER_PACKAGES=(lightning==2.6.6 accelerate==1.15.0 "transformers[torch]==5.23.0")
+TRAINER_PACKAGES=(lightning==2.6.6 accelerate==1.15.0 "transformers[torch]==5.23.0" "ray[train]==2.60.0")
 
 say() { printf 'setup: %s\n' "$*"; }
 fail() {

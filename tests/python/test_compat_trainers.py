@@ -25,6 +25,7 @@ LIBRARIES: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "Lightning": ("lightning", "torchrun", TORCHRUN),
     "Accelerate": ("accelerate", "torchrun", TORCHRUN),
     "Transformers": ("transformers", "torchrun", TORCHRUN),
+    "Ray Train": ("ray", "Ray", ()),
 }
 
 
@@ -40,7 +41,7 @@ def test_training_goes_over_the_backend(
     ask = f"from importlib.metadata import version; print(version({package!r}))"
     version = subprocess.run([python, "-c", ask], capture_output=True, text=True, check=True).stdout.strip()
     record_property("version", version)
-    env = {**clean_environment(), "HF_HUB_OFFLINE": "1", "HOME": str(tmp_path)}
+    env = {**clean_environment(), "HF_HUB_OFFLINE": "1", "HOME": str(tmp_path), "RAY_USAGE_STATS_ENABLED": "0"}
     env["PYTHONPATH"] = os.pathsep.join([str(PROGRAMS), env.get("PYTHONPATH", "")])
     program = [python, *arguments, str(PROGRAMS / f"{package}_program.py"), str(tmp_path)]
     log = tmp_path / "output"

@@ -1,0 +1,53 @@
+"""Ray Train over Sirtaki: the backend is named in TorchConfig. Ray starts the ranks; tells what came of it."""
+
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.train import RunConfig, ScalingConfig
+from ray.train.torch import TorchConfig, TorchTrainer
+
+
+def train(settings: dict[str, Any]) -> None:
+    """On each of Ray's workers."""
+    import torch
+    from ray.train.torch import prepare_data_loader, prepare_model
+    from support import batches, check, make_model
+    from torch.utils.data import DataLoader
+
+    model = prepare_model(make_model())
+    loader = prepare_data_loader(DataLoader(batches(), batch_size=16, shuffle=True))
+    optimizer = torch.optim.SGD(model.parameters(), lr=settings["lr"])
+    losses = []
+    for epoch in range(3):
+        loader.sampler.set_epoch(epoch)
+        for inputs, labels in loader:
+            optimizer.zero_grad()
+            loss = torch.nn.functional.cross_entropy(model(inputs), labels)
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+    text = check(model.module, losses)
+    if ray.train.get_context().get_world_rank() == 0:
+        Path(settings["told"]).write_text(text)
+
+
+told = Path(sys.argv[1], "told")
+# A short path: sockets of Ray's are below it.
+with tempfile.TemporaryDirectory(prefix="ray", ignore_cleanup_errors=True) as folder:
+    memory = 100 * 2**20
+    ray.init(num_cpus=3, include_dashboard=False, object_store_memory=memory, _temp_dir=folder, log_to_driver=True)
+    try:
+        trainer = TorchTrainer(
+            train,
+            train_loop_config={"lr": 0.2, "told": str(told)},
+            torch_config=TorchConfig(backend="sirtaki"),
+            scaling_config=ScalingConfig(num_workers=2, use_gpu=False),
+            run_config=RunConfig(name="sirtaki", storage_path=f"{folder}/results"),
+        )
+        trainer.fit()
+    finally:
+        ray.shutdown()
+print(told.read_text(), flush=True)
