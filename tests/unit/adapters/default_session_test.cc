@@ -4,6 +4,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
+#include <utility>
+
 namespace sirtaki::adapters {
 namespace {
 
@@ -28,6 +31,23 @@ TEST(DefaultSessionTest, BadOptionLeavesItClosed) {
   request.options_toml = "net.nonsense = 1\n";
   EXPECT_EQ(session.init(request).code(), Code::kInvalidArgument);
   EXPECT_EQ(session.active(), nullptr);
+}
+
+TEST(DefaultSessionTest, ACallThatIsLateFindsTablesThatHaveEnded) {
+  DefaultSession& session = DefaultSession::instance();
+  ASSERT_TRUE(session.init({}));
+  const auto active = session.active();  // as a call holds it that began before shutdown()
+  engine::StreamSpec spec;
+  spec.name = "late";
+  spec.tensors.push_back({"weight", {4}, {}, DType::kF32, {}});
+  spec.order.push_back(0);
+  const auto stream = active->session->open_stream(std::move(spec), std::chrono::seconds(10));
+  ASSERT_TRUE(stream.is_ok()) << stream.status().text();
+  ASSERT_TRUE(session.shutdown());
+  int called = 0;
+  EXPECT_EQ(active->session->stream_on_done(*stream, [&] { ++called; }).code(), Code::kShutdown);
+  EXPECT_EQ(called, 0);
+  EXPECT_FALSE(active->session->wait_watched(1, std::chrono::seconds(10)).has_value());
 }
 
 TEST(DefaultSessionTest, ForkedChildSeesNone) {

@@ -61,6 +61,27 @@ TEST(RequestTable, WatchedRequestsAreReportedAlsoWhenTheyWereReleased) {
   EXPECT_TRUE(table.wait_watched(10, Duration(0))->empty());
 }
 
+TEST(RequestTable, ClosingCallsWhoWaitsForWhatNeverEnds) {
+  RequestTable table(0);
+  const auto tickets = table.add({"a", "b", "c"}).value();
+  int never = 0;
+  int over = 0;
+  ASSERT_TRUE(table.on_done(tickets[0].id, [&] { ++never; }).is_ok());
+  ASSERT_TRUE(table.on_done(tickets[1].id, [&] { ++over; }).is_ok());
+  table.complete(tickets[1].id, {}, {});
+  EXPECT_EQ(never, 0);
+  EXPECT_EQ(over, 1);
+  table.close();
+  EXPECT_EQ(never, 1);
+  EXPECT_EQ(over, 1) << "once";
+  // Later ones are called at once, and nothing is begun any more.
+  ASSERT_TRUE(table.on_done(tickets[2].id, [&] { ++never; }).is_ok());
+  EXPECT_EQ(never, 2);
+  EXPECT_EQ(table.add({"d"}).status().code(), Code::kShutdown);
+  table.close();
+  EXPECT_EQ(never, 2);
+}
+
 TEST(Waiter, TimeoutLeavesTheRequestAlive) {
   Waiter waiter({}, [] {});
   Slot slot;
