@@ -155,12 +155,13 @@ def case_buffers_become_equal() -> None:
 
 def loop_of(model: Any, optimizer: Any, traced: bool) -> Callable[[Any, Any], None]:
     """A step of the program's own."""
+    tell = getattr(optimizer, "report_loss", lambda loss: None)
     if TORCH:
 
         def torch_step(x: Any, y: Any) -> None:
             model.zero_grad()
             loss = keras.ops.mean(keras.ops.square(model(x) - y))
-            optimizer.report_loss(loss)
+            tell(loss)
             loss.backward()
             variables = model.trainable_variables
             optimizer.apply([v.value.grad for v in variables], variables)
@@ -171,7 +172,7 @@ def loop_of(model: Any, optimizer: Any, traced: bool) -> Callable[[Any, Any], No
     def step(x: Any, y: Any) -> None:
         with tf.GradientTape() as tape:
             loss = tf.reduce_mean(tf.square(model(x) - y))
-        optimizer.report_loss(loss)
+        tell(loss)
         optimizer.apply(tape.gradient(loss, model.trainable_variables), model.trainable_variables)
 
     return tf.function(step) if traced else step

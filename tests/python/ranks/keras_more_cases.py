@@ -22,6 +22,7 @@ from ranks.keras_cases import (
     same_weights,
     share,
 )
+from ranks.keras_local_cases import loop_of
 
 
 def case_clipping_sees_combined_gradients() -> None:
@@ -207,6 +208,71 @@ def case_loops_of_the_program_apply_combined_gradients() -> None:
         optimizer.apply([keras.ops.ones(v.shape) * (hvd.rank() + 1.0) for v in variables], variables)
     for a, b in zip(before, model.get_weights(), strict=True):
         assert np.allclose(b, a - (hvd.size() + 1) / 2, atol=1e-5), (a, b)
+
+
+def case_the_first_step_of_a_loop_makes_the_optimizers_variables() -> None:
+    """And is compressed as those that follow."""
+    from sirtaki import stats
+
+    before = set(stats()["tensors"])
+    alone, together = network(), network()
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.05), compression="int8:min=1,ndim=1")
+    x, y = data()
+    for model, mine, whole in ((alone, keras.optimizers.SGD(0.05), True), (together, optimizer, False)):
+        step = loop_of(model, mine, traced=not whole)
+        inputs, targets = (x, y) if whole else (share(x), share(y))
+        batch = BATCH * (hvd.size() if whole else 1)
+        assert not mine.built
+        for i in range(STEPS):
+            at = slice(i * batch, (i + 1) * batch)
+            step(keras.ops.convert_to_tensor(inputs[at]), keras.ops.convert_to_tensor(targets[at]))
+    same_weights(alone, together, 0.05)
+    opened = [rows for name, rows in stats()["tensors"].items() if name not in before]
+    assert [{row["codec"] for row in rows} for rows in opened] == [{"int8"}], opened
+
+
+def case_operators_and_process_sets() -> None:
+    rank, size = hvd.rank(), hvd.size()
+    everybody, mine = range(1, size + 1), [rank + 1]
+    single = hvd.ProcessSet([rank])
+    for how, expected in (
+        ({"op": hvd.Sum}, sum(everybody)),
+        ({"op": hvd.Min}, min(everybody)),
+        ({"op": hvd.Max}, max(everybody)),
+        ({"op": hvd.Product}, float(np.prod(list(everybody)))),
+        ({"process_set": single}, mine[0]),
+    ):
+        for explicit in (False, True):
+            model = network()
+            before = model.get_weights()
+            optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.5), **how)
+            if explicit:
+                variables = model.trainable_variables
+                optimizer.apply([keras.ops.ones(v.shape) * (rank + 1.0) for v in variables], variables)
+            else:
+                slope_of(model, optimizer, rank + 1.0)
+            for a, b in zip(before, model.get_weights(), strict=True):
+                assert np.allclose(b, a - 0.5 * expected, atol=1e-5), (how, explicit, a - b)
+    for op in (hvd.Min, hvd.Max, hvd.Product):
+        for compression in ("int8", hvd.Compression.bf16):
+            refused(
+                lambda c=compression, o=op: hvd.DistributedOptimizer(keras.optimizers.SGD(), compression=c, op=o),
+                NotImplementedError,
+                "compression with op",
+            )
+
+
+def slope_of(model: Any, optimizer: Any, slope: float) -> None:
+    """A step of a model whose loss has the same slope everywhere."""
+    if TORCH:
+        sum(keras.ops.sum(v) for v in model.trainable_variables).mul(slope).backward()
+        optimizer.apply([v.value.grad for v in model.trainable_variables], model.trainable_variables)
+        return
+    import tensorflow as tf
+
+    with tf.GradientTape() as tape:
+        value = sum(keras.ops.sum(v) for v in model.trainable_variables) * slope
+    optimizer.apply(tape.gradient(value, model.trainable_variables), model.trainable_variables)
 
 
 def case_xla_is_turned_off_or_refused() -> None:

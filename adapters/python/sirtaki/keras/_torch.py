@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -13,13 +12,14 @@ from sirtaki import errors
 from sirtaki.compression import choice_of, option_text, parts_of, without_sparse
 from sirtaki.errors import require
 from sirtaki.ops import ReduceOp, check_reduce_op
-from sirtaki.process_sets import global_process_set
-from sirtaki.torch._adapter import torch_ops
+from sirtaki.process_sets import ProcessSet
 from sirtaki.torch._layout import ReducerOptions
+from sirtaki.torch._parameters import StreamNames
 from sirtaki.torch.functions import broadcast_parameters
 from sirtaki.torch.reducer import GradientReducer
 
-_numbers = itertools.count()
+_IN_STREAMS = (ReduceOp.AVERAGE, ReduceOp.SUM)
+_names = StreamNames()
 
 
 class _Reducer:
@@ -53,7 +53,9 @@ class _Reducer:
         return max(round((self._waited - before) * 1e9), 0)
 
     def watch(self, variables: Sequence[Any]) -> None:
-        """From now on backward combines the gradients of these."""
+        """From now on backward combines the gradients of these, unless by an operator that streams do not have."""
+        if self._options.op not in _IN_STREAMS:
+            return
         params = [variable.value for variable in variables]
         if self._reducer is not None:
             if [id(p) for p in params] == [id(p) for p in self._reducer.params]:
@@ -80,6 +82,8 @@ class _Reducer:
 
     def _by_name(self, grads: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
         options = self._options
+        if options.size == 1:
+            return list(grads)
         if options.codec not in (None, "none") or options.compressor is not None:
             raise errors.UnsupportedError(
                 "compression of gradients that are not those of the last backward(); call loss.backward() and give "
@@ -91,9 +95,9 @@ class _Reducer:
             if isinstance(grad, Tensor):
                 name = f"{options.stream_name}.{variable.path}.{i}"
                 scales = (options.prescale, options.postscale)
-                work.append(torch_ops.allreduce(grad, name, options.op, scales, in_place=False))
+                work.append(options.ops.allreduce(grad, name, options.op, scales, in_place=False))
                 places.append(i)
-        for i, handle in zip(places, torch_ops.start(work), strict=True):
+        for i, handle in zip(places, options.ops.start(work), strict=True):
             combined[i] = handle.wait()
         return combined
 
@@ -154,25 +158,29 @@ class TorchBackend:
     ) -> ReducerOptions:
         """Checks how gradients are to be combined."""
         op = check_reduce_op(op)
-        require(op in (ReduceOp.AVERAGE, ReduceOp.SUM), "op must be Average or Sum")
+        require(op != ReduceOp.ADASUM, "op must be Average, Sum, Min, Max or Product")
         factor = gradient_predivide_factor
         usable = isinstance(factor, (int, float)) and 0 < factor < float("inf")
         require(usable, f"gradient_predivide_factor is {factor!r}; it must be a number above 0")
         require(factor == 1 or op == ReduceOp.AVERAGE, "gradient_predivide_factor needs op=Average")
-        if process_set != global_process_set:
-            raise errors.UnsupportedError("process_set: an optimizer's gradients are combined over all ranks")
+        require(isinstance(process_set, ProcessSet), f"process_set is {process_set!r}; it must be a ProcessSet")
         codec, compressor = choice_of(compression)
+        if op not in _IN_STREAMS and (compressor is not None or codec not in (None, "none")):
+            raise errors.UnsupportedError(
+                f"compression with op={op.name}; gradients are compressed for Average and Sum"
+            )
         if compressor is None and not sgd:
             text = option_text() if codec is None else codec
             codec = codec if without_sparse(text) == text else without_sparse(text)
+        mean, scales = op == ReduceOp.AVERAGE, (1.0 / factor, float(factor))
         return ReducerOptions(
-            "", "backward", op, op == ReduceOp.AVERAGE, codec, compressor, 1.0 / factor, float(factor), sparse_as_dense
+            "", "backward", op, mean, codec, compressor, *scales, sparse_as_dense, process_set=process_set
         )
 
     def reducer(self, choices: ReducerOptions, local: bool) -> _Reducer:
         """For one optimizer."""
         del local
-        return _Reducer(replace(choices, stream_name=f"keras.optimizer.{next(_numbers)}"))
+        return _Reducer(replace(choices, stream_name=f"keras.{_names.next(choices.process_set)}"))
 
     def broadcast(self, variables: Sequence[Any], root_rank: int) -> None:
         """Overwrites Keras variables with those of a rank."""

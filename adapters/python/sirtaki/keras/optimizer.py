@@ -51,7 +51,7 @@ class _Distributed:
             return super().apply(grads, trainable_variables)  # type: ignore[misc]  # which says what is wrong
         state = self._sirtaki
         local = state.local
-        if not self.built:  # type: ignore[has-type]
+        if variables and not self.built:  # type: ignore[has-type]
             # As Keras's apply() does it, and before gradients are combined.
             with keras.name_scope(self.name, caller=self):  # type: ignore[attr-defined]
                 self.build(variables)
@@ -218,7 +218,7 @@ def DistributedOptimizer(  # noqa: N802  (Horovod's name)
         compression: how gradients travel; see sirtaki.compression.
         sparse_as_dense: makes gradients of embeddings dense first, instead of gathering their rows.
         gradient_predivide_factor: with Average: divided by it before adding up, and the rest after.
-        op: Average, Sum, Min, Max or Product.
+        op: Average, Sum, Min, Max or Product; the last three without compression.
         backward_passes_per_step: gradients of so many batches are added up before they are combined; as Keras's
             gradient_accumulation_steps.
         average_aggregated_gradients: whether their mean is applied, as Keras does it, or their sum.
