@@ -157,13 +157,16 @@ bool is_number(std::string_view text) {
   return !text.empty() && text.find_first_not_of("0123456789.") == std::string_view::npos;
 }
 
+constexpr std::string_view kStallCheckDisable = "HOROVOD_STALL_CHECK_DISABLE";
+constexpr std::string_view kNever = "8760h";  // in effect
+
 // Horovod's way to say a value in ours. nullopt: says nothing that differs from our default.
 std::optional<std::string> from_horovod(const OptionInfo& row, const std::string& text) {
   if (row.horovod == "HOROVOD_TIMELINE" && text == "DYNAMIC") {
     return std::nullopt;  // a timeline can always be started later
   }
   if (row.horovod == "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS" && text == "0") {
-    return "8760h";  // never, in effect
+    return std::string(kNever);
   }
   if (row.horovod == "HOROVOD_LOG_HIDE_TIME") {
     const auto hide = parse_bool(text);
@@ -183,9 +186,24 @@ std::optional<std::string> from_horovod(const OptionInfo& row, const std::string
   return text;
 }
 
+// Horovod's one word for two of our options.
+Result<bool> disables_stall_check(const Environment& environment) {
+  const auto found = environment.find(kStallCheckDisable);
+  if (found == environment.end() || found->second.empty()) {
+    return false;
+  }
+  auto disables = parse_bool(found->second);
+  return disables ? disables : Result<bool>(disables.status().with_context(std::string(kStallCheckDisable)));
+}
+
 Status add_horovod(Layers& layers, const Environment& environment) {
   layers.next_layer();
+  SRT_ASSIGN(const bool no_stalls, disables_stall_check(environment));
   for (const OptionInfo& row : option_table()) {
+    if (no_stalls && (row.name == "control.stall_warn" || row.name == "control.stall_fail")) {
+      SRT_TRY(layers.set(row, kNever, std::string(kStallCheckDisable), std::string(kStallCheckDisable)));
+      continue;
+    }
     const auto found = row.horovod.empty() ? environment.end() : environment.find(row.horovod);
     if (found == environment.end() || found->second.empty()) {
       continue;

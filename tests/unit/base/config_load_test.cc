@@ -195,6 +195,21 @@ TEST(ConfigLoad, VariablesOfHorovodKeepTheirMeaning) {
             std::string::npos);
 }
 
+TEST(ConfigLoad, OneVariableOfHorovodStopsTheSearchForStalls) {
+  ConfigSources sources;
+  sources.environment = {{"HOROVOD_STALL_CHECK_DISABLE", "1"}, {"HOROVOD_STALL_CHECK_TIME_SECONDS", "10"}};
+  const Config never = loaded(sources);
+  EXPECT_EQ(never.control.stall_warn, 8760h);
+  EXPECT_EQ(never.control.stall_fail, 8760h);
+  EXPECT_EQ(never.source("control.stall_fail"), "HOROVOD_STALL_CHECK_DISABLE");
+  sources.environment["SIRTAKI_CONTROL_STALL_WARN"] = "7s";
+  EXPECT_EQ(loaded(sources).control.stall_warn, 7s);
+  sources.environment = {{"HOROVOD_STALL_CHECK_DISABLE", "0"}, {"HOROVOD_STALL_CHECK_TIME_SECONDS", "10"}};
+  EXPECT_EQ(loaded(sources).control.stall_warn, 10s);
+  EXPECT_NE(error_of(variable("HOROVOD_STALL_CHECK_DISABLE", "perhaps")).find("HOROVOD_STALL_CHECK_DISABLE"),
+            std::string::npos);
+}
+
 // Horovod's default threshold is far over our partition size; the job must still start.
 TEST(ConfigLoad, LargeFusionThresholdOfHorovodIsCutToAPartition) {
   const Config config = loaded(variable("HOROVOD_FUSION_THRESHOLD", "134217728"));

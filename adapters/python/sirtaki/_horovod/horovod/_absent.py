@@ -30,6 +30,8 @@ MODULES = {
 _PLACES = {
     f"HOROVOD_{name}" for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE", "HOSTNAME")
 }
+#: Stands for two options.
+_STALLS = "HOROVOD_STALL_CHECK_DISABLE"
 
 
 class _Refusal(importlib.abc.Loader):
@@ -60,7 +62,7 @@ def refuse_modules() -> None:
 
 def ignored(environment: Mapping[str, str], understood: set[str]) -> list[str]:
     """Variables of Horovod's that are set and mean nothing here."""
-    return sorted(n for n in environment if n.startswith("HOROVOD_") and n not in understood | _PLACES)
+    return sorted(n for n in environment if n.startswith("HOROVOD_") and n not in understood | _PLACES | {_STALLS})
 
 
 def say_what_is_ignored() -> None:
