@@ -28,3 +28,9 @@ def test_local_updates_from_keras(backend: str, np: int, case: str) -> None:
 @pytest.mark.parametrize("backend", ["tensorflow", "torch"])
 def test_more_of_local_updates_from_keras(backend: str, case: str) -> None:
     check_case("keras_local_more_cases", 2, case, variables=(("KERAS_BACKEND", backend),))
+
+
+@pytest.mark.parametrize("case", case_names("keras_accuracy_cases"))
+@pytest.mark.parametrize("backend", ["tensorflow", "torch"])
+def test_accuracy_of_keras(backend: str, case: str) -> None:
+    check_case("keras_accuracy_cases", 4, case, variables=(("KERAS_BACKEND", backend),))
