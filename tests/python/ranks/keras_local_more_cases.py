@@ -71,6 +71,16 @@ def case_gradients_are_averaged_while_it_warms_up() -> None:
     assert any(drift.seen[6:]), drift.seen
 
 
+def case_a_model_that_is_made_in_its_first_step() -> None:
+    keras.utils.set_random_seed(hvd.rank())
+    model = keras.Sequential([keras.layers.Dense(5, "tanh"), keras.layers.BatchNormalization(), keras.layers.Dense(1)])
+    drift = Drift()
+    callbacks = [hvd.callbacks.BroadcastGlobalVariablesCallback(0), drift]
+    fit(model, hvd.DistributedOptimizer(adam(), local_updates=3), callbacks=callbacks)
+    assert any(drift.seen), drift.seen
+    assert not differ(model.weights)
+
+
 def case_differences_travel_compressed() -> None:
     model = network()
     how = hvd.LocalUpdates(4, compression="int8")
