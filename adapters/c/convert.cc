@@ -94,6 +94,7 @@ std::string name_of(const sirtaki_request_args& args) {
 Status set_tensors(const sirtaki_request_args& args, const std::string& what, engine::OpSpec& op) {
   SRT_ASSIGN(auto input, to_tensor(args.input, Data::kNeeded, what));
   op.input = input.view;
+  op.cuda_stream = args.input.cuda_stream;
   op.dims = std::move(input.dims);
   op.strides = std::move(input.strides);
   op.output.dtype = op.input.dtype;
@@ -154,13 +155,12 @@ Result<TensorView> to_view(const sirtaki_tensor& tensor, const std::string& what
   if (tensor.dtype < 0 || tensor.dtype >= kDTypeCount || !dtype) {
     return bad(what, "dtype " + std::to_string(tensor.dtype) + " is no sirtaki_dtype");
   }
-  if (tensor.device_type == SIRTAKI_CUDA) {
-    return Status(Code::kUnsupported,
-                  what + ": this build has no data plane for CUDA memory; copy the tensor to the CPU first",
-                  Blame{-1, what});
-  }
-  if (tensor.device_type != SIRTAKI_CPU) {
+  const bool on_gpu = tensor.device_type == SIRTAKI_CUDA;
+  if (!on_gpu && tensor.device_type != SIRTAKI_CPU) {
     return bad(what, "device_type " + std::to_string(tensor.device_type) + " is no sirtaki_device_type");
+  }
+  if (on_gpu && tensor.device_index < 0) {
+    return bad(what, "device_index is " + std::to_string(tensor.device_index) + "; it is the number of a GPU");
   }
   const auto numel = count_elements(tensor, *dtype);
   if (!numel) {
@@ -170,7 +170,7 @@ Result<TensorView> to_view(const sirtaki_tensor& tensor, const std::string& what
   view.data = static_cast<std::byte*>(tensor.data);
   view.numel = *numel;
   view.dtype = *dtype;
-  view.device = Device{DeviceType::kCpu, tensor.device_index};
+  view.device = on_gpu ? Device{DeviceType::kCuda, tensor.device_index} : Device();
   return view;
 }
 

@@ -44,6 +44,18 @@ Result<engine::LocalOptions> to_interval(const sirtaki_local_args& args) {
       [steps = args.steps, context = args.context](const std::string& round) { return steps(context, round.c_str()); });
 }
 
+// Merges are made on the host.
+Result<TensorSpec> to_host_tensor(const sirtaki_tensor& tensor, const std::string& name) {
+  SRT_ASSIGN(TensorSpec spec, to_tensor(tensor, Data::kNeeded, name));
+  if (spec.view.device.type != DeviceType::kCpu) {
+    return Status(Code::kUnsupported,
+                  name + " is on " + device_name(spec.view.device) +
+                      "; local updates work on memory of the host, give them a copy there",
+                  Blame{-1, name});
+  }
+  return spec;
+}
+
 Result<engine::LocalBuffer> to_buffer(const sirtaki_local_args& args, int index) {
   const auto at = static_cast<std::size_t>(index);
   const std::string what = "buffer " + std::to_string(index) + " of local updates";
@@ -54,7 +66,7 @@ Result<engine::LocalBuffer> to_buffer(const sirtaki_local_args& args, int index)
   if (rule < SIRTAKI_BUFFER_MEAN || rule > SIRTAKI_BUFFER_MOST) {
     return invalid_argument(what + " has rule " + std::to_string(rule));
   }
-  SRT_ASSIGN(const TensorSpec tensor, to_tensor(args.buffers[at], Data::kNeeded, args.buffer_names[at]));
+  SRT_ASSIGN(const TensorSpec tensor, to_host_tensor(args.buffers[at], args.buffer_names[at]));
   engine::LocalBuffer buffer{args.buffer_names[at], tensor.view, static_cast<engine::BufferRule>(rule)};
   if (buffer.rule == engine::BufferRule::kVariance) {
     buffer.mean = args.buffer_means[at];
@@ -101,7 +113,7 @@ Result<engine::LocalModel> to_local_model(const sirtaki_local_args& args) {
     if (args.names[i] == nullptr) {
       return bad("names[" + std::to_string(i) + "] is NULL");
     }
-    SRT_ASSIGN(TensorSpec tensor, to_tensor(args.tensors[i], Data::kNeeded, args.names[i]));
+    SRT_ASSIGN(TensorSpec tensor, to_host_tensor(args.tensors[i], args.names[i]));
     tensors.push_back({args.names[i], tensor.view, std::move(tensor.dims)});
   }
   std::vector<engine::LocalBuffer> buffers;

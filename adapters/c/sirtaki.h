@@ -69,7 +69,11 @@ typedef enum {
   SIRTAKI_ADASUM = 5 /* allreduce of floating-point tensors alone */
 } sirtaki_reduce_op;
 
-/* Dense memory without holes. strides in elements; NULL: row-major. */
+/* Dense memory without holes. strides in elements; NULL: row-major.
+ * Memory of a GPU (SIRTAKI_CUDA): all of a rank's is on one, the first that it gives. What writes it has been queued on
+ * cuda_stream before the call, and is not waited for by the caller. A result is there for what the program queues on
+ * cuda_stream when the request, or the wait for a stream's step or tensors, is over; streams live until then, and are
+ * not captured meanwhile. */
 typedef struct {
   uint32_t struct_size;
   void* data;
@@ -79,6 +83,7 @@ typedef struct {
   int32_t ndim;
   const int64_t* dims;
   const int64_t* strides;
+  void* cuda_stream; /* a cudaStream_t, NULL: the default stream; of a request its input's counts */
 } sirtaki_tensor;
 
 typedef uint64_t sirtaki_request; /* 0: none */
@@ -169,8 +174,8 @@ SIRTAKI_API sirtaki_status sirtaki_poll(sirtaki_request request, int* done);
 /* Waits for the operation and returns its status. timeout_ms < 0: without limit. After a timeout the request lives on.
  */
 SIRTAKI_API sirtaki_status sirtaki_wait(sirtaki_request request, int64_t timeout_ms);
-/* After a successful wait: the memory the runtime allocated. dims are valid until release; *received_splits (may be
- * NULL) gets the rows per rank of an alltoall (as many as ranks took part). */
+/* After a successful wait: the memory the runtime allocated, which is the host's, whatever the input's. dims are valid
+ * until release; *received_splits (may be NULL) gets the rows per rank of an alltoall (as many as ranks took part). */
 SIRTAKI_API sirtaki_status sirtaki_result(sirtaki_request request, sirtaki_tensor* output,
                                           const int64_t** received_splits);
 /* Forgets a request and frees its result. Releasing one in flight waits for it first. */

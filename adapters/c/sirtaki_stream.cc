@@ -90,7 +90,7 @@ sirtaki_status sirtaki_stream_ready(sirtaki_stream stream, int32_t index, const 
     if (view.data == nullptr && view.numel > 0) {
       return sirtaki::invalid_argument("tensor " + std::to_string(index) + " of the stream has no data");
     }
-    return active->session->stream_ready(id_of(stream), index, view, absent != 0);
+    return active->session->stream_ready(id_of(stream), index, view, absent != 0, tensor->cuda_stream);
   });
 }
 

@@ -35,17 +35,20 @@ using sirtaki_python::json_or_raise;
 using sirtaki_python::PyTensor;
 using sirtaki_python::to_tensor;
 
-// (op, name, input, output, reduce_op, root, prescale, postscale, splits, ranks, priority)
-using PyRequest = std::tuple<int, std::optional<std::string>, std::optional<PyTensor>, std::optional<PyTensor>, int,
-                             int, double, double, std::optional<Dims>, std::optional<std::vector<std::int32_t>>, int>;
+// (op, name, input, output, reduce_op, root, prescale, postscale, splits, CUDA stream or 0, ranks, priority)
+using PyRequest =
+    std::tuple<int, std::optional<std::string>, std::optional<PyTensor>, std::optional<PyTensor>, int, int, double,
+               double, std::optional<Dims>, std::uintptr_t, std::optional<std::vector<std::int32_t>>, int>;
 
 sirtaki_request_args to_args(const PyRequest& request) {
-  const auto& [op, name, input, output, reduce_op, root, prescale, postscale, splits, ranks, priority] = request;
+  const auto& [op, name, input, output, reduce_op, root, prescale, postscale, splits, cuda_stream, ranks, priority] =
+      request;
   sirtaki_request_args args{};
   args.struct_size = sizeof(args);
   args.op = op;
   args.name = name ? name->c_str() : nullptr;
   args.input = input ? to_tensor(*input) : sirtaki_tensor{};
+  args.input.cuda_stream = reinterpret_cast<void*>(cuda_stream);
   args.output = output ? to_tensor(*output) : sirtaki_tensor{};
   args.reduce_op = reduce_op;
   args.root = root;
@@ -184,9 +187,10 @@ class Stream {
     blocking([&] { return sirtaki_stream_open(&args, &stream_); });
   }
 
-  void ready(std::size_t index, std::uintptr_t address, bool absent) {
+  void ready(std::size_t index, std::uintptr_t address, bool absent, std::uintptr_t cuda_stream) {
     sirtaki_tensor tensor = tensors_.at(index);
     tensor.data = reinterpret_cast<void*>(address);
+    tensor.cuda_stream = reinterpret_cast<void*>(cuda_stream);
     check(sirtaki_stream_ready(stream_, static_cast<std::int32_t>(index), &tensor, absent ? 1 : 0));
   }
   void finish() { check(sirtaki_stream_finish(stream_)); }
@@ -292,7 +296,8 @@ void define_operations(nb::module_& m) {
            nb::arg("name"), nb::arg("names"), nb::arg("tensors"), nb::arg("order").none(), nb::arg("how"),
            nb::arg("ranks") = nb::none())
       .def_prop_ro("id", &Stream::id)
-      .def("ready", &Stream::ready, nb::arg("index"), nb::arg("address"), nb::arg("absent") = false)
+      .def("ready", &Stream::ready, nb::arg("index"), nb::arg("address"), nb::arg("absent") = false,
+           nb::arg("cuda_stream") = 0)
       .def("finish", &Stream::finish)
       .def("wait", &Stream::wait, nb::arg("timeout_ms") = -1)
       .def("wait_tensors", &Stream::wait_tensors, nb::arg("indices"), nb::arg("timeout_ms") = -1)

@@ -2,6 +2,10 @@
 
 namespace sirtaki {
 
+std::string device_name(const Device& device) {
+  return device.type == DeviceType::kCpu ? "cpu" : "cuda:" + std::to_string(device.index);
+}
+
 std::string_view op_kind_name(OpKind kind) {
   switch (kind) {
     case OpKind::kAllreduce:

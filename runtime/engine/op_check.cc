@@ -77,8 +77,9 @@ class Checker {
   }
 
   Status check_memory() const {
-    if (spec_.input.device.type != DeviceType::kCpu || spec_.output.device.type != DeviceType::kCpu) {
-      return error("the tensor is not in CPU memory; copy it with .cpu() first", Code::kUnsupported);
+    if (spec_.output.data != nullptr && spec_.output.device != spec_.input.device) {
+      return error("the input is on " + device_name(spec_.input.device) + " and the output on " +
+                   device_name(spec_.output.device));
     }
     if (std::any_of(spec_.dims.begin(), spec_.dims.end(), [](std::int64_t d) { return d < 0; })) {
       return error("negative dimension in " + dims_to_string(spec_.dims));
@@ -192,11 +193,6 @@ Status check_stream(const StreamSpec& spec, Rank rank, int size) {
   for (const StreamTensor& tensor : spec.tensors) {
     if (!names.insert(tensor.name).second) {
       return invalid_argument("stream '" + spec.name + "': two tensors are named '" + tensor.name + "'");
-    }
-    if (tensor.device.type != DeviceType::kCpu) {
-      return {Code::kUnsupported,
-              "stream '" + spec.name + "': tensor '" + tensor.name + "' is not in CPU memory",
-              {-1, tensor.name}};
     }
     if (spec.reduce_op == ReduceOp::kAverage && tensor.dtype == DType::kBool) {
       return invalid_argument("stream '" + spec.name + "': the average of bool tensor '" + tensor.name +

@@ -32,6 +32,9 @@ struct OpSpec {
   double postscale = 1.0;
   std::vector<std::int64_t> splits;  // alltoall, rows; empty: equal
   std::int32_t priority = 0;         // smaller goes first; 0: kUrgentPriority where small
+  // Of tensors on a GPU: the cudaStream_t on which the program has queued what writes them, and will queue what uses
+  // the result; null is the default stream.
+  void* cuda_stream = nullptr;
 };
 
 // What an allgather, alltoall or reducescatter allocated.

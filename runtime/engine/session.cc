@@ -15,9 +15,11 @@
 #include "runtime/base/version.h"
 #include "runtime/engine/control_plane.h"
 #include "runtime/engine/data_plane.h"
+#include "runtime/engine/device_choice.h"
 #include "runtime/engine/engine.h"
 #include "runtime/engine/op_check.h"
 #include "runtime/engine/request_table.h"
+#include "runtime/engine/staged_ops.h"
 #include "runtime/engine/stream_plan.h"
 #include "runtime/engine/stream_table.h"
 
@@ -47,6 +49,7 @@ class SessionImpl final : public Session {
         job_(std::move(job)),
         interrupted_(std::move(interrupted)),
         waiter_(interrupted_, [this] { loop_.post([this] { note_waiting(); }); }),
+        device_(job_.rank, [this](int index) { return open_device(index); }),
         loop_("srt-loop", [this](const Status& bug) { fail(bug); }) {}
 
   ~SessionImpl() override { close(); }
@@ -71,11 +74,10 @@ class SessionImpl final : public Session {
 
   std::optional<Result<Rank>> join(Duration timeout) override;
 
-  Result<StreamId> open_stream(StreamSpec spec, Duration timeout) override {
-    return streams_->open(std::move(spec), timeout);
-  }
-  Status stream_ready(StreamId stream, int index, TensorView tensor, bool absent) override {
-    return streams_->ready(stream, index, tensor, absent);
+  Result<StreamId> open_stream(StreamSpec spec, Duration timeout) override;
+  using Session::stream_ready;
+  Status stream_ready(StreamId stream, int index, TensorView tensor, bool absent, void* cuda_stream) override {
+    return streams_->ready(stream, index, tensor, absent, cuda_stream);
   }
   Status stream_finish(StreamId stream) override { return streams_->finish(stream); }
   std::optional<Status> stream_wait(StreamId stream, Duration timeout) override {
@@ -124,6 +126,8 @@ class SessionImpl final : public Session {
   // A function that waits to be called may submit what others wait for, so such a job is never stuck, only late.
   Callers callers();
   void on_data_lost(Rank rank, const Status& cause);
+  Status open_device(int index);
+  Status stage_device(int index);
 
   const std::shared_ptr<const Config> config_;
   const JobSpec job_;
@@ -139,15 +143,18 @@ class SessionImpl final : public Session {
   std::mutex join_mutex_;
   std::shared_ptr<Slot> join_;  // guarded by join_mutex_; a call that waits or ran out of time
   std::shared_ptr<Rank> last_joined_;
+  DeviceChoice device_;
   std::unique_ptr<Logger> log_;
   rendezvous::Membership membership_;
   std::atomic<bool> closed_{false};
 
   // Everything below lives on loop_, which therefore is destroyed after it.
   mutable rendezvous::AsioLoop loop_;
+  std::unique_ptr<DeviceStage> stage_;  // lends memory to those below
   std::unique_ptr<ControlPlane> control_;
   std::unique_ptr<DataPlane> data_;
   std::unique_ptr<Engine> engine_;
+  std::unique_ptr<StagedOps> ops_;
   std::unique_ptr<StreamTable> streams_;
 };
 
@@ -200,6 +207,7 @@ void SessionImpl::start_engine() {
         std::make_unique<Engine>(engine_options(*config_, membership_.host_count()),
                                  EngineDeps{loop_, data_->collectives(), *control_, stats_, *timeline_, log_.get()},
                                  [this] { return callers(); });
+    ops_ = std::make_unique<StagedOps>(*engine_, job_.rank);
     streams_ = std::make_unique<StreamTable>(loop_, *engine_, waiter_, job_.rank, job_.size);
     ControlEvents events;
     events.message = [this](ConstBytes bytes) { engine_->on_message(bytes); };
@@ -225,6 +233,9 @@ void SessionImpl::fail(const Status& cause) {
   }
   if (engine_) {
     engine_->abort(cause);
+  }
+  if (stage_) {
+    stage_->end(cause);
   }
 }
 
@@ -260,6 +271,9 @@ Callers SessionImpl::callers() {
     callers.waiting = true;
     callers.blocked = false;
   }
+  if (stage_ && stage_->fetching()) {
+    callers.blocked = false;  // what others wait for is about to be submitted
+  }
   return callers;
 }
 
@@ -274,6 +288,9 @@ void SessionImpl::close() {
         engine_->flush_trace(true);
       }
       engine_->end(cause);
+      if (stage_) {
+        stage_->end(cause);
+      }
     });
   }
   if (control_) {
@@ -303,6 +320,7 @@ Result<std::vector<RequestId>> SessionImpl::submit(std::vector<OpSpec> ops) {
   std::vector<std::string> names;
   for (OpSpec& op : ops) {
     SRT_TRY(check_op(op, job_.rank, job_.size));
+    SRT_TRY(device_.use(op.input.device, op.name));
     if (static_cast<int>(op.ranks.size()) == job_.size) {
       op.ranks.clear();
     }
@@ -315,7 +333,7 @@ Result<std::vector<RequestId>> SessionImpl::submit(std::vector<OpSpec> ops) {
   }
   loop_.post([this, ops = std::move(ops), ids]() mutable {
     for (std::size_t i = 0; i < ops.size(); ++i) {
-      engine_->submit(std::move(ops[i]), [this, id = ids[i]](Status status, OpResult result) {
+      ops_->submit(std::move(ops[i]), [this, id = ids[i]](Status status, OpResult result) {
         requests_.complete(id, std::move(status), std::move(result));
       });
     }
@@ -352,6 +370,38 @@ void SessionImpl::release(RequestId request) {
   requests_.erase(request);
 }
 
+Result<StreamId> SessionImpl::open_stream(StreamSpec spec, Duration timeout) {
+  for (const StreamTensor& tensor : spec.tensors) {
+    SRT_TRY(device_.use(tensor.device, tensor.name));
+  }
+  return streams_->open(std::move(spec), timeout);
+}
+
+// ---- tensors on a GPU ----
+
+Status SessionImpl::open_device(int index) {
+  Status status(Code::kShutdown, "the session was shut down");
+  loop_.run_sync([&] { status = stage_device(index); });
+  if (status) {
+    log_->info("tensors on " + device_name({DeviceType::kCuda, index}) + " travel through the host's memory");
+  } else {
+    log_->warn(status.to_string());
+  }
+  return status;
+}
+
+Status SessionImpl::stage_device(int index) {
+  SRT_ASSIGN(auto device, job_.open_device ? job_.open_device(index) : open_cuda_device(index));
+  DeviceStageOptions options;
+  options.deadline = config_->control.stall_fail;
+  DeviceStageDeps deps{loop_, stats_, [this] { return engine_->failure(); },
+                       [this](const Status& cause) { fail(cause); }};
+  SRT_ASSIGN(stage_, DeviceStage::create(std::move(device), std::move(deps), options));
+  ops_->use(*stage_);
+  streams_->use(*stage_);
+  return {};
+}
+
 // ---- no more data ----
 
 std::optional<Result<Rank>> SessionImpl::join(Duration timeout) {
@@ -363,9 +413,11 @@ std::optional<Result<Rank>> SessionImpl::join(Duration timeout) {
       join_ = std::make_shared<Slot>();
       last_joined_ = std::make_shared<Rank>(-1);
       loop_.post([this, slot = join_, last = last_joined_] {
-        engine_->join([slot, last](const Result<Rank>& answer) {
-          *last = answer ? *answer : -1;
-          slot->complete(answer.status());
+        ops_->after_submitted([this, slot, last] {
+          engine_->join([slot, last](const Result<Rank>& answer) {
+            *last = answer ? *answer : -1;
+            slot->complete(answer.status());
+          });
         });
       });
     }

@@ -3,9 +3,12 @@
 // Owned by: the C ABI's default session (one a process), or a test (many a process). Threads: any; the coordinator
 // loop, the control thread and the transport live inside.
 // Requests are ids in a table; waiting threads sleep on the request and are woken once.
+// Tensors may be on one GPU, the first that one is seen on. A result is there for what the program gives its stream
+// once the request, or the wait for a stream, is over: a wait for the host alone.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -16,6 +19,7 @@
 #include "runtime/base/task.h"
 #include "runtime/base/tensor.h"
 #include "runtime/base/types.h"
+#include "runtime/device/device_api.h"
 #include "runtime/engine/requests.h"
 #include "runtime/rendezvous/membership.h"
 #include "runtime/rendezvous/secret.h"
@@ -28,6 +32,8 @@ struct JobSpec {
   int size = 1;
   std::string rendezvous;  // "host:port"; empty: size 1, or host_hub
   rendezvous::Secret secret;
+  // Opens a GPU, on the thread that will use it. Empty: by the CUDA plug-in.
+  std::function<Result<std::unique_ptr<device::DeviceApi>>(int index)> open_device = {};
 };
 
 class Session {
@@ -66,7 +72,11 @@ class Session {
   virtual std::optional<Result<Rank>> join(Duration timeout) = 0;
 
   virtual Result<StreamId> open_stream(StreamSpec spec, Duration timeout) = 0;
-  virtual Status stream_ready(StreamId stream, int index, TensorView tensor, bool absent) = 0;
+  // `cuda_stream`: as OpSpec's, of a tensor on a GPU.
+  virtual Status stream_ready(StreamId stream, int index, TensorView tensor, bool absent, void* cuda_stream) = 0;
+  Status stream_ready(StreamId stream, int index, TensorView tensor, bool absent) {
+    return stream_ready(stream, index, tensor, absent, nullptr);
+  }
   virtual Status stream_finish(StreamId stream) = 0;
   virtual std::optional<Status> stream_wait(StreamId stream, Duration timeout) = 0;
   // As StreamTable's.

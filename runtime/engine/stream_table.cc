@@ -1,5 +1,6 @@
 #include "runtime/engine/stream_table.h"
 
+#include "runtime/base/check.h"
 #include "runtime/engine/op_check.h"
 
 namespace sirtaki::engine {
@@ -30,6 +31,8 @@ Result<StreamId> StreamTable::open(StreamSpec spec, Duration timeout) {
   entry->name = agreed_name(spec.name, spec.ranks);
   for (const StreamTensor& tensor : spec.tensors) {
     entry->tensors.push_back(tensor.name);
+    entry->devices.push_back(tensor.device);
+    entry->staged = entry->staged || tensor.device.type != DeviceType::kCpu;
   }
   auto slot = std::make_shared<Slot>();
   auto id = std::make_shared<StreamId>();
@@ -38,6 +41,10 @@ Result<StreamId> StreamTable::open(StreamSpec spec, Duration timeout) {
       if (opened) {
         *id = *opened;
         entry->board = engine_.stream(*opened)->board();
+        if (entry->staged) {
+          SRT_CHECK(stage_ != nullptr);
+          staged_[*opened] = std::make_shared<StagedStream>(*stage_);
+        }
       }
       slot->complete(opened.status());
     });
@@ -59,11 +66,13 @@ Status StreamTable::check(const Entry& entry, int index, const TensorView& tenso
     return invalid_argument("stream '" + entry.name + "' has no tensor number " + std::to_string(index));
   }
   const std::string& name = entry.tensors[static_cast<std::size_t>(index)];
-  if (tensor.device.type != DeviceType::kCpu) {
-    return {
-        Code::kUnsupported,
-        "tensor '" + name + "' of stream '" + entry.name + "' is not in CPU memory on rank " + std::to_string(rank_),
-        {rank_, name}};
+  const Device& device = entry.devices[static_cast<std::size_t>(index)];
+  if (tensor.device != device) {
+    return {Code::kInvalidArgument,
+            "tensor '" + name + "' of stream '" + entry.name + "' is on " + device_name(tensor.device) + " on rank " +
+                std::to_string(rank_) + " but was registered on " + device_name(device) +
+                "; create the optimizer after the model has moved",
+            {rank_, name}};
   }
   if (tensor.numel != 0 && tensor.data == nullptr) {
     return {Code::kInvalidArgument,
@@ -73,16 +82,44 @@ Status StreamTable::check(const Entry& entry, int index, const TensorView& tenso
   return {};
 }
 
-Status StreamTable::ready(StreamId stream, int index, TensorView tensor, bool absent) {
+StagedStream* StreamTable::staged(StreamId stream) const {
+  const auto it = staged_.find(stream);
+  return it == staged_.end() ? nullptr : it->second.get();
+}
+
+void StreamTable::in_turn(StreamId stream, Task task) const {
+  if (StagedStream* const calls = staged(stream)) {
+    calls->call(std::move(task));
+  } else {
+    task();
+  }
+}
+
+Status StreamTable::ready(StreamId stream, int index, TensorView tensor, bool absent, void* cuda_stream) {
   const auto entry = find(stream);
   if (!entry) {
     return not_open();
   }
   SRT_TRY(check(*entry, index, tensor));
-  // A wrong shape is told to all ranks by the engine.
-  loop_.post([this, stream, index, tensor, absent, at = loop_.now()] {
-    if (Stream* s = engine_.stream(stream); s != nullptr && !s->standing_in()) {
-      s->ready(index, tensor, absent, at);
+  // A wrong shape is told to all ranks by the engine. What is on a GPU is ready when it is here.
+  const auto hand_over = [this, stream, index, absent](const TensorView& view, TimePoint at) {
+    Stream* const s = engine_.stream(stream);
+    const bool takes = s != nullptr && !s->standing_in();
+    if (takes) {
+      s->ready(index, view, absent, at);
+    }
+    return takes;
+  };
+  if (tensor.device.type == DeviceType::kCpu) {
+    loop_.post([this, stream, tensor, hand_over, at = loop_.now()] {
+      in_turn(stream, [hand_over, tensor, at] { hand_over(tensor, at); });
+    });
+    return {};
+  }
+  loop_.post([this, stream, index, tensor, absent, cuda_stream, hand_over] {
+    if (StagedStream* const calls = staged(stream)) {
+      calls->ready(index, tensor, {cuda_stream}, absent,
+                   [this, hand_over](const TensorView& view) { return hand_over(view, loop_.now()); });
     }
   });
   return {};
@@ -95,9 +132,11 @@ Status StreamTable::finish(StreamId stream) {
   }
   const TimePoint at = loop_.now();
   loop_.post([this, stream, at, mark = entry->board->finish(at)] {
-    if (Stream* s = engine_.stream(stream); s != nullptr && !s->standing_in()) {
-      s->finish(mark, at);
-    }
+    in_turn(stream, [this, stream, at, mark] {
+      if (Stream* s = engine_.stream(stream); s != nullptr && !s->standing_in()) {
+        s->finish(mark, at);
+      }
+    });
   });
   return {};
 }
@@ -105,17 +144,23 @@ Status StreamTable::finish(StreamId stream) {
 void StreamTable::begin_wait(StreamId stream, const std::shared_ptr<Entry>& entry) {
   entry->waiting = std::make_shared<Slot>();
   loop_.post([this, stream, entry, waiting = entry->waiting] {
-    auto complete = [this, entry, waiting](Status status) {
-      waiting->complete(std::move(status));
-      call_done(*entry);
-    };
-    Stream* s = engine_.stream(stream);
-    if (s == nullptr || s->standing_in()) {
-      complete(s == nullptr ? not_open() : joined());
-      return;
-    }
-    s->wait(std::move(complete));
+    in_turn(stream, [this, stream, entry, waiting] {
+      wait_on_loop(stream, [this, entry, waiting](Status status) {
+        waiting->complete(std::move(status));
+        call_done(*entry);
+      });
+    });
   });
+}
+
+void StreamTable::wait_on_loop(StreamId stream, Done complete) const {
+  Stream* const s = engine_.stream(stream);
+  if (s == nullptr || s->standing_in()) {
+    complete(s == nullptr ? not_open() : joined());
+    return;
+  }
+  StagedStream* const calls = staged(stream);
+  s->wait(calls == nullptr ? std::move(complete) : calls->at_end(std::move(complete)));
 }
 
 void StreamTable::call_done(Entry& entry) {
@@ -202,7 +247,7 @@ std::optional<Status> StreamTable::wait_tensors(StreamId stream, std::span<const
   const TimePoint begin = loop_.now();
   entry->board->need(tensors, begin);
   std::optional<Status> status = Status();
-  if (!entry->board->reduced(tensors)) {
+  if (entry->staged || !entry->board->reduced(tensors)) {
     status = sleep_until_reduced(stream, tensors, timeout);
     entry->board->slept(loop_.now() - begin);
   }
@@ -214,16 +259,18 @@ std::optional<Status> StreamTable::sleep_until_reduced(StreamId stream, std::spa
                                                        Duration timeout) {
   auto slot = std::make_shared<Slot>();
   loop_.post([this, stream, slot, tensors = std::vector<int>(tensors.begin(), tensors.end())]() mutable {
-    Stream* s = engine_.stream(stream);
-    if (s == nullptr) {
-      slot->complete(not_open());
-      return;
-    }
-    if (s->standing_in()) {
-      slot->complete(joined());
-      return;
-    }
-    s->wait_tensors(std::move(tensors), [slot](Status status) { slot->complete(std::move(status)); });
+    in_turn(stream, [this, stream, slot, tensors = std::move(tensors)]() mutable {
+      Stream* const s = engine_.stream(stream);
+      if (s == nullptr || s->standing_in()) {
+        slot->complete(s == nullptr ? not_open() : joined());
+        return;
+      }
+      Done done = [slot](Status status) { slot->complete(std::move(status)); };
+      if (StagedStream* const calls = staged(stream)) {
+        done = calls->at_end_of(tensors, std::move(done));
+      }
+      s->wait_tensors(std::move(tensors), std::move(done));
+    });
   });
   return waiter_.wait(*slot, timeout);
 }
@@ -257,12 +304,18 @@ Status StreamTable::abort(StreamId stream, std::string why) {
   const Status cause(Code::kAborted, "rank " + std::to_string(rank_) + " gave the step up: " + std::move(why),
                      {rank_, ""});
   loop_.post([this, stream, cause, slot] {
-    Stream* s = engine_.stream(stream);
-    if (s == nullptr || s->standing_in()) {
-      slot->complete({});
-      return;
-    }
-    s->abort(cause, [slot] { slot->complete({}); });
+    in_turn(stream, [this, stream, cause, slot] {
+      Stream* const s = engine_.stream(stream);
+      if (s == nullptr || s->standing_in()) {
+        slot->complete({});
+        return;
+      }
+      Task released = [slot] { slot->complete({}); };
+      if (StagedStream* const calls = staged(stream)) {
+        released = calls->at_release(std::move(released));
+      }
+      s->abort(cause, std::move(released));
+    });
   });
   return waiter_.wait_out(*slot);
 }
@@ -278,8 +331,14 @@ Status StreamTable::close(StreamId stream) {
     entry = it->second;
   }
   auto slot = std::make_shared<Slot>();
-  loop_.post(
-      [this, stream, slot] { engine_.close_stream(stream, [slot](Status s) { slot->complete(std::move(s)); }); });
+  loop_.post([this, stream, slot] {
+    in_turn(stream, [this, stream, slot] {
+      engine_.close_stream(stream, [this, stream, slot](Status s) {
+        staged_.erase(stream);
+        slot->complete(std::move(s));
+      });
+    });
+  });
   Status status = waiter_.wait_out(*slot);
   {
     const std::lock_guard lock(mutex_);
@@ -295,8 +354,10 @@ Status StreamTable::on_loop(StreamId stream, const std::function<Status(Stream&)
   }
   auto slot = std::make_shared<Slot>();
   loop_.post([this, stream, &ask, slot] {
-    Stream* s = engine_.stream(stream);
-    slot->complete(s == nullptr ? not_open() : s->standing_in() ? joined() : ask(*s));
+    in_turn(stream, [this, stream, &ask, slot] {
+      Stream* const s = engine_.stream(stream);
+      slot->complete(s == nullptr ? not_open() : s->standing_in() ? joined() : ask(*s));
+    });
   });
   return waiter_.wait_out(*slot);
 }

@@ -16,6 +16,7 @@
 #include "runtime/base/loop.h"
 #include "runtime/engine/engine.h"
 #include "runtime/engine/request_table.h"
+#include "runtime/engine/staged_stream.h"
 
 namespace sirtaki::engine {
 
@@ -28,8 +29,12 @@ class StreamTable {
   StreamTable(Loop& loop, Engine& engine, Waiter& waiter, Rank rank, int size)
       : loop_(loop), engine_(engine), waiter_(waiter), rank_(rank), size_(size) {}
 
+  // On the loop, before the first stream with tensors of a GPU; outlives the table.
+  void use(DeviceStage& stage) { stage_ = &stage; }
+
   Result<StreamId> open(StreamSpec spec, Duration timeout);
-  Status ready(StreamId stream, int index, TensorView tensor, bool absent);
+  // `cuda_stream`: as OpSpec's, of a tensor on a GPU.
+  Status ready(StreamId stream, int index, TensorView tensor, bool absent, void* cuda_stream);
   Status finish(StreamId stream);
   std::optional<Status> wait(StreamId stream, Duration timeout);
   // Runs `done` once: on the loop when the step finished last is over, or from end(). wait() is to be called then.
@@ -58,6 +63,8 @@ class StreamTable {
   struct Entry {
     std::string name;
     std::vector<std::string> tensors;  // names; constant
+    std::vector<Device> devices;       // where they are; constant
+    bool staged = false;               // some are on a GPU; constant
     std::shared_ptr<StreamBoard> board;
     std::shared_ptr<Slot> waiting;               // guarded by mutex_
     Task on_done;                                // guarded by mutex_; of `waiting`
@@ -65,6 +72,11 @@ class StreamTable {
     std::atomic<bool> waits_for_tensors{false};  // some thread is in wait_tensors()
   };
 
+  // On the loop: runs `task` when what the program called on the stream before is done.
+  void in_turn(StreamId stream, Task task) const;
+  // On the loop: null where all its tensors are in the host's memory.
+  StagedStream* staged(StreamId stream) const;
+  void wait_on_loop(StreamId stream, Done complete) const;
   // Runs `ask` on the loop and waits for it.
   Status on_loop(StreamId stream, const std::function<Status(Stream&)>& ask) const;
   std::shared_ptr<Entry> find(StreamId stream) const;
@@ -82,6 +94,9 @@ class StreamTable {
   mutable std::mutex mutex_;  // streams come and go rarely; a lookup per tensor is short
   std::unordered_map<StreamId, std::shared_ptr<Entry>> entries_;
   bool ended_ = false;
+  // Loop thread:
+  DeviceStage* stage_ = nullptr;
+  std::unordered_map<StreamId, std::shared_ptr<StagedStream>> staged_;
 };
 
 }  // namespace sirtaki::engine

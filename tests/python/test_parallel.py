@@ -120,3 +120,8 @@ def test_forward_read(np: int, case: str) -> None:
 @pytest.mark.parametrize("np", [2, 4])
 def test_local_updates(np: int, case: str) -> None:
     check_case("local_cases", np, case)
+
+
+@pytest.mark.parametrize("case", case_names("gpu_cases"))
+def test_gpu(case: str) -> None:
+    check_case("gpu_cases", 2, case)

@@ -6,6 +6,7 @@
 
 #include "runtime/engine/session.h"
 #include "runtime/hub/hub.h"
+#include "tests/unit/device/fake_device.h"
 
 namespace sirtaki::world {
 namespace {
@@ -15,16 +16,38 @@ constexpr Duration kOpenTimeout = std::chrono::seconds(30);
 // Thrown where a rank "dies": the thread ends, its session goes without a good-bye.
 struct Died {};
 
+// A GPU as a program sees it; its session owns it.
+struct Gpu {
+  device::testing::FakeDevice* device = nullptr;  // null: tensors are in the host's memory
+  device::Stream stream;
+
+  Device where() const { return {device == nullptr ? DeviceType::kCpu : DeviceType::kCuda, 0}; }
+  // The program looks at its memory.
+  void synchronize() const {
+    if (device != nullptr) {
+      device->catch_up();
+    }
+  }
+};
+
 class ThreadRank final : public RankApi {
  public:
-  ThreadRank(std::unique_ptr<engine::Session>& owner, std::uint64_t seed)
-      : owner_(owner), session_(*owner), random_(seed * 1000003U + static_cast<std::uint64_t>(owner->rank())) {}
+  ThreadRank(std::unique_ptr<engine::Session>& owner, std::uint64_t seed, Gpu gpu)
+      : owner_(owner),
+        session_(*owner),
+        random_(seed * 1000003U + static_cast<std::uint64_t>(owner->rank())),
+        gpu_(gpu) {}
 
   Rank rank() const override { return session_.rank(); }
   int size() const override { return session_.membership().size(); }
   std::mt19937_64& random() override { return random_; }
 
   std::uint64_t submit(engine::OpSpec spec) override {
+    if (spec.kind != OpKind::kBarrier) {
+      spec.input.device = gpu_.where();
+      spec.output.device = gpu_.where();
+      spec.cuda_stream = gpu_.stream.native;
+    }
     std::vector<engine::OpSpec> ops;
     ops.push_back(std::move(spec));
     auto ids = session_.submit(std::move(ops));
@@ -39,7 +62,9 @@ class ThreadRank final : public RankApi {
       if (const auto failed = failed_.find(request); failed != failed_.end()) {
         return failed->second;
       }
-      return *session_.wait(RequestId(request), Duration(-1));
+      Status status = *session_.wait(RequestId(request), Duration(-1));
+      gpu_.synchronize();
+      return status;
     });
   }
   const engine::OpResult& result(std::uint64_t request) override {
@@ -49,10 +74,14 @@ class ThreadRank final : public RankApi {
   }
 
   Await<Result<StreamId>> open_stream(engine::StreamSpec spec) override {
+    for (engine::StreamTensor& tensor : spec.tensors) {
+      tensor.device = gpu_.where();
+    }
     return Await<Result<StreamId>>([this, spec] { return session_.open_stream(spec, kOpenTimeout); });
   }
   void ready(StreamId stream, int index, TensorView tensor, bool absent) override {
-    const Status status = session_.stream_ready(stream, index, tensor, absent);
+    tensor.device = gpu_.where();
+    const Status status = session_.stream_ready(stream, index, tensor, absent, gpu_.stream.native);
     SRT_CHECK(status);
   }
   void finish(StreamId stream) override {
@@ -60,11 +89,18 @@ class ThreadRank final : public RankApi {
     SRT_CHECK(status);
   }
   Await<Status> wait_stream(StreamId stream) override {
-    return Await<Status>([this, stream] { return *session_.stream_wait(stream, Duration(-1)); });
+    return Await<Status>([this, stream] {
+      Status status = *session_.stream_wait(stream, Duration(-1));
+      gpu_.synchronize();
+      return status;
+    });
   }
   Await<Status> wait_tensors(StreamId stream, std::vector<int> tensors) override {
-    return Await<Status>(
-        [this, stream, tensors] { return *session_.stream_wait_tensors(stream, tensors, Duration(-1)); });
+    return Await<Status>([this, stream, tensors] {
+      Status status = *session_.stream_wait_tensors(stream, tensors, Duration(-1));
+      gpu_.synchronize();
+      return status;
+    });
   }
   Await<Status> abort_stream(StreamId stream, std::string why) override {
     return Await<Status>([this, stream, why] { return session_.stream_abort(stream, why); });
@@ -112,6 +148,7 @@ class ThreadRank final : public RankApi {
   std::unique_ptr<engine::Session>& owner_;
   engine::Session& session_;
   std::mt19937_64 random_;
+  const Gpu gpu_;
   std::map<std::uint64_t, Status> failed_;
   std::uint64_t next_failed_ = ~std::uint64_t{0};
 };
@@ -122,16 +159,27 @@ struct Job {
   std::string address;
 };
 
-using Body = std::function<void(std::unique_ptr<engine::Session>&)>;
+using Body = std::function<void(std::unique_ptr<engine::Session>&, const Gpu&)>;
+
+Gpu play_gpu(engine::JobSpec& spec) {
+  using Owner = std::unique_ptr<device::DeviceApi>;
+  auto device = std::make_unique<device::testing::FakeDevice>();
+  const Gpu gpu{device.get(), *device->make_stream(device::Priority::kNormal)};
+  device->be_slow();
+  const auto owner = std::make_shared<Owner>(std::move(device));
+  spec.open_device = [owner](int /*index*/) -> Result<Owner> { return std::move(*owner); };
+  return gpu;
+}
 
 std::string run_rank(const ThreadOptions& options, const Job& job, Rank rank, const Body& body) {
   engine::JobSpec spec{rank, options.size, job.address, job.secret};
+  const Gpu gpu = options.on_device && rank != options.cpu_rank ? play_gpu(spec) : Gpu();
   auto session = engine::Session::open(job.config, spec, {});
   if (!session) {
     return "rank " + std::to_string(rank) + " cannot join: " + session.status().to_string();
   }
   try {
-    body(*session);
+    body(*session, gpu);
   } catch (const Died&) {
     return {};
   } catch (const std::exception& error) {
@@ -179,8 +227,8 @@ std::string run_ranks(const ThreadOptions& options, const Body& body) {
 }  // namespace
 
 std::string run_threads(const ThreadOptions& options, const ScenarioFn& scenario) {
-  return run_ranks(options, [&](std::unique_ptr<engine::Session>& session) {
-    ThreadRank api(session, options.seed);
+  return run_ranks(options, [&](std::unique_ptr<engine::Session>& session, const Gpu& gpu) {
+    ThreadRank api(session, options.seed, gpu);
     Scenario run = scenario(api);
     run.resume();
     SRT_CHECK(run.done());
@@ -189,7 +237,7 @@ std::string run_threads(const ThreadOptions& options, const ScenarioFn& scenario
 }
 
 std::string run_sessions(const ThreadOptions& options, const std::function<void(engine::Session&)>& program) {
-  return run_ranks(options, [&](std::unique_ptr<engine::Session>& session) { program(*session); });
+  return run_ranks(options, [&](std::unique_ptr<engine::Session>& session, const Gpu& /*gpu*/) { program(*session); });
 }
 
 }  // namespace sirtaki::world

@@ -17,6 +17,8 @@ struct ThreadOptions {
   int size = 2;
   std::string options_toml;  // as from the program, e.g. "schedule.fusion_bytes = \"4KiB\"\n"
   int epochs = 1;            // the scenario runs so many times, with sessions made anew on the same hub
+  bool on_device = false;    // tensors are on a GPU that is played, a slow one, one a rank
+  Rank cpu_rank = -1;        // but for those of this one
 };
 
 // Runs one scenario a rank. Empty: all ended well; else what went wrong.

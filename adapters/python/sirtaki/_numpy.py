@@ -48,6 +48,10 @@ class NumpyAdapter:
         """Memory of a row-major array."""
         return (tensor.ctypes.data, dtype_code(tensor.dtype.name), 0, 0, tensor.shape, None)
 
+    def queue(self, tensor: Array) -> None:
+        """Arrays are on the CPU."""
+        del tensor
+
     def input(self, tensor: Array) -> Array:
         """The array itself, or a row-major copy in this machine's byte order."""
         return np.asarray(tensor, tensor.dtype.newbyteorder("="), order="C")

@@ -7,6 +7,7 @@ import json
 import os
 import threading
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from sirtaki import _core, _torchrun, errors
@@ -266,10 +267,10 @@ def ccl_built() -> bool:
 
 
 def cuda_built() -> bool:
-    """False: this build moves CPU memory only."""
-    return False
+    """The CUDA plug-in is installed, without which tensors on a GPU cannot be sent."""
+    return (Path(_core.__file__).parent / "libsirtaki_cuda.so").exists()
 
 
 def rocm_built() -> bool:
-    """False: this build moves CPU memory only."""
+    """False: GPUs of AMD are not used."""
     return False

@@ -49,11 +49,25 @@ class Op(enum.IntEnum):
 Description = tuple[int, int, int, int, Sequence[int], Sequence[int] | None]
 
 
+class Queue(Protocol):
+    """A stream of a GPU, to which a program gives the work that makes and uses a tensor."""
+
+    @property
+    def address(self) -> int:
+        """Its cudaStream_t."""
+
+    def follow(self) -> None:
+        """What the program gives the stream it uses now comes after what this one has been given."""
+
+
 class TensorAdapter(Protocol):
     """What the operations need of a framework's tensors."""
 
     def describe(self, tensor: Any) -> Description:
         """Memory of a row-major tensor. Raises InvalidArgumentError for a dtype or device that cannot be sent."""
+
+    def queue(self, tensor: Any) -> Queue | None:
+        """The stream that the program uses now on the tensor's GPU; None on the CPU."""
 
     def input(self, tensor: Any) -> Any:
         """The tensor itself when it is row-major, else a row-major copy. Outside autograd."""
@@ -84,12 +98,13 @@ class TensorAdapter(Protocol):
 
 
 class _Pending:
-    """One operation in flight: its tensors and how its result is made."""
+    """One operation in flight: its tensors, where they are used, and how its result is made."""
 
-    __slots__ = ("finish", "refs", "request")
+    __slots__ = ("finish", "queue", "refs", "request")
 
     def __init__(self, refs: tuple[Any, ...], finish: Callable[[int], Any]) -> None:
         self.request = 0
+        self.queue: Queue | None = None
         self.refs = refs
         self.finish = finish
 
@@ -157,6 +172,8 @@ class Handle:
         if self._error is not None:
             _core.release(request)
             return
+        if pending.queue is not None:
+            pending.queue.follow()
         self._result = pending.finish(request)
 
     def __del__(self) -> None:
@@ -272,13 +289,20 @@ class Ops:
         if not isinstance(priority, int) or priority not in _PRIORITIES:
             raise errors.InvalidArgumentError(f"priority is {priority!r}; it must be an integer of 32 bits")
         ranks = self._set.wire()
-        requests = _core.submit([(*arguments, ranks, priority) for arguments, _ in submissions])
+        requests = _core.submit(
+            [(*arguments, self._queue_of(pending), ranks, priority) for arguments, pending in submissions]
+        )
         handles = []
         for request, (_, pending) in zip(requests, submissions, strict=True):
             pending.request = request
             _in_flight[request] = pending
             handles.append(Handle(pending))
         return handles
+
+    def _queue_of(self, pending: _Pending) -> int:
+        if pending.refs:
+            pending.queue = self._adapter.queue(pending.refs[0])
+        return 0 if pending.queue is None else pending.queue.address
 
     def start_one(self, submission: Submission, priority: int = 0) -> Handle:
         """start() of a single one."""

@@ -92,10 +92,15 @@ TEST_F(ConvertTest, DimensionsThatOverflowAreRefused) {
   expect_refused(to_tensor(tensor(), Data::kNeeded, "t").status(), "multiply");
 }
 
-TEST_F(ConvertTest, CudaMemoryIsUnsupported) {
+TEST_F(ConvertTest, MemoryOfAGpuSaysWhichOne) {
   sirtaki_tensor cuda = tensor();
   cuda.device_type = SIRTAKI_CUDA;
-  EXPECT_EQ(to_tensor(cuda, Data::kNeeded, "t").status().code(), Code::kUnsupported);
+  cuda.device_index = 3;
+  const auto found = to_tensor(cuda, Data::kNeeded, "t");
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->view.device, (Device{DeviceType::kCuda, 3}));
+  cuda.device_index = -1;
+  expect_refused(to_tensor(cuda, Data::kNeeded, "t").status(), "device_index");
 }
 
 TEST_F(ConvertTest, MemoryWithHolesIsRefused) {

@@ -54,7 +54,29 @@ void FakeDevice::hold() {
 void FakeDevice::run() {
   const std::lock_guard lock(mutex_);
   held_ = false;
+  slow_ = false;
   progress();
+}
+
+void FakeDevice::be_slow() {
+  const std::lock_guard lock(mutex_);
+  held_ = true;
+  slow_ = true;
+}
+
+void FakeDevice::catch_up() {
+  const std::lock_guard lock(mutex_);
+  progress();
+}
+
+void FakeDevice::refuse_next(Status status) {
+  const std::lock_guard lock(mutex_);
+  refusal_ = std::move(status);
+}
+
+void FakeDevice::break_down(Status status) {
+  const std::lock_guard lock(mutex_);
+  broken_ = std::move(status);
 }
 
 bool FakeDevice::step(Stream stream) {
@@ -107,6 +129,7 @@ void FakeDevice::queue(void* stream, std::function<void()> work, std::function<b
 }
 
 Status FakeDevice::refused() {
+  const std::lock_guard lock(mutex_);
   return std::exchange(refusal_, Status());
 }
 
@@ -128,6 +151,7 @@ Result<Event> FakeDevice::make_event() {
 
 Result<std::byte*> FakeDevice::allocate(Place /*place*/, std::size_t bytes) {
   expect(!sealed_, "memory is allocated after the start");
+  const std::lock_guard lock(mutex_);
   ++alive_;
   return static_cast<std::byte*>(std::aligned_alloc(256, (bytes + 255) / 256 * 256));
 }
@@ -164,8 +188,13 @@ Status FakeDevice::wait(Stream stream, Event event) {
 }
 
 Result<bool> FakeDevice::done(Event event) {
-  SRT_TRY(broken_);
   const std::lock_guard lock(mutex_);
+  SRT_TRY(broken_);
+  if (slow_) {
+    for (const auto& queue : queues_) {
+      step_locked(*queue);
+    }
+  }
   const auto* const mark = static_cast<Mark*>(event.native);
   return mark->reached >= mark->recorded;
 }

@@ -24,14 +24,18 @@ class FakeDevice final : public DeviceApi {
   void hold();
   // Does everything, and from now on at once.
   void run();
+  // From now on the next piece of work of each stream is done when done() asks for an event, and all when told.
+  void be_slow();
+  // Does everything; what comes later waits as before.
+  void catch_up();
   // Does the next piece of work of `stream` if it can be done.
   bool step(Stream stream);
   // What may wait for a device may be called no more.
   void seal() { sealed_ = true; }
   // The next call that queues something says this.
-  void refuse_next(Status status) { refusal_ = std::move(status); }
+  void refuse_next(Status status);
   // What done() says from now on.
-  void break_down(Status status) { broken_ = std::move(status); }
+  void break_down(Status status);
   // Streams, events and memory that are not given back.
   int alive() const { return alive_; }
   std::size_t queued() const;
@@ -75,6 +79,7 @@ class FakeDevice final : public DeviceApi {
   std::vector<std::unique_ptr<Queue>> queues_;
   std::vector<std::unique_ptr<Mark>> marks_;
   bool held_ = false;
+  bool slow_ = false;
   bool sealed_ = false;
   int alive_ = 0;
   Status refusal_;

@@ -66,7 +66,7 @@ TEST(OpCheck, SaysWhatIsWrongAndNamesTheTensor) {
       {"output", with(spec(OpKind::kAllreduce, {3}), [](OpSpec& s) { s.output.numel = 2; }), "differ in size"},
       {"no memory", with(spec(OpKind::kAllreduce, {3}), [](OpSpec& s) { s.input.data = nullptr; }), "no memory"},
       {"gpu", with(spec(OpKind::kAllreduce, {3}), [](OpSpec& s) { s.input.device.type = DeviceType::kCuda; }),
-       "not in CPU memory"},
+       "the input is on cuda:0 and the output on cpu"},
       {"bool average",
        with(spec(OpKind::kAllreduce, {3}),
             [](OpSpec& s) {

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from sirtaki import errors
 from sirtaki.ops import Description, Ops
+from sirtaki.torch._cuda import CudaQueue, place
 
 #: sirtaki_dtype of each torch dtype that can be sent.
 DTYPES: dict[torch.dtype, int] = {
@@ -38,16 +39,16 @@ def dtype_code(dtype: torch.dtype) -> int:
 
 
 def check_kind(tensor: Any) -> None:
-    """Refuses what is no dense CPU tensor."""
+    """Refuses what is no dense tensor of the CPU or of a CUDA GPU."""
     if not isinstance(tensor, Tensor):
         raise errors.InvalidArgumentError(f"expected a torch.Tensor, not {type(tensor).__name__}")
     if tensor.layout != torch.strided:
         raise errors.InvalidArgumentError(
             "sparse tensors cannot be sent as they are; use sparse_allreduce_async() or to_dense()"
         )
-    if tensor.device.type != "cpu":
+    if tensor.device.type not in ("cpu", "cuda"):
         raise errors.UnsupportedError(
-            f"this build moves CPU memory only, and the tensor is on {tensor.device}; copy it with .cpu() first"
+            f"memory of CPUs and CUDA GPUs can be sent, and the tensor is on {tensor.device}; copy it with .cpu() first"
         )
 
 
@@ -56,7 +57,11 @@ class TorchAdapter:
 
     def describe(self, tensor: Tensor) -> Description:
         """Memory of a row-major tensor."""
-        return (tensor.data_ptr(), dtype_code(tensor.dtype), 0, 0, tensor.shape, None)
+        return (tensor.data_ptr(), dtype_code(tensor.dtype), *place(tensor.device), tensor.shape, None)
+
+    def queue(self, tensor: Tensor) -> CudaQueue | None:
+        """The stream that is current on the tensor's GPU; None on the CPU."""
+        return CudaQueue(tensor.device) if tensor.is_cuda else None
 
     def input(self, tensor: Tensor) -> Tensor:
         """The tensor itself, detached, or a row-major copy."""
@@ -90,10 +95,10 @@ class TorchAdapter:
         return tensor.element_size()
 
     def from_result(self, memory: Any, like: Tensor, dims: Sequence[int]) -> Tensor:
-        """A tensor over the runtime's memory, which lives as long as the tensor."""
+        """A tensor over the runtime's memory, which lives as long as the tensor; a copy of it on a GPU."""
         if memory is None:
-            return torch.empty(list(dims), dtype=like.dtype)
-        return torch.from_dlpack(memory).view(like.dtype).view(list(dims))
+            return torch.empty(list(dims), dtype=like.dtype, device=like.device)
+        return torch.from_dlpack(memory).view(like.dtype).view(list(dims)).to(like.device)
 
     def splits(self, values: Sequence[int]) -> Tensor:
         """Counts as a tensor of int32."""

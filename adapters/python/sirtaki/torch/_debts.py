@@ -178,18 +178,19 @@ class Debts:
         owed = {i: self._residual(i) for i in self._owed_by_any()}
         results = self._combine(owed, self._options.op, self._options.postscale)
         self._set({})
-        return results
+        return {i: mean.to(self._params[i].device) for i, mean in results.items()}
 
     # ---- helpers ----
 
     def _residual(self, index: int) -> Tensor:
-        out = torch.empty_like(self._params[index].detach())
+        """On the CPU, wherever the parameter is."""
+        out = torch.empty_like(self._params[index].detach(), device="cpu")
         self._stream.residual(self._slots[index], out.data_ptr(), out.numel())
         return out
 
     def _laid_out(self, index: int, value: Tensor | None) -> Tensor:
         """A copy in the memory order of the parameter; None: zeros."""
-        zeros = torch.zeros_like(self._params[index].detach())
+        zeros = torch.zeros_like(self._params[index].detach(), device="cpu")
         return zeros if value is None else zeros.copy_(value)
 
     def _set(self, owed: dict[str, Tensor]) -> None:

@@ -12,6 +12,7 @@ from sirtaki import _core, basics, errors
 from sirtaki.ops import Ops, ReduceOp
 from sirtaki.process_sets import ProcessSet, global_process_set
 from sirtaki.torch._adapter import check_kind, dtype_code, torch_ops
+from sirtaki.torch._cuda import CudaStream, place
 
 _DENSE, _SPARSE = 1, 2  # 0: no gradient yet
 
@@ -57,21 +58,24 @@ class Layout:
     strides: list[tuple[int, ...]]  # of the memory that travels, in elements
     dtypes: list[torch.dtype]
     shapes: list[torch.Size]
+    devices: list[torch.device]
     sizes: list[int]  # in elements; -1 where a gradient's memory never travels itself
     stream: Any
     flag: bool  # some rank has set open_layout()'s
 
     def fits(self, index: int, param: Tensor) -> bool:
         """The parameter is still what was agreed."""
-        return param.shape == self.shapes[index] and param.dtype is self.dtypes[index]
+        same = param.shape == self.shapes[index] and param.dtype is self.dtypes[index]
+        return same and param.device == self.devices[index]
 
     def wire(self, index: int, grad: Tensor | None) -> Tensor:
         """The memory that travels: the gradient's own where it is laid out as agreed; zeros for none."""
+        how = {"dtype": self.dtypes[index], "device": self.devices[index]}
         if grad is None:
-            return torch.empty_strided(self.shapes[index], self.strides[index], dtype=self.dtypes[index]).zero_()
+            return torch.empty_strided(self.shapes[index], self.strides[index], **how).zero_()
         if grad.stride() == self.strides[index] and grad.dtype is self.dtypes[index] and not grad.is_neg():
             return grad
-        return torch.empty_strided(grad.shape, self.strides[index], dtype=self.dtypes[index]).copy_(grad)
+        return torch.empty_strided(grad.shape, self.strides[index], **how).copy_(grad)
 
 
 def open_layout(
@@ -89,17 +93,20 @@ def open_layout(
     for slot, index in enumerate(dense):
         slots[index] = slot
     strides = [torch.empty_like(p, device="meta").stride() for p in params]
-    dtypes, shapes = [p.dtype for p in params], [p.shape for p in params]
+    dtypes, shapes, devices = [p.dtype for p in params], [p.shape for p in params], [p.device for p in params]
     # The memory of a negated view, which some functions give as a gradient, holds something else.
     sizes = [-1 if p.grad is not None and p.grad.is_neg() else p.numel() for p in params]
     if not dense:
-        return Layout(slots, sparse, strides, dtypes, shapes, sizes, _CommitStream(options), told > 0)
+        return Layout(slots, sparse, strides, dtypes, shapes, devices, sizes, _CommitStream(options), told > 0)
     order = _agree_on_order(dense, slots, options, arrivals)
-    tensors = [(0, dtype_code(dtypes[i]), 0, 0, shapes[i], strides[i]) for i in dense]
+    tensors = [(0, dtype_code(dtypes[i]), *place(devices[i]), shapes[i], strides[i]) for i in dense]
     how = (int(options.op), options.prescale, options.postscale, options.codec, first_step)
     ranks = options.process_set.wire()
     stream = _core.Stream(options.stream_name, [names[i] for i in dense], tensors, order, how, ranks)
-    return Layout(slots, sparse, strides, dtypes, shapes, sizes, stream, told > 0)
+    on_gpu = [devices[i] for i in dense if devices[i].type == "cuda"]
+    if on_gpu:
+        stream = CudaStream(stream, on_gpu[0])
+    return Layout(slots, sparse, strides, dtypes, shapes, devices, sizes, stream, told > 0)
 
 
 def _check_kinds(names: list[str], params: list[Tensor]) -> None:

@@ -18,6 +18,7 @@ from sirtaki._local import MEAN, MOST, VARIANCE, Buffer, LocalSteps, Outcome
 from sirtaki.local_updates import LocalUpdates
 from sirtaki.ops import Description
 from sirtaki.torch._adapter import dtype_code
+from sirtaki.torch._mirror import Mirror
 from sirtaki.torch.functions import broadcast_object
 from sirtaki.torch.ops import Average, Max, Sum, allgather, allreduce, grouped_allreduce_
 from sirtaki.torch.reducer import GradientReducer
@@ -42,6 +43,7 @@ class LocalTraining(LocalSteps):
         self._hook: Any = register_module_forward_pre_hook(self._before_call)
         #: What the runtime was told of: tensors over the memory, what they are, and how to find them again.
         self._memory: list[tuple[Tensor, str, Callable[[], Any]]] = []
+        self._mirror = Mirror()
         self._waited = 0.0
 
     # ---- what the optimizer calls ----
@@ -56,13 +58,14 @@ class LocalTraining(LocalSteps):
         if self.starts:
             self._start()
         self._unhook()
-        self._pull()
+        self._check_memory()
 
     def after_step(self) -> None:
         """The parameters have made their step."""
         if self._local is None:
             return
         waited, self._waited = self._reducer.exposed_seconds - self._waited, self._reducer.exposed_seconds
+        self._mirror.fetch()
         rates = [float(group["lr"]) for group in self._optimizer().param_groups if "lr" in group]
         self._step(max(rates, default=-1.0), round(waited * 1e9))
 
@@ -74,12 +77,14 @@ class LocalTraining(LocalSteps):
             # Gradients are averaged: parameters are what all ranks have.
             yield
             return
-        self._pull()
+        self._check_memory()
         own = [p.detach().clone() for p in params]
         try:
             for index, p in enumerate(params):
                 if p.numel() > 0:
-                    self._local.anchor(index, p.data_ptr(), p.numel())
+                    anchor = torch.empty_like(p.detach(), device="cpu")
+                    self._local.anchor(index, anchor.data_ptr(), p.numel())
+                    p.detach().copy_(anchor)
             yield
         finally:
             with torch.no_grad():
@@ -145,6 +150,7 @@ class LocalTraining(LocalSteps):
                 )
             return super()._begin(local)
         local.restore(bytes(restored["saved"].numpy().tobytes()))
+        self._push()
         self._steps, self._rounds = restored["steps"], restored["rounds"]
         now = json.loads(local.stats_json())
         self._now = (now["interval"], now["delay"], now["mode"] != "local")
@@ -168,7 +174,8 @@ class LocalTraining(LocalSteps):
     def _parameters(self) -> list[tuple[str, Description]]:
         names, params = self._reducer.names, self._reducer.params
         self._memory = [(p.detach(), name, lambda p=p: p) for name, p in zip(names, params, strict=True)]
-        return [(name, _described(p)) for name, p in zip(names, params, strict=True)]
+        self._mirror = Mirror()
+        return [(name, _described(self._mirror.seen(p))) for name, p in zip(names, params, strict=True)]
 
     def _buffers(self) -> list[Buffer]:
         """Of the models, in the order of their modules; a buffer of two modules once."""
@@ -190,10 +197,10 @@ class LocalTraining(LocalSteps):
                 paired = name == "running_var" and "running_mean" in places
                 rule = VARIANCE if paired else MEAN if buffer.is_floating_point() else MOST
                 mean = places["running_mean"] if paired else -1
-                out.append((f"{number}.{name}", _described(buffer), rule, mean))
+                out.append((f"{number}.{name}", _described(self._mirror.seen(buffer)), rule, mean))
         return out
 
-    def _pull(self) -> None:
+    def _check_memory(self) -> None:
         """Refuses tensors that are somewhere else than where the runtime reads and writes them."""
         for kept, name, find in self._memory:
             now = find()
@@ -204,8 +211,12 @@ class LocalTraining(LocalSteps):
                     "(copy_()) afterwards"
                 )
 
+    def _pull(self) -> None:
+        self._check_memory()
+        self._mirror.fetch()
+
     def _push(self) -> None:
-        """It is their own memory."""
+        self._mirror.put_back()
 
     def _average_gradients(self, wanted: bool) -> None:
         self._reducer.alone = not wanted
@@ -259,6 +270,5 @@ def _is_sound(state: dict[str, Any]) -> bool:
     return bool(state) and all(bool(torch.isfinite(v).all()) for v in state.values() if isinstance(v, Tensor))
 
 
-def _described(tensor: Tensor) -> tuple[int, int, int, int, torch.Size, tuple[int, ...]]:
-    memory = tensor.detach()
+def _described(memory: Tensor) -> tuple[int, int, int, int, torch.Size, tuple[int, ...]]:
     return (memory.data_ptr(), dtype_code(memory.dtype), 0, 0, memory.shape, memory.stride())

@@ -75,8 +75,8 @@ def start_gather(param: Tensor, name: str, options: ReducerOptions) -> Callable[
     """Begins to gather a sparse gradient, or none, from all ranks; the result of the call it returns is the total."""
     grad = param.grad
     if grad is None:
-        no_rows = torch.empty((0, *param.shape[1:]), dtype=param.dtype)
-        no_indices = torch.empty((1, 0), dtype=torch.int64)
+        no_rows = torch.empty((0, *param.shape[1:]), dtype=param.dtype, device=param.device)
+        no_indices = torch.empty((1, 0), dtype=torch.int64, device=param.device)
         grad = torch.sparse_coo_tensor(no_indices, no_rows, param.shape, check_invariants=True)
     scale = options.prescale * options.postscale
     scaled = grad if scale == 1.0 else grad * scale

@@ -117,6 +117,7 @@ class _Slot:
     def __init__(self, tensor: Tensor) -> None:
         self.shape = tuple(tensor.shape)
         self.dtype = tensor.dtype
+        self.device = tensor.device.type  # every rank has a GPU of its own
 
 
 def _take_tensors(value: Any, tensors: list[Tensor]) -> Any:
@@ -132,7 +133,7 @@ def _take_tensors(value: Any, tensors: list[Tensor]) -> Any:
 
 def _put_tensors(value: Any, tensors: list[Tensor]) -> Any:
     if isinstance(value, _Slot):
-        tensor = torch.empty(value.shape, dtype=value.dtype)
+        tensor = torch.empty(value.shape, dtype=value.dtype, device=value.device)
         tensors.append(tensor)
         return tensor
     if isinstance(value, dict):

@@ -25,9 +25,9 @@ def check_local(optimizer: torch.optim.Optimizer, params: list[torch.Tensor], sy
             f"local updates need every rank to have the whole model, and this one has parts of it ({sharded[0]}, as "
             "FSDP and tensor parallelism make them); use local_updates=None"
         )
-    others = [p for p in params if p.dtype is not torch.float32 or p.device.type != "cpu"]
+    others = [p for p in params if p.dtype is not torch.float32 or p.device.type not in ("cpu", "cuda")]
     if others:
         raise errors.UnsupportedError(
-            f"local updates merge float32 parameters in CPU memory, and one is {others[0].dtype} on "
+            f"local updates merge float32 parameters on a CPU or a CUDA GPU, and one is {others[0].dtype} on "
             f"{others[0].device}; use local_updates=None, or autocast instead of a converted model"
         )

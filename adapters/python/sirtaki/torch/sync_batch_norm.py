@@ -151,12 +151,12 @@ def _moments(ops: Ops, wide: Tensor) -> tuple[Tensor, Tensor, float]:
     own = wide.numel() // wide.shape[1]
     axes = _axes(wide)
     if own == 0:
-        local = torch.zeros(2, wide.shape[1], dtype=torch.float64)
+        local = torch.zeros(2, wide.shape[1], dtype=torch.float64, device=wide.device)
     else:
         mean = wide.mean(axes)
         squares = (wide - _along(mean, wide)).square().sum(axes)
         local = torch.stack([mean, squares]).double()
-    row = torch.cat([local.flatten(), torch.tensor([float(own)], dtype=torch.float64)]).unsqueeze(0)
+    row = torch.cat([local.flatten(), local.new_tensor([float(own)])]).unsqueeze(0)
     rows = ops.start_one(ops.allgather(row, f"sync_batch_norm.{wide.shape[1]}.forward")).wait()
     counts = rows[:, -1:]
     means, squares = rows[:, :-1].view(-1, 2, wide.shape[1]).unbind(1)

@@ -1,0 +1,42 @@
+"""Local updates of tensors on a GPU: the runtime works on copies in memory of the host."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def on_gpu(tensor: Tensor) -> bool:
+    """The host cannot read its memory."""
+    return tensor.is_cuda
+
+
+class Mirror:
+    """Tensors of a model, and those that the runtime sees: the same on the CPU, a copy on the host elsewhere."""
+
+    def __init__(self) -> None:
+        self._pairs: list[tuple[Tensor, Tensor]] = []
+
+    def seen(self, tensor: Tensor) -> Tensor:
+        """What the runtime works on; whoever keeps this object keeps the memory."""
+        memory = tensor.detach()
+        if not on_gpu(memory):
+            return memory
+        how = {"dtype": memory.dtype, "pin_memory": torch.cuda.is_available()}
+        copy = torch.empty_strided(memory.shape, memory.stride(), **how)
+        self._pairs.append((memory, copy))
+        return copy
+
+    def fetch(self) -> None:
+        """Copies hold what the current streams have made of the model; waits for that."""
+        for memory, copy in self._pairs:
+            copy.copy_(memory, non_blocking=True)
+        for device in {memory.device for memory, _ in self._pairs if memory.is_cuda}:
+            torch.cuda.current_stream(device).synchronize()
+
+    def put_back(self) -> None:
+        """The model is what the copies hold, for what the current streams are given from now on."""
+        with torch.no_grad():
+            for memory, copy in self._pairs:
+                memory.copy_(copy, non_blocking=True)
+

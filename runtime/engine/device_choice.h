@@ -1,0 +1,37 @@
+// DeviceChoice: which GPU a rank works with: the first that one of its tensors is on.
+//
+// Owned by Session. Threads: any; one opens the GPU while others wait for that.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "runtime/base/tensor.h"
+#include "runtime/base/types.h"
+#include "runtime/device/device_api.h"
+
+namespace sirtaki::engine {
+
+class DeviceChoice {
+ public:
+  // `open` is called once, with the index of the first GPU.
+  DeviceChoice(Rank rank, std::function<Status(int index)> open) : rank_(rank), open_(std::move(open)) {}
+
+  // Before memory there is used, by a tensor of this name. Nothing to do for the CPU. kInvalidArgument for another GPU
+  // than the first; an error of open() counts for all that come later.
+  Status use(const Device& device, const std::string& tensor);
+
+ private:
+  const Rank rank_;
+  const std::function<Status(int index)> open_;
+  std::mutex mutex_;
+  int index_ = -1;  // guarded by mutex_, as is the next; -1: none was asked for
+  Status opened_;
+};
+
+// Looks for the CUDA plug-in; the calling thread enters the device.
+Result<std::unique_ptr<device::DeviceApi>> open_cuda_device(int index);
+
+}  // namespace sirtaki::engine

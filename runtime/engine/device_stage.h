@@ -1,0 +1,107 @@
+// DeviceStage: brings tensors of a GPU into memory of the host and back, for a data plane that knows the host's alone.
+//
+// A tensor is fetched behind what the program has queued on its stream by then; what is put back is there for all that
+// the program queues on its stream from then on. The host waits for neither: a timer asks for events while there is
+// something to ask for. Copies of one direction are done in order, on a stream each.
+// No work of it waits on the device for another rank, so that memory may be made when it is needed.
+// An error of the device ends it: what is in flight, and all that comes later, ends with that error.
+// Loop thread, destructor included; owned by Session. Not for: which of a rank's GPUs; collectives on the GPU
+// (net/device_collectives.h).
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <memory>
+
+#include "runtime/base/loop.h"
+#include "runtime/base/stats.h"
+#include "runtime/base/task.h"
+#include "runtime/device/event_pool.h"
+#include "runtime/device/pinned_pool.h"
+
+namespace sirtaki::engine {
+
+struct DeviceStageOptions {
+  // The longest that a fetch may wait for what the program has queued before it.
+  Duration deadline = std::chrono::minutes(30);
+  // Events are asked for after the first time, then twice as late each time up to the last.
+  Duration first_poll = std::chrono::microseconds(20);
+  Duration last_poll = std::chrono::milliseconds(1);
+};
+
+struct DeviceStageDeps {
+  Loop& loop;  // this and stats outlive it
+  Stats& stats;
+  // Why the job is over; ok while it is not. Asked for while something is in flight.
+  std::function<Status()> job_over;
+  // The device has failed. Once, later, and before what is in flight ends with it.
+  std::function<void(const Status&)> lost;
+};
+
+class DeviceStage {
+ public:
+  // Makes streams and events on `device`, which the loop's thread has entered.
+  static Result<std::unique_ptr<DeviceStage>> create(std::unique_ptr<device::DeviceApi> device, DeviceStageDeps deps,
+                                                     const DeviceStageOptions& options);
+  DeviceStage(const DeviceStage&) = delete;
+  DeviceStage& operator=(const DeviceStage&) = delete;
+  ~DeviceStage();
+
+  // Memory of the host; it goes back before the stage does.
+  Result<device::PinnedBlock> take(std::size_t bytes);
+  // `then` once, later. Ok: `to` holds what was at `from` when `after` had done what it was given before this call. The
+  // caller keeps `to`, and gives it back when `then` has come. Of no bytes: says when `after` has come so far.
+  void fetch(Bytes to, const std::byte* from, device::Stream after, Done then);
+  // What `before` is given from now on sees the block's bytes at `to`. The fetch of what is there has ended.
+  Status put_back(device::PinnedBlock block, std::byte* to, device::Stream before);
+
+  bool fetching() const { return !fetching_.empty(); }
+  // What is in flight, and comes later, ends with `cause`; the first one is kept.
+  void end(const Status& cause);
+
+ private:
+  struct Fetch {
+    Done then;
+    TimePoint deadline;
+    device::PooledEvent end;  // of it and those before; may be none
+  };
+  struct Return {
+    device::PinnedBlock block;
+    device::PooledEvent end;
+  };
+
+  DeviceStage(std::unique_ptr<device::DeviceApi> device, DeviceStageDeps deps, const DeviceStageOptions& options);
+  Status prepare();
+  Status start_fetch(Bytes to, const std::byte* from, device::Stream after);
+  Status start_return(const device::PinnedBlock& block, std::byte* to, device::Stream before);
+  void fail(const Status& cause);
+  void watch();
+  void look();
+  Status look_at_all();
+  template <class Flights, class Over>
+  Status look_at(Flights& flights, device::Stream stream, Over over);
+  template <class Flight>
+  Status mark(Flight& flight, device::Stream stream);
+
+  const std::unique_ptr<device::DeviceApi> device_;
+  const DeviceStageDeps deps_;
+  const DeviceStageOptions options_;
+  Counter& fetched_bytes_;
+  Counter& returned_bytes_;
+  Gauge& pinned_bytes_;
+  device::PinnedPool memory_;
+  std::unique_ptr<device::EventPool> events_;
+  // What streams are told to wait for. They wait for it as recorded when they were told, so one will do.
+  device::Event before_fetch_;
+  device::Event after_return_;
+  device::Stream in_;
+  device::Stream out_;
+  Status ended_;
+  bool tell_lost_ = false;
+  std::deque<Fetch> fetching_;
+  std::deque<Return> returning_;
+  TimerId timer_;
+  Duration pause_;
+};
+
+}  // namespace sirtaki::engine

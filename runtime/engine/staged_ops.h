@@ -1,0 +1,57 @@
+// StagedOps: operations by name in the order in which they were submitted, those on tensors of a GPU by way of the
+// host's memory, before an engine that knows this memory alone.
+//
+// Results that the runtime allocates are in memory of the host. An operation without a name gets its number in the
+// order of submission, so it waits for those before it that are still fetched.
+// Loop thread; owned by Session.
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "runtime/engine/device_stage.h"
+#include "runtime/engine/engine.h"
+
+namespace sirtaki::engine {
+
+class StagedOps {
+ public:
+  // The engine outlives it.
+  StagedOps(Engine& engine, Rank rank) : engine_(engine), rank_(rank) {}
+
+  // Before the first tensor of a GPU; outlives it.
+  void use(DeviceStage& stage) { stage_ = &stage; }
+  // As Engine's.
+  void submit(OpSpec spec, OpDone done);
+  // Runs `then` when the engine has everything that was submitted before; at once where it has.
+  void after_submitted(Task then);
+
+ private:
+  struct Op {
+    OpSpec spec;        // of the memory that the engine gets
+    TensorView target;  // where the program wants the result, on the GPU
+    device::Stream program;
+    device::PinnedBlock input;
+    device::PinnedBlock output;  // where it is no part of `input`
+    OpDone done;
+    bool here = false;
+    Status fetched;
+  };
+  using OpPtr = std::shared_ptr<Op>;
+
+  void fetch(const OpPtr& op);
+  Status place(Op& op);
+  void on_fetched(const OpPtr& op, const Status& status);
+  void hand_over(const OpPtr& op);
+  Status put_back(Op& op);
+
+  Engine& engine_;
+  const Rank rank_;
+  DeviceStage* stage_ = nullptr;
+  int fetching_ = 0;
+  std::deque<OpPtr> unnamed_;  // those that wait for their turn
+  std::vector<Task> waiting_;
+};
+
+}  // namespace sirtaki::engine

@@ -1,0 +1,115 @@
+#include "runtime/engine/staged_stream.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace sirtaki::engine {
+namespace {
+
+// A call may make others, which come after it.
+class Running {
+ public:
+  explicit Running(bool& flag) : flag_(flag) { flag_ = true; }
+  Running(const Running&) = delete;
+  Running& operator=(const Running&) = delete;
+  ~Running() { flag_ = false; }
+
+ private:
+  bool& flag_;
+};
+
+}  // namespace
+
+void StagedStream::ready(int index, const TensorView& tensor, device::Stream program, bool absent, Ready hand_over) {
+  const auto call = std::make_shared<Call>();
+  call->due = false;
+  calls_.push_back(call);
+  auto memory = stage_.take(tensor.size_bytes());
+  if (!memory) {
+    // The device is lost, and with it the job, which the stream hears of by itself.
+    call->due = true;
+    run();
+    return;
+  }
+  const auto block = std::make_shared<device::PinnedBlock>(std::move(*memory));
+  TensorView host = tensor;
+  host.data = block->bytes().data();
+  const Bytes to = absent ? Bytes() : block->bytes();
+  if (absent) {
+    std::ranges::fill(block->bytes(), std::byte{0});
+  }
+  call->task = [this, index, target = tensor.data, program, block, host, hand_over = std::move(hand_over)] {
+    if (hand_over(host)) {
+      step_.push_back({index, target, program, std::move(*block)});
+    }
+  };
+  stage_.fetch(to, tensor.data, program, [self = shared_from_this(), call, block](const Status& status) {
+    if (!status) {
+      call->task = {};
+    }
+    call->due = true;
+    self->run();
+  });
+}
+
+void StagedStream::call(Task task) {
+  auto call = std::make_shared<Call>();
+  call->task = std::move(task);
+  calls_.push_back(std::move(call));
+  run();
+}
+
+void StagedStream::run() {
+  if (running_) {
+    return;
+  }
+  const auto self = shared_from_this();  // a call may close the stream
+  const Running running(running_);
+  while (!calls_.empty() && calls_.front()->due) {
+    const auto call = std::move(calls_.front());
+    calls_.pop_front();
+    if (call->task) {
+      call->task();
+    }
+  }
+}
+
+Status StagedStream::put_back(const std::function<bool(int)>& wanted) {
+  Status status;
+  for (Tensor& tensor : step_) {
+    if (wanted(tensor.index)) {
+      status.update(stage_.put_back(std::move(tensor.memory), tensor.target, tensor.program));
+    }
+  }
+  std::erase_if(step_, [&](const Tensor& tensor) { return wanted(tensor.index); });
+  return status;
+}
+
+Done StagedStream::at_end(Done done) {
+  return [self = shared_from_this(), done = std::move(done)](Status status) mutable {
+    if (status) {
+      status = self->put_back([](int /*index*/) { return true; });
+    }
+    self->step_.clear();
+    done(std::move(status));
+  };
+}
+
+Done StagedStream::at_end_of(std::vector<int> tensors, Done done) {
+  return [self = shared_from_this(), tensors = std::move(tensors), done = std::move(done)](Status status) mutable {
+    if (status) {
+      status = self->put_back([&](int index) { return std::ranges::find(tensors, index) != tensors.end(); });
+    }
+    done(std::move(status));
+  };
+}
+
+Task StagedStream::at_release(Task released) {
+  // Tasks can be moved, not copied, and so can memory.
+  return [held = std::exchange(step_, {}), released = std::move(released)]() mutable {
+    held.clear();
+    released();
+  };
+}
+
+}  // namespace sirtaki::engine

@@ -1,0 +1,53 @@
+"""What is done for tensors on a GPU, on tensors of the CPU: none of these needs one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from unittest import mock
+
+import torch
+from torch import Tensor
+
+import sirtaki.torch as hvd
+from ranks.local_cases import differ, distributed, everything, net, train
+from sirtaki.torch import _mirror
+
+STEPS = 13
+
+
+@contextmanager
+def mirrored(wanted: bool) -> Iterator[None]:
+    """The runtime sees copies of parameters and buffers alone."""
+    if not wanted:
+        yield
+        return
+    with mock.patch.object(_mirror, "on_gpu", return_value=True):
+        yield
+
+
+def trained(copies: bool, updates: object) -> tuple[list[Tensor], list[Tensor]]:
+    """A model after some steps and a drain, and the one that all ranks had agreed on before."""
+    with mirrored(copies):
+        model = net()
+        optimizer = distributed(model, local_updates=updates)
+        hvd.broadcast_parameters(model.state_dict(), 0)
+        train(model, optimizer, range(STEPS))
+        with optimizer.global_model():
+            anchor = [p.detach().clone() for p in model.parameters()]
+        with optimizer.synchronous():
+            train(model, optimizer, range(STEPS, STEPS + 2))
+        train(model, optimizer, range(STEPS + 2, STEPS + 5))
+        optimizer.drain()
+        end = [t.detach().clone() for t in everything(model)]
+    return end, anchor
+
+
+def case_local_updates_on_copies_have_the_same_bits() -> None:
+    """A model on a GPU is merged on the host; the runtime's work is the same."""
+    for updates in (4, "fixed:steps=3,delay=1"):
+        plain, plain_anchor = trained(False, updates)
+        ours, ours_anchor = trained(True, updates)
+        assert not differ(ours)
+        for a, b in zip(plain + plain_anchor, ours + ours_anchor, strict=True):
+            assert torch.equal(a, b)

@@ -1,0 +1,107 @@
+"""Streams of a GPU as the adapter for torch uses them, with a torch.cuda that is played."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from unittest import mock
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from sirtaki import errors  # noqa: E402
+from sirtaki.ops import Op, Ops, ReduceOp  # noqa: E402
+from sirtaki.torch import _adapter, _cuda  # noqa: E402
+
+
+class PlayedStream:
+    """A torch.cuda.Stream that writes down what it waits for."""
+
+    def __init__(self, address: int) -> None:
+        self.cuda_stream = address
+        self.device = torch.device("cuda", 0)
+        self.waits: list[int] = []
+
+    def wait_stream(self, other: PlayedStream) -> None:
+        """Comes after what `other` was given."""
+        self.waits.append(other.cuda_stream)
+
+
+class Gpu:
+    """The stream that is current."""
+
+    def __init__(self) -> None:
+        self.one, self.two = PlayedStream(101), PlayedStream(102)
+        self.current = self.one
+
+
+@pytest.fixture
+def gpu() -> Iterator[Gpu]:
+    played = Gpu()
+    with mock.patch.object(torch.cuda, "current_stream", side_effect=lambda _device: played.current):
+        yield played
+
+
+def test_places() -> None:
+    assert _cuda.place(torch.device("cpu")) == (0, 0)
+    assert _cuda.place(torch.device("cuda", 3)) == (1, 3)
+
+
+def test_what_cannot_be_sent_says_where_it_is() -> None:
+    with pytest.raises(errors.UnsupportedError, match="the tensor is on meta"):
+        _adapter.check_kind(torch.empty(3, device="meta"))
+
+
+def test_a_queue_is_followed_by_another_stream_alone(gpu: Gpu) -> None:
+    queue = _cuda.CudaQueue(torch.device("cuda", 0))
+    assert queue.address == 101
+    queue.follow()
+    assert gpu.one.waits == []
+    gpu.current = gpu.two
+    queue.follow()
+    assert (gpu.one.waits, gpu.two.waits) == ([], [101])
+
+
+def test_gradients_say_their_stream_and_results_are_waited_for_on_another(gpu: Gpu) -> None:
+    inner = mock.Mock()
+    stream = _cuda.CudaStream(inner, torch.device("cuda", 0))
+    stream.ready(0, 4096)
+    gpu.current = gpu.two
+    stream.ready(1, 8192, True)
+    inner.ready.assert_has_calls([mock.call(0, 4096, False, 101), mock.call(1, 8192, True, 102)])
+    stream.wait_tensors([1])
+    assert gpu.two.waits == [101]
+    stream.wait()
+    assert (gpu.one.waits, gpu.two.waits) == ([], [101, 101])
+    stream.wait()
+    assert gpu.two.waits == [101, 101], "of steps that are over nothing is left"
+    assert stream.used() is inner.used()
+
+
+class PlayedAdapter(_adapter.TorchAdapter):
+    """Takes tensors of the CPU for those of a GPU."""
+
+    def queue(self, tensor: torch.Tensor) -> _cuda.CudaQueue | None:
+        """The played stream."""
+        return _cuda.CudaQueue(tensor.device)
+
+
+def test_an_operation_says_its_stream_and_its_result_is_waited_for_on_another(gpu: Gpu) -> None:
+    ops = Ops(PlayedAdapter())
+    core = mock.Mock()
+    core.submit.side_effect = [[7], [8]]
+    with (
+        mock.patch("sirtaki.ops._core", core),
+        mock.patch.object(type(ops._set), "wire", return_value=None),
+        mock.patch("sirtaki.ops._in_flight", {}),
+    ):
+        tensor = torch.ones(3)
+        handle = ops.start_one(ops.allreduce(tensor, "gradient", ReduceOp.SUM, (1.0, 1.0), in_place=True))
+        (request,) = core.submit.call_args.args[0]
+        assert (request[0], request[1], request[9]) == (int(Op.ALLREDUCE), "gradient", 101)
+        gpu.current = gpu.two
+        assert handle.wait() is tensor
+        assert gpu.two.waits == [101]
+        ops.start_one(ops.barrier()).wait()
+        (request,) = core.submit.call_args.args[0]
+        assert request[9] == 0

@@ -1,0 +1,164 @@
+// Tensors on a GPU that is played, by way of the host's memory: the scenarios of threads, and the bits of a CPU.
+#include <gtest/gtest.h>
+
+#include <map>
+#include <mutex>
+#include <utility>
+
+#include "tests/scenarios/compressed_cases.h"
+#include "tests/scenarios/support.h"
+#include "tests/world/thread_world.h"
+
+namespace sirtaki::scenarios {
+namespace {
+
+constexpr const char* kSmall =
+    "schedule.fusion_bytes = \"4KiB\"\nschedule.partition_bytes = \"8KiB\"\nschedule.credit_bytes = \"64KiB\"\n"
+    "net.eager_bytes = \"2KiB\"\nnet.exchange_bytes = \"1KiB\"\nnet.fragment_bytes = \"4KiB\"\n";
+
+class DeviceThreads : public testing::TestWithParam<int> {
+ protected:
+  static world::ThreadOptions options(std::uint64_t seed, const std::string& more = {}) {
+    world::ThreadOptions options;
+    options.seed = seed;
+    options.size = GetParam();
+    options.options_toml = kSmall + more;
+    options.on_device = true;
+    return options;
+  }
+  static void expect_well(const ScenarioFn& scenario, std::uint64_t seed = 1, const std::string& more = {}) {
+    EXPECT_EQ(world::run_threads(options(seed, more), scenario), "");
+  }
+};
+
+TEST_P(DeviceThreads, OperationsByName) {
+  expect_well(named_operations(1, 5));
+  expect_well(process_sets(13, 3), 13);
+  expect_well(changing_shapes(2, 20));
+  expect_well(broadcast_ahead(12, 6), 12);
+}
+TEST_P(DeviceThreads, StreamSteps) {
+  expect_well(stream_steps(3, 8), 3);
+  expect_well(stream_of_a_set(15, 10), 15);
+  expect_well(stream_forward(6, 10), 6);
+}
+TEST_P(DeviceThreads, TensorsWithoutAGradient) {
+  expect_well(stream_unused(4, 6), 4);
+  expect_well(stream_closed_at_once(10, 2), 10);
+}
+TEST_P(DeviceThreads, StepsThatAreGivenUp) {
+  expect_well(stream_deviations(5, 10), 5);
+  if (GetParam() > 1) {
+    expect_well(stream_asked_in_a_void_step(11, 5), 11);
+    expect_well(stream_dying(2));
+  }
+}
+TEST_P(DeviceThreads, RanksThatDifferAreTold) {
+  if (GetParam() > 1) {
+    expect_well(mismatch_and_recover(8, 2));
+    expect_well(stuck_and_recover());
+    expect_well(dying_rank(3));
+    expect_well(leaving_rank(3));
+  }
+}
+TEST_P(DeviceThreads, RanksWithoutMoreData) {
+  expect_well(uneven_epochs(9, 4), 9);
+  if (GetParam() > 1) {
+    expect_well(names_while_joined(10));
+    expect_well(gone_while_joined(2, true));
+  }
+}
+TEST_P(DeviceThreads, Everything) {
+  expect_well(everything(6, 6), 6);
+}
+TEST_P(DeviceThreads, Compressed) {
+  for (std::uint64_t seed = 1; seed <= std::size(kCodecs); ++seed) {
+    CompressedRun run = run_of(seed, 4);
+    run.wild = true;
+    expect_well(compressed_steps(run), seed);
+  }
+  expect_well(compressed_balance(run_of(1, 5)), 1);
+}
+
+// ---- on some ranks only ----
+
+Scenario differ(RankApi& api) {
+  Owned tensor = filled(api.rank(), 1, 100);
+  const Status status = co_await api.run(allreduce("moved", tensor));
+  require(status.code() == Code::kMismatch, "an allreduce: " + status.to_string());
+  require(status.to_string().find("GPU") != std::string::npos, "the device is named: " + status.to_string());
+  engine::StreamSpec spec;
+  spec.name = "moved";
+  engine::StreamTensor weight;
+  weight.name = "weight";
+  weight.dims = {100};
+  spec.tensors.push_back(weight);
+  const Status opened = (co_await api.open_stream(spec)).status();
+  require(opened.code() == Code::kMismatch, "a stream: " + opened.to_string());
+  require(opened.to_string().find("GPU") != std::string::npos, "the device is named: " + opened.to_string());
+}
+
+TEST_P(DeviceThreads, CpuAndGpuUnderOneNameAreAMismatch) {
+  if (GetParam() > 1) {
+    world::ThreadOptions mixed = options(1);
+    mixed.cpu_rank = 0;
+    EXPECT_EQ(world::run_threads(mixed, differ), "");
+  }
+}
+
+// ---- the same bits ----
+
+using Results = std::map<Rank, std::vector<std::vector<float>>>;
+
+// Gradients of several steps that no sum leaves exact.
+Scenario train(RankApi& api, std::string codec, Results& results, std::mutex& mutex) {
+  constexpr std::size_t kSizes[] = {3000, 64, 1, 700};
+  engine::StreamSpec spec;
+  spec.name = "training";
+  spec.codec = std::move(codec);
+  std::vector<Owned> gradients;
+  for (const std::size_t size : kSizes) {
+    engine::StreamTensor tensor;
+    tensor.name = "weight" + std::to_string(spec.tensors.size());
+    tensor.dims = {static_cast<std::int64_t>(size)};
+    spec.tensors.push_back(tensor);
+    gradients.push_back(filled(api.rank(), 1, size));
+  }
+  const Result<StreamId> stream = co_await api.open_stream(spec);
+  require_ok(stream.status(), "open");
+  for (int step = 0; step < 5; ++step) {
+    for (int i = static_cast<int>(gradients.size()) - 1; i >= 0; --i) {
+      Owned& gradient = gradients[static_cast<std::size_t>(i)];
+      for (float& value : gradient.values) {
+        value = static_cast<float>(api.random()() % 100003) / 77.0F - 600.0F;
+      }
+      api.ready(*stream, i, gradient.view(), false);
+    }
+    api.finish(*stream);
+    require_ok(co_await api.wait_stream(*stream), "step");
+    const std::lock_guard lock(mutex);
+    for (const Owned& gradient : gradients) {
+      results[api.rank()].push_back(gradient.values);
+    }
+  }
+}
+
+TEST_P(DeviceThreads, ResultsHaveTheBitsOfTheCpu) {
+  for (const char* codec : {"none", "fp16", "int8:min=0,ndim=0", "twobit:min=0,ndim=0", "group_topk:min=0,ndim=0"}) {
+    Results results[2];
+    for (const bool on_device : {false, true}) {
+      std::mutex mutex;
+      world::ThreadOptions chosen = options(5);
+      chosen.on_device = on_device;
+      const auto scenario = [&](RankApi& api) { return train(api, codec, results[on_device ? 1 : 0], mutex); };
+      EXPECT_EQ(world::run_threads(chosen, scenario), "") << codec;
+    }
+    EXPECT_EQ(results[0].size(), static_cast<std::size_t>(GetParam()));
+    EXPECT_TRUE(results[0] == results[1]) << codec;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, DeviceThreads, testing::Values(1, 2, 3));
+
+}  // namespace
+}  // namespace sirtaki::scenarios
