@@ -3,8 +3,8 @@
 #include <stdexcept>
 #include <utility>
 
-#include "runtime/net/loopback.h"
 #include "runtime/net/nccl/nccl_collectives.h"
+#include "tests/conformance/loopback.h"
 #include "tests/conformance/played_nccl.h"
 #include "tests/unit/device/fake_device.h"
 #include "tests/unit/net/nccl/ids.h"

@@ -169,6 +169,10 @@ std::size_t launched_but_not_loaded() {
   return count;
 }
 
+std::size_t loaded_but_not_launched() {
+  return machine().loaded.size() + launched_but_not_loaded() - machine().launched.size();
+}
+
 void set_order(unsigned order) {
   machine().order = order;
   machine().random.seed(order);

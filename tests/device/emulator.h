@@ -46,6 +46,7 @@ void note_launched(const void* kernel);
 void note_loaded(const void* kernel);
 std::size_t launched_kernels();
 std::size_t launched_but_not_loaded();
+std::size_t loaded_but_not_launched();
 
 // What the 32 lanes of a warp hand in; 0 of lanes that are done. Valid until the lane's next call.
 struct Words {

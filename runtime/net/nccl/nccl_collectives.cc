@@ -87,6 +87,7 @@ void NcclCollectives::connect(std::uint64_t attempt, Done done) {
     fail({Code::kAborted, "the communicators of NCCL are made anew"});
   }
   ended_ = {};
+  has_cause_ = false;
   attempt_ = attempt;
   connecting_ = std::move(done);
   // One after the other, so that all ranks make them in the same order.
@@ -302,7 +303,7 @@ void NcclCollectives::cancel(TagGroup tags, Status cause) {
 
 void NcclCollectives::abort(Status cause) {
   SRT_IN_LOOP(parts_.loop);
-  if (ended_ || attempt_ == 0) {
+  if (!has_cause_) {
     fail(cause);
   }
 }
@@ -314,6 +315,7 @@ void NcclCollectives::fail(const Status& cause) {
 void NcclCollectives::end_all(const TagGroup* tags, const Status& cause, const Status& rest) {
   ++generation_;
   ended_ = rest;
+  has_cause_ = true;
   for (Lane& lane : lanes_) {
     if (lane.communicator->state() != Communicator::State::kClosed) {
       lane.communicator->abort(rest);

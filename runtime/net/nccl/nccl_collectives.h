@@ -7,6 +7,8 @@
 // NCCL can end nothing alone: cancelling an operation that has not ended aborts both communicators, and everything in
 // flight with them. Then, and after every error, connect() on all ranks makes new ones. Whether that is needed is the
 // owner's to agree on: a rank where a cancelled operation had ended hears nothing of it.
+// Elements of bool are bytes of 0 or 1, as frameworks keep them: "or" is the larger byte and "and" the smaller, so that
+// others would come out as they are, where the CPU makes them 1.
 // Owned by: whoever owns the data plane of a rank, tests. Thread: the loop's, destructor included; it has entered the
 // device. Destroying it drops the callbacks of what is in flight: abort() first and let the loop run.
 #pragma once
@@ -118,8 +120,9 @@ class NcclCollectives final : public DeviceCollectives {
   Lane* last_lane_ = nullptr;  // over which was launched last
 
   Status ended_{Code::kShutdown, "the collectives are not connected"};
+  bool has_cause_ = false;  // ended_ was told to this
   Done connecting_;
-  std::uint64_t attempt_ = 0;     // 0: never connected
+  std::uint64_t attempt_ = 0;
   std::uint64_t generation_ = 0;  // answers to what was asked before everything ended come too late
   std::deque<Operation> queue_;
   bool launching_ = false;  // the first of queue_

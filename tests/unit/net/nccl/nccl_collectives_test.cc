@@ -280,6 +280,21 @@ TEST_F(NcclCollectivesTest, AbortEndsEverythingWhenTheDeviceHasLetGo) {
   EXPECT_EQ(ends_.at(4).text(), "first");
 }
 
+TEST_F(NcclCollectivesTest, AbortBeforeTheFirstConnectionKeepsTheFirstCause) {
+  start(1);
+  EXPECT_TRUE(wait(1));
+  EXPECT_EQ(code(1), Code::kShutdown);
+  collectives_->abort({Code::kAborted, "first"});
+  collectives_->abort({Code::kBug, "second"});
+  start(2);
+  EXPECT_TRUE(wait(2));
+  EXPECT_EQ(ends_.at(2).text(), "first");
+  connect();
+  start(3);
+  EXPECT_TRUE(wait(3));
+  EXPECT_EQ(code(3), Code::kOk);
+}
+
 TEST_F(NcclCollectivesTest, DoesNotWaitForEverForADeviceThatHangs) {
   connect();
   device_.hold();

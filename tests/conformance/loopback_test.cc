@@ -1,4 +1,4 @@
-#include "runtime/net/loopback.h"
+#include "tests/conformance/loopback.h"
 
 #include <gtest/gtest.h>
 
@@ -10,11 +10,10 @@
 #include "tests/conformance/collectives_worlds.h"
 #include "tests/unit/device/fake_device.h"
 
-namespace sirtaki::net {
+namespace sirtaki::net::testing {
 namespace {
 
 using device::testing::FakeDevice;
-using testing::ManualLoop;
 
 class LoopbackTest : public ::testing::Test {
  protected:
@@ -191,4 +190,4 @@ TEST(LoopbackThreads, AddInOrderOnTheStreamsOfSeveralThreads) {
 }
 
 }  // namespace
-}  // namespace sirtaki::net
+}  // namespace sirtaki::net::testing

@@ -1,10 +1,11 @@
 // Loopback: collectives between ranks that are threads of one process and share one device, a stream for each.
 //
-// For: tests of what is above collectives, with several ranks on one GPU or on a device that a test plays: no library,
-// no processes, always the same bits. An operation is put on all streams at once by the rank that starts it last.
-// Not for: jobs.
+// For: tests of what is above collectives, with several ranks on a device that a test plays: no library, no processes,
+// sums in rank order. An operation is put on all streams at once by the rank that starts it last, under the lock that
+// guards what members have in common; nobody waits for the device there.
+// What does not hold of device_collectives.h: where the device refuses a part of an operation, it ends at once, though
+// the device may still work on the rest.
 // Owned by: the group is shared by its members; a member lives on its loop, whose thread has entered the device.
-// What members have in common is behind one lock, which nobody holds while the device works.
 #pragma once
 
 #include <map>
@@ -18,7 +19,7 @@
 #include "runtime/device/event_pool.h"
 #include "runtime/net/device_collectives.h"
 
-namespace sirtaki::net {
+namespace sirtaki::net::testing {
 
 struct LoopbackOptions {
   std::size_t most_in_flight = 64;  // operations on the device
@@ -117,4 +118,4 @@ class LoopbackCollectives final : public DeviceCollectives {
   std::shared_ptr<LoopbackCollectives*> self_ = std::make_shared<LoopbackCollectives*>(this);
 };
 
-}  // namespace sirtaki::net
+}  // namespace sirtaki::net::testing

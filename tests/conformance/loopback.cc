@@ -1,4 +1,4 @@
-#include "runtime/net/loopback.h"
+#include "tests/conformance/loopback.h"
 
 #include <algorithm>
 #include <numeric>
@@ -7,7 +7,7 @@
 
 #include "runtime/base/check.h"
 
-namespace sirtaki::net {
+namespace sirtaki::net::testing {
 namespace {
 
 std::size_t at(Rank rank) {
@@ -353,4 +353,4 @@ void LoopbackCollectives::abort(Status cause) {
   cancel(TagGroup(OpTag(), 0), aborted_);
 }
 
-}  // namespace sirtaki::net
+}  // namespace sirtaki::net::testing
