@@ -1,10 +1,15 @@
-"""The result file of the CUDA kernels' times, from what the program would say."""
+"""The result file of the CUDA kernels' times, from what the program would say; the commands where there is no GPU."""
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from dataclasses import asdict
 from pathlib import Path
+
+import pytest
 
 from benchmarks.gpu import report
 from benchmarks.results import Row, row_problems
@@ -65,3 +70,36 @@ def test_targets_are_shares_of_the_bound() -> None:
 def test_a_selection_is_compared_with_a_sort() -> None:
     assert round(row("over_cub", "group_topk_encode", 512).value, 6) == 4.0
     assert not [r for r in report.rows_of(CONTENT) if r.metric == "of_bound" and "cub" in r.params["kernel"]]
+
+
+ROOT = Path(report.__file__).parents[2]
+
+
+def test_without_a_gpu_the_command_says_so_before_it_builds(tmp_path: Path) -> None:
+    (tmp_path / "nvidia-smi").write_text("#!/bin/sh\necho 'No devices found.'\n")
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    done = subprocess.run(
+        [ROOT / "benchmarks/gpu/run.sh"],
+        env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith("run: no GPU: ")
+    assert done.stdout == ""
+
+
+def test_comparing_the_cpu_with_itself_finds_nothing() -> None:
+    pytest.importorskip("torch")
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.gpu.correctness", "--device", "cpu"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("as on the CPU") == len(done.stdout.splitlines()) >= 10

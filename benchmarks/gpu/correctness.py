@@ -1,0 +1,137 @@
+"""Tensors of torch on a GPU against the same on the CPU, bit by bit, on several ranks of one machine.
+
+    python -m benchmarks.gpu.correctness [--device cpu]
+
+which benchmarks/gpu/run.sh starts. Ranks take the machine's GPUs in turn, so that one is enough. `--device cpu`
+compares the CPU with itself, for a look at this program where there is no GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import sirtaki
+import sirtaki.torch as hvd
+
+RANKS = 2
+CODECS = ("none", "fp16", "int8:min=0,ndim=0", "twobit:min=0,ndim=0", "group_topk:min=0,ndim=0", "powersgd:min=0")
+STEPS = 6
+
+
+def devices(kind: str) -> Iterator[torch.device]:
+    """The CPU, then where the same has to come out."""
+    yield torch.device("cpu")
+    yield torch.device(kind, hvd.local_rank() % torch.cuda.device_count()) if kind == "cuda" else torch.device(kind)
+
+
+def values(salt: int, *shape: int) -> Tensor:
+    """Numbers of this rank's own, the same each time; sums of them are not exact."""
+    return torch.randn(shape, generator=torch.Generator().manual_seed(1000 * salt + hvd.rank()))
+
+
+def operations(device: torch.device) -> list[Tensor]:
+    """Every operation, on tensors of several layouts."""
+    given = values(1, 6, 500).to(device)
+    out = [hvd.allreduce(given, name="sum", op=hvd.Sum), hvd.allreduce(given.t(), name="turned", op=hvd.Average)]
+    out.append(hvd.allreduce(given.half(), name="half", op=hvd.Max, prescale_factor=0.5))
+    out.append(hvd.allreduce_(given.clone(), name="in place", op=hvd.Average))
+    out.append(hvd.broadcast(given, 1, name="broadcast"))
+    out.append(hvd.allgather(given[: hvd.rank() + 1], name="gathered"))
+    out.append(hvd.alltoall(given, name="all to all"))
+    out.append(hvd.reducescatter(given, name="scattered", op=hvd.Sum))
+    out.append(hvd.allreduce(torch.empty(0, device=device), name="empty"))
+    out.extend(hvd.grouped_allreduce([given, given[0]], name="group"))
+    return out
+
+
+def other_streams(device: torch.device) -> list[Tensor]:
+    """What is written on one stream and used on another, with much before it."""
+    if device.type != "cuda":
+        return [hvd.allreduce(values(2, 4096) * 3.0, name="streams", op=hvd.Sum) + 1.0]
+    given, one, two = values(2, 4096).to(device), torch.cuda.Stream(device), torch.cuda.Stream(device)
+    torch.cuda.synchronize(device)
+    with torch.cuda.stream(one):
+        torch.cuda._sleep(100_000_000)
+        handle = hvd.allreduce_async(given * 3.0, name="streams", op=hvd.Sum)
+    with torch.cuda.stream(two):
+        result = hvd.synchronize(handle) + 1.0
+    torch.cuda.synchronize(device)
+    return [result]
+
+
+def training(device: torch.device, codec: str, sync: str, local: int | None) -> list[Tensor]:
+    """Parameters after some steps whose gradients every device computes alike."""
+    params = [nn.Parameter(values(3, 80, 40).to(device)), nn.Parameter(values(4, 700).to(device))]
+    unused = nn.Parameter(torch.zeros(3, device=device))
+    names = [("weight", params[0]), ("bias", params[1]), ("unused", unused)]
+    hvd.broadcast_parameters(names, 0)
+    optimizer = hvd.DistributedOptimizer(
+        torch.optim.SGD([*params, unused], lr=0.5), names, compression=codec, sync=sync, local_updates=local
+    )
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        sum((p * values(10 * step + i, *p.shape).to(device)).sum() for i, p in enumerate(params)).backward()
+        optimizer.step()
+    if local is not None:
+        optimizer.drain()
+    optimizer.flush()
+    return [p.detach() for p in params]
+
+
+def cases() -> Iterator[tuple[str, Callable[[torch.device], list[Tensor]]]]:
+    """By name."""
+    yield "operations", operations
+    yield "streams", other_streams
+    for codec in CODECS:
+        yield f"training, {codec}", lambda device, codec=codec: training(device, codec, "backward", None)
+    yield "training, sync=step", lambda device: training(device, "none", "step", None)
+    yield "local updates", lambda device: training(device, "none", "backward", 2)
+
+
+def difference(one: list[Tensor], other: list[Tensor], where: torch.device) -> str:
+    """What differs; empty: nothing."""
+    for number, (a, b) in enumerate(zip(one, other, strict=True)):
+        if b.device.type != where.type:
+            return f"result {number} is on {b.device}"
+        if a.shape != b.shape or not torch.equal(a, b.cpu()):
+            return f"result {number} differs"
+    return ""
+
+
+def compare(kind: str) -> dict[str, str]:
+    """On a rank: what is wrong, by case; empty texts: nothing."""
+    hvd.init()
+    cpu, there = devices(kind)
+    if there.type == "cuda":
+        torch.cuda.set_device(there)
+    found: dict[str, str] = {}
+    for name, case in cases():
+        found[name] = difference(case(cpu), case(there), there)
+    hvd.shutdown()
+    return found
+
+
+def main() -> int:
+    """0 where all results have the bits of the CPU."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu.correctness", description=__doc__)
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    kind = parser.parse_args().device
+    if kind == "cuda" and not torch.cuda.is_available():
+        print("correctness: no GPU: torch finds no CUDA device", file=sys.stderr)
+        return 2
+    results: list[dict[str, Any]] = sirtaki.run(compare, (kind,), np=RANKS, timeout=300)
+    wrong = {f"{name}, rank {rank}": text for rank, found in enumerate(results) for name, text in found.items() if text}
+    for name in results[0]:
+        bad = [f"rank {rank}: {found[name]}" for rank, found in enumerate(results) if found[name]]
+        print(f"{'; '.join(bad) or 'as on the CPU':40} {name}")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
