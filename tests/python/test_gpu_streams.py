@@ -9,9 +9,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+import sirtaki.torch as hvd  # noqa: E402
 from sirtaki import errors  # noqa: E402
-from sirtaki.ops import Op, Ops, ReduceOp  # noqa: E402
+from sirtaki.ops import Handle, Op, Ops, ReduceOp  # noqa: E402
 from sirtaki.torch import _adapter, _cuda  # noqa: E402
+from sirtaki.torch._layout import Layout  # noqa: E402
+from sirtaki.torch._step import changed  # noqa: E402
 
 
 class PlayedStream:
@@ -105,3 +108,28 @@ def test_an_operation_says_its_stream_and_its_result_is_waited_for_on_another(gp
         ops.start_one(ops.barrier()).wait()
         (request,) = core.submit.call_args.args[0]
         assert request[9] == 0
+
+
+def test_a_future_is_told_of_the_gpu(gpu: Gpu) -> None:
+    del gpu
+    handle = mock.Mock(spec=Handle, queue=_cuda.CudaQueue(torch.device("cuda", 0)))
+    with mock.patch.object(torch.futures, "Future") as future:
+        hvd.get_future(handle)
+        assert future.call_args.kwargs == {"devices": [torch.device("cuda", 0)]}
+        handle.queue = None
+        hvd.get_future(handle)
+        assert future.call_args.kwargs == {"devices": None}
+
+
+def test_a_parameter_that_has_moved_is_not_what_was_agreed() -> None:
+    param, there = torch.nn.Parameter(torch.ones(3)), torch.device("cuda", 0)
+    layout = mock.Mock(shapes=[param.shape], dtypes=[param.dtype], devices=[param.device])
+    assert Layout.fits(layout, 0, param)
+    layout.devices = [there]
+    assert not Layout.fits(layout, 0, param)
+    with mock.patch("sirtaki.basics.rank", return_value=2):
+        kind = (param.shape, param.dtype)
+        text = changed("weight", (*kind, there), (*kind, param.device))
+        assert text.startswith("weight is float32 [3] on cpu on rank 2 and was float32 [3] on cuda:0 in the first step")
+        text = changed("weight", (*kind, there), (torch.Size([4]), param.dtype, there))
+        assert text.startswith("weight is float32 [4] on rank 2 and was float32 [3] in the first step")

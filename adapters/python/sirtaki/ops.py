@@ -115,9 +115,11 @@ _in_flight: dict[int, _Pending] = {}
 class Handle:
     """An operation that was started. synchronize() or wait() gives its result."""
 
-    __slots__ = ("__weakref__", "_error", "_pending", "_result")
+    __slots__ = ("__weakref__", "_error", "_pending", "_result", "queue")
 
     def __init__(self, pending: _Pending) -> None:
+        #: Where its tensor is used, on a GPU.
+        self.queue = pending.queue
         self._pending: _Pending | None = pending
         self._result: Any = None
         self._error: BaseException | None = None

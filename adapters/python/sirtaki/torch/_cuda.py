@@ -16,9 +16,10 @@ def place(device: torch.device) -> tuple[int, int]:
 class CudaQueue:
     """The stream that is current when it is made; see sirtaki.ops.Queue."""
 
-    __slots__ = ("_stream", "address")
+    __slots__ = ("_stream", "address", "device")
 
     def __init__(self, device: torch.device) -> None:
+        self.device = device
         self._stream = torch.cuda.current_stream(device)
         self.address: int = self._stream.cuda_stream
 

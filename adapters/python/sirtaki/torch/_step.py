@@ -112,15 +112,19 @@ def stray(groups: Sequence[dict[str, Any]], param: Tensor) -> str:
     )
 
 
-def changed(name: str, before: tuple[torch.Size, torch.dtype], now: tuple[torch.Size, torch.dtype]) -> str:
+Kind = tuple[torch.Size, torch.dtype, torch.device]
+
+
+def changed(name: str, before: Kind, now: Kind) -> str:
     """A parameter that is not what the ranks have agreed on."""
 
-    def text(shape: torch.Size, dtype: torch.dtype) -> str:
-        return f"{dtype} {list(shape)}".removeprefix("torch.")
+    def text(shape: torch.Size, dtype: torch.dtype, device: torch.device) -> str:
+        where = "" if before[2] == now[2] else f" on {device}"
+        return f"{dtype} {list(shape)}{where}".removeprefix("torch.")
 
     return (
         f"{name} is {text(*now)} on rank {basics.rank()} and was {text(*before)} in the first step, when the ranks "
-        "agreed on what to send; convert or resize a model before its first step, or make a new optimizer for it"
+        "agreed on what to send; convert, move or resize a model before its first step, or make a new optimizer for it"
     )
 
 

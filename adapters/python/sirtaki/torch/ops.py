@@ -27,6 +27,7 @@ from sirtaki.torch import _autograd
 from sirtaki.torch._adapter import check_kind
 from sirtaki.torch._adapter import torch_ops as _ops
 from sirtaki.torch._calls import complete_all
+from sirtaki.torch._cuda import CudaQueue
 from sirtaki.torch.compression import Compression, Compressor
 
 Average = ReduceOp.AVERAGE
@@ -84,7 +85,10 @@ def poll(handle: Handle | GroupHandle) -> bool:
 def get_future(handle: Handle | GroupHandle) -> torch.futures.Future[Any]:
     """A torch future that gets the operation's result, or its error."""
     handle = _checked(handle)
-    future: torch.futures.Future[Any] = torch.futures.Future()
+    handles = handle.handles if isinstance(handle, GroupHandle) else [handle]
+    # torch wants to know of the GPUs before, and makes whoever waits for the future wait for their streams.
+    devices = list({one.queue.device for one in handles if isinstance(one.queue, CudaQueue)})
+    future: torch.futures.Future[Any] = torch.futures.Future(devices=devices or None)
 
     def resolve() -> None:
         try:

@@ -62,6 +62,7 @@ class GradientReducer:
         self._slots: list[int] = []  # a parameter's place in the stream; -1: combined by name
         self._strides: list[tuple[int, ...]] = []
         self._dtypes: list[torch.dtype] = []
+        self._on_gpu: list[bool] = []
         self._sizes: list[int] = []
         self._layout: Any = None
         self._stream: Any = None
@@ -259,6 +260,7 @@ class GradientReducer:
             if ready is not None and not self._submitted[index]:
                 grad = param.grad
                 plain = grad is not None and not grad.is_sparse and grad.dtype is self._dtypes[index]
+                plain = plain and grad.is_cuda is self._on_gpu[index]
                 # Number of elements and strides tell the shape: gradients leave no gaps in memory.
                 same = plain and grad.numel() == self._sizes[index] and grad.stride() == self._strides[index]
                 if same and self._slots[index] >= 0:
@@ -409,7 +411,8 @@ class GradientReducer:
 
     def _refuse_change(self, index: int) -> None:
         param, agreed = self.params[index], self._layout
-        text = changed(self.names[index], (agreed.shapes[index], agreed.dtypes[index]), (param.shape, param.dtype))
+        before = (agreed.shapes[index], agreed.dtypes[index], agreed.devices[index])
+        text = changed(self.names[index], before, (param.shape, param.dtype, param.device))
         self.give_up(text)
         raise RuntimeError(text)
 
@@ -509,5 +512,6 @@ class GradientReducer:
         layout = self._layout = open_layout(self.names, self.params, options, arrivals, loaded)
         self._slots, self._strides, self._dtypes = layout.slots, layout.strides, layout.dtypes
         self._sizes, self._stream = layout.sizes, layout.stream
+        self._on_gpu = [device.type == "cuda" for device in layout.devices]
         self._generation = basics.generation()
         self.debts.opened(layout.stream, layout.slots, layout.flag)
