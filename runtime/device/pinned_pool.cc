@@ -12,6 +12,9 @@ PinnedBlock::~PinnedBlock() {
 }
 
 PinnedPool::~PinnedPool() {
+  if (abandoned_) {
+    return;
+  }
   for (const auto& [size, blocks] : kept_) {
     for (std::byte* const block : blocks) {
       device_.release(Place::kPinned, block);

@@ -51,6 +51,8 @@ class PinnedPool {
 
   // What it held before is in it. Of 0 bytes: one without memory.
   Result<PinnedBlock> take(std::size_t bytes);
+  // Nothing is released any more, not even at the end: nobody knows when the device is done with it.
+  void abandon() { abandoned_ = true; }
   // Lent and kept.
   std::size_t held_bytes() const { return held_bytes_; }
   // What a block of so many bytes takes.
@@ -63,6 +65,7 @@ class PinnedPool {
   DeviceApi& device_;
   std::map<std::size_t, std::vector<std::byte*>> kept_;  // by rounded size
   std::size_t held_bytes_ = 0;
+  bool abandoned_ = false;
 };
 
 }  // namespace sirtaki::device

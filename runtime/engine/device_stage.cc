@@ -43,6 +43,11 @@ Status DeviceStage::prepare() {
 
 DeviceStage::~DeviceStage() {
   deps_.loop.cancel(timer_);
+  // Releasing memory that the device uses would wait for the device, which may hang.
+  const Status looked = look_at(returning_, out_, [](Return& /*over*/) {});
+  if (cut_off_ || !looked || !returning_.empty() || !fetching_.empty()) {
+    memory_.abandon();
+  }
   for (const device::Event event : {before_fetch_, after_return_}) {
     if (event) {
       device_->destroy(event);
@@ -192,6 +197,7 @@ void DeviceStage::end(const Status& cause) {
   if (std::exchange(tell_lost_, false)) {
     deps_.lost(ended_);
   }
+  cut_off_ = cut_off_ || !fetching_.empty();
   for (Fetch& fetch : std::exchange(fetching_, {})) {
     fetch.then(ended_);
   }

@@ -98,6 +98,7 @@ class DeviceStage {
   device::Stream out_;
   Status ended_;
   bool tell_lost_ = false;
+  bool cut_off_ = false;  // fetches have ended that the device may still work on
   std::deque<Fetch> fetching_;
   std::deque<Return> returning_;
   TimerId timer_;

@@ -40,7 +40,11 @@ void expect(bool good, const char* what) {
 }  // namespace
 
 FakeDevice::FakeDevice() = default;
-FakeDevice::~FakeDevice() = default;
+FakeDevice::~FakeDevice() {
+  for (std::byte* const memory : memory_) {
+    std::free(memory);
+  }
+}
 
 const kernels::cuda::Kernels& FakeDevice::kernels() const {
   return kTable;
@@ -153,19 +157,23 @@ Result<std::byte*> FakeDevice::allocate(Place /*place*/, std::size_t bytes) {
   expect(!sealed_, "memory is allocated after the start");
   const std::lock_guard lock(mutex_);
   ++alive_;
-  return static_cast<std::byte*>(std::aligned_alloc(256, (bytes + 255) / 256 * 256));
+  return *memory_.insert(static_cast<std::byte*>(std::aligned_alloc(256, (bytes + 255) / 256 * 256))).first;
 }
 
 void FakeDevice::destroy(Stream /*stream*/) {
+  const std::lock_guard lock(mutex_);
   --alive_;
 }
 
 void FakeDevice::destroy(Event /*event*/) {
+  const std::lock_guard lock(mutex_);
   --alive_;
 }
 
 void FakeDevice::release(Place /*place*/, std::byte* data) {
+  const std::lock_guard lock(mutex_);
   --alive_;
+  memory_.erase(data);
   std::free(data);
 }
 

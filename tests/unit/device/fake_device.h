@@ -9,6 +9,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <vector>
 
 #include "runtime/device/device_api.h"
@@ -78,6 +79,7 @@ class FakeDevice final : public DeviceApi {
   mutable std::mutex mutex_;
   std::vector<std::unique_ptr<Queue>> queues_;
   std::vector<std::unique_ptr<Mark>> marks_;
+  std::set<std::byte*> memory_;
   bool held_ = false;
   bool slow_ = false;
   bool sealed_ = false;

@@ -47,6 +47,16 @@ TEST(PinnedPool, NothingTakesNothing) {
   EXPECT_EQ(pool.held_bytes(), 0U);
 }
 
+TEST(PinnedPool, WhatTheDeviceMayStillUseStays) {
+  FakeDevice device;
+  {
+    PinnedPool pool(device);
+    ASSERT_TRUE(pool.take(10));
+    pool.abandon();
+  }
+  EXPECT_EQ(device.alive(), 1);
+}
+
 TEST(PinnedPool, RoundsByAQuarterAtMost) {
   EXPECT_EQ(PinnedPool::rounded(1), PinnedPool::kSmallest);
   EXPECT_EQ(PinnedPool::rounded(4096), 4096U);
