@@ -1,4 +1,4 @@
-// DeviceChoice: which GPU a rank works with: the first that one of its tensors is on.
+// DeviceChoice: which GPU a rank works with: the first that one of its tensors is on and that can be opened.
 //
 // Owned by Session. Threads: any; one opens the GPU while others wait for that.
 #pragma once
@@ -16,11 +16,11 @@ namespace sirtaki::engine {
 
 class DeviceChoice {
  public:
-  // `open` is called once, with the index of the first GPU.
+  // `open` is called with the index of a GPU until it has opened one.
   DeviceChoice(Rank rank, std::function<Status(int index)> open) : rank_(rank), open_(std::move(open)) {}
 
   // Before memory there is used, by a tensor of this name. Nothing to do for the CPU. kInvalidArgument for another GPU
-  // than the first; an error of open() counts for all that come later.
+  // than the one that is open; an error of open() is given again to the next tensor of the same GPU.
   Status use(const Device& device, const std::string& tensor);
 
  private:

@@ -127,6 +127,8 @@ TEST_F(DeviceSession, AGpuThatCannotBeOpenedIsAnErrorEachTime) {
     EXPECT_EQ(status.text(), "tensor 'gradient' is on cuda:0: there is no CUDA device 0");
   }
   EXPECT_EQ(asked, 1);
+  EXPECT_EQ(submit(allreduce(tensor, 1)).status().text(), "tensor 'gradient' is on cuda:1: there is no CUDA device 1");
+  EXPECT_EQ(asked, 2);
   OpSpec on_host = allreduce(tensor);
   on_host.input.device = on_host.output.device = {};
   const auto requests = submit(std::move(on_host));
