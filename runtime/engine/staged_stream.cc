@@ -20,7 +20,7 @@ class Running {
 
 }  // namespace
 
-void StagedStream::ready(int index, const TensorView& tensor, device::Stream program, bool absent, Ready hand_over) {
+void StagedStream::ready(int index, const TensorView& tensor, device::Stream program, bool reads, Ready hand_over) {
   const auto call = std::make_shared<Call>();
   call->due = false;
   calls_.push_back(call);
@@ -34,8 +34,8 @@ void StagedStream::ready(int index, const TensorView& tensor, device::Stream pro
   const auto block = std::make_shared<device::PinnedBlock>(std::move(*memory));
   TensorView host = tensor;
   host.data = block->bytes().data();
-  const Bytes to = absent ? Bytes() : block->bytes();
-  if (absent) {
+  const Bytes to = reads ? block->bytes() : Bytes();
+  if (!reads) {
     std::ranges::fill(block->bytes(), std::byte{0});
   }
   call->task = [this, index, target = tensor.data, program, block, host, hand_over = std::move(hand_over)] {

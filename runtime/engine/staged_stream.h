@@ -22,9 +22,9 @@ class StagedStream : public std::enable_shared_from_this<StagedStream> {
 
   explicit StagedStream(DeviceStage& stage) : stage_(stage) {}  // which outlives it
 
-  // On the GPU, written by what `program` has been given; the result is for what that is given after the wait. Absent:
-  // it holds zeros.
-  void ready(int index, const TensorView& tensor, device::Stream program, bool absent, Ready hand_over);
+  // On the GPU, written by what `program` has been given; the result is for what that is given after the wait. Without
+  // `reads` zeros are handed over.
+  void ready(int index, const TensorView& tensor, device::Stream program, bool reads, Ready hand_over);
   // Any other call of the program's, in its turn.
   void call(Task task);
 

@@ -1,5 +1,8 @@
 #include "runtime/engine/stream_table.h"
 
+#include <functional>
+#include <numeric>
+
 #include "runtime/base/check.h"
 #include "runtime/engine/op_check.h"
 
@@ -31,7 +34,9 @@ Result<StreamId> StreamTable::open(StreamSpec spec, Duration timeout) {
   entry->name = agreed_name(spec.name, spec.ranks);
   for (const StreamTensor& tensor : spec.tensors) {
     entry->tensors.push_back(tensor.name);
-    entry->devices.push_back(tensor.device);
+    const std::int64_t numel =
+        std::accumulate(tensor.dims.begin(), tensor.dims.end(), std::int64_t{1}, std::multiplies<>());
+    entry->views.push_back({nullptr, numel, tensor.dtype, tensor.device});
     entry->staged = entry->staged || tensor.device.type != DeviceType::kCpu;
   }
   auto slot = std::make_shared<Slot>();
@@ -66,7 +71,7 @@ Status StreamTable::check(const Entry& entry, int index, const TensorView& tenso
     return invalid_argument("stream '" + entry.name + "' has no tensor number " + std::to_string(index));
   }
   const std::string& name = entry.tensors[static_cast<std::size_t>(index)];
-  const Device& device = entry.devices[static_cast<std::size_t>(index)];
+  const Device& device = entry.views[static_cast<std::size_t>(index)].device;
   if (tensor.device != device) {
     return {Code::kInvalidArgument,
             "tensor '" + name + "' of stream '" + entry.name + "' is on " + device_name(tensor.device) + " on rank " +
@@ -116,9 +121,12 @@ Status StreamTable::ready(StreamId stream, int index, TensorView tensor, bool ab
     });
     return {};
   }
-  loop_.post([this, stream, index, tensor, absent, cuda_stream, hand_over] {
+  // One of another size is refused without a look at its memory.
+  const TensorView& agreed = entry->views[static_cast<std::size_t>(index)];
+  const bool reads = !absent && tensor.numel == agreed.numel && tensor.dtype == agreed.dtype;
+  loop_.post([this, stream, index, tensor, reads, cuda_stream, hand_over] {
     if (StagedStream* const calls = staged(stream)) {
-      calls->ready(index, tensor, {cuda_stream}, absent,
+      calls->ready(index, tensor, {cuda_stream}, reads,
                    [this, hand_over](const TensorView& view) { return hand_over(view, loop_.now()); });
     }
   });

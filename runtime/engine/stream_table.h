@@ -63,7 +63,7 @@ class StreamTable {
   struct Entry {
     std::string name;
     std::vector<std::string> tensors;  // names; constant
-    std::vector<Device> devices;       // where they are; constant
+    std::vector<TensorView> views;     // what they are, without memory; constant
     bool staged = false;               // some are on a GPU; constant
     std::shared_ptr<StreamBoard> board;
     std::shared_ptr<Slot> waiting;               // guarded by mutex_

@@ -182,6 +182,19 @@ TEST_F(DeviceSession, AStepIsReadyWhenTheGpuIs) {
             "the optimizer after the model has moved");
 }
 
+TEST_F(DeviceSession, ATensorOfAnotherSizeIsRefusedUnread) {
+  std::vector<float> tensor = {1, 2};
+  gpu_->run();
+  const auto stream = open_stream();
+  ASSERT_TRUE(stream);
+  ASSERT_TRUE(session_->stream_ready(*stream, 0, view(tensor), false, program_));
+  ASSERT_TRUE(session_->stream_finish(*stream));
+  const auto status = session_->stream_wait(*stream, kPatience);
+  ASSERT_TRUE(status);
+  EXPECT_EQ(status->code(), Code::kMismatch) << status->to_string();
+  EXPECT_NE(session_->stats_json().find("\"device.fetched_bytes\":0"), std::string::npos) << session_->stats_json();
+}
+
 TEST_F(DeviceSession, AStepEndsWithItsGpu) {
   std::vector<float> tensor = {1, 2, 3};
   const auto stream = open_stream();
