@@ -39,4 +39,3 @@ class Mirror:
         with torch.no_grad():
             for memory, copy in self._pairs:
                 memory.copy_(copy, non_blocking=True)
-
