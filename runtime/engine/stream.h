@@ -67,7 +67,7 @@ struct StreamDeps {
   Logger* log;  // may be nullptr
   Counter& steps;
   Counter& raw_bytes;    // of gradients
-  Counter& lent_bytes;   // packed into memory that other ranks read
+  Counter& lent_bytes;   // packed into memory that other ranks can read
   Counter& wire_bytes;   // of the same, as plans count them: of the allreduce that costs the network as much
   Histogram& step_time;  // first tensor ready to step done
   Histogram& exposed;    // wait() called to step done

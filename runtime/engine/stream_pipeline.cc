@@ -135,6 +135,7 @@ void Stream::on_partition(std::uint32_t attempt, int position, BufferPool::Buffe
     keeper_.partition_done(partition);
     trace_.received(position, size);
     const Status decoded = scatter(partition, buffer.bytes());
+    buffer = {};  // for the partitions that follow
     trace_.unpacked(position, size);
     end_partition(position, decoded);
   }

@@ -69,6 +69,7 @@ void Operation::settle(const Status& status) {
 
 void Operation::release() {
   if (--pending_ == 0 && setup_.finished) {
+    let_go();
     Done finished = std::move(setup_.finished);
     finished(status_);
   }

@@ -68,6 +68,8 @@ class Operation : public std::enable_shared_from_this<Operation> {
 
  protected:
   virtual void begin() = 0;
+  // Nothing is in flight any more, and the caller is about to be told.
+  virtual void let_go() {}
 
   const CollectiveArgs& args() const { return setup_.args; }
   const DirectOptions& options() const { return *setup_.options; }

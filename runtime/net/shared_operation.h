@@ -72,6 +72,8 @@ class SharedOperation : public Operation {
   std::vector<Rank> others() const;
 
  private:
+  void let_go() override { lent_by_.clear(); }
+
   static constexpr std::uint32_t kFollows = 1;
 
   enum class Where : std::uint32_t {

@@ -52,15 +52,19 @@ TEST(TurnQueue, DropsItsPiecesWhenItGoes) {
   EXPECT_EQ(witness.use_count(), 1);
 }
 
-// Ones: in lent memory if there shall be some and is, else in memory of their own. For the rank's loop.
-class Ones {
+// Numbers that tell ranks and places apart, whose sums are exact: in lent memory if there shall be some and is, else in
+// memory of their own. For the rank's loop.
+class Numbers {
  public:
-  Ones() = default;
-  Ones(Collectives& net, std::size_t elements, bool lent) : own_(elements, 1) {
+  Numbers() = default;
+  Numbers(Collectives& net, std::size_t count, bool lent) : own_(count) {
+    for (std::size_t i = 0; i < count; ++i) {
+      own_[i] = static_cast<float>(net.rank() + 1) * static_cast<float>(i % 1009);
+    }
     if (lent) {
-      lent_ = net.lend(elements * sizeof(float));
-      const auto ones = std::as_bytes(std::span(own_)).first(lent_.memory.size());
-      std::ranges::copy(ones, lent_.memory.begin());
+      lent_ = net.lend(count * sizeof(float));
+      const auto bytes = std::as_bytes(std::span(own_)).first(lent_.memory.size());
+      std::ranges::copy(bytes, lent_.memory.begin());
     }
   }
   bool lent() const { return lent_.keeps != nullptr; }
@@ -71,9 +75,12 @@ class Ones {
     args.in = args.out;
     return args;
   }
-  bool all(float value) const {
-    const std::vector<float> wanted(own_.size(), value);
-    return lent() ? std::ranges::equal(lent_.memory, std::as_bytes(std::span(wanted))) : own_ == wanted;
+  bool are_sums(int ranks) const {
+    std::vector<float> sums(own_.size());
+    for (std::size_t i = 0; i < sums.size(); ++i) {
+      sums[i] = static_cast<float>(ranks * (ranks + 1) / 2) * static_cast<float>(i % 1009);
+    }
+    return lent() ? std::ranges::equal(lent_.memory, std::as_bytes(std::span(sums))) : own_ == sums;
   }
 
  private:
@@ -81,7 +88,7 @@ class Ones {
   Lent lent_;
 };
 
-// Allreduces of ones, all in flight at once.
+// Allreduces of numbers, all in flight at once.
 class Batch {
  public:
   Batch(World& world, int operations, std::size_t elements, bool lent = false)
@@ -93,15 +100,15 @@ class Batch {
       const auto rank = static_cast<Rank>(i % ranks);
       const OpTag tag(first_tag + i / ranks);
       world_.on(rank, [this, rank, tag, i] {
-        memory_[i] = Ones(world_.at(rank), elements_, lent_);
+        memory_[i] = Numbers(world_.at(rank), elements_, lent_);
         found_lent_ += memory_[i].lent() ? 1 : 0;
         world_.at(rank).start(memory_[i].args(tag), [this, i](const Status& status) {
           if (status) {
-            wrong_ += memory_[i].all(static_cast<float>(world_.size())) ? 0 : 1;
+            wrong_ += memory_[i].are_sums(world_.size()) ? 0 : 1;
           } else {
             ++failed_;
           }
-          memory_[i] = Ones();
+          memory_[i] = Numbers();
           ++ended_;
           notify();
         });
@@ -117,7 +124,7 @@ class Batch {
   World& world_;
   const std::size_t elements_;
   const bool lent_;
-  std::vector<Ones> memory_;
+  std::vector<Numbers> memory_;
   std::atomic<int> found_lent_{0};
   std::atomic<int> ended_{0};
   std::atomic<int> failed_{0};
@@ -155,10 +162,10 @@ TEST(SharedOperation, WithoutRoomDataTakesTheOtherWay) {
 }
 
 TEST(SharedOperation, SumsInLentMemoryAreThoseOfOtherMemory) {
-  for (const int ranks : {2, 3, 4}) {
+  for (const int ranks : {2, 3, 4, 5}) {
     const auto world = make_tcp_world(ranks, memory_of(16 * kMiB));
     for (std::uint64_t round = 0; round < 10; ++round) {
-      Batch batch(*world, 3, 300'001, true);
+      Batch batch(*world, 3, 290'001 + 1009 * round, true);
       batch.start(10 * round);
       ASSERT_TRUE(world->wait([&] { return batch.ended(); }));
       EXPECT_EQ(batch.failed() + batch.wrong(), 0) << ranks << " ranks";
@@ -197,6 +204,7 @@ TEST_P(Cancelled, OperationsLeaveNoBlockBehind) {
   const auto world = make_tcp_world(3, memory_of(8 * kMiB));
   std::mt19937_64 random(20261);
   int failed = 0;
+  int lent = 0;
   std::atomic<int> cancelled{0};
   for (std::uint64_t round = 0; round < 25; ++round) {
     Batch batch(*world, 4, 200'000, GetParam());
@@ -210,22 +218,24 @@ TEST_P(Cancelled, OperationsLeaveNoBlockBehind) {
     ASSERT_TRUE(world->wait([&] { return batch.ended() && cancelled == world->size(); })) << "round " << round;
     EXPECT_EQ(batch.wrong(), 0);
     failed += batch.failed();
+    lent += batch.lent();
     EXPECT_TRUE(all_free(*world)) << "round " << round;
   }
   EXPECT_GT(failed, 0);
+  EXPECT_EQ(lent > 0, GetParam());
 }
 
 INSTANTIATE_TEST_SUITE_P(SharedOperation, Cancelled, ::testing::Bool(),
                          [](const auto& lent) { return lent.param ? "InLentMemory" : "InOtherMemory"; });
 
-// An allreduce of ones that this rank alone begins.
+// An allreduce that this rank alone begins.
 class Alone {
  public:
   Alone(World& world, Rank rank, std::uint64_t tag, std::size_t elements, bool lent = false) {
     world.on(rank, [this, &world, rank, tag, elements, lent] {
-      memory_ = Ones(world.at(rank), elements, lent);
+      memory_ = Numbers(world.at(rank), elements, lent);
       world.at(rank).start(memory_.args(OpTag(tag)), [this](const Status&) {
-        memory_ = Ones();
+        memory_ = Numbers();
         ended_ = true;
         notify();
       });
@@ -234,7 +244,7 @@ class Alone {
   bool ended() const { return ended_; }
 
  private:
-  Ones memory_;
+  Numbers memory_;
   std::atomic<bool> ended_{false};
 };
 
