@@ -30,6 +30,12 @@ def test_more_of_local_updates_from_keras(backend: str, case: str) -> None:
     check_case("keras_local_more_cases", 2, case, variables=(("KERAS_BACKEND", backend),))
 
 
+@pytest.mark.parametrize("case", case_names("keras_local_state_cases"))
+@pytest.mark.parametrize("backend", ["tensorflow", "torch"])
+def test_state_of_optimizers_of_keras(backend: str, case: str) -> None:
+    check_case("keras_local_state_cases", 2, case, variables=(("KERAS_BACKEND", backend),))
+
+
 @pytest.mark.parametrize("case", case_names("keras_accuracy_cases"))
 @pytest.mark.parametrize("backend", ["tensorflow", "torch"])
 def test_accuracy_of_keras(backend: str, case: str) -> None:

@@ -177,12 +177,17 @@ class LocalTraining(LocalSteps):
             self._set_state(arrays)
 
     def _forget_state(self) -> None:
+        """Directions begin anew. Scales stay: Keras takes them for as old as its count of steps."""
         assert self.state is not None
-        first = getattr(self._optimizer(), "initial_accumulator_value", 0.0)
-        names = [str(variable.name) for variable in self.state.variables]
-        # Of Adagrad and Ftrl, not those of gradient_accumulation_steps.
-        sums = [name.endswith("accumulator") and not name.endswith("gradient_accumulator") for name in names]
-        self._set_state([first if is_sum else 0.0 for is_sum in sums])
+        self.state.pull()
+        scales = zip(self.state.arrays, map(_is_scale, self.state.variables), self._first_values(), strict=True)
+        self._set_state([_finite(array, first) if is_scale else first for array, is_scale, first in scales])
+
+    def _first_values(self) -> list[float]:
+        """Of an optimizer that has made no step."""
+        assert self.state is not None
+        first = float(getattr(self._optimizer(), "initial_accumulator_value", 0.0))
+        return [first if str(v.name).endswith("accumulator") and _is_scale(v) else 0.0 for v in self.state.variables]
 
     def _set_state(self, values: list[Any]) -> None:
         assert self.state is not None
@@ -191,15 +196,20 @@ class LocalTraining(LocalSteps):
         self.state.push()
 
     def _average_state(self) -> None:
-        """The mean of what the ranks' optimizers remember. Where some of it is not finite on a rank, all begin anew."""
+        """The mean of what the ranks' optimizers remember, of each array over the ranks on which it is finite."""
         assert self.state is not None
         self.state.pull()
         arrays = self.state.arrays
-        sound = np.array([all(bool(np.isfinite(array).all()) for array in arrays)], np.float32)
-        known = numpy_ops.allreduce(sound, f"{self._name}.known", ReduceOp.MIN, _ONE, in_place=True)
-        if numpy_ops.start_one(known).wait()[0] == 0:
-            self._forget_state()
+        if not arrays:
             return
+        sound = [bool(np.isfinite(array).all()) for array in arrays]
+        known = numpy_ops.allreduce(
+            np.array(sound, np.float32), f"{self._name}.known", ReduceOp.SUM, _ONE, in_place=True
+        )
+        ranks = numpy_ops.start_one(known).wait().tolist()
+        for array, is_sound in zip(arrays, sound, strict=True):
+            if not is_sound:
+                array[...] = 0.0
         names = [f"{self._name}.average.{i}" for i in range(len(arrays))]
         work = [
             numpy_ops.allreduce(array, name, ReduceOp.AVERAGE, _ONE, in_place=True)
@@ -207,7 +217,27 @@ class LocalTraining(LocalSteps):
         ]
         for handle in numpy_ops.start(work):
             handle.wait()
+        for array, of, first in zip(arrays, ranks, self._first_values(), strict=True):
+            if of == 0:
+                array[...] = first
+            elif of < basics.size():
+                np.multiply(array, basics.size() / of, out=array)
         self.state.push()
+
+
+#: How names of optimizers' variables end that hold how large gradients are, not where they point.
+_SCALES = ("velocity", "velocity_hat", "accumulator", "accumulated_grad", "accumulated_delta_var", "norm")
+
+
+def _is_scale(variable: Any) -> bool:
+    name = str(variable.name)
+    return name.endswith(_SCALES) and not name.endswith("gradient_accumulator")
+
+
+def _finite(array: Any, first: float) -> Any:
+    """The array with the largest of its numbers for those that are not finite."""
+    known = np.isfinite(array)
+    return np.where(known, array, array[known].max() if known.any() else first)
 
 
 def _refuse_dtypes(variables: list[Any]) -> None:

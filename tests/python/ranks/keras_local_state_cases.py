@@ -1,0 +1,63 @@
+"""What optimizers of Keras remember where local updates take models back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import numpy as np
+
+import sirtaki.keras as hvd
+from ranks.keras_local_cases import differ
+
+
+def read(variable: Any) -> np.ndarray:
+    return np.array(keras.ops.convert_to_numpy(variable))
+
+
+def trained(optimizer: Any, steps: int, grad: Any, loss: float = 1.0) -> tuple[Any, list[float]]:
+    """A variable and how far each step, without what takes it back, has moved it."""
+    if not optimizer.built:
+        optimizer.build([keras.Variable(np.ones(3, np.float32))])
+    (variable,) = optimizer._trainable_variables
+    moved = []
+    for _ in range(steps):
+        before, alarms = read(variable), optimizer.local_stats().get("alarms")
+        optimizer.report_loss(loss)
+        optimizer.apply([keras.ops.convert_to_tensor(np.asarray(grad, np.float32))], [variable])
+        if optimizer.local_stats()["alarms"] == alarms:
+            moved.append(float(np.abs(read(variable) - before).max()))
+    return variable, moved
+
+
+def case_steps_stay_small_after_a_rollback() -> None:
+    """Late in a training, when Adam's corrections of young moments are over."""
+    rate, grad = 0.001, [1.0, -2.0, 0.01]
+    for state in (0, 1):
+        how = hvd.LocalUpdates("fixed:steps=4,delay=0,warmup=0", optimizer_state=state)
+        optimizer = hvd.DistributedOptimizer(keras.optimizers.Adam(rate), local_updates=how)
+        variable, moved = trained(optimizer, 1100, grad)
+        assert max(moved[100:]) < 1.1 * rate, max(moved)
+        before = sum(optimizer.local_stats()["alarms"].values())
+        _, moved = trained(optimizer, 9, grad, loss=float("nan"))
+        assert sum(optimizer.local_stats()["alarms"].values()) > before, optimizer.local_stats()
+        _, more = trained(optimizer, 60, grad)
+        assert 0 < max(moved + more) < 1.1 * rate, moved + more
+        assert min(more[30:]) > 0.5 * rate, more
+        optimizer.drain()
+        assert not differ([variable])
+
+
+def case_moments_that_are_not_finite_come_from_other_ranks() -> None:
+    how = hvd.LocalUpdates("fixed:steps=4,delay=0,warmup=0", optimizer_state=1)
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.Adam(0.001), local_updates=how)
+    variable, _ = trained(optimizer, 21, [1.0, -2.0, 0.5])
+    state = [v for v in optimizer.variables if len(v.shape) > 0]
+    before = [read(v) for v in state]
+    if hvd.rank() == 1:
+        for v in state:
+            v.assign(np.full(3, np.nan, np.float32))
+    with optimizer.synchronous():  # optimizers become equal
+        for v, kept in zip(state, before, strict=True):
+            assert np.allclose(read(v), kept, rtol=0.1), (v.path, read(v), kept)
+        assert not differ([variable, *state])
