@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import keras
@@ -199,3 +201,35 @@ def case_loops_of_the_program() -> None:
         assert len(told) > 3
         assert abs(told[-1]["lr"] - 0.05) < 1e-6, told[-1]
         assert told[-1]["loss"] > 0, told[-1]
+
+
+def function_of(call: Callable[[], Any], traced: bool) -> Callable[[], Any]:
+    """The same, as a tf.function if so wanted."""
+    if not traced:
+        return call
+    import tensorflow as tf
+
+    return tf.function(call)
+
+
+def case_losses_are_those_of_their_steps() -> None:
+    """Reported outside of a tf.function that applies gradients."""
+    for traced in (False, not TORCH):
+        told: list[float] = []
+
+        def interval(round_: dict[str, Any], told: list[float] = told) -> int:
+            told.append(round_["loss"])
+            return 3
+
+        model = network()
+        optimizer = hvd.DistributedOptimizer(sgd(), local_updates=interval)
+        variables = model.trainable_variables
+        optimizer.build(variables)
+        grads = [keras.ops.zeros_like(v) for v in variables]
+        apply = function_of(partial(optimizer.apply, grads, variables), traced)
+        for step in range(4 * STEPS):
+            loss = 1.0 - step / 100
+            optimizer.report_loss(keras.ops.convert_to_tensor(loss) if step % 2 else loss)
+            apply()
+        assert len(told) > 3, told
+        assert all(later < earlier for earlier, later in pairwise(told[1:])), told

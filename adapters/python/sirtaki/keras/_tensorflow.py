@@ -150,18 +150,23 @@ class TensorFlowBackend:
         """
         refuse_xla()
         memories = (training.model, training.state)
-        loss, training.loss = training.loss, None
-        losses = [] if loss is None or _is_of_another_function(loss) else [tf.reduce_mean(tf.cast(loss, tf.float64))]
+        losses = []
+        if tf.is_symbolic_tensor(training.loss):
+            loss, training.loss = training.loss, None
+            if loss.graph is tf_ops.get_default_graph():
+                losses.append(tf.reduce_mean(tf.cast(loss, tf.float64)))
         rate = tf.convert_to_tensor(optimizer.learning_rate)
         numbers = [rate, tf.convert_to_tensor(optimizer._iterations), reducer.waited.read_value(), *losses]
 
         def told(*inputs: Any) -> tuple[bool, bool, bool]:
             values = iter(inputs)
-            rate, count, waited, *loss = (float(next(values)) for _ in numbers)
+            rate, count, waited, *losses = (float(next(values)) for _ in numbers)
+            # What was reported outside of the function is another number in each step.
+            losses, training.loss = losses or _numbers_of(training.loss), None
             for memory in memories:
                 memory.given, memory.written = [next(values) for _ in memory.variables], False
             try:
-                training.after_step(rate, int(count), loss[0] if loss else None, round(waited * 1e9))
+                training.after_step(rate, int(count), losses[0] if losses else None, round(waited * 1e9))
             finally:
                 for memory in memories:
                     memory.given = None
@@ -192,5 +197,5 @@ def _now_or_later(function: Callable[..., Any], inputs: list[Any]) -> Any:
     return outputs
 
 
-def _is_of_another_function(loss: Any) -> bool:
-    return tf.is_symbolic_tensor(loss) and loss.graph is not tf_ops.get_default_graph()
+def _numbers_of(loss: Any) -> list[float]:
+    return [] if loss is None or tf.is_symbolic_tensor(loss) else [float(np.mean(np.asarray(loss)))]
