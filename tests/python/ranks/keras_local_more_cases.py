@@ -81,6 +81,22 @@ def case_a_model_that_is_made_in_its_first_step() -> None:
     assert not differ(model.weights)
 
 
+def case_a_model_that_is_made_in_its_first_step_begins_with_the_given_rank() -> None:
+    seed = 3
+    keras.utils.set_random_seed(seed if hvd.rank() == 1 else 5)
+    model = keras.Sequential([keras.layers.Dense(5, "tanh"), keras.layers.Dense(1)])
+    still = keras.optimizers.SGD(0.0)
+    fit(
+        model,
+        hvd.DistributedOptimizer(still, local_updates=3),
+        callbacks=[hvd.callbacks.BroadcastGlobalVariablesCallback(1)],
+    )
+    keras.utils.set_random_seed(seed)
+    expected = keras.Sequential([keras.layers.Dense(5, "tanh"), keras.layers.Dense(1)])
+    fit(expected, keras.optimizers.SGD(0.0), epochs=1)
+    same_weights(model, expected, 0.0)
+
+
 def case_differences_travel_compressed() -> None:
     model = network()
     how = hvd.LocalUpdates(4, compression="int8")

@@ -33,6 +33,8 @@ class LocalTraining(LocalSteps):
         self._optimizer = ref(optimizer)
         self._reducer = reducer
         self._models: list[Any] = []
+        #: Whose parameters all begin with.
+        self.root_rank = 0
         #: Of this step: a number or a tensor.
         self.loss: Any = None
         #: Parameters and buffers; what the optimizer remembers of the parameters.
@@ -112,7 +114,7 @@ class LocalTraining(LocalSteps):
         """No callback can have given models that were made in this step the same weights everywhere."""
         assert self.model is not None
         work = [
-            numpy_ops.broadcast(array, 0, f"{self._name}.{i}", in_place=True)
+            numpy_ops.broadcast(array, self.root_rank, f"{self._name}.{i}", in_place=True)
             for i, array in enumerate(self.model.arrays[: self._count])
         ]
         for handle in numpy_ops.start(work):

@@ -14,7 +14,7 @@ from sirtaki import basics
 from sirtaki._numpy import numpy_ops
 from sirtaki.errors import require
 from sirtaki.keras._backend import backend
-from sirtaki.keras.optimizer import is_distributed, put_outside
+from sirtaki.keras.optimizer import begin_with, is_distributed, put_outside
 from sirtaki.ops import ReduceOp, check_root
 
 __all__ = [
@@ -60,6 +60,8 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
         del logs
         check_root(self._root_rank, "broadcast")
         self._done = False
+        if is_distributed(self.model.optimizer):
+            begin_with(self.model.optimizer, self._root_rank)
         if self.model.built and self.model.optimizer.built:
             self._broadcast()
 

@@ -176,6 +176,12 @@ def is_distributed(optimizer: Any) -> bool:
     return isinstance(optimizer, _Distributed)
 
 
+def begin_with(optimizer: Any, root_rank: int) -> None:
+    """With local updates: a model that is made in its first step begins with the weights of this rank."""
+    if optimizer._sirtaki.local is not None:
+        optimizer._sirtaki.local.root_rank = root_rank
+
+
 def put_outside(optimizer: Any) -> None:
     """Where Keras has put a LossScaleOptimizer around a DistributedOptimizer, the outer one combines from now on."""
     inner = getattr(optimizer, "inner_optimizer", None)
@@ -225,7 +231,8 @@ def DistributedOptimizer(  # noqa: N802  (Horovod's name)
         process_set: the ranks that take part; all by default.
         local_updates: ranks make several steps of their own between merges of their models: "auto", a number of steps,
             another policy, a function, or a LocalUpdates. 1: none. None: the option local.updates. The first step
-            begins with the weights of rank 0. See docs/local_updates.md, drain() and local_stats().
+            begins with the weights of rank 0, or of BroadcastGlobalVariablesCallback's rank. See docs/local_updates.md,
+            drain() and local_stats().
 
     Raises:
         ValueError: an argument is wrong, or the optimizer is distributed already.
