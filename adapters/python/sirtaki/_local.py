@@ -38,7 +38,8 @@ class LocalSteps(abc.ABC):
         self._closed = False
         self._regions = 0
         self._loss: float | None = None
-        #: Seconds in the runtime's calls after steps, copies included; and of these, those in which this thread worked.
+        #: Seconds in the runtime's calls after steps, with copies of the model around them except those that a
+        #: tf.function makes; and of these, those in which this thread worked.
         self.exposed_seconds = 0.0
         self._busy_seconds = 0.0
         self._steps = 0
@@ -63,8 +64,7 @@ class LocalSteps(abc.ABC):
     def drain(self) -> None:
         """Makes models equal. Collective."""
         if self._local is not None:
-            self._pull()
-            self._timed(self._local.drain, all_changed=True)
+            self._timed(self._local.drain, self._pull, all_changed=True)
 
     @contextmanager
     def synchronous(self) -> Iterator[None]:
@@ -155,15 +155,16 @@ class LocalSteps(abc.ABC):
         if outcome is not None:
             self._follow(outcome)
 
-    def _step(self, lr: float, waited_ns: int) -> None:
-        """The parameters have made their step, and _pull() was called."""
+    def _step(self, lr: float, waited_ns: int, pull: Callable[[], None]) -> None:
+        """The parameters have made their step; `pull` brings copies of them up to date."""
         self._steps += 1
         left = -1 if self._how.steps is None else max(int(self._how.steps) - self._steps, 0)
         loss, self._loss = self._loss, None
-        self._timed(lambda: self._local.step(lr, loss, 1, left, waited_ns))
+        self._timed(lambda: self._local.step(lr, loss, 1, left, waited_ns), pull)
 
-    def _timed(self, call: Callable[[], Outcome], all_changed: bool = False) -> None:
+    def _timed(self, call: Callable[[], Outcome], pull: Callable[[], None], all_changed: bool = False) -> None:
         begin, begin_busy = time.perf_counter(), time.thread_time()
+        pull()
         self._call(call, all_changed)
         self.exposed_seconds += time.perf_counter() - begin
         self._busy_seconds += time.thread_time() - begin_busy

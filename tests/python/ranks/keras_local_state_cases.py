@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import keras
@@ -28,6 +29,24 @@ def trained(optimizer: Any, steps: int, grad: Any, loss: float = 1.0) -> tuple[A
         if optimizer.local_stats()["alarms"] == alarms:
             moved.append(float(np.abs(read(variable) - before).max()))
     return variable, moved
+
+
+def case_copies_of_the_model_count_as_exposed() -> None:
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.Adam(0.001), local_updates=4)
+    trained(optimizer, 2, [1.0, -2.0, 0.5])
+    training = optimizer._sirtaki.local
+    pull, before = training._pull, training.exposed_seconds
+
+    def slow() -> None:
+        time.sleep(0.1)
+        pull()
+
+    training._pull = slow
+    trained(optimizer, 1, [1.0, -2.0, 0.5])
+    assert training.exposed_seconds - before >= 0.1
+    before = training.exposed_seconds
+    optimizer.drain()
+    assert training.exposed_seconds - before >= 0.1
 
 
 def case_steps_stay_small_after_a_rollback() -> None:

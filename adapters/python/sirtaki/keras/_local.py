@@ -73,8 +73,7 @@ class LocalTraining(LocalSteps):
             return
         if loss is not None:
             self.report_loss(loss)
-        self._pull()
-        self._step(lr, waited_ns)
+        self._step(lr, waited_ns, self._pull)
 
     @contextmanager
     def synchronous(self) -> Iterator[None]:

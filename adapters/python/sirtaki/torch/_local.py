@@ -65,9 +65,8 @@ class LocalTraining(LocalSteps):
         if self._local is None:
             return
         waited, self._waited = self._reducer.exposed_seconds - self._waited, self._reducer.exposed_seconds
-        self._mirror.fetch()
         rates = [float(group["lr"]) for group in self._optimizer().param_groups if "lr" in group]
-        self._step(max(rates, default=-1.0), round(waited * 1e9))
+        self._step(max(rates, default=-1.0), round(waited * 1e9), self._mirror.fetch)
 
     @contextmanager
     def global_model(self) -> Iterator[None]:
