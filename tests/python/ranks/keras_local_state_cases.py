@@ -9,7 +9,8 @@ import keras
 import numpy as np
 
 import sirtaki.keras as hvd
-from ranks.keras_local_cases import differ
+from ranks.keras_cases import BATCH, TORCH, network
+from ranks.keras_local_cases import differ, loop_of, same_data
 
 
 def read(variable: Any) -> np.ndarray:
@@ -47,6 +48,31 @@ def case_copies_of_the_model_count_as_exposed() -> None:
     before = training.exposed_seconds
     optimizer.drain()
     assert training.exposed_seconds - before >= 0.1
+
+
+def case_a_function_writes_variables_itself() -> None:
+    """TensorFlow orders no writes that it does not know of."""
+    if TORCH:
+        return
+    import tensorflow as tf
+
+    model = network()
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.01), local_updates="fixed:steps=3,delay=0,warmup=6")
+    step = loop_of(model, optimizer, True)
+    x, y = (tf.convert_to_tensor(v[:BATCH]) for v in same_data(hvd.rank()))
+    step(x, y)
+    reducer, inside = optimizer._sirtaki.reducer, []
+    assign = reducer.averages.assign
+    reducer.averages.assign = lambda value: (inside.append(reducer.alone), assign(value))
+    seen = set()
+    for _ in range(40):
+        step(x, y)
+        seen.add(reducer.alone)
+        assert reducer.alone != bool(reducer.averages.numpy())
+    assert seen == {True, False}, seen
+    assert not inside
+    with optimizer.synchronous():
+        assert inside
 
 
 def case_steps_stay_small_after_a_rollback() -> None:

@@ -29,6 +29,8 @@ class _Reducer(GradientReducer):
         self.name = name
         self._local = local
         self._alone = False
+        #: The variable is written behind the call that is running.
+        self.told = False
         with tf.init_scope():
             #: As `alone` says, for functions.
             self.averages = tf.Variable(True, trainable=False) if local else None
@@ -43,7 +45,8 @@ class _Reducer(GradientReducer):
     @alone.setter
     def alone(self, alone: bool) -> None:
         self._alone = alone
-        self.averages.assign(not alone)
+        if not self.told:
+            self.averages.assign(not alone)
 
     @public
     def reduce(self, grads: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
@@ -165,9 +168,11 @@ class TensorFlowBackend:
             losses, training.loss = losses or _numbers_of(training.loss), None
             for memory in memories:
                 memory.given, memory.written = [next(values) for _ in memory.variables], False
+            reducer.told = True
             try:
                 training.after_step(rate, int(count), losses[0] if losses else None, round(waited * 1e9))
             finally:
+                reducer.told = False
                 for memory in memories:
                     memory.given = None
             return not reducer.alone, memories[0].written, memories[1].written
