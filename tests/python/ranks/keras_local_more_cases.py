@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import gc
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,8 @@ import numpy as np
 
 import sirtaki.keras as hvd
 from ranks.keras_cases import BATCH, STEPS, data, network, refused, same_weights, share
-from ranks.keras_local_cases import Drift, adam, differ, fit, loop_of, same_data, sgd
+from ranks.keras_local_cases import Drift, adam, differ, fit, loop_of, same_data, sgd, with_norm
+from sirtaki.keras._backend import backend
 
 
 def case_synchronous_region() -> None:
@@ -148,6 +150,64 @@ def case_an_interval_that_fails_ends_the_training() -> None:
         assert "no such round" in str(error), error
     else:
         raise AssertionError("not raised")
+
+
+def case_buffers_are_named_before_the_first_step() -> None:
+    model = with_norm()
+    optimizer = hvd.DistributedOptimizer(sgd(), local_updates=3)
+    fit(model, optimizer, epochs=1)
+    refused(lambda: optimizer.buffers_of(model), RuntimeError, "after the first step")
+    optimizer.buffers_of(network())  # has none
+    known = with_norm()
+    fit(
+        known,
+        hvd.DistributedOptimizer(sgd(), local_updates=3),
+        callbacks=[hvd.callbacks.BroadcastGlobalVariablesCallback(0)],
+        epochs=1,
+    )
+    known.optimizer.buffers_of(known)
+
+
+def case_steps_after_the_end() -> None:
+    """Of an optimizer that is closed or gone, in a function that is still there."""
+    model = network()
+    optimizer = hvd.DistributedOptimizer(sgd(), local_updates=3)
+    step = loop_of(model, optimizer, True)
+    x, y = (keras.ops.convert_to_tensor(v[:BATCH]) for v in same_data(hvd.rank()))
+    step(x, y)
+    training = optimizer._sirtaki.local
+    training.close()
+    assert not training.starts
+    step(x, y)
+    gone = hvd.DistributedOptimizer(sgd(), local_updates=3)
+    training = gone._sirtaki.local
+    del gone
+    gc.collect()
+    training.after_step(0.1, 1, None, 0)
+    assert training.stats() == {}
+
+
+def case_a_start_that_failed_is_made_anew() -> None:
+    optimizer = hvd.DistributedOptimizer(sgd(), local_updates=3)
+    model = network()
+    optimizer.build(model.trainable_variables)
+    made = backend.memory
+    calls = []
+
+    def fails_for_the_state(variables: Any) -> Any:
+        calls.append(variables)
+        if len(calls) == 2:
+            raise NotImplementedError("elsewhere")
+        return made(variables)
+
+    backend.memory = fails_for_the_state
+    try:
+        refused(optimizer._sirtaki.local.prepare, NotImplementedError, "elsewhere")
+    finally:
+        del backend.memory
+    fit(model, optimizer, epochs=1)
+    assert optimizer.local_stats()["mode"] == "local"
+    assert not differ(model.trainable_variables)
 
 
 def case_what_cannot_be_is_refused() -> None:

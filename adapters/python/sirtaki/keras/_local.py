@@ -46,18 +46,21 @@ class LocalTraining(LocalSteps):
 
     def buffers_of(self, model: Any) -> None:
         """Variables of this model that are not trained become equal, too. Before the first step."""
-        if self._local is None and all(known is not model for known in self._models):
+        if any(known is model for known in self._models):
+            return
+        if self.model is None:
             self._models.append(model)
+        elif self._others([model], {id(v) for v in self.model.variables}):
+            raise RuntimeError("buffers_of() after the first step, in which the runtime was told what to average")
 
     def prepare(self) -> bool:
         """Before a step, or while a function that makes one is traced: whether after_step() is to be called."""
         if self.starts and self.model is None:
             trained = list(self._optimizer()._trainable_variables)
             _refuse_dtypes(trained)
-            others = self._others({id(v) for v in trained})
-            self._count = len(trained)
-            self.model = backend.memory([*trained, *others])
-            self.state = backend.memory(_state_of(self._optimizer()))
+            others = self._others(self._models, {id(v) for v in trained})
+            model, state = backend.memory([*trained, *others]), backend.memory(_state_of(self._optimizer()))
+            self._count, self.model, self.state = len(trained), model, state
         return self.model is not None and not self._closed
 
     def after_step(self, lr: float, count: int, loss: float | None, waited_ns: int) -> None:
@@ -65,7 +68,10 @@ class LocalTraining(LocalSteps):
 
         The first step is the start: before it some models have no variables yet.
         """
-        every = self._optimizer().gradient_accumulation_steps
+        optimizer = self._optimizer()
+        if optimizer is None or self._closed:
+            return
+        every = optimizer.gradient_accumulation_steps
         if every and count % every != 0:
             return
         if self.starts:
@@ -121,9 +127,9 @@ class LocalTraining(LocalSteps):
         self._push()
         return super()._begin(local)
 
-    def _others(self, known: set[int]) -> list[Any]:
+    def _others(self, models: list[Any], known: set[int]) -> list[Any]:
         found = []
-        for model in self._models if self._how.buffers == "average" else ():
+        for model in models if self._how.buffers == "average" else ():
             for variable in model.non_trainable_weights:
                 if id(variable) not in known and str(variable.dtype) in ("float32", "float64", "int64"):
                     known.add(id(variable))

@@ -85,7 +85,7 @@ class _Distributed:
     def buffers_of(self, model: Any) -> None:
         """With local_updates: variables of `model` that are not trained (BatchNorm's) become equal when weights do.
 
-        Before the first step; BroadcastGlobalVariablesCallback does it.
+        Before the first step; BroadcastGlobalVariablesCallback does it. RuntimeError after it.
         """
         if self._sirtaki.local is not None:
             self._sirtaki.local.buffers_of(model)
