@@ -12,7 +12,7 @@ import keras
 import numpy as np
 
 import sirtaki.keras as hvd
-from ranks.keras_cases import BATCH, STEPS, data, network, refused, same_weights, share
+from ranks.keras_cases import BATCH, STEPS, TORCH, data, network, refused, same_weights, share
 from ranks.keras_local_cases import Drift, adam, differ, fit, loop_of, same_data, sgd, with_norm
 from sirtaki.keras._backend import backend
 
@@ -100,10 +100,20 @@ def case_a_model_that_is_made_in_its_first_step_begins_with_the_given_rank() -> 
 
 
 def case_differences_travel_compressed() -> None:
-    model = network()
-    how = hvd.LocalUpdates(4, compression="int8")
-    fit(model, hvd.DistributedOptimizer(adam(), local_updates=how, compression="fp16"))
-    assert not differ(model.trainable_variables)
+    """As LocalUpdates says, else as gradients do. What a merge left out stays on its rank up to the next one."""
+    for own, gradients, exact in (
+        (None, "none", True),
+        ("none", "fp16", True),
+        (None, "fp16", False),
+        ("int8", "none", False),
+    ):
+        model, drift = network(), Drift()
+        how = hvd.LocalUpdates("fixed:steps=3,delay=0,warmup=0,guard=off", compression=own)
+        optimizer = hvd.DistributedOptimizer(adam(), local_updates=how, compression=gradients)
+        fit(model, optimizer, callbacks=[drift])
+        merged = [differs for step, differs in enumerate(drift.seen) if step > 0 and step % 3 == 0]
+        assert any(merged) != exact, (own, gradients, drift.seen)
+        assert not differ(model.trainable_variables)
 
 
 def case_a_rank_that_went_wrong_takes_the_others_model() -> None:
@@ -150,6 +160,36 @@ def case_an_interval_that_fails_ends_the_training() -> None:
         assert "no such round" in str(error), error
     else:
         raise AssertionError("not raised")
+
+
+def case_a_function_cannot_make_models_equal() -> None:
+    if TORCH:
+        return
+    import tensorflow as tf
+
+    model = network()
+    optimizer = hvd.DistributedOptimizer(sgd(), local_updates=3)
+    fit(model, optimizer, epochs=1)
+    refused(tf.function(optimizer.drain, autograph=False), NotImplementedError, "outside of tf.function")
+    optimizer.drain()
+    assert not differ(model.trainable_variables)
+
+
+def case_memory_that_was_replaced() -> None:
+    """Of torch; TensorFlow moves it, and that is all right."""
+    if not TORCH:
+        return
+    import torch
+
+    model = network()
+    optimizer = hvd.DistributedOptimizer(sgd(), local_updates=3)
+    fit(model, optimizer, epochs=1)
+    moved = model.trainable_variables[0]
+    moved.value.data = moved.value.data.clone()
+    refused(optimizer.drain, RuntimeError, f"the memory of {moved.path} was replaced")
+    other = model.trainable_variables[1]
+    other._value = torch.nn.Parameter(other.value.detach().clone())
+    refused(optimizer.drain, RuntimeError, "was replaced")
 
 
 def case_buffers_are_named_before_the_first_step() -> None:
@@ -211,6 +251,8 @@ def case_a_start_that_failed_is_made_anew() -> None:
 
 
 def case_what_cannot_be_is_refused() -> None:
+    first = hvd.add_process_set([0])
+
     def distributed(optimizer: Any, **how: Any) -> Any:
         return hvd.DistributedOptimizer(optimizer, local_updates=4, **how)
 
@@ -218,6 +260,7 @@ def case_what_cannot_be_is_refused() -> None:
         (lambda: distributed(sgd(), op=hvd.Sum), "op=Average"),
         (lambda: distributed(keras.optimizers.LossScaleOptimizer(sgd())), "LossScaleOptimizer"),
         (lambda: distributed(keras.optimizers.Adam(use_ema=True)), "use_ema"),
+        (lambda: distributed(sgd(), process_set=first), "process_set"),
     ):
         refused(call, NotImplementedError, part)
     refused(lambda: hvd.DistributedOptimizer(sgd(), local_updates="quick"), ValueError, "quick")
