@@ -261,6 +261,7 @@ def case_what_cannot_be_is_refused() -> None:
         (lambda: distributed(keras.optimizers.LossScaleOptimizer(sgd())), "LossScaleOptimizer"),
         (lambda: distributed(keras.optimizers.Adam(use_ema=True)), "use_ema"),
         (lambda: distributed(sgd(), process_set=first), "process_set"),
+        (lambda: distributed(keras.optimizers.Ftrl()), "Ftrl"),
     ):
         refused(call, NotImplementedError, part)
     refused(lambda: hvd.DistributedOptimizer(sgd(), local_updates="quick"), ValueError, "quick")

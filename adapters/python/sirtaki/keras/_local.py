@@ -21,6 +21,10 @@ from sirtaki.process_sets import global_process_set
 
 _describe = NumpyAdapter().describe
 _ONE = (1.0, 1.0)
+#: Not every Keras has both.
+_OF_WEIGHTS = tuple(
+    getattr(keras.optimizers, name) for name in ("Ftrl", "ScheduleFreeAdamW") if hasattr(keras.optimizers, name)
+)
 _MEANS, _VARIANCES = "moving_mean", "moving_variance"
 
 
@@ -278,6 +282,11 @@ def check_local(optimizer: Any, scales_loss: bool, choices: Any) -> None:
         )
     if choices.process_set != global_process_set:
         raise errors.UnsupportedError("local updates are made by all ranks; give no process_set")
+    if isinstance(optimizer, _OF_WEIGHTS):
+        raise errors.UnsupportedError(
+            f"{type(optimizer).__name__} makes weights of what it remembers, and local updates change these from "
+            "outside; use another optimizer, or local_updates=None"
+        )
     if optimizer.use_ema:
         raise errors.UnsupportedError(
             "use_ema keeps an average of one rank's own weights, which local updates change from outside; leave it out"

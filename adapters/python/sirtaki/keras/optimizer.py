@@ -236,7 +236,8 @@ def DistributedOptimizer(  # noqa: N802  (Horovod's name)
 
     Raises:
         ValueError: an argument is wrong, or the optimizer is distributed already.
-        UnsupportedError: with local_updates, for op other than Average, process_set, use_ema and scaled losses.
+        UnsupportedError: with local_updates, for op other than Average, process_set, use_ema, scaled losses, and for
+            optimizers that make weights of what they remember.
     """
     del name, device_dense, device_sparse, num_groups, groups, scale_local_gradients
     known = isinstance(optimizer, keras.optimizers.Optimizer)
