@@ -189,7 +189,7 @@ def case_loops_of_the_program() -> None:
             return 2 + len(told) % 2
 
         model = with_norm()
-        optimizer = hvd.DistributedOptimizer(sgd(), local_updates=interval)
+        optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.05), local_updates=interval)
         optimizer.buffers_of(model)
         step = loop_of(model, optimizer, traced)
         x, y = (keras.ops.convert_to_tensor(v) for v in same_data(hvd.rank()))
@@ -199,7 +199,7 @@ def case_loops_of_the_program() -> None:
         assert differ(model.non_trainable_weights), traced
         optimizer.drain()
         assert not differ(model.weights), traced
-        assert len(told) > 3
+        assert len(told) > 3, (told, optimizer.local_stats())
         assert abs(told[-1]["lr"] - 0.05) < 1e-6, told[-1]
         assert told[-1]["loss"] > 0, told[-1]
 
