@@ -214,7 +214,7 @@ std::optional<std::int64_t> Importance::next_budget_rate(const StepProfile& meas
   const bool same =
       wanted > permille_of(rate_, 1000 - kSameRatePermille) && wanted < permille_of(rate_, 1000 + kSameRatePermille);
   const int direction = wanted > rate_ && !same ? 1 : wanted < rate_ && !same && waits ? -1 : 0;
-  const std::int64_t more = std::min(RateProbe::more_than(rate_), method_.value("most"));
+  const std::int64_t more = std::min(2 * rate_, method_.value("most"));
   if (probe_.on()) {
     // What ranks are apart varies; where they were far apart before, their steps tell.
     const bool longer = Wide{profile.step_us - usual_us_} * kOne > Wide{usual_us_} * kMore;
@@ -236,11 +236,13 @@ std::optional<std::int64_t> Importance::next_budget_rate(const StepProfile& meas
     learn(profile.step_us, usual_us_);
   }
   if (hysteresis_.wants(direction, direction < 0)) {
-    if (direction < 0) {
-      probe_.lowered(rate_, slower_);
-      usual_us_ = 0;
+    if (direction < 0 && slower_) {
+      probe_.fell(rate_);
     } else {
-      probe_.raised();
+      probe_.changed();
+    }
+    usual_us_ = direction < 0 ? 0 : usual_us_;
+    if (direction > 0) {
       // Perhaps this is not all that the link now carries.
       probe_.begin(rate_);
     }

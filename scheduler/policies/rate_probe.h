@@ -1,11 +1,10 @@
-// RateProbe: when to send more for one profile, and how much more, to see what the link carries.
+// RateProbe: when to send more for one profile, to see what the link carries.
 //
 // A link that got faster does not show where little is sent: that takes as long as ranks are apart. So now and then
-// somewhat more is sent; if steps wait no longer it stays, and more than that is tried at once; if they do, the rate
-// before comes back, and the next trial waits twice as long (after the bandwidth probes of BBR: Cardwell et al., 2016).
-// A trial is a small one: most fail, and steps wait for what they send. A link that reads faster than it did at
-// this rate is a reason not to wait: late ranks do not get earlier all at once. Nor does it wait for long in the time
-// after a fall of the link: that may be over as soon, and the first guess may be low.
+// twice as much is sent; if steps wait no longer it stays, and twice that is tried next; if they do, the rate before
+// comes back, and the next trial waits twice as long (after the bandwidth probes of BBR: Cardwell et al., 2016). A link
+// that reads faster than it did at this rate is a reason not to wait: late ranks do not get earlier all at once. Nor
+// does it wait for long in the time after a fall of the link: that may be over as soon, and the first guess may be low.
 // Used by controllers only. Pure value.
 #pragma once
 
@@ -25,9 +24,6 @@ class RateProbe {
   // After a fall: profiles in which trials do not get rarer, and between two of them; half as many before the first.
   static constexpr int kSearch = 64;
   static constexpr int kSearchEvery = 4;
-  // A fall that another one follows so soon was the first half of it.
-  static constexpr int kHalfways = 4;
-  static constexpr std::int64_t kMorePermille = 1400;
   // So much faster than on average.
   static constexpr std::int64_t kFasterPermille = 1160;
 
@@ -42,24 +38,15 @@ class RateProbe {
     if (search_ == 0) {
       return faster || since_ >= wait_;
     }
-    // Where the trial before the last went well, the link has got faster, and the last may have met a late rank.
     const bool first = search_-- == kSearch - kSearchEvery / 2 + 1;
-    return faster || first || since_ >= (rose_ ? kSearchEvery / 2 : kSearchEvery);
+    return faster || first || since_ >= kSearchEvery;
   }
-
-  // What the next trial sends, of a rate in force.
-  static std::int64_t more_than(std::int64_t rate) { return rate * kMorePermille / 1000 + 1; }
 
   // `before`: the rate that comes back if steps wait longer; above 0.
-  void begin(std::int64_t before) {
-    rose_ = on();
-    before_ = before;
-    lowered_from_ = 0;
-  }
+  void begin(std::int64_t before) { before_ = before; }
   // No step waits longer, and there is no higher rate to try.
   void settle() {
     before_ = 0;
-    rose_ = false;
     since_ = 0;
   }
   // Steps wait longer. Returns the rate before.
@@ -71,36 +58,30 @@ class RateProbe {
     since_ = 0;
     return std::exchange(before_, 0);
   }
-  // The rate went up for another reason.
-  void raised() { begin_anew(search_, fell_from_); }
-  // It went down from `from`, `slower`: for the link got slower.
-  void lowered(std::int64_t from, bool slower) {
-    const std::int64_t before = since_ < kHalfways ? std::max(lowered_from_, from) : from;
-    if (slower) {
-      begin_anew(kSearch, search_ > 0 ? std::max(fell_from_, before) : before);
-    } else {
-      begin_anew(search_, fell_from_);
-    }
-    lowered_from_ = before;
+  // The rate changed for another reason.
+  void changed() {
+    const auto [search, from] = std::pair(search_, fell_from_);
+    *this = {};
+    search_ = search;
+    fell_from_ = from;
+  }
+  // From this rate, because the link got slower.
+  void fell(std::int64_t from) {
+    const std::int64_t highest = search_ > 0 ? std::max(fell_from_, from) : from;
+    *this = {};
+    search_ = kSearch;
+    fell_from_ = highest;
   }
 
  private:
   static constexpr int kMean = 8;
 
-  void begin_anew(int search, std::int64_t fell_from) {
-    *this = {};
-    search_ = search;
-    fell_from_ = fell_from;
-  }
-
   std::int64_t before_ = 0;  // 0: none
-  bool rose_ = false;        // the trial before this one went well
   std::int64_t mean_ = 0;    // of readings at this rate, bytes per second
   int since_ = 0;            // profiles at this rate
   int wait_ = kShortest;
-  int search_ = 0;                 // profiles that are left of it; none where the rate is about that before the fall
-  std::int64_t fell_from_ = 0;     // that rate
-  std::int64_t lowered_from_ = 0;  // by the last change, for whatever reason
+  int search_ = 0;              // profiles that are left of it; none where the rate is about that before the fall
+  std::int64_t fell_from_ = 0;  // that rate
 };
 
 }  // namespace sirtaki::scheduler

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "scheduler/policies/importance.h"
+#include "scheduler/policies/rate_probe.h"
 #include "scheduler/replanner.h"
 #include "tests/unit/scheduler/controller_test.h"
 
@@ -308,7 +309,7 @@ TEST_F(AutoPolicyTest, ImportanceSeesALinkGetFasterBehindLateRanks) {
   for (; importance.rate() * 5 < at_100 * 4 && profiles < 20; ++profiles) {
     on_link(12'500'000);
   }
-  EXPECT_LE(profiles, 4) << at_20 << " to " << at_100 << ": " << importance.last_decision();
+  EXPECT_LE(profiles, 3) << at_20 << " to " << at_100 << ": " << importance.last_decision();
 }
 
 TEST_F(AutoPolicyTest, ImportanceSendsNoLessWhereNoStepWaits) {
@@ -366,6 +367,71 @@ TEST_F(AutoPolicyTest, ImportanceEndsATrialThatMakesStepsLonger) {
   profile_.step_us += profile_.step_us / 6;
   EXPECT_TRUE(consider()) << controller_->last_decision();
   EXPECT_EQ(importance.rate(), rate);
+}
+
+int profiles_until_due(RateProbe& probe, std::int64_t bytes_per_second) {
+  for (int n = 1; n < 1000; ++n) {
+    if (probe.due(bytes_per_second)) {
+      return n;
+    }
+  }
+  return 1000;
+}
+
+TEST(RateProbe, SearchesForAWhileAfterTheLinkGotSlower) {
+  RateProbe probe;
+  probe.fell(100);
+  EXPECT_EQ(profiles_until_due(probe, 1'000'000), RateProbe::kSearchEvery / 2);
+  int profiles = RateProbe::kSearchEvery / 2;
+  while (true) {
+    probe.begin(7);
+    probe.fail();
+    const int wait = profiles_until_due(probe, 1'000'000);
+    profiles += wait;
+    if (profiles > RateProbe::kSearch) {
+      EXPECT_EQ(wait, RateProbe::kShortest);
+      break;
+    }
+    ASSERT_EQ(wait, RateProbe::kSearchEvery);
+    if (profiles == RateProbe::kSearch / 2 + 2) {
+      probe.changed();
+      EXPECT_EQ(profiles_until_due(probe, 1'000'000), RateProbe::kSearchEvery) << "it goes on";
+      profiles += RateProbe::kSearchEvery;
+    }
+  }
+}
+
+TEST(RateProbe, DoesNotSearchOnceTheRateIsWhatItWas) {
+  RateProbe probe;
+  probe.fell(100);
+  probe.begin(74);
+  probe.fail();
+  EXPECT_EQ(profiles_until_due(probe, 1'000'000), RateProbe::kSearchEvery / 2);
+  probe.begin(75);
+  probe.fail();
+  EXPECT_EQ(profiles_until_due(probe, 1'000'000), 2 * RateProbe::kShortest);
+}
+
+TEST(RateProbe, WaitsLongerAfterEachFailureUnlessTheLinkReadsFaster) {
+  RateProbe probe;
+  EXPECT_EQ(profiles_until_due(probe, 1'000'000), 8);
+  for (const int wait : {16, 32, 64, 64}) {
+    probe.begin(7);
+    EXPECT_TRUE(probe.on());
+    EXPECT_EQ(probe.fail(), 7);
+    EXPECT_FALSE(probe.on());
+    EXPECT_EQ(profiles_until_due(probe, 1'000'000), wait);
+  }
+  probe.begin(7);
+  probe.fail();
+  for (int i = 0; i < 10; ++i) {
+    EXPECT_FALSE(probe.due(i % 2 == 0 ? 1'000'000 : 1'100'000));
+  }
+  EXPECT_TRUE(probe.due(1'250'000));
+  probe.changed();
+  for (int i = 0; i < RateProbe::kLeast; ++i) {
+    EXPECT_FALSE(probe.due(1'000'000 << i)) << "of steps before";
+  }
 }
 
 TEST_F(AutoPolicyTest, AimdGoesDownByItsFactorAndUpByItsStep) {
