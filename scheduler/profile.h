@@ -32,15 +32,15 @@ struct CodecCost {
 using CodecCosts = std::array<CodecCost, kTimedCodecs.size()>;
 
 // Durations are means over the steps since the profile before, as far as they ran with the present plan. By tensor
-// index where it is a list. A step lasts from its first tensor's ready() to the next step's first ready().
+// index where it is a list. A step lasts from the end of the one before to its own.
 struct StepProfile {
   static constexpr std::int64_t kUnknown = -1;
 
   std::vector<std::int64_t> ready_us;        // since the step's first ready()
   std::vector<std::int64_t> need_us;         // since finish(), waiting taken out; kUnknown: not waited for by itself
   std::int64_t backward_us = 0;              // first ready() to finish()
-  std::int64_t forward_us = 0;               // finish() to the next step's first ready(), waiting taken out
-  std::int64_t step_us = 0;                  // first ready() to the next step's first ready(), as measured
+  std::int64_t forward_us = 0;               // finish() of the step before to first ready(), waiting taken out
+  std::int64_t step_us = 0;                  // from the end of the step before to its own, as measured
   std::int64_t exposed_us = 0;               // of that, what the program waited for the stream
   std::int64_t latency_ns = kUnknown;        // of one message, its bytes taken out; kUnknown: not measured yet
   std::int64_t bytes_per_second = kUnknown;  // payload, one way

@@ -1,6 +1,7 @@
 #include "runtime/engine/step_recorder.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace sirtaki::engine {
 namespace {
@@ -28,50 +29,39 @@ StepRecorder::StepRecorder(std::size_t tensors) : tensors_(tensors) {}
 void StepRecorder::begin(TimePoint at) {
   open_ = true;
   first_ready_ = at;
-  current_.profile = {};
-  current_.profile.ready_us.assign(tensors_, 0);
-  current_.profile.need_us.assign(tensors_, 0);
-  current_.first = !any_;
-  any_ = true;
+  current_ = {};
+  current_.ready_us.assign(tensors_, 0);
+  current_.need_us.assign(tensors_, 0);
 }
 
 void StepRecorder::ready(int index, TimePoint at) {
-  if (told_) {
-    close(at);
-  }
   if (!open_) {
     begin(at);
   }
-  current_.profile.ready_us[static_cast<std::size_t>(index)] = us(at - first_ready_);
+  current_.ready_us[static_cast<std::size_t>(index)] = us(at - first_ready_);
 }
 
 void StepRecorder::finished(TimePoint at) {
   finished_ = at;
-  current_.profile.backward_us = us(at - first_ready_);
+  current_.backward_us = us(at - first_ready_);
 }
 
 // What was not waited for by itself was needed when the program waited for all.
 void StepRecorder::told(const StreamBoard& board, TimePoint waited_since, TimePoint now) {
-  if (!open_) {
+  const std::optional<TimePoint> before = std::exchange(last_told_, now);
+  if (!std::exchange(open_, false) || !before) {
     return;
   }
   const Duration slept = board.slept();
   const std::int64_t all = us(waited_since - finished_ - slept);
   for (std::size_t i = 0; i < tensors_; ++i) {
     const auto needed = board.needed(static_cast<int>(i));
-    current_.profile.need_us[i] = needed ? us(*needed) : all;
+    current_.need_us[i] = needed ? us(*needed) : all;
   }
-  current_.profile.exposed_us = us(slept + (now - waited_since));
-  open_ = false;
-  told_ = true;
-}
-
-void StepRecorder::close(TimePoint next_first) {
-  told_ = false;
-  scheduler::StepProfile& profile = current_.profile;
-  profile.step_us = us(next_first - first_ready_);
-  profile.forward_us =
-      std::max<std::int64_t>(profile.step_us - profile.backward_us - profile.exposed_us, std::int64_t{0});
+  current_.exposed_us = us(slept + (now - waited_since));
+  current_.step_us = us(now - *before);
+  current_.forward_us =
+      std::max<std::int64_t>(current_.step_us - current_.backward_us - current_.exposed_us, std::int64_t{0});
   samples_.push_back(std::move(current_));
   if (samples_.size() > kMaxSamples) {
     samples_.pop_front();
@@ -79,18 +69,16 @@ void StepRecorder::close(TimePoint next_first) {
 }
 
 void StepRecorder::forget() {
-  open_ = told_ = false;
+  open_ = false;
+  last_told_.reset();
   samples_.clear();
 }
 
 scheduler::StepProfile StepRecorder::take() {
-  std::deque<Sample> samples = std::exchange(samples_, {});
-  if (samples.size() > 1 && samples.front().first) {
-    samples.pop_front();
-  }
+  const std::deque<scheduler::StepProfile> samples = std::exchange(samples_, {});
   std::vector<std::int64_t> lengths;
-  for (const Sample& sample : samples) {
-    lengths.push_back(sample.profile.step_us);
+  for (const scheduler::StepProfile& sample : samples) {
+    lengths.push_back(sample.step_us);
   }
   std::ranges::sort(lengths);
   const std::int64_t longest = lengths.empty() ? 0 : 2 * lengths[(lengths.size() - 1) / 2];
@@ -98,17 +86,17 @@ scheduler::StepProfile StepRecorder::take() {
   mean.ready_us.assign(tensors_, 0);
   mean.need_us.assign(tensors_, 0);
   std::int64_t count = 0;
-  for (const Sample& sample : samples) {
-    if (sample.profile.step_us > longest) {
+  for (const scheduler::StepProfile& sample : samples) {
+    if (sample.step_us > longest) {
       continue;
     }
     ++count;
-    add_to(mean.ready_us, sample.profile.ready_us);
-    add_to(mean.need_us, sample.profile.need_us);
-    mean.backward_us += sample.profile.backward_us;
-    mean.forward_us += sample.profile.forward_us;
-    mean.step_us += sample.profile.step_us;
-    mean.exposed_us += sample.profile.exposed_us;
+    add_to(mean.ready_us, sample.ready_us);
+    add_to(mean.need_us, sample.need_us);
+    mean.backward_us += sample.backward_us;
+    mean.forward_us += sample.forward_us;
+    mean.step_us += sample.step_us;
+    mean.exposed_us += sample.exposed_us;
   }
   if (count > 0) {
     divide(mean.ready_us, count);

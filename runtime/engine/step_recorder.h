@@ -1,11 +1,13 @@
 // StepRecorder: when one rank's tensors were ready and needed, and how long its steps took; makes a StepProfile of it.
 //
-// Owned by PlanKeeper; used by the loop's thread. A step lasts from its first ready() to the next step's, so what the
-// program does between is part of it. Only steps that were told to the program count. No clock: times are given.
+// Owned by PlanKeeper; used by the loop's thread. A step lasts from the end of the one before to its own, so what the
+// program does between is part of it: ranks end a step together, however far apart they begin it. Only steps that were
+// told to the program count. No clock: times are given.
 #pragma once
 
 #include <cstdint>
 #include <deque>
+#include <optional>
 #include <vector>
 
 #include "runtime/base/types.h"
@@ -29,25 +31,19 @@ class StepRecorder {
   void forget();
 
   // Means over the steps since the last call, without those that lasted more than twice the median (the program did
-  // something else between) and the stream's very first one. The link is not set.
+  // something else before). The link is not set.
   scheduler::StepProfile take();
 
  private:
-  struct Sample {
-    scheduler::StepProfile profile;
-    bool first = false;  // of the stream
-  };
   void begin(TimePoint at);
-  void close(TimePoint next_first);
 
   const std::size_t tensors_;
-  Sample current_;
+  scheduler::StepProfile current_;
   TimePoint first_ready_;
   TimePoint finished_;
-  bool open_ = false;  // some tensor of the step was ready
-  bool told_ = false;  // the step is done, the next one has not begun
-  bool any_ = false;   // some step was recorded
-  std::deque<Sample> samples_;
+  bool open_ = false;                   // some tensor of the step was ready
+  std::optional<TimePoint> last_told_;  // the step before, unless that says nothing of this one
+  std::deque<scheduler::StepProfile> samples_;
 };
 
 }  // namespace sirtaki::engine
