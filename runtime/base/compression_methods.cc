@@ -107,7 +107,7 @@ std::vector<MethodInfo> policies() {
        with_momentum(with_values(lossy(kTwoWays, {{"group", KeyKind::kCount, 512, 2, kLargestBlock},
                                                   choice("link", "budget|aimd"),
                                                   choice("split", "off|loss"),
-                                                  {"start", KeyKind::kPart, percent(7000), 1, kOne},
+                                                  {"start", KeyKind::kPart, percent(1000), 1, kOne},
                                                   {"least", KeyKind::kPart, percent(50), 1, kOne},
                                                   {"most", KeyKind::kPart, kOne, 1, kOne},
                                                   {"exposed", KeyKind::kPart, percent(500), 1, kOne},

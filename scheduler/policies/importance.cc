@@ -18,12 +18,21 @@ constexpr std::int64_t kStepPermille = 850;
 constexpr std::int64_t kDelayedPermille = 1250;
 // What late ranks never make of it.
 constexpr std::int64_t kSlowerPermille = 667;
+// A trial, and one after a trial that cost nothing.
+constexpr std::int64_t kTrialPermille = 1414;
+constexpr std::int64_t kBoldPermille = 2000;
 // What is not worth a new plan.
 constexpr std::int64_t kSameRatePermille = 250;
 // A part of a step: what a few steps wait varies by as much, whatever is sent.
 constexpr std::int64_t kNoise = kOne / 16;
 constexpr std::int64_t kMore = kOne / 8;
 constexpr std::int64_t kMuch = kOne / 4;
+// How much longer a step may take for what is sent more, as a part of both: at twice the rate a loss is reached in a
+// sixth fewer steps (5 and 10 % of a byte transformer's gradients: benchmarks/importance.py).
+constexpr std::int64_t kWorth = kOne / 7;
+constexpr std::int64_t kNothing = kOne / 32;
+// Profiles after a fall of which some steps are of the rate before, or wait for what it has left in queues.
+constexpr int kMixed = 2;
 
 // Of a number below 2^96.
 std::int64_t cube_root(Wide value) {
@@ -44,6 +53,11 @@ std::int64_t permille_of(std::int64_t value, std::int64_t permille) {
   return static_cast<std::int64_t>(Wide{value} * permille / 1000);
 }
 
+// Steps of `us` at `rate` in place of those of `lower_us` at a lower one.
+bool is_worth(std::int64_t us, std::int64_t lower_us, std::int64_t rate, std::int64_t lower) {
+  return Wide{us - lower_us} * kOne * lower <= Wide{lower_us} * std::min(rate - lower, lower) * kWorth;
+}
+
 }  // namespace
 
 Importance::Importance(std::vector<Controlled> tensors, const PlannerOptions& planner,
@@ -52,7 +66,7 @@ Importance::Importance(std::vector<Controlled> tensors, const PlannerOptions& pl
       planner_(planner),
       facts_(std::move(facts)),
       method_(controlled_method(tensors_)),
-      rate_(method_.value("start")) {}
+      rate_(std::min(method_.value("start"), method_.value("most"))) {}
 
 std::vector<std::int64_t> shares_by_loss(const std::vector<std::int64_t>& losses) {
   Wide sum = 0;
@@ -162,12 +176,22 @@ std::int64_t Importance::budget_rate(const StepProfile& profile, const std::vect
     ladder.push_back(permille_of(ladder.back(), kStepPermille));
   }
   ladder.push_back(least);
+  const auto predicted = [&](std::int64_t rate) { return predict_tensors(at(rate, profile, now), profile, planner_); };
   const auto fits = [&](std::int64_t rate) {
-    const Prediction p = predict_tensors(at(rate, profile, now), profile, planner_);
+    const Prediction p = predicted(rate);
     return Wide{p.exposed_us} * kOne <= Wide{p.step_us} * method_.value("exposed");
   };
-  return *std::ranges::partition_point(ladder.begin(), ladder.end() - 1,
-                                       [&](std::int64_t rate) { return !fits(rate); });
+  auto best =
+      std::ranges::partition_point(ladder.begin(), ladder.end() - 1, [&](std::int64_t rate) { return !fits(rate); });
+  const std::int64_t limit = std::min(permille_of(*best, kBoldPermille), ladder.front());
+  for (std::int64_t step_us = predicted(*best).step_us; best != ladder.begin() && *(best - 1) <= limit; --best) {
+    const std::int64_t next_us = predicted(*(best - 1)).step_us;
+    if (!is_worth(next_us, step_us, *(best - 1), *best)) {
+      break;
+    }
+    step_us = next_us;
+  }
+  return *best;
 }
 
 std::int64_t Importance::aimd_rate(const StepProfile& profile) {
@@ -196,7 +220,6 @@ bool Importance::follow_link(StepProfile& profile, bool mixed) {
   const std::int64_t exposed = method_.value("exposed");
   const bool counts = excess > step * kMuch || (waited_ && excess > step * std::max(exposed, kMore));
   waited_ = excess > step * std::max(exposed, kNoise);
-  slower_ = counts && slower;
   link_ = counts ? profile.bytes_per_second : std::max(link_, profile.bytes_per_second);
   profile.bytes_per_second = link_;
   return counts;
@@ -208,23 +231,28 @@ std::optional<std::int64_t> Importance::next_budget_rate(const StepProfile& meas
                                                          std::string& why) {
   StepProfile profile = measured;
   // Of other shares no step tells yet.
-  const bool mixed = std::exchange(lowered_, false);
+  const bool mixed = lowered_ > 0;
+  lowered_ -= mixed ? 1 : 0;
   const bool waits = follow_link(profile, mixed) || shares_changed;
   const std::int64_t wanted = budget_rate(profile, now);
   const bool same =
       wanted > permille_of(rate_, 1000 - kSameRatePermille) && wanted < permille_of(rate_, 1000 + kSameRatePermille);
-  const int direction = wanted > rate_ && !same ? 1 : wanted < rate_ && !same && waits ? -1 : 0;
-  const std::int64_t more = std::min(2 * rate_, method_.value("most"));
+  const Wide longer = Wide{profile.step_us - usual_us_} * kOne;  // than steps at the rate before
+  const bool slowed = usual_us_ == 0 || longer > Wide{usual_us_} * kNoise;
+  const int direction = wanted > rate_ && !same ? 1 : wanted < rate_ && !same && waits && slowed ? -1 : 0;
+  const std::int64_t most = method_.value("most");
   if (probe_.on()) {
-    // What ranks are apart varies; where they were far apart before, their steps tell.
-    const bool longer = Wide{profile.step_us - usual_us_} * kOne > Wide{usual_us_} * kMore;
-    if (waits || waited_ || longer) {
-      why = ", for steps wait longer";
+    // What ranks are apart varies, and with it what they wait: how long steps take tells what more costs.
+    if (!is_worth(profile.step_us, usual_us_, rate_, probe_.before())) {
+      why = ", for steps take longer than that is worth";
       return probe_.fail();
     }
-    if (more > rate_) {
+    const bool free = longer <= Wide{usual_us_} * kNothing;
+    if (const std::int64_t more = std::min(permille_of(rate_, free ? kBoldPermille : kTrialPermille), most);
+        more > rate_) {
+      usual_us_ = std::max(usual_us_, profile.step_us);
       probe_.begin(rate_);
-      why = " to try, for no step waits longer";
+      why = " to try, for it was worth its cost";
       return more;
     }
     probe_.settle();
@@ -233,10 +261,13 @@ std::optional<std::int64_t> Importance::next_budget_rate(const StepProfile& meas
     if (same || wanted > rate_) {
       learn(profile.exposed_us, apart_us_);
     }
-    learn(profile.step_us, usual_us_);
+    if (!waits) {
+      learn(profile.step_us, usual_us_);
+    }
   }
   if (hysteresis_.wants(direction, direction < 0)) {
-    if (direction < 0 && slower_) {
+    // A rate that steps have not settled at says nothing of what the link carried.
+    if (direction < 0 && usual_us_ > 0) {
       probe_.fell(rate_);
     } else {
       probe_.changed();
@@ -248,7 +279,8 @@ std::optional<std::int64_t> Importance::next_budget_rate(const StepProfile& meas
     }
     return wanted;
   }
-  if (more > rate_ && probe_.due(measured.bytes_per_second)) {
+  if (const std::int64_t more = std::min(permille_of(rate_, kTrialPermille), most);
+      more > rate_ && probe_.due(measured.bytes_per_second)) {
     probe_.begin(rate_);
     why = " to try";
     return more;
@@ -270,7 +302,7 @@ std::optional<std::vector<PlannedTensor>> Importance::consider(std::uint64_t /*s
     return std::nullopt;
   }
   const std::int64_t before = std::exchange(rate_, next_rate.value_or(rate_));
-  lowered_ = rate_ < before;
+  lowered_ = rate_ < before ? kMixed : lowered_;
   std::vector<PlannedTensor> next = at(rate_, profile, now);
   const bool changed = !std::ranges::equal(next, now, {}, &PlannedTensor::decision, &PlannedTensor::decision);
   decision_ += (rate_ == before ? "stays" : "now " + part_text(rate_) + why) +
@@ -279,13 +311,14 @@ std::optional<std::vector<PlannedTensor>> Importance::consider(std::uint64_t /*s
 }
 
 void Importance::restart() {
-  rate_ = method_.value("start");
+  rate_ = std::min(method_.value("start"), method_.value("most"));
   least_latency_ns_ = 0;
   shares_.clear();
   hysteresis_ = split_hysteresis_ = {};
   probe_ = {};
   apart_us_ = usual_us_ = link_ = 0;
-  waited_ = slower_ = lowered_ = false;
+  waited_ = false;
+  lowered_ = 0;
   decision_.clear();
 }
 

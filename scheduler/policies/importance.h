@@ -1,8 +1,10 @@
 // The policy importance: group_topk at one rate for all tensors, which follows the link's delay and the exposed time.
 //
 // After Meng's dynamic compression by network status (2025); two rules for the rate:
-//   budget  the largest of a fixed ladder whose predicted exposed part of a step is small enough (after Kimad); down at
-//           once, if steps wait; up when two profiles say so, or when more was tried (rate_probe.h) and none waited;
+//   budget  the largest of a fixed ladder whose predicted exposed part of a step is small enough (after Kimad), or
+//   worth
+//           what steps take longer; down at once, if steps wait; up when two profiles say so, or when more was tried
+//           (rate_probe.h) and worth its cost;
 //   aimd    times `down` while delays grow or too much is exposed, plus `up` while less than half of that is (as in
 //           NetSenseML).
 // With split=loss ranks with larger losses send more: shares of the mean rate by the cross-entropy over its mean, a
@@ -60,11 +62,10 @@ class Importance final : public Controller {
   RateProbe probe_;
   std::int64_t link_ = 0;      // bytes per second, the best that was read since steps waited; 0: not known
   bool waited_ = false;        // in the last profile, steps did
-  bool slower_ = false;        // in the last profile, the link was
-  bool lowered_ = false;       // after the last profile, the rate
+  int lowered_ = 0;            // profiles until the rate before is not felt any more
   std::int64_t apart_us_ = 0;  // mean of what steps wait where the link is no reason to: ranks are late
   Hysteresis split_hysteresis_;
-  std::int64_t usual_us_ = 0;  // mean step at rates that are not on trial
+  std::int64_t usual_us_ = 0;  // mean step at the rate before a trial, or without one
   std::string decision_;
 };
 

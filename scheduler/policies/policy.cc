@@ -338,7 +338,7 @@ Result<PlannedTensor> decide_tensor(const Method& method, const TensorInfo& tens
     return stay_dense(tensor, "auto: dense until the link is measured", facts);
   }
   if (id == MethodId::kImportance) {
-    return decide_tensor(at_rate(method, method.value("start")), tensor, at, facts);
+    return decide_tensor(at_rate(method, std::min(method.value("start"), method.value("most"))), tensor, at, facts);
   }
   if (std::string why = gate(method, tensor, at); !why.empty()) {
     return stay_dense(tensor, name + ": stays dense, " + why, facts);
