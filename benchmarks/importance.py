@@ -34,8 +34,9 @@ RANKS = (4,)
 SEEDS = ("1", "2", "3", "4", "5")
 TASK, BATCH, LR, MOMENTUM = "transformer", 32, 0.05, 0.9
 STEPS, QUICK_STEPS = 400, 60
-#: Seconds at full speed, then slow; the rest is at full speed.
-PHASE_SECONDS, QUICK_PHASE_SECONDS = 20.0, 3.0
+#: Seconds at full speed, then slow; the rest is at full speed. A third each of what the steps take at full speed, so that
+#: the target is not reached before the link has recovered.
+PHASE_SECONDS, QUICK_PHASE_SECONDS = 13.0, 3.0
 WINDOW, QUICK_WINDOW = 50, 10
 WARM_STEPS, BLOCK_STEPS, BLOCKS = 20, 10, 12
 ORACLE, ADAPT_STEPS, TIMES_FASTER = 1.10, 20.0, 1.0
