@@ -45,11 +45,12 @@ class Entrant:
     how: dict[str, Any]
 
 
-#: The published methods with the settings of `methods`, which are for few bytes, and two codecs as they are.
+#: The published methods with the settings of `methods`, which are for few bytes, and codecs as they are.
 OURS = {
     **{name: METHODS[name].text for name in ("hylo", "algc", "group_topk")},
     "twobit": "twobit:wire=scatter",
     "low_rank": "powersgd:rank=4",
+    "low_rank_2": "powersgd:rank=2",
 }
 ENTRANTS = {
     DDP: Entrant("gloo", {}),
