@@ -59,7 +59,7 @@ void Coordinator::on_said(const RankSet& from, const MemberMessage& message, Tim
       [&](const auto& m) {
         using T = std::decay_t<decltype(m)>;
         if constexpr (!std::is_same_v<T, Waiting> && !std::is_same_v<T, Leaving> && !std::is_same_v<T, TraceChunk> &&
-                      !std::is_same_v<T, TraceRequest> && !std::is_same_v<T, TreeBroken>) {
+                      !std::is_same_v<T, TraceRequest> && !std::is_same_v<T, JobBroken>) {
           on(from, m);
         }
       },

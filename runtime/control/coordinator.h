@@ -36,7 +36,7 @@ class Coordinator {
   // others are told of it by a message (RanksLeft), behind everything that was agreed before.
   Coordinator(int size, StallOptions options, Duration last_word_wait = {});
 
-  // What all of `from` say, in the order each of them said it. TraceChunk, TraceRequest and TreeBroken are the owner's
+  // What all of `from` say, in the order each of them said it. TraceChunk, TraceRequest and JobBroken are the owner's
   // business and ignored here.
   void on_said(const RankSet& from, const MemberMessage& message, TimePoint now);
   void on_message(Rank from, const MemberMessage& message, TimePoint now) { on_said(RankSet::of(from), message, now); }

@@ -122,7 +122,7 @@ void put(WireWriter& w, const Joined& m) {
   put(w, m.counts);
 }
 
-void put(WireWriter& w, const TreeBroken& m) {
+void put(WireWriter& w, const JobBroken& m) {
   put_status(w, m.status);
 }
 
@@ -373,7 +373,7 @@ Joined get(WireReader& r, Tag<Joined>) {
   return m;
 }
 
-TreeBroken get(WireReader& r, Tag<TreeBroken>) {
+JobBroken get(WireReader& r, Tag<JobBroken>) {
   return {get_status(r)};
 }
 

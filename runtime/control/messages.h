@@ -148,13 +148,14 @@ struct Joined {
   bool operator==(const Joined&) const = default;
 };
 
-// This rank has lost the way to the coordinator over the tree of relays while all ranks live: the job is to end.
-struct TreeBroken {
+// All ranks live, and this one knows that the job cannot go on: it has lost the way to the coordinator over the tree of
+// relays, or its GPU. The job is to end.
+struct JobBroken {
   Status status;
 };
 
 using MemberMessage = std::variant<Announce, OpFailed, StreamOpen, StreamAbort, StreamUnused, StreamClose, Waiting,
-                                   TraceChunk, TraceRequest, Leaving, Joined, TreeBroken>;
+                                   TraceChunk, TraceRequest, Leaving, Joined, JobBroken>;
 
 // ---- coordinator -> members ----
 

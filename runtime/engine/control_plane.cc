@@ -149,7 +149,7 @@ class ClientPlane final : public ControlPlane, private rendezvous::ClientHandler
   }
   void send(control::MemberMessage message) override {
     if (!tree_ || std::holds_alternative<control::TraceChunk>(message) ||
-        std::holds_alternative<control::TraceRequest>(message)) {
+        std::holds_alternative<control::TraceRequest>(message) || std::holds_alternative<control::JobBroken>(message)) {
       client_->send(control::encode(message));
       return;
     }

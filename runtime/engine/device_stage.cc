@@ -65,10 +65,7 @@ Result<device::PinnedBlock> DeviceStage::take(std::size_t bytes) {
   SRT_TRY(ended_);
   Result<device::PinnedBlock> block = memory_.take(bytes);
   pinned_bytes_.set(static_cast<std::int64_t>(memory_.held_bytes()));
-  if (!block) {
-    fail(block.status());
-  }
-  return block;
+  return block ? std::move(block) : Result<device::PinnedBlock>(fail(block.status()));
 }
 
 void DeviceStage::fetch(Bytes to, const std::byte* from, device::Stream after, Done then) {
@@ -82,7 +79,7 @@ void DeviceStage::fetch(Bytes to, const std::byte* from, device::Stream after, D
     status = mark(fetching_.back(), in_);
   }
   if (!status) {
-    fail(status);
+    static_cast<void>(fail(status));
     return;
   }
   fetched_bytes_.add(to.size());
@@ -109,8 +106,7 @@ Status DeviceStage::put_back(device::PinnedBlock block, std::byte* to, device::S
     status = mark(returning_.back(), out_);
   }
   if (!status) {
-    fail(status);
-    return status;
+    return fail(status);
   }
   watch();
   return {};
@@ -147,7 +143,7 @@ void DeviceStage::look() {
   if (const Status over = deps_.job_over(); !over) {
     end(over);
   } else if (const Status status = look_at_all(); !status) {
-    fail(status);
+    static_cast<void>(fail(status));
   } else {
     watch();
   }
@@ -205,9 +201,12 @@ void DeviceStage::end(const Status& cause) {
 }
 
 // Everything ends, but later: the caller is in the middle of something.
-void DeviceStage::fail(const Status& cause) {
+Status DeviceStage::fail(const Status& cause) {
   if (ended_) {
-    ended_ = cause;
+    ended_ = Status(
+        cause.code(),
+        "rank " + std::to_string(deps_.rank) + " has lost its GPU, " + deps_.device + ": " + std::string(cause.text()),
+        {deps_.rank, ""});
     tell_lost_ = true;
   }
   deps_.loop.cancel(timer_);
@@ -215,6 +214,7 @@ void DeviceStage::fail(const Status& cause) {
     timer_ = {};
     end(ended_);
   });
+  return ended_;
 }
 
 }  // namespace sirtaki::engine

@@ -12,6 +12,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <string>
 
 #include "runtime/base/loop.h"
 #include "runtime/base/stats.h"
@@ -32,9 +33,11 @@ struct DeviceStageOptions {
 struct DeviceStageDeps {
   Loop& loop;  // this and stats outlive it
   Stats& stats;
+  Rank rank;  // both for texts
+  std::string device;
   // Why the job is over; ok while it is not. Asked for while something is in flight.
   std::function<Status()> job_over;
-  // The device has failed. Once, later, and before what is in flight ends with it.
+  // The device has failed; the text says which, of which rank. Once, later, and before what is in flight ends with it.
   std::function<void(const Status&)> lost;
 };
 
@@ -74,7 +77,8 @@ class DeviceStage {
   Status prepare();
   Status start_fetch(Bytes to, const std::byte* from, device::Stream after);
   Status start_return(const device::PinnedBlock& block, std::byte* to, device::Stream before);
-  void fail(const Status& cause);
+  // What everything ends with, later.
+  Status fail(const Status& cause);
   void watch();
   void look();
   Status look_at_all();

@@ -126,6 +126,7 @@ class SessionImpl final : public Session {
   // A function that waits to be called may submit what others wait for, so such a job is never stuck, only late.
   Callers callers();
   void on_data_lost(Rank rank, const Status& cause);
+  void on_device_lost(const Status& cause);
   Status open_device(int index);
   Status stage_device(int index);
 
@@ -241,6 +242,14 @@ void SessionImpl::fail(const Status& cause) {
 
 void SessionImpl::on_data_lost(Rank /*rank*/, const Status& cause) {
   loop_.after(kLossGrace, [this, cause] { fail(cause); });
+}
+
+// The others may wait for what this rank can no longer hand over.
+void SessionImpl::on_device_lost(const Status& cause) {
+  if (!closed_ && engine_->failure()) {
+    control_->send(control::JobBroken{cause});
+  }
+  fail(cause);
 }
 
 void SessionImpl::note_waiting() {
@@ -394,8 +403,12 @@ Status SessionImpl::stage_device(int index) {
   SRT_ASSIGN(auto device, job_.open_device ? job_.open_device(index) : open_cuda_device(index));
   DeviceStageOptions options;
   options.deadline = config_->control.stall_fail;
-  DeviceStageDeps deps{loop_, stats_, [this] { return engine_->failure(); },
-                       [this](const Status& cause) { fail(cause); }};
+  DeviceStageDeps deps{loop_,
+                       stats_,
+                       job_.rank,
+                       device_name({DeviceType::kCuda, index}),
+                       [this] { return engine_->failure(); },
+                       [this](const Status& cause) { on_device_lost(cause); }};
   SRT_ASSIGN(stage_, DeviceStage::create(std::move(device), std::move(deps), options));
   ops_->use(*stage_);
   streams_->use(*stage_);

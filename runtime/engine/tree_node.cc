@@ -326,7 +326,7 @@ void TreeNode::pump(Node& node) {
 void TreeNode::on_spread(ConstBytes bytes) {
   const auto spread = control::decode_spread(bytes, options_.size);
   if (!spread) {
-    events_.plain(control::TreeBroken{spread.status().with_context("from the coordinator")});
+    events_.plain(control::JobBroken{spread.status().with_context("from the coordinator")});
     return;
   }
   for (const auto& node : nodes_) {

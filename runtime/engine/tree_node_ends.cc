@@ -37,7 +37,7 @@ void TreeNode::broken(Rank peer, bool below, const Status& cause) {
   }
   abandon();
   const Rank self = options_.rank;
-  events_.plain(control::TreeBroken{broken_status(below ? peer : self, below ? self : peer, peer, cause)});
+  events_.plain(control::JobBroken{broken_status(below ? peer : self, below ? self : peer, peer, cause)});
 }
 
 // When this rank leaves, there are only those below to be told: they can agree on nothing any more.

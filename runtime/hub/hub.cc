@@ -95,7 +95,7 @@ class HubImpl final : public Hub, private rendezvous::ServerHandler {
     if (!message) {
       return fail_job(from, message.status());
     }
-    if (const auto* broken = std::get_if<control::TreeBroken>(&*message)) {
+    if (const auto* broken = std::get_if<control::JobBroken>(&*message)) {
       send(all_, control::JobFailed{broken->status});
     } else if (const auto* chunk = std::get_if<control::TraceChunk>(&*message)) {
       on_trace(from, *chunk);

@@ -106,6 +106,46 @@ TEST_P(DeviceThreads, CpuAndGpuUnderOneNameAreAMismatch) {
   }
 }
 
+// ---- a lost GPU ----
+
+constexpr const char* kLost = "rank 1 has lost its GPU, cuda:0: an illegal address";
+
+void require_lost(const Status& status, const std::string& what) {
+  require(status.text().ends_with(kLost) && status.blame().rank == 1, what + ": " + status.to_string());
+}
+
+Scenario lose_in_operations(RankApi& api) {
+  Owned tensor = filled(api.rank(), 1, 100);
+  require_lost(co_await api.run(allreduce("gradient", tensor)), "an allreduce");
+  require_lost(co_await api.run(allreduce("next", tensor)), "what comes later");
+}
+
+Scenario lose_in_a_step(RankApi& api) {
+  engine::StreamSpec spec;
+  spec.name = "training";
+  engine::StreamTensor weight;
+  weight.name = "weight";
+  weight.dims = {100};
+  spec.tensors.push_back(weight);
+  const Result<StreamId> stream = co_await api.open_stream(spec);
+  require_ok(stream.status(), "open");
+  Owned tensor = filled(api.rank(), 1, 100);
+  api.ready(*stream, 0, tensor.view(), false);
+  api.finish(*stream);
+  require_lost(co_await api.wait_stream(*stream), "a step");
+}
+
+TEST_P(DeviceThreads, ALostGpuEndsTheJobOnAllRanks) {
+  if (GetParam() > 1) {
+    for (const std::string more : {"", "control.fanout = 2\n"}) {
+      world::ThreadOptions lost = options(1, more);
+      lost.broken_rank = 1;
+      EXPECT_EQ(world::run_threads(lost, lose_in_operations), "");
+      EXPECT_EQ(world::run_threads(lost, lose_in_a_step), "");
+    }
+  }
+}
+
 // ---- the same bits ----
 
 using Results = std::map<Rank, std::vector<std::vector<float>>>;

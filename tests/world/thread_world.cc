@@ -174,6 +174,9 @@ Gpu play_gpu(engine::JobSpec& spec) {
 std::string run_rank(const ThreadOptions& options, const Job& job, Rank rank, const Body& body) {
   engine::JobSpec spec{rank, options.size, job.address, job.secret};
   const Gpu gpu = options.on_device && rank != options.cpu_rank ? play_gpu(spec) : Gpu();
+  if (rank == options.broken_rank) {
+    gpu.device->break_down(unavailable("an illegal address"));
+  }
   auto session = engine::Session::open(job.config, spec, {});
   if (!session) {
     return "rank " + std::to_string(rank) + " cannot join: " + session.status().to_string();

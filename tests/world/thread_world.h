@@ -19,6 +19,7 @@ struct ThreadOptions {
   int epochs = 1;            // the scenario runs so many times, with sessions made anew on the same hub
   bool on_device = false;    // tensors are on a GPU that is played, a slow one, one a rank
   Rank cpu_rank = -1;        // but for those of this one
+  Rank broken_rank = -1;     // whose GPU breaks down at the first work
 };
 
 // Runs one scenario a rank. Empty: all ended well; else what went wrong.

@@ -41,7 +41,7 @@ std::vector<MemberMessage> member_messages() {
           TraceRequest{true, "/tmp/trace.json"},
           Leaving{{{"a", 3}, {"b", 0}}},
           Joined{{{StreamId(2), 1, 7}}, {{"a", 3}}},
-          TreeBroken{status()}};
+          JobBroken{status()}};
 }
 
 std::vector<CoordinatorMessage> coordinator_messages() {

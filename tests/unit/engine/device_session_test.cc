@@ -150,13 +150,13 @@ TEST_F(DeviceSession, ALostGpuEndsTheSession) {
   gpu_->break_down(unavailable("an illegal address"));
   const auto status = session_->wait(requests->front(), kPatience);
   ASSERT_TRUE(status);
-  EXPECT_EQ(status->text(), "an illegal address");
+  EXPECT_EQ(status->text(), "rank 0 has lost its GPU, cuda:0: an illegal address");
   std::vector<float> here(3);
   OpSpec on_host = allreduce(here);
   on_host.input.device = on_host.output.device = {};
   const auto later = submit(std::move(on_host));
   ASSERT_TRUE(later);
-  EXPECT_EQ(session_->wait(later->front(), kPatience)->text(), "an illegal address");
+  EXPECT_EQ(session_->wait(later->front(), kPatience)->text(), "rank 0 has lost its GPU, cuda:0: an illegal address");
 }
 
 TEST_F(DeviceSession, AStepIsReadyWhenTheGpuIs) {
@@ -204,7 +204,7 @@ TEST_F(DeviceSession, AStepEndsWithItsGpu) {
   gpu_->break_down(unavailable("an illegal address"));
   const auto status = session_->stream_wait(*stream, kPatience);
   ASSERT_TRUE(status);
-  EXPECT_EQ(status->text(), "an illegal address");
+  EXPECT_EQ(status->text(), "rank 0 has lost its GPU, cuda:0: an illegal address");
 }
 
 TEST_F(DeviceSession, TheEndOfTheSessionEndsWhatIsFetched) {

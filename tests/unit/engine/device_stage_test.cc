@@ -24,7 +24,11 @@ class DeviceStageTest : public ::testing::Test {
     program_ = *device_->make_stream(device::Priority::kNormal);
     device_->hold();
     run([&] {
-      DeviceStageDeps deps{*loop_, stats_, [this] { return over_; },
+      DeviceStageDeps deps{*loop_,
+                           stats_,
+                           3,
+                           "cuda:1",
+                           [this] { return over_; },
                            [this](const Status& cause) { lost_.push_back(cause); }};
       DeviceStageOptions options;
       options.deadline = std::chrono::seconds(10);
@@ -158,17 +162,17 @@ TEST_F(DeviceStageTest, ADeviceThatFailsEndsEverythingOnce) {
   device_->break_down(unavailable("an illegal address"));
   pass(std::chrono::milliseconds(5));
   ASSERT_TRUE(first->has_value());
-  EXPECT_EQ((*first)->text(), "an illegal address");
+  EXPECT_EQ((*first)->text(), "rank 3 has lost its GPU, cuda:1: an illegal address");
   const auto second = fetch(tensor, two);
   pass(std::chrono::milliseconds(5));
   ASSERT_TRUE(second->has_value());
-  EXPECT_EQ((*second)->text(), "an illegal address");
+  EXPECT_EQ((*second)->text(), "rank 3 has lost its GPU, cuda:1: an illegal address");
   run([&] {
     EXPECT_FALSE(stage_->take(4));
     EXPECT_FALSE(stage_->put_back({}, nullptr, program_));
   });
   ASSERT_EQ(lost_.size(), 1U);
-  EXPECT_EQ(lost_[0].text(), "an illegal address");
+  EXPECT_EQ(lost_[0].text(), "rank 3 has lost its GPU, cuda:1: an illegal address");
 }
 
 TEST_F(DeviceStageTest, WhatIsRefusedEndsLater) {
@@ -179,7 +183,7 @@ TEST_F(DeviceStageTest, WhatIsRefusedEndsLater) {
   EXPECT_TRUE(lost_.empty());
   pass(std::chrono::milliseconds(1));
   ASSERT_TRUE(end->has_value());
-  EXPECT_EQ((*end)->text(), "no such stream");
+  EXPECT_EQ((*end)->text(), "rank 3 has lost its GPU, cuda:1: no such stream");
   EXPECT_EQ(lost_.size(), 1U);
 }
 
@@ -190,6 +194,7 @@ TEST_F(DeviceStageTest, NobodyWaitsForEver) {
   pass(std::chrono::seconds(11));
   ASSERT_TRUE(hung->has_value());
   EXPECT_EQ((*hung)->code(), Code::kTimeout);
+  EXPECT_EQ((*hung)->blame().rank, 3);
   EXPECT_EQ(lost_.size(), 1U);
 }
 

@@ -118,7 +118,7 @@ class TreeNodeTest : public testing::Test {
       log_.add("hub " + text_of(control::decode_bundle(bytes, 3).value()));
     };
     events.plain = [this](const control::MemberMessage& message) {
-      const auto* broken = std::get_if<control::TreeBroken>(&message);
+      const auto* broken = std::get_if<control::JobBroken>(&message);
       log_.add(broken != nullptr ? "broken " + broken->status.to_string() : "plain");
     };
     events.cut = [this](const Status& cause, bool needed) {

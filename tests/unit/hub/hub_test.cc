@@ -262,7 +262,7 @@ TEST_F(HubTreeTest, JunkForSeveralRanksFailsTheJobToo) {
 }
 
 TEST_F(HubTreeTest, ALostConnectionOfTheTreeIsToldToEverybody) {
-  send(1, control::TreeBroken{Status(Code::kPeerLost, "cable out", {0, ""})});
+  send(1, control::JobBroken{Status(Code::kPeerLost, "cable out", {0, ""})});
   for (Member& member : members_) {
     const auto failed = member.wait_for<control::JobFailed>();
     ASSERT_TRUE(failed);
