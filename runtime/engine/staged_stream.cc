@@ -38,23 +38,25 @@ void StagedStream::ready(int index, const TensorView& tensor, device::Stream pro
   if (!reads) {
     std::ranges::fill(block->bytes(), std::byte{0});
   }
-  call->task = [this, index, target = tensor.data, program, block, host, hand_over = std::move(hand_over)] {
-    if (hand_over(host)) {
+  call->turn = [this, index, target = tensor.data, program, block, host,
+                hand_over = std::move(hand_over)](const Status& given_up) {
+    if (given_up && hand_over(host)) {
       step_.push_back({index, target, program, std::move(*block)});
     }
   };
   stage_.fetch(to, tensor.data, program, [self = shared_from_this(), call, block](const Status& status) {
     if (!status) {
-      call->task = {};
+      call->turn = {};
     }
     call->due = true;
+    call->kept.reset();
     self->run();
   });
 }
 
-void StagedStream::call(Task task) {
+void StagedStream::call(Turn turn) {
   auto call = std::make_shared<Call>();
-  call->task = std::move(task);
+  call->turn = std::move(turn);
   calls_.push_back(std::move(call));
   run();
 }
@@ -68,10 +70,27 @@ void StagedStream::run() {
   while (!calls_.empty() && calls_.front()->due) {
     const auto call = std::move(calls_.front());
     calls_.pop_front();
-    if (call->task) {
-      call->task();
+    if (call->turn) {
+      call->turn({});
     }
   }
+}
+
+Task StagedStream::give_up(const Status& cause, Task released) {
+  // Runs it when nobody holds it any more.
+  std::shared_ptr<void> end(nullptr, [released = std::move(released)](void* /*nothing*/) mutable { released(); });
+  for (const auto& call : std::exchange(calls_, {})) {
+    if (!call->due) {
+      call->kept = end;
+    }
+    if (Turn turn = std::exchange(call->turn, {})) {
+      turn(cause);
+    }
+  }
+  return [end, held = std::exchange(step_, {})]() mutable {
+    held.clear();
+    end.reset();
+  };
 }
 
 Status StagedStream::put_back(const std::function<bool(int)>& wanted) {
@@ -101,14 +120,6 @@ Done StagedStream::at_end_of(std::vector<int> tensors, Done done) {
       status = self->put_back([&](int index) { return std::ranges::find(tensors, index) != tensors.end(); });
     }
     done(std::move(status));
-  };
-}
-
-Task StagedStream::at_release(Task released) {
-  // Tasks can be moved, not copied, and so can memory.
-  return [held = std::exchange(step_, {}), released = std::move(released)]() mutable {
-    held.clear();
-    released();
   };
 }
 

@@ -1,8 +1,8 @@
 // StagedStream: the calls of a stream that has tensors of a GPU, in their order, by way of the host's memory.
 //
-// A tensor that is ready is fetched first, and what is called after it waits for that. A result is put back when the
-// program waits for it, alone or with the step.
-// Loop thread; shared by StreamTable and by what is in flight.
+// A tensor that is ready is fetched first, and what is called after it waits for that, but for the end of the step:
+// that comes at once. A result is put back when the program waits for it, alone or with the step. Loop thread; shared
+// by StreamTable and by what is in flight.
 #pragma once
 
 #include <deque>
@@ -20,21 +20,24 @@ class StagedStream : public std::enable_shared_from_this<StagedStream> {
   // Hands a tensor over, in the host's memory. False: the stream takes none now, and does not use the memory.
   using Ready = std::function<bool(const TensorView& tensor)>;
 
+  using Turn = MoveFunction<void(const Status& given_up)>;
+
   explicit StagedStream(DeviceStage& stage) : stage_(stage) {}  // which outlives it
 
   // On the GPU, written by what `program` has been given; the result is for what that is given after the wait. Without
   // `reads` zeros are handed over.
   void ready(int index, const TensorView& tensor, device::Stream program, bool reads, Ready hand_over);
-  // Any other call of the program's, in its turn.
-  void call(Task task);
+  // Any other call of the program's: in its turn with ok, or at once with why the step was given up before that.
+  void call(Turn turn);
+  // All calls that wait for their turn end now with `cause`. What comes back is for the stream to call when it uses the
+  // step's memory no longer; `released` runs then, and when nothing of the step is fetched any more.
+  Task give_up(const Status& cause, Task released);
 
   // What follows is called by tasks in their turn, and wraps what the stream is to call back.
   // The end of the step: results are put back where it ended well.
   Done at_end(Done done);
   // Some of them before.
   Done at_end_of(std::vector<int> tensors, Done done);
-  // The end of a step that is given up while the program goes on with the next.
-  Task at_release(Task released);
 
  private:
   struct Tensor {
@@ -44,8 +47,9 @@ class StagedStream : public std::enable_shared_from_this<StagedStream> {
     device::PinnedBlock memory;
   };
   struct Call {
-    Task task;
-    bool due = true;
+    Turn turn;
+    bool due = true;             // nothing of it is fetched
+    std::shared_ptr<void> kept;  // what waits for the end of the fetch
   };
 
   void run();

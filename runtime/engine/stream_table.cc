@@ -92,11 +92,11 @@ StagedStream* StreamTable::staged(StreamId stream) const {
   return it == staged_.end() ? nullptr : it->second.get();
 }
 
-void StreamTable::in_turn(StreamId stream, Task task) const {
+void StreamTable::in_turn(StreamId stream, StagedStream::Turn turn) const {
   if (StagedStream* const calls = staged(stream)) {
-    calls->call(std::move(task));
+    calls->call(std::move(turn));
   } else {
-    task();
+    turn({});
   }
 }
 
@@ -117,7 +117,11 @@ Status StreamTable::ready(StreamId stream, int index, TensorView tensor, bool ab
   };
   if (tensor.device.type == DeviceType::kCpu) {
     loop_.post([this, stream, tensor, hand_over, at = loop_.now()] {
-      in_turn(stream, [hand_over, tensor, at] { hand_over(tensor, at); });
+      in_turn(stream, [hand_over, tensor, at](const Status& given_up) {
+        if (given_up) {
+          hand_over(tensor, at);
+        }
+      });
     });
     return {};
   }
@@ -140,8 +144,8 @@ Status StreamTable::finish(StreamId stream) {
   }
   const TimePoint at = loop_.now();
   loop_.post([this, stream, at, mark = entry->board->finish(at)] {
-    in_turn(stream, [this, stream, at, mark] {
-      if (Stream* s = engine_.stream(stream); s != nullptr && !s->standing_in()) {
+    in_turn(stream, [this, stream, at, mark](const Status& given_up) {
+      if (Stream* s = engine_.stream(stream); given_up && s != nullptr && !s->standing_in()) {
         s->finish(mark, at);
       }
     });
@@ -152,13 +156,29 @@ Status StreamTable::finish(StreamId stream) {
 void StreamTable::begin_wait(StreamId stream, const std::shared_ptr<Entry>& entry) {
   entry->waiting = std::make_shared<Slot>();
   loop_.post([this, stream, entry, waiting = entry->waiting] {
-    in_turn(stream, [this, stream, entry, waiting] {
+    in_turn(stream, [this, stream, entry, waiting](const Status& given_up) {
+      if (!given_up) {
+        end_wait(*entry, waiting, given_up);
+        return;
+      }
       wait_on_loop(stream, [this, entry, waiting](Status status) {
         waiting->complete(std::move(status));
         call_done(*entry);
       });
     });
   });
+}
+
+// Who was to be told waits now, and gets this; any other wait that comes is for the next step.
+void StreamTable::end_wait(Entry& entry, const std::shared_ptr<Slot>& waiting, const Status& cause) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (entry.waiting == waiting && !entry.on_done) {
+      entry.waiting.reset();
+    }
+  }
+  waiting->complete(cause);
+  call_done(entry);
 }
 
 void StreamTable::wait_on_loop(StreamId stream, Done complete) const {
@@ -267,7 +287,11 @@ std::optional<Status> StreamTable::sleep_until_reduced(StreamId stream, std::spa
                                                        Duration timeout) {
   auto slot = std::make_shared<Slot>();
   loop_.post([this, stream, slot, tensors = std::vector<int>(tensors.begin(), tensors.end())]() mutable {
-    in_turn(stream, [this, stream, slot, tensors = std::move(tensors)]() mutable {
+    in_turn(stream, [this, stream, slot, tensors = std::move(tensors)](const Status& given_up) mutable {
+      if (!given_up) {
+        slot->complete(given_up);
+        return;
+      }
       Stream* const s = engine_.stream(stream);
       if (s == nullptr || s->standing_in()) {
         slot->complete(s == nullptr ? not_open() : joined());
@@ -311,19 +335,18 @@ Status StreamTable::abort(StreamId stream, std::string why) {
   auto slot = std::make_shared<Slot>();
   const Status cause(Code::kAborted, "rank " + std::to_string(rank_) + " gave the step up: " + std::move(why),
                      {rank_, ""});
+  // At once: others wait for the step, and what is fetched may wait for the GPU.
   loop_.post([this, stream, cause, slot] {
-    in_turn(stream, [this, stream, cause, slot] {
-      Stream* const s = engine_.stream(stream);
-      if (s == nullptr || s->standing_in()) {
-        slot->complete({});
-        return;
-      }
-      Task released = [slot] { slot->complete({}); };
-      if (StagedStream* const calls = staged(stream)) {
-        released = calls->at_release(std::move(released));
-      }
+    Task released = [slot] { slot->complete({}); };
+    if (StagedStream* const calls = staged(stream)) {
+      released = calls->give_up(cause, std::move(released));
+    }
+    Stream* const s = engine_.stream(stream);
+    if (s == nullptr || s->standing_in()) {
+      released();
+    } else {
       s->abort(cause, std::move(released));
-    });
+    }
   });
   return waiter_.wait_out(*slot);
 }
@@ -339,12 +362,16 @@ Status StreamTable::close(StreamId stream) {
     entry = it->second;
   }
   auto slot = std::make_shared<Slot>();
-  loop_.post([this, stream, slot] {
-    in_turn(stream, [this, stream, slot] {
-      engine_.close_stream(stream, [this, stream, slot](Status s) {
-        staged_.erase(stream);
-        slot->complete(std::move(s));
-      });
+  loop_.post([this, stream, slot, name = entry->name] {
+    const auto answer = std::make_shared<Status>();
+    Task released = [slot, answer] { slot->complete(*answer); };
+    if (StagedStream* const calls = staged(stream)) {
+      released = calls->give_up({Code::kAborted, "stream '" + name + "' was closed"}, std::move(released));
+    }
+    engine_.close_stream(stream, [this, stream, answer, released = std::move(released)](Status status) mutable {
+      staged_.erase(stream);
+      *answer = std::move(status);
+      released();
     });
   });
   Status status = waiter_.wait_out(*slot);
@@ -362,7 +389,11 @@ Status StreamTable::on_loop(StreamId stream, const std::function<Status(Stream&)
   }
   auto slot = std::make_shared<Slot>();
   loop_.post([this, stream, &ask, slot] {
-    in_turn(stream, [this, stream, &ask, slot] {
+    in_turn(stream, [this, stream, &ask, slot](const Status& given_up) {
+      if (!given_up) {
+        slot->complete(given_up);
+        return;
+      }
       Stream* const s = engine_.stream(stream);
       slot->complete(s == nullptr ? not_open() : s->standing_in() ? joined() : ask(*s));
     });

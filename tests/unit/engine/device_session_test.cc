@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <future>
 #include <string>
 #include <vector>
 
@@ -107,7 +108,8 @@ TEST_F(DeviceSession, TheFirstGpuIsTheOne) {
   const Status other = submit(allreduce(tensor, 1)).status();
   EXPECT_EQ(other.code(), Code::kInvalidArgument);
   EXPECT_EQ(other.text(),
-            "tensor 'gradient' is on cuda:1, and rank 0 works with cuda:2; a rank has one GPU: choose it with "
+            "tensor 'gradient' is on cuda:1, and rank 0 works with cuda:2; a "
+            "rank has one GPU: choose it with "
             "torch.cuda.set_device(local_rank()) before anything else");
   EXPECT_EQ(open_stream(0).status().code(), Code::kInvalidArgument);
   EXPECT_EQ(opened_, std::vector<int>{2});
@@ -178,7 +180,8 @@ TEST_F(DeviceSession, AStepIsReadyWhenTheGpuIs) {
   const Status other = session_->stream_ready(*stream, 0, moved, false);
   EXPECT_EQ(other.code(), Code::kInvalidArgument);
   EXPECT_EQ(other.text(),
-            "tensor 'weight' of stream 'training' is on cpu on rank 0 but was registered on cuda:0; create "
+            "tensor 'weight' of stream 'training' is on cpu on "
+            "rank 0 but was registered on cuda:0; create "
             "the optimizer after the model has moved");
 }
 
@@ -205,6 +208,56 @@ TEST_F(DeviceSession, AStepEndsWithItsGpu) {
   const auto status = session_->stream_wait(*stream, kPatience);
   ASSERT_TRUE(status);
   EXPECT_EQ(status->text(), "rank 0 has lost its GPU, cuda:0: an illegal address");
+}
+
+TEST_F(DeviceSession, AStepIsGivenUpBeforeTheGpuComesToIt) {
+  std::vector<float> tensor = {1, 2, 3};
+  const auto stream = open_stream();
+  ASSERT_TRUE(stream);
+  for (const bool told : {true, false}) {
+    gpu_->hold();
+    ASSERT_TRUE(session_->stream_ready(*stream, 0, view(tensor), false, program_));
+    ASSERT_TRUE(session_->stream_finish(*stream));
+    std::promise<void> over;
+    if (told) {
+      ASSERT_TRUE(session_->stream_on_done(*stream, [&] { over.set_value(); }));
+    } else {
+      EXPECT_FALSE(session_->stream_wait(*stream, Duration(0)).has_value());
+    }
+    auto abort = std::async(std::launch::async, [&] { return session_->stream_abort(*stream, "no more"); });
+    if (told) {
+      EXPECT_EQ(over.get_future().wait_for(kPatience), std::future_status::ready) << "the GPU is waited for";
+      const auto status = session_->stream_wait(*stream, kPatience);
+      EXPECT_TRUE(status && status->text() == "rank 0 gave the step up: no more");
+    }
+    EXPECT_NE(abort.wait_for(std::chrono::milliseconds(20)), std::future_status::ready)
+        << "the GPU still reads the tensor";
+    gpu_->run();
+    ASSERT_EQ(abort.wait_for(kPatience), std::future_status::ready);
+    EXPECT_TRUE(abort.get());
+    ASSERT_TRUE(session_->stream_ready(*stream, 0, view(tensor), false, program_));
+    ASSERT_TRUE(session_->stream_finish(*stream));
+    const auto next = session_->stream_wait(*stream, kPatience);
+    ASSERT_TRUE(next);
+    EXPECT_TRUE(*next) << next->to_string();
+  }
+}
+
+TEST_F(DeviceSession, AStreamIsClosedBeforeTheGpuComesToIt) {
+  std::vector<float> tensor = {1, 2, 3};
+  const auto stream = open_stream();
+  ASSERT_TRUE(stream);
+  ASSERT_TRUE(session_->stream_ready(*stream, 0, view(tensor), false, program_));
+  ASSERT_TRUE(session_->stream_finish(*stream));
+  std::promise<void> over;
+  ASSERT_TRUE(session_->stream_on_done(*stream, [&] { over.set_value(); }));
+  auto close = std::async(std::launch::async, [&] { return session_->close_stream(*stream); });
+  EXPECT_EQ(over.get_future().wait_for(kPatience), std::future_status::ready) << "the GPU is waited for";
+  EXPECT_NE(close.wait_for(std::chrono::milliseconds(20)), std::future_status::ready)
+      << "the GPU still reads the tensor";
+  gpu_->run();
+  ASSERT_EQ(close.wait_for(kPatience), std::future_status::ready);
+  EXPECT_TRUE(close.get());
 }
 
 TEST_F(DeviceSession, TheEndOfTheSessionEndsWhatIsFetched) {
