@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from unittest import mock
 
 import pytest
@@ -11,7 +12,7 @@ torch = pytest.importorskip("torch")
 
 import sirtaki.torch as hvd  # noqa: E402
 from sirtaki import errors  # noqa: E402
-from sirtaki.ops import Handle, Op, Ops, ReduceOp  # noqa: E402
+from sirtaki.ops import Handle, Op, Ops, ReduceOp, _Pending  # noqa: E402
 from sirtaki.torch import _adapter, _cuda  # noqa: E402
 from sirtaki.torch._layout import Layout  # noqa: E402
 from sirtaki.torch._step import changed  # noqa: E402
@@ -34,14 +35,24 @@ class Gpu:
     """The stream that is current."""
 
     def __init__(self) -> None:
-        self.one, self.two = PlayedStream(101), PlayedStream(102)
+        self.one, self.two, self.three = PlayedStream(101), PlayedStream(102), PlayedStream(103)
         self.current = self.one
 
 
 @pytest.fixture
 def gpu() -> Iterator[Gpu]:
     played = Gpu()
-    with mock.patch.object(torch.cuda, "current_stream", side_effect=lambda _device: played.current):
+
+    @contextmanager
+    def using(stream: PlayedStream) -> Iterator[None]:
+        before, played.current = played.current, stream
+        yield
+        played.current = before
+
+    with (
+        mock.patch.object(torch.cuda, "current_stream", side_effect=lambda _device: played.current),
+        mock.patch.object(torch.cuda, "stream", using),
+    ):
         yield played
 
 
@@ -105,9 +116,23 @@ def test_an_operation_says_its_stream_and_its_result_is_waited_for_on_another(gp
         gpu.current = gpu.two
         assert handle.wait() is tensor
         assert gpu.two.waits == [101]
+        gpu.current = gpu.three
+        assert handle.wait() is tensor
+        assert gpu.three.waits == [101], "everybody who waits gets a result that is there"
         ops.start_one(ops.barrier()).wait()
         (request,) = core.submit.call_args.args[0]
         assert request[9] == 0
+
+
+def test_a_result_is_made_on_the_operations_stream(gpu: Gpu) -> None:
+    made_on: list[int] = []
+    pending = _Pending((torch.ones(3),), lambda _request: made_on.append(gpu.current.cuda_stream))
+    pending.queue = _cuda.CudaQueue(torch.device("cuda", 0))
+    gpu.current = gpu.two
+    with mock.patch("sirtaki.ops._core", mock.Mock()):
+        Handle(pending).wait()
+    assert made_on == [101]
+    assert (gpu.current, gpu.two.waits) == (gpu.two, [101])
 
 
 def test_a_future_is_told_of_the_gpu(gpu: Gpu) -> None:

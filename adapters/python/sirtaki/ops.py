@@ -10,6 +10,7 @@ import enum
 import operator
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from numbers import Integral, Real
 from typing import Any, Protocol
 
@@ -55,6 +56,9 @@ class Queue(Protocol):
     @property
     def address(self) -> int:
         """Its cudaStream_t."""
+
+    def using(self) -> AbstractContextManager[Any]:
+        """While it is entered, what this thread gives a GPU comes after what this one has been given."""
 
     def follow(self) -> None:
         """What the program gives the stream it uses now comes after what this one has been given."""
@@ -148,6 +152,9 @@ class Handle:
             self._settle(pending, -1 if timeout is None else max(0, round(timeout * 1000)))
         if self._error is not None:
             raise self._error
+        # Each who waits may use another stream.
+        if self.queue is not None:
+            self.queue.follow()
         return self._result
 
     def on_done(self, callback: Callable[[], None]) -> None:
@@ -174,9 +181,8 @@ class Handle:
         if self._error is not None:
             _core.release(request)
             return
-        if pending.queue is not None:
-            pending.queue.follow()
-        self._result = pending.finish(request)
+        with nullcontext() if pending.queue is None else pending.queue.using():
+            self._result = pending.finish(request)
 
     def __del__(self) -> None:
         pending = self._pending

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -22,6 +23,10 @@ class CudaQueue:
         self.device = device
         self._stream = torch.cuda.current_stream(device)
         self.address: int = self._stream.cuda_stream
+
+    def using(self) -> AbstractContextManager[Any]:
+        """This one is current while that is entered."""
+        return torch.cuda.stream(self._stream)
 
     def follow(self) -> None:
         """The stream that is current now waits for what this one has been given."""
