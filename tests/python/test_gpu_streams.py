@@ -16,6 +16,7 @@ from sirtaki.ops import Handle, Op, Ops, ReduceOp, _Pending  # noqa: E402
 from sirtaki.torch import _adapter, _cuda  # noqa: E402
 from sirtaki.torch._layout import Layout  # noqa: E402
 from sirtaki.torch._step import changed  # noqa: E402
+from sirtaki.torch.reducer import GradientReducer  # noqa: E402
 
 
 class PlayedStream:
@@ -158,3 +159,20 @@ def test_a_parameter_that_has_moved_is_not_what_was_agreed() -> None:
         assert text.startswith("weight is float32 [3] on cpu on rank 2 and was float32 [3] on cuda:0 in the first step")
         text = changed("weight", (*kind, there), (torch.Size([4]), param.dtype, there))
         assert text.startswith("weight is float32 [4] on rank 2 and was float32 [3] in the first step")
+
+
+def test_a_gradient_on_another_gpu_takes_the_way_that_looks_closer() -> None:
+    reducer = mock.MagicMock(_submitted=[0], _slots=[0], _sizes=[3], _strides=[(1,)], _dtypes=[torch.float32])
+    reducer._devices = [torch.device("cuda", 0)]
+    param = mock.Mock()
+    reducer.params = [param]
+    GradientReducer._hook(reducer, 0)
+    (hook,) = param.register_post_accumulate_grad_hook.call_args.args
+    grad = mock.Mock(is_sparse=False, dtype=torch.float32, is_cuda=True, device=torch.device("cuda", 1))
+    grad.numel.return_value, grad.stride.return_value = 3, (1,)
+    hook(mock.Mock(grad=grad))
+    reducer._ready.assert_not_called()
+    reducer._on_gradient.assert_called_once_with(0)
+    grad.device = torch.device("cuda", 0)
+    hook(mock.Mock(grad=grad))
+    reducer._ready.assert_called_once()

@@ -260,7 +260,7 @@ class GradientReducer:
             if ready is not None and not self._submitted[index]:
                 grad = param.grad
                 plain = grad is not None and not grad.is_sparse and grad.dtype is self._dtypes[index]
-                plain = plain and grad.is_cuda is self._on_gpu[index]
+                plain = plain and grad.device == self._devices[index]
                 # Number of elements and strides tell the shape: gradients leave no gaps in memory.
                 same = plain and grad.numel() == self._sizes[index] and grad.stride() == self._strides[index]
                 if same and self._slots[index] >= 0:
@@ -512,6 +512,6 @@ class GradientReducer:
         layout = self._layout = open_layout(self.names, self.params, options, arrivals, loaded)
         self._slots, self._strides, self._dtypes = layout.slots, layout.strides, layout.dtypes
         self._sizes, self._stream = layout.sizes, layout.stream
-        self._on_gpu = [device.type == "cuda" for device in layout.devices]
+        self._devices = layout.devices
         self._generation = basics.generation()
         self.debts.opened(layout.stream, layout.slots, layout.flag)
