@@ -16,6 +16,7 @@ from sirtaki.ops import Handle, Op, Ops, ReduceOp, _Pending  # noqa: E402
 from sirtaki.torch import _adapter, _cuda  # noqa: E402
 from sirtaki.torch._layout import Layout  # noqa: E402
 from sirtaki.torch._step import changed  # noqa: E402
+from sirtaki.torch.distributed.group import SirtakiGroup  # noqa: E402
 from sirtaki.torch.reducer import GradientReducer  # noqa: E402
 
 
@@ -176,3 +177,14 @@ def test_a_gradient_on_another_gpu_takes_the_way_that_looks_closer() -> None:
     grad.device = torch.device("cuda", 0)
     hook(mock.Mock(grad=grad))
     reducer._ready.assert_called_once()
+
+
+def test_torch_distributed_refuses_tensors_of_a_gpu() -> None:
+    there = mock.Mock(spec=torch.Tensor, device=torch.device("cuda", 1))
+    place = mock.Mock(label="all_reduce (call 3 of group '0' on rank 2)")
+    group = mock.Mock(_rank=2)
+    with pytest.raises(errors.UnsupportedError, match=r"all_reduce .* on rank 2\): a tensor is on cuda:1, .*CPU"):
+        SirtakiGroup._start(group, place, [((), _Pending((there,), mock.Mock()))], list)
+    group._ops.start.assert_not_called()
+    with pytest.raises(errors.UnsupportedError, match="all_gather on rank 2: a tensor is on cuda:1"):
+        SirtakiGroup._need(group, "all_gather", True, there, torch.ones(3), "exactly")

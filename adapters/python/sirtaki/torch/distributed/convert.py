@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -49,6 +49,16 @@ def one(tensors: Tensor | Sequence[Tensor], what: str) -> Tensor:
         return tensors
     require(len(tensors) == 1, f"{what} takes one tensor a rank, not {len(tensors)}")
     return tensors[0]
+
+
+def need_host(what: str, tensors: Iterable[Any]) -> None:
+    """Raises UnsupportedError where one is in memory of a GPU."""
+    for tensor in tensors:
+        if isinstance(tensor, Tensor) and tensor.device.type != "cpu":
+            raise errors.UnsupportedError(
+                f"{what}: a tensor is on {tensor.device}, and this backend of torch.distributed takes tensors of the "
+                "CPU; copy it with .cpu() first, or use operations of sirtaki.torch, which take tensors of a GPU"
+            )
 
 
 def flat(tensor: Tensor) -> Tensor:

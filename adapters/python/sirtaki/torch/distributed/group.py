@@ -323,6 +323,8 @@ class SirtakiGroup(ProcessGroup):
         return _Place(order, f"{order.name}.{number % WINDOW}", label, timeout)
 
     def _start(self, place: _Place, work: list[Submission], deliver: Deliver, among: Ops | None = None) -> SirtakiWork:
+        for _, pending in work:
+            convert.need_host(place.label, pending.refs)
         handles = (among or self._ops).start(work) if work else []
         call = Call(place.label, GroupHandle(handles), deliver, place.timeout)
         order = place.order
@@ -404,6 +406,7 @@ class SirtakiGroup(ProcessGroup):
         self._need(what, tensors[self._rank].numel() == own.numel(), tensors[self._rank], own, "exactly")
 
     def _need(self, what: str, fits: bool, one: Tensor, other: Tensor, how: str) -> None:
+        convert.need_host(f"{what} on rank {self._rank}", (one, other))
         if not fits:
             raise InvalidArgumentError(
                 f"{what} on rank {self._rank}: tensors of {list(one.shape)} and {list(other.shape)} do not fit; the "
