@@ -29,6 +29,30 @@ int enter_thread(int device) {
   return cudaThreadExchangeStreamCaptureMode(&mode);
 }
 
+// The current device is left alone where it is the right one: to set one may make its context.
+int visit_thread(int device, int* device_before, int* mode_before) {
+  cudaError_t error = cudaGetDevice(device_before);
+  if (error == cudaSuccess && *device_before != device) {
+    error = cudaSetDevice(device);
+  }
+  if (error != cudaSuccess) {
+    return error;
+  }
+  cudaStreamCaptureMode mode = cudaStreamCaptureModeThreadLocal;
+  error = cudaThreadExchangeStreamCaptureMode(&mode);
+  *mode_before = mode;
+  return error;
+}
+int leave_thread(int device_before, int mode_before) {
+  auto mode = static_cast<cudaStreamCaptureMode>(mode_before);
+  cudaError_t error = cudaThreadExchangeStreamCaptureMode(&mode);
+  int device = -1;
+  if (error == cudaSuccess) {
+    error = cudaGetDevice(&device);
+  }
+  return error == cudaSuccess && device != device_before ? cudaSetDevice(device_before) : error;
+}
+
 int make_stream(bool high_priority, void** stream) {
   int least = 0;
   int greatest = 0;
@@ -93,6 +117,8 @@ constexpr DeviceCalls kCalls{
     .error_text = error_text,
     .count_devices = count_devices,
     .enter_thread = enter_thread,
+    .visit_thread = visit_thread,
+    .leave_thread = leave_thread,
     .make_stream = make_stream,
     .destroy_stream = destroy_stream,
     .make_event = make_event,

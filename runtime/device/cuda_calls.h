@@ -10,7 +10,7 @@
 namespace sirtaki::device::cuda {
 
 // A loader refuses a plug-in with another one.
-inline constexpr std::uint32_t kCallsVersion = 1;
+inline constexpr std::uint32_t kCallsVersion = 2;
 
 struct DeviceCalls {
   std::uint32_t version;
@@ -18,6 +18,9 @@ struct DeviceCalls {
   int (*count_devices)(int* count);
   // Makes the device current in this thread, which then takes no part in captures of others.
   int (*enter_thread)(int device);
+  // The same until leave_thread(), which brings back what was the thread's before.
+  int (*visit_thread)(int device, int* device_before, int* mode_before);
+  int (*leave_thread)(int device_before, int mode_before);
   int (*make_stream)(bool high_priority, void** stream);
   int (*destroy_stream)(void* stream);
   int (*make_event)(void** event);

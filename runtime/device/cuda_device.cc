@@ -25,6 +25,17 @@ Status CudaDevice::enter_thread() {
   return status(calls_.enter_thread(index_), "entering a thread");
 }
 
+Result<Before> CudaDevice::visit() {
+  Before before;
+  SRT_TRY(
+      status(calls_.visit_thread(index_, &before.device, &before.capture_mode), "entering a thread of the program"));
+  return before;
+}
+
+void CudaDevice::leave(const Before& before) {
+  calls_.leave_thread(before.device, before.capture_mode);
+}
+
 Result<Stream> CudaDevice::make_stream(Priority priority) {
   Stream stream;
   SRT_TRY(status(calls_.make_stream(priority == Priority::kHigh, &stream.native), "making a stream"));

@@ -18,6 +18,8 @@ class CudaDevice final : public DeviceApi {
   static Result<std::unique_ptr<CudaDevice>> open(const Plugin& plugin, int index);
 
   Status enter_thread() override;
+  Result<Before> visit() override;
+  void leave(const Before& before) override;
   const kernels::cuda::Kernels& kernels() const override { return kernels_; }
   Result<Stream> make_stream(Priority priority) override;
   Result<Event> make_event() override;

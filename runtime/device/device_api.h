@@ -3,7 +3,7 @@
 // For: collectives of device memory and what feeds them. Implemented over the CUDA plug-in (cuda_device.h), and by a
 // fake for tests. Nothing here waits for the device: whoever has to know asks done().
 // Owned by: whoever opens the device, one for each GPU; it outlives what is made of it.
-// Threads: any that has called enter_thread(); a stream is fed by one thread at a time.
+// Threads: any that has called enter_thread(), or is between visit() and leave().
 // What may wait for the device inside CUDA (streams, events, memory) is made at the start, before anything is in
 // flight: event_pool.h and arena.h lend it afterwards.
 #pragma once
@@ -27,6 +27,12 @@ struct Event {
   bool operator==(const Event&) const = default;
 };
 
+// What a thread had before visit().
+struct Before {
+  int device = -1;
+  int capture_mode = 0;
+};
+
 enum class Priority : std::uint8_t { kNormal, kHigh };
 // kPinned: memory of the host that copies reach directly.
 enum class Place : std::uint8_t { kDevice, kPinned };
@@ -41,6 +47,9 @@ class DeviceApi {
   // Each thread once, before anything else: makes the device current, and keeps what the thread calls out of graphs
   // that other threads capture.
   virtual Status enter_thread() = 0;
+  // The same for a moment, on a thread of the program's: until leave(), which takes what this gives. See Visit.
+  virtual Result<Before> visit() = 0;
+  virtual void leave(const Before& before) = 0;
   // Launch functions for streams of this device.
   virtual const kernels::cuda::Kernels& kernels() const = 0;
 
@@ -61,6 +70,24 @@ class DeviceApi {
   virtual Result<bool> done(Event event) = 0;
   // Between any two places.
   virtual Status copy(Stream stream, std::byte* to, const std::byte* from, std::size_t bytes) = 0;
+};
+
+// A thread of the program's may use the device while this lives, if status() is ok.
+class Visit {
+ public:
+  explicit Visit(DeviceApi& device) : device_(device), before_(device.visit()) {}
+  Visit(const Visit&) = delete;
+  Visit& operator=(const Visit&) = delete;
+  ~Visit() {
+    if (before_) {
+      device_.leave(*before_);
+    }
+  }
+  Status status() const { return before_.status(); }
+
+ private:
+  DeviceApi& device_;
+  const Result<Before> before_;
 };
 
 }  // namespace sirtaki::device

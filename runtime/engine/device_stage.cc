@@ -29,11 +29,11 @@ DeviceStage::DeviceStage(std::unique_ptr<device::DeviceApi> device, DeviceStageD
       returned_bytes_(deps_.stats.counter("device.returned_bytes")),
       pinned_bytes_(deps_.stats.gauge("device.pinned_bytes")),
       memory_(*device_),
+      marks_(*device_),
       pause_(options.first_poll) {}
 
 Status DeviceStage::prepare() {
   SRT_ASSIGN(events_, device::EventPool::create(*device_, kEvents));
-  SRT_ASSIGN(before_fetch_, device_->make_event());
   SRT_ASSIGN(after_return_, device_->make_event());
   // Results are waited for; what is fetched delays nobody by itself.
   SRT_ASSIGN(in_, device_->make_stream(device::Priority::kNormal));
@@ -42,16 +42,15 @@ Status DeviceStage::prepare() {
 }
 
 DeviceStage::~DeviceStage() {
+  last_visit_.emplace(*device_);
   deps_.loop.cancel(timer_);
   // Releasing memory that the device uses would wait for the device, which may hang.
   const Status looked = look_at(returning_, out_, [](Return& /*over*/) {});
   if (cut_off_ || !looked || !returning_.empty() || !fetching_.empty()) {
     memory_.abandon();
   }
-  for (const device::Event event : {before_fetch_, after_return_}) {
-    if (event) {
-      device_->destroy(event);
-    }
+  if (after_return_) {
+    device_->destroy(after_return_);
   }
   for (const device::Stream stream : {in_, out_}) {
     if (stream != device::Stream()) {
@@ -68,7 +67,7 @@ Result<device::PinnedBlock> DeviceStage::take(std::size_t bytes) {
   return block ? std::move(block) : Result<device::PinnedBlock>(fail(block.status()));
 }
 
-void DeviceStage::fetch(Bytes to, const std::byte* from, device::Stream after, Done then) {
+void DeviceStage::fetch(Bytes to, const std::byte* from, Result<device::Mark> after, Done then) {
   SRT_IN_LOOP(deps_.loop);
   fetching_.push_back({std::move(then), deps_.loop.now() + options_.deadline, {}});
   Status status = ended_;
@@ -76,7 +75,7 @@ void DeviceStage::fetch(Bytes to, const std::byte* from, device::Stream after, D
     status = start_fetch(to, from, after);
   }
   if (status) {
-    status = mark(fetching_.back(), in_);
+    status = mark_end(fetching_.back(), in_);
   }
   if (!status) {
     static_cast<void>(fail(status));
@@ -87,9 +86,9 @@ void DeviceStage::fetch(Bytes to, const std::byte* from, device::Stream after, D
   watch();
 }
 
-Status DeviceStage::start_fetch(Bytes to, const std::byte* from, device::Stream after) {
-  SRT_TRY(device_->record(before_fetch_, after));
-  SRT_TRY(device_->wait(in_, before_fetch_));
+Status DeviceStage::start_fetch(Bytes to, const std::byte* from, const Result<device::Mark>& after) {
+  SRT_TRY(after.status());
+  SRT_TRY(device_->wait(in_, after->event()));
   return to.empty() ? Status() : device_->copy(in_, to.data(), from, to.size());
 }
 
@@ -103,7 +102,7 @@ Status DeviceStage::put_back(device::PinnedBlock block, std::byte* to, device::S
   returned_bytes_.add(block.bytes().size());
   returning_.push_back({std::move(block), {}});
   if (status) {
-    status = mark(returning_.back(), out_);
+    status = mark_end(returning_.back(), out_);
   }
   if (!status) {
     return fail(status);
@@ -120,7 +119,7 @@ Status DeviceStage::start_return(const device::PinnedBlock& block, std::byte* to
 
 // Where no event is left, a later one tells of it.
 template <class Flight>
-Status DeviceStage::mark(Flight& flight, device::Stream stream) {
+Status DeviceStage::mark_end(Flight& flight, device::Stream stream) {
   if (events_->left() == 0) {
     return {};
   }
@@ -168,7 +167,7 @@ Status DeviceStage::look_at(Flights& flights, device::Stream stream, Over over) 
   while (!flights.empty()) {
     const auto marked = std::ranges::find_if(flights, [](const auto& flight) { return static_cast<bool>(flight.end); });
     if (marked == flights.end()) {
-      return mark(flights.back(), stream);
+      return mark_end(flights.back(), stream);
     }
     SRT_ASSIGN(const bool done, device_->done(marked->end.get()));
     if (!done) {

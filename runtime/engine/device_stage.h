@@ -1,23 +1,24 @@
 // DeviceStage: brings tensors of a GPU into memory of the host and back, for a data plane that knows the host's alone.
 //
-// A tensor is fetched behind what the program has queued on its stream by then; what is put back is there for all that
-// the program queues on its stream from then on. The host waits for neither: a timer asks for events while there is
-// something to ask for. Copies of one direction are done in order, on a stream each.
-// No work of it waits on the device for another rank, so that memory may be made when it is needed.
-// An error of the device ends it: what is in flight, and all that comes later, ends with that error.
-// Loop thread, destructor included; owned by Session. Not for: which of a rank's GPUs; collectives on the GPU
-// (net/device_collectives.h).
+// A tensor is fetched behind what the program has queued on its stream when it hands it over; what is put back is there
+// for all that the program queues on its stream from then on. The host waits for neither: a timer asks for events while
+// there is something to ask for. Copies of one direction are done in order, on a stream each. No work of it waits on
+// the device for another rank, so that memory may be made when it is needed. An error of the device ends it: what is in
+// flight, and all that comes later, ends with that error. Loop thread, but for mark(); the destructor may come on any.
+// Owned by Session. Not for: which of a rank's GPUs; collectives on the GPU (net/device_collectives.h).
 #pragma once
 
 #include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "runtime/base/loop.h"
 #include "runtime/base/stats.h"
 #include "runtime/base/task.h"
 #include "runtime/device/event_pool.h"
+#include "runtime/device/mark_pool.h"
 #include "runtime/device/pinned_pool.h"
 
 namespace sirtaki::engine {
@@ -52,9 +53,11 @@ class DeviceStage {
 
   // Memory of the host; it goes back before the stage does.
   Result<device::PinnedBlock> take(std::size_t bytes);
-  // `then` once, later. Ok: `to` holds what was at `from` when `after` had done what it was given before this call. The
-  // caller keeps `to`, and gives it back when `then` has come. Of no bytes: says when `after` has come so far.
-  void fetch(Bytes to, const std::byte* from, device::Stream after, Done then);
+  // On any thread: what `program` has been given so far, for fetch().
+  Result<device::Mark> mark(device::Stream program) { return marks_.record(program); }
+  // `then` once, later. Ok: `to` holds what was at `from` when `after` had come. An error there is one of the device.
+  // The caller keeps `to`, and gives it back when `then` has come. Of no bytes: says when `after` has come.
+  void fetch(Bytes to, const std::byte* from, Result<device::Mark> after, Done then);
   // What `before` is given from now on sees the block's bytes at `to`. The fetch of what is there has ended.
   Status put_back(device::PinnedBlock block, std::byte* to, device::Stream before);
 
@@ -75,7 +78,7 @@ class DeviceStage {
 
   DeviceStage(std::unique_ptr<device::DeviceApi> device, DeviceStageDeps deps, const DeviceStageOptions& options);
   Status prepare();
-  Status start_fetch(Bytes to, const std::byte* from, device::Stream after);
+  Status start_fetch(Bytes to, const std::byte* from, const Result<device::Mark>& after);
   Status start_return(const device::PinnedBlock& block, std::byte* to, device::Stream before);
   // What everything ends with, later.
   Status fail(const Status& cause);
@@ -85,18 +88,19 @@ class DeviceStage {
   template <class Flights, class Over>
   Status look_at(Flights& flights, device::Stream stream, Over over);
   template <class Flight>
-  Status mark(Flight& flight, device::Stream stream);
+  Status mark_end(Flight& flight, device::Stream stream);
 
   const std::unique_ptr<device::DeviceApi> device_;
+  std::optional<device::Visit> last_visit_;  // while what follows is destroyed
   const DeviceStageDeps deps_;
   const DeviceStageOptions options_;
   Counter& fetched_bytes_;
   Counter& returned_bytes_;
   Gauge& pinned_bytes_;
   device::PinnedPool memory_;
+  device::MarkPool marks_;
   std::unique_ptr<device::EventPool> events_;
   // What streams are told to wait for. They wait for it as recorded when they were told, so one will do.
-  device::Event before_fetch_;
   device::Event after_return_;
   device::Stream in_;
   device::Stream out_;

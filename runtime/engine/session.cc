@@ -340,9 +340,13 @@ Result<std::vector<RequestId>> SessionImpl::submit(std::vector<OpSpec> ops) {
   for (const auto& ticket : tickets) {
     ids.push_back(ticket.id);
   }
-  loop_.post([this, ops = std::move(ops), ids]() mutable {
+  std::vector<Result<device::Mark>> marks;
+  for (const OpSpec& op : ops) {
+    marks.push_back(ops_->mark(op));
+  }
+  loop_.post([this, ops = std::move(ops), marks = std::move(marks), ids]() mutable {
     for (std::size_t i = 0; i < ops.size(); ++i) {
-      ops_->submit(std::move(ops[i]), [this, id = ids[i]](Status status, OpResult result) {
+      ops_->submit(std::move(ops[i]), std::move(marks[i]), [this, id = ids[i]](Status status, OpResult result) {
         requests_.complete(id, std::move(status), std::move(result));
       });
     }

@@ -6,7 +6,11 @@
 
 namespace sirtaki::engine {
 
-void StagedOps::submit(OpSpec spec, OpDone done) {
+Result<device::Mark> StagedOps::mark(const OpSpec& spec) const {
+  return spec.input.device.type == DeviceType::kCpu ? device::Mark() : stage_->mark({spec.cuda_stream});
+}
+
+void StagedOps::submit(OpSpec spec, Result<device::Mark> written, OpDone done) {
   const bool on_device = spec.input.device.type != DeviceType::kCpu;
   const bool waits = spec.name.empty() && !unnamed_.empty();
   if (!on_device && !waits) {
@@ -23,17 +27,17 @@ void StagedOps::submit(OpSpec spec, OpDone done) {
   }
   if (on_device) {
     ++fetching_;
-    fetch(op);
+    fetch(op, std::move(written));
   }
 }
 
-void StagedOps::fetch(const OpPtr& op) {
+void StagedOps::fetch(const OpPtr& op, Result<device::Mark> written) {
   SRT_CHECK(stage_ != nullptr);
   const std::byte* const from = op->spec.input.data;
   const Status placed = place(*op);
   // Others than the root of a broadcast send nothing, but what the program has queued is done before the result comes.
   const bool sends = op->spec.kind != OpKind::kBroadcast || op->spec.root == rank_;
-  stage_->fetch(sends && placed ? op->input.bytes() : Bytes(), from, op->program,
+  stage_->fetch(sends && placed ? op->input.bytes() : Bytes(), from, std::move(written),
                 [this, op, placed](const Status& status) { on_fetched(op, placed ? status : placed); });
 }
 

@@ -3,7 +3,7 @@
 //
 // Results that the runtime allocates are in memory of the host. An operation without a name gets its number in the
 // order of submission, so it waits for those before it that are still fetched.
-// Loop thread; owned by Session.
+// Loop thread, but for mark(); owned by Session.
 #pragma once
 
 #include <deque>
@@ -22,8 +22,10 @@ class StagedOps {
 
   // Before the first tensor of a GPU; outlives it.
   void use(DeviceStage& stage) { stage_ = &stage; }
+  // On any thread, when the program hands the operation over; before submit().
+  Result<device::Mark> mark(const OpSpec& spec) const;
   // As Engine's.
-  void submit(OpSpec spec, OpDone done);
+  void submit(OpSpec spec, Result<device::Mark> written, OpDone done);
   // Runs `then` when the engine has everything that was submitted before; at once where it has.
   void after_submitted(Task then);
 
@@ -40,7 +42,7 @@ class StagedOps {
   };
   using OpPtr = std::shared_ptr<Op>;
 
-  void fetch(const OpPtr& op);
+  void fetch(const OpPtr& op, Result<device::Mark> written);
   Status place(Op& op);
   void on_fetched(const OpPtr& op, const Status& status);
   void hand_over(const OpPtr& op);

@@ -20,11 +20,11 @@ class Running {
 
 }  // namespace
 
-void StagedStream::ready(int index, const TensorView& tensor, device::Stream program, bool reads, Ready hand_over) {
+void StagedStream::ready(int index, Source source, Ready hand_over) {
   const auto call = std::make_shared<Call>();
   call->due = false;
   calls_.push_back(call);
-  auto memory = stage_.take(tensor.size_bytes());
+  auto memory = stage_.take(source.tensor.size_bytes());
   if (!memory) {
     // The device is lost, and with it the job, which the stream hears of by itself.
     call->due = true;
@@ -32,26 +32,27 @@ void StagedStream::ready(int index, const TensorView& tensor, device::Stream pro
     return;
   }
   const auto block = std::make_shared<device::PinnedBlock>(std::move(*memory));
-  TensorView host = tensor;
+  TensorView host = source.tensor;
   host.data = block->bytes().data();
-  const Bytes to = reads ? block->bytes() : Bytes();
-  if (!reads) {
+  const Bytes to = source.reads ? block->bytes() : Bytes();
+  if (!source.reads) {
     std::ranges::fill(block->bytes(), std::byte{0});
   }
-  call->turn = [this, index, target = tensor.data, program, block, host,
+  call->turn = [this, index, target = source.tensor.data, program = source.program, block, host,
                 hand_over = std::move(hand_over)](const Status& given_up) {
     if (given_up && hand_over(host)) {
       step_.push_back({index, target, program, std::move(*block)});
     }
   };
-  stage_.fetch(to, tensor.data, program, [self = shared_from_this(), call, block](const Status& status) {
-    if (!status) {
-      call->turn = {};
-    }
-    call->due = true;
-    call->kept.reset();
-    self->run();
-  });
+  stage_.fetch(to, source.tensor.data, std::move(source.written),
+               [self = shared_from_this(), call, block](const Status& status) {
+                 if (!status) {
+                   call->turn = {};
+                 }
+                 call->due = true;
+                 call->kept.reset();
+                 self->run();
+               });
 }
 
 void StagedStream::call(Turn turn) {

@@ -24,9 +24,13 @@ class StagedStream : public std::enable_shared_from_this<StagedStream> {
 
   explicit StagedStream(DeviceStage& stage) : stage_(stage) {}  // which outlives it
 
-  // On the GPU, written by what `program` has been given; the result is for what that is given after the wait. Without
-  // `reads` zeros are handed over.
-  void ready(int index, const TensorView& tensor, device::Stream program, bool reads, Ready hand_over);
+  struct Source {
+    TensorView tensor;       // on the GPU
+    device::Stream program;  // the result is for what this is given after the wait
+    Result<device::Mark> written = device::Mark();
+    bool reads = true;  // else zeros are handed over
+  };
+  void ready(int index, Source source, Ready hand_over);
   // Any other call of the program's: in its turn with ok, or at once with why the step was given up before that.
   void call(Turn turn);
   // All calls that wait for their turn end now with `cause`. What comes back is for the stream to call when it uses the

@@ -128,9 +128,10 @@ Status StreamTable::ready(StreamId stream, int index, TensorView tensor, bool ab
   // One of another size is refused without a look at its memory.
   const TensorView& agreed = entry->views[static_cast<std::size_t>(index)];
   const bool reads = !absent && tensor.numel == agreed.numel && tensor.dtype == agreed.dtype;
-  loop_.post([this, stream, index, tensor, reads, cuda_stream, hand_over] {
+  StagedStream::Source source{tensor, {cuda_stream}, stage_->mark({cuda_stream}), reads};
+  loop_.post([this, stream, index, source = std::move(source), hand_over]() mutable {
     if (StagedStream* const calls = staged(stream)) {
-      calls->ready(index, tensor, {cuda_stream}, reads,
+      calls->ready(index, std::move(source),
                    [this, hand_over](const TensorView& view) { return hand_over(view, loop_.now()); });
     }
   });

@@ -96,8 +96,8 @@ class StreamTable {
   mutable std::mutex mutex_;  // streams come and go rarely; a lookup per tensor is short
   std::unordered_map<StreamId, std::shared_ptr<Entry>> entries_;
   bool ended_ = false;
+  DeviceStage* stage_ = nullptr;  // set before the first stream that needs it is open
   // Loop thread:
-  DeviceStage* stage_ = nullptr;
   std::unordered_map<StreamId, std::shared_ptr<StagedStream>> staged_;
 };
 

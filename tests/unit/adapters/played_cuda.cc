@@ -34,6 +34,8 @@ constexpr DeviceCalls kCalls{
           return 0;
         },
     .enter_thread = [](int /*device*/) { return 0; },
+    .visit_thread = [](int /*device*/, int* /*device_before*/, int* /*mode_before*/) { return 0; },
+    .leave_thread = [](int /*device_before*/, int /*mode_before*/) { return 0; },
     .make_stream = [](bool /*high_priority*/, void** stream) { return make(stream); },
     .destroy_stream = destroy,
     .make_event = make,

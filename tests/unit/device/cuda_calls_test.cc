@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -29,6 +30,25 @@ TEST_F(CudaCallsTest, ThreadsAreKeptOutOfCaptures) {
   cuda().capture_mode = -1;
   EXPECT_EQ(calls_.enter_thread(7), 101);
   EXPECT_EQ(cuda().capture_mode, -1);
+}
+
+TEST_F(CudaCallsTest, AThreadOfTheProgramIsLeftAsItWas) {
+  cuda().device = 5;
+  int device = -1;
+  int mode = -1;
+  EXPECT_EQ(calls_.visit_thread(2, &device, &mode), 0);
+  EXPECT_EQ(cuda().device, 2);
+  EXPECT_EQ(cuda().capture_mode, cudaStreamCaptureModeThreadLocal);
+  EXPECT_EQ(device, 5);
+  EXPECT_EQ(calls_.leave_thread(device, mode), 0);
+  EXPECT_EQ(cuda().device, 5);
+  EXPECT_EQ(cuda().capture_mode, cudaStreamCaptureModeGlobal);
+  cuda().calls.clear();
+  EXPECT_EQ(calls_.visit_thread(5, &device, &mode), 0);
+  EXPECT_EQ(calls_.leave_thread(device, mode), 0);
+  EXPECT_EQ(std::ranges::count(cuda().calls, "SetDevice"), 0) << "it is the right one";
+  cuda().errors["SetDevice"] = 101;
+  EXPECT_EQ(calls_.visit_thread(2, &device, &mode), 101);
 }
 
 TEST_F(CudaCallsTest, StreamsDoNotWaitForTheDefaultOne) {

@@ -68,6 +68,12 @@ class CudaDeviceTest : public ::testing::Test {
       return 0;
     };
     calls_.enter_thread = [](int device) { return say(device == 1 ? "enter 1" : "enter another"); };
+    calls_.visit_thread = [](int device, int* before, int* mode) {
+      *before = 4;
+      *mode = 2;
+      return say(device == 1 ? "visit 1" : "visit another");
+    };
+    calls_.leave_thread = [](int device, int mode) { return say(device == 4 && mode == 2 ? "leave for 4" : "leave"); };
     calls_.make_stream = [](bool high, void** stream) {
       *stream = script;
       return say(high ? "high stream" : "stream");
@@ -108,6 +114,22 @@ class CudaDeviceTest : public ::testing::Test {
 TEST_F(CudaDeviceTest, LoadsAllKernelsWhenItIsOpened) {
   ASSERT_TRUE(CudaDevice::open({&kernels_, &calls_}, 1));
   EXPECT_EQ(script_.calls, (std::vector<std::string>{"enter 1", "load"}));
+}
+
+TEST_F(CudaDeviceTest, IsVisitedForAMoment) {
+  const auto device = open();
+  {
+    const Visit visit(*device);
+    EXPECT_TRUE(visit.status());
+  }
+  EXPECT_EQ(script_.calls, (std::vector<std::string>{"visit 1", "leave for 4"}));
+  script_.calls.clear();
+  script_.code = 700;
+  {
+    const Visit visit(*device);
+    EXPECT_EQ(visit.status().text(), "CUDA device 1: entering a thread of the program: illegal address");
+  }
+  EXPECT_EQ(script_.calls, std::vector<std::string>{"visit 1"});
 }
 
 TEST_F(CudaDeviceTest, IsNotOpenedWhereThereIsNone) {

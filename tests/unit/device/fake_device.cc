@@ -132,12 +132,42 @@ void FakeDevice::queue(void* stream, std::function<void()> work, std::function<b
   queue->device->add(*queue, {std::move(work), std::move(can)});
 }
 
+std::shared_ptr<const std::vector<std::string>> FakeDevice::watch_threads() {
+  const std::lock_guard lock(mutex_);
+  breaches_ = std::make_shared<std::vector<std::string>>();
+  return breaches_;
+}
+
+void FakeDevice::called(const char* what) {
+  const std::lock_guard lock(mutex_);
+  if (breaches_ && !entered_.contains(std::this_thread::get_id())) {
+    breaches_->emplace_back(what);
+  }
+}
+
+Status FakeDevice::enter_thread() {
+  const std::lock_guard lock(mutex_);
+  entered_.insert(std::this_thread::get_id());
+  return {};
+}
+
+Result<Before> FakeDevice::visit() {
+  SRT_TRY(enter_thread());
+  return Before();
+}
+
+void FakeDevice::leave(const Before& /*before*/) {
+  const std::lock_guard lock(mutex_);
+  entered_.erase(entered_.find(std::this_thread::get_id()));
+}
+
 Status FakeDevice::refused() {
   const std::lock_guard lock(mutex_);
   return std::exchange(refusal_, Status());
 }
 
 Result<Stream> FakeDevice::make_stream(Priority /*priority*/) {
+  called("make_stream");
   expect(!sealed_, "a stream is made after the start");
   const std::lock_guard lock(mutex_);
   ++alive_;
@@ -146,6 +176,7 @@ Result<Stream> FakeDevice::make_stream(Priority /*priority*/) {
 }
 
 Result<Event> FakeDevice::make_event() {
+  called("make_event");
   expect(!sealed_, "an event is made after the start");
   const std::lock_guard lock(mutex_);
   ++alive_;
@@ -154,6 +185,7 @@ Result<Event> FakeDevice::make_event() {
 }
 
 Result<std::byte*> FakeDevice::allocate(Place /*place*/, std::size_t bytes) {
+  called("allocate");
   expect(!sealed_, "memory is allocated after the start");
   const std::lock_guard lock(mutex_);
   ++alive_;
@@ -161,16 +193,19 @@ Result<std::byte*> FakeDevice::allocate(Place /*place*/, std::size_t bytes) {
 }
 
 void FakeDevice::destroy(Stream /*stream*/) {
+  called("destroy a stream");
   const std::lock_guard lock(mutex_);
   --alive_;
 }
 
 void FakeDevice::destroy(Event /*event*/) {
+  called("destroy an event");
   const std::lock_guard lock(mutex_);
   --alive_;
 }
 
 void FakeDevice::release(Place /*place*/, std::byte* data) {
+  called("release");
   const std::lock_guard lock(mutex_);
   --alive_;
   memory_.erase(data);
@@ -178,6 +213,7 @@ void FakeDevice::release(Place /*place*/, std::byte* data) {
 }
 
 Status FakeDevice::record(Event event, Stream stream) {
+  called("record");
   SRT_TRY(refused());
   const std::lock_guard lock(mutex_);
   auto* const mark = static_cast<Mark*>(event.native);
@@ -187,6 +223,7 @@ Status FakeDevice::record(Event event, Stream stream) {
 }
 
 Status FakeDevice::wait(Stream stream, Event event) {
+  called("wait");
   SRT_TRY(refused());
   const std::lock_guard lock(mutex_);
   const auto* const mark = static_cast<Mark*>(event.native);
@@ -196,6 +233,7 @@ Status FakeDevice::wait(Stream stream, Event event) {
 }
 
 Result<bool> FakeDevice::done(Event event) {
+  called("done");
   const std::lock_guard lock(mutex_);
   SRT_TRY(broken_);
   if (slow_) {
@@ -208,6 +246,7 @@ Result<bool> FakeDevice::done(Event event) {
 }
 
 Status FakeDevice::copy(Stream stream, std::byte* to, const std::byte* from, std::size_t bytes) {
+  called("copy");
   SRT_TRY(refused());
   if (bytes > 0) {
     queue(stream.native, [=] { std::memmove(to, from, bytes); });

@@ -10,6 +10,8 @@
 #include <memory>
 #include <mutex>
 #include <set>
+#include <string>
+#include <thread>
 #include <vector>
 
 #include "runtime/device/device_api.h"
@@ -37,11 +39,15 @@ class FakeDevice final : public DeviceApi {
   void refuse_next(Status status);
   // What done() says from now on.
   void break_down(Status status);
+  // What is called from now on by threads that may not; is there when the device is gone.
+  std::shared_ptr<const std::vector<std::string>> watch_threads();
   // Streams, events and memory that are not given back.
   int alive() const { return alive_; }
   std::size_t queued() const;
 
-  Status enter_thread() override { return {}; }
+  Status enter_thread() override;
+  Result<Before> visit() override;
+  void leave(const Before& before) override;
   const kernels::cuda::Kernels& kernels() const override;
   Result<Stream> make_stream(Priority priority) override;
   Result<Event> make_event() override;
@@ -72,6 +78,7 @@ class FakeDevice final : public DeviceApi {
   };
 
   Status refused();
+  void called(const char* what);
   void add(Queue& queue, Work work);
   void progress();
   static bool step_locked(Queue& queue);
@@ -86,6 +93,8 @@ class FakeDevice final : public DeviceApi {
   int alive_ = 0;
   Status refusal_;
   Status broken_;
+  std::multiset<std::thread::id> entered_;
+  std::shared_ptr<std::vector<std::string>> breaches_;  // null: nobody watches
 };
 
 }  // namespace sirtaki::device::testing

@@ -1,6 +1,7 @@
 // What a program of one rank is told about its GPU.
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <chrono>
 #include <future>
 #include <string>
@@ -27,13 +28,18 @@ class DeviceSession : public ::testing::Test {
     gpu_ = device.get();
     program_ = gpu_->make_stream(device::Priority::kNormal)->native;
     device->hold();
+    breaches_ = device->watch_threads();
     owner_ = std::make_shared<Owner>(std::move(device));
     open([this](int index) -> Result<Owner> {
       opened_.push_back(index);
+      static_cast<void>((*owner_)->enter_thread());
       return std::move(*owner_);
     });
   }
-  ~DeviceSession() override { session_->close(); }
+  ~DeviceSession() override {
+    session_.reset();
+    EXPECT_EQ(*breaches_, std::vector<std::string>()) << "calls from threads that the device does not know";
+  }
 
   void open(std::function<Result<Owner>(int)> open_device) {
     JobSpec job;
@@ -80,6 +86,7 @@ class DeviceSession : public ::testing::Test {
   void* program_ = nullptr;
   std::shared_ptr<Owner> owner_;
   std::vector<int> opened_;
+  std::shared_ptr<const std::vector<std::string>> breaches_;
   std::unique_ptr<Session> session_;
 };
 
@@ -97,6 +104,40 @@ TEST_F(DeviceSession, AnOperationWaitsForTheGpu) {
   EXPECT_TRUE(*status) << status->to_string();
   EXPECT_EQ(tensor, (std::vector<float>{14, 4, 6}));
   EXPECT_NE(session_->stats_json().find("\"device.fetched_bytes\":12"), std::string::npos) << session_->stats_json();
+}
+
+TEST_F(DeviceSession, WhatTheProgramQueuesLaterIsNotWaitedFor) {
+  std::vector<float> tensor = {1, 2, 3};
+  std::vector<float> gradient = {4, 5, 6};
+  const auto stream = open_stream();
+  ASSERT_TRUE(stream);
+  // The loop is held in a function of the program's.
+  const auto first = submit(allreduce(tensor));
+  ASSERT_TRUE(first);
+  std::promise<void> begun;
+  std::promise<void> go_on;
+  ASSERT_TRUE(session_->on_done(first->front(), [&] {
+    begun.set_value();
+    go_on.get_future().wait();
+  }));
+  gpu_->run();
+  begun.get_future().wait();
+  OpSpec spec = allreduce(tensor);
+  spec.name = "another";
+  const auto second = submit(std::move(spec));
+  ASSERT_TRUE(second);
+  ASSERT_TRUE(session_->stream_ready(*stream, 0, view(gradient), false, program_));
+  ASSERT_TRUE(session_->stream_finish(*stream));
+  std::atomic<bool> may_end{false};
+  FakeDevice::queue(
+      program_, [] {}, [&] { return may_end.load(); });
+  go_on.set_value();
+  const auto status = session_->wait(second->front(), kPatience);
+  EXPECT_TRUE(status && *status);
+  const auto step = session_->stream_wait(*stream, kPatience);
+  EXPECT_TRUE(step && *step);
+  may_end = true;
+  gpu_->run();
 }
 
 TEST_F(DeviceSession, TheFirstGpuIsTheOne) {

@@ -59,7 +59,7 @@ class DeviceStageTest : public ::testing::Test {
       if (taken) {
         block = std::move(*taken);
       }
-      stage_->fetch(block.bytes(), reinterpret_cast<const std::byte*>(from.data()), program_,
+      stage_->fetch(block.bytes(), reinterpret_cast<const std::byte*>(from.data()), stage_->mark(program_),
                     [end](Status status) { *end = std::move(status); });
     });
     EXPECT_FALSE(end->has_value()) << "never from inside";
@@ -136,8 +136,8 @@ TEST_F(DeviceStageTest, ManyAreInFlightWithFewEvents) {
     run([&, i] {
       const auto place = static_cast<std::size_t>(i);
       blocks[place] = std::move(*stage_->take(4));
-      stage_->fetch(blocks[place].bytes(), reinterpret_cast<const std::byte*>(tensors[place].data()), program_,
-                    [&order, i](const Status& status) {
+      stage_->fetch(blocks[place].bytes(), reinterpret_cast<const std::byte*>(tensors[place].data()),
+                    stage_->mark(program_), [&order, i](const Status& status) {
                       EXPECT_TRUE(status);
                       order.push_back(i);
                     });

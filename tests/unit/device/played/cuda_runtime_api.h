@@ -62,6 +62,10 @@ inline cudaError_t cudaSetDevice(int device) {
   sirtaki::device::played::cuda().device = device;
   return sirtaki::device::played::cuda().say("SetDevice");
 }
+inline cudaError_t cudaGetDevice(int* device) {
+  *device = sirtaki::device::played::cuda().device;
+  return sirtaki::device::played::cuda().say("GetDevice");
+}
 inline cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
   sirtaki::device::played::cuda().capture_mode = *mode;
   *mode = cudaStreamCaptureModeGlobal;
