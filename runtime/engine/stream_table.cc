@@ -92,11 +92,12 @@ StagedStream* StreamTable::staged(StreamId stream) const {
   return it == staged_.end() ? nullptr : it->second.get();
 }
 
-void StreamTable::in_turn(StreamId stream, StagedStream::Turn turn) const {
-  if (StagedStream* const calls = staged(stream)) {
+template <class Turn>
+void StreamTable::in_turn(bool is_staged, StreamId stream, Turn turn) const {
+  if (StagedStream* const calls = is_staged ? staged(stream) : nullptr) {
     calls->call(std::move(turn));
   } else {
-    turn({});
+    turn(Status());
   }
 }
 
@@ -116,8 +117,8 @@ Status StreamTable::ready(StreamId stream, int index, TensorView tensor, bool ab
     return takes;
   };
   if (tensor.device.type == DeviceType::kCpu) {
-    loop_.post([this, stream, tensor, hand_over, at = loop_.now()] {
-      in_turn(stream, [hand_over, tensor, at](const Status& given_up) {
+    loop_.post([this, is_staged = entry->staged, stream, tensor, hand_over, at = loop_.now()] {
+      in_turn(is_staged, stream, [hand_over, tensor, at](const Status& given_up) {
         if (given_up) {
           hand_over(tensor, at);
         }
@@ -144,8 +145,8 @@ Status StreamTable::finish(StreamId stream) {
     return not_open();
   }
   const TimePoint at = loop_.now();
-  loop_.post([this, stream, at, mark = entry->board->finish(at)] {
-    in_turn(stream, [this, stream, at, mark](const Status& given_up) {
+  loop_.post([this, is_staged = entry->staged, stream, at, mark = entry->board->finish(at)] {
+    in_turn(is_staged, stream, [this, stream, at, mark](const Status& given_up) {
       if (Stream* s = engine_.stream(stream); given_up && s != nullptr && !s->standing_in()) {
         s->finish(mark, at);
       }
@@ -157,12 +158,12 @@ Status StreamTable::finish(StreamId stream) {
 void StreamTable::begin_wait(StreamId stream, const std::shared_ptr<Entry>& entry) {
   entry->waiting = std::make_shared<Slot>();
   loop_.post([this, stream, entry, waiting = entry->waiting] {
-    in_turn(stream, [this, stream, entry, waiting](const Status& given_up) {
+    in_turn(entry->staged, stream, [this, stream, entry, waiting](const Status& given_up) {
       if (!given_up) {
         end_wait(*entry, waiting, given_up);
         return;
       }
-      wait_on_loop(stream, [this, entry, waiting](Status status) {
+      wait_on_loop(entry->staged, stream, [this, entry, waiting](Status status) {
         waiting->complete(std::move(status));
         call_done(*entry);
       });
@@ -182,13 +183,13 @@ void StreamTable::end_wait(Entry& entry, const std::shared_ptr<Slot>& waiting, c
   call_done(entry);
 }
 
-void StreamTable::wait_on_loop(StreamId stream, Done complete) const {
+void StreamTable::wait_on_loop(bool is_staged, StreamId stream, Done complete) const {
   Stream* const s = engine_.stream(stream);
   if (s == nullptr || s->standing_in()) {
     complete(s == nullptr ? not_open() : joined());
     return;
   }
-  StagedStream* const calls = staged(stream);
+  StagedStream* const calls = is_staged ? staged(stream) : nullptr;
   s->wait(calls == nullptr ? std::move(complete) : calls->at_end(std::move(complete)));
 }
 
@@ -288,7 +289,7 @@ std::optional<Status> StreamTable::sleep_until_reduced(StreamId stream, std::spa
                                                        Duration timeout) {
   auto slot = std::make_shared<Slot>();
   loop_.post([this, stream, slot, tensors = std::vector<int>(tensors.begin(), tensors.end())]() mutable {
-    in_turn(stream, [this, stream, slot, tensors = std::move(tensors)](const Status& given_up) mutable {
+    in_turn(true, stream, [this, stream, slot, tensors = std::move(tensors)](const Status& given_up) mutable {
       if (!given_up) {
         slot->complete(given_up);
         return;
@@ -390,7 +391,7 @@ Status StreamTable::on_loop(StreamId stream, const std::function<Status(Stream&)
   }
   auto slot = std::make_shared<Slot>();
   loop_.post([this, stream, &ask, slot] {
-    in_turn(stream, [this, stream, &ask, slot](const Status& given_up) {
+    in_turn(true, stream, [this, stream, &ask, slot](const Status& given_up) {
       if (!given_up) {
         slot->complete(given_up);
         return;

@@ -72,11 +72,13 @@ class StreamTable {
     std::atomic<bool> waits_for_tensors{false};  // some thread is in wait_tensors()
   };
 
-  // On the loop: runs `turn` when what the program called on the stream before is done, as StagedStream::call() does.
-  void in_turn(StreamId stream, StagedStream::Turn turn) const;
+  // On the loop: runs `turn` when what the program called on the stream before is done, as StagedStream::call() does;
+  // at once, and without a thought of it, where `is_staged`, the entry's, is false.
+  template <class Turn>
+  void in_turn(bool is_staged, StreamId stream, Turn turn) const;
   // On the loop: null where all its tensors are in the host's memory.
   StagedStream* staged(StreamId stream) const;
-  void wait_on_loop(StreamId stream, Done complete) const;
+  void wait_on_loop(bool is_staged, StreamId stream, Done complete) const;
   // The wait has ended before the stream heard of it.
   void end_wait(Entry& entry, const std::shared_ptr<Slot>& waiting, const Status& cause);
   // Runs `ask` on the loop and waits for it.
