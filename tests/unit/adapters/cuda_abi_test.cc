@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "adapters/c/sirtaki.h"
@@ -66,15 +67,30 @@ TEST(CudaAbi, WithoutThePlugInTheCpuGoesOn) {
   EXPECT_EQ(sirtaki_shutdown(), SIRTAKI_OK);
 }
 
+using Counts = std::pair<int, int>;  // recorded, made to wait
+
 TEST(CudaAbi, WithItTensorsOfTheGpuTravel) {
-  ASSERT_NE(dlopen(PLAYED_CUDA, RTLD_NOW | RTLD_LOCAL), nullptr) << dlerror();
+  void* const player = dlopen(PLAYED_CUDA, RTLD_NOW | RTLD_LOCAL);
+  ASSERT_NE(player, nullptr) << dlerror();
+  const auto told =
+      [ask = reinterpret_cast<void (*)(void*, int*, int*)>(dlsym(player, "played_cuda_told"))](void* stream) {
+        Counts counts;
+        ask(stream, &counts.first, &counts.second);
+        return counts;
+      };
+  int streams[2];  // their addresses
+  void* const one = &streams[0];
+  void* const two = &streams[1];
   ASSERT_EQ(sirtaki_init(nullptr), SIRTAKI_OK) << sirtaki_last_error();
   std::vector<float> values{1, 2, 3};
   const std::int64_t dim = 3;
   sirtaki_tensor tensor = on_gpu(values, dim);
+  tensor.cuda_stream = one;
   EXPECT_EQ(run(SIRTAKI_ALLREDUCE, tensor, 2.0), SIRTAKI_OK) << sirtaki_last_error();
   EXPECT_EQ(values, (std::vector<float>{2, 4, 6}));
+  EXPECT_EQ(told(one), Counts(1, 1)) << "waited for, and made to wait for the result";
   EXPECT_EQ(run(SIRTAKI_ALLGATHER, tensor), SIRTAKI_OK) << sirtaki_last_error();
+  EXPECT_EQ(told(one), Counts(2, 1)) << "the result is not on the GPU";
   EXPECT_EQ(run(SIRTAKI_ALLREDUCE, on_gpu(values, dim, 1)), SIRTAKI_INVALID_ARGUMENT);
 
   const char* name = "weight";
@@ -89,12 +105,16 @@ TEST(CudaAbi, WithItTensorsOfTheGpuTravel) {
   args.postscale = 1.0;
   sirtaki_stream stream = 0;
   ASSERT_EQ(sirtaki_stream_open(&args, &stream), SIRTAKI_OK) << sirtaki_last_error();
+  tensor.cuda_stream = two;
   for (int step = 0; step < 2; ++step) {
     ASSERT_EQ(sirtaki_stream_ready(stream, 0, &tensor, 0), SIRTAKI_OK) << sirtaki_last_error();
     ASSERT_EQ(sirtaki_stream_finish(stream), SIRTAKI_OK);
     ASSERT_EQ(sirtaki_stream_wait(stream, 10000), SIRTAKI_OK) << sirtaki_last_error();
   }
   EXPECT_EQ(values, (std::vector<float>{0.5, 1, 1.5}));
+  EXPECT_EQ(told(two), Counts(2, 2));
+  EXPECT_EQ(told(one), Counts(2, 1));
+  EXPECT_EQ(told(nullptr), Counts());
   EXPECT_NE(std::string(sirtaki_stats_json()).find("\"device.fetched_bytes\":48"), std::string::npos)
       << sirtaki_stats_json();
   EXPECT_EQ(sirtaki_shutdown(), SIRTAKI_OK);

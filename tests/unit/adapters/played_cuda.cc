@@ -3,6 +3,9 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <map>
+#include <mutex>
+#include <utility>
 
 #include "kernels/cuda_kernels.h"
 #include "runtime/device/cuda_calls.h"
@@ -25,6 +28,16 @@ int allocate(void** data, std::size_t bytes) {
   return 0;
 }
 
+// What the device was told of each stream of somebody else's.
+struct Told {
+  std::mutex mutex;
+  std::map<void*, std::pair<int, int>> streams;  // recorded, made to wait
+};
+Told& told() {
+  static Told the_one;
+  return the_one;
+}
+
 constexpr DeviceCalls kCalls{
     .version = sirtaki::device::cuda::kCallsVersion,
     .error_text = [](int /*code*/) { return "played"; },
@@ -44,8 +57,18 @@ constexpr DeviceCalls kCalls{
     .release_device = destroy,
     .allocate_pinned = allocate,
     .release_pinned = destroy,
-    .record = [](void* /*event*/, void* /*stream*/) { return 0; },
-    .wait = [](void* /*stream*/, void* /*event*/) { return 0; },
+    .record =
+        [](void* /*event*/, void* stream) {
+          const std::lock_guard lock(told().mutex);
+          ++told().streams[stream].first;
+          return 0;
+        },
+    .wait =
+        [](void* stream, void* /*event*/) {
+          const std::lock_guard lock(told().mutex);
+          ++told().streams[stream].second;
+          return 0;
+        },
     .query =
         [](void* /*event*/, bool* done) {
           *done = true;
@@ -67,6 +90,13 @@ constexpr Kernels kernels() {
 constexpr Kernels kKernels = kernels();
 
 }  // namespace
+
+// How often `stream` was recorded, and made to wait.
+extern "C" __attribute__((visibility("default"))) void played_cuda_told(void* stream, int* recorded, int* waits) {
+  const std::lock_guard lock(told().mutex);
+  *recorded = told().streams[stream].first;
+  *waits = told().streams[stream].second;
+}
 
 const DeviceCalls* sirtaki_cuda_device() {
   return &kCalls;
