@@ -431,9 +431,11 @@ std::optional<Result<Rank>> SessionImpl::join(Duration timeout) {
       last_joined_ = std::make_shared<Rank>(-1);
       loop_.post([this, slot = join_, last = last_joined_] {
         ops_->after_submitted([this, slot, last] {
-          engine_->join([slot, last](const Result<Rank>& answer) {
-            *last = answer ? *answer : -1;
-            slot->complete(answer.status());
+          streams_->after_calls([this, slot, last] {
+            engine_->join([slot, last](const Result<Rank>& answer) {
+              *last = answer ? *answer : -1;
+              slot->complete(answer.status());
+            });
           });
         });
       });

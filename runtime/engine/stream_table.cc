@@ -193,6 +193,20 @@ void StreamTable::wait_on_loop(bool is_staged, StreamId stream, Done complete) c
   s->wait(calls == nullptr ? std::move(complete) : calls->at_end(std::move(complete)));
 }
 
+void StreamTable::after_calls(Task then) const {
+  const auto left = std::make_shared<std::size_t>(staged_.size() + 1);
+  const auto last = std::make_shared<Task>(std::move(then));
+  const auto one_less = [left, last](const Status& /*given_up*/) {
+    if (--*left == 0) {
+      (*last)();
+    }
+  };
+  for (const auto& [id, calls] : staged_) {
+    calls->call(one_less);
+  }
+  one_less({});
+}
+
 void StreamTable::call_done(Entry& entry) {
   Task done;
   {

@@ -40,6 +40,8 @@ class StreamTable {
   // Runs `done` once: on the loop when the step finished last is over, or from end(). wait() is to be called then.
   // kInvalidArgument when somebody waits for that step already.
   Status on_done(StreamId stream, Task done);
+  // On the loop: runs `then` when no call that came before waits for a GPU any more; at once where none does.
+  void after_calls(Task then) const;
   // The loop has stopped: nothing completes any more.
   void end();
   // Sleeps only for tensors whose result is not there yet. kInvalidArgument when another thread is in this call.

@@ -301,6 +301,21 @@ TEST_F(DeviceSession, AStreamIsClosedBeforeTheGpuComesToIt) {
   EXPECT_TRUE(close.get());
 }
 
+TEST_F(DeviceSession, JoinComesAfterTheStepsBeforeIt) {
+  std::vector<float> tensor = {1, 2, 3};
+  const auto stream = open_stream();
+  ASSERT_TRUE(stream);
+  ASSERT_TRUE(session_->stream_ready(*stream, 0, view(tensor), false, program_));
+  ASSERT_TRUE(session_->stream_finish(*stream));
+  EXPECT_FALSE(session_->stream_wait(*stream, Duration(0)).has_value());
+  EXPECT_FALSE(session_->join(std::chrono::milliseconds(20)).has_value());
+  gpu_->run();
+  const auto status = session_->stream_wait(*stream, kPatience);
+  ASSERT_TRUE(status);
+  EXPECT_TRUE(*status) << status->to_string();
+  EXPECT_TRUE(session_->join(kPatience).has_value());
+}
+
 TEST_F(DeviceSession, TheEndOfTheSessionEndsWhatIsFetched) {
   std::vector<float> tensor(3);
   const auto requests = submit(allreduce(tensor));
