@@ -173,11 +173,13 @@ Status DeviceStage::look_at(Flights& flights, device::Stream stream, Over over) 
     if (!done) {
       return {};
     }
-    auto count = marked - flights.begin() + 1;
-    // What `over` does may add some, or end all.
-    for (; count > 0 && !flights.empty(); --count) {
-      auto flight = std::move(flights.front());
+    // What `over` does may add some, or end all that are left.
+    Flights arrived;
+    for (auto count = marked - flights.begin() + 1; count > 0; --count) {
+      arrived.push_back(std::move(flights.front()));
       flights.pop_front();
+    }
+    for (auto& flight : arrived) {
       over(flight);
     }
   }

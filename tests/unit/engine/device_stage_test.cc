@@ -198,6 +198,39 @@ TEST_F(DeviceStageTest, NobodyWaitsForEver) {
   EXPECT_EQ(lost_.size(), 1U);
 }
 
+TEST_F(DeviceStageTest, WhatIsAddedByTheEndOfAnotherHasNotArrived) {
+  // More than there are events, so that the last ones arrive together.
+  constexpr int kAlone = 64;
+  constexpr int kMany = kAlone + 6;
+  std::vector<float> tensor = {1};
+  const auto* const from = reinterpret_cast<const std::byte*>(tensor.data());
+  std::vector<device::PinnedBlock> blocks(kMany + 1);
+  std::optional<Status> late;
+  int ended = 0;
+  run([&] {
+    for (device::PinnedBlock& block : blocks) {
+      block = std::move(*stage_->take(4));
+    }
+    for (int i = 0; i < kMany; ++i) {
+      stage_->fetch(blocks[static_cast<std::size_t>(i)].bytes(), from, stage_->mark(program_),
+                    [&, i](const Status& status) {
+                      EXPECT_TRUE(status) << "it had arrived";
+                      ++ended;
+                      if (i == kAlone) {
+                        stage_->end(unavailable("over"));
+                        stage_->fetch(blocks.back().bytes(), from, stage_->mark(program_),
+                                      [&](Status end) { late = std::move(end); });
+                      }
+                    });
+    }
+  });
+  device_->run();
+  pass(std::chrono::milliseconds(20));
+  EXPECT_EQ(ended, kMany);
+  ASSERT_TRUE(late.has_value());
+  EXPECT_EQ(late->text(), "over");
+}
+
 TEST_F(DeviceStageTest, TheEndOfTheJobEndsIt) {
   std::vector<float> tensor = {1};
   device::PinnedBlock block;
