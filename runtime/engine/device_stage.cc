@@ -201,6 +201,19 @@ void DeviceStage::end(const Status& cause) {
   // returning_ keeps its memory, which the device may still read.
 }
 
+void DeviceStage::when_returned(Task then) {
+  SRT_IN_LOOP(deps_.loop);
+  const Status looked = look_at(returning_, out_, [](Return& /*over*/) {});
+  if (!looked || cut_off_ || returning_.empty()) {
+    then();
+    return;
+  }
+  timer_ = deps_.loop.after(options_.last_poll, [this, then = std::move(then)]() mutable {
+    timer_ = {};
+    when_returned(std::move(then));
+  });
+}
+
 // Everything ends, but later: the caller is in the middle of something.
 Status DeviceStage::fail(const Status& cause) {
   if (ended_) {

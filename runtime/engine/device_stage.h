@@ -64,6 +64,9 @@ class DeviceStage {
   bool fetching() const { return !fetching_.empty(); }
   // What is in flight, and comes later, ends with `cause`; the first one is kept.
   void end(const Status& cause);
+  // After end(): runs `then`, once, when all that was put back has arrived, or nobody can know. Before that the memory
+  // it comes from cannot be released.
+  void when_returned(Task then);
 
  private:
   struct Fetch {

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <future>
 #include <mutex>
 #include <utility>
 
@@ -28,6 +29,9 @@ namespace {
 
 // Before the operations that failed for it are told (kCauseGrace), so that they are told this.
 constexpr Duration kLossGrace = kCauseGrace * 3 / 4;
+
+// A copy takes milliseconds; a GPU that hangs is not waited for.
+constexpr Duration kReturnGrace = std::chrono::seconds(1);
 
 EngineOptions engine_options(const Config& config, int hosts) {
   EngineOptions options;
@@ -129,6 +133,7 @@ class SessionImpl final : public Session {
   void on_device_lost(const Status& cause);
   Status open_device(int index);
   Status stage_device(int index);
+  void await_returns();
 
   const std::shared_ptr<const Config> config_;
   const JobSpec job_;
@@ -314,6 +319,7 @@ void SessionImpl::close() {
   if (control_) {
     control_->relay_on();
   }
+  await_returns();
   // The engine stays until the session is destroyed: other threads may be inside a call.
   loop_.stop();
   requests_.close();
@@ -417,6 +423,21 @@ Status SessionImpl::stage_device(int index) {
   ops_->use(*stage_);
   streams_->use(*stage_);
   return {};
+}
+
+// The last results may still be on their way to the GPU.
+void SessionImpl::await_returns() {
+  const auto returned = std::make_shared<std::promise<void>>();
+  const bool asked = loop_.run_sync([&] {
+    if (stage_) {
+      stage_->when_returned([returned] { returned->set_value(); });
+    } else {
+      returned->set_value();
+    }
+  });
+  if (asked) {
+    returned->get_future().wait_for(kReturnGrace);
+  }
 }
 
 // ---- no more data ----

@@ -41,6 +41,9 @@ void expect(bool good, const char* what) {
 
 FakeDevice::FakeDevice() = default;
 FakeDevice::~FakeDevice() {
+  if (seen_) {
+    seen_->left = alive_;
+  }
   for (std::byte* const memory : memory_) {
     std::free(memory);
   }
@@ -132,16 +135,16 @@ void FakeDevice::queue(void* stream, std::function<void()> work, std::function<b
   queue->device->add(*queue, {std::move(work), std::move(can)});
 }
 
-std::shared_ptr<const std::vector<std::string>> FakeDevice::watch_threads() {
+std::shared_ptr<const FakeDevice::Seen> FakeDevice::watch() {
   const std::lock_guard lock(mutex_);
-  breaches_ = std::make_shared<std::vector<std::string>>();
-  return breaches_;
+  seen_ = std::make_shared<Seen>();
+  return seen_;
 }
 
 void FakeDevice::called(const char* what) {
   const std::lock_guard lock(mutex_);
-  if (breaches_ && !entered_.contains(std::this_thread::get_id())) {
-    breaches_->emplace_back(what);
+  if (seen_ && !entered_.contains(std::this_thread::get_id())) {
+    seen_->breaches.emplace_back(what);
   }
 }
 

@@ -39,8 +39,12 @@ class FakeDevice final : public DeviceApi {
   void refuse_next(Status status);
   // What done() says from now on.
   void break_down(Status status);
-  // What is called from now on by threads that may not; is there when the device is gone.
-  std::shared_ptr<const std::vector<std::string>> watch_threads();
+  struct Seen {
+    std::vector<std::string> breaches;  // calls of threads that may not
+    int left = 0;                       // what was not given back when the device went
+  };
+  // From now on; is there when the device is gone.
+  std::shared_ptr<const Seen> watch();
   // Streams, events and memory that are not given back.
   int alive() const { return alive_; }
   std::size_t queued() const;
@@ -94,7 +98,7 @@ class FakeDevice final : public DeviceApi {
   Status refusal_;
   Status broken_;
   std::multiset<std::thread::id> entered_;
-  std::shared_ptr<std::vector<std::string>> breaches_;  // null: nobody watches
+  std::shared_ptr<Seen> seen_;  // null: nobody watches
 };
 
 }  // namespace sirtaki::device::testing

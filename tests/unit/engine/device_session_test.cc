@@ -28,7 +28,7 @@ class DeviceSession : public ::testing::Test {
     gpu_ = device.get();
     program_ = gpu_->make_stream(device::Priority::kNormal)->native;
     device->hold();
-    breaches_ = device->watch_threads();
+    seen_ = device->watch();
     owner_ = std::make_shared<Owner>(std::move(device));
     open([this](int index) -> Result<Owner> {
       opened_.push_back(index);
@@ -38,7 +38,7 @@ class DeviceSession : public ::testing::Test {
   }
   ~DeviceSession() override {
     session_.reset();
-    EXPECT_EQ(*breaches_, std::vector<std::string>()) << "calls from threads that the device does not know";
+    EXPECT_EQ(seen_->breaches, std::vector<std::string>()) << "calls from threads that the device does not know";
   }
 
   void open(std::function<Result<Owner>(int)> open_device) {
@@ -86,7 +86,7 @@ class DeviceSession : public ::testing::Test {
   void* program_ = nullptr;
   std::shared_ptr<Owner> owner_;
   std::vector<int> opened_;
-  std::shared_ptr<const std::vector<std::string>> breaches_;
+  std::shared_ptr<const FakeDevice::Seen> seen_;
   std::unique_ptr<Session> session_;
 };
 
@@ -314,6 +314,18 @@ TEST_F(DeviceSession, JoinComesAfterTheStepsBeforeIt) {
   ASSERT_TRUE(status);
   EXPECT_TRUE(*status) << status->to_string();
   EXPECT_TRUE(session_->join(kPatience).has_value());
+}
+
+TEST_F(DeviceSession, MemoryOfTheLastResultIsReleased) {
+  std::vector<float> tensor = {1, 2, 3};
+  gpu_->be_slow();
+  const auto requests = submit(allreduce(tensor));
+  ASSERT_TRUE(requests);
+  const auto status = session_->wait(requests->front(), kPatience);
+  ASSERT_TRUE(status);
+  EXPECT_TRUE(*status);
+  session_.reset();
+  EXPECT_EQ(seen_->left, 1) << "the program's stream";
 }
 
 TEST_F(DeviceSession, TheEndOfTheSessionEndsWhatIsFetched) {
