@@ -71,9 +71,11 @@ typedef enum {
 
 /* Dense memory without holes. strides in elements; NULL: row-major.
  * Memory of a GPU (SIRTAKI_CUDA): all of a rank's is on one, the first that it gives. What writes it has been queued on
- * cuda_stream before the call, and is not waited for by the caller. A result is there for what the program queues on
- * cuda_stream when the request, or the wait for a stream's step or tensors, is over; streams live until then, and are
- * not captured meanwhile. */
+ * cuda_stream before the call, and is not waited for by the caller; what is queued later is not waited for at all. The
+ * call needs no current device and leaves it as it is. A result is there for what the program queues on cuda_stream
+ * when the request, or the wait for a stream's step or tensors, is over; for another stream the program orders that
+ * itself. Streams live until then, and are not captured meanwhile. Results that the library allocates are in memory of
+ * the host. An error of the GPU ends the job on all ranks. */
 typedef struct {
   uint32_t struct_size;
   void* data;
