@@ -26,6 +26,8 @@ struct DeviceWork {
 
 class DeviceCollectives : public Collectives {
  public:
+  // What start_work() would refuse for its arguments alone.
+  virtual Status check(const CollectiveArgs& args) const { return check_args(args, rank(), size()); }
   virtual void start_work(CollectiveArgs args, DeviceWork work, Done done) = 0;
   void start(CollectiveArgs args, Done done) override { start_work(std::move(args), {}, std::move(done)); }
 };

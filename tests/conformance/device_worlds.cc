@@ -3,7 +3,9 @@
 #include <stdexcept>
 #include <utility>
 
+#include "runtime/net/local_link.h"
 #include "runtime/net/nccl/nccl_collectives.h"
+#include "runtime/net/ordered_device.h"
 #include "tests/conformance/loopback.h"
 #include "tests/conformance/played_nccl.h"
 #include "tests/unit/device/fake_device.h"
@@ -55,12 +57,17 @@ class LoopbackWorld final : public DeviceWorld<LoopbackCollectives> {
   std::shared_ptr<LoopbackGroup> group_;
 };
 
+nccl::NcclOptions nccl_options(int size) {
+  nccl::NcclOptions options;
+  options.size = size;
+  options.credit_bytes = 20000;
+  return options;
+}
+
 class NcclWorld final : public DeviceWorld<nccl::NcclCollectives> {
  public:
   explicit NcclWorld(int size) {
-    nccl::NcclOptions options;
-    options.size = size;
-    options.credit_bytes = 20000;
+    nccl::NcclOptions options = nccl_options(size);
     int connected = 0;
     for (options.rank = 0; options.rank < size; ++options.rank) {
       ranks_.push_back(must(nccl::NcclCollectives::create({loop_, nccl_.api(), device_, ids_, log_}, options)));
@@ -79,15 +86,51 @@ class NcclWorld final : public DeviceWorld<nccl::NcclCollectives> {
   Logger log_{silent(), stderr_sink()};
 };
 
+// NCCL again, each rank with an order of its own.
+class OrderedWorld final : public DeviceWorld<OrderedDevice> {
+ public:
+  explicit OrderedWorld(int size) : links_(LocalGroup::create(size)) {
+    nccl::NcclOptions options = nccl_options(size);
+    std::vector<std::unique_ptr<nccl::NcclCollectives>> inner;
+    int connected = 0;
+    for (options.rank = 0; options.rank < size; ++options.rank) {
+      inner.push_back(must(nccl::NcclCollectives::create({loop_, nccl_.api(), device_, ids_, log_}, options)));
+      inner.back()->connect(1, [&](Status status) { connected += status ? 1 : 0; });
+    }
+    device_.seal();
+    if (!loop_.run([&] { return connected == size; })) {
+      throw std::runtime_error("the ranks did not connect");
+    }
+    OrderedOptions ordered;
+    ordered.tag = OpTag(~std::uint64_t{0});
+    for (Rank rank = 0; rank < size; ++rank) {
+      endpoints_.push_back(links_->endpoint(rank, loop_));
+      ranks_.push_back(std::make_unique<OrderedDevice>(
+          *endpoints_.back(), std::move(inner[static_cast<std::size_t>(rank)]), ordered, [](const Status&) {}));
+    }
+  }
+  ~OrderedWorld() override { ranks_.clear(); }
+
+ private:
+  std::shared_ptr<LocalGroup> links_;
+  std::vector<std::unique_ptr<LocalEndpoint>> endpoints_;
+  PlayedNccl nccl_;
+  nccl::testing::LocalIds ids_{loop_};
+  Logger log_{silent(), stderr_sink()};
+};
+
 }  // namespace
 
 std::vector<std::string> device_worlds() {
-  return {"loopback", "nccl"};
+  return {"loopback", "nccl", "ordered"};
 }
 
 std::unique_ptr<World> make_device_world(const std::string& name, int size) {
   if (name == "nccl") {
     return std::make_unique<NcclWorld>(size);
+  }
+  if (name == "ordered") {
+    return std::make_unique<OrderedWorld>(size);
   }
   return std::make_unique<LoopbackWorld>(size);
 }

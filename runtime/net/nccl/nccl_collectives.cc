@@ -111,11 +111,37 @@ void NcclCollectives::connected(const Status& status) {
   launch_next();
 }
 
+void NcclCollectives::close(Done done) {
+  SRT_IN_LOOP(parts_.loop);
+  const Status cause(Code::kShutdown, "the collectives are closed");
+  if (!ended_ || !queue_.empty() || !lanes_[0].running.empty() || !lanes_[1].running.empty()) {
+    abort(cause);
+    reply(std::move(done), {});
+    return;
+  }
+  ended_ = cause;
+  has_cause_ = true;
+  closing_ = std::move(done);
+  lanes_[0].communicator->close(unless_gone(&NcclCollectives::close_bulk));
+}
+
+void NcclCollectives::close_bulk(const Status& /*urgent*/) {
+  lanes_[1].communicator->close(unless_gone(&NcclCollectives::closed));
+}
+
+void NcclCollectives::closed(const Status& /*bulk*/) {
+  reply(std::exchange(closing_, {}), {});
+}
+
+Status NcclCollectives::check(const CollectiveArgs& args) const {
+  SRT_TRY(check_args(args, rank(), size()));
+  return check_supported(args);
+}
+
 void NcclCollectives::start_work(CollectiveArgs args, DeviceWork work, Done done) {
   SRT_IN_LOOP(parts_.loop);
   Status refused = ended_;
-  refused.update(check_args(args, rank(), size()));
-  refused.update(check_supported(args));
+  refused.update(check(args));
   if (refused && is_flying(args.tag)) {
     refused = invalid_argument("tag " + std::to_string(args.tag.value) + " is already in flight");
   }

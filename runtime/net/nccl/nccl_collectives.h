@@ -55,10 +55,14 @@ class NcclCollectives final : public DeviceCollectives {
   // On all ranks with the same `attempt`, a new one each time. Ends what is in flight first. Operations may be started
   // from then on.
   void connect(std::uint64_t attempt, Done done);
+  // When nothing is in flight, else as abort(): waits for the other ranks to close as well, up to a deadline, then lets
+  // go of the communicators. Once; nothing is started any more.
+  void close(Done done);
 
   Caps caps() const override;
   Rank rank() const override { return options_.rank; }
   int size() const override { return options_.size; }
+  Status check(const CollectiveArgs& args) const override;
   void start_work(CollectiveArgs args, DeviceWork work, Done done) override;
   void cancel(TagGroup tags, Status cause) override;
   void abort(Status cause) override;
@@ -95,6 +99,8 @@ class NcclCollectives final : public DeviceCollectives {
 
   void connect_bulk(const Status& urgent);
   void connected(const Status& status);
+  void close_bulk(const Status& urgent);
+  void closed(const Status& bulk);
   Lane& lane_of(const Operation& operation);
   bool has_credit(const Operation& operation) const;
   void launch_next();
@@ -122,6 +128,7 @@ class NcclCollectives final : public DeviceCollectives {
   Status ended_{Code::kShutdown, "the collectives are not connected"};
   bool has_cause_ = false;  // ended_ was told to this
   Done connecting_;
+  Done closing_;
   std::uint64_t attempt_ = 0;
   std::uint64_t generation_ = 0;  // answers to what was asked before everything ended come too late
   std::deque<Operation> queue_;

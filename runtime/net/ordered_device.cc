@@ -1,0 +1,341 @@
+#include "runtime/net/ordered_device.h"
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <string>
+#include <utility>
+
+#include "runtime/base/check.h"
+
+namespace sirtaki::net {
+namespace {
+
+// What a message says of a tag, or of a rank in its place.
+enum Kind : std::uint32_t { kReady = 1, kWithdraw, kPlaced, kWithdrawn, kGone };
+
+constexpr std::uint32_t kToFirst = 0;
+constexpr std::uint32_t kFromFirst = 1;
+
+constexpr std::uint32_t kMessageCheck = 0x6f726472;
+constexpr std::size_t kMost = 15;
+
+struct Entry {
+  std::uint64_t tag = 0;
+  std::int32_t priority = 0;
+  std::uint32_t kind = 0;
+};
+
+Envelope envelope_to(Rank peer, OpTag tag, std::uint32_t slot) {
+  return {peer, tag, slot, kMessageCheck, std::numeric_limits<std::int32_t>::min()};
+}
+
+}  // namespace
+
+// As it travels, always whole: the receiver has to know its length.
+struct OrderedDevice::Message {
+  std::uint64_t count = 0;
+  std::uint64_t unused = 0;
+  std::array<Entry, kMost> entries = {};
+};
+
+OrderedDevice::OrderedDevice(PointToPoint& link, std::unique_ptr<DeviceCollectives> inner,
+                             const OrderedOptions& options, std::function<void(const Status&)> broken)
+    : link_(link), inner_(std::move(inner)), options_(options), broken_(std::move(broken)) {
+  SRT_IN_LOOP(link_.loop());
+  gone_.resize(static_cast<std::size_t>(size()));
+  if (rank() != 0) {
+    listen(0);
+    return;
+  }
+  sequencer_.emplace(size());
+  for (Rank peer = 1; peer < size(); ++peer) {
+    listen(peer);
+  }
+}
+
+OrderedDevice::~OrderedDevice() {
+  self_.reset();
+  link_.loop().cancel(grace_);
+  link_.cancel(options_.tag, {Code::kShutdown, "the collectives of the device are closed"});
+}
+
+template <class Function>
+auto OrderedDevice::while_alive(Function function) {
+  return [weak = std::weak_ptr(self_), function = std::move(function)](auto&&... args) mutable {
+    if (const auto self = weak.lock()) {
+      function(**self, std::forward<decltype(args)>(args)...);
+    }
+  };
+}
+
+Caps OrderedDevice::caps() const {
+  Caps caps = inner_->caps();
+  caps.ordered = false;
+  return caps;
+}
+
+void OrderedDevice::reply(Done done, Status status) {
+  link_.loop().post([moved = std::move(done), status = std::move(status)]() mutable { moved(status); });
+}
+
+// ---- messages ----
+
+void OrderedDevice::listen(Rank peer) {
+  auto message = std::make_shared<Message>();
+  const Bytes out = std::as_writable_bytes(std::span(message.get(), 1));
+  link_.recv(envelope_to(peer, options_.tag, rank() == 0 ? kToFirst : kFromFirst), out,
+             while_alive([peer, message](OrderedDevice& self, const Status& status) {
+               if (!status) {
+                 self.lost(peer, status);
+                 return;
+               }
+               self.heard(peer, *message);
+               self.listen(peer);
+             }));
+}
+
+void OrderedDevice::heard(Rank peer, const Message& message) {
+  for (std::size_t i = 0; i < std::min<std::size_t>(message.count, kMost); ++i) {
+    const Entry& entry = message.entries[i];
+    const OpTag tag(entry.tag);
+    Status status;
+    if (sequencer_ && entry.kind == kReady) {
+      status = sequencer_->ready(peer, tag, entry.priority);
+    } else if (sequencer_ && entry.kind == kWithdraw) {
+      sequencer_->withdraw(peer, tag);
+    } else if (!sequencer_ && (entry.kind == kPlaced || entry.kind == kWithdrawn)) {
+      heed({entry.kind == kPlaced ? LaunchNotice::Kind::kPlaced : LaunchNotice::Kind::kWithdrawn, rank(), tag,
+            entry.priority});
+    } else if (!sequencer_ && entry.kind == kGone && entry.tag < gone_.size()) {
+      const auto gone = static_cast<Rank>(entry.tag);
+      lost(gone, {Code::kPeerLost, "rank " + std::to_string(job_rank(gone)) + " is gone", {job_rank(gone), ""}});
+    } else {
+      status = corrupt("rank " + std::to_string(job_rank(peer)) + " says " + std::to_string(entry.kind) +
+                       " about the order of launches");
+    }
+    if (!status) {
+      fail(status);
+    }
+  }
+  if (rank() == 0) {
+    speak_later();
+  }
+}
+
+void OrderedDevice::say(std::vector<Message>& to, std::uint32_t kind, OpTag tag, std::int32_t priority) {
+  if (to.empty() || to.back().count == kMost) {
+    to.emplace_back();
+  }
+  Message& message = to.back();
+  message.entries[message.count++] = {tag.value, priority, kind};
+}
+
+void OrderedDevice::speak_later() {
+  if (!std::exchange(speaking_, true)) {
+    link_.loop().post(while_alive([](OrderedDevice& self) {
+      self.speaking_ = false;
+      self.speak();
+    }));
+  }
+}
+
+void OrderedDevice::speak() {
+  if (rank() != 0) {
+    send(0, std::exchange(unsaid_, {}), nullptr);
+    return;
+  }
+  const auto batch = std::make_shared<Batch>();
+  // What the others launched now this rank would not launch any more.
+  std::vector<LaunchNotice> notices = ended_ ? sequencer_->take() : std::vector<LaunchNotice>();
+  const std::optional<Rank> gone = std::exchange(unsaid_gone_, std::nullopt);
+  for (Rank peer = 1; peer < size(); ++peer) {
+    std::vector<Message> messages;
+    for (const LaunchNotice& notice : notices) {
+      if (notice.to == LaunchNotice::kAll || notice.to == peer) {
+        say(messages, notice.kind == LaunchNotice::Kind::kPlaced ? kPlaced : kWithdrawn, notice.tag, notice.priority);
+      }
+    }
+    if (gone) {
+      say(messages, kGone, OpTag(static_cast<std::uint64_t>(*gone)), 0);
+    }
+    send(peer, messages, batch);
+  }
+  batch->notices = std::move(notices);
+  batches_.push_back(batch);
+  heed_batches();
+}
+
+void OrderedDevice::send(Rank peer, const std::vector<Message>& messages, const std::shared_ptr<Batch>& batch) {
+  if (gone_[static_cast<std::size_t>(peer)]) {
+    return;
+  }
+  for (const Message& message : messages) {
+    const auto kept = std::make_shared<Message>(message);
+    if (batch) {
+      ++batch->sending;
+    }
+    link_.send(envelope_to(peer, options_.tag, peer == 0 ? kToFirst : kFromFirst),
+               std::as_bytes(std::span(kept.get(), 1)),
+               while_alive([peer, kept, batch](OrderedDevice& self, const Status& status) {
+                 if (batch) {
+                   --batch->sending;
+                 }
+                 if (!status) {
+                   self.lost(peer, status);
+                 }
+                 self.heed_batches();
+               }));
+  }
+}
+
+void OrderedDevice::heed_batches() {
+  while (!batches_.empty() && batches_.front()->sending == 0) {
+    const auto batch = std::move(batches_.front());
+    batches_.pop_front();
+    for (const LaunchNotice& notice : batch->notices) {
+      if (notice.to == LaunchNotice::kAll || notice.to == 0) {
+        heed(notice);
+      }
+    }
+  }
+}
+
+// ---- operations ----
+
+void OrderedDevice::start_work(CollectiveArgs args, DeviceWork work, Done done) {
+  SRT_IN_LOOP(link_.loop());
+  Status refused = ended_;
+  refused.update(check(args));
+  const OpTag tag = args.tag;
+  if (refused && operations_.contains(tag)) {
+    refused = invalid_argument("tag " + std::to_string(tag.value) + " is already in flight");
+  }
+  if (!refused) {
+    reply(std::move(done), std::move(refused));
+    return;
+  }
+  const std::int32_t priority = args.priority;
+  operations_.emplace(tag, Operation{std::move(args), std::move(work), std::move(done), {}});
+  SRT_CHECK(member_.start(tag));
+  if (!sequencer_) {
+    say(unsaid_, kReady, tag, priority);
+  } else if (const Status status = sequencer_->ready(0, tag, priority); !status) {
+    fail(status);
+  }
+  speak_later();
+}
+
+void OrderedDevice::cancel(TagGroup tags, Status cause) {
+  SRT_IN_LOOP(link_.loop());
+  for (auto& [tag, operation] : operations_) {
+    if (tags.contains(tag)) {
+      operation.cause.update(cause);
+    }
+  }
+  for (const OpTag tag : member_.withdraw(tags)) {
+    if (sequencer_) {
+      sequencer_->withdraw(0, tag);
+    } else {
+      say(unsaid_, kWithdraw, tag, 0);
+    }
+    speak_later();
+  }
+}
+
+void OrderedDevice::heed(const LaunchNotice& notice) {
+  if (!ended_) {
+    return;
+  }
+  const auto place = operations_.find(notice.tag);
+  const bool placed = notice.kind == LaunchNotice::Kind::kPlaced;
+  if (place == operations_.end() || !(placed ? member_.placed(notice.tag) : member_.withdrawn(notice.tag))) {
+    fail(bug("rank 0 orders tag " + std::to_string(notice.tag.value) + ", for which this rank is not ready"));
+    return;
+  }
+  if (placed) {
+    // All ranks choose by it over which communicator it goes.
+    place->second.args.priority = notice.priority;
+    launch(place);
+    return;
+  }
+  reply(std::move(place->second.done), place->second.cause);
+  operations_.erase(place);
+}
+
+void OrderedDevice::launch(std::map<OpTag, Operation>::iterator place) {
+  Operation& operation = place->second;
+  operation.launched = true;
+  inner_->start_work(
+      std::move(operation.args), std::move(operation.work),
+      while_alive([tag = place->first](OrderedDevice& self, const Status& status) { self.ended(tag, status); }));
+}
+
+void OrderedDevice::ended(OpTag tag, const Status& status) {
+  const auto place = operations_.find(tag);
+  SRT_CHECK(place != operations_.end());
+  Operation operation = std::move(place->second);
+  operations_.erase(place);
+  if (!status && ended_) {
+    fail(status);
+  }
+  operation.cause.update(status);
+  operation.done(operation.cause);
+}
+
+// ---- ends ----
+
+void OrderedDevice::lost(Rank peer, const Status& status) {
+  if (gone_[static_cast<std::size_t>(peer)]) {
+    return;
+  }
+  gone_[static_cast<std::size_t>(peer)] = true;
+  if (!ended_) {
+    return;
+  }
+  stop(status);
+  if (rank() == 0) {
+    unsaid_gone_ = peer;
+    speak_later();
+  }
+  grace_ = link_.loop().after(options_.grace, [this, status] {
+    grace_ = {};
+    inner_->abort(status);
+  });
+}
+
+void OrderedDevice::fail(const Status& cause) {
+  if (!ended_) {
+    return;
+  }
+  stop(cause);
+  inner_->abort(cause);
+  link_.loop().post(while_alive([cause](OrderedDevice& self) { self.broken_(cause); }));
+}
+
+void OrderedDevice::stop(const Status& cause) {
+  if (!ended_) {
+    return;
+  }
+  ended_ = cause;
+  for (auto place = operations_.begin(); place != operations_.end();) {
+    Operation& operation = place->second;
+    if (operation.launched) {
+      ++place;
+      continue;
+    }
+    operation.cause.update(cause);
+    reply(std::move(operation.done), operation.cause);
+    place = operations_.erase(place);
+  }
+}
+
+void OrderedDevice::abort(Status cause) {
+  SRT_IN_LOOP(link_.loop());
+  stop(cause);
+  link_.loop().cancel(grace_);
+  grace_ = {};
+  inner_->abort(std::move(cause));
+}
+
+}  // namespace sirtaki::net
