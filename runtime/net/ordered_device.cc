@@ -276,10 +276,12 @@ void OrderedDevice::ended(OpTag tag, const Status& status) {
   SRT_CHECK(place != operations_.end());
   Operation operation = std::move(place->second);
   operations_.erase(place);
+  operation.cause.update(status);
   if (!status && ended_) {
     fail(status);
+    reply(std::move(operation.done), operation.cause);
+    return;
   }
-  operation.cause.update(status);
   operation.done(operation.cause);
 }
 
@@ -308,9 +310,9 @@ void OrderedDevice::fail(const Status& cause) {
   if (!ended_) {
     return;
   }
+  link_.loop().post(while_alive([cause](OrderedDevice& self) { self.broken_(cause); }));
   stop(cause);
   inner_->abort(cause);
-  link_.loop().post(while_alive([cause](OrderedDevice& self) { self.broken_(cause); }));
 }
 
 void OrderedDevice::stop(const Status& cause) {

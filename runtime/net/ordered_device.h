@@ -33,8 +33,8 @@ struct OrderedOptions {
 
 class OrderedDevice final : public DeviceCollectives {
  public:
-  // `inner` has the ranks of `link`, which outlives this. `broken` is told once, later, when it fails by itself:
-  // nothing can be launched any more.
+  // `inner` has the ranks of `link`, which outlives this. `broken` is told once, later, when it fails by itself,
+  // before what is in flight ends with that: nothing can be launched any more.
   OrderedDevice(PointToPoint& link, std::unique_ptr<DeviceCollectives> inner, const OrderedOptions& options,
                 std::function<void(const Status&)> broken);
   ~OrderedDevice() override;

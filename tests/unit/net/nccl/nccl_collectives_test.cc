@@ -413,6 +413,31 @@ TEST_F(NcclCollectivesTest, ConnectingAnewEndsWhatIsInFlight) {
   EXPECT_EQ(code(2), Code::kOk);
 }
 
+TEST_F(NcclCollectivesTest, IsLeftInOrderWhereNothingIsInFlight) {
+  connect();
+  bool closed = false;
+  collectives_->close([&](const Status& status) { closed = status.is_ok(); });
+  start(1);
+  EXPECT_TRUE(loop_.run([&] { return closed; }));
+  EXPECT_EQ(nccl_.count("finalize"), 2);
+  EXPECT_EQ(nccl_.alive(), 0);
+  EXPECT_EQ(code(1), Code::kShutdown);
+}
+
+TEST_F(NcclCollectivesTest, LeavingEndsWhatIsInFlight) {
+  connect();
+  device_.hold();
+  start(1);
+  settle();
+  bool closed = false;
+  collectives_->close([&](const Status& /*status*/) { closed = true; });
+  EXPECT_TRUE(loop_.run([&] { return closed; }));
+  EXPECT_EQ(nccl_.count("finalize"), 0);
+  device_.run();
+  EXPECT_TRUE(wait(1));
+  EXPECT_EQ(code(1), Code::kShutdown);
+}
+
 TEST_F(NcclCollectivesTest, IsDestroyedWithOperationsInFlight) {
   connect();
   device_.hold();
