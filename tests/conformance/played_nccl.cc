@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cstring>
+#include <mutex>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 #include "kernels/reduce/reduce.h"
 #include "tests/unit/device/fake_device.h"
@@ -19,6 +21,10 @@ using nccl::Outcome;
 using nccl::Reduction;
 
 PlayedNccl* the_played = nullptr;
+
+// Guards what communicators have in common. Never held while work is given to a device, whose work takes it.
+std::mutex the_mutex;
+using Lock = std::lock_guard<std::mutex>;
 
 DType dtype_of(Element element) {
   switch (element) {
@@ -90,18 +96,31 @@ PlayedNccl& PlayedNccl::current() {
   return *the_played;
 }
 
+std::vector<PlayedNccl::Step>& PlayedNccl::group() {
+  static thread_local std::vector<Step> steps;
+  return steps;
+}
+
+void PlayedNccl::break_down(int rank, std::uint64_t calls) {
+  const Lock lock(the_mutex);
+  broken_rank_ = rank;
+  broken_after_ = calls;
+}
+
 PlayedNccl::Comm& PlayedNccl::comm(CommHandle handle) {
   return *reinterpret_cast<Comm*>(handle);
 }
 
 Outcome PlayedNccl::leave(CommHandle handle, bool abort) {
   const std::unique_ptr<Comm> gone(&comm(handle));
+  const Lock lock(the_mutex);
   *gone->aborted = abort;
   return Outcome::kSuccess;
 }
 
 void PlayedNccl::fill_life() {
   api_.get_unique_id = [](nccl::UniqueId* id) {
+    const Lock lock(the_mutex);
     const int number = ++current().last_id_;
     std::memcpy(id->internal, &number, sizeof(number));
     return Outcome::kSuccess;
@@ -109,6 +128,7 @@ void PlayedNccl::fill_life() {
   api_.comm_init_rank_config = [](CommHandle* handle, int size, nccl::UniqueId id, int rank, nccl::Config*) {
     int number = 0;
     std::memcpy(&number, id.internal, sizeof(number));
+    const Lock lock(the_mutex);
     auto& world = current().worlds_[number];
     if (!world) {
       world = std::make_shared<World>();
@@ -122,7 +142,12 @@ void PlayedNccl::fill_life() {
     return Outcome::kInProgress;
   };
   api_.comm_get_async_error = [](CommHandle handle, Outcome* error) {
+    const Lock lock(the_mutex);
     const World& world = *comm(handle).world;
+    if (comm(handle).rank == current().broken_rank_ && comm(handle).calls >= current().broken_after_) {
+      *error = Outcome::kSystemError;
+      return Outcome::kSuccess;
+    }
     *error = world.joined == world.size ? Outcome::kSuccess : Outcome::kInProgress;
     return Outcome::kSuccess;
   };
@@ -137,38 +162,42 @@ void PlayedNccl::fill_life() {
 
 Outcome PlayedNccl::collective(CommHandle handle, void* stream, const void* in, std::size_t bytes, Take take) {
   Comm& self = comm(handle);
+  const Lock lock(the_mutex);
   auto* const round = &self.world->rounds[self.calls++];
   const auto* const from = static_cast<const std::byte*>(in);
   Step step;
   step.stream = stream;
   step.hand_in = [round, world = self.world, rank = self.rank, from, bytes] {
+    const Lock handing_in(the_mutex);
     round->inputs[rank] = from == nullptr ? Memory() : Memory(from, from + bytes);
   };
   step.can = [round, world = self.world, aborted = self.aborted] {
+    const Lock looking(the_mutex);
     return *aborted || round->inputs.size() == static_cast<std::size_t>(world->size);
   };
-  step.take = [round, take = std::move(take), aborted = self.aborted] {
+  step.take = [round, world = self.world, take = std::move(take), aborted = self.aborted] {
+    const Lock taking(the_mutex);
     if (!*aborted) {
       take(round->inputs);
     }
   };
-  current().group_.push_back(std::move(step));
+  group().push_back(std::move(step));
   return Outcome::kInProgress;
 }
 
 // Calls of a group run side by side: none waits for another one to end.
 Outcome PlayedNccl::end_group() {
-  for (const Step& step : group_) {
+  const std::vector<Step> steps = std::exchange(group(), {});
+  for (const Step& step : steps) {
     if (step.hand_in) {
       FakeDevice::queue(step.stream, step.hand_in);
     }
   }
-  for (const Step& step : group_) {
+  for (const Step& step : steps) {
     if (step.take) {
       FakeDevice::queue(step.stream, step.take, step.can);
     }
   }
-  group_.clear();
   return Outcome::kSuccess;
 }
 
@@ -215,25 +244,30 @@ void PlayedNccl::fill_calls() {
     Step step;
     step.stream = stream;
     step.hand_in = [world = comm(handle).world, way = std::pair(comm(handle).rank, peer), from,
-                    bytes = size_of(count, element)] { world->mail[way].emplace_back(from, from + bytes); };
-    current().group_.push_back(std::move(step));
+                    bytes = size_of(count, element)] {
+      const Lock handing_in(the_mutex);
+      world->mail[way].emplace_back(from, from + bytes);
+    };
+    group().push_back(std::move(step));
     return Outcome::kInProgress;
   };
   api_.recv = [](void* data, std::size_t count, Element element, int peer, CommHandle handle, NativeStream stream) {
     Step step;
     step.stream = stream;
     step.can = [world = comm(handle).world, way = std::pair(peer, comm(handle).rank), aborted = comm(handle).aborted] {
+      const Lock looking(the_mutex);
       return *aborted || !world->mail[way].empty();
     };
     step.take = [world = comm(handle).world, way = std::pair(peer, comm(handle).rank), data,
                  bytes = size_of(count, element), aborted = comm(handle).aborted] {
+      const Lock taking(the_mutex);
       if (!*aborted) {
         const Memory mail = std::move(world->mail[way].front());
         world->mail[way].pop_front();
         std::memcpy(data, mail.data(), std::min(bytes, mail.size()));
       }
     };
-    current().group_.push_back(std::move(step));
+    group().push_back(std::move(step));
     return Outcome::kInProgress;
   };
 }

@@ -1,7 +1,8 @@
 // PlayedNccl: functions of NCCL for several ranks of one process, which move and add memory on a FakeDevice.
 //
 // For: conformance of what calls NCCL. Work on a stream waits until all ranks of the communicator have come to the
-// call, as on a device; an abort lets it go. One at a time. Threads: one.
+// call, as on a device; an abort lets it go. One at a time. Threads: as NCCL's; a device for all ranks, or one for
+// each.
 #pragma once
 
 #include <cstddef>
@@ -25,6 +26,8 @@ class PlayedNccl {
   PlayedNccl& operator=(const PlayedNccl&) = delete;
 
   const nccl::Api& api() const { return api_; }
+  // From the rank's so many-th call over a communicator on, this says that there was an error.
+  void break_down(int rank, std::uint64_t calls);
 
  private:
   using Memory = std::vector<std::byte>;
@@ -59,12 +62,15 @@ class PlayedNccl {
   void fill_calls();
   static nccl::Outcome collective(nccl::CommHandle handle, void* stream, const void* in, std::size_t bytes, Take take);
   static nccl::Outcome leave(nccl::CommHandle handle, bool abort);
+  // Of the calling thread.
+  static std::vector<Step>& group();
   nccl::Outcome end_group();
 
   nccl::Api api_{};
   std::map<int, std::shared_ptr<World>> worlds_;
   int last_id_ = 0;
-  std::vector<Step> group_;
+  int broken_rank_ = -1;
+  std::uint64_t broken_after_ = 0;
 };
 
 }  // namespace sirtaki::net::testing
