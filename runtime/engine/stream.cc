@@ -63,9 +63,26 @@ Stream::Stream(StreamId id, StreamSpec spec, const std::shared_ptr<const schedul
       dispatcher_(options.credit_bytes),
       board_(std::make_shared<StreamBoard>(spec_.tensors.size())),
       memory_(spec_.tensors, deps.net.rank(), deps.net.size(), deps.net.host_groups()),
+      dense_(std::make_unique<HostPath>(deps.net, deps.buffers, deps.lent_bytes,
+                                        HostPath::Scales{spec_.prescale, spec_.postscale})),
       trained_(spec_.first_step),
       late_flags_(std::make_unique<LateFlags>(id, spec_.tensors.size(), deps.net)) {
   open_step();
+}
+
+bool Stream::stays_dense() const {
+  const auto dense = [](const scheduler::PlannedTensor& tensor) { return tensor.decision.codec == CodecId::kNone; };
+  scheduler::PlannerOptions planner;
+  planner.ranks = exchanging_ranks(deps_.net);
+  const bool may_change = controller_for(spec_, planner, std::make_shared<CatalogFacts>(deps_.net)) != nullptr;
+  return std::ranges::all_of(plan_->tensors(), dense) && !may_change && spec_.prescale == 1.0 &&
+         spec_.postscale == 1.0 && spec_.reduce_op != ReduceOp::kAdasum && !finite_only_;
+}
+
+void Stream::use(std::unique_ptr<DensePath> path) {
+  SRT_CHECK(untouched() && in_flight_count_ == 0);
+  dense_ = std::move(path);
+  dense_->adopt(*plan_);
 }
 
 void Stream::open_step() {

@@ -36,6 +36,7 @@
 #include "runtime/control/messages.h"
 #include "runtime/engine/buffer_pool.h"
 #include "runtime/engine/control_link.h"
+#include "runtime/engine/dense_path.h"
 #include "runtime/engine/late_flags.h"
 #include "runtime/engine/plan_keeper.h"
 #include "runtime/engine/recipes/reduction.h"
@@ -80,6 +81,11 @@ class Stream {
   ~Stream();
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
+
+  // Nothing of it is compressed, in no step, nor scaled or looked at: another path may take over. Equal on all ranks.
+  bool stays_dense() const;
+  // Before the first step.
+  void use(std::unique_ptr<DensePath> path);
 
   // `at`: when the program said so.
   void ready(int index, TensorView tensor, bool absent, TimePoint at);
@@ -162,9 +168,6 @@ class Stream {
   void admit(int index);
   void pump();
   void launch(const scheduler::Partition& partition);
-  BufferPool::Buffer pack_memory(std::size_t bytes);
-  void gather(const scheduler::Partition& partition, Bytes out) const;
-  Status scatter(const scheduler::Partition& partition, ConstBytes in) const;
   void on_partition(std::uint32_t attempt, int position, BufferPool::Buffer buffer, const Status& status);
   void launch_lossy(const scheduler::Partition& partition);
   void on_lossy(std::uint32_t attempt, int position, const Status& status);
@@ -189,7 +192,7 @@ class Stream {
   void answer();
   void next_zeros();
   void submit_zeros();
-  void make_zeros();
+  Result<std::byte*> make_zeros();
   void answer_tensors();
   void refuse(Done done);
   void record_results(const scheduler::Partition& partition);
@@ -204,8 +207,6 @@ class Stream {
   bool holds_result(int index) const;
   bool untouched() const;
   bool flags_on() const;
-  bool in_place(const scheduler::Partition& partition) const;
-  Bytes slice_of(const scheduler::Slice& slice) const;
 
   const StreamId id_;
   const StreamSpec spec_;
@@ -217,6 +218,7 @@ class Stream {
   scheduler::Dispatcher dispatcher_;
   const std::shared_ptr<StreamBoard> board_;
   StreamMemory memory_;
+  std::unique_ptr<DensePath> dense_;
   int gate_ = 0;  // position from which partitions start after finish() only
 
   Phase phase_ = Phase::kOpen;
@@ -263,8 +265,7 @@ class Stream {
   static constexpr std::uint32_t kNever = 0xffffffffU;
   bool standing_in_ = false;
   std::uint32_t stand_in_until_ = kNever;  // attempt in which the program goes on
-  std::vector<std::byte> zeros_;           // tensors of a step without data
-  std::vector<std::size_t> zeros_at_;      // by tensor: its first byte there
+  std::vector<std::size_t> zeros_at_;      // by tensor: its first byte among those of a step without data
   TimerId zeros_timer_;
   Task stood_in_;
 

@@ -84,6 +84,7 @@ Stream::~Stream() {
 void Stream::cancel_in_flight(const Status& cause) {
   board_->withdraw();
   keeper_.step_void();
+  dense_->step_void();
   dispatcher_.reset();
   cancel_steps(step_, cause);
   // An exchange of theirs that has ended well is not the end of them.
@@ -97,6 +98,7 @@ void Stream::cancel_in_flight(const Status& cause) {
 void Stream::cancel_steps(std::uint64_t from, const Status& cause) {
   for (std::uint64_t step = from; step <= step_ + 1; ++step) {
     deps_.net.cancel(stream_step_tags(id_, attempt_, step), cause);
+    dense_->cancel(stream_step_tags(id_, attempt_, step), cause);
   }
   cancelled_ = true;
 }

@@ -1,4 +1,5 @@
 // The way of a compressed partition: a reduction takes it from the gradients to the results.
+#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
@@ -24,8 +25,9 @@ void Stream::launch_lossy(const scheduler::Partition& partition) {
   }
   for (const scheduler::Slice& slice : partition.slices) {
     const auto tensor = static_cast<std::size_t>(slice.tensor);
-    spec.slices.push_back({&memory_.of(slice.tensor), plan_->tensors()[tensor].name, slice_of(slice), slice.offset,
-                           present_[tensor] == 0, memory_.finite(slice.tensor), memory_.senders(slice.tensor)});
+    spec.slices.push_back({&memory_.of(slice.tensor), plan_->tensors()[tensor].name, slice_of(slice, views_),
+                           slice.offset, present_[tensor] == 0, memory_.finite(slice.tensor),
+                           memory_.senders(slice.tensor)});
   }
   trace_.launched(position);
   deps_.raw_bytes.add(partition.size_bytes());
@@ -126,7 +128,14 @@ Status Stream::residual(int index, std::span<float> out) const {
 
 Status Stream::set_residual(int index, std::span<const float> in) {
   SRT_TRY(check_residual(index, in.size()));
-  if (!in.empty()) {
+  if (!dense_->on_host() && std::ranges::any_of(in, [](float value) { return value != 0; })) {
+    const std::string& name = plan_->tensors()[static_cast<std::size_t>(index)].name;
+    return {Code::kUnsupported,
+            "tensor '" + name + "' of stream '" + spec_.name +
+                "' travels over NCCL, which takes up no residual; choose the codec that left it, or device.data=host",
+            {job_rank(), name}};
+  }
+  if (!in.empty() && dense_->on_host()) {
     memory_.restore(index, std::as_bytes(in).data());
   }
   return {};

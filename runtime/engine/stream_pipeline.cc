@@ -1,26 +1,12 @@
 // The way of a partition: gathered, encoded, reduced, decoded.
-#include <algorithm>
 #include <utility>
 
-#include "compression/catalog.h"
-#include "kernels/scale/scale.h"
 #include "runtime/base/check.h"
 #include "runtime/engine/stream.h"
 #include "runtime/engine/tags.h"
 #include "runtime/engine/wire_size.h"
 
 namespace sirtaki::engine {
-
-bool Stream::in_place(const scheduler::Partition& partition) const {
-  return partition.slices.size() == 1 && wire_dtype(partition) == partition.dtype;
-}
-
-Bytes Stream::slice_of(const scheduler::Slice& slice) const {
-  const TensorView& view = views_[static_cast<std::size_t>(slice.tensor)];
-  const std::size_t element = dtype_size(view.dtype);
-  return view.bytes().subspan(static_cast<std::size_t>(slice.offset) * element,
-                              static_cast<std::size_t>(slice.numel) * element);
-}
 
 void Stream::pump() {
   while (phase_ == Phase::kOpen && (finished_ || partitions_started_ < gate_)) {
@@ -40,24 +26,18 @@ void Stream::pump() {
 
 void Stream::launch(const scheduler::Partition& partition) {
   const int position = partition.position;
-  const DType wire = wire_dtype(partition);
   trace_.launched(position);
-  BufferPool::Buffer buffer;
-  net::CollectiveArgs args;
-  if (in_place(partition)) {
-    args.out = slice_of(partition.slices.front());
-    if (spec_.prescale != 1.0) {
-      kernels::scale(wire, args.out.data(), partition.numel, spec_.prescale);
-    }
-  } else {
-    buffer = pack_memory(static_cast<std::size_t>(partition.numel) * dtype_size(wire));
-    gather(partition, buffer.bytes());
-    args.out = buffer.bytes();
+  auto packed = dense_->gather(partition, views_);
+  if (!packed) {
+    give_up(packed.status());
+    return;
   }
+  net::CollectiveArgs args;
   args.kind = OpKind::kAllreduce;
   args.tag = stream_tag(id_, attempt_, static_cast<std::uint32_t>(position), step_);
-  args.dtype = wire;
+  args.dtype = wire_dtype(partition);
   args.op = spec_.reduce_op;
+  args.out = packed->bytes();
   args.in = args.out;
   args.priority = position;
   deps_.raw_bytes.add(partition.size_bytes());
@@ -66,66 +46,10 @@ void Stream::launch(const scheduler::Partition& partition) {
   keeper_.partition_started();
   ++in_flight_count_;
   // The buffer lives in the callback, so memory in flight outlives whatever happens to the step.
-  deps_.net.start(std::move(args),
-                  [this, attempt = attempt_, position, held = std::move(buffer)](const Status& status) mutable {
-                    on_partition(attempt, position, std::move(held), status);
-                  });
-}
-
-BufferPool::Buffer Stream::pack_memory(std::size_t bytes) {
-  net::Lent lent = deps_.net.lend(bytes);
-  if (!lent.keeps) {
-    return deps_.buffers.take(bytes);
-  }
-  deps_.lent_bytes.add(bytes);
-  return BufferPool::Buffer(std::move(lent));
-}
-
-void Stream::gather(const scheduler::Partition& partition, Bytes out) const {
-  const compression::Codec& codec = compression::codec(partition.way.codec);
-  const DType wire = codec.wire_dtype(partition.dtype);
-  for (const scheduler::Slice& slice : partition.slices) {
-    const Bytes from = slice_of(slice);
-    const Bytes to = out.subspan(static_cast<std::size_t>(slice.at) * dtype_size(wire),
-                                 static_cast<std::size_t>(slice.numel) * dtype_size(wire));
-    if (wire == partition.dtype) {
-      std::ranges::copy(from, to.data());
-      if (spec_.prescale != 1.0) {
-        kernels::scale(wire, to.data(), slice.numel, spec_.prescale);
-      }
-      continue;
-    }
-    if (spec_.prescale == 1.0) {
-      codec.encode(partition.dtype, from, to);
-      continue;
-    }
-    BufferPool::Buffer scaled = deps_.buffers.take(from.size());
-    std::ranges::copy(from, scaled.bytes().data());
-    kernels::scale(partition.dtype, scaled.bytes().data(), slice.numel, spec_.prescale);
-    codec.encode(partition.dtype, scaled.bytes(), to);
-  }
-}
-
-Status Stream::scatter(const scheduler::Partition& partition, ConstBytes in) const {
-  const compression::Codec& codec = compression::codec(partition.way.codec);
-  const DType wire = codec.wire_dtype(partition.dtype);
-  const bool moved = !in_place(partition);
-  for (const scheduler::Slice& slice : partition.slices) {
-    const Bytes to = slice_of(slice);
-    if (moved) {
-      const ConstBytes from = in.subspan(static_cast<std::size_t>(slice.at) * dtype_size(wire),
-                                         static_cast<std::size_t>(slice.numel) * dtype_size(wire));
-      if (wire == partition.dtype) {
-        std::ranges::copy(from, to.data());
-      } else {
-        SRT_TRY(codec.decode(partition.dtype, from, to));
-      }
-    }
-    if (spec_.postscale != 1.0) {
-      kernels::scale(partition.dtype, to.data(), slice.numel, spec_.postscale);
-    }
-  }
-  return {};
+  dense_->start(std::move(args),
+                [this, attempt = attempt_, position, held = std::move(packed->memory)](const Status& status) mutable {
+                  on_partition(attempt, position, std::move(held), status);
+                });
 }
 
 void Stream::on_partition(std::uint32_t attempt, int position, BufferPool::Buffer buffer, const Status& status) {
@@ -134,7 +58,7 @@ void Stream::on_partition(std::uint32_t attempt, int position, BufferPool::Buffe
     const auto size = static_cast<std::int64_t>(partition.size_bytes());
     keeper_.partition_done(partition);
     trace_.received(position, size);
-    const Status decoded = scatter(partition, buffer.bytes());
+    const Status decoded = dense_->scatter(partition, views_, buffer.bytes());
     buffer = {};  // for the partitions that follow
     trace_.unpacked(position, size);
     end_partition(position, decoded);

@@ -57,25 +57,28 @@ void Stream::submit_zeros() {
   if (phase_ == Phase::kFailed || (phase_ == Phase::kOpen && attempt_ >= stand_in_until_)) {
     standing_in_ = false;
     stand_in_until_ = kNever;
-    std::vector<std::byte>().swap(zeros_);
+    dense_->zeros_over();
     if (stood_in_) {
       std::exchange(stood_in_, {})();
     }
     return;
   }
-  make_zeros();
+  const Result<std::byte*> zeros = make_zeros();
+  if (!zeros) {
+    return;  // the GPU is lost, and with it the job, of which the stream hears
+  }
   const TimePoint now = deps_.loop.now();
   for (std::size_t i = 0; i < plan_->tensors().size(); ++i) {
     const scheduler::PlannedTensor& tensor = plan_->tensors()[i];
     // Zeros are sent as a gradient unless some rank tells absent ones apart: this rank has no reason to ask for that.
-    ready(static_cast<int>(i), {zeros_.data() + zeros_at_[i], tensor.numel, tensor.dtype, {}}, flags_on(), now);
+    ready(static_cast<int>(i), {*zeros + zeros_at_[i], tensor.numel, tensor.dtype, {}}, flags_on(), now);
   }
   finish(board_->finish(now), now);
   wait([this](const Status& /*given_up*/) { next_zeros(); });
 }
 
 // Anew for every step, since its sums are written there.
-void Stream::make_zeros() {
+Result<std::byte*> Stream::make_zeros() {
   std::size_t size = 0;
   zeros_at_.clear();
   for (const scheduler::PlannedTensor& tensor : plan_->tensors()) {
@@ -83,7 +86,7 @@ void Stream::make_zeros() {
     const std::size_t bytes = static_cast<std::size_t>(tensor.numel) * dtype_size(tensor.dtype);
     size += (bytes + kAlign - 1) / kAlign * kAlign;
   }
-  zeros_.assign(size, std::byte{0});
+  return dense_->zeros(size);
 }
 
 }  // namespace sirtaki::engine
