@@ -58,6 +58,7 @@ class SingleDataPlane final : public DataPlane {
   }
   void set_on_peer_lost(std::function<void(Rank, const Status&)> /*callback*/) override {}
   net::Collectives& collectives() override { return *collectives_; }
+  net::PointToPoint& link() override { return *link_; }
   void close() override {
     loop_.run_sync([this] {
       collectives_.reset();
@@ -137,6 +138,7 @@ class MeshPlane final : public DataPlane {
   }
 
   net::Collectives& collectives() override { return *collectives_; }
+  net::PointToPoint& link() override { return *transport_; }
 
   void close() override {
     auto promise = std::make_shared<std::promise<void>>();

@@ -13,6 +13,7 @@
 #include "runtime/base/config.h"
 #include "runtime/base/task.h"
 #include "runtime/net/collectives.h"
+#include "runtime/net/point_to_point.h"
 #include "runtime/rendezvous/asio_loop.h"
 #include "runtime/rendezvous/membership.h"
 #include "runtime/rendezvous/secret.h"
@@ -36,6 +37,8 @@ class DataPlane {
   // Called on the loop when a connection ends without a good-bye. Set before connect().
   virtual void set_on_peer_lost(std::function<void(Rank, const Status&)> callback) = 0;
   virtual net::Collectives& collectives() = 0;
+  // Beneath them, of all ranks; as long as they are there.
+  virtual net::PointToPoint& link() = 0;
   // Ends what is in flight and closes in order, within a bound; frees everything on the loop.
   virtual void close() = 0;
   // [{"peer": 1, "bytes_sent": ..., ...}]; loop thread.

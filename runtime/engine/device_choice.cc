@@ -26,6 +26,17 @@ Status DeviceChoice::use(const Device& device, const std::string& tensor) {
   return opened_.with_context(what + " is on " + device_name(device));
 }
 
+Result<net::nccl::Library> find_nccl(
+    const Config::DeviceOptions& options, int size,
+    const std::function<Result<net::nccl::Library>(const net::nccl::LoadOptions&)>& open) {
+  if (size == 1 || options.data == "host") {
+    return unavailable("NCCL is not used");
+  }
+  net::nccl::LoadOptions where;
+  where.path = options.nccl_library;
+  return open(where);
+}
+
 Result<std::unique_ptr<device::DeviceApi>> open_cuda_device(int index) {
   SRT_ASSIGN(const device::Plugin plugin, device::load_plugin());
   SRT_ASSIGN(std::unique_ptr<device::DeviceApi> device, device::CudaDevice::open(plugin, index));

@@ -8,9 +8,11 @@
 #include <mutex>
 #include <string>
 
+#include "runtime/base/config.h"
 #include "runtime/base/tensor.h"
 #include "runtime/base/types.h"
 #include "runtime/device/device_api.h"
+#include "runtime/net/nccl/loader.h"
 
 namespace sirtaki::engine {
 
@@ -30,6 +32,11 @@ class DeviceChoice {
   int index_ = -1;  // guarded by mutex_, as is the next; -1: none was asked for
   Status opened_;
 };
+
+// By `open`; an error, too, where `options` or the job's size leave no use for NCCL. Takes a while the first time.
+Result<net::nccl::Library> find_nccl(
+    const Config::DeviceOptions& options, int size,
+    const std::function<Result<net::nccl::Library>(const net::nccl::LoadOptions&)>& open);
 
 // Looks for the CUDA plug-in; the calling thread enters the device.
 Result<std::unique_ptr<device::DeviceApi>> open_cuda_device(int index);

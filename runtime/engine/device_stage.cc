@@ -88,7 +88,9 @@ void DeviceStage::fetch(Bytes to, const std::byte* from, Result<device::Mark> af
 
 Status DeviceStage::start_fetch(Bytes to, const std::byte* from, const Result<device::Mark>& after) {
   SRT_TRY(after.status());
-  SRT_TRY(device_->wait(in_, after->event()));
+  if (after->event()) {
+    SRT_TRY(device_->wait(in_, after->event()));
+  }
   return to.empty() ? Status() : device_->copy(in_, to.data(), from, to.size());
 }
 

@@ -56,12 +56,17 @@ class DeviceStage {
   // On any thread: what `program` has been given so far, for fetch().
   Result<device::Mark> mark(device::Stream program) { return marks_.record(program); }
   // `then` once, later. Ok: `to` holds what was at `from` when `after` had come. An error there is one of the device.
-  // The caller keeps `to`, and gives it back when `then` has come. Of no bytes: says when `after` has come.
+  // The caller keeps `to`, and gives it back when `then` has come. Of no bytes: says when `after` has come. A mark that
+  // was never recorded has come.
   void fetch(Bytes to, const std::byte* from, Result<device::Mark> after, Done then);
   // What `before` is given from now on sees the block's bytes at `to`. The fetch of what is there has ended.
   Status put_back(device::PinnedBlock block, std::byte* to, device::Stream before);
 
   bool fetching() const { return !fetching_.empty(); }
+  // For others who work on the device; outlives them.
+  device::DeviceApi& device() { return *device_; }
+  // An error of the device that others have met: as one of the stage's own. What everything ends with, later.
+  Status fail(const Status& cause);
   // What is in flight, and comes later, ends with `cause`; the first one is kept.
   void end(const Status& cause);
   // After end(): runs `then`, once, when all that was put back has arrived, or nobody can know. Before that the memory
@@ -83,8 +88,6 @@ class DeviceStage {
   Status prepare();
   Status start_fetch(Bytes to, const std::byte* from, const Result<device::Mark>& after);
   Status start_return(const device::PinnedBlock& block, std::byte* to, device::Stream before);
-  // What everything ends with, later.
-  Status fail(const Status& cause);
   void watch();
   void look();
   Status look_at_all();

@@ -69,6 +69,8 @@ class NamedOps {
 
   // named_ops_run.cc
   void start(Op& op, std::uint32_t id);
+  void on_way(Op& op, const Result<net::Collectives*>& chosen);
+  void begin(Op& op);
   void exchange_sizes(Op& op);
   void on_sizes(Op& op, const Status& status);
   Status prepare_output(Op& op);

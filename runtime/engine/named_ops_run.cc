@@ -36,6 +36,24 @@ void NamedOps::start(Op& op, std::uint32_t id) {
   op.id = id;
   op.running = true;
   op.traced = trace_.now();
+  if (op.spec.way) {
+    op.spec.way->choose(op.spec, [this, &op](const Result<net::Collectives*>& chosen) { on_way(op, chosen); });
+  } else {
+    begin(op);
+  }
+}
+
+void NamedOps::on_way(Op& op, const Result<net::Collectives*>& chosen) {
+  op.failed.update(chosen.status());
+  if (!op.failed || !op.cancelled) {
+    settle(op);
+    return;
+  }
+  op.net = *chosen == nullptr ? op.net : *chosen;
+  begin(op);
+}
+
+void NamedOps::begin(Op& op) {
   if (needs_sizes(op.spec.kind)) {
     exchange_sizes(op);
   } else {

@@ -17,6 +17,7 @@
 #include "runtime/engine/control_plane.h"
 #include "runtime/engine/data_plane.h"
 #include "runtime/engine/device_choice.h"
+#include "runtime/engine/device_plane.h"
 #include "runtime/engine/engine.h"
 #include "runtime/engine/op_check.h"
 #include "runtime/engine/request_table.h"
@@ -30,8 +31,8 @@ namespace {
 // Before the operations that failed for it are told (kCauseGrace), so that they are told this.
 constexpr Duration kLossGrace = kCauseGrace * 3 / 4;
 
-// A copy takes milliseconds; a GPU that hangs is not waited for.
-constexpr Duration kReturnGrace = std::chrono::seconds(1);
+// Copies take milliseconds, and so does leaving NCCL where others do; a GPU that hangs is not waited for.
+constexpr Duration kDeviceGrace = std::chrono::seconds(1);
 
 EngineOptions engine_options(const Config& config, int hosts) {
   EngineOptions options;
@@ -132,8 +133,11 @@ class SessionImpl final : public Session {
   void on_data_lost(Rank rank, const Status& cause);
   void on_device_lost(const Status& cause);
   Status open_device(int index);
-  Status stage_device(int index);
+  Status stage_device(int index, const Result<net::nccl::Library>& nccl);
+  void leave_device(const Status& cause);
   void await_returns();
+  // `begin` on the loop, and what it gets called, for a moment at most.
+  void await(const std::function<void(Task)>& begin);
 
   const std::shared_ptr<const Config> config_;
   const JobSpec job_;
@@ -157,6 +161,7 @@ class SessionImpl final : public Session {
   // Everything below lives on loop_, which therefore is destroyed after it.
   mutable rendezvous::AsioLoop loop_;
   std::unique_ptr<DeviceStage> stage_;  // lends memory to those below
+  std::unique_ptr<DevicePlane> plane_;
   std::unique_ptr<ControlPlane> control_;
   std::unique_ptr<DataPlane> data_;
   std::unique_ptr<Engine> engine_;
@@ -240,6 +245,9 @@ void SessionImpl::fail(const Status& cause) {
   if (engine_) {
     engine_->abort(cause);
   }
+  if (plane_) {
+    plane_->abort(cause);
+  }
   if (stage_) {
     stage_->end(cause);
   }
@@ -312,6 +320,7 @@ void SessionImpl::close() {
   }
   if (engine_) {
     loop_.run_sync([&] { engine_->forget_network(); });
+    leave_device(cause);
   }
   if (data_) {
     data_->close();
@@ -400,16 +409,22 @@ Result<StreamId> SessionImpl::open_stream(StreamSpec spec, Duration timeout) {
 
 Status SessionImpl::open_device(int index) {
   Status status(Code::kShutdown, "the session was shut down");
-  loop_.run_sync([&] { status = stage_device(index); });
-  if (status) {
+  // Here, as loading it takes a while.
+  const Result<net::nccl::Library> nccl = find_nccl(config_->device, job_.size, job_.open_nccl);
+  bool host_only = true;
+  loop_.run_sync([&] {
+    status = stage_device(index, nccl);
+    host_only = !plane_ || plane_->host_only();
+  });
+  if (status && host_only) {
     log_->info("tensors on " + device_name({DeviceType::kCuda, index}) + " travel through the host's memory");
-  } else {
+  } else if (!status) {
     log_->warn(status.to_string());
   }
   return status;
 }
 
-Status SessionImpl::stage_device(int index) {
+Status SessionImpl::stage_device(int index, const Result<net::nccl::Library>& nccl) {
   SRT_ASSIGN(auto device, job_.open_device ? job_.open_device(index) : open_cuda_device(index));
   DeviceStageOptions options;
   options.deadline = config_->control.stall_fail;
@@ -420,24 +435,42 @@ Status SessionImpl::stage_device(int index) {
                        [this] { return engine_->failure(); },
                        [this](const Status& cause) { on_device_lost(cause); }};
   SRT_ASSIGN(stage_, DeviceStage::create(std::move(device), std::move(deps), options));
-  ops_->use(*stage_);
-  streams_->use(*stage_);
+  DevicePlaneOptions plane;
+  plane.data = config_->device.data;
+  plane.nccl.credit_bytes = static_cast<std::size_t>(config_->schedule.credit_bytes);
+  plane.nccl.communicator.connect_timeout = config_->control.connect_timeout;
+  const auto broken = [this](const Status& why) {
+    on_device_lost({why.code(),
+                    "NCCL has failed on rank " + std::to_string(job_.rank) + ": " + std::string(why.text()),
+                    {job_.rank, ""}});
+  };
+  plane_ = std::make_unique<DevicePlane>(
+      DevicePlaneDeps{loop_, data_->collectives(), data_->link(), *stage_, *log_, stats_, broken}, plane, nccl);
+  ops_->use(*stage_, *plane_);
+  streams_->use(*stage_, *plane_);
   return {};
+}
+
+void SessionImpl::await(const std::function<void(Task)>& begin) {
+  const auto done = std::make_shared<std::promise<void>>();
+  if (loop_.run_sync([&] { begin([done] { done->set_value(); }); })) {
+    done->get_future().wait_for(kDeviceGrace);
+  }
+}
+
+// Before the network that it speaks over.
+void SessionImpl::leave_device(const Status& cause) {
+  await([&](Task then) { plane_ ? plane_->leave(cause, std::move(then)) : then(); });
+  loop_.run_sync([this] {
+    if (plane_) {
+      plane_->close();
+    }
+  });
 }
 
 // The last results may still be on their way to the GPU.
 void SessionImpl::await_returns() {
-  const auto returned = std::make_shared<std::promise<void>>();
-  const bool asked = loop_.run_sync([&] {
-    if (stage_) {
-      stage_->when_returned([returned] { returned->set_value(); });
-    } else {
-      returned->set_value();
-    }
-  });
-  if (asked) {
-    returned->get_future().wait_for(kReturnGrace);
-  }
+  await([this](Task then) { stage_ ? stage_->when_returned(std::move(then)) : then(); });
 }
 
 // ---- no more data ----
@@ -484,7 +517,9 @@ std::string SessionImpl::stats_json() const {
   std::string peers = "[]";
   std::string path;
   std::string tensors;
+  std::string device = "unused";
   loop_.run_sync([&] {
+    device = plane_ ? plane_->name() : device;
     peers = data_->peers_json();
     path = data_->path();
     tensors = engine_->tensors_json();
@@ -495,6 +530,7 @@ std::string SessionImpl::stats_json() const {
   extra.key("size").value(job_.size);
   extra.key("backend").value(job_.size == 1 ? std::string("local") : config_->net.backend);
   extra.key("data_path").value(path);
+  extra.key("device.data").value(device);
   extra.key("ranks_by_host").begin_array();
   for (const std::vector<Rank>& host : membership_.hosts()) {
     extra.value(static_cast<std::int64_t>(host.size()));

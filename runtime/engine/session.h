@@ -21,6 +21,7 @@
 #include "runtime/base/types.h"
 #include "runtime/device/device_api.h"
 #include "runtime/engine/requests.h"
+#include "runtime/net/nccl/loader.h"
 #include "runtime/rendezvous/membership.h"
 #include "runtime/rendezvous/secret.h"
 
@@ -34,6 +35,8 @@ struct JobSpec {
   rendezvous::Secret secret;
   // Opens a GPU, on the thread that will use it. Empty: by the CUDA plug-in.
   std::function<Result<std::unique_ptr<device::DeviceApi>>(int index)> open_device = {};
+  // Finds NCCL, on any thread.
+  std::function<Result<net::nccl::Library>(const net::nccl::LoadOptions& options)> open_nccl = net::nccl::load;
 };
 
 class Session {

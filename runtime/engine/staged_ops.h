@@ -1,15 +1,17 @@
 // StagedOps: operations by name in the order in which they were submitted, those on tensors of a GPU by way of the
-// host's memory, before an engine that knows this memory alone.
+// host's memory, before an engine that knows this memory alone, or by NCCL.
 //
-// Results that the runtime allocates are in memory of the host. An operation without a name gets its number in the
-// order of submission, so it waits for those before it that are still fetched.
-// Loop thread, but for mark(); owned by Session.
+// An allreduce or a broadcast of all ranks that NCCL can do is handed over as it is, when the GPU has come to it; how
+// it travels is chosen when all ranks have agreed on it. Results that the runtime allocates are in memory of the host.
+// An operation without a name gets its number in the order of submission, so it waits for those before it that are
+// still fetched. Loop thread, but for mark(); owned by Session.
 #pragma once
 
 #include <deque>
 #include <memory>
 #include <vector>
 
+#include "runtime/engine/device_plane.h"
 #include "runtime/engine/device_stage.h"
 #include "runtime/engine/engine.h"
 
@@ -21,7 +23,10 @@ class StagedOps {
   StagedOps(Engine& engine, Rank rank) : engine_(engine), rank_(rank) {}
 
   // Before the first tensor of a GPU; outlives it.
-  void use(DeviceStage& stage) { stage_ = &stage; }
+  void use(DeviceStage& stage, DevicePlane& plane) {
+    stage_ = &stage;
+    plane_ = &plane;
+  }
   // On any thread, when the program hands the operation over; before submit().
   Result<device::Mark> mark(const OpSpec& spec) const;
   // As Engine's.
@@ -37,13 +42,18 @@ class StagedOps {
     device::PinnedBlock input;
     device::PinnedBlock output;  // where it is no part of `input`
     OpDone done;
+    bool direct = false;  // perhaps by NCCL; else it is brought to the host's memory at once
     bool here = false;
     Status fetched;
   };
   using OpPtr = std::shared_ptr<Op>;
+  class Way;
 
   void fetch(const OpPtr& op, Result<device::Mark> written);
-  Status place(Op& op);
+  bool may_go_direct(const OpSpec& spec) const;
+  // `spec` is `op`'s, wherever it is now.
+  void bring(const OpPtr& op, OpSpec& spec, Result<device::Mark> written, Done then);
+  Status place(Op& op, OpSpec& spec);
   void on_fetched(const OpPtr& op, const Status& status);
   void hand_over(const OpPtr& op);
   Status put_back(Op& op);
@@ -51,6 +61,7 @@ class StagedOps {
   Engine& engine_;
   const Rank rank_;
   DeviceStage* stage_ = nullptr;
+  DevicePlane* plane_ = nullptr;
   int fetching_ = 0;
   std::deque<OpPtr> unnamed_;  // those that wait for their turn
   std::vector<Task> waiting_;

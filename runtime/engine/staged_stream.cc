@@ -20,7 +20,39 @@ class Running {
 
 }  // namespace
 
+void StagedStream::ready_in_place(Source source, Ready hand_over) {
+  const auto call = std::make_shared<Call>();
+  call->due = false;
+  call->turn = [this, tensor = source.tensor, program = source.program,
+                hand_over = std::move(hand_over)](const Status& given_up) {
+    if (given_up && hand_over(tensor) && std::ranges::find(programs_, program) == programs_.end()) {
+      programs_.push_back(program);
+    }
+  };
+  calls_.push_back(call);
+  stage_.fetch({}, nullptr, std::move(source.written), [self = shared_from_this(), call](const Status& status) {
+    if (!status) {
+      call->turn = {};
+    }
+    call->due = true;
+    call->kept.reset();
+    self->run();
+  });
+}
+
+void StagedStream::let_pass(const std::vector<device::Stream>& programs) {
+  for (const device::Stream program : programs) {
+    if (const Status passed = plane_->let_pass(program); !passed) {
+      static_cast<void>(stage_.fail(passed));
+    }
+  }
+}
+
 void StagedStream::ready(int index, Source source, Ready hand_over) {
+  if (plane_ != nullptr) {
+    ready_in_place(std::move(source), std::move(hand_over));
+    return;
+  }
   const auto call = std::make_shared<Call>();
   call->due = false;
   calls_.push_back(call);
@@ -88,7 +120,9 @@ Task StagedStream::give_up(const Status& cause, Task released) {
       turn(cause);
     }
   }
-  return [end, held = std::exchange(step_, {})]() mutable {
+  return [self = shared_from_this(), end, held = std::exchange(step_, {}),
+          programs = std::exchange(programs_, {})]() mutable {
+    self->let_pass(programs);
     held.clear();
     end.reset();
   };
@@ -110,6 +144,7 @@ Done StagedStream::at_end(Done done) {
     if (status) {
       status = self->put_back([](int /*index*/) { return true; });
     }
+    self->let_pass(std::exchange(self->programs_, {}));
     self->step_.clear();
     done(std::move(status));
   };
@@ -119,6 +154,7 @@ Done StagedStream::at_end_of(std::vector<int> tensors, Done done) {
   return [self = shared_from_this(), tensors = std::move(tensors), done = std::move(done)](Status status) mutable {
     if (status) {
       status = self->put_back([&](int index) { return std::ranges::find(tensors, index) != tensors.end(); });
+      self->let_pass(self->programs_);
     }
     done(std::move(status));
   };

@@ -1,4 +1,5 @@
-// StagedStream: the calls of a stream that has tensors of a GPU, in their order, by way of the host's memory.
+// StagedStream: the calls of a stream that has tensors of a GPU, in their order, by way of the host's memory, or of
+// none.
 //
 // A tensor that is ready is fetched first, and what is called after it waits for that, but for the end of the step:
 // that comes at once. A result is put back when the program waits for it, alone or with the step. Loop thread; shared
@@ -11,6 +12,7 @@
 #include <vector>
 
 #include "runtime/base/tensor.h"
+#include "runtime/engine/device_plane.h"
 #include "runtime/engine/device_stage.h"
 
 namespace sirtaki::engine {
@@ -22,7 +24,9 @@ class StagedStream : public std::enable_shared_from_this<StagedStream> {
 
   using Turn = MoveFunction<void(const Status& given_up)>;
 
-  explicit StagedStream(DeviceStage& stage) : stage_(stage) {}  // which outlives it
+  // Both outlive it. With a `plane` the stream works on the GPU's memory itself, when the GPU has come to it, and what
+  // the program queues afterwards comes behind the plane's copies.
+  StagedStream(DeviceStage& stage, DevicePlane* plane) : stage_(stage), plane_(plane) {}
 
   struct Source {
     TensorView tensor;       // on the GPU
@@ -57,12 +61,16 @@ class StagedStream : public std::enable_shared_from_this<StagedStream> {
   };
 
   void run();
+  void ready_in_place(Source source, Ready hand_over);
+  void let_pass(const std::vector<device::Stream>& programs);
   Status put_back(const std::function<bool(int)>& wanted);
 
   DeviceStage& stage_;
+  DevicePlane* const plane_;
   std::deque<std::shared_ptr<Call>> calls_;  // that wait for a fetch
   bool running_ = false;
-  std::vector<Tensor> step_;  // what the stream works on
+  std::vector<Tensor> step_;              // what the stream works on
+  std::vector<device::Stream> programs_;  // that wrote it, where it works on the GPU's memory
 };
 
 }  // namespace sirtaki::engine

@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "runtime/base/check.h"
+#include "runtime/engine/device_path.h"
 #include "runtime/engine/op_check.h"
 
 namespace sirtaki::engine {
@@ -30,6 +31,7 @@ Result<StreamId> StreamTable::open(StreamSpec spec, Duration timeout) {
   if (static_cast<int>(spec.ranks.size()) == size_) {
     spec.ranks.clear();  // all of them, however they are named
   }
+  bool all_on_device = spec.ranks.empty();
   auto entry = std::make_shared<Entry>();
   entry->name = agreed_name(spec.name, spec.ranks);
   for (const StreamTensor& tensor : spec.tensors) {
@@ -38,17 +40,19 @@ Result<StreamId> StreamTable::open(StreamSpec spec, Duration timeout) {
         std::accumulate(tensor.dims.begin(), tensor.dims.end(), std::int64_t{1}, std::multiplies<>());
     entry->views.push_back({nullptr, numel, tensor.dtype, tensor.device});
     entry->staged = entry->staged || tensor.device.type != DeviceType::kCpu;
+    all_on_device = all_on_device && tensor.device.type != DeviceType::kCpu && tensor.dtype != DType::kU16 &&
+                    tensor.dtype != DType::kI16;
   }
   auto slot = std::make_shared<Slot>();
   auto id = std::make_shared<StreamId>();
-  loop_.post([this, spec = std::move(spec), slot, id, entry]() mutable {
-    engine_.open_stream(std::move(spec), [this, slot, id, entry](Result<StreamId> opened) {
+  loop_.post([this, spec = std::move(spec), slot, id, entry, all_on_device]() mutable {
+    engine_.open_stream(std::move(spec), [this, slot, id, entry, all_on_device](Result<StreamId> opened) {
       if (opened) {
         *id = *opened;
         entry->board = engine_.stream(*opened)->board();
         if (entry->staged) {
-          SRT_CHECK(stage_ != nullptr);
-          staged_[*opened] = std::make_shared<StagedStream>(*stage_);
+          choose_way(*opened, all_on_device, [slot](Status status) { slot->complete(std::move(status)); });
+          return;
         }
       }
       slot->complete(opened.status());
@@ -64,6 +68,26 @@ Result<StreamId> StreamTable::open(StreamSpec spec, Duration timeout) {
   const std::lock_guard lock(mutex_);
   entries_[*id] = std::move(entry);
   return *id;
+}
+
+void StreamTable::choose_way(StreamId stream, bool all_on_device, Done opened) {
+  SRT_CHECK(stage_ != nullptr);
+  if (!all_on_device || plane_->host_only() || !engine_.stream(stream)->stays_dense()) {
+    staged_[stream] = std::make_shared<StagedStream>(*stage_, nullptr);
+    opened({});
+    return;
+  }
+  plane_->when_known([this, stream, opened = std::move(opened)](const DevicePlane::Answer& answer) mutable {
+    Stream* const s = engine_.stream(stream);
+    const bool direct = s != nullptr && answer && *answer != nullptr;
+    if (direct) {
+      s->use(std::make_unique<DevicePath>(*plane_, **answer));
+    }
+    if (answer) {
+      staged_[stream] = std::make_shared<StagedStream>(*stage_, direct ? plane_ : nullptr);
+    }
+    opened(answer.status());
+  });
 }
 
 Status StreamTable::check(const Entry& entry, int index, const TensorView& tensor) const {

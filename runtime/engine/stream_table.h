@@ -30,7 +30,10 @@ class StreamTable {
       : loop_(loop), engine_(engine), waiter_(waiter), rank_(rank), size_(size) {}
 
   // On the loop, before the first stream with tensors of a GPU; outlives the table.
-  void use(DeviceStage& stage) { stage_ = &stage; }
+  void use(DeviceStage& stage, DevicePlane& plane) {
+    stage_ = &stage;
+    plane_ = &plane;
+  }
 
   Result<StreamId> open(StreamSpec spec, Duration timeout);
   // `cuda_stream`: as OpSpec's, of a tensor on a GPU.
@@ -78,6 +81,8 @@ class StreamTable {
   // at once, and without a thought of it, where `is_staged`, the entry's, is false.
   template <class Turn>
   void in_turn(bool is_staged, StreamId stream, Turn turn) const;
+  // On the loop, of one with tensors of a GPU: `opened` once, when it is known how they travel.
+  void choose_way(StreamId stream, bool all_on_device, Done opened);
   // On the loop: null where all its tensors are in the host's memory.
   StagedStream* staged(StreamId stream) const;
   void wait_on_loop(bool is_staged, StreamId stream, Done complete) const;
@@ -100,7 +105,8 @@ class StreamTable {
   mutable std::mutex mutex_;  // streams come and go rarely; a lookup per tensor is short
   std::unordered_map<StreamId, std::shared_ptr<Entry>> entries_;
   bool ended_ = false;
-  DeviceStage* stage_ = nullptr;  // set before the first stream that needs it is open
+  DeviceStage* stage_ = nullptr;  // set, as the next, before the first stream that needs it is open
+  DevicePlane* plane_ = nullptr;
   // Loop thread:
   std::unordered_map<StreamId, std::shared_ptr<StagedStream>> staged_;
 };

@@ -31,6 +31,11 @@ constexpr net::TagGroup op_tags(std::uint32_t id, std::uint64_t use, std::uint16
   return {op_tag(id, OpStage::kSizes, 0, use, fingerprint), ~(7ULL << 36)};
 }
 
+// Of what ranks settle about their GPUs, beside all operations: an id that none has.
+constexpr OpTag device_tag(std::uint16_t number) {
+  return op_tag(0xffffffU, OpStage::kSizes, 0, 0, number);
+}
+
 inline constexpr std::uint32_t kStreamPhases = 16;
 
 inline constexpr std::uint32_t kStreamAttempts = 1U << 15;

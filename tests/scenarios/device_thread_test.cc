@@ -1,4 +1,5 @@
-// Tensors on a GPU that is played, by way of the host's memory: the scenarios of threads, and the bits of a CPU.
+// Tensors on a GPU that is played, by way of the host's memory and over NCCL, which is played as well: the scenarios of
+// threads, and the bits of a CPU.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -16,14 +17,17 @@ constexpr const char* kSmall =
     "schedule.fusion_bytes = \"4KiB\"\nschedule.partition_bytes = \"8KiB\"\nschedule.credit_bytes = \"64KiB\"\n"
     "net.eager_bytes = \"2KiB\"\nnet.exchange_bytes = \"1KiB\"\nnet.fragment_bytes = \"4KiB\"\n";
 
-class DeviceThreads : public testing::TestWithParam<int> {
+class DeviceThreads : public testing::TestWithParam<std::tuple<int, bool>> {
  protected:
+  static int ranks() { return std::get<0>(GetParam()); }
+  static bool nccl() { return std::get<1>(GetParam()); }
   static world::ThreadOptions options(std::uint64_t seed, const std::string& more = {}) {
     world::ThreadOptions options;
     options.seed = seed;
-    options.size = GetParam();
+    options.size = ranks();
     options.options_toml = kSmall + more;
     options.on_device = true;
+    options.nccl = nccl();
     return options;
   }
   static void expect_well(const ScenarioFn& scenario, std::uint64_t seed = 1, const std::string& more = {}) {
@@ -48,13 +52,13 @@ TEST_P(DeviceThreads, TensorsWithoutAGradient) {
 }
 TEST_P(DeviceThreads, StepsThatAreGivenUp) {
   expect_well(stream_deviations(5, 10), 5);
-  if (GetParam() > 1) {
+  if (ranks() > 1) {
     expect_well(stream_asked_in_a_void_step(11, 5), 11);
     expect_well(stream_dying(2));
   }
 }
 TEST_P(DeviceThreads, RanksThatDifferAreTold) {
-  if (GetParam() > 1) {
+  if (ranks() > 1) {
     expect_well(mismatch_and_recover(8, 2));
     expect_well(stuck_and_recover());
     expect_well(dying_rank(3));
@@ -63,7 +67,7 @@ TEST_P(DeviceThreads, RanksThatDifferAreTold) {
 }
 TEST_P(DeviceThreads, RanksWithoutMoreData) {
   expect_well(uneven_epochs(9, 4), 9);
-  if (GetParam() > 1) {
+  if (ranks() > 1) {
     expect_well(names_while_joined(10));
     expect_well(gone_while_joined(2, true));
   }
@@ -99,7 +103,7 @@ Scenario differ(RankApi& api) {
 }
 
 TEST_P(DeviceThreads, CpuAndGpuUnderOneNameAreAMismatch) {
-  if (GetParam() > 1) {
+  if (ranks() > 1) {
     world::ThreadOptions mixed = options(1);
     mixed.cpu_rank = 0;
     EXPECT_EQ(world::run_threads(mixed, differ), "");
@@ -136,7 +140,7 @@ Scenario lose_in_a_step(RankApi& api) {
 }
 
 TEST_P(DeviceThreads, ALostGpuEndsTheJobOnAllRanks) {
-  if (GetParam() > 1) {
+  if (ranks() > 1) {
     for (const std::string more : {"", "control.fanout = 2\n"}) {
       world::ThreadOptions lost = options(1, more);
       lost.broken_rank = 1;
@@ -193,12 +197,183 @@ TEST_P(DeviceThreads, ResultsHaveTheBitsOfTheCpu) {
       const auto scenario = [&](RankApi& api) { return train(api, codec, results[on_device ? 1 : 0], mutex); };
       EXPECT_EQ(world::run_threads(chosen, scenario), "") << codec;
     }
-    EXPECT_EQ(results[0].size(), static_cast<std::size_t>(GetParam()));
+    EXPECT_EQ(results[0].size(), static_cast<std::size_t>(ranks()));
     EXPECT_TRUE(results[0] == results[1]) << codec;
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Ranks, DeviceThreads, testing::Values(1, 2, 3));
+// ---- over NCCL ----
+
+// Streams of one codec and operations by name, both in an order of the rank's own.
+Scenario mix(RankApi& api) {
+  constexpr int kStreams = 3;
+  constexpr int kSteps = 6;
+  std::vector<StreamId> streams;
+  std::vector<std::vector<Owned>> gradients(kStreams);
+  for (int s = 0; s < kStreams; ++s) {
+    engine::StreamSpec spec;
+    spec.name = "training" + std::to_string(s);
+    for (const std::size_t size : {std::size_t{3000}, std::size_t{64}, std::size_t{1}, std::size_t{700}}) {
+      engine::StreamTensor tensor;
+      tensor.name = "weight" + std::to_string(spec.tensors.size());
+      tensor.dims = {static_cast<std::int64_t>(size)};
+      spec.tensors.push_back(tensor);
+      gradients[static_cast<std::size_t>(s)].push_back(filled(0, 1, size));
+    }
+    const Result<StreamId> stream = co_await api.open_stream(spec);
+    require_ok(stream.status(), "open");
+    streams.push_back(*stream);
+  }
+  std::vector<Owned> named;
+  for (int i = 0; i < 4; ++i) {
+    named.push_back(filled(0, 1, 2500));
+  }
+  for (int step = 0; step < kSteps; ++step) {
+    for (int i = 0; i < kStreams; ++i) {
+      const auto s = static_cast<std::size_t>((i + api.rank() * 2 + step) % kStreams);
+      for (std::size_t t = gradients[s].size(); t-- > 0;) {
+        std::ranges::fill(gradients[s][t].values, static_cast<float>(api.rank() + step + 10 * static_cast<int>(s)));
+        api.ready(streams[s], static_cast<int>(t), gradients[s][t].view(), false);
+      }
+      api.finish(streams[s]);
+    }
+    std::vector<std::uint64_t> requests;
+    for (int i = 0; i < 4; ++i) {
+      const int n = (i + 3 * api.rank()) % 4;
+      std::ranges::fill(named[static_cast<std::size_t>(n)].values, static_cast<float>(api.rank() + n));
+      requests.push_back(api.submit(allreduce("op" + std::to_string(n), named[static_cast<std::size_t>(n)])));
+    }
+    for (const std::uint64_t request : requests) {
+      require_ok(co_await api.wait(request), "an operation");
+    }
+    const auto ranks = static_cast<float>(api.size());
+    const float mean = (ranks - 1) / 2;
+    for (int n = 0; n < 4; ++n) {
+      require(named[static_cast<std::size_t>(n)].values.back() == ranks * (mean + static_cast<float>(n)), "the sum");
+    }
+    for (std::size_t s = kStreams; s-- > 0;) {
+      require_ok(co_await api.wait_stream(streams[s]), "a step");
+      for (const Owned& gradient : gradients[s]) {
+        require(gradient.values.front() == mean + static_cast<float>(step + 10 * static_cast<int>(s)), "the average");
+      }
+    }
+  }
+}
+
+TEST_P(DeviceThreads, StreamsAndOperationsInAnyOrder) {
+  std::mutex mutex;
+  std::vector<std::string> seen;
+  world::ThreadOptions chosen = options(7);
+  chosen.stats = [&](Rank /*rank*/, const std::string& json) {
+    const std::lock_guard lock(mutex);
+    seen.push_back(json);
+  };
+  EXPECT_EQ(world::run_threads(chosen, mix), "");
+  EXPECT_EQ(seen.size(), static_cast<std::size_t>(ranks()));
+  for (const std::string& json : seen) {
+    const bool over_nccl = nccl() && ranks() > 1;
+    EXPECT_NE(json.find(over_nccl ? "\"device.data\":\"nccl\"" : "\"device.data\":\"host\""), std::string::npos)
+        << json;
+    EXPECT_EQ(json.find("\"device.nccl_bytes\":0") == std::string::npos, over_nccl) << json;
+    EXPECT_EQ(json.find("\"device.fetched_bytes\":0") != std::string::npos, over_nccl) << json;
+  }
+}
+
+TEST_P(DeviceThreads, ARankWithoutNcclBringsAllToTheHostsMemory) {
+  if (ranks() > 1 && nccl()) {
+    world::ThreadOptions chosen = options(8, "log.level = \"error\"\n");
+    chosen.rank_without = 1;
+    chosen.stats = [](Rank rank, const std::string& json) {
+      EXPECT_NE(json.find("\"device.data\":\"host\""), std::string::npos) << rank << json;
+    };
+    EXPECT_EQ(world::run_threads(chosen, mix), "");
+    EXPECT_EQ(world::run_threads(chosen, stream_steps(8, 4)), "");
+  }
+}
+
+TEST_P(DeviceThreads, ACommunicatorThatCannotBeMadeBringsAllToTheHostsMemory) {
+  if (ranks() == 2 && nccl()) {
+    world::ThreadOptions chosen = options(12, "log.level = \"error\"\ncontrol.connect_timeout = \"1s\"\n");
+    chosen.nccl_breaks = 1;
+    chosen.nccl_lasts = 0;
+    chosen.stats = [](Rank rank, const std::string& json) {
+      EXPECT_NE(json.find("\"device.data\":\"host\""), std::string::npos) << rank << json;
+    };
+    EXPECT_EQ(world::run_threads(chosen, mix), "");
+  }
+}
+
+Scenario refuse(RankApi& api) {
+  constexpr const char* kWhy = "device.data = nccl: rank 1: there is no NCCL here";
+  Owned tensor = filled(api.rank(), 1, 100);
+  const Status status = co_await api.run(allreduce("gradient", tensor));
+  require(status.text().ends_with(kWhy) && status.blame().rank == 1, "an allreduce: " + status.to_string());
+  engine::StreamSpec spec;
+  spec.name = "training";
+  engine::StreamTensor weight;
+  weight.name = "weight";
+  weight.dims = {100};
+  spec.tensors.push_back(weight);
+  const Status opened = (co_await api.open_stream(spec)).status();
+  require(opened.text().ends_with(kWhy), "a stream: " + opened.to_string());
+}
+
+TEST_P(DeviceThreads, ARankWithoutNcclIsAnErrorWhereItIsDemanded) {
+  if (ranks() > 1 && nccl()) {
+    world::ThreadOptions chosen = options(9, "device.data = \"nccl\"\n");
+    chosen.rank_without = 1;
+    EXPECT_EQ(world::run_threads(chosen, refuse), "");
+    chosen.rank_without = -1;
+    EXPECT_EQ(world::run_threads(chosen, mix), "");
+  }
+}
+
+Scenario refuse_library(RankApi& api) {
+  Owned tensor = filled(api.rank(), 1, 100);
+  const Status status = co_await api.run(allreduce("gradient", tensor));
+  require(status.text().find("/nowhere/libnccl.so.2 cannot be loaded") != std::string_view::npos, status.to_string());
+}
+
+TEST_P(DeviceThreads, TheLibraryOfTheOptionsIsNamed) {
+  if (ranks() > 1 && !nccl()) {
+    EXPECT_EQ(
+        world::run_threads(options(1, "device.data = \"nccl\"\ndevice.nccl_library = \"/nowhere/libnccl.so.2\"\n"),
+                           refuse_library),
+        "");
+  }
+}
+
+Scenario break_nccl(RankApi& api) {
+  engine::StreamSpec spec;
+  spec.name = "training";
+  engine::StreamTensor weight;
+  weight.name = "weight";
+  weight.dims = {100};
+  spec.tensors.push_back(weight);
+  const Result<StreamId> stream = co_await api.open_stream(spec);
+  require_ok(stream.status(), "open");
+  Owned tensor = filled(api.rank(), 1, 100);
+  Status status;
+  for (int step = 0; step < 20 && status; ++step) {
+    api.ready(*stream, 0, tensor.view(), false);
+    api.finish(*stream);
+    status = co_await api.wait_stream(*stream);
+  }
+  require(status.text().find("NCCL has failed on rank 1") != std::string_view::npos && status.blame().rank == 1,
+          "the step: " + status.to_string());
+  const Status later = co_await api.run(allreduce("next", tensor));
+  require(later.text().find("NCCL has failed on rank 1") != std::string_view::npos, "later: " + later.to_string());
+}
+
+TEST_P(DeviceThreads, AnErrorOfNcclEndsTheJobOnAllRanks) {
+  if (ranks() > 1 && nccl()) {
+    world::ThreadOptions chosen = options(10);
+    chosen.nccl_breaks = 1;
+    EXPECT_EQ(world::run_threads(chosen, break_nccl), "");
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, DeviceThreads, testing::Combine(testing::Values(1, 2, 3), testing::Bool()));
 
 }  // namespace
 }  // namespace sirtaki::scenarios

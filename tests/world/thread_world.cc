@@ -2,10 +2,12 @@
 
 #include <map>
 #include <mutex>
+#include <optional>
 #include <thread>
 
 #include "runtime/engine/session.h"
 #include "runtime/hub/hub.h"
+#include "tests/conformance/played_nccl.h"
 #include "tests/unit/device/fake_device.h"
 
 namespace sirtaki::world {
@@ -157,23 +159,35 @@ struct Job {
   std::shared_ptr<const Config> config;
   rendezvous::Secret secret;
   std::string address;
+  const net::testing::PlayedNccl* nccl;  // may be null
 };
 
 using Body = std::function<void(std::unique_ptr<engine::Session>&, const Gpu&)>;
 
-Gpu play_gpu(engine::JobSpec& spec) {
+Gpu play_gpu(engine::JobSpec& spec, const net::testing::PlayedNccl* nccl) {
   using Owner = std::unique_ptr<device::DeviceApi>;
   auto device = std::make_unique<device::testing::FakeDevice>();
   const Gpu gpu{device.get(), *device->make_stream(device::Priority::kNormal)};
   device->be_slow();
   const auto owner = std::make_shared<Owner>(std::move(device));
   spec.open_device = [owner](int /*index*/) -> Result<Owner> { return std::move(*owner); };
+  spec.open_nccl = [nccl](const net::nccl::LoadOptions& options) -> Result<net::nccl::Library> {
+    if (!options.path.empty()) {
+      return net::nccl::load(options);
+    }
+    if (nccl == nullptr) {
+      return unavailable("there is no NCCL here");
+    }
+    return net::nccl::Library{nccl->api(), 22809, "a test"};
+  };
   return gpu;
 }
 
 std::string run_rank(const ThreadOptions& options, const Job& job, Rank rank, const Body& body) {
   engine::JobSpec spec{rank, options.size, job.address, job.secret};
-  const Gpu gpu = options.on_device && rank != options.cpu_rank ? play_gpu(spec) : Gpu();
+  const Gpu gpu = options.on_device && rank != options.cpu_rank
+                      ? play_gpu(spec, rank == options.rank_without ? nullptr : job.nccl)
+                      : Gpu();
   if (rank == options.broken_rank) {
     gpu.device->break_down(unavailable("an illegal address"));
   }
@@ -187,6 +201,9 @@ std::string run_rank(const ThreadOptions& options, const Job& job, Rank rank, co
     return {};
   } catch (const std::exception& error) {
     return "seed " + std::to_string(options.seed) + ", rank " + std::to_string(rank) + ": " + error.what();
+  }
+  if (options.stats) {
+    options.stats(rank, (*session)->stats_json());
   }
   (*session)->close();
   return {};
@@ -211,7 +228,11 @@ std::string run_ranks(const ThreadOptions& options, const Body& body) {
     }
     hub = std::move(*started);
   }
-  const Job job{*config, *secret, hub ? "127.0.0.1:" + std::to_string(hub->port()) : ""};
+  std::optional<net::testing::PlayedNccl> nccl;
+  if (options.nccl) {
+    nccl.emplace().break_down(options.nccl_breaks, options.nccl_lasts);
+  }
+  const Job job{*config, *secret, hub ? "127.0.0.1:" + std::to_string(hub->port()) : "", nccl ? &*nccl : nullptr};
   std::mutex mutex;
   std::string outcome;
   for (int epoch = 0; epoch < options.epochs && outcome.empty(); ++epoch) {

@@ -15,11 +15,17 @@ namespace sirtaki::world {
 struct ThreadOptions {
   std::uint64_t seed = 1;
   int size = 2;
-  std::string options_toml;  // as from the program, e.g. "schedule.fusion_bytes = \"4KiB\"\n"
-  int epochs = 1;            // the scenario runs so many times, with sessions made anew on the same hub
-  bool on_device = false;    // tensors are on a GPU that is played, a slow one, one a rank
-  Rank cpu_rank = -1;        // but for those of this one
-  Rank broken_rank = -1;     // whose GPU breaks down at the first work
+  std::string options_toml;      // as from the program, e.g. "schedule.fusion_bytes = \"4KiB\"\n"
+  int epochs = 1;                // the scenario runs so many times, with sessions made anew on the same hub
+  bool on_device = false;        // tensors are on a GPU that is played, a slow one, one a rank
+  Rank cpu_rank = -1;            // but for those of this one
+  Rank broken_rank = -1;         // whose GPU breaks down at the first work
+  bool nccl = false;             // they have NCCL, which is played
+  Rank rank_without = -1;        // but for this one
+  Rank nccl_breaks = -1;         // it says to this one that there was an error
+  std::uint64_t nccl_lasts = 3;  // after so many calls
+  // Gets what each rank's session counts, before it closes; on the ranks' threads.
+  std::function<void(Rank rank, const std::string& json)> stats = {};
 };
 
 // Runs one scenario a rank. Empty: all ended well; else what went wrong.

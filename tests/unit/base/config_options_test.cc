@@ -50,6 +50,9 @@ const Row kRows[] = {
     {"net.exchange_bytes", "32KiB", [](const Config& c) { return c.net.exchange_bytes == 32 << 10; }},
     {"net.shared_memory", "off", [](const Config& c) { return c.net.shared_memory == "off"; }},
     {"net.hierarchy", "off", [](const Config& c) { return c.net.hierarchy == "off"; }},
+    {"device.data", "nccl", [](const Config& c) { return c.device.data == "nccl"; }},
+    {"device.nccl_library", "/opt/libnccl.so.2",
+     [](const Config& c) { return c.device.nccl_library == "/opt/libnccl.so.2"; }},
     {"compression.codec", "bf16", [](const Config& c) { return c.compression.codec == "bf16"; }},
     {"compression.rules", "a*=>fp16",
      [](const Config& c) { return c.compression.rules == "a*=>fp16" && c.compression.codec == "none"; }},
@@ -189,7 +192,7 @@ TEST(ConfigOptions, AgreedOptionsAreTheOnesThatChangeWhatIsSent) {
   EXPECT_EQ(names, (std::vector<std::string>{
                        "control.fanout", "schedule.fusion_bytes", "schedule.partition_bytes", "schedule.credit_bytes",
                        "schedule.replan", "net.backend", "net.eager_bytes", "net.window_bytes", "net.fragment_bytes",
-                       "net.exchange_bytes", "net.shared_memory", "net.hierarchy", "compression.codec",
+                       "net.exchange_bytes", "net.shared_memory", "net.hierarchy", "device.data", "compression.codec",
                        "compression.rules", "compression.nonfinite", "local.updates", "torch.sync"}));
 }
 

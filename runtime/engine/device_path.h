@@ -1,0 +1,48 @@
+// DevicePath: dense partitions of gradients on a GPU, over collectives of its memory.
+//
+// A tensor that travels alone does so from where it is; several are copied together and back by the plane's stream for
+// copies, which is all that orders the uses of that memory. Where a step is given up, the next one gets other memory.
+// Owned by a stream; loop thread.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "runtime/engine/dense_path.h"
+#include "runtime/engine/device_plane.h"
+#include "runtime/net/device_collectives.h"
+
+namespace sirtaki::engine {
+
+class DevicePath final : public DensePath {
+ public:
+  // Both outlive it.
+  DevicePath(DevicePlane& plane, net::DeviceCollectives& net) : plane_(plane), net_(net) {}
+
+  void adopt(const scheduler::Plan& plan) override;
+  void step_void() override;
+  Result<Packed> gather(const scheduler::Partition& partition, std::span<const TensorView> views) override;
+  void start(net::CollectiveArgs args, Done done) override;
+  void cancel(const net::TagGroup& tags, const Status& cause) override { net_.cancel(tags, cause); }
+  Status scatter(const scheduler::Partition& partition, std::span<const TensorView> views, ConstBytes packed) override;
+  Result<std::byte*> zeros(std::size_t bytes) override;
+  void zeros_over() override { zeros_.reset(); }
+  bool on_host() const override { return false; }
+
+ private:
+  Status make_memory();
+  Result<std::byte*> make_zeros(std::size_t bytes);
+
+  DevicePlane& plane_;
+  net::DeviceCollectives& net_;
+  std::vector<std::size_t> places_;  // by position: where it is packed in memory_
+  std::size_t needed_ = 0;
+  std::size_t held_ = 0;
+  std::shared_ptr<std::byte> memory_;  // also held by what is in flight
+  std::shared_ptr<int> in_flight_ = std::make_shared<int>(0);
+  std::shared_ptr<std::byte> zeros_;
+  device::PinnedBlock zeros_here_;
+};
+
+}  // namespace sirtaki::engine

@@ -1,0 +1,294 @@
+#include "runtime/engine/device_plane.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <limits>
+#include <utility>
+
+#include "runtime/base/check.h"
+#include "runtime/engine/tags.h"
+
+namespace sirtaki::engine {
+namespace {
+
+// Numbers of device_tag().
+enum Exchange : std::uint16_t { kAble = 0, kConnected = 1, kOrder = 2, kFirstId = 3 };
+
+constexpr Duration kPoll = std::chrono::milliseconds(1);
+constexpr std::size_t kTextBytes = 248;
+
+net::CollectiveArgs among_all(OpKind kind, std::uint16_t number) {
+  net::CollectiveArgs args;
+  args.kind = kind;
+  args.tag = device_tag(number);
+  args.dtype = DType::kU8;
+  args.priority = std::numeric_limits<std::int32_t>::min();
+  return args;
+}
+
+}  // namespace
+
+// Of one rank, as it travels.
+struct DevicePlane::Report {
+  std::int32_t version = 0;
+  std::uint32_t failed = 0;
+  std::array<char, kTextBytes> text = {};
+};
+
+// Rank 0's ids over the host's collectives; ranks ask for them in one order.
+class DevicePlane::Ids final : public net::nccl::IdExchange {
+ public:
+  explicit Ids(net::Collectives& net) : net_(net) {}
+
+  void exchange(const std::string& /*key*/, const net::nccl::UniqueId* own,
+                MoveFunction<void(Result<net::nccl::UniqueId>)> done) override {
+    const auto id = std::make_shared<net::nccl::UniqueId>();
+    if (own != nullptr) {
+      *id = *own;
+    }
+    net::CollectiveArgs args = among_all(OpKind::kBroadcast, next_++);
+    args.out = std::as_writable_bytes(std::span(id.get(), 1));
+    args.in = args.out;
+    net_.start(std::move(args), [id, done = std::move(done)](const Status& status) mutable {
+      done(status ? Result<net::nccl::UniqueId>(*id) : Result<net::nccl::UniqueId>(status));
+    });
+  }
+
+ private:
+  net::Collectives& net_;
+  std::uint16_t next_ = kFirstId;
+};
+
+DevicePlane::DevicePlane(const DevicePlaneDeps& deps, const DevicePlaneOptions& options,
+                         Result<net::nccl::Library> library)
+    : deps_(deps),
+      options_(options),
+      library_(std::move(library)),
+      nccl_bytes_(deps.stats.counter("device.nccl_bytes")) {
+  if (options_.data == "host" || deps_.net.size() == 1) {
+    way_ = Way::kHost;
+  }
+}
+
+DevicePlane::~DevicePlane() = default;
+
+std::string_view DevicePlane::name() const {
+  return way_ == Way::kNccl ? "nccl" : way_ == Way::kHost ? "host" : way_ == Way::kRefused ? "refused" : "undecided";
+}
+
+// ---- agreement ----
+
+void DevicePlane::when_known(MoveFunction<void(Answer)> then) {
+  SRT_IN_LOOP(deps_.loop);
+  if (way_ != Way::kUndecided && way_ != Way::kAsking) {
+    answer(std::move(then));
+    return;
+  }
+  waiting_.push_back(std::move(then));
+  if (std::exchange(way_, Way::kAsking) == Way::kUndecided) {
+    exchange(kAble, prepare(), &DevicePlane::on_able);
+  }
+}
+
+void DevicePlane::answer(MoveFunction<void(Answer)> then) {
+  if (way_ != Way::kRefused) {
+    then(ordered_.get());
+    return;
+  }
+  deps_.loop.post([then = std::move(then), why = why_]() mutable { then(why); });
+}
+
+// What this rank alone can find out, and all that may wait for the device.
+Status DevicePlane::prepare() {
+  SRT_TRY(library_.status());
+  if (copies_ == device::Stream()) {
+    SRT_ASSIGN(copies_, deps_.stage.device().make_stream(device::Priority::kHigh));
+  }
+  ids_ = std::make_unique<Ids>(deps_.net);
+  net::nccl::NcclOptions options = options_.nccl;
+  options.rank = deps_.net.rank();
+  options.size = deps_.net.size();
+  SRT_ASSIGN(connecting_, net::nccl::NcclCollectives::create(
+                              {deps_.loop, library_->api, deps_.stage.device(), *ids_, deps_.log}, options));
+  return {};
+}
+
+// All say how it went; `then` gets the first that failed, or what ranks do not have in common.
+void DevicePlane::exchange(std::uint16_t number, const Status& own, void (DevicePlane::*then)(const Status&)) {
+  struct Reports {
+    Report mine;
+    std::vector<Report> all;
+  };
+  const auto reports = std::make_shared<Reports>();
+  reports->mine.version = library_ ? library_->version : 0;
+  reports->mine.failed = own ? 0 : 1;
+  own.text().copy(reports->mine.text.data(), kTextBytes - 1);
+  const auto size = static_cast<std::size_t>(deps_.net.size());
+  reports->all.resize(size);
+  net::CollectiveArgs args = among_all(OpKind::kAllgather, number);
+  args.in = std::as_bytes(std::span(&reports->mine, 1));
+  args.out = std::as_writable_bytes(std::span(reports->all));
+  args.recv_counts.assign(size, static_cast<std::int64_t>(sizeof(Report)));
+  deps_.net.start(std::move(args), [weak = std::weak_ptr(self_), reports, then](Status status) {
+    const auto self = weak.lock();
+    if (!self) {
+      return;
+    }
+    for (std::size_t rank = 0; rank < reports->all.size() && status; ++rank) {
+      Report& report = reports->all[rank];
+      report.text.back() = 0;
+      const auto blamed = static_cast<Rank>(rank);
+      const std::string who = "rank " + std::to_string(rank);
+      if (report.failed != 0) {
+        status = {Code::kUnavailable, who + ": " + report.text.data(), {blamed, ""}};
+      } else if (report.version != reports->all[0].version) {
+        status = {Code::kUnavailable,
+                  who + " has NCCL " + net::nccl::version_text(report.version) + " and rank 0 has " +
+                      net::nccl::version_text(reports->all[0].version),
+                  {blamed, ""}};
+      }
+    }
+    ((*self)->*then)(status);
+  });
+}
+
+void DevicePlane::on_able(const Status& all) {
+  if (!all || way_ != Way::kAsking) {
+    settle(Way::kHost, all);
+    return;
+  }
+  connecting_->connect(1, [weak = std::weak_ptr(self_)](const Status& status) {
+    if (const auto self = weak.lock()) {
+      (*self)->exchange(kConnected, status, &DevicePlane::on_connected);
+    }
+  });
+}
+
+void DevicePlane::on_connected(const Status& all) {
+  if (!all || way_ != Way::kAsking) {
+    settle(Way::kHost, all);
+    return;
+  }
+  nccl_ = connecting_.get();
+  net::OrderedOptions options;
+  options.tag = device_tag(kOrder);
+  ordered_ = std::make_unique<net::OrderedDevice>(deps_.link, std::move(connecting_), options, deps_.broken);
+  settle(Way::kNccl, {});
+}
+
+void DevicePlane::settle(Way way, const Status& why) {
+  if (way_ != Way::kAsking) {
+    return;  // the job has ended meanwhile
+  }
+  why_ = why;
+  way_ = way;
+  if (connecting_) {
+    connecting_->abort(why);
+  }
+  if (way == Way::kNccl) {
+    deps_.log.info("tensors of GPUs travel over NCCL " + net::nccl::version_text(library_->version) + " of " +
+                   library_->from + " where they are not compressed");
+  } else if (options_.data == "nccl") {
+    way_ = Way::kRefused;
+    why_ = why.with_context("device.data = nccl");
+  } else {
+    const LogLevel level = deps_.net.rank() == 0 ? LogLevel::kWarn : LogLevel::kInfo;
+    deps_.log.write(level,
+                    "tensors of GPUs travel through the host's memory, not over NCCL: " + std::string(why.text()));
+  }
+  for (auto& then : std::exchange(waiting_, {})) {
+    answer(std::move(then));
+  }
+}
+
+// ---- copies and memory ----
+
+Status DevicePlane::copy(std::byte* to, const std::byte* from, std::size_t bytes) {
+  return deps_.stage.device().copy(copies_, to, from, bytes);
+}
+
+Status DevicePlane::let_pass(device::Stream before) {
+  if (closed_) {
+    return {};
+  }
+  SRT_ASSIGN(const device::Mark mark, mark_copies());
+  return deps_.stage.device().wait(before, mark.event());
+}
+
+Result<std::shared_ptr<std::byte>> DevicePlane::take(std::size_t bytes) {
+  std::byte* data = nullptr;
+  if (const auto fitting = spare_.lower_bound(bytes); fitting != spare_.end()) {
+    bytes = fitting->first;
+    data = fitting->second;
+    spare_.erase(fitting);
+  } else {
+    SRT_ASSIGN(data, deps_.stage.device().allocate(device::Place::kDevice, bytes));
+    made_.push_back(data);
+  }
+  return std::shared_ptr<std::byte>(data, [weak = std::weak_ptr(self_), bytes](std::byte* memory) {
+    if (const auto self = weak.lock()) {
+      (*self)->spare_.emplace(bytes, memory);
+    }
+  });
+}
+
+// ---- ends ----
+
+void DevicePlane::abort(const Status& cause) {
+  SRT_IN_LOOP(deps_.loop);
+  if (way_ == Way::kAsking) {
+    settle(Way::kHost, cause);
+  }
+  if (ordered_) {
+    ordered_->abort(cause);
+  }
+}
+
+void DevicePlane::leave(const Status& cause, Task then) {
+  SRT_IN_LOOP(deps_.loop);
+  if (way_ == Way::kAsking || (ordered_ && !ordered_->idle())) {
+    abort(cause);
+  }
+  leave_when_idle(std::move(then));
+}
+
+void DevicePlane::leave_when_idle(Task then) {
+  if (nccl_ == nullptr) {
+    then();
+  } else if (ordered_->idle()) {
+    nccl_->close([then = std::move(then)](const Status& /*closed*/) mutable { then(); });
+  } else {
+    timer_ = deps_.loop.after(kPoll, [this, then = std::move(then)]() mutable {
+      timer_ = {};
+      leave_when_idle(std::move(then));
+    });
+  }
+}
+
+// Else releasing memory would wait for the device, which may hang.
+bool DevicePlane::drained() const {
+  const auto last = deps_.stage.mark(copies_);
+  const auto over = last ? deps_.stage.device().done(last->event()) : Result<bool>(last.status());
+  return over && *over && (!ordered_ || ordered_->idle());
+}
+
+void DevicePlane::close() {
+  SRT_IN_LOOP(deps_.loop);
+  closed_ = true;
+  self_.reset();
+  deps_.loop.cancel(timer_);
+  if (copies_ != device::Stream()) {
+    if (drained()) {
+      for (std::byte* const data : made_) {
+        deps_.stage.device().release(device::Place::kDevice, data);
+      }
+    }
+    deps_.stage.device().destroy(copies_);
+  }
+  nccl_ = nullptr;
+  ordered_.reset();
+  connecting_.reset();
+}
+
+}  // namespace sirtaki::engine
