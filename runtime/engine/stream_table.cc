@@ -85,6 +85,8 @@ void StreamTable::choose_way(StreamId stream, bool all_on_device, Done opened) {
     }
     if (answer) {
       staged_[stream] = std::make_shared<StagedStream>(*stage_, direct ? plane_ : nullptr);
+    } else if (s != nullptr) {
+      engine_.close_stream(stream, [](const Status& /*closed*/) {});
     }
     opened(answer.status());
   });

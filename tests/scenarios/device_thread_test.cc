@@ -264,6 +264,7 @@ TEST_P(DeviceThreads, StreamsAndOperationsInAnyOrder) {
   std::mutex mutex;
   std::vector<std::string> seen;
   world::ThreadOptions chosen = options(7);
+  chosen.all_given_back = true;
   chosen.stats = [&](Rank /*rank*/, const std::string& json) {
     const std::lock_guard lock(mutex);
     seen.push_back(json);

@@ -22,6 +22,7 @@ struct Died {};
 struct Gpu {
   device::testing::FakeDevice* device = nullptr;  // null: tensors are in the host's memory
   device::Stream stream;
+  std::shared_ptr<const device::testing::FakeDevice::Seen> seen;
 
   Device where() const { return {device == nullptr ? DeviceType::kCpu : DeviceType::kCuda, 0}; }
   // The program looks at its memory.
@@ -167,10 +168,13 @@ using Body = std::function<void(std::unique_ptr<engine::Session>&, const Gpu&)>;
 Gpu play_gpu(engine::JobSpec& spec, const net::testing::PlayedNccl* nccl) {
   using Owner = std::unique_ptr<device::DeviceApi>;
   auto device = std::make_unique<device::testing::FakeDevice>();
-  const Gpu gpu{device.get(), *device->make_stream(device::Priority::kNormal)};
+  const Gpu gpu{device.get(), *device->make_stream(device::Priority::kNormal), device->watch()};
   device->be_slow();
   const auto owner = std::make_shared<Owner>(std::move(device));
-  spec.open_device = [owner](int /*index*/) -> Result<Owner> { return std::move(*owner); };
+  spec.open_device = [owner](int /*index*/) -> Result<Owner> {
+    SRT_TRY((*owner)->enter_thread());
+    return std::move(*owner);
+  };
   spec.open_nccl = [nccl](const net::nccl::LoadOptions& options) -> Result<net::nccl::Library> {
     if (!options.path.empty()) {
       return net::nccl::load(options);
@@ -181,6 +185,19 @@ Gpu play_gpu(engine::JobSpec& spec, const net::testing::PlayedNccl* nccl) {
     return net::nccl::Library{nccl->api(), 22809, "a test"};
   };
   return gpu;
+}
+
+// With how the device was used.
+std::string what_is_wrong(const ThreadOptions& options, Rank rank, const Gpu& gpu) {
+  const std::string who = "rank " + std::to_string(rank);
+  if (gpu.device != nullptr && !gpu.seen->breaches.empty()) {
+    return who + ": a thread that the device does not know calls " + gpu.seen->breaches.front();
+  }
+  const int left = gpu.device == nullptr ? 0 : gpu.seen->left - 1;  // but for the program's stream
+  if (options.all_given_back && left != 0) {
+    return who + ": the device has not got back " + std::to_string(left);
+  }
+  return {};
 }
 
 std::string run_rank(const ThreadOptions& options, const Job& job, Rank rank, const Body& body) {
@@ -206,7 +223,8 @@ std::string run_rank(const ThreadOptions& options, const Job& job, Rank rank, co
     options.stats(rank, (*session)->stats_json());
   }
   (*session)->close();
-  return {};
+  session->reset();
+  return what_is_wrong(options, rank, gpu);
 }
 
 std::string run_ranks(const ThreadOptions& options, const Body& body) {

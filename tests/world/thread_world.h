@@ -24,6 +24,7 @@ struct ThreadOptions {
   Rank rank_without = -1;        // but for this one
   Rank nccl_breaks = -1;         // it says to this one that there was an error
   std::uint64_t nccl_lasts = 3;  // after so many calls
+  bool all_given_back = false;   // in the end the GPU has back what was made of it
   // Gets what each rank's session counts, before it closes; on the ranks' threads.
   std::function<void(Rank rank, const std::string& json)> stats = {};
 };
