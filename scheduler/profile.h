@@ -39,7 +39,7 @@ struct StepProfile {
   std::vector<std::int64_t> ready_us;        // since the step's first ready()
   std::vector<std::int64_t> need_us;         // since finish(), waiting taken out; kUnknown: not waited for by itself
   std::int64_t backward_us = 0;              // first ready() to finish()
-  std::int64_t forward_us = 0;               // finish() of the step before to first ready(), waiting taken out
+  std::int64_t forward_us = 0;               // the rest of the step: neither backward nor waited
   std::int64_t step_us = 0;                  // from the end of the step before to its own, as measured
   std::int64_t exposed_us = 0;               // of that, what the program waited for the stream
   std::int64_t latency_ns = kUnknown;        // of one message, its bytes taken out; kUnknown: not measured yet

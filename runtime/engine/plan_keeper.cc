@@ -144,7 +144,7 @@ void PlanKeeper::restart() {
   refused_ = false;
   replanner_.restart();
   // What was measured before a pause would be taken for one long step.
-  recorder_.forget();
+  recorder_.interrupted();
   meter_.reset();
   last_tensor_ = last_with_elements(*plan(), order_);
   gauges_.plan_version.set(static_cast<std::int64_t>(plan()->version()));

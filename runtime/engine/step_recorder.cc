@@ -49,7 +49,8 @@ void StepRecorder::finished(TimePoint at) {
 // What was not waited for by itself was needed when the program waited for all.
 void StepRecorder::told(const StreamBoard& board, TimePoint waited_since, TimePoint now) {
   const std::optional<TimePoint> before = std::exchange(last_told_, now);
-  if (!std::exchange(open_, false) || !before) {
+  const bool whole = std::exchange(open_, false) && before;
+  if (!whole) {
     return;
   }
   const Duration slept = board.slept();
@@ -70,8 +71,12 @@ void StepRecorder::told(const StreamBoard& board, TimePoint waited_since, TimePo
 
 void StepRecorder::forget() {
   open_ = false;
-  last_told_.reset();
   samples_.clear();
+}
+
+void StepRecorder::interrupted() {
+  forget();
+  last_told_.reset();
 }
 
 scheduler::StepProfile StepRecorder::take() {

@@ -1,8 +1,8 @@
 // StepRecorder: when one rank's tensors were ready and needed, and how long its steps took; makes a StepProfile of it.
 //
 // Owned by PlanKeeper; used by the loop's thread. A step lasts from the end of the one before to its own, so what the
-// program does between is part of it: ranks end a step together, however far apart they begin it. Only steps that were
-// told to the program count. No clock: times are given.
+// program does between is part of it: ranks that wait end a step together, however far apart they begin it. Only steps
+// that were told to the program count. No clock: times are given.
 #pragma once
 
 #include <cstdint>
@@ -27,8 +27,10 @@ class StepRecorder {
   void finished(TimePoint at);
   // The program waited for the step from `waited_since` until `now` and is told that it is done.
   void told(const StreamBoard& board, TimePoint waited_since, TimePoint now);
-  // The step in progress is void, or another plan is in force: what was measured says nothing of the steps to come.
+  // Another plan is in force, since the end of the step told last: what was measured says nothing of the steps to come.
   void forget();
+  // Nor does the end of the last step say when the next one begins.
+  void interrupted();
 
   // Means over the steps since the last call, without those that lasted more than twice the median (the program did
   // something else before). The link is not set.

@@ -31,7 +31,7 @@ constexpr std::int64_t kMuch = kOne / 4;
 // sixth fewer steps (5 and 10 % of a byte transformer's gradients: benchmarks/importance.py).
 constexpr std::int64_t kWorth = kOne / 7;
 constexpr std::int64_t kNothing = kOne / 32;
-// Profiles after a fall of which some steps are of the rate before, or wait for what it has left in queues.
+// Profiles after a fall whose steps wait for what the rate before has left in queues, or whose link was read at it.
 constexpr int kMixed = 2;
 
 // Of a number below 2^96.
@@ -238,10 +238,12 @@ std::optional<std::int64_t> Importance::next_budget_rate(const StepProfile& meas
   const bool same =
       wanted > permille_of(rate_, 1000 - kSameRatePermille) && wanted < permille_of(rate_, 1000 + kSameRatePermille);
   const Wide longer = Wide{profile.step_us - usual_us_} * kOne;  // than steps at the rate before
-  const bool slowed = usual_us_ == 0 || longer > Wide{usual_us_} * kNoise;
+  const bool settled = usual_us_ > 0;
+  const bool slowed = !settled || longer > Wide{usual_us_} * kNoise;
   const int direction = wanted > rate_ && !same ? 1 : wanted < rate_ && !same && waits && slowed ? -1 : 0;
   const std::int64_t most = method_.value("most");
   if (probe_.on()) {
+    SRT_CHECK(settled);
     // What ranks are apart varies, and with it what they wait: how long steps take tells what more costs.
     if (!is_worth(profile.step_us, usual_us_, rate_, probe_.before())) {
       why = ", for steps take longer than that is worth";
@@ -261,26 +263,26 @@ std::optional<std::int64_t> Importance::next_budget_rate(const StepProfile& meas
     if (same || wanted > rate_) {
       learn(profile.exposed_us, apart_us_);
     }
-    if (!waits) {
+    if (!waits || usual_us_ == 0) {
       learn(profile.step_us, usual_us_);
     }
   }
   if (hysteresis_.wants(direction, direction < 0)) {
     // A rate that steps have not settled at says nothing of what the link carried.
-    if (direction < 0 && usual_us_ > 0) {
+    if (direction < 0 && settled) {
       probe_.fell(rate_);
     } else {
       probe_.changed();
     }
     usual_us_ = direction < 0 ? 0 : usual_us_;
-    if (direction > 0) {
+    if (direction > 0 && usual_us_ > 0) {
       // Perhaps this is not all that the link now carries.
       probe_.begin(rate_);
     }
     return wanted;
   }
   if (const std::int64_t more = std::min(permille_of(rate_, kTrialPermille), most);
-      more > rate_ && probe_.due(measured.bytes_per_second)) {
+      more > rate_ && usual_us_ > 0 && probe_.due(measured.bytes_per_second)) {
     probe_.begin(rate_);
     why = " to try";
     return more;

@@ -1,10 +1,9 @@
 // The policy importance: group_topk at one rate for all tensors, which follows the link's delay and the exposed time.
 //
 // After Meng's dynamic compression by network status (2025); two rules for the rate:
-//   budget  the largest of a fixed ladder whose predicted exposed part of a step is small enough (after Kimad), or
-//   worth
-//           what steps take longer; down at once, if steps wait; up when two profiles say so, or when more was tried
-//           (rate_probe.h) and worth its cost;
+//   budget  the largest of a fixed ladder whose predicted exposed part of a step is small enough (after Kimad), and up
+//           to twice that while it is worth the longer step; down at once, if steps wait; up when two profiles say so,
+//           or when more was tried (rate_probe.h) and was worth it;
 //   aimd    times `down` while delays grow or too much is exposed, plus `up` while less than half of that is (as in
 //           NetSenseML).
 // With split=loss ranks with larger losses send more: shares of the mean rate by the cross-entropy over its mean, a
@@ -31,7 +30,7 @@ class Importance final : public Controller {
 
   std::optional<std::vector<PlannedTensor>> consider(std::uint64_t step, const StepProfile& profile,
                                                      const std::vector<PlannedTensor>& now) override;
-  // A link that changes is followed within twenty steps, trials of a higher rate included.
+  // So that a link that changes is followed soon, trials of a higher rate included.
   std::uint64_t profile_every() const override { return 4; }
   bool wants_losses() const override { return splits(); }
   const std::string& last_decision() const override { return decision_; }
@@ -65,7 +64,7 @@ class Importance final : public Controller {
   int lowered_ = 0;            // profiles until the rate before is not felt any more
   std::int64_t apart_us_ = 0;  // mean of what steps wait where the link is no reason to: ranks are late
   Hysteresis split_hysteresis_;
-  std::int64_t usual_us_ = 0;  // mean step at the rate before a trial, or without one
+  std::int64_t usual_us_ = 0;  // mean step at the rate before a trial, or without one; 0: not known
   std::string decision_;
 };
 

@@ -19,8 +19,8 @@ class RateProbe {
   // Profiles between a trial that failed and the next one.
   static constexpr int kShortest = 8;
   static constexpr int kLongest = 64;
-  // Between a change for another reason and the first trial. None follows any change sooner, however fast the link
-  // reads: the first readings are of some steps before, too.
+  // Between a change for another reason and the first trial, but in a search. None follows any change sooner, however
+  // fast the link reads: the first readings are of some steps before, too.
   static constexpr int kLeast = 3;
   // After a fall: profiles in which trials do not get rarer, and between two of them.
   static constexpr int kSearch = 64;

@@ -86,17 +86,29 @@ TEST(StepRecorderTest, CountsEachStepOnce) {
   EXPECT_EQ(program.recorder().take().step_us, 25000);
 }
 
-TEST(StepRecorderTest, ForgetsAVoidStepAndTheStepsOfAnotherPlan) {
+TEST(StepRecorderTest, ForgetsAVoidStepAndThePauseBehindIt) {
   Program program;
   program.step();
   program.step();
-  program.recorder().forget();
+  program.recorder().interrupted();
   program.step(milliseconds(70));
   program.step();
   EXPECT_EQ(program.recorder().take().step_us, 83000);
   program.step();
+  program.recorder().interrupted();
+  EXPECT_EQ(program.recorder().take().step_us, 0);
+}
+
+TEST(StepRecorderTest, ForgetsTheStepsOfAnotherPlanAndNoneOfThisOne) {
+  Program program;
+  program.step();
+  program.step(milliseconds(17));
   program.recorder().forget();
   EXPECT_EQ(program.recorder().take().step_us, 0);
+  program.recorder().forget();
+  program.step(milliseconds(27));
+  program.step();
+  EXPECT_EQ(program.recorder().take().step_us, 35000);
 }
 
 TEST(StreamBoardTest, TensorsAreReducedInTheStepFinishedLastOnly) {
