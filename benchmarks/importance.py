@@ -34,14 +34,14 @@ RANKS = (4,)
 SEEDS = ("1", "2", "3", "4", "5")
 TASK, BATCH, LR, MOMENTUM = "transformer", 32, 0.05, 0.9
 STEPS, QUICK_STEPS = 400, 60
-#: Seconds at full speed, then slow; the rest is at full speed. A third each of what the steps take at full speed, so that
-#: the target is not reached before the link has recovered.
+#: Seconds at full speed, then slow; the rest is at full speed. A third each of what the steps take at full speed, so
+#: that the target is not reached before the link has recovered.
 PHASE_SECONDS, QUICK_PHASE_SECONDS = 13.0, 3.0
 WINDOW, QUICK_WINDOW = 50, 10
 WARM_STEPS, BLOCK_STEPS, BLOCKS = 20, 10, 12
 ORACLE, ADAPT_STEPS, TIMES_FASTER = 1.10, 20.0, 1.0
-#: A plan has followed the link when its bytes are this near those of the phase's later half: trials double a rate, so
-#: it settles at some of those that are within a factor of 1.4 of the best.
+#: A plan has followed the link when its bytes are this near those of the phase's later half: trials are of 1.4 times
+#: the rate.
 NEAR = 1.5
 
 
