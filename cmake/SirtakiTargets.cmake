@@ -16,6 +16,9 @@ if(SIRTAKI_BATCH GREATER 1)
   set(CMAKE_UNITY_BUILD_BATCH_SIZE "${SIRTAKI_BATCH}")
 endif()
 
+option(SIRTAKI_WERROR "Warnings end the build: ON where sources change, OFF for a compiler that nobody has tried" ON)
+set(SIRTAKI_STOP $<$<BOOL:${SIRTAKI_WERROR}>:-Werror>)
+
 find_program(SIRTAKI_CCACHE ccache)
 if(SIRTAKI_CCACHE)
   set(CMAKE_CXX_COMPILER_LAUNCHER "${SIRTAKI_CCACHE}")
@@ -39,7 +42,7 @@ target_include_directories(sirtaki_flags INTERFACE "${CMAKE_SOURCE_DIR}")
 target_compile_options(sirtaki_flags INTERFACE
   -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Wconversion -Wno-sign-conversion
   $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>
-  $<IF:$<BOOL:${SIRTAKI_SANITIZE}>,-Wno-maybe-uninitialized,-Werror>
+  $<IF:$<BOOL:${SIRTAKI_SANITIZE}>,-Wno-maybe-uninitialized,${SIRTAKI_STOP}>
   -ffp-contract=off -fno-omit-frame-pointer)
 if(SIRTAKI_SANITIZE STREQUAL "address")
   # object-size looks at what AddressSanitizer does; vptr at downcasts, of which there are hardly any, and it makes
