@@ -1,16 +1,17 @@
-"""Times of the CUDA kernels against the bytes they have to move, and against CUB's primitives.
+"""Times of the CUDA kernels against the bytes they have to move, CUB's primitives and torch's operations.
 
-    benchmarks/gpu/run.sh
+    python -m benchmarks.gpu.report --program build/gpu/benchmarks/gpu/cuda_timings
 
-which builds the program, compares the kernels with the CPU reference, and starts this module. A round times every
+which benchmarks/gpu/run.sh starts. A round times every
 kernel once on 256 MiB of normally distributed float32, one after the other; the rounds are the samples. The bound of a
 kernel is the time of a copy that reads and writes as many bytes, at the rate of the copy of the same round; it counts
-each array once, so a kernel that reads one twice is below it.
+each array once, so a kernel that reads one twice is below it. torch has its rounds afterwards, in a process of its own.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import subprocess
 import sys
@@ -18,8 +19,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.results import RESULTS, Row, Store, make_row
-from benchmarks.rig import PAIRS, QUICK_PAIRS, finish
+from benchmarks.results import RESULTS, ROOT, Row, Store, make_row
+from benchmarks.rig import PAIRS, QUICK_PAIRS, say
 from benchmarks.statistics import estimate, median, paired_ratio
 
 COPY = "copy"
@@ -32,11 +33,13 @@ NUMBERS = {
     "scaled_encode": ("code",),
     "scaled_sum": ("code", "ranks"),
     "sparse_sum": ("ranks",),
+    "cast_list": ("arrays",),
     "filter_norms": ("filter_size",),
     "filter_select": ("filters",),
     "filter_gather": ("filter_size",),
 }
-#: Kernel -> the share of its bound that it is to reach; group top-k of more than 1024 elements: LARGE_GROUPS.
+#: Kernel -> the share of its bound that it is to reach; group top-k of more than 1024 elements: LARGE_GROUPS; lists of
+#: many arrays: MANY_ARRAYS.
 OF_BOUND = {
     TOPK: 0.85,
     "twobit_encode": 0.92,
@@ -47,11 +50,26 @@ OF_BOUND = {
     "cast_to_bf16": 0.9,
     "cast_from_f16": 0.9,
     "cast_from_bf16": 0.9,
+    "cast_list": 0.9,
     "filter_norms": 0.8,
 }
 LARGE_GROUPS = 0.75
+MANY_ARRAYS = 0.75
 #: Kernel -> what CUB does instead of a part of it.
 COUNTERPARTS = {TOPK: "cub_radix_sort", "threshold_select": "cub_select_if"}
+#: Way of benchmarks/gpu/baselines.py -> kernel -> how many times faster it is to be.
+OVER = {
+    "torch": {
+        TOPK: 5.0,
+        "threshold_select": 3.0,
+        "twobit_encode": 3.0,
+        "twobit_sum": 5.0,
+        "sparse_sum": 2.0,
+        "cast_list": 1.5,
+        "filter_norms": 2.0,
+    },
+    "compiled": {"twobit_encode": 1.1},
+}
 
 
 def params_of(name: str, device: str) -> dict[str, Any]:
@@ -64,6 +82,8 @@ def target_of(params: Mapping[str, Any]) -> float | None:
     """The share of its bound that a kernel is to reach."""
     if params["kernel"] == TOPK and params["group"] > 1024:
         return LARGE_GROUPS
+    if params.get("arrays", 0) >= 1000:
+        return MANY_ARRAYS
     return OF_BOUND.get(params["kernel"])
 
 
@@ -92,24 +112,52 @@ def rows_of(content: Mapping[str, Any]) -> list[Row]:
     return rows
 
 
-def _no_plot(_path: Path, _rows: Sequence[Row]) -> None:
-    return None
+def other_rows(content: Mapping[str, Any], others: Mapping[str, Any]) -> list[Row]:
+    """Time of what torch does instead, and how many times faster the kernel is, where there is one."""
+    rows = []
+    for name in others["rounds"][0]:
+        way, kernel = name.split()
+        times = [one[name] / 1e3 for one in others["rounds"]]
+        params = params_of(kernel, content["device"])
+        rows.append(make_row("time", {**params, "by": way}, estimate(times), "s", "lower"))
+        if kernel in content["bytes"] and kernel != COPY:
+            ratio = paired_ratio(times, [one[kernel] / 1e3 for one in content["rounds"]])
+            goal = OVER[way].get(params["kernel"])
+            rows.append(make_row(f"over_{way}", params, ratio, "ratio", "higher", baseline=(way, 1.0), target=goal))
+    return rows
+
+
+def measure(command: Sequence[str]) -> Any:
+    """The JSON object that a program prints; it ends the run where the program fails."""
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise SystemExit(f"{' '.join(command)} failed:\n{done.stderr}")
+    return json.loads(done.stdout)
 
 
 def main() -> int:
     """Runs all rounds; 0, whatever the verdicts."""
-    parser = argparse.ArgumentParser(prog="benchmarks/gpu/run.sh", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu.report", description=__doc__)
     parser.add_argument("--program", type=Path, required=True, help="cuda_timings")
     parser.add_argument("--quick", action="store_true", help=f"{QUICK_PAIRS} rounds")
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder for result files")
     arguments = parser.parse_args()
     rounds = QUICK_PAIRS if arguments.quick else PAIRS
-    done = subprocess.run([str(arguments.program), str(rounds)], capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise SystemExit(f"{arguments.program} failed:\n{done.stderr}")
     command = "benchmarks/gpu/run.sh" + (" --quick" if arguments.quick else "")
     store = Store("gpu_kernels", command, folder=arguments.results)
-    return finish(store, rows_of(json.loads(done.stdout)), _no_plot)
+    content = measure([str(arguments.program), str(rounds)])
+    rows = rows_of(content)
+    # Kept as they are, should torch end in an error.
+    store.finish(rows)
+    if importlib.util.find_spec("torch") is None:
+        say("the comparison with torch is left out: there is no torch")
+    else:
+        others = measure([sys.executable, "-m", "benchmarks.gpu.baselines", str(rounds)])
+        for name, why in others["left_out"].items():
+            say(f"{name} is left out: {why}")
+        rows += other_rows(content, others)
+    say(f"written: {store.finish(rows)}")
+    return 0
 
 
 if __name__ == "__main__":

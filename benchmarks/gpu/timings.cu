@@ -194,12 +194,24 @@ class Bench {
         must(kernels_.cast({half, gradient_, DType::kF32, left_, kElements}, nullptr));
       });
     }
+    add_list(160, kElements / 160);
+    add_list(1000, 16384);
     add("all_finite", 4 * kElements, [this] {
       must(kernels_.all_finite({DType::kF32, gradient_, kElements, flag_}, nullptr));
     });
     std::byte* const momentum = room(kElements * 4);
     add("momentum_correct", 16 * kElements, [=, this] {
       must(kernels_.momentum_correct({{0.9F, true}, kElements, gradient_, momentum, left_}, nullptr));
+    });
+  }
+
+  // Arrays one by one, as small tensors go into a buffer.
+  void add_list(std::int64_t count, std::int64_t size) {
+    add("cast_list/" + std::to_string(count), 6 * count * size, [=, this] {
+      for (std::int64_t i = 0; i < count; ++i) {
+        const std::int64_t begin = i * size;
+        must(kernels_.cast({DType::kF32, gradient_ + 4 * begin, DType::kF16, left_ + 2 * begin, size}, nullptr));
+      }
     });
   }
 

@@ -1,4 +1,4 @@
-"""The result file of the CUDA kernels' times, from what the program would say; the commands where there is no GPU."""
+"""The result files of a GPU, from what the programs would say; the programs where there is none."""
 
 from __future__ import annotations
 
@@ -29,14 +29,25 @@ ROUND = {
     "cub_radix_sort": 0.6,
 }
 CONTENT = {"device": "NVIDIA Test", "bytes": SIZES, "rounds": [ROUND] * 5}
+TORCH = {
+    "torch copy": 0.1,
+    "torch group_topk_encode/512/5": 0.6,
+    "torch cast_to_f16": 0.05,
+    "torch outer_update_fused": 1,
+}
+OTHERS = {"rounds": [TORCH] * 5, "left_out": {}}
+ALL = [*report.rows_of(CONTENT), *report.other_rows(CONTENT, OTHERS)]
 
 
 def row(metric: str, kernel: str, group: int | None = None) -> Row:
-    """The one row of a kernel."""
+    """The one row of a kernel of ours."""
     (found,) = [
         r
-        for r in report.rows_of(CONTENT)
-        if r.metric == metric and r.params.get("kernel") == kernel and r.params.get("group") == group
+        for r in ALL
+        if r.metric == metric
+        and r.params.get("kernel") == kernel
+        and r.params.get("group") == group
+        and "by" not in r.params
     ]
     return found
 
@@ -45,11 +56,11 @@ def test_every_name_of_the_program_is_understood() -> None:
     source = (Path(report.__file__).parent / "timings.cu").read_text()
     names = set(re.findall(r'\badd\("(\w+)', source))
     known = {*report.NUMBERS, *report.OF_BOUND, *report.COUNTERPARTS.values(), "copy", "all_finite", "momentum_correct"}
-    assert {name for name in known if not name.startswith("cast_")} == names - {"cast_to_", "cast_from_"}
+    assert {name for name in known if not name.startswith("cast_")} == names - {"cast_to_", "cast_from_", "cast_list"}
 
 
 def test_rows_follow_the_schema() -> None:
-    for one in report.rows_of(CONTENT):
+    for one in ALL:
         assert row_problems(asdict(one)) == []
 
 
@@ -72,7 +83,61 @@ def test_a_selection_is_compared_with_a_sort() -> None:
     assert not [r for r in report.rows_of(CONTENT) if r.metric == "of_bound" and "cub" in r.params["kernel"]]
 
 
+def test_torch_has_its_times_and_kernels_are_compared_with_them() -> None:
+    over = row("over_torch", "group_topk_encode", 512)
+    assert (round(over.value, 6), over.target, over.met) == (4.0, 5.0, False)
+    assert (round(row("over_torch", "cast_to_f16").value, 6), row("over_torch", "cast_to_f16").target) == (0.5, None)
+    by_torch = {r.params["kernel"] for r in ALL if r.metric == "time" and r.params.get("by") == "torch"}
+    assert by_torch == {"copy", "group_topk_encode", "cast_to_f16", "outer_update_fused"}
+    assert not [r for r in ALL if r.metric == "over_torch" and r.params["kernel"] in ("copy", "outer_update_fused")]
+
+
+def test_lists_of_many_arrays_have_a_target_of_their_own() -> None:
+    few, many = (report.target_of(report.params_of(f"cast_list/{count}", "NVIDIA Test")) for count in (160, 1000))
+    assert (few, many) == (0.9, 0.75)
+
+
 ROOT = Path(report.__file__).parents[2]
+
+
+def test_torch_is_asked_for_kernels_that_there_are() -> None:
+    source = (Path(report.__file__).parent / "baselines.py").read_text()
+    asked = set(re.findall(r'f?"(?:torch|compiled) (\w+)', source)) - {"outer_update_"}
+    known = {*report.NUMBERS, *report.OF_BOUND, "copy", "momentum_correct"}
+    assert {name for name in asked if not name.startswith("cast_")} <= known
+    assert {name for over in report.OVER.values() for name in over} <= known
+
+
+def test_what_torch_computes_is_what_the_kernels_do() -> None:
+    torch = pytest.importorskip("torch")
+    from benchmarks.gpu import baselines
+
+    torch.manual_seed(3)
+    gradient, residual = torch.randn(4096), torch.randn(4096)
+    owed = gradient + residual
+    values, places, left = baselines.group_topk(gradient, residual, 512, 5)
+    assert torch.equal(left.scatter(1, places, values).view(-1), owed)
+    assert (left.abs().amax(1) <= values.abs().amin(1)).all()
+    chosen, where, kept = baselines.threshold(gradient, residual, 1.5)
+    assert torch.equal(kept.index_put((where,), chosen), owed)
+    assert 0 < len(where) == int((owed.abs() >= 1.5).sum())
+    codes, owed_still = baselines.twobit(gradient, residual, 0.5)
+    packed, same = baselines.packed_twobit(gradient, residual, 0.5)
+    assert torch.equal(same, owed_still)
+    assert packed.numel() == 1024
+    assert torch.equal(baselines.twobit_sum([packed, packed], 0.5), 2 * 0.5 * codes)
+    total = baselines.sparse_sum([(chosen, where), (chosen, where)], torch.ones(4096))
+    assert torch.equal(total, 2 * (owed - kept))
+    grouped = baselines.group_topk_sum([(values, places)], torch.ones(8, 512))
+    assert torch.equal(grouped, torch.zeros(8, 512).scatter(1, places, values))
+    filters = owed.view(64, 64).clone()
+    _, norms = baselines.filter_norms(filters, torch.zeros(64, 64))
+    best = baselines.filter_select(norms, 6)
+    assert torch.equal(baselines.filter_gather(filters, best), owed.view(64, 64)[best])
+    assert not filters[best].any()
+
+
+# ---- programs ------------------------------------------------------------------------------
 
 
 def test_without_a_gpu_the_command_says_so_before_it_builds(tmp_path: Path) -> None:

@@ -1,0 +1,235 @@
+"""Times of what torch makes of the CUDA kernels' work, from the formulas as they are published.
+
+    python -m benchmarks.gpu.baselines [rounds]
+
+which benchmarks.gpu.report starts. Same sizes and data as in timings.cu, in rounds likewise. Prints one JSON object:
+`rounds` (milliseconds by "WAY kernel/numbers"), `left_out` (why, by the same names). A way is `torch`, or
+`compiled` for torch.compile of the formula.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import torch
+from torch import Tensor
+
+ELEMENTS = 2**26
+RANKS = 8
+REPEATS = 3
+GROUPS = ((256, 4), (512, 5), (1024, 10), (1024, 64), (4096, 41), (4096, 256))
+#: As in timings.cu: about 1 % of the elements reach the first with the residual, and the other without it.
+THRESHOLD, ALONE = 0.0365, 0.0258
+STEP = 2.0**-6
+FILTERS, FILTER_SIZE = 65536, 576
+LISTS = (160, 1000)
+
+Run = Callable[[], object]
+
+
+# ---- formulas ------------------------------------------------------------------------------
+
+
+def group_topk(gradient: Tensor, residual: Tensor, group: int, keep: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The largest of each group with error feedback: values, places, what is left."""
+    owed = torch.add(gradient, residual).view(-1, group)
+    places = torch.topk(owed.abs(), keep, dim=1, sorted=False).indices
+    values = torch.gather(owed, 1, places)
+    return values, places, owed.scatter(1, places, 0.0)
+
+
+def threshold(gradient: Tensor, residual: Tensor, least: float) -> tuple[Tensor, Tensor, Tensor]:
+    """GRACE's threshold sparsification with its residual memory."""
+    owed = gradient + residual
+    (places,) = torch.where(owed.abs() >= least)
+    values = owed[places]
+    return values, places, owed - torch.zeros_like(owed).scatter_(0, places, values)
+
+
+def twobit(gradient: Tensor, residual: Tensor, step: float) -> tuple[Tensor, Tensor]:
+    """MXNet's two bits: codes of -1, 0 and 1, a byte each, and what is left."""
+    owed = gradient + residual
+    codes = (owed >= step).to(torch.int8) - (owed <= -step).to(torch.int8)
+    return codes, owed - step * codes
+
+
+def packed_twobit(gradient: Tensor, residual: Tensor, step: float) -> tuple[Tensor, Tensor]:
+    """The same with four codes in a byte: 11 up, 10 down."""
+    codes, left = twobit(gradient, residual, step)
+    bits = ((codes != 0).to(torch.uint8) << 1 | (codes > 0).to(torch.uint8)).view(-1, 4)
+    return bits[:, 0] | bits[:, 1] << 2 | bits[:, 2] << 4 | bits[:, 3] << 6, left
+
+
+def twobit_sum(payloads: list[Tensor], step: float) -> Tensor:
+    """Sum of packed codes of several ranks."""
+    shifts = torch.arange(0, 8, 2, dtype=torch.uint8, device=payloads[0].device)
+    total = torch.zeros(4 * payloads[0].numel(), device=payloads[0].device)
+    for payload in payloads:
+        codes = payload.unsqueeze(1) >> shifts & 3
+        total += ((codes == 3).to(torch.int8) - (codes == 2).to(torch.int8)).view(-1) * step
+    return total
+
+
+def sparse_sum(payloads: list[tuple[Tensor, Tensor]], total: Tensor) -> Tensor:
+    """Sum of values at places of several ranks."""
+    total.zero_()
+    for values, places in payloads:
+        total.index_add_(0, places, values)
+    return total
+
+
+def group_topk_sum(payloads: list[tuple[Tensor, Tensor]], total: Tensor) -> Tensor:
+    """The same of places within groups."""
+    total.zero_()
+    for values, places in payloads:
+        total.scatter_add_(1, places, values)
+    return total
+
+
+def momentum(gradient: Tensor, velocity: Tensor, factor: float) -> Tensor:
+    """Nesterov's momentum before a selection."""
+    velocity.mul_(factor).add_(gradient)
+    return torch.add(gradient, velocity, alpha=factor)
+
+
+def filter_norms(gradient: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
+    """What is owed, and the norm of each filter of it."""
+    owed = gradient + residual
+    return owed, owed.norm(dim=1)
+
+
+def filter_select(norms: Tensor, keep: int) -> Tensor:
+    """The filters with the largest norms, in their order."""
+    return torch.topk(norms, keep, sorted=False).indices.sort().values
+
+
+def filter_gather(owed: Tensor, kept: Tensor) -> Tensor:
+    """Their elements, which are then no longer owed."""
+    values = owed.index_select(0, kept)
+    owed.index_fill_(0, kept, 0.0)
+    return values
+
+
+# ---- what is timed -------------------------------------------------------------------------
+
+
+def normal(*shape: int) -> Tensor:
+    """Numbers like those of timings.cu."""
+    return torch.randn(*shape, device="cuda") * 0.01
+
+
+def group_topk_runs() -> Iterator[tuple[str, Run]]:
+    """Encoding as operations and compiled, and a sum."""
+    gradient, residual = normal(ELEMENTS), normal(ELEMENTS)
+    compiled = torch.compile(group_topk, dynamic=False)
+    for group, keep in GROUPS:
+        name = f"group_topk_encode/{group}/{keep}"
+        yield f"torch {name}", partial(group_topk, gradient, residual, group, keep)
+        yield f"compiled {name}", partial(compiled, gradient, residual, group, keep)
+    payloads = [group_topk(normal(ELEMENTS), residual, 512, 5)[:2] for _ in range(RANKS)]
+    yield "torch group_topk_sum/512/5/8", partial(group_topk_sum, payloads, gradient.view(-1, 512).clone())
+
+
+def twobit_runs() -> Iterator[tuple[str, Run]]:
+    """Encoding as operations, with packed codes, and compiled, without; a sum."""
+    gradient, residual = normal(ELEMENTS), normal(ELEMENTS)
+    yield "torch twobit_encode", partial(packed_twobit, gradient, residual, STEP)
+    yield "compiled twobit_encode", partial(torch.compile(twobit, dynamic=False), gradient, residual, STEP)
+    payloads = [packed_twobit(normal(ELEMENTS), torch.zeros_like(gradient), STEP)[0] for _ in range(RANKS)]
+    yield "torch twobit_sum/8", partial(twobit_sum, payloads, STEP)
+
+
+def sparse_runs() -> Iterator[tuple[str, Run]]:
+    """Threshold, and a sum of what it gives."""
+    gradient, residual = normal(ELEMENTS), normal(ELEMENTS)
+    yield "torch threshold_select", partial(threshold, gradient, residual, THRESHOLD)
+    nothing = torch.zeros_like(gradient)
+    payloads = [threshold(normal(ELEMENTS), nothing, ALONE)[:2] for _ in range(RANKS)]
+    yield "torch sparse_sum/8", partial(sparse_sum, payloads, torch.empty_like(gradient))
+
+
+def element_runs() -> Iterator[tuple[str, Run]]:
+    """Copies, casts of one array and of many, momentum."""
+    gradient, other = normal(ELEMENTS), normal(ELEMENTS)
+    yield "torch copy", partial(other.copy_, gradient)
+    for name, dtype in (("f16", torch.float16), ("bf16", torch.bfloat16)):
+        half = gradient.to(dtype)
+        yield f"torch cast_to_{name}", partial(half.copy_, gradient)
+        yield f"torch cast_from_{name}", partial(other.copy_, half)
+    for count in LISTS:
+        size = list_elements(count)
+        floats = [gradient[i * size : (i + 1) * size] for i in range(count)]
+        halves = [torch.empty(size, dtype=torch.float16, device="cuda") for _ in range(count)]
+        yield f"torch cast_list/{count}", partial(torch._foreach_copy_, halves, floats)
+    yield "torch momentum_correct", partial(momentum, gradient, torch.zeros_like(gradient), 0.9)
+
+
+def list_elements(count: int) -> int:
+    """Elements of each array of a list: 1,000 of 64 KiB; fewer share all elements."""
+    return 16384 if count == 1000 else ELEMENTS // count
+
+
+def filter_runs() -> Iterator[tuple[str, Run]]:
+    """The three steps of a selection of filters."""
+    gradient, residual = normal(FILTERS, FILTER_SIZE), normal(FILTERS, FILTER_SIZE)
+    keep = FILTERS // 10
+    yield f"torch filter_norms/{FILTER_SIZE}", partial(filter_norms, gradient, residual)
+    owed, norms = filter_norms(gradient, residual)
+    yield f"torch filter_select/{FILTERS}", partial(filter_select, norms, keep)
+    yield f"torch filter_gather/{FILTER_SIZE}", partial(filter_gather, owed, filter_select(norms, keep))
+
+
+def outer_runs() -> Iterator[tuple[str, Run]]:
+    """SGD with Nesterov's momentum as torch has it, of which there is no kernel here."""
+    for way, how in (("foreach", {"foreach": True}), ("fused", {"fused": True})):
+        param = torch.nn.Parameter(normal(ELEMENTS))
+        param.grad = normal(ELEMENTS)
+        optimizer = torch.optim.SGD([param], lr=0.7, momentum=0.9, nesterov=True, **how)
+        yield f"torch outer_update_{way}", optimizer.step
+
+
+FAMILIES = (element_runs, group_topk_runs, twobit_runs, sparse_runs, filter_runs, outer_runs)
+
+
+def time_of(run: Run) -> float:
+    """Milliseconds of one run, the mean of a few behind each other."""
+    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    run()
+    begin.record()
+    for _ in range(REPEATS):
+        run()
+    end.record()
+    end.synchronize()
+    return begin.elapsed_time(end) / REPEATS
+
+
+def main() -> int:
+    """Family by family, since all their data together are large."""
+    count = int(sys.argv[1]) if len(sys.argv) > 1 else 30
+    if not torch.cuda.is_available():
+        print("baselines: torch finds no CUDA device", file=sys.stderr)
+        return 2
+    torch.manual_seed(1)
+    rounds: list[dict[str, float]] = [{} for _ in range(count)]
+    left_out: dict[str, str] = {}
+    for family in FAMILIES:
+        runs = dict(family())
+        for name, run in list(runs.items()):
+            try:
+                run()
+            except Exception as error:  # a compiler that is not there, memory that does not suffice
+                left_out[name] = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+                del runs[name]
+        for one in rounds:
+            one.update({name: time_of(run) for name, run in runs.items()})
+        runs.clear()
+        torch.cuda.empty_cache()
+    print(json.dumps({"rounds": rounds, "left_out": left_out}))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
