@@ -137,6 +137,41 @@ def test_what_torch_computes_is_what_the_kernels_do() -> None:
     assert not filters[best].any()
 
 
+# ---- training ------------------------------------------------------------------------------
+
+
+def trainings(seconds: float, accuracy: float) -> list[dict[str, object]]:
+    """What a rank says of two seeds."""
+    return [{"blocks": [seconds] * 4, "accuracy": accuracy + seed} for seed in (0.0, 1.0)]
+
+
+def test_trainings_are_compared_with_the_cpu_and_with_ddp() -> None:
+    pytest.importorskip("torch")
+    from benchmarks.gpu import training
+
+    found = {"cpu": trainings(1.0, 88.0), "ddp": trainings(0.5, 88.0), "auto": trainings(0.25, 87.0)}
+    rows = {(r.metric, r.params["way"]): r for r in training.rows_of(found, 50, "NVIDIA Test", "host")}
+    for one in rows.values():
+        assert row_problems(asdict(one)) == []
+    assert rows["steps_per_second", "auto"].value == 200.0
+    assert (rows["over_cpu", "auto"].value, rows["over_ddp", "auto"].value) == (4.0, 2.0)
+    cost = rows["accuracy_cost", "auto"]
+    assert (cost.value, cost.target, cost.met) == (1.0, 0.5, False)
+    assert rows["accuracy_cost", "ddp"].met is True
+    assert rows["accuracy", "cpu"].params == {"way": "cpu", "ranks": 2, "device": "CPU", "data": "host"}
+
+
+def test_nccl_is_a_way_only_where_the_package_has_the_option() -> None:
+    pytest.importorskip("torch")
+    from benchmarks.gpu import training
+
+    assert "none, NCCL" not in [way.name for way in training.ways([], {})]
+    (last,) = training.ways(["device.data"], {})[-1:]
+    assert (last.name, dict(last.environment)) == ("none, NCCL", {"SIRTAKI_DEVICE_DATA": "nccl"})
+    # What the user chose goes to all ways.
+    assert "none, NCCL" not in [way.name for way in training.ways(["device.data"], {"SIRTAKI_DEVICE_DATA": "host"})]
+
+
 # ---- programs ------------------------------------------------------------------------------
 
 

@@ -1,0 +1,120 @@
+"""Fashion-MNIST on two ranks that share a GPU, in several ways of averaging, against the CPU and torch's DDP.
+
+    python -m benchmarks.gpu.training [--quick] [--device cpu]
+
+which benchmarks/gpu/run.sh starts. Every way trains the net of examples/pytorch_mnist.py on the same batches from the
+same weights, a training for each seed. Steps a second are those of blocks of steps, without the first one; accuracy is
+that of rank 0's model on the test images, against the same seed on the CPU. Tensors travel as SIRTAKI_DEVICE_DATA says;
+where the package has that option and nobody has set it, one more way has NCCL. `--device cpu` is for a look at this
+program where there is no GPU: it says nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import sirtaki
+from benchmarks.gpu.trained import CPU, DDP, Length, Way, rank_main
+from benchmarks.results import RESULTS, Row, Store, make_row
+from benchmarks.rig import say
+from benchmarks.statistics import estimate, mean_estimate, paired_ratio
+
+RANKS = 2
+OPTION, VARIABLE = "device.data", "SIRTAKI_DEVICE_DATA"
+#: Points of accuracy that a way may lose against the CPU.
+ACCURACY_COST = 0.5
+
+FULL = Length(seeds=(1, 2, 3), epochs=2, steps=0, block=50)
+QUICK = Length(seeds=(1,), epochs=1, steps=60, block=20)
+
+
+def ways(options: Sequence[str], environment: Mapping[str, str]) -> list[Way]:
+    """The CPU first, then torch, then this project's; by the options that the package has."""
+    found = [
+        Way(CPU),
+        Way(DDP),
+        Way("none"),
+        Way("auto", {"compression": "auto"}),
+        Way("group_topk", {"compression": "group_topk"}),
+        Way("local updates", {"local_updates": 4}),
+    ]
+    if OPTION in options and VARIABLE not in environment:
+        found.append(Way("none, NCCL", environment={VARIABLE: "nccl"}))
+    return found
+
+
+def run_way(way: Way, length: Length, kind: str) -> list[Any]:
+    """Rank 0's trainings, by seed; an error where ranks end with different models."""
+    with tempfile.TemporaryDirectory(prefix="sirtaki-ddp-") as folder:
+        arguments = (way, length, "cpu" if way.name == CPU else kind, str(Path(folder) / "store"))
+        ranks = sirtaki.run(rank_main, arguments, np=RANKS, env=dict(way.environment), timeout=300)
+    for number, seed in enumerate(length.seeds):
+        if len({rank[number]["digest"] for rank in ranks}) != 1:
+            raise SystemExit(f"{way.name}, seed {seed}: the ranks end with different models")
+    return list(ranks[0])
+
+
+def rows_of(
+    found: Mapping[str, Sequence[Mapping[str, Any]]], block: int, device: str, data: str | None = None
+) -> list[Row]:
+    """Steps a second and accuracy by way, both against the CPU, the rate against DDP as well.
+
+    `data`: how the user has tensors travel; None: as the package does by itself.
+    """
+    rates = {name: [block / s for one in trainings for s in one["blocks"]] for name, trainings in found.items()}
+    accuracies = {name: [one["accuracy"] for one in trainings] for name, trainings in found.items()}
+    rows = []
+    for name in found:
+        params = {"way": name, "ranks": RANKS, "device": "CPU" if name == CPU else device, "data": data}
+        rows.append(make_row("steps_per_second", params, estimate(rates[name]), "1/s", "higher"))
+        for other in (CPU, DDP):
+            if name not in (CPU, DDP):
+                ratio = paired_ratio(rates[name], rates[other])
+                rows.append(make_row(f"over_{other}", params, ratio, "ratio", "higher", baseline=(other, 1.0)))
+        rows.append(make_row("accuracy", params, mean_estimate(accuracies[name]), "%", "higher"))
+        if name != CPU:
+            cost = mean_estimate([a - b for a, b in zip(accuracies[CPU], accuracies[name], strict=True)])
+            rows.append(make_row("accuracy_cost", params, cost, "points", "lower", target=ACCURACY_COST))
+    return rows
+
+
+def main() -> int:
+    """All ways, one after the other; 0, whatever the verdicts."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu.training", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="one seed, few steps")
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="folder for result files")
+    arguments = parser.parse_args()
+    length, kind = QUICK if arguments.quick else FULL, arguments.device
+    if kind == "cuda" and not torch.cuda.is_available():
+        print("training: no GPU: torch finds no CUDA device", file=sys.stderr)
+        return 2
+    device = torch.cuda.get_device_name() if kind == "cuda" else "CPU"
+    command = "benchmarks/gpu/run.sh" + (" --quick" if arguments.quick else "")
+    store = Store("gpu_training", command, folder=arguments.results)
+    found: dict[str, list[Any]] = {}
+    failed = []
+    for way in ways([option["name"] for option in sirtaki.options()], os.environ):
+        say(f"training: {way.name}")
+        try:
+            found[way.name] = run_way(way, length, kind)
+        except (sirtaki.RankFailedError, TimeoutError) as error:
+            # The others are worth having all the same.
+            failed.append(way.name)
+            say(f"{way.name} failed: {error}")
+    if not {CPU, DDP} <= found.keys():
+        return 1
+    say(f"written: {store.finish(rows_of(found, length.block, device, os.environ.get(VARIABLE)))}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
