@@ -20,8 +20,10 @@ std::string missing();
 
 const kernels::cuda::Kernels& kernels();
 
-// How large arrays may be: the emulator is slow.
+// How large arrays may be: the emulator is slow, and so are tools that look at all accesses on a device.
 std::size_t most_elements();
+// Before the tests; on a device alone.
+void set_most_elements(std::size_t elements);
 
 // Turns of the machine in which threads run in different orders.
 int orders();

@@ -8,6 +8,8 @@
 namespace sirtaki::device {
 namespace {
 
+std::size_t most = std::size_t{1} << 20;
+
 void must(cudaError_t error) {
   if (error != cudaSuccess) {
     throw std::runtime_error(std::string("CUDA: ") + cudaGetErrorString(error));
@@ -45,7 +47,11 @@ const kernels::cuda::Kernels& kernels() {
 }
 
 std::size_t most_elements() {
-  return std::size_t{1} << 20;
+  return most;
+}
+
+void set_most_elements(std::size_t elements) {
+  most = elements;
 }
 
 int orders() {

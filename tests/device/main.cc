@@ -1,6 +1,8 @@
+// usage: cuda_device_test [GoogleTest's arguments] [ELEMENTS]. At most so many in an array.
 #include <gtest/gtest.h>
 
 #include <cstdio>
+#include <cstdlib>
 
 #include "tests/device/machine.h"
 
@@ -10,6 +12,9 @@ int main(int argc, char** argv) {
   if (!missing.empty()) {
     std::printf("%s; nothing was tested\n", missing.c_str());
     return 2;
+  }
+  if (argc > 1) {
+    sirtaki::device::set_most_elements(std::strtoull(argv[1], nullptr, 10));
   }
   return RUN_ALL_TESTS();
 }
