@@ -1,0 +1,120 @@
+"""Builds what the parts of benchmarks/gpu/run.sh start, on a machine with or without the packages of scripts/setup.sh.
+
+All is in one build directory: programs where CMake puts them, the Python package under `site`, links to libraries that
+this machine lacks under `lib`. Standard library only.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks.gpu.bundle import CMAKE_FILE
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = "sirtaki_python"
+PACKAGE_FOLDERS = ("adapters/python/sirtaki", "adapters/python/sirtaki_backend")
+
+
+class BuildError(Exception):
+    """What does not build, with the end of what was said."""
+
+
+class Build:
+    """One build directory. `packages`: a folder that benchmarks/gpu/bundle.py made, or none."""
+
+    def __init__(self, folder: Path, packages: Path | None) -> None:
+        self.folder = folder
+        self._packages = packages
+
+    def configure(self, *, package: bool) -> None:
+        """CMake's first step, for release programs with CUDA; `package`: with the Python package."""
+        command = ["cmake", "-S", str(ROOT), "-B", str(self.folder)]
+        if shutil.which("ninja"):
+            command += ["-G", "Ninja"]
+        if self._packages is not None:
+            command += ["-C", str(self._packages / CMAKE_FILE)]
+        options = {
+            "CMAKE_BUILD_TYPE": "Release",
+            "SIRTAKI_CUDA": "ON",
+            "SIRTAKI_PYTHON": "ON" if package else "OFF",
+            "SIRTAKI_BATCH": "8",
+            "SIRTAKI_WERROR": "OFF",
+            "Python_EXECUTABLE": sys.executable,
+            # Programs of the package, which a wheel would place.
+            "SKBUILD_SCRIPTS_DIR": "bin",
+        }
+        self._call([*command, *(f"-D{name}={value}" for name, value in options.items())])
+
+    def build(self, targets: Sequence[str]) -> None:
+        """These targets; the package as it would be installed."""
+        jobs = str(len(os.sched_getaffinity(0)))
+        self._call(["cmake", "--build", str(self.folder), "--parallel", jobs, "--target", *targets])
+        if PACKAGE in targets:
+            site = self.folder / "site"
+            shutil.rmtree(site, ignore_errors=True)
+            self._call(["cmake", "--install", str(self.folder), "--component", "python", "--prefix", str(site)])
+            for name in PACKAGE_FOLDERS:
+                ignore = shutil.ignore_patterns("__pycache__")
+                shutil.copytree(ROOT / name, site / Path(name).name, dirs_exist_ok=True, ignore=ignore)
+
+    def environment(self) -> dict[str, str]:
+        """For CMake and for what was built: where packages, the launcher, libraries and training data are."""
+        found = dict(os.environ)
+        search = [str(self.folder / "site")]
+        if self._packages is not None:
+            search.append(str(self._packages / "python"))
+            libraries = self._link_missing_libraries(self._packages)
+            found["LD_LIBRARY_PATH"] = os.pathsep.join(filter(None, [libraries, os.environ.get("LD_LIBRARY_PATH")]))
+            data = self._packages / "usr/share/datasets/fashion-mnist"
+            if data.is_dir():
+                found.setdefault("FASHION_MNIST", str(data))
+        found["PYTHONPATH"] = os.pathsep.join(filter(None, [*search, os.environ.get("PYTHONPATH")]))
+        found["PATH"] = os.pathsep.join([str(self.folder / "site/bin"), found["PATH"]])
+        return found
+
+    def _link_missing_libraries(self, packages: Path) -> str:
+        """A folder with links to libraries by names that this machine's linker does not know.
+
+        Those that it has stay what they are: others, such as the interpreter's modules, are linked with them.
+        """
+        known = _known_libraries()
+        folder = (self.folder / "lib").absolute()
+        folder.mkdir(parents=True, exist_ok=True)
+        for library in packages.absolute().glob("usr/lib/**/*.so.*"):
+            link = folder / library.name
+            link.unlink(missing_ok=True)
+            if library.name not in known:
+                link.symlink_to(library)
+        return str(folder)
+
+    def _call(self, command: Sequence[str]) -> None:
+        done = subprocess.run(
+            command,
+            env=self.environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            check=False,
+        )
+        if done.returncode != 0:
+            raise BuildError(f"{' '.join(command)}\n{_end_of(done.stdout)}")
+
+
+def _known_libraries() -> set[str]:
+    """Names of the libraries that this machine's linker finds at run time."""
+    ldconfig = shutil.which("ldconfig", path=os.pathsep.join([os.environ["PATH"], "/sbin", "/usr/sbin"]))
+    if ldconfig is None:
+        return set()
+    listed = subprocess.run([ldconfig, "-p"], capture_output=True, text=True, check=False).stdout
+    places = (line.strip().partition(" => ") for line in listed.splitlines())
+    return {name.split()[0] for name, _, path in places if path and Path(path).exists()}
+
+
+def _end_of(text: str) -> str:
+    return "\n".join(text.splitlines()[-40:])

@@ -1,0 +1,17 @@
+# Packages from the folder that this file is in, which benchmarks/gpu/bundle.py makes: cmake -C DIR/packages.cmake ...
+set(usr "${CMAKE_CURRENT_LIST_DIR}/usr")
+file(GLOB libraries "${usr}/lib/*-linux-gnu")
+get_filename_component(triplet "${libraries}" NAME)
+
+# Before the machine's own, which may be of other versions.
+set(CMAKE_CXX_FLAGS "-isystem ${usr}/include -isystem ${usr}/include/${triplet}" CACHE STRING "")
+set(CMAKE_LIBRARY_PATH "${libraries};${usr}/lib" CACHE PATH "")
+foreach(kind EXE SHARED MODULE)
+  # What libraries of these packages are linked with.
+  set(CMAKE_${kind}_LINKER_FLAGS "-Wl,-rpath-link,${libraries}" CACHE STRING "")
+endforeach()
+set(CLI11_DIR "${usr}/share/cmake/CLI11" CACHE PATH "")
+set(GTest_DIR "${libraries}/cmake/GTest" CACHE PATH "")
+set(benchmark_DIR "${libraries}/cmake/benchmark" CACHE PATH "")
+set(OPENSSL_CRYPTO_LIBRARY "${libraries}/libcrypto.so" CACHE FILEPATH "")
+set(OPENSSL_INCLUDE_DIR "${usr}/include" CACHE PATH "")

@@ -1,0 +1,115 @@
+"""A folder with what the build and the run need beyond a machine's compilers, CUDA and torch.
+
+    benchmarks/gpu/run.sh --bundle DIR
+
+makes it where the packages of scripts/setup.sh are, for a machine with a GPU that has neither them nor an index to take
+them from. DIR/usr has files of Debian's packages: headers, libraries, the training data; of Boost, what Asio reads.
+DIR/python has packages of Python that are of no Python version. DIR/packages.cmake tells CMake.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+LIMIT_BYTES = 64 * 2**20
+#: Tells CMake, and a bundle from another folder.
+CMAKE_FILE = "packages.cmake"
+#: What CMake looks for, what those libraries are linked with, the training data.
+PACKAGES = (
+    *("libgloo-dev", "libgloo0", "libhiredis0.14", "libibverbs1", "libnl-3-200", "libnl-route-3-200"),
+    *("libhwy-dev", "libhwy1", "libssl-dev", "libssl3", "libxxhash-dev", "libxxhash0", "libcli11-dev"),
+    *("libtomlplusplus-dev", "libgtest-dev", "libbenchmark-dev", "libbenchmark1debian", "dataset-fashion-mnist"),
+)
+KEPT = ("/usr/include/*", "/usr/lib/*", "/usr/share/cmake/*", "/usr/share/datasets/*")
+#: Large, and used by nothing here.
+LEFT_OUT = (
+    *("*.pc", "*/libcrypto.a", "*/libssl.*", "*hwy_contrib*", "*hwy_test*", "*/libtomlplusplus.so"),
+    *("*/ossl-modules/*", "*/engines-3/*"),
+)
+BOOST = Path("/usr/include/boost")
+#: Parts of Boost so large that only the files are taken that Asio reads here; of other parts all are.
+LARGE_PARTS = ("mpl", "numeric", "preprocessor")
+PYTHON_PACKAGES = ("cloudpickle", "nanobind")
+
+
+class BundleError(Exception):
+    """Why there is no bundle."""
+
+
+def package_files(package: str) -> Iterator[Path]:
+    """Files and links of an installed package that a build or a run needs."""
+    done = subprocess.run(["dpkg-query", "-L", package], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise BundleError(f"{package} is not installed (scripts/setup.sh system installs it, or what needs it)")
+    for line in done.stdout.splitlines():
+        # Packages name /lib where it is a link to /usr/lib.
+        path = Path("/usr" + line if line.startswith("/lib") else line)
+        if path.is_dir() or not any(fnmatch.fnmatch(str(path), kept) for kept in KEPT):
+            continue
+        if not any(fnmatch.fnmatch(str(path), left) for left in LEFT_OUT):
+            yield path
+
+
+def boost_files() -> set[Path]:
+    """What the compiler reads of Boost for this project's sources, and the rest of those parts that are small."""
+    sources = (path for folder in ("runtime", "launcher") for path in (ROOT / folder).rglob("*.[ch]*"))
+    names = {name for path in sources for name in re.findall(r"^#include (<boost/.+>)", path.read_text(), re.MULTILINE)}
+    done = subprocess.run(
+        [os.environ.get("CXX", "g++"), "-std=c++20", "-DBOOST_ASIO_SEPARATE_COMPILATION", "-M", "-x", "c++", "-"],
+        input="".join(f"#include {name}\n" for name in sorted(names)),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode != 0:
+        raise BundleError(f"the compiler does not find what Asio reads:\n{done.stderr}")
+    read = {Path(word) for word in done.stdout.split() if word.startswith(f"{BOOST}/")}
+    parts = {path.relative_to(BOOST).parts[0] for path in read} - set(LARGE_PARTS)
+    return read | {path for part in parts for path in (BOOST / part).rglob("*") if path.is_file()}
+
+
+def python_files(name: str) -> Iterator[Path]:
+    """Files of a Python package."""
+    found = importlib.util.find_spec(name)
+    if found is None or not found.submodule_search_locations:
+        raise BundleError(f"the Python package {name} is not installed (scripts/setup.sh python does it)")
+    yield from (p for p in Path(found.submodule_search_locations[0]).rglob("*") if "__pycache__" not in p.parts)
+
+
+def _copy(paths: Iterable[Path], base: Path, to: Path) -> None:
+    for path in paths:
+        target = to / path.relative_to(base)
+        if path.is_file():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(path, target, follow_symlinks=False)
+
+
+def size_of(folder: Path) -> int:
+    """Bytes of all files in a folder."""
+    return sum(path.lstat().st_size for path in folder.rglob("*") if not path.is_dir())
+
+
+def make(folder: Path) -> int:
+    """Writes the bundle, in the place of an older one; returns its bytes."""
+    if folder.exists() and any(folder.iterdir()) and not (folder / CMAKE_FILE).is_file():
+        raise BundleError(f"{folder} holds something else: name a folder that is empty or not there")
+    files = [path for package in PACKAGES for path in package_files(package)] + sorted(boost_files())
+    modules = {name: list(python_files(name)) for name in PYTHON_PACKAGES}
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    shutil.copy2(ROOT / "benchmarks/gpu/bundle.cmake", folder / CMAKE_FILE)
+    _copy(files, Path("/"), folder)
+    for name, paths in modules.items():
+        _copy(paths, next(p for p in paths[0].parents if p.name == name).parent, folder / "python")
+    size = size_of(folder)
+    if size > LIMIT_BYTES:
+        raise BundleError(f"{folder} has {size / 2**20:.1f} MiB, more than the {LIMIT_BYTES // 2**20} MiB it may have")
+    return size
