@@ -1,0 +1,282 @@
+"""Everything that needs a GPU, part after part, and one table last: benchmarks/gpu/run.sh starts this.
+
+    kernels     the CUDA kernels against the reference on the CPU, all bytes
+    sanitizer   the same on small arrays under compute-sanitizer: memcheck, racecheck, initcheck
+    tensors     what ranks make of tensors of torch on the GPU, against the same on the CPU, all bits
+    timing      the kernels against a copy of as many bytes, CUB and torch; writes gpu_kernels.json
+    training    Fashion-MNIST on two ranks that share the GPU, against the CPU and torch's DDP; gpu_training.json
+    nccl        collectives over NCCL, two ranks that share the GPU, as a smoke test
+
+Needs nvcc, CMake, a C++ compiler, and torch for half of the parts; what else the build needs it takes from the packages
+of scripts/setup.sh, or from the folder that --bundle makes of them. A part that fails does not end the run. Ends with 0
+when no part has failed, 1 when one has, 2 where there is no GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.gpu import bundle
+from benchmarks.gpu.build import PACKAGE, Build, BuildError
+from benchmarks.results import RESULTS, ROOT, Row, table
+
+TOOLS = ("memcheck", "racecheck", "initcheck")
+#: Elements of an array under a tool that looks at every access.
+SMALL = "20000"
+DEFAULT_PACKAGES = ROOT / ".cache/gpu-packages"
+DEFAULT_BUILD = ROOT / "build/gpu"
+FASHION_MNIST = Path("/usr/share/datasets/fashion-mnist")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a run was told."""
+
+    build: Path
+    results: Path
+    quick: bool
+
+
+@dataclass(frozen=True)
+class Part:
+    """Commands that say by their exit status whether something is as it should be.
+
+    `missing`: why it cannot run here; empty: it can. It is ended after `limit` seconds.
+    """
+
+    name: str
+    targets: tuple[str, ...]
+    commands: Callable[[Plan], list[list[str]]]
+    limit: int
+    missing: Callable[[Mapping[str, str]], str] = lambda _environment: ""
+    result: str = ""
+
+
+def module(name: str, plan: Plan, *arguments: str, writes: bool = False) -> list[str]:
+    """A module of this folder; `writes`: a result file."""
+    more = [*(["--quick"] if plan.quick else []), "--results", str(plan.results)] if writes else []
+    return [sys.executable, "-m", f"benchmarks.gpu.{name}", *arguments, *more]
+
+
+def sanitizer() -> str:
+    """compute-sanitizer, on the PATH or where nvcc is; empty: nowhere."""
+    beside = Path(os.path.realpath(shutil.which("nvcc") or "nvcc")).with_name("compute-sanitizer")
+    return shutil.which("compute-sanitizer") or (str(beside) if beside.is_file() else "")
+
+
+def without_sanitizer(_environment: Mapping[str, str]) -> str:
+    """Whether the tool is there."""
+    return "" if sanitizer() else "compute-sanitizer is neither on the PATH nor beside nvcc"
+
+
+def without_torch(_environment: Mapping[str, str]) -> str:
+    """Whether torch is there, and sees the GPU."""
+    if importlib.util.find_spec("torch") is None:
+        return f"{sys.executable} has no torch"
+    seen = [sys.executable, "-c", "import sys, torch; sys.exit(not torch.cuda.is_available())"]
+    return "" if subprocess.run(seen, check=False).returncode == 0 else "torch sees no GPU"
+
+
+def without_data(environment: Mapping[str, str]) -> str:
+    """Whether training data are there as well."""
+    folder = Path(environment.get("FASHION_MNIST", FASHION_MNIST))
+    return without_torch(environment) or ("" if folder.is_dir() else f"no training data in {folder}")
+
+
+def _kernels(plan: Plan) -> list[list[str]]:
+    return [[str(plan.build / "tests/device/cuda_device_test"), "--gtest_brief=1"]]
+
+
+def _sanitizer(plan: Plan) -> list[list[str]]:
+    checked = [*_kernels(plan)[0], SMALL]
+    return [[sanitizer(), "--tool", tool, "--error-exitcode", "1", *checked] for tool in TOOLS]
+
+
+def _program(plan: Plan, name: str) -> list[str]:
+    return ["--program", str(plan.build / "benchmarks/gpu" / name)]
+
+
+PARTS = (
+    Part("kernels", ("sirtaki_cuda", "cuda_device_test"), _kernels, 120),
+    Part("sanitizer", ("sirtaki_cuda", "cuda_device_test"), _sanitizer, 120, without_sanitizer),
+    Part("tensors", (PACKAGE,), lambda plan: [module("correctness", plan)], 360, without_torch),
+    Part(
+        "timing",
+        ("sirtaki_cuda", "cuda_timings"),
+        lambda plan: [module("report", plan, *_program(plan, "cuda_timings"), writes=True)],
+        300,
+        result="gpu_kernels",
+    ),
+    Part(
+        "training",
+        (PACKAGE,),
+        lambda plan: [module("training", plan, writes=True)],
+        600,
+        without_data,
+        "gpu_training",
+    ),
+    # Last: what hangs here takes nothing with it.
+    Part(
+        "nccl",
+        ("sirtaki_cuda", "nccl_smoke"),
+        lambda plan: [module("smoke", plan, *_program(plan, "nccl_smoke"))],
+        90,
+    ),
+)
+
+
+def say(text: str) -> None:
+    """A line about the run itself."""
+    print(f"run: {text}", file=sys.stderr, flush=True)
+
+
+def gpus() -> list[str]:
+    """The driver's list of devices."""
+    try:
+        done = subprocess.run(["nvidia-smi", "--list-gpus"], capture_output=True, text=True, check=False)
+    except OSError:
+        return []
+    return [line for line in done.stdout.splitlines() if line.startswith("GPU")]
+
+
+def call(command: Sequence[str], environment: Mapping[str, str], limit: int) -> str:
+    """Runs a command with its processes; what is wrong, or nothing."""
+    with subprocess.Popen(command, cwd=ROOT, env=environment, start_new_session=True) as running:
+        try:
+            status = running.wait(limit)
+        except subprocess.TimeoutExpired:
+            os.killpg(running.pid, signal.SIGKILL)
+            return f"not done after {limit} s"
+        except BaseException:
+            os.killpg(running.pid, signal.SIGKILL)
+            raise
+    return "" if status == 0 else f"ended with {status}: {' '.join(command)}"
+
+
+def run_part(part: Part, plan: Plan, environment: Mapping[str, str]) -> str:
+    """What is wrong with a part, or nothing; a tool that finds something does not keep the next from looking."""
+    wrong = [found for command in part.commands(plan) if (found := call(command, environment, part.limit))]
+    return "; ".join(wrong)
+
+
+def run_all(parts: Sequence[Part], plan: Plan, build: Build) -> dict[str, str]:
+    """Builds for all parts, then runs them; by name "ok", "left out: ..." or "FAILED: ..."."""
+    verdicts = {part.name: "" for part in parts}
+    build.configure(package=any(PACKAGE in part.targets for part in parts))
+    environment = build.environment()
+    for part in parts:
+        missing = part.missing(environment)
+        if missing:
+            verdicts[part.name] = f"left out: {missing}"
+            continue
+        say(f"building for {part.name}")
+        try:
+            build.build(part.targets)
+        except BuildError as error:
+            verdicts[part.name] = "FAILED: it does not build"
+            say(f"{part.name} does not build: {error}")
+    for part in parts:
+        if not verdicts[part.name]:
+            begin = time.monotonic()
+            say(f"{part.name} ...")
+            wrong = run_part(part, plan, environment)
+            seconds = f"{time.monotonic() - begin:.0f} s"
+            verdicts[part.name] = f"FAILED: {wrong}" if wrong else f"ok ({seconds})"
+        say(f"{part.name}: {verdicts[part.name]}")
+    return verdicts
+
+
+def report(parts: Sequence[Part], verdicts: Mapping[str, str], plan: Plan, begin: float) -> str:
+    """The one table: all figures that were written since `begin`, then all verdicts."""
+    rows: list[Row] = []
+    for part in parts:
+        path = plan.results / f"{part.result}.json"
+        if part.result and path.is_file() and path.stat().st_mtime >= begin:
+            rows += [Row(**row) for row in json.loads(path.read_text())["rows"]]
+    judged = [row.met for row in rows if row.met is not None]
+    lines = [table(rows), f"\n{sum(judged)} of {len(judged)} targets met\n"] if rows else []
+    width = max(len(name) for name in verdicts)
+    return "\n".join([*lines, *(f"{name.ljust(width)}  {verdict}" for name, verdict in verdicts.items())])
+
+
+def chosen(names: str) -> list[Part]:
+    """The parts named, in their own order."""
+    wanted = [name for name in names.split(",") if name]
+    unknown = [name for name in wanted if name not in {part.name for part in PARTS}]
+    if unknown or not wanted:
+        known = ", ".join(part.name for part in PARTS)
+        raise argparse.ArgumentTypeError(f"'{names}': of {known}")
+    return [part for part in PARTS if part.name in wanted]
+
+
+def arguments_of(given: Sequence[str] | None) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        prog="benchmarks/gpu/run.sh", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--bundle", type=Path, metavar="DIR", help="make DIR of this machine's packages; nothing else")
+    parser.add_argument("--packages", type=Path, metavar="DIR", help="of --bundle (default: .cache/gpu-packages)")
+    parser.add_argument("--only", type=chosen, default=list(PARTS), metavar="PART[,PART...]", help="some of the parts")
+    parser.add_argument("--quick", action="store_true", help="few rounds, short trainings")
+    parser.add_argument("--results", type=Path, default=RESULTS, metavar="DIR", help="folder for result files")
+    parser.add_argument("--build", type=Path, default=DEFAULT_BUILD, metavar="DIR", help="where to build")
+    return parser.parse_args(given)
+
+
+def packages_of(given: Path | None) -> Path | None:
+    """The folder to take packages from; None: the machine has them."""
+    folder = (given or DEFAULT_PACKAGES).absolute()
+    if (folder / bundle.CMAKE_FILE).is_file():
+        return folder
+    if given is not None:
+        raise SystemExit(f"run: {given} was not made by --bundle: it has no {bundle.CMAKE_FILE}")
+    return None
+
+
+def main(given: Sequence[str] | None = None) -> int:
+    """See above."""
+    arguments = arguments_of(given)
+    if arguments.bundle is not None:
+        try:
+            size = bundle.make(arguments.bundle)
+        except bundle.BundleError as error:
+            say(f"no bundle: {error}")
+            return 1
+        say(f"{size / 2**20:.1f} MiB in {arguments.bundle}; take it along, and name it with --packages")
+        return 0
+    # Nothing is built for a machine that cannot run it.
+    found = gpus()
+    if not found:
+        say("no GPU: nvidia-smi finds none here; --bundle DIR prepares what a machine that has one needs")
+        return 2
+    if shutil.which("nvcc") is None:
+        say("no nvcc on the PATH, so there are no CUDA kernels")
+        return 1
+    packages = packages_of(arguments.packages)
+    say(f"{', '.join(found)}; packages: {packages or 'of this machine'}")
+    begin = time.time()
+    plan = Plan(arguments.build.absolute(), arguments.results.absolute(), arguments.quick)
+    try:
+        verdicts = run_all(arguments.only, plan, Build(plan.build, packages))
+    except BuildError as error:
+        say(f"cannot be configured: {error}")
+        if packages is None:
+            say("--bundle makes a folder of packages, on a machine that has them, for one that has not")
+        return 1
+    print(report(arguments.only, verdicts, plan, begin))
+    return 1 if any(verdict.startswith("FAILED") for verdict in verdicts.values()) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,232 @@
+"""What benchmarks/gpu/run.sh builds and starts, with played commands; NCCL's smoke test."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from benchmarks.gpu import bundle, run, smoke
+from benchmarks.results import make_row
+from benchmarks.statistics import estimate
+
+ROW = make_row("of_bound", {"kernel": "played"}, estimate([0.9]), "ratio", "higher", target=0.85)
+CMAKE = """case "$*" in
+  *FAILING*) echo "no rule"; exit 1 ;;
+  -S*) echo "configure $*" >>"$LOG"; env | grep -E '^(FASHION_MNIST|LD_LIBRARY_PATH|PYTHONPATH)=' >>"$LOG" ;;
+  --build*) shift 4; echo "build $*" >>"$LOG" ;;
+esac"""
+PYTHON = """case "$*" in
+  *"is_available()"*) exit 0 ;;
+  *benchmarks.gpu.report*) cp "$ROWS" "$RESULTS/gpu_kernels.json" ;;
+esac
+echo "python $*" >>"$LOG"
+"""
+
+
+class Played:
+    """Commands on a PATH of their own, and what was asked of them."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.bin, self.build, self.results = folder / "bin", folder / "build", folder / "results"
+        self.log = folder / "log"
+        for made in (self.bin, self.results):
+            made.mkdir()
+        (folder / "rows").write_text(json.dumps({"rows": [asdict(ROW)]}))
+        self.command("nvidia-smi", "echo 'GPU 0: played'")
+        self.command("nvcc", "exit 1")
+        self.command("cmake", CMAKE)
+        self.command("python", PYTHON)
+        self.command("compute-sanitizer", 'echo "sanitizer $2 $6" >>"$LOG"')
+        self.program("tests/device/cuda_device_test", 'echo "kernels $*" >>"$LOG"')
+        monkeypatch.setenv("PATH", f"{self.bin}:{os.environ['PATH']}")
+        monkeypatch.setenv("LOG", str(self.log))
+        monkeypatch.setenv("ROWS", str(folder / "rows"))
+        monkeypatch.setenv("RESULTS", str(self.results))
+        monkeypatch.setenv("FASHION_MNIST", str(folder))
+        monkeypatch.setattr(run.sys, "executable", str(self.bin / "python"))
+        monkeypatch.setattr(run, "DEFAULT_PACKAGES", folder / "nothing")
+
+    def command(self, name: str, text: str) -> None:
+        """Plays one."""
+        (self.bin / name).write_text(f"#!/bin/sh\n{text}\n")
+        (self.bin / name).chmod(0o755)
+
+    def program(self, name: str, text: str) -> None:
+        """Plays one that CMake would have built."""
+        path = self.build / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"#!/bin/sh\n{text}\n")
+        path.chmod(0o755)
+
+    def run(self, *arguments: str) -> int:
+        """The command."""
+        return run.main(["--build", str(self.build), "--results", str(self.results), *arguments])
+
+    def asked(self) -> list[str]:
+        """Line by line."""
+        return self.log.read_text().splitlines() if self.log.exists() else []
+
+
+@pytest.fixture
+def played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Played:
+    """A machine with a GPU and all tools."""
+    return Played(tmp_path, monkeypatch)
+
+
+def test_all_is_built_then_compared_then_timed(played: Played, capfd: pytest.CaptureFixture[str]) -> None:
+    (played.build / "site").mkdir(parents=True)
+    assert played.run("--quick") == 0
+    asked = [line for line in played.asked() if not line.startswith(("configure", "PYTHONPATH", "FASHION"))]
+    program = f"--program {played.build}/benchmarks/gpu"
+    wrote = f"--quick --results {played.results}"
+    assert asked == [
+        "build --target sirtaki_cuda cuda_device_test",
+        "build --target sirtaki_cuda cuda_device_test",
+        "build --target sirtaki_python",
+        "build --target sirtaki_cuda cuda_timings",
+        "build --target sirtaki_python",
+        "build --target sirtaki_cuda nccl_smoke",
+        "kernels --gtest_brief=1",
+        *(f"sanitizer {tool} --gtest_brief=1" for tool in run.TOOLS),
+        "python -m benchmarks.gpu.correctness",
+        f"python -m benchmarks.gpu.report {program}/cuda_timings {wrote}",
+        f"python -m benchmarks.gpu.training {wrote}",
+        f"python -m benchmarks.gpu.smoke {program}/nccl_smoke",
+    ]
+    lines = capfd.readouterr().out.splitlines()
+    assert lines[0].split()[-2:] == ["target", "met"]
+    assert lines[1].split()[:2] == ["of_bound", "kernel=played"]
+    assert lines[1].split()[-2:] == ["0.85", "yes"]
+    assert [line.split()[:2] for line in lines[-6:]] == [[part.name, "ok"] for part in run.PARTS]
+
+
+def test_a_part_that_fails_is_named_and_the_others_run(played: Played, capfd: pytest.CaptureFixture[str]) -> None:
+    played.program("tests/device/cuda_device_test", "exit 3")
+    assert played.run("--only", "kernels,nccl") == 1
+    assert played.asked()[-1].startswith("python -m benchmarks.gpu.smoke")
+    out = capfd.readouterr().out.splitlines()
+    assert out[0].startswith("kernels  FAILED: ended with 3: ")
+    assert out[1].startswith("nccl     ok")
+
+
+def test_what_does_not_build_fails_alone(played: Played, capfd: pytest.CaptureFixture[str]) -> None:
+    played.command("cmake", CMAKE.replace("FAILING", "cuda_timings"))
+    assert played.run("--only", "kernels,timing") == 1
+    captured = capfd.readouterr()
+    assert captured.out.splitlines()[1] == "timing   FAILED: it does not build"
+    assert "no rule" in captured.err
+
+
+def test_what_cannot_be_configured_ends_the_run(played: Played, capfd: pytest.CaptureFixture[str]) -> None:
+    played.command("cmake", CMAKE.replace("FAILING", "-S"))
+    assert played.run() == 1
+    assert "--bundle makes a folder of packages" in capfd.readouterr().err
+
+
+def test_tools_that_are_not_there_are_left_out(played: Played, capfd: pytest.CaptureFixture[str]) -> None:
+    (played.bin / "compute-sanitizer").unlink()
+    played.command("python", "exit 1")
+    assert played.run("--only", "sanitizer,training") == 0
+    out = capfd.readouterr().out.splitlines()
+    assert out == [
+        "sanitizer  left out: compute-sanitizer is neither on the PATH nor beside nvcc",
+        "training   left out: torch sees no GPU",
+    ]
+
+
+def test_packages_are_taken_from_a_folder(played: Played, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    packages = tmp_path / "packages"
+    (packages / "usr/share/datasets/fashion-mnist").mkdir(parents=True)
+    (packages / "usr/lib/x").mkdir(parents=True)
+    for name in ("libhwy.so.1", "libcrypto.so.3"):
+        (packages / "usr/lib/x" / name).touch()
+    (packages / "packages.cmake").touch()
+    there = tmp_path / "there"
+    there.touch()
+    played.command(
+        "ldconfig", f"echo ' libcrypto.so.3 (libc6,x86-64) => {there}'\necho ' libhwy.so.1 (libc6) => /gone'"
+    )
+    monkeypatch.delenv("FASHION_MNIST")
+    assert played.run("--only", "kernels", "--packages", str(packages)) == 0
+    asked = played.asked()
+    assert f"-C {packages}/packages.cmake" in asked[0]
+    assert "-DSIRTAKI_PYTHON=OFF" in asked[0]
+    assert f"FASHION_MNIST={packages}/usr/share/datasets/fashion-mnist" in asked
+    assert any(line.startswith(f"LD_LIBRARY_PATH={played.build}/lib") for line in asked)
+    assert any(line.startswith(f"PYTHONPATH={played.build}/site:{packages}/python") for line in asked)
+    # The machine's own stays what it is.
+    assert [path.name for path in (played.build / "lib").iterdir()] == ["libhwy.so.1"]
+
+
+def test_a_folder_that_is_no_bundle_is_refused(played: Played, tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match=r"has no packages\.cmake"):
+        played.run("--packages", str(tmp_path))
+
+
+@pytest.mark.parametrize("names", ["", "kernel", "kernels,speed"])
+def test_parts_are_known_by_name(names: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match="of kernels, sanitizer"):
+        run.chosen(names)
+
+
+def test_what_hangs_is_ended() -> None:
+    assert run.call(["tail", "-f", "/dev/null"], os.environ, 0) == "not done after 0 s"
+
+
+def test_a_bundle_is_made_on_any_machine(
+    played: Played, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    played.command("nvidia-smi", "exit 1")
+    monkeypatch.setattr(bundle, "PACKAGES", ())
+    assert run.main(["--bundle", str(tmp_path / "bundle")]) == 0
+    assert f"MiB in {tmp_path / 'bundle'}; take it along" in capfd.readouterr().err
+    assert run.main(["--bundle", str(played.results)]) == 0
+    (played.results / "packages.cmake").unlink()
+    assert run.main(["--bundle", str(played.results)]) == 1
+    assert "run: no bundle: " in capfd.readouterr().err
+
+
+# ---- NCCL ----------------------------------------------------------------------------------
+
+
+def played_rank(folder: Path, text: str) -> Path:
+    """A program in the place of nccl_smoke."""
+    program = folder / "rank"
+    program.write_text(f"#!/bin/sh\n{text}\n")
+    program.chmod(0o755)
+    return program
+
+
+def test_ranks_are_hosts_of_their_own_that_meet_in_one_folder(tmp_path: Path) -> None:
+    program = played_rank(tmp_path, 'echo "$1 $2 $3 $4 $NCCL_HOSTID $NCCL_SOCKET_IFNAME"; exit "$1"')
+    (zero, first), (one, second) = smoke.run(program, "/x/libnccl.so.2", dict(os.environ))
+    assert (zero, one) == (0, 1)
+    assert first.split()[3:] == ["/x/libnccl.so.2", "sirtaki-0", "lo"]
+    assert second.split()[3:] == ["/x/libnccl.so.2", "sirtaki-1", "lo"]
+    assert first.split()[:3] == ["0", "2", second.split()[2]]
+
+
+def test_a_rank_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(smoke, "LIMIT_SECONDS", 0.1)
+    ended = smoke.run(played_rank(tmp_path, "exec tail -f /dev/null"), "", dict(os.environ))
+    assert [status for status, _ in ended] == [124, 124]
+
+
+def test_the_command_fails_where_a_rank_does(tmp_path: Path) -> None:
+    program = played_rank(tmp_path, 'echo "rank $1"; exit "$1"')
+    done = subprocess.run(
+        [run.sys.executable, "-m", "benchmarks.gpu.smoke", "--program", program],
+        cwd=run.ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (1, "rank 0\nrank 1\n")
+    assert done.stderr == "smoke: rank 1 ended with 1\n"
