@@ -17,6 +17,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+DEVICE = "cuda"
 ELEMENTS = 2**26
 RANKS = 8
 REPEATS = 3
@@ -118,7 +119,7 @@ def filter_gather(owed: Tensor, kept: Tensor) -> Tensor:
 
 def normal(*shape: int) -> Tensor:
     """Numbers like those of timings.cu."""
-    return torch.randn(*shape, device="cuda") * 0.01
+    return torch.randn(*shape, device=DEVICE) * 0.01
 
 
 def group_topk_runs() -> Iterator[tuple[str, Run]]:
@@ -162,14 +163,14 @@ def element_runs() -> Iterator[tuple[str, Run]]:
     for count in LISTS:
         size = list_elements(count)
         floats = [gradient[i * size : (i + 1) * size] for i in range(count)]
-        halves = [torch.empty(size, dtype=torch.float16, device="cuda") for _ in range(count)]
+        halves = [torch.empty(size, dtype=torch.float16, device=DEVICE) for _ in range(count)]
         yield f"torch cast_list/{count}", partial(torch._foreach_copy_, halves, floats)
     yield "torch momentum_correct", partial(momentum, gradient, torch.zeros_like(gradient), 0.9)
 
 
 def list_elements(count: int) -> int:
-    """Elements of each array of a list: 1,000 of 64 KiB; fewer share all elements."""
-    return 16384 if count == 1000 else ELEMENTS // count
+    """Elements of each array of a list: at most 64 KiB where there are many; fewer share all elements."""
+    return ELEMENTS // count if count < 1000 else min(16384, ELEMENTS // count)
 
 
 def filter_runs() -> Iterator[tuple[str, Run]]:
