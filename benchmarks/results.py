@@ -133,16 +133,19 @@ def file_problems(content: Mapping[str, Any]) -> list[str]:
 
 
 def commit() -> str:
-    """The commit measured, with '+changes' when tracked sources differ from it."""
+    """The commit measured, with '+changes' when tracked sources differ from it; a copy without git has BENCH_COMMIT."""
 
     def git(*arguments: str) -> str:
-        done = subprocess.run(
-            ["git", "-C", str(ROOT), *arguments], capture_output=True, text=True, check=False, timeout=30
-        )
+        try:
+            done = subprocess.run(
+                ["git", "-C", str(ROOT), *arguments], capture_output=True, text=True, check=False, timeout=30
+            )
+        except FileNotFoundError:
+            return ""
         return done.stdout.strip() if done.returncode == 0 else ""
 
     changed = git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!benchmarks/results")
-    return (git("rev-parse", "HEAD") or "unknown") + ("+changes" if changed else "")
+    return (git("rev-parse", "HEAD") or os.environ.get("BENCH_COMMIT", "unknown")) + ("+changes" if changed else "")
 
 
 def machine() -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import plots, tables
+from benchmarks import plots, results, tables
 from benchmarks.results import FILE_KEYS, ROW_KEYS, Row, Store, file_problems, make_row, row_problems, table
 from benchmarks.statistics import estimate
 
@@ -110,6 +110,14 @@ def test_a_row_outside_the_schema_is_not_written(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="better"):
         _store(tmp_path).finish([Row(**_row(better="faster"))])
     assert list(tmp_path.iterdir()) == []
+
+
+def test_without_git_the_environment_names_the_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("BENCH_COMMIT", raising=False)
+    assert results.commit() == "unknown"
+    monkeypatch.setenv("BENCH_COMMIT", "1234567")
+    assert results.commit() == "1234567"
 
 
 def test_the_table_shows_what_was_missed() -> None:
