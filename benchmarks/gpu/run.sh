@@ -8,6 +8,8 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
+# Where CUDA installs itself.
+export PATH="$PATH:/usr/local/cuda/bin"
 python=${PYTHON:-.venv/bin/python}
 [ -x "$python" ] || python=$(command -v "${PYTHON:-python3}")
 exec "$python" -m benchmarks.gpu.run "$@"

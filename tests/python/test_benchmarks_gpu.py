@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -100,6 +101,7 @@ def test_lists_of_many_arrays_have_a_target_of_their_own() -> None:
 ROOT = Path(report.__file__).parents[2]
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_torch_is_asked_for_kernels_that_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch")
     from benchmarks.gpu import baselines
@@ -198,6 +200,27 @@ def test_without_a_gpu_the_command_says_so_before_it_builds(tmp_path: Path) -> N
     assert done.returncode == 2
     assert done.stderr.startswith("run: no GPU: ")
     assert done.stdout == ""
+
+
+def test_times_of_kernels_are_kept_when_torch_has_none(tmp_path: Path) -> None:
+    if pytest.importorskip("torch").cuda.is_available():
+        pytest.skip("torch has times here")
+    program = tmp_path / "cuda_timings"
+    program.write_text(f"#!/bin/sh\n[ $1 = 5 ] && echo '{json.dumps(CONTENT)}'\n")
+    program.chmod(0o755)
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.gpu.report", "--program", program, "--quick", "--results", tmp_path],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "benchmarks.gpu.baselines 5 failed:\nbaselines: torch finds no CUDA device" in done.stderr
+    content = json.loads((tmp_path / "gpu_kernels.json").read_text())
+    assert content["command"] == "benchmarks/gpu/run.sh --quick"
+    assert {row["metric"] for row in content["rows"]} == {"copy_rate", "time", "of_bound", "over_cub"}
 
 
 def test_comparing_the_cpu_with_itself_finds_nothing() -> None:
