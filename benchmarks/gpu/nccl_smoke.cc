@@ -107,7 +107,7 @@ class Cases {
   Cases(Rank rank, int size) : rank_(rank), size_(size) {}
 
   std::vector<Case> all() {
-    for (const std::int64_t n : {std::int64_t{1}, std::int64_t{1000}, std::int64_t{1} << 20}) {
+    for (const std::int64_t n : {std::int64_t{1}, std::int64_t{1000}, std::int64_t{1} << 18}) {
       reduced("sum", n, ReduceOp::kSum);
       reduced("average", n, ReduceOp::kAverage);
       reduced("largest", n, ReduceOp::kMax);

@@ -207,14 +207,14 @@ SRT_EXPORT Outcome ncclGetVersion(int* version) {
 }
 SRT_EXPORT Outcome ncclGetUniqueId(UniqueId* id) {
   static int made = 0;
-  std::snprintf(id->internal, sizeof(id->internal), "/sirtaki-played-%d-%d", static_cast<int>(getpid()), made++);
-  const int file = shm_open(id->internal, O_CREAT | O_RDWR | O_EXCL, 0600);
+  std::snprintf(id->internal, sizeof(id->internal), "/tmp/played-nccl-%d-%d", static_cast<int>(getpid()), made++);
+  const int file = open(id->internal, O_CREAT | O_RDWR | O_EXCL, 0600);
   const bool ok = file >= 0 && ftruncate(file, sizeof(Shared)) == 0;
   close(file);
   return ok ? Outcome::kSuccess : Outcome::kSystemError;
 }
 SRT_EXPORT Outcome ncclCommInitRankConfig(CommHandle* comm, int size, UniqueId id, int rank, Config* /*config*/) {
-  const int file = shm_open(id.internal, O_RDWR, 0600);
+  const int file = open(id.internal, O_RDWR, 0600);
   void* const memory = mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
   close(file);
   if (memory == MAP_FAILED || size > kMostRanks) {
@@ -222,7 +222,7 @@ SRT_EXPORT Outcome ncclCommInitRankConfig(CommHandle* comm, int size, UniqueId i
   }
   auto* const shared = static_cast<Shared*>(memory);
   if (shared->joined.fetch_add(1) + 1 == size) {
-    shm_unlink(id.internal);
+    unlink(id.internal);
   }
   *comm = reinterpret_cast<CommHandle>(new Comm{shared, rank, size, 0, {}, {}});
   return Outcome::kSuccess;
