@@ -3,8 +3,9 @@ set(usr "${CMAKE_CURRENT_LIST_DIR}/usr")
 file(GLOB libraries "${usr}/lib/*-linux-gnu")
 get_filename_component(triplet "${libraries}" NAME)
 
-# Before the machine's own, which may be of other versions.
-set(CMAKE_CXX_FLAGS "-isystem ${usr}/include -isystem ${usr}/include/${triplet}" CACHE STRING "")
+# Before the machine's own, which may be of other versions. A newer compiler's headers do not include <cstdint>, which
+# those of these packages take for granted.
+set(CMAKE_CXX_FLAGS "-isystem ${usr}/include -isystem ${usr}/include/${triplet} -include cstdint" CACHE STRING "")
 set(CMAKE_LIBRARY_PATH "${libraries};${usr}/lib" CACHE PATH "")
 foreach(kind EXE SHARED MODULE)
   # What libraries of these packages are linked with.
