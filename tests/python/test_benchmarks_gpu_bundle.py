@@ -52,6 +52,7 @@ def test_a_bundle_that_cannot_travel_is_refused(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(bundle, "LIMIT_BYTES", 2**20)
     with pytest.raises(bundle.BundleError, match="more than the 1 MiB"):
         bundle.make(tmp_path / "packages")
+    assert not (tmp_path / "packages").exists()
 
 
 def test_a_library_that_the_machine_lacks_is_linked_to(tmp_path: Path) -> None:
