@@ -434,6 +434,7 @@ int run(const Arguments& arguments) {
     world.collectives.reset();
     world.smoke.reset();
   });
+  loop.stop();  // what still looks for a file does so no more
   if (!made) {
     return fail(arguments, made, no_device ? 2 : 1);
   }
