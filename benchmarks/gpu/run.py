@@ -170,15 +170,30 @@ def run_part(part: Part, plan: Plan, environment: Mapping[str, str]) -> str:
     return "; ".join(wrong)
 
 
+def configured(parts: Sequence[Part], build: Build) -> list[Part]:
+    """The parts that can be built: those with the Python package only where it can be configured, too."""
+    rest = [part for part in parts if PACKAGE not in part.targets]
+    if len(rest) < len(parts):
+        try:
+            build.configure(package=True)
+        except BuildError as error:
+            say(f"with the Python package it cannot be configured: {error}")
+        else:
+            return list(parts)
+    if rest:
+        build.configure(package=False)
+    return rest
+
+
 def run_all(parts: Sequence[Part], plan: Plan, build: Build) -> dict[str, str]:
     """Builds for all parts, then runs them; by name "ok", "left out: ..." or "FAILED: ..."."""
-    verdicts = {part.name: "" for part in parts}
-    build.configure(package=any(PACKAGE in part.targets for part in parts))
     environment = build.environment()
-    for part in parts:
-        missing = part.missing(environment)
-        if missing:
-            verdicts[part.name] = f"left out: {missing}"
+    verdicts = {part.name: f"left out: {why}" if (why := part.missing(environment)) else "" for part in parts}
+    here = [part for part in parts if not verdicts[part.name]]
+    ready = configured(here, build)
+    for part in here:
+        if part not in ready:
+            verdicts[part.name] = "FAILED: it cannot be configured"
             continue
         say(f"building for {part.name}")
         try:
@@ -260,9 +275,10 @@ def main(given: Sequence[str] | None = None) -> int:
     if not found:
         say("no GPU: nvidia-smi finds none here; --bundle DIR prepares what a machine that has one needs")
         return 2
-    if shutil.which("nvcc") is None:
-        say("no nvcc on the PATH, so there are no CUDA kernels")
-        return 1
+    for tool in ("nvcc", "cmake"):
+        if shutil.which(tool) is None:
+            say(f"no {tool} on the PATH, so nothing can be built")
+            return 1
     packages = packages_of(arguments.packages)
     say(f"{', '.join(found)}; packages: {packages or 'of this machine'}")
     begin = time.time()

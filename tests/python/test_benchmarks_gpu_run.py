@@ -80,6 +80,7 @@ def played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Played:
 
 
 def test_all_is_built_then_compared_then_timed(played: Played, capfd: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("torch")
     (played.build / "site").mkdir(parents=True)
     assert played.run("--quick") == 0
     asked = [line for line in played.asked() if not line.startswith(("configure", "PYTHONPATH", "FASHION"))]
@@ -129,15 +130,44 @@ def test_what_cannot_be_configured_ends_the_run(played: Played, capfd: pytest.Ca
     assert "--bundle makes a folder of packages" in capfd.readouterr().err
 
 
-def test_tools_that_are_not_there_are_left_out(played: Played, capfd: pytest.CaptureFixture[str]) -> None:
+def test_without_the_python_package_the_kernels_are_tested_all_the_same(
+    played: Played, capfd: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("torch")
+    played.command("cmake", CMAKE.replace("FAILING", "SIRTAKI_PYTHON=ON"))
+    assert played.run("--only", "kernels,tensors") == 1
+    captured = capfd.readouterr()
+    assert captured.out.splitlines()[0].startswith("kernels  ok")
+    assert captured.out.splitlines()[1] == "tensors  FAILED: it cannot be configured"
+    assert "no rule" in captured.err
+
+
+@pytest.mark.parametrize("tool", ["nvcc", "cmake"])
+def test_what_builds_has_to_be_there(
+    played: Played, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tool: str
+) -> None:
+    (played.bin / tool).unlink()
+    monkeypatch.setenv("PATH", str(played.bin))
+    assert played.run() == 1
+    assert f"no {tool} on the PATH" in capfd.readouterr().err
+
+
+def test_tools_that_are_not_there_are_left_out(
+    played: Played, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("torch")
     (played.bin / "compute-sanitizer").unlink()
     played.command("python", "exit 1")
+    # The machine may have one of its own.
+    monkeypatch.setenv("PATH", str(played.bin))
     assert played.run("--only", "sanitizer,training") == 0
     out = capfd.readouterr().out.splitlines()
     assert out == [
         "sanitizer  left out: compute-sanitizer is neither on the PATH nor beside nvcc",
         "training   left out: torch sees no GPU",
     ]
+    # And nothing is built for them.
+    assert played.asked() == []
 
 
 def test_packages_are_taken_from_a_folder(played: Played, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
