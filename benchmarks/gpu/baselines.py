@@ -2,8 +2,8 @@
 
     python -m benchmarks.gpu.baselines [rounds]
 
-which benchmarks.gpu.report starts. Same sizes and data as in timings.cu, in rounds likewise. Prints one JSON object:
-`rounds` (milliseconds by "WAY kernel/numbers"), `left_out` (why, by the same names). A way is `torch`, or
+which benchmarks.gpu.report starts. Sizes and distributions are those of timings.cu, rounds as well. Prints one JSON
+object: `rounds` (milliseconds by "WAY kernel/numbers"), `left_out` (why, by the same names). A way is `torch`, or
 `compiled` for torch.compile of the formula.
 """
 
@@ -27,6 +27,8 @@ THRESHOLD, ALONE = 0.0365, 0.0258
 STEP = 2.0**-6
 FILTERS, FILTER_SIZE = 65536, 576
 LISTS = (160, 1000)
+#: As in timings.cu: elements to whose multiples arrays of a list are rounded down.
+ALIGNED = 64
 
 Run = Callable[[], object]
 
@@ -163,14 +165,15 @@ def element_runs() -> Iterator[tuple[str, Run]]:
     for count in LISTS:
         size = list_elements(count)
         floats = [gradient[i * size : (i + 1) * size] for i in range(count)]
-        halves = [torch.empty(size, dtype=torch.float16, device=DEVICE) for _ in range(count)]
+        buffer = torch.empty(count * size, dtype=torch.float16, device=DEVICE)
+        halves = [buffer[i * size : (i + 1) * size] for i in range(count)]
         yield f"torch cast_list/{count}", partial(torch._foreach_copy_, halves, floats)
     yield "torch momentum_correct", partial(momentum, gradient, torch.zeros_like(gradient), 0.9)
 
 
 def list_elements(count: int) -> int:
-    """Elements of each array of a list: at most 64 KiB where there are many; fewer share all elements."""
-    return ELEMENTS // count if count < 1000 else min(16384, ELEMENTS // count)
+    """Elements of each array of a list: at most 64 KiB where there are many; fewer share all elements, aligned."""
+    return ELEMENTS // count // ALIGNED * ALIGNED if count < 1000 else min(16384, ELEMENTS // count)
 
 
 def filter_runs() -> Iterator[tuple[str, Run]]:

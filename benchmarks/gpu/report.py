@@ -2,10 +2,10 @@
 
     python -m benchmarks.gpu.report --program build/gpu/benchmarks/gpu/cuda_timings
 
-which benchmarks/gpu/run.sh starts. A round times every
-kernel once on 256 MiB of normally distributed float32, one after the other; the rounds are the samples. The bound of a
-kernel is the time of a copy that reads and writes as many bytes, at the rate of the copy of the same round; it counts
-each array once, so a kernel that reads one twice is below it. torch has its rounds afterwards, in a process of its own.
+which benchmarks/gpu/run.sh starts. A round times every kernel once on 256 MiB of normally distributed float32, one
+after the other; the rounds are the samples. The bound of a kernel is the time of a copy that reads and writes as many
+bytes, at the rate of the copy of the same round; it counts each array once, so a kernel that reads one twice is below
+it. torch has its rounds afterwards, in a process of its own.
 """
 
 from __future__ import annotations

@@ -23,6 +23,7 @@ namespace {
 constexpr std::int64_t kElements = std::int64_t{1} << 26;
 constexpr std::int64_t kRanks = 8;
 constexpr int kRepeats = 3;
+constexpr std::int64_t kAligned = 64;  // elements to whose multiples arrays of a list are rounded down
 
 void must(cudaError_t error) {
   if (error != cudaSuccess) {
@@ -194,7 +195,7 @@ class Bench {
         must(kernels_.cast({half, gradient_, DType::kF32, left_, kElements}, nullptr));
       });
     }
-    add_list(160, kElements / 160);
+    add_list(160, kElements / 160 / kAligned * kAligned);
     add_list(1000, 16384);
     add("all_finite", 4 * kElements, [this] {
       must(kernels_.all_finite({DType::kF32, gradient_, kElements, flag_}, nullptr));
