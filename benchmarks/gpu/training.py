@@ -51,6 +51,10 @@ def ways(options: Sequence[str], environment: Mapping[str, str]) -> list[Way]:
     return found
 
 
+class DifferenceError(Exception):
+    """Ranks that end with different models."""
+
+
 def run_way(way: Way, length: Length, kind: str) -> list[Any]:
     """Rank 0's trainings, by seed; an error where ranks end with different models."""
     with tempfile.TemporaryDirectory(prefix="sirtaki-ddp-") as folder:
@@ -58,14 +62,14 @@ def run_way(way: Way, length: Length, kind: str) -> list[Any]:
         ranks = sirtaki.run(rank_main, arguments, np=RANKS, env=dict(way.environment), timeout=300)
     for number, seed in enumerate(length.seeds):
         if len({rank[number]["digest"] for rank in ranks}) != 1:
-            raise SystemExit(f"{way.name}, seed {seed}: the ranks end with different models")
+            raise DifferenceError(f"seed {seed}: the ranks end with different models")
     return list(ranks[0])
 
 
 def rows_of(
     found: Mapping[str, Sequence[Mapping[str, Any]]], block: int, device: str, data: str | None = None
 ) -> list[Row]:
-    """Steps a second and accuracy by way, both against the CPU, the rate against DDP as well.
+    """Steps a second and accuracy by way, both against the CPU, the rate against DDP as well, where those were trained.
 
     `data`: how the user has tensors travel; None: as the package does by itself.
     """
@@ -76,18 +80,18 @@ def rows_of(
         params = {"way": name, "ranks": RANKS, "device": "CPU" if name == CPU else device, "data": data}
         rows.append(make_row("steps_per_second", params, estimate(rates[name]), "1/s", "higher"))
         for other in (CPU, DDP):
-            if name not in (CPU, DDP):
+            if name not in (CPU, DDP) and other in found:
                 ratio = paired_ratio(rates[name], rates[other])
                 rows.append(make_row(f"over_{other}", params, ratio, "ratio", "higher", baseline=(other, 1.0)))
         rows.append(make_row("accuracy", params, mean_estimate(accuracies[name]), "%", "higher"))
-        if name != CPU:
+        if name != CPU and CPU in found:
             cost = mean_estimate([a - b for a, b in zip(accuracies[CPU], accuracies[name], strict=True)])
             rows.append(make_row("accuracy_cost", params, cost, "points", "lower", target=ACCURACY_COST))
     return rows
 
 
 def main() -> int:
-    """All ways, one after the other; 0, whatever the verdicts."""
+    """All ways, one after the other; 0, whatever the verdicts, 1 when one has failed, 2 where there is no GPU."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu.training", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="one seed, few steps")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
@@ -101,18 +105,20 @@ def main() -> int:
     command = "benchmarks/gpu/run.sh" + (" --quick" if arguments.quick else "")
     store = Store("gpu_training", command, folder=arguments.results)
     found: dict[str, list[Any]] = {}
-    failed = []
+    failed = False
     for way in ways([option["name"] for option in sirtaki.options()], os.environ):
         say(f"training: {way.name}")
         try:
             found[way.name] = run_way(way, length, kind)
-        except (sirtaki.RankFailedError, TimeoutError) as error:
+        except (sirtaki.RankFailedError, TimeoutError, DifferenceError) as error:
             # The others are worth having all the same.
-            failed.append(way.name)
+            failed = True
             say(f"{way.name} failed: {error}")
-    if not {CPU, DDP} <= found.keys():
-        return 1
-    say(f"written: {store.finish(rows_of(found, length.block, device, os.environ.get(VARIABLE)))}")
+        else:
+            # At once: what comes next may hang until the run is ended.
+            store.finish(rows_of(found, length.block, device, os.environ.get(VARIABLE)))
+    if found:
+        say(f"written: {store.path}")
     return 1 if failed else 0
 
 

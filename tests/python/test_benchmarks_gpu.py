@@ -172,6 +172,31 @@ def test_trainings_are_compared_with_the_cpu_and_with_ddp() -> None:
     assert rows["accuracy", "cpu"].params == {"way": "cpu", "ranks": 2, "device": "CPU", "data": "host"}
 
 
+def test_a_training_that_failed_is_compared_with_nothing() -> None:
+    pytest.importorskip("torch")
+    from benchmarks.gpu import training
+
+    rows = training.rows_of({"ddp": trainings(0.5, 88.0), "auto": trainings(0.25, 87.0)}, 50, "NVIDIA Test")
+    assert [(r.metric, r.params["way"]) for r in rows] == [
+        ("steps_per_second", "ddp"),
+        ("accuracy", "ddp"),
+        ("steps_per_second", "auto"),
+        ("over_ddp", "auto"),
+        ("accuracy", "auto"),
+    ]
+
+
+def test_ranks_that_end_with_different_models_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch")
+    from benchmarks.gpu import training
+
+    ranks = [[{"digest": "a"}, {"digest": digest}] for digest in "bc"]
+    monkeypatch.setattr(training.sirtaki, "run", lambda *_given, **_named: ranks)
+    length = training.Length(seeds=(1, 2), epochs=1, steps=1, block=1)
+    with pytest.raises(training.DifferenceError, match="seed 2"):
+        training.run_way(training.Way("auto"), length, "cpu")
+
+
 def test_nccl_is_a_way_only_where_the_package_has_the_option() -> None:
     pytest.importorskip("torch")
     from benchmarks.gpu import training
