@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import subprocess
@@ -117,6 +118,30 @@ def test_torch_is_asked_for_kernels_that_there_are(monkeypatch: pytest.MonkeyPat
     known = {*report.NUMBERS, *report.OF_BOUND, "copy", "momentum_correct"}
     assert kernels - known == {"outer_update_foreach", "outer_update_fused"}
     assert {name for over in report.OVER.values() for name in over} <= kernels
+
+
+def test_torch_and_the_kernels_have_the_same_sizes() -> None:
+    pytest.importorskip("torch")
+    from benchmarks.gpu import baselines
+
+    source = " ".join((Path(report.__file__).parent / "timings.cu").read_text().split())
+    few, many = baselines.LISTS
+    for text in (
+        f"kElements = std::int64_t{{1}} << {baselines.ELEMENTS.bit_length() - 1};",
+        f"kRanks = {baselines.RANKS};",
+        f"kRepeats = {baselines.REPEATS};",
+        f"kAligned = {baselines.ALIGNED};",
+        *(f"GroupTopk{{{group}, {keep}}}" for group, keep in baselines.GROUPS),
+        f"ThresholdSelect how{{{baselines.THRESHOLD}F,",
+        f"ThresholdSelect alone{{{baselines.ALONE}F,",
+        f"host(static_cast<std::size_t>(count), {math.log2(baselines.STEP):.0f});",
+        f"add_filter({baselines.FILTER_SIZE});",
+        f"shape{{{baselines.FILTERS}, size}};",
+        f"add_list({few}, kElements / {few} / kAligned * kAligned);",
+        f"add_list({many}, {baselines.list_elements(many)});",
+    ):
+        assert text in source, text
+    assert source.count("GroupTopk{") == len(baselines.GROUPS)
 
 
 def test_what_torch_computes_is_what_the_kernels_do() -> None:
