@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import os
+import queue
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -246,17 +248,28 @@ def case_wrong_arguments_are_value_errors_in_both_modes() -> None:
 
 
 def case_a_name_in_flight_twice_is_an_error() -> None:
-    @tf.function
-    def twice(x: tf.Tensor) -> Any:
-        return hvd.allreduce(x, name="twice"), hvd.allreduce(x, name="twice")
-
     big = tf.ones([1 << 20])
-    try:
-        with hvd.horovod_errors():
-            twice(big)
-    except ValueError as error:
-        assert "'twice' is in flight" in str(error)
+    refusals: queue.SimpleQueue[str] = queue.SimpleQueue()
+
+    def submit() -> None:
+        try:
+            with hvd.horovod_errors():
+                hvd.allreduce(big, name="twice")
+        except ValueError as error:
+            refusals.put(str(error))
+
+    if hvd.rank() > 0:
+        # Neither of rank 0's two can end before this rank submits its own.
+        hvd.barrier()
+        submit()
+        return
+    threads = [threading.Thread(target=submit) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    assert "'twice' is in flight" in refusals.get(timeout=60)
     hvd.barrier()
+    for thread in threads:
+        thread.join()
 
 
 def case_ranks_that_disagree_are_told_who() -> None:
