@@ -225,6 +225,25 @@ bool Importance::follow_link(StepProfile& profile, bool mixed) {
   return counts;
 }
 
+// What ranks are apart varies, and with it what they wait: how long steps take tells what more costs. nullopt: the rate
+// on trial stays, and there is no higher one.
+std::optional<std::int64_t> Importance::judge_trial(std::int64_t step_us, std::string& why) {
+  if (!is_worth(step_us, usual_us_, rate_, probe_.before())) {
+    why = ", for steps take longer than that is worth";
+    return probe_.fail();
+  }
+  const bool free = Wide{step_us - usual_us_} * kOne <= Wide{usual_us_} * kNothing;
+  const std::int64_t more = std::min(permille_of(rate_, free ? kBoldPermille : kTrialPermille), method_.value("most"));
+  usual_us_ = std::max(usual_us_, step_us);
+  if (more <= rate_) {
+    probe_.settle();
+    return std::nullopt;
+  }
+  probe_.begin(rate_);
+  why = " to try, for it was worth its cost";
+  return more;
+}
+
 // nullopt: the rate stays. `why`: for a person.
 std::optional<std::int64_t> Importance::next_budget_rate(const StepProfile& measured,
                                                          const std::vector<PlannedTensor>& now, bool shares_changed,
@@ -241,23 +260,11 @@ std::optional<std::int64_t> Importance::next_budget_rate(const StepProfile& meas
   const bool settled = usual_us_ > 0;
   const bool slowed = !settled || longer > Wide{usual_us_} * kNoise;
   const int direction = wanted > rate_ && !same ? 1 : wanted < rate_ && !same && waits && slowed ? -1 : 0;
-  const std::int64_t most = method_.value("most");
   if (probe_.on()) {
     SRT_CHECK(settled);
-    // What ranks are apart varies, and with it what they wait: how long steps take tells what more costs.
-    if (!is_worth(profile.step_us, usual_us_, rate_, probe_.before())) {
-      why = ", for steps take longer than that is worth";
-      return probe_.fail();
+    if (const auto next = judge_trial(profile.step_us, why)) {
+      return next;
     }
-    const bool free = longer <= Wide{usual_us_} * kNothing;
-    if (const std::int64_t more = std::min(permille_of(rate_, free ? kBoldPermille : kTrialPermille), most);
-        more > rate_) {
-      usual_us_ = std::max(usual_us_, profile.step_us);
-      probe_.begin(rate_);
-      why = " to try, for it was worth its cost";
-      return more;
-    }
-    probe_.settle();
   }
   if (!mixed) {
     if (same || wanted > rate_) {
@@ -281,7 +288,7 @@ std::optional<std::int64_t> Importance::next_budget_rate(const StepProfile& meas
     }
     return wanted;
   }
-  if (const std::int64_t more = std::min(permille_of(rate_, kTrialPermille), most);
+  if (const std::int64_t more = std::min(permille_of(rate_, kTrialPermille), method_.value("most"));
       more > rate_ && usual_us_ > 0 && probe_.due(measured.bytes_per_second)) {
     probe_.begin(rate_);
     why = " to try";

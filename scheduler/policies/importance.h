@@ -47,6 +47,7 @@ class Importance final : public Controller {
   std::int64_t budget_rate(const StepProfile& profile, const std::vector<PlannedTensor>& now) const;
   std::int64_t aimd_rate(const StepProfile& profile);
   bool follow_link(StepProfile& profile, bool mixed);
+  std::optional<std::int64_t> judge_trial(std::int64_t step_us, std::string& why);
   std::optional<std::int64_t> next_budget_rate(const StepProfile& profile, const std::vector<PlannedTensor>& now,
                                                bool shares_changed, std::string& why);
 
