@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <future>
 #include <mutex>
@@ -355,13 +356,16 @@ Result<std::vector<RequestId>> SessionImpl::submit(std::vector<OpSpec> ops) {
   for (const auto& ticket : tickets) {
     ids.push_back(ticket.id);
   }
-  std::vector<Result<device::Mark>> marks;
-  for (const OpSpec& op : ops) {
-    marks.push_back(ops_->mark(op));
+  std::vector<Result<device::Mark>> marks;  // none where nothing is on a GPU
+  if (std::ranges::any_of(ops, [](const OpSpec& op) { return op.input.device.type != DeviceType::kCpu; })) {
+    for (const OpSpec& op : ops) {
+      marks.push_back(ops_->mark(op));
+    }
   }
   loop_.post([this, ops = std::move(ops), marks = std::move(marks), ids]() mutable {
     for (std::size_t i = 0; i < ops.size(); ++i) {
-      ops_->submit(std::move(ops[i]), std::move(marks[i]), [this, id = ids[i]](Status status, OpResult result) {
+      Result<device::Mark> mark = marks.empty() ? device::Mark() : std::move(marks[i]);
+      ops_->submit(std::move(ops[i]), std::move(mark), [this, id = ids[i]](Status status, OpResult result) {
         requests_.complete(id, std::move(status), std::move(result));
       });
     }
