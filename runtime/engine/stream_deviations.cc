@@ -104,9 +104,10 @@ void Stream::cancel_steps(std::uint64_t from, const Status& cause) {
 }
 
 // A step is complete: every rank has sent to all others in it, behind everything it has cancelled. Not so where data
-// goes host by host: there the link forgets what is oldest.
+// goes host by host, or between GPUs: there the link forgets what is oldest.
 void Stream::forget_cancelled() {
-  if (cancelled_ && deps_.net.size() > 1 && !plan_->partitions().empty() && deps_.net.host_groups() == nullptr) {
+  const bool all_to_all = dense_->on_host() && deps_.net.host_groups() == nullptr;
+  if (cancelled_ && deps_.net.size() > 1 && !plan_->partitions().empty() && all_to_all) {
     deps_.net.forget(stream_tags(id_));
     cancelled_ = false;
   }
