@@ -96,7 +96,12 @@ void OrderedDevice::listen(Rank peer) {
 }
 
 void OrderedDevice::heard(Rank peer, const Message& message) {
-  for (std::size_t i = 0; i < std::min<std::size_t>(message.count, kMost); ++i) {
+  if (message.count > kMost) {
+    fail(corrupt("rank " + std::to_string(job_rank(peer)) + " sent " + std::to_string(message.count) +
+                 " words on the order of launches in one message, of " + std::to_string(kMost) + " at most"));
+    return;
+  }
+  for (std::size_t i = 0; i < message.count; ++i) {
     const Entry& entry = message.entries[i];
     const OpTag tag(entry.tag);
     Status status;
