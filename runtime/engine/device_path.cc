@@ -69,11 +69,12 @@ Result<DensePath::Packed> DevicePath::gather(const scheduler::Partition& partiti
 void DevicePath::start(net::CollectiveArgs args, Done done) {
   auto ready = plane_.mark_copies();
   net::DeviceWork work;
-  if (ready) {
-    work.ready = ready->event();
-  } else {
-    static_cast<void>(plane_.stage().fail(ready.status()));
+  if (!ready) {
+    // Nobody knows when it is packed.
+    plane_.loop().post([done = std::move(done), lost = plane_.stage().fail(ready.status())]() mutable { done(lost); });
+    return;
   }
+  work.ready = ready->event();
   plane_.nccl_bytes().add(args.out.size());
   ++*in_flight_;
   net_.start_work(

@@ -250,13 +250,19 @@ void DevicePlane::leave(const Status& cause, Task then) {
   if (way_ == Way::kAsking || (ordered_ && !ordered_->idle())) {
     abort(cause);
   }
+  if (copies_ != device::Stream()) {
+    if (auto last = deps_.stage.mark(copies_)) {
+      last_copies_ = std::move(*last);
+    }
+  }
   leave_when_idle(std::move(then));
 }
 
 void DevicePlane::leave_when_idle(Task then) {
-  if (nccl_ == nullptr) {
+  const bool idle = drained();
+  if (nccl_ == nullptr && idle) {
     then();
-  } else if (ordered_->idle()) {
+  } else if (idle) {
     nccl_->close([then = std::move(then)](const Status& /*closed*/) mutable { then(); });
   } else {
     timer_ = deps_.loop.after(kPoll, [this, then = std::move(then)]() mutable {
@@ -268,9 +274,13 @@ void DevicePlane::leave_when_idle(Task then) {
 
 // Else releasing memory would wait for the device, which may hang.
 bool DevicePlane::drained() const {
-  const auto last = deps_.stage.mark(copies_);
-  const auto over = last ? deps_.stage.device().done(last->event()) : Result<bool>(last.status());
-  return over && *over && (!ordered_ || ordered_->idle());
+  if (last_copies_) {
+    const auto over = deps_.stage.device().done(last_copies_->event());
+    if (!over || !*over) {
+      return false;
+    }
+  }
+  return !ordered_ || ordered_->idle();
 }
 
 void DevicePlane::close() {
@@ -279,13 +289,14 @@ void DevicePlane::close() {
   self_.reset();
   deps_.loop.cancel(timer_);
   if (copies_ != device::Stream()) {
-    if (drained()) {
+    if (last_copies_ && drained()) {
       for (std::byte* const data : made_) {
         deps_.stage.device().release(device::Place::kDevice, data);
       }
     }
     deps_.stage.device().destroy(copies_);
   }
+  last_copies_.reset();
   nccl_ = nullptr;
   ordered_.reset();
   connecting_.reset();

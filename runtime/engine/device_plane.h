@@ -11,6 +11,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -68,6 +69,7 @@ class DevicePlane {
   // close().
   Result<std::shared_ptr<std::byte>> take(std::size_t bytes);
   DeviceStage& stage() { return deps_.stage; }
+  Loop& loop() { return deps_.loop; }
   Counter& nccl_bytes() { return nccl_bytes_; }
 
   // What is in flight over NCCL, and comes later, ends with `cause`.
@@ -104,6 +106,7 @@ class DevicePlane {
   net::nccl::NcclCollectives* nccl_ = nullptr;  // of ordered_
   std::unique_ptr<net::OrderedDevice> ordered_;
   device::Stream copies_;
+  std::optional<device::Mark> last_copies_;       // of a rank that leaves
   std::vector<std::byte*> made_;                  // all memory
   std::multimap<std::size_t, std::byte*> spare_;  // of it what nobody has, by size
   bool closed_ = false;
