@@ -50,7 +50,8 @@ OURS = {
     **{name: METHODS[name].text for name in ("hylo", "algc", "group_topk")},
     "twobit": "twobit:wire=scatter",
     "low_rank": "powersgd:rank=4",
-    "low_rank_2": "powersgd:rank=2",
+    # As torch's hook, which leaves only what factors would not halve as it is.
+    "low_rank_2": "powersgd:rank=2,min=1KiB",
 }
 ENTRANTS = {
     DDP: Entrant("gloo", {}),
