@@ -48,9 +48,10 @@ class Entrant:
 #: The published methods with the settings of `methods`, which are for few bytes, and codecs as they are.
 OURS = {
     **{name: METHODS[name].text for name in ("hylo", "algc", "group_topk")},
+    "int8": "int8:wire=scatter",
     "twobit": "twobit:wire=scatter",
     "low_rank": "powersgd:rank=4",
-    # As torch's hook, which leaves only what factors would not halve as it is.
+    # Down to small matrices, as torch's hook.
     "low_rank_2": "powersgd:rank=2,min=1KiB",
 }
 ENTRANTS = {
