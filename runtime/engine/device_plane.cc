@@ -1,12 +1,10 @@
 #include "runtime/engine/device_plane.h"
 
-#include <algorithm>
-#include <array>
-#include <cstring>
 #include <limits>
 #include <utility>
 
 #include "runtime/base/check.h"
+#include "runtime/engine/device_report.h"
 #include "runtime/engine/tags.h"
 
 namespace sirtaki::engine {
@@ -16,7 +14,6 @@ namespace {
 enum Exchange : std::uint16_t { kAble = 0, kConnected = 1, kOrder = 2, kFirstId = 3 };
 
 constexpr Duration kPoll = std::chrono::milliseconds(1);
-constexpr std::size_t kTextBytes = 248;
 
 net::CollectiveArgs among_all(OpKind kind, std::uint16_t number) {
   net::CollectiveArgs args;
@@ -28,13 +25,6 @@ net::CollectiveArgs among_all(OpKind kind, std::uint16_t number) {
 }
 
 }  // namespace
-
-// Of one rank, as it travels.
-struct DevicePlane::Report {
-  std::int32_t version = 0;
-  std::uint32_t failed = 0;
-  std::array<char, kTextBytes> text = {};
-};
 
 // Rank 0's ids over the host's collectives; ranks ask for them in one order.
 class DevicePlane::Ids final : public net::nccl::IdExchange {
@@ -117,40 +107,58 @@ Status DevicePlane::prepare() {
 // All say how it went; `then` gets the first that failed, or what ranks do not have in common.
 void DevicePlane::exchange(std::uint16_t number, const Status& own, void (DevicePlane::*then)(const Status&)) {
   struct Reports {
-    Report mine;
-    std::vector<Report> all;
+    std::vector<std::byte> mine;
+    std::vector<std::byte> all;
   };
   const auto reports = std::make_shared<Reports>();
-  reports->mine.version = library_ ? library_->version : 0;
-  reports->mine.failed = own ? 0 : 1;
-  own.text().copy(reports->mine.text.data(), kTextBytes - 1);
+  reports->mine = encode_device_report({library_ ? library_->version : 0, !own, std::string(own.text())});
   const auto size = static_cast<std::size_t>(deps_.net.size());
-  reports->all.resize(size);
+  reports->all.resize(size * kDeviceReportBytes);
   net::CollectiveArgs args = among_all(OpKind::kAllgather, number);
-  args.in = std::as_bytes(std::span(&reports->mine, 1));
-  args.out = std::as_writable_bytes(std::span(reports->all));
-  args.recv_counts.assign(size, static_cast<std::int64_t>(sizeof(Report)));
+  args.in = reports->mine;
+  args.out = reports->all;
+  args.recv_counts.assign(size, static_cast<std::int64_t>(kDeviceReportBytes));
   deps_.net.start(std::move(args), [weak = std::weak_ptr(self_), reports, then](Status status) {
     const auto self = weak.lock();
     if (!self) {
       return;
     }
-    for (std::size_t rank = 0; rank < reports->all.size() && status; ++rank) {
-      Report& report = reports->all[rank];
-      report.text.back() = 0;
-      const auto blamed = static_cast<Rank>(rank);
-      const std::string who = "rank " + std::to_string(rank);
-      if (report.failed != 0) {
-        status = {Code::kUnavailable, who + ": " + report.text.data(), {blamed, ""}};
-      } else if (report.version != reports->all[0].version) {
-        status = {Code::kUnavailable,
-                  who + " has NCCL " + net::nccl::version_text(report.version) + " and rank 0 has " +
-                      net::nccl::version_text(reports->all[0].version),
-                  {blamed, ""}};
-      }
+    if (status) {
+      status = (*self)->judge(reports->all);
     }
-    ((*self)->*then)(status);
+    if (status.code() == Code::kCorrupt) {
+      // The others may have understood it, and go on over NCCL.
+      (*self)->deps_.broken(status);
+    } else {
+      ((*self)->*then)(status);
+    }
   });
+}
+
+Status DevicePlane::judge(ConstBytes reports) const {
+  Status status;
+  std::int32_t first_version = 0;
+  for (Rank rank = 0; rank < deps_.net.size(); ++rank) {
+    const std::string who = "rank " + std::to_string(rank);
+    const auto report =
+        decode_device_report(reports.subspan(static_cast<std::size_t>(rank) * kDeviceReportBytes, kDeviceReportBytes));
+    if (!report) {
+      return {Code::kCorrupt,
+              who + ": " + std::string(report.status().text()) +
+                  "; its memory or the network damages data, or its build is another one",
+              {rank, ""}};
+    }
+    first_version = rank == 0 ? report->version : first_version;
+    if (report->failed) {
+      status.update({Code::kUnavailable, who + ": " + report->text, {rank, ""}});
+    } else if (report->version != first_version) {
+      status.update({Code::kUnavailable,
+                     who + " has NCCL " + net::nccl::version_text(report->version) + " and rank 0 has " +
+                         net::nccl::version_text(first_version),
+                     {rank, ""}});
+    }
+  }
+  return status;
 }
 
 void DevicePlane::on_able(const Status& all) {

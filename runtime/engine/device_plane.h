@@ -83,10 +83,10 @@ class DevicePlane {
  private:
   enum class Way : std::uint8_t { kUndecided, kAsking, kHost, kNccl, kRefused };
   class Ids;
-  struct Report;
 
   Status prepare();
   void exchange(std::uint16_t number, const Status& own, void (DevicePlane::*then)(const Status&));
+  Status judge(ConstBytes reports) const;
   void on_able(const Status& all);
   void on_connected(const Status& all);
   void settle(Way way, const Status& why);

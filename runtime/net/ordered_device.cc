@@ -1,7 +1,6 @@
 #include "runtime/net/ordered_device.h"
 
 #include <algorithm>
-#include <array>
 #include <limits>
 #include <string>
 #include <utility>
@@ -11,33 +10,16 @@
 namespace sirtaki::net {
 namespace {
 
-// What a message says of a tag, or of a rank in its place.
-enum Kind : std::uint32_t { kReady = 1, kWithdraw, kPlaced, kWithdrawn, kGone };
+using Kind = LaunchWord::Kind;
 
 constexpr std::uint32_t kToFirst = 0;
 constexpr std::uint32_t kFromFirst = 1;
 
-constexpr std::uint32_t kMessageCheck = 0x6f726472;
-constexpr std::size_t kMost = 15;
-
-struct Entry {
-  std::uint64_t tag = 0;
-  std::int32_t priority = 0;
-  std::uint32_t kind = 0;
-};
-
 Envelope envelope_to(Rank peer, OpTag tag, std::uint32_t slot) {
-  return {peer, tag, slot, kMessageCheck, std::numeric_limits<std::int32_t>::min()};
+  return {peer, tag, slot, kLaunchWordsCheck, std::numeric_limits<std::int32_t>::min()};
 }
 
 }  // namespace
-
-// As it travels, always whole: the receiver has to know its length.
-struct OrderedDevice::Message {
-  std::uint64_t count = 0;
-  std::uint64_t unused = 0;
-  std::array<Entry, kMost> entries = {};
-};
 
 OrderedDevice::OrderedDevice(PointToPoint& link, std::unique_ptr<DeviceCollectives> inner,
                              const OrderedOptions& options, std::function<void(const Status&)> broken)
@@ -82,12 +64,11 @@ void OrderedDevice::reply(Done done, Status status) {
 // ---- messages ----
 
 void OrderedDevice::listen(Rank peer) {
-  auto message = std::make_shared<Message>();
-  const Bytes out = std::as_writable_bytes(std::span(message.get(), 1));
-  link_.recv(envelope_to(peer, options_.tag, rank() == 0 ? kToFirst : kFromFirst), out,
+  const auto message = std::make_shared<std::vector<std::byte>>(kLaunchWordsBytes);
+  link_.recv(envelope_to(peer, options_.tag, rank() == 0 ? kToFirst : kFromFirst), *message,
              while_alive([peer, message](OrderedDevice& self, const Status& status) {
                if (!status) {
-                 self.lost(peer, status);
+                 self.not_passed(peer, status);
                  return;
                }
                self.heard(peer, *message);
@@ -95,45 +76,55 @@ void OrderedDevice::listen(Rank peer) {
              }));
 }
 
-void OrderedDevice::heard(Rank peer, const Message& message) {
-  if (message.count > kMost) {
-    fail(corrupt("rank " + std::to_string(job_rank(peer)) + " sent " + std::to_string(message.count) +
-                 " words on the order of launches in one message, of " + std::to_string(kMost) + " at most"));
-    return;
+// A peer that is gone leaves; one whose messages have another form breaks the order for good.
+void OrderedDevice::not_passed(Rank peer, const Status& status) {
+  if (status.code() == Code::kMismatch) {
+    fail(damaged(peer, status));
+  } else {
+    lost(peer, status);
   }
-  for (std::size_t i = 0; i < message.count; ++i) {
-    const Entry& entry = message.entries[i];
-    const OpTag tag(entry.tag);
-    Status status;
-    if (sequencer_ && entry.kind == kReady) {
-      status = sequencer_->ready(peer, tag, entry.priority);
-    } else if (sequencer_ && entry.kind == kWithdraw) {
-      sequencer_->withdraw(peer, tag);
-    } else if (!sequencer_ && (entry.kind == kPlaced || entry.kind == kWithdrawn)) {
-      heed({entry.kind == kPlaced ? LaunchNotice::Kind::kPlaced : LaunchNotice::Kind::kWithdrawn, rank(), tag,
-            entry.priority});
-    } else if (!sequencer_ && entry.kind == kGone && entry.tag < gone_.size()) {
-      const auto gone = static_cast<Rank>(entry.tag);
-      lost(gone, {Code::kPeerLost, "rank " + std::to_string(job_rank(gone)) + " is gone", {job_rank(gone), ""}});
-    } else {
-      status = corrupt("rank " + std::to_string(job_rank(peer)) + " says " + std::to_string(entry.kind) +
-                       " about the order of launches");
-    }
-    if (!status) {
-      fail(status);
-    }
+}
+
+Status OrderedDevice::damaged(Rank peer, const Status& why) const {
+  const std::string who = "rank " + std::to_string(job_rank(peer));
+  return {Code::kCorrupt,
+          who + " and rank " + std::to_string(job_rank(rank())) +
+              " do not understand each other about the order of launches: " + std::string(why.text()) +
+              "; the memory or the network of one of them damages data, or their builds differ",
+          {job_rank(peer), ""}};
+}
+
+void OrderedDevice::heard(Rank peer, ConstBytes message) {
+  const auto words = decode_launch_words(message);
+  Status status = words.status();
+  for (std::size_t i = 0; status && i < words->size(); ++i) {
+    status = heed_word(peer, (*words)[i]);
+  }
+  if (!status) {
+    fail(damaged(peer, status));
   }
   if (rank() == 0) {
     speak_later();
   }
 }
 
-void OrderedDevice::say(std::vector<Message>& to, std::uint32_t kind, OpTag tag, std::int32_t priority) {
-  if (to.empty() || to.back().count == kMost) {
-    to.emplace_back();
+Status OrderedDevice::heed_word(Rank peer, const LaunchWord& word) {
+  if (sequencer_ && word.kind == Kind::kReady) {
+    return sequencer_->ready(peer, word.tag, word.number);
   }
-  Message& message = to.back();
-  message.entries[message.count++] = {tag.value, priority, kind};
+  if (sequencer_ && word.kind == Kind::kWithdraw) {
+    sequencer_->withdraw(peer, word.tag);
+  } else if (!sequencer_ && (word.kind == Kind::kPlaced || word.kind == Kind::kWithdrawn)) {
+    const auto kind = word.kind == Kind::kPlaced ? LaunchNotice::Kind::kPlaced : LaunchNotice::Kind::kWithdrawn;
+    heed({kind, rank(), word.tag, word.number});
+  } else if (!sequencer_ && word.kind == Kind::kGone && word.number < size()) {
+    const Rank gone = job_rank(word.number);
+    lost(word.number, {Code::kPeerLost, "rank " + std::to_string(gone) + " is gone", {gone, ""}});
+  } else {
+    return corrupt("it says word " + std::to_string(static_cast<int>(word.kind)) + " of rank " +
+                   std::to_string(word.number) + ", which is not for it to say");
+  }
+  return {};
 }
 
 void OrderedDevice::speak_later() {
@@ -155,39 +146,42 @@ void OrderedDevice::speak() {
   std::vector<LaunchNotice> notices = ended_ ? sequencer_->take() : std::vector<LaunchNotice>();
   const std::optional<Rank> gone = std::exchange(unsaid_gone_, std::nullopt);
   for (Rank peer = 1; peer < size(); ++peer) {
-    std::vector<Message> messages;
+    std::vector<LaunchWord> words;
     for (const LaunchNotice& notice : notices) {
       if (notice.to == LaunchNotice::kAll || notice.to == peer) {
-        say(messages, notice.kind == LaunchNotice::Kind::kPlaced ? kPlaced : kWithdrawn, notice.tag, notice.priority);
+        words.push_back(notice.kind == LaunchNotice::Kind::kPlaced
+                            ? LaunchWord{Kind::kPlaced, notice.tag, notice.priority}
+                            : LaunchWord{Kind::kWithdrawn, notice.tag, 0});
       }
     }
     if (gone) {
-      say(messages, kGone, OpTag(static_cast<std::uint64_t>(*gone)), 0);
+      words.push_back({Kind::kGone, OpTag(), *gone});
     }
-    send(peer, messages, batch);
+    send(peer, words, batch);
   }
   batch->notices = std::move(notices);
   batches_.push_back(batch);
   heed_batches();
 }
 
-void OrderedDevice::send(Rank peer, const std::vector<Message>& messages, const std::shared_ptr<Batch>& batch) {
+void OrderedDevice::send(Rank peer, std::span<const LaunchWord> words, const std::shared_ptr<Batch>& batch) {
   if (gone_[static_cast<std::size_t>(peer)]) {
     return;
   }
-  for (const Message& message : messages) {
-    const auto kept = std::make_shared<Message>(message);
+  while (!words.empty()) {
+    const std::span<const LaunchWord> next = words.first(std::min(words.size(), kMostLaunchWords));
+    words = words.subspan(next.size());
+    const auto kept = std::make_shared<std::vector<std::byte>>(encode_launch_words(next));
     if (batch) {
       ++batch->sending;
     }
-    link_.send(envelope_to(peer, options_.tag, peer == 0 ? kToFirst : kFromFirst),
-               std::as_bytes(std::span(kept.get(), 1)),
+    link_.send(envelope_to(peer, options_.tag, peer == 0 ? kToFirst : kFromFirst), *kept,
                while_alive([peer, kept, batch](OrderedDevice& self, const Status& status) {
                  if (batch) {
                    --batch->sending;
                  }
                  if (!status) {
-                   self.lost(peer, status);
+                   self.not_passed(peer, status);
                  }
                  self.heed_batches();
                }));
@@ -224,7 +218,7 @@ void OrderedDevice::start_work(CollectiveArgs args, DeviceWork work, Done done) 
   operations_.emplace(tag, Operation{std::move(args), std::move(work), std::move(done), {}});
   SRT_CHECK(member_.start(tag));
   if (!sequencer_) {
-    say(unsaid_, kReady, tag, priority);
+    unsaid_.push_back({Kind::kReady, tag, priority});
   } else if (const Status status = sequencer_->ready(0, tag, priority); !status) {
     fail(status);
   }
@@ -242,7 +236,7 @@ void OrderedDevice::cancel(TagGroup tags, Status cause) {
     if (sequencer_) {
       sequencer_->withdraw(0, tag);
     } else {
-      say(unsaid_, kWithdraw, tag, 0);
+      unsaid_.push_back({Kind::kWithdraw, tag, 0});
     }
     speak_later();
   }

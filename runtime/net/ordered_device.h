@@ -17,10 +17,12 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "runtime/net/device_collectives.h"
 #include "runtime/net/launch_order.h"
+#include "runtime/net/launch_words.h"
 #include "runtime/net/point_to_point.h"
 
 namespace sirtaki::net {
@@ -52,7 +54,6 @@ class OrderedDevice final : public DeviceCollectives {
   bool idle() const { return operations_.empty(); }
 
  private:
-  struct Message;
   struct Operation {
     CollectiveArgs args;
     DeviceWork work;
@@ -69,11 +70,13 @@ class OrderedDevice final : public DeviceCollectives {
   template <class Function>
   auto while_alive(Function function);
   void listen(Rank peer);
-  void heard(Rank peer, const Message& message);
-  void say(std::vector<Message>& to, std::uint32_t kind, OpTag tag, std::int32_t priority);
+  void not_passed(Rank peer, const Status& status);
+  Status damaged(Rank peer, const Status& why) const;
+  void heard(Rank peer, ConstBytes message);
+  Status heed_word(Rank peer, const LaunchWord& word);
   void speak_later();
   void speak();
-  void send(Rank peer, const std::vector<Message>& messages, const std::shared_ptr<Batch>& batch);
+  void send(Rank peer, std::span<const LaunchWord> words, const std::shared_ptr<Batch>& batch);
   void heed_batches();
   void heed(const LaunchNotice& notice);
   void launch(std::map<OpTag, Operation>::iterator place);
@@ -92,8 +95,8 @@ class OrderedDevice final : public DeviceCollectives {
   LaunchMember member_;
   std::optional<LaunchSequencer> sequencer_;  // of rank 0
   std::map<OpTag, Operation> operations_;
-  std::vector<Message> unsaid_;  // for rank 0
-  std::vector<bool> gone_;       // by rank
+  std::vector<LaunchWord> unsaid_;  // for rank 0
+  std::vector<bool> gone_;          // by rank
   std::optional<Rank> unsaid_gone_;
   bool speaking_ = false;  // a task is posted
   std::deque<std::shared_ptr<Batch>> batches_;

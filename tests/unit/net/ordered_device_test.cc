@@ -233,6 +233,37 @@ TEST_F(OrderedDeviceTest, ARankThatIsGoneIsNamedToAll) {
   }
 }
 
+TEST_F(OrderedDeviceTest, ADamagedMessageIsTheEnd) {
+  const auto words = [](LaunchWord::Kind kind, std::int32_t number) {
+    return encode_launch_words(std::vector<LaunchWord>{{kind, OpTag(), number}});
+  };
+  std::vector<std::byte> spoiled = words(LaunchWord::Kind::kReady, 1);
+  spoiled.back() = std::byte{1};
+  for (const Rank from : {0, 1}) {
+    for (const auto& message : {spoiled, std::vector<std::byte>(kLaunchWordsBytes), std::vector<std::byte>(8),
+                                words(LaunchWord::Kind::kGone, from == 0 ? 2 : 0)}) {
+      members_.clear();
+      open(2);
+      start(0, 1);
+      start(1, 1);
+      start(1 - from, 2);
+      run();
+      at(from).link->send({1 - from, OpTag(1000000), from == 0 ? 1U : 0U, kLaunchWordsCheck, 0}, message,
+                          [](const Status&) {});
+      run();
+      const Member& other = at(1 - from);
+      ASSERT_EQ(other.broken.size(), 1U);
+      EXPECT_EQ(other.broken[0].code(), Code::kCorrupt);
+      EXPECT_EQ(other.broken[0].blame().rank, from);
+      EXPECT_NE(other.broken[0].text().find("do not understand each other about the order of launches"),
+                std::string_view::npos)
+          << other.broken[0].text();
+      EXPECT_EQ(other.ended.size(), 2U);
+      EXPECT_EQ(other.inner->aborted.code(), Code::kCorrupt);
+    }
+  }
+}
+
 TEST_F(OrderedDeviceTest, OrdersAreTheSameOnAllRanksWhateverTheyStartAndCancelWhen) {
   constexpr std::uint64_t kTags = 40;
   for (std::uint64_t seed = 1; seed <= 40; ++seed) {
