@@ -144,6 +144,11 @@ void OrderedDevice::speak() {
   const auto batch = std::make_shared<Batch>();
   // What the others launched now this rank would not launch any more.
   std::vector<LaunchNotice> notices = ended_ ? sequencer_->take() : std::vector<LaunchNotice>();
+  for (const LaunchNotice& notice : notices) {
+    if (notice.kind == LaunchNotice::Kind::kPlaced) {
+      operations_.at(notice.tag).placed = true;
+    }
+  }
   const std::optional<Rank> gone = std::exchange(unsaid_gone_, std::nullopt);
   for (Rank peer = 1; peer < size(); ++peer) {
     std::vector<LaunchWord> words;
@@ -243,10 +248,10 @@ void OrderedDevice::cancel(TagGroup tags, Status cause) {
 }
 
 void OrderedDevice::heed(const LaunchNotice& notice) {
-  if (!ended_) {
+  const auto place = operations_.find(notice.tag);
+  if (!ended_ && (place == operations_.end() || !place->second.placed)) {
     return;
   }
-  const auto place = operations_.find(notice.tag);
   const bool placed = notice.kind == LaunchNotice::Kind::kPlaced;
   if (place == operations_.end() || !(placed ? member_.placed(notice.tag) : member_.withdrawn(notice.tag))) {
     fail(bug("rank 0 orders tag " + std::to_string(notice.tag.value) + ", for which this rank is not ready"));
@@ -294,13 +299,15 @@ void OrderedDevice::lost(Rank peer, const Status& status) {
   if (!ended_) {
     return;
   }
-  stop(status);
+  // The others launch what has its place, and so does rank 0 when its word for it has left.
+  stop(status, [](const Operation& operation) { return operation.placed; });
   if (rank() == 0) {
     unsaid_gone_ = peer;
     speak_later();
   }
   grace_ = link_.loop().after(options_.grace, [this, status] {
     grace_ = {};
+    stop(status);
     inner_->abort(status);
   });
 }
@@ -314,14 +321,11 @@ void OrderedDevice::fail(const Status& cause) {
   inner_->abort(cause);
 }
 
-void OrderedDevice::stop(const Status& cause) {
-  if (!ended_) {
-    return;
-  }
-  ended_ = cause;
+void OrderedDevice::stop(const Status& cause, const std::function<bool(const Operation&)>& goes_on) {
+  ended_.update(cause);
   for (auto place = operations_.begin(); place != operations_.end();) {
     Operation& operation = place->second;
-    if (operation.launched) {
+    if (operation.launched || (goes_on && goes_on(operation))) {
       ++place;
       continue;
     }

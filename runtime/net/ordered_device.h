@@ -4,12 +4,12 @@
 // What is started is announced to rank 0, and launched when all ranks have started it, everywhere in the order that
 // rank 0 gives (launch_order.h). An operation that is cancelled before it has a place ends when rank 0 has confirmed
 // that nobody will launch it; one that has its place is launched and runs to its end, and then says the cause. So what
-// is cancelled by all ranks disturbs nothing else. Messages travel over the host's transport, as urgently as it knows,
-// all that is to be said in one turn of the loop together.
-// Rank 0 launches nothing before its word for it is on the way to all others: whatever holds up its loop afterwards,
-// the device comes to an end with what it has.
-// Owned by: whoever owns the data plane of a rank. Thread: the loop's, destructor included. Destroying it drops the
-// callbacks of what is in flight: abort() first and let the loop run.
+// is cancelled by all ranks disturbs nothing else. The same where a rank is lost: what has a place is launched and has
+// a moment to come to its end, the rest ends at once. Messages travel over the host's transport, as urgently as it
+// knows, all that is to be said in one turn of the loop together. Rank 0 launches nothing before its word for it is on
+// the way to all others: whatever holds up its loop afterwards, the device comes to an end with what it has. Owned by:
+// whoever owns the data plane of a rank. Thread: the loop's, destructor included. Destroying it drops the callbacks of
+// what is in flight: abort() first and let the loop run.
 #pragma once
 
 #include <deque>
@@ -58,7 +58,8 @@ class OrderedDevice final : public DeviceCollectives {
     CollectiveArgs args;
     DeviceWork work;
     Done done;
-    Status cause;  // why it was cancelled
+    Status cause;         // why it was cancelled
+    bool placed = false;  // on rank 0: it has a place, of which the others are being told
     bool launched = false;
   };
   // Of rank 0: words that it heeds itself when the others have them.
@@ -83,8 +84,8 @@ class OrderedDevice final : public DeviceCollectives {
   void ended(OpTag tag, const Status& status);
   void lost(Rank peer, const Status& status);
   void reply(Done done, Status status);
-  // What is not launched ends with `cause`, and so does all that comes later.
-  void stop(const Status& cause);
+  // What is not launched ends with `cause`, but for what `goes_on`, and so does all that comes later.
+  void stop(const Status& cause, const std::function<bool(const Operation&)>& goes_on = {});
   // Of itself: what is launched as well.
   void fail(const Status& cause);
 

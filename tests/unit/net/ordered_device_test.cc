@@ -233,6 +233,32 @@ TEST_F(OrderedDeviceTest, ARankThatIsGoneIsNamedToAll) {
   }
 }
 
+TEST_F(OrderedDeviceTest, WhatHasAPlaceIsLaunchedByAllThoughARankIsLostMeanwhile) {
+  LocalOptions slow;
+  slow.bytes_per_second = 1000.0 * kLaunchWordsBytes;  // a message leaves in a millisecond
+  open(3, slow);
+  for (const Rank rank : {2, 1, 0}) {
+    start(rank, 1);
+  }
+  start(0, 2);
+  // Rank 0's word has left for rank 1, and not for rank 2.
+  ASSERT_TRUE(loop_.run([&] { return !at(1).inner->tags.empty(); }));
+  EXPECT_TRUE(at(0).inner->tags.empty());
+  group_->kill(2, {Code::kAborted, "killed"});
+  ASSERT_TRUE(loop_.run([&] { return !at(0).ended.empty(); }));
+  EXPECT_EQ(at(0).ended[0].tag, OpTag(2)) << "without a place";
+  EXPECT_EQ(at(0).ended[0].status.code(), Code::kPeerLost);
+  ASSERT_TRUE(loop_.run([&] { return !at(0).inner->tags.empty(); })) << "rank 1 meets nobody";
+  EXPECT_EQ(at(0).inner->tags, at(1).inner->tags);
+  finish_all();
+  run();
+  for (const Rank rank : {0, 1}) {
+    EXPECT_EQ(at(rank).ended.back().tag, OpTag(1));
+    EXPECT_TRUE(at(rank).ended.back().status) << at(rank).ended.back().status.to_string();
+    EXPECT_TRUE(at(rank).broken.empty());
+  }
+}
+
 TEST_F(OrderedDeviceTest, ADamagedMessageIsTheEnd) {
   const auto words = [](LaunchWord::Kind kind, std::int32_t number) {
     return encode_launch_words(std::vector<LaunchWord>{{kind, OpTag(), number}});
