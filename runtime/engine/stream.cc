@@ -81,8 +81,13 @@ bool Stream::stays_dense() const {
 
 void Stream::use(std::unique_ptr<DensePath> path) {
   SRT_CHECK(untouched() && in_flight_count_ == 0);
-  dense_ = std::move(path);
-  dense_->adopt(*plan_);
+  if (path) {
+    dense_ = std::move(path);
+    dense_->adopt(*plan_);
+  }
+  if (std::exchange(held_up_, false) && standing_in_ && zeros_timer_ == TimerId()) {
+    next_zeros();
+  }
 }
 
 void Stream::open_step() {

@@ -84,7 +84,9 @@ class Stream {
 
   // Nothing of it is compressed, in no step, nor scaled or looked at: another path may take over. Equal on all ranks.
   bool stays_dense() const;
-  // Before the first step.
+  // How it travels is not known yet: before use() no step begins, of a rank without more data either.
+  void hold() { held_up_ = true; }
+  // Before the first step. Null: as it would without.
   void use(std::unique_ptr<DensePath> path);
 
   // `at`: when the program said so.
@@ -263,6 +265,7 @@ class Stream {
   std::optional<TensorWaiter> tensor_waiter_;
 
   static constexpr std::uint32_t kNever = 0xffffffffU;
+  bool held_up_ = false;
   bool standing_in_ = false;
   std::uint32_t stand_in_until_ = kNever;  // attempt in which the program goes on
   std::vector<std::size_t> zeros_at_;      // by tensor: its first byte among those of a step without data

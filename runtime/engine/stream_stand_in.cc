@@ -54,6 +54,9 @@ void Stream::next_zeros() {
 }
 
 void Stream::submit_zeros() {
+  if (held_up_) {
+    return;
+  }
   if (phase_ == Phase::kFailed || (phase_ == Phase::kOpen && attempt_ >= stand_in_until_)) {
     standing_in_ = false;
     stand_in_until_ = kNever;

@@ -77,11 +77,12 @@ void StreamTable::choose_way(StreamId stream, bool all_on_device, Done opened) {
     opened({});
     return;
   }
+  engine_.stream(stream)->hold();
   plane_->when_known([this, stream, opened = std::move(opened)](const DevicePlane::Answer& answer) mutable {
     Stream* const s = engine_.stream(stream);
     const bool direct = s != nullptr && answer && *answer != nullptr;
-    if (direct) {
-      s->use(std::make_unique<DevicePath>(*plane_, **answer));
+    if (s != nullptr) {
+      s->use(direct ? std::make_unique<DevicePath>(*plane_, **answer) : nullptr);
     }
     if (answer) {
       staged_[stream] = std::make_shared<StagedStream>(*stage_, direct ? plane_ : nullptr);
