@@ -45,7 +45,9 @@ void Communicator::start_step(State state, std::string what, Duration timeout, D
   state_ = state;
   what_ = std::move(what);
   done_ = std::move(done);
-  deadline_ = loop_.now() + timeout;
+  begun_ = loop_.now();
+  deadline_ = begun_ + timeout;
+  slow_at_ = state == State::kExchanging ? begun_ + options_.slow_connect : TimePoint::max();
   pause_ = options_.first_poll;
   ++step_;
 }
@@ -65,7 +67,7 @@ void Communicator::connect(std::uint64_t attempt, Done done) {
       return;
     }
   }
-  timer_ = loop_.after(options_.connect_timeout, [this] {
+  timer_ = loop_.after(std::min(options_.connect_timeout, options_.slow_connect), [this] {
     timer_ = {};
     poll();
   });
@@ -154,16 +156,44 @@ void Communicator::poll() {
     fail(error(found, what_));
   } else if (loop_.now() >= deadline_) {
     fail({Code::kTimeout,
-          "communicator '" + options_.name + "' of rank " + std::to_string(options_.rank) + ": " + what_ +
-              " is not done in time; a rank is missing or stopped, or its network is blocked (NCCL_DEBUG=INFO says "
-              "more)"});
+          step_name() + " is not done in " + milliseconds(deadline_ - begun_) + ". Likely cause: " + likely_cause()});
   } else {
+    tell_if_slow();
     poll_again();
   }
 }
 
+std::string Communicator::step_name() const {
+  return "communicator '" + options_.name + "' of rank " + std::to_string(options_.rank) + ": " + what_;
+}
+
+std::string Communicator::likely_cause() const {
+  switch (state_) {
+    case State::kExchanging:
+      return "rank 0 is stopped, or waits inside NCCL for its network; look at rank 0 first (NCCL_SOCKET_IFNAME "
+             "chooses the interface)";
+    case State::kConnecting:
+      return "NCCL has chosen a network interface over which ranks do not reach each other, such as a container's; set "
+             "NCCL_SOCKET_IFNAME to the one of net.interface on all ranks. Or a firewall blocks its ports, or a rank "
+             "is "
+             "stopped. NCCL_DEBUG=INFO says which addresses it tries; device.data = \"host\" does without NCCL";
+    default:
+      return "a rank is missing or stopped, or its network is blocked (NCCL_DEBUG=INFO says more)";
+  }
+}
+
+void Communicator::tell_if_slow() {
+  if (loop_.now() >= slow_at_) {
+    slow_at_ = TimePoint::max();
+    log_.warn(step_name() + " has taken " + milliseconds(loop_.now() - begun_) + " so far, and is given up after " +
+              milliseconds(deadline_ - begun_) + ". Likely cause: " + likely_cause());
+  }
+}
+
 void Communicator::poll_again() {
-  const Duration pause = std::min(pause_, deadline_ - loop_.now());
+  // An id comes by itself.
+  const Duration left = deadline_ - loop_.now();
+  const Duration pause = state_ == State::kExchanging ? left : std::min(pause_, left);
   pause_ = std::min(2 * pause_, options_.last_poll);
   timer_ = loop_.after(pause, [this] {
     timer_ = {};
@@ -185,6 +215,9 @@ void Communicator::settle() {
     }
     state_ = State::kClosed;
   } else {
+    if (state_ == State::kConnecting && slow_at_ == TimePoint::max()) {
+      log_.warn("communicator '" + options_.name + "' is connected after " + milliseconds(loop_.now() - begun_));
+    }
     state_ = State::kReady;
   }
   reply(std::move(done_), {});

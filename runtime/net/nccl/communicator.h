@@ -35,6 +35,7 @@ struct CommunicatorOptions {
   int size = 1;
   int max_ctas = 0;  // how much of the device a collective may take; 0: NCCL chooses
   Duration connect_timeout = std::chrono::seconds(60);
+  Duration slow_connect = std::chrono::seconds(5);  // the log tells of one that takes longer
   Duration call_timeout = std::chrono::seconds(30);
   // What is in progress is looked at again after the first time, then twice as late each time up to the last.
   Duration first_poll = std::chrono::microseconds(20);
@@ -82,6 +83,9 @@ class Communicator {
   void got_id(Result<UniqueId> id);
   void poll();
   void poll_again();
+  void tell_if_slow();
+  std::string step_name() const;
+  std::string likely_cause() const;
   void stop_timer();
   void settle();
   void refuse(Outcome outcome, bool alone);
@@ -102,7 +106,9 @@ class Communicator {
   // Of the step in progress:
   std::string what_;
   Done done_;
+  TimePoint begun_;
   TimePoint deadline_;
+  TimePoint slow_at_;  // the log tells of it from then on; the largest of all: it has, or never will
   Duration pause_{};
   TimerId timer_;
   std::uint64_t step_ = 0;  // tells a late answer from one that is waited for

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <optional>
 
 #include "tests/conformance/collectives_worlds.h"
@@ -49,6 +50,7 @@ class CommunicatorTest : public ::testing::Test {
     options.size = 2;
     options.max_ctas = max_ctas;
     options.connect_timeout = std::chrono::seconds(2);
+    options.slow_connect = std::chrono::seconds(1);
     options.call_timeout = std::chrono::seconds(1);
     communicator_ = std::make_unique<Communicator>(loop_, nccl_.api(), ids_, log_, options);
   }
@@ -134,6 +136,46 @@ TEST_F(CommunicatorTest, GivesUpOnRanksThatDoNotConnect) {
   EXPECT_EQ(nccl_.count("abort"), 1);
   EXPECT_EQ(communicator_->state(), State::kAborted);
   EXPECT_EQ(communicator_->check().code(), Code::kTimeout);
+}
+
+int lines_with(const std::vector<std::string>& lines, const std::string& text) {
+  return static_cast<int>(
+      std::ranges::count_if(lines, [&](const std::string& line) { return line.find(text) != std::string::npos; }));
+}
+
+TEST_F(CommunicatorTest, SaysThatConnectingIsSlowAndWhatToDo) {
+  nccl_.polls = -1;
+  Answer answer;
+  communicator_->connect(1, answer.take());
+  const TimePoint begin = loop_.now();
+  EXPECT_TRUE(loop_.run([&] { return loop_.now() >= begin + std::chrono::milliseconds(900); }));
+  EXPECT_TRUE(lines_.empty()) << "it is not slow yet";
+  EXPECT_EQ(end(answer).code(), Code::kTimeout);
+  EXPECT_EQ(lines_with(lines_,
+                       "communicator 'urgent' of rank 0: connecting has taken 1000 ms so far, and is given up "
+                       "after 2000 ms. Likely cause: "),
+            1);
+  EXPECT_NE(answer.status().text().find("'urgent' of rank 0: connecting is not done in 2000 ms. Likely cause: "),
+            std::string::npos)
+      << answer.status().to_string();
+  EXPECT_NE(answer.status().text().find("NCCL_SOCKET_IFNAME"), std::string::npos);
+  EXPECT_NE(answer.status().text().find("device.data"), std::string::npos);
+}
+
+TEST_F(CommunicatorTest, SaysWhenASlowConnectIsOver) {
+  nccl_.polls = 1500;  // of a millisecond
+  connect();
+  EXPECT_EQ(lines_with(lines_, "has taken 1000 ms so far"), 1);
+  EXPECT_EQ(lines_with(lines_, "communicator 'urgent' is connected after "), 1);
+}
+
+TEST_F(CommunicatorTest, SaysThatAnIdIsLate) {
+  ids_.silent = true;
+  Answer answer;
+  communicator_->connect(1, answer.take());
+  EXPECT_EQ(end(answer).code(), Code::kTimeout);
+  EXPECT_EQ(lines_with(lines_, "exchange of its id has taken 1000 ms so far"), 1);
+  EXPECT_NE(answer.status().text().find("look at rank 0 first"), std::string::npos) << answer.status().to_string();
 }
 
 TEST_F(CommunicatorTest, EndsWhereItCannotBegin) {
