@@ -41,16 +41,20 @@ int visit_thread(int device, int* device_before, int* mode_before) {
   cudaStreamCaptureMode mode = cudaStreamCaptureModeThreadLocal;
   error = cudaThreadExchangeStreamCaptureMode(&mode);
   *mode_before = mode;
+  if (error != cudaSuccess && *device_before != device) {
+    cudaSetDevice(*device_before);  // nobody leaves what could not be entered
+  }
   return error;
 }
 int leave_thread(int device_before, int mode_before) {
   auto mode = static_cast<cudaStreamCaptureMode>(mode_before);
-  cudaError_t error = cudaThreadExchangeStreamCaptureMode(&mode);
+  const cudaError_t exchanged = cudaThreadExchangeStreamCaptureMode(&mode);
   int device = -1;
-  if (error == cudaSuccess) {
-    error = cudaGetDevice(&device);
+  cudaError_t error = cudaGetDevice(&device);
+  if (error == cudaSuccess && device != device_before) {
+    error = cudaSetDevice(device_before);
   }
-  return error == cudaSuccess && device != device_before ? cudaSetDevice(device_before) : error;
+  return exchanged == cudaSuccess ? error : exchanged;
 }
 
 int make_stream(bool high_priority, void** stream) {

@@ -51,6 +51,18 @@ TEST_F(CudaCallsTest, AThreadOfTheProgramIsLeftAsItWas) {
   EXPECT_EQ(calls_.visit_thread(2, &device, &mode), 101);
 }
 
+TEST_F(CudaCallsTest, AThreadThatCannotBeEnteredOrLeftKeepsItsDevice) {
+  cuda().device = 5;
+  cuda().errors["ThreadExchangeStreamCaptureMode"] = 102;
+  int device = -1;
+  int mode = -1;
+  EXPECT_EQ(calls_.visit_thread(2, &device, &mode), 102);
+  EXPECT_EQ(cuda().device, 5);
+  cuda().device = 2;
+  EXPECT_EQ(calls_.leave_thread(5, cudaStreamCaptureModeGlobal), 102);
+  EXPECT_EQ(cuda().device, 5);
+}
+
 TEST_F(CudaCallsTest, StreamsDoNotWaitForTheDefaultOne) {
   void* stream = nullptr;
   EXPECT_EQ(calls_.make_stream(true, &stream), 0);
