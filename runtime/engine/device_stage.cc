@@ -43,7 +43,9 @@ Status DeviceStage::prepare() {
 
 DeviceStage::~DeviceStage() {
   last_visit_.emplace(*device_);
-  deps_.loop.cancel(timer_);
+  for (const TimerId timer : {timer_, ending_, asking_}) {
+    deps_.loop.cancel(timer);
+  }
   // Releasing memory that the device uses would wait for the device, which may hang.
   const Status looked = look_at(returning_, out_, [](Return& /*over*/) {});
   if (cut_off_ || !looked || !returning_.empty() || !fetching_.empty()) {
@@ -210,8 +212,8 @@ void DeviceStage::when_returned(Task then) {
     then();
     return;
   }
-  timer_ = deps_.loop.after(options_.last_poll, [this, then = std::move(then)]() mutable {
-    timer_ = {};
+  asking_ = deps_.loop.after(options_.last_poll, [this, then = std::move(then)]() mutable {
+    asking_ = {};
     when_returned(std::move(then));
   });
 }
@@ -226,10 +228,13 @@ Status DeviceStage::fail(const Status& cause) {
     tell_lost_ = true;
   }
   deps_.loop.cancel(timer_);
-  timer_ = deps_.loop.after(Duration(0), [this] {
-    timer_ = {};
-    end(ended_);
-  });
+  timer_ = {};
+  if (ending_ == TimerId()) {
+    ending_ = deps_.loop.after(Duration(0), [this] {
+      ending_ = {};
+      end(ended_);
+    });
+  }
   return ended_;
 }
 

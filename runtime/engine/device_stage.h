@@ -115,7 +115,9 @@ class DeviceStage {
   bool cut_off_ = false;  // fetches have ended that the device may still work on
   std::deque<Fetch> fetching_;
   std::deque<Return> returning_;
-  TimerId timer_;
+  TimerId timer_;   // of look()
+  TimerId ending_;  // of end(), after fail()
+  TimerId asking_;  // of when_returned()
   Duration pause_;
 };
 

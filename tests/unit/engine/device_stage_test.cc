@@ -231,6 +231,24 @@ TEST_F(DeviceStageTest, WhatIsAddedByTheEndOfAnotherHasNotArrived) {
   EXPECT_EQ(late->text(), "over");
 }
 
+TEST_F(DeviceStageTest, AFailureAtTheEndDoesNotMakeTheLastResultsForgotten) {
+  std::vector<float> tensor = {1};
+  bool returned = false;
+  run([&] {
+    auto block = stage_->take(4);
+    ASSERT_TRUE(block);
+    EXPECT_TRUE(stage_->put_back(std::move(*block), reinterpret_cast<std::byte*>(tensor.data()), program_));
+    stage_->end(Status(Code::kShutdown, "closed"));
+    stage_->when_returned([&] { returned = true; });
+    EXPECT_EQ(stage_->fail(unavailable("late")).text(), "closed");
+  });
+  pass(std::chrono::milliseconds(5));
+  EXPECT_FALSE(returned) << "the device still copies";
+  device_->run();
+  pass(std::chrono::milliseconds(5));
+  EXPECT_TRUE(returned);
+}
+
 TEST_F(DeviceStageTest, TheEndOfTheJobEndsIt) {
   std::vector<float> tensor = {1};
   device::PinnedBlock block;
