@@ -107,6 +107,11 @@ void PlayedNccl::break_down(int rank, std::uint64_t calls) {
   broken_after_ = calls;
 }
 
+void PlayedNccl::put_on_one_gpu() {
+  const Lock lock(the_mutex);
+  on_one_gpu_ = true;
+}
+
 PlayedNccl::Comm& PlayedNccl::comm(CommHandle handle) {
   return *reinterpret_cast<Comm*>(handle);
 }
@@ -148,14 +153,20 @@ void PlayedNccl::fill_life() {
       *error = Outcome::kSystemError;
       return Outcome::kSuccess;
     }
-    *error = world.joined == world.size ? Outcome::kSuccess : Outcome::kInProgress;
+    const Outcome joined = current().on_one_gpu_ ? Outcome::kInvalidUsage : Outcome::kSuccess;
+    *error = world.joined == world.size ? joined : Outcome::kInProgress;
     return Outcome::kSuccess;
   };
   api_.comm_finalize = [](CommHandle) { return Outcome::kSuccess; };
   api_.comm_destroy = [](CommHandle handle) { return leave(handle, false); };
   api_.comm_abort = [](CommHandle handle) { return leave(handle, true); };
-  api_.get_error_string = [](Outcome) { return "an error"; };
-  api_.get_last_error = [](CommHandle) { return ""; };
+  api_.get_error_string = [](Outcome outcome) {
+    return outcome == Outcome::kInvalidUsage ? "invalid usage" : "an error";
+  };
+  api_.get_last_error = [](CommHandle) {
+    const Lock lock(the_mutex);
+    return current().on_one_gpu_ ? "Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 1b000" : "";
+  };
   api_.group_start = [] { return Outcome::kSuccess; };
   api_.group_end = [] { return current().end_group(); };
 }

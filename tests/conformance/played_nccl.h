@@ -28,6 +28,8 @@ class PlayedNccl {
   const nccl::Api& api() const { return api_; }
   // From the rank's so many-th call over a communicator on, this says that there was an error.
   void break_down(int rank, std::uint64_t calls);
+  // From now on NCCL finds that all ranks of a communicator are on one GPU, which it refuses.
+  void put_on_one_gpu();
 
  private:
   using Memory = std::vector<std::byte>;
@@ -71,6 +73,7 @@ class PlayedNccl {
   int last_id_ = 0;
   int broken_rank_ = -1;
   std::uint64_t broken_after_ = 0;
+  bool on_one_gpu_ = false;
 };
 
 }  // namespace sirtaki::net::testing
