@@ -17,6 +17,10 @@ MarkPool::~MarkPool() {
 Result<Mark> MarkPool::record(Stream stream) {
   const Visit visit(device_);
   SRT_TRY(visit.status());
+  return record_here(stream);
+}
+
+Result<Mark> MarkPool::record_here(Stream stream) {
   SRT_ASSIGN(const Event event, take());
   Mark mark(this, event);
   SRT_TRY(device_.record(event, stream));

@@ -46,6 +46,8 @@ class MarkPool {
 
   // On any thread: happens when `stream` has done what it was given so far. An error is one of the device.
   Result<Mark> record(Stream stream);
+  // The same on a thread that has entered the device.
+  Result<Mark> record_here(Stream stream);
 
  private:
   friend class Mark;

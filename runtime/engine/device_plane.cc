@@ -193,6 +193,8 @@ void DevicePlane::settle(Way way, const Status& why) {
   way_ = way;
   if (connecting_) {
     connecting_->abort(why);
+    connecting_.reset();
+    ids_.reset();
   }
   if (way == Way::kNccl) {
     deps_.log.info("tensors of GPUs travel over NCCL " + net::nccl::version_text(library_->version) + " of " +
@@ -231,14 +233,33 @@ Result<std::shared_ptr<std::byte>> DevicePlane::take(std::size_t bytes) {
     data = fitting->second;
     spare_.erase(fitting);
   } else {
+    release_spare();
     SRT_ASSIGN(data, deps_.stage.device().allocate(device::Place::kDevice, bytes));
     made_.push_back(data);
   }
   return std::shared_ptr<std::byte>(data, [weak = std::weak_ptr(self_), bytes](std::byte* memory) {
     if (const auto self = weak.lock()) {
-      (*self)->spare_.emplace(bytes, memory);
+      (*self)->take_back(bytes, memory);
     }
   });
+}
+
+void DevicePlane::take_back(std::size_t bytes, std::byte* memory) {
+  if (auto mark = mark_copies()) {
+    spare_since_ = std::move(*mark);
+    spare_.emplace(bytes, memory);
+  }
+}
+
+// Releasing it waits for the device: not while that may wait for another rank.
+void DevicePlane::release_spare() {
+  if ((ordered_ && !ordered_->idle()) || !over(spare_since_)) {
+    return;
+  }
+  for (const auto& [size, data] : std::exchange(spare_, {})) {
+    std::erase(made_, data);
+    deps_.stage.device().release(device::Place::kDevice, data);
+  }
 }
 
 // ---- ends ----
@@ -259,7 +280,7 @@ void DevicePlane::leave(const Status& cause, Task then) {
     abort(cause);
   }
   if (copies_ != device::Stream()) {
-    if (auto last = deps_.stage.mark(copies_)) {
+    if (auto last = mark_copies()) {
       last_copies_ = std::move(*last);
     }
   }
@@ -282,13 +303,15 @@ void DevicePlane::leave_when_idle(Task then) {
 
 // Else releasing memory would wait for the device, which may hang.
 bool DevicePlane::drained() const {
-  if (last_copies_) {
-    const auto over = deps_.stage.device().done(last_copies_->event());
-    if (!over || !*over) {
-      return false;
-    }
+  return over(last_copies_) && (!ordered_ || ordered_->idle());
+}
+
+bool DevicePlane::over(const std::optional<device::Mark>& mark) const {
+  if (!mark) {
+    return true;
   }
-  return !ordered_ || ordered_->idle();
+  const auto done = deps_.stage.device().done(mark->event());
+  return done && *done;
 }
 
 void DevicePlane::close() {
@@ -305,6 +328,7 @@ void DevicePlane::close() {
     deps_.stage.device().destroy(copies_);
   }
   last_copies_.reset();
+  spare_since_.reset();
   nccl_ = nullptr;
   ordered_.reset();
   connecting_.reset();

@@ -63,10 +63,10 @@ class DevicePlane {
 
   // Copies, in their order; behind them `before` goes on. An error is one of the device.
   Status copy(std::byte* to, const std::byte* from, std::size_t bytes);
-  Result<device::Mark> mark_copies() { return deps_.stage.mark(copies_); }
+  Result<device::Mark> mark_copies() { return deps_.stage.mark_here(copies_); }
   Status let_pass(device::Stream before);
   // Memory of the device; it may go when the copies that use it have been given in, before the plane does or after
-  // close().
+  // close(). What has come back is lent again; where all of that is too small, it is released before more is made.
   Result<std::shared_ptr<std::byte>> take(std::size_t bytes);
   DeviceStage& stage() { return deps_.stage; }
   Loop& loop() { return deps_.loop; }
@@ -93,6 +93,9 @@ class DevicePlane {
   void answer(MoveFunction<void(Answer)> then);
   void leave_when_idle(Task then);
   bool drained() const;
+  bool over(const std::optional<device::Mark>& mark) const;
+  void take_back(std::size_t bytes, std::byte* memory);
+  void release_spare();
 
   const DevicePlaneDeps deps_;
   const DevicePlaneOptions options_;
@@ -109,6 +112,7 @@ class DevicePlane {
   std::optional<device::Mark> last_copies_;       // of a rank that leaves
   std::vector<std::byte*> made_;                  // all memory
   std::multimap<std::size_t, std::byte*> spare_;  // of it what nobody has, by size
+  std::optional<device::Mark> spare_since_;       // copies that were given in before the last of it came back
   bool closed_ = false;
   TimerId timer_;
   std::shared_ptr<DevicePlane*> self_ = std::make_shared<DevicePlane*>(this);

@@ -55,6 +55,8 @@ class DeviceStage {
   Result<device::PinnedBlock> take(std::size_t bytes);
   // On any thread: what `program` has been given so far, for fetch().
   Result<device::Mark> mark(device::Stream program) { return marks_.record(program); }
+  // On the loop, of a stream of the runtime's.
+  Result<device::Mark> mark_here(device::Stream own) { return marks_.record_here(own); }
   // `then` once, later. Ok: `to` holds what was at `from` when `after` had come. An error there is one of the device.
   // The caller keeps `to`, and gives it back when `then` has come. Of no bytes: says when `after` has come. A mark that
   // was never recorded has come.

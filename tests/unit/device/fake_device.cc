@@ -156,6 +156,8 @@ Status FakeDevice::enter_thread() {
 
 Result<Before> FakeDevice::visit() {
   SRT_TRY(enter_thread());
+  const std::lock_guard lock(mutex_);
+  ++visits_;
   return Before();
 }
 

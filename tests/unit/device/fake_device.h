@@ -48,6 +48,7 @@ class FakeDevice final : public DeviceApi {
   // Streams, events and memory that are not given back.
   int alive() const { return alive_; }
   std::size_t queued() const;
+  int visits() const { return visits_; }
 
   Status enter_thread() override;
   Result<Before> visit() override;
@@ -95,6 +96,7 @@ class FakeDevice final : public DeviceApi {
   bool slow_ = false;
   bool sealed_ = false;
   int alive_ = 0;
+  int visits_ = 0;
   Status refusal_;
   Status broken_;
   std::multiset<std::thread::id> entered_;

@@ -1,4 +1,4 @@
-// Whether ranks go over NCCL, which is played.
+// Whether ranks go over NCCL, which is played, and what is kept of a device's memory.
 #include "runtime/engine/device_plane.h"
 
 #include <gtest/gtest.h>
@@ -173,10 +173,49 @@ TEST_F(DevicePlaneTest, VersionsThatDifferAreAnErrorWhereNcclIsDemanded) {
 
 TEST_F(DevicePlaneTest, TwoRanksOnOneGpuGoThroughTheHostsMemory) {
   nccl_.put_on_one_gpu();
+  const int before = at(0).device->alive();
   settle();
   expect_all_on_the_host(
       "rank 0: communicator 'urgent' of rank 0: connecting: NCCL says invalid usage, Duplicate GPU detected : rank 0 "
       "and rank 1 both on CUDA device 1b000");
+  EXPECT_EQ(at(0).device->alive(), before + 1) << "what was made for NCCL is given back, but for a stream for copies";
+}
+
+TEST_F(DevicePlaneTest, MemoryThatIsTooSmallIsNotKept) {
+  settle();
+  const int before = at(0).device->alive();
+  for (const std::size_t bytes : {1000U, 2000U, 4000U, 3000U}) {
+    auto memory = at(0).plane->take(bytes);
+    ASSERT_TRUE(memory);
+    // Beside it two events, which are kept.
+    EXPECT_LE(at(0).device->alive(), before + 3);
+  }
+}
+
+TEST_F(DevicePlaneTest, MemoryIsKeptWhileCopiesUseIt) {
+  settle();
+  FakeDevice& device = *at(0).device;
+  std::vector<std::byte> here(1000);
+  auto memory = at(0).plane->take(here.size());
+  ASSERT_TRUE(memory);
+  device.hold();
+  ASSERT_TRUE(at(0).plane->copy(here.data(), memory->get(), here.size()));
+  memory->reset();
+  const int before = device.alive();
+  auto larger = at(0).plane->take(2000);
+  ASSERT_TRUE(larger);
+  EXPECT_EQ(device.alive(), before + 1);
+  device.run();
+  auto largest = at(0).plane->take(3000);
+  ASSERT_TRUE(largest);
+  EXPECT_EQ(device.alive(), before + 1) << "the first is released";
+}
+
+TEST_F(DevicePlaneTest, CopiesAreMarkedWithoutAVisit) {
+  settle();
+  const int before = at(0).device->visits();
+  EXPECT_TRUE(at(0).plane->mark_copies());
+  EXPECT_EQ(at(0).device->visits(), before) << "the loop's thread has entered the device";
 }
 
 }  // namespace
