@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "runtime/base/config_load.h"
+#include "runtime/engine/device_choice.h"
 
 namespace sirtaki::adapters {
 namespace {
@@ -149,6 +150,14 @@ Result<std::string> DefaultSession::options_json() const {
   }
   SRT_ASSIGN(const auto config, load(""));
   return sirtaki::options_json(*config);
+}
+
+Result<int> DefaultSession::nccl_version() const {
+  if (const auto found = active()) {
+    return engine::nccl_version(found->session->config().device);
+  }
+  SRT_ASSIGN(const auto config, load(""));
+  return engine::nccl_version(config->device);
 }
 
 void DefaultSession::pin(sirtaki_request request, std::shared_ptr<Active> owner) {

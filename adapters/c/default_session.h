@@ -61,6 +61,8 @@ class DefaultSession {
   Result<std::shared_ptr<Active>> need(std::uint16_t generation) const;
   // Options of the session, else those that init() without arguments would take.
   Result<std::string> options_json() const;
+  // As sirtaki_nccl_version(); kUnavailable or kUnsupported, with the reason, where it says 0.
+  Result<int> nccl_version() const;
 
   // A result that was handed out keeps its memory, through shutdown, until it is released.
   void pin(sirtaki_request request, std::shared_ptr<Active> owner);

@@ -169,6 +169,14 @@ int sirtaki_is_homogeneous(void) {
 const char* sirtaki_version(void) {
   return sirtaki::version().data();
 }
+int sirtaki_nccl_version(void) {
+  int version = 0;
+  static_cast<void>(guarded([&]() -> Status {
+    SRT_ASSIGN(version, DefaultSession::instance().nccl_version());
+    return {};
+  }));
+  return version;
+}
 const char* sirtaki_last_error(void) {
   return sirtaki::adapters::last_error_text();
 }

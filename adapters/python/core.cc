@@ -246,6 +246,7 @@ class Stream {
 void define_life(nb::module_& m) {
   m.def("configure", configure, nb::arg("error_factory"), nb::arg("main_thread_id"));
   m.def("version", [] { return std::string(sirtaki_version()); });
+  m.def("nccl_version", sirtaki_nccl_version);
   m.def("init", init, nb::arg("options").none(), nb::arg("rank"), nb::arg("size"), nb::arg("rendezvous").none(),
         nb::arg("secret").none());
   m.def("host", host, nb::arg("size"), nb::arg("bind_address"));

@@ -37,6 +37,14 @@ Result<net::nccl::Library> find_nccl(
   return open(where);
 }
 
+Result<int> nccl_version(const Config::DeviceOptions& options) {
+  SRT_TRY(device::load_plugin().status());
+  net::nccl::LoadOptions where;
+  where.path = options.nccl_library;
+  SRT_ASSIGN(const net::nccl::Library library, net::nccl::load(where));
+  return library.version;
+}
+
 Result<std::unique_ptr<device::DeviceApi>> open_cuda_device(int index) {
   SRT_ASSIGN(const device::Plugin plugin, device::load_plugin());
   SRT_ASSIGN(std::unique_ptr<device::DeviceApi> device, device::CudaDevice::open(plugin, index));

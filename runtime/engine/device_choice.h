@@ -38,6 +38,10 @@ Result<net::nccl::Library> find_nccl(
     const Config::DeviceOptions& options, int size,
     const std::function<Result<net::nccl::Library>(const net::nccl::LoadOptions&)>& open);
 
+// Of what is found by `options`, also where they choose the host's memory; an error where there is no CUDA plug-in
+// either. Both stay loaded.
+Result<int> nccl_version(const Config::DeviceOptions& options);
+
 // Looks for the CUDA plug-in; the calling thread enters the device.
 Result<std::unique_ptr<device::DeviceApi>> open_cuda_device(int index);
 

@@ -145,7 +145,8 @@ def test_a_trace_that_cannot_be_written_is_said_in_the_log(tmp_path: Path) -> No
 def test_predicates_say_what_is_built() -> None:
     assert hvd.gloo_built()
     assert not hvd.mpi_built()
-    assert hvd.nccl_built() == 0
+    # It needs the plug-in, and a library that the process has or the system.
+    assert hvd.nccl_built() == 0 or (hvd.cuda_built() and hvd.nccl_built() >= 21801)
 
 
 @pytest.mark.usefixtures("session")

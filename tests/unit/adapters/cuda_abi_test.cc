@@ -2,6 +2,7 @@
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <string>
 #include <utility>
 #include <vector>
@@ -65,6 +66,17 @@ TEST(CudaAbi, WithoutThePlugInTheCpuGoesOn) {
   EXPECT_EQ(run(SIRTAKI_ALLREDUCE, tensor, 2.0), SIRTAKI_OK) << sirtaki_last_error();
   EXPECT_EQ(values, (std::vector<float>{2, 4, 6}));
   EXPECT_EQ(sirtaki_shutdown(), SIRTAKI_OK);
+}
+
+TEST(CudaAbi, NcclIsThereWhereBothLibrariesAre) {
+  ASSERT_EQ(setenv("SIRTAKI_DEVICE_NCCL_LIBRARY", PLAYED_NCCL, 1), 0);
+  EXPECT_EQ(sirtaki_nccl_version(), 0) << "no tensor on a GPU travels without the plug-in";
+  ASSERT_NE(dlopen(PLAYED_CUDA, RTLD_NOW | RTLD_LOCAL), nullptr) << dlerror();
+  EXPECT_EQ(sirtaki_nccl_version(), 22809);
+  ASSERT_EQ(setenv("SIRTAKI_DEVICE_NCCL_LIBRARY", OLD_NCCL, 1), 0);
+  EXPECT_EQ(sirtaki_nccl_version(), 0) << "too old";
+  EXPECT_NE(std::string(sirtaki_last_error()).find("older than 2.18.1"), std::string::npos) << sirtaki_last_error();
+  ASSERT_EQ(unsetenv("SIRTAKI_DEVICE_NCCL_LIBRARY"), 0);
 }
 
 using Counts = std::pair<int, int>;  // recorded, made to wait
