@@ -45,6 +45,7 @@ class LowRank:
     def __init__(
         self, params: list[Tensor], rank: int, seed: int, allreduce: Callable[[Tensor], Any], size: int
     ) -> None:
+        device = params[0].device
         self._allreduce, self._size = allreduce, size
         shapes = [(p.shape[0], p.numel() // max(1, p.shape[0])) for p in params]
         low = [
@@ -53,11 +54,11 @@ class LowRank:
         self._dense = [p for p, is_low in zip(params, low, strict=True) if not is_low]
         self._low = [(p, shape) for p, shape, is_low in zip(params, shapes, low, strict=True) if is_low]
         generator = torch.Generator().manual_seed(seed)
-        self._errors = [torch.zeros(shape) for _, shape in self._low]
+        self._errors = [torch.zeros(shape, device=device) for _, shape in self._low]
         lefts = sum(rows * rank for _, (rows, _) in self._low)
         rights = sum(cols * rank for _, (_, cols) in self._low)
-        self._first = torch.zeros(lefts + sum(p.numel() for p in self._dense))
-        self._second = torch.randn(rights, generator=generator)
+        self._first = torch.zeros(lefts + sum(p.numel() for p in self._dense), device=device)
+        self._second = torch.randn(rights, generator=generator).to(device)
         self._p = self._cut(self._first, [(rows, rank) for _, (rows, _) in self._low])
         self._q = self._cut(self._second, [(cols, rank) for _, (_, cols) in self._low])
         self._flat = self._cut(self._first[lefts:], [tuple(p.shape) for p in self._dense])

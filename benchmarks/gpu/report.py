@@ -3,9 +3,11 @@
     python -m benchmarks.gpu.report --program build/gpu/benchmarks/gpu/cuda_timings
 
 which benchmarks/gpu/run.sh starts. A round times every kernel once on 256 MiB of normally distributed float32, one
-after the other; the rounds are the samples. The bound of a kernel is the time of a copy that reads and writes as many
-bytes, at the rate of the copy of the same round; it counts each array once, so a kernel that reads one twice is below
-it. torch has its rounds afterwards, in a process of its own.
+after the other; the rounds are the samples. Fewer rounds have other sizes, and numbers of Student's t distribution,
+whose largest are far from the others as those of gradients may be; rows say `elements` and `numbers` there. The bound
+of a kernel is the time of a copy that reads and writes as many bytes, at the rate of the copy of the same round; it
+counts each array once, so a kernel that reads one twice is below it. torch has its rounds afterwards, in a process of
+its own.
 """
 
 from __future__ import annotations
@@ -34,6 +36,9 @@ NUMBERS = {
     "scaled_sum": ("code", "ranks"),
     "sparse_sum": ("ranks",),
     "cast_list": ("arrays",),
+    "batched_cast": ("arrays",),
+    "cub_batched_copy": ("arrays",),
+    "cub_segmented_sort": ("group",),
     "filter_norms": ("filter_size",),
     "filter_select": ("filters",),
     "filter_gather": ("filter_size",),
@@ -55,8 +60,17 @@ OF_BOUND = {
 }
 LARGE_GROUPS = 0.75
 MANY_ARRAYS = 0.75
-#: Kernel -> what CUB does instead of a part of it.
-COUNTERPARTS = {TOPK: "cub_radix_sort", "threshold_select": "cub_select_if"}
+#: Kernel -> metric -> what does the same or a part of it instead, and the number that both names have in common.
+COUNTERPARTS: dict[str, dict[str, tuple[str, str | None]]] = {
+    TOPK: {"over_cub": ("cub_radix_sort", None), "over_cub_segmented": ("cub_segmented_sort", "group")},
+    "threshold_select": {"over_cub": ("cub_select_if", None)},
+    "cast_list": {"over_batched": ("batched_cast", "arrays"), "over_cub": ("cub_batched_copy", "arrays")},
+}
+BASELINES = {name for metrics in COUNTERPARTS.values() for name, _ in metrics.values()}
+#: Beside the first: log2 of the elements, and what they are like.
+VARIANTS = ((24, "normal"), (28, "normal"), (26, "student_t"))
+#: Of a variant.
+ROUNDS = 10
 #: Way of benchmarks/gpu/baselines.py -> kernel -> how many times faster it is to be.
 OVER = {
     "torch": {
@@ -72,10 +86,11 @@ OVER = {
 }
 
 
-def params_of(name: str, device: str) -> dict[str, Any]:
+def params_of(name: str, device: str, variant: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """ "group_topk_encode/512/5" -> kernel, group, keep, device."""
     kernel, *numbers = name.split("/")
-    return {"kernel": kernel, **dict(zip(NUMBERS.get(kernel, ()), map(int, numbers), strict=True)), "device": device}
+    found = dict(zip(NUMBERS.get(kernel, ()), map(int, numbers), strict=True))
+    return {"kernel": kernel, **found, "device": device, **(variant or {})}
 
 
 def target_of(params: Mapping[str, Any]) -> float | None:
@@ -87,17 +102,21 @@ def target_of(params: Mapping[str, Any]) -> float | None:
     return OF_BOUND.get(params["kernel"])
 
 
-def rows_of(content: Mapping[str, Any]) -> list[Row]:
-    """Time and share of the bound of every kernel, then the ratios to CUB."""
+def rows_of(content: Mapping[str, Any], variant: Mapping[str, Any] | None = None) -> list[Row]:
+    """Time and share of the bound of every kernel, then the ratios to what else does its work.
+
+    `variant`: what is said of numbers that are not the usual ones.
+    """
     device, sizes, rounds = content["device"], content["bytes"], content["rounds"]
     seconds = {name: [one[name] / 1e3 for one in rounds] for name in sizes}
     copy_rates = [sizes[COPY] / time for time in seconds[COPY]]
-    rows = [make_row("copy_rate", {"device": device}, estimate([r / 1e9 for r in copy_rates]), "GB/s", "higher")]
+    rates_of_copies = estimate([r / 1e9 for r in copy_rates])
+    rows = [make_row("copy_rate", {"device": device, **(variant or {})}, rates_of_copies, "GB/s", "higher")]
     for name, times in seconds.items():
         bound = sizes[name] / median(copy_rates)
-        params = params_of(name, device)
+        params = params_of(name, device, variant)
         rows.append(make_row("time", params, estimate(times), "s", "lower", bound=bound))
-        if name == COPY or name in COUNTERPARTS.values():
+        if name == COPY or params["kernel"] in BASELINES:
             continue
         rates = [sizes[name] / time for time in times]
         share = paired_ratio(rates, copy_rates)
@@ -105,10 +124,11 @@ def rows_of(content: Mapping[str, Any]) -> list[Row]:
         rows.append(
             make_row("of_bound", params, share, "ratio", "higher", baseline=(COPY, 1.0), bound=1.0, target=goal)
         )
-        other = COUNTERPARTS.get(params["kernel"])
-        if other is not None:
-            ratio = paired_ratio(seconds[other], times)
-            rows.append(make_row("over_cub", params, ratio, "ratio", "higher", baseline=(other, 1.0)))
+        for metric, (other, number) in COUNTERPARTS.get(params["kernel"], {}).items():
+            theirs = seconds.get(other if number is None else f"{other}/{params[number]}")
+            if theirs is not None:
+                ratio = paired_ratio(theirs, times)
+                rows.append(make_row(metric, params, ratio, "ratio", "higher", baseline=(other, 1.0)))
     return rows
 
 
@@ -147,8 +167,12 @@ def main() -> int:
     store = Store("gpu_kernels", command, folder=arguments.results)
     content = measure([str(arguments.program), str(rounds)])
     rows = rows_of(content)
-    # Kept as they are, should torch end in an error.
+    # Kept as they are, should another size or torch end in an error.
     store.finish(rows)
+    for log2, numbers in () if arguments.quick else VARIANTS:
+        variant = {"elements": 2**log2, "numbers": numbers}
+        rows += rows_of(measure([str(arguments.program), str(ROUNDS), str(log2), numbers]), variant)
+        store.finish(rows)
     if importlib.util.find_spec("torch") is None:
         say("the comparison with torch is left out: there is no torch")
     else:

@@ -115,7 +115,7 @@ PARTS = (
         "timing",
         ("sirtaki_cuda", "cuda_timings"),
         lambda plan: [module("report", plan, *_program(plan, "cuda_timings"), writes=True)],
-        300,
+        600,
         result="gpu_kernels",
     ),
     Part(

@@ -1,14 +1,19 @@
 // Times of the CUDA kernels, of copies and of CUB's primitives on the device at hand, one after the other in rounds.
 //
-// usage: cuda_timings [rounds]. Loads libsirtaki_cuda.so from the folder it is in. Prints one JSON object: `device`,
-// `bytes` (what each kernel has to move, by name), `rounds` (milliseconds by name). benchmarks/gpu/report.py makes a
-// result file of it.
+// usage: cuda_timings [rounds [log2 of the elements [normal|student_t]]]. Loads libsirtaki_cuda.so from the folder it
+// is in. Prints one JSON object: `device`, `bytes` (what each kernel has to move, by name), `rounds` (milliseconds by
+// name). benchmarks/gpu/report.py makes a result file of it.
+#include <cuda_fp16.h>
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
+#include <cub/device/device_memcpy.cuh>
 #include <cub/device/device_radix_sort.cuh>
+#include <cub/device/device_segmented_sort.cuh>
 #include <cub/device/device_select.cuh>
 #include <functional>
 #include <random>
@@ -20,7 +25,7 @@
 namespace sirtaki::kernels::cuda {
 namespace {
 
-constexpr std::int64_t kElements = std::int64_t{1} << 26;
+constexpr int kElementsLog2 = 26;
 constexpr std::int64_t kRanks = 8;
 constexpr int kRepeats = 3;
 constexpr std::int64_t kAligned = 64;  // elements to whose multiples arrays of a list are rounded down
@@ -53,14 +58,21 @@ std::byte* room(std::int64_t bytes) {
   return static_cast<std::byte*>(data);
 }
 
-std::byte* normal_numbers(std::uint64_t seed) {
+// What the gradients are like.
+struct Numbers {
+  std::int64_t elements = std::int64_t{1} << kElementsLog2;
+  bool student_t = false;  // of 3 degrees of freedom: as many reach the thresholds below, some by far; else normal
+};
+
+std::byte* numbers_of(std::uint64_t seed, const Numbers& how) {
   std::mt19937_64 random(seed);
   std::normal_distribution<float> normal(0.0F, 0.01F);
-  std::vector<float> numbers(static_cast<std::size_t>(kElements));
+  std::student_t_distribution<float> student_t(3.0F);
+  std::vector<float> numbers(static_cast<std::size_t>(how.elements));
   for (float& number : numbers) {
-    number = normal(random);
+    number = how.student_t ? 0.0044F * student_t(random) : normal(random);
   }
-  std::byte* const data = room(kElements * 4);
+  std::byte* const data = room(how.elements * 4);
   must(cudaMemcpy(data, numbers.data(), numbers.size() * sizeof(float), cudaMemcpyHostToDevice));
   return data;
 }
@@ -76,11 +88,49 @@ struct ReachesThreshold {
   __device__ bool operator()(float value) const { return fabsf(value) >= threshold; }
 };
 
+// How fusion buffers are packed elsewhere: a launch takes many arrays, and a fixed number of blocks casts and scales
+// each of them.
+constexpr int kBatch = 160;  // as many as parameters of a kernel have room for
+constexpr int kBlocksOfArray = 8;
+constexpr int kThreads = 1024;
+
+struct Batch {
+  const float* from[kBatch];
+  __half* to[kBatch];
+  std::int64_t counts[kBatch];  // multiples of 4
+};
+
+__global__ void cast_batch(Batch batch, float scale) {
+  const int array = static_cast<int>(blockIdx.x) / kBlocksOfArray;
+  const int part = static_cast<int>(blockIdx.x) % kBlocksOfArray;
+  const auto* const from = reinterpret_cast<const float4*>(batch.from[array]);
+  auto* const to = reinterpret_cast<__half2*>(batch.to[array]);
+  for (std::int64_t i = part * kThreads + static_cast<int>(threadIdx.x); i < batch.counts[array] / 4;
+       i += kBlocksOfArray * kThreads) {
+    const float4 four = from[i];
+    to[2 * i] = __floats2half2_rn(four.x * scale, four.y * scale);
+    to[2 * i + 1] = __floats2half2_rn(four.z * scale, four.w * scale);
+  }
+}
+
+// What a list of pointers is on the device.
+template <class T>
+T* there(const std::vector<T>& here) {
+  std::byte* const data = room(static_cast<std::int64_t>(here.size() * sizeof(T)));
+  must(cudaMemcpy(data, here.data(), here.size() * sizeof(T), cudaMemcpyHostToDevice));
+  return reinterpret_cast<T*>(data);
+}
+
 class Bench {
  public:
-  Bench() : kernels_(load()), gradient_(normal_numbers(1)), residual_(normal_numbers(2)), left_(room(kElements * 4)) {
+  explicit Bench(const Numbers& how)
+      : elements_(how.elements),
+        kernels_(load()),
+        gradient_(numbers_of(1, how)),
+        residual_(numbers_of(2, how)),
+        left_(room(how.elements * 4)) {
     for (std::int64_t r = 0; r < kRanks; ++r) {
-      payloads_.push_back(room(kElements * 4));
+      payloads_.push_back(room(elements_ * 4));
     }
     flag_ = reinterpret_cast<std::uint32_t*>(room(4));
     arrays_ = {gradient_, residual_, left_};
@@ -97,6 +147,7 @@ class Bench {
     add_threshold();
     add_filter(576);
     add_baselines();
+    add_segmented_sorts();
   }
 
   const std::vector<Subject>& subjects() const { return subjects_; }
@@ -107,30 +158,30 @@ class Bench {
   }
 
   void add_copy() {
-    add("copy", 8 * kElements, [this] {
-      must(cudaMemcpyAsync(left_, gradient_, static_cast<std::size_t>(kElements) * 4, cudaMemcpyDeviceToDevice));
+    add("copy", 8 * elements_, [this] {
+      must(cudaMemcpyAsync(left_, gradient_, static_cast<std::size_t>(elements_) * 4, cudaMemcpyDeviceToDevice));
     });
   }
 
   static std::string words(const GroupTopk& how) {
     return "/" + std::to_string(how.group) + "/" + std::to_string(how.keep);
   }
-  static std::int64_t payload_bytes(const GroupTopk& how) {
-    return kElements / how.group * how.keep * (4 + (how.group <= 256 ? 1 : 2));
+  std::int64_t payload_bytes(const GroupTopk& how) const {
+    return elements_ / how.group * how.keep * (4 + (how.group <= 256 ? 1 : 2));
   }
   void add_group_topk(const GroupTopk& how) {
-    add("group_topk_encode" + words(how), 12 * kElements + payload_bytes(how), [this, how] {
-      must(kernels_.group_topk_encode({how, kElements, arrays_, payloads_[0], flag_}, nullptr));
+    add("group_topk_encode" + words(how), 12 * elements_ + payload_bytes(how), [this, how] {
+      must(kernels_.group_topk_encode({how, elements_, arrays_, payloads_[0], flag_}, nullptr));
     });
   }
   void add_group_topk_sum(const GroupTopk& how) {
     for (std::byte* payload : payloads_) {
-      must(kernels_.group_topk_encode({how, kElements, {gradient_}, payload, flag_}, nullptr));
+      must(kernels_.group_topk_encode({how, elements_, {gradient_}, payload, flag_}, nullptr));
     }
     sums_.push_back(copies_of(payload_bytes(how)));
-    add("group_topk_sum" + words(how) + "/8", kRanks * payload_bytes(how) + 4 * kElements,
+    add("group_topk_sum" + words(how) + "/8", kRanks * payload_bytes(how) + 4 * elements_,
         [this, how, sources = sums_.back()] {
-          must(kernels_.group_topk_sum({how, kElements, sources, left_}, nullptr));
+          must(kernels_.group_topk_sum({how, elements_, sources, left_}, nullptr));
         });
   }
 
@@ -146,63 +197,63 @@ class Bench {
   }
 
   void add_twobit() {
-    const TwobitStripes stripes{kElements, 16384, 16384 / 4};
-    const std::int64_t count = kElements / stripes.stripe;
+    const TwobitStripes stripes{elements_, 16384, 16384 / 4};
+    const std::int64_t count = elements_ / stripes.stripe;
     const std::vector<std::int32_t> host(static_cast<std::size_t>(count), -6);
     std::byte* const exponents = room(count * 4);
     must(cudaMemcpy(exponents, host.data(), host.size() * 4, cudaMemcpyHostToDevice));
     const auto* const there = reinterpret_cast<const std::int32_t*>(exponents);
     auto* const stats = reinterpret_cast<TwobitStats*>(room(count * static_cast<std::int64_t>(sizeof(TwobitStats))));
     auto* const records = reinterpret_cast<TwobitRecord*>(
-        room(kElements / kTwobitRecord * static_cast<std::int64_t>(sizeof(TwobitRecord))));
-    add("twobit_encode", 12 * kElements + kElements / 4, [=, this] {
+        room(elements_ / kTwobitRecord * static_cast<std::int64_t>(sizeof(TwobitRecord))));
+    add("twobit_encode", 12 * elements_ + elements_ / 4, [=, this] {
       must(kernels_.twobit_encode({stripes, arrays_, there, payloads_[0], stats, records}, nullptr));
     });
     std::vector<TwobitSource> parts;
     for (std::byte* payload : payloads_) {
       must(kernels_.twobit_encode({stripes, {gradient_}, there, payload, stats, records}, nullptr));
     }
-    for (const std::byte* copy : copies_of(kElements / 4)) {
+    for (const std::byte* copy : copies_of(elements_ / 4)) {
       parts.push_back({copy, there});
     }
-    add("twobit_sum/8", kRanks * kElements / 4 + 4 * kElements, [=, this] {
+    add("twobit_sum/8", kRanks * elements_ / 4 + 4 * elements_, [=, this] {
       must(kernels_.twobit_sum({stripes, parts, left_}, nullptr));
     });
   }
 
   void add_scaled(ScaledCode code) {
     const ScaledCast how{code, 256};
-    const std::int64_t bytes = kElements + kElements / 256;
+    const std::int64_t bytes = elements_ + elements_ / 256;
     const std::string kind = "/" + std::to_string(static_cast<int>(code));
-    add("scaled_encode" + kind, 12 * kElements + bytes, [=, this] {
-      must(kernels_.scaled_encode({how, kElements, arrays_, payloads_[0], flag_}, nullptr));
+    add("scaled_encode" + kind, 12 * elements_ + bytes, [=, this] {
+      must(kernels_.scaled_encode({how, elements_, arrays_, payloads_[0], flag_}, nullptr));
     });
     for (std::byte* payload : payloads_) {
-      must(kernels_.scaled_encode({how, kElements, {gradient_}, payload, flag_}, nullptr));
+      must(kernels_.scaled_encode({how, elements_, {gradient_}, payload, flag_}, nullptr));
     }
-    add("scaled_sum" + kind + "/8", kRanks * bytes + 4 * kElements, [=, this, sources = copies_of(bytes)] {
-      must(kernels_.scaled_sum({how, kElements, sources, left_}, nullptr));
+    add("scaled_sum" + kind + "/8", kRanks * bytes + 4 * elements_, [=, this, sources = copies_of(bytes)] {
+      must(kernels_.scaled_sum({how, elements_, sources, left_}, nullptr));
     });
   }
 
   void add_elements() {
     for (const DType half : {DType::kF16, DType::kBF16}) {
       const std::string kind = half == DType::kF16 ? "f16" : "bf16";
-      add("cast_to_" + kind, 6 * kElements, [=, this] {
-        must(kernels_.cast({DType::kF32, gradient_, half, left_, kElements}, nullptr));
+      add("cast_to_" + kind, 6 * elements_, [=, this] {
+        must(kernels_.cast({DType::kF32, gradient_, half, left_, elements_}, nullptr));
       });
-      add("cast_from_" + kind, 6 * kElements, [=, this] {
-        must(kernels_.cast({half, gradient_, DType::kF32, left_, kElements}, nullptr));
+      add("cast_from_" + kind, 6 * elements_, [=, this] {
+        must(kernels_.cast({half, gradient_, DType::kF32, left_, elements_}, nullptr));
       });
     }
-    add_list(160, kElements / 160 / kAligned * kAligned);
-    add_list(1000, 16384);
-    add("all_finite", 4 * kElements, [this] {
-      must(kernels_.all_finite({DType::kF32, gradient_, kElements, flag_}, nullptr));
+    add_list(160, elements_ / 160 / kAligned * kAligned);
+    add_list(1000, std::min<std::int64_t>(16384, elements_ / 1000 / kAligned * kAligned));
+    add("all_finite", 4 * elements_, [this] {
+      must(kernels_.all_finite({DType::kF32, gradient_, elements_, flag_}, nullptr));
     });
-    std::byte* const momentum = room(kElements * 4);
-    add("momentum_correct", 16 * kElements, [=, this] {
-      must(kernels_.momentum_correct({{0.9F, true}, kElements, gradient_, momentum, left_}, nullptr));
+    std::byte* const momentum = room(elements_ * 4);
+    add("momentum_correct", 16 * elements_, [=, this] {
+      must(kernels_.momentum_correct({{0.9F, true}, elements_, gradient_, momentum, left_}, nullptr));
     });
   }
 
@@ -214,36 +265,74 @@ class Bench {
         must(kernels_.cast({DType::kF32, gradient_ + 4 * begin, DType::kF16, left_ + 2 * begin, size}, nullptr));
       }
     });
+    add_batches(count, size);
+  }
+
+  // The same lists in few launches: cast by blocks of a fixed number, and copied as they are by CUB.
+  void add_batches(std::int64_t count, std::int64_t size) {
+    const auto* const from = reinterpret_cast<const float*>(gradient_);
+    auto* const halves = reinterpret_cast<__half*>(left_);
+    add("batched_cast/" + std::to_string(count), 6 * count * size, [=] {
+      for (std::int64_t first = 0; first < count; first += kBatch) {
+        Batch batch{};
+        const int arrays = static_cast<int>(std::min<std::int64_t>(kBatch, count - first));
+        for (int i = 0; i < arrays; ++i) {
+          batch.from[i] = from + (first + i) * size;
+          batch.to[i] = halves + (first + i) * size;
+          batch.counts[i] = size;
+        }
+        cast_batch<<<arrays * kBlocksOfArray, kThreads>>>(batch, 0.5F);
+        must(cudaGetLastError());
+      }
+    });
+    std::vector<const std::byte*> sources;
+    std::vector<std::byte*> targets;
+    for (std::int64_t i = 0; i < count; ++i) {
+      sources.push_back(gradient_ + 4 * i * size);
+      targets.push_back(left_ + 4 * i * size);
+    }
+    auto* const inputs = reinterpret_cast<const void**>(there(sources));
+    auto* const outputs = reinterpret_cast<void**>(there(targets));
+    auto* const bytes = there(std::vector<std::int64_t>(static_cast<std::size_t>(count), 4 * size));
+    const auto arrays = static_cast<std::uint32_t>(count);
+    std::size_t scratch_bytes = 0;
+    must(cub::DeviceMemcpy::Batched(nullptr, scratch_bytes, inputs, outputs, bytes, arrays));
+    std::byte* const scratch = room(static_cast<std::int64_t>(scratch_bytes));
+    add("cub_batched_copy/" + std::to_string(count), 8 * count * size,
+        [=]() mutable { must(cub::DeviceMemcpy::Batched(scratch, scratch_bytes, inputs, outputs, bytes, arrays)); });
   }
 
   // About 1 % of the elements; a capacity that they fit into.
   void add_threshold() {
-    const ThresholdSelect how{0.0365F, kElements / 50};
+    const ThresholdSelect how{0.0365F, elements_ / 50};
     auto* const selected = reinterpret_cast<Selected*>(room(sizeof(Selected)));
-    std::byte* const scratch = room(static_cast<std::int64_t>(kernels_.threshold_scratch_bytes(kElements)));
-    add("threshold_select", 12 * kElements + kElements / 100 * 6, [=, this] {
-      must(kernels_.threshold_select({how, kElements, arrays_, payloads_[0], selected, scratch}, nullptr));
+    std::byte* const scratch = room(static_cast<std::int64_t>(kernels_.threshold_scratch_bytes(elements_)));
+    add("threshold_select", 12 * elements_ + elements_ / 100 * 6, [=, this] {
+      must(kernels_.threshold_select({how, elements_, arrays_, payloads_[0], selected, scratch}, nullptr));
     });
-    const ThresholdSelect alone{0.0258F, kElements / 50};
+    const ThresholdSelect alone{0.0258F, elements_ / 50};
     std::vector<SparsePayload> sources;
     for (std::byte* payload : payloads_) {
-      must(kernels_.threshold_select({alone, kElements, {gradient_}, payload, selected, scratch}, nullptr));
+      must(kernels_.threshold_select({alone, elements_, {gradient_}, payload, selected, scratch}, nullptr));
     }
     Selected found;
     must(cudaMemcpy(&found, selected, sizeof(found), cudaMemcpyDeviceToHost));
-    const std::int64_t bytes = kElements / kSparseTile * 2 + found.entries * 6;
+    const std::int64_t bytes = elements_ / kSparseTile * 2 + found.entries * 6;
     for (const std::byte* copy : copies_of(bytes)) {
       sources.push_back({copy, found.entries});
     }
-    auto* const firsts = reinterpret_cast<std::uint32_t*>(room(kRanks * (kElements / kSparseTile) * 4));
-    add("sparse_sum/8", kRanks * bytes + 4 * kElements, [=, this] {
-      must(kernels_.sparse_sum({DType::kF32, kElements, sources, left_, firsts}, nullptr));
+    auto* const firsts = reinterpret_cast<std::uint32_t*>(room(kRanks * (elements_ / kSparseTile) * 4));
+    add("sparse_sum/8", kRanks * bytes + 4 * elements_, [=, this] {
+      must(kernels_.sparse_sum({DType::kF32, elements_, sources, left_, firsts}, nullptr));
     });
   }
 
   void add_filter(std::int64_t size) {
     const FilterShape shape{65536, size};
     const std::int64_t elements = shape.filters * size;
+    if (elements > elements_) {
+      return;
+    }
     std::byte* const norms = room(shape.filters * 4);
     std::byte* const ids = room(shape.filters * 2);
     const std::int64_t keep = shape.filters / 10;
@@ -267,17 +356,41 @@ class Bench {
     auto* const found = reinterpret_cast<std::int64_t*>(room(8));
     const ReachesThreshold reaches{0.0258F};
     std::size_t select_bytes = 0;
-    must(cub::DeviceSelect::If(nullptr, select_bytes, from, to, found, kElements, reaches));
+    must(cub::DeviceSelect::If(nullptr, select_bytes, from, to, found, elements_, reaches));
     std::byte* const select_room = room(static_cast<std::int64_t>(select_bytes));
-    add("cub_select_if", 4 * kElements,
-        [=]() mutable { must(cub::DeviceSelect::If(select_room, select_bytes, from, to, found, kElements, reaches)); });
+    add("cub_select_if", 4 * elements_, [=, this]() mutable {
+      must(cub::DeviceSelect::If(select_room, select_bytes, from, to, found, elements_, reaches));
+    });
     std::size_t sort_bytes = 0;
-    must(cub::DeviceRadixSort::SortKeysDescending(nullptr, sort_bytes, from, to, kElements));
+    must(cub::DeviceRadixSort::SortKeysDescending(nullptr, sort_bytes, from, to, elements_));
     std::byte* const sort_room = room(static_cast<std::int64_t>(sort_bytes));
-    add("cub_radix_sort", 8 * kElements,
-        [=]() mutable { must(cub::DeviceRadixSort::SortKeysDescending(sort_room, sort_bytes, from, to, kElements)); });
+    add("cub_radix_sort", 8 * elements_, [=, this]() mutable {
+      must(cub::DeviceRadixSort::SortKeysDescending(sort_room, sort_bytes, from, to, elements_));
+    });
   }
 
+  // Every group sorted by itself, of which its largest are the first.
+  void add_segmented_sorts() {
+    const auto* const from = reinterpret_cast<const float*>(gradient_);
+    auto* const to = reinterpret_cast<float*>(left_);
+    for (const std::int64_t group : {256, 512, 1024, 4096}) {
+      const std::int64_t groups = elements_ / group;
+      std::vector<std::int64_t> begins;
+      for (std::int64_t i = 0; i <= groups; ++i) {
+        begins.push_back(i * group);
+      }
+      const std::int64_t* const begin = there(begins);
+      std::size_t bytes = 0;
+      must(cub::DeviceSegmentedSort::SortKeysDescending(nullptr, bytes, from, to, elements_, groups, begin, begin + 1));
+      std::byte* const scratch = room(static_cast<std::int64_t>(bytes));
+      add("cub_segmented_sort/" + std::to_string(group), 8 * elements_, [=, this]() mutable {
+        must(cub::DeviceSegmentedSort::SortKeysDescending(scratch, bytes, from, to, elements_, groups, begin,
+                                                          begin + 1));
+      });
+    }
+  }
+
+  const std::int64_t elements_;
   const Kernels& kernels_;
   std::byte* gradient_;
   std::byte* residual_;
@@ -309,8 +422,8 @@ float time_of(const Subject& subject) {
   return milliseconds / kRepeats;
 }
 
-void print_all(int rounds) {
-  const Bench bench;
+void print_all(int rounds, const Numbers& how) {
+  const Bench bench(how);
   cudaDeviceProp device{};
   must(cudaGetDeviceProperties(&device, 0));
   std::printf("{\"device\": \"%s\", \"bytes\": {", device.name);
@@ -341,6 +454,11 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "cuda_timings: no CUDA device\n");
     return 2;
   }
-  sirtaki::kernels::cuda::print_all(argc > 1 ? std::atoi(argv[1]) : 30);
+  sirtaki::kernels::cuda::Numbers how;
+  if (argc > 2) {
+    how.elements = std::int64_t{1} << std::atoi(argv[2]);
+  }
+  how.student_t = argc > 3 && std::strcmp(argv[3], "student_t") == 0;
+  sirtaki::kernels::cuda::print_all(argc > 1 ? std::atoi(argv[1]) : 30, how);
   return 0;
 }

@@ -18,12 +18,14 @@ import torch.nn.functional as F
 from torch import nn
 
 import sirtaki.torch as hvd
+from benchmarks.baselines.torch_compressed import LowRank
 from benchmarks.gpu.smoke import settings
 from examples.fashion_mnist import FashionNet, Split, count_correct, load
 
 BATCH = 64  # of a rank
 LR, MOMENTUM = 0.0125, 0.9  # LR for one rank, as in the example
-CPU, DDP = "cpu", "ddp"
+CPU, DDP, POWERSGD = "cpu", "ddp", "powersgd of torch"
+POWERSGD_RANK = 4
 
 
 @dataclass(frozen=True)
@@ -59,11 +61,16 @@ def wait_for(device: torch.device) -> None:
 def wrapped(way: Way, model: nn.Module, store: str) -> tuple[nn.Module, Any]:
     """The model and optimizer to step with."""
     plain = torch.optim.SGD(model.parameters(), lr=LR * hvd.size(), momentum=MOMENTUM)
-    if way.name == DDP:
+    if way.name in (DDP, POWERSGD):
         if not dist.is_initialized():
             shared = dist.FileStore(store, hvd.size())
             dist.init_process_group("gloo", store=shared, rank=hvd.rank(), world_size=hvd.size())
-        return nn.parallel.DistributedDataParallel(model), plain
+        if way.name == DDP:
+            return nn.parallel.DistributedDataParallel(model), plain
+        # Every rank has made the same weights of the seed.
+        exchange = LowRank(list(model.parameters()), POWERSGD_RANK, 0, dist.all_reduce, hvd.size())
+        plain.register_step_pre_hook(lambda *_: exchange.run())
+        return model, plain
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)
     return model, hvd.DistributedOptimizer(plain, named_parameters=model.named_parameters(), **way.how)
 
@@ -101,7 +108,7 @@ def train(way: Way, length: Length, seed: int, place: Place) -> dict[str, Any]:
                 break
     if "local_updates" in way.how:
         optimizer.drain()
-    if way.name != DDP:
+    if way.name not in (DDP, POWERSGD):
         optimizer.flush()
     wait_for(place.device)
     digest = hashlib.sha256(b"".join(p.detach().cpu().numpy().tobytes() for p in net.parameters())).hexdigest()

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 import sirtaki
-from benchmarks.gpu.trained import CPU, DDP, Length, Way, rank_main
+from benchmarks.gpu.trained import CPU, DDP, POWERSGD, Length, Way, rank_main
 from benchmarks.results import RESULTS, Row, Store, make_row
 from benchmarks.rig import say
 from benchmarks.statistics import estimate, mean_estimate, paired_ratio
@@ -41,6 +41,7 @@ def ways(options: Sequence[str], environment: Mapping[str, str]) -> list[Way]:
     found = [
         Way(CPU),
         Way(DDP),
+        Way(POWERSGD),
         Way("none"),
         Way("auto", {"compression": "auto"}),
         Way("group_topk", {"compression": "group_topk"}),
@@ -79,10 +80,11 @@ def rows_of(
     for name in found:
         params = {"way": name, "ranks": RANKS, "device": "CPU" if name == CPU else device, "data": data}
         rows.append(make_row("steps_per_second", params, estimate(rates[name]), "1/s", "higher"))
-        for other in (CPU, DDP):
-            if name not in (CPU, DDP) and other in found:
+        for other in (CPU, DDP, POWERSGD):
+            if name not in (CPU, DDP, POWERSGD) and other in found:
                 ratio = paired_ratio(rates[name], rates[other])
-                rows.append(make_row(f"over_{other}", params, ratio, "ratio", "higher", baseline=(other, 1.0)))
+                metric = "over_powersgd" if other == POWERSGD else f"over_{other}"
+                rows.append(make_row(metric, params, ratio, "ratio", "higher", baseline=(other, 1.0)))
         rows.append(make_row("accuracy", params, mean_estimate(accuracies[name]), "%", "higher"))
         if name != CPU and CPU in found:
             cost = mean_estimate([a - b for a, b in zip(accuracies[CPU], accuracies[name], strict=True)])

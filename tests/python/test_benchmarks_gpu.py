@@ -21,14 +21,20 @@ SIZES = {
     "group_topk_encode/512/5": 1200,
     "group_topk_encode/4096/41": 1200,
     "cast_to_f16": 600,
+    "cast_list/160": 600,
+    "batched_cast/160": 600,
     "cub_radix_sort": 800,
+    "cub_segmented_sort/512": 800,
 }
 ROUND = {
     "copy": 0.1,
     "group_topk_encode/512/5": 0.15,
     "group_topk_encode/4096/41": 0.3,
     "cast_to_f16": 0.1,
+    "cast_list/160": 0.1,
+    "batched_cast/160": 0.2,
     "cub_radix_sort": 0.6,
+    "cub_segmented_sort/512": 1.5,
 }
 CONTENT = {"device": "NVIDIA Test", "bytes": SIZES, "rounds": [ROUND] * 5}
 TORCH = {
@@ -57,7 +63,7 @@ def row(metric: str, kernel: str, group: int | None = None) -> Row:
 def test_every_name_of_the_program_is_understood() -> None:
     source = (Path(report.__file__).parent / "timings.cu").read_text()
     names = set(re.findall(r'\badd\("(\w+)', source))
-    known = {*report.NUMBERS, *report.OF_BOUND, *report.COUNTERPARTS.values(), "copy", "all_finite", "momentum_correct"}
+    known = {*report.NUMBERS, *report.OF_BOUND, *report.BASELINES, "copy", "all_finite", "momentum_correct"}
     assert {name for name in known if not name.startswith("cast_")} == names - {"cast_to_", "cast_from_", "cast_list"}
 
 
@@ -82,7 +88,20 @@ def test_targets_are_shares_of_the_bound() -> None:
 
 def test_a_selection_is_compared_with_a_sort() -> None:
     assert round(row("over_cub", "group_topk_encode", 512).value, 6) == 4.0
-    assert not [r for r in report.rows_of(CONTENT) if r.metric == "of_bound" and "cub" in r.params["kernel"]]
+    assert round(row("over_cub_segmented", "group_topk_encode", 512).value, 6) == 10.0
+    assert not [r for r in ALL if r.metric == "over_cub_segmented" and r.params["group"] == 4096]
+    assert not [r for r in ALL if r.metric == "of_bound" and r.params["kernel"] in report.BASELINES]
+
+
+def test_lists_are_compared_with_blocks_of_a_fixed_number() -> None:
+    assert round(row("over_batched", "cast_list").value, 6) == 2.0
+
+
+def test_other_sizes_and_numbers_are_said() -> None:
+    variant = {"elements": 2**24, "numbers": "student_t"}
+    for one in report.rows_of(CONTENT, variant):
+        assert row_problems(asdict(one)) == []
+        assert {name: one.params[name] for name in variant} == variant
 
 
 def test_torch_has_its_times_and_kernels_are_compared_with_them() -> None:
@@ -127,7 +146,7 @@ def test_torch_and_the_kernels_have_the_same_sizes() -> None:
     source = " ".join((Path(report.__file__).parent / "timings.cu").read_text().split())
     few, many = baselines.LISTS
     for text in (
-        f"kElements = std::int64_t{{1}} << {baselines.ELEMENTS.bit_length() - 1};",
+        f"kElementsLog2 = {baselines.ELEMENTS.bit_length() - 1};",
         f"kRanks = {baselines.RANKS};",
         f"kRepeats = {baselines.REPEATS};",
         f"kAligned = {baselines.ALIGNED};",
@@ -137,8 +156,8 @@ def test_torch_and_the_kernels_have_the_same_sizes() -> None:
         f"host(static_cast<std::size_t>(count), {math.log2(baselines.STEP):.0f});",
         f"add_filter({baselines.FILTER_SIZE});",
         f"shape{{{baselines.FILTERS}, size}};",
-        f"add_list({few}, kElements / {few} / kAligned * kAligned);",
-        f"add_list({many}, {baselines.list_elements(many)});",
+        f"add_list({few}, elements_ / {few} / kAligned * kAligned);",
+        f"add_list({many}, std::min<std::int64_t>({baselines.list_elements(many)},",
     ):
         assert text in source, text
     assert source.count("GroupTopk{") == len(baselines.GROUPS)
@@ -186,11 +205,14 @@ def test_trainings_are_compared_with_the_cpu_and_with_ddp() -> None:
     from benchmarks.gpu import training
 
     found = {"cpu": trainings(1.0, 88.0), "ddp": trainings(0.5, 88.0), "auto": trainings(0.25, 87.0)}
+    found[training.POWERSGD] = trainings(1.25, 87.0)
     rows = {(r.metric, r.params["way"]): r for r in training.rows_of(found, 50, "NVIDIA Test", "host")}
     for one in rows.values():
         assert row_problems(asdict(one)) == []
     assert rows["steps_per_second", "auto"].value == 200.0
     assert (rows["over_cpu", "auto"].value, rows["over_ddp", "auto"].value) == (4.0, 2.0)
+    assert rows["over_powersgd", "auto"].value == 5.0
+    assert ("over_ddp", training.POWERSGD) not in rows
     cost = rows["accuracy_cost", "auto"]
     assert (cost.value, cost.target, cost.met) == (1.0, 0.5, False)
     assert rows["accuracy_cost", "ddp"].met is True
@@ -270,7 +292,8 @@ def test_times_of_kernels_are_kept_when_torch_has_none(tmp_path: Path) -> None:
     assert "benchmarks.gpu.baselines 5 failed:\nbaselines: torch finds no CUDA device" in done.stderr
     content = json.loads((tmp_path / "gpu_kernels.json").read_text())
     assert content["command"] == "benchmarks/gpu/run.sh --quick"
-    assert {row["metric"] for row in content["rows"]} == {"copy_rate", "time", "of_bound", "over_cub"}
+    compared = {"over_cub", "over_cub_segmented", "over_batched"}
+    assert {row["metric"] for row in content["rows"]} == {"copy_rate", "time", "of_bound", *compared}
 
 
 def test_comparing_the_cpu_with_itself_finds_nothing() -> None:
