@@ -22,6 +22,7 @@
 #include "kernels/cuda_kernels.h"
 #include "runtime/device/cuda_calls.h"
 #include "runtime/net/nccl/nccl_api.h"
+#include "tests/device/played_calls.h"
 
 namespace {
 
@@ -30,56 +31,7 @@ using sirtaki::kernels::cuda::Kernels;
 using sirtaki::kernels::cuda::Launch;
 using namespace sirtaki::net::nccl;
 
-// ---- a device --------------------------------------------------------------------------------
-
-int make(void** handle) {
-  *handle = std::malloc(1);
-  return 0;
-}
-int destroy(void* handle) {
-  std::free(handle);
-  return 0;
-}
-int allocate(void** data, std::size_t bytes) {
-  *data = std::malloc(bytes);
-  return 0;
-}
-int nothing(void* /*event*/, void* /*stream*/) {
-  return 0;
-}
-
-constexpr DeviceCalls kCalls{
-    .version = sirtaki::device::cuda::kCallsVersion,
-    .error_text = [](int /*code*/) { return "played"; },
-    .count_devices =
-        [](int* count) {
-          *count = 1;
-          return 0;
-        },
-    .enter_thread = [](int /*device*/) { return 0; },
-    .visit_thread = [](int /*device*/, int* /*device_before*/, int* /*mode_before*/) { return 0; },
-    .leave_thread = [](int /*device_before*/, int /*mode_before*/) { return 0; },
-    .make_stream = [](bool /*high_priority*/, void** stream) { return make(stream); },
-    .destroy_stream = destroy,
-    .make_event = make,
-    .destroy_event = destroy,
-    .allocate_device = allocate,
-    .release_device = destroy,
-    .allocate_pinned = allocate,
-    .release_pinned = destroy,
-    .record = nothing,
-    .wait = nothing,
-    .query =
-        [](void* /*event*/, bool* done) {
-          *done = true;
-          return 0;
-        },
-    .copy =
-        [](void* /*stream*/, void* to, const void* from, std::size_t bytes) {
-          std::memmove(to, from, bytes);
-          return 0;
-        },
-};
+constexpr DeviceCalls kCalls = sirtaki::device::played::calls();
 
 Launch average(const sirtaki::kernels::cuda::Reduce& args, void* /*stream*/) {
   const auto* const from = reinterpret_cast<const float*>(args.sources[0]);

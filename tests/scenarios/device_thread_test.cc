@@ -17,6 +17,16 @@ constexpr const char* kSmall =
     "schedule.fusion_bytes = \"4KiB\"\nschedule.partition_bytes = \"8KiB\"\nschedule.credit_bytes = \"64KiB\"\n"
     "net.eager_bytes = \"2KiB\"\nnet.exchange_bytes = \"1KiB\"\nnet.fragment_bytes = \"4KiB\"\n";
 
+engine::StreamSpec one_weight(const std::string& name) {
+  engine::StreamSpec spec;
+  spec.name = name;
+  engine::StreamTensor weight;
+  weight.name = "weight";
+  weight.dims = {100};
+  spec.tensors.push_back(weight);
+  return spec;
+}
+
 class DeviceThreads : public testing::TestWithParam<std::tuple<int, bool>> {
  protected:
   static int ranks() { return std::get<0>(GetParam()); }
@@ -91,13 +101,7 @@ Scenario differ(RankApi& api) {
   const Status status = co_await api.run(allreduce("moved", tensor));
   require(status.code() == Code::kMismatch, "an allreduce: " + status.to_string());
   require(status.to_string().find("GPU") != std::string::npos, "the device is named: " + status.to_string());
-  engine::StreamSpec spec;
-  spec.name = "moved";
-  engine::StreamTensor weight;
-  weight.name = "weight";
-  weight.dims = {100};
-  spec.tensors.push_back(weight);
-  const Status opened = (co_await api.open_stream(spec)).status();
+  const Status opened = (co_await api.open_stream(one_weight("moved"))).status();
   require(opened.code() == Code::kMismatch, "a stream: " + opened.to_string());
   require(opened.to_string().find("GPU") != std::string::npos, "the device is named: " + opened.to_string());
 }
@@ -125,13 +129,7 @@ Scenario lose_in_operations(RankApi& api) {
 }
 
 Scenario lose_in_a_step(RankApi& api) {
-  engine::StreamSpec spec;
-  spec.name = "training";
-  engine::StreamTensor weight;
-  weight.name = "weight";
-  weight.dims = {100};
-  spec.tensors.push_back(weight);
-  const Result<StreamId> stream = co_await api.open_stream(spec);
+  const Result<StreamId> stream = co_await api.open_stream(one_weight("training"));
   require_ok(stream.status(), "open");
   Owned tensor = filled(api.rank(), 1, 100);
   api.ready(*stream, 0, tensor.view(), false);
@@ -309,13 +307,7 @@ Scenario refuse(RankApi& api) {
   Owned tensor = filled(api.rank(), 1, 100);
   const Status status = co_await api.run(allreduce("gradient", tensor));
   require(status.text().ends_with(kWhy) && status.blame().rank == 1, "an allreduce: " + status.to_string());
-  engine::StreamSpec spec;
-  spec.name = "training";
-  engine::StreamTensor weight;
-  weight.name = "weight";
-  weight.dims = {100};
-  spec.tensors.push_back(weight);
-  const Status opened = (co_await api.open_stream(spec)).status();
+  const Status opened = (co_await api.open_stream(one_weight("training"))).status();
   require(opened.text().ends_with(kWhy), "a stream: " + opened.to_string());
 }
 
@@ -345,13 +337,7 @@ TEST_P(DeviceThreads, TheLibraryOfTheOptionsIsNamed) {
 }
 
 Scenario break_nccl(RankApi& api) {
-  engine::StreamSpec spec;
-  spec.name = "training";
-  engine::StreamTensor weight;
-  weight.name = "weight";
-  weight.dims = {100};
-  spec.tensors.push_back(weight);
-  const Result<StreamId> stream = co_await api.open_stream(spec);
+  const Result<StreamId> stream = co_await api.open_stream(one_weight("training"));
   require_ok(stream.status(), "open");
   Owned tensor = filled(api.rank(), 1, 100);
   Status status;
