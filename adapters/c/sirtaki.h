@@ -136,9 +136,9 @@ SIRTAKI_API int sirtaki_cross_size(void); /* number of hosts */
 SIRTAKI_API int sirtaki_is_homogeneous(void);
 
 SIRTAKI_API const char* sirtaki_version(void);
-/* Of NCCL, as it counts: 22809 is 2.28.9. 0 where tensors on a GPU cannot go over it: the CUDA plug-in is not installed,
- * or there is no NCCL of a version that will do, neither in the process nor where device.nccl_library says nor the
- * system's. What is found of the two stays loaded, so ask when the framework has loaded its own. */
+/* Of NCCL, as it counts: 22809 is 2.28.9. 0 where tensors on a GPU cannot go over it: the CUDA plug-in is not
+ * installed, or there is no NCCL of a version that will do, neither in the process nor where device.nccl_library says
+ * nor the system's. What is found of the two stays loaded, so ask when the framework has loaded its own. */
 SIRTAKI_API int sirtaki_nccl_version(void);
 /* Text of the calling thread's last failed call; "" before the first. Valid until its next failed call. */
 SIRTAKI_API const char* sirtaki_last_error(void);
