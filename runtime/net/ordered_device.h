@@ -7,9 +7,10 @@
 // is cancelled by all ranks disturbs nothing else. The same where a rank is lost: what has a place is launched and has
 // a moment to come to its end, the rest ends at once. Messages travel over the host's transport, as urgently as it
 // knows, all that is to be said in one turn of the loop together. Rank 0 launches nothing before its word for it is on
-// the way to all others: whatever holds up its loop afterwards, the device comes to an end with what it has. Owned by:
-// whoever owns the data plane of a rank. Thread: the loop's, destructor included. Destroying it drops the callbacks of
-// what is in flight: abort() first and let the loop run.
+// the way to all others: whatever holds up its loop afterwards, the device comes to an end with what it has.
+//
+// Owned by: whoever owns the data plane of a rank. Thread: the loop's, destructor included. Destroying it drops the
+// callbacks of what is in flight: abort() first and let the loop run.
 #pragma once
 
 #include <deque>
