@@ -5,28 +5,28 @@
 namespace sirtaki::net {
 namespace {
 
-using Kind = LaunchWord::Kind;
+using Says = LaunchWord::Kind;
 
 constexpr std::uint64_t kTag = 0x8000000000000001;
 
 TEST(LaunchWords, ComeBackAsTheyWere) {
-  std::vector<LaunchWord> words = {{Kind::kReady, OpTag(kTag), -7},
-                                   {Kind::kWithdraw, OpTag(2), 0},
-                                   {Kind::kPlaced, OpTag(3), 5},
-                                   {Kind::kWithdrawn, OpTag(4), 0},
-                                   {Kind::kGone, OpTag(), 2}};
+  std::vector<LaunchWord> words = {{Says::kReady, OpTag(kTag), -7},
+                                   {Says::kWithdraw, OpTag(2), 0},
+                                   {Says::kPlaced, OpTag(3), 5},
+                                   {Says::kWithdrawn, OpTag(4), 0},
+                                   {Says::kGone, OpTag(), 2}};
   for (int round = 0; round < 2; ++round) {
     const auto bytes = encode_launch_words(words);
     EXPECT_EQ(bytes.size(), kLaunchWordsBytes);
     const auto decoded = decode_launch_words(bytes);
     ASSERT_TRUE(decoded) << decoded.status().to_string();
     EXPECT_EQ(*decoded, words);
-    words.assign(kMostLaunchWords, {Kind::kReady, OpTag(kTag), 1});
+    words.assign(kMostLaunchWords, {Says::kReady, OpTag(kTag), 1});
   }
 }
 
 TEST(LaunchWords, AreTheseBytes) {
-  const auto bytes = encode_launch_words(std::vector<LaunchWord>{{Kind::kPlaced, OpTag(kTag), -2}});
+  const auto bytes = encode_launch_words(std::vector<LaunchWord>{{Says::kPlaced, OpTag(kTag), -2}});
   const std::vector<int> begin = {1, 0, 0, 0, 3, 1, 0, 0, 0, 0, 0, 0, 0x80, 0xfe, 0xff, 0xff, 0xff, 0};
   for (std::size_t i = 0; i < begin.size(); ++i) {
     EXPECT_EQ(std::to_integer<int>(bytes[i]), begin[i]) << i;
@@ -35,7 +35,7 @@ TEST(LaunchWords, AreTheseBytes) {
 
 TEST(LaunchWords, DamagedOnesAreRefused) {
   const auto good =
-      encode_launch_words(std::vector<LaunchWord>{{Kind::kWithdraw, OpTag(1), 0}, {Kind::kGone, OpTag(), 1}});
+      encode_launch_words(std::vector<LaunchWord>{{Says::kWithdraw, OpTag(1), 0}, {Says::kGone, OpTag(), 1}});
   struct Damage {
     std::size_t at;
     int value;
