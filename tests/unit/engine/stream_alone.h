@@ -16,7 +16,7 @@
 #include "runtime/engine/stream.h"
 #include "runtime/engine/stream_plan.h"
 
-namespace sirtaki::engine::testing {
+namespace sirtaki::engine::alone {
 
 inline constexpr StreamId kStream(3);
 inline constexpr std::int64_t kElements = 100;
@@ -164,4 +164,4 @@ class StreamAlone : public ::testing::Test {
   std::unique_ptr<Stream> stream_;
 };
 
-}  // namespace sirtaki::engine::testing
+}  // namespace sirtaki::engine::alone

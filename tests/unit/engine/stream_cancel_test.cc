@@ -5,10 +5,10 @@
 namespace sirtaki::engine {
 namespace {
 
-using testing::kStream;
-using testing::kTensors;
+using alone::kStream;
+using alone::kTensors;
 
-class StreamCancelTest : public testing::StreamAlone {
+class StreamCancelTest : public alone::StreamAlone {
  protected:
   // Another rank gives up `step` of the attempt before.
   void told_of(std::uint32_t attempt, std::uint64_t step, bool everywhere) {

@@ -37,7 +37,7 @@ class CountsZeros final : public DensePath {
   std::vector<std::byte> memory_;
 };
 
-class StreamStandIn : public testing::StreamAlone {};
+class StreamStandIn : public alone::StreamAlone {};
 
 TEST_F(StreamStandIn, BeginsNoStepBeforeItIsKnownHowTheStreamTravels) {
   int asked = 0;
