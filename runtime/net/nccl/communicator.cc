@@ -175,8 +175,7 @@ std::string Communicator::likely_cause() const {
     case State::kConnecting:
       return "NCCL has chosen a network interface over which ranks do not reach each other, such as a container's; set "
              "NCCL_SOCKET_IFNAME to the one of net.interface on all ranks. Or a firewall blocks its ports, or a rank "
-             "is "
-             "stopped. NCCL_DEBUG=INFO says which addresses it tries; device.data = \"host\" does without NCCL";
+             "is stopped. NCCL_DEBUG=INFO says which addresses it tries; device.data = \"host\" does without NCCL";
     default:
       return "a rank is missing or stopped, or its network is blocked (NCCL_DEBUG=INFO says more)";
   }
