@@ -93,11 +93,30 @@ def test_auto_is_judged_against_the_best_setting_of_its_link() -> None:
         assert best.baseline == {"name": "int8", "value": 1.0}
         assert best.value == pytest.approx(0.0495 / auto)
         assert best.met is met
+        assert best.bound == pytest.approx(0.0495 / 0.045)
         assert best.params["travel"] == "1 none, 2 int8"
         assert found["rate_over_shortest", "auto"].value == pytest.approx(0.046 / auto)
         assert found["rate_over_shortest", "auto"].target is None
         assert found["rate_over_dense", "auto"].value == pytest.approx(0.09 / auto)
         assert all(row.bound == 0.045 for row in rows if row.metric == "step_seconds")
+
+
+def test_the_best_setting_is_not_chosen_by_the_blocks_that_judge_it() -> None:
+    lucky_first, lucky_second = [0.8, 1.2] * 4, [1.2, 0.8] * 4
+    samples = {"none": lucky_first, "int8": lucky_second, "auto": [1.0] * 8}
+    contest = never_lose.cross_fitted(samples)
+    assert contest.names == "none, int8"
+    assert contest.fixed == [1.2] * 8
+    assert contest.auto == [1.0] * 8
+
+
+def test_a_figure_below_its_target_is_missed_although_its_interval_reaches_it() -> None:
+    case = TaskCase("200", 4, "cnn")
+    seconds = {"none": [0.09, 0.11, 0.09, 0.11], "int8": [0.2] * 4, "auto": [0.11, 0.11, 0.10, 0.11]}
+    rows = never_lose.rows_of(case, {"seconds": seconds, "travel": []}, [0.045] * 4)
+    best = next(row for row in rows if row.metric == "rate_over_best")
+    assert best.value < never_lose.TARGET <= best.spread["high"]
+    assert best.met is False
 
 
 def test_trainings_do_not_depend_on_the_link() -> None:
