@@ -5,9 +5,9 @@
 On every link all settings train in the same processes and take turns; `auto` begins dense and has a stretch of steps
 to find its plan, the others a shorter one for theirs. The best fixed setting is the one with the shortest step on
 that link among those that cost a training no more accuracy than `auto` may; the shortest of all is told beside it.
-Which is best is found with half of the blocks and set against `auto` in the other half, both ways: of settings that are
-alike, the one with the shortest median of the same blocks would be the luckiest. The bound is the step of processes that
-send nothing.
+Which is best is found with half of the blocks and set against `auto` in the other half, both ways: of settings that
+are alike, the one with the shortest median of the same blocks would be the luckiest. The bound is the step of processes
+that send nothing.
 """
 
 from __future__ import annotations

@@ -105,7 +105,7 @@ def test_the_best_setting_is_not_chosen_by_the_blocks_that_judge_it() -> None:
     lucky_first, lucky_second = [0.8, 1.2] * 4, [1.2, 0.8] * 4
     samples = {"none": lucky_first, "int8": lucky_second, "auto": [1.0] * 8}
     contest = never_lose.cross_fitted(samples)
-    assert contest.names == "none, int8"
+    assert contest.names == "int8, none"
     assert contest.fixed == [1.2] * 8
     assert contest.auto == [1.0] * 8
 
