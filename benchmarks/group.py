@@ -165,6 +165,7 @@ class Group:
         local_size = self.size if self._net is None else self._per_node
         local, cross, cross_size = rank % local_size, rank // local_size, self.size // local_size
         environment = {"RANK": str(rank), "LOCAL_RANK": str(local), "LOCAL_WORLD_SIZE": str(local_size)}
+        environment["SIRTAKI_REPORT_END"] = "false"
         if "horovod" not in self.systems:
             return environment
         return environment | {

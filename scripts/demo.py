@@ -72,7 +72,7 @@ def run(command: Sequence[str], environment: dict[str, str] | None = None) -> No
     child = subprocess.Popen(
         command,
         cwd=ROOT,
-        env={**os.environ, "PYTHONUNBUFFERED": "1", **(environment or {})},
+        env={**os.environ, "PYTHONUNBUFFERED": "1", "SIRTAKI_REPORT_END": "false", **(environment or {})},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

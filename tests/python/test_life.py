@@ -163,3 +163,54 @@ def test_run_names_the_rank_that_died() -> None:
 
     with pytest.raises(sirtaki.RankFailedError):
         sirtaki.run(work, np=2)
+
+
+TRAINED = """
+import sys, torch, sirtaki
+import sirtaki.torch as hvd
+
+def main(how):
+    hvd.init()
+    model = torch.nn.Linear(64, 8)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters(), compression="int8:min=1")
+    progress = sirtaki.Progress(steps_per_epoch=3, samples_per_step=2, optimizer=optimizer)
+    for step in range(3):
+        optimizer.zero_grad()
+        model(torch.ones(1, 64)).sum().backward()
+        optimizer.step()
+        progress.step(0, 1.0)
+    if how == "progress":
+        progress.end()
+    if how == "shutdown":
+        hvd.shutdown()
+    if how == "interrupt":
+        raise KeyboardInterrupt
+    if how == "error":
+        raise ValueError("on purpose")
+    if how == "exit":
+        sys.exit(7)
+
+main(sys.argv[1])
+"""
+
+
+@pytest.mark.parametrize("how", ["return", "shutdown", "progress", "exit", "error", "interrupt"])
+def test_a_training_ends_with_one_report(how: str, tmp_path: Path) -> None:
+    program = tmp_path / "train.py"
+    program.write_text(TRAINED)
+    done = launch(2, str(program), how)
+    reports = 0 if how == "error" else 1
+    # The launcher repeats the last lines of a rank that fails.
+    assert done.stdout.count("[0!]   exposed communication  ") == reports, done.stdout
+    assert done.stdout.count("[0!]   weight  int8  ") == reports, done.stdout
+    codes = {"return": 0, "shutdown": 0, "progress": 0, "exit": 7, "error": 1, "interrupt": 130}
+    assert done.returncode == codes[how], done.stdout
+
+
+def test_a_training_ends_without_a_report_where_none_is_wanted(tmp_path: Path) -> None:
+    program = tmp_path / "train.py"
+    program.write_text(TRAINED)
+    done = launch(2, str(program), "return", variables=(("SIRTAKI_REPORT_END", "false"),))
+    assert done.returncode == 0, done.stdout
+    assert "exposed communication  " not in done.stdout

@@ -16,8 +16,9 @@ torch = pytest.importorskip("torch")
 import sirtaki  # noqa: E402
 import sirtaki.torch as hvd  # noqa: E402
 from sirtaki import _core  # noqa: E402
+from sirtaki import _end_report as end_report  # noqa: E402
 from sirtaki.pump import pump  # noqa: E402
-from sirtaki.report import Progress, layer_table, local_rows, placement  # noqa: E402
+from sirtaki.report import Progress, layer_lines, layer_table, local_rows, placement  # noqa: E402
 from sirtaki.torch.compression import suited  # noqa: E402
 
 
@@ -254,6 +255,90 @@ def test_progress_shows_a_line_and_a_report() -> None:
     progress.end()
     assert "exposed communication" in out.getvalue()
     assert "1 on one host" in out.getvalue()
+
+
+def layer(name: str, held_bytes: int, codec: str = "int8") -> dict[str, object]:
+    more = {"recipe": "gather", "density": 1.0, "wire_bytes": held_bytes // 4, "ratio": 4.0, "owed_norm": 0.0}
+    return {"name": name, "held_bytes": held_bytes, "codec": codec, "reason": "by its name", **more}
+
+
+def test_the_table_of_tensors_has_the_largest_and_counts_the_rest() -> None:
+    lines = layer_lines([layer(f"layer{i}", 1000 + i) for i in range(30)])
+    assert lines[1].startswith("layer10 ")
+    assert lines[20].startswith("layer29 ")
+    assert lines[21:] == ["and 10 smaller tensors, see sirtaki.stats()['tensors']"]
+    assert len(layer_lines([layer("a", 4), layer("b", 8)])) == 3
+    assert layer_lines([layer("a", 4, "none")]) == []
+
+
+class Trained:
+    """What a report asks of an optimizer."""
+
+    def __init__(self) -> None:
+        self.exposed_seconds = 0.0
+
+    @staticmethod
+    def local_stats() -> dict[str, object]:
+        return {}
+
+    @staticmethod
+    def compression_report() -> list[dict[str, object]]:
+        return [layer("fc.weight", 4000)]
+
+
+def ended() -> str:
+    out = io.StringIO()
+    end_report.session.end(out)
+    return out.getvalue()
+
+
+@pytest.mark.usefixtures("session")
+def test_a_session_tells_once_what_its_optimizers_did() -> None:
+    optimizer, idle = Trained(), Trained()
+    training, gone = end_report.follow(optimizer), end_report.follow(idle)
+    for _ in range(3):
+        training.stepped()
+    gone.close(idle)
+    text = ended()
+    assert "3 in " in text
+    assert text.count("steps") == 1
+    assert "fc.weight" in text
+    assert ended() == ""
+    training.stepped()
+    assert ended() == "", "a session has one report"
+
+
+@pytest.mark.usefixtures("session")
+def test_an_optimizer_that_is_gone_is_told_of() -> None:
+    optimizer = Trained()
+    training = end_report.follow(optimizer)
+    training.stepped()
+    training.close(optimizer)
+    del optimizer
+    assert "fc.weight" in ended()
+
+
+@pytest.mark.usefixtures("session")
+def test_streams_are_told_of_where_no_optimizer_counts_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert ended() == ""
+    monkeypatch.setattr(sirtaki.basics, "stats", lambda: {"tensors": {"keras": [layer("dense/kernel", 4000)]}})
+    assert "dense/kernel" in ended()
+
+
+@pytest.mark.usefixtures("session")
+def test_no_report_comes_after_an_error_or_a_report_of_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    optimizer = Trained()
+    end_report.follow(optimizer).stepped()
+    try:
+        raise ValueError("on purpose")
+    except ValueError:
+        assert ended() == ""
+    end_report.follow(optimizer).stepped()
+    Progress(1, 1, stream=io.StringIO()).end()
+    assert ended() == ""
+    end_report.follow(optimizer).stepped()
+    monkeypatch.setattr(sirtaki.basics, "stats", lambda: 1 / 0)
+    assert ended() == "sirtaki: there is no report at the end: division by zero\n"
 
 
 @pytest.mark.usefixtures("session")

@@ -35,6 +35,7 @@ from sirtaki.errors import (
     UnsupportedError,
 )
 from sirtaki.launch import RankFailedError, run
+from sirtaki.report import Progress
 
 __version__: str = _core.version()
 
@@ -48,6 +49,7 @@ __all__ = [
     "NonFiniteError",
     "NotInitializedError",
     "PeerLostError",
+    "Progress",
     "RankFailedError",
     "SirtakiError",
     "StuckError",

@@ -23,6 +23,7 @@ class _Life:
         self.generation = 0
         self.on_shutdown: list[Any] = []
         self.before_shutdown: list[Any] = []
+        self.before_end: list[Any] = []
 
 
 _life = _Life()
@@ -36,6 +37,11 @@ def generation() -> int:
 def before_shutdown(callback: Any) -> None:
     """Calls `callback()` before the session ends by shutdown(), but not when the program ends without calling it."""
     _life.before_shutdown.append(callback)
+
+
+def before_end(callback: Any) -> None:
+    """Calls `callback()` before the session ends, by shutdown() or with the program. It must not raise or wait."""
+    _life.before_end.append(callback)
 
 
 def on_shutdown(callback: Any) -> None:
@@ -105,7 +111,7 @@ def shutdown() -> None:
     if not _core.is_initialized():
         return
     try:
-        for callback in list(_life.before_shutdown):
+        for callback in [*_life.before_shutdown, *_life.before_end]:
             callback()
     finally:
         _leave()
@@ -120,7 +126,17 @@ def _leave() -> None:
             callback()
 
 
-atexit.register(_leave)
+def _at_exit() -> None:
+    if not _core.is_initialized():
+        return
+    try:
+        for callback in list(_life.before_end):
+            callback()
+    finally:
+        _leave()
+
+
+atexit.register(_at_exit)
 
 
 def is_initialized() -> bool:

@@ -1,4 +1,4 @@
-"""A live line during training and a report at its end, on rank 0.
+"""A live line during training and a report at its end, on rank 0; and the parts of which a report is made.
 
 progress = Progress(steps_per_epoch=len(loader), samples_per_step=batch * sirtaki.size(), optimizer=optimizer)
 for epoch in range(epochs):
@@ -17,11 +17,15 @@ from typing import Any, TextIO
 
 from sirtaki import basics
 
+#: Rows of the table of tensors in a report; the others are counted.
+_MOST_LAYERS = 20
+
 
 class Progress:
     """Counts steps; on rank 0 writes one line that is renewed, and a report at the end.
 
-    The options report.live ("auto": when the output is a terminal) and report.end decide what is shown.
+    The options report.live ("auto": when the output is a terminal) and report.end decide what is shown. Without a
+    Progress, or without its end(), a session with a DistributedOptimizer writes its report by itself when it ends.
     """
 
     _TERMINAL_PAUSE = 0.2  # seconds between renewals
@@ -31,13 +35,12 @@ class Progress:
         self, steps_per_epoch: int, samples_per_step: int, optimizer: Any = None, stream: TextIO | None = None
     ) -> None:
         """`samples_per_step` counts all ranks; `optimizer` (a DistributedOptimizer) tells how long ranks wait."""
-        options = {row["name"]: row["value"] for row in basics.options()}
         self._stream = sys.stderr if stream is None else stream
         self._terminal = self._stream.isatty()
-        live = options["report.live"]
+        live = basics.option("report.live")
         first = basics.rank() == 0
         self._live = first and (live == "on" or (live == "auto" and self._terminal))
-        self._end = first and options["report.end"] in ("true", True)
+        self._end = first and end_is_wanted()
         self._optimizer = optimizer
         self._steps_per_epoch = steps_per_epoch
         self._samples_per_step = samples_per_step
@@ -78,39 +81,24 @@ class Progress:
         return float(waited / max(1e-9, time.monotonic() - self._begin))
 
     def end(self) -> None:
-        """Writes the report, unless report.end is off. Before shutdown()."""
+        """Writes the report, unless report.end is off. Before shutdown(); then that writes none."""
+        # Imported here: that module needs this one.
+        from sirtaki._end_report import session
+
+        session.told()
         if not self._end:
             return
-        seconds = time.monotonic() - self._begin
         stats = basics.stats()
+        waited = getattr(self._optimizer, "exposed_seconds", 0.0)
         rows = [
-            ("ranks", placement(stats.get("ranks_by_host", [basics.size()]))),
-            ("data through", str(stats.get("data_path", "?"))),
-            ("steps", f"{self._steps} in {seconds:.1f} s"),
+            *place_rows(stats),
+            *step_rows(self._steps, max(1e-9, time.monotonic() - self._begin), waited),
             ("throughput", f"{self.samples_per_second():,.0f} samples/s"),
-            ("exposed communication", f"{self.exposed_share():.1%} of the time"),
-            *self._counters(stats),
+            *byte_rows(stats),
             *local_rows(getattr(self._optimizer, "local_stats", dict)()),
         ]
-        width = max(len(name) for name, _ in rows)
-        self._stream.write("".join(f"  {name:<{width}}  {text}\n" for name, text in rows))
-        self._stream.write("".join(f"  {line}\n" for line in self._layers()))
+        self._stream.write(aligned(rows, layer_lines(getattr(self._optimizer, "compression_report", list)())))
         self._stream.flush()
-
-    def _layers(self) -> list[str]:
-        """How each tensor travelled; nothing where all did as they are."""
-        report = getattr(self._optimizer, "compression_report", list)()
-        return layer_table(report) if any(row["codec"] != "none" for row in report) else []
-
-    @staticmethod
-    def _counters(stats: dict[str, Any]) -> list[tuple[str, str]]:
-        raw, wire = stats.get("streams.raw_bytes"), stats.get("streams.wire_bytes")
-        if raw is None or wire is None:
-            return []
-        rows = [("gradients", f"{raw / 1e6:,.1f} MB"), ("sent as", f"{wire / 1e6:,.1f} MB")]
-        if raw > wire:
-            rows.append(("saved by compression", f"{1 - wire / raw:.0%}"))
-        return rows
 
     def _write(self, text: str, done: bool) -> None:
         if self._terminal:
@@ -118,6 +106,54 @@ class Progress:
         else:
             self._stream.write(text + "\n")
         self._stream.flush()
+
+
+def end_is_wanted() -> bool:
+    """The option report.end."""
+    return basics.option("report.end").lower() == "true"
+
+
+def aligned(rows: list[tuple[str, str]], lines: list[str]) -> str:
+    """A report: names and texts in two columns, then lines as they are."""
+    width = max(len(name) for name, _ in rows)
+    return "".join(f"  {name:<{width}}  {text}\n" for name, text in rows) + "".join(f"  {line}\n" for line in lines)
+
+
+def place_rows(stats: dict[str, Any]) -> list[tuple[str, str]]:
+    """Where ranks are and what carries their data, from sirtaki.stats()."""
+    ranks = placement(stats.get("ranks_by_host", [basics.size()]))
+    return [("ranks", ranks), ("data through", str(stats.get("data_path", "?")))]
+
+
+def step_rows(steps: int, seconds: float, waited: float) -> list[tuple[str, str]]:
+    """Steps made in `seconds`, in `waited` seconds of which this rank only waited for gradients."""
+    each = f", {seconds / steps * 1e3:.3g} ms each" if steps > 0 else ""
+    return [
+        ("steps", f"{steps} in {seconds:.1f} s{each}"),
+        ("exposed communication", f"{min(1.0, waited / seconds):.1%} of the time"),
+    ]
+
+
+def byte_rows(stats: dict[str, Any]) -> list[tuple[str, str]]:
+    """What gradients took, from sirtaki.stats(); none where no gradients were sent."""
+    raw, wire = stats.get("streams.raw_bytes"), stats.get("streams.wire_bytes")
+    if raw is None or wire is None:
+        return []
+    rows = [("gradients", f"{raw / 1e6:,.1f} MB"), ("sent as", f"{wire / 1e6:,.1f} MB")]
+    if raw > wire:
+        rows.append(("saved by compression", f"{1 - wire / raw:.0%}"))
+    return rows
+
+
+def layer_lines(report: list[dict[str, Any]]) -> list[str]:
+    """How the largest tensors travel and how many more there are; nothing where all travel as they are."""
+    if all(row["codec"] == "none" for row in report):
+        return []
+    largest = sorted(range(len(report)), key=lambda i: report[i]["held_bytes"], reverse=True)[:_MOST_LAYERS]
+    lines = layer_table([report[i] for i in sorted(largest)])
+    if len(report) > len(largest):
+        lines.append(f"and {len(report) - len(largest)} smaller tensors, see sirtaki.stats()['tensors']")
+    return lines
 
 
 def placement(ranks_by_host: list[int]) -> str:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from sirtaki import basics, errors
+from sirtaki._end_report import Training, follow
 from sirtaki.compression import option_text
 from sirtaki.errors import require
 from sirtaki.local_updates import LocalChoice, local_choice
@@ -50,6 +51,7 @@ class _Distributed:
     _sirtaki_updates: DeferredUpdates | None  # only with sync="forward"
     _sirtaki_local: LocalTraining | None  # only with local_updates
     _sirtaki_update: Callable[[Any], Any] | None  # only with momentum correction: in place of the plain step()
+    _sirtaki_training: Training
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Combines gradients that are not combined yet (collective), then applies them.
@@ -62,7 +64,9 @@ class _Distributed:
         self._sirtaki.check_step(self.param_groups)  # type: ignore[attr-defined]
         local = self._sirtaki_local
         if local is None:
-            return self._sirtaki_step(closure)
+            result = self._sirtaki_step(closure)
+            self._sirtaki_training.stepped()
+            return result
         refuse_grad_scaler(SCALER_SKIPS)
         local.check_step(closure)
         if local.starts and not self._sirtaki_skip:
@@ -71,6 +75,7 @@ class _Distributed:
         local.before_step()
         self._sirtaki_step(None)
         local.after_step()
+        self._sirtaki_training.stepped()
         return None
 
     def _sirtaki_step(self, closure: Callable[[], Any] | None) -> Any:
@@ -332,10 +337,12 @@ _Distributed.step.hooked = True  # type: ignore[attr-defined]
 def _close(optimizer: Any) -> None:
     """The last word of an optimizer nobody uses any more: makes its updates, then leaves no hook and no stream."""
     made = vars(optimizer)
-    reducer, updates = made.get("_sirtaki"), made.get("_sirtaki_updates")
+    reducer, updates, training = (made.get(f"_sirtaki{part}") for part in ("", "_updates", "_training"))
     try:
         if updates is not None:
             updates.close(optimizer)
+        if training is not None:
+            training.close(optimizer)
     finally:
         if reducer is not None:
             reducer.close()
@@ -496,5 +503,6 @@ def DistributedOptimizer(  # noqa: N802, PLR0917  (Horovod's name and signature)
         codec = option_text() if options.codec is None and options.compressor is None else options.codec
         training = reducer.local = LocalTraining(optimizer, plain, reducer, local, codec)
     optimizer._sirtaki_local = training  # type: ignore[attr-defined]
+    optimizer._sirtaki_training = follow(optimizer)  # type: ignore[attr-defined]
     keep_scheduler_hook(optimizer)
     return optimizer
