@@ -258,7 +258,7 @@ def test_progress_shows_a_line_and_a_report() -> None:
 
 
 def layer(name: str, held_bytes: int, codec: str = "int8") -> dict[str, object]:
-    more = {"recipe": "gather", "density": 1.0, "wire_bytes": held_bytes // 4, "ratio": 4.0, "owed_norm": 0.0}
+    more = {"recipe": "gather", "density": 1.0, "wire_bytes": held_bytes // 4, "ratio": 4.0}
     return {"name": name, "held_bytes": held_bytes, "codec": codec, "reason": "by its name", **more}
 
 

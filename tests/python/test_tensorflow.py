@@ -112,3 +112,17 @@ def test_operations_that_never_meet_are_told(tmp_path: Path) -> None:
     options = ("--control-stall-warn", "1s", "--control-stall-fail", "3s")
     output = launch(2, str(script), limit=LIMIT_SECONDS, options=options).stdout
     assert len(re.findall(r"STALLED .*only\.[01]", output)) == 2, output
+
+
+def test_a_training_with_keras_ends_with_a_report() -> None:
+    program = (
+        "import keras, numpy as np, sirtaki.keras as hvd\n"
+        "hvd.init()\n"
+        "model = keras.Sequential([keras.layers.Input((8,)), keras.layers.Dense(4, name='wide')])\n"
+        "model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(), compression='int8:min=1'), 'mse')\n"
+        "model.fit(np.ones((8, 8)), np.ones((8, 4)), verbose=0)\n"
+    )
+    done = launch(2, "-c", program)
+    assert done.returncode == 0, done.stdout
+    assert done.stdout.count("sirtaki: report (") == 1, done.stdout
+    assert "wide/kernel" in done.stdout

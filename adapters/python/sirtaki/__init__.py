@@ -2,6 +2,8 @@
 `sirtaki.keras` are the adapters."""
 
 from sirtaki import _core
+from sirtaki._end_report import session as _session
+from sirtaki.basics import before_end as _before_end
 from sirtaki.basics import (
     cross_rank,
     cross_size,
@@ -38,6 +40,8 @@ from sirtaki.launch import RankFailedError, run
 from sirtaki.report import Progress
 
 __version__: str = _core.version()
+
+_before_end(_session.end)
 
 __all__ = [
     "AbortedError",

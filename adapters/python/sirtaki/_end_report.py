@@ -146,8 +146,8 @@ def _text(trainings: list[Facts], stats: dict[str, Any]) -> str:
     return _HEAD + report.aligned(rows, lines)
 
 
+#: Of this process; the package has it told of the end.
 session = _Session()
-basics.before_end(session.end)
 
 
 def follow(optimizer: Any) -> Training:
