@@ -11,6 +11,8 @@ namespace {
 
 constexpr std::uint64_t kFirstProfiles[] = {3, 6};
 constexpr std::uint64_t kProfileEvery = 16;
+constexpr std::uint64_t kFurthestApart = 32;
+constexpr std::int64_t kFurthestUs = 1'000'000;
 // A plan is judged by this many profiles after its adoption, and rolled back when all of them are worse.
 constexpr int kTrialProfiles = 2;
 constexpr std::int64_t kWorsePermille = 50;
@@ -109,6 +111,7 @@ Replanner::Replanner(std::shared_ptr<const Plan> first, ReplannerOptions options
       options_(options),
       controller_(std::move(controller)),
       current_(first_),
+      apart_(least_apart()),
       frozen_(options_.frozen) {
   SRT_CHECK(first_ != nullptr);
   next_version_ = first_->version() + 1;
@@ -118,8 +121,7 @@ bool Replanner::wants_profile(std::uint64_t step) const {
   if (frozen_ || open_) {
     return false;
   }
-  return std::ranges::find(kFirstProfiles, step) != std::end(kFirstProfiles) ||
-         (step != 0 && step % (controller_ ? controller_->profile_every() : kProfileEvery) == 0);
+  return std::ranges::find(kFirstProfiles, step) != std::end(kFirstProfiles) || (step != 0 && step % apart_ == 0);
 }
 
 std::optional<Proposal> Replanner::consider(std::uint64_t step, const StepProfile& profile) {
@@ -141,6 +143,7 @@ std::optional<Proposal> Replanner::consider(std::uint64_t step, const StepProfil
   }
   if (!profile.knows_link() || profile.step_us <= 0) {
     record.reason = profile.knows_link() ? Reason::kNoSteps : Reason::kUnknownLink;
+    space_profiles(step, profile, record.reason);
     write(record);
     return std::nullopt;
   }
@@ -157,9 +160,29 @@ std::optional<Proposal> Replanner::consider(std::uint64_t step, const StepProfil
     proposal->bound_us = record.bound_us;
   }
   learn(profile);
+  space_profiles(step, profile, record.reason);
   write(record);
   open_ = proposal;
   return proposal;
+}
+
+std::uint64_t Replanner::least_apart() const {
+  return controller_ ? controller_->profile_every() : kProfileEvery;
+}
+
+// A profile and the digest after it cost two exchanges and a prediction, which short steps feel; long ones do not, and
+// a change of the link has to be followed within a time, not within a number of steps.
+void Replanner::space_profiles(std::uint64_t step, const StepProfile& profile, Reason reason) {
+  const bool quiet = reason == Reason::kNoGain && (!controller_ || controller_->settled());
+  if (!quiet) {
+    apart_ = least_apart();
+    return;
+  }
+  const std::uint64_t doubled = 2 * apart_;
+  const bool first = step < least_apart();  // of steps that still warm up
+  if (!first && doubled <= kFurthestApart && static_cast<std::int64_t>(doubled) * profile.step_us <= kFurthestUs) {
+    apart_ = doubled;
+  }
 }
 
 // What a policy wants comes before what partitions could gain; nothing measured says yet how long its steps are.
@@ -316,6 +339,7 @@ void Replanner::restart() {
   trial_.reset();
   mean_.reset();
   gain_before_ = layout_stays_ = false;
+  apart_ = least_apart();
   next_version_ = first_->version() + 1;
   frozen_ = options_.frozen;
   frozen_because_.clear();

@@ -88,8 +88,9 @@ class Replanner {
   Replanner(std::shared_ptr<const Plan> first, ReplannerOptions options,
             std::unique_ptr<Controller> controller = nullptr);
 
-  // Steps 3, 6 and every 16th of an attempt (8th with a controller), unless frozen or a proposal is open. The same on
-  // all ranks.
+  // Steps 3, 6 and every 16th of an attempt (8th with a controller), unless frozen or a proposal is open. The longer
+  // nothing changes, the less often: the distance doubles with every profile that leaves all as it is, up to 32 steps
+  // or a second, and is short again with the first that does not. The same on all ranks.
   bool wants_profile(std::uint64_t step) const;
 
   // `profile` as it came out of the exchange of step `step`. A proposal stays open until adopted(), rejected() or
@@ -136,6 +137,8 @@ class Replanner {
   std::optional<Proposal> control(std::uint64_t step, const StepProfile& profile, DecisionRecord& record);
   std::optional<Proposal> improve(const StepProfile& profile, DecisionRecord& record);
   void learn(const StepProfile& profile);
+  void space_profiles(std::uint64_t step, const StepProfile& profile, Reason reason);
+  std::uint64_t least_apart() const;
   void write(DecisionRecord record);
   void freeze(Objection objection, std::string why);
 
@@ -148,6 +151,7 @@ class Replanner {
   std::optional<StepProfile> mean_;  // of all profiles, the later ones weigh more
   std::uint64_t next_version_ = 0;
   std::string freeze_after_;      // the reason, from a rollback's proposal on
+  std::uint64_t apart_;           // steps from one profile to the next, a power of two
   bool layout_stays_ = false;     // until the controller's next plan
   bool gain_before_ = false;      // the profile before promised a gain, too
   std::int64_t measured_us_ = 0;  // under current_, at the last profile

@@ -179,6 +179,7 @@ std::optional<std::vector<PlannedTensor>> AutoPolicy::consider(std::uint64_t /*s
   decision_ = "auto: " + levels_[level_].name + ", step " + ms_text(profile.step_us) + " ms measured, " +
               ms_text(now_us) + " predicted, " + ms_text(outcomes.front().step_us) + " dense, link " +
               link_text(profile) + ": ";
+  settled_ = false;
   if (proved_wrong(profile, outcomes.front().step_us)) {
     decision_ += "steps got longer, back to dense";
     banned_ = ban_;
@@ -196,6 +197,7 @@ std::optional<std::vector<PlannedTensor>> AutoPolicy::consider(std::uint64_t /*s
   const std::size_t wanted = choose(outcomes, now_us);
   const int direction = wanted > level_ ? 1 : wanted < level_ ? -1 : 0;
   if (!hysteresis_.wants(direction)) {
+    settled_ = direction == 0 && worse_ == 0;
     decision_ += direction == 0 ? "stays" : levels_[wanted].name + " wanted, to be confirmed";
     return std::nullopt;
   }
@@ -221,6 +223,7 @@ void AutoPolicy::restart() {
   dense_measured_us_ = dense_model_us_ = 0;
   worse_ = banned_ = 0;
   ban_ = 8;
+  settled_ = false;
   decision_.clear();
 }
 

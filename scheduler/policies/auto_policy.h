@@ -21,6 +21,7 @@ class AutoPolicy final : public Controller {
 
   std::optional<std::vector<PlannedTensor>> consider(std::uint64_t step, const StepProfile& profile,
                                                      const std::vector<PlannedTensor>& now) override;
+  bool settled() const override { return settled_; }
   const std::string& last_decision() const override { return decision_; }
   void restart() override;
 
@@ -54,6 +55,7 @@ class AutoPolicy final : public Controller {
   int worse_ = 0;   // profiles in a row
   int banned_ = 0;  // profiles for which it stays dense
   int ban_ = 8;     // the next time
+  bool settled_ = false;
   std::string decision_;
 };
 

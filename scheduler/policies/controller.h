@@ -29,8 +29,10 @@ class Controller {
   // order; nullopt: as now.
   virtual std::optional<std::vector<PlannedTensor>> consider(std::uint64_t step, const StepProfile& profile,
                                                              const std::vector<PlannedTensor>& now) = 0;
-  // Steps from one profile to the next.
+  // Steps from one profile to the next, unless settled(): a power of two.
   virtual std::uint64_t profile_every() const { return 8; }
+  // Whether the last answer came from a policy at rest, which waits for nothing: profiles may come less often.
+  virtual bool settled() const { return false; }
   // Whether profiles shall have every rank's loss.
   virtual bool wants_losses() const { return false; }
   // Inputs and reason of the last answer, for a person.

@@ -27,6 +27,18 @@ TEST_F(AutoPolicyTest, StaysDenseOnAFastLink) {
   EXPECT_NE(controller_->last_decision().find("stays"), std::string::npos) << controller_->last_decision();
 }
 
+TEST_F(AutoPolicyTest, IsAtRestOnlyWhileNothingIsWanted) {
+  make("auto");
+  profile(10'000'000'000);
+  EXPECT_TRUE(controller_->settled());
+  EXPECT_FALSE(profile(50'000'000));
+  EXPECT_FALSE(controller_->settled()) << "the next profile confirms a change";
+  EXPECT_TRUE(profile(50'000'000));
+  EXPECT_FALSE(controller_->settled()) << "the next profiles judge it";
+  controller_->restart();
+  EXPECT_FALSE(controller_->settled());
+}
+
 TEST_F(AutoPolicyTest, CompressesWhereStepsGetShorter) {
   make("auto");
   const std::int64_t dense = step_us(50'000'000);

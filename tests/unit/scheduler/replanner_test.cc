@@ -59,6 +59,30 @@ TEST(Replanner, AsksForProfilesAtFixedSteps) {
   EXPECT_EQ(steps, (std::vector<std::uint64_t>{3, 6, 16, 32, 48, 64}));
 }
 
+// Steps up to 128 in which a profile is wanted, of steps that last `step_us` and all look alike.
+std::vector<std::uint64_t> profiled_steps(std::int64_t step_us, std::uint64_t other_at = 0) {
+  Workload w = make_workload(vgg_table(), 600'000, 1000);
+  Replanner replanner = replanner_for(w);
+  std::vector<std::uint64_t> steps;
+  for (std::uint64_t step = 0; step <= 128; ++step) {
+    if (!replanner.wants_profile(step)) {
+      continue;
+    }
+    steps.push_back(step);
+    StepProfile profile = measured(replanner, w);
+    profile.step_us = step == other_at ? 0 : step_us;  // without a measured step nothing is known
+    EXPECT_FALSE(replanner.consider(step, profile));
+  }
+  return steps;
+}
+
+TEST(Replanner, AsksLessOftenWhenNothingChanges) {
+  EXPECT_EQ(profiled_steps(20'000), (std::vector<std::uint64_t>{3, 6, 16, 32, 64, 96, 128}));
+  EXPECT_EQ(profiled_steps(600'000), (std::vector<std::uint64_t>{3, 6, 16, 32, 48, 64, 80, 96, 112, 128}))
+      << "a change of the link would be followed late";
+  EXPECT_EQ(profiled_steps(20'000, 64), (std::vector<std::uint64_t>{3, 6, 16, 32, 64, 80, 96, 128}));
+}
+
 TEST(Replanner, ProposesAPlanThatIsWorthIt) {
   const Workload w = forward_workload();
   Replanner replanner = replanner_for(w);
