@@ -162,6 +162,17 @@ std::string Engine::tensors_json() const {
   return std::move(json).take();
 }
 
+std::string Engine::decisions_json() const {
+  JsonWriter json;
+  json.begin_object();
+  for (const auto& [id, s] : streams_) {
+    json.key(s->spec().name);
+    s->decisions().write(json);
+  }
+  json.end_object();
+  return std::move(json).take();
+}
+
 void Engine::close_stream(StreamId id, Done done) {
   Stream* s = stream(id);
   if (s == nullptr) {

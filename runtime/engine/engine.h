@@ -60,6 +60,8 @@ class Engine {
   Stream* stream(StreamId id);
   // {NAME: [...]} of all streams: how their tensors travel (stream_plan.h), without what is owed.
   std::string tensors_json() const;
+  // What each open stream's planner and policy decided of late, by name.
+  std::string decisions_json() const;
   // What is in flight on it ends with kAborted first.
   void close_stream(StreamId id, Done done);
 

@@ -173,6 +173,7 @@ void PlanKeeper::refuse(const std::string& why) {
 void PlanKeeper::report() {
   const scheduler::DecisionRecord& record = replanner_.log().back();
   const bool changed = record.reason == scheduler::Reason::kAdopted;
+  decisions_.add(record, replanner_.policy_log());
   std::string text = "stream '" + name_ + "', " + scheduler::to_string(record);
   if (!replanner_.policy_log().empty()) {
     text += "; " + replanner_.policy_log();

@@ -17,6 +17,7 @@
 #include "runtime/base/log.h"
 #include "runtime/base/loop.h"
 #include "runtime/base/stats.h"
+#include "runtime/engine/decision_log.h"
 #include "runtime/engine/step_recorder.h"
 #include "runtime/engine/trace.h"
 #include "scheduler/link_meter.h"
@@ -94,6 +95,8 @@ class PlanKeeper {
   // A step was given up; plan() is the first one.
   void restart();
 
+  const DecisionLog& decisions() const { return decisions_; }
+
  private:
   enum class Kind : std::uint8_t { kNone, kProfile, kDigest };
 
@@ -125,6 +128,7 @@ class PlanKeeper {
   const Rank rank_;
   const int ranks_;
   scheduler::Replanner replanner_;
+  DecisionLog decisions_;
   scheduler::LinkMeter meter_;
   double loss_ = -1;  // running mean; below 0: none
   StepRecorder recorder_;

@@ -521,12 +521,14 @@ std::string SessionImpl::stats_json() const {
   std::string peers = "[]";
   std::string path;
   std::string tensors;
+  std::string decisions;
   std::string device = "unused";
   loop_.run_sync([&] {
     device = plane_ ? plane_->name() : device;
     peers = data_->peers_json();
     path = data_->path();
     tensors = engine_->tensors_json();
+    decisions = engine_->decisions_json();
   });
   JsonWriter extra;
   extra.begin_object();
@@ -545,9 +547,9 @@ std::string SessionImpl::stats_json() const {
   extra.key("control.wakeups").value(control_->wakeups());
   extra.key("control.messages_sent").value(control_->messages_sent());
   std::string text = std::move(extra).take();
-  // Two objects made one: the fixed facts and the counters, the peers as a list, and tensors by stream.
+  // Two objects made one: the fixed facts and the counters, the peers as a list, tensors and decisions by stream.
   const std::string counters = stats_.to_json();
-  text += ",\"peers\":" + peers + ",\"tensors\":" + tensors;
+  text += ",\"peers\":" + peers + ",\"tensors\":" + tensors + ",\"decisions\":" + decisions;
   if (counters.size() > 2) {
     text += "," + counters.substr(1);
   } else {

@@ -139,6 +139,7 @@ class Stream {
   void report_loss(double loss) { keeper_.report_loss(loss); }
   // How each tensor travels from the next step on, what that costs, and what is owed of it. Any time.
   std::string tensors_json() const;
+  const DecisionLog& decisions() const { return keeper_.decisions(); }
 
   StreamId id() const { return id_; }
   const StreamSpec& spec() const { return spec_; }

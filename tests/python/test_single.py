@@ -18,7 +18,7 @@ import sirtaki.torch as hvd  # noqa: E402
 from sirtaki import _core  # noqa: E402
 from sirtaki import _end_report as end_report  # noqa: E402
 from sirtaki.pump import pump  # noqa: E402
-from sirtaki.report import Progress, layer_lines, layer_table, local_rows, placement  # noqa: E402
+from sirtaki.report import Progress, decision_lines, layer_lines, layer_table, local_rows, placement  # noqa: E402
 from sirtaki.torch.compression import suited  # noqa: E402
 
 
@@ -269,6 +269,27 @@ def test_the_table_of_tensors_has_the_largest_and_counts_the_rest() -> None:
     assert lines[21:] == ["and 10 smaller tensors, see sirtaki.stats()['tensors']"]
     assert len(layer_lines([layer("a", 4), layer("b", 8)])) == 3
     assert layer_lines([layer("a", 4, "none")]) == []
+
+
+def decision(step: int, plans: tuple[int, int], reason: str, policy: str) -> dict[str, object]:
+    return {"step": step, "reason": reason, "plan": plans[0], "next_plan": plans[1], "policy": policy}
+
+
+def test_the_report_has_the_changes_of_a_policy_and_its_last_word() -> None:
+    changes = []
+    for n in range(6):
+        changes.append(decision(8 * n, (n, n + 1), "codecs", f"auto: level {n}"))
+        changes.append(decision(8 * n + 1, (n, n + 1), "adopted", f"auto: level {n}"))
+    last = decision(64, (6, 6), "no gain", "auto: stays")
+    lines = decision_lines({"decisions": {"optimizer.0": [*changes, last], "other": []}})
+    assert lines == [
+        *(f"optimizer.0, step {8 * n}: auto: level {n}" for n in range(2, 6)),
+        "optimizer.0, step 64: auto: stays",
+    ]
+    assert decision_lines({"decisions": {"a": changes[:2]}}) == ["a, step 0: auto: level 0"]
+    assert decision_lines({"decisions": {"a": [last]}}) == [], "nothing ever changed"
+    assert decision_lines({"decisions": {"a": [decision(3, (1, 2), "gain", "")]}}) == [], "no policy"
+    assert decision_lines({}) == []
 
 
 class Trained:

@@ -143,7 +143,7 @@ def _text(trainings: list[Facts], stats: dict[str, Any]) -> str:
     if not trainings:
         for layers in streams.values():
             lines += report.layer_lines(layers)
-    return _HEAD + report.aligned(rows, lines)
+    return _HEAD + report.aligned(rows, [*lines, *report.decision_lines(stats)])
 
 
 #: Of this process; the package has it told of the end.

@@ -213,7 +213,8 @@ def stats() -> dict[str, Any]:
 
     A counter is a number, a level {value, max}, a distribution {count, sum, mean, p50, p90, p99, max}; "peers" has one
     entry for each other rank; "tensors" has, by stream, a row for each tensor that says how it travels and why, as
-    compression_report() of an optimizer.
+    compression_report() of an optimizer; "decisions" has, by stream, the last changes of its plan or compression and
+    the last word, with what they follow from.
     """
     found: dict[str, Any] = json.loads(_core.stats_json())
     return found

@@ -19,6 +19,8 @@ from sirtaki import basics
 
 #: Rows of the table of tensors in a report; the others are counted.
 _MOST_LAYERS = 20
+#: Changes of how a stream's tensors travel in a report, the last ones.
+_MOST_CHANGES = 4
 
 
 class Progress:
@@ -97,7 +99,8 @@ class Progress:
             *byte_rows(stats),
             *local_rows(getattr(self._optimizer, "local_stats", dict)()),
         ]
-        self._stream.write(aligned(rows, layer_lines(getattr(self._optimizer, "compression_report", list)())))
+        lines = layer_lines(getattr(self._optimizer, "compression_report", list)())
+        self._stream.write(aligned(rows, [*lines, *decision_lines(stats)]))
         self._stream.flush()
 
     def _write(self, text: str, done: bool) -> None:
@@ -153,6 +156,20 @@ def layer_lines(report: list[dict[str, Any]]) -> list[str]:
     lines = layer_table([report[i] for i in sorted(largest)])
     if len(report) > len(largest):
         lines.append(f"and {len(report) - len(largest)} smaller tensors, see sirtaki.stats()['tensors']")
+    return lines
+
+
+def decision_lines(stats: dict[str, Any]) -> list[str]:
+    """When and why a policy changed how tensors travel, and its last word, from sirtaki.stats()."""
+    lines = []
+    for stream, entries in stats.get("decisions", {}).items():
+        told = [entry for entry in entries if entry["policy"]]
+        changes = [entry for entry in told if entry["next_plan"] != entry["plan"] and entry["reason"] != "adopted"]
+        shown = changes[-_MOST_CHANGES:] + [entry for entry in told[-1:] if entry["reason"] != "adopted"]
+        if changes:
+            # The last word may be a change itself.
+            unique = {entry["step"]: entry for entry in shown}.values()
+            lines += [f"{stream}, step {entry['step']}: {entry['policy']}" for entry in unique]
     return lines
 
 

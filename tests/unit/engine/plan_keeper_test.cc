@@ -116,6 +116,9 @@ TEST_F(PlanKeeperTest, GaugesAreOfOneStreamAndCountersOfAll) {
   EXPECT_EQ(stats_.gauge("streams.other.measured_step_us").value(), 7000);
   EXPECT_EQ(stats_.gauge("streams.s.plan_version").value(), 1);
   EXPECT_EQ(stats_.counter("streams.profiles").value(), 2U);
+  JsonWriter json;
+  other.decisions().write(json);
+  EXPECT_NE(json.text().find(R"("step":3,"reason":")"), std::string::npos) << json.text();
 }
 
 TEST_F(PlanKeeperTest, NothingIsMeasuredWhereNoOtherPlanCanFollow) {
