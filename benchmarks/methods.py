@@ -23,6 +23,7 @@ from benchmarks.netns import Net
 from benchmarks.results import Row, Store, make_row
 from benchmarks.rig import Contender, Options, Plan, finish, interleave, network, parse, run, say
 from benchmarks.statistics import Estimate, estimate, mean_estimate
+from benchmarks.trainings import time_alone
 
 DENSE = "dense"
 NETS = ("20", "100")
@@ -150,6 +151,12 @@ def measure_steps(options: Options, net: Net | None, case: NetCase, names: Seque
     return {"seconds": samples, "bytes": sent}
 
 
+def measure_alone(options: Options, size: int) -> list[float]:
+    """Seconds of a step that sends nothing."""
+    blocks, steps = (2, 3) if options.quick else (BLOCKS, BLOCK_STEPS)
+    return time_alone(size, recipe_of(METHODS[DENSE], 1, training_steps(size)), blocks=blocks, steps=steps)
+
+
 def _with_warm_up(group: Group, net: Net | None, name: str, steady: float) -> float:
     """Bytes of a step, on average over a training that begins with a warm-up."""
     steps = training_steps(group.size)
@@ -203,13 +210,19 @@ def _point(figure: Estimate, value: float) -> Estimate:
 
 
 def step_rows(case: NetCase, found: dict[str, Any]) -> list[Row]:
-    """Step time and bytes of every method on a link, and against dense steps."""
+    """Step time and bytes of every method on a link, and against dense steps.
+
+    A step takes at least its computing, and at least what its bytes take on the link.
+    """
     rows = []
     seconds, sent = found["seconds"], found["bytes"]
+    alone = estimate(found["alone"]).value
+    bytes_per_second = float(case.net) * 1e6 / 8  # sent bytes are those of whole frames
     for name, samples in seconds.items():
         method = METHODS[name]
         params = {"method": name, "kind": method.kind, **case.params}
-        rows.append(make_row("step_seconds", params, estimate(samples), "s", "lower"))
+        least = max(alone, sent[name] / bytes_per_second)
+        rows.append(make_row("step_seconds", params, estimate(samples), "s", "lower", bound=least))
         rows.append(make_row("sent_bytes", params, estimate([sent[name]]), "B", "lower"))
         if name == DENSE or DENSE not in seconds:
             continue
@@ -217,7 +230,8 @@ def step_rows(case: NetCase, found: dict[str, Any]) -> list[Row]:
         rows.append(make_row("fewer_bytes", params, ratio, "ratio", "higher", target=method.fewer_bytes))
         rate, times = method.speedup or ("", None)
         target = times if rate == case.net else None
-        rows.append(ratio_row("speedup_over_dense", params, seconds[DENSE], samples, DENSE, target=target))
+        bound = estimate(seconds[DENSE]).value / least
+        rows.append(ratio_row("speedup_over_dense", params, seconds[DENSE], samples, DENSE, bound=bound, target=target))
     return rows
 
 
@@ -237,7 +251,8 @@ def main() -> int:
             if store.samples(case.key) is None:
                 say(f"step times at {rate} Mbit/s")
                 with network(rate, size, strict=not options.quick) as net:
-                    store.keep(case.key, measure_steps(options, net, case, [n for n in names if n != "zero"]))
+                    found = measure_steps(options, net, case, [n for n in names if n != "zero"])
+                store.keep(case.key, {**found, "alone": measure_alone(options, size)})
             rows += step_rows(case, store.samples(case.key))
     return finish(store, rows, compression_plots.methods)
 

@@ -21,9 +21,9 @@ from benchmarks.kept_losses import training_key
 from benchmarks.methods import METHODS
 from benchmarks.netns import Net
 from benchmarks.results import Row, Store, make_row
-from benchmarks.rig import Contender, Options, Plan, finish, interleave, network, parse, run, say
+from benchmarks.rig import Options, finish, network, parse, run, say
 from benchmarks.statistics import estimate
-from benchmarks.trainings import LOSS_EXCESS, ended, smooth, steps_to, time_steps, train
+from benchmarks.trainings import LOSS_EXCESS, ended, smooth, steps_to, time_alone, time_steps, train
 
 NETS = ("100", "20")
 RANKS = (4,)
@@ -168,14 +168,9 @@ def rows_of(case: TaskCase, found: dict[str, list[list[float]]], seconds: dict[s
 
 
 def measure_alone(options: Options, case: TaskCase) -> list[float]:
-    """Seconds of a step that sends nothing: as many processes, each a job of its own."""
-    blocks = 2 if options.quick else BLOCKS
-    with Group(case.size, ["alone"]) as group:
-        recipe = recipe_of(Entrant("alone", {}), case.task, 1)
-        group.call("learn_prepare", system="alone", name="alone", recipe=recipe)
-        steps = 3 if options.quick else BLOCK_STEPS
-        plan = Plan(pairs=blocks, min_pairs=blocks, block_seconds=0.0, block_iterations=steps)
-        return interleave([Contender("alone", group)], "learn_blocks", plan)["alone"]
+    """Seconds of a step that sends nothing."""
+    blocks, steps = (2, 3) if options.quick else (BLOCKS, BLOCK_STEPS)
+    return time_alone(case.size, recipe_of(Entrant("alone", {}), case.task, 1), blocks=blocks, steps=steps)
 
 
 def measure(options: Options, store: Store, case: TaskCase, names: Sequence[str]) -> list[Row]:

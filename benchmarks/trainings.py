@@ -37,6 +37,14 @@ def time_steps(
     return interleave([Contender(name, group) for name in trainings], "learn_blocks", plan)
 
 
+def time_alone(size: int, recipe: dict[str, Any], *, blocks: int, steps: int) -> list[float]:
+    """Seconds of a step that sends nothing: as many processes, each a job of its own."""
+    with Group(size, ["alone"]) as group:
+        group.call("learn_prepare", system="alone", name="alone", recipe=recipe)
+        plan = Plan(pairs=blocks, min_pairs=blocks, block_seconds=0.0, block_iterations=steps)
+        return interleave([Contender("alone", group)], "learn_blocks", plan)["alone"]
+
+
 def mean_of_ranks(values: Sequence[Sequence[float]]) -> list[float]:
     """Step by step."""
     return [sum(of_step) / len(of_step) for of_step in zip(*values, strict=True)]

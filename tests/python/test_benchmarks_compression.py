@@ -61,10 +61,13 @@ def test_a_method_is_judged_against_dense_training_and_its_control_against_it() 
 
 def test_bytes_and_speed_are_judged_on_the_link_they_were_asked_for() -> None:
     samples = {"seconds": {"dense": [0.1] * 4, "algc": [0.04] * 4}, "bytes": {"dense": 1.2e6, "algc": 6e4}}
+    samples["alone"] = [0.025] * 4
     for net, judged in (("100", True), ("20", None)):
         rows = {(r.metric, r.params["method"]): r for r in methods.step_rows(NetCase(net, 4), samples)}
         assert rows["speedup_over_dense", "algc"].met is judged
         assert rows["fewer_bytes", "algc"].met is True
+        assert rows["speedup_over_dense", "algc"].bound == pytest.approx(4.0), "60 kB take less than computing"
+        assert rows["step_seconds", "dense"].bound == pytest.approx(1.2 * 8 / float(net))
 
 
 def test_every_control_belongs_to_a_method() -> None:

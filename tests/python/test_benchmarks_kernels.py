@@ -42,4 +42,6 @@ def test_ratios_are_judged_against_the_pass_and_nth_element() -> None:
     assert found["over_pass", "group_topk_encode", 512].target is None
     assert found["over_nth_element", "group_topk_encode", 512].value == 10.0
     assert found["over_nth_element", "group_topk_encode", 512].met is True
+    assert found["over_nth_element", "group_topk_encode", 512].bound == 10.0 / 0.6
+    assert found["over_pass", "twobit_encode", None].bound == 1.0
     assert ("over_nth_element", "group_topk_encode", 256) not in found
