@@ -29,6 +29,7 @@ from benchmarks.statistics import estimate, mean_estimate, median
 from benchmarks.trainings import (
     LOSS_EXCESS,
     TRAINING_SECONDS,
+    control_rows,
     ended,
     mean_of_ranks,
     steps_to,
@@ -292,6 +293,8 @@ def rows_of(options: Options, store: Store, ranks: int, names: Sequence[str], se
         excess = mean_estimate([own - dense for own, dense in zip(ends[name], ends[DENSE], strict=True)])
         wanted = LOSS_EXCESS if method.kind == "method" else None
         rows.append(make_row("loss_excess", params, excess, "nats", "lower", target=wanted))
+        if method.kind == "control":
+            rows += control_rows(params, ends[name], OURS, ends[OURS])
         for rate, samples in seconds.items():
             if name in samples:
                 at = {**params, "net": "netns", "rate_mbit": float(rate)}

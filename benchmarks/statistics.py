@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 RESAMPLES = 2000
 CONFIDENCE = 0.95
@@ -86,6 +86,11 @@ def paired_ratio(numerator: Sequence[float], denominator: Sequence[float]) -> Es
     low, high = _bootstrap(len(pairs), ratio)
     each = [a / b for a, b in pairs]
     return Estimate(ratio(list(range(len(pairs)))), quantile(each, 0.25), quantile(each, 0.75), low, high, len(pairs))
+
+
+def point(figure: Estimate, value: float) -> Estimate:
+    """A number about a figure, such as an edge of its interval, without a spread of its own."""
+    return replace(figure, value=value, q1=value, q3=value, low=value, high=value)
 
 
 def exactly(value: float) -> Estimate:

@@ -10,7 +10,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from benchmarks.group import Group
+from benchmarks.results import Row, make_row
 from benchmarks.rig import Contender, Plan, interleave
+from benchmarks.statistics import mean_estimate, point
 
 TRAINING_SECONDS = 1800
 #: What trainings are compared at: the loss that dense, synchronous training ends with, and so many nats more.
@@ -53,6 +55,19 @@ def mean_of_ranks(values: Sequence[Sequence[float]]) -> list[float]:
 def ended(losses: Sequence[float], window: int) -> float:
     """The loss at the end: the mean of the last `window`."""
     return sum(losses[-window:]) / window
+
+
+def control_rows(
+    params: Mapping[str, Any], losses: Sequence[float], method: str, of_method: Sequence[float]
+) -> list[Row]:
+    """How much worse than a method its control ends, seed by seed; a method no better than that does nothing."""
+    against = {**params, "against": method}
+    gap = mean_estimate([loss - other for loss, other in zip(losses, of_method, strict=True)])
+    least = point(gap, gap.low)
+    return [
+        make_row("control_loss_excess", against, gap, "nats", "higher"),
+        make_row("control_loss_excess_lower_edge", against, least, "nats", "higher", target=0.0),
+    ]
 
 
 def smooth(losses: Sequence[float], window: int) -> list[float]:

@@ -48,6 +48,8 @@ def test_a_method_is_judged_against_dense_training_and_its_control_against_it() 
         "dense": [training(0.27, 0.893), training(0.28, 0.891)],
         "hylo": [training(0.28, 0.889), training(0.285, 0.888)],
         "hylo_no_ef": [training(0.31, 0.88), training(0.32, 0.879)],
+        "algc": [training(0.53, 0.81), training(0.56, 0.80)],
+        "zero": [training(0.54, 0.80), training(0.53, 0.81)],
     }
     rows = {row.metric: row for row in methods.training_rows(4, "hylo", found)}
     assert rows["accuracy_lost"].value == pytest.approx(0.35)
@@ -56,7 +58,21 @@ def test_a_method_is_judged_against_dense_training_and_its_control_against_it() 
     control = {row.metric: row for row in methods.training_rows(4, "hylo_no_ef", found)}
     assert control["control_loss_excess"].value == pytest.approx(0.0325)
     assert control["control_loss_excess_lower_edge"].met is True
+    edges = [row for row in methods.training_rows(4, "zero", found) if row.metric == "control_loss_excess_lower_edge"]
+    assert [(row.params["against"], row.met) for row in edges] == [("hylo", True), ("algc", False)]
     assert all(row.target is None for row in methods.training_rows(4, "dense", found))
+
+
+def test_a_mean_above_what_may_be_lost_misses_although_its_interval_reaches_it() -> None:
+    found = {
+        "dense": [training(0.27, 0.89), training(0.27, 0.89)],
+        "group_topk": [training(0.28, 0.885), training(0.28, 0.873)],
+    }
+    rows = {row.metric: row for row in methods.training_rows(4, "group_topk", found)}
+    lost = rows["accuracy_lost"]
+    assert lost.spread["low"] < 1.0 < lost.value
+    assert lost.met is False
+    assert rows["accuracy_lost_upper_edge"].met is None
 
 
 def test_bytes_and_speed_are_judged_on_the_link_they_were_asked_for() -> None:
@@ -72,7 +88,8 @@ def test_bytes_and_speed_are_judged_on_the_link_they_were_asked_for() -> None:
 
 def test_every_control_belongs_to_a_method() -> None:
     for method in methods.METHODS.values():
-        assert method.control_of is None or methods.METHODS[method.control_of].kind == "method"
+        assert (method.kind == "control") == bool(method.control_of)
+        assert all(methods.METHODS[other].kind == "method" for other in method.control_of)
 
 
 def test_losses_are_smoothed_before_they_are_compared() -> None:

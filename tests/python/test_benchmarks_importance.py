@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+
 import pytest
 
 from benchmarks import importance, trainings
+from benchmarks.results import Row, Store
+from benchmarks.rig import Options
 
 
 def test_steps_to_the_target_count_whole_windows() -> None:
@@ -44,3 +50,29 @@ def test_a_plan_that_never_settles_takes_the_whole_phase() -> None:
     sent = [100] * 10 + [10, 1000] * 10
     found = {"ends": [float(step + 1) for step in range(30)], "sent": sent, "changes": [10.0]}
     assert importance.steps_to_adapt(found) == [20.0]
+
+
+def measured(folder: Path, names: Sequence[str]) -> list[Row]:
+    """Rows of a quick run in which every method ends at a loss of its own."""
+    store = Store("importance", "python -m benchmarks.importance --quick", folder=folder)
+    options = Options(quick=True, nets=("100",), ranks=(4,), systems=("sirtaki",), horovod_python=None, more={})
+    ends = {"dense": 2.0, "10%": 2.01, "zero": 3.0, "importance": 2.01, "importance_no_ef": 2.0}
+    for name, seed in itertools.product(names, (1, 2)):
+        losses = [5.0] * 20 + [ends[name]] * (importance.QUICK_STEPS - 20)
+        if importance.METHODS[name].live:
+            seconds = [0.1 * (step + 1) for step in range(len(losses))]
+            found = {"losses": losses, "ends": seconds, "sent": [100] * len(losses), "changes": [2.0, 4.0]}
+            store.keep(importance.key_of(name, seed), found)
+        else:
+            store.trainings.keep(importance.loss_key(name, 4, importance.QUICK_STEPS, seed), losses)
+    for rate in (importance.NETS[0], importance.SLOW):
+        store.keep(f"steps/{rate}", {"dense": [0.2] * 3, "10%": [0.1] * 3})
+    store.keep(importance.ALONE, [0.05] * 3)
+    return importance.rows_of(options, store, 4, names, (1, 2))
+
+
+def test_a_control_that_ends_as_well_is_a_miss(tmp_path: Path) -> None:
+    rows = measured(tmp_path, ["dense", "10%", "zero", "importance", "importance_no_ef"])
+    edges = {r.params["method"]: r for r in rows if r.metric == "control_loss_excess_lower_edge"}
+    assert {name: row.met for name, row in edges.items()} == {"zero": True, "importance_no_ef": False}
+    assert all(row.params["against"] == "importance" for row in edges.values())
