@@ -158,13 +158,20 @@ def rows_of(case: Case, samples: Samples, counted: dict[str, float], alone: Samp
         if name == GLOO:
             continue
         codec = estimate(alone[name]).value
-        rows.append(make_row("codec_seconds", params, estimate(alone[name]), "s", "lower"))
         over = estimate([value / max(wire, codec) for value in seconds])
         rows.append(make_row("time_over_bound", params, over, "ratio", "lower", bound=1.0, target=SLACK_TIME))
         bound = estimate(samples[GLOO]).value / max(wire, codec)
         times = (samples[GLOO], seconds)
         rows.append(ratio_row("speedup_over_gloo", params, *times, GLOO, bound=bound, target=case.speedup(method)))
     return rows
+
+
+def codec_rows(alone: Case, samples: Samples) -> list[Row]:
+    """Seconds on loopback, which stand for those of the codec."""
+    return [
+        make_row("codec_seconds", {"method": name, **alone.params}, estimate(seconds), "s", "lower")
+        for name, seconds in samples.items()
+    ]
 
 
 def measure_missing(options: Options, store: Store, case: Case) -> None:
@@ -185,6 +192,7 @@ def main() -> int:
     for size in options.ranks if options.nets else ():
         alone = Case(LOOPBACK, size, numel)
         measure_missing(options, store, alone)
+        rows += codec_rows(alone, store.samples(alone.key)["seconds"])
         for net in options.nets:
             if hosts_of(net, size) == 0:
                 continue

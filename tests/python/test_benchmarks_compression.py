@@ -32,6 +32,16 @@ def test_rows_of_an_allreduce_judge_bytes_time_and_speed() -> None:
     assert found["sent_over_formula", "gloo"].target is None
 
 
+def test_what_a_codec_takes_is_told_once_and_of_loopback() -> None:
+    alone = compressed_allreduce.Case("loopback", 4, 1 << 20)
+    (row,) = compressed_allreduce.codec_rows(alone, {"twobit": [0.01] * 3})
+    assert (row.metric, row.value) == ("codec_seconds", 0.01)
+    assert (row.params["net"], row.params["rate_mbit"], row.params["ranks"]) == ("loopback", None, 4)
+    seconds = {"gloo": [0.264] * 3, "twobit": [0.0175] * 3}
+    rows = compressed_allreduce.rows_of(CASE, seconds, {"gloo": 1.0, "twobit": 1.0}, {"twobit": [0.01] * 3})
+    assert all(row.metric != "codec_seconds" for row in rows)
+
+
 def test_a_mean_over_seeds_has_an_interval_around_it() -> None:
     figure = mean_estimate([1.0, 2.0, 3.0, 6.0])
     assert figure.value == 3.0
