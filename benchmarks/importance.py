@@ -270,8 +270,9 @@ class Reached:
 
 
 def rows_of(options: Options, store: Store, ranks: int, names: Sequence[str], seeds: Sequence[int]) -> list[Row]:
-    """Losses, times and ratios of all methods."""
+    """Losses, times and ratios of all methods. No step is shorter than one that sends nothing."""
     size = size_of(options)
+    alone = estimate(store.samples(ALONE)).value
     losses = {
         name: [
             store.samples(key_of(name, s))["losses"]
@@ -298,7 +299,7 @@ def rows_of(options: Options, store: Store, ranks: int, names: Sequence[str], se
         for rate, samples in seconds.items():
             if name in samples:
                 at = {**params, "net": "netns", "rate_mbit": float(rate)}
-                rows.append(make_row("step_seconds", at, estimate(samples[name]), "s", "lower"))
+                rows.append(make_row("step_seconds", at, estimate(samples[name]), "s", "lower", bound=alone))
         found = [steps_to(one, target, size.window) for one, target in zip(losses[name], targets, strict=True)]
         counts = [count for count in found if count is not None]
         share = estimate([len(counts) / len(found)])
@@ -313,7 +314,8 @@ def rows_of(options: Options, store: Store, ranks: int, names: Sequence[str], se
             fast, slow = (estimate(seconds[rate][name]).value for rate in (NETS[0], SLOW))
             times = [fixed_seconds(count, fast, slow, size.phase) for count in counts]
         reached[name] = Reached(times, counts)
-        rows.append(make_row("seconds_to_target", params, estimate(times), "s", "lower"))
+        least = median(counts) * alone
+        rows.append(make_row("seconds_to_target", params, estimate(times), "s", "lower", bound=least))
     return rows + rows_against(store, ranks, reached, seeds, seconds)
 
 

@@ -112,6 +112,18 @@ def test_losses_are_smoothed_before_they_are_compared() -> None:
     assert trainings.steps_to(losses, -1.0, window) is None
 
 
+def test_no_step_to_the_target_is_shorter_than_one_that_sends_nothing() -> None:
+    window = time_to_quality.WINDOW
+    losses = {"ddp": [[2.0] * window + [0.0] * window] * 2, "int8": [[2.0] * window + [0.0] * (window + 10)] * 2}
+    seconds = {"ddp": [0.3] * 3, "int8": [0.1] * 3, "alone": [0.04] * 3}
+    rows = time_to_quality.rows_of(TaskCase("100", 4, "cnn"), losses, seconds)
+    found = {(row.metric, row.params["system"]): row for row in rows}
+    assert found["step_seconds", "int8"].bound == 0.04
+    to_target = found["seconds_to_target", "int8"]
+    assert to_target.bound == pytest.approx(to_target.value / 0.1 * 0.04)
+    assert found["speedup_over_ddp", "int8"].bound == pytest.approx(0.3 / 0.04)
+
+
 def test_auto_is_judged_against_the_best_setting_of_its_link() -> None:
     case = TaskCase("200", 4, "cnn")
     travel = [{"codec": "none"}, {"codec": "int8"}, {"codec": "int8"}]

@@ -76,3 +76,11 @@ def test_a_control_that_ends_as_well_is_a_miss(tmp_path: Path) -> None:
     edges = {r.params["method"]: r for r in rows if r.metric == "control_loss_excess_lower_edge"}
     assert {name: row.met for name, row in edges.items()} == {"zero": True, "importance_no_ef": False}
     assert all(row.params["against"] == "importance" for row in edges.values())
+
+
+def test_seconds_have_those_of_steps_that_send_nothing_as_their_bound(tmp_path: Path) -> None:
+    rows = measured(tmp_path, ["dense", "10%", "importance"])
+    assert {row.bound for row in rows if row.metric == "step_seconds"} == {0.05}
+    to_target = {row.params["method"]: row for row in rows if row.metric == "seconds_to_target"}
+    assert set(to_target) == {"dense", "10%", "importance"}
+    assert all(row.bound is not None and row.bound < row.value for row in to_target.values())
