@@ -27,9 +27,25 @@ def markdown(content: Mapping[str, Any], metrics: Sequence[str]) -> str:
         rows = [row for row in content["rows"] if row["metric"] == metric]
         if rows:
             lines += [*_table(metric, rows), ""]
-    source = f"`{content['command']}`, {content['date'][:10]}, commit {content['commit'][:12]}"
+    source = f"`{content['command']}`, {content['date'][:10]}, commit {_short(content['commit'])}"
+    source += "".join(f", {name} {_parameter(value)}" for name, value in _common(content["rows"]).items())
     machine = content["machine"]
     return "\n".join([*lines, f"Measured by {source}, on {machine['cores']} cores ({machine['cpu']}).", ""])
+
+
+def _short(commit: str) -> str:
+    name, plus, changes = commit.partition("+")
+    return name[:12] + plus + changes
+
+
+def _common(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Parameters that are the same in all rows of a file; tables leave them out."""
+    first = rows[0]["params"] if rows else {}
+    return {
+        name: value
+        for name, value in first.items()
+        if value is not None and all(row["params"].get(name) == value for row in rows)
+    }
 
 
 def _table(metric: str, rows: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -151,6 +151,15 @@ def test_plots_are_drawn_from_rows_alone(tmp_path: Path) -> None:
     assert plots.small_tensors(tmp_path / "b.svg", [step]) is not None
 
 
+def test_a_table_says_what_all_rows_have_in_common_and_that_sources_had_changed(tmp_path: Path) -> None:
+    rows = [Row(**_row(params={"isa": "AVX2", "ranks": ranks})) for ranks in (2, 4)]
+    content = json.loads(_store(tmp_path).finish(rows).read_text())
+    content["commit"] = "0123456789abcdef+changes"
+    text = tables.markdown(content, ["payload_share"])
+    assert "commit 0123456789ab+changes, isa AVX2, on" in text
+    assert "isa |" not in text
+
+
 def test_tables_in_pages_come_from_the_result_file(tmp_path: Path) -> None:
     page = "# P\n<!-- results x payload_share -->\nold\n<!-- end results -->\nrest\n"
     assert "(not measured yet)" in tables.fill(page, tmp_path)
