@@ -3,12 +3,14 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "runtime/base/compression_methods.h"
+#include "runtime/engine/recipes/by_host.h"
 #include "tests/conformance/recipe_support.h"
 
 namespace sirtaki::engine::testing {
@@ -43,10 +45,22 @@ class Damaging final : public net::Collectives {
  public:
   Damaging(net::Collectives& inner, const std::shared_ptr<std::vector<Damage>>& damage)
       : inner_(inner), damage_(damage) {}
+  // Where hosts sum up first: of what is exchanged of one share.
+  Damaging(net::Collectives& inner, const std::shared_ptr<std::vector<Damage>>& damage, int share)
+      : inner_(inner), damage_(std::make_shared<std::vector<Damage>>()), groups_(*inner.host_groups()) {
+    for (net::HostGroups::Share& own : groups_->own) {
+      if (own.number == share) {
+        owners_ = std::make_unique<Damaging>(*own.owners, damage);
+        own.owners = owners_.get();
+      }
+    }
+  }
 
   net::Caps caps() const override { return inner_.caps(); }
   Rank rank() const override { return inner_.rank(); }
   int size() const override { return inner_.size(); }
+  Rank job_rank(Rank rank) const override { return inner_.job_rank(rank); }
+  const net::HostGroups* host_groups() const override { return groups_ ? &*groups_ : inner_.host_groups(); }
   void cancel(net::TagGroup tags, Status cause) override { inner_.cancel(tags, std::move(cause)); }
   void abort(Status cause) override { inner_.abort(std::move(cause)); }
   void start(net::CollectiveArgs args, Done done) override {
@@ -71,6 +85,8 @@ class Damaging final : public net::Collectives {
  private:
   net::Collectives& inner_;
   const std::shared_ptr<std::vector<Damage>> damage_;
+  std::optional<net::HostGroups> groups_;
+  std::unique_ptr<Damaging> owners_;
 };
 
 // What reaches rank 1 of one partition of both tensors: always something of the first one.
@@ -93,6 +109,21 @@ const FaultCase kCases[] = {
       {{OpKind::kAlltoall, 2, 0, std::byte{0x40}}},
       {{OpKind::kAllgather, 2, 2, std::byte{0x81}}}},
      2},
+    // Behind the values of a stripe's groups their offsets, which ascend.
+    {Recipe::kGather, "group_topk", {{{OpKind::kAllgather, 2, 86, std::byte{0xFF}}}}, 2},
+    {Recipe::kScatter,
+     "group_topk",
+     {{{OpKind::kAlltoall, 2, 86, std::byte{0xFF}}}, {{OpKind::kAllgather, 2, 74, std::byte{0xFF}}}},
+     2},
+    // The number of entries, that of the first tile, then values and at last offsets in the tile.
+    {Recipe::kGather,
+     "threshold_sparse",
+     {{{OpKind::kAllgather, 2, 5, std::byte{0x7F}}},
+      {{OpKind::kAllgather, 2, 7, std::byte{0x7F}}},
+      {{OpKind::kAllgather, 2, 511, std::byte{0x7F}}}},
+     2},
+    // The number of a filter.
+    {Recipe::kGather, "kernel_sparse", {{{OpKind::kAllgather, 2, 3, std::byte{0x7F}}}}, 2},
     // Two float32 for each tensor, then norms: a count that is not one, a norm below 0. Sums come from nobody.
     {Recipe::kShared,
      "block_topk",
@@ -197,6 +228,69 @@ TEST_P(RecipeFaults, CancelledPartitionsEndOnceWithTheCauseAndOweWhatTheyDid) {
   EXPECT_EQ(after[3], before[3]);
   gradients = ramps();
   for (const Status& status : group_.run(layout, gradients)) {
+    EXPECT_TRUE(status) << status.to_string();
+  }
+  EXPECT_EQ(gradients[0], gradients[1]);
+  EXPECT_EQ(gradients[0], gradients[2]);
+}
+
+// Of stripes that are a share's, in the order of tensors.
+Floats of_share(const Scheme& scheme, const net::HostGroups& groups, int share, const Tensors& tensors) {
+  Floats values;
+  for (std::size_t t = 0; t < tensors.size(); ++t) {
+    const compression::Ownership ownership =
+        ownership_of(scheme.stripe_of(tensors[t].size()), 1, kFaultRanks, &groups, static_cast<int>(t));
+    for (std::size_t i = 0; i < tensors[t].size(); ++i) {
+      if (ownership.share_of(static_cast<std::int64_t>(i)) == share) {
+        values.push_back(tensors[t][i]);
+      }
+    }
+  }
+  return values;
+}
+
+Tensors residuals_of(const Group& group, Rank rank) {
+  return {group.owed(rank, 0), group.owed(rank, 1)};
+}
+
+// Rank 1 is a host, and exchanges the first share with rank 0 and the second with rank 2, the ranks of the other host.
+TEST(RecipeFaultsByHost, ACorruptShareMovesNothingOfItAndTheOtherMovesWhollyOrNotAtAll) {
+  const compression::PayloadCodec& codec = *compression::find_payload_codec("group_topk");
+  const Scheme scheme{&codec, Recipe::kGather, example_params(codec, true), kFaultRanks};
+  const auto damage = std::make_shared<std::vector<Damage>>();
+  const net::HostGroups* groups = nullptr;
+  Group group(scheme, kSizes, "hosts");
+  group.wrap([&](Rank rank, net::Collectives& inner) {
+    groups = rank == 1 ? inner.host_groups() : groups;
+    return std::make_unique<Damaging>(inner, rank == 1 ? damage : std::make_shared<std::vector<Damage>>(), 1);
+  });
+  Group sound(scheme, kSizes, "hosts");
+  const Layout layout = make_layout(scheme, kSizes, Cut::kFused);
+  for (Group* const one : {&group, &sound}) {
+    Gradients gradients = ramps();
+    for (const Status& status : one->run(layout, gradients)) {
+      ASSERT_TRUE(status) << status.to_string();
+    }
+  }
+  const Tensors before = residuals_of(group, 1);
+  Gradients gradients = ramps();
+  sound.run(layout, gradients);
+  const Tensors moved = residuals_of(sound, 1);
+  // Of the two that exchange it rank 2 is the first.
+  *damage = {{OpKind::kAllgather, 0, 74, std::byte{0xFF}}};
+  gradients = ramps();
+  const Status outcome = group.run(layout, gradients)[1];
+  EXPECT_EQ(outcome.code(), Code::kCorrupt) << outcome.to_string();
+  EXPECT_EQ(outcome.blame().rank, 2);
+  EXPECT_EQ(outcome.blame().tensor, "tensor0") << outcome.to_string();
+  const Tensors after = residuals_of(group, 1);
+  EXPECT_NE(of_share(scheme, *groups, 1, before), of_share(scheme, *groups, 1, moved));
+  EXPECT_EQ(of_share(scheme, *groups, 1, after), of_share(scheme, *groups, 1, before));
+  const Floats other = of_share(scheme, *groups, 0, after);
+  EXPECT_TRUE(other == of_share(scheme, *groups, 0, before) || other == of_share(scheme, *groups, 0, moved));
+  damage->clear();
+  gradients = ramps();
+  for (const Status& status : group.run(layout, gradients)) {
     EXPECT_TRUE(status) << status.to_string();
   }
   EXPECT_EQ(gradients[0], gradients[1]);
