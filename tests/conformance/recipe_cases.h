@@ -22,7 +22,7 @@ struct Case {
 };
 
 std::vector<Case> all_cases();
-// Those in which hosts sum up first when several have several ranks.
+// Those in which several hosts have several ranks.
 std::vector<Case> host_cases();
 std::string name_of(const ::testing::TestParamInfo<Case>& info);
 
@@ -33,9 +33,10 @@ void expect_ok(const std::vector<Status>& outcome);
 // Results and residuals of some steps are the reference's, bit for bit, on all ranks.
 void expect_reference(const Scheme& scheme, const std::string& world, Cut cut, ReduceOp op);
 
-// The same where hosts sum up first: results are the reference's among hosts, and a host's ranks together owe what a
-// rank does there. `world` has several hosts.
-void expect_sums_first(const Scheme& scheme, const std::string& world, Cut cut, ReduceOp op);
+// The same where `world` has several hosts. Where these sum up first, results are the reference's among hosts, and a
+// host's ranks together owe what a rank does there. Recipes whose sums go host by host add in another order: all ranks
+// have the same results, which are nearly the reference's, as is what each owes.
+void expect_reference_of_hosts(const Scheme& scheme, const std::string& world, Cut cut, ReduceOp op);
 
 // Whole numbers are given, of which every sum is exact: what ranks get and owe is what was put in. For exact cases.
 void expect_nothing_lost(const Scheme& scheme, const std::string& world);

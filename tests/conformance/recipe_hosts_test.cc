@@ -1,4 +1,5 @@
-// Recipes in process where several hosts have several ranks: hosts sum up, and are what ranks are elsewhere.
+// Recipes in process where several hosts have several ranks: hosts sum up, and are what ranks are elsewhere; or sums
+// go host by host.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -19,9 +20,9 @@ class RecipeHosts : public ::testing::TestWithParam<Case> {
 };
 
 TEST_P(RecipeHosts, MeanTheSameBetweenHostsAsBetweenRanks) {
-  expect_sums_first(scheme(), "hosts", Cut::kWhole, ReduceOp::kSum);
-  expect_sums_first(scheme(), "hosts", Cut::kCut, ReduceOp::kAverage);
-  expect_sums_first(scheme(), "hosts", Cut::kFused, ReduceOp::kAverage);
+  expect_reference_of_hosts(scheme(), "hosts", Cut::kWhole, ReduceOp::kSum);
+  expect_reference_of_hosts(scheme(), "hosts", Cut::kCut, ReduceOp::kAverage);
+  expect_reference_of_hosts(scheme(), "hosts", Cut::kFused, ReduceOp::kAverage);
 }
 
 TEST_P(RecipeHosts, GiveOrOweAllThatWasPutIn) {
