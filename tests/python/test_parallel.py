@@ -86,6 +86,12 @@ def test_skip(np: int, case: str) -> None:
     check_case("skip_cases", np, case, ("--compression-nonfinite", "skip"))
 
 
+@pytest.mark.parametrize("case", case_names("nonfinite_error_cases"))
+@pytest.mark.parametrize("np", [2, 4])
+def test_nonfinite_error(np: int, case: str) -> None:
+    check_case("nonfinite_error_cases", np, case, ("--compression-nonfinite", "error"))
+
+
 @pytest.mark.parametrize("case", case_names("misuse_cases"))
 @pytest.mark.parametrize("np", [2, 3])
 def test_misuse(np: int, case: str) -> None:
