@@ -159,6 +159,14 @@ def case_none_is_bit_equal_to_no_compression() -> None:
     close(model, reference, 0.0)
 
 
+def case_auto_is_bit_equal_to_none_where_no_link_is_a_limit() -> None:
+    (model, optimizer), (reference, plain) = make("auto", momentum=0.9), make("none", momentum=0.9)
+    train(model, optimizer, range(60))
+    train(reference, plain, range(60))
+    assert {row["codec"] for row in optimizer.compression_report()} == {"none"}, optimizer.compression_report()
+    close(model, reference, 0.0)
+
+
 def case_settings_and_text_are_the_same() -> None:
     models = []
     for choice in (hvd.Compression.group_topk(rate=0.05, group=128), "group_topk:rate=0.05,group=128"):
