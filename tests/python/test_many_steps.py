@@ -10,10 +10,13 @@ from rank_support import launch
 pytest.importorskip("torch")
 
 RANKS = 3
-#: Everything that loses bits, by the way it travels.
+#: Everything that loses bits, by the way it travels. Not `auto`, which has no link to decide for on one host.
 METHODS = {
     "fp16": "fp16",
+    "bf16": "bf16",
     "int8": "int8:wire=scatter",
+    "fp8_e4m3": "fp8_e4m3:wire=gather",
+    "fp8_e5m2": "fp8_e5m2:wire=scatter",
     "twobit": "twobit:wire=scatter",
     "counted": "twobit:wire=counts",
     "onebit": "onebit:wire=scatter",
