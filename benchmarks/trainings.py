@@ -40,7 +40,10 @@ def time_steps(
 
 
 def time_alone(size: int, recipe: dict[str, Any], *, blocks: int, steps: int) -> list[float]:
-    """Seconds of a step that sends nothing: as many processes, each a job of its own."""
+    """Seconds of a step that sends nothing: as many processes, each a job of its own. How gradients would travel is no
+    part of it.
+    """
+    recipe = {key: value for key, value in recipe.items() if key != "how"}
     with Group(size, ["alone"]) as group:
         group.call("learn_prepare", system="alone", name="alone", recipe=recipe)
         plan = Plan(pairs=blocks, min_pairs=blocks, block_seconds=0.0, block_iterations=steps)

@@ -1,4 +1,4 @@
-"""What the workers' clocks count."""
+"""What the workers' clocks count, and steps that send nothing."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 from benchmarks_fakes import Fake
 
+from benchmarks import importance, methods, time_to_quality
 from benchmarks.systems import Place
+from benchmarks.trainings import time_alone
 from benchmarks.workloads import Bench
 
 pytest.importorskip("torch")
@@ -36,3 +38,17 @@ def test_waiting_takes_no_processor_time() -> None:
     bench = Bench(Place(rank=0, size=1, folder=""), {"waits": Fake()})
     (seconds,) = bench.allreduce_cpu(16, [["waits", 20]])
     assert seconds < Fake.seconds
+
+
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        methods.recipe_of(methods.METHODS["hylo"], 1, 20),
+        importance.recipe_of("10%", 1, 20),
+        time_to_quality.recipe_of(time_to_quality.ENTRANTS["ddp"], "cnn", 1),
+    ],
+    ids=["methods", "importance", "time_to_quality"],
+)
+def test_steps_of_any_benchmark_can_be_timed_without_sending(recipe: dict[str, Any]) -> None:
+    (seconds,) = time_alone(1, {**recipe, "net": "cnn", "batch": 2}, blocks=1, steps=1)
+    assert seconds > 0
