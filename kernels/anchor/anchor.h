@@ -2,8 +2,8 @@
 //
 // For: local updates: snapshots, merges, what guards pull back. Arrays hold n float32, n >= 0; they may be unaligned,
 // and `out` may be one of the others, which else do not overlap it. Each operation is rounded to float32. Threads: pure
-// functions; no allocation. Not for: sums over ranks, weights (kernels/scale/), momentum
-// (kernels/momentum_correction/).
+// functions; no allocation. Not for: sums over ranks, weights (kernels/scale/), the next anchor
+// (kernels/outer_update/).
 #pragma once
 
 #include <cstddef>
