@@ -4,9 +4,8 @@
 #include <array>
 
 #include "kernels/anchor/anchor.h"
-#include "kernels/momentum_correction/momentum_correction.h"
+#include "kernels/outer_update/outer_update.h"
 #include "kernels/reduce/reduce.h"
-#include "kernels/scale/scale.h"
 #include "runtime/base/check.h"
 #include "runtime/base/digest.h"
 
@@ -49,33 +48,23 @@ double Anchor::distance2(std::span<const float> model) const {
   return kernels::square_sum(count_of(model), bytes_of(model), bytes_of(values()));
 }
 
-void Anchor::step(std::span<float> mean, bool of_differences) {
-  std::byte* const out = bytes_of(mean);
-  const std::int64_t n = count_of(mean);
-  if (!outer_.on) {
-    if (of_differences) {
-      const std::array<const std::byte*, 2> sources = {bytes_of(values()), out};
-      kernels::reduce(ReduceOp::kSum, DType::kF32, sources, out, n);
-    }
-    return;
-  }
-  // What the outer optimizer takes as a gradient: the way back to the anchor.
-  if (of_differences) {
-    kernels::scale(DType::kF32, out, n, -1.0);
-  } else {
-    kernels::subtract(n, bytes_of(values()), out, out);
-  }
-  if (!momentum_.empty()) {
-    const kernels::Momentum how{static_cast<float>(outer_.momentum), outer_.nesterov};
-    kernels::momentum_correct(how, n, out, bytes_of(std::span<float>(momentum_)), out);
-  }
-  kernels::subtract_scaled(n, bytes_of(values()), static_cast<float>(outer_.lr), out, out);
-}
-
 void Anchor::advance(std::span<float> mean, bool of_differences) {
   SRT_CHECK(mean.size() == values_.size());
-  step(mean, of_differences);
-  std::ranges::swap_ranges(values_, mean);
+  const std::int64_t n = count_of(mean);
+  std::byte* const anchor = bytes_of(std::span<float>(values_));
+  std::byte* const given = bytes_of(mean);
+  if (outer_.on) {
+    std::byte* const momentum = momentum_.empty() ? nullptr : bytes_of(std::span<float>(momentum_));
+    const kernels::OuterStep how{static_cast<float>(outer_.lr), static_cast<float>(outer_.momentum), outer_.nesterov,
+                                 of_differences};
+    kernels::outer_update(how, n, anchor, momentum, given);
+  } else {
+    if (of_differences) {
+      const std::array<const std::byte*, 2> sources = {anchor, given};
+      kernels::reduce(ReduceOp::kSum, DType::kF32, sources, given, n);
+    }
+    std::ranges::swap_ranges(values_, mean);
+  }
   ++version_;
 }
 

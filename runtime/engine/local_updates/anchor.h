@@ -36,9 +36,6 @@ class Anchor {
   std::uint64_t digest() const;
 
  private:
-  // `mean` becomes the next anchor.
-  void step(std::span<float> mean, bool of_differences);
-
   const OuterOptions outer_;
   std::vector<float> values_;
   std::vector<float> momentum_;  // empty where the outer optimizer has none

@@ -1,9 +1,10 @@
-// The parts of local updates alone: options, layout, reports, buffers, what is measured, memory.
+// The parts of local updates alone: options, anchors, layout, reports, buffers, what is measured, memory.
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <limits>
 
+#include "runtime/engine/local_updates/anchor.h"
 #include "runtime/engine/local_updates/buffers.h"
 #include "runtime/engine/local_updates/reports.h"
 #include "runtime/engine/local_updates/round_meter.h"
@@ -52,6 +53,35 @@ TEST(LocalOptions, SayWhatCannotBe) {
   late.late_after = Duration(0);
   EXPECT_FALSE(check(late));
   EXPECT_TRUE(check(engine::diloco_options()));
+}
+
+// Of numbers whose sums and products are exact.
+TEST(LocalAnchor, GoesToTheMeanOrAStepTowardsIt) {
+  const std::vector<float> start = {8, -4, 0};
+  const std::vector<std::vector<float>> means = {{4, 0, 2}, {4, -4, 2}};
+  const auto last = [&](const engine::OuterOptions& outer, bool of_differences) {
+    engine::Anchor anchor(3, outer);
+    anchor.reset(start);
+    for (const std::vector<float>& mean : means) {
+      const std::vector<float> before(anchor.values().begin(), anchor.values().end());
+      std::vector<float> given = mean;
+      for (std::size_t i = 0; of_differences && i < given.size(); ++i) {
+        given[i] -= before[i];
+      }
+      anchor.advance(given, of_differences);
+      EXPECT_EQ(given, before) << "what the anchor was";
+    }
+    EXPECT_EQ(anchor.version(), 3U);
+    return std::vector<float>(anchor.values().begin(), anchor.values().end());
+  };
+  for (const bool of_differences : {false, true}) {
+    SCOPED_TRACE(of_differences);
+    EXPECT_EQ(last({}, of_differences), means[1]);
+    EXPECT_EQ(last({.on = true, .lr = 0.5}, of_differences), (std::vector<float>{5, -3, 1.5}));
+    EXPECT_EQ(last({.on = true, .lr = 0.5, .momentum = 0.5}, of_differences), (std::vector<float>{4, -2, 2}));
+    EXPECT_EQ(last({.on = true, .lr = 0.5, .momentum = 0.5, .nesterov = true}, of_differences),
+              (std::vector<float>{3.75, -2.75, 2.125}));
+  }
 }
 
 LocalTensor tensor_of(const std::string& name, std::vector<float>& values) {
