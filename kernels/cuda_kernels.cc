@@ -5,8 +5,9 @@ namespace {
 
 Launch load_all() {
   Launch last;
-  for (auto* const part : {load_group_topk, load_twobit, load_scaled_cast, load_cast, load_finite, load_reduce,
-                           load_momentum_correction, load_sparse_sum, load_threshold_select, load_filter}) {
+  for (auto* const part :
+       {load_group_topk, load_twobit, load_scaled_cast, load_cast, load_finite, load_reduce, load_momentum_correction,
+        load_outer_update, load_sparse_sum, load_threshold_select, load_filter}) {
     last = last.ok() ? part() : last;
   }
   return last;
@@ -27,6 +28,7 @@ constexpr Kernels kKernels{
     .all_finite = all_finite,
     .reduce = reduce,
     .momentum_correct = momentum_correct,
+    .outer_update = outer_update,
     .sparse_sum = sparse_sum,
     .threshold_scratch_bytes = threshold_scratch_bytes,
     .threshold_select = threshold_select,

@@ -12,6 +12,7 @@
 #include "kernels/finite/cuda.h"
 #include "kernels/group_topk/cuda.h"
 #include "kernels/momentum_correction/cuda.h"
+#include "kernels/outer_update/cuda.h"
 #include "kernels/reduce/cuda.h"
 #include "kernels/scaled_cast/cuda.h"
 #include "kernels/sparse_sum/cuda.h"
@@ -21,7 +22,7 @@
 namespace sirtaki::kernels::cuda {
 
 // Of the table and of what its functions take: a loader refuses a plug-in with another one.
-inline constexpr std::uint32_t kKernelsVersion = 2;
+inline constexpr std::uint32_t kKernelsVersion = 3;
 
 struct Kernels {
   std::uint32_t version;
@@ -39,6 +40,7 @@ struct Kernels {
   Launch (*all_finite)(const Finite& args, Stream stream);
   Launch (*reduce)(const Reduce& args, Stream stream);
   Launch (*momentum_correct)(const MomentumCorrect& args, Stream stream);
+  Launch (*outer_update)(const OuterUpdate& args, Stream stream);
   Launch (*sparse_sum)(const SparseSum& args, Stream stream);
   std::size_t (*threshold_scratch_bytes)(std::int64_t n);
   Launch (*threshold_select)(const ThresholdEncode& args, Stream stream);

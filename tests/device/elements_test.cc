@@ -3,6 +3,7 @@
 #include "kernels/cast/cast.h"
 #include "kernels/finite/finite.h"
 #include "kernels/momentum_correction/momentum_correction.h"
+#include "kernels/outer_update/outer_update.h"
 #include "tests/device/machine.h"
 
 namespace sirtaki::device {
@@ -115,6 +116,45 @@ TEST(MomentumOnDevice, IsTheReference) {
     EXPECT_EQ(Gradient::first_difference(momentum, device_momentum.copy()), "");
     EXPECT_EQ(Gradient::first_difference(step, target.copy()), "");
   }
+}
+
+TEST(OuterUpdateOnDevice, IsTheReference) {
+  for (std::uint64_t seed = 0; seed < 60; ++seed) {
+    Random random(seed);
+    const std::size_t n = seed == 5 ? most_elements() - 1 : random_length(seed, random);
+    const kernels::OuterStep how{0.1F * static_cast<float>(seed % 7), 0.1F * static_cast<float>(seed % 11),
+                                 seed % 2 == 0, seed % 4 < 2};
+    const kernels::Shape shape = kernels::kShapes[seed % 6];
+    const bool with_momentum = seed % 5 != 4;
+    SCOPED_TRACE("seed " + std::to_string(seed) + " n " + std::to_string(n));
+    std::vector<std::vector<std::byte>> arrays;
+    for (int i = 0; i < 3; ++i) {
+      arrays.push_back(kernels::gradient_array(n, shape, random).copy());
+    }
+    Memory anchor(arrays[0], 4 * (random() % 5));
+    Memory momentum(arrays[1], 4 * (random() % 5));
+    Memory mean(arrays[2], 4 * (random() % 5));
+    const auto count = static_cast<std::int64_t>(n);
+    kernels::ref::outer_update(how, count, arrays[0].data(), with_momentum ? arrays[1].data() : nullptr,
+                               arrays[2].data());
+    const kernels::cuda::OuterUpdate args{how, count, anchor.data(), with_momentum ? momentum.data() : nullptr,
+                                          mean.data()};
+    ASSERT_TRUE(device::kernels().outer_update(args, nullptr).ok());
+    EXPECT_EQ(Gradient::first_difference(arrays[0], anchor.copy()), "");
+    EXPECT_EQ(Gradient::first_difference(arrays[1], momentum.copy()), "");
+    EXPECT_EQ(Gradient::first_difference(arrays[2], mean.copy()), "");
+  }
+}
+
+TEST(OuterUpdateOnDevice, RefusesWhatIsNoFloat) {
+  Memory memory(64);
+  const auto update = [&](std::int64_t n, std::size_t shift) {
+    std::byte* const at = memory.data();
+    return device::kernels().outer_update({{}, n, at + shift, at + 16 + shift, at + 32 + shift}, nullptr).ok();
+  };
+  EXPECT_TRUE(update(2, 4));
+  EXPECT_FALSE(update(2, 2));
+  EXPECT_FALSE(update(-1, 0));
 }
 
 }  // namespace

@@ -1,0 +1,24 @@
+// Outer update on a CUDA device: kernels/outer_update/outer_update.h.
+//
+// For: the plug-in (kernels/cuda_kernels.h). Threads, memory, streams: kernels/cuda_launch.h.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/cuda_launch.h"
+#include "kernels/outer_update/outer_update.h"
+
+namespace sirtaki::kernels::cuda {
+
+struct OuterUpdate {
+  OuterStep how;
+  std::int64_t n;
+  std::byte* anchor;
+  std::byte* momentum;  // nullptr: none
+  std::byte* mean;
+};
+Launch outer_update(const OuterUpdate& args, Stream stream);
+Launch load_outer_update();
+
+}  // namespace sirtaki::kernels::cuda
