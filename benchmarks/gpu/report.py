@@ -57,6 +57,7 @@ OF_BOUND = {
     "cast_from_bf16": 0.9,
     "cast_list": 0.9,
     "filter_norms": 0.8,
+    "outer_update": 0.92,
 }
 LARGE_GROUPS = 0.75
 MANY_ARRAYS = 0.75
@@ -83,6 +84,8 @@ OVER = {
         "filter_norms": 2.0,
     },
     "compiled": {"twobit_encode": 1.1},
+    "foreach": {"outer_update": 1.5},
+    "fused": {},
 }
 
 

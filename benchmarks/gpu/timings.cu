@@ -255,6 +255,17 @@ class Bench {
     add("momentum_correct", 16 * elements_, [=, this] {
       must(kernels_.momentum_correct({{0.9F, true}, elements_, gradient_, momentum, left_}, nullptr));
     });
+    // Each of three arrays is read and written.
+    add("outer_update", 24 * elements_, [=, this, anchor = copy_of(gradient_), mean = copy_of(residual_)] {
+      must(kernels_.outer_update({OuterStep{0.7F, 0.9F, true}, elements_, anchor, momentum, mean}, nullptr));
+    });
+  }
+
+  // For a kernel that writes over what it has read.
+  std::byte* copy_of(const std::byte* numbers) const {
+    std::byte* const copy = room(elements_ * 4);
+    must(cudaMemcpy(copy, numbers, static_cast<std::size_t>(elements_) * 4, cudaMemcpyDeviceToDevice));
+    return copy;
   }
 
   // Arrays one by one, as small tensors go into a buffer.
