@@ -38,6 +38,7 @@ struct CoderState {
 };
 
 class CountedCodes;
+class DeviceCoding;
 class LowRankFactors;
 
 class Coder {
@@ -77,6 +78,8 @@ class Coder {
   virtual LowRankFactors* factors() { return nullptr; }
   // Where ranks agree on thresholds and count codes: the steps of that. nullptr: not so.
   virtual CountedCodes* counted() { return nullptr; }
+  // Where a tensor on a GPU can be encoded there (device_coding.h). nullptr: not so.
+  virtual const DeviceCoding* on_device() const { return nullptr; }
 
   // `payload` came over a network and has the right size: kCorrupt when it cannot be one of this piece.
   virtual Status check(const Piece& piece, ConstBytes payload) const = 0;

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "compression/codecs/momentum.h"
+#include "compression/device_coding.h"
 #include "compression/params.h"
 #include "kernels/group_topk/group_topk.h"
 
@@ -18,7 +19,7 @@ kernels::GroupTopk how_of(Params params) {
           value_dtype(params)};
 }
 
-class GroupTopkCoder final : public Coder {
+class GroupTopkCoder final : public Coder, private DeviceCoding {
  public:
   GroupTopkCoder(Params params, const Shape& shape)
       : keep_(params[params::kKeep]),
@@ -50,7 +51,19 @@ class GroupTopkCoder final : public Coder {
   CoderState state() const override { return {momentum_.values(), {}}; }
   void restore(const CoderState& state) override { momentum_.restore(state.momentum); }
 
+  // Momentum is kept in the host's memory.
+  const DeviceCoding* on_device() const override { return momentum_.on() ? nullptr : this; }
+
  private:
+  kernels::cuda::Launch encode(const DeviceQueue& queue, const Piece& piece, const kernels::Feedback& arrays,
+                               std::byte* payload, std::uint32_t* not_finite) const override {
+    return queue.kernels.group_topk_encode({how_, piece.numel, arrays, payload, not_finite}, queue.stream);
+  }
+  kernels::cuda::Launch sum(const DeviceQueue& queue, const Piece& piece, std::span<const std::byte* const> payloads,
+                            std::byte* out) const override {
+    return queue.kernels.group_topk_sum({how_, piece.numel, payloads, out}, queue.stream);
+  }
+
   const std::int64_t keep_;
   const WarmUp warm_up_;
   kernels::GroupTopk how_;

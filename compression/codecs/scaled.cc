@@ -1,5 +1,6 @@
 #include "compression/codecs/scaled.h"
 
+#include "compression/device_coding.h"
 #include "compression/params.h"
 
 namespace sirtaki::compression {
@@ -7,7 +8,7 @@ namespace {
 
 constexpr std::int64_t kLargestScaledBlock = 65536;
 
-class ScaledCoder final : public Coder {
+class ScaledCoder final : public Coder, private DeviceCoding {
  public:
   explicit ScaledCoder(const kernels::ScaledCast& how) : how_(how) {}
 
@@ -26,7 +27,18 @@ class ScaledCoder final : public Coder {
     kernels::scaled_sum(how_, piece.numel, payloads, out);
   }
 
+  const DeviceCoding* on_device() const override { return this; }
+
  private:
+  kernels::cuda::Launch encode(const DeviceQueue& queue, const Piece& piece, const kernels::Feedback& arrays,
+                               std::byte* payload, std::uint32_t* not_finite) const override {
+    return queue.kernels.scaled_encode({how_, piece.numel, arrays, payload, not_finite}, queue.stream);
+  }
+  kernels::cuda::Launch sum(const DeviceQueue& queue, const Piece& piece, std::span<const std::byte* const> payloads,
+                            std::byte* out) const override {
+    return queue.kernels.scaled_sum({how_, piece.numel, payloads, out}, queue.stream);
+  }
+
   const kernels::ScaledCast how_;
 };
 

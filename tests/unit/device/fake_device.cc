@@ -6,8 +6,11 @@
 #include <stdexcept>
 #include <utility>
 
+#include "kernels/cast/cast.h"
+#include "kernels/group_topk/group_topk.h"
 #include "kernels/reduce/reduce.h"
 #include "kernels/scale/scale.h"
+#include "kernels/scaled_cast/scaled_cast.h"
 
 namespace sirtaki::device::testing {
 namespace {
@@ -23,9 +26,58 @@ kernels::cuda::Launch reduce(const kernels::cuda::Reduce& args, kernels::cuda::S
   return {};
 }
 
+// As on a device, a launch copies what it is given but not what that points to.
+template <class Sum>
+void queue_sum(kernels::cuda::Stream stream, Sum args, void (*sum)(const Sum&, std::span<const std::byte* const>)) {
+  const std::vector<const std::byte*> payloads(args.payloads.begin(), args.payloads.end());
+  FakeDevice::queue(stream, [args, payloads, sum] { sum(args, payloads); });
+}
+
+void tell(std::uint32_t* not_finite, bool finite) {
+  *not_finite = finite ? 0 : 1;
+}
+
+kernels::cuda::Launch group_topk_encode(const kernels::cuda::GroupTopkEncode& args, kernels::cuda::Stream stream) {
+  FakeDevice::queue(stream, [args] {
+    tell(args.not_finite, kernels::ref::group_topk_encode(args.how, args.n, args.arrays, args.payload));
+  });
+  return {};
+}
+
+kernels::cuda::Launch group_topk_sum(const kernels::cuda::GroupTopkSum& args, kernels::cuda::Stream stream) {
+  queue_sum<kernels::cuda::GroupTopkSum>(stream, args, [](const auto& sum, auto payloads) {
+    kernels::ref::group_topk_sum(sum.how, sum.n, payloads, sum.out);
+  });
+  return {};
+}
+
+kernels::cuda::Launch scaled_encode(const kernels::cuda::ScaledEncode& args, kernels::cuda::Stream stream) {
+  FakeDevice::queue(stream, [args] {
+    tell(args.not_finite, kernels::ref::scaled_encode(args.how, args.n, args.arrays, args.payload));
+  });
+  return {};
+}
+
+kernels::cuda::Launch scaled_sum(const kernels::cuda::ScaledSum& args, kernels::cuda::Stream stream) {
+  queue_sum<kernels::cuda::ScaledSum>(stream, args, [](const auto& sum, auto payloads) {
+    kernels::ref::scaled_sum(sum.how, sum.n, payloads, sum.out);
+  });
+  return {};
+}
+
+kernels::cuda::Launch cast(const kernels::cuda::Cast& args, kernels::cuda::Stream stream) {
+  FakeDevice::queue(stream, [args] { kernels::ref::cast(args.from, args.in, args.to, args.out, args.n); });
+  return {};
+}
+
 constexpr kernels::cuda::Kernels table() {
   kernels::cuda::Kernels kernels{};
   kernels.version = kernels::cuda::kKernelsVersion;
+  kernels.group_topk_encode = group_topk_encode;
+  kernels.group_topk_sum = group_topk_sum;
+  kernels.scaled_encode = scaled_encode;
+  kernels.scaled_sum = scaled_sum;
+  kernels.cast = cast;
   kernels.reduce = reduce;
   return kernels;
 }
