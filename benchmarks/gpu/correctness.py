@@ -20,7 +20,19 @@ import sirtaki
 import sirtaki.torch as hvd
 
 RANKS = 2
-CODECS = ("none", "fp16", "int8:min=0,ndim=0", "twobit:min=0,ndim=0", "group_topk:min=0,ndim=0", "powersgd:min=0")
+#: With wire=gather encoded on the GPU, the others by the CPU.
+CODECS = (
+    "none",
+    "fp16",
+    "int8:min=0,ndim=0",
+    "int8:min=0,ndim=0,wire=gather",
+    "fp8_e4m3:min=0,ndim=0,wire=gather",
+    "twobit:min=0,ndim=0",
+    "group_topk:min=0,ndim=0",
+    "group_topk:min=0,ndim=0,wire=gather",
+    "group_topk:min=0,ndim=0,wire=gather,values=f16,group=300",
+    "powersgd:min=0",
+)
 STEPS = 6
 
 

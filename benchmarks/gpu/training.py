@@ -29,6 +29,8 @@ from benchmarks.statistics import estimate, mean_estimate, paired_ratio
 
 RANKS = 2
 OPTION, VARIABLE = "device.data", "SIRTAKI_DEVICE_DATA"
+#: Of device.codecs.
+CODECS = "SIRTAKI_DEVICE_CODECS"
 #: Points of accuracy that a way may lose against the CPU.
 ACCURACY_COST = 0.5
 
@@ -44,7 +46,8 @@ def ways(options: Sequence[str], environment: Mapping[str, str]) -> list[Way]:
         Way(POWERSGD),
         Way("none"),
         Way("auto", {"compression": "auto"}),
-        Way("group_topk", {"compression": "group_topk"}),
+        Way("group_topk", {"compression": "group_topk:wire=gather"}),
+        Way("group_topk, CPU", {"compression": "group_topk:wire=gather"}, {CODECS: "host"}),
         Way("local updates", {"local_updates": 4}),
     ]
     if OPTION in options and VARIABLE not in environment:

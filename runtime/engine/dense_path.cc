@@ -69,15 +69,16 @@ void HostPath::pack(const scheduler::Partition& partition, std::span<const Tenso
   }
 }
 
-Status HostPath::scatter(const scheduler::Partition& partition, std::span<const TensorView> views, ConstBytes packed) {
+Status HostPath::scatter(const scheduler::Partition& partition, std::span<const TensorView> views,
+                         BufferPool::Buffer packed) {
   const compression::Codec& codec = compression::codec(partition.way.codec);
   const DType wire = codec.wire_dtype(partition.dtype);
   const bool moved = !in_place(partition);
   for (const scheduler::Slice& slice : partition.slices) {
     const Bytes to = slice_of(slice, views);
     if (moved) {
-      const ConstBytes from = packed.subspan(static_cast<std::size_t>(slice.at) * dtype_size(wire),
-                                             static_cast<std::size_t>(slice.numel) * dtype_size(wire));
+      const ConstBytes from = packed.bytes().subspan(static_cast<std::size_t>(slice.at) * dtype_size(wire),
+                                                     static_cast<std::size_t>(slice.numel) * dtype_size(wire));
       if (wire == partition.dtype) {
         std::ranges::copy(from, to.data());
       } else {

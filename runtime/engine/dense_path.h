@@ -1,6 +1,7 @@
 // DensePath: what a Stream does with the bytes of a partition that is not lossy: gathered, added up, scattered.
 //
-// Owned by the stream; loop thread. One for memory of the host here, one for that of a GPU in device_path.h.
+// Owned by the stream; loop thread. One for memory of the host here; for that of a GPU one over NCCL in device_path.h
+// and one through the host's memory in staged_path.h.
 #pragma once
 
 #include <cstddef>
@@ -38,9 +39,9 @@ class DensePath {
   virtual void start(net::CollectiveArgs args, Done done) = 0;
   // As Collectives', of what travels over others than the host's.
   virtual void cancel(const net::TagGroup& tags, const Status& cause) = 0;
-  // `packed`: the sums, as gather() gave their memory.
+  // `packed`: the memory that gather() gave, with the sums; it goes when nothing reads it any more.
   virtual Status scatter(const scheduler::Partition& partition, std::span<const TensorView> views,
-                         ConstBytes packed) = 0;
+                         BufferPool::Buffer packed) = 0;
 
   // Zeros, until zeros_over(), for gradients of a rank without data; anew for each step, as sums are written there.
   virtual Result<std::byte*> zeros(std::size_t bytes) = 0;
@@ -69,7 +70,8 @@ class HostPath final : public DensePath {
   Result<Packed> gather(const scheduler::Partition& partition, std::span<const TensorView> views) override;
   void start(net::CollectiveArgs args, Done done) override { net_.start(std::move(args), std::move(done)); }
   void cancel(const net::TagGroup& /*tags*/, const Status& /*cause*/) override {}
-  Status scatter(const scheduler::Partition& partition, std::span<const TensorView> views, ConstBytes packed) override;
+  Status scatter(const scheduler::Partition& partition, std::span<const TensorView> views,
+                 BufferPool::Buffer packed) override;
   Result<std::byte*> zeros(std::size_t bytes) override;
   void zeros_over() override { std::vector<std::byte>().swap(zeros_); }
   bool on_host() const override { return true; }

@@ -1,14 +1,23 @@
 #include "runtime/engine/device_path.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "runtime/device/arena.h"
+#include "runtime/engine/wire_size.h"
 
 namespace sirtaki::engine {
 namespace {
 
 constexpr std::size_t kAlign = device::Arena::kAlignment;
+
+std::size_t packed_bytes(const scheduler::Partition& partition) {
+  return static_cast<std::size_t>(partition.numel) * dtype_size(wire_dtype(partition));
+}
+
+Bytes part_of(Bytes packed, const scheduler::Slice& slice, DType wire) {
+  return packed.subspan(static_cast<std::size_t>(slice.at) * dtype_size(wire),
+                        static_cast<std::size_t>(slice.numel) * dtype_size(wire));
+}
 
 }  // namespace
 
@@ -16,9 +25,9 @@ void DevicePath::adopt(const scheduler::Plan& plan) {
   places_.assign(plan.partitions().size(), 0);
   needed_ = 0;
   for (const scheduler::Partition& partition : plan.partitions()) {
-    if (!in_place(partition)) {
+    if (!partition.way.lossy() && !in_place(partition)) {
       places_[static_cast<std::size_t>(partition.position)] = needed_;
-      needed_ += (partition.size_bytes() + kAlign - 1) / kAlign * kAlign;
+      needed_ += (packed_bytes(partition) + kAlign - 1) / kAlign * kAlign;
     }
   }
   step_void();
@@ -53,17 +62,22 @@ Result<DensePath::Packed> DevicePath::gather(const scheduler::Partition& partiti
     return packed;
   }
   SRT_TRY(make_memory());
-  const std::size_t element = dtype_size(partition.dtype);
-  const Bytes memory(memory_.get() + places_[static_cast<std::size_t>(partition.position)], partition.size_bytes());
+  const DType wire = wire_dtype(partition);
+  const Bytes memory(memory_.get() + places_[static_cast<std::size_t>(partition.position)], packed_bytes(partition));
   for (const scheduler::Slice& slice : partition.slices) {
-    const Bytes from = slice_of(slice, views);
-    std::byte* const to = memory.data() + static_cast<std::size_t>(slice.at) * element;
-    if (const Status copied = plane_.copy(to, from.data(), from.size()); !copied) {
-      return plane_.stage().fail(copied);
-    }
+    const Bytes to = part_of(memory, slice, wire);
+    SRT_TRY(move(partition.dtype, slice_of(slice, views), wire, to, slice.numel));
   }
   packed.memory = BufferPool::Buffer(net::Lent{memory_, memory});
   return packed;
+}
+
+Status DevicePath::move(DType from, ConstBytes in, DType to, Bytes out, std::int64_t numel) {
+  const compression::DeviceQueue queue = plane_.queue();
+  const Status given_in =
+      from == to ? plane_.copy(out.data(), in.data(), in.size())
+                 : DevicePlane::queued(queue.kernels.cast({from, in.data(), to, out.data(), numel}, queue.stream));
+  return given_in ? given_in : plane_.stage().fail(given_in);
 }
 
 void DevicePath::start(net::CollectiveArgs args, Done done) {
@@ -86,39 +100,30 @@ void DevicePath::start(net::CollectiveArgs args, Done done) {
 }
 
 Status DevicePath::scatter(const scheduler::Partition& partition, std::span<const TensorView> views,
-                           ConstBytes packed) {
+                           BufferPool::Buffer packed) {
   if (in_place(partition)) {
     return {};
   }
-  const std::size_t element = dtype_size(partition.dtype);
+  const DType wire = wire_dtype(partition);
   for (const scheduler::Slice& slice : partition.slices) {
-    const Bytes to = slice_of(slice, views);
-    const std::byte* const from = packed.data() + static_cast<std::size_t>(slice.at) * element;
-    if (const Status copied = plane_.copy(to.data(), from, to.size()); !copied) {
-      return plane_.stage().fail(copied);
-    }
+    const Bytes from = part_of(packed.bytes(), slice, wire);
+    SRT_TRY(move(wire, from, partition.dtype, slice_of(slice, views), slice.numel));
   }
   return {};
 }
 
-Result<std::byte*> DevicePath::zeros(std::size_t bytes) {
-  auto made = make_zeros(bytes);
-  return made ? std::move(made) : Result<std::byte*>(plane_.stage().fail(made.status()));
-}
-
-Result<std::byte*> DevicePath::make_zeros(std::size_t bytes) {
+Result<std::byte*> DeviceZeros::make(DevicePlane& plane, std::size_t bytes) {
   if (bytes == 0) {
     return nullptr;
   }
-  if (!zeros_) {
-    SRT_ASSIGN(zeros_, plane_.take(bytes));
-  }
-  if (zeros_here_.bytes().empty()) {
-    SRT_ASSIGN(zeros_here_, plane_.stage().take(bytes));
-    std::ranges::fill(zeros_here_.bytes(), std::byte{0});
-  }
-  SRT_TRY(plane_.copy(zeros_.get(), zeros_here_.bytes().data(), bytes));
-  return zeros_.get();
+  const auto queue = [&]() -> Status {
+    if (!memory_) {
+      SRT_ASSIGN(memory_, plane.take(bytes));
+    }
+    return plane.fill(memory_.get(), bytes, 0.0F);
+  };
+  const Status given_in = queue();
+  return given_in ? Result<std::byte*>(memory_.get()) : Result<std::byte*>(plane.stage().fail(given_in));
 }
 
 }  // namespace sirtaki::engine

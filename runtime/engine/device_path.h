@@ -1,8 +1,8 @@
 // DevicePath: dense partitions of gradients on a GPU, over collectives of its memory.
 //
-// A tensor that travels alone does so from where it is; several are copied together and back by the plane's stream for
-// copies, which is all that orders the uses of that memory. Where a step is given up, the next one gets other memory.
-// Owned by a stream; loop thread.
+// A tensor that travels alone does so from where it is; several, and those that travel as halves, are copied together
+// or cast there and back by the plane's stream for copies, which is all that orders the uses of that memory. Where a
+// step is given up, the next one gets other memory. Owned by a stream; loop thread.
 #pragma once
 
 #include <memory>
@@ -15,6 +15,17 @@
 
 namespace sirtaki::engine {
 
+// Zeros on a GPU, for gradients of a rank without data.
+class DeviceZeros {
+ public:
+  // As DensePath::zeros().
+  Result<std::byte*> make(DevicePlane& plane, std::size_t bytes);
+  void over() { memory_.reset(); }
+
+ private:
+  std::shared_ptr<std::byte> memory_;
+};
+
 class DevicePath final : public DensePath {
  public:
   // Both outlive it.
@@ -25,14 +36,16 @@ class DevicePath final : public DensePath {
   Result<Packed> gather(const scheduler::Partition& partition, std::span<const TensorView> views) override;
   void start(net::CollectiveArgs args, Done done) override;
   void cancel(const net::TagGroup& tags, const Status& cause) override { net_.cancel(tags, cause); }
-  Status scatter(const scheduler::Partition& partition, std::span<const TensorView> views, ConstBytes packed) override;
-  Result<std::byte*> zeros(std::size_t bytes) override;
-  void zeros_over() override { zeros_.reset(); }
+  Status scatter(const scheduler::Partition& partition, std::span<const TensorView> views,
+                 BufferPool::Buffer packed) override;
+  Result<std::byte*> zeros(std::size_t bytes) override { return zeros_.make(plane_, bytes); }
+  void zeros_over() override { zeros_.over(); }
   bool on_host() const override { return false; }
 
  private:
   Status make_memory();
-  Result<std::byte*> make_zeros(std::size_t bytes);
+  // A slice's elements, from one dtype to the other, or as they are.
+  Status move(DType from, ConstBytes in, DType to, Bytes out, std::int64_t numel);
 
   DevicePlane& plane_;
   net::DeviceCollectives& net_;
@@ -41,8 +54,7 @@ class DevicePath final : public DensePath {
   std::size_t held_ = 0;
   std::shared_ptr<std::byte> memory_;  // also held by what is in flight
   std::shared_ptr<int> in_flight_ = std::make_shared<int>(0);
-  std::shared_ptr<std::byte> zeros_;
-  device::PinnedBlock zeros_here_;
+  DeviceZeros zeros_;
 };
 
 }  // namespace sirtaki::engine

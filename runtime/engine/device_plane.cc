@@ -1,5 +1,7 @@
 #include "runtime/engine/device_plane.h"
 
+#include <algorithm>
+#include <cstring>
 #include <limits>
 #include <utility>
 
@@ -14,6 +16,9 @@ namespace {
 enum Exchange : std::uint16_t { kAble = 0, kConnected = 1, kOrder = 2, kFirstId = 3 };
 
 constexpr Duration kPoll = std::chrono::milliseconds(1);
+
+// Of the host's memory that fills the device's.
+constexpr std::size_t kFillBytes = std::size_t{1} << 20;
 
 net::CollectiveArgs among_all(OpKind kind, std::uint16_t number) {
   net::CollectiveArgs args;
@@ -55,7 +60,9 @@ DevicePlane::DevicePlane(const DevicePlaneDeps& deps, const DevicePlaneOptions& 
     : deps_(deps),
       options_(options),
       library_(std::move(library)),
-      nccl_bytes_(deps.stats.counter("device.nccl_bytes")) {
+      nccl_bytes_(deps.stats.counter("device.nccl_bytes")),
+      encoded_bytes_(deps.stats.counter("device.encoded_bytes")),
+      watch_(deps.loop, deps.stage, options.watch) {
   if (options_.data == "host" || deps_.net.size() == 1) {
     way_ = Way::kHost;
   }
@@ -92,9 +99,7 @@ void DevicePlane::answer(MoveFunction<void(Answer)> then) {
 // What this rank alone can find out, and all that may wait for the device.
 Status DevicePlane::prepare() {
   SRT_TRY(library_.status());
-  if (copies_ == device::Stream()) {
-    SRT_ASSIGN(copies_, deps_.stage.device().make_stream(device::Priority::kHigh));
-  }
+  SRT_TRY(open_copies());
   ids_ = std::make_unique<Ids>(deps_.net);
   net::nccl::NcclOptions options = options_.nccl;
   options.rank = deps_.net.rank();
@@ -214,8 +219,36 @@ void DevicePlane::settle(Way way, const Status& why) {
 
 // ---- copies and memory ----
 
+Status DevicePlane::open_copies() {
+  if (copies_ == device::Stream()) {
+    SRT_ASSIGN(copies_, deps_.stage.device().make_stream(device::Priority::kHigh));
+  }
+  return {};
+}
+
 Status DevicePlane::copy(std::byte* to, const std::byte* from, std::size_t bytes) {
   return deps_.stage.device().copy(copies_, to, from, bytes);
+}
+
+Status DevicePlane::fill(std::byte* to, std::size_t bytes, float value) {
+  SRT_ASSIGN(device::PinnedBlock block, deps_.stage.take(std::min(bytes, kFillBytes)));
+  for (std::size_t at = 0; at < block.bytes().size(); at += sizeof value) {
+    std::memcpy(block.bytes().data() + at, &value, sizeof value);
+  }
+  Status given_in;
+  for (std::size_t at = 0; given_in && at < bytes; at += kFillBytes) {
+    given_in = copy(to + at, block.bytes().data(), std::min(bytes - at, kFillBytes));
+  }
+  when_copied(given_in, [block = std::move(block)](const Status& /*filled*/) {});
+  return given_in;
+}
+
+Status DevicePlane::queued(kernels::cuda::Launch launch) {
+  return launch.ok() ? Status() : unavailable("the device refuses a kernel with error " + std::to_string(launch.code));
+}
+
+void DevicePlane::when_copied(const Status& given_in, Done then) {
+  watch_.when(given_in ? mark_copies() : Result<device::Mark>(given_in), std::move(then));
 }
 
 Status DevicePlane::let_pass(device::Stream before) {
@@ -272,6 +305,7 @@ void DevicePlane::abort(const Status& cause) {
   if (ordered_) {
     ordered_->abort(cause);
   }
+  watch_.end(cause);
 }
 
 void DevicePlane::leave(const Status& cause, Task then) {
@@ -279,6 +313,7 @@ void DevicePlane::leave(const Status& cause, Task then) {
   if (way_ == Way::kAsking || (ordered_ && !ordered_->idle())) {
     abort(cause);
   }
+  watch_.end(cause);
   if (copies_ != device::Stream()) {
     if (auto last = mark_copies()) {
       last_copies_ = std::move(*last);
@@ -324,6 +359,8 @@ void DevicePlane::close() {
       for (std::byte* const data : made_) {
         deps_.stage.device().release(device::Place::kDevice, data);
       }
+    } else {
+      deps_.stage.keep_pinned();
     }
     deps_.stage.device().destroy(copies_);
   }

@@ -3,7 +3,8 @@
 //
 // They tell each other, over the host's collectives, whether they have NCCL and in which version; connect where all
 // have the same; and tell each other how that went. It is settled once: what fails afterwards ends the job.
-// Beside that it has what work on the device needs: a stream for copies, and memory that is kept for the next.
+// Beside that it has what work on the device needs: a stream for copies and kernels, a watch that tells when they are
+// done, and memory that is kept for the next.
 // Owned by Session; loop thread. Not for: what travels, which operations and streams decide.
 #pragma once
 
@@ -15,11 +16,13 @@
 #include <string>
 #include <vector>
 
+#include "compression/device_coding.h"
 #include "runtime/base/log.h"
 #include "runtime/base/loop.h"
 #include "runtime/base/stats.h"
 #include "runtime/base/task.h"
 #include "runtime/engine/device_stage.h"
+#include "runtime/engine/device_watch.h"
 #include "runtime/net/nccl/loader.h"
 #include "runtime/net/nccl/nccl_collectives.h"
 #include "runtime/net/ordered_device.h"
@@ -30,6 +33,7 @@ namespace sirtaki::engine {
 struct DevicePlaneOptions {
   std::string data = "auto";  // device.data
   net::nccl::NcclOptions nccl;
+  DeviceWatchOptions watch;
 };
 
 // What it works with; all outlive it.
@@ -61,8 +65,17 @@ class DevicePlane {
   // "undecided", "host" or "nccl".
   std::string_view name() const;
 
-  // Copies, in their order; behind them `before` goes on. An error is one of the device.
+  // Before the first copy where nobody has asked whether NCCL is there. An error is one of the device.
+  Status open_copies();
+  // Copies and kernels, in their order; behind them `before` goes on. An error is one of the device.
   Status copy(std::byte* to, const std::byte* from, std::size_t bytes);
+  // `bytes` of float32 become `value`.
+  Status fill(std::byte* to, std::size_t bytes, float value);
+  compression::DeviceQueue queue() { return {deps_.stage.device().kernels(), copies_.native}; }
+  static Status queued(kernels::cuda::Launch launch);
+  // `then` once, later: ok when all that has been given in so far is done. `given_in`: an error of the device that this
+  // has met, with which the job ends.
+  void when_copied(const Status& given_in, Done then);
   Result<device::Mark> mark_copies() { return deps_.stage.mark_here(copies_); }
   Status let_pass(device::Stream before);
   // Memory of the device; it may go when the copies that use it have been given in, before the plane does or after
@@ -71,8 +84,9 @@ class DevicePlane {
   DeviceStage& stage() { return deps_.stage; }
   Loop& loop() { return deps_.loop; }
   Counter& nccl_bytes() { return nccl_bytes_; }
+  Counter& encoded_bytes() { return encoded_bytes_; }
 
-  // What is in flight over NCCL, and comes later, ends with `cause`.
+  // What is in flight over NCCL, and comes later, ends with `cause`, and so does who waits for copies.
   void abort(const Status& cause);
   // At the end: what is in flight ends with `cause`; `then`, once, when NCCL has been left in order. The others may
   // have to leave as well, so whoever asks has a deadline.
@@ -101,6 +115,7 @@ class DevicePlane {
   const DevicePlaneOptions options_;
   const Result<net::nccl::Library> library_;
   Counter& nccl_bytes_;
+  Counter& encoded_bytes_;  // of gradients, before
   Way way_ = Way::kUndecided;
   Status why_;  // not over NCCL
   std::vector<MoveFunction<void(Answer)>> waiting_;
@@ -109,6 +124,7 @@ class DevicePlane {
   net::nccl::NcclCollectives* nccl_ = nullptr;  // of ordered_
   std::unique_ptr<net::OrderedDevice> ordered_;
   device::Stream copies_;
+  DeviceWatch watch_;                             // of copies_
   std::optional<device::Mark> last_copies_;       // of a rank that leaves
   std::vector<std::byte*> made_;                  // all memory
   std::multimap<std::size_t, std::byte*> spare_;  // of it what nobody has, by size

@@ -71,6 +71,8 @@ class DeviceStage {
   Status fail(const Status& cause);
   // What is in flight, and comes later, ends with `cause`; the first one is kept.
   void end(const Status& cause);
+  // Others may still have copies on the device, from or to blocks that have come back: none is released any more.
+  void keep_pinned() { cut_off_ = true; }
   // After end(): runs `then`, once, when all that was put back has arrived, or nobody can know. Before that the memory
   // it comes from cannot be released.
   void when_returned(Task then);
@@ -114,7 +116,7 @@ class DeviceStage {
   device::Stream out_;
   Status ended_;
   bool tell_lost_ = false;
-  bool cut_off_ = false;  // fetches have ended that the device may still work on
+  bool cut_off_ = false;  // what has ended here the device may still work on
   std::deque<Fetch> fetching_;
   std::deque<Return> returning_;
   TimerId timer_;   // of look()

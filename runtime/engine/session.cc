@@ -441,6 +441,7 @@ Status SessionImpl::stage_device(int index, const Result<net::nccl::Library>& nc
   SRT_ASSIGN(stage_, DeviceStage::create(std::move(device), std::move(deps), options));
   DevicePlaneOptions plane;
   plane.data = config_->device.data;
+  plane.watch.deadline = config_->control.stall_fail;
   plane.nccl.credit_bytes = static_cast<std::size_t>(config_->schedule.credit_bytes);
   plane.nccl.communicator.connect_timeout = config_->control.connect_timeout;
   const auto broken = [this](const Status& why) {
@@ -451,7 +452,7 @@ Status SessionImpl::stage_device(int index, const Result<net::nccl::Library>& nc
   plane_ = std::make_unique<DevicePlane>(
       DevicePlaneDeps{loop_, data_->collectives(), data_->link(), *stage_, *log_, stats_, broken}, plane, nccl);
   ops_->use(*stage_, *plane_);
-  streams_->use(*stage_, *plane_);
+  streams_->use(*stage_, *plane_, data_->collectives(), config_->device.codecs == "auto");
   return {};
 }
 

@@ -70,21 +70,39 @@ Stream::Stream(StreamId id, StreamSpec spec, const std::shared_ptr<const schedul
   open_step();
 }
 
-bool Stream::stays_dense() const {
-  const auto dense = [](const scheduler::PlannedTensor& tensor) { return tensor.decision.codec == CodecId::kNone; };
+Stream::OnDevice Stream::on_device() const {
   scheduler::PlannerOptions planner;
   planner.ranks = exchanging_ranks(deps_.net);
   const bool may_change = controller_for(spec_, planner, std::make_shared<CatalogFacts>(deps_.net)) != nullptr;
-  return std::ranges::all_of(plan_->tensors(), dense) && !may_change && spec_.prescale == 1.0 &&
-         spec_.postscale == 1.0 && spec_.reduce_op != ReduceOp::kAdasum && !finite_only_;
+  if (may_change || spec_.prescale != 1.0 || spec_.postscale != 1.0 || spec_.reduce_op == ReduceOp::kAdasum ||
+      finite_only_) {
+    return OnDevice::kNothing;
+  }
+  bool codes = false;
+  bool halves = false;
+  for (const scheduler::PlannedTensor& tensor : plan_->tensors()) {
+    const bool lossy = tensor.decision.way().lossy();
+    const bool half = !lossy && tensor.decision.codec != CodecId::kNone;
+    if ((lossy && !DeviceCodes::can(tensor, deps_.net.size())) || (half && tensor.dtype != DType::kF32)) {
+      return OnDevice::kNothing;
+    }
+    codes = codes || lossy;
+    halves = halves || half;
+  }
+  if (!codes) {
+    return OnDevice::kDense;
+  }
+  // Ranks of a host sum up before they encode, which is the CPU's work; halves go through the host with it.
+  return halves || deps_.net.host_groups() != nullptr ? OnDevice::kNothing : OnDevice::kCodes;
 }
 
-void Stream::use(std::unique_ptr<DensePath> path) {
+void Stream::use(std::unique_ptr<DensePath> path, std::unique_ptr<DeviceCodes> codes) {
   SRT_CHECK(untouched() && in_flight_count_ == 0);
   if (path) {
     dense_ = std::move(path);
     dense_->adopt(*plan_);
   }
+  codes_ = std::move(codes);
   if (std::exchange(held_up_, false) && standing_in_ && zeros_timer_ == TimerId()) {
     next_zeros();
   }

@@ -37,6 +37,7 @@
 #include "runtime/engine/buffer_pool.h"
 #include "runtime/engine/control_link.h"
 #include "runtime/engine/dense_path.h"
+#include "runtime/engine/device_codes.h"
 #include "runtime/engine/late_flags.h"
 #include "runtime/engine/plan_keeper.h"
 #include "runtime/engine/recipes/reduction.h"
@@ -82,12 +83,18 @@ class Stream {
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
 
-  // Nothing of it is compressed, in no step, nor scaled or looked at: another path may take over. Equal on all ranks.
-  bool stays_dense() const;
+  // What a GPU can do for it, in all steps; the same on all ranks. Where gradients are scaled or looked at, or a policy
+  // decides, nothing.
+  enum class OnDevice : std::uint8_t {
+    kNothing,
+    kDense,  // its elements travel, as they are or as halves, over collectives of the GPU's memory
+    kCodes,  // some of it is encoded there
+  };
+  OnDevice on_device() const;
   // How it travels is not known yet: before use() no step begins, of a rank without more data either.
   void hold() { held_up_ = true; }
-  // Before the first step. Null: as it would without.
-  void use(std::unique_ptr<DensePath> path);
+  // Before the first step. Null: as it would without. `codes`: of what is compressed, if it is on a GPU.
+  void use(std::unique_ptr<DensePath> path, std::unique_ptr<DeviceCodes> codes);
 
   // `at`: when the program said so.
   void ready(int index, TensorView tensor, bool absent, TimePoint at);
@@ -127,18 +134,20 @@ class Stream {
 
   // What this rank owes of a tensor (stream_memory.h), all its elements. Between two steps, and so is what follows;
   // kInvalidArgument in the middle of one, for another number of elements, or for a dtype that is never compressed.
-  Status residual(int index, std::span<float> out) const;
+  // Where that is on a GPU `done` comes later, else at once; `out` stays until then.
+  void residual(int index, std::span<float> out, Done done) const;
   Status set_residual(int index, std::span<const float> in);
   // What it owes of all tensors, one behind the other, all of them float32; it owes nothing any more. Empty: nobody
   // asks what it was.
-  Status take_residuals(std::span<float> out);
+  void take_residuals(std::span<float> out, Done done);
   // What the tensor's codec remembers beside that.
   Status remembered(int index, std::vector<std::byte>& out) const;
   Status recall(int index, ConstBytes in);
   // This rank's loss, for policies that weigh ranks by it; any time.
   void report_loss(double loss) { keeper_.report_loss(loss); }
-  // How each tensor travels from the next step on, what that costs, and what is owed of it. Any time.
-  std::string tensors_json() const;
+  // How each tensor travels from the next step on, what that costs, and what is owed of it. Any time; `then` as
+  // residual()'s.
+  void tensors_json(MoveFunction<void(Result<std::string>)> then) const;
   const DecisionLog& decisions() const { return keeper_.decisions(); }
 
   StreamId id() const { return id_; }
@@ -179,6 +188,8 @@ class Stream {
   void pump_later();
   Status check_memory(int index) const;
   Status check_residual(int index, std::size_t numel) const;
+  Status check_residuals(std::span<float> out) const;
+  bool takes_residual(int index) const;
   Status check_finite(int index) const;
   void adopt_plan();
   void start_exchange();
@@ -222,7 +233,8 @@ class Stream {
   const std::shared_ptr<StreamBoard> board_;
   StreamMemory memory_;
   std::unique_ptr<DensePath> dense_;
-  int gate_ = 0;  // position from which partitions start after finish() only
+  std::unique_ptr<DeviceCodes> codes_;  // null: compressed tensors are encoded on the CPU
+  int gate_ = 0;                        // position from which partitions start after finish() only
 
   Phase phase_ = Phase::kOpen;
   std::uint32_t attempt_ = 0;

@@ -1,9 +1,13 @@
 // The way of a compressed partition: a reduction takes it from the gradients to the results.
 #include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "kernels/anchor/anchor.h"
 #include "kernels/finite/finite.h"
 #include "runtime/base/check.h"
 #include "runtime/engine/stream.h"
@@ -44,7 +48,9 @@ void Stream::launch_lossy(const scheduler::Partition& partition) {
       trace_.received(position, bytes);
     }
   };
-  auto reduction = make_reduction(std::move(spec), {deps_.net, deps_.buffers}, note);
+  const ReductionDeps deps{deps_.net, deps_.buffers};
+  auto reduction =
+      codes_ ? codes_->reduce(partition, std::move(spec), deps, note) : make_reduction(std::move(spec), deps, note);
   SRT_CHECK(reduction);
   reductions_[position] = reduction;
   reduction->start([this, attempt = attempt_, position](const Status& status) { on_lossy(attempt, position, status); });
@@ -120,20 +126,40 @@ Status Stream::check_residual(int index, std::size_t numel) const {
   return {};
 }
 
-Status Stream::residual(int index, std::span<float> out) const {
-  SRT_TRY(check_residual(index, out.size()));
+void Stream::residual(int index, std::span<float> out, Done done) const {
+  if (const Status may = check_residual(index, out.size()); !may) {
+    done(may);
+    return;
+  }
   memory_.owed(index, std::as_writable_bytes(out).data());
-  return {};
+  if (!codes_) {
+    done({});
+    return;
+  }
+  codes_->read(
+      {index}, [out](int /*tensor*/, ConstBytes owed) { std::memcpy(out.data(), owed.data(), owed.size()); },
+      std::move(done));
+}
+
+// Whether what is owed of it can be added to its gradients.
+bool Stream::takes_residual(int index) const {
+  const scheduler::Decision& decision = plan_->tensors()[static_cast<std::size_t>(index)].decision;
+  return dense_->on_host() || (codes_ && decision.way().lossy() && decision.params[params::kFeedback] != 0);
 }
 
 Status Stream::set_residual(int index, std::span<const float> in) {
   SRT_TRY(check_residual(index, in.size()));
-  if (!dense_->on_host() && std::ranges::any_of(in, [](float value) { return value != 0; })) {
+  const bool none = std::ranges::all_of(in, [](float value) { return value == 0; });
+  if (!takes_residual(index) && !none) {
     const std::string& name = plan_->tensors()[static_cast<std::size_t>(index)].name;
     return {Code::kUnsupported,
             "tensor '" + name + "' of stream '" + spec_.name +
-                "' travels over NCCL, which takes up no residual; choose the codec that left it, or device.data=host",
+                "' is sent as it is from the GPU, which takes up no residual; choose the codec that left it, or "
+                "device.data=host and device.codecs=host",
             {job_rank(), name}};
+  }
+  if (codes_) {
+    return codes_->restore(index, in);
   }
   if (!in.empty() && dense_->on_host()) {
     memory_.restore(index, std::as_bytes(in).data());
@@ -141,28 +167,52 @@ Status Stream::set_residual(int index, std::span<const float> in) {
   return {};
 }
 
-Status Stream::take_residuals(std::span<float> out) {
+Status Stream::check_residuals(std::span<float> out) const {
   std::size_t total = 0;
   for (std::size_t i = 0; i < spec_.tensors.size(); ++i) {
     const auto numel = static_cast<std::size_t>(plan_->tensors()[i].numel);
     SRT_TRY(check_residual(static_cast<int>(i), numel));
     total += numel;
   }
-  if (!out.empty() && out.size() != total) {
-    return invalid_argument("stream '" + spec_.name + "' has " + std::to_string(total) + " elements, not " +
-                            std::to_string(out.size()));
+  return out.empty() || out.size() == total
+             ? Status()
+             : invalid_argument("stream '" + spec_.name + "' has " + std::to_string(total) + " elements, not " +
+                                std::to_string(out.size()));
+}
+
+void Stream::take_residuals(std::span<float> out, Done done) {
+  if (const Status may = check_residuals(out); !may) {
+    done(may);
+    return;
   }
+  std::vector<std::byte*> places;  // by tensor; none where nobody asks
+  std::vector<int> tensors;
   std::size_t at = 0;
   for (std::size_t i = 0; i < spec_.tensors.size(); ++i) {
     const auto index = static_cast<int>(i);
     if (!out.empty()) {
       const auto numel = static_cast<std::size_t>(plan_->tensors()[i].numel);
-      memory_.owed(index, std::as_writable_bytes(out.subspan(at, numel)).data());
+      places.push_back(std::as_writable_bytes(out.subspan(at, numel)).data());
+      memory_.owed(index, places.back());
+      tensors.push_back(index);
       at += numel;
     }
     memory_.forget(index);
   }
-  return {};
+  if (!codes_) {
+    done({});
+    return;
+  }
+  codes_->read(
+      std::move(tensors),
+      [places = std::move(places)](int tensor, ConstBytes owed) {
+        std::memcpy(places[static_cast<std::size_t>(tensor)], owed.data(), owed.size());
+      },
+      std::move(done));
+  // Their memory is used again behind the copies.
+  for (std::size_t i = 0; i < spec_.tensors.size(); ++i) {
+    codes_->forget(static_cast<int>(i));
+  }
 }
 
 Status Stream::remembered(int index, std::vector<std::byte>& out) const {
@@ -180,14 +230,27 @@ Status Stream::recall(int index, ConstBytes in) {
                         {job_rank(), name});
 }
 
-std::string Stream::tensors_json() const {
-  std::vector<double> owed(spec_.tensors.size());
-  for (std::size_t i = 0; i < owed.size(); ++i) {
-    owed[i] = memory_.owed_norm(static_cast<int>(i));
+void Stream::tensors_json(MoveFunction<void(Result<std::string>)> then) const {
+  std::vector<int> tensors(spec_.tensors.size());
+  std::iota(tensors.begin(), tensors.end(), 0);
+  const auto owed = std::make_shared<std::vector<double>>();
+  for (const int tensor : tensors) {
+    owed->push_back(memory_.owed_norm(tensor));
   }
-  JsonWriter json;
-  write_tensors(json, spec_, *keeper_.plan(), owed);
-  return std::move(json).take();
+  Done done = [owed, spec = spec_, plan = keeper_.plan(), then = std::move(then)](const Status& read) mutable {
+    JsonWriter json;
+    write_tensors(json, spec, *plan, *owed);
+    then(read ? Result<std::string>(std::move(json).take()) : Result<std::string>(read));
+  };
+  if (!codes_) {
+    done({});
+    return;
+  }
+  const auto norm = [owed](int tensor, ConstBytes elements) {
+    const auto numel = static_cast<std::int64_t>(elements.size() / sizeof(float));
+    (*owed)[static_cast<std::size_t>(tensor)] = std::sqrt(kernels::square_sum(numel, elements.data(), nullptr));
+  };
+  codes_->read(std::move(tensors), norm, std::move(done));
 }
 
 }  // namespace sirtaki::engine

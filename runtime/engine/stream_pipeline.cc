@@ -58,8 +58,8 @@ void Stream::on_partition(std::uint32_t attempt, int position, BufferPool::Buffe
     const auto size = static_cast<std::int64_t>(partition.size_bytes());
     keeper_.partition_done(partition);
     trace_.received(position, size);
-    const Status decoded = dense_->scatter(partition, views_, buffer.bytes());
-    buffer = {};  // for the partitions that follow
+    // Its memory is there for the partitions that follow.
+    const Status decoded = dense_->scatter(partition, views_, std::move(buffer));
     trace_.unpacked(position, size);
     end_partition(position, decoded);
   }

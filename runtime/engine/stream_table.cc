@@ -6,6 +6,7 @@
 #include "runtime/base/check.h"
 #include "runtime/engine/device_path.h"
 #include "runtime/engine/op_check.h"
+#include "runtime/engine/staged_path.h"
 
 namespace sirtaki::engine {
 namespace {
@@ -72,25 +73,44 @@ Result<StreamId> StreamTable::open(StreamSpec spec, Duration timeout) {
 
 void StreamTable::choose_way(StreamId stream, bool all_on_device, Done opened) {
   SRT_CHECK(stage_ != nullptr);
-  if (!all_on_device || plane_->host_only() || !engine_.stream(stream)->stays_dense()) {
+  const Stream::OnDevice can = all_on_device ? engine_.stream(stream)->on_device() : Stream::OnDevice::kNothing;
+  const bool encodes = can == Stream::OnDevice::kCodes && encodes_;
+  if (!encodes && (can != Stream::OnDevice::kDense || plane_->host_only())) {
     staged_[stream] = std::make_shared<StagedStream>(*stage_, nullptr);
     opened({});
     return;
   }
   engine_.stream(stream)->hold();
-  plane_->when_known([this, stream, opened = std::move(opened)](const DevicePlane::Answer& answer) mutable {
+  plane_->when_known([this, stream, encodes, opened = std::move(opened)](const DevicePlane::Answer& answer) mutable {
     Stream* const s = engine_.stream(stream);
-    const bool direct = s != nullptr && answer && *answer != nullptr;
-    if (s != nullptr) {
-      s->use(direct ? std::make_unique<DevicePath>(*plane_, **answer) : nullptr);
+    const bool direct = s != nullptr && answer && (*answer != nullptr || encodes);
+    Status status = answer.status();
+    if (direct) {
+      status = go_on_device(*s, *answer, encodes);
+    } else if (s != nullptr) {
+      s->use(nullptr, nullptr);
     }
-    if (answer) {
+    if (status) {
       staged_[stream] = std::make_shared<StagedStream>(*stage_, direct ? plane_ : nullptr);
     } else if (s != nullptr) {
       engine_.close_stream(stream, [](const Status& /*closed*/) {});
     }
-    opened(answer.status());
+    opened(std::move(status));
   });
+}
+
+Status StreamTable::go_on_device(Stream& stream, net::DeviceCollectives* nccl, bool encodes) {
+  if (const Status open = plane_->open_copies(); !open) {
+    return stage_->fail(open);
+  }
+  std::unique_ptr<DensePath> path;
+  if (nccl != nullptr) {
+    path = std::make_unique<DevicePath>(*plane_, *nccl);
+  } else {
+    path = std::make_unique<StagedPath>(*plane_, *host_);
+  }
+  stream.use(std::move(path), encodes ? std::make_unique<DeviceCodes>(*plane_, stream.plan().tensors()) : nullptr);
+  return {};
 }
 
 Status StreamTable::check(const Entry& entry, int index, const TensorView& tensor) const {
@@ -426,44 +446,44 @@ Status StreamTable::close(StreamId stream) {
   return status;
 }
 
-Status StreamTable::on_loop(StreamId stream, const std::function<Status(Stream&)>& ask) const {
+Status StreamTable::on_loop(StreamId stream, const std::function<void(Stream&, Done)>& ask) const {
   if (!find(stream)) {
     return not_open();
   }
   auto slot = std::make_shared<Slot>();
   loop_.post([this, stream, &ask, slot] {
     in_turn(true, stream, [this, stream, &ask, slot](const Status& given_up) {
-      if (!given_up) {
-        slot->complete(given_up);
+      Stream* const s = engine_.stream(stream);
+      if (!given_up || s == nullptr || s->standing_in()) {
+        slot->complete(!given_up ? given_up : s == nullptr ? not_open() : joined());
         return;
       }
-      Stream* const s = engine_.stream(stream);
-      slot->complete(s == nullptr ? not_open() : s->standing_in() ? joined() : ask(*s));
+      ask(*s, [slot](Status status) { slot->complete(std::move(status)); });
     });
   });
   return waiter_.wait_out(*slot);
 }
 
 Status StreamTable::residual(StreamId stream, int index, std::span<float> out) const {
-  return on_loop(stream, [&](const Stream& s) { return s.residual(index, out); });
+  return on_loop(stream, [&](const Stream& s, Done done) { s.residual(index, out, std::move(done)); });
 }
 
 Status StreamTable::set_residual(StreamId stream, int index, std::span<const float> in) {
-  return on_loop(stream, [&](Stream& s) { return s.set_residual(index, in); });
+  return on_loop(stream, [&](Stream& s, Done done) { done(s.set_residual(index, in)); });
 }
 
 Status StreamTable::take_residuals(StreamId stream, std::span<float> out) {
-  return on_loop(stream, [&](Stream& s) { return s.take_residuals(out); });
+  return on_loop(stream, [&](Stream& s, Done done) { s.take_residuals(out, std::move(done)); });
 }
 
 Result<std::vector<std::byte>> StreamTable::remembered(StreamId stream, int index) const {
   std::vector<std::byte> bytes;
-  SRT_TRY(on_loop(stream, [&](const Stream& s) { return s.remembered(index, bytes); }));
+  SRT_TRY(on_loop(stream, [&](const Stream& s, Done done) { done(s.remembered(index, bytes)); }));
   return bytes;
 }
 
 Status StreamTable::recall(StreamId stream, int index, ConstBytes in) {
-  return on_loop(stream, [&](Stream& s) { return s.recall(index, in); });
+  return on_loop(stream, [&](Stream& s, Done done) { done(s.recall(index, in)); });
 }
 
 Status StreamTable::report_loss(StreamId stream, double loss) const {
@@ -480,9 +500,11 @@ Status StreamTable::report_loss(StreamId stream, double loss) const {
 
 Result<std::string> StreamTable::tensors_json(StreamId stream) const {
   std::string text;
-  SRT_TRY(on_loop(stream, [&](const Stream& s) {
-    text = s.tensors_json();
-    return Status();
+  SRT_TRY(on_loop(stream, [&text](const Stream& s, Done done) {
+    s.tensors_json([&text, done = std::move(done)](Result<std::string> json) mutable {
+      text = json ? *std::move(json) : std::string();
+      done(json.status());
+    });
   }));
   return text;
 }

@@ -29,10 +29,13 @@ class StreamTable {
   StreamTable(Loop& loop, Engine& engine, Waiter& waiter, Rank rank, int size)
       : loop_(loop), engine_(engine), waiter_(waiter), rank_(rank), size_(size) {}
 
-  // On the loop, before the first stream with tensors of a GPU; outlives the table.
-  void use(DeviceStage& stage, DevicePlane& plane) {
+  // On the loop, before the first stream with tensors of a GPU; outlive the table. `encodes`: gradients are encoded
+  // there where they can be; the same on all ranks.
+  void use(DeviceStage& stage, DevicePlane& plane, net::Collectives& host, bool encodes) {
     stage_ = &stage;
     plane_ = &plane;
+    host_ = &host;
+    encodes_ = encodes;
   }
 
   Result<StreamId> open(StreamSpec spec, Duration timeout);
@@ -83,13 +86,15 @@ class StreamTable {
   void in_turn(bool is_staged, StreamId stream, Turn turn) const;
   // On the loop, of one with tensors of a GPU: `opened` once, when it is known how they travel.
   void choose_way(StreamId stream, bool all_on_device, Done opened);
+  // On the loop: it works on the GPU's memory; `nccl` may be null. An error is one of the device.
+  Status go_on_device(Stream& stream, net::DeviceCollectives* nccl, bool encodes);
   // On the loop: null where all its tensors are in the host's memory.
   StagedStream* staged(StreamId stream) const;
   void wait_on_loop(bool is_staged, StreamId stream, Done complete) const;
   // The wait has ended before the stream heard of it.
   void end_wait(Entry& entry, const std::shared_ptr<Slot>& waiting, const Status& cause);
-  // Runs `ask` on the loop and waits for it.
-  Status on_loop(StreamId stream, const std::function<Status(Stream&)>& ask) const;
+  // Runs `ask` on the loop and waits for its answer, which may come later.
+  Status on_loop(StreamId stream, const std::function<void(Stream&, Done)>& ask) const;
   std::shared_ptr<Entry> find(StreamId stream) const;
   // With mutex_ held: opens entry->waiting.
   void begin_wait(StreamId stream, const std::shared_ptr<Entry>& entry);
@@ -107,6 +112,8 @@ class StreamTable {
   bool ended_ = false;
   DeviceStage* stage_ = nullptr;  // set, as the next, before the first stream that needs it is open
   DevicePlane* plane_ = nullptr;
+  net::Collectives* host_ = nullptr;
+  bool encodes_ = false;
   // Loop thread:
   std::unordered_map<StreamId, std::shared_ptr<StagedStream>> staged_;
 };

@@ -17,6 +17,9 @@ constexpr const char* kSmall =
     "schedule.fusion_bytes = \"4KiB\"\nschedule.partition_bytes = \"8KiB\"\nschedule.credit_bytes = \"64KiB\"\n"
     "net.eager_bytes = \"2KiB\"\nnet.exchange_bytes = \"1KiB\"\nnet.fragment_bytes = \"4KiB\"\n";
 
+// Encoded on the GPU.
+constexpr const char* kTopk = "group_topk:min=0,ndim=0,wire=gather";
+
 engine::StreamSpec one_weight(const std::string& name) {
   engine::StreamSpec spec;
   spec.name = name;
@@ -25,6 +28,19 @@ engine::StreamSpec one_weight(const std::string& name) {
   weight.dims = {100};
   spec.tensors.push_back(weight);
   return spec;
+}
+
+Scenario three_steps(RankApi& api, const char* codec) {
+  engine::StreamSpec spec = one_weight("training");
+  spec.codec = codec;
+  const Result<StreamId> stream = co_await api.open_stream(spec);
+  require_ok(stream.status(), "open");
+  for (int step = 0; step < 3; ++step) {
+    Owned tensor = filled(api.rank(), 1, 100);
+    api.ready(*stream, 0, tensor.view(), false);
+    api.finish(*stream);
+    require_ok(co_await api.wait_stream(*stream), "a step");
+  }
 }
 
 class DeviceThreads : public testing::TestWithParam<std::tuple<int, bool>> {
@@ -94,6 +110,47 @@ TEST_P(DeviceThreads, Compressed) {
   expect_well(compressed_balance(run_of(1, 5)), 1);
 }
 
+TEST_P(DeviceThreads, EncodedOnTheGpu) {
+  for (const char* codec : {kTopk, "int8:min=0,ndim=0,wire=gather", "layer0=>int8:min=0,ndim=0,wire=gather"}) {
+    for (const std::uint64_t seed : {2, 3}) {
+      CompressedRun run = run_of(seed, 6);
+      run.codec = codec;
+      expect_well(compressed_balance(run), seed);
+      expect_well(compressed_poison(run), seed);
+    }
+  }
+  CompressedRun run = run_of(5, 6);
+  run.codec = kTopk;
+  run.wild = true;
+  expect_well(compressed_steps(run), 5);
+}
+
+// Bytes of gradients that were encoded on each rank's GPU, after three steps of four hundred bytes.
+std::vector<std::uint64_t> encoded_bytes(world::ThreadOptions chosen, const char* codec) {
+  std::mutex mutex;
+  std::vector<std::uint64_t> bytes;
+  chosen.all_given_back = true;
+  chosen.stats = [&](Rank /*rank*/, const std::string& json) {
+    constexpr std::string_view kKey = "\"device.encoded_bytes\":";
+    const std::size_t at = json.find(kKey);
+    const std::lock_guard lock(mutex);
+    bytes.push_back(at == std::string::npos ? 0 : std::stoull(json.substr(at + kKey.size())));
+  };
+  EXPECT_EQ(world::run_threads(chosen, [codec](RankApi& api) { return three_steps(api, codec); }), "") << codec;
+  return bytes;
+}
+
+TEST_P(DeviceThreads, WhatIsEncodedOnTheGpuIsTold) {
+  const auto every = [](std::uint64_t bytes) { return std::vector(static_cast<std::size_t>(ranks()), bytes); };
+  EXPECT_EQ(encoded_bytes(options(1), kTopk), every(1200));
+  EXPECT_EQ(encoded_bytes(options(1, "device.codecs = \"host\"\n"), kTopk), every(0));
+  EXPECT_EQ(encoded_bytes(options(1, "device.data = \"host\"\n"), kTopk), every(1200));
+  // A policy may choose another way, momentum is kept by the CPU, and so is what looks at gradients.
+  EXPECT_EQ(encoded_bytes(options(1), "group_topk:min=0,ndim=0"), every(0));
+  EXPECT_EQ(encoded_bytes(options(1), "group_topk:min=0,ndim=0,wire=gather,momentum=0.9"), every(0));
+  EXPECT_EQ(encoded_bytes(options(1, "compression.nonfinite = \"skip\"\n"), kTopk), every(0));
+}
+
 // ---- on some ranks only ----
 
 Scenario differ(RankApi& api) {
@@ -137,6 +194,22 @@ Scenario lose_in_a_step(RankApi& api) {
   require_lost(co_await api.wait_stream(*stream), "a step");
 }
 
+Scenario lose_while_encoding(RankApi& api) {
+  engine::StreamSpec spec = one_weight("training");
+  spec.codec = kTopk;
+  const Result<StreamId> stream = co_await api.open_stream(spec);
+  if (!stream) {
+    require_lost(stream.status(), "opening a stream");
+    co_return;
+  }
+  Owned tensor = filled(api.rank(), 1, 100);
+  api.ready(*stream, 0, tensor.view(), false);
+  api.finish(*stream);
+  require_lost(co_await api.wait_stream(*stream), "a step");
+  float owed[100];
+  require(api.rank() != 1 || !api.residual(*stream, 0, owed), "what is owed went with the GPU");
+}
+
 TEST_P(DeviceThreads, ALostGpuEndsTheJobOnAllRanks) {
   if (ranks() > 1) {
     for (const std::string more : {"", "control.fanout = 2\n"}) {
@@ -144,6 +217,7 @@ TEST_P(DeviceThreads, ALostGpuEndsTheJobOnAllRanks) {
       lost.broken_rank = 1;
       EXPECT_EQ(world::run_threads(lost, lose_in_operations), "");
       EXPECT_EQ(world::run_threads(lost, lose_in_a_step), "");
+      EXPECT_EQ(world::run_threads(lost, lose_while_encoding), "");
     }
   }
 }
@@ -186,7 +260,11 @@ Scenario train(RankApi& api, std::string codec, Results& results, std::mutex& mu
 }
 
 TEST_P(DeviceThreads, ResultsHaveTheBitsOfTheCpu) {
-  for (const char* codec : {"none", "fp16", "int8:min=0,ndim=0", "twobit:min=0,ndim=0", "group_topk:min=0,ndim=0"}) {
+  // Where NCCL is played it adds up halves as the CPU does.
+  for (const char* codec : {"none", "fp16", "int8:min=0,ndim=0", "twobit:min=0,ndim=0", "group_topk:min=0,ndim=0",
+                            "int8:min=0,ndim=0,wire=gather", "fp8_e4m3:min=0,ndim=0,wire=gather,ef=off", kTopk,
+                            "group_topk:min=0,ndim=0,wire=gather,rate=5%,values=f16,warmup=3",
+                            "weight0=>group_topk:min=0,ndim=0,wire=gather;weight3=>int8:min=0,ndim=0,wire=gather"}) {
     Results results[2];
     for (const bool on_device : {false, true}) {
       std::mutex mutex;

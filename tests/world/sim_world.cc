@@ -200,7 +200,9 @@ class SimWorld::Impl::Node final : public RankApi, private engine::ControlLink {
   }
 
   Status residual(StreamId stream, int index, std::span<float> out) override {
-    return engine_->stream(stream)->residual(index, out);
+    Status read;  // of memory of the host, at once
+    engine_->stream(stream)->residual(index, out, [&read](Status status) { read = std::move(status); });
+    return read;
   }
   Status set_residual(StreamId stream, int index, std::span<const float> in) override {
     return engine_->stream(stream)->set_residual(index, in);

@@ -102,8 +102,15 @@ void Reduction::exchange(int phase, net::CollectiveArgs args, MoveFunction<Statu
 }
 
 Done Reduction::exchanged(std::int64_t bytes, MoveFunction<Status()> then) {
-  exchanging_ = true;
   note_(ReductionStage::kWire, bytes);
+  return waited([this, then = std::move(then)]() mutable {
+    note_(ReductionStage::kCode, -1);
+    return then();
+  });
+}
+
+Done Reduction::waited(MoveFunction<Status()> then) {
+  exchanging_ = true;
   return [self = shared_from_this(), then = std::move(then)](const Status& status) mutable {
     self->on_exchanged(status, then);
   };
@@ -114,7 +121,6 @@ void Reduction::on_exchanged(const Status& status, MoveFunction<Status()>& then)
   exchanging_ = false;
   status_.update(status);
   if (status_) {
-    note_(ReductionStage::kCode, -1);
     status_.update(then());
   }
   if (!exchanging_) {

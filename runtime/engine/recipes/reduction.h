@@ -101,6 +101,8 @@ class Reduction : public std::enable_shared_from_this<Reduction> {
   void allreduce_largest(int phase, Bytes inout, MoveFunction<Status()> then);
   // For an exchange that others make: as above once it is called, which it has to be. bytes: for the note.
   Done exchanged(std::int64_t bytes, MoveFunction<Status()> then);
+  // The same for work elsewhere that is part of encoding, such as a GPU's.
+  Done waited(MoveFunction<Status()> then);
 
  private:
   void reduce(int phase, net::CollectiveArgs args, Bytes inout, MoveFunction<Status()> then);

@@ -38,6 +38,8 @@ class Slices {
 
   // Whether the gradient is finite there, as far as this rank knows; notes it where it is not.
   bool look(const Stripe& stripe);
+  // Somebody else has looked.
+  void note_not_finite(const Stripe& stripe) { own_bad_[stripe.slice] = 1; }
   // What encoding reads, and leaves in the place of the gradient.
   kernels::Feedback arrays(const Stripe& stripe) const;
   // Writes the stripe's payload, and what it leaves in the place of the gradient. False: the gradient is not finite,

@@ -51,6 +51,7 @@ const Row kRows[] = {
     {"net.shared_memory", "off", [](const Config& c) { return c.net.shared_memory == "off"; }},
     {"net.hierarchy", "off", [](const Config& c) { return c.net.hierarchy == "off"; }},
     {"device.data", "nccl", [](const Config& c) { return c.device.data == "nccl"; }},
+    {"device.codecs", "host", [](const Config& c) { return c.device.codecs == "host"; }},
     {"device.nccl_library", "/opt/libnccl.so.2",
      [](const Config& c) { return c.device.nccl_library == "/opt/libnccl.so.2"; }},
     {"compression.codec", "bf16", [](const Config& c) { return c.compression.codec == "bf16"; }},

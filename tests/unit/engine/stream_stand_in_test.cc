@@ -20,7 +20,7 @@ class CountsZeros final : public DensePath {
   void start(net::CollectiveArgs args, Done done) override { net_.start(std::move(args), std::move(done)); }
   void cancel(const net::TagGroup& /*tags*/, const Status& /*cause*/) override {}
   Status scatter(const scheduler::Partition& /*partition*/, std::span<const TensorView> /*views*/,
-                 ConstBytes /*packed*/) override {
+                 BufferPool::Buffer /*packed*/) override {
     return {};
   }
   Result<std::byte*> zeros(std::size_t bytes) override {
@@ -45,7 +45,7 @@ TEST_F(StreamStandIn, BeginsNoStepBeforeItIsKnownHowTheStreamTravels) {
   stream_->stand_in();
   loop_.run();
   EXPECT_EQ(net_.running(), 0U) << "of zeros in the host's memory";
-  stream_->use(std::make_unique<CountsZeros>(net_, asked));
+  stream_->use(std::make_unique<CountsZeros>(net_, asked), nullptr);
   loop_.run();
   EXPECT_EQ(asked, 1);
   EXPECT_GT(net_.running(), 0U);
@@ -54,7 +54,7 @@ TEST_F(StreamStandIn, BeginsNoStepBeforeItIsKnownHowTheStreamTravels) {
 TEST_F(StreamStandIn, GoesOnAsItWouldWhereTheStreamKeepsItsWay) {
   stream_->hold();
   stream_->stand_in();
-  stream_->use(nullptr);
+  stream_->use(nullptr, nullptr);
   loop_.run();
   const std::size_t once = net_.running();
   EXPECT_GT(once, 0U);
