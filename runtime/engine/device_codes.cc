@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <string>
 #include <utility>
 
 #include "compression/catalog.h"
@@ -10,11 +11,25 @@
 
 namespace sirtaki::engine {
 
-DeviceCodes::DeviceCodes(DevicePlane& plane, const std::vector<scheduler::PlannedTensor>& tensors) : plane_(plane) {
+Result<std::unique_ptr<DeviceCodes>> DeviceCodes::create(DevicePlane& plane,
+                                                         const std::vector<scheduler::PlannedTensor>& tensors) {
+  std::unique_ptr<DeviceCodes> codes(new DeviceCodes(plane));
   for (const scheduler::PlannedTensor& tensor : tensors) {
-    bytes_.push_back(static_cast<std::size_t>(tensor.numel) * sizeof(float));
+    Owed& owed = codes->owed_.emplace_back();
+    owed.bytes = static_cast<std::size_t>(tensor.numel) * sizeof(float);
+    const bool owes = tensor.decision.way().lossy() && tensor.decision.params[params::kFeedback] != 0;
+    if (!owes || owed.bytes == 0) {
+      continue;
+    }
+    auto memory = plane.take(owed.bytes);
+    if (!memory) {
+      return memory.status().with_context("memory of the GPU for what is owed of '" + tensor.name + "', " +
+                                          std::to_string(owed.bytes) +
+                                          " bytes; device.codecs=host keeps it in the host's memory");
+    }
+    owed.memory = std::move(*memory);
   }
-  owed_.resize(bytes_.size());
+  return codes;
 }
 
 bool DeviceCodes::can(const scheduler::PlannedTensor& tensor, int ranks) {
@@ -27,31 +42,19 @@ bool DeviceCodes::can(const scheduler::PlannedTensor& tensor, int ranks) {
   return codec->open(decision.params, {tensor.numel, 1})->on_device() != nullptr;
 }
 
-std::size_t DeviceCodes::bytes_of(int tensor) const {
-  return bytes_[static_cast<std::size_t>(tensor)];
-}
-
-// Zeros at first.
 Result<std::byte*> DeviceCodes::owed(int tensor) {
-  std::shared_ptr<std::byte>& memory = owed_[static_cast<std::size_t>(tensor)];
-  if (!memory) {
-    SRT_ASSIGN(auto made, plane_.take(bytes_of(tensor)));
-    SRT_TRY(plane_.fill(made.get(), bytes_of(tensor), 0.0F));
-    memory = std::move(made);
+  Owed& owed = owed_[static_cast<std::size_t>(tensor)];
+  if (owed.memory && !std::exchange(owed.any, true)) {
+    SRT_TRY(plane_.fill(owed.memory.get(), owed.bytes, 0.0F));
   }
-  return memory.get();
+  return owed.memory.get();
 }
 
-Result<std::vector<std::byte*>> DeviceCodes::owed_of(const scheduler::Partition& partition, const ReductionSpec& spec) {
+Result<std::vector<std::byte*>> DeviceCodes::owed_of(const scheduler::Partition& partition) {
   std::vector<std::byte*> of;
-  for (std::size_t i = 0; i < partition.slices.size(); ++i) {
-    std::byte* at = nullptr;
-    if (spec.slices[i].memory->params()[params::kFeedback] != 0) {
-      const scheduler::Slice& slice = partition.slices[i];
-      SRT_ASSIGN(std::byte* const memory, owed(slice.tensor));
-      at = memory + static_cast<std::size_t>(slice.offset) * sizeof(float);
-    }
-    of.push_back(at);
+  for (const scheduler::Slice& slice : partition.slices) {
+    SRT_ASSIGN(std::byte* const memory, owed(slice.tensor));
+    of.push_back(memory == nullptr ? nullptr : memory + static_cast<std::size_t>(slice.offset) * sizeof(float));
   }
   return of;
 }
@@ -59,31 +62,57 @@ Result<std::vector<std::byte*>> DeviceCodes::owed_of(const scheduler::Partition&
 std::shared_ptr<Reduction> DeviceCodes::reduce(const scheduler::Partition& partition, ReductionSpec spec,
                                                ReductionDeps deps, StageNote note) {
   plane_.encoded_bytes().add(partition.size_bytes());
-  auto owed = owed_of(partition, spec);
-  return std::make_shared<DeviceGather>(std::move(spec), deps, std::move(note), plane_, std::move(owed));
+  return std::make_shared<DeviceGather>(std::move(spec), deps, std::move(note), plane_, owed_of(partition));
 }
 
-void DeviceCodes::read(std::vector<int> tensors, MoveFunction<void(int tensor, ConstBytes owed)> each, Done done) {
-  std::erase_if(tensors, [this](int tensor) { return !owed_[static_cast<std::size_t>(tensor)]; });
-  std::vector<device::PinnedBlock> blocks;
-  const auto fetch = [&](int tensor) -> Status {
-    SRT_ASSIGN(device::PinnedBlock block, plane_.stage().take(bytes_of(tensor)));
-    const std::byte* const from = owed_[static_cast<std::size_t>(tensor)].get();
-    SRT_TRY(plane_.copy(block.bytes().data(), from, bytes_of(tensor)));
-    blocks.push_back(std::move(block));
-    return {};
+// ---- what is owed ----
+
+struct DeviceCodes::Reading {
+  struct Tensor {
+    int index;
+    std::shared_ptr<std::byte> memory;
+    std::size_t bytes;
   };
-  Status queued;
+  DevicePlane& plane;
+  std::vector<Tensor> left;  // the next one last
+  MoveFunction<void(int tensor, ConstBytes owed)> each;
+  Done done;
+};
+
+void DeviceCodes::read(std::vector<int> tensors, MoveFunction<void(int tensor, ConstBytes owed)> each, Done done) {
+  auto reading = std::make_shared<Reading>(Reading{plane_, {}, std::move(each), std::move(done)});
+  std::ranges::reverse(tensors);
   for (const int tensor : tensors) {
-    queued.update(queued ? fetch(tensor) : Status());
-  }
-  plane_.when_copied(queued, [tensors = std::move(tensors), blocks = std::move(blocks), each = std::move(each),
-                              done = std::move(done)](const Status& copied) mutable {
-    for (std::size_t i = 0; copied && i < tensors.size(); ++i) {
-      each(tensors[i], blocks[i].bytes());
+    const Owed& owed = owed_[static_cast<std::size_t>(tensor)];
+    if (owed.any) {
+      reading->left.push_back({tensor, owed.memory, owed.bytes});
     }
-    blocks.clear();
-    done(copied);
+  }
+  read_next(std::move(reading));
+}
+
+void DeviceCodes::read_next(std::shared_ptr<Reading> reading) {
+  DevicePlane& plane = reading->plane;
+  if (reading->left.empty()) {
+    plane.when_copied({}, [reading](const Status& status) { reading->done(status); });
+    return;
+  }
+  const Reading::Tensor& next = reading->left.back();
+  auto block = plane.stage().take_if_any(next.bytes);
+  if (!block) {
+    plane.loop().post([reading, why = block.status()] { reading->done(why); });
+    return;
+  }
+  const Status copied = plane.copy(block->bytes().data(), next.memory.get(), next.bytes);
+  plane.when_copied(copied, [reading, block = std::move(*block)](const Status& status) mutable {
+    if (!status) {
+      reading->done(status);
+      return;
+    }
+    reading->each(reading->left.back().index, block.bytes());
+    reading->left.pop_back();
+    block = {};  // for the next
+    read_next(std::move(reading));
   });
 }
 
@@ -95,11 +124,9 @@ Status DeviceCodes::restore(int tensor, std::span<const float> in) {
   const auto queue = [&]() -> Status {
     SRT_ASSIGN(device::PinnedBlock block, plane_.stage().take(in.size_bytes()));
     std::memcpy(block.bytes().data(), in.data(), in.size_bytes());
-    std::shared_ptr<std::byte>& memory = owed_[static_cast<std::size_t>(tensor)];
-    if (!memory) {
-      SRT_ASSIGN(memory, plane_.take(in.size_bytes()));
-    }
-    const Status copied = plane_.copy(memory.get(), block.bytes().data(), in.size_bytes());
+    Owed& owed = owed_[static_cast<std::size_t>(tensor)];
+    owed.any = true;
+    const Status copied = plane_.copy(owed.memory.get(), block.bytes().data(), in.size_bytes());
     plane_.when_copied(copied, [block = std::move(block)](const Status& /*arrived*/) {});
     return copied;
   };

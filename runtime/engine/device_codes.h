@@ -1,10 +1,9 @@
 // DeviceCodes: gradients of one stream that are encoded on the GPU they are on, and what this rank owes of them there.
 //
-// Payloads travel through the host's memory, as those of the CPU do and with the same bytes: a few percent of what the
-// tensor would be. Residuals stay on the device; whoever asks for them gets copies.
-// Owned by Stream; loop thread. Kernels and copies are given to the plane's stream for copies, which is all that orders
-// the uses of memory. Not for: what the program sees of a tensor (staged_stream.h), codecs that remember more than a
-// residual (compression/device_coding.h).
+// Payloads travel through the host's memory, as those of the CPU do: a few percent of what the tensor would be.
+// Residuals stay on the device; whoever asks for them gets copies. Owned by Stream; loop thread. Kernels and copies are
+// given to the plane's stream for copies, which is all that orders the uses of memory. Not for: what the program sees
+// of a tensor (staged_stream.h), codecs that remember more than a residual (compression/device_coding.h).
 #pragma once
 
 #include <cstddef>
@@ -22,8 +21,10 @@ namespace sirtaki::engine {
 
 class DeviceCodes {
  public:
-  // `tensors`: of the stream, float32 where they are encoded; both outlive it.
-  DeviceCodes(DevicePlane& plane, const std::vector<scheduler::PlannedTensor>& tensors);
+  // `tensors`: of the stream. Takes memory for what is owed of those that are encoded with feedback. `plane` outlives
+  // it.
+  static Result<std::unique_ptr<DeviceCodes>> create(DevicePlane& plane,
+                                                     const std::vector<scheduler::PlannedTensor>& tensors);
 
   // Whether a tensor that travels so, among so many ranks, can be encoded on a device.
   static bool can(const scheduler::PlannedTensor& tensor, int ranks);
@@ -34,19 +35,30 @@ class DeviceCodes {
 
   // ---- what is owed; between two steps ----
 
-  // For each of these tensors of which anything may be owed `each`, with all its elements, then `done`; later.
+  // For each of these tensors of which anything may be owed `each`, with all its elements, then `done`, which comes
+  // later and with an error where the host has no memory for a tensor, or the job is over. One tensor after the other.
   void read(std::vector<int> tensors, MoveFunction<void(int tensor, ConstBytes owed)> each, Done done);
+  // Whether what is owed of it can be added to its next gradient.
+  bool takes(int tensor) const { return owed_[static_cast<std::size_t>(tensor)].memory != nullptr; }
+  // Of one that takes it. An error is one of the device.
   Status restore(int tensor, std::span<const float> in);
-  void forget(int tensor) { owed_[static_cast<std::size_t>(tensor)].reset(); }
+  void forget(int tensor) { owed_[static_cast<std::size_t>(tensor)].any = false; }
 
  private:
-  std::size_t bytes_of(int tensor) const;
+  struct Owed {
+    std::shared_ptr<std::byte> memory;  // null: it is not encoded, or without feedback
+    std::size_t bytes = 0;
+    bool any = false;  // else whatever is in the memory means zeros
+  };
+  struct Reading;
+
+  explicit DeviceCodes(DevicePlane& plane) : plane_(plane) {}
   Result<std::byte*> owed(int tensor);
-  Result<std::vector<std::byte*>> owed_of(const scheduler::Partition& partition, const ReductionSpec& spec);
+  Result<std::vector<std::byte*>> owed_of(const scheduler::Partition& partition);
+  static void read_next(std::shared_ptr<Reading> reading);
 
   DevicePlane& plane_;
-  std::vector<std::size_t> bytes_;                // by tensor
-  std::vector<std::shared_ptr<std::byte>> owed_;  // by tensor; null: nothing
+  std::vector<Owed> owed_;  // by tensor
 };
 
 }  // namespace sirtaki::engine

@@ -231,6 +231,7 @@ Status DevicePlane::copy(std::byte* to, const std::byte* from, std::size_t bytes
 }
 
 Status DevicePlane::fill(std::byte* to, std::size_t bytes, float value) {
+  SRT_CHECK(bytes % sizeof value == 0);
   SRT_ASSIGN(device::PinnedBlock block, deps_.stage.take(std::min(bytes, kFillBytes)));
   for (std::size_t at = 0; at < block.bytes().size(); at += sizeof value) {
     std::memcpy(block.bytes().data() + at, &value, sizeof value);
@@ -248,7 +249,8 @@ Status DevicePlane::queued(kernels::cuda::Launch launch) {
 }
 
 void DevicePlane::when_copied(const Status& given_in, Done then) {
-  watch_.when(given_in ? mark_copies() : Result<device::Mark>(given_in), std::move(then));
+  const bool asks = given_in && !closed_;
+  watch_.when(asks ? mark_copies() : given_in ? device::Mark() : Result<device::Mark>(given_in), std::move(then));
 }
 
 Status DevicePlane::let_pass(device::Stream before) {
@@ -363,6 +365,7 @@ void DevicePlane::close() {
       deps_.stage.keep_pinned();
     }
     deps_.stage.device().destroy(copies_);
+    copies_ = {};
   }
   last_copies_.reset();
   spare_since_.reset();

@@ -61,12 +61,17 @@ DeviceStage::~DeviceStage() {
   }
 }
 
-Result<device::PinnedBlock> DeviceStage::take(std::size_t bytes) {
+Result<device::PinnedBlock> DeviceStage::take_if_any(std::size_t bytes) {
   SRT_IN_LOOP(deps_.loop);
   SRT_TRY(ended_);
   Result<device::PinnedBlock> block = memory_.take(bytes);
   pinned_bytes_.set(static_cast<std::int64_t>(memory_.held_bytes()));
-  return block ? std::move(block) : Result<device::PinnedBlock>(fail(block.status()));
+  return block;
+}
+
+Result<device::PinnedBlock> DeviceStage::take(std::size_t bytes) {
+  Result<device::PinnedBlock> block = take_if_any(bytes);
+  return block ? std::move(block) : Result<device::PinnedBlock>(ended_ ? fail(block.status()) : ended_);
 }
 
 void DeviceStage::fetch(Bytes to, const std::byte* from, Result<device::Mark> after, Done then) {

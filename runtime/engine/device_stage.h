@@ -51,8 +51,10 @@ class DeviceStage {
   DeviceStage& operator=(const DeviceStage&) = delete;
   ~DeviceStage();
 
-  // Memory of the host; it goes back before the stage does.
+  // Memory of the host; it goes back before the stage does. An error is one of the device.
   Result<device::PinnedBlock> take(std::size_t bytes);
+  // The same for who can do without: an error is nobody's but the caller's.
+  Result<device::PinnedBlock> take_if_any(std::size_t bytes);
   // On any thread: what `program` has been given so far, for fetch().
   Result<device::Mark> mark(device::Stream program) { return marks_.record(program); }
   // On the loop, of a stream of the runtime's.

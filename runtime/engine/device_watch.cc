@@ -33,10 +33,13 @@ void DeviceWatch::wake_later() {
   pause_ = std::min(2 * pause_, options_.last_poll);
 }
 
-// What fails here ends everything, this too, but later.
+// What fails here ends everything, but only those who have not ended hear of it from the stage.
 void DeviceWatch::look() {
   if (const Status status = look_at_all(); !status) {
-    static_cast<void>(stage_.fail(status));
+    timer_ = loop_.after(Duration(0), [this, why = stage_.fail(status)] {
+      timer_ = {};
+      end(why);
+    });
   } else {
     wake_later();
   }

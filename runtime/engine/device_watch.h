@@ -33,7 +33,6 @@ class DeviceWatch {
   // `then` once, later: ok when `mark` has come, else why nobody will know. Marks are of one stream. An error instead
   // of a mark is one of the device, and so is one that asking for it meets.
   void when(Result<device::Mark> mark, Done then);
-  bool idle() const { return waiting_.empty(); }
   // Who waits, and who will, gets `cause`; the first one is kept. From within, in the order in which they came.
   void end(const Status& cause);
 

@@ -138,8 +138,8 @@ class Stream {
   void residual(int index, std::span<float> out, Done done) const;
   Status set_residual(int index, std::span<const float> in);
   // What it owes of all tensors, one behind the other, all of them float32; it owes nothing any more. Empty: nobody
-  // asks what it was.
-  void take_residuals(std::span<float> out, Done done);
+  // asks what it was. kUnsupported where they are on a GPU.
+  Status take_residuals(std::span<float> out);
   // What the tensor's codec remembers beside that.
   Status remembered(int index, std::vector<std::byte>& out) const;
   Status recall(int index, ConstBytes in);
@@ -188,8 +188,6 @@ class Stream {
   void pump_later();
   Status check_memory(int index) const;
   Status check_residual(int index, std::size_t numel) const;
-  Status check_residuals(std::span<float> out) const;
-  bool takes_residual(int index) const;
   Status check_finite(int index) const;
   void adopt_plan();
   void start_exchange();

@@ -141,25 +141,19 @@ void Stream::residual(int index, std::span<float> out, Done done) const {
       std::move(done));
 }
 
-// Whether what is owed of it can be added to its gradients.
-bool Stream::takes_residual(int index) const {
-  const scheduler::Decision& decision = plan_->tensors()[static_cast<std::size_t>(index)].decision;
-  return dense_->on_host() || (codes_ && decision.way().lossy() && decision.params[params::kFeedback] != 0);
-}
-
 Status Stream::set_residual(int index, std::span<const float> in) {
   SRT_TRY(check_residual(index, in.size()));
+  if (codes_ && codes_->takes(index)) {
+    return codes_->restore(index, in);
+  }
   const bool none = std::ranges::all_of(in, [](float value) { return value == 0; });
-  if (!takes_residual(index) && !none) {
+  if (!dense_->on_host() && !none) {
     const std::string& name = plan_->tensors()[static_cast<std::size_t>(index)].name;
     return {Code::kUnsupported,
             "tensor '" + name + "' of stream '" + spec_.name +
-                "' is sent as it is from the GPU, which takes up no residual; choose the codec that left it, or "
-                "device.data=host and device.codecs=host",
+                "' is sent from the GPU without error feedback, which takes up no residual; choose the codec that left "
+                "it, or device.data=host and device.codecs=host",
             {job_rank(), name}};
-  }
-  if (codes_) {
-    return codes_->restore(index, in);
   }
   if (!in.empty() && dense_->on_host()) {
     memory_.restore(index, std::as_bytes(in).data());
@@ -167,52 +161,32 @@ Status Stream::set_residual(int index, std::span<const float> in) {
   return {};
 }
 
-Status Stream::check_residuals(std::span<float> out) const {
+Status Stream::take_residuals(std::span<float> out) {
+  if (codes_) {
+    return {Code::kUnsupported,
+            "stream '" + spec_.name + "' owes on a GPU: ask for each residual, and set it to zeros"};
+  }
   std::size_t total = 0;
   for (std::size_t i = 0; i < spec_.tensors.size(); ++i) {
     const auto numel = static_cast<std::size_t>(plan_->tensors()[i].numel);
     SRT_TRY(check_residual(static_cast<int>(i), numel));
     total += numel;
   }
-  return out.empty() || out.size() == total
-             ? Status()
-             : invalid_argument("stream '" + spec_.name + "' has " + std::to_string(total) + " elements, not " +
-                                std::to_string(out.size()));
-}
-
-void Stream::take_residuals(std::span<float> out, Done done) {
-  if (const Status may = check_residuals(out); !may) {
-    done(may);
-    return;
+  if (!out.empty() && out.size() != total) {
+    return invalid_argument("stream '" + spec_.name + "' has " + std::to_string(total) + " elements, not " +
+                            std::to_string(out.size()));
   }
-  std::vector<std::byte*> places;  // by tensor; none where nobody asks
-  std::vector<int> tensors;
   std::size_t at = 0;
   for (std::size_t i = 0; i < spec_.tensors.size(); ++i) {
     const auto index = static_cast<int>(i);
     if (!out.empty()) {
       const auto numel = static_cast<std::size_t>(plan_->tensors()[i].numel);
-      places.push_back(std::as_writable_bytes(out.subspan(at, numel)).data());
-      memory_.owed(index, places.back());
-      tensors.push_back(index);
+      memory_.owed(index, std::as_writable_bytes(out.subspan(at, numel)).data());
       at += numel;
     }
     memory_.forget(index);
   }
-  if (!codes_) {
-    done({});
-    return;
-  }
-  codes_->read(
-      std::move(tensors),
-      [places = std::move(places)](int tensor, ConstBytes owed) {
-        std::memcpy(places[static_cast<std::size_t>(tensor)], owed.data(), owed.size());
-      },
-      std::move(done));
-  // Their memory is used again behind the copies.
-  for (std::size_t i = 0; i < spec_.tensors.size(); ++i) {
-    codes_->forget(static_cast<int>(i));
-  }
+  return {};
 }
 
 Status Stream::remembered(int index, std::vector<std::byte>& out) const {

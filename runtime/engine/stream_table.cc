@@ -1,5 +1,6 @@
 #include "runtime/engine/stream_table.h"
 
+#include <algorithm>
 #include <functional>
 #include <numeric>
 
@@ -80,6 +81,15 @@ void StreamTable::choose_way(StreamId stream, bool all_on_device, Done opened) {
     opened({});
     return;
   }
+  const bool dense = std::ranges::any_of(engine_.stream(stream)->plan().partitions(),
+                                         [](const scheduler::Partition& part) { return !part.way.lossy(); });
+  if (encodes && !dense) {
+    // Nothing of it would go over NCCL, so nobody asks for that.
+    Status status = go_on_device(*engine_.stream(stream), nullptr, encodes);
+    settle_way(stream, status, true);
+    opened(std::move(status));
+    return;
+  }
   engine_.stream(stream)->hold();
   plane_->when_known([this, stream, encodes, opened = std::move(opened)](const DevicePlane::Answer& answer) mutable {
     Stream* const s = engine_.stream(stream);
@@ -90,18 +100,30 @@ void StreamTable::choose_way(StreamId stream, bool all_on_device, Done opened) {
     } else if (s != nullptr) {
       s->use(nullptr, nullptr);
     }
-    if (status) {
-      staged_[stream] = std::make_shared<StagedStream>(*stage_, direct ? plane_ : nullptr);
-    } else if (s != nullptr) {
-      engine_.close_stream(stream, [](const Status& /*closed*/) {});
-    }
+    settle_way(stream, status, direct);
     opened(std::move(status));
   });
+}
+
+void StreamTable::settle_way(StreamId stream, const Status& status, bool on_device) {
+  if (status) {
+    staged_[stream] = std::make_shared<StagedStream>(*stage_, on_device ? plane_ : nullptr);
+  } else if (engine_.stream(stream) != nullptr) {
+    engine_.close_stream(stream, [](const Status& /*closed*/) {});
+  }
 }
 
 Status StreamTable::go_on_device(Stream& stream, net::DeviceCollectives* nccl, bool encodes) {
   if (const Status open = plane_->open_copies(); !open) {
     return stage_->fail(open);
+  }
+  std::unique_ptr<DeviceCodes> codes;
+  if (encodes) {
+    auto made = DeviceCodes::create(*plane_, stream.plan().tensors());
+    if (!made) {
+      return stage_->fail(made.status());
+    }
+    codes = std::move(*made);
   }
   std::unique_ptr<DensePath> path;
   if (nccl != nullptr) {
@@ -109,7 +131,7 @@ Status StreamTable::go_on_device(Stream& stream, net::DeviceCollectives* nccl, b
   } else {
     path = std::make_unique<StagedPath>(*plane_, *host_);
   }
-  stream.use(std::move(path), encodes ? std::make_unique<DeviceCodes>(*plane_, stream.plan().tensors()) : nullptr);
+  stream.use(std::move(path), std::move(codes));
   return {};
 }
 
@@ -129,6 +151,13 @@ Status StreamTable::check(const Entry& entry, int index, const TensorView& tenso
   if (tensor.numel != 0 && tensor.data == nullptr) {
     return {Code::kInvalidArgument,
             "tensor '" + name + "' of stream '" + entry.name + "' has no memory on rank " + std::to_string(rank_),
+            {rank_, name}};
+  }
+  if (device.type != DeviceType::kCpu &&
+      reinterpret_cast<std::uintptr_t>(tensor.data) % dtype_size(tensor.dtype) != 0) {
+    return {Code::kInvalidArgument,
+            "tensor '" + name + "' of stream '" + entry.name + "' begins in the middle of an element on rank " +
+                std::to_string(rank_) + "; a GPU reads whole ones",
             {rank_, name}};
   }
   return {};
@@ -473,7 +502,7 @@ Status StreamTable::set_residual(StreamId stream, int index, std::span<const flo
 }
 
 Status StreamTable::take_residuals(StreamId stream, std::span<float> out) {
-  return on_loop(stream, [&](Stream& s, Done done) { s.take_residuals(out, std::move(done)); });
+  return on_loop(stream, [&](Stream& s, Done done) { done(s.take_residuals(out)); });
 }
 
 Result<std::vector<std::byte>> StreamTable::remembered(StreamId stream, int index) const {

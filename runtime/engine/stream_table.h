@@ -88,6 +88,8 @@ class StreamTable {
   void choose_way(StreamId stream, bool all_on_device, Done opened);
   // On the loop: it works on the GPU's memory; `nccl` may be null. An error is one of the device.
   Status go_on_device(Stream& stream, net::DeviceCollectives* nccl, bool encodes);
+  // On the loop: whether that went well. A stream that cannot be is closed.
+  void settle_way(StreamId stream, const Status& status, bool on_device);
   // On the loop: null where all its tensors are in the host's memory.
   StagedStream* staged(StreamId stream) const;
   void wait_on_loop(bool is_staged, StreamId stream, Done complete) const;

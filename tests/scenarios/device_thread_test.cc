@@ -125,6 +125,26 @@ TEST_P(DeviceThreads, EncodedOnTheGpu) {
   expect_well(compressed_steps(run), 5);
 }
 
+// Every element travels, so that sums are what they are without a codec.
+TEST_P(DeviceThreads, WhatHappensToAStreamThatIsEncodedOnTheGpu) {
+  const std::string codec = "compression.codec = \"group_topk:rate=1,group=64,min=0,ndim=0,wire=gather\"\n";
+  world::ThreadOptions chosen = options(3, codec);
+  chosen.stats = [](Rank rank, const std::string& json) {
+    EXPECT_EQ(json.find("\"device.encoded_bytes\":0"), std::string::npos) << rank;
+  };
+  EXPECT_EQ(world::run_threads(chosen, stream_steps(3, 8)), "");
+  expect_well(stream_forward(6, 10), 6, codec);
+  expect_well(stream_unused(4, 6), 4, codec);
+  expect_well(stream_closed_at_once(10, 2), 10, codec);
+  expect_well(stream_deviations(5, 10), 5, codec);
+  expect_well(uneven_epochs(9, 4), 9, codec);
+  if (ranks() > 1) {
+    expect_well(stream_asked_in_a_void_step(11, 5), 11, codec);
+    expect_well(stream_dying(2), 1, codec);
+    expect_well(gone_while_joined(2, true), 1, codec);
+  }
+}
+
 // Bytes of gradients that were encoded on each rank's GPU, after three steps of four hundred bytes.
 std::vector<std::uint64_t> encoded_bytes(world::ThreadOptions chosen, const char* codec) {
   std::mutex mutex;
@@ -270,6 +290,10 @@ TEST_P(DeviceThreads, ResultsHaveTheBitsOfTheCpu) {
       std::mutex mutex;
       world::ThreadOptions chosen = options(5);
       chosen.on_device = on_device;
+      const bool encodes = on_device && std::string_view(codec).find("wire=gather") != std::string_view::npos;
+      chosen.stats = [&](Rank /*rank*/, const std::string& json) {
+        EXPECT_EQ(json.find("\"device.encoded_bytes\":0") == std::string::npos && on_device, encodes) << codec;
+      };
       const auto scenario = [&](RankApi& api) { return train(api, codec, results[on_device ? 1 : 0], mutex); };
       EXPECT_EQ(world::run_threads(chosen, scenario), "") << codec;
     }

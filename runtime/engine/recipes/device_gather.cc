@@ -10,11 +10,12 @@
 namespace sirtaki::engine {
 namespace {
 
-// Kernels read what begins there in words of that size.
-constexpr std::size_t kAlign = 16;
+// What kernels ask of payloads, and what they read faster.
+constexpr std::size_t kWord = 4;
+constexpr std::size_t kBlock = 16;
 
-std::size_t aligned(std::size_t bytes) {
-  return (bytes + kAlign - 1) / kAlign * kAlign;
+std::size_t rounded(std::size_t bytes, std::size_t unit) {
+  return (bytes + unit - 1) / unit * unit;
 }
 
 }  // namespace
@@ -25,33 +26,17 @@ DeviceGather::DeviceGather(ReductionSpec spec, ReductionDeps deps, StageNote not
       plane_(plane),
       slices_(this->spec().slices, net()),
       owed_(std::move(owed)) {
-  block_bytes_ = slices_.header_bytes();
-  for (const Stripe& stripe : slices_.stripes()) {
-    place_.push_back(block_bytes_);
-    block_bytes_ += stripe.payload_bytes;
-    device_place_.push_back(device_block_bytes_);
-    device_block_bytes_ += aligned(stripe.payload_bytes);
+  std::size_t at = rounded(slices_.header_bytes(), kBlock);
+  for (std::size_t s = 0; s < this->spec().slices.size(); ++s) {
+    const ReducedSlice& slice = this->spec().slices[s];
+    const compression::Piece piece{slice.offset, static_cast<std::int64_t>(slice.gradient.size() / sizeof(float))};
+    const std::size_t bytes = slice.memory->coder().payload_bytes(piece.numel);
+    wholes_.push_back({s, piece, slice.gradient.data(), bytes, 0, s});
+    places_.push_back(at);
+    at += rounded(bytes, kWord);
   }
-  flags_bytes_ = aligned(slices_.stripes().size() * sizeof(std::uint32_t));
-}
-
-Bytes DeviceGather::block(Rank rank) const {
-  return host_.bytes().subspan(flags_bytes_ + static_cast<std::size_t>(rank) * block_bytes_, block_bytes_);
-}
-
-Bytes DeviceGather::payload(const Stripe& stripe, Rank rank) const {
-  return block(rank).subspan(place_[stripe.index], stripe.payload_bytes);
-}
-
-std::byte* DeviceGather::device_payload(const Stripe& stripe, Rank rank) const {
-  return device_.get() + flags_bytes_ + static_cast<std::size_t>(rank) * device_block_bytes_ +
-         device_place_[stripe.index];
-}
-
-std::byte* DeviceGather::owed(const Stripe& stripe) const {
-  std::byte* const of_slice = (*owed_)[stripe.slice];
-  const std::int64_t into = stripe.piece.offset - spec().slices[stripe.slice].offset;
-  return of_slice == nullptr ? nullptr : of_slice + static_cast<std::size_t>(into) * sizeof(float);
+  block_bytes_ = rounded(at, kBlock);
+  flags_bytes_ = rounded(wholes_.size() * sizeof(std::uint32_t), kBlock);
 }
 
 void DeviceGather::begin() {
@@ -62,39 +47,46 @@ void DeviceGather::begin() {
 }
 
 Status DeviceGather::take_memory() {
-  const auto ranks = static_cast<std::size_t>(size());
-  SRT_ASSIGN(host_, plane_.stage().take(flags_bytes_ + ranks * block_bytes_));
-  SRT_ASSIGN(device_, plane_.take(flags_bytes_ + ranks * device_block_bytes_));
+  const std::size_t bytes = block_at(size());
+  SRT_ASSIGN(host_, plane_.stage().take(bytes));
+  SRT_ASSIGN(device_, plane_.take(bytes));
   return {};
 }
 
 Status DeviceGather::encode() {
-  const auto flags = [this](std::size_t stripe) { return device_.get() + stripe * sizeof(std::uint32_t); };
-  for (const Stripe& stripe : slices_.stripes()) {
-    kernels::Feedback arrays{stripe.gradient};
-    if (std::byte* const residual = owed(stripe)) {
+  for (const Stripe& slice : wholes_) {
+    kernels::Feedback arrays{slice.gradient};
+    if (std::byte* const residual = (*owed_)[slice.slice]) {
       arrays.residual = residual;
-      arrays.left = stripe.gradient;
+      arrays.left = slice.gradient;
     }
-    std::byte* const encoded = device_payload(stripe, rank());
-    auto* const not_finite = reinterpret_cast<std::uint32_t*>(flags(stripe.index));
-    const compression::DeviceCoding& coding = *slices_.memory(stripe).coder().on_device();
-    SRT_TRY(DevicePlane::queued(coding.encode(plane_.queue(), stripe.piece, arrays, encoded, not_finite)));
-    const Bytes to = payload(stripe, rank());
-    SRT_TRY(plane_.copy(to.data(), encoded, to.size()));
+    auto* const not_finite = reinterpret_cast<std::uint32_t*>(device_.get()) + slice.index;
+    std::byte* const to = device_.get() + payload_at(slice, rank());
+    const compression::DeviceCoding& coding = *slices_.memory(slice).coder().on_device();
+    SRT_TRY(DevicePlane::queued(coding.encode(plane_.queue(), slice.piece, arrays, to, not_finite)));
   }
+  const std::size_t own = block_at(rank());
+  SRT_TRY(plane_.copy(on_host(own, block_bytes_).data(), device_.get() + own, block_bytes_));
   return plane_.copy(host_.bytes().data(), device_.get(), flags_bytes_);
 }
 
 Status DeviceGather::send() {
-  for (const Stripe& stripe : slices_.stripes()) {
+  for (const Stripe& slice : wholes_) {
     std::uint32_t not_finite = 0;
-    std::memcpy(&not_finite, host_.bytes().data() + stripe.index * sizeof not_finite, sizeof not_finite);
+    std::memcpy(&not_finite, host_.bytes().data() + slice.index * sizeof not_finite, sizeof not_finite);
     if (not_finite != 0) {
-      slices_.note_not_finite(stripe);
+      slices_.note_not_finite(slice);
     }
   }
-  slices_.write_header(block(rank()));
+  // What lies between payloads travels, too: nothing that was in the memory before.
+  const Bytes own = on_host(block_at(rank()), block_bytes_);
+  std::size_t end = slices_.header_bytes();
+  for (const Stripe& slice : wholes_) {
+    std::memset(own.data() + end, 0, places_[slice.index] - end);
+    end = places_[slice.index] + slice.payload_bytes;
+  }
+  std::memset(own.data() + end, 0, block_bytes_ - end);
+  slices_.write_header(own);
   const std::vector<std::int64_t> counts(static_cast<std::size_t>(size()), static_cast<std::int64_t>(block_bytes_));
   allgather(0, host_.bytes().subspan(flags_bytes_), counts, [this] { return finish(); });
   return {};
@@ -102,12 +94,12 @@ Status DeviceGather::send() {
 
 Status DeviceGather::check() {
   for (Rank r = 0; r < size(); ++r) {
-    SRT_TRY(slices_.read_header(r, block(r)));
+    SRT_TRY(slices_.read_header(r, on_host(block_at(r), block_bytes_)));
   }
   for (Rank r = 0; r < size(); ++r) {
-    for (const Stripe& stripe : slices_.stripes()) {
-      if (slices_.carries(stripe.slice)) {
-        SRT_TRY(slices_.check(stripe, r, payload(stripe, r)));
+    for (const Stripe& slice : wholes_) {
+      if (slices_.carries(slice.slice)) {
+        SRT_TRY(slices_.check(slice, r, on_host(payload_at(slice, r), slice.payload_bytes)));
       }
     }
   }
@@ -116,40 +108,41 @@ Status DeviceGather::check() {
 
 Status DeviceGather::finish() {
   SRT_TRY(check());
-  Status given_in;
-  for (const Stripe& stripe : slices_.stripes()) {
-    given_in.update(given_in ? sum(stripe) : Status());
-  }
+  const Status given_in = decode();
   // The host's memory is read until the copies are done.
   plane_.when_copied(given_in, [host = std::move(host_)](const Status& /*arrived*/) {});
   return given_in ? given_in : plane_.stage().fail(given_in);
 }
 
-Status DeviceGather::sum(const Stripe& stripe) {
-  if (!slices_.carries(stripe.slice)) {
-    const float value = slices_.bad(stripe.slice) ? std::numeric_limits<float>::quiet_NaN() : 0.0F;
-    return plane_.fill(stripe.gradient, stripe.size_bytes(), value);
+Status DeviceGather::decode() {
+  const Bytes blocks = host_.bytes().subspan(flags_bytes_);
+  SRT_TRY(plane_.copy(device_.get() + flags_bytes_, blocks.data(), blocks.size()));
+  for (const Stripe& slice : wholes_) {
+    SRT_TRY(sum(slice));
   }
-  if (std::byte* const residual = owed(stripe)) {
-    SRT_TRY(plane_.copy(residual, stripe.gradient, stripe.size_bytes()));
+  return {};
+}
+
+Status DeviceGather::sum(const Stripe& slice) {
+  if (!slices_.carries(slice.slice)) {
+    const float value = slices_.bad(slice.slice) ? std::numeric_limits<float>::quiet_NaN() : 0.0F;
+    return plane_.fill(slice.gradient, slice.size_bytes(), value);
+  }
+  if (std::byte* const residual = (*owed_)[slice.slice]) {
+    SRT_TRY(plane_.copy(residual, slice.gradient, slice.size_bytes()));
   }
   std::vector<const std::byte*> payloads;
   for (Rank r = 0; r < size(); ++r) {
-    payloads.push_back(device_payload(stripe, r));
-    if (r != rank()) {
-      const Bytes from = payload(stripe, r);
-      SRT_TRY(plane_.copy(device_payload(stripe, r), from.data(), from.size()));
-    }
+    payloads.push_back(device_.get() + payload_at(slice, r));
   }
-  const compression::DeviceCoding& coding = *slices_.memory(stripe).coder().on_device();
-  SRT_TRY(DevicePlane::queued(coding.sum(plane_.queue(), stripe.piece, payloads, stripe.gradient)));
+  const compression::DeviceCoding& coding = *slices_.memory(slice).coder().on_device();
+  const compression::DeviceQueue queue = plane_.queue();
+  SRT_TRY(DevicePlane::queued(coding.sum(queue, slice.piece, payloads, slice.gradient)));
   if (divisor() == 1) {
     return {};
   }
-  const std::byte* const sums[] = {stripe.gradient};
-  const compression::DeviceQueue queue = plane_.queue();
-  const kernels::cuda::Reduce mean{ReduceOp::kAverage, DType::kF32,        sums,
-                                   stripe.gradient,    stripe.piece.numel, divisor()};
+  const std::byte* const sums[] = {slice.gradient};
+  const kernels::cuda::Reduce mean{ReduceOp::kAverage, DType::kF32, sums, slice.gradient, slice.piece.numel, divisor()};
   return DevicePlane::queued(queue.kernels.reduce(mean, queue.stream));
 }
 

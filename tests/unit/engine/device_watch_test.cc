@@ -98,7 +98,6 @@ TEST_F(DeviceWatchTest, TellsInOrderWhenWorkIsDone) {
   pass(std::chrono::milliseconds(2));
   EXPECT_EQ(told_, (std::vector{1, 2}));
   EXPECT_TRUE(statuses_[0] && statuses_[1]);
-  EXPECT_TRUE(watch_->idle());
   EXPECT_FALSE(clock_.step()) << "an idle job sleeps";
 }
 
@@ -140,6 +139,17 @@ TEST_F(DeviceWatchTest, ADeviceThatFailsMeanwhileIsLost) {
   EXPECT_EQ(lost_.size(), 1U);
   EXPECT_EQ(told_, std::vector{1});
   EXPECT_FALSE(statuses_[0]);
+}
+
+TEST_F(DeviceWatchTest, AFailureAfterTheEndOfTheStageIsToldAsWell) {
+  work();
+  ask(1);
+  run([&] { stage_->end({Code::kShutdown, "over"}); });
+  device_->break_down(unavailable("an illegal address"));
+  pass(std::chrono::milliseconds(5));
+  EXPECT_TRUE(lost_.empty());
+  EXPECT_EQ(told_, std::vector{1});
+  EXPECT_EQ(statuses_[0].code(), Code::kShutdown);
 }
 
 TEST_F(DeviceWatchTest, WorkThatNeverEndsIsNotWaitedForForEver) {
