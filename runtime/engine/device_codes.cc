@@ -126,7 +126,7 @@ Status DeviceCodes::restore(int tensor, std::span<const float> in) {
     std::memcpy(block.bytes().data(), in.data(), in.size_bytes());
     Owed& owed = owed_[static_cast<std::size_t>(tensor)];
     owed.any = true;
-    const Status copied = plane_.copy(owed.memory.get(), block.bytes().data(), in.size_bytes());
+    Status copied = plane_.copy(owed.memory.get(), block.bytes().data(), in.size_bytes());
     plane_.when_copied(copied, [block = std::move(block)](const Status& /*arrived*/) {});
     return copied;
   };

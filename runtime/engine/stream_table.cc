@@ -531,8 +531,9 @@ Result<std::string> StreamTable::tensors_json(StreamId stream) const {
   std::string text;
   SRT_TRY(on_loop(stream, [&text](const Stream& s, Done done) {
     s.tensors_json([&text, done = std::move(done)](Result<std::string> json) mutable {
+      const Status status = json.status();
       text = json ? *std::move(json) : std::string();
-      done(json.status());
+      done(status);
     });
   }));
   return text;
