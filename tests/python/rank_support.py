@@ -70,8 +70,21 @@ def run_module(
 
 
 def check_case(module: str, np: int, case: str, options: tuple[str, ...] = (), variables: Variables = ()) -> None:
-    """Fails with the traceback of the first rank on which the case failed, or the job's output if it never ended."""
+    """Fails with the traceback of the first rank on which the case failed, or the job's output if it never ended.
+
+    A rank that fails alone leaves the others waiting, in this case or in one that follows; so what failed before on any
+    rank is told first.
+    """
     outcomes, output = run_module(module, np, options, variables)
     for rank, outcome in enumerate(outcomes):
-        assert case in outcome, f"rank {rank} never finished {case}; the job said:\n{output[-4000:]}"
-        assert not outcome[case]["error"], f"rank {rank}:\n{outcome[case]['error']}"
+        assert not outcome.get(case, {}).get("error"), f"rank {rank}:\n{outcome[case]['error']}"
+    for rank, outcome in enumerate(outcomes):
+        failed = [
+            f"{name} failed on rank {r}:\n{o[name]['error']}"
+            for r, o in enumerate(outcomes)
+            for name in o
+            if o[name]["error"]
+        ]
+        assert case in outcome, "\n".join(
+            [f"rank {rank} never finished {case}", *failed, f"the job said:\n{output[-4000:]}"]
+        )
