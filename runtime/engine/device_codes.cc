@@ -7,13 +7,15 @@
 
 #include "compression/catalog.h"
 #include "compression/device_coding.h"
+#include "runtime/base/check.h"
+#include "runtime/engine/recipes/device_by_host.h"
 #include "runtime/engine/recipes/device_gather.h"
 
 namespace sirtaki::engine {
 
-Result<std::unique_ptr<DeviceCodes>> DeviceCodes::create(DevicePlane& plane,
+Result<std::unique_ptr<DeviceCodes>> DeviceCodes::create(DevicePlane& plane, net::DeviceCollectives* nccl,
                                                          const std::vector<scheduler::PlannedTensor>& tensors) {
-  std::unique_ptr<DeviceCodes> codes(new DeviceCodes(plane));
+  std::unique_ptr<DeviceCodes> codes(new DeviceCodes(plane, nccl));
   for (const scheduler::PlannedTensor& tensor : tensors) {
     Owed& owed = codes->owed_.emplace_back();
     owed.bytes = static_cast<std::size_t>(tensor.numel) * sizeof(float);
@@ -62,10 +64,40 @@ Result<std::vector<std::byte*>> DeviceCodes::owed_of(const scheduler::Partition&
 std::shared_ptr<Reduction> DeviceCodes::reduce(const scheduler::Partition& partition, ReductionSpec spec,
                                                ReductionDeps deps, StageNote note) {
   plane_.encoded_bytes().add(partition.size_bytes());
+  if (const net::HostGroups* const groups = deps.net.host_groups()) {
+    SRT_CHECK(nccl_ != nullptr);
+    spec.divisor = deps.net.size();
+    return std::make_shared<DeviceByHost>(std::move(spec), deps, std::move(note), *groups, plane_, *nccl_,
+                                          owed_of(partition));
+  }
   return std::make_shared<DeviceGather>(std::move(spec), deps, std::move(note), plane_, owed_of(partition));
 }
 
 // ---- what is owed ----
+
+// What was restored and another rank of the host encodes from here on goes to it with this gradient.
+Status DeviceCodes::admit(int tensor, const compression::Ownership& ownership, const TensorView& gradient) {
+  Owed& owed = owed_[static_cast<std::size_t>(tensor)];
+  if (!std::exchange(owed.foreign, false) || !owed.any) {
+    return {};
+  }
+  const auto give = [&](std::int64_t offset, std::int64_t numel) -> Status {
+    std::byte* const debt = owed.memory.get() + static_cast<std::size_t>(offset) * sizeof(float);
+    std::byte* const to = gradient.bytes().data() + static_cast<std::size_t>(offset) * sizeof(float);
+    const std::byte* const terms[] = {to, debt};
+    const kernels::cuda::Reduce sum{ReduceOp::kSum, DType::kF32, terms, to, numel};
+    const compression::DeviceQueue queue = plane_.queue();
+    SRT_TRY(DevicePlane::queued(queue.kernels.reduce(sum, queue.stream)));
+    return plane_.fill(debt, static_cast<std::size_t>(numel) * sizeof(float), 0.0F);
+  };
+  Status given;
+  for (std::int64_t offset = 0; given && offset < gradient.numel; offset += ownership.stripe) {
+    if (!ownership.exchanges(offset)) {
+      given = give(offset, std::min(ownership.stripe, gradient.numel - offset));
+    }
+  }
+  return given ? given : plane_.stage().fail(given);
+}
 
 struct DeviceCodes::Reading {
   struct Tensor {
@@ -126,6 +158,7 @@ Status DeviceCodes::restore(int tensor, std::span<const float> in) {
     std::memcpy(block.bytes().data(), in.data(), in.size_bytes());
     Owed& owed = owed_[static_cast<std::size_t>(tensor)];
     owed.any = true;
+    owed.foreign = true;
     Status copied = plane_.copy(owed.memory.get(), block.bytes().data(), in.size_bytes());
     plane_.when_copied(copied, [block = std::move(block)](const Status& /*arrived*/) {});
     return copied;

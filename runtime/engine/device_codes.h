@@ -21,14 +21,17 @@ namespace sirtaki::engine {
 
 class DeviceCodes {
  public:
-  // `tensors`: of the stream. Takes memory for what is owed of those that are encoded with feedback. `plane` outlives
-  // it.
-  static Result<std::unique_ptr<DeviceCodes>> create(DevicePlane& plane,
+  // `tensors`: of the stream. Takes memory for what is owed of those that are encoded with feedback. `nccl`: null where
+  // the ranks of a host do not sum up first. Both outlive it.
+  static Result<std::unique_ptr<DeviceCodes>> create(DevicePlane& plane, net::DeviceCollectives* nccl,
                                                      const std::vector<scheduler::PlannedTensor>& tensors);
 
   // Whether a tensor that travels so, among so many ranks, can be encoded on a device.
   static bool can(const scheduler::PlannedTensor& tensor, int ranks);
 
+  // The gradient is there and is about to be encoded. Once a step, before any part of it is; an error is one of the
+  // device.
+  Status admit(int tensor, const compression::Ownership& ownership, const TensorView& gradient);
   // Of a partition whose slices are on the device.
   std::shared_ptr<Reduction> reduce(const scheduler::Partition& partition, ReductionSpec spec, ReductionDeps deps,
                                     StageNote note);
@@ -48,16 +51,18 @@ class DeviceCodes {
   struct Owed {
     std::shared_ptr<std::byte> memory;  // null: it is not encoded, or without feedback
     std::size_t bytes = 0;
-    bool any = false;  // else whatever is in the memory means zeros
+    bool any = false;      // else whatever is in the memory means zeros
+    bool foreign = false;  // there may be something where another rank of the host encodes
   };
   struct Reading;
 
-  explicit DeviceCodes(DevicePlane& plane) : plane_(plane) {}
+  DeviceCodes(DevicePlane& plane, net::DeviceCollectives* nccl) : plane_(plane), nccl_(nccl) {}
   Result<std::byte*> owed(int tensor);
   Result<std::vector<std::byte*>> owed_of(const scheduler::Partition& partition);
   static void read_next(std::shared_ptr<Reading> reading);
 
   DevicePlane& plane_;
+  net::DeviceCollectives* const nccl_;
   std::vector<Owed> owed_;  // by tensor
 };
 

@@ -13,7 +13,7 @@ namespace sirtaki::engine {
 namespace {
 
 // Numbers of device_tag().
-enum Exchange : std::uint16_t { kAble = 0, kConnected = 1, kOrder = 2, kFirstId = 3 };
+enum Exchange : std::uint16_t { kAble = 0, kConnected = 1, kOrder = 2, kFirstId = 3, kFirstHostId = 0x8000 };
 
 constexpr Duration kPoll = std::chrono::milliseconds(1);
 
@@ -31,10 +31,10 @@ net::CollectiveArgs among_all(OpKind kind, std::uint16_t number) {
 
 }  // namespace
 
-// Rank 0's ids over the host's collectives; ranks ask for them in one order.
+// The ids of the first of some ranks, over their collectives on the host; they ask for them in one order.
 class DevicePlane::Ids final : public net::nccl::IdExchange {
  public:
-  explicit Ids(net::Collectives& net) : net_(net) {}
+  Ids(net::Collectives& net, std::uint16_t first) : net_(net), next_(first) {}
 
   void exchange(const std::string& /*key*/, const net::nccl::UniqueId* own,
                 MoveFunction<void(Result<net::nccl::UniqueId>)> done) override {
@@ -52,7 +52,7 @@ class DevicePlane::Ids final : public net::nccl::IdExchange {
 
  private:
   net::Collectives& net_;
-  std::uint16_t next_ = kFirstId;
+  std::uint16_t next_;
 };
 
 DevicePlane::DevicePlane(const DevicePlaneDeps& deps, const DevicePlaneOptions& options,
@@ -100,12 +100,18 @@ void DevicePlane::answer(MoveFunction<void(Answer)> then) {
 Status DevicePlane::prepare() {
   SRT_TRY(library_.status());
   SRT_TRY(open_copies());
-  ids_ = std::make_unique<Ids>(deps_.net);
+  ids_ = std::make_unique<Ids>(deps_.net, kFirstId);
   net::nccl::NcclOptions options = options_.nccl;
   options.rank = deps_.net.rank();
   options.size = deps_.net.size();
-  SRT_ASSIGN(connecting_, net::nccl::NcclCollectives::create(
-                              {deps_.loop, library_->api, deps_.stage.device(), *ids_, deps_.log}, options));
+  if (const net::HostGroups* const groups = deps_.net.host_groups()) {
+    host_ids_ = std::make_unique<Ids>(*groups->here, kFirstHostId);
+    options.host_rank = groups->here->rank();
+    options.host_size = groups->here->size();
+  }
+  SRT_ASSIGN(connecting_,
+             net::nccl::NcclCollectives::create(
+                 {deps_.loop, library_->api, deps_.stage.device(), *ids_, deps_.log, host_ids_.get()}, options));
   return {};
 }
 
@@ -200,6 +206,7 @@ void DevicePlane::settle(Way way, const Status& why) {
     connecting_->abort(why);
     connecting_.reset();
     ids_.reset();
+    host_ids_.reset();
   }
   if (way == Way::kNccl) {
     deps_.log.info("tensors of GPUs travel over NCCL " + net::nccl::version_text(library_->version) + " of " +

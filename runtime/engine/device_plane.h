@@ -120,6 +120,7 @@ class DevicePlane {
   Status why_;  // not over NCCL
   std::vector<MoveFunction<void(Answer)>> waiting_;
   std::unique_ptr<Ids> ids_;
+  std::unique_ptr<Ids> host_ids_;  // among the ranks of this host, where hosts sum up first
   std::unique_ptr<net::nccl::NcclCollectives> connecting_;
   net::nccl::NcclCollectives* nccl_ = nullptr;  // of ordered_
   std::unique_ptr<net::OrderedDevice> ordered_;

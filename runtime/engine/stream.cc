@@ -92,8 +92,10 @@ Stream::OnDevice Stream::on_device() const {
   if (!codes) {
     return OnDevice::kDense;
   }
-  // Ranks of a host sum up before they encode, which is the CPU's work; halves go through the host with it.
-  return halves || deps_.net.host_groups() != nullptr ? OnDevice::kNothing : OnDevice::kCodes;
+  if (halves) {
+    return OnDevice::kNothing;  // they would go through the host with the payloads
+  }
+  return deps_.net.host_groups() != nullptr ? OnDevice::kCodesByHost : OnDevice::kCodes;
 }
 
 void Stream::use(std::unique_ptr<DensePath> path, std::unique_ptr<DeviceCodes> codes) {
@@ -202,7 +204,14 @@ void Stream::admit(int index) {
     give_up(finite);
     return;
   }
-  memory_.admit(index, planned, views_[static_cast<std::size_t>(index)], spec_.prescale, trained_ + step_);
+  const TensorView& gradient = views_[static_cast<std::size_t>(index)];
+  memory_.admit(index, planned, gradient, spec_.prescale, trained_ + step_);
+  if (codes_ && planned.decision.way().lossy()) {
+    if (const Status given = codes_->admit(index, memory_.of(index).ownership(), gradient); !given) {
+      give_up(given);
+      return;
+    }
+  }
   auto ready = dispatcher_.tensor_ready(index);
   if (!ready) {
     give_up(ready.status());

@@ -87,8 +87,9 @@ class Stream {
   // decides, nothing.
   enum class OnDevice : std::uint8_t {
     kNothing,
-    kDense,  // its elements travel, as they are or as halves, over collectives of the GPU's memory
-    kCodes,  // some of it is encoded there
+    kDense,        // its elements travel, as they are or as halves, over collectives of the GPU's memory
+    kCodes,        // some of it is encoded there
+    kCodesByHost,  // the same, where the GPUs of a host sum up over NCCL first
   };
   OnDevice on_device() const;
   // How it travels is not known yet: before use() no step begins, of a rank without more data either.

@@ -75,15 +75,16 @@ Result<StreamId> StreamTable::open(StreamSpec spec, Duration timeout) {
 void StreamTable::choose_way(StreamId stream, bool all_on_device, Done opened) {
   SRT_CHECK(stage_ != nullptr);
   const Stream::OnDevice can = all_on_device ? engine_.stream(stream)->on_device() : Stream::OnDevice::kNothing;
-  const bool encodes = can == Stream::OnDevice::kCodes && encodes_;
-  if (!encodes && (can != Stream::OnDevice::kDense || plane_->host_only())) {
+  const bool by_host = can == Stream::OnDevice::kCodesByHost;
+  const bool encodes = (can == Stream::OnDevice::kCodes || by_host) && encodes_;
+  if (!encodes ? can != Stream::OnDevice::kDense || plane_->host_only() : by_host && plane_->host_only()) {
     staged_[stream] = std::make_shared<StagedStream>(*stage_, nullptr);
     opened({});
     return;
   }
   const bool dense = std::ranges::any_of(engine_.stream(stream)->plan().partitions(),
                                          [](const scheduler::Partition& part) { return !part.way.lossy(); });
-  if (encodes && !dense) {
+  if (encodes && !dense && !by_host) {
     // Nothing of it would go over NCCL, so nobody asks for that.
     Status status = go_on_device(*engine_.stream(stream), nullptr, encodes);
     settle_way(stream, status, true);
@@ -91,18 +92,19 @@ void StreamTable::choose_way(StreamId stream, bool all_on_device, Done opened) {
     return;
   }
   engine_.stream(stream)->hold();
-  plane_->when_known([this, stream, encodes, opened = std::move(opened)](const DevicePlane::Answer& answer) mutable {
-    Stream* const s = engine_.stream(stream);
-    const bool direct = s != nullptr && answer && (*answer != nullptr || encodes);
-    Status status = answer.status();
-    if (direct) {
-      status = go_on_device(*s, *answer, encodes);
-    } else if (s != nullptr) {
-      s->use(nullptr, nullptr);
-    }
-    settle_way(stream, status, direct);
-    opened(std::move(status));
-  });
+  plane_->when_known(
+      [this, stream, encodes, by_host, opened = std::move(opened)](const DevicePlane::Answer& answer) mutable {
+        Stream* const s = engine_.stream(stream);
+        const bool direct = s != nullptr && answer && (*answer != nullptr || (encodes && !by_host));
+        Status status = answer.status();
+        if (direct) {
+          status = go_on_device(*s, *answer, encodes);
+        } else if (s != nullptr) {
+          s->use(nullptr, nullptr);
+        }
+        settle_way(stream, status, direct);
+        opened(std::move(status));
+      });
 }
 
 void StreamTable::settle_way(StreamId stream, const Status& status, bool on_device) {
@@ -119,7 +121,7 @@ Status StreamTable::go_on_device(Stream& stream, net::DeviceCollectives* nccl, b
   }
   std::unique_ptr<DeviceCodes> codes;
   if (encodes) {
-    auto made = DeviceCodes::create(*plane_, stream.plan().tensors());
+    auto made = DeviceCodes::create(*plane_, nccl, stream.plan().tensors());
     if (!made) {
       return stage_->fail(made.status());
     }

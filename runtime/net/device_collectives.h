@@ -22,6 +22,9 @@ struct DeviceWork {
   // Called once `finished` is recorded: no stream waits for it before. Never where the operation fails earlier, never
   // after Done, never from inside start_work().
   Task queued;
+  // Among the ranks of each host alone, though all ranks of the job start it: a sum in place. kUnsupported where these
+  // are no group of their own.
+  bool on_host = false;
 };
 
 class DeviceCollectives : public Collectives {

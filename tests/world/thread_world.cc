@@ -157,7 +157,7 @@ class ThreadRank final : public RankApi {
 };
 
 struct Job {
-  std::shared_ptr<const Config> config;
+  std::vector<std::shared_ptr<const Config>> configs;  // by rank
   rendezvous::Secret secret;
   std::string address;
   const net::testing::PlayedNccl* nccl;  // may be null
@@ -208,7 +208,7 @@ std::string run_rank(const ThreadOptions& options, const Job& job, Rank rank, co
   if (rank == options.broken_rank) {
     gpu.device->break_down(unavailable("an illegal address"));
   }
-  auto session = engine::Session::open(job.config, spec, {});
+  auto session = engine::Session::open(job.configs[static_cast<std::size_t>(rank)], spec, {});
   if (!session) {
     return "rank " + std::to_string(rank) + " cannot join: " + session.status().to_string();
   }
@@ -228,12 +228,22 @@ std::string run_rank(const ThreadOptions& options, const Job& job, Rank rank, co
 }
 
 std::string run_ranks(const ThreadOptions& options, const Body& body) {
-  ConfigSources sources;
-  sources.program = options.options_toml;
-  auto config = load_config(sources);
   auto secret = rendezvous::Secret::generate();
-  if (!config || !secret) {
-    return config.status().to_string() + secret.status().to_string();
+  if (!secret) {
+    return secret.status().to_string();
+  }
+  Job job{{}, *secret, {}, nullptr};
+  for (Rank rank = 0; rank < options.size; ++rank) {
+    ConfigSources sources;
+    sources.program = options.options_toml;
+    if (options.ranks_per_host > 0) {
+      sources.program += "job.host_id = \"host " + std::to_string(rank / options.ranks_per_host) + "\"\n";
+    }
+    auto config = load_config(sources);
+    if (!config) {
+      return config.status().to_string();
+    }
+    job.configs.push_back(std::move(*config));
   }
   hub::HubOptions hub_options;
   hub_options.server.size = options.size;
@@ -250,7 +260,8 @@ std::string run_ranks(const ThreadOptions& options, const Body& body) {
   if (options.nccl) {
     nccl.emplace().break_down(options.nccl_breaks, options.nccl_lasts);
   }
-  const Job job{*config, *secret, hub ? "127.0.0.1:" + std::to_string(hub->port()) : "", nccl ? &*nccl : nullptr};
+  job.address = hub ? "127.0.0.1:" + std::to_string(hub->port()) : "";
+  job.nccl = nccl ? &*nccl : nullptr;
   std::mutex mutex;
   std::string outcome;
   for (int epoch = 0; epoch < options.epochs && outcome.empty(); ++epoch) {

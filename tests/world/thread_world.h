@@ -17,6 +17,7 @@ struct ThreadOptions {
   int size = 2;
   std::string options_toml;      // as from the program, e.g. "schedule.fusion_bytes = \"4KiB\"\n"
   int epochs = 1;                // the scenario runs so many times, with sessions made anew on the same hub
+  int ranks_per_host = 0;        // 0: all on one; of several, only the last one may have fewer
   bool on_device = false;        // tensors are on a GPU that is played, a slow one, one a rank
   Rank cpu_rank = -1;            // but for those of this one
   Rank broken_rank = -1;         // whose GPU breaks down at the first work

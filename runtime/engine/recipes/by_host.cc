@@ -7,14 +7,10 @@
 #include "runtime/base/check.h"
 
 namespace sirtaki::engine {
-namespace {
 
-// What the base sees of the job.
-ReductionDeps here(const ReductionDeps& deps, const net::HostGroups& groups) {
+ReductionDeps deps_here(const ReductionDeps& deps, const net::HostGroups& groups) {
   return {*groups.here, deps.buffers};
 }
-
-}  // namespace
 
 compression::Ownership ownership_of(std::int64_t stripe, Rank rank, int ranks, const net::HostGroups* groups,
                                     int tensor) {
@@ -37,7 +33,7 @@ bool ByHost::goes(Recipe recipe) {
 }
 
 ByHost::ByHost(ReductionSpec spec, ReductionDeps deps, StageNote note, const net::HostGroups& groups)
-    : Reduction(std::move(spec), here(deps, groups), std::move(note)),
+    : Reduction(std::move(spec), deps_here(deps, groups), std::move(note)),
       groups_(groups),
       job_ranks_(deps.net.size()),
       slices_(this->spec().slices, net()) {

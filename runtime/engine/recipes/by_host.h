@@ -27,6 +27,9 @@ namespace sirtaki::engine {
 compression::Ownership ownership_of(std::int64_t stripe, Rank rank, int ranks, const net::HostGroups* groups,
                                     int tensor);
 
+// What a reduction among the ranks of this host works with.
+ReductionDeps deps_here(const ReductionDeps& deps, const net::HostGroups& groups);
+
 class ByHost final : public Reduction {
  public:
   // Whether the recipe goes so where there are groups.

@@ -6,37 +6,26 @@
 #include <utility>
 
 #include "compression/device_coding.h"
+#include "runtime/engine/recipes/device_blocks.h"
 
 namespace sirtaki::engine {
-namespace {
-
-// What kernels ask of payloads, and what they read faster.
-constexpr std::size_t kWord = 4;
-constexpr std::size_t kBlock = 16;
-
-std::size_t rounded(std::size_t bytes, std::size_t unit) {
-  return (bytes + unit - 1) / unit * unit;
-}
-
-}  // namespace
-
 DeviceGather::DeviceGather(ReductionSpec spec, ReductionDeps deps, StageNote note, DevicePlane& plane,
                            Result<std::vector<std::byte*>> owed)
     : Reduction(std::move(spec), deps, std::move(note)),
       plane_(plane),
       slices_(this->spec().slices, net()),
       owed_(std::move(owed)) {
-  std::size_t at = rounded(slices_.header_bytes(), kBlock);
+  std::size_t at = rounded_up(slices_.header_bytes(), kBlockAlign);
   for (std::size_t s = 0; s < this->spec().slices.size(); ++s) {
     const ReducedSlice& slice = this->spec().slices[s];
     const compression::Piece piece{slice.offset, static_cast<std::int64_t>(slice.gradient.size() / sizeof(float))};
     const std::size_t bytes = slice.memory->coder().payload_bytes(piece.numel);
     wholes_.push_back({s, piece, slice.gradient.data(), bytes, 0, s});
     places_.push_back(at);
-    at += rounded(bytes, kWord);
+    at += rounded_up(bytes, kPayloadAlign);
   }
-  block_bytes_ = rounded(at, kBlock);
-  flags_bytes_ = rounded(wholes_.size() * sizeof(std::uint32_t), kBlock);
+  block_bytes_ = rounded_up(at, kBlockAlign);
+  flags_bytes_ = rounded_up(wholes_.size() * sizeof(std::uint32_t), kBlockAlign);
 }
 
 void DeviceGather::begin() {
@@ -78,14 +67,12 @@ Status DeviceGather::send() {
       slices_.note_not_finite(slice);
     }
   }
-  // What lies between payloads travels, too: nothing that was in the memory before.
   const Bytes own = on_host(block_at(rank()), block_bytes_);
-  std::size_t end = slices_.header_bytes();
+  std::size_t end = 0;
   for (const Stripe& slice : wholes_) {
-    std::memset(own.data() + end, 0, places_[slice.index] - end);
-    end = places_[slice.index] + slice.payload_bytes;
+    clear_until(own, places_[slice.index], end, slice.payload_bytes);
   }
-  std::memset(own.data() + end, 0, block_bytes_ - end);
+  clear_until(own, block_bytes_, end, 0);
   slices_.write_header(own);
   const std::vector<std::int64_t> counts(static_cast<std::size_t>(size()), static_cast<std::int64_t>(block_bytes_));
   allgather(0, host_.bytes().subspan(flags_bytes_), counts, [this] { return finish(); });

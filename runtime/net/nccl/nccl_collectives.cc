@@ -1,6 +1,7 @@
 #include "runtime/net/nccl/nccl_collectives.h"
 
 #include <algorithm>
+#include <span>
 #include <string>
 #include <utility>
 
@@ -33,21 +34,27 @@ Status NcclCollectives::prepare() {
   SRT_ASSIGN(events_, device::EventPool::create(parts_.device, options_.most_in_flight + kSpareEvents));
   SRT_ASSIGN(scratch_memory_, device::Arena::create(parts_.device, device::Place::kDevice, 1));
   SRT_ASSIGN(scratch_, scratch_memory_->take(1));
-  lanes_[0].communicator = make_communicator("urgent");
-  lanes_[1].communicator = make_communicator("bulk");
-  for (Lane& lane : lanes_) {
+  lanes_[kUrgent].communicator = make_communicator("urgent", parts_.ids, rank(), size());
+  lanes_[kBulk].communicator = make_communicator("bulk", parts_.ids, rank(), size());
+  if (options_.host_size > 1) {
+    SRT_CHECK(parts_.host_ids != nullptr);
+    lanes_[kHost].communicator = make_communicator("host", *parts_.host_ids, options_.host_rank, options_.host_size);
+  }
+  const std::size_t lanes = options_.host_size > 0 ? kLanes : kHost;
+  for (Lane& lane : std::span(lanes_).first(lanes)) {
     // Also for bulk: what waits behind the kernels of a step would not overlap with them.
     SRT_ASSIGN(lane.stream, parts_.device.make_stream(device::Priority::kHigh));
   }
   return {};
 }
 
-std::unique_ptr<Communicator> NcclCollectives::make_communicator(const char* name) {
+std::unique_ptr<Communicator> NcclCollectives::make_communicator(const char* name, IdExchange& ids, Rank rank,
+                                                                 int size) {
   CommunicatorOptions options = options_.communicator;
   options.name = name;
-  options.rank = options_.rank;
-  options.size = options_.size;
-  return std::make_unique<Communicator>(parts_.loop, parts_.api, parts_.ids, parts_.log, options);
+  options.rank = rank;
+  options.size = size;
+  return std::make_unique<Communicator>(parts_.loop, parts_.api, ids, parts_.log, options);
 }
 
 NcclCollectives::~NcclCollectives() {
@@ -90,22 +97,21 @@ void NcclCollectives::connect(std::uint64_t attempt, Done done) {
   has_cause_ = false;
   attempt_ = attempt;
   connecting_ = std::move(done);
-  // One after the other, so that all ranks make them in the same order.
-  lanes_[0].communicator->connect(attempt_, unless_gone(&NcclCollectives::connect_bulk));
+  next_lane_ = 0;
+  connect_next({});
 }
 
-void NcclCollectives::connect_bulk(const Status& urgent) {
-  if (urgent) {
-    lanes_[1].communicator->connect(attempt_, unless_gone(&NcclCollectives::connected));
-  } else {
-    fail(urgent);
-  }
-}
-
-void NcclCollectives::connected(const Status& status) {
-  if (!status) {
-    fail(status);
+// One after the other, so that all ranks make them in the same order.
+void NcclCollectives::connect_next(const Status& before) {
+  if (!before) {
+    fail(before);
     return;
+  }
+  while (next_lane_ < lanes_.size()) {
+    if (Communicator* const next = lanes_[next_lane_++].communicator.get()) {
+      next->connect(attempt_, unless_gone(&NcclCollectives::connect_next));
+      return;
+    }
   }
   reply(std::exchange(connecting_, {}), {});
   launch_next();
@@ -114,7 +120,7 @@ void NcclCollectives::connected(const Status& status) {
 void NcclCollectives::close(Done done) {
   SRT_IN_LOOP(parts_.loop);
   const Status cause(Code::kShutdown, "the collectives are closed");
-  if (!ended_ || !queue_.empty() || !lanes_[0].running.empty() || !lanes_[1].running.empty()) {
+  if (!ended_ || !queue_.empty() || !idle()) {
     abort(cause);
     reply(std::move(done), {});
     return;
@@ -122,15 +128,22 @@ void NcclCollectives::close(Done done) {
   ended_ = cause;
   has_cause_ = true;
   closing_ = std::move(done);
-  lanes_[0].communicator->close(unless_gone(&NcclCollectives::close_bulk));
+  next_lane_ = 0;
+  close_next({});
 }
 
-void NcclCollectives::close_bulk(const Status& /*urgent*/) {
-  lanes_[1].communicator->close(unless_gone(&NcclCollectives::closed));
-}
-
-void NcclCollectives::closed(const Status& /*bulk*/) {
+void NcclCollectives::close_next(const Status& /*before*/) {
+  while (next_lane_ < lanes_.size()) {
+    if (Communicator* const next = lanes_[next_lane_++].communicator.get()) {
+      next->close(unless_gone(&NcclCollectives::close_next));
+      return;
+    }
+  }
   reply(std::exchange(closing_, {}), {});
+}
+
+bool NcclCollectives::idle() const {
+  return std::ranges::all_of(lanes_, [](const Lane& lane) { return lane.running.empty(); });
 }
 
 Status NcclCollectives::check(const CollectiveArgs& args) const {
@@ -138,10 +151,22 @@ Status NcclCollectives::check(const CollectiveArgs& args) const {
   return check_supported(args);
 }
 
+Status NcclCollectives::check_work(const CollectiveArgs& args, const DeviceWork& work) const {
+  SRT_TRY(check(args));
+  if (!work.on_host) {
+    return {};
+  }
+  if (args.kind != OpKind::kAllreduce || args.op != ReduceOp::kSum || args.in.data() != args.out.data()) {
+    return invalid_argument("among the ranks of a host only sums in place are made");
+  }
+  return options_.host_size > 0 ? Status()
+                                : Status(Code::kUnsupported, "the ranks of this host are no group of their own");
+}
+
 void NcclCollectives::start_work(CollectiveArgs args, DeviceWork work, Done done) {
   SRT_IN_LOOP(parts_.loop);
   Status refused = ended_;
-  refused.update(check(args));
+  refused.update(check_work(args, work));
   if (refused && is_flying(args.tag)) {
     refused = invalid_argument("tag " + std::to_string(args.tag.value) + " is already in flight");
   }
@@ -159,12 +184,12 @@ void NcclCollectives::start_work(CollectiveArgs args, DeviceWork work, Done done
 }
 
 NcclCollectives::Lane& NcclCollectives::lane_of(const Operation& operation) {
-  return lanes_[operation.args.priority <= options_.urgent_priority ? 0 : 1];
+  const LaneName among_all = operation.args.priority <= options_.urgent_priority ? kUrgent : kBulk;
+  return lanes_[operation.work.on_host ? kHost : among_all];
 }
 
 bool NcclCollectives::has_credit(const Operation& operation) const {
-  const bool alone = lanes_[0].running.empty() && lanes_[1].running.empty();
-  return events_->left() > kSpareEvents && (alone || bytes_in_flight_ + operation.bytes <= options_.credit_bytes);
+  return events_->left() > kSpareEvents && (idle() || bytes_in_flight_ + operation.bytes <= options_.credit_bytes);
 }
 
 // Always the first: what one rank passed over, another would wait for.
@@ -180,7 +205,10 @@ void NcclCollectives::launch_next() {
   }
   launching_ = true;
   Done then = unless_gone(&NcclCollectives::launched);
-  auto calls = calls_of(operation.args, rank(), lane.stream.native, scratch_.bytes().data());
+  std::vector<Communicator::Call> calls;
+  if (lane.communicator) {
+    calls = calls_of(operation.args, rank(), lane.stream.native, scratch_.bytes().data());
+  }
   if (calls.empty()) {
     reply(std::move(then), {});
   } else {
@@ -246,8 +274,7 @@ Status NcclCollectives::finish_on_device(Lane& lane, Operation& operation) {
 }
 
 void NcclCollectives::watch() {
-  const bool busy = !lanes_[0].running.empty() || !lanes_[1].running.empty() || !leaving_.empty();
-  if (!busy || timer_ != TimerId()) {
+  if ((idle() && leaving_.empty()) || timer_ != TimerId()) {
     return;
   }
   timer_ = parts_.loop.after(pause_, [this] {
@@ -283,14 +310,16 @@ Status NcclCollectives::look_at(Lane& lane) {
   if (lane.running.empty()) {
     return {};
   }
-  SRT_TRY(lane.communicator->check());
+  if (lane.communicator) {
+    SRT_TRY(lane.communicator->check());
+  }
   const Operation& first = lane.running.front();
   if (parts_.loop.now() < first.deadline) {
     return {};
   }
+  const std::string over = lane.communicator ? " over communicator '" + lane.communicator->name() + "'" : "";
   return {Code::kTimeout,
-          described(first.args) + " over communicator '" + lane.communicator->name() + "' of rank " +
-              std::to_string(rank()) +
+          described(first.args) + over + " of rank " + std::to_string(rank()) +
               " is not done in time; a rank has not started it, or has stopped, or started another one"};
 }
 
@@ -316,7 +345,7 @@ bool NcclCollectives::is_flying(const TagGroup& tags) const {
     return std::any_of(operations.begin(), operations.end(),
                        [&](const Operation& operation) { return tags.contains(operation.args.tag); });
   };
-  return has(queue_) || has(lanes_[0].running) || has(lanes_[1].running);
+  return has(queue_) || std::ranges::any_of(lanes_, [&](const Lane& lane) { return has(lane.running); });
 }
 
 void NcclCollectives::cancel(TagGroup tags, Status cause) {
@@ -343,7 +372,7 @@ void NcclCollectives::end_all(const TagGroup* tags, const Status& cause, const S
   ended_ = rest;
   has_cause_ = true;
   for (Lane& lane : lanes_) {
-    if (lane.communicator->state() != Communicator::State::kClosed) {
+    if (lane.communicator && lane.communicator->state() != Communicator::State::kClosed) {
       lane.communicator->abort(rest);
     }
   }
@@ -356,7 +385,8 @@ void NcclCollectives::end_all(const TagGroup* tags, const Status& cause, const S
       leaving.events.push_back(std::move(*event));
     }
   }
-  for (std::deque<Operation>* const operations : {&lanes_[0].running, &lanes_[1].running, &queue_}) {
+  const std::array all{&lanes_[kUrgent].running, &lanes_[kBulk].running, &lanes_[kHost].running, &queue_};
+  for (std::deque<Operation>* const operations : all) {
     for (Operation& operation : *operations) {
       const bool named = tags != nullptr && tags->contains(operation.args.tag);
       leaving.replies.emplace_back(std::move(operation.done), named ? cause : rest);

@@ -2,9 +2,9 @@
 //
 // Operations are launched one after the other, in the order in which they were started, which all ranks have in common:
 // neither what is ready here nor what has ended here changes it. Those of a small priority go over a communicator of
-// their own, `urgent`, and may pass on the device what was launched over `bulk` before. How much is on the device at a
-// time is limited; what waits, waits on the host.
-// NCCL can end nothing alone: cancelling an operation that has not ended aborts both communicators, and everything in
+// their own, `urgent`, and may pass on the device what was launched over `bulk` before; those among the ranks of each
+// host go over `host`. How much is on the device at a time is limited; what waits, waits on the host.
+// NCCL can end nothing alone: cancelling an operation that has not ended aborts all communicators, and everything in
 // flight with them. Then, and after every error, connect() on all ranks makes new ones. Whether that is needed is the
 // owner's to agree on: a rank where a cancelled operation had ended hears nothing of it.
 // Elements of bool are bytes of 0 or 1, as frameworks keep them: "or" is the larger byte and "and" the smaller, so that
@@ -28,6 +28,9 @@ namespace sirtaki::net::nccl {
 struct NcclOptions {
   Rank rank = 0;
   int size = 1;
+  // Among the ranks of this host, where they are to be a group of their own; 0: they are not.
+  Rank host_rank = 0;
+  int host_size = 0;
   std::size_t credit_bytes = std::size_t{16} * 1024 * 1024;  // on the device at a time; one operation may be larger
   std::size_t most_in_flight = 64;                           // operations on the device at a time
   std::int32_t urgent_priority = 0;                          // up to this one
@@ -47,6 +50,7 @@ class NcclCollectives final : public DeviceCollectives {
     device::DeviceApi& device;
     IdExchange& ids;
     Logger& log;
+    IdExchange* host_ids = nullptr;  // among the ranks of this host; needed where several are a group
   };
   // Makes streams and events; no communicator yet.
   static Result<std::unique_ptr<NcclCollectives>> create(const Parts& parts, const NcclOptions& options);
@@ -79,8 +83,9 @@ class NcclCollectives final : public DeviceCollectives {
     device::PooledEvent end;
     TimePoint deadline;
   };
+  enum LaneName : std::size_t { kUrgent, kBulk, kHost, kLanes };
   struct Lane {
-    std::unique_ptr<Communicator> communicator;
+    std::unique_ptr<Communicator> communicator;  // null: nobody else is in it
     device::Stream stream;
     std::deque<Operation> running;  // on the device, in order
   };
@@ -93,14 +98,15 @@ class NcclCollectives final : public DeviceCollectives {
 
   NcclCollectives(const Parts& parts, const NcclOptions& options);
   Status prepare();
-  std::unique_ptr<Communicator> make_communicator(const char* name);
+  std::unique_ptr<Communicator> make_communicator(const char* name, IdExchange& ids, Rank rank, int size);
   Done unless_gone(void (NcclCollectives::*then)(const Status&));
   void reply(Done done, Status status);
 
-  void connect_bulk(const Status& urgent);
-  void connected(const Status& status);
-  void close_bulk(const Status& urgent);
-  void closed(const Status& bulk);
+  // The lanes in order, from `next` on.
+  void connect_next(const Status& before);
+  void close_next(const Status& before);
+  Status check_work(const CollectiveArgs& args, const DeviceWork& work) const;
+  bool idle() const;
   Lane& lane_of(const Operation& operation);
   bool has_credit(const Operation& operation) const;
   void launch_next();
@@ -122,7 +128,8 @@ class NcclCollectives final : public DeviceCollectives {
   std::unique_ptr<device::EventPool> events_;
   std::unique_ptr<device::Arena> scratch_memory_;
   device::Block scratch_;
-  std::array<Lane, 2> lanes_;  // urgent, bulk
+  std::array<Lane, kLanes> lanes_;
+  std::size_t next_lane_ = 0;  // that connects or closes
   Lane* last_lane_ = nullptr;  // over which was launched last
 
   Status ended_{Code::kShutdown, "the collectives are not connected"};

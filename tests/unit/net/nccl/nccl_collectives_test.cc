@@ -37,7 +37,7 @@ class NcclCollectivesTest : public ::testing::Test {
     options.size = 2;
     options.timeout = std::chrono::seconds(3);
     options.communicator.call_timeout = std::chrono::seconds(1);
-    auto made = NcclCollectives::create({loop_, nccl_.api(), device_, ids_, log_}, options);
+    auto made = NcclCollectives::create({loop_, nccl_.api(), device_, ids_, log_, &host_ids_}, options);
     ASSERT_TRUE(made) << made.status().to_string();
     collectives_ = std::move(*made);
   }
@@ -76,6 +76,7 @@ class NcclCollectivesTest : public ::testing::Test {
   ManualLoop loop_;
   FakeNccl nccl_;
   LocalIds ids_{loop_};
+  LocalIds host_ids_{loop_};
   FakeDevice device_;
   device::Stream stream_ = *device_.make_stream(device::Priority::kNormal);
   device::Event event_ = *device_.make_event();
@@ -184,6 +185,55 @@ TEST_F(NcclCollectivesTest, OrdersCommunicatorsOnTheDeviceUnlessNcclDoes) {
     ends_.clear();
     device_.destroy(ready);
   }
+}
+
+TEST_F(NcclCollectivesTest, SumsOfAHostHaveACommunicatorAndTheOrderOfAll) {
+  NcclOptions options;
+  options.host_size = 2;
+  make(options);
+  connect();
+  EXPECT_EQ(ids_.keys(), (std::vector<std::string>{"urgent/1", "bulk/1"}));
+  EXPECT_EQ(host_ids_.keys(), std::vector<std::string>{"host/1"});
+  const device::Event ready = *device_.make_event();
+  device_.hold();
+  ASSERT_TRUE(device_.record(ready, stream_));
+  start(10, kBulk, {ready, {}, {}});
+  start(11, kBulk, {{}, event_, {}, true});
+  settle();
+  EXPECT_EQ(device_.queued(), 6U) << "what is launched over the host's waits for what was before";
+  EXPECT_EQ(nccl_.count("all_reduce"), 2);
+  device_.run();
+  EXPECT_TRUE(wait(10) && wait(11));
+  EXPECT_EQ(code(11), Code::kOk);
+  start(12, kBulk, {{}, {}, {}, true}, ReduceOp::kAverage);
+  EXPECT_TRUE(wait(12));
+  EXPECT_EQ(code(12), Code::kInvalidArgument) << "sums only";
+  bool closed = false;
+  collectives_->close([&](const Status& status) { closed = status.is_ok(); });
+  EXPECT_TRUE(loop_.run([&] { return closed; }));
+  EXPECT_EQ(nccl_.count("finalize"), 3);
+  device_.destroy(ready);
+}
+
+TEST_F(NcclCollectivesTest, ARankThatIsAloneOnItsHostTakesPartInTheOrder) {
+  NcclOptions options;
+  options.host_size = 1;
+  make(options);
+  connect();
+  EXPECT_TRUE(host_ids_.keys().empty());
+  start(1, kBulk, {{}, {}, {}, true});
+  start(2);
+  EXPECT_TRUE(wait(1) && wait(2));
+  EXPECT_EQ(code(1), Code::kOk);
+  EXPECT_EQ(nccl_.count("all_reduce"), 1);
+  EXPECT_EQ(memory_[0], 6) << "its sum is its own";
+}
+
+TEST_F(NcclCollectivesTest, RefusesSumsOfAHostThatIsNoGroup) {
+  connect();
+  start(1, kBulk, {{}, {}, {}, true});
+  EXPECT_TRUE(wait(1));
+  EXPECT_EQ(code(1), Code::kUnsupported);
 }
 
 TEST_F(NcclCollectivesTest, KeepsToItsCredit) {
