@@ -4,8 +4,10 @@
 
 The link has 100 Mbit/s, for a while 20, and 100 again. A fixed rate's loss after each step does not depend on the link,
 so it is trained once for every seed, unshaped, and what its steps take is measured at both speeds; `importance` trains
-on the link itself. The target is the loss that dense training ends with, and 0.02 more: what counts is the time until
-then of every rate that ends there. The oracle takes the fastest of these rates in each phase.
+on the link itself. Steps of fixed rates are measured anew behind each seed's trainings there, and compared with these
+alone: what the machine does meanwhile changes from minute to minute. The target is the loss that dense training ends
+with, and 0.02 more: what counts is the time until then of every rate that ends there. The oracle takes the fastest of
+these rates in each phase.
 """
 
 from __future__ import annotations
@@ -48,7 +50,7 @@ STEPS, QUICK_STEPS = 400, 60
 #: that the target is not reached before the link has recovered.
 PHASE_SECONDS, QUICK_PHASE_SECONDS = 13.0, 3.0
 WINDOW, QUICK_WINDOW = 50, 10
-WARM_STEPS, BLOCK_STEPS, BLOCKS = 20, 10, 12
+WARM_STEPS, BLOCK_STEPS, BLOCKS, ALONE_BLOCKS = 10, 10, 3, 12
 ORACLE, ADAPT_STEPS, TIMES_FASTER = 1.10, 20.0, 1.0
 #: A plan has followed the link when its bytes are this near those of the phase's later half: trials are of 1.4 times
 #: the rate.
@@ -168,15 +170,14 @@ def measure_fixed(options: Options, store: Store, ranks: int, names: Sequence[st
             say(f"{name}, seed {seed}: loss {ended(losses, size_of(options).window):.4f}")
 
 
-def measure_live(options: Options, store: Store, ranks: int, names: Sequence[str], seeds: Sequence[int]) -> None:
+def measure_live(options: Options, store: Store, ranks: int, names: Sequence[str], seed: int) -> None:
     """Those on the link, each in processes of its own, so that it begins with an unknown link."""
-    live = [name for name in names if METHODS[name].live]
-    missing = [(s, n) for s in seeds for n in live if store.samples(key_of(n, s)) is None]
+    missing = [n for n in names if METHODS[n].live and store.samples(key_of(n, seed)) is None]
     if not missing:
         return
     with network(NETS[0], ranks, strict=not options.quick) as net:
         assert net is not None
-        for seed, name in missing:
+        for name in missing:
             with Group(ranks, ["sirtaki"], net=net) as group:
                 found = train_live(group, net, name, seed, size_of(options))
             store.keep(key_of(name, seed), found)
@@ -184,30 +185,32 @@ def measure_live(options: Options, store: Store, ranks: int, names: Sequence[str
             say(f"{name}, seed {seed}: loss {loss:.4f} after {found['ends'][-1]:.0f} s")
 
 
-def measure_steps(options: Options, store: Store, ranks: int, names: Sequence[str], rate: str) -> None:
-    """Seconds of a step of every fixed rate on a link, block by block in turns."""
-    key = f"steps/{rate}"
-    if store.samples(key) is not None:
-        return
+def measure_steps(options: Options, store: Store, ranks: int, names: Sequence[str], seed: int) -> None:
+    """Seconds of a step of every fixed rate at both speeds of the link, block by block in turns."""
+    missing = [rate for rate in (NETS[0], SLOW) if store.samples(steps_key(rate, seed)) is None]
     fixed = [name for name in names if not METHODS[name].live and METHODS[name].kind != "control"]
     trainings = {name: ("sirtaki", recipe_of(name, 1, STEPS)) for name in fixed}
-    with network(rate, ranks, strict=not options.quick) as net, Group(ranks, ["sirtaki"], net=net) as group:
-        if options.quick:
-            store.keep(key, time_steps(group, trainings, warm=3, blocks=2, steps=3))
-        else:
-            store.keep(key, time_steps(group, trainings, warm=WARM_STEPS, blocks=BLOCKS, steps=BLOCK_STEPS))
+    warm, blocks, steps = (3, 2, 3) if options.quick else (WARM_STEPS, BLOCKS, BLOCK_STEPS)
+    for rate in missing:
+        with network(rate, ranks, strict=not options.quick) as net, Group(ranks, ["sirtaki"], net=net) as group:
+            store.keep(steps_key(rate, seed), time_steps(group, trainings, warm=warm, blocks=blocks, steps=steps))
 
 
 def measure_alone(options: Options, store: Store, ranks: int) -> None:
     """Seconds of a step that sends nothing: no rate is faster."""
     if store.samples(ALONE) is None:
-        blocks, steps = (2, 3) if options.quick else (BLOCKS, BLOCK_STEPS)
+        blocks, steps = (2, 3) if options.quick else (ALONE_BLOCKS, BLOCK_STEPS)
         store.keep(ALONE, time_alone(ranks, recipe_of(DENSE, 1, STEPS), blocks=blocks, steps=steps))
 
 
 def key_of(name: str, seed: int) -> str:
     """The name of a training on the link in the partial file."""
     return f"live/{name}/{seed}"
+
+
+def steps_key(rate: str, seed: int) -> str:
+    """The name of the steps of fixed rates that belong to a seed's trainings on the link."""
+    return f"steps/{rate}/{seed}"
 
 
 def loss_key(name: str, ranks: int, steps: int, seed: int) -> str:
@@ -284,7 +287,7 @@ def rows_of(options: Options, store: Store, ranks: int, names: Sequence[str], se
     }
     ends = {name: [ended(one, size.window) for one in of_seeds] for name, of_seeds in losses.items()}
     targets = [end + LOSS_EXCESS for end in ends[DENSE]]
-    seconds = {rate: store.samples(f"steps/{rate}") for rate in (NETS[0], SLOW)}
+    seconds = {rate: [store.samples(steps_key(rate, s)) for s in seeds] for rate in (NETS[0], SLOW)}
     rows: list[Row] = []
     reached: dict[str, Reached] = {}
     for name in names:
@@ -297,9 +300,10 @@ def rows_of(options: Options, store: Store, ranks: int, names: Sequence[str], se
         if method.kind == "control":
             rows += control_rows(params, ends[name], OURS, ends[OURS])
         for rate, samples in seconds.items():
-            if name in samples:
+            if name in samples[0]:
                 at = {**params, "net": "netns", "rate_mbit": float(rate)}
-                rows.append(make_row("step_seconds", at, estimate(samples[name]), "s", "lower", bound=alone))
+                all_seeds = estimate([one for of_seed in samples for one in of_seed[name]])
+                rows.append(make_row("step_seconds", at, all_seeds, "s", "lower", bound=alone))
         found = [steps_to(one, target, size.window) for one, target in zip(losses[name], targets, strict=True)]
         counts = [count for count in found if count is not None]
         share = estimate([len(counts) / len(found)])
@@ -311,12 +315,22 @@ def rows_of(options: Options, store: Store, ranks: int, names: Sequence[str], se
             live = [store.samples(key_of(name, s)) for s in seeds]
             times = [one["ends"][count - 1] for one, count in zip(live, counts, strict=True)]
         else:
-            fast, slow = (estimate(seconds[rate][name]).value for rate in (NETS[0], SLOW))
-            times = [fixed_seconds(count, fast, slow, size.phase) for count in counts]
+            paces = zip(*(pace_of(seconds[rate], name) for rate in (NETS[0], SLOW)), strict=True)
+            times = [fixed_seconds(n, fast, slow, size.phase) for n, (fast, slow) in zip(counts, paces, strict=True)]
         reached[name] = Reached(times, counts)
         least = median(counts) * alone
         rows.append(make_row("seconds_to_target", params, estimate(times), "s", "lower", bound=least))
     return rows + rows_against(store, ranks, reached, seeds, seconds)
+
+
+def pace_of(of_seeds: Sequence[dict[str, list[float]]], name: str) -> list[float]:
+    """Seconds of a step of a rate, seed by seed."""
+    return [median(samples[name]) for samples in of_seeds]
+
+
+def fastest(of_seeds: Sequence[dict[str, list[float]]], names: Sequence[str]) -> str:
+    """Of these rates, by all seeds together."""
+    return min(names, key=lambda name: median([one for of_seed in of_seeds for one in of_seed[name]]))
 
 
 def rows_against(
@@ -324,13 +338,13 @@ def rows_against(
     ranks: int,
     reached: dict[str, Reached],
     seeds: Sequence[int],
-    seconds: dict[str, dict[str, list[float]]],
+    seconds: dict[str, list[dict[str, list[float]]]],
 ) -> list[Row]:
     """`importance` against the fixed rates that end as well, and against the oracle."""
     alone = estimate(store.samples(ALONE)).value
     params = {"method": OURS, "kind": "method", "ranks": ranks}
     live = [store.samples(key_of(OURS, s)) for s in seeds]
-    fixed = [name for name in reached if name in seconds[NETS[0]]]
+    fixed = [name for name in reached if name in seconds[NETS[0]][0]]
     rows = []
     for name in fixed if OURS in reached else ():
         against = {**params, "against": name}
@@ -338,8 +352,8 @@ def rows_against(
         # Its own steps, if they sent nothing.
         bound = median(one / (count * alone) for one, count in zip(theirs, ours.steps, strict=True))
         rows.append(ratio_row("times_faster", against, theirs, ours.seconds, name, bound=bound, target=TIMES_FASTER))
-    fast, slow = (min(estimate(seconds[rate][name]).value for name in fixed) for rate in (NETS[0], SLOW))
-    over = estimate([oracle_ratio(one, fast, slow) for one in live])
+    paces = (pace_of(seconds[rate], fastest(seconds[rate], fixed)) for rate in (NETS[0], SLOW))
+    over = estimate([oracle_ratio(one, fast, slow) for one, fast, slow in zip(live, *paces, strict=True)])
     rows.append(make_row("over_oracle", params, over, "ratio", "lower", bound=1.0, target=ORACLE))
     by_change = zip(*(steps_to_adapt(one) for one in live), strict=False)
     for change, samples in zip((f"{NETS[0]} to {SLOW}", f"{SLOW} to {NETS[0]}"), by_change, strict=False):
@@ -357,9 +371,9 @@ def main() -> int:
     seeds = [int(seed) for seed in options.more["seeds"]][: 1 if options.quick else None]
     rows: list[Row] = []
     for ranks in options.ranks if options.nets else ():
-        measure_live(options, store, ranks, names, seeds)
-        for rate in (NETS[0], SLOW):
-            measure_steps(options, store, ranks, names, rate)
+        for seed in seeds:
+            measure_live(options, store, ranks, names, seed)
+            measure_steps(options, store, ranks, names, seed)
         measure_alone(options, store, ranks)
         measure_fixed(options, store, ranks, names, seeds)
         rows += rows_of(options, store, ranks, names, seeds)

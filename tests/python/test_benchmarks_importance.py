@@ -52,21 +52,22 @@ def test_a_plan_that_never_settles_takes_the_whole_phase() -> None:
     assert importance.steps_to_adapt(found) == [20.0]
 
 
-def measured(folder: Path, names: Sequence[str]) -> list[Row]:
-    """Rows of a quick run in which every method ends at a loss of its own."""
+def measured(folder: Path, names: Sequence[str], slowness: Sequence[float] = (1.0, 1.0)) -> list[Row]:
+    """Rows of a quick run in which every method ends at a loss of its own. `slowness`: of the machine, by seed."""
     store = Store("importance", "python -m benchmarks.importance --quick", folder=folder)
     options = Options(quick=True, nets=("100",), ranks=(4,), systems=("sirtaki",), horovod_python=None, more={})
     ends = {"dense": 2.0, "10%": 2.01, "zero": 3.0, "importance": 2.01, "importance_no_ef": 2.0}
     for name, seed in itertools.product(names, (1, 2)):
         losses = [5.0] * 20 + [ends[name]] * (importance.QUICK_STEPS - 20)
         if importance.METHODS[name].live:
-            seconds = [0.1 * (step + 1) for step in range(len(losses))]
+            seconds = [0.1 * slowness[seed - 1] * (step + 1) for step in range(len(losses))]
             found = {"losses": losses, "ends": seconds, "sent": [100] * len(losses), "changes": [2.0, 4.0]}
             store.keep(importance.key_of(name, seed), found)
         else:
             store.trainings.keep(importance.loss_key(name, 4, importance.QUICK_STEPS, seed), losses)
-    for rate in (importance.NETS[0], importance.SLOW):
-        store.keep(f"steps/{rate}", {"dense": [0.2] * 3, "10%": [0.1] * 3})
+    for rate, seed in itertools.product((importance.NETS[0], importance.SLOW), (1, 2)):
+        slow = slowness[seed - 1]
+        store.keep(importance.steps_key(rate, seed), {"dense": [0.2 * slow] * 3, "10%": [0.1 * slow] * 3})
     store.keep(importance.ALONE, [0.05] * 3)
     return importance.rows_of(options, store, 4, names, (1, 2))
 
@@ -76,6 +77,13 @@ def test_a_control_that_ends_as_well_is_a_miss(tmp_path: Path) -> None:
     edges = {r.params["method"]: r for r in rows if r.metric == "control_loss_excess_lower_edge"}
     assert {name: row.met for name, row in edges.items()} == {"zero": True, "importance_no_ef": False}
     assert all(row.params["against"] == "importance" for row in edges.values())
+
+
+def test_a_machine_that_is_slow_for_a_seed_is_so_for_all_that_is_compared(tmp_path: Path) -> None:
+    for slowness in ((1.0, 1.0), (1.0, 1.5)):
+        rows = measured(tmp_path / str(slowness), ["dense", "10%", "importance"], slowness)
+        over = [row for row in rows if row.metric == "over_oracle"]
+        assert [{round(v, 6) for v in (row.value, *row.spread.values())} for row in over] == [{1.0}]
 
 
 def test_seconds_have_those_of_steps_that_send_nothing_as_their_bound(tmp_path: Path) -> None:
