@@ -16,6 +16,11 @@ Bytes slice_of(const scheduler::Slice& slice, std::span<const TensorView> views)
                               static_cast<std::size_t>(slice.numel) * element);
 }
 
+Bytes packed_slice(const scheduler::Slice& slice, Bytes packed, DType wire) {
+  return packed.subspan(static_cast<std::size_t>(slice.at) * dtype_size(wire),
+                        static_cast<std::size_t>(slice.numel) * dtype_size(wire));
+}
+
 bool in_place(const scheduler::Partition& partition) {
   return partition.slices.size() == 1 && wire_dtype(partition) == partition.dtype;
 }
@@ -49,8 +54,7 @@ void HostPath::pack(const scheduler::Partition& partition, std::span<const Tenso
   const DType wire = codec.wire_dtype(partition.dtype);
   for (const scheduler::Slice& slice : partition.slices) {
     const Bytes from = slice_of(slice, views);
-    const Bytes to = out.subspan(static_cast<std::size_t>(slice.at) * dtype_size(wire),
-                                 static_cast<std::size_t>(slice.numel) * dtype_size(wire));
+    const Bytes to = packed_slice(slice, out, wire);
     if (wire == partition.dtype) {
       std::ranges::copy(from, to.data());
       if (scales_.before != 1.0) {
@@ -77,8 +81,7 @@ Status HostPath::scatter(const scheduler::Partition& partition, std::span<const 
   for (const scheduler::Slice& slice : partition.slices) {
     const Bytes to = slice_of(slice, views);
     if (moved) {
-      const ConstBytes from = packed.bytes().subspan(static_cast<std::size_t>(slice.at) * dtype_size(wire),
-                                                     static_cast<std::size_t>(slice.numel) * dtype_size(wire));
+      const ConstBytes from = packed_slice(slice, packed.bytes(), wire);
       if (wire == partition.dtype) {
         std::ranges::copy(from, to.data());
       } else {
@@ -89,6 +92,11 @@ Status HostPath::scatter(const scheduler::Partition& partition, std::span<const 
       kernels::scale(partition.dtype, to.data(), slice.numel, scales_.after);
     }
   }
+  return {};
+}
+
+Status HostPath::pay(const TensorView& gradient, const AddDebt& add) {
+  add(gradient);
   return {};
 }
 

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -43,6 +44,11 @@ class DensePath {
   virtual Status scatter(const scheduler::Partition& partition, std::span<const TensorView> views,
                          BufferPool::Buffer packed) = 0;
 
+  // A debt that goes with this gradient: `add` adds it to float32 of the host's memory, the gradient's or zeros that
+  // are added to it. Before any of it is gathered.
+  using AddDebt = std::function<void(const TensorView& host)>;
+  virtual Status pay(const TensorView& gradient, const AddDebt& add) = 0;
+
   // Zeros, until zeros_over(), for gradients of a rank without data; anew for each step, as sums are written there.
   virtual Result<std::byte*> zeros(std::size_t bytes) = 0;
   virtual void zeros_over() = 0;
@@ -52,6 +58,8 @@ class DensePath {
 };
 
 Bytes slice_of(const scheduler::Slice& slice, std::span<const TensorView> views);
+// Where the slice lies in its partition, packed as `wire`.
+Bytes packed_slice(const scheduler::Slice& slice, Bytes packed, DType wire);
 // It travels from where it is.
 bool in_place(const scheduler::Partition& partition);
 
@@ -72,6 +80,7 @@ class HostPath final : public DensePath {
   void cancel(const net::TagGroup& /*tags*/, const Status& /*cause*/) override {}
   Status scatter(const scheduler::Partition& partition, std::span<const TensorView> views,
                  BufferPool::Buffer packed) override;
+  Status pay(const TensorView& gradient, const AddDebt& add) override;
   Result<std::byte*> zeros(std::size_t bytes) override;
   void zeros_over() override { std::vector<std::byte>().swap(zeros_); }
   bool on_host() const override { return true; }

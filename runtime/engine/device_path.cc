@@ -1,5 +1,6 @@
 #include "runtime/engine/device_path.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "runtime/device/arena.h"
@@ -12,11 +13,6 @@ constexpr std::size_t kAlign = device::Arena::kAlignment;
 
 std::size_t packed_bytes(const scheduler::Partition& partition) {
   return static_cast<std::size_t>(partition.numel) * dtype_size(wire_dtype(partition));
-}
-
-Bytes part_of(Bytes packed, const scheduler::Slice& slice, DType wire) {
-  return packed.subspan(static_cast<std::size_t>(slice.at) * dtype_size(wire),
-                        static_cast<std::size_t>(slice.numel) * dtype_size(wire));
 }
 
 }  // namespace
@@ -65,7 +61,7 @@ Result<DensePath::Packed> DevicePath::gather(const scheduler::Partition& partiti
   const DType wire = wire_dtype(partition);
   const Bytes memory(memory_.get() + places_[static_cast<std::size_t>(partition.position)], packed_bytes(partition));
   for (const scheduler::Slice& slice : partition.slices) {
-    const Bytes to = part_of(memory, slice, wire);
+    const Bytes to = packed_slice(slice, memory, wire);
     SRT_TRY(move(partition.dtype, slice_of(slice, views), wire, to, slice.numel));
   }
   packed.memory = BufferPool::Buffer(net::Lent{memory_, memory});
@@ -106,7 +102,7 @@ Status DevicePath::scatter(const scheduler::Partition& partition, std::span<cons
   }
   const DType wire = wire_dtype(partition);
   for (const scheduler::Slice& slice : partition.slices) {
-    const Bytes from = part_of(packed.bytes(), slice, wire);
+    const Bytes from = packed_slice(slice, packed.bytes(), wire);
     SRT_TRY(move(wire, from, partition.dtype, slice_of(slice, views), slice.numel));
   }
   return {};
@@ -124,6 +120,25 @@ Result<std::byte*> DeviceZeros::make(DevicePlane& plane, std::size_t bytes) {
   };
   const Status given_in = queue();
   return given_in ? Result<std::byte*>(memory_.get()) : Result<std::byte*>(plane.stage().fail(given_in));
+}
+
+Status pay_on_device(DevicePlane& plane, const TensorView& gradient, const DensePath::AddDebt& add) {
+  const auto queue = [&]() -> Status {
+    SRT_ASSIGN(device::PinnedBlock block, plane.stage().take(gradient.size_bytes()));
+    SRT_ASSIGN(const std::shared_ptr<std::byte> debt, plane.take(gradient.size_bytes()));
+    std::ranges::fill(block.bytes(), std::byte{0});
+    add({block.bytes().data(), gradient.numel, gradient.dtype, {}});
+    std::byte* const to = gradient.bytes().data();
+    Status given_in = plane.copy(debt.get(), block.bytes().data(), gradient.size_bytes());
+    const std::byte* const terms[] = {to, debt.get()};
+    const kernels::cuda::Reduce sum{ReduceOp::kSum, DType::kF32, terms, to, gradient.numel};
+    const compression::DeviceQueue work = plane.queue();
+    given_in.update(given_in ? DevicePlane::queued(work.kernels.reduce(sum, work.stream)) : Status());
+    plane.when_copied(given_in, [block = std::move(block)](const Status& /*arrived*/) {});
+    return given_in;
+  };
+  const Status given_in = queue();
+  return given_in ? given_in : plane.stage().fail(given_in);
 }
 
 }  // namespace sirtaki::engine

@@ -26,6 +26,9 @@ class DeviceZeros {
   std::shared_ptr<std::byte> memory_;
 };
 
+// As DensePath::pay().
+Status pay_on_device(DevicePlane& plane, const TensorView& gradient, const DensePath::AddDebt& add);
+
 class DevicePath final : public DensePath {
  public:
   // Both outlive it.
@@ -38,6 +41,7 @@ class DevicePath final : public DensePath {
   void cancel(const net::TagGroup& tags, const Status& cause) override { net_.cancel(tags, cause); }
   Status scatter(const scheduler::Partition& partition, std::span<const TensorView> views,
                  BufferPool::Buffer packed) override;
+  Status pay(const TensorView& gradient, const AddDebt& add) override { return pay_on_device(plane_, gradient, add); }
   Result<std::byte*> zeros(std::size_t bytes) override { return zeros_.make(plane_, bytes); }
   void zeros_over() override { zeros_.over(); }
   bool on_host() const override { return false; }

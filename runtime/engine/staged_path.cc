@@ -8,11 +8,10 @@ namespace sirtaki::engine {
 Result<DensePath::Packed> StagedPath::gather(const scheduler::Partition& partition, std::span<const TensorView> views) {
   SRT_ASSIGN(device::PinnedBlock taken, plane_.stage().take(partition.size_bytes()));
   const auto block = std::make_shared<device::PinnedBlock>(std::move(taken));
-  const std::size_t element = dtype_size(partition.dtype);
   for (const scheduler::Slice& slice : partition.slices) {
     const Bytes from = slice_of(slice, views);
-    std::byte* const to = block->bytes().data() + static_cast<std::size_t>(slice.at) * element;
-    if (const Status copied = plane_.copy(to, from.data(), from.size()); !copied) {
+    const Bytes to = packed_slice(slice, block->bytes(), partition.dtype);
+    if (const Status copied = plane_.copy(to.data(), from.data(), from.size()); !copied) {
       return plane_.stage().fail(copied);
     }
   }
@@ -46,12 +45,11 @@ void StagedPath::cancel(const net::TagGroup& tags, const Status& cause) {
 
 Status StagedPath::scatter(const scheduler::Partition& partition, std::span<const TensorView> views,
                            BufferPool::Buffer packed) {
-  const std::size_t element = dtype_size(partition.dtype);
   Status given_in;
   for (const scheduler::Slice& slice : partition.slices) {
     const Bytes to = slice_of(slice, views);
-    const std::byte* const from = packed.bytes().data() + static_cast<std::size_t>(slice.at) * element;
-    given_in.update(given_in ? plane_.copy(to.data(), from, to.size()) : Status());
+    const Bytes from = packed_slice(slice, packed.bytes(), partition.dtype);
+    given_in.update(given_in ? plane_.copy(to.data(), from.data(), to.size()) : Status());
   }
   // Read until the copies are done.
   plane_.when_copied(given_in, [packed = std::move(packed)](const Status& /*arrived*/) {});

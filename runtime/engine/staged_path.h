@@ -28,6 +28,7 @@ class StagedPath final : public DensePath {
   void cancel(const net::TagGroup& tags, const Status& cause) override;
   Status scatter(const scheduler::Partition& partition, std::span<const TensorView> views,
                  BufferPool::Buffer packed) override;
+  Status pay(const TensorView& gradient, const AddDebt& add) override { return pay_on_device(plane_, gradient, add); }
   Result<std::byte*> zeros(std::size_t bytes) override { return zeros_.make(plane_, bytes); }
   void zeros_over() override { zeros_.over(); }
   bool on_host() const override { return false; }

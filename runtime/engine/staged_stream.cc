@@ -20,26 +20,6 @@ class Running {
 
 }  // namespace
 
-void StagedStream::ready_in_place(Source source, Ready hand_over) {
-  const auto call = std::make_shared<Call>();
-  call->due = false;
-  call->turn = [this, tensor = source.tensor, program = source.program,
-                hand_over = std::move(hand_over)](const Status& given_up) {
-    if (given_up && hand_over(tensor) && std::ranges::find(programs_, program) == programs_.end()) {
-      programs_.push_back(program);
-    }
-  };
-  calls_.push_back(call);
-  stage_.fetch({}, nullptr, std::move(source.written), [self = shared_from_this(), call](const Status& status) {
-    if (!status) {
-      call->turn = {};
-    }
-    call->due = true;
-    call->kept.reset();
-    self->run();
-  });
-}
-
 void StagedStream::let_pass(const std::vector<device::Stream>& programs) {
   for (const device::Stream program : programs) {
     if (const Status passed = plane_->let_pass(program); !passed) {
@@ -49,16 +29,39 @@ void StagedStream::let_pass(const std::vector<device::Stream>& programs) {
 }
 
 void StagedStream::ready(int index, Source source, Ready hand_over) {
-  if (plane_ != nullptr) {
-    ready_in_place(std::move(source), std::move(hand_over));
-    return;
-  }
   const auto call = std::make_shared<Call>();
-  call->due = false;
   calls_.push_back(call);
+  if (plane_ != nullptr && in_place_()) {
+    wait_in_place(call, index, std::move(source), std::move(hand_over));
+  } else {
+    fetch(call, index, std::move(source), std::move(hand_over));
+  }
+}
+
+void StagedStream::wait_in_place(const std::shared_ptr<Call>& call, int index, Source source, Ready hand_over) {
+  call->due = false;
+  call->turn = [this, tensor = source.tensor, program = source.program, hand_over](const Status& given_up) {
+    if (given_up && hand_over(tensor) && std::ranges::find(programs_, program) == programs_.end()) {
+      programs_.push_back(program);
+    }
+  };
+  Result<device::Mark> written = std::move(source.written);
+  source.written = device::Mark();  // by then
+  // The call has it, so not the call.
+  call->fetch = [this, weak = std::weak_ptr(call), index, source = std::move(source),
+                 hand_over = std::move(hand_over)]() mutable {
+    fetch(weak.lock(), index, std::move(source), std::move(hand_over));
+  };
+  stage_.fetch({}, nullptr, std::move(written),
+               [self = shared_from_this(), call](const Status& status) { self->fetched(call, status); });
+}
+
+void StagedStream::fetch(const std::shared_ptr<Call>& call, int index, Source source, Ready hand_over) {
+  call->due = false;
   auto memory = stage_.take(source.tensor.size_bytes());
   if (!memory) {
     // The device is lost, and with it the job, which the stream hears of by itself.
+    call->turn = {};
     call->due = true;
     run();
     return;
@@ -77,14 +80,16 @@ void StagedStream::ready(int index, Source source, Ready hand_over) {
     }
   };
   stage_.fetch(to, source.tensor.data, std::move(source.written),
-               [self = shared_from_this(), call, block](const Status& status) {
-                 if (!status) {
-                   call->turn = {};
-                 }
-                 call->due = true;
-                 call->kept.reset();
-                 self->run();
-               });
+               [self = shared_from_this(), call, block](const Status& status) { self->fetched(call, status); });
+}
+
+void StagedStream::fetched(const std::shared_ptr<Call>& call, const Status& status) {
+  if (!status) {
+    call->turn = {};
+  }
+  call->due = true;
+  call->kept.reset();
+  run();
 }
 
 void StagedStream::call(Turn turn) {
@@ -101,6 +106,11 @@ void StagedStream::run() {
   const auto self = shared_from_this();  // a call may close the stream
   const Running running(running_);
   while (!calls_.empty() && calls_.front()->due) {
+    if (Task fetch = std::exchange(calls_.front()->fetch, {}); fetch && calls_.front()->turn && !in_place_()) {
+      // A step was given up meanwhile, and the tensor is of another one.
+      fetch();
+      continue;
+    }
     const auto call = std::move(calls_.front());
     calls_.pop_front();
     if (call->turn) {

@@ -2,8 +2,9 @@
 // none.
 //
 // A tensor that is ready is fetched first, and what is called after it waits for that, but for the end of the step:
-// that comes at once. A result is put back when the program waits for it, alone or with the step. Loop thread; shared
-// by StreamTable and by what is in flight.
+// that comes at once. A result is put back when the program waits for it, alone or with the step. Where the stream
+// works on the GPU's memory, which it may do in some steps only, nothing is fetched: calls wait for the GPU alone. Loop
+// thread; shared by StreamTable and by what is in flight.
 #pragma once
 
 #include <deque>
@@ -19,14 +20,17 @@ namespace sirtaki::engine {
 
 class StagedStream : public std::enable_shared_from_this<StagedStream> {
  public:
-  // Hands a tensor over, in the host's memory. False: the stream takes none now, and does not use the memory.
+  // Hands a tensor over. False: the stream takes none now, and does not use the memory.
   using Ready = std::function<bool(const TensorView& tensor)>;
+  // Whether tensors that are handed over now are to be on the GPU.
+  using InPlace = std::function<bool()>;
 
   using Turn = MoveFunction<void(const Status& given_up)>;
 
-  // Both outlive it. With a `plane` the stream works on the GPU's memory itself, when the GPU has come to it, and what
-  // the program queues afterwards comes behind the plane's copies.
-  StagedStream(DeviceStage& stage, DevicePlane* plane) : stage_(stage), plane_(plane) {}
+  // Both outlive it. Null `plane`: the stream never works on the GPU's memory; else what the program queues after such
+  // a step comes behind the plane's copies.
+  StagedStream(DeviceStage& stage, DevicePlane* plane, InPlace in_place)
+      : stage_(stage), plane_(plane), in_place_(std::move(in_place)) {}
 
   struct Source {
     TensorView tensor;       // on the GPU
@@ -56,17 +60,21 @@ class StagedStream : public std::enable_shared_from_this<StagedStream> {
   };
   struct Call {
     Turn turn;
+    Task fetch;                  // where the tensor is handed over on the GPU: does so by way of the host instead
     bool due = true;             // nothing of it is fetched
     std::shared_ptr<void> kept;  // what waits for the end of the fetch
   };
 
   void run();
-  void ready_in_place(Source source, Ready hand_over);
+  void wait_in_place(const std::shared_ptr<Call>& call, int index, Source source, Ready hand_over);
+  void fetch(const std::shared_ptr<Call>& call, int index, Source source, Ready hand_over);
+  void fetched(const std::shared_ptr<Call>& call, const Status& status);
   void let_pass(const std::vector<device::Stream>& programs);
   Status put_back(const std::function<bool(int)>& wanted);
 
   DeviceStage& stage_;
   DevicePlane* const plane_;
+  const InPlace in_place_;
   std::deque<std::shared_ptr<Call>> calls_;  // that wait for a fetch
   bool running_ = false;
   std::vector<Tensor> step_;              // what the stream works on

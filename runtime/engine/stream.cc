@@ -33,12 +33,24 @@ void share_costs(const net::HostGroups* groups, scheduler::CodecCosts& costs) {
   }
 }
 
+std::unique_ptr<scheduler::Controller> policy_of(const StreamSpec& spec, const scheduler::PlannerOptions& planner,
+                                                 const StreamDeps& deps) {
+  return controller_for(spec, planner, std::make_shared<CatalogFacts>(deps.net));
+}
+
+// Nothing is encoded, nor rounded to halves.
+bool all_as_they_are(const scheduler::Plan& plan) {
+  return std::ranges::all_of(plan.tensors(), [](const scheduler::PlannedTensor& tensor) {
+    return tensor.decision.codec == CodecId::kNone && !tensor.decision.way().lossy();
+  });
+}
+
 PlanKeeperOptions keeper_options(const StreamOptions& options, const StreamSpec& spec, const StreamDeps& deps) {
   PlanKeeperOptions out;
   const int exchanging = exchanging_ranks(deps.net);
   out.replanner = replanner_options(options, exchanging);
   if (!out.replanner.frozen) {
-    out.controller = controller_for(spec, out.replanner.planner, std::make_shared<CatalogFacts>(deps.net));
+    out.controller = policy_of(spec, out.replanner.planner, deps);
   }
   if (out.controller) {
     out.codec_costs = time_codecs(deps.loop, exchanging);
@@ -58,24 +70,21 @@ Stream::Stream(StreamId id, StreamSpec spec, const std::shared_ptr<const schedul
       deps_(deps),
       trace_(deps.trace, spec_.name),
       finite_only_(options.finite_only),
+      has_policy_(policy_of(spec_, replanner_options(options, exchanging_ranks(deps.net)).planner, deps) != nullptr),
       keeper_(spec_.name, plan, spec_.order, keeper_options(options, spec_, deps),
               {deps.loop, deps.trace, deps.stats, deps.log}),
       dispatcher_(options.credit_bytes),
       board_(std::make_shared<StreamBoard>(spec_.tensors.size())),
       memory_(spec_.tensors, deps.net.rank(), deps.net.size(), deps.net.host_groups()),
-      dense_(std::make_unique<HostPath>(deps.net, deps.buffers, deps.lent_bytes,
-                                        HostPath::Scales{spec_.prescale, spec_.postscale})),
+      host_path_(deps.net, deps.buffers, deps.lent_bytes, HostPath::Scales{spec_.prescale, spec_.postscale}),
       trained_(spec_.first_step),
       late_flags_(std::make_unique<LateFlags>(id, spec_.tensors.size(), deps.net)) {
   open_step();
 }
 
 Stream::OnDevice Stream::on_device() const {
-  scheduler::PlannerOptions planner;
-  planner.ranks = exchanging_ranks(deps_.net);
-  const bool may_change = controller_for(spec_, planner, std::make_shared<CatalogFacts>(deps_.net)) != nullptr;
-  if (may_change || spec_.prescale != 1.0 || spec_.postscale != 1.0 || spec_.reduce_op == ReduceOp::kAdasum ||
-      finite_only_) {
+  if (spec_.prescale != 1.0 || spec_.postscale != 1.0 || spec_.reduce_op == ReduceOp::kAdasum || finite_only_ ||
+      (has_policy_ && !all_as_they_are(*plan_))) {
     return OnDevice::kNothing;
   }
   bool codes = false;
@@ -101,7 +110,8 @@ Stream::OnDevice Stream::on_device() const {
 void Stream::use(std::unique_ptr<DensePath> path, std::unique_ptr<DeviceCodes> codes) {
   SRT_CHECK(untouched() && in_flight_count_ == 0);
   if (path) {
-    dense_ = std::move(path);
+    device_path_ = std::move(path);
+    dense_ = &path_of_step();
     dense_->adopt(*plan_);
   }
   codes_ = std::move(codes);
@@ -110,9 +120,28 @@ void Stream::use(std::unique_ptr<DensePath> path, std::unique_ptr<DeviceCodes> c
   }
 }
 
+// A policy's first step behind one that was given up goes by way of the host's memory, whatever its plan: the program
+// may have handed over some of it before this rank knew which plan it has.
+DensePath& Stream::path_of_step() {
+  const bool by_plan = !has_policy_ || ((attempt_ == 0 || step_ > 0) && all_as_they_are(*plan_));
+  if (device_path_ && by_plan) {
+    return *device_path_;
+  }
+  return host_path_;
+}
+
+bool Stream::takes_from_device() const {
+  return device_path_ && (!has_policy_ || (phase_ != Phase::kAborting && dense_ == device_path_.get()));
+}
+
 void Stream::open_step() {
-  if (plan_ != keeper_.plan()) {
+  const bool other_plan = plan_ != keeper_.plan();
+  if (other_plan) {
     adopt_plan();
+  }
+  const DensePath* const before = std::exchange(dense_, &path_of_step());
+  if (other_plan || dense_ != before) {
+    dense_->adopt(*plan_);
   }
   const std::size_t count = spec_.tensors.size();
   views_.assign(count, {});
@@ -204,13 +233,9 @@ void Stream::admit(int index) {
     give_up(finite);
     return;
   }
-  const TensorView& gradient = views_[static_cast<std::size_t>(index)];
-  memory_.admit(index, planned, gradient, spec_.prescale, trained_ + step_);
-  if (codes_ && planned.decision.way().lossy()) {
-    if (const Status given = codes_->admit(index, memory_.of(index).ownership(), gradient); !given) {
-      give_up(given);
-      return;
-    }
+  if (const Status owed = admit_owed(index, planned); !owed) {
+    give_up(owed);
+    return;
   }
   auto ready = dispatcher_.tensor_ready(index);
   if (!ready) {

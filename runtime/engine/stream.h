@@ -83,8 +83,9 @@ class Stream {
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
 
-  // What a GPU can do for it, in all steps; the same on all ranks. Where gradients are scaled or looked at, or a policy
-  // decides, nothing.
+  // What a GPU can do for it; the same on all ranks. In all steps, but where a policy may change how tensors travel:
+  // there in those whose plan leaves all elements as they are, if the first one does. Where gradients are scaled or
+  // looked at, nothing.
   enum class OnDevice : std::uint8_t {
     kNothing,
     kDense,        // its elements travel, as they are or as halves, over collectives of the GPU's memory
@@ -96,6 +97,9 @@ class Stream {
   void hold() { held_up_ = true; }
   // Before the first step. Null: as it would without. `codes`: of what is compressed, if it is on a GPU.
   void use(std::unique_ptr<DensePath> path, std::unique_ptr<DeviceCodes> codes);
+  // Whether tensors that become ready now are to be where the GPU has them, for the path of use(). It may change behind
+  // a step, and when a step is given up.
+  bool takes_from_device() const;
 
   // `at`: when the program said so.
   void ready(int index, TensorView tensor, bool absent, TimePoint at);
@@ -179,6 +183,7 @@ class Stream {
   };
 
   void admit(int index);
+  Status admit_owed(int index, const scheduler::PlannedTensor& planned);
   void pump();
   void launch(const scheduler::Partition& partition);
   void on_partition(std::uint32_t attempt, int position, BufferPool::Buffer buffer, const Status& status);
@@ -212,6 +217,7 @@ class Stream {
   void publish();
   void publish(int index);
   void open_step();
+  DensePath& path_of_step();
   Rank job_rank() const { return deps_.net.job_rank(deps_.net.rank()); }
   Status check_ready(int index, const TensorView& tensor) const;
   bool step_complete() const;
@@ -226,14 +232,17 @@ class Stream {
   StreamDeps deps_;
   StreamTrace trace_;
   const bool finite_only_;
+  const bool has_policy_;  // that may change how tensors travel
   PlanKeeper keeper_;
   std::shared_ptr<const scheduler::Plan> plan_;  // the keeper's, of the last step border
   scheduler::Dispatcher dispatcher_;
   const std::shared_ptr<StreamBoard> board_;
   StreamMemory memory_;
-  std::unique_ptr<DensePath> dense_;
-  std::unique_ptr<DeviceCodes> codes_;  // null: compressed tensors are encoded on the CPU
-  int gate_ = 0;                        // position from which partitions start after finish() only
+  HostPath host_path_;
+  std::unique_ptr<DensePath> device_path_;  // null: all goes by way of the host's memory
+  DensePath* dense_ = &host_path_;          // of the step in progress
+  std::unique_ptr<DeviceCodes> codes_;      // null: compressed tensors are encoded on the CPU
+  int gate_ = 0;                            // position from which partitions start after finish() only
 
   Phase phase_ = Phase::kOpen;
   std::uint32_t attempt_ = 0;

@@ -98,7 +98,9 @@ void Stream::cancel_in_flight(const Status& cause) {
 void Stream::cancel_steps(std::uint64_t from, const Status& cause) {
   for (std::uint64_t step = from; step <= step_ + 1; ++step) {
     deps_.net.cancel(stream_step_tags(id_, attempt_, step), cause);
-    dense_->cancel(stream_step_tags(id_, attempt_, step), cause);
+    if (device_path_) {
+      device_path_->cancel(stream_step_tags(id_, attempt_, step), cause);
+    }
   }
   cancelled_ = true;
 }

@@ -13,7 +13,6 @@ void Stream::adopt_plan() {
   dispatcher_.reset();
   const Status adopted = dispatcher_.adopt(plan_);
   SRT_CHECK(adopted);
-  dense_->adopt(*plan_);
   // Whatever starts after the tensor that is ready last cannot start before all tensors are there, anyway.
   gate_ = keeper_.last_tensor() < 0 ? 0 : plan_->partitions_of(keeper_.last_tensor()).front();
 }

@@ -95,6 +95,19 @@ Status Stream::check_finite(int index) const {
 
 // ---- what is owed ----
 
+Status Stream::admit_owed(int index, const scheduler::PlannedTensor& planned) {
+  const TensorView& gradient = views_[static_cast<std::size_t>(index)];
+  const auto admit_to = [&](const TensorView& view) {
+    memory_.admit(index, planned, view, spec_.prescale, trained_ + step_);
+  };
+  if (!planned.decision.way().lossy() && memory_.owes(index)) {
+    return dense_->pay(gradient, admit_to);
+  }
+  admit_to(gradient);
+  return codes_ && planned.decision.way().lossy() ? codes_->admit(index, memory_.of(index).ownership(), gradient)
+                                                  : Status();
+}
+
 Status Stream::check_memory(int index) const {
   if (index < 0 || static_cast<std::size_t>(index) >= spec_.tensors.size()) {
     return invalid_argument("stream '" + spec_.name + "' has no tensor number " + std::to_string(index));
@@ -146,16 +159,17 @@ Status Stream::set_residual(int index, std::span<const float> in) {
   if (codes_ && codes_->takes(index)) {
     return codes_->restore(index, in);
   }
-  const bool none = std::ranges::all_of(in, [](float value) { return value == 0; });
-  if (!dense_->on_host() && !none) {
-    const std::string& name = plan_->tensors()[static_cast<std::size_t>(index)].name;
-    return {Code::kUnsupported,
-            "tensor '" + name + "' of stream '" + spec_.name +
-                "' is sent from the GPU without error feedback, which takes up no residual; choose the codec that left "
-                "it, or device.data=host and device.codecs=host",
-            {job_rank(), name}};
+  const scheduler::PlannedTensor& planned = plan_->tensors()[static_cast<std::size_t>(index)];
+  if (codes_ && planned.decision.way().lossy()) {
+    const bool none = std::ranges::all_of(in, [](float value) { return value == 0; });
+    return none ? Status()
+                : Status(Code::kUnsupported,
+                         "tensor '" + planned.name + "' of stream '" + spec_.name +
+                             "' is encoded on the GPU without error feedback, which takes up no residual; choose the "
+                             "codec that left it, or device.codecs=host",
+                         {job_rank(), planned.name});
   }
-  if (!in.empty() && dense_->on_host()) {
+  if (!in.empty()) {
     memory_.restore(index, std::as_bytes(in).data());
   }
   return {};

@@ -60,7 +60,10 @@ void Stream::submit_zeros() {
   if (phase_ == Phase::kFailed || (phase_ == Phase::kOpen && attempt_ >= stand_in_until_)) {
     standing_in_ = false;
     stand_in_until_ = kNever;
-    dense_->zeros_over();
+    host_path_.zeros_over();
+    if (device_path_) {
+      device_path_->zeros_over();
+    }
     if (stood_in_) {
       std::exchange(stood_in_, {})();
     }

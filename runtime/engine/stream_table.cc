@@ -78,7 +78,7 @@ void StreamTable::choose_way(StreamId stream, bool all_on_device, Done opened) {
   const bool by_host = can == Stream::OnDevice::kCodesByHost;
   const bool encodes = (can == Stream::OnDevice::kCodes || by_host) && encodes_;
   if (!encodes ? can != Stream::OnDevice::kDense || plane_->host_only() : by_host && plane_->host_only()) {
-    staged_[stream] = std::make_shared<StagedStream>(*stage_, nullptr);
+    settle_way(stream, {}, false);
     opened({});
     return;
   }
@@ -109,7 +109,10 @@ void StreamTable::choose_way(StreamId stream, bool all_on_device, Done opened) {
 
 void StreamTable::settle_way(StreamId stream, const Status& status, bool on_device) {
   if (status) {
-    staged_[stream] = std::make_shared<StagedStream>(*stage_, on_device ? plane_ : nullptr);
+    staged_[stream] = std::make_shared<StagedStream>(*stage_, on_device ? plane_ : nullptr, [this, stream] {
+      const Stream* const s = engine_.stream(stream);
+      return s != nullptr && s->takes_from_device();
+    });
   } else if (engine_.stream(stream) != nullptr) {
     engine_.close_stream(stream, [](const Status& /*closed*/) {});
   }

@@ -1,0 +1,165 @@
+// Streams of GPUs that are played, on several hosts: those whose GPUs sum up over NCCL before they encode, and those
+// with policies.
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <mutex>
+#include <string>
+
+#include "tests/scenarios/compressed_cases.h"
+#include "tests/scenarios/device_cases.h"
+
+namespace sirtaki::scenarios {
+namespace {
+
+class DeviceHosts : public testing::TestWithParam<int> {
+ protected:
+  static int ranks() { return GetParam(); }
+  static world::ThreadOptions options(std::uint64_t seed, const std::string& more = {}) {
+    world::ThreadOptions options;
+    options.seed = seed;
+    options.size = ranks();
+    options.ranks_per_host = 2;
+    options.options_toml = kSmall + more;
+    options.on_device = true;
+    options.nccl = true;
+    return options;
+  }
+  static void expect_well(const ScenarioFn& scenario, std::uint64_t seed = 1, const std::string& more = {}) {
+    EXPECT_EQ(world::run_threads(options(seed, more), scenario), "");
+  }
+};
+
+TEST_P(DeviceHosts, ResultsHaveTheBitsOfTheCpu) {
+  for (const char* codec : {"int8:min=0,ndim=0,wire=gather", "fp8_e4m3:min=0,ndim=0,wire=gather,ef=off", kTopk,
+                            "group_topk:min=0,ndim=0,wire=gather,rate=5%,values=f16,warmup=3",
+                            "weight0=>group_topk:min=0,ndim=0,wire=gather;*=>int8:min=0,ndim=0,wire=gather"}) {
+    Results results[2];
+    for (const bool on_device : {false, true}) {
+      std::mutex mutex;
+      world::ThreadOptions chosen = options(5);
+      chosen.on_device = on_device;
+      chosen.stats = [&](Rank rank, const std::string& json) {
+        for (const char* zero : {"\"device.encoded_bytes\":0", "\"device.nccl_bytes\":0"}) {
+          EXPECT_EQ(json.find(zero) == std::string::npos && on_device, on_device) << codec << " on rank " << rank;
+        }
+      };
+      const auto scenario = [&](RankApi& api) { return train(api, codec, results[on_device ? 1 : 0], mutex); };
+      EXPECT_EQ(world::run_threads(chosen, scenario), "") << codec;
+    }
+    EXPECT_EQ(results[0].size(), static_cast<std::size_t>(ranks()));
+    EXPECT_TRUE(results[0] == results[1]) << codec;
+  }
+}
+
+TEST_P(DeviceHosts, WhatIsOwedIsPaid) {
+  std::uint64_t seed = 2;
+  for (const char* codec : {kTopk, "int8:min=0,ndim=0,wire=gather", "layer0=>int8:min=0,ndim=0,wire=gather"}) {
+    CompressedRun run = run_of(++seed, 6);
+    run.codec = codec;
+    expect_well(compressed_balance(run), seed);
+    expect_well(compressed_poison(run), seed);
+  }
+  CompressedRun run = run_of(5, 6);
+  run.codec = kTopk;
+  run.wild = true;
+  expect_well(compressed_steps(run), 5);
+}
+
+// Every element travels, so that sums are what they are without a codec.
+TEST_P(DeviceHosts, WhatHappensToAStream) {
+  const std::string codec = "compression.codec = \"group_topk:rate=1,group=64,min=0,ndim=0,wire=gather\"\n";
+  expect_well(stream_steps(3, 8), 3, codec);
+  expect_well(stream_forward(6, 10), 6, codec);
+  expect_well(stream_unused(4, 6), 4, codec);
+  expect_well(stream_closed_at_once(10, 2), 10, codec);
+  expect_well(stream_deviations(5, 10), 5, codec);
+  expect_well(uneven_epochs(9, 4), 9, codec);
+  expect_well(stream_asked_in_a_void_step(11, 5), 11, codec);
+  expect_well(stream_dying(2), 1, codec);
+  expect_well(gone_while_joined(2, true), 1, codec);
+}
+
+TEST_P(DeviceHosts, WithoutNcclTheCpuEncodes) {
+  const std::vector<std::uint64_t> none(static_cast<std::size_t>(ranks()), 0);
+  const std::vector<std::uint64_t> all(static_cast<std::size_t>(ranks()), 1200);
+  EXPECT_EQ(encoded_bytes(options(1), kTopk), all);
+  EXPECT_EQ(encoded_bytes(options(1, "device.data = \"host\"\n"), kTopk), none);
+  world::ThreadOptions without = options(1, "log.level = \"error\"\n");
+  without.rank_without = 1;
+  EXPECT_EQ(encoded_bytes(without, kTopk), none);
+}
+
+TEST_P(DeviceHosts, ALostGpuEndsTheJobOnAllRanks) {
+  world::ThreadOptions lost = options(1);
+  lost.broken_rank = 1;
+  EXPECT_EQ(world::run_threads(lost, lose_while_encoding), "");
+}
+
+// ---- policies, which send some steps over NCCL and some through the host's memory ----
+
+constexpr const char* kPolicies[] = {"auto:min=0,ndim=0,gain=0", "auto:min=0,ndim=0,gain=0,fp16=1",
+                                     "twobit:min=1KiB,ndim=0"};
+
+// Sums over all runs, of rank 0.
+struct Ways {
+  std::uint64_t over_nccl = 0;
+  std::uint64_t fetched = 0;
+  std::uint64_t adopted = 0;
+};
+
+std::uint64_t number_of(const std::string& json, const std::string& key) {
+  const std::size_t at = json.find("\"" + key + "\":");
+  return at == std::string::npos ? 0 : std::stoull(json.substr(at + key.size() + 3));
+}
+
+Ways run_policies(int ranks, const std::function<ScenarioFn(const CompressedRun&)>& scenario) {
+  Ways ways;
+  std::mutex mutex;
+  for (std::uint64_t seed = 1; seed <= std::size(kPolicies); ++seed) {
+    world::ThreadOptions chosen;
+    chosen.seed = seed;
+    chosen.size = ranks;
+    chosen.ranks_per_host = 1;
+    chosen.options_toml = kSmall;
+    chosen.on_device = true;
+    chosen.nccl = true;
+    chosen.stats = [&](Rank rank, const std::string& json) {
+      const std::lock_guard lock(mutex);
+      if (rank == 0) {
+        ways.over_nccl += number_of(json, "device.nccl_bytes");
+        ways.fetched += number_of(json, "device.fetched_bytes");
+        ways.adopted += number_of(json, "streams.plans_adopted");
+      }
+    };
+    CompressedRun run = run_of(seed, 40);
+    run.codec = kPolicies[seed % std::size(kPolicies)];
+    EXPECT_EQ(world::run_threads(chosen, scenario(run)), "") << run.codec;
+  }
+  return ways;
+}
+
+TEST(DevicePolicies, DenseStepsGoOverNcclAndOthersDoNot) {
+  for (const int ranks : {2, 3}) {
+    const Ways ways = run_policies(ranks, compressed_balance);
+    EXPECT_GT(ways.over_nccl, 0U);
+    EXPECT_GT(ways.fetched, 0U);
+    EXPECT_GT(ways.adopted, 0U);
+  }
+}
+
+TEST(DevicePolicies, StepsThatAreGivenUp) {
+  const auto wild = [](CompressedRun run) {
+    run.wild = true;
+    return compressed_steps(run);
+  };
+  for (const int ranks : {2, 3}) {
+    const Ways ways = run_policies(ranks, wild);
+    EXPECT_GT(ways.over_nccl, 0U);
+    EXPECT_GT(ways.fetched, 0U);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, DeviceHosts, testing::Values(4, 5));
+}  // namespace
+}  // namespace sirtaki::scenarios
