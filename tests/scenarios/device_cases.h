@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "tests/scenarios/scenarios.h"
 #include "tests/scenarios/support.h"
 #include "tests/world/thread_world.h"
 
