@@ -81,14 +81,19 @@ Status DeviceCodes::admit(int tensor, const compression::Ownership& ownership, c
   if (!std::exchange(owed.foreign, false) || !owed.any) {
     return {};
   }
+  device::PinnedBlock zeros;
   const auto give = [&](std::int64_t offset, std::int64_t numel) -> Status {
+    if (zeros.bytes().empty()) {
+      SRT_ASSIGN(zeros, plane_.stage().take(static_cast<std::size_t>(ownership.stripe) * sizeof(float)));
+      std::ranges::fill(zeros.bytes(), std::byte{0});
+    }
     std::byte* const debt = owed.memory.get() + static_cast<std::size_t>(offset) * sizeof(float);
     std::byte* const to = gradient.bytes().data() + static_cast<std::size_t>(offset) * sizeof(float);
     const std::byte* const terms[] = {to, debt};
     const kernels::cuda::Reduce sum{ReduceOp::kSum, DType::kF32, terms, to, numel};
     const compression::DeviceQueue queue = plane_.queue();
     SRT_TRY(DevicePlane::queued(queue.kernels.reduce(sum, queue.stream)));
-    return plane_.fill(debt, static_cast<std::size_t>(numel) * sizeof(float), 0.0F);
+    return plane_.copy(debt, zeros.bytes().data(), static_cast<std::size_t>(numel) * sizeof(float));
   };
   Status given;
   for (std::int64_t offset = 0; given && offset < gradient.numel; offset += ownership.stripe) {
@@ -96,6 +101,7 @@ Status DeviceCodes::admit(int tensor, const compression::Ownership& ownership, c
       given = give(offset, std::min(ownership.stripe, gradient.numel - offset));
     }
   }
+  plane_.when_copied(given, [zeros = std::move(zeros)](const Status& /*written*/) {});
   return given ? given : plane_.stage().fail(given);
 }
 

@@ -21,8 +21,8 @@ namespace sirtaki::engine {
 
 class DeviceCodes {
  public:
-  // `tensors`: of the stream. Takes memory for what is owed of those that are encoded with feedback. `nccl`: null where
-  // the ranks of a host do not sum up first. Both outlive it.
+  // `tensors`: of the stream. Takes memory for what is owed of those that are encoded with feedback. `nccl`:
+  // needed where the ranks of a host sum up first, else it may be null. Both outlive it.
   static Result<std::unique_ptr<DeviceCodes>> create(DevicePlane& plane, net::DeviceCollectives* nccl,
                                                      const std::vector<scheduler::PlannedTensor>& tensors);
 

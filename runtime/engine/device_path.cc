@@ -15,6 +15,24 @@ std::size_t packed_bytes(const scheduler::Partition& partition) {
   return static_cast<std::size_t>(partition.numel) * dtype_size(wire_dtype(partition));
 }
 
+// Of the device's memory, through which what is added passes.
+constexpr std::size_t kAddedBytes = std::size_t{4} << 20;
+
+// float32 of the host to those of a gradient.
+Status add_on_device(DevicePlane& plane, ConstBytes from, Bytes gradient) {
+  SRT_ASSIGN(const std::shared_ptr<std::byte> part, plane.take(std::min(from.size(), kAddedBytes)));
+  const compression::DeviceQueue work = plane.queue();
+  for (std::size_t at = 0; at < from.size(); at += kAddedBytes) {
+    const std::size_t bytes = std::min(from.size() - at, kAddedBytes);
+    SRT_TRY(plane.copy(part.get(), from.data() + at, bytes));
+    std::byte* const to = gradient.data() + at;
+    const std::byte* const terms[] = {to, part.get()};
+    const auto numel = static_cast<std::int64_t>(bytes / sizeof(float));
+    SRT_TRY(DevicePlane::queued(work.kernels.reduce({ReduceOp::kSum, DType::kF32, terms, to, numel}, work.stream)));
+  }
+  return {};
+}
+
 }  // namespace
 
 void DevicePath::adopt(const scheduler::Plan& plan) {
@@ -125,15 +143,9 @@ Result<std::byte*> DeviceZeros::make(DevicePlane& plane, std::size_t bytes) {
 Status pay_on_device(DevicePlane& plane, const TensorView& gradient, const DensePath::AddDebt& add) {
   const auto queue = [&]() -> Status {
     SRT_ASSIGN(device::PinnedBlock block, plane.stage().take(gradient.size_bytes()));
-    SRT_ASSIGN(const std::shared_ptr<std::byte> debt, plane.take(gradient.size_bytes()));
     std::ranges::fill(block.bytes(), std::byte{0});
     add({block.bytes().data(), gradient.numel, gradient.dtype, {}});
-    std::byte* const to = gradient.bytes().data();
-    Status given_in = plane.copy(debt.get(), block.bytes().data(), gradient.size_bytes());
-    const std::byte* const terms[] = {to, debt.get()};
-    const kernels::cuda::Reduce sum{ReduceOp::kSum, DType::kF32, terms, to, gradient.numel};
-    const compression::DeviceQueue work = plane.queue();
-    given_in.update(given_in ? DevicePlane::queued(work.kernels.reduce(sum, work.stream)) : Status());
+    Status given_in = add_on_device(plane, block.bytes().first(gradient.size_bytes()), gradient.bytes());
     plane.when_copied(given_in, [block = std::move(block)](const Status& /*arrived*/) {});
     return given_in;
   };

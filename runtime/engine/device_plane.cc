@@ -104,7 +104,7 @@ Status DevicePlane::prepare() {
   net::nccl::NcclOptions options = options_.nccl;
   options.rank = deps_.net.rank();
   options.size = deps_.net.size();
-  if (const net::HostGroups* const groups = deps_.net.host_groups()) {
+  if (const net::HostGroups* const groups = deps_.net.host_groups(); groups != nullptr && options_.sums_on_hosts) {
     host_ids_ = std::make_unique<Ids>(*groups->here, kFirstHostId);
     options.host_rank = groups->here->rank();
     options.host_size = groups->here->size();

@@ -1,5 +1,5 @@
-// DevicePlane: how dense tensors of a GPU travel: over NCCL, where every rank of the job can, or through the host's
-// memory. Ranks agree on it when all have agreed on the first operation or stream that asks.
+// DevicePlane: how what a GPU does not encode travels: over NCCL, where every rank of the job can, or through the
+// host's memory. Ranks agree on it when all have agreed on the first operation or stream that asks.
 //
 // They tell each other, over the host's collectives, whether they have NCCL and in which version; connect where all
 // have the same; and tell each other how that went. It is settled once: what fails afterwards ends the job.
@@ -32,6 +32,7 @@ namespace sirtaki::engine {
 
 struct DevicePlaneOptions {
   std::string data = "auto";  // device.data
+  bool sums_on_hosts = true;  // DeviceWork::on_host, where several hosts have several ranks; the same on all ranks
   net::nccl::NcclOptions nccl;
   DeviceWatchOptions watch;
 };

@@ -81,6 +81,8 @@ class PlanKeeper {
   }
   // The step in progress is void: what is in flight ends unmeasured.
   void step_void() { meter_.reset(); }
+  // What was measured so far was over another link than what comes.
+  void link_changed() { meter_.reset(); }
 
   // The program's loss, where it tells any; profiles carry its running mean if a policy asks for it.
   void report_loss(double loss);

@@ -47,7 +47,7 @@ void StagedStream::wait_in_place(const std::shared_ptr<Call>& call, int index, S
   };
   Result<device::Mark> written = std::move(source.written);
   source.written = device::Mark();  // by then
-  // The call has it, so not the call.
+  // Weak: the call owns this.
   call->fetch = [this, weak = std::weak_ptr(call), index, source = std::move(source),
                  hand_over = std::move(hand_over)]() mutable {
     fetch(weak.lock(), index, std::move(source), std::move(hand_over));

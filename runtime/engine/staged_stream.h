@@ -22,7 +22,8 @@ class StagedStream : public std::enable_shared_from_this<StagedStream> {
  public:
   // Hands a tensor over. False: the stream takes none now, and does not use the memory.
   using Ready = std::function<bool(const TensorView& tensor)>;
-  // Whether tensors that are handed over now are to be on the GPU.
+  // Whether tensors that are handed over now are to be on the GPU. Asked by ready(), and again in the turn of its call:
+  // what was left there and is not to be any more is fetched then.
   using InPlace = std::function<bool()>;
 
   using Turn = MoveFunction<void(const Status& given_up)>;

@@ -120,8 +120,8 @@ void Stream::use(std::unique_ptr<DensePath> path, std::unique_ptr<DeviceCodes> c
   }
 }
 
-// A policy's first step behind one that was given up goes by way of the host's memory, whatever its plan: the program
-// may have handed over some of it before this rank knew which plan it has.
+// A policy's first step behind one that was given up goes by way of the host's memory, though its plan is the first one
+// again: some of it may have been fetched for a compressed step that is none any more.
 DensePath& Stream::path_of_step() {
   const bool by_plan = !has_policy_ || ((attempt_ == 0 || step_ > 0) && all_as_they_are(*plan_));
   if (device_path_ && by_plan) {
@@ -140,6 +140,9 @@ void Stream::open_step() {
     adopt_plan();
   }
   const DensePath* const before = std::exchange(dense_, &path_of_step());
+  if (dense_ != before) {
+    keeper_.link_changed();
+  }
   if (other_plan || dense_ != before) {
     dense_->adopt(*plan_);
   }

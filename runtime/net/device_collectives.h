@@ -31,6 +31,10 @@ class DeviceCollectives : public Collectives {
  public:
   // What start_work() would refuse for its arguments alone.
   virtual Status check(const CollectiveArgs& args) const { return check_args(args, rank(), size()); }
+  // The same, and for where it is to be.
+  virtual Status check_work(const CollectiveArgs& args, const DeviceWork& work) const {
+    return work.on_host ? Status(Code::kUnsupported, "the ranks of a host are no group of their own") : check(args);
+  }
   virtual void start_work(CollectiveArgs args, DeviceWork work, Done done) = 0;
   void start(CollectiveArgs args, Done done) override { start_work(std::move(args), {}, std::move(done)); }
 };

@@ -210,7 +210,7 @@ void OrderedDevice::heed_batches() {
 void OrderedDevice::start_work(CollectiveArgs args, DeviceWork work, Done done) {
   SRT_IN_LOOP(link_.loop());
   Status refused = ended_;
-  refused.update(check(args));
+  refused.update(check_work(args, work));
   const OpTag tag = args.tag;
   if (refused && operations_.contains(tag)) {
     refused = invalid_argument("tag " + std::to_string(tag.value) + " is already in flight");

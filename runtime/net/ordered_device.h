@@ -47,6 +47,9 @@ class OrderedDevice final : public DeviceCollectives {
   int size() const override { return link_.size(); }
   Rank job_rank(Rank rank) const override { return link_.job_rank(rank); }
   Status check(const CollectiveArgs& args) const override { return inner_->check(args); }
+  Status check_work(const CollectiveArgs& args, const DeviceWork& work) const override {
+    return inner_->check_work(args, work);
+  }
   void start_work(CollectiveArgs args, DeviceWork work, Done done) override;
   void cancel(TagGroup tags, Status cause) override;
   void abort(Status cause) override;

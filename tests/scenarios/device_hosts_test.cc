@@ -151,6 +151,26 @@ TEST(DevicePolicies, DenseStepsGoOverNcclAndOthersDoNot) {
   EXPECT_GT(ways.adopted, 0U);
 }
 
+// One that never finds it worth while, so that sums are what they are without. Only steps behind those that were given
+// up, and behind joins, go through the host's memory.
+TEST(DevicePolicies, WhatHappensToAStream) {
+  const std::string codec = "compression.codec = \"auto:gain=50%,min=0,ndim=0,sparse=0\"\n";
+  const auto expect = [&](const ScenarioFn& scenario, std::uint64_t seed = 1) {
+    world::ThreadOptions chosen = on_hosts(3, seed, codec);
+    chosen.ranks_per_host = 0;  // where no plan changes
+    EXPECT_EQ(world::run_threads(chosen, scenario), "");
+  };
+  expect(stream_steps(3, 8), 3);
+  expect(stream_forward(6, 10), 6);
+  expect(stream_unused(4, 6), 4);
+  expect(stream_closed_at_once(10, 2), 10);
+  expect(stream_deviations(5, 10), 5);
+  expect(uneven_epochs(9, 4), 9);
+  expect(stream_asked_in_a_void_step(11, 5), 11);
+  expect(stream_dying(2));
+  expect(gone_while_joined(2, true));
+}
+
 TEST(DevicePolicies, StepsThatAreGivenUp) {
   const auto wild = [](CompressedRun run) {
     run.wild = true;

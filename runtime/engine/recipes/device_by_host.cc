@@ -246,8 +246,14 @@ Status DeviceByHost::finish() {
 
 Status DeviceByHost::decode() {
   SRT_TRY(plane_.copy(device_.get() + flags_bytes_, blocks().data(), blocks().size()));
+  for (std::size_t s = 0; s < sums_of_.size(); ++s) {
+    if (!slices_.carries(s)) {
+      const float value = slices_.bad(s) ? std::numeric_limits<float>::quiet_NaN() : 0.0F;
+      SRT_TRY(plane_.fill(sums_of_[s].data(), sums_of_[s].size(), value));
+    }
+  }
   for (const Run& run : runs_) {
-    SRT_TRY(decode(run));
+    SRT_TRY(slices_.carries(run.piece.slice) ? decode(run) : Status());
   }
   if (divisor() > 1) {
     const std::byte* const sums[] = {sums_.data()};
@@ -265,10 +271,6 @@ Status DeviceByHost::decode() {
 
 Status DeviceByHost::decode(const Run& run) {
   const Stripe& piece = run.piece;
-  if (!slices_.carries(piece.slice)) {
-    const float value = slices_.bad(piece.slice) ? std::numeric_limits<float>::quiet_NaN() : 0.0F;
-    return plane_.fill(piece.gradient, piece.size_bytes(), value);
-  }
   if (own(run) && run.residual != nullptr) {
     SRT_TRY(plane_.copy(run.residual, piece.gradient, piece.size_bytes()));
   }

@@ -9,6 +9,7 @@
 #include "runtime/engine/recipes/device_blocks.h"
 
 namespace sirtaki::engine {
+
 DeviceGather::DeviceGather(ReductionSpec spec, ReductionDeps deps, StageNote note, DevicePlane& plane,
                            Result<std::vector<std::byte*>> owed)
     : Reduction(std::move(spec), deps, std::move(note)),

@@ -120,7 +120,7 @@ void NcclCollectives::connect_next(const Status& before) {
 void NcclCollectives::close(Done done) {
   SRT_IN_LOOP(parts_.loop);
   const Status cause(Code::kShutdown, "the collectives are closed");
-  if (!ended_ || !queue_.empty() || !idle()) {
+  if (!ended_ || connecting_ || !queue_.empty() || !idle()) {
     abort(cause);
     reply(std::move(done), {});
     return;

@@ -36,7 +36,7 @@ struct NcclOptions {
   std::int32_t urgent_priority = 0;                          // up to this one
   Duration timeout = std::chrono::seconds(60);               // for one operation, from its launch
   // Whether NCCL itself keeps the order of launches over several communicators (NCCL_LAUNCH_ORDER_IMPLICIT, from 2.26
-  // on). Else an operation waits on the device for those that were launched before over the other communicator.
+  // on). Else an operation waits on the device for those that were launched before over another communicator.
   bool ordered_by_nccl = false;
   CommunicatorOptions communicator;  // but for name, rank and size
 };
@@ -67,6 +67,7 @@ class NcclCollectives final : public DeviceCollectives {
   Rank rank() const override { return options_.rank; }
   int size() const override { return options_.size; }
   Status check(const CollectiveArgs& args) const override;
+  Status check_work(const CollectiveArgs& args, const DeviceWork& work) const override;
   void start_work(CollectiveArgs args, DeviceWork work, Done done) override;
   void cancel(TagGroup tags, Status cause) override;
   void abort(Status cause) override;
@@ -105,7 +106,6 @@ class NcclCollectives final : public DeviceCollectives {
   // The lanes in order, from `next` on.
   void connect_next(const Status& before);
   void close_next(const Status& before);
-  Status check_work(const CollectiveArgs& args, const DeviceWork& work) const;
   bool idle() const;
   Lane& lane_of(const Operation& operation);
   bool has_credit(const Operation& operation) const;
