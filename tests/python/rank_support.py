@@ -78,13 +78,13 @@ def check_case(module: str, np: int, case: str, options: tuple[str, ...] = (), v
     outcomes, output = run_module(module, np, options, variables)
     for rank, outcome in enumerate(outcomes):
         assert not outcome.get(case, {}).get("error"), f"rank {rank}:\n{outcome[case]['error']}"
+    failed = [
+        f"{name} failed on rank {rank}:\n{what['error']}"
+        for rank, outcome in enumerate(outcomes)
+        for name, what in outcome.items()
+        if what["error"]
+    ]
     for rank, outcome in enumerate(outcomes):
-        failed = [
-            f"{name} failed on rank {r}:\n{o[name]['error']}"
-            for r, o in enumerate(outcomes)
-            for name in o
-            if o[name]["error"]
-        ]
         assert case in outcome, "\n".join(
             [f"rank {rank} never finished {case}", *failed, f"the job said:\n{output[-4000:]}"]
         )

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <map>
 #include <mutex>
 #include <string>
@@ -10,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "tests/scenarios/compressed_cases.h"
 #include "tests/scenarios/scenarios.h"
 #include "tests/scenarios/support.h"
 #include "tests/world/thread_world.h"
@@ -59,6 +61,21 @@ inline std::vector<std::uint64_t> encoded_bytes(world::ThreadOptions chosen, con
   };
   EXPECT_EQ(world::run_threads(chosen, [codec](RankApi& api) { return three_steps(api, codec); }), "") << codec;
   return bytes;
+}
+
+// Nothing is lost of what is encoded on GPUs, nor spread of what is not finite, and steps may be given up.
+inline void expect_codes_well(const std::function<void(const ScenarioFn& scenario, std::uint64_t seed)>& expect_well) {
+  std::uint64_t seed = 2;
+  for (const char* codec : {kTopk, "int8:min=0,ndim=0,wire=gather", "layer0=>int8:min=0,ndim=0,wire=gather"}) {
+    CompressedRun run = run_of(++seed, 6);
+    run.codec = codec;
+    expect_well(compressed_balance(run), seed);
+    expect_well(compressed_poison(run), seed);
+  }
+  CompressedRun run = run_of(5, 6);
+  run.codec = kTopk;
+  run.wild = true;
+  expect_well(compressed_steps(run), 5);
 }
 
 // ---- a lost GPU ----

@@ -82,17 +82,7 @@ TEST_P(DeviceThreads, Compressed) {
 }
 
 TEST_P(DeviceThreads, EncodedOnTheGpu) {
-  std::uint64_t seed = 2;
-  for (const char* codec : {kTopk, "int8:min=0,ndim=0,wire=gather", "layer0=>int8:min=0,ndim=0,wire=gather"}) {
-    CompressedRun run = run_of(++seed, 6);
-    run.codec = codec;
-    expect_well(compressed_balance(run), seed);
-    expect_well(compressed_poison(run), seed);
-  }
-  CompressedRun run = run_of(5, 6);
-  run.codec = kTopk;
-  run.wild = true;
-  expect_well(compressed_steps(run), 5);
+  expect_codes_well([](const ScenarioFn& scenario, std::uint64_t seed) { expect_well(scenario, seed); });
 }
 
 // A checkpoint may bring it to tensors that leave nothing behind.

@@ -27,6 +27,25 @@ compression::Ownership ownership_of(std::int64_t stripe, Rank rank, int ranks, c
           .first_round = tensor % shares};
 }
 
+std::function<void(const Status&)> joined(std::size_t count, Done all, std::function<void(const Status&)> failed) {
+  struct Ending {
+    std::size_t missing;
+    Done all;
+    std::function<void(const Status&)> failed;
+    Status status;
+  };
+  const auto ending = std::make_shared<Ending>(Ending{count, std::move(all), std::move(failed), {}});
+  return [ending](const Status& status) {
+    ending->status.update(status);
+    if (!status) {
+      ending->failed(status);
+    }
+    if (--ending->missing == 0) {
+      std::exchange(ending->all, {})(ending->status);
+    }
+  };
+}
+
 bool ByHost::goes(Recipe recipe) {
   return recipe == Recipe::kGather || recipe == Recipe::kScatter || recipe == Recipe::kCounts ||
          recipe == Recipe::kRing;
@@ -93,11 +112,6 @@ bool ByHost::own(const Run& run) const {
 }
 
 Status ByHost::exchange() {
-  struct Ending {
-    Done done;
-    std::size_t missing = 0;
-    Status status;
-  };
   std::vector<std::shared_ptr<Reduction>> made;
   for (const net::HostGroups::Share& share : groups_.own) {
     ReductionSpec part{.recipe = spec().recipe, .slices = slices_of(share), .tags = spec().tags};
@@ -114,19 +128,10 @@ Status ByHost::exchange() {
     return spread();
   }
   exchanges_.assign(made.begin(), made.end());
-  const auto ending = std::make_shared<Ending>();
-  ending->done = exchanged(static_cast<std::int64_t>(sum_bytes_), [this] { return spread(); });
-  ending->missing = made.size();
+  const auto ended = joined(made.size(), exchanged(static_cast<std::int64_t>(sum_bytes_), [this] { return spread(); }),
+                            [this](const Status& cause) { cancel_exchanges(cause); });
   for (const auto& one : made) {
-    one->start([this, ending](const Status& status) {
-      ending->status.update(status);
-      if (!status) {
-        cancel_exchanges(status);
-      }
-      if (--ending->missing == 0) {
-        std::exchange(ending->done, {})(ending->status);
-      }
-    });
+    one->start(ended);
   }
   return {};
 }

@@ -15,6 +15,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -29,6 +30,10 @@ compression::Ownership ownership_of(std::int64_t stripe, Rank rank, int ranks, c
 
 // What a reduction among the ranks of this host works with.
 ReductionDeps deps_here(const ReductionDeps& deps, const net::HostGroups& groups);
+
+// For the exchanges of a rank's shares, `count` of them: each calls it once with how it has ended. `failed` hears every
+// error, `all`, when the last one has ended, the first of them. It lives until then, and so does what `all` holds.
+std::function<void(const Status&)> joined(std::size_t count, Done all, std::function<void(const Status&)> failed);
 
 class ByHost final : public Reduction {
  public:

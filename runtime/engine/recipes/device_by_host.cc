@@ -150,19 +150,13 @@ Status DeviceByHost::encode_runs() {
 }
 
 Status DeviceByHost::exchange() {
-  struct Ending {
-    Done done;
-    std::size_t missing = 0;
-    Status status;
-  };
   fill_blocks();
-  const auto ending = std::make_shared<Ending>();
-  ending->missing = groups_.own.size();
   std::int64_t bytes = 0;
   for (const net::HostGroups::Share& own : groups_.own) {
     bytes += static_cast<std::int64_t>(share(own.number).block_bytes);
   }
-  ending->done = exchanged(bytes, [this] { return gather(); });
+  const auto ended = joined(groups_.own.size(), exchanged(bytes, [this] { return gather(); }),
+                            [this](const Status& cause) { cancel_exchanges(cause); });
   for (const net::HostGroups::Share& own : groups_.own) {
     net::CollectiveArgs args;
     args.kind = OpKind::kAllgather;
@@ -172,15 +166,7 @@ Status DeviceByHost::exchange() {
     args.out = host_.bytes().subspan(share(own.number).at, share_bytes(own.number));
     args.recv_counts.assign(hosts(), static_cast<std::int64_t>(args.in.size()));
     args.priority = spec().priority;
-    own.owners->start(std::move(args), [self = shared_from_this(), this, ending](const Status& status) {
-      ending->status.update(status);
-      if (!status) {
-        cancel_exchanges(status);
-      }
-      if (--ending->missing == 0) {
-        std::exchange(ending->done, {})(ending->status);
-      }
-    });
+    own.owners->start(std::move(args), ended);
   }
   return {};
 }
