@@ -21,13 +21,14 @@ set(SIRTAKI_STOP $<$<BOOL:${SIRTAKI_WERROR}>:-Werror>)
 
 find_program(SIRTAKI_CCACHE ccache)
 if(SIRTAKI_CCACHE)
-  set(CMAKE_CXX_COMPILER_LAUNCHER "${SIRTAKI_CCACHE}")
+  # Every clone, in any folder, shares one compiler cache: paths below the source folder are hashed as relative ones.
+  set(cached "${CMAKE_COMMAND}" -E env "CCACHE_BASEDIR=${CMAKE_SOURCE_DIR}" CCACHE_NOHASHDIR=1)
+  set(CMAKE_C_COMPILER_LAUNCHER ${cached} "${SIRTAKI_CCACHE}")
   if(SIRTAKI_TESTS OR SIRTAKI_SANITIZE)
-    # What ccache asks for where headers are precompiled.
-    list(PREPEND CMAKE_CXX_COMPILER_LAUNCHER
-      "${CMAKE_COMMAND}" -E env "CCACHE_SLOPPINESS=pch_defines,time_macros,$ENV{CCACHE_SLOPPINESS}")
+    # ccache requires this sloppiness to cache sources that use precompiled headers.
+    list(APPEND cached "CCACHE_SLOPPINESS=pch_defines,time_macros,$ENV{CCACHE_SLOPPINESS}")
   endif()
-  set(CMAKE_C_COMPILER_LAUNCHER "${SIRTAKI_CCACHE}")
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${cached} "${SIRTAKI_CCACHE}")
 endif()
 find_program(SIRTAKI_MOLD mold)
 if(SIRTAKI_MOLD)
