@@ -13,7 +13,7 @@ SOURCES := $(shell find adapters compression kernels launcher runtime scheduler 
              -not -path '*/__pycache__/*' 2>/dev/null) CMakeLists.txt pyproject.toml
 STAMP := build/stamps
 
-.PHONY: help setup build cxx test lint format demo bench compat asan tsan clean distclean
+.PHONY: help setup build cxx test lint format demo bench cases compat asan tsan clean distclean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -54,6 +54,9 @@ asan: setup ## C++ tests under AddressSanitizer and UBSan
 
 tsan: setup ## C++ tests under ThreadSanitizer
 	@$(PY) scripts/run_tests.py --jobs $(JOBS) --only tsan
+
+cases: build ## programs that each judge one kind of fault, as users meet it; CASES=FOLDER for others
+	@$(PY) scripts/run_cases.py $(or $(CASES),tests/cases)
 
 compat: build ## programs under sirtakirun, torchrun, mpirun, srun; Lightning, Hugging Face, Ray; writes benchmarks/results/compat.json
 	@scripts/setup.sh compat
