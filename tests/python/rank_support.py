@@ -11,6 +11,8 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
+from warm import Pool
+
 HERE = Path(__file__).resolve().parent
 LIMIT_SECONDS = 150
 
@@ -35,15 +37,38 @@ def clean_environment() -> dict[str, str]:
 Variables = tuple[tuple[str, str], ...]
 
 
+@cache
+def pool() -> Pool:
+    """Returns the warm interpreters of this run of pytest."""
+    return Pool()
+
+
 def launch(
-    np: int, *program: str, limit: float = LIMIT_SECONDS, options: tuple[str, ...] = (), variables: Variables = ()
+    np: int,
+    *program: str,
+    limit: float = LIMIT_SECONDS,
+    options: tuple[str, ...] = (),
+    variables: Variables = (),
+    warm: bool = False,
 ) -> subprocess.CompletedProcess[str]:
-    """Runs a Python program on `np` ranks with options of the launcher; the output of all ranks together."""
+    """Runs a Python program on `np` ranks with options of the launcher; returns the output of all ranks together.
+
+    Args:
+        np: number of ranks.
+        program: a file, `-c TEXT` or `-m MODULE`, and its arguments.
+        limit: seconds.
+        options: of the launcher.
+        variables: of the environment, beside those of environment().
+        warm: the ranks are forks of an interpreter that has imported the framework, which saves seconds. Not for tests
+            of deaths, signals, exits and imports: a fork has another parent, process group and way to its main module.
+    """
     from sirtaki.launch import launcher_path
 
+    env = {**environment(), **dict(variables)}
+    command = pool().command(program, env) if warm else (sys.executable, *program)
     return subprocess.run(
-        [launcher_path(), "-np", str(np), *options, sys.executable, *program],
-        env={**environment(), **dict(variables)},
+        [launcher_path(), "-np", str(np), *options, *command],
+        env=env,
         cwd=HERE,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -62,7 +87,8 @@ def run_module(
     """Outcomes by rank, and the output of the job."""
     with tempfile.TemporaryDirectory() as folder:
         try:
-            output = launch(np, "-m", "ranks.runner", module, folder, options=options, variables=variables).stdout
+            program = ("-m", "ranks.runner", module, folder)
+            output = launch(np, *program, limit=LIMIT_SECONDS, options=options, variables=variables, warm=True).stdout
         except subprocess.TimeoutExpired as error:
             output = f"not over after {LIMIT_SECONDS} s\n{error.stdout or ''}"
         paths = [Path(folder, f"{rank}.json") for rank in range(np)]

@@ -34,7 +34,7 @@ hvd.shutdown()
 def test_decisions_are_told_with_what_they_follow_from(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(TRAINED)
-    done = launch(2, str(program))
+    done = launch(2, str(program), warm=True)
     told = [json.loads(line.split("TOLD ", 1)[1]) for line in done.stdout.splitlines() if "TOLD " in line]
     assert len(told) == 2, done.stdout
     assert told[0] == told[1], "ranks decide alike"

@@ -24,7 +24,7 @@ HOROVOD = ("--horovod",)
 def run(tmp_path: Path, program: str, np: int = 1) -> str:
     script = tmp_path / "program.py"
     script.write_text(program)
-    return launch(np, str(script), limit=LIMIT_SECONDS, options=HOROVOD).stdout
+    return launch(np, str(script), limit=LIMIT_SECONDS, options=HOROVOD, warm=True).stdout
 
 
 def test_the_example_trains_as_it_is() -> None:
@@ -66,7 +66,8 @@ def test_gradients_are_waited_for_in_step_unless_somebody_says_otherwise(tmp_pat
     )
     assert re.findall(r"SYNC (\w+)", run(tmp_path, program)) == ["step", "backward"]
     script = tmp_path / "program.py"
-    output = launch(1, str(script), limit=LIMIT_SECONDS, options=("--horovod", "--sync", "forward")).stdout
+    options = ("--horovod", "--sync", "forward")
+    output = launch(1, str(script), limit=LIMIT_SECONDS, options=options, warm=True).stdout
     assert re.findall(r"SYNC (\w+)", output) == ["forward", "backward"]
 
 

@@ -124,10 +124,10 @@ def _told(output: str, word: str) -> list[list[str]]:
     return [line[line.index(word) :].split() for line in output.splitlines() if word in line]
 
 
-def _run(folder: Path, program: str, np: int = 3) -> str:
+def _run(folder: Path, program: str, np: int = 3, warm: bool = True) -> str:
     script = folder / "program.py"
     script.write_text(program)
-    return launch(np, str(script), limit=120).stdout
+    return launch(np, str(script), limit=120, warm=warm).stdout
 
 
 def test_data_takes_shared_memory_and_the_bits_are_those_of_tcp(
@@ -160,7 +160,7 @@ def test_a_rank_without_shared_memory_takes_all_to_tcp_and_says_so_once(tmp_path
 
 def test_a_death_inside_an_operation_ends_the_others_and_leaves_nothing(tmp_path: Path) -> None:
     before = sorted(os.listdir("/dev/shm"))
-    output = _run(tmp_path, DYING_INSIDE)
+    output = _run(tmp_path, DYING_INSIDE, warm=False)
     told = _told(output, "SURVIVOR")
     assert sorted(words[1] for words in told) == ["0", "2"], output
     for words in told:
@@ -191,7 +191,7 @@ def test_between_hosts_sums_go_host_by_host_with_the_same_bits_on_every_way(
 
 
 def test_a_death_between_hosts_ends_the_others(tmp_path: Path) -> None:
-    output = _run(tmp_path, PLACED + DYING_INSIDE, 4)
+    output = _run(tmp_path, PLACED + DYING_INSIDE, 4, warm=False)
     told = _told(output, "SURVIVOR")
     assert sorted(words[1] for words in told) == ["0", "2", "3"], output
     for words in told:

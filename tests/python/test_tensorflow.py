@@ -110,7 +110,7 @@ def test_operations_that_never_meet_are_told(tmp_path: Path) -> None:
     script = tmp_path / "program.py"
     script.write_text(STALLED)
     options = ("--control-stall-warn", "1s", "--control-stall-fail", "3s")
-    output = launch(2, str(script), limit=LIMIT_SECONDS, options=options).stdout
+    output = launch(2, str(script), limit=LIMIT_SECONDS, options=options, warm=True).stdout
     assert len(re.findall(r"STALLED .*only\.[01]", output)) == 2, output
 
 

@@ -1,0 +1,95 @@
+"""Interpreters that have imported a framework: programs of tests start in milliseconds, each in a process of its own.
+
+Owner: rank_support.launch(). The servers (server.py) of a framework start with the first program that needs them and
+end with pytest.
+"""
+
+from __future__ import annotations
+
+import atexit
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+CLIENT = (sys.executable, "-I", "-S", str(HERE / "client.py"))
+#: Imported before a program starts. An optimizer of torch imports torch._dynamo, which takes as long as torch.
+IMPORTS = {
+    "torch": ("torch", "torch._dynamo"),
+    "tensorflow": ("tensorflow", "keras"),
+    "keras on torch": ("torch", "torch._dynamo", "keras"),
+}
+#: Variables that nothing reads while it is imported. A program with others of its own needs an interpreter of its own.
+LATE = re.compile(r"SIRTAKI_|HOROVOD_|PYTEST_|PYTHONPATH$|KERAS_BACKEND$")
+
+
+def framework(program: tuple[str, ...], environment: Mapping[str, str]) -> str:
+    """Returns the row of IMPORTS for a program: a file, `-c TEXT` or `-m ranks.runner MODULE`, by the names in it."""
+    path = f"ranks/{program[2]}.py" if program[0] == "-m" else program[0]
+    text = program[1] if program[0] == "-c" else Path(HERE.parent, path).read_text()
+    if "keras" in text and environment.get("KERAS_BACKEND") == "torch":
+        return "keras on torch"
+    return "tensorflow" if "tensorflow" in text or "keras" in text else "torch"
+
+
+def early(environment: Mapping[str, str]) -> dict[str, str]:
+    """Returns the variables that an import may read."""
+    return {name: value for name, value in environment.items() if not LATE.match(name)}
+
+
+class Server:
+    """One server: its process, its socket and its output, `SOCKET.log`."""
+
+    def __init__(self, path: Path, modules: tuple[str, ...], environment: Mapping[str, str]) -> None:
+        self.path = path
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener, open(f"{path}.log", "wb") as log:
+            # Ranks may connect while the server still imports.
+            listener.bind(str(path))
+            listener.listen(64)
+            self.process = subprocess.Popen(
+                [sys.executable, str(HERE / "server.py"), str(listener.fileno()), *modules],
+                env=environment,
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                pass_fds=[listener.fileno()],
+            )
+
+
+class Pool:
+    """Servers by framework."""
+
+    def __init__(self) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="warm."))
+        self.servers: dict[str, tuple[Server, Server]] = {}
+        self.environment: dict[str, str] = {}
+        atexit.register(self.close)
+
+    def command(self, program: tuple[str, ...], environment: Mapping[str, str]) -> tuple[str, ...]:
+        """Returns a command that does in a warm interpreter what `python *program` does in a new one.
+
+        The command is that of a new interpreter where an import could find other variables than the servers have found.
+        """
+        self.environment = self.environment or early(environment)
+        if early(environment) != self.environment:
+            return (sys.executable, *program)
+        name = framework(program, environment)
+        if name not in self.servers:
+            # The entry points that torch calls look for a launcher when torch is imported.
+            own = {**environment, "SIRTAKI_JOB_RANK": "0", "TF_CPP_MIN_LOG_LEVEL": "2"}
+            paths = [self.folder / f"{len(self.servers)}.{parity}" for parity in ("even", "odd")]
+            even, odd = (Server(path, IMPORTS[name], own) for path in paths)
+            self.servers[name] = (even, odd)
+        return (*CLIENT, *(str(server.path) for server in self.servers[name]), *program)
+
+    def close(self) -> None:
+        """Ends all servers and the programs that they still run."""
+        for server in (one for pair in self.servers.values() for one in pair):
+            server.process.kill()
+            server.process.wait()
+        shutil.rmtree(self.folder, ignore_errors=True)

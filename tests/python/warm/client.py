@@ -1,0 +1,66 @@
+"""A rank that lets a server (server.py) run its program: to the launcher it is the program.
+
+`python -I -S client.py SOCKET SOCKET ARGUMENT...` gives its arguments, environment, folder and open files to the first
+server on even ranks and to the second on odd ones, passes signals on, and ends as the program does. Two servers have
+two seeds of str.__hash__, so that neighbours differ in the order of their sets, as ranks do.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import sys
+
+FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+
+
+def open_files() -> list[int]:
+    """The files that this process was given."""
+    return [number for number in map(int, os.listdir("/proc/self/fd")) if os.path.exists(f"/proc/self/fd/{number}")]
+
+
+def end_as(status: int) -> None:
+    """Ends this process in the way that `status`, of waitpid(), describes."""
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        if number != signal.SIGKILL:
+            signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+    os._exit(os.waitstatus_to_exitcode(status))
+
+
+def forward(pid: int) -> None:
+    """Passes signals on to the program."""
+    for number in FORWARDED:
+        signal.signal(number, lambda which, _frame: os.kill(pid, which))
+
+
+def lost(address: str, why: str) -> None:
+    """Ends with the last words of a server that does not answer."""
+    with open(f"{address}.log", errors="replace") as log:
+        sys.exit(f"the warm interpreter at {address} runs no program: {why}; its last words:\n{log.read()[-4000:]}")
+
+
+def main() -> None:
+    """Asks the server, waits for the end."""
+    files = open_files()
+    address = sys.argv[1 + int(os.environ.get("SIRTAKI_JOB_RANK", "0")) % 2]
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        connection.connect(address)
+    except OSError as error:
+        lost(address, str(error))
+    header = {"arguments": sys.argv[3:], "environment": dict(os.environ), "folder": os.getcwd(), "files": files}
+    socket.send_fds(connection, [json.dumps(header).encode()], files)
+    while message := connection.recv(100):
+        kind, number = message.split()
+        if kind == b"status":
+            end_as(int(number))
+        forward(int(number))
+    lost(address, "it has gone")
+
+
+if __name__ == "__main__":
+    main()
