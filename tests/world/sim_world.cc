@@ -1,5 +1,6 @@
 #include "tests/world/sim_world.h"
 
+#include <cstdint>
 #include <map>
 #include <stdexcept>
 #include <tuple>
@@ -55,9 +56,9 @@ struct SimWorld::Impl {
   std::map<std::tuple<std::uint16_t, std::uint32_t, std::uint64_t>, std::uint64_t> plans;
 
   void check_plan(const engine::Stream& stream) {
-    const auto [it, first] =
-        plans.try_emplace({stream.id().value, stream.attempt(), stream.step()}, stream.plan().digest());
-    if (!first && it->second != stream.plan().digest()) {
+    const std::uint64_t plan = stream.plan().digest();
+    const auto [it, first] = plans.try_emplace({stream.id().value, stream.attempt(), stream.step()}, plan);
+    if (!first && it->second != plan) {
       throw std::runtime_error("ranks run different plans: " + stream.describe());
     }
   }
@@ -85,7 +86,10 @@ class SimWorld::Impl::Node final : public RankApi, private engine::ControlLink {
           });
     });
     world_.control->attach(rank_, *loop_,
-                           {[this](ConstBytes bytes) { engine_->on_message(bytes); },
+                           {[this](ConstBytes bytes) {
+                              record(Recorder::Kind::kToRank, 0, bytes);
+                              engine_->on_message(bytes);
+                            },
                             [this](Rank gone, bool lost) { on_gone(gone, lost); }});
   }
   ~Node() override {
@@ -94,6 +98,7 @@ class SimWorld::Impl::Node final : public RankApi, private engine::ControlLink {
       scenario_.reset();
       net_.reset();  // operations in flight give their memory back to the engine's pool
       engine_.reset();
+      recorded_.reset();
       link_.reset();
     });
   }
@@ -133,7 +138,12 @@ class SimWorld::Impl::Node final : public RankApi, private engine::ControlLink {
     const std::uint64_t id = next_request_++;
     auto cell = cell_for<Status>();
     requests_[id] = {cell, {}};
-    engine_->submit(std::move(spec), [this, id, cell](Status status, engine::OpResult result) {
+    const TensorView output = spec.output;
+    engine_->submit(std::move(spec), [this, id, cell, output](Status status, engine::OpResult result) {
+      record(id, status);
+      if (status.is_ok()) {
+        record(Recorder::Kind::kResult, id, output.data == nullptr ? ConstBytes(result.data) : output.bytes());
+      }
       requests_[id].second = std::move(result);
       fulfil(cell, std::move(status));
     });
@@ -148,6 +158,7 @@ class SimWorld::Impl::Node final : public RankApi, private engine::ControlLink {
     return Await<Result<StreamId>>(cell);
   }
   void ready(StreamId stream, int index, TensorView tensor, bool absent) override {
+    gradients_[{stream.value, index}] = tensor;
     engine_->stream(stream)->ready(index, tensor, absent, loop_->now());
   }
   void finish(StreamId stream) override {
@@ -159,7 +170,10 @@ class SimWorld::Impl::Node final : public RankApi, private engine::ControlLink {
     engine_->stream(stream)->wait([this, cell, stream](Status status) {
       if (const engine::Stream* s = engine_->stream(stream)) {
         world_.check_plan(*s);
+        const std::uint64_t plan = s->plan().digest();
+        record(Recorder::Kind::kPlan, s->step(), std::as_bytes(std::span(&plan, 1)));
       }
+      record_gradients(stream, status);
       fulfil(cell, std::move(status));
     });
     return Await<Status>(cell);
@@ -238,6 +252,9 @@ class SimWorld::Impl::Node final : public RankApi, private engine::ControlLink {
  private:
   void send(control::MemberMessage message) override {
     if (!gone()) {
+      if (world_.options.recorder != nullptr) {
+        record(Recorder::Kind::kToHub, 0, control::encode(message));
+      }
       world_.control->send(rank_, message);
     }
   }
@@ -255,9 +272,38 @@ class SimWorld::Impl::Node final : public RankApi, private engine::ControlLink {
       return;
     }
     link_ = world_.group->endpoint(rank_, *loop_);
-    auto direct = std::make_unique<net::DirectCollectives>(*link_);
+    net::PointToPoint* link = link_.get();
+    if (world_.options.recorder != nullptr) {
+      recorded_ = world_.options.recorder->over(*link_);
+      link = recorded_.get();
+    }
+    auto direct = std::make_unique<net::DirectCollectives>(*link);
     in_flight_ = [net = direct.get()] { return net->in_flight(); };
     net_ = std::move(direct);
+  }
+
+  void record(Recorder::Kind kind, std::uint64_t key, ConstBytes bytes) {
+    if (world_.options.recorder != nullptr) {
+      world_.options.recorder->add(kind, rank_, key, bytes);
+    }
+  }
+  // Records the code alone: texts are for people and may change.
+  void record(std::uint64_t key, const Status& status) {
+    const auto code = static_cast<std::uint64_t>(status.code());
+    record(Recorder::Kind::kStatus, key, std::as_bytes(std::span(&code, 1)));
+  }
+  void record_gradients(StreamId stream, const Status& status) {
+    record(stream.value, status);
+    for (auto at = gradients_.begin(); at != gradients_.end();) {
+      if (at->first.first != stream.value) {
+        ++at;
+        continue;
+      }
+      if (status.is_ok() && at->second.data != nullptr) {
+        record(Recorder::Kind::kResult, static_cast<std::uint64_t>(at->first.second), at->second.bytes());
+      }
+      at = gradients_.erase(at);
+    }
   }
 
   template <class T>
@@ -292,6 +338,9 @@ class SimWorld::Impl::Node final : public RankApi, private engine::ControlLink {
   Timeline timeline_;
   Logger log_;
   std::unique_ptr<net::LocalEndpoint> link_;
+  std::unique_ptr<net::PointToPoint> recorded_;  // over link_, if the world has a recorder
+  // By stream and index: tensors given since the stream's last wait.
+  std::map<std::pair<std::uint16_t, int>, TensorView> gradients_;
   std::unique_ptr<net::Collectives> net_;
   std::function<std::size_t()> in_flight_;
   std::unique_ptr<engine::Engine> engine_;

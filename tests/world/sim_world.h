@@ -14,6 +14,7 @@
 
 #include "runtime/engine/engine.h"
 #include "tests/world/abstract_net.h"
+#include "tests/world/recorder.h"
 #include "tests/world/sim_control.h"
 #include "tests/world/sim_loop.h"
 #include "tests/world/world.h"
@@ -30,6 +31,7 @@ struct SimOptions {
   ControlOptions control;                     // its size is `size`
   Duration limit = std::chrono::hours(2);     // virtual; a run beyond it has failed
   engine::EngineOptions engine;
+  Recorder* recorder = nullptr;  // optional; digests the whole run
   // Makes one rank's options differ; empty: all have the same.
   std::function<void(Rank, engine::EngineOptions&)> per_rank;
 };

@@ -1,0 +1,34 @@
+// Recorder: a digest of everything that a simulated job did: messages, tags, plans and bits of results.
+//
+// For: proving that a change of the code's structure changes nothing else. Two runs with equal digests sent the same
+// messages in the same order, ran the same plans and gave every rank the same bits.
+// Owned by: a test, which hands it to one SimWorld. Not for: times; they follow from the order of messages.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "runtime/base/types.h"
+#include "runtime/net/point_to_point.h"
+
+namespace sirtaki::world {
+
+class Recorder {
+ public:
+  // Kinds of entries; part of the committed digests, so values keep their meaning.
+  enum class Kind : std::uint8_t { kData = 1, kToHub = 2, kToRank = 3, kPlan = 4, kResult = 5, kStatus = 6 };
+
+  void add(Kind kind, Rank rank, std::uint64_t key, ConstBytes bytes);
+
+  std::uint64_t digest() const { return digest_; }
+  std::uint64_t entries() const { return entries_; }
+
+  // Returns a link that records each message sent over `link`, which outlives it.
+  std::unique_ptr<net::PointToPoint> over(net::PointToPoint& link);
+
+ private:
+  std::uint64_t digest_ = 0;
+  std::uint64_t entries_ = 0;
+};
+
+}  // namespace sirtaki::world
