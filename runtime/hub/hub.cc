@@ -45,11 +45,12 @@ class HubImpl final : public Hub, private rendezvous::ServerHandler {
   HubImpl(HubOptions options, HubEvents events) : options_(std::move(options)), events_(std::move(events)) {}
 
   ~HubImpl() override {
+    // On the loop, which reads server_ for every message that arrives: in between two of them the server goes.
     loop_.run_sync([this] {
+      server_.reset();
       loop_.cancel(tick_);
       coordinator_.reset();
     });
-    server_.reset();
     // What was handed over is written; then nobody posts to the other any more.
     trace_loop_.run_sync([] {});
     trace_loop_.stop();

@@ -226,6 +226,16 @@ TEST_F(HubTest, TraceOfAllMembersBecomesOneFile) {
   EXPECT_NE(text.str().find("gradient of rank 1"), std::string::npos);
 }
 
+// Messages are on their way, and every one of them makes the hub speak to all members.
+TEST_F(HubTest, MayBeDestroyedWhileMessagesArrive) {
+  for (int i = 0; i < 2000; ++i) {
+    send(0, control::JobBroken{Status(Code::kAborted, "broken")});
+  }
+  ASSERT_TRUE(members_[1].wait_for<control::JobFailed>());
+  hub_->report_exit(1, "was killed");
+  hub_.reset();
+}
+
 // Ranks 0 and 1 below a relay of rank 0, rank 2 below its own.
 class HubTreeTest : public HubTest {
  protected:
