@@ -62,6 +62,12 @@ def test_optimizer(np: int, case: str) -> None:
     check_case("optimizer_cases", np, case)
 
 
+@pytest.mark.parametrize("case", case_names("backward_cases"))
+@pytest.mark.parametrize("np", [2, 3])
+def test_backward(np: int, case: str) -> None:
+    check_case("backward_cases", np, case)
+
+
 @pytest.mark.parametrize("case", case_names("compressor_cases"))
 @pytest.mark.parametrize("np", [2, 4])
 def test_compressor(np: int, case: str) -> None:

@@ -72,6 +72,9 @@ class AdasumSteps:
         """See Owner."""
         self._superseded = True
 
+    def check_join(self) -> None:
+        """See Owner. Nothing is in flight between steps."""
+
     def step(self, groups: list[dict[str, Any]], make: Callable[[], Any]) -> Any:
         """Runs `make`, then combines what it has changed. Collective."""
         if self._superseded:

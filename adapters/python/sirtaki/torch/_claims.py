@@ -14,6 +14,9 @@ class Owner(Protocol):
     def supersede(self) -> None:
         """Another owner has one of its parameters from now on: ends what is in flight and leaves gradients alone."""
 
+    def check_join(self) -> None:
+        """Refuses join() while there are gradients that no step has used."""
+
 
 class Claims:
     """Owners by parameter. An owner keeps its parameters alive until release()."""
@@ -31,6 +34,11 @@ class Claims:
     def release(self, owner: Owner) -> None:
         """Ends claim()."""
         self._owners = {key: other for key, other in self._owners.items() if other is not owner}
+
+    def check_join(self) -> None:
+        """Asks all owners, see Owner."""
+        for owner in {id(owner): owner for owner in self._owners.values()}.values():
+            owner.check_join()
 
 
 claims = Claims()

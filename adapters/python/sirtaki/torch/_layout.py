@@ -59,7 +59,7 @@ class Layout:
     dtypes: list[torch.dtype]
     shapes: list[torch.Size]
     devices: list[torch.device]
-    sizes: list[int]  # in elements; -1 where a gradient's memory never travels itself
+    sizes: list[int]  # in elements
     stream: Any
     flag: bool  # some rank has set open_layout()'s
 
@@ -73,7 +73,8 @@ class Layout:
         how = {"dtype": self.dtypes[index], "device": self.devices[index]}
         if grad is None:
             return torch.empty_strided(self.shapes[index], self.strides[index], **how).zero_()
-        if grad.stride() == self.strides[index] and grad.dtype is self.dtypes[index] and not grad.is_neg():
+        plain = grad.dtype is self.dtypes[index] and not grad.is_neg() and not grad.is_conj()
+        if plain and grad.stride() == self.strides[index]:
             return grad
         return torch.empty_strided(grad.shape, self.strides[index], **how).copy_(grad)
 
@@ -94,8 +95,7 @@ def open_layout(
         slots[index] = slot
     strides = [torch.empty_like(p, device="meta").stride() for p in params]
     dtypes, shapes, devices = [p.dtype for p in params], [p.shape for p in params], [p.device for p in params]
-    # The memory of a negated view, which some functions give as a gradient, holds something else.
-    sizes = [-1 if p.grad is not None and p.grad.is_neg() else p.numel() for p in params]
+    sizes = [p.numel() for p in params]
     if not dense:
         return Layout(slots, sparse, strides, dtypes, shapes, devices, sizes, _CommitStream(options), told > 0)
     order = _agree_on_order(dense, slots, options, arrivals)

@@ -92,6 +92,14 @@ def too_often(name: str, passes: int) -> str:
     )
 
 
+def join_too_early(rank: int) -> str:
+    """A join() before the step() of a backward."""
+    return (
+        f"join() came in the middle of a step on rank {rank}: gradients were computed and not used. Call the "
+        "optimizer's step() first"
+    )
+
+
 def stale(name: str) -> str:
     """A gradient of a parameter whose last update is still to be made."""
     return (

@@ -27,6 +27,7 @@ from sirtaki.torch import _autograd
 from sirtaki.torch._adapter import check_kind
 from sirtaki.torch._adapter import torch_ops as _ops
 from sirtaki.torch._calls import complete_all
+from sirtaki.torch._claims import claims
 from sirtaki.torch._cuda import CudaQueue
 from sirtaki.torch.compression import Compression, Compressor
 
@@ -522,6 +523,7 @@ def join(device: int = -1) -> int:
     """
     del device
     complete_all()
+    claims.check_join()
     return _core.join()
 
 

@@ -20,12 +20,23 @@ from torch import Tensor
 
 from sirtaki import basics, errors
 from sirtaki.ops import ReduceOp
+from sirtaki.torch._backward import join_backward
 from sirtaki.torch._claims import claims
 from sirtaki.torch._debts import Debts
 from sirtaki.torch._layout import ReducerOptions, open_layout
-from sirtaki.torch._nesting import inside_nested_backward
 from sirtaki.torch._own import Packed, exchange, pack
-from sirtaki.torch._step import SUPERSEDED, Deferred, StepMemory, changed, edited, stale, start_gather, stray, too_often
+from sirtaki.torch._step import (
+    SUPERSEDED,
+    Deferred,
+    StepMemory,
+    changed,
+    edited,
+    join_too_early,
+    stale,
+    start_gather,
+    stray,
+    too_often,
+)
 
 _HANDED_OVER, _STALE = 1, 2
 #: Of the runtime's flags: the result is a step.
@@ -35,6 +46,7 @@ _STEP = 2
 class _Phase(enum.Enum):
     IDLE = "idle"  # nothing handed over since the last step
     FILLING = "filling"  # a backward is running, or ended with an exception
+    ENDED = "ended"  # backward is over, and no stream is open to send the gradients with
     IN_FLIGHT = "in flight"  # backward is over, the runtime works on the gradients
     REDUCED = "reduced"  # gradients are combined
 
@@ -122,6 +134,11 @@ class GradientReducer:
         self.close()
         self._superseded = True
 
+    def check_join(self) -> None:
+        """See Owner. Where a stream is open, the runtime refuses it."""
+        if self._phase is _Phase.ENDED:
+            raise errors.InvalidArgumentError(join_too_early(basics.rank()))
+
     def check_step(self, groups: Sequence[dict[str, Any]]) -> None:
         """Refuses gradients that the optimizer would apply and nobody combines."""
         if self._superseded:
@@ -135,6 +152,11 @@ class GradientReducer:
     def stream_name(self) -> str:
         """The same on all ranks."""
         return self._options.stream_name
+
+    @property
+    def order(self) -> tuple[Any, ...]:
+        """See Member."""
+        return self._options.stream_name, self._options.process_set.wire() or ()
 
     @property
     def reduced(self) -> bool:
@@ -164,7 +186,7 @@ class GradientReducer:
 
         None: the gradients are combined already, because they are sparse, were before, or this rank is alone.
         """
-        if self._phase is _Phase.IDLE or (self._phase is _Phase.FILLING and not self._backward_open):
+        if self._phase in (_Phase.IDLE, _Phase.ENDED) or (self._phase is _Phase.FILLING and not self._backward_open):
             self._finish()
         if self._phase is not _Phase.IN_FLIGHT or self._alone or self._sparse or self._edited():
             self.synchronize()
@@ -220,17 +242,17 @@ class GradientReducer:
 
     def check_between_steps(self, what: str) -> None:
         """Refuses `what` while gradients are handed over or in flight."""
-        if self._phase is _Phase.IN_FLIGHT or self._backward_open:
+        if self.in_flight or self._backward_open:
             raise RuntimeError(f"{what} between backward() and step(), while gradients travel; call step() first")
 
     @property
     def in_flight(self) -> bool:
-        """True while the runtime works on the gradients."""
-        return self._phase is _Phase.IN_FLIGHT
+        """True when the gradients of a backward are not combined yet: nobody may touch them."""
+        return self._phase in (_Phase.ENDED, _Phase.IN_FLIGHT)
 
     def check_zero_grad(self) -> None:
         """Before zero_grad(): refuses while gradients are in flight; ends a backward that failed half-way."""
-        if self._phase is _Phase.IN_FLIGHT:
+        if self.in_flight:
             raise RuntimeError(
                 "zero_grad() between backward() and step() would clear gradients that the runtime is still working on; "
                 "call step() or synchronize() first"
@@ -245,15 +267,13 @@ class GradientReducer:
         # The runtime uses the memory until abort() has returned.
         borrowed = (self._grads, self._wires)
         self._reset()
-        if self._stream is not None and self._current() and basics.is_initialized():
+        if self._is_open() and basics.is_initialized():
             self._stream.abort(why or f"backward() failed on rank {basics.rank()}")
         del borrowed
 
     # ---- hooks ----
 
     def _hook(self, index: int) -> Any:
-        with_version = self._options.sync != "backward"
-
         def on_gradient(param: Tensor) -> None:
             # Once a step and parameter: the common case in as few steps as can be.
             ready = self._ready
@@ -263,11 +283,12 @@ class GradientReducer:
                 plain = plain and grad.device == self._devices[index]
                 # Number of elements and strides tell the shape: gradients leave no gaps in memory.
                 same = plain and grad.numel() == self._sizes[index] and grad.stride() == self._strides[index]
+                # A view that negates or conjugates has other values than its memory.
+                same = same and not grad.is_neg() and not grad.is_conj()
                 if same and self._slots[index] >= 0:
                     self._submitted[index] = _HANDED_OVER
                     self._grads[index] = grad
-                    if with_version:
-                        self._versions[index] = grad._version
+                    self._versions[index] = grad._version
                     ready(self._slots[index], grad.data_ptr())
                     return
             self._on_gradient(index)
@@ -275,34 +296,30 @@ class GradientReducer:
         return self.params[index].register_post_accumulate_grad_hook(on_gradient)
 
     def _on_gradient(self, index: int) -> None:
-        if not self._callback_queued:
+        if not self._backward_open:
             self._begin_backward(index)
         if self._submitted[index] == _STALE:
             self.deferred.abandon()
             raise RuntimeError(stale(self.names[index]))
         if self._held or self._passes < self.passes_per_step or self._alone:
             return
-        if self._stream is None or not self._current():
+        if not self._is_open():
             self._arrivals.append(index)
             return
         self._ready = self._stream.ready
         self._hand_over(index)
 
     def _begin_backward(self, index: int) -> None:
-        if self._phase is _Phase.IN_FLIGHT:
+        if self.in_flight:
             raise RuntimeError(too_often(self.names[index], self.passes_per_step))
         if self.deferred is not None:
             self.deferred.before_backward()
-        if self._phase is _Phase.FILLING and self._backward_open:
-            # The same pass goes on after a nested backward.
-            self._queue_callback()
-            return
         if self._phase is _Phase.REDUCED:
             if self._options.op is not ReduceOp.AVERAGE:
                 raise RuntimeError(too_often(self.names[index], self.passes_per_step))
             self._reset()
-        self._queue_callback()
         self._backward_open = True
+        join_backward(self)
         self._alone = self.alone or self._options.size == 1
         if self._held:
             return
@@ -311,23 +328,34 @@ class GradientReducer:
         if self._passes > self.passes_per_step:
             raise RuntimeError(too_often(self.names[index], self.passes_per_step))
 
-    def _queue_callback(self) -> None:
-        self._callback_queued = True
-        torch.autograd.Variable._execution_engine.queue_callback(self._end_of_backward)
+    # ---- the end of a backward: see Member ----
 
-    def _end_of_backward(self) -> None:
-        self._callback_queued = False
-        self._ready = None
-        if inside_nested_backward():
-            return
+    def finish_backward(self) -> None:
+        """See Member."""
         self._backward_open = False
+        self._ready = None
         if self.deferred is not None:
             self._complete_deferred()
         if self._phase is not _Phase.FILLING or self._held or self._passes < self.passes_per_step:
             return
-        self._finish()
-        if self._options.sync == "backward":
-            self._wait()
+        if self._alone or self._is_open():
+            self._finish()
+            return
+        # To open a stream takes all ranks.
+        self._phase = _Phase.ENDED
+        for index, param in enumerate(self.params):
+            if param.grad is not None:
+                self._grads[index], self._versions[index] = param.grad, param.grad._version
+
+    def wait_in_backward(self) -> None:
+        """See Member."""
+        if self._options.sync == "backward" and self.in_flight:
+            self.synchronize()
+
+    def fail_backward(self, why: str) -> None:
+        """See Member."""
+        if self.in_flight:
+            self.give_up(why)
 
     def _complete_deferred(self) -> None:
         for index, state in enumerate(self._submitted):
@@ -342,8 +370,8 @@ class GradientReducer:
         self._passes = 0
         #: The program has called synchronize() itself.
         self.told_by_program = False
-        self._callback_queued = False
         self._backward_open = False
+        self._touched: list[str] = []  # gradients that were changed before they could be handed over
         self._forget_memory()
         self._sparse: list[int] = []  # handed over in this step
         self._arrivals = []
@@ -362,12 +390,17 @@ class GradientReducer:
     def _current(self) -> bool:
         return self._generation == basics.generation()
 
+    def _is_open(self) -> bool:
+        return self._stream is not None and self._current()
+
     def _finish(self) -> None:
         """Hands over what the hooks have not, and tells the runtime that the step is complete."""
         if self._superseded:
             raise RuntimeError(SUPERSEDED)
         if self.deferred is not None:
             self._complete_deferred()
+        if self._phase is _Phase.ENDED:
+            self._touched, self._grads = self._edited(), [None] * len(self.params)
         self._phase = _Phase.IN_FLIGHT
         self._ready = None
         self._alone = self.alone or self._options.size == 1
@@ -377,7 +410,7 @@ class GradientReducer:
             return
         begin = time.perf_counter()
         try:
-            if self._stream is None or not self._current():
+            if not self._is_open():
                 self._open()
             for index in range(len(self.params)):
                 if not self._submitted[index]:
@@ -488,8 +521,8 @@ class GradientReducer:
             raise RuntimeError(edited(touched[0]))
 
     def _edited(self) -> list[str]:
-        """Names of gradients that the program has changed since they were handed over."""
-        return [
+        """Names of gradients that the program has changed since backward."""
+        return self._touched + [
             self.names[index]
             for index, grad in enumerate(self._grads)
             if grad is not None and (self.params[index].grad is not grad or grad._version != self._versions[index])
@@ -498,7 +531,7 @@ class GradientReducer:
     # ---- the stream ----
 
     def _forget_stream(self) -> None:
-        if self._stream is not None and self._current() and basics.is_initialized():
+        if self._is_open() and basics.is_initialized():
             self._stream.close()
         self._stream = None
         self.debts.closed()
