@@ -125,6 +125,30 @@ def case_lbfgs_with_a_closure() -> None:
         close(model, reference, 1e-9)
 
 
+def case_lbfgs_decides_by_the_loss_of_all_ranks() -> None:
+    """A line search compares losses: with those of single ranks it would take other steps on each."""
+
+    def make(model: nn.Module) -> torch.optim.Optimizer:
+        return torch.optim.LBFGS(model.parameters(), lr=2.0, max_iter=4, line_search_fn="strong_wolfe")
+
+    for number in (False, True):
+        model, reference = make_model(), make_model()
+        optimizer = hvd.DistributedOptimizer(make(model), model.named_parameters())
+        plain = make(reference)
+        for step in range(2):
+            for net, opt, part in ((model, optimizer, mine), (reference, plain, everything)):
+
+                def closure(net=net, opt=opt, part=part, step=step, number=number):  # noqa: ANN001, ANN202
+                    opt.zero_grad()
+                    loss = loss_of(net, step, part)
+                    loss.backward()
+                    return loss.item() if number else loss
+
+                assert isinstance(opt.step(closure), float if number else Tensor)
+        close(model, reference, 1e-9)
+        same_on_all_ranks(model.parameters())
+
+
 def case_sum_is_the_sum() -> None:
     model = nn.Linear(3, 1, bias=False)
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=1.0), op=hvd.Sum)

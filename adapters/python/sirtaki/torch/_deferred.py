@@ -55,15 +55,19 @@ _INSTEAD = 'use sync="backward"'
 def check_optimizer(optimizer: Optimizer) -> None:
     """Refuses optimizers that cannot be applied to one layer at a time. Raises UnsupportedError."""
     plain = type(optimizer)
-    maker = _maker_of_step(plain)
-    separate = f"{maker.__module__}.".startswith("torch.optim.") and maker.__name__ in _SEPARATE
-    if not separate and not getattr(optimizer, "forward_safe", False):
+    if not is_separate(plain) and not getattr(optimizer, "forward_safe", False):
         raise errors.UnsupportedError(
             f'sync="forward" updates one layer at a time, and {plain.__name__} may couple parameters of several '
             f"layers; {_INSTEAD}. If it treats each parameter by itself, set forward_safe = True on it"
         )
     if any(group.get("differentiable") for group in optimizer.param_groups):
         raise errors.UnsupportedError(f'sync="forward" cannot differentiate through step(); {_INSTEAD}')
+
+
+def is_separate(plain: type[Optimizer]) -> bool:
+    """True of a class of torch's that treats each parameter by itself: it runs a closure once, for its gradients."""
+    maker = _maker_of_step(plain)
+    return f"{maker.__module__}.".startswith("torch.optim.") and maker.__name__ in _SEPARATE
 
 
 def _maker_of_step(plain: type[Optimizer]) -> type:

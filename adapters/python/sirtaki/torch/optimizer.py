@@ -23,7 +23,7 @@ from sirtaki.ops import ReduceOp, check_reduce_op
 from sirtaki.torch._adapter import torch_ops
 from sirtaki.torch._adasum import compressor_of, make_adasum, refuse_for_adasum
 from sirtaki.torch._debts import KEY
-from sirtaki.torch._deferred import DeferredUpdates, check_optimizer
+from sirtaki.torch._deferred import DeferredUpdates, check_optimizer, is_separate
 from sirtaki.torch._layout import ReducerOptions
 from sirtaki.torch._local import KEY as LOCAL_KEY
 from sirtaki.torch._local import LocalTraining
@@ -48,6 +48,7 @@ class _Distributed:
 
     _sirtaki: GradientReducer
     _sirtaki_skip: bool
+    _sirtaki_separate: bool  # the class of the user's optimizer treats each parameter by itself
     _sirtaki_updates: DeferredUpdates | None  # only with sync="forward"
     _sirtaki_local: LocalTraining | None  # only with local_updates
     _sirtaki_update: Callable[[Any], Any] | None  # only with momentum correction: in place of the plain step()
@@ -59,7 +60,9 @@ class _Distributed:
         With sync="forward" it returns at once, and a module's parameters are updated when the module is called next.
 
         Args:
-            closure: computes the loss and runs backward, as for LBFGS; its gradients are combined too.
+            closure: computes the loss and runs backward, as for LBFGS; its gradients are combined too. An optimizer
+                that may decide by the loss, as LBFGS with a line search does, gets the mean over the ranks (a tensor
+                or a number, collective), and so does the program.
         """
         self._sirtaki.check_step(self.param_groups)  # type: ignore[attr-defined]
         local = self._sirtaki_local
@@ -124,8 +127,10 @@ class _Distributed:
             with torch.enable_grad():
                 loss = closure()
             self._sirtaki.synchronize()
-            return loss
+            return self._sirtaki.mean_loss(loss) if decides else loss
 
+        # With losses of their own the ranks would decide differently, and call the closure a different number of times.
+        decides = not self._sirtaki_separate
         return combined
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -491,6 +496,7 @@ def DistributedOptimizer(  # noqa: N802, PLR0917  (Horovod's name and signature)
     become(optimizer, _METHODS)
     optimizer._sirtaki = reducer  # type: ignore[attr-defined]
     optimizer._sirtaki_skip = False  # type: ignore[attr-defined]
+    optimizer._sirtaki_separate = is_separate(plain)  # type: ignore[attr-defined]
     update = None
     if correction is not None:
         correction.corrected = reducer.corrected

@@ -181,6 +181,16 @@ class GradientReducer:
         """The optimizer has applied the gradients."""
         self._reset()
 
+    def mean_loss(self, loss: Any) -> Any:
+        """The mean over the ranks of what a closure gave: a tensor, a number or None. Collective."""
+        if loss is None or self._options.size == 1:
+            return loss
+        mine = loss.detach().clone() if isinstance(loss, Tensor) else torch.tensor(float(loss), dtype=torch.float64)
+        ops = self._options.ops
+        work = ops.allreduce(mine, f"{self.stream_name}.loss", ReduceOp.AVERAGE, (1.0, 1.0), in_place=True)
+        mean = ops.start_one(work).wait()
+        return mean if isinstance(loss, Tensor) else mean.item()
+
     def defer(self) -> StepMemory | None:
         """Commits the step without waiting for it and gives its memory away, until end_deferred().
 
