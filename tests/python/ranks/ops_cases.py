@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -224,28 +227,45 @@ def case_compression_casts_and_casts_back() -> None:
         same(got, torch.full((4,), 0.5 * hvd.size()), compression)
 
 
-def case_gradients_flow() -> None:
+def _gradient(operation: Callable[[Tensor], Any], shape: tuple[int, ...]) -> Tensor:
+    """Returns the gradient by ones of `shape`, where every element of every result has the gradient rank + 1."""
+    x = torch.ones(shape, requires_grad=True)
+    results = operation(x)
+    for result in [results] if isinstance(results, Tensor) else results:
+        result.backward(torch.full_like(result, hvd.rank() + 1.0), retain_graph=True)
+    assert x.grad is not None
+    return x.grad
+
+
+def case_gradients_are_those_of_horovod() -> None:
     rank, size = hvd.rank(), hvd.size()
-    x = torch.full((4,), 2.0, requires_grad=True)
-    (hvd.allreduce(x, op=hvd.Sum) * (rank + 1)).sum().backward()
-    assert x.grad is not None
-    same(x.grad, torch.full((4,), float(sum(range(1, size + 1)))), "allreduce")
-    x = torch.ones(rank + 1, 2, requires_grad=True)
-    (hvd.allgather(x) * (rank + 1)).sum().backward()
-    assert x.grad is not None
-    same(x.grad, torch.full((rank + 1, 2), float(sum(range(1, size + 1)))), "allgather")
-    x = torch.ones(3, requires_grad=True)
-    (hvd.broadcast(x, 0) * 2).sum().backward()
-    assert x.grad is not None
-    same(x.grad, torch.full((3,), 2.0 * size if rank == 0 else 0.0), "broadcast")
-    x = torch.ones(size, requires_grad=True)
-    (hvd.alltoall(x) * (rank + 1)).sum().backward()
-    assert x.grad is not None
-    same(x.grad, torch.arange(1.0, size + 1), "alltoall")
-    x = torch.ones(size, requires_grad=True)
-    (hvd.reducescatter(x, op=hvd.Sum) * (rank + 1)).sum().backward()
-    assert x.grad is not None
-    same(x.grad, torch.arange(1.0, size + 1), "reducescatter")
+    total = float(sum(range(1, size + 1)))
+    own = (rank + 1, 2)
+    scales = {"prescale_factor": 0.5, "postscale_factor": 4.0}
+    same(_gradient(lambda x: hvd.allreduce(x, op=hvd.Sum), (4,)), torch.full((4,), total), "sum")
+    same(_gradient(lambda x: hvd.allreduce(x, **scales), (4,)), torch.full((4,), 2 * total / size), "average")
+    same(_gradient(lambda x: hvd.grouped_allreduce([x, x]), (4,)), torch.full((4,), 2 * total / size), "averages")
+    same(_gradient(hvd.allgather, own), torch.full(own, total / size), "allgather")
+    same(_gradient(lambda x: hvd.grouped_allgather([x, x]), own), torch.full(own, 2 * total / size), "allgathers")
+    for root in range(size):
+        got = _gradient(lambda x, root=root: hvd.broadcast(x, root), (3,))
+        same(got, torch.full((3,), total / size if rank == root else 0.0), "broadcast")
+    same(_gradient(hvd.alltoall, (size,)), torch.arange(1.0, size + 1), "alltoall")
+    rows = torch.arange(1.0, size + 1)
+    same(_gradient(lambda x: hvd.reducescatter(x, op=hvd.Sum), (size,)), rows * size, "reducescatter of sums")
+    same(_gradient(lambda x: hvd.reducescatter(x, op=hvd.Average), (size,)), rows, "reducescatter of averages")
+    scaled = _gradient(lambda x: hvd.reducescatter(x, op=hvd.Average, **scales), (size,))
+    same(scaled, 2 * rows, "reducescatter with scales")
+    group = _gradient(lambda x: hvd.grouped_reducescatter([x, x], op=hvd.Sum, **scales), (size,))
+    same(group, 2 * 2 * rows * size, "grouped_reducescatter with scales")
+
+
+def case_gradients_have_gradients() -> None:
+    for operation in (hvd.allgather, lambda x: hvd.broadcast(x, 0), hvd.alltoall, hvd.reducescatter):
+        x = torch.full((hvd.size(),), 3.0, requires_grad=True)
+        (slope,) = torch.autograd.grad(operation(x**3).sum(), x, create_graph=True)
+        slope.sum().backward()
+        same(x.grad, slope.detach() * 2 / x.detach(), "second derivative")
 
 
 def case_sparse_allreduce() -> None:

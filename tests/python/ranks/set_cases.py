@@ -65,14 +65,17 @@ def case_gradients_stay_in_the_set() -> None:
     (hvd.allreduce(x, op=hvd.Sum, process_set=process_set) * (hvd.rank() + 1)).sum().backward()
     assert torch.equal(x.grad, torch.full((count,), float(sum(rank + 1 for rank in process_set.ranks))))
     x.grad = None
-    hvd.allgather(x, process_set=process_set).sum().backward()
-    assert torch.equal(x.grad, torch.full((count,), float(count)))
-    x.grad = None
-    hvd.reducescatter(x, op=hvd.Average, process_set=process_set).sum().backward()
-    assert torch.equal(x.grad, torch.full((count,), 1.0 / count))
-    x.grad = None
-    hvd.broadcast(x, hvd.size() - 1, process_set=process_set).sum().backward()
-    assert torch.equal(x.grad, torch.full((count,), float(count) if hvd.rank() == hvd.size() - 1 else 0.0))
+    mean = sum(rank + 1 for rank in process_set.ranks) / count
+    for gather in (hvd.allgather, lambda x, process_set: hvd.grouped_allgather([x], process_set=process_set)[0]):
+        (gather(x, process_set=process_set) * (hvd.rank() + 1)).sum().backward()
+        assert torch.equal(x.grad, torch.full((count,), mean))
+        x.grad = None
+    for op, factor in ((hvd.Average, 1.0), (hvd.Sum, float(count))):
+        hvd.reducescatter(x, op=op, process_set=process_set).sum().backward()
+        assert torch.equal(x.grad, torch.full((count,), factor))
+        x.grad = None
+    (hvd.broadcast(x, hvd.size() - 1, process_set=process_set) * (hvd.rank() + 1)).sum().backward()
+    assert torch.equal(x.grad, torch.full((count,), mean if hvd.rank() == hvd.size() - 1 else 0.0))
 
 
 def case_sets_have_ids() -> None:

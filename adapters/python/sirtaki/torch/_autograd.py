@@ -1,5 +1,17 @@
 # ruff: noqa: PLR0917  (arguments of forward() have no names)
-"""Gradients through the operations. A rank's loss counts as its part of one sum over all ranks."""
+"""Gradients through the operations, by Horovod's convention: a program trains as it does there, with the same rates.
+
+With P ranks, and G as the gradient of the result on each rank:
+
+    allreduce                     the same reduction of G: Sum adds, Average averages, scales multiply
+    allgather, grouped too        this rank's rows of the average of G
+    broadcast                     the average of G on the root, zeros elsewhere
+    alltoall                      the rows of G, each back where it came from
+    reducescatter, grouped too    G of all ranks, gathered: times P for Sum, as it is for Average, times both scales
+
+These are gradients of the sum of all ranks' losses for allreduce and alltoall, 1/P of them for allgather and broadcast,
+and P times as much for reducescatter.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +20,6 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd import Function
-from torch.autograd.function import once_differentiable
 
 from sirtaki import errors
 from sirtaki.basics import rank
@@ -71,13 +82,12 @@ class GroupedAllreduce(Function):
 
 
 def _own_rows(ops: Ops, gradients: list[Tensor], rows: list[int], name: str | None) -> list[Tensor]:
-    """Sums the gradients over all ranks and cuts out the rows that came from this rank."""
-    names = [None if name is None else f"{name}.{i}" for i in range(len(gradients))]
-    counts_name = None if name is None else f"{name}.rows"
-    summed = [ops.allreduce(g, n, ReduceOp.SUM, _ONE, in_place=False) for g, n in zip(gradients, names, strict=True)]
-    *totals, counts = _run(ops, [*summed, ops.allgather(torch.tensor([rows], dtype=torch.int64), counts_name)])
-    offsets = counts[: ops.rank()].sum(0).tolist()
-    return [t.narrow(0, begin, count) for t, begin, count in zip(totals, offsets, rows, strict=True)]
+    """Averages the gradients over all ranks and cuts out the rows that came from this rank."""
+    mine = torch.tensor([rows], dtype=torch.int64, device="cpu")
+    counts = ops.start_one(ops.allgather(mine, None if name is None else f"{name}.rows"))
+    averages = GroupedAllreduce.apply(ops, name, ReduceOp.AVERAGE, _ONE, *gradients)
+    offsets = counts.wait()[: ops.rank()].sum(0).tolist()
+    return [t.narrow(0, begin, count) for t, begin, count in zip(averages, offsets, rows, strict=True)]
 
 
 class Allgather(Function):
@@ -91,9 +101,8 @@ class Allgather(Function):
         return result
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
-        """This rank's rows of the summed gradient."""
+        """This rank's rows of the averaged gradient."""
         ops, rows, name = ctx.arguments
         return None, _own_rows(ops, list(grads), rows, name)[0], None
 
@@ -110,9 +119,8 @@ class GroupedAllgather(Function):
         return tuple(results)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
-        """This rank's rows of the summed gradients."""
+        """This rank's rows of the averaged gradients."""
         ops, rows, name = ctx.arguments
         return None, None, *_own_rows(ops, list(grads), rows, name)
 
@@ -127,12 +135,11 @@ class Broadcast(Function):
         return _run(ops, [ops.broadcast(tensor, root_rank, name, in_place=False)])[0]
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
-        """The summed gradient on the root, zeros elsewhere."""
+        """The averaged gradient on the root, zeros elsewhere."""
         ops, root_rank, name = ctx.arguments
-        total = _run(ops, [ops.allreduce(grads[0], name, ReduceOp.SUM, _ONE, in_place=False)])[0]
-        return None, (total if rank() == root_rank else torch.zeros_like(total)), None, None
+        average = Allreduce.apply(ops, grads[0], name, ReduceOp.AVERAGE, _ONE)
+        return None, (average if rank() == root_rank else torch.zeros_like(average)), None, None
 
 
 class Alltoall(Function):
@@ -149,21 +156,21 @@ class Alltoall(Function):
         return output, received
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
         """Every row of the gradient goes back to where it came from."""
         ops, received, name = ctx.arguments
-        return None, _run(ops, [ops.alltoall(grads[0], received, name, tell_received=False)])[0], None, None
+        return None, Alltoall.apply(ops, grads[0], received, name)[0], None, None
 
 
-def _scattered(
+def _gathered(
     ops: Ops, gradients: list[Tensor], op: ReduceOp, scales: tuple[float, float], name: str | None
-) -> list[Tensor]:
+) -> tuple[Tensor, ...]:
+    """Joins the gradients of all blocks."""
     _need_linear(op)
-    factor = scales[0] * scales[1] / (ops.size() if op == ReduceOp.AVERAGE else 1)
-    names = [None if name is None else f"{name}.{i}" for i in range(len(gradients))]
-    joined = _run(ops, [ops.allgather(g, n) for g, n in zip(gradients, names, strict=True)])
-    return [j if factor == 1 else j * factor for j in joined]
+    factor = scales[0] * scales[1] * (ops.size() if op == ReduceOp.SUM else 1)
+    scaled = gradients if factor == 1 else [g * factor for g in gradients]
+    result: tuple[Tensor, ...] = GroupedAllgather.apply(ops, name, *scaled)
+    return result
 
 
 class Reducescatter(Function):
@@ -178,11 +185,10 @@ class Reducescatter(Function):
         return _run(ops, [ops.reducescatter(tensor, name, op, scales)])[0]
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
-        """The gradients of all blocks, joined."""
+        """The gradients of all blocks, joined, times what Horovod multiplies them by."""
         ops, *how = ctx.arguments
-        return None, _scattered(ops, list(grads), *how)[0], None, None, None
+        return None, _gathered(ops, list(grads), *how)[0], None, None, None
 
 
 class GroupedReducescatter(Function):
@@ -199,8 +205,7 @@ class GroupedReducescatter(Function):
         return tuple(_run(ops, work))
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
-        """The gradients of all blocks, joined."""
+        """The gradients of all blocks, joined, times what Horovod multiplies them by."""
         ops, *how = ctx.arguments
-        return None, None, None, None, *_scattered(ops, list(grads), *how)
+        return None, None, None, None, *_gathered(ops, list(grads), *how)

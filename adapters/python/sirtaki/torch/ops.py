@@ -165,6 +165,8 @@ def allreduce(
         prescale_factor: multiplied before the ranks are combined.
         postscale_factor: multiplied afterwards.
         process_set: the ranks that take part; all by default.
+
+    The gradient is the same reduction of the ranks' gradients.
     """
     ops = _ops.within(process_set)
     compressed, context = _compressed(compression, tensor)
@@ -290,7 +292,8 @@ def allgather_async(
 def allgather(tensor: Tensor, name: str | None = None, process_set: ProcessSet = global_process_set) -> Tensor:
     """The tensors of all ranks, joined along dimension 0 in rank order; differentiable.
 
-    Dimension 0 may differ between ranks (and be 0), the others and the dtype may not.
+    Dimension 0 may differ between ranks (and be 0), the others and the dtype may not. The gradient is this rank's rows
+    of the average of the ranks' gradients, as in Horovod: times size() it is that of the sum of all ranks' losses.
     """
     ops = _ops.within(process_set)
     return _autograd.Allgather.apply(ops, tensor, name)
@@ -350,7 +353,10 @@ def broadcast_async_(
 def broadcast(
     tensor: Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Tensor:
-    """The tensor of `root_rank`; all ranks give one of the same shape and dtype. Differentiable."""
+    """The tensor of `root_rank`; all ranks give one of the same shape and dtype. Differentiable.
+
+    The gradient is the average of the ranks' gradients on the root, and zeros elsewhere, as in Horovod.
+    """
     ops = _ops.within(process_set)
     return _autograd.Broadcast.apply(ops, tensor, root_rank, name)
 
@@ -398,6 +404,8 @@ def alltoall(
 ) -> Any:
     """Sends part r of dimension 0 to rank r and joins what comes from rank 0, 1, ... Differentiable.
 
+    Each row of the gradient goes back to where it came from.
+
     Args:
         tensor: at least one dimension.
         splits: rows for each rank, size() integers whose sum is dimension 0; None: equal parts.
@@ -443,7 +451,8 @@ def reducescatter(
 ) -> Tensor:
     """Combines a tensor over all ranks and keeps this rank's block of dimension 0; differentiable.
 
-    When dimension 0 does not divide by size(), the first ranks get one row more.
+    When dimension 0 does not divide by size(), the first ranks get one row more. The gradient is, as in Horovod, that
+    of all ranks, gathered: as it is for Average, times size() for Sum, and times both factors.
     """
     ops = _ops.within(process_set)
     compressed, context = _compressed(compression, tensor)
