@@ -14,6 +14,12 @@ def test_ops(np: int, case: str) -> None:
     check_case("ops_cases", np, case)
 
 
+@pytest.mark.parametrize("case", case_names("dtype_cases"))
+@pytest.mark.parametrize("np", [2, 3])
+def test_dtypes(np: int, case: str) -> None:
+    check_case("dtype_cases", np, case)
+
+
 @pytest.mark.parametrize("case", case_names("matrix_cases"))
 @pytest.mark.parametrize("np", [2, 3, 4])
 def test_matrix(np: int, case: str) -> None:

@@ -7,25 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from sirtaki import errors
-from sirtaki.ops import Description, Ops
-
-_DTYPES = {
-    name: code
-    for code, name in enumerate(
-        ("uint8", "int8", "uint16", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64", "bool")
-    )
-}
+from sirtaki._dtypes import sent
+from sirtaki.ops import Description, Ops, ReduceOp
 
 Array = np.ndarray[Any, Any]
-
-
-def dtype_code(name: str) -> int:
-    """The sirtaki_dtype of a dtype's name. Raises InvalidArgumentError when there is none."""
-    code = _DTYPES.get(name)
-    if code is None:
-        raise errors.InvalidArgumentError(f"{name} cannot be sent; convert to one of {', '.join(_DTYPES)}")
-    return code
 
 
 class _Lent:
@@ -44,9 +29,10 @@ class _Lent:
 class NumpyAdapter:
     """See sirtaki.ops.TensorAdapter."""
 
-    def describe(self, tensor: Array) -> Description:
+    def describe(self, tensor: Array, reduce_op: ReduceOp | None = None) -> Description:
         """Memory of a row-major array."""
-        return (tensor.ctypes.data, dtype_code(tensor.dtype.name), 0, 0, tensor.shape, None)
+        how = sent(tensor.dtype.name, None if reduce_op is None else reduce_op.name)
+        return (tensor.ctypes.data, how.code, 0, 0, (*tensor.shape, *how.extra), None)
 
     def queue(self, tensor: Array) -> None:
         """Arrays are on the CPU."""
@@ -77,14 +63,15 @@ class NumpyAdapter:
         target[...] = source
 
     def item_size(self, tensor: Array) -> int:
-        """Bytes of one element."""
-        return tensor.itemsize
+        """Bytes of one element of the memory that travels."""
+        return sent(tensor.dtype.name).size
 
     def from_result(self, memory: Any, like: Array, dims: Sequence[int]) -> Array:
         """An array over the runtime's memory, which lives as long as the array."""
+        own = tuple(dims[: like.ndim])
         if memory is None:
-            return np.empty(tuple(dims), like.dtype)
-        return np.from_dlpack(_Lent(memory)).view(like.dtype).reshape(tuple(dims))
+            return np.empty(own, like.dtype)
+        return np.from_dlpack(_Lent(memory)).view(like.dtype).reshape(own)
 
     def splits(self, values: Sequence[int]) -> Array:
         """Counts as an array of int32."""

@@ -67,8 +67,11 @@ class Queue(Protocol):
 class TensorAdapter(Protocol):
     """What the operations need of a framework's tensors."""
 
-    def describe(self, tensor: Any) -> Description:
-        """Memory of a row-major tensor. Raises InvalidArgumentError for a dtype or device that cannot be sent."""
+    def describe(self, tensor: Any, reduce_op: ReduceOp | None = None) -> Description:
+        """Memory of a row-major tensor; behind its dimensions there may be those of its elements, as of pairs of reals.
+
+        Raises InvalidArgumentError for a dtype or device that cannot be sent, or not be combined by `reduce_op`.
+        """
 
     def queue(self, tensor: Any) -> Queue | None:
         """The stream that the program uses now on the tensor's GPU; None on the CPU."""
@@ -92,10 +95,13 @@ class TensorAdapter(Protocol):
         """Writes `source` into `target`."""
 
     def item_size(self, tensor: Any) -> int:
-        """Bytes of one element."""
+        """Bytes of one element of the memory that describe() tells of."""
 
     def from_result(self, memory: Any, like: Any, dims: Sequence[int]) -> Any:
-        """A tensor over the runtime's memory (a byte array, None when empty) with the dtype of `like`."""
+        """A tensor over the runtime's memory (a byte array, None when empty) with the dtype and rank of `like`.
+
+        `dims` ends with the dimensions of elements, where describe() gave such.
+        """
 
     def splits(self, values: Sequence[int]) -> Any:
         """Counts as a tensor of int32."""
@@ -251,6 +257,11 @@ def _refusal(what: str, name: str | None, why: str) -> errors.InvalidArgumentErr
     return errors.InvalidArgumentError(f"{what} of {tensor} on rank {basics.rank()}: {why}")
 
 
+def _named(error: errors.SirtakiError, what: str, name: str | None) -> errors.SirtakiError:
+    """The same with operation, tensor and rank before it."""
+    return type(error)(str(_refusal(what, name, str(error))), error.rank, name)
+
+
 Submission = tuple[tuple[Any, ...], _Pending]
 
 
@@ -321,7 +332,7 @@ class Ops:
     ) -> Submission:
         """Combines a tensor of the same shape on all ranks; `scales` multiply before and after."""
         op = check_reduce_op(op)
-        source = self._adapter.input(tensor)
+        source = self._input(tensor, "allreduce", name)
         if in_place:
             self._need_own_memory(tensor, "allreduce", name)
         if not in_place:
@@ -342,7 +353,7 @@ class Ops:
     def broadcast(self, tensor: Any, root_rank: int, name: str | None, in_place: bool) -> Submission:
         """Copies the root's tensor to all ranks."""
         root_rank = check_root(root_rank, "broadcast", name)
-        source = self._adapter.input(tensor)
+        source = self._input(tensor, "broadcast", name)
         if in_place:
             self._need_own_memory(tensor, "broadcast", name)
         if not in_place:
@@ -384,21 +395,32 @@ class Ops:
         source: Any,
         target: Any,
         *,
-        reduce_op: ReduceOp = ReduceOp.SUM,
+        reduce_op: ReduceOp | None = None,
         root: int = 0,
         scales: tuple[float, float] = (1.0, 1.0),
         splits: Sequence[int] | None = None,
     ) -> tuple[Any, ...]:
-        described = self._adapter.describe(source)
-        output = None if target is None else described if target is source else self._adapter.describe(target)
+        try:
+            described = self._adapter.describe(source, reduce_op)
+        except errors.SirtakiError as error:
+            raise _named(error, op.name.lower(), name) from None
+        output = (
+            None if target is None else described if target is source else self._adapter.describe(target, reduce_op)
+        )
         if name is not None and (not isinstance(name, str) or "\0" in name):
             raise errors.InvalidArgumentError(f"name is {name!r}; it must be text, the same on all ranks, or None")
         if not all(isinstance(scale, Real) for scale in scales):
             raise errors.InvalidArgumentError(f"prescale_factor, postscale_factor: {scales}; they must be numbers")
-        return (int(op), name, described, output, int(reduce_op), root, float(scales[0]), float(scales[1]), splits)
+        return (int(op), name, described, output, int(reduce_op or 0), root, float(scales[0]), float(scales[1]), splits)
+
+    def _input(self, tensor: Any, what: str, name: str | None) -> Any:
+        try:
+            return self._adapter.input(tensor)
+        except errors.SirtakiError as error:
+            raise _named(error, what, name) from None
 
     def _need_dimension(self, tensor: Any, what: str, name: str | None) -> Any:
-        source = self._adapter.input(tensor)
+        source = self._input(tensor, what, name)
         if len(source.shape) == 0:
             raise _refusal(what, name, "it needs at least one dimension; reshape it to [1]")
         return source

@@ -148,7 +148,7 @@ def case_arguments_are_checked_here() -> None:
     expanded = torch.ones(1).expand(3)
     fails(lambda: hvd.allreduce_(expanded, name="wide"), ValueError, "share memory", "'wide'", here)
     fails(lambda: hvd.broadcast_(expanded, 0, "wide"), ValueError, "share memory", "'wide'", here)
-    fails(lambda: hvd.allreduce(torch.ones(2, dtype=torch.complex64)), ValueError, "complex64")
+    fails(lambda: hvd.allreduce(torch.ones(2, dtype=torch.uint32)), ValueError, "uint32")
     fails(lambda: hvd.allreduce(torch.ones(2).to_sparse()), ValueError, "sparse")
     fails(lambda: hvd.alltoall(torch.ones(size), splits=[1] * (size + 1)), ValueError, "splits")
     fails(lambda: hvd.alltoall(torch.ones(size), splits=[2] * size), ValueError, "splits")

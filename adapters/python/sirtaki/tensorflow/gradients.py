@@ -15,7 +15,7 @@ from typing import Any
 import tensorflow as tf
 
 from sirtaki import _core, basics, errors
-from sirtaki._numpy import dtype_code
+from sirtaki._dtypes import summed_code
 from sirtaki.compression import option_text, parts_of, without_sparse
 from sirtaki.errors import require
 from sirtaki.ops import ReduceOp
@@ -194,7 +194,7 @@ class GradientReducer:
         self, grads: list[tf.Tensor], names: list[str], shapes: list[Any], variables: list[str | None]
     ) -> list[tf.Tensor]:
         choices = self._choices
-        dtypes = [dtype_code(grad.dtype.name) for grad in grads]
+        dtypes = [summed_code(grad.dtype.name) for grad in grads]
         text = option_text() if choices.codec is None else choices.codec
         codec = text if choices.sgd else without_sparse(text)
         how = (int(choices.op), choices.prescale, choices.postscale, codec, 0)

@@ -9,33 +9,47 @@ import torch
 from torch import Tensor
 
 from sirtaki import errors
-from sirtaki.ops import Description, Ops
+from sirtaki._dtypes import SENT, Sent, sent
+from sirtaki.ops import Description, Ops, ReduceOp
 from sirtaki.torch._cuda import CudaQueue, place
 
-#: sirtaki_dtype of each torch dtype that can be sent.
-DTYPES: dict[torch.dtype, int] = {
-    torch.uint8: 0,
-    torch.int8: 1,
-    torch.int16: 3,
-    torch.int32: 4,
-    torch.int64: 5,
-    torch.float16: 6,
-    torch.bfloat16: 7,
-    torch.float32: 8,
-    torch.float64: 9,
-    torch.bool: 10,
-}
-if hasattr(torch, "uint16"):
-    DTYPES[torch.uint16] = 2
+#: How tensors of each torch dtype travel.
+_SENT: dict[torch.dtype, Sent] = {getattr(torch, name): how for name, how in SENT.items() if hasattr(torch, name)}
 
 
-def dtype_code(dtype: torch.dtype) -> int:
-    """The sirtaki_dtype. Raises InvalidArgumentError when there is none."""
-    code = DTYPES.get(dtype)
-    if code is None:
-        known = ", ".join(str(d).removeprefix("torch.") for d in DTYPES)
-        raise errors.InvalidArgumentError(f"tensors of {dtype} cannot be sent; convert to one of {known}")
-    return code
+def sent_as(dtype: torch.dtype, reduce_op: ReduceOp | None = None) -> Sent:
+    """Returns how tensors of a dtype travel, where `reduce_op` combines them or, with None, they are moved.
+
+    Raises:
+        InvalidArgumentError: they cannot.
+    """
+    how = _SENT.get(dtype)
+    if how is not None and (how.combined_by is None or reduce_op is None):
+        return how
+    return sent(str(dtype).removeprefix("torch."), None if reduce_op is None else reduce_op.name)
+
+
+def described(
+    dtype: torch.dtype, device: torch.device, shape: Sequence[int], strides: Sequence[int], address: int = 0
+) -> Description:
+    """Returns the description of dense memory of any strides, in elements, that the runtime sums, as it does gradients.
+
+    Complex numbers are described as the pairs of reals that they are.
+    """
+    how = sent_as(dtype, ReduceOp.SUM)
+    if how.extra:
+        shape, strides = (*shape, *how.extra), (*(2 * stride for stride in strides), 1)
+    return (address, how.code, *place(device), shape, strides)
+
+
+def reals(tensor: Tensor) -> int:
+    """Returns the number of real numbers in a tensor."""
+    return tensor.numel() * (2 if tensor.is_complex() else 1)
+
+
+def is_lazy(tensor: Tensor) -> bool:
+    """True for a negated or conjugated view, whose memory holds the values before; some gradients are such."""
+    return tensor.is_neg() or tensor.is_conj()
 
 
 def check_kind(tensor: Any) -> None:
@@ -55,9 +69,11 @@ def check_kind(tensor: Any) -> None:
 class TorchAdapter:
     """See sirtaki.ops.TensorAdapter."""
 
-    def describe(self, tensor: Tensor) -> Description:
+    def describe(self, tensor: Tensor, reduce_op: ReduceOp | None = None) -> Description:
         """Memory of a row-major tensor."""
-        return (tensor.data_ptr(), dtype_code(tensor.dtype), *place(tensor.device), tensor.shape, None)
+        how = sent_as(tensor.dtype, reduce_op)
+        dims = (*tensor.shape, *how.extra) if how.extra else tensor.shape
+        return (tensor.data_ptr(), how.code, *place(tensor.device), dims, None)
 
     def queue(self, tensor: Tensor) -> CudaQueue | None:
         """The stream that is current on the tensor's GPU; None on the CPU."""
@@ -66,8 +82,8 @@ class TorchAdapter:
     def input(self, tensor: Tensor) -> Tensor:
         """The tensor itself, detached, or a row-major copy."""
         check_kind(tensor)
-        # The memory of a negated view holds the values before negation.
-        return tensor.detach().resolve_neg().contiguous()
+        # See is_lazy().
+        return tensor.detach().resolve_neg().resolve_conj().contiguous()
 
     def overlaps(self, tensor: Tensor) -> bool:
         """True when elements share memory."""
@@ -91,14 +107,15 @@ class TorchAdapter:
         target.detach().copy_(source)
 
     def item_size(self, tensor: Tensor) -> int:
-        """Bytes of one element."""
-        return tensor.element_size()
+        """Bytes of one element of the memory that travels."""
+        return sent_as(tensor.dtype).size
 
     def from_result(self, memory: Any, like: Tensor, dims: Sequence[int]) -> Tensor:
         """A tensor over the runtime's memory, which lives as long as the tensor; a copy of it on a GPU."""
+        own = list(dims[: like.dim()])
         if memory is None:
-            return torch.empty(list(dims), dtype=like.dtype, device=like.device)
-        return torch.from_dlpack(memory).view(like.dtype).view(list(dims)).to(like.device)
+            return torch.empty(own, dtype=like.dtype, device=like.device)
+        return torch.from_dlpack(memory).view(like.dtype).view(own).to(like.device)
 
     def splits(self, values: Sequence[int]) -> Tensor:
         """Counts as a tensor of int32."""

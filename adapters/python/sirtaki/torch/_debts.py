@@ -19,6 +19,7 @@ from torch import Tensor
 from sirtaki import errors
 from sirtaki.errors import require
 from sirtaki.ops import ReduceOp
+from sirtaki.torch._adapter import reals
 from sirtaki.torch._layout import ReducerOptions
 
 #: In the state_dict of an optimizer.
@@ -26,6 +27,8 @@ KEY = "sirtaki"
 #: As the rank of a state: the sum of all ranks.
 ALL = -1
 _NOTHING = -2
+#: Of what codecs can take: float32, and pairs of them.
+_LOSSY = (torch.float32, torch.complex64)
 #: Codecs that leave nothing.
 _LOSSLESS = ("none", "fp16", "bf16")
 
@@ -185,7 +188,7 @@ class Debts:
     def _residual(self, index: int) -> Tensor:
         """On the CPU, wherever the parameter is."""
         out = torch.empty_like(self._params[index].detach(), device="cpu")
-        self._stream.residual(self._slots[index], out.data_ptr(), out.numel())
+        self._stream.residual(self._slots[index], out.data_ptr(), reals(out))
         return out
 
     def _laid_out(self, index: int, value: Tensor | None) -> Tensor:
@@ -200,7 +203,7 @@ class Debts:
             value = owed.get(self._names[i])
             if value is not None or i in owing:
                 given = self._laid_out(i, value)
-                self._stream.set_residual(self._slots[i], given.data_ptr(), given.numel())
+                self._stream.set_residual(self._slots[i], given.data_ptr(), reals(given))
 
     def _memory(self, report: list[dict[str, Any]]) -> dict[str, tuple[list[int], Tensor]]:
         """What codecs remember beside residuals, with the order of the elements."""
@@ -230,7 +233,7 @@ class Debts:
         return [i for i, name in enumerate(self._names) if name in names]
 
     def _dense(self) -> list[int]:
-        return [i for i, slot in enumerate(self._slots) if slot >= 0 and self._params[i].dtype is torch.float32]
+        return [i for i, slot in enumerate(self._slots) if slot >= 0 and self._params[i].dtype in _LOSSY]
 
     def _sum(self, values: dict[int, Tensor]) -> dict[int, Tensor]:
         return self._combine(values, ReduceOp.SUM, 1.0)

@@ -11,8 +11,8 @@ from torch import Tensor
 from sirtaki import _core, basics, errors
 from sirtaki.ops import Ops, ReduceOp
 from sirtaki.process_sets import ProcessSet, global_process_set
-from sirtaki.torch._adapter import check_kind, dtype_code, torch_ops
-from sirtaki.torch._cuda import CudaStream, place
+from sirtaki.torch._adapter import check_kind, described, is_lazy, sent_as, torch_ops
+from sirtaki.torch._cuda import CudaStream
 
 _DENSE, _SPARSE = 1, 2  # 0: no gradient yet
 
@@ -73,8 +73,7 @@ class Layout:
         how = {"dtype": self.dtypes[index], "device": self.devices[index]}
         if grad is None:
             return torch.empty_strided(self.shapes[index], self.strides[index], **how).zero_()
-        plain = grad.dtype is self.dtypes[index] and not grad.is_neg() and not grad.is_conj()
-        if plain and grad.stride() == self.strides[index]:
+        if grad.stride() == self.strides[index] and grad.dtype is self.dtypes[index] and not is_lazy(grad):
             return grad
         return torch.empty_strided(grad.shape, self.strides[index], **how).copy_(grad)
 
@@ -86,7 +85,7 @@ def open_layout(
 
     `arrivals`: parameters in the order in which their gradients became ready; rank 0's counts. `flag`: told to all.
     """
-    _check_kinds(names, params)
+    _check_kinds(names, params, options)
     *kinds, first_step, told = _agree_on_kinds(params, options, flag)
     sparse = [kind == _SPARSE for kind in kinds]
     dense = [i for i, other in enumerate(sparse) if not other and options.compressor is None]
@@ -99,7 +98,7 @@ def open_layout(
     if not dense:
         return Layout(slots, sparse, strides, dtypes, shapes, devices, sizes, _CommitStream(options), told > 0)
     order = _agree_on_order(dense, slots, options, arrivals)
-    tensors = [(0, dtype_code(dtypes[i]), *place(devices[i]), shapes[i], strides[i]) for i in dense]
+    tensors = [described(dtypes[i], devices[i], shapes[i], strides[i]) for i in dense]
     how = (int(options.op), options.prescale, options.postscale, options.codec, first_step)
     ranks = options.process_set.wire()
     stream = _core.Stream(options.stream_name, [names[i] for i in dense], tensors, order, how, ranks)
@@ -109,11 +108,11 @@ def open_layout(
     return Layout(slots, sparse, strides, dtypes, shapes, devices, sizes, stream, told > 0)
 
 
-def _check_kinds(names: list[str], params: list[Tensor]) -> None:
+def _check_kinds(names: list[str], params: list[Tensor], options: ReducerOptions) -> None:
     for name, param in zip(names, params, strict=True):
         try:
             check_kind(param)
-            dtype_code(param.dtype)
+            sent_as(param.dtype, options.op)
         except errors.SirtakiError as error:
             raise type(error)(f"{name}: {error}", basics.rank(), name) from None
 
@@ -144,7 +143,7 @@ class _CommitStream:
 
     def __init__(self, options: ReducerOptions) -> None:
         self._one = torch.zeros(1)
-        tensors = [(0, dtype_code(torch.float32), 0, 0, (1,), (1,))]
+        tensors = [(0, sent_as(torch.float32).code, 0, 0, (1,), (1,))]
         how = (int(options.op), 1.0, 1.0, "none", 0)
         self._stream = _core.Stream(options.stream_name, ["step"], tensors, [0], how, options.process_set.wire())
 

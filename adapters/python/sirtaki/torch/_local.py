@@ -17,7 +17,7 @@ from sirtaki import basics, errors
 from sirtaki._local import MEAN, MOST, VARIANCE, Buffer, LocalSteps, Outcome
 from sirtaki.local_updates import LocalUpdates
 from sirtaki.ops import Description
-from sirtaki.torch._adapter import dtype_code
+from sirtaki.torch._adapter import described
 from sirtaki.torch._mirror import Mirror
 from sirtaki.torch.functions import broadcast_object
 from sirtaki.torch.ops import Average, Max, Sum, allgather, allreduce, grouped_allreduce_
@@ -244,7 +244,7 @@ class LocalTraining(LocalSteps):
                 state.pop(p, None)
             of_param = state.get(p, {})
             for key, value in sorted(of_param.items()):
-                if isinstance(value, Tensor) and value.is_floating_point() and value.dim() > 0:
+                if isinstance(value, Tensor) and (value.is_floating_point() or value.is_complex()) and value.dim() > 0:
                     tensors.append(value)
                 elif _is_number(value):
                     numbers.append((of_param, key))
@@ -269,5 +269,5 @@ def _is_sound(state: dict[str, Any]) -> bool:
     return bool(state) and all(bool(torch.isfinite(v).all()) for v in state.values() if isinstance(v, Tensor))
 
 
-def _described(memory: Tensor) -> tuple[int, int, int, int, torch.Size, tuple[int, ...]]:
-    return (memory.data_ptr(), dtype_code(memory.dtype), 0, 0, memory.shape, memory.stride())
+def _described(memory: Tensor) -> Description:
+    return described(memory.dtype, memory.device, memory.shape, memory.stride(), memory.data_ptr())

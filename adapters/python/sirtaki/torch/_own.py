@@ -15,7 +15,7 @@ from torch import Tensor
 
 from sirtaki import errors
 from sirtaki.ops import ReduceOp
-from sirtaki.torch._adapter import check_kind, dtype_code
+from sirtaki.torch._adapter import check_kind, sent_as
 from sirtaki.torch._layout import ReducerOptions
 from sirtaki.torch._step import edited
 
@@ -42,7 +42,7 @@ def pack(param: Tensor, name: str, compressor: Any) -> Packed:
     payload, context = made
     try:
         check_kind(payload)
-        dtype_code(payload.dtype)
+        sent_as(payload.dtype, ReduceOp.SUM)
     except errors.SirtakiError as error:
         raise type(error)(f"{_name(compressor)}.compress() of {name}: {error}") from None
     return Packed(grad, 0 if grad is None else grad._version, payload, context)

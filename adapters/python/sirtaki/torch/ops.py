@@ -6,7 +6,9 @@ Names must be equal on all ranks; without a name the order of calls decides whic
 ValueError for what is wrong on this rank alone and HorovodInternalError for what concerns several; neither hangs.
 Functions ending in _async take `priority`, which Horovod does not have: where bytes of several operations wait, those
 of the smallest number go first. Without it operations of up to 64 KiB are urgent and others are not.
-Supported dtypes: uint8, int8, uint16, int16, int32, int64, float16, bfloat16, float32, float64, bool.
+Supported dtypes: uint8, int8, uint16, int16, int32, int64, float16, bfloat16, float32, float64, bool; complex32,
+complex64 and complex128, which are summed and averaged as pairs of real numbers; and, where they are moved only
+(broadcast, allgather, alltoall), uint32, uint64 and 8-bit floats.
 """
 
 from __future__ import annotations
@@ -24,7 +26,6 @@ from sirtaki.errors import require
 from sirtaki.ops import GroupHandle, Handle, Ops, ReduceOp, Submission, check_reduce_op
 from sirtaki.process_sets import ProcessSet, global_process_set
 from sirtaki.torch import _autograd
-from sirtaki.torch._adapter import check_kind
 from sirtaki.torch._adapter import torch_ops as _ops
 from sirtaki.torch._calls import complete_all
 from sirtaki.torch._claims import claims
@@ -49,13 +50,12 @@ def _reduce_op(average: bool | None, op: ReduceOp | None) -> ReduceOp:
 
 
 def _compressed(compression: type[Compressor], tensor: Tensor) -> tuple[Tensor, Any]:
-    """What compress() makes of a tensor that can be sent."""
+    """What compress() makes of a tensor. The operation, which knows the name, refuses what cannot be sent."""
     if not all(callable(getattr(compression, method, None)) for method in ("compress", "decompress")):
         raise errors.InvalidArgumentError(
             f"compression is {compression!r}; it must be Compression.none, fp16, bf16 or a class like them"
         )
-    check_kind(tensor)
-    return compression.compress(tensor)
+    return compression.compress(tensor) if isinstance(tensor, Tensor) else (tensor, None)
 
 
 def _group_names(name: str | None, count: int) -> list[str | None]:
