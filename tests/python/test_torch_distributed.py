@@ -34,6 +34,12 @@ def test_ddp(np: int, case: str) -> None:
     check_case("distributed_ddp_cases", np, case)
 
 
+@pytest.mark.parametrize("case", case_names("distributed_compile_cases"))
+@pytest.mark.parametrize("np", [2, 3])
+def test_compiled_programs_and_rare_types(np: int, case: str) -> None:
+    check_case("distributed_compile_cases", np, case)
+
+
 # Imports nothing of ours. In one write: the ranks share a pipe.
 AGAIN = """
 import sys, torch, torch.distributed as dist

@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
-from typing import Any
+from types import FunctionType
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -16,6 +17,7 @@ from sirtaki.errors import require
 from sirtaki.ops import ReduceOp
 from sirtaki.torch._adapter import check_kind
 
+_Class = TypeVar("_Class", bound=type)
 _OPS = (
     (TorchOp.SUM, ReduceOp.SUM),
     (TorchOp.AVG, ReduceOp.AVERAGE),
@@ -41,6 +43,15 @@ def reduce_op(opts: Any, what: str) -> ReduceOp:
 def seconds(timeout: timedelta) -> float:
     """A timeout in seconds that a lock can wait for; some programs give the largest there is."""
     return min(timeout.total_seconds(), threading.TIMEOUT_MAX / 2)
+
+
+def untraced(cls: _Class) -> _Class:
+    """Keeps torch.compile out of the public methods of a class, which it would take apart; they run between graphs."""
+    for name, method in list(vars(cls).items()):
+        # Aliases for C++ have names that begin with an underscore.
+        if isinstance(method, FunctionType) and not method.__name__.startswith("_"):
+            setattr(cls, name, torch.compiler.disable(method))
+    return cls
 
 
 def one(tensors: Tensor | Sequence[Tensor], what: str) -> Tensor:
@@ -74,7 +85,12 @@ def names(name: str, tensors: Sequence[Tensor]) -> list[str]:
 
 def joined(tensors: Sequence[Tensor]) -> Tensor:
     """flat() of all, one after another."""
-    return torch.cat([flat(tensor) for tensor in tensors])
+    parts = [flat(tensor) for tensor in tensors]
+    memory = torch.empty(sum(part.numel() for part in parts), dtype=parts[0].dtype, device=parts[0].device)
+    # torch.cat() does not take every type.
+    for target, part in zip(memory.split([part.numel() for part in parts]), parts, strict=True):
+        target.copy_(part)
+    return memory
 
 
 def copy(target: Tensor, source: Tensor) -> Tensor:

@@ -46,6 +46,7 @@ class _Place(NamedTuple):
     timeout: float  # seconds
 
 
+@convert.untraced
 class SirtakiGroup(ProcessGroup):
     """The ranks of `ops`, in their order. The calls are torch's; outputs are written, Work says when.
 
@@ -65,11 +66,16 @@ class SirtakiGroup(ProcessGroup):
         self._messages: dict[tuple[int, int, int], _Order] = {}  # by sender, receiver, tag
         self._on_shutdown: Any = None
 
-    # ---- what torch asks about a group; the first five are names of its C++ ----
+    # ---- what torch asks about a group; most are names of its C++ ----
 
     def getBackendName(self) -> str:  # noqa: N802
         """sirtaki."""
         return "sirtaki"
+
+    @property
+    def _device_types(self) -> list[torch.device]:
+        """Devices of the tensors that it takes, for libraries of torch's that ask."""
+        return [torch.device("cpu")]
 
     def getGroupName(self) -> str:  # noqa: N802
         """The name that torch gave it."""

@@ -14,6 +14,7 @@ from torch.futures import Future
 from sirtaki import errors
 from sirtaki.ops import GroupHandle
 from sirtaki.pump import pump
+from sirtaki.torch.distributed.convert import untraced
 
 #: What results of the operations, in their order, become: writes the caller's outputs and returns them.
 Deliver = Callable[[list[Any]], list[Tensor]]
@@ -89,6 +90,7 @@ class Call:
         self._handle = GroupHandle([])
 
 
+@untraced
 class SirtakiWork(_Base):
     """A collective that was started. Dropped without a wait, it still writes its results."""
 
