@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -196,6 +197,36 @@ def python_problems(source: Source) -> Iterator[Problem]:
             yield Problem(source.path, line, "framework", f"'{text}' belongs under {home[0]}")
 
 
+# What torch makes by its default device and type, which belong to the program, and the arguments that say it.
+DEVICE_AND_TYPE = frozenset({"device", "dtype"})
+MADE_BY_DEFAULTS: dict[str, frozenset[str]] = {
+    **dict.fromkeys(("empty", "zeros", "ones", "full", "tensor", "arange", "eye", "linspace"), DEVICE_AND_TYPE),
+    **dict.fromkeys(("rand", "randn", "randint", "randperm", "empty_strided", "scalar_tensor"), DEVICE_AND_TYPE),
+    **dict.fromkeys(("sparse_coo_tensor", "asarray", "as_tensor"), DEVICE_AND_TYPE),
+    "frombuffer": frozenset({"dtype"}),
+    "Generator": frozenset({"device"}),
+}
+
+
+def default_problems(source: Source) -> Iterator[Problem]:
+    """Tensors of our own name their device and type: a program may have set other defaults."""
+    if not source.path.startswith(FRAMEWORKS["torch"]):
+        return
+    try:
+        calls = [node for node in ast.walk(ast.parse(source.text)) if isinstance(node, ast.Call)]
+    except SyntaxError:
+        return  # told by others
+    for call in calls:
+        function = call.func
+        of_torch = isinstance(function, ast.Attribute) and getattr(function.value, "id", None) == "torch"
+        if not of_torch or any(word.arg is None for word in call.keywords):
+            continue
+        missing = MADE_BY_DEFAULTS.get(function.attr, frozenset()) - {word.arg for word in call.keywords}
+        if missing:
+            text = f"torch.{function.attr}() without {' and '.join(sorted(missing))} follows the program's defaults"
+            yield Problem(source.path, call.lineno, "defaults", text)
+
+
 def source_problems(tree: Tree) -> Iterator[Problem]:
     """All rules of this module over the tree."""
     for source in tree.sources.values():
@@ -209,3 +240,4 @@ def source_problems(tree: Tree) -> Iterator[Problem]:
                 yield from unused_using_problems(source)
         else:
             yield from python_problems(source)
+            yield from default_problems(source)

@@ -119,6 +119,10 @@ def test_library_shown_through_another_header_is_rejected(tmp_path: Path) -> Non
         ("runtime/net/a.cc", "todo", "// TODO later"),
         ("adapters/python/sirtaki/ops.py", "framework", "import torch"),
         ("adapters/python/sirtaki/torch/ops.py", "framework", "from tensorflow import x"),
+        ("adapters/python/sirtaki/torch/ops.py", "defaults", "x = torch.empty(3)"),
+        ("adapters/python/sirtaki/torch/ops.py", "defaults", "x = f(torch.tensor([1], dtype=torch.int64))"),
+        ("adapters/python/sirtaki/torch/a/b.py", "defaults", "x = torch.zeros(2, device='cpu')"),
+        ("adapters/python/sirtaki/keras/_torch.py", "defaults", "g = torch.Generator().manual_seed(1)"),
     ],
 )
 def test_what_must_be_absent_is_rejected(tmp_path: Path, path: str, rule: str, code: str) -> None:
@@ -145,6 +149,9 @@ def test_what_must_be_absent_is_rejected(tmp_path: Path, path: str, rule: str, c
         ("runtime/net/a.cc", "/* std::abort();\n std::terminate(); */"),
         ("adapters/c/default_session.cc", "static std::unique_ptr<Session> session;"),
         ("adapters/python/sirtaki/torch/ops.py", "import torch"),
+        ("adapters/python/sirtaki/torch/ops.py", "x = torch.full((2,), 1, dtype=torch.int8, device=d)"),
+        ("adapters/python/sirtaki/torch/ops.py", "x = torch.empty(2, **how) + torch.empty_like(y)"),
+        ("adapters/python/sirtaki/ops.py", "x = numpy.zeros(2)"),
         ("tests/python/test_a.py", "x = 1  # no sleep(1) here"),
         (
             "tests/python/test_a.py",

@@ -53,7 +53,21 @@ def test_every_public_name_of_sirtaki_torch_is_there(tmp_path: Path) -> None:
         "other = [n for n in sirtaki.torch.__all__ if getattr(hvd, n) is not getattr(sirtaki.torch, n)]\n"
         "print(other, horovod.__version__)\n",
     )
-    assert "['DistributedOptimizer', '__version__'] 0.28.1+sirtaki" in output
+    assert "['DistributedOptimizer', '__version__', 'broadcast_optimizer_state'] 0.28.1+sirtaki" in output
+
+
+def test_gradients_are_zeros_where_there_is_no_state_to_broadcast(tmp_path: Path) -> None:
+    program = (
+        "import torch, horovod.torch as hvd\n"
+        "from horovod.torch.functions import broadcast_optimizer_state\n"
+        "hvd.init()\n"
+        "model = torch.nn.Sequential(torch.nn.Embedding(3, 2, sparse=True), torch.nn.Linear(2, 2))\n"
+        "model[1].bias.requires_grad_(False)\n"
+        "optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)\n"
+        "broadcast_optimizer_state(hvd.DistributedOptimizer(optimizer), 0, model)\n"
+        "print('GRADIENTS', [p.grad is None for p in model.parameters()])\n"
+    )
+    assert run(tmp_path, program, np=2).count("GRADIENTS [True, False, True]") == 2
 
 
 def test_gradients_are_waited_for_in_step_unless_somebody_says_otherwise(tmp_path: Path) -> None:

@@ -134,6 +134,12 @@ def test_forward_read(np: int, case: str) -> None:
     check_case("forward_read_cases", np, case)
 
 
+@pytest.mark.parametrize("case", case_names("state_cases"))
+@pytest.mark.parametrize("np", [2, 3])
+def test_state(np: int, case: str) -> None:
+    check_case("state_cases", np, case)
+
+
 @pytest.mark.parametrize("case", case_names("local_cases"))
 @pytest.mark.parametrize("np", [2, 4])
 def test_local_updates(np: int, case: str) -> None:

@@ -119,7 +119,7 @@ class TorchAdapter:
 
     def splits(self, values: Sequence[int]) -> Tensor:
         """Counts as a tensor of int32."""
-        return torch.tensor(list(values), dtype=torch.int32)
+        return torch.tensor(list(values), dtype=torch.int32, device="cpu")
 
 
 #: The operations on torch tensors.

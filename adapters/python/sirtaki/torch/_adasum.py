@@ -21,7 +21,7 @@ from sirtaki.ops import ReduceOp
 from sirtaki.process_sets import ProcessSet
 from sirtaki.torch._adapter import torch_ops
 from sirtaki.torch._claims import claims
-from sirtaki.torch._parameters import become, keep_scheduler_hook, methods_of, stream_names
+from sirtaki.torch._parameters import above, become, keep_scheduler_hook, methods_of, stream_names
 from sirtaki.torch._step import SUPERSEDED, refuse_grad_scaler
 from sirtaki.torch.compression import Compression, choice_of
 
@@ -124,7 +124,7 @@ class _Adasum:
 
         Where that fails the parameters are as before; the optimizer's state is not.
         """
-        plain = super(type(self), self).step  # type: ignore[misc]
+        plain = above(self).step
         groups = self.param_groups  # type: ignore[attr-defined]
         return self._sirtaki_adasum.step(groups, plain if closure is None else lambda: plain(closure))
 
@@ -154,9 +154,9 @@ class _Adasum:
         raise errors.UnsupportedError("a DistributedOptimizer cannot be copied or pickled; save its state_dict()")
 
     def __del__(self) -> None:
-        steps = vars(self).get("_sirtaki_adasum")
-        if steps is not None and not sys.is_finalizing():
-            claims.release(steps)
+        # Trainers make objects of derived classes with the insides of this one.
+        if not sys.is_finalizing() and vars(self).get("_sirtaki_owner") == id(self):
+            claims.release(self._sirtaki_adasum)
 
 
 # Torch wraps step() of a class to run the hooks of step, unless it is marked; the inner step() is wrapped already.
@@ -170,4 +170,5 @@ def make_adasum(
     """Makes `optimizer` combine steps."""
     become(optimizer, _METHODS)
     optimizer._sirtaki_adasum = AdasumSteps(names, params, compressor, process_set)  # type: ignore[attr-defined]
+    optimizer._sirtaki_owner = id(optimizer)  # type: ignore[attr-defined]
     keep_scheduler_hook(optimizer)

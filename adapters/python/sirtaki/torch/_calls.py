@@ -13,6 +13,7 @@ import os
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -55,6 +56,7 @@ class _Process:
         self.listeners: tuple[Listener, ...] = ()
         self.hook: Any = None
         self.plain: dict[str, Any] = {}
+        self.filters: list[Any] = []
 
 
 _process = _Process()
@@ -101,8 +103,10 @@ os.register_at_fork(before=complete_all, after_in_child=_forget_in_child)
 
 
 def _install() -> None:
+    known = list(warnings.filters)
     # The hook is meant to see the wrapper of a compiled model.
     warnings.filterwarnings("ignore", message=r"Using `torch\.compile\(module\)` when there are global hooks")
+    _process.filters = [entry for entry in warnings.filters if entry not in known]
     _process.hook = register_module_forward_pre_hook(_before_call)
     for name, changed in _CHANGED.items():
         _process.plain[name] = getattr(nn.Module, name)
@@ -112,6 +116,9 @@ def _install() -> None:
 def _uninstall() -> None:
     _process.hook.remove()
     _process.hook = None
+    for entry in _process.filters:
+        with suppress(ValueError):
+            warnings.filters.remove(entry)
     for name, plain in _process.plain.items():
         if getattr(getattr(nn.Module, name), "__wrapped__", None) is not plain:
             continue

@@ -84,7 +84,7 @@ class Debts:
 
     def _owed_by_any(self) -> list[int]:
         """The same of all ranks together. Collective."""
-        flags = torch.zeros(len(self._names), dtype=torch.uint8)
+        flags = torch.zeros(len(self._names), dtype=torch.uint8, device="cpu")
         flags[self._owing(self.report())] = 1
         work = self._ops.allreduce(flags, f"{self._options.stream_name}.owing", ReduceOp.MAX, (1.0, 1.0), in_place=True)
         return self._ops.start([work])[0].wait().nonzero().flatten().tolist()
@@ -139,7 +139,8 @@ class Debts:
     def _share(self) -> None:
         """Every rank has read the same or another checkpoint, or none; all agree on what is owed."""
         state, self._loaded = self._loaded, None
-        mine = torch.tensor([[_NOTHING, 0] if state is None else [state["rank"], state["size"]]])
+        here = [_NOTHING, 0] if state is None else [state["rank"], state["size"]]
+        mine = torch.tensor([here], dtype=torch.int64, device="cpu")
         work = self._ops.allgather(mine, f"{self._options.stream_name}.checkpoints")
         held = [tuple(row) for row in self._ops.start([work])[0].wait().tolist()]
         if held == [(rank, self._options.size) for rank in range(self._options.size)]:
@@ -168,7 +169,12 @@ class Debts:
         for name, param in zip(self._names, self._params, strict=True):
             if name in owed:
                 value = owed[name].to(param.dtype)
-                param.grad = value.clone() if param.grad is None else param.grad.add_(value)
+                if param.grad is None:
+                    param.grad = value.clone()
+                elif param.grad.is_sparse:
+                    param.grad = value + param.grad
+                else:
+                    param.grad.add_(value)
         if state["size"] != 1:
             _log.warning("%s", _told(state["size"], [state["rank"]]))
 

@@ -137,17 +137,28 @@ class DeferredUpdates:
         self._group_of: dict[int, int] = {}
         self._weights: list[int] = []  # versions of the parameters
         self._clear = ""  # what zero_grad() has asked for: "none" or "zero"
+        self._last: Callable[[], None] | None = None  # see let_go()
         _calls.listen(self)
         reducer.deferred = self
 
-    def close(self, optimizer: Optimizer) -> None:
-        """Completes, for the last time. `optimizer` is passed as weak references to it may be dead already."""
+    def let_go(self, optimizer: Optimizer, last: Callable[[], None]) -> None:
+        """Nobody has the optimizer any more: calls `last` when its updates are made. Never waits.
+
+        Updates that are pending keep the optimizer alive, and are made when a module is called or a parameter is read.
+        """
+        self._reducer.unhook()
+        # Weak references to it may be dead already.
         self._optimizer = lambda: optimizer
-        try:
-            self.complete()
-        finally:
+        self._last = last
+        self._end_if_done()
+
+    @_alone
+    def _end_if_done(self) -> None:
+        if self._last is not None and not self.waiting and not self._open:
+            last, self._last = self._last, None
             _calls.ignore(self)
             self._drop()
+            last()
 
     @property
     def pending(self) -> bool:
@@ -201,6 +212,8 @@ class DeferredUpdates:
         if not self.waiting:
             if self._learning:
                 self._calls.note(module)
+            if self._last is not None:
+                self._complete_all()
             return
         self._update_for(module)
 
@@ -248,6 +261,7 @@ class DeferredUpdates:
         if self._open:
             self._end()
         self._complete(self.waiting.values())
+        self._end_if_done()
 
     # ---- one step ----
 
@@ -279,6 +293,7 @@ class DeferredUpdates:
             if skipped:
                 self._leave_out()
             self._drop()
+            self._end_if_done()
             if not skipped:
                 raise
             return False
@@ -308,6 +323,9 @@ class DeferredUpdates:
                 self.waiting.pop(id(params[i]), None)
         if not self.waiting:
             after_update(self._optimizer())
+            if self._last is not None and self._open:
+                self._end()
+            self._end_if_done()
 
     def _results(self, indices: Sequence[int]) -> list[Tensor | None]:
         memory = self._memory

@@ -55,6 +55,7 @@ class Layout:
 
     slots: list[int]  # place in the stream; -1: combined by name
     sparse: list[bool]
+    made_dense: list[bool]  # travels as dense memory, and is sparse before and afterwards
     strides: list[tuple[int, ...]]  # of the memory that travels, in elements
     dtypes: list[torch.dtype]
     shapes: list[torch.Size]
@@ -87,7 +88,9 @@ def open_layout(
     """
     _check_kinds(names, params, options)
     *kinds, first_step, told = _agree_on_kinds(params, options, flag)
-    sparse = [kind == _SPARSE for kind in kinds]
+    as_dense = options.sparse_as_dense
+    sparse = [kind == _SPARSE and not as_dense for kind in kinds]
+    made_dense = [kind == _SPARSE and as_dense for kind in kinds]
     dense = [i for i, other in enumerate(sparse) if not other and options.compressor is None]
     slots = [-1] * len(params)
     for slot, index in enumerate(dense):
@@ -96,7 +99,9 @@ def open_layout(
     dtypes, shapes, devices = [p.dtype for p in params], [p.shape for p in params], [p.device for p in params]
     sizes = [p.numel() for p in params]
     if not dense:
-        return Layout(slots, sparse, strides, dtypes, shapes, devices, sizes, _CommitStream(options), told > 0)
+        return Layout(
+            slots, sparse, made_dense, strides, dtypes, shapes, devices, sizes, _CommitStream(options), told > 0
+        )
     order = _agree_on_order(dense, slots, options, arrivals)
     tensors = [described(dtypes[i], devices[i], shapes[i], strides[i]) for i in dense]
     how = (int(options.op), options.prescale, options.postscale, options.codec, first_step)
@@ -105,7 +110,7 @@ def open_layout(
     on_gpu = [devices[i] for i in dense if devices[i].type == "cuda"]
     if on_gpu:
         stream = CudaStream(stream, on_gpu[0])
-    return Layout(slots, sparse, strides, dtypes, shapes, devices, sizes, stream, told > 0)
+    return Layout(slots, sparse, made_dense, strides, dtypes, shapes, devices, sizes, stream, told > 0)
 
 
 def _check_kinds(names: list[str], params: list[Tensor], options: ReducerOptions) -> None:
@@ -119,11 +124,11 @@ def _check_kinds(names: list[str], params: list[Tensor], options: ReducerOptions
 
 def _agree_on_kinds(params: list[Tensor], options: ReducerOptions, flag: bool) -> list[int]:
     """And on the steps made before: the most that any rank knows of."""
-    kinds = torch.zeros(len(params) + 2, dtype=torch.int64)
+    kinds = torch.zeros(len(params) + 2, dtype=torch.int64, device="cpu")
     kinds[-2], kinds[-1] = options.first_step, flag
     for i, param in enumerate(params):
         if param.grad is not None:
-            kinds[i] = _SPARSE if param.grad.is_sparse and not options.sparse_as_dense else _DENSE
+            kinds[i] = _SPARSE if param.grad.is_sparse else _DENSE
     name = f"{options.stream_name}.parameters"
     work = options.ops.allreduce(kinds, name, ReduceOp.MAX, (1.0, 1.0), in_place=True)
     return options.ops.start([work])[0].wait().tolist()
@@ -133,7 +138,7 @@ def _agree_on_order(dense: list[int], slots: list[int], options: ReducerOptions,
     seen = [i for i in dict.fromkeys(arrivals) if slots[i] >= 0]
     known = set(seen)
     rest = [i for i in reversed(dense) if i not in known]
-    order = torch.tensor([slots[i] for i in seen + rest], dtype=torch.int32)
+    order = torch.tensor([slots[i] for i in seen + rest], dtype=torch.int32, device="cpu")
     work = options.ops.broadcast(order, options.ops.job_rank(0), f"{options.stream_name}.order", in_place=True)
     return options.ops.start([work])[0].wait().tolist()
 
@@ -142,7 +147,7 @@ class _CommitStream:
     """A stream of one number, where gradients are combined by name: no step ends before all ranks have finished it."""
 
     def __init__(self, options: ReducerOptions) -> None:
-        self._one = torch.zeros(1)
+        self._one = torch.zeros(1, dtype=torch.float32, device="cpu")
         tensors = [(0, sent_as(torch.float32).code, 0, 0, (1,), (1,))]
         how = (int(options.op), 1.0, 1.0, "none", 0)
         self._stream = _core.Stream(options.stream_name, ["step"], tensors, [0], how, options.process_set.wire())

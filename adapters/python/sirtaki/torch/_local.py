@@ -19,7 +19,7 @@ from sirtaki.local_updates import LocalUpdates
 from sirtaki.ops import Description
 from sirtaki.torch._adapter import described
 from sirtaki.torch._mirror import Mirror
-from sirtaki.torch.functions import broadcast_object
+from sirtaki.torch.functions import share_state
 from sirtaki.torch.ops import Average, Max, Sum, allgather, allreduce, grouped_allreduce_
 from sirtaki.torch.reducer import GradientReducer
 
@@ -30,12 +30,9 @@ KEY = "sirtaki.local"
 class LocalTraining(LocalSteps):
     """One optimizer's local updates. Used from the thread that trains; see LocalUpdates."""
 
-    def __init__(
-        self, optimizer: Any, plain: Any, reducer: GradientReducer, how: LocalUpdates, codec: str | None
-    ) -> None:
+    def __init__(self, optimizer: Any, reducer: GradientReducer, how: LocalUpdates, codec: str | None) -> None:
         super().__init__(f"{reducer.stream_name}.local", how, codec, not isinstance(optimizer, torch.optim.SGD))
         self._optimizer = ref(optimizer)
-        self._plain = plain
         self._reducer = reducer
         self._restored: dict[str, Any] | None = None
         self._called: dict[int, tuple[nn.Module, bool]] = {}
@@ -161,7 +158,9 @@ class LocalTraining(LocalSteps):
         """Refuses checkpoints that only some ranks have, or that are of other steps. Collective."""
         restored = self._restored
         mine = restored["steps"] if restored is not None and restored["size"] == basics.size() else -1
-        steps = allgather(torch.tensor([mine]), name=f"{self._name}.checkpoint").tolist()
+        steps = allgather(
+            torch.tensor([mine], dtype=torch.int64, device="cpu"), name=f"{self._name}.checkpoint"
+        ).tolist()
         for rank, other in enumerate(steps):
             if other != steps[0]:
                 has, begins = (f"one of step {step}" if step >= 0 else "none" for step in (other, steps[0]))
@@ -221,10 +220,7 @@ class LocalTraining(LocalSteps):
         self._reducer.alone = not wanted
 
     def _take_state(self, donor: int, mine_is_void: bool) -> None:
-        state = self._plain.state_dict(self._optimizer()) if basics.rank() == donor else None
-        state = broadcast_object(state, donor, f"{self._name}.state")
-        if mine_is_void:
-            self._plain.load_state_dict(self._optimizer(), state)
+        share_state(self._optimizer(), donor, f"{self._name}.state", takes=mine_is_void)
 
     def _forget_state(self) -> None:
         self._optimizer().state.clear()
@@ -235,7 +231,7 @@ class LocalTraining(LocalSteps):
         Where some ranks remember nothing of a parameter, or nothing that is finite, all begin anew with it.
         """
         state, params = self._optimizer().state, self._reducer.params
-        known = torch.tensor([float(_is_sound(state.get(p, {}))) for p in params])
+        known = torch.tensor([float(_is_sound(state.get(p, {}))) for p in params], dtype=torch.float32, device="cpu")
         known = allreduce(known, name=f"{self._name}.known", op=Sum)
         tensors: list[Tensor] = []
         numbers: list[tuple[dict[str, Any], str]] = []
@@ -251,7 +247,8 @@ class LocalTraining(LocalSteps):
         if tensors:
             grouped_allreduce_(tensors, name=f"{self._name}.average", op=Average)
         if numbers:
-            most = torch.tensor([float(of_param[key]) for of_param, key in numbers], dtype=torch.float64)
+            values = [float(of_param[key]) for of_param, key in numbers]
+            most = torch.tensor(values, dtype=torch.float64, device="cpu")
             most = allreduce(most, name=f"{self._name}.numbers", op=Max)
             for (of_param, key), value in zip(numbers, most.tolist(), strict=True):
                 mine = of_param[key]

@@ -22,7 +22,8 @@ class Mirror:
         memory = tensor.detach()
         if not on_gpu(memory):
             return memory
-        how = {"dtype": memory.dtype, "pin_memory": torch.cuda.is_available()}
+        pinned = torch.cuda.is_available()
+        how = {"dtype": memory.dtype, "device": "cpu", "pin_memory": pinned}
         copy = torch.empty_strided(memory.shape, memory.stride(), **how)
         self._pairs.append((memory, copy))
         return copy

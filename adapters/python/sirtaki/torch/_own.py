@@ -54,7 +54,7 @@ def exchange(
     """Starts to combine what is packed, by index of the parameters; the result waits and writes the gradients."""
     order = sorted(packed)
     scales = (options.prescale, options.postscale)
-    used = torch.tensor([packed[i].grad is not None for i in order], dtype=torch.uint8)
+    used = torch.tensor([packed[i].grad is not None for i in order], dtype=torch.uint8, device="cpu")
     work = [options.ops.allreduce(used, f"{options.stream_name}.used", ReduceOp.MAX, (1.0, 1.0), in_place=True)]
     for i in order:
         name = f"{options.stream_name}.{names[i]}"

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sirtaki import errors
 from sirtaki.errors import require
 from sirtaki.process_sets import ProcessSet
 
@@ -39,6 +40,15 @@ def become(optimizer: torch.optim.Optimizer, methods: dict[str, Any]) -> None:
     optimizer.__class__ = type(plain.__name__, (plain, Marker), {**methods, **looks})
 
 
+def above(optimizer: Any) -> Any:
+    """super() of the class that become() has made: the methods of the user's optimizer. Else the optimizer itself.
+
+    Also for an instance of a class derived from that one, as trainers make for themselves.
+    """
+    made = next((c for c in type(optimizer).__mro__ if Marker in c.__bases__), None)
+    return optimizer if made is None else super(made, optimizer)
+
+
 def methods_of(added: type) -> dict[str, Any]:
     """What a class defines itself."""
     hidden = ("__dict__", "__weakref__", "__module__", "__doc__", "__annotations__")
@@ -61,10 +71,21 @@ class StreamNames:
 stream_names = StreamNames()
 
 
+def refuse_parts(names: list[str], params: list[Tensor]) -> None:
+    """Refuses parameters of which a rank has a part. Raises UnsupportedError."""
+    for name, param in zip(names, params, strict=True):
+        if hasattr(param, "_local_tensor") or getattr(param, "_fsdp_flattened", False):
+            raise errors.UnsupportedError(
+                f"{name} is a part of a parameter ({type(param).__name__}), as FSDP and tensor parallelism make them, "
+                "which combine gradients themselves: use the optimizer as it is, and Sirtaki as the backend of "
+                "torch.distributed (docs/pytorch_distributed.md)"
+            )
+
+
 def named(
     optimizer: torch.optim.Optimizer, named_parameters: Iterable[tuple[str, Tensor]] | None
-) -> tuple[list[str], list[Tensor]]:
-    """Names and parameters that need gradients, in the order of the names given, else of the groups."""
+) -> tuple[list[str], list[Tensor], dict[Tensor, str]]:
+    """Names and parameters that need gradients, in the order of the names given, else of the groups; names of all."""
     groups = [(g, i, p) for g, group in enumerate(optimizer.param_groups) for i, p in enumerate(group["params"])]
     if named_parameters is None:
         pairs = [(f"group.{g}.{i}", p) for g, i, p in groups]
@@ -82,6 +103,9 @@ def named(
         )
         mine = {id(p) for _, _, p in groups}
         pairs = [(name, p) for name, p in given if id(p) in mine]
-    unique = {id(p): (name, p) for name, p in reversed(pairs) if p.requires_grad}
-    ordered = list(reversed(unique.values()))
-    return [name for name, _ in ordered], [p for _, p in ordered]
+    unique = {id(p): (name, p) for name, p in reversed(pairs)}
+    every = list(reversed(unique.values()))
+    ordered = [(name, p) for name, p in every if p.requires_grad]
+    names, params = [name for name, _ in ordered], [p for _, p in ordered]
+    refuse_parts(names, params)
+    return names, params, {p: name for name, p in every}

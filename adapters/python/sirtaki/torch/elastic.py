@@ -95,8 +95,8 @@ class ElasticSampler(Sampler[int]):
         left = self.remaining_indices
         if not self.shuffle:
             return list(left)
-        draw = torch.Generator().manual_seed(self.seed + self.epoch)
-        return [left[i] for i in torch.randperm(len(left), generator=draw).tolist()]
+        draw = torch.Generator(device="cpu").manual_seed(self.seed + self.epoch)
+        return [left[i] for i in torch.randperm(len(left), generator=draw, dtype=torch.int64, device="cpu").tolist()]
 
     def __iter__(self) -> Iterator[int]:
         """This rank's samples."""

@@ -17,7 +17,7 @@ from sirtaki.ops import URGENT, Ops, Submission
 from sirtaki.process_sets import ProcessSet, global_process_set
 from sirtaki.torch._adapter import torch_ops
 from sirtaki.torch._calls import complete_all
-from sirtaki.torch._debts import KEY
+from sirtaki.torch._state import homes_of, put_in_place, put_together, state_of, taken_apart
 
 
 def _pickle(value: object) -> Tensor:
@@ -94,10 +94,15 @@ def broadcast_object(
     """
     ops = torch_ops.within(process_set)
     names = (None, None) if name is None else (f"{name}.bytes", f"{name}.object")
-    data = _pickle(obj) if rank() == root_rank else torch.empty(0, dtype=torch.uint8)
-    length = _urgently(ops, ops.broadcast(torch.tensor([data.numel()]), root_rank, names[0], in_place=True))
+    data = _pickle(obj) if rank() == root_rank else torch.empty(0, dtype=torch.uint8, device="cpu")
+    length = _urgently(
+        ops,
+        ops.broadcast(
+            torch.tensor([data.numel()], dtype=torch.int64, device="cpu"), root_rank, names[0], in_place=True
+        ),
+    )
     if rank() != root_rank:
-        data = torch.empty(int(length), dtype=torch.uint8)
+        data = torch.empty(int(length), dtype=torch.uint8, device="cpu")
     data = _urgently(ops, ops.broadcast(data, root_rank, names[1], in_place=True))
     return obj if rank() == root_rank else _unpickle(data)
 
@@ -107,40 +112,10 @@ def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet 
     ops = torch_ops.within(process_set)
     names = (None, None) if name is None else (f"{name}.bytes", f"{name}.object")
     data = _pickle(obj)
-    lengths = _urgently(ops, ops.allgather(torch.tensor([data.numel()]), names[0])).tolist()
+    lengths = _urgently(
+        ops, ops.allgather(torch.tensor([data.numel()], dtype=torch.int64, device="cpu"), names[0])
+    ).tolist()
     return [_unpickle(part) for part in _urgently(ops, ops.allgather(data, names[1])).split(lengths)]
-
-
-class _Slot:
-    """Stands for a tensor in a state_dict that travels as an object."""
-
-    def __init__(self, tensor: Tensor) -> None:
-        self.shape = tuple(tensor.shape)
-        self.dtype = tensor.dtype
-        self.device = tensor.device.type  # every rank has a GPU of its own
-
-
-def _take_tensors(value: Any, tensors: list[Tensor]) -> Any:
-    if isinstance(value, Tensor):
-        tensors.append(value)
-        return _Slot(value)
-    if isinstance(value, dict):
-        return {key: _take_tensors(item, tensors) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return type(value)(_take_tensors(item, tensors) for item in value)
-    return value
-
-
-def _put_tensors(value: Any, tensors: list[Tensor]) -> Any:
-    if isinstance(value, _Slot):
-        tensor = torch.empty(value.shape, dtype=value.dtype, device=value.device)
-        tensors.append(tensor)
-        return tensor
-    if isinstance(value, dict):
-        return {key: _put_tensors(item, tensors) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return type(value)(_put_tensors(item, tensors) for item in value)
-    return value
 
 
 def broadcast_optimizer_state(
@@ -148,32 +123,34 @@ def broadcast_optimizer_state(
 ) -> None:
     """Overwrites the optimizer's state and options (learning rate, momentum, ...) with those of `root_rank`.
 
-    Ranks whose optimizer has no state yet get it. What each rank owes of compressed gradients stays its own. `model` is
-    accepted as in Horovod and not needed.
+    Every rank has the root's state afterwards, of the same types and bit for bit, also where it had none; any optimizer
+    of torch, LBFGS and SparseAdam too. What each rank owes of compressed gradients, and the state of local updates,
+    stay its own. `model` is accepted as in Horovod and not needed.
 
     Raises:
-        ValueError: the optimizer is LBFGS, whose state cannot be sent, or the parameter groups differ in length.
+        ValueError: `optimizer` is none, or the parameter groups differ in length.
     """
     del model
     known = isinstance(optimizer, torch.optim.Optimizer)
     require(known, f"expected a torch.optim.Optimizer, not {type(optimizer).__name__}")
-    if isinstance(optimizer, torch.optim.LBFGS):
-        raise errors.InvalidArgumentError("the state of LBFGS cannot be broadcast")
     if size() == 1:
         return
-    tensors: list[Tensor] = []
-    kept = optimizer.state_dict()
-    owed = {KEY: kept.pop(KEY)} if KEY in kept else {}
-    if rank() == root_rank:
-        broadcast_object(_take_tensors(kept, tensors), root_rank, "optimizer.state")
-        state = None
-    else:
-        state = _put_tensors(broadcast_object(None, root_rank, "optimizer.state"), tensors)
+    complete_all()
+    share_state(optimizer, root_rank, "optimizer.state")
+
+
+def share_state(optimizer: torch.optim.Optimizer, root_rank: int, name: str, takes: bool = True) -> None:
+    """Gives every rank that `takes` it the state of the root's optimizer, without what is Sirtaki's. Collective."""
+    root = rank() == root_rank
+    made, tensors = taken_apart(state_of(optimizer), homes_of(optimizer)) if root else (None, [])
+    made = broadcast_object(made, root_rank, name)
+    if not root:
+        made, tensors = put_together(made, homes_of(optimizer))
     work = [
-        torch_ops.broadcast(tensor, root_rank, f"optimizer.state.{i}", in_place=True)
+        torch_ops.broadcast(tensor.contiguous() if root else tensor, root_rank, f"{name}.{i}", in_place=True)
         for i, tensor in enumerate(tensors)
     ]
     for handle in torch_ops.start(work):
         handle.wait()
-    if state is not None:
-        optimizer.load_state_dict({**state, **owed})
+    if takes and not root:
+        put_in_place(optimizer, made)

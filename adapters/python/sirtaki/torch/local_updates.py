@@ -19,12 +19,6 @@ def check_local(optimizer: torch.optim.Optimizer, params: list[torch.Tensor], sy
         )
     if not mean:
         raise errors.UnsupportedError("local updates average models, which op=Sum is not like; use op=Average")
-    sharded = [type(p).__name__ for p in params if hasattr(p, "_local_tensor") or type(p).__name__ == "FlatParameter"]
-    if sharded:
-        raise errors.UnsupportedError(
-            f"local updates need every rank to have the whole model, and this one has parts of it ({sharded[0]}, as "
-            "FSDP and tensor parallelism make them); use local_updates=None"
-        )
     others = [p for p in params if p.dtype is not torch.float32 or p.device.type not in ("cpu", "cuda")]
     if others:
         raise errors.UnsupportedError(

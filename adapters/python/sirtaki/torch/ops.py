@@ -566,7 +566,8 @@ def sparse_parts(
         all_indices, all_values = results
         if op == Average:
             all_values = (all_values / ops.size()).to(dtype)
-        total = torch.sparse_coo_tensor(all_indices.t(), all_values, shape, dtype=dtype, check_invariants=True)
+        how = {"dtype": dtype, "device": all_values.device, "check_invariants": True}
+        total = torch.sparse_coo_tensor(all_indices.t(), all_values, shape, **how)
         return total.coalesce()
 
     return parts, finish

@@ -28,7 +28,7 @@ from sirtaki.torch._layout import ReducerOptions
 from sirtaki.torch._local import KEY as LOCAL_KEY
 from sirtaki.torch._local import LocalTraining
 from sirtaki.torch._momentum import Correction, correction_of
-from sirtaki.torch._parameters import Marker, become, keep_scheduler_hook, methods_of, named, stream_names
+from sirtaki.torch._parameters import Marker, above, become, keep_scheduler_hook, methods_of, named, stream_names
 from sirtaki.torch._step import (
     SCALER_SKIPS,
     SCALER_TOO_EARLY,
@@ -46,7 +46,10 @@ from sirtaki.torch.reducer import GradientReducer
 class _Distributed:
     """What DistributedOptimizer adds to the class of the user's optimizer. Documented there."""
 
+    #: As in Horovod.
+    _parameter_names: dict[Tensor, str]
     _sirtaki: GradientReducer
+    _sirtaki_owner: int  # the id of the object that ends it
     _sirtaki_skip: bool
     _sirtaki_separate: bool  # the class of the user's optimizer treats each parameter by itself
     _sirtaki_updates: DeferredUpdates | None  # only with sync="forward"
@@ -91,7 +94,7 @@ class _Distributed:
         result = None
         if closure is not None:
             if self._sirtaki_update is None:
-                result = super(type(self), self).step(self._combining(closure))  # type: ignore[misc]
+                result = above(self).step(self._combining(closure))
             else:
                 # SGD runs it once, first of all.
                 result = self._combining(closure)()
@@ -116,7 +119,7 @@ class _Distributed:
     def _sirtaki_apply(self) -> Any:
         """The step of the user's optimizer, with gradients as they are."""
         if self._sirtaki_update is None:
-            return super(type(self), self).step()  # type: ignore[misc]
+            return above(self).step()
         before_update(self)
         self._sirtaki_update(self)
         after_update(self)
@@ -142,7 +145,7 @@ class _Distributed:
         if self._sirtaki_updates is not None and self._sirtaki_updates.pending:
             self._sirtaki_updates.zero_grad(set_to_none)
             return
-        super(type(self), self).zero_grad(set_to_none)  # type: ignore[misc]
+        above(self).zero_grad(set_to_none)
 
     def wait(self) -> None:
         """Returns when all parameters are updated, which matters with sync="forward" only. Not collective.
@@ -207,7 +210,7 @@ class _Distributed:
         return self._sirtaki_state(self._sirtaki.debts.gather())
 
     def _sirtaki_state(self, owed: dict[str, Any] | None) -> dict[str, Any]:
-        state = super(type(self), self).state_dict()  # type: ignore[misc]
+        state = above(self).state_dict()
         local = None if self._sirtaki_local is None else self._sirtaki_local.state()
         own = {KEY: owed, LOCAL_KEY: local}
         return {**state, **{key: value for key, value in own.items() if value is not None}}
@@ -224,7 +227,7 @@ class _Distributed:
         local = state.pop(LOCAL_KEY, None)
         if self._sirtaki_local is not None:
             self._sirtaki_local.load(local)
-        super(type(self), self).load_state_dict(state)  # type: ignore[misc]
+        above(self).load_state_dict(state)
 
     def flush(self) -> None:
         """Gives the model what is still owed of compressed gradients: one more step, with the mean of all residuals.
@@ -313,7 +316,8 @@ class _Distributed:
         )
 
     def __del__(self) -> None:
-        if not sys.is_finalizing():
+        # Trainers make objects of derived classes with the insides of this one.
+        if not sys.is_finalizing() and vars(self).get("_sirtaki_owner") == id(self):
             _close(self)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
@@ -326,11 +330,13 @@ class _Distributed:
             raise errors.UnsupportedError("local updates have one set of parameters; make another optimizer for more")
         self.wait()
         known = {id(p) for group in self.param_groups for p in group["params"]}  # type: ignore[attr-defined]
-        super(type(self), self).add_param_group(param_group)  # type: ignore[misc]
+        above(self).add_param_group(param_group)
         number = len(self.param_groups) - 1  # type: ignore[attr-defined]
         for i, param in enumerate(self.param_groups[-1]["params"]):  # type: ignore[attr-defined]
+            name = f"group.{number}.{i}"
+            self._parameter_names.setdefault(param, name)
             if id(param) not in known and param.requires_grad:
-                self._sirtaki.add(f"group.{number}.{i}", param)
+                self._sirtaki.add(name, param)
                 if self._sirtaki_updates is not None:
                     self._sirtaki_updates.add(param)
 
@@ -340,17 +346,20 @@ _Distributed.step.hooked = True  # type: ignore[attr-defined]
 
 
 def _close(optimizer: Any) -> None:
-    """The last word of an optimizer nobody uses any more: makes its updates, then leaves no hook and no stream."""
+    """Leaves no hook and no stream of an optimizer that nobody uses any more, once its updates are made."""
     made = vars(optimizer)
     reducer, updates, training = (made.get(f"_sirtaki{part}") for part in ("", "_updates", "_training"))
-    try:
-        if updates is not None:
-            updates.close(optimizer)
+
+    def last() -> None:
         if training is not None:
             training.close(optimizer)
-    finally:
         if reducer is not None:
             reducer.close()
+
+    if updates is None:
+        last()
+    else:
+        updates.let_go(optimizer, last)
 
 
 _METHODS = methods_of(_Distributed)
@@ -476,10 +485,11 @@ def DistributedOptimizer(  # noqa: N802, PLR0917  (Horovod's name and signature)
     known = isinstance(optimizer, torch.optim.Optimizer)
     require(known, f"expected a torch.optim.Optimizer, not {type(optimizer).__name__}")
     passes = _checked_passes(backward_passes_per_step)
-    names, params = named(optimizer, named_parameters)
+    names, params, every = named(optimizer, named_parameters)
     if check_reduce_op(op) is Adasum:
         refuse_for_adasum(gradient_predivide_factor, sync, local_updates)
         make_adasum(optimizer, names, params, compressor_of(compression), process_set)
+        optimizer._parameter_names = every  # type: ignore[attr-defined]
         return optimizer
     options = _options(op, compression, gradient_predivide_factor, sync, sparse_as_dense, process_set)
     options, correction = _fitted(optimizer, options)
@@ -495,6 +505,8 @@ def DistributedOptimizer(  # noqa: N802, PLR0917  (Horovod's name and signature)
     reducer.passes_per_step = passes
     become(optimizer, _METHODS)
     optimizer._sirtaki = reducer  # type: ignore[attr-defined]
+    optimizer._sirtaki_owner = id(optimizer)  # type: ignore[attr-defined]
+    optimizer._parameter_names = every  # type: ignore[attr-defined]
     optimizer._sirtaki_skip = False  # type: ignore[attr-defined]
     optimizer._sirtaki_separate = is_separate(plain)  # type: ignore[attr-defined]
     update = None
@@ -507,7 +519,7 @@ def DistributedOptimizer(  # noqa: N802, PLR0917  (Horovod's name and signature)
     training = None
     if local is not None:
         codec = option_text() if options.codec is None and options.compressor is None else options.codec
-        training = reducer.local = LocalTraining(optimizer, plain, reducer, local, codec)
+        training = reducer.local = LocalTraining(optimizer, reducer, local, codec)
     optimizer._sirtaki_local = training  # type: ignore[attr-defined]
     optimizer._sirtaki_training = follow(optimizer)  # type: ignore[attr-defined]
     keep_scheduler_hook(optimizer)

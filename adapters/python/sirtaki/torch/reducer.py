@@ -110,14 +110,18 @@ class GradientReducer:
 
     def close(self) -> None:
         """Removes the hooks and closes the stream; a step in flight ends with an error."""
-        for hook in self._hooks:
-            hook.remove()
-        self._hooks.clear()
+        self.unhook()
         if self.local is not None:
             self.local.close()
         claims.release(self)
         self._forget_stream()
         self._reset()
+
+    def unhook(self) -> None:
+        """Gradients are the program's own from now on."""
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks.clear()
 
     def supersede(self) -> None:
         """See Owner."""
@@ -185,7 +189,11 @@ class GradientReducer:
         """The mean over the ranks of what a closure gave: a tensor, a number or None. Collective."""
         if loss is None or self._options.size == 1:
             return loss
-        mine = loss.detach().clone() if isinstance(loss, Tensor) else torch.tensor(float(loss), dtype=torch.float64)
+        mine = (
+            loss.detach().clone()
+            if isinstance(loss, Tensor)
+            else torch.tensor(float(loss), dtype=torch.float64, device="cpu")
+        )
         ops = self._options.ops
         work = ops.allreduce(mine, f"{self.stream_name}.loss", ReduceOp.AVERAGE, (1.0, 1.0), in_place=True)
         mean = ops.start_one(work).wait()
@@ -194,11 +202,12 @@ class GradientReducer:
     def defer(self) -> StepMemory | None:
         """Commits the step without waiting for it and gives its memory away, until end_deferred().
 
-        None: the gradients are combined already, because they are sparse, were before, or this rank is alone.
+        None: the gradients are combined already, because some are sparse, they were before, or this rank is alone.
         """
         if self._phase in (_Phase.IDLE, _Phase.ENDED) or (self._phase is _Phase.FILLING and not self._backward_open):
             self._finish()
-        if self._phase is not _Phase.IN_FLIGHT or self._alone or self._sparse or self._edited():
+        travels = self._phase is _Phase.IN_FLIGHT and not self._alone
+        if not travels or self._sparse or any(self._layout.made_dense) or self._edited():
             self.synchronize()
             return None
         memory = StepMemory(self._grads, self._versions, self._wires)
@@ -415,7 +424,6 @@ class GradientReducer:
         self._ready = None
         self._alone = self.alone or self._options.size == 1
         if self._alone:
-            self._make_dense()
             self.debts.settle_alone()
             return
         begin = time.perf_counter()
@@ -468,14 +476,15 @@ class GradientReducer:
                 f"{self.names[index]} has a sparse gradient now and had none in the first step; pass "
                 "sparse_as_dense=True to DistributedOptimizer"
             )
+        self._layout.made_dense[index] = True
         param.grad = param.grad.to_dense()
         return param.grad
 
-    def _make_dense(self) -> None:
-        """One rank alone sends nothing, but its optimizer sees the same kind of gradients."""
-        for param in self.params if self._options.sparse_as_dense else ():
-            if param.grad is not None and param.grad.is_sparse:
-                param.grad = param.grad.to_dense()
+    def _make_sparse(self) -> None:
+        """Gradients that travelled as dense memory reach the optimizer as what they were: rows."""
+        for param, wanted in zip(self.params, self._layout.made_dense, strict=True):
+            if wanted and param.grad is not None and not param.grad.is_sparse:
+                param.grad = param.grad.to_sparse(1)
 
     def _combine_by_name(self) -> None:
         """Only when all ranks have finished the step: operations of a void step would meet those of the next."""
@@ -529,6 +538,7 @@ class GradientReducer:
         if touched:
             self._reset()
             raise RuntimeError(edited(touched[0]))
+        self._make_sparse()
 
     def _edited(self) -> list[str]:
         """Names of gradients that the program has changed since backward."""

@@ -1,4 +1,4 @@
-"""horovod.torch: sirtaki.torch, with Horovod's default for when gradients are waited for."""
+"""horovod.torch: sirtaki.torch, with Horovod's default for when gradients are waited for, and its first gradients."""
 
 from __future__ import annotations
 
@@ -22,6 +22,21 @@ def _as_horovod(make: Callable[..., Any]) -> Callable[..., Any]:
         return make(*arguments, **named)
 
     return made
+
+
+def broadcast_optimizer_state(optimizer: Any, root_rank: int = 0, model: Any = None) -> None:
+    """As sirtaki.torch's; gradients that are None become zeros where the root has no state yet, as in Horovod.
+
+    Sparse parameters, those of SparseAdam and of sparse embeddings of `model`, keep None.
+    """
+    _torch.broadcast_optimizer_state(optimizer, root_rank, model)
+    if optimizer.state or "SparseAdam" in (kind.__name__ for kind in type(optimizer).__mro__):
+        return
+    embeddings = [m for m in model.modules() if getattr(m, "sparse", False)] if model is not None else []
+    sparse = {id(p) for m in embeddings for p in m.parameters()}
+    for param in (p for group in optimizer.param_groups for p in group["params"]):
+        if param.requires_grad and param.grad is None and id(param) not in sparse:
+            param.grad = param.detach().new_zeros(param.shape)
 
 
 DistributedOptimizer = _as_horovod(_torch.DistributedOptimizer)
