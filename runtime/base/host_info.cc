@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <ctime>
 #include <fstream>
 
 namespace sirtaki {
@@ -42,6 +43,10 @@ HostInfo host_info(const std::string& host_id) {
   info.host_id += ":net" + (::stat("/proc/self/ns/net", &status) == 0 ? std::to_string(status.st_ino) : "?");
   info.host_id += ":shm" + (::stat("/dev/shm", &status) == 0 ? std::to_string(status.st_dev) : "?");
   return info;
+}
+
+Duration processor_time() {
+  return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(std::clock()) / CLOCKS_PER_SEC);
 }
 
 }  // namespace sirtaki

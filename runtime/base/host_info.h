@@ -1,9 +1,11 @@
-// What identifies the machine a rank runs on.
+// What identifies the machine a rank runs on, and what this process has used of it.
 //
 // Reads /proc, /sys and /dev/shm; blocks for no longer than that takes. Any thread.
 #pragma once
 
 #include <string>
+
+#include "runtime/base/types.h"
 
 namespace sirtaki {
 
@@ -16,5 +18,8 @@ struct HostInfo {
 
 // `host_id` (the option job.host_id) replaces the one found unless it is empty.
 HostInfo host_info(const std::string& host_id = "");
+
+// Returns the processor time of all threads of this process since it began.
+Duration processor_time();
 
 }  // namespace sirtaki

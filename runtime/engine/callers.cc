@@ -78,4 +78,18 @@ Callers CallerRegistry::look(TimePoint now) {
   return callers;
 }
 
+bool Rest::lasts(TimePoint now, Duration used) {
+  const Duration passed = now - looked_at_;
+  if (!since_ || passed > kGap) {
+    since_ = now;
+  } else if (passed < kLook) {
+    return now - *since_ >= kLong;
+  } else if (used - used_ > passed / 10) {
+    since_ = now;
+  }
+  looked_at_ = now;
+  used_ = used;
+  return now - *since_ >= kLong;
+}
+
 }  // namespace sirtaki::engine

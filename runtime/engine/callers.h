@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <vector>
 
 #include "runtime/base/types.h"
@@ -47,6 +48,27 @@ class CallerRegistry {
   const std::uint64_t serial_;  // of this registry: a thread may outlive many sessions
   std::mutex mutex_;            // threads come and go rarely
   std::vector<std::weak_ptr<struct Caller>> callers_;
+};
+
+// Rest: whether this process has computed lately. A function that waits to be called (a kernel of TensorFlow's) has no
+// thread whose waiting could be seen, and its graph may still compute what the others wait for; once the whole process
+// uses next to no processor, nothing does.
+// Pure; one thread.
+class Rest {
+ public:
+  static constexpr Duration kLong = std::chrono::seconds(5);
+  static constexpr Duration kGap = std::chrono::seconds(2);  // nobody has looked for so long: begins anew
+
+  // True when all looks of the last kLong saw less than a tenth of a processor in use. `used`: by all threads of the
+  // process since it began.
+  bool lasts(TimePoint now, Duration used);
+
+ private:
+  static constexpr Duration kLook = std::chrono::milliseconds(100);  // shorter looks are not precise
+
+  std::optional<TimePoint> since_;
+  TimePoint looked_at_;
+  Duration used_{0};
 };
 
 }  // namespace sirtaki::engine

@@ -10,8 +10,9 @@ namespace sirtaki::engine {
 namespace {
 
 constexpr Duration kReportInterval = std::chrono::milliseconds(250);
-constexpr int kStillTicks = 2;  // as long without progress, a wait is told
-constexpr int kOldTicks = 40;   // a wait this long is told although other work moves
+constexpr int kStillTicks = 2;    // as long without progress, a wait is told
+constexpr int kUnseenTicks = 20;  // the same of functions that wait to be called
+constexpr int kOldTicks = 40;     // a wait this long is told although other work moves
 constexpr std::size_t kMaxReported = 256;
 
 control::StreamOpen opening_message(const StreamSpec& spec, const scheduler::Plan& plan) {
@@ -301,7 +302,8 @@ bool Engine::holds_something_old() {
 
 control::Waiting Engine::waiting_now() const {
   control::Waiting now;
-  now.blocked = callers_().blocked && ticks_still_ >= kStillTicks;
+  const Callers callers = callers_();
+  now.blocked = callers.blocked && ticks_still_ >= (callers.unseen ? kUnseenTicks : kStillTicks);
   now.progress = progress();
   for (const auto& [id, s] : streams_) {
     if (auto entry = s->in_flight()) {

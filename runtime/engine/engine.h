@@ -44,8 +44,9 @@ struct EngineDeps {
 
 // What the program's threads are doing, asked for by the engine while somebody waits.
 struct Callers {
-  bool waiting = false;  // some thread waits for a result
-  bool blocked = false;  // every thread that ever waits is waiting
+  bool waiting = false;  // some thread or function waits for a result
+  bool blocked = false;  // every thread that ever waits is waiting, or functions wait and the process rests
+  bool unseen = false;   // functions wait: told later, as a thread may be about to submit what nobody has seen coming
 };
 
 class Engine {

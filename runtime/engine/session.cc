@@ -129,7 +129,6 @@ class SessionImpl final : public Session {
   void note_waiting();
   // `done`, counted from now until it has been called.
   Task awaited(Task done);
-  // A function that waits to be called may submit what others wait for, so such a job is never stuck, only late.
   Callers callers();
   void on_data_lost(Rank rank, const Status& cause);
   void on_device_lost(const Status& cause);
@@ -145,6 +144,7 @@ class SessionImpl final : public Session {
   const std::function<bool()> interrupted_;
   std::atomic<int> awaited_{0};             // functions that wait to be called
   std::atomic<bool> looks_at_them_{false};  // a timer runs
+  Rest rest_;                               // on the loop
   Waiter waiter_;
   RequestTable requests_{job_.rank};
   Stats stats_;
@@ -291,8 +291,7 @@ Task SessionImpl::awaited(Task done) {
 Callers SessionImpl::callers() {
   Callers callers = waiter_.callers();
   if (awaited_ > 0) {
-    callers.waiting = true;
-    callers.blocked = false;
+    callers = {true, rest_.lasts(loop_.now(), processor_time()), true};
   }
   if (stage_ && stage_->fetching()) {
     callers.blocked = false;  // what others wait for is about to be submitted

@@ -114,6 +114,39 @@ def test_operations_that_never_meet_are_told(tmp_path: Path) -> None:
     assert len(re.findall(r"STALLED .*only\.[01]", output)) == 2, output
 
 
+STUCK = """
+import os
+os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
+import tensorflow as tf, sirtaki.tensorflow as hvd
+hvd.init()
+hvd.barrier()
+weights = tf.Variable(tf.ones([3]), name="weights")
+def step():
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(weights * weights)
+    return hvd.DistributedGradientTape(tape).gradient(loss, weights)
+step(), tf.function(step)()
+only = lambda: hvd.allreduce(tf.ones([2]), name=f"only.{hvd.rank()}")
+for wait in (only, tf.function(only), [step, tf.function(only)][hvd.rank()]):
+    hvd.barrier()
+    try:
+        with hvd.horovod_errors():
+            wait()
+    except hvd.HorovodInternalError as error:
+        print("STUCK", type(error).__name__, error, flush=True)
+"""
+
+
+@pytest.mark.parametrize("blocking", [False, True])
+def test_ranks_that_wait_in_kernels_for_each_other_are_told(tmp_path: Path, blocking: bool) -> None:
+    script = tmp_path / "program.py"
+    script.write_text(STUCK)
+    variables = (("LD_PRELOAD", other_library()),) if blocking else ()
+    output = launch(2, str(script), limit=LIMIT_SECONDS, variables=variables).stdout
+    told = re.findall(r"STUCK (\w+) .*every rank waits for something another rank has not submitted", output)
+    assert told == ["StuckError"] * 6, output
+
+
 def test_a_training_with_keras_ends_with_a_report() -> None:
     program = (
         "import keras, numpy as np, sirtaki.keras as hvd\n"

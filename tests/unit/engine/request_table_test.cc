@@ -113,5 +113,33 @@ TEST(Waiter, AThreadThatWaitsIsSeenAsBlocked) {
   EXPECT_FALSE(waiter.callers().waiting) << "the thread is gone";
 }
 
+// ---- Rest ----
+
+TEST(Rest, LastsWhenAllLooksOfALongTimeSawNoProcessorInUse) {
+  using std::chrono::milliseconds;
+  const Duration look = milliseconds(250);
+  Rest rest;
+  TimePoint now(std::chrono::hours(1));
+  Duration used = std::chrono::seconds(30);
+  const auto looks = [&](int count, Duration computed) {
+    bool lasts = false;
+    for (int i = 0; i < count; ++i) {
+      now += look;
+      used += computed;
+      lasts = rest.lasts(now, used);
+      EXPECT_EQ(rest.lasts(now, used), lasts) << "a second look at the same time";
+    }
+    return lasts;
+  };
+  EXPECT_FALSE(looks(20, milliseconds(1)));
+  EXPECT_TRUE(looks(1, milliseconds(1)));
+  EXPECT_FALSE(looks(1, milliseconds(100))) << "it computes";
+  EXPECT_FALSE(looks(19, milliseconds(1)));
+  EXPECT_TRUE(looks(1, milliseconds(1)));
+  now += 2 * Rest::kGap;
+  EXPECT_FALSE(rest.lasts(now, used)) << "nobody has looked";
+  EXPECT_TRUE(looks(20, milliseconds(1)));
+}
+
 }  // namespace
 }  // namespace sirtaki::engine
