@@ -16,6 +16,7 @@ TfCode tf_code(sirtaki_status code) {
     case SIRTAKI_INVALID_ARGUMENT:
       return kTfInvalidArgument;
     case SIRTAKI_MISMATCH:
+    case SIRTAKI_NOT_INITIALIZED:
       return kTfFailedPrecondition;
     case SIRTAKI_UNSUPPORTED:
       return kTfUnimplemented;

@@ -159,18 +159,69 @@ def case_names_and_compression_of_single_operations() -> None:
         same(got, np.full(4, 0.5 * hvd.size()), compression)
 
 
-def case_indexed_slices_hold_each_row_once() -> None:
-    slices = tf.IndexedSlices(
-        tf.ones([2, 3]) * (hvd.rank() + 1.0), tf.constant([0, hvd.rank() + 1]), tf.constant([9, 3])
-    )
-    total = sum(range(1, hvd.size() + 1))
-    for function in (hvd.allreduce, tf.function(hvd.allreduce)):
-        got = function(slices)
-        assert sorted(got.indices.numpy().tolist()) == list(range(hvd.size() + 1))
-        dense = tf.convert_to_tensor(got).numpy()
-        assert np.allclose(dense[0], total / hvd.size())
-        for r in range(hvd.size()):
-            assert np.allclose(dense[r + 1], (r + 1) / hvd.size()), dense
+def case_indexed_slices_are_joined_by_rank() -> None:
+    """Alone and in groups with dense tensors, with a dense_shape and without, of integers too; averages divide."""
+    rank, size = hvd.rank(), hvd.size()
+    for dtype in (tf.float32, tf.float64, tf.bfloat16, tf.int32, tf.int64):
+        for shape in (None, tf.constant([9, 3])):
+
+            def slices(factor: int, dtype: tf.DType = dtype, shape: Any = shape) -> tf.IndexedSlices:
+                values = tf.cast(tf.fill([2, 3], factor * (rank + 1)), dtype)
+                return tf.IndexedSlices(values, tf.constant([0, rank + 1]), shape)
+
+            def all_of_them(slices: Any = slices) -> Any:
+                group = [slices(1), tf.fill([4], float(rank)), slices(4)]
+                return [
+                    hvd.allreduce(slices(4)),
+                    *hvd.grouped_allreduce(group, op=hvd.Sum),
+                    *hvd.grouped_allreduce(group, op=hvd.Average, name="slices"),
+                ]
+
+            for results in (all_of_them(), tf.function(all_of_them)()):
+                for i, (factor, divided) in {0: (4, size), 1: (1, 1), 3: (4, 1), 4: (1, size), 6: (4, size)}.items():
+                    got = results[i]
+                    want = np.repeat([factor * (r + 1) / divided for r in range(size)], 6).reshape(2 * size, 3)
+                    assert got.indices.numpy().tolist() == [row for r in range(size) for row in (0, r + 1)]
+                    assert np.allclose(got.values.numpy().astype(np.float64), want, rtol=0.01), (dtype, i, got.values)
+                    assert (got.dense_shape is None) == (shape is None)
+                    assert got.dtype == dtype or (divided > 1 and got.dtype.is_floating)
+                same(results[2], np.full(4, float(sum(range(size)))), "dense sum")
+                same(results[5], np.full(4, np.float32(sum(range(size)) / size)), "dense average")
+    sparse = tf.IndexedSlices(tf.ones([1, 2]), tf.constant([0]))
+    refused(lambda: hvd.allreduce(sparse, op=hvd.Max), NotImplementedError, "averaged or summed")
+
+
+def case_errors_are_of_both_kinds() -> None:
+    """In eager code ours and TensorFlow's, which programs written for Horovod catch; they travel between processes."""
+    import pickle
+
+    rank = hvd.rank()
+    for call in (
+        lambda: hvd.allreduce(tf.ones([3 + rank])),
+        lambda: hvd.allreduce(tf.ones([3], tf.float32 if rank % 2 else tf.int32)),
+        lambda: hvd.grouped_allreduce([tf.ones([3]), tf.ones([3 + rank])]),
+        lambda: hvd.allgather(tf.ones([2, 3 + rank])),
+        lambda: hvd.broadcast(tf.ones([3]), rank),
+        lambda: hvd.alltoall(tf.ones([hvd.size(), 3 + rank])),
+        lambda: hvd.reducescatter(tf.ones([3 + rank])),
+    ):
+        try:
+            call()
+        except tf.errors.FailedPreconditionError as error:
+            assert isinstance(error, hvd.HorovodInternalError), error
+            assert type(error).__name__ == "MismatchError", error
+            again = pickle.loads(pickle.dumps(error))
+            assert isinstance(again, tf.errors.FailedPreconditionError), again
+            assert (str(again), again.rank, again.tensor) == (str(error), error.rank, error.tensor)
+        else:
+            raise AssertionError("not refused")
+    for call in (
+        lambda: hvd.alltoall(tf.ones([hvd.size() + 1])),
+        lambda: hvd.alltoall(tf.ones([hvd.size() - 1]), splits=tf.ones([hvd.size()], tf.int32)),
+        lambda: hvd.reducescatter(tf.constant(1.0)),
+    ):
+        refused(call, tf.errors.InvalidArgumentError, "")
+        refused(call, ValueError, "")
 
 
 def case_operations_in_loops_and_branches() -> None:

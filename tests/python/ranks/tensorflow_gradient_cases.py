@@ -1,4 +1,4 @@
-"""Gradients through the operations against differences; tapes; variables."""
+"""Gradients through the operations against differences and formulas; tapes; variables."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def weights(shape: Any, seed: int) -> tf.Tensor:
     return tf.constant(np.random.default_rng(100 * seed + hvd.rank()).normal(size=tuple(shape)))
 
 
-def check(operation: Callable[[tf.Tensor], tf.Tensor], rows: int) -> None:
-    """The derivative by every element of every rank of the sum over all ranks, by differences."""
+def check(operation: Callable[[tf.Tensor], tf.Tensor], rows: int, factor: float = 1.0) -> None:
+    """The gradient is `factor` times the derivative of the sum of all ranks' losses, which differences tell."""
     x = tf.constant(np.random.default_rng(hvd.rank()).normal(size=(rows, 2)))
 
     def loss(x: tf.Tensor) -> tf.Tensor:
@@ -42,7 +42,7 @@ def check(operation: Callable[[tf.Tensor], tf.Tensor], rows: int) -> None:
                     moved[place] += sign * STEP
                 totals.append(float(hvd.allreduce(loss(tf.constant(moved)), op=hvd.Sum)))
             if own:
-                difference = (totals[0] - totals[1]) / (2 * STEP)
+                difference = factor * (totals[0] - totals[1]) / (2 * STEP)
                 assert abs(got[place] - difference) < 1e-6, (place, got[place], difference)
 
 
@@ -53,12 +53,12 @@ def case_gradient_of_allreduce() -> None:
 
 
 def case_gradient_of_allgather() -> None:
-    check(lambda x: hvd.allgather(x * x), hvd.rank() + 1)
-    check(lambda x: hvd.grouped_allgather([x, x[:1]])[1], hvd.rank() + 1)
+    check(lambda x: hvd.allgather(x * x), hvd.rank() + 1, 1 / hvd.size())
+    check(lambda x: hvd.grouped_allgather([x, x[:1]])[1], hvd.rank() + 1, 1 / hvd.size())
 
 
 def case_gradient_of_broadcast() -> None:
-    check(lambda x: hvd.broadcast(x * x, hvd.size() - 1), 2)
+    check(lambda x: hvd.broadcast(x * x, hvd.size() - 1), 2, 1 / hvd.size())
 
 
 def case_gradient_of_alltoall() -> None:
@@ -67,8 +67,54 @@ def case_gradient_of_alltoall() -> None:
 
 
 def case_gradient_of_reducescatter() -> None:
-    check(lambda x: hvd.reducescatter(x * x), hvd.size() + 1)
-    check(lambda x: hvd.reducescatter(x, op=hvd.Sum, postscale_factor=2.0), hvd.size())
+    check(lambda x: hvd.reducescatter(x * x), hvd.size() + 1, hvd.size())
+    check(lambda x: hvd.reducescatter(x, op=hvd.Sum, postscale_factor=2.0), hvd.size(), hvd.size())
+
+
+def gradients(operation: Callable[[list[tf.Tensor]], Any], rows: int) -> list[np.ndarray]:
+    """Of two tensors of so many rows, where all results get the gradient rank + 1; the same in both modes."""
+
+    def both() -> list[tf.Tensor]:
+        given = [tf.ones([rows, 2]), tf.ones([rows, 2], tf.float64)]
+        with tf.GradientTape() as tape:
+            tape.watch(given)
+            results = operation(given)
+        return tape.gradient(results, given, [tf.ones_like(r) * tf.cast(hvd.rank() + 1, r.dtype) for r in results])
+
+    eager, graph = both(), tf.function(both)()
+    for one, other in zip(eager, graph, strict=True):
+        assert np.array_equal(one.numpy(), other.numpy())
+    return [one.numpy() for one in eager]
+
+
+def case_gradients_have_the_factors_of_horovod() -> None:
+    """Its formulas: allgather and broadcast average, reducescatter gathers, of a sum times the ranks; in sets, too."""
+    everybody, some = hvd.ProcessSet(), hvd.ProcessSet([0, hvd.size() - 1])
+    for process_set in (everybody, some):
+        if not process_set.included():
+            continue
+        at = {"process_set": process_set}
+        ranks, count = process_set.ranks, process_set.size()
+        mean = sum(rank + 1 for rank in ranks) / count
+        joined = np.repeat([rank + 1.0 for rank in ranks], 2)[:, None]
+        root = ranks[-1]
+        wanted: list[tuple[Callable[[list[tf.Tensor]], Any], int, Any]] = [
+            (lambda x, at=at: [hvd.allgather(t, **at) for t in x], 3, mean),
+            (lambda x, at=at: hvd.grouped_allgather(x, **at), 3, mean),
+            (lambda x, at=at, r=root: [hvd.broadcast(t, r, **at) for t in x], 3, mean if hvd.rank() == root else 0),
+            (lambda x, at=at: [hvd.allreduce(t, **at) for t in x], 3, mean),
+            (lambda x, at=at: hvd.grouped_allreduce(x, op=hvd.Sum, **at), 3, mean * count),
+        ]
+        for op, factor in ((hvd.Average, 1), (hvd.Sum, count)):
+            scales = {"prescale_factor": 0.5, "postscale_factor": 4.0, "op": op}
+            wanted += [
+                (lambda x, at=at, op=op: [hvd.reducescatter(t, op=op, **at) for t in x], 2 * count, joined * factor),
+                (lambda x, at=at, op=op: hvd.grouped_reducescatter(x, op=op, **at), 2 * count, joined * factor),
+                (lambda x, at=at, s=scales: hvd.grouped_reducescatter(x, **s, **at), 2 * count, joined * factor * 2),
+            ]
+        for place, (operation, rows, want) in enumerate(wanted):
+            for got in gradients(operation, rows):
+                assert np.allclose(got, want), (process_set, place, got, want)
 
 
 def case_gradients_in_functions_are_those_of_eager_code() -> None:
@@ -180,6 +226,9 @@ def case_tape_among_some_ranks() -> None:
     step, _ = tape_step(process_set=some)
     if some.included():
         same(step(tf.ones([3]) * (hvd.rank() + 1.0))[0], np.full(3, (hvd.size() + 1) / 2), "set")
+    else:
+        # A rank outside of the set has its own.
+        same(step(tf.ones([3]) * (hvd.rank() + 1.0))[0], np.full(3, hvd.rank() + 1.0), "own")
 
 
 def case_tape_gathers_or_fills_indexed_slices() -> None:

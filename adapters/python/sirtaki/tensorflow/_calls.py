@@ -15,7 +15,7 @@ from tensorflow.python.ops import control_flow_util
 from sirtaki import errors
 from sirtaki.ops import ReduceOp
 from sirtaki.process_sets import ProcessSet
-from sirtaki.tensorflow._errors import plain, translated
+from sirtaki.tensorflow._errors import as_both, plain, translated
 from sirtaki.tensorflow._library import operations
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -36,7 +36,7 @@ def public(function: _Function) -> _Function:
             raise told from None
         except errors.SirtakiError as error:
             if tf.executing_eagerly():
-                raise
+                raise as_both(error) from error
             raise plain(error) from error
 
     return tf.autograph.experimental.do_not_convert(called)  # type: ignore[no-any-return]

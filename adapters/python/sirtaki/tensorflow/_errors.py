@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import tensorflow as tf
 
@@ -13,14 +15,52 @@ from sirtaki import errors
 _PAYLOAD = b"sirtaki"
 
 
+#: As adapters/tensorflow/status.cc has it; of all others AbortedError.
+_THEIRS: dict[type[errors.SirtakiError], type[tf.errors.OpError]] = {
+    errors.InvalidArgumentError: tf.errors.InvalidArgumentError,
+    errors.MismatchError: tf.errors.FailedPreconditionError,
+    errors.NotInitializedError: tf.errors.FailedPreconditionError,
+    errors.UnsupportedError: tf.errors.UnimplementedError,
+}
+
+
+@functools.cache
+def _class_of(ours: type[errors.SirtakiError]) -> type[errors.SirtakiError]:
+    theirs = _THEIRS.get(ours, tf.errors.AbortedError)
+
+    def begin(self: Any, text: str, rank: int | None, tensor: str | None) -> None:
+        theirs.__init__(self, None, None, text)
+        ours.__init__(self, text, rank, tensor)
+
+    def reduce(self: Any) -> Any:
+        return _make, (ours, *self.args, self.rank, self.tensor)
+
+    kept = {"__module__": ours.__module__, "__qualname__": ours.__qualname__, "__doc__": ours.__doc__}
+    return type(ours.__name__, (ours, theirs), {**kept, "__init__": begin, "__reduce__": reduce})
+
+
+def _make(ours: type[errors.SirtakiError], text: str, rank: int | None, tensor: str | None) -> errors.SirtakiError:
+    return _class_of(ours)(text, rank, tensor)
+
+
+def as_both(error: errors.SirtakiError) -> errors.SirtakiError:
+    """The same error as one that is TensorFlow's as well: programs for Horovod catch tf.errors.*, others ours."""
+    if isinstance(error, tf.errors.OpError):
+        return error
+    return _make(type(error), str(error), error.rank, error.tensor)
+
+
 def translated(error: tf.errors.OpError) -> BaseException:
-    """The exception of sirtaki.errors behind one of TensorFlow's; itself where there is none."""
-    payload = error.experimental_payloads.get(_PAYLOAD)
+    """The exception of sirtaki.errors, and still of tf.errors, behind one of TensorFlow's; itself where there is none.
+
+    A MismatchError is a tf.errors.FailedPreconditionError, as Horovod raises for ranks that disagree.
+    """
+    payload = None if isinstance(error, errors.SirtakiError) else error.experimental_payloads.get(_PAYLOAD)
     if payload is None:
         return error
     blame, text = payload.decode().split("\n", 1)
     code, rank, tensor = blame.split(";", 2)
-    return errors.make_error(int(code), text, int(rank), tensor)
+    return as_both(errors.make_error(int(code), text, int(rank), tensor))
 
 
 def plain(error: errors.SirtakiError) -> Exception:
@@ -35,7 +75,8 @@ def plain(error: errors.SirtakiError) -> Exception:
 def horovod_errors() -> Iterator[None]:
     """Inside it, what an operation of a tf.function raises is an exception of sirtaki.errors, as it is in eager code.
 
-    A tf.function raises TensorFlow's own exceptions: AbortedError for what concerns several ranks.
+    A tf.function raises TensorFlow's own exceptions: FailedPreconditionError where ranks disagree, AbortedError for
+    what else concerns several ranks. In eager code an exception is of both kinds.
 
         with hvd.horovod_errors():
             train_step(images, labels)

@@ -1,4 +1,10 @@
-"""Gradients through the operations. A rank's loss counts as its part of one sum over all ranks."""
+"""Gradients through the operations, with the factors of Horovod 0.28.1, so that programs train here as there.
+
+P is the number of ranks that take part. An allreduce combines gradients as it combines values. allgather and broadcast
+average the gradients of the ranks, so their size does not grow with P: each is 1/P of the derivative of the sum of all
+ranks' losses. reducescatter gives every rank the joined gradients of all blocks, as they are for Average and P times
+for Sum: P times that derivative. Factors before and after multiply. alltoall sends every row back.
+"""
 
 from __future__ import annotations
 
@@ -50,8 +56,8 @@ def _dense(op: Any, grads: tuple[Any, ...]) -> list[tf.Tensor]:
     return [tf.zeros_like(out) if grad is None else tf.convert_to_tensor(grad) for grad, out in pairs]
 
 
-def _sum(op: Any, grads: tuple[Any, ...]) -> list[tf.Tensor]:
-    work = {"tensor_names": _names(op), **_where(op), **how(ReduceOp.SUM, _ONE)}
+def _average(op: Any, grads: tuple[Any, ...]) -> list[tf.Tensor]:
+    work = {"tensor_names": _names(op), **_where(op), **how(ReduceOp.AVERAGE, _ONE)}
     return list(call("sirtaki_allreduce", _dense(op, grads), **work))
 
 
@@ -64,20 +70,24 @@ def _allreduce(op: Any, *grads: Any) -> list[tf.Tensor]:
 
 @tf.RegisterGradient("SirtakiAllgather")
 def _allgather(op: Any, *grads: Any) -> list[tf.Tensor]:
-    """This rank's rows of the summed gradients."""
-    totals = _sum(op, grads)
+    """This rank's rows of the gradients' average."""
+    means = _average(op, grads)
     rows = tf.stack([tf.shape(tensor, tf.int64)[0] for tensor in op.inputs])
     name = _names(op, "rows").split("\n")[0]
     counts = call("sirtaki_allgather", [rows[tf.newaxis]], tensor_names=name, **_where(op))[0]
     begins = tf.reduce_sum(counts[: _set(op).rank()], axis=0)
-    return [total[begins[i] : begins[i] + rows[i]] for i, total in enumerate(totals)]
+    return [mean[begins[i] : begins[i] + rows[i]] for i, mean in enumerate(means)]
 
 
 @tf.RegisterGradient("SirtakiBroadcast")
 def _broadcast(op: Any, *grads: Any) -> list[tf.Tensor]:
-    """The summed gradients on the root, zeros elsewhere."""
-    totals = _sum(op, grads)
-    return totals if basics.rank() == op.get_attr("root") else [tf.zeros_like(total) for total in totals]
+    """The gradients' average on the root, zeros elsewhere."""
+    means = _average(op, grads)
+    if basics.rank() == op.get_attr("root"):
+        return means
+    # A session runs only what results need, and other ranks wait for the average.
+    with tf.control_dependencies([] if tf.executing_eagerly() else means):
+        return [tf.zeros_like(mean) for mean in means]
 
 
 @tf.RegisterGradient("SirtakiAlltoall")
@@ -91,10 +101,9 @@ def _alltoall(op: Any, *grads: Any) -> list[Any]:
 
 @tf.RegisterGradient("SirtakiReducescatter")
 def _reducescatter(op: Any, *grads: Any) -> list[tf.Tensor]:
-    """The gradients of all blocks, joined."""
-    average = _linear(op) == ReduceOp.AVERAGE
+    """The gradients of all blocks, joined; of a sum times the number of ranks."""
     before, after = _scales(op)
-    factor = before * after / (_set(op).size() if average else 1)
+    factor = before * after * (_set(op).size() if _linear(op) == ReduceOp.SUM else 1)
     joined = call("sirtaki_allgather", _dense(op, grads), tensor_names=_names(op), **_where(op))
     return [tensor if factor == 1 else tensor * tf.cast(factor, tensor.dtype) for tensor in joined]
 

@@ -140,20 +140,23 @@ class GradientReducer:
 
     @public
     def reduce(self, grads: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
-        """The combined gradients; None where there is none. Collective; the same gradients are None on all ranks."""
+        """The combined gradients; None where there is none. Collective; the same gradients are None on all ranks.
+
+        A rank outside the process set gets its own back.
+        """
         refuse_xla()
         choices = self._choices
         grads = list(grads)
         process_set = choices.process_set
-        process_set.rank()
-        if process_set.size() == 1:
+        process_set.wire()
+        if process_set.size() == 1 or not process_set.included():
             as_dense = choices.sparse_as_dense
             return [tf.convert_to_tensor(g) if as_dense and g is not None else g for g in grads]
         names = _unique([name_of(variable, i) for i, variable in enumerate(variables)])
         dense: list[int] = []
         for i, grad in enumerate(grads):
             if isinstance(grad, tf.IndexedSlices) and not choices.sparse_as_dense:
-                grads[i] = allreduce(
+                joined = allreduce(
                     grad,
                     op=choices.op,
                     name=f"{self._name}.{names[i]}.{count_in_graph(f'{self._name}.{names[i]}')}",
@@ -161,6 +164,7 @@ class GradientReducer:
                     prescale_factor=choices.prescale,
                     postscale_factor=choices.postscale,
                 )
+                grads[i] = _each_row_once(joined)
             elif grad is not None:
                 grads[i] = tf.convert_to_tensor(grad)
                 dense.append(i)
@@ -218,6 +222,14 @@ class GradientReducer:
         for tensor, shape in zip(reduced, shapes, strict=True):
             tensor.set_shape(shape)
         return list(reduced)
+
+
+def _each_row_once(slices: tf.IndexedSlices) -> tf.IndexedSlices:
+    """Optimizers treat the same row given twice as two gradients."""
+    rows, places = tf.unique(slices.indices)
+    return tf.IndexedSlices(
+        tf.math.unsorted_segment_sum(slices.values, places, tf.size(rows)), rows, slices.dense_shape
+    )
 
 
 def _shape(grad: tf.Tensor, variable: Any) -> tuple[int, ...] | None:

@@ -1,8 +1,8 @@
 # ruff: noqa: PLR0917  (Horovod's arguments)
 """Operations on TensorFlow's tensors, in eager code and in tf.function, with the signatures of horovod.tensorflow.
 
-All are differentiable (see _gradients.py). `device_dense`, `device_sparse` and `ignore_name_scope` are accepted as in
-Horovod and mean nothing here.
+All are differentiable, with the factors of Horovod (see _gradients.py). `device_dense`, `device_sparse` and
+`ignore_name_scope` are accepted as in Horovod and mean nothing here.
 """
 
 from __future__ import annotations
@@ -62,7 +62,8 @@ def allreduce(
     """Combines a tensor of the same shape and dtype over all ranks.
 
     Args:
-        tensor: a dense tensor of any shape, or tf.IndexedSlices, which are gathered and added up (Average and Sum).
+        tensor: a dense tensor of any shape, or tf.IndexedSlices, of which the rows of all ranks are joined (Average
+            and Sum).
         average: the older way to say op=Average (True) or op=Sum (False).
         compression: casts before sending and back after.
         op: Average (default; integers truncate towards zero), Sum, Min, Max or Product.
@@ -72,17 +73,18 @@ def allreduce(
         process_set: the ranks that take part; all by default.
 
     Returns:
-        A tensor of the same shape and dtype; for IndexedSlices the same, each row once.
+        A tensor of the same shape and dtype. For IndexedSlices such of the rows of all ranks, by rank, with the
+        dense_shape of this rank's; averages of integers are floating-point there.
 
     Raises:
-        ValueError: arguments are wrong, or an operation of the same name is in flight.
-        HorovodInternalError: ranks disagree, or one is lost. Inside a tf.function see horovod_errors().
+        ValueError: arguments are wrong, or an operation of the same name is in flight; a
+            tf.errors.InvalidArgumentError as well.
+        HorovodInternalError: ranks disagree, which is a tf.errors.FailedPreconditionError as well, or one is lost.
+            Inside a tf.function see horovod_errors().
     """
     del device_dense, device_sparse, ignore_name_scope
-    op = reduce_op_of(average, op)
-    if isinstance(tensor, tf.IndexedSlices):
-        return _sum_of_slices(tensor, op, (prescale_factor, postscale_factor), name, process_set)
-    return _allreduce([tensor], compression, op, (prescale_factor, postscale_factor), name, process_set)[0]
+    scales = (prescale_factor, postscale_factor)
+    return _combined([tensor], compression, reduce_op_of(average, op), scales, name, process_set)[0]
 
 
 @public
@@ -98,11 +100,35 @@ def grouped_allreduce(
     process_set: ProcessSet = global_process_set,
     ignore_name_scope: bool = False,
     name: str | None = None,
-) -> list[tf.Tensor]:
-    """allreduce() of several dense tensors that become ready together; a list in the same order."""
+) -> list[Any]:
+    """allreduce() of several tensors, dense ones and IndexedSlices, that become ready together; a list in their order.
+
+    The dense ones travel as one group, the slices as two.
+    """
     del device_dense, device_sparse, ignore_name_scope
     scales = (prescale_factor, postscale_factor)
-    return _allreduce(tensors, compression, reduce_op_of(average, op), scales, name, process_set)
+    return _combined(tensors, compression, reduce_op_of(average, op), scales, name, process_set)
+
+
+def _combined(
+    values: Sequence[Any],
+    compression: Any,
+    op: ReduceOp,
+    scales: tuple[float, float],
+    name: str | None,
+    process_set: ProcessSet,
+) -> list[Any]:
+    require(isinstance(values, (list, tuple)), f"expected a list of tensors, not {type(values).__name__}")
+    results = list(values)
+    slices = [i for i, value in enumerate(values) if isinstance(value, tf.IndexedSlices)]
+    dense = [i for i in range(len(values)) if i not in slices]
+    for places, combine in (
+        (dense, lambda given: _allreduce(given, compression, op, scales, name, process_set)),
+        (slices, lambda given: _join_slices(given, op, scales, name, process_set)),
+    ):
+        for i, result in zip(places, combine([values[i] for i in places]), strict=True):
+            results[i] = result
+    return results
 
 
 def _allreduce(
@@ -123,22 +149,30 @@ def _allreduce(
     return [compression.decompress(tensor, context) for tensor, context in zip(reduced, contexts, strict=True)]
 
 
-def _sum_of_slices(
-    slices: tf.IndexedSlices, op: ReduceOp, scales: tuple[float, float], name: str | None, process_set: ProcessSet
-) -> tf.IndexedSlices:
-    require(op in (Average, Sum), f"op is {op.name}; IndexedSlices can be averaged or summed")
-    factor = scales[0] * scales[1] / (process_set.size() if op == Average else 1)
-    whole = slices.values.dtype.is_floating or factor == 1
-    require(whole, f"IndexedSlices of {slices.values.dtype.name} can be summed, neither averaged nor scaled")
+def _join_slices(
+    slices: Sequence[tf.IndexedSlices],
+    op: ReduceOp,
+    scales: tuple[float, float],
+    name: str | None,
+    process_set: ProcessSet,
+) -> list[tf.IndexedSlices]:
+    if not slices:
+        return []
+    if op not in (Average, Sum):
+        raise errors.UnsupportedError(f"op is {op.name}; IndexedSlices can be averaged or summed")
+    factor = scales[0] * scales[1]
+    for one in slices:
+        whole = one.values.dtype.is_floating or factor == 1
+        require(whole, f"IndexedSlices of {one.values.dtype.name} can be summed and averaged, not scaled")
     names = (None, None) if name is None else (f"{name}.values", f"{name}.indices")
-    values = allgather(slices.values, names[0], process_set=process_set)
-    indices = allgather(slices.indices, names[1], process_set=process_set)
-    # Optimizers treat the same row given twice as two gradients.
-    rows, places = tf.unique(indices)
-    values = tf.math.unsorted_segment_sum(values, places, tf.size(rows))
+    values = _gather([one.values for one in slices], names[0], process_set)
+    indices = _gather([one.indices for one in slices], names[1], process_set)
+    if op == Average:
+        values = [value / tf.cast(process_set.size(), value.dtype) for value in values]
     if factor != 1:
-        values = values * tf.cast(factor, values.dtype)
-    return tf.IndexedSlices(values, rows, slices.dense_shape)
+        values = [value * tf.cast(factor, value.dtype) for value in values]
+    parts = zip(values, indices, slices, strict=True)
+    return [tf.IndexedSlices(value, index, one.dense_shape) for value, index, one in parts]
 
 
 # ---- allgather ----
@@ -151,7 +185,10 @@ def allgather(
     ignore_name_scope: bool = False,
     process_set: ProcessSet = global_process_set,
 ) -> tf.Tensor:
-    """Joins the tensors of all ranks along dimension 0, by rank; the first dimension may differ between ranks."""
+    """Joins the tensors of all ranks along dimension 0, by rank; the first dimension may differ between ranks.
+
+    The gradient is this rank's rows of the average of all ranks' gradients.
+    """
     del ignore_name_scope
     return _gather([tensor], name, process_set)[0]
 
@@ -194,7 +231,10 @@ def broadcast(
     ignore_name_scope: bool = False,
     process_set: ProcessSet = global_process_set,
 ) -> tf.Tensor:
-    """The tensor of `root_rank` (a rank of the job) on all ranks; the same shape and dtype everywhere."""
+    """The tensor of `root_rank` (a rank of the job) on all ranks; the same shape and dtype everywhere.
+
+    The gradient is the average of all ranks' gradients on the root, and zeros elsewhere.
+    """
     del ignore_name_scope
     return broadcast_all([tensor], root_rank, name, process_set)[0]
 
@@ -255,14 +295,16 @@ def reducescatter(
     op: ReduceOp = Average,
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
+    ignore_name_scope: bool = False,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> tf.Tensor:
     """Combines a tensor over all ranks and keeps this rank's block of dimension 0.
 
-    When dimension 0 does not divide by size(), the first ranks get one row more.
+    When dimension 0 does not divide by size(), the first ranks get one row more. The gradient is that of all blocks,
+    joined: as it is for Average, times the number of ranks for Sum, and times the factors.
     """
-    del device_dense
+    del device_dense, ignore_name_scope
     scales = (prescale_factor, postscale_factor)
     return _scatter([tensor], compression, check_reduce_op(op), scales, name, process_set)[0]
 
