@@ -87,7 +87,7 @@ def test_gradients_are_waited_for_in_step_unless_somebody_says_otherwise(tmp_pat
 
 ABSENT = """
 import importlib, horovod, horovod.torch as hvd
-for name in "mxnet", "spark", "ray", "runner", "data", "common.elastic", "tensorflow.elastic", "keras.elastic":
+for name in "mxnet", "spark", "ray", "runner", "data", "common.elastic", "tensorflow.keras.elastic", "keras.elastic":
     try:
         importlib.import_module("horovod." + name)
     except ImportError as error:
@@ -151,13 +151,20 @@ step(tf.ones([4, 2]))
 other = [n for n in sirtaki.tensorflow.__all__ if getattr(hvd, n) is not getattr(sirtaki.tensorflow, n)]
 other += [n for n in sirtaki.keras.__all__ if getattr(horovod.keras, n) is not getattr(sirtaki.keras, n)]
 print("OTHER", other, hvd.size())
-for name in "elastic", "SyncBatchNormalization":
-    try:
-        getattr(hvd, name)
-    except AttributeError as error:
-        print("ABSENT", name, "|", error)
+from horovod.tensorflow.util import _executing_eagerly
+from horovod.tensorflow.sync_batch_norm import SyncBatchNormalization
+assert hvd._executing_eagerly() and hvd.util._executing_eagerly() and _executing_eagerly()
+assert hvd.SyncBatchNormalization is SyncBatchNormalization
 try:
-    import horovod.tensorflow.elastic
+    hvd.check_extension
+except AttributeError as error:
+    print("ABSENT check_extension |", error)
+try:
+    hvd.elastic.run(step)
+except NotImplementedError as error:
+    print("ABSENT run |", error)
+try:
+    import horovod.tensorflow.keras.elastic
 except ImportError as error:
     print("ABSENT module |", error)
 """
@@ -168,9 +175,9 @@ def test_programs_for_tensorflow_and_keras(tmp_path: Path) -> None:
     # A module of that name is there, too.
     assert output.count("OTHER ['__version__', '__version__', 'callbacks'] 2") == 2, output
     told = dict(re.findall(r"ABSENT (\S+) \| (.*)", output))
-    assert "checkpoints" in told["elastic"]
+    assert "not needed" in told["check_extension"]
+    assert "checkpoints" in told["run"]
     assert "checkpoints" in told["module"]
-    assert "GroupNormalization" in told["SyncBatchNormalization"]
 
 
 def test_variables_that_mean_nothing_are_named_once_on_rank_zero(

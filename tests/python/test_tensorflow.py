@@ -51,6 +51,12 @@ def test_tensorflow_gradients(np: int, case: str) -> None:
     check_case("tensorflow_gradient_cases", np, case)
 
 
+@pytest.mark.parametrize("case", case_names("tensorflow_horovod_cases"))
+@pytest.mark.parametrize("np", [2, 4])
+def test_programs_for_horovod(np: int, case: str) -> None:
+    check_case("tensorflow_horovod_cases", np, case)
+
+
 #: In front of dlsym(): a TensorFlow whose callbacks are not libstdc++'s has no such symbol.
 OTHER_LIBRARY = r"""
 #include <dlfcn.h>

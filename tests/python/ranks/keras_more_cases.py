@@ -285,3 +285,31 @@ def case_xla_is_turned_off_or_refused() -> None:
     refused(
         lambda: fit(network(), optimizer, distributed=True, jit_compile=True), NotImplementedError, "jit_compile=False"
     )
+
+
+def case_local_layers_keep_their_gradients() -> None:
+    """PartialDistributedOptimizer and register_local_var: shared layers stay equal, local ones go their own way."""
+    for choice in ("layers", "variable", "unscaled"):
+        layers = [keras.layers.Dense(2, kernel_initializer="ones"), keras.layers.Dense(1, kernel_initializer="ones")]
+        model = keras.Sequential([keras.layers.Input((2,)), *layers])
+        optimizer = keras.optimizers.SGD(0.5)
+        if choice == "layers":
+            optimizer = hvd.PartialDistributedOptimizer(optimizer, local_layers=layers[1])
+        else:
+            optimizer = hvd.DistributedOptimizer(optimizer, scale_local_gradients=choice == "variable")
+            for variable in layers[1].trainable_weights:
+                optimizer.register_local_var(variable)
+        model.compile(optimizer, lambda truth, guess: keras.ops.mean(guess), jit_compile=False)
+        x = np.full((2, 2), hvd.rank() + 1.0, np.float32)
+        model.fit(x, np.zeros((2, 1), np.float32), epochs=1, verbose=0)
+        shared, own = (keras.ops.convert_to_numpy(layer.kernel) for layer in layers)
+        mean = (hvd.size() + 1) / 2
+        divisor = 1 if choice == "unscaled" else hvd.size()
+        assert np.allclose(shared, 1 - 0.5 * mean), (choice, shared)
+        assert np.allclose(own, 1 - 0.5 * 2 * (hvd.rank() + 1) / divisor), (choice, own)
+    model.compile(optimizer="sgd")
+    refused(
+        lambda: hvd.DistributedOptimizer(keras.optimizers.SGD(), local_updates=4).register_local_var(layers[0].kernel),
+        NotImplementedError,
+        "local_updates",
+    )

@@ -253,6 +253,12 @@ def case_barrier_and_objects() -> None:
     rank, size = hvd.rank(), hvd.size()
     assert hvd.broadcast_object({"rank": rank, "data": b"x" * 1000}, root_rank=size - 1)["rank"] == size - 1
     assert hvd.allgather_object(["a"] * rank) == [["a"] * r for r in range(size)]
+    assert hvd.broadcast_object_fn(size - 1, name="fn")({"rank": rank}) == {"rank": size - 1}
+    assert int(hvd.size_op()) == size
+    assert int(hvd.process_set_included_op()) == 1
+    alone = hvd.add_process_set([0])
+    assert int(hvd.process_set_included_op(alone.process_set_id)) == (rank == 0)
+    hvd.remove_process_set(alone)
 
 
 def case_process_sets() -> None:

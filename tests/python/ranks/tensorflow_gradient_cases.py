@@ -231,6 +231,45 @@ def case_tape_among_some_ranks() -> None:
         same(step(tf.ones([3]) * (hvd.rank() + 1.0))[0], np.full(3, hvd.rank() + 1.0), "own")
 
 
+def case_local_sources_keep_their_gradients() -> None:
+    shared, own = tf.Variable(tf.ones([2])), tf.Variable(tf.ones([2]))
+    slices = tf.Variable(tf.ones([3, 2]))
+    rank, size = hvd.rank(), hvd.size()
+    for scaled in (True, False):
+
+        def step(scaled: bool = scaled) -> Any:
+            with tf.GradientTape() as tape:
+                y = tf.reduce_sum(shared * own * (rank + 1.0)) + tf.reduce_sum(tf.gather(slices, [1])) * (rank + 1.0)
+            tape = hvd.DistributedGradientTape(tape, scale_local_gradients=scaled)
+            for source in (own, slices):
+                tape.register_local_source(source)
+            return tape.gradient(y, {"own": own, "shared": shared, "slices": slices}, use_generic_names=True)
+
+        for one in (step, tf.function(step)):
+            got = one()
+            same(got["shared"], np.full(2, (size + 1) / 2), "shared")
+            same(got["own"], np.full(2, np.float32((rank + 1) / (size if scaled else 1))), "own")
+            same(got["slices"].values, np.full((1, 2), np.float32((rank + 1) / (size if scaled else 1))), "slices")
+
+
+def case_partial_tape_leaves_layers_alone() -> None:
+    import keras
+
+    layers = [keras.layers.Dense(2, kernel_initializer="ones"), keras.layers.Dense(1, kernel_initializer="ones")]
+    model = keras.Sequential([keras.layers.Input((2,)), *layers])
+    with tf.GradientTape(persistent=True) as tape:
+        y = tf.reduce_sum(model(tf.ones([1, 2]))) * (hvd.rank() + 1.0)
+    for local in (layers[1], [layers[1]]):
+        partial = hvd.PartialDistributedGradientTape(tape, local_layers=local, scale_local_gradients=False)
+        got = partial.gradient(y, model.trainable_variables)
+        same(got[0], np.full((2, 2), (hvd.size() + 1) / 2), "shared kernel")
+        same(got[2], np.full((2, 1), 2 * (hvd.rank() + 1.0)), "local kernel")
+        own, others = partial.get_local_and_global_gradients(y, model.trainable_variables)
+        assert [v.path for v, _ in own] == [v.path for v in layers[1].trainable_variables]
+        assert [v.path for v, _ in others] == [v.path for v in layers[0].trainable_variables]
+    refused(lambda: hvd.PartialDistributedGradientTape(tape, local_layers=["dense"]), ValueError, "local_layers")
+
+
 def case_tape_gathers_or_fills_indexed_slices() -> None:
     table = tf.Variable(tf.zeros([hvd.size() + 1, 2]), name="table")
 

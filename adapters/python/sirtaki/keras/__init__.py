@@ -54,7 +54,7 @@ from sirtaki.keras.functions import (
     load_model,
     reducescatter,
 )
-from sirtaki.keras.optimizer import DistributedOptimizer
+from sirtaki.keras.optimizer import DistributedOptimizer, PartialDistributedOptimizer
 from sirtaki.local_updates import LocalUpdates, Outer
 from sirtaki.objects import allgather_object, broadcast_object
 from sirtaki.process_sets import (
@@ -76,6 +76,7 @@ __all__ = [
     "Max",
     "Min",
     "Outer",
+    "PartialDistributedOptimizer",
     "ProcessSet",
     "Product",
     "Sum",

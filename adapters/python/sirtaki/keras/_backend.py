@@ -56,6 +56,9 @@ class Backend(Protocol):
     def choose(self, **arguments: Any) -> Any:
         """Checks how gradients are to be combined. Raises ValueError."""
 
+    def ranks_of(self, choices: Any) -> int:
+        """How many ranks take part."""
+
     def reducer(self, choices: Any, local: bool) -> Reducer:
         """For one optimizer. `local`: alone may be set."""
 

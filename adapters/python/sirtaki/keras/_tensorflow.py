@@ -137,6 +137,10 @@ class TensorFlowBackend:
         """Checks how gradients are to be combined."""
         return choose(**arguments)
 
+    def ranks_of(self, choices: Choices) -> int:
+        """How many ranks take part."""
+        return choices.process_set.size()
+
     def reducer(self, choices: Choices, local: bool) -> _Reducer:
         """For one optimizer."""
         return _Reducer(f"keras.optimizer.{next(_numbers)}", choices, local)

@@ -57,6 +57,8 @@ class _Reducer:
         if self._options.op not in _IN_STREAMS:
             return
         params = [variable.value for variable in variables]
+        if not params:
+            return
         if self._reducer is not None:
             if [id(p) for p in params] == [id(p) for p in self._reducer.params]:
                 return
@@ -176,6 +178,10 @@ class TorchBackend:
         return ReducerOptions(
             "", "backward", op, mean, codec, compressor, *scales, sparse_as_dense, process_set=process_set
         )
+
+    def ranks_of(self, choices: ReducerOptions) -> int:
+        """How many ranks take part."""
+        return choices.size
 
     def reducer(self, choices: ReducerOptions, local: bool) -> _Reducer:
         """For one optimizer."""

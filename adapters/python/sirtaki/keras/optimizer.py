@@ -12,6 +12,7 @@ from weakref import finalize
 import keras
 
 from sirtaki import basics, errors
+from sirtaki._local_sources import LocalSources, variables_of
 from sirtaki.compression import Choice, NoneCompressor, option_text
 from sirtaki.errors import require
 from sirtaki.keras._backend import Reducer, backend
@@ -37,7 +38,7 @@ class _Distributed:
     def build(self, variables: Any) -> Any:
         """As Keras's."""
         built = super().build(variables)  # type: ignore[misc]
-        self._sirtaki.reducer.watch(list(variables))
+        self._sirtaki.watch(list(variables))
         return built
 
     def apply(self, grads: Any, trainable_variables: Any = None) -> Any:
@@ -60,7 +61,7 @@ class _Distributed:
             # Combined when the last of them is there.
             state.pending = [v for v, g in zip(variables, grads, strict=True) if g is not None]
         else:
-            grads = state.reducer.reduce(grads, variables)
+            grads = state.reduce(grads, variables)
         result = super().apply(grads, variables)  # type: ignore[misc]
         state.reducer.applied()
         if tells:
@@ -76,6 +77,21 @@ class _Distributed:
         """As Keras's, at the end of model.fit(); drain() then."""
         super().finalize_variable_values(var_list)  # type: ignore[misc]
         self.drain()
+
+    def register_local_var(self, var: Any) -> None:
+        """Makes a variable one of this rank alone: its gradient is not combined. Before the first step.
+
+        All ranks register the same. The gradient is divided by the number of ranks unless scale_local_gradients=False.
+
+        Raises:
+            UnsupportedError: with local_updates.
+        """
+        state = self._sirtaki
+        if state.how is not None:
+            raise errors.UnsupportedError("register_local_var() with local_updates: all variables are merged there")
+        state.own.add(var)
+        if self.built:  # type: ignore[has-type]
+            state.watch(list(self._trainable_variables))  # type: ignore[attr-defined]
 
     def report_loss(self, loss: Any) -> None:
         """With local_updates: this rank's loss of a step, before apply(). model.fit() does it."""
@@ -128,7 +144,7 @@ class _Distributed:
         state = self._sirtaki
         if getattr(self, "gradient_accumulation_steps", None) and state.pending:
             require(len(grads) == len(state.pending), "gradients and variables of an accumulated step differ")
-            grads = state.reducer.reduce(list(grads), state.pending)
+            grads = state.reduce(list(grads), state.pending)
             if state.factor != 1:
                 grads = [grad * state.factor for grad in grads]
         return super()._clip_gradients(grads)  # type: ignore[misc]
@@ -137,14 +153,27 @@ class _Distributed:
 class _State:
     """Beside the optimizer's own."""
 
-    def __init__(self, choices: Any, factor: int, scales_loss: bool, how: LocalUpdates | None = None) -> None:
+    def __init__(
+        self, choices: Any, factor: int, scales_loss: bool, own: LocalSources, how: LocalUpdates | None = None
+    ) -> None:
         self.choices = choices
         self.how = how
+        self.own = own  # variables whose gradients stay on their rank
         self.reducer: Reducer = backend.reducer(choices, how is not None)
         self.local: LocalTraining | None = None
         self.factor = factor  # what Keras has divided accumulated gradients by
         self.scales_loss = scales_loss
         self.pending: list[Any] = []
+
+    def watch(self, variables: list[Any]) -> None:
+        """The optimizer will be given gradients of these."""
+        self.reducer.watch([variable for variable in variables if variable not in self.own])
+
+    def reduce(self, grads: list[Any], variables: list[Any]) -> list[Any]:
+        """The combined gradients, and those of local variables as they are or divided. Collective."""
+        if not self.own:
+            return self.reducer.reduce(grads, variables)
+        return self.own.reduce(self.reducer.reduce, grads, variables, backend.ranks_of(self.choices))
 
 
 def _adopt(optimizer: Any, state: _State) -> Any:
@@ -160,7 +189,7 @@ def _adopt(optimizer: Any, state: _State) -> Any:
         state.local = LocalTraining(optimizer, state.reducer, state.how, codec)
         finalize(optimizer, state.local.close).atexit = False
     if optimizer.built:
-        state.reducer.watch(optimizer._trainable_variables)
+        state.watch(list(optimizer._trainable_variables))
     return optimizer
 
 
@@ -191,7 +220,7 @@ def put_outside(optimizer: Any) -> None:
         if inner._sirtaki.how is not None:
             check_local(inner, True, inner._sirtaki.choices)
         state = _release(inner)
-        _adopt(optimizer, _State(state.choices, 1, scales_loss=True))
+        _adopt(optimizer, _State(state.choices, 1, True, state.own))
 
 
 def DistributedOptimizer(  # noqa: N802  (Horovod's name)
@@ -219,8 +248,7 @@ def DistributedOptimizer(  # noqa: N802  (Horovod's name)
 
     Args:
         optimizer: a keras.optimizers.Optimizer.
-        name: accepted as in Horovod; means nothing here, as do device_dense, device_sparse, num_groups, groups and
-            scale_local_gradients.
+        name: accepted as in Horovod; means nothing here, as do device_dense, device_sparse, num_groups and groups.
         compression: how gradients travel; see sirtaki.compression.
         sparse_as_dense: makes gradients of embeddings dense first, instead of gathering their rows.
         gradient_predivide_factor: with Average: divided by it before adding up, and the rest after.
@@ -229,6 +257,7 @@ def DistributedOptimizer(  # noqa: N802  (Horovod's name)
             gradient_accumulation_steps.
         average_aggregated_gradients: whether their mean is applied, as Keras does it, or their sum.
         process_set: the ranks that take part; all by default.
+        scale_local_gradients: divides gradients of local variables (register_local_var()) by the number of ranks.
         local_updates: ranks make several steps of their own between merges of their models: "auto", a number of steps,
             another policy, a function, or a LocalUpdates. 1: none. None: the option local.updates. The first step
             begins with the weights of rank 0, or of BroadcastGlobalVariablesCallback's rank. See docs/local_updates.md,
@@ -239,7 +268,7 @@ def DistributedOptimizer(  # noqa: N802  (Horovod's name)
         UnsupportedError: with local_updates, for op other than Average, process_set, use_ema, scaled losses, and for
             optimizers that make weights of what they remember.
     """
-    del name, device_dense, device_sparse, num_groups, groups, scale_local_gradients
+    del name, device_dense, device_sparse, num_groups, groups
     known = isinstance(optimizer, keras.optimizers.Optimizer)
     require(known, f"expected a keras.optimizers.Optimizer, not {type(optimizer).__name__}")
     inner = getattr(optimizer, "inner_optimizer", optimizer)
@@ -271,4 +300,44 @@ def DistributedOptimizer(  # noqa: N802  (Horovod's name)
     if how is not None:
         check_local(inner, scaled, choices)
     factor = 1 if average_aggregated_gradients else int(passes)
-    return _adopt(optimizer, _State(choices, factor, scaled, how))
+    return _adopt(optimizer, _State(choices, factor, scaled, LocalSources(scale_local_gradients), how))
+
+
+def PartialDistributedOptimizer(  # noqa: N802  (Horovod's name)
+    optimizer: Any,
+    name: str | None = None,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: Choice = NoneCompressor,
+    sparse_as_dense: bool = False,
+    gradient_predivide_factor: float = 1.0,
+    op: ReduceOp = ReduceOp.AVERAGE,
+    groups: Any = None,
+    process_set: ProcessSet = global_process_set,
+    local_layers: Any = None,
+    scale_local_gradients: bool = True,
+) -> Any:
+    """DistributedOptimizer() that leaves the gradients of some layers to their rank.
+
+    Args:
+        optimizer: as DistributedOptimizer's, like all that are not named here.
+        local_layers: a layer of Keras, or several, whose weights exist already; the same on all ranks.
+
+    Raises:
+        ValueError: an argument is wrong.
+        UnsupportedError: see DistributedOptimizer() and register_local_var().
+    """
+    del name, device_dense, device_sparse, groups
+    local = variables_of(local_layers)
+    distributed = DistributedOptimizer(
+        optimizer,
+        compression=compression,
+        sparse_as_dense=sparse_as_dense,
+        gradient_predivide_factor=gradient_predivide_factor,
+        op=op,
+        process_set=process_set,
+        scale_local_gradients=scale_local_gradients,
+    )
+    for variable in local:
+        distributed.register_local_var(variable)
+    return distributed

@@ -8,6 +8,8 @@ with tf.GradientTape() as tape:
 grads = hvd.DistributedGradientTape(tape).gradient(loss, model.trainable_variables)
 """
 
+import importlib
+
 # isort: off
 # First of all: it says what is wrong where there is no TensorFlow.
 from sirtaki.tensorflow import _library as _library
@@ -38,7 +40,6 @@ from sirtaki.basics import (
     start_timeline,
     stop_timeline,
 )
-from sirtaki.objects import allgather_object, broadcast_object
 from sirtaki.process_sets import (
     ProcessSet,
     add_process_set,
@@ -47,14 +48,20 @@ from sirtaki.process_sets import (
     remove_process_set,
 )
 from sirtaki.tensorflow import _gradients as _gradients
+from sirtaki.tensorflow import util
 from sirtaki.tensorflow._absent import explain as _explain
 from sirtaki.tensorflow._errors import horovod_errors
 from sirtaki.tensorflow.compression import Compression, Compressor
 from sirtaki.tensorflow.functions import (
+    allgather_object,
     broadcast_,
+    broadcast_global_variables,
+    broadcast_object,
+    broadcast_object_fn,
     broadcast_variables,
     local_rank_op,
     local_size_op,
+    process_set_included_op,
     rank_op,
     size_op,
 )
@@ -77,7 +84,11 @@ from sirtaki.tensorflow.ops import (
     reducescatter,
 )
 from sirtaki.tensorflow.optimizer import DistributedOptimizer
-from sirtaki.tensorflow.tape import DistributedGradientTape
+from sirtaki.tensorflow.tape import DistributedGradientTape, PartialDistributedGradientTape
+from sirtaki.tensorflow.util import _cache as _cache
+from sirtaki.tensorflow.util import _executing_eagerly as _executing_eagerly
+from sirtaki.tensorflow.util import _make_subgraph as _make_subgraph
+from sirtaki.tensorflow.util import refs_to_vars, vars_to_refs
 
 __all__ = [
     "Adasum",
@@ -89,6 +100,7 @@ __all__ = [
     "HorovodInternalError",
     "Max",
     "Min",
+    "PartialDistributedGradientTape",
     "ProcessSet",
     "Product",
     "Sum",
@@ -101,7 +113,9 @@ __all__ = [
     "barrier",
     "broadcast",
     "broadcast_",
+    "broadcast_global_variables",
     "broadcast_object",
+    "broadcast_object_fn",
     "broadcast_variables",
     "ccl_built",
     "cross_rank",
@@ -128,9 +142,11 @@ __all__ = [
     "mpi_enabled",
     "mpi_threads_supported",
     "nccl_built",
+    "process_set_included_op",
     "rank",
     "rank_op",
     "reducescatter",
+    "refs_to_vars",
     "remove_process_set",
     "rocm_built",
     "shutdown",
@@ -138,8 +154,16 @@ __all__ = [
     "size_op",
     "start_timeline",
     "stop_timeline",
+    "util",
+    "vars_to_refs",
 ]
 
 
 def __getattr__(name: str) -> object:
+    if name == "SyncBatchNormalization":  # with Keras, which programs of TensorFlow alone do not import
+        from sirtaki.keras.sync_batch_norm import SyncBatchNormalization
+
+        return SyncBatchNormalization
+    if name == "elastic":
+        return importlib.import_module("sirtaki.tensorflow.elastic")
     raise AttributeError(_explain(name))

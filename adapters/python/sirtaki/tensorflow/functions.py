@@ -1,13 +1,13 @@
-"""Starting all ranks from the same variables."""
+"""Starting all ranks from the same variables; objects; what a rank knows of itself as tensors."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from sirtaki import basics
+from sirtaki import basics, objects
 from sirtaki.errors import require
 from sirtaki.process_sets import ProcessSet, get_process_set_ids_and_ranks, global_process_set
 from sirtaki.tensorflow._calls import public
@@ -20,7 +20,7 @@ _AS_BYTES = (tf.uint32, tf.uint64, tf.complex64, tf.complex128)
 @public
 def broadcast_variables(
     variables: Sequence[Any], root_rank: int, process_set: ProcessSet = global_process_set, inplace: bool = False
-) -> None:
+) -> Any:
     """Overwrites variables with those of `root_rank`.
 
     Args:
@@ -29,12 +29,16 @@ def broadcast_variables(
         process_set: the ranks that take part; all by default.
         inplace: accepted as in Horovod; means nothing here.
 
+    Returns:
+        None in eager code. In graphs an operation, which a session has to run; a tf.function runs it by itself.
+
     Raises:
         ValueError: `variables` is no list of variables.
         HorovodInternalError: ranks disagree about a variable.
     """
     del inplace
-    broadcast_(variables, root_rank, "variables", process_set)
+    done = broadcast_(variables, root_rank, "variables", process_set)
+    return None if tf.executing_eagerly() else tf.group(*done)
 
 
 @public
@@ -44,15 +48,69 @@ def broadcast_(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> list[Any]:
-    """broadcast_variables() that gives the variables back."""
+    """broadcast_variables() that gives the new values back, as tensors."""
     usable = isinstance(variables, (list, tuple)) and all(hasattr(v, "assign") for v in variables)
     require(usable, "expected a list of variables, such as model.variables")
     values = [_sendable(tf.convert_to_tensor(v)) for v in variables]
     received = broadcast_all(values, root_rank, name, process_set)
+    results = []
     for variable, value in zip(variables, received, strict=True):
-        dtype = tf.as_dtype(variable.dtype)
-        variable.assign(tf.bitcast(value, dtype) if dtype in _AS_BYTES else value)
-    return list(variables)
+        dtype = tf.as_dtype(variable.dtype).base_dtype
+        whole = tf.bitcast(value, dtype) if dtype in _AS_BYTES else value
+        done = variable.assign(whole)
+        # A session runs what it is asked for and what that needs.
+        with tf.control_dependencies([] if done is None or tf.executing_eagerly() else [done]):
+            results.append(tf.identity(whole))
+    return results
+
+
+def broadcast_global_variables(root_rank: int) -> Any:
+    """broadcast_variables() of all global variables of a graph of TensorFlow 1, as an operation for a session.
+
+    Raises:
+        RuntimeError: in eager code, which has no such variables.
+    """
+    if tf.executing_eagerly():
+        raise RuntimeError(
+            "broadcast_global_variables() is for graphs of TensorFlow 1, and eager code has no global variables; use "
+            "broadcast_variables(model.variables, root_rank)"
+        )
+    return broadcast_variables(tf.compat.v1.global_variables(), root_rank)
+
+
+def broadcast_object(
+    obj: Any = None,
+    root_rank: int = 0,
+    session: Any = None,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """Any picklable object of `root_rank`, on all ranks, at once, also where a graph is being built.
+
+    Args:
+        obj: looked at on the root alone.
+        root_rank: the rank whose object all get.
+        session: accepted as in Horovod; means nothing here.
+        name: the same on all ranks.
+        process_set: the ranks that take part; all by default.
+    """
+    del session
+    return objects.broadcast_object(obj, root_rank, name, process_set)
+
+
+def broadcast_object_fn(
+    root_rank: int = 0, session: Any = None, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> Callable[[Any], Any]:
+    """broadcast_object() as a function of the object."""
+    return lambda obj=None: broadcast_object(obj, root_rank, session, name, process_set)
+
+
+def allgather_object(
+    obj: Any, session: Any = None, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> list[Any]:
+    """Any picklable object of every rank, as a list by rank, on all ranks. `session` means nothing here."""
+    del session
+    return objects.allgather_object(obj, name, process_set)
 
 
 def _sendable(tensor: tf.Tensor) -> tf.Tensor:
@@ -74,6 +132,13 @@ def size_op(process_set_id: int = 0, name: str | None = None) -> tf.Tensor:
     sets = get_process_set_ids_and_ranks()
     require(process_set_id in sets, f"there is no process set with the id {process_set_id!r}")
     return tf.constant(len(sets[process_set_id]), name=name)
+
+
+def process_set_included_op(process_set_id: int = 0, name: str | None = None) -> tf.Tensor:
+    """1 where this rank is in a process set, by its id, else 0, as a tensor."""
+    sets = get_process_set_ids_and_ranks()
+    require(process_set_id in sets, f"there is no process set with the id {process_set_id!r}")
+    return tf.constant(int(basics.rank() in sets[process_set_id]), name=name)
 
 
 def local_size_op(name: str | None = None) -> tf.Tensor:

@@ -36,7 +36,7 @@ def DistributedOptimizer(  # noqa: N802  (Horovod's name)
     Raises:
         UnsupportedError: the optimizer is one of TensorFlow 1.
     """
-    del name, use_locking, device_dense, device_sparse, num_groups, groups, scale_local_gradients
+    del name, use_locking, device_dense, device_sparse, num_groups, groups
     if not hasattr(optimizer, "apply"):
         raise errors.UnsupportedError(
             f"{type(optimizer).__name__} is no optimizer of Keras 3; use one, or combine gradients with "
@@ -53,5 +53,6 @@ def DistributedOptimizer(  # noqa: N802  (Horovod's name)
         backward_passes_per_step=backward_passes_per_step,
         average_aggregated_gradients=average_aggregated_gradients,
         process_set=process_set,
+        scale_local_gradients=scale_local_gradients,
         local_updates=local_updates,
     )

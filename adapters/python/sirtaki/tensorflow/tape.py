@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from sirtaki import basics, errors
+from sirtaki._local_sources import LocalSources, variables_of
 from sirtaki.local_updates import local_choice
 from sirtaki.ops import ReduceOp
 from sirtaki.process_sets import ProcessSet, global_process_set
@@ -19,9 +20,11 @@ from sirtaki.tensorflow.gradients import GradientReducer, choose
 class _DistributedTape:
     """See DistributedGradientTape()."""
 
-    def __init__(self, tape: tf.GradientTape, reducer: GradientReducer) -> None:
+    def __init__(self, tape: tf.GradientTape, reducer: GradientReducer, ranks: ProcessSet, scale: bool) -> None:
         self._tape = tape
         self._reducer = reducer
+        self._ranks = ranks
+        self._local = LocalSources(scale)
 
     def __enter__(self) -> Any:
         self._tape.__enter__()
@@ -33,21 +36,42 @@ class _DistributedTape:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._tape, name)
 
+    def register_local_source(self, source: Any) -> None:
+        """Makes a variable or tensor one of this rank alone: gradient() does not combine its gradient.
+
+        All ranks register the same. The gradient is divided by the number of ranks unless scale_local_gradients=False.
+        """
+        self._local.add(source)
+
     @public
-    def gradient(self, target: Any, sources: Any, output_gradients: Any = None, **named: Any) -> Any:
+    def gradient(
+        self, target: Any, sources: Any, output_gradients: Any = None, use_generic_names: bool = False, **named: Any
+    ) -> Any:
         """As tf.GradientTape's, combined over all ranks. Collective; None where no rank has a gradient.
 
         Args:
             target: as tf.GradientTape's.
             sources: a variable or tensor, or lists and dicts of them, the same on all ranks.
             output_gradients: as tf.GradientTape's.
+            use_generic_names: accepted as in Horovod; means nothing here.
             **named: unconnected_gradients, as tf.GradientTape's.
         """
+        del use_generic_names
         _refuse_local_updates()
         grads = self._tape.gradient(target, sources, output_gradients, **named)
         flat = tf.nest.flatten(grads, expand_composites=False)
         variables = tf.nest.flatten(sources, expand_composites=False)
-        return tf.nest.pack_sequence_as(grads, self._reducer.reduce(flat, variables), expand_composites=False)
+        combined = self._local.reduce(self._reducer.reduce, flat, variables, self._ranks.size())
+        return tf.nest.pack_sequence_as(grads, combined, expand_composites=False)
+
+    def get_local_and_global_gradients(
+        self, target: Any, sources: Any, output_gradients: Any = None, use_generic_names: bool = False
+    ) -> tuple[list[tuple[Any, Any]], list[tuple[Any, Any]]]:
+        """gradient() as two lists of (source, gradient): of local sources, and of the others."""
+        grads = self.gradient(target, sources, output_gradients, use_generic_names)
+        pairs = list(zip(tf.nest.flatten(sources), tf.nest.flatten(grads, expand_composites=False), strict=True))
+        local = [pair for pair in pairs if pair[0] in self._local]
+        return local, [pair for pair in pairs if pair[0] not in self._local]
 
 
 def _refuse_local_updates() -> None:
@@ -83,13 +107,13 @@ def DistributedGradientTape(  # noqa: N802  (Horovod's name)
         gradient_predivide_factor: with Average: divided by it before adding up, and the rest after.
         num_groups: accepted as in Horovod; the runtime makes groups as they suit the network.
         groups: accepted as in Horovod; see num_groups.
-        process_set: the ranks that take part; all by default.
-        scale_local_gradients: accepted as in Horovod; there are no local sources.
+        process_set: the ranks that take part; all by default. On others gradient() gives back what the tape has.
+        scale_local_gradients: divides gradients of local sources (register_local_source()) by the number of ranks.
 
     Raises:
         ValueError: an argument is wrong.
     """
-    del device_dense, device_sparse, num_groups, groups, scale_local_gradients
+    del device_dense, device_sparse, num_groups, groups
     choices = choose(
         compression=compression,
         op=op,
@@ -97,4 +121,47 @@ def DistributedGradientTape(  # noqa: N802  (Horovod's name)
         sparse_as_dense=sparse_as_dense,
         process_set=process_set,
     )
-    return _DistributedTape(gradtape, GradientReducer("tensorflow.tape", choices))
+    reducer = GradientReducer("tensorflow.tape", choices)
+    return _DistributedTape(gradtape, reducer, process_set, scale_local_gradients)
+
+
+def PartialDistributedGradientTape(  # noqa: N802  (Horovod's name)
+    gradtape: tf.GradientTape,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: Choice = Compression.none,
+    sparse_as_dense: bool = False,
+    op: ReduceOp | None = None,
+    gradient_predivide_factor: float = 1.0,
+    num_groups: int = 0,
+    groups: Any = None,
+    process_set: ProcessSet = global_process_set,
+    local_layers: Any = None,
+    scale_local_gradients: bool = True,
+) -> Any:
+    """DistributedGradientTape() that leaves the gradients of some layers to their rank.
+
+    Args:
+        gradtape: as DistributedGradientTape's, like all that are not named here.
+        local_layers: a layer of Keras, or several, whose weights exist already; the same on all ranks.
+
+    Raises:
+        ValueError: an argument is wrong.
+    """
+    local = variables_of(local_layers)
+    tape = DistributedGradientTape(
+        gradtape,
+        device_dense,
+        device_sparse,
+        compression,
+        sparse_as_dense,
+        op,
+        gradient_predivide_factor,
+        num_groups,
+        groups,
+        process_set,
+        scale_local_gradients,
+    )
+    for variable in local:
+        tape.register_local_source(variable)
+    return tape

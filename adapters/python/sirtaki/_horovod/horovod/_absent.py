@@ -21,7 +21,6 @@ MODULES = {
     "horovod.runner": _RUN,
     "horovod.data": "use torch.utils.data.DataLoader, which loads in the background with num_workers",
     "horovod.tensorflow.data": "use tf.data, which loads in the background with prefetch()",
-    "horovod.tensorflow.elastic": _ELASTIC,
     "horovod.tensorflow.keras.elastic": _ELASTIC,
     "horovod.keras.elastic": _ELASTIC,
     "horovod.common.elastic": _ELASTIC,

@@ -1,0 +1,75 @@
+"""Gradients that stay on their rank: of sources, or variables, that every rank has of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from sirtaki.errors import require
+
+
+def _held(source: Any) -> Any:
+    """What a variable of Keras holds; anything else itself."""
+    inner = getattr(source, "_value", None)
+    return source if inner is None else inner
+
+
+class LocalSources:
+    """Which sources are local, and what becomes of their gradients.
+
+    Args:
+        scale: divides local gradients by the number of ranks, as Horovod does: what a rank adds to the mean of all
+            losses, of which combined gradients are the average.
+    """
+
+    def __init__(self, scale: bool = True) -> None:
+        self._scale = scale
+        self._kept: dict[int, Any] = {}  # held, so that no other gets the id
+
+    def __bool__(self) -> bool:
+        return bool(self._kept)
+
+    def __contains__(self, source: Any) -> bool:
+        return id(_held(source)) in self._kept
+
+    def add(self, source: Any) -> None:
+        """Makes a source local."""
+        self._kept[id(_held(source))] = _held(source)
+
+    def reduce(
+        self,
+        combine: Callable[[list[Any], list[Any]], list[Any]],
+        grads: Sequence[Any],
+        sources: Sequence[Any],
+        ranks: int,
+    ) -> list[Any]:
+        """What `combine(grads, sources)` makes of those that are not local, and the local ones, in their order."""
+        shared = [i for i, source in enumerate(sources) if source not in self]
+        factor = ranks if self._scale else 1
+        results = [
+            _divided(grad, factor) if source in self else grad for grad, source in zip(grads, sources, strict=True)
+        ]
+        if shared:
+            combined = combine([grads[i] for i in shared], [sources[i] for i in shared])
+            for i, grad in zip(shared, combined, strict=True):
+                results[i] = grad
+        return results
+
+
+def _divided(grad: Any, ranks: int) -> Any:
+    if grad is None or ranks == 1:
+        return grad
+    if hasattr(grad, "dense_shape"):  # TensorFlow's IndexedSlices
+        return type(grad)(grad.values / ranks, grad.indices, grad.dense_shape)
+    return grad / ranks
+
+
+def variables_of(layers: Any) -> list[Any]:
+    """The trainable weights of a layer, or of several; none of None. Raises ValueError for what is no layer."""
+    if layers is None:
+        return []
+    listed = list(layers) if isinstance(layers, Iterable) and not hasattr(layers, "trainable_weights") else [layers]
+    for layer in listed:
+        known = hasattr(layer, "trainable_weights")
+        require(known, f"local_layers has a {type(layer).__name__}; it must be layers of Keras")
+    return [variable for layer in listed for variable in layer.trainable_weights]

@@ -1,0 +1,45 @@
+"""SyncBatchNormalization: batch normalization with the statistics of all ranks' batches."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+
+from sirtaki import basics, errors
+from sirtaki.tensorflow.ops import Average, allreduce
+
+
+class SyncBatchNormalization(keras.layers.BatchNormalization):
+    """keras.layers.BatchNormalization that, while it trains, takes mean and variance over the batches of all ranks.
+
+    Every rank's batch counts the same, as in Horovod, so batches ought to have the same size. Collective in training,
+    forward and backward; the moving statistics are the same on all ranks.
+
+    Args:
+        fused: accepted as in Horovod; must be False.
+        **named: as keras.layers.BatchNormalization's.
+
+    Raises:
+        ValueError: `fused` is not False.
+        UnsupportedError: Keras does not run on TensorFlow, or `renorm` or a mask is given.
+    """
+
+    def __init__(self, fused: bool = False, **named: Any) -> None:
+        errors.require(fused is False, f"fused is {fused!r}; SyncBatchNormalization needs fused=False")
+        if keras.backend.backend() != "tensorflow":
+            raise errors.UnsupportedError("SyncBatchNormalization needs Keras on TensorFlow")
+        if named.get("renorm"):
+            raise errors.UnsupportedError("SyncBatchNormalization with renorm; leave one of them out")
+        named["name"] = named.get("name") or "sync_batch_normalization"
+        super().__init__(**named)
+
+    def _moments(self, inputs: Any, mask: Any) -> tuple[Any, Any]:
+        if mask is not None:
+            raise errors.UnsupportedError("SyncBatchNormalization with a mask; use keras.layers.BatchNormalization")
+        mean, variance = super()._moments(inputs, mask)
+        if basics.size() == 1:
+            return mean, variance
+        square = keras.ops.square
+        mean, squares = keras.ops.unstack(allreduce(keras.ops.stack([mean, variance + square(mean)]), op=Average))
+        return mean, squares - square(mean)

@@ -1,0 +1,43 @@
+"""Helpers by the names of horovod.tensorflow.util."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+
+def _executing_eagerly() -> bool:
+    """tf.executing_eagerly()."""
+    return bool(tf.executing_eagerly())
+
+
+def _make_subgraph(function: Callable[..., Any]) -> Any:
+    """tf.function()."""
+    return tf.function(function)
+
+
+def _cache(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Calls `function` once for the same arguments, in eager code and in graphs each."""
+    known: dict[Any, Any] = {}
+
+    @functools.wraps(function)
+    def cached(*arguments: Any) -> Any:
+        key = (arguments, _executing_eagerly())
+        if key not in known:
+            known[key] = function(*arguments)
+        return known[key]
+
+    return cached
+
+
+def vars_to_refs(variables: Any) -> Any:
+    """A variable, or nested lists of variables, as hashable references, in tuples."""
+    return tuple(vars_to_refs(v) for v in variables) if isinstance(variables, list) else variables.ref()
+
+
+def refs_to_vars(refs: Any) -> Any:
+    """What vars_to_refs() was given."""
+    return [refs_to_vars(r) for r in refs] if isinstance(refs, tuple) else refs.deref()

@@ -1,0 +1,132 @@
+"""Beside operations and gradients: sessions of TensorFlow 1, SyncBatchNormalization, states, helpers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.ops import resource_variable_ops
+
+import sirtaki.tensorflow as hvd
+from ranks.tensorflow_cases import refused, same
+
+
+def reference_variable(value: Any, name: str) -> Any:
+    """A variable as TensorFlow 1 made them."""
+    return tf.compat.v1.get_variable(name, initializer=value, use_resource=False)
+
+
+def case_variables_of_a_session_are_broadcast() -> None:
+    """In graphs what broadcasts return is what a session runs; variables have the root's values afterwards."""
+    rank, root = hvd.rank(), hvd.size() - 1
+    for kind in (resource_variable_ops.ResourceVariable, reference_variable):
+        for dtype in (tf.float32, tf.int32, tf.float16, tf.bool, tf.complex64):
+            with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+                made = [kind(tf.cast(tf.fill([n + 1], rank % 2), dtype), name=f"v{n}") for n in range(3)]
+                session.run(tf.compat.v1.global_variables_initializer())
+                got = session.run(hvd.broadcast_(made, root))
+                want = [np.full(n + 1, root % 2).astype(dtype.as_numpy_dtype) for n in range(3)]
+                for one, other, value in zip(got, session.run(made), want, strict=True):
+                    assert one.tolist() == other.tolist() == value.tolist(), (kind, dtype, one, other)
+                for broadcast in (
+                    lambda v=made: hvd.broadcast_variables(v, 0),
+                    lambda: hvd.broadcast_global_variables(0),
+                ):
+                    done = broadcast()
+                    session.run(tf.compat.v1.global_variables_initializer())
+                    assert session.run(done) is None
+                    assert session.run(made)[2].tolist() == np.zeros(3, dtype.as_numpy_dtype).tolist()
+    refused(lambda: hvd.broadcast_global_variables(0), RuntimeError, "broadcast_variables")
+
+
+def case_operations_and_gradients_of_a_session() -> None:
+    size, rank = hvd.size(), hvd.rank()
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        x = tf.fill([2, 2], float(rank + 1))
+        got = session.run(
+            [
+                hvd.allreduce(x),
+                *tf.gradients(hvd.allgather(x), x, tf.ones([2 * size, 2]) * float(rank + 1)),
+                *tf.gradients(hvd.broadcast(x, 0), x),
+                hvd.allgather(x)[:, 0],
+            ]
+        )
+        mean = (size + 1) / 2
+        same_values(got[0], np.full((2, 2), mean))
+        same_values(got[1], np.full((2, 2), mean))
+        same_values(got[2], np.full((2, 2), float(rank == 0)))
+        same_values(got[3], np.repeat(np.arange(1.0, size + 1), 2))
+        wrong = hvd.allreduce(tf.ones([2 + rank]))
+        refused(lambda: session.run(wrong), tf.errors.FailedPreconditionError, "disagree")
+        assert hvd.broadcast_object(rank, root_rank=size - 1) == size - 1
+        assert hvd.broadcast_object_fn(root_rank=0, session=session)([rank]) == [0]
+
+
+def same_values(got: Any, want: np.ndarray) -> None:
+    assert np.allclose(got, want), (got, want)
+
+
+def case_batch_norm_takes_the_statistics_of_all_ranks() -> None:
+    """As one BatchNormalization of the whole batch: results, gradients, moving statistics; in tf.function, too."""
+    import keras
+
+    size, rank = hvd.size(), hvd.rank()
+    for shape, axis in (((4, 3), -1), ((2, 3, 5), 1)):
+        whole = np.random.default_rng(7).normal(size=(size, *shape)).astype(np.float32) * 3 + 5
+        factors = np.random.default_rng(8).normal(size=(size, *shape)).astype(np.float32)
+        for traced in (False, True):
+            plain, synced = keras.layers.BatchNormalization(axis=axis), hvd.SyncBatchNormalization(axis=axis)
+
+            def run(layer: Any, x: Any, factor: Any) -> Any:
+                with tf.GradientTape() as tape:
+                    tape.watch(x)
+                    y = layer(x, training=True)
+                return y, tape.gradient(y, x, factor)
+
+            together = (tf.reshape(tf.constant(a), [-1, *shape[1:]]) for a in (whole, factors))
+            y, dx = run(plain, *together)
+            step = tf.function(run) if traced else run
+            own, own_dx = step(synced, tf.constant(whole[rank]), tf.constant(factors[rank]))
+            assert np.allclose(own, np.reshape(y, whole.shape)[rank], atol=1e-4)
+            assert np.allclose(own_dx, np.reshape(dx, whole.shape)[rank], atol=1e-4)
+            assert np.allclose(synced.moving_mean, plain.moving_mean, atol=1e-4)
+            assert np.allclose(synced.moving_variance, plain.moving_variance, atol=1e-4)
+    refused(lambda: hvd.SyncBatchNormalization(fused=True), ValueError, "fused=False")
+
+
+def case_states_of_a_training_are_kept_in_memory() -> None:
+    import keras
+
+    rank = hvd.rank()
+    made = [tf.Variable([[float(rank)]]), tf.Variable([rank])]
+    state = hvd.elastic.TensorFlowState(made, batch=20 + rank, epoch=10 + rank)
+    state.sync()
+    assert (state.batch, state.epoch, float(made[0][0, 0]), int(made[1][0])) == (20, 10, 0.0, 0)
+    made[0].assign([[5.0]])
+    state.batch = 21
+    state.restore()
+    assert (state.batch, float(made[0][0, 0])) == (20, 0.0)
+    made[0].assign([[5.0]])
+    state.batch = 21
+    state.commit()
+    made[0].assign([[6.0]])
+    state.restore()
+    assert (state.batch, float(made[0][0, 0])) == (21, 5.0)
+    model = keras.Sequential([keras.layers.Input((2,)), keras.layers.Dense(1)])
+    model.compile("adam", "mse")
+    hvd.elastic.TensorFlowKerasState(model, epoch=0).sync()
+    kernels = hvd.allgather(tf.reshape(model.layers[0].kernel, [1, 2])).numpy()
+    assert (kernels == kernels[0]).all()
+
+
+def case_helpers_by_their_names() -> None:
+    from sirtaki.tensorflow import util
+
+    variable = tf.Variable(1.0)
+    assert util.refs_to_vars(util.vars_to_refs([[variable], [variable]])) == [[variable], [variable]]
+    calls = []
+    counted = util._cache(lambda x: calls.append(x) or x)
+    assert [counted(1), counted(1), counted(2)] == [1, 1, 2]
+    assert calls == [1, 2]
+    same(util._make_subgraph(lambda x: x + 1.0)(variable), np.array(2.0), "subgraph")
