@@ -13,7 +13,7 @@ SOURCES := $(shell find adapters compression kernels launcher runtime scheduler 
              -not -path '*/__pycache__/*' 2>/dev/null) CMakeLists.txt pyproject.toml
 STAMP := build/stamps
 
-.PHONY: help setup build cxx test lint format demo bench cases compat asan tsan clean distclean
+.PHONY: help setup build cxx check test lint format demo bench cases compat asan tsan clean distclean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -33,6 +33,9 @@ $(STAMP)/package: $(SOURCES)
 
 cxx: setup ## build the C++ tree and its tests (preset release)
 	@cmake --preset release --log-level=WARNING >/dev/null && cmake --build --preset release -j $(JOBS)
+
+check: setup ## minutes after a change: lint of changed files, unit tests, simulations, one training
+	@$(PY) scripts/run_tests.py --jobs $(JOBS) --check
 
 test: setup ## lint, build and every test; ends with a table of minutes
 	@$(PY) scripts/run_tests.py --jobs $(JOBS)

@@ -2,7 +2,8 @@
 
 Every checker runs even when an earlier one fails. Results of clang-tidy and of the header check are kept by content
 under build/lint, so that only files that changed, or whose project headers changed, are looked at again. clang-tidy
-is shown several sources at once, since most of its time goes to the headers that they share.
+is shown several sources at once, since most of its time goes to the headers that they share. With --changed, as in
+`make check`, clang-format, the header check and clang-tidy look at the files of this branch's changes alone.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -26,7 +28,7 @@ sys.path.insert(0, str(ROOT / "tests/arch"))
 
 from check_layers import check  # noqa: E402
 from check_map import map_problems  # noqa: E402
-from source_tree import Source, Tree  # noqa: E402
+from source_tree import CPP, Source, Tree  # noqa: E402
 
 BIN = ROOT / ".venv/bin"
 LINT_DIR = ROOT / "build/lint"
@@ -90,8 +92,11 @@ def closure_digest(tree: Tree, sources: list[Source], *extra: str) -> str:
     return digest.hexdigest()
 
 
-def run_jobs(tool: str, jobs: list[Job], workers: int) -> bool:
-    """Runs those jobs whose digest has not passed before; prints the output of failures."""
+def run_jobs(tool: str, jobs: list[Job], workers: int, keep: bool = False) -> bool:
+    """Runs those jobs whose digest has not passed before; prints the output of failures.
+
+    `keep`: these jobs are not all of the tool, so what others have passed stays known.
+    """
     passed_dir = LINT_DIR / tool
     passed_dir.mkdir(parents=True, exist_ok=True)
     todo = [job for job in jobs if not (passed_dir / job.digest).exists()]
@@ -108,11 +113,25 @@ def run_jobs(tool: str, jobs: list[Job], workers: int) -> bool:
 
     with ThreadPoolExecutor(workers) as pool:
         verdicts = list(pool.map(one, todo))
+    if keep:
+        return all(verdicts)
     current = {job.digest for job in jobs}
     for old in passed_dir.iterdir():
         if old.name not in current:
             old.unlink()
     return all(verdicts)
+
+
+def changed_files() -> frozenset[str]:
+    """Returns the files that differ from where this branch has left main; on main, from the commit before."""
+    head, base = (call(["git", "rev-parse", "--verify", "-q", name])[1].strip() for name in ("HEAD", "HEAD~1"))
+    for branch in ("origin/main", "main"):
+        status, output = call(["git", "merge-base", "HEAD", branch])
+        if status == 0 and output.strip() != head:
+            base = output.strip()
+            break
+    lists = (["diff", "--name-only", base or head], ["ls-files", "--others", "--exclude-standard"])
+    return frozenset(path for arguments in lists for path in call(["git", *arguments])[1].splitlines())
 
 
 def lint_layers(_tree: Tree, _workers: int) -> bool:
@@ -131,9 +150,13 @@ def lint_map(_tree: Tree, _workers: int) -> bool:
     return not problems
 
 
-def lint_format(tree: Tree, _workers: int) -> bool:
+def lint_format(tree: Tree, _workers: int, changed: frozenset[str] | None = None) -> bool:
     """Layout of C and C++ files."""
     files = [source.path for source in tree.cpp() if not source.path.endswith(".inc")]
+    if changed is not None:
+        files = [path for path in files if path in changed]
+        if not files:
+            return True
     status, output = call(["clang-format", "--dry-run", "-Werror", *files])
     bad = sorted(set(re.findall(r"^(\S+?):\d+:\d+: error", output, re.MULTILINE)))
     if status != 0:
@@ -142,17 +165,17 @@ def lint_format(tree: Tree, _workers: int) -> bool:
     return status == 0
 
 
-def lint_headers(tree: Tree, workers: int) -> bool:
+def lint_headers(tree: Tree, workers: int, changed: frozenset[str] | None = None) -> bool:
     """Headers that no .cc of the same name includes first are compiled alone."""
     jobs = []
     for source in tree.cpp():
         if not source.path.endswith(".h") or source.path.endswith("-inl.h"):
             continue
-        if source.path[:-2] + ".cc" in tree.sources:
+        if source.path[:-2] + ".cc" in tree.sources or (changed is not None and source.path not in changed):
             continue
         command = (*COMPILE, source.path, "/dev/null")
         jobs.append(Job(source.path, command, closure_digest(tree, [source], *command), ROOT))
-    return run_jobs("headers", jobs, workers)
+    return run_jobs("headers", jobs, workers, keep=changed is not None)
 
 
 def batched_sources(tree: Tree, path: Path) -> list[Source]:
@@ -164,25 +187,48 @@ def batched_sources(tree: Tree, path: Path) -> list[Source]:
     return [tree.sources[name] for name in names if name in tree.sources]
 
 
-def tidy_jobs(tree: Tree) -> list[Job]:
-    """One job for each translation unit of the tidy preset; test bodies are left to the compilers and sanitizers."""
-    version = call(["clang-tidy", "--version"])[1] + (ROOT / ".clang-tidy").read_text()
-    jobs = []
+def tidy_units(tree: Tree) -> Iterator[tuple[str, list[Source], list[str]]]:
+    """Yields the translation units of the tidy preset: a path, the project's sources in it, the flags that matter.
+
+    Test bodies are left to the compilers and sanitizers.
+    """
     for entry in json.loads((TIDY_BUILD / "compile_commands.json").read_text()):
         sources = batched_sources(tree, Path(entry["file"]))
-        if not sources or sources[0].path.startswith("tests/"):
-            continue
-        flags = [f for f in shlex.split(entry["command"]) if f.startswith(("-I", "-D", "-std", "-isystem"))]
+        if sources and not sources[0].path.startswith("tests/"):
+            words = iter(shlex.split(entry["command"]))
+            flags: list[str] = []
+            for word in words:
+                if word == "-isystem":
+                    flags += [word, next(words)]
+                elif word.startswith(("-I", "-D", "-std")):
+                    flags.append(word)
+            yield entry["file"], sources, flags
+
+
+def tidy_version() -> str:
+    """Returns what the verdict of clang-tidy depends on beside the source: its version, and what it looks for."""
+    return call(["clang-tidy", "--version"])[1] + (ROOT / ".clang-tidy").read_text()
+
+
+def tidy_jobs(tree: Tree) -> list[Job]:
+    """Returns one job for each translation unit of the tidy preset."""
+    version, jobs = tidy_version(), []
+    options = ("-quiet", "-p", str(TIDY_BUILD), "--extra-arg=-Wno-unknown-warning-option")
+    for path, sources, flags in tidy_units(tree):
+        names = ", ".join(source.path for source in sources)
         digest = closure_digest(tree, sources, version, *flags)
-        command = (
-            "clang-tidy",
-            "-quiet",
-            "-p",
-            str(TIDY_BUILD),
-            "--extra-arg=-Wno-unknown-warning-option",
-            entry["file"],
-        )
-        jobs.append(Job(", ".join(source.path for source in sources), command, digest, ROOT))
+        jobs.append(Job(names, ("clang-tidy", *options, path), digest, ROOT))
+    return jobs
+
+
+def changed_tidy_jobs(tree: Tree, changed: frozenset[str]) -> list[Job]:
+    """Returns one job for each changed source of the tidy preset; a changed header is seen in the .cc of its name."""
+    version, jobs = tidy_version(), []
+    for _path, sources, flags in tidy_units(tree):
+        for source in sources:
+            if source.path in changed or re.sub(r"\.cc$", ".h", source.path) in changed:
+                command = ("clang-tidy", "-quiet", source.path, "--", *flags, "-Wno-unknown-warning-option")
+                jobs.append(Job(source.path, command, closure_digest(tree, [source], version, *flags), ROOT))
     return jobs
 
 
@@ -195,12 +241,16 @@ def forgotten_sources(tree: Tree, jobs: list[Job]) -> list[str]:
     ]
 
 
-def lint_tidy(tree: Tree, workers: int) -> bool:
+def lint_tidy(tree: Tree, workers: int, changed: frozenset[str] | None = None) -> bool:
     """Names, bugs, cost, concurrency, function size."""
+    if changed is not None and not any(Path(path).suffix in CPP for path in changed):
+        return True
     status, output = call(["cmake", "--preset", "tidy", "--log-level=WARNING"])
     if status != 0:
         print(output)
         return False
+    if changed is not None:
+        return run_jobs("clang-tidy-changed", changed_tidy_jobs(tree, changed), workers, keep=True)
     jobs = tidy_jobs(tree)
     forgotten = forgotten_sources(tree, jobs)
     for path in forgotten:
@@ -225,7 +275,7 @@ def lint_ruff(_tree: Tree, _workers: int) -> bool:
     return good
 
 
-CHECKS: dict[str, Callable[[Tree, int], bool]] = {
+CHECKS: dict[str, Callable[..., bool]] = {
     "layers": lint_layers,
     "map": lint_map,
     "clang-format": lint_format,
@@ -233,6 +283,9 @@ CHECKS: dict[str, Callable[[Tree, int], bool]] = {
     "headers": lint_headers,
     "clang-tidy": lint_tidy,
 }
+
+#: Checkers that can look at some files alone. The others take a second for all.
+BY_FILE = ("clang-format", "headers", "clang-tidy")
 
 
 def fix() -> int:
@@ -251,13 +304,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--only", choices=sorted(CHECKS), action="append", help="run this checker alone")
+    parser.add_argument("--changed", action="store_true", help="look at files that this branch has changed")
     parser.add_argument("--fix", action="store_true", help="rewrite files in the project's layout instead")
     args = parser.parse_args()
     if args.fix:
         return fix()
     tree = Tree(ROOT)
+    checks = dict(CHECKS)
+    if args.changed:
+        checks |= {name: partial(CHECKS[name], changed=changed_files()) for name in BY_FILE}
     failed = []
-    for name, run in CHECKS.items():
+    for name, run in checks.items():
         if args.only and name not in args.only:
             continue
         begin = time.monotonic()

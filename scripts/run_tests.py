@@ -1,4 +1,6 @@
-"""Runs the stages of `make test`, prints the minutes of each, a table and a closing line `N passed, N failed`.
+"""Runs the stages of `make test`, or with --check those of `make check`, and prints the minutes of each.
+
+At the end come the slowest tests of each stage, a table of the stages and a line `N passed, N failed`.
 
 A stage passes when its command exits with 0; the number of its tests comes from the closing line of ctest or pytest.
 A stage whose prerequisite failed is reported as not run, and counts as a failure.
@@ -23,6 +25,10 @@ ROOT = Path(__file__).resolve().parent.parent
 STAGE_LIMIT_SECONDS = 30 * 60
 CTEST_LINE = re.compile(r"(\d+)% tests passed, (\d+) tests? failed out of (\d+)")
 PYTEST_LINE = re.compile(r"^=* ?((?:\d+ \w+(?:, )?)+) in [\d.]+s", re.MULTILINE)
+# "12/62 Test #35: sim_test ....   Passed  101.10 sec" and "9.41s call     tests/python/test_x.py::test_y".
+CTEST_TIME = re.compile(r"^ *\d+/\d+ Test +#\d+: (\S+) \.*.* (\d+\.\d+) sec", re.MULTILINE)
+PYTEST_TIME = re.compile(r"^(\d+\.\d+)s (?:call|setup|teardown) +(\S.*)$", re.MULTILINE)
+SLOWEST = 5
 PYTEST_COUNT = re.compile(r"(\d+) (passed|failed|errors?|skipped)")
 
 
@@ -46,6 +52,7 @@ class Outcome:
     passed: int = 0
     failed: int = 0
     skipped: int = 0
+    slowest: list[tuple[float, str]] = field(default_factory=list)  # seconds and name, the slowest first
 
 
 @dataclass
@@ -74,6 +81,13 @@ def count_tests(output: str) -> tuple[int, int, int]:
             else:
                 failed += int(number)
     return passed, failed, skipped
+
+
+def slowest_tests(output: str) -> list[tuple[float, str]]:
+    """Seconds and names of the slowest tests that ctest and `pytest --durations` list in `output`."""
+    times = [(float(seconds), name) for name, seconds in CTEST_TIME.findall(output)]
+    times += [(float(seconds), name) for seconds, name in PYTEST_TIME.findall(output)]
+    return sorted(times, reverse=True)[:SLOWEST]
 
 
 def stream(command: tuple[str, ...], sink: list[str], env: dict[str, str]) -> int:
@@ -120,6 +134,7 @@ def run_stage(stage: Stage, env: dict[str, str]) -> Outcome:
     outcome = Outcome(stage.name, "passed" if status == 0 else "failed", time.monotonic() - begin)
     if stage.runs_tests:
         outcome.passed, outcome.failed, outcome.skipped = count_tests("".join(sink))
+        outcome.slowest = slowest_tests("".join(sink))
         if status == 0 and outcome.passed == 0:
             print(f"== {stage.name}: no test ran", flush=True)
             outcome.verdict = "failed"
@@ -158,8 +173,23 @@ def sanitizer_stage(name: str, jobs: str) -> Stage:
     )
 
 
+def check_stages(jobs: str) -> list[Stage]:
+    """The stages of `make check` in order: minutes after a change, before a commit."""
+    python = str(ROOT / ".venv/bin/python")
+    known = {stage.name: stage for stage in stages(jobs)}
+    ctest = ("ctest", "--test-dir", "build/release", "--output-on-failure", "-j", jobs, "--no-tests=error")
+    smoke = "tests/python/test_horovod.py::test_the_example_trains_as_it_is"
+    return [
+        Stage("lint", ((python, "scripts/lint.py", "--changed", "--jobs", jobs),)),
+        known["package"],
+        known["c++ build"],
+        Stage("unit, sim", ((*ctest, "-L", "^(unit|sim)$"),), needs=("c++ build",), runs_tests=True),
+        Stage("training", ((python, "-m", "pytest", "-q", smoke),), needs=("package",), runs_tests=True),
+    ]
+
+
 def stages(jobs: str) -> list[Stage]:
-    """All stages in order."""
+    """All stages of `make test` in order."""
     python = str(ROOT / ".venv/bin/python")
     return [
         Stage("lint", ((python, "scripts/lint.py", "--jobs", jobs),)),
@@ -186,7 +216,7 @@ def stages(jobs: str) -> list[Stage]:
         sanitizer_stage("tsan", jobs),
         Stage(
             "pytest",
-            ((python, "-m", "pytest", "-q", "tests", "-m", "not compat"),),
+            ((python, "-m", "pytest", "-q", "tests", "-m", "not compat", f"--durations={SLOWEST}"),),
             needs=("package",),
             runs_tests=True,
         ),
@@ -206,7 +236,10 @@ def test_environment() -> dict[str, str]:
 
 
 def report(outcomes: list[Outcome]) -> int:
-    """Prints the table and the closing line; returns the exit status."""
+    """Prints the slowest tests, the table and the closing line; returns the exit status."""
+    for o in outcomes:
+        for seconds, name in o.slowest:
+            print(f"{o.stage:<12} {seconds:>7.1f} s  {name}")
     print(f"\n{'stage':<12} {'result':<8} {'minutes':>7} {'passed':>7} {'failed':>7} {'skipped':>8}")
     for o in outcomes:
         print(f"{o.stage:<12} {o.verdict:<8} {o.seconds / 60:>7.1f} {o.passed:>7} {o.failed:>7} {o.skipped:>8}")
@@ -233,9 +266,10 @@ def main() -> int:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--jobs", default=str(os.cpu_count() or 1))
+    parser.add_argument("--check", action="store_true", help="the stages of `make check`")
     parser.add_argument("--only", action="append", help="run this stage alone; may be repeated")
     args = parser.parse_args()
-    known = stages(args.jobs)
+    known = check_stages(args.jobs) if args.check else stages(args.jobs)
     names = [stage.name for stage in known]
     unknown = [name for name in args.only or [] if name not in names]
     if unknown:

@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 
-from run_tests import Outcome, Stage, count_tests, report, run_all, run_stage
+from run_tests import Outcome, Stage, check_stages, count_tests, report, run_all, run_stage, slowest_tests, stages
 
 SAY = (sys.executable, "-c")
 
@@ -68,3 +68,29 @@ def test_closing_line_stands_alone(capsys: pytest.CaptureFixture[str]) -> None:
     assert report([Outcome("a", "passed", 60.0, passed=4), Outcome("b", "failed", 1.0, failed=2)]) == 1
     assert capsys.readouterr().out.splitlines()[-1] == "4 passed, 2 failed"
     assert report([Outcome("a", "passed", passed=1)]) == 0
+
+
+def test_the_slowest_tests_of_a_stage_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    output = (
+        "38/62 Test #39: recipe_threads_conformance .......   Passed    2.80 sec\n"
+        " 1/62 Test  #1: sim_test .........................***Failed  101.10 sec\n"
+        "2.26s call     tests/python/test_x.py::test_y[a b]\n"
+        "0.50s setup    tests/python/test_x.py::test_z\n"
+    )
+    slowest = slowest_tests(output)
+    assert slowest == [
+        (101.1, "sim_test"),
+        (2.8, "recipe_threads_conformance"),
+        (2.26, "tests/python/test_x.py::test_y[a b]"),
+        (0.5, "tests/python/test_x.py::test_z"),
+    ]
+    assert len(slowest_tests(3 * output)) == 5
+    report([Outcome("c++ tests", "passed", 60.0, passed=4, slowest=slowest[:1])])
+    assert "c++ tests      101.1 s  sim_test\n" in capsys.readouterr().out
+
+
+def test_a_check_takes_stages_of_the_whole_and_parts_of_them() -> None:
+    check, whole = ({stage.name: stage for stage in make("2")} for make in (check_stages, stages))
+    assert list(check) == ["lint", "package", "c++ build", "unit, sim", "training"]
+    assert all(check[name] == whole[name] for name in ("package", "c++ build"))
+    assert "--changed" in check["lint"].commands[0]

@@ -1,0 +1,74 @@
+"""`make lint --changed` looks at the files of a branch, and at those alone."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "scripts"))
+
+import lint
+from source_tree import Tree
+
+
+def git(folder: Path, *arguments: str) -> None:
+    identity = ("-c", "user.name=n", "-c", "user.email=e@example.org")
+    subprocess.run(["git", *identity, *arguments], cwd=folder, check=True, capture_output=True)
+
+
+@pytest.fixture
+def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A clone of one commit on the branch main, as the root of lint."""
+    git(tmp_path, "init", "-q", "-b", "main")
+    (tmp_path / "first.cc").write_text("")
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "-q", "-m", "first")
+    monkeypatch.setattr(lint, "ROOT", tmp_path)
+    monkeypatch.setattr(lint.call, "__defaults__", (tmp_path,))
+    return tmp_path
+
+
+def commit(clone: Path, name: str) -> None:
+    (clone / name).write_text("")
+    git(clone, "add", ".")
+    git(clone, "commit", "-q", "-m", name)
+
+
+def test_changes_of_a_branch_are_those_since_it_left_main(clone: Path) -> None:
+    assert lint.changed_files() == set()
+    git(clone, "checkout", "-q", "-b", "work")
+    commit(clone, "second.cc")
+    commit(clone, "third.cc")
+    (clone / "third.cc").write_text("more")
+    (clone / "new.h").write_text("")
+    assert lint.changed_files() == {"second.cc", "third.cc", "new.h"}
+
+
+def test_changes_on_main_are_those_of_the_last_commit(clone: Path) -> None:
+    commit(clone, "second.cc")
+    commit(clone, "third.cc")
+    assert lint.changed_files() == {"third.cc"}
+
+
+def test_a_changed_header_is_seen_in_the_source_of_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tree = Tree(ROOT)
+    sources = [tree.sources[f"launcher/{name}.cc"] for name in ("cli", "hosts", "plan")]
+    monkeypatch.setattr(lint, "tidy_units", lambda _tree: [("unity_0.cxx", sources, ["-DX"])])
+    monkeypatch.setattr(lint, "tidy_version", lambda: "1")
+    jobs = lint.changed_tidy_jobs(tree, frozenset({"launcher/cli.h", "launcher/plan.cc", "README.md"}))
+    assert [job.path for job in jobs] == ["launcher/cli.cc", "launcher/plan.cc"]
+    assert "-DX" in jobs[0].command
+
+
+def test_what_a_partial_run_does_not_look_at_stays_passed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lint, "LINT_DIR", tmp_path)
+    one, other = (lint.Job(name, ("true",), name, tmp_path) for name in ("one", "other"))
+    assert lint.run_jobs("tool", [one, other], 1)
+    assert lint.run_jobs("tool", [one], 1, keep=True)
+    assert (tmp_path / "tool/other").exists()
+    assert lint.run_jobs("tool", [one], 1)
+    assert not (tmp_path / "tool/other").exists()
