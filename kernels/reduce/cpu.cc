@@ -1,6 +1,7 @@
 #include <cstring>
 
 #include "kernels/reduce/reduce.h"
+#include "kernels/scale/scale.h"
 #include "runtime/base/check.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -17,6 +18,9 @@ namespace sirtaki::kernels::HWY_NAMESPACE {
 // One lane is the reference; and Highway's one-lane loads want aligned pointers.
 void reduce_target(ReduceOp op, DType dtype, std::span<const std::byte* const> from, std::byte* out, std::size_t n) {
   ref::reduce(op, dtype, from, out, static_cast<std::int64_t>(n));
+}
+void average_target(DType dtype, std::span<const std::byte* const> from, std::byte* out, std::size_t n, float count) {
+  ref::average(dtype, from, out, static_cast<std::int64_t>(n), count);
 }
 
 #else
@@ -113,9 +117,21 @@ struct Sources {
   std::size_t count;
 };
 
+// What is done with the reduction of all sources before it is rounded.
+struct AsItIs {
+  template <class V>
+  V operator()(V v) const {
+    return v;
+  }
+};
+struct DividedBy {
+  float count;
+  F32Vec operator()(F32Vec v) const { return hn::Div(v, hn::Set(F32Tag(), count)); }
+};
+
 // Four vectors at a time, so that the loop over the sources costs little beside the loads.
-template <class Lane, class Op>
-std::size_t reduce_quads(Sources sources, std::byte* out, std::size_t n) {
+template <class Lane, class Op, class Last>
+std::size_t reduce_quads(Sources sources, std::byte* out, std::size_t n, Last last) {
   const typename Lane::Tag d;
   const std::size_t lanes_per_quad = 4 * lanes<Lane>();
   const std::size_t step = lanes<Lane>() * Lane::kSize;
@@ -134,25 +150,25 @@ std::size_t reduce_quads(Sources sources, std::byte* out, std::size_t n) {
       v2 = Op::apply(d, v2, Lane::load(from + 2 * step));
       v3 = Op::apply(d, v3, Lane::load(from + 3 * step));
     }
-    Lane::store(canonical(d, v0), out + at);
-    Lane::store(canonical(d, v1), out + at + step);
-    Lane::store(canonical(d, v2), out + at + 2 * step);
-    Lane::store(canonical(d, v3), out + at + 3 * step);
+    Lane::store(canonical(d, last(v0)), out + at);
+    Lane::store(canonical(d, last(v1)), out + at + step);
+    Lane::store(canonical(d, last(v2)), out + at + 2 * step);
+    Lane::store(canonical(d, last(v3)), out + at + 3 * step);
   }
   return i;
 }
 
-template <class Lane, class Op>
-void run(Sources sources, std::byte* out, std::size_t n) {
+template <class Lane, class Op, class Last = AsItIs>
+void run(Sources sources, std::byte* out, std::size_t n, Last last = {}) {
   const typename Lane::Tag d;
-  std::size_t i = reduce_quads<Lane, Op>(sources, out, n);
+  std::size_t i = reduce_quads<Lane, Op>(sources, out, n, last);
   for (; i + lanes<Lane>() <= n; i += lanes<Lane>()) {
     const std::size_t at = i * Lane::kSize;
     auto v = Lane::load(sources.data[0] + at);
     for (std::size_t s = 1; s < sources.count; ++s) {
       v = Op::apply(d, v, Lane::load(sources.data[s] + at));
     }
-    Lane::store(canonical(d, v), out + at);
+    Lane::store(canonical(d, last(v)), out + at);
   }
   if (i == n) {
     return;
@@ -162,7 +178,7 @@ void run(Sources sources, std::byte* out, std::size_t n) {
   for (std::size_t s = 1; s < sources.count; ++s) {
     v = Op::apply(d, v, load_first<Lane>(sources.data[s] + at, n - i));
   }
-  store_first<Lane>(canonical(d, v), out + at, n - i);
+  store_first<Lane>(canonical(d, last(v)), out + at, n - i);
 }
 
 // ModularLane: where only the low bits matter, signed numbers are computed as unsigned ones.
@@ -216,6 +232,12 @@ void reduce_target(ReduceOp op, DType dtype, std::span<const std::byte* const> f
   }
 }
 
+void average_target(DType dtype, std::span<const std::byte* const> from, std::byte* out, std::size_t n, float count) {
+  const Sources sources{from.data(), from.size()};
+  dtype == DType::kF16 ? run<F16Lane, Sum>(sources, out, n, DividedBy{count})
+                       : run<BF16Lane, Sum>(sources, out, n, DividedBy{count});
+}
+
 #endif
 
 }  // namespace sirtaki::kernels::HWY_NAMESPACE
@@ -225,6 +247,7 @@ HWY_AFTER_NAMESPACE();
 namespace sirtaki::kernels {
 
 HWY_EXPORT(reduce_target);
+HWY_EXPORT(average_target);
 
 void reduce(ReduceOp op, DType dtype, std::span<const std::byte* const> sources, std::byte* out, std::int64_t n) {
   SRT_CHECK(!sources.empty() && n >= 0 && op != ReduceOp::kAdasum);
@@ -236,6 +259,17 @@ void reduce(ReduceOp op, DType dtype, std::span<const std::byte* const> sources,
     return;
   }
   HWY_DYNAMIC_DISPATCH(reduce_target)(op, dtype, sources, out, static_cast<std::size_t>(n));
+}
+
+void average(DType dtype, std::span<const std::byte* const> sources, std::byte* out, std::int64_t n, double count) {
+  SRT_CHECK(!sources.empty() && n >= 0 && count > 0 && dtype != DType::kBool);
+  if (dtype != DType::kF16 && dtype != DType::kBF16) {
+    reduce(ReduceOp::kSum, dtype, sources, out, n);
+    divide_by(dtype, out, n, static_cast<std::int64_t>(count));
+  } else if (n > 0) {
+    HWY_DYNAMIC_DISPATCH(average_target)
+    (dtype, sources, out, static_cast<std::size_t>(n), static_cast<float>(count));
+  }
 }
 
 }  // namespace sirtaki::kernels

@@ -18,24 +18,22 @@ struct Arguments {
   std::int64_t divisor;  // 0: none
 };
 
-// In the order of the sources, element by element; a quotient is rounded after the sum is.
+// In the order of the sources, element by element; rounded once, a quotient behind the division.
 template <class Element>
 __global__ void __launch_bounds__(kThreads) reduce_sources(const Arguments args) {
   using Bits = typename Element::Bits;
   using Value = typename Element::Value;
   for (std::int64_t i = first_thread(); i < args.n; i += all_threads()) {
     Bits bits = as<Bits>(args.sources[0])[i];
-    if (args.count > 1) {
+    if (args.count > 1 || args.divisor > 0) {
       Value value = Element::decode(bits);
       for (int s = 1; s < args.count; ++s) {
         value = ref::combined<Value>(args.op, value, Element::decode(as<Bits>(args.sources[s])[i]));
       }
-      bits = Element::encode(ref::canonical(value));
-    }
-    if constexpr (!std::is_same_v<Value, bool>) {
-      if (args.divisor > 0) {
-        bits = Element::encode(ref::canonical(ref::divided<Value>(Element::decode(bits), args.divisor)));
+      if constexpr (!std::is_same_v<Value, bool>) {
+        value = args.divisor > 0 ? ref::divided<Value>(value, args.divisor) : value;
       }
+      bits = Element::encode(ref::canonical(value));
     }
     as<Bits>(args.out)[i] = bits;
   }

@@ -14,7 +14,7 @@
 namespace sirtaki::kernels::cuda {
 
 struct Reduce {
-  ReduceOp op;  // kAverage: the sum, divided as divide_by() does (kernels/scale/scale.h); not of bool
+  ReduceOp op;  // kAverage: as average(); not of bool
   DType dtype;
   std::span<const std::byte* const> sources;  // 1 to kMostPayloads; the span is on the host
   std::byte* out;  // may be one of the sources; all begin at a multiple of the size of their elements

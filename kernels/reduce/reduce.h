@@ -1,7 +1,6 @@
 // Reduction of arrays of one dtype, element by element, in the order of the sources.
 //
-// For: the collectives' sums. Threads: pure functions; no allocation. Not for: averages, which are a sum followed by
-// divide_by (kernels/scale/scale.h).
+// For: the collectives' sums and averages. Threads: pure functions; no allocation.
 #pragma once
 
 #include <cstddef>
@@ -24,10 +23,16 @@ namespace sirtaki::kernels {
 // Not for kAdasum.
 void reduce(ReduceOp op, DType dtype, std::span<const std::byte* const> sources, std::byte* out, std::int64_t n);
 
+// The sum divided by `count`, which is above 0: as reduce() and divide_by() (kernels/scale/scale.h) compute them, but
+// halves are rounded only once, behind the division: a mean that fits comes out although the sum does not fit. `count`
+// is a whole number for all but halves. Not for bool.
+void average(DType dtype, std::span<const std::byte* const> sources, std::byte* out, std::int64_t n, double count);
+
 namespace ref {
 
-// The meaning of reduce(), one element at a time.
+// The meaning of the functions above, one element at a time.
 void reduce(ReduceOp op, DType dtype, std::span<const std::byte* const> sources, std::byte* out, std::int64_t n);
+void average(DType dtype, std::span<const std::byte* const> sources, std::byte* out, std::int64_t n, double count);
 
 }  // namespace ref
 }  // namespace sirtaki::kernels

@@ -3,6 +3,7 @@
 #include "kernels/half/elements.h"
 #include "kernels/reduce/arithmetic.h"
 #include "kernels/reduce/reduce.h"
+#include "kernels/scale/scale.h"
 #include "runtime/base/check.h"
 
 namespace sirtaki::kernels::ref {
@@ -17,6 +18,18 @@ void run(ReduceOp op, std::span<const std::byte* const> sources, std::byte* out,
       value = combined<typename Element::Value>(op, value, Element::load(source + at));
     }
     Element::store(canonical(value), out + at);
+  }
+}
+
+template <class Half>
+void run_average(std::span<const std::byte* const> sources, std::byte* out, std::int64_t n, float count) {
+  for (std::size_t i = 0; i < static_cast<std::size_t>(n); ++i) {
+    const std::size_t at = i * Half::kSize;
+    float value = Half::load(sources[0] + at);
+    for (const std::byte* source : sources.subspan(1)) {
+      value += Half::load(source + at);
+    }
+    Half::store(canonical(value / count), out + at);
   }
 }
 
@@ -55,6 +68,18 @@ void reduce(ReduceOp op, DType dtype, std::span<const std::byte* const> sources,
     case DType::kBool:
       return run<Bool>(op, sources, out, n);
   }
+}
+
+void average(DType dtype, std::span<const std::byte* const> sources, std::byte* out, std::int64_t n, double count) {
+  SRT_CHECK(!sources.empty() && n >= 0 && count > 0 && dtype != DType::kBool);
+  if (dtype == DType::kF16) {
+    return run_average<F16>(sources, out, n, static_cast<float>(count));
+  }
+  if (dtype == DType::kBF16) {
+    return run_average<BF16>(sources, out, n, static_cast<float>(count));
+  }
+  reduce(ReduceOp::kSum, dtype, sources, out, n);
+  divide_by(dtype, out, n, static_cast<std::int64_t>(count));
 }
 
 }  // namespace sirtaki::kernels::ref

@@ -26,10 +26,11 @@ struct CollectiveArgs {
   OpKind kind = OpKind::kAllreduce;
   OpTag tag;  // the same on all ranks; unique among the operations in flight of this epoch
   DType dtype = DType::kF32;
-  // Allreduce and reduce-scatter. kAverage: floating-point sums divided by the number of ranks; integers: exact sum,
-  // then truncating division; bool: sum and max are OR, product and min AND, average refused.
+  // Allreduce and reduce-scatter. kAverage: floating-point sums divided by the number of ranks, halves before they are
+  // rounded, so that a mean that fits never overflows; integers: exact sum, then truncating division; bool: sum and max
+  // are OR, product and min AND, average refused.
   ReduceOp op = ReduceOp::kSum;
-  std::int64_t divisor = 0;   // of kAverage; 0: the number of ranks
+  double divisor = 0;         // of kAverage; 0: the number of ranks; a whole number for all but halves
   Rank root = 0;              // broadcast
   std::int32_t priority = 0;  // smaller goes first among queued bytes
 

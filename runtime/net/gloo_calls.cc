@@ -20,9 +20,12 @@
 #pragma GCC diagnostic pop
 
 #include <array>
+#include <span>
 #include <string>
 #include <utility>
+#include <vector>
 
+#include "kernels/cast/cast.h"
 #include "kernels/reduce/reduce.h"
 #include "kernels/scale/scale.h"
 
@@ -158,7 +161,25 @@ void allreduce(const CollectiveArgs& args, const ContextPointer& context) {
   gloo::allreduce(options);
 }
 
+// In float32: Gloo rounds what it has added up after each rank, and such a sum of halves need not fit.
+void average_halves(const CollectiveArgs& args, int size, const ContextPointer& context) {
+  std::vector<float> values(args.out.size() / dtype_size(args.dtype));
+  const auto n = static_cast<std::int64_t>(values.size());
+  CollectiveArgs wide = args;
+  wide.dtype = DType::kF32;
+  wide.out = std::as_writable_bytes(std::span(values));
+  wide.in = wide.out;
+  kernels::cast(args.dtype, args.in.data(), DType::kF32, wide.out.data(), n);
+  allreduce<std::uint32_t>(wide, context);
+  kernels::divide_by(DType::kF32, wide.out.data(), n, size);
+  kernels::cast(DType::kF32, wide.out.data(), args.dtype, args.out.data(), n);
+}
+
 void allreduce(const CollectiveArgs& args, int size, const ContextPointer& context) {
+  if (args.op == ReduceOp::kAverage && (args.dtype == DType::kF16 || args.dtype == DType::kBF16)) {
+    average_halves(args, size, context);
+    return;
+  }
   switch (dtype_size(args.dtype)) {
     case 1:
       allreduce<std::uint8_t>(args, context);

@@ -5,6 +5,7 @@
 
 #include "runtime/base/check.h"
 #include "runtime/net/algorithms.h"
+#include "runtime/net/combine.h"
 #include "runtime/net/reducer.h"
 
 namespace sirtaki::net {
@@ -31,6 +32,7 @@ struct HierarchicalCollectives::Run {
   std::vector<Block> shares;               // bytes of the whole, by share
   Block own;                               // those of this rank, which are neighbours
   std::vector<std::int64_t> local_counts;  // elements, by place on this host
+  double here = 1.0;                       // sums of a host are divided by it
   std::size_t missing = 0;                 // own shares still on their way
   Status status;
 
@@ -110,6 +112,7 @@ void HierarchicalCollectives::start(CollectiveArgs args, Done done) {
   const auto run = std::make_shared<Run>();
   run->args = std::move(args);
   run->done = std::move(done);
+  run->here = host_divisor(run->args, groups_.hosts);
   const std::size_t item = dtype_size(run->args.dtype);
   run->shares = equal_blocks(run->args.in.size() / item, item, groups_.hosts.shares());
   run->local_counts.resize(static_cast<std::size_t>(local_.link->size()));
@@ -134,6 +137,10 @@ Done HierarchicalCollectives::then(Step step, const std::shared_ptr<Run>& run) {
 void HierarchicalCollectives::reduce_here(const std::shared_ptr<Run>& run) {
   CollectiveArgs args = run->phase(OpKind::kReduceScatter, run->args.in, run->own_out());
   args.recv_counts = run->local_counts;
+  if (run->here > 1.0) {
+    args.op = ReduceOp::kAverage;
+    args.divisor = run->here;
+  }
   local_.collectives->start(std::move(args), then(&HierarchicalCollectives::exchange, run));
 }
 
@@ -148,7 +155,7 @@ void HierarchicalCollectives::exchange(const std::shared_ptr<Run>& run, const St
     const Bytes memory = run->args.out.subspan(share.begin, share.size);
     CollectiveArgs args = run->phase(OpKind::kAllreduce, memory, memory);
     args.op = run->args.op;
-    args.divisor = run->args.divisor > 0 ? run->args.divisor : size();
+    args.divisor = (run->args.divisor > 0 ? run->args.divisor : size()) / run->here;
     owners_[i].collectives->start(std::move(args), then(&HierarchicalCollectives::spread_here, run));
   }
 }

@@ -85,11 +85,27 @@ class Filler {
   std::mt19937_64 random_;
 };
 
-Memory reduced(ReduceOp op, DType dtype, const std::vector<const std::byte*>& sources, std::size_t bytes) {
+Memory reduced(ReduceOp op, DType dtype, const std::vector<const std::byte*>& sources, std::size_t bytes,
+               double divisor) {
   Memory out(bytes);
   const auto n = static_cast<std::int64_t>(bytes / dtype_size(dtype));
-  kernels::ref::reduce(op == ReduceOp::kAverage ? ReduceOp::kSum : op, dtype, sources, out.data(), n);
+  if (op == ReduceOp::kAverage) {
+    kernels::ref::average(dtype, sources, out.data(), n, divisor);
+  } else {
+    kernels::ref::reduce(op, dtype, sources, out.data(), n);
+  }
   return out;
+}
+
+// Sums of halves of a host travel divided by a power of two, which is at least the number of its ranks.
+double divisor_of_a_host(DType dtype, const Hosts& hosts) {
+  double divisor = 1.0;
+  for (const auto& ranks : hosts.ranks()) {
+    while ((dtype == DType::kF16 || dtype == DType::kBF16) && divisor < static_cast<double>(ranks.size())) {
+      divisor *= 2.0;
+    }
+  }
+  return divisor;
 }
 
 // In rank order; with several `hosts` on each of them first, then in their order.
@@ -99,25 +115,21 @@ Memory reference(ReduceOp op, DType dtype, const std::vector<Memory>& inputs, co
     sources.push_back(input.data());
   }
   std::vector<Memory> by_host;
+  const double here = hosts.several_with_several() ? divisor_of_a_host(dtype, hosts) : 1.0;
   for (const auto& ranks : hosts.ranks()) {
     std::vector<const std::byte*> local;
     for (const Rank rank : ranks) {
       local.push_back(sources[static_cast<std::size_t>(rank)]);
     }
-    by_host.push_back(reduced(op, dtype, local, inputs[0].size()));
+    by_host.push_back(reduced(op, dtype, local, inputs[0].size(), here));
   }
-  if (by_host.size() > 1) {
+  if (hosts.several_with_several()) {
     sources.clear();
     for (const Memory& sum : by_host) {
       sources.push_back(sum.data());
     }
   }
-  Memory out = reduced(op, dtype, sources, inputs[0].size());
-  if (op == ReduceOp::kAverage) {
-    kernels::ref::divide_by(dtype, out.data(), static_cast<std::int64_t>(out.size() / dtype_size(dtype)),
-                            static_cast<std::int64_t>(inputs.size()));
-  }
-  return out;
+  return reduced(op, dtype, sources, inputs[0].size(), static_cast<double>(inputs.size()) / here);
 }
 
 class CollectivesConformance : public ::testing::TestWithParam<std::tuple<std::string, int>> {
@@ -197,6 +209,36 @@ TEST_P(CollectivesConformance, AllreduceGivesTheReferenceBitForBit) {
         const Memory expected = reference(reduce_op, dtype, in, hosts());
         for (const Memory& result : out) {
           ASSERT_EQ(result, expected) << dtype_name(dtype) << " " << reduce_op_name(reduce_op) << " " << elements;
+        }
+      }
+    }
+  }
+}
+
+// 40000 from every rank, whose sum float16 cannot hold, and the smallest number it can.
+TEST_P(CollectivesConformance, AveragesOfHalvesFitWhereTheirSumDoesNot) {
+  const bool divides_first = std::get<0>(GetParam()) == "nccl" || std::get<0>(GetParam()) == "ordered";
+  for (const float value : {40000.0F, divides_first ? 1.0F : 0x1p-24F}) {
+    for (const OpKind kind : {OpKind::kAllreduce, OpKind::kReduceScatter}) {
+      for (const std::size_t each : {1U, 20U, 3000U}) {
+        const std::size_t elements = each * static_cast<std::size_t>(size());
+        std::vector<std::uint16_t> in(elements, kernels::f32_to_f16(value));
+        const bool whole = kind == OpKind::kAllreduce;
+        std::vector<std::vector<std::uint16_t>> out(static_cast<std::size_t>(size()),
+                                                    std::vector<std::uint16_t>(whole ? elements : each));
+        auto args = args_for_all(kind);
+        for (std::size_t rank = 0; rank < out.size(); ++rank) {
+          args[rank].dtype = DType::kF16;
+          args[rank].op = ReduceOp::kAverage;
+          args[rank].in = std::as_bytes(std::span(in));
+          args[rank].out = std::as_writable_bytes(std::span(out[rank]));
+          if (!whole) {
+            args[rank].recv_counts.assign(out.size(), static_cast<std::int64_t>(each));
+          }
+        }
+        run(std::move(args));
+        for (const auto& result : out) {
+          ASSERT_EQ(result, std::vector<std::uint16_t>(result.size(), in[0])) << op_kind_name(kind) << " of " << value;
         }
       }
     }

@@ -216,7 +216,7 @@ Status LoopbackGroup::reduce(const Meeting& meeting, Rank rank) {
   sum.sources = sources;
   sum.out = out;
   sum.n = static_cast<std::int64_t>(bytes / dtype_size(args.dtype));
-  sum.divisor = args.divisor > 0 ? args.divisor : size();
+  sum.divisor = args.divisor > 0 ? static_cast<std::int64_t>(args.divisor) : size();
   const auto launch = device_.kernels().reduce(sum, streams_[at(rank)].native);
   return launch.ok() ? Status() : unavailable("the device refuses a kernel with error " + std::to_string(launch.code));
 }

@@ -62,6 +62,8 @@ ReduceOp op_of(Reduction op) {
       return ReduceOp::kMax;
     case Reduction::kMin:
       return ReduceOp::kMin;
+    case Reduction::kAverage:
+      return ReduceOp::kAverage;
   }
   throw std::logic_error("unknown reduction");
 }
@@ -73,8 +75,13 @@ void add_up(const Inputs& inputs, std::size_t first, std::size_t count, Element 
   for (const auto& [rank, memory] : inputs) {
     sources.push_back(memory.data() + size_of(first, element));
   }
-  kernels::ref::reduce(op_of(op), dtype_of(element), sources, static_cast<std::byte*>(out),
-                       static_cast<std::int64_t>(count));
+  const auto n = static_cast<std::int64_t>(count);
+  if (op == Reduction::kAverage) {
+    kernels::ref::average(dtype_of(element), sources, static_cast<std::byte*>(out), n,
+                          static_cast<double>(sources.size()));
+  } else {
+    kernels::ref::reduce(op_of(op), dtype_of(element), sources, static_cast<std::byte*>(out), n);
+  }
 }
 
 }  // namespace

@@ -39,9 +39,11 @@ TEST(ReduceOnDevice, IsTheReference) {
     }
     const std::int64_t divisor = 1 + static_cast<std::int64_t>(random() % 5);
     std::vector<std::byte> expected(n * dtype_size(dtype));
-    kernels::ref::reduce(op, dtype, sources, expected.data(), static_cast<std::int64_t>(n));
     if (op == ReduceOp::kAverage) {
-      kernels::ref::divide_by(dtype, expected.data(), static_cast<std::int64_t>(n), divisor);
+      kernels::ref::average(dtype, sources, expected.data(), static_cast<std::int64_t>(n),
+                            static_cast<double>(divisor));
+    } else {
+      kernels::ref::reduce(op, dtype, sources, expected.data(), static_cast<std::int64_t>(n));
     }
     Memory own(expected.size());
     Memory& out = seed % 2 == 0 ? own : *memories[random() % count];

@@ -170,9 +170,10 @@ void AbstractGroup::move_data(const Op& op) const {
   if (kind == OpKind::kAllreduce || kind == OpKind::kReduceScatter) {
     sum.resize(any.in.size());
     const auto count = static_cast<std::int64_t>(sum.size() / element);
-    kernels::reduce(any.op, any.dtype, sources, sum.data(), count);
     if (any.op == ReduceOp::kAverage) {
-      kernels::divide_by(any.dtype, sum.data(), count, size_);
+      kernels::average(any.dtype, sources, sum.data(), count, size_);
+    } else {
+      kernels::reduce(any.op, any.dtype, sources, sum.data(), count);
     }
   }
   std::vector<std::size_t> taken(inputs.size());  // by source: what earlier ranks got of an alltoall or scatter

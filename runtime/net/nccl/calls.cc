@@ -39,6 +39,9 @@ std::optional<Element> element_of(DType dtype) {
 
 // Bool as bytes: or is the greater one, and the lesser.
 Reduction reduction_of(const CollectiveArgs& args) {
+  if (averages_itself(args)) {
+    return Reduction::kAverage;
+  }
   const bool logical = args.dtype == DType::kBool;
   switch (args.op) {
     case ReduceOp::kSum:
@@ -173,6 +176,11 @@ class Maker {
 };
 
 }  // namespace
+
+bool averages_itself(const CollectiveArgs& args) {
+  const bool half = args.dtype == DType::kF16 || args.dtype == DType::kBF16;
+  return args.op == ReduceOp::kAverage && half && args.divisor == 0;
+}
 
 Status check_supported(const CollectiveArgs& args) {
   const bool reduces = args.kind == OpKind::kAllreduce || args.kind == OpKind::kReduceScatter;

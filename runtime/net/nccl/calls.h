@@ -1,6 +1,6 @@
 // Which functions of NCCL make up a collective.
 //
-// For: NcclCollectives. Threads: pure functions. Not for: averages, of which this is the sum.
+// For: NcclCollectives. Threads: pure functions. Not for: averages, of which this is the sum, but of halves.
 #pragma once
 
 #include <vector>
@@ -9,6 +9,10 @@
 #include "runtime/net/nccl/communicator.h"
 
 namespace sirtaki::net::nccl {
+
+// True for averages of halves: NCCL divides each rank's elements before it adds them up, since their sum need not fit.
+// Elements below 2^-14 lose bits by it in float16, and below 2^-25 times the number of ranks all of them.
+bool averages_itself(const CollectiveArgs& args);
 
 // kUnsupported for reductions of elements that NCCL does not know.
 Status check_supported(const CollectiveArgs& args);

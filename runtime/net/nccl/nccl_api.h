@@ -37,7 +37,7 @@ enum class Element : int {
   kF64 = 8,
   kBF16 = 9,
 };
-enum class Reduction : int { kSum = 0, kProduct = 1, kMax = 2, kMin = 3 };
+enum class Reduction : int { kSum = 0, kProduct = 1, kMax = 2, kMin = 3, kAverage = 4 };
 
 struct NativeComm;               // of NCCL
 using CommHandle = NativeComm*;  // ncclComm_t

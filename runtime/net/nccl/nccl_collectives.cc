@@ -255,7 +255,7 @@ void NcclCollectives::launched(const Status& done) {
 Status NcclCollectives::finish_on_device(Lane& lane, Operation& operation) {
   const CollectiveArgs& args = operation.args;
   const bool reduces = args.kind == OpKind::kAllreduce || args.kind == OpKind::kReduceScatter;
-  if (reduces && args.op == ReduceOp::kAverage && !args.out.empty()) {
+  if (reduces && args.op == ReduceOp::kAverage && !averages_itself(args) && !args.out.empty()) {
     const std::byte* const sum = args.out.data();
     kernels::cuda::Reduce divide{};
     divide.op = ReduceOp::kAverage;
@@ -263,7 +263,7 @@ Status NcclCollectives::finish_on_device(Lane& lane, Operation& operation) {
     divide.sources = {&sum, 1};
     divide.out = args.out.data();
     divide.n = static_cast<std::int64_t>(args.out.size() / dtype_size(args.dtype));
-    divide.divisor = args.divisor > 0 ? args.divisor : size();
+    divide.divisor = args.divisor > 0 ? static_cast<std::int64_t>(args.divisor) : size();
     if (const auto launch = parts_.device.kernels().reduce(divide, lane.stream.native); !launch.ok()) {
       return unavailable(described(args) + ": the device refuses a kernel with error " + std::to_string(launch.code));
     }

@@ -18,9 +18,10 @@ namespace {
 kernels::cuda::Launch reduce(const kernels::cuda::Reduce& args, kernels::cuda::Stream stream) {
   const std::vector<const std::byte*> sources(args.sources.begin(), args.sources.end());
   FakeDevice::queue(stream, [args, sources] {
-    kernels::ref::reduce(args.op, args.dtype, sources, args.out, args.n);
     if (args.op == ReduceOp::kAverage) {
-      kernels::ref::divide_by(args.dtype, args.out, args.n, args.divisor);
+      kernels::ref::average(args.dtype, sources, args.out, args.n, static_cast<double>(args.divisor));
+    } else {
+      kernels::ref::reduce(args.op, args.dtype, sources, args.out, args.n);
     }
   });
   return {};

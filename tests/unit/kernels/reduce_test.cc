@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 
+#include "kernels/half/half.h"
 #include "kernels/target.h"
 #include "runtime/base/check.h"
 #include "tests/unit/kernels/arrays.h"
@@ -90,6 +91,49 @@ TEST(Reduce, IsTheReferenceForEveryPairOfAHalfWithAnother) {
       }
     }
   });
+}
+
+std::vector<std::uint16_t> averaged(DType dtype, const std::vector<std::vector<std::uint16_t>>& in, double count) {
+  std::vector<const std::byte*> sources;
+  for (const auto& source : in) {
+    sources.push_back(reinterpret_cast<const std::byte*>(source.data()));
+  }
+  std::vector<std::uint16_t> out(in[0].size());
+  average(dtype, sources, reinterpret_cast<std::byte*>(out.data()), static_cast<std::int64_t>(out.size()), count);
+  return out;
+}
+
+TEST(Average, IsTheReferenceOnEveryTarget) {
+  on_every_target([](const std::string& target) {
+    for (const DType dtype : all_dtypes()) {
+      for (std::uint64_t seed = 0; dtype != DType::kBool && seed < 12; ++seed) {
+        SCOPED_TRACE(target + " " + std::string(dtype_name(dtype)) + " seed " + std::to_string(seed));
+        Random random(seed);
+        const auto n = static_cast<std::int64_t>(seed < 4 ? random() % 8 : random() % 700);
+        const std::vector<Array> sources = random_sources(dtype, 1 + random() % 5, static_cast<std::size_t>(n), random);
+        const std::size_t bytes = static_cast<std::size_t>(n) * dtype_size(dtype);
+        const auto count = static_cast<double>(1 + random() % 7);
+        Array expected(bytes, 0);
+        ref::average(dtype, pointers(sources), expected.data(), n, count);
+        Array out(bytes, random());
+        average(dtype, pointers(sources), out.data(), n, count);
+        ASSERT_EQ(out.copy(), expected.copy());
+        ASSERT_TRUE(out.guards_intact());
+      }
+    }
+  });
+}
+
+TEST(Average, OfHalvesFitsWhereTheSumDoesNot) {
+  const std::uint16_t big = f32_to_f16(40000.0F);
+  EXPECT_EQ(averaged(DType::kF16, {{big}, {big}}, 2), std::vector<std::uint16_t>{big});
+  EXPECT_EQ(averaged(DType::kF16, {{1}, {1}, {1}}, 3), std::vector<std::uint16_t>{1}) << "the smallest number";
+  EXPECT_EQ(averaged(DType::kF16, {{big}}, 0.5), std::vector<std::uint16_t>{0x7C00}) << "one that does not fit";
+}
+
+TEST(Average, RoundsHalvesOnce) {
+  // (2048 + 1) / 3 = 683; rounded to 2048 before the division it would be 682.5.
+  EXPECT_EQ(averaged(DType::kF16, {{0x6800}, {0x3C00}}, 3), std::vector<std::uint16_t>{f32_to_f16(683.0F)});
 }
 
 TEST(Reduce, AddsInTheOrderOfTheSources) {

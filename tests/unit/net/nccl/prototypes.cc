@@ -97,6 +97,7 @@ static_assert(static_cast<int>(ncclSum) == static_cast<int>(Reduction::kSum));
 static_assert(static_cast<int>(ncclProd) == static_cast<int>(Reduction::kProduct));
 static_assert(static_cast<int>(ncclMax) == static_cast<int>(Reduction::kMax));
 static_assert(static_cast<int>(ncclMin) == static_cast<int>(Reduction::kMin));
+static_assert(static_cast<int>(ncclAvg) == static_cast<int>(Reduction::kAverage));
 
 static_assert(sizeof(ncclResult_t) == sizeof(Outcome) && sizeof(ncclDataType_t) == sizeof(Element) &&
               sizeof(ncclRedOp_t) == sizeof(Reduction));
