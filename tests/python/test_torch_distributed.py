@@ -132,6 +132,32 @@ def test_processes_without_a_launcher_meet_in_torchs_store(program: Path, tmp_pa
     assert results(done.stdout) == ["RESULT 0 3", "RESULT 1 3"], done.stdout + done.stderr
 
 
+BESIDE = """
+import sys, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+told = []
+if dist.get_rank() == 0:
+    try:
+        dist.new_group([0], backend="sirtaki", use_local_synchronization=True)
+    except NotImplementedError as error:
+        told.append("Make one of all" in str(error))
+for ranks in (None, [0, 1]):
+    group = dist.new_group(ranks, backend="sirtaki")
+    total = torch.ones(1)
+    dist.all_reduce(total, group=group)
+    told.append(int(total))
+    dist.destroy_process_group(group)
+sys.stdout.write(f"RESULT {dist.get_rank()} {told}\\n")
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize("program", [BESIDE], indirect=True)
+def test_a_group_of_ours_beside_gloos(program: Path) -> None:
+    output = with_torchrun(2, program)
+    assert results(output) == ["RESULT 0 [True, 2, 2]", "RESULT 1 [2, 2]"], output
+
+
 WRONG = """
 import torch, torch.distributed as dist, sirtaki
 sirtaki.init()

@@ -273,3 +273,30 @@ def case_hvd_operations_beside_it() -> None:
     work = dist.all_reduce(torch.ones(3), async_op=True)
     assert hvd.allreduce(torch.full((2,), float(rank())), op=hvd.Sum).tolist() == [sum(range(size()))] * 2
     work.wait()
+
+
+def case_meshes_of_two_dimensions_train() -> None:
+    """Tensor parallelism over one dimension, fully_shard over the other."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    start()
+    outer = 2 if size() % 2 == 0 else 1
+    mesh = init_device_mesh("cpu", (outer, size() // outer), mesh_dim_names=("dp", "tp"))
+
+    def trained(split: bool) -> list[Tensor]:
+        torch.manual_seed(4)
+        model = nn.Sequential(nn.Linear(6, 12), nn.Tanh(), nn.Linear(12, 6)).double()
+        if split:
+            parallelize_module(model, mesh["tp"], {"0": ColwiseParallel(), "2": RowwiseParallel()})
+            fully_shard(model, mesh=mesh["dp"])
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(torch.ones(2, 6, dtype=torch.float64)).square().sum().backward()
+            optimizer.step()
+        return [p.full_tensor() if split else p.detach() for p in model.parameters()]
+
+    for one, other in zip(trained(True), trained(False), strict=True):
+        torch.testing.assert_close(one, other)

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from typing import Any
 
+from torch import distributed
 from torch.distributed import TCPStore
 from torch.distributed.constants import default_pg_timeout
 
@@ -54,13 +55,19 @@ def create_group(options: Any, backend_options: object) -> SirtakiGroup:
 
     Raises:
         ValueError: torch and the session know different ranks or sizes.
-        UnsupportedError: a group whose ranks are not in ascending order, or options for the backend.
+        UnsupportedError: a group whose ranks are not in ascending order, one of some ranks before there is one of all,
+            or options for the backend.
         HorovodInternalError: the ranks cannot meet.
     """
     ranks, size = list(options.global_ranks_in_group), options.group_size
     if backend_options is not None:
         raise errors.UnsupportedError("backend sirtaki takes no pg_options; options are in docs/options.md")
-    if not ranks and not basics.is_initialized():
+    if not basics.is_initialized():
+        if ranks and len(ranks) < distributed.get_world_size():
+            raise errors.UnsupportedError(
+                f"new_group({ranks}): all ranks meet in the first group with backend sirtaki. Make one of all "
+                'before it: torch.distributed.new_group(backend="sirtaki")'
+            )
         _open(options)
     if ranks != sorted(ranks):
         raise errors.UnsupportedError(
