@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import sys
+import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -163,6 +167,55 @@ def test_run_names_the_rank_that_died() -> None:
 
     with pytest.raises(sirtaki.RankFailedError):
         sirtaki.run(work, np=2)
+
+
+class ShardError(Exception):
+    """Is pickled without an error, and cannot be made again from what was pickled."""
+
+    def __init__(self, path: str, line: int) -> None:
+        super().__init__(f"bad record in {path} at line {line}")
+
+
+class LockedError(Exception):
+    """Holds what cannot be pickled."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.lock = threading.Lock()
+
+
+def raises_shard_error() -> None:
+    raise ShardError("part-7", 13)
+
+
+def raises_locked_error() -> None:
+    raise LockedError("bad record in part-7")
+
+
+def exits_with_a_text() -> None:
+    sys.exit("bad record in part-7")
+
+
+def returns_a_lock() -> object:
+    return threading.Lock()
+
+
+@pytest.mark.parametrize(
+    ("work", "words"),
+    [
+        (raises_shard_error, ["bad record in part-7 at line 13", "raises_shard_error", "cannot be unpickled"]),
+        (raises_locked_error, ["bad record in part-7", "raises_locked_error", "cannot be pickled"]),
+        (exits_with_a_text, ["bad record in part-7", "exits_with_a_text"]),
+        (returns_a_lock, ["rank 0", "result cannot be pickled"]),
+    ],
+)
+def test_run_tells_as_text_what_cannot_be_pickled(work: Callable[[], object], words: list[str]) -> None:
+    import sirtaki
+
+    with pytest.raises(sirtaki.RankFailedError) as caught:
+        sirtaki.run(work, np=1, env={"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])})
+    assert [word for word in words if word not in str(caught.value)] == [], str(caught.value)
+    assert caught.value.rank == 0
 
 
 TRAINED = """

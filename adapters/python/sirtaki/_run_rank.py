@@ -10,16 +10,17 @@ from pathlib import Path
 from typing import Any
 
 
-def _write(path: Path, outcome: tuple[Any, ...]) -> None:
+def _write(path: Path, good: bool, value: Any, text: str) -> None:
+    """Leaves `value`, a result or an exception, and its text. A value that cannot be pickled is left out."""
     import cloudpickle
 
-    temporary = path.with_suffix(f"{path.suffix}.part")
+    data = None
     try:
-        data = cloudpickle.dumps(outcome)
+        data = cloudpickle.dumps(value)
     except Exception as error:
-        text = f"the result cannot be pickled: {error}"
-        data = cloudpickle.dumps((False, None, text))
-    temporary.write_bytes(data)
+        text += f"the {'result' if good else 'exception'} cannot be pickled: {type(error).__name__}: {error}"
+    temporary = path.with_suffix(f"{path.suffix}.part")
+    temporary.write_bytes(pickle.dumps((good, data, text)))
     temporary.rename(path)
 
 
@@ -30,12 +31,12 @@ def main() -> int:
     try:
         function, args, kwargs = pickle.loads((folder / "call").read_bytes())
         value = function(*args, **kwargs)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         text = traceback.format_exc()
         traceback.print_exc()
-        _write(result, (False, error, text))
+        _write(result, False, error, text)
         return 1
-    _write(result, (True, value))
+    _write(result, True, value, "")
     return 0
 
 

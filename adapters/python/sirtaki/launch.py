@@ -5,19 +5,27 @@ from __future__ import annotations
 import os
 import pickle
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from numbers import Integral
 from pathlib import Path
 from typing import Any
 
 from sirtaki import errors
 
+#: Time for the launcher to end its ranks.
+_END_SECONDS = 10.0
+
 
 class RankFailedError(errors.SirtakiError, RuntimeError):
-    """A rank of sirtaki.run() raised or died; `rank` says which, the cause is its exception where there is one."""
+    """A rank of sirtaki.run() raised or died; `rank` says which, the text has its traceback.
+
+    The cause is the rank's exception where that can be pickled.
+    """
 
 
 def launcher_path() -> str:
@@ -81,36 +89,65 @@ def run(
 def _call(
     command: list[str], env: dict[str, str], timeout: float | None, verbose: bool
 ) -> subprocess.CompletedProcess[str]:
+    stdout, stderr = (None, None) if verbose else (subprocess.PIPE, subprocess.STDOUT)
+    with subprocess.Popen(
+        command, env=env, text=True, errors="replace", stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr
+    ) as launcher:
+        try:
+            output, _ = launcher.communicate(timeout=timeout)
+        except BaseException as error:
+            _end(launcher)
+            if isinstance(error, subprocess.TimeoutExpired):
+                raise TimeoutError(f"the ranks were not done after {timeout} s and were ended") from None
+            raise
+    return subprocess.CompletedProcess(command, launcher.returncode, output)
+
+
+def _end(launcher: subprocess.Popen[str]) -> None:
+    """Has the launcher end all ranks at once, those that would take their time to save something as well."""
+    launcher.send_signal(signal.SIGQUIT)
     try:
-        return subprocess.run(
-            command,
-            env=env,
-            timeout=timeout,
-            check=False,
-            text=True,
-            errors="replace",
-            stdin=subprocess.DEVNULL,
-            stdout=None if verbose else subprocess.PIPE,
-            stderr=None if verbose else subprocess.STDOUT,
-        )
+        launcher.communicate(timeout=_END_SECONDS)
     except subprocess.TimeoutExpired:
-        raise TimeoutError(f"the ranks were not done after {timeout} s and were ended") from None
+        launcher.kill()
 
 
 def _results(place: Path, np: int, done: subprocess.CompletedProcess[str]) -> list[Any]:
-    outcomes: list[Any] = []
-    for rank in range(np):
-        path = place / f"result.{rank}"
-        outcomes.append(pickle.loads(path.read_bytes()) if path.exists() else None)
-    failed = [(rank, outcome) for rank, outcome in enumerate(outcomes) if outcome is not None and not outcome[0]]
+    outcomes = [_outcome(place / f"result.{rank}") for rank in range(np)]
+    failed = [(rank, outcome) for rank, outcome in enumerate(outcomes) if outcome is not None and not outcome.good]
     # A rank that fails takes others with it; the one that raised something of its own is the cause.
-    failed.sort(key=lambda pair: isinstance(pair[1][1], errors.HorovodInternalError))
+    failed.sort(key=lambda pair: isinstance(pair[1].value, errors.HorovodInternalError))
     if failed:
-        rank, (_, cause, text) = failed[0]
-        raise RankFailedError(f"rank {rank} failed:\n{text}", rank) from cause
+        rank, outcome = failed[0]
+        cause = outcome.value if isinstance(outcome.value, BaseException) else None
+        raise RankFailedError(f"rank {rank} failed:\n{outcome.text}", rank) from cause
     missing = [rank for rank, outcome in enumerate(outcomes) if outcome is None]
     if missing or done.returncode != 0:
         output = (done.stdout or "").strip()
         who = f"rank {missing[0]} ended without a result" if missing else "sirtakirun failed"
         raise RankFailedError(f"{who} (exit status {done.returncode})\n{output}", missing[0] if missing else None)
-    return [outcome[1] for outcome in outcomes]
+    return [outcome.value for outcome in outcomes if outcome is not None]
+
+
+@dataclass(frozen=True)
+class _Outcome:
+    """What a rank left: its result, or its exception and the text of it."""
+
+    good: bool
+    value: Any
+    text: str
+
+
+def _outcome(path: Path) -> _Outcome | None:
+    if not path.exists():
+        return None
+    good, data, text = pickle.loads(path.read_bytes())
+    if data is None:
+        return _Outcome(False, None, text)
+    try:
+        return _Outcome(good, pickle.loads(data), text)
+    except Exception as error:
+        # An exception class that wants more arguments than it hands on is pickled well, and cannot be made again.
+        what = "result" if good else "exception"
+        why = f"the {what} cannot be unpickled here: {type(error).__name__}: {error}"
+        return _Outcome(False, None, f"{text}{why}")
