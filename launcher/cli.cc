@@ -34,10 +34,6 @@ Output: lines of rank 1 begin with '[1] ', those of its standard error with '[1!
 a moment to say what they saw, then everything is ended; the exit code is that of the rank that failed first
 (128 + signal number when a signal ended it). Full guide: docs/launcher.md.)";
 
-// Options whose values the launcher itself gives to each rank.
-constexpr std::string_view kOwnOptions[] = {"job.rank", "job.size", "job.rendezvous", "job.secret_file",
-                                            "job.secret_fd"};
-
 class HelpFormatter : public CLI::Formatter {
  public:
   std::string make_usage(const CLI::App* /*app*/, std::string /*name*/) const override {
@@ -126,14 +122,11 @@ void add_output_options(CLI::App& app, RunOptions& run, RawOptions& raw) {
 
 void add_runtime_options(CLI::App& app, RawOptions& raw) {
   for (const OptionInfo& option : option_table()) {
-    if (std::find(std::begin(kOwnOptions), std::end(kOwnOptions), option.name) != std::end(kOwnOptions)) {
+    if (set_by_launcher(option.name)) {
       continue;
     }
     std::string names = option.alias_flag.empty() ? "" : option.alias_flag + ",";
     names += option.flag;
-    if (option.name == "job.port_range") {
-      names = "--port-range," + names;
-    }
     const std::string default_text =
         option.default_text.empty() ? "" : " (default " + std::string(option.default_text) + ")";
     app.add_option_function<std::string>(

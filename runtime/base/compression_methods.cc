@@ -20,7 +20,7 @@ constexpr std::int64_t kSmallTensor = 4096 * 4;
 constexpr std::int64_t kMostDims = 8;
 
 constexpr std::int64_t percent(std::int64_t hundredths) {
-  return hundredths * kOne / 10'000;
+  return (hundredths * kOne + 5'000) / 10'000;  // rounded, as the same number is when it is read
 }
 
 KeyInfo toggle(std::string_view name, bool initial) {
@@ -77,7 +77,7 @@ std::vector<MethodInfo> casts() {
 std::vector<MethodInfo> selections() {
   return {{MethodId::kTwobit, "twobit", "up, down or nothing, by a threshold that follows the mean magnitude",
            lossy("auto|gather|scatter|counts",
-                 {{"factor", KeyKind::kPart, kOne, kOne / 64, 64 * kOne}, choice("by", "tensor|block")})},
+                 {{"factor", KeyKind::kFactor, kOne, kOne / 64, 64 * kOne}, choice("by", "tensor|block")})},
           {MethodId::kGroupTopk, "group_topk", "the largest elements of every group",
            with_warm_up(with_momentum(
                with_values(lossy("auto|gather|scatter|ring", {{"group", KeyKind::kCount, 512, 2, kLargestBlock},
@@ -98,7 +98,7 @@ std::vector<MethodInfo> policies() {
   return {
       {MethodId::kHylo, "hylo", "convolutions by kernel_sparse with rates by size, matrices by twobit",
        lossy("auto|gather|scatter|shared|counts", {{"rho", KeyKind::kPart, percent(2500), 1, kOne},
-                                                   {"factor", KeyKind::kPart, kOne, kOne / 64, 64 * kOne}})},
+                                                   {"factor", KeyKind::kFactor, kOne, kOne / 64, 64 * kOne}})},
       {MethodId::kAlgc, "algc", "layers above a gate by threshold_sparse, each with a density of its own",
        with_warm_up(with_momentum(lossy("auto|gather|ring", {{"density", KeyKind::kPart, percent(100), 1, kOne},
                                                              {"most", KeyKind::kPart, percent(2500), 1, kOne},
@@ -112,7 +112,7 @@ std::vector<MethodInfo> policies() {
                                                   {"most", KeyKind::kPart, kOne, 1, kOne},
                                                   {"exposed", KeyKind::kPart, percent(500), 1, kOne},
                                                   {"down", KeyKind::kPart, percent(9500), kOne / 2, kOne - 1},
-                                                  {"up", KeyKind::kPart, kOne / 1000, 1, kOne}})))},
+                                                  {"up", KeyKind::kPart, percent(10), 1, kOne}})))},
       {MethodId::kAuto, "auto",
        "dense until less is predicted to make steps shorter, then as little less as that needs",
        with_warm_up(with_momentum(lossy(kTwoWays, {toggle("fp16", false),

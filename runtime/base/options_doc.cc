@@ -10,10 +10,11 @@ constexpr std::string_view kIntro =
     "The same option can be given in five places; the later wins:\n\n"
     "1. its default,\n"
     "2. a TOML file named by `SIRTAKI_CONFIG` or `sirtakirun --config-file`: `key = value` under `[section]`,\n"
-    "3. the environment: `SIRTAKI_SECTION_KEY`,\n"
+    "3. the environment: `SIRTAKI_SECTION_KEY`, which wins over variables of Horovod's that mean the same,\n"
     "4. the command line of `sirtakirun`: `--section-key value`,\n"
     "5. the program: `init(options={\"section.key\": value})`.\n\n"
-    "An unknown key or `SIRTAKI_` variable, or a bad value, is an error. Sizes are bytes or carry `KiB`, `MiB`, `GiB`; "
+    "An unknown key or `SIRTAKI_` variable, or a bad value, is an error. Sizes are bytes or carry `B`, `KiB`, `MiB`, "
+    "`GiB`; "
     "durations carry `ns`, `us`, `ms`, `s`, `min` or `h`.\n"
     "*Agreed* options must be equal on all ranks; they are compared when the ranks meet.\n";
 
@@ -24,10 +25,12 @@ std::string code(std::string_view text) {
 std::string paragraph(const OptionInfo& option) {
   std::string text = "\n### " + option.name + "\n" + std::string(option.help) + "\n\n";
   text += "- default: " + code(option.default_text) + "; accepted: " + accepted_form(option) + "\n";
-  text += "- environment: " + code(option.env) + "; command line: " + code(option.flag) + "\n";
+  const bool own = set_by_launcher(option.name);
+  text += "- environment: " + code(option.env) +
+          (own ? "; set by `sirtakirun`, which has no flag for it" : "; command line: " + code(option.flag)) + "\n";
   if (!option.alias.empty()) {
-    text += "- short: " + code(option.alias) + " at the top of the TOML file, " + code(option.alias_env) + ", " +
-            code(option.alias_flag) + "\n";
+    text += "- short: " + code(option.alias) + " at the top of the TOML file, " + code(option.alias_env) +
+            (own ? "" : ", " + code(option.alias_flag)) + "\n";
   }
   if (!option.horovod.empty()) {
     text += "- also read from Horovod's " + code(option.horovod) + "\n";

@@ -42,6 +42,29 @@ Result<std::int64_t> read_decimal(std::string_view text, std::int64_t one, std::
   return static_cast<std::int64_t>(std::min<Wide>(value, std::numeric_limits<std::int64_t>::max()));
 }
 
+// value / one, where `one` is a power of ten, without zeros at the end.
+std::string with_places(std::int64_t value, std::int64_t one) {
+  std::string text = std::to_string(value / one);
+  if (std::string rest = std::to_string(one + value % one).substr(1); value % one != 0) {
+    rest.erase(rest.find_last_not_of('0') + 1);
+    text += "." + rest;
+  }
+  return text;
+}
+
+// value * unit / kOne with as few places as tell it from its neighbours when it is read.
+std::string shortest(std::int64_t value, std::int64_t unit) {
+  std::string text;
+  for (std::int64_t one = 1; one <= 1'000'000; one *= 10) {
+    text = with_places(static_cast<std::int64_t>((Wide{value} * unit * one + kOne / 2) / kOne), one);
+    const auto again = read_decimal(text, kOne, unit);
+    if (again && *again == value) {
+      break;
+    }
+  }
+  return text;
+}
+
 Result<std::int64_t> read_part(std::string_view text) {
   return text.ends_with('%') ? read_decimal(text.substr(0, text.size() - 1), kOne, 100) : read_decimal(text, kOne);
 }
@@ -55,6 +78,7 @@ Result<std::int64_t> read_unchecked(const KeyInfo& key, std::string_view text) {
     case KeyKind::kSize:
       return parse_bytes(text);
     case KeyKind::kPart:
+    case KeyKind::kFactor:
       return read_part(text);
     case KeyKind::kDecimal:
       return read_decimal(text, kDecimalOne);
@@ -168,6 +192,8 @@ std::string accepted_values(const KeyInfo& key) {
       return "a size such as 16KiB, from " + format_bytes(key.least) + " to " + format_bytes(key.most);
     case KeyKind::kPart:
       return "a part such as 1% or 0.01, from " + part_text(key.least) + " to " + part_text(key.most);
+    case KeyKind::kFactor:
+      return "a factor such as 2 or 0.5, from " + factor_text(key.least) + " to " + factor_text(key.most);
     case KeyKind::kDecimal:
       return "a number such as 0.0175, from " + decimal_text(key.least) + " to " + decimal_text(key.most);
     case KeyKind::kCountOrAuto:
@@ -192,6 +218,8 @@ std::string value_text(const KeyInfo& key, std::int64_t value) {
       return format_bytes(value);
     case KeyKind::kPart:
       return part_text(value);
+    case KeyKind::kFactor:
+      return factor_text(value);
     case KeyKind::kDecimal:
       return decimal_text(value);
     case KeyKind::kCountOrAuto:
@@ -205,23 +233,15 @@ std::string value_text(const KeyInfo& key, std::int64_t value) {
 }
 
 std::string decimal_text(std::int64_t value) {
-  std::string text = std::to_string(value / kDecimalOne);
-  if (std::string rest = std::to_string(kDecimalOne + value % kDecimalOne).substr(1); value % kDecimalOne != 0) {
-    rest.erase(rest.find_last_not_of('0') + 1);
-    text += "." + rest;
-  }
-  return text;
+  return with_places(value, kDecimalOne);
 }
 
 std::string part_text(std::int64_t part) {
-  // Thousandths of a percent, rounded.
-  const auto value = static_cast<std::int64_t>((Wide{part} * 100'000 + kOne / 2) / kOne);
-  std::string text = std::to_string(value / 1000);
-  if (std::string rest = std::to_string(1000 + value % 1000).substr(1); rest != "000") {
-    rest.erase(rest.find_last_not_of('0') + 1);
-    text += "." + rest;
-  }
-  return text + "%";
+  return shortest(part, 100) + "%";
+}
+
+std::string factor_text(std::int64_t factor) {
+  return shortest(factor, 1);
 }
 
 }  // namespace sirtaki

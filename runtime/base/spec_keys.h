@@ -19,6 +19,7 @@ enum class KeyKind : std::uint8_t {
   kSwitch,       // on, off: 1, 0
   kSize,         // 16KiB: bytes
   kPart,         // 1%, 0.01: 1/65536
+  kFactor,       // 2, 0.5, 50%: 1/65536
   kDecimal,      // 0.0175: 1/kDecimalOne
   kCount,        // 512
   kCountOrAuto,  // 512, auto: -1
@@ -57,7 +58,8 @@ std::string accepted_values(const KeyInfo& key);
 std::string value_text(const KeyInfo& key, std::int64_t value);
 // "0.0175", of a value in 1/kDecimalOne.
 std::string decimal_text(std::int64_t value);
-// "1.5%", of a value in 1/65536, to three places.
+// "1.5%", "1.5", of a value in 1/65536: the shortest text that is read as this value.
 std::string part_text(std::int64_t part);
+std::string factor_text(std::int64_t factor);
 
 }  // namespace sirtaki

@@ -44,7 +44,7 @@ std::vector<PolicyInfo> all_policies() {
        "synchronous where the link is fast enough, else base steps, more where the link needs it",
        with_common({steps("base", defaults.base),
                     steps("max", defaults.most),
-                    {"gain", KeyKind::kPart, params::kOne / 10, 0, params::kOne},
+                    {"gain", KeyKind::kPart, (params::kOne + 5) / 10, 0, params::kOne},
                     {"compress", KeyKind::kSwitch, 0, 0, 1}},
                    kByItself, kByItself)},
       {PolicyId::kQsr, "qsr", "(alpha / learning rate)^2 steps, at least base",

@@ -112,10 +112,35 @@ TEST(Spec, GlobsMatchWholeNames) {
 }
 
 TEST(Spec, PartsArePrintedAsPercent) {
-  EXPECT_EQ(part_text(655), "0.999%");
+  EXPECT_EQ(part_text(655), "1%");
+  EXPECT_EQ(part_text(327), "0.499%");
+  EXPECT_EQ(part_text(328), "0.5%");
+  EXPECT_EQ(factor_text(65536), "1");
+  EXPECT_EQ(factor_text(98304), "1.5");
   EXPECT_EQ(part_text(65536), "100%");
   EXPECT_EQ(part_text(32768), "50%");
   EXPECT_EQ(part_text(1), "0.002%");
+  EXPECT_EQ(part_text(65535), "99.998%");
+}
+
+TEST(Spec, EveryPartIsReadAsWhatItWasWrittenFrom) {
+  const std::vector<KeyInfo> keys = {{"part", KeyKind::kPart, 0, 0, params::kOne},
+                                     {"factor", KeyKind::kFactor, 0, 0, params::kOne}};
+  for (std::int64_t part = 0; part <= params::kOne; ++part) {
+    std::vector<std::int64_t> values = {0, 0};
+    const std::string text = "part=" + part_text(part) + ",factor=" + factor_text(part);
+    ASSERT_TRUE(read_keys("it", keys, text, values)) << text;
+    ASSERT_EQ(values, (std::vector<std::int64_t>{part, part})) << text;
+  }
+}
+
+TEST(Spec, DefaultsAreRoundNumbers) {
+  for (const MethodInfo& method : methods()) {
+    for (const KeyInfo& key : method.keys) {
+      const bool part = key.kind == KeyKind::kPart || key.kind == KeyKind::kFactor;
+      EXPECT_LE(value_text(key, key.initial).size(), part ? 4U : 32U) << method.name << " " << key.name;
+    }
+  }
 }
 
 }  // namespace
