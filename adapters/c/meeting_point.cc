@@ -128,16 +128,36 @@ Result<engine::JobSpec> MeetingPoint::find(const Config& config, const Environme
 }
 
 Result<rendezvous::Secret> MeetingPoint::configured_secret(const Config& config) {
-  if (config.job.secret_fd >= 0) {
-    if (!fd_secret_) {
-      SRT_ASSIGN(fd_secret_, rendezvous::Secret::from_fd(config.job.secret_fd));
-    }
-    return *fd_secret_;
-  }
-  if (config.job.secret_file.empty()) {
+  const bool has_fd = config.job.secret_fd >= 0;
+  if (!has_fd && config.job.secret_file.empty()) {
     return invalid_argument(std::string("the job has no secret; ") + kSecretFix);
   }
-  return rendezvous::Secret::from_file(config.job.secret_file);
+  if (fd_secret_) {
+    return *fd_secret_;
+  }
+  // A descriptor is a number that wrappers may have closed and used again, so a file comes first.
+  Status file_error;
+  if (!config.job.secret_file.empty()) {
+    auto secret = rendezvous::Secret::from_file(config.job.secret_file);
+    if (secret && has_fd) {
+      fd_secret_ = *secret;
+    }
+    if (secret || !has_fd) {
+      return secret;
+    }
+    file_error = secret.status();
+  }
+  auto secret = rendezvous::Secret::from_fd(config.job.secret_fd);
+  if (!secret) {
+    return file_error ? secret
+                      : Result<rendezvous::Secret>(unavailable(
+                            "the job's secret does not reach this process: " + std::string(secret.status().text()) +
+                            "; and " + std::string(file_error.text()) +
+                            ". Run as the user who runs sirtakirun, in the same container (or PID namespace), or let "
+                            "the wrapper keep descriptors open (subprocess: close_fds=False, pass_fds)"));
+  }
+  fd_secret_ = *secret;
+  return *fd_secret_;
 }
 
 Result<engine::JobSpec> MeetingPoint::meet_hosted(const Config& config, const JobEnv& job) {

@@ -19,6 +19,7 @@ namespace {
 
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 constexpr const char* kLabel = "sirtaki";
+constexpr unsigned kNoExecSeal = 8U;  // MFD_NOEXEC_SEAL, which older headers lack
 // A signal ends an allocation and takes back what there is of it: little at a time, and again, but not for ever.
 constexpr std::size_t kStepBytes = std::size_t{256} * 1024;
 constexpr int kTries = 1000;
@@ -76,7 +77,11 @@ Status SharedSegment::allocate(std::size_t bytes) {
     return {Code::kExhausted, "no " + std::to_string(bytes) + " bytes of shared memory: the limit on file size " +
                                   std::to_string(limit.rlim_cur) + " (ulimit -f) counts for it"};
   }
-  fd_ = ::memfd_create(kLabel, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  // vm.memfd_noexec=2 wants the second flag; kernels before 6.3 do not know it.
+  fd_ = ::memfd_create(kLabel, MFD_CLOEXEC | MFD_ALLOW_SEALING | kNoExecSeal);
+  if (fd_ < 0) {
+    fd_ = ::memfd_create(kLabel, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  }
   if (fd_ < 0) {
     return refused(Code::kUnavailable, "the system makes no shared memory (memfd_create)", errno);
   }

@@ -116,8 +116,25 @@ Result<Secret> Secret::from_file(const std::string& path) {
 }
 
 Result<Secret> Secret::from_fd(int fd) {
+  const std::string what = "secret from file descriptor " + std::to_string(fd);
+  struct stat info {};
+  if (::fstat(fd, &info) != 0) {
+    return unavailable("cannot read " + what + ": " + error_text(errno) +
+                       "; a program between the launcher and this one has closed it");
+  }
+  // A number that was closed on the way may be anything by now; that is not to be read from, and not to be closed.
+  const bool file = S_ISREG(info.st_mode) && info.st_size <= static_cast<off_t>(kMaxFile);
+  if (!file && !S_ISFIFO(info.st_mode)) {
+    return unavailable(what +
+                       ": something else is open under this number; a program between the launcher and this "
+                       "one has closed the launcher's");
+  }
+  // Another process that shares the file may have read it.
+  if (file && ::lseek(fd, 0, SEEK_SET) != 0) {
+    return unavailable("cannot read " + what + ": " + error_text(errno));
+  }
   const Fd owned(fd);
-  return read_secret(fd, "secret from file descriptor " + std::to_string(fd));
+  return read_secret(fd, what);
 }
 
 Result<Secret> Secret::from_hex(const std::string& hex) {

@@ -18,7 +18,8 @@ class Secret {
   static Result<Secret> generate();
   // A file that only its owner can read (mode 0600 or 0400), holding kBytes as hexadecimal digits.
   static Result<Secret> from_file(const std::string& path);
-  // An inherited file descriptor with the same content; read to its end and closed.
+  // An inherited file descriptor, of a file or a pipe, with the same content; read from its beginning and closed. What
+  // is neither is refused and stays open.
   static Result<Secret> from_fd(int fd);
   static Result<Secret> from_hex(const std::string& hex);
 

@@ -1,6 +1,7 @@
 #include "adapters/c/meeting_point.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include "runtime/base/config_load.h"
 
@@ -42,6 +43,26 @@ TEST(MeetingPointTest, GivenJobWinsOverTheEnvironment) {
   EXPECT_EQ(job->size, 4);
   EXPECT_EQ(job->rendezvous, "10.0.0.1:4000");
   EXPECT_EQ(job->secret.to_hex(), secret);
+}
+
+TEST(MeetingPointTest, AFileServesWhereTheLaunchersDescriptorWasClosed) {
+  const auto secret = rendezvous::Secret::generate().value();
+  const std::string path = ::testing::TempDir() + "sirtaki_meeting_secret_" + std::to_string(getpid());
+  ASSERT_TRUE(secret.write_file(path));
+  const std::string common =
+      "job.rank = 0\njob.size = 2\njob.rendezvous = \"127.0.0.1:4000\"\njob.secret_fd = 1048575\n";
+  const auto found = find(common + "job.secret_file = \"" + path + "\"\n", {});
+  unlink(path.c_str());
+  ASSERT_TRUE(found) << found.status().to_string();
+  EXPECT_EQ(found->secret.to_hex(), secret.to_hex());
+  const auto closed = find(common, {});
+  ASSERT_FALSE(closed);
+  EXPECT_NE(closed.status().text().find("has closed it"), std::string_view::npos) << closed.status().to_string();
+  const auto neither = find(common + "job.secret_file = \"" + path + "\"\n", {});
+  ASSERT_FALSE(neither);
+  for (const std::string& word : {std::string("close_fds=False"), path}) {
+    EXPECT_NE(neither.status().text().find(word), std::string_view::npos) << neither.status().to_string();
+  }
 }
 
 TEST(MeetingPointTest, GivenJobIsChecked) {

@@ -2,6 +2,8 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -106,6 +108,28 @@ TEST(Secret, ComesThroughAPipeWhichIsThenClosed) {
   EXPECT_TRUE(same(Secret::from_fd(ends[0]).value(), secret));
   EXPECT_EQ(::fcntl(ends[0], F_GETFD), -1);
   EXPECT_FALSE(Secret::from_fd(-1));
+}
+
+TEST(SecretTest, AFileIsReadFromItsBeginningWhoeverHasReadIt) {
+  const Secret secret = Secret::generate().value();
+  const int file = ::memfd_create("secret", MFD_CLOEXEC);
+  ASSERT_GE(file, 0);
+  const std::string text = secret.to_hex();
+  ASSERT_EQ(::write(file, text.data(), text.size()), static_cast<ssize_t>(text.size()));
+  const int other = ::dup(file);  // shares the position
+  EXPECT_TRUE(same(Secret::from_fd(file).value(), secret));
+  EXPECT_TRUE(same(Secret::from_fd(other).value(), secret));
+}
+
+TEST(SecretTest, ADescriptorThatIsSomethingElseByNowStaysOpen) {
+  int ends[2];
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+  const auto refused = Secret::from_fd(ends[0]);
+  ASSERT_FALSE(refused);
+  EXPECT_NE(refused.status().text().find("something else"), std::string::npos);
+  EXPECT_NE(::fcntl(ends[0], F_GETFD), -1);
+  ::close(ends[0]);
+  ::close(ends[1]);
 }
 
 }  // namespace
