@@ -18,6 +18,7 @@
 #include <memory>
 #include <set>
 
+#include "launcher/cpu_quota.h"
 #include "launcher/spawn.h"
 #include "runtime/base/host_info.h"
 
@@ -129,10 +130,9 @@ std::string library_version() {
 int usable_cores() {
   cpu_set_t set;
   CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof(set), &set) == 0) {
-    return std::max(1, CPU_COUNT(&set));
-  }
-  return std::max(1, static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN)));
+  const bool known = sched_getaffinity(0, sizeof(set), &set) == 0;
+  const int cores = known ? CPU_COUNT(&set) : static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN));
+  return std::max(1, std::min(cores, quota_cores().value_or(cores)));
 }
 
 std::string simd_name() {

@@ -13,7 +13,7 @@
 namespace sirtaki::launcher {
 
 std::string library_version();                    // "0.1.0"
-int usable_cores();                               // this process may run on; at least 1
+int usable_cores();                               // this process may use at one time; at least 1
 std::string simd_name();                          // "avx512", "avx2", "sse4", "neon", "baseline"
 std::vector<NetworkAddress> network_addresses();  // of interfaces that are up, loopback left out
 
