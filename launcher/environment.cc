@@ -42,14 +42,16 @@ constexpr std::array<std::string_view, 33> kLocalNames = {"HOME",
                                                           "HIP_VISIBLE_DEVICES"};
 constexpr std::array<std::string_view, 8> kLocalPrefixes = {"SSH_",  "XDG_",  "DBUS_",  "BASH_FUNC_",
                                                             "TERM_", "TMUX_", "GNOME_", "KDE_"};
-constexpr std::array<std::string_view, 5> kPlaceInJob = {"SIRTAKI_JOB_RANK", "SIRTAKI_JOB_SIZE",
-                                                         "SIRTAKI_JOB_RENDEZVOUS", "SIRTAKI_JOB_SECRET_FD",
-                                                         "SIRTAKI_JOB_SECRET_FILE"};
+constexpr std::string_view kPlaceInJob[] = {
+    "SIRTAKI_JOB_RANK",       "SIRTAKI_JOB_SIZE",      "SIRTAKI_JOB_LOCAL_RANK",  "SIRTAKI_JOB_LOCAL_SIZE",
+    "SIRTAKI_JOB_RENDEZVOUS", "SIRTAKI_JOB_SECRET_FD", "SIRTAKI_JOB_SECRET_FILE", "SIRTAKI_JOB_TERMINAL",
+    "HOROVOD_RANK",           "HOROVOD_SIZE",          "HOROVOD_LOCAL_RANK",      "HOROVOD_LOCAL_SIZE",
+    "HOROVOD_CROSS_RANK",     "HOROVOD_CROSS_SIZE",    "HOROVOD_HOSTNAME"};
 
 }  // namespace
 
 bool is_place_in_job(std::string_view name) {
-  return std::find(kPlaceInJob.begin(), kPlaceInJob.end(), name) != kPlaceInJob.end();
+  return std::find(std::begin(kPlaceInJob), std::end(kPlaceInJob), name) != std::end(kPlaceInJob);
 }
 
 bool stays_here(std::string_view name) {
@@ -83,6 +85,28 @@ Result<Variables> variables_for_ranks(const Environment& environment, const std:
     chosen[name] = found->second;
   }
   return Variables(chosen.begin(), chosen.end());
+}
+
+Variables variables_of_rank(Rank rank, int size, const RankPlace& place, const std::string& host, bool horovod) {
+  const std::pair<std::string, int> facts[] = {{"RANK", rank},
+                                               {"SIZE", size},
+                                               {"LOCAL_RANK", place.local_rank},
+                                               {"LOCAL_SIZE", place.local_size},
+                                               {"CROSS_RANK", place.cross_rank},
+                                               {"CROSS_SIZE", place.cross_size}};
+  Variables variables;
+  for (const auto& [name, value] : facts) {
+    if (!name.starts_with("CROSS")) {
+      variables.emplace_back("SIRTAKI_JOB_" + name, std::to_string(value));
+    }
+    if (horovod) {
+      variables.emplace_back("HOROVOD_" + name, std::to_string(value));
+    }
+  }
+  if (horovod) {
+    variables.emplace_back("HOROVOD_HOSTNAME", host);
+  }
+  return variables;
 }
 
 void put_first(Variables& variables, const std::string& name, const std::string& folder) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <map>
 
 namespace sirtaki::launcher {
 
@@ -211,6 +212,23 @@ Result<std::vector<Placement>> place_ranks(const std::vector<Host>& hosts, std::
     }
   }
   return placements;
+}
+
+std::vector<RankPlace> rank_places(const std::vector<std::string>& hosts) {
+  std::map<std::string, int> on_host;
+  std::map<int, int> with_local_rank;
+  std::vector<RankPlace> places;
+  for (const std::string& host : hosts) {
+    RankPlace place;
+    place.local_rank = on_host[host]++;
+    place.cross_rank = with_local_rank[place.local_rank]++;
+    places.push_back(place);
+  }
+  for (std::size_t i = 0; i < places.size(); ++i) {
+    places[i].local_size = on_host[hosts[i]];
+    places[i].cross_size = with_local_rank[places[i].local_rank];
+  }
+  return places;
 }
 
 int omp_threads(int cores, int ranks) {

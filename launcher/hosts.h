@@ -36,6 +36,17 @@ Result<std::vector<Host>> parse_hostfile(std::string_view text, std::string_view
 Result<std::vector<Placement>> place_ranks(const std::vector<Host>& hosts, std::optional<int> np,
                                            const std::function<bool(const std::string&)>& is_local);
 
+// Where a rank is: its place among the ranks of its host; the place of its host among those that have as many ranks.
+struct RankPlace {
+  int local_rank = 0;
+  int local_size = 1;
+  int cross_rank = 0;
+  int cross_size = 1;
+  bool operator==(const RankPlace&) const = default;
+};
+// Returns the places of ranks of which `hosts` has the host, by rank.
+std::vector<RankPlace> rank_places(const std::vector<std::string>& hosts);
+
 // Threads for OpenMP in each of `ranks` processes that share `cores`; at least 1.
 int omp_threads(int cores, int ranks);
 

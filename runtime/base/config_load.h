@@ -23,6 +23,10 @@ using Environment = std::map<std::string, std::string, std::less<>>;
 inline constexpr std::string_view kConfigVariable = "SIRTAKI_CONFIG";            // path of the TOML file
 inline constexpr std::string_view kConfigTextVariable = "SIRTAKI_CONFIG_TEXT";   // its content, from the launcher
 inline constexpr std::string_view kCommandLineVariable = "SIRTAKI_CLI_OPTIONS";  // the launcher's flags, TOML lines
+// What sirtakirun says to a rank and programs may read: its place on its host, whether its errors end on a terminal.
+inline constexpr std::string_view kLocalRankVariable = "SIRTAKI_JOB_LOCAL_RANK";
+inline constexpr std::string_view kLocalSizeVariable = "SIRTAKI_JOB_LOCAL_SIZE";
+inline constexpr std::string_view kTerminalVariable = "SIRTAKI_JOB_TERMINAL";
 
 struct ConfigSources {
   Environment environment;

@@ -19,7 +19,7 @@ struct Launcher {
 };
 
 constexpr std::array<Launcher, 5> kLaunchers = {{
-    {"sirtakirun", "SIRTAKI_JOB_RANK", "SIRTAKI_JOB_SIZE", "", "", ""},
+    {"sirtakirun", "SIRTAKI_JOB_RANK", "SIRTAKI_JOB_SIZE", kLocalRankVariable, kLocalSizeVariable, ""},
     {"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "TORCHELASTIC_RUN_ID"},
     {"mpirun (Open MPI)", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
      "OMPI_COMM_WORLD_LOCAL_SIZE", "PMIX_NAMESPACE"},

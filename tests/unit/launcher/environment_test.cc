@@ -39,5 +39,25 @@ TEST(Environment, AFolderComesFirstInAList) {
   EXPECT_EQ(variables, (Variables{{"PYTHONPATH", "/x:/a:/b"}, {"EMPTY", "/x"}, {"NEW", "/x"}}));
 }
 
+TEST(VariablesOfRank, SayItsPlaceAndUnderHorovodsNamesOnRequest) {
+  const RankPlace place{1, 2, 0, 3};
+  EXPECT_EQ(variables_of_rank(1, 5, place, "node1", false), (Variables{{"SIRTAKI_JOB_RANK", "1"},
+                                                                       {"SIRTAKI_JOB_SIZE", "5"},
+                                                                       {"SIRTAKI_JOB_LOCAL_RANK", "1"},
+                                                                       {"SIRTAKI_JOB_LOCAL_SIZE", "2"}}));
+  const Variables with = variables_of_rank(1, 5, place, "node1", true);
+  const Environment found(with.begin(), with.end());
+  EXPECT_EQ(found.at("HOROVOD_RANK"), "1");
+  EXPECT_EQ(found.at("HOROVOD_SIZE"), "5");
+  EXPECT_EQ(found.at("HOROVOD_LOCAL_RANK"), "1");
+  EXPECT_EQ(found.at("HOROVOD_LOCAL_SIZE"), "2");
+  EXPECT_EQ(found.at("HOROVOD_CROSS_RANK"), "0");
+  EXPECT_EQ(found.at("HOROVOD_CROSS_SIZE"), "3");
+  EXPECT_EQ(found.at("HOROVOD_HOSTNAME"), "node1");
+  for (const auto& [name, value] : with) {
+    EXPECT_TRUE(is_place_in_job(name)) << name;  // else a job inside this one would inherit it
+  }
+}
+
 }  // namespace
 }  // namespace sirtaki::launcher

@@ -107,5 +107,13 @@ TEST(OmpThreads, ShareTheCoresAndAreAtLeastOne) {
   EXPECT_EQ(omp_threads(1, 1), 1);
 }
 
+TEST(RankPlaces, CountRanksOfAHostAndHostsWithAsManyRanks) {
+  EXPECT_EQ(rank_places({"a"}), (std::vector<RankPlace>{{0, 1, 0, 1}}));
+  EXPECT_EQ(rank_places({"a", "a", "b", "c", "c"}),
+            (std::vector<RankPlace>{{0, 2, 0, 3}, {1, 2, 0, 2}, {0, 1, 1, 3}, {0, 2, 2, 3}, {1, 2, 1, 2}}));
+  // One machine under two names.
+  EXPECT_EQ(rank_places({"a", "b", "a"}), (std::vector<RankPlace>{{0, 2, 0, 2}, {0, 1, 1, 2}, {1, 2, 0, 1}}));
+}
+
 }  // namespace
 }  // namespace sirtaki::launcher
