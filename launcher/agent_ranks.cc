@@ -5,6 +5,7 @@
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/error.hpp>
 
+#include "launcher/descriptors.h"
 #include "launcher/environment.h"
 #include "launcher/host_facts.h"
 #include "launcher/hosts.h"

@@ -5,8 +5,8 @@
 #include <linux/close_range.h>
 #include <signal.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -14,6 +14,8 @@
 #include <algorithm>
 #include <optional>
 #include <string_view>
+
+#include "launcher/descriptors.h"
 
 namespace sirtaki::launcher {
 
@@ -69,6 +71,9 @@ struct ChildPlan {
   int in, out, err, report;
   int inherit_fd;
   int death_signal;
+  rlim_t open_files;
+  const int* ignored;
+  std::size_t ignored_count;
   pid_t parent;
 };
 
@@ -89,6 +94,9 @@ struct ChildPlan {
   for (int number = 1; number < NSIG; ++number) {
     signal(number, SIG_DFL);
   }
+  for (std::size_t i = 0; i < plan.ignored_count; ++i) {
+    signal(plan.ignored[i], SIG_IGN);
+  }
   sigset_t none;
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, nullptr);
@@ -99,6 +107,11 @@ struct ChildPlan {
   close_range(3, ~0U, CLOSE_RANGE_CLOEXEC);
   if (plan.inherit_fd >= 0 && fcntl(plan.inherit_fd, F_SETFD, 0) != 0) {
     give_up(plan, Stage::kOther);
+  }
+  rlimit limit{};
+  if (plan.open_files != 0 && getrlimit(RLIMIT_NOFILE, &limit) == 0) {
+    limit.rlim_cur = plan.open_files;
+    setrlimit(RLIMIT_NOFILE, &limit);
   }
   if (plan.cwd != nullptr && chdir(plan.cwd) != 0) {
     give_up(plan, Stage::kDirectory);
@@ -235,7 +248,7 @@ Result<ChildProcess> spawn(const SpawnSpec& spec, SpawnError* error) {
   }
   auto pipes = open_pipes(spec.pipe_stdin);
   if (!pipes) {
-    return fail(error, {1, std::string("no pipe could be opened: ") + strerror(errno)});
+    return fail(error, {1, "no pipe could be opened: " + explain_errno(errno)});
   }
   const std::vector<char*> argv = pointers(spec.argv);
   const std::vector<char*> env = pointers(spec.env);
@@ -249,6 +262,9 @@ Result<ChildProcess> spawn(const SpawnSpec& spec, SpawnError* error) {
                        pipes->report.write.get(),
                        spec.inherit_fd,
                        spec.death_signal,
+                       spec.open_files,
+                       spec.ignored.data(),
+                       spec.ignored.size(),
                        getpid()};
   const pid_t pid = fork_quietly();
   if (pid == 0) {
@@ -273,16 +289,6 @@ Result<ChildProcess> spawn(const SpawnSpec& spec, SpawnError* error) {
   child.out = std::move(pipes->out.read);
   child.err = std::move(pipes->err.read);
   return child;
-}
-
-Result<FileDescriptor> memory_file(const std::string& content) {
-  const FileDescriptor small(memfd_create("sirtaki", MFD_CLOEXEC));
-  FileDescriptor file(small.get() < 0 ? -1 : fcntl(small.get(), F_DUPFD_CLOEXEC, 100));
-  if (file.get() < 0 || write(file.get(), content.data(), content.size()) != static_cast<ssize_t>(content.size()) ||
-      lseek(file.get(), 0, SEEK_SET) != 0) {
-    return unavailable(std::string("no memory file could be made: ") + strerror(errno));
-  }
-  return file;
 }
 
 }  // namespace sirtaki::launcher

@@ -4,6 +4,7 @@
 // Everything else this process has open stays closed in the child (close-on-exec).
 #pragma once
 
+#include <sys/resource.h>
 #include <sys/types.h>
 
 #include <string>
@@ -40,6 +41,8 @@ struct SpawnSpec {
   std::string cwd;                // empty: as it is
   bool pipe_stdin = false;        // else /dev/null
   int inherit_fd = -1;            // stays open in the child under its number
+  rlim_t open_files = 0;          // soft limit of the child's descriptors; 0: this process's
+  std::vector<int> ignored;       // signals that the child ignores from its beginning; all others do their default
   int death_signal = 0;           // sent to the child when this process (its forking thread) dies; 0: none
 };
 
@@ -61,9 +64,5 @@ Result<ChildProcess> spawn(const SpawnSpec& spec, SpawnError* error);
 // Path of `command` as the kernel should get it: itself when it holds a slash, else the first executable file in
 // `path_variable`. Empty when there is none.
 std::string find_program(const std::string& command, const std::string& path_variable);
-
-// A memory file with `content`, positioned at its start, with a number of 100 or more so that shells, which use small
-// numbers, leave it alone. Close-on-exec.
-Result<FileDescriptor> memory_file(const std::string& content);
 
 }  // namespace sirtaki::launcher

@@ -10,6 +10,8 @@
 #include <filesystem>
 #include <fstream>
 
+#include "launcher/descriptors.h"
+
 namespace sirtaki::launcher {
 namespace {
 
@@ -91,6 +93,26 @@ TEST_F(SpawnFolder, FindsProgramsInThePathOfTheChild) {
   EXPECT_EQ(find_program("data", folder_), "");
   EXPECT_EQ(find_program("", folder_), "");
   EXPECT_EQ(find_program("./x", folder_), "./x");
+}
+
+TEST(MemoryFile, HasALowerNumberWhereTheLimitIsLow) {
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  rlimit low = before;
+  low.rlim_cur = 64;
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &low), 0);
+  const auto file = memory_file("hidden");
+  const Status enough = check_open_files(64, "a job");
+  const Status scarce = check_open_files(65, "a job");
+  setrlimit(RLIMIT_NOFILE, &before);
+  ASSERT_TRUE(file) << file.status().to_string();
+  EXPECT_GE(file->get(), 10);
+  EXPECT_EQ(read_all(file->get()), "hidden");
+  struct stat info {};
+  ASSERT_EQ(fstat(file->get(), &info), 0);
+  EXPECT_EQ(info.st_mode & 0777, 0600U);  // the way through /proc/PID/fd is this user's alone
+  EXPECT_TRUE(enough);
+  EXPECT_NE(scarce.to_string().find("ulimit -n"), std::string::npos);
 }
 
 }  // namespace
