@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import subprocess
 import sys
 import threading
 import time
@@ -216,6 +218,58 @@ def test_run_tells_as_text_what_cannot_be_pickled(work: Callable[[], object], wo
         sirtaki.run(work, np=1, env={"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])})
     assert [word for word in words if word not in str(caught.value)] == [], str(caught.value)
     assert caught.value.rank == 0
+
+
+def test_run_ends_ranks_at_its_timeout_even_if_they_handle_sigterm(tmp_path: Path) -> None:
+    import sirtaki
+
+    def work(folder: str) -> None:
+        import os
+        import signal
+
+        signal.signal(signal.SIGTERM, lambda *_: None)
+        with open(os.path.join(folder, "pid"), "w") as out:
+            out.write(str(os.getpid()))
+        while True:
+            signal.pause()
+
+    begin = time.monotonic()
+    with pytest.raises(TimeoutError):
+        sirtaki.run(work, (str(tmp_path),), np=1, timeout=8)
+    assert time.monotonic() - begin < 25
+    assert not Path(f"/proc/{(tmp_path / 'pid').read_text()}").exists()
+
+
+PROGRESS = """
+import sirtaki, sirtaki.torch as hvd
+hvd.init()
+progress = sirtaki.Progress(steps_per_epoch=2, samples_per_step=1)
+for _ in range(2):
+    progress.step(0, 0.5)
+hvd.shutdown()
+"""
+
+
+def test_progress_shows_its_line_when_the_launcher_writes_to_a_terminal() -> None:
+    def shown(command: list[str]) -> str:
+        ours, theirs = os.openpty()
+        try:
+            subprocess.run(
+                command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=theirs, timeout=90, check=True
+            )
+        finally:
+            os.close(theirs)
+        text = b""
+        with contextlib.suppress(OSError):  # EIO: all is read
+            while part := os.read(ours, 65536):
+                text += part
+        os.close(ours)
+        return text.decode()
+
+    launcher = [str(Path(sys.executable).with_name("sirtakirun")), "-np", "2"]
+    assert "epoch 1  step 2/2  loss 0.5000" in shown([*launcher, sys.executable, "-c", PROGRESS])
+    elsewhere = f'{sys.executable} -c "$0" 2> /dev/null'
+    assert "epoch 1" not in shown([*launcher, "sh", "-c", elsewhere, PROGRESS])
 
 
 TRAINED = """

@@ -11,6 +11,8 @@ progress.end()
 
 from __future__ import annotations
 
+import os
+import stat
 import sys
 import time
 from typing import Any, TextIO
@@ -26,8 +28,9 @@ _MOST_CHANGES = 4
 class Progress:
     """Counts steps; on rank 0 writes one line that is renewed, and a report at the end.
 
-    The options report.live ("auto": when the output is a terminal) and report.end decide what is shown. Without a
-    Progress, or without its end(), a session with a DistributedOptimizer writes its report by itself when it ends.
+    The options report.live ("auto": when the output is a terminal, also behind sirtakirun) and report.end decide what
+    is shown. Without a Progress, or without its end(), a session with a DistributedOptimizer writes its report by
+    itself when it ends.
     """
 
     _TERMINAL_PAUSE = 0.2  # seconds between renewals
@@ -38,7 +41,7 @@ class Progress:
     ) -> None:
         """`samples_per_step` counts all ranks; `optimizer` (a DistributedOptimizer) tells how long ranks wait."""
         self._stream = sys.stderr if stream is None else stream
-        self._terminal = self._stream.isatty()
+        self._terminal = self._stream.isatty() or _shown_on_terminal(self._stream)
         live = basics.option("report.live")
         first = basics.rank() == 0
         self._live = first and (live == "on" or (live == "auto" and self._terminal))
@@ -109,6 +112,16 @@ class Progress:
         else:
             self._stream.write(text + "\n")
         self._stream.flush()
+
+
+def _shown_on_terminal(stream: TextIO) -> bool:
+    """Says whether sirtakirun shows what is written to `stream` on a terminal: standard error, still its pipe."""
+    if "SIRTAKI_JOB_TERMINAL" not in os.environ or stream is not sys.stderr:
+        return False
+    try:
+        return stat.S_ISFIFO(os.fstat(stream.fileno()).st_mode)
+    except (OSError, ValueError):
+        return False
 
 
 def end_is_wanted() -> bool:
