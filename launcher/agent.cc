@@ -13,6 +13,7 @@
 #include "launcher/agent_protocol.h"
 #include "launcher/agent_ranks.h"
 #include "launcher/channel.h"
+#include "launcher/descriptors.h"
 #include "launcher/host_facts.h"
 #include "launcher/processes.h"
 #include "runtime/base/config_load.h"
@@ -24,7 +25,6 @@ using boost::system::error_code;
 
 namespace {
 
-constexpr auto kLostLauncherGrace = std::chrono::milliseconds(1000);  // between SIGTERM and SIGKILL
 constexpr auto kKillRound = std::chrono::milliseconds(10);
 constexpr auto kSweepLimit = std::chrono::seconds(2);
 // Over ssh a cut line need not end stdin. The launcher sends something every 2 s.
@@ -41,7 +41,10 @@ class Agent {
   void wait_for_signal();
   void reap();
   void probe(ConstBytes payload);
+  void spawn(ConstBytes payload);
+  void pass_on(ConstBytes payload);
   void kill_ranks(ConstBytes payload);
+  void terminate();
   void kill_all_now();
   void watch_silence();
   void finish();
@@ -55,7 +58,10 @@ class Agent {
   asio::steady_timer silence_;
   FrameChannel channel_;
   RankSet ranks_;
-  bool ending_ = false;
+  Duration term_grace_{};
+  bool terminating_ = false;  // the ranks have got their SIGTERM
+  bool paused_ = false;       // the job is stopped, and its launcher says nothing
+  bool ending_ = false;       // the launcher is gone
 };
 
 Agent::Agent()
@@ -66,7 +72,8 @@ Agent::Agent()
       silence_(io_),
       channel_(io_, FileDescriptor(fcntl(0, F_DUPFD_CLOEXEC, 3)), FileDescriptor(fcntl(1, F_DUPFD_CLOEXEC, 3)), false,
                {[this](const Frame& frame) { on_frame(frame); }, [this](const Status&) { on_end(); }}),
-      ranks_(io_, environment_, [this](FrameType type, ConstBytes payload) { channel_.send(type, payload); }) {
+      ranks_(io_, environment_, raise_open_files(),
+             [this](FrameType type, ConstBytes payload) { channel_.send(type, payload); }) {
   signals_.add(SIGINT);
   const int null = open("/dev/null", O_RDWR | O_CLOEXEC);
   dup2(null, 0);
@@ -88,6 +95,10 @@ int Agent::run() {
 }
 
 void Agent::watch_silence() {
+  if (paused_) {
+    silence_.cancel();
+    return;
+  }
   silence_.expires_after(kSilenceLimit);
   silence_.async_wait([this](const error_code& error) {
     if (!error) {
@@ -112,11 +123,12 @@ void Agent::on_frame(const Frame& frame) {
     case FrameType::kProbe:
       probe(frame.payload);
       return;
-    case FrameType::kSpawn: {
-      const auto request = decode_spawn(frame.payload);
-      request ? ranks_.spawn_all(*request) : protocol_error(request.status());
+    case FrameType::kSpawn:
+      spawn(frame.payload);
       return;
-    }
+    case FrameType::kSignal:
+      pass_on(frame.payload);
+      return;
     case FrameType::kKill:
       kill_ranks(frame.payload);
       return;
@@ -140,16 +152,58 @@ void Agent::probe(ConstBytes payload) {
   channel_.send(FrameType::kProbed, encode(probe_endpoints(*request)));
 }
 
-void Agent::kill_ranks(ConstBytes payload) {
-  const auto request = decode_kill(payload);
+void Agent::spawn(ConstBytes payload) {
+  const auto request = decode_spawn(payload);
   if (!request) {
     protocol_error(request.status());
     return;
   }
-  if (request->signal != SIGKILL) {
-    ranks_.signal_all(request->signal);
+  term_grace_ = std::chrono::milliseconds(request->term_grace_ms);
+  ranks_.spawn_all(*request);
+}
+
+void Agent::pass_on(ConstBytes payload) {
+  const auto request = decode_signal(payload);
+  if (!request) {
+    protocol_error(request.status());
+    return;
   }
-  kill_timer_.expires_after(std::chrono::milliseconds(request->signal == SIGKILL ? 0 : request->grace_ms));
+  Signalled answer{request->signal, {}};
+  if (request->signal == SIGSTOP || request->signal == SIGCONT) {
+    paused_ = request->signal == SIGSTOP;
+    stop_or_continue_descendants(request->signal);
+    if (!hello_.ssh_client.empty()) {
+      watch_silence();
+    }
+  } else {
+    answer.unhandled = ranks_.pass_on(request->signal);
+  }
+  channel_.send(FrameType::kSignalled, encode(answer));
+}
+
+void Agent::kill_ranks(ConstBytes payload) {
+  const auto request = decode_kill(payload);
+  if (!request) {
+    protocol_error(request.status());
+  } else if (request->signal == SIGKILL) {
+    kill_all_now();
+  } else {
+    terminate();
+  }
+}
+
+// Whoever asks, and however often: the ranks get one SIGTERM, and one time to end in.
+void Agent::terminate() {
+  if (terminating_) {
+    return;
+  }
+  terminating_ = true;
+  ranks_.terminate();
+  if (!ranks_.ending_in_order()) {
+    kill_all_now();
+    return;
+  }
+  kill_timer_.expires_after(term_grace_);
   kill_timer_.async_wait([this](const error_code& error) {
     if (!error) {
       kill_all_now();
@@ -176,8 +230,10 @@ void Agent::wait_for_signal() {
     }
     if (number == SIGCHLD) {
       reap();
-    } else {
+    } else if (ranks_.all_exited()) {
       on_end();
+    } else {
+      terminate();  // and goes on to serve the launcher, which may not know yet
     }
     wait_for_signal();
   });
@@ -190,6 +246,8 @@ void Agent::reap() {
   }
   if (ending_ && ranks_.all_exited()) {
     finish();
+  } else if (terminating_ && !ranks_.ending_in_order()) {
+    kill_all_now();  // those that are left have made no arrangements
   }
 }
 
@@ -202,9 +260,10 @@ void Agent::on_end() {
     finish();
     return;
   }
-  ranks_.signal_all(SIGTERM);
-  kill_timer_.expires_after(kLostLauncherGrace);
-  kill_timer_.async_wait([this](const error_code& error) {
+  terminate();
+  // What cannot be killed, in the middle of a read from a dead disk, is not waited for.
+  silence_.expires_after(term_grace_ + kSweepLimit);
+  silence_.async_wait([this](const error_code& error) {
     if (!error) {
       finish();
     }
@@ -244,6 +303,8 @@ int guard(pid_t agent, const sigset_t& signals) {
 
 int run_agent() {
   signal(SIGPIPE, SIG_IGN);
+  signal(SIGUSR1, SIG_IGN);  // a scheduler's warning to all processes is for the ranks
+  signal(SIGUSR2, SIG_IGN);
   become_subreaper();
   sigset_t handled;
   sigset_t before;

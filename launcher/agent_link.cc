@@ -32,8 +32,12 @@ void AgentLink::start(const AgentCommand& command) {
   spec.argv = command.argv;
   spec.env = command.env;
   spec.pipe_stdin = true;
+  spec.open_files = command.open_files;
   // ssh may hang on a dead line; an agent here needs no help, it sees the end of its stdin.
-  spec.death_signal = placement_.local ? 0 : SIGTERM;
+  spec.death_signal = placement_.local ? 0 : SIGKILL;
+  // Schedulers signal every process of a job at once; what ends ranks in order must not cut their line before.
+  spec.ignored =
+      placement_.local ? std::vector{SIGUSR1, SIGUSR2} : std::vector{SIGUSR1, SIGUSR2, SIGTERM, SIGHUP, SIGINT};
   Result<ChildProcess> child = spawn(spec, nullptr);
   if (!child) {
     const Status status = child.status();
@@ -80,7 +84,7 @@ void AgentLink::on_channel_end(const Status& status) {
   channel_end_ = status;
   channel_->close();
   if (!status && pid_ > 0) {
-    kill(pid_, SIGTERM);  // it no longer makes sense
+    kill(pid_, placement_.local ? SIGTERM : SIGKILL);  // it no longer makes sense
   }
   linger_.expires_after(kExitLinger);
   linger_.async_wait([this](const error_code& error) {
@@ -203,7 +207,7 @@ void AgentLink::cut() {
   linger_.cancel();
   // Behind ssh, closing the pipes is enough only while the line works.
   if (!placement_.local && pid_ > 0 && !wait_status_) {
-    kill(pid_, SIGTERM);
+    kill(pid_, SIGKILL);
   }
   if (state_ == State::kReady) {
     state_ = State::kGone;

@@ -25,6 +25,7 @@ struct AgentCommand {
   std::vector<std::string> argv;
   std::vector<std::string> env;  // of the agent or of ssh
   std::string remote_path;       // for messages
+  rlim_t open_files = 0;         // as in SpawnSpec
 };
 
 class AgentLink {

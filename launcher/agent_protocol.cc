@@ -1,5 +1,7 @@
 #include "launcher/agent_protocol.h"
 
+#include <signal.h>
+
 #include <algorithm>
 #include <cstring>
 
@@ -24,6 +26,25 @@ std::vector<std::string> get_strings(WireReader& in) {
     text = in.get_string();
   }
   return strings;
+}
+
+using Variables = std::vector<std::pair<std::string, std::string>>;
+
+void put_variables(WireWriter& out, const Variables& variables) {
+  out.put(static_cast<std::uint32_t>(variables.size()));
+  for (const auto& [name, value] : variables) {
+    out.put_string(name);
+    out.put_string(value);
+  }
+}
+
+Variables get_variables(WireReader& in) {
+  Variables variables(in.get_count(2 * sizeof(std::uint32_t)));
+  for (auto& [name, value] : variables) {
+    name = in.get_string();
+    value = in.get_string();
+  }
+  return variables;
 }
 
 template <class T>
@@ -92,6 +113,7 @@ std::vector<std::byte> encode(const Hello& message) {
   out.put(message.protocol);
   out.put_string(message.version);
   out.put_string(message.hostname);
+  out.put_string(message.host_id);
   out.put(message.cores);
   out.put_string(message.simd);
   out.put_string(message.ssh_client);
@@ -112,6 +134,7 @@ Result<Hello> decode_hello(ConstBytes bytes) {
     return message;
   }
   message.hostname = in.get_string();
+  message.host_id = in.get_string();
   message.cores = in.get<std::int32_t>();
   message.simd = in.get_string();
   message.ssh_client = in.get_string();
@@ -162,11 +185,12 @@ std::vector<std::byte> encode(const Spawn& message) {
   out.put_string(message.secret_hex);
   out.put_string(message.cwd);
   put_strings(out, message.argv);
-  out.put(static_cast<std::uint32_t>(message.env.size()));
-  for (const auto& [name, value] : message.env) {
-    out.put_string(name);
-    out.put_string(value);
+  put_variables(out, message.env);
+  out.put(static_cast<std::uint32_t>(message.rank_env.size()));
+  for (const Variables& variables : message.rank_env) {
+    put_variables(out, variables);
   }
+  out.put(message.term_grace_ms);
   return std::move(out).take();
 }
 
@@ -180,13 +204,15 @@ Result<Spawn> decode_spawn(ConstBytes bytes) {
   message.secret_hex = in.get_string();
   message.cwd = in.get_string();
   message.argv = get_strings(in);
-  message.env.resize(in.get_count(2 * sizeof(std::uint32_t)));
-  for (auto& [name, value] : message.env) {
-    name = in.get_string();
-    value = in.get_string();
+  message.env = get_variables(in);
+  message.rank_env.resize(in.get_count(sizeof(std::uint32_t)));
+  for (Variables& variables : message.rank_env) {
+    variables = get_variables(in);
   }
+  message.term_grace_ms = in.get<std::int32_t>();
   const bool sane = message.first_rank >= 0 && message.ranks >= 1 && message.size >= 1 &&
-                    message.ranks <= message.size - message.first_rank && !message.argv.empty();
+                    message.ranks <= message.size - message.first_rank && !message.argv.empty() &&
+                    message.rank_env.size() == static_cast<std::size_t>(message.ranks) && message.term_grace_ms >= 0;
   if (!sane) {
     in.fail();
   }
@@ -265,7 +291,6 @@ Result<Exited> decode_exited(ConstBytes bytes) {
 std::vector<std::byte> encode(const Kill& message) {
   WireWriter out;
   out.put(message.signal);
-  out.put(message.grace_ms);
   return std::move(out).take();
 }
 
@@ -273,11 +298,47 @@ Result<Kill> decode_kill(ConstBytes bytes) {
   WireReader in(bytes);
   Kill message;
   message.signal = in.get<std::int32_t>();
-  message.grace_ms = in.get<std::int32_t>();
-  if (message.signal < 1 || message.signal > 64 || message.grace_ms < 0) {
+  if (message.signal != SIGTERM && message.signal != SIGKILL) {
     in.fail();
   }
   return finished(in, "agent kill", message);
+}
+
+std::vector<std::byte> encode(const Signal& message) {
+  WireWriter out;
+  out.put(message.signal);
+  return std::move(out).take();
+}
+
+Result<Signal> decode_signal(ConstBytes bytes) {
+  WireReader in(bytes);
+  Signal message;
+  message.signal = in.get<std::int32_t>();
+  if (message.signal < 1 || message.signal > 64) {
+    in.fail();
+  }
+  return finished(in, "agent signal", message);
+}
+
+std::vector<std::byte> encode(const Signalled& message) {
+  WireWriter out;
+  out.put(message.signal);
+  out.put(static_cast<std::uint32_t>(message.unhandled.size()));
+  for (const Rank rank : message.unhandled) {
+    out.put(static_cast<std::int32_t>(rank));
+  }
+  return std::move(out).take();
+}
+
+Result<Signalled> decode_signalled(ConstBytes bytes) {
+  WireReader in(bytes);
+  Signalled message;
+  message.signal = in.get<std::int32_t>();
+  message.unhandled.resize(in.get_count(sizeof(std::int32_t)));
+  for (Rank& rank : message.unhandled) {
+    rank = in.get<std::int32_t>();
+  }
+  return finished(in, "agent answer to a signal", std::move(message));
 }
 
 std::vector<std::byte> encode_rank(Rank rank) {

@@ -22,7 +22,7 @@ inline constexpr std::string_view kPreamble = "\x01sirtaki agent\x02";
 inline constexpr std::size_t kMaxFrame = std::size_t{16} << 20;  // bytes; an environment fits many times over
 inline constexpr std::size_t kMaxJunk = std::size_t{64} << 10;   // bytes a login shell may print before the preamble
 inline constexpr std::size_t kInitialCredit = std::size_t{1} << 20;  // output bytes an agent may send unasked
-inline constexpr std::uint32_t kProtocol = 1;
+inline constexpr std::uint32_t kProtocol = 2;
 
 enum class FrameType : std::uint8_t {
   // agent to launcher
@@ -34,12 +34,14 @@ enum class FrameType : std::uint8_t {
   kExited = 6,  // the rank's process ended; output may follow
   kClosed = 7,  // the rank's output ended
   kPong = 8,
+  kSignalled = 9,  // the answer to kSignal
   // launcher to agent
   kProbe = 32,
   kSpawn = 33,
   kKill = 34,
   kCredit = 35,
   kPing = 36,
+  kSignal = 37,
 };
 
 struct Frame {
@@ -81,7 +83,8 @@ struct Hello {
   std::uint32_t protocol = kProtocol;
   std::string version;
   std::string hostname;
-  std::int32_t cores = 1;  // this process may run on
+  std::string host_id;     // as ranks there would have it (runtime/base/host_info.h)
+  std::int32_t cores = 1;  // this process may use
   std::string simd;        // best vector instructions of this CPU
   std::string ssh_client;  // address of the launcher as sshd sees it; empty when local
   std::vector<NetworkAddress> addresses;
@@ -106,7 +109,9 @@ struct Spawn {
   std::string secret_hex;
   std::string cwd;
   std::vector<std::string> argv;
-  std::vector<std::pair<std::string, std::string>> env;  // set on top of the agent's own environment
+  std::vector<std::pair<std::string, std::string>> env;                    // set on top of the agent's own environment
+  std::vector<std::vector<std::pair<std::string, std::string>>> rank_env;  // on top of that, for each rank its own
+  std::int32_t term_grace_ms = 0;  // from SIGTERM to SIGKILL for ranks that handle SIGTERM, whoever asks for their end
 };
 
 struct Spawned {
@@ -133,9 +138,19 @@ struct Exited {
   std::int32_t wait_status = 0;  // as waitpid() gives it
 };
 
+// Asks for the end of all ranks: SIGTERM, then SIGKILL after the grace; or SIGKILL at once.
 struct Kill {
   std::int32_t signal = 15;
-  std::int32_t grace_ms = 0;  // then SIGKILL to everything the ranks started
+};
+
+// Asks to pass a signal on: SIGUSR1 or SIGUSR2 to ranks that handle it, SIGSTOP or SIGCONT to all processes.
+struct Signal {
+  std::int32_t signal = 0;
+};
+
+struct Signalled {
+  std::int32_t signal = 0;
+  std::vector<Rank> unhandled;  // ranks that did not get it, because it would have ended them
 };
 
 std::vector<std::byte> encode(const Hello& message);
@@ -147,6 +162,8 @@ std::vector<std::byte> encode(const SpawnFailed& message);
 std::vector<std::byte> encode(const Output& message);
 std::vector<std::byte> encode(const Exited& message);
 std::vector<std::byte> encode(const Kill& message);
+std::vector<std::byte> encode(const Signal& message);
+std::vector<std::byte> encode(const Signalled& message);
 std::vector<std::byte> encode_rank(Rank rank);              // kClosed
 std::vector<std::byte> encode_credit(std::uint64_t bytes);  // kCredit
 
@@ -161,6 +178,8 @@ Result<SpawnFailed> decode_spawn_failed(ConstBytes bytes);
 Result<Output> decode_output(ConstBytes bytes);
 Result<Exited> decode_exited(ConstBytes bytes);
 Result<Kill> decode_kill(ConstBytes bytes);
+Result<Signal> decode_signal(ConstBytes bytes);
+Result<Signalled> decode_signalled(ConstBytes bytes);
 Result<Rank> decode_rank(ConstBytes bytes);
 Result<std::uint64_t> decode_credit(ConstBytes bytes);
 

@@ -1,12 +1,15 @@
 #include "launcher/agent_ranks.h"
 
 #include <signal.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/error.hpp>
 
 #include "launcher/descriptors.h"
 #include "launcher/environment.h"
+#include "launcher/handlers.h"
 #include "launcher/host_facts.h"
 #include "launcher/hosts.h"
 #include "launcher/processes.h"
@@ -23,8 +26,8 @@ constexpr auto kLingerStep = std::chrono::milliseconds(1000);
 
 }  // namespace
 
-RankSet::RankSet(asio::io_context& io, Environment environment, Send send)
-    : io_(io), environment_(std::move(environment)), send_(std::move(send)) {}
+RankSet::RankSet(asio::io_context& io, Environment environment, rlim_t open_files, Send send)
+    : io_(io), environment_(std::move(environment)), open_files_(open_files), send_(std::move(send)) {}
 
 RankSet::~RankSet() = default;
 
@@ -37,10 +40,13 @@ std::vector<std::string> RankSet::rank_environment(const Spawn& request, Rank ra
   }
   env.try_emplace("PYTHONUNBUFFERED", "1");
   env.try_emplace("OMP_NUM_THREADS", std::to_string(omp_threads(usable_cores(), request.ranks)));
-  env["SIRTAKI_JOB_RANK"] = std::to_string(rank);
-  env["SIRTAKI_JOB_SIZE"] = std::to_string(request.size);
   env["SIRTAKI_JOB_RENDEZVOUS"] = request.rendezvous;
   env["SIRTAKI_JOB_SECRET_FD"] = std::to_string(secret_fd);
+  // Not a file of any folder: it is gone with this agent, and only this user can open it.
+  env["SIRTAKI_JOB_SECRET_FILE"] = "/proc/" + std::to_string(getpid()) + "/fd/" + std::to_string(secret_.get());
+  for (const auto& [name, value] : request.rank_env.at(static_cast<std::size_t>(rank - request.first_rank))) {
+    env[name] = value;
+  }
   std::vector<std::string> out;
   out.reserve(env.size());
   for (const auto& [name, value] : env) {
@@ -50,6 +56,15 @@ std::vector<std::string> RankSet::rank_environment(const Spawn& request, Rank ra
 }
 
 void RankSet::spawn_all(const Spawn& request) {
+  constexpr std::size_t kOwn = 24;
+  const std::size_t needed = kOwn + 2 * static_cast<std::size_t>(request.ranks);
+  const Status enough = check_open_files(needed, "starting " + std::to_string(request.ranks) + " ranks");
+  Result<FileDescriptor> secret = enough ? memory_file(request.secret_hex) : Result<FileDescriptor>(enough);
+  if (!secret) {
+    send_(FrameType::kSpawnFailed, encode(SpawnFailed{request.first_rank, 1, std::string(secret.status().text())}));
+    return;
+  }
+  secret_ = std::move(*secret);
   for (Rank rank = request.first_rank; rank < request.first_rank + request.ranks; ++rank) {
     if (!spawn_one(request, rank)) {
       return;
@@ -71,6 +86,7 @@ bool RankSet::spawn_one(const Spawn& request, Rank rank) {
   spec.env = rank_environment(request, rank, secret->get());
   spec.cwd = request.cwd;
   spec.inherit_fd = secret->get();
+  spec.open_files = open_files_;
   spec.death_signal = SIGKILL;
   SpawnError error;
   Result<ChildProcess> child = spawn(spec, &error);
@@ -188,19 +204,52 @@ void RankSet::end_leftovers(RankProcess& process, int signal_number) {
   });
 }
 
-void RankSet::signal_all(int signal_number) {
+void RankSet::terminate() {
+  const std::vector<ProcessInfo> all = descendants();
   for (const auto& process : ranks_) {
-    if (!process->exited) {
-      kill(-process->pid, signal_number);
-    }
-  }
-  for (const ProcessInfo& info : descendants()) {
-    for (const auto& process : ranks_) {
-      if (info.session == process->pid && (process->exited || info.group != process->pid)) {
-        kill(info.pid, signal_number);
+    const std::vector<SessionProcess> session = session_processes(all, process->pid);
+    const auto handler = process->exited ? std::nullopt : find_handler(session, process->pid, SIGTERM);
+    process->handles_term = handler.has_value();
+    if (handler) {
+      for (const pid_t pid : told_to_end(session, process->pid, *handler)) {
+        kill(pid, SIGTERM);
+      }
+    } else {
+      if (!process->exited) {
+        kill(-process->pid, SIGTERM);
+      }
+      for (const ProcessInfo& info : all) {
+        if (info.session == process->pid && (process->exited || info.group != process->pid)) {
+          kill(info.pid, SIGTERM);
+        }
       }
     }
+    // One that is stopped cannot handle anything.
+    for (const SessionProcess& one : session) {
+      kill(one.pid, SIGCONT);
+    }
   }
+}
+
+bool RankSet::ending_in_order() const {
+  return std::ranges::any_of(ranks_, [](const auto& process) { return process->handles_term && !process->exited; });
+}
+
+std::vector<Rank> RankSet::pass_on(int signal_number) {
+  const std::vector<ProcessInfo> all = descendants();
+  std::vector<Rank> unhandled;
+  for (const auto& process : ranks_) {
+    if (process->exited) {
+      continue;
+    }
+    const auto handler = find_handler(session_processes(all, process->pid), process->pid, signal_number, true);
+    if (handler) {
+      kill(*handler, signal_number);
+    } else {
+      unhandled.push_back(process->rank);
+    }
+  }
+  return unhandled;
 }
 
 bool RankSet::all_exited() const {

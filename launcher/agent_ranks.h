@@ -24,7 +24,8 @@ class RankSet {
  public:
   using Send = std::function<void(FrameType, ConstBytes)>;
 
-  RankSet(boost::asio::io_context& io, Environment environment, Send send);
+  // `open_files`: the limit for each rank, as in SpawnSpec.
+  RankSet(boost::asio::io_context& io, Environment environment, rlim_t open_files, Send send);
   ~RankSet();
 
   // Starts the ranks in order; the first that fails is reported with kSpawnFailed and no further one is started.
@@ -32,8 +33,12 @@ class RankSet {
   // A child of this process ended. Children that are no rank are ignored.
   void on_child_exit(pid_t pid, int wait_status);
   void add_credit(std::uint64_t bytes);
-  // To the process group of every live rank, and to those of its session that made groups of their own.
-  void signal_all(int signal_number);
+  // Sends SIGTERM to every live rank: to its program where that handles it (handlers.h), else to all its processes.
+  void terminate();
+  // Returns whether a live rank handles the SIGTERM of terminate().
+  bool ending_in_order() const;
+  // Sends SIGUSR1 or the like to the program of every live rank that handles or ignores it; returns the other ranks.
+  std::vector<Rank> pass_on(int signal_number);
   bool all_exited() const;
 
  private:
@@ -50,6 +55,7 @@ class RankSet {
     pid_t pid = -1;
     bool exited = false;
     bool closed = false;
+    bool handles_term = false;  // found by terminate()
     std::array<std::unique_ptr<OutputPipe>, 2> pipes;
     boost::asio::steady_timer linger;  // runs while something the rank left behind holds its output
   };
@@ -63,7 +69,9 @@ class RankSet {
 
   boost::asio::io_context& io_;
   const Environment environment_;
+  const rlim_t open_files_;
   const Send send_;
+  FileDescriptor secret_;  // a second way to the secret for ranks whose descriptor was closed on the way
   std::vector<std::unique_ptr<RankProcess>> ranks_;
   std::uint64_t credit_ = kInitialCredit;
 };

@@ -46,6 +46,7 @@ struct RawOptions {
   std::string ssh_options;
   std::string start_timeout;
   std::string failure_grace;
+  std::string term_grace;
   bool no_tags = false;
   bool version = false;
   bool help = false;
@@ -77,6 +78,10 @@ void add_job_options(CLI::App& app, RunOptions& run, RawOptions& raw) {
       ->group(ranks);
   app.add_option("--failure-grace", raw.failure_grace,
                  "How long the other ranks may go on after one has failed (default 2s, at most 3s)")
+      ->type_name("TIME")
+      ->group(ranks);
+  app.add_option("--term-grace", raw.term_grace,
+                 "How long ranks that handle SIGTERM have to end after it, whatever it is sent for (default 30s)")
       ->type_name("TIME")
       ->group(ranks);
 }
@@ -202,12 +207,14 @@ Status convert(const RawOptions& raw, const CLI::App& app, RunOptions& run) {
     return invalid_argument("-H and --hostfile both name the hosts; give one of them");
   }
   run.tag_output = !raw.no_tags;
+  constexpr Duration kLongest = std::chrono::hours(24 * 7);
   for (const auto& [text, target] :
-       {std::pair{&raw.start_timeout, &run.start_timeout}, std::pair{&raw.failure_grace, &run.failure_grace}}) {
+       {std::pair{&raw.start_timeout, &run.start_timeout}, std::pair{&raw.failure_grace, &run.failure_grace},
+        std::pair{&raw.term_grace, &run.term_grace}}) {
     if (!text->empty()) {
       Result<Duration> value = parse_duration(*text);
-      if (!value || *value < Duration::zero()) {
-        return invalid_argument("'" + *text + "' is no time; write for example 30s or 500ms");
+      if (!value || *value < Duration::zero() || *value > kLongest) {
+        return invalid_argument("'" + *text + "' is no time of at most a week; write for example 30s or 500ms");
       }
       *target = *value;
     }

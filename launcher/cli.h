@@ -33,6 +33,7 @@ struct RunOptions {
   std::string option_lines;  // TOML lines of the runtime's options given as flags
   Duration start_timeout = std::chrono::seconds(30);
   Duration failure_grace = std::chrono::seconds(2);  // for the survivors of a failure to say what they saw
+  Duration term_grace = std::chrono::seconds(30);    // between SIGTERM and SIGKILL where a rank handles SIGTERM
 };
 
 struct CommandLine {

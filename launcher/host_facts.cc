@@ -158,7 +158,10 @@ std::vector<NetworkAddress> network_addresses() {
 Hello describe_host(const Environment& environment) {
   Hello hello;
   hello.version = library_version();
-  hello.hostname = host_info().hostname;
+  const auto told = environment.find("SIRTAKI_JOB_HOST_ID");
+  const HostInfo info = host_info(told == environment.end() ? "" : told->second);
+  hello.hostname = info.hostname;
+  hello.host_id = info.host_id;
   hello.cores = usable_cores();
   hello.simd = simd_name();
   hello.addresses = network_addresses();

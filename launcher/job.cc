@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "launcher/descriptors.h"
 #include "launcher/processes.h"
 
 namespace sirtaki::launcher {
@@ -35,7 +36,7 @@ int Job::run() {
     spared_.insert(info.pid);
   }
   become_subreaper();
-  for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGQUIT}) {
+  for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP, SIGCONT}) {
     // What the user's shell has set to be ignored (nohup) stays so.
     struct sigaction present {};
     if (sigaction(number, nullptr, &present) == 0 && present.sa_handler != SIG_IGN) {
@@ -43,7 +44,11 @@ int Job::run() {
     }
   }
   signal(SIGPIPE, SIG_IGN);
+  open_files_ = raise_open_files();
   Status status = open_output();
+  if (status) {
+    status = check_descriptors();
+  }
   if (status) {
     status = start_hub();
   }
@@ -63,6 +68,15 @@ int Job::run() {
     _exit(exit_code_);  // the reader of our output has stopped reading, and its thread cannot be joined
   }
   return exit_code_;
+}
+
+// Before anything starts: without descriptors, ranks would be refused one by one, with errors of other causes.
+Status Job::check_descriptors() const {
+  constexpr std::size_t kOwn = 24;
+  constexpr std::size_t kEachAgent = 5;
+  const auto ranks = static_cast<std::size_t>(plan_.size);
+  return check_open_files(kOwn + ranks * (files_ ? 3 : 1) + kEachAgent * plan_.placements.size(),
+                          "a job of " + std::to_string(plan_.size) + " ranks");
 }
 
 std::size_t Job::index_of(const AgentLink& link) const {
@@ -112,6 +126,9 @@ void Job::on_frame(AgentLink& link, const Frame& frame) {
       return;
     case FrameType::kClosed:
       on_closed(link, frame.payload);
+      return;
+    case FrameType::kSignalled:
+      on_signalled(link, frame.payload);
       return;
     case FrameType::kPong:
       return;
@@ -195,7 +212,7 @@ void Job::on_spawn_failed(AgentLink& link, ConstBytes payload) {
   say("host " + link.placement().host + ": " + message->error);
   phase_ = Phase::kStopping;
   exit_code_ = message->exit_code;
-  kill_everything(SIGTERM, std::chrono::milliseconds(500));
+  kill_everything(SIGTERM);
   check_finished();
 }
 

@@ -4,6 +4,8 @@
 // One thread, which calls run(). The hub and the terminal have threads of their own and report back through the loop.
 #pragma once
 
+#include <sys/resource.h>
+
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/signal_set.hpp>
 #include <boost/asio/steady_timer.hpp>
@@ -59,6 +61,7 @@ class Job {
   // job_start.cc
   Status open_output();
   Status start_hub();
+  Status check_descriptors() const;
   void start_links();
   AgentCommand agent_command(const Placement& placement) const;
   AgentLink::Events link_events();
@@ -66,6 +69,7 @@ class Job {
   void on_link_failed(AgentLink& link, const Status& status);
   void check_started();
   void start_probing();
+  std::vector<RankPlace> places() const;
   std::vector<std::string> candidates(const AgentLink& link) const;
   void on_probed(AgentLink& link, ConstBytes payload);
   void check_probed();
@@ -83,6 +87,7 @@ class Job {
   void on_rank_lost(Rank rank, const Status& cause);
   void on_rank_left(Rank rank);
   void on_spawn_failed(AgentLink& link, ConstBytes payload);
+  void on_signalled(AgentLink& link, ConstBytes payload);
   void return_credit();
   void protocol_error(AgentLink& link, const Status& status);
   RankState* rank_state(const AgentLink& link, Rank rank);
@@ -94,7 +99,10 @@ class Job {
   void reap_children();
   void fail_run(Failure failure);
   void interrupt(int number);
-  void kill_everything(int signal_number, Duration grace);
+  void kill_everything(int signal_number);
+  void pass_on(int number);
+  void suspend();
+  void stop_here();
   void check_finished();
   void finish();
   void check_links_ended();
@@ -112,6 +120,7 @@ class Job {
   boost::asio::steady_timer lost_timer_{io_};  // from the loss of a rank to the end of the run
   boost::asio::steady_timer ping_timer_;
   boost::asio::steady_timer flush_timer_;
+  boost::asio::steady_timer suspend_timer_{io_};
   std::unique_ptr<OutputWriter> writer_;
   std::unique_ptr<OutputMux> mux_;
   std::optional<RankFiles> files_;
@@ -129,8 +138,10 @@ class Job {
   std::optional<int> interrupted_;                          // by this signal
   bool flush_pending_ = false;
   bool kill_sent_ = false;
+  std::set<const AgentLink*> stopping_;  // hosts that have not yet stopped their ranks, before this process stops
   bool links_finishing_ = false;
   int exit_code_ = 0;
+  rlim_t open_files_ = 0;  // the limit this process was started with
   TimePoint started_;
   std::set<pid_t> spared_;  // children this process had before it became sirtakirun (exec in a script)
 };

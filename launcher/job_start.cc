@@ -106,6 +106,7 @@ Status Job::start_hub() {
 AgentCommand Job::agent_command(const Placement& placement) const {
   AgentCommand command;
   command.env = plan_.own_env;
+  command.open_files = open_files_;
   if (placement.local) {
     command.remote_path = plan_.own_path;
     command.argv = {plan_.own_path, "--agent"};
@@ -260,9 +261,21 @@ void Job::check_probed() {
   }
 }
 
+std::vector<RankPlace> Job::places() const {
+  std::vector<std::string> hosts;
+  for (const auto& link : links_) {
+    // The same machine may have been named twice.
+    const std::string& told = plan_.config->job.host_id;
+    hosts.insert(hosts.end(), static_cast<std::size_t>(link->placement().ranks),
+                 told.empty() ? link->hello().host_id : told);
+  }
+  return rank_places(hosts);
+}
+
 void Job::spawn_ranks() {
   phase_timer_.cancel();
   phase_ = Phase::kRunning;
+  const std::vector<RankPlace> all_places = places();
   for (std::size_t i = 0; i < links_.size(); ++i) {
     const Placement& placement = links_[i]->placement();
     Spawn request;
@@ -274,6 +287,15 @@ void Job::spawn_ranks() {
     request.cwd = plan_.cwd;
     request.argv = plan_.options.command;
     request.env = plan_.variables;
+    if (isatty(STDERR_FILENO) == 1) {
+      request.env.emplace_back(kTerminalVariable, "1");
+    }
+    for (Rank rank = placement.first_rank; rank < placement.first_rank + placement.ranks; ++rank) {
+      request.rank_env.push_back(variables_of_rank(rank, plan_.size, all_places.at(static_cast<std::size_t>(rank)),
+                                                   placement.host, plan_.options.horovod));
+    }
+    const auto grace = std::chrono::duration_cast<std::chrono::milliseconds>(plan_.options.term_grace);
+    request.term_grace_ms = static_cast<std::int32_t>(grace.count());
     say_verbose(placement.host + ": starting " + std::to_string(placement.ranks) + " from rank " +
                 std::to_string(placement.first_rank) + ", coordinator at " + endpoints_[i]);
     links_[i]->send(FrameType::kSpawn, encode(request));

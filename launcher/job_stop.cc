@@ -17,14 +17,13 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-// Everything is over within 5 s of a failure or Ctrl-C: failure grace (at most 3 s) + kTermGrace + kSweep, or
-// kInterruptGrace + kSweep.
-constexpr auto kTermGrace = milliseconds(800);
-constexpr auto kInterruptGrace = milliseconds(3500);
+// Everything is over within 5 s of a failure or Ctrl-C where no rank handles SIGTERM: failure grace (at most 3 s) and
+// kSweep. Where one does, --term-grace is added.
 constexpr auto kSweep = milliseconds(1000);
 constexpr auto kPingInterval = seconds(2);
 constexpr auto kFlushDelay = milliseconds(150);
 constexpr auto kLinksEnd = milliseconds(1500);
+constexpr auto kStopWait = milliseconds(1000);  // for all hosts to say that their ranks stand still
 
 }  // namespace
 
@@ -43,13 +42,85 @@ void Job::wait_for_signal() {
     if (error) {
       return;
     }
-    if (number == SIGCHLD) {
-      reap_children();
-    } else {
-      interrupt(number);
-    }
+    on_signal(number);
     wait_for_signal();
   });
+}
+
+void Job::on_signal(int number) {
+  switch (number) {
+    case SIGCHLD:
+      reap_children();
+      return;
+    case SIGUSR1:
+    case SIGUSR2:
+      pass_on(number);
+      return;
+    case SIGTSTP:
+      suspend();
+      return;
+    case SIGCONT:
+      stopping_.clear();
+      pass_on(number);
+      return;
+    default:
+      interrupt(number);
+  }
+}
+
+void Job::pass_on(int number) {
+  for (const auto& link : links_) {
+    if (link->state() == AgentLink::State::kReady) {
+      link->send(FrameType::kSignal, encode(Signal{number}));
+    }
+  }
+}
+
+// The ranks first: once this process stands still, nobody can stop them.
+void Job::suspend() {
+  stopping_.clear();
+  for (const auto& link : links_) {
+    if (link->state() == AgentLink::State::kReady) {
+      stopping_.insert(link.get());
+    }
+  }
+  if (stopping_.empty()) {
+    stop_here();
+    return;
+  }
+  pass_on(SIGSTOP);
+  suspend_timer_.expires_after(kStopWait);
+  suspend_timer_.async_wait([this](const error_code& error) {
+    if (!error && !stopping_.empty()) {
+      stop_here();
+    }
+  });
+}
+
+// A shell that waits for this process sees it stopped. SIGCONT ends the sleep, and is then a signal like others.
+void Job::stop_here() {
+  stopping_.clear();
+  suspend_timer_.cancel();
+  raise(SIGSTOP);
+}
+
+void Job::on_signalled(AgentLink& link, ConstBytes payload) {
+  const Result<Signalled> message = decode_signalled(payload);
+  if (!message) {
+    protocol_error(link, message.status());
+    return;
+  }
+  if (message->signal == SIGSTOP && stopping_.erase(&link) != 0 && stopping_.empty()) {
+    stop_here();
+  }
+  std::string ranks;
+  for (const Rank rank : message->unhandled) {
+    ranks += (ranks.empty() ? "" : ", ") + std::to_string(rank);
+  }
+  if (!ranks.empty()) {
+    say(std::string("SIG") + sigabbrev_np(message->signal) + " is not passed on to rank " + ranks +
+        ", which does not handle it and would end");
+  }
 }
 
 void Job::reap_children() {
@@ -100,13 +171,15 @@ void Job::fail_run(Failure failure) {
   phase_ = Phase::kStopping;
   const bool others = std::any_of(ranks_.begin(), ranks_.end(), [](const RankState& rank) { return !rank.exited; });
   say(failure_line(failure) +
-      (others ? "; the other ranks are ended in " + format_duration(plan_.options.failure_grace) + " at most" : ""));
+      (others ? "; the other ranks are ended in " + format_duration(plan_.options.failure_grace) + " at most, or " +
+                    format_duration(plan_.options.term_grace) + " later if they handle SIGTERM"
+              : ""));
   exit_code_ = failure.exit_code;
   failure_ = std::move(failure);
   phase_timer_.expires_after(plan_.options.failure_grace);
   phase_timer_.async_wait([this](const error_code& error) {
     if (!error) {
-      kill_everything(SIGTERM, kTermGrace);
+      kill_everything(SIGTERM);
     }
   });
   check_finished();
@@ -123,32 +196,35 @@ void Job::interrupt(int number) {
     finish();
     return;
   }
-  if (interrupted_) {
+  const bool again = interrupted_.has_value();
+  if (again && number != SIGINT && number != SIGQUIT) {
+    return;  // `timeout` and schedulers send theirs twice; the time that was promised stays
+  }
+  interrupted_ = interrupted_.value_or(number);
+  exit_code_ = failure_ ? exit_code_ : 128 + *interrupted_;
+  phase_ = Phase::kStopping;
+  if (again || number == SIGQUIT) {
     say("ending everything now");
-    kill_everything(SIGKILL, Duration::zero());
+    kill_everything(SIGKILL);
     return;
   }
-  interrupted_ = number;
   if (number == SIGPIPE) {
     say("nobody reads the output any more; ending the ranks");
   } else {
-    say("interrupted; the ranks have " + format_duration(kInterruptGrace) + " to end (Ctrl-C again: none)");
+    say("interrupted; ranks that handle SIGTERM have " + format_duration(plan_.options.term_grace) +
+        " to end, others are ended at once (Ctrl-C again: all)");
   }
-  exit_code_ = failure_ ? exit_code_ : 128 + number;
-  phase_ = Phase::kStopping;
-  kill_everything(SIGTERM, kInterruptGrace);
+  kill_everything(SIGTERM);
 }
 
-void Job::kill_everything(int signal_number, Duration grace) {
+void Job::kill_everything(int signal_number) {
   kill_sent_ = true;
-  const auto grace_ms = std::chrono::duration_cast<milliseconds>(grace);
-  const Kill request{signal_number, static_cast<std::int32_t>(grace_ms.count())};
   for (const auto& link : links_) {
     if (!link->ended()) {
-      link->send(FrameType::kKill, encode(request));
+      link->send(FrameType::kKill, encode(Kill{signal_number}));
     }
   }
-  phase_timer_.expires_after(grace + kSweep);
+  phase_timer_.expires_after((signal_number == SIGKILL ? Duration::zero() : plan_.options.term_grace) + kSweep);
   phase_timer_.async_wait([this](const error_code& error) {
     if (!error) {
       say("some processes did not end in time; their hosts end them when they can");

@@ -17,18 +17,6 @@ namespace sirtaki::launcher {
 
 namespace {
 
-// The whole of a small file under /proc; empty when the process is gone.
-std::string read_small(const std::string& path) {
-  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) {
-    return {};
-  }
-  char buffer[1024];
-  const ssize_t size = read(fd, buffer, sizeof(buffer));
-  close(fd);
-  return size > 0 ? std::string(buffer, static_cast<std::size_t>(size)) : std::string();
-}
-
 bool next_number(std::string_view& text, pid_t& value) {
   text.remove_prefix(std::min(text.find_first_not_of(' '), text.size()));
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -46,7 +34,7 @@ std::vector<ProcessInfo> all_processes() {
     if (entry->d_name[0] < '1' || entry->d_name[0] > '9') {
       continue;
     }
-    if (const auto info = parse_stat(read_small(std::string("/proc/") + entry->d_name + "/stat"))) {
+    if (const auto info = parse_stat(read_proc_file(std::string("/proc/") + entry->d_name + "/stat"))) {
       all.push_back(*info);
     }
   }
@@ -54,6 +42,17 @@ std::vector<ProcessInfo> all_processes() {
 }
 
 }  // namespace
+
+std::string read_proc_file(const std::string& path) {
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) {
+    return {};
+  }
+  char buffer[4096];
+  const ssize_t size = read(fd, buffer, sizeof(buffer));
+  close(fd);
+  return size > 0 ? std::string(buffer, static_cast<std::size_t>(size)) : std::string();
+}
 
 std::optional<ProcessInfo> parse_stat(std::string_view line) {
   // "pid (name) state ppid pgrp session ...": the name may hold spaces and parentheses, so look for the last one.
@@ -108,6 +107,24 @@ int kill_round(const std::set<pid_t>& spared) {
     kill(info.pid, SIGKILL);
   }
   return static_cast<int>(left.size());
+}
+
+void stop_or_continue_descendants(int signal_number) {
+  // A process may fork between the listing and the signal; its child is in the next listing.
+  constexpr int kRounds = 5;
+  std::set<pid_t> reached;
+  for (int round = 0; round < kRounds; ++round) {
+    bool grew = false;
+    for (const ProcessInfo& info : descendants()) {
+      if (reached.insert(info.pid).second) {
+        kill(info.pid, signal_number);
+        grew = true;
+      }
+    }
+    if (!grew) {
+      return;
+    }
+  }
 }
 
 int kill_descendants(Duration limit, const std::set<pid_t>& spared) {

@@ -25,6 +25,8 @@ struct ProcessInfo {
   char state = '?';  // as in /proc: 'Z' is a zombie
 };
 
+// The beginning of a small file under /proc, at most 4 KiB; empty when the process is gone.
+std::string read_proc_file(const std::string& path);
 // One line of /proc/PID/stat; nullopt when it is malformed. The command name inside may hold anything.
 std::optional<ProcessInfo> parse_stat(std::string_view line);
 
@@ -37,6 +39,8 @@ std::vector<ProcessInfo> session_members(pid_t session);
 void become_subreaper();
 // SIGKILL to every descendant there is now; returns how many there were.
 int kill_round(const std::set<pid_t>& spared = {});
+// Sends SIGSTOP or SIGCONT to every descendant, also to those that are made meanwhile.
+void stop_or_continue_descendants(int signal_number);
 // kill_round() until none is left or `limit` has passed, reaping every child on the way: only for the end of this
 // process. Returns how many were still there.
 int kill_descendants(Duration limit, const std::set<pid_t>& spared = {});

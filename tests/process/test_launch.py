@@ -11,7 +11,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from launch_support import PYTHON, launch
+from launch_support import PYTHON, launch, launcher_path
 
 RANK_AND_SIZE = "echo $SIRTAKI_JOB_RANK of $SIRTAKI_JOB_SIZE"
 
@@ -170,6 +170,42 @@ def test_omp_threads_share_the_cores_unless_given() -> None:
         )
         assert f"[0] {max(1, cores // ranks)}\n" in done.out
     assert launch("-np", "2", "-x", "OMP_NUM_THREADS=5", "sh", "-c", "echo $OMP_NUM_THREADS").out.count("] 5\n") == 2
+
+
+def test_a_rank_knows_its_place_on_its_host_before_any_import() -> None:
+    script = "echo $SIRTAKI_JOB_LOCAL_RANK of $SIRTAKI_JOB_LOCAL_SIZE $HOROVOD_RANK"
+    done = launch("-np", "2", "sh", "-c", script, env={"HOROVOD_RANK": "7", "SIRTAKI_JOB_LOCAL_RANK": "7"})
+    assert sorted(done.out.splitlines()) == ["[0] 0 of 2 ", "[1] 1 of 2 "]
+
+
+def test_horovods_variables_are_there_under_its_name() -> None:
+    names = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE", "HOSTNAME")
+    script = "echo " + " ".join(f"$HOROVOD_{name}" for name in names)
+    done = launch("-np", "2", "--horovod", "sh", "-c", script)
+    assert sorted(done.out.splitlines()) == ["[0] 0 2 0 2 0 1 localhost", "[1] 1 2 1 2 0 1 localhost"], done.err
+
+
+def test_the_secret_has_a_way_past_wrappers_that_close_descriptors() -> None:
+    wrapper = "import subprocess, sys\nsys.exit(subprocess.run(sys.argv[1:], close_fds=True).returncode)\n"
+    script = (
+        "import os\n"
+        "try: os.fstat(int(os.environ['SIRTAKI_JOB_SECRET_FD'])); print('open')\n"
+        "except OSError: print(len(open(os.environ['SIRTAKI_JOB_SECRET_FILE']).read()))\n"
+    )
+    done = launch("-np", "2", PYTHON, "-c", wrapper, PYTHON, "-c", script)
+    assert sorted(done.out.splitlines()) == ["[0] 64", "[1] 64"], done.err
+
+
+def test_a_limit_on_open_files_is_named_before_anything_starts() -> None:
+    done = launch("-c", 'ulimit -n 64; exec "$0" -np 60 true', launcher_path(), program="/bin/sh")
+    assert done.code == 1
+    assert "limit on open files here is 64" in done.err
+    assert "ulimit -n" in done.err
+
+
+def test_ranks_keep_the_limit_on_open_files_that_the_launcher_was_given() -> None:
+    done = launch("-c", 'ulimit -Sn 200; exec "$0" -np 1 sh -c "ulimit -Sn"', launcher_path(), program="/bin/sh")
+    assert done.out == "[0] 200\n"
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 11])

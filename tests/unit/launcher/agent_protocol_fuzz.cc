@@ -50,6 +50,8 @@ void check_messages(ConstBytes bytes) {
   check_message(decode_output(bytes), bytes);
   check_message(decode_exited(bytes), bytes);
   check_message(decode_kill(bytes), bytes);
+  check_message(decode_signal(bytes), bytes);
+  check_message(decode_signalled(bytes), bytes);
   static_cast<void>(decode_rank(bytes));
   static_cast<void>(decode_credit(bytes));
 }
@@ -66,6 +68,7 @@ std::vector<Input> seeds() {
   spawn.size = 2;
   spawn.argv = {"python", "train.py"};
   spawn.env = {{"NAME", "value"}};
+  spawn.rank_env = {{{"RANK", "0"}}, {}};
   const Output output{1, Stream::kStderr, std::vector<std::byte>(20)};
   std::vector<std::byte> stream = encode_frame(FrameType::kHello, encode(hello));
   for (const auto& next : {encode_frame(FrameType::kSpawn, encode(spawn)), encode_frame(FrameType::kPong, {})}) {
@@ -82,7 +85,9 @@ std::vector<Input> seeds() {
           input_from(encode(Probe{{"a:1"}, 3})),
           input_from(encode(Probed{0, {"no"}})),
           input_from(encode(SpawnFailed{0, 127, "no"})),
-          input_from(encode(Kill{15, 20}))};
+          input_from(encode(Kill{15})),
+          input_from(encode(Signal{10})),
+          input_from(encode(Signalled{10, {0, 3}}))};
 }
 
 }  // namespace sirtaki::fuzz

@@ -21,6 +21,8 @@ Spawn sample_spawn() {
   spawn.cwd = "/tmp";
   spawn.argv = {"python", "train.py", ""};
   spawn.env = {{"A", "1"}, {"B", "two\nlines"}};
+  spawn.rank_env = {{{"SIRTAKI_JOB_RANK", "2"}}, {{"SIRTAKI_JOB_RANK", "3"}, {"C", ""}}, {}};
+  spawn.term_grace_ms = 30'000;
   return spawn;
 }
 
@@ -93,6 +95,8 @@ TEST(AgentMessages, SurviveTheirEncoding) {
   ASSERT_TRUE(spawn);
   EXPECT_EQ(spawn->argv, sample_spawn().argv);
   EXPECT_EQ(spawn->env, sample_spawn().env);
+  EXPECT_EQ(spawn->rank_env, sample_spawn().rank_env);
+  EXPECT_EQ(spawn->term_grace_ms, sample_spawn().term_grace_ms);
   EXPECT_EQ(spawn->secret_hex, sample_spawn().secret_hex);
   const auto output = decode_output(encode(Output{3, Stream::kStderr, {std::byte{0}, std::byte{255}}}));
   ASSERT_TRUE(output);
@@ -123,7 +127,9 @@ TEST(AgentMessages, AreRefusedWhenCutOrTooLong) {
   expect_all_cuts_refused(encode(SpawnFailed{1, 127, "no"}), decode_spawn_failed, "spawn failed");
   expect_all_cuts_refused(encode(Output{0, Stream::kStdout, {std::byte{1}}}), decode_output, "output");
   expect_all_cuts_refused(encode(Exited{0, 0}), decode_exited, "exited");
-  expect_all_cuts_refused(encode(Kill{15, 100}), decode_kill, "kill");
+  expect_all_cuts_refused(encode(Kill{15}), decode_kill, "kill");
+  expect_all_cuts_refused(encode(Signal{10}), decode_signal, "signal");
+  expect_all_cuts_refused(encode(Signalled{10, {0, 3}}), decode_signalled, "signalled");
   expect_all_cuts_refused(encode_rank(3), decode_rank, "rank");
   expect_all_cuts_refused(encode_credit(3), decode_credit, "credit");
 }
@@ -149,8 +155,16 @@ TEST(AgentMessages, SpawnWithoutSenseIsRefused) {
   spawn = sample_spawn();
   spawn.first_rank = -1;
   EXPECT_FALSE(decode_spawn(encode(spawn)));
-  EXPECT_FALSE(decode_kill(encode(Kill{0, 0})));
-  EXPECT_FALSE(decode_kill(encode(Kill{15, -1})));
+  spawn = sample_spawn();
+  spawn.rank_env.pop_back();
+  EXPECT_FALSE(decode_spawn(encode(spawn)));
+  spawn = sample_spawn();
+  spawn.term_grace_ms = -1;
+  EXPECT_FALSE(decode_spawn(encode(spawn)));
+  EXPECT_FALSE(decode_kill(encode(Kill{0})));
+  EXPECT_FALSE(decode_kill(encode(Kill{10})));
+  EXPECT_FALSE(decode_signal(encode(Signal{0})));
+  EXPECT_FALSE(decode_signal(encode(Signal{65})));
 }
 
 TEST(AgentMessages, RandomBytesNeverDecodeBeyondTheirInput) {

@@ -69,6 +69,8 @@ TEST(CommandLine, RefusesWhatItCannotUse) {
   refused({"-np", "1", "--ssh-port", "70000", "cmd"});
   refused({"-np", "1", "-H", "a", "--hostfile", "b", "cmd"});
   refused({"-np", "1", "--start-timeout", "soon", "cmd"});
+  refused({"-np", "1", "--term-grace", "-1s", "cmd"});
+  refused({"-np", "1", "--term-grace", "9999h", "cmd"});
   refused({"-np", "1", "--ssh-options", "'open", "cmd"});
 }
 
