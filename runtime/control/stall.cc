@@ -8,6 +8,8 @@
 namespace sirtaki::control {
 namespace {
 
+// A look that is later than this after it was due was not held up by work: the process was stopped.
+constexpr Duration kStandstill = std::chrono::seconds(5);
 constexpr Duration kAnswerTime = std::chrono::seconds(1);  // for the ranks to answer a Query before a warning
 
 std::string describe(const WaitEntry& entry) {
@@ -32,6 +34,7 @@ StallInspector::StallInspector(int size, StallOptions options)
     : options_(options), ranks_(static_cast<std::size_t>(size)), alive_(RankSet::range(0, size)) {}
 
 void StallInspector::on_report(const RankSet& from, Waiting report, TimePoint now) {
+  skip_standstill(now);
   const RankSet ranks = from.common(alive_);
   const auto fresh = std::make_shared<const Waiting>(std::move(report));
   // Ranks that said the same before are handled together.
@@ -238,7 +241,23 @@ void StallInspector::find_late(TimePoint now, Findings& findings) {
   }
 }
 
+void StallInspector::skip_standstill(TimePoint now) {
+  const auto due = next_tick();
+  if (!due || now - *due < kStandstill) {
+    return;
+  }
+  const Duration lost = now - *due;
+  if (stuck_since_) {
+    stuck_since_ = now;  // all of it again: ranks may still stand still
+  }
+  for (auto& [key, held] : held_) {
+    held.since += lost;
+    held.warn_at += lost;
+  }
+}
+
 StallInspector::Findings StallInspector::inspect(TimePoint now) {
+  skip_standstill(now);
   Findings findings;
   find_mismatches(findings);
   find_stuck(now, findings);

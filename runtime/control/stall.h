@@ -40,6 +40,7 @@ class StallInspector {
 
   StallInspector(int size, StallOptions options);
 
+  // Neither on_report() nor inspect() counts time for which this process stood still: ranks did, too.
   // All of `from` report the same.
   void on_report(const RankSet& from, Waiting report, TimePoint now);
   void on_gone(Rank rank);  // left or lost: no longer counted
@@ -80,6 +81,7 @@ class StallInspector {
   static Key key_of(const WaitEntry& entry) { return {entry.kind, entry.name, entry.use}; }
   void hold(const WaitEntry& entry, const RankSet& ranks, TimePoint now);
   void release(const WaitEntry& entry, const RankSet& ranks);
+  void skip_standstill(TimePoint now);
   RankSet taking_part(const Held& held) const;
   bool looks_stuck() const;
   std::uint64_t progress() const;
