@@ -32,6 +32,14 @@ void describe(Active& active) {
   active.local_size = static_cast<int>(local.size());
   active.local_rank = static_cast<int>(std::ranges::find(local, rank) - local.begin());
   const auto hosts = members.hosts();
+  active.cross_rank = 0;
+  active.cross_size = 0;
+  for (const std::vector<Rank>& host : hosts) {
+    if (host.size() > static_cast<std::size_t>(active.local_rank)) {
+      active.cross_rank += host[static_cast<std::size_t>(active.local_rank)] < rank ? 1 : 0;
+      ++active.cross_size;
+    }
+  }
   active.homogeneous =
       std::ranges::all_of(hosts, [&](const std::vector<Rank>& host) { return host.size() == local.size(); });
 }

@@ -36,6 +36,8 @@ struct Active {
   bool homogeneous = true;
   int local_rank = 0;
   int local_size = 1;
+  int cross_rank = 0;  // of this rank's host among those that have a rank with the same local rank
+  int cross_size = 1;
 };
 
 struct InitRequest {

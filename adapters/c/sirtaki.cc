@@ -157,10 +157,10 @@ int sirtaki_local_size(void) {
   return ask([](const Active& active) { return active.local_size; });
 }
 int sirtaki_cross_rank(void) {
-  return ask([](const Active& active) { return active.session->membership().host_index(active.session->rank()); });
+  return ask([](const Active& active) { return active.cross_rank; });
 }
 int sirtaki_cross_size(void) {
-  return ask([](const Active& active) { return active.session->membership().host_count(); });
+  return ask([](const Active& active) { return active.cross_size; });
 }
 int sirtaki_is_homogeneous(void) {
   return ask([](const Active& active) { return active.homogeneous ? 1 : 0; });

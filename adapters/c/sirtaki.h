@@ -131,8 +131,8 @@ SIRTAKI_API int sirtaki_rank(void);
 SIRTAKI_API int sirtaki_size(void);
 SIRTAKI_API int sirtaki_local_rank(void);
 SIRTAKI_API int sirtaki_local_size(void);
-SIRTAKI_API int sirtaki_cross_rank(void); /* index of this rank's host */
-SIRTAKI_API int sirtaki_cross_size(void); /* number of hosts */
+SIRTAKI_API int sirtaki_cross_rank(void); /* index of this host among those with a rank of this local rank */
+SIRTAKI_API int sirtaki_cross_size(void); /* number of these hosts */
 SIRTAKI_API int sirtaki_is_homogeneous(void);
 
 SIRTAKI_API const char* sirtaki_version(void);

@@ -88,3 +88,20 @@ def test_torchrun_carries_the_secret_in_its_store(program: str) -> None:
         command, env=clean_environment(), capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False
     )
     assert results(done.stdout) == ["RESULT 0 2 0 2 2", "RESULT 1 2 1 2 2"], done.stdout + done.stderr
+
+
+def test_places_across_hosts_are_those_of_horovod(tmp_path: Path) -> None:
+    script = tmp_path / "places.py"
+    script.write_text(
+        "import os\n"
+        "os.environ['SIRTAKI_JOB_HOST_ID'] = 'ab'[int(os.environ['SIRTAKI_JOB_RANK']) // 2]\n"
+        "import sirtaki.torch as hvd\n"
+        "hvd.init()\n"
+        "print('RESULT', hvd.rank(), hvd.local_rank(), hvd.cross_rank(), hvd.cross_size(), hvd.is_homogeneous())\n"
+    )
+    command = [str(Path(sys.executable).with_name("sirtakirun")), "-np", "3", sys.executable, str(script)]
+    done = subprocess.run(
+        command, env=clean_environment(), capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False
+    )
+    # Rank 1 is the only second one of a host.
+    assert results(done.stdout) == ["RESULT 0 0 0 2 False", "RESULT 1 1 0 1 False", "RESULT 2 0 1 2 False"], done

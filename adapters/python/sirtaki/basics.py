@@ -171,12 +171,12 @@ def local_size() -> int:
 
 
 def cross_rank() -> int:
-    """Index of this rank's host."""
+    """Index of this rank's host among the hosts that have a rank with this local_rank(), as in Horovod."""
     return _known(_core.cross_rank())
 
 
 def cross_size() -> int:
-    """Number of hosts."""
+    """Number of hosts that have a rank with this local_rank(): of all where all have as many ranks."""
     return _known(_core.cross_size())
 
 
