@@ -67,35 +67,29 @@ Status Job::start_hub() {
   const Config& config = *plan_.config;
   const bool one_host = std::all_of(plan_.placements.begin(), plan_.placements.end(),
                                     [](const Placement& placement) { return placement.local; });
-  const auto start = [&](const std::string& address) {
-    hub::HubOptions options;
-    options.server.bind_address = address;
-    options.server.port_first = config.job.port_range.first;
-    options.server.port_last = config.job.port_range.last;
-    options.server.secret = secret_;
-    options.server.size = plan_.size;
-    options.server.join_timeout = config.control.join_timeout;
-    options.server.heartbeat_interval = config.control.heartbeat_interval;
-    options.server.heartbeat_timeout = config.control.heartbeat_timeout;
-    options.server.exit_report_wait = rendezvous::kExitReportWait;
-    options.stall_warn = config.control.stall_warn;
-    options.stall_fail = config.control.stall_fail;
-    options.stuck_after = config.control.stuck_after;
-    hub::HubEvents events;
-    events.on_epoch = [this](const rendezvous::Membership&) { asio::post(io_, [this] { left_first_.reset(); }); };
-    events.on_left = [this](Rank rank) { asio::post(io_, [this, rank] { on_rank_left(rank); }); };
-    events.on_lost = [this](Rank rank, const Status& cause) {
-      asio::post(io_, [this, rank, cause] { on_rank_lost(rank, cause); });
-    };
-    events.on_warning = [this](const std::string& text) { asio::post(io_, [this, text] { say(text); }); };
-    return hub::Hub::start(std::move(options), std::move(events));
-  };
   // Ranks that are told an address of ours may enter other network namespaces: loopback would not reach them.
   const bool loopback = one_host && plan_.options.rendezvous_address.empty();
-  auto hub = start(loopback ? "127.0.0.1" : "::");
-  if (!hub && !loopback) {
-    hub = start("0.0.0.0");  // a machine without IPv6
-  }
+  hub::HubOptions options;
+  options.server.bind_address = loopback ? "127.0.0.1" : "::";
+  options.server.port_first = config.job.port_range.first;
+  options.server.port_last = config.job.port_range.last;
+  options.server.secret = secret_;
+  options.server.size = plan_.size;
+  options.server.join_timeout = config.control.join_timeout;
+  options.server.heartbeat_interval = config.control.heartbeat_interval;
+  options.server.heartbeat_timeout = config.control.heartbeat_timeout;
+  options.server.exit_report_wait = rendezvous::kExitReportWait;
+  options.stall_warn = config.control.stall_warn;
+  options.stall_fail = config.control.stall_fail;
+  options.stuck_after = config.control.stuck_after;
+  hub::HubEvents events;
+  events.on_epoch = [this](const rendezvous::Membership&) { asio::post(io_, [this] { left_first_.reset(); }); };
+  events.on_left = [this](Rank rank) { asio::post(io_, [this, rank] { on_rank_left(rank); }); };
+  events.on_lost = [this](Rank rank, const Status& cause) {
+    asio::post(io_, [this, rank, cause] { on_rank_lost(rank, cause); });
+  };
+  events.on_warning = [this](const std::string& text) { asio::post(io_, [this, text] { say(text); }); };
+  auto hub = hub::Hub::start(std::move(options), std::move(events));
   if (!hub) {
     return hub.status().with_context("the coordinator cannot listen");
   }

@@ -39,10 +39,6 @@ Result<std::unique_ptr<TreeNode>> TreeNode::open(rendezvous::AsioLoop& loop, Tre
       port.children += static_cast<int>(carried->children.size());
     }
     auto opened = rendezvous::BranchPort::open(loop, port, *node);
-    if (!opened && port.bind_address == "::") {
-      port.bind_address = "0.0.0.0";  // a host without IPv6
-      opened = rendezvous::BranchPort::open(loop, port, *node);
-    }
     if (!opened) {
       return opened.status().with_context("for the ranks that this one relays for");
     }

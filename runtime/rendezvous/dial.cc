@@ -248,7 +248,8 @@ bool Dialer::attempt(const addrinfo& address) {
          shake_hands(std::min(deadline_, clock_.now() + std::min(options_.handshake_timeout, kLongestTimeout)));
 }
 
-// Somebody else may listen at one of several addresses: another host has it, too.
+// Somebody else may listen at one of several addresses: another host has it, too. Also at one of those that a name
+// stands for, of which the whole round has been tried before the refusal counts.
 bool Dialer::is_over() const {
   return failure_.is_final && (options_.or_else.empty() || failure_.status.code() == Code::kAborted);
 }
@@ -276,14 +277,21 @@ Result<Dialed> Dialer::run() {
     turn = (turn + 1) % (options_.or_else.size() + 1);
     SRT_ASSIGN(where_, parse_host_port(server_));
     if (resolve()) {
+      Failure refusal;
       for (const addrinfo* address = addresses_.get(); address != nullptr; address = address->ai_next) {
         if (attempt(*address)) {
           return std::move(dialed_);
         }
         dialed_ = {};
-        if (is_over()) {
-          return verdict();
+        if (failure_.is_final) {
+          refusal = failure_;
         }
+        if (failure_.status.code() == Code::kAborted) {
+          break;
+        }
+      }
+      if (refusal.is_final) {
+        failure_ = refusal;
       }
     }
     if (is_over() || !pause(rest)) {

@@ -145,10 +145,11 @@ Result<std::unique_ptr<Gate>> Gate::open(AsioLoop& loop, GateOptions options, Ga
   return gate;
 }
 
-Status Gate::try_port(const addrinfo& address, std::uint16_t port) {
+Status Gate::try_port(const addrinfo& address, std::uint16_t port, int& error) {
   UniqueFd fd(::socket(address.ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_TCP));
   if (!fd.is_open()) {
-    return unavailable("cannot make a socket: " + errno_text(errno));
+    error = errno;
+    return unavailable("cannot make a socket: " + errno_text(error));
   }
   const int on = 1;
   const int off = 0;
@@ -160,34 +161,56 @@ Status Gate::try_port(const addrinfo& address, std::uint16_t port) {
     reinterpret_cast<sockaddr_in*>(address.ai_addr)->sin_port = htons(port);
   }
   if (::bind(fd.get(), address.ai_addr, address.ai_addrlen) != 0 || ::listen(fd.get(), SOMAXCONN) != 0) {
-    return unavailable(errno_text(errno));
+    error = errno;
+    return unavailable(errno_text(error));
   }
   port_ = local_address_of(fd.get()).port();
   acceptor_.assign(address.ai_family == AF_INET6 ? tcp::v6() : tcp::v4(), fd.release());
   return {};
 }
 
-Status Gate::listen() {
+Status Gate::listen_at(const std::string& where, bool& in_use) {
   int error = 0;
-  const AddrInfo address = look_up({options_.bind_address, 0}, AI_NUMERICHOST | AI_PASSIVE, error);
+  const AddrInfo address = look_up({where, 0}, AI_NUMERICHOST | AI_PASSIVE, error);
   if (address == nullptr) {
-    return invalid_argument("cannot listen on '" + options_.bind_address +
-                            "': not an IP address; fix: use an address of this host, 0.0.0.0 or ::");
+    return invalid_argument("cannot listen on '" + where +
+                            "': not an IP address; fix: use an address of this host, localhost, 0.0.0.0 or ::");
   }
   const int first = options_.port_first;
   const int last = first == 0 ? 0 : std::max<int>(first, options_.port_last);
   Status status;
   for (int port = first; port <= last; ++port) {
-    status = try_port(*address, static_cast<std::uint16_t>(port));
+    status = try_port(*address, static_cast<std::uint16_t>(port), error);
     if (status) {
       return status;
     }
   }
-  const std::string where = first == 0      ? "any port"
+  in_use = error == EADDRINUSE;
+  const std::string range = first == 0      ? "any port"
                             : first == last ? "port " + std::to_string(first)
                                             : "any port from " + std::to_string(first) + " to " + std::to_string(last);
-  return unavailable("cannot listen on " + where + " of " + options_.bind_address + ": " + std::string(status.text()) +
+  return unavailable("cannot listen on " + range + " of " + where + ": " + std::string(status.text()) +
                      "; fix: end the process that holds it, or choose another port (0: any free one) or address");
+}
+
+// A host may lack one of the two families: "all addresses" and "localhost" mean those that it has.
+Status Gate::listen() {
+  std::vector<std::string> candidates{options_.bind_address};
+  if (options_.bind_address.empty() || options_.bind_address == "::") {
+    candidates = {"::", "0.0.0.0"};
+  } else if (options_.bind_address == "localhost") {
+    candidates = {"127.0.0.1", "::1"};
+  }
+  Status failure;
+  for (const std::string& where : candidates) {
+    bool in_use = false;
+    Status status = listen_at(where, in_use);
+    if (status || in_use) {
+      return status;
+    }
+    failure.update(status);
+  }
+  return failure;
 }
 
 void Gate::start() {

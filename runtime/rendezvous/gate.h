@@ -22,7 +22,7 @@
 namespace sirtaki::rendezvous {
 
 struct GateOptions {
-  std::string bind_address;      // an IP address
+  std::string bind_address;      // an IP address, localhost, or empty or "::": all, also where there is no IPv6
   std::uint16_t port_first = 0;  // 0: any free port; else the first free one in [port_first, port_last]
   std::uint16_t port_last = 0;
   Secret secret;
@@ -62,7 +62,8 @@ class Gate {
 
   Gate(AsioLoop& loop, GateOptions options, GateHandler& handler);
   Status listen();
-  Status try_port(const addrinfo& address, std::uint16_t port);
+  Status listen_at(const std::string& where, bool& in_use);
+  Status try_port(const addrinfo& address, std::uint16_t port, int& error);
   void start();
   void wait_for_visitors();
   void accept_all();

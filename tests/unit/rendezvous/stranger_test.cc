@@ -1,6 +1,12 @@
 // Connections that do not belong to the job, while the job runs; and a server that cannot listen.
 #include <gtest/gtest.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
 
+#include <cstddef>
+#include <cstdlib>
 #include <random>
 
 #include "runtime/rendezvous/frame.h"
@@ -262,6 +268,41 @@ TEST(Listening, AServerOnAllAddressesServesBothFamilies) {
   for (const auto& result : join_all(clients, {join_request(0, 2), join_request(1, 2)})) {
     EXPECT_TRUE(result) << result.status().to_string();
   }
+}
+
+TEST(Listening, LocalhostIsAnAddressAndWhatDialsItFindsIt) {
+  TestServer server(1, [](ServerOptions& options) { options.bind_address = "localhost"; });
+  TestClient client;
+  const Status status = client.connect("localhost:" + std::to_string(server->port()), server.secret);
+  EXPECT_TRUE(status) << status.to_string();
+}
+
+// In a process of its own, which the filter stays with: socket(AF_INET6) fails as on a host without IPv6.
+void forbid_ipv6() {
+  sock_filter rules[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, __NR_socket, 0, 3),
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, args)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, AF_INET6, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EAFNOSUPPORT),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  const sock_fprog program{std::size(rules), rules};
+  if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 || ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) != 0) {
+    std::exit(77);
+  }
+}
+
+TEST(ListeningDeathTest, AllAddressesAreThoseOfIpv4WhereThereIsNoIpv6) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(
+      {
+        forbid_ipv6();
+        TestServer server(1, [](ServerOptions& options) { options.bind_address = "::"; });
+        TestClient client;
+        std::exit(client.connect(server) ? 77 : 1);
+      },
+      testing::ExitedWithCode(77), "");
 }
 
 }  // namespace
