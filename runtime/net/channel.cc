@@ -22,14 +22,19 @@ constexpr std::size_t kMessageCost = 64;
 
 }  // namespace
 
-FrameHeader welcome_frame(Epoch epoch, const ChannelLimits& limits) {
+FrameHeader welcome_frame(Epoch epoch, Rank acceptor, const ChannelLimits& limits) {
   FrameHeader header;
   header.type = FrameType::kWelcome;
   header.epoch = epoch;
   header.tag = OpTag(limits.window_bytes);
   header.slot = static_cast<std::uint32_t>(limits.fragment_bytes);
+  header.check = static_cast<std::uint32_t>(acceptor);
   header.length = limits.eager_bytes;
   return header;
+}
+
+Rank acceptor_of_welcome(const FrameHeader& header) {
+  return static_cast<Rank>(header.check);
 }
 
 ChannelLimits limits_of_welcome(const FrameHeader& header) {
@@ -65,7 +70,7 @@ FrameHeader Channel::frame(FrameType type, const Envelope& envelope, std::uint64
 }
 
 void Channel::welcome() {
-  outbox_.push_control(welcome_frame(shared_.epoch, shared_.limits));
+  outbox_.push_control(welcome_frame(shared_.epoch, shared_.rank, shared_.limits));
 }
 
 void Channel::say_bye() {

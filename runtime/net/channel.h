@@ -28,8 +28,9 @@ struct ChannelLimits {
   bool operator==(const ChannelLimits&) const = default;
 };
 
-// kWelcome carries the limits of the side that accepted; both sides must have the same.
-FrameHeader welcome_frame(Epoch epoch, const ChannelLimits& limits);
+// kWelcome says which rank accepted, and its limits; both sides must have the same.
+FrameHeader welcome_frame(Epoch epoch, Rank acceptor, const ChannelLimits& limits);
+Rank acceptor_of_welcome(const FrameHeader& header);
 ChannelLimits limits_of_welcome(const FrameHeader& header);
 
 struct PeerCounters {

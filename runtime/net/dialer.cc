@@ -1,10 +1,14 @@
 #include "runtime/net/dialer.h"
 
+#include <sys/socket.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <utility>
 
 #include "runtime/net/endpoints.h"
 #include "runtime/rendezvous/asio_context.h"
+#include "runtime/rendezvous/sockets.h"
 
 namespace sirtaki::net {
 
@@ -40,6 +44,13 @@ void Dialer::run(Callback callback) {
   });
 }
 
+std::string Dialer::last_error() const {
+  if (greeting_ && greeting_->proven()) {
+    return targets_[at_].text + ": it answers, but has not come as far as connecting (stopped, or slow to start)";
+  }
+  return last_error_;
+}
+
 void Dialer::abandon() {
   callback_ = Callback();
   setup_.loop->cancel(timer_);
@@ -59,7 +70,15 @@ void Dialer::attempt() {
     return;
   }
   at_ %= targets_.size();
+  const tcp::endpoint& endpoint = targets_[at_].endpoint;
   socket_ = std::make_unique<tcp::socket>(rendezvous::io_context_of(*setup_.loop));
+  // Asio's own sockets stay open in processes that the program starts.
+  const int fd = ::socket(endpoint.protocol().family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_TCP);
+  if (fd < 0) {
+    next("cannot make a socket: " + rendezvous::errno_text(errno), false);
+    return;
+  }
+  socket_->assign(endpoint.protocol(), fd);
   // A host that answers nothing must not use up the time of the other addresses.
   const Duration share = std::max(left / static_cast<int>(2 * targets_.size()), Duration(std::chrono::seconds(1)));
   timer_ = setup_.loop->after(std::min(left, share), [weak = weak_from_this()] {
@@ -69,7 +88,7 @@ void Dialer::attempt() {
       self->socket_->close(ignored);
     }
   });
-  socket_->async_connect(targets_[at_].endpoint, [weak = weak_from_this()](const boost::system::error_code& error) {
+  socket_->async_connect(endpoint, [weak = weak_from_this()](const boost::system::error_code& error) {
     if (const auto self = weak.lock()) {
       self->on_connect(error);
     }
@@ -87,8 +106,10 @@ void Dialer::on_connect(const boost::system::error_code& error) {
   }
   Greeting::Setup greeting_setup;
   greeting_setup.loop = setup_.loop;
-  greeting_setup.deadline = std::min(setup_.handshake_timeout, Duration(deadline_ - setup_.loop->now()));
-  greeting_setup.trailing_bytes = setup_.trailing_bytes;
+  const Duration left = deadline_ - setup_.loop->now();
+  greeting_setup.deadline = std::min(setup_.handshake_timeout, left);
+  greeting_setup.welcome_bytes = setup_.welcome_bytes;
+  greeting_setup.welcome_deadline = left;
   greeting_ = std::make_shared<Greeting>(
       greeting_setup, std::move(*socket_),
       rendezvous::Handshake::initiator(setup_.secret, rendezvous::Purpose::kData, setup_.hello));
@@ -102,11 +123,15 @@ void Dialer::on_connect(const boost::system::error_code& error) {
 
 void Dialer::on_greeted(Result<Greeted> result) {
   const auto greeting = std::move(greeting_);
-  if (result) {
-    finish(std::move(result));
-  } else {
+  if (!result) {
     next(std::string(result.status().text()), greeting->refused());
+    return;
   }
+  if (const Status status = setup_.check_welcome(ConstBytes(result->rest).first(setup_.welcome_bytes)); !status) {
+    next(std::string(status.text()), true);
+    return;
+  }
+  finish(std::move(result));
 }
 
 void Dialer::next(const std::string& error, bool hopeless) {

@@ -20,9 +20,10 @@ class Dialer : public std::enable_shared_from_this<Dialer> {
     rendezvous::Secret secret;
     std::vector<std::string> endpoints;
     std::vector<std::byte> hello;
-    std::size_t trailing_bytes = 0;
-    Duration timeout{};            // for all attempts
-    Duration handshake_timeout{};  // for one
+    std::size_t welcome_bytes = 0;  // what the other side says behind the handshake, once it knows the epoch
+    MoveFunction<Status(ConstBytes)> check_welcome;  // not ok: somebody else answers at that address
+    Duration timeout{};                              // for all attempts, and the welcome
+    Duration handshake_timeout{};                    // for one
   };
   using Callback = MoveFunction<void(Result<Greeted>)>;
 
@@ -30,7 +31,7 @@ class Dialer : public std::enable_shared_from_this<Dialer> {
   void run(Callback callback);
   void abandon();
   // What the last attempt said: "10.0.0.3:41213: connection refused".
-  const std::string& last_error() const { return last_error_; }
+  std::string last_error() const;
 
  private:
   struct Target {
@@ -43,7 +44,7 @@ class Dialer : public std::enable_shared_from_this<Dialer> {
   void next(const std::string& error, bool hopeless);
   void finish(Result<Greeted> result);
 
-  const Setup setup_;
+  Setup setup_;
   Callback callback_;
   std::vector<Target> targets_;
   std::size_t at_ = 0;

@@ -94,7 +94,9 @@ Result<std::vector<std::string>> addresses_of(const std::string& interface) {
   return chosen;
 }
 
-Result<std::vector<std::string>> addresses(const EndpointChoice& choice) {
+}  // namespace
+
+Result<std::vector<std::string>> data_addresses(const EndpointChoice& choice) {
   if (!choice.address.empty()) {
     std::vector<std::string> listed = split(choice.address);
     for (const std::string& address : listed) {
@@ -112,8 +114,6 @@ Result<std::vector<std::string>> addresses(const EndpointChoice& choice) {
   }
   return std::vector<std::string>{choice.control_address};
 }
-
-}  // namespace
 
 std::optional<Endpoint> parse_endpoint(const std::string& text) {
   const std::size_t colon = text.rfind(':');
@@ -143,7 +143,7 @@ std::string format_endpoint(const Endpoint& endpoint) {
 }
 
 Result<std::vector<std::string>> data_endpoints(const EndpointChoice& choice) {
-  SRT_ASSIGN(const std::vector<std::string> chosen, addresses(choice));
+  SRT_ASSIGN(const std::vector<std::string> chosen, data_addresses(choice));
   std::vector<std::string> endpoints;
   for (const std::string& address : chosen) {
     endpoints.push_back(format_endpoint({address, choice.port}));

@@ -27,6 +27,9 @@ struct EndpointChoice {
   std::uint16_t port = 0;       // the data port
 };
 
+// The addresses behind data_endpoints(), without the port.
+Result<std::vector<std::string>> data_addresses(const EndpointChoice& choice);
+
 // Best first. Without an override: the address the control connection leaves this host from. An interface that does
 // not exist or has no address is kInvalidArgument naming those that do.
 Result<std::vector<std::string>> data_endpoints(const EndpointChoice& choice);

@@ -1,6 +1,6 @@
 // Frame headers of the data connections: 32 bytes, little-endian, before every payload.
 //
-//   kWelcome   the acceptor's answer after the handshake: its limits (channel.h)
+//   kWelcome   the acceptor's answer after the handshake: its rank and limits (channel.h)
 //   kEager     a small message with its payload (`length` bytes)
 //   kRts       a large message waits: length = its size
 //   kCts       send it: length = the size the receiver expects

@@ -12,12 +12,17 @@ Greeting::Greeting(const Setup& setup, Socket socket, rendezvous::Handshake hand
 
 void Greeting::run(Callback callback) {
   callback_ = std::move(callback);
-  timer_ = setup_.loop->after(setup_.deadline, [weak = weak_from_this()] {
+  arm(setup_.deadline, "the other side did not complete the handshake");
+  advance();
+}
+
+void Greeting::arm(Duration deadline, const char* what) {
+  setup_.loop->cancel(timer_);
+  timer_ = setup_.loop->after(deadline, [weak = weak_from_this(), what] {
     if (const auto self = weak.lock()) {
-      self->finish({Code::kTimeout, "the other side did not complete the handshake"});
+      self->finish({Code::kTimeout, what});
     }
   });
-  advance();
 }
 
 void Greeting::abandon() {
@@ -38,7 +43,7 @@ void Greeting::advance() {
                                  self->advance();
                                }
                              });
-  } else if (handshake_.done() && rest_.size() >= setup_.trailing_bytes) {
+  } else if (handshake_.done() && rest_.size() >= setup_.welcome_bytes) {
     finish({});
   } else {
     read();
@@ -66,6 +71,9 @@ void Greeting::on_read(std::size_t count) {
       return;
     }
     received = received.subspan(*used);
+    if (handshake_.done()) {
+      arm(setup_.welcome_deadline, "it answers, but has not come as far as connecting (stopped, or slow to start)");
+    }
   }
   rest_.insert(rest_.end(), received.begin(), received.end());
   advance();
@@ -83,7 +91,7 @@ void Greeting::finish(Status status) {
     callback(std::move(status));
     return;
   }
-  callback(Greeted{std::move(socket_), handshake_.peer_hello(), std::move(rest_)});
+  callback(Greeted{std::move(socket_), std::vector<std::byte>(), std::move(rest_)});
 }
 
 }  // namespace sirtaki::net

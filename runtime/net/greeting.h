@@ -1,6 +1,7 @@
-// Greeting: the authentication of a new data connection over its socket. Includes Asio: for .cc files of this folder.
+// Greeting: the authentication of a new data connection over its socket, on the side that dials. Includes Asio: for .cc
+// files of this folder.
 //
-// Owned by the Listener or Dialer that began it, and by its own Asio operations, which use memory of its own only.
+// Owned by the Dialer that began it, and by its own Asio operations, which use memory of its own only.
 // Loop thread. The result comes once, never from inside run(), and not after abandon().
 #pragma once
 
@@ -16,7 +17,7 @@ namespace sirtaki::net {
 
 struct Greeted {
   boost::asio::ip::tcp::socket socket;
-  std::vector<std::byte> hello;  // acceptor: what the other side says of itself
+  std::vector<std::byte> hello;  // acceptor: what the other side says of itself, and whom it wants
   std::vector<std::byte> rest;   // bytes that came after the handshake
 };
 
@@ -27,8 +28,9 @@ class Greeting : public std::enable_shared_from_this<Greeting> {
 
   struct Setup {
     rendezvous::AsioLoop* loop = nullptr;
-    Duration deadline{};
-    std::size_t trailing_bytes = 0;  // to wait for after the handshake
+    Duration deadline{};            // of the handshake
+    std::size_t welcome_bytes = 0;  // to wait for behind it
+    Duration welcome_deadline{};    // for those: the other side may know its epoch much later than this one
   };
   Greeting(const Setup& setup, Socket socket, rendezvous::Handshake handshake);
 
@@ -36,9 +38,12 @@ class Greeting : public std::enable_shared_from_this<Greeting> {
   void abandon();
   // The peer proved to be no rank of this job, or did not accept this one: trying again is of no use.
   bool refused() const { return refused_; }
+  // The handshake is done, the welcome not here.
+  bool proven() const { return handshake_.done(); }
 
  private:
   void advance();
+  void arm(Duration deadline, const char* what);
   void read();
   void on_read(std::size_t count);
   void finish(Status status);

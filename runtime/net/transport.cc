@@ -193,9 +193,7 @@ void Transport::Impl::close(Done done) {
   closing_ = true;
   close_done_ = std::move(done);
   fail({Code::kShutdown, "the transport is closed"});
-  if (listener_) {
-    listener_->close();
-  }
+  gate_.reset();
   close_timer_ = loop_.after(options_.close_timeout, [weak = weak_from_this()] {
     if (const auto self = weak.lock()) {
       for (const auto& connection : self->connections_) {
@@ -234,9 +232,7 @@ void Transport::Impl::destroy() {
   destroyed_ = true;
   loop_.cancel(connect_timer_);
   loop_.cancel(close_timer_);
-  if (listener_) {
-    listener_->close();
-  }
+  gate_.reset();
   for (const auto& dialer : dialers_) {
     if (dialer) {
       dialer->abandon();

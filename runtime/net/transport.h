@@ -23,13 +23,14 @@ namespace sirtaki::net {
 
 struct TransportOptions {
   std::string bind_address;      // empty: all, IPv4 and IPv6
+  int ranks = 64;                // of the job: so many may connect at once, beyond max_strangers
   std::uint16_t port_first = 0;  // both 0: any free port
   std::uint16_t port_last = 0;
   Duration connect_timeout = std::chrono::seconds(30);   // the whole mesh
   Duration handshake_timeout = std::chrono::seconds(5);  // one connection
   Duration close_timeout = std::chrono::seconds(2);
   Duration dead_time = std::chrono::seconds(30);  // unacknowledged bytes for so long: the peer is gone
-  std::size_t max_strangers = 64;                 // connections that have not proved themselves
+  int max_strangers = 64;                         // connections that have not proved themselves
   // Kept in the kernel of each connection before they are on the wire. Few, so that a message counts as sent when its
   // link is free for the next; a peer on the same host has no link, and fewer wake-ups are worth more.
   std::size_t unsent_bytes = 16 * 1024;

@@ -8,21 +8,23 @@
 
 #include "runtime/net/connection.h"
 #include "runtime/net/dialer.h"
-#include "runtime/net/listener.h"
 #include "runtime/net/transport.h"
+#include "runtime/rendezvous/gate.h"
 
 namespace sirtaki::net {
 
 // A turn is one piece of work on the loop: input read, or calls made by the owner. At its end callbacks run and what
 // they queued is written, so that frames of one turn share a system call.
-class Transport::Impl final : public Connection::Host, public std::enable_shared_from_this<Impl> {
+class Transport::Impl final : public Connection::Host,
+                              public rendezvous::GateHandler,
+                              public std::enable_shared_from_this<Impl> {
  public:
   Impl(rendezvous::AsioLoop& loop, rendezvous::Secret secret, TransportOptions options);
 
   // transport_mesh.cc
   Status listen();
   void connect(const rendezvous::Membership& membership, Rank rank, Done done);
-  std::uint16_t port() const { return listener_->port(); }
+  std::uint16_t port() const { return gate_ ? gate_->port() : std::uint16_t{0}; }
 
   // transport.cc
   void send(const Envelope& envelope, ConstBytes data, Done done);
@@ -48,7 +50,9 @@ class Transport::Impl final : public Connection::Host, public std::enable_shared
   struct Hello {
     Epoch epoch;
     Rank rank = -1;
+    Rank wanted = -1;  // whom it means to reach
     ChannelLimits limits;
+    bool same_as(const Hello& other) const { return epoch == other.epoch && rank == other.rank; }
   };
   struct Arrival {
     Greeted greeted;
@@ -56,10 +60,13 @@ class Transport::Impl final : public Connection::Host, public std::enable_shared
   };
 
   // transport_mesh.cc
-  void on_arrival(Greeted greeted);
+  void on_guest(rendezvous::Guest guest) override;
+  void on_gate_warning(const std::string& /*line*/) override {}
+  void keep_early(Arrival arrival);
   void admit(Arrival arrival);
   void dial(Rank peer);
   void on_dialed(Rank peer, Result<Greeted> result);
+  Status check_welcome(Rank peer, ConstBytes bytes) const;
   void attach(Rank peer, Greeted greeted, bool accepted);
   Status check_limits(Rank peer, const ChannelLimits& theirs) const;
   void mesh_progress();
@@ -78,14 +85,14 @@ class Transport::Impl final : public Connection::Host, public std::enable_shared
 
   const rendezvous::Secret secret_;
   const TransportOptions options_;
-  std::shared_ptr<Listener> listener_;
+  std::unique_ptr<rendezvous::Gate> gate_;
   Channel::Shared shared_;
   Completions completions_;
   Tombstones tombstones_;
   std::vector<TransferSample> samples_;
 
   std::optional<rendezvous::Membership> membership_;
-  std::vector<Arrival> arrivals_;                         // proved themselves before connect()
+  std::vector<Arrival> arrivals_;                         // proved themselves before connect(); the newest last
   std::vector<std::shared_ptr<Dialer>> dialers_;          // by rank; null where none
   std::vector<std::shared_ptr<Connection>> connections_;  // by rank; null for this one and until connected
   std::vector<Status> lost_;                              // by rank

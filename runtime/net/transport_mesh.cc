@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <boost/asio/buffer.hpp>
 #include <utility>
 
 #include "runtime/base/check.h"
@@ -7,9 +8,6 @@
 
 namespace sirtaki::net {
 namespace {
-
-// Ranks may connect before this one has heard of the membership; more than this are no ranks of one job.
-constexpr std::size_t kMaxArrivals = 65536;
 
 std::string seconds(Duration duration) {
   return std::to_string(std::chrono::duration_cast<std::chrono::milliseconds>(duration).count() / 1000) + " s";
@@ -22,27 +20,23 @@ Status Transport::Impl::listen() {
   if (!secret_.is_set()) {
     return invalid_argument("the data port needs the job's secret");
   }
-  Listener::Setup setup;
-  setup.loop = &loop_;
-  setup.secret = secret_;
-  setup.bind_address = options_.bind_address;
-  setup.port_first = options_.port_first;
-  setup.port_last = options_.port_last;
-  setup.handshake_timeout = options_.handshake_timeout;
-  setup.max_strangers = options_.max_strangers;
-  listener_ = std::make_shared<Listener>(std::move(setup));
-  SRT_TRY(listener_->open());
-  listener_->start([weak = weak_from_this()](Greeted greeted) {
-    if (const auto self = weak.lock()) {
-      self->on_arrival(std::move(greeted));
-    }
-  });
+  rendezvous::GateOptions gate;
+  gate.bind_address = options_.bind_address;
+  gate.port_first = options_.port_first;
+  gate.port_last = options_.port_last;
+  gate.secret = secret_;
+  gate.purpose = rendezvous::Purpose::kData;
+  gate.handshake_timeout = options_.handshake_timeout;
+  gate.max_visitors = options_.max_strangers + options_.ranks;
+  auto opened = rendezvous::Gate::open(loop_, std::move(gate), *this);
+  SRT_TRY(opened.status().with_context("for data connections"));
+  gate_ = std::move(*opened);
   return {};
 }
 
 void Transport::Impl::connect(const rendezvous::Membership& membership, Rank rank, Done done) {
   SRT_IN_LOOP(loop_);
-  SRT_CHECK(listener_ != nullptr && !membership_ && rank >= 0 && rank < membership.size());
+  SRT_CHECK(gate_ != nullptr && !membership_ && rank >= 0 && rank < membership.size());
   membership_ = membership;
   rank_ = rank;
   size_ = membership.size();
@@ -81,6 +75,7 @@ void Transport::Impl::dial(Rank peer) {
   WireWriter hello;
   hello.put(membership_->epoch.value);
   hello.put(static_cast<std::uint32_t>(rank_));
+  hello.put(static_cast<std::uint32_t>(peer));
   hello.put(static_cast<std::uint64_t>(options_.limits.eager_bytes));
   hello.put(static_cast<std::uint64_t>(options_.limits.window_bytes));
   hello.put(static_cast<std::uint64_t>(options_.limits.fragment_bytes));
@@ -89,7 +84,8 @@ void Transport::Impl::dial(Rank peer) {
   setup.secret = secret_;
   setup.endpoints = membership_->members[static_cast<std::size_t>(peer)].data_endpoints;
   setup.hello = std::move(hello).take();
-  setup.trailing_bytes = kFrameBytes;
+  setup.welcome_bytes = kFrameBytes;
+  setup.check_welcome = [this, peer](ConstBytes bytes) { return check_welcome(peer, bytes); };
   setup.timeout = options_.connect_timeout;
   setup.handshake_timeout = options_.handshake_timeout;
   auto& dialer = dialers_[static_cast<std::size_t>(peer)];
@@ -116,10 +112,6 @@ void Transport::Impl::on_dialed(Rank peer, Result<Greeted> result) {
   }
   std::vector<std::byte>& rest = result->rest;
   const auto welcome = decode_frame(ConstBytes(rest).first<kFrameBytes>(), membership_->epoch);
-  if (!welcome || welcome->type != FrameType::kWelcome) {
-    mesh_failed(corrupt(describe(peer) + " does not answer as a rank of this epoch"));
-    return;
-  }
   if (const Status status = check_limits(peer, limits_of_welcome(*welcome)); !status) {
     mesh_failed(status);
     return;
@@ -128,11 +120,26 @@ void Transport::Impl::on_dialed(Rank peer, Result<Greeted> result) {
   attach(peer, std::move(*result), false);
 }
 
-void Transport::Impl::on_arrival(Greeted greeted) {
+// Two hosts may have the same address, a bridge's for example, and ranks there the same port.
+Status Transport::Impl::check_welcome(Rank peer, ConstBytes bytes) const {
+  const auto welcome = decode_frame(bytes.first<kFrameBytes>(), membership_->epoch);
+  if (!welcome || welcome->type != FrameType::kWelcome) {
+    return corrupt("what answers there is no rank of this epoch");
+  }
+  if (acceptor_of_welcome(*welcome) != peer) {
+    return {Code::kUnavailable, "rank " + std::to_string(acceptor_of_welcome(*welcome)) +
+                                    " answers there: the address means another host here"};
+  }
+  return {};
+}
+
+void Transport::Impl::on_guest(rendezvous::Guest guest) {
+  Greeted greeted{std::move(guest.socket), std::move(guest.hello), std::move(guest.following)};
   WireReader reader(greeted.hello);
   Hello hello;
   hello.epoch = Epoch(reader.get<std::uint32_t>());
   hello.rank = static_cast<Rank>(reader.get<std::uint32_t>());
+  hello.wanted = static_cast<Rank>(reader.get<std::uint32_t>());
   hello.limits.eager_bytes = static_cast<std::size_t>(reader.get<std::uint64_t>());
   hello.limits.window_bytes = static_cast<std::size_t>(reader.get<std::uint64_t>());
   hello.limits.fragment_bytes = static_cast<std::size_t>(reader.get<std::uint64_t>());
@@ -142,13 +149,30 @@ void Transport::Impl::on_arrival(Greeted greeted) {
   Arrival arrival{std::move(greeted), hello};
   if (membership_) {
     admit(std::move(arrival));
-  } else if (arrivals_.size() < kMaxArrivals) {
-    arrivals_.push_back(std::move(arrival));
+  } else {
+    keep_early(std::move(arrival));
   }
+}
+
+// Ranks may connect before this one has heard of the membership. Who comes again has given up its first connection, and
+// what an earlier epoch has left behind must not use up the places.
+void Transport::Impl::keep_early(Arrival arrival) {
+  std::erase_if(arrivals_, [&](const Arrival& known) { return known.hello.same_as(arrival.hello); });
+  if (arrivals_.size() >= static_cast<std::size_t>(std::max(1, options_.ranks))) {
+    arrivals_.erase(arrivals_.begin());
+  }
+  arrivals_.push_back(std::move(arrival));
 }
 
 void Transport::Impl::admit(Arrival arrival) {
   const Hello& hello = arrival.hello;
+  if (hello.wanted != rank_ && hello.epoch == membership_->epoch) {
+    // The welcome says who this is; then the socket closes.
+    const FrameBytes welcome = encode_frame(welcome_frame(membership_->epoch, rank_, options_.limits));
+    boost::system::error_code ignored;
+    arrival.greeted.socket.write_some(boost::asio::buffer(welcome), ignored);
+    return;
+  }
   if (hello.epoch != membership_->epoch || hello.rank <= rank_ || hello.rank >= size_ ||
       connections_[static_cast<std::size_t>(hello.rank)] != nullptr || closing_) {
     return;  // of another epoch, or nobody this rank waits for: the socket closes

@@ -1,17 +1,22 @@
 #include "runtime/net/transport.h"
 
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <filesystem>
+#include <functional>
 #include <random>
 #include <thread>
 
 #include "runtime/net/endpoints.h"
+#include "runtime/rendezvous/handshake.h"
 #include "tests/unit/net/channel_pair.h"
 
 namespace sirtaki::net::testing {
@@ -225,7 +230,7 @@ TEST_F(TransportPair, TransfersAreCancelledAnywhereWithoutHarm) {
 
 class Stranger {
  public:
-  explicit Stranger(std::uint16_t port) : fd_(::socket(AF_INET, SOCK_STREAM, 0)) {
+  explicit Stranger(std::uint16_t port) : fd_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
     sockaddr_in address{};
     address.sin_family = AF_INET;
     address.sin_port = htons(port);
@@ -236,6 +241,14 @@ class Stranger {
   Stranger& operator=(const Stranger&) = delete;
   ~Stranger() { ::close(fd_); }
   void say(const std::vector<std::byte>& bytes) const { (void)::send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL); }
+  std::vector<std::byte> hear(std::size_t size) const {
+    std::vector<std::byte> bytes(size);
+    const timeval patience{20, 0};
+    ::setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
+    const ssize_t got = ::recv(fd_, bytes.data(), size, MSG_WAITALL);
+    bytes.resize(static_cast<std::size_t>(std::max<ssize_t>(got, 0)));
+    return bytes;
+  }
   bool connected() const { return connected_; }
 
  private:
@@ -246,6 +259,7 @@ class Stranger {
 TEST(TransportStrangers, ManySilentAndNoisyOnesDoNotKeepTheRanksFromConnecting) {
   TransportOptions options;
   options.max_strangers = 4;
+  options.ranks = 2;
   const Secret secret = make_secret();
   Node first(secret, options);
   Node second(secret, options);
@@ -323,6 +337,134 @@ TEST(TransportConnect, DifferentLimitsAreAMismatchOnBothRanks) {
   ASSERT_TRUE(wait_until([&] { return one.calls == 1 && two.calls == 1; }));
   EXPECT_EQ(one.status.code(), Code::kMismatch);
   EXPECT_EQ(two.status.code(), Code::kMismatch);
+}
+
+// Three ranks; `told` may change the addresses that rank 2 is told.
+std::array<Status, 3> connect_three(const TransportOptions& options,
+                                    const std::function<void(rendezvous::Membership&)>& told) {
+  const Secret secret = make_secret();
+  std::vector<std::unique_ptr<Node>> nodes;
+  std::vector<std::string> endpoints;
+  for (int i = 0; i < 3; ++i) {
+    nodes.push_back(std::make_unique<Node>(secret, options));
+    EXPECT_TRUE(nodes.back()->listen());
+    endpoints.push_back(endpoint_of(*nodes.back()));
+  }
+  std::array<SharedOutcome, 3> outcomes;
+  for (Rank rank = 0; rank < 3; ++rank) {
+    auto membership = membership_of(endpoints);
+    if (rank == 2) {
+      told(membership);
+    }
+    const auto index = static_cast<std::size_t>(rank);
+    nodes[index]->run([&] { nodes[index]->transport->connect(membership, rank, outcomes[index].done()); });
+  }
+  std::array<Status, 3> results;
+  for (std::size_t i = 0; i < 3; ++i) {
+    EXPECT_TRUE(wait_until([&] { return outcomes[i].calls == 1; }));
+    results[i] = outcomes[i].status;
+  }
+  return results;
+}
+
+TEST(TransportConnect, AnAddressThatLeadsToAnotherRankIsNotTakenForTheRightOne) {
+  for (const Status& status : connect_three({}, [](rendezvous::Membership& membership) {
+         auto& endpoints = membership.members[0].data_endpoints;
+         endpoints.insert(endpoints.begin(), membership.members[1].data_endpoints.front());
+       })) {
+    EXPECT_TRUE(status) << status.to_string();
+  }
+  TransportOptions options;
+  options.connect_timeout = std::chrono::seconds(2);
+  const auto results = connect_three(options, [](rendezvous::Membership& membership) {
+    membership.members[0].data_endpoints = membership.members[1].data_endpoints;
+  });
+  EXPECT_EQ(results[2].blame().rank, 0);
+  EXPECT_NE(results[2].text().find("rank 1 answers there"), std::string_view::npos) << results[2].to_string();
+}
+
+TEST(TransportConnect, ARankThatComesLateToConnectingIsWaitedFor) {
+  const Secret secret = make_secret();
+  TransportOptions options;
+  options.handshake_timeout = std::chrono::milliseconds(200);
+  Node late(secret, options);
+  Node early(secret, options);
+  ASSERT_TRUE(late.listen());
+  ASSERT_TRUE(early.listen());
+  const auto membership = membership_of({endpoint_of(late), endpoint_of(early)});
+  SharedOutcome one;
+  SharedOutcome two;
+  early.run([&] { early.transport->connect(membership, 1, two.done()); });
+  late.run([&] {
+    late.loop.after(5 * options.handshake_timeout, [&] { late.transport->connect(membership, 0, one.done()); });
+  });
+  ASSERT_TRUE(wait_until([&] { return one.calls == 1 && two.calls == 1; }));
+  EXPECT_TRUE(one.status) << one.status.to_string();
+  EXPECT_TRUE(two.status) << two.status.to_string();
+  // Neither lives on a connection that the other has given up.
+  const auto data = pattern(1000, 1);
+  std::vector<std::byte> out(data.size());
+  SharedOutcome received;
+  SharedOutcome sent;
+  late.run([&] { late.transport->recv(to(1, 1), out, received.done()); });
+  early.run([&] { early.transport->send(to(0, 1), data, sent.done()); });
+  ASSERT_TRUE(wait_until([&] { return received.calls == 1 && sent.calls == 1; }));
+  EXPECT_TRUE(received.status) << received.status.to_string();
+}
+
+TEST(TransportConnect, ARankThatDoesNotComeIsNamedWithWhatIsKnownOfIt) {
+  const Secret secret = make_secret();
+  TransportOptions options;
+  options.connect_timeout = std::chrono::milliseconds(500);
+  Node absent(secret, options);
+  Node node(secret, options);
+  ASSERT_TRUE(absent.listen());
+  ASSERT_TRUE(node.listen());
+  SharedOutcome outcome;
+  const auto membership = membership_of({endpoint_of(absent), endpoint_of(node)});
+  node.run([&] { node.transport->connect(membership, 1, outcome.done()); });
+  ASSERT_TRUE(wait_until([&] { return outcome.calls == 1; }));
+  EXPECT_EQ(outcome.status.blame().rank, 0);
+  EXPECT_NE(outcome.status.text().find("has not come as far"), std::string_view::npos) << outcome.status.to_string();
+}
+
+TEST(TransportStrangers, RanksThatAllComeAtOnceDoNotEvictEachOther) {
+  TransportOptions options;
+  options.ranks = 200;
+  const Secret secret = make_secret();
+  Node node(secret, options);
+  ASSERT_TRUE(node.listen());
+  std::vector<std::unique_ptr<Stranger>> ranks;
+  std::vector<rendezvous::Handshake> handshakes;
+  for (int i = 0; i < options.ranks; ++i) {
+    ranks.push_back(std::make_unique<Stranger>(node.transport->port()));
+    ASSERT_TRUE(ranks.back()->connected());
+  }
+  // All are there before the first says a word.
+  for (const auto& rank : ranks) {
+    handshakes.push_back(rendezvous::Handshake::initiator(secret, rendezvous::Purpose::kData, {}));
+    rank->say(handshakes.back().take_output());
+  }
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    EXPECT_TRUE(handshakes[i].feed(ranks[i]->hear(74))) << i;
+    EXPECT_TRUE(handshakes[i].done()) << i;
+  }
+}
+
+TEST_F(TransportPair, ClosesItsSocketsInProcessesThatTheProgramStarts) {
+  start();
+  int sockets = 0;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code gone;
+    const std::string target = std::filesystem::read_symlink(entry.path(), gone).string();
+    if (!target.starts_with("socket:") && !target.starts_with("anon_inode:")) {
+      continue;
+    }
+    const int flags = ::fcntl(std::stoi(entry.path().filename().string()), F_GETFD);
+    EXPECT_TRUE(flags < 0 || (flags & FD_CLOEXEC) != 0) << target;
+    sockets += target.starts_with("socket:") ? 1 : 0;
+  }
+  EXPECT_GE(sockets, 4);  // two that listen, two ends of a connection
 }
 
 TEST(TransportListen, ABusyPortRangeIsAnErrorThatNamesIt) {
