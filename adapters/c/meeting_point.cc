@@ -93,6 +93,8 @@ Result<engine::JobSpec> MeetingPoint::find(const Config& config, const Environme
     if (given.rank < 0 || given.rank >= given.size) {
       return invalid_argument("rank is " + std::to_string(given.rank) + " but size is " + std::to_string(given.size));
     }
+    const auto launched = detect_job(environment);
+    spec.one_host = launched && launched->size == given.size && launched->local_size == given.size;
     if (!given.rendezvous.empty()) {
       SRT_ASSIGN(spec.secret, rendezvous::Secret::from_hex(given.secret_hex));
     } else if (given.size > 1) {
@@ -102,6 +104,7 @@ Result<engine::JobSpec> MeetingPoint::find(const Config& config, const Environme
   }
   SRT_ASSIGN(const JobEnv job, job_of(config, environment));
   engine::JobSpec spec{job.rank, job.size, config.job.rendezvous, {}};
+  spec.one_host = job.local_size == job.size;
   if (job.launcher == "sirtakirun" && !config.job.rendezvous.empty()) {
     SRT_ASSIGN(spec.secret, configured_secret(config));
     return spec;
@@ -162,6 +165,7 @@ Result<rendezvous::Secret> MeetingPoint::configured_secret(const Config& config)
 
 Result<engine::JobSpec> MeetingPoint::meet_hosted(const Config& config, const JobEnv& job) {
   engine::JobSpec spec{job.rank, job.size, config.job.rendezvous, {}};
+  spec.one_host = job.local_size == job.size;
   if (spec.rendezvous.empty()) {
     const bool v6 = job.host.find(':') != std::string::npos;
     spec.rendezvous = (v6 ? "[" + job.host + "]" : job.host) + ":" + std::to_string(config.job.port_range.first);

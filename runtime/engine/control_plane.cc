@@ -124,11 +124,23 @@ class ClientPlane final : public ControlPlane, private rendezvous::ClientHandler
     rendezvous::JoinRequest with_relays = request;
     with_relays.relay_endpoints = tree_->endpoints(request.data_endpoints);
     SRT_ASSIGN(rendezvous::Membership membership, client_->join(with_relays));
-    SRT_TRY(tree_->connect(membership, interrupted_));
+    const Status connected = tree_->connect(membership, [this] { return broken_ || (interrupted_ && interrupted_()); });
+    if (!connected) {
+      Status verdict;
+      loop_.run_sync([&] { verdict = verdict_; });
+      return verdict ? connected : verdict;
+    }
     return membership;
+  }
+  void watch(std::function<void(const Status&)> broken) override {
+    on_broken_ = std::move(broken);
+    if (!verdict_) {
+      on_broken_(verdict_);
+    }
   }
   void begin(ControlEvents events) override {
     events_ = std::move(events);
+    begun_ = true;
     for (Task& task : std::exchange(early_, {})) {
       task();
     }
@@ -214,6 +226,13 @@ class ClientPlane final : public ControlPlane, private rendezvous::ClientHandler
   // ---- on the control thread; each goes to the engine's loop, in order ----
 
   void on_message(ConstBytes message) override {
+    if (!begun_) {
+      const auto decoded = control::decode_coordinator_message(message);
+      const auto* failed = decoded ? std::get_if<control::JobFailed>(&*decoded) : nullptr;
+      if (failed != nullptr) {
+        break_start(failed->status);
+      }
+    }
     deliver([this, bytes = std::vector<std::byte>(message.begin(), message.end())] { events_.message(bytes); });
   }
   void on_tree(ConstBytes message) override {
@@ -221,7 +240,18 @@ class ClientPlane final : public ControlPlane, private rendezvous::ClientHandler
       tree_->on_spread(message);
     }
   }
+  // Whoever still connects to the other ranks need not wait for what cannot come.
+  void break_start(const Status& cause) {
+    loop_.post([this, cause] {
+      verdict_.update(cause);
+      if (!begun_ && !left_ && on_broken_) {
+        on_broken_(verdict_);
+      }
+    });
+    broken_ = true;
+  }
   void on_lost(Rank rank, const Status& cause) override {
+    break_start(cause);
     deliver([this, rank, cause] { events_.lost(rank, cause); });
     if (tree_) {
       tree_->abandon();
@@ -238,6 +268,7 @@ class ClientPlane final : public ControlPlane, private rendezvous::ClientHandler
     deliver([this, rank] { events_.left(rank); });
   }
   void on_disconnected(const Status& cause) override {
+    break_start(cause);
     deliver([this, cause] { events_.disconnected(cause); });
     if (tree_) {
       tree_->abandon();
@@ -265,6 +296,10 @@ class ClientPlane final : public ControlPlane, private rendezvous::ClientHandler
   std::vector<Task> early_;  // came before begin()
   control::Bundle outbox_;
   bool left_ = false;
+  Status verdict_;                                // the first thing that ended the job; on the engine's loop
+  std::function<void(const Status&)> on_broken_;  // the same
+  std::atomic<bool> broken_{false};               // there is one, or will be in a moment
+  std::atomic<bool> begun_{false};
   control::RankSet own_rank_;
   rendezvous::AsioLoop control_loop_{"srt-control"};
   std::unique_ptr<rendezvous::Client> client_;

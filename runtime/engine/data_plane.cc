@@ -16,6 +16,9 @@
 namespace sirtaki::engine {
 namespace {
 
+// How long the coordinator may take to tell what has become of another rank, and to answer.
+constexpr Duration kLossGrace = std::chrono::milliseconds(500);
+constexpr Duration kAnswerGrace = std::chrono::seconds(1);
 constexpr Duration kPoll = std::chrono::milliseconds(100);
 
 // Shared memory of one rank holds what its credit lets it have in flight, within these bounds; all ranks of a host
@@ -49,13 +52,12 @@ class SingleDataPlane final : public DataPlane {
     return status;
   }
 
-  Result<std::vector<std::string>> endpoints(const std::string& /*control_address*/) const override {
-    return std::vector<std::string>{};
-  }
+  Result<std::vector<std::string>> endpoints() const override { return std::vector<std::string>{}; }
   Status connect(const rendezvous::Membership& /*membership*/, Rank /*rank*/,
                  const std::function<bool()>& /*interrupted*/) override {
     return {};
   }
+  void abort(const Status& /*cause*/) override {}
   void set_on_peer_lost(std::function<void(Rank, const Status&)> /*callback*/) override {}
   net::Collectives& collectives() override { return *collectives_; }
   net::PointToPoint& link() override { return *link_; }
@@ -69,6 +71,8 @@ class SingleDataPlane final : public DataPlane {
   std::string_view path() const override { return "local"; }
 
  private:
+  rendezvous::AsioLoop& loop() override { return loop_; }
+
   rendezvous::AsioLoop& loop_;
   std::shared_ptr<net::LocalGroup> group_;
   std::unique_ptr<net::LocalEndpoint> link_;
@@ -77,11 +81,14 @@ class SingleDataPlane final : public DataPlane {
 
 class MeshPlane final : public DataPlane {
  public:
-  MeshPlane(rendezvous::AsioLoop& loop, const Config& config) : loop_(loop), config_(config) {}
+  MeshPlane(rendezvous::AsioLoop& loop, const Config& config, std::string control_address)
+      : loop_(loop), config_(config), control_address_(std::move(control_address)) {}
 
-  Status open(const rendezvous::Secret& secret) {
+  Status open(const rendezvous::Secret& secret, int ranks) {
     net::TransportOptions options;
-    options.bind_address = config_.net.address;
+    SRT_ASSIGN(const std::vector<std::string> addresses, net::data_addresses(choice()));
+    options.bind_address = addresses.size() == 1 ? addresses.front() : "";
+    options.ranks = ranks;
     options.port_first = config_.job.port_range.first;
     options.port_last = config_.job.port_range.last;
     options.connect_timeout = config_.control.connect_timeout;
@@ -97,13 +104,10 @@ class MeshPlane final : public DataPlane {
     return status;
   }
 
-  Result<std::vector<std::string>> endpoints(const std::string& control_address) const override {
-    net::EndpointChoice choice;
-    choice.address = config_.net.address;
-    choice.interface = config_.net.interface;
-    choice.control_address = control_address;
-    loop_.run_sync([&] { choice.port = transport_->port(); });
-    return net::data_endpoints(choice);
+  Result<std::vector<std::string>> endpoints() const override {
+    net::EndpointChoice chosen = choice();
+    loop_.run_sync([&] { chosen.port = transport_->port(); });
+    return net::data_endpoints(chosen);
   }
 
   Status connect(const rendezvous::Membership& membership, Rank rank,
@@ -133,6 +137,12 @@ class MeshPlane final : public DataPlane {
     return status;
   }
 
+  void abort(const Status& cause) override {
+    if (transport_) {
+      transport_->fail(cause);
+    }
+  }
+
   void set_on_peer_lost(std::function<void(Rank, const Status&)> callback) override {
     on_peer_lost_ = std::move(callback);
   }
@@ -141,6 +151,9 @@ class MeshPlane final : public DataPlane {
   net::PointToPoint& link() override { return *transport_; }
 
   void close() override {
+    if (!transport_) {
+      return;
+    }
     auto promise = std::make_shared<std::promise<void>>();
     std::future<void> closed = promise->get_future();
     loop_.run_sync([&] { transport_->close([promise](const Status&) { promise->set_value(); }); });
@@ -180,6 +193,14 @@ class MeshPlane final : public DataPlane {
   }
 
  private:
+  net::EndpointChoice choice() const {
+    net::EndpointChoice choice;
+    choice.address = config_.net.address;
+    choice.interface = config_.net.interface;
+    choice.control_address = control_address_;
+    return choice;
+  }
+
   // Runs `begin` on the loop and waits for the Done it was given.
   template <class Begin>
   Status wait(const std::function<bool()>& interrupted, Begin begin) {
@@ -226,8 +247,11 @@ class MeshPlane final : public DataPlane {
                                });
   }
 
+  rendezvous::AsioLoop& loop() override { return loop_; }
+
   rendezvous::AsioLoop& loop_;
   const Config& config_;
+  const std::string control_address_;
   std::unique_ptr<net::Transport> transport_;
   net::Hosts hosts_;                           // several with several ranks, or none
   std::unique_ptr<net::PartLink> local_link_;  // null: all ranks are on one host
@@ -239,6 +263,33 @@ class MeshPlane final : public DataPlane {
 
 }  // namespace
 
+Status DataPlane::start(ControlPlane& control, const rendezvous::Membership& membership, Rank rank,
+                        const std::function<bool()>& interrupted) {
+  const auto told = std::make_shared<std::promise<Status>>();
+  std::future<Status> verdict = told->get_future();
+  loop().run_sync([&] {
+    control.watch([this, told, first = true](const Status& cause) mutable {
+      if (std::exchange(first, false)) {
+        abort(cause);
+        told->set_value(cause);
+      }
+    });
+  });
+  const Status status = connect(membership, rank, interrupted);
+  if (status) {
+    return status;
+  }
+  // The coordinator knows better why a connection has ended.
+  if (verdict.wait_for(kLossGrace) != std::future_status::ready) {
+    control.send(
+        sirtaki::control::JobBroken{status.with_context("rank " + std::to_string(rank) + " at the start of the job")});
+    if (status.code() == Code::kAborted || verdict.wait_for(kAnswerGrace) != std::future_status::ready) {
+      return status;
+    }
+  }
+  return verdict.get();
+}
+
 Result<std::unique_ptr<DataPlane>> DataPlane::single(rendezvous::AsioLoop& loop, const Config& config) {
   auto plane = std::make_unique<SingleDataPlane>(loop);
   SRT_TRY(plane->open(config));
@@ -246,9 +297,9 @@ Result<std::unique_ptr<DataPlane>> DataPlane::single(rendezvous::AsioLoop& loop,
 }
 
 Result<std::unique_ptr<DataPlane>> DataPlane::listen(rendezvous::AsioLoop& loop, const rendezvous::Secret& secret,
-                                                     const Config& config) {
-  auto plane = std::make_unique<MeshPlane>(loop, config);
-  if (Status status = plane->open(secret); !status) {
+                                                     const Config& config, int ranks, std::string control_address) {
+  auto plane = std::make_unique<MeshPlane>(loop, config, std::move(control_address));
+  if (Status status = plane->open(secret, ranks); !status) {
     plane->close();
     return status;
   }

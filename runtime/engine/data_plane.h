@@ -12,6 +12,7 @@
 
 #include "runtime/base/config.h"
 #include "runtime/base/task.h"
+#include "runtime/engine/control_plane.h"
 #include "runtime/net/collectives.h"
 #include "runtime/net/point_to_point.h"
 #include "runtime/rendezvous/asio_loop.h"
@@ -24,16 +25,23 @@ class DataPlane {
  public:
   // One rank: no socket.
   static Result<std::unique_ptr<DataPlane>> single(rendezvous::AsioLoop& loop, const Config& config);
-  // Opens the data port.
+  // Opens the data port of one of `ranks` ranks, at the address that the others are told, if that is one.
+  // `control_address`: the local address that routes to the coordinator. The configuration outlives the plane.
   static Result<std::unique_ptr<DataPlane>> listen(rendezvous::AsioLoop& loop, const rendezvous::Secret& secret,
-                                                   const Config& config);
+                                                   const Config& config, int ranks, std::string control_address);
   virtual ~DataPlane() = default;
 
-  // Where the others reach this rank. `control_address`: the local address that routes to the coordinator.
-  virtual Result<std::vector<std::string>> endpoints(const std::string& control_address) const = 0;
+  // Where the others reach this rank.
+  virtual Result<std::vector<std::string>> endpoints() const = 0;
+  // Calls connect(), which ends at once when `control` hears that the job is over. A rank that cannot connect ends the
+  // start of the job, so that all learn whose fault that is, and the same. Before control.begin().
+  Status start(ControlPlane& control, const rendezvous::Membership& membership, Rank rank,
+               const std::function<bool()>& interrupted);
   // Connects to all ranks; blocks within control.connect_timeout, polls `interrupted` ten times a second.
   virtual Status connect(const rendezvous::Membership& membership, Rank rank,
                          const std::function<bool()>& interrupted) = 0;
+  // Ends connect() at once, and everything in flight, with `cause`. Loop thread.
+  virtual void abort(const Status& cause) = 0;
   // Called on the loop when a connection ends without a good-bye. Set before connect().
   virtual void set_on_peer_lost(std::function<void(Rank, const Status&)> callback) = 0;
   virtual net::Collectives& collectives() = 0;
@@ -47,6 +55,9 @@ class DataPlane {
   virtual std::string_view path() const = 0;
   // Why it does not travel through shared memory between ranks of one host; empty otherwise. For the log.
   virtual std::string_view path_note() const { return {}; }
+
+ protected:
+  virtual rendezvous::AsioLoop& loop() = 0;
 };
 
 }  // namespace sirtaki::engine

@@ -179,7 +179,8 @@ Status SessionImpl::open() {
     SRT_ASSIGN(data_, DataPlane::single(loop_, *config_));
   } else {
     SRT_ASSIGN(control_, ControlPlane::connect(loop_, *config_, job_.rendezvous, job_.secret, interrupted_));
-    SRT_ASSIGN(data_, DataPlane::listen(loop_, job_.secret, *config_));
+    SRT_ASSIGN(data_, DataPlane::listen(loop_, job_.secret, *config_, job_.size,
+                                        job_.one_host ? "127.0.0.1" : control_->local_address()));
   }
   SRT_TRY(meet());
   start_engine();
@@ -202,10 +203,10 @@ Status SessionImpl::meet() {
   request.version = std::string(version());
   request.agreed_options = agreed_options(*config_);
   request.fanout = static_cast<int>(config_->control.fanout);
-  SRT_ASSIGN(request.data_endpoints, data_->endpoints(control_->local_address()));
+  SRT_ASSIGN(request.data_endpoints, data_->endpoints());
   SRT_ASSIGN(membership_, control_->join(request));
   data_->set_on_peer_lost([this](Rank rank, const Status& cause) { on_data_lost(rank, cause); });
-  SRT_TRY(data_->connect(membership_, job_.rank, interrupted_));
+  SRT_TRY(data_->start(*control_, membership_, job_.rank, interrupted_));
   if (!data_->path_note().empty()) {
     log_->warn("data goes over TCP, because shared memory between the ranks of this host cannot be used: " +
                std::string(data_->path_note()));

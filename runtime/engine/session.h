@@ -33,6 +33,7 @@ struct JobSpec {
   int size = 1;
   std::string rendezvous;  // "host:port"; empty: size 1, or host_hub
   rendezvous::Secret secret;
+  bool one_host = false;  // known beforehand: data ports listen on loopback only
   // Opens a GPU, on the thread that will use it. Empty: by the CUDA plug-in.
   std::function<Result<std::unique_ptr<device::DeviceApi>>(int index)> open_device = {};
   // Finds NCCL, on any thread.

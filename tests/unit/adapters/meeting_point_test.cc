@@ -86,6 +86,23 @@ TEST(MeetingPointTest, WhatIsNoAddressIsNamedWithItsVariable) {
   expect_refused(find("job.rendezvous = \"head\"\n", env), "SIRTAKI_JOB_RENDEZVOUS");
 }
 
+TEST(MeetingPointTest, TheRanksOfOneHostAreKnownToBe) {
+  const std::string secret = rendezvous::Secret::generate()->to_hex();
+  const GivenJob given{1, 4, "10.0.0.1:4000", secret};
+  const Environment one{{"RANK", "1"}, {"WORLD_SIZE", "4"}, {"LOCAL_RANK", "1"}, {"LOCAL_WORLD_SIZE", "4"}};
+  const Environment two{{"RANK", "1"}, {"WORLD_SIZE", "4"}, {"LOCAL_RANK", "1"}, {"LOCAL_WORLD_SIZE", "2"}};
+  EXPECT_TRUE(find("", one, given)->one_host);
+  EXPECT_FALSE(find("", two, given)->one_host);
+  EXPECT_FALSE(find("", {}, given)->one_host);
+}
+
+TEST(MeetingPointTest, LocalhostIsWhereARankMayHost) {
+  MeetingPoint point;
+  const Status status = point.host(2, "localhost", {}, *config_with(""));
+  EXPECT_TRUE(status) << status.to_string();
+  point.end(Duration::zero());
+}
+
 TEST(MeetingPointTest, HostAnswersTheSameUntilTheSizeChanges) {
   MeetingPoint point;
   const auto config = config_with("");
