@@ -269,9 +269,9 @@ SIRTAKI_API sirtaki_status sirtaki_stream_set_memory(sirtaki_stream stream, int3
  * more. Any time, not collective, does not wait; a loss below 0 or not finite says nothing. */
 SIRTAKI_API sirtaki_status sirtaki_stream_report_loss(sirtaki_stream stream, double loss);
 /* This rank has no more data (uneven batches). Until all ranks have called this, its streams take part in the steps of
- * the others with zeros, averages still divide by the size, and operations by name fail on every other rank. Gives the
- * rank that came last (may be NULL): it has seen every step. Call it between two steps. After SIRTAKI_TIMEOUT the rank
- * stays joined: call it again. */
+ * the others and in their operations by name with zeros, or without rows; averages still divide by the size. A
+ * broadcast from it, minima, maxima and products fail on the others. Gives the rank that came last (may be NULL): it
+ * has seen every step. Call it between two steps. After SIRTAKI_TIMEOUT the rank stays joined: call it again. */
 SIRTAKI_API sirtaki_status sirtaki_join(int32_t* last_rank, int64_t timeout_ms);
 
 /* ---- local updates: ranks train by themselves between merges of their models (docs/local_updates.md) ----

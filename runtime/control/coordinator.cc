@@ -27,8 +27,8 @@ void join(std::vector<Group<T>>& groups, const RankSet& ranks, const T& value, S
 
 }  // namespace
 
-Coordinator::Coordinator(int size, StallOptions options, Duration last_word_wait)
-    : all_(RankSet::range(0, size)), last_word_wait_(last_word_wait), stall_(size, options) {}
+Coordinator::Coordinator(int size, StallOptions options, Duration last_word_wait, CoordinatorOptions more)
+    : all_(RankSet::range(0, size)), last_word_wait_(last_word_wait), options_(more), stall_(size, options) {}
 
 Coordinator::Actions Coordinator::take_actions() {
   return std::exchange(actions_, {});
@@ -42,9 +42,7 @@ void Coordinator::on_said(const RankSet& from, const MemberMessage& message, Tim
   if (const auto* report = std::get_if<Waiting>(&message)) {
     stall_.on_report(from, *report, now);
     for (const WaitEntry& entry : report->entries) {
-      if (entry.kind == WaitKind::kOp) {
-        count_joined(entry.name, entry.use);
-      } else if (entry.kind == WaitKind::kStreamStep) {
+      if (entry.kind == WaitKind::kStreamStep) {
         count_joined_step(entry);
       }
     }
@@ -86,7 +84,6 @@ void Coordinator::on(const RankSet& from, const Announce& message) {
        [](const OpMeta& a, const OpMeta& b) { return a.compatible(b); });
   use.announced.add(from);
   count_left(message.name, message.use);
-  count_joined(message.name, message.use);
   settle(message.name, message.use);
   recall_missing(message.name);
 }
@@ -97,10 +94,16 @@ void Coordinator::settle(const std::string& name, std::uint64_t use_number) {
   if (it == record.uses.end()) {
     return;
   }
-  if (!it->second.announced.contains(record.members)) {
+  const RankSet standing = standing_in(name, record, use_number);
+  if (!it->second.announced.contains(record.members.without(standing))) {
     return;
   }
-  if (Status status = describe_mismatch(name, it->second.metas); !status) {
+  Status status = describe_mismatch(name, it->second.metas);
+  const OpMeta meta = it->second.metas.front().value;
+  if (status && !standing.empty()) {
+    status = refusal_of(name, meta, standing);
+  }
+  if (!status) {
     cancel(name, use_number, status, true);
     return;
   }
@@ -108,6 +111,12 @@ void Coordinator::settle(const std::string& name, std::uint64_t use_number) {
     record.id = next_id_++;
   }
   record.uses.erase(it);
+  if (!standing.empty()) {
+    for (const Rank rank : standing.ranks()) {
+      joined_.at(rank).uses[name] = use_number + 1;
+    }
+    send(standing, StandInOp{name, use_number, meta});
+  }
   send(record.members, Agreed{name, use_number, record.id});
 }
 
@@ -118,7 +127,8 @@ void Coordinator::recall_missing(const std::string& name) {
     return;
   }
   for (auto& [number, use] : record->second.uses) {
-    RankSet missing = record->second.members.without(use.announced).without(use.recalled);
+    const RankSet standing = standing_in(name, record->second, number);
+    RankSet missing = record->second.members.without(use.announced).without(use.recalled).without(standing);
     if (!missing.empty()) {
       use.recalled.add(missing);
       send(std::move(missing), Recall{record->second.id, number});
@@ -137,6 +147,10 @@ void Coordinator::cancel(const std::string& name, std::uint64_t use, const Statu
   }
   // What a rank that has joined has not submitted by now is none of its business: it goes on with the next use.
   const RankSet joined = record.members.common(joined_ranks());
+  for (const Rank rank : joined.ranks()) {
+    std::uint64_t& uses = joined_.at(rank).uses[name];
+    uses = std::max(uses, use + 1);
+  }
   send(record.members.without(joined), OpCancelled{name, use, everywhere, status});
   if (!joined.empty()) {
     send(joined, OpCancelled{name, use, false, status});

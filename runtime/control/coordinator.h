@@ -20,6 +20,11 @@
 
 namespace sirtaki::control {
 
+struct CoordinatorOptions {
+  // While a rank has joined, what is no allreduce or barrier is refused, as Horovod does.
+  bool joined_only_reduce = false;
+};
+
 class Coordinator {
  public:
   struct Send {
@@ -34,7 +39,7 @@ class Coordinator {
   // `last_word_wait` above zero: messages come over a tree of relays, so a rank has left when its last word says so:
   // on_left() may come before it or long after. When it does not come for so long after on_left(), it never will. The
   // others are told of it by a message (RanksLeft), behind everything that was agreed before.
-  Coordinator(int size, StallOptions options, Duration last_word_wait = {});
+  Coordinator(int size, StallOptions options, Duration last_word_wait = {}, CoordinatorOptions more = {});
 
   // What all of `from` say, in the order each of them said it. TraceChunk, TraceRequest and JobBroken are the owner's
   // business and ignored here.
@@ -64,9 +69,9 @@ class Coordinator {
     std::vector<Group<StreamOpen>> specs;
     RankSet opened;
   };
-  // Has no more data; takes part in steps of streams, and in no operation by name it has not submitted.
+  // Has no more data; stands in, in steps of streams and in operations by name that it has not submitted.
   struct JoinedRank {
-    std::unordered_map<std::string, std::uint64_t> uses;  // submitted, of each name
+    std::unordered_map<std::string, std::uint64_t> uses;  // submitted or stood in for, of each name
     std::map<std::uint16_t, StreamPlace> places;
   };
   struct Stream {
@@ -102,7 +107,9 @@ class Coordinator {
   void settle_opening(const std::string& name);
   void refuse_opening(const std::string& name, Status status);
   std::optional<Rank> left_of(const RankSet& members) const;
-  void count_joined(const std::string& name, std::uint64_t use);
+  RankSet standing_in(const std::string& name, const Name& record, std::uint64_t use) const;
+  Status refusal_of(const std::string& name, const OpMeta& meta, const RankSet& standing) const;
+  void align_uses();
   void count_joined_step(const WaitEntry& entry);
   void refuse_opening_of_joined(const std::string& name);
   void end_join(Rank last);
@@ -111,6 +118,7 @@ class Coordinator {
 
   const RankSet all_;
   const Duration last_word_wait_;
+  const CoordinatorOptions options_;
   StallInspector stall_;
   using Uses = std::unordered_map<std::string, std::uint64_t>;  // seen through, by name
   std::map<Rank, Uses> last_words_;                             // of ranks that are about to leave

@@ -3,22 +3,24 @@
 #include <utility>
 
 #include "runtime/control/coordinator.h"
+#include "runtime/control/scope.h"
 
 namespace sirtaki::control {
 namespace {
 
-Status joined_status(Rank rank, const std::string& what) {
-  return {
-      Code::kMismatch,
-      what + " needs all ranks, but rank " + std::to_string(rank) +
-          " has no more data and waits in join(). While a rank has joined, only optimizers' gradients are combined: "
-          "call this after join(), or on all ranks before one of them joins",
-      {rank, what}};
+Status joined_status(Rank rank, const std::string& what, const std::string& why) {
+  return {Code::kMismatch,
+          what + ": " + why + ", but rank " + std::to_string(rank) +
+              " has no more data and waits in join(): call this after join(), or on all ranks before one of them joins",
+          {rank, what}};
 }
 
 }  // namespace
 
 void Coordinator::on(const RankSet& from, const Joined& message) {
+  if (!left_.empty()) {
+    return;  // not all can join any more, as this rank is about to hear
+  }
   for (const Rank rank : from.ranks()) {
     JoinedRank& joined = joined_[rank];
     for (const Leaving::Count& count : message.counts) {
@@ -29,11 +31,11 @@ void Coordinator::on(const RankSet& from, const Joined& message) {
     }
   }
   stall_.set_joined(from, true);
-  if (static_cast<int>(joined_.size()) == all_.size()) {
-    end_join(from.ranks().back());
-    return;
+  const bool all = static_cast<int>(joined_.size()) == all_.size();
+  if (!all) {
+    send(from, StandIn{});
+    send(all_.without(from), SomeJoined{from.ranks(), message.counts});
   }
-  send(from, StandIn{});
   std::vector<std::pair<std::string, std::uint64_t>> pending;
   for (const auto& [name, record] : names_) {
     for (const auto& [number, use] : record.uses) {
@@ -41,7 +43,11 @@ void Coordinator::on(const RankSet& from, const Joined& message) {
     }
   }
   for (const auto& [name, number] : pending) {
-    count_joined(name, number);
+    settle(name, number);
+  }
+  if (all) {
+    end_join(from.ranks().back());
+    return;
   }
   std::vector<std::string> openings;
   for (const auto& [name, opening] : openings_) {
@@ -60,25 +66,46 @@ RankSet Coordinator::joined_ranks() const {
   return ranks;
 }
 
-// Somebody waits for this use. A rank that has joined without submitting it never will in time.
-void Coordinator::count_joined(const std::string& name, std::uint64_t use) {
-  if (joined_.empty()) {
-    return;
-  }
-  const RankSet& members = record_of(name).members;
+// Ranks that have joined without submitting this use.
+RankSet Coordinator::standing_in(const std::string& name, const Name& record, std::uint64_t use) const {
+  RankSet ranks;
+  const auto pending = record.uses.find(use);
   for (const auto& [rank, joined] : joined_) {
-    if (!members.contains(rank)) {
-      continue;
-    }
     const auto count = joined.uses.find(name);
-    if (count == joined.uses.end() || count->second <= use) {
-      cancel(name, use, joined_status(rank, "'" + name + "'"), true);
-      return;
+    const bool submitted = (count != joined.uses.end() && count->second > use) ||
+                           (pending != record.uses.end() && pending->second.announced.contains(rank));
+    if (!submitted && record.members.contains(rank)) {
+      ranks.add(rank);
     }
   }
+  return ranks;
 }
 
-// Nor can it stand in where it has closed the stream.
+// Nobody can stand in for a root, nor zeros for what is no sum.
+Status Coordinator::refusal_of(const std::string& name, const OpMeta& meta, const RankSet& standing) const {
+  const std::string what = "'" + name + "' (" + meta.to_string() + ")";
+  if (meta.kind == OpKind::kBarrier) {
+    return {};
+  }
+  if (meta.kind == OpKind::kBroadcast && standing.contains(meta.root)) {
+    return joined_status(meta.root, what, "the root of a broadcast has what the others are to get");
+  }
+  if (meta.kind != OpKind::kAllreduce && options_.joined_only_reduce) {
+    return joined_status(standing.front(), what, "under --horovod only allreduce and barrier go on without a rank");
+  }
+  const bool reduces = meta.kind == OpKind::kAllreduce || meta.kind == OpKind::kReduceScatter;
+  const bool zeros_count =
+      meta.reduce_op == ReduceOp::kMin || meta.reduce_op == ReduceOp::kMax || meta.reduce_op == ReduceOp::kProduct;
+  if (reduces && zeros_count) {
+    return joined_status(standing.front(), what, "only sums, averages and Adasum go on without a rank's data");
+  }
+  if (meta.device != DeviceType::kCpu) {
+    return joined_status(standing.front(), what, "a tensor on a GPU needs all ranks, or a copy of it on the CPU");
+  }
+  return {};
+}
+
+// A rank that has joined cannot stand in where it has closed the stream.
 void Coordinator::count_joined_step(const WaitEntry& entry) {
   for (const auto& [id, stream] : streams_) {
     const RankSet gone = stream.closed.common(joined_ranks());
@@ -99,8 +126,31 @@ void Coordinator::refuse_opening_of_joined(const std::string& name) {
   const auto it = openings_.find(name);
   for (const auto& [rank, joined] : joined_) {
     if (it->second.members.contains(rank) && !it->second.opened.contains(rank)) {
-      refuse_opening(name, joined_status(rank, "opening stream '" + name + "'"));
+      refuse_opening(name, joined_status(rank, "opening stream '" + name + "'", "it needs all ranks"));
       return;
+    }
+  }
+}
+
+// A root may be ahead of the others by broadcasts that they never submitted: they go on behind these.
+void Coordinator::align_uses() {
+  std::unordered_map<std::string, std::uint64_t> most;
+  for (const auto& [rank, joined] : joined_) {
+    for (const auto& [name, uses] : joined.uses) {
+      most[name] = std::max(most[name], uses);
+    }
+  }
+  for (const auto& [name, uses] : most) {
+    RankSet behind;
+    for (const auto& [rank, joined] : joined_) {
+      const auto count = joined.uses.find(name);
+      if (count == joined.uses.end() || count->second < uses) {
+        behind.add(rank);
+      }
+    }
+    behind = behind.common(scope_of(name, all_.size()));
+    if (!behind.empty()) {
+      send(std::move(behind), OpCancelled{name, uses - 1, false, Status(Code::kAborted, "all ranks have joined")});
     }
   }
 }
@@ -121,6 +171,7 @@ void Coordinator::end_join(Rank last) {
     ++stream.attempt;
     message.resets.push_back(reset);
   }
+  align_uses();
   stall_.set_joined(joined_ranks(), false);
   joined_.clear();
   send_all(std::move(message));

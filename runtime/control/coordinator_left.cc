@@ -83,6 +83,9 @@ void Coordinator::finish_left(Rank rank, TimePoint now) {
   wordless_.erase(rank);
   stall_.on_gone(rank);
   left_.push_back(rank);
+  // Every rank that waits in join() gets an error, and goes on by itself.
+  stall_.set_joined(joined_ranks(), false);
+  joined_.clear();
   left_uses_[rank] = std::move(last_words_[rank]);
   std::vector<std::pair<std::string, std::uint64_t>> pending;
   for (const auto& [name, record] : names_) {

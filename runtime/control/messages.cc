@@ -183,6 +183,17 @@ void put(WireWriter& w, const RanksLeft& m) {
   }
 }
 
+void put(WireWriter& w, const SomeJoined& m) {
+  w.put_list(m.ranks);
+  put(w, m.counts);
+}
+
+void put(WireWriter& w, const StandInOp& m) {
+  w.put_string(m.name);
+  w.put(m.use);
+  put(w, m.meta);
+}
+
 void put(WireWriter& w, const AllJoined& m) {
   w.put(static_cast<std::int32_t>(m.last));
   put(w, m.resets);
@@ -458,6 +469,21 @@ RanksLeft get(WireReader& r, Tag<RanksLeft>) {
   for (Rank& rank : m.ranks) {
     rank = r.get<Rank>();
   }
+  return m;
+}
+
+SomeJoined get(WireReader& r, Tag<SomeJoined>) {
+  SomeJoined m;
+  m.ranks = r.get_list<Rank>();
+  m.counts = get_counts(r);
+  return m;
+}
+
+StandInOp get(WireReader& r, Tag<StandInOp>) {
+  StandInOp m;
+  m.name = r.get_string();
+  m.use = r.get<std::uint64_t>();
+  m.meta = get_meta(r);
   return m;
 }
 

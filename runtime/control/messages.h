@@ -237,8 +237,24 @@ struct RanksLeft {
   std::vector<Rank> ranks;
 };
 
-using CoordinatorMessage = std::variant<Agreed, Recall, OpCancelled, StreamAgreed, StreamRefused, StreamAborted,
-                                        StreamFlags, JobFailed, TraceSwitch, Query, StandIn, AllJoined, RanksLeft>;
+// To ranks that have not joined while these have: announce every use until all ranks have joined, and those that have
+// begun already and that one of `ranks` has not submitted, by its counts. What was agreed once would begin unasked.
+struct SomeJoined {
+  std::vector<Rank> ranks;
+  std::vector<Leaving::Count> counts;
+};
+
+// To a rank that has joined: all others take part in this use, so take part with zeros, or without rows. Agreed
+// follows.
+struct StandInOp {
+  std::string name;
+  std::uint64_t use = 0;
+  OpMeta meta;
+};
+
+using CoordinatorMessage =
+    std::variant<Agreed, Recall, OpCancelled, StreamAgreed, StreamRefused, StreamAborted, StreamFlags, JobFailed,
+                 TraceSwitch, Query, StandIn, AllJoined, RanksLeft, SomeJoined, StandInOp>;
 
 std::vector<std::byte> encode(const MemberMessage& message);
 std::vector<std::byte> encode(const CoordinatorMessage& message);

@@ -1,6 +1,9 @@
 #include "runtime/control/names.h"
 
 #include <algorithm>
+#include <utility>
+
+#include "runtime/control/scope.h"
 
 namespace sirtaki::control {
 namespace {
@@ -20,6 +23,14 @@ void Names::remember(Entry& entry, const OpMeta& meta) {
   }
 }
 
+// Made once: a rank that is recalled and hears of ranks that have joined is asked twice.
+std::optional<Announce> Names::announcement(const std::string& name, std::uint64_t use, Live& live) {
+  if (std::exchange(live.announced, true)) {
+    return std::nullopt;
+  }
+  return Announce{name, use, live.meta};
+}
+
 Names::Submitted Names::submit(const std::string& name, const OpMeta& meta) {
   Entry& entry = entries_[name];
   Submitted out;
@@ -33,11 +44,11 @@ Names::Submitted Names::submit(const std::string& name, const OpMeta& meta) {
   const bool recalled = entry.recalled.erase(out.use) != 0;
   Live& live = entry.live[out.use];
   live.meta = meta;
-  if (known && !recalled) {
+  if (known && !recalled && !announces_all_) {
     live.started = true;
     out.start_id = entry.id;
   } else {
-    out.announce = Announce{name, out.use, meta};
+    out.announce = announcement(name, out.use, live);
   }
   return out;
 }
@@ -68,15 +79,63 @@ std::optional<Announce> Names::on_recall(const Recall& recall) {
   }
   Entry& entry = entries_[name->second];
   if (const auto live = entry.live.find(recall.use); live != entry.live.end()) {
-    return Announce{name->second, recall.use, live->second.meta};
+    return announcement(name->second, recall.use, live->second);
   }
   if (const auto over = entry.recent.find(recall.use); over != entry.recent.end()) {
-    return Announce{name->second, recall.use, over->second};
+    return announcement(name->second, recall.use, over->second);
   }
   if (recall.use >= entry.next_use) {
     entry.recalled.insert(recall.use);
   }
   return std::nullopt;
+}
+
+std::vector<Announce> Names::on_some_joined(const SomeJoined& joined, int size) {
+  announces_all_ = true;
+  std::unordered_map<std::string, std::uint64_t> counts;
+  for (const Leaving::Count& count : joined.counts) {
+    counts[count.name] = count.uses;
+  }
+  std::vector<Announce> all;
+  for (auto& [name, entry] : entries_) {
+    const RankSet members = scope_of(name, size);
+    if (std::ranges::none_of(joined.ranks, [&](Rank rank) { return members.contains(rank); })) {
+      continue;
+    }
+    const auto count = counts.find(name);
+    const std::uint64_t first = count == counts.end() ? 0 : count->second;
+    for (auto* uses : {&entry.recent, &entry.live}) {
+      for (auto use = uses->lower_bound(first); use != uses->end(); ++use) {
+        if (auto announce = announcement(name, use->first, use->second)) {
+          all.push_back(std::move(*announce));
+        }
+      }
+    }
+  }
+  return all;
+}
+
+std::vector<Announce> Names::on_joining() {
+  std::vector<Announce> all;
+  for (auto& [name, entry] : entries_) {
+    for (auto& [use, live] : entry.live) {
+      if (auto announce = announcement(name, use, live)) {
+        all.push_back(std::move(*announce));
+      }
+    }
+  }
+  return all;
+}
+
+bool Names::stand_in(const StandInOp& use) {
+  Entry& entry = entries_[use.name];
+  if (use.use < entry.next_use) {
+    return false;
+  }
+  entry.next_use = use.use + 1;
+  entry.recalled.erase(use.use);
+  entry.live[use.use] = {use.meta, false, true};
+  return true;
 }
 
 bool Names::on_cancelled(const OpCancelled& cancelled) {
@@ -105,7 +164,7 @@ void Names::finished(const std::string& name, std::uint64_t use) {
   if (live == it->second.live.end()) {
     return;
   }
-  it->second.recent.emplace(use, std::move(live->second.meta));
+  it->second.recent.emplace(use, std::move(live->second));
   it->second.live.erase(live);
   if (it->second.recent.size() > kRecentUses) {
     it->second.recent.erase(it->second.recent.begin());

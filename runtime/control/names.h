@@ -41,6 +41,14 @@ class Names {
   std::optional<Announce> on_recall(const Recall& recall);
   // True: the use is in flight here and ends with the message's status.
   bool on_cancelled(const OpCancelled& cancelled);
+  // Others have joined: every use is announced until on_all_joined(). The announcements to make now: of uses that this
+  // rank has begun without a word, and of which one of them knows nothing. `size`: of the job.
+  std::vector<Announce> on_some_joined(const SomeJoined& joined, int size);
+  // This rank is about to join: the announcements of what it has begun without a word and still has in flight.
+  std::vector<Announce> on_joining();
+  void on_all_joined() { announces_all_ = false; }
+  // This rank has joined and takes part in this use, as if it had submitted and announced it. False: it has already.
+  bool stand_in(const StandInOp& use);
   // The operation is over on this rank, well or not.
   void finished(const std::string& name, std::uint64_t use);
 
@@ -57,6 +65,7 @@ class Names {
   struct Live {
     OpMeta meta;
     bool started = false;
+    bool announced = false;
   };
   struct Entry {
     std::uint32_t id = 0;
@@ -64,14 +73,16 @@ class Names {
     std::deque<OpMeta> agreed;  // most recent first
     std::map<std::uint64_t, Live> live;
     std::set<std::uint64_t> recalled;        // uses to announce when they come
-    std::map<std::uint64_t, OpMeta> recent;  // of uses that are over, for late recalls
+    std::map<std::uint64_t, Live> recent;    // uses that are over, for late recalls
     std::map<std::uint64_t, Status> failed;  // uses that failed elsewhere before they came here
   };
 
   void remember(Entry& entry, const OpMeta& meta);
+  static std::optional<Announce> announcement(const std::string& name, std::uint64_t use, Live& live);
 
   std::unordered_map<std::string, Entry> entries_;
   std::unordered_map<std::uint32_t, std::string> by_id_;
+  bool announces_all_ = false;
 };
 
 }  // namespace sirtaki::control

@@ -117,7 +117,7 @@ void StallInspector::set_joined(const RankSet& ranks, bool joined) {
 RankSet StallInspector::taking_part(const Held& held) const {
   const WaitEntry& entry = held.variants.front().entry;
   const RankSet all = alive_.common(scope_of(entry.name, static_cast<int>(ranks_.size())));
-  return entry.kind == WaitKind::kStreamStep ? all.without(joined_) : all;
+  return entry.kind == WaitKind::kStreamOpen ? all : all.without(joined_);
 }
 
 bool StallInspector::looks_stuck() const {

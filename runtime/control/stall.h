@@ -44,7 +44,8 @@ class StallInspector {
   // All of `from` report the same.
   void on_report(const RankSet& from, Waiting report, TimePoint now);
   void on_gone(Rank rank);  // left or lost: no longer counted
-  // The program of a joined rank is waited for by nobody, and waits for all; its steps of streams run by themselves.
+  // The program of a joined rank is waited for by nobody, and waits for all; its steps of streams and its part
+  // in operations by name run by themselves.
   void set_joined(const RankSet& ranks, bool joined);
   // What follows from the reports at time `now`. Call after reports and at next_tick().
   Findings inspect(TimePoint now);

@@ -66,9 +66,9 @@ class Engine {
   // What is in flight on it ends with kAborted first.
   void close_stream(StreamId id, Done done);
 
-  // This rank has no more data. Its streams take part in the steps of the others until every rank has joined; the
-  // answer is the rank that did so last. Nothing may be submitted before the answer. kInvalidArgument in the middle of
-  // a step.
+  // This rank has no more data. It takes part in the steps of the others' streams and in their operations by name until
+  // every rank has joined; the answer is the rank that did so last. Nothing may be submitted before the answer.
+  // kInvalidArgument in the middle of a step.
   void join(MoveFunction<void(Result<Rank>)> done);
 
   // From the coordinator; a message that makes no sense fails the job.
@@ -117,6 +117,8 @@ class Engine {
   void on(const control::StandIn& m);
   void on(const control::AllJoined& m);
   void on(const control::RanksLeft& m);
+  void on(const control::SomeJoined& m) { ops_.on_some_joined(m); }
+  void on(const control::StandInOp& m) { ops_.on_stand_in(m); }
   void fail_join(const Status& cause);
   void begin_end_of_join(Result<Rank> answer);
   void on_stream_joined();

@@ -36,6 +36,7 @@ void Engine::join(MoveFunction<void(Result<Rank>)> done) {
     deps_.loop.post([done = std::move(done), refused]() mutable { done(refused); });
     return;
   }
+  ops_.announce_in_flight();
   message.counts = ops_.submitted();
   join_ = std::move(done);
   deps_.control.send(std::move(message));
@@ -52,6 +53,7 @@ void Engine::on(const control::StandIn& /*m*/) {
 
 // The program goes on when every stream is where it is on the other ranks.
 void Engine::on(const control::AllJoined& m) {
+  ops_.on_all_joined();
   begin_end_of_join(m.last);
   for (const control::StreamPlace& place : m.resets) {
     if (Stream* s = stream(place.stream)) {

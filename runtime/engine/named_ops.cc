@@ -103,15 +103,20 @@ void NamedOps::submit(OpSpec spec, OpDone done) {
     return;
   }
   Op& placed = *op;
-  const auto [place, added] = live_.try_emplace({placed.name, placed.use}, std::move(op));
-  SRT_CHECK(added);
-  placed.place = place;
+  place(std::move(op));
   if (submitted.announce) {
     control_.send(std::move(*submitted.announce));
   }
   if (submitted.start_id) {
     start(placed, *submitted.start_id);
   }
+}
+
+void NamedOps::place(std::unique_ptr<Op> op) {
+  Op& placed = *op;
+  const auto [place, added] = live_.try_emplace({placed.name, placed.use}, std::move(op));
+  SRT_CHECK(added);
+  placed.place = place;
 }
 
 Result<net::Collectives*> NamedOps::collectives_of(const std::vector<Rank>& ranks, const std::string& what) {

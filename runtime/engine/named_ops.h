@@ -46,6 +46,13 @@ class NamedOps {
   void on_agreed(const control::Agreed& message);
   void on_recall(const control::Recall& message);
   void on_cancelled(const control::OpCancelled& message);
+  // Other ranks have joined: uses that they do not know of are announced, from now on all.
+  void on_some_joined(const control::SomeJoined& message);
+  // This rank is about to join; what it has in flight is told first.
+  void announce_in_flight();
+  // This rank has joined, and takes part in an operation that it has not submitted: with zeros, or without rows.
+  void on_stand_in(const control::StandInOp& message);
+  void on_all_joined() { names_.on_all_joined(); }
   // A rank left in order; the first one's departure explains what fails for want of it.
   void note_left(const Status& cause) { left_.push_back(cause); }
   // Ends everything in flight; the owner has aborted the collectives of all.
@@ -91,6 +98,7 @@ class NamedOps {
   void gather_adasum(Op& op);
 
   // named_ops.cc
+  void place(std::unique_ptr<Op> op);
   Status cause_of(const OpSpec& spec, const Status& seen) const;
   void fail_later(Op& op, const Status& status);
   void finish(Op& op, const Status& status);

@@ -41,6 +41,7 @@ struct NamedOps::Op {
   Status failed;                       // the first error of its collectives
   std::vector<std::int64_t> own_rows;  // sizes exchange: what this rank says
   std::vector<std::int64_t> all_rows;  // and what all say, in rank order
+  std::vector<std::byte> zeros;        // of a rank that has joined
   std::vector<std::byte> scaled;       // copy of the input where it must be scaled and may not be changed
   net::CollectiveArgs payload;         // of the whole
   NamedParts parts;

@@ -136,12 +136,16 @@ net::CollectiveArgs NamedOps::payload_args(Op& op) const {
   OpSpec& spec = op.spec;
   net::CollectiveArgs args;
   args.kind = spec.kind;
-  args.dtype = spec.input.dtype;
-  args.op = spec.reduce_op;
-  args.root = place_of(spec.root, spec.ranks);
   args.priority = priority_of(spec);
   if (spec.kind == OpKind::kBarrier) {
     return args;
+  }
+  // No more than the ranks have agreed on: one that has joined knows nothing else of it.
+  args.dtype = spec.input.dtype;
+  if (spec.kind == OpKind::kAllreduce || spec.kind == OpKind::kReduceScatter) {
+    args.op = spec.reduce_op;
+  } else if (spec.kind == OpKind::kBroadcast) {
+    args.root = place_of(spec.root, spec.ranks);
   }
   args.in = spec.input.bytes();
   args.out = spec.output.bytes();

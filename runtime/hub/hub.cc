@@ -85,7 +85,7 @@ class HubImpl final : public Hub, private rendezvous::ServerHandler {
     std::erase_if(tops_, [](const control::RelayPlace& place) { return place.parent >= 0; });
     coordinator_ = std::make_unique<Coordinator>(
         membership.size(), control::StallOptions{options_.stuck_after, options_.stall_warn, options_.stall_fail},
-        tops_.empty() ? Duration() : options_.server.heartbeat_timeout);
+        tops_.empty() ? Duration() : options_.server.heartbeat_timeout, options_.coordinator);
     if (events_.on_epoch) {
       events_.on_epoch(membership);
     }

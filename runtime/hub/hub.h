@@ -9,6 +9,7 @@
 
 #include "runtime/base/task.h"
 #include "runtime/base/types.h"
+#include "runtime/control/coordinator.h"
 #include "runtime/rendezvous/server.h"
 
 namespace sirtaki::hub {
@@ -26,6 +27,7 @@ struct HubOptions {
   Duration stall_warn = std::chrono::seconds(60);  // a rank is alive but late: say so
   Duration stall_fail = std::chrono::minutes(30);  // give the operation up
   Duration stuck_after = std::chrono::seconds(1);  // provably stuck for so long: error on all ranks
+  control::CoordinatorOptions coordinator;
 };
 
 class Hub {

@@ -15,8 +15,8 @@ namespace sirtaki::net {
 // by the number of sources. Every source is out.size() bytes, a whole number of elements.
 void combine(const CollectiveArgs& args, std::span<const std::byte* const> sources, Bytes out);
 
-// An average of halves goes over hosts by their sums divided by this, so that these fit: a power of two, no less than the
-// ranks of any host. It changes no bits unless an intermediate result is subnormal. 1 for all else.
+// An average of halves goes over hosts by their sums divided by this, so that these fit: a power of two, no less than
+// the ranks of any host. It changes no bits unless an intermediate result is subnormal. 1 for all else.
 double host_divisor(const CollectiveArgs& args, const Hosts& hosts);
 
 // The same with sources by rank, host by host: first the ranks of each, then the hosts. For little data.

@@ -123,6 +123,13 @@ Scenario run_uneven(RankApi& api, std::uint64_t seed, int epochs) {
       api.finish(*stream);
       require_ok(co_await api.wait_stream(*stream), what);
       check_step(api, *stream, epoch, s, tensors);
+      std::vector<bool> active;
+      for (Rank r = 0; r < api.size(); ++r) {
+        active.push_back(epoch.steps(r) > s);
+      }
+      Owned loss = filled(api.rank(), epoch.salt(s), 5);
+      require_ok(co_await api.run(allreduce("loss", loss)), what + ", the loss");
+      require_sum(loss, active, epoch.salt(s), what + ", the loss");
       if (s % 2 == 0) {
         const std::vector<Owned> more = submit_step(api, *other, epoch, other_spec, s);
         api.finish(*other);
@@ -142,33 +149,202 @@ Scenario run_uneven(RankApi& api, std::uint64_t seed, int epochs) {
   }
 }
 
-Scenario run_names(RankApi& api, std::uint64_t seed) {
-  const auto warm_ups = shared_draw(seed, 0, 71) % 3;  // with some, the name needs no message any more
-  for (std::uint64_t i = 0; i < warm_ups; ++i) {
-    Owned warm = filled(api.rank(), i, 8);
-    require_ok(co_await api.run(allreduce("loss", warm)), "before");
+// Operations by name of one round: some ranks of `members` have run out of data before.
+struct JoinedOp {
+  OpKind kind = OpKind::kAllreduce;
+  ReduceOp op = ReduceOp::kSum;
+  std::string name;
+  std::vector<Rank> members;
+  std::vector<bool> active;  // by rank of the job: members that submit it
+  Rank root = 0;
+  std::uint64_t salt = 0;
+  std::size_t count = 0;
+  Owned tensor;
+  std::uint64_t request = 0;
+
+  bool has(Rank rank) const { return std::ranges::find(members, rank) != members.end(); }
+  std::size_t place(Rank rank) const {
+    return static_cast<std::size_t>(std::ranges::find(members, rank) - members.begin());
   }
-  if (api.rank() != 0) {
-    require_ok(co_await api.compute(std::chrono::microseconds(api.random()() % 2000)), "computing");
-    Owned loss = filled(api.rank(), 3, 8);
-    const Status status = co_await api.run(allreduce("loss", loss));
-    require(status.code() == Code::kMismatch, "expected an error, got " + status.to_string());
-    for (const char* word : {"'loss'", "rank 0", "join"}) {
+  // An error while a rank has joined: nobody can stand in for it.
+  bool refused() const {
+    const bool lacking = std::ranges::any_of(members, [&](Rank r) { return !active[static_cast<std::size_t>(r)]; });
+    return (kind == OpKind::kBroadcast && !active[static_cast<std::size_t>(root)]) ||
+           (kind == OpKind::kAllreduce && op == ReduceOp::kMax && lacking);
+  }
+};
+
+JoinedOp draw_joined_op(std::uint64_t seed, std::uint64_t n, const std::vector<bool>& has_data) {
+  JoinedOp op;
+  // Most of them are the same every round, and so need no message any more when a rank joins.
+  const std::uint64_t pick = shared_draw(seed, n % 5, n % 7 == 6 ? 1000 + n : 72);
+  op.kind = static_cast<OpKind>(pick % kOpKindCount);
+  op.op = pick / 8 % 3 == 0 ? ReduceOp::kAverage : pick / 8 % 3 == 1 ? ReduceOp::kMax : ReduceOp::kSum;
+  op.op = op.kind == OpKind::kAllreduce ? op.op : ReduceOp::kSum;
+  op.name = "op" + std::to_string(n % 5);
+  for (std::size_t r = 0; r < has_data.size(); ++r) {
+    if (pick / 64 % 3 != 0 || shared_draw(seed, r, 73 + n % 5) % 2 == 0) {
+      op.members.push_back(static_cast<Rank>(r));
+    }
+  }
+  op.active.resize(has_data.size());
+  for (const Rank rank : op.members) {
+    op.active[static_cast<std::size_t>(rank)] = has_data[static_cast<std::size_t>(rank)];
+  }
+  op.root = op.members.empty() ? 0 : op.members[pick / 512 % op.members.size()];
+  op.salt = n % 91;
+  op.count = (pick / 4096 % 8 + 1) * has_data.size() * std::max(op.members.size(), std::size_t{1});
+  return op;
+}
+
+void submit_joined_op(RankApi& api, JoinedOp& op) {
+  op.tensor = filled(api.rank(), op.salt, op.count);
+  engine::OpSpec spec = allreduce(op.name, op.tensor);
+  spec.kind = op.kind;
+  spec.reduce_op = op.op;
+  spec.root = op.root;
+  if (op.members.size() < op.active.size()) {
+    spec.ranks = op.members;
+  }
+  if (op.kind != OpKind::kAllreduce && op.kind != OpKind::kBroadcast) {
+    spec.output = {};
+  }
+  op.request = api.submit(std::move(spec));
+}
+
+std::vector<float> expected_joined(const JoinedOp& op, Rank me) {
+  std::vector<float> expected;
+  const std::size_t block = op.count / op.members.size();
+  const std::size_t own = block * op.place(me);
+  const auto append = [&](Rank rank, std::size_t begin, std::size_t count) {
+    const Owned part = filled(rank, op.salt, op.count);
+    const auto from = part.values.begin() + static_cast<std::ptrdiff_t>(begin);
+    expected.insert(expected.end(), from, from + static_cast<std::ptrdiff_t>(count));
+  };
+  switch (op.kind) {
+    case OpKind::kAllreduce:
+      for (std::size_t i = 0; i < op.count; ++i) {
+        float value = sum_over(op.active, op.salt, i);
+        if (op.op == ReduceOp::kMax) {
+          value = 0;
+          for (const Rank rank : op.members) {
+            value = std::max(value, value_of(rank, op.salt, i));
+          }
+        }
+        expected.push_back(op.op == ReduceOp::kAverage ? value / static_cast<float>(op.members.size()) : value);
+      }
+      break;
+    case OpKind::kBroadcast:
+      append(op.root, 0, op.count);
+      break;
+    case OpKind::kReduceScatter:
+      for (std::size_t i = own; i < own + block; ++i) {
+        expected.push_back(sum_over(op.active, op.salt, i));
+      }
+      break;
+    case OpKind::kAllgather:
+    case OpKind::kAlltoall:
+      for (const Rank rank : op.members) {
+        if (op.active[static_cast<std::size_t>(rank)]) {
+          op.kind == OpKind::kAllgather ? append(rank, 0, op.count) : append(rank, own, block);
+        }
+      }
+      break;
+    case OpKind::kBarrier:
+      break;
+  }
+  return expected;
+}
+
+void check_joined_op(RankApi& api, const JoinedOp& op, const Status& status, const std::string& what) {
+  if (op.refused()) {
+    require(status.code() == Code::kMismatch, what + ": expected an error, got " + status.to_string());
+    for (const char* word : {"'op", "rank ", "join()"}) {
       require(status.text().find(word) != std::string_view::npos,
               "the error does not say " + std::string(word) + ": " + status.to_string());
     }
-    const Result<StreamId> stream = co_await api.open_stream(join_spec(seed, "late"));
-    require(stream.status().text().find("rank 0") != std::string_view::npos,
-            "opening a stream gives " + stream.status().to_string());
+    return;
   }
-  const Result<Rank> last = co_await api.join();
-  require_ok(last.status(), "joining");
-  require(*last != 0, "rank 0 was not the last to join");
-  for (int i = 0; i < 3; ++i) {
+  require_ok(status, what);
+  std::vector<float> values = op.tensor.values;
+  if (op.kind != OpKind::kAllreduce && op.kind != OpKind::kBroadcast) {
+    const engine::OpResult& result = api.result(op.request);
+    values.resize(result.data.size() / sizeof(float));
+    std::ranges::copy(result.data, reinterpret_cast<std::byte*>(values.data()));
+  }
+  require(op.kind == OpKind::kBarrier || values == expected_joined(op, api.rank()),
+          what + ": wrong " + std::string(op_kind_name(op.kind)));
+}
+
+// Every epoch ranks have different numbers of rounds, of several operations by name each.
+Scenario run_names(RankApi& api, std::uint64_t seed) {
+  std::uint64_t number = 0;
+  for (std::uint64_t epoch = 0; epoch < 3; ++epoch) {
+    const auto rounds = [&](Rank rank) {
+      return shared_draw(seed, epoch * 100 + static_cast<std::uint64_t>(rank), 71) % 4;
+    };
+    for (std::uint64_t round = 0; round < 4; ++round) {
+      std::vector<bool> has_data;
+      for (Rank rank = 0; rank < api.size(); ++rank) {
+        has_data.push_back(rounds(rank) > round);
+      }
+      std::vector<JoinedOp> ops;
+      for (int i = 0; i < 4; ++i) {
+        ops.push_back(draw_joined_op(seed, number++, has_data));
+      }
+      if (!has_data[static_cast<std::size_t>(api.rank())]) {
+        continue;
+      }
+      require_ok(co_await api.compute(std::chrono::microseconds(api.random()() % 2000)), "computing");
+      std::erase_if(ops, [&](const JoinedOp& op) { return !op.has(api.rank()); });
+      for (JoinedOp& op : ops) {
+        submit_joined_op(api, op);
+      }
+      for (const int i : shuffled(static_cast<int>(ops.size()), api.random())) {
+        const JoinedOp& op = ops[static_cast<std::size_t>(i)];
+        const Status status = co_await api.wait(op.request);
+        check_joined_op(api, op, status, "epoch " + std::to_string(epoch) + ", round " + std::to_string(round));
+      }
+    }
+    const Result<Rank> last = co_await api.join();
+    require_ok(last.status(), "joining");
+    Owned told{{static_cast<float>(*last)}};
+    require_ok(co_await api.run(allreduce("last", told)), "after joining");
+    require(told.values.front() == static_cast<float>(*last * api.size()), "told another rank as the last");
+  }
+}
+
+// A name that nobody has used, submitted and not waited for before joining; and a stream that cannot be opened.
+Scenario run_left_in_flight(RankApi& api, std::uint64_t seed) {
+  for (int round = 0; round < 3; ++round) {
+    const auto who = static_cast<Rank>(shared_draw(seed, static_cast<std::uint64_t>(round), 91) %
+                                       static_cast<std::uint64_t>(api.size()));
+    const auto salt = static_cast<std::uint64_t>(round);
+    Owned loss = filled(api.rank(), salt, 8);
+    std::uint64_t request = 0;
+    if (api.rank() == who) {
+      request = api.submit(allreduce("loss", loss));
+    } else if (round == 1) {
+      require_ok(co_await api.compute(std::chrono::microseconds(api.random()() % 2000)), "computing");
+    }
+    const Result<Rank> last = co_await api.join();
+    require_ok(last.status(), "joining");
+    if (api.rank() == who) {
+      require_ok(co_await api.wait(request), "what was in flight");
+      std::vector<bool> alone(static_cast<std::size_t>(api.size()));
+      alone[static_cast<std::size_t>(who)] = true;
+      require_sum(loss, alone, salt, "what was in flight");
+    }
     Owned again = filled(api.rank(), 4, 8);
     require_ok(co_await api.run(allreduce("loss", again)), "after");
     require_sum(again, everybody(api.size()), 4, "loss");
   }
+  if (api.rank() != 0) {
+    const Result<StreamId> stream = co_await api.open_stream(join_spec(seed, "late"));
+    require(stream.status().text().find("rank 0") != std::string_view::npos,
+            "opening a stream gives " + stream.status().to_string());
+  }
+  require_ok((co_await api.join()).status(), "joining at the end");
 }
 
 // The others have not begun the step that one rank gives up before it joins.
@@ -242,6 +418,9 @@ ScenarioFn uneven_epochs(std::uint64_t seed, int epochs) {
 }
 ScenarioFn names_while_joined(std::uint64_t seed) {
   return [=](RankApi& api) { return run_names(api, seed); };
+}
+ScenarioFn left_in_flight_before_joining(std::uint64_t seed) {
+  return [=](RankApi& api) { return run_left_in_flight(api, seed); };
 }
 ScenarioFn given_up_before_joining(std::uint64_t seed) {
   return [=](RankApi& api) { return run_given_up(api, seed); };

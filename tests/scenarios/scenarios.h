@@ -77,8 +77,11 @@ ScenarioFn stream_dying(int steps);
 // Every epoch each rank has another number of steps and joins behind them; some have unused tensors, some give steps
 // up.
 ScenarioFn uneven_epochs(std::uint64_t seed, int epochs);
-// Rank 0 joins while the others use operations by name: an error that names it; afterwards all works again.
+// The same with operations by name of all kinds, some of process sets: ranks that have joined give zeros, or no rows;
+// what needs one of them is an error that names it.
 ScenarioFn names_while_joined(std::uint64_t seed);
+// One rank joins with an operation in flight that no other submits.
+ScenarioFn left_in_flight_before_joining(std::uint64_t seed);
 // A rank gives up a step that no other has begun, then all join; afterwards all steps are complete.
 ScenarioFn given_up_before_joining(std::uint64_t seed);
 // The last rank dies, or leaves, while the others have joined: an error that names it.

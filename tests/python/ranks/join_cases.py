@@ -104,13 +104,26 @@ def case_unused_parameters_stay_unused() -> None:
     hvd.barrier()
 
 
-def case_operations_by_name_fail_while_a_rank_has_joined() -> None:
+def case_operations_by_name_go_on_without_a_rank_that_has_joined() -> None:
     hvd.allreduce(torch.ones(1), name="joined.metric")
+    others = hvd.size() - 1
     if hvd.rank() != 0:
         for _ in range(2):
-            metric = lambda: hvd.allreduce(torch.ones(1), name="joined.metric")  # noqa: E731
-            fails(metric, hvd.HorovodInternalError, "rank 0", "join", "joined.metric", within=3.0)
-        fails(hvd.barrier, hvd.HorovodInternalError, "rank 0", "join", within=3.0)
+            assert hvd.allreduce(torch.ones(1), name="joined.metric", op=hvd.Sum).item() == others
+            assert hvd.allreduce(torch.full((3,), 2.0)).tolist() == [2.0 * others / hvd.size()] * 3
+            assert [t.item() for t in hvd.grouped_allreduce([torch.ones(1)] * 2, op=hvd.Sum)] == [others] * 2
+            handle = hvd.allreduce_async(torch.ones(2, dtype=torch.int64), name="joined.async", op=hvd.Sum)
+            assert hvd.synchronize(handle).tolist() == [others] * 2
+            assert hvd.allgather(torch.full((2, 3), hvd.rank())).shape == (2 * others, 3)
+            sparse = torch.sparse_coo_tensor(torch.tensor([[1]]), torch.ones(1), (4,))
+            total = hvd.sparse_allreduce_async(sparse, name="joined.sparse", op=hvd.Sum)()
+            assert total.to_dense().tolist() == [0, others, 0, 0]
+            assert hvd.broadcast(torch.full((2,), float(hvd.rank())), 1, name="joined.from1").tolist() == [1.0, 1.0]
+            root = lambda: hvd.broadcast(torch.ones(1), 0, name="joined.from0")  # noqa: E731
+            fails(root, hvd.HorovodInternalError, "rank 0", "root", "join()", "joined.from0", within=30.0)
+            least = lambda: hvd.allreduce(torch.ones(1), name="joined.least", op=hvd.Min)  # noqa: E731
+            fails(least, hvd.HorovodInternalError, "rank 0", "join()", "joined.least", within=30.0)
+            hvd.barrier()
     hvd.join()
     for _ in range(2):
         assert hvd.allreduce(torch.ones(1), name="joined.metric", op=hvd.Sum).item() == hvd.size()

@@ -374,4 +374,9 @@ def case_torch_and_tensorflow_meet_in_one_job() -> None:
 
 
 def case_ranks_join() -> None:
+    if hvd.rank() != 0:
+        total = hvd.allreduce(tf.ones(2), name="joined", op=hvd.Sum)
+        assert total.numpy().tolist() == [hvd.size() - 1.0] * 2
+        assert hvd.allgather(tf.ones((1, 2))).shape == (hvd.size() - 1, 2)
+        hvd.barrier()
     assert 0 <= hvd.join() < hvd.size()

@@ -1,5 +1,7 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "runtime/control/coordinator.h"
 #include "tests/unit/control/ops.h"
 
@@ -59,18 +61,67 @@ TEST_F(Join, ProcessSetsWithoutARankThatJoinedWork) {
   EXPECT_EQ(sends[0].to.to_string(), "ranks 0, 2");
 }
 
-TEST_F(Join, ProcessSetsWithARankThatJoinedFailForTheirRanksAlone) {
+TEST_F(Join, ARankThatJoinedStandsInForWhatItHasNotSubmitted) {
+  say(1, Joined{{}, {{"a of ranks 0, 1", 4}}});
+  c_.take_actions();
+  say(0, Announce{"a of ranks 0, 1", 4, meta({2})});
+  const auto sends = c_.take_actions().sends;
+  ASSERT_EQ(sends.size(), 2U);
+  EXPECT_EQ(sends[0].to.to_string(), "rank 1");
+  const auto* stand_in = std::get_if<StandInOp>(&sends[0].message);
+  ASSERT_NE(stand_in, nullptr);
+  EXPECT_EQ(stand_in->use, 4U);
+  EXPECT_EQ(stand_in->meta.dims, std::vector<std::int64_t>{2});
+  EXPECT_EQ(sends[1].to.to_string(), "ranks 0, 1");
+  EXPECT_TRUE(std::holds_alternative<Agreed>(sends[1].message));
+}
+
+TEST_F(Join, OthersAreToldToAnnounceEveryUse) {
+  say(1, Joined{{}, {{"loss", 4}}});
+  const auto told = sent<SomeJoined>(0);
+  ASSERT_EQ(told.size(), 1U);
+  EXPECT_EQ(told[0].ranks, std::vector<Rank>{1});
+  EXPECT_EQ(told[0].counts, (std::vector<Leaving::Count>{{"loss", 4}}));
+}
+
+TEST_F(Join, ABroadcastFromARankThatJoinedIsAnErrorThatNamesIt) {
   say(1, Joined{});
   c_.take_actions();
-  say(0, Announce{"a of ranks 0, 1", 0, meta({2})});
-  RankSet told;
-  for (const auto& send : c_.take_actions().sends) {
-    if (const auto* cancelled = std::get_if<OpCancelled>(&send.message)) {
-      told.add(send.to);
-      EXPECT_EQ(cancelled->everywhere, send.to.contains(0));
+  OpMeta broadcast = meta({2}, OpKind::kBroadcast);
+  broadcast.root = 1;
+  say(0, Announce{"weights", 0, broadcast});
+  say(2, Announce{"weights", 0, broadcast});
+  for (const Coordinator::Send& send : c_.take_actions().sends) {
+    const auto* cancelled = std::get_if<OpCancelled>(&send.message);
+    ASSERT_NE(cancelled, nullptr);
+    EXPECT_EQ(cancelled->everywhere, !send.to.contains(1));
+    for (const char* word : {"rank 1", "'weights'", "root", "join()"}) {
+      EXPECT_NE(cancelled->status.text().find(word), std::string_view::npos) << cancelled->status.to_string();
     }
   }
-  EXPECT_EQ(told.to_string(), "ranks 0, 1");
+}
+
+TEST_F(Join, HorovodsJoinRefusesWhatIsNoSum) {
+  Coordinator strict(2, {}, {}, {true});
+  strict.on_message(1, Joined{}, at(seconds(0)));
+  strict.take_actions();
+  strict.on_message(0, Announce{"gathered", 0, meta({2}, OpKind::kAllgather)}, at(seconds(0)));
+  const auto refused = strict.take_actions().sends;
+  ASSERT_FALSE(refused.empty());
+  EXPECT_TRUE(std::holds_alternative<OpCancelled>(refused[0].message));
+  strict.on_message(0, Announce{"summed", 0, meta({2})}, at(seconds(0)));
+  EXPECT_TRUE(std::holds_alternative<StandInOp>(strict.take_actions().sends.at(0).message));
+}
+
+TEST_F(Join, ARootAheadOfTheOthersLeavesThemBehindItsBroadcasts) {
+  say(0, Joined{{}, {{"weights", 3}}});
+  say(1, Joined{{}, {{"weights", 1}}});
+  c_.take_actions();
+  say(2, Joined{{}, {{"weights", 1}}});
+  const auto skipped = sent<OpCancelled>(1);
+  ASSERT_EQ(skipped.size(), 1U);
+  EXPECT_EQ(skipped[0].use, 2U);
+  EXPECT_FALSE(skipped[0].everywhere);
 }
 
 TEST_F(Join, StreamsGoOnBehindTheStepThatTheLastRankNeverBegins) {
@@ -99,34 +150,31 @@ TEST_F(Join, PlacesOfAnAttemptThatIsOverDoNotCount) {
   EXPECT_EQ(all[0].resets[0].step, 2U);
 }
 
-TEST_F(Join, AnOperationThatAJoinedRankHasNotSubmittedFailsForTheOthersAndIsSkippedByIt) {
-  say(1, Joined{{}, {{"loss", 4}}});
-  c_.take_actions();
-  say(0, Announce{"loss", 4, {}});
-  for (const Coordinator::Send& send : c_.take_actions().sends) {
-    const auto* cancelled = std::get_if<OpCancelled>(&send.message);
-    ASSERT_NE(cancelled, nullptr);
-    EXPECT_EQ(cancelled->everywhere, !send.to.contains(1));
-    EXPECT_NE(cancelled->status.text().find("rank 1"), std::string_view::npos) << cancelled->status.to_string();
-    EXPECT_NE(cancelled->status.text().find("'loss'"), std::string_view::npos) << cancelled->status.to_string();
-    EXPECT_NE(cancelled->status.text().find("join"), std::string_view::npos) << cancelled->status.to_string();
-  }
-}
-
-TEST_F(Join, AnOperationInFlightWhenARankJoinsFailsToo) {
+TEST_F(Join, AnOperationInFlightWhenARankJoinsGoesOnWithoutIt) {
   say(0, Announce{"loss", 0, {}});
+  say(2, Announce{"loss", 0, {}});
   c_.take_actions();
   say(1, Joined{});
-  EXPECT_EQ(sent<OpCancelled>(0).size(), 1U);
+  const auto sends = c_.take_actions().sends;
+  const auto stands_in = [](const auto& send) { return std::holds_alternative<StandInOp>(send.message); };
+  EXPECT_EQ(std::ranges::count_if(sends, stands_in), 1);
 }
 
-TEST_F(Join, ARepeatedOperationFailsOnceARankReportsThatItWaits) {
-  say(1, Joined{{}, {{"loss", 4}}});
-  c_.take_actions();
+TEST_F(Join, ARankThatJoinedIsNotBlamedForWhatItStandsInFor) {
+  say(1, Joined{});
   Waiting report;
+  report.blocked = true;
   report.entries.push_back({WaitKind::kOp, "loss", 4, 5, "allreduce"});
+  say(0, report);
   say(2, report);
-  EXPECT_EQ(sent<OpCancelled>(2).size(), 1U);
+  c_.take_actions();
+  c_.on_tick(at(seconds(20)));
+  EXPECT_TRUE(sent<OpCancelled>(0).empty());
+  c_.on_tick(at(seconds(61)));
+  c_.on_tick(at(seconds(63)));
+  for (const std::string& warning : c_.take_actions().warnings) {
+    EXPECT_EQ(warning.find("rank 1 "), std::string::npos) << warning;
+  }
 }
 
 TEST_F(Join, WhatARankSubmittedBeforeItJoinedCompletes) {

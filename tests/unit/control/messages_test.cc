@@ -57,7 +57,9 @@ std::vector<CoordinatorMessage> coordinator_messages() {
           Query{},
           StandIn{},
           AllJoined{3, {{StreamId(2), 1, 7}, {StreamId(4), 0, 0}}},
-          RanksLeft{{3, 1}}};
+          RanksLeft{{3, 1}},
+          SomeJoined{{0, 2}, {{"a", 3}}},
+          StandInOp{"a", 5, full_meta()}};
 }
 
 TEST(Messages, MemberMessagesSurviveTheWire) {

@@ -79,10 +79,37 @@ TEST(Names, RecallOfAUseThatIsOverAnswersWithWhatItWas) {
   Names names;
   (void)names.submit("a", meta({4}));
   (void)names.on_agreed({"a", 0, 7});
-  names.finished("a", 0);
-  const auto announce = names.on_recall({7, 0});
+  (void)names.submit("a", meta({4}));
+  names.finished("a", 1);
+  const auto announce = names.on_recall({7, 1});
   ASSERT_TRUE(announce);
   EXPECT_EQ(announce->meta.dims, std::vector<std::int64_t>{4});
+}
+
+TEST(Names, WhatHasBegunWithoutAWordIsAnnouncedWhenSomeHaveJoined) {
+  Names names;
+  for (std::uint64_t use = 0; use < 3; ++use) {
+    (void)names.submit("a", meta({2}));
+    (void)names.on_agreed({"a", 0, 7});
+  }
+  names.finished("a", 1);  // as a broadcast's root does
+  const auto announces = names.on_some_joined({{1}, {{"a", 1}}}, 3);
+  ASSERT_EQ(announces.size(), 2U);
+  EXPECT_EQ(announces[0].use, 1U);
+  EXPECT_EQ(announces[1].use, 2U);
+  EXPECT_FALSE(names.on_recall({7, 2})) << "said already";
+  EXPECT_TRUE(names.submit("a", meta({2})).announce);
+  names.on_all_joined();
+  EXPECT_TRUE(names.submit("a", meta({2})).start_id);
+}
+
+TEST(Names, ARankThatStandsInCountsTheUse) {
+  Names names;
+  EXPECT_TRUE(names.stand_in({"a", 5, meta({2})}));
+  EXPECT_FALSE(names.stand_in({"a", 5, meta({2})}));
+  EXPECT_TRUE(names.on_agreed({"a", 5, 7}));
+  names.finished("a", 5);
+  EXPECT_EQ(names.submit("a", meta({2})).use, 6U);
 }
 
 TEST(Names, CancelledUseInFlightEndsAndTheNameGoesOn) {

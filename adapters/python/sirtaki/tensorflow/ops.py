@@ -364,7 +364,10 @@ def join() -> int:
         last = hvd.join()
         hvd.broadcast_variables(model.variables, root_rank=last)
 
-    Until all ranks are here, operations by name (allreduce() of a metric) raise HorovodInternalError on the others.
+    Until all ranks are here, it takes part in the others' operations by name, too: with zeros in allreduce() and
+    reducescatter(), without rows in allgather() and alltoall(), and barrier() does not wait for it. A broadcast() from
+    it, and Min, Max and Product, raise HorovodInternalError on the others; under --horovod, as in Horovod, so does all
+    but allreduce() and barrier().
 
     Returns:
         The rank that came last. It has made every step.

@@ -517,8 +517,10 @@ def join(device: int = -1) -> int:
         last = hvd.join()
         hvd.broadcast_parameters(model.state_dict(), root_rank=last)
 
-    Until all ranks are here, operations by name (allreduce() of a metric, barrier()) raise HorovodInternalError on the
-    others, as they cannot complete. Every rank needs at least one batch before the first join().
+    Until all ranks are here, it takes part in the others' operations by name, too: with zeros in allreduce() (grouped,
+    async, sparse) and reducescatter(), without rows in allgather() and alltoall(), and barrier() does not wait for it.
+    A broadcast() from it, and Min, Max and Product, raise HorovodInternalError on the others; under --horovod, as in
+    Horovod, so does all but allreduce() and barrier(). Every rank needs at least one batch before the first join().
 
     Args:
         device: not used; as in Horovod.
