@@ -213,6 +213,14 @@ sirtaki_status sirtaki_wait(sirtaki_request request, int64_t timeout_ms) {
   });
 }
 
+sirtaki_status sirtaki_set_gives_way(int on) {
+  return guarded([&]() -> Status {
+    SRT_ASSIGN(const auto active, DefaultSession::instance().need());
+    active->session->set_gives_way(on != 0);
+    return {};
+  });
+}
+
 sirtaki_status sirtaki_result(sirtaki_request request, sirtaki_tensor* output, const int64_t** received_splits) {
   return guarded(
       [&] { return output == nullptr ? null_argument("output") : result_of(request, output, received_splits); });

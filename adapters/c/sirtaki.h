@@ -180,6 +180,10 @@ SIRTAKI_API sirtaki_status sirtaki_poll(sirtaki_request request, int* done);
 /* Waits for the operation and returns its status. timeout_ms < 0: without limit. After a timeout the request lives on.
  */
 SIRTAKI_API sirtaki_status sirtaki_wait(sirtaki_request request, int64_t timeout_ms);
+/* on = 1: waits of the calling thread, here and below, end with SIRTAKI_TIMEOUT when no rank can go on unless this one
+ * does; what they waited for lives on. For waits that a program could do without for now. on = 0: as in the beginning.
+ */
+SIRTAKI_API sirtaki_status sirtaki_set_gives_way(int on);
 /* After a successful wait: the memory the runtime allocated, which is the host's, whatever the input's. dims are valid
  * until release; *received_splits (may be NULL) gets the rows per rank of an alltoall (as many as ranks took part). */
 SIRTAKI_API sirtaki_status sirtaki_result(sirtaki_request request, sirtaki_tensor* output,
@@ -218,7 +222,8 @@ typedef struct {
 
 /* SIRTAKI_OK: the text can be the codec of a stream (docs/compression.md). Not collective, needs no session. */
 SIRTAKI_API sirtaki_status sirtaki_check_codec(const char* codec);
-/* Collective: checked and agreed by all ranks. Blocks until then. */
+/* Collective: checked and agreed by all ranks. Blocks until then. After SIRTAKI_ABORTED of an interrupted wait, and
+ * after SIRTAKI_TIMEOUT, the opening goes on: another call with the same arguments waits for it. */
 SIRTAKI_API sirtaki_status sirtaki_stream_open(const sirtaki_stream_args* args, sirtaki_stream* stream);
 /* Tensor `index` of the current step is ready; reduced in place, finished when sirtaki_stream_wait returns. Once per
  * step and tensor. absent = 1: this rank has no gradient for it; `tensor` then holds zeros and receives the others'

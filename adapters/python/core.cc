@@ -277,6 +277,7 @@ void define_operations(nb::module_& m) {
   m.def("wait", [](sirtaki_request request, std::int64_t timeout_ms) {
     blocking([&] { return sirtaki_wait(request, timeout_ms); });
   });
+  m.def("set_gives_way", [](bool on) { check(sirtaki_set_gives_way(on ? 1 : 0)); });
   m.def("result", result, nb::arg("request"), nb::arg("item_size"), nb::arg("size"));
   m.def("release", [](sirtaki_request request) {
     const nb::gil_scoped_release nogil;

@@ -293,6 +293,9 @@ void Coordinator::apply(const StallInspector::Findings& findings) {
   if (findings.query) {
     send_all(Query{});
   }
+  if (!findings.give_way.empty()) {
+    send(findings.give_way, GiveWay{});
+  }
 }
 
 }  // namespace sirtaki::control

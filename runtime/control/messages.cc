@@ -75,6 +75,7 @@ void put(WireWriter& w, const StreamClose& m) {
 
 void put(WireWriter& w, const Waiting& m) {
   w.put(static_cast<std::uint8_t>(m.blocked));
+  w.put(static_cast<std::uint8_t>(m.gives_way));
   w.put(m.progress);
   w.put(static_cast<std::uint32_t>(m.entries.size()));
   for (const WaitEntry& e : m.entries) {
@@ -173,6 +174,8 @@ void put(WireWriter& w, const JobFailed& m) {
 }
 
 void put(WireWriter& /*w*/, const Query& /*m*/) {}
+
+void put(WireWriter& /*w*/, const GiveWay& /*m*/) {}
 
 void put(WireWriter& /*w*/, const StandIn& /*m*/) {}
 
@@ -319,6 +322,7 @@ StreamClose get(WireReader& r, Tag<StreamClose>) {
 Waiting get(WireReader& r, Tag<Waiting>) {
   Waiting m;
   m.blocked = get_bool(r);
+  m.gives_way = get_bool(r);
   m.progress = r.get<std::uint64_t>();
   const auto count = r.get_count(19);
   m.entries.reserve(count);
@@ -446,6 +450,10 @@ StreamFlags get(WireReader& r, Tag<StreamFlags>) {
 
 JobFailed get(WireReader& r, Tag<JobFailed>) {
   return {get_status(r)};
+}
+
+GiveWay get(WireReader& /*r*/, Tag<GiveWay>) {
+  return {};
 }
 
 Query get(WireReader& /*r*/, Tag<Query>) {

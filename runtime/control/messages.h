@@ -105,6 +105,7 @@ struct WaitEntry {
 // and then while other work moves, and on Query. An empty list: nothing.
 struct Waiting {
   bool blocked = false;        // every thread that ever waits is waiting now, and nothing moves
+  bool gives_way = false;      // a thread among them goes on without its result when it gets GiveWay
   std::uint64_t progress = 0;  // changes whenever this rank submits or completes anything
   std::vector<WaitEntry> entries;
   bool operator==(const Waiting&) const = default;
@@ -221,6 +222,9 @@ struct TraceSwitch {
 // Answer with Waiting.
 struct Query {};
 
+// Every rank waits for what another has not submitted, and this one may submit more if it does not wait.
+struct GiveWay {};
+
 // To a rank that has joined while others have not: take part in their steps.
 struct StandIn {};
 
@@ -254,7 +258,7 @@ struct StandInOp {
 
 using CoordinatorMessage =
     std::variant<Agreed, Recall, OpCancelled, StreamAgreed, StreamRefused, StreamAborted, StreamFlags, JobFailed,
-                 TraceSwitch, Query, StandIn, AllJoined, RanksLeft, SomeJoined, StandInOp>;
+                 TraceSwitch, Query, StandIn, AllJoined, RanksLeft, SomeJoined, StandInOp, GiveWay>;
 
 std::vector<std::byte> encode(const MemberMessage& message);
 std::vector<std::byte> encode(const CoordinatorMessage& message);

@@ -207,6 +207,15 @@ void StallInspector::find_stuck(TimePoint now, Findings& findings) {
   if (now - *stuck_since_ < options_.stuck_after) {
     return;
   }
+  stuck_since_.reset();
+  for (const Rank r : alive_.without(joined_).ranks()) {
+    if (ranks_[static_cast<std::size_t>(r)].report->gives_way) {
+      findings.give_way.add(r);
+    }
+  }
+  if (!findings.give_way.empty()) {
+    return;
+  }
   const std::string text =
       "every rank waits for something another rank has not submitted: " + describe_waits() +
       ". Likely cause: the ranks take different branches or a different number of steps; submit the "
@@ -214,7 +223,6 @@ void StallInspector::find_stuck(TimePoint now, Findings& findings) {
   for (const auto& [key, held] : held_) {
     findings.verdicts.push_back({held.variants.front().entry, Status(Code::kStuck, text, {-1, key.name})});
   }
-  stuck_since_.reset();
 }
 
 void StallInspector::find_late(TimePoint now, Findings& findings) {

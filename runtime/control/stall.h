@@ -36,6 +36,7 @@ class StallInspector {
     std::vector<Verdict> verdicts;
     std::vector<std::string> warnings;
     bool query = false;  // ask all ranks what they have in flight
+    RankSet give_way;    // the job is stuck unless these go on without waiting
   };
 
   StallInspector(int size, StallOptions options);

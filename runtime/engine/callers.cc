@@ -10,6 +10,7 @@ struct Caller {
   std::atomic<std::int64_t> since_ns{0};
   std::atomic<std::int64_t> left_ns{0};
   std::atomic<bool> told{false};
+  std::atomic<bool> gives_way{false};
 };
 
 namespace {
@@ -59,6 +60,14 @@ bool CallerRegistry::Scope::became_long(TimePoint now) {
   return !caller_.told.exchange(true, kRelaxed);
 }
 
+bool CallerRegistry::Scope::gives_way() const {
+  return caller_.gives_way.load(kRelaxed);
+}
+
+void CallerRegistry::set_gives_way(bool on) {
+  mine().gives_way.store(on, kRelaxed);
+}
+
 Callers CallerRegistry::look(TimePoint now) {
   const std::lock_guard lock(mutex_);
   Callers callers;
@@ -73,6 +82,7 @@ Callers CallerRegistry::look(TimePoint now) {
         caller->inside.load(kRelaxed) > 0 || ns_of(now) - caller->left_ns.load(kRelaxed) < kSliceGap.count();
     callers.waiting = callers.waiting || waits;
     callers.blocked = callers.blocked && waits;
+    callers.gives_way = callers.gives_way || (waits && caller->gives_way.load(kRelaxed));
   }
   callers.blocked = callers.blocked && callers.waiting;
   return callers;

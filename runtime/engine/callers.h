@@ -34,12 +34,15 @@ class CallerRegistry {
     Scope& operator=(const Scope&) = delete;
     // True once for every wait that has lasted kLongWait: the engine should be told.
     bool became_long(TimePoint now);
+    bool gives_way() const;
 
    private:
     struct Caller& caller_;
   };
 
   Callers look(TimePoint now);
+  // Says whether waits of the calling thread give way: they end without a result when the job is stuck otherwise.
+  void set_gives_way(bool on);
 
  private:
   friend class Scope;

@@ -304,6 +304,7 @@ control::Waiting Engine::waiting_now() const {
   control::Waiting now;
   const Callers callers = callers_();
   now.blocked = callers.blocked && ticks_still_ >= (callers.unseen ? kUnseenTicks : kStillTicks);
+  now.gives_way = now.blocked && callers.gives_way;
   now.progress = progress();
   for (const auto& [id, s] : streams_) {
     if (auto entry = s->in_flight()) {
@@ -331,6 +332,12 @@ void Engine::report(bool even_if_unchanged) {
   }
   last_report_ = now;
   deps_.control.send(std::move(now));
+}
+
+void Engine::on(const control::GiveWay& /*m*/) {
+  if (deps_.give_way) {
+    deps_.give_way();
+  }
 }
 
 void Engine::on(const control::Query& /*m*/) {

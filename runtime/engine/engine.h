@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/base/config.h"
 #include "runtime/base/loop.h"
 #include "runtime/base/stats.h"
 #include "runtime/base/timeline.h"
@@ -32,6 +33,9 @@ struct EngineOptions {
   Duration trace_interval = std::chrono::seconds(2);  // between two parts of a trace
 };
 
+// What a job's options choose; `hosts`: how many it runs on.
+EngineOptions engine_options(const Config& config, int hosts);
+
 // All outlive the engine.
 struct EngineDeps {
   Loop& loop;
@@ -39,14 +43,16 @@ struct EngineDeps {
   ControlLink& control;
   Stats& stats;
   Timeline& timeline;
-  Logger* log = nullptr;  // nullptr: nothing is written
+  Logger* log = nullptr;                // nullptr: nothing is written
+  std::function<void()> give_way = {};  // the job is stuck unless callers that can give way do so now
 };
 
 // What the program's threads are doing, asked for by the engine while somebody waits.
 struct Callers {
-  bool waiting = false;  // some thread or function waits for a result
-  bool blocked = false;  // every thread that ever waits is waiting, or functions wait and the process rests
-  bool unseen = false;   // functions wait: told later, as a thread may be about to submit what nobody has seen coming
+  bool waiting = false;    // some thread or function waits for a result
+  bool blocked = false;    // every thread that ever waits is waiting, or functions wait and the process rests
+  bool unseen = false;     // functions wait: told later, as a thread may be about to submit what nobody has seen coming
+  bool gives_way = false;  // a thread goes on without its result when the job is stuck otherwise
 };
 
 class Engine {
@@ -114,6 +120,7 @@ class Engine {
   void on(const control::JobFailed& m) { abort(m.status); }
   void on(const control::TraceSwitch& m);
   void on(const control::Query& m);
+  void on(const control::GiveWay& m);
   void on(const control::StandIn& m);
   void on(const control::AllJoined& m);
   void on(const control::RanksLeft& m);

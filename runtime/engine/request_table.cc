@@ -57,6 +57,7 @@ std::optional<Status> Waiter::wait(const Slot& slot, Duration timeout) {
   const auto clock_now = [] { return std::chrono::time_point_cast<Duration>(std::chrono::steady_clock::now()); };
   const TimePoint begin = clock_now();
   CallerRegistry::Scope scope(registry_, begin);
+  const std::uint64_t given_way = given_way_;
   while (true) {
     Duration slice = kSlice;
     if (timeout >= Duration(0)) {
@@ -75,7 +76,7 @@ std::optional<Status> Waiter::wait(const Slot& slot, Duration timeout) {
     if (interrupted_ && interrupted_()) {
       return Status(Code::kAborted, "the wait was interrupted");
     }
-    if (timeout >= Duration(0) && now - begin >= timeout) {
+    if ((timeout >= Duration(0) && now - begin >= timeout) || (scope.gives_way() && given_way_ != given_way)) {
       return std::nullopt;
     }
   }
@@ -127,6 +128,7 @@ Result<std::vector<RequestTable::Ticket>> RequestTable::add(const std::vector<st
 
 void RequestTable::complete(RequestId id, Status status, OpResult result) {
   Task done;
+  Entry over;  // freed without the lock
   {
     const std::lock_guard lock(mutex_);
     const auto it = entries_.find(id);
@@ -141,10 +143,28 @@ void RequestTable::complete(RequestId id, Status status, OpResult result) {
       watched_done_.push_back(id);
       watched_changed_.notify_all();
     }
+    if (it->second.forgotten) {
+      over = std::move(it->second);
+      entries_.erase(it);
+    }
   }
   if (done) {
     done();
   }
+}
+
+void RequestTable::forget(RequestId id, std::shared_ptr<const void> memory) {
+  const std::lock_guard lock(mutex_);
+  const auto it = entries_.find(id);
+  if (it == entries_.end()) {
+    return;
+  }
+  if (it->second.slot->done()) {
+    entries_.erase(it);
+    return;
+  }
+  it->second.forgotten = true;
+  it->second.memory = std::move(memory);
 }
 
 std::shared_ptr<Slot> RequestTable::find(RequestId id) const {

@@ -44,12 +44,17 @@ class Waiter {
  public:
   // `interrupted` may be empty; `on_long_wait` posts to the engine. Both outlive the waiter.
   Waiter(std::function<bool()> interrupted, std::function<void()> on_long_wait);
-  // nullopt: the timeout (negative: none) is over. kAborted when interrupted, kShutdown when the session has ended.
+  // nullopt: the timeout (negative: none) is over, or the wait gives way. kAborted when interrupted, kShutdown when the
+  // session has ended.
   std::optional<Status> wait(const Slot& slot, Duration timeout);
   // To the end of the operation or of the session, whichever comes first: memory must not be given back before.
   Status wait_out(const Slot& slot) const;
   // The loop has stopped: nothing completes any more.
   void end() { ended_ = true; }
+  // Waits of the calling thread, from now on, end when the job is stuck otherwise (give_way()).
+  void set_gives_way(bool on) { registry_.set_gives_way(on); }
+  // Ends the waits that give way.
+  void give_way() { ++given_way_; }
   Callers callers() { return registry_.look(std::chrono::steady_clock::now()); }
 
  private:
@@ -57,6 +62,7 @@ class Waiter {
   std::function<void()> on_long_wait_;
   CallerRegistry registry_;
   std::atomic<bool> ended_{false};
+  std::atomic<std::uint64_t> given_way_{0};  // how often
 };
 
 class RequestTable {
@@ -75,6 +81,8 @@ class RequestTable {
 
   std::shared_ptr<Slot> find(RequestId id) const;  // nullptr when unknown
   void erase(RequestId id);
+  // Erases it when it is over, and lets go of `memory` then.
+  void forget(RequestId id, std::shared_ptr<const void> memory);
 
   void watch(RequestId id);
   // As Session's. `done` may not call the table.
@@ -90,6 +98,8 @@ class RequestTable {
     std::string name;
     bool watched = false;
     Task on_done = {};
+    bool forgotten = false;
+    std::shared_ptr<const void> memory = {};  // of one that is forgotten
   };
 
   const Rank rank_;

@@ -23,7 +23,6 @@
 #include "runtime/engine/op_check.h"
 #include "runtime/engine/request_table.h"
 #include "runtime/engine/staged_ops.h"
-#include "runtime/engine/stream_plan.h"
 #include "runtime/engine/stream_table.h"
 
 namespace sirtaki::engine {
@@ -34,19 +33,6 @@ constexpr Duration kLossGrace = kCauseGrace * 3 / 4;
 
 // Copies take milliseconds, and so does leaving NCCL where others do; a GPU that hangs is not waited for.
 constexpr Duration kDeviceGrace = std::chrono::seconds(1);
-
-EngineOptions engine_options(const Config& config, int hosts) {
-  EngineOptions options;
-  options.layout.fusion_bytes = config.schedule.fusion_bytes;
-  options.layout.partition_bytes = config.schedule.partition_bytes;
-  options.credit_bytes = config.schedule.credit_bytes;
-  // Inside one host the link is the processor, whose time for each partition the model does not know.
-  options.replan = config.schedule.replan && hosts > 1;
-  options.codec = compression_text(config);
-  options.finite_only = config.compression.nonfinite != "propagate";
-  options.trace_interval = config.timeline.flush_interval;
-  return options;
-}
 
 class SessionImpl final : public Session {
  public:
@@ -72,11 +58,16 @@ class SessionImpl final : public Session {
   std::optional<Status> wait(RequestId request, Duration timeout) override;
   const OpResult* result(RequestId request) const override;
   void release(RequestId request) override;
+  void forget(RequestId request, std::shared_ptr<const void> memory) override {
+    requests_.forget(request, std::move(memory));
+  }
   void watch(RequestId request) override { requests_.watch(request); }
   Status on_done(RequestId request, Task done) override { return requests_.on_done(request, awaited(std::move(done))); }
   std::optional<std::vector<RequestId>> wait_watched(std::size_t max, Duration timeout) override {
     return requests_.wait_watched(max, timeout);
   }
+
+  void set_gives_way(bool on) override { waiter_.set_gives_way(on); }
 
   std::optional<Result<Rank>> join(Duration timeout) override;
 
@@ -216,10 +207,10 @@ Status SessionImpl::meet() {
 
 void SessionImpl::start_engine() {
   loop_.run_sync([this] {
-    engine_ =
-        std::make_unique<Engine>(engine_options(*config_, membership_.host_count()),
-                                 EngineDeps{loop_, data_->collectives(), *control_, stats_, *timeline_, log_.get()},
-                                 [this] { return callers(); });
+    engine_ = std::make_unique<Engine>(engine_options(*config_, membership_.host_count()),
+                                       EngineDeps{loop_, data_->collectives(), *control_, stats_, *timeline_,
+                                                  log_.get(), [this] { waiter_.give_way(); }},
+                                       [this] { return callers(); });
     ops_ = std::make_unique<StagedOps>(*engine_, job_.rank);
     streams_ = std::make_unique<StreamTable>(loop_, *engine_, waiter_, job_.rank, job_.size);
     ControlEvents events;
@@ -292,7 +283,7 @@ Task SessionImpl::awaited(Task done) {
 Callers SessionImpl::callers() {
   Callers callers = waiter_.callers();
   if (awaited_ > 0) {
-    callers = {true, rest_.lasts(loop_.now(), processor_time()), true};
+    callers = {true, rest_.lasts(loop_.now(), processor_time()), true, callers.gives_way};
   }
   if (stage_ && stage_->fetching()) {
     callers.blocked = false;  // what others wait for is about to be submitted

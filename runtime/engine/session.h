@@ -63,6 +63,8 @@ class Session {
   // After a successful wait; stays valid until release(). nullptr when nothing was allocated.
   virtual const OpResult* result(RequestId request) const = 0;
   virtual void release(RequestId request) = 0;  // waits first when in flight
+  // As release(), without a wait: the operation goes on, and `memory`, which holds its tensors, lives as long.
+  virtual void forget(RequestId request, std::shared_ptr<const void> memory) = 0;
   // Runs `done` once: on the loop when the request is over, from close(), or at once when it is over already.
   // kInvalidArgument: the request is unknown, or has one.
   virtual Status on_done(RequestId request, Task done) = 0;
@@ -70,11 +72,16 @@ class Session {
   virtual void watch(RequestId request) = 0;
   virtual std::optional<std::vector<RequestId>> wait_watched(std::size_t max, Duration timeout) = 0;
 
+  // Waits of the calling thread end as if their time were over when no rank can go on unless it does: what they waited
+  // for goes on. For waits that are a promise, such as the one at the end of backward, and no need.
+  virtual void set_gives_way(bool on) = 0;
+
   // This rank has no more data: takes part in the steps of its streams with zeros until all ranks have called this.
   // Returns the rank that was the last; nullopt when time is over (it stays joined; call again). Nothing may be
   // submitted before.
   virtual std::optional<Result<Rank>> join(Duration timeout) = 0;
 
+  // As StreamTable's.
   virtual Result<StreamId> open_stream(StreamSpec spec, Duration timeout) = 0;
   // `cuda_stream`: as OpSpec's, of a tensor on a GPU.
   virtual Status stream_ready(StreamId stream, int index, TensorView tensor, bool absent, void* cuda_stream) = 0;

@@ -454,7 +454,9 @@ void Stream::release(Task task) {
 }
 
 std::optional<control::WaitEntry> Stream::in_flight() const {
-  if (phase_ != Phase::kOpen || !finished_ || standing_in_) {
+  // A step that only the program's own wait is missing from needs nothing of other ranks.
+  const bool over = in_flight_count_ == 0 && step_complete();
+  if (phase_ != Phase::kOpen || !finished_ || standing_in_ || over) {
     return std::nullopt;
   }
   control::WaitEntry entry;

@@ -16,6 +16,12 @@ Status not_open() {
   return invalid_argument("the stream is not open");
 }
 
+bool same_kinds(const std::vector<TensorView>& one, const std::vector<TensorView>& other) {
+  return std::ranges::equal(one, other, [](const TensorView& a, const TensorView& b) {
+    return a.numel == b.numel && a.dtype == b.dtype && a.device == b.device;
+  });
+}
+
 Status joined() {
   return invalid_argument("the stream is used while this rank waits in join(); use it when join() has returned");
 }
@@ -45,8 +51,42 @@ Result<StreamId> StreamTable::open(StreamSpec spec, Duration timeout) {
     all_on_device = all_on_device && tensor.device.type != DeviceType::kCpu && tensor.dtype != DType::kU16 &&
                     tensor.dtype != DType::kI16;
   }
-  auto slot = std::make_shared<Slot>();
-  auto id = std::make_shared<StreamId>();
+  Opening opening;
+  {
+    const std::lock_guard lock(mutex_);
+    if (const auto it = openings_.find(entry->name); it == openings_.end()) {
+      opening = begin_open(std::move(spec), entry, all_on_device);
+      openings_.emplace(entry->name, opening);
+    } else if (it->second.entry->tensors == entry->tensors && same_kinds(it->second.entry->views, entry->views)) {
+      opening = it->second;
+    } else {
+      return invalid_argument("stream '" + entry->name + "' is being opened already, with other tensors");
+    }
+  }
+  const std::optional<Status> status = waiter_.wait(*opening.slot, timeout);
+  if (!status) {
+    return Status(Code::kTimeout, "stream '" + entry->name +
+                                      "' was not agreed in time: some rank does not open it. Create the optimizers in "
+                                      "the same order on all ranks");
+  }
+  // An interrupted wait leaves it to the next call, also where it has come to its end meanwhile.
+  if (opening.slot->done() && opening.slot->wait_for(Duration(0))->code() == status->code()) {
+    const std::lock_guard lock(mutex_);
+    const auto it = openings_.find(opening.entry->name);
+    if (it != openings_.end() && it->second.slot == opening.slot) {
+      openings_.erase(it);
+      if (status->is_ok()) {
+        entries_[*opening.id] = opening.entry;
+      }
+    }
+  }
+  SRT_TRY(*status);
+  return *opening.id;
+}
+
+StreamTable::Opening StreamTable::begin_open(StreamSpec spec, std::shared_ptr<Entry> entry, bool all_on_device) {
+  const auto slot = std::make_shared<Slot>();
+  const auto id = std::make_shared<StreamId>();
   loop_.post([this, spec = std::move(spec), slot, id, entry, all_on_device]() mutable {
     engine_.open_stream(std::move(spec), [this, slot, id, entry, all_on_device](Result<StreamId> opened) {
       if (opened) {
@@ -60,16 +100,7 @@ Result<StreamId> StreamTable::open(StreamSpec spec, Duration timeout) {
       slot->complete(opened.status());
     });
   });
-  const std::optional<Status> status = waiter_.wait(*slot, timeout);
-  if (!status) {
-    return Status(Code::kTimeout, "stream '" + entry->name +
-                                      "' was not agreed in time: some rank does not open it. Create the optimizers in "
-                                      "the same order on all ranks");
-  }
-  SRT_TRY(*status);
-  const std::lock_guard lock(mutex_);
-  entries_[*id] = std::move(entry);
-  return *id;
+  return {std::move(entry), slot, id};
 }
 
 void StreamTable::choose_way(StreamId stream, bool all_on_device, Done opened) {

@@ -38,6 +38,8 @@ class StreamTable {
     encodes_ = encodes;
   }
 
+  // After kTimeout, and kAborted of an interrupted wait, the opening goes on: another call with the same name and
+  // tensors waits for it.
   Result<StreamId> open(StreamSpec spec, Duration timeout);
   // `cuda_stream`: as OpSpec's, of a tensor on a GPU.
   Status ready(StreamId stream, int index, TensorView tensor, bool absent, void* cuda_stream);
@@ -80,6 +82,14 @@ class StreamTable {
     std::atomic<bool> waits_for_tensors{false};  // some thread is in wait_tensors()
   };
 
+  // One that is on its way, or that nobody has fetched.
+  struct Opening {
+    std::shared_ptr<Entry> entry;
+    std::shared_ptr<Slot> slot;
+    std::shared_ptr<StreamId> id;  // once the slot is done
+  };
+
+  Opening begin_open(StreamSpec spec, std::shared_ptr<Entry> entry, bool all_on_device);
   // On the loop: runs `turn` when what the program called on the stream before is done, as StagedStream::call() does;
   // at once, and without a thought of it, where `is_staged`, the entry's, is false.
   template <class Turn>
@@ -111,6 +121,7 @@ class StreamTable {
   const int size_;            // of the job
   mutable std::mutex mutex_;  // streams come and go rarely; a lookup per tensor is short
   std::unordered_map<StreamId, std::shared_ptr<Entry>> entries_;
+  std::unordered_map<std::string, Opening> openings_;  // guarded by mutex_; by agreed name
   bool ended_ = false;
   DeviceStage* stage_ = nullptr;  // set, as the next, before the first stream that needs it is open
   DevicePlane* plane_ = nullptr;

@@ -72,10 +72,11 @@ Status SessionExchange::open_fragment(const LocalModel& model, const FragmentLay
   return {};
 }
 
-// What is in flight borrows memory of this object.
+// What is in flight borrows memory. Other ranks may come to a report late, or never, and Ctrl-C may be why this one
+// ends.
 SessionExchange::~SessionExchange() {
   for (const auto& [channel, asked] : asked_) {
-    session_.release(asked.request);
+    session_.forget(asked.request, asked.mine);
   }
   for (const Fragment& fragment : fragments_) {
     static_cast<void>(session_.close_stream(fragment.dense));
@@ -95,11 +96,11 @@ Status SessionExchange::tell(Channel channel, ConstBytes mine) {
   const auto [place, fresh] = asked_.try_emplace(channel);
   SRT_CHECK(fresh);
   Asked& asked = place->second;
-  asked.mine.assign(mine.begin(), mine.end());
+  asked.mine = std::make_shared<std::vector<std::byte>>(mine.begin(), mine.end());
   OpSpec op;
   op.kind = OpKind::kAllgather;
   op.name = channel_name(name_, channel);
-  op.input = {asked.mine.data(), static_cast<std::int64_t>(asked.mine.size()), DType::kU8, {}};
+  op.input = {asked.mine->data(), static_cast<std::int64_t>(asked.mine->size()), DType::kU8, {}};
   op.dims = {op.input.numel};
   std::vector<OpSpec> ops;
   ops.push_back(std::move(op));
@@ -124,11 +125,11 @@ std::optional<Result<Reports>> SessionExchange::told(Channel channel, Duration t
     return std::nullopt;
   }
   if (!*status) {
-    // Interrupted, the wait is over, but not the operation, which the destructor waits for.
+    // Interrupted, the wait is over, but not the operation, whose memory the destructor leaves to the session.
     return Result<Reports>(*status);
   }
   Reports reports;
-  const std::size_t each = asked.mine.size();
+  const std::size_t each = asked.mine->size();
   if (const OpResult* all = session_.result(asked.request)) {
     for (std::size_t at = 0; each > 0 && at + each <= all->data.size(); at += each) {
       reports.emplace_back(all->data.begin() + static_cast<std::ptrdiff_t>(at),
@@ -202,10 +203,12 @@ void SessionExchange::mark(const std::string& name, TimePoint begin, TimePoint e
 }
 
 Status SessionExchange::broadcast(Rank root, Bytes data, Duration timeout) {
+  // A copy: the operation goes on where the wait is interrupted, and the caller's memory does not wait for it.
+  const auto copy = std::make_shared<std::vector<std::byte>>(data.begin(), data.end());
   OpSpec op;
   op.kind = OpKind::kBroadcast;
   op.name = name_ + ".repair";
-  op.input = {data.data(), static_cast<std::int64_t>(data.size()), DType::kU8, {}};
+  op.input = {copy->data(), static_cast<std::int64_t>(copy->size()), DType::kU8, {}};
   op.output = op.input;
   op.dims = {op.input.numel};
   op.root = root;
@@ -213,7 +216,10 @@ Status SessionExchange::broadcast(Rank root, Bytes data, Duration timeout) {
   ops.push_back(std::move(op));
   SRT_ASSIGN(const auto requests, session_.submit(std::move(ops)));
   const std::optional<Status> status = session_.wait(requests.front(), timeout);
-  session_.release(requests.front());
+  if (status && status->is_ok()) {
+    std::ranges::copy(*copy, data.begin());
+  }
+  session_.forget(requests.front(), copy);
   return status.value_or(Status(Code::kTimeout, name_ + ": some rank did not come to a repair in time"));
 }
 

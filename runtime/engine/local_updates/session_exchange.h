@@ -43,7 +43,7 @@ class SessionExchange final : public LocalExchange {
  private:
   struct Asked {
     RequestId request;
-    std::vector<std::byte> mine;
+    std::shared_ptr<std::vector<std::byte>> mine;
   };
   struct Fragment {
     StreamId dense;

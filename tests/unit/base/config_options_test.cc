@@ -60,6 +60,7 @@ const Row kRows[] = {
     {"compression.nonfinite", "skip", [](const Config& c) { return c.compression.nonfinite == "skip"; }},
     {"local.updates", "qsr", [](const Config& c) { return c.local.updates == "qsr"; }},
     {"torch.sync", "forward", [](const Config& c) { return c.torch.sync == "forward"; }},
+    {"torch.unequal_models", "error", [](const Config& c) { return c.torch.unequal_models == "error"; }},
     {"log.level", "debug", [](const Config& c) { return c.log.level == "debug"; }},
     {"log.file", "/tmp/x.log", [](const Config& c) { return c.log.file == "/tmp/x.log"; }},
     {"log.timestamps", "false", [](const Config& c) { return !c.log.timestamps; }},
@@ -190,12 +191,26 @@ TEST(ConfigOptions, AgreedOptionsAreTheOnesThatChangeWhatIsSent) {
       EXPECT_EQ(value, "1MiB");  // canonical, so that ranks compare meanings and not spellings
     }
   }
-  EXPECT_EQ(names,
-            (std::vector<std::string>{
-                "control.fanout", "schedule.fusion_bytes", "schedule.partition_bytes", "schedule.credit_bytes",
-                "schedule.replan", "net.backend", "net.eager_bytes", "net.window_bytes", "net.fragment_bytes",
-                "net.exchange_bytes", "net.shared_memory", "net.hierarchy", "device.data", "device.codecs",
-                "compression.codec", "compression.rules", "compression.nonfinite", "local.updates", "torch.sync"}));
+  EXPECT_EQ(names, (std::vector<std::string>{"control.fanout",
+                                             "schedule.fusion_bytes",
+                                             "schedule.partition_bytes",
+                                             "schedule.credit_bytes",
+                                             "schedule.replan",
+                                             "net.backend",
+                                             "net.eager_bytes",
+                                             "net.window_bytes",
+                                             "net.fragment_bytes",
+                                             "net.exchange_bytes",
+                                             "net.shared_memory",
+                                             "net.hierarchy",
+                                             "device.data",
+                                             "device.codecs",
+                                             "compression.codec",
+                                             "compression.rules",
+                                             "compression.nonfinite",
+                                             "local.updates",
+                                             "torch.sync",
+                                             "torch.unequal_models"}));
 }
 
 TEST(ConfigOptions, JsonHasEveryOptionWithItsSource) {

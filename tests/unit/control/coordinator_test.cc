@@ -153,6 +153,30 @@ TEST(Coordinator, StuckOnlyWhenNothingMovesForAWhile) {
   EXPECT_FALSE(cancelled[0].second.everywhere);
 }
 
+TEST(Coordinator, WhoCanGiveWayDoesSoBeforeTheJobIsStuck) {
+  Coordinator c(3, {});
+  const auto gives_way = [](Waiting report) {
+    report.gives_way = true;
+    return report;
+  };
+  c.on_message(0, gives_way(waiting({"left"})), at(milliseconds(0)));
+  c.on_message(1, waiting({"right"}), at(milliseconds(0)));
+  c.on_message(2, gives_way(waiting({"left"})), at(milliseconds(0)));
+  c.on_tick(at(milliseconds(1001)));
+  const auto actions = c.take_actions();
+  EXPECT_TRUE(sent<OpCancelled>(actions).empty());
+  const auto told = sent<GiveWay>(actions);
+  ASSERT_EQ(told.size(), 1U);
+  EXPECT_EQ(told[0].first.to_string(), "ranks 0, 2");
+  // They wait again, and have to.
+  c.on_message(0, waiting({"left"}, true, 2), at(milliseconds(1100)));
+  c.on_message(2, waiting({"left"}, true, 2), at(milliseconds(1100)));
+  c.on_tick(at(milliseconds(2000)));
+  EXPECT_TRUE(sent<OpCancelled>(c.take_actions()).empty());
+  c.on_tick(at(milliseconds(2101)));
+  EXPECT_EQ(sent<OpCancelled>(c.take_actions()).size(), 2U);
+}
+
 TEST(Coordinator, NotStuckWhileARankComputesOrAnOperationIsSharedByAll) {
   Coordinator busy(2, {});
   busy.on_message(0, waiting({"left"}), at(seconds(0)));

@@ -28,6 +28,7 @@ std::vector<MemberMessage> member_messages() {
   open.tensors = {{"w", DType::kF32, DeviceType::kCpu, {2, 3}, {}}, {"b", DType::kF64, DeviceType::kCpu, {3}, {1}}};
   Waiting waiting;
   waiting.blocked = true;
+  waiting.gives_way = true;
   waiting.progress = 12;
   waiting.entries = {{WaitKind::kOp, "a", 4, 7, "allreduce"}, {WaitKind::kStreamStep, "opt", 1, 0, ""}};
   return {Announce{"a", 5, full_meta()},
@@ -55,6 +56,7 @@ std::vector<CoordinatorMessage> coordinator_messages() {
           JobFailed{status()},
           TraceSwitch{true},
           Query{},
+          GiveWay{},
           StandIn{},
           AllJoined{3, {{StreamId(2), 1, 7}, {StreamId(4), 0, 0}}},
           RanksLeft{{3, 1}},

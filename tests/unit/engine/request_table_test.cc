@@ -47,6 +47,22 @@ TEST(RequestTable, WatchedRequestsAreReportedOnce) {
   EXPECT_FALSE(table.wait_watched(10, std::chrono::seconds(10)));
 }
 
+TEST(RequestTable, AForgottenRequestKeepsItsMemoryUntilItIsOver) {
+  RequestTable table(0);
+  const auto tickets = *table.add({"a", "b"});
+  const auto memory = std::make_shared<int>(7);
+  table.forget(tickets[0].id, memory);
+  EXPECT_EQ(memory.use_count(), 2);
+  EXPECT_FALSE(table.add({"a"}).is_ok()) << "it is in flight";
+  table.complete(tickets[0].id, {}, {});
+  EXPECT_EQ(memory.use_count(), 1);
+  EXPECT_EQ(table.find(tickets[0].id), nullptr);
+  table.complete(tickets[1].id, {}, {});
+  table.forget(tickets[1].id, memory);
+  EXPECT_EQ(memory.use_count(), 1);
+  EXPECT_EQ(table.find(tickets[1].id), nullptr);
+}
+
 TEST(RequestTable, WatchedRequestsAreReportedAlsoWhenTheyWereReleased) {
   RequestTable table(0);
   const auto tickets = table.add({"", ""}).value();

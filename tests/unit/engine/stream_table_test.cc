@@ -66,13 +66,16 @@ class StreamTableTest : public testing::Test {
  protected:
   StreamTableTest() { control_.tell(engine_); }
 
-  StreamId open() {
+  static StreamSpec spec_of_one(std::int64_t numel) {
     StreamSpec spec;
     spec.name = "optimizer";
     spec.codec = "none";
-    spec.tensors.push_back({"weight", {8}, {}, DType::kF32, {}});
+    spec.tensors.push_back({"weight", {numel}, {}, DType::kF32, {}});
     spec.order.push_back(0);
-    const auto stream = table_.open(std::move(spec), std::chrono::seconds(30));
+    return spec;
+  }
+  StreamId open() {
+    const auto stream = table_.open(spec_of_one(8), std::chrono::seconds(30));
     EXPECT_TRUE(stream.is_ok()) << stream.status().text();
     return stream ? *stream : StreamId(0);
   }
@@ -88,13 +91,33 @@ class StreamTableTest : public testing::Test {
   Engine engine_{{}, {loop_, net_, control_, stats_, timeline_}, [] { return Callers{}; }};
   // Whoever waits runs the loop.
   Waiter waiter_{[this] {
-                   loop_.run();
-                   return false;
+                   if (!interrupts_) {
+                     loop_.run();
+                   }
+                   return std::exchange(interrupts_, false);
                  },
                  [] {}};
   StreamTable table_{loop_, engine_, waiter_, 0, 2};
   int called_ = 0;
+  bool interrupts_ = false;  // the next wait
 };
+
+TEST_F(StreamTableTest, AnInterruptedOpeningGoesOnWithTheNextCall) {
+  interrupts_ = true;
+  EXPECT_EQ(table_.open(spec_of_one(8), std::chrono::seconds(30)).status().code(), Code::kAborted);
+  EXPECT_EQ(table_.open(spec_of_one(9), std::chrono::seconds(30)).status().code(), Code::kInvalidArgument);
+  EXPECT_EQ(open(), StreamId(4));
+  EXPECT_TRUE(table_.finish(StreamId(4)).is_ok());
+}
+
+TEST_F(StreamTableTest, AnInterruptedOpeningMayComeToItsEndUnseen) {
+  interrupts_ = true;
+  EXPECT_EQ(table_.open(spec_of_one(8), std::chrono::seconds(30)).status().code(), Code::kAborted);
+  loop_.run();
+  EXPECT_EQ(open(), StreamId(4));
+  ASSERT_TRUE(table_.close(StreamId(4)).is_ok());
+  EXPECT_EQ(open(), StreamId(4)) << "a new one";
+}
 
 TEST_F(StreamTableTest, TheEndCallsWhoWaitsForAStepOfALoopThatHasStopped) {
   const StreamId stream = open();

@@ -1,0 +1,20 @@
+#include "runtime/base/config.h"
+#include "runtime/engine/engine.h"
+#include "runtime/engine/stream_plan.h"
+
+namespace sirtaki::engine {
+
+EngineOptions engine_options(const Config& config, int hosts) {
+  EngineOptions options;
+  options.layout.fusion_bytes = config.schedule.fusion_bytes;
+  options.layout.partition_bytes = config.schedule.partition_bytes;
+  options.credit_bytes = config.schedule.credit_bytes;
+  // Inside one host the link is the processor, whose time for each partition the model does not know.
+  options.replan = config.schedule.replan && hosts > 1;
+  options.codec = compression_text(config);
+  options.finite_only = config.compression.nonfinite != "propagate";
+  options.trace_interval = config.timeline.flush_interval;
+  return options;
+}
+
+}  // namespace sirtaki::engine
