@@ -103,7 +103,7 @@ class _Session:
         trainings, told = list(self._trainings), self._told
         self._trainings.clear()
         self._told = False
-        if told or _failing():
+        if told or failing():
             return
         out = sys.stderr if stream is None else stream
         try:
@@ -119,7 +119,7 @@ class _Session:
             out.flush()
 
 
-def _failing() -> bool:
+def failing() -> bool:
     """An error ends the program, or is being handled: its text should be the last that is seen."""
     kind = sys.exc_info()[0]
     if kind is None and not hasattr(sys, "ps1"):

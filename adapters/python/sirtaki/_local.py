@@ -5,11 +5,14 @@ from __future__ import annotations
 import abc
 import json
 import time
+import warnings
+import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
-from sirtaki import _core, basics
+from sirtaki import _core, basics, errors
+from sirtaki._end_report import failing
 from sirtaki.local_updates import LocalUpdates
 from sirtaki.ops import Description
 
@@ -21,6 +24,34 @@ _ROUNDS_OF_STATE = 3
 Outcome = tuple[bool, bool, bool, int, int, int, int, bool]
 #: name, memory, rule, the place of the buffer with the means
 Buffer = tuple[str, Description, int, int]
+
+
+#: Those that have made steps in the session and are not closed.
+_begun: weakref.WeakSet[LocalSteps] = weakref.WeakSet()
+
+
+def check_join() -> None:
+    """Refuses join() beside local updates. Raises UnsupportedError."""
+    if len(_begun) > 0:
+        raise errors.UnsupportedError(
+            f"join() on rank {basics.rank()} with local updates: ranks merge their models at the same steps, so all "
+            "need the same number of them. Give every rank as many batches (drop the last ones, or repeat some), call "
+            "the optimizer's drain() behind the last one and leave join() out; or train with local_updates=1"
+        )
+
+
+def note_broadcast() -> None:
+    """The program makes its models equal itself."""
+    for training in list(_begun):
+        training.note_equal()
+
+
+def _tell_undrained() -> None:
+    for training in list(_begun):
+        training.tell_undrained()
+
+
+basics.before_end(_tell_undrained)
 
 
 class LocalSteps(abc.ABC):
@@ -49,6 +80,9 @@ class LocalSteps(abc.ABC):
         if rounds is None:
             rounds = _ROUNDS_OF_STATE if keeps_moments else 0
         self._state_rounds = rounds
+        #: Steps of this rank alone since models were equal, and what memory_mark() was then.
+        self._undrained = 0
+        self._marked: Any = None
 
     # ---- what the optimizer calls ----
 
@@ -65,6 +99,7 @@ class LocalSteps(abc.ABC):
         """Makes models equal. Collective."""
         if self._local is not None:
             self._timed(self._local.drain, self._pull, all_changed=True)
+            self.note_equal()
 
     @contextmanager
     def synchronous(self) -> Iterator[None]:
@@ -93,12 +128,35 @@ class LocalSteps(abc.ABC):
 
     def close(self) -> None:
         """Ends merges in flight; the parameters stay as they are."""
+        self.tell_undrained()
+        _begun.discard(self)
         self._closed = True
         if self._local is not None:
             self._local.close()
             self._local = None
 
+    def note_equal(self) -> None:
+        """All ranks have the same model now."""
+        self._undrained = 0
+
+    def tell_undrained(self) -> None:
+        """Warns, once and on rank 0, where the training ends with models that differ between ranks. Never raises."""
+        steps, self._undrained = self._undrained, 0
+        if steps == 0 or self._marked != self._memory_mark() or failing() or not basics.is_initialized():
+            return
+        if basics.rank() == 0:
+            with suppress(Warning):
+                warnings.warn(
+                    f"local updates end {steps} steps behind the last drain(), so the ranks' models may differ; call "
+                    "the optimizer's drain() behind the last step, before the model is saved or evaluated",
+                    stacklevel=2,
+                )
+
     # ---- what a framework's own adds ----
+
+    def _memory_mark(self) -> Any:
+        """Something that changes when the program itself writes parameters, where a framework can tell."""
+        return None
 
     @abc.abstractmethod
     def _parameters(self) -> list[tuple[str, Description]]:
@@ -152,6 +210,7 @@ class LocalSteps(abc.ABC):
             local.close()
             raise
         self._local = local
+        _begun.add(self)
         if outcome is not None:
             self._follow(outcome)
 
@@ -161,6 +220,9 @@ class LocalSteps(abc.ABC):
         left = -1 if self._how.steps is None else max(int(self._how.steps) - self._steps, 0)
         loss, self._loss = self._loss, None
         self._timed(lambda: self._local.step(lr, loss, 1, left, waited_ns), pull)
+        averages = self._now is not None and self._now[2]
+        self._undrained = 0 if averages else self._undrained + 1
+        self._marked = self._memory_mark()
 
     def _timed(self, call: Callable[[], Outcome], pull: Callable[[], None], all_changed: bool = False) -> None:
         begin, begin_busy = time.perf_counter(), time.thread_time()

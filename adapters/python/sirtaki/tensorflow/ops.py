@@ -13,6 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from sirtaki import _core, errors
+from sirtaki._local import check_join
 from sirtaki.errors import require
 from sirtaki.ops import ReduceOp, check_reduce_op, check_root
 from sirtaki.process_sets import ProcessSet, global_process_set
@@ -371,7 +372,11 @@ def join() -> int:
 
     Returns:
         The rank that came last. It has made every step.
+
+    Raises:
+        UnsupportedError: inside a tf.function; with local updates, which need the same number of steps on all ranks.
     """
     if not tf.executing_eagerly():
         raise errors.UnsupportedError("join() inside a tf.function; call it outside")
+    check_join()
     return _core.join()

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from sirtaki import errors
+from sirtaki._local import note_broadcast
 from sirtaki.basics import rank, size
 from sirtaki.errors import require
 from sirtaki.ops import URGENT, Ops, Submission
@@ -79,6 +80,7 @@ def broadcast_parameters(
         work.append(ops.broadcast(tensor, root_rank, f"broadcast.{name}", in_place=True))
     for handle in ops.start(work):
         handle.wait()
+    note_broadcast()
 
 
 def broadcast_object(

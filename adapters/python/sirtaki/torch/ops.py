@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from sirtaki import _core, errors
+from sirtaki._local import check_join
 from sirtaki.errors import require
 from sirtaki.ops import GroupHandle, Handle, Ops, ReduceOp, Submission, check_reduce_op
 from sirtaki.process_sets import ProcessSet, global_process_set
@@ -530,10 +531,12 @@ def join(device: int = -1) -> int:
 
     Raises:
         ValueError: gradients were computed and step() was not called.
+        UnsupportedError: with local updates, which need the same number of steps on all ranks.
         HorovodInternalError: a rank is lost, or has left.
     """
     del device
     complete_all()
+    check_join()
     claims.check_join()
     return _core.join()
 
