@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.distributed import ProcessGroup
 
 from sirtaki import errors
+from sirtaki._unused import tell_in_backward
 from sirtaki.errors import InvalidArgumentError, require
 from sirtaki.ops import GroupHandle, Ops, Submission
 from sirtaki.process_sets import ProcessSet
@@ -331,6 +332,8 @@ class SirtakiGroup(ProcessGroup):
     def _start(self, place: _Place, work: list[Submission], deliver: Deliver, among: Ops | None = None) -> SirtakiWork:
         for _, pending in work:
             convert.need_host(place.label, pending.refs)
+        if torch._C._current_graph_task_id() >= 0:
+            tell_in_backward()
         handles = (among or self._ops).start(work) if work else []
         call = Call(place.label, GroupHandle(handles), deliver, place.timeout)
         order = place.order

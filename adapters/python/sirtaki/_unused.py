@@ -1,0 +1,65 @@
+"""Says, once in a session and on rank 0, which options the program cannot use: only optimizers of ours read them.
+
+A program whose gradients go over torch.distributed hears of it in its first backward, any other at its end.
+"""
+
+from __future__ import annotations
+
+import sys
+from contextlib import suppress
+
+from sirtaki import basics
+from sirtaki._end_report import failing
+
+#: With the values that choose nothing.
+_OPTIONS = {
+    "compression.codec": ("none", ""),
+    "compression.rules": ("",),
+    "local.updates": ("", "off", "none", "1"),
+}
+
+
+class _Teller:
+    """Of one process. Used from any thread; two that meet say it twice."""
+
+    def __init__(self) -> None:
+        self._told_in = 0  # generation of the session
+
+    def tell(self, why: str) -> None:
+        """Says that the options that are chosen have no effect, and why."""
+        if self._told_in == basics.generation():
+            return
+        self._told_in = basics.generation()
+        if basics.size() == 1 or basics.rank() != 0:
+            return
+        rows = {row["name"]: row for row in basics.options()}
+        chosen = [name for name, nothing in _OPTIONS.items() if rows[name]["value"] not in nothing]
+        if not chosen:
+            return
+        has = "has" if len(chosen) == 1 else "have"
+        listed = " and ".join(f'{name} ("{rows[name]["value"]}")' for name in chosen)
+        # A program may have closed standard error.
+        with suppress(Exception):
+            sys.stderr.write(f"sirtaki: warning: {listed} {has} no effect: {why}\n")
+            sys.stderr.flush()
+
+    def tell_at_end(self) -> None:
+        """Before the session ends. Never raises."""
+        with suppress(Exception):
+            if not failing() and basics.stats().get("streams.steps", 0) == 0:
+                self.tell(
+                    "the program has made no step with an optimizer of sirtaki's (DistributedOptimizer, "
+                    "DistributedGradientTape)"
+                )
+
+
+_teller = _Teller()
+basics.before_end(_teller.tell_at_end)
+
+
+def tell_in_backward() -> None:
+    """Gradients go over torch.distributed, as DDP and FSDP send them."""
+    _teller.tell(
+        "torch.distributed sends gradients as DDP or FSDP gives them. Use sirtaki.torch.DistributedOptimizer in place "
+        "of DDP, or a hook of DDP's such as fp16_compress_hook"
+    )
