@@ -74,6 +74,12 @@ def test_backward(np: int, case: str) -> None:
     check_case("backward_cases", np, case)
 
 
+@pytest.mark.parametrize("case", case_names("unequal_cases"))
+@pytest.mark.parametrize("np", [2, 3])
+def test_unequal_models(np: int, case: str) -> None:
+    check_case("unequal_cases", np, case)
+
+
 @pytest.mark.parametrize("case", case_names("compressor_cases"))
 @pytest.mark.parametrize("np", [2, 4])
 def test_compressor(np: int, case: str) -> None:

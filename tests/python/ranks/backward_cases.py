@@ -48,6 +48,54 @@ def case_backward_meets_optimizers_in_another_order() -> None:
             same_on_all_ranks(model.parameters())
 
 
+def _tasks_of(rank: int, step: int) -> list[int]:
+    """The tasks in a rank's batch."""
+    return [(rank + step) % TASKS] if step % 2 else [(rank + step) % TASKS, (rank + step + 1) % TASKS]
+
+
+def case_a_batch_of_some_tasks() -> None:
+    """No rank's backward reaches all optimizers, and those of two ranks reach others."""
+    for sync in MODES:
+        models, references = [[make_model(i) for i in range(TASKS)] for _ in range(2)]
+        optimizers = [distributed(model, sync) for model in models]
+        plain = [sgd(model) for model in references]
+        for step in range(4):
+            for optimizer in [*optimizers, *plain]:
+                optimizer.zero_grad()
+            combined(models, _tasks_of(hvd.rank(), step), step).backward()
+            for optimizer in optimizers:
+                optimizer.step()
+            for rank in range(hvd.size()):
+                part = lambda t, r=rank: t.view(hvd.size(), -1, *t.shape[1:])[r]  # noqa: E731
+                for task in _tasks_of(rank, step):
+                    (loss_of(references[task], step, part) / hvd.size()).backward()
+            for one in plain:
+                one.step()
+        for model, reference, optimizer in zip(models, references, optimizers, strict=True):
+            optimizer.wait()
+            close(model, reference)
+            same_on_all_ranks(model.parameters())
+
+
+def case_a_backward_for_each_task_in_another_order() -> None:
+    for sync in ("backward", "step"):
+        models, references = [[make_model(i) for i in range(2)] for _ in range(2)]
+        optimizers = [distributed(model, sync) for model in models]
+        plain = [sgd(model) for model in references]
+        for step in range(3):
+            for optimizer in [*optimizers, *plain]:
+                optimizer.zero_grad()
+            for task in (0, 1) if (hvd.rank() + step) % 2 else (1, 0):
+                loss_of(models[task], step).backward()
+            for optimizer in optimizers:
+                optimizer.step()
+            for reference, one in zip(references, plain, strict=True):
+                loss_of(reference, step, everything).backward()
+                one.step()
+        for model, reference in zip(models, references, strict=True):
+            close(model, reference)
+
+
 class Adapted(nn.Module):
     """Frozen ends, and blocks in re-entrant checkpoints that have all trainable weights, as with LoRA."""
 

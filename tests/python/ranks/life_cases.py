@@ -8,6 +8,7 @@ import os
 import signal
 import threading
 import time
+from typing import Any
 
 import torch
 
@@ -128,6 +129,59 @@ def case_ctrl_c_interrupts_a_wait() -> None:
         hvd.allreduce(torch.ones(1), name="interrupted.go")
         handle = hvd.allreduce_async(torch.ones(1), name="interrupted", op=hvd.Sum)
     assert hvd.synchronize(handle).item() == hvd.size()
+
+
+def case_ctrl_c_while_a_stream_opens() -> None:
+    """In the first step one rank is late, and the other tries again after Ctrl-C, as one does in a notebook."""
+    if hvd.size() == 1:
+        return
+    for tries in range(1, 3):
+        model = torch.nn.Linear(2, 1)
+        optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+        hvd.barrier()
+        for _ in range(tries if hvd.rank() == 0 else 0):
+            timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
+            timer.start()
+            try:
+                model(torch.ones(1, 2)).sum().backward()
+            except KeyboardInterrupt:
+                optimizer.zero_grad()
+            else:
+                raise AssertionError("not interrupted")
+        hvd.allreduce(torch.ones(1), name=f"opening.go.{tries}")
+        for _ in range(2):
+            optimizer.zero_grad()
+            model(torch.full((1, 2), hvd.rank() + 1.0)).sum().backward()
+            assert model.weight.grad is not None
+            assert torch.equal(model.weight.grad, torch.full((1, 2), (hvd.size() + 1) / 2))
+            optimizer.step()
+
+
+def case_ctrl_c_while_a_stream_is_agreed() -> None:
+    if hvd.size() == 1:
+        return
+    grad = torch.ones(4)
+    tensors = [(0, 8, 0, 0, [4], None)]
+
+    def open_stream() -> Any:
+        return _core.Stream("interrupted.opening", ["a"], tensors, None, (int(hvd.Sum), 1.0, 1.0, None, 0))
+
+    hvd.barrier()
+    if hvd.rank() == 0:
+        threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+        try:
+            open_stream()
+        except KeyboardInterrupt:
+            pass
+        else:
+            raise AssertionError("not interrupted")
+    hvd.barrier()
+    stream = open_stream()
+    stream.ready(0, grad.data_ptr())
+    stream.finish()
+    stream.wait()
+    assert torch.equal(grad, torch.full((4,), float(hvd.size())))
+    stream.close()
 
 
 def case_ctrl_c_interrupts_a_wait_for_tensors() -> None:

@@ -8,6 +8,8 @@ runtime that its gradients are complete, which waits for nobody; then each waits
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any, Protocol
 from weakref import WeakValueDictionary
@@ -15,6 +17,8 @@ from weakref import WeakValueDictionary
 import torch
 from torch.autograd import Variable
 from torch.autograd.function import BackwardCFunction
+
+from sirtaki import _core, errors
 
 _NODE = BackwardCFunction.apply.__code__
 
@@ -61,6 +65,24 @@ class _End:
             for member in members:
                 member.fail_backward(f"{type(error).__name__} at the end of backward()")
             raise
+
+
+@contextmanager
+def giving_way() -> Iterator[None]:
+    """Inside it a wait ends with an error that gave_way() knows when no rank can go on unless this one does."""
+    _core.set_gives_way(True)
+    try:
+        yield
+    finally:
+        # After the end of a session there is nothing to be said, and the wait tells why.
+        with suppress(errors.NotInitializedError):
+            _core.set_gives_way(False)
+
+
+def gave_way(error: BaseException) -> bool:
+    """True of the error of a wait inside giving_way() that can be repeated: what it waited for goes on."""
+    # An operation that has run out of time is named.
+    return isinstance(error, TimeoutError) or (isinstance(error, errors.DeadlineError) and error.tensor is None)
 
 
 #: By the number that torch gives to each backward.

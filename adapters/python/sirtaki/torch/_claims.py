@@ -35,6 +35,10 @@ class Claims:
         """Ends claim()."""
         self._owners = {key: other for key, other in self._owners.items() if other is not owner}
 
+    def several(self) -> bool:
+        """True when there is more than one owner."""
+        return len({id(owner) for owner in self._owners.values()}) > 1
+
     def check_join(self) -> None:
         """Asks all owners, see Owner."""
         for owner in {id(owner): owner for owner in self._owners.values()}.values():

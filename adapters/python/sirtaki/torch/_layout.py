@@ -62,7 +62,8 @@ class Layout:
     devices: list[torch.device]
     sizes: list[int]  # in elements
     stream: Any
-    flag: bool  # some rank has set open_layout()'s
+    flag: bool  # some rank has set Opening's
+    unequal: list[int]  # parameters that were not the same on all ranks when the opening began
 
     def fits(self, index: int, param: Tensor) -> bool:
         """The parameter is still what was agreed."""
@@ -79,38 +80,59 @@ class Layout:
         return torch.empty_strided(grad.shape, self.strides[index], **how).copy_(grad)
 
 
-def open_layout(
-    names: list[str], params: list[Tensor], options: ReducerOptions, arrivals: list[int], flag: bool
-) -> Layout:
+class Opening:
     """Opens the stream of the dense gradients. Collective; looks at the gradients of the first backward.
 
-    `arrivals`: parameters in the order in which their gradients became ready; rank 0's counts. `flag`: told to all.
+    Starts at once. One whose finish() was interrupted is still on its way, and ends with another finish().
     """
-    _check_kinds(names, params, options)
-    *kinds, first_step, told = _agree_on_kinds(params, options, flag)
-    as_dense = options.sparse_as_dense
-    sparse = [kind == _SPARSE and not as_dense for kind in kinds]
-    made_dense = [kind == _SPARSE and as_dense for kind in kinds]
-    dense = [i for i, other in enumerate(sparse) if not other and options.compressor is None]
-    slots = [-1] * len(params)
-    for slot, index in enumerate(dense):
-        slots[index] = slot
-    strides = [torch.empty_like(p, device="meta").stride() for p in params]
-    dtypes, shapes, devices = [p.dtype for p in params], [p.shape for p in params], [p.device for p in params]
-    sizes = [p.numel() for p in params]
-    if not dense:
-        return Layout(
-            slots, sparse, made_dense, strides, dtypes, shapes, devices, sizes, _CommitStream(options), told > 0
+
+    def __init__(
+        self, names: list[str], params: list[Tensor], options: ReducerOptions, arrivals: list[int], flag: bool
+    ) -> None:
+        """`arrivals`: parameters in the order of their gradients; rank 0's counts. `flag`: told to all."""
+        _check_kinds(names, params, options)
+        self.generation = basics.generation()
+        self._names, self._params, self._options = names, params, options
+        kinds = options.ops.allreduce(
+            _kinds(params, options, flag), f"{options.stream_name}.parameters", ReduceOp.MAX, (1.0, 1.0), in_place=True
         )
-    order = _agree_on_order(dense, slots, options, arrivals)
-    tensors = [described(dtypes[i], devices[i], shapes[i], strides[i]) for i in dense]
-    how = (int(options.op), options.prescale, options.postscale, options.codec, first_step)
-    ranks = options.process_set.wire()
-    stream = _core.Stream(options.stream_name, [names[i] for i in dense], tensors, order, how, ranks)
-    on_gpu = [devices[i] for i in dense if devices[i].type == "cuda"]
-    if on_gpu:
-        stream = CudaStream(stream, on_gpu[0])
-    return Layout(slots, sparse, made_dense, strides, dtypes, shapes, devices, sizes, stream, told > 0)
+        order = options.ops.broadcast(
+            _order(len(params), arrivals), options.ops.job_rank(0), f"{options.stream_name}.order", in_place=True
+        )
+        self._kinds, self._order = options.ops.start([kinds, order])
+
+    def finish(self) -> Layout:
+        """Returns when all ranks agree. Raises what sirtaki.errors has where they do not."""
+        names, params, options = self._names, self._params, self._options
+        found = self._kinds.wait()
+        count = len(params)
+        kinds, (first_step, told) = found[:count].tolist(), found[count : count + 2].tolist()
+        # The largest of a number and the largest of its opposite: of equal numbers they are opposites.
+        largest, smallest = found[count + 2 :].view(2, count)
+        unequal = torch.nonzero(largest != -smallest).flatten().tolist()
+        as_dense = options.sparse_as_dense
+        sparse = [kind == _SPARSE and not as_dense for kind in kinds]
+        made_dense = [kind == _SPARSE and as_dense for kind in kinds]
+        order = [i for i in self._order.wait().tolist() if not sparse[i] and options.compressor is None]
+        dense = sorted(order)
+        slots = [-1] * len(params)
+        for slot, index in enumerate(dense):
+            slots[index] = slot
+        strides = [torch.empty_like(p, device="meta").stride() for p in params]
+        dtypes, shapes, devices = [p.dtype for p in params], [p.shape for p in params], [p.device for p in params]
+        sizes = [p.numel() for p in params]
+        if not dense:
+            commit: Any = _CommitStream(options)
+            return Layout(slots, sparse, made_dense, strides, dtypes, shapes, devices, sizes, commit, told > 0, unequal)
+        tensors = [described(dtypes[i], devices[i], shapes[i], strides[i]) for i in dense]
+        how = (int(options.op), options.prescale, options.postscale, options.codec, first_step)
+        ranks = options.process_set.wire()
+        places = [slots[i] for i in order]
+        stream = _core.Stream(options.stream_name, [names[i] for i in dense], tensors, places, how, ranks)
+        on_gpu = [devices[i] for i in dense if devices[i].type == "cuda"]
+        if on_gpu:
+            stream = CudaStream(stream, on_gpu[0])
+        return Layout(slots, sparse, made_dense, strides, dtypes, shapes, devices, sizes, stream, told > 0, unequal)
 
 
 def _check_kinds(names: list[str], params: list[Tensor], options: ReducerOptions) -> None:
@@ -122,25 +144,39 @@ def _check_kinds(names: list[str], params: list[Tensor], options: ReducerOptions
             raise type(error)(f"{name}: {error}", basics.rank(), name) from None
 
 
-def _agree_on_kinds(params: list[Tensor], options: ReducerOptions, flag: bool) -> list[int]:
-    """And on the steps made before: the most that any rank knows of."""
-    kinds = torch.zeros(len(params) + 2, dtype=torch.int64, device="cpu")
-    kinds[-2], kinds[-1] = options.first_step, flag
+def _kinds(params: list[Tensor], options: ReducerOptions, flag: bool) -> Tensor:
+    """Returns numbers whose largest over the ranks count: kinds, the steps made before, `flag`, digests, both ways."""
+    kinds = torch.zeros(len(params), dtype=torch.int64, device="cpu")
     for i, param in enumerate(params):
         if param.grad is not None:
             kinds[i] = _SPARSE if param.grad.is_sparse else _DENSE
-    name = f"{options.stream_name}.parameters"
-    work = options.ops.allreduce(kinds, name, ReduceOp.MAX, (1.0, 1.0), in_place=True)
-    return options.ops.start([work])[0].wait().tolist()
+    digests = _digests(params)
+    facts = torch.tensor([options.first_step, flag], dtype=torch.int64, device="cpu")
+    return torch.cat([kinds, facts, digests, -digests])
 
 
-def _agree_on_order(dense: list[int], slots: list[int], options: ReducerOptions, arrivals: list[int]) -> list[int]:
-    seen = [i for i in dict.fromkeys(arrivals) if slots[i] >= 0]
-    known = set(seen)
-    rest = [i for i in reversed(dense) if i not in known]
-    order = torch.tensor([slots[i] for i in seen + rest], dtype=torch.int32, device="cpu")
-    work = options.ops.broadcast(order, options.ops.job_rank(0), f"{options.stream_name}.order", in_place=True)
-    return options.ops.start([work])[0].wait().tolist()
+_WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def _digests(params: list[Tensor]) -> Tensor:
+    """Returns a number for each parameter that tells whether ranks hold the same: the sum of its memory as integers."""
+    with torch.no_grad():
+        parts = [torch.view_as_real(p.detach().resolve_conj()) if p.is_complex() else p.detach() for p in params]
+        sums = [part.view(_WORDS[part.element_size()]).sum(dtype=torch.int64) for part in parts]
+        by_device: dict[torch.device, list[int]] = {}
+        for i, number in enumerate(sums):
+            by_device.setdefault(number.device, []).append(i)
+        out = torch.zeros(len(params), dtype=torch.int64, device="cpu")
+        for places in by_device.values():
+            # One copy for each device, however many parameters it has.
+            out[places] = torch.stack([sums[i] for i in places]).to("cpu")
+    return out
+
+
+def _order(count: int, arrivals: list[int]) -> Tensor:
+    seen = dict.fromkeys(arrivals)
+    rest = [i for i in reversed(range(count)) if i not in seen]
+    return torch.tensor([*seen, *rest], dtype=torch.int32, device="cpu")
 
 
 class _CommitStream:

@@ -93,6 +93,24 @@ def too_often(name: str, passes: int) -> str:
     )
 
 
+def late(name: str) -> str:
+    """A backward that ends before gradients are combined."""
+    return (
+        f"backward() ends without the combined gradients of {name} and the other parameters of its optimizer, because "
+        "not every rank's backward reaches them; step() waits for them, from now on. Call the optimizer's "
+        "synchronize() before clipping and other changes of gradients"
+    )
+
+
+def unequal(name: str, count: int, total: int) -> str:
+    """Parameters that are not the same on all ranks in the first step."""
+    return (
+        f"{name} is not the same on all ranks in the first step ({count} of {total} parameters differ), so the ranks "
+        "train different models; call broadcast_parameters(model.state_dict(), root_rank=0) before it, after each load "
+        "of a checkpoint. The option torch.unequal_models makes this an error, or gives all ranks rank 0's parameters"
+    )
+
+
 def join_too_early(rank: int) -> str:
     """A join() before the step() of a backward."""
     return (

@@ -10,20 +10,18 @@ from __future__ import annotations
 
 import enum
 import time
+import warnings
 from collections.abc import Sequence
-from contextlib import suppress
-from dataclasses import replace
+from contextlib import nullcontext, suppress
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from sirtaki import basics, errors
 from sirtaki.ops import ReduceOp
-from sirtaki.torch._backward import join_backward
+from sirtaki.torch._backward import gave_way, giving_way, join_backward
 from sirtaki.torch._claims import claims
-from sirtaki.torch._debts import Debts
-from sirtaki.torch._layout import ReducerOptions, open_layout
+from sirtaki.torch._layout import ReducerOptions
 from sirtaki.torch._own import Packed, exchange, pack
 from sirtaki.torch._step import (
     SUPERSEDED,
@@ -32,15 +30,15 @@ from sirtaki.torch._step import (
     changed,
     edited,
     join_too_early,
+    late,
     stale,
     start_gather,
     stray,
     too_often,
 )
+from sirtaki.torch._stream import GradientStream
 
 _HANDED_OVER, _STALE = 1, 2
-#: Of the runtime's flags: the result is a step.
-_STEP = 2
 
 
 class _Phase(enum.Enum):
@@ -51,36 +49,23 @@ class _Phase(enum.Enum):
     REDUCED = "reduced"  # gradients are combined
 
 
-class GradientReducer:
+class GradientReducer(GradientStream):
     """One optimizer's parameters; see the module's text. Used from the thread that runs backward."""
 
     def __init__(self, names: list[str], params: list[Tensor], options: ReducerOptions) -> None:
-        self.names = names
-        self.params = params
-        self._options = options
+        super().__init__(names, params, options)
         self.deferred: Deferred | None = None
         #: The optimizer's LocalTraining, or None; ends with the reducer.
         self.local: Any = None
-        #: What is owed of compressed gradients.
-        self.debts = Debts(names, params, options)
         self.passes_per_step = 1
-        #: Seconds that this rank has waited for gradients so far.
-        self.exposed_seconds = 0.0
         #: This rank makes its steps by itself: nothing is sent.
         self.alone = False
         self._held = 0
-        self._alone = True
-        self._generation = -1
-        self._slots: list[int] = []  # a parameter's place in the stream; -1: combined by name
-        self._strides: list[tuple[int, ...]] = []
-        self._dtypes: list[torch.dtype] = []
-        self._on_gpu: list[bool] = []
-        self._sizes: list[int] = []
-        self._layout: Any = None
-        self._stream: Any = None
         self._arrivals: list[int] = []
         self._known = {id(p) for p in params}
         self._superseded = False
+        #: Other ranks' backward does not reach these parameters: with sync="backward", too, step() waits.
+        self._late = False
         self._reset()
         claims.claim(self, params)
         self._hooks = [self._hook(i) for i in range(len(params))]
@@ -153,16 +138,6 @@ class GradientReducer:
             raise RuntimeError(stray(groups, strays[0]))
 
     @property
-    def stream_name(self) -> str:
-        """The same on all ranks."""
-        return self._options.stream_name
-
-    @property
-    def order(self) -> tuple[Any, ...]:
-        """See Member."""
-        return self._options.stream_name, self._options.process_set.wire() or ()
-
-    @property
     def reduced(self) -> bool:
         """True when the gradients are combined and no step was made since."""
         return self._phase is _Phase.REDUCED
@@ -177,27 +152,16 @@ class GradientReducer:
                 "backward() ended with an exception, so there are no gradients to apply; call zero_grad() and run "
                 "backward() again"
             )
+        self._combine(gives_way=False)
+
+    def _combine(self, gives_way: bool) -> None:
         if self._phase is not _Phase.IN_FLIGHT:
-            self._finish()
-        self._wait()
+            self._finish(gives_way)
+        self._wait(gives_way)
 
     def stepped(self) -> None:
         """The optimizer has applied the gradients."""
         self._reset()
-
-    def mean_loss(self, loss: Any) -> Any:
-        """The mean over the ranks of what a closure gave: a tensor, a number or None. Collective."""
-        if loss is None or self._options.size == 1:
-            return loss
-        mine = (
-            loss.detach().clone()
-            if isinstance(loss, Tensor)
-            else torch.tensor(float(loss), dtype=torch.float64, device="cpu")
-        )
-        ops = self._options.ops
-        work = ops.allreduce(mine, f"{self.stream_name}.loss", ReduceOp.AVERAGE, (1.0, 1.0), in_place=True)
-        mean = ops.start_one(work).wait()
-        return mean if isinstance(loss, Tensor) else mean.item()
 
     def defer(self) -> StepMemory | None:
         """Commits the step without waiting for it and gives its memory away, until end_deferred().
@@ -217,43 +181,6 @@ class GradientReducer:
     def skips(self, error: BaseException) -> bool:
         """The option compression.nonfinite says that a step with this error is left out, on all ranks."""
         return isinstance(error, errors.NonFiniteError) and basics.option("compression.nonfinite") == "skip"
-
-    def fetch(self, indices: Sequence[int]) -> None:
-        """Waits for some gradients of the deferred step."""
-        begin = time.perf_counter()
-        try:
-            self._stream.wait_tensors([self._slots[i] for i in indices])
-        except KeyboardInterrupt:
-            raise
-        except BaseException:
-            # It tells the same, and ends the step.
-            with suppress(errors.SirtakiError):
-                self._stream.wait()
-            raise
-        finally:
-            self.exposed_seconds += time.perf_counter() - begin
-
-    def end_deferred(self) -> None:
-        """Waits for all gradients of the deferred step; the next may begin."""
-        begin = time.perf_counter()
-        try:
-            self._stream.wait()
-            self.debts.steps += 1
-        finally:
-            self.exposed_seconds += time.perf_counter() - begin
-
-    def used(self) -> list[bool]:
-        """Which of the parameters fetched so far, or of all after end_deferred(), had a gradient on some rank."""
-        flags = self._stream.used()
-        return [slot >= 0 and flags[slot] > 0 for slot in self._slots]
-
-    def corrected(self) -> set[int]:
-        """Ids of the parameters whose results are steps of SGD with momentum: see Correction."""
-        if self._alone or self._stream is None or max(self._slots, default=-1) < 0:
-            return set()
-        flags = self._stream.used()
-        places = zip(self.params, self._slots, strict=True)
-        return {id(param) for param, slot in places if slot >= 0 and flags[slot] == _STEP}
 
     def mark_stale(self, index: int) -> None:
         """The parameter's update is still to be made: a gradient of it now is an error. For one backward."""
@@ -368,8 +295,15 @@ class GradientReducer:
 
     def wait_in_backward(self) -> None:
         """See Member."""
-        if self._options.sync == "backward" and self.in_flight:
-            self.synchronize()
+        if self._options.sync != "backward" or self._late or not self.in_flight:
+            return
+        try:
+            self._combine(gives_way=claims.several())
+        except BaseException as error:
+            if not gave_way(error):
+                raise
+            self._late = True
+            warnings.warn(late(self.names[0]), stacklevel=2)
 
     def fail_backward(self, why: str) -> None:
         """See Member."""
@@ -406,30 +340,29 @@ class GradientReducer:
         self._wires: dict[int, Tensor] = {}
         self._packed: dict[int, Packed] = {}
 
-    def _current(self) -> bool:
-        return self._generation == basics.generation()
-
-    def _is_open(self) -> bool:
-        return self._stream is not None and self._current()
-
-    def _finish(self) -> None:
+    def _finish(self, gives_way: bool = False) -> None:
         """Hands over what the hooks have not, and tells the runtime that the step is complete."""
         if self._superseded:
             raise RuntimeError(SUPERSEDED)
         if self.deferred is not None:
             self._complete_deferred()
+        self._ready = None
+        self._alone = self.alone or self._options.size == 1
+        if not self._alone and not self._is_open():
+            try:
+                self._open(gives_way)
+            except BaseException as error:
+                if not (gives_way and gave_way(error)):
+                    self._reset()
+                raise
         if self._phase is _Phase.ENDED:
             self._touched, self._grads = self._edited(), [None] * len(self.params)
         self._phase = _Phase.IN_FLIGHT
-        self._ready = None
-        self._alone = self.alone or self._options.size == 1
         if self._alone:
             self.debts.settle_alone()
             return
         begin = time.perf_counter()
         try:
-            if not self._is_open():
-                self._open()
             for index in range(len(self.params)):
                 if not self._submitted[index]:
                     self._hand_over(index)
@@ -498,17 +431,20 @@ class GradientReducer:
             if total._nnz() > 0 or self.params[index].grad is not None:
                 self.params[index].grad = total
 
-    def _wait(self) -> None:
+    def _wait(self, gives_way: bool = False) -> None:
         if self._alone:
             self._phase = _Phase.REDUCED
             return
         begin = time.perf_counter()
         try:
-            self._stream.wait()
+            with giving_way() if gives_way else nullcontext():
+                self._stream.wait()
             self._combine_by_name()
         except KeyboardInterrupt:
             raise
         except BaseException as error:
+            if gives_way and gave_way(error):
+                raise
             if not self.skips(error):
                 self._reset()
                 raise
@@ -525,7 +461,7 @@ class GradientReducer:
         self._phase = _Phase.REDUCED
 
     def _take_results(self) -> None:
-        touched = self._edited() if self._options.sync != "backward" else []
+        touched = self._edited() if self._late or self._options.sync != "backward" else []
         used: list[bool] | None = None
         for index, wire in self._wires.items():
             grad = self._grads[index]
@@ -547,24 +483,3 @@ class GradientReducer:
             for index, grad in enumerate(self._grads)
             if grad is not None and (self.params[index].grad is not grad or grad._version != self._versions[index])
         ]
-
-    # ---- the stream ----
-
-    def _forget_stream(self) -> None:
-        if self._is_open() and basics.is_initialized():
-            self._stream.close()
-        self._stream = None
-        self.debts.closed()
-
-    def _open(self) -> None:
-        """Agrees with the other ranks on what there is to reduce. Collective."""
-        self._stream = None
-        self.debts.closed()
-        arrivals, loaded = self._arrivals, self.debts.waiting
-        options = replace(self._options, first_step=self.debts.steps)
-        layout = self._layout = open_layout(self.names, self.params, options, arrivals, loaded)
-        self._slots, self._strides, self._dtypes = layout.slots, layout.strides, layout.dtypes
-        self._sizes, self._stream = layout.sizes, layout.stream
-        self._devices = layout.devices
-        self._generation = basics.generation()
-        self.debts.opened(layout.stream, layout.slots, layout.flag)

@@ -1,0 +1,169 @@
+"""GradientStream: the runtime's stream of one optimizer's gradients: its layout, its opening, waits for its results.
+
+For GradientReducer, which adds hooks and steps. Used from its thread.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Sequence
+from contextlib import nullcontext, suppress
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sirtaki import basics, errors
+from sirtaki.ops import ReduceOp
+from sirtaki.torch._backward import gave_way, giving_way
+from sirtaki.torch._debts import Debts
+from sirtaki.torch._layout import Opening, ReducerOptions
+from sirtaki.torch._step import unequal
+
+#: Of the runtime's flags: the result is a step.
+_STEP = 2
+
+
+class GradientStream:
+    """See the module's text."""
+
+    def __init__(self, names: list[str], params: list[Tensor], options: ReducerOptions) -> None:
+        self.names = names
+        self.params = params
+        self._options = options
+        #: What is owed of compressed gradients.
+        self.debts = Debts(names, params, options)
+        #: Seconds that this rank has waited for gradients so far.
+        self.exposed_seconds = 0.0
+        self._alone = True
+        self._generation = -1
+        self._slots: list[int] = []  # a parameter's place in the stream; -1: combined by name
+        self._strides: list[tuple[int, ...]] = []
+        self._dtypes: list[torch.dtype] = []
+        self._devices: list[torch.device] = []
+        self._sizes: list[int] = []
+        self._layout: Any = None
+        self._stream: Any = None
+        self._opening: Opening | None = None
+        self._arrivals: list[int] = []
+
+    @property
+    def stream_name(self) -> str:
+        """The same on all ranks."""
+        return self._options.stream_name
+
+    @property
+    def order(self) -> tuple[Any, ...]:
+        """See Member."""
+        return self._options.stream_name, self._options.process_set.wire() or ()
+
+    def mean_loss(self, loss: Any) -> Any:
+        """The mean over the ranks of what a closure gave: a tensor, a number or None. Collective."""
+        if loss is None or self._options.size == 1:
+            return loss
+        mine = (
+            loss.detach().clone()
+            if isinstance(loss, Tensor)
+            else torch.tensor(float(loss), dtype=torch.float64, device="cpu")
+        )
+        ops = self._options.ops
+        work = ops.allreduce(mine, f"{self.stream_name}.loss", ReduceOp.AVERAGE, (1.0, 1.0), in_place=True)
+        mean = ops.start_one(work).wait()
+        return mean if isinstance(loss, Tensor) else mean.item()
+
+    def fetch(self, indices: Sequence[int]) -> None:
+        """Waits for some gradients of the deferred step."""
+        begin = time.perf_counter()
+        try:
+            self._stream.wait_tensors([self._slots[i] for i in indices])
+        except KeyboardInterrupt:
+            raise
+        except BaseException:
+            # It tells the same, and ends the step.
+            with suppress(errors.SirtakiError):
+                self._stream.wait()
+            raise
+        finally:
+            self.exposed_seconds += time.perf_counter() - begin
+
+    def end_deferred(self) -> None:
+        """Waits for all gradients of the deferred step; the next may begin."""
+        begin = time.perf_counter()
+        try:
+            self._stream.wait()
+            self.debts.steps += 1
+        finally:
+            self.exposed_seconds += time.perf_counter() - begin
+
+    def used(self) -> list[bool]:
+        """Which of the parameters fetched so far, or of all after end_deferred(), had a gradient on some rank."""
+        flags = self._stream.used()
+        return [slot >= 0 and flags[slot] > 0 for slot in self._slots]
+
+    def corrected(self) -> set[int]:
+        """Ids of the parameters whose results are steps of SGD with momentum: see Correction."""
+        if self._alone or self._stream is None or max(self._slots, default=-1) < 0:
+            return set()
+        flags = self._stream.used()
+        places = zip(self.params, self._slots, strict=True)
+        return {id(param) for param, slot in places if slot >= 0 and flags[slot] == _STEP}
+
+    def _current(self) -> bool:
+        return self._generation == basics.generation()
+
+    def _is_open(self) -> bool:
+        return self._stream is not None and self._current()
+
+    def _forget_stream(self) -> None:
+        if self._is_open() and basics.is_initialized():
+            self._stream.close()
+        self._stream = self._opening = None
+        self.debts.closed()
+
+    def _open(self, gives_way: bool) -> None:
+        """Agrees with the other ranks on what there is to reduce. Collective. What was interrupted goes on."""
+        self._stream = None
+        self.debts.closed()
+        begin = time.perf_counter()
+        try:
+            if self._opening is None or self._opening.generation != basics.generation():
+                options = replace(self._options, first_step=self.debts.steps)
+                self._opening = Opening(self.names, self.params, options, self._arrivals, self.debts.waiting)
+            with giving_way() if gives_way else nullcontext():
+                layout = self._layout = self._opening.finish()
+        except BaseException as error:
+            if not isinstance(error, KeyboardInterrupt) and not (gives_way and gave_way(error)):
+                self._opening = None
+            raise
+        finally:
+            self.exposed_seconds += time.perf_counter() - begin
+        self._opening = None
+        self._slots, self._strides, self._dtypes = layout.slots, layout.strides, layout.dtypes
+        self._sizes, self._stream = layout.sizes, layout.stream
+        self._devices = layout.devices
+        self._generation = basics.generation()
+        self.debts.opened(layout.stream, layout.slots, layout.flag)
+        self._settle_unequal(layout.unequal)
+
+    def _settle_unequal(self, indices: list[int]) -> None:
+        """Parameters at `indices` differ between ranks; all ranks know the same."""
+        how = basics.option("torch.unequal_models") if indices else "ignore"
+        if how == "ignore":
+            return
+        if how == "broadcast":
+            ops = self._options.ops
+            work = [
+                ops.broadcast(self.params[i], ops.job_rank(0), f"{self.stream_name}.first.{i}", in_place=True)
+                for i in indices
+            ]
+            for handle in ops.start(work):
+                handle.wait()
+            return
+        text = unequal(self.names[indices[0]], len(indices), len(self.params))
+        if how == "error":
+            self._forget_stream()
+            raise errors.MismatchError(text, tensor=self.names[indices[0]])
+        if self._options.rank == 0:
+            warnings.warn(text, stacklevel=2)
