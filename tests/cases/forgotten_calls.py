@@ -1,0 +1,102 @@
+"""Calls that a program has forgotten, and options that it cannot use.
+
+A program that never broadcasts its model trains a different one on each rank; one that ends local updates without
+drain() saves one rank's model; `--compression` and `--local-updates` do nothing in a program with DDP, or without an
+optimizer of ours.
+
+Right: each is said, once, with the call to make; nothing is said where it is made.
+"""
+
+import os
+import subprocess
+import sys
+
+
+def train(local_updates: int | None, broadcast: bool, drain: bool) -> None:
+    import torch
+
+    import sirtaki.torch as hvd
+
+    hvd.init()
+    torch.manual_seed(hvd.rank())
+    model = torch.nn.Linear(2, 2)
+    if broadcast:
+        hvd.broadcast_parameters(model.state_dict())
+    optimizer = hvd.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters(), local_updates=local_updates
+    )
+    for _ in range(6):
+        optimizer.zero_grad()
+        model(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+    if drain:
+        optimizer.drain()
+
+
+def train_with_ddp() -> None:
+    import torch
+    import torch.distributed as dist
+
+    import sirtaki.torch.distributed  # noqa: F401
+
+    dist.init_process_group("sirtaki")
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))
+    for _ in range(3):
+        model(torch.ones(1, 2)).sum().backward()
+    dist.destroy_process_group()
+
+
+def use_operations() -> None:
+    import torch
+
+    import sirtaki.torch as hvd
+
+    hvd.init()
+    hvd.allreduce(torch.ones(2))
+
+
+RANKS = {
+    "no broadcast": lambda: train(1, broadcast=False, drain=False),
+    "no drain": lambda: train(4, broadcast=True, drain=False),
+    "options with DDP": train_with_ddp,
+    "options with operations": use_operations,
+    "options with an optimizer": lambda: train(None, broadcast=True, drain=True),
+}
+FLAGS = ["--compression", "fp16", "--local-updates", "4"]
+#: What each has to say, once.
+TOLD = {
+    "no broadcast": "broadcast_parameters(",
+    "no drain": "call the optimizer's drain()",
+    "options with DDP": 'compression.codec ("fp16") and local.updates ("4") have no effect',
+    "options with operations": 'compression.codec ("fp16") and local.updates ("4") have no effect',
+}
+
+
+def judge() -> int:
+    launcher = os.path.join(os.path.dirname(sys.executable), "sirtakirun")
+    wrong = False
+    for how in RANKS:
+        flags = FLAGS if how.startswith("options") else []
+        done = subprocess.run(
+            [launcher, "-np", "2", *flags, sys.executable, __file__, "rank", how],
+            capture_output=True,
+            text=True,
+            timeout=100,
+            check=False,
+            env={**os.environ, "SIRTAKI_REPORT_END": "false", "OMP_NUM_THREADS": "1"},
+        )
+        output = done.stdout + done.stderr
+        counts = {text: output.count(text) for text in dict.fromkeys(TOLD.values())}
+        good = done.returncode == 0 and counts == {text: int(TOLD.get(how) == text) for text in counts}
+        wrong |= not good
+        print(f"{how}: {'right' if good else 'WRONG'}: exit {done.returncode}")
+        if not good:
+            print(output)
+    return int(wrong)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["rank"]:
+        RANKS[sys.argv[2]]()
+    else:
+        sys.exit(judge())
