@@ -84,7 +84,9 @@ Callers CallerRegistry::look(TimePoint now) {
     callers.blocked = callers.blocked && waits;
     callers.gives_way = callers.gives_way || (waits && caller->gives_way.load(kRelaxed));
   }
-  callers.blocked = callers.blocked && callers.waiting;
+  // A wait that gives way may be one of a thread for which the program's own waits, elsewhere: autograd has a thread
+  // for each GPU, and backward() returns when that does. Taken for blocked, the rank does no more than give way.
+  callers.blocked = callers.waiting && (callers.blocked || callers.gives_way);
   return callers;
 }
 

@@ -47,6 +47,31 @@ TEST(RequestTable, WatchedRequestsAreReportedOnce) {
   EXPECT_FALSE(table.wait_watched(10, std::chrono::seconds(10)));
 }
 
+TEST(CallerRegistry, AThreadThatGivesWayIsBlockedWhateverOthersDo) {
+  const TimePoint now{std::chrono::seconds(5)};
+  CallerRegistry registry;
+  { const CallerRegistry::Scope earlier(registry, now - std::chrono::seconds(2)); }
+  Callers beside;
+  Callers plain;
+  std::thread([&] {
+    registry.set_gives_way(true);
+    {
+      const CallerRegistry::Scope scope(registry, now);
+      EXPECT_TRUE(scope.gives_way());
+      beside = registry.look(std::chrono::time_point_cast<Duration>(std::chrono::steady_clock::now()) +
+                             std::chrono::hours(1));
+    }
+    registry.set_gives_way(false);
+    const CallerRegistry::Scope scope(registry, now);
+    plain =
+        registry.look(std::chrono::time_point_cast<Duration>(std::chrono::steady_clock::now()) + std::chrono::hours(1));
+  }).join();
+  EXPECT_TRUE(beside.gives_way);
+  EXPECT_TRUE(beside.blocked);
+  EXPECT_FALSE(plain.gives_way);
+  EXPECT_FALSE(plain.blocked) << "the first thread does not wait, and may submit something";
+}
+
 TEST(RequestTable, AForgottenRequestKeepsItsMemoryUntilItIsOver) {
   RequestTable table(0);
   const auto tickets = *table.add({"a", "b"});
