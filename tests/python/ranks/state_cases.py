@@ -332,7 +332,7 @@ def _use_everything(how: dict[str, Any]) -> None:
         optimizer.drain()
     if how.get("op") is not hvd.Adasum:
         hvd.broadcast_optimizer_state(optimizer)
-        _same_on_all(optimizer.state_dict())
+        _same_on_all(optimizer.state_dict()["state"])
     assert all(p.device.type == "cpu" and p.dtype is torch.float32 for p in model.parameters())
 
 

@@ -18,7 +18,6 @@ from torch.nn import Parameter
 from torch.optim import Optimizer
 
 from sirtaki import errors
-from sirtaki.torch._adapter import DTYPES
 from sirtaki.torch._parameters import above
 
 State = dict[str, Any]
@@ -62,7 +61,7 @@ def taken_apart(state: State, homes: list[torch.device]) -> tuple[State, list[Te
     tensors: list[Tensor] = []
 
     def take(value: Any, home: torch.device | None) -> Any:
-        plain = type(value) in (Tensor, Parameter) and value.layout == torch.strided and value.dtype in DTYPES
+        plain = type(value) in (Tensor, Parameter) and value.layout == torch.strided and not value.is_quantized
         if not plain:
             return value
         tensors.append(value.detach())
