@@ -140,6 +140,12 @@ def test_forward_read(np: int, case: str) -> None:
     check_case("forward_read_cases", np, case)
 
 
+@pytest.mark.parametrize("case", case_names("checkpoint_cases"))
+@pytest.mark.parametrize("np", [2, 3])
+def test_checkpoints(np: int, case: str) -> None:
+    check_case("checkpoint_cases", np, case)
+
+
 @pytest.mark.parametrize("case", case_names("state_cases"))
 @pytest.mark.parametrize("np", [2, 3])
 def test_state(np: int, case: str) -> None:

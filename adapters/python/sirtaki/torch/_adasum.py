@@ -20,6 +20,7 @@ from sirtaki.local_updates import local_choice
 from sirtaki.ops import ReduceOp
 from sirtaki.process_sets import ProcessSet
 from sirtaki.torch._adapter import torch_ops
+from sirtaki.torch._checkpoints import only_makes_state
 from sirtaki.torch._claims import claims
 from sirtaki.torch._parameters import above, become, keep_scheduler_hook, methods_of, stream_names
 from sirtaki.torch._step import SUPERSEDED, refuse_grad_scaler
@@ -125,6 +126,8 @@ class _Adasum:
         Where that fails the parameters are as before; the optimizer's state is not.
         """
         plain = above(self).step
+        if only_makes_state():
+            return plain()
         groups = self.param_groups  # type: ignore[attr-defined]
         return self._sirtaki_adasum.step(groups, plain if closure is None else lambda: plain(closure))
 

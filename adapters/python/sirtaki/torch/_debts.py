@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from sirtaki import errors
+from sirtaki.compression import option_text
 from sirtaki.errors import require
 from sirtaki.ops import ReduceOp
 from sirtaki.torch._adapter import reals
@@ -77,6 +78,12 @@ class Debts:
     def possible(self) -> bool:
         """This rank owes something, or will."""
         return any(row["owed_norm"] > 0 or row["codec"] not in _LOSSLESS for row in self.report())
+
+    @property
+    def compressing(self) -> bool:
+        """Some codec is chosen that may leave something, now or from the first step on."""
+        text = option_text() if self._options.codec is None else self._options.codec
+        return self._options.compressor is None and text not in _LOSSLESS
 
     def _owing(self, report: list[dict[str, Any]]) -> list[int]:
         """Parameters of which this rank owes something."""

@@ -22,10 +22,9 @@ from sirtaki.local_updates import LocalChoice, local_choice
 from sirtaki.ops import ReduceOp, check_reduce_op
 from sirtaki.torch._adapter import torch_ops
 from sirtaki.torch._adasum import compressor_of, make_adasum, refuse_for_adasum
-from sirtaki.torch._debts import KEY
+from sirtaki.torch._checkpoints import Checkpoints, only_makes_state
 from sirtaki.torch._deferred import DeferredUpdates, check_optimizer, is_separate
 from sirtaki.torch._layout import ReducerOptions
-from sirtaki.torch._local import KEY as LOCAL_KEY
 from sirtaki.torch._local import LocalTraining
 from sirtaki.torch._momentum import Correction, correction_of
 from sirtaki.torch._parameters import Marker, above, become, keep_scheduler_hook, methods_of, named, stream_names
@@ -67,6 +66,8 @@ class _Distributed:
                 that may decide by the loss, as LBFGS with a line search does, gets the mean over the ranks (a tensor
                 or a number, collective), and so does the program.
         """
+        if only_makes_state():
+            return above(self).step()
         self._sirtaki.check_step(self.param_groups)  # type: ignore[attr-defined]
         local = self._sirtaki_local
         if local is None:
@@ -196,60 +197,6 @@ class _Distributed:
         local = self._sirtaki_local
         return self._sirtaki.exposed_seconds + (0.0 if local is None else local.exposed_seconds)
 
-    def state_dict(self) -> dict[str, Any]:
-        """As torch's, after wait(), and what this rank owes of compressed gradients. Not collective."""
-        self.wait()
-        if self._sirtaki.debts.possible:
-            self._sirtaki.check_between_steps("state_dict()")
-        return self._sirtaki_state(self._sirtaki.debts.state())
-
-    def gather_state(self) -> dict[str, Any]:
-        """As state_dict(), with what all ranks owe together: one checkpoint for any number of ranks. Collective."""
-        self.wait()
-        self._sirtaki.check_between_steps("gather_state()")
-        return self._sirtaki_state(self._sirtaki.debts.gather())
-
-    def _sirtaki_state(self, owed: dict[str, Any] | None) -> dict[str, Any]:
-        state = above(self).state_dict()
-        local = None if self._sirtaki_local is None else self._sirtaki_local.state()
-        own = {KEY: owed, LOCAL_KEY: local}
-        return {**state, **{key: value for key, value in own.items() if value is not None}}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """As torch's, after wait(). Not collective.
-
-        What is owed comes back as it was where every rank loads its own state_dict() before the first step. Ranks of
-        another number, or that all load one checkpoint, share what is known to be owed; the log says so.
-        """
-        self.wait()
-        state = dict(state_dict)
-        self._sirtaki.debts.load(state.pop(KEY, None))
-        local = state.pop(LOCAL_KEY, None)
-        if self._sirtaki_local is not None:
-            self._sirtaki_local.load(local)
-        above(self).load_state_dict(state)
-
-    def flush(self) -> None:
-        """Gives the model what is still owed of compressed gradients: one more step, with the mean of all residuals.
-
-        Collective; before the last checkpoint or evaluation. Only parameters that are compressed take part, with the
-        learning rate of now. Nothing is owed afterwards.
-        """
-        self.wait()
-        self._sirtaki.check_between_steps("flush()")
-        owed = self._sirtaki.debts.take_mean()
-        if not owed:
-            return
-        params = self._sirtaki.params
-        theirs = [p.grad for p in params]
-        for i, p in enumerate(params):
-            p.grad = owed.get(i)
-        try:
-            self._sirtaki_apply()
-        finally:
-            for p, grad in zip(params, theirs, strict=True):
-                p.grad = grad
-
     def compression_report(self) -> list[dict[str, Any]]:
         """How each tensor travels from the next step on; [] before the first.
 
@@ -362,7 +309,7 @@ def _close(optimizer: Any) -> None:
         updates.let_go(optimizer, last)
 
 
-_METHODS = methods_of(_Distributed)
+_METHODS = {**methods_of(Checkpoints), **methods_of(_Distributed)}
 
 
 def _checked_passes(passes: Any) -> int:

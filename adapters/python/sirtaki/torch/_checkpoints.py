@@ -1,0 +1,194 @@
+"""What a DistributedOptimizer adds to checkpoints, where each kind of checkpoint keeps it.
+
+state_dict() has it beside the state and the groups. torch.distributed.checkpoint keeps nothing but the state of each
+parameter, by the parameter's name: there it is among that, for each rank under a key of its own, as each rank owes
+something else and equal keys are saved once. A key has to be there before it is loaded, so an optimizer that may have
+something to keep has its keys from the start.
+"""
+
+from __future__ import annotations
+
+import inspect
+import io
+import sys
+from collections.abc import Sequence
+from itertools import chain
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sirtaki import basics
+from sirtaki.torch._debts import KEY
+from sirtaki.torch._local import KEY as LOCAL_KEY
+from sirtaki.torch._local import LocalTraining
+from sirtaki.torch._parameters import above
+from sirtaki.torch.reducer import GradientReducer
+
+_MODULE = "torch.distributed.checkpoint.state_dict"
+_PREFIX = f"{KEY}."
+_Entries = dict[str, dict[Tensor, bytes]]
+
+
+def _caller(function: str) -> FrameType | None:
+    """The frame of a function of torch.distributed.checkpoint's, where it has called."""
+    known = getattr(sys.modules.get(_MODULE), function, None)
+    if known is None:
+        return None
+    code = inspect.unwrap(known).__code__
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code is not code:
+        frame = frame.f_back
+    return frame
+
+
+def only_makes_state() -> bool:
+    """True in the step() by which torch.distributed.checkpoint makes a new optimizer's state: of zeros, at rate 0."""
+    return _caller("_init_optim_state") is not None
+
+
+class Checkpoints:
+    """Methods of DistributedOptimizer. Documented there."""
+
+    _sirtaki: GradientReducer
+    _sirtaki_local: LocalTraining | None
+    param_groups: list[dict[str, Any]]
+
+    def state_dict(self) -> dict[str, Any]:
+        """As torch's, after wait(), and what this rank owes of compressed gradients. Not collective."""
+        self.wait()  # type: ignore[attr-defined]
+        debts = self._sirtaki.debts
+        if debts.possible:
+            self._sirtaki.check_between_steps("state_dict()")
+        frame = _caller("_get_optim_state_dict")
+        if frame is None:
+            return self._sirtaki_state(debts.state())
+        state: dict[str, Any] = above(self).state_dict()
+        local = self._sirtaki_local
+        # Flattened state holds tensors and numbers alone.
+        flattened = getattr(frame.f_locals.get("info"), "flatten_optimizer_state_dict", False)
+        if flattened or not (debts.compressing or local is not None):
+            return state
+        by_param = _taken_apart(self._sirtaki, debts.state(), None if local is None else local.state())
+        key = f"{_PREFIX}{basics.rank()}"
+        of_params = dict(state["state"])
+        for number, param in _numbered(state["param_groups"], self.param_groups):
+            if param.requires_grad:
+                of_params[number] = {**of_params.get(number, {}), key: by_param.get(param, b"")}
+        return {**state, "state": of_params}
+
+    def gather_state(self) -> dict[str, Any]:
+        """As state_dict(), with what all ranks owe together: one checkpoint for any number of ranks. Collective."""
+        self.wait()  # type: ignore[attr-defined]
+        self._sirtaki.check_between_steps("gather_state()")
+        return self._sirtaki_state(self._sirtaki.debts.gather())
+
+    def _sirtaki_state(self, owed: dict[str, Any] | None) -> dict[str, Any]:
+        state = above(self).state_dict()
+        local = None if self._sirtaki_local is None else self._sirtaki_local.state()
+        own = {KEY: owed, LOCAL_KEY: local}
+        return {**state, **{key: value for key, value in own.items() if value is not None}}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """As torch's, after wait(). Not collective.
+
+        What is owed comes back as it was where every rank loads its own state_dict() before the first step. Ranks of
+        another number, or that all load one checkpoint, share what is known to be owed; the log says so. The same of
+        what get_optimizer_state_dict() of torch.distributed.checkpoint gave.
+        """
+        self.wait()  # type: ignore[attr-defined]
+        state, entries = _without_entries(state_dict, self.param_groups)
+        owed, local = state.pop(KEY, None), state.pop(LOCAL_KEY, None)
+        if entries:
+            owed, local = _put_together(self._sirtaki, entries)
+        if entries or owed is not None or _caller("_load_optim_state_dict") is None:
+            self._sirtaki.debts.load(owed)
+        if self._sirtaki_local is not None:
+            self._sirtaki_local.load(local)
+        above(self).load_state_dict(state)
+
+    def flush(self) -> None:
+        """Gives the model what is still owed of compressed gradients: one more step, with the mean of all residuals.
+
+        Collective; before the last checkpoint or evaluation. Only parameters that are compressed take part, with the
+        learning rate of now. Nothing is owed afterwards.
+        """
+        self.wait()  # type: ignore[attr-defined]
+        self._sirtaki.check_between_steps("flush()")
+        owed = self._sirtaki.debts.take_mean()
+        if not owed:
+            return
+        params = self._sirtaki.params
+        theirs = [p.grad for p in params]
+        for i, p in enumerate(params):
+            p.grad = owed.get(i)
+        try:
+            self._sirtaki_apply()  # type: ignore[attr-defined]
+        finally:
+            for p, grad in zip(params, theirs, strict=True):
+                p.grad = grad
+
+
+def _numbered(saved: Sequence[dict[str, Any]], groups: Sequence[dict[str, Any]]) -> list[tuple[Any, Tensor]]:
+    """Parameters by their number or name in a state."""
+    ours = chain.from_iterable(group["params"] for group in groups)
+    return list(zip(chain.from_iterable(group["params"] for group in saved), ours, strict=False))
+
+
+def _taken_apart(
+    reducer: GradientReducer, owed: dict[str, Any] | None, local: dict[str, Any] | None
+) -> dict[Tensor, bytes]:
+    """What there is to keep, by parameter; what is of no parameter, with the first."""
+    found: dict[Tensor, bytes] = {}
+    if owed is None and local is None:
+        return found
+    about = {} if owed is None else {key: value for key, value in owed.items() if key not in ("owed", "memory")}
+    for i, (name, param) in enumerate(zip(reducer.names, reducer.params, strict=True)):
+        part: dict[str, Any] = {"about": about}
+        for key in ("owed", "memory"):
+            part[key] = None if owed is None else owed.get(key, {}).get(name)
+        part["local"] = local if i == 0 else None
+        buffer = io.BytesIO()
+        torch.save(part, buffer)
+        found[param] = buffer.getvalue()
+    return found
+
+
+def _without_entries(state_dict: dict[str, Any], groups: Sequence[dict[str, Any]]) -> tuple[dict[str, Any], _Entries]:
+    """A state as torch knows it, and what there was of ours, by key of the rank."""
+    state, entries = dict(state_dict), _Entries()
+    of_params = state.get("state")
+    if not isinstance(of_params, dict):
+        return state, entries
+    params = dict(_numbered(state.get("param_groups", []), groups))
+    cleaned: dict[Any, Any] = {}
+    for number, values in of_params.items():
+        ours = [key for key in values if str(key).startswith(_PREFIX)] if isinstance(values, dict) else []
+        for key in ours:
+            entries.setdefault(key, {})
+            if number in params and values[key]:
+                entries[key][params[number]] = values[key]
+        rest = {key: value for key, value in values.items() if key not in ours} if ours else values
+        if rest or not ours:
+            cleaned[number] = rest
+    state["state"] = cleaned
+    return state, entries
+
+
+def _put_together(reducer: GradientReducer, entries: _Entries) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
+    """The inverse of _taken_apart(), of this rank's own where it is there, else of the first rank that is."""
+    of_rank = entries.get(f"{_PREFIX}{basics.rank()}") or entries[min(entries, key=_rank_of)]
+    owed: dict[str, Any] = {"owed": {}, "memory": {}}
+    local = None
+    for name, param in zip(reducer.names, reducer.params, strict=True):
+        if param in of_rank:
+            part = torch.load(io.BytesIO(of_rank[param]), map_location="cpu", weights_only=True)
+            owed.update(part["about"])
+            local = part["local"] if local is None else local
+            owed.update({key: {**owed[key], name: part[key]} for key in ("owed", "memory") if part[key] is not None})
+    return owed if "rank" in owed else None, local
+
+
+def _rank_of(key: str) -> int:
+    return int(key.removeprefix(_PREFIX))
