@@ -229,6 +229,21 @@ def test_the_page_names_every_function(page: str) -> None:
     assert missing == ["Compressor", "__version__"]
 
 
+def test_a_row_that_says_same_is_tested(page: str) -> None:
+    rows = page[page.index("## Functions") : page.index("## Gradients through")]
+    same = {
+        name
+        for row in re.findall(r"^\| (.*?) \| same \|", rows, re.MULTILINE)
+        for name in re.findall(r"`([\w.]+)`", row)
+    }
+    files = [*(ROOT / "tests/python/ranks").glob("*.py"), ROOT / "tests/python/test_horovod.py"]
+    used = {
+        name for file in files for name in re.findall(r"\bhvd\.((?:Compression\.|elastic\.)?\w+)", file.read_text())
+    }
+    assert len(same) > 50
+    assert same - used == set()
+
+
 def test_the_page_names_every_variable(page: str) -> None:
     import sirtaki
 

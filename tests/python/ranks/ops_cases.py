@@ -268,6 +268,53 @@ def case_gradients_have_gradients() -> None:
         same(x.grad, slope.detach() * 2 / x.detach(), "second derivative")
 
 
+def case_every_form_that_is_waited_for_later() -> None:
+    rank, size = hvd.rank(), hvd.size()
+    mine, total = torch.full((size, 2), rank + 1.0), float(sum(range(1, size + 1)))
+    joined = torch.cat([torch.full((size, 2), r + 1.0) for r in range(size)])
+    from_each = torch.cat([torch.full((1, 2), r + 1.0) for r in range(size)])
+    summed, first = torch.full((size, 2), total), torch.ones(size, 2)
+    forms = {
+        "allreduce_async": (hvd.allreduce_async(mine, op=hvd.Sum), summed),
+        "grouped_allreduce_async": (hvd.grouped_allreduce_async([mine, mine], op=hvd.Sum), [summed, summed]),
+        "allgather_async": (hvd.allgather_async(mine), joined),
+        "grouped_allgather_async": (hvd.grouped_allgather_async([mine]), [joined]),
+        "broadcast_async": (hvd.broadcast_async(mine, 0), first),
+        "alltoall_async": (hvd.alltoall_async(mine), (from_each, torch.ones(size, dtype=torch.int32))),
+        "reducescatter_async": (hvd.reducescatter_async(mine, op=hvd.Sum), summed[:1]),
+        "grouped_reducescatter_async": (hvd.grouped_reducescatter_async([mine], op=hvd.Sum), [summed[:1]]),
+    }
+    for what, (handle, want) in forms.items():
+        got = hvd.synchronize(handle)
+        assert hvd.poll(handle)
+        pairs = [(got, want)] if isinstance(want, Tensor) else list(zip(got, want, strict=True))
+        for one, other in pairs:
+            assert one.dtype is other.dtype, what
+            same(one, other, what)
+    inside = [mine.clone() for _ in range(4)]
+    handles = [
+        hvd.allreduce_async_(inside[0], op=hvd.Sum),
+        hvd.grouped_allreduce_async_(inside[1:3], op=hvd.Sum),
+        hvd.broadcast_async_(inside[3], 0),
+    ]
+    for handle in handles:
+        hvd.synchronize(handle)
+    for tensor, want in zip(inside, (summed, summed, summed, first), strict=True):
+        same(tensor, want, "in place")
+
+
+def case_what_is_built_is_told() -> None:
+    assert hvd.gloo_enabled()
+    assert hvd.gloo_built()
+    for no in (hvd.mpi_enabled, hvd.mpi_built, hvd.mpi_threads_supported, hvd.ddl_built, hvd.ccl_built, hvd.rocm_built):
+        assert not no()
+    assert isinstance(hvd.cuda_built(), bool)
+    assert isinstance(hvd.nccl_built(), int)
+    assert hvd.is_homogeneous()
+    assert (hvd.cross_rank(), hvd.cross_size()) == (0, 1)
+    assert (hvd.local_rank(), hvd.local_size()) == (hvd.rank(), hvd.size())
+
+
 def case_sparse_allreduce() -> None:
     rank, size = hvd.rank(), hvd.size()
     mine = torch.sparse_coo_tensor([[0, rank + 1]], [1.0, 2.0], (size + 1,), check_invariants=True)

@@ -74,7 +74,7 @@ def _checked(handle: Handle | GroupHandle) -> Handle | GroupHandle:
 def synchronize(handle: Handle | GroupHandle | Callable[[], Tensor]) -> Any:
     """Waits for an operation and returns its result: a tensor, or a list of tensors for grouped operations.
 
-    alltoall with splits gives (tensor, received splits), barrier None. Again on the same handle: the same result.
+    alltoall_async() gives (tensor, rows received from each rank). Again on the same handle: the same result.
     """
     return handle() if callable(handle) else _checked(handle).wait()
 
@@ -392,9 +392,9 @@ def alltoall_async(
     *,
     priority: int = 0,
 ) -> Handle:
-    """Starts an alltoall; see alltoall()."""
+    """Starts an alltoall; see alltoall(). Its result is a pair, without splits too: the tensor, and rows received."""
     ops = _ops.within(process_set)
-    return ops.start_one(ops.alltoall(tensor, _split_list(splits), name, tell_received=splits is not None), priority)
+    return ops.start_one(ops.alltoall(tensor, _split_list(splits), name, tell_received=True), priority)
 
 
 def alltoall(
