@@ -106,3 +106,64 @@ def test_a_tape_refuses_local_updates() -> None:
 def test_keras_on_other_frameworks_is_refused() -> None:
     done = run("import keras; keras.backend.backend = lambda: 'jax'; import sirtaki.keras")
     assert "Keras runs on jax; sirtaki.keras serves TensorFlow and torch" in done.stderr
+
+
+#: Parameters of horovod.tensorflow and horovod.keras 0.28.1, in their order.
+SIGNATURES = """
+import inspect, sirtaki.tensorflow as tensorflow, sirtaki.keras as keras
+DEVICES = "device_dense device_sparse"
+SCALES = "prescale_factor postscale_factor"
+GROUPS = "num_groups groups"
+for module, name, given in (
+    (tensorflow, "allreduce", f"tensor average {DEVICES} compression op {SCALES} name process_set ignore_name_scope"),
+    (tensorflow, "grouped_allreduce",
+     f"tensors average {DEVICES} compression op {SCALES} process_set ignore_name_scope name"),
+    (tensorflow, "allgather", "tensor name ignore_name_scope process_set"),
+    (tensorflow, "grouped_allgather", "tensors name ignore_name_scope process_set"),
+    (tensorflow, "broadcast", "tensor root_rank name ignore_name_scope process_set"),
+    (tensorflow, "broadcast_", "variables root_rank name process_set"),
+    (tensorflow, "broadcast_variables", "variables root_rank process_set inplace"),
+    (tensorflow, "broadcast_global_variables", "root_rank"),
+    (tensorflow, "alltoall", "tensor splits name ignore_name_scope process_set"),
+    (tensorflow, "reducescatter", f"tensor device_dense compression op name process_set ignore_name_scope {SCALES}"),
+    (tensorflow, "grouped_reducescatter", f"tensors device_dense compression op process_set {SCALES}"),
+    (tensorflow, "broadcast_object", "obj root_rank session name process_set"),
+    (tensorflow, "broadcast_object_fn", "root_rank session name process_set"),
+    (tensorflow, "allgather_object", "obj session name process_set"),
+    (tensorflow, "size_op", "process_set_id name"),
+    (tensorflow, "process_set_included_op", "process_set_id name"),
+    (tensorflow, "rank_op", "name"),
+    (tensorflow, "DistributedGradientTape", f"gradtape {DEVICES} compression sparse_as_dense op "
+     f"gradient_predivide_factor {GROUPS} process_set scale_local_gradients"),
+    (tensorflow, "PartialDistributedGradientTape", f"gradtape {DEVICES} compression sparse_as_dense op "
+     f"gradient_predivide_factor {GROUPS} process_set local_layers scale_local_gradients"),
+    (tensorflow, "DistributedOptimizer", f"optimizer name use_locking {DEVICES} compression sparse_as_dense "
+     "backward_passes_per_step op gradient_predivide_factor average_aggregated_gradients "
+     f"{GROUPS} process_set scale_local_gradients"),
+    (keras, "DistributedOptimizer", f"optimizer name {DEVICES} compression sparse_as_dense gradient_predivide_factor "
+     f"op {GROUPS} backward_passes_per_step average_aggregated_gradients process_set scale_local_gradients"),
+    (keras, "PartialDistributedOptimizer", f"optimizer name {DEVICES} compression sparse_as_dense "
+     "gradient_predivide_factor op groups process_set local_layers scale_local_gradients"),
+    (keras, "allreduce", f"value name average {SCALES} op compression"),
+    (keras, "allgather", "value name"),
+    (keras, "broadcast", "value root_rank name"),
+    (keras, "reducescatter", "value name op"),
+    (keras, "load_model", "filepath custom_optimizers custom_objects compression legacy_opts"),
+    (keras.callbacks, "BroadcastGlobalVariablesCallback", "root_rank device local_variables"),
+    (keras.callbacks, "MetricAverageCallback", "device"),
+    (keras.callbacks, "LearningRateWarmupCallback",
+     "initial_lr warmup_epochs momentum_correction steps_per_epoch verbose"),
+    (keras.callbacks, "LearningRateScheduleCallback",
+     "initial_lr multiplier start_epoch end_epoch staircase momentum_correction steps_per_epoch"),
+):
+    ours = list(inspect.signature(getattr(module, name)).parameters)
+    if ours[: len(given.split())] != given.split():
+        print("DIFFERS", module.__name__, name, ours)
+print("COMPARED")
+"""
+
+
+def test_functions_have_the_parameters_of_horovod() -> None:
+    done = run(SIGNATURES)
+    assert "COMPARED" in done.stdout, done.stderr
+    assert "DIFFERS" not in done.stdout, done.stdout

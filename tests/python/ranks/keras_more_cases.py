@@ -44,6 +44,20 @@ def case_callback_starts_all_from_the_same_weights_and_state() -> None:
         assert np.array_equal(gathered, np.broadcast_to(gathered[:1], gathered.shape))
 
 
+def case_the_callback_leaves_local_variables_alone() -> None:
+    model = network(seed=hvd.rank())
+    own = model.trainable_variables[0]
+    before = keras.ops.convert_to_numpy(own).copy()
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.0))
+    callback = hvd.callbacks.BroadcastGlobalVariablesCallback(0, local_variables=[own])
+    fit(model, optimizer, distributed=True, callbacks=[callback])
+    assert np.array_equal(keras.ops.convert_to_numpy(own), before)
+    last = hvd.allgather(keras.ops.convert_to_numpy(model.trainable_variables[2])[np.newaxis])
+    assert np.array_equal(last, np.broadcast_to(last[:1], last.shape))
+    gathered = hvd.allgather(before[np.newaxis])
+    assert not np.array_equal(gathered[0], gathered[-1])
+
+
 def case_schedules_of_the_learning_rate() -> None:
     rates: list[float] = []
 
@@ -178,6 +192,8 @@ def case_values_over_all_ranks() -> None:
     rank, size = hvd.rank(), hvd.size()
     assert float(hvd.allreduce(rank + 1.0, op=hvd.Sum)) == sum(range(1, size + 1))
     assert float(hvd.allreduce(np.float64(rank), average=True)) == (size - 1) / 2
+    halved = hvd.allreduce(np.full(3, 1.0 + 2.0**-12), compression=hvd.Compression.fp16)
+    assert (halved.dtype, halved.tolist()) == (np.float64, [1.0] * 3)
     assert hvd.allgather(np.full(rank + 1, rank)).shape == (size * (size + 1) // 2,)
     assert float(hvd.broadcast(keras.ops.convert_to_tensor([float(rank)]), size - 1)[0]) == size - 1
     assert hvd.reducescatter(np.arange(float(size)), op=hvd.Sum).tolist() == [rank * size]

@@ -11,6 +11,7 @@ import keras
 import numpy as np
 
 from sirtaki import basics
+from sirtaki._local_sources import LocalSources
 from sirtaki._numpy import numpy_ops
 from sirtaki.errors import require
 from sirtaki.keras._backend import backend
@@ -35,14 +36,21 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
     Args:
         root_rank: the rank whose values all get.
         device: accepted as in Horovod; means nothing here.
-        local_variables: accepted as in Horovod; means nothing here.
+        local_variables: variables of the model that every rank has of its own; they stay as they are.
     """
 
     def __init__(self, root_rank: int, device: str = "", local_variables: Any = None) -> None:
         super().__init__()
-        del device, local_variables
+        del device
         self._root_rank = root_rank
         self._done = False
+        self._own = LocalSources()
+        for variable in local_variables or ():
+            self.register_local_var(variable)
+
+    def register_local_var(self, var: Any) -> None:
+        """Makes a variable of the model one of this rank alone, which is not broadcast. All ranks register the same."""
+        self._own.add(var)
 
     def set_model(self, model: Any) -> None:
         """As Keras's."""
@@ -87,7 +95,8 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
 
     def _broadcast(self) -> None:
         self._done = True
-        variables = [*self.model.variables, *self.model.optimizer.variables]
+        shared = [variable for variable in self.model.variables if variable not in self._own]
+        variables = [*shared, *self.model.optimizer.variables]
         known: dict[int, Any] = {id(variable): variable for variable in variables}
         backend.broadcast(list(known.values()), self._root_rank)
 

@@ -37,14 +37,27 @@ def allreduce(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     op: ReduceOp | None = None,
+    compression: Any = NoneCompressor,
 ) -> Array:
-    """Combines a value (number, array, tensor) over all ranks; a numpy array. Outside of traced functions."""
+    """Combines a value (number, array, tensor) over all ranks; a numpy array. Outside of traced functions.
+
+    `compression` may be Compression.fp16: floating-point values travel as float16.
+    """
     require(average is None or op is None, "average and op are both given; give op alone")
     if average is not None:
         op = Average if average else Sum
     chosen = Average if op is None else check_reduce_op(op)
     scales = (prescale_factor, postscale_factor)
-    return _now(numpy_ops.allreduce(_array(value), name, chosen, scales, in_place=False))
+    halves = getattr(compression, "codec", None) == "fp16"
+    require(
+        halves or compression is NoneCompressor,
+        f"compression is {compression!r}; values take Compression.none and Compression.fp16",
+    )
+    array = _array(value)
+    halves = halves and array.dtype.kind == "f"
+    sent = array.astype(np.float16) if halves else array
+    result = _now(numpy_ops.allreduce(sent, name, chosen, scales, in_place=False))
+    return result.astype(array.dtype) if halves else result
 
 
 def allgather(value: Any, name: str | None = None) -> Array:

@@ -33,9 +33,9 @@ def _cache(function: Callable[..., Any]) -> Callable[..., Any]:
     return cached
 
 
-def vars_to_refs(variables: Any) -> Any:
+def vars_to_refs(vars: Any) -> Any:
     """A variable, or nested lists of variables, as hashable references, in tuples."""
-    return tuple(vars_to_refs(v) for v in variables) if isinstance(variables, list) else variables.ref()
+    return tuple(vars_to_refs(v) for v in vars) if isinstance(vars, list) else vars.ref()
 
 
 def refs_to_vars(refs: Any) -> Any:
