@@ -48,6 +48,12 @@ std::string dims_text(const OpMeta& m) {
   return m.dims.empty() ? "[]" : "[*" + (rest.empty() ? "]" : ", " + dims_to_string(rest).substr(1));
 }
 
+// Calls that are paired by their order differ in anything at all when a rank makes one that the others do not make.
+constexpr const char* kAnotherCall =
+    "one rank makes a call here that the others do not make: it evaluates alone, has another number of batches or "
+    "takes "
+    "another branch. Let every rank make the same calls in the same order";
+
 std::string device_text(DeviceType device) {
   return device == DeviceType::kCpu ? "CPU" : "GPU";
 }
@@ -88,7 +94,7 @@ Status describe_mismatch(const std::string& name, std::vector<Group<OpMeta>> gro
   };
   static const std::vector<Property> kProperties = {
       {"operations", [](const OpMeta& m) { return std::string(op_kind_name(m.kind)); },
-       "two different operations use one name, or the ranks take different branches"},
+       "two different operations use one name"},
       {"data types", [](const OpMeta& m) { return std::string(dtype_name(m.dtype)); },
        "a cast or a dtype option on some ranks only"},
       {"reduce operations", [](const OpMeta& m) { return std::string(reduce_op_name(m.reduce_op)); },
@@ -103,17 +109,32 @@ Status describe_mismatch(const std::string& name, std::vector<Group<OpMeta>> gro
        [](const OpMeta& m) { return std::to_string(m.prescale) + " and " + std::to_string(m.postscale); },
        "prescale_factor or postscale_factor differ"},
   };
+  const Property* first = nullptr;
+  std::string what;
+  Rank culprit = -1;
+  bool several = false;
   for (const Property& property : kProperties) {
-    Rank culprit = -1;
-    const std::string text = differing(groups, property.text, &culprit);
-    if (!text.empty()) {
-      return {Code::kMismatch,
-              "tensor '" + name + "': the ranks disagree on " + property.what + ": " + text +
-                  ". Likely cause: " + property.cause,
-              {culprit, name}};
+    Rank odd = -1;
+    const std::string text = differing(groups, property.text, &odd);
+    if (text.empty()) {
+      continue;
     }
+    several = first != nullptr;
+    if (several) {
+      break;
+    }
+    first = &property;
+    culprit = odd;
+    what = std::string(property.what) + ": " + text;
   }
-  return {};
+  if (first == nullptr) {
+    return {};
+  }
+  // Tensors of one call rarely differ in two ways.
+  const std::string cause = several ? kAnotherCall : std::string(first->cause) + ", or " + kAnotherCall;
+  return {Code::kMismatch,
+          "tensor '" + name + "': the ranks disagree on " + what + ". Likely cause: " + cause,
+          {culprit, name}};
 }
 
 Status describe_mismatch(const std::string& name, std::vector<Group<StreamOpen>> groups) {

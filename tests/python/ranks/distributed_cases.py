@@ -285,6 +285,18 @@ def case_futures_hold_the_outputs() -> None:
     fails(failed.wait, RuntimeError, "all_reduce", "the ranks disagree on shapes")
 
 
+def case_a_rank_that_evaluates_alone_is_told_so() -> None:
+    if size() == 1:
+        return
+    gradients, loss = torch.ones(5), torch.ones((), dtype=torch.float64)
+    mine = loss if rank() == 0 else gradients
+    fails(lambda: dist.all_reduce(mine), RuntimeError, "all_reduce", "data types", "evaluates alone")
+    if rank() == 0:
+        fails(lambda: dist.broadcast(loss, 0), RuntimeError, "broadcast", "operations", "evaluates alone")
+    else:
+        fails(lambda: dist.all_reduce(gradients), RuntimeError, "all_reduce", "operations", "evaluates alone")
+
+
 def case_a_dropped_work_still_writes() -> None:
     output = torch.zeros(size())
     dist.all_gather_single(output, torch.full((1,), float(rank())), async_op=True)
