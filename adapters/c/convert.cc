@@ -6,6 +6,8 @@
 #include <numeric>
 #include <optional>
 
+#include "adapters/c/struct_size.h"
+
 namespace sirtaki::adapters {
 namespace {
 
@@ -34,7 +36,6 @@ std::optional<std::int64_t> count_elements(const sirtaki_tensor& tensor, DType d
 }
 
 Status check_shape(const sirtaki_tensor& tensor, const std::string& what) {
-  SRT_TRY(check_size(tensor, "sirtaki_tensor"));
   if (tensor.ndim < 0 || tensor.ndim > kMaxDims) {
     return bad(what, "ndim is " + std::to_string(tensor.ndim) + ", expected 0 to " + std::to_string(kMaxDims));
   }
@@ -149,7 +150,8 @@ Status timed_out() {
   return {Code::kTimeout, "the operation has not finished in time and goes on"};
 }
 
-Result<TensorView> to_view(const sirtaki_tensor& tensor, const std::string& what) {
+Result<TensorView> to_view(const sirtaki_tensor& given, const std::string& what) {
+  SRT_ASSIGN(const sirtaki_tensor tensor, known_tensor(&given));
   SRT_TRY(check_shape(tensor, what));
   const auto dtype = dtype_from_wire(static_cast<std::uint8_t>(tensor.dtype));
   if (tensor.dtype < 0 || tensor.dtype >= kDTypeCount || !dtype) {
@@ -174,7 +176,8 @@ Result<TensorView> to_view(const sirtaki_tensor& tensor, const std::string& what
   return view;
 }
 
-Result<TensorSpec> to_tensor(const sirtaki_tensor& tensor, Data data, const std::string& what) {
+Result<TensorSpec> to_tensor(const sirtaki_tensor& given, Data data, const std::string& what) {
+  SRT_ASSIGN(const sirtaki_tensor tensor, known_tensor(&given));
   TensorSpec spec;
   SRT_ASSIGN(spec.view, to_view(tensor, what));
   if (data == Data::kNeeded && spec.view.data == nullptr && spec.view.numel > 0) {
@@ -191,8 +194,8 @@ Result<TensorSpec> to_tensor(const sirtaki_tensor& tensor, Data data, const std:
   return spec;
 }
 
-Result<engine::OpSpec> to_op(const sirtaki_request_args& args) {
-  SRT_TRY(check_size(args, "sirtaki_request_args"));
+Result<engine::OpSpec> to_op(const sirtaki_request_args& given) {
+  SRT_ASSIGN(const sirtaki_request_args args, known_request(&given));
   const std::string what = name_of(args);
   SRT_TRY(check_op_fields(args, what));
   engine::OpSpec op;
@@ -215,8 +218,8 @@ Result<engine::OpSpec> to_op(const sirtaki_request_args& args) {
   return op;
 }
 
-Result<engine::StreamSpec> to_stream(const sirtaki_stream_args& args) {
-  SRT_TRY(check_size(args, "sirtaki_stream_args"));
+Result<engine::StreamSpec> to_stream(const sirtaki_stream_args& given) {
+  SRT_ASSIGN(const sirtaki_stream_args args, known_stream(&given));
   if (args.name == nullptr || args.name[0] == '\0') {
     return invalid_argument("sirtaki_stream_args.name is missing; a stream needs a name that is the same on all ranks");
   }
@@ -250,7 +253,8 @@ Result<engine::StreamSpec> to_stream(const sirtaki_stream_args& args) {
     if (args.names[i] == nullptr) {
       return bad(args.name, "names[" + std::to_string(i) + "] is NULL");
     }
-    SRT_ASSIGN(auto tensor, to_tensor(args.tensors[i], Data::kMayBeNull, args.names[i]));
+    SRT_ASSIGN(const sirtaki_tensor described, tensor_at(args.tensors, i));
+    SRT_ASSIGN(auto tensor, to_tensor(described, Data::kMayBeNull, args.names[i]));
     spec.tensors.push_back(
         {args.names[i], std::move(tensor.dims), std::move(tensor.strides), tensor.view.dtype, tensor.view.device});
   }

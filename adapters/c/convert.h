@@ -1,6 +1,7 @@
 // From the structs of the C interface to the engine's values, with every check that needs no other rank.
 //
-// Pure functions; any thread. Errors are kInvalidArgument and name the field and the tensor.
+// Pure functions; any thread. Errors are kInvalidArgument and name the field and the tensor. Structs are read as their
+// struct_size says (struct_size.h).
 #pragma once
 
 #include <string>
@@ -22,23 +23,12 @@ struct TensorSpec {
 
 enum class Data { kNeeded, kMayBeNull };
 
-// A struct of the interface that is at least as new as this library.
-template <class Struct>
-Status check_size(const Struct& value, const char* name) {
-  if (value.struct_size < sizeof(Struct)) {
-    return invalid_argument(std::string(name) + ".struct_size is " + std::to_string(value.struct_size) +
-                            ", expected sizeof(" + name + ") = " + std::to_string(sizeof(Struct)) +
-                            "; set it before the call");
-  }
-  return {};
-}
-
 // `what` names the tensor in messages.
-Result<TensorSpec> to_tensor(const sirtaki_tensor& tensor, Data data, const std::string& what);
+Result<TensorSpec> to_tensor(const sirtaki_tensor& given, Data data, const std::string& what);
 // As to_tensor() for one whose dimensions were checked before: no copy of them is made.
-Result<TensorView> to_view(const sirtaki_tensor& tensor, const std::string& what);
-Result<engine::OpSpec> to_op(const sirtaki_request_args& args);
-Result<engine::StreamSpec> to_stream(const sirtaki_stream_args& args);
+Result<TensorView> to_view(const sirtaki_tensor& given, const std::string& what);
+Result<engine::OpSpec> to_op(const sirtaki_request_args& given);
+Result<engine::StreamSpec> to_stream(const sirtaki_stream_args& given);
 
 // A timeout in milliseconds; negative ones wait without limit.
 Duration to_duration(std::int64_t timeout_ms);

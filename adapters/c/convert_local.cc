@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "adapters/c/convert.h"
+#include "adapters/c/struct_size.h"
 #include "runtime/engine/local_updates/choice.h"
 
 namespace sirtaki::adapters {
@@ -66,7 +67,8 @@ Result<engine::LocalBuffer> to_buffer(const sirtaki_local_args& args, int index)
   if (rule < SIRTAKI_BUFFER_MEAN || rule > SIRTAKI_BUFFER_MOST) {
     return invalid_argument(what + " has rule " + std::to_string(rule));
   }
-  SRT_ASSIGN(const TensorSpec tensor, to_host_tensor(args.buffers[at], args.buffer_names[at]));
+  SRT_ASSIGN(const sirtaki_tensor described, tensor_at(args.buffers, index));
+  SRT_ASSIGN(const TensorSpec tensor, to_host_tensor(described, args.buffer_names[at]));
   engine::LocalBuffer buffer{args.buffer_names[at], tensor.view, static_cast<engine::BufferRule>(rule)};
   if (buffer.rule == engine::BufferRule::kVariance) {
     buffer.mean = args.buffer_means[at];
@@ -76,8 +78,8 @@ Result<engine::LocalBuffer> to_buffer(const sirtaki_local_args& args, int index)
 
 }  // namespace
 
-Result<engine::LocalOptions> to_local_options(const sirtaki_local_args& args) {
-  SRT_TRY(check_size(args, "sirtaki_local_args"));
+Result<engine::LocalOptions> to_local_options(const sirtaki_local_args& given) {
+  SRT_ASSIGN(const sirtaki_local_args args, known_local(&given));
   if (args.name == nullptr || args.name[0] == '\0') {
     return bad("sirtaki_local_args.name is missing; it is the same on all ranks");
   }
@@ -99,7 +101,8 @@ Result<engine::LocalOptions> to_local_options(const sirtaki_local_args& args) {
   return options;
 }
 
-Result<engine::LocalModel> to_local_model(const sirtaki_local_args& args) {
+Result<engine::LocalModel> to_local_model(const sirtaki_local_args& given) {
+  SRT_ASSIGN(const sirtaki_local_args args, known_local(&given));
   if (args.count < 0 || (args.count > 0 && (args.names == nullptr || args.tensors == nullptr))) {
     return bad("names, tensors and count do not fit together");
   }
@@ -113,7 +116,8 @@ Result<engine::LocalModel> to_local_model(const sirtaki_local_args& args) {
     if (args.names[i] == nullptr) {
       return bad("names[" + std::to_string(i) + "] is NULL");
     }
-    SRT_ASSIGN(TensorSpec tensor, to_host_tensor(args.tensors[i], args.names[i]));
+    SRT_ASSIGN(const sirtaki_tensor described, tensor_at(args.tensors, i));
+    SRT_ASSIGN(TensorSpec tensor, to_host_tensor(described, args.names[i]));
     tensors.push_back({args.names[i], tensor.view, std::move(tensor.dims)});
   }
   std::vector<engine::LocalBuffer> buffers;
@@ -124,8 +128,8 @@ Result<engine::LocalModel> to_local_model(const sirtaki_local_args& args) {
   return engine::lay_out(std::move(tensors), std::move(buffers), args.fragments);
 }
 
-Result<engine::LocalStep> to_local_step(const sirtaki_local_step_args& args) {
-  SRT_TRY(check_size(args, "sirtaki_local_step_args"));
+Result<engine::LocalStep> to_local_step(const sirtaki_local_step_args& given) {
+  SRT_ASSIGN(const sirtaki_local_step_args args, known_local_step(&given));
   if (args.share < 0) {
     return bad("the share of a step is " + std::to_string(args.share));
   }
@@ -146,16 +150,16 @@ Status from_outcome(const engine::LocalOutcome& outcome, const engine::LocalPace
   if (out == nullptr) {
     return {};
   }
-  SRT_TRY(check_size(*out, "sirtaki_local_outcome"));
-  out->average_gradients = pace.averages_gradients ? 1 : 0;
-  out->model_changed = outcome.model_changed ? 1 : 0;
-  out->reset_optimizer = outcome.reset_optimizer ? 1 : 0;
-  out->equalize_optimizer = outcome.equalize_optimizer ? 1 : 0;
-  out->donor = outcome.donor;
-  out->decisions = static_cast<std::int32_t>(outcome.decisions.size());
-  out->steps = pace.steps;
-  out->delay = pace.delay;
-  return {};
+  sirtaki_local_outcome made{};
+  made.average_gradients = pace.averages_gradients ? 1 : 0;
+  made.model_changed = outcome.model_changed ? 1 : 0;
+  made.reset_optimizer = outcome.reset_optimizer ? 1 : 0;
+  made.equalize_optimizer = outcome.equalize_optimizer ? 1 : 0;
+  made.donor = outcome.donor;
+  made.decisions = static_cast<std::int32_t>(outcome.decisions.size());
+  made.steps = pace.steps;
+  made.delay = pace.delay;
+  return write_outcome(made, out);
 }
 
 }  // namespace sirtaki::adapters

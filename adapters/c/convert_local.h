@@ -10,9 +10,9 @@
 
 namespace sirtaki::adapters {
 
-Result<engine::LocalOptions> to_local_options(const sirtaki_local_args& args);
-Result<engine::LocalModel> to_local_model(const sirtaki_local_args& args);
-Result<engine::LocalStep> to_local_step(const sirtaki_local_step_args& args);
+Result<engine::LocalOptions> to_local_options(const sirtaki_local_args& given);
+Result<engine::LocalModel> to_local_model(const sirtaki_local_args& given);
+Result<engine::LocalStep> to_local_step(const sirtaki_local_step_args& given);
 // `out`: nullptr, or with its struct_size.
 Status from_outcome(const engine::LocalOutcome& outcome, const engine::LocalPace& pace, sirtaki_local_outcome* out);
 

@@ -9,6 +9,7 @@
 #include "adapters/c/convert.h"
 #include "adapters/c/default_session.h"
 #include "adapters/c/last_error.h"
+#include "adapters/c/struct_size.h"
 #include "runtime/base/version.h"
 
 using sirtaki::Code;
@@ -50,11 +51,13 @@ int ask(Question&& question) noexcept {
   }
 }
 
-sirtaki::adapters::InitRequest init_request(const sirtaki_init_args* args) {
+sirtaki::Result<sirtaki::adapters::InitRequest> init_request(const sirtaki_init_args* given) {
   sirtaki::adapters::InitRequest request;
-  if (args == nullptr) {
+  if (given == nullptr) {
     return request;
   }
+  SRT_ASSIGN(const sirtaki_init_args known, sirtaki::adapters::known_init(given));
+  const sirtaki_init_args* args = &known;
   request.options_toml = args->options_toml != nullptr ? args->options_toml : "";
   request.interrupt = {args->interrupted, args->interrupted_context};
   request.job.rank = args->rank;
@@ -76,7 +79,7 @@ Status submit(const sirtaki_request_args* args, int count, sirtaki_request* requ
     const auto* current = reinterpret_cast<const sirtaki_request_args*>(cursor);
     SRT_ASSIGN(auto op, sirtaki::adapters::to_op(*current));
     ops.push_back(std::move(op));
-    // A caller built against a later header has longer structs.
+    // The caller's header may be another one.
     cursor += current->struct_size;
   }
   SRT_ASSIGN(const auto ids, active->session->submit(std::move(ops)));
@@ -92,9 +95,8 @@ Status result_of(sirtaki_request request, sirtaki_tensor* output, const std::int
   if (result == nullptr) {
     return sirtaki::invalid_argument("the request has no result of the runtime's; was it waited for successfully?");
   }
-  if (output->struct_size < sizeof(sirtaki_tensor)) {
-    return sirtaki::invalid_argument("sirtaki_tensor.struct_size is too small");
-  }
+  // All that is written was there in the first version.
+  SRT_TRY(sirtaki::adapters::known_tensor(output).status());
   // The runtime's memory is the caller's until release, to read and to write.
   output->data = const_cast<std::byte*>(result->data.data());
   output->dims = result->dims.data();
@@ -129,10 +131,8 @@ sirtaki_status sirtaki_host(int32_t size, const char* bind_address, uint16_t* po
 
 sirtaki_status sirtaki_init(const sirtaki_init_args* args) {
   return guarded([&]() -> Status {
-    if (args != nullptr && args->struct_size < sizeof(sirtaki_init_args)) {
-      return sirtaki::invalid_argument("sirtaki_init_args.struct_size is too small; set it to sizeof the struct");
-    }
-    return DefaultSession::instance().init(init_request(args));
+    SRT_ASSIGN(const auto request, init_request(args));
+    return DefaultSession::instance().init(request);
   });
 }
 

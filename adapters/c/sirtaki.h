@@ -3,7 +3,10 @@
  * One job per process at a time (sirtaki_init ... sirtaki_shutdown, any number of times). Every function may be called
  * from any thread; none throws, none aborts the process. Functions return a sirtaki_status; on anything but SIRTAKI_OK
  * sirtaki_last_error() gives the text for the calling thread: what, which rank, which tensor, likely cause, next step.
- * Structs begin with struct_size: set it to sizeof(the struct); later versions append fields only.
+ * Structs begin with struct_size: set it to sizeof(the struct), in every element of an array, too. Later versions
+ * append fields only, never in padding, and a library takes structs of callers that were built with another header than
+ * its own: a field that the caller's header does not have means what zero means or says so here; one that the library
+ * does not know must be zero, else the call is SIRTAKI_UNSUPPORTED. Begin with a struct of zeros, and both go well.
  * Memory given to a request is borrowed until the request is done (waited for or polled as done).
  */
 #ifndef SIRTAKI_H_
@@ -154,14 +157,15 @@ typedef struct {
   /* The same on all ranks; unique among requests in flight; NULL: named by call order. May not end as names of process
    * sets do (" of rank 1", " of ranks 0, 2"). */
   const char* name;
-  sirtaki_tensor input; /* not for barrier */
+  sirtaki_tensor input; /* not for barrier, but for its struct_size */
   /* Where the result goes. Allreduce, broadcast: same dims as input, may be the same memory (broadcast: always in
    * place, give the same tensor twice). reducescatter: own block. allgather, alltoall: leave data NULL; the runtime
    * allocates and sirtaki_result() gives it. reducescatter too may leave it NULL. */
   sirtaki_tensor output;
   int32_t reduce_op; /* sirtaki_reduce_op */
   int32_t root;      /* broadcast */
-  double prescale;   /* 1.0: none. Multiplied in float64 precision per element for f64, float32 otherwise */
+  double prescale; /* 1.0, as in headers without it: none. Multiplied in float64 precision per element for f64, float32
+                      otherwise */
   double postscale;
   const int64_t* splits; /* alltoall: rows of dimension 0 for each rank; NULL: equal parts */
   int32_t splits_count;

@@ -9,6 +9,7 @@
 #include "adapters/c/last_error.h"
 #include "adapters/c/lent_json.h"
 #include "adapters/c/sirtaki.h"
+#include "adapters/c/struct_size.h"
 #include "runtime/base/compression_spec.h"
 #include "runtime/base/json.h"
 
@@ -86,11 +87,12 @@ sirtaki_status sirtaki_stream_ready(sirtaki_stream stream, int32_t index, const 
       return sirtaki::invalid_argument("tensor is NULL");
     }
     SRT_ASSIGN(const auto active, owner_of(stream));
-    SRT_ASSIGN(const auto view, sirtaki::adapters::to_view(*tensor, "tensor of a stream"));
+    SRT_ASSIGN(const sirtaki_tensor known, sirtaki::adapters::known_tensor(tensor));
+    SRT_ASSIGN(const auto view, sirtaki::adapters::to_view(known, "tensor of a stream"));
     if (view.data == nullptr && view.numel > 0) {
       return sirtaki::invalid_argument("tensor " + std::to_string(index) + " of the stream has no data");
     }
-    return active->session->stream_ready(id_of(stream), index, view, absent != 0, tensor->cuda_stream);
+    return active->session->stream_ready(id_of(stream), index, view, absent != 0, known.cuda_stream);
   });
 }
 

@@ -48,6 +48,7 @@ sirtaki_request_args to_args(const PyRequest& request) {
   args.op = op;
   args.name = name ? name->c_str() : nullptr;
   args.input = input ? to_tensor(*input) : sirtaki_tensor{};
+  args.input.struct_size = sizeof(args.input);
   args.input.cuda_stream = reinterpret_cast<void*>(cuda_stream);
   args.output = output ? to_tensor(*output) : sirtaki_tensor{};
   args.reduce_op = reduce_op;

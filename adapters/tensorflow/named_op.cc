@@ -107,6 +107,7 @@ Failure NamedOp::submit(Running& running) const {
 Failure NamedOp::add(Running& running, int index) const {
   sirtaki_request_args args{};
   args.struct_size = sizeof(args);
+  args.input.struct_size = sizeof(args.input);
   args.op = kind_;
   args.name = names_.empty() ? nullptr : names_[static_cast<std::size_t>(index)].c_str();
   args.reduce_op = reduce_op_;
