@@ -11,6 +11,7 @@
 #include "adapters/c/last_error.h"
 #include "adapters/c/struct_size.h"
 #include "runtime/base/version.h"
+#include "runtime/rendezvous/key_exchange.h"
 
 using sirtaki::Code;
 using sirtaki::RequestId;
@@ -20,6 +21,7 @@ using sirtaki::adapters::DefaultSession;
 using sirtaki::adapters::guarded;
 using sirtaki::adapters::timed_out;
 using sirtaki::adapters::to_duration;
+using sirtaki::rendezvous::Secret;
 
 namespace {
 
@@ -38,6 +40,12 @@ sirtaki_request request_of(std::uint16_t generation, RequestId id) {
 
 Status null_argument(const char* name) {
   return sirtaki::invalid_argument(std::string(name) + " is NULL");
+}
+
+void copy_hex(const std::string& hex, char* out) {
+  constexpr std::size_t kDigits = 2 * Secret::kBytes;
+  SRT_CHECK(hex.size() == kDigits);
+  std::memcpy(out, hex.c_str(), kDigits + 1);
 }
 
 // Answers about ranks, -1 without a session.
@@ -122,9 +130,32 @@ sirtaki_status sirtaki_host(int32_t size, const char* bind_address, uint16_t* po
     }
     std::string hex;
     SRT_TRY(DefaultSession::instance().host(size, bind_address != nullptr ? bind_address : "127.0.0.1", *port, hex));
-    constexpr std::size_t kDigits = 2 * sirtaki::rendezvous::Secret::kBytes;
-    SRT_CHECK(hex.size() == kDigits);
-    std::memcpy(secret_hex, hex.c_str(), kDigits + 1);
+    copy_hex(hex, secret_hex);
+    return {};
+  });
+}
+
+sirtaki_status sirtaki_key_pair(char private_hex[65], char public_hex[65]) {
+  return guarded([&]() -> Status {
+    if (private_hex == nullptr || public_hex == nullptr) {
+      return null_argument("private_hex or public_hex");
+    }
+    SRT_ASSIGN(const auto pair, sirtaki::rendezvous::make_key_pair());
+    copy_hex(pair.own.to_hex(), private_hex);
+    copy_hex(pair.shown.to_hex(), public_hex);
+    return {};
+  });
+}
+
+sirtaki_status sirtaki_shared_key(const char* private_hex, const char* other_public_hex, char key_hex[65]) {
+  return guarded([&]() -> Status {
+    if (private_hex == nullptr || other_public_hex == nullptr || key_hex == nullptr) {
+      return null_argument("private_hex, other_public_hex or key_hex");
+    }
+    SRT_ASSIGN(const Secret own, Secret::from_hex(private_hex));
+    SRT_ASSIGN(const Secret shown, Secret::from_hex(other_public_hex));
+    SRT_ASSIGN(const Secret key, sirtaki::rendezvous::shared_key(own, shown));
+    copy_hex(key.to_hex(), key_hex);
     return {};
   });
 }

@@ -106,6 +106,12 @@ typedef int (*sirtaki_interrupt_fn)(void* context);
  * digits and a zero; whoever knows it can join) are set on success. The same call again answers the same. */
 SIRTAKI_API sirtaki_status sirtaki_host(int32_t size, const char* bind_address, uint16_t* port, char secret_hex[65]);
 
+/* For telling the secret where others can read: each of two ranks makes a key pair (hexadecimal digits and a zero),
+ * shows the other its public half, and both get the same key of the two, that nobody else can know. Who can also write
+ * there can take the place of either. Need no session. */
+SIRTAKI_API sirtaki_status sirtaki_key_pair(char private_hex[65], char public_hex[65]);
+SIRTAKI_API sirtaki_status sirtaki_shared_key(const char* private_hex, const char* other_public_hex, char key_hex[65]);
+
 typedef struct {
   uint32_t struct_size;
   /* Options given by the program, as lines of TOML ("net.interface = \"eth1\"\n"): highest precedence. May be NULL. */

@@ -90,6 +90,19 @@ std::tuple<int, std::string> host(int size, const std::string& bind_address) {
   return {int{port}, std::string(secret.data())};
 }
 
+std::tuple<std::string, std::string> key_pair() {
+  std::array<char, 65> own{};
+  std::array<char, 65> shown{};
+  check(sirtaki_key_pair(own.data(), shown.data()));
+  return {std::string(own.data()), std::string(shown.data())};
+}
+
+std::string shared_key(const std::string& own, const std::string& shown) {
+  std::array<char, 65> key{};
+  check(sirtaki_shared_key(own.c_str(), shown.c_str(), key.data()));
+  return {key.data()};
+}
+
 std::vector<sirtaki_request> submit(const std::vector<PyRequest>& requests) {
   std::vector<sirtaki_request_args> args;
   args.reserve(requests.size());
@@ -251,6 +264,8 @@ void define_life(nb::module_& m) {
   m.def("init", init, nb::arg("options").none(), nb::arg("rank"), nb::arg("size"), nb::arg("rendezvous").none(),
         nb::arg("secret").none());
   m.def("host", host, nb::arg("size"), nb::arg("bind_address"));
+  m.def("key_pair", key_pair);
+  m.def("shared_key", shared_key, nb::arg("own"), nb::arg("shown"));
   m.def("shutdown", [] { blocking([] { return sirtaki_shutdown(); }); });
   m.def("is_initialized", [] { return sirtaki_is_initialized() != 0; });
   m.def("rank", sirtaki_rank);

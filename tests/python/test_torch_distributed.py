@@ -158,6 +158,48 @@ def test_a_group_of_ours_beside_gloos(program: Path) -> None:
     assert results(output) == ["RESULT 0 [True, 2, 2]", "RESULT 1 [2, 2]"], output
 
 
+# Ranks that write down all that passes through the store.
+WATCHED = """
+import sys, torch.distributed as dist, torch.multiprocessing as mp
+from sirtaki import _torchrun
+class Watched:
+    def __init__(self, store):
+        self.store, self.seen = store, []
+    def set(self, key, value):
+        self.seen.append(value)
+        self.store.set(key, value)
+    def get(self, key):
+        value = self.store.get(key)
+        self.seen.append(value.decode())
+        return value
+def work(rank, path):
+    store = Watched(dist.FileStore(path, 3))
+    job = _torchrun.meet_in(store, "place", rank, 3, "127.0.0.1")
+    again = _torchrun.meet_in(store, "place", rank, 3, "127.0.0.1")
+    clear = any(job.secret in text for text in store.seen)
+    sys.stdout.write(f"RESULT {rank} {job.secret} {clear} {len(set(store.seen)) > 2} {again == job}\\n")
+if __name__ == "__main__":
+    mp.spawn(work, (sys.argv[1],), nprocs=3)
+"""
+
+
+@pytest.mark.parametrize("program", [WATCHED], indirect=True)
+def test_the_secret_is_not_readable_in_torchs_store(program: Path, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, str(program), str(tmp_path / "store")],
+        env=clean_environment(),
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_SECONDS,
+        check=False,
+    )
+    told = [line.split() for line in results(done.stdout)]
+    assert [line[1] for line in told] == ["0", "1", "2"], done.stdout + done.stderr
+    assert len({line[2] for line in told}) == 1, "all have the same secret"
+    assert len(told[0][2]) == 64
+    assert [line[3:] for line in told] == [["False", "True", "True"]] * 3
+
+
 WRONG = """
 import torch, torch.distributed as dist, sirtaki
 sirtaki.init()

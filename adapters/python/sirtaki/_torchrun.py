@@ -1,14 +1,22 @@
 """Jobs that torch knows of: a store of torch's carries the meeting point and the secret from rank 0 to the others.
 
-The secret stays in memory: it is in no variable, no command line and no file.
+Whoever reaches the store's port can read what is in it, as torch asks nobody for a key. So every rank leaves the public
+half of a key pair there (X25519), and rank 0 the secret for each, masked with the key that only the two of them get: to
+who reads all of it, or listens on the network, it says nothing. Who can also *write* to the store before the ranks do
+can pass for one of them, and has the secret then; that the port is closed to strangers remains the business of torch's
+job, as is everything else that torch keeps there. The secret itself is in no variable, no command line and no file.
 """
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import json
 import os
 from dataclasses import dataclass
 from typing import Any
+
+from sirtaki import errors
 
 
 @dataclass(frozen=True)
@@ -22,6 +30,7 @@ class Job:
 
 
 _found: dict[str, Job] = {}
+_keys: list[tuple[str, str]] = []
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
@@ -66,6 +75,48 @@ def meet_in(store: Any, key: str, rank: int, size: int, address: str) -> Job:
     if rank == 0:
         port, secret = _core.host(size, "127.0.0.1" if address in _LOOPBACK else "::")
         host = f"[{address}]" if ":" in address else "127.0.0.1" if address == "localhost" else address
-        store.set(key, json.dumps([f"{host}:{port}", secret]))
-    rendezvous, secret = json.loads(store.get(key))
-    return Job(rank, size, rendezvous, secret)
+        _give(store, key, f"{host}:{port}", secret, size)
+        return Job(rank, size, f"{host}:{port}", secret)
+    return Job(rank, size, *_take(store, key, rank))
+
+
+def _own_keys() -> tuple[str, str]:
+    """This process's key pair, private half first. One for all meetings: a store keeps the values of an earlier one."""
+    from sirtaki import _core
+
+    if not _keys:
+        _keys.append(_core.key_pair())
+    return _keys[0]
+
+
+def _mask(secret: str, shared: str, rendezvous: str) -> str:
+    """Covers the 32 bytes of a secret with as many that only two ranks know, and uncovers it again."""
+    cover = hmac.digest(bytes.fromhex(shared), f"sirtaki secret {rendezvous}".encode(), hashlib.sha256)
+    return bytes(a ^ b for a, b in zip(bytes.fromhex(secret), cover, strict=True)).hex()
+
+
+def _give(store: Any, key: str, rendezvous: str, secret: str, size: int) -> None:
+    from sirtaki import _core
+
+    own, shown = _own_keys()
+    store.set(key, json.dumps([rendezvous, shown]))
+    for rank in range(1, size):
+        try:
+            theirs = store.get(f"{key}/key/{rank}").decode()
+        except Exception as error:
+            raise errors.DeadlineError(
+                f"rank {rank} of {size} has not come to the store of torch's where the ranks meet: {error}. Likely "
+                "cause: it failed before init_process_group(), or another version of Sirtaki is installed there",
+                rank,
+            ) from error
+        store.set(f"{key}/secret/{rank}", _mask(secret, _core.shared_key(own, theirs), rendezvous))
+
+
+def _take(store: Any, key: str, rank: int) -> tuple[str, str]:
+    from sirtaki import _core
+
+    own, shown = _own_keys()
+    store.set(f"{key}/key/{rank}", shown)
+    rendezvous, theirs = json.loads(store.get(key))
+    masked = store.get(f"{key}/secret/{rank}").decode()
+    return rendezvous, _mask(masked, _core.shared_key(own, theirs), rendezvous)
