@@ -14,7 +14,7 @@ from sirtaki.ops import Description, Ops, ReduceOp
 from sirtaki.torch._cuda import CudaQueue, place
 
 #: How tensors of each torch dtype travel.
-_SENT: dict[torch.dtype, Sent] = {getattr(torch, name): how for name, how in SENT.items() if hasattr(torch, name)}
+DTYPES: dict[torch.dtype, Sent] = {getattr(torch, name): how for name, how in SENT.items() if hasattr(torch, name)}
 
 
 def sent_as(dtype: torch.dtype, reduce_op: ReduceOp | None = None) -> Sent:
@@ -23,7 +23,7 @@ def sent_as(dtype: torch.dtype, reduce_op: ReduceOp | None = None) -> Sent:
     Raises:
         InvalidArgumentError: they cannot.
     """
-    how = _SENT.get(dtype)
+    how = DTYPES.get(dtype)
     if how is not None and (how.combined_by is None or reduce_op is None):
         return how
     return sent(str(dtype).removeprefix("torch."), None if reduce_op is None else reduce_op.name)
