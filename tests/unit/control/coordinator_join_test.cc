@@ -168,7 +168,7 @@ TEST_F(Join, ARankThatJoinedIsNotBlamedForWhatItStandsInFor) {
   say(0, report);
   say(2, report);
   c_.take_actions();
-  c_.on_tick(at(seconds(20)));
+  c_.on_tick(at(seconds(2)));
   EXPECT_TRUE(sent<OpCancelled>(0).empty());
   c_.on_tick(at(seconds(61)));
   c_.on_tick(at(seconds(63)));
@@ -236,7 +236,7 @@ TEST_F(Join, AStepIsNotStuckWhileJoinedRanksStandIn) {
   say(0, step);
   say(2, step);
   c_.take_actions();
-  c_.on_tick(at(seconds(20)));
+  c_.on_tick(at(seconds(2)));
   EXPECT_TRUE(sent<StreamAborted>(0).empty());
 }
 
@@ -250,7 +250,7 @@ TEST_F(Join, TheRestIsStuckWhenItWaitsForDifferentSteps) {
     say(rank, step);
   }
   c_.take_actions();
-  c_.on_tick(at(seconds(20)));
+  c_.on_tick(at(seconds(2)));
   const auto aborted = sent<StreamAborted>(0);
   ASSERT_EQ(aborted.size(), 1U);
   EXPECT_EQ(aborted[0].status.code(), Code::kStuck);

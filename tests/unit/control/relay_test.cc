@@ -18,7 +18,7 @@ Announce announce(const std::string& name, std::int64_t dim = 2, std::uint64_t u
 }
 
 Waiting waiting(std::uint64_t progress, const std::string& name) {
-  return {true, progress, {{WaitKind::kOp, name, 0, 5, "allreduce"}}};
+  return {true, false, progress, {{WaitKind::kOp, name, 0, 5, "allreduce"}}};
 }
 
 // Four ranks, 8 to 11, each a child of its own.

@@ -9,7 +9,7 @@ using std::chrono::minutes;
 using std::chrono::seconds;
 
 Waiting waiting_for(const std::string& name) {
-  return {true, 7, {{WaitKind::kOp, name, 0, 1, "allreduce"}}};
+  return {true, false, 7, {{WaitKind::kOp, name, 0, 1, "allreduce"}}};
 }
 
 TEST(StallInspector, DoesNotCountTimeForWhichTheJobStoodStill) {
