@@ -341,6 +341,7 @@ def case_default_device_and_type_are_the_programs() -> None:
     size = hvd.size()
     mine = torch.ones(size, dtype=torch.float32, requires_grad=True)
     table = nn.Embedding(5, 3, sparse=True)
+    hvd.broadcast_parameters(table.state_dict())
     norm = hvd.SyncBatchNorm(3)
     for default in ("device", "type"):
         if default == "device":

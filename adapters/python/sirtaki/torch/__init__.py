@@ -42,6 +42,13 @@ from sirtaki.process_sets import (
 )
 from sirtaki.torch import elastic
 from sirtaki.torch._absent import explain as _explain
+from sirtaki.torch._parts import (
+    grouped_reducescatter,
+    grouped_reducescatter_async,
+    reducescatter,
+    reducescatter_async,
+    sparse_allreduce_async,
+)
 from sirtaki.torch.compression import Compression, Compressor
 from sirtaki.torch.functions import (
     allgather_object,
@@ -76,13 +83,8 @@ from sirtaki.torch.ops import (
     grouped_allreduce_,
     grouped_allreduce_async,
     grouped_allreduce_async_,
-    grouped_reducescatter,
-    grouped_reducescatter_async,
     join,
     poll,
-    reducescatter,
-    reducescatter_async,
-    sparse_allreduce_async,
     synchronize,
 )
 from sirtaki.torch.optimizer import DistributedOptimizer

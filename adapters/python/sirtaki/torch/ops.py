@@ -24,7 +24,7 @@ from torch import Tensor
 from sirtaki import _core, errors
 from sirtaki._local import check_join
 from sirtaki.errors import require
-from sirtaki.ops import GroupHandle, Handle, Ops, ReduceOp, Submission, check_reduce_op
+from sirtaki.ops import GroupHandle, Handle, Ops, ReduceOp, check_reduce_op
 from sirtaki.process_sets import ProcessSet, global_process_set
 from sirtaki.torch import _autograd
 from sirtaki.torch._adapter import torch_ops as _ops
@@ -50,7 +50,7 @@ def _reduce_op(average: bool | None, op: ReduceOp | None) -> ReduceOp:
     return Average if op is None else check_reduce_op(op)
 
 
-def _compressed(compression: type[Compressor], tensor: Tensor) -> tuple[Tensor, Any]:
+def compressed_by(compression: type[Compressor], tensor: Tensor) -> tuple[Tensor, Any]:
     """What compress() makes of a tensor. The operation, which knows the name, refuses what cannot be sent."""
     if not all(callable(getattr(compression, method, None)) for method in ("compress", "decompress")):
         raise errors.InvalidArgumentError(
@@ -59,7 +59,8 @@ def _compressed(compression: type[Compressor], tensor: Tensor) -> tuple[Tensor, 
     return compression.compress(tensor) if isinstance(tensor, Tensor) else (tensor, None)
 
 
-def _group_names(name: str | None, count: int) -> list[str | None]:
+def group_names(name: str | None, count: int) -> list[str | None]:
+    """Returns the names of the operations of a group."""
     return [None if name is None else f"{name}.{i}" for i in range(count)]
 
 
@@ -170,7 +171,7 @@ def allreduce(
     The gradient is the same reduction of the ranks' gradients.
     """
     ops = _ops.within(process_set)
-    compressed, context = _compressed(compression, tensor)
+    compressed, context = compressed_by(compression, tensor)
     scales = (prescale_factor, postscale_factor)
     return compression.decompress(
         _autograd.Allreduce.apply(ops, compressed, name, _reduce_op(average, op), scales), context
@@ -202,7 +203,7 @@ def _grouped_allreduce(
     priority: int,
 ) -> GroupHandle:
     chosen = _reduce_op(average, op)
-    names = _group_names(name, len(tensors))
+    names = group_names(name, len(tensors))
     if in_place:
         written = [t.data_ptr() for t in tensors if isinstance(t, Tensor) and t.numel() > 0]
         require(len(set(written)) == len(written), "a tensor is in the group twice; its result would depend on chance")
@@ -256,7 +257,7 @@ def grouped_allreduce(
 ) -> list[Tensor]:
     """allreduce() of several tensors that become ready together; differentiable."""
     ops = _ops.within(process_set)
-    pairs = [_compressed(compression, tensor) for tensor in tensors]
+    pairs = [compressed_by(compression, tensor) for tensor in tensors]
     scales = (prescale_factor, postscale_factor)
     outputs = _autograd.GroupedAllreduce.apply(
         ops, name, _reduce_op(average, op), scales, *(tensor for tensor, _ in pairs)
@@ -309,7 +310,7 @@ def grouped_allgather_async(
 ) -> GroupHandle:
     """Starts an allgather of several tensors that become ready together."""
     ops = _ops.within(process_set)
-    names = _group_names(name, len(tensors))
+    names = group_names(name, len(tensors))
     work = [ops.allgather(t, n) for t, n in zip(tensors, names, strict=True)]
     return GroupHandle(ops.start(work, priority))
 
@@ -421,85 +422,6 @@ def alltoall(
     return output if splits is None else (output, received)
 
 
-# ---- reducescatter ----
-
-
-def reducescatter_async(
-    tensor: Tensor,
-    name: str | None = None,
-    op: ReduceOp = Average,
-    process_set: ProcessSet = global_process_set,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    *,
-    priority: int = 0,
-) -> Handle:
-    """Starts a reducescatter; see reducescatter()."""
-    ops = _ops.within(process_set)
-    return ops.start_one(
-        ops.reducescatter(tensor, name, check_reduce_op(op), (prescale_factor, postscale_factor)), priority
-    )
-
-
-def reducescatter(
-    tensor: Tensor,
-    name: str | None = None,
-    compression: type[Compressor] = Compression.none,
-    op: ReduceOp = Average,
-    process_set: ProcessSet = global_process_set,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-) -> Tensor:
-    """Combines a tensor over all ranks and keeps this rank's block of dimension 0; differentiable.
-
-    When dimension 0 does not divide by size(), the first ranks get one row more. The gradient is, as in Horovod, that
-    of all ranks, gathered: as it is for Average, times size() for Sum, and times both factors.
-    """
-    ops = _ops.within(process_set)
-    compressed, context = _compressed(compression, tensor)
-    scales = (prescale_factor, postscale_factor)
-    return compression.decompress(
-        _autograd.Reducescatter.apply(ops, compressed, name, check_reduce_op(op), scales), context
-    )
-
-
-def grouped_reducescatter_async(
-    tensors: Sequence[Tensor],
-    name: str | None = None,
-    op: ReduceOp = Average,
-    process_set: ProcessSet = global_process_set,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    *,
-    priority: int = 0,
-) -> GroupHandle:
-    """Starts a reducescatter of several tensors that become ready together."""
-    ops = _ops.within(process_set)
-    scales = (prescale_factor, postscale_factor)
-    names = _group_names(name, len(tensors))
-    work = [ops.reducescatter(t, n, check_reduce_op(op), scales) for t, n in zip(tensors, names, strict=True)]
-    return GroupHandle(ops.start(work, priority))
-
-
-def grouped_reducescatter(
-    tensors: Sequence[Tensor],
-    name: str | None = None,
-    compression: type[Compressor] = Compression.none,
-    op: ReduceOp = Average,
-    process_set: ProcessSet = global_process_set,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-) -> list[Tensor]:
-    """reducescatter() of several tensors that become ready together; differentiable."""
-    ops = _ops.within(process_set)
-    pairs = [_compressed(compression, tensor) for tensor in tensors]
-    scales = (prescale_factor, postscale_factor)
-    outputs = _autograd.GroupedReducescatter.apply(
-        ops, name, check_reduce_op(op), scales, *(tensor for tensor, _ in pairs)
-    )
-    return [compression.decompress(out, context) for out, (_, context) in zip(outputs, pairs, strict=True)]
-
-
 # ---- the rest ----
 
 
@@ -539,40 +461,3 @@ def join(device: int = -1) -> int:
     check_join()
     claims.check_join()
     return _core.join()
-
-
-def sparse_allreduce_async(
-    tensor: Tensor, name: str | None = None, op: ReduceOp = Average, process_set: ProcessSet = global_process_set
-) -> Callable[[], Tensor]:
-    """Starts an allreduce of a sparse COO tensor by gathering indices and values.
-
-    Returns:
-        A function that waits and gives the combined sparse tensor, coalesced. synchronize() takes it too.
-    """
-    ops = _ops.within(process_set)
-    parts, finish = sparse_parts(ops, tensor, name, op)
-    handle = GroupHandle(ops.start(parts))
-    return lambda: finish(handle.wait())
-
-
-def sparse_parts(
-    ops: Ops, tensor: Tensor, name: str | None, op: ReduceOp
-) -> tuple[list[Submission], Callable[[list[Tensor]], Tensor]]:
-    """The operations behind an allreduce of a sparse COO tensor, and what makes the combined one of their results."""
-    require(op in (Average, Sum), f"op is {op}; sparse tensors can be averaged or summed")
-    sparse = isinstance(tensor, Tensor) and tensor.layout is torch.sparse_coo
-    require(sparse, "expected a sparse COO tensor; use allreduce_async() for dense ones")
-    tensor = tensor.detach().coalesce()
-    names = (None, None) if name is None else (f"{name}.indices", f"{name}.values")
-    parts = [ops.allgather(tensor.indices().t(), names[0]), ops.allgather(tensor.values(), names[1])]
-    shape, dtype = tensor.shape, tensor.dtype
-
-    def finish(results: list[Tensor]) -> Tensor:
-        all_indices, all_values = results
-        if op == Average:
-            all_values = (all_values / ops.size()).to(dtype)
-        how = {"dtype": dtype, "device": all_values.device, "check_invariants": True}
-        total = torch.sparse_coo_tensor(all_indices.t(), all_values, shape, **how)
-        return total.coalesce()
-
-    return parts, finish

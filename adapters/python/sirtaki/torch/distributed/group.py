@@ -21,9 +21,9 @@ from sirtaki.errors import InvalidArgumentError, require
 from sirtaki.ops import GroupHandle, Ops, Submission
 from sirtaki.process_sets import ProcessSet
 from sirtaki.pump import pump
+from sirtaki.torch._parts import sparse_parts
 from sirtaki.torch.distributed import convert
 from sirtaki.torch.distributed.work import Call, Deliver, SirtakiWork
-from sirtaki.torch.ops import sparse_parts
 
 #: Calls of a group that can be in flight; the one after that waits for the first.
 WINDOW = 32
