@@ -16,6 +16,9 @@ constexpr std::size_t kRecentUses = 64;
 
 void Names::remember(Entry& entry, const OpMeta& meta) {
   const auto same = [&](const OpMeta& m) { return m.compatible(meta); };
+  const auto other_root = [&](const OpMeta& m) { return m.kind == OpKind::kBroadcast && m.root != meta.root; };
+  entry.roots_vary = entry.roots_vary || (meta.kind == OpKind::kBroadcast &&
+                                          std::any_of(entry.agreed.begin(), entry.agreed.end(), other_root));
   std::erase_if(entry.agreed, same);
   entry.agreed.push_front(meta);
   if (entry.agreed.size() > kRememberedShapes) {
@@ -39,8 +42,11 @@ Names::Submitted Names::submit(const std::string& name, const OpMeta& meta) {
     out.failed = std::move(failed.mapped());
     return out;
   }
-  const bool known = entry.id != 0 && std::any_of(entry.agreed.begin(), entry.agreed.end(),
-                                                  [&](const OpMeta& m) { return m.compatible(meta); });
+  // A root that starts by itself ends by itself, before it could hear that another rank means to be the root.
+  const bool settled = meta.kind != OpKind::kBroadcast || !entry.roots_vary;
+  const bool known =
+      entry.id != 0 && settled &&
+      std::any_of(entry.agreed.begin(), entry.agreed.end(), [&](const OpMeta& m) { return m.compatible(meta); });
   const bool recalled = entry.recalled.erase(out.use) != 0;
   Live& live = entry.live[out.use];
   live.meta = meta;

@@ -3,9 +3,10 @@
 // The first use of a name is announced to the coordinator, which answers when all ranks have announced the same. Later
 // uses that look like an agreed one start at once, without a message. A use that looks different is announced again;
 // the coordinator recalls the others, who announce theirs although they may already run it: nothing can complete
-// without every rank, so the answer, "agreed" or "cancelled", reaches a started operation in time. Uses are counted by
-// each rank for itself; they are the same number on all ranks because a failed name is forgotten by all. Pure state
-// machine, loop thread of its engine; the engine sends what it returns.
+// without every rank, so the answer, "agreed" or "cancelled", reaches a started operation in time. The root of a
+// broadcast can, so a name whose root varies is announced in every use. Uses are counted by each rank for itself; they
+// are the same number on all ranks because a failed name is forgotten by all. Pure state machine, loop thread of its
+// engine; the engine sends what it returns.
 #pragma once
 
 #include <cstdint>
@@ -75,6 +76,7 @@ class Names {
     std::set<std::uint64_t> recalled;        // uses to announce when they come
     std::map<std::uint64_t, Live> recent;    // uses that are over, for late recalls
     std::map<std::uint64_t, Status> failed;  // uses that failed elsewhere before they came here
+    bool roots_vary = false;                 // of broadcasts that were agreed
   };
 
   void remember(Entry& entry, const OpMeta& meta);

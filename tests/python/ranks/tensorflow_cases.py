@@ -215,6 +215,11 @@ def case_errors_are_of_both_kinds() -> None:
             assert (str(again), again.rank, again.tensor) == (str(error), error.rank, error.tensor)
         else:
             raise AssertionError("not refused")
+    # Also of a name whose every root was agreed before, and which each could begin, and end, by itself.
+    for _ in range(3):
+        for root in range(hvd.size()):
+            hvd.broadcast(tf.ones([17, 17]), root)
+        refused(lambda: hvd.broadcast(tf.ones([17, 17]), rank), tf.errors.FailedPreconditionError, "root")
     for call in (
         lambda: hvd.alltoall(tf.ones([hvd.size() + 1])),
         lambda: hvd.alltoall(tf.ones([hvd.size() - 1]), splits=tf.ones([hvd.size()], tf.int32)),

@@ -53,6 +53,24 @@ TEST(Names, AnotherFirstDimensionOfAnAllgatherIsNotAnotherShape) {
   EXPECT_FALSE(names.submit("a", meta({9, 6}, OpKind::kAllgather)).start_id);
 }
 
+TEST(Names, ABroadcastWhoseRootVariesIsAnnouncedInEveryUse) {
+  Names names;
+  std::uint64_t use = 0;
+  const auto broadcast = [&](Rank root) {
+    OpMeta m = meta({2}, OpKind::kBroadcast);
+    m.root = root;
+    const bool at_once = names.submit("a", m).start_id.has_value();
+    (void)names.on_agreed({"a", use, 7});
+    names.finished("a", use++);
+    return at_once;
+  };
+  EXPECT_FALSE(broadcast(0));
+  EXPECT_TRUE(broadcast(0));
+  EXPECT_FALSE(broadcast(1));
+  EXPECT_FALSE(broadcast(1)) << "each rank could be the root of its own, and end well";
+  EXPECT_FALSE(broadcast(0));
+}
+
 TEST(Names, RecallOfAStartedUseAnnouncesItAndAgreementDoesNotStartItTwice) {
   Names names;
   (void)names.submit("a", meta({2}));
