@@ -178,11 +178,6 @@ const OptionInfo* find_option(std::string_view name) {
   return row == table.end() ? nullptr : &*row;
 }
 
-bool set_by_launcher(std::string_view name) {
-  return name == "job.rank" || name == "job.size" || name == "job.rendezvous" || name == "job.secret_file" ||
-         name == "job.secret_fd";
-}
-
 Config::Config() : sources(option_table().size(), "default") {
   for (const OptionInfo& option : option_table()) {
     SRT_CHECK(set_option(option, option.default_text, *this));

@@ -81,8 +81,6 @@ struct OptionInfo {
 const std::vector<OptionInfo>& option_table();
 // By name or top-level alias; nullptr when there is none.
 const OptionInfo* find_option(std::string_view name);
-// Returns whether sirtakirun gives this option to each rank by itself and takes no flag for it.
-bool set_by_launcher(std::string_view name);
 // What may be given, for messages and help: "a size such as 64KiB, from 0 to 16MiB".
 std::string accepted_form(const OptionInfo& option);
 

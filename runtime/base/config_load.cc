@@ -264,6 +264,11 @@ Status add_file(Layers& layers, const ConfigSources& sources) {
 
 }  // namespace
 
+bool set_by_launcher(std::string_view name) {
+  return name == "job.rank" || name == "job.size" || name == "job.rendezvous" || name == "job.secret_file" ||
+         name == "job.secret_fd";
+}
+
 Environment process_environment() {
   Environment variables;
   for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {

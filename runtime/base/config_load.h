@@ -28,6 +28,9 @@ inline constexpr std::string_view kLocalRankVariable = "SIRTAKI_JOB_LOCAL_RANK";
 inline constexpr std::string_view kLocalSizeVariable = "SIRTAKI_JOB_LOCAL_SIZE";
 inline constexpr std::string_view kTerminalVariable = "SIRTAKI_JOB_TERMINAL";
 
+// Returns whether sirtakirun gives this option to each rank by itself and takes no flag for it.
+bool set_by_launcher(std::string_view name);
+
 struct ConfigSources {
   Environment environment;
   // Given path (--config-file), else kConfigVariable. `file_text` (else kConfigTextVariable) stands for the content;

@@ -1,5 +1,6 @@
 #include "runtime/base/compression_methods.h"
 #include "runtime/base/config.h"
+#include "runtime/base/config_load.h"
 
 namespace sirtaki {
 namespace {

@@ -175,7 +175,7 @@ def test_omp_threads_share_the_cores_unless_given() -> None:
 def test_a_rank_knows_its_place_on_its_host_before_any_import() -> None:
     script = "echo $SIRTAKI_JOB_LOCAL_RANK of $SIRTAKI_JOB_LOCAL_SIZE $HOROVOD_RANK"
     done = launch("-np", "2", "sh", "-c", script, env={"HOROVOD_RANK": "7", "SIRTAKI_JOB_LOCAL_RANK": "7"})
-    assert sorted(done.out.splitlines()) == ["[0] 0 of 2 ", "[1] 1 of 2 "]
+    assert sorted(done.out.splitlines()) == ["[0] 0 of 2", "[1] 1 of 2"]
 
 
 def test_horovods_variables_are_there_under_its_name() -> None:

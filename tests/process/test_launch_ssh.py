@@ -133,6 +133,32 @@ def test_ctrl_c_ends_both_hosts(hosts: Hosts) -> None:
         wait_until(lambda: not run.marked() and not hosts.pids(hosts.far), 1, "both hosts are empty")
 
 
+def test_signals_reach_ranks_on_the_far_host(hosts: Hosts) -> None:
+    script = (
+        "import signal, sys\n"
+        "signal.signal(signal.SIGUSR1, lambda *_: (print('got it', flush=True), sys.exit(0)))\n"
+        "print('up', flush=True)\n" + WAIT_FOREVER
+    )
+
+    def states() -> set[str]:
+        return {Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] for pid in run.ranks()}
+
+    with running(*both(hosts), PYTHON, "-c", script, prefix=hosts.inside(hosts.near)) as run:
+        assert run.process.stdout is not None
+        assert {run.process.stdout.readline(), run.process.stdout.readline()} == {b"[0] up\n", b"[1] up\n"}
+        run.process.send_signal(signal.SIGTSTP)
+        wait_until(lambda: states() == {"T"}, 20, "ranks on both hosts stand still")
+        run.process.send_signal(signal.SIGCONT)
+        wait_until(lambda: "T" not in states(), 20, "ranks on both hosts go on")
+        for pid, command in run.marked().items():
+            if command[0].endswith("ssh"):
+                os.kill(pid, signal.SIGTERM)  # as from a scheduler to all processes of the job
+        run.process.send_signal(signal.SIGUSR1)
+        done = run.finish()
+        assert done.code == 0, done.err
+        assert sorted(done.out.splitlines()) == ["[0] got it", "[1] got it"]
+
+
 def test_a_cut_line_ends_the_job(hosts: Hosts) -> None:
     flags = hosts.arguments()
     quick = (*flags[:-1], flags[-1] + " -o ServerAliveInterval=1 -o ServerAliveCountMax=2")
