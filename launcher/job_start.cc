@@ -82,6 +82,7 @@ Status Job::start_hub() {
   options.stall_warn = config.control.stall_warn;
   options.stall_fail = config.control.stall_fail;
   options.stuck_after = config.control.stuck_after;
+  options.coordinator.names = static_cast<std::size_t>(config.control.names);
   options.coordinator.joined_only_reduce = plan_.options.horovod;
   hub::HubEvents events;
   events.on_epoch = [this](const rendezvous::Membership&) { asio::post(io_, [this] { left_first_.reset(); }); };

@@ -23,6 +23,7 @@ hub::HubOptions hub_options(const Config& config) {
   options.stall_warn = config.control.stall_warn;
   options.stall_fail = config.control.stall_fail;
   options.stuck_after = config.control.stuck_after;
+  options.coordinator.names = static_cast<std::size_t>(config.control.names);
   return options;
 }
 

@@ -70,6 +70,8 @@ Coordinator::Name& Coordinator::record_of(const std::string& name) {
   const auto [it, added] = names_.try_emplace(name);
   if (added) {
     it->second.members = scope_of(name, all_.size());
+    oldest_.push_back(name);
+    ask_unused();
   }
   return it->second;
 }

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <optional>
 #include <set>
@@ -23,6 +24,8 @@ namespace sirtaki::control {
 struct CoordinatorOptions {
   // While a rank has joined, what is no allreduce or barrier is refused, as Horovod does.
   bool joined_only_reduce = false;
+  // Names of operations beyond so many are forgotten on all ranks when they are in use no more.
+  std::size_t names = 1024;
 };
 
 class Coordinator {
@@ -51,6 +54,7 @@ class Coordinator {
   std::optional<TimePoint> next_tick() const;
 
   Actions take_actions();
+  std::size_t names() const { return names_.size(); }
 
  private:
   struct Use {
@@ -74,6 +78,12 @@ class Coordinator {
     std::unordered_map<std::string, std::uint64_t> uses;  // submitted or stood in for, of each name
     std::map<std::uint16_t, StreamPlace> places;
   };
+  // Names that might be forgotten, while not all ranks have said whether they use them.
+  struct Asked {
+    std::map<std::string, std::optional<std::uint64_t>> counts;  // of each name: its uses, the same on all ranks so far
+    std::set<std::string> kept;
+    RankSet missing;  // have not answered
+  };
   struct Stream {
     std::string name;
     RankSet members;
@@ -89,6 +99,7 @@ class Coordinator {
   void on(const RankSet& from, const StreamUnused& message);
   void on(const RankSet& from, const StreamClose& message);
   void on(const RankSet& from, const Joined& message);
+  void on(const RankSet& from, const Unused& message);
 
   void send(RankSet to, CoordinatorMessage message);
   void send_all(CoordinatorMessage message) { send(all_, std::move(message)); }
@@ -114,6 +125,10 @@ class Coordinator {
   void refuse_opening_of_joined(const std::string& name);
   void end_join(Rank last);
   RankSet joined_ranks() const;
+  void ask_unused();
+  void note_unused(Rank rank, const std::unordered_map<std::string, std::uint64_t>& uses);
+  void forget_unused();
+  void send_names(const std::vector<std::string>& names, const std::vector<std::string>& kept, bool asks);
   void apply(const StallInspector::Findings& findings);
 
   const RankSet all_;
@@ -129,6 +144,8 @@ class Coordinator {
   std::map<Rank, TimePoint> wordless_;  // gone, and the last word is still to come: until then
   std::map<Rank, JoinedRank> joined_;   // while some have and some have not
   std::unordered_map<std::string, Name> names_;
+  std::deque<std::string> oldest_;  // names, but those asked for: the first are asked for next
+  std::optional<Asked> asked_;
   std::uint32_t next_id_ = 1;
   std::map<std::string, Opening> openings_;
   std::map<std::uint16_t, Stream> streams_;

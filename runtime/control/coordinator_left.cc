@@ -97,6 +97,10 @@ void Coordinator::finish_left(Rank rank, TimePoint now) {
     count_left(name, number);
     settle(name, number);
   }
+  if (asked_ && asked_->missing.contains(rank)) {
+    asked_->missing.remove(RankSet::of(rank));
+    forget_unused();
+  }
   std::vector<std::string> lacking;
   for (const auto& [name, opening] : openings_) {
     if (opening.members.contains(rank)) {

@@ -149,6 +149,13 @@ struct Joined {
   bool operator==(const Joined&) const = default;
 };
 
+// Answers AskUnused: those of the names asked for that this rank has not used since and has nothing in flight of, with
+// their uses so far. The rank begins no use of them until Forgotten.
+struct Unused {
+  std::vector<Leaving::Count> counts;
+  bool operator==(const Unused&) const = default;
+};
+
 // All ranks live, and this one knows that the job cannot go on: it has lost the way to the coordinator over the tree of
 // relays, or its GPU. The job is to end.
 struct JobBroken {
@@ -156,7 +163,7 @@ struct JobBroken {
 };
 
 using MemberMessage = std::variant<Announce, OpFailed, StreamOpen, StreamAbort, StreamUnused, StreamClose, Waiting,
-                                   TraceChunk, TraceRequest, Leaving, Joined, JobBroken>;
+                                   TraceChunk, TraceRequest, Leaving, Joined, JobBroken, Unused>;
 
 // ---- coordinator -> members ----
 
@@ -256,9 +263,20 @@ struct StandInOp {
   OpMeta meta;
 };
 
-using CoordinatorMessage =
-    std::variant<Agreed, Recall, OpCancelled, StreamAgreed, StreamRefused, StreamAborted, StreamFlags, JobFailed,
-                 TraceSwitch, Query, StandIn, AllJoined, RanksLeft, SomeJoined, StandInOp, GiveWay>;
+// The job knows more names than it is to keep: answer with Unused.
+struct AskUnused {
+  std::vector<std::string> names;
+};
+
+// Of the names that were asked for, all ranks forget these, so that their next use is the first; the others go on.
+struct Forgotten {
+  std::vector<std::string> names;
+  std::vector<std::string> kept;
+};
+
+using CoordinatorMessage = std::variant<Agreed, Recall, OpCancelled, StreamAgreed, StreamRefused, StreamAborted,
+                                        StreamFlags, JobFailed, TraceSwitch, Query, StandIn, AllJoined, RanksLeft,
+                                        SomeJoined, StandInOp, GiveWay, AskUnused, Forgotten>;
 
 std::vector<std::byte> encode(const MemberMessage& message);
 std::vector<std::byte> encode(const CoordinatorMessage& message);

@@ -52,6 +52,7 @@ Names::Submitted Names::submit(const std::string& name, const OpMeta& meta) {
   live.meta = meta;
   if (known && !recalled && !announces_all_) {
     live.started = true;
+    entry.touched = true;
     out.start_id = entry.id;
   } else {
     out.announce = announcement(name, out.use, live);
@@ -131,6 +132,42 @@ std::vector<Announce> Names::on_joining() {
     }
   }
   return all;
+}
+
+Unused Names::on_ask_unused(const AskUnused& ask) {
+  Unused unused;
+  for (const std::string& name : ask.names) {
+    Entry& entry = entries_[name];
+    const bool used = std::exchange(entry.touched, false);
+    if (!used && entry.live.empty() && entry.failed.empty() && entry.recalled.empty()) {
+      entry.held = true;
+      unused.counts.push_back({name, entry.next_use});
+    }
+  }
+  return unused;
+}
+
+void Names::on_forgotten(const Forgotten& message) {
+  for (const std::string& name : message.names) {
+    if (const auto entry = entries_.find(name); entry != entries_.end()) {
+      by_id_.erase(entry->second.id);
+      entries_.erase(entry);
+    }
+  }
+  for (const std::string& name : message.kept) {
+    if (const auto entry = entries_.find(name); entry != entries_.end()) {
+      entry->second.held = false;
+    }
+  }
+}
+
+bool Names::held(const std::string& name) const {
+  const auto entry = entries_.find(name);
+  return entry != entries_.end() && entry->second.held;
+}
+
+bool Names::holds_any() const {
+  return std::ranges::any_of(entries_, [](const auto& named) { return named.second.held; });
 }
 
 bool Names::stand_in(const StandInOp& use) {

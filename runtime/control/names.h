@@ -50,6 +50,13 @@ class Names {
   void on_all_joined() { announces_all_ = false; }
   // This rank has joined and takes part in this use, as if it had submitted and announced it. False: it has already.
   bool stand_in(const StandInOp& use);
+  // Which of these names are unused here since this was asked before; none of them is used until on_forgotten().
+  Unused on_ask_unused(const AskUnused& ask);
+  void on_forgotten(const Forgotten& message);
+  // Uses wait for on_forgotten() before submit().
+  bool held(const std::string& name) const;
+  bool holds_any() const;
+  std::size_t size() const { return entries_.size(); }
   // The operation is over on this rank, well or not.
   void finished(const std::string& name, std::uint64_t use);
 
@@ -71,6 +78,8 @@ class Names {
   struct Entry {
     std::uint32_t id = 0;
     std::uint64_t next_use = 0;
+    bool touched = false;  // used without a word since the coordinator asked
+    bool held = false;
     std::deque<OpMeta> agreed;  // most recent first
     std::map<std::uint64_t, Live> live;
     std::set<std::uint64_t> recalled;        // uses to announce when they come

@@ -126,6 +126,8 @@ class Engine {
   void on(const control::RanksLeft& m);
   void on(const control::SomeJoined& m) { ops_.on_some_joined(m); }
   void on(const control::StandInOp& m) { ops_.on_stand_in(m); }
+  void on(const control::AskUnused& m) { ops_.on_ask_unused(m); }
+  void on(const control::Forgotten& m) { ops_.on_forgotten(m); }
   void fail_join(const Status& cause);
   void begin_end_of_join(Result<Rank> answer);
   void on_stream_joined();

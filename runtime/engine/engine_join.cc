@@ -36,10 +36,12 @@ void Engine::join(MoveFunction<void(Result<Rank>)> done) {
     deps_.loop.post([done = std::move(done), refused]() mutable { done(refused); });
     return;
   }
-  ops_.announce_in_flight();
-  message.counts = ops_.submitted();
   join_ = std::move(done);
-  deps_.control.send(std::move(message));
+  ops_.when_none_held([this, message = std::move(message)]() mutable {
+    ops_.announce_in_flight();
+    message.counts = ops_.submitted();
+    deps_.control.send(std::move(message));
+  });
 }
 
 void Engine::on(const control::StandIn& /*m*/) {

@@ -87,6 +87,10 @@ void NamedOps::submit(OpSpec spec, OpDone done) {
     loop_.post([moved = std::move(done), status = net.status()]() mutable { moved(status, {}); });
     return;
   }
+  if (names_.held(agreed_name(spec))) {
+    held_.emplace_back(std::move(spec), std::move(done));
+    return;
+  }
   auto op = std::make_unique<Op>();
   op->net = *net;
   op->name = agreed_name(spec);
@@ -153,6 +157,24 @@ void NamedOps::on_recall(const control::Recall& message) {
   }
 }
 
+void NamedOps::on_forgotten(const control::Forgotten& message) {
+  names_.on_forgotten(message);
+  for (auto& [spec, done] : std::exchange(held_, {})) {
+    submit(std::move(spec), std::move(done));
+  }
+  if (none_held_) {
+    std::exchange(none_held_, {})();
+  }
+}
+
+void NamedOps::when_none_held(Task then) {
+  if (!names_.holds_any()) {
+    then();
+  } else {
+    none_held_ = std::move(then);
+  }
+}
+
 void NamedOps::on_cancelled(const control::OpCancelled& message) {
   if (!names_.on_cancelled(message)) {
     return;
@@ -184,6 +206,10 @@ void NamedOps::abort(const Status& cause) {
   }
   for (Op* const op : waiting) {
     finish(*op, cause);
+  }
+  none_held_ = {};
+  for (auto& [spec, done] : std::exchange(held_, {})) {
+    done(cause, {});
   }
 }
 

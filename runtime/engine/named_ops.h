@@ -53,6 +53,12 @@ class NamedOps {
   // This rank has joined, and takes part in an operation that it has not submitted: with zeros, or without rows.
   void on_stand_in(const control::StandInOp& message);
   void on_all_joined() { names_.on_all_joined(); }
+  // The job forgets names that no rank uses; operations that come meanwhile wait.
+  void on_ask_unused(const control::AskUnused& message) { control_.send(names_.on_ask_unused(message)); }
+  void on_forgotten(const control::Forgotten& message);
+  // Runs `then` when no name waits for on_forgotten(), so that uses are counted as on the other ranks; at once where
+  // none does. Never after abort().
+  void when_none_held(Task then);
   // A rank left in order; the first one's departure explains what fails for want of it.
   void note_left(const Status& cause) { left_.push_back(cause); }
   // Ends everything in flight; the owner has aborted the collectives of all.
@@ -68,7 +74,7 @@ class NamedOps {
   control::Leaving leaving() const { return names_.leaving(); }
   std::vector<control::Leaving::Count> submitted() const { return names_.submitted(); }
   std::uint64_t progress() const { return progress_; }
-  bool idle() const { return live_.empty(); }
+  bool idle() const { return live_.empty() && held_.empty(); }
 
  private:
   struct Op;
@@ -115,6 +121,8 @@ class NamedOps {
   std::map<std::vector<Rank>, std::unique_ptr<net::Collectives>> sets_;  // by the ranks of process sets
   control::Names names_;
   std::map<Key, std::unique_ptr<Op>> live_;
+  std::vector<std::pair<OpSpec, OpDone>> held_;  // of names that may be forgotten at this moment
+  Task none_held_;
   std::uint64_t progress_ = 0;
   std::vector<Status> left_;  // why ranks are gone that left in order, the first one first
 };

@@ -202,6 +202,35 @@ Scenario run_set_mismatch(RankApi& api) {
   }
 }
 
+// Some names come once, some now and then, some always; the root of a broadcast does not wait for the others.
+Scenario run_many_names(RankApi& api, std::uint64_t seed, int uses) {
+  for (int use = 0; use < uses; ++use) {
+    const auto place = static_cast<std::uint64_t>(use);
+    std::vector<Planned> ops;
+    std::vector<std::uint64_t> picks;
+    for (std::uint64_t n = 0; n < 3; ++n) {
+      const std::uint64_t draw = shared_draw(seed, place, n);
+      const std::string name = draw % 4 == 0   ? "always" + std::to_string(n)
+                               : draw % 4 == 1 ? "again" + std::to_string(draw / 4 % 40)
+                                               : "once" + std::to_string(use) + "." + std::to_string(n);
+      const std::vector<Rank> ranks = drawn_set(seed, static_cast<int>(draw / 1024 % 5), api.size(), true);
+      if (std::ranges::find(ranks, api.rank()) == ranks.end()) {
+        continue;
+      }
+      picks.push_back(shared_draw(seed, std::hash<std::string>()(name), 3));
+      ops.push_back(submit_planned(api, name, picks.back(), ranks));
+    }
+    if (api.random()() % 8 == 0) {
+      require_ok(co_await api.compute(std::chrono::microseconds(api.random()() % 3000)), "computing");
+    }
+    for (std::size_t i = 0; i < ops.size(); ++i) {
+      require_ok(co_await api.wait(ops[i].request), "use " + std::to_string(use));
+      check_planned(api, ops[i], picks[i], "use " + std::to_string(use));
+    }
+  }
+  require_ok(co_await api.leave(), "leaving");
+}
+
 Scenario run_changing(RankApi& api, std::uint64_t seed, int rounds) {
   for (int round = 0; round < rounds; ++round) {
     const auto place = static_cast<std::uint64_t>(round);
@@ -364,6 +393,9 @@ ScenarioFn adasum_and_death(std::uint64_t seed, int rounds) {
   return [=](RankApi& api) { return run_adasum(api, seed, rounds); };
 }
 
+ScenarioFn many_names(std::uint64_t seed, int uses) {
+  return [=](RankApi& api) { return run_many_names(api, seed, uses); };
+}
 ScenarioFn broadcast_ahead(std::uint64_t seed, int uses) {
   return [=](RankApi& api) { return run_broadcast_ahead(api, seed, uses); };
 }

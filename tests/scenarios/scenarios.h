@@ -80,6 +80,8 @@ ScenarioFn uneven_epochs(std::uint64_t seed, int epochs);
 // The same with operations by name of all kinds, some of process sets: ranks that have joined give zeros, or no rows;
 // what needs one of them is an error that names it.
 ScenarioFn names_while_joined(std::uint64_t seed);
+// Operations by name of all ranks and of process sets, under many names, some of which come again; ranks run ahead.
+ScenarioFn many_names(std::uint64_t seed, int uses);
 // One rank joins with an operation in flight that no other submits.
 ScenarioFn left_in_flight_before_joining(std::uint64_t seed);
 // A rank gives up a step that no other has begun, then all join; afterwards all steps are complete.

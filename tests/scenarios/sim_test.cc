@@ -304,6 +304,27 @@ TEST(Sim, OperationsByNameGoOnWithoutThoseThatHaveJoined) {
   }
 }
 
+TEST(Sim, NamesThatNobodyUsesAreForgottenByAllRanksTogether) {
+  for (std::uint64_t seed = 1; seed <= world::last_seed(100); ++seed) {
+    world::SimOptions options = options_for(seed);
+    options.size = 1 + static_cast<int>(seed % 5);
+    options.control.coordinator.names = 1 + seed % 30;
+    options.control.fanout = seed % 3 == 0 ? 2 : 0;
+    expect_well(options, many_names(seed, 60));
+  }
+}
+
+// Forgetting and joining meet.
+TEST(Sim, NamesAreForgottenWhileRanksJoin) {
+  for (std::uint64_t seed = 1; seed <= world::last_seed(100); ++seed) {
+    world::SimOptions options = options_for(seed);
+    options.size = 2 + static_cast<int>(seed % 4);
+    options.control.coordinator.names = 1 + seed % 4;
+    expect_well(options, names_while_joined(seed));
+    expect_well(options, left_in_flight_before_joining(seed));
+  }
+}
+
 TEST(Sim, AnOperationInFlightCompletesWhenTheOthersJoin) {
   for (std::uint64_t seed = 1; seed <= world::last_seed(100); ++seed) {
     world::SimOptions options = options_for(seed);

@@ -23,7 +23,8 @@ SimControl::SimControl(SimClock& clock, ControlOptions options, std::function<Du
       left_(std::move(left)),
       hub_loop_(clock.make_loop()),
       coordinator_(options.size, options.stall,
-                   control::plan_tree(options.size, options.fanout).empty() ? Duration() : kLastWordWait) {
+                   control::plan_tree(options.size, options.fanout).empty() ? Duration() : kLastWordWait,
+                   options.coordinator) {
   for (int i = 0; i <= options_.size; ++i) {
     processes_.push_back(std::make_unique<Process>());
   }

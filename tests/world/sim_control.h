@@ -22,6 +22,7 @@ struct ControlOptions {
   int size = 2;
   int fanout = 0;  // of the tree of relays; 0: every rank speaks to the coordinator itself
   control::StallOptions stall;
+  control::CoordinatorOptions coordinator;
   Duration death_notice = std::chrono::milliseconds(20);
   Duration heartbeat_interval{};  // zero: none
   // Processor time of one message, and of each further item when it is a bundle.

@@ -36,6 +36,7 @@ const Row kRows[] = {
     {"control.stall_warn", "9s", [](const Config& c) { return c.control.stall_warn == 9s; }},
     {"control.stall_fail", "2h", [](const Config& c) { return c.control.stall_fail == 2h; }},
     {"control.shutdown_grace", "0s", [](const Config& c) { return c.control.shutdown_grace == 0s; }},
+    {"control.names", "7", [](const Config& c) { return c.control.names == 7; }},
     {"control.fanout", "8", [](const Config& c) { return c.control.fanout == 8; }},
     {"schedule.fusion_bytes", "2MiB", [](const Config& c) { return c.schedule.fusion_bytes == 2 << 20; }},
     {"schedule.partition_bytes", "3MiB", [](const Config& c) { return c.schedule.partition_bytes == 3 << 20; }},

@@ -42,7 +42,8 @@ std::vector<MemberMessage> member_messages() {
           TraceRequest{true, "/tmp/trace.json"},
           Leaving{{{"a", 3}, {"b", 0}}},
           Joined{{{StreamId(2), 1, 7}}, {{"a", 3}}},
-          JobBroken{status()}};
+          JobBroken{status()},
+          Unused{{{"a", 3}}}};
 }
 
 std::vector<CoordinatorMessage> coordinator_messages() {
@@ -61,7 +62,9 @@ std::vector<CoordinatorMessage> coordinator_messages() {
           AllJoined{3, {{StreamId(2), 1, 7}, {StreamId(4), 0, 0}}},
           RanksLeft{{3, 1}},
           SomeJoined{{0, 2}, {{"a", 3}}},
-          StandInOp{"a", 5, full_meta()}};
+          StandInOp{"a", 5, full_meta()},
+          AskUnused{{"a", "b"}},
+          Forgotten{{"a"}, {"b"}}};
 }
 
 TEST(Messages, MemberMessagesSurviveTheWire) {
