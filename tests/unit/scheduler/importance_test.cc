@@ -283,13 +283,13 @@ TEST_F(ImportanceTest, AimdGoesDownByItsFactorAndUpByItsStep) {
   ASSERT_NE(importance, nullptr);
   const std::int64_t start = importance->rate();
   profile(1'000'000);
-  EXPECT_EQ(importance->rate(), start * 62258 / 65536) << "all of it is exposed";
+  EXPECT_EQ(importance->rate(), start * 62259 / 65536) << "all of it is exposed";
   const std::int64_t less = importance->rate();
   profile(1'000'000'000'000);
-  EXPECT_EQ(importance->rate(), less + 65);
+  EXPECT_EQ(importance->rate(), less + 66);
   profile_.latency_ns *= 2;
   profile(1'000'000'000'000);
-  EXPECT_EQ(importance->rate(), (less + 65) * 62258 / 65536) << "delays grow";
+  EXPECT_EQ(importance->rate(), (less + 66) * 62259 / 65536) << "delays grow";
 }
 
 TEST_F(ImportanceTest, LongerDelayNeverMeansAHigherRate) {
