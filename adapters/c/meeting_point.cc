@@ -31,6 +31,11 @@ bool is_loopback(const std::string& host) {
   return host == "localhost" || host == "::1" || host.starts_with("127.");
 }
 
+// Under sirtakirun ranks may enter network namespaces of their own; where they do not, the coordinator is on loopback.
+bool on_one_host(const JobEnv& job) {
+  return job.launcher != "sirtakirun" && job.local_size == job.size;
+}
+
 Result<JobEnv> job_of(const Config& config, const Environment& environment) {
   if (config.job.rank >= 0 && config.job.size > 0) {
     JobEnv job;
@@ -95,7 +100,7 @@ Result<engine::JobSpec> MeetingPoint::find(const Config& config, const Environme
       return invalid_argument("rank is " + std::to_string(given.rank) + " but size is " + std::to_string(given.size));
     }
     const auto launched = detect_job(environment);
-    spec.one_host = launched && launched->size == given.size && launched->local_size == given.size;
+    spec.one_host = launched && launched->size == given.size && on_one_host(*launched);
     if (!given.rendezvous.empty()) {
       SRT_ASSIGN(spec.secret, rendezvous::Secret::from_hex(given.secret_hex));
     } else if (given.size > 1) {
@@ -105,7 +110,7 @@ Result<engine::JobSpec> MeetingPoint::find(const Config& config, const Environme
   }
   SRT_ASSIGN(const JobEnv job, job_of(config, environment));
   engine::JobSpec spec{job.rank, job.size, config.job.rendezvous, {}};
-  spec.one_host = job.local_size == job.size;
+  spec.one_host = on_one_host(job);
   if (job.launcher == "sirtakirun" && !config.job.rendezvous.empty()) {
     SRT_ASSIGN(spec.secret, configured_secret(config));
     return spec;
@@ -166,7 +171,7 @@ Result<rendezvous::Secret> MeetingPoint::configured_secret(const Config& config)
 
 Result<engine::JobSpec> MeetingPoint::meet_hosted(const Config& config, const JobEnv& job) {
   engine::JobSpec spec{job.rank, job.size, config.job.rendezvous, {}};
-  spec.one_host = job.local_size == job.size;
+  spec.one_host = on_one_host(job);
   if (spec.rendezvous.empty()) {
     const bool v6 = job.host.find(':') != std::string::npos;
     spec.rendezvous = (v6 ? "[" + job.host + "]" : job.host) + ":" + std::to_string(config.job.port_range.first);

@@ -94,6 +94,8 @@ TEST(MeetingPointTest, TheRanksOfOneHostAreKnownToBe) {
   EXPECT_TRUE(find("", one, given)->one_host);
   EXPECT_FALSE(find("", two, given)->one_host);
   EXPECT_FALSE(find("", {}, given)->one_host);
+  const Environment namespaces{{"SIRTAKI_JOB_RANK", "1"}, {"SIRTAKI_JOB_SIZE", "4"}, {"SIRTAKI_JOB_LOCAL_SIZE", "4"}};
+  EXPECT_FALSE(find("", namespaces, given)->one_host);
 }
 
 TEST(MeetingPointTest, LocalhostIsWhereARankMayHost) {
