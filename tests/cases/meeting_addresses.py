@@ -73,6 +73,14 @@ def listening(inodes: set[str], rendezvous_port: int) -> Iterator[str]:
                 yield address
 
 
+def stays_open(number: int) -> bool:
+    """Whether a program that this one starts would have the descriptor; false when the other rank has ended it."""
+    try:
+        return not fcntl.fcntl(number, fcntl.F_GETFD) & fcntl.FD_CLOEXEC
+    except OSError:
+        return False
+
+
 def rank() -> int:
     import sirtaki
 
@@ -81,7 +89,7 @@ def rank() -> int:
     mine = [(number, inode) for number, inode in sockets() if inode not in before]
     port = int(os.environ["SIRTAKI_JOB_RENDEZVOUS"].rpartition(":")[2])
     addresses = sorted(listening({inode for _, inode in mine}, port))
-    kept = [number for number, _ in mine if not fcntl.fcntl(number, fcntl.F_GETFD) & fcntl.FD_CLOEXEC]
+    kept = [number for number, _ in mine if stays_open(number)]
     good = bool(mine) and addresses == ["0100007F"] and not kept
     print(f"rank {sirtaki.rank()}: listens at {addresses}, sockets that stay open in other programs: {kept}")
     sirtaki.shutdown()
