@@ -145,8 +145,7 @@ Status TreeNode::dial(Way& way, const rendezvous::Membership& membership, const 
     return Status(Code::kUnavailable, who + ", has told no address for that", {way.host, ""});
   }
   rendezvous::DialOptions dialing;
-  dialing.server = member.relay_endpoints.front();
-  dialing.or_else.assign(member.relay_endpoints.begin() + 1, member.relay_endpoints.end());
+  dialing.addresses = member.relay_endpoints;
   dialing.who = who + ",";
   dialing.fix = "open that port between the hosts (job.port_range), or set control.fanout to 0 on all ranks";
   dialing.purpose = rendezvous::Purpose::kBranch;
@@ -156,7 +155,7 @@ Status TreeNode::dial(Way& way, const rendezvous::Membership& membership, const 
   dialing.handshake_timeout = options_.port.handshake_timeout;
   dialing.silence_timeout = options_.port.silence_timeout;
   MoveFunction<bool()> cancelled = interrupted ? MoveFunction<bool()>(interrupted) : MoveFunction<bool()>();
-  SRT_ASSIGN(rendezvous::Dialed dialed, rendezvous::dial(dialing, loop_, cancelled));
+  SRT_ASSIGN(rendezvous::Dialed dialed, rendezvous::dial(loop_, dialing, cancelled));
   Status status(Code::kShutdown, "the loop has been stopped");
   loop_.run_sync([&] {
     auto branch = Branch::adopt(loop_, std::move(dialed));

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "runtime/net/connection.h"
-#include "runtime/net/dialer.h"
 #include "runtime/net/transport.h"
+#include "runtime/rendezvous/dialing.h"
 #include "runtime/rendezvous/gate.h"
 
 namespace sirtaki::net {
@@ -55,7 +55,7 @@ class Transport::Impl final : public Connection::Host,
     bool same_as(const Hello& other) const { return epoch == other.epoch && rank == other.rank; }
   };
   struct Arrival {
-    Greeted greeted;
+    rendezvous::Greeted greeted;
     Hello hello;
   };
 
@@ -65,9 +65,9 @@ class Transport::Impl final : public Connection::Host,
   void keep_early(Arrival arrival);
   void admit(Arrival arrival);
   void dial(Rank peer);
-  void on_dialed(Rank peer, Result<Greeted> result);
+  void on_dialed(Rank peer, Result<rendezvous::Greeted> result);
   Status check_welcome(Rank peer, ConstBytes bytes) const;
-  void attach(Rank peer, Greeted greeted, bool accepted);
+  void attach(Rank peer, rendezvous::Greeted greeted, bool accepted);
   Status check_limits(Rank peer, const ChannelLimits& theirs) const;
   void mesh_progress();
   void mesh_failed(const Status& cause);
@@ -92,10 +92,10 @@ class Transport::Impl final : public Connection::Host,
   std::vector<TransferSample> samples_;
 
   std::optional<rendezvous::Membership> membership_;
-  std::vector<Arrival> arrivals_;                         // proved themselves before connect(); the newest last
-  std::vector<std::shared_ptr<Dialer>> dialers_;          // by rank; null where none
-  std::vector<std::shared_ptr<Connection>> connections_;  // by rank; null for this one and until connected
-  std::vector<Status> lost_;                              // by rank
+  std::vector<Arrival> arrivals_;                              // proved themselves before connect(); the newest last
+  std::vector<std::shared_ptr<rendezvous::Dialing>> dialers_;  // by rank; null where none
+  std::vector<std::shared_ptr<Connection>> connections_;       // by rank; null for this one and until connected
+  std::vector<Status> lost_;                                   // by rank
   Done connect_done_;
   TimerId connect_timer_;
 

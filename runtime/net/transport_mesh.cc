@@ -79,32 +79,33 @@ void Transport::Impl::dial(Rank peer) {
   hello.put(static_cast<std::uint64_t>(options_.limits.eager_bytes));
   hello.put(static_cast<std::uint64_t>(options_.limits.window_bytes));
   hello.put(static_cast<std::uint64_t>(options_.limits.fragment_bytes));
-  Dialer::Setup setup;
+  rendezvous::Dialing::Setup setup;
   setup.loop = &loop_;
   setup.secret = secret_;
-  setup.endpoints = membership_->members[static_cast<std::size_t>(peer)].data_endpoints;
+  setup.addresses = membership_->members[static_cast<std::size_t>(peer)].data_endpoints;
   setup.hello = std::move(hello).take();
   setup.welcome_bytes = kFrameBytes;
   setup.check_welcome = [this, peer](ConstBytes bytes) { return check_welcome(peer, bytes); };
   setup.timeout = options_.connect_timeout;
   setup.handshake_timeout = options_.handshake_timeout;
   auto& dialer = dialers_[static_cast<std::size_t>(peer)];
-  dialer = std::make_shared<Dialer>(std::move(setup));
-  dialer->run([weak = weak_from_this(), peer](Result<Greeted> result) {
+  dialer = std::make_shared<rendezvous::Dialing>(std::move(setup));
+  dialer->run([weak = weak_from_this(), peer](Result<rendezvous::Greeted> result) {
     if (const auto self = weak.lock()) {
       self->on_dialed(peer, std::move(result));
     }
   });
 }
 
-void Transport::Impl::on_dialed(Rank peer, Result<Greeted> result) {
+void Transport::Impl::on_dialed(Rank peer, Result<rendezvous::Greeted> result) {
   const auto dialer = std::move(dialers_[static_cast<std::size_t>(peer)]);
   if (!connect_done_) {
     return;
   }
   if (!result) {
     mesh_failed({Code::kUnavailable,
-                 describe(peer) + " cannot be reached for data at " + std::string(result.status().text()) +
+                 describe(peer) + " cannot be reached for data at " + dialer->last_address() + ": " +
+                     std::string(result.status().text()) +
                      "; check that a route and no firewall is between the hosts, or name another network "
                      "(net.interface, net.address) or port range",
                  {peer, {}}});
@@ -134,7 +135,7 @@ Status Transport::Impl::check_welcome(Rank peer, ConstBytes bytes) const {
 }
 
 void Transport::Impl::on_guest(rendezvous::Guest guest) {
-  Greeted greeted{std::move(guest.socket), std::move(guest.hello), std::move(guest.following)};
+  rendezvous::Greeted greeted{std::move(guest.socket), std::move(guest.hello), std::move(guest.following)};
   WireReader reader(greeted.hello);
   Hello hello;
   hello.epoch = Epoch(reader.get<std::uint32_t>());
@@ -198,7 +199,7 @@ Status Transport::Impl::check_limits(Rank peer, const ChannelLimits& theirs) con
           {peer, {}}};
 }
 
-void Transport::Impl::attach(Rank peer, Greeted greeted, bool accepted) {
+void Transport::Impl::attach(Rank peer, rendezvous::Greeted greeted, bool accepted) {
   boost::system::error_code ignored;
   const auto here = greeted.socket.local_endpoint(ignored).address();
   const bool same_host = here == greeted.socket.remote_endpoint(ignored).address();
@@ -261,7 +262,8 @@ void Transport::Impl::on_connect_deadline() {
     first = first < 0 ? peer : first;
     const auto& dialer = dialers_[static_cast<std::size_t>(peer)];
     missing += (missing.empty() ? "" : "; ") + describe(peer) +
-               (dialer ? " cannot be reached at " + dialer->last_error() : " has not connected to this rank");
+               (dialer ? " cannot be reached at " + dialer->last_address() + ": " + dialer->last_error()
+                       : " has not connected to this rank");
   }
   mesh_failed({Code::kTimeout,
                "no data connection within " + seconds(options_.connect_timeout) + ": " + missing +

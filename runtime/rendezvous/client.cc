@@ -358,13 +358,13 @@ void ClientImpl::leave(Duration grace) {
 Result<std::unique_ptr<Client>> Client::connect(AsioLoop& loop, ClientOptions options, ClientHandler& handler,
                                                 MoveFunction<bool()> cancelled) {
   DialOptions dialing;
-  dialing.server = options.server;
+  dialing.addresses = {options.server};
   options.heartbeat_timeout = std::min(options.heartbeat_timeout, kLongestTimeout);
   dialing.secret = options.secret;
   dialing.connect_timeout = options.connect_timeout;
   dialing.handshake_timeout = options.handshake_timeout;
   dialing.silence_timeout = options.heartbeat_timeout;
-  SRT_ASSIGN(Dialed dialed, dial(dialing, loop, cancelled));
+  SRT_ASSIGN(Dialed dialed, dial(loop, dialing, cancelled));
   auto core = std::make_shared<Core>(loop, options, handler);
   auto client = std::make_unique<ClientImpl>(loop, std::move(options), std::move(core), std::move(cancelled));
   SRT_TRY(client->start(std::move(dialed)));

@@ -3,14 +3,12 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
-#include <array>
-#include <boost/asio/buffer.hpp>
-#include <boost/asio/error.hpp>
-#include <boost/asio/write.hpp>
+#include <algorithm>
 #include <cerrno>
 
 #include "runtime/base/check.h"
 #include "runtime/rendezvous/asio_context.h"
+#include "runtime/rendezvous/greeting.h"
 #include "runtime/rendezvous/sockets.h"
 
 namespace sirtaki::rendezvous {
@@ -28,82 +26,46 @@ constexpr auto kAcceptPause = std::chrono::milliseconds(100);
 // One connection that has not proved the secret yet.
 class Gate::Visitor : public std::enable_shared_from_this<Visitor> {
  public:
-  Visitor(Gate& gate, tcp::socket socket, std::string address)
-      : gate_(&gate),
-        address_(std::move(address)),
-        socket_(std::move(socket)),
-        handshake_(Handshake::acceptor(gate.options_.secret, gate.options_.purpose)) {}
+  Visitor(Gate& gate, tcp::socket socket, std::string address) : gate_(gate), address_(std::move(address)) {
+    Greeting::Setup setup;
+    setup.loop = &gate.loop_;
+    setup.accepts = true;
+    setup.deadline = std::min(gate.options_.handshake_timeout, kLongestTimeout);
+    greeting_ = std::make_shared<Greeting>(setup, std::move(socket),
+                                           Handshake::acceptor(gate.options_.secret, gate.options_.purpose));
+  }
 
   void start() {
-    deadline_ = gate_->loop_.after(gate_->options_.handshake_timeout, [self = shared_from_this()] {
-      if (self->gate_ != nullptr) {
-        self->gate_->refuse(*self, "no proof of the secret in time");
+    greeting_->run([weak = weak_from_this()](Result<Greeted> result) {
+      if (const auto self = weak.lock()) {
+        self->on_greeted(std::move(result));
       }
     });
-    read();
   }
-  // The gate forgets this visitor; handlers in flight then do nothing.
-  void detach() {
-    gate_->loop_.cancel(deadline_);
-    gate_ = nullptr;
-  }
-  void close() {
-    boost::system::error_code ignored;
-    socket_.close(ignored);
-  }
+  // The gate forgets this visitor; nothing of it is called afterwards.
+  void close() { greeting_->abandon(); }
   const std::string& address() const { return address_; }
 
   Visitors::iterator place;
 
  private:
-  void read() {
-    socket_.async_read_some(asio::buffer(buffer_),
-                            [self = shared_from_this()](const boost::system::error_code& error, std::size_t size) {
-                              if (self->gate_ != nullptr) {
-                                self->on_read(error, size);
-                              }
-                            });
-  }
-
-  void on_read(const boost::system::error_code& error, std::size_t size) {
-    if (error) {
-      gate_->refuse(*this, "it went away during the handshake");
+  void on_greeted(Result<Greeted> result) {
+    if (!result) {
+      const Code code = result.status().code();
+      gate_.refuse(*this, greeting_->refused()     ? std::string(result.status().text())
+                          : code == Code::kTimeout ? "no proof of the secret in time"
+                                                   : "it went away during the handshake");
       return;
     }
-    const ConstBytes received = ConstBytes(buffer_).first(size);
-    const auto used = handshake_.feed(received);
-    if (!send_output() || !used) {
-      gate_->refuse(*this, used ? "it does not read" : std::string(used.status().text()));
-      return;
-    }
-    if (!handshake_.done()) {
-      read();
-      return;
-    }
-    Gate& gate = *gate_;
-    const auto self = shared_from_this();
-    const ConstBytes rest = received.subspan(*used);
-    gate.leave(*this);
-    gate.handler_.on_guest(
-        {std::move(socket_), address_, handshake_.peer_hello(), std::vector<std::byte>(rest.begin(), rest.end())});
+    Gate& gate = gate_;
+    Guest guest{std::move(result->socket), address_, std::move(result->hello), std::move(result->rest)};
+    gate.visitors_.erase(place);
+    gate.handler_.on_guest(std::move(guest));
   }
 
-  // The answer is far smaller than any socket buffer, and the first thing written: it goes out whole or not at all.
-  bool send_output() {
-    const auto output = handshake_.take_output();
-    if (output.empty()) {
-      return true;
-    }
-    boost::system::error_code error;
-    return socket_.write_some(asio::buffer(output.data(), output.size()), error) == output.size();
-  }
-
-  Gate* gate_;
+  Gate& gate_;
   std::string address_;
-  tcp::socket socket_;
-  Handshake handshake_;
-  TimerId deadline_;
-  std::array<std::byte, Handshake::kMaxBytes> buffer_{};
+  std::shared_ptr<Greeting> greeting_;
 };
 
 Gate::Gate(AsioLoop& loop, GateOptions options, GateHandler& handler)
@@ -117,7 +79,6 @@ Gate::~Gate() {
   *self_ = nullptr;
   loop_.cancel(accept_pause_);
   for (const auto& visitor : visitors_) {
-    visitor->detach();
     visitor->close();
   }
   boost::system::error_code ignored;
@@ -268,14 +229,9 @@ void Gate::admit(int fd) {
   visitor->start();
 }
 
-void Gate::leave(Visitor& visitor) {
-  visitor.detach();
-  visitors_.erase(visitor.place);
-}
-
 void Gate::refuse(Visitor& visitor, const std::string& reason) {
   const auto self = visitor.shared_from_this();
-  leave(visitor);
+  visitors_.erase(visitor.place);
   visitor.close();
   count_stranger(visitor.address(), reason);
 }

@@ -68,7 +68,6 @@ class Gate {
   void wait_for_visitors();
   void accept_all();
   void admit(int fd);
-  void leave(Visitor& visitor);
   void refuse(Visitor& visitor, const std::string& reason);
   void count_stranger(const std::string& address, const std::string& reason);
 

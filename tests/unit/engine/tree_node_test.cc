@@ -44,13 +44,13 @@ class Played final : public rendezvous::BranchHandler, public rendezvous::Branch
   }
   void dial(const std::string& where, const rendezvous::Secret& secret, const BranchHello& hello) {
     rendezvous::DialOptions options;
-    options.server = where;
+    options.addresses = {where};
     options.purpose = rendezvous::Purpose::kBranch;
     options.hello = encode(hello);
     options.secret = secret;
     options.connect_timeout = options.handshake_timeout = options.silence_timeout = 5s;
     MoveFunction<bool()> never;
-    auto dialed = rendezvous::dial(options, loop, never);
+    auto dialed = rendezvous::dial(loop, options, never);
     ASSERT_TRUE(dialed.is_ok()) << dialed.status().to_string();
     loop.run_sync([&] {
       branch = Branch::adopt(loop, std::move(*dialed)).value();

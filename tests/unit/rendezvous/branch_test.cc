@@ -36,7 +36,7 @@ class End final : public BranchHandler, public BranchPortHandler {
   }
   Status dial_to(std::uint16_t where, const Secret& secret, Purpose purpose, std::vector<std::byte> hello) {
     DialOptions options;
-    options.server = address_of(where);
+    options.addresses = {address_of(where)};
     options.who = "the relay";
     options.purpose = purpose;
     options.hello = std::move(hello);
@@ -44,7 +44,7 @@ class End final : public BranchHandler, public BranchPortHandler {
     options.connect_timeout = 300ms;
     options.handshake_timeout = 5s;
     MoveFunction<bool()> never;
-    SRT_ASSIGN(Dialed dialed, dial(options, *loop, never));
+    SRT_ASSIGN(Dialed dialed, dial(*loop, options, never));
     loop->run_sync([&] {
       branch = Branch::adopt(*loop, std::move(dialed)).value();
       branch->start(*this);

@@ -1,7 +1,7 @@
-// Greeting: the authentication of a new data connection over its socket, on the side that dials. Includes Asio: for .cc
-// files of this folder.
+// Greeting: the handshake of a new connection over its socket, on either side. Includes Asio: for .cc files of
+// rendezvous and net.
 //
-// Owned by the Dialer that began it, and by its own Asio operations, which use memory of its own only.
+// Owned by the Gate or Dialing that began it, and by its own Asio operations, which use memory of its own only.
 // Loop thread. The result comes once, never from inside run(), and not after abandon().
 #pragma once
 
@@ -13,7 +13,7 @@
 #include "runtime/rendezvous/asio_loop.h"
 #include "runtime/rendezvous/handshake.h"
 
-namespace sirtaki::net {
+namespace sirtaki::rendezvous {
 
 struct Greeted {
   boost::asio::ip::tcp::socket socket;
@@ -27,36 +27,38 @@ class Greeting : public std::enable_shared_from_this<Greeting> {
   using Callback = MoveFunction<void(Result<Greeted>)>;
 
   struct Setup {
-    rendezvous::AsioLoop* loop = nullptr;
+    AsioLoop* loop = nullptr;
+    bool accepts = false;           // the handshake is an acceptor's
     Duration deadline{};            // of the handshake
     std::size_t welcome_bytes = 0;  // to wait for behind it
     Duration welcome_deadline{};    // for those: the other side may know its epoch much later than this one
   };
-  Greeting(const Setup& setup, Socket socket, rendezvous::Handshake handshake);
+  Greeting(const Setup& setup, Socket socket, Handshake handshake);
 
+  // kTimeout: a deadline has passed. kPeerLost: the connection ended. Anything else is for good (refused()).
   void run(Callback callback);
   void abandon();
-  // The peer proved to be no rank of this job, or did not accept this one: trying again is of no use.
+  // The peer proved to be none of this job, or did not accept this one: trying again is of no use.
   bool refused() const { return refused_; }
   // The handshake is done, the welcome not here.
   bool proven() const { return handshake_.done(); }
 
  private:
   void advance();
-  void arm(Duration deadline, const char* what);
+  void arm(Duration deadline);
   void read();
   void on_read(std::size_t count);
   void finish(Status status);
 
   const Setup setup_;
   Socket socket_;
-  rendezvous::Handshake handshake_;
+  Handshake handshake_;
   Callback callback_;
   TimerId timer_;
   std::vector<std::byte> output_;
-  std::array<std::byte, 1024> input_{};
+  std::array<std::byte, Handshake::kMaxBytes> input_{};
   std::vector<std::byte> rest_;
   bool refused_ = false;
 };
 
-}  // namespace sirtaki::net
+}  // namespace sirtaki::rendezvous

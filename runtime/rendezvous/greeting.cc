@@ -1,26 +1,26 @@
-#include "runtime/net/greeting.h"
+#include "runtime/rendezvous/greeting.h"
 
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/write.hpp>
 #include <string>
 #include <utility>
 
-namespace sirtaki::net {
+namespace sirtaki::rendezvous {
 
-Greeting::Greeting(const Setup& setup, Socket socket, rendezvous::Handshake handshake)
+Greeting::Greeting(const Setup& setup, Socket socket, Handshake handshake)
     : setup_(setup), socket_(std::move(socket)), handshake_(std::move(handshake)) {}
 
 void Greeting::run(Callback callback) {
   callback_ = std::move(callback);
-  arm(setup_.deadline, "the other side did not complete the handshake");
+  arm(setup_.deadline);
   advance();
 }
 
-void Greeting::arm(Duration deadline, const char* what) {
+void Greeting::arm(Duration deadline) {
   setup_.loop->cancel(timer_);
-  timer_ = setup_.loop->after(deadline, [weak = weak_from_this(), what] {
+  timer_ = setup_.loop->after(deadline, [weak = weak_from_this()] {
     if (const auto self = weak.lock()) {
-      self->finish({Code::kTimeout, what});
+      self->finish({Code::kTimeout, ""});
     }
   });
 }
@@ -38,7 +38,7 @@ void Greeting::advance() {
     boost::asio::async_write(socket_, boost::asio::buffer(output_),
                              [self = shared_from_this()](const boost::system::error_code& error, std::size_t) {
                                if (error) {
-                                 self->finish(unavailable(error.message()));
+                                 self->finish({Code::kPeerLost, error.message()});
                                } else {
                                  self->advance();
                                }
@@ -54,7 +54,7 @@ void Greeting::read() {
   socket_.async_read_some(boost::asio::buffer(input_),
                           [self = shared_from_this()](const boost::system::error_code& error, std::size_t count) {
                             if (error) {
-                              self->finish(unavailable(error.message()));
+                              self->finish({Code::kPeerLost, error.message()});
                             } else {
                               self->on_read(count);
                             }
@@ -62,17 +62,23 @@ void Greeting::read() {
 }
 
 void Greeting::on_read(std::size_t count) {
+  if (!callback_) {
+    return;
+  }
   ConstBytes received(input_.data(), count);
   if (!handshake_.done()) {
     const Result<std::size_t> used = handshake_.feed(received);
     if (!used) {
       refused_ = true;
+      // The peer learns our version of the protocol, if that is the reason; far less than a socket buffer holds.
+      boost::system::error_code ignored;
+      socket_.write_some(boost::asio::buffer(handshake_.take_output()), ignored);
       finish(used.status());
       return;
     }
     received = received.subspan(*used);
     if (handshake_.done()) {
-      arm(setup_.welcome_deadline, "it answers, but has not come as far as connecting (stopped, or slow to start)");
+      arm(setup_.welcome_bytes == 0 ? setup_.deadline : setup_.welcome_deadline);
     }
   }
   rest_.insert(rest_.end(), received.begin(), received.end());
@@ -85,13 +91,18 @@ void Greeting::finish(Status status) {
   }
   setup_.loop->cancel(timer_);
   Callback callback = std::move(callback_);
+  callback_ = Callback();
   if (!status) {
     boost::system::error_code ignored;
     socket_.close(ignored);
     callback(std::move(status));
     return;
   }
-  callback(Greeted{std::move(socket_), std::vector<std::byte>(), std::move(rest_)});
+  std::vector<std::byte> hello;
+  if (setup_.accepts) {
+    hello = handshake_.peer_hello();
+  }
+  callback(Greeted{std::move(socket_), std::move(hello), std::move(rest_)});
 }
 
-}  // namespace sirtaki::net
+}  // namespace sirtaki::rendezvous
