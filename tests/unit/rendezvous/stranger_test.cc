@@ -289,7 +289,7 @@ void forbid_ipv6() {
   };
   const sock_fprog program{std::size(rules), rules};
   if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 || ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) != 0) {
-    std::exit(77);
+    std::_Exit(77);
   }
 }
 
@@ -298,9 +298,13 @@ TEST(ListeningDeathTest, AllAddressesAreThoseOfIpv4WhereThereIsNoIpv6) {
   EXPECT_EXIT(
       {
         forbid_ipv6();
-        TestServer server(1, [](ServerOptions& options) { options.bind_address = "::"; });
-        TestClient client;
-        std::exit(client.connect(server) ? 77 : 1);
+        bool connected = false;
+        {
+          TestServer server(1, [](ServerOptions& options) { options.bind_address = "::"; });
+          TestClient client;
+          connected = client.connect(server).is_ok();
+        }
+        std::_Exit(connected ? 77 : 1);
       },
       testing::ExitedWithCode(77), "");
 }
