@@ -51,6 +51,9 @@ class ThreadRank final : public RankApi {
       spec.output.device = gpu_.where();
       spec.cuda_stream = gpu_.stream.native;
     }
+    return submit_on_host(std::move(spec));
+  }
+  std::uint64_t submit_on_host(engine::OpSpec spec) override {
     std::vector<engine::OpSpec> ops;
     ops.push_back(std::move(spec));
     auto ids = session_.submit(std::move(ops));

@@ -100,6 +100,8 @@ class RankApi {
   virtual std::mt19937_64& random() = 0;  // this rank's own, seeded
 
   virtual std::uint64_t submit(engine::OpSpec spec) = 0;
+  // The same with tensors in the host's memory, also in a world whose tensors are on devices.
+  virtual std::uint64_t submit_on_host(engine::OpSpec spec) { return submit(std::move(spec)); }
   virtual Await<Status> wait(std::uint64_t request) = 0;
   virtual const engine::OpResult& result(std::uint64_t request) = 0;
   Await<Status> run(engine::OpSpec spec) { return wait(submit(std::move(spec))); }
