@@ -25,6 +25,7 @@ class SingleControlPlane final : public ControlPlane {
     membership.members.push_back({0, request.hostname, request.host_id, request.pid, {}, {}});
     return membership;
   }
+  void watch(std::function<void(const Status&)> /*broken*/) override {}
   void begin(ControlEvents events) override { events_ = std::move(events); }
   void leave() override {}
   std::uint64_t messages_sent() const override { return 0; }

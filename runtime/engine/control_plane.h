@@ -40,7 +40,7 @@ class ControlPlane : public ControlLink {
   virtual Result<rendezvous::Membership> join(const rendezvous::JoinRequest& request) = 0;
   // Between join() and begin(): calls `broken` for the first thing that ends the job, a lost rank or coordinator or
   // what another rank has found. begin() delivers that event, too. On the loop.
-  virtual void watch(std::function<void(const Status&)> broken) { static_cast<void>(broken); }
+  virtual void watch(std::function<void(const Status&)> broken) = 0;
   virtual void begin(ControlEvents events) = 0;  // on the loop
   // Leaves in order. No event after it. Not on the loop.
   virtual void leave() = 0;

@@ -275,7 +275,7 @@ Status DataPlane::start(ControlPlane& control, const rendezvous::Membership& mem
       }
     });
   });
-  const Status status = connect(membership, rank, interrupted);
+  Status status = connect(membership, rank, interrupted);
   if (status) {
     return status;
   }
