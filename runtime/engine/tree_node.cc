@@ -92,7 +92,7 @@ void TreeNode::place_nodes(const std::vector<control::RelayPlace>& tree) {
 
 void TreeNode::close() {
   port_.reset();
-  early_.clear();
+  early_.take();
   loop_.cancel(grace_);
   for (Way* way : ways()) {
     loop_.cancel(way->verdict);
@@ -177,24 +177,20 @@ void TreeNode::attach(Way& way, std::unique_ptr<Branch> branch) {
 
 void TreeNode::begin(Epoch epoch) {
   epoch_ = epoch;
-  for (Stranger& stranger : std::exchange(early_, {})) {
+  for (Stranger& stranger : early_.take()) {
     on_branch(stranger.hello, std::move(stranger.branch));
   }
 }
 
-// Its epoch has formed, ours will know in a moment. No more than may come are kept: the newest, because others may be
-// what an earlier epoch has left behind.
+// Its epoch has formed, ours will know in a moment.
 void TreeNode::keep_early(const rendezvous::BranchHello& hello, std::unique_ptr<Branch> branch) {
-  std::erase_if(early_, [&](const Stranger& known) { return known.hello == hello; });
   std::size_t expected = 0;
   for (const auto& node : nodes_) {
     expected += node->children.size();
   }
-  if (early_.size() >= expected) {
-    refused(early_.front().hello, "more came than there are places, before this rank had joined");
-    early_.erase(early_.begin());
+  if (const auto evicted = early_.keep({hello, std::move(branch)}, expected)) {
+    refused(evicted->hello, "more came than there are places, before this rank had joined");
   }
-  early_.push_back({hello, std::move(branch)});
 }
 
 void TreeNode::refused(const rendezvous::BranchHello& hello, const std::string& why) const {

@@ -17,6 +17,7 @@
 #include "runtime/control/relay.h"
 #include "runtime/control/tree.h"
 #include "runtime/rendezvous/branch.h"
+#include "runtime/rendezvous/early.h"
 #include "runtime/rendezvous/membership.h"
 
 namespace sirtaki::engine {
@@ -149,7 +150,7 @@ class TreeNode final : private rendezvous::BranchPortHandler, private rendezvous
   Way own_;
   std::vector<std::unique_ptr<Node>> nodes_;  // lowest first
   std::optional<Epoch> epoch_;
-  std::vector<Stranger> early_;  // came before the epoch was known; the newest last
+  rendezvous::Early<Stranger> early_;  // came before the epoch was known
   control::RankSet left_;
   std::optional<control::MemberMessage> last_word_;
   bool over_ = false;

@@ -9,6 +9,7 @@
 #include "runtime/net/connection.h"
 #include "runtime/net/transport.h"
 #include "runtime/rendezvous/dialing.h"
+#include "runtime/rendezvous/early.h"
 #include "runtime/rendezvous/gate.h"
 
 namespace sirtaki::net {
@@ -52,7 +53,7 @@ class Transport::Impl final : public Connection::Host,
     Rank rank = -1;
     Rank wanted = -1;  // whom it means to reach
     ChannelLimits limits;
-    bool same_as(const Hello& other) const { return epoch == other.epoch && rank == other.rank; }
+    bool operator==(const Hello&) const = default;
   };
   struct Arrival {
     rendezvous::Greeted greeted;
@@ -62,7 +63,6 @@ class Transport::Impl final : public Connection::Host,
   // transport_mesh.cc
   void on_guest(rendezvous::Guest guest) override;
   void on_gate_warning(const std::string& /*line*/) override {}
-  void keep_early(Arrival arrival);
   void admit(Arrival arrival);
   void dial(Rank peer);
   void on_dialed(Rank peer, Result<rendezvous::Greeted> result);
@@ -92,7 +92,7 @@ class Transport::Impl final : public Connection::Host,
   std::vector<TransferSample> samples_;
 
   std::optional<rendezvous::Membership> membership_;
-  std::vector<Arrival> arrivals_;                              // proved themselves before connect(); the newest last
+  rendezvous::Early<Arrival> early_;                           // proved themselves before connect()
   std::vector<std::shared_ptr<rendezvous::Dialing>> dialers_;  // by rank; null where none
   std::vector<std::shared_ptr<Connection>> connections_;       // by rank; null for this one and until connected
   std::vector<Status> lost_;                                   // by rank

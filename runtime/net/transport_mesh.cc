@@ -60,7 +60,7 @@ void Transport::Impl::connect(const rendezvous::Membership& membership, Rank ran
   for (Rank peer = 0; peer < rank_; ++peer) {
     dial(peer);
   }
-  for (Arrival& arrival : std::exchange(arrivals_, {})) {
+  for (Arrival& arrival : early_.take()) {
     admit(std::move(arrival));
   }
   mesh_progress();
@@ -151,18 +151,8 @@ void Transport::Impl::on_guest(rendezvous::Guest guest) {
   if (membership_) {
     admit(std::move(arrival));
   } else {
-    keep_early(std::move(arrival));
+    early_.keep(std::move(arrival), static_cast<std::size_t>(options_.ranks));
   }
-}
-
-// Ranks may connect before this one has heard of the membership. Who comes again has given up its first connection, and
-// what an earlier epoch has left behind must not use up the places.
-void Transport::Impl::keep_early(Arrival arrival) {
-  std::erase_if(arrivals_, [&](const Arrival& known) { return known.hello.same_as(arrival.hello); });
-  if (arrivals_.size() >= static_cast<std::size_t>(std::max(1, options_.ranks))) {
-    arrivals_.erase(arrivals_.begin());
-  }
-  arrivals_.push_back(std::move(arrival));
 }
 
 void Transport::Impl::admit(Arrival arrival) {
