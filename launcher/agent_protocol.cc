@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "launcher/environment.h"
 #include "runtime/base/wire.h"
 
 namespace sirtaki::launcher {
@@ -27,8 +28,6 @@ std::vector<std::string> get_strings(WireReader& in) {
   }
   return strings;
 }
-
-using Variables = std::vector<std::pair<std::string, std::string>>;
 
 void put_variables(WireWriter& out, const Variables& variables) {
   out.put(static_cast<std::uint32_t>(variables.size()));

@@ -92,11 +92,11 @@ Callers CallerRegistry::look(TimePoint now) {
 
 bool Rest::lasts(TimePoint now, Duration used) {
   const Duration passed = now - looked_at_;
-  if (!since_ || passed > kGap) {
-    since_ = now;
-  } else if (passed < kLook) {
+  const bool anew = !since_ || passed > kGap;
+  if (!anew && passed < kLook) {
     return now - *since_ >= kLong;
-  } else if (used - used_ > passed / 10) {
+  }
+  if (anew || used - used_ > passed / 10) {
     since_ = now;
   }
   looked_at_ = now;

@@ -210,7 +210,7 @@ void submit_joined_op(RankApi& api, JoinedOp& op) {
   if (op.kind != OpKind::kAllreduce && op.kind != OpKind::kBroadcast) {
     spec.output = {};
   }
-  op.request = api.submit(std::move(spec));
+  op.request = api.submit_on_host(std::move(spec));
 }
 
 std::vector<float> expected_joined(const JoinedOp& op, Rank me) {
