@@ -333,6 +333,9 @@ Result<Signalled> decode_signalled(ConstBytes bytes) {
   WireReader in(bytes);
   Signalled message;
   message.signal = in.get<std::int32_t>();
+  if (message.signal != SIGUSR1 && message.signal != SIGUSR2) {
+    in.fail();
+  }
   message.unhandled.resize(in.get_count(sizeof(std::int32_t)));
   for (Rank& rank : message.unhandled) {
     rank = in.get<std::int32_t>();

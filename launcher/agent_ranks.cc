@@ -209,7 +209,10 @@ void RankSet::terminate() {
   for (const auto& process : ranks_) {
     const std::vector<SessionProcess> session = session_processes(all, process->pid);
     const auto handler = process->exited ? std::nullopt : find_handler(session, process->pid, SIGTERM);
-    process->handles_term = handler.has_value();
+    // Behind a pipe or a subshell it is unclear which one is the program: all get the signal, and the time.
+    process->handles_term = handler || (!process->exited && std::ranges::any_of(session, [](const SessionProcess& one) {
+                              return one.masks.handles(SIGTERM);
+                            }));
     if (handler) {
       for (const pid_t pid : told_to_end(session, process->pid, *handler)) {
         kill(pid, SIGTERM);
@@ -242,7 +245,11 @@ std::vector<Rank> RankSet::pass_on(int signal_number) {
     if (process->exited) {
       continue;
     }
-    const auto handler = find_handler(session_processes(all, process->pid), process->pid, signal_number, true);
+    const std::vector<SessionProcess> session = session_processes(all, process->pid);
+    auto handler = find_handler(session, process->pid, signal_number);
+    if (!handler) {
+      handler = find_handler(session, process->pid, signal_number, true);  // a wrapper that ignores it is no program
+    }
     if (handler) {
       kill(*handler, signal_number);
     } else {

@@ -17,6 +17,8 @@ namespace sirtaki::launcher {
 
 namespace {
 
+constexpr std::size_t kMostOfProc = 64 * 1024;
+
 bool next_number(std::string_view& text, pid_t& value) {
   text.remove_prefix(std::min(text.find_first_not_of(' '), text.size()));
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -48,10 +50,14 @@ std::string read_proc_file(const std::string& path) {
   if (fd < 0) {
     return {};
   }
+  // The groups of a user alone may fill a page.
+  std::string text;
   char buffer[4096];
-  const ssize_t size = read(fd, buffer, sizeof(buffer));
+  for (ssize_t size = 0; text.size() < kMostOfProc && (size = read(fd, buffer, sizeof(buffer))) > 0;) {
+    text.append(buffer, static_cast<std::size_t>(size));
+  }
   close(fd);
-  return size > 0 ? std::string(buffer, static_cast<std::size_t>(size)) : std::string();
+  return text;
 }
 
 std::optional<ProcessInfo> parse_stat(std::string_view line) {

@@ -25,7 +25,7 @@ struct ProcessInfo {
   char state = '?';  // as in /proc: 'Z' is a zombie
 };
 
-// The beginning of a small file under /proc, at most 4 KiB; empty when the process is gone.
+// The beginning of a small file under /proc, at most 64 KiB; empty when the process is gone.
 std::string read_proc_file(const std::string& path);
 // One line of /proc/PID/stat; nullopt when it is malformed. The command name inside may hold anything.
 std::optional<ProcessInfo> parse_stat(std::string_view line);

@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -63,9 +64,9 @@ def run_case(program: Path, limit: float = LIMIT_SECONDS) -> Verdict:
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         output, word = f"{process.communicate()[0]}\nnot over after {limit:.0f} s", "wrong"
-    except BaseException:
-        os.killpg(process.pid, signal.SIGTERM)
-        raise
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
     return Verdict(program.name, word, time.monotonic() - begin, output)
 
 

@@ -149,6 +149,8 @@ Result<rendezvous::Secret> MeetingPoint::configured_secret(const Config& config)
   if (!config.job.secret_file.empty()) {
     auto secret = rendezvous::Secret::from_file(config.job.secret_file);
     if (secret && has_fd) {
+      // Read for nothing but its end: a descriptor left open would hand the secret on to programs that a rank starts.
+      static_cast<void>(rendezvous::Secret::from_fd(config.job.secret_fd));
       fd_secret_ = *secret;
     }
     if (secret || !has_fd) {

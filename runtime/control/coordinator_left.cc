@@ -98,8 +98,12 @@ void Coordinator::finish_left(Rank rank, TimePoint now) {
     settle(name, number);
   }
   if (asked_ && asked_->missing.contains(rank)) {
+    // Its last word is its answer; the others still have to give theirs.
+    note_unused(rank, left_uses_[rank]);
     asked_->missing.remove(RankSet::of(rank));
-    forget_unused();
+    if (asked_->missing.empty()) {
+      forget_unused();
+    }
   }
   std::vector<std::string> lacking;
   for (const auto& [name, opening] : openings_) {

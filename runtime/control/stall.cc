@@ -207,15 +207,16 @@ void StallInspector::find_stuck(TimePoint now, Findings& findings) {
   if (now - *stuck_since_ < options_.stuck_after) {
     return;
   }
-  stuck_since_.reset();
   for (const Rank r : alive_.without(joined_).ranks()) {
     if (ranks_[static_cast<std::size_t>(r)].report->gives_way) {
       findings.give_way.add(r);
     }
   }
   if (!findings.give_way.empty()) {
+    stuck_since_ = now;  // looked at again: the next wait of that thread may be told in the same words
     return;
   }
+  stuck_since_.reset();
   const std::string text =
       "every rank waits for something another rank has not submitted: " + describe_waits() +
       ". Likely cause: the ranks take different branches or a different number of steps; submit the "

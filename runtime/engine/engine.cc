@@ -217,6 +217,7 @@ void Engine::on_left(Rank rank) {
       {rank, ""});
   left_.update(cause);
   ops_.note_left(cause);
+  ops_.on_all_joined();  // never to come, now: uses that are known begin unasked again
   for (const auto& [id, s] : streams_) {
     if (takes_part(s->spec(), rank)) {
       s->note_left(cause);

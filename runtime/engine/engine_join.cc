@@ -38,6 +38,9 @@ void Engine::join(MoveFunction<void(Result<Rank>)> done) {
   }
   join_ = std::move(done);
   ops_.when_none_held([this, message = std::move(message)]() mutable {
+    if (!join_) {
+      return;  // it has failed meanwhile
+    }
     ops_.announce_in_flight();
     message.counts = ops_.submitted();
     deps_.control.send(std::move(message));

@@ -162,7 +162,8 @@ void NamedOps::on_forgotten(const control::Forgotten& message) {
   for (auto& [spec, done] : std::exchange(held_, {})) {
     submit(std::move(spec), std::move(done));
   }
-  if (none_held_) {
+  // Names of other sets of ranks may have a message of their own.
+  if (none_held_ && !names_.holds_any()) {
     std::exchange(none_held_, {})();
   }
 }

@@ -16,10 +16,14 @@ Status not_open() {
   return invalid_argument("the stream is not open");
 }
 
-bool same_kinds(const std::vector<TensorView>& one, const std::vector<TensorView>& other) {
-  return std::ranges::equal(one, other, [](const TensorView& a, const TensorView& b) {
-    return a.numel == b.numel && a.dtype == b.dtype && a.device == b.device;
-  });
+// Whether two calls mean to open one stream. `first_step` may have gone on meanwhile.
+bool same_arguments(const StreamSpec& one, const StreamSpec& other) {
+  const auto same_tensor = [](const StreamTensor& a, const StreamTensor& b) {
+    return a.name == b.name && a.dims == b.dims && a.strides == b.strides && a.dtype == b.dtype && a.device == b.device;
+  };
+  return std::ranges::equal(one.tensors, other.tensors, same_tensor) && one.order == other.order &&
+         one.reduce_op == other.reduce_op && one.prescale == other.prescale && one.postscale == other.postscale &&
+         one.codec == other.codec;
 }
 
 Status joined() {
@@ -54,13 +58,23 @@ Result<StreamId> StreamTable::open(StreamSpec spec, Duration timeout) {
   Opening opening;
   {
     const std::lock_guard lock(mutex_);
-    if (const auto it = openings_.find(entry->name); it == openings_.end()) {
+    auto it = openings_.find(entry->name);
+    const bool same = it != openings_.end() && same_arguments(it->second.spec, spec);
+    if (it != openings_.end() && !same && it->second.slot->done() && !it->second.slot->wait_for(Duration(0))->is_ok()) {
+      openings_.erase(it);  // it has failed since, and nobody asks why
+      it = openings_.end();
+    }
+    if (it == openings_.end()) {
+      StreamSpec kept = spec;
       opening = begin_open(std::move(spec), entry, all_on_device);
+      opening.spec = std::move(kept);
       openings_.emplace(entry->name, opening);
-    } else if (it->second.entry->tensors == entry->tensors && same_kinds(it->second.entry->views, entry->views)) {
+    } else if (same) {
       opening = it->second;
     } else {
-      return invalid_argument("stream '" + entry->name + "' is being opened already, with other tensors");
+      return invalid_argument("stream '" + entry->name +
+                              "' is being opened already, with other tensors or options: an earlier call was "
+                              "interrupted. Call again with the same arguments first");
     }
   }
   const std::optional<Status> status = waiter_.wait(*opening.slot, timeout);
@@ -100,7 +114,7 @@ StreamTable::Opening StreamTable::begin_open(StreamSpec spec, std::shared_ptr<En
       slot->complete(opened.status());
     });
   });
-  return {std::move(entry), slot, id};
+  return {{}, std::move(entry), slot, id};
 }
 
 void StreamTable::choose_way(StreamId stream, bool all_on_device, Done opened) {

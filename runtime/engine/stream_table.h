@@ -82,8 +82,9 @@ class StreamTable {
     std::atomic<bool> waits_for_tensors{false};  // some thread is in wait_tensors()
   };
 
-  // One that is on its way, or that nobody has fetched.
+  // An opening that is on its way, or whose result nobody has fetched.
   struct Opening {
+    StreamSpec spec;
     std::shared_ptr<Entry> entry;
     std::shared_ptr<Slot> slot;
     std::shared_ptr<StreamId> id;  // once the slot is done

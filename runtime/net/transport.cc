@@ -194,6 +194,7 @@ void Transport::Impl::close(Done done) {
   close_done_ = std::move(done);
   fail({Code::kShutdown, "the transport is closed"});
   gate_.reset();
+  early_.take();  // they are not to wait for a welcome
   close_timer_ = loop_.after(options_.close_timeout, [weak = weak_from_this()] {
     if (const auto self = weak.lock()) {
       for (const auto& connection : self->connections_) {

@@ -57,7 +57,7 @@ def sparse() -> None:
 
 
 def main() -> int:
-    if "HOROVOD_RANK" in os.environ:
+    if "SIRTAKI_JOB_RANK" in os.environ:
         local, cross = os.environ["HOROVOD_LOCAL_RANK"], os.environ["HOROVOD_CROSS_SIZE"]
         import horovod.torch as hvd
 

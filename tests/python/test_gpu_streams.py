@@ -171,6 +171,7 @@ def test_a_gradient_on_another_gpu_takes_the_way_that_looks_closer() -> None:
     (hook,) = param.register_post_accumulate_grad_hook.call_args.args
     grad = mock.Mock(is_sparse=False, dtype=torch.float32, is_cuda=True, device=torch.device("cuda", 1))
     grad.numel.return_value, grad.stride.return_value = 3, (1,)
+    grad.is_neg.return_value = grad.is_conj.return_value = False
     hook(mock.Mock(grad=grad))
     reducer._ready.assert_not_called()
     reducer._on_gradient.assert_called_once_with(0)

@@ -248,7 +248,9 @@ def test_the_page_names_every_variable(page: str) -> None:
     import sirtaki
 
     known = {row["horovod"] for row in sirtaki.options()} - {""}
-    others = {"HOROVOD_RANK", "HOROVOD_STALL_CHECK_DISABLE"}  # not an option by another name
+    places = {"RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE", "HOSTNAME"}
+    # Not options by another name: what the launcher sets, and a switch.
+    others = {f"HOROVOD_{place}" for place in places} | {"HOROVOD_STALL_CHECK_DISABLE"}
     assert set(re.findall(r"`(HOROVOD_\w+)`", page[page.index("## Variables") :])) == known | others
 
 

@@ -235,8 +235,8 @@ def test_run_ends_ranks_at_its_timeout_even_if_they_handle_sigterm(tmp_path: Pat
 
     begin = time.monotonic()
     with pytest.raises(TimeoutError):
-        sirtaki.run(work, (str(tmp_path),), np=1, timeout=8)
-    assert time.monotonic() - begin < 25
+        sirtaki.run(work, (str(tmp_path),), np=1, timeout=20)
+    assert time.monotonic() - begin < 45
     assert not Path(f"/proc/{(tmp_path / 'pid').read_text()}").exists()
 
 

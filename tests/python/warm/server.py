@@ -104,7 +104,9 @@ class Server:
         return None
 
     def kill(self, pid: int) -> None:
-        """Kills a fork whose rank has been killed."""
+        """Kills a fork whose rank has been killed, unless it has ended at the same moment."""
+        if pid not in self.connections:
+            return
         self.events.unregister(self.connections[pid])
         os.kill(pid, signal.SIGKILL)
 

@@ -31,7 +31,6 @@ class SyncBatchNormalization(keras.layers.BatchNormalization):
             raise errors.UnsupportedError("SyncBatchNormalization needs Keras on TensorFlow")
         if named.get("renorm"):
             raise errors.UnsupportedError("SyncBatchNormalization with renorm; leave one of them out")
-        named["name"] = named.get("name") or "sync_batch_normalization"
         super().__init__(**named)
 
     def _moments(self, inputs: Any, mask: Any) -> tuple[Any, Any]:

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from sirtaki import basics, errors
 from sirtaki._local_sources import LocalSources, variables_of
+from sirtaki.errors import require
 from sirtaki.local_updates import local_choice
 from sirtaki.ops import ReduceOp
 from sirtaki.process_sets import ProcessSet, global_process_set
@@ -56,12 +57,17 @@ class _DistributedTape:
             use_generic_names: accepted as in Horovod; means nothing here.
             **named: unconnected_gradients, as tf.GradientTape's.
         """
-        del use_generic_names
+        require(
+            isinstance(use_generic_names, bool),
+            f"use_generic_names is {use_generic_names!r}, not a bool; give unconnected_gradients by name",
+        )
         _refuse_local_updates()
         grads = self._tape.gradient(target, sources, output_gradients, **named)
         flat = tf.nest.flatten(grads, expand_composites=False)
         variables = tf.nest.flatten(sources, expand_composites=False)
-        combined = self._local.reduce(self._reducer.reduce, flat, variables, self._ranks.size())
+        combined = self._local.reduce(
+            self._reducer.reduce, flat, variables, self._ranks.size() if self._ranks.included() else 1
+        )
         return tf.nest.pack_sequence_as(grads, combined, expand_composites=False)
 
     def get_local_and_global_gradients(

@@ -23,6 +23,7 @@ class Claims:
 
     def __init__(self) -> None:
         self._owners: dict[int, Owner] = {}
+        self._several = False
 
     def claim(self, owner: Owner, params: Sequence[Tensor]) -> None:
         """`owner` has `params` until release(); those that had any of them are superseded."""
@@ -30,14 +31,19 @@ class Claims:
         for other in before.values():
             other.supersede()
         self._owners.update((id(p), owner) for p in params)
+        self._count()
 
     def release(self, owner: Owner) -> None:
         """Ends claim()."""
         self._owners = {key: other for key, other in self._owners.items() if other is not owner}
+        self._count()
+
+    def _count(self) -> None:
+        self._several = len({id(owner) for owner in self._owners.values()}) > 1
 
     def several(self) -> bool:
-        """True when there is more than one owner."""
-        return len({id(owner) for owner in self._owners.values()}) > 1
+        """True when there is more than one owner. Asked in every step."""
+        return self._several
 
     def check_join(self) -> None:
         """Asks all owners, see Owner."""

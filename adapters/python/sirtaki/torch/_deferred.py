@@ -144,7 +144,8 @@ class DeferredUpdates:
     def let_go(self, optimizer: Optimizer, last: Callable[[], None]) -> None:
         """Nobody has the optimizer any more: calls `last` when its updates are made. Never waits.
 
-        Updates that are pending keep the optimizer alive, and are made when a module is called or a parameter is read.
+        Updates that are pending keep the optimizer alive, and are made when any module is called or one of the
+        parameters is read.
         """
         self._reducer.unhook()
         # Weak references to it may be dead already.
@@ -209,11 +210,12 @@ class DeferredUpdates:
 
     def before_call(self, module: nn.Module) -> None:
         """A module's forward() is about to use its parameters."""
+        if self._last is not None:
+            self._complete_all()
+            return
         if not self.waiting:
             if self._learning:
                 self._calls.note(module)
-            if self._last is not None:
-                self._complete_all()
             return
         self._update_for(module)
 

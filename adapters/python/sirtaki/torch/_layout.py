@@ -155,14 +155,25 @@ def _kinds(params: list[Tensor], options: ReducerOptions, flag: bool) -> Tensor:
     return torch.cat([kinds, facts, digests, -digests])
 
 
+_PART = 1 << 22
 _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
+def _sum_of_words(words: Tensor) -> Tensor:
+    # In parts: torch casts what it sums to int64 first, and memory is scarce at the end of the first backward.
+    if words.numel() <= _PART or not words.is_contiguous():
+        return words.sum(dtype=torch.int64)
+    return torch.stack([part.sum(dtype=torch.int64) for part in words.view(-1).split(_PART)]).sum()
+
+
 def _digests(params: list[Tensor]) -> Tensor:
-    """Returns a number for each parameter that tells whether ranks hold the same: the sum of its memory as integers."""
+    """Returns a number for each parameter, its memory summed as integers: where it differs, so do models.
+
+    Elements in another order give the same number.
+    """
     with torch.no_grad():
         parts = [torch.view_as_real(p.detach().resolve_conj()) if p.is_complex() else p.detach() for p in params]
-        sums = [part.view(_WORDS[part.element_size()]).sum(dtype=torch.int64) for part in parts]
+        sums = [_sum_of_words(part.view(_WORDS[part.element_size()])) for part in parts]
         by_device: dict[torch.device, list[int]] = {}
         for i, number in enumerate(sums):
             by_device.setdefault(number.device, []).append(i)

@@ -307,7 +307,7 @@ class GradientReducer(GradientStream):
 
     def fail_backward(self, why: str) -> None:
         """See Member."""
-        if self.in_flight:
+        if self.in_flight or (self._phase is _Phase.FILLING and self._backward_open):
             self.give_up(why)
 
     def _complete_deferred(self) -> None:
@@ -415,6 +415,8 @@ class GradientReducer(GradientStream):
 
     def _make_sparse(self) -> None:
         """Gradients that travelled as dense memory reach the optimizer as what they were: rows."""
+        if not self._options.sparse_as_dense:
+            return
         for param, wanted in zip(self.params, self._layout.made_dense, strict=True):
             if wanted and param.grad is not None and not param.grad.is_sparse:
                 param.grad = param.grad.to_sparse(1)
