@@ -44,13 +44,22 @@ def programs(places: list[Path]) -> list[Path]:
     return found
 
 
+def environment() -> dict[str, str]:
+    """Returns the caller's variables with this interpreter's programs first on the PATH.
+
+    Lines of ranks that write to one pipe stay whole only where Python keeps them until their end.
+    """
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+    return {**{key: value for key, value in os.environ.items() if key != "PYTHONUNBUFFERED"}, "PATH": path}
+
+
 def run_case(program: Path, limit: float = LIMIT_SECONDS) -> Verdict:
     """Runs one program in a process group of its own, and ends the group afterwards."""
     begin = time.monotonic()
     process = subprocess.Popen(
         [sys.executable, str(program)],
         cwd=program.parent,
-        env={**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"},
+        env=environment(),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
