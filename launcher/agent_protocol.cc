@@ -333,7 +333,7 @@ Result<Signalled> decode_signalled(ConstBytes bytes) {
   WireReader in(bytes);
   Signalled message;
   message.signal = in.get<std::int32_t>();
-  if (message.signal != SIGUSR1 && message.signal != SIGUSR2) {
+  if (message.signal < 1 || message.signal > 64) {
     in.fail();
   }
   message.unhandled.resize(in.get_count(sizeof(std::int32_t)));

@@ -118,8 +118,9 @@ void Job::on_signalled(AgentLink& link, ConstBytes payload) {
     ranks += (ranks.empty() ? "" : ", ") + std::to_string(rank);
   }
   if (!ranks.empty()) {
-    say(std::string("SIG") + sigabbrev_np(message->signal) + " is not passed on to rank " + ranks +
-        ", which does not handle it and would end");
+    const char* const name = sigabbrev_np(message->signal);
+    say((name != nullptr ? "SIG" + std::string(name) : "signal " + std::to_string(message->signal)) +
+        " is not passed on to rank " + ranks + ", which does not handle it and would end");
   }
 }
 

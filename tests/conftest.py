@@ -13,8 +13,9 @@ HANG_SECONDS = 180
 def pytest_configure(config: pytest.Config) -> None:
     """Registers the markers of CONTRIBUTING.md."""
     config.addinivalue_line("markers", "compat: runs under other launchers; slow; `make compat`")
-    # Of a shell's background or of nohup, with which these are ignored, and would be by all that tests start.
+    # A shell's background and nohup ignore these, and so would everything that tests start.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGQUIT, signal.SIG_DFL)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 

@@ -91,7 +91,14 @@ def _call(
 ) -> subprocess.CompletedProcess[str]:
     stdout, stderr = (None, None) if verbose else (subprocess.PIPE, subprocess.STDOUT)
     with subprocess.Popen(
-        command, env=env, text=True, errors="replace", stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr
+        command,
+        env=env,
+        text=True,
+        errors="replace",
+        stdin=subprocess.DEVNULL,
+        stdout=stdout,
+        stderr=stderr,
+        preexec_fn=_heed_quit,  # noqa: PLW1509  (touches nothing but the signal)
     ) as launcher:
         try:
             output, _ = launcher.communicate(timeout=timeout)
@@ -101,6 +108,11 @@ def _call(
                 raise TimeoutError(f"the ranks were not done after {timeout} s and were ended") from None
             raise
     return subprocess.CompletedProcess(command, launcher.returncode, output)
+
+
+def _heed_quit() -> None:
+    """Lets SIGQUIT end the launcher, see _end(): programs in a shell's background ignore it, and hand that on."""
+    signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 
 
 def _end(launcher: subprocess.Popen[str]) -> None:
