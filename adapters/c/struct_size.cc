@@ -19,7 +19,7 @@ constexpr std::size_t kFirstLocal = offsetof(sirtaki_local_args, buffer_count);
 constexpr std::size_t kFirstLocalStep = offsetof(sirtaki_local_step_args, share);
 constexpr std::size_t kFirstOutcome = offsetof(sirtaki_local_outcome, equalize_optimizer);
 
-// Of a request: what is before its tensors, and of what is behind them the least there can be.
+// Sizes of a request: the part before its tensors, and the smallest part behind them.
 constexpr std::size_t kRequestHead = offsetof(sirtaki_request_args, input);
 constexpr std::size_t kRequestTail = offsetof(sirtaki_request_args, reduce_op);
 constexpr std::size_t kRequestTailBytes = sizeof(sirtaki_request_args) - kRequestTail;

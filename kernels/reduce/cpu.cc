@@ -117,7 +117,7 @@ struct Sources {
   std::size_t count;
 };
 
-// What is done with the reduction of all sources before it is rounded.
+// The last operation on the reduction of all sources, before rounding.
 struct AsItIs {
   template <class V>
   V operator()(V v) const {

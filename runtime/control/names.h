@@ -50,7 +50,8 @@ class Names {
   void on_all_joined() { announces_all_ = false; }
   // This rank has joined and takes part in this use, as if it had submitted and announced it. False: it has already.
   bool stand_in(const StandInOp& use);
-  // Which of these names are unused here since this was asked before; none of them is used until on_forgotten().
+  // Returns those of these names that are unused here since the last such question; none of them is used until
+  // on_forgotten().
   Unused on_ask_unused(const AskUnused& ask);
   void on_forgotten(const Forgotten& message);
   // Uses wait for on_forgotten() before submit().

@@ -33,7 +33,7 @@ struct EngineOptions {
   Duration trace_interval = std::chrono::seconds(2);  // between two parts of a trace
 };
 
-// What a job's options choose; `hosts`: how many it runs on.
+// Returns the choices of a job's options; `hosts` is the number of hosts that it runs on.
 EngineOptions engine_options(const Config& config, int hosts);
 
 // All outlive the engine.

@@ -63,7 +63,7 @@ class Session {
   // After a successful wait; stays valid until release(). nullptr when nothing was allocated.
   virtual const OpResult* result(RequestId request) const = 0;
   virtual void release(RequestId request) = 0;  // waits first when in flight
-  // As release(), without a wait: the operation goes on, and `memory`, which holds its tensors, lives as long.
+  // Releases without a wait: the operation goes on, and `memory`, which holds its tensors, lives as long.
   virtual void forget(RequestId request, std::shared_ptr<const void> memory) = 0;
   // Runs `done` once: on the loop when the request is over, from close(), or at once when it is over already.
   // kInvalidArgument: the request is unknown, or has one.
@@ -81,7 +81,7 @@ class Session {
   // submitted before.
   virtual std::optional<Result<Rank>> join(Duration timeout) = 0;
 
-  // As StreamTable's.
+  // See StreamTable.
   virtual Result<StreamId> open_stream(StreamSpec spec, Duration timeout) = 0;
   // `cuda_stream`: as OpSpec's, of a tensor on a GPU.
   virtual Status stream_ready(StreamId stream, int index, TensorView tensor, bool absent, void* cuda_stream) = 0;
@@ -90,7 +90,7 @@ class Session {
   }
   virtual Status stream_finish(StreamId stream) = 0;
   virtual std::optional<Status> stream_wait(StreamId stream, Duration timeout) = 0;
-  // As StreamTable's.
+  // See StreamTable.
   virtual Status stream_on_done(StreamId stream, Task done) = 0;
   // Waits for tensors of the step finished last; does not open the next. One thread at a time. An error is the step's:
   // stream_wait() then returns the same.

@@ -16,7 +16,7 @@ Status not_open() {
   return invalid_argument("the stream is not open");
 }
 
-// Whether two calls mean to open one stream. `first_step` may have gone on meanwhile.
+// Returns whether two calls mean to open one stream. `first_step` may have gone on meanwhile.
 bool same_arguments(const StreamSpec& one, const StreamSpec& other) {
   const auto same_tensor = [](const StreamTensor& a, const StreamTensor& b) {
     return a.name == b.name && a.dims == b.dims && a.strides == b.strides && a.dtype == b.dtype && a.device == b.device;

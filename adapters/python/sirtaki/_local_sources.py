@@ -9,13 +9,13 @@ from sirtaki.errors import require
 
 
 def _held(source: Any) -> Any:
-    """What a variable of Keras holds; anything else itself."""
+    """Returns the value that a variable of Keras holds, and anything else as it is."""
     inner = getattr(source, "_value", None)
     return source if inner is None else inner
 
 
 class LocalSources:
-    """Which sources are local, and what becomes of their gradients.
+    """Keeps the sources whose gradients stay on their rank, and scales these.
 
     Args:
         scale: divides local gradients by the number of ranks, as Horovod does: what a rank adds to the mean of all
@@ -43,7 +43,7 @@ class LocalSources:
         sources: Sequence[Any],
         ranks: int,
     ) -> list[Any]:
-        """What `combine(grads, sources)` makes of those that are not local, and the local ones, in their order."""
+        """Returns gradients in their order: local ones, and those that `combine(grads, sources)` has combined."""
         shared = [i for i, source in enumerate(sources) if source not in self]
         factor = ranks if self._scale else 1
         results = [

@@ -20,7 +20,7 @@ _OPTIONS = {
 
 
 class _Teller:
-    """Of one process. Used from any thread; two that meet say it twice."""
+    """Says things once in a process. Used from any thread; two threads that meet may both say them."""
 
     def __init__(self) -> None:
         self._told_in = 0  # generation of the session

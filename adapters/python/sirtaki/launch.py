@@ -143,7 +143,7 @@ def _results(place: Path, np: int, done: subprocess.CompletedProcess[str]) -> li
 
 @dataclass(frozen=True)
 class _Outcome:
-    """What a rank left: its result, or its exception and the text of it."""
+    """Holds the outcome of a rank: its result, or its exception and the text of that."""
 
     good: bool
     value: Any

@@ -1,4 +1,4 @@
-"""What of horovod.tensorflow.elastic works without ranks that join and leave a running job: states in memory.
+"""Parts of horovod.tensorflow.elastic that work without ranks that join and leave a running job: states in memory.
 
 A state keeps variables and numbers: sync() makes them equal on all ranks, commit() remembers them, restore() goes back.
 run() says what to do without it.

@@ -39,5 +39,5 @@ def vars_to_refs(vars: Any) -> Any:
 
 
 def refs_to_vars(refs: Any) -> Any:
-    """What vars_to_refs() was given."""
+    """Returns the variables that vars_to_refs() was given."""
     return [refs_to_vars(r) for r in refs] if isinstance(refs, tuple) else refs.deref()

@@ -1,4 +1,4 @@
-"""What a DistributedOptimizer adds to checkpoints, where each kind of checkpoint keeps it.
+"""Additions of a DistributedOptimizer to checkpoints, where each kind of checkpoint keeps it.
 
 state_dict() has it beside the state and the groups. torch.distributed.checkpoint keeps nothing but the state of each
 parameter, by the parameter's name: there it is among that, for each rank under a key of its own, as each rank owes
@@ -139,7 +139,7 @@ def _numbered(saved: Sequence[dict[str, Any]], groups: Sequence[dict[str, Any]])
 def _taken_apart(
     reducer: GradientReducer, owed: dict[str, Any] | None, local: dict[str, Any] | None
 ) -> dict[Tensor, bytes]:
-    """What there is to keep, by parameter; what is of no parameter, with the first."""
+    """Returns the state to keep, by parameter; state of no parameter goes with the first."""
     found: dict[Tensor, bytes] = {}
     if owed is None and local is None:
         return found

@@ -98,7 +98,7 @@ class GradientStream:
             self.exposed_seconds += time.perf_counter() - begin
 
     def used(self) -> list[bool]:
-        """Which of the parameters fetched so far, or of all after end_deferred(), had a gradient on some rank."""
+        """Tells which of the parameters fetched so far, or of all after end_deferred(), had a gradient on some rank."""
         flags = self._stream.used()
         return [slot >= 0 and flags[slot] > 0 for slot in self._slots]
 

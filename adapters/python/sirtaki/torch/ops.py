@@ -51,7 +51,7 @@ def _reduce_op(average: bool | None, op: ReduceOp | None) -> ReduceOp:
 
 
 def compressed_by(compression: type[Compressor], tensor: Tensor) -> tuple[Tensor, Any]:
-    """What compress() makes of a tensor. The operation, which knows the name, refuses what cannot be sent."""
+    """Returns the result of compress(). The operation, which knows the name, refuses tensors that cannot be sent."""
     if not all(callable(getattr(compression, method, None)) for method in ("compress", "decompress")):
         raise errors.InvalidArgumentError(
             f"compression is {compression!r}; it must be Compression.none, fp16, bf16 or a class like them"

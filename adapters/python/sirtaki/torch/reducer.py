@@ -61,7 +61,6 @@ class GradientReducer(GradientStream):
         #: This rank makes its steps by itself: nothing is sent.
         self.alone = False
         self._held = 0
-        self._arrivals: list[int] = []
         self._known = {id(p) for p in params}
         self._superseded = False
         #: Other ranks' backward does not reach these parameters: with sync="backward", too, step() waits.
