@@ -1,5 +1,6 @@
 #include "tests/world/thread_world.h"
 
+#include <latch>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -203,7 +204,7 @@ std::string what_is_wrong(const ThreadOptions& options, Rank rank, const Gpu& gp
   return {};
 }
 
-std::string run_rank(const ThreadOptions& options, const Job& job, Rank rank, const Body& body) {
+std::string run_rank(const ThreadOptions& options, const Job& job, Rank rank, std::latch& joined, const Body& body) {
   engine::JobSpec spec{rank, options.size, job.address, job.secret};
   const Gpu gpu = options.on_device && rank != options.cpu_rank
                       ? play_gpu(spec, rank == options.rank_without ? nullptr : job.nccl)
@@ -212,6 +213,10 @@ std::string run_rank(const ThreadOptions& options, const Job& job, Rank rank, co
     gpu.device->break_down(unavailable("an illegal address"));
   }
   auto session = engine::Session::open(job.configs[static_cast<std::size_t>(rank)], spec, {});
+  joined.count_down();
+  if (options.broken_rank >= 0) {
+    joined.wait();  // a GPU that fails earlier ends the joining of the others instead of their scenario
+  }
   if (!session) {
     return "rank " + std::to_string(rank) + " cannot join: " + session.status().to_string();
   }
@@ -268,10 +273,11 @@ std::string run_ranks(const ThreadOptions& options, const Body& body) {
   std::mutex mutex;
   std::string outcome;
   for (int epoch = 0; epoch < options.epochs && outcome.empty(); ++epoch) {
+    std::latch joined(options.size);
     std::vector<std::jthread> threads;
     for (Rank rank = 0; rank < options.size; ++rank) {
       threads.emplace_back([&, rank] {
-        const std::string mine = run_rank(options, job, rank, body);
+        const std::string mine = run_rank(options, job, rank, joined, body);
         const std::lock_guard lock(mutex);
         outcome += mine.empty() ? "" : mine + "\n";
       });
