@@ -1,12 +1,16 @@
-"""ARCHITECTURE.md names every source file of the product, and names no file that does not exist.
+"""The README.md of each folder names every source file of the folder, one line a file, and no file that is not there.
 
-A section `### folder` maps that folder. Its words in backquotes are files: `status` stands for status.h, status.cc or
-status.py, `a.inc` for itself, `x/y` for files in a folder below, `x/` for all of them. Tests and benchmarks are mapped
-as folders.
+A table row is `` | `name` | purpose | ``. `status` stands for status.h, status.cc and status.py, and for further parts
+of a .cc file, such as status_text.cc; `a.inc` stands for itself; `x/` for all files of a folder below, which then needs
+no README.md of its own. Tests and benchmarks are described as folders, in ARCHITECTURE.md.
+
+usage: check_map.py [--add] [root]; --add writes missing rows, with the first sentence of the file as purpose, and drops
+rows of files that are gone.
 """
 
 from __future__ import annotations
 
+import ast
 import re
 import sys
 from collections.abc import Iterator
@@ -19,68 +23,154 @@ from source_tree import Problem, Source, Tree
 PAGE = "ARCHITECTURE.md"
 MAX_LINES = 250
 UNMAPPED = ("tests/", "benchmarks/")
-SECTION = re.compile(r"^### ([\w/]+)", re.MULTILINE)
-ROW_NAME = re.compile(r"`([\w./-]+)`")
+ROW = re.compile(r"^\| (`[^|]*`) \|")
+NAME = re.compile(r"`([\w./-]+)`")
+HEAD = "| file | purpose |\n|---|---|\n"
+LANGUAGES = (".h", ".cc", ".c", ".py", ".cu", ".cuh")
 
 
-def units_of(text: str) -> dict[str, dict[str, int]]:
-    """Folder -> name in the first column of its table -> line."""
-    units: dict[str, dict[str, int]] = {}
-    folder = None
-    for number, line in enumerate(text.splitlines(), 1):
-        if line.startswith("#"):
-            match = SECTION.match(line)
-            folder = match[1] if match else None
-        elif folder and line.startswith("| `"):
-            for name in ROW_NAME.findall(line.split("|")[1]):
-                units.setdefault(folder, {})[name] = number
-    return units
+class Readme:
+    """The rows of one folder's README.md: name -> line."""
+
+    def __init__(self, root: Path, folder: str) -> None:
+        self.path = f"{folder}/README.md"
+        self.text = (root / self.path).read_text() if (root / self.path).exists() else ""
+        self.rows: dict[str, int] = {}
+        self.problems: list[Problem] = []
+        for number, line in enumerate(self.text.splitlines(), 1):
+            match = ROW.match(line)
+            names = NAME.findall(match[1]) if match else []
+            if len(names) > 1:
+                self.problems.append(Problem(self.path, number, "map", "more than one file in a row"))
+            for name in names:
+                if name in self.rows:
+                    self.problems.append(Problem(self.path, number, "map", f"`{name}` has two rows"))
+                self.rows[name] = number
 
 
-def unit_of(path: str, folder: str) -> str:
-    """Name of a file inside its folder's section, without the suffix of its language."""
-    return re.sub(r"\.(h|cc|c|py|cu|cuh)$", "", path[len(folder) + 1 :])
+def unit_of(name: str) -> str:
+    """Returns the name of a file in its folder's table."""
+    stem, dot, suffix = name.rpartition(".")
+    return stem if dot + suffix in LANGUAGES else name
 
 
-def folder_of(path: str, folders: list[str]) -> str | None:
-    """The longest mapped folder that holds `path`."""
-    return max((f for f in folders if path.startswith(f + "/")), key=len, default=None)
+def row_of(source: Source, readme: Readme, relative: str) -> str | None:
+    """Returns the row that covers a file at `relative` below the folder of `readme`, if there is one."""
+    folder, _, name = relative.rpartition("/")
+    while folder:
+        if folder + "/" in readme.rows:
+            return folder + "/"
+        folder = folder.rpartition("/")[0]
+    if "/" in relative:
+        return None
+    unit = unit_of(name)
+    if unit in readme.rows:
+        return unit
+    if source.path.endswith(".cc"):
+        return next((row for row in readme.rows if unit.startswith(row + "_")), None)
+    return None
+
+
+def mapped(tree: Tree) -> Iterator[Source]:
+    """Yields the files that need a row."""
+    for source in tree.sources.values():
+        if not source.path.startswith(UNMAPPED) and not source.path.endswith("/__init__.py"):
+            yield source
+
+
+def readmes_of(tree: Tree) -> dict[str, Readme]:
+    """Returns the README.md of every folder that holds a mapped file, or lies above one."""
+    folders = {str(parent) for source in mapped(tree) for parent in Path(source.path).parents if str(parent) != "."}
+    return {folder: Readme(tree.root, folder) for folder in sorted(folders)}
+
+
+def covering_row(source: Source, readmes: dict[str, Readme]) -> tuple[str, str] | None:
+    """Returns folder and row that cover a file: its own folder's, or the row of its folder in one above."""
+    for parent in Path(source.path).parents:
+        folder = str(parent)
+        if folder in readmes:
+            row = row_of(source, readmes[folder], source.path[len(folder) + 1 :])
+            if row is not None:
+                return folder, row
+    return None
 
 
 def map_problems(root: Path) -> Iterator[Problem]:
-    """Differences between the page and the tree."""
-    text = (root / PAGE).read_text()
-    if text.count("\n") > MAX_LINES:
-        yield Problem(PAGE, text.count("\n"), "map", f"longer than {MAX_LINES} lines")
-    units = units_of(text)
-    present: dict[str, set[str]] = {folder: set() for folder in units}
-    for source in Tree(root).sources.values():
-        if source.path.startswith(UNMAPPED) or source.path.endswith("/__init__.py"):
-            continue
-        folder = folder_of(source.path, list(units))
-        if folder is None:
-            yield Problem(source.path, 1, "map", f"its folder has no section in {PAGE}")
-            continue
-        unit = unit_of(source.path, folder)
-        present[folder].add(unit)
-        if unit not in units[folder] and not is_part(source, unit, units[folder]):
-            yield Problem(source.path, 1, "map", f"`{unit}` is not in the section {folder} of {PAGE}")
-    for folder, names in units.items():
-        for name, line in names.items():
-            if name not in present[folder] and not (root / folder / name).exists():
-                yield Problem(PAGE, line, "map", f"`{name}` does not exist in {folder}")
+    """Yields the differences between the tables and the tree."""
+    if (root / PAGE).read_text().count("\n") > MAX_LINES:
+        yield Problem(PAGE, MAX_LINES, "map", f"longer than {MAX_LINES} lines")
+    tree = Tree(root)
+    readmes = readmes_of(tree)
+    used: set[tuple[str, str]] = set()
+    for source in mapped(tree):
+        covered = covering_row(source, readmes)
+        if covered is None:
+            yield Problem(source.path, 1, "map", f"`{unit_of(Path(source.path).name)}` has no row in a README.md")
+        else:
+            used.add(covered)
+    for folder, readme in readmes.items():
+        yield from readme.problems
+        for name, line in readme.rows.items():
+            if (folder, name) not in used and not (root / folder / name).exists():
+                yield Problem(readme.path, line, "map", f"`{name}` does not exist in {folder}")
 
 
-def is_part(source: Source, unit: str, mapped: dict[str, int]) -> bool:
-    """Whether a .cc is a further part of a mapped unit, channel_recv.cc of channel; or any file in a mapped folder."""
-    if any(name.endswith("/") and unit.startswith(name) for name in mapped):
-        return True
-    return source.path.endswith(".cc") and any(unit.startswith(name + "_") for name in mapped)
+def first_sentence(source: Source) -> str:
+    """Returns the first sentence of a file's opening comment or docstring, without the name of its class."""
+    if source.is_cpp:
+        lines = []
+        for line in source.text.splitlines():
+            if not line.startswith("//"):
+                break
+            lines.append(line[2:].strip())
+        text = " ".join(lines)
+    else:
+        text = " ".join((ast.get_docstring(ast.parse(source.text)) or "").split())
+    text = re.sub(r"^\w+( and \w+)?: ", "", text)
+    sentence = re.split(r"(?<=[^.])\.(?:\s|$)", text)[0].replace("|", "\\|")
+    return sentence[:1].upper() + sentence[1:]
+
+
+def add_rows(root: Path) -> None:
+    """Writes rows that are missing, and drops rows of files that are gone."""
+    tree = Tree(root)
+    readmes = readmes_of(tree)
+    for folder, readme in readmes.items():
+        wanted: dict[str, str] = {}
+        own = [source for source in mapped(tree) if str(Path(source.path).parent) == folder]
+        for source in sorted(own, key=lambda s: (not s.is_header, len(s.path), s.path)):
+            if covering_row(source, readmes) is None and not covered_by(source, wanted):
+                wanted[unit_of(Path(source.path).name)] = first_sentence(source)
+        gone = {name for name in readme.rows if not name.endswith("/") and not exists(tree, folder, name)}
+        if not wanted and not gone:
+            continue
+        lines = (readme.text or f"# {folder}\n\n{HEAD}").splitlines()
+        kept = [line for n, line in enumerate(lines, 1) if n not in {readme.rows[name] for name in gone}]
+        last = max((n for n, line in enumerate(kept) if line.startswith("|")), default=len(kept) - 1)
+        rows = [f"| `{name}` | {purpose} |" for name, purpose in sorted(wanted.items())]
+        kept[last + 1 : last + 1] = rows
+        (root / readme.path).write_text("\n".join(kept) + "\n")
+
+
+def covered_by(source: Source, wanted: dict[str, str]) -> bool:
+    """Returns whether a .cc is a further part of a file that gets a row."""
+    unit = unit_of(Path(source.path).name)
+    return unit in wanted or (source.path.endswith(".cc") and any(unit.startswith(name + "_") for name in wanted))
+
+
+def exists(tree: Tree, folder: str, name: str) -> bool:
+    """Returns whether a row's file is there."""
+    return (tree.root / folder / name).exists() or any(
+        f"{folder}/{name}{suffix}" in tree.sources for suffix in LANGUAGES
+    )
 
 
 def main() -> int:
     """Command line."""
-    root = Path(sys.argv[1]).resolve() if len(sys.argv) > 1 else Path(__file__).resolve().parents[2]
+    arguments = [argument for argument in sys.argv[1:] if argument != "--add"]
+    root = Path(arguments[0]).resolve() if arguments else Path(__file__).resolve().parents[2]
+    if "--add" in sys.argv[1:]:
+        add_rows(root)
     problems = sorted(map_problems(root), key=str)
     for problem in problems:
         print(problem)
