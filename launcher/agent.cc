@@ -16,7 +16,7 @@
 #include "launcher/descriptors.h"
 #include "launcher/host_facts.h"
 #include "launcher/processes.h"
-#include "runtime/base/config_load.h"
+#include "runtime/base/config/config_load.h"
 
 namespace sirtaki::launcher {
 

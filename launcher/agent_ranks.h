@@ -16,7 +16,7 @@
 
 #include "launcher/agent_protocol.h"
 #include "launcher/spawn.h"
-#include "runtime/base/config_load.h"
+#include "runtime/base/config/config_load.h"
 
 namespace sirtaki::launcher {
 

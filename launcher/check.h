@@ -6,7 +6,7 @@
 
 #include "launcher/agent_protocol.h"
 #include "launcher/hosts.h"
-#include "runtime/base/config.h"
+#include "runtime/base/config/config.h"
 
 namespace sirtaki::launcher {
 

@@ -7,8 +7,8 @@
 #include <string_view>
 
 #include "launcher/host_facts.h"
-#include "runtime/base/config.h"
-#include "runtime/base/config_load.h"
+#include "runtime/base/config/config.h"
+#include "runtime/base/config/config_load.h"
 
 namespace sirtaki::launcher {
 

@@ -1,4 +1,4 @@
-// Command line of sirtakirun: its own options, those of the runtime's table (runtime/base/config.h), and where the
+// Command line of sirtakirun: its own options, those of the runtime's table (runtime/base/config/config.h), and where the
 // user's command begins. Parsing only; starts nothing.
 #pragma once
 
@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "launcher/ssh.h"
-#include "runtime/base/option_value.h"
+#include "runtime/base/config/option_value.h"
 #include "runtime/base/status.h"
 #include "runtime/base/types.h"
 

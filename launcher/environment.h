@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "launcher/hosts.h"
-#include "runtime/base/config_load.h"
+#include "runtime/base/config/config_load.h"
 #include "runtime/base/status.h"
 #include "runtime/base/types.h"
 

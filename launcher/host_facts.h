@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "launcher/agent_protocol.h"
-#include "runtime/base/config_load.h"
+#include "runtime/base/config/config_load.h"
 
 namespace sirtaki::launcher {
 

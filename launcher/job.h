@@ -22,7 +22,7 @@
 #include "launcher/output.h"
 #include "launcher/output_writer.h"
 #include "launcher/report.h"
-#include "runtime/base/config.h"
+#include "runtime/base/config/config.h"
 #include "runtime/hub/hub.h"
 
 namespace sirtaki::launcher {

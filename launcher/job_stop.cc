@@ -6,7 +6,7 @@
 
 #include "launcher/job.h"
 #include "launcher/processes.h"
-#include "runtime/base/option_value.h"
+#include "runtime/base/config/option_value.h"
 
 namespace sirtaki::launcher {
 

@@ -3,7 +3,7 @@
 
 #include "launcher/cli.h"
 #include "launcher/job.h"
-#include "runtime/base/config_load.h"
+#include "runtime/base/config/config_load.h"
 
 namespace sirtaki::launcher {
 

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/base/config_load.h"
+#include "runtime/base/config/config_load.h"
 #include "runtime/engine/device_choice.h"
 
 namespace sirtaki::adapters {

@@ -14,7 +14,7 @@
 
 #include "adapters/c/meeting_point.h"
 #include "adapters/c/sirtaki.h"
-#include "runtime/base/config.h"
+#include "runtime/base/config/config.h"
 #include "runtime/base/task.h"
 #include "runtime/engine/session.h"
 

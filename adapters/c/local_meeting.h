@@ -8,7 +8,7 @@
 #include <functional>
 #include <string>
 
-#include "runtime/base/job_env.h"
+#include "runtime/base/config/job_env.h"
 #include "runtime/base/status.h"
 #include "runtime/base/types.h"
 #include "runtime/rendezvous/secret.h"

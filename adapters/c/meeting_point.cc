@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "adapters/c/local_meeting.h"
-#include "runtime/base/log.h"
-#include "runtime/base/option_value.h"
+#include "runtime/base/telemetry/log.h"
+#include "runtime/base/config/option_value.h"
 
 namespace sirtaki::adapters {
 namespace {

@@ -9,8 +9,8 @@
 #include <optional>
 #include <string>
 
-#include "runtime/base/config.h"
-#include "runtime/base/job_env.h"
+#include "runtime/base/config/config.h"
+#include "runtime/base/config/job_env.h"
 #include "runtime/base/status.h"
 #include "runtime/base/task.h"
 #include "runtime/engine/session.h"

@@ -15,7 +15,7 @@
 #include "adapters/c/last_error.h"
 #include "adapters/c/lent_json.h"
 #include "adapters/c/sirtaki.h"
-#include "runtime/base/log.h"
+#include "runtime/base/telemetry/log.h"
 #include "runtime/engine/local_updates/choice.h"
 #include "runtime/engine/local_updates/session_exchange.h"
 #include "runtime/engine/local_updates/updater.h"

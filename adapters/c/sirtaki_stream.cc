@@ -10,7 +10,7 @@
 #include "adapters/c/lent_json.h"
 #include "adapters/c/sirtaki.h"
 #include "adapters/c/struct_size.h"
-#include "runtime/base/compression_spec.h"
+#include "runtime/base/config/compression_spec.h"
 #include "runtime/base/json.h"
 
 using sirtaki::Duration;

@@ -17,7 +17,7 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/base/log.h"
+#include "runtime/base/telemetry/log.h"
 #include "runtime/device/cuda_device.h"
 #include "runtime/net/nccl/loader.h"
 #include "runtime/net/nccl/nccl_collectives.h"

@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/base/trace_writer.h"
+#include "runtime/base/telemetry/trace_writer.h"
 #include "runtime/control/coordinator.h"
 #include "runtime/engine/tree_node.h"
 #include "runtime/rendezvous/client.h"

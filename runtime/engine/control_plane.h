@@ -9,7 +9,7 @@
 #include <memory>
 #include <string>
 
-#include "runtime/base/config.h"
+#include "runtime/base/config/config.h"
 #include "runtime/engine/control_link.h"
 #include "runtime/rendezvous/asio_loop.h"
 #include "runtime/rendezvous/membership.h"

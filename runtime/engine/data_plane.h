@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "runtime/base/config.h"
+#include "runtime/base/config/config.h"
 #include "runtime/base/task.h"
 #include "runtime/engine/control_plane.h"
 #include "runtime/net/collectives.h"

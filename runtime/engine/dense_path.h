@@ -9,7 +9,7 @@
 #include <span>
 #include <vector>
 
-#include "runtime/base/stats.h"
+#include "runtime/base/telemetry/stats.h"
 #include "runtime/base/task.h"
 #include "runtime/base/tensor.h"
 #include "runtime/engine/buffer_pool.h"

@@ -8,7 +8,7 @@
 #include <mutex>
 #include <string>
 
-#include "runtime/base/config.h"
+#include "runtime/base/config/config.h"
 #include "runtime/base/tensor.h"
 #include "runtime/base/types.h"
 #include "runtime/device/device_api.h"

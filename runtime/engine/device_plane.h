@@ -17,9 +17,9 @@
 #include <vector>
 
 #include "compression/device_coding.h"
-#include "runtime/base/log.h"
+#include "runtime/base/telemetry/log.h"
 #include "runtime/base/loop.h"
-#include "runtime/base/stats.h"
+#include "runtime/base/telemetry/stats.h"
 #include "runtime/base/task.h"
 #include "runtime/engine/device_stage.h"
 #include "runtime/engine/device_watch.h"

@@ -15,7 +15,7 @@
 #include <string>
 
 #include "runtime/base/loop.h"
-#include "runtime/base/stats.h"
+#include "runtime/base/telemetry/stats.h"
 #include "runtime/base/task.h"
 #include "runtime/device/event_pool.h"
 #include "runtime/device/mark_pool.h"

@@ -10,10 +10,10 @@
 #include <string>
 #include <vector>
 
-#include "runtime/base/config.h"
+#include "runtime/base/config/config.h"
 #include "runtime/base/loop.h"
-#include "runtime/base/stats.h"
-#include "runtime/base/timeline.h"
+#include "runtime/base/telemetry/stats.h"
+#include "runtime/base/telemetry/timeline.h"
 #include "runtime/engine/buffer_pool.h"
 #include "runtime/engine/control_link.h"
 #include "runtime/engine/named_ops.h"
@@ -28,7 +28,7 @@ struct EngineOptions {
   scheduler::LayoutOptions layout;
   std::int64_t credit_bytes = 16 << 20;
   bool replan = true;
-  std::string codec = "none";  // how gradients of streams travel that say nothing (runtime/base/compression_spec.h)
+  std::string codec = "none";  // how gradients of streams travel that say nothing (runtime/base/config/compression_spec.h)
   bool finite_only = false;    // a gradient with NaN or infinity gives the step up
   Duration trace_interval = std::chrono::seconds(2);  // between two parts of a trace
 };

@@ -1,4 +1,4 @@
-#include "runtime/base/config.h"
+#include "runtime/base/config/config.h"
 #include "runtime/engine/engine.h"
 #include "runtime/engine/stream_plan.h"
 

@@ -13,9 +13,9 @@
 #include <vector>
 
 #include "runtime/base/loop.h"
-#include "runtime/base/stats.h"
+#include "runtime/base/telemetry/stats.h"
 #include "runtime/base/task.h"
-#include "runtime/base/timeline.h"
+#include "runtime/base/telemetry/timeline.h"
 #include "runtime/control/names.h"
 #include "runtime/engine/control_link.h"
 #include "runtime/engine/requests.h"

@@ -14,9 +14,9 @@
 #include <string>
 #include <vector>
 
-#include "runtime/base/log.h"
+#include "runtime/base/telemetry/log.h"
 #include "runtime/base/loop.h"
-#include "runtime/base/stats.h"
+#include "runtime/base/telemetry/stats.h"
 #include "runtime/engine/decision_log.h"
 #include "runtime/engine/step_recorder.h"
 #include "runtime/engine/trace.h"

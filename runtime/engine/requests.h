@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/base/compression_spec.h"
+#include "runtime/base/config/compression_spec.h"
 #include "runtime/base/task.h"
 #include "runtime/base/tensor.h"
 #include "runtime/base/types.h"

@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/base/config.h"
+#include "runtime/base/config/config.h"
 #include "runtime/base/task.h"
 #include "runtime/base/tensor.h"
 #include "runtime/base/types.h"

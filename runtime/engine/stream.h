@@ -29,9 +29,9 @@
 #include <vector>
 
 #include "compression/codec.h"
-#include "runtime/base/log.h"
+#include "runtime/base/telemetry/log.h"
 #include "runtime/base/loop.h"
-#include "runtime/base/stats.h"
+#include "runtime/base/telemetry/stats.h"
 #include "runtime/base/task.h"
 #include "runtime/control/messages.h"
 #include "runtime/engine/buffer_pool.h"

@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "compression/catalog.h"
-#include "runtime/base/compression_methods.h"
-#include "runtime/base/compression_spec.h"
+#include "runtime/base/config/compression_methods.h"
+#include "runtime/base/config/compression_spec.h"
 #include "runtime/engine/wire_size.h"
 
 namespace sirtaki::engine {

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/base/config.h"
+#include "runtime/base/config/config.h"
 #include "runtime/base/json.h"
 #include "runtime/base/status.h"
 #include "runtime/engine/requests.h"

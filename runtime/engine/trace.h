@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include "runtime/base/loop.h"
-#include "runtime/base/timeline.h"
+#include "runtime/base/telemetry/timeline.h"
 
 namespace sirtaki::engine {
 

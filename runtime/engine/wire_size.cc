@@ -8,7 +8,7 @@
 
 #include "compression/catalog.h"
 #include "compression/counted_codes.h"
-#include "runtime/base/compression_methods.h"
+#include "runtime/base/config/compression_methods.h"
 #include "runtime/engine/recipes/ring.h"
 #include "scheduler/wire_cost.h"
 

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/base/trace_writer.h"
+#include "runtime/base/telemetry/trace_writer.h"
 #include "runtime/control/bundle.h"
 #include "runtime/control/coordinator.h"
 #include "runtime/control/tree.h"

@@ -6,7 +6,7 @@
 #include <string>
 #include <utility>
 
-#include "runtime/base/spec_keys.h"
+#include "runtime/base/config/spec_keys.h"
 #include "scheduler/interval/fixed_point.h"
 #include "scheduler/interval/range_check.h"
 

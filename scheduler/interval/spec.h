@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "runtime/base/spec_keys.h"
+#include "runtime/base/config/spec_keys.h"
 #include "runtime/base/status.h"
 #include "scheduler/interval/guards.h"
 #include "scheduler/interval/interval.h"

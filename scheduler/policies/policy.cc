@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "runtime/base/check.h"
-#include "runtime/base/option_value.h"
+#include "runtime/base/config/option_value.h"
 #include "scheduler/arith.h"
 
 namespace sirtaki::scheduler {

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/base/compression_spec.h"
+#include "runtime/base/config/compression_spec.h"
 #include "runtime/base/dtype.h"
 #include "runtime/base/status.h"
 #include "scheduler/plan.h"

@@ -49,7 +49,7 @@ EXTERNALS: dict[str, tuple[tuple[str, ...], set[str], set[str], set[str]]] = {
         set(),
     ),
     "Gloo": (("gloo/",), {"runtime/net"}, {"runtime/net"}, set()),
-    "toml++": (("toml++/", "toml.hpp"), set(), set(), {"runtime/base/config_toml.cc"}),
+    "toml++": (("toml++/", "toml.hpp"), set(), set(), {"runtime/base/config/config_toml.cc"}),
     "Highway": (("hwy/",), {"kernels"}, {"kernels"}, set()),
     "OpenSSL": (("openssl/",), {"runtime/rendezvous"}, set(), set()),
     "xxHash": (("xxhash.h",), {"runtime/base", "kernels", "scheduler"}, set(), set()),

@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-TABLE = Path("runtime/base/options.inc")
+TABLE = Path("runtime/base/config/options.inc")
 PAGE = Path("docs/options.md")
 TESTS = Path("tests/unit")
 ROW = re.compile(r"^SRT_OPTION\(\s*(\w+)\s*,\s*(\w+)\s*,", re.MULTILINE)

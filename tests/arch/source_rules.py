@@ -36,8 +36,8 @@ ABSENCES = (
         "getenv",
         re.compile(r"\b(secure_)?getenv\s*\("),
         SHIPPED,
-        "the environment is read by runtime/base/config_load.cc and job_env.cc alone",
-        frozenset({"runtime/base/config_load.cc", "runtime/base/job_env.cc"}),
+        "the environment is read by runtime/base/config/config_load.cc and job_env.cc alone",
+        frozenset({"runtime/base/config/config_load.cc", "runtime/base/config/job_env.cc"}),
     ),
     Absence(
         "have",

@@ -70,7 +70,7 @@ def test_no_layer_may_use_a_framework(tmp_path: Path, folder: str) -> None:
         ("runtime/engine/a.cc", "boost/asio.hpp"),
         ("runtime/control/a.cc", "openssl/hmac.h"),
         ("runtime/engine/a.cc", "gloo/allreduce.h"),
-        ("runtime/base/config.cc", "toml++/toml.h"),
+        ("runtime/base/config/config.cc", "toml++/toml.h"),
         ("compression/a.cc", "hwy/highway.h"),
         ("runtime/base/a.cc", "cuda_runtime.h"),
         ("adapters/c/a.cc", "Python.h"),
@@ -132,7 +132,7 @@ def test_what_must_be_absent_is_rejected(tmp_path: Path, path: str, rule: str, c
 @pytest.mark.parametrize(
     ("path", "code"),
     [
-        ("runtime/base/config_load.cc", 'auto x = std::getenv("X");'),
+        ("runtime/base/config/config_load.cc", 'auto x = std::getenv("X");'),
         ("runtime/net/a.cc", '// getenv("X") is not called here'),
         ("runtime/net/a.cc", 'log("call getenv(name), std::abort() and sleep(1)");'),
         ("runtime/net/a.cc", 'auto s = R"(std::abort(); "\n)";'),

@@ -19,7 +19,7 @@ PAGE = "### net.interface\n### net.address\n"
 def make_tree(root: Path, page: str = PAGE, test: str = '"net.interface" "net.address"') -> Path:
     """A project of one table, one page and one test."""
     for path, text in (
-        ("runtime/base/options.inc", TABLE),
+        ("runtime/base/config/options.inc", TABLE),
         ("docs/options.md", page),
         ("tests/unit/base/config_test.cc", test),
     ):

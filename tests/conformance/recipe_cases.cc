@@ -6,7 +6,7 @@
 #include <functional>
 #include <random>
 
-#include "runtime/base/compression_methods.h"
+#include "runtime/base/config/compression_methods.h"
 #include "runtime/engine/recipes/by_host.h"
 
 namespace sirtaki::engine::testing {

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/base/compression_methods.h"
+#include "runtime/base/config/compression_methods.h"
 #include "runtime/engine/recipes/by_host.h"
 #include "tests/conformance/recipe_support.h"
 

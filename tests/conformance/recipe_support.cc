@@ -5,7 +5,7 @@
 #include <string_view>
 #include <utility>
 
-#include "runtime/base/stats.h"
+#include "runtime/base/telemetry/stats.h"
 #include "runtime/engine/recipes/by_host.h"
 
 namespace sirtaki::engine::testing {

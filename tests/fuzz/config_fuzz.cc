@@ -1,8 +1,8 @@
 // Everything that reads a person's text: TOML, option values, launcher variables.
 #include "runtime/base/check.h"
-#include "runtime/base/config_load.h"
-#include "runtime/base/config_toml.h"
-#include "runtime/base/job_env.h"
+#include "runtime/base/config/config_load.h"
+#include "runtime/base/config/config_toml.h"
+#include "runtime/base/config/job_env.h"
 #include "tests/fuzz/fuzz_main.h"
 
 namespace sirtaki::fuzz {

@@ -1,6 +1,6 @@
 // The bounded reader under an arbitrary sequence of reads, and the decoder of timeline chunks.
 #include "runtime/base/check.h"
-#include "runtime/base/timeline.h"
+#include "runtime/base/telemetry/timeline.h"
 #include "runtime/base/wire.h"
 #include "tests/fuzz/fuzz_main.h"
 

@@ -6,7 +6,7 @@
 #include <memory>
 #include <string>
 
-#include "runtime/base/config_load.h"
+#include "runtime/base/config/config_load.h"
 #include "runtime/engine/session.h"
 #include "tests/world/world.h"
 

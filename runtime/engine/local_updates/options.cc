@@ -4,7 +4,7 @@
 #include <bit>
 #include <cmath>
 
-#include "runtime/base/compression_spec.h"
+#include "runtime/base/config/compression_spec.h"
 #include "runtime/base/digest.h"
 #include "runtime/base/wire.h"
 

@@ -26,7 +26,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/base/log.h"
+#include "runtime/base/telemetry/log.h"
 #include "runtime/base/status.h"
 #include "runtime/base/wire.h"
 #include "runtime/engine/local_updates/anchor.h"

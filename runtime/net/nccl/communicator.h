@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/base/log.h"
+#include "runtime/base/telemetry/log.h"
 #include "runtime/base/loop.h"
 #include "runtime/base/task.h"
 #include "runtime/base/types.h"

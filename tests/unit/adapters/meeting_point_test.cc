@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include "runtime/base/config_load.h"
+#include "runtime/base/config/config_load.h"
 
 namespace sirtaki::adapters {
 namespace {

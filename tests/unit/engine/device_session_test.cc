@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "runtime/base/check.h"
-#include "runtime/base/config_load.h"
+#include "runtime/base/config/config_load.h"
 #include "runtime/engine/session.h"
 #include "tests/unit/device/fake_device.h"
 

@@ -3,7 +3,7 @@
 
 #include <future>
 
-#include "runtime/base/config.h"
+#include "runtime/base/config/config.h"
 #include "runtime/base/version.h"
 #include "runtime/control/messages.h"
 #include "runtime/engine/session.h"

@@ -7,8 +7,8 @@
 #include <utility>
 #include <variant>
 
-#include "runtime/base/stats.h"
-#include "runtime/base/timeline.h"
+#include "runtime/base/telemetry/stats.h"
+#include "runtime/base/telemetry/timeline.h"
 #include "runtime/engine/engine.h"
 
 namespace sirtaki::engine {

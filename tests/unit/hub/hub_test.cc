@@ -15,7 +15,7 @@
 #include <sstream>
 #include <thread>
 
-#include "runtime/base/timeline.h"
+#include "runtime/base/telemetry/timeline.h"
 #include "runtime/control/bundle.h"
 #include "runtime/rendezvous/client.h"
 

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/base/spec_keys.h"
+#include "runtime/base/config/spec_keys.h"
 #include "scheduler/interval/round_stats.h"
 #include "tests/unit/scheduler/interval_numbers.h"
 

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/base/log.h"
+#include "runtime/base/telemetry/log.h"
 #include "runtime/base/loop.h"
 #include "runtime/net/nccl/communicator.h"
 

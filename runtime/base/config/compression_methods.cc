@@ -1,0 +1,179 @@
+#include "runtime/base/config/compression_methods.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "runtime/base/check.h"
+#include "runtime/base/config/option_value.h"
+
+namespace sirtaki {
+namespace {
+
+using Keys = std::vector<KeyInfo>;
+using params::kOne;
+
+constexpr std::int64_t kLargestSize = std::int64_t{1} << 40;
+constexpr std::int64_t kLargestBlock = 1 << 16;
+// float32 elements: below, a codec's fixed costs outweigh what it saves.
+constexpr std::int64_t kSmallTensor = 4096 * 4;
+constexpr std::int64_t kMostDims = 8;
+
+constexpr std::int64_t percent(std::int64_t hundredths) {
+  return (hundredths * kOne + 5'000) / 10'000;  // rounded, as the same number is when it is read
+}
+
+KeyInfo toggle(std::string_view name, bool initial) {
+  return {name, KeyKind::kSwitch, initial ? 1 : 0, 0, 1};
+}
+
+KeyInfo choice(std::string_view name, std::string_view choices) {
+  return {name, KeyKind::kChoice, 0, 0, static_cast<std::int64_t>(split(choices, '|').size()) - 1, choices};
+}
+
+// What every lossy method has.
+Keys lossy(std::string_view wire, std::initializer_list<KeyInfo> own) {
+  Keys keys = {toggle("ef", true),
+               choice("wire", wire),
+               {"min", KeyKind::kSize, kSmallTensor, 0, kLargestSize},
+               {"ndim", KeyKind::kCount, 2, 0, kMostDims}};
+  keys.insert(keys.end(), own);
+  return keys;
+}
+
+Keys with_values(Keys keys) {
+  keys.push_back(choice("values", "f32|f16|bf16"));
+  return keys;
+}
+
+Keys with_momentum(Keys keys) {
+  keys.push_back({"momentum", KeyKind::kPart, 0, 0, kOne - 1});
+  keys.push_back(toggle("nesterov", false));
+  return keys;
+}
+
+// Steps of the training; 0: none.
+Keys with_warm_up(Keys keys) {
+  keys.push_back({"warmup", KeyKind::kCount, 0, 0, 1'000'000'000});
+  return keys;
+}
+
+KeyInfo block(std::int64_t initial, std::int64_t least) {
+  return {"block", KeyKind::kCount, initial, least, kLargestBlock};
+}
+
+constexpr std::string_view kTwoWays = "auto|gather|scatter";
+
+std::vector<MethodInfo> casts() {
+  return {{MethodId::kNone, "none", "all travel as they are", {}},
+          {MethodId::kFp16, "fp16", "summed as float16", {}},
+          {MethodId::kBf16, "bf16", "summed as bfloat16", {}},
+          {MethodId::kInt8, "int8", "8-bit integers with a scale for each block", lossy(kTwoWays, {block(256, 1)})},
+          {MethodId::kFp8E4M3, "fp8_e4m3", "8-bit floats, 4 bits of exponent", lossy(kTwoWays, {block(256, 1)})},
+          {MethodId::kFp8E5M2, "fp8_e5m2", "8-bit floats, 5 bits of exponent", lossy(kTwoWays, {block(256, 1)})},
+          {MethodId::kOnebit, "onebit", "signs, with a scale for each block", lossy(kTwoWays, {block(1024, 64)})}};
+}
+
+std::vector<MethodInfo> selections() {
+  return {{MethodId::kTwobit, "twobit", "up, down or nothing, by a threshold that follows the mean magnitude",
+           lossy("auto|gather|scatter|counts",
+                 {{"factor", KeyKind::kFactor, kOne, kOne / 64, 64 * kOne}, choice("by", "tensor|block")})},
+          {MethodId::kGroupTopk, "group_topk", "the largest elements of every group",
+           with_warm_up(with_momentum(
+               with_values(lossy("auto|gather|scatter|ring", {{"group", KeyKind::kCount, 512, 2, kLargestBlock},
+                                                              {"rate", KeyKind::kPart, percent(100), 1, kOne}}))))},
+          {MethodId::kThresholdSparse, "threshold_sparse", "the elements above a threshold of the tensor",
+           with_warm_up(with_momentum(
+               with_values(lossy("auto|gather|ring", {{"density", KeyKind::kPart, percent(100), 1, kOne},
+                                                      {"reestimate", KeyKind::kCount, 32, 1, 1'000'000}}))))},
+          {MethodId::kKernelSparse, "kernel_sparse", "the filters of largest mean magnitude",
+           with_values(lossy("auto|gather|shared", {{"rate", KeyKind::kPart, percent(2500), 1, kOne}}))},
+          {MethodId::kBlockTopk, "block_topk", "the same blocks on all ranks, of largest norm",
+           lossy("auto|gather|shared", {block(256, 1), {"rate", KeyKind::kPart, percent(100), 1, kOne}})},
+          {MethodId::kPowerSgd, "powersgd", "two factors of low rank",
+           lossy("auto|lowrank", {{"rank", KeyKind::kCount, 2, 1, 1024}, toggle("warm", true)})}};
+}
+
+std::vector<MethodInfo> policies() {
+  return {
+      {MethodId::kHylo, "hylo", "convolutions by kernel_sparse with rates by size, matrices by twobit",
+       lossy("auto|gather|scatter|shared|counts", {{"rho", KeyKind::kPart, percent(2500), 1, kOne},
+                                                   {"factor", KeyKind::kFactor, kOne, kOne / 64, 64 * kOne}})},
+      {MethodId::kAlgc, "algc", "layers above a gate by threshold_sparse, each with a density of its own",
+       with_warm_up(with_momentum(lossy("auto|gather|ring", {{"density", KeyKind::kPart, percent(100), 1, kOne},
+                                                             {"most", KeyKind::kPart, percent(2500), 1, kOne},
+                                                             {"reestimate", KeyKind::kCount, 32, 1, 1'000'000}})))},
+      {MethodId::kImportance, "importance", "group_topk at the rate that the measured link and exposed time allow",
+       with_momentum(with_values(lossy(kTwoWays, {{"group", KeyKind::kCount, 512, 2, kLargestBlock},
+                                                  choice("link", "budget|aimd"),
+                                                  choice("split", "off|loss"),
+                                                  {"start", KeyKind::kPart, percent(1000), 1, kOne},
+                                                  {"least", KeyKind::kPart, percent(50), 1, kOne},
+                                                  {"most", KeyKind::kPart, kOne, 1, kOne},
+                                                  {"exposed", KeyKind::kPart, percent(500), 1, kOne},
+                                                  {"down", KeyKind::kPart, percent(9500), kOne / 2, kOne - 1},
+                                                  {"up", KeyKind::kPart, percent(10), 1, kOne}})))},
+      {MethodId::kAuto, "auto",
+       "dense until less is predicted to make steps shorter, then as little less as that needs",
+       with_warm_up(with_momentum(lossy(kTwoWays, {toggle("fp16", false),
+                                                   toggle("sparse", true),
+                                                   {"gain", KeyKind::kPart, percent(200), 0, kOne / 2},
+                                                   {"rate", KeyKind::kPart, percent(200), 1, kOne}})))},
+  };
+}
+
+struct NamedRecipe {
+  std::string_view name;
+  Recipe recipe;
+};
+
+constexpr std::array kRecipes = {
+    NamedRecipe{"dense", Recipe::kDense},     NamedRecipe{"gather", Recipe::kGather},
+    NamedRecipe{"scatter", Recipe::kScatter}, NamedRecipe{"shared", Recipe::kShared},
+    NamedRecipe{"lowrank", Recipe::kLowRank}, NamedRecipe{"ring", Recipe::kRing},
+    NamedRecipe{"counts", Recipe::kCounts},
+};
+
+}  // namespace
+
+Recipe recipe_named(std::string_view name) {
+  const auto* const found = std::ranges::find(kRecipes, name, &NamedRecipe::name);
+  SRT_CHECK(found != kRecipes.end());
+  return found->recipe;
+}
+
+std::string_view recipe_name(Recipe recipe) {
+  const auto* const found = std::ranges::find(kRecipes, recipe, &NamedRecipe::recipe);
+  return found == kRecipes.end() ? "unknown" : found->name;
+}
+
+const std::vector<MethodInfo>& methods() {
+  static const std::vector<MethodInfo> kAll = [] {
+    std::vector<MethodInfo> all = casts();
+    for (auto* make : {selections, policies}) {
+      for (MethodInfo& one : make()) {
+        all.push_back(std::move(one));
+      }
+    }
+    return all;
+  }();
+  return kAll;
+}
+
+const MethodInfo* find_method(std::string_view name) {
+  const auto found = std::ranges::find(methods(), name, &MethodInfo::name);
+  return found == methods().end() ? nullptr : &*found;
+}
+
+Result<const MethodInfo*> method_named(std::string_view name) {
+  if (const MethodInfo* found = find_method(name)) {
+    return found;
+  }
+  std::vector<std::string_view> names;
+  for (const MethodInfo& method : methods()) {
+    names.push_back(method.name);
+  }
+  return unknown_name("unknown codec or policy '" + std::string(name) + "'", name, names, "known are");
+}
+
+}  // namespace sirtaki

@@ -1,0 +1,102 @@
+// Config: every option of the runtime as a typed, constant value, and the table behind it (options.inc).
+//
+// Owned by: whoever loaded it (config_load.h), shared as shared_ptr<const Config>. Threads: immutable once loaded.
+// Not for: reading files or the environment (config_load.h), options of single tensors.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "runtime/base/config/option_value.h"
+#include "runtime/base/status.h"
+#include "runtime/base/types.h"
+
+namespace sirtaki {
+
+enum class OptionType : std::uint8_t { kInt, kBool, kBytes, kTime, kString, kChoice, kPortRange, kCompression };
+
+namespace option_field {
+using Int = int;
+using Bool = bool;
+using Bytes = std::int64_t;
+using Time = Duration;
+using String = std::string;
+using Choice = std::string;       // one of the accepted names
+using Compression = std::string;  // compression_spec.h
+using PortRange = ::sirtaki::PortRange;
+}  // namespace option_field
+
+struct Config {
+  // All options at their defaults.
+  Config();
+
+  // Where the value of `name` ("net.interface") comes from: "default", "sirtaki.toml:12", "SIRTAKI_NET_INTERFACE",
+  // "command line", "program". Empty for an unknown name.
+  std::string_view source(std::string_view name) const;
+
+#define SRT_SECTION(section, Type) struct Type {
+#define SRT_OPTION(section, key, type, text, accepted, scope, horovod, help) option_field::type key{};
+#define SRT_SECTION_END(section) \
+  }                              \
+  section;
+#define SRT_ALIAS(alias, section, key)
+#include "runtime/base/config/options.inc"
+#undef SRT_SECTION
+#undef SRT_OPTION
+#undef SRT_SECTION_END
+#undef SRT_ALIAS
+
+  std::vector<std::string> sources;  // by index in option_table()
+};
+
+enum class OptionScope : std::uint8_t {
+  kLocal,   // each rank its own
+  kAgreed,  // equal on all ranks
+};
+
+using OptionField = std::variant<int*, bool*, std::int64_t*, Duration*, std::string*, PortRange*>;
+
+// One row of the table. All texts live as long as the program.
+struct OptionInfo {
+  std::string name;        // "net.interface": the key in TOML
+  std::string env;         // "SIRTAKI_NET_INTERFACE"
+  std::string flag;        // "--net-interface"
+  std::string alias;       // short name at the top level ("compression"), or ""
+  std::string alias_env;   // "SIRTAKI_COMPRESSION", or ""
+  std::string alias_flag;  // "--compression", or ""
+  std::string horovod;     // variable of Horovod that means the same, or ""
+  OptionType type;         // how the text is read
+  OptionScope scope;       // who must agree
+  std::string_view default_text;
+  std::string_view accepted;  // as in options.inc
+  std::string_view help;      // one or two sentences
+  OptionField (*field)(Config&);
+};
+
+// In the order of options.inc.
+const std::vector<OptionInfo>& option_table();
+// By name or top-level alias; nullptr when there is none.
+const OptionInfo* find_option(std::string_view name);
+// What may be given, for messages and help: "a size such as 64KiB, from 0 to 16MiB".
+std::string accepted_form(const OptionInfo& option);
+
+// Reads `text` into the option's field; kInvalidArgument says what is accepted. Leaves the field alone on errors.
+Status set_option(const OptionInfo& option, std::string_view text, Config& config);
+// The canonical text of the option's value; set_option() takes it back.
+std::string get_option(const OptionInfo& option, const Config& config);
+
+// Contradictions between options, named with their sources.
+Status validate(const Config& config);
+
+// Name and canonical value of every kAgreed option, in table order.
+std::vector<std::pair<std::string, std::string>> agreed_options(const Config& config);
+// [{"name", "value", "source", "default", "type", "accepted", "help", "env", "cli", "alias", "agreed", "horovod"}, ...]
+std::string options_json(const Config& config);
+// The page docs/options.md.
+std::string options_markdown();
+
+}  // namespace sirtaki

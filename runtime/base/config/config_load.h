@@ -1,0 +1,53 @@
+// Loading a Config: defaults < TOML file < environment < command line < program.
+//
+// Every value keeps where it came from. An unknown key or variable, or a bad value, is an error that names the place,
+// what is accepted and the nearest valid name. Variables of Horovod with a counterpart here are understood (SIRTAKI_*
+// wins over them); other HOROVOD_* are ignored.
+// config_load.cc is the only reader of the process environment beside job_env.cc.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "runtime/base/config/config.h"
+#include "runtime/base/status.h"
+
+namespace sirtaki {
+
+using Environment = std::map<std::string, std::string, std::less<>>;
+
+// Variables that are not options.
+inline constexpr std::string_view kConfigVariable = "SIRTAKI_CONFIG";            // path of the TOML file
+inline constexpr std::string_view kConfigTextVariable = "SIRTAKI_CONFIG_TEXT";   // its content, from the launcher
+inline constexpr std::string_view kCommandLineVariable = "SIRTAKI_CLI_OPTIONS";  // the launcher's flags, TOML lines
+// What sirtakirun says to a rank and programs may read: its place on its host, whether its errors end on a terminal.
+inline constexpr std::string_view kLocalRankVariable = "SIRTAKI_JOB_LOCAL_RANK";
+inline constexpr std::string_view kLocalSizeVariable = "SIRTAKI_JOB_LOCAL_SIZE";
+inline constexpr std::string_view kTerminalVariable = "SIRTAKI_JOB_TERMINAL";
+
+// Returns whether sirtakirun gives this option to each rank by itself and takes no flag for it.
+bool set_by_launcher(std::string_view name);
+
+struct ConfigSources {
+  Environment environment;
+  // Given path (--config-file), else kConfigVariable. `file_text` (else kConfigTextVariable) stands for the content;
+  // without it the file is read.
+  std::string file_path;
+  std::optional<std::string> file_text;
+  std::string command_line;  // TOML lines (option_line); kCommandLineVariable comes before it
+  std::string program;       // TOML lines
+};
+
+// The variables of this process; everything else empty.
+ConfigSources process_sources();
+Environment process_environment();
+
+Result<std::shared_ptr<const Config>> load_config(const ConfigSources& sources);
+
+// `name = "value"` and a line end, for ConfigSources::command_line and ::program.
+std::string option_line(std::string_view name, std::string_view value);
+
+}  // namespace sirtaki

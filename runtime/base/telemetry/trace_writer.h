@@ -1,0 +1,68 @@
+// TraceWriter: one Chrome/Perfetto JSON file from the chunks of all ranks.
+//
+// Owned by: the hub. One thread; add() formats and writes, so it does not belong on a thread that must answer at once.
+// The file is complete JSON after every add(): killed between two chunks, what was written opens in the viewer.
+// A rank is a process of the trace, a track a thread; spans of a track that overlap go to further threads of it.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/base/status.h"
+#include "runtime/base/telemetry/timeline.h"
+#include "runtime/base/types.h"
+
+namespace sirtaki {
+
+class TraceWriter {
+ public:
+  // Creates or replaces the file; kUnavailable when that fails.
+  static Result<std::unique_ptr<TraceWriter>> open(const std::string& path);
+  ~TraceWriter();
+  TraceWriter(const TraceWriter&) = delete;
+  TraceWriter& operator=(const TraceWriter&) = delete;
+
+  // `clock_offset`: the rank's clock minus the hub's; taken off every time. After a write error nothing more is written
+  // and every call returns that error.
+  Status add(const TimelineChunk& chunk, Duration clock_offset);
+  const std::string& path() const { return path_; }
+
+ private:
+  struct Lane {
+    int thread = 0;
+    TimePoint end;
+  };
+  struct Process {
+    std::map<std::uint32_t, std::string> names;
+    std::map<std::uint32_t, std::vector<Lane>> lanes;  // by track
+    std::map<std::uint32_t, std::uint64_t> dropped;    // by track, so far
+    int next_thread = 1;
+  };
+  static constexpr std::size_t kMaxLanes = 64;  // of a track; more overlap than that shares the last one
+
+  TraceWriter(std::string path, int fd) : path_(std::move(path)), fd_(fd) {}
+  Process& process_of(const TimelineChunk& chunk);
+  void add_track(Rank rank, Process& process, const TimelineChunk::TrackPart& track);
+  void add_span(Rank rank, const Process& process, const Span& span, int thread);
+  void add_drops(Rank rank, Process& process, const TimelineChunk::TrackPart& track);
+  void add_metadata(Rank rank, int thread, std::string_view kind, std::string_view name);
+  Lane& lane_for(Rank rank, Process& process, const TimelineChunk::TrackPart& track, const Span& span);
+  void append(std::string_view event);
+  Status flush();
+
+  const std::string path_;
+  const int fd_;
+  std::int64_t end_ = 0;  // offset behind the last event
+  bool first_ = true;
+  Duration offset_{};  // of the chunk at hand
+  TimePoint latest_;   // the last end of a span, for events that have no time of their own
+  std::string buffer_;
+  std::map<Rank, Process> processes_;
+  Status status_;
+};
+
+}  // namespace sirtaki
