@@ -11,7 +11,7 @@
 #include "runtime/base/config/job_env.h"
 #include "runtime/base/status.h"
 #include "runtime/base/types.h"
-#include "runtime/rendezvous/secret.h"
+#include "runtime/rendezvous/auth/secret.h"
 
 namespace sirtaki::adapters {
 

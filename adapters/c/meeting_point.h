@@ -15,7 +15,7 @@
 #include "runtime/base/task.h"
 #include "runtime/engine/session.h"
 #include "runtime/hub/hub.h"
-#include "runtime/rendezvous/secret.h"
+#include "runtime/rendezvous/auth/secret.h"
 
 namespace sirtaki::adapters {
 

@@ -11,7 +11,7 @@
 #include "adapters/c/last_error.h"
 #include "adapters/c/struct_size.h"
 #include "runtime/base/version.h"
-#include "runtime/rendezvous/key_exchange.h"
+#include "runtime/rendezvous/auth/key_exchange.h"
 
 using sirtaki::Code;
 using sirtaki::RequestId;

@@ -21,7 +21,7 @@
 #include "runtime/device/cuda_device.h"
 #include "runtime/net/nccl/loader.h"
 #include "runtime/net/nccl/nccl_collectives.h"
-#include "runtime/rendezvous/asio_loop.h"
+#include "runtime/rendezvous/link/asio_loop.h"
 
 namespace sirtaki::net::nccl {
 namespace {

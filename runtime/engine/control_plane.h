@@ -11,9 +11,9 @@
 
 #include "runtime/base/config/config.h"
 #include "runtime/engine/control_link.h"
-#include "runtime/rendezvous/asio_loop.h"
-#include "runtime/rendezvous/membership.h"
-#include "runtime/rendezvous/secret.h"
+#include "runtime/rendezvous/link/asio_loop.h"
+#include "runtime/rendezvous/link/membership.h"
+#include "runtime/rendezvous/auth/secret.h"
 
 namespace sirtaki::engine {
 

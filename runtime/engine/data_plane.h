@@ -15,9 +15,9 @@
 #include "runtime/engine/control_plane.h"
 #include "runtime/net/collectives.h"
 #include "runtime/net/point_to_point.h"
-#include "runtime/rendezvous/asio_loop.h"
-#include "runtime/rendezvous/membership.h"
-#include "runtime/rendezvous/secret.h"
+#include "runtime/rendezvous/link/asio_loop.h"
+#include "runtime/rendezvous/link/membership.h"
+#include "runtime/rendezvous/auth/secret.h"
 
 namespace sirtaki::engine {
 

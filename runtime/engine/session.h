@@ -22,8 +22,8 @@
 #include "runtime/device/device_api.h"
 #include "runtime/engine/requests.h"
 #include "runtime/net/nccl/loader.h"
-#include "runtime/rendezvous/membership.h"
-#include "runtime/rendezvous/secret.h"
+#include "runtime/rendezvous/link/membership.h"
+#include "runtime/rendezvous/auth/secret.h"
 
 namespace sirtaki::engine {
 

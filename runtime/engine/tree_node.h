@@ -17,8 +17,8 @@
 #include "runtime/control/relay.h"
 #include "runtime/control/tree.h"
 #include "runtime/rendezvous/branch.h"
-#include "runtime/rendezvous/early.h"
-#include "runtime/rendezvous/membership.h"
+#include "runtime/rendezvous/link/early.h"
+#include "runtime/rendezvous/link/membership.h"
 
 namespace sirtaki::engine {
 

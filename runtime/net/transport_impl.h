@@ -8,9 +8,9 @@
 
 #include "runtime/net/connection.h"
 #include "runtime/net/transport.h"
-#include "runtime/rendezvous/dialing.h"
-#include "runtime/rendezvous/early.h"
-#include "runtime/rendezvous/gate.h"
+#include "runtime/rendezvous/link/dialing.h"
+#include "runtime/rendezvous/link/early.h"
+#include "runtime/rendezvous/link/auth_listener.h"
 
 namespace sirtaki::net {
 

@@ -5,10 +5,10 @@
 
 #include "runtime/base/check.h"
 #include "runtime/base/wire.h"
-#include "runtime/rendezvous/asio_context.h"
-#include "runtime/rendezvous/gate.h"
-#include "runtime/rendezvous/link.h"
-#include "runtime/rendezvous/sockets.h"
+#include "runtime/rendezvous/link/asio_context.h"
+#include "runtime/rendezvous/link/auth_listener.h"
+#include "runtime/rendezvous/link/link.h"
+#include "runtime/rendezvous/link/sockets.h"
 
 namespace sirtaki::rendezvous {
 

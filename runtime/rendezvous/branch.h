@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "runtime/rendezvous/asio_loop.h"
-#include "runtime/rendezvous/dial.h"
+#include "runtime/rendezvous/link/asio_loop.h"
+#include "runtime/rendezvous/link/dial.h"
 
 namespace sirtaki::rendezvous {
 

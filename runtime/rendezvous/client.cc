@@ -9,9 +9,9 @@
 
 #include "runtime/base/check.h"
 #include "runtime/base/wire.h"
-#include "runtime/rendezvous/asio_context.h"
-#include "runtime/rendezvous/dial.h"
-#include "runtime/rendezvous/link.h"
+#include "runtime/rendezvous/link/asio_context.h"
+#include "runtime/rendezvous/link/dial.h"
+#include "runtime/rendezvous/link/link.h"
 
 namespace sirtaki::rendezvous {
 

@@ -7,7 +7,7 @@
 
 #include "runtime/base/status.h"
 #include "runtime/base/types.h"
-#include "runtime/rendezvous/membership.h"
+#include "runtime/rendezvous/link/membership.h"
 
 namespace sirtaki::rendezvous {
 

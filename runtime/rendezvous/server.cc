@@ -4,9 +4,9 @@
 
 #include "runtime/base/check.h"
 #include "runtime/base/wire.h"
-#include "runtime/rendezvous/asio_context.h"
+#include "runtime/rendezvous/link/asio_context.h"
 #include "runtime/rendezvous/server_impl.h"
-#include "runtime/rendezvous/sockets.h"
+#include "runtime/rendezvous/link/sockets.h"
 
 namespace sirtaki::rendezvous {
 

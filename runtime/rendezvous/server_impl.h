@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "runtime/rendezvous/clock_filter.h"
-#include "runtime/rendezvous/gate.h"
+#include "runtime/rendezvous/link/auth_listener.h"
 #include "runtime/rendezvous/join_round.h"
-#include "runtime/rendezvous/link.h"
+#include "runtime/rendezvous/link/link.h"
 #include "runtime/rendezvous/server.h"
 
 namespace sirtaki::rendezvous {

@@ -10,9 +10,9 @@
 #include "runtime/net/catalog.h"
 #include "runtime/net/endpoints.h"
 #include "runtime/net/hierarchy.h"
-#include "runtime/rendezvous/asio_loop.h"
-#include "runtime/rendezvous/membership.h"
-#include "runtime/rendezvous/secret.h"
+#include "runtime/rendezvous/link/asio_loop.h"
+#include "runtime/rendezvous/link/membership.h"
+#include "runtime/rendezvous/auth/secret.h"
 
 namespace sirtaki::net::testing {
 namespace {

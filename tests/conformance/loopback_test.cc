@@ -6,7 +6,7 @@
 #include <atomic>
 #include <map>
 
-#include "runtime/rendezvous/asio_loop.h"
+#include "runtime/rendezvous/link/asio_loop.h"
 #include "tests/conformance/collectives_worlds.h"
 #include "tests/unit/device/fake_device.h"
 

@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "runtime/base/check.h"
-#include "runtime/rendezvous/frame.h"
+#include "runtime/rendezvous/link/frame.h"
 #include "tests/fuzz/fuzz_main.h"
 
 namespace sirtaki::fuzz {

@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "runtime/base/check.h"
-#include "runtime/rendezvous/handshake.h"
+#include "runtime/rendezvous/auth/handshake.h"
 #include "tests/fuzz/fuzz_main.h"
 
 namespace sirtaki::fuzz {

@@ -2,8 +2,8 @@
 #include <algorithm>
 
 #include "runtime/base/check.h"
-#include "runtime/rendezvous/frame.h"
-#include "runtime/rendezvous/membership.h"
+#include "runtime/rendezvous/link/frame.h"
+#include "runtime/rendezvous/link/membership.h"
 #include "tests/fuzz/fuzz_main.h"
 
 namespace sirtaki::fuzz {

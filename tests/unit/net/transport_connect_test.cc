@@ -9,8 +9,8 @@
 #include <functional>
 #include <random>
 
-#include "runtime/rendezvous/gate.h"
-#include "runtime/rendezvous/handshake.h"
+#include "runtime/rendezvous/link/auth_listener.h"
+#include "runtime/rendezvous/auth/handshake.h"
 #include "tests/unit/net/transport_node.h"
 
 namespace sirtaki::net::testing {

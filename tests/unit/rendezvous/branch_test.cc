@@ -5,7 +5,7 @@
 
 #include <random>
 
-#include "runtime/rendezvous/frame.h"
+#include "runtime/rendezvous/link/frame.h"
 #include "tests/unit/rendezvous/world.h"
 
 namespace sirtaki::rendezvous {

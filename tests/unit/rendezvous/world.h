@@ -17,7 +17,7 @@
 #include "runtime/base/check.h"
 #include "runtime/rendezvous/client.h"
 #include "runtime/rendezvous/server.h"
-#include "runtime/rendezvous/sockets.h"
+#include "runtime/rendezvous/link/sockets.h"
 
 namespace sirtaki::rendezvous {
 

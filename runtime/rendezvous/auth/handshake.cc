@@ -1,4 +1,4 @@
-#include "runtime/rendezvous/handshake.h"
+#include "runtime/rendezvous/auth/handshake.h"
 
 #include <openssl/crypto.h>
 #include <openssl/evp.h>

@@ -1,10 +1,10 @@
-#include "runtime/rendezvous/frame.h"
+#include "runtime/rendezvous/link/frame.h"
 
 #include <algorithm>
 #include <cstring>
 
 #include "runtime/base/check.h"
-#include "runtime/rendezvous/membership.h"
+#include "runtime/rendezvous/link/membership.h"
 
 namespace sirtaki::rendezvous {
 

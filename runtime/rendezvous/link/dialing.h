@@ -13,8 +13,8 @@
 #include <string>
 #include <vector>
 
-#include "runtime/rendezvous/greeting.h"
-#include "runtime/rendezvous/sockets.h"
+#include "runtime/rendezvous/link/greeting.h"
+#include "runtime/rendezvous/link/sockets.h"
 
 namespace sirtaki::rendezvous {
 

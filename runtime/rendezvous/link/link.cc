@@ -1,4 +1,4 @@
-#include "runtime/rendezvous/link.h"
+#include "runtime/rendezvous/link/link.h"
 
 #include <algorithm>
 #include <boost/asio/buffer.hpp>

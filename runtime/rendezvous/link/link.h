@@ -8,8 +8,8 @@
 #include <memory>
 #include <vector>
 
-#include "runtime/rendezvous/asio_loop.h"
-#include "runtime/rendezvous/frame.h"
+#include "runtime/rendezvous/link/asio_loop.h"
+#include "runtime/rendezvous/link/frame.h"
 
 namespace sirtaki::rendezvous {
 

@@ -1,4 +1,4 @@
-#include "runtime/rendezvous/gate.h"
+#include "runtime/rendezvous/link/auth_listener.h"
 
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -7,9 +7,9 @@
 #include <cerrno>
 
 #include "runtime/base/check.h"
-#include "runtime/rendezvous/asio_context.h"
-#include "runtime/rendezvous/greeting.h"
-#include "runtime/rendezvous/sockets.h"
+#include "runtime/rendezvous/link/asio_context.h"
+#include "runtime/rendezvous/link/greeting.h"
+#include "runtime/rendezvous/link/sockets.h"
 
 namespace sirtaki::rendezvous {
 

@@ -7,7 +7,7 @@
 
 #include <boost/asio/io_context.hpp>
 
-#include "runtime/rendezvous/asio_loop.h"
+#include "runtime/rendezvous/link/asio_loop.h"
 
 namespace sirtaki::rendezvous {
 

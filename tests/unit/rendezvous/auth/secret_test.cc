@@ -1,4 +1,4 @@
-#include "runtime/rendezvous/secret.h"
+#include "runtime/rendezvous/auth/secret.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>

@@ -10,8 +10,8 @@
 #include <memory>
 #include <vector>
 
-#include "runtime/rendezvous/asio_loop.h"
-#include "runtime/rendezvous/handshake.h"
+#include "runtime/rendezvous/link/asio_loop.h"
+#include "runtime/rendezvous/auth/handshake.h"
 
 namespace sirtaki::rendezvous {
 

@@ -1,4 +1,4 @@
-#include "runtime/rendezvous/membership.h"
+#include "runtime/rendezvous/link/membership.h"
 
 #include <algorithm>
 #include <string_view>

@@ -1,4 +1,4 @@
-#include "runtime/rendezvous/dial.h"
+#include "runtime/rendezvous/link/dial.h"
 
 #include <algorithm>
 #include <future>
@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "runtime/base/check.h"
-#include "runtime/rendezvous/dialing.h"
+#include "runtime/rendezvous/link/dialing.h"
 
 namespace sirtaki::rendezvous {
 

@@ -1,4 +1,4 @@
-#include "runtime/rendezvous/frame.h"
+#include "runtime/rendezvous/link/frame.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "runtime/rendezvous/key_exchange.h"
+#include "runtime/rendezvous/auth/key_exchange.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "runtime/rendezvous/asio_loop.h"
+#include "runtime/rendezvous/link/asio_loop.h"
 
 #include <pthread.h>
 #include <signal.h>
@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "runtime/base/check.h"
-#include "runtime/rendezvous/asio_context.h"
+#include "runtime/rendezvous/link/asio_context.h"
 
 namespace sirtaki::rendezvous {
 

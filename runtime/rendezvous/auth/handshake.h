@@ -16,7 +16,7 @@
 
 #include "runtime/base/status.h"
 #include "runtime/base/types.h"
-#include "runtime/rendezvous/secret.h"
+#include "runtime/rendezvous/auth/secret.h"
 
 namespace sirtaki::rendezvous {
 

@@ -1,4 +1,4 @@
-#include "runtime/rendezvous/dialing.h"
+#include "runtime/rendezvous/link/dialing.h"
 
 #include <sys/socket.h>
 
@@ -9,7 +9,7 @@
 #include <thread>
 #include <utility>
 
-#include "runtime/rendezvous/asio_context.h"
+#include "runtime/rendezvous/link/asio_context.h"
 
 namespace sirtaki::rendezvous {
 

@@ -15,9 +15,9 @@
 #include <string>
 #include <vector>
 
-#include "runtime/rendezvous/asio_loop.h"
-#include "runtime/rendezvous/handshake.h"
-#include "runtime/rendezvous/secret.h"
+#include "runtime/rendezvous/link/asio_loop.h"
+#include "runtime/rendezvous/auth/handshake.h"
+#include "runtime/rendezvous/auth/secret.h"
 
 namespace sirtaki::rendezvous {
 

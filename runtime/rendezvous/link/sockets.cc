@@ -1,4 +1,4 @@
-#include "runtime/rendezvous/sockets.h"
+#include "runtime/rendezvous/link/sockets.h"
 
 #include <arpa/inet.h>
 #include <netinet/in.h>

@@ -1,4 +1,4 @@
-#include "runtime/rendezvous/greeting.h"
+#include "runtime/rendezvous/link/greeting.h"
 
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/write.hpp>

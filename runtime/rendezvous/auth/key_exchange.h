@@ -5,7 +5,7 @@
 #pragma once
 
 #include "runtime/base/status.h"
-#include "runtime/rendezvous/secret.h"
+#include "runtime/rendezvous/auth/secret.h"
 
 namespace sirtaki::rendezvous {
 
