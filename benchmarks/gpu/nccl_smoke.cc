@@ -19,8 +19,8 @@
 
 #include "runtime/base/telemetry/log.h"
 #include "runtime/device/cuda_device.h"
-#include "runtime/net/nccl/loader.h"
-#include "runtime/net/nccl/nccl_collectives.h"
+#include "runtime/net/device/nccl/loader.h"
+#include "runtime/net/device/nccl/nccl_collectives.h"
 #include "runtime/rendezvous/link/asio_loop.h"
 
 namespace sirtaki::net::nccl {

@@ -12,7 +12,7 @@
 
 #include "runtime/base/telemetry/stats.h"
 #include "runtime/base/types.h"
-#include "runtime/net/collectives.h"
+#include "runtime/net/collectives/collectives.h"
 
 namespace sirtaki::engine {
 

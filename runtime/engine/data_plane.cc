@@ -7,11 +7,11 @@
 
 #include "runtime/base/json.h"
 #include "runtime/net/catalog.h"
-#include "runtime/net/endpoints.h"
-#include "runtime/net/hierarchy.h"
-#include "runtime/net/local_link.h"
-#include "runtime/net/shared_memory.h"
-#include "runtime/net/transport.h"
+#include "runtime/net/tcp/endpoints.h"
+#include "runtime/net/collectives/hierarchy.h"
+#include "runtime/net/link/inproc_link.h"
+#include "runtime/net/shm/shared_memory.h"
+#include "runtime/net/tcp/transport.h"
 
 namespace sirtaki::engine {
 namespace {

@@ -13,7 +13,7 @@
 #include "runtime/base/task.h"
 #include "runtime/base/tensor.h"
 #include "runtime/engine/buffer_pool.h"
-#include "runtime/net/collectives.h"
+#include "runtime/net/collectives/collectives.h"
 #include "scheduler/plan.h"
 
 namespace sirtaki::engine {

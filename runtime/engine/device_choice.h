@@ -12,7 +12,7 @@
 #include "runtime/base/tensor.h"
 #include "runtime/base/types.h"
 #include "runtime/device/device_api.h"
-#include "runtime/net/nccl/loader.h"
+#include "runtime/net/device/nccl/loader.h"
 
 namespace sirtaki::engine {
 

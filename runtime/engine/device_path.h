@@ -11,7 +11,7 @@
 
 #include "runtime/engine/dense_path.h"
 #include "runtime/engine/device_plane.h"
-#include "runtime/net/device_collectives.h"
+#include "runtime/net/device/device_collectives.h"
 
 namespace sirtaki::engine {
 

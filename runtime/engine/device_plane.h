@@ -23,10 +23,10 @@
 #include "runtime/base/task.h"
 #include "runtime/engine/device_stage.h"
 #include "runtime/engine/device_watch.h"
-#include "runtime/net/nccl/loader.h"
-#include "runtime/net/nccl/nccl_collectives.h"
-#include "runtime/net/ordered_device.h"
-#include "runtime/net/point_to_point.h"
+#include "runtime/net/device/nccl/loader.h"
+#include "runtime/net/device/nccl/nccl_collectives.h"
+#include "runtime/net/device/ordered_device.h"
+#include "runtime/net/link/point_to_point.h"
 
 namespace sirtaki::engine {
 

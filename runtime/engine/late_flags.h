@@ -16,7 +16,7 @@
 
 #include "runtime/base/types.h"
 #include "runtime/control/messages.h"
-#include "runtime/net/collectives.h"
+#include "runtime/net/collectives/collectives.h"
 
 namespace sirtaki::engine {
 

@@ -20,7 +20,7 @@
 #include "runtime/engine/control_link.h"
 #include "runtime/engine/requests.h"
 #include "runtime/engine/trace.h"
-#include "runtime/net/collectives.h"
+#include "runtime/net/collectives/collectives.h"
 
 namespace sirtaki::engine {
 

@@ -21,7 +21,7 @@
 #include "runtime/base/types.h"
 #include "runtime/device/device_api.h"
 #include "runtime/engine/requests.h"
-#include "runtime/net/nccl/loader.h"
+#include "runtime/net/device/nccl/loader.h"
 #include "runtime/rendezvous/link/membership.h"
 #include "runtime/rendezvous/auth/secret.h"
 

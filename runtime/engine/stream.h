@@ -45,7 +45,7 @@
 #include "runtime/engine/stream_board.h"
 #include "runtime/engine/stream_memory.h"
 #include "runtime/engine/stream_trace.h"
-#include "runtime/net/collectives.h"
+#include "runtime/net/collectives/collectives.h"
 #include "scheduler/dispatcher.h"
 #include "scheduler/plan.h"
 

@@ -13,7 +13,7 @@
 #include "compression/memory.h"
 #include "runtime/base/tensor.h"
 #include "runtime/engine/requests.h"
-#include "runtime/net/hosts.h"
+#include "runtime/net/link/hosts.h"
 #include "scheduler/plan.h"
 
 namespace sirtaki::engine {

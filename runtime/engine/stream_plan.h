@@ -13,7 +13,7 @@
 #include "runtime/base/json.h"
 #include "runtime/base/status.h"
 #include "runtime/engine/requests.h"
-#include "runtime/net/collectives.h"
+#include "runtime/net/collectives/collectives.h"
 #include "scheduler/plan.h"
 #include "scheduler/policies/controller.h"
 #include "scheduler/policies/policy.h"

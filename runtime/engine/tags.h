@@ -12,8 +12,8 @@
 #include <cstdint>
 
 #include "runtime/base/types.h"
-#include "runtime/net/tag_group.h"
-#include "runtime/net/tombstones.h"
+#include "runtime/net/link/tag_group.h"
+#include "runtime/net/link/tombstones.h"
 
 namespace sirtaki::engine {
 

@@ -2,8 +2,8 @@
 
 #include <array>
 
-#include "runtime/net/gloo_backend.h"
-#include "runtime/net/hierarchy.h"
+#include "runtime/net/gloo/gloo_backend.h"
+#include "runtime/net/collectives/hierarchy.h"
 
 namespace sirtaki::net {
 namespace {

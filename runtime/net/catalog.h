@@ -7,9 +7,9 @@
 #include <string>
 #include <string_view>
 
-#include "runtime/net/collectives.h"
-#include "runtime/net/direct.h"
-#include "runtime/net/point_to_point.h"
+#include "runtime/net/collectives/collectives.h"
+#include "runtime/net/collectives/direct.h"
+#include "runtime/net/link/point_to_point.h"
 
 namespace sirtaki::net {
 

@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "runtime/net/catalog.h"
-#include "runtime/net/endpoints.h"
-#include "runtime/net/hierarchy.h"
+#include "runtime/net/tcp/endpoints.h"
+#include "runtime/net/collectives/hierarchy.h"
 #include "runtime/rendezvous/link/asio_loop.h"
 #include "runtime/rendezvous/link/membership.h"
 #include "runtime/rendezvous/auth/secret.h"

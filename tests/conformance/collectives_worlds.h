@@ -10,12 +10,12 @@
 #include <vector>
 
 #include "runtime/base/loop.h"
-#include "runtime/net/collectives.h"
-#include "runtime/net/direct.h"
-#include "runtime/net/hosts.h"
-#include "runtime/net/local_link.h"
-#include "runtime/net/shared_memory.h"
-#include "runtime/net/transport.h"
+#include "runtime/net/collectives/collectives.h"
+#include "runtime/net/collectives/direct.h"
+#include "runtime/net/link/hosts.h"
+#include "runtime/net/link/inproc_link.h"
+#include "runtime/net/shm/shared_memory.h"
+#include "runtime/net/tcp/transport.h"
 
 namespace sirtaki::net::testing {
 

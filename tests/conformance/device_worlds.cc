@@ -3,13 +3,13 @@
 #include <stdexcept>
 #include <utility>
 
-#include "runtime/net/local_link.h"
-#include "runtime/net/nccl/nccl_collectives.h"
-#include "runtime/net/ordered_device.h"
+#include "runtime/net/link/inproc_link.h"
+#include "runtime/net/device/nccl/nccl_collectives.h"
+#include "runtime/net/device/ordered_device.h"
 #include "tests/conformance/loopback.h"
 #include "tests/conformance/played_nccl.h"
 #include "tests/unit/device/fake_device.h"
-#include "tests/unit/net/nccl/ids.h"
+#include "tests/unit/net/device/nccl/ids.h"
 
 namespace sirtaki::net::testing {
 namespace {

@@ -17,7 +17,7 @@
 
 #include "runtime/base/loop.h"
 #include "runtime/device/event_pool.h"
-#include "runtime/net/device_collectives.h"
+#include "runtime/net/device/device_collectives.h"
 
 namespace sirtaki::net::testing {
 

@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/net/nccl/nccl_api.h"
+#include "runtime/net/device/nccl/nccl_api.h"
 
 namespace sirtaki::net::testing {
 

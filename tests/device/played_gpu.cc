@@ -21,7 +21,7 @@
 
 #include "kernels/cuda_kernels.h"
 #include "runtime/device/cuda_calls.h"
-#include "runtime/net/nccl/nccl_api.h"
+#include "runtime/net/device/nccl/nccl_api.h"
 #include "tests/device/played_calls.h"
 
 namespace {

@@ -3,7 +3,7 @@
 
 #include "runtime/base/check.h"
 #include "runtime/engine/device_report.h"
-#include "runtime/net/launch_words.h"
+#include "runtime/net/device/launch_messages.h"
 #include "tests/fuzz/fuzz_main.h"
 
 namespace sirtaki::fuzz {

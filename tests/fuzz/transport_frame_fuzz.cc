@@ -2,7 +2,7 @@
 #include <array>
 
 #include "runtime/base/check.h"
-#include "runtime/net/channel.h"
+#include "runtime/net/tcp/channel.h"
 #include "tests/fuzz/fuzz_main.h"
 
 namespace sirtaki::fuzz {

@@ -11,7 +11,7 @@
 #include <optional>
 #include <vector>
 
-#include "runtime/net/collectives.h"
+#include "runtime/net/collectives/collectives.h"
 #include "tests/world/sim_loop.h"
 
 namespace sirtaki::world {

@@ -9,7 +9,7 @@
 #include <memory>
 
 #include "runtime/base/types.h"
-#include "runtime/net/point_to_point.h"
+#include "runtime/net/link/point_to_point.h"
 
 namespace sirtaki::world {
 

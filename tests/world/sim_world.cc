@@ -5,8 +5,8 @@
 #include <stdexcept>
 #include <tuple>
 
-#include "runtime/net/direct.h"
-#include "runtime/net/local_link.h"
+#include "runtime/net/collectives/direct.h"
+#include "runtime/net/link/inproc_link.h"
 
 namespace sirtaki::world {
 namespace {

@@ -20,7 +20,7 @@
 #include <vector>
 
 #include "runtime/engine/recipes/slices.h"
-#include "runtime/net/hosts.h"
+#include "runtime/net/link/hosts.h"
 
 namespace sirtaki::engine {
 

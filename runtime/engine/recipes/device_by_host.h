@@ -16,7 +16,7 @@
 
 #include "runtime/engine/device_plane.h"
 #include "runtime/engine/recipes/slices.h"
-#include "runtime/net/hosts.h"
+#include "runtime/net/link/hosts.h"
 
 namespace sirtaki::engine {
 

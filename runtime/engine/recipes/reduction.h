@@ -24,7 +24,7 @@
 #include "runtime/base/task.h"
 #include "runtime/engine/buffer_pool.h"
 #include "runtime/engine/tags.h"
-#include "runtime/net/collectives.h"
+#include "runtime/net/collectives/collectives.h"
 
 namespace sirtaki::engine {
 

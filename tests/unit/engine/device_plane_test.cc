@@ -12,11 +12,11 @@
 #include <vector>
 
 #include "runtime/base/check.h"
-#include "runtime/net/nccl/communicator.h"
+#include "runtime/net/device/nccl/communicator.h"
 #include "tests/conformance/collectives_worlds.h"
 #include "tests/conformance/played_nccl.h"
 #include "tests/unit/device/fake_device.h"
-#include "tests/unit/net/nccl/ids.h"
+#include "tests/unit/net/device/nccl/ids.h"
 
 namespace sirtaki::engine {
 namespace {

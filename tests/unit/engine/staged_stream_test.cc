@@ -12,7 +12,7 @@
 #include "runtime/base/check.h"
 #include "tests/conformance/collectives_worlds.h"
 #include "tests/unit/device/fake_device.h"
-#include "tests/unit/net/nccl/ids.h"
+#include "tests/unit/net/device/nccl/ids.h"
 
 namespace sirtaki::engine {
 namespace {

@@ -11,7 +11,7 @@
 
 #include "compression/memory.h"
 #include "runtime/engine/wire_size.h"
-#include "runtime/net/hosts.h"
+#include "runtime/net/link/hosts.h"
 
 namespace sirtaki::engine {
 namespace {

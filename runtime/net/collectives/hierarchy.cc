@@ -1,0 +1,212 @@
+#include "runtime/net/collectives/hierarchy.h"
+
+#include <string>
+#include <utility>
+
+#include "runtime/base/check.h"
+#include "runtime/net/collectives/algorithms.h"
+#include "runtime/net/collectives/combine.h"
+#include "runtime/net/collectives/reducer.h"
+
+namespace sirtaki::net {
+namespace {
+
+// Groups of PartLink: the local one, then one a share.
+constexpr std::uint32_t kLocalGroup = 0;
+
+std::int64_t elements_of(const Block& block, DType dtype) {
+  return static_cast<std::int64_t>(block.size / dtype_size(dtype));
+}
+
+}  // namespace
+
+std::unique_ptr<PartLink> local_part(PointToPoint& link, const Hosts& hosts) {
+  const auto host = static_cast<std::size_t>(hosts.host_of(link.rank()));
+  return std::make_unique<PartLink>(link, hosts.ranks()[host], kLocalGroup, true);
+}
+
+// One allreduce on its way through the phases.
+struct HierarchicalCollectives::Run {
+  CollectiveArgs args;
+  Done done;
+  std::vector<Block> shares;               // bytes of the whole, by share
+  Block own;                               // those of this rank, which are neighbours
+  std::vector<std::int64_t> local_counts;  // elements, by place on this host
+  double here = 1.0;                       // sums of a host are divided by it
+  std::size_t missing = 0;                 // own shares still on their way
+  Status status;
+
+  CollectiveArgs phase(OpKind kind, ConstBytes in, Bytes out) const {
+    CollectiveArgs part;
+    part.kind = kind;
+    part.tag = args.tag;
+    part.dtype = args.dtype;
+    part.op = args.op == ReduceOp::kAverage ? ReduceOp::kSum : args.op;
+    part.priority = args.priority;
+    part.in = in;
+    part.out = out;
+    return part;
+  }
+  Bytes own_out() const { return args.out.subspan(own.begin, own.size); }
+};
+
+bool HierarchicalCollectives::fits(const Hosts& hosts) {
+  return hosts.several_with_several() && hosts.shares() < static_cast<int>(PartLink::kMaxGroups);
+}
+
+HierarchicalCollectives::HierarchicalCollectives(PointToPoint& link, const DirectOptions& options,
+                                                 std::shared_ptr<SharedMemory> local)
+    : link_(link),
+      options_(options),
+      workshop_(DirectCollectives::make_workshop(link.loop(), options)),
+      flat_(link, options, nullptr, workshop_),
+      local_(group_of(local_part(link, options.hosts), std::move(local))) {
+  const Hosts& hosts = options_.hosts;
+  SRT_CHECK(fits(hosts));
+  groups_.hosts = hosts;
+  groups_.host = hosts.host_of(link.rank());
+  groups_.here = local_.collectives.get();
+  for (int share = 0; share < hosts.shares(); ++share) {
+    places_.push_back(hosts.owner_place(groups_.host, share));
+    if (places_.back() == local_.link->rank()) {
+      const auto group = static_cast<std::uint32_t>(share) + kLocalGroup + 1;
+      owners_.push_back(group_of(std::make_unique<PartLink>(link, hosts.owners(share), group, false), nullptr));
+      groups_.own.push_back({share, owners_.back().collectives.get()});
+    }
+  }
+}
+
+HierarchicalCollectives::Group HierarchicalCollectives::group_of(std::unique_ptr<PartLink> link,
+                                                                 std::shared_ptr<SharedMemory> shared) const {
+  Group group;
+  group.link = std::move(link);
+  group.collectives = std::make_unique<DirectCollectives>(*group.link, options_.flat(), std::move(shared), workshop_);
+  return group;
+}
+
+Caps HierarchicalCollectives::caps() const {
+  Caps caps;
+  caps.sums_by_host = true;
+  return caps;
+}
+
+bool HierarchicalCollectives::goes_by_host(const CollectiveArgs& args) const {
+  return args.kind == OpKind::kAllreduce && check_args(args, rank(), size()).is_ok() &&
+         !is_one_exchange(args, options_, size());
+}
+
+void HierarchicalCollectives::start(CollectiveArgs args, Done done) {
+  SRT_IN_LOOP(link_.loop());
+  const OpTag tag = args.tag;
+  if (by_host_.contains(tag) || flat_.in_flight(tag)) {
+    link_.loop().post([tag, moved = std::move(done)]() mutable {
+      moved(invalid_argument("tag " + std::to_string(tag.value) + " is already in flight"));
+    });
+    return;
+  }
+  if (!goes_by_host(args)) {
+    flat_.start(std::move(args), std::move(done));
+    return;
+  }
+  by_host_.insert(tag);
+  const auto run = std::make_shared<Run>();
+  run->args = std::move(args);
+  run->done = std::move(done);
+  run->here = host_divisor(run->args, groups_.hosts);
+  const std::size_t item = dtype_size(run->args.dtype);
+  run->shares = equal_blocks(run->args.in.size() / item, item, groups_.hosts.shares());
+  run->local_counts.resize(static_cast<std::size_t>(local_.link->size()));
+  for (std::size_t share = 0; share < run->shares.size(); ++share) {
+    run->local_counts[static_cast<std::size_t>(places_[share])] += elements_of(run->shares[share], run->args.dtype);
+  }
+  run->own.begin = run->shares[static_cast<std::size_t>(groups_.own.front().number)].begin;
+  const Block& last = run->shares[static_cast<std::size_t>(groups_.own.back().number)];
+  run->own.size = last.begin + last.size - run->own.begin;
+  reduce_here(run);
+}
+
+// Refusals of a phase's operations come through the loop, which may go on without this.
+Done HierarchicalCollectives::then(Step step, const std::shared_ptr<Run>& run) {
+  return [this, alive = std::weak_ptr<const bool>(alive_), step, run](const Status& status) {
+    if (!alive.expired()) {
+      (this->*step)(run, status);
+    }
+  };
+}
+
+void HierarchicalCollectives::reduce_here(const std::shared_ptr<Run>& run) {
+  CollectiveArgs args = run->phase(OpKind::kReduceScatter, run->args.in, run->own_out());
+  args.recv_counts = run->local_counts;
+  if (run->here > 1.0) {
+    args.op = ReduceOp::kAverage;
+    args.divisor = run->here;
+  }
+  local_.collectives->start(std::move(args), then(&HierarchicalCollectives::exchange, run));
+}
+
+void HierarchicalCollectives::exchange(const std::shared_ptr<Run>& run, const Status& reduced) {
+  if (!reduced) {
+    finish(run, reduced);
+    return;
+  }
+  run->missing = owners_.size();
+  for (std::size_t i = 0; i < owners_.size(); ++i) {
+    const Block& share = run->shares[static_cast<std::size_t>(groups_.own[i].number)];
+    const Bytes memory = run->args.out.subspan(share.begin, share.size);
+    CollectiveArgs args = run->phase(OpKind::kAllreduce, memory, memory);
+    args.op = run->args.op;
+    args.divisor = (run->args.divisor > 0 ? run->args.divisor : size()) / run->here;
+    owners_[i].collectives->start(std::move(args), then(&HierarchicalCollectives::spread_here, run));
+  }
+}
+
+// After each own share; goes on with the last.
+void HierarchicalCollectives::spread_here(const std::shared_ptr<Run>& run, const Status& exchanged) {
+  run->status.update(exchanged);
+  if (--run->missing > 0) {
+    return;
+  }
+  if (!run->status) {
+    finish(run, run->status);
+    return;
+  }
+  CollectiveArgs args = run->phase(OpKind::kAllgather, run->own_out(), run->args.out);
+  args.recv_counts = run->local_counts;
+  local_.collectives->start(std::move(args), then(&HierarchicalCollectives::finish, run));
+}
+
+void HierarchicalCollectives::finish(const std::shared_ptr<Run>& run, const Status& status) {
+  by_host_.erase(run->args.tag);
+  if (!status) {
+    // Ranks of this host that got further may still show it blocks.
+    local_.collectives->cancel(run->args.tag, status);
+  }
+  Done done = std::move(run->done);
+  done(status);
+}
+
+void HierarchicalCollectives::cancel(TagGroup tags, Status cause) {
+  for (const Group& group : owners_) {
+    group.collectives->cancel(tags, cause);
+  }
+  local_.collectives->cancel(tags, cause);
+  flat_.cancel(tags, std::move(cause));
+}
+
+void HierarchicalCollectives::forget(const TagGroup& tags) {
+  for (const Group& group : owners_) {
+    group.collectives->forget(tags);
+  }
+  local_.collectives->forget(tags);
+  flat_.forget(tags);
+}
+
+void HierarchicalCollectives::abort(Status cause) {
+  for (const Group& group : owners_) {
+    group.collectives->abort(cause);
+  }
+  local_.collectives->abort(cause);
+  flat_.abort(std::move(cause));
+}
+
+}  // namespace sirtaki::net

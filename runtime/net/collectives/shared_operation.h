@@ -1,0 +1,107 @@
+// SharedOperation: base of the algorithms whose data goes through shared memory. Messages over the link say where a
+// block lies; they match, fail and end as those of any Operation.
+// Data for which there is no room in shared memory follows its message over the link, so no operation waits for memory
+// that another one holds.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "runtime/net/collectives/operation.h"
+#include "runtime/net/collectives/reducer.h"
+#include "runtime/net/shm/shared_memory.h"
+
+namespace sirtaki::net {
+
+class SharedOperation : public Operation {
+ public:
+  using Operation::Operation;
+  // It may have failed by itself, of which nobody tells the shared memory.
+  ~SharedOperation() override;
+
+ protected:
+  // Data of a peer, wherever it came through.
+  struct Arrival {
+    SharedView view;
+    Staging staging;
+    ConstBytes data;
+  };
+  using Room = std::optional<SharedMemory::Room>;
+  // The first page of lent memory.
+  using LentPage = std::optional<std::uint32_t>;
+  // What a message is about; the number of its segment tells it from others of its kind.
+  enum class Kind : std::uint8_t { kData = 0, kResult = 1, kTaken = 2 };
+  static constexpr std::uint32_t slot_of(Kind kind, std::size_t index) {
+    return 8 * static_cast<std::uint32_t>(index) + 2 * static_cast<std::uint32_t>(kind);
+  }
+
+  // Lets `readers` have `data`, which must stay as it is while the operation runs. `check` as in Operation::send.
+  void publish(const std::vector<Rank>& readers, std::uint32_t slot, ConstBytes data, std::uint32_t check = 0);
+  // The same in two halves: room to be filled, if there is any, and the word that it holds what `data` does.
+  Room reserve(const std::vector<Rank>& readers, std::size_t bytes);
+  void announce(const std::vector<Rank>& readers, std::uint32_t slot, const Room& room, ConstBytes data,
+                std::uint32_t check = 0);
+  // Where all that this rank gives lies in lent memory, `readers` see it there: each has to be told of some of it with
+  // announce_lent().
+  LentPage show_lent(const std::vector<Rank>& readers);
+  void announce_lent(const std::vector<Rank>& readers, std::uint32_t slot, std::uint32_t page);
+
+  // `then` gets what `peer` published under `slot`: this part of all that it gives.
+  template <class Then>
+  void fetch(Rank peer, std::uint32_t slot, const Block& part, Then then, std::uint32_t check = 0) {
+    auto notice = std::make_shared<Notice>();
+    auto receive = [this, peer, slot, part, notice, then = std::move(then)]() mutable {
+      if (notice->where != Where::kFollows) {
+        open(peer, *notice, part, then);
+        return;
+      }
+      const std::size_t bytes = part.size;
+      shared().give_back(peer);
+      auto arrival = std::make_shared<Arrival>();
+      arrival->staging = staging(bytes);
+      const Bytes memory(arrival->staging.data(), bytes);
+      arrival->data = memory;
+      recv(peer, slot + kFollows, memory, [arrival, then = std::move(then)]() mutable { then(std::move(*arrival)); });
+    };
+    recv(peer, slot, notice->bytes(), std::move(receive), check);
+  }
+
+  std::vector<Rank> others() const;
+
+ private:
+  void let_go() override { lent_by_.clear(); }
+
+  static constexpr std::uint32_t kFollows = 1;
+
+  enum class Where : std::uint32_t {
+    kBlock = 0,
+    kFollows = 1,  // not in shared memory; the next slot carries the data
+    kLent = 2,     // at its place in all of the peer's
+  };
+  struct Notice {
+    std::uint32_t page = 0;
+    Where where = Where::kBlock;
+    Bytes bytes() { return std::as_writable_bytes(std::span(this, 1)); }
+  };
+
+  template <class Then>
+  void open(Rank peer, const Notice& notice, const Block& part, Then& then) {
+    auto arrival =
+        notice.where == Where::kLent ? open_lent(peer, notice.page, part) : open_block(peer, notice.page, part);
+    if (!arrival) {
+      fail(arrival.status());
+      return;
+    }
+    then(std::move(*arrival));
+  }
+  Result<Arrival> open_block(Rank peer, std::uint32_t page, const Block& part);
+  Result<Arrival> open_lent(Rank peer, std::uint32_t page, const Block& part);
+  void tell(const std::vector<Rank>& readers, std::uint32_t slot, const Notice& said, std::uint32_t check);
+
+  std::map<Rank, SharedView> lent_by_;  // open until the operation ends
+};
+
+}  // namespace sirtaki::net

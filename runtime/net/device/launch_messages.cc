@@ -1,0 +1,78 @@
+#include "runtime/net/device/launch_messages.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "runtime/base/check.h"
+#include "runtime/base/wire.h"
+
+namespace sirtaki::net {
+namespace {
+
+using Kind = LaunchWord::Kind;
+
+constexpr const char* kWhat = "a message on the order of launches";
+
+constexpr std::size_t kWordBytes = 1 + 8 + 4;
+static_assert(4 + kMostLaunchWords * kWordBytes <= kLaunchWordsBytes);
+
+bool has_number(Kind kind) {
+  return kind == Kind::kReady || kind == Kind::kPlaced || kind == Kind::kGone;
+}
+
+Result<LaunchWord> read_word(WireReader& in) {
+  const auto kind = in.get<std::uint8_t>();
+  LaunchWord word;
+  word.tag = OpTag(in.get<std::uint64_t>());
+  word.number = in.get<std::int32_t>();
+  if (kind < static_cast<std::uint8_t>(Kind::kReady) || kind > static_cast<std::uint8_t>(Kind::kGone)) {
+    return corrupt(std::string(kWhat) + " has a word of kind " + std::to_string(kind));
+  }
+  word.kind = static_cast<Kind>(kind);
+  if (word.kind == Kind::kGone ? word.tag.value != 0 || word.number < 0 : !has_number(word.kind) && word.number != 0) {
+    return corrupt(std::string(kWhat) + " has a word of kind " + std::to_string(kind) + " with tag " +
+                   std::to_string(word.tag.value) + " and number " + std::to_string(word.number));
+  }
+  return word;
+}
+
+}  // namespace
+
+std::vector<std::byte> encode_launch_words(std::span<const LaunchWord> words) {
+  SRT_CHECK(!words.empty() && words.size() <= kMostLaunchWords);
+  WireWriter out;
+  out.put(static_cast<std::uint32_t>(words.size()));
+  for (const LaunchWord& word : words) {
+    out.put(word.kind);
+    out.put(word.tag.value);
+    out.put(word.number);
+  }
+  std::vector<std::byte> bytes = std::move(out).take();
+  bytes.resize(kLaunchWordsBytes);
+  return bytes;
+}
+
+Result<std::vector<LaunchWord>> decode_launch_words(ConstBytes bytes) {
+  if (bytes.size() != kLaunchWordsBytes) {
+    return corrupt(std::string(kWhat) + " has " + std::to_string(bytes.size()) + " bytes, not " +
+                   std::to_string(kLaunchWordsBytes));
+  }
+  WireReader in(bytes);
+  const auto count = in.get<std::uint32_t>();
+  if (count == 0 || count > kMostLaunchWords) {
+    return corrupt(std::string(kWhat) + " has " + std::to_string(count) + " words, not 1 to " +
+                   std::to_string(kMostLaunchWords));
+  }
+  std::vector<LaunchWord> words;
+  for (std::uint32_t i = 0; i < count; ++i) {
+    SRT_ASSIGN(const LaunchWord word, read_word(in));
+    words.push_back(word);
+  }
+  if (std::ranges::any_of(in.get_raw(in.remaining()), [](std::byte byte) { return byte != std::byte{0}; })) {
+    return corrupt(std::string(kWhat) + " goes on behind its last word");
+  }
+  return words;
+}
+
+}  // namespace sirtaki::net

@@ -1,0 +1,78 @@
+#include "runtime/net/device/launch_order.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+namespace sirtaki::net {
+
+Status LaunchSequencer::ready(Rank rank, OpTag tag, std::int32_t priority) {
+  const auto [place, first] = waiting_.try_emplace(tag);
+  Waiting& waiting = place->second;
+  if (first) {
+    waiting.ready.resize(static_cast<std::size_t>(ranks_));
+    waiting.priority = priority;
+  }
+  const auto from = static_cast<std::size_t>(rank);
+  if (waiting.ready[from]) {
+    return {Code::kBug, "rank " + std::to_string(rank) + " is ready twice for tag " + std::to_string(tag.value)};
+  }
+  waiting.ready[from] = true;
+  waiting.priority = std::min(waiting.priority, priority);
+  if (++waiting.count == ranks_) {
+    waiting.completed = ++clock_;
+    complete_.push_back(tag);
+  }
+  return {};
+}
+
+void LaunchSequencer::withdraw(Rank rank, OpTag tag) {
+  const auto place = waiting_.find(tag);
+  const auto from = static_cast<std::size_t>(rank);
+  if (place == waiting_.end() || !place->second.ready[from]) {
+    return;
+  }
+  place->second.ready[from] = false;
+  if (--place->second.count == 0) {
+    waiting_.erase(place);
+  }
+  withdrawn_.push_back({LaunchNotice::Kind::kWithdrawn, rank, tag});
+}
+
+std::vector<LaunchNotice> LaunchSequencer::take() {
+  std::vector<LaunchNotice> notices = std::exchange(withdrawn_, {});
+  std::vector<std::pair<std::pair<std::int32_t, std::uint64_t>, OpTag>> placed;
+  for (const OpTag tag : std::exchange(complete_, {})) {
+    const auto place = waiting_.find(tag);
+    if (place != waiting_.end() && place->second.count == ranks_) {
+      placed.push_back({{place->second.priority, place->second.completed}, tag});
+      waiting_.erase(place);
+    }
+  }
+  std::ranges::sort(placed);
+  for (const auto& [urgency, tag] : placed) {
+    notices.push_back({LaunchNotice::Kind::kPlaced, LaunchNotice::kAll, tag, urgency.first});
+  }
+  return notices;
+}
+
+std::vector<OpTag> LaunchMember::withdraw(const TagGroup& tags) {
+  std::vector<OpTag> named;
+  for (auto& [tag, asked] : waiting_) {
+    if (tags.contains(tag) && !std::exchange(asked, true)) {
+      named.push_back(tag);
+    }
+  }
+  return named;
+}
+
+bool LaunchMember::withdrawn(OpTag tag) {
+  const auto place = waiting_.find(tag);
+  if (place == waiting_.end() || !place->second) {
+    return false;
+  }
+  waiting_.erase(place);
+  return true;
+}
+
+}  // namespace sirtaki::net

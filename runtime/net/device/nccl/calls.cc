@@ -1,0 +1,213 @@
+#include "runtime/net/device/nccl/calls.h"
+
+#include <algorithm>
+#include <optional>
+#include <string>
+
+#include "runtime/base/check.h"
+
+namespace sirtaki::net::nccl {
+namespace {
+
+using Call = Communicator::Call;
+
+std::optional<Element> element_of(DType dtype) {
+  switch (dtype) {
+    case DType::kU8:
+    case DType::kBool:
+      return Element::kU8;
+    case DType::kI8:
+      return Element::kI8;
+    case DType::kI32:
+      return Element::kI32;
+    case DType::kI64:
+      return Element::kI64;
+    case DType::kF16:
+      return Element::kF16;
+    case DType::kBF16:
+      return Element::kBF16;
+    case DType::kF32:
+      return Element::kF32;
+    case DType::kF64:
+      return Element::kF64;
+    case DType::kU16:
+    case DType::kI16:
+      return std::nullopt;
+  }
+  return std::nullopt;
+}
+
+// Bool as bytes: or is the greater one, and the lesser.
+Reduction reduction_of(const CollectiveArgs& args) {
+  if (averages_itself(args)) {
+    return Reduction::kAverage;
+  }
+  const bool logical = args.dtype == DType::kBool;
+  switch (args.op) {
+    case ReduceOp::kSum:
+    case ReduceOp::kAverage:
+      return logical ? Reduction::kMax : Reduction::kSum;
+    case ReduceOp::kProduct:
+      return logical ? Reduction::kMin : Reduction::kProduct;
+    case ReduceOp::kMin:
+      return Reduction::kMin;
+    case ReduceOp::kMax:
+      return Reduction::kMax;
+    case ReduceOp::kAdasum:
+      break;
+  }
+  raise_bug(__FILE__, __LINE__, "reduce operation");
+}
+
+bool all_equal(const std::vector<std::int64_t>& counts) {
+  return std::all_of(counts.begin(), counts.end(), [&](std::int64_t count) { return count == counts[0]; });
+}
+
+class Maker {
+ public:
+  Maker(const CollectiveArgs& args, Rank rank, NativeStream stream)
+      : args_(args), rank_(rank), stream_(stream), item_(dtype_size(args.dtype)) {}
+
+  std::vector<Call> allreduce() {
+    if (!args_.out.empty()) {
+      add([in = args_.in.data(), out = args_.out.data(), count = args_.out.size() / item_, element = element(),
+           op = reduction_of(args_), stream = stream_](const Api& api, CommHandle comm) {
+        return api.all_reduce(in, out, count, element, op, comm, stream);
+      });
+    }
+    return std::move(calls_);
+  }
+
+  std::vector<Call> broadcast() {
+    if (!args_.out.empty()) {
+      add_broadcast(args_.out.data(), args_.out, args_.root);
+    }
+    return std::move(calls_);
+  }
+
+  std::vector<Call> allgather() {
+    if (args_.out.empty()) {
+      return {};
+    }
+    if (all_equal(args_.recv_counts)) {
+      add([in = args_.in.data(), out = args_.out.data(), bytes = args_.in.size(), stream = stream_](
+              const Api& api, CommHandle comm) { return api.all_gather(in, out, bytes, Element::kU8, comm, stream); });
+      return std::move(calls_);
+    }
+    for_blocks(args_.recv_counts, [this](Rank root, std::size_t begin, std::size_t bytes) {
+      const Bytes block = args_.out.subspan(begin, bytes);
+      add_broadcast(root == rank_ ? args_.in.data() : block.data(), block, root);
+    });
+    return std::move(calls_);
+  }
+
+  std::vector<Call> reducescatter() {
+    if (args_.in.empty()) {
+      return {};
+    }
+    if (all_equal(args_.recv_counts)) {
+      add([in = args_.in.data(), out = args_.out.data(), count = args_.out.size() / item_, element = element(),
+           op = reduction_of(args_), stream = stream_](const Api& api, CommHandle comm) {
+        return api.reduce_scatter(in, out, count, element, op, comm, stream);
+      });
+      return std::move(calls_);
+    }
+    for_blocks(args_.recv_counts, [this](Rank root, std::size_t begin, std::size_t bytes) {
+      add([in = args_.in.data() + begin, out = root == rank_ ? args_.out.data() : nullptr, count = bytes / item_,
+           element = element(), op = reduction_of(args_), root, stream = stream_](const Api& api, CommHandle comm) {
+        return api.reduce(in, out, count, element, op, root, comm, stream);
+      });
+    });
+    return std::move(calls_);
+  }
+
+  // Never as one call: a rank knows its own counts alone, and all would have to make the same choice.
+  std::vector<Call> alltoall() {
+    for_blocks(args_.send_counts, [this](Rank peer, std::size_t begin, std::size_t bytes) {
+      add([data = args_.in.data() + begin, bytes, peer, stream = stream_](const Api& api, CommHandle comm) {
+        return api.send(data, bytes, Element::kU8, peer, comm, stream);
+      });
+    });
+    for_blocks(args_.recv_counts, [this](Rank peer, std::size_t begin, std::size_t bytes) {
+      add([data = args_.out.data() + begin, bytes, peer, stream = stream_](const Api& api, CommHandle comm) {
+        return api.recv(data, bytes, Element::kU8, peer, comm, stream);
+      });
+    });
+    return std::move(calls_);
+  }
+
+  std::vector<Call> barrier(std::byte* scratch) {
+    add([scratch, stream = stream_](const Api& api, CommHandle comm) {
+      return api.all_reduce(scratch, scratch, 1, Element::kU8, Reduction::kMax, comm, stream);
+    });
+    return std::move(calls_);
+  }
+
+ private:
+  Element element() const { return *element_of(args_.dtype); }
+
+  template <class Function>
+  void add(Function function) {
+    calls_.emplace_back(std::move(function));
+  }
+  void add_broadcast(const std::byte* in, Bytes out, Rank root) {
+    add([in, out, root, stream = stream_](const Api& api, CommHandle comm) {
+      return api.broadcast(in, out.data(), out.size(), Element::kU8, root, comm, stream);
+    });
+  }
+  // Those that are not empty: rank, where it begins, bytes.
+  template <class Function>
+  void for_blocks(const std::vector<std::int64_t>& counts, Function function) {
+    std::size_t begin = 0;
+    for (std::size_t rank = 0; rank < counts.size(); ++rank) {
+      const std::size_t bytes = static_cast<std::size_t>(counts[rank]) * item_;
+      if (bytes > 0) {
+        function(static_cast<Rank>(rank), begin, bytes);
+      }
+      begin += bytes;
+    }
+  }
+
+  const CollectiveArgs& args_;
+  const Rank rank_;
+  const NativeStream stream_;
+  const std::size_t item_;
+  std::vector<Call> calls_;
+};
+
+}  // namespace
+
+bool averages_itself(const CollectiveArgs& args) {
+  const bool half = args.dtype == DType::kF16 || args.dtype == DType::kBF16;
+  return args.op == ReduceOp::kAverage && half && args.divisor == 0;
+}
+
+Status check_supported(const CollectiveArgs& args) {
+  const bool reduces = args.kind == OpKind::kAllreduce || args.kind == OpKind::kReduceScatter;
+  if (reduces && !element_of(args.dtype)) {
+    return {Code::kUnsupported, std::string(op_kind_name(args.kind)) + ": NCCL does not reduce " +
+                                    std::string(dtype_name(args.dtype)) + "; use another dtype"};
+  }
+  return {};
+}
+
+std::vector<Call> calls_of(const CollectiveArgs& args, Rank rank, NativeStream stream, std::byte* scratch) {
+  Maker maker(args, rank, stream);
+  switch (args.kind) {
+    case OpKind::kAllreduce:
+      return maker.allreduce();
+    case OpKind::kAllgather:
+      return maker.allgather();
+    case OpKind::kBroadcast:
+      return maker.broadcast();
+    case OpKind::kAlltoall:
+      return maker.alltoall();
+    case OpKind::kReduceScatter:
+      return maker.reducescatter();
+    case OpKind::kBarrier:
+      return maker.barrier(scratch);
+  }
+  raise_bug(__FILE__, __LINE__, "operation kind");
+}
+
+}  // namespace sirtaki::net::nccl

@@ -1,0 +1,346 @@
+#include "runtime/net/device/ordered_device.h"
+
+#include <algorithm>
+#include <limits>
+#include <string>
+#include <utility>
+
+#include "runtime/base/check.h"
+
+namespace sirtaki::net {
+namespace {
+
+using Kind = LaunchWord::Kind;
+
+constexpr std::uint32_t kToFirst = 0;
+constexpr std::uint32_t kFromFirst = 1;
+
+Envelope envelope_to(Rank peer, OpTag tag, std::uint32_t slot) {
+  return {peer, tag, slot, kLaunchWordsCheck, std::numeric_limits<std::int32_t>::min()};
+}
+
+}  // namespace
+
+OrderedDevice::OrderedDevice(PointToPoint& link, std::unique_ptr<DeviceCollectives> inner,
+                             const OrderedOptions& options, std::function<void(const Status&)> broken)
+    : link_(link), inner_(std::move(inner)), options_(options), broken_(std::move(broken)) {
+  SRT_IN_LOOP(link_.loop());
+  gone_.resize(static_cast<std::size_t>(size()));
+  if (rank() != 0) {
+    listen(0);
+    return;
+  }
+  sequencer_.emplace(size());
+  for (Rank peer = 1; peer < size(); ++peer) {
+    listen(peer);
+  }
+}
+
+OrderedDevice::~OrderedDevice() {
+  self_.reset();
+  link_.loop().cancel(grace_);
+  link_.cancel(options_.tag, {Code::kShutdown, "the collectives of the device are closed"});
+}
+
+template <class Function>
+auto OrderedDevice::while_alive(Function function) {
+  return [weak = std::weak_ptr(self_), function = std::move(function)](auto&&... args) mutable {
+    if (const auto self = weak.lock()) {
+      function(**self, std::forward<decltype(args)>(args)...);
+    }
+  };
+}
+
+Caps OrderedDevice::caps() const {
+  Caps caps = inner_->caps();
+  caps.ordered = false;
+  return caps;
+}
+
+void OrderedDevice::reply(Done done, Status status) {
+  link_.loop().post([moved = std::move(done), status = std::move(status)]() mutable { moved(status); });
+}
+
+// ---- messages ----
+
+void OrderedDevice::listen(Rank peer) {
+  const auto message = std::make_shared<std::vector<std::byte>>(kLaunchWordsBytes);
+  link_.recv(envelope_to(peer, options_.tag, rank() == 0 ? kToFirst : kFromFirst), *message,
+             while_alive([peer, message](OrderedDevice& self, const Status& status) {
+               if (!status) {
+                 self.not_passed(peer, status);
+                 return;
+               }
+               self.heard(peer, *message);
+               self.listen(peer);
+             }));
+}
+
+// A peer that is gone leaves; one whose messages have another form breaks the order for good.
+void OrderedDevice::not_passed(Rank peer, const Status& status) {
+  if (status.code() == Code::kMismatch) {
+    fail(damaged(peer, status));
+  } else {
+    lost(peer, status);
+  }
+}
+
+Status OrderedDevice::damaged(Rank peer, const Status& why) const {
+  const std::string who = "rank " + std::to_string(job_rank(peer));
+  return {Code::kCorrupt,
+          who + " and rank " + std::to_string(job_rank(rank())) +
+              " do not understand each other about the order of launches: " + std::string(why.text()) +
+              "; the memory or the network of one of them damages data, or their builds differ",
+          {job_rank(peer), ""}};
+}
+
+void OrderedDevice::heard(Rank peer, ConstBytes message) {
+  const auto words = decode_launch_words(message);
+  Status status = words.status();
+  for (std::size_t i = 0; status && i < words->size(); ++i) {
+    status = heed_word(peer, (*words)[i]);
+  }
+  if (!status) {
+    fail(damaged(peer, status));
+  }
+  if (rank() == 0) {
+    speak_later();
+  }
+}
+
+Status OrderedDevice::heed_word(Rank peer, const LaunchWord& word) {
+  if (sequencer_ && word.kind == Kind::kReady) {
+    return sequencer_->ready(peer, word.tag, word.number);
+  }
+  if (sequencer_ && word.kind == Kind::kWithdraw) {
+    sequencer_->withdraw(peer, word.tag);
+  } else if (!sequencer_ && (word.kind == Kind::kPlaced || word.kind == Kind::kWithdrawn)) {
+    const auto kind = word.kind == Kind::kPlaced ? LaunchNotice::Kind::kPlaced : LaunchNotice::Kind::kWithdrawn;
+    heed({kind, rank(), word.tag, word.number});
+  } else if (!sequencer_ && word.kind == Kind::kGone && word.number < size()) {
+    const Rank gone = job_rank(word.number);
+    lost(word.number, {Code::kPeerLost, "rank " + std::to_string(gone) + " is gone", {gone, ""}});
+  } else {
+    return corrupt("it says word " + std::to_string(static_cast<int>(word.kind)) + " of rank " +
+                   std::to_string(word.number) + ", which is not for it to say");
+  }
+  return {};
+}
+
+void OrderedDevice::speak_later() {
+  if (!std::exchange(speaking_, true)) {
+    link_.loop().post(while_alive([](OrderedDevice& self) {
+      self.speaking_ = false;
+      self.speak();
+    }));
+  }
+}
+
+void OrderedDevice::speak() {
+  if (rank() != 0) {
+    send(0, std::exchange(unsaid_, {}), nullptr);
+    return;
+  }
+  const auto batch = std::make_shared<Batch>();
+  // What the others launched now this rank would not launch any more.
+  std::vector<LaunchNotice> notices = ended_ ? sequencer_->take() : std::vector<LaunchNotice>();
+  for (const LaunchNotice& notice : notices) {
+    if (notice.kind == LaunchNotice::Kind::kPlaced) {
+      operations_.at(notice.tag).placed = true;
+    }
+  }
+  const std::optional<Rank> gone = std::exchange(unsaid_gone_, std::nullopt);
+  for (Rank peer = 1; peer < size(); ++peer) {
+    std::vector<LaunchWord> words;
+    for (const LaunchNotice& notice : notices) {
+      if (notice.to == LaunchNotice::kAll || notice.to == peer) {
+        words.push_back(notice.kind == LaunchNotice::Kind::kPlaced
+                            ? LaunchWord{Kind::kPlaced, notice.tag, notice.priority}
+                            : LaunchWord{Kind::kWithdrawn, notice.tag, 0});
+      }
+    }
+    if (gone) {
+      words.push_back({Kind::kGone, OpTag(), *gone});
+    }
+    send(peer, words, batch);
+  }
+  batch->notices = std::move(notices);
+  batches_.push_back(batch);
+  heed_batches();
+}
+
+void OrderedDevice::send(Rank peer, std::span<const LaunchWord> words, const std::shared_ptr<Batch>& batch) {
+  if (gone_[static_cast<std::size_t>(peer)]) {
+    return;
+  }
+  while (!words.empty()) {
+    const std::span<const LaunchWord> next = words.first(std::min(words.size(), kMostLaunchWords));
+    words = words.subspan(next.size());
+    const auto kept = std::make_shared<std::vector<std::byte>>(encode_launch_words(next));
+    if (batch) {
+      ++batch->sending;
+    }
+    link_.send(envelope_to(peer, options_.tag, peer == 0 ? kToFirst : kFromFirst), *kept,
+               while_alive([peer, kept, batch](OrderedDevice& self, const Status& status) {
+                 if (batch) {
+                   --batch->sending;
+                 }
+                 if (!status) {
+                   self.not_passed(peer, status);
+                 }
+                 self.heed_batches();
+               }));
+  }
+}
+
+void OrderedDevice::heed_batches() {
+  while (!batches_.empty() && batches_.front()->sending == 0) {
+    const auto batch = std::move(batches_.front());
+    batches_.pop_front();
+    for (const LaunchNotice& notice : batch->notices) {
+      if (notice.to == LaunchNotice::kAll || notice.to == 0) {
+        heed(notice);
+      }
+    }
+  }
+}
+
+// ---- operations ----
+
+void OrderedDevice::start_work(CollectiveArgs args, DeviceWork work, Done done) {
+  SRT_IN_LOOP(link_.loop());
+  Status refused = ended_;
+  refused.update(check_work(args, work));
+  const OpTag tag = args.tag;
+  if (refused && operations_.contains(tag)) {
+    refused = invalid_argument("tag " + std::to_string(tag.value) + " is already in flight");
+  }
+  if (!refused) {
+    reply(std::move(done), std::move(refused));
+    return;
+  }
+  const std::int32_t priority = args.priority;
+  operations_.emplace(tag, Operation{std::move(args), std::move(work), std::move(done), {}});
+  SRT_CHECK(member_.start(tag));
+  if (!sequencer_) {
+    unsaid_.push_back({Kind::kReady, tag, priority});
+  } else if (const Status status = sequencer_->ready(0, tag, priority); !status) {
+    fail(status);
+  }
+  speak_later();
+}
+
+void OrderedDevice::cancel(TagGroup tags, Status cause) {
+  SRT_IN_LOOP(link_.loop());
+  for (auto& [tag, operation] : operations_) {
+    if (tags.contains(tag)) {
+      operation.cause.update(cause);
+    }
+  }
+  for (const OpTag tag : member_.withdraw(tags)) {
+    if (sequencer_) {
+      sequencer_->withdraw(0, tag);
+    } else {
+      unsaid_.push_back({Kind::kWithdraw, tag, 0});
+    }
+    speak_later();
+  }
+}
+
+void OrderedDevice::heed(const LaunchNotice& notice) {
+  const auto place = operations_.find(notice.tag);
+  if (!ended_ && (place == operations_.end() || !place->second.placed)) {
+    return;
+  }
+  const bool placed = notice.kind == LaunchNotice::Kind::kPlaced;
+  if (place == operations_.end() || !(placed ? member_.placed(notice.tag) : member_.withdrawn(notice.tag))) {
+    fail(bug("rank 0 orders tag " + std::to_string(notice.tag.value) + ", for which this rank is not ready"));
+    return;
+  }
+  if (placed) {
+    // All ranks choose by it over which communicator it goes.
+    place->second.args.priority = notice.priority;
+    launch(place);
+    return;
+  }
+  reply(std::move(place->second.done), place->second.cause);
+  operations_.erase(place);
+}
+
+void OrderedDevice::launch(std::map<OpTag, Operation>::iterator place) {
+  Operation& operation = place->second;
+  operation.launched = true;
+  inner_->start_work(
+      std::move(operation.args), std::move(operation.work),
+      while_alive([tag = place->first](OrderedDevice& self, const Status& status) { self.ended(tag, status); }));
+}
+
+void OrderedDevice::ended(OpTag tag, const Status& status) {
+  const auto place = operations_.find(tag);
+  SRT_CHECK(place != operations_.end());
+  Operation operation = std::move(place->second);
+  operations_.erase(place);
+  operation.cause.update(status);
+  if (!status && ended_) {
+    fail(status);
+    reply(std::move(operation.done), operation.cause);
+    return;
+  }
+  operation.done(operation.cause);
+}
+
+// ---- ends ----
+
+void OrderedDevice::lost(Rank peer, const Status& status) {
+  if (gone_[static_cast<std::size_t>(peer)]) {
+    return;
+  }
+  gone_[static_cast<std::size_t>(peer)] = true;
+  if (!ended_) {
+    return;
+  }
+  // The others launch what has its place, and so does rank 0 when its word for it has left.
+  stop(status, [](const Operation& operation) { return operation.placed; });
+  if (rank() == 0) {
+    unsaid_gone_ = peer;
+    speak_later();
+  }
+  grace_ = link_.loop().after(options_.grace, [this, status] {
+    grace_ = {};
+    stop(status);
+    inner_->abort(status);
+  });
+}
+
+void OrderedDevice::fail(const Status& cause) {
+  if (!ended_) {
+    return;
+  }
+  link_.loop().post(while_alive([cause](OrderedDevice& self) { self.broken_(cause); }));
+  stop(cause);
+  inner_->abort(cause);
+}
+
+void OrderedDevice::stop(const Status& cause, const std::function<bool(const Operation&)>& goes_on) {
+  ended_.update(cause);
+  for (auto place = operations_.begin(); place != operations_.end();) {
+    Operation& operation = place->second;
+    if (operation.launched || (goes_on && goes_on(operation))) {
+      ++place;
+      continue;
+    }
+    operation.cause.update(cause);
+    reply(std::move(operation.done), operation.cause);
+    place = operations_.erase(place);
+  }
+}
+
+void OrderedDevice::abort(Status cause) {
+  SRT_IN_LOOP(link_.loop());
+  stop(cause);
+  link_.loop().cancel(grace_);
+  grace_ = {};
+  inner_->abort(std::move(cause));
+}
+
+}  // namespace sirtaki::net

@@ -1,0 +1,14 @@
+// One blocking collective of Gloo over a bridge; for gloo_backend.cc only.
+#pragma once
+
+#include <memory>
+
+#include "runtime/net/collectives/collectives.h"
+#include "runtime/net/gloo/gloo_bridge.h"
+
+namespace sirtaki::net {
+
+// On a lane's thread. Returns when the collective has ended and all its memory is free; no exception leaves it.
+Status call_gloo(const CollectiveArgs& args, Rank rank, int size, const std::shared_ptr<GlooBridge>& bridge);
+
+}  // namespace sirtaki::net

@@ -1,0 +1,165 @@
+// Channel: the protocol with one peer, without a socket: matching, eager window, permissions, fragments.
+//
+// For: Connection, which moves its bytes, and the fuzzer. Owned by a Connection; the transport's loop thread.
+// Callbacks go to the Completions given, never inline. Input that cannot come from a correct peer is kCorrupt from
+// read(), after which the channel must be failed.
+// A message up to eager_bytes is sent at once while the peer's window has room, else it asks first (kRts). A receiver
+// of a larger one gives its permission (kCts) as soon as it is posted.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "runtime/net/link/completions.h"
+#include "runtime/net/link/mismatch.h"
+#include "runtime/net/tcp/outbox.h"
+#include "runtime/net/link/point_to_point.h"
+#include "runtime/net/link/tag_table.h"
+#include "runtime/net/link/tombstones.h"
+
+namespace sirtaki::net {
+
+struct ChannelLimits {
+  std::size_t eager_bytes = 64 * 1024;
+  std::size_t window_bytes = 8 * 1024 * 1024;  // eager bytes the peer may send that nobody has received yet
+  std::size_t fragment_bytes = 512 * 1024;
+  bool operator==(const ChannelLimits&) const = default;
+};
+
+// kWelcome says which rank accepted, and its limits; both sides must have the same.
+FrameHeader welcome_frame(Epoch epoch, Rank acceptor, const ChannelLimits& limits);
+Rank acceptor_of_welcome(const FrameHeader& header);
+ChannelLimits limits_of_welcome(const FrameHeader& header);
+
+struct PeerCounters {
+  std::uint64_t bytes_sent = 0;  // payload
+  std::uint64_t bytes_received = 0;
+  std::uint64_t messages_sent = 0;
+  std::uint64_t messages_received = 0;
+  std::uint64_t bytes_dropped = 0;  // arrived for an operation that had ended
+};
+
+class Channel {
+ public:
+  // What the channels of one transport share. All of it outlives the channel.
+  struct Shared {
+    Rank rank = -1;
+    Epoch epoch;
+    ChannelLimits limits;
+    Completions* completions = nullptr;
+    const Tombstones* tombstones = nullptr;
+    const Loop* clock = nullptr;
+    std::vector<TransferSample>* samples = nullptr;
+  };
+
+  // Writes fragments of at most `fragment_bytes`, and never more than the limits allow.
+  Channel(const Shared& shared, Rank peer, std::size_t fragment_bytes = SIZE_MAX);
+  Channel(const Channel&) = delete;
+  Channel& operator=(const Channel&) = delete;
+  ~Channel();
+
+  // The first frame of the side that accepted the connection.
+  void welcome();
+  // Nothing is sent after it. Call fail() first.
+  void say_bye();
+
+  void send(const Envelope& envelope, ConstBytes data, Done done);
+  void recv(const Envelope& envelope, Bytes out, Done done);
+  // As PointToPoint::cancel; the caller has added the tombstone.
+  void cancel(const TagGroup& tags, const Status& cause);
+  // Ends every operation with `cause`, and every later one; the first cause is kept. Messages that have arrived whole
+  // can still be received when `keep_arrived`.
+  void fail(const Status& cause, bool keep_arrived);
+
+  // Writing: as Outbox.
+  bool wants_write() const { return !outbox_.empty(); }
+  std::size_t gather(std::span<iovec> out) { return outbox_.gather(out, shared_.clock->now()); }
+  void written(std::size_t count);
+
+  // Reading: where the next bytes go, and that `count` of them have come. read() takes them from anywhere.
+  std::size_t targets(std::span<iovec> out);
+  Status arrived(std::size_t count);
+  Status read(ConstBytes bytes);
+
+  Rank peer() const { return peer_; }
+  bool peer_said_bye() const { return peer_bye_; }
+  std::uint64_t queued_bytes() const { return outbox_.queued_bytes(); }
+  const PeerCounters& counters() const { return counters_; }
+
+ private:
+  struct Posted;
+  struct Waiting;
+  struct Early;
+
+  static std::size_t cost(std::size_t bytes);
+  Expectation expected(const Posted& posted) const;
+  FrameHeader frame(FrameType type, const Envelope& envelope, std::uint64_t length) const;
+  void complete(Done done, Status status) { shared_.completions->add(std::move(done), std::move(status)); }
+
+  // channel_send.cc
+  void send_eager(const Envelope& envelope, ConstBytes data, Done done);
+  void start_stream(std::unique_ptr<Waiting> waiting);
+  Status on_cts(const FrameHeader& header);
+  Status on_credit(const FrameHeader& header);
+  void on_reject(const FrameHeader& header);
+  void cancel_sends(const TagGroup& tags, const Status& cause);
+  void fail_sends(const Status& cause);
+
+  // channel.cc
+  Status on_bytes(ConstBytes& bytes);
+  Status on_header(const FrameHeader& header);
+  void on_payload_end();
+  void on_bye();
+
+  // channel_recv.cc
+  void take_early(std::unique_ptr<Early> early, const Envelope& envelope, std::unique_ptr<Posted> posted);
+  void finish_early(std::unique_ptr<Early> early, std::unique_ptr<Posted> posted);
+  void reject(const Envelope& envelope, Posted& posted, const Expectation& there);
+  void permit(const Envelope& envelope, Posted& posted);
+  void give_credit(std::size_t bytes);
+  std::vector<std::byte> early_memory(std::size_t bytes);
+  void keep_memory(std::vector<std::byte> memory);
+  Status on_eager(const FrameHeader& header);
+  Status on_rts(const FrameHeader& header);
+  Status on_data(const FrameHeader& header);
+  void on_eager_end();
+  void on_data_end();
+  void cancel_receives(const TagGroup& tags, const Status& cause);
+  void fail_receives(const Status& cause, bool keep_arrived);
+
+  const Shared shared_;
+  const Rank peer_;
+  Status failed_;
+  bool peer_bye_ = false;
+  PeerCounters counters_;
+
+  // Sending.
+  Outbox outbox_;
+  std::size_t credit_;                          // of the peer's window
+  TagTable<std::unique_ptr<Waiting>> waiting_;  // large, without permission yet
+  TagTable<Expectation> permits_;               // permissions that came before their message
+  std::vector<Outbox::Ended> ended_;
+
+  // Receiving.
+  TagTable<std::unique_ptr<Posted>> posted_;
+  TagTable<std::unique_ptr<Early>> early_;     // came before their receive
+  std::vector<std::vector<std::byte>> spare_;  // memory of early messages, for the next ones
+  std::size_t spare_bytes_ = 0;                // never more than the window, or 1 MiB
+  std::size_t window_used_ = 0;
+  std::size_t credit_owed_ = 0;  // free again and not yet told
+
+  // The frame being read.
+  std::vector<std::byte> scratch_;
+  std::size_t scratch_begin_ = 0;
+  std::size_t scratch_end_ = 0;
+  FrameHeader header_;
+  std::uint64_t payload_left_ = 0;
+  std::byte* target_ = nullptr;           // where the payload goes; nullptr: dropped
+  Posted* data_target_ = nullptr;         // kData: the message in posted_ it belongs to
+  std::unique_ptr<Posted> eager_target_;  // kEager: its receive, taken out of posted_
+  Early* early_target_ = nullptr;         // kEager: nobody waits for it yet
+};
+
+}  // namespace sirtaki::net

@@ -1,0 +1,313 @@
+#include <algorithm>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "runtime/net/tcp/channel.h"
+#include "runtime/net/tcp/channel_impl.h"
+
+namespace sirtaki::net {
+namespace {
+
+constexpr std::size_t kMaxAnnounced = 1 << 20;
+// Of memory for early messages; a window may be much larger, and is rarely full.
+constexpr std::size_t kMostSpareBytes = 1 << 20;
+
+// What memory kept for early messages counts as; small pieces are bounded in number.
+std::size_t kept_size(const std::vector<std::byte>& memory) {
+  constexpr std::size_t kLeast = 4096;
+  return std::max(kLeast, memory.capacity());
+}
+
+}  // namespace
+
+Expectation Channel::expected(const Posted& posted) const {
+  return {posted.out.size(), posted.check};
+}
+
+void Channel::recv(const Envelope& envelope, Bytes out, Done done) {
+  auto posted = std::make_unique<Posted>();
+  posted->tag = envelope.tag;
+  posted->slot = envelope.slot;
+  posted->check = envelope.check;
+  posted->out = out;
+  posted->done = std::move(done);
+  if (auto early = early_.take_if(envelope.tag, envelope.slot, [](const auto& entry) { return !entry->receiver; })) {
+    take_early(std::move(*early), envelope, std::move(posted));
+    return;
+  }
+  if (!failed_) {
+    complete(std::move(posted->done), failed_);
+    return;
+  }
+  // Nothing else is told to a sender of a large message, so it need not wait for its announcement.
+  if (out.size() > shared_.limits.eager_bytes) {
+    permit(envelope, *posted);
+  }
+  posted_.push(envelope.tag, envelope.slot, std::move(posted));
+}
+
+void Channel::take_early(std::unique_ptr<Early> early, const Envelope& envelope, std::unique_ptr<Posted> posted) {
+  if (!early->announced_only) {
+    if (early->whole) {
+      finish_early(std::move(early), std::move(posted));
+      return;
+    }
+    early->receiver = std::move(posted);
+    early_.push(envelope.tag, envelope.slot, std::move(early));
+    return;
+  }
+  if (expected(*posted) != early->there) {
+    reject(envelope, *posted, early->there);
+    return;
+  }
+  posted->announced = true;
+  permit(envelope, *posted);
+  posted_.push(envelope.tag, envelope.slot, std::move(posted));
+}
+
+void Channel::finish_early(std::unique_ptr<Early> early, std::unique_ptr<Posted> posted) {
+  give_credit(cost(early->data.size()));
+  if (expected(*posted) != early->there) {
+    Envelope envelope;
+    envelope.tag = posted->tag;
+    envelope.slot = posted->slot;
+    reject(envelope, *posted, early->there);
+    return;
+  }
+  if (!early->data.empty()) {
+    std::memcpy(posted->out.data(), early->data.data(), early->data.size());
+  }
+  keep_memory(std::move(early->data));
+  complete(std::move(posted->done), {});
+}
+
+// A burst of small operations in another order than here is all early: it must not cost an allocation each.
+std::vector<std::byte> Channel::early_memory(std::size_t bytes) {
+  std::vector<std::byte> memory;
+  if (!spare_.empty()) {
+    memory = std::move(spare_.back());
+    spare_.pop_back();
+    spare_bytes_ -= kept_size(memory);
+  }
+  memory.resize(bytes);
+  return memory;
+}
+
+void Channel::keep_memory(std::vector<std::byte> memory) {
+  const std::size_t size = kept_size(memory);
+  if (memory.capacity() > 0 && spare_bytes_ + size <= std::min(shared_.limits.window_bytes, kMostSpareBytes)) {
+    spare_bytes_ += size;
+    spare_.push_back(std::move(memory));
+  }
+}
+
+void Channel::reject(const Envelope& envelope, Posted& posted, const Expectation& there) {
+  complete(std::move(posted.done), mismatch_error(peer_, expected(posted), there));
+  if (failed_.is_ok()) {
+    Envelope reply = envelope;
+    reply.check = posted.check;
+    outbox_.push_control(frame(FrameType::kReject, reply, posted.out.size()));
+  }
+}
+
+void Channel::permit(const Envelope& envelope, Posted& posted) {
+  posted.permitted = true;
+  Envelope reply = envelope;
+  reply.check = posted.check;
+  outbox_.push_control(frame(FrameType::kCts, reply, posted.out.size()));
+}
+
+void Channel::give_credit(std::size_t bytes) {
+  window_used_ -= bytes;
+  credit_owed_ += bytes;
+  if (credit_owed_ >= shared_.limits.window_bytes / 4 && failed_.is_ok()) {
+    outbox_.push_control(frame(FrameType::kCredit, {}, credit_owed_));
+    credit_owed_ = 0;
+  }
+}
+
+Status Channel::on_eager(const FrameHeader& header) {
+  if (header.length > shared_.limits.eager_bytes) {
+    return corrupt("rank " + std::to_string(peer_) + " sent " + std::to_string(header.length) +
+                   " bytes in one frame; at most " + std::to_string(shared_.limits.eager_bytes) + " are allowed");
+  }
+  const auto length = static_cast<std::size_t>(header.length);
+  if (cost(length) > shared_.limits.window_bytes - window_used_ - credit_owed_) {
+    return corrupt("rank " + std::to_string(peer_) + " exceeds its window of small messages");
+  }
+  window_used_ += cost(length);
+  if (!failed_ || shared_.tombstones->find(header.tag) != nullptr) {
+    return {};
+  }
+  const Expectation there{header.length, header.check};
+  if (auto posted = posted_.take_if(header.tag, header.slot, [](const auto& entry) { return !entry->announced; })) {
+    if (expected(**posted) == there) {
+      eager_target_ = std::move(*posted);
+      target_ = eager_target_->out.data();
+      return {};
+    }
+    Envelope envelope;
+    envelope.tag = header.tag;
+    envelope.slot = header.slot;
+    reject(envelope, **posted, there);
+    return {};
+  }
+  auto early = std::make_unique<Early>();
+  early->there = there;
+  early->data = early_memory(length);
+  early_target_ = early.get();
+  target_ = early->data.data();
+  early_.push(header.tag, header.slot, std::move(early));
+  return {};
+}
+
+void Channel::on_eager_end() {
+  const auto length = static_cast<std::size_t>(header_.length);
+  ++counters_.messages_received;
+  counters_.bytes_received += length;
+  if (early_target_ != nullptr) {
+    Early* const target = std::exchange(early_target_, nullptr);
+    target->whole = true;
+    if (target->receiver) {
+      auto early =
+          early_.take_if(header_.tag, header_.slot, [target](const auto& entry) { return entry.get() == target; });
+      auto receiver = std::move((*early)->receiver);
+      finish_early(std::move(*early), std::move(receiver));
+    }
+    return;
+  }
+  give_credit(cost(length));
+  if (eager_target_) {
+    complete(std::move(eager_target_->done), {});
+    eager_target_.reset();
+  } else {
+    counters_.bytes_dropped += length;
+  }
+}
+
+Status Channel::on_rts(const FrameHeader& header) {
+  if (!failed_ || shared_.tombstones->find(header.tag) != nullptr) {
+    return {};
+  }
+  const Expectation there{header.length, header.check};
+  Envelope envelope;
+  envelope.tag = header.tag;
+  envelope.slot = header.slot;
+  const auto unannounced = [](const auto& entry) { return !entry->announced; };
+  if (auto* found = posted_.find_if(header.tag, header.slot, unannounced)) {
+    Posted& posted = **found;
+    if (expected(posted) != there) {
+      auto taken = posted_.take_if(header.tag, header.slot, unannounced);
+      reject(envelope, **taken, there);
+      return {};
+    }
+    posted.announced = true;
+    if (!posted.permitted) {
+      permit(envelope, posted);
+    }
+    return {};
+  }
+  if (early_.size() >= kMaxAnnounced) {
+    return corrupt("rank " + std::to_string(peer_) + " announces more messages than operations can need");
+  }
+  auto early = std::make_unique<Early>();
+  early->there = there;
+  early->announced_only = true;
+  early_.push(header.tag, header.slot, std::move(early));
+  return {};
+}
+
+Status Channel::on_data(const FrameHeader& header) {
+  if (header.length > shared_.limits.fragment_bytes) {
+    return corrupt("rank " + std::to_string(peer_) + " sent a fragment of " + std::to_string(header.length) +
+                   " bytes; up to " + std::to_string(shared_.limits.fragment_bytes) + " are allowed");
+  }
+  auto* found = posted_.find_if(header.tag, header.slot, [](const auto& entry) { return entry->permitted; });
+  if (found == nullptr) {
+    return {};  // of an operation that has ended here
+  }
+  Posted& posted = **found;
+  if (header.length > posted.out.size() - posted.received) {
+    return corrupt("rank " + std::to_string(peer_) + " sent more than it was permitted to");
+  }
+  if (header.length == 0 && !posted.out.empty()) {
+    return corrupt("rank " + std::to_string(peer_) + " sent an empty fragment of a message that is not empty");
+  }
+  if (posted.received == 0) {
+    posted.begin = shared_.clock->now();
+  }
+  data_target_ = &posted;
+  target_ = posted.out.data() + posted.received;
+  return {};
+}
+
+void Channel::on_data_end() {
+  if (data_target_ == nullptr) {
+    counters_.bytes_dropped += header_.length;
+    return;
+  }
+  Posted* const target = std::exchange(data_target_, nullptr);
+  target->received += static_cast<std::size_t>(header_.length);
+  counters_.bytes_received += header_.length;
+  if (target->received < target->out.size()) {
+    return;
+  }
+  auto posted =
+      posted_.take_if(target->tag, target->slot, [target](const auto& entry) { return entry.get() == target; });
+  ++counters_.messages_received;
+  TransferSample sample;
+  sample.peer = peer_;
+  sample.bytes = (*posted)->out.size();
+  sample.queued = (*posted)->begin;
+  sample.begin = (*posted)->begin;
+  sample.end = shared_.clock->now();
+  shared_.samples->push_back(sample);
+  complete(std::move((*posted)->done), {});
+}
+
+void Channel::cancel_receives(const TagGroup& tags, const Status& cause) {
+  for (auto& posted : posted_.take_tags(tags)) {
+    complete(std::move(posted->done), cause);
+  }
+  for (auto& early : early_.take_tags(tags)) {
+    if (early->receiver) {
+      complete(std::move(early->receiver->done), cause);
+    }
+    // The window of one whose bytes still arrive is given back at its end.
+    if (!early->announced_only && early->whole) {
+      give_credit(cost(early->data.size()));
+    }
+  }
+  if (payload_left_ == 0 || !tags.contains(header_.tag)) {
+    return;
+  }
+  if (eager_target_) {
+    complete(std::move(eager_target_->done), cause);
+    eager_target_.reset();
+  }
+  early_target_ = nullptr;
+  data_target_ = nullptr;
+  target_ = nullptr;
+}
+
+void Channel::fail_receives(const Status& cause, bool keep_arrived) {
+  for (auto& posted : posted_.take_all()) {
+    complete(std::move(posted->done), cause);
+  }
+  if (eager_target_) {
+    complete(std::move(eager_target_->done), cause);
+    eager_target_.reset();
+  }
+  early_target_ = nullptr;
+  data_target_ = nullptr;
+  target_ = nullptr;
+  auto dropped = early_.take_where([keep_arrived](const auto& early) { return !keep_arrived || !early->whole; });
+  for (auto& early : dropped) {
+    if (early->receiver) {
+      complete(std::move(early->receiver->done), cause);
+    }
+  }
+}
+
+}  // namespace sirtaki::net

@@ -1,0 +1,149 @@
+#include <string>
+#include <utility>
+
+#include "runtime/net/tcp/channel.h"
+#include "runtime/net/tcp/channel_impl.h"
+
+namespace sirtaki::net {
+namespace {
+
+// Permissions a peer may give ahead of their messages; far more than windows of operations can need.
+constexpr std::size_t kMaxPermits = 1 << 20;
+
+}  // namespace
+
+void Channel::send(const Envelope& envelope, ConstBytes data, Done done) {
+  if (!failed_) {
+    complete(std::move(done), failed_);
+    return;
+  }
+  const bool small = data.size() <= shared_.limits.eager_bytes;
+  Expectation* const permit = permits_.find(envelope.tag, envelope.slot);
+  if (small && permit == nullptr && cost(data.size()) <= credit_) {
+    send_eager(envelope, data, std::move(done));
+    return;
+  }
+  auto waiting = std::make_unique<Waiting>(Waiting{envelope, data, std::move(done)});
+  const Expectation here{data.size(), envelope.check};
+  if (permit != nullptr) {
+    const Expectation there = *permit;
+    permits_.take(envelope.tag, envelope.slot);
+    if (there == here) {
+      start_stream(std::move(waiting));
+      return;
+    }
+    complete(std::move(waiting->done), mismatch_error(peer_, here, there));
+    waiting.reset();
+  }
+  // The announcement also tells a receiver of another length that the two differ.
+  Outbox::Message announcement;
+  announcement.header = frame(FrameType::kRts, envelope, data.size());
+  announcement.priority = envelope.priority;
+  outbox_.push_frame(std::move(announcement));
+  if (waiting) {
+    waiting_.push(envelope.tag, envelope.slot, std::move(waiting));
+  }
+}
+
+void Channel::send_eager(const Envelope& envelope, ConstBytes data, Done done) {
+  credit_ -= cost(data.size());
+  Outbox::Message message;
+  message.header = frame(FrameType::kEager, envelope, data.size());
+  message.payload = data;
+  message.priority = envelope.priority;
+  message.done = std::move(done);
+  outbox_.push_frame(std::move(message));
+}
+
+void Channel::start_stream(std::unique_ptr<Waiting> waiting) {
+  Outbox::Message message;
+  message.header = frame(FrameType::kData, waiting->envelope, waiting->data.size());
+  message.payload = waiting->data;
+  message.priority = waiting->envelope.priority;
+  message.done = std::move(waiting->done);
+  message.queued = shared_.clock->now();
+  outbox_.push_stream(std::move(message));
+}
+
+void Channel::written(std::size_t count) {
+  outbox_.written(count, shared_.clock->now(), ended_);
+  for (Outbox::Ended& end : ended_) {
+    ++counters_.messages_sent;
+    counters_.bytes_sent += end.sample.bytes;
+    if (end.stream) {
+      end.sample.peer = peer_;
+      shared_.samples->push_back(end.sample);
+    }
+    complete(std::move(end.done), {});
+  }
+  ended_.clear();
+}
+
+Status Channel::on_cts(const FrameHeader& header) {
+  const Expectation there{header.length, header.check};
+  auto waiting = waiting_.take(header.tag, header.slot);
+  if (waiting) {
+    const Expectation here{(*waiting)->data.size(), (*waiting)->envelope.check};
+    if (here == there) {
+      start_stream(std::move(*waiting));
+    } else {
+      complete(std::move((*waiting)->done), mismatch_error(peer_, here, there));
+    }
+    return {};
+  }
+  if (!failed_ || shared_.tombstones->find(header.tag) != nullptr) {
+    return {};
+  }
+  if (permits_.size() >= kMaxPermits) {
+    return corrupt("rank " + std::to_string(peer_) + " gives more permissions than operations can need");
+  }
+  permits_.push(header.tag, header.slot, there);
+  return {};
+}
+
+Status Channel::on_credit(const FrameHeader& header) {
+  if (header.length > shared_.limits.window_bytes - credit_) {
+    return corrupt("rank " + std::to_string(peer_) + " returns more of the eager window than was used");
+  }
+  credit_ += static_cast<std::size_t>(header.length);
+  return {};
+}
+
+void Channel::on_reject(const FrameHeader& header) {
+  const Expectation there{header.length, header.check};
+  permits_.take(header.tag, header.slot);
+  Status cause(Code::kMismatch,
+               "rank " + std::to_string(peer_) + " takes part in the same operation with other arguments: it expects " +
+                   std::to_string(header.length) + " bytes in a message that differs here",
+               {peer_, {}});
+  if (auto waiting = waiting_.take(header.tag, header.slot)) {
+    const Expectation here{(*waiting)->data.size(), (*waiting)->envelope.check};
+    cause = mismatch_error(peer_, here, there);
+    complete(std::move((*waiting)->done), cause);
+  }
+  // The small messages of an operation are gone when the other side sees that they do not fit; what it still waits
+  // for would never come.
+  cancel(header.tag, cause);
+}
+
+void Channel::cancel_sends(const TagGroup& tags, const Status& cause) {
+  for (Done& done : outbox_.cancel(tags)) {
+    complete(std::move(done), cause);
+  }
+  for (auto& waiting : waiting_.take_tags(tags)) {
+    complete(std::move(waiting->done), cause);
+  }
+  permits_.take_tags(tags);
+}
+
+void Channel::fail_sends(const Status& cause) {
+  for (Done& done : outbox_.cancel_all()) {
+    complete(std::move(done), cause);
+  }
+  for (auto& waiting : waiting_.take_all()) {
+    complete(std::move(waiting->done), cause);
+  }
+  permits_.take_all();
+}
+
+}  // namespace sirtaki::net

@@ -1,0 +1,190 @@
+// What crosses a network card when several hosts have several ranks, and that nothing hangs when a rank dies there.
+#include "runtime/net/collectives/hierarchy.h"
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <functional>
+#include <vector>
+
+#include "tests/conformance/collectives_worlds.h"
+
+namespace sirtaki::net::testing {
+namespace {
+
+Hosts two_of_two() {
+  return Hosts({{0, 2}, {1, 3}});
+}
+
+struct Crossing {
+  Hosts hosts;
+  std::array<std::size_t, 2> bytes{};  // that left a host
+  std::array<std::size_t, 4> of_rank{};
+};
+
+WorldOptions counting(Crossing& crossing) {
+  WorldOptions options;
+  options.direct.hosts = crossing.hosts;
+  options.local.fate = [&crossing](Rank from, const Envelope& envelope, std::size_t bytes) {
+    if (crossing.hosts.host_of(from) != crossing.hosts.host_of(envelope.peer)) {
+      crossing.bytes[static_cast<std::size_t>(crossing.hosts.host_of(from))] += bytes;
+      crossing.of_rank[static_cast<std::size_t>(from)] += bytes;
+    }
+    return MessageFate::kDeliver;
+  };
+  return options;
+}
+
+std::vector<CollectiveArgs> allreduce_of(std::vector<std::vector<float>>& values) {
+  std::vector<CollectiveArgs> args(values.size());
+  for (std::size_t rank = 0; rank < values.size(); ++rank) {
+    args[rank].tag = OpTag(1);
+    args[rank].in = std::as_bytes(std::span(values[rank]));
+    args[rank].out = std::as_writable_bytes(std::span(values[rank]));
+  }
+  return args;
+}
+
+TEST(Hosts, EveryShareHasAnOwnerOnEachHostAndEveryRankNeighbouringShares) {
+  const Hosts hosts({{0, 3, 4}, {1, 2}, {5}});
+  EXPECT_EQ(hosts.shares(), 3);
+  EXPECT_EQ(hosts.owners(0), (std::vector<Rank>{0, 1, 5}));
+  EXPECT_EQ(hosts.owners(1), (std::vector<Rank>{3, 1, 5}));
+  EXPECT_EQ(hosts.owners(2), (std::vector<Rank>{4, 2, 5}));
+  EXPECT_EQ(hosts.host_of(2), 1);
+}
+
+TEST(Hierarchy, GroupsKnowWhichRanksOfTheJobTheyAre) {
+  WorldOptions options;
+  options.direct.hosts = two_of_two();
+  const auto world = make_local_world(4, options);
+  const HostGroups* groups = world->at(3).host_groups();
+  ASSERT_NE(groups, nullptr);
+  EXPECT_EQ(groups->host, 1);
+  EXPECT_EQ(groups->here->job_rank(0), 1);
+  EXPECT_EQ(groups->here->rank(), 1);
+  ASSERT_EQ(groups->own.size(), 1U);
+  EXPECT_EQ(groups->own.front().number, 1);
+  EXPECT_EQ(groups->own.front().owners->size(), 2);
+  EXPECT_EQ(groups->own.front().owners->rank(), 1);
+  EXPECT_EQ(groups->own.front().owners->job_rank(0), 2);
+  options.direct.hosts = Hosts();
+  EXPECT_EQ(make_local_world(4, options)->at(0).host_groups(), nullptr);
+}
+
+TEST(Hosts, OnlySeveralHostsWithSeveralRanksGainFromAHierarchy) {
+  EXPECT_TRUE(HierarchicalCollectives::fits(two_of_two()));
+  EXPECT_TRUE(HierarchicalCollectives::fits(Hosts({{0, 1, 2}, {3}})));
+  EXPECT_FALSE(HierarchicalCollectives::fits(Hosts({{0, 1, 2, 3}})));
+  EXPECT_FALSE(HierarchicalCollectives::fits(Hosts({{0}, {1}})));
+  EXPECT_FALSE(HierarchicalCollectives::fits(Hosts()));
+}
+
+// Between two hosts an allreduce sends as many bytes as it has, in each direction; every rank sends its part of them.
+TEST(Hierarchy, BytesCrossANetworkCardOnceAndAllRanksOfAHostSendThem) {
+  Crossing crossing;
+  crossing.hosts = two_of_two();
+  const auto world = make_local_world(4, counting(crossing));
+  std::vector<std::vector<float>> values(4, std::vector<float>(1 << 18, 0.5F));
+  for (const Status& status : run_on_all(*world, allreduce_of(values))) {
+    ASSERT_TRUE(status) << status.to_string();
+  }
+  for (const auto& result : values) {
+    EXPECT_EQ(result, std::vector<float>(result.size(), 2.0F));
+  }
+  const std::size_t whole = values[0].size() * sizeof(float);
+  EXPECT_EQ(crossing.bytes[0], whole);
+  EXPECT_EQ(crossing.bytes[1], whole);
+  for (const std::size_t bytes : crossing.of_rank) {
+    EXPECT_EQ(bytes, whole / 2);
+  }
+}
+
+// Whichever message is a rank's last: those that hear of its death abort, as the engine does, and all of them end.
+TEST(Hierarchy, ADeathInAnyPhaseEndsAllOthers) {
+  for (int last = 0; last < 60; ++last) {
+    int sent = 0;
+    bool died = false;
+    WorldOptions options;
+    options.direct.hosts = two_of_two();
+    options.direct.segment_bytes = 16 * 1024;
+    options.local.fate = [&](Rank from, const Envelope&, std::size_t) {
+      if (from == 2 && ++sent > last) {
+        died = true;
+        return MessageFate::kKillSender;
+      }
+      return MessageFate::kDeliver;
+    };
+    const auto world = make_local_world(4, options);
+    std::vector<std::vector<float>> values(4, std::vector<float>(1 << 15, 1.0F));
+    auto args = allreduce_of(values);
+    int ended = 0;
+    int lost = 0;
+    for (Rank rank = 0; rank < 4; ++rank) {
+      world->on(rank, [&, rank] {
+        world->at(rank).start(args[static_cast<std::size_t>(rank)], [&, rank](const Status& status) {
+          ++ended;
+          if (!status) {
+            ++lost;
+            for (Rank other = 0; other < 4; ++other) {
+              world->on(other, [&world, other, status] { world->at(other).abort(status); });
+            }
+          }
+        });
+      });
+    }
+    ASSERT_TRUE(world->wait([&ended] { return ended == 4; })) << "after message " << last;
+    EXPECT_EQ(lost > 0, died) << "after message " << last;
+    if (!died) {
+      return;
+    }
+  }
+  FAIL() << "the last messages of an allreduce were never reached";
+}
+
+// Wherever the ranks are when the tag is cancelled on all of them, each ends once, and the next allreduce is right.
+TEST(Hierarchy, CancelledInAnyPhaseItEndsOnceAndTheNextOneIsRight) {
+  for (int moment = 0; moment < 200; ++moment) {
+    int messages = 0;
+    bool cancelled = false;
+    std::function<void()> cancel_all;
+    WorldOptions options;
+    options.direct.hosts = two_of_two();
+    options.direct.segment_bytes = 16 * 1024;
+    options.local.fate = [&](Rank, const Envelope& envelope, std::size_t) {
+      if (envelope.tag == OpTag(1) && ++messages == moment + 1) {
+        cancel_all();
+      }
+      return MessageFate::kDeliver;
+    };
+    const auto world = make_local_world(4, options);
+    cancel_all = [&] {
+      cancelled = true;
+      for (Rank rank = 0; rank < 4; ++rank) {
+        world->on(rank, [&world, rank] { world->at(rank).cancel(OpTag(1), {Code::kAborted, "no more"}); });
+      }
+    };
+    std::vector<std::vector<float>> values(4, std::vector<float>(1 << 15, 1.0F));
+    ASSERT_EQ(run_on_all(*world, allreduce_of(values)).size(), 4U) << "at message " << moment;
+    for (auto& value : values) {
+      value.assign(value.size(), 2.0F);
+    }
+    auto again = allreduce_of(values);
+    for (CollectiveArgs& args : again) {
+      args.tag = OpTag(2);
+    }
+    for (const Status& status : run_on_all(*world, again)) {
+      ASSERT_TRUE(status) << status.to_string() << " at message " << moment;
+    }
+    for (const auto& result : values) {
+      ASSERT_EQ(result, std::vector<float>(result.size(), 8.0F)) << "at message " << moment;
+    }
+    if (!cancelled) {
+      return;
+    }
+  }
+  FAIL() << "the last messages of an allreduce were never reached";
+}
+
+}  // namespace
+}  // namespace sirtaki::net::testing

@@ -1,0 +1,63 @@
+// FakeNccl: functions of NCCL that say what a test tells them, write down how they were called, and fail the test when
+// a communicator is used after its end, or before it is ready.
+//
+// One at a time: the functions have no object. Threads: one.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <deque>
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "runtime/net/device/nccl/nccl_api.h"
+
+namespace sirtaki::net::nccl::testing {
+
+class FakeNccl {
+ public:
+  FakeNccl();
+  ~FakeNccl();
+  FakeNccl(const FakeNccl&) = delete;
+  FakeNccl& operator=(const FakeNccl&) = delete;
+
+  const Api& api() const { return api_; }
+  Api& api() { return api_; }
+
+  // The next calls of `function` say these.
+  void will_say(const std::string& function, std::vector<Outcome> outcomes);
+  // So many questions after each init, group and finalize are answered with "in progress"; -1: all.
+  int polls = 0;
+  // What a communicator says when it is no longer in progress.
+  Outcome async = Outcome::kSuccess;
+
+  const std::vector<std::string>& calls() const { return calls_; }
+  int count(const std::string& function) const;
+  int alive() const { return static_cast<int>(alive_.size()); }
+  const Config& config() const { return config_; }
+
+ private:
+  struct Comm {
+    int left = 0;  // questions to answer with "in progress"
+  };
+  static FakeNccl& current();
+  static Comm& comm(CommHandle handle);
+  Outcome say(const std::string& function);
+  Outcome end(CommHandle handle, const std::string& function);
+  Outcome used(CommHandle handle, const std::string& function);
+  void fill_life();
+  void fill_calls();
+
+  Api api_{};
+  std::map<std::string, std::deque<Outcome>> script_;
+  std::vector<std::string> calls_;
+  std::set<Comm*> alive_;
+  std::set<Comm*> grouped_;
+  int group_depth_ = 0;
+  Config config_;
+};
+
+}  // namespace sirtaki::net::nccl::testing

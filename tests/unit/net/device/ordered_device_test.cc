@@ -1,0 +1,338 @@
+// What an OrderedDevice launches, and how operations end, over collectives that only write down what they are given.
+#include "runtime/net/device/ordered_device.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+#include <string>
+
+#include "runtime/net/link/inproc_link.h"
+#include "tests/conformance/collectives_worlds.h"
+
+namespace sirtaki::net {
+namespace {
+
+using testing::ManualLoop;
+
+class Recorder final : public DeviceCollectives {
+ public:
+  struct Launch {
+    OpTag tag;
+    std::int32_t priority = 0;
+    Done done;
+  };
+
+  Recorder(Rank rank, int size) : rank_(rank), size_(size) {}
+  Caps caps() const override { return {}; }
+  Rank rank() const override { return rank_; }
+  int size() const override { return size_; }
+  void start_work(CollectiveArgs args, DeviceWork /*work*/, Done done) override {
+    tags.push_back(args.tag);
+    flying.push_back({args.tag, args.priority, std::move(done)});
+  }
+  void cancel(TagGroup, Status) override { ADD_FAILURE() << "NCCL cannot cancel one operation"; }
+  void abort(Status cause) override {
+    aborted.update(cause);
+    for (Launch& launch : std::exchange(flying, {})) {
+      launch.done(cause);
+    }
+  }
+
+  std::vector<OpTag> tags;  // in the order of their launches
+  std::vector<Launch> flying;
+  Status aborted;
+
+ private:
+  const Rank rank_;
+  const int size_;
+};
+
+class OrderedDeviceTest : public ::testing::Test {
+ protected:
+  struct Ended {
+    OpTag tag;
+    Status status;
+  };
+  struct Member {
+    std::unique_ptr<LocalEndpoint> link;
+    Recorder* inner = nullptr;
+    std::unique_ptr<OrderedDevice> ordered;
+    std::vector<Ended> ended;
+    std::vector<Status> broken;
+  };
+
+  void open(int size, LocalOptions options = {}) {
+    group_ = LocalGroup::create(size, std::move(options));
+    members_.resize(static_cast<std::size_t>(size));
+    OrderedOptions ordered;
+    ordered.tag = OpTag(1000000);
+    for (Rank rank = 0; rank < size; ++rank) {
+      Member& member = at(rank);
+      member.link = group_->endpoint(rank, loop_);
+      auto inner = std::make_unique<Recorder>(rank, size);
+      member.inner = inner.get();
+      member.ordered =
+          std::make_unique<OrderedDevice>(*member.link, std::move(inner), ordered,
+                                          [&member](const Status& status) { member.broken.push_back(status); });
+    }
+  }
+  ~OrderedDeviceTest() override {
+    for (Member& member : members_) {
+      member.ordered.reset();
+      member.link.reset();
+    }
+    run();
+  }
+
+  Member& at(Rank rank) { return members_[static_cast<std::size_t>(rank)]; }
+  void start(Rank rank, std::uint64_t tag, std::int32_t priority = 1) {
+    CollectiveArgs args;
+    args.kind = OpKind::kBarrier;
+    args.tag = OpTag(tag);
+    args.priority = priority;
+    Member& member = at(rank);
+    member.ordered->start(std::move(args), [&member, tag](Status status) {
+      member.ended.push_back({OpTag(tag), std::move(status)});
+    });
+  }
+  void cancel(Rank rank, std::uint64_t tag) {
+    at(rank).ordered->cancel(OpTag(tag), {Code::kAborted, "no more of " + std::to_string(tag)});
+  }
+  // Everything that has been launched is done.
+  void finish_all() {
+    for (Member& member : members_) {
+      for (Recorder::Launch& launch : std::exchange(member.inner->flying, {})) {
+        launch.done({});
+      }
+    }
+  }
+  void run() {
+    static_cast<void>(loop_.run([] { return false; }));
+  }
+
+  ManualLoop loop_;
+  std::shared_ptr<LocalGroup> group_;
+  std::vector<Member> members_;
+};
+
+TEST_F(OrderedDeviceTest, LaunchesWhatAllHaveStarted) {
+  open(3);
+  start(0, 1);
+  start(0, 2);
+  start(1, 2);
+  start(1, 1);
+  run();
+  EXPECT_TRUE(at(0).inner->tags.empty());
+  start(2, 2, -7);
+  run();
+  for (Member& member : members_) {
+    EXPECT_EQ(member.inner->tags, std::vector<OpTag>{OpTag(2)});
+    EXPECT_EQ(member.inner->flying[0].priority, -7) << "the same on all ranks";
+  }
+  start(2, 1);
+  run();
+  finish_all();
+  for (Member& member : members_) {
+    EXPECT_EQ(member.inner->tags, (std::vector<OpTag>{OpTag(2), OpTag(1)}));
+    EXPECT_EQ(member.ended.size(), 2U);
+  }
+}
+
+TEST_F(OrderedDeviceTest, ATagIsFreeWhenItsOperationHasEnded) {
+  open(2);
+  for (int i = 0; i < 3; ++i) {
+    start(0, 1);
+    start(1, 1);
+    run();
+    start(0, 1);
+    run();
+    EXPECT_EQ(at(0).ended.back().status.code(), Code::kInvalidArgument) << "it is in flight";
+    finish_all();
+    EXPECT_TRUE(at(0).ended.back().status && at(1).ended.back().status);
+  }
+}
+
+TEST_F(OrderedDeviceTest, WhatIsCancelledBeforeItHasAPlaceIsNeverLaunched) {
+  open(2);
+  for (const Rank rank : {0, 1}) {
+    start(rank, 1);
+    run();
+    cancel(rank, 1);
+    EXPECT_TRUE(at(rank).ended.empty()) << "rank 0 may be about to order it";
+    run();
+    ASSERT_EQ(at(rank).ended.size(), 1U);
+    EXPECT_EQ(at(rank).ended[0].status.text(), "no more of 1");
+  }
+  start(0, 2);
+  start(1, 2);
+  run();
+  EXPECT_EQ(at(0).inner->tags, std::vector<OpTag>{OpTag(2)});
+}
+
+TEST_F(OrderedDeviceTest, WhatIsCancelledLaterRunsToItsEnd) {
+  open(2);
+  start(0, 1);
+  start(1, 1);
+  run();
+  cancel(0, 1);
+  cancel(1, 1);
+  run();
+  EXPECT_TRUE(at(0).ended.empty() && at(1).ended.empty()) << "the device still uses the memory";
+  finish_all();
+  EXPECT_EQ(at(0).ended.at(0).status.text(), "no more of 1");
+  EXPECT_EQ(at(1).ended.at(0).status.text(), "no more of 1");
+  EXPECT_TRUE(at(0).inner->aborted && at(1).inner->aborted);
+}
+
+TEST_F(OrderedDeviceTest, AFailureIsToldAndEndsEverything) {
+  open(2);
+  start(0, 1);
+  start(1, 1);
+  start(1, 2);
+  run();
+  auto flying = std::exchange(at(1).inner->flying, {});
+  flying.at(0).done(unavailable("NCCL says no"));
+  run();
+  EXPECT_EQ(at(1).ended.size(), 2U);
+  for (const Ended& ended : at(1).ended) {
+    EXPECT_EQ(ended.status.text(), "NCCL says no");
+  }
+  ASSERT_EQ(at(1).broken.size(), 1U);
+  EXPECT_EQ(at(1).broken[0].text(), "NCCL says no");
+  start(1, 3);
+  run();
+  EXPECT_EQ(at(1).ended.back().status.text(), "NCCL says no");
+  at(0).ordered->abort({Code::kAborted, "the job is over"});
+  EXPECT_EQ(at(0).ended.at(0).status.text(), "the job is over");
+  run();
+  EXPECT_TRUE(at(0).broken.empty()) << "it was told to";
+}
+
+TEST_F(OrderedDeviceTest, ARankThatIsGoneIsNamedToAll) {
+  for (const Rank gone : {2, 0}) {
+    SCOPED_TRACE(gone);
+    members_.clear();
+    open(3);
+    for (const Rank rank : {0, 1, 2}) {
+      start(rank, 1);
+    }
+    start(1, 2);
+    run();
+    EXPECT_EQ(at(1).inner->tags, std::vector<OpTag>{OpTag(1)});
+    group_->kill(gone, {Code::kAborted, "killed"});
+    run();
+    ASSERT_EQ(at(1).ended.size(), 2U);
+    for (const Ended& ended : at(1).ended) {
+      EXPECT_EQ(ended.status.code(), Code::kPeerLost);
+      EXPECT_EQ(ended.status.blame().rank, gone);
+    }
+    EXPECT_EQ(at(1).ended[0].tag, OpTag(2)) << "what is launched has a moment to come to its end";
+    EXPECT_EQ(at(1).inner->aborted.code(), Code::kPeerLost);
+    EXPECT_TRUE(at(1).broken.empty()) << "a rank that leaves breaks nothing";
+  }
+}
+
+TEST_F(OrderedDeviceTest, WhatHasAPlaceIsLaunchedByAllThoughARankIsLostMeanwhile) {
+  LocalOptions slow;
+  slow.bytes_per_second = 1000.0 * kLaunchWordsBytes;  // a message leaves in a millisecond
+  open(3, slow);
+  for (const Rank rank : {2, 1, 0}) {
+    start(rank, 1);
+  }
+  start(0, 2);
+  // Rank 0's word has left for rank 1, and not for rank 2.
+  ASSERT_TRUE(loop_.run([&] { return !at(1).inner->tags.empty(); }));
+  EXPECT_TRUE(at(0).inner->tags.empty());
+  group_->kill(2, {Code::kAborted, "killed"});
+  ASSERT_TRUE(loop_.run([&] { return !at(0).ended.empty(); }));
+  EXPECT_EQ(at(0).ended[0].tag, OpTag(2)) << "without a place";
+  EXPECT_EQ(at(0).ended[0].status.code(), Code::kPeerLost);
+  ASSERT_TRUE(loop_.run([&] { return !at(0).inner->tags.empty(); })) << "rank 1 meets nobody";
+  EXPECT_EQ(at(0).inner->tags, at(1).inner->tags);
+  finish_all();
+  run();
+  for (const Rank rank : {0, 1}) {
+    EXPECT_EQ(at(rank).ended.back().tag, OpTag(1));
+    EXPECT_TRUE(at(rank).ended.back().status) << at(rank).ended.back().status.to_string();
+    EXPECT_TRUE(at(rank).broken.empty());
+  }
+}
+
+TEST_F(OrderedDeviceTest, ADamagedMessageIsTheEnd) {
+  const auto words = [](LaunchWord::Kind kind, std::int32_t number) {
+    return encode_launch_words(std::vector<LaunchWord>{{kind, OpTag(), number}});
+  };
+  std::vector<std::byte> spoiled = words(LaunchWord::Kind::kReady, 1);
+  spoiled.back() = std::byte{1};
+  for (const Rank from : {0, 1}) {
+    for (const auto& message : {spoiled, std::vector<std::byte>(kLaunchWordsBytes), std::vector<std::byte>(8),
+                                words(LaunchWord::Kind::kGone, from == 0 ? 2 : 0)}) {
+      members_.clear();
+      open(2);
+      start(0, 1);
+      start(1, 1);
+      start(1 - from, 2);
+      run();
+      at(from).link->send({1 - from, OpTag(1000000), from == 0 ? 1U : 0U, kLaunchWordsCheck, 0}, message,
+                          [](const Status&) {});
+      run();
+      const Member& other = at(1 - from);
+      ASSERT_EQ(other.broken.size(), 1U);
+      EXPECT_EQ(other.broken[0].code(), Code::kCorrupt);
+      EXPECT_EQ(other.broken[0].blame().rank, from);
+      EXPECT_NE(other.broken[0].text().find("do not understand each other about the order of launches"),
+                std::string_view::npos)
+          << other.broken[0].text();
+      EXPECT_EQ(other.ended.size(), 2U);
+      EXPECT_EQ(other.inner->aborted.code(), Code::kCorrupt);
+    }
+  }
+}
+
+TEST_F(OrderedDeviceTest, OrdersAreTheSameOnAllRanksWhateverTheyStartAndCancelWhen) {
+  constexpr std::uint64_t kTags = 40;
+  for (std::uint64_t seed = 1; seed <= 40; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    std::mt19937_64 random(seed);
+    members_.clear();
+    const int size = 2 + static_cast<int>(seed % 3);
+    LocalOptions slow;
+    slow.delay = [&random](Rank, Rank, std::size_t) { return std::chrono::microseconds(random() % 500); };
+    open(size, slow);
+    std::vector<std::uint64_t> cancelled;
+    for (std::uint64_t tag = 1; tag <= kTags; ++tag) {
+      if (random() % 4 == 0) {
+        cancelled.push_back(tag);
+      }
+    }
+    for (Rank rank = 0; rank < size; ++rank) {
+      std::vector<std::uint64_t> tags(kTags);
+      for (std::uint64_t i = 0; i < kTags; ++i) {
+        tags[i] = i + 1;
+      }
+      std::ranges::shuffle(tags, random);
+      for (const std::uint64_t tag : tags) {
+        loop_.after(
+            std::chrono::microseconds(random() % 3000),
+            [this, rank, tag, priority = static_cast<std::int32_t>(random() % 3)] { start(rank, tag, priority); });
+      }
+      for (const std::uint64_t tag : cancelled) {
+        loop_.after(std::chrono::microseconds(3000 + random() % 500), [this, rank, tag] { cancel(rank, tag); });
+      }
+    }
+    run();
+    finish_all();
+    run();
+    for (Member& member : members_) {
+      EXPECT_EQ(member.inner->tags, at(0).inner->tags);
+      EXPECT_EQ(member.ended.size(), kTags);
+      for (const Ended& ended : member.ended) {
+        EXPECT_TRUE(ended.status || std::ranges::count(cancelled, ended.tag.value) > 0) << ended.status.to_string();
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace sirtaki::net

@@ -1,0 +1,107 @@
+// Two Channels joined by memory: the protocol without sockets, byte by byte if a test wants.
+#pragma once
+
+#include <array>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "runtime/net/tcp/channel.h"
+#include "tests/conformance/collectives_worlds.h"
+
+namespace sirtaki::net::testing {
+
+class ChannelEnd {
+ public:
+  ChannelEnd(Rank rank, Rank peer, const ChannelLimits& limits) {
+    Channel::Shared shared;
+    shared.rank = rank;
+    shared.epoch = Epoch(3);
+    shared.limits = limits;
+    shared.completions = &completions_;
+    shared.tombstones = &tombstones_;
+    shared.clock = &loop_;
+    shared.samples = &samples;
+    channel = std::make_unique<Channel>(shared, peer);
+  }
+
+  void run_callbacks() {
+    while (!completions_.empty()) {
+      completions_.run_one();
+    }
+  }
+  void cancel(const TagGroup& tags) {
+    const Status cause(Code::kAborted, "cancelled");
+    tombstones_.add(tags, cause);
+    channel->cancel(tags, cause);
+  }
+  // Up to `most` bytes of what is to be written.
+  std::vector<std::byte> take(std::size_t most) {
+    std::array<iovec, 16> pieces{};
+    const std::size_t used = channel->gather(pieces);
+    std::vector<std::byte> bytes;
+    for (std::size_t i = 0; i < used && bytes.size() < most; ++i) {
+      const auto* const data = static_cast<const std::byte*>(pieces[i].iov_base);
+      bytes.insert(bytes.end(), data, data + std::min(pieces[i].iov_len, most - bytes.size()));
+    }
+    channel->written(bytes.size());
+    return bytes;
+  }
+
+  std::vector<TransferSample> samples;
+  std::unique_ptr<Channel> channel;
+
+ private:
+  ManualLoop loop_;
+  Completions completions_;
+  Tombstones tombstones_;
+};
+
+struct ChannelPair {
+  explicit ChannelPair(const ChannelLimits& limits) : a(0, 1, limits), b(1, 0, limits) {}
+
+  // One delivery in each direction; false when nothing was left.
+  bool step(std::size_t most) {
+    const auto to_b = a.take(most);
+    const auto to_a = b.take(most);
+    first_error.update(b.channel->read(to_b));
+    first_error.update(a.channel->read(to_a));
+    a.run_callbacks();
+    b.run_callbacks();
+    return !to_a.empty() || !to_b.empty();
+  }
+  void settle(std::size_t most = 1 << 20) {
+    a.run_callbacks();
+    b.run_callbacks();
+    while (first_error.is_ok() && step(most)) {
+    }
+  }
+
+  ChannelEnd a;
+  ChannelEnd b;
+  Status first_error;
+};
+
+// A callback's outcome.
+struct Outcome {
+  int calls = 0;
+  Status status;
+  Done done() {
+    return [this](Status result) {
+      ++calls;
+      status = std::move(result);
+    };
+  }
+  bool ok() const { return calls == 1 && status.is_ok(); }
+  bool failed(Code code) const { return calls == 1 && status.code() == code; }
+};
+
+inline std::vector<std::byte> pattern(std::size_t size, unsigned salt) {
+  std::vector<std::byte> bytes(size);
+  for (std::size_t i = 0; i < size; ++i) {
+    bytes[i] = static_cast<std::byte>((i * 31 + salt * 7 + (i >> 8)) & 0xff);
+  }
+  return bytes;
+}
+
+}  // namespace sirtaki::net::testing
