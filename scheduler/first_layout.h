@@ -13,7 +13,7 @@
 namespace sirtaki::scheduler {
 
 // Every partition costs memory on every rank, and a tag has 18 bits for its position, of which the two largest are the
-// stream's own exchanges (runtime/engine/tags.h).
+// stream's own exchanges (runtime/engine/common/tags.h).
 inline constexpr std::int64_t kMaxPartitions = (1 << 18) - 2;
 
 // In total order. kInvalidArgument: more than kMaxPartitions.

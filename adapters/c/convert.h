@@ -10,7 +10,7 @@
 #include "adapters/c/sirtaki.h"
 #include "runtime/base/task.h"
 #include "runtime/base/tensor.h"
-#include "runtime/engine/session.h"
+#include "runtime/engine/session/session.h"
 
 namespace sirtaki::adapters {
 

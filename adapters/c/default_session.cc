@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "runtime/base/config/config_load.h"
-#include "runtime/engine/device_choice.h"
+#include "runtime/engine/session/device_choice.h"
 
 namespace sirtaki::adapters {
 namespace {

@@ -16,7 +16,7 @@
 #include "adapters/c/sirtaki.h"
 #include "runtime/base/config/config.h"
 #include "runtime/base/task.h"
-#include "runtime/engine/session.h"
+#include "runtime/engine/session/session.h"
 
 namespace sirtaki::adapters {
 

@@ -13,7 +13,7 @@
 #include "runtime/base/config/job_env.h"
 #include "runtime/base/status.h"
 #include "runtime/base/task.h"
-#include "runtime/engine/session.h"
+#include "runtime/engine/session/session.h"
 #include "runtime/hub/hub.h"
 #include "runtime/rendezvous/auth/secret.h"
 

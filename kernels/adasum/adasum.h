@@ -5,7 +5,7 @@
 // whose weights follow from their dot products alone, so ranks that hold a block each need to add up nothing but those.
 // Method: Maleki et al., Scaling Distributed Training with Adaptive Summation, 2020.
 // For: reductions of whole tensors. Only float16, bfloat16, float32, float64; memory may be unaligned. Threads: pure
-// functions. Not for: the exchange between ranks (runtime/engine/named_ops_adasum.cc).
+// functions. Not for: the exchange between ranks (runtime/engine/ops/named_ops_adasum.cc).
 #pragma once
 
 #include <cstddef>

@@ -2,7 +2,7 @@
 //
 // For: all layers, so that a policy can decide on a codec without knowing how it works. Plain values; the numbers are
 // part of plans and are never given to another codec or recipe. Not for: what a codec does (compression/), how a recipe
-// runs (runtime/engine/recipes/).
+// runs (runtime/engine/reduction/).
 #pragma once
 
 #include <cstddef>

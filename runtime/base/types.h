@@ -27,7 +27,7 @@ using Epoch = Id<struct EpochTag, std::uint32_t>;        // one membership; grow
 using Rank = int;
 
 // Identifies one collective on all ranks of an epoch: the same operation has the same tag everywhere. Never a counter
-// that ranks advance independently (runtime/engine/tags.h says how it is built).
+// that ranks advance independently (runtime/engine/common/tags.h says how it is built).
 using OpTag = Id<struct OpTagTag, std::uint64_t>;
 
 using Bytes = std::span<std::byte>;

@@ -14,12 +14,12 @@
 #include "runtime/base/loop.h"
 #include "runtime/base/telemetry/stats.h"
 #include "runtime/base/telemetry/timeline.h"
-#include "runtime/engine/buffer_pool.h"
-#include "runtime/engine/control_link.h"
-#include "runtime/engine/named_ops.h"
-#include "runtime/engine/requests.h"
-#include "runtime/engine/stream.h"
-#include "runtime/engine/trace.h"
+#include "runtime/engine/common/buffer_pool.h"
+#include "runtime/engine/epoch/control_link.h"
+#include "runtime/engine/ops/named_ops.h"
+#include "runtime/engine/common/requests.h"
+#include "runtime/engine/stream/gradient_stream.h"
+#include "runtime/engine/common/trace.h"
 #include "scheduler/plan.h"
 
 namespace sirtaki::engine {

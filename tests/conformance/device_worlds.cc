@@ -7,7 +7,7 @@
 #include "runtime/net/device/nccl/nccl_collectives.h"
 #include "runtime/net/device/ordered_device.h"
 #include "tests/conformance/loopback.h"
-#include "tests/conformance/played_nccl.h"
+#include "tests/conformance/fake_nccl.h"
 #include "tests/unit/device/fake_device.h"
 #include "tests/unit/net/device/nccl/ids.h"
 

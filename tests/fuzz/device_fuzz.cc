@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "runtime/base/check.h"
-#include "runtime/engine/device_report.h"
+#include "runtime/engine/device/device_report.h"
 #include "runtime/net/device/launch_messages.h"
 #include "tests/fuzz/fuzz_main.h"
 

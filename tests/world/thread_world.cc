@@ -6,9 +6,9 @@
 #include <optional>
 #include <thread>
 
-#include "runtime/engine/session.h"
+#include "runtime/engine/session/session.h"
 #include "runtime/hub/hub.h"
-#include "tests/conformance/played_nccl.h"
+#include "tests/conformance/fake_nccl.h"
 #include "tests/unit/device/fake_device.h"
 
 namespace sirtaki::world {

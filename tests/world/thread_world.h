@@ -7,7 +7,7 @@
 #include <string>
 
 #include "runtime/base/config/config_load.h"
-#include "runtime/engine/session.h"
+#include "runtime/engine/session/session.h"
 #include "tests/world/world.h"
 
 namespace sirtaki::world {

@@ -16,7 +16,7 @@
 
 #include "runtime/base/check.h"
 #include "runtime/base/status.h"
-#include "runtime/engine/requests.h"
+#include "runtime/engine/common/requests.h"
 
 namespace sirtaki::world {
 

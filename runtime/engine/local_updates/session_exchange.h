@@ -16,7 +16,7 @@
 #include "runtime/engine/local_updates/exchange.h"
 #include "runtime/engine/local_updates/model.h"
 #include "runtime/engine/local_updates/options.h"
-#include "runtime/engine/session.h"
+#include "runtime/engine/session/session.h"
 
 namespace sirtaki::engine {
 

@@ -1,5 +1,5 @@
 // TagGroup: all tags that are the same in some of their bits, such as those of one step of a stream.
-// Plain value; a single tag is a group, too. Who builds tags knows which bits to name (runtime/engine/tags.h).
+// Plain value; a single tag is a group, too. Who builds tags knows which bits to name (runtime/engine/common/tags.h).
 #pragma once
 
 #include <cstdint>

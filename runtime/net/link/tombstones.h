@@ -1,6 +1,6 @@
 // Tombstones: the tags that were cancelled and why, so that what arrives for them later is dropped.
 // Plain container of one thread, bounded: the oldest is forgotten first, so whoever uses tags again after more than
-// kCapacity cancellations of its own never meets an old one (runtime/engine/tags.h counts on it).
+// kCapacity cancellations of its own never meets an old one (runtime/engine/common/tags.h counts on it).
 #pragma once
 
 #include <algorithm>

@@ -1,0 +1,176 @@
+#include "runtime/engine/device/device_compressor.h"
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "compression/catalog.h"
+#include "compression/device_coding.h"
+#include "runtime/base/check.h"
+#include "runtime/engine/device/device_by_host.h"
+#include "runtime/engine/device/device_gather.h"
+
+namespace sirtaki::engine {
+
+Result<std::unique_ptr<DeviceCodes>> DeviceCodes::create(DevicePlane& plane, net::DeviceCollectives* nccl,
+                                                         const std::vector<scheduler::PlannedTensor>& tensors) {
+  std::unique_ptr<DeviceCodes> codes(new DeviceCodes(plane, nccl));
+  for (const scheduler::PlannedTensor& tensor : tensors) {
+    Owed& owed = codes->owed_.emplace_back();
+    owed.bytes = static_cast<std::size_t>(tensor.numel) * sizeof(float);
+    const bool owes = tensor.decision.way().lossy() && tensor.decision.params[params::kFeedback] != 0;
+    if (!owes || owed.bytes == 0) {
+      continue;
+    }
+    auto memory = plane.take(owed.bytes);
+    if (!memory) {
+      return memory.status().with_context("memory of the GPU for what is owed of '" + tensor.name + "', " +
+                                          std::to_string(owed.bytes) +
+                                          " bytes; device.codecs=host keeps it in the host's memory");
+    }
+    owed.memory = std::move(*memory);
+  }
+  return codes;
+}
+
+bool DeviceCodes::can(const scheduler::PlannedTensor& tensor, int ranks) {
+  const scheduler::Decision& decision = tensor.decision;
+  const compression::PayloadCodec* codec = compression::find_payload_codec(decision.codec);
+  if (codec == nullptr || decision.recipe != Recipe::kGather || !decision.keeps.empty() ||
+      ranks > kernels::cuda::kMostPayloads) {
+    return false;
+  }
+  return codec->open(decision.params, {tensor.numel, 1})->on_device() != nullptr;
+}
+
+Result<std::byte*> DeviceCodes::owed(int tensor) {
+  Owed& owed = owed_[static_cast<std::size_t>(tensor)];
+  if (owed.memory && !std::exchange(owed.any, true)) {
+    SRT_TRY(plane_.fill(owed.memory.get(), owed.bytes, 0.0F));
+  }
+  return owed.memory.get();
+}
+
+Result<std::vector<std::byte*>> DeviceCodes::owed_of(const scheduler::Partition& partition) {
+  std::vector<std::byte*> of;
+  for (const scheduler::Slice& slice : partition.slices) {
+    SRT_ASSIGN(std::byte* const memory, owed(slice.tensor));
+    of.push_back(memory == nullptr ? nullptr : memory + static_cast<std::size_t>(slice.offset) * sizeof(float));
+  }
+  return of;
+}
+
+std::shared_ptr<Reduction> DeviceCodes::reduce(const scheduler::Partition& partition, ReductionSpec spec,
+                                               ReductionDeps deps, StageNote note) {
+  plane_.encoded_bytes().add(partition.size_bytes());
+  if (const net::HostGroups* const groups = deps.net.host_groups()) {
+    SRT_CHECK(nccl_ != nullptr);
+    spec.divisor = deps.net.size();
+    return std::make_shared<DeviceByHost>(std::move(spec), deps, std::move(note), *groups, plane_, *nccl_,
+                                          owed_of(partition));
+  }
+  return std::make_shared<DeviceGather>(std::move(spec), deps, std::move(note), plane_, owed_of(partition));
+}
+
+// ---- what is owed ----
+
+// What was restored and another rank of the host encodes from here on goes to it with this gradient.
+Status DeviceCodes::admit(int tensor, const compression::Ownership& ownership, const TensorView& gradient) {
+  Owed& owed = owed_[static_cast<std::size_t>(tensor)];
+  if (!std::exchange(owed.foreign, false) || !owed.any) {
+    return {};
+  }
+  device::PinnedBlock zeros;
+  const auto give = [&](std::int64_t offset, std::int64_t numel) -> Status {
+    if (zeros.bytes().empty()) {
+      SRT_ASSIGN(zeros, plane_.stage().take(static_cast<std::size_t>(ownership.stripe) * sizeof(float)));
+      std::ranges::fill(zeros.bytes(), std::byte{0});
+    }
+    std::byte* const debt = owed.memory.get() + static_cast<std::size_t>(offset) * sizeof(float);
+    std::byte* const to = gradient.bytes().data() + static_cast<std::size_t>(offset) * sizeof(float);
+    const std::byte* const terms[] = {to, debt};
+    const kernels::cuda::Reduce sum{ReduceOp::kSum, DType::kF32, terms, to, numel};
+    const compression::DeviceQueue queue = plane_.queue();
+    SRT_TRY(DevicePlane::queued(queue.kernels.reduce(sum, queue.stream)));
+    return plane_.copy(debt, zeros.bytes().data(), static_cast<std::size_t>(numel) * sizeof(float));
+  };
+  Status given;
+  for (std::int64_t offset = 0; given && offset < gradient.numel; offset += ownership.stripe) {
+    if (!ownership.exchanges(offset)) {
+      given = give(offset, std::min(ownership.stripe, gradient.numel - offset));
+    }
+  }
+  plane_.when_copied(given, [zeros = std::move(zeros)](const Status& /*written*/) {});
+  return given ? given : plane_.stage().fail(given);
+}
+
+struct DeviceCodes::Reading {
+  struct Tensor {
+    int index;
+    std::shared_ptr<std::byte> memory;
+    std::size_t bytes;
+  };
+  DevicePlane& plane;
+  std::vector<Tensor> left;  // the next one last
+  MoveFunction<void(int tensor, ConstBytes owed)> each;
+  Done done;
+};
+
+void DeviceCodes::read(std::vector<int> tensors, MoveFunction<void(int tensor, ConstBytes owed)> each, Done done) {
+  auto reading = std::make_shared<Reading>(Reading{plane_, {}, std::move(each), std::move(done)});
+  std::ranges::reverse(tensors);
+  for (const int tensor : tensors) {
+    const Owed& owed = owed_[static_cast<std::size_t>(tensor)];
+    if (owed.any) {
+      reading->left.push_back({tensor, owed.memory, owed.bytes});
+    }
+  }
+  read_next(std::move(reading));
+}
+
+void DeviceCodes::read_next(std::shared_ptr<Reading> reading) {
+  DevicePlane& plane = reading->plane;
+  if (reading->left.empty()) {
+    plane.when_copied({}, [reading](const Status& status) { reading->done(status); });
+    return;
+  }
+  const Reading::Tensor& next = reading->left.back();
+  auto block = plane.stage().take_if_any(next.bytes);
+  if (!block) {
+    plane.loop().post([reading, why = block.status()] { reading->done(why); });
+    return;
+  }
+  const Status copied = plane.copy(block->bytes().data(), next.memory.get(), next.bytes);
+  plane.when_copied(copied, [reading, block = std::move(*block)](const Status& status) mutable {
+    if (!status) {
+      reading->done(status);
+      return;
+    }
+    reading->each(reading->left.back().index, block.bytes());
+    reading->left.pop_back();
+    block = {};  // for the next
+    read_next(std::move(reading));
+  });
+}
+
+Status DeviceCodes::restore(int tensor, std::span<const float> in) {
+  if (std::ranges::all_of(in, [](float value) { return value == 0; })) {
+    forget(tensor);
+    return {};
+  }
+  const auto queue = [&]() -> Status {
+    SRT_ASSIGN(device::PinnedBlock block, plane_.stage().take(in.size_bytes()));
+    std::memcpy(block.bytes().data(), in.data(), in.size_bytes());
+    Owed& owed = owed_[static_cast<std::size_t>(tensor)];
+    owed.any = true;
+    owed.foreign = true;
+    Status copied = plane_.copy(owed.memory.get(), block.bytes().data(), in.size_bytes());
+    plane_.when_copied(copied, [block = std::move(block)](const Status& /*arrived*/) {});
+    return copied;
+  };
+  const Status queued = queue();
+  return queued ? queued : plane_.stage().fail(queued);
+}
+
+}  // namespace sirtaki::engine

@@ -1,0 +1,69 @@
+// DeviceCodes: gradients of one stream that are encoded on the GPU they are on, and what this rank owes of them there.
+//
+// Payloads travel through the host's memory, as those of the CPU do: a few percent of what the tensor would be.
+// Residuals stay on the device; whoever asks for them gets copies. Owned by Stream; loop thread. Kernels and copies are
+// given to the plane's stream for copies, which is all that orders the uses of memory. Not for: what the program sees
+// of a tensor (staged_stream.h), codecs that remember more than a residual (compression/device_coding.h).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "runtime/base/task.h"
+#include "runtime/engine/device/device_transport.h"
+#include "runtime/engine/reduction/reduction.h"
+#include "scheduler/plan.h"
+
+namespace sirtaki::engine {
+
+class DeviceCodes {
+ public:
+  // `tensors`: of the stream. Takes memory for what is owed of those that are encoded with feedback. `nccl`:
+  // needed where the ranks of a host sum up first, else it may be null. Both outlive it.
+  static Result<std::unique_ptr<DeviceCodes>> create(DevicePlane& plane, net::DeviceCollectives* nccl,
+                                                     const std::vector<scheduler::PlannedTensor>& tensors);
+
+  // Whether a tensor that travels so, among so many ranks, can be encoded on a device.
+  static bool can(const scheduler::PlannedTensor& tensor, int ranks);
+
+  // The gradient is there and is about to be encoded. Once a step, before any part of it is; an error is one of the
+  // device.
+  Status admit(int tensor, const compression::Ownership& ownership, const TensorView& gradient);
+  // Of a partition whose slices are on the device.
+  std::shared_ptr<Reduction> reduce(const scheduler::Partition& partition, ReductionSpec spec, ReductionDeps deps,
+                                    StageNote note);
+
+  // ---- what is owed; between two steps ----
+
+  // For each of these tensors of which anything may be owed `each`, with all its elements, then `done`, which comes
+  // later and with an error where the host has no memory for a tensor, or the job is over. One tensor after the other.
+  void read(std::vector<int> tensors, MoveFunction<void(int tensor, ConstBytes owed)> each, Done done);
+  // Whether what is owed of it can be added to its next gradient.
+  bool takes(int tensor) const { return owed_[static_cast<std::size_t>(tensor)].memory != nullptr; }
+  // Of one that takes it. An error is one of the device.
+  Status restore(int tensor, std::span<const float> in);
+  void forget(int tensor) { owed_[static_cast<std::size_t>(tensor)].any = false; }
+
+ private:
+  struct Owed {
+    std::shared_ptr<std::byte> memory;  // null: it is not encoded, or without feedback
+    std::size_t bytes = 0;
+    bool any = false;      // else whatever is in the memory means zeros
+    bool foreign = false;  // there may be something where another rank of the host encodes
+  };
+  struct Reading;
+
+  DeviceCodes(DevicePlane& plane, net::DeviceCollectives* nccl) : plane_(plane), nccl_(nccl) {}
+  Result<std::byte*> owed(int tensor);
+  Result<std::vector<std::byte*>> owed_of(const scheduler::Partition& partition);
+  static void read_next(std::shared_ptr<Reading> reading);
+
+  DevicePlane& plane_;
+  net::DeviceCollectives* const nccl_;
+  std::vector<Owed> owed_;  // by tensor
+};
+
+}  // namespace sirtaki::engine

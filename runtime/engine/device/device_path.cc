@@ -1,0 +1,156 @@
+#include "runtime/engine/device/device_path.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "runtime/device/arena.h"
+#include "runtime/engine/reduction/wire_size.h"
+
+namespace sirtaki::engine {
+namespace {
+
+constexpr std::size_t kAlign = device::Arena::kAlignment;
+
+std::size_t packed_bytes(const scheduler::Partition& partition) {
+  return static_cast<std::size_t>(partition.numel) * dtype_size(wire_dtype(partition));
+}
+
+// Of the device's memory, through which what is added passes.
+constexpr std::size_t kAddedBytes = std::size_t{4} << 20;
+
+// float32 of the host to those of a gradient.
+Status add_on_device(DevicePlane& plane, ConstBytes from, Bytes gradient) {
+  SRT_ASSIGN(const std::shared_ptr<std::byte> part, plane.take(std::min(from.size(), kAddedBytes)));
+  const compression::DeviceQueue work = plane.queue();
+  for (std::size_t at = 0; at < from.size(); at += kAddedBytes) {
+    const std::size_t bytes = std::min(from.size() - at, kAddedBytes);
+    SRT_TRY(plane.copy(part.get(), from.data() + at, bytes));
+    std::byte* const to = gradient.data() + at;
+    const std::byte* const terms[] = {to, part.get()};
+    const auto numel = static_cast<std::int64_t>(bytes / sizeof(float));
+    SRT_TRY(DevicePlane::queued(work.kernels.reduce({ReduceOp::kSum, DType::kF32, terms, to, numel}, work.stream)));
+  }
+  return {};
+}
+
+}  // namespace
+
+void DevicePath::adopt(const scheduler::Plan& plan) {
+  places_.assign(plan.partitions().size(), 0);
+  needed_ = 0;
+  for (const scheduler::Partition& partition : plan.partitions()) {
+    if (!partition.way.lossy() && !in_place(partition)) {
+      places_[static_cast<std::size_t>(partition.position)] = needed_;
+      needed_ += (packed_bytes(partition) + kAlign - 1) / kAlign * kAlign;
+    }
+  }
+  step_void();
+  // What fails ends the job.
+  static_cast<void>(make_memory());
+}
+
+void DevicePath::step_void() {
+  if (*in_flight_ > 0) {
+    memory_.reset();
+    in_flight_ = std::make_shared<int>(0);
+  }
+}
+
+Status DevicePath::make_memory() {
+  if (needed_ == 0 || (memory_ && held_ >= needed_)) {
+    return {};
+  }
+  auto memory = plane_.take(needed_);
+  if (!memory) {
+    return plane_.stage().fail(memory.status());
+  }
+  memory_ = std::move(*memory);
+  held_ = needed_;
+  return {};
+}
+
+Result<DensePath::Packed> DevicePath::gather(const scheduler::Partition& partition, std::span<const TensorView> views) {
+  Packed packed;
+  if (in_place(partition)) {
+    packed.in_place = slice_of(partition.slices.front(), views);
+    return packed;
+  }
+  SRT_TRY(make_memory());
+  const DType wire = wire_dtype(partition);
+  const Bytes memory(memory_.get() + places_[static_cast<std::size_t>(partition.position)], packed_bytes(partition));
+  for (const scheduler::Slice& slice : partition.slices) {
+    const Bytes to = packed_slice(slice, memory, wire);
+    SRT_TRY(move(partition.dtype, slice_of(slice, views), wire, to, slice.numel));
+  }
+  packed.memory = BufferPool::Buffer(net::Lent{memory_, memory});
+  return packed;
+}
+
+Status DevicePath::move(DType from, ConstBytes in, DType to, Bytes out, std::int64_t numel) {
+  const compression::DeviceQueue queue = plane_.queue();
+  const Status given_in =
+      from == to ? plane_.copy(out.data(), in.data(), in.size())
+                 : DevicePlane::queued(queue.kernels.cast({from, in.data(), to, out.data(), numel}, queue.stream));
+  return given_in ? given_in : plane_.stage().fail(given_in);
+}
+
+void DevicePath::start(net::CollectiveArgs args, Done done) {
+  auto ready = plane_.mark_copies();
+  net::DeviceWork work;
+  if (!ready) {
+    // Nobody knows when it is packed.
+    plane_.loop().post([done = std::move(done), lost = plane_.stage().fail(ready.status())]() mutable { done(lost); });
+    return;
+  }
+  work.ready = ready->event();
+  plane_.nccl_bytes().add(args.out.size());
+  ++*in_flight_;
+  net_.start_work(
+      std::move(args), std::move(work),
+      [ready = std::move(ready), flying = in_flight_, done = std::move(done)](const Status& status) mutable {
+        --*flying;
+        done(status);
+      });
+}
+
+Status DevicePath::scatter(const scheduler::Partition& partition, std::span<const TensorView> views,
+                           BufferPool::Buffer packed) {
+  if (in_place(partition)) {
+    return {};
+  }
+  const DType wire = wire_dtype(partition);
+  for (const scheduler::Slice& slice : partition.slices) {
+    const Bytes from = packed_slice(slice, packed.bytes(), wire);
+    SRT_TRY(move(wire, from, partition.dtype, slice_of(slice, views), slice.numel));
+  }
+  return {};
+}
+
+Result<std::byte*> DeviceZeros::make(DevicePlane& plane, std::size_t bytes) {
+  if (bytes == 0) {
+    return nullptr;
+  }
+  const auto queue = [&]() -> Status {
+    if (!memory_) {
+      SRT_ASSIGN(memory_, plane.take(bytes));
+    }
+    return plane.fill(memory_.get(), bytes, 0.0F);
+  };
+  const Status given_in = queue();
+  return given_in ? Result<std::byte*>(memory_.get()) : Result<std::byte*>(plane.stage().fail(given_in));
+}
+
+Status pay_on_device(DevicePlane& plane, const TensorView& gradient, const DensePath::AddDebt& add) {
+  const auto queue = [&]() -> Status {
+    SRT_ASSIGN(device::PinnedBlock block, plane.stage().take(gradient.size_bytes()));
+    std::ranges::fill(block.bytes(), std::byte{0});
+    add({block.bytes().data(), gradient.numel, gradient.dtype, {}});
+    Status given_in = add_on_device(plane, block.bytes().first(gradient.size_bytes()), gradient.bytes());
+    plane.when_copied(given_in, [block = std::move(block)](const Status& /*arrived*/) {});
+    return given_in;
+  };
+  const Status given_in = queue();
+  return given_in ? given_in : plane.stage().fail(given_in);
+}
+
+}  // namespace sirtaki::engine

@@ -1,0 +1,64 @@
+// DevicePath: dense partitions of gradients on a GPU, over collectives of its memory.
+//
+// A tensor that travels alone does so from where it is; several, and those that travel as halves, are copied together
+// or cast there and back by the plane's stream for copies, which is all that orders the uses of that memory. Where a
+// step is given up, the next one gets other memory. Owned by a stream; loop thread.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "runtime/engine/reduction/dense_path.h"
+#include "runtime/engine/device/device_transport.h"
+#include "runtime/net/device/device_collectives.h"
+
+namespace sirtaki::engine {
+
+// Zeros on a GPU, for gradients of a rank without data.
+class DeviceZeros {
+ public:
+  // As DensePath::zeros().
+  Result<std::byte*> make(DevicePlane& plane, std::size_t bytes);
+  void over() { memory_.reset(); }
+
+ private:
+  std::shared_ptr<std::byte> memory_;
+};
+
+// As DensePath::pay().
+Status pay_on_device(DevicePlane& plane, const TensorView& gradient, const DensePath::AddDebt& add);
+
+class DevicePath final : public DensePath {
+ public:
+  // Both outlive it.
+  DevicePath(DevicePlane& plane, net::DeviceCollectives& net) : plane_(plane), net_(net) {}
+
+  void adopt(const scheduler::Plan& plan) override;
+  void step_void() override;
+  Result<Packed> gather(const scheduler::Partition& partition, std::span<const TensorView> views) override;
+  void start(net::CollectiveArgs args, Done done) override;
+  void cancel(const net::TagGroup& tags, const Status& cause) override { net_.cancel(tags, cause); }
+  Status scatter(const scheduler::Partition& partition, std::span<const TensorView> views,
+                 BufferPool::Buffer packed) override;
+  Status pay(const TensorView& gradient, const AddDebt& add) override { return pay_on_device(plane_, gradient, add); }
+  Result<std::byte*> zeros(std::size_t bytes) override { return zeros_.make(plane_, bytes); }
+  void zeros_over() override { zeros_.over(); }
+  bool on_host() const override { return false; }
+
+ private:
+  Status make_memory();
+  // A slice's elements, from one dtype to the other, or as they are.
+  Status move(DType from, ConstBytes in, DType to, Bytes out, std::int64_t numel);
+
+  DevicePlane& plane_;
+  net::DeviceCollectives& net_;
+  std::vector<std::size_t> places_;  // by position: where it is packed in memory_
+  std::size_t needed_ = 0;
+  std::size_t held_ = 0;
+  std::shared_ptr<std::byte> memory_;  // also held by what is in flight
+  std::shared_ptr<int> in_flight_ = std::make_shared<int>(0);
+  DeviceZeros zeros_;
+};
+
+}  // namespace sirtaki::engine

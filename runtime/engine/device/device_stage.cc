@@ -1,0 +1,246 @@
+#include "runtime/engine/device/device_stage.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "runtime/base/check.h"
+
+namespace sirtaki::engine {
+namespace {
+
+// One covers all that was given before it, so that many more can be in flight.
+constexpr std::size_t kEvents = 64;
+
+}  // namespace
+
+Result<std::unique_ptr<DeviceStage>> DeviceStage::create(std::unique_ptr<device::DeviceApi> device,
+                                                         DeviceStageDeps deps, const DeviceStageOptions& options) {
+  std::unique_ptr<DeviceStage> stage(new DeviceStage(std::move(device), std::move(deps), options));
+  SRT_TRY(stage->prepare());
+  return stage;
+}
+
+DeviceStage::DeviceStage(std::unique_ptr<device::DeviceApi> device, DeviceStageDeps deps,
+                         const DeviceStageOptions& options)
+    : device_(std::move(device)),
+      deps_(std::move(deps)),
+      options_(options),
+      fetched_bytes_(deps_.stats.counter("device.fetched_bytes")),
+      returned_bytes_(deps_.stats.counter("device.returned_bytes")),
+      pinned_bytes_(deps_.stats.gauge("device.pinned_bytes")),
+      memory_(*device_),
+      marks_(*device_),
+      pause_(options.first_poll) {}
+
+Status DeviceStage::prepare() {
+  SRT_ASSIGN(events_, device::EventPool::create(*device_, kEvents));
+  SRT_ASSIGN(after_return_, device_->make_event());
+  // Results are waited for; what is fetched delays nobody by itself.
+  SRT_ASSIGN(in_, device_->make_stream(device::Priority::kNormal));
+  SRT_ASSIGN(out_, device_->make_stream(device::Priority::kHigh));
+  return {};
+}
+
+DeviceStage::~DeviceStage() {
+  last_visit_.emplace(*device_);
+  for (const TimerId timer : {timer_, ending_, asking_}) {
+    deps_.loop.cancel(timer);
+  }
+  // Releasing memory that the device uses would wait for the device, which may hang.
+  const Status looked = look_at(returning_, out_, [](Return& /*over*/) {});
+  if (cut_off_ || !looked || !returning_.empty() || !fetching_.empty()) {
+    memory_.abandon();
+  }
+  if (after_return_) {
+    device_->destroy(after_return_);
+  }
+  for (const device::Stream stream : {in_, out_}) {
+    if (stream != device::Stream()) {
+      device_->destroy(stream);
+    }
+  }
+}
+
+Result<device::PinnedBlock> DeviceStage::take_if_any(std::size_t bytes) {
+  SRT_IN_LOOP(deps_.loop);
+  SRT_TRY(ended_);
+  Result<device::PinnedBlock> block = memory_.take(bytes);
+  pinned_bytes_.set(static_cast<std::int64_t>(memory_.held_bytes()));
+  return block;
+}
+
+Result<device::PinnedBlock> DeviceStage::take(std::size_t bytes) {
+  Result<device::PinnedBlock> block = take_if_any(bytes);
+  return block ? std::move(block) : Result<device::PinnedBlock>(ended_ ? fail(block.status()) : ended_);
+}
+
+void DeviceStage::fetch(Bytes to, const std::byte* from, Result<device::Mark> after, Done then) {
+  SRT_IN_LOOP(deps_.loop);
+  fetching_.push_back({std::move(then), deps_.loop.now() + options_.deadline, {}});
+  Status status = ended_;
+  if (status) {
+    status = start_fetch(to, from, after);
+  }
+  if (status) {
+    status = mark_end(fetching_.back(), in_);
+  }
+  if (!status) {
+    static_cast<void>(fail(status));
+    return;
+  }
+  fetched_bytes_.add(to.size());
+  pause_ = options_.first_poll;
+  watch();
+}
+
+Status DeviceStage::start_fetch(Bytes to, const std::byte* from, const Result<device::Mark>& after) {
+  SRT_TRY(after.status());
+  if (after->event()) {
+    SRT_TRY(device_->wait(in_, after->event()));
+  }
+  return to.empty() ? Status() : device_->copy(in_, to.data(), from, to.size());
+}
+
+Status DeviceStage::put_back(device::PinnedBlock block, std::byte* to, device::Stream before) {
+  SRT_IN_LOOP(deps_.loop);
+  SRT_TRY(ended_);
+  if (block.bytes().empty()) {
+    return {};
+  }
+  Status status = start_return(block, to, before);
+  returned_bytes_.add(block.bytes().size());
+  returning_.push_back({std::move(block), {}});
+  if (status) {
+    status = mark_end(returning_.back(), out_);
+  }
+  if (!status) {
+    return fail(status);
+  }
+  watch();
+  return {};
+}
+
+Status DeviceStage::start_return(const device::PinnedBlock& block, std::byte* to, device::Stream before) {
+  SRT_TRY(device_->copy(out_, to, block.bytes().data(), block.bytes().size()));
+  SRT_TRY(device_->record(after_return_, out_));
+  return device_->wait(before, after_return_);
+}
+
+// Where no event is left, a later one tells of it.
+template <class Flight>
+Status DeviceStage::mark_end(Flight& flight, device::Stream stream) {
+  if (events_->left() == 0) {
+    return {};
+  }
+  SRT_ASSIGN(flight.end, events_->take());
+  return device_->record(flight.end.get(), stream);
+}
+
+void DeviceStage::watch() {
+  if (timer_ != TimerId() || (fetching_.empty() && returning_.empty())) {
+    return;
+  }
+  timer_ = deps_.loop.after(pause_, [this] {
+    timer_ = {};
+    look();
+  });
+  pause_ = std::min(2 * pause_, options_.last_poll);
+}
+
+void DeviceStage::look() {
+  if (const Status over = deps_.job_over(); !over) {
+    end(over);
+  } else if (const Status status = look_at_all(); !status) {
+    static_cast<void>(fail(status));
+  } else {
+    watch();
+  }
+}
+
+Status DeviceStage::look_at_all() {
+  SRT_TRY(look_at(returning_, out_, [](Return& /*over*/) {}));
+  SRT_TRY(look_at(fetching_, in_, [this](Fetch& fetch) {
+    pause_ = options_.first_poll;
+    fetch.then({});
+  }));
+  if (!fetching_.empty() && deps_.loop.now() >= fetching_.front().deadline) {
+    return {Code::kTimeout,
+            "a tensor on the GPU was given to an operation, and the GPU has not come to the end of the work before it "
+            "in time; a kernel hangs, or waits for a result that comes later"};
+  }
+  return {};
+}
+
+template <class Flights, class Over>
+Status DeviceStage::look_at(Flights& flights, device::Stream stream, Over over) {
+  while (!flights.empty()) {
+    const auto marked = std::ranges::find_if(flights, [](const auto& flight) { return static_cast<bool>(flight.end); });
+    if (marked == flights.end()) {
+      return mark_end(flights.back(), stream);
+    }
+    SRT_ASSIGN(const bool done, device_->done(marked->end.get()));
+    if (!done) {
+      return {};
+    }
+    // What `over` does may add some, or end all that are left.
+    Flights arrived;
+    for (auto count = marked - flights.begin() + 1; count > 0; --count) {
+      arrived.push_back(std::move(flights.front()));
+      flights.pop_front();
+    }
+    for (auto& flight : arrived) {
+      over(flight);
+    }
+  }
+  return {};
+}
+
+void DeviceStage::end(const Status& cause) {
+  SRT_IN_LOOP(deps_.loop);
+  ended_.update(cause);
+  deps_.loop.cancel(timer_);
+  timer_ = {};
+  if (std::exchange(tell_lost_, false)) {
+    deps_.lost(ended_);
+  }
+  cut_off_ = cut_off_ || !fetching_.empty();
+  for (Fetch& fetch : std::exchange(fetching_, {})) {
+    fetch.then(ended_);
+  }
+  // returning_ keeps its memory, which the device may still read.
+}
+
+void DeviceStage::when_returned(Task then) {
+  SRT_IN_LOOP(deps_.loop);
+  const Status looked = look_at(returning_, out_, [](Return& /*over*/) {});
+  if (!looked || cut_off_ || returning_.empty()) {
+    then();
+    return;
+  }
+  asking_ = deps_.loop.after(options_.last_poll, [this, then = std::move(then)]() mutable {
+    asking_ = {};
+    when_returned(std::move(then));
+  });
+}
+
+// Everything ends, but later: the caller is in the middle of something.
+Status DeviceStage::fail(const Status& cause) {
+  if (ended_) {
+    ended_ = Status(
+        cause.code(),
+        "rank " + std::to_string(deps_.rank) + " has lost its GPU, " + deps_.device + ": " + std::string(cause.text()),
+        {deps_.rank, ""});
+    tell_lost_ = true;
+  }
+  deps_.loop.cancel(timer_);
+  timer_ = {};
+  if (ending_ == TimerId()) {
+    ending_ = deps_.loop.after(Duration(0), [this] {
+      ending_ = {};
+      end(ended_);
+    });
+  }
+  return ended_;
+}
+
+}  // namespace sirtaki::engine

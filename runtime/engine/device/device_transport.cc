@@ -1,0 +1,384 @@
+#include "runtime/engine/device/device_transport.h"
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <utility>
+
+#include "runtime/base/check.h"
+#include "runtime/engine/device/device_report.h"
+#include "runtime/engine/common/tags.h"
+
+namespace sirtaki::engine {
+namespace {
+
+// Numbers of device_tag().
+enum Exchange : std::uint16_t { kAble = 0, kConnected = 1, kOrder = 2, kFirstId = 3, kFirstHostId = 0x8000 };
+
+constexpr Duration kPoll = std::chrono::milliseconds(1);
+
+// Of the host's memory that fills the device's.
+constexpr std::size_t kFillBytes = std::size_t{1} << 20;
+
+net::CollectiveArgs among_all(OpKind kind, std::uint16_t number) {
+  net::CollectiveArgs args;
+  args.kind = kind;
+  args.tag = device_tag(number);
+  args.dtype = DType::kU8;
+  args.priority = std::numeric_limits<std::int32_t>::min();
+  return args;
+}
+
+}  // namespace
+
+// The ids of the first of some ranks, over their collectives on the host; they ask for them in one order.
+class DevicePlane::Ids final : public net::nccl::IdExchange {
+ public:
+  Ids(net::Collectives& net, std::uint16_t first) : net_(net), next_(first) {}
+
+  void exchange(const std::string& /*key*/, const net::nccl::UniqueId* own,
+                MoveFunction<void(Result<net::nccl::UniqueId>)> done) override {
+    const auto id = std::make_shared<net::nccl::UniqueId>();
+    if (own != nullptr) {
+      *id = *own;
+    }
+    net::CollectiveArgs args = among_all(OpKind::kBroadcast, next_++);
+    args.out = std::as_writable_bytes(std::span(id.get(), 1));
+    args.in = args.out;
+    net_.start(std::move(args), [id, done = std::move(done)](const Status& status) mutable {
+      done(status ? Result<net::nccl::UniqueId>(*id) : Result<net::nccl::UniqueId>(status));
+    });
+  }
+
+ private:
+  net::Collectives& net_;
+  std::uint16_t next_;
+};
+
+DevicePlane::DevicePlane(const DevicePlaneDeps& deps, const DevicePlaneOptions& options,
+                         Result<net::nccl::Library> library)
+    : deps_(deps),
+      options_(options),
+      library_(std::move(library)),
+      nccl_bytes_(deps.stats.counter("device.nccl_bytes")),
+      encoded_bytes_(deps.stats.counter("device.encoded_bytes")),
+      watch_(deps.loop, deps.stage, options.watch) {
+  if (options_.data == "host" || deps_.net.size() == 1) {
+    way_ = Way::kHost;
+  }
+}
+
+DevicePlane::~DevicePlane() = default;
+
+std::string_view DevicePlane::name() const {
+  return way_ == Way::kNccl ? "nccl" : way_ == Way::kHost ? "host" : way_ == Way::kRefused ? "refused" : "undecided";
+}
+
+// ---- agreement ----
+
+void DevicePlane::when_known(MoveFunction<void(Answer)> then) {
+  SRT_IN_LOOP(deps_.loop);
+  if (way_ != Way::kUndecided && way_ != Way::kAsking) {
+    answer(std::move(then));
+    return;
+  }
+  waiting_.push_back(std::move(then));
+  if (std::exchange(way_, Way::kAsking) == Way::kUndecided) {
+    exchange(kAble, prepare(), &DevicePlane::on_able);
+  }
+}
+
+void DevicePlane::answer(MoveFunction<void(Answer)> then) {
+  if (way_ != Way::kRefused) {
+    then(ordered_.get());
+    return;
+  }
+  deps_.loop.post([then = std::move(then), why = why_]() mutable { then(why); });
+}
+
+// What this rank alone can find out, and all that may wait for the device.
+Status DevicePlane::prepare() {
+  SRT_TRY(library_.status());
+  SRT_TRY(open_copies());
+  ids_ = std::make_unique<Ids>(deps_.net, kFirstId);
+  net::nccl::NcclOptions options = options_.nccl;
+  options.rank = deps_.net.rank();
+  options.size = deps_.net.size();
+  if (const net::HostGroups* const groups = deps_.net.host_groups(); groups != nullptr && options_.sums_on_hosts) {
+    host_ids_ = std::make_unique<Ids>(*groups->here, kFirstHostId);
+    options.host_rank = groups->here->rank();
+    options.host_size = groups->here->size();
+  }
+  SRT_ASSIGN(connecting_,
+             net::nccl::NcclCollectives::create(
+                 {deps_.loop, library_->api, deps_.stage.device(), *ids_, deps_.log, host_ids_.get()}, options));
+  return {};
+}
+
+// All say how it went; `then` gets the first that failed, or what ranks do not have in common.
+void DevicePlane::exchange(std::uint16_t number, const Status& own, void (DevicePlane::*then)(const Status&)) {
+  struct Reports {
+    std::vector<std::byte> mine;
+    std::vector<std::byte> all;
+  };
+  const auto reports = std::make_shared<Reports>();
+  reports->mine = encode_device_report({library_ ? library_->version : 0, !own, std::string(own.text())});
+  const auto size = static_cast<std::size_t>(deps_.net.size());
+  reports->all.resize(size * kDeviceReportBytes);
+  net::CollectiveArgs args = among_all(OpKind::kAllgather, number);
+  args.in = reports->mine;
+  args.out = reports->all;
+  args.recv_counts.assign(size, static_cast<std::int64_t>(kDeviceReportBytes));
+  deps_.net.start(std::move(args), [weak = std::weak_ptr(self_), reports, then](Status status) {
+    const auto self = weak.lock();
+    if (!self) {
+      return;
+    }
+    if (status) {
+      status = (*self)->judge(reports->all);
+    }
+    if (status.code() == Code::kCorrupt) {
+      // The others may have understood it, and go on over NCCL.
+      (*self)->deps_.broken(status);
+    } else {
+      ((*self)->*then)(status);
+    }
+  });
+}
+
+Status DevicePlane::judge(ConstBytes reports) const {
+  Status status;
+  std::int32_t first_version = 0;
+  for (Rank rank = 0; rank < deps_.net.size(); ++rank) {
+    const std::string who = "rank " + std::to_string(rank);
+    const auto report =
+        decode_device_report(reports.subspan(static_cast<std::size_t>(rank) * kDeviceReportBytes, kDeviceReportBytes));
+    if (!report) {
+      return {Code::kCorrupt,
+              who + ": " + std::string(report.status().text()) +
+                  "; its memory or the network damages data, or its build is another one",
+              {rank, ""}};
+    }
+    first_version = rank == 0 ? report->version : first_version;
+    if (report->failed) {
+      status.update({Code::kUnavailable, who + ": " + report->text, {rank, ""}});
+    } else if (report->version != first_version) {
+      status.update({Code::kUnavailable,
+                     who + " has NCCL " + net::nccl::version_text(report->version) + " and rank 0 has " +
+                         net::nccl::version_text(first_version),
+                     {rank, ""}});
+    }
+  }
+  return status;
+}
+
+void DevicePlane::on_able(const Status& all) {
+  if (!all || way_ != Way::kAsking) {
+    settle(Way::kHost, all);
+    return;
+  }
+  connecting_->connect(1, [weak = std::weak_ptr(self_)](const Status& status) {
+    if (const auto self = weak.lock()) {
+      (*self)->exchange(kConnected, status, &DevicePlane::on_connected);
+    }
+  });
+}
+
+void DevicePlane::on_connected(const Status& all) {
+  if (!all || way_ != Way::kAsking) {
+    settle(Way::kHost, all);
+    return;
+  }
+  nccl_ = connecting_.get();
+  net::OrderedOptions options;
+  options.tag = device_tag(kOrder);
+  ordered_ = std::make_unique<net::OrderedDevice>(deps_.link, std::move(connecting_), options, deps_.broken);
+  settle(Way::kNccl, {});
+}
+
+void DevicePlane::settle(Way way, const Status& why) {
+  if (way_ != Way::kAsking) {
+    return;  // the job has ended meanwhile
+  }
+  why_ = why;
+  way_ = way;
+  if (connecting_) {
+    connecting_->abort(why);
+    connecting_.reset();
+    ids_.reset();
+    host_ids_.reset();
+  }
+  if (way == Way::kNccl) {
+    deps_.log.info("tensors of GPUs travel over NCCL " + net::nccl::version_text(library_->version) + " of " +
+                   library_->from + " where they are not compressed");
+  } else if (options_.data == "nccl") {
+    way_ = Way::kRefused;
+    why_ = why.with_context("device.data = nccl");
+  } else {
+    const LogLevel level = deps_.net.rank() == 0 ? LogLevel::kWarn : LogLevel::kInfo;
+    deps_.log.write(level,
+                    "tensors of GPUs travel through the host's memory, not over NCCL: " + std::string(why.text()));
+  }
+  for (auto& then : std::exchange(waiting_, {})) {
+    answer(std::move(then));
+  }
+}
+
+// ---- copies and memory ----
+
+Status DevicePlane::open_copies() {
+  if (copies_ == device::Stream()) {
+    SRT_ASSIGN(copies_, deps_.stage.device().make_stream(device::Priority::kHigh));
+  }
+  return {};
+}
+
+Status DevicePlane::copy(std::byte* to, const std::byte* from, std::size_t bytes) {
+  return deps_.stage.device().copy(copies_, to, from, bytes);
+}
+
+Status DevicePlane::fill(std::byte* to, std::size_t bytes, float value) {
+  SRT_CHECK(bytes % sizeof value == 0);
+  SRT_ASSIGN(device::PinnedBlock block, deps_.stage.take(std::min(bytes, kFillBytes)));
+  for (std::size_t at = 0; at < block.bytes().size(); at += sizeof value) {
+    std::memcpy(block.bytes().data() + at, &value, sizeof value);
+  }
+  Status given_in;
+  for (std::size_t at = 0; given_in && at < bytes; at += kFillBytes) {
+    given_in = copy(to + at, block.bytes().data(), std::min(bytes - at, kFillBytes));
+  }
+  when_copied(given_in, [block = std::move(block)](const Status& /*filled*/) {});
+  return given_in;
+}
+
+Status DevicePlane::queued(kernels::cuda::Launch launch) {
+  return launch.ok() ? Status() : unavailable("the device refuses a kernel with error " + std::to_string(launch.code));
+}
+
+void DevicePlane::when_copied(const Status& given_in, Done then) {
+  const bool asks = given_in && !closed_;
+  watch_.when(asks ? mark_copies() : given_in ? device::Mark() : Result<device::Mark>(given_in), std::move(then));
+}
+
+Status DevicePlane::let_pass(device::Stream before) {
+  if (closed_) {
+    return {};
+  }
+  SRT_ASSIGN(const device::Mark mark, mark_copies());
+  return deps_.stage.device().wait(before, mark.event());
+}
+
+Result<std::shared_ptr<std::byte>> DevicePlane::take(std::size_t bytes) {
+  std::byte* data = nullptr;
+  if (const auto fitting = spare_.lower_bound(bytes); fitting != spare_.end()) {
+    bytes = fitting->first;
+    data = fitting->second;
+    spare_.erase(fitting);
+  } else {
+    release_spare();
+    SRT_ASSIGN(data, deps_.stage.device().allocate(device::Place::kDevice, bytes));
+    made_.push_back(data);
+  }
+  return std::shared_ptr<std::byte>(data, [weak = std::weak_ptr(self_), bytes](std::byte* memory) {
+    if (const auto self = weak.lock()) {
+      (*self)->take_back(bytes, memory);
+    }
+  });
+}
+
+void DevicePlane::take_back(std::size_t bytes, std::byte* memory) {
+  if (auto mark = mark_copies()) {
+    spare_since_ = std::move(*mark);
+    spare_.emplace(bytes, memory);
+  }
+}
+
+// Releasing it waits for the device: not while that may wait for another rank.
+void DevicePlane::release_spare() {
+  if ((ordered_ && !ordered_->idle()) || !over(spare_since_)) {
+    return;
+  }
+  for (const auto& [size, data] : std::exchange(spare_, {})) {
+    std::erase(made_, data);
+    deps_.stage.device().release(device::Place::kDevice, data);
+  }
+}
+
+// ---- ends ----
+
+void DevicePlane::abort(const Status& cause) {
+  SRT_IN_LOOP(deps_.loop);
+  if (way_ == Way::kAsking) {
+    settle(Way::kHost, cause);
+  }
+  if (ordered_) {
+    ordered_->abort(cause);
+  }
+  watch_.end(cause);
+}
+
+void DevicePlane::leave(const Status& cause, Task then) {
+  SRT_IN_LOOP(deps_.loop);
+  if (way_ == Way::kAsking || (ordered_ && !ordered_->idle())) {
+    abort(cause);
+  }
+  watch_.end(cause);
+  if (copies_ != device::Stream()) {
+    if (auto last = mark_copies()) {
+      last_copies_ = std::move(*last);
+    }
+  }
+  leave_when_idle(std::move(then));
+}
+
+void DevicePlane::leave_when_idle(Task then) {
+  const bool idle = drained();
+  if (nccl_ == nullptr && idle) {
+    then();
+  } else if (idle) {
+    nccl_->close([then = std::move(then)](const Status& /*closed*/) mutable { then(); });
+  } else {
+    timer_ = deps_.loop.after(kPoll, [this, then = std::move(then)]() mutable {
+      timer_ = {};
+      leave_when_idle(std::move(then));
+    });
+  }
+}
+
+// Else releasing memory would wait for the device, which may hang.
+bool DevicePlane::drained() const {
+  return over(last_copies_) && (!ordered_ || ordered_->idle());
+}
+
+bool DevicePlane::over(const std::optional<device::Mark>& mark) const {
+  if (!mark) {
+    return true;
+  }
+  const auto done = deps_.stage.device().done(mark->event());
+  return done && *done;
+}
+
+void DevicePlane::close() {
+  SRT_IN_LOOP(deps_.loop);
+  closed_ = true;
+  self_.reset();
+  deps_.loop.cancel(timer_);
+  if (copies_ != device::Stream()) {
+    if (last_copies_ && drained()) {
+      for (std::byte* const data : made_) {
+        deps_.stage.device().release(device::Place::kDevice, data);
+      }
+    } else {
+      deps_.stage.keep_pinned();
+    }
+    deps_.stage.device().destroy(copies_);
+    copies_ = {};
+  }
+  last_copies_.reset();
+  spare_since_.reset();
+  nccl_ = nullptr;
+  ordered_.reset();
+  connecting_.reset();
+}
+
+}  // namespace sirtaki::engine

@@ -1,0 +1,75 @@
+#include "runtime/engine/device/event_poller.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "runtime/base/check.h"
+
+namespace sirtaki::engine {
+
+void DeviceWatch::when(Result<device::Mark> mark, Done then) {
+  SRT_IN_LOOP(loop_);
+  Status why = ended_;
+  if (why && !mark) {
+    why = stage_.fail(mark.status());
+  }
+  if (!why) {
+    loop_.post([then = std::move(then), why = std::move(why)]() mutable { then(why); });
+    return;
+  }
+  waiting_.push_back({std::move(*mark), std::move(then), loop_.now() + options_.deadline});
+  pause_ = options_.first_poll;
+  wake_later();
+}
+
+void DeviceWatch::wake_later() {
+  if (timer_ != TimerId() || waiting_.empty()) {
+    return;
+  }
+  timer_ = loop_.after(pause_, [this] {
+    timer_ = {};
+    look();
+  });
+  pause_ = std::min(2 * pause_, options_.last_poll);
+}
+
+// What fails here ends everything, but only those who have not ended hear of it from the stage.
+void DeviceWatch::look() {
+  if (const Status status = look_at_all(); !status) {
+    timer_ = loop_.after(Duration(0), [this, why = stage_.fail(status)] {
+      timer_ = {};
+      end(why);
+    });
+  } else {
+    wake_later();
+  }
+}
+
+Status DeviceWatch::look_at_all() {
+  while (!waiting_.empty()) {
+    SRT_ASSIGN(const bool done, stage_.device().done(waiting_.front().mark.event()));
+    if (!done) {
+      break;
+    }
+    Waiting over = std::move(waiting_.front());
+    waiting_.pop_front();
+    pause_ = options_.first_poll;
+    over.then({});
+  }
+  if (!waiting_.empty() && loop_.now() >= waiting_.front().deadline) {
+    return {Code::kTimeout, "the GPU has not come to the end of copies and kernels of the runtime's in time"};
+  }
+  return {};
+}
+
+void DeviceWatch::end(const Status& cause) {
+  SRT_IN_LOOP(loop_);
+  ended_.update(cause);
+  loop_.cancel(timer_);
+  timer_ = {};
+  for (Waiting& one : std::exchange(waiting_, {})) {
+    one.then(ended_);
+  }
+}
+
+}  // namespace sirtaki::engine

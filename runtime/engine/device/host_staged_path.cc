@@ -1,0 +1,59 @@
+#include "runtime/engine/device/host_staged_path.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace sirtaki::engine {
+
+Result<DensePath::Packed> StagedPath::gather(const scheduler::Partition& partition, std::span<const TensorView> views) {
+  SRT_ASSIGN(device::PinnedBlock taken, plane_.stage().take(partition.size_bytes()));
+  const auto block = std::make_shared<device::PinnedBlock>(std::move(taken));
+  for (const scheduler::Slice& slice : partition.slices) {
+    const Bytes from = slice_of(slice, views);
+    const Bytes to = packed_slice(slice, block->bytes(), partition.dtype);
+    if (const Status copied = plane_.copy(to.data(), from.data(), from.size()); !copied) {
+      return plane_.stage().fail(copied);
+    }
+  }
+  Packed packed;
+  packed.memory = BufferPool::Buffer(net::Lent{block, block->bytes()});
+  return packed;
+}
+
+void StagedPath::start(net::CollectiveArgs args, Done done) {
+  const auto starting = std::make_shared<Starting>(Starting{args.tag, {}});
+  starting_.push_back(starting);
+  plane_.when_copied({},
+                     [this, starting, args = std::move(args), done = std::move(done)](const Status& copied) mutable {
+                       std::erase(starting_, starting);
+                       if (const Status& bad = copied ? starting->cancelled : copied; !bad) {
+                         done(bad);
+                         return;
+                       }
+                       net_.start(std::move(args), std::move(done));
+                     });
+}
+
+// The host's collectives drop what has their tags; these they have not seen.
+void StagedPath::cancel(const net::TagGroup& tags, const Status& cause) {
+  for (const auto& starting : starting_) {
+    if (tags.contains(starting->tag)) {
+      starting->cancelled.update(cause);
+    }
+  }
+}
+
+Status StagedPath::scatter(const scheduler::Partition& partition, std::span<const TensorView> views,
+                           BufferPool::Buffer packed) {
+  Status given_in;
+  for (const scheduler::Slice& slice : partition.slices) {
+    const Bytes to = slice_of(slice, views);
+    const Bytes from = packed_slice(slice, packed.bytes(), partition.dtype);
+    given_in.update(given_in ? plane_.copy(to.data(), from.data(), to.size()) : Status());
+  }
+  // Read until the copies are done.
+  plane_.when_copied(given_in, [packed = std::move(packed)](const Status& /*arrived*/) {});
+  return given_in ? given_in : plane_.stage().fail(given_in);
+}
+
+}  // namespace sirtaki::engine

@@ -1,0 +1,265 @@
+// Departures in order, and connections that end without one. Part of TreeNode.
+#include <algorithm>
+#include <utility>
+
+#include "runtime/engine/epoch/tree_node.h"
+
+namespace sirtaki::engine {
+
+using control::Bundle;
+using rendezvous::Branch;
+
+namespace {
+
+// What a rank may say when nobody hears it any more.
+bool needs_no_answer(const control::MemberMessage& message) {
+  return std::holds_alternative<control::Leaving>(message) || std::holds_alternative<control::StreamClose>(message) ||
+         std::holds_alternative<control::Waiting>(message);
+}
+
+Status broken_status(Rank below, Rank above, Rank blamed, const Status& cause) {
+  return {
+      cause.code(),
+      "the connection over which the agreements of rank " + std::to_string(below) + " go to rank " +
+          std::to_string(above) + " is lost, though both ranks live: " + std::string(cause.text()) +
+          ". Likely cause: a firewall, a router or a network between their hosts that drops connections; fix: "
+          "repair that path, or set control.fanout to 0 on all ranks, so that each speaks to the coordinator itself",
+      {blamed, ""}};
+}
+
+}  // namespace
+
+// ---- lost connections ----
+
+void TreeNode::broken(Rank peer, bool below, const Status& cause) {
+  if (over_ || leaving_) {
+    return;
+  }
+  abandon();
+  const Rank self = options_.rank;
+  events_.plain(control::JobBroken{broken_status(below ? peer : self, below ? self : peer, peer, cause)});
+}
+
+// When this rank leaves, there are only those below to be told: they can agree on nothing any more.
+void TreeNode::lost_above(Way& way, const Status& cause) {
+  if (leaving_ && !over_) {
+    way.branch.reset();
+    return cut(way);
+  }
+  broken(way.host, false, cause);
+}
+
+void TreeNode::abandon() {
+  over_ = true;
+  if (leaving_) {
+    end_now();
+  }
+}
+
+// Why a connection has ended the hub knows better, and tells: usually that the rank there is lost.
+void TreeNode::on_end(Branch& branch, const Status& cause) {
+  if (Way* way = way_of(branch)) {
+    way->branch.reset();
+    if (way->state == Way::State::kLeaving || left_.contains(way->host)) {
+      return cut(*way);
+    }
+    way->verdict = loop_.after(options_.verdict_timeout, [this, way, cause] { lost_above(*way, cause); });
+    return;
+  }
+  const auto [node, child] = child_of(branch);
+  if (node == nullptr) {
+    return;
+  }
+  child->branch.reset();
+  if (leaving_ || left_.contains(child->host)) {
+    return child_done(*node, *child);
+  }
+  child->verdict =
+      loop_.after(options_.verdict_timeout, [this, host = child->host, cause] { broken(host, true, cause); });
+}
+
+// ---- departures of others ----
+
+void TreeNode::on_left(Rank rank) {
+  left_.add(rank);
+  if (own_.cut) {
+    events_.left(rank);
+  }
+  for (const auto& node : nodes_) {
+    node->relay->on_gone(rank, loop_.now());
+    pump(*node);
+    for (Child& child : node->children) {
+      if (child.host == rank && child.local == nullptr && !child.branch && !child.done) {
+        loop_.cancel(child.verdict);
+        child_done(*node, child);
+      }
+    }
+  }
+  for (Way* way : ways()) {
+    if (way->host == rank && way->local == nullptr && !way->branch && way->state == Way::State::kOpen) {
+      loop_.cancel(way->verdict);
+      cut(*way);
+    }
+  }
+}
+
+void TreeNode::on_leave(Branch& branch) {
+  if (Way* way = way_of(branch)) {
+    way->branch.reset();
+    return cut(*way);
+  }
+  if (const auto [node, child] = child_of(branch); node != nullptr) {
+    child->branch.reset();
+    child_done(*node, *child);
+  }
+}
+
+void TreeNode::on_leave_ok(Branch& branch) {
+  if (Way* way = way_of(branch)) {
+    way->branch.reset();
+    return settled(*way);
+  }
+  if (const auto [node, child] = child_of(branch); node != nullptr) {
+    child->branch.reset();
+    child->done = true;
+  }
+}
+
+Status TreeNode::cut_status() const {
+  // Perhaps not the rank next above has gone, but one further up.
+  const auto gone = std::ranges::find_if(above_, [this](Rank host) { return left_.contains(host); });
+  const Rank rank = gone == above_.end() ? above_.front() : *gone;
+  const std::string above = "rank " + std::to_string(rank);
+  return {Code::kPeerLost,
+          above +
+              ", over which this rank speaks to the coordinator, has shut down, so nothing new can be agreed on. "
+              "Likely cause: it ended its work, or failed, while this rank still had steps to do; give all ranks "
+              "the same number of steps, or call join() behind the last one",
+          {rank, ""}};
+}
+
+// The relay above is gone, in order. Whoever is below has nowhere to send to.
+void TreeNode::cut(Way& way) {
+  if (way.state == Way::State::kOver) {
+    return;
+  }
+  way.cut = true;
+  if (way.from == nullptr) {
+    if (!leaving_ && !over_) {
+      events_.cut(cut_status(), false);
+      for (const Rank rank : left_.ranks()) {
+        events_.left(rank);
+      }
+    }
+  } else {
+    way.from->done = true;
+    for (Child& child : way.from->children) {
+      if (child.local != nullptr) {
+        cut(*child.local);
+      } else if (child.branch) {
+        child.branch->leave();
+      }
+    }
+  }
+  settled(way);
+}
+
+void TreeNode::refuse(const Bundle& bundle) {
+  const bool harmless = std::ranges::all_of(bundle, [](const auto& said) { return needs_no_answer(said.message); });
+  if (!harmless && !leaving_ && !over_) {
+    events_.cut(cut_status(), true);
+  }
+}
+
+// ---- this rank's own departure ----
+
+void TreeNode::leave(Duration grace, std::function<void()> done) {
+  leaving_ = true;
+  left_done_ = std::move(done);
+  if (over_ || !epoch_) {
+    return end_now();
+  }
+  if (!last_word_) {
+    say({{control::RankSet::of(options_.rank), control::Leaving{}}});  // it ends before it had an engine to say so
+  }
+  grace_ = loop_.after(grace, [this] { run_out(); });
+  for (const auto& node : nodes_) {
+    node->relay->on_gone(options_.rank, loop_.now());
+    pump(*node);
+  }
+  leave(own_);
+}
+
+void TreeNode::leave(Way& way) {
+  if (way.state != Way::State::kOpen) {
+    return check_left();
+  }
+  if (way.local != nullptr) {
+    way.state = Way::State::kOver;
+    const auto child = std::ranges::find_if(way.local->children, [&](const Child& c) { return c.local == &way; });
+    child_done(*way.local, *child);
+    check_left();
+  } else if (way.branch) {
+    way.state = Way::State::kLeaving;
+    way.branch->leave();
+  } else {
+    way.cut = way.relay >= 0;
+    settled(way);
+  }
+}
+
+void TreeNode::settled(Way& way) {
+  way.state = Way::State::kOver;
+  check_left();
+}
+
+void TreeNode::child_done(Node& node, Child& child) {
+  child.done = true;
+  const bool all = std::ranges::all_of(node.children, [](const Child& c) { return c.done; });
+  if (node.done || !all) {
+    return;
+  }
+  node.relay->flush();
+  pump(node);
+  node.done = true;
+  leave(node.up);
+}
+
+void TreeNode::check_left() {
+  const bool all =
+      std::ranges::all_of(nodes_, [](const auto& node) { return node->done && node->up.state == Way::State::kOver; });
+  if (leaving_ && all && own_.state == Way::State::kOver) {
+    end_now();
+  }
+}
+
+// Some ranks below still work. They have no rank to speak through from here on, and learn so when they need one.
+void TreeNode::run_out() {
+  for (const auto& node : nodes_) {
+    node->relay->flush();
+    pump(*node);
+    for (const Child& child : node->children) {
+      if (child.branch) {
+        child.branch->leave();
+      }
+    }
+    if (node->up.branch) {
+      node->up.branch->leave();
+    }
+  }
+  own_.cut = own_.cut || own_.state == Way::State::kLeaving;
+  end_now();
+}
+
+void TreeNode::end_now() {
+  loop_.cancel(grace_);
+  // Not known to have arrived over the tree.
+  if (own_.cut && last_word_ && !over_) {
+    events_.plain(*last_word_);
+  }
+  if (const auto done = std::exchange(left_done_, {})) {
+    done();
+  }
+}
+
+}  // namespace sirtaki::engine

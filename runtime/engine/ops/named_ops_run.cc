@@ -1,0 +1,280 @@
+#include <algorithm>
+#include <functional>
+#include <numeric>
+#include <utility>
+
+#include "kernels/scale/scale.h"
+#include "runtime/base/check.h"
+#include "runtime/engine/ops/named_ops_impl.h"
+
+namespace sirtaki::engine {
+namespace {
+
+std::int64_t product(const std::vector<std::int64_t>& dims, std::size_t from) {
+  return std::accumulate(dims.begin() + static_cast<std::ptrdiff_t>(std::min(from, dims.size())), dims.end(),
+                         std::int64_t{1}, std::multiplies<>());
+}
+
+bool needs_sizes(OpKind kind) {
+  return kind == OpKind::kAllgather || kind == OpKind::kAlltoall;
+}
+
+std::int32_t priority_of(const OpSpec& spec) {
+  const bool small = spec.kind == OpKind::kBarrier || spec.input.size_bytes() <= static_cast<std::size_t>(kUrgentBytes);
+  return spec.priority == 0 && small ? kUrgentPriority : spec.priority;
+}
+
+// Of a rank of the job among those that take part.
+Rank place_of(Rank rank, const std::vector<Rank>& ranks) {
+  return ranks.empty() ? rank : static_cast<Rank>(std::ranges::lower_bound(ranks, rank) - ranks.begin());
+}
+
+}  // namespace
+
+// An operation outlives its collectives: it ends in settle(), when none is in flight.
+void NamedOps::start(Op& op, std::uint32_t id) {
+  op.id = id;
+  op.running = true;
+  op.traced = trace_.now();
+  if (op.spec.way) {
+    op.spec.way->choose(op.spec, [this, &op](const Result<net::Collectives*>& chosen) { on_way(op, chosen); });
+  } else {
+    begin(op);
+  }
+}
+
+void NamedOps::on_way(Op& op, const Result<net::Collectives*>& chosen) {
+  op.failed.update(chosen.status());
+  if (!op.failed || !op.cancelled) {
+    settle(op);
+    return;
+  }
+  op.net = *chosen == nullptr ? op.net : *chosen;
+  begin(op);
+}
+
+void NamedOps::begin(Op& op) {
+  if (needs_sizes(op.spec.kind)) {
+    exchange_sizes(op);
+  } else {
+    run_payload(op);
+  }
+}
+
+void NamedOps::exchange_sizes(Op& op) {
+  op.stage = OpStage::kSizes;
+  const auto size = static_cast<std::size_t>(op.net->size());
+  if (op.spec.kind == OpKind::kAllgather) {
+    op.own_rows = {op.spec.dims.front()};
+  } else if (op.spec.splits.empty()) {
+    op.own_rows.assign(size, op.spec.dims.front() / op.net->size());
+  } else {
+    op.own_rows = op.spec.splits;
+  }
+  op.all_rows.resize(op.own_rows.size() * size);
+  net::CollectiveArgs args;
+  args.kind = OpKind::kAllgather;
+  args.dtype = DType::kI64;
+  args.in = std::as_bytes(std::span(op.own_rows));
+  args.out = std::as_writable_bytes(std::span(op.all_rows));
+  args.recv_counts.assign(size, static_cast<std::int64_t>(op.own_rows.size()));
+  args.priority = priority_of(op.spec);
+  args.tag = op.sizes_tag();
+  op.net->start(std::move(args), [this, &op](const Status& status) { on_sizes(op, status); });
+}
+
+void NamedOps::on_sizes(Op& op, const Status& status) {
+  op.failed.update(status);
+  op.stage = OpStage::kPayload;
+  if (!op.failed || !op.cancelled) {
+    settle(op);
+  } else {
+    run_payload(op);
+  }
+}
+
+// Shapes the output.
+Status NamedOps::prepare_output(Op& op) {
+  OpSpec& spec = op.spec;
+  const std::int64_t row = product(spec.dims, 1);
+  const auto size = static_cast<std::size_t>(op.net->size());
+  const auto me = static_cast<std::size_t>(op.net->rank());
+  std::int64_t rows = 0;
+  switch (spec.kind) {
+    case OpKind::kAllgather:
+      rows = std::accumulate(op.all_rows.begin(), op.all_rows.end(), std::int64_t{0});
+      break;
+    case OpKind::kAlltoall:
+      for (std::size_t r = 0; r < size; ++r) {
+        op.result.received_splits.push_back(op.all_rows[r * size + me]);
+        rows += op.all_rows[r * size + me];
+      }
+      break;
+    case OpKind::kReduceScatter:
+      rows = spec.dims.front() / op.net->size() + (op.net->rank() < spec.dims.front() % op.net->size() ? 1 : 0);
+      break;
+    default:
+      return {};
+  }
+  op.result.dims = spec.dims;
+  op.result.dims.front() = rows;
+  if (spec.output.data == nullptr) {
+    op.result.data.resize(static_cast<std::size_t>(rows * row) * dtype_size(spec.input.dtype));
+    spec.output = spec.input;
+    spec.output.data = op.result.data.data();
+    spec.output.numel = rows * row;
+  } else if (spec.output.numel != rows * row) {
+    return {Code::kInvalidArgument,
+            "tensor '" + op.name + "': the output has " + std::to_string(spec.output.numel) + " elements but rank " +
+                std::to_string(net_.rank()) + " receives " + std::to_string(rows * row),
+            {net_.rank(), op.name}};
+  }
+  return {};
+}
+
+net::CollectiveArgs NamedOps::payload_args(Op& op) const {
+  OpSpec& spec = op.spec;
+  net::CollectiveArgs args;
+  args.kind = spec.kind;
+  args.priority = priority_of(spec);
+  if (spec.kind == OpKind::kBarrier) {
+    return args;
+  }
+  // No more than the ranks have agreed on: one that has joined knows nothing else of it.
+  args.dtype = spec.input.dtype;
+  if (spec.kind == OpKind::kAllreduce || spec.kind == OpKind::kReduceScatter) {
+    args.op = spec.reduce_op;
+  } else if (spec.kind == OpKind::kBroadcast) {
+    args.root = place_of(spec.root, spec.ranks);
+  }
+  args.in = spec.input.bytes();
+  args.out = spec.output.bytes();
+  const std::int64_t row = product(spec.dims, 1);
+  const int size = op.net->size();
+  const auto me = static_cast<std::size_t>(op.net->rank());
+  switch (spec.kind) {
+    case OpKind::kAllgather:
+      for (const std::int64_t rows : op.all_rows) {
+        args.recv_counts.push_back(rows * row);
+      }
+      break;
+    case OpKind::kAlltoall:
+      for (std::size_t r = 0; r < static_cast<std::size_t>(size); ++r) {
+        args.send_counts.push_back(op.own_rows[r] * row);
+        args.recv_counts.push_back(op.all_rows[r * static_cast<std::size_t>(size) + me] * row);
+      }
+      break;
+    case OpKind::kReduceScatter:
+      for (int r = 0; r < size; ++r) {
+        args.recv_counts.push_back((spec.dims.front() / size + (r < spec.dims.front() % size ? 1 : 0)) * row);
+      }
+      break;
+    default:
+      break;
+  }
+  return args;
+}
+
+// Puts the input where the collective wants it.
+void NamedOps::prepare_input(Op& op) const {
+  OpSpec& spec = op.spec;
+  net::CollectiveArgs& args = op.payload;
+  const bool scale = spec.prescale != 1.0;
+  if (spec.kind == OpKind::kAllreduce && scale) {
+    if (spec.input.data != spec.output.data) {
+      std::ranges::copy(spec.input.bytes(), spec.output.data);
+    }
+    kernels::scale(spec.output.dtype, spec.output.data, spec.output.numel, spec.prescale);
+    args.in = args.out;
+  } else if (spec.kind == OpKind::kReduceScatter && scale) {
+    op.scaled.assign(args.in.begin(), args.in.end());
+    kernels::scale(spec.input.dtype, op.scaled.data(), spec.input.numel, spec.prescale);
+    args.in = op.scaled;
+  } else if (spec.kind == OpKind::kBroadcast && spec.root == net_.rank() && spec.input.data != spec.output.data) {
+    std::ranges::copy(spec.input.bytes(), spec.output.data);
+  }
+}
+
+void NamedOps::run_payload(Op& op) {
+  if (Status status = prepare_output(op); !status) {
+    // Every rank has to end it: this one tells, through the path of a failed collective, and takes in what the others
+    // have sent.
+    cancel_collectives(op, status);
+    op.failed = std::move(status);
+    loop_.post([this, &op] { settle(op); });
+    return;
+  }
+  op.payload = payload_args(op);
+  if (op.spec.kind == OpKind::kAllreduce && op.spec.reduce_op == ReduceOp::kAdasum) {
+    run_adasum(op);
+    return;
+  }
+  prepare_input(op);
+  const OpKind kind = op.spec.kind;
+  const auto item = static_cast<std::int64_t>(dtype_size(op.payload.dtype));
+  const auto bytes = static_cast<std::int64_t>(op.payload.out.size());
+  if ((kind == OpKind::kAllreduce || kind == OpKind::kBroadcast) && bytes > options_.part_bytes) {
+    op.parts = NamedParts(bytes / item, std::max(options_.part_bytes / item, std::int64_t{1}));
+  }
+  start_parts(op);
+}
+
+void NamedOps::start_parts(Op& op) {
+  while (const auto part = op.parts.next()) {
+    net::CollectiveArgs args = op.payload;
+    if (op.parts.count() > 1) {
+      const std::size_t item = dtype_size(args.dtype);
+      const std::size_t begin = static_cast<std::size_t>(part->begin) * item;
+      const std::size_t size = static_cast<std::size_t>(part->count) * item;
+      args.in = args.in.empty() ? args.in : args.in.subspan(begin, size);
+      args.out = args.out.subspan(begin, size);
+    }
+    args.tag = op.payload_tag(part->index);
+    op.net->start(std::move(args),
+                  [this, &op, index = part->index](const Status& status) { on_part_done(op, index, status); });
+  }
+}
+
+void NamedOps::on_part_done(Op& op, std::uint32_t index, const Status& status) {
+  op.parts.finished(index);
+  if (!status && op.failed) {
+    op.failed = status;
+    cancel_collectives(op, status);
+  }
+  if (op.failed && op.cancelled) {
+    start_parts(op);
+  } else {
+    op.parts.give_up();
+  }
+  if (op.parts.over()) {
+    settle(op);
+  }
+}
+
+void NamedOps::cancel_collectives(Op& op, const Status& cause) {
+  // Those not in flight here too: another rank may be ahead, and what it sent must not wait for a receiver.
+  op.parts.give_up();
+  op.net->cancel(op.all_tags(), cause);
+}
+
+// No collective of it is in flight any more.
+void NamedOps::settle(Op& op) {
+  OpSpec& spec = op.spec;
+  if (!op.cancelled) {
+    finish(op, op.cancelled);
+  } else if (op.failed.code() == Code::kPeerLost) {
+    fail_later(op, op.failed);
+  } else if (!op.failed) {
+    control_.send(control::OpFailed{op.name, op.use, op.failed});
+    finish(op, op.failed);
+  } else {
+    const bool scaled_already = spec.reduce_op == ReduceOp::kAdasum;
+    if (spec.postscale != 1.0 && !scaled_already &&
+        (spec.kind == OpKind::kAllreduce || spec.kind == OpKind::kReduceScatter)) {
+      kernels::scale(spec.output.dtype, spec.output.data, spec.output.numel, spec.postscale);
+    }
+    finish(op, {});
+  }
+}
+
+}  // namespace sirtaki::engine

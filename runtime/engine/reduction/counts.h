@@ -1,0 +1,44 @@
+// Counts: ranks agree on thresholds, owners count the codes of their stripes, and the counts are the result.
+//
+// Three exchanges: the largest of the exponents that ranks want, behind a byte for each slice that says who has it;
+// the codes to the stripes' owners; integer counts of ceil(log2(2P + 1)) bits to all. A count times the threshold is
+// the sum, exactly, so owners encode nothing again and owe nothing.
+// Source: compression/counted_codes.h.
+#pragma once
+
+#include "compression/counted_codes.h"
+#include "runtime/engine/reduction/owner_blocks.h"
+
+namespace sirtaki::engine {
+
+class Counts final : public Reduction {
+ public:
+  Counts(ReductionSpec spec, ReductionDeps deps, StageNote note);
+
+ private:
+  void begin() override;
+  std::size_t phases() const override { return 3; }
+  Status send_codes();
+  Status read_thresholds();
+  Status count();
+  Status finish();
+
+  compression::CountedCodes& codes(const Stripe& stripe) const;
+  std::byte* exponents(const Stripe& stripe) const { return thresholds_.bytes().data() + exponents_at_[stripe.index]; }
+  // The block that a rank has sent to this one.
+  ConstBytes arrived(Rank from) const {
+    const std::size_t own = code_blocks_.size(rank());
+    return arrived_.bytes().subspan(static_cast<std::size_t>(from) * own, own);
+  }
+
+  Slices slices_;
+  OwnerBlocks code_blocks_;
+  OwnerBlocks count_blocks_;
+  std::vector<std::size_t> exponents_at_;  // by stripe
+  BufferPool::Buffer thresholds_;          // states of slices, then exponents
+  BufferPool::Buffer outgoing_;            // codes, by owner
+  BufferPool::Buffer arrived_;             // codes for this owner, by sender
+  BufferPool::Buffer results_;             // counts, by owner
+};
+
+}  // namespace sirtaki::engine

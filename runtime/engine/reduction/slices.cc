@@ -1,0 +1,227 @@
+#include "runtime/engine/reduction/slices.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <string>
+
+#include "kernels/finite/finite.h"
+#include "kernels/reduce/reduce.h"
+#include "kernels/scale/scale.h"
+
+namespace sirtaki::engine {
+namespace {
+
+constexpr std::byte kBad{1};
+constexpr std::byte kAbsent{2};
+
+// States: a slice that is not finite on one rank is not for all.
+constexpr std::byte kNobodyHasIt{0};
+constexpr std::byte kFinite{1};
+constexpr std::byte kNotFinite{2};
+
+std::byte flags_of(bool bad, bool absent) {
+  return (bad ? kBad : std::byte{0}) | (absent ? kAbsent : std::byte{0});
+}
+
+// Memory of the program may be unaligned.
+void fill_with(std::byte* out, std::int64_t n, float value) {
+  for (std::int64_t i = 0; i < n; ++i) {
+    std::memcpy(out + static_cast<std::size_t>(i) * sizeof value, &value, sizeof value);
+  }
+}
+
+}  // namespace
+
+Slices::Slices(std::span<const ReducedSlice> slices, const net::Collectives& net)
+    : slices_(slices), net_(net), own_bad_(slices.size(), 0), bad_(slices.size(), 0), present_(slices.size(), 0) {
+  for (std::size_t s = 0; s < slices.size(); ++s) {
+    const ReducedSlice& slice = slices[s];
+    own_bad_[s] = slice.finite ? 0 : 1;
+    const compression::Ownership& ownership = slice.memory->ownership();
+    const std::int64_t end = slice.offset + static_cast<std::int64_t>(slice.gradient.size() / sizeof(float));
+    std::byte* gradient = slice.gradient.data();
+    for (std::int64_t at = slice.offset; at < end; at += ownership.stripe) {
+      const compression::Piece piece{at, std::min(ownership.stripe, end - at)};
+      const std::size_t bytes = slice.memory->coder().payload_bytes(piece.numel);
+      stripes_.push_back({s, piece, gradient, bytes, ownership.owner_of(at), stripes_.size()});
+      gradient += stripes_.back().size_bytes();
+    }
+  }
+}
+
+bool Slices::look(const Stripe& stripe) {
+  std::uint8_t& bad = own_bad_[stripe.slice];
+  if (bad == 0 && !kernels::all_finite(DType::kF32, stripe.gradient, stripe.piece.numel)) {
+    bad = 1;
+  }
+  return bad == 0;
+}
+
+kernels::Feedback Slices::arrays(const Stripe& stripe) const {
+  kernels::Feedback arrays = memory(stripe).feedback(stripe.gradient, stripe.piece.offset);
+  if (arrays.left != nullptr) {
+    arrays.left = stripe.gradient;
+  }
+  return arrays;
+}
+
+bool Slices::encode(const Stripe& stripe, Bytes payload) {
+  if (!look(stripe)) {
+    std::ranges::fill(payload, std::byte{0});
+    return false;
+  }
+  memory(stripe).coder().encode(stripe.piece, arrays(stripe), payload);
+  return true;
+}
+
+void Slices::write_header(Bytes header) const {
+  for (std::size_t s = 0; s < slices_.size(); ++s) {
+    header[s] = flags_of(own_bad_[s] != 0, slices_[s].absent);
+  }
+}
+
+void Slices::write_verdict(Bytes header) const {
+  for (std::size_t s = 0; s < slices_.size(); ++s) {
+    header[s] = flags_of(bad_[s] != 0, present_[s] == 0);
+  }
+}
+
+void Slices::write_counts(Bytes counts) const {
+  for (std::size_t s = 0; s < slices_.size(); ++s) {
+    const float own[] = {own_bad_[s] != 0 ? 1.0F : 0.0F, slices_[s].absent ? 0.0F : 1.0F};
+    std::memcpy(counts.data() + s * sizeof own, own, sizeof own);
+  }
+}
+
+void Slices::write_states(Bytes states) const {
+  for (std::size_t s = 0; s < slices_.size(); ++s) {
+    states[s] = own_bad_[s] != 0 ? kNotFinite : slices_[s].absent ? kNobodyHasIt : kFinite;
+  }
+}
+
+Status Slices::corrupt_from(Rank from, std::size_t slice, std::string_view what) const {
+  const std::string_view name = slices_[slice].name;
+  const Rank named = from < 0 ? from : net_.job_rank(from);
+  return {
+      Code::kCorrupt,
+      "tensor '" + std::string(name) + "': " + std::string(what) +
+          (from < 0 ? "" : ", from rank " + std::to_string(named)) +
+          ". Likely cause: a rank's memory or the network damaged it, or a rank runs another build; nothing of it was "
+          "used",
+      {named, std::string(name)}};
+}
+
+Status Slices::read_header(Rank from, ConstBytes header) {
+  for (std::size_t s = 0; s < slices_.size(); ++s) {
+    if ((header[s] & ~(kBad | kAbsent)) != std::byte{0}) {
+      return corrupt_from(from, s, "a header of a compressed payload holds what no sender writes");
+    }
+    if ((header[s] & kBad) != std::byte{0}) {
+      bad_[s] = 1;
+    }
+    if ((header[s] & kAbsent) == std::byte{0}) {
+      present_[s] = 1;
+    }
+  }
+  return {};
+}
+
+Status Slices::read_counts(ConstBytes counts, int ranks) {
+  for (std::size_t s = 0; s < slices_.size(); ++s) {
+    float sums[2];
+    std::memcpy(sums, counts.data() + s * sizeof sums, sizeof sums);
+    for (const float sum : sums) {
+      if (!(sum >= 0 && sum <= static_cast<float>(ranks) && sum == std::floor(sum))) {
+        return corrupt_from(-1, s, "the number of ranks that have a gradient is no such number");
+      }
+    }
+    if (sums[0] > 0) {
+      mark_bad(s);
+    }
+    if (sums[1] > 0) {
+      mark_present(s);
+    }
+  }
+  return {};
+}
+
+Status Slices::read_states(ConstBytes states) {
+  for (std::size_t s = 0; s < slices_.size(); ++s) {
+    if (states[s] > kNotFinite) {
+      return corrupt_from(-1, s, "what ranks say of their gradients is nothing that a rank says");
+    }
+    if (states[s] == kNotFinite) {
+      mark_bad(s);
+    }
+    if (states[s] != kNobodyHasIt) {
+      mark_present(s);
+    }
+  }
+  return {};
+}
+
+const compression::Coder& Slices::coder_of(const Stripe& stripe, Rank from) const {
+  const auto& senders = slices_[stripe.slice].senders;
+  return senders.empty() ? memory(stripe).coder() : *senders[static_cast<std::size_t>(from)];
+}
+
+std::size_t Slices::payload_bytes(const Stripe& stripe, Rank from) const {
+  return slices_[stripe.slice].senders.empty() ? stripe.payload_bytes
+                                               : coder_of(stripe, from).payload_bytes(stripe.piece.numel);
+}
+
+// In rank order; payloads of different coders one by one.
+void Slices::sum(const Stripe& stripe, std::span<const std::byte* const> payloads) const {
+  if (slices_[stripe.slice].senders.empty()) {
+    memory(stripe).coder().sum(stripe.piece, payloads, stripe.gradient);
+    return;
+  }
+  std::vector<std::byte> one(stripe.size_bytes());
+  fill_with(stripe.gradient, stripe.piece.numel, 0.0F);
+  for (std::size_t r = 0; r < payloads.size(); ++r) {
+    coder_of(stripe, static_cast<Rank>(r)).sum(stripe.piece, payloads.subspan(r, 1), one.data());
+    const std::byte* const terms[] = {stripe.gradient, one.data()};
+    kernels::reduce(ReduceOp::kSum, DType::kF32, terms, stripe.gradient, stripe.piece.numel);
+  }
+}
+
+Status Slices::check(const Stripe& stripe, Rank from, ConstBytes payload) const {
+  const Status status = coder_of(stripe, from).check(stripe.piece, payload);
+  return status ? status : corrupt_from(from, stripe.slice, status.text());
+}
+
+void Slices::fill(const Stripe& stripe) const {
+  const float value = bad(stripe.slice) ? std::numeric_limits<float>::quiet_NaN() : 0.0F;
+  fill_with(stripe.gradient, stripe.piece.numel, value);
+}
+
+void Slices::apply(const Stripe& stripe, std::span<const std::byte* const> payloads, int divisor,
+                   double postscale) const {
+  if (!carries(stripe.slice)) {
+    fill(stripe);
+    return;
+  }
+  keep_left(stripe);
+  sum(stripe, payloads);
+  scale(stripe, divisor, postscale);
+}
+
+void Slices::keep_left(const Stripe& stripe) const {
+  const kernels::Feedback arrays = memory(stripe).feedback(stripe.gradient, stripe.piece.offset);
+  if (arrays.left != nullptr) {
+    std::memcpy(arrays.left, stripe.gradient, stripe.size_bytes());
+  }
+}
+
+void Slices::scale(const Stripe& stripe, int divisor, double postscale) const {
+  if (divisor > 1) {
+    kernels::divide_by(DType::kF32, stripe.gradient, stripe.piece.numel, divisor);
+  }
+  if (postscale != 1.0) {
+    kernels::scale(DType::kF32, stripe.gradient, stripe.piece.numel, postscale);
+  }
+}
+
+}  // namespace sirtaki::engine

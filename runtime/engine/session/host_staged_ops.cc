@@ -1,0 +1,172 @@
+#include "runtime/engine/session/host_staged_ops.h"
+
+#include <utility>
+
+#include "runtime/base/check.h"
+
+namespace sirtaki::engine {
+
+Result<device::Mark> StagedOps::mark(const OpSpec& spec) const {
+  return spec.input.device.type == DeviceType::kCpu ? device::Mark() : stage_->mark({spec.cuda_stream});
+}
+
+void StagedOps::submit(OpSpec spec, Result<device::Mark> written, OpDone done) {
+  const bool on_device = spec.input.device.type != DeviceType::kCpu;
+  const bool waits = spec.name.empty() && !unnamed_.empty();
+  if (!on_device && !waits) {
+    engine_.submit(std::move(spec), std::move(done));
+    return;
+  }
+  const auto op = std::make_shared<Op>();
+  op->spec = std::move(spec);
+  op->done = std::move(done);
+  op->program = {op->spec.cuda_stream};
+  op->here = !on_device;
+  if (op->spec.name.empty()) {
+    unnamed_.push_back(op);
+  }
+  if (on_device) {
+    ++fetching_;
+    fetch(op, std::move(written));
+  }
+}
+
+// Of what ranks compare when they agree on the operation, so that all come to the same.
+bool StagedOps::may_go_direct(const OpSpec& spec) const {
+  if (plane_->host_only() || !spec.ranks.empty()) {
+    return false;
+  }
+  const bool narrow = spec.input.dtype == DType::kU16 || spec.input.dtype == DType::kI16;
+  const bool scaled = spec.prescale != 1.0 || spec.postscale != 1.0;
+  return spec.kind == OpKind::kBroadcast ||
+         (spec.kind == OpKind::kAllreduce && spec.reduce_op != ReduceOp::kAdasum && !narrow && !scaled);
+}
+
+void StagedOps::fetch(const OpPtr& op, Result<device::Mark> written) {
+  SRT_CHECK(stage_ != nullptr);
+  op->direct = may_go_direct(op->spec);
+  auto then = [this, op](const Status& status) { on_fetched(op, status); };
+  if (op->direct) {
+    stage_->fetch({}, nullptr, std::move(written), std::move(then));
+  } else {
+    bring(op, op->spec, std::move(written), std::move(then));
+  }
+}
+
+void StagedOps::bring(const OpPtr& op, OpSpec& spec, Result<device::Mark> written, Done then) {
+  const std::byte* const from = spec.input.data;
+  const Status placed = place(*op, spec);
+  // Others than the root of a broadcast send nothing, but what the program has queued is done before the result comes.
+  const bool sends = spec.kind != OpKind::kBroadcast || spec.root == rank_;
+  stage_->fetch(sends && placed ? op->input.bytes() : Bytes(), from, std::move(written),
+                [op, placed, then = std::move(then)](const Status& status) mutable { then(placed ? status : placed); });
+}
+
+// Memory of the host for all that is on the device.
+Status StagedOps::place(Op& op, OpSpec& spec) {
+  SRT_ASSIGN(op.input, stage_->take(spec.input.size_bytes()));
+  spec.input.data = op.input.bytes().data();
+  op.target = spec.output;
+  if (op.target.data == nullptr) {
+    return {};
+  }
+  if (op.target.numel == spec.input.numel) {
+    spec.output.data = spec.input.data;
+    return {};
+  }
+  SRT_ASSIGN(op.output, stage_->take(op.target.size_bytes()));
+  spec.output.data = op.output.bytes().data();
+  return {};
+}
+
+class StagedOps::Way final : public OpWay {
+ public:
+  Way(StagedOps& ops, OpPtr op) : ops_(ops), op_(std::move(op)) {}
+
+  void choose(OpSpec& spec, MoveFunction<void(Result<net::Collectives*>)> then) override {
+    ops_.plane_->when_known([this, &spec, then = std::move(then)](const DevicePlane::Answer& answer) mutable {
+      if (!answer) {
+        then(answer.status());
+      } else if (*answer == nullptr) {
+        prepare(spec, nullptr, std::move(then));
+      } else {
+        ops_.plane_->nccl_bytes().add(spec.input.size_bytes());
+        prepare(spec, *answer, std::move(then));
+      }
+    });
+  }
+
+ private:
+  // The program's work before it is done.
+  void prepare(OpSpec& spec, net::Collectives* net, MoveFunction<void(Result<net::Collectives*>)> then) {
+    auto done = [net, then = std::move(then)](const Status& status) mutable {
+      then(status ? Result<net::Collectives*>(net) : Result<net::Collectives*>(status));
+    };
+    if (net == nullptr) {
+      ops_.bring(op_, spec, device::Mark(), std::move(done));
+      return;
+    }
+    const bool apart = spec.kind == OpKind::kBroadcast && spec.input.data != spec.output.data;
+    const std::byte* const from = std::exchange(spec.input.data, apart ? spec.output.data : spec.input.data);
+    if (apart && spec.root == ops_.rank_) {
+      ops_.stage_->fetch(spec.output.bytes(), from, device::Mark(), std::move(done));
+    } else {
+      done({});
+    }
+  }
+
+  StagedOps& ops_;
+  const OpPtr op_;
+};
+
+void StagedOps::on_fetched(const OpPtr& op, const Status& status) {
+  --fetching_;
+  op->here = true;
+  op->fetched = status;
+  if (!op->spec.name.empty()) {
+    hand_over(op);
+  }
+  while (!unnamed_.empty() && unnamed_.front()->here) {
+    const OpPtr first = std::move(unnamed_.front());
+    unnamed_.pop_front();
+    hand_over(first);
+  }
+  if (fetching_ == 0) {
+    for (Task& then : std::exchange(waiting_, {})) {
+      then();
+    }
+  }
+}
+
+void StagedOps::hand_over(const OpPtr& op) {
+  if (!op->fetched) {
+    op->done(op->fetched, {});
+    return;
+  }
+  OpSpec spec = std::move(op->spec);
+  if (op->direct) {
+    spec.way = std::make_shared<Way>(*this, op);
+  }
+  engine_.submit(std::move(spec), [this, op](const Status& status, OpResult result) {
+    const Status end = status ? put_back(*op) : status;
+    op->done(end, std::move(result));
+  });
+}
+
+Status StagedOps::put_back(Op& op) {
+  if (op.target.data == nullptr || op.target.numel == 0) {
+    return {};
+  }
+  const bool own = !op.output.bytes().empty();
+  return stage_->put_back(std::move(own ? op.output : op.input), op.target.data, op.program);
+}
+
+void StagedOps::after_submitted(Task then) {
+  if (fetching_ == 0) {
+    then();
+  } else {
+    waiting_.push_back(std::move(then));
+  }
+}
+
+}  // namespace sirtaki::engine

@@ -1,0 +1,173 @@
+#include "runtime/engine/session/host_staged_stream.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace sirtaki::engine {
+namespace {
+
+// A call may make others, which come after it.
+class Running {
+ public:
+  explicit Running(bool& flag) : flag_(flag) { flag_ = true; }
+  Running(const Running&) = delete;
+  Running& operator=(const Running&) = delete;
+  ~Running() { flag_ = false; }
+
+ private:
+  bool& flag_;
+};
+
+}  // namespace
+
+void StagedStream::let_pass(const std::vector<device::Stream>& programs) {
+  for (const device::Stream program : programs) {
+    if (const Status passed = plane_->let_pass(program); !passed) {
+      static_cast<void>(stage_.fail(passed));
+    }
+  }
+}
+
+void StagedStream::ready(int index, Source source, Ready hand_over) {
+  const auto call = std::make_shared<Call>();
+  calls_.push_back(call);
+  if (plane_ != nullptr && in_place_()) {
+    wait_in_place(call, index, std::move(source), std::move(hand_over));
+  } else {
+    fetch(call, index, std::move(source), std::move(hand_over));
+  }
+}
+
+void StagedStream::wait_in_place(const std::shared_ptr<Call>& call, int index, Source source, Ready hand_over) {
+  call->due = false;
+  call->turn = [this, tensor = source.tensor, program = source.program, hand_over](const Status& given_up) {
+    if (given_up && hand_over(tensor) && std::ranges::find(programs_, program) == programs_.end()) {
+      programs_.push_back(program);
+    }
+  };
+  Result<device::Mark> written = std::move(source.written);
+  source.written = device::Mark();  // by then
+  // Weak: the call owns this.
+  call->fetch = [this, weak = std::weak_ptr(call), index, source = std::move(source),
+                 hand_over = std::move(hand_over)]() mutable {
+    fetch(weak.lock(), index, std::move(source), std::move(hand_over));
+  };
+  stage_.fetch({}, nullptr, std::move(written),
+               [self = shared_from_this(), call](const Status& status) { self->fetched(call, status); });
+}
+
+void StagedStream::fetch(const std::shared_ptr<Call>& call, int index, Source source, Ready hand_over) {
+  call->due = false;
+  auto memory = stage_.take(source.tensor.size_bytes());
+  if (!memory) {
+    // The device is lost, and with it the job, which the stream hears of by itself.
+    call->turn = {};
+    call->due = true;
+    run();
+    return;
+  }
+  const auto block = std::make_shared<device::PinnedBlock>(std::move(*memory));
+  TensorView host = source.tensor;
+  host.data = block->bytes().data();
+  const Bytes to = source.reads ? block->bytes() : Bytes();
+  if (!source.reads) {
+    std::ranges::fill(block->bytes(), std::byte{0});
+  }
+  call->turn = [this, index, target = source.tensor.data, program = source.program, block, host,
+                hand_over = std::move(hand_over)](const Status& given_up) {
+    if (given_up && hand_over(host)) {
+      step_.push_back({index, target, program, std::move(*block)});
+    }
+  };
+  stage_.fetch(to, source.tensor.data, std::move(source.written),
+               [self = shared_from_this(), call, block](const Status& status) { self->fetched(call, status); });
+}
+
+void StagedStream::fetched(const std::shared_ptr<Call>& call, const Status& status) {
+  if (!status) {
+    call->turn = {};
+  }
+  call->due = true;
+  call->kept.reset();
+  run();
+}
+
+void StagedStream::call(Turn turn) {
+  auto call = std::make_shared<Call>();
+  call->turn = std::move(turn);
+  calls_.push_back(std::move(call));
+  run();
+}
+
+void StagedStream::run() {
+  if (running_) {
+    return;
+  }
+  const auto self = shared_from_this();  // a call may close the stream
+  const Running running(running_);
+  while (!calls_.empty() && calls_.front()->due) {
+    if (Task fetch = std::exchange(calls_.front()->fetch, {}); fetch && calls_.front()->turn && !in_place_()) {
+      // A step was given up meanwhile, and the tensor is of another one.
+      fetch();
+      continue;
+    }
+    const auto call = std::move(calls_.front());
+    calls_.pop_front();
+    if (call->turn) {
+      call->turn({});
+    }
+  }
+}
+
+Task StagedStream::give_up(const Status& cause, Task released) {
+  // Runs it when nobody holds it any more.
+  std::shared_ptr<void> end(nullptr, [released = std::move(released)](void* /*nothing*/) mutable { released(); });
+  for (const auto& call : std::exchange(calls_, {})) {
+    if (!call->due) {
+      call->kept = end;
+    }
+    if (Turn turn = std::exchange(call->turn, {})) {
+      turn(cause);
+    }
+  }
+  return [self = shared_from_this(), end, held = std::exchange(step_, {}),
+          programs = std::exchange(programs_, {})]() mutable {
+    self->let_pass(programs);
+    held.clear();
+    end.reset();
+  };
+}
+
+Status StagedStream::put_back(const std::function<bool(int)>& wanted) {
+  Status status;
+  for (Tensor& tensor : step_) {
+    if (wanted(tensor.index)) {
+      status.update(stage_.put_back(std::move(tensor.memory), tensor.target, tensor.program));
+    }
+  }
+  std::erase_if(step_, [&](const Tensor& tensor) { return wanted(tensor.index); });
+  return status;
+}
+
+Done StagedStream::at_end(Done done) {
+  return [self = shared_from_this(), done = std::move(done)](Status status) mutable {
+    if (status) {
+      status = self->put_back([](int /*index*/) { return true; });
+    }
+    self->let_pass(std::exchange(self->programs_, {}));
+    self->step_.clear();
+    done(std::move(status));
+  };
+}
+
+Done StagedStream::at_end_of(std::vector<int> tensors, Done done) {
+  return [self = shared_from_this(), tensors = std::move(tensors), done = std::move(done)](Status status) mutable {
+    if (status) {
+      status = self->put_back([&](int index) { return std::ranges::find(tensors, index) != tensors.end(); });
+      self->let_pass(self->programs_);
+    }
+    done(std::move(status));
+  };
+}
+
+}  // namespace sirtaki::engine

@@ -1,0 +1,96 @@
+#include "runtime/engine/stream/codec_timing.h"
+
+#include <algorithm>
+#include <limits>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "compression/catalog.h"
+#include "compression/memory.h"
+#include "runtime/engine/stream/stream_plan.h"
+#include "scheduler/policies/policy.h"
+
+namespace sirtaki::engine {
+namespace {
+
+constexpr std::int64_t kSide = 256;
+constexpr std::int64_t kElements = kSide * kSide;
+constexpr int kRuns = 3;
+constexpr std::int64_t kPsPerNs = 1000;
+
+// Alike everywhere, of many magnitudes.
+std::vector<float> gradient() {
+  std::vector<float> values(static_cast<std::size_t>(kElements));
+  std::uint32_t state = 1;
+  for (float& value : values) {
+    state = state * 1664525U + 1013904223U;
+    value = static_cast<float>(static_cast<std::int32_t>(state)) * (1.0F + static_cast<float>(state >> 28U));
+  }
+  return values;
+}
+
+class Stopwatch {
+ public:
+  explicit Stopwatch(Loop& loop) : loop_(loop) {}
+
+  template <class Work>
+  std::int64_t shortest(Work work) {
+    auto best = std::numeric_limits<std::int64_t>::max();
+    for (int i = 0; i < kRuns; ++i) {
+      const TimePoint begin = loop_.now();
+      work();
+      best = std::min<std::int64_t>(best, (loop_.now() - begin).count());
+    }
+    return best;
+  }
+
+ private:
+  Loop& loop_;
+};
+
+scheduler::CodecCost time_codec(Loop& loop, const scheduler::PlannedTensor& planned, int ranks) {
+  const compression::PayloadCodec* codec = compression::find_payload_codec(planned.decision.codec);
+  if (codec == nullptr) {
+    return {};
+  }
+  const compression::Shape shape{kElements, kSide};
+  compression::TensorMemory memory(*codec, planned.decision.params, shape, {planned.stripe, ranks, 0});
+  const std::vector<float> values = gradient();
+  std::vector<float> sums(values.size());
+  std::vector<std::byte> payload(memory.coder().payload_bytes(kElements));
+  const std::vector<const std::byte*> payloads(static_cast<std::size_t>(ranks), payload.data());
+  const auto* const from = std::as_bytes(std::span(values)).data();
+  auto* const to = std::as_writable_bytes(std::span(sums)).data();
+  const compression::Piece piece{0, kElements};
+  Stopwatch watch(loop);
+  const std::int64_t encode = watch.shortest([&] {
+    memory.coder().begin(memory.feedback(from, 0));
+    memory.coder().encode(piece, memory.feedback(from, 0), payload);
+  });
+  const std::int64_t sum_all = watch.shortest([&] { memory.coder().sum(piece, payloads, to); });
+  const std::int64_t sum_one = watch.shortest([&] { memory.coder().sum(piece, std::span(payloads).first(1), to); });
+  // An owner sums and encodes its share, and then all that comes back is decoded.
+  const std::int64_t decode =
+      planned.decision.recipe == Recipe::kGather ? sum_all : (sum_all + encode) / ranks + sum_one;
+  return {encode * kPsPerNs / kElements, decode * kPsPerNs / kElements};
+}
+
+}  // namespace
+
+scheduler::CodecCosts time_codecs(Loop& loop, int ranks) {
+  const CatalogFacts facts(ranks);
+  scheduler::CodecCosts costs{};
+  for (std::size_t i = 0; i < costs.size(); ++i) {
+    const MethodInfo* info = find_method(compression::find_payload_codec(scheduler::kTimedCodecs[i])->name());
+    const auto planned =
+        scheduler::decide_tensor(method_of(*info), {"timing", {kSide, kSide}, DType::kF32}, {.ranks = ranks}, facts);
+    if (planned && planned->decision.way().lossy()) {
+      costs[i] = time_codec(loop, *planned, ranks);
+    }
+  }
+  return costs;
+}
+
+}  // namespace sirtaki::engine

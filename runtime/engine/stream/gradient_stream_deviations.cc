@@ -1,0 +1,193 @@
+// What all ranks settle together when a step cannot follow the plan: missing gradients, and steps given up.
+#include <algorithm>
+#include <utility>
+
+#include "runtime/engine/stream/gradient_stream.h"
+#include "runtime/engine/common/tags.h"
+
+namespace sirtaki::engine {
+
+// ---- who had a gradient ----
+
+bool Stream::flags_on() const {
+  return flags_from_ && std::pair(attempt_, step_) >= *flags_from_;
+}
+
+void Stream::on_flags(const control::StreamFlags& message) {
+  flags_from_ = std::pair(message.attempt, message.step);
+  late_flags_->on_flags(message);
+  if (phase_ != Phase::kOpen || !flags_on()) {
+    return;
+  }
+  for (const int index : std::exchange(held_, {})) {
+    admit(index);
+  }
+  if (finished_) {
+    start_flags();
+  }
+  pump();
+}
+
+void Stream::start_flags() {
+  if (flags_started_ || phase_ != Phase::kOpen) {
+    return;
+  }
+  flags_started_ = true;
+  auto flags = std::make_shared<std::vector<std::uint8_t>>(present_);
+  if (standing_in_) {
+    std::fill(flags->begin(), flags->end(), std::uint8_t{0});
+  }
+  ++in_flight_count_;
+  deps_.net.start(flags_exchange(stream_tag(id_, attempt_, kFlagsPosition, step_), *flags),
+                  [this, attempt = attempt_, flags](const Status& status) { on_flags_done(attempt, *flags, status); });
+}
+
+void Stream::on_flags_done(std::uint32_t attempt, const std::vector<std::uint8_t>& flags, const Status& status) {
+  --in_flight_count_;
+  if (attempt == attempt_ && phase_ == Phase::kOpen) {
+    if (status) {
+      used_ = flags;
+      flags_done_ = true;
+      publish();
+    } else {
+      give_up(status);
+    }
+  }
+  answer();
+}
+
+// ---- deviations ----
+
+void Stream::give_up(const Status& cause) {
+  if (phase_ != Phase::kOpen) {
+    return;
+  }
+  phase_ = Phase::kVoid;
+  cancel_in_flight(cause);
+  if (cause.code() != Code::kPeerLost) {
+    deps_.control.send(control::StreamAbort{id_, attempt_, step_, cause});
+    return;
+  }
+  // As in NamedOps::fail_later: the control plane may know the first cause.
+  verdict_ = deps_.loop.after(kCauseGrace, [this, cause] {
+    verdict_ = {};
+    deps_.control.send(control::StreamAbort{id_, attempt_, step_, left_ ? cause : left_});
+  });
+}
+
+Stream::~Stream() {
+  deps_.loop.cancel(verdict_);
+  deps_.loop.cancel(zeros_timer_);
+  deps_.loop.cancel(pump_timer_);
+}
+
+void Stream::cancel_in_flight(const Status& cause) {
+  board_->withdraw();
+  keeper_.step_void();
+  dense_->step_void();
+  dispatcher_.reset();
+  cancel_steps(step_, cause);
+  // An exchange of theirs that has ended well is not the end of them.
+  for (const auto& [position, reduction] : std::map(reductions_)) {
+    reduction->cancel(cause);
+  }
+}
+
+// Not only what is in flight here: another rank may have sent its part of anything in this step, and of the next one
+// when it needed nothing more of this rank to complete this one.
+void Stream::cancel_steps(std::uint64_t from, const Status& cause) {
+  for (std::uint64_t step = from; step <= step_ + 1; ++step) {
+    deps_.net.cancel(stream_step_tags(id_, attempt_, step), cause);
+    if (device_path_) {
+      device_path_->cancel(stream_step_tags(id_, attempt_, step), cause);
+    }
+  }
+  cancelled_ = true;
+}
+
+// A step is complete: every rank has sent to all others in it, behind everything it has cancelled. Not so where data
+// goes host by host, or between GPUs: there the link forgets what is oldest.
+void Stream::forget_cancelled() {
+  const bool all_to_all = dense_->on_host() && deps_.net.host_groups() == nullptr;
+  if (cancelled_ && deps_.net.size() > 1 && !plan_->partitions().empty() && all_to_all) {
+    deps_.net.forget(stream_tags(id_));
+    cancelled_ = false;
+  }
+}
+
+void Stream::on_aborted(const control::StreamAborted& message) {
+  late_flags_->on_aborted(message);
+  if (phase_ == Phase::kFailed) {
+    return;
+  }
+  aborts_.push_back(message);
+  apply_aborts();
+  answer();
+}
+
+void Stream::apply_aborts() {
+  while (!aborts_.empty() && (phase_ != Phase::kOpen || step_ >= aborts_.front().step)) {
+    const control::StreamAborted message = std::move(aborts_.front());
+    aborts_.pop_front();
+    cancel_steps(std::min(message.step, step_), message.status);
+    if (phase_ == Phase::kOpen && !message.everywhere && untouched()) {
+      begin_attempt(message);
+      open_step();
+      continue;
+    }
+    if (phase_ == Phase::kOpen) {
+      phase_ = Phase::kVoid;
+      cancel_in_flight(message.status);
+    }
+    begin_attempt(message);
+    deps_.loop.cancel(verdict_);
+    causes_.push_back(message.status);  // the coordinator's words: the same on all ranks
+    leave_void();
+  }
+}
+
+void Stream::begin_attempt(const control::StreamAborted& message) {
+  attempt_ = message.attempt;
+  // Of the message alone: this rank may have made that step, and others not.
+  trained_ += message.step;
+  step_ = 0;
+  keeper_.restart();
+}
+
+// Opens the next step once a program that gave a step up itself has the coordinator's word for it.
+void Stream::leave_void() {
+  if (phase_ != Phase::kAborting || causes_.empty()) {
+    return;
+  }
+  causes_.pop_front();
+  reopen();
+  while (phase_ != Phase::kAborting && !next_step_.empty()) {
+    Task call = std::move(next_step_.front());
+    next_step_.pop_front();
+    call();
+  }
+}
+
+// A step that was given up meanwhile by another rank is still to be told of.
+void Stream::reopen() {
+  phase_ = causes_.empty() ? Phase::kOpen : Phase::kVoid;
+  open_step();
+}
+
+void Stream::fail(const Status& cause) {
+  deps_.loop.cancel(verdict_);
+  failure_.update(cause);
+  const bool open = std::exchange(phase_, Phase::kFailed) == Phase::kOpen;
+  if (open) {
+    cancel_in_flight(cause);
+  }
+  for (Task& call : std::exchange(next_step_, {})) {
+    call();
+  }
+  if (stood_in_) {
+    deps_.loop.post(std::exchange(stood_in_, {}));
+  }
+  answer();
+}
+
+}  // namespace sirtaki::engine

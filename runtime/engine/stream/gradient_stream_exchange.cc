@@ -1,0 +1,52 @@
+// How ranks come to another plan: the exchange that some steps carry, and the change at a step border.
+#include <limits>
+#include <utility>
+
+#include "runtime/base/check.h"
+#include "runtime/engine/stream/gradient_stream.h"
+#include "runtime/engine/common/tags.h"
+
+namespace sirtaki::engine {
+
+void Stream::adopt_plan() {
+  plan_ = keeper_.plan();
+  dispatcher_.reset();
+  const Status adopted = dispatcher_.adopt(plan_);
+  SRT_CHECK(adopted);
+  // Whatever starts after the tensor that is ready last cannot start before all tensors are there, anyway.
+  gate_ = keeper_.last_tensor() < 0 ? 0 : plan_->partitions_of(keeper_.last_tensor()).front();
+}
+
+// Behind all gradients: nothing waits for it but the step's end.
+void Stream::start_exchange() {
+  if (exchanged_ || phase_ != Phase::kOpen || deps_.net.size() == 1) {
+    return;
+  }
+  std::vector<std::int64_t> mine = keeper_.exchange(step_, !standing_in_);
+  if (mine.empty()) {
+    return;
+  }
+  exchanged_ = std::make_shared<std::vector<std::int64_t>>(std::move(mine));
+  exchange_done_ = false;
+  net::CollectiveArgs args;
+  args.kind = OpKind::kAllreduce;
+  args.tag = stream_tag(id_, attempt_, kExchangePosition, step_);
+  args.dtype = DType::kI64;
+  args.op = ReduceOp::kMax;
+  args.priority = std::numeric_limits<std::int32_t>::max();
+  args.out = std::as_writable_bytes(std::span(*exchanged_));
+  args.in = args.out;
+  ++in_flight_count_;
+  deps_.net.start(std::move(args), [this, attempt = attempt_, held = exchanged_](const Status& status) {
+    --in_flight_count_;
+    if (attempt == attempt_ && phase_ == Phase::kOpen) {
+      exchange_done_ = status.is_ok();
+      if (!status) {
+        give_up(status);
+      }
+    }
+    answer();
+  });
+}
+
+}  // namespace sirtaki::engine

@@ -1,0 +1,95 @@
+// The way of a partition: gathered, encoded, reduced, decoded.
+#include <utility>
+
+#include "runtime/base/check.h"
+#include "runtime/engine/stream/gradient_stream.h"
+#include "runtime/engine/common/tags.h"
+#include "runtime/engine/reduction/wire_size.h"
+
+namespace sirtaki::engine {
+
+void Stream::pump() {
+  while (phase_ == Phase::kOpen && (finished_ || partitions_started_ < gate_)) {
+    const scheduler::Partition* partition = dispatcher_.next();
+    if (partition == nullptr) {
+      return;
+    }
+    ++partitions_started_;
+    if (partition->way.lossy()) {
+      launch_lossy(*partition);
+      pump_later();
+      return;
+    }
+    launch(*partition);
+  }
+}
+
+void Stream::launch(const scheduler::Partition& partition) {
+  const int position = partition.position;
+  trace_.launched(position);
+  auto packed = dense_->gather(partition, views_);
+  if (!packed) {
+    give_up(packed.status());
+    return;
+  }
+  net::CollectiveArgs args;
+  args.kind = OpKind::kAllreduce;
+  args.tag = stream_tag(id_, attempt_, static_cast<std::uint32_t>(position), step_);
+  args.dtype = wire_dtype(partition);
+  args.op = spec_.reduce_op;
+  args.out = packed->bytes();
+  args.in = args.out;
+  args.priority = position;
+  deps_.raw_bytes.add(partition.size_bytes());
+  deps_.wire_bytes.add(args.out.size());
+  trace_.packed(position, static_cast<std::int64_t>(args.out.size()));
+  keeper_.partition_started();
+  ++in_flight_count_;
+  // The buffer lives in the callback, so memory in flight outlives whatever happens to the step.
+  dense_->start(std::move(args),
+                [this, attempt = attempt_, position, held = std::move(packed->memory)](const Status& status) mutable {
+                  on_partition(attempt, position, std::move(held), status);
+                });
+}
+
+void Stream::on_partition(std::uint32_t attempt, int position, BufferPool::Buffer buffer, const Status& status) {
+  if (arrived(attempt, status)) {
+    const scheduler::Partition& partition = plan_->partitions()[static_cast<std::size_t>(position)];
+    const auto size = static_cast<std::int64_t>(partition.size_bytes());
+    keeper_.partition_done(partition);
+    trace_.received(position, size);
+    // Its memory is there for the partitions that follow.
+    const Status decoded = dense_->scatter(partition, views_, std::move(buffer));
+    trace_.unpacked(position, size);
+    end_partition(position, decoded);
+  }
+  answer();
+}
+
+// Whether it is of the step in progress, and well.
+bool Stream::arrived(std::uint32_t attempt, const Status& status) {
+  --in_flight_count_;
+  ++progress_;
+  const bool current = attempt == attempt_ && phase_ == Phase::kOpen;
+  if (current && !status) {
+    give_up(status);
+  }
+  return current && status;
+}
+
+void Stream::end_partition(int position, const Status& decoded) {
+  const Status given_back = dispatcher_.finished(position);
+  SRT_CHECK(given_back);
+  ++partitions_done_;
+  if (partitions_done_ == static_cast<int>(plan_->partitions().size())) {
+    board_->reduced_in(deps_.loop.now() - first_ready_);
+  }
+  if (decoded) {
+    record_results(plan_->partitions()[static_cast<std::size_t>(position)]);
+  } else {
+    give_up(decoded);
+  }
+  pump();
+}
+
+}  // namespace sirtaki::engine

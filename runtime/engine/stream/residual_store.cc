@@ -1,0 +1,247 @@
+#include "runtime/engine/stream/residual_store.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <span>
+#include <utility>
+
+#include "compression/catalog.h"
+#include "kernels/finite/finite.h"
+#include "kernels/half/elements.h"
+#include "kernels/scale/scale.h"
+#include "runtime/base/check.h"
+#include "runtime/engine/reduction/by_host.h"
+#include "runtime/engine/reduction/wire_size.h"
+
+namespace sirtaki::engine {
+namespace {
+
+using Float = kernels::ref::Plain<float>;
+
+}  // namespace
+
+StreamMemory::StreamMemory(const std::vector<StreamTensor>& tensors, Rank rank, int ranks,
+                           const net::HostGroups* groups)
+    : rank_(rank),
+      ranks_(ranks),
+      groups_(groups),
+      memories_(tensors.size()),
+      recipes_(tensors.size(), Recipe::kDense),
+      keeps_(tensors.size()),
+      senders_(tensors.size()),
+      sent_by_(tensors.size()),
+      restored_(tensors.size()),
+      remembered_(tensors.size()),
+      finite_(tensors.size(), 1) {
+  for (const StreamTensor& tensor : tensors) {
+    shapes_.push_back(shape_of(tensor));
+  }
+}
+
+void StreamMemory::admit(int index, const scheduler::PlannedTensor& planned, const TensorView& gradient,
+                         double prescale, std::uint64_t step) {
+  std::byte* const data = gradient.bytes().data();
+  if (!planned.decision.way().lossy()) {
+    if (owes(index)) {
+      // Debts are of scaled gradients, and this one will be scaled when it is sent.
+      kernels::scale(DType::kF32, data, gradient.numel, prescale);
+      settle(index, gradient);
+      kernels::scale(DType::kF32, data, gradient.numel, 1.0 / prescale);
+    }
+    memories_[at(index)].reset();
+    remembered_[at(index)].clear();
+    return;
+  }
+  if (prescale != 1.0) {
+    kernels::scale(DType::kF32, data, gradient.numel, prescale);
+  }
+  compression::TensorMemory& memory = open(index, planned, gradient, step);
+  memory.at_step(step);
+  for (const auto& sender : senders_[at(index)]) {
+    sender->at_step(step);
+  }
+  finite_[at(index)] = 1;
+  // Where a host sums up first, what is encoded is never seen as a whole.
+  if (memory.coder().wants_whole() && groups_ == nullptr) {
+    finite_[at(index)] = kernels::all_finite(DType::kF32, data, gradient.numel) ? 1 : 0;
+    if (finite(index)) {
+      memory.coder().begin(memory.feedback(data, 0));
+    }
+  }
+}
+
+compression::TensorMemory& StreamMemory::open(int index, const scheduler::PlannedTensor& planned,
+                                              const TensorView& gradient, std::uint64_t step) {
+  std::unique_ptr<compression::TensorMemory>& memory = memories_[at(index)];
+  const scheduler::Decision& decision = planned.decision;
+  const compression::PayloadCodec* codec = compression::find_payload_codec(decision.codec);
+  SRT_CHECK(codec != nullptr);
+  const std::vector<std::int64_t> params = decision.params_of(rank_);
+  const bool same = memory && memory->codec().id() == decision.codec && memory->ownership().stripe == planned.stripe &&
+                    std::ranges::equal(memory->params(), params);
+  if (!same || decision.keeps != keeps_[at(index)]) {
+    open_senders(index, decision, *codec);
+  }
+  const Recipe before = std::exchange(recipes_[at(index)], decision.recipe);
+  if (same && restored_[at(index)].empty() && remembered_[at(index)].empty()) {
+    if (before != decision.recipe && owes(index)) {
+      // What it owes as an owner would wait until it is one again.
+      hand_over(index, *memory);
+      settle_foreign(index, *memory, gradient);
+    }
+    return *memory;
+  }
+  auto next = std::make_unique<compression::TensorMemory>(*codec, params, shapes_[at(index)],
+                                                          ownership_of(planned.stripe, rank_, ranks_, groups_, index));
+  next->at_step(step);
+  next->recall(remembered(index));
+  remembered_[at(index)].clear();
+  if (owes(index)) {
+    if (decision.params[params::kFeedback] != 0) {
+      hand_over(index, *next);
+      restored_[at(index)].clear();
+      settle_foreign(index, *next, gradient);
+    } else {
+      settle(index, gradient);
+    }
+  }
+  memory = std::move(next);
+  return *memory;
+}
+
+void StreamMemory::open_senders(int index, const scheduler::Decision& decision,
+                                const compression::PayloadCodec& codec) {
+  keeps_[at(index)] = decision.keeps;
+  senders_[at(index)].clear();
+  sent_by_[at(index)].clear();
+  for (Rank r = 0; r < ranks_ && !decision.keeps.empty(); ++r) {
+    // As owners of stripes, they only read what others sent.
+    senders_[at(index)].push_back(codec.open_owner(decision.params_of(r), shapes_[at(index)]));
+    sent_by_[at(index)].push_back(senders_[at(index)].back().get());
+  }
+}
+
+void StreamMemory::hand_over(int index, compression::TensorMemory& to) const {
+  std::vector<float> debt(static_cast<std::size_t>(shapes_[at(index)].numel));
+  std::byte* const bytes = std::as_writable_bytes(std::span(debt)).data();
+  owed(index, bytes);
+  to.restore(bytes);
+}
+
+bool StreamMemory::owes(int index) const {
+  const auto& memory = memories_[at(index)];
+  return !restored_[at(index)].empty() || (memory && !memory->empty());
+}
+
+void StreamMemory::owed(int index, std::byte* out) const {
+  const auto& memory = memories_[at(index)];
+  const std::vector<float>& restored = restored_[at(index)];
+  const std::size_t size = static_cast<std::size_t>(shapes_[at(index)].numel) * sizeof(float);
+  if (!restored.empty()) {
+    std::memcpy(out, restored.data(), size);
+  } else if (memory) {
+    memory->owed(out);
+  } else {
+    std::memset(out, 0, size);
+  }
+}
+
+double StreamMemory::owed_norm(int index) const {
+  if (!owes(index)) {
+    return 0;
+  }
+  std::vector<float> debt(static_cast<std::size_t>(shapes_[at(index)].numel));
+  owed(index, std::as_writable_bytes(std::span(debt)).data());
+  double squares = 0;
+  for (const float value : debt) {
+    squares += static_cast<double>(value) * static_cast<double>(value);
+  }
+  return std::sqrt(squares);
+}
+
+void StreamMemory::forget(int index) {
+  restored_[at(index)].clear();
+  if (memories_[at(index)]) {
+    memories_[at(index)]->forget();
+  }
+}
+
+void StreamMemory::restore(int index, const std::byte* in) {
+  std::vector<float>& restored = restored_[at(index)];
+  restored.resize(static_cast<std::size_t>(shapes_[at(index)].numel));
+  std::memcpy(restored.data(), in, restored.size() * sizeof(float));
+  remembered_[at(index)] = remembered(index);
+  memories_[at(index)].reset();
+}
+
+std::vector<std::byte> StreamMemory::remembered(int index) const {
+  const auto& memory = memories_[at(index)];
+  const std::vector<std::byte>& kept = remembered_[at(index)];
+  return kept.empty() && memory ? memory->remembered() : kept;
+}
+
+Status StreamMemory::recall(int index, ConstBytes in) {
+  if (!in.empty()) {
+    SRT_TRY(compression::TensorMemory::check_remembered(in, shapes_[at(index)].numel));
+  }
+  if (memories_[at(index)]) {
+    // The codec goes, what is owed stays.
+    std::vector<float> debt(owes(index) ? static_cast<std::size_t>(shapes_[at(index)].numel) : 0);
+    if (!debt.empty()) {
+      owed(index, std::as_writable_bytes(std::span(debt)).data());
+    }
+    memories_[at(index)].reset();
+    restored_[at(index)] = std::move(debt);
+  }
+  remembered_[at(index)].assign(in.begin(), in.end());
+  return {};
+}
+
+void StreamMemory::settle(int index, const TensorView& gradient) {
+  std::byte* const data = gradient.bytes().data();
+  std::vector<float>& restored = restored_[at(index)];
+  for (std::size_t i = 0; i < restored.size(); ++i) {
+    std::byte* const element = data + i * sizeof(float);
+    Float::store(Float::load(element) + restored[i], element);
+  }
+  restored.clear();
+  const auto& memory = memories_[at(index)];
+  if (!memory) {
+    return;
+  }
+  if (const std::int64_t momentum = corrected_momentum(memory->codec().id(), memory->params()); momentum != 0) {
+    settle_steps(index, static_cast<float>(momentum) / static_cast<float>(params::kOne), gradient);
+  } else {
+    memory->settle({0, gradient.numel}, data);
+  }
+}
+
+// What another rank of the host encodes from here on goes to it with this gradient. Where steps are owed, the codec's
+// momentum m makes 1 / (1 - m) of a gradient.
+void StreamMemory::settle_foreign(int index, compression::TensorMemory& memory, const TensorView& gradient) {
+  if (groups_ == nullptr || !ByHost::goes(recipes_[at(index)])) {
+    return;
+  }
+  const auto momentum = static_cast<float>(corrected_momentum(memory.codec().id(), memory.params()));
+  memory.give_foreign(1.0F - momentum / static_cast<float>(params::kOne), gradient.bytes().data());
+}
+
+// What is owed are steps, and from here on the optimizer's momentum multiplies what it gets: each part d of a gradient
+// is followed by m d, m^2 d ... So the debt goes with this gradient and what follows it is taken off the next one, and
+// the codec's momentum u goes on in the optimizer's as m u.
+void StreamMemory::settle_steps(int index, float momentum, const TensorView& gradient) {
+  std::vector<float> debt(static_cast<std::size_t>(gradient.numel));
+  owed(index, std::as_writable_bytes(std::span(debt)).data());
+  std::byte* const data = gradient.bytes().data();
+  const std::vector<float> steps = memories_[at(index)]->momentum();
+  for (std::size_t i = 0; i < debt.size(); ++i) {
+    std::byte* const element = data + i * sizeof(float);
+    const float going = steps.empty() ? 0.0F : momentum * steps[i];
+    Float::store(Float::load(element) + debt[i] + going, element);
+    debt[i] *= -momentum;
+  }
+  restored_[at(index)] = std::move(debt);
+}
+
+}  // namespace sirtaki::engine

@@ -1,0 +1,303 @@
+// What goes wrong with a compressed partition: nothing of it is applied, and the next one works.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "runtime/base/config/compression_methods.h"
+#include "runtime/engine/reduction/by_host.h"
+#include "tests/conformance/reduction_support.h"
+
+namespace sirtaki::engine::testing {
+namespace {
+
+const std::vector<std::size_t> kSizes = {5000, 3000};
+
+constexpr int kFaultRanks = 3;
+
+Gradients ramps() {
+  Gradients gradients(kFaultRanks);
+  for (std::size_t r = 0; r < gradients.size(); ++r) {
+    for (const std::size_t numel : kSizes) {
+      Floats& values = gradients[r].emplace_back(numel);
+      for (std::size_t i = 0; i < numel; ++i) {
+        values[i] = static_cast<float>(i % 1000) + 0.3F * static_cast<float>(r + 1);
+      }
+    }
+  }
+  return gradients;
+}
+
+struct Damage {
+  OpKind kind;
+  Rank sender;     // 0 where all have the result
+  std::size_t at;  // in the sender's block
+  std::byte value;
+};
+
+// Writes over bytes of what a collective has received before the recipe sees it.
+class Damaging final : public net::Collectives {
+ public:
+  Damaging(net::Collectives& inner, const std::shared_ptr<std::vector<Damage>>& damage)
+      : inner_(inner), damage_(damage) {}
+  // Where hosts sum up first: of what is exchanged of one share.
+  Damaging(net::Collectives& inner, const std::shared_ptr<std::vector<Damage>>& damage, int share)
+      : inner_(inner), damage_(std::make_shared<std::vector<Damage>>()), groups_(*inner.host_groups()) {
+    for (net::HostGroups::Share& own : groups_->own) {
+      if (own.number == share) {
+        owners_ = std::make_unique<Damaging>(*own.owners, damage);
+        own.owners = owners_.get();
+      }
+    }
+  }
+
+  net::Caps caps() const override { return inner_.caps(); }
+  Rank rank() const override { return inner_.rank(); }
+  int size() const override { return inner_.size(); }
+  Rank job_rank(Rank rank) const override { return inner_.job_rank(rank); }
+  const net::HostGroups* host_groups() const override { return groups_ ? &*groups_ : inner_.host_groups(); }
+  void cancel(net::TagGroup tags, Status cause) override { inner_.cancel(tags, std::move(cause)); }
+  void abort(Status cause) override { inner_.abort(std::move(cause)); }
+  void start(net::CollectiveArgs args, Done done) override {
+    const Bytes out = args.out;
+    const OpKind kind = args.kind;
+    std::vector<std::int64_t> counts = args.recv_counts;
+    inner_.start(std::move(args),
+                 [this, out, kind, counts = std::move(counts), done = std::move(done)](const Status& status) mutable {
+                   for (const Damage& damage : *damage_) {
+                     if (damage.kind == kind) {
+                       std::size_t at = damage.at;
+                       for (Rank r = 0; r < damage.sender; ++r) {
+                         at += static_cast<std::size_t>(counts[static_cast<std::size_t>(r)]);
+                       }
+                       out[at] = damage.value;
+                     }
+                   }
+                   done(status);
+                 });
+  }
+
+ private:
+  net::Collectives& inner_;
+  const std::shared_ptr<std::vector<Damage>> damage_;
+  std::optional<net::HostGroups> groups_;
+  std::unique_ptr<Damaging> owners_;
+};
+
+// What reaches rank 1 of one partition of both tensors: always something of the first one.
+struct FaultCase {
+  Recipe recipe;
+  std::string_view codec;
+  std::vector<std::vector<Damage>> damages;
+  Rank blamed;
+};
+
+const FaultCase kCases[] = {
+    // Two bytes of header, then the exponents of the first tensor's first stripe.
+    {Recipe::kGather,
+     "int8",
+     {{{OpKind::kAllgather, 2, 2, std::byte{0x81}}}, {{OpKind::kAllgather, 2, 0, std::byte{0x40}}}},
+     2},
+    {Recipe::kScatter,
+     "int8",
+     {{{OpKind::kAlltoall, 2, 2, std::byte{0x81}}},
+      {{OpKind::kAlltoall, 2, 0, std::byte{0x40}}},
+      {{OpKind::kAllgather, 2, 2, std::byte{0x81}}}},
+     2},
+    // Behind the values of a stripe's groups their offsets, which ascend.
+    {Recipe::kGather, "group_topk", {{{OpKind::kAllgather, 2, 86, std::byte{0xFF}}}}, 2},
+    {Recipe::kScatter,
+     "group_topk",
+     {{{OpKind::kAlltoall, 2, 86, std::byte{0xFF}}}, {{OpKind::kAllgather, 2, 74, std::byte{0xFF}}}},
+     2},
+    // The number of entries, that of the first tile, then values and at last offsets in the tile.
+    {Recipe::kGather,
+     "threshold_sparse",
+     {{{OpKind::kAllgather, 2, 5, std::byte{0x7F}}},
+      {{OpKind::kAllgather, 2, 7, std::byte{0x7F}}},
+      {{OpKind::kAllgather, 2, 511, std::byte{0x7F}}}},
+     2},
+    // The number of a filter.
+    {Recipe::kGather, "kernel_sparse", {{{OpKind::kAllgather, 2, 3, std::byte{0x7F}}}}, 2},
+    // Two float32 for each tensor, then norms: a count that is not one, a norm below 0. Sums come from nobody.
+    {Recipe::kShared,
+     "block_topk",
+     {{{OpKind::kAllreduce, 0, 3, std::byte{0x7F}}}, {{OpKind::kAllreduce, 0, 19, std::byte{0xC0}}}},
+     -1},
+    // A byte for each tensor, then exponents, from nobody; codes up and down at once; counts of more than three ranks.
+    {Recipe::kCounts,
+     "twobit",
+     {{{OpKind::kAllreduce, 0, 0, std::byte{3}}}, {{OpKind::kAllreduce, 0, 2, std::byte{0x80}}}},
+     -1},
+    {Recipe::kCounts,
+     "twobit",
+     {{{OpKind::kAlltoall, 2, 0, std::byte{0xFF}}, {OpKind::kAlltoall, 2, 256, std::byte{0xFF}}},
+      {{OpKind::kAllgather, 2, 0, std::byte{0xFF}},
+       {OpKind::kAllgather, 2, 113, std::byte{0xFF}},
+       {OpKind::kAllgather, 2, 226, std::byte{0xFF}}}},
+     2},
+    // Two bytes of header, then 32 bits for each cell: more than there are. The first cell of rank 0's that rank
+    // 1 sends on, or gets at the end: a number of entries, above the room there is.
+    {Recipe::kRing, "group_topk", {{{OpKind::kAllgather, 2, 5, std::byte{0x7F}}}}, 2},
+    {Recipe::kRing, "threshold_sparse", {{{OpKind::kAlltoall, 0, 3, std::byte{0x7F}}}}, 0},
+    {Recipe::kLowRank, "powersgd", {{{OpKind::kAllreduce, 0, 3, std::byte{0x7F}}}}, -1},
+};
+
+std::string case_name(const ::testing::TestParamInfo<FaultCase>& info) {
+  return std::string(recipe_name(info.param.recipe)) + "_" + std::string(info.param.codec) +
+         (info.param.blamed < 0 ? "_sums" : "");
+}
+
+class RecipeFaults : public ::testing::TestWithParam<FaultCase> {
+ protected:
+  RecipeFaults() : group_(scheme(), kSizes, "local") {
+    group_.wrap([this](Rank rank, net::Collectives& inner) {
+      return std::make_unique<Damaging>(inner, rank == 1 ? damage_ : std::make_shared<std::vector<Damage>>());
+    });
+  }
+
+  static Scheme scheme() {
+    const compression::PayloadCodec& codec = *compression::find_payload_codec(GetParam().codec);
+    return {&codec, GetParam().recipe, example_params(codec, true), kFaultRanks};
+  }
+
+  std::vector<Floats> owed() const {
+    std::vector<Floats> all;
+    for (Rank rank = 0; rank < kFaultRanks; ++rank) {
+      for (std::size_t t = 0; t < kSizes.size(); ++t) {
+        all.push_back(group_.owed(rank, t));
+      }
+    }
+    return all;
+  }
+
+  std::shared_ptr<std::vector<Damage>> damage_ = std::make_shared<std::vector<Damage>>();
+  Group group_;
+};
+
+TEST_P(RecipeFaults, CorruptPayloadsNameRankAndTensorAndNothingIsApplied) {
+  const Layout layout = make_layout(scheme(), kSizes, Cut::kFused);
+  ASSERT_EQ(layout.size(), 1U);
+  Gradients gradients = ramps();
+  for (const Status& status : group_.run(layout, gradients)) {
+    ASSERT_TRUE(status) << status.to_string();
+  }
+  const std::vector<Floats> before = owed();
+  for (const std::vector<Damage>& damage : GetParam().damages) {
+    *damage_ = damage;
+    gradients = ramps();
+    const std::vector<Status> outcome = group_.run(layout, gradients);
+    EXPECT_EQ(outcome[1].code(), Code::kCorrupt) << outcome[1].to_string();
+    EXPECT_EQ(outcome[1].blame().rank, GetParam().blamed);
+    EXPECT_EQ(outcome[1].blame().tensor, "tensor0") << outcome[1].to_string();
+    const std::vector<Floats> after = owed();
+    EXPECT_EQ(after[2], before[2]);
+    EXPECT_EQ(after[3], before[3]);
+  }
+  damage_->clear();
+  gradients = ramps();
+  for (const Status& status : group_.run(layout, gradients)) {
+    EXPECT_TRUE(status) << status.to_string();
+  }
+  EXPECT_EQ(gradients[0], gradients[1]);
+  EXPECT_EQ(gradients[0], gradients[2]);
+}
+
+TEST_P(RecipeFaults, CancelledPartitionsEndOnceWithTheCauseAndOweWhatTheyDid) {
+  const Layout layout = make_layout(scheme(), kSizes, Cut::kCut);
+  Gradients gradients = ramps();
+  for (const Status& status : group_.run(layout, gradients)) {
+    ASSERT_TRUE(status) << status.to_string();
+  }
+  const std::vector<Floats> before = owed();
+  gradients = ramps();
+  const Status cause(Code::kAborted, "out of memory");
+  const std::vector<Status> outcome = group_.run(layout, gradients, {.then = [cause](Rank rank, Reduction& reduction) {
+                                                   if (rank == 1) {
+                                                     reduction.cancel(cause);
+                                                   }
+                                                 }});
+  EXPECT_EQ(outcome[1].text(), cause.text());
+  const std::vector<Floats> after = owed();
+  EXPECT_EQ(after[2], before[2]);
+  EXPECT_EQ(after[3], before[3]);
+  gradients = ramps();
+  for (const Status& status : group_.run(layout, gradients)) {
+    EXPECT_TRUE(status) << status.to_string();
+  }
+  EXPECT_EQ(gradients[0], gradients[1]);
+  EXPECT_EQ(gradients[0], gradients[2]);
+}
+
+// Of stripes that are a share's, in the order of tensors.
+Floats of_share(const Scheme& scheme, const net::HostGroups& groups, int share, const Tensors& tensors) {
+  Floats values;
+  for (std::size_t t = 0; t < tensors.size(); ++t) {
+    const compression::Ownership ownership =
+        ownership_of(scheme.stripe_of(tensors[t].size()), 1, kFaultRanks, &groups, static_cast<int>(t));
+    for (std::size_t i = 0; i < tensors[t].size(); ++i) {
+      if (ownership.share_of(static_cast<std::int64_t>(i)) == share) {
+        values.push_back(tensors[t][i]);
+      }
+    }
+  }
+  return values;
+}
+
+Tensors residuals_of(const Group& group, Rank rank) {
+  return {group.owed(rank, 0), group.owed(rank, 1)};
+}
+
+// Rank 1 is a host, and exchanges the first share with rank 0 and the second with rank 2, the ranks of the other host.
+TEST(RecipeFaultsByHost, ACorruptShareMovesNothingOfItAndTheOtherMovesWhollyOrNotAtAll) {
+  const compression::PayloadCodec& codec = *compression::find_payload_codec("group_topk");
+  const Scheme scheme{&codec, Recipe::kGather, example_params(codec, true), kFaultRanks};
+  const auto damage = std::make_shared<std::vector<Damage>>();
+  const net::HostGroups* groups = nullptr;
+  Group group(scheme, kSizes, "hosts");
+  group.wrap([&](Rank rank, net::Collectives& inner) {
+    groups = rank == 1 ? inner.host_groups() : groups;
+    return std::make_unique<Damaging>(inner, rank == 1 ? damage : std::make_shared<std::vector<Damage>>(), 1);
+  });
+  Group sound(scheme, kSizes, "hosts");
+  const Layout layout = make_layout(scheme, kSizes, Cut::kFused);
+  for (Group* const one : {&group, &sound}) {
+    Gradients gradients = ramps();
+    for (const Status& status : one->run(layout, gradients)) {
+      ASSERT_TRUE(status) << status.to_string();
+    }
+  }
+  const Tensors before = residuals_of(group, 1);
+  Gradients gradients = ramps();
+  sound.run(layout, gradients);
+  const Tensors moved = residuals_of(sound, 1);
+  // Of the two that exchange it rank 2 is the first.
+  *damage = {{OpKind::kAllgather, 0, 74, std::byte{0xFF}}};
+  gradients = ramps();
+  const Status outcome = group.run(layout, gradients)[1];
+  EXPECT_EQ(outcome.code(), Code::kCorrupt) << outcome.to_string();
+  EXPECT_EQ(outcome.blame().rank, 2);
+  EXPECT_EQ(outcome.blame().tensor, "tensor0") << outcome.to_string();
+  const Tensors after = residuals_of(group, 1);
+  EXPECT_NE(of_share(scheme, *groups, 1, before), of_share(scheme, *groups, 1, moved));
+  EXPECT_EQ(of_share(scheme, *groups, 1, after), of_share(scheme, *groups, 1, before));
+  const Floats other = of_share(scheme, *groups, 0, after);
+  EXPECT_TRUE(other == of_share(scheme, *groups, 0, before) || other == of_share(scheme, *groups, 0, moved));
+  damage->clear();
+  gradients = ramps();
+  for (const Status& status : group.run(layout, gradients)) {
+    EXPECT_TRUE(status) << status.to_string();
+  }
+  EXPECT_EQ(gradients[0], gradients[1]);
+  EXPECT_EQ(gradients[0], gradients[2]);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, RecipeFaults, ::testing::ValuesIn(kCases), case_name);
+
+}  // namespace
+}  // namespace sirtaki::engine::testing

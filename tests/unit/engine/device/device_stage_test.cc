@@ -1,0 +1,264 @@
+#include "runtime/engine/device/device_stage.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <optional>
+#include <vector>
+
+#include "runtime/base/check.h"
+#include "tests/unit/device/fake_device.h"
+#include "tests/world/sim_loop.h"
+
+namespace sirtaki::engine {
+namespace {
+
+using device::testing::FakeDevice;
+
+class DeviceStageTest : public ::testing::Test {
+ protected:
+  DeviceStageTest() {
+    auto device = std::make_unique<FakeDevice>();
+    device_ = device.get();
+    program_ = *device_->make_stream(device::Priority::kNormal);
+    device_->hold();
+    run([&] {
+      DeviceStageDeps deps{*loop_,
+                           stats_,
+                           3,
+                           "cuda:1",
+                           [this] { return over_; },
+                           [this](const Status& cause) { lost_.push_back(cause); }};
+      DeviceStageOptions options;
+      options.deadline = std::chrono::seconds(10);
+      auto stage = DeviceStage::create(std::move(device), std::move(deps), options);
+      SRT_CHECK(stage);
+      stage_ = std::move(*stage);
+    });
+  }
+  ~DeviceStageTest() override {
+    run([&] { stage_.reset(); });
+  }
+
+  template <class F>
+  void run(F task) {
+    loop_->run_inline(task);
+  }
+  // For so long, or until nothing is left to do.
+  void pass(Duration time) {
+    const TimePoint end = clock_.now() + time;
+    while (clock_.now() < end && clock_.step()) {
+    }
+  }
+  // Fetches `from`; where its end will stand.
+  std::shared_ptr<std::optional<Status>> fetch(std::vector<float>& from, device::PinnedBlock& block) {
+    auto end = std::make_shared<std::optional<Status>>();
+    run([&] {
+      auto taken = stage_->take(from.size() * sizeof(float));
+      if (taken) {
+        block = std::move(*taken);
+      }
+      stage_->fetch(block.bytes(), reinterpret_cast<const std::byte*>(from.data()), stage_->mark(program_),
+                    [end](Status status) { *end = std::move(status); });
+    });
+    EXPECT_FALSE(end->has_value()) << "never from inside";
+    return end;
+  }
+
+  world::SimClock clock_{1};
+  std::unique_ptr<world::SimLoop> loop_ = clock_.make_loop();
+  Stats stats_;
+  Status over_;
+  std::vector<Status> lost_;
+  FakeDevice* device_ = nullptr;
+  device::Stream program_;
+  std::unique_ptr<DeviceStage> stage_;
+};
+
+TEST_F(DeviceStageTest, AFetchWaitsForWhatTheProgramHasQueued) {
+  std::vector<float> tensor = {1, 2, 3};
+  FakeDevice::queue(program_.native, [&] { tensor[1] = 20; });
+  device::PinnedBlock block;
+  const auto end = fetch(tensor, block);
+  FakeDevice::queue(program_.native, [&] { tensor[1] = -1; });
+  EXPECT_TRUE(stage_->fetching());
+  pass(std::chrono::milliseconds(5));
+  EXPECT_FALSE(end->has_value());
+  ASSERT_TRUE(device_->step(program_));
+  ASSERT_TRUE(device_->step(program_)) << "the event";
+  pass(std::chrono::milliseconds(5));
+  EXPECT_FALSE(end->has_value()) << "not copied yet";
+  // Another order than the one of the streams: the copy is done before the program goes on.
+  device_->be_slow();
+  tensor[2] = 30;
+  pass(std::chrono::milliseconds(5));
+  ASSERT_TRUE(end->has_value());
+  EXPECT_TRUE(**end);
+  EXPECT_FALSE(stage_->fetching());
+  std::vector<float> here(3);
+  std::memcpy(here.data(), block.bytes().data(), 12);
+  EXPECT_EQ(here[0], 1);
+  EXPECT_EQ(here[2], 30);
+  EXPECT_FALSE(clock_.step()) << "nobody asks when there is nothing to ask for";
+}
+
+TEST_F(DeviceStageTest, AResultIsThereForWhatTheProgramQueuesLater) {
+  std::vector<float> tensor = {1, 2};
+  float seen = 0;
+  run([&] {
+    auto block = stage_->take(8);
+    ASSERT_TRUE(block);
+    const float result[] = {5, 6};
+    std::memcpy(block->bytes().data(), result, 8);
+    EXPECT_TRUE(stage_->put_back(std::move(*block), reinterpret_cast<std::byte*>(tensor.data()), program_));
+  });
+  FakeDevice::queue(program_.native, [&] { seen = tensor[1]; });
+  EXPECT_FALSE(device_->step(program_)) << "it waits for the copy";
+  EXPECT_FALSE(stage_->fetching());
+  device_->catch_up();
+  EXPECT_EQ(seen, 6);
+  pass(std::chrono::milliseconds(5));
+  run([&] { EXPECT_TRUE(stage_->take(8)); });
+  EXPECT_EQ(stats_.counter("device.returned_bytes").value(), 8U);
+  EXPECT_EQ(stats_.gauge("device.pinned_bytes").value(), 4096) << "the same block again";
+}
+
+TEST_F(DeviceStageTest, ManyAreInFlightWithFewEvents) {
+  constexpr int kMany = 300;
+  std::vector<std::vector<float>> tensors;
+  std::vector<device::PinnedBlock> blocks(kMany);
+  std::vector<int> order;
+  for (int i = 0; i < kMany; ++i) {
+    tensors.push_back({static_cast<float>(i)});
+  }
+  for (int i = 0; i < kMany; ++i) {
+    run([&, i] {
+      const auto place = static_cast<std::size_t>(i);
+      blocks[place] = std::move(*stage_->take(4));
+      stage_->fetch(blocks[place].bytes(), reinterpret_cast<const std::byte*>(tensors[place].data()),
+                    stage_->mark(program_), [&order, i](const Status& status) {
+                      EXPECT_TRUE(status);
+                      order.push_back(i);
+                    });
+    });
+  }
+  device_->be_slow();
+  pass(std::chrono::seconds(5));
+  ASSERT_EQ(order.size(), std::size_t{kMany});
+  EXPECT_TRUE(std::ranges::is_sorted(order));
+  for (int i = 0; i < kMany; ++i) {
+    float here = -1;
+    std::memcpy(&here, blocks[static_cast<std::size_t>(i)].bytes().data(), 4);
+    EXPECT_EQ(here, static_cast<float>(i));
+  }
+}
+
+TEST_F(DeviceStageTest, ADeviceThatFailsEndsEverythingOnce) {
+  std::vector<float> tensor = {1};
+  device::PinnedBlock one;
+  device::PinnedBlock two;
+  const auto first = fetch(tensor, one);
+  device_->break_down(unavailable("an illegal address"));
+  pass(std::chrono::milliseconds(5));
+  ASSERT_TRUE(first->has_value());
+  EXPECT_EQ((*first)->text(), "rank 3 has lost its GPU, cuda:1: an illegal address");
+  const auto second = fetch(tensor, two);
+  pass(std::chrono::milliseconds(5));
+  ASSERT_TRUE(second->has_value());
+  EXPECT_EQ((*second)->text(), "rank 3 has lost its GPU, cuda:1: an illegal address");
+  run([&] {
+    EXPECT_FALSE(stage_->take(4));
+    EXPECT_FALSE(stage_->put_back({}, nullptr, program_));
+  });
+  ASSERT_EQ(lost_.size(), 1U);
+  EXPECT_EQ(lost_[0].text(), "rank 3 has lost its GPU, cuda:1: an illegal address");
+}
+
+TEST_F(DeviceStageTest, WhatIsRefusedEndsLater) {
+  std::vector<float> tensor = {1};
+  device::PinnedBlock block;
+  device_->refuse_next(unavailable("no such stream"));
+  const auto end = fetch(tensor, block);
+  EXPECT_TRUE(lost_.empty());
+  pass(std::chrono::milliseconds(1));
+  ASSERT_TRUE(end->has_value());
+  EXPECT_EQ((*end)->text(), "rank 3 has lost its GPU, cuda:1: no such stream");
+  EXPECT_EQ(lost_.size(), 1U);
+}
+
+TEST_F(DeviceStageTest, NobodyWaitsForEver) {
+  std::vector<float> tensor = {1};
+  device::PinnedBlock block;
+  const auto hung = fetch(tensor, block);
+  pass(std::chrono::seconds(11));
+  ASSERT_TRUE(hung->has_value());
+  EXPECT_EQ((*hung)->code(), Code::kTimeout);
+  EXPECT_EQ((*hung)->blame().rank, 3);
+  EXPECT_EQ(lost_.size(), 1U);
+}
+
+TEST_F(DeviceStageTest, WhatIsAddedByTheEndOfAnotherHasNotArrived) {
+  // More than there are events, so that the last ones arrive together.
+  constexpr int kAlone = 64;
+  constexpr int kMany = kAlone + 6;
+  std::vector<float> tensor = {1};
+  const auto* const from = reinterpret_cast<const std::byte*>(tensor.data());
+  std::vector<device::PinnedBlock> blocks(kMany + 1);
+  std::optional<Status> late;
+  int ended = 0;
+  run([&] {
+    for (device::PinnedBlock& block : blocks) {
+      block = std::move(*stage_->take(4));
+    }
+    for (int i = 0; i < kMany; ++i) {
+      stage_->fetch(blocks[static_cast<std::size_t>(i)].bytes(), from, stage_->mark(program_),
+                    [&, i](const Status& status) {
+                      EXPECT_TRUE(status) << "it had arrived";
+                      ++ended;
+                      if (i == kAlone) {
+                        stage_->end(unavailable("over"));
+                        stage_->fetch(blocks.back().bytes(), from, stage_->mark(program_),
+                                      [&](Status end) { late = std::move(end); });
+                      }
+                    });
+    }
+  });
+  device_->run();
+  pass(std::chrono::milliseconds(20));
+  EXPECT_EQ(ended, kMany);
+  ASSERT_TRUE(late.has_value());
+  EXPECT_EQ(late->text(), "over");
+}
+
+TEST_F(DeviceStageTest, AFailureAtTheEndDoesNotMakeTheLastResultsForgotten) {
+  std::vector<float> tensor = {1};
+  bool returned = false;
+  run([&] {
+    auto block = stage_->take(4);
+    ASSERT_TRUE(block);
+    EXPECT_TRUE(stage_->put_back(std::move(*block), reinterpret_cast<std::byte*>(tensor.data()), program_));
+    stage_->end(Status(Code::kShutdown, "closed"));
+    stage_->when_returned([&] { returned = true; });
+    EXPECT_EQ(stage_->fail(unavailable("late")).text(), "closed");
+  });
+  pass(std::chrono::milliseconds(5));
+  EXPECT_FALSE(returned) << "the device still copies";
+  device_->run();
+  pass(std::chrono::milliseconds(5));
+  EXPECT_TRUE(returned);
+}
+
+TEST_F(DeviceStageTest, TheEndOfTheJobEndsIt) {
+  std::vector<float> tensor = {1};
+  device::PinnedBlock block;
+  const auto end = fetch(tensor, block);
+  over_ = Status(Code::kPeerLost, "rank 3 died");
+  pass(std::chrono::milliseconds(5));
+  ASSERT_TRUE(end->has_value());
+  EXPECT_EQ((*end)->text(), "rank 3 died");
+  EXPECT_TRUE(lost_.empty());
+}
+
+}  // namespace
+}  // namespace sirtaki::engine

@@ -1,0 +1,222 @@
+// Whether ranks go over NCCL, which is played, and what is kept of a device's memory.
+#include "runtime/engine/device/device_transport.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "runtime/base/check.h"
+#include "runtime/net/device/nccl/communicator.h"
+#include "tests/conformance/collectives_worlds.h"
+#include "tests/conformance/fake_nccl.h"
+#include "tests/unit/device/fake_device.h"
+#include "tests/unit/net/device/nccl/ids.h"
+
+namespace sirtaki::engine {
+namespace {
+
+using device::testing::FakeDevice;
+using net::nccl::testing::Lines;
+
+constexpr int kRanks = 2;
+
+// Passes everything on, and changes a byte of what arrives if it is told to.
+class SpoilingNet final : public net::Collectives {
+ public:
+  explicit SpoilingNet(net::Collectives& inner) : inner_(inner) {}
+  net::Caps caps() const override { return inner_.caps(); }
+  Rank rank() const override { return inner_.rank(); }
+  int size() const override { return inner_.size(); }
+  void start(net::CollectiveArgs args, Done done) override {
+    const Bytes out = args.out;
+    inner_.start(std::move(args), [at = spoiled_at, out, done = std::move(done)](const Status& status) mutable {
+      if (at) {
+        out[*at] ^= std::byte{0x80};
+      }
+      done(status);
+    });
+  }
+  void cancel(net::TagGroup tags, Status cause) override { inner_.cancel(tags, std::move(cause)); }
+  void abort(Status cause) override { inner_.abort(std::move(cause)); }
+
+  std::optional<std::size_t> spoiled_at;
+
+ private:
+  net::Collectives& inner_;
+};
+
+class DevicePlaneTest : public ::testing::Test {
+ protected:
+  struct Member {
+    std::unique_ptr<SpoilingNet> net;
+    FakeDevice* device = nullptr;
+    Stats stats;
+    std::vector<std::string> lines;
+    std::unique_ptr<Logger> log;
+    std::unique_ptr<DeviceStage> stage;
+    std::unique_ptr<DevicePlane> plane;
+    std::vector<Status> broken;
+    std::optional<Status> answer;
+
+    bool says(const std::string& text) const {
+      return std::ranges::any_of(lines, [&](const std::string& line) { return line.find(text) != std::string::npos; });
+    }
+  };
+
+  DevicePlaneTest() {
+    for (Rank rank = 0; rank < kRanks; ++rank) {
+      open(rank);
+    }
+  }
+  ~DevicePlaneTest() override {
+    for (Member& member : members_) {
+      member.plane->close();
+      member.plane.reset();
+      member.stage.reset();
+    }
+    static_cast<void>(world_->wait([] { return false; }));
+  }
+
+  Member& at(Rank rank) { return members_[static_cast<std::size_t>(rank)]; }
+  Loop& loop() { return world_->link(0).loop(); }
+
+  void open(Rank rank) {
+    Member& member = at(rank);
+    member.net = std::make_unique<SpoilingNet>(world_->at(rank));
+    LoggerOptions log;
+    log.timestamps = false;
+    member.log = std::make_unique<Logger>(log, std::make_unique<Lines>(member.lines));
+    auto device = std::make_unique<FakeDevice>();
+    member.device = device.get();
+    auto stage = DeviceStage::create(
+        std::move(device), {loop(), member.stats, rank, "cuda:0", [] { return Status(); }, [](const Status&) {}}, {});
+    SRT_CHECK(stage);
+    member.stage = std::move(*stage);
+    make_plane(rank, 22809);
+  }
+  void make_plane(Rank rank, int version, const std::string& data = "auto") {
+    Member& member = at(rank);
+    DevicePlaneOptions options;
+    options.data = data;
+    options.nccl.communicator.connect_timeout = std::chrono::seconds(2);
+    member.plane = std::make_unique<DevicePlane>(
+        DevicePlaneDeps{loop(), *member.net, world_->link(rank), *member.stage, *member.log, member.stats,
+                        [&member](const Status& why) { member.broken.push_back(why); }},
+        options, net::nccl::Library{nccl_.api(), version, "a test"});
+  }
+  // Until nothing is left to do.
+  void settle() {
+    for (Member& member : members_) {
+      member.plane->when_known([&member](const DevicePlane::Answer& answer) { member.answer = answer.status(); });
+    }
+    static_cast<void>(world_->wait([] { return false; }));
+  }
+  void expect_all_on_the_host(const std::string& why) {
+    for (Member& member : members_) {
+      EXPECT_EQ(member.plane->name(), "host");
+      EXPECT_TRUE(member.answer && member.answer->is_ok());
+      EXPECT_TRUE(member.broken.empty());
+    }
+    EXPECT_TRUE(at(0).says("tensors of GPUs travel through the host's memory, not over NCCL: " + why))
+        << ::testing::PrintToString(at(0).lines);
+    EXPECT_FALSE(at(1).says("tensors of GPUs travel")) << "said once, by rank 0";
+  }
+
+  net::testing::PlayedNccl nccl_;
+  std::unique_ptr<net::testing::World> world_ = net::testing::make_local_world(kRanks);
+  std::array<Member, kRanks> members_;
+};
+
+TEST_F(DevicePlaneTest, RanksThatCanGoOverNccl) {
+  EXPECT_EQ(at(0).plane->name(), "undecided");
+  settle();
+  for (Member& member : members_) {
+    EXPECT_EQ(member.plane->name(), "nccl");
+    EXPECT_TRUE(member.answer && member.answer->is_ok());
+  }
+}
+
+TEST_F(DevicePlaneTest, ADamagedReportEndsTheJob) {
+  at(1).net->spoiled_at = 3;  // the highest byte of rank 0's version
+  settle();
+  ASSERT_EQ(at(1).broken.size(), 1U);
+  EXPECT_EQ(at(1).broken[0].code(), Code::kCorrupt);
+  EXPECT_EQ(at(1).broken[0].blame().rank, 0);
+  EXPECT_NE(at(1).broken[0].text().find("rank 0: what it says about NCCL cannot be right"), std::string_view::npos)
+      << at(1).broken[0].text();
+  EXPECT_FALSE(at(1).answer.has_value()) << "the job is about to end";
+  at(1).plane->abort(at(1).broken[0]);
+  EXPECT_TRUE(at(1).answer.has_value());
+}
+
+TEST_F(DevicePlaneTest, VersionsThatDifferBringAllToTheHostsMemory) {
+  make_plane(1, 21801);
+  settle();
+  expect_all_on_the_host("rank 1 has NCCL 2.18.1 and rank 0 has 2.28.9");
+}
+
+TEST_F(DevicePlaneTest, VersionsThatDifferAreAnErrorWhereNcclIsDemanded) {
+  make_plane(0, 22809, "nccl");
+  make_plane(1, 21801, "nccl");
+  settle();
+  for (Member& member : members_) {
+    EXPECT_EQ(member.plane->name(), "refused");
+    EXPECT_EQ(member.answer->text(), "device.data = nccl: rank 1 has NCCL 2.18.1 and rank 0 has 2.28.9");
+  }
+}
+
+TEST_F(DevicePlaneTest, TwoRanksOnOneGpuGoThroughTheHostsMemory) {
+  nccl_.put_on_one_gpu();
+  const int before = at(0).device->alive();
+  settle();
+  expect_all_on_the_host(
+      "rank 0: communicator 'urgent' of rank 0: connecting: NCCL says invalid usage, Duplicate GPU detected : rank 0 "
+      "and rank 1 both on CUDA device 1b000");
+  EXPECT_EQ(at(0).device->alive(), before + 1) << "what was made for NCCL is given back, but for a stream for copies";
+}
+
+TEST_F(DevicePlaneTest, MemoryThatIsTooSmallIsNotKept) {
+  settle();
+  const int before = at(0).device->alive();
+  for (const std::size_t bytes : {1000U, 2000U, 4000U, 3000U}) {
+    auto memory = at(0).plane->take(bytes);
+    ASSERT_TRUE(memory);
+    // Beside it two events, which are kept.
+    EXPECT_LE(at(0).device->alive(), before + 3);
+  }
+}
+
+TEST_F(DevicePlaneTest, MemoryIsKeptWhileCopiesUseIt) {
+  settle();
+  FakeDevice& device = *at(0).device;
+  std::vector<std::byte> here(1000);
+  auto memory = at(0).plane->take(here.size());
+  ASSERT_TRUE(memory);
+  device.hold();
+  ASSERT_TRUE(at(0).plane->copy(here.data(), memory->get(), here.size()));
+  memory->reset();
+  const int before = device.alive();
+  auto larger = at(0).plane->take(2000);
+  ASSERT_TRUE(larger);
+  EXPECT_EQ(device.alive(), before + 1);
+  device.run();
+  auto largest = at(0).plane->take(3000);
+  ASSERT_TRUE(largest);
+  EXPECT_EQ(device.alive(), before + 1) << "the first is released";
+}
+
+TEST_F(DevicePlaneTest, CopiesAreMarkedWithoutAVisit) {
+  settle();
+  const int before = at(0).device->visits();
+  EXPECT_TRUE(at(0).plane->mark_copies());
+  EXPECT_EQ(at(0).device->visits(), before) << "the loop's thread has entered the device";
+}
+
+}  // namespace
+}  // namespace sirtaki::engine

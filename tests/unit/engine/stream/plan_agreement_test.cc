@@ -1,0 +1,168 @@
+#include "runtime/engine/stream/plan_agreement.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "tests/unit/scheduler/plans.h"
+
+namespace sirtaki::engine {
+namespace {
+
+using std::chrono::milliseconds;
+
+class CountingClock : public Loop {
+ public:
+  TimePoint now() const override {
+    ++reads_;
+    return TimePoint();
+  }
+  int reads() const { return reads_; }
+  bool in_loop() const override { return true; }
+  void post(Task /*task*/) override {}
+  TimerId after(Duration /*delay*/, Task /*task*/) override { return TimerId(1); }
+  void cancel(TimerId /*timer*/) override {}
+
+ private:
+  mutable int reads_ = 0;
+};
+
+class PlanKeeperTest : public testing::Test {
+ protected:
+  PlanKeeper make_keeper(bool frozen = false, const std::string& name = "s") {
+    scheduler::ReplannerOptions options;
+    options.frozen = frozen;
+    options.planner.ranks = 2;
+    return {name,
+            scheduler::make_plan({{"a", 100, DType::kF32}, {"b", 100, DType::kF32}}),
+            {1, 0},
+            {options, nullptr},
+            {clock_, trace_, stats_}};
+  }
+  // A step of the program under `keeper`; what it read of the clock.
+  int measure(PlanKeeper& keeper) {
+    const int before = clock_.reads();
+    keeper.ready(0, at(milliseconds(1)));
+    keeper.partition_started();
+    keeper.partition_done(keeper.plan()->partitions().front());
+    keeper.finished(at(milliseconds(2)));
+    keeper.told(board_, at(milliseconds(3)), at(milliseconds(4)));
+    return clock_.reads() - before;
+  }
+  static TimePoint at(Duration since) { return TimePoint(since); }
+  // Steps without an exchange pass; the first one that carries something gives it.
+  std::vector<std::int64_t> next_exchange() {
+    for (int tries = 0; tries < 100; ++tries) {
+      std::vector<std::int64_t> mine = keeper_.exchange(++step_, true);
+      if (!mine.empty()) {
+        return mine;
+      }
+      pass({});
+    }
+    return {};
+  }
+  void pass(const std::vector<std::int64_t>& reduced) {
+    keeper_.settle(step_, reduced);
+    keeper_.consider(step_);
+  }
+
+  CountingClock clock_;
+  Timeline timeline_{0, "test"};
+  Trace trace_{clock_, timeline_};
+  Stats stats_;
+  StreamBoard board_{2};
+  PlanKeeper keeper_ = make_keeper();
+  std::uint64_t step_ = 0;
+};
+
+// Without a link nothing is proposed here; a rank that did propose must still meet this one.
+TEST_F(PlanKeeperTest, EveryProfileIsFollowedByTheDigestOfWhatTheRankDecided) {
+  const std::vector<std::int64_t> profile = next_exchange();
+  ASSERT_GT(profile.size(), 2U);
+  const std::uint64_t of_profile = step_;
+  pass(profile);
+  const std::vector<std::int64_t> digest = next_exchange();
+  EXPECT_EQ(step_, of_profile + 1);
+  const auto mine = static_cast<std::int64_t>(keeper_.plan()->digest());
+  EXPECT_EQ(digest, (std::vector<std::int64_t>{mine, ~mine}));
+  pass(digest);
+  EXPECT_EQ(stats_.counter("streams.plans_rejected").value(), 0U);
+}
+
+TEST_F(PlanKeeperTest, ARankThatDecidedOtherwiseEndsReplanning) {
+  pass(next_exchange());
+  std::vector<std::int64_t> digest = next_exchange();
+  digest[0] = std::max(digest[0], std::int64_t{42});
+  digest[1] = std::max(digest[1], ~std::int64_t{42});
+  pass(digest);
+  EXPECT_EQ(stats_.counter("streams.plans_rejected").value(), 1U);
+  EXPECT_TRUE(next_exchange().empty());
+}
+
+TEST_F(PlanKeeperTest, GaugesAreOfOneStreamAndCountersOfAll) {
+  PlanKeeper other = make_keeper(false, "other");
+  const auto settle = [](PlanKeeper& keeper, std::int64_t step_us) {
+    ASSERT_FALSE(keeper.exchange(3, true).empty());
+    scheduler::StepProfile profile;
+    profile.ready_us = {0, 0};
+    profile.step_us = step_us;
+    keeper.settle(3, scheduler::to_max_vector(profile));
+    keeper.consider(3);
+  };
+  settle(keeper_, 5000);
+  settle(other, 7000);
+  EXPECT_EQ(stats_.gauge("streams.s.measured_step_us").value(), 5000);
+  EXPECT_EQ(stats_.gauge("streams.other.measured_step_us").value(), 7000);
+  EXPECT_EQ(stats_.gauge("streams.s.plan_version").value(), 1);
+  EXPECT_EQ(stats_.counter("streams.profiles").value(), 2U);
+  JsonWriter json;
+  other.decisions().write(json);
+  EXPECT_NE(json.text().find(R"("step":3,"reason":")"), std::string::npos) << json.text();
+}
+
+TEST_F(PlanKeeperTest, NothingIsMeasuredWhereNoOtherPlanCanFollow) {
+  EXPECT_GT(measure(keeper_), 0);
+  PlanKeeper frozen = make_keeper(true);
+  EXPECT_EQ(measure(frozen), 0);
+  pass(next_exchange());
+  next_exchange();
+  pass({1, 1});  // two digests
+  EXPECT_EQ(measure(keeper_), 0);
+}
+
+TEST_F(PlanKeeperTest, AfterAStepGivenUpAProfileTellsWhatSpeaksAgainstOtherPlans) {
+  pass(next_exchange());
+  next_exchange();
+  pass({1, 1});  // two digests
+  keeper_.restart();
+  step_ = 0;
+  EXPECT_EQ(measure(keeper_), 0);
+  const std::vector<std::int64_t> profile = next_exchange();
+  const auto said = scheduler::from_max_vector(profile, 2);
+  ASSERT_TRUE(said) << said.status().to_string();
+  EXPECT_EQ(said->objection, static_cast<std::int64_t>(scheduler::Objection::kRanksDiffer));
+  pass(profile);
+  pass(next_exchange());  // the digest
+  EXPECT_TRUE(next_exchange().empty());
+}
+
+TEST_F(PlanKeeperTest, NothingIsMeasuredOnceProfilesMakeNoSense) {
+  std::vector<std::int64_t> profile = next_exchange();
+  profile[0] += 1;  // another format
+  pass(profile);
+  EXPECT_EQ(measure(keeper_), 0);
+  EXPECT_FALSE(next_exchange().empty());  // the digest
+  EXPECT_TRUE(next_exchange().empty());
+}
+
+TEST_F(PlanKeeperTest, AGivenUpStepTakesTheDigestWithIt) {
+  pass(next_exchange());
+  keeper_.restart();
+  step_ = 0;
+  EXPECT_GT(next_exchange().size(), 2U);
+  EXPECT_GT(step_, 1U);
+}
+
+}  // namespace
+}  // namespace sirtaki::engine

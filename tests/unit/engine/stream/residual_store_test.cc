@@ -1,0 +1,245 @@
+#include "runtime/engine/stream/residual_store.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "compression/memory.h"
+#include "runtime/engine/reduction/wire_size.h"
+#include "runtime/net/link/hosts.h"
+
+namespace sirtaki::engine {
+namespace {
+
+constexpr std::int64_t kNumel = 4096;
+
+StreamTensor tensor_of() {
+  StreamTensor tensor;
+  tensor.name = "w";
+  tensor.dims = {64, 64};
+  return tensor;
+}
+
+scheduler::PlannedTensor twobit_by(Recipe recipe) {
+  const StreamTensor tensor = tensor_of();
+  return planned_tensor({tensor.name, tensor.dims, tensor.dtype}, {CodecId::kTwobit, recipe, {1, params::kOne, 0}}, 3)
+      .value();
+}
+
+// A rank owes as the owner of stripes; when the tensor travels another way, nobody owns stripes any more.
+TEST(StreamMemory, WhatOwnersOweIsOwedByRanksWhenTheRecipeChanges) {
+  StreamMemory memory({tensor_of()}, 0, 3);
+  std::vector<float> gradient(static_cast<std::size_t>(kNumel), 0.0F);
+  TensorView view;
+  view.data = std::as_writable_bytes(std::span(gradient)).data();
+  view.numel = kNumel;
+  memory.admit(0, twobit_by(Recipe::kScatter), view, 1.0, 0);
+  const std::vector<float> sums(static_cast<std::size_t>(kNumel), 3.0F);
+  const kernels::Feedback owner = memory.of(0).owner_feedback(std::as_bytes(std::span(sums)).data(), 0);
+  std::memcpy(owner.left, sums.data(), sizeof(float));
+  ASSERT_TRUE(memory.owes(0));
+
+  memory.admit(0, twobit_by(Recipe::kGather), view, 1.0, 0);
+  const kernels::Feedback own = memory.of(0).feedback(std::as_bytes(std::span(gradient)).data(), 0);
+  float owed = 0;
+  std::memcpy(&owed, own.residual, sizeof(owed));
+  EXPECT_EQ(owed, 3.0F);
+  EXPECT_EQ(memory.owed_norm(0), 3.0);
+}
+
+TEST(StreamMemory, WhatIsForgottenIsNotOwedByAnybody) {
+  StreamMemory memory({tensor_of(), tensor_of()}, 0, 3);
+  std::vector<float> gradient(static_cast<std::size_t>(kNumel), 0.0F);
+  TensorView view;
+  view.data = std::as_writable_bytes(std::span(gradient)).data();
+  view.numel = kNumel;
+  memory.admit(0, twobit_by(Recipe::kScatter), view, 1.0, 0);
+  const std::vector<float> debt(gradient.size(), 3.0F);
+  const ConstBytes bytes = std::as_bytes(std::span(debt));
+  std::memcpy(memory.of(0).owner_feedback(bytes.data(), 0).left, debt.data(), sizeof(float));
+  std::memcpy(memory.of(0).feedback(bytes.data(), 0).left, debt.data(), sizeof(float));
+  memory.restore(1, bytes.data());
+  ASSERT_EQ(memory.owed_norm(0), 6.0);
+  for (const int index : {0, 1}) {
+    memory.forget(index);
+    EXPECT_FALSE(memory.owes(index));
+    EXPECT_EQ(memory.owed_norm(index), 0.0);
+  }
+  float left = -1;
+  std::memcpy(&left, memory.of(0).owner_feedback(bytes.data(), 0).residual, sizeof(left));
+  EXPECT_EQ(left, 0.0F);
+}
+
+// Two hosts of two ranks; this is the first one's second.
+net::HostGroups second_of_two() {
+  return {.hosts = net::Hosts({{0, 1}, {2, 3}}), .host = 0, .here = nullptr, .own = {{1, nullptr}}};
+}
+
+class ByHosts : public testing::TestWithParam<Recipe> {
+ protected:
+  // 8 stripes of tensor number 1: rounds of two, which go to share 1 first.
+  scheduler::PlannedTensor planned() const {
+    scheduler::PlannedTensor made = twobit_by(GetParam());
+    made.stripe = kNumel / 8;
+    return made;
+  }
+  bool own(std::size_t i) const { return i / (kNumel / 4) % 2 == 0; }
+
+  const net::HostGroups groups_ = second_of_two();
+  StreamMemory memory_{{tensor_of(), tensor_of()}, 1, 4, &groups_};
+};
+
+// Debts of a checkpoint are of all elements; only own shares are encoded here.
+TEST_P(ByHosts, WhatOthersEncodeGoesToThemWithTheGradient) {
+  std::vector<float> gradient(static_cast<std::size_t>(kNumel), 1.0F);
+  TensorView view;
+  view.data = std::as_writable_bytes(std::span(gradient)).data();
+  view.numel = kNumel;
+  const std::vector<float> debt(gradient.size(), 4.0F);
+  memory_.restore(1, std::as_bytes(std::span(debt)).data());
+  memory_.admit(1, planned(), view, 1.0, 0);
+  std::vector<float> owed(gradient.size());
+  memory_.owed(1, std::as_writable_bytes(std::span(owed)).data());
+  for (std::size_t i = 0; i < gradient.size(); ++i) {
+    ASSERT_EQ(gradient[i], own(i) ? 1.0F : 5.0F) << i;
+    ASSERT_EQ(owed[i], own(i) ? 4.0F : 0.0F) << i;
+  }
+}
+
+TEST_P(ByHosts, NobodySeesTheSumAsAWhole) {
+  std::vector<float> gradient(static_cast<std::size_t>(kNumel), std::numeric_limits<float>::quiet_NaN());
+  TensorView view;
+  view.data = std::as_writable_bytes(std::span(gradient)).data();
+  view.numel = kNumel;
+  memory_.admit(1, planned(), view, 1.0, 0);
+  ASSERT_TRUE(memory_.of(1).coder().wants_whole());
+  EXPECT_TRUE(memory_.finite(1));  // nobody has looked
+}
+
+INSTANTIATE_TEST_SUITE_P(All, ByHosts, testing::Values(Recipe::kGather, Recipe::kScatter, Recipe::kCounts),
+                         [](const auto& recipe) { return std::string(recipe_name(recipe.param)); });
+
+constexpr std::int64_t kCorrected = 64;
+constexpr std::int64_t kHalf = params::kOne / 2;
+constexpr auto kF32 = static_cast<std::int64_t>(DType::kF32);
+
+// A tensor of one rank, and SGD with a momentum of 0.5.
+class World {
+ public:
+  explicit World(double prescale = 1.0)
+      : memory_({{"w", {kCorrected}, {}, DType::kF32, {}}}, 0, 1), prescale_(prescale) {}
+
+  StreamMemory& memory() { return memory_; }
+
+  scheduler::PlannedTensor dense() const { return planned({}); }
+  scheduler::PlannedTensor sparse(std::int64_t keep) const {
+    return planned({CodecId::kGroupTopk, Recipe::kGather, {1, 16, keep, kF32, kHalf, 0}});
+  }
+
+  // What arrives of a step with this gradient, and what SGD makes of it.
+  void step(const scheduler::PlannedTensor& how, float gradient) {
+    std::vector<float> data(kCorrected);
+    for (std::size_t i = 0; i < data.size(); ++i) {
+      data[i] = gradient * static_cast<float>(1 + i % 16);
+      given_[i] += static_cast<double>(data[i]) * prescale_;
+    }
+    std::byte* const bytes = std::as_writable_bytes(std::span(data)).data();
+    memory_.admit(0, how, {bytes, kCorrected, DType::kF32, {}}, prescale_, step_++);
+    const bool steps = how.decision.way().lossy();
+    if (steps) {
+      compression::TensorMemory& one = memory_.of(0);
+      std::vector<std::byte> payload(one.coder().payload_bytes(kCorrected));
+      one.coder().encode({0, kCorrected}, one.feedback(bytes, 0), payload);
+      const std::byte* const only = payload.data();
+      one.coder().sum({0, kCorrected}, {&only, 1}, bytes);
+    }
+    for (std::size_t i = 0; i < data.size(); ++i) {
+      const double arrived = static_cast<double>(data[i]) * (steps ? 1.0 : prescale_);
+      buffer_[i] = 0.5 * buffer_[i] + (steps ? 0.0 : arrived);
+      applied_[i] += buffer_[i] + (steps ? arrived : 0.0);
+    }
+  }
+
+  // Of the model, as a part of what plain SGD gives it in the end: each gradient counts 1 / (1 - 0.5) times.
+  double least_part() const { return extreme(false); }
+  double largest_part() const { return extreme(true); }
+
+ private:
+  scheduler::PlannedTensor planned(scheduler::Decision decision) const {
+    auto made = planned_tensor({"w", {kCorrected}, DType::kF32}, std::move(decision), 1);
+    EXPECT_TRUE(made);
+    return *made;
+  }
+
+  double extreme(bool largest) const {
+    std::vector<double> parts(kCorrected);
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      parts[i] = applied_[i] / (2 * given_[i]);
+    }
+    return largest ? std::ranges::max(parts) : std::ranges::min(parts);
+  }
+
+  StreamMemory memory_;
+  const double prescale_;
+  std::uint64_t step_ = 0;
+  std::vector<double> given_ = std::vector<double>(kCorrected);
+  std::vector<double> buffer_ = std::vector<double>(kCorrected);
+  std::vector<double> applied_ = std::vector<double>(kCorrected);
+};
+
+// Momentum of the codec and debts in steps become those of SGD and gradients; nothing is masked but what was sent.
+TEST(StreamMemory, WhatIsOwedCountsOnceWhenATensorIsDenseAgain) {
+  for (const double prescale : {1.0, 0.25}) {
+    World world(prescale);
+    for (int step = 0; step < 3; ++step) {
+      world.step(world.sparse(4), 1.0F);
+    }
+    EXPECT_TRUE(world.memory().owes(0));
+    for (int step = 0; step < 40; ++step) {
+      world.step(world.dense(), 0.0F);
+    }
+    EXPECT_FALSE(world.memory().owes(0));
+    // Masks take momentum away from what was sent, never from the rest, which counts wholly.
+    EXPECT_NEAR(world.largest_part(), 1.0, 1e-5) << "prescale " << prescale;
+    EXPECT_GE(world.least_part(), 0.499) << "prescale " << prescale;
+  }
+}
+
+TEST(StreamMemory, AnotherRateGoesOnWithTheMomentum) {
+  World world;
+  world.step(world.sparse(4), 1.0F);
+  const std::vector<float> before = world.memory().of(0).momentum();
+  EXPECT_GT(std::ranges::count_if(before, [](float value) { return value != 0; }), 0);
+  world.step(world.sparse(2), 0.0F);
+  const std::vector<float> after = world.memory().of(0).momentum();
+  for (std::size_t i = 0; i < after.size(); ++i) {
+    EXPECT_TRUE(after[i] == 0.5F * before[i] || after[i] == 0) << i;
+  }
+  EXPECT_GT(std::ranges::count_if(after, [](float value) { return value != 0; }), 0);
+}
+
+TEST(StreamMemory, SettingWhatIsOwedLeavesTheCodecItsMemory) {
+  World world;
+  world.step(world.sparse(4), 1.0F);
+  const std::vector<std::byte> remembered = world.memory().remembered(0);
+  ASSERT_FALSE(remembered.empty());
+  const std::vector<float> nothing(kCorrected);
+  world.memory().restore(0, std::as_bytes(std::span(nothing)).data());
+  EXPECT_EQ(world.memory().remembered(0), remembered);
+  EXPECT_EQ(world.memory().owed_norm(0), 0.0);
+
+  ASSERT_TRUE(world.memory().recall(0, {}));
+  EXPECT_TRUE(world.memory().remembered(0).empty());
+  ASSERT_TRUE(world.memory().recall(0, remembered));
+  EXPECT_EQ(world.memory().remembered(0), remembered);
+  EXPECT_FALSE(world.memory().recall(0, std::span(remembered).subspan(1)));
+  EXPECT_EQ(world.memory().remembered(0), remembered);
+}
+
+}  // namespace
+}  // namespace sirtaki::engine
