@@ -8,7 +8,7 @@
 
 #include "adapters/c/convert.h"
 #include "adapters/c/struct_size.h"
-#include "runtime/engine/local_updates/choice.h"
+#include "runtime/local_updates/choice.h"
 
 namespace sirtaki::adapters {
 namespace {

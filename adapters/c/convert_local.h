@@ -4,9 +4,9 @@
 #pragma once
 
 #include "adapters/c/sirtaki.h"
-#include "runtime/engine/local_updates/model.h"
-#include "runtime/engine/local_updates/options.h"
-#include "runtime/engine/local_updates/updater.h"
+#include "runtime/local_updates/model.h"
+#include "runtime/local_updates/options.h"
+#include "runtime/local_updates/updater.h"
 
 namespace sirtaki::adapters {
 

@@ -4,7 +4,7 @@
 
 #include <utility>
 
-#include "adapters/c/local_meeting.h"
+#include "adapters/c/same_host_meeting.h"
 #include "runtime/base/telemetry/log.h"
 #include "runtime/base/config/option_value.h"
 

@@ -16,9 +16,9 @@
 #include "adapters/c/lent_json.h"
 #include "adapters/c/sirtaki.h"
 #include "runtime/base/telemetry/log.h"
-#include "runtime/engine/local_updates/choice.h"
-#include "runtime/engine/local_updates/session_exchange.h"
-#include "runtime/engine/local_updates/updater.h"
+#include "runtime/local_updates/choice.h"
+#include "runtime/local_updates/session_exchange.h"
+#include "runtime/local_updates/updater.h"
 
 using sirtaki::Logger;
 using sirtaki::Result;

@@ -8,7 +8,7 @@
 #include <future>
 #include <utility>
 
-#include "runtime/engine/local_updates/session_exchange.h"
+#include "runtime/local_updates/session_exchange.h"
 #include "tests/world/local_training.h"
 #include "tests/world/thread_world.h"
 

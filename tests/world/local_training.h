@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "runtime/base/check.h"
-#include "runtime/engine/local_updates/updater.h"
+#include "runtime/local_updates/updater.h"
 
 namespace sirtaki::world {
 

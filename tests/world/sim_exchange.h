@@ -18,7 +18,7 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/engine/local_updates/exchange.h"
+#include "runtime/local_updates/exchange.h"
 
 namespace sirtaki::world {
 

@@ -1,7 +1,7 @@
 // Keys of what a text can name: their types and ranges, and reading them from "key=value,key=value".
 //
 // For: tables of names that take keys: codecs and policies (compression_methods.h), intervals of local updates
-// (scheduler/interval/spec.h). Pure functions; errors say what is accepted, and the nearest name.
+// (runtime/local_updates/controller/spec.h). Pure functions; errors say what is accepted, and the nearest name.
 #pragma once
 
 #include <cstddef>

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <string>
 
-#include "scheduler/interval/spec.h"
+#include "runtime/local_updates/controller/spec.h"
 
 namespace sirtaki::adapters {
 namespace {

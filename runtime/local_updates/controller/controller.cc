@@ -1,0 +1,312 @@
+#include "runtime/local_updates/controller/controller.h"
+
+#include <algorithm>
+#include <span>
+#include <string>
+#include <utility>
+
+#include "runtime/base/check.h"
+#include "runtime/base/digest.h"
+
+namespace sirtaki::scheduler::interval {
+namespace {
+
+constexpr std::int64_t kWarmupSteps = 500;
+constexpr std::int64_t kWarmupPermille = 50;  // of the steps planned
+constexpr std::int64_t kWarmupUnplanned = 200;
+constexpr std::int64_t kWarmupParts = 5;  // one of these is made, however much its steps wait
+constexpr std::int64_t kRestOfRate =
+    16;  // steps in which the learning rate does not rise: its schedule's warm-up is over
+// Compression ends where intervals without it would be shorter than allowed by so much.
+constexpr std::int64_t kDensePermille = 1250;
+constexpr std::int64_t kMostExtraDelay = kLongestInterval;
+
+std::int64_t warmup_of(const RoundStats& stats) {
+  const std::int64_t planned = stats.steps_left > 0 ? stats.step + stats.steps_left : 0;
+  return planned > 0 ? std::min(kWarmupSteps, planned * kWarmupPermille / 1000) : kWarmupUnplanned;
+}
+
+bool lowers_interval(Action action) {
+  return action == Action::kPullBack || action == Action::kHalve;
+}
+
+bool pauses(Action action) {
+  return action == Action::kRollBack || action == Action::kPause;
+}
+
+}  // namespace
+
+std::string to_string(const Decision& decision) {
+  std::string text = "round " + std::to_string(decision.round) + ", step " + std::to_string(decision.step) + ": " +
+                     to_string(decision.interval) + " (statistics " + std::to_string(decision.statistics_steps) +
+                     ", link " + std::to_string(decision.link_steps) + ", synchronous steps wait " +
+                     std::to_string(decision.cost_permille / 10) + "%)";
+  for (const Alarm& alarm : decision.alarms) {
+    text += std::string(", ") + (alarm.level == Level::kRed ? "red" : "yellow") +
+            " alarm: " + std::string(guard_name(alarm.guard)) + ", " +
+            (alarm.rank < 0 ? "all ranks" : "rank " + std::to_string(alarm.rank)) + " " +
+            std::string(action_name(alarm.action));
+  }
+  return text;
+}
+
+IntervalController::IntervalController(const IntervalOptions& options, std::size_t ranks, std::size_t fragments)
+    : options_(options),
+      ranks_(ranks),
+      fragments_(fragments),
+      policy_(make_policy(options)),
+      link_(options.link),
+      guards_(options.guard, ranks, fragments) {}
+
+Result<std::unique_ptr<IntervalController>> IntervalController::make(const IntervalOptions& options, std::size_t ranks,
+                                                                     std::size_t fragments) {
+  SRT_TRY(check(options));
+  if (ranks == 0 || fragments == 0) {
+    return invalid_argument("local updates need at least one rank and one fragment");
+  }
+  return std::unique_ptr<IntervalController>(new IntervalController(options, ranks, fragments));
+}
+
+// Steps count, and so does what they waited: where the link is slow, a part of the steps is a larger part of the time.
+// While the learning rate rises, a schedule is still warming it up.
+bool IntervalController::warming_up(const RoundStats& stats) {
+  if (stats.lr_pico > highest_lr_pico_) {
+    last_rise_ = highest_lr_pico_ >= 0 ? stats.step : last_rise_;
+    highest_lr_pico_ = stats.lr_pico;
+  }
+  if (options_.warmup >= 0) {
+    warm_ = stats.step >= options_.warmup;
+  } else if (!warm_) {
+    const std::int64_t part = warmup_of(stats);
+    const bool rises = last_rise_ > 0 && stats.step - last_rise_ < kRestOfRate;
+    warm_ = !rises && stats.step >= std::max(options_.lr_warmup, part / kWarmupParts) &&
+            stats.step + link_.steps_waited() >= part;
+  }
+  return !warm_;
+}
+
+void IntervalController::heed(const std::vector<Alarm>& alarms, std::int64_t step) {
+  // A rank that is left out for good must not keep the others short.
+  const bool calm = std::ranges::none_of(alarms, [](const Alarm& alarm) { return alarm.rank < 0; });
+  calm_ = calm ? calm_ + 1 : 0;
+  if (calm_ >= options_.guard.calm_rounds) {
+    calm_ = 0;
+    ceiling_ = std::min(2 * ceiling_, kLongestInterval);
+    extra_delay_ = std::max<std::int64_t>(extra_delay_ - 1, 0);
+  }
+  for (const Alarm& alarm : alarms) {
+    if (lowers_interval(alarm.action)) {
+      ceiling_ = std::min(ceiling_, std::max<std::int64_t>(local_.steps / 2, 1));
+      ceiling_reason_ = reason_of(alarm.guard);
+    } else if (alarm.action == Action::kRetry) {
+      extra_delay_ = std::min(extra_delay_ + 1, kMostExtraDelay);
+    } else if (pauses(alarm.action)) {
+      pause_until_ = step + options_.guard.pause_steps;
+      ceiling_ = std::min(ceiling_, options_.base);
+      ceiling_reason_ = reason_of(alarm.guard);
+    }
+    if (alarm.action == Action::kRollBack) {
+      guards_.restart();
+    }
+  }
+}
+
+// Overlap comes by itself; then fewer bits; longer intervals as soon as it is known what these need; then waiting.
+// Fewer bits also where merges would come later than after a step: what they cost a training is less than what a delay
+// does.
+void IntervalController::raise_for_link(std::int64_t allowed, Wish& wish) const {
+  const bool late = link_.dense_delay() > 1;
+  const bool dense_fits = link_.dense_steps() <= std::max<std::int64_t>(allowed * 1000 / kDensePermille, 1) && !late;
+  wish.compress = options_.may_compress && (link_.steps() > allowed || late || (local_.compress && !dense_fits));
+  wish.escalation = wish.compress ? Escalation::kCompress : Escalation::kNone;
+  if (link_.steps() <= allowed || (wish.compress && !link_.knows_compressed())) {
+    return;
+  }
+  const bool stalls = link_.steps() > options_.most;
+  wish.steps = std::min(link_.steps(), options_.most);
+  wish.reason = stalls ? Reason::kLinkAtMost : Reason::kLink;
+  wish.escalation = stalls ? Escalation::kStall : Escalation::kLonger;
+}
+
+void IntervalController::limit(const RoundStats& stats, Wish& wish) const {
+  const auto at_most = [&wish](std::int64_t steps, Reason reason) {
+    if (wish.steps > steps) {
+      wish.steps = steps;
+      wish.reason = reason;
+    }
+  };
+  at_most(options_.most, Reason::kAtMost);
+  if (policy_->grows()) {
+    at_most(2 * local_.steps, Reason::kGrowing);
+  }
+  at_most(ceiling_, ceiling_reason_);
+  if (wish.steps > 1 && stats.steps_left > 0) {
+    at_most(stats.steps_left, Reason::kLastRound);
+  }
+}
+
+Result<IntervalController::Wish> IntervalController::wish(const RoundStats& stats, Decision& decision) {
+  const bool warms_up = warming_up(stats);
+  SRT_ASSIGN(const Bound bound, policy_->bound({stats, now_, highest_lr_pico_}));
+  decision.statistics_steps = bound.steps;
+  Wish wish;
+  const bool automatic = options_.policy == PolicyId::kAuto;
+  if (warms_up) {
+    // What it waited counts, so that local steps begin where it ends.
+    if (automatic) {
+      link_.path(mode_.mode);
+    }
+    wish.reason = Reason::kWarmUp;
+    return wish;
+  }
+  if (stats.step < pause_until_) {
+    wish.reason = now_.mode == Mode::kLocal ? ceiling_reason_ : Reason::kPause;
+    return wish;
+  }
+  if (asked_) {
+    wish.reason = Reason::kAsked;
+    return wish;
+  }
+  if (automatic) {
+    if (const auto path = link_.path(mode_.mode); path != LinkBound::Path::kLocal) {
+      wish.reason = path == LinkBound::Path::kTrial ? Reason::kTrial : Reason::kFastLink;
+      return wish;
+    }
+  }
+  wish.steps = bound.steps;
+  wish.reason = bound.reason;
+  if (automatic) {
+    raise_for_link(bound.steps, wish);
+  }
+  limit(stats, wish);
+  return wish;
+}
+
+std::int64_t IntervalController::delay_for(std::int64_t steps) const {
+  const std::int64_t wanted = options_.delay >= 0 ? options_.delay : link_.delay();
+  return std::clamp<std::int64_t>(wanted + extra_delay_, 0, steps - 1);
+}
+
+// One step is the synchronous path, but for a last round, after which everything is drained anyway.
+Status IntervalController::apply(const Wish& wish) {
+  const bool local = wish.steps > 1 || (wish.reason == Reason::kLastRound && now_.mode == Mode::kLocal);
+  SRT_ASSIGN(mode_, next_mode(mode_, local ? Event::kWantLocal : Event::kWantSync));
+  now_ = {.mode = mode_.mode, .reason = wish.reason};
+  if (!local) {
+    local_ = wish.reason == Reason::kTrial ? local_ : Interval{};
+    pending_ = wish.reason;
+    return {};
+  }
+  now_.steps = wish.steps;
+  now_.delay = delay_for(wish.steps);
+  now_.compress = wish.compress;
+  now_.escalation = wish.escalation;
+  if (wish.escalation == Escalation::kNone && now_.delay > 0) {
+    now_.escalation = Escalation::kOverlap;
+  }
+  local_ = now_;
+  return {};
+}
+
+// An alarm in it leads to synchronous steps, wherever it was to lead.
+Status IntervalController::end_drain() {
+  if (step_ < pause_until_ && mode_.then == Mode::kLocal) {
+    SRT_ASSIGN(mode_, next_mode(mode_, Event::kWantSync));
+    pending_ = ceiling_reason_;
+    local_ = {};
+  }
+  const bool reforming = mode_.reforming;
+  SRT_ASSIGN(mode_, next_mode(mode_, Event::kDrained));
+  const Reason then = mode_.mode == Mode::kSync ? pending_ : Reason::kResumed;
+  now_ = resumed(reforming ? Reason::kMembers : then);
+  return {};
+}
+
+void IntervalController::fail(Reason reason) {
+  mode_ = {Mode::kFailed, Mode::kFailed, false};
+  now_ = {.mode = Mode::kFailed, .reason = reason};
+}
+
+Result<Decision> IntervalController::decide(const RoundStats& stats) {
+  const Mode mode = mode_.mode;
+  if (mode != Mode::kSync && mode != Mode::kLocal && mode != Mode::kDrain) {
+    return bug("a round of local updates ends in mode " + std::string(mode_name(mode)));
+  }
+  SRT_TRY(check(stats, ranks_, fragments_));
+  if (stats.step < step_) {
+    return corrupt("a round ends at step " + std::to_string(stats.step) + ", before the one before it, at step " +
+                   std::to_string(step_));
+  }
+  const Interval before = now_;
+  Decision decision;
+  decision.round = static_cast<std::uint64_t>(round_++);
+  decision.alarms = guards_.judge(stats);
+  heed(decision.alarms, stats.step);
+  const std::int64_t steps = stats.step - std::exchange(step_, stats.step);
+  decision.step = step_;
+  const auto stop = std::ranges::find(decision.alarms, Action::kStop, &Alarm::action);
+  if (stop != decision.alarms.end()) {
+    fail(reason_of(stop->guard));
+  } else if (mode == Mode::kDrain) {
+    SRT_TRY(end_drain());
+  } else {
+    link_.observe(stats, mode, steps);
+    SRT_ASSIGN(const Wish next, wish(stats, decision));
+    SRT_TRY(apply(next));
+  }
+  decision.link_steps = link_.steps();
+  decision.cost_permille = link_.cost_permille();
+  decision.interval = now_;
+  decision.changed = before.steps != now_.steps || before.delay != now_.delay || before.mode != now_.mode ||
+                     before.compress != now_.compress;
+  decision.digest = digest_of(decision);
+  return decision;
+}
+
+Interval IntervalController::resumed(Reason reason) const {
+  if (mode_.mode == Mode::kLocal && local_.steps > 1) {
+    Interval local = local_;
+    local.reason = reason;
+    return local;
+  }
+  return {.mode = mode_.mode, .reason = reason};
+}
+
+Result<Interval> IntervalController::happened(Event event) {
+  SRT_CHECK(event != Event::kWantLocal && event != Event::kWantSync && event != Event::kDrained);
+  const ModeState before = mode_;
+  SRT_ASSIGN(mode_, next_mode(mode_, event));
+  if (mode_ == before) {
+    return now_;
+  }
+  Reason reason = Reason::kResumed;
+  if (event == Event::kFailed) {
+    reason = Reason::kFailed;
+  } else if (event == Event::kWantDrain) {
+    reason = Reason::kDrain;
+  } else if (event == Event::kMembersChanged || event == Event::kReformed) {
+    reason = Reason::kMembers;
+  } else if (event == Event::kJoined) {
+    reason = Reason::kStart;
+  }
+  now_ = resumed(reason);
+  return now_;
+}
+
+void IntervalController::reform(const std::vector<int>& old_rank) {
+  SRT_CHECK(!old_rank.empty());
+  ranks_ = old_rank.size();
+  guards_.reform(old_rank);
+}
+
+std::uint64_t IntervalController::digest_of(const Decision& decision) const {
+  std::vector<std::int64_t> values = saved();
+  values.insert(values.end(), {decision.statistics_steps, decision.link_steps, decision.cost_permille});
+  for (const Alarm& alarm : decision.alarms) {
+    values.insert(values.end(), {static_cast<std::int64_t>(alarm.guard), static_cast<std::int64_t>(alarm.level),
+                                 static_cast<std::int64_t>(alarm.action), alarm.rank});
+  }
+  return sirtaki::digest_of(std::as_bytes(std::span(values)));
+}
+
+}  // namespace sirtaki::scheduler::interval

@@ -1,0 +1,192 @@
+#include "runtime/local_updates/controller/link_bound.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "scheduler/arith.h"
+#include "runtime/local_updates/controller/fixed_point.h"
+
+namespace sirtaki::scheduler::interval {
+namespace {
+
+// Sums of two stay far below the end of 64 bits.
+constexpr std::int64_t kMostLoad = std::int64_t{1} << 60;
+constexpr std::int64_t kMostScaled = std::numeric_limits<std::int64_t>::max() / 2;
+// Trials: local steps between two of them, at least, and for each step that the synchronous ones waited; trials in vain
+// double it a few times.
+constexpr std::int64_t kFewestSteps = 1'000;
+constexpr std::int64_t kStepsForOne = 100;
+constexpr std::int64_t kMostVain = 3;
+// Waiting for merges: what is little, of all steps; what one round tells at most; how fast the rest is learnt, and
+// forgotten, slowly, since it is only seen while D is too small; and the most that there may be of it.
+constexpr std::int64_t kLittlePermille = 25;
+constexpr std::int64_t kMostWait = kOneQ16;
+constexpr std::int64_t kLearnRounds = 4;
+constexpr std::int64_t kForgetRounds = 64;
+constexpr std::int64_t kMostHidden = 4 * kOneQ16;
+// The link is clearly faster: less is the noise of a busy machine.
+constexpr std::int64_t kFasterPermille = 500;
+
+std::int64_t over_step(std::int64_t time_us, std::int64_t step_us) {
+  return static_cast<std::int64_t>(std::min<Wide>(Wide{time_us} * kOneQ16 / step_us, kMostLoad));
+}
+
+std::int64_t with_margin(std::int64_t load, std::int64_t margin_permille) {
+  const Wide one = Wide{1000} * kOneQ16;
+  return static_cast<std::int64_t>(std::min<Wide>((Wide{load} * margin_permille + one - 1) / one, kMostScaled));
+}
+
+// H: nothing waits.
+std::int64_t interval_for(std::int64_t load, std::int64_t margin_permille) {
+  return std::max<std::int64_t>(with_margin(load, margin_permille), 1);
+}
+
+// D: to the nearest, since every step of delay costs the training something, and half a step of waiting in H is little.
+std::int64_t delay_for(std::int64_t load, std::int64_t margin_permille) {
+  const std::int64_t half = kOneQ16 / 2 * 1000 / margin_permille;
+  return load <= 0 ? 0
+                   : std::max<std::int64_t>(with_margin(std::max<std::int64_t>(load - half, 0), margin_permille), 1);
+}
+
+// More at once, since too little makes steps wait; less only where a load larger by an eighth would do with less, too.
+void follow(std::int64_t& bound, std::int64_t load, std::int64_t margin_permille,
+            std::int64_t (*needs)(std::int64_t, std::int64_t)) {
+  const std::int64_t needed = needs(load, margin_permille);
+  if (needed > bound || needs(load + load / 8, margin_permille) < bound) {
+    bound = needed;
+  }
+}
+
+}  // namespace
+
+void LinkBound::Mean::add(std::int64_t fresh) {
+  count = std::min(count + 1, kMeanRounds);
+  value += (fresh - value) / count;
+}
+
+void LinkBound::Mean::state(StateIo& io) {
+  io.field(value, 0, kMostLoad);
+  io.field(count, 0, kMeanRounds);
+}
+
+void LinkBound::observe(const RoundStats& stats, Mode mode, std::int64_t steps) {
+  local_steps_ = mode == Mode::kSync ? 0 : std::min(local_steps_ + steps, RoundStats::kMaxStep);
+  sync_steps_ = mode == Mode::kSync ? steps : sync_steps_;
+  if (stats.step_us == 0) {
+    return;
+  }
+  const bool changed = mode != mode_;
+  if (changed) {
+    // Fragments and gradients take different times for the same bytes.
+    dense_ = dense_longest_ = {};
+    cost_ = mode == Mode::kSync ? Mean{} : cost_;
+    reference_ = 0;
+    costly_ = false;
+    mode_ = mode;
+  }
+  // Of compressed differences synchronous rounds tell nothing: what is known of these stays over a trial.
+  const bool local = mode == Mode::kLocal;
+  if (local && stats.compressed != compressed_) {
+    sent_ = longest_ = {};
+    hidden_ = reference_ = 0;
+    compressed_ = stats.compressed;
+  } else if (changed && !compressed_) {
+    sent_ = longest_ = {};
+  }
+  // Zero is not known: nothing was merged in the round, or nobody says what gradients need.
+  const auto add_known = [&stats](Mean& mean, std::int64_t time_us) {
+    if (time_us > 0) {
+      mean.add(over_step(time_us, stats.step_us));
+    }
+  };
+  add_known(dense_, stats.dense_us);
+  if (local || !compressed_) {
+    add_known(sent_, stats.transfer_us);
+    add_known(longest_, stats.longest_us);
+  }
+  add_known(dense_longest_, stats.transfer_us > 0
+                                ? static_cast<std::int64_t>(Wide{stats.longest_us} * stats.dense_us / stats.transfer_us)
+                                : 0);
+  if (mode == Mode::kSync) {
+    const std::int64_t cost = over_step(stats.stall_us, stats.step_us);
+    cost_.add(cost);
+    waited_ = static_cast<std::int64_t>(std::min<Wide>(Wide{cost} * steps + waited_, kMostLoad));
+  } else {
+    learn_waits(stats, steps);
+    if (reference_ == 0 && sent_.count == kMeanRounds) {
+      reference_ = std::max<std::int64_t>(sent_.value, 1);
+    }
+  }
+  const auto follow_known = [this](std::int64_t& bound, const Mean& mean, std::int64_t more, auto needs) {
+    if (mean.count > 0) {
+      follow(bound, mean.value + more, options_.margin_permille, needs);
+    }
+  };
+  follow_known(dense_steps_, dense_, 0, interval_for);
+  follow_known(steps_, sent_, 0, interval_for);
+  follow_known(delay_, longest_, hidden_, delay_for);
+  follow_known(dense_delay_, dense_longest_, 0, delay_for);
+}
+
+// Grows while steps wait, so it settles where they do not.
+void LinkBound::learn_waits(const RoundStats& stats, std::int64_t steps) {
+  const Wide waited = Wide{over_step(stats.stall_us, stats.step_us)} * steps;
+  const Wide much = waited - Wide{steps} * kOneQ16 * kLittlePermille / 1000;
+  const auto fresh = static_cast<std::int64_t>(std::clamp<Wide>(much, 0, kMostWait));
+  hidden_ = std::min(hidden_ - hidden_ / kForgetRounds + fresh / kLearnRounds, kMostHidden);
+}
+
+std::int64_t LinkBound::cost_permille() const {
+  return static_cast<std::int64_t>(std::min<Wide>(Wide{cost_.value} * 1000 / kOneQ16, kMostScaled));
+}
+
+std::int64_t LinkBound::steps_waited() const {
+  return waited_ / kOneQ16;
+}
+
+bool LinkBound::trial_is_due() const {
+  const Wide waited = Wide{std::max(sync_steps_, options_.trial_steps)} * cost_.value / kOneQ16;
+  const Wide rest = std::max<Wide>(waited * kStepsForOne, kFewestSteps) << vain_;
+  return local_steps_ >= rest || Wide{sent_.value} * 1000 < Wide{reference_} * kFasterPermille;
+}
+
+LinkBound::Path LinkBound::path(Mode mode) {
+  if (mode == Mode::kLocal) {
+    trying_ = trial_is_due();
+    return trying_ ? Path::kTrial : Path::kLocal;
+  }
+  const std::int64_t band = std::min(options_.band_permille, options_.gain_permille / 2);
+  const std::int64_t least = options_.gain_permille - (trying_ ? band : 0);
+  const bool costly = cost_.count > 0 && cost_permille() >= least;
+  if (trying_) {
+    trying_ = false;
+    vain_ = costly ? std::min(vain_ + 1, kMostVain) : 0;
+    return costly ? Path::kLocal : Path::kSync;
+  }
+  // Once is noise.
+  const bool local = costly && costly_;
+  costly_ = costly;
+  return local ? Path::kLocal : Path::kSync;
+}
+
+void LinkBound::state(StateIo& io) {
+  for (Mean* mean : {&dense_, &cost_, &sent_, &longest_, &dense_longest_}) {
+    mean->state(io);
+  }
+  io.field(hidden_, 0, kMostHidden);
+  io.field(mode_, Mode::kLocal);
+  io.field(compressed_);
+  io.field(reference_, 0, kMostLoad);
+  io.field(waited_, 0, kMostLoad);
+  io.field(sync_steps_, 0, RoundStats::kMaxStep);
+  io.field(local_steps_, 0, RoundStats::kMaxStep);
+  io.field(trying_);
+  io.field(vain_, 0, kMostVain);
+  io.field(costly_);
+  io.field(steps_, 1, kMostScaled);
+  io.field(dense_steps_, 1, kMostScaled);
+  io.field(delay_, 0, kMostScaled);
+  io.field(dense_delay_, 0, kMostScaled);
+}
+
+}  // namespace sirtaki::scheduler::interval

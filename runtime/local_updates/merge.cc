@@ -1,0 +1,227 @@
+#include "runtime/local_updates/merge.h"
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <utility>
+
+#include "kernels/anchor/anchor.h"
+#include "kernels/scale/scale.h"
+#include "runtime/base/check.h"
+
+namespace sirtaki::engine {
+namespace {
+
+namespace interval = scheduler::interval;
+
+std::span<float> all_of(ScratchPool::Array& array) {
+  return array;
+}
+
+std::int64_t largest_weight(const interval::Merge& merge) {
+  return *std::ranges::max_element(merge.weights);
+}
+
+}  // namespace
+
+FragmentMerge::FragmentMerge(const MergeSpec& spec, const interval::FragmentNorms& norms, const Anchor& anchor,
+                             MergeDeps deps)
+    : spec_(spec), norms_(norms), deps_(deps) {
+  const auto fragment = static_cast<std::size_t>(spec.fragment);
+  payload_ = deps_.scratch.take(deps_.model.fragments[fragment].numel);
+  deps_.model.read(fragment, payload_);
+  report_ = {anchor.distance2(payload_), spec.lr_sum, spec.share};
+  broken_ = !interval::is_finite(report_);
+  assign_ = broken_;
+  if (spec.lossy || spec.merge_step > spec.snapshot_step) {
+    snapshot_ = deps_.scratch.take(count_of(payload_));
+    std::ranges::copy(payload_, snapshot_.begin());
+  }
+  if (spec.lossy) {
+    kernels::subtract(count_of(payload_), bytes_of(all_of(payload_)), bytes_of(anchor.values()),
+                      bytes_of(all_of(payload_)));
+  }
+}
+
+FragmentMerge::~FragmentMerge() {
+  if (stage_ == Stage::kSending) {
+    deps_.exchange.let_go(spec_.fragment);
+  }
+  deps_.scratch.give_back(std::move(snapshot_));
+  deps_.scratch.give_back(std::move(payload_));
+}
+
+Status FragmentMerge::begin() {
+  return deps_.exchange.tell({ReportKind::kSnapshot, spec_.fragment}, encode(report_));
+}
+
+Status FragmentMerge::not_yet(bool wait, const char* what) const {
+  return wait ? Status(Code::kTimeout,
+                       "fragment " + std::to_string(spec_.fragment) + ": some rank did not " + what + " in time")
+              : Status();
+}
+
+Status FragmentMerge::depart(bool wait, const Anchor& anchor) {
+  if (stage_ != Stage::kReports) {
+    return {};
+  }
+  auto reports = deps_.exchange.told({ReportKind::kSnapshot, spec_.fragment}, wait ? deps_.timeout : Duration(0));
+  if (!reports) {
+    return not_yet(wait, "come to the snapshot");
+  }
+  SRT_TRY(reports->status());
+  return on_reports(**reports, anchor);
+}
+
+Status FragmentMerge::advance(bool wait, const Anchor& anchor) {
+  const Duration patience = wait ? deps_.timeout : Duration(0);
+  SRT_TRY(depart(wait, anchor));
+  if (stage_ == Stage::kSending) {
+    const auto sum = deps_.exchange.sum(spec_.fragment, patience);
+    if (!sum) {
+      return not_yet(wait, "send its part");
+    }
+    SRT_TRY(vote(*sum, anchor));
+  }
+  if (stage_ == Stage::kVoting) {
+    auto votes = deps_.exchange.told({ReportKind::kVote, spec_.fragment}, patience);
+    if (!votes) {
+      return not_yet(wait, "tell whether the sum has come");
+    }
+    SRT_TRY(votes->status());
+    SRT_TRY(on_votes(**votes));
+  }
+  return {};
+}
+
+Status FragmentMerge::on_reports(const Reports& reports, const Anchor& anchor) {
+  SRT_ASSIGN(auto ranks, decode_snapshots(reports));
+  SRT_ASSIGN(merge_, norms_.weigh(spec_.fragment, spec_.covered_steps, std::move(ranks)));
+  if (interval::total_weight(merge_) == 0) {
+    stage_ = Stage::kDone;
+    committed_ = true;
+    return {};
+  }
+  return send(anchor);
+}
+
+// Of this rank's payload; the largest weight is 1, so that equal ones change no bit.
+double FragmentMerge::factor() const {
+  const std::int64_t mine = merge_.weights[static_cast<std::size_t>(deps_.exchange.rank())];
+  return static_cast<double>(mine) / static_cast<double>(largest_weight(merge_));
+}
+
+Status FragmentMerge::send(const Anchor& anchor) {
+  const double factor = this->factor();
+  if (factor == 0) {
+    // Not a product: it may hold what is not finite.
+    std::ranges::fill(payload_, 0.0F);
+  } else if (factor != 1) {
+    kernels::scale(DType::kF32, bytes_of(all_of(payload_)), count_of(payload_), factor);
+  }
+  stage_ = Stage::kSending;
+  const Status sent = deps_.exchange.send(spec_.fragment, payload_, spec_.lossy);
+  return sent ? Status() : vote(sent, anchor);
+}
+
+Status FragmentMerge::vote(const Status& sum, const Anchor& anchor) {
+  stage_ = Stage::kVoting;
+  Vote vote;
+  if (sum) {
+    divide();
+    vote.mean_norm2 = spec_.lossy ? kernels::square_sum(count_of(payload_), bytes_of(all_of(payload_)), nullptr)
+                                  : anchor.distance2(payload_);
+    vote.good = std::isfinite(vote.mean_norm2);
+    vote.lasted_us = micros(deps_.exchange.lasted(spec_.fragment));
+  }
+  return deps_.exchange.tell({ReportKind::kVote, spec_.fragment}, encode(vote));
+}
+
+Status FragmentMerge::on_votes(const Reports& reports) {
+  SRT_ASSIGN(auto votes, decode_votes(reports));
+  stage_ = Stage::kDone;
+  committed_ = std::ranges::all_of(votes, &Vote::good);
+  if (committed_) {
+    lasted_us_ = std::ranges::min(votes, {}, &Vote::lasted_us).lasted_us;
+    // Equal, unless an anchor is damaged; then it is one that all take.
+    std::ranges::sort(votes, {}, &Vote::mean_norm2);
+    merge_.mean_norm2 = votes[(votes.size() - 1) / 2].mean_norm2;
+  }
+  return {};
+}
+
+// The sum becomes the mean.
+void FragmentMerge::divide() {
+  const std::int64_t total = interval::total_weight(merge_);
+  const std::int64_t unit = largest_weight(merge_);
+  std::byte* const data = bytes_of(all_of(payload_));
+  if (total % unit == 0) {
+    kernels::divide_by(DType::kF32, data, count_of(payload_), total / unit);
+  } else {
+    kernels::scale(DType::kF32, data, count_of(payload_), static_cast<double>(unit) / static_cast<double>(total));
+  }
+}
+
+Status FragmentMerge::finish(Anchor& anchor) {
+  if (stage_ != Stage::kDone || !committed_ || finished_) {
+    return bug("a merge is finished that is not complete, or twice");
+  }
+  finished_ = true;
+  if (interval::total_weight(merge_) == 0) {
+    return {};
+  }
+  const bool in_place = spec_.merge_step == spec_.snapshot_step && !spec_.lossy;
+  const bool assigns = assign_ || in_place || spec_.rule == MergeRule::kOverwrite;
+  // The last that can fail comes before the first that changes something.
+  ScratchPool::Array unsent;
+  if (spec_.lossy && !assigns && factor() > 0) {
+    unsent = deps_.scratch.take(count_of(payload_));
+    Status known = deps_.exchange.unsent(spec_.fragment, unsent);
+    if (!known) {
+      deps_.scratch.give_back(std::move(unsent));
+      return known;
+    }
+  }
+  anchor.advance(payload_, spec_.lossy);
+  if (assigns) {
+    deps_.model.write(static_cast<std::size_t>(spec_.fragment), anchor.values());
+  } else if (spec_.lossy) {
+    keep_unsent(anchor, unsent);
+  } else {
+    move_model(snapshot_, anchor.values());
+  }
+  deps_.scratch.give_back(std::move(unsent));
+  return {};
+}
+
+// model -= before - after, tensor by tensor.
+void FragmentMerge::move_model(std::span<const float> before, std::span<const float> after) const {
+  const FragmentLayout& layout = deps_.model.fragments[static_cast<std::size_t>(spec_.fragment)];
+  for (std::size_t i = 0; i < layout.tensors.size(); ++i) {
+    const LocalTensor& tensor = deps_.model.tensors[static_cast<std::size_t>(layout.tensors[i])];
+    const auto at = static_cast<std::size_t>(layout.offsets[i]);
+    kernels::carry_over(tensor.view.numel, bytes_of(before.subspan(at)), bytes_of(after.subspan(at)), tensor.view.data);
+  }
+}
+
+// The model keeps what was not sent: it loses what the others have got of it and takes the mean of all.
+void FragmentMerge::keep_unsent(const Anchor& anchor, std::span<float> unsent) {
+  const std::int64_t n = count_of(payload_);
+  std::byte* const own = bytes_of(all_of(snapshot_));
+  std::byte* const moved = bytes_of(all_of(payload_));
+  kernels::subtract(n, own, moved, own);
+  if (!unsent.empty()) {
+    if (const double factor = this->factor(); factor != 1) {
+      kernels::scale(DType::kF32, bytes_of(unsent), n, 1 / factor);
+    }
+    kernels::subtract(n, own, bytes_of(unsent), own);
+  }
+  kernels::subtract(n, bytes_of(anchor.values()), moved, moved);
+  move_model(snapshot_, payload_);
+}
+
+std::int64_t FragmentMerge::sent_bytes() const {
+  return static_cast<std::int64_t>(payload_.size() * sizeof(float));
+}
+
+}  // namespace sirtaki::engine

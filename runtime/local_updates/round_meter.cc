@@ -1,0 +1,115 @@
+#include "runtime/local_updates/round_meter.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "runtime/local_updates/reports.h"
+
+namespace sirtaki::engine {
+namespace {
+
+// Losses that the running mean looks back on.
+constexpr std::int64_t kLosses = 32;
+
+// Whatever the program does between two steps now and then does not count.
+std::int64_t median(std::vector<std::int64_t> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>((values.size() - 1) / 2);
+  std::ranges::nth_element(values, middle);
+  return *middle;
+}
+
+}  // namespace
+
+RoundMeter::RoundMeter(const LocalModel& model) : times_(model.fragments.size()) {
+  for (const FragmentLayout& fragment : model.fragments) {
+    numel_ += fragment.numel;
+    longest_numel_ = std::max(longest_numel_, fragment.numel);
+  }
+}
+
+void RoundMeter::step(const LocalStep& step, std::optional<Duration> took) {
+  last_ = step;
+  if (step.loss) {
+    losses_ = std::min(losses_ + 1, kLosses);
+    loss_ += (*step.loss - loss_) / static_cast<double>(losses_);
+    if (!loss_before_known_) {
+      loss_before_ = loss_;
+      loss_before_known_ = true;
+    }
+  }
+  ++steps_since_report_;
+  stalls_us_.push_back(micros(step.stall));
+  gradients_us_ += micros(step.transfer);
+  if (took) {
+    steps_us_.push_back(std::max<std::int64_t>(micros(*took - step.stall), 1));
+  }
+}
+
+void RoundMeter::merged(int fragment, std::int64_t lasted_us, bool lossy) {
+  Time& time = times_[static_cast<std::size_t>(fragment)];
+  (lossy ? time.lossy_us : time.dense_us) = lasted_us;
+  lossy_ = lossy;
+}
+
+void RoundMeter::waited(Duration wait) {
+  merge_waits_us_ += micros(wait);
+}
+
+Duration RoundMeter::expected(int fragment) const {
+  const Time& time = times_[static_cast<std::size_t>(fragment)];
+  return std::chrono::microseconds(std::max(time.dense_us, time.lossy_us));
+}
+
+void RoundMeter::report_transfers(scheduler::interval::RankRound& round) const {
+  round.compressed = lossy_;
+  for (const Time& time : times_) {
+    const std::int64_t sent = lossy_ ? time.lossy_us : time.dense_us;
+    round.transfer_us += sent;
+    round.longest_us = std::max(round.longest_us, sent);
+    round.dense_us += time.dense_us > 0 ? time.dense_us : sent;
+  }
+}
+
+scheduler::interval::RankRound RoundMeter::report(bool synchronous) {
+  scheduler::interval::RankRound round;
+  round.steps_left = last_.steps_left;
+  round.lr = last_.lr;
+  round.step_us = steps_us_.empty() ? 0 : median(steps_us_);
+  if (synchronous && !stalls_us_.empty()) {
+    // Of few steps one hiccup would be most of a mean.
+    round.stall_us = median(stalls_us_);
+    round.dense_us = round.transfer_us = gradients_us_ / static_cast<std::int64_t>(stalls_us_.size());
+    round.longest_us = static_cast<std::int64_t>(static_cast<double>(round.dense_us) *
+                                                 static_cast<double>(longest_numel_) / static_cast<double>(numel_));
+  } else if (!synchronous) {
+    report_transfers(round);
+    round.stall_us = steps_since_report_ > 0 ? merge_waits_us_ / steps_since_report_ : 0;
+  }
+  merge_waits_us_ = steps_since_report_ = 0;
+  round.loss_known = losses_ > 0;
+  round.loss_before = loss_before_;
+  round.loss_after = loss_;
+  return round;
+}
+
+void RoundMeter::next_round() {
+  loss_before_ = loss_;
+  loss_before_known_ = losses_ > 0;
+  steps_us_.clear();
+  stalls_us_.clear();
+  gradients_us_ = 0;
+}
+
+void RoundMeter::forget_losses() {
+  loss_ = loss_before_ = 0;
+  losses_ = 0;
+  loss_before_known_ = false;
+}
+
+void RoundMeter::restore_losses(double loss, std::int64_t count) {
+  loss_ = loss_before_ = loss;
+  losses_ = count;
+  loss_before_known_ = count > 0;
+}
+
+}  // namespace sirtaki::engine

@@ -1,0 +1,226 @@
+#include "runtime/local_updates/session_exchange.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "runtime/base/check.h"
+
+namespace sirtaki::engine {
+namespace {
+
+std::string channel_name(const std::string& name, Channel channel) {
+  switch (channel.kind) {
+    case ReportKind::kSnapshot:
+      return name + ".snapshot." + std::to_string(channel.fragment);
+    case ReportKind::kVote:
+      return name + ".vote." + std::to_string(channel.fragment);
+    case ReportKind::kRound:
+      return name + ".round";
+    case ReportKind::kDigest:
+      return name + ".digest";
+    case ReportKind::kBuffers:
+      return name + ".buffers";
+  }
+  return name;
+}
+
+TensorView view_of(std::span<float> data) {
+  return {reinterpret_cast<std::byte*>(data.data()), static_cast<std::int64_t>(data.size()), DType::kF32, {}};
+}
+
+}  // namespace
+
+SessionExchange::SessionExchange(Session& session, std::string name) : session_(session), name_(std::move(name)) {}
+
+Result<std::unique_ptr<SessionExchange>> SessionExchange::open(Session& session, const LocalModel& model,
+                                                               const LocalOptions& options) {
+  SRT_TRY(check(options));
+  auto exchange = std::unique_ptr<SessionExchange>(new SessionExchange(session, options.name));
+  for (const FragmentLayout& layout : model.fragments) {
+    SRT_TRY(exchange->open_fragment(model, layout, options));
+  }
+  return exchange;
+}
+
+Status SessionExchange::open_fragment(const LocalModel& model, const FragmentLayout& layout,
+                                      const LocalOptions& options) {
+  Fragment fragment;
+  StreamSpec spec;
+  spec.name = name_ + "." + std::to_string(fragments_.size());
+  spec.reduce_op = ReduceOp::kSum;
+  for (const int index : layout.tensors) {
+    const LocalTensor& tensor = model.tensors[static_cast<std::size_t>(index)];
+    StreamTensor sent;
+    sent.name = tensor.name;
+    sent.dims = tensor.dims;
+    const auto place = static_cast<int>(fragment.tensors.size());
+    spec.tensors.push_back(std::move(sent));
+    spec.order.push_back(place);
+    fragment.tensors.push_back(place);
+  }
+  fragment.offsets = layout.offsets;
+  fragment.offsets.push_back(layout.numel);
+  spec.codec = "none";
+  SRT_ASSIGN(fragment.dense, session_.open_stream(spec, options.timeout));
+  if (!options.codec.empty()) {
+    spec.name += ".compressed";
+    spec.codec = options.codec;
+    SRT_ASSIGN(fragment.lossy, session_.open_stream(spec, options.timeout));
+  }
+  fragments_.push_back(std::move(fragment));
+  return {};
+}
+
+// What is in flight borrows memory. Other ranks may come to a report late, or never, and Ctrl-C may be why this one
+// ends.
+SessionExchange::~SessionExchange() {
+  for (const auto& [channel, asked] : asked_) {
+    session_.forget(asked.request, asked.mine);
+  }
+  for (const Fragment& fragment : fragments_) {
+    static_cast<void>(session_.close_stream(fragment.dense));
+    if (fragment.lossy) {
+      static_cast<void>(session_.close_stream(*fragment.lossy));
+    }
+  }
+}
+
+TimePoint SessionExchange::now() const {
+  return std::chrono::time_point_cast<Duration>(std::chrono::steady_clock::now());
+}
+
+// ---- reports ----
+
+Status SessionExchange::tell(Channel channel, ConstBytes mine) {
+  const auto [place, fresh] = asked_.try_emplace(channel);
+  SRT_CHECK(fresh);
+  Asked& asked = place->second;
+  asked.mine = std::make_shared<std::vector<std::byte>>(mine.begin(), mine.end());
+  OpSpec op;
+  op.kind = OpKind::kAllgather;
+  op.name = channel_name(name_, channel);
+  op.input = {asked.mine->data(), static_cast<std::int64_t>(asked.mine->size()), DType::kU8, {}};
+  op.dims = {op.input.numel};
+  std::vector<OpSpec> ops;
+  ops.push_back(std::move(op));
+  auto requests = session_.submit(std::move(ops));
+  if (!requests) {
+    asked_.erase(place);
+    return requests.status();
+  }
+  asked.request = requests->front();
+  return {};
+}
+
+std::optional<Result<Reports>> SessionExchange::told(Channel channel, Duration timeout) {
+  const auto place = asked_.find(channel);
+  SRT_CHECK(place != asked_.end());
+  const Asked& asked = place->second;
+  if (timeout <= Duration(0) && !session_.done(asked.request)) {
+    return std::nullopt;
+  }
+  const std::optional<Status> status = session_.wait(asked.request, timeout);
+  if (!status) {
+    return std::nullopt;
+  }
+  if (!*status) {
+    // Interrupted, the wait is over, but not the operation, whose memory the destructor leaves to the session.
+    return Result<Reports>(*status);
+  }
+  Reports reports;
+  const std::size_t each = asked.mine->size();
+  if (const OpResult* all = session_.result(asked.request)) {
+    for (std::size_t at = 0; each > 0 && at + each <= all->data.size(); at += each) {
+      reports.emplace_back(all->data.begin() + static_cast<std::ptrdiff_t>(at),
+                           all->data.begin() + static_cast<std::ptrdiff_t>(at + each));
+    }
+  }
+  session_.release(asked.request);
+  asked_.erase(place);
+  if (static_cast<int>(reports.size()) != size()) {
+    return Result<Reports>(
+        Status(Code::kMismatch, channel_name(name_, channel) + ": ranks tell reports of other sizes"));
+  }
+  return Result<Reports>(std::move(reports));
+}
+
+// ---- sums ----
+
+Status SessionExchange::send(int fragment, std::span<float> data, bool lossy) {
+  Fragment& f = of(fragment);
+  if (lossy && !f.lossy) {
+    return bug("a fragment is to be compressed, and no codec is named");
+  }
+  // What the codec still keeps of a sum that was given up would be sent by itself.
+  if (std::exchange(f.owes, false)) {
+    SRT_TRY(session_.stream_take_residuals(*f.lossy, {}));
+  }
+  f.by_codec = lossy;
+  f.owes = lossy;
+  const StreamId stream = stream_of(f);
+  for (std::size_t i = 0; i < f.tensors.size(); ++i) {
+    const auto part =
+        data.subspan(static_cast<std::size_t>(f.offsets[i]), static_cast<std::size_t>(f.offsets[i + 1] - f.offsets[i]));
+    SRT_TRY(session_.stream_ready(stream, f.tensors[i], view_of(part), false));
+  }
+  return session_.stream_finish(stream);
+}
+
+std::optional<Status> SessionExchange::sum(int fragment, Duration timeout) {
+  const Fragment& f = of(fragment);
+  const TimePoint begin = now();
+  // Not stream_wait(), which ends the step and is asked for once.
+  const std::optional<Status> reduced = session_.stream_wait_tensors(stream_of(f), f.tensors, timeout);
+  if (!reduced) {
+    return std::nullopt;
+  }
+  // The step ends a little later, or with the same error.
+  const Duration left = std::max(timeout - (now() - begin), Duration(std::chrono::seconds(1)));
+  return session_.stream_wait(stream_of(f), left);
+}
+
+void SessionExchange::let_go(int fragment) {
+  const StreamId stream = stream_of(of(fragment));
+  static_cast<void>(session_.stream_abort(stream, "local updates end on this rank"));
+}
+
+Duration SessionExchange::lasted(int fragment) const {
+  const Fragment& f = fragments_[static_cast<std::size_t>(fragment)];
+  const auto lasted = session_.stream_lasted(stream_of(f));
+  return lasted ? *lasted : Duration(0);
+}
+
+Status SessionExchange::unsent(int fragment, std::span<float> out) {
+  Fragment& f = of(fragment);
+  SRT_CHECK(f.by_codec);
+  f.owes = false;
+  return session_.stream_take_residuals(*f.lossy, out);
+}
+
+void SessionExchange::mark(const std::string& name, TimePoint begin, TimePoint end) {
+  session_.timeline_mark(name, begin.time_since_epoch().count(), end.time_since_epoch().count());
+}
+
+Status SessionExchange::broadcast(Rank root, Bytes data, Duration timeout) {
+  // A copy: the operation goes on where the wait is interrupted, and the caller's memory does not wait for it.
+  const auto copy = std::make_shared<std::vector<std::byte>>(data.begin(), data.end());
+  OpSpec op;
+  op.kind = OpKind::kBroadcast;
+  op.name = name_ + ".repair";
+  op.input = {copy->data(), static_cast<std::int64_t>(copy->size()), DType::kU8, {}};
+  op.output = op.input;
+  op.dims = {op.input.numel};
+  op.root = root;
+  std::vector<OpSpec> ops;
+  ops.push_back(std::move(op));
+  SRT_ASSIGN(const auto requests, session_.submit(std::move(ops)));
+  const std::optional<Status> status = session_.wait(requests.front(), timeout);
+  if (status && status->is_ok()) {
+    std::ranges::copy(*copy, data.begin());
+  }
+  session_.forget(requests.front(), copy);
+  return status.value_or(Status(Code::kTimeout, name_ + ": some rank did not come to a repair in time"));
+}
+
+}  // namespace sirtaki::engine

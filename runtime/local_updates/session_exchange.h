@@ -1,0 +1,68 @@
+// SessionExchange: local updates over a Session: operations by name for reports, a stream a fragment for sums.
+//
+// A fragment's sum is a step of its stream, which brings partitions, priorities, codecs, aborts and liveness. Fragments
+// that may travel compressed have a second stream, so that a drain can send them as they are.
+// Owned by whoever has the LocalUpdater; outlived by the session. The training's thread. Destroyed while something is
+// in flight it waits for it: where other ranks may not come any more, close the session first.
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/local_updates/exchange.h"
+#include "runtime/local_updates/model.h"
+#include "runtime/local_updates/options.h"
+#include "runtime/engine/session/session.h"
+
+namespace sirtaki::engine {
+
+class SessionExchange final : public LocalExchange {
+ public:
+  // Opens the streams, on all ranks alike. `session` and the model's memory outlive the exchange.
+  static Result<std::unique_ptr<SessionExchange>> open(Session& session, const LocalModel& model,
+                                                       const LocalOptions& options);
+  ~SessionExchange() override;
+
+  Rank rank() const override { return session_.rank(); }
+  int size() const override { return session_.membership().size(); }
+  TimePoint now() const override;
+  Status tell(Channel channel, ConstBytes mine) override;
+  std::optional<Result<Reports>> told(Channel channel, Duration timeout) override;
+  Status send(int fragment, std::span<float> data, bool lossy) override;
+  std::optional<Status> sum(int fragment, Duration timeout) override;
+  void let_go(int fragment) override;
+  Duration lasted(int fragment) const override;
+  Status unsent(int fragment, std::span<float> out) override;
+  void mark(const std::string& name, TimePoint begin, TimePoint end) override;
+  Status broadcast(Rank root, Bytes data, Duration timeout) override;
+
+ private:
+  struct Asked {
+    RequestId request;
+    std::shared_ptr<std::vector<std::byte>> mine;
+  };
+  struct Fragment {
+    StreamId dense;
+    std::optional<StreamId> lossy;
+    std::vector<int> tensors;           // 0, 1, ...: those of the stream
+    std::vector<std::int64_t> offsets;  // with the end
+    bool by_codec = false;              // the last send
+    bool owes = false;                  // the codec keeps what did not arrive
+  };
+
+  SessionExchange(Session& session, std::string name);
+  Status open_fragment(const LocalModel& model, const FragmentLayout& layout, const LocalOptions& options);
+  StreamId stream_of(const Fragment& fragment) const { return fragment.by_codec ? *fragment.lossy : fragment.dense; }
+  Fragment& of(int fragment) { return fragments_[static_cast<std::size_t>(fragment)]; }
+
+  Session& session_;
+  const std::string name_;
+  std::vector<Fragment> fragments_;
+  std::map<Channel, Asked> asked_;
+};
+
+}  // namespace sirtaki::engine

@@ -1,0 +1,269 @@
+// The end of a round: what ranks measured, what follows from it, and what guards ask for.
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <string>
+#include <utility>
+
+#include "runtime/base/check.h"
+#include "runtime/base/digest.h"
+#include "runtime/local_updates/reports.h"
+#include "runtime/local_updates/updater.h"
+
+namespace sirtaki::engine {
+namespace {
+
+namespace interval = scheduler::interval;
+using interval::Action;
+using interval::Alarm;
+using interval::Mode;
+using interval::Reason;
+
+// The first rank that no alarm is about.
+Rank healthy_rank(const std::vector<Alarm>& alarms, int ranks) {
+  for (Rank rank = 0; rank < ranks; ++rank) {
+    if (std::ranges::none_of(alarms, [rank](const Alarm& alarm) { return alarm.rank == rank; })) {
+      return rank;
+    }
+  }
+  return -1;
+}
+
+// Of the differences of a round: their variance over the square of their mean.
+double divergence_of(const std::vector<interval::Merge>& merges) {
+  double variance = 0;
+  double mean = 0;
+  for (const interval::Merge& merge : merges) {
+    variance += interval::variance_of(merge);
+    mean += merge.mean_norm2;
+  }
+  return mean > 0 ? variance / mean : 0;
+}
+
+}  // namespace
+
+Result<LocalOutcome> LocalUpdater::start() {
+  SRT_TRY(failure_);
+  if (started_) {
+    return invalid_argument("local updates were started before");
+  }
+  started_ = true;
+  LocalOutcome outcome;
+  const auto run = [&]() -> Status {
+    std::uint64_t layout = 0;
+    for (const FragmentLayout& fragment : model_.fragments) {
+      layout = digest_of(std::as_bytes(std::span(&fragment.numel, 1)), layout);
+    }
+    for (const LocalBuffer& buffer : model_.buffers) {
+      const std::array<std::int64_t, 3> shape = {buffer.view.numel, static_cast<std::int64_t>(buffer.rule),
+                                                 buffer.mean};
+      layout = digest_of(std::as_bytes(std::span(shape)), layout);
+    }
+    SRT_ASSIGN(const Reports reports,
+               ask({ReportKind::kDigest, 0}, encode_digests({digest(options_), layout}), "the start"));
+    SRT_ASSIGN(const auto digests, decode_digests(reports, 2));
+    for (std::size_t rank = 1; rank < digests.size(); ++rank) {
+      if (digests[rank] != digests[0]) {
+        return Status(
+            Code::kMismatch,
+            "rank " + std::to_string(rank) +
+                " has other options of local updates, or another model or buffers, than rank 0; give all the same, and "
+                "call the model on all of them before the first step",
+            {static_cast<Rank>(rank), {}});
+      }
+    }
+    SRT_ASSIGN([[maybe_unused]] const Interval joined, controller_->happened(interval::Event::kJoined));
+    SRT_TRY(post_round(0, false));
+    return decide_posted(outcome);
+  };
+  const Status status = run();
+  return leave(status, std::move(outcome));
+}
+
+Result<Reports> LocalUpdater::ask(Channel channel, ConstBytes mine, const std::string& what) {
+  SRT_TRY(exchange_.tell(channel, mine));
+  return hear(channel, what);
+}
+
+Result<Reports> LocalUpdater::hear(Channel channel, const std::string& what) {
+  const TimePoint begin = exchange_.now();
+  auto reports = exchange_.told(channel, options_.timeout);
+  totals_.waited_ns += (exchange_.now() - begin).count();
+  if (!reports) {
+    return Status(Code::kTimeout, "some rank did not come to " + what + " of local updates in time");
+  }
+  return std::move(*reports);
+}
+
+// ---- rounds ----
+
+void LocalUpdater::begin_span(std::string name) {
+  const TimePoint now = exchange_.now();
+  if (!span_.empty()) {
+    exchange_.mark(span_, span_begin_, now);
+  }
+  span_ = std::move(name);
+  span_begin_ = now;
+}
+
+void LocalUpdater::begin_round(std::int64_t base) {
+  const bool local = is_local();
+  begin_span("local updates, " + to_string(interval()));
+  const bool warms_up = interval().reason == Reason::kWarmUp && options_.interval.warmup < 0;
+  const std::int64_t synchronous = warms_up ? options_.warmup_round_steps : options_.sync_round_steps;
+  const std::int64_t steps = local ? interval().steps : synchronous;
+  round_begin_ = base;
+  round_end_ = base + steps;
+  // The warm-up ends where it was asked to.
+  if (const std::int64_t warmup = options_.interval.warmup; !local && warmup > base) {
+    round_end_ = std::min(round_end_, warmup);
+  }
+  const auto count = static_cast<std::int64_t>(progress_.size());
+  for (std::size_t p = 0; p < progress_.size(); ++p) {
+    // Offsets are staggered, the last fragment's snapshot ends the round.
+    const std::int64_t place = static_cast<std::int64_t>(p) + 1;
+    progress_[p].snapshot = local ? base + (place * steps + count - 1) / count : -1;
+  }
+}
+
+// Steps from the report of a round to its end: in which the answer comes.
+std::int64_t LocalUpdater::lag() const {
+  const std::int64_t steps = round_end_ - round_begin_;
+  return std::clamp<std::int64_t>(is_local() ? interval().delay : 1, 0, steps - 1);
+}
+
+Status LocalUpdater::post_round(std::int64_t end, bool compare) {
+  SRT_CHECK(!posted_);
+  const bool synchronous = interval().mode == Mode::kSync;
+  RoundReport report{meter_.report(synchronous), decisions_digest_};
+  report.round.step = end;
+  if (report.round.steps_left >= 0) {
+    report.round.steps_left = std::max<std::int64_t>(report.round.steps_left - (end - step_), 0);
+  }
+  // A model that is not finite says so by its differences; its loss would send all ranks back.
+  if (!synchronous && !std::isfinite(report.round.loss_after) && !model_.all_finite()) {
+    report.round.loss_known = false;
+  }
+  if (compare) {
+    report.round.digest = synchronous ? model_.digest() : anchors_digest();
+    compared_at_ = end;
+  }
+  report.round.late_tags = late_;
+  report.round.now_us = now_us();
+  SRT_TRY(exchange_.tell({ReportKind::kRound, 0}, encode(report)));
+  posted_ = Posted{end, std::exchange(merges_, {}), std::exchange(late_, 0)};
+  return {};
+}
+
+Status LocalUpdater::decide_posted(LocalOutcome& outcome) {
+  SRT_CHECK(posted_.has_value());
+  SRT_ASSIGN(const Reports reports, hear({ReportKind::kRound, 0}, "the end of a round"));
+  Posted posted = std::move(*posted_);
+  posted_.reset();
+  SRT_ASSIGN(const auto ranks, decode_rounds(reports));
+  SRT_ASSIGN(interval::RoundStats stats, interval::agree(ranks));
+  totals_.divergence = posted.merges.empty() ? totals_.divergence : divergence_of(posted.merges);
+  stats.merges = std::move(posted.merges);
+  const Mode before = interval().mode;
+  SRT_ASSIGN(const interval::Decision decision, controller_->decide(stats));
+  meter_.next_round();
+  note(decision);
+  outcome.decisions.push_back(decision);
+  SRT_TRY(heed(decision.alarms, before != Mode::kSync, outcome));
+  return follow_mode(before, outcome);
+}
+
+// Another end of the round came before its decision.
+Status LocalUpdater::discard_round() {
+  if (!posted_) {
+    return {};
+  }
+  SRT_ASSIGN([[maybe_unused]] const Reports reports, hear({ReportKind::kRound, 0}, "the end of a round"));
+  merges_.insert(merges_.begin(), posted_->merges.begin(), posted_->merges.end());
+  late_ += posted_->late;
+  posted_.reset();
+  return {};
+}
+
+void LocalUpdater::note(const interval::Decision& decision) {
+  ++totals_.rounds;
+  totals_.statistics_steps = decision.statistics_steps;
+  totals_.link_steps = decision.link_steps;
+  totals_.cost_permille = decision.cost_permille;
+  decisions_digest_ = digest_of(std::as_bytes(std::span(&decision.digest, 1)), decisions_digest_);
+  for (const Alarm& alarm : decision.alarms) {
+    ++totals_.alarms[static_cast<std::size_t>(alarm.guard)];
+  }
+  if (log_ == nullptr) {
+    return;
+  }
+  if (!decision.alarms.empty()) {
+    log_->warn("local updates: " + interval::to_string(decision));
+  } else if (decision.changed) {
+    log_->info("local updates: " + interval::to_string(decision));
+  }
+}
+
+// `anchors`: what was compared; else models.
+Status LocalUpdater::heed(const std::vector<Alarm>& alarms, bool anchors, LocalOutcome& outcome) {
+  pull_every_ = 0;
+  const Rank donor = healthy_rank(alarms, exchange_.size());
+  std::vector<int> to_repair;
+  bool rolled_back = false;
+  for (const Alarm& alarm : alarms) {
+    switch (alarm.action) {
+      case Action::kResetRank:
+        outcome.donor = donor;
+        if (alarm.rank == exchange_.rank()) {
+          take_anchor(outcome);
+        }
+        break;
+      case Action::kPullBack:
+        pull_every_ = std::max<std::int64_t>(interval().steps / 4, 1);
+        break;
+      case Action::kRepair:
+        to_repair.push_back(alarm.rank);
+        break;
+      case Action::kRollBack:
+        SRT_TRY(roll_back(outcome));
+        rolled_back = true;
+        break;
+      case Action::kEvict:
+        return {Code::kUnsupported,
+                "the guards of local updates ask that the job goes on without rank " + std::to_string(alarm.rank) +
+                    ", which is not possible yet; use exclude or stop",
+                {alarm.rank, {}}};
+      case Action::kExclude:
+      case Action::kHalve:
+      case Action::kRetry:
+      case Action::kPause:
+      case Action::kStop:
+        break;
+    }
+  }
+  if (rolled_back) {
+    // All begin anew: every rank's optimizer state is of the model that is gone.
+    outcome.donor = -1;
+  }
+  return to_repair.empty() ? Status() : share_models(donor, to_repair, anchors, outcome);
+}
+
+Status LocalUpdater::follow_mode(Mode before, LocalOutcome& outcome) {
+  const Mode now = interval().mode;
+  if (now == Mode::kFailed) {
+    return {Code::kMismatch, "the guards of local updates end the training (" +
+                                 std::string(interval::reason_name(interval().reason)) +
+                                 "): ranks differ, and no majority agrees. Go back to the last checkpoint"};
+  }
+  if (now == Mode::kDrain) {
+    return drain_now(outcome);
+  }
+  if (now == Mode::kLocal && before == Mode::kSync) {
+    SRT_TRY(enter_local(outcome));
+  }
+  outcome.equalize_optimizer = outcome.equalize_optimizer || (now == Mode::kSync && before != Mode::kSync);
+  begin_round(step_);
+  return {};
+}
+
+}  // namespace sirtaki::engine

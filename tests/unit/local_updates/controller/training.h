@@ -1,0 +1,274 @@
+// Training: an imagined training that feeds an IntervalController as an engine does, with what its ranks and its link
+// do to it.
+//
+// For: unit tests. Fragments are sent in turn and merged after a delay, in the next round if it is long; reports are
+// weighed by what was known when they were sent. Norms grow with the learning rate and n^0.75, so guards see nothing
+// unusual until a test says otherwise.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "runtime/local_updates/controller/controller.h"
+
+namespace sirtaki::scheduler::interval {
+
+inline constexpr std::int64_t kPico = kDecimalOne;
+
+inline IntervalOptions options_of(const std::string& text) {
+  auto options = parse_interval(text);
+  EXPECT_TRUE(options) << options.status().to_string();
+  return options ? std::move(*options) : IntervalOptions{};
+}
+
+// How the norm of a difference grows.
+enum class Growth : std::uint8_t { kMiddle, kNoise, kDrift };
+
+class Training {
+ public:
+  static constexpr std::int64_t kSyncSteps = 16;  // between two decisions without merges
+  static constexpr std::int64_t kCompression = 4;
+  static constexpr std::size_t kFragments = 4;
+
+  explicit Training(const IntervalOptions& options, std::size_t ranks = 4)
+      : controller_(IntervalController::make(options, ranks, kFragments).value()), ranks_(ranks), ways_(kFragments) {
+    EXPECT_TRUE(controller_->happened(Event::kJoined));
+  }
+  explicit Training(const std::string& text, std::size_t ranks = 4) : Training(options_of(text), ranks) {}
+
+  // A synchronous step takes step_us, three fifths of which hide what is on the link.
+  std::int64_t step_us = 30'000;
+  std::int64_t sync_steps = kSyncSteps;
+  std::int64_t dense_us = 0;
+  std::int64_t longest_permille = 250;  // of a merge: its longest fragment
+  std::int64_t steps_left = RoundStats::kUnknown;
+  double loss = 1;
+  // Learning rate of a step, counted from 1.
+  std::function<double(std::int64_t)> rate = [](std::int64_t) { return 0.1; };
+  Growth growth = Growth::kMiddle;
+  bool weighs_late = false;  // just before the merge
+
+  // What goes wrong: reports of a fragment, before they are weighed; which merges are given up, by fragment and step;
+  // what ranks measured; the statistics.
+  std::function<void(std::vector<RankReport>&)> report = [](auto&) {};
+  std::function<bool(int, std::int64_t)> lose = [](int, std::int64_t) { return false; };
+  std::function<void(std::vector<RankRound>&)> measure = [](auto&) {};
+  std::function<void(RoundStats&)> edit = [](auto&) {};
+
+  void set_rate(double value) {
+    rate = [value](std::int64_t) { return value; };
+  }
+
+  // The steps of a round, and what is known at its end.
+  RoundStats next() {
+    const Interval now = controller_->current();
+    const bool local = now.mode == Mode::kLocal;
+    const std::int64_t steps = local ? now.steps : sync_steps;
+    merges_.clear();
+    late_ = 0;
+    for (std::size_t p = 0; local && p < ways_.size(); ++p) {
+      plan(p, now.steps);
+    }
+    for (std::int64_t i = 0; i < steps; ++i) {
+      ++step_;
+      for (std::size_t p = 0; local && p < ways_.size(); ++p) {
+        pass(p, now.delay);
+      }
+    }
+    is_local_ = local;
+    return told(local ? 0 : std::max<std::int64_t>(dense_us - step_us * 3 / 5, 0), now.compress);
+  }
+
+  // All that is in flight, and a merge of what is left.
+  RoundStats drain() {
+    merges_.clear();
+    late_ = 0;
+    for (std::size_t p = 0; is_local_ && p < ways_.size(); ++p) {
+      merge(p);
+      if (step_ > ways_[p].since) {
+        send(p, 0);
+        merge(p);
+      }
+    }
+    is_local_ = false;
+    return told(0, false);
+  }
+
+  Decision round() {
+    Decision decision = decide(next());
+    if (controller_->current().mode == Mode::kDrain) {
+      drained = decide(drain());
+    }
+    return decision;
+  }
+  Decision drained;  // by the last drain
+
+  Decision rounds(int count) {
+    Decision last;
+    for (int i = 0; i < count; ++i) {
+      last = round();
+    }
+    return last;
+  }
+
+  // Until the mode is local and H no longer grows.
+  void settle() { rounds(100); }
+
+  Decision decide(RoundStats stats) {
+    edit(stats);
+    auto decision = controller_->decide(stats);
+    EXPECT_TRUE(decision) << decision.status().to_string();
+    return decision ? *decision : Decision{};
+  }
+
+  const Interval& current() const { return controller_->current(); }
+  IntervalController& controller() { return *controller_; }
+  std::int64_t step() const { return step_; }
+  std::size_t ranks() const { return ranks_; }
+  // Of the last round.
+  const std::vector<Merge>& merges() const { return merges_; }
+
+ private:
+  // A fragment's.
+  struct Way {
+    std::int64_t since = 0;  // the snapshot of its last merge
+    std::int64_t sent = 0;   // its last snapshot
+    std::int64_t next = 0;   // its next one
+    std::int64_t due = 0;    // the merge of the last one
+    bool in_flight = false;
+    std::vector<FragmentNorms> norms;  // one, as it was at the snapshot
+    std::vector<RankReport> reports;
+    std::int64_t steps = 0;
+    Merge merge;
+  };
+
+  void plan(std::size_t p, std::int64_t steps) {
+    Way& way = ways_[p];
+    if (is_local_) {
+      way.next = std::max({step_ + 1, way.sent + steps, way.in_flight ? way.due : 0});
+      return;
+    }
+    const auto turn = static_cast<std::int64_t>(p) + 1;
+    way = {};
+    way.since = step_;
+    way.next = step_ + std::max<std::int64_t>(steps * turn / static_cast<std::int64_t>(kFragments), 1);
+  }
+
+  void pass(std::size_t p, std::int64_t delay) {
+    Way& way = ways_[p];
+    if (way.in_flight && way.due == step_) {
+      merge(p);
+    }
+    if (way.next == step_) {
+      send(p, delay);
+    }
+    if (way.in_flight && way.due == step_) {
+      merge(p);
+    }
+  }
+
+  double norm_of(std::int64_t from, double* sum) const {
+    double squares = 0;
+    *sum = 0;
+    for (std::int64_t step = from + 1; step <= step_; ++step) {
+      *sum += rate(step);
+      squares += rate(step) * rate(step);
+    }
+    switch (growth) {
+      case Growth::kNoise:
+        return std::sqrt(squares);
+      case Growth::kDrift:
+        return *sum;
+      case Growth::kMiddle:
+        break;
+    }
+    return *sum / std::pow(static_cast<double>(step_ - from), 0.25);
+  }
+
+  void send(std::size_t p, std::int64_t delay) {
+    Way& way = ways_[p];
+    way.norms = {controller_->norms(static_cast<int>(p))};
+    way.sent = step_;
+    way.due = step_ + delay;
+    way.next = 0;
+    way.in_flight = true;
+    RankReport healthy;
+    const double norm = norm_of(way.since, &healthy.lr_sum);
+    healthy.norm2 = norm * norm;
+    way.steps = step_ - way.since;
+    way.reports.assign(ranks_, healthy);
+    report(way.reports);
+    if (!weighs_late) {
+      weigh(p);
+    }
+  }
+
+  void weigh(std::size_t p) {
+    Way& way = ways_[p];
+    auto merge = way.norms[0].weigh(static_cast<int>(p), way.steps, way.reports);
+    ASSERT_TRUE(merge) << merge.status().to_string();
+    way.merge = std::move(*merge);
+  }
+
+  // Half of the norms is common to all ranks.
+  void merge(std::size_t p) {
+    Way& way = ways_[p];
+    if (!std::exchange(way.in_flight, false)) {
+      return;
+    }
+    if (lose(static_cast<int>(p), step_)) {
+      ++late_;
+      return;
+    }
+    if (weighs_late) {
+      weigh(p);
+    }
+    way.merge.mean_norm2 = variance_of(way.merge) / 2;
+    way.since = way.sent;
+    merges_.push_back(way.merge);
+  }
+
+  RoundStats told(std::int64_t stall_us, bool compressed) {
+    RankRound rank;
+    rank.step = step_;
+    rank.steps_left = steps_left < 0 ? steps_left : std::max<std::int64_t>(steps_left - step_, 0);
+    rank.lr = rate(step_);
+    rank.step_us = step_us;
+    rank.dense_us = dense_us;
+    rank.compressed = compressed;
+    rank.transfer_us = compressed ? dense_us / kCompression : dense_us;
+    rank.longest_us = rank.transfer_us * longest_permille / 1000;
+    rank.stall_us = stall_us;
+    rank.loss_known = true;
+    rank.loss_before = rank.loss_after = loss;
+    rank.late_tags = late_;
+    rank.now_us = step_ * step_us;
+    std::vector<RankRound> all(ranks_, rank);
+    measure(all);
+    auto stats = agree(all);
+    EXPECT_TRUE(stats) << stats.status().to_string();
+    if (!stats) {
+      return {};
+    }
+    stats->merges = merges_;
+    return *stats;
+  }
+
+  std::unique_ptr<IntervalController> controller_;
+  std::size_t ranks_;
+  std::vector<Way> ways_;
+  std::vector<Merge> merges_;
+  std::int64_t step_ = 0;
+  std::int64_t late_ = 0;
+  bool is_local_ = false;  // the last round was
+};
+
+}  // namespace sirtaki::scheduler::interval

@@ -1,0 +1,313 @@
+// The parts of local updates alone: options, anchors, layout, reports, buffers, what is measured, memory.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "runtime/local_updates/anchor.h"
+#include "runtime/local_updates/buffers.h"
+#include "runtime/local_updates/reports.h"
+#include "runtime/local_updates/round_meter.h"
+#include "runtime/local_updates/scratch.h"
+#include "tests/world/local_training.h"
+#include "tests/world/sim_exchange.h"
+
+namespace sirtaki::world {
+namespace {
+
+using engine::BufferRule;
+using engine::LocalBuffer;
+using engine::LocalModel;
+using engine::LocalOptions;
+using engine::LocalTensor;
+
+TEST(LocalOptions, SayWhatCannotBe) {
+  const auto expect_refused = [](const auto& change, const std::string& word) {
+    LocalOptions options = local_options("4");
+    EXPECT_TRUE(check(options));
+    change(options);
+    const Status status = check(options);
+    EXPECT_EQ(status.code(), Code::kInvalidArgument);
+    EXPECT_NE(status.text().find(word), std::string::npos) << status.text();
+    EXPECT_NE(digest(options), digest(local_options("4"))) << "or it would not matter";
+  };
+  expect_refused([](LocalOptions& o) { o.fragments = -1; }, "fragments");
+  expect_refused([](LocalOptions& o) { o.fragments = 100000; }, "fragments");
+  expect_refused([](LocalOptions& o) { o.sync_round_steps = 0; }, "steps");
+  expect_refused([](LocalOptions& o) { o.warmup_round_steps = 0; }, "steps");
+  expect_refused([](LocalOptions& o) { o.outer = {.on = true, .lr = -1}; }, "outer");
+  expect_refused([](LocalOptions& o) { o.outer = {.on = true, .lr = 1, .momentum = 1}; }, "outer");
+  expect_refused([](LocalOptions& o) { o.outer = {.on = true, .lr = 1, .momentum = 0, .nesterov = true}; }, "Nesterov");
+  expect_refused([](LocalOptions& o) { o.codec = "nonsense"; }, "nonsense");
+  expect_refused([](LocalOptions& o) { o.codec = "group_topk:momentum=0.9"; }, "momentum");
+  expect_refused([](LocalOptions& o) { o.codec = "int8:ef=off"; }, "ef");
+  expect_refused([](LocalOptions& o) { o.interval.may_compress = true; }, "codec");
+  expect_refused([](LocalOptions& o) { o.interval.most = 0; }, "max");
+  // By another name the training is the same: a checkpoint fits.
+  LocalOptions named = local_options("4");
+  named.name = "other";
+  EXPECT_EQ(digest(named), digest(local_options("4")));
+  named.name = "";
+  EXPECT_EQ(check(named).code(), Code::kInvalidArgument);
+  LocalOptions late = local_options("4");
+  late.late_after = Duration(0);
+  EXPECT_FALSE(check(late));
+  EXPECT_TRUE(check(engine::diloco_options()));
+}
+
+// Of numbers whose sums and products are exact.
+TEST(LocalAnchor, GoesToTheMeanOrAStepTowardsIt) {
+  const std::vector<float> start = {8, -4, 0};
+  const std::vector<std::vector<float>> means = {{4, 0, 2}, {4, -4, 2}};
+  const auto last = [&](const engine::OuterOptions& outer, bool of_differences) {
+    engine::Anchor anchor(3, outer);
+    anchor.reset(start);
+    for (const std::vector<float>& mean : means) {
+      const std::vector<float> before(anchor.values().begin(), anchor.values().end());
+      std::vector<float> given = mean;
+      for (std::size_t i = 0; of_differences && i < given.size(); ++i) {
+        given[i] -= before[i];
+      }
+      anchor.advance(given, of_differences);
+      EXPECT_EQ(given, before) << "what the anchor was";
+    }
+    EXPECT_EQ(anchor.version(), 3U);
+    return std::vector<float>(anchor.values().begin(), anchor.values().end());
+  };
+  for (const bool of_differences : {false, true}) {
+    SCOPED_TRACE(of_differences);
+    EXPECT_EQ(last({}, of_differences), means[1]);
+    EXPECT_EQ(last({.on = true, .lr = 0.5}, of_differences), (std::vector<float>{5, -3, 1.5}));
+    EXPECT_EQ(last({.on = true, .lr = 0.5, .momentum = 0.5}, of_differences), (std::vector<float>{4, -2, 2}));
+    EXPECT_EQ(last({.on = true, .lr = 0.5, .momentum = 0.5, .nesterov = true}, of_differences),
+              (std::vector<float>{3.75, -2.75, 2.125}));
+  }
+}
+
+LocalTensor tensor_of(const std::string& name, std::vector<float>& values) {
+  LocalTensor tensor;
+  tensor.name = name;
+  tensor.view = {
+      reinterpret_cast<std::byte*>(values.data()), static_cast<std::int64_t>(values.size()), DType::kF32, {}};
+  return tensor;
+}
+
+TEST(LocalModel, IsCutIntoFragmentsOfAboutTheSameSize) {
+  for (const int wanted : {1, 2, 3, 5, 50}) {
+    TrainingOptions options;
+    options.sizes = {10, 0, 500, 20, 20, 300, 1, 600, 90};
+    Training training(options, 0);
+    const LocalModel model = training.model(wanted);
+    EXPECT_LE(model.fragments.size(), static_cast<std::size_t>(wanted));
+    EXPECT_GE(model.fragments.size(), std::min<std::size_t>(static_cast<std::size_t>(wanted), 3));
+    int next = 0;
+    for (const engine::FragmentLayout& fragment : model.fragments) {
+      EXPECT_GT(fragment.numel, 0);
+      std::int64_t at = 0;
+      for (std::size_t i = 0; i < fragment.tensors.size(); ++i) {
+        next += next == 1 ? 1 : 0;  // it is empty
+        EXPECT_EQ(fragment.tensors[i], next++);
+        EXPECT_EQ(fragment.offsets[i], at);
+        at += options.sizes[static_cast<std::size_t>(fragment.tensors[i])];
+      }
+      EXPECT_EQ(fragment.numel, at);
+    }
+    EXPECT_EQ(next, 9);
+  }
+}
+
+TEST(LocalModel, ReadsAndWritesWhereTheTensorsAre) {
+  Training training({}, 0);
+  const LocalModel model = training.model(2);
+  const auto before = training.tensors;
+  const std::uint64_t digest = model.digest();
+  for (std::size_t p = 0; p < model.fragments.size(); ++p) {
+    std::vector<float> values(static_cast<std::size_t>(model.fragments[p].numel));
+    model.read(p, values);
+    for (float& value : values) {
+      value += 1;
+    }
+    model.write(p, values);
+  }
+  for (std::size_t t = 0; t < before.size(); ++t) {
+    for (std::size_t i = 0; i < before[t].size(); ++i) {
+      EXPECT_EQ(training.tensors[t][i], before[t][i] + 1);
+    }
+  }
+  EXPECT_NE(model.digest(), digest);
+  EXPECT_TRUE(model.all_finite());
+  training.tensors[1][0] = std::numeric_limits<float>::infinity();
+  EXPECT_FALSE(model.all_finite());
+}
+
+TEST(LocalModel, RefusesWhatItCannotTrain) {
+  std::vector<float> a(4);
+  std::vector<float> b(4);
+  EXPECT_EQ(engine::lay_out({}, {}, 1).status().code(), Code::kInvalidArgument);
+  EXPECT_EQ(engine::lay_out({tensor_of("a", a), tensor_of("a", b)}, {}, 1).status().code(), Code::kInvalidArgument);
+  EXPECT_EQ(engine::lay_out({tensor_of("a", a), tensor_of("b", a)}, {}, 1).status().code(), Code::kInvalidArgument);
+  LocalTensor half = tensor_of("half", b);
+  half.view.dtype = DType::kF16;
+  const Status status = engine::lay_out({tensor_of("a", a), half}, {}, 1).status();
+  EXPECT_EQ(status.code(), Code::kUnsupported);
+  EXPECT_EQ(status.blame().tensor, "half");
+  const LocalBuffer alone{"var", half.view, BufferRule::kVariance, -1};
+  EXPECT_FALSE(engine::lay_out({tensor_of("a", a)}, {alone}, 1));
+}
+
+TEST(LocalReports, CutOffReportsNameTheirRank) {
+  const std::vector<std::byte> good = encode(engine::Vote{true, 12, 0.5});
+  for (std::size_t size = 0; size < good.size(); ++size) {
+    const auto votes = engine::decode_votes({good, {good.begin(), good.begin() + static_cast<std::ptrdiff_t>(size)}});
+    ASSERT_FALSE(votes);
+    EXPECT_EQ(votes.status().blame().rank, 1);
+  }
+  engine::RoundReport report;
+  report.round.step = 7;
+  report.round.digest = 99;
+  const auto rounds = engine::decode_rounds({encode(report), encode(report)});
+  ASSERT_TRUE(rounds);
+  EXPECT_EQ((*rounds)[1].step, 7);
+  EXPECT_EQ((*rounds)[1].digest, 99U);
+  engine::RoundReport other = report;
+  other.decisions = 1;
+  EXPECT_EQ(engine::decode_rounds({encode(report), encode(other)}).status().code(), Code::kMismatch);
+}
+
+TEST(LocalBuffers, PoolWhatRanksHaveSeen) {
+  std::vector<double> mean = {0, 0};
+  std::vector<double> variance = {0, 0};
+  const auto view = [](std::vector<double>& values) {
+    return TensorView{reinterpret_cast<std::byte*>(values.data()), 2, DType::kF64, {}};
+  };
+  std::vector<LocalBuffer> buffers(2);
+  buffers[0] = {"mean", view(mean), BufferRule::kMean, -1};
+  buffers[1] = {"var", view(variance), BufferRule::kVariance, 0};
+  const auto report = [&](std::vector<double> mu, std::vector<double> var, std::int64_t share) {
+    mean = std::move(mu);
+    variance = std::move(var);
+    buffers[0].view = view(mean);
+    buffers[1].view = view(variance);
+    return pack_buffers(buffers, share);
+  };
+  const engine::Reports reports = {report({1, 5}, {2, 1}, 3), report({5, 5}, {6, 1}, 1), report({NAN, 0}, {0, 0}, 100)};
+  ASSERT_TRUE(pool_buffers(buffers, reports));
+  EXPECT_EQ(mean, (std::vector<double>{2, 5}));
+  EXPECT_EQ(variance, (std::vector<double>{(3 * (2 + 1.0) + 6 + 25) / 4 - 4, 1}));
+  const auto before = mean;
+  EXPECT_FALSE(pool_buffers(buffers, {reports[0], {}}));
+  EXPECT_EQ(mean, before);
+}
+
+TEST(LocalRounds, AreMeasuredWithoutOutliers) {
+  Training training({}, 0);
+  engine::RoundMeter meter(training.model(2));
+  EXPECT_EQ(meter.report(true).step_us, 0);
+  for (const int ms : {10, 10, 5000, 10}) {
+    meter.step({.lr = 0.1, .loss = 2.0, .steps_left = 5, .stall = std::chrono::milliseconds(4)},
+               std::chrono::milliseconds(ms));
+  }
+  const auto sync = meter.report(true);
+  EXPECT_EQ(sync.step_us, 6000);
+  EXPECT_EQ(sync.stall_us, 4000);
+  EXPECT_EQ(sync.steps_left, 5);
+  EXPECT_EQ(sync.loss_after, 2.0);
+  meter.next_round();
+  meter.step({.lr = 0.1, .loss = 1.0}, std::nullopt);
+  meter.merged(0, 300, false);
+  meter.merged(1, 700, false);
+  const auto local = meter.report(false);
+  EXPECT_EQ(local.loss_before, 2.0);
+  EXPECT_LT(local.loss_after, 2.0);
+  EXPECT_EQ(local.transfer_us, 1000);
+  EXPECT_EQ(local.longest_us, 700);
+  EXPECT_FALSE(local.compressed);
+  meter.merged(0, 30, true);
+  meter.merged(1, 70, true);
+  const auto compressed = meter.report(false);
+  EXPECT_TRUE(compressed.compressed);
+  EXPECT_EQ(compressed.transfer_us, 100);
+  EXPECT_EQ(compressed.dense_us, 1000);
+}
+
+TEST(LocalRounds, WaitsForMergesAreOfTheStepsSinceTheLastReport) {
+  Training training({}, 0);
+  engine::RoundMeter meter(training.model(2));
+  const auto step = [&meter] { meter.step({.lr = 0.1}, std::chrono::milliseconds(10)); };
+  meter.waited(std::chrono::milliseconds(5));
+  EXPECT_EQ(meter.report(false).stall_us, 0) << "there is no step to divide it by";
+  step();
+  step();
+  meter.waited(std::chrono::milliseconds(3));
+  EXPECT_EQ(meter.report(false).stall_us, 1500);
+  step();
+  meter.waited(std::chrono::milliseconds(1));
+  meter.next_round();
+  step();
+  EXPECT_EQ(meter.report(false).stall_us, 500) << "a report comes before the end of its round";
+  step();
+  EXPECT_EQ(meter.report(false).stall_us, 0);
+}
+
+// 1 + 2/F copies where merges come later than their snapshots, 1 + 1/F where they do not.
+TEST(LocalMemory, IsAFractionOfTheModel) {
+  for (const int delay : {0, 1}) {
+    SimExchanges net({.seed = 3, .size = 2});
+    const std::string error = net.run([&](SimExchanges::RankExchange& exchange) {
+      TrainingOptions options;
+      options.sizes = {100, 100, 100, 100};
+      Training training(options, exchange.rank());
+      const auto updater =
+          updater_of(local_options("4:delay=" + std::to_string(delay), 4), training.model(4), exchange);
+      must(updater->start());
+      for (int k = 0; k < 20; ++k) {
+        training.step();
+        must(updater->step({}));
+      }
+      const std::string stats = updater->stats_json();
+      require(stats.find("\"anchor_bytes\":1600,") != std::string::npos, stats);
+      const int scratch = delay == 0 ? 400 : 800;
+      require(stats.find("\"scratch_bytes\":" + std::to_string(scratch) + "}") != std::string::npos, stats);
+    });
+    EXPECT_EQ(error, "");
+  }
+}
+
+TEST(LocalMemory, GrowsByWhatIsNeeded) {
+  engine::ScratchPool pool;
+  pool.give_back(pool.take(100));
+  pool.give_back(pool.take(101));
+  EXPECT_EQ(pool.bytes(), 404);
+  auto large = pool.take(50);
+  auto other = pool.take(60);
+  EXPECT_EQ(pool.bytes(), 404 + 240);
+  pool.give_back(std::move(other));
+  pool.give_back(std::move(large));
+  EXPECT_EQ(pool.take(90).size(), 90U);
+  EXPECT_EQ(pool.bytes(), 404 + 240);
+}
+
+TEST(LocalTimeouts, ARankThatNeverComesEndsIt) {
+  SimExchanges net({.seed = 3, .size = 2});
+  const std::string error = net.run([&](SimExchanges::RankExchange& exchange) {
+    Training training({}, exchange.rank());
+    const auto updater = updater_of(local_options("4:delay=1"), training.model(1), exchange);
+    must(updater->start());
+    for (int k = 0; k < 3; ++k) {
+      must(updater->step({}));
+    }
+    if (exchange.rank() == 1) {
+      return;
+    }
+    Status status;
+    for (int k = 0; k < 3 && status; ++k) {
+      status = updater->step({}).status();
+    }
+    require(status.code() == Code::kTimeout, status.to_string());
+    require(updater->drain().status().code() == Code::kTimeout, "the error stays");
+  });
+  EXPECT_EQ(error, "");
+}
+
+}  // namespace
+}  // namespace sirtaki::world
