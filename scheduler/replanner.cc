@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "runtime/base/check.h"
-#include "scheduler/arith.h"
+#include "scheduler/plan/arith.h"
 
 namespace sirtaki::scheduler {
 namespace {

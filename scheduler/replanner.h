@@ -17,10 +17,10 @@
 #include <string>
 #include <string_view>
 
-#include "scheduler/plan.h"
-#include "scheduler/planner.h"
+#include "scheduler/plan/plan.h"
+#include "scheduler/plan/planner.h"
 #include "scheduler/policies/controller.h"
-#include "scheduler/profile.h"
+#include "scheduler/plan/profile.h"
 
 namespace sirtaki::scheduler {
 

@@ -20,7 +20,7 @@
 #include "runtime/engine/common/requests.h"
 #include "runtime/engine/stream/gradient_stream.h"
 #include "runtime/engine/common/trace.h"
-#include "scheduler/plan.h"
+#include "scheduler/plan/plan.h"
 
 namespace sirtaki::engine {
 

@@ -11,10 +11,10 @@
 #include <string>
 #include <vector>
 
-#include "scheduler/plan.h"
-#include "scheduler/planner.h"
+#include "scheduler/plan/plan.h"
+#include "scheduler/plan/planner.h"
 #include "scheduler/policies/policy.h"
-#include "scheduler/profile.h"
+#include "scheduler/plan/profile.h"
 
 namespace sirtaki::scheduler {
 

@@ -4,8 +4,8 @@
 #include <numeric>
 #include <utility>
 
-#include "scheduler/arith.h"
-#include "scheduler/step_model.h"
+#include "scheduler/plan/arith.h"
+#include "scheduler/plan/step_model.h"
 
 namespace sirtaki::scheduler {
 namespace {

@@ -7,7 +7,7 @@
 
 #include "runtime/base/check.h"
 #include "runtime/base/config/option_value.h"
-#include "scheduler/arith.h"
+#include "scheduler/plan/arith.h"
 
 namespace sirtaki::scheduler {
 namespace {

@@ -15,8 +15,8 @@
 #include "runtime/base/config/compression_spec.h"
 #include "runtime/base/dtype.h"
 #include "runtime/base/status.h"
-#include "scheduler/plan.h"
-#include "scheduler/wire_cost.h"
+#include "scheduler/plan/plan.h"
+#include "scheduler/plan/wire_cost.h"
 
 namespace sirtaki::scheduler {
 

@@ -15,7 +15,7 @@
 #include "runtime/base/task.h"
 #include "runtime/engine/device/device_transport.h"
 #include "runtime/engine/reduction/reduction.h"
-#include "scheduler/plan.h"
+#include "scheduler/plan/plan.h"
 
 namespace sirtaki::engine {
 

@@ -14,7 +14,7 @@
 #include "runtime/base/tensor.h"
 #include "runtime/engine/common/buffer_pool.h"
 #include "runtime/net/collectives/collectives.h"
-#include "scheduler/plan.h"
+#include "scheduler/plan/plan.h"
 
 namespace sirtaki::engine {
 

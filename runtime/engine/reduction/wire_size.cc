@@ -10,7 +10,7 @@
 #include "compression/counted_codes.h"
 #include "runtime/base/config/compression_methods.h"
 #include "runtime/engine/reduction/ring.h"
-#include "scheduler/wire_cost.h"
+#include "scheduler/plan/wire_cost.h"
 
 namespace sirtaki::engine {
 namespace {

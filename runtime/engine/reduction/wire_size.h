@@ -8,7 +8,7 @@
 #include "compression/coder.h"
 #include "runtime/base/dtype.h"
 #include "runtime/engine/common/requests.h"
-#include "scheduler/plan.h"
+#include "scheduler/plan/plan.h"
 #include "scheduler/policies/policy.h"
 
 namespace sirtaki::engine {

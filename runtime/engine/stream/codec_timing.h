@@ -4,7 +4,7 @@
 #pragma once
 
 #include "runtime/base/loop.h"
-#include "scheduler/profile.h"
+#include "scheduler/plan/profile.h"
 
 namespace sirtaki::engine {
 

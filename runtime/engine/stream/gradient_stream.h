@@ -46,8 +46,8 @@
 #include "runtime/engine/stream/residual_store.h"
 #include "runtime/engine/stream/stream_trace.h"
 #include "runtime/net/collectives/collectives.h"
-#include "scheduler/dispatcher.h"
-#include "scheduler/plan.h"
+#include "scheduler/dispatch/dispatcher.h"
+#include "scheduler/plan/plan.h"
 
 namespace sirtaki::engine {
 

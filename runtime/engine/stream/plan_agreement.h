@@ -20,7 +20,7 @@
 #include "runtime/engine/stream/decision_log.h"
 #include "runtime/engine/stream/step_recorder.h"
 #include "runtime/engine/common/trace.h"
-#include "scheduler/link_meter.h"
+#include "scheduler/link/link_meter.h"
 #include "scheduler/replanner.h"
 
 namespace sirtaki::engine {

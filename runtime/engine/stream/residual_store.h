@@ -14,7 +14,7 @@
 #include "runtime/base/tensor.h"
 #include "runtime/engine/common/requests.h"
 #include "runtime/net/link/hosts.h"
-#include "scheduler/plan.h"
+#include "scheduler/plan/plan.h"
 
 namespace sirtaki::engine {
 

@@ -12,7 +12,7 @@
 
 #include "runtime/base/types.h"
 #include "runtime/engine/common/stream_board.h"
-#include "scheduler/profile.h"
+#include "scheduler/plan/profile.h"
 
 namespace sirtaki::engine {
 

@@ -14,7 +14,7 @@
 #include "runtime/base/status.h"
 #include "runtime/engine/common/requests.h"
 #include "runtime/net/collectives/collectives.h"
-#include "scheduler/plan.h"
+#include "scheduler/plan/plan.h"
 #include "scheduler/policies/controller.h"
 #include "scheduler/policies/policy.h"
 

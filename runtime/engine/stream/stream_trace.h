@@ -11,7 +11,7 @@
 
 #include "runtime/engine/common/stream_board.h"
 #include "runtime/engine/common/trace.h"
-#include "scheduler/plan.h"
+#include "scheduler/plan/plan.h"
 
 namespace sirtaki::engine {
 

@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "scheduler/arith.h"
+#include "scheduler/plan/arith.h"
 
 namespace sirtaki::scheduler::interval {
 

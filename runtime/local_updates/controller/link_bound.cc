@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "scheduler/arith.h"
+#include "scheduler/plan/arith.h"
 #include "runtime/local_updates/controller/fixed_point.h"
 
 namespace sirtaki::scheduler::interval {

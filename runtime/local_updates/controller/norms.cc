@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "runtime/base/check.h"
-#include "scheduler/arith.h"
+#include "scheduler/plan/arith.h"
 #include "runtime/local_updates/controller/fixed_point.h"
 
 namespace sirtaki::scheduler::interval {

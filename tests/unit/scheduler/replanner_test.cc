@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "runtime/base/check.h"
-#include "tests/unit/scheduler/tables.h"
+#include "tests/unit/scheduler/plan/tables.h"
 
 namespace sirtaki::scheduler {
 namespace {

@@ -5,7 +5,7 @@
 #include <set>
 #include <utility>
 
-#include "scheduler/first_layout.h"
+#include "scheduler/plan/first_layout.h"
 
 namespace sirtaki::engine {
 namespace {

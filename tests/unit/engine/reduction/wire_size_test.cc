@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "compression/catalog.h"
-#include "scheduler/plan.h"
+#include "scheduler/plan/plan.h"
 
 namespace sirtaki::engine {
 namespace {

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "tests/unit/scheduler/plans.h"
+#include "tests/unit/scheduler/plan/plans.h"
 
 namespace sirtaki::engine {
 namespace {

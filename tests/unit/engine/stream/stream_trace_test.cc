@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "tests/unit/scheduler/plans.h"
+#include "tests/unit/scheduler/plan/plans.h"
 
 namespace sirtaki::engine {
 namespace {

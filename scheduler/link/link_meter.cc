@@ -1,0 +1,145 @@
+#include "scheduler/link/link_meter.h"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "scheduler/plan/arith.h"
+
+namespace sirtaki::scheduler {
+namespace {
+
+// Fewer completions, or a shorter time, are too much a matter of chance: two partitions may end together.
+constexpr int kCompletions = 4;
+// A link that is never idle is read this often, in completions.
+constexpr int kReadEvery = 16;
+// Readings older than that, in completions, are of another time.
+constexpr int kOutdated = 48;
+constexpr std::int64_t kShortestWindowNs = 2'000'000;
+constexpr std::size_t kWindows = 12;
+constexpr std::size_t kMinWindows = 3;
+constexpr std::size_t kSingles = 64;
+// Where no partition ever ran alone: that of a local network.
+constexpr std::int64_t kUsualLatencyNs = 100'000;
+// Two threads of either host handle a message.
+constexpr double kLeastLatencyNs = 20e3;
+constexpr double kMostLatencyNs = 60e9;
+constexpr double kMostBytesPerSecond = 1e13;
+
+template <class T>
+void push(std::deque<T>& list, T value, std::size_t most) {
+  list.push_back(value);
+  if (list.size() > most) {
+    list.pop_front();
+  }
+}
+
+double upper_quartile(const std::deque<double>& list) {
+  std::vector<double> sorted(list.begin(), list.end());
+  std::ranges::sort(sorted);
+  return sorted[sorted.size() * 3 / 4];
+}
+
+}  // namespace
+
+double LinkMeter::link_bytes(std::int64_t payload) const {
+  return 2.0 * (ranks_ - 1) / ranks_ * static_cast<double>(payload);
+}
+
+void LinkMeter::started(std::int64_t now_ns) {
+  alone_ = in_flight_ == 0;
+  if (alone_) {
+    busy_ = {now_ns, 0};
+    window_ = Window{now_ns, 0, 0, true};
+  }
+  started_ns_ = now_ns;
+  ++in_flight_;
+}
+
+void LinkMeter::finished(std::int64_t now_ns, std::int64_t payload) {
+  if (in_flight_ == 0) {
+    return;
+  }
+  --in_flight_;
+  const double bytes = link_bytes(payload);
+  if (alone_ && in_flight_ == 0) {
+    const TransferSample sample{static_cast<std::int64_t>(bytes),
+                                static_cast<double>(now_ns - started_ns_) / kNsPerSecond};
+    model_.add(sample);
+    push(singles_, sample, kSingles);
+  }
+  alone_ = false;
+  busy_.bytes += bytes;
+  if (in_flight_ == 0 && now_ns - busy_.begin_ns >= kShortestWindowNs) {
+    push(busy_rates_, busy_.bytes * kNsPerSecond / static_cast<double>(now_ns - busy_.begin_ns), kWindows);
+    since_busy_ = 0;
+  }
+  count(now_ns, bytes);
+  forget_old();
+}
+
+void LinkMeter::forget_old() {
+  if (++since_busy_ > kOutdated) {
+    busy_rates_.clear();
+  }
+  if (++since_window_ > kOutdated && !rates_.empty()) {
+    rates_.clear();
+    outdated_ = true;
+  }
+}
+
+// A window begins and ends when the link is idle, or neither: what is in flight shares the link, so at the end of a
+// step partitions complete that had been on their way for a while, faster than the link carries bytes.
+void LinkMeter::count(std::int64_t now_ns, double bytes) {
+  if (!window_) {
+    return;
+  }
+  window_->bytes += bytes;
+  ++window_->completions;
+  const std::int64_t time = now_ns - window_->begin_ns;
+  const bool whole = in_flight_ == 0 && window_->from_idle && window_->completions >= kCompletions;
+  const bool part = in_flight_ > 0 && window_->completions == kReadEvery;
+  if ((whole || part) && time >= kShortestWindowNs) {
+    push(rates_, window_->bytes * kNsPerSecond / static_cast<double>(time), kWindows);
+    since_window_ = 0;
+  }
+  if (in_flight_ == 0) {
+    window_.reset();
+  } else if (part) {
+    window_ = Window{now_ns, 0, 0, false};
+  }
+}
+
+void LinkMeter::reset() {
+  in_flight_ = 0;
+  alone_ = false;
+  window_.reset();
+}
+
+std::optional<LinkReading> LinkMeter::read() const {
+  const std::optional<LinkEstimate> line = model_.estimate();
+  const bool was_busy = busy_rates_.size() >= kMinWindows;
+  double rate = 0;
+  if (rates_.size() >= kMinWindows) {
+    rate = upper_quartile(rates_);
+  } else if (was_busy && (outdated_ || !line)) {
+    rate = upper_quartile(busy_rates_);
+  } else if (line) {
+    rate = line->bytes_per_second;
+  }
+  rate = std::min(rate, kMostBytesPerSecond);
+  if (rate < 1) {
+    return std::nullopt;
+  }
+  double latency = static_cast<double>(kUsualLatencyNs);
+  if (!singles_.empty()) {
+    double least = kMostLatencyNs;
+    for (const TransferSample& sample : singles_) {
+      least = std::min(least, (sample.seconds - static_cast<double>(sample.bytes) / rate) * kNsPerSecond / 2);
+    }
+    latency = std::max(least, kLeastLatencyNs);
+  }
+  return LinkReading{std::llround(latency), std::llround(rate)};
+}
+
+}  // namespace sirtaki::scheduler

@@ -1,0 +1,187 @@
+#include "scheduler/plan/step_model.h"
+
+#include <algorithm>
+#include <deque>
+#include <optional>
+#include <utility>
+
+#include "scheduler/plan/arith.h"
+#include "scheduler/plan/credit.h"
+
+namespace sirtaki::scheduler {
+namespace {
+
+constexpr std::int64_t kPsPerNs = 1000;
+// About 70 minutes for one transfer, 70 years for a sum of them.
+constexpr std::int64_t kLongestTransfer = std::int64_t{1} << 42;
+// What of a message's latency is work on the host, not distance.
+constexpr std::int64_t kMostHandling = 100'000;
+constexpr std::int64_t kEndOfTime = std::int64_t{1} << 61;
+
+std::int64_t after(std::int64_t time, std::int64_t duration) {
+  return std::min(time + duration, kEndOfTime);
+}
+
+std::int64_t to_us(std::int64_t ns) {
+  return (ns + kNsPerUs - 1) / kNsPerUs;
+}
+
+// Time on the link.
+struct Halves {
+  std::int64_t first = 0;
+  std::int64_t second = 0;
+};
+
+// The thread that encodes and decodes.
+class Worker {
+ public:
+  // When work that is there at `at` is done.
+  std::int64_t work(std::int64_t at, std::int64_t duration) {
+    if (duration == 0) {
+      return at;
+    }
+    free_ = after(std::max(free_, at), duration);
+    return free_;
+  }
+
+ private:
+  std::int64_t free_ = 0;
+};
+
+// The link as a queue of halves, and the credit that comes back when both halves of a partition are through.
+class Line {
+ public:
+  Line(std::int64_t credit, std::int64_t latency) : credit_(credit), latency_(latency) {}
+
+  // When a partition may start at the earliest, with what has come back by then; nullopt: not before another half is
+  // through. `at`: not earlier.
+  std::optional<std::int64_t> start(std::int64_t payload, std::int64_t at) {
+    at = std::max(at, awaited_);
+    while (!done_.empty() && (done_.front().first <= at || !credit_.fits(payload))) {
+      at = awaited_ = std::max(at, done_.front().first);
+      credit_.give_back(done_.front().second);
+      done_.pop_front();
+    }
+    return credit_.fits(payload) ? std::optional(at) : std::nullopt;
+  }
+
+  // First half of a partition that start() let go, and second half of the one whose first half is through longest.
+  void reduce(std::size_t job, std::int64_t payload, std::int64_t start, const Halves& halves) {
+    credit_.take(payload);
+    gathers_.push_back({serve(start, halves.first), job, payload, halves.second});
+  }
+  std::pair<std::size_t, std::int64_t> gather() {
+    const Gather next = gathers_.front();
+    gathers_.pop_front();
+    done_at_ = std::max(done_at_, next.half == 0 ? next.at : serve(next.at, next.half));
+    const std::int64_t done = done_at_;
+    done_.emplace_back(done, next.payload);
+    return {next.job, done};
+  }
+
+  bool idle() const { return gathers_.empty(); }
+  std::int64_t next_gather() const { return gathers_.front().at; }
+
+ private:
+  struct Gather {
+    std::int64_t at = 0;
+    std::size_t job = 0;
+    std::int64_t payload = 0;
+    std::int64_t half = 0;
+  };
+
+  std::int64_t serve(std::int64_t at, std::int64_t half) {
+    link_free_ = after(std::max(link_free_, at), half);
+    return after(link_free_, latency_ / 2);
+  }
+
+  Credit credit_;
+  std::int64_t latency_;
+  std::int64_t link_free_ = 0;
+  std::int64_t done_at_ = 0;
+  std::int64_t awaited_ = 0;                                // the last credit that came back for a partition
+  std::deque<Gather> gathers_;                              // in the order in which their first halves are through
+  std::deque<std::pair<std::int64_t, std::int64_t>> done_;  // (time, payload), in the order of time
+};
+
+}  // namespace
+
+void Job::add(const PlannedTensor& tensor, std::int64_t numel, const StepProfile& profile) {
+  payload += tensor.wire_bytes_of(numel);
+  one_way = tensor.decision.recipe == Recipe::kGather;
+  if (tensor.decision.way().lossy()) {
+    const CodecCost cost = profile.cost_of(tensor.decision.codec);
+    encode = after(encode, static_cast<std::int64_t>(Wide{numel} * cost.encode_ps / kPsPerNs));
+    decode = after(decode, static_cast<std::int64_t>(Wide{numel} * cost.decode_ps / kPsPerNs));
+  }
+}
+
+StepModel::StepModel(const StepProfile& profile, const PlannerOptions& options)
+    : profile_(profile),
+      options_(options),
+      backward_end_(profile.backward_us * kNsPerUs),
+      forward_end_(backward_end_ + profile.forward_us * kNsPerUs),
+      latency_(options.ranks > 1 ? 2 * profile.latency_ns : 0),
+      handling_(std::min(latency_ / 4, kMostHandling)) {}
+
+std::int64_t StepModel::ready(int tensor) const {
+  return profile_.ready_us[static_cast<std::size_t>(tensor)] * kNsPerUs;
+}
+
+std::int64_t StepModel::need(int tensor) const {
+  if (!options_.forward) {
+    return backward_end_;
+  }
+  const std::int64_t need = profile_.need_us[static_cast<std::size_t>(tensor)];
+  return need == StepProfile::kUnknown ? forward_end_ : std::min(backward_end_ + need * kNsPerUs, forward_end_);
+}
+
+std::int64_t StepModel::occupancy(std::int64_t payload) const {
+  const Wide ns = Wide{2} * (options_.ranks - 1) * payload * kNsPerSecond /
+                  (Wide{options_.ranks} * std::max<std::int64_t>(profile_.bytes_per_second, 1));
+  return static_cast<std::int64_t>(std::min<Wide>(ns, kLongestTransfer));
+}
+
+Prediction StepModel::run(std::span<const Job> jobs, std::int64_t credit, std::vector<std::int64_t>* done_times) const {
+  std::int64_t all_ready = 0;
+  for (const Job& job : jobs) {
+    all_ready = std::max(all_ready, job.ready);
+  }
+  if (done_times != nullptr) {
+    done_times->assign(jobs.size(), 0);
+  }
+  Line line(credit, latency_);
+  Worker worker;
+  std::int64_t earliest = 0;
+  std::int64_t lateness = 0;
+  std::int64_t done = 0;
+  for (std::size_t next = 0; next < jobs.size() || !line.idle();) {
+    std::optional<std::int64_t> start;
+    if (next < jobs.size()) {
+      const Job& job = jobs[next];
+      earliest = std::max(earliest, job.ready == all_ready ? std::max(job.ready, backward_end_) : job.ready);
+      start = line.start(job.payload, earliest);
+    }
+    if (start && (line.idle() || *start < line.next_gather())) {
+      earliest = *start;
+      const std::int64_t whole = occupancy(jobs[next].payload) + handling_;
+      const Halves halves = jobs[next].one_way ? Halves{whole, 0} : Halves{whole / 2, whole / 2};
+      line.reduce(next, jobs[next].payload, worker.work(*start, jobs[next].encode), halves);
+      ++next;
+      continue;
+    }
+    const auto [job, at] = line.gather();
+    done = std::max(done, worker.work(at, jobs[job].decode));
+    lateness = std::max(lateness, done - jobs[job].need);
+    if (done_times != nullptr) {
+      (*done_times)[job] = done;
+    }
+  }
+  return {step_us(lateness), to_us(lateness), to_us(done)};
+}
+
+std::int64_t StepModel::step_us(std::int64_t lateness) const {
+  return to_us(after(forward_end_, std::max<std::int64_t>(lateness, 0)));
+}
+
+}  // namespace sirtaki::scheduler

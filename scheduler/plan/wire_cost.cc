@@ -1,0 +1,75 @@
+#include "scheduler/plan/wire_cost.h"
+
+#include <algorithm>
+#include <bit>
+#include <limits>
+
+#include "scheduler/plan/arith.h"
+
+namespace sirtaki::scheduler {
+namespace {
+
+std::int64_t part_of(std::int64_t bytes, std::int64_t numerator, std::int64_t denominator) {
+  return static_cast<std::int64_t>((Wide{bytes} * numerator + denominator - 1) / denominator);
+}
+
+std::int64_t ring(const Payload& payload, std::int64_t ranks) {
+  const Wide held = payload.held_bytes;
+  // Hops on which it is sparse.
+  const std::int64_t sparse = std::min(ranks - 1, payload.held_bytes / std::max<std::int64_t>(payload.bytes, 1));
+  const Wide hops = Wide{payload.bytes} * sparse * (sparse + 1) / 2 + held * (ranks - 1 - sparse);
+  const Wide end = std::min(Wide{payload.bytes} * ranks, held) * (ranks - 1);
+  const Wide twice = 2 * (ranks - 1);
+  return static_cast<std::int64_t>((hops + end + twice - 1) / twice);
+}
+
+// All-to-alls, or as many messages.
+std::int64_t rounds(Recipe recipe) {
+  switch (recipe) {
+    case Recipe::kGather:
+      return 1;
+    case Recipe::kDense:
+    case Recipe::kScatter:
+      return 2;
+    case Recipe::kRing:
+      return 3;
+    case Recipe::kShared:
+    case Recipe::kLowRank:
+    case Recipe::kCounts:
+      break;
+  }
+  return 4;
+}
+
+}  // namespace
+
+std::int64_t dense_equivalent(Recipe recipe, const Payload& payload, int ranks) {
+  if (ranks < 2) {
+    return payload.bytes;
+  }
+  switch (recipe) {
+    case Recipe::kGather:
+      return part_of(payload.bytes, ranks, 2);
+    case Recipe::kCounts:
+      // A code has 2 bits, a count one of 2P + 1 values.
+      return payload.agreed_bytes + part_of(payload.bytes, 2 + std::bit_width(2U * static_cast<unsigned>(ranks)), 4);
+    case Recipe::kRing:
+      return ring(payload, ranks);
+    case Recipe::kDense:
+    case Recipe::kScatter:
+    case Recipe::kShared:
+    case Recipe::kLowRank:
+      break;
+  }
+  return payload.agreed_bytes + payload.bytes;
+}
+
+std::int64_t exchange_ns(const Exchange& exchange, int ranks, const LinkFacts& link) {
+  const std::int64_t others = ranks - 1;
+  const Wide latency = Wide{rounds(exchange.recipe)} * others * link.latency_ns;
+  const Wide wire = Wide{2} * others * exchange.wire_bytes * kNsPerSecond /
+                    (Wide{ranks} * std::max<std::int64_t>(link.bytes_per_second, 1));
+  return static_cast<std::int64_t>(std::min(latency + wire, Wide{std::numeric_limits<std::int64_t>::max()}));
+}
+
+}  // namespace sirtaki::scheduler

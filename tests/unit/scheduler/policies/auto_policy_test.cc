@@ -1,0 +1,252 @@
+#include "scheduler/policies/auto_policy.h"
+
+#include <algorithm>
+#include <functional>
+#include <iterator>
+#include <memory>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "scheduler/replanner.h"
+#include "tests/unit/scheduler/policies/link_policy_test.h"
+
+namespace sirtaki::scheduler {
+namespace {
+
+class AutoPolicyTest : public LinkPolicyTest {};
+
+TEST_F(AutoPolicyTest, StaysDenseOnAFastLink) {
+  make("auto");
+  EXPECT_TRUE(all_dense());
+  for (int i = 0; i < 60; ++i) {
+    EXPECT_FALSE(profile(10'000'000'000));
+  }
+  EXPECT_TRUE(all_dense());
+  EXPECT_NE(controller_->last_decision().find("stays"), std::string::npos) << controller_->last_decision();
+}
+
+TEST_F(AutoPolicyTest, IsAtRestOnlyWhileNothingIsWanted) {
+  make("auto");
+  profile(10'000'000'000);
+  EXPECT_TRUE(controller_->settled());
+  EXPECT_FALSE(profile(50'000'000));
+  EXPECT_FALSE(controller_->settled()) << "the next profile confirms a change";
+  EXPECT_TRUE(profile(50'000'000));
+  EXPECT_FALSE(controller_->settled()) << "the next profiles judge it";
+  controller_->restart();
+  EXPECT_FALSE(controller_->settled());
+}
+
+TEST_F(AutoPolicyTest, CompressesWhereStepsGetShorter) {
+  make("auto");
+  const std::int64_t dense = step_us(50'000'000);
+  EXPECT_FALSE(profile(50'000'000)) << "not before it is confirmed";
+  EXPECT_TRUE(profile(50'000'000));
+  EXPECT_GT(lossy(), 0);
+  EXPECT_LT(step_us(50'000'000) * 3, dense);
+  for (std::size_t i = 0; i < infos_.size(); ++i) {
+    EXPECT_FALSE(now_[i].reason.empty());
+    if (infos_[i].dims.size() < 2) {
+      EXPECT_FALSE(now_[i].decision.way().lossy()) << now_[i].name;
+    }
+  }
+  EXPECT_NE(controller_->last_decision().find("predicted"), std::string::npos);
+}
+
+TEST_F(AutoPolicyTest, SparesSensitiveTensorsUnlessStepsWouldBeLonger) {
+  for (const auto& [rate, spared] : {std::pair<std::int64_t, bool>{200'000'000, true}, {60'000'000, false}}) {
+    make("auto");
+    profile(rate);
+    ASSERT_TRUE(profile(rate)) << rate;
+    const auto further = [&](std::size_t i) {
+      return now_[i].decision.way().lossy() && now_[i].decision.codec != CodecId::kInt8;
+    };
+    EXPECT_TRUE(spared || further(6)) << rate;
+    EXPECT_EQ(further(0), !spared) << rate << ": " << controller_->last_decision();
+  }
+}
+
+TEST_F(AutoPolicyTest, CompressesNoMoreThanItNeeds) {
+  make("auto");
+  // Dense hides nearly all of it; a little less hides the rest.
+  for (const std::int64_t rate : {250'000'000, 220'000'000, 200'000'000}) {
+    controller_->restart();
+    make("auto");
+    profile(rate);
+    profile(rate);
+    if (lossy() > 0) {
+      EXPECT_LT(lossy(), 8) << rate;
+      EXPECT_TRUE(std::ranges::none_of(now_, [](const PlannedTensor& t) {
+        return t.decision.way().lossy() && t.decision.codec != CodecId::kInt8;
+      })) << rate;
+    }
+  }
+}
+
+// Codecs by what a training loses: a slower link never means a milder one, and none is beyond the budget.
+TEST_F(AutoPolicyTest, GoesFromLittleLossToMoreAndNoFurtherThanItsBudget) {
+  constexpr CodecId kOrder[] = {CodecId::kNone, CodecId::kInt8, CodecId::kThresholdSparse};
+  std::ptrdiff_t furthest = 0;
+  std::int64_t density = params::kOne;
+  bool seen[std::size(kOrder)] = {};
+  for (std::int64_t rate = 400'000'000; rate > 500'000; rate = rate * 3 / 4) {
+    make("auto");
+    profile(rate);
+    profile(rate);
+    std::ptrdiff_t at = 0;
+    for (const PlannedTensor& tensor : now_) {
+      const auto* const place = std::ranges::find(kOrder, tensor.decision.codec);
+      ASSERT_NE(place, std::end(kOrder)) << rate << ": " << tensor.name << ", " << tensor.reason;
+      at = std::max(at, place - kOrder);
+      seen[place - kOrder] = true;
+      if (tensor.decision.codec == CodecId::kThresholdSparse) {
+        EXPECT_LE(tensor.decision.params.at(params::kDensity), density) << rate;
+        density = tensor.decision.params.at(params::kDensity);
+      }
+    }
+    EXPECT_GE(at, furthest) << rate << ": " << controller_->last_decision();
+    furthest = at;
+  }
+  EXPECT_TRUE(std::ranges::all_of(seen, std::identity()));
+  EXPECT_NEAR(static_cast<double>(density), 0.02 * params::kOne, 1);
+}
+
+TEST_F(AutoPolicyTest, MaySpareOptimizersThatNeedAllElements) {
+  make("auto:sparse=off");
+  profile(1'000'000);
+  EXPECT_TRUE(profile(1'000'000));
+  EXPECT_GT(lossy(), 0);
+  EXPECT_TRUE(std::ranges::all_of(now_, [](const PlannedTensor& t) {
+    return t.decision.codec == CodecId::kNone || t.decision.codec == CodecId::kInt8;
+  })) << controller_->last_decision();
+}
+
+TEST_F(AutoPolicyTest, HandsItsSettingsToTheSparseCodec) {
+  make("auto:momentum=0.9,nesterov=on,rate=1%");
+  profile(1'000'000);
+  ASSERT_TRUE(profile(1'000'000));
+  const Decision& sparse = now_[6].decision;
+  ASSERT_EQ(sparse.codec, CodecId::kThresholdSparse) << controller_->last_decision();
+  EXPECT_NEAR(static_cast<double>(corrected_momentum(sparse.codec, sparse.params)), 0.9 * params::kOne, 1);
+  EXPECT_EQ(sparse.params.at(params::kNesterov), 1);
+  EXPECT_NEAR(static_cast<double>(sparse.params.at(params::kDensity)), 0.01 * params::kOne, 1);
+}
+
+TEST_F(AutoPolicyTest, FollowsTheLinkThereAndBack) {
+  make("auto");
+  profile(12'500'000);
+  profile(12'500'000);
+  const int slow = lossy();
+  EXPECT_GT(slow, 0);
+  for (int i = 0; i < 10; ++i) {
+    profile(10'000'000'000);
+  }
+  EXPECT_TRUE(all_dense());
+  for (int i = 0; i < 10; ++i) {
+    profile(12'500'000);
+  }
+  EXPECT_EQ(lossy(), slow);
+}
+
+TEST_F(AutoPolicyTest, DoesNotSwingOnANoisyLink) {
+  struct Noise {
+    std::int64_t spread;
+    int profiles;
+    int changes;
+  };
+  for (const Noise& noise : {Noise{1'000'000, 62, 2}, Noise{5'000'000, 200, 7}}) {
+    for (std::uint64_t seed = 0; seed < 5; ++seed) {
+      SCOPED_TRACE(seed);
+      std::mt19937_64 random(seed);
+      make("auto");
+      int changes = 0;
+      for (int i = 0; i < noise.profiles; ++i) {
+        const auto offset = static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(2 * noise.spread));
+        changes += profile(25'000'000 - noise.spread + offset) ? 1 : 0;
+      }
+      EXPECT_LE(changes, noise.changes) << noise.spread;
+    }
+  }
+}
+
+TEST_F(AutoPolicyTest, TakesBackWhatMadeStepsLonger) {
+  make("auto");
+  profile(12'500'000);
+  ASSERT_TRUE(profile(12'500'000));
+  EXPECT_FALSE(profile(12'500'000, 3000)) << "once is noise";
+  EXPECT_TRUE(profile(12'500'000, 3000));
+  EXPECT_TRUE(all_dense());
+  int until = 0;
+  while (!profile(12'500'000) && until < 100) {
+    ++until;
+  }
+  EXPECT_GE(until, 8) << "and stays away from it for a while";
+  EXPECT_LT(until, 100);
+}
+
+TEST_F(AutoPolicyTest, CodecsThatCostMoreThanTheySaveAreNotUsed) {
+  make("auto");
+  profile_.codec_costs.fill({2'000'000, 2'000'000});
+  for (int i = 0; i < 4; ++i) {
+    EXPECT_FALSE(profile(12'500'000)) << controller_->last_decision();
+  }
+}
+
+TEST_F(AutoPolicyTest, OnlyTensorsOfItsRulesFollow) {
+  make("layer3*=>auto;layer5.weight=>int8;*=>none");
+  EXPECT_EQ(lossy(), 1);
+  profile(1'000'000);
+  EXPECT_TRUE(profile(1'000'000));
+  EXPECT_EQ(lossy(), 2);
+  EXPECT_TRUE(now_[6].decision.way().lossy());
+  EXPECT_EQ(now_[10].decision.codec, CodecId::kInt8);
+}
+
+TEST(PolicyController, RefusesTwoPoliciesThatChange) {
+  const PlainFacts facts(4);
+  const auto choices =
+      decide(*parse_spec("a=>auto;*=>importance"), {{"a", {64, 64}}, {"b", {64, 64}}}, {.ranks = 4}, facts);
+  ASSERT_FALSE(choices);
+  EXPECT_NE(choices.status().text().find("both auto and importance"), std::string_view::npos);
+}
+
+TEST_F(AutoPolicyTest, TheReplannerProposesWhatItsControllerWants) {
+  const Spec spec = *parse_spec("auto");
+  std::vector<int> order(infos_.size());
+  for (std::size_t i = 0; i < order.size(); ++i) {
+    order[i] = static_cast<int>(order.size() - 1 - i);
+  }
+  const auto first = Plan::build(*decide(spec, infos_, {.ranks = 4}, *facts_), order, planner_.limits, 1).value();
+  const auto make_replanner = [&] {
+    return std::make_unique<Replanner>(first, ReplannerOptions{.planner = planner_},
+                                       make_controller(spec, infos_, planner_, facts_));
+  };
+  const auto a = make_replanner();
+  const auto b = make_replanner();
+  EXPECT_TRUE(a->wants_profile(8));
+  profile_.bytes_per_second = 12'500'000;
+  std::vector<Reason> reasons;
+  for (const std::uint64_t step : {3, 6, 8, 16}) {
+    profile_.step_us = predict(*a->current(), profile_, planner_).step_us;
+    const auto proposal = a->consider(step, profile_);
+    const auto same = b->consider(step, profile_);
+    ASSERT_EQ(proposal.has_value(), same.has_value());
+    EXPECT_EQ(a->proposed_digest(), b->proposed_digest());
+    if (proposal) {
+      reasons.push_back(proposal->reason);
+      a->adopted(step + 1);
+      b->adopted(step + 1);
+    }
+  }
+  EXPECT_NE(std::ranges::find(reasons, Reason::kCodecs), reasons.end());
+  EXPECT_FALSE(a->frozen());
+  EXPECT_FALSE(a->policy_log().empty());
+  EXPECT_TRUE(std::ranges::any_of(a->current()->tensors(), [](const auto& t) { return t.decision.way().lossy(); }));
+  a->restart();
+  EXPECT_EQ(a->current(), first);
+}
+
+}  // namespace
+}  // namespace sirtaki::scheduler
