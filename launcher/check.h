@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "launcher/agent_protocol.h"
-#include "launcher/hosts.h"
+#include "launcher/agent/agent_protocol.h"
+#include "launcher/hosts/hosts.h"
 #include "runtime/base/config/config.h"
 
 namespace sirtaki::launcher {

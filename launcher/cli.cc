@@ -6,7 +6,7 @@
 #include <memory>
 #include <string_view>
 
-#include "launcher/host_facts.h"
+#include "launcher/agent/host_facts.h"
 #include "runtime/base/config/config.h"
 #include "runtime/base/config/config_load.h"
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "launcher/ssh.h"
+#include "launcher/process/ssh.h"
 #include "runtime/base/config/option_value.h"
 #include "runtime/base/status.h"
 #include "runtime/base/types.h"

@@ -6,8 +6,8 @@
 
 #include <algorithm>
 
-#include "launcher/descriptors.h"
-#include "launcher/processes.h"
+#include "launcher/process/descriptors.h"
+#include "launcher/process/processes.h"
 
 namespace sirtaki::launcher {
 

@@ -15,12 +15,12 @@
 #include <string>
 #include <vector>
 
-#include "launcher/agent_link.h"
+#include "launcher/agent/agent_link.h"
 #include "launcher/cli.h"
-#include "launcher/environment.h"
-#include "launcher/hosts.h"
+#include "launcher/hosts/environment.h"
+#include "launcher/hosts/hosts.h"
 #include "launcher/output.h"
-#include "launcher/output_writer.h"
+#include "launcher/agent/output_writer.h"
 #include "launcher/report.h"
 #include "runtime/base/config/config.h"
 #include "runtime/hub/hub.h"

@@ -8,9 +8,9 @@
 #include <ctime>
 
 #include "launcher/check.h"
-#include "launcher/host_facts.h"
+#include "launcher/agent/host_facts.h"
 #include "launcher/job.h"
-#include "launcher/ssh.h"
+#include "launcher/process/ssh.h"
 
 namespace sirtaki::launcher {
 

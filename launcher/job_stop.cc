@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "launcher/job.h"
-#include "launcher/processes.h"
+#include "launcher/process/processes.h"
 #include "runtime/base/config/option_value.h"
 
 namespace sirtaki::launcher {

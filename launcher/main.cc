@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "launcher/agent.h"
+#include "launcher/agent/agent.h"
 #include "launcher/cli.h"
 #include "launcher/job.h"
 #include "launcher/plan.h"

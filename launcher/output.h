@@ -12,7 +12,7 @@
 #include <string_view>
 #include <vector>
 
-#include "launcher/agent_protocol.h"
+#include "launcher/agent/agent_protocol.h"
 #include "runtime/base/types.h"
 
 namespace sirtaki::launcher {

@@ -9,7 +9,7 @@
 #include <fstream>
 #include <sstream>
 
-#include "launcher/host_facts.h"
+#include "launcher/agent/host_facts.h"
 
 namespace sirtaki::launcher {
 

@@ -7,7 +7,7 @@
 #include <fstream>
 #include <sstream>
 
-#include "launcher/output_writer.h"
+#include "launcher/agent/output_writer.h"
 
 namespace sirtaki::launcher {
 namespace {

@@ -1,0 +1,333 @@
+#include "launcher/agent/agent.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/signal_set.hpp>
+#include <boost/asio/steady_timer.hpp>
+
+#include "launcher/agent/agent_protocol.h"
+#include "launcher/agent/agent_ranks.h"
+#include "launcher/agent/channel.h"
+#include "launcher/process/descriptors.h"
+#include "launcher/agent/host_facts.h"
+#include "launcher/process/processes.h"
+#include "runtime/base/config/config_load.h"
+
+namespace sirtaki::launcher {
+
+namespace asio = boost::asio;
+using boost::system::error_code;
+
+namespace {
+
+constexpr auto kKillRound = std::chrono::milliseconds(10);
+constexpr auto kSweepLimit = std::chrono::seconds(2);
+// Over ssh a cut line need not end stdin. The launcher sends something every 2 s.
+constexpr auto kSilenceLimit = std::chrono::seconds(30);
+
+class Agent {
+ public:
+  Agent();
+  int run();
+
+ private:
+  void on_frame(const Frame& frame);
+  void on_end();
+  void wait_for_signal();
+  void reap();
+  void probe(ConstBytes payload);
+  void spawn(ConstBytes payload);
+  void pass_on(ConstBytes payload);
+  void kill_ranks(ConstBytes payload);
+  void terminate();
+  void kill_all_now();
+  void watch_silence();
+  void finish();
+  void protocol_error(const Status& status);
+
+  const Environment environment_;
+  const Hello hello_;
+  asio::io_context io_;
+  asio::signal_set signals_;
+  asio::steady_timer kill_timer_;
+  asio::steady_timer silence_;
+  FrameChannel channel_;
+  RankSet ranks_;
+  Duration term_grace_{};
+  bool terminating_ = false;  // the ranks have got their SIGTERM
+  bool paused_ = false;       // the job is stopped, and its launcher says nothing
+  bool ending_ = false;       // the launcher is gone
+};
+
+Agent::Agent()
+    : environment_(process_environment()),
+      hello_(describe_host(environment_)),
+      signals_(io_, SIGCHLD, SIGTERM, SIGHUP),
+      kill_timer_(io_),
+      silence_(io_),
+      channel_(io_, FileDescriptor(fcntl(0, F_DUPFD_CLOEXEC, 3)), FileDescriptor(fcntl(1, F_DUPFD_CLOEXEC, 3)), false,
+               {[this](const Frame& frame) { on_frame(frame); }, [this](const Status&) { on_end(); }}),
+      ranks_(io_, environment_, raise_open_files(),
+             [this](FrameType type, ConstBytes payload) { channel_.send(type, payload); }) {
+  signals_.add(SIGINT);
+  const int null = open("/dev/null", O_RDWR | O_CLOEXEC);
+  dup2(null, 0);
+  dup2(null, 1);
+  close(null);
+}
+
+int Agent::run() {
+  channel_.send_raw(kPreamble);
+  channel_.send(FrameType::kHello, encode(hello_));
+  channel_.start();
+  wait_for_signal();
+  if (!hello_.ssh_client.empty()) {
+    watch_silence();
+  }
+  io_.run();
+  kill_descendants(kSweepLimit);
+  return 0;
+}
+
+void Agent::watch_silence() {
+  if (paused_) {
+    silence_.cancel();
+    return;
+  }
+  silence_.expires_after(kSilenceLimit);
+  silence_.async_wait([this](const error_code& error) {
+    if (!error) {
+      on_end();
+    }
+  });
+}
+
+void Agent::on_frame(const Frame& frame) {
+  if (!hello_.ssh_client.empty()) {
+    watch_silence();
+  }
+  switch (frame.type) {
+    case FrameType::kPing:
+      channel_.send(FrameType::kPong, {});
+      return;
+    case FrameType::kCredit:
+      if (const auto credit = decode_credit(frame.payload)) {
+        ranks_.add_credit(*credit);
+      }
+      return;
+    case FrameType::kProbe:
+      probe(frame.payload);
+      return;
+    case FrameType::kSpawn:
+      spawn(frame.payload);
+      return;
+    case FrameType::kSignal:
+      pass_on(frame.payload);
+      return;
+    case FrameType::kKill:
+      kill_ranks(frame.payload);
+      return;
+    default:
+      protocol_error(corrupt("frame type " + std::to_string(static_cast<int>(frame.type))));
+  }
+}
+
+void Agent::protocol_error(const Status& status) {
+  const std::string line = "sirtakirun agent: " + status.to_string() + "\n";
+  [[maybe_unused]] const ssize_t written = write(2, line.data(), line.size());
+  on_end();
+}
+
+void Agent::probe(ConstBytes payload) {
+  const auto request = decode_probe(payload);
+  if (!request) {
+    protocol_error(request.status());
+    return;
+  }
+  channel_.send(FrameType::kProbed, encode(probe_endpoints(*request)));
+}
+
+void Agent::spawn(ConstBytes payload) {
+  const auto request = decode_spawn(payload);
+  if (!request) {
+    protocol_error(request.status());
+    return;
+  }
+  term_grace_ = std::chrono::milliseconds(request->term_grace_ms);
+  ranks_.spawn_all(*request);
+}
+
+void Agent::pass_on(ConstBytes payload) {
+  const auto request = decode_signal(payload);
+  if (!request) {
+    protocol_error(request.status());
+    return;
+  }
+  Signalled answer{request->signal, {}};
+  if (request->signal == SIGSTOP || request->signal == SIGCONT) {
+    paused_ = request->signal == SIGSTOP;
+    stop_or_continue_descendants(request->signal);
+    if (!hello_.ssh_client.empty()) {
+      watch_silence();
+    }
+  } else {
+    answer.unhandled = ranks_.pass_on(request->signal);
+  }
+  channel_.send(FrameType::kSignalled, encode(answer));
+}
+
+void Agent::kill_ranks(ConstBytes payload) {
+  const auto request = decode_kill(payload);
+  if (!request) {
+    protocol_error(request.status());
+  } else if (request->signal == SIGKILL) {
+    kill_all_now();
+  } else {
+    terminate();
+  }
+}
+
+// Whoever asks, and however often: the ranks get one SIGTERM, and one time to end in.
+void Agent::terminate() {
+  if (terminating_) {
+    return;
+  }
+  terminating_ = true;
+  ranks_.terminate();
+  if (!ranks_.ending_in_order()) {
+    kill_all_now();
+    return;
+  }
+  kill_timer_.expires_after(term_grace_);
+  kill_timer_.async_wait([this](const error_code& error) {
+    if (!error) {
+      kill_all_now();
+    }
+  });
+}
+
+void Agent::kill_all_now() {
+  if (kill_round() == 0) {
+    return;
+  }
+  kill_timer_.expires_after(kKillRound);
+  kill_timer_.async_wait([this](const error_code& error) {
+    if (!error) {
+      kill_all_now();
+    }
+  });
+}
+
+void Agent::wait_for_signal() {
+  signals_.async_wait([this](const error_code& error, int number) {
+    if (error) {
+      return;
+    }
+    if (number == SIGCHLD) {
+      reap();
+    } else if (ranks_.all_exited()) {
+      on_end();
+    } else {
+      terminate();  // and goes on to serve the launcher, which may not know yet
+    }
+    wait_for_signal();
+  });
+}
+
+void Agent::reap() {
+  int status = 0;
+  for (pid_t pid = 0; (pid = waitpid(-1, &status, WNOHANG)) > 0;) {
+    ranks_.on_child_exit(pid, status);
+  }
+  if (ending_ && ranks_.all_exited()) {
+    finish();
+  } else if (terminating_ && !ranks_.ending_in_order()) {
+    kill_all_now();  // those that are left have made no arrangements
+  }
+}
+
+void Agent::on_end() {
+  if (ending_) {
+    return;
+  }
+  ending_ = true;
+  if (ranks_.all_exited()) {
+    finish();
+    return;
+  }
+  terminate();
+  // What cannot be killed, in the middle of a read from a dead disk, is not waited for.
+  silence_.expires_after(term_grace_ + kSweepLimit);
+  silence_.async_wait([this](const error_code& error) {
+    if (!error) {
+      finish();
+    }
+  });
+}
+
+void Agent::finish() {
+  io_.stop();
+}
+
+// --- The warden ---
+
+// Waits for the agent and hands signals on; returns the agent's exit code after everything below is gone.
+int guard(pid_t agent, const sigset_t& signals) {
+  prctl(PR_SET_NAME, "sirtaki-warden", 0, 0, 0);
+  const int null = open("/dev/null", O_RDWR | O_CLOEXEC);
+  dup2(null, 0);  // the agent alone must hold the pipes, else neither side would see their end
+  dup2(null, 1);
+  int status = 0;
+  while (true) {
+    int number = 0;
+    sigwait(&signals, &number);
+    if (number != SIGCHLD) {
+      kill(agent, SIGTERM);
+      continue;
+    }
+    for (pid_t pid = 0; (pid = waitpid(-1, &status, WNOHANG)) > 0;) {
+      if (pid == agent) {
+        kill_descendants(kSweepLimit);
+        return exit_code_of(status);
+      }
+    }
+  }
+}
+
+}  // namespace
+
+int run_agent() {
+  signal(SIGPIPE, SIG_IGN);
+  signal(SIGUSR1, SIG_IGN);  // a scheduler's warning to all processes is for the ranks
+  signal(SIGUSR2, SIG_IGN);
+  become_subreaper();
+  sigset_t handled;
+  sigset_t before;
+  sigemptyset(&handled);
+  for (const int number : {SIGCHLD, SIGTERM, SIGHUP, SIGINT}) {
+    sigaddset(&handled, number);
+  }
+  sigprocmask(SIG_BLOCK, &handled, &before);
+  const pid_t warden = getpid();
+  const pid_t pid = fork();
+  if (pid > 0) {
+    return guard(pid, handled);
+  }
+  sigprocmask(SIG_SETMASK, &before, nullptr);
+  become_subreaper();
+  // Without a warden (fork failed) the agent still does its own work.
+  if (pid == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGTERM, 0, 0, 0);
+    if (getppid() != warden) {
+      return 1;
+    }
+  }
+  return Agent().run();
+}
+
+}  // namespace sirtaki::launcher

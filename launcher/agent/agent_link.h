@@ -1,0 +1,91 @@
+// AgentLink: the launcher's end of one agent, here (a child process) or on another host (behind ssh).
+//
+// Owned by Job; one thread, its loop's. Reports each of its changes once: ready or failed, then frames, then gone.
+#pragma once
+
+#include <array>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "launcher/agent/agent_protocol.h"
+#include "launcher/agent/channel.h"
+#include "launcher/hosts/hosts.h"
+#include "launcher/process/spawn.h"
+#include "runtime/base/status.h"
+
+namespace sirtaki::launcher {
+
+struct AgentCommand {
+  std::vector<std::string> argv;
+  std::vector<std::string> env;  // of the agent or of ssh
+  std::string remote_path;       // for messages
+  rlim_t open_files = 0;         // as in SpawnSpec
+};
+
+class AgentLink {
+ public:
+  struct Events {
+    std::function<void(AgentLink&)> on_ready;                 // the agent said hello, and its version is ours
+    std::function<void(AgentLink&, Status)> on_failed;        // it never will; the text names the fix
+    std::function<void(AgentLink&, const Frame&)> on_frame;   // after on_ready
+    std::function<void(AgentLink&, Status)> on_gone;          // after on_ready: the agent has ended, with or without us
+    std::function<void(AgentLink&, std::string)> on_message;  // a line of its stderr, after on_ready
+  };
+  enum class State { kStarting, kReady, kFailed, kGone };
+
+  AgentLink(boost::asio::io_context& io, Placement placement, Events events);
+
+  void start(const AgentCommand& command);
+  void send(FrameType type, ConstBytes payload) { channel_->send(type, payload); }
+  // The process with this pid, ssh or the agent's warden, has ended. Ignored when it is not ours.
+  void on_child_exit(pid_t pid, int wait_status);
+  // Asks the agent to end, which it does once its ranks are gone.
+  void finish();
+  // Ends our side at once, without on_gone: the agent ends its ranks when it notices.
+  void cut();
+  // Counts one unanswered ping and sends the next; false when too many are unanswered.
+  bool ping();
+
+  State state() const { return state_; }
+  const Placement& placement() const { return placement_; }
+  const Hello& hello() const { return hello_; }
+  pid_t pid() const { return pid_; }
+  bool ended() const { return state_ == State::kFailed || state_ == State::kGone; }
+
+ private:
+  void on_channel_frame(const Frame& frame);
+  void on_channel_end(const Status& status);
+  void read_messages();
+  void take_messages(std::string_view bytes);
+  void drain_messages();
+  void resolve();
+  void fail(Status status);
+  Status why_ended() const;
+
+  static constexpr int kMaxUnanswered = 12;  // pings, one every two seconds
+
+  boost::asio::io_context& io_;
+  const Placement placement_;
+  const Events events_;
+  std::string remote_path_;
+  State state_ = State::kStarting;
+  Hello hello_;
+  pid_t pid_ = -1;
+  std::optional<int> wait_status_;
+  std::unique_ptr<FrameChannel> channel_;
+  std::optional<Status> channel_end_;
+  std::unique_ptr<boost::asio::posix::stream_descriptor> messages_in_;
+  std::array<char, 4096> message_buffer_{};
+  std::string messages_;      // the last of what came on stderr
+  std::string message_line_;  // its unfinished line
+  boost::asio::steady_timer linger_;
+  int unanswered_ = 0;
+};
+
+}  // namespace sirtaki::launcher

@@ -1,0 +1,271 @@
+#include "launcher/agent/agent_ranks.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <boost/asio/buffer.hpp>
+#include <boost/asio/error.hpp>
+
+#include "launcher/process/descriptors.h"
+#include "launcher/hosts/environment.h"
+#include "launcher/process/handlers.h"
+#include "launcher/agent/host_facts.h"
+#include "launcher/hosts/hosts.h"
+#include "launcher/process/processes.h"
+
+namespace sirtaki::launcher {
+
+namespace asio = boost::asio;
+using boost::system::error_code;
+
+namespace {
+
+// What a rank leaves behind may still write its last lines (`tee`); after this it is ended.
+constexpr auto kLingerStep = std::chrono::milliseconds(1000);
+
+}  // namespace
+
+RankSet::RankSet(asio::io_context& io, Environment environment, rlim_t open_files, Send send)
+    : io_(io), environment_(std::move(environment)), open_files_(open_files), send_(std::move(send)) {}
+
+RankSet::~RankSet() = default;
+
+std::vector<std::string> RankSet::rank_environment(const Spawn& request, Rank rank, int secret_fd) const {
+  Environment env = environment_;
+  // A job started from inside another must not inherit its place.
+  std::erase_if(env, [](const auto& entry) { return is_place_in_job(entry.first); });
+  for (const auto& [name, value] : request.env) {
+    env[name] = value;
+  }
+  env.try_emplace("PYTHONUNBUFFERED", "1");
+  env.try_emplace("OMP_NUM_THREADS", std::to_string(omp_threads(usable_cores(), request.ranks)));
+  env["SIRTAKI_JOB_RENDEZVOUS"] = request.rendezvous;
+  env["SIRTAKI_JOB_SECRET_FD"] = std::to_string(secret_fd);
+  // Not a file of any folder: it is gone with this agent, and only this user can open it.
+  env["SIRTAKI_JOB_SECRET_FILE"] = "/proc/" + std::to_string(getpid()) + "/fd/" + std::to_string(secret_.get());
+  for (const auto& [name, value] : request.rank_env.at(static_cast<std::size_t>(rank - request.first_rank))) {
+    env[name] = value;
+  }
+  std::vector<std::string> out;
+  out.reserve(env.size());
+  for (const auto& [name, value] : env) {
+    out.push_back(name + "=" + value);
+  }
+  return out;
+}
+
+void RankSet::spawn_all(const Spawn& request) {
+  constexpr std::size_t kOwn = 24;
+  const std::size_t needed = kOwn + 2 * static_cast<std::size_t>(request.ranks);
+  const Status enough = check_open_files(needed, "starting " + std::to_string(request.ranks) + " ranks");
+  Result<FileDescriptor> secret = enough ? memory_file(request.secret_hex) : Result<FileDescriptor>(enough);
+  if (!secret) {
+    send_(FrameType::kSpawnFailed, encode(SpawnFailed{request.first_rank, 1, std::string(secret.status().text())}));
+    return;
+  }
+  secret_ = std::move(*secret);
+  for (Rank rank = request.first_rank; rank < request.first_rank + request.ranks; ++rank) {
+    if (!spawn_one(request, rank)) {
+      return;
+    }
+  }
+}
+
+bool RankSet::spawn_one(const Spawn& request, Rank rank) {
+  const auto refuse = [&](const SpawnError& error) {
+    send_(FrameType::kSpawnFailed, encode(SpawnFailed{rank, error.exit_code, error.text}));
+    return false;
+  };
+  Result<FileDescriptor> secret = memory_file(request.secret_hex);
+  if (!secret) {
+    return refuse({1, std::string(secret.status().text())});
+  }
+  SpawnSpec spec;
+  spec.argv = request.argv;
+  spec.env = rank_environment(request, rank, secret->get());
+  spec.cwd = request.cwd;
+  spec.inherit_fd = secret->get();
+  spec.open_files = open_files_;
+  spec.death_signal = SIGKILL;
+  SpawnError error;
+  Result<ChildProcess> child = spawn(spec, &error);
+  if (!child) {
+    return refuse(error);
+  }
+  auto process = std::make_unique<RankProcess>(io_);
+  process->rank = rank;
+  process->pid = child->pid;
+  process->pipes[0] = std::make_unique<OutputPipe>(io_, std::move(child->out));
+  process->pipes[1] = std::make_unique<OutputPipe>(io_, std::move(child->err));
+  process->pipes[1]->stream = Stream::kStderr;
+  ranks_.push_back(std::move(process));
+  send_(FrameType::kSpawned, encode(Spawned{rank, child->pid}));
+  for (const auto& pipe : ranks_.back()->pipes) {
+    read_output(*ranks_.back(), *pipe);
+  }
+  return true;
+}
+
+void RankSet::read_output(RankProcess& process, OutputPipe& pipe) {
+  if (credit_ == 0) {
+    pipe.waiting = true;
+    return;
+  }
+  // Waiting first and taking the credit only when there is something to read: an idle pipe must not hold any.
+  pipe.in.async_wait(asio::posix::stream_descriptor::wait_read, [this, &process, &pipe](const error_code& error) {
+    if (error == asio::error::operation_aborted) {
+      return;
+    }
+    if (credit_ == 0) {
+      pipe.waiting = true;
+      return;
+    }
+    error_code failed;
+    const std::size_t limit = std::min<std::uint64_t>(credit_, pipe.buffer.size());
+    const std::size_t size = pipe.in.read_some(asio::buffer(pipe.buffer.data(), limit), failed);
+    if (failed == asio::error::would_block || failed == asio::error::try_again) {
+      read_output(process, pipe);
+      return;
+    }
+    if (failed) {
+      end_pipe(process, pipe);
+      return;
+    }
+    credit_ -= size;
+    Output output{process.rank, pipe.stream, {pipe.buffer.begin(), pipe.buffer.begin() + static_cast<long>(size)}};
+    send_(FrameType::kOutput, encode(output));
+    read_output(process, pipe);
+  });
+}
+
+void RankSet::add_credit(std::uint64_t bytes) {
+  credit_ += bytes;
+  for (const auto& process : ranks_) {
+    for (const auto& pipe : process->pipes) {
+      if (pipe->waiting) {
+        pipe->waiting = false;
+        read_output(*process, *pipe);
+      }
+    }
+  }
+}
+
+void RankSet::end_pipe(RankProcess& process, OutputPipe& pipe) {
+  error_code ignored;
+  pipe.in.close(ignored);
+  check_closed(process);
+}
+
+void RankSet::check_closed(RankProcess& process) {
+  if (!process.closed && process.exited && !process.pipes[0]->in.is_open() && !process.pipes[1]->in.is_open()) {
+    process.closed = true;
+    process.linger.cancel();
+    send_(FrameType::kClosed, encode_rank(process.rank));
+  }
+}
+
+void RankSet::on_child_exit(pid_t pid, int wait_status) {
+  for (const auto& process : ranks_) {
+    if (process->pid != pid || process->exited) {
+      continue;
+    }
+    process->exited = true;
+    send_(FrameType::kExited, encode(Exited{process->rank, wait_status}));
+    check_closed(*process);
+    if (!process->closed) {
+      end_leftovers(*process, SIGTERM);
+    }
+  }
+}
+
+void RankSet::end_leftovers(RankProcess& process, int signal_number) {
+  process.linger.expires_after(kLingerStep);
+  process.linger.async_wait([this, &process, signal_number](const error_code& error) {
+    if (error || process.closed) {
+      return;
+    }
+    const std::vector<ProcessInfo> left = session_members(process.pid);
+    for (const ProcessInfo& info : left) {
+      kill(info.pid, signal_number);
+    }
+    // Nobody of the session is left, so what is still open was handed to somebody else; or credit is short, and then
+    // the bytes are waited for.
+    const bool paused = process.pipes[0]->waiting || process.pipes[1]->waiting;
+    if (left.empty() && !paused && signal_number == SIGKILL) {
+      for (const auto& pipe : process.pipes) {
+        error_code ignored;
+        pipe->in.close(ignored);
+      }
+      check_closed(process);
+      return;
+    }
+    end_leftovers(process, SIGKILL);
+  });
+}
+
+void RankSet::terminate() {
+  const std::vector<ProcessInfo> all = descendants();
+  for (const auto& process : ranks_) {
+    const std::vector<SessionProcess> session = session_processes(all, process->pid);
+    const auto handler = process->exited ? std::nullopt : find_handler(session, process->pid, SIGTERM);
+    // Behind a pipe or a subshell it is unclear which one is the program: all get the signal, and the time.
+    process->handles_term = handler || (!process->exited && std::ranges::any_of(session, [](const SessionProcess& one) {
+                              return one.masks.handles(SIGTERM);
+                            }));
+    if (handler) {
+      for (const pid_t pid : told_to_end(session, process->pid, *handler)) {
+        kill(pid, SIGTERM);
+      }
+    } else {
+      if (!process->exited) {
+        kill(-process->pid, SIGTERM);
+      }
+      for (const ProcessInfo& info : all) {
+        if (info.session == process->pid && (process->exited || info.group != process->pid)) {
+          kill(info.pid, SIGTERM);
+        }
+      }
+    }
+    // One that is stopped cannot handle anything.
+    for (const SessionProcess& one : session) {
+      kill(one.pid, SIGCONT);
+    }
+  }
+}
+
+bool RankSet::ending_in_order() const {
+  return std::ranges::any_of(ranks_, [](const auto& process) { return process->handles_term && !process->exited; });
+}
+
+std::vector<Rank> RankSet::pass_on(int signal_number) {
+  const std::vector<ProcessInfo> all = descendants();
+  std::vector<Rank> unhandled;
+  for (const auto& process : ranks_) {
+    if (process->exited) {
+      continue;
+    }
+    const std::vector<SessionProcess> session = session_processes(all, process->pid);
+    auto handler = find_handler(session, process->pid, signal_number);
+    if (!handler) {
+      handler = find_handler(session, process->pid, signal_number, true);  // a wrapper that ignores it is no program
+    }
+    if (handler) {
+      kill(*handler, signal_number);
+    } else {
+      unhandled.push_back(process->rank);
+    }
+  }
+  return unhandled;
+}
+
+bool RankSet::all_exited() const {
+  for (const auto& process : ranks_) {
+    if (!process->exited) {
+      return false;
+    }
+  }
+  return true;
+}
+
+}  // namespace sirtaki::launcher

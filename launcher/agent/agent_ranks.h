@@ -1,0 +1,79 @@
+// RankSet: the rank processes of one host, their output pipes and their ends.
+//
+// Owned by the agent; one thread, its loop's. Decides nothing about the job: it starts, forwards, reports and ends.
+// Output is read only against credit (agent_protocol.h).
+#pragma once
+
+#include <array>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "launcher/agent/agent_protocol.h"
+#include "launcher/process/spawn.h"
+#include "runtime/base/config/config_load.h"
+
+namespace sirtaki::launcher {
+
+class RankSet {
+ public:
+  using Send = std::function<void(FrameType, ConstBytes)>;
+
+  // `open_files`: the limit for each rank, as in SpawnSpec.
+  RankSet(boost::asio::io_context& io, Environment environment, rlim_t open_files, Send send);
+  ~RankSet();
+
+  // Starts the ranks in order; the first that fails is reported with kSpawnFailed and no further one is started.
+  void spawn_all(const Spawn& request);
+  // A child of this process ended. Children that are no rank are ignored.
+  void on_child_exit(pid_t pid, int wait_status);
+  void add_credit(std::uint64_t bytes);
+  // Sends SIGTERM to every live rank: to its program where that handles it (handlers.h), else to all its processes.
+  void terminate();
+  // Returns whether a live rank handles the SIGTERM of terminate().
+  bool ending_in_order() const;
+  // Sends SIGUSR1 or the like to the program of every live rank that handles or ignores it; returns the other ranks.
+  std::vector<Rank> pass_on(int signal_number);
+  bool all_exited() const;
+
+ private:
+  struct OutputPipe {
+    OutputPipe(boost::asio::io_context& io, FileDescriptor fd) : in(io, fd.release()) {}
+    boost::asio::posix::stream_descriptor in;
+    Stream stream = Stream::kStdout;
+    bool waiting = false;  // for credit
+    std::array<std::byte, std::size_t{32} << 10> buffer{};
+  };
+  struct RankProcess {
+    explicit RankProcess(boost::asio::io_context& io) : linger(io) {}
+    Rank rank = -1;
+    pid_t pid = -1;
+    bool exited = false;
+    bool closed = false;
+    bool handles_term = false;  // found by terminate()
+    std::array<std::unique_ptr<OutputPipe>, 2> pipes;
+    boost::asio::steady_timer linger;  // runs while something the rank left behind holds its output
+  };
+
+  bool spawn_one(const Spawn& request, Rank rank);
+  std::vector<std::string> rank_environment(const Spawn& request, Rank rank, int secret_fd) const;
+  void read_output(RankProcess& process, OutputPipe& pipe);
+  void end_pipe(RankProcess& process, OutputPipe& pipe);
+  void check_closed(RankProcess& process);
+  void end_leftovers(RankProcess& process, int signal_number);
+
+  boost::asio::io_context& io_;
+  const Environment environment_;
+  const rlim_t open_files_;
+  const Send send_;
+  FileDescriptor secret_;  // a second way to the secret for ranks whose descriptor was closed on the way
+  std::vector<std::unique_ptr<RankProcess>> ranks_;
+  std::uint64_t credit_ = kInitialCredit;
+};
+
+}  // namespace sirtaki::launcher

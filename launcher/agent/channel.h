@@ -1,0 +1,60 @@
+// FrameChannel: frames of the agent protocol over a pair of pipes, on a Boost.Asio loop.
+//
+// Both ends use it: the launcher for each agent, the agent for its launcher. One thread, the loop's. The callbacks may
+// close() the channel but must not destroy it.
+#pragma once
+
+#include <array>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
+#include <deque>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "launcher/agent/agent_protocol.h"
+#include "launcher/process/spawn.h"
+#include "runtime/base/status.h"
+
+namespace sirtaki::launcher {
+
+class FrameChannel {
+ public:
+  struct Handlers {
+    std::function<void(const Frame&)> on_frame;
+    // The other side has closed, broke the protocol, or the pipe failed; once, then nothing more. Ok: a clean end.
+    std::function<void(const Status&)> on_end;
+  };
+
+  // Takes both descriptors. `expect_preamble` as in FrameDecoder.
+  FrameChannel(boost::asio::io_context& io, FileDescriptor in, FileDescriptor out, bool expect_preamble,
+               Handlers handlers);
+
+  void start();  // begins to read
+  void send(FrameType type, ConstBytes payload);
+  void send_raw(std::string_view text);           // the preamble
+  std::size_t queued() const { return queued_; }  // bytes not yet taken by the pipe
+  // Ends the writing side after what is queued, so that the other side sees the end.
+  void finish_writing();
+  void close();  // both sides, at once; on_end is not called
+  bool writing_done() const { return !out_.is_open(); }
+  const std::string& junk() const { return decoder_.junk(); }
+
+ private:
+  void read_more();
+  void write_more();
+  void end(const Status& status);
+
+  boost::asio::posix::stream_descriptor in_;
+  boost::asio::posix::stream_descriptor out_;
+  FrameDecoder decoder_;
+  Handlers handlers_;
+  std::array<std::byte, std::size_t{64} << 10> buffer_{};
+  std::deque<std::vector<std::byte>> queue_;
+  std::size_t queued_ = 0;
+  bool writing_ = false;
+  bool finish_after_queue_ = false;
+  bool ended_ = false;
+};
+
+}  // namespace sirtaki::launcher

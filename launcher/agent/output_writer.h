@@ -1,0 +1,68 @@
+// OutputWriter: writes to standard output and standard error from a thread of its own, so that a reader who pauses
+// never stops the launcher from watching its ranks. RankFiles: the files of --output-dir.
+//
+// OutputWriter: any thread may write; the queue is bounded by its owner, who asks backlog() before taking more.
+// Closed output (EPIPE) is reported once and the rest dropped.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "launcher/agent/agent_protocol.h"
+#include "launcher/process/spawn.h"
+#include "runtime/base/status.h"
+
+namespace sirtaki::launcher {
+
+class OutputWriter {
+ public:
+  struct Events {
+    std::function<void()> on_drained;  // the backlog fell to zero; on the writer's thread
+    std::function<void()> on_broken;   // standard output takes no more (EPIPE); once, on the writer's thread
+  };
+
+  explicit OutputWriter(Events events);
+  // Waits for a write in progress, if any; finish() first.
+  ~OutputWriter();
+
+  void write(Stream stream, std::string bytes);
+  std::size_t backlog() const;  // bytes not written yet
+  // Waits until everything is written, at most `limit` (nullopt: as long as it takes); false when bytes are left.
+  bool finish(std::optional<Duration> limit);
+
+ private:
+  void run();
+
+  Events events_;
+  mutable std::mutex mutex_;  // between the writer's thread and everybody else
+  std::condition_variable changed_;
+  std::deque<std::pair<Stream, std::string>> queue_;
+  std::size_t backlog_ = 0;
+  bool stopping_ = false;
+  bool broken_[2] = {false, false};  // writer's thread only
+  std::thread thread_;
+};
+
+class RankFiles {
+ public:
+  // Makes DIR/rank.N/stdout and stderr for every rank, emptied; N has leading zeros when there are ten ranks or more.
+  static Result<RankFiles> create(const std::string& directory, int ranks);
+  // An error is returned once (disk full); later writes to that file are dropped.
+  Status write(Rank rank, Stream stream, std::string_view bytes);
+
+ private:
+  struct File {
+    FileDescriptor fd;
+    std::string path;
+  };
+  std::vector<File> files_;  // by 2 * rank + stream
+};
+
+}  // namespace sirtaki::launcher

@@ -1,0 +1,123 @@
+#include "launcher/hosts/environment.h"
+
+#include <algorithm>
+#include <array>
+
+namespace sirtaki::launcher {
+
+namespace {
+
+constexpr std::array<std::string_view, 33> kLocalNames = {"HOME",
+                                                          "USER",
+                                                          "LOGNAME",
+                                                          "SHELL",
+                                                          "MAIL",
+                                                          "HOSTNAME",
+                                                          "HOST",
+                                                          "PWD",
+                                                          "OLDPWD",
+                                                          "SHLVL",
+                                                          "_",
+                                                          "TERM",
+                                                          "COLORTERM",
+                                                          "COLUMNS",
+                                                          "LINES",
+                                                          "LS_COLORS",
+                                                          "LS_OPTIONS",
+                                                          "WINDOWID",
+                                                          "DISPLAY",
+                                                          "XAUTHORITY",
+                                                          "TMUX",
+                                                          "STY",
+                                                          "PS1",
+                                                          "PS2",
+                                                          "PROMPT_COMMAND",
+                                                          "TMPDIR",
+                                                          "WAYLAND_DISPLAY",
+                                                          "GPG_TTY",
+                                                          "INVOCATION_ID",
+                                                          "JOURNAL_STREAM",
+                                                          "CUDA_VISIBLE_DEVICES",
+                                                          "ROCR_VISIBLE_DEVICES",
+                                                          "HIP_VISIBLE_DEVICES"};
+constexpr std::array<std::string_view, 8> kLocalPrefixes = {"SSH_",  "XDG_",  "DBUS_",  "BASH_FUNC_",
+                                                            "TERM_", "TMUX_", "GNOME_", "KDE_"};
+constexpr std::string_view kPlaceInJob[] = {
+    "SIRTAKI_JOB_RANK",       "SIRTAKI_JOB_SIZE",      "SIRTAKI_JOB_LOCAL_RANK",  "SIRTAKI_JOB_LOCAL_SIZE",
+    "SIRTAKI_JOB_RENDEZVOUS", "SIRTAKI_JOB_SECRET_FD", "SIRTAKI_JOB_SECRET_FILE", "SIRTAKI_JOB_TERMINAL",
+    "HOROVOD_RANK",           "HOROVOD_SIZE",          "HOROVOD_LOCAL_RANK",      "HOROVOD_LOCAL_SIZE",
+    "HOROVOD_CROSS_RANK",     "HOROVOD_CROSS_SIZE",    "HOROVOD_HOSTNAME"};
+
+}  // namespace
+
+bool is_place_in_job(std::string_view name) {
+  return std::find(std::begin(kPlaceInJob), std::end(kPlaceInJob), name) != std::end(kPlaceInJob);
+}
+
+bool stays_here(std::string_view name) {
+  return is_place_in_job(name) || name == "SIRTAKI_JOB_HOST_ID" ||
+         std::find(kLocalNames.begin(), kLocalNames.end(), name) != kLocalNames.end() ||
+         std::any_of(kLocalPrefixes.begin(), kLocalPrefixes.end(),
+                     [&](std::string_view prefix) { return name.starts_with(prefix); });
+}
+
+Result<Variables> variables_for_ranks(const Environment& environment, const std::vector<std::string>& wanted) {
+  Environment chosen;
+  for (const auto& [name, value] : environment) {
+    if (!stays_here(name)) {
+      chosen[name] = value;
+    }
+  }
+  for (const std::string& entry : wanted) {
+    const std::size_t equals = entry.find('=');
+    const std::string name = entry.substr(0, equals);
+    if (name.empty()) {
+      return invalid_argument("-x " + entry + ": write -x NAME or -x NAME=VALUE");
+    }
+    if (equals != std::string::npos) {
+      chosen[name] = entry.substr(equals + 1);
+      continue;
+    }
+    const auto found = environment.find(name);
+    if (found == environment.end()) {
+      return invalid_argument("-x " + name + ": this variable is not set here; write -x " + name + "=VALUE");
+    }
+    chosen[name] = found->second;
+  }
+  return Variables(chosen.begin(), chosen.end());
+}
+
+Variables variables_of_rank(Rank rank, int size, const RankPlace& place, const std::string& host, bool horovod) {
+  const std::pair<std::string, int> facts[] = {{"RANK", rank},
+                                               {"SIZE", size},
+                                               {"LOCAL_RANK", place.local_rank},
+                                               {"LOCAL_SIZE", place.local_size},
+                                               {"CROSS_RANK", place.cross_rank},
+                                               {"CROSS_SIZE", place.cross_size}};
+  Variables variables;
+  for (const auto& [name, value] : facts) {
+    if (!name.starts_with("CROSS")) {
+      variables.emplace_back("SIRTAKI_JOB_" + name, std::to_string(value));
+    }
+    if (horovod) {
+      variables.emplace_back("HOROVOD_" + name, std::to_string(value));
+    }
+  }
+  if (horovod) {
+    variables.emplace_back("HOROVOD_HOSTNAME", host);
+  }
+  return variables;
+}
+
+void put_first(Variables& variables, const std::string& name, const std::string& folder) {
+  for (auto& [key, value] : variables) {
+    if (key == name) {
+      // An empty entry of such a list means the working directory.
+      value = value.empty() ? folder : folder + ":" + value;
+      return;
+    }
+  }
+  variables.emplace_back(name, folder);
+}
+
+}  // namespace sirtaki::launcher

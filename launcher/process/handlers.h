@@ -1,0 +1,57 @@
+// Handlers: which processes of a rank a signal is for, by what /proc says of them.
+//
+// A rank is often a wrapper (`conda run`, a shell) around its program, and its program often has helpers of its own
+// (loaders of data). A signal that asks to save the model is for the program alone: a wrapper that does not handle the
+// signal would die of it, and take the program with it.
+// Used by the agent. Reads /proc; no thread of its own. The rules are pure functions.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "launcher/process/processes.h"
+
+namespace sirtaki::launcher {
+
+// Signals of one process as bits, signal N at bit N - 1.
+struct SignalMasks {
+  std::uint64_t blocked = 0;
+  std::uint64_t ignored = 0;
+  std::uint64_t caught = 0;
+
+  // Returns whether the process has made arrangements for the signal: a handler, or a thread that waits for it.
+  bool handles(int signal_number) const;
+  // Returns whether the signal cannot end the process.
+  bool survives(int signal_number) const;
+};
+
+// Reads the text of /proc/PID/status; nullopt when a mask is missing.
+std::optional<SignalMasks> parse_signal_masks(std::string_view status);
+
+// One process of a rank's session.
+struct SessionProcess {
+  pid_t pid = 0;
+  pid_t parent = 0;
+  std::string program;  // target of /proc/PID/exe
+  std::string command;  // /proc/PID/cmdline
+  SignalMasks masks;
+};
+
+// Reads what is needed of processes that belong to the session `session`.
+std::vector<SessionProcess> session_processes(const std::vector<ProcessInfo>& all, pid_t session);
+
+// Returns the process that handles (or, with `survives`, at least survives) the signal: the rank's own, or the first
+// below it in a chain of only children. Copies that a program has forked of itself do not count.
+std::optional<pid_t> find_handler(const std::vector<SessionProcess>& processes, pid_t rank, int signal_number,
+                                  bool survives = false);
+
+// Returns those to which SIGTERM goes when `handler` handles it: neither the wrappers above `handler`, nor helpers that
+// run the same program as their parent below it, which are their parent's to end.
+std::vector<pid_t> told_to_end(const std::vector<SessionProcess>& processes, pid_t rank, pid_t handler);
+
+}  // namespace sirtaki::launcher

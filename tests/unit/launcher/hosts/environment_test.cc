@@ -1,0 +1,63 @@
+#include "launcher/hosts/environment.h"
+
+#include <gtest/gtest.h>
+
+namespace sirtaki::launcher {
+namespace {
+
+TEST(Environment, PassesTheUsersVariablesAndKeepsTheMachinesOwn) {
+  const Environment here = {{"PATH", "/bin"},
+                            {"PYTHONPATH", "/x"},
+                            {"HOME", "/root"},
+                            {"SSH_AUTH_SOCK", "s"},
+                            {"DISPLAY", ":0"},
+                            {"SIRTAKI_JOB_RANK", "3"},
+                            {"SIRTAKI_LOG_LEVEL", "debug"}};
+  const auto passed = variables_for_ranks(here, {});
+  ASSERT_TRUE(passed);
+  EXPECT_EQ(*passed, (Variables{{"PATH", "/bin"}, {"PYTHONPATH", "/x"}, {"SIRTAKI_LOG_LEVEL", "debug"}}));
+}
+
+TEST(Environment, WhatIsAskedForAlwaysGoes) {
+  const auto passed = variables_for_ranks({{"HOME", "/root"}, {"A", "1"}}, {"HOME", "A=2", "B="});
+  ASSERT_TRUE(passed);
+  EXPECT_EQ(*passed, (Variables{{"A", "2"}, {"B", ""}, {"HOME", "/root"}}));
+}
+
+TEST(Environment, NamesAVariableThatIsNotSet) {
+  const auto passed = variables_for_ranks({}, {"NOPE"});
+  ASSERT_FALSE(passed);
+  EXPECT_NE(passed.status().text().find("NOPE"), std::string_view::npos);
+  EXPECT_FALSE(variables_for_ranks({}, {"=x"}));
+}
+
+TEST(Environment, AFolderComesFirstInAList) {
+  Variables variables = {{"PYTHONPATH", "/a:/b"}, {"EMPTY", ""}};
+  put_first(variables, "PYTHONPATH", "/x");
+  put_first(variables, "EMPTY", "/x");
+  put_first(variables, "NEW", "/x");
+  EXPECT_EQ(variables, (Variables{{"PYTHONPATH", "/x:/a:/b"}, {"EMPTY", "/x"}, {"NEW", "/x"}}));
+}
+
+TEST(VariablesOfRank, SayItsPlaceAndUnderHorovodsNamesOnRequest) {
+  const RankPlace place{1, 2, 0, 3};
+  EXPECT_EQ(variables_of_rank(1, 5, place, "node1", false), (Variables{{"SIRTAKI_JOB_RANK", "1"},
+                                                                       {"SIRTAKI_JOB_SIZE", "5"},
+                                                                       {"SIRTAKI_JOB_LOCAL_RANK", "1"},
+                                                                       {"SIRTAKI_JOB_LOCAL_SIZE", "2"}}));
+  const Variables with = variables_of_rank(1, 5, place, "node1", true);
+  const Environment found(with.begin(), with.end());
+  EXPECT_EQ(found.at("HOROVOD_RANK"), "1");
+  EXPECT_EQ(found.at("HOROVOD_SIZE"), "5");
+  EXPECT_EQ(found.at("HOROVOD_LOCAL_RANK"), "1");
+  EXPECT_EQ(found.at("HOROVOD_LOCAL_SIZE"), "2");
+  EXPECT_EQ(found.at("HOROVOD_CROSS_RANK"), "0");
+  EXPECT_EQ(found.at("HOROVOD_CROSS_SIZE"), "3");
+  EXPECT_EQ(found.at("HOROVOD_HOSTNAME"), "node1");
+  for (const auto& [name, value] : with) {
+    EXPECT_TRUE(is_place_in_job(name)) << name;  // else a job inside this one would inherit it
+  }
+}
+
+}  // namespace
+}  // namespace sirtaki::launcher
