@@ -1,9 +1,9 @@
 // BlockSelection: whole blocks of a tensor travel, those of the largest mean magnitude.
 //
 // For: codecs that send blocks (filters of a convolution, or blocks of any tensor), each rank its own choice; and the
-// recipe in which all ranks send the same blocks, chosen by the sums of their norms, so that an allreduce carries the
-// values. Plain value. Threads: any. Knows no network.
-// Methods: kernels/filter/filter.h; agreed choices as in CLT-k (Chen et al., ScaleCom, 2020).
+// reduction in which all ranks send the same blocks, chosen by the sums of their norms, so that an allreduce carries
+// the values. Plain value. Threads: any. Knows no network. Methods: kernels/filter/filter.h; agreed choices as in CLT-k
+// (Chen et al., ScaleCom, 2020).
 #pragma once
 
 #include <cstddef>

@@ -1,6 +1,6 @@
 // Codec: how the elements of a partition travel.
 //
-// For: the engine's recipes, which join codecs and collectives. Owned by: the catalog (catalog.h); immutable, so any
+// For: the engine's reductions, which join codecs and collectives. Owned by: the catalog (catalog.h); immutable, so any
 // thread may use one. Knows no network, no plan and no tensor names.
 // The size of a payload follows from dtype and number of elements alone, so a receiver knows it beforehand. Elements of
 // a dtype that a codec does not handle travel as they are. Memory may be unaligned; in and out do not overlap.

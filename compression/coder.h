@@ -1,10 +1,10 @@
 // Coder: one tensor's encoding by one codec, with what it remembers from step to step.
 //
-// For: the engine's recipes. Made by: PayloadCodec::open(); one for what a rank sends of its own gradient, and one for
-// what it sends on as the owner of stripes. Owned by: TensorMemory. Threads: one at a time. Knows no network.
-// A tensor is float32, cut into stripes; a piece is some whole stripes of it, and the last one may be short. What
-// travels of a piece and what is left of it depends on the tensor, the residual and the coder's memory alone, not on
-// how the tensor was cut into pieces.
+// For: the engine's reductions. Made by: PayloadCodec::open(); one for what a rank sends of its own gradient, and one
+// for what it sends on as the owner of stripes. Owned by: CodecState. Threads: one at a time. Knows no network. A
+// tensor is float32, cut into stripes; a piece is some whole stripes of it, and the last one may be short. What travels
+// of a piece and what is left of it depends on the tensor, the residual and the coder's memory alone, not on how the
+// tensor was cut into pieces.
 #pragma once
 
 #include <cstddef>

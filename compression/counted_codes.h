@@ -1,10 +1,9 @@
 // CountedCodes: ternary codes with thresholds that all ranks share, so that their sums are integers.
 //
-// For: codec twobit, in the recipe in which ranks agree on thresholds before they encode. Owned by: the coder. Threads:
-// one at a time; static functions: any. Knows no network.
-// A step: want(); the largest exponent of each block over all ranks; encode(); owners count(); all decode().
-// Sources: threshold quantisation (Strom, 2015; kernels/twobit/twobit.h); integer sums on the way as in THC (Li et al.,
-// 2024), here without a table.
+// For: codec twobit, in the reduction in which ranks agree on thresholds before they encode. Owned by: the coder.
+// Threads: one at a time; static functions: any. Knows no network. A step: want(); the largest exponent of each block
+// over all ranks; encode(); owners count(); all decode(). Sources: threshold quantisation (Strom, 2015;
+// kernels/twobit/twobit.h); integer sums on the way as in THC (Li et al., 2024), here without a table.
 #pragma once
 
 #include <cstddef>

@@ -1,11 +1,10 @@
 // LowRankFactors: one tensor's matrix as a product of two thin ones, step by step, with what it remembers of the last.
 //
-// For: codec powersgd, each rank with factors of its own; and the recipe in which ranks reduce the factors. Owned by:
-// the coder. Threads: one at a time. Knows no network.
-// Method: kernels/low_rank/low_rank.h. Q begins with the last step's Q (warm start), or with numbers that look random
-// and are the same on all ranks, as do vectors that depended on others.
-// Where factors are reduced, ranks begin together, with none of the memory of before: their Q have to be the same.
-// A step: project(); the sum of P over all ranks; back(); the mean of Q over all ranks; rebuild().
+// For: codec powersgd, each rank with factors of its own; and the reduction in which ranks reduce the factors. Owned
+// by: the coder. Threads: one at a time. Knows no network. Method: kernels/low_rank/low_rank.h. Q begins with the last
+// step's Q (warm start), or with numbers that look random and are the same on all ranks, as do vectors that depended on
+// others. Where factors are reduced, ranks begin together, with none of the memory of before: their Q have to be the
+// same. A step: project(); the sum of P over all ranks; back(); the mean of Q over all ranks; rebuild().
 #pragma once
 
 #include <cstddef>

@@ -47,15 +47,15 @@ Status read(ConstBytes bytes, Remembered& out) {
 
 }  // namespace
 
-TensorMemory::TensorMemory(const PayloadCodec& codec, std::vector<std::int64_t> params, const Shape& shape,
-                           const Ownership& ownership)
+CodecState::CodecState(const PayloadCodec& codec, std::vector<std::int64_t> params, const Shape& shape,
+                       const Ownership& ownership)
     : codec_(codec),
       params_(std::move(params)),
       shape_(shape),
       ownership_(ownership),
       coder_(codec.open(params_, shape)) {}
 
-void TensorMemory::at_step(std::uint64_t step) {
+void CodecState::at_step(std::uint64_t step) {
   step_ = step;
   coder_->at_step(step);
   if (owner_coder_) {
@@ -63,7 +63,7 @@ void TensorMemory::at_step(std::uint64_t step) {
   }
 }
 
-Coder& TensorMemory::owner_coder() {
+Coder& CodecState::owner_coder() {
   if (!owner_coder_) {
     owner_coder_ = codec_.open_owner(params_, shape_);
     owner_coder_->at_step(step_);
@@ -71,7 +71,7 @@ Coder& TensorMemory::owner_coder() {
   return *owner_coder_;
 }
 
-kernels::Feedback TensorMemory::feedback(const std::byte* gradient, std::int64_t offset) {
+kernels::Feedback CodecState::feedback(const std::byte* gradient, std::int64_t offset) {
   if (params_[params::kFeedback] == 0) {
     return {.gradient = gradient};
   }
@@ -82,7 +82,7 @@ kernels::Feedback TensorMemory::feedback(const std::byte* gradient, std::int64_t
   return {.gradient = gradient, .residual = residual, .left = residual};
 }
 
-kernels::Feedback TensorMemory::owner_feedback(const std::byte* sums, std::int64_t offset) {
+kernels::Feedback CodecState::owner_feedback(const std::byte* sums, std::int64_t offset) {
   if (params_[params::kFeedback] == 0) {
     return {.gradient = sums};
   }
@@ -94,14 +94,14 @@ kernels::Feedback TensorMemory::owner_feedback(const std::byte* sums, std::int64
   return {.gradient = sums, .residual = residual, .left = residual};
 }
 
-std::int64_t TensorMemory::owner_index(std::int64_t offset) const {
+std::int64_t CodecState::owner_index(std::int64_t offset) const {
   SRT_CHECK(ownership_.owns(offset));
   const std::int64_t before = ownership_.round_of(offset) / ownership_.shares * ownership_.own_shares;
   const std::int64_t stripe = before + ownership_.share_of(offset) - ownership_.first_share;
   return stripe * ownership_.stripe + offset % ownership_.stripe;
 }
 
-std::vector<std::byte> TensorMemory::remembered() const {
+std::vector<std::byte> CodecState::remembered() const {
   const CoderState state = coder_->state();
   if (state.momentum.empty() && state.own.empty()) {
     return {};
@@ -116,7 +116,7 @@ std::vector<std::byte> TensorMemory::remembered() const {
   return std::move(out).take();
 }
 
-void TensorMemory::recall(ConstBytes remembered) {
+void CodecState::recall(ConstBytes remembered) {
   Remembered found;
   if (!read(remembered, found) || found.numel != shape_.numel) {
     return;
@@ -127,7 +127,7 @@ void TensorMemory::recall(ConstBytes remembered) {
   coder_->restore(found.state);
 }
 
-Status TensorMemory::check_remembered(ConstBytes remembered, std::int64_t numel) {
+Status CodecState::check_remembered(ConstBytes remembered, std::int64_t numel) {
   Remembered found;
   SRT_TRY(read(remembered, found));
   return found.numel == numel ? Status()
@@ -135,7 +135,7 @@ Status TensorMemory::check_remembered(ConstBytes remembered, std::int64_t numel)
                                                  " elements, not " + std::to_string(numel));
 }
 
-void TensorMemory::owed(std::byte* out) const {
+void CodecState::owed(std::byte* out) const {
   const auto size = static_cast<std::size_t>(shape_.numel) * sizeof(float);
   if (residual_.empty()) {
     std::memset(out, 0, size);
@@ -154,7 +154,7 @@ void TensorMemory::owed(std::byte* out) const {
   }
 }
 
-void TensorMemory::give_foreign(float part, std::byte* out) {
+void CodecState::give_foreign(float part, std::byte* out) {
   for (std::int64_t at = 0; at < shape_.numel && !residual_.empty(); at += ownership_.stripe) {
     if (ownership_.exchanges(at)) {
       continue;
@@ -167,7 +167,7 @@ void TensorMemory::give_foreign(float part, std::byte* out) {
   }
 }
 
-void TensorMemory::restore(const std::byte* in) {
+void CodecState::restore(const std::byte* in) {
   residual_.resize(static_cast<std::size_t>(shape_.numel));
   for (std::size_t i = 0; i < residual_.size(); ++i) {
     residual_[i] = Float::load(in + i * sizeof(float));
@@ -175,7 +175,7 @@ void TensorMemory::restore(const std::byte* in) {
   owner_residual_.clear();
 }
 
-void TensorMemory::settle(const Piece& piece, std::byte* gradient) {
+void CodecState::settle(const Piece& piece, std::byte* gradient) {
   const std::int64_t end = piece.offset + piece.numel;
   for (std::int64_t i = piece.offset; i < end && !empty(); ++i) {
     std::byte* at = gradient + static_cast<std::size_t>(i - piece.offset) * sizeof(float);

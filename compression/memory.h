@@ -1,6 +1,6 @@
-// TensorMemory: what a rank owes of one tensor, between steps.
+// CodecState: what a rank owes of one tensor, between steps.
 //
-// For: recipes. Owned by: the stream, by tensor. Threads: one at a time. Not for: deciding on codecs.
+// For: reductions. Owned by: the stream, by tensor. Threads: one at a time. Not for: deciding on codecs.
 // A rank's residual is what it has not sent of its own gradients, or of the sums of its host's; the owner's is what it
 // has not sent on of the sums of the stripes it owns. Both are addressed by the tensor's elements, so they stay when a
 // plan cuts it differently. The mean over ranks of owed() is what the model has still to be given.
@@ -42,10 +42,10 @@ struct Ownership {
   std::int64_t round_of(std::int64_t offset) const { return offset / stripe / ranks + first_round; }
 };
 
-class TensorMemory {
+class CodecState {
  public:
-  TensorMemory(const PayloadCodec& codec, std::vector<std::int64_t> params, const Shape& shape,
-               const Ownership& ownership);
+  CodecState(const PayloadCodec& codec, std::vector<std::int64_t> params, const Shape& shape,
+             const Ownership& ownership);
 
   const PayloadCodec& codec() const { return codec_; }
   Params params() const { return params_; }

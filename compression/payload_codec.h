@@ -42,7 +42,7 @@ class PayloadCodec {
   // kInvalidArgument, naming the parameter, its value and what is allowed. What follows needs parameters that pass.
   virtual Status check(Params params, const Shape& shape) const = 0;
 
-  virtual bool supports(Recipe recipe) const = 0;
+  virtual bool supports(ReductionKind reduction) const = 0;
 
   // Elements of a stripe; borders of pieces are multiples of it. shape.numel: the tensor travels whole. A function of
   // its arguments alone, so owners of stripes do not change with the plan.
@@ -55,7 +55,7 @@ class PayloadCodec {
   // For what is sent on as the owner of stripes: payloads of the same kind.
   virtual std::unique_ptr<Coder> open_owner(Params params, const Shape& shape) const { return open(params, shape); }
 
-  // What a recipe needs in which all ranks send the same blocks; of codecs that send blocks.
+  // What a reduction needs in which all ranks send the same blocks; of codecs that send blocks.
   virtual std::optional<BlockSelection> selection(Params /*params*/, const Shape& /*shape*/) const { return {}; }
 
  private:

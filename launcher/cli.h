@@ -1,5 +1,5 @@
-// Command line of sirtakirun: its own options, those of the runtime's table (runtime/base/config/config.h), and where the
-// user's command begins. Parsing only; starts nothing.
+// Command line of sirtakirun: its own options, those of the runtime's table (runtime/base/config/config.h), and where
+// the user's command begins. Parsing only; starts nothing.
 #pragma once
 
 #include <optional>

@@ -16,14 +16,14 @@
 #include <vector>
 
 #include "launcher/agent/agent_link.h"
+#include "launcher/agent/output_writer.h"
 #include "launcher/cli.h"
 #include "launcher/hosts/environment.h"
 #include "launcher/hosts/hosts.h"
 #include "launcher/output.h"
-#include "launcher/agent/output_writer.h"
 #include "launcher/report.h"
 #include "runtime/base/config/config.h"
-#include "runtime/hub/hub.h"
+#include "runtime/hub/coordinator_server.h"
 
 namespace sirtaki::launcher {
 
@@ -124,7 +124,7 @@ class Job {
   std::unique_ptr<OutputWriter> writer_;
   std::unique_ptr<OutputMux> mux_;
   std::optional<RankFiles> files_;
-  std::unique_ptr<hub::Hub> hub_;
+  std::unique_ptr<hub::CoordinatorServer> hub_;
   rendezvous::Secret secret_;
   std::vector<std::unique_ptr<AgentLink>> links_;
   std::vector<std::uint64_t> owed_;     // by link: output bytes taken but not credited back

@@ -7,8 +7,8 @@
 #include <boost/asio/post.hpp>
 #include <ctime>
 
-#include "launcher/check.h"
 #include "launcher/agent/host_facts.h"
+#include "launcher/check.h"
 #include "launcher/job.h"
 #include "launcher/process/ssh.h"
 
@@ -54,7 +54,7 @@ Status Job::open_output() {
       std::make_unique<OutputWriter>(OutputWriter::Events{[this] { asio::post(io_, [this] { return_credit(); }); },
                                                           [this] { asio::post(io_, [this] { interrupt(SIGPIPE); }); }});
   mux_ = std::make_unique<OutputMux>(
-      plan_.size, options, [this](Stream stream, std::string bytes) { writer_->write(stream, std::move(bytes)); },
+      plan_.size, options, [this](OutputStream stream, std::string bytes) { writer_->write(stream, std::move(bytes)); },
       time_of_day);
   if (!plan_.options.output_dir.empty() && !plan_.options.check) {
     SRT_ASSIGN(files_, RankFiles::create(plan_.options.output_dir, plan_.size));
@@ -69,7 +69,7 @@ Status Job::start_hub() {
                                     [](const Placement& placement) { return placement.local; });
   // Ranks that are told an address of ours may enter other network namespaces: loopback would not reach them.
   const bool loopback = one_host && plan_.options.rendezvous_address.empty();
-  hub::HubOptions options;
+  hub::CoordinatorServerOptions options;
   options.server.bind_address = loopback ? "127.0.0.1" : "::";
   options.server.port_first = config.job.port_range.first;
   options.server.port_last = config.job.port_range.last;
@@ -84,14 +84,14 @@ Status Job::start_hub() {
   options.stuck_after = config.control.stuck_after;
   options.coordinator.names = static_cast<std::size_t>(config.control.names);
   options.coordinator.joined_only_reduce = plan_.options.horovod;
-  hub::HubEvents events;
+  hub::CoordinatorServerEvents events;
   events.on_epoch = [this](const rendezvous::Membership&) { asio::post(io_, [this] { left_first_.reset(); }); };
   events.on_left = [this](Rank rank) { asio::post(io_, [this, rank] { on_rank_left(rank); }); };
   events.on_lost = [this](Rank rank, const Status& cause) {
     asio::post(io_, [this, rank, cause] { on_rank_lost(rank, cause); });
   };
   events.on_warning = [this](const std::string& text) { asio::post(io_, [this, text] { say(text); }); };
-  auto hub = hub::Hub::start(std::move(options), std::move(events));
+  auto hub = hub::CoordinatorServer::start(std::move(options), std::move(events));
   if (!hub) {
     return hub.status().with_context("the coordinator cannot listen");
   }
@@ -332,7 +332,7 @@ void Job::finish_check() {
     hosts.push_back({links_[i]->placement(), links_[i]->hello(), endpoints_[i], start_errors_[i]});
     exit_code_ = start_errors_[i].empty() ? exit_code_ : 1;
   }
-  writer_->write(Stream::kStdout, check_page(hosts, *plan_.config));
+  writer_->write(OutputStream::kStdout, check_page(hosts, *plan_.config));
   finish();
 }
 

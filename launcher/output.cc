@@ -38,13 +38,13 @@ OutputMux::OutputMux(int ranks, OutputOptions options, Sink sink, Clock clock)
       sources_(static_cast<std::size_t>(ranks)),
       tails_(static_cast<std::size_t>(ranks)) {}
 
-OutputMux::Source& OutputMux::source(Rank rank, Stream stream) {
+OutputMux::Source& OutputMux::source(Rank rank, OutputStream stream) {
   return sources_.at(static_cast<std::size_t>(rank)).at(static_cast<std::size_t>(stream));
 }
 
-void OutputMux::feed(Rank rank, Stream stream, std::string_view bytes) {
+void OutputMux::feed(Rank rank, OutputStream stream, std::string_view bytes) {
   Source& from = source(rank, stream);
-  if (stream == Stream::kStderr) {
+  if (stream == OutputStream::kStderr) {
     record_tail(tails_.at(static_cast<std::size_t>(rank)), bytes);
   }
   while (!bytes.empty()) {
@@ -79,7 +79,7 @@ void OutputMux::feed(Rank rank, Stream stream, std::string_view bytes) {
 }
 
 // One piece of a line and what ends it: "\n", "\r", "\r\n", or "" for an unfinished line.
-void OutputMux::show(Rank rank, Stream stream, std::string_view text, std::string_view line_end) {
+void OutputMux::show(Rank rank, OutputStream stream, std::string_view text, std::string_view line_end) {
   Source& from = source(rank, stream);
   int& open_line = open_line_.at(static_cast<std::size_t>(screen_of(stream)));
   const int self = 2 * rank + static_cast<int>(stream);
@@ -102,7 +102,7 @@ void OutputMux::show(Rank rank, Stream stream, std::string_view text, std::strin
   sink_(stream, std::move(out));
 }
 
-void OutputMux::show_partial(Rank rank, Stream stream, bool everything) {
+void OutputMux::show_partial(Rank rank, OutputStream stream, bool everything) {
   Source& from = source(rank, stream);
   const std::size_t size = everything ? from.held.size() : utf8_prefix(from.held);
   if (size == 0) {
@@ -123,7 +123,7 @@ bool OutputMux::pending() const {
 
 void OutputMux::flush() {
   for (std::size_t rank = 0; rank < sources_.size(); ++rank) {
-    for (const Stream stream : {Stream::kStdout, Stream::kStderr}) {
+    for (const OutputStream stream : {OutputStream::kStdout, OutputStream::kStderr}) {
       // A line that is still coming in pieces would be torn apart by the next rank's.
       if (!std::exchange(source(static_cast<Rank>(rank), stream).fresh, false)) {
         show_partial(static_cast<Rank>(rank), stream, false);
@@ -133,7 +133,7 @@ void OutputMux::flush() {
 }
 
 void OutputMux::finish(Rank rank) {
-  for (const Stream stream : {Stream::kStdout, Stream::kStderr}) {
+  for (const OutputStream stream : {OutputStream::kStdout, OutputStream::kStderr}) {
     show_partial(rank, stream, true);
     int& open_line = open_line_.at(static_cast<std::size_t>(screen_of(stream)));
     if (options_.tags && open_line == 2 * rank + static_cast<int>(stream)) {
@@ -144,15 +144,15 @@ void OutputMux::finish(Rank rank) {
 }
 
 void OutputMux::own_line(std::string_view text) {
-  int& open_line = open_line_.at(static_cast<std::size_t>(screen_of(Stream::kStderr)));
+  int& open_line = open_line_.at(static_cast<std::size_t>(screen_of(OutputStream::kStderr)));
   std::string out = open_line >= 0 ? "\n" : "";
   open_line = -1;
   out += text;
   out += '\n';
-  sink_(Stream::kStderr, std::move(out));
+  sink_(OutputStream::kStderr, std::move(out));
 }
 
-std::string OutputMux::tag(Rank rank, Stream stream) const {
+std::string OutputMux::tag(Rank rank, OutputStream stream) const {
   std::string out;
   if (options_.timestamps) {
     out += clock_() + " ";
@@ -162,12 +162,12 @@ std::string OutputMux::tag(Rank rank, Stream stream) const {
   }
   const std::string number = std::to_string(rank);
   std::string mark = "[" + std::string(static_cast<std::size_t>(width_) - number.size(), ' ') + number;
-  mark += stream == Stream::kStderr ? "!] " : "] ";
+  mark += stream == OutputStream::kStderr ? "!] " : "] ";
   if (!options_.colour) {
     return out + mark;
   }
   const std::string_view colour =
-      stream == Stream::kStderr ? kErrorColour : kColours.at(static_cast<std::size_t>(rank) % kColours.size());
+      stream == OutputStream::kStderr ? kErrorColour : kColours.at(static_cast<std::size_t>(rank) % kColours.size());
   return out + std::string(colour) + mark + std::string(kPlain);
 }
 

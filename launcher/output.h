@@ -26,13 +26,13 @@ struct OutputOptions {
 
 class OutputMux {
  public:
-  using Sink = std::function<void(Stream, std::string)>;
+  using Sink = std::function<void(OutputStream, std::string)>;
   using Clock = std::function<std::string()>;  // text of the present time, for OutputOptions::timestamps
 
   OutputMux(int ranks, OutputOptions options, Sink sink, Clock clock);
 
   // Whole lines (ended by '\n', '\r' or "\r\n") go out at once; the rest waits for its end or for flush().
-  void feed(Rank rank, Stream stream, std::string_view bytes);
+  void feed(Rank rank, OutputStream stream, std::string_view bytes);
   // There is an unfinished line for flush() to show, now or the next time.
   bool pending() const;
   // Shows unfinished lines that have not grown since the last flush(), up to their last whole UTF-8 character.
@@ -61,12 +61,12 @@ class OutputMux {
     bool after_cr = false;
   };
 
-  void show(Rank rank, Stream stream, std::string_view text, std::string_view line_end);
-  void show_partial(Rank rank, Stream stream, bool everything);
-  std::string tag(Rank rank, Stream stream) const;
+  void show(Rank rank, OutputStream stream, std::string_view text, std::string_view line_end);
+  void show_partial(Rank rank, OutputStream stream, bool everything);
+  std::string tag(Rank rank, OutputStream stream) const;
   void record_tail(Tail& tail, std::string_view bytes);
-  Source& source(Rank rank, Stream stream);
-  int screen_of(Stream stream) const { return options_.one_terminal ? 0 : static_cast<int>(stream); }
+  Source& source(Rank rank, OutputStream stream);
+  int screen_of(OutputStream stream) const { return options_.one_terminal ? 0 : static_cast<int>(stream); }
 
   OutputOptions options_;
   Sink sink_;

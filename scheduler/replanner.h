@@ -19,8 +19,8 @@
 
 #include "scheduler/plan/plan.h"
 #include "scheduler/plan/planner.h"
-#include "scheduler/policies/controller.h"
 #include "scheduler/plan/profile.h"
+#include "scheduler/policies/controller.h"
 
 namespace sirtaki::scheduler {
 

@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "adapters/c/same_host_meeting.h"
-#include "runtime/base/telemetry/log.h"
 #include "runtime/base/config/option_value.h"
+#include "runtime/base/telemetry/log.h"
 
 namespace sirtaki::adapters {
 namespace {
@@ -15,8 +15,8 @@ constexpr const char* kSecretFix =
     "write one with mode 0600 where every host can read it, (umask 077; openssl rand -hex 32 > ~/.sirtaki_secret), and "
     "set SIRTAKI_JOB_SECRET_FILE to its path; or start the job with sirtakirun";
 
-hub::HubOptions hub_options(const Config& config) {
-  hub::HubOptions options;
+hub::CoordinatorServerOptions hub_options(const Config& config) {
+  hub::CoordinatorServerOptions options;
   options.server.join_timeout = config.control.join_timeout;
   options.server.heartbeat_interval = config.control.heartbeat_interval;
   options.server.heartbeat_timeout = config.control.heartbeat_timeout;
@@ -78,16 +78,16 @@ Status MeetingPoint::host(int size, const std::string& bind_address, PortRange p
   if (!secret_.is_set()) {
     SRT_ASSIGN(secret_, rendezvous::Secret::generate());
   }
-  hub::HubOptions options = hub_options(config);
+  hub::CoordinatorServerOptions options = hub_options(config);
   options.server.bind_address = bind_address;
   options.server.port_first = ports.first;
   options.server.port_last = ports.last;
   options.server.secret = secret_;
   options.server.size = size;
   SRT_ASSIGN(auto made_logger, Logger::create(config, -1));
-  hub::HubEvents events;
+  hub::CoordinatorServerEvents events;
   events.on_warning = [logger = std::move(made_logger)](const std::string& text) { logger->warn(text); };
-  SRT_ASSIGN(hub_, hub::Hub::start(std::move(options), std::move(events)));
+  SRT_ASSIGN(hub_, hub::CoordinatorServer::start(std::move(options), std::move(events)));
   hub_size_ = size;
   return {};
 }

@@ -14,7 +14,7 @@
 #include "runtime/base/status.h"
 #include "runtime/base/task.h"
 #include "runtime/engine/session/session.h"
-#include "runtime/hub/hub.h"
+#include "runtime/hub/coordinator_server.h"
 #include "runtime/rendezvous/auth/secret.h"
 
 namespace sirtaki::adapters {
@@ -48,7 +48,7 @@ class MeetingPoint {
                                            const std::function<bool()>& interrupted);
   Result<rendezvous::Secret> configured_secret(const Config& config);
 
-  std::unique_ptr<hub::Hub> hub_;
+  std::unique_ptr<hub::CoordinatorServer> hub_;
   int hub_size_ = 0;
   rendezvous::Secret secret_;                    // of hub_
   std::optional<rendezvous::Secret> fd_secret_;  // a descriptor can be read only once

@@ -382,10 +382,10 @@ SIRTAKI_API const char* sirtaki_options_json(void);
 /* Counters and times of the session; "tensors": {STREAM: rows as below, without owed_norm}. */
 SIRTAKI_API const char* sirtaki_stats_json(void);
 SIRTAKI_API const char* sirtaki_members_json(void); /* [{rank, hostname, host_id, pid}] */
-/* [{name, numel, dtype, codec, recipe, params, density, momentum, held_bytes, wire_bytes, ratio, reason, owed_norm}]:
- * how each tensor travels from the next step on, and why. density: part of its elements of which anything travels.
- * momentum: the factor that the codec corrects, 0 for none. wire_bytes: what it takes on the network in a step, as the
- * size of an allreduce that would need as much. owed_norm: Euclidean norm of sirtaki_stream_residual(). */
+/* [{name, numel, dtype, codec, reduction, params, density, momentum, held_bytes, wire_bytes, ratio, reason,
+ * owed_norm}]: how each tensor travels from the next step on, and why. density: part of its elements of which anything
+ * travels. momentum: the factor that the codec corrects, 0 for none. wire_bytes: what it takes on the network in a
+ * step, as the size of an allreduce that would need as much. owed_norm: Euclidean norm of sirtaki_stream_residual(). */
 SIRTAKI_API const char* sirtaki_stream_tensors_json(sirtaki_stream stream);
 /* Mode, interval, delay, reason, rounds, waits, bytes, divergence, alarms and memory of local updates. */
 SIRTAKI_API const char* sirtaki_local_stats_json(sirtaki_local local);

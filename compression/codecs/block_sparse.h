@@ -14,7 +14,9 @@ class BlockSparse : public PayloadCodec {
  public:
   using PayloadCodec::PayloadCodec;
 
-  bool supports(Recipe recipe) const override { return recipe == Recipe::kGather || recipe == Recipe::kShared; }
+  bool supports(ReductionKind reduction) const override {
+    return reduction == ReductionKind::kGather || reduction == ReductionKind::kShared;
+  }
   std::size_t payload_bytes(Params params, const Shape& shape, std::int64_t numel) const override;
   std::unique_ptr<Coder> open(Params params, const Shape& shape) const override;
 };

@@ -13,8 +13,9 @@ class GroupTopk final : public PayloadCodec {
   using PayloadCodec::PayloadCodec;
 
   Status check(Params params, const Shape& shape) const override;
-  bool supports(Recipe recipe) const override {
-    return recipe == Recipe::kGather || recipe == Recipe::kScatter || recipe == Recipe::kRing;
+  bool supports(ReductionKind reduction) const override {
+    return reduction == ReductionKind::kGather || reduction == ReductionKind::kScatter ||
+           reduction == ReductionKind::kRing;
   }
   std::int64_t stripe(Params params, const Shape& shape, int ranks) const override;
   std::size_t payload_bytes(Params params, const Shape& shape, std::int64_t numel) const override;

@@ -14,7 +14,9 @@ class PowerSgd final : public PayloadCodec {
   using PayloadCodec::PayloadCodec;
 
   Status check(Params params, const Shape& shape) const override;
-  bool supports(Recipe recipe) const override { return recipe == Recipe::kGather || recipe == Recipe::kLowRank; }
+  bool supports(ReductionKind reduction) const override {
+    return reduction == ReductionKind::kGather || reduction == ReductionKind::kLowRank;
+  }
   std::size_t payload_bytes(Params params, const Shape& shape, std::int64_t numel) const override;
   std::unique_ptr<Coder> open(Params params, const Shape& shape) const override;
 };

@@ -13,7 +13,9 @@ class Scaled final : public PayloadCodec {
   Scaled(PayloadCodecInfo info, kernels::ScaledCode code) : PayloadCodec(info), code_(code) {}
 
   Status check(Params params, const Shape& shape) const override;
-  bool supports(Recipe recipe) const override { return recipe == Recipe::kGather || recipe == Recipe::kScatter; }
+  bool supports(ReductionKind reduction) const override {
+    return reduction == ReductionKind::kGather || reduction == ReductionKind::kScatter;
+  }
   std::int64_t stripe(Params params, const Shape& shape, int ranks) const override;
   std::size_t payload_bytes(Params params, const Shape& shape, std::int64_t numel) const override;
   std::unique_ptr<Coder> open(Params params, const Shape& shape) const override;

@@ -16,7 +16,9 @@ class ThresholdSparse final : public PayloadCodec {
   using PayloadCodec::PayloadCodec;
 
   Status check(Params params, const Shape& shape) const override;
-  bool supports(Recipe recipe) const override { return recipe == Recipe::kGather || recipe == Recipe::kRing; }
+  bool supports(ReductionKind reduction) const override {
+    return reduction == ReductionKind::kGather || reduction == ReductionKind::kRing;
+  }
   std::size_t payload_bytes(Params params, const Shape& shape, std::int64_t numel) const override;
   std::unique_ptr<Coder> open(Params params, const Shape& shape) const override;
 };

@@ -13,8 +13,8 @@
 #include "launcher/agent/agent_protocol.h"
 #include "launcher/agent/agent_ranks.h"
 #include "launcher/agent/channel.h"
-#include "launcher/process/descriptors.h"
 #include "launcher/agent/host_facts.h"
+#include "launcher/process/descriptors.h"
 #include "launcher/process/processes.h"
 #include "runtime/base/config/config_load.h"
 
@@ -57,7 +57,7 @@ class Agent {
   asio::steady_timer kill_timer_;
   asio::steady_timer silence_;
   FrameChannel channel_;
-  RankSet ranks_;
+  RankProcesses ranks_;
   Duration term_grace_{};
   bool terminating_ = false;  // the ranks have got their SIGTERM
   bool paused_ = false;       // the job is stopped, and its launcher says nothing

@@ -266,7 +266,7 @@ Result<Output> decode_output(ConstBytes bytes) {
   if (stream > 1) {
     in.fail();
   }
-  message.stream = static_cast<Stream>(stream);
+  message.stream = static_cast<OutputStream>(stream);
   const ConstBytes data = in.get_bytes();
   message.data.assign(data.begin(), data.end());
   return finished(in, "agent output", std::move(message));

@@ -125,11 +125,11 @@ struct SpawnFailed {
   std::string error;
 };
 
-enum class Stream : std::uint8_t { kStdout = 0, kStderr = 1 };
+enum class OutputStream : std::uint8_t { kStdout = 0, kStderr = 1 };
 
 struct Output {
   std::int32_t rank = -1;
-  Stream stream = Stream::kStdout;
+  OutputStream stream = OutputStream::kStdout;
   std::vector<std::byte> data;
 };
 

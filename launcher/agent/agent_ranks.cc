@@ -7,11 +7,11 @@
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/error.hpp>
 
-#include "launcher/process/descriptors.h"
-#include "launcher/hosts/environment.h"
-#include "launcher/process/handlers.h"
 #include "launcher/agent/host_facts.h"
+#include "launcher/hosts/environment.h"
 #include "launcher/hosts/hosts.h"
+#include "launcher/process/descriptors.h"
+#include "launcher/process/handlers.h"
 #include "launcher/process/processes.h"
 
 namespace sirtaki::launcher {
@@ -26,12 +26,12 @@ constexpr auto kLingerStep = std::chrono::milliseconds(1000);
 
 }  // namespace
 
-RankSet::RankSet(asio::io_context& io, Environment environment, rlim_t open_files, Send send)
+RankProcesses::RankProcesses(asio::io_context& io, Environment environment, rlim_t open_files, Send send)
     : io_(io), environment_(std::move(environment)), open_files_(open_files), send_(std::move(send)) {}
 
-RankSet::~RankSet() = default;
+RankProcesses::~RankProcesses() = default;
 
-std::vector<std::string> RankSet::rank_environment(const Spawn& request, Rank rank, int secret_fd) const {
+std::vector<std::string> RankProcesses::rank_environment(const Spawn& request, Rank rank, int secret_fd) const {
   Environment env = environment_;
   // A job started from inside another must not inherit its place.
   std::erase_if(env, [](const auto& entry) { return is_place_in_job(entry.first); });
@@ -55,7 +55,7 @@ std::vector<std::string> RankSet::rank_environment(const Spawn& request, Rank ra
   return out;
 }
 
-void RankSet::spawn_all(const Spawn& request) {
+void RankProcesses::spawn_all(const Spawn& request) {
   constexpr std::size_t kOwn = 24;
   const std::size_t needed = kOwn + 2 * static_cast<std::size_t>(request.ranks);
   const Status enough = check_open_files(needed, "starting " + std::to_string(request.ranks) + " ranks");
@@ -72,7 +72,7 @@ void RankSet::spawn_all(const Spawn& request) {
   }
 }
 
-bool RankSet::spawn_one(const Spawn& request, Rank rank) {
+bool RankProcesses::spawn_one(const Spawn& request, Rank rank) {
   const auto refuse = [&](const SpawnError& error) {
     send_(FrameType::kSpawnFailed, encode(SpawnFailed{rank, error.exit_code, error.text}));
     return false;
@@ -98,7 +98,7 @@ bool RankSet::spawn_one(const Spawn& request, Rank rank) {
   process->pid = child->pid;
   process->pipes[0] = std::make_unique<OutputPipe>(io_, std::move(child->out));
   process->pipes[1] = std::make_unique<OutputPipe>(io_, std::move(child->err));
-  process->pipes[1]->stream = Stream::kStderr;
+  process->pipes[1]->stream = OutputStream::kStderr;
   ranks_.push_back(std::move(process));
   send_(FrameType::kSpawned, encode(Spawned{rank, child->pid}));
   for (const auto& pipe : ranks_.back()->pipes) {
@@ -107,7 +107,7 @@ bool RankSet::spawn_one(const Spawn& request, Rank rank) {
   return true;
 }
 
-void RankSet::read_output(RankProcess& process, OutputPipe& pipe) {
+void RankProcesses::read_output(RankProcess& process, OutputPipe& pipe) {
   if (credit_ == 0) {
     pipe.waiting = true;
     return;
@@ -139,7 +139,7 @@ void RankSet::read_output(RankProcess& process, OutputPipe& pipe) {
   });
 }
 
-void RankSet::add_credit(std::uint64_t bytes) {
+void RankProcesses::add_credit(std::uint64_t bytes) {
   credit_ += bytes;
   for (const auto& process : ranks_) {
     for (const auto& pipe : process->pipes) {
@@ -151,13 +151,13 @@ void RankSet::add_credit(std::uint64_t bytes) {
   }
 }
 
-void RankSet::end_pipe(RankProcess& process, OutputPipe& pipe) {
+void RankProcesses::end_pipe(RankProcess& process, OutputPipe& pipe) {
   error_code ignored;
   pipe.in.close(ignored);
   check_closed(process);
 }
 
-void RankSet::check_closed(RankProcess& process) {
+void RankProcesses::check_closed(RankProcess& process) {
   if (!process.closed && process.exited && !process.pipes[0]->in.is_open() && !process.pipes[1]->in.is_open()) {
     process.closed = true;
     process.linger.cancel();
@@ -165,7 +165,7 @@ void RankSet::check_closed(RankProcess& process) {
   }
 }
 
-void RankSet::on_child_exit(pid_t pid, int wait_status) {
+void RankProcesses::on_child_exit(pid_t pid, int wait_status) {
   for (const auto& process : ranks_) {
     if (process->pid != pid || process->exited) {
       continue;
@@ -179,7 +179,7 @@ void RankSet::on_child_exit(pid_t pid, int wait_status) {
   }
 }
 
-void RankSet::end_leftovers(RankProcess& process, int signal_number) {
+void RankProcesses::end_leftovers(RankProcess& process, int signal_number) {
   process.linger.expires_after(kLingerStep);
   process.linger.async_wait([this, &process, signal_number](const error_code& error) {
     if (error || process.closed) {
@@ -204,7 +204,7 @@ void RankSet::end_leftovers(RankProcess& process, int signal_number) {
   });
 }
 
-void RankSet::terminate() {
+void RankProcesses::terminate() {
   const std::vector<ProcessInfo> all = descendants();
   for (const auto& process : ranks_) {
     const std::vector<SessionProcess> session = session_processes(all, process->pid);
@@ -234,11 +234,11 @@ void RankSet::terminate() {
   }
 }
 
-bool RankSet::ending_in_order() const {
+bool RankProcesses::ending_in_order() const {
   return std::ranges::any_of(ranks_, [](const auto& process) { return process->handles_term && !process->exited; });
 }
 
-std::vector<Rank> RankSet::pass_on(int signal_number) {
+std::vector<Rank> RankProcesses::pass_on(int signal_number) {
   const std::vector<ProcessInfo> all = descendants();
   std::vector<Rank> unhandled;
   for (const auto& process : ranks_) {
@@ -259,7 +259,7 @@ std::vector<Rank> RankSet::pass_on(int signal_number) {
   return unhandled;
 }
 
-bool RankSet::all_exited() const {
+bool RankProcesses::all_exited() const {
   for (const auto& process : ranks_) {
     if (!process->exited) {
       return false;

@@ -1,4 +1,4 @@
-// RankSet: the rank processes of one host, their output pipes and their ends.
+// RankProcesses: the rank processes of one host, their output pipes and their ends.
 //
 // Owned by the agent; one thread, its loop's. Decides nothing about the job: it starts, forwards, reports and ends.
 // Output is read only against credit (agent_protocol.h).
@@ -20,13 +20,13 @@
 
 namespace sirtaki::launcher {
 
-class RankSet {
+class RankProcesses {
  public:
   using Send = std::function<void(FrameType, ConstBytes)>;
 
   // `open_files`: the limit for each rank, as in SpawnSpec.
-  RankSet(boost::asio::io_context& io, Environment environment, rlim_t open_files, Send send);
-  ~RankSet();
+  RankProcesses(boost::asio::io_context& io, Environment environment, rlim_t open_files, Send send);
+  ~RankProcesses();
 
   // Starts the ranks in order; the first that fails is reported with kSpawnFailed and no further one is started.
   void spawn_all(const Spawn& request);
@@ -45,7 +45,7 @@ class RankSet {
   struct OutputPipe {
     OutputPipe(boost::asio::io_context& io, FileDescriptor fd) : in(io, fd.release()) {}
     boost::asio::posix::stream_descriptor in;
-    Stream stream = Stream::kStdout;
+    OutputStream stream = OutputStream::kStdout;
     bool waiting = false;  // for credit
     std::array<std::byte, std::size_t{32} << 10> buffer{};
   };

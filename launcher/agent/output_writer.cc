@@ -44,7 +44,7 @@ OutputWriter::~OutputWriter() {
   thread_.join();
 }
 
-void OutputWriter::write(Stream stream, std::string bytes) {
+void OutputWriter::write(OutputStream stream, std::string bytes) {
   if (bytes.empty()) {
     return;
   }
@@ -82,9 +82,9 @@ void OutputWriter::run() {
     queue_.pop_front();
     lock.unlock();
     bool& broken = broken_[static_cast<int>(stream)];
-    if (!broken && write_fully(stream == Stream::kStdout ? STDOUT_FILENO : STDERR_FILENO, bytes) != 0) {
+    if (!broken && write_fully(stream == OutputStream::kStdout ? STDOUT_FILENO : STDERR_FILENO, bytes) != 0) {
       broken = true;
-      if (stream == Stream::kStdout) {
+      if (stream == OutputStream::kStdout) {
         events_.on_broken();
       }
     }
@@ -120,7 +120,7 @@ Result<RankFiles> RankFiles::create(const std::string& directory, int ranks) {
   return files;
 }
 
-Status RankFiles::write(Rank rank, Stream stream, std::string_view bytes) {
+Status RankFiles::write(Rank rank, OutputStream stream, std::string_view bytes) {
   const int index = 2 * rank + static_cast<int>(stream);
   File& file = files_.at(static_cast<std::size_t>(index));
   if (file.fd.get() < 0) {

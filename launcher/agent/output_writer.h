@@ -32,7 +32,7 @@ class OutputWriter {
   // Waits for a write in progress, if any; finish() first.
   ~OutputWriter();
 
-  void write(Stream stream, std::string bytes);
+  void write(OutputStream stream, std::string bytes);
   std::size_t backlog() const;  // bytes not written yet
   // Waits until everything is written, at most `limit` (nullopt: as long as it takes); false when bytes are left.
   bool finish(std::optional<Duration> limit);
@@ -43,7 +43,7 @@ class OutputWriter {
   Events events_;
   mutable std::mutex mutex_;  // between the writer's thread and everybody else
   std::condition_variable changed_;
-  std::deque<std::pair<Stream, std::string>> queue_;
+  std::deque<std::pair<OutputStream, std::string>> queue_;
   std::size_t backlog_ = 0;
   bool stopping_ = false;
   bool broken_[2] = {false, false};  // writer's thread only
@@ -55,7 +55,7 @@ class RankFiles {
   // Makes DIR/rank.N/stdout and stderr for every rank, emptied; N has leading zeros when there are ten ranks or more.
   static Result<RankFiles> create(const std::string& directory, int ranks);
   // An error is returned once (disk full); later writes to that file are dropped.
-  Status write(Rank rank, Stream stream, std::string_view bytes);
+  Status write(Rank rank, OutputStream stream, std::string_view bytes);
 
  private:
   struct File {

@@ -1,8 +1,8 @@
-// Codecs and recipes as plans, options and messages name them.
+// Codecs and reductions as plans, options and messages name them.
 //
 // For: all layers, so that a policy can decide on a codec without knowing how it works. Plain values; the numbers are
-// part of plans and are never given to another codec or recipe. Not for: what a codec does (compression/), how a recipe
-// runs (runtime/engine/reduction/).
+// part of plans and are never given to another codec or reduction. Not for: what a codec does (compression/), how a
+// reduction runs (runtime/engine/reduction/).
 #pragma once
 
 #include <cstddef>
@@ -28,7 +28,7 @@ enum class CodecId : std::uint16_t {
 };
 
 // How payloads become one result on all ranks.
-enum class Recipe : std::uint16_t {
+enum class ReductionKind : std::uint16_t {
   kDense = 0,    // an allreduce of elements; codecs none, fp16, bf16
   kGather = 1,   // all payloads to all ranks, each of which sums them in rank order
   kScatter = 2,  // stripes to their owners, which sum, encode again with a residual of their own, and send to all

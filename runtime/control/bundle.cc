@@ -137,7 +137,7 @@ std::vector<std::vector<std::byte>> encode_parts(const Spread& spread, std::size
 }
 
 Result<Bundle> decode_bundle(ConstBytes bytes, int size) {
-  return decode_items<Said>(bytes, size, decode_member_message);
+  return decode_items<SourcedMessage>(bytes, size, decode_member_message);
 }
 
 Result<Spread> decode_spread(ConstBytes bytes, int size) {

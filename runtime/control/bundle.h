@@ -12,11 +12,11 @@
 namespace sirtaki::control {
 
 // All of `ranks` say this.
-struct Said {
+struct SourcedMessage {
   RankSet ranks;
   MemberMessage message;
 };
-using Bundle = std::vector<Said>;
+using Bundle = std::vector<SourcedMessage>;
 
 // All of `ranks` are told this.
 struct Told {

@@ -1,7 +1,7 @@
 // Coordinator: the job's half of every agreement: first use of names, streams, aborted steps, joins, stalls.
 //
-// Lives in the Hub, on its control thread (in the simulator: on the simulated loop). Pure state machine: events in, a
-// list of actions out; the owner sends them in order, so all members see the same order.
+// Lives in the CoordinatorServer, on its control thread (in the simulator: on the simulated loop). Pure state machine:
+// events in, a list of actions out; the owner sends them in order, so all members see the same order.
 #pragma once
 
 #include <cstdint>

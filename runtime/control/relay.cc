@@ -31,7 +31,7 @@ Relay::Relay(RankSet below, std::vector<RankSet> children, RelayOptions options)
 // ---- up ----
 
 void Relay::on_said(Bundle bundle, TimePoint now) {
-  for (Said& said : bundle) {
+  for (SourcedMessage& said : bundle) {
     said.ranks = said.ranks.common(below_);
     if (!said.ranks.empty() && !is_repetition(said.message)) {
       add(std::move(said), now);
@@ -66,7 +66,7 @@ bool Relay::is_repetition(const MemberMessage& message) {
   return false;
 }
 
-void Relay::add(Said said, TimePoint now) {
+void Relay::add(SourcedMessage said, TimePoint now) {
   const std::string about = subject(said.message);
   const bool report = is_report(said.message);
   delay(report, now);
@@ -121,7 +121,7 @@ void Relay::flush_if_complete() {
 void Relay::flush() {
   Bundle bundle;
   std::size_t bytes = 0;
-  for (Said& said : pending_) {
+  for (SourcedMessage& said : pending_) {
     if (said.ranks.empty()) {
       continue;
     }

@@ -67,7 +67,7 @@ class Relay {
   };
 
   bool is_repetition(const MemberMessage& message);
-  void add(Said said, TimePoint now);
+  void add(SourcedMessage said, TimePoint now);
   void delay(bool report, TimePoint now);
   bool is_heard(const Heard& heard) const { return heard.from.contains(heard.members.common(present_)); }
   bool complete() const;
@@ -79,7 +79,7 @@ class Relay {
   const RelayOptions options_;
   RankSet present_;  // of below_: neither left nor lost
 
-  std::vector<Said> pending_;
+  std::vector<SourcedMessage> pending_;
   std::unordered_map<std::string, std::vector<std::size_t>> places_;  // subject -> places in pending_
   std::unordered_map<std::string, Heard> heard_;                      // subject -> who has said it, also before a flush
   bool urgent_ = false;

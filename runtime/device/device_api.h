@@ -5,7 +5,7 @@
 // Owned by: whoever opens the device, one for each GPU; it outlives what is made of it.
 // Threads: any that has called enter_thread(), or is between visit() and leave().
 // What may wait for the device inside CUDA (streams, events, memory) is made at the start, before anything is in
-// flight: event_pool.h and arena.h lend it afterwards.
+// flight: event_pool.h and arena.h allocate_shared it afterwards.
 #pragma once
 
 #include <cstddef>

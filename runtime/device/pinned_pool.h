@@ -53,7 +53,7 @@ class PinnedPool {
   Result<PinnedBlock> take(std::size_t bytes);
   // Nothing is released any more, not even at the end: nobody knows when the device is done with it.
   void abandon() { abandoned_ = true; }
-  // Lent and kept.
+  // SharedBuffer and kept.
   std::size_t held_bytes() const { return held_bytes_; }
   // What a block of so many bytes takes.
   static std::size_t rounded(std::size_t bytes);

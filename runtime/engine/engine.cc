@@ -120,7 +120,8 @@ void Engine::on(const control::StreamAgreed& m) {
                   deps_.stats.histogram("streams.exposed_ns")};
   const StreamOptions options{options_.layout, options_.credit_bytes, options_.replan, options_.finite_only};
   closed_.erase(m.stream.value);  // the number of a stream that all ranks have closed
-  streams_[m.stream.value] = std::make_unique<Stream>(m.stream, std::move(opening.spec), opening.plan, options, deps);
+  streams_[m.stream.value] =
+      std::make_unique<GradientStream>(m.stream, std::move(opening.spec), opening.plan, options, deps);
   opening.done(m.stream);
 }
 
@@ -132,7 +133,7 @@ void Engine::on(const control::StreamRefused& m) {
 }
 
 void Engine::on(const control::StreamAborted& m) {
-  if (Stream* s = stream(m.stream)) {
+  if (GradientStream* s = stream(m.stream)) {
     s->on_aborted(m);
   } else if (const auto closed = closed_.find(m.stream.value); closed != closed_.end()) {
     closed->second->on_aborted(m);
@@ -140,14 +141,14 @@ void Engine::on(const control::StreamAborted& m) {
 }
 
 void Engine::on(const control::StreamFlags& m) {
-  if (Stream* s = stream(m.stream)) {
+  if (GradientStream* s = stream(m.stream)) {
     s->on_flags(m);
   } else if (const auto closed = closed_.find(m.stream.value); closed != closed_.end()) {
     closed->second->on_flags(m);
   }
 }
 
-Stream* Engine::stream(StreamId id) {
+GradientStream* Engine::stream(StreamId id) {
   const auto it = streams_.find(id.value);
   return it == streams_.end() ? nullptr : it->second.get();
 }
@@ -175,7 +176,7 @@ std::string Engine::decisions_json() const {
 }
 
 void Engine::close_stream(StreamId id, Done done) {
-  Stream* s = stream(id);
+  GradientStream* s = stream(id);
   if (s == nullptr) {
     deps_.loop.post([done = std::move(done)]() mutable { done(invalid_argument("the stream is not open")); });
     return;
@@ -193,7 +194,7 @@ void Engine::close_stream(StreamId id, Done done) {
 void Engine::forget_stream(StreamId id) {
   std::erase_if(closed_, [](const auto& closed) { return closed.second->over(); });
   if (const auto node = streams_.extract(id.value); !node.empty()) {
-    closed_[id.value] = node.mapped()->take_late_flags();
+    closed_[id.value] = node.mapped()->take_unused_param_sync();
   }
 }
 

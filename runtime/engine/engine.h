@@ -15,11 +15,11 @@
 #include "runtime/base/telemetry/stats.h"
 #include "runtime/base/telemetry/timeline.h"
 #include "runtime/engine/common/buffer_pool.h"
+#include "runtime/engine/common/requests.h"
+#include "runtime/engine/common/trace.h"
 #include "runtime/engine/epoch/control_link.h"
 #include "runtime/engine/ops/named_ops.h"
-#include "runtime/engine/common/requests.h"
 #include "runtime/engine/stream/gradient_stream.h"
-#include "runtime/engine/common/trace.h"
 #include "scheduler/plan/plan.h"
 
 namespace sirtaki::engine {
@@ -28,8 +28,9 @@ struct EngineOptions {
   scheduler::LayoutOptions layout;
   std::int64_t credit_bytes = 16 << 20;
   bool replan = true;
-  std::string codec = "none";  // how gradients of streams travel that say nothing (runtime/base/config/compression_spec.h)
-  bool finite_only = false;    // a gradient with NaN or infinity gives the step up
+  std::string codec =
+      "none";  // how gradients of streams travel that say nothing (runtime/base/config/compression_spec.h)
+  bool finite_only = false;                           // a gradient with NaN or infinity gives the step up
   Duration trace_interval = std::chrono::seconds(2);  // between two parts of a trace
 };
 
@@ -64,7 +65,7 @@ class Engine {
   void submit(OpSpec spec, OpDone done);
   void open_stream(StreamSpec spec, MoveFunction<void(Result<StreamId>)> done);
   // nullptr for an unknown or closed stream.
-  Stream* stream(StreamId id);
+  GradientStream* stream(StreamId id);
   // {NAME: [...]} of all streams: how their tensors travel (stream_plan.h), without what is owed.
   std::string tensors_json() const;
   // What each open stream's planner and policy decided of late, by name.
@@ -149,9 +150,9 @@ class Engine {
   BufferPool buffers_;
   NamedOps ops_;
   std::map<std::string, Opening> openings_;
-  std::map<std::uint16_t, std::unique_ptr<Stream>> streams_;
-  std::map<std::uint16_t, std::unique_ptr<LateFlags>> closed_;  // what others may still ask of closed streams
-  MoveFunction<void(Result<Rank>)> join_;                       // while this rank has joined and not all have
+  std::map<std::uint16_t, std::unique_ptr<GradientStream>> streams_;
+  std::map<std::uint16_t, std::unique_ptr<UnusedParamSync>> closed_;  // what others may still ask of closed streams
+  MoveFunction<void(Result<Rank>)> join_;                             // while this rank has joined and not all have
   Result<Rank> join_answer_ = Rank{0};
   int join_waits_ = 0;  // streams that are not where they go on
   Status left_;         // of the first rank that left in order

@@ -61,7 +61,7 @@ void Engine::on(const control::AllJoined& m) {
   ops_.on_all_joined();
   begin_end_of_join(m.last);
   for (const control::StreamPlace& place : m.resets) {
-    if (Stream* s = stream(place.stream)) {
+    if (GradientStream* s = stream(place.stream)) {
       ++join_waits_;
       s->end_stand_in(place, [this] { on_stream_joined(); });
     }

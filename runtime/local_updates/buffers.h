@@ -3,7 +3,7 @@
 //   mean      mu = sum of c mu_i over sum of c;  variance = that of c (var_i + mu_i^2) - mu^2, at least 0
 // with a rank's share c. In float64 and in rank order, so all ranks have the same bits. A rank with a buffer that is
 // not finite does not count.
-// Used inside runtime/engine/local_updates, at drains. Pure; the exchange is the caller's.
+// Used inside runtime/local_updates, at drains. Pure; the exchange is the caller's.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
 // LocalOptions as a program chooses them: by a policy's text, or by a function of its own.
 //
-// For: adapters. Pure functions; any thread. Not for: what a policy does (scheduler/interval).
+// For: adapters. Pure functions; any thread. Not for: what a policy does (runtime/local_updates/controller).
 #pragma once
 
 #include <cstdint>
@@ -18,8 +18,8 @@ namespace sirtaki::engine {
 // known.
 using StepsFunction = std::function<std::int64_t(const std::string& round)>;
 
-// Of a number of steps or a policy with its keys (runtime/local_updates/controller/spec.h); diloco brings its outer optimizer and
-// codec. kInvalidArgument: as parse_interval().
+// Of a number of steps or a policy with its keys (runtime/local_updates/controller/spec.h); diloco brings its outer
+// optimizer and codec. kInvalidArgument: as parse_interval().
 Result<LocalOptions> local_options(std::string_view interval);
 LocalOptions local_options(StepsFunction steps);
 

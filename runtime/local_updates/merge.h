@@ -15,11 +15,11 @@
 #include "runtime/base/status.h"
 #include "runtime/base/types.h"
 #include "runtime/local_updates/anchor.h"
+#include "runtime/local_updates/controller/norms.h"
 #include "runtime/local_updates/exchange.h"
 #include "runtime/local_updates/model.h"
 #include "runtime/local_updates/reports.h"
 #include "runtime/local_updates/scratch.h"
-#include "runtime/local_updates/controller/norms.h"
 
 namespace sirtaki::engine {
 

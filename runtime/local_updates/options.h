@@ -1,4 +1,5 @@
-// LocalOptions: how ranks train by themselves between merges, beside the interval (runtime/local_updates/controller/spec.h).
+// LocalOptions: how ranks train by themselves between merges, beside the interval
+// (runtime/local_updates/controller/spec.h).
 //
 // For: whoever makes a LocalUpdater. The same on all ranks; make() compares digests. Plain values.
 #pragma once

@@ -1,14 +1,14 @@
 // What ranks tell each other of local updates, as bytes of fixed sizes.
 //
-// Used inside runtime/engine/local_updates only. Pure. Decoding names the rank whose report cannot be.
+// Used inside runtime/local_updates only. Pure. Decoding names the rank whose report cannot be.
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
 #include "runtime/base/status.h"
-#include "runtime/local_updates/exchange.h"
 #include "runtime/local_updates/controller/round_stats.h"
+#include "runtime/local_updates/exchange.h"
 
 namespace sirtaki::engine {
 

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "runtime/base/types.h"
-#include "runtime/local_updates/model.h"
 #include "runtime/local_updates/controller/round_stats.h"
+#include "runtime/local_updates/model.h"
 
 namespace sirtaki::engine {
 

@@ -13,10 +13,10 @@
 #include <string>
 #include <vector>
 
+#include "runtime/engine/session/session.h"
 #include "runtime/local_updates/exchange.h"
 #include "runtime/local_updates/model.h"
 #include "runtime/local_updates/options.h"
-#include "runtime/engine/session/session.h"
 
 namespace sirtaki::engine {
 

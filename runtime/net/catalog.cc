@@ -2,8 +2,8 @@
 
 #include <array>
 
-#include "runtime/net/gloo/gloo_backend.h"
 #include "runtime/net/collectives/hierarchy.h"
+#include "runtime/net/gloo/gloo_backend.h"
 
 namespace sirtaki::net {
 namespace {

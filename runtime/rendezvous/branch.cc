@@ -88,7 +88,7 @@ class BranchPortImpl final : public BranchPort, private GateHandler {
     gate.purpose = Purpose::kBranch;
     gate.handshake_timeout = options.handshake_timeout;
     gate.max_visitors = kMaxVisitors + options.children;
-    SRT_ASSIGN(gate_, Gate::open(loop_, std::move(gate), *this));
+    SRT_ASSIGN(gate_, AuthListener::open(loop_, std::move(gate), *this));
     return {};
   }
 
@@ -112,7 +112,7 @@ class BranchPortImpl final : public BranchPort, private GateHandler {
   AsioLoop& loop_;
   const Duration silence_timeout_;
   BranchPortHandler& handler_;
-  std::unique_ptr<Gate> gate_;
+  std::unique_ptr<AuthListener> gate_;
 };
 
 }  // namespace

@@ -10,9 +10,9 @@
 
 #include "runtime/base/task.h"
 #include "runtime/base/types.h"
+#include "runtime/rendezvous/auth/secret.h"
 #include "runtime/rendezvous/link/asio_loop.h"
 #include "runtime/rendezvous/link/membership.h"
-#include "runtime/rendezvous/auth/secret.h"
 
 namespace sirtaki::rendezvous {
 

@@ -5,8 +5,8 @@
 #include "runtime/base/check.h"
 #include "runtime/base/wire.h"
 #include "runtime/rendezvous/link/asio_context.h"
-#include "runtime/rendezvous/server_impl.h"
 #include "runtime/rendezvous/link/sockets.h"
+#include "runtime/rendezvous/server_impl.h"
 
 namespace sirtaki::rendezvous {
 
@@ -62,7 +62,7 @@ Status ServerImpl::open() {
   gate.secret = options_.secret;
   gate.handshake_timeout = options_.handshake_timeout;
   gate.max_visitors = options_.max_unauthenticated + options_.size;
-  SRT_ASSIGN(gate_, Gate::open(loop_, std::move(gate), *this));
+  SRT_ASSIGN(gate_, AuthListener::open(loop_, std::move(gate), *this));
   return {};
 }
 

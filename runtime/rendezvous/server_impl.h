@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "runtime/rendezvous/clock_filter.h"
-#include "runtime/rendezvous/link/auth_listener.h"
 #include "runtime/rendezvous/join_round.h"
+#include "runtime/rendezvous/link/auth_listener.h"
 #include "runtime/rendezvous/link/link.h"
 #include "runtime/rendezvous/server.h"
 
@@ -95,7 +95,7 @@ class ServerImpl final : public Server, public GateHandler {
   AsioLoop& loop_;
   const ServerOptions options_;
   ServerHandler& handler_;
-  std::unique_ptr<Gate> gate_;
+  std::unique_ptr<AuthListener> gate_;
   Peers peers_;
   TimerId tick_;
   TimePoint tick_due_;

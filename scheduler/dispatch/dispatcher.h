@@ -12,9 +12,9 @@
 #include <vector>
 
 #include "runtime/base/status.h"
+#include "scheduler/dispatch/ready_queue.h"
 #include "scheduler/plan/credit.h"
 #include "scheduler/plan/plan.h"
-#include "scheduler/dispatch/ready_queue.h"
 
 namespace sirtaki::scheduler {
 

@@ -7,7 +7,7 @@
 namespace sirtaki::scheduler {
 
 Kind kind_of(const PlannedTensor& tensor) {
-  return {tensor.dtype, tensor.decision.codec, tensor.decision.recipe};
+  return {tensor.dtype, tensor.decision.codec, tensor.decision.reduction};
 }
 
 bool few_elements(const PlannedTensor& tensor, std::int64_t numel) {

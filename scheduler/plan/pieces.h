@@ -14,7 +14,7 @@
 namespace sirtaki::scheduler {
 
 // Tensors of one kind may share a partition.
-using Kind = std::tuple<DType, CodecId, Recipe>;
+using Kind = std::tuple<DType, CodecId, ReductionKind>;
 Kind kind_of(const PlannedTensor& tensor);
 
 // Whether so many of the tensor's elements may be in one partition.

@@ -39,7 +39,7 @@ Status check_order(std::span<const int> order, const std::vector<PlannedTensor>&
 
 void put_way(WireWriter& out, const Way& way) {
   out.put(static_cast<std::uint16_t>(way.codec));
-  out.put(static_cast<std::uint16_t>(way.recipe));
+  out.put(static_cast<std::uint16_t>(way.reduction));
 }
 
 void put_tensors(WireWriter& out, const std::vector<PlannedTensor>& tensors) {
@@ -99,7 +99,7 @@ Status check_slice(const Slice& slice, const Partition& partition, const PlanPar
     return bad_tensor(tensor, "is in a partition of another dtype");
   }
   if (tensor.decision.way() != partition.way) {
-    return bad_tensor(tensor, "is in a partition of another codec or recipe");
+    return bad_tensor(tensor, "is in a partition of another codec or reduction");
   }
   if (slice.offset < 0 || slice.offset > tensor.numel || slice.numel < 1 || slice.numel > tensor.numel - slice.offset) {
     return bad_tensor(tensor, "of " + std::to_string(tensor.numel) + " elements has no part of " +

@@ -1,7 +1,7 @@
 // Plan: how a stream's tensors are cut into partitions and in which order they go. Immutable, versioned, equal on all
 // ranks (compared by digest).
 //
-// A partition is a part of one big tensor or a bucket of small ones, of one dtype, codec and recipe. Two ways to a
+// A partition is a part of one big tensor or a bucket of small ones, of one dtype, codec and reduction. Two ways to a
 // plan: build(), a pure function of the tensor list and the options, before anything is measured; and
 // from_partitions(), what the planner (planner.h) made of measurements. Every rank computes it itself and only the
 // digest is agreed. Pure: no I/O, no thread, no clock.
@@ -23,10 +23,10 @@ namespace sirtaki::scheduler {
 // How elements travel. Tensors that share a partition have it in common.
 struct Way {
   CodecId codec = CodecId::kNone;
-  Recipe recipe = Recipe::kDense;
+  ReductionKind reduction = ReductionKind::kDense;
 
   // Less than the elements travel: whoever sends them has work with each.
-  bool lossy() const { return recipe != Recipe::kDense; }
+  bool lossy() const { return reduction != ReductionKind::kDense; }
 
   friend bool operator==(const Way&, const Way&) = default;
 };
@@ -34,7 +34,7 @@ struct Way {
 // What is decided for a tensor beside its place. Part of the digest.
 struct Decision {
   CodecId codec = CodecId::kNone;
-  Recipe recipe = Recipe::kDense;
+  ReductionKind reduction = ReductionKind::kDense;
   std::vector<std::int64_t> params;  // the codec's (runtime/base/codec_id.h)
   // By rank, of group_topk by gather: instead of params[kKeep], which is the largest of them; empty: that of all.
   std::vector<std::int64_t> keeps = {};
@@ -42,7 +42,7 @@ struct Decision {
   // Those of a rank.
   std::vector<std::int64_t> params_of(int rank) const;
 
-  Way way() const { return {codec, recipe}; }
+  Way way() const { return {codec, reduction}; }
 
   friend bool operator==(const Decision&, const Decision&) = default;
 };

@@ -108,7 +108,7 @@ class Line {
 
 void Job::add(const PlannedTensor& tensor, std::int64_t numel, const StepProfile& profile) {
   payload += tensor.wire_bytes_of(numel);
-  one_way = tensor.decision.recipe == Recipe::kGather;
+  one_way = tensor.decision.reduction == ReductionKind::kGather;
   if (tensor.decision.way().lossy()) {
     const CodecCost cost = profile.cost_of(tensor.decision.codec);
     encode = after(encode, static_cast<std::int64_t>(Wide{numel} * cost.encode_ps / kPsPerNs));

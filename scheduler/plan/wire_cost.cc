@@ -24,18 +24,18 @@ std::int64_t ring(const Payload& payload, std::int64_t ranks) {
 }
 
 // All-to-alls, or as many messages.
-std::int64_t rounds(Recipe recipe) {
-  switch (recipe) {
-    case Recipe::kGather:
+std::int64_t rounds(ReductionKind reduction) {
+  switch (reduction) {
+    case ReductionKind::kGather:
       return 1;
-    case Recipe::kDense:
-    case Recipe::kScatter:
+    case ReductionKind::kDense:
+    case ReductionKind::kScatter:
       return 2;
-    case Recipe::kRing:
+    case ReductionKind::kRing:
       return 3;
-    case Recipe::kShared:
-    case Recipe::kLowRank:
-    case Recipe::kCounts:
+    case ReductionKind::kShared:
+    case ReductionKind::kLowRank:
+    case ReductionKind::kCounts:
       break;
   }
   return 4;
@@ -43,22 +43,22 @@ std::int64_t rounds(Recipe recipe) {
 
 }  // namespace
 
-std::int64_t dense_equivalent(Recipe recipe, const Payload& payload, int ranks) {
+std::int64_t dense_equivalent(ReductionKind reduction, const Payload& payload, int ranks) {
   if (ranks < 2) {
     return payload.bytes;
   }
-  switch (recipe) {
-    case Recipe::kGather:
+  switch (reduction) {
+    case ReductionKind::kGather:
       return part_of(payload.bytes, ranks, 2);
-    case Recipe::kCounts:
+    case ReductionKind::kCounts:
       // A code has 2 bits, a count one of 2P + 1 values.
       return payload.agreed_bytes + part_of(payload.bytes, 2 + std::bit_width(2U * static_cast<unsigned>(ranks)), 4);
-    case Recipe::kRing:
+    case ReductionKind::kRing:
       return ring(payload, ranks);
-    case Recipe::kDense:
-    case Recipe::kScatter:
-    case Recipe::kShared:
-    case Recipe::kLowRank:
+    case ReductionKind::kDense:
+    case ReductionKind::kScatter:
+    case ReductionKind::kShared:
+    case ReductionKind::kLowRank:
       break;
   }
   return payload.agreed_bytes + payload.bytes;
@@ -66,7 +66,7 @@ std::int64_t dense_equivalent(Recipe recipe, const Payload& payload, int ranks) 
 
 std::int64_t exchange_ns(const Exchange& exchange, int ranks, const LinkFacts& link) {
   const std::int64_t others = ranks - 1;
-  const Wide latency = Wide{rounds(exchange.recipe)} * others * link.latency_ns;
+  const Wide latency = Wide{rounds(exchange.reduction)} * others * link.latency_ns;
   const Wide wire = Wide{2} * others * exchange.wire_bytes * kNsPerSecond /
                     (Wide{ranks} * std::max<std::int64_t>(link.bytes_per_second, 1));
   return static_cast<std::int64_t>(std::min(latency + wire, Wide{std::numeric_limits<std::int64_t>::max()}));

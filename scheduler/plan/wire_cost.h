@@ -1,6 +1,6 @@
-// What payloads cost the network, by recipe.
+// What payloads cost the network, by reduction.
 //
-// For: the bytes that plans, the planner and the credit count with; and policies that choose a recipe. Formulas of
+// For: the bytes that plans, the planner and the credit count with; and policies that choose a reduction. Formulas of
 // collectives: docs/compression.md. Pure functions.
 #pragma once
 
@@ -23,7 +23,7 @@ struct Payload {
 // what others add (for supports that have nothing in common), but is never longer than the elements: (sum over h of
 // min(h m, n) + (P-1) min(P m, n)) / P bytes, h from 1 to P-1, payload m, elements n. Rounded up; of one rank, which
 // sends nothing: the payload.
-std::int64_t dense_equivalent(Recipe recipe, const Payload& payload, int ranks);
+std::int64_t dense_equivalent(ReductionKind reduction, const Payload& payload, int ranks);
 
 // What is known of the network; of a rank's own link.
 struct LinkFacts {
@@ -31,9 +31,9 @@ struct LinkFacts {
   std::int64_t bytes_per_second = 0;  // one way
 };
 
-// A tensor or partition on its way: its recipe, and its dense_equivalent().
+// A tensor or partition on its way: its reduction, and its dense_equivalent().
 struct Exchange {
-  Recipe recipe = Recipe::kDense;
+  ReductionKind reduction = ReductionKind::kDense;
   std::int64_t wire_bytes = 0;
 };
 

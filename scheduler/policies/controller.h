@@ -13,8 +13,8 @@
 
 #include "scheduler/plan/plan.h"
 #include "scheduler/plan/planner.h"
-#include "scheduler/policies/policy.h"
 #include "scheduler/plan/profile.h"
+#include "scheduler/policies/policy.h"
 
 namespace sirtaki::scheduler {
 

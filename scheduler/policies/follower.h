@@ -1,9 +1,9 @@
-// Follower: methods that name their codec, where the recipe and the gates are left to the link that was measured.
+// Follower: methods that name their codec, where the reduction and the gates are left to the link that was measured.
 //
 // Recipes by the formulas of policy.h. Of algc also the gate, and each layer's density: the largest whose sending ends
 // with the backward pass, as what is ready later needs the link, too; never less than `density`, and the layers' order
 // is that in which they became ready (after the layer-wise adaptive sparsification of Shi et al., LAGS, 2019).
-// A recipe or a gate has to be right at four fifths and at five fourths of the bandwidth, too; a density has to be
+// A reduction or a gate has to be right at four fifths and at five fourths of the bandwidth, too; a density has to be
 // wrong by a third; and two profiles in a row have to want the change. Used through controller.h; pure.
 #pragma once
 

@@ -132,7 +132,7 @@ PlannedTensor Importance::split(PlannedTensor planned, const TensorInfo& tensor)
     return planned;
   }
   Decision decision = planned.decision;
-  decision.recipe = Recipe::kGather;
+  decision.reduction = ReductionKind::kGather;
   std::int64_t& keep = decision.params[params::kKeep];
   decision.keeps = split_keep(keep, decision.params[params::kGroup], shares_);
   keep = std::ranges::max(decision.keeps);

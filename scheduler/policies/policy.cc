@@ -162,29 +162,31 @@ bool sends_floats(const Encoding& encoding) {
          encoding.params[params::kValue] == static_cast<std::int64_t>(DType::kF32);
 }
 
-// The recipes that the method may choose for the codec, the one for anything first.
-std::vector<Recipe> recipes_of(const Method& method, const Encoding& encoding, const CodecFacts& facts) {
+// The reductions that the method may choose for the codec, the one for anything first.
+std::vector<ReductionKind> reductions_of(const Method& method, const Encoding& encoding, const CodecFacts& facts) {
   // The same blocks on all ranks are what it is for.
-  if (encoding.codec == CodecId::kBlockTopk && facts.supports(encoding.codec, Recipe::kShared)) {
-    return {Recipe::kShared};
+  if (encoding.codec == CodecId::kBlockTopk && facts.supports(encoding.codec, ReductionKind::kShared)) {
+    return {ReductionKind::kShared};
   }
-  std::vector<Recipe> recipes;
-  for (const Recipe recipe : {Recipe::kLowRank, Recipe::kGather, Recipe::kScatter, Recipe::kShared}) {
+  std::vector<ReductionKind> reductions;
+  for (const ReductionKind reduction :
+       {ReductionKind::kLowRank, ReductionKind::kGather, ReductionKind::kScatter, ReductionKind::kShared}) {
     // The published hylo is each rank's own choice of kernels, and halves are not summed.
-    const bool other = recipe == Recipe::kShared && (method.info->id == MethodId::kHylo || !sends_floats(encoding));
-    if (facts.supports(encoding.codec, recipe) && !other) {
-      recipes.push_back(recipe);
+    const bool other =
+        reduction == ReductionKind::kShared && (method.info->id == MethodId::kHylo || !sends_floats(encoding));
+    if (facts.supports(encoding.codec, reduction) && !other) {
+      reductions.push_back(reduction);
     }
   }
-  return recipes;
+  return reductions;
 }
 
 // The most that a first step of warm-up sends, halved until that takes no more bytes than a dense one.
-Result<std::int64_t> warm_first(const Encoding& encoding, Recipe recipe, const TensorInfo& tensor,
+Result<std::int64_t> warm_first(const Encoding& encoding, ReductionKind reduction, const TensorInfo& tensor,
                                 const CodecFacts& facts) {
   const bool grouped = encoding.codec == CodecId::kGroupTopk;
   const std::size_t part = grouped ? params::kKeep : params::kDensity;
-  Decision fuller{encoding.codec, recipe, encoding.params};
+  Decision fuller{encoding.codec, reduction, encoding.params};
   std::int64_t first = part_up(grouped ? encoding.params[params::kGroup] : kOne, kWarmPart);
   while (first > encoding.params[part]) {
     fuller.params[part] = first;
@@ -198,13 +200,13 @@ Result<std::int64_t> warm_first(const Encoding& encoding, Recipe recipe, const T
 }
 
 // With the codec's parameters of warm-up, where the method asks for it and there is room for it.
-Status add_warm_up(const Method& method, Encoding& encoding, Recipe recipe, const TensorInfo& tensor,
+Status add_warm_up(const Method& method, Encoding& encoding, ReductionKind reduction, const TensorInfo& tensor,
                    const CodecFacts& facts) {
   const std::int64_t steps = method.has("warmup") ? method.value("warmup") : 0;
   if (steps == 0) {
     return {};
   }
-  SRT_ASSIGN(const std::int64_t first, warm_first(encoding, recipe, tensor, facts));
+  SRT_ASSIGN(const std::int64_t first, warm_first(encoding, reduction, tensor, facts));
   if (first > encoding.params[encoding.codec == CodecId::kGroupTopk ? params::kKeep : params::kDensity]) {
     encoding.params.insert(encoding.params.end(), {steps, first});
     encoding.what += " after " + std::to_string(steps) + " steps of warm-up";
@@ -212,33 +214,35 @@ Status add_warm_up(const Method& method, Encoding& encoding, Recipe recipe, cons
   return {};
 }
 
-Result<Recipe> recipe_for(const Method& method, const Encoding& encoding, const TensorInfo& tensor,
-                          const Circumstances& at, const CodecFacts& facts) {
+Result<ReductionKind> reduction_for(const Method& method, const Encoding& encoding, const TensorInfo& tensor,
+                                    const Circumstances& at, const CodecFacts& facts) {
   if (const std::string_view asked = method.choice("wire"); asked != "auto") {
     // A policy's word on the way is for those of its codecs that can.
-    const Recipe recipe = recipe_named(asked);
+    const ReductionKind reduction = reduction_named(asked);
     const bool policy = method.info->id == MethodId::kHylo;
-    if (!policy || facts.supports(encoding.codec, recipe)) {
-      return recipe;
+    if (!policy || facts.supports(encoding.codec, reduction)) {
+      return reduction;
     }
   }
-  const std::vector<Recipe> recipes = recipes_of(method, encoding, facts);
-  if (recipes.empty()) {
+  const std::vector<ReductionKind> reductions = reductions_of(method, encoding, facts);
+  if (reductions.empty()) {
     return Status(Code::kInvalidArgument,
                   "this build has no way to send what " + std::string(method.info->name) + " makes", {-1, tensor.name});
   }
-  if (at.link && recipes == std::vector{Recipe::kGather, Recipe::kShared}) {
-    SRT_ASSIGN(const PlannedTensor gathered, facts.planned(tensor, {encoding.codec, recipes[0], encoding.params}));
-    SRT_ASSIGN(const PlannedTensor shared, facts.planned(tensor, {encoding.codec, recipes[1], encoding.params}));
-    return exchange_ns({recipes[0], gathered.wire_bytes}, at.ranks, *at.link) <=
-                   exchange_ns({recipes[1], shared.wire_bytes}, at.ranks, *at.link)
-               ? recipes[0]
-               : recipes[1];
+  if (at.link && reductions == std::vector{ReductionKind::kGather, ReductionKind::kShared}) {
+    SRT_ASSIGN(const PlannedTensor gathered, facts.planned(tensor, {encoding.codec, reductions[0], encoding.params}));
+    SRT_ASSIGN(const PlannedTensor shared, facts.planned(tensor, {encoding.codec, reductions[1], encoding.params}));
+    return exchange_ns({reductions[0], gathered.wire_bytes}, at.ranks, *at.link) <=
+                   exchange_ns({reductions[1], shared.wire_bytes}, at.ranks, *at.link)
+               ? reductions[0]
+               : reductions[1];
   }
-  if (!facts.supports(encoding.codec, Recipe::kGather) || !facts.supports(encoding.codec, Recipe::kScatter)) {
-    return recipes.front();
+  if (!facts.supports(encoding.codec, ReductionKind::kGather) ||
+      !facts.supports(encoding.codec, ReductionKind::kScatter)) {
+    return reductions.front();
   }
-  SRT_ASSIGN(const PlannedTensor scattered, facts.planned(tensor, {encoding.codec, Recipe::kScatter, encoding.params}));
+  SRT_ASSIGN(const PlannedTensor scattered,
+             facts.planned(tensor, {encoding.codec, ReductionKind::kScatter, encoding.params}));
   return gather_or_scatter(scattered.wire_bytes, encoding.sparse, at);
 }
 
@@ -297,7 +301,7 @@ bool follows_link(const Method& method, const TensorInfo& tensor, const CodecFac
     return false;
   }
   return follows_density(method) ||
-         (method.choice("wire") == "auto" && recipes_of(method, encoding_of(method, tensor), facts).size() > 1);
+         (method.choice("wire") == "auto" && reductions_of(method, encoding_of(method, tensor), facts).size() > 1);
 }
 
 std::int64_t hylo_rate(std::int64_t numel, std::int64_t rho) {
@@ -305,15 +309,16 @@ std::int64_t hylo_rate(std::int64_t numel, std::int64_t rho) {
   return std::clamp(square_root(squared), std::min(kHyloLeast, rho), rho);
 }
 
-Recipe gather_or_scatter(std::int64_t payload_bytes, bool sparse, const Circumstances& at) {
+ReductionKind gather_or_scatter(std::int64_t payload_bytes, bool sparse, const Circumstances& at) {
   if (at.ranks <= 2) {
-    return Recipe::kGather;
+    return ReductionKind::kGather;
   }
   if (!at.link) {
-    return sparse && at.ranks <= kFewRanks ? Recipe::kGather : Recipe::kScatter;
+    return sparse && at.ranks <= kFewRanks ? ReductionKind::kGather : ReductionKind::kScatter;
   }
   const Wide in_transit = Wide{at.link->latency_ns} * at.link->bytes_per_second * at.ranks;
-  return Wide{payload_bytes} * kNsPerSecond * (at.ranks - 2) < in_transit ? Recipe::kGather : Recipe::kScatter;
+  return Wide{payload_bytes} * kNsPerSecond * (at.ranks - 2) < in_transit ? ReductionKind::kGather
+                                                                          : ReductionKind::kScatter;
 }
 
 Result<PlannedTensor> stay_dense(const TensorInfo& tensor, std::string reason, const CodecFacts& facts) {
@@ -329,7 +334,7 @@ Result<PlannedTensor> decide_tensor(const Method& method, const TensorInfo& tens
     const CodecId codec = id == MethodId::kNone   ? CodecId::kNone
                           : id == MethodId::kFp16 ? CodecId::kFp16
                                                   : CodecId::kBf16;
-    SRT_ASSIGN(PlannedTensor planned, facts.planned(tensor, {codec, Recipe::kDense, {}}));
+    SRT_ASSIGN(PlannedTensor planned, facts.planned(tensor, {codec, ReductionKind::kDense, {}}));
     planned.reason = "by name";
     return planned;
   }
@@ -344,13 +349,13 @@ Result<PlannedTensor> decide_tensor(const Method& method, const TensorInfo& tens
     return stay_dense(tensor, name + ": stays dense, " + why, facts);
   }
   Encoding encoding = encoding_of(method, tensor);
-  SRT_ASSIGN(const Recipe recipe, recipe_for(method, encoding, tensor, at, facts));
-  SRT_TRY(add_warm_up(method, encoding, recipe, tensor, facts));
-  SRT_ASSIGN(PlannedTensor planned, facts.planned(tensor, {encoding.codec, recipe, std::move(encoding.params)}));
+  SRT_ASSIGN(const ReductionKind reduction, reduction_for(method, encoding, tensor, at, facts));
+  SRT_TRY(add_warm_up(method, encoding, reduction, tensor, facts));
+  SRT_ASSIGN(PlannedTensor planned, facts.planned(tensor, {encoding.codec, reduction, std::move(encoding.params)}));
   if (method.choice("wire") == "auto" && planned.wire_bytes >= tensor.held_bytes()) {
     return stay_dense(tensor, name + ": stays dense, which is no longer", facts);
   }
-  planned.reason = name + ": " + encoding.what + ", by " + std::string(recipe_name(recipe));
+  planned.reason = name + ": " + encoding.what + ", by " + std::string(reduction_name(reduction));
   return planned;
 }
 

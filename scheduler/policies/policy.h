@@ -39,7 +39,7 @@ class CodecFacts {
   CodecFacts& operator=(const CodecFacts&) = delete;
   virtual ~CodecFacts() = default;
 
-  virtual bool supports(CodecId codec, Recipe recipe) const = 0;
+  virtual bool supports(CodecId codec, ReductionKind reduction) const = 0;
   // The tensor in a plan: its stripe and its bytes on the network. kInvalidArgument: the decision cannot be run.
   virtual Result<PlannedTensor> planned(const TensorInfo& tensor, Decision decision) const = 0;
 };
@@ -51,7 +51,7 @@ struct Circumstances {
 
 // Gathers are shorter than two halves as long as a payload fits into what the link has in transit:
 // m < a B P / (P - 2). Without a link: up to two ranks, and of `sparse` payloads up to four.
-Recipe gather_or_scatter(std::int64_t payload_bytes, bool sparse, const Circumstances& at);
+ReductionKind gather_or_scatter(std::int64_t payload_bytes, bool sparse, const Circumstances& at);
 
 // The tensors in a plan, with decisions and reasons. kInvalidArgument: a rule that matches no tensor (of some), or a
 // method that cannot run on a tensor it was given by name and that its gates let through.
@@ -75,7 +75,7 @@ Method at_density(const Method& algc, std::int64_t density);
 // would forget its momentum with every change.
 bool follows_density(const Method& method);
 
-// Whether what decide_tensor() makes of the tensor may depend on the link: its recipe, or of algc its density.
+// Whether what decide_tensor() makes of the tensor may depend on the link: its reduction, or of algc its density.
 bool follows_link(const Method& method, const TensorInfo& tensor, const CodecFacts& facts);
 
 // Rate of filters of a convolution with `numel` elements: the larger, the lower; clamp(rho sqrt(4096 / n), 5 %, rho).

@@ -15,43 +15,93 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from source_rules import source_problems
 from source_tree import Problem, Source, Tree
 
-# Folder -> project folders it may include besides itself.
+# Parts of rows below. A folder may include what its row names, and itself.
+BASE = {"runtime/base", "runtime/base/config", "runtime/base/telemetry"}
+SCHEDULER = {"scheduler", "scheduler/plan", "scheduler/link", "scheduler/dispatch", "scheduler/policies"}
+RENDEZVOUS = {"runtime/rendezvous", "runtime/rendezvous/auth", "runtime/rendezvous/link"}
+NET = {*BASE, "kernels", "runtime/device", *RENDEZVOUS}
+TRANSPORT = {
+    *("runtime/net", "runtime/net/link", "runtime/net/tcp", "runtime/net/shm", "runtime/net/collectives"),
+    *("runtime/net/gloo", "runtime/net/device", "runtime/net/device/nccl"),
+}
+ENGINE = {*NET, *TRANSPORT, "compression", "compression/codecs", *SCHEDULER, "runtime/control", "runtime/hub"}
+SESSION = {"runtime/engine", "runtime/engine/session", "runtime/engine/common"}
+
+# Folder -> project folders it may include besides itself. Rows are in order: none names a later one.
 LAYERS: dict[str, set[str]] = {
     "runtime/base": set(),
-    "kernels": {"runtime/base"},
-    "compression": {"runtime/base", "kernels"},
-    "scheduler": {"runtime/base"},
-    "runtime/control": {"runtime/base", "scheduler"},
-    "runtime/rendezvous": {"runtime/base"},
-    "runtime/hub": {"runtime/base", "runtime/control", "runtime/rendezvous"},
-    "runtime/device": {"runtime/base", "kernels"},
-    "runtime/net": {"runtime/base", "kernels", "runtime/rendezvous", "runtime/device"},
-    "runtime/engine": {
-        *("runtime/base", "kernels", "compression", "scheduler", "runtime/device"),
-        *("runtime/control", "runtime/rendezvous", "runtime/hub", "runtime/net"),
+    "runtime/base/config": {"runtime/base"},
+    "runtime/base/telemetry": {"runtime/base", "runtime/base/config"},
+    "kernels": BASE,
+    "compression": {*BASE, "kernels"},
+    "compression/codecs": {*BASE, "kernels", "compression"},
+    "scheduler/plan": BASE,
+    "scheduler/link": {*BASE, "scheduler/plan"},
+    "scheduler/dispatch": {*BASE, "scheduler/plan"},
+    "scheduler/policies": {*BASE, "scheduler/plan"},
+    "scheduler": {*BASE, "scheduler/plan", "scheduler/policies"},
+    "runtime/control": {*BASE, *SCHEDULER},
+    "runtime/rendezvous/auth": BASE,
+    "runtime/rendezvous/link": {*BASE, "runtime/rendezvous/auth"},
+    "runtime/rendezvous": {*BASE, "runtime/rendezvous/auth", "runtime/rendezvous/link"},
+    "runtime/hub": {*BASE, "runtime/control", *RENDEZVOUS},
+    "runtime/device": {*BASE, "kernels"},
+    "runtime/net/link": NET,
+    "runtime/net/shm": {*NET, "runtime/net/link"},
+    "runtime/net/tcp": {*NET, "runtime/net/link"},
+    "runtime/net/collectives": {*NET, "runtime/net/link", "runtime/net/shm"},
+    "runtime/net/gloo": {*NET, "runtime/net/link", "runtime/net/collectives"},
+    "runtime/net/device": {*NET, "runtime/net/link", "runtime/net/collectives"},
+    "runtime/net/device/nccl": {*NET, "runtime/net/link", "runtime/net/collectives", "runtime/net/device"},
+    "runtime/net": {*NET, "runtime/net/link", "runtime/net/collectives", "runtime/net/gloo"},
+    "runtime/engine/common": ENGINE,
+    "runtime/engine/epoch": {*ENGINE, "runtime/engine/common"},
+    "runtime/engine/reduction": {*ENGINE, "runtime/engine/common"},
+    "runtime/engine/device": {*ENGINE, "runtime/engine/common", "runtime/engine/reduction"},
+    "runtime/engine/ops": {*ENGINE, "runtime/engine/common", "runtime/engine/epoch"},
+    "runtime/engine/stream": {
+        *(*ENGINE, "runtime/engine/common", "runtime/engine/epoch", "runtime/engine/reduction"),
+        "runtime/engine/device",
     },
-    "adapters/c": {"runtime/base", "runtime/rendezvous", "runtime/engine", "runtime/hub"},
+    "runtime/engine": {
+        *(*ENGINE, "runtime/engine/common", "runtime/engine/epoch", "runtime/engine/ops"),
+        "runtime/engine/stream",
+    },
+    "runtime/engine/session": {
+        *(*ENGINE, "runtime/engine", "runtime/engine/common", "runtime/engine/epoch", "runtime/engine/ops"),
+        *("runtime/engine/stream", "runtime/engine/device"),
+    },
+    "runtime/local_updates/controller": {*BASE, "scheduler/plan"},
+    "runtime/local_updates": {*BASE, "kernels", "runtime/local_updates/controller", "runtime/engine/session"},
+    "adapters/c": {*BASE, *RENDEZVOUS, "runtime/hub", *SESSION, "runtime/local_updates"},
     "adapters/python": {"adapters/c"},
     "adapters/tensorflow": {"adapters/c"},
-    "launcher": {"runtime/base", "runtime/rendezvous", "runtime/hub", "runtime/control"},
+    "launcher/hosts": {*BASE, *RENDEZVOUS},
+    "launcher/process": {*BASE, *RENDEZVOUS},
+    "launcher/agent": {*BASE, *RENDEZVOUS, "launcher/hosts", "launcher/process"},
+    "launcher": {
+        *(*BASE, *RENDEZVOUS, "runtime/hub", "runtime/control"),
+        *("launcher/hosts", "launcher/process", "launcher/agent"),
+    },
     "examples": {"adapters/c"},
 }
 FREE_FOLDERS = ("tests", "benchmarks")
 # The only headers that a foreign folder may include from these.
 PUBLIC_HEADERS = {"adapters/c": {"adapters/c/sirtaki.h"}}
 
-# Library -> (prefixes of its headers, folders that may use it, folders whose headers may show it, single files).
+# Library -> (prefixes of its headers, folders that may use it, folders whose headers may show it, single files); a
+# folder stands for those below it, too.
 EXTERNALS: dict[str, tuple[tuple[str, ...], set[str], set[str], set[str]]] = {
     "Asio": (
         ("boost/",),
-        {"runtime/rendezvous", "runtime/net", "launcher"},
-        {"runtime/rendezvous", "runtime/net", "launcher"},
+        {"runtime/rendezvous/link", "runtime/rendezvous", "runtime/net/tcp", "launcher"},
+        {"runtime/rendezvous/link", "runtime/rendezvous", "runtime/net/tcp", "launcher"},
         set(),
     ),
-    "Gloo": (("gloo/",), {"runtime/net"}, {"runtime/net"}, set()),
+    "Gloo": (("gloo/",), {"runtime/net/gloo"}, {"runtime/net/gloo"}, set()),
     "toml++": (("toml++/", "toml.hpp"), set(), set(), {"runtime/base/config/config_toml.cc"}),
     "Highway": (("hwy/",), {"kernels"}, {"kernels"}, set()),
-    "OpenSSL": (("openssl/",), {"runtime/rendezvous"}, set(), set()),
+    "OpenSSL": (("openssl/",), {"runtime/rendezvous/auth"}, set(), set()),
     "xxHash": (("xxhash.h",), {"runtime/base", "kernels", "scheduler"}, set(), set()),
     "CLI11": (("CLI/",), {"launcher"}, set(), set()),
     "CUDA": (("cuda", "cub/", "nccl", "driver_types.h"), {"kernels", "runtime/device"}, set(), set()),
@@ -68,6 +118,11 @@ def folder_of(path: str) -> str | None:
     return "" if path.startswith(FREE_FOLDERS) else None
 
 
+def within(folder: str, tops: set[str]) -> bool:
+    """Returns whether `folder` is one of `tops` or lies below one."""
+    return any(folder == top or folder.startswith(top + "/") for top in tops)
+
+
 def external_of(name: str) -> str | None:
     """The library a system header belongs to."""
     return next((lib for lib, row in EXTERNALS.items() if name.startswith(row[0])), None)
@@ -79,7 +134,7 @@ def include_problems(tree: Tree, source: Source, folder: str) -> Iterator[Proble
         library = external_of(include.name)
         if library is not None:
             _, users, _, files = EXTERNALS[library]
-            if folder not in users and source.path not in files:
+            if not within(folder, users) and source.path not in files:
                 yield Problem(source.path, include.line, "external", f"{folder} may not use {library}")
             continue
         if include.system:
@@ -100,7 +155,7 @@ def leak_problems(tree: Tree, source: Source, folder: str) -> Iterator[Problem]:
     """A header that shows a library to folders that may not see it, itself or through what it includes."""
     for name in sorted(tree.reached(source)):
         library = external_of(name)
-        if library is not None and folder not in EXTERNALS[library][2]:
+        if library is not None and not within(folder, EXTERNALS[library][2]):
             yield Problem(source.path, 1, "external", f"header shows {library} (<{name}>) to its users")
 
 

@@ -27,9 +27,9 @@ def test_sound_tree_has_no_problem(tmp_path: Path) -> None:
     files = {
         "runtime/base/status.h": HEADER + "#include <string>\n",
         "runtime/base/status.cc": '#include "runtime/base/status.h"\n',
-        "runtime/net/x.h": HEADER + '#include <boost/asio.hpp>\n#include "runtime/rendezvous/loop.h"\n',
+        "runtime/net/tcp/x.h": HEADER + '#include <boost/asio.hpp>\n#include "runtime/rendezvous/loop.h"\n',
         "runtime/rendezvous/loop.h": HEADER + '#include "runtime/base/status.h"\n',
-        "runtime/engine/e.cc": '#include "runtime/net/x.h"\n',
+        "runtime/engine/e.cc": '#include "runtime/net/tcp/x.h"\n',
         "adapters/python/core.cc": '#include "adapters/c/sirtaki.h"\n#include <nanobind/nanobind.h>\n',
         "adapters/c/sirtaki.h": "/* The C interface. */\n#ifndef SIRTAKI_H_\n#define SIRTAKI_H_\n#endif\n",
         "tests/unit/x_test.cc": '#include "runtime/engine/anything.h"\n',
@@ -58,6 +58,13 @@ def test_include_upwards_is_rejected(tmp_path: Path, path: str, target: str) -> 
     assert rules_found(tmp_path, files) == [(path, "layer", 2)]
 
 
+def test_no_row_names_a_later_one() -> None:
+    above: set[str] = set()
+    for folder, below in LAYERS.items():
+        assert below <= above, folder
+        above.add(folder)
+
+
 @pytest.mark.parametrize("folder", sorted(LAYERS))
 def test_no_layer_may_use_a_framework(tmp_path: Path, folder: str) -> None:
     path = f"{folder}/a.cc"
@@ -84,8 +91,8 @@ def test_library_outside_its_folder_is_rejected(tmp_path: Path, path: str, heade
 def test_library_shown_through_another_header_is_rejected(tmp_path: Path) -> None:
     files = {
         "runtime/rendezvous/context.h": HEADER + "#include <boost/asio.hpp>\n",
-        "runtime/engine/a.h": HEADER + '#include "runtime/net/b.h"\n',
-        "runtime/net/b.h": HEADER + '#include "runtime/rendezvous/context.h"\n',
+        "runtime/engine/a.h": HEADER + '#include "runtime/net/tcp/b.h"\n',
+        "runtime/net/tcp/b.h": HEADER + '#include "runtime/rendezvous/context.h"\n',
     }
     assert rules_found(tmp_path, files) == [("runtime/engine/a.h", "external", 1)]
 

@@ -56,7 +56,7 @@ def test_changes_on_main_are_those_of_the_last_commit(clone: Path) -> None:
 
 def test_a_changed_header_is_seen_in_the_source_of_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tree = Tree(ROOT)
-    sources = [tree.sources[f"launcher/{name}.cc"] for name in ("cli", "hosts", "plan")]
+    sources = [tree.sources[f"launcher/{name}.cc"] for name in ("cli", "hosts/hosts", "plan")]
     monkeypatch.setattr(lint, "tidy_units", lambda _tree: [("unity_0.cxx", sources, ["-DX"])])
     monkeypatch.setattr(lint, "tidy_version", lambda: "1")
     jobs = lint.changed_tidy_jobs(tree, frozenset({"launcher/cli.h", "launcher/plan.cc", "README.md"}))

@@ -72,7 +72,7 @@ def test_closing_line_stands_alone(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_the_slowest_tests_of_a_stage_are_told(capsys: pytest.CaptureFixture[str]) -> None:
     output = (
-        "38/62 Test #39: recipe_threads_conformance .......   Passed    2.80 sec\n"
+        "38/62 Test #39: reduction_threads_conformance .......   Passed    2.80 sec\n"
         " 1/62 Test  #1: sim_test .........................***Failed  101.10 sec\n"
         "2.26s call     tests/python/test_x.py::test_y[a b]\n"
         "0.50s setup    tests/python/test_x.py::test_z\n"
@@ -80,7 +80,7 @@ def test_the_slowest_tests_of_a_stage_are_told(capsys: pytest.CaptureFixture[str
     slowest = slowest_tests(output)
     assert slowest == [
         (101.1, "sim_test"),
-        (2.8, "recipe_threads_conformance"),
+        (2.8, "reduction_threads_conformance"),
         (2.26, "tests/python/test_x.py::test_y[a b]"),
         (0.5, "tests/python/test_x.py::test_z"),
     ]

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "compression/catalog.h"
+#include "compression/codecs/catalog.h"
 #include "kernels/reduce/reduce.h"
 #include "runtime/base/check.h"
 

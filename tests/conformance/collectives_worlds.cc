@@ -8,11 +8,11 @@
 #include <utility>
 
 #include "runtime/net/catalog.h"
-#include "runtime/net/tcp/endpoints.h"
 #include "runtime/net/collectives/hierarchy.h"
+#include "runtime/net/tcp/endpoints.h"
+#include "runtime/rendezvous/auth/secret.h"
 #include "runtime/rendezvous/link/asio_loop.h"
 #include "runtime/rendezvous/link/membership.h"
-#include "runtime/rendezvous/auth/secret.h"
 
 namespace sirtaki::net::testing {
 namespace {
@@ -44,7 +44,7 @@ std::unique_ptr<Collectives> make_backend(const std::string& name, PointToPoint&
 
 class LocalWorld final : public World {
  public:
-  LocalWorld(int size, const WorldOptions& options) : group_(LocalGroup::create(size, options.local)) {
+  LocalWorld(int size, const WorldOptions& options) : group_(InprocGroup::create(size, options.local)) {
     for (Rank rank = 0; rank < size; ++rank) {
       links_.push_back(group_->endpoint(rank, loop_));
       ranks_.push_back(make_backend(options.backend, *links_.back(), options.direct));
@@ -58,8 +58,8 @@ class LocalWorld final : public World {
 
  private:
   ManualLoop loop_;
-  std::shared_ptr<LocalGroup> group_;
-  std::vector<std::unique_ptr<LocalEndpoint>> links_;
+  std::shared_ptr<InprocGroup> group_;
+  std::vector<std::unique_ptr<InprocEndpoint>> links_;
   std::vector<std::unique_ptr<Collectives>> ranks_;
 };
 
@@ -129,7 +129,7 @@ class TcpWorld final : public World {
   struct Node {
     std::unique_ptr<rendezvous::AsioLoop> loop;
     std::unique_ptr<Transport> transport;
-    std::unique_ptr<PartLink> host;  // null: all ranks are on one
+    std::unique_ptr<SubgroupLink> host;  // null: all ranks are on one
     std::shared_ptr<SharedMemory> shared;
     std::unique_ptr<Collectives> collectives;
   };

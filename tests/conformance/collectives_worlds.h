@@ -70,8 +70,8 @@ std::unique_ptr<World> make_local_world(int size, const WorldOptions& options = 
 // The loopback address `host`: "127.0.0.1" or "::1".
 std::unique_ptr<World> make_tcp_world(int size, const WorldOptions& options = {},
                                       const std::string& host = "127.0.0.1");
-// "local": direct over LocalEndpoint; "shared": direct over TCP and shared memory; "hosts" and "hosts_shared": the same
-// with the ranks on several hosts as placement() has them; another name: that backend over TCP.
+// "local": direct over InprocEndpoint; "shared": direct over TCP and shared memory; "hosts" and "hosts_shared": the
+// same with the ranks on several hosts as placement() has them; another name: that backend over TCP.
 std::unique_ptr<World> make_world(const std::string& name, int size, const WorldOptions& options = {});
 // Hosts of the ranks of such a world: uneven ones for "hosts", equal ones, as far as they can be, for "hosts_shared".
 Hosts placement(const std::string& name, int size);

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "compression/catalog.h"
+#include "compression/codecs/catalog.h"
 #include "compression/payload_codec.h"
 #include "runtime/base/codec_id.h"
 #include "tests/unit/device/fake_device.h"

@@ -3,11 +3,11 @@
 #include <stdexcept>
 #include <utility>
 
-#include "runtime/net/link/inproc_link.h"
 #include "runtime/net/device/nccl/nccl_collectives.h"
 #include "runtime/net/device/ordered_device.h"
-#include "tests/conformance/loopback.h"
+#include "runtime/net/link/inproc_link.h"
 #include "tests/conformance/fake_nccl.h"
+#include "tests/conformance/loopback.h"
 #include "tests/unit/device/fake_device.h"
 #include "tests/unit/net/device/nccl/ids.h"
 
@@ -81,7 +81,7 @@ class NcclWorld final : public DeviceWorld<nccl::NcclCollectives> {
   ~NcclWorld() override { ranks_.clear(); }
 
  private:
-  PlayedNccl nccl_;
+  FakeNccl nccl_;
   nccl::testing::LocalIds ids_{loop_};
   Logger log_{silent(), stderr_sink()};
 };
@@ -89,7 +89,7 @@ class NcclWorld final : public DeviceWorld<nccl::NcclCollectives> {
 // NCCL again, each rank with an order of its own.
 class OrderedWorld final : public DeviceWorld<OrderedDevice> {
  public:
-  explicit OrderedWorld(int size) : links_(LocalGroup::create(size)) {
+  explicit OrderedWorld(int size) : links_(InprocGroup::create(size)) {
     nccl::NcclOptions options = nccl_options(size);
     std::vector<std::unique_ptr<nccl::NcclCollectives>> inner;
     int connected = 0;
@@ -112,9 +112,9 @@ class OrderedWorld final : public DeviceWorld<OrderedDevice> {
   ~OrderedWorld() override { ranks_.clear(); }
 
  private:
-  std::shared_ptr<LocalGroup> links_;
-  std::vector<std::unique_ptr<LocalEndpoint>> endpoints_;
-  PlayedNccl nccl_;
+  std::shared_ptr<InprocGroup> links_;
+  std::vector<std::unique_ptr<InprocEndpoint>> endpoints_;
+  FakeNccl nccl_;
   nccl::testing::LocalIds ids_{loop_};
   Logger log_{silent(), stderr_sink()};
 };

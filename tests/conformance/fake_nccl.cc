@@ -20,7 +20,7 @@ using nccl::NativeStream;
 using nccl::Outcome;
 using nccl::Reduction;
 
-PlayedNccl* the_played = nullptr;
+FakeNccl* the_fake = nullptr;
 
 // Guards what communicators have in common. Never held while work is given to a device, whose work takes it.
 std::mutex the_mutex;
@@ -86,51 +86,51 @@ void add_up(const Inputs& inputs, std::size_t first, std::size_t count, Element 
 
 }  // namespace
 
-PlayedNccl::PlayedNccl() {
-  if (the_played != nullptr) {
+FakeNccl::FakeNccl() {
+  if (the_fake != nullptr) {
     throw std::logic_error("NCCL is played twice");
   }
-  the_played = this;
+  the_fake = this;
   fill_life();
   fill_calls();
 }
 
-PlayedNccl::~PlayedNccl() {
-  the_played = nullptr;
+FakeNccl::~FakeNccl() {
+  the_fake = nullptr;
 }
 
-PlayedNccl& PlayedNccl::current() {
-  return *the_played;
+FakeNccl& FakeNccl::current() {
+  return *the_fake;
 }
 
-std::vector<PlayedNccl::Step>& PlayedNccl::group() {
+std::vector<FakeNccl::Step>& FakeNccl::group() {
   static thread_local std::vector<Step> steps;
   return steps;
 }
 
-void PlayedNccl::break_down(int rank, std::uint64_t calls) {
+void FakeNccl::break_down(int rank, std::uint64_t calls) {
   const Lock lock(the_mutex);
   broken_rank_ = rank;
   broken_after_ = calls;
 }
 
-void PlayedNccl::put_on_one_gpu() {
+void FakeNccl::put_on_one_gpu() {
   const Lock lock(the_mutex);
   on_one_gpu_ = true;
 }
 
-PlayedNccl::Comm& PlayedNccl::comm(CommHandle handle) {
+FakeNccl::Comm& FakeNccl::comm(CommHandle handle) {
   return *reinterpret_cast<Comm*>(handle);
 }
 
-Outcome PlayedNccl::leave(CommHandle handle, bool abort) {
+Outcome FakeNccl::leave(CommHandle handle, bool abort) {
   const std::unique_ptr<Comm> gone(&comm(handle));
   const Lock lock(the_mutex);
   *gone->aborted = abort;
   return Outcome::kSuccess;
 }
 
-void PlayedNccl::fill_life() {
+void FakeNccl::fill_life() {
   api_.get_unique_id = [](nccl::UniqueId* id) {
     const Lock lock(the_mutex);
     const int number = ++current().last_id_;
@@ -178,7 +178,7 @@ void PlayedNccl::fill_life() {
   api_.group_end = [] { return current().end_group(); };
 }
 
-Outcome PlayedNccl::collective(CommHandle handle, void* stream, const void* in, std::size_t bytes, Take take) {
+Outcome FakeNccl::collective(CommHandle handle, void* stream, const void* in, std::size_t bytes, Take take) {
   Comm& self = comm(handle);
   const Lock lock(the_mutex);
   auto* const round = &self.world->rounds[self.calls++];
@@ -204,7 +204,7 @@ Outcome PlayedNccl::collective(CommHandle handle, void* stream, const void* in, 
 }
 
 // Calls of a group run side by side: none waits for another one to end.
-Outcome PlayedNccl::end_group() {
+Outcome FakeNccl::end_group() {
   const std::vector<Step> steps = std::exchange(group(), {});
   for (const Step& step : steps) {
     if (step.hand_in) {
@@ -219,7 +219,7 @@ Outcome PlayedNccl::end_group() {
   return Outcome::kSuccess;
 }
 
-void PlayedNccl::fill_calls() {
+void FakeNccl::fill_calls() {
   api_.all_reduce = [](const void* in, void* out, std::size_t count, Element element, Reduction op, CommHandle handle,
                        NativeStream stream) {
     return collective(handle, stream, in, size_of(count, element),

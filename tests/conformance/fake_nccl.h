@@ -1,4 +1,4 @@
-// PlayedNccl: functions of NCCL for several ranks of one process, which move and add memory on a FakeDevice.
+// FakeNccl: functions of NCCL for several ranks of one process, which move and add memory on a FakeDevice.
 //
 // For: conformance of what calls NCCL. Work on a stream waits until all ranks of the communicator have come to the
 // call, as on a device; an abort lets it go. One at a time. Threads: as NCCL's; a device for all ranks, or one for
@@ -18,12 +18,12 @@
 
 namespace sirtaki::net::testing {
 
-class PlayedNccl {
+class FakeNccl {
  public:
-  PlayedNccl();
-  ~PlayedNccl();
-  PlayedNccl(const PlayedNccl&) = delete;
-  PlayedNccl& operator=(const PlayedNccl&) = delete;
+  FakeNccl();
+  ~FakeNccl();
+  FakeNccl(const FakeNccl&) = delete;
+  FakeNccl& operator=(const FakeNccl&) = delete;
 
   const nccl::Api& api() const { return api_; }
   // From the rank's so many-th call over a communicator on, this says that there was an error.
@@ -58,7 +58,7 @@ class PlayedNccl {
   };
   using Take = std::function<void(const std::map<int, Memory>& inputs)>;
 
-  static PlayedNccl& current();
+  static FakeNccl& current();
   static Comm& comm(nccl::CommHandle handle);
   void fill_life();
   void fill_calls();

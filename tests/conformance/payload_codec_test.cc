@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "compression/catalog.h"
+#include "compression/codecs/catalog.h"
 #include "compression/memory.h"
 
 namespace sirtaki::compression {
@@ -143,7 +143,7 @@ class PayloadCodecConformance : public testing::TestWithParam<Case> {
     return values;
   }
 
-  TensorMemory memory_of(std::int64_t numel, bool feedback = true, int ranks = 4) const {
+  CodecState memory_of(std::int64_t numel, bool feedback = true, int ranks = 4) const {
     const Shape shape = shape_of(numel);
     Values values = params_for(shape, feedback);
     const std::int64_t stripe = codec().stripe(values, shape, ranks);
@@ -162,7 +162,7 @@ class PayloadCodecConformance : public testing::TestWithParam<Case> {
   }
 
   // Of the whole tensor, in pieces of so many stripes, 0: one piece. The payloads, one behind the other.
-  static std::vector<std::byte> encode(TensorMemory& memory, Floats& gradient, std::int64_t stripes = 0) {
+  static std::vector<std::byte> encode(CodecState& memory, Floats& gradient, std::int64_t stripes = 0) {
     const std::int64_t numel = memory.shape().numel;
     const std::int64_t size = stripes == 0 ? numel : stripes * memory.ownership().stripe;
     std::vector<std::byte> all;
@@ -179,8 +179,7 @@ class PayloadCodecConformance : public testing::TestWithParam<Case> {
     return all;
   }
 
-  static Floats sum(const TensorMemory& memory, const std::vector<const std::byte*>& payloads,
-                    std::int64_t stripes = 0) {
+  static Floats sum(const CodecState& memory, const std::vector<const std::byte*>& payloads, std::int64_t stripes = 0) {
     const auto coder = memory.codec().open(memory.params(), memory.shape());
     const std::int64_t numel = memory.shape().numel;
     const std::int64_t size = stripes == 0 ? numel : stripes * memory.ownership().stripe;
@@ -196,7 +195,7 @@ class PayloadCodecConformance : public testing::TestWithParam<Case> {
     return out;
   }
 
-  static Floats owed(const TensorMemory& memory) {
+  static Floats owed(const CodecState& memory) {
     Floats out(static_cast<std::size_t>(memory.shape().numel));
     memory.owed(bytes(out));
     return out;
@@ -220,7 +219,7 @@ TEST_P(PayloadCodecConformance, LosesNothing) {
     for (const Kind kind : kKinds) {
       SCOPED_TRACE("elements " + std::to_string(numel) + " kind " + std::to_string(static_cast<int>(kind)));
       Random random(static_cast<std::uint64_t>(numel));
-      TensorMemory memory = memory_of(numel);
+      CodecState memory = memory_of(numel);
       for (int step = 0; step < 12; ++step) {
         Floats g = gradient(numel, kind, random);
         Floats a = owed(memory);
@@ -241,7 +240,7 @@ TEST_P(PayloadCodecConformance, FillsExactlyThePayloadItAnnounces) {
     Floats g = gradient(numel, Kind::kMixed, random);
     std::vector<std::byte> results[2];
     for (int fill = 0; fill < 2; ++fill) {
-      TensorMemory memory = memory_of(numel);
+      CodecState memory = memory_of(numel);
       const std::size_t size = memory.coder().payload_bytes(numel);
       ASSERT_EQ(size, codec().payload_bytes(memory.params(), memory.shape(), numel));
       std::vector<std::byte>& payload = results[fill];
@@ -260,8 +259,8 @@ TEST_P(PayloadCodecConformance, SendsTheSameInPiecesAsInOne) {
     for (const std::int64_t stripes : {1, 2, 3}) {
       SCOPED_TRACE("elements " + std::to_string(numel) + " stripes " + std::to_string(stripes));
       Random random(4);
-      TensorMemory whole = memory_of(numel);
-      TensorMemory cut = memory_of(numel);
+      CodecState whole = memory_of(numel);
+      CodecState cut = memory_of(numel);
       for (int step = 0; step < 4; ++step) {
         Floats g = gradient(numel, Kind::kNormal, random);
         const std::vector<std::byte> one = encode(whole, g);
@@ -282,7 +281,7 @@ TEST_P(PayloadCodecConformance, HasStripesThatDoNotDependOnWhoAsks) {
       EXPECT_GE(stripe, 1);
       EXPECT_EQ(stripe, codec().stripe(values, shape, ranks));
       // Owners share a tensor.
-      EXPECT_LE(stripe, codec().supports(Recipe::kScatter) ? 2 * 65536 : numel);
+      EXPECT_LE(stripe, codec().supports(ReductionKind::kScatter) ? 2 * 65536 : numel);
     }
   }
 }
@@ -295,9 +294,9 @@ TEST_P(PayloadCodecConformance, SumsInTheOrderOfTheRanks) {
       std::vector<std::vector<std::byte>> payloads;
       std::vector<const std::byte*> pointers;
       Floats expected(static_cast<std::size_t>(numel), 0.0F);
-      const TensorMemory reader = memory_of(numel);
+      const CodecState reader = memory_of(numel);
       for (std::size_t rank = 0; rank < ranks; ++rank) {
-        TensorMemory memory = memory_of(numel);
+        CodecState memory = memory_of(numel);
         Floats g = gradient(numel, Kind::kMixed, random);
         payloads.push_back(encode(memory, g));
         const Floats own = sum(reader, {payloads.back().data()});
@@ -318,8 +317,8 @@ TEST_P(PayloadCodecConformance, WithoutFeedbackSendsTheSameAndOwesNothing) {
     SCOPED_TRACE("elements " + std::to_string(numel));
     Random random(6);
     Floats g = gradient(numel, Kind::kNormal, random);
-    TensorMemory with = memory_of(numel);
-    TensorMemory without = memory_of(numel, false);
+    CodecState with = memory_of(numel);
+    CodecState without = memory_of(numel, false);
     EXPECT_EQ(encode(with, g), encode(without, g));
     EXPECT_TRUE(without.empty());
   }
@@ -335,7 +334,7 @@ TEST_P(PayloadCodecConformance, LeavesTheSameWhereverThatGoes) {
     std::vector<std::byte> payloads[3];
     Floats rests[3];
     for (std::size_t place = 0; place < 3; ++place) {
-      const TensorMemory memory = memory_of(numel);
+      const CodecState memory = memory_of(numel);
       const auto coder = codec().open(memory.params(), memory.shape());
       Floats from = g;
       Floats old = residual;
@@ -358,8 +357,8 @@ TEST_P(PayloadCodecConformance, LeavesTheSameWhereverThatGoes) {
 
 TEST_P(PayloadCodecConformance, LooksAtTheWholeOnlyWhereItWantsTo) {
   Random random(9);
-  TensorMemory without = memory_of(4097);
-  TensorMemory with = memory_of(4097);
+  CodecState without = memory_of(4097);
+  CodecState with = memory_of(4097);
   if (!with.coder().wants_whole()) {
     for (int step = 0; step < 3; ++step) {
       Floats g = gradient(4097, Kind::kNormal, random);
@@ -374,7 +373,7 @@ TEST_P(PayloadCodecConformance, LeavesLessThanItWasGiven) {
     SCOPED_TRACE("elements " + std::to_string(numel));
     for (const Kind kind : {Kind::kNormal, Kind::kHuge, Kind::kOutlier, Kind::kMixed}) {
       Random random(7);
-      TensorMemory memory = memory_of(numel);
+      CodecState memory = memory_of(numel);
       Floats g = gradient(numel, kind, random);
       encode(memory, g);
       EXPECT_LT(squares(owed(memory)), squares(g)) << "kind " << static_cast<int>(kind);
@@ -386,7 +385,7 @@ TEST_P(PayloadCodecConformance, LeavesLessThanItWasGiven) {
 TEST_P(PayloadCodecConformance, SendsEverythingInTheEnd) {
   Random random(8);
   const std::int64_t numel = 4096;
-  TensorMemory memory = memory_of(numel);
+  CodecState memory = memory_of(numel);
   Floats g = gradient(numel, Kind::kNormal, random);
   const double before = squares(g);
   for (int step = 0; step < 400; ++step) {
@@ -400,7 +399,7 @@ TEST_P(PayloadCodecConformance, SendsEverythingInTheEnd) {
 TEST_P(PayloadCodecConformance, RefusesOrSurvivesCorruptPayloads) {
   for (const std::int64_t numel : {1, 7, 63, 1000, 4097}) {
     Random random(static_cast<std::uint64_t>(numel));
-    TensorMemory memory = memory_of(numel);
+    CodecState memory = memory_of(numel);
     Floats g = gradient(numel, Kind::kNormal, random);
     const std::vector<std::byte> good = encode(memory, g);
     for (int number = 0; number < 300; ++number) {
@@ -449,9 +448,9 @@ TEST(PayloadCodecCatalog, IsTestedWhole) {
   for (const PayloadCodec* codec : payload_codecs()) {
     EXPECT_TRUE(kParams.contains(codec->name())) << codec->name() << " has no parameters here";
     EXPECT_FALSE(codec->help().empty());
-    EXPECT_TRUE(codec->supports(Recipe::kGather) || codec->supports(Recipe::kShared) ||
-                codec->supports(Recipe::kLowRank));
-    EXPECT_FALSE(codec->supports(Recipe::kDense));
+    EXPECT_TRUE(codec->supports(ReductionKind::kGather) || codec->supports(ReductionKind::kShared) ||
+                codec->supports(ReductionKind::kLowRank));
+    EXPECT_FALSE(codec->supports(ReductionKind::kDense));
   }
 }
 

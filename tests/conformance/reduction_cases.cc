@@ -12,8 +12,8 @@
 namespace sirtaki::engine::testing {
 namespace {
 
-constexpr Recipe kRecipes[] = {Recipe::kGather, Recipe::kScatter, Recipe::kShared,
-                               Recipe::kCounts, Recipe::kRing,    Recipe::kLowRank};
+constexpr ReductionKind kReductions[] = {ReductionKind::kGather, ReductionKind::kScatter, ReductionKind::kShared,
+                                         ReductionKind::kCounts, ReductionKind::kRing,    ReductionKind::kLowRank};
 
 void add(Floats& to, const Floats& more) {
   std::transform(to.begin(), to.end(), more.begin(), to.begin(), std::plus<>());
@@ -101,10 +101,10 @@ void expect_sums_first(const Scheme& scheme, const std::string& world, Cut cut, 
 std::vector<Case> all_cases() {
   std::vector<Case> all;
   for (const compression::PayloadCodec* codec : compression::payload_codecs()) {
-    for (const Recipe recipe : kRecipes) {
-      for (int ranks = 1; ranks <= 4 && codec->supports(recipe); ++ranks) {
+    for (const ReductionKind reduction : kReductions) {
+      for (int ranks = 1; ranks <= 4 && codec->supports(reduction); ++ranks) {
         for (const bool feedback : {true, false}) {
-          all.push_back({{codec, recipe, example_params(*codec, feedback), ranks}, feedback});
+          all.push_back({{codec, reduction, example_params(*codec, feedback), ranks}, feedback});
         }
       }
     }
@@ -120,7 +120,7 @@ std::vector<Case> host_cases() {
 
 std::string name_of(const ::testing::TestParamInfo<Case>& info) {
   const Scheme& scheme = info.param.scheme;
-  return std::string(scheme.codec->name()) + "_" + std::string(recipe_name(scheme.recipe)) + "_" +
+  return std::string(scheme.codec->name()) + "_" + std::string(reduction_name(scheme.reduction)) + "_" +
          std::to_string(scheme.ranks) + (info.param.feedback ? "_feedback" : "_without");
 }
 
@@ -170,7 +170,7 @@ void expect_reference(const Scheme& scheme, const std::string& world, Cut cut, R
 
 void expect_reference_of_hosts(const Scheme& scheme, const std::string& world, Cut cut, ReduceOp op) {
   ASSERT_TRUE(net::testing::placement(world, scheme.ranks).several_with_several());
-  if (ByHost::goes(scheme.recipe)) {
+  if (ByHost::goes(scheme.reduction)) {
     expect_sums_first(scheme, world, cut, op);
   } else {
     expect_sums_by_host(scheme, world, cut, op);

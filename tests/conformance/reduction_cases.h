@@ -1,4 +1,5 @@
-// The cases of recipe tests: every codec by every recipe that runs it, of one to four ranks, with and without feedback.
+// The cases of reduction tests: every codec by every reduction that runs it, of one to four ranks, with and without
+// feedback.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -40,7 +40,7 @@ struct Damage {
   std::byte value;
 };
 
-// Writes over bytes of what a collective has received before the recipe sees it.
+// Writes over bytes of what a collective has received before the reduction sees it.
 class Damaging final : public net::Collectives {
  public:
   Damaging(net::Collectives& inner, const std::shared_ptr<std::vector<Damage>>& damage)
@@ -91,7 +91,7 @@ class Damaging final : public net::Collectives {
 
 // What reaches rank 1 of one partition of both tensors: always something of the first one.
 struct FaultCase {
-  Recipe recipe;
+  ReductionKind reduction;
   std::string_view codec;
   std::vector<std::vector<Damage>> damages;
   Rank blamed;
@@ -99,42 +99,42 @@ struct FaultCase {
 
 const FaultCase kCases[] = {
     // Two bytes of header, then the exponents of the first tensor's first stripe.
-    {Recipe::kGather,
+    {ReductionKind::kGather,
      "int8",
      {{{OpKind::kAllgather, 2, 2, std::byte{0x81}}}, {{OpKind::kAllgather, 2, 0, std::byte{0x40}}}},
      2},
-    {Recipe::kScatter,
+    {ReductionKind::kScatter,
      "int8",
      {{{OpKind::kAlltoall, 2, 2, std::byte{0x81}}},
       {{OpKind::kAlltoall, 2, 0, std::byte{0x40}}},
       {{OpKind::kAllgather, 2, 2, std::byte{0x81}}}},
      2},
     // Behind the values of a stripe's groups their offsets, which ascend.
-    {Recipe::kGather, "group_topk", {{{OpKind::kAllgather, 2, 86, std::byte{0xFF}}}}, 2},
-    {Recipe::kScatter,
+    {ReductionKind::kGather, "group_topk", {{{OpKind::kAllgather, 2, 86, std::byte{0xFF}}}}, 2},
+    {ReductionKind::kScatter,
      "group_topk",
      {{{OpKind::kAlltoall, 2, 86, std::byte{0xFF}}}, {{OpKind::kAllgather, 2, 74, std::byte{0xFF}}}},
      2},
     // The number of entries, that of the first tile, then values and at last offsets in the tile.
-    {Recipe::kGather,
+    {ReductionKind::kGather,
      "threshold_sparse",
      {{{OpKind::kAllgather, 2, 5, std::byte{0x7F}}},
       {{OpKind::kAllgather, 2, 7, std::byte{0x7F}}},
       {{OpKind::kAllgather, 2, 511, std::byte{0x7F}}}},
      2},
     // The number of a filter.
-    {Recipe::kGather, "kernel_sparse", {{{OpKind::kAllgather, 2, 3, std::byte{0x7F}}}}, 2},
+    {ReductionKind::kGather, "kernel_sparse", {{{OpKind::kAllgather, 2, 3, std::byte{0x7F}}}}, 2},
     // Two float32 for each tensor, then norms: a count that is not one, a norm below 0. Sums come from nobody.
-    {Recipe::kShared,
+    {ReductionKind::kShared,
      "block_topk",
      {{{OpKind::kAllreduce, 0, 3, std::byte{0x7F}}}, {{OpKind::kAllreduce, 0, 19, std::byte{0xC0}}}},
      -1},
     // A byte for each tensor, then exponents, from nobody; codes up and down at once; counts of more than three ranks.
-    {Recipe::kCounts,
+    {ReductionKind::kCounts,
      "twobit",
      {{{OpKind::kAllreduce, 0, 0, std::byte{3}}}, {{OpKind::kAllreduce, 0, 2, std::byte{0x80}}}},
      -1},
-    {Recipe::kCounts,
+    {ReductionKind::kCounts,
      "twobit",
      {{{OpKind::kAlltoall, 2, 0, std::byte{0xFF}}, {OpKind::kAlltoall, 2, 256, std::byte{0xFF}}},
       {{OpKind::kAllgather, 2, 0, std::byte{0xFF}},
@@ -143,19 +143,19 @@ const FaultCase kCases[] = {
      2},
     // Two bytes of header, then 32 bits for each cell: more than there are. The first cell of rank 0's that rank
     // 1 sends on, or gets at the end: a number of entries, above the room there is.
-    {Recipe::kRing, "group_topk", {{{OpKind::kAllgather, 2, 5, std::byte{0x7F}}}}, 2},
-    {Recipe::kRing, "threshold_sparse", {{{OpKind::kAlltoall, 0, 3, std::byte{0x7F}}}}, 0},
-    {Recipe::kLowRank, "powersgd", {{{OpKind::kAllreduce, 0, 3, std::byte{0x7F}}}}, -1},
+    {ReductionKind::kRing, "group_topk", {{{OpKind::kAllgather, 2, 5, std::byte{0x7F}}}}, 2},
+    {ReductionKind::kRing, "threshold_sparse", {{{OpKind::kAlltoall, 0, 3, std::byte{0x7F}}}}, 0},
+    {ReductionKind::kLowRank, "powersgd", {{{OpKind::kAllreduce, 0, 3, std::byte{0x7F}}}}, -1},
 };
 
 std::string case_name(const ::testing::TestParamInfo<FaultCase>& info) {
-  return std::string(recipe_name(info.param.recipe)) + "_" + std::string(info.param.codec) +
+  return std::string(reduction_name(info.param.reduction)) + "_" + std::string(info.param.codec) +
          (info.param.blamed < 0 ? "_sums" : "");
 }
 
-class RecipeFaults : public ::testing::TestWithParam<FaultCase> {
+class ReductionFaults : public ::testing::TestWithParam<FaultCase> {
  protected:
-  RecipeFaults() : group_(scheme(), kSizes, "local") {
+  ReductionFaults() : group_(scheme(), kSizes, "local") {
     group_.wrap([this](Rank rank, net::Collectives& inner) {
       return std::make_unique<Damaging>(inner, rank == 1 ? damage_ : std::make_shared<std::vector<Damage>>());
     });
@@ -163,7 +163,7 @@ class RecipeFaults : public ::testing::TestWithParam<FaultCase> {
 
   static Scheme scheme() {
     const compression::PayloadCodec& codec = *compression::find_payload_codec(GetParam().codec);
-    return {&codec, GetParam().recipe, example_params(codec, true), kFaultRanks};
+    return {&codec, GetParam().reduction, example_params(codec, true), kFaultRanks};
   }
 
   std::vector<Floats> owed() const {
@@ -180,7 +180,7 @@ class RecipeFaults : public ::testing::TestWithParam<FaultCase> {
   Group group_;
 };
 
-TEST_P(RecipeFaults, CorruptPayloadsNameRankAndTensorAndNothingIsApplied) {
+TEST_P(ReductionFaults, CorruptPayloadsNameRankAndTensorAndNothingIsApplied) {
   const Layout layout = make_layout(scheme(), kSizes, Cut::kFused);
   ASSERT_EQ(layout.size(), 1U);
   Gradients gradients = ramps();
@@ -208,7 +208,7 @@ TEST_P(RecipeFaults, CorruptPayloadsNameRankAndTensorAndNothingIsApplied) {
   EXPECT_EQ(gradients[0], gradients[2]);
 }
 
-TEST_P(RecipeFaults, CancelledPartitionsEndOnceWithTheCauseAndOweWhatTheyDid) {
+TEST_P(ReductionFaults, CancelledPartitionsEndOnceWithTheCauseAndOweWhatTheyDid) {
   const Layout layout = make_layout(scheme(), kSizes, Cut::kCut);
   Gradients gradients = ramps();
   for (const Status& status : group_.run(layout, gradients)) {
@@ -254,9 +254,9 @@ Tensors residuals_of(const Group& group, Rank rank) {
 }
 
 // Rank 1 is a host, and exchanges the first share with rank 0 and the second with rank 2, the ranks of the other host.
-TEST(RecipeFaultsByHost, ACorruptShareMovesNothingOfItAndTheOtherMovesWhollyOrNotAtAll) {
+TEST(ReductionFaultsByHost, ACorruptShareMovesNothingOfItAndTheOtherMovesWhollyOrNotAtAll) {
   const compression::PayloadCodec& codec = *compression::find_payload_codec("group_topk");
-  const Scheme scheme{&codec, Recipe::kGather, example_params(codec, true), kFaultRanks};
+  const Scheme scheme{&codec, ReductionKind::kGather, example_params(codec, true), kFaultRanks};
   const auto damage = std::make_shared<std::vector<Damage>>();
   const net::HostGroups* groups = nullptr;
   Group group(scheme, kSizes, "hosts");
@@ -297,7 +297,7 @@ TEST(RecipeFaultsByHost, ACorruptShareMovesNothingOfItAndTheOtherMovesWhollyOrNo
   EXPECT_EQ(gradients[0], gradients[2]);
 }
 
-INSTANTIATE_TEST_SUITE_P(All, RecipeFaults, ::testing::ValuesIn(kCases), case_name);
+INSTANTIATE_TEST_SUITE_P(All, ReductionFaults, ::testing::ValuesIn(kCases), case_name);
 
 }  // namespace
 }  // namespace sirtaki::engine::testing

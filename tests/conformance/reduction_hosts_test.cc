@@ -14,24 +14,24 @@
 namespace sirtaki::engine::testing {
 namespace {
 
-class RecipeHosts : public ::testing::TestWithParam<Case> {
+class ReductionHosts : public ::testing::TestWithParam<Case> {
  protected:
   const Scheme& scheme() const { return GetParam().scheme; }
 };
 
-TEST_P(RecipeHosts, MeanTheSameBetweenHostsAsBetweenRanks) {
+TEST_P(ReductionHosts, MeanTheSameBetweenHostsAsBetweenRanks) {
   expect_reference_of_hosts(scheme(), "hosts", Cut::kWhole, ReduceOp::kSum);
   expect_reference_of_hosts(scheme(), "hosts", Cut::kCut, ReduceOp::kAverage);
   expect_reference_of_hosts(scheme(), "hosts", Cut::kFused, ReduceOp::kAverage);
 }
 
-TEST_P(RecipeHosts, GiveOrOweAllThatWasPutIn) {
+TEST_P(ReductionHosts, GiveOrOweAllThatWasPutIn) {
   if (GetParam().exact()) {
     expect_nothing_lost(scheme(), "hosts");
   }
 }
 
-TEST_P(RecipeHosts, NonFiniteSlicesAreNanOnAllRanksAndOweWhatTheyDid) {
+TEST_P(ReductionHosts, NonFiniteSlicesAreNanOnAllRanksAndOweWhatTheyDid) {
   Group group(scheme(), kCaseSizes, "hosts");
   const Layout layout = make_layout(scheme(), kCaseSizes, Cut::kFused);
   Gradients gradients = random_gradients(scheme().ranks, 1);
@@ -52,7 +52,7 @@ TEST_P(RecipeHosts, NonFiniteSlicesAreNanOnAllRanksAndOweWhatTheyDid) {
   }
 }
 
-TEST_P(RecipeHosts, WhatNoRankHasIsZeroAndOwesWhatItDid) {
+TEST_P(ReductionHosts, WhatNoRankHasIsZeroAndOwesWhatItDid) {
   Group group(scheme(), kCaseSizes, "hosts");
   const Layout layout = make_layout(scheme(), kCaseSizes, Cut::kCut);
   Gradients gradients = random_gradients(scheme().ranks, 1);
@@ -80,7 +80,7 @@ TEST_P(RecipeHosts, WhatNoRankHasIsZeroAndOwesWhatItDid) {
 }
 
 // In every stage, by a rank of the larger host and by the one that is its host.
-TEST_P(RecipeHosts, CancelledPartitionsEndOnceAndTheNextStepWorks) {
+TEST_P(ReductionHosts, CancelledPartitionsEndOnceAndTheNextStepWorks) {
   const Layout layout = make_layout(scheme(), kCaseSizes, Cut::kCut);
   const Status cause(Code::kAborted, "out of memory");
   std::size_t cancelled = 0;
@@ -108,14 +108,14 @@ TEST_P(RecipeHosts, CancelledPartitionsEndOnceAndTheNextStepWorks) {
   EXPECT_GE(cancelled, 4U);
 }
 
-INSTANTIATE_TEST_SUITE_P(All, RecipeHosts, ::testing::ValuesIn(host_cases()), name_of);
+INSTANTIATE_TEST_SUITE_P(All, ReductionHosts, ::testing::ValuesIn(host_cases()), name_of);
 
 // Three ranks on one host and one on the other: each host sends what it would as a rank.
 TEST(ByHost, APayloadLeavesAHostOnce) {
   constexpr std::size_t kNumel = std::size_t{1} << 18;
   constexpr int kRanks = 4;
   const compression::PayloadCodec& codec = *compression::find_payload_codec("twobit");
-  const Scheme scheme{&codec, Recipe::kScatter, example_params(codec, true), kRanks};
+  const Scheme scheme{&codec, ReductionKind::kScatter, example_params(codec, true), kRanks};
   const net::Hosts hosts = net::testing::placement("hosts", kRanks);
   std::array<std::size_t, 2> left{};
   net::testing::WorldOptions options;

@@ -1,4 +1,4 @@
-// The reference of recipes: every step with plain arrays of whole tensors.
+// The reference of reductions: every step with plain arrays of whole tensors.
 #include <algorithm>
 #include <functional>
 #include <span>
@@ -57,7 +57,7 @@ Tensors Reference::run(const Gradients& gradients, ReduceOp op) {
     results.push_back(reduce(t, gradients));
     const auto ranks = static_cast<float>(scheme_.ranks);
     for (float& value : results.back()) {
-      if (scheme_.recipe == Recipe::kLowRank) {
+      if (scheme_.reduction == ReductionKind::kLowRank) {
         value = op == ReduceOp::kAverage ? value : value * ranks;
       } else {
         value = op == ReduceOp::kAverage ? value / ranks : value;
@@ -68,7 +68,7 @@ Tensors Reference::run(const Gradients& gradients, ReduceOp op) {
 }
 
 void Reference::run_unused(const Gradients& zeros) {
-  if (scheme_.recipe == Recipe::kLowRank) {
+  if (scheme_.reduction == ReductionKind::kLowRank) {
     for (std::size_t r = 0; r < memories_.size(); ++r) {
       for (std::size_t t = 0; t < memories_[r].size(); ++t) {
         Floats unchanged = zeros[r][t];
@@ -217,16 +217,16 @@ Floats Reference::reduce_factors(std::size_t tensor, const Gradients& gradients)
 }
 
 Floats Reference::reduce(std::size_t tensor, const Gradients& gradients) {
-  if (scheme_.recipe == Recipe::kLowRank) {
+  if (scheme_.reduction == ReductionKind::kLowRank) {
     return reduce_factors(tensor, gradients);
   }
-  if (scheme_.recipe == Recipe::kShared) {
+  if (scheme_.reduction == ReductionKind::kShared) {
     return reduce_shared(tensor, gradients);
   }
-  if (scheme_.recipe == Recipe::kCounts) {
+  if (scheme_.reduction == ReductionKind::kCounts) {
     return reduce_counts(tensor, gradients);
   }
-  if (scheme_.recipe == Recipe::kRing) {
+  if (scheme_.reduction == ReductionKind::kRing) {
     return reduce_ring(tensor, gradients);
   }
   const bool feedback = scheme_.params[params::kFeedback] == 1;
@@ -264,7 +264,7 @@ Floats Reference::reduce(std::size_t tensor, const Gradients& gradients) {
       std::transform(one.begin(), one.end(), result.begin() + at, result.begin() + at,
                      [](float more, float before) { return before + more; });
     }
-    if (scheme_.recipe == Recipe::kScatter) {
+    if (scheme_.reduction == ReductionKind::kScatter) {
       Memory& owner = *memories_[static_cast<std::size_t>(at / stripe) % memories_.size()][tensor];
       std::vector<std::byte> again(owner.owner_coder->payload_bytes(piece.numel));
       owner.owner_coder->encode(piece, arrays(result, owner.owner_residual, at), again);

@@ -17,7 +17,7 @@ const std::vector<std::size_t> kRingSizes = {kRingRanks * kCell};
 
 Scheme scheme_of(std::int64_t keep) {
   const compression::PayloadCodec& codec = *compression::find_payload_codec("group_topk");
-  return {&codec, Recipe::kRing, {1, 256, keep, static_cast<std::int64_t>(DType::kF32), 0, 0}, kRingRanks};
+  return {&codec, ReductionKind::kRing, {1, 256, keep, static_cast<std::int64_t>(DType::kF32), 0, 0}, kRingRanks};
 }
 
 // Of a cell that so many ranks have added to, each with `entries`: a number of entries, that of the only tile, entries.
@@ -35,7 +35,7 @@ Gradients random_gradients(std::uint64_t seed) {
   return gradients;
 }
 
-TEST(RecipeRing, IsSparseUntilThatIsNoShorter) {
+TEST(ReductionRing, IsSparseUntilThatIsNoShorter) {
   // Sparse to the end; dense from the second hop on; dense from the first.
   for (const std::int64_t keep : {3, 100, 200}) {
     SCOPED_TRACE("keeps " + std::to_string(keep));

@@ -15,18 +15,18 @@ Scheme unequal(int ranks) {
   for (int rank = 0; rank < ranks; ++rank) {
     keeps.push_back(1 + 5 * rank % 7);
   }
-  return {&codec, Recipe::kGather, example_params(codec, true), ranks, 0, keeps};
+  return {&codec, ReductionKind::kGather, example_params(codec, true), ranks, 0, keeps};
 }
 
-class RecipeSenders : public ::testing::TestWithParam<int> {};
+class ReductionSenders : public ::testing::TestWithParam<int> {};
 
-TEST_P(RecipeSenders, MeanWhatEachOfThemSends) {
+TEST_P(ReductionSenders, MeanWhatEachOfThemSends) {
   expect_reference(unequal(GetParam()), "local", Cut::kCut, ReduceOp::kAverage);
   expect_reference(unequal(GetParam()), "local", Cut::kFused, ReduceOp::kSum);
   expect_nothing_lost(unequal(GetParam()), "local");
 }
 
-TEST_P(RecipeSenders, SendAsMuchAsTheyKeep) {
+TEST_P(ReductionSenders, SendAsMuchAsTheyKeep) {
   const Scheme scheme = unequal(GetParam());
   const std::vector<std::size_t> sizes = {1 << 14};
   Group group(scheme, sizes, "local");
@@ -40,10 +40,10 @@ TEST_P(RecipeSenders, SendAsMuchAsTheyKeep) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, RecipeSenders, ::testing::Values(2, 3, 4));
+INSTANTIATE_TEST_SUITE_P(All, ReductionSenders, ::testing::Values(2, 3, 4));
 
 // Owners of a share stand for their hosts.
-TEST(RecipeSendersOfHosts, LoseNothing) {
+TEST(ReductionSendersOfHosts, LoseNothing) {
   expect_nothing_lost(unequal(4), "hosts");
 }
 

@@ -57,7 +57,7 @@ Layout make_layout(const Scheme& scheme, const std::vector<std::size_t>& sizes, 
 struct Group::Node {
   Stats stats;
   BufferPool buffers{1 << 20, stats.gauge("staging")};
-  std::vector<std::unique_ptr<compression::TensorMemory>> memories;
+  std::vector<std::unique_ptr<compression::CodecState>> memories;
   std::vector<std::unique_ptr<compression::Coder>> decoders;
   std::vector<const compression::Coder*> senders;  // by tensor and rank, where they differ
   std::vector<std::string> names;
@@ -78,8 +78,8 @@ Group::Group(Scheme scheme, std::vector<std::size_t> sizes, const std::string& w
     for (std::size_t t = 0; t < sizes_.size(); ++t) {
       const compression::Ownership ownership = ownership_of(scheme_.stripe_of(sizes_[t]), rank, scheme_.ranks,
                                                             world_->at(rank).host_groups(), static_cast<int>(t));
-      node->memories.push_back(std::make_unique<compression::TensorMemory>(*scheme_.codec, scheme_.params_of(rank),
-                                                                           shape_of(sizes_[t]), ownership));
+      node->memories.push_back(std::make_unique<compression::CodecState>(*scheme_.codec, scheme_.params_of(rank),
+                                                                         shape_of(sizes_[t]), ownership));
       for (Rank from = 0; from < scheme_.ranks && !scheme_.keeps.empty(); ++from) {
         node->decoders.push_back(scheme_.codec->open_owner(scheme_.params_of(from), shape_of(sizes_[t])));
         node->senders.push_back(node->decoders.back().get());
@@ -112,7 +112,7 @@ std::vector<Status> Group::run(const Layout& layout, Gradients& gradients, const
       node.status = {};
       node.running.clear();
       for (std::size_t t = 0; t < sizes_.size(); ++t) {
-        compression::TensorMemory& memory = *node.memories[t];
+        compression::CodecState& memory = *node.memories[t];
         if (memory.coder().wants_whole() && sizes_[t] > 0 && node.net->host_groups() == nullptr) {
           memory.coder().begin(memory.feedback(bytes(own[t]), 0));
         }
@@ -141,7 +141,7 @@ std::vector<Status> Group::run(const Layout& layout, Gradients& gradients, const
 void Group::start(Rank rank, const Partition& partition, std::size_t position, Tensors& gradients, const Step& step) {
   Node& node = *nodes_[static_cast<std::size_t>(rank)];
   ReductionSpec spec;
-  spec.recipe = scheme_.recipe;
+  spec.reduction = scheme_.reduction;
   spec.op = step.op;
   spec.postscale = step.postscale;
   spec.priority = static_cast<std::int32_t>(position);

@@ -1,4 +1,4 @@
-// What tests of recipes share: a group of ranks that reduce tensors, and the same worked out one element behind the
+// What tests of reductions share: a group of ranks that reduce tensors, and the same worked out one element behind the
 // other.
 #pragma once
 
@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "compression/catalog.h"
+#include "compression/codecs/catalog.h"
 #include "compression/memory.h"
 #include "runtime/engine/reduction/reduction.h"
 #include "tests/conformance/collectives_worlds.h"
@@ -31,7 +31,7 @@ compression::Shape shape_of(std::size_t numel);
 // How a set of tensors is compressed.
 struct Scheme {
   const compression::PayloadCodec* codec;
-  Recipe recipe;
+  ReductionKind reduction;
   std::vector<std::int64_t> params;
   int ranks;
   // Of a Reference whose ranks stand for hosts, which have summed up: how many the job has. 0: every rank is one.
@@ -51,7 +51,7 @@ struct Scheme {
   }
 };
 
-// Parameters of every codec that tests of recipes use; params[0] is `feedback`. Empty: none that passes.
+// Parameters of every codec that tests of reductions use; params[0] is `feedback`. Empty: none that passes.
 std::vector<std::int64_t> example_params(const compression::PayloadCodec& codec, bool feedback);
 
 // A partition: parts of tensors, in stripes from `first` to before `end`.
@@ -89,7 +89,7 @@ class Group {
   Floats owed(Rank rank, std::size_t tensor) const;
   // Of the last step, by rank.
   const std::vector<std::int64_t>& sent_bytes() const { return sent_bytes_; }
-  // Puts something between recipes and network.
+  // Puts something between reductions and network.
   using Wrap = std::function<std::unique_ptr<net::Collectives>(Rank, net::Collectives&)>;
   void wrap(const Wrap& wrap);
 
@@ -109,7 +109,7 @@ class Group {
   std::atomic<int> missing_{0};
 };
 
-// The same with plain arrays, stripe by stripe: what a recipe means.
+// The same with plain arrays, stripe by stripe: what a reduction means.
 class Reference {
  public:
   Reference(Scheme scheme, const std::vector<std::size_t>& sizes);

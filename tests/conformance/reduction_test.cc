@@ -1,4 +1,4 @@
-// Every codec with payloads by every recipe that runs it: what ranks get and owe is what the codec means.
+// Every codec with payloads by every reduction that runs it: what ranks get and owe is what the codec means.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -35,20 +35,20 @@ std::int64_t sent_in_all(const Scheme& scheme, const Layout& layout) {
   std::size_t bytes = 0;
   for_each_stripe(scheme, layout, [&](const compression::Shape& shape, std::int64_t numel) {
     const std::size_t payload = scheme.codec->payload_bytes(scheme.params, shape, numel);
-    switch (scheme.recipe) {
-      case Recipe::kGather:  // to all others
+    switch (scheme.reduction) {
+      case ReductionKind::kGather:  // to all others
         bytes += ranks * payload;
         break;
-      case Recipe::kShared: {
+      case ReductionKind::kShared: {
         const auto selection = scheme.codec->selection(scheme.params, shape);
         bytes += 2 * (selection->norm_bytes() + selection->value_bytes());
         break;
       }
-      case Recipe::kCounts:
+      case ReductionKind::kCounts:
         bytes += 2 * CountedCodes::exponent_bytes(numel) + CountedCodes::code_bytes(numel) +
                  CountedCodes::count_bytes(numel, scheme.ranks);
         break;
-      case Recipe::kRing:  // dense, there and back: at most; recipe_ring_test.cc has the formula
+      case ReductionKind::kRing:  // dense, there and back: at most; recipe_ring_test.cc has the formula
         bytes += 2 * static_cast<std::size_t>(numel) * sizeof(float);
         break;
       default:  // to the owner, who sends as much to all; or sums of it
@@ -73,31 +73,31 @@ std::int64_t parts_of(const Layout& layout) {
                                [](const Partition& partition) { return static_cast<std::int64_t>(partition.size()); });
 }
 
-class RecipeConformance : public ::testing::TestWithParam<Case> {
+class ReductionConformance : public ::testing::TestWithParam<Case> {
  protected:
   const Scheme& scheme() const { return GetParam().scheme; }
 };
 
-TEST_P(RecipeConformance, HasParametersHere) {
+TEST_P(ReductionConformance, HasParametersHere) {
   ASSERT_FALSE(scheme().params.empty()) << "add the codec to example_params()";
   for (const std::size_t numel : kCaseSizes) {
     EXPECT_TRUE(scheme().codec->check(scheme().params, shape_of(numel)));
   }
 }
 
-TEST_P(RecipeConformance, MeansTheSameWhateverTheLayout) {
+TEST_P(ReductionConformance, MeansTheSameWhateverTheLayout) {
   expect_reference(scheme(), "local", Cut::kWhole, ReduceOp::kSum);
   expect_reference(scheme(), "local", Cut::kCut, ReduceOp::kAverage);
   expect_reference(scheme(), "local", Cut::kFused, ReduceOp::kAverage);
 }
 
-TEST_P(RecipeConformance, GivesOrOwesAllThatWasPutIn) {
+TEST_P(ReductionConformance, GivesOrOwesAllThatWasPutIn) {
   if (GetParam().exact()) {
     expect_nothing_lost(scheme(), "local");
   }
 }
 
-TEST_P(RecipeConformance, SendsWhatItsFormulaSays) {
+TEST_P(ReductionConformance, SendsWhatItsFormulaSays) {
   Group group(scheme(), kCaseSizes, "local");
   for (const Cut cut : {Cut::kCut, Cut::kFused}) {
     const Layout layout = make_layout(scheme(), kCaseSizes, cut);
@@ -107,26 +107,27 @@ TEST_P(RecipeConformance, SendsWhatItsFormulaSays) {
     const std::int64_t others = scheme().ranks - 1;
     const std::int64_t all = std::accumulate(group.sent_bytes().begin(), group.sent_bytes().end(), std::int64_t{0});
     const std::int64_t expected = sent_in_all(scheme(), layout);
-    switch (scheme().recipe) {
-      case Recipe::kGather:
+    switch (scheme().reduction) {
+      case ReductionKind::kGather:
         EXPECT_EQ(all, expected + scheme().ranks * others * headers);
         break;
-      case Recipe::kScatter:
+      case ReductionKind::kScatter:
         EXPECT_EQ(all, expected + 2 * scheme().ranks * others * headers);
         break;
-      case Recipe::kRing:
+      case ReductionKind::kRing:
         EXPECT_LE(all, expected + scheme().ranks * others * (headers + 4 * cells_of(scheme(), layout)));
         break;
       default:
         // Sums, which each rank rounds down; in front of the first one two numbers for each slice, or a byte.
         EXPECT_NEAR(static_cast<double>(all),
-                    static_cast<double>(expected + 2 * others * (scheme().recipe == Recipe::kCounts ? 1 : 8) * headers),
+                    static_cast<double>(expected +
+                                        2 * others * (scheme().reduction == ReductionKind::kCounts ? 1 : 8) * headers),
                     static_cast<double>(2 * scheme().ranks) * static_cast<double>(layout.size()));
     }
   }
 }
 
-TEST_P(RecipeConformance, NonFiniteSlicesAreNanOnAllRanksAndOweWhatTheyDid) {
+TEST_P(ReductionConformance, NonFiniteSlicesAreNanOnAllRanksAndOweWhatTheyDid) {
   const float poison =
       scheme().ranks % 2 == 0 ? std::numeric_limits<float>::quiet_NaN() : std::numeric_limits<float>::infinity();
   Group group(scheme(), kCaseSizes, "local");
@@ -153,7 +154,7 @@ TEST_P(RecipeConformance, NonFiniteSlicesAreNanOnAllRanksAndOweWhatTheyDid) {
   }
 }
 
-TEST_P(RecipeConformance, WhatNoRankHasIsZeroAndOwesWhatItDid) {
+TEST_P(ReductionConformance, WhatNoRankHasIsZeroAndOwesWhatItDid) {
   Group group(scheme(), kCaseSizes, "local");
   const Layout layout = make_layout(scheme(), kCaseSizes, Cut::kCut);
   Gradients gradients = random_gradients(scheme().ranks, 1);
@@ -181,7 +182,7 @@ TEST_P(RecipeConformance, WhatNoRankHasIsZeroAndOwesWhatItDid) {
   EXPECT_TRUE(same_bits(zeros.front()[1], expected[1]));
 }
 
-INSTANTIATE_TEST_SUITE_P(All, RecipeConformance, ::testing::ValuesIn(all_cases()), name_of);
+INSTANTIATE_TEST_SUITE_P(All, ReductionConformance, ::testing::ValuesIn(all_cases()), name_of);
 
 }  // namespace
 }  // namespace sirtaki::engine::testing

@@ -4,21 +4,21 @@
 namespace sirtaki::engine::testing {
 namespace {
 
-class RecipeThreads : public ::testing::TestWithParam<Case> {};
+class ReductionThreads : public ::testing::TestWithParam<Case> {};
 
-TEST_P(RecipeThreads, MeanTheSameOverSockets) {
+TEST_P(ReductionThreads, MeanTheSameOverSockets) {
   expect_reference(GetParam().scheme, "direct", Cut::kCut, ReduceOp::kAverage);
 }
 
-INSTANTIATE_TEST_SUITE_P(All, RecipeThreads, ::testing::ValuesIn(all_cases()), name_of);
+INSTANTIATE_TEST_SUITE_P(All, ReductionThreads, ::testing::ValuesIn(all_cases()), name_of);
 
-class RecipeHostsThreads : public ::testing::TestWithParam<Case> {};
+class ReductionHostsThreads : public ::testing::TestWithParam<Case> {};
 
-TEST_P(RecipeHostsThreads, MeanTheSameThroughSharedMemoryAndSockets) {
+TEST_P(ReductionHostsThreads, MeanTheSameThroughSharedMemoryAndSockets) {
   expect_reference_of_hosts(GetParam().scheme, "hosts_shared", Cut::kCut, ReduceOp::kSum);
 }
 
-INSTANTIATE_TEST_SUITE_P(All, RecipeHostsThreads, ::testing::ValuesIn(host_cases()), name_of);
+INSTANTIATE_TEST_SUITE_P(All, ReductionHostsThreads, ::testing::ValuesIn(host_cases()), name_of);
 
 }  // namespace
 }  // namespace sirtaki::engine::testing

@@ -3,7 +3,7 @@
 #include <cstring>
 #include <memory>
 
-#include "compression/catalog.h"
+#include "compression/codecs/catalog.h"
 #include "runtime/base/check.h"
 #include "tests/fuzz/fuzz_main.h"
 

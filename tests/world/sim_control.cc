@@ -102,7 +102,7 @@ Duration SimControl::occupy(Process& process, const Parcel& parcel, Duration cos
 
 void SimControl::send(Rank from, const control::MemberMessage& message) {
   const auto place = static_cast<Place>(from);
-  control::Said said{control::RankSet::of(from), message};
+  control::SourcedMessage said{control::RankSet::of(from), message};
   if (relays_.empty()) {
     to_coordinator(place, {std::move(said)});
     return;
@@ -122,7 +122,7 @@ void SimControl::to_coordinator(Place from, control::Bundle bundle) {
   transmit(from, hub_place(), {bytes.size(), bundle.size()}, [this, bytes] {
     const auto said = control::decode_bundle(bytes, options_.size);
     SRT_CHECK(said.is_ok());
-    for (const control::Said& item : *said) {
+    for (const control::SourcedMessage& item : *said) {
       coordinator_.on_said(item.ranks, item.message, clock_.now());
     }
     act();

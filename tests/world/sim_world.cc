@@ -48,14 +48,14 @@ struct SimWorld::Impl {
   SimOptions options;
   SimClock clock;
   std::unique_ptr<SimControl> control;
-  std::shared_ptr<net::LocalGroup> group;
+  std::shared_ptr<net::InprocGroup> group;
   std::shared_ptr<AbstractGroup> abstract_group;
   std::vector<std::unique_ptr<Node>> nodes;
   std::vector<std::string> rank_log;
   // By stream, attempt and step: the plan that the first rank there runs it by.
   std::map<std::tuple<std::uint16_t, std::uint32_t, std::uint64_t>, std::uint64_t> plans;
 
-  void check_plan(const engine::Stream& stream) {
+  void check_plan(const engine::GradientStream& stream) {
     const std::uint64_t plan = stream.plan().digest();
     const auto [it, first] = plans.try_emplace({stream.id().value, stream.attempt(), stream.step()}, plan);
     if (!first && it->second != plan) {
@@ -162,13 +162,13 @@ class SimWorld::Impl::Node final : public RankApi, private engine::ControlLink {
     engine_->stream(stream)->ready(index, tensor, absent, loop_->now());
   }
   void finish(StreamId stream) override {
-    engine::Stream& s = *engine_->stream(stream);
+    engine::GradientStream& s = *engine_->stream(stream);
     s.finish(s.board()->finish(loop_->now()), loop_->now());
   }
   Await<Status> wait_stream(StreamId stream) override {
     auto cell = cell_for<Status>();
     engine_->stream(stream)->wait([this, cell, stream](Status status) {
-      if (const engine::Stream* s = engine_->stream(stream)) {
+      if (const engine::GradientStream* s = engine_->stream(stream)) {
         world_.check_plan(*s);
         const std::uint64_t plan = s->plan().digest();
         record(Recorder::Kind::kPlan, s->step(), std::as_bytes(std::span(&plan, 1)));
@@ -181,7 +181,7 @@ class SimWorld::Impl::Node final : public RankApi, private engine::ControlLink {
   // As StreamTable does it.
   Await<Status> wait_tensors(StreamId stream, std::vector<int> tensors) override {
     auto cell = cell_for<Status>();
-    engine::Stream& s = *engine_->stream(stream);
+    engine::GradientStream& s = *engine_->stream(stream);
     const TimePoint begin = loop_->now();
     s.board()->need(tensors, begin);
     if (s.board()->reduced(tensors)) {
@@ -337,7 +337,7 @@ class SimWorld::Impl::Node final : public RankApi, private engine::ControlLink {
   Stats stats_;
   Timeline timeline_;
   Logger log_;
-  std::unique_ptr<net::LocalEndpoint> link_;
+  std::unique_ptr<net::InprocEndpoint> link_;
   std::unique_ptr<net::PointToPoint> recorded_;  // over link_, if the world has a recorder
   // By stream and index: tensors given since the stream's last wait.
   std::map<std::pair<std::uint16_t, int>, TensorView> gradients_;
@@ -367,7 +367,7 @@ SimWorld::SimWorld(SimOptions options) : impl_(std::make_unique<Impl>(std::move(
   } else {
     net::LocalOptions local;
     local.delay = [impl](Rank, Rank, std::size_t bytes) { return impl->draw_delay(bytes); };
-    impl->group = net::LocalGroup::create(impl->options.size, std::move(local));
+    impl->group = net::InprocGroup::create(impl->options.size, std::move(local));
   }
   for (Rank r = 0; r < impl->options.size; ++r) {
     impl->nodes.push_back(std::make_unique<Impl::Node>(*impl, r));

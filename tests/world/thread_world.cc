@@ -7,7 +7,7 @@
 #include <thread>
 
 #include "runtime/engine/session/session.h"
-#include "runtime/hub/hub.h"
+#include "runtime/hub/coordinator_server.h"
 #include "tests/conformance/fake_nccl.h"
 #include "tests/unit/device/fake_device.h"
 
@@ -164,12 +164,12 @@ struct Job {
   std::vector<std::shared_ptr<const Config>> configs;  // by rank
   rendezvous::Secret secret;
   std::string address;
-  const net::testing::PlayedNccl* nccl;  // may be null
+  const net::testing::FakeNccl* nccl;  // may be null
 };
 
 using Body = std::function<void(std::unique_ptr<engine::Session>&, const Gpu&)>;
 
-Gpu play_gpu(engine::JobSpec& spec, const net::testing::PlayedNccl* nccl) {
+Gpu play_gpu(engine::JobSpec& spec, const net::testing::FakeNccl* nccl) {
   using Owner = std::unique_ptr<device::DeviceApi>;
   auto device = std::make_unique<device::testing::FakeDevice>();
   const Gpu gpu{device.get(), *device->make_stream(device::Priority::kNormal), device->watch()};
@@ -253,18 +253,18 @@ std::string run_ranks(const ThreadOptions& options, const Body& body) {
     }
     job.configs.push_back(std::move(*config));
   }
-  hub::HubOptions hub_options;
+  hub::CoordinatorServerOptions hub_options;
   hub_options.server.size = options.size;
   hub_options.server.secret = *secret;
-  std::unique_ptr<hub::Hub> hub;
+  std::unique_ptr<hub::CoordinatorServer> hub;
   if (options.size > 1) {
-    auto started = hub::Hub::start(std::move(hub_options), {});
+    auto started = hub::CoordinatorServer::start(std::move(hub_options), {});
     if (!started) {
       return started.status().to_string();
     }
     hub = std::move(*started);
   }
-  std::optional<net::testing::PlayedNccl> nccl;
+  std::optional<net::testing::FakeNccl> nccl;
   if (options.nccl) {
     nccl.emplace().break_down(options.nccl_breaks, options.nccl_lasts);
   }

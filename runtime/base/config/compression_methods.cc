@@ -122,29 +122,29 @@ std::vector<MethodInfo> policies() {
   };
 }
 
-struct NamedRecipe {
+struct NamedReduction {
   std::string_view name;
-  Recipe recipe;
+  ReductionKind reduction;
 };
 
-constexpr std::array kRecipes = {
-    NamedRecipe{"dense", Recipe::kDense},     NamedRecipe{"gather", Recipe::kGather},
-    NamedRecipe{"scatter", Recipe::kScatter}, NamedRecipe{"shared", Recipe::kShared},
-    NamedRecipe{"lowrank", Recipe::kLowRank}, NamedRecipe{"ring", Recipe::kRing},
-    NamedRecipe{"counts", Recipe::kCounts},
+constexpr std::array kReductions = {
+    NamedReduction{"dense", ReductionKind::kDense},     NamedReduction{"gather", ReductionKind::kGather},
+    NamedReduction{"scatter", ReductionKind::kScatter}, NamedReduction{"shared", ReductionKind::kShared},
+    NamedReduction{"lowrank", ReductionKind::kLowRank}, NamedReduction{"ring", ReductionKind::kRing},
+    NamedReduction{"counts", ReductionKind::kCounts},
 };
 
 }  // namespace
 
-Recipe recipe_named(std::string_view name) {
-  const auto* const found = std::ranges::find(kRecipes, name, &NamedRecipe::name);
-  SRT_CHECK(found != kRecipes.end());
-  return found->recipe;
+ReductionKind reduction_named(std::string_view name) {
+  const auto* const found = std::ranges::find(kReductions, name, &NamedReduction::name);
+  SRT_CHECK(found != kReductions.end());
+  return found->reduction;
 }
 
-std::string_view recipe_name(Recipe recipe) {
-  const auto* const found = std::ranges::find(kRecipes, recipe, &NamedRecipe::recipe);
-  return found == kRecipes.end() ? "unknown" : found->name;
+std::string_view reduction_name(ReductionKind reduction) {
+  const auto* const found = std::ranges::find(kReductions, reduction, &NamedReduction::reduction);
+  return found == kReductions.end() ? "unknown" : found->name;
 }
 
 const std::vector<MethodInfo>& methods() {

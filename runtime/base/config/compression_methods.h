@@ -42,9 +42,9 @@ struct MethodInfo {
   std::vector<KeyInfo> keys;
 };
 
-// Choices of the key "wire": the first is "auto", the others are recipes.
-Recipe recipe_named(std::string_view name);
-std::string_view recipe_name(Recipe recipe);
+// Choices of the key "wire": the first is "auto", the others are reductions.
+ReductionKind reduction_named(std::string_view name);
+std::string_view reduction_name(ReductionKind reduction);
 
 const std::vector<MethodInfo>& methods();
 // nullptr: there is none.

@@ -1,8 +1,8 @@
 // Logger: one line per event, with level and rank, to standard error, a file or a sink of the caller's.
 //
-// There is no global logger: its owner (Session, Hub, launcher) passes it by reference, so several sessions in one
-// process keep their lines apart. Threads: any; a line is written whole.
-// Not for: the hot path. Build costly texts behind enabled().
+// There is no global logger: its owner (Session, CoordinatorServer, launcher) passes it by reference, so several
+// sessions in one process keep their lines apart. Threads: any; a line is written whole. Not for: the hot path. Build
+// costly texts behind enabled().
 #pragma once
 
 #include <chrono>

@@ -1,8 +1,8 @@
 // Stats: named counters, gauges, moving averages and histograms of one session, read as JSON at any time.
 //
-// Owned by: Session, Hub. Entries are made once at set-up and referenced from then on; updating one is a few
-// instructions without a lock. Threads: any, except where an entry says one writer.
-// Not for: decisions that must be exact across entries; each entry is consistent by itself only.
+// Owned by: Session, CoordinatorServer. Entries are made once at set-up and referenced from then on; updating one is a
+// few instructions without a lock. Threads: any, except where an entry says one writer. Not for: decisions that must be
+// exact across entries; each entry is consistent by itself only.
 #pragma once
 
 #include <array>

@@ -1,8 +1,8 @@
 // Timeline: what one rank did when, kept in per-thread rings and handed over in chunks for the job's trace.
 //
-// Owned by: Session (and Hub for its own part). Each Track is written by one thread; record() takes no lock, allocates
-// nothing and drops (and counts) the span when the ring is full. drain() is called by one thread at a time.
-// Not for: writing files (trace_writer.h) or correcting clocks; times are this process's monotonic clock.
+// Owned by: Session (and CoordinatorServer for its own part). Each Track is written by one thread; record() takes no
+// lock, allocates nothing and drops (and counts) the span when the ring is full. drain() is called by one thread at a
+// time. Not for: writing files (trace_writer.h) or correcting clocks; times are this process's monotonic clock.
 #pragma once
 
 #include <atomic>

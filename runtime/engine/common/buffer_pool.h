@@ -23,7 +23,7 @@ class BufferPool {
    public:
     Buffer() = default;
     // Of no pool.
-    explicit Buffer(net::Lent lent) : lent_(std::move(lent)) {}
+    explicit Buffer(net::SharedBuffer lent) : lent_(std::move(lent)) {}
     Buffer(Buffer&& other) noexcept;
     Buffer& operator=(Buffer&& other) noexcept;
     ~Buffer();
@@ -39,7 +39,7 @@ class BufferPool {
     std::unique_ptr<std::byte, Free> data_;
     std::size_t size_ = 0;
     std::size_t capacity_ = 0;
-    net::Lent lent_;
+    net::SharedBuffer lent_;
   };
 
   BufferPool(std::size_t keep_bytes, Gauge& allocated) : keep_bytes_(keep_bytes), allocated_(allocated) {}

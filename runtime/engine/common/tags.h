@@ -6,7 +6,7 @@
 // wrap: nothing in flight is a hundred thousand uses or a thousand steps old. Attempts wrap, too, and a step may be
 // given up again and again: each time the link remembers at least one group of tags more (stream_step_tags), and it
 // forgets the oldest long before its attempt comes again. The fingerprint keeps ranks that disagree on an operation
-// apart. The phases of a partition are the exchanges of its recipe; a dense one has one.
+// apart. The phases of a partition are the exchanges of its reduction; a dense one has one.
 #pragma once
 
 #include <cstdint>

@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "compression/device_coding.h"
-#include "runtime/engine/reduction/by_host.h"
 #include "runtime/engine/device/device_blocks.h"
+#include "runtime/engine/reduction/by_host.h"
 
 namespace sirtaki::engine {
 namespace {
@@ -18,7 +18,7 @@ enum Phase : std::uint8_t { kExchangePhase, kSumPhase, kGatherPhase };
 }  // namespace
 
 DeviceByHost::DeviceByHost(ReductionSpec spec, ReductionDeps deps, StageNote note, const net::HostGroups& groups,
-                           DevicePlane& plane, net::DeviceCollectives& nccl, Result<std::vector<std::byte*>> owed)
+                           DeviceTransport& plane, net::DeviceCollectives& nccl, Result<std::vector<std::byte*>> owed)
     : Reduction(std::move(spec), deps_here(deps, groups), std::move(note)),
       groups_(groups),
       plane_(plane),
@@ -140,7 +140,7 @@ Status DeviceByHost::encode_runs() {
     auto* const not_finite = reinterpret_cast<std::uint32_t*>(device_.get()) + run.piece.index;
     std::byte* const to = device_.get() + block_at(run.share, own_host()) + run.place;
     const compression::DeviceCoding& coding = *slices_.memory(run.piece).coder().on_device();
-    SRT_TRY(DevicePlane::queued(coding.encode(plane_.queue(), run.piece.piece, arrays, to, not_finite)));
+    SRT_TRY(DeviceTransport::queued(coding.encode(plane_.queue(), run.piece.piece, arrays, to, not_finite)));
   }
   for (const net::HostGroups::Share& own : groups_.own) {
     const std::size_t at = block_at(own.number, own_host());
@@ -246,7 +246,7 @@ Status DeviceByHost::decode() {
     const auto numel = static_cast<std::int64_t>(sums_.size() / sizeof(float));
     const kernels::cuda::Reduce mean{ReduceOp::kAverage, DType::kF32, sums, sums_.data(), numel, divisor()};
     const compression::DeviceQueue queue = plane_.queue();
-    SRT_TRY(DevicePlane::queued(queue.kernels.reduce(mean, queue.stream)));
+    SRT_TRY(DeviceTransport::queued(queue.kernels.reduce(mean, queue.stream)));
   }
   for (std::size_t s = 0; packed_ && s < spec().slices.size(); ++s) {
     const Bytes gradient = spec().slices[s].gradient;
@@ -265,7 +265,7 @@ Status DeviceByHost::decode(const Run& run) {
     payloads.push_back(device_.get() + block_at(run.share, host) + run.place);
   }
   const compression::DeviceCoding& coding = *slices_.memory(piece).coder().on_device();
-  return DevicePlane::queued(coding.sum(plane_.queue(), piece.piece, payloads, piece.gradient));
+  return DeviceTransport::queued(coding.sum(plane_.queue(), piece.piece, payloads, piece.gradient));
 }
 
 void DeviceByHost::cancel(const Status& cause) {

@@ -24,7 +24,7 @@ class DeviceByHost final : public Reduction {
  public:
   // As DeviceGather's; `deps.net` has these groups, `nccl` (DeviceWork::on_host) as well. All outlive it.
   DeviceByHost(ReductionSpec spec, ReductionDeps deps, StageNote note, const net::HostGroups& groups,
-               DevicePlane& plane, net::DeviceCollectives& nccl, Result<std::vector<std::byte*>> owed);
+               DeviceTransport& plane, net::DeviceCollectives& nccl, Result<std::vector<std::byte*>> owed);
 
   void cancel(const Status& cause) override;
 
@@ -72,7 +72,7 @@ class DeviceByHost final : public Reduction {
   Bytes blocks() { return host_.bytes().subspan(flags_bytes_, blocks_bytes_); }
 
   const net::HostGroups& groups_;
-  DevicePlane& plane_;
+  DeviceTransport& plane_;
   net::DeviceCollectives& nccl_;
   Slices slices_;
   const Result<std::vector<std::byte*>> owed_;

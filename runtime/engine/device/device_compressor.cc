@@ -5,7 +5,7 @@
 #include <string>
 #include <utility>
 
-#include "compression/catalog.h"
+#include "compression/codecs/catalog.h"
 #include "compression/device_coding.h"
 #include "runtime/base/check.h"
 #include "runtime/engine/device/device_by_host.h"
@@ -13,9 +13,9 @@
 
 namespace sirtaki::engine {
 
-Result<std::unique_ptr<DeviceCodes>> DeviceCodes::create(DevicePlane& plane, net::DeviceCollectives* nccl,
-                                                         const std::vector<scheduler::PlannedTensor>& tensors) {
-  std::unique_ptr<DeviceCodes> codes(new DeviceCodes(plane, nccl));
+Result<std::unique_ptr<DeviceCompressor>> DeviceCompressor::create(
+    DeviceTransport& plane, net::DeviceCollectives* nccl, const std::vector<scheduler::PlannedTensor>& tensors) {
+  std::unique_ptr<DeviceCompressor> codes(new DeviceCompressor(plane, nccl));
   for (const scheduler::PlannedTensor& tensor : tensors) {
     Owed& owed = codes->owed_.emplace_back();
     owed.bytes = static_cast<std::size_t>(tensor.numel) * sizeof(float);
@@ -34,17 +34,17 @@ Result<std::unique_ptr<DeviceCodes>> DeviceCodes::create(DevicePlane& plane, net
   return codes;
 }
 
-bool DeviceCodes::can(const scheduler::PlannedTensor& tensor, int ranks) {
+bool DeviceCompressor::can(const scheduler::PlannedTensor& tensor, int ranks) {
   const scheduler::Decision& decision = tensor.decision;
   const compression::PayloadCodec* codec = compression::find_payload_codec(decision.codec);
-  if (codec == nullptr || decision.recipe != Recipe::kGather || !decision.keeps.empty() ||
+  if (codec == nullptr || decision.reduction != ReductionKind::kGather || !decision.keeps.empty() ||
       ranks > kernels::cuda::kMostPayloads) {
     return false;
   }
   return codec->open(decision.params, {tensor.numel, 1})->on_device() != nullptr;
 }
 
-Result<std::byte*> DeviceCodes::owed(int tensor) {
+Result<std::byte*> DeviceCompressor::owed(int tensor) {
   Owed& owed = owed_[static_cast<std::size_t>(tensor)];
   if (owed.memory && !std::exchange(owed.any, true)) {
     SRT_TRY(plane_.fill(owed.memory.get(), owed.bytes, 0.0F));
@@ -52,7 +52,7 @@ Result<std::byte*> DeviceCodes::owed(int tensor) {
   return owed.memory.get();
 }
 
-Result<std::vector<std::byte*>> DeviceCodes::owed_of(const scheduler::Partition& partition) {
+Result<std::vector<std::byte*>> DeviceCompressor::owed_of(const scheduler::Partition& partition) {
   std::vector<std::byte*> of;
   for (const scheduler::Slice& slice : partition.slices) {
     SRT_ASSIGN(std::byte* const memory, owed(slice.tensor));
@@ -61,8 +61,8 @@ Result<std::vector<std::byte*>> DeviceCodes::owed_of(const scheduler::Partition&
   return of;
 }
 
-std::shared_ptr<Reduction> DeviceCodes::reduce(const scheduler::Partition& partition, ReductionSpec spec,
-                                               ReductionDeps deps, StageNote note) {
+std::shared_ptr<Reduction> DeviceCompressor::reduce(const scheduler::Partition& partition, ReductionSpec spec,
+                                                    ReductionDeps deps, StageNote note) {
   plane_.encoded_bytes().add(partition.size_bytes());
   if (const net::HostGroups* const groups = deps.net.host_groups()) {
     SRT_CHECK(nccl_ != nullptr);
@@ -76,7 +76,7 @@ std::shared_ptr<Reduction> DeviceCodes::reduce(const scheduler::Partition& parti
 // ---- what is owed ----
 
 // What was restored and another rank of the host encodes from here on goes to it with this gradient.
-Status DeviceCodes::admit(int tensor, const compression::Ownership& ownership, const TensorView& gradient) {
+Status DeviceCompressor::admit(int tensor, const compression::Ownership& ownership, const TensorView& gradient) {
   Owed& owed = owed_[static_cast<std::size_t>(tensor)];
   if (!std::exchange(owed.foreign, false) || !owed.any) {
     return {};
@@ -92,7 +92,7 @@ Status DeviceCodes::admit(int tensor, const compression::Ownership& ownership, c
     const std::byte* const terms[] = {to, debt};
     const kernels::cuda::Reduce sum{ReduceOp::kSum, DType::kF32, terms, to, numel};
     const compression::DeviceQueue queue = plane_.queue();
-    SRT_TRY(DevicePlane::queued(queue.kernels.reduce(sum, queue.stream)));
+    SRT_TRY(DeviceTransport::queued(queue.kernels.reduce(sum, queue.stream)));
     return plane_.copy(debt, zeros.bytes().data(), static_cast<std::size_t>(numel) * sizeof(float));
   };
   Status given;
@@ -105,19 +105,19 @@ Status DeviceCodes::admit(int tensor, const compression::Ownership& ownership, c
   return given ? given : plane_.stage().fail(given);
 }
 
-struct DeviceCodes::Reading {
+struct DeviceCompressor::Reading {
   struct Tensor {
     int index;
     std::shared_ptr<std::byte> memory;
     std::size_t bytes;
   };
-  DevicePlane& plane;
+  DeviceTransport& plane;
   std::vector<Tensor> left;  // the next one last
   MoveFunction<void(int tensor, ConstBytes owed)> each;
   Done done;
 };
 
-void DeviceCodes::read(std::vector<int> tensors, MoveFunction<void(int tensor, ConstBytes owed)> each, Done done) {
+void DeviceCompressor::read(std::vector<int> tensors, MoveFunction<void(int tensor, ConstBytes owed)> each, Done done) {
   auto reading = std::make_shared<Reading>(Reading{plane_, {}, std::move(each), std::move(done)});
   std::ranges::reverse(tensors);
   for (const int tensor : tensors) {
@@ -129,8 +129,8 @@ void DeviceCodes::read(std::vector<int> tensors, MoveFunction<void(int tensor, C
   read_next(std::move(reading));
 }
 
-void DeviceCodes::read_next(std::shared_ptr<Reading> reading) {
-  DevicePlane& plane = reading->plane;
+void DeviceCompressor::read_next(std::shared_ptr<Reading> reading) {
+  DeviceTransport& plane = reading->plane;
   if (reading->left.empty()) {
     plane.when_copied({}, [reading](const Status& status) { reading->done(status); });
     return;
@@ -154,7 +154,7 @@ void DeviceCodes::read_next(std::shared_ptr<Reading> reading) {
   });
 }
 
-Status DeviceCodes::restore(int tensor, std::span<const float> in) {
+Status DeviceCompressor::restore(int tensor, std::span<const float> in) {
   if (std::ranges::all_of(in, [](float value) { return value == 0; })) {
     forget(tensor);
     return {};

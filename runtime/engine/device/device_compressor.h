@@ -1,9 +1,10 @@
-// DeviceCodes: gradients of one stream that are encoded on the GPU they are on, and what this rank owes of them there.
+// DeviceCompressor: gradients of one stream that are encoded on the GPU they are on, and what this rank owes of them
+// there.
 //
 // Payloads travel through the host's memory, as those of the CPU do: a few percent of what the tensor would be.
-// Residuals stay on the device; whoever asks for them gets copies. Owned by Stream; loop thread. Kernels and copies are
-// given to the plane's stream for copies, which is all that orders the uses of memory. Not for: what the program sees
-// of a tensor (staged_stream.h), codecs that remember more than a residual (compression/device_coding.h).
+// Residuals stay on the device; whoever asks for them gets copies. Owned by GradientStream; loop thread. Kernels and
+// copies are given to the plane's stream for copies, which is all that orders the uses of memory. Not for: what the
+// program sees of a tensor (staged_stream.h), codecs that remember more than a residual (compression/device_coding.h).
 #pragma once
 
 #include <cstddef>
@@ -19,12 +20,12 @@
 
 namespace sirtaki::engine {
 
-class DeviceCodes {
+class DeviceCompressor {
  public:
   // `tensors`: of the stream. Takes memory for what is owed of those that are encoded with feedback. `nccl`:
   // needed where the ranks of a host sum up first, else it may be null. Both outlive it.
-  static Result<std::unique_ptr<DeviceCodes>> create(DevicePlane& plane, net::DeviceCollectives* nccl,
-                                                     const std::vector<scheduler::PlannedTensor>& tensors);
+  static Result<std::unique_ptr<DeviceCompressor>> create(DeviceTransport& plane, net::DeviceCollectives* nccl,
+                                                          const std::vector<scheduler::PlannedTensor>& tensors);
 
   // Whether a tensor that travels so, among so many ranks, can be encoded on a device.
   static bool can(const scheduler::PlannedTensor& tensor, int ranks);
@@ -56,12 +57,12 @@ class DeviceCodes {
   };
   struct Reading;
 
-  DeviceCodes(DevicePlane& plane, net::DeviceCollectives* nccl) : plane_(plane), nccl_(nccl) {}
+  DeviceCompressor(DeviceTransport& plane, net::DeviceCollectives* nccl) : plane_(plane), nccl_(nccl) {}
   Result<std::byte*> owed(int tensor);
   Result<std::vector<std::byte*>> owed_of(const scheduler::Partition& partition);
   static void read_next(std::shared_ptr<Reading> reading);
 
-  DevicePlane& plane_;
+  DeviceTransport& plane_;
   net::DeviceCollectives* const nccl_;
   std::vector<Owed> owed_;  // by tensor
 };

@@ -10,7 +10,7 @@
 
 namespace sirtaki::engine {
 
-DeviceGather::DeviceGather(ReductionSpec spec, ReductionDeps deps, StageNote note, DevicePlane& plane,
+DeviceGather::DeviceGather(ReductionSpec spec, ReductionDeps deps, StageNote note, DeviceTransport& plane,
                            Result<std::vector<std::byte*>> owed)
     : Reduction(std::move(spec), deps, std::move(note)),
       plane_(plane),
@@ -53,7 +53,7 @@ Status DeviceGather::encode() {
     auto* const not_finite = reinterpret_cast<std::uint32_t*>(device_.get()) + slice.index;
     std::byte* const to = device_.get() + payload_at(slice, rank());
     const compression::DeviceCoding& coding = *slices_.memory(slice).coder().on_device();
-    SRT_TRY(DevicePlane::queued(coding.encode(plane_.queue(), slice.piece, arrays, to, not_finite)));
+    SRT_TRY(DeviceTransport::queued(coding.encode(plane_.queue(), slice.piece, arrays, to, not_finite)));
   }
   const std::size_t own = block_at(rank());
   SRT_TRY(plane_.copy(on_host(own, block_bytes_).data(), device_.get() + own, block_bytes_));
@@ -125,13 +125,13 @@ Status DeviceGather::sum(const Stripe& slice) {
   }
   const compression::DeviceCoding& coding = *slices_.memory(slice).coder().on_device();
   const compression::DeviceQueue queue = plane_.queue();
-  SRT_TRY(DevicePlane::queued(coding.sum(queue, slice.piece, payloads, slice.gradient)));
+  SRT_TRY(DeviceTransport::queued(coding.sum(queue, slice.piece, payloads, slice.gradient)));
   if (divisor() == 1) {
     return {};
   }
   const std::byte* const sums[] = {slice.gradient};
   const kernels::cuda::Reduce mean{ReduceOp::kAverage, DType::kF32, sums, slice.gradient, slice.piece.numel, divisor()};
-  return DevicePlane::queued(queue.kernels.reduce(mean, queue.stream));
+  return DeviceTransport::queued(queue.kernels.reduce(mean, queue.stream));
 }
 
 }  // namespace sirtaki::engine

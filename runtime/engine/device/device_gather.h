@@ -21,7 +21,7 @@ class DeviceGather final : public Reduction {
   // Slices of `spec` are on the device, and all their coders can encode there. `owed`: by slice what this rank owes of
   // its elements, on the device; null: what is not sent is lost. An error of the device instead of these: the reduction
   // ends with it. `plane` outlives it.
-  DeviceGather(ReductionSpec spec, ReductionDeps deps, StageNote note, DevicePlane& plane,
+  DeviceGather(ReductionSpec spec, ReductionDeps deps, StageNote note, DeviceTransport& plane,
                Result<std::vector<std::byte*>> owed);
 
  private:
@@ -40,7 +40,7 @@ class DeviceGather final : public Reduction {
   std::size_t payload_at(const Stripe& slice, Rank rank) const { return block_at(rank) + places_[slice.index]; }
   Bytes on_host(std::size_t at, std::size_t bytes) const { return host_.bytes().subspan(at, bytes); }
 
-  DevicePlane& plane_;
+  DeviceTransport& plane_;
   Slices slices_;
   std::vector<Stripe> wholes_;  // a slice each
   const Result<std::vector<std::byte*>> owed_;

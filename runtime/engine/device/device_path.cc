@@ -19,7 +19,7 @@ std::size_t packed_bytes(const scheduler::Partition& partition) {
 constexpr std::size_t kAddedBytes = std::size_t{4} << 20;
 
 // float32 of the host to those of a gradient.
-Status add_on_device(DevicePlane& plane, ConstBytes from, Bytes gradient) {
+Status add_on_device(DeviceTransport& plane, ConstBytes from, Bytes gradient) {
   SRT_ASSIGN(const std::shared_ptr<std::byte> part, plane.take(std::min(from.size(), kAddedBytes)));
   const compression::DeviceQueue work = plane.queue();
   for (std::size_t at = 0; at < from.size(); at += kAddedBytes) {
@@ -28,7 +28,7 @@ Status add_on_device(DevicePlane& plane, ConstBytes from, Bytes gradient) {
     std::byte* const to = gradient.data() + at;
     const std::byte* const terms[] = {to, part.get()};
     const auto numel = static_cast<std::int64_t>(bytes / sizeof(float));
-    SRT_TRY(DevicePlane::queued(work.kernels.reduce({ReduceOp::kSum, DType::kF32, terms, to, numel}, work.stream)));
+    SRT_TRY(DeviceTransport::queued(work.kernels.reduce({ReduceOp::kSum, DType::kF32, terms, to, numel}, work.stream)));
   }
   return {};
 }
@@ -82,7 +82,7 @@ Result<DensePath::Packed> DevicePath::gather(const scheduler::Partition& partiti
     const Bytes to = packed_slice(slice, memory, wire);
     SRT_TRY(move(partition.dtype, slice_of(slice, views), wire, to, slice.numel));
   }
-  packed.memory = BufferPool::Buffer(net::Lent{memory_, memory});
+  packed.memory = BufferPool::Buffer(net::SharedBuffer{memory_, memory});
   return packed;
 }
 
@@ -90,7 +90,7 @@ Status DevicePath::move(DType from, ConstBytes in, DType to, Bytes out, std::int
   const compression::DeviceQueue queue = plane_.queue();
   const Status given_in =
       from == to ? plane_.copy(out.data(), in.data(), in.size())
-                 : DevicePlane::queued(queue.kernels.cast({from, in.data(), to, out.data(), numel}, queue.stream));
+                 : DeviceTransport::queued(queue.kernels.cast({from, in.data(), to, out.data(), numel}, queue.stream));
   return given_in ? given_in : plane_.stage().fail(given_in);
 }
 
@@ -126,7 +126,7 @@ Status DevicePath::scatter(const scheduler::Partition& partition, std::span<cons
   return {};
 }
 
-Result<std::byte*> DeviceZeros::make(DevicePlane& plane, std::size_t bytes) {
+Result<std::byte*> DeviceZeros::make(DeviceTransport& plane, std::size_t bytes) {
   if (bytes == 0) {
     return nullptr;
   }
@@ -140,7 +140,7 @@ Result<std::byte*> DeviceZeros::make(DevicePlane& plane, std::size_t bytes) {
   return given_in ? Result<std::byte*>(memory_.get()) : Result<std::byte*>(plane.stage().fail(given_in));
 }
 
-Status pay_on_device(DevicePlane& plane, const TensorView& gradient, const DensePath::AddDebt& add) {
+Status pay_on_device(DeviceTransport& plane, const TensorView& gradient, const DensePath::AddDebt& add) {
   const auto queue = [&]() -> Status {
     SRT_ASSIGN(device::PinnedBlock block, plane.stage().take(gradient.size_bytes()));
     std::ranges::fill(block.bytes(), std::byte{0});

@@ -9,8 +9,8 @@
 #include <span>
 #include <vector>
 
-#include "runtime/engine/reduction/dense_path.h"
 #include "runtime/engine/device/device_transport.h"
+#include "runtime/engine/reduction/dense_path.h"
 #include "runtime/net/device/device_collectives.h"
 
 namespace sirtaki::engine {
@@ -19,7 +19,7 @@ namespace sirtaki::engine {
 class DeviceZeros {
  public:
   // As DensePath::zeros().
-  Result<std::byte*> make(DevicePlane& plane, std::size_t bytes);
+  Result<std::byte*> make(DeviceTransport& plane, std::size_t bytes);
   void over() { memory_.reset(); }
 
  private:
@@ -27,12 +27,12 @@ class DeviceZeros {
 };
 
 // As DensePath::pay().
-Status pay_on_device(DevicePlane& plane, const TensorView& gradient, const DensePath::AddDebt& add);
+Status pay_on_device(DeviceTransport& plane, const TensorView& gradient, const DensePath::AddDebt& add);
 
 class DevicePath final : public DensePath {
  public:
   // Both outlive it.
-  DevicePath(DevicePlane& plane, net::DeviceCollectives& net) : plane_(plane), net_(net) {}
+  DevicePath(DeviceTransport& plane, net::DeviceCollectives& net) : plane_(plane), net_(net) {}
 
   void adopt(const scheduler::Plan& plan) override;
   void step_void() override;
@@ -51,7 +51,7 @@ class DevicePath final : public DensePath {
   // A slice's elements, from one dtype to the other, or as they are.
   Status move(DType from, ConstBytes in, DType to, Bytes out, std::int64_t numel);
 
-  DevicePlane& plane_;
+  DeviceTransport& plane_;
   net::DeviceCollectives& net_;
   std::vector<std::size_t> places_;  // by position: where it is packed in memory_
   std::size_t needed_ = 0;

@@ -15,8 +15,8 @@
 #include <string>
 
 #include "runtime/base/loop.h"
-#include "runtime/base/telemetry/stats.h"
 #include "runtime/base/task.h"
+#include "runtime/base/telemetry/stats.h"
 #include "runtime/device/event_pool.h"
 #include "runtime/device/mark_pool.h"
 #include "runtime/device/pinned_pool.h"

@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "runtime/base/check.h"
-#include "runtime/engine/device/device_report.h"
 #include "runtime/engine/common/tags.h"
+#include "runtime/engine/device/device_report.h"
 
 namespace sirtaki::engine {
 namespace {
@@ -32,7 +32,7 @@ net::CollectiveArgs among_all(OpKind kind, std::uint16_t number) {
 }  // namespace
 
 // The ids of the first of some ranks, over their collectives on the host; they ask for them in one order.
-class DevicePlane::Ids final : public net::nccl::IdExchange {
+class DeviceTransport::Ids final : public net::nccl::IdExchange {
  public:
   Ids(net::Collectives& net, std::uint16_t first) : net_(net), next_(first) {}
 
@@ -55,8 +55,8 @@ class DevicePlane::Ids final : public net::nccl::IdExchange {
   std::uint16_t next_;
 };
 
-DevicePlane::DevicePlane(const DevicePlaneDeps& deps, const DevicePlaneOptions& options,
-                         Result<net::nccl::Library> library)
+DeviceTransport::DeviceTransport(const DeviceTransportDeps& deps, const DeviceTransportOptions& options,
+                                 Result<net::nccl::Library> library)
     : deps_(deps),
       options_(options),
       library_(std::move(library)),
@@ -64,32 +64,35 @@ DevicePlane::DevicePlane(const DevicePlaneDeps& deps, const DevicePlaneOptions& 
       encoded_bytes_(deps.stats.counter("device.encoded_bytes")),
       watch_(deps.loop, deps.stage, options.watch) {
   if (options_.data == "host" || deps_.net.size() == 1) {
-    way_ = Way::kHost;
+    transport_ = Transport::kHost;
   }
 }
 
-DevicePlane::~DevicePlane() = default;
+DeviceTransport::~DeviceTransport() = default;
 
-std::string_view DevicePlane::name() const {
-  return way_ == Way::kNccl ? "nccl" : way_ == Way::kHost ? "host" : way_ == Way::kRefused ? "refused" : "undecided";
+std::string_view DeviceTransport::name() const {
+  return transport_ == Transport::kNccl      ? "nccl"
+         : transport_ == Transport::kHost    ? "host"
+         : transport_ == Transport::kRefused ? "refused"
+                                             : "undecided";
 }
 
 // ---- agreement ----
 
-void DevicePlane::when_known(MoveFunction<void(Answer)> then) {
+void DeviceTransport::when_known(MoveFunction<void(Answer)> then) {
   SRT_IN_LOOP(deps_.loop);
-  if (way_ != Way::kUndecided && way_ != Way::kAsking) {
+  if (transport_ != Transport::kUndecided && transport_ != Transport::kAsking) {
     answer(std::move(then));
     return;
   }
   waiting_.push_back(std::move(then));
-  if (std::exchange(way_, Way::kAsking) == Way::kUndecided) {
-    exchange(kAble, prepare(), &DevicePlane::on_able);
+  if (std::exchange(transport_, Transport::kAsking) == Transport::kUndecided) {
+    exchange(kAble, prepare(), &DeviceTransport::on_able);
   }
 }
 
-void DevicePlane::answer(MoveFunction<void(Answer)> then) {
-  if (way_ != Way::kRefused) {
+void DeviceTransport::answer(MoveFunction<void(Answer)> then) {
+  if (transport_ != Transport::kRefused) {
     then(ordered_.get());
     return;
   }
@@ -97,7 +100,7 @@ void DevicePlane::answer(MoveFunction<void(Answer)> then) {
 }
 
 // What this rank alone can find out, and all that may wait for the device.
-Status DevicePlane::prepare() {
+Status DeviceTransport::prepare() {
   SRT_TRY(library_.status());
   SRT_TRY(open_copies());
   ids_ = std::make_unique<Ids>(deps_.net, kFirstId);
@@ -116,7 +119,7 @@ Status DevicePlane::prepare() {
 }
 
 // All say how it went; `then` gets the first that failed, or what ranks do not have in common.
-void DevicePlane::exchange(std::uint16_t number, const Status& own, void (DevicePlane::*then)(const Status&)) {
+void DeviceTransport::exchange(std::uint16_t number, const Status& own, void (DeviceTransport::*then)(const Status&)) {
   struct Reports {
     std::vector<std::byte> mine;
     std::vector<std::byte> all;
@@ -146,7 +149,7 @@ void DevicePlane::exchange(std::uint16_t number, const Status& own, void (Device
   });
 }
 
-Status DevicePlane::judge(ConstBytes reports) const {
+Status DeviceTransport::judge(ConstBytes reports) const {
   Status status;
   std::int32_t first_version = 0;
   for (Rank rank = 0; rank < deps_.net.size(); ++rank) {
@@ -172,47 +175,47 @@ Status DevicePlane::judge(ConstBytes reports) const {
   return status;
 }
 
-void DevicePlane::on_able(const Status& all) {
-  if (!all || way_ != Way::kAsking) {
-    settle(Way::kHost, all);
+void DeviceTransport::on_able(const Status& all) {
+  if (!all || transport_ != Transport::kAsking) {
+    settle(Transport::kHost, all);
     return;
   }
   connecting_->connect(1, [weak = std::weak_ptr(self_)](const Status& status) {
     if (const auto self = weak.lock()) {
-      (*self)->exchange(kConnected, status, &DevicePlane::on_connected);
+      (*self)->exchange(kConnected, status, &DeviceTransport::on_connected);
     }
   });
 }
 
-void DevicePlane::on_connected(const Status& all) {
-  if (!all || way_ != Way::kAsking) {
-    settle(Way::kHost, all);
+void DeviceTransport::on_connected(const Status& all) {
+  if (!all || transport_ != Transport::kAsking) {
+    settle(Transport::kHost, all);
     return;
   }
   nccl_ = connecting_.get();
   net::OrderedOptions options;
   options.tag = device_tag(kOrder);
   ordered_ = std::make_unique<net::OrderedDevice>(deps_.link, std::move(connecting_), options, deps_.broken);
-  settle(Way::kNccl, {});
+  settle(Transport::kNccl, {});
 }
 
-void DevicePlane::settle(Way way, const Status& why) {
-  if (way_ != Way::kAsking) {
+void DeviceTransport::settle(Transport way, const Status& why) {
+  if (transport_ != Transport::kAsking) {
     return;  // the job has ended meanwhile
   }
   why_ = why;
-  way_ = way;
+  transport_ = way;
   if (connecting_) {
     connecting_->abort(why);
     connecting_.reset();
     ids_.reset();
     host_ids_.reset();
   }
-  if (way == Way::kNccl) {
+  if (way == Transport::kNccl) {
     deps_.log.info("tensors of GPUs travel over NCCL " + net::nccl::version_text(library_->version) + " of " +
                    library_->from + " where they are not compressed");
   } else if (options_.data == "nccl") {
-    way_ = Way::kRefused;
+    transport_ = Transport::kRefused;
     why_ = why.with_context("device.data = nccl");
   } else {
     const LogLevel level = deps_.net.rank() == 0 ? LogLevel::kWarn : LogLevel::kInfo;
@@ -226,18 +229,18 @@ void DevicePlane::settle(Way way, const Status& why) {
 
 // ---- copies and memory ----
 
-Status DevicePlane::open_copies() {
+Status DeviceTransport::open_copies() {
   if (copies_ == device::Stream()) {
     SRT_ASSIGN(copies_, deps_.stage.device().make_stream(device::Priority::kHigh));
   }
   return {};
 }
 
-Status DevicePlane::copy(std::byte* to, const std::byte* from, std::size_t bytes) {
+Status DeviceTransport::copy(std::byte* to, const std::byte* from, std::size_t bytes) {
   return deps_.stage.device().copy(copies_, to, from, bytes);
 }
 
-Status DevicePlane::fill(std::byte* to, std::size_t bytes, float value) {
+Status DeviceTransport::fill(std::byte* to, std::size_t bytes, float value) {
   SRT_CHECK(bytes % sizeof value == 0);
   SRT_ASSIGN(device::PinnedBlock block, deps_.stage.take(std::min(bytes, kFillBytes)));
   for (std::size_t at = 0; at < block.bytes().size(); at += sizeof value) {
@@ -251,16 +254,16 @@ Status DevicePlane::fill(std::byte* to, std::size_t bytes, float value) {
   return given_in;
 }
 
-Status DevicePlane::queued(kernels::cuda::Launch launch) {
+Status DeviceTransport::queued(kernels::cuda::Launch launch) {
   return launch.ok() ? Status() : unavailable("the device refuses a kernel with error " + std::to_string(launch.code));
 }
 
-void DevicePlane::when_copied(const Status& given_in, Done then) {
+void DeviceTransport::when_copied(const Status& given_in, Done then) {
   const bool asks = given_in && !closed_;
   watch_.when(asks ? mark_copies() : given_in ? device::Mark() : Result<device::Mark>(given_in), std::move(then));
 }
 
-Status DevicePlane::let_pass(device::Stream before) {
+Status DeviceTransport::let_pass(device::Stream before) {
   if (closed_) {
     return {};
   }
@@ -268,7 +271,7 @@ Status DevicePlane::let_pass(device::Stream before) {
   return deps_.stage.device().wait(before, mark.event());
 }
 
-Result<std::shared_ptr<std::byte>> DevicePlane::take(std::size_t bytes) {
+Result<std::shared_ptr<std::byte>> DeviceTransport::take(std::size_t bytes) {
   std::byte* data = nullptr;
   if (const auto fitting = spare_.lower_bound(bytes); fitting != spare_.end()) {
     bytes = fitting->first;
@@ -286,7 +289,7 @@ Result<std::shared_ptr<std::byte>> DevicePlane::take(std::size_t bytes) {
   });
 }
 
-void DevicePlane::take_back(std::size_t bytes, std::byte* memory) {
+void DeviceTransport::take_back(std::size_t bytes, std::byte* memory) {
   if (auto mark = mark_copies()) {
     spare_since_ = std::move(*mark);
     spare_.emplace(bytes, memory);
@@ -294,7 +297,7 @@ void DevicePlane::take_back(std::size_t bytes, std::byte* memory) {
 }
 
 // Releasing it waits for the device: not while that may wait for another rank.
-void DevicePlane::release_spare() {
+void DeviceTransport::release_spare() {
   if ((ordered_ && !ordered_->idle()) || !over(spare_since_)) {
     return;
   }
@@ -306,10 +309,10 @@ void DevicePlane::release_spare() {
 
 // ---- ends ----
 
-void DevicePlane::abort(const Status& cause) {
+void DeviceTransport::abort(const Status& cause) {
   SRT_IN_LOOP(deps_.loop);
-  if (way_ == Way::kAsking) {
-    settle(Way::kHost, cause);
+  if (transport_ == Transport::kAsking) {
+    settle(Transport::kHost, cause);
   }
   if (ordered_) {
     ordered_->abort(cause);
@@ -317,9 +320,9 @@ void DevicePlane::abort(const Status& cause) {
   watch_.end(cause);
 }
 
-void DevicePlane::leave(const Status& cause, Task then) {
+void DeviceTransport::leave(const Status& cause, Task then) {
   SRT_IN_LOOP(deps_.loop);
-  if (way_ == Way::kAsking || (ordered_ && !ordered_->idle())) {
+  if (transport_ == Transport::kAsking || (ordered_ && !ordered_->idle())) {
     abort(cause);
   }
   watch_.end(cause);
@@ -331,7 +334,7 @@ void DevicePlane::leave(const Status& cause, Task then) {
   leave_when_idle(std::move(then));
 }
 
-void DevicePlane::leave_when_idle(Task then) {
+void DeviceTransport::leave_when_idle(Task then) {
   const bool idle = drained();
   if (nccl_ == nullptr && idle) {
     then();
@@ -346,11 +349,11 @@ void DevicePlane::leave_when_idle(Task then) {
 }
 
 // Else releasing memory would wait for the device, which may hang.
-bool DevicePlane::drained() const {
+bool DeviceTransport::drained() const {
   return over(last_copies_) && (!ordered_ || ordered_->idle());
 }
 
-bool DevicePlane::over(const std::optional<device::Mark>& mark) const {
+bool DeviceTransport::over(const std::optional<device::Mark>& mark) const {
   if (!mark) {
     return true;
   }
@@ -358,7 +361,7 @@ bool DevicePlane::over(const std::optional<device::Mark>& mark) const {
   return done && *done;
 }
 
-void DevicePlane::close() {
+void DeviceTransport::close() {
   SRT_IN_LOOP(deps_.loop);
   closed_ = true;
   self_.reset();

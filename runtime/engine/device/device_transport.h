@@ -1,4 +1,4 @@
-// DevicePlane: how what a GPU does not encode travels: over NCCL, where every rank of the job can, or through the
+// DeviceTransport: how what a GPU does not encode travels: over NCCL, where every rank of the job can, or through the
 // host's memory. Ranks agree on it when all have agreed on the first operation or stream that asks.
 //
 // They tell each other, over the host's collectives, whether they have NCCL and in which version; connect where all
@@ -17,10 +17,10 @@
 #include <vector>
 
 #include "compression/device_coding.h"
-#include "runtime/base/telemetry/log.h"
 #include "runtime/base/loop.h"
-#include "runtime/base/telemetry/stats.h"
 #include "runtime/base/task.h"
+#include "runtime/base/telemetry/log.h"
+#include "runtime/base/telemetry/stats.h"
 #include "runtime/engine/device/device_stage.h"
 #include "runtime/engine/device/event_poller.h"
 #include "runtime/net/device/nccl/loader.h"
@@ -30,15 +30,15 @@
 
 namespace sirtaki::engine {
 
-struct DevicePlaneOptions {
+struct DeviceTransportOptions {
   std::string data = "auto";  // device.data
   bool sums_on_hosts = true;  // DeviceWork::on_host, where several hosts have several ranks; the same on all ranks
   net::nccl::NcclOptions nccl;
-  DeviceWatchOptions watch;
+  EventPollerOptions watch;
 };
 
 // What it works with; all outlive it.
-struct DevicePlaneDeps {
+struct DeviceTransportDeps {
   Loop& loop;
   net::Collectives& net;
   net::PointToPoint& link;
@@ -48,21 +48,22 @@ struct DevicePlaneDeps {
   std::function<void(const Status&)> broken;  // NCCL has failed; the text names the rank
 };
 
-class DevicePlane {
+class DeviceTransport {
  public:
   // Null: through the host's memory.
   using Answer = Result<net::DeviceCollectives*>;
 
   // `library`: what this rank has found of NCCL.
-  DevicePlane(const DevicePlaneDeps& deps, const DevicePlaneOptions& options, Result<net::nccl::Library> library);
-  ~DevicePlane();
-  DevicePlane(const DevicePlane&) = delete;
-  DevicePlane& operator=(const DevicePlane&) = delete;
+  DeviceTransport(const DeviceTransportDeps& deps, const DeviceTransportOptions& options,
+                  Result<net::nccl::Library> library);
+  ~DeviceTransport();
+  DeviceTransport(const DeviceTransport&) = delete;
+  DeviceTransport& operator=(const DeviceTransport&) = delete;
 
   // For what all ranks have agreed on. `then` once; from within where it is known and well.
   void when_known(MoveFunction<void(Answer)> then);
   // It is known that nothing goes over NCCL, and nothing is an error for it.
-  bool host_only() const { return way_ == Way::kHost; }
+  bool host_only() const { return transport_ == Transport::kHost; }
   // "undecided", "host" or "nccl".
   std::string_view name() const;
 
@@ -96,15 +97,15 @@ class DevicePlane {
   void close();
 
  private:
-  enum class Way : std::uint8_t { kUndecided, kAsking, kHost, kNccl, kRefused };
+  enum class Transport : std::uint8_t { kUndecided, kAsking, kHost, kNccl, kRefused };
   class Ids;
 
   Status prepare();
-  void exchange(std::uint16_t number, const Status& own, void (DevicePlane::*then)(const Status&));
+  void exchange(std::uint16_t number, const Status& own, void (DeviceTransport::*then)(const Status&));
   Status judge(ConstBytes reports) const;
   void on_able(const Status& all);
   void on_connected(const Status& all);
-  void settle(Way way, const Status& why);
+  void settle(Transport way, const Status& why);
   void answer(MoveFunction<void(Answer)> then);
   void leave_when_idle(Task then);
   bool drained() const;
@@ -112,12 +113,12 @@ class DevicePlane {
   void take_back(std::size_t bytes, std::byte* memory);
   void release_spare();
 
-  const DevicePlaneDeps deps_;
-  const DevicePlaneOptions options_;
+  const DeviceTransportDeps deps_;
+  const DeviceTransportOptions options_;
   const Result<net::nccl::Library> library_;
   Counter& nccl_bytes_;
   Counter& encoded_bytes_;  // of gradients, before
-  Way way_ = Way::kUndecided;
+  Transport transport_ = Transport::kUndecided;
   Status why_;  // not over NCCL
   std::vector<MoveFunction<void(Answer)>> waiting_;
   std::unique_ptr<Ids> ids_;
@@ -126,14 +127,14 @@ class DevicePlane {
   net::nccl::NcclCollectives* nccl_ = nullptr;  // of ordered_
   std::unique_ptr<net::OrderedDevice> ordered_;
   device::Stream copies_;
-  DeviceWatch watch_;                             // of copies_
+  EventPoller watch_;                             // of copies_
   std::optional<device::Mark> last_copies_;       // of a rank that leaves
   std::vector<std::byte*> made_;                  // all memory
   std::multimap<std::size_t, std::byte*> spare_;  // of it what nobody has, by size
   std::optional<device::Mark> spare_since_;       // copies that were given in before the last of it came back
   bool closed_ = false;
   TimerId timer_;
-  std::shared_ptr<DevicePlane*> self_ = std::make_shared<DevicePlane*>(this);
+  std::shared_ptr<DeviceTransport*> self_ = std::make_shared<DeviceTransport*>(this);
 };
 
 }  // namespace sirtaki::engine

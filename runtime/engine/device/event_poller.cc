@@ -7,7 +7,7 @@
 
 namespace sirtaki::engine {
 
-void DeviceWatch::when(Result<device::Mark> mark, Done then) {
+void EventPoller::when(Result<device::Mark> mark, Done then) {
   SRT_IN_LOOP(loop_);
   Status why = ended_;
   if (why && !mark) {
@@ -22,7 +22,7 @@ void DeviceWatch::when(Result<device::Mark> mark, Done then) {
   wake_later();
 }
 
-void DeviceWatch::wake_later() {
+void EventPoller::wake_later() {
   if (timer_ != TimerId() || waiting_.empty()) {
     return;
   }
@@ -34,7 +34,7 @@ void DeviceWatch::wake_later() {
 }
 
 // What fails here ends everything, but only those who have not ended hear of it from the stage.
-void DeviceWatch::look() {
+void EventPoller::look() {
   if (const Status status = look_at_all(); !status) {
     timer_ = loop_.after(Duration(0), [this, why = stage_.fail(status)] {
       timer_ = {};
@@ -45,7 +45,7 @@ void DeviceWatch::look() {
   }
 }
 
-Status DeviceWatch::look_at_all() {
+Status EventPoller::look_at_all() {
   while (!waiting_.empty()) {
     SRT_ASSIGN(const bool done, stage_.device().done(waiting_.front().mark.event()));
     if (!done) {
@@ -62,7 +62,7 @@ Status DeviceWatch::look_at_all() {
   return {};
 }
 
-void DeviceWatch::end(const Status& cause) {
+void EventPoller::end(const Status& cause) {
   SRT_IN_LOOP(loop_);
   ended_.update(cause);
   loop_.cancel(timer_);

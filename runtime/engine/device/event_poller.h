@@ -1,8 +1,8 @@
-// DeviceWatch: tells when a stream of the runtime's has done what it was given.
+// EventPoller: tells when a stream of the runtime's has done what it was given.
 //
 // In the order in which it was asked; a timer asks for events while somebody waits, so an idle job sleeps. Loop thread.
-// Owned by DevicePlane, before whose end end() is called. Not for: streams of the program's, of which a tensor may come
-// much later than the one that was handed over after it (device_stage.h).
+// Owned by DeviceTransport, before whose end end() is called. Not for: streams of the program's, of which a tensor may
+// come much later than the one that was handed over after it (device_stage.h).
 #pragma once
 
 #include <deque>
@@ -13,7 +13,7 @@
 
 namespace sirtaki::engine {
 
-struct DeviceWatchOptions {
+struct EventPollerOptions {
   // The longest that work of the runtime's may take on the device.
   Duration deadline = std::chrono::minutes(30);
   // Events are asked for after the first time, then twice as late each time up to the last.
@@ -21,14 +21,14 @@ struct DeviceWatchOptions {
   Duration last_poll = std::chrono::milliseconds(1);
 };
 
-class DeviceWatch {
+class EventPoller {
  public:
   // Both outlive it.
-  DeviceWatch(Loop& loop, DeviceStage& stage, const DeviceWatchOptions& options)
+  EventPoller(Loop& loop, DeviceStage& stage, const EventPollerOptions& options)
       : loop_(loop), stage_(stage), options_(options), pause_(options.first_poll) {}
-  DeviceWatch(const DeviceWatch&) = delete;
-  DeviceWatch& operator=(const DeviceWatch&) = delete;
-  ~DeviceWatch() { loop_.cancel(timer_); }
+  EventPoller(const EventPoller&) = delete;
+  EventPoller& operator=(const EventPoller&) = delete;
+  ~EventPoller() { loop_.cancel(timer_); }
 
   // `then` once, later: ok when `mark` has come, else why nobody will know. Marks are of one stream. An error instead
   // of a mark is one of the device, and so is one that asking for it meets.
@@ -49,7 +49,7 @@ class DeviceWatch {
 
   Loop& loop_;
   DeviceStage& stage_;
-  const DeviceWatchOptions options_;
+  const EventPollerOptions options_;
   std::deque<Waiting> waiting_;
   Status ended_;
   TimerId timer_;

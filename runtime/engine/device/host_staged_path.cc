@@ -5,7 +5,8 @@
 
 namespace sirtaki::engine {
 
-Result<DensePath::Packed> StagedPath::gather(const scheduler::Partition& partition, std::span<const TensorView> views) {
+Result<DensePath::Packed> HostStagedPath::gather(const scheduler::Partition& partition,
+                                                 std::span<const TensorView> views) {
   SRT_ASSIGN(device::PinnedBlock taken, plane_.stage().take(partition.size_bytes()));
   const auto block = std::make_shared<device::PinnedBlock>(std::move(taken));
   for (const scheduler::Slice& slice : partition.slices) {
@@ -16,11 +17,11 @@ Result<DensePath::Packed> StagedPath::gather(const scheduler::Partition& partiti
     }
   }
   Packed packed;
-  packed.memory = BufferPool::Buffer(net::Lent{block, block->bytes()});
+  packed.memory = BufferPool::Buffer(net::SharedBuffer{block, block->bytes()});
   return packed;
 }
 
-void StagedPath::start(net::CollectiveArgs args, Done done) {
+void HostStagedPath::start(net::CollectiveArgs args, Done done) {
   const auto starting = std::make_shared<Starting>(Starting{args.tag, {}});
   starting_.push_back(starting);
   plane_.when_copied({},
@@ -35,7 +36,7 @@ void StagedPath::start(net::CollectiveArgs args, Done done) {
 }
 
 // The host's collectives drop what has their tags; these they have not seen.
-void StagedPath::cancel(const net::TagGroup& tags, const Status& cause) {
+void HostStagedPath::cancel(const net::TagGroup& tags, const Status& cause) {
   for (const auto& starting : starting_) {
     if (tags.contains(starting->tag)) {
       starting->cancelled.update(cause);
@@ -43,8 +44,8 @@ void StagedPath::cancel(const net::TagGroup& tags, const Status& cause) {
   }
 }
 
-Status StagedPath::scatter(const scheduler::Partition& partition, std::span<const TensorView> views,
-                           BufferPool::Buffer packed) {
+Status HostStagedPath::scatter(const scheduler::Partition& partition, std::span<const TensorView> views,
+                               BufferPool::Buffer packed) {
   Status given_in;
   for (const scheduler::Slice& slice : partition.slices) {
     const Bytes to = slice_of(slice, views);

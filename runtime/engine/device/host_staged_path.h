@@ -1,4 +1,4 @@
-// StagedPath: dense partitions of gradients on a GPU, through the host's memory.
+// HostStagedPath: dense partitions of gradients on a GPU, through the host's memory.
 //
 // For: streams that encode on the GPU where NCCL is not used: what is not encoded of them travels so. A partition is
 // copied to memory of the host, added up there as on a CPU, with its bits, and copied back. Owned by a stream; loop
@@ -10,16 +10,16 @@
 #include <span>
 #include <vector>
 
-#include "runtime/engine/reduction/dense_path.h"
 #include "runtime/engine/device/device_path.h"
 #include "runtime/engine/device/device_transport.h"
+#include "runtime/engine/reduction/dense_path.h"
 
 namespace sirtaki::engine {
 
-class StagedPath final : public DensePath {
+class HostStagedPath final : public DensePath {
  public:
   // Both outlive it.
-  StagedPath(DevicePlane& plane, net::Collectives& net) : plane_(plane), net_(net) {}
+  HostStagedPath(DeviceTransport& plane, net::Collectives& net) : plane_(plane), net_(net) {}
 
   void adopt(const scheduler::Plan& /*plan*/) override {}
   void step_void() override {}
@@ -40,7 +40,7 @@ class StagedPath final : public DensePath {
     Status cancelled;
   };
 
-  DevicePlane& plane_;
+  DeviceTransport& plane_;
   net::Collectives& net_;
   std::vector<std::shared_ptr<Starting>> starting_;
   DeviceZeros zeros_;

@@ -11,9 +11,9 @@
 
 #include "runtime/base/config/config.h"
 #include "runtime/engine/epoch/control_link.h"
+#include "runtime/rendezvous/auth/secret.h"
 #include "runtime/rendezvous/link/asio_loop.h"
 #include "runtime/rendezvous/link/membership.h"
-#include "runtime/rendezvous/auth/secret.h"
 
 namespace sirtaki::engine {
 

@@ -7,10 +7,10 @@
 
 #include "runtime/base/json.h"
 #include "runtime/net/catalog.h"
-#include "runtime/net/tcp/endpoints.h"
 #include "runtime/net/collectives/hierarchy.h"
 #include "runtime/net/link/inproc_link.h"
 #include "runtime/net/shm/shared_memory.h"
+#include "runtime/net/tcp/endpoints.h"
 #include "runtime/net/tcp/transport.h"
 
 namespace sirtaki::engine {
@@ -37,7 +37,7 @@ net::BackendSetup setup_for(net::PointToPoint& link, const Config& config) {
 
 class SingleDataPlane final : public DataPlane {
  public:
-  explicit SingleDataPlane(rendezvous::AsioLoop& loop) : loop_(loop), group_(net::LocalGroup::create(1)) {}
+  explicit SingleDataPlane(rendezvous::AsioLoop& loop) : loop_(loop), group_(net::InprocGroup::create(1)) {}
 
   Status open(const Config& config) {
     Status status;
@@ -74,8 +74,8 @@ class SingleDataPlane final : public DataPlane {
   rendezvous::AsioLoop& loop() override { return loop_; }
 
   rendezvous::AsioLoop& loop_;
-  std::shared_ptr<net::LocalGroup> group_;
-  std::unique_ptr<net::LocalEndpoint> link_;
+  std::shared_ptr<net::InprocGroup> group_;
+  std::unique_ptr<net::InprocEndpoint> link_;
   std::unique_ptr<net::Collectives> collectives_;
 };
 
@@ -253,8 +253,8 @@ class MeshPlane final : public DataPlane {
   const Config& config_;
   const std::string control_address_;
   std::unique_ptr<net::Transport> transport_;
-  net::Hosts hosts_;                           // several with several ranks, or none
-  std::unique_ptr<net::PartLink> local_link_;  // null: all ranks are on one host
+  net::Hosts hosts_;                               // several with several ranks, or none
+  std::unique_ptr<net::SubgroupLink> local_link_;  // null: all ranks are on one host
   std::shared_ptr<net::SharedMemory> shared_;
   std::string path_note_;
   std::unique_ptr<net::Collectives> collectives_;

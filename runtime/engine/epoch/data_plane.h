@@ -15,9 +15,9 @@
 #include "runtime/engine/epoch/control_plane.h"
 #include "runtime/net/collectives/collectives.h"
 #include "runtime/net/link/point_to_point.h"
+#include "runtime/rendezvous/auth/secret.h"
 #include "runtime/rendezvous/link/asio_loop.h"
 #include "runtime/rendezvous/link/membership.h"
-#include "runtime/rendezvous/auth/secret.h"
 
 namespace sirtaki::engine {
 

@@ -48,7 +48,7 @@ Result<std::unique_ptr<TreeNode>> TreeNode::open(rendezvous::AsioLoop& loop, Tre
 }
 
 void TreeNode::place_nodes(const std::vector<control::RelayPlace>& tree) {
-  const auto lead = [&](Way& way, int relay) {
+  const auto lead = [&](RelayUplink& way, int relay) {
     way.relay = relay;
     way.host = relay < 0 ? -1 : tree[static_cast<std::size_t>(relay)].host;
   };
@@ -75,7 +75,7 @@ void TreeNode::place_nodes(const std::vector<control::RelayPlace>& tree) {
   for (int relay = own_.relay; relay >= 0; relay = tree[static_cast<std::size_t>(relay)].parent) {
     above_.push_back(tree[static_cast<std::size_t>(relay)].host);
   }
-  for (Way* way : ways()) {
+  for (RelayUplink* way : ways()) {
     const auto above = std::ranges::find_if(nodes_, [&](const auto& node) { return node->place == way->relay; });
     if (above == nodes_.end()) {
       continue;
@@ -94,7 +94,7 @@ void TreeNode::close() {
   port_.reset();
   early_.take();
   loop_.cancel(grace_);
-  for (Way* way : ways()) {
+  for (RelayUplink* way : ways()) {
     loop_.cancel(way->verdict);
     way->branch.reset();
   }
@@ -117,8 +117,8 @@ std::vector<std::string> TreeNode::endpoints(const std::vector<std::string>& dat
   return endpoints;
 }
 
-std::vector<TreeNode::Way*> TreeNode::ways() {
-  std::vector<Way*> all{&own_};
+std::vector<TreeNode::RelayUplink*> TreeNode::ways() {
+  std::vector<RelayUplink*> all{&own_};
   for (const auto& node : nodes_) {
     all.push_back(&node->up);
   }
@@ -129,7 +129,7 @@ std::vector<TreeNode::Way*> TreeNode::ways() {
 
 Status TreeNode::connect(const rendezvous::Membership& membership, const std::function<bool()>& interrupted) {
   loop_.run_sync([&] { begin(membership.epoch); });
-  for (Way* way : ways()) {
+  for (RelayUplink* way : ways()) {
     if (way->local == nullptr && way->relay >= 0) {
       SRT_TRY(dial(*way, membership, interrupted));
     }
@@ -137,7 +137,8 @@ Status TreeNode::connect(const rendezvous::Membership& membership, const std::fu
   return {};
 }
 
-Status TreeNode::dial(Way& way, const rendezvous::Membership& membership, const std::function<bool()>& interrupted) {
+Status TreeNode::dial(RelayUplink& way, const rendezvous::Membership& membership,
+                      const std::function<bool()>& interrupted) {
   const rendezvous::Member& member = membership.members.at(static_cast<std::size_t>(way.host));
   const std::string who =
       "rank " + std::to_string(way.host) + " (host " + member.hostname + "), which relays agreements for this rank";
@@ -167,7 +168,7 @@ Status TreeNode::dial(Way& way, const rendezvous::Membership& membership, const 
   return status;
 }
 
-void TreeNode::attach(Way& way, std::unique_ptr<Branch> branch) {
+void TreeNode::attach(RelayUplink& way, std::unique_ptr<Branch> branch) {
   way.branch = std::move(branch);
   for (const auto& bytes : std::exchange(way.early, {})) {
     send(*way.branch, bytes);
@@ -218,9 +219,9 @@ void TreeNode::on_branch(const rendezvous::BranchHello& hello, std::unique_ptr<B
   refused(hello, "it has no place below relay " + std::to_string(hello.relay));
 }
 
-TreeNode::Way* TreeNode::way_of(const Branch& branch) {
-  const std::vector<Way*> all = ways();
-  const auto found = std::ranges::find_if(all, [&](const Way* way) { return way->branch.get() == &branch; });
+TreeNode::RelayUplink* TreeNode::way_of(const Branch& branch) {
+  const std::vector<RelayUplink*> all = ways();
+  const auto found = std::ranges::find_if(all, [&](const RelayUplink* way) { return way->branch.get() == &branch; });
   return found == all.end() ? nullptr : *found;
 }
 
@@ -252,8 +253,8 @@ void TreeNode::say(const Bundle& bundle) {
   pass_up(own_, bundle);
 }
 
-void TreeNode::pass_up(Way& way, const Bundle& bundle) {
-  if (way.cut || way.state == Way::State::kOver) {
+void TreeNode::pass_up(RelayUplink& way, const Bundle& bundle) {
+  if (way.cut || way.state == RelayUplink::State::kOver) {
     return;
   }
   if (way.local != nullptr) {
@@ -329,7 +330,7 @@ void TreeNode::on_spread(ConstBytes bytes) {
 }
 
 void TreeNode::on_tree(Branch& branch, ConstBytes message) {
-  if (Way* way = way_of(branch)) {
+  if (RelayUplink* way = way_of(branch)) {
     const auto spread = control::decode_spread(message, options_.size);
     if (!spread) {
       return lost_above(*way, spread.status());
@@ -349,7 +350,7 @@ void TreeNode::on_tree(Branch& branch, ConstBytes message) {
     return broken(child->host, true, bundle.status());
   }
   // A child speaks for its own ranks only.
-  for (control::Said& said : *bundle) {
+  for (control::SourcedMessage& said : *bundle) {
     said.ranks = said.ranks.common(child->ranks);
   }
   node->relay->on_said(std::move(*bundle), loop_.now());

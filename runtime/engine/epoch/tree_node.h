@@ -70,7 +70,7 @@ class TreeNode final : private rendezvous::BranchPortHandler, private rendezvous
  private:
   struct Node;
   // From this rank, or from a relay it carries, to the relay above.
-  struct Way {
+  struct RelayUplink {
     enum class State { kOpen, kLeaving, kOver };
     Node* from = nullptr;  // null: this rank itself
     int relay = -1;        // -1: the hub
@@ -85,7 +85,7 @@ class TreeNode final : private rendezvous::BranchPortHandler, private rendezvous
   struct Child {
     control::RankSet ranks;
     Rank host = -1;
-    Way* local = nullptr;
+    RelayUplink* local = nullptr;
     bool done = false;
     std::unique_ptr<rendezvous::Branch> branch;
     std::vector<std::vector<std::byte>> early;  // told before the connection stood
@@ -95,7 +95,7 @@ class TreeNode final : private rendezvous::BranchPortHandler, private rendezvous
     int place = 0;
     std::unique_ptr<control::Relay> relay;
     std::vector<Child> children;
-    Way up;
+    RelayUplink up;
     TimerId tick;
     bool done = false;
   };
@@ -118,12 +118,12 @@ class TreeNode final : private rendezvous::BranchPortHandler, private rendezvous
   void begin(Epoch epoch);
   void keep_early(const rendezvous::BranchHello& hello, std::unique_ptr<rendezvous::Branch> branch);
   void refused(const rendezvous::BranchHello& hello, const std::string& why) const;
-  Status dial(Way& way, const rendezvous::Membership& membership, const std::function<bool()>& interrupted);
-  void attach(Way& way, std::unique_ptr<rendezvous::Branch> branch);
-  Way* way_of(const rendezvous::Branch& branch);
+  Status dial(RelayUplink& way, const rendezvous::Membership& membership, const std::function<bool()>& interrupted);
+  void attach(RelayUplink& way, std::unique_ptr<rendezvous::Branch> branch);
+  RelayUplink* way_of(const rendezvous::Branch& branch);
   std::pair<Node*, Child*> child_of(const rendezvous::Branch& branch);
-  std::vector<Way*> ways();
-  void pass_up(Way& way, const control::Bundle& bundle);
+  std::vector<RelayUplink*> ways();
+  void pass_up(RelayUplink& way, const control::Bundle& bundle);
   void pass_down(Child& child, const control::Spread& spread);
   void tell(const control::Spread& spread);
   void pump(Node& node);
@@ -131,14 +131,14 @@ class TreeNode final : private rendezvous::BranchPortHandler, private rendezvous
 
   // tree_node_ends.cc: departures and lost connections
   void refuse(const control::Bundle& bundle);
-  void cut(Way& way);
-  void leave(Way& way);
-  void settled(Way& way);
+  void cut(RelayUplink& way);
+  void leave(RelayUplink& way);
+  void settled(RelayUplink& way);
   void child_done(Node& node, Child& child);
   void check_left();
   void run_out();
   void end_now();
-  void lost_above(Way& way, const Status& cause);
+  void lost_above(RelayUplink& way, const Status& cause);
   void broken(Rank peer, bool below, const Status& cause);
   Status cut_status() const;
 
@@ -147,7 +147,7 @@ class TreeNode final : private rendezvous::BranchPortHandler, private rendezvous
   const TreeEvents events_;
   std::unique_ptr<rendezvous::BranchPort> port_;
   std::vector<Rank> above_;  // who carries the relays from this rank up to the hub
-  Way own_;
+  RelayUplink own_;
   std::vector<std::unique_ptr<Node>> nodes_;  // lowest first
   std::optional<Epoch> epoch_;
   rendezvous::Early<Stranger> early_;  // came before the epoch was known

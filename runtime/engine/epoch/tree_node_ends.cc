@@ -41,7 +41,7 @@ void TreeNode::broken(Rank peer, bool below, const Status& cause) {
 }
 
 // When this rank leaves, there are only those below to be told: they can agree on nothing any more.
-void TreeNode::lost_above(Way& way, const Status& cause) {
+void TreeNode::lost_above(RelayUplink& way, const Status& cause) {
   if (leaving_ && !over_) {
     way.branch.reset();
     return cut(way);
@@ -58,9 +58,9 @@ void TreeNode::abandon() {
 
 // Why a connection has ended the hub knows better, and tells: usually that the rank there is lost.
 void TreeNode::on_end(Branch& branch, const Status& cause) {
-  if (Way* way = way_of(branch)) {
+  if (RelayUplink* way = way_of(branch)) {
     way->branch.reset();
-    if (way->state == Way::State::kLeaving || left_.contains(way->host)) {
+    if (way->state == RelayUplink::State::kLeaving || left_.contains(way->host)) {
       return cut(*way);
     }
     way->verdict = loop_.after(options_.verdict_timeout, [this, way, cause] { lost_above(*way, cause); });
@@ -95,8 +95,8 @@ void TreeNode::on_left(Rank rank) {
       }
     }
   }
-  for (Way* way : ways()) {
-    if (way->host == rank && way->local == nullptr && !way->branch && way->state == Way::State::kOpen) {
+  for (RelayUplink* way : ways()) {
+    if (way->host == rank && way->local == nullptr && !way->branch && way->state == RelayUplink::State::kOpen) {
       loop_.cancel(way->verdict);
       cut(*way);
     }
@@ -104,7 +104,7 @@ void TreeNode::on_left(Rank rank) {
 }
 
 void TreeNode::on_leave(Branch& branch) {
-  if (Way* way = way_of(branch)) {
+  if (RelayUplink* way = way_of(branch)) {
     way->branch.reset();
     return cut(*way);
   }
@@ -115,7 +115,7 @@ void TreeNode::on_leave(Branch& branch) {
 }
 
 void TreeNode::on_leave_ok(Branch& branch) {
-  if (Way* way = way_of(branch)) {
+  if (RelayUplink* way = way_of(branch)) {
     way->branch.reset();
     return settled(*way);
   }
@@ -139,8 +139,8 @@ Status TreeNode::cut_status() const {
 }
 
 // The relay above is gone, in order. Whoever is below has nowhere to send to.
-void TreeNode::cut(Way& way) {
-  if (way.state == Way::State::kOver) {
+void TreeNode::cut(RelayUplink& way) {
+  if (way.state == RelayUplink::State::kOver) {
     return;
   }
   way.cut = true;
@@ -190,17 +190,17 @@ void TreeNode::leave(Duration grace, std::function<void()> done) {
   leave(own_);
 }
 
-void TreeNode::leave(Way& way) {
-  if (way.state != Way::State::kOpen) {
+void TreeNode::leave(RelayUplink& way) {
+  if (way.state != RelayUplink::State::kOpen) {
     return check_left();
   }
   if (way.local != nullptr) {
-    way.state = Way::State::kOver;
+    way.state = RelayUplink::State::kOver;
     const auto child = std::ranges::find_if(way.local->children, [&](const Child& c) { return c.local == &way; });
     child_done(*way.local, *child);
     check_left();
   } else if (way.branch) {
-    way.state = Way::State::kLeaving;
+    way.state = RelayUplink::State::kLeaving;
     way.branch->leave();
   } else {
     way.cut = way.relay >= 0;
@@ -208,8 +208,8 @@ void TreeNode::leave(Way& way) {
   }
 }
 
-void TreeNode::settled(Way& way) {
-  way.state = Way::State::kOver;
+void TreeNode::settled(RelayUplink& way) {
+  way.state = RelayUplink::State::kOver;
   check_left();
 }
 
@@ -226,9 +226,9 @@ void TreeNode::child_done(Node& node, Child& child) {
 }
 
 void TreeNode::check_left() {
-  const bool all =
-      std::ranges::all_of(nodes_, [](const auto& node) { return node->done && node->up.state == Way::State::kOver; });
-  if (leaving_ && all && own_.state == Way::State::kOver) {
+  const bool all = std::ranges::all_of(
+      nodes_, [](const auto& node) { return node->done && node->up.state == RelayUplink::State::kOver; });
+  if (leaving_ && all && own_.state == RelayUplink::State::kOver) {
     end_now();
   }
 }
@@ -247,7 +247,7 @@ void TreeNode::run_out() {
       node->up.branch->leave();
     }
   }
-  own_.cut = own_.cut || own_.state == Way::State::kLeaving;
+  own_.cut = own_.cut || own_.state == RelayUplink::State::kLeaving;
   end_now();
 }
 

@@ -13,13 +13,13 @@
 #include <vector>
 
 #include "runtime/base/loop.h"
-#include "runtime/base/telemetry/stats.h"
 #include "runtime/base/task.h"
+#include "runtime/base/telemetry/stats.h"
 #include "runtime/base/telemetry/timeline.h"
 #include "runtime/control/names.h"
-#include "runtime/engine/epoch/control_link.h"
 #include "runtime/engine/common/requests.h"
 #include "runtime/engine/common/trace.h"
+#include "runtime/engine/epoch/control_link.h"
 #include "runtime/net/collectives/collectives.h"
 
 namespace sirtaki::engine {

@@ -4,9 +4,9 @@
 #include <string>
 #include <vector>
 
+#include "runtime/engine/common/tags.h"
 #include "runtime/engine/ops/named_ops.h"
 #include "runtime/engine/ops/named_parts.h"
-#include "runtime/engine/common/tags.h"
 
 namespace sirtaki::engine {
 

@@ -46,9 +46,9 @@ std::function<void(const Status&)> joined(std::size_t count, Done all, std::func
   };
 }
 
-bool ByHost::goes(Recipe recipe) {
-  return recipe == Recipe::kGather || recipe == Recipe::kScatter || recipe == Recipe::kCounts ||
-         recipe == Recipe::kRing;
+bool ByHost::goes(ReductionKind reduction) {
+  return reduction == ReductionKind::kGather || reduction == ReductionKind::kScatter ||
+         reduction == ReductionKind::kCounts || reduction == ReductionKind::kRing;
 }
 
 ByHost::ByHost(ReductionSpec spec, ReductionDeps deps, StageNote note, const net::HostGroups& groups)
@@ -114,7 +114,7 @@ bool ByHost::own(const Run& run) const {
 Status ByHost::exchange() {
   std::vector<std::shared_ptr<Reduction>> made;
   for (const net::HostGroups::Share& share : groups_.own) {
-    ReductionSpec part{.recipe = spec().recipe, .slices = slices_of(share), .tags = spec().tags};
+    ReductionSpec part{.reduction = spec().reduction, .slices = slices_of(share), .tags = spec().tags};
     part.priority = spec().priority;
     part.op = spec().op;
     part.divisor = job_ranks_;

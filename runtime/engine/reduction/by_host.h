@@ -1,15 +1,14 @@
 // ByHost: the ranks of a host sum up first, and what leaves the host is compressed.
 //
-// For: recipes in which payloads go from rank to rank, where several hosts have several ranks; so a payload leaves a
+// For: reductions in which payloads go from rank to rank, where several hosts have several ranks; so a payload leaves a
 // host once, whatever their number. Those that reduce dense sums need it not: their allreduce goes host by host.
 // Four steps. What the ranks of a host have of each slice; a reduce-scatter of shares of the gradients on the host; the
-// recipe itself among the owners of each share, one a host, all shares at once; an allgather on the host. Which stripes
-// are whose share follows from the tensor alone (compression/memory.h). Sums are of another, equally fixed rounding;
-// divisors are those of all ranks.
-// A rank's residual is of the sums of its own shares. Each share happens wholly or not at all, and its residuals count
-// as soon as it has been exchanged: where another share is corrupt, or the partition is cancelled on the way back to
-// the host's other ranks, they have moved. A slice that some rank has not finite is not anywhere; where only a sum is
-// too large, the owners' neighbouring stripes around it are NaN.
+// reduction itself among the owners of each share, one a host, all shares at once; an allgather on the host. Which
+// stripes are whose share follows from the tensor alone (compression/memory.h). Sums are of another, equally fixed
+// rounding; divisors are those of all ranks. A rank's residual is of the sums of its own shares. Each share happens
+// wholly or not at all, and its residuals count as soon as it has been exchanged: where another share is corrupt, or
+// the partition is cancelled on the way back to the host's other ranks, they have moved. A slice that some rank has not
+// finite is not anywhere; where only a sum is too large, the owners' neighbouring stripes around it are NaN.
 #pragma once
 
 #include <cstddef>
@@ -37,8 +36,8 @@ std::function<void(const Status&)> joined(std::size_t count, Done all, std::func
 
 class ByHost final : public Reduction {
  public:
-  // Whether the recipe goes so where there are groups.
-  static bool goes(Recipe recipe);
+  // Whether the reduction goes so where there are groups.
+  static bool goes(ReductionKind reduction);
 
   // `deps.net` has these groups.
   ByHost(ReductionSpec spec, ReductionDeps deps, StageNote note, const net::HostGroups& groups);

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "compression/catalog.h"
+#include "compression/codecs/catalog.h"
 #include "kernels/scale/scale.h"
 #include "runtime/engine/reduction/wire_size.h"
 
@@ -41,7 +41,7 @@ Result<DensePath::Packed> HostPath::gather(const scheduler::Partition& partition
 }
 
 BufferPool::Buffer HostPath::memory(std::size_t bytes) {
-  net::Lent lent = net_.lend(bytes);
+  net::SharedBuffer lent = net_.allocate_shared(bytes);
   if (!lent.keeps) {
     return buffers_.take(bytes);
   }

@@ -9,8 +9,8 @@
 #include <span>
 #include <vector>
 
-#include "runtime/base/telemetry/stats.h"
 #include "runtime/base/task.h"
+#include "runtime/base/telemetry/stats.h"
 #include "runtime/base/tensor.h"
 #include "runtime/engine/common/buffer_pool.h"
 #include "runtime/net/collectives/collectives.h"

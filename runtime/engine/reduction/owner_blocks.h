@@ -1,6 +1,6 @@
 // OwnerBlocks: where stripes stand in memory that is cut by owner.
 //
-// For: recipes in which stripes go to their owners, and come back from them. Plain value. Loop thread.
+// For: reductions in which stripes go to their owners, and come back from them. Plain value. Loop thread.
 #pragma once
 
 #include <cstddef>

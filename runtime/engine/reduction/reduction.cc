@@ -130,21 +130,21 @@ void Reduction::on_exchanged(const Status& status, MoveFunction<Status()>& then)
 
 std::shared_ptr<Reduction> make_reduction(ReductionSpec spec, ReductionDeps deps, StageNote note) {
   const net::HostGroups* groups = deps.net.host_groups();
-  if (groups != nullptr && ByHost::goes(spec.recipe)) {
+  if (groups != nullptr && ByHost::goes(spec.reduction)) {
     return std::make_shared<ByHost>(std::move(spec), deps, std::move(note), *groups);
   }
-  switch (spec.recipe) {
-    case Recipe::kGather:
+  switch (spec.reduction) {
+    case ReductionKind::kGather:
       return std::make_shared<Gather>(std::move(spec), deps, std::move(note));
-    case Recipe::kScatter:
+    case ReductionKind::kScatter:
       return std::make_shared<Scatter>(std::move(spec), deps, std::move(note));
-    case Recipe::kShared:
+    case ReductionKind::kShared:
       return std::make_shared<Shared>(std::move(spec), deps, std::move(note));
-    case Recipe::kCounts:
+    case ReductionKind::kCounts:
       return std::make_shared<Counts>(std::move(spec), deps, std::move(note));
-    case Recipe::kRing:
+    case ReductionKind::kRing:
       return std::make_shared<Ring>(std::move(spec), deps, std::move(note));
-    case Recipe::kLowRank:
+    case ReductionKind::kLowRank:
       return std::make_shared<LowRank>(std::move(spec), deps, std::move(note));
     default:
       return nullptr;

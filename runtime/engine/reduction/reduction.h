@@ -1,11 +1,10 @@
 // Reduction: one compressed partition in flight: slices of gradients become their sum or average on all ranks.
 //
 // For: streams, whose dense partitions are one allreduce and need none of this. Made by make_reduction(), which knows
-// the recipes. Owned by: the stream that started it and the callbacks of its collectives, so it lives until the last of
-// them. Loop thread.
-// A partition happens to a rank wholly or not at all: what encoding leaves waits in the gradient's own memory, and only
-// when every payload has been checked does it become the residual, and the result take its place. So a partition that
-// is cancelled, corrupt, or not finite on some rank leaves all residuals as they were.
+// the reductions. Owned by: the stream that started it and the callbacks of its collectives, so it lives until the last
+// of them. Loop thread. A partition happens to a rank wholly or not at all: what encoding leaves waits in the
+// gradient's own memory, and only when every payload has been checked does it become the residual, and the result take
+// its place. So a partition that is cancelled, corrupt, or not finite on some rank leaves all residuals as they were.
 // A byte for each slice says what a rank has of it (slices.h), at the head of payloads, or reduced first where ranks
 // agree on something before they send. All ranks use what the bytes on the wire mean, their own included, so results
 // are the same on all of them.
@@ -30,7 +29,7 @@ namespace sirtaki::engine {
 
 // A part of a tensor, in whole stripes; float32.
 struct ReducedSlice {
-  compression::TensorMemory* memory;
+  compression::CodecState* memory;
   std::string_view name;  // of the tensor
   Bytes gradient;         // of the slice; the result at the end, undefined after an error
   std::int64_t offset = 0;
@@ -41,7 +40,7 @@ struct ReducedSlice {
 };
 
 struct ReductionSpec {
-  Recipe recipe;
+  ReductionKind reduction;
   std::vector<ReducedSlice> slices;  // one codec for all; memory and names outlive the reduction
   std::array<OpTag, kStreamPhases> tags;
   std::int32_t priority = 0;
@@ -118,7 +117,7 @@ class Reduction : public std::enable_shared_from_this<Reduction> {
   std::int64_t sent_bytes_ = 0;
 };
 
-// nullptr: the recipe is not run by reductions.
+// nullptr: the reduction is not run by reductions.
 std::shared_ptr<Reduction> make_reduction(ReductionSpec spec, ReductionDeps deps, StageNote note);
 
 }  // namespace sirtaki::engine

@@ -44,7 +44,7 @@ Ring::Ring(ReductionSpec spec, ReductionDeps deps, StageNote note)
 
 // Owners follow from the tensor alone, so that sums do not depend on how it was cut into partitions.
 void Ring::add_cells(const Stripe& stripe, std::size_t at) {
-  const compression::TensorMemory& memory = slices_.memory(stripe);
+  const compression::CodecState& memory = slices_.memory(stripe);
   if (memory.ownership().stripe < memory.shape().numel) {
     cells_.push_back({stripe.slice, stripe.piece.numel, at, stripe.owner});
     return;

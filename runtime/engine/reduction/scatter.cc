@@ -86,7 +86,7 @@ bool Scatter::sum_own(const Stripe& stripe, std::byte* sums) {
 }
 
 void Scatter::encode_own(const Stripe& stripe, std::byte* sums, Bytes payload) {
-  compression::TensorMemory& memory = slices_.memory(stripe);
+  compression::CodecState& memory = slices_.memory(stripe);
   kernels::Feedback arrays = memory.owner_feedback(sums, stripe.piece.offset);
   if (arrays.left != nullptr) {
     arrays.left = sums;

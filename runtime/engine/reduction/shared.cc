@@ -22,7 +22,7 @@ void Shared::begin() {
   std::size_t id_bytes = 0;
   std::size_t value_bytes = 0;
   for (const Stripe& stripe : slices_.stripes()) {
-    const compression::TensorMemory& memory = slices_.memory(stripe);
+    const compression::CodecState& memory = slices_.memory(stripe);
     const auto selection = memory.codec().selection(memory.params(), memory.shape());
     SRT_CHECK(selection && selection->numel() == stripe.piece.numel && selection->value() == DType::kF32);
     places_.push_back({*selection, norm_bytes, id_bytes, value_bytes});

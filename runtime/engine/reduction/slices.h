@@ -1,6 +1,6 @@
 // Slices of a compressed partition: their stripes, what headers say of them, and their end.
 //
-// For: recipes, which differ in who sends what to whom. Owned by: a Reduction. Loop thread.
+// For: reductions, which differ in who sends what to whom. Owned by: a Reduction. Loop thread.
 #pragma once
 
 #include <cstddef>
@@ -87,7 +87,7 @@ class Slices {
   // Sums that stand in the gradient's place become the result.
   void scale(const Stripe& stripe, int divisor, double postscale) const;
 
-  compression::TensorMemory& memory(const Stripe& stripe) const { return *slices_[stripe.slice].memory; }
+  compression::CodecState& memory(const Stripe& stripe) const { return *slices_[stripe.slice].memory; }
 
   // kCorrupt, naming the rank as the job does; from -1: nobody knows whose it is.
   Status corrupt_from(Rank from, std::size_t slice, std::string_view what) const;

@@ -6,7 +6,7 @@
 #include <string>
 #include <utility>
 
-#include "compression/catalog.h"
+#include "compression/codecs/catalog.h"
 #include "compression/counted_codes.h"
 #include "runtime/base/config/compression_methods.h"
 #include "runtime/engine/reduction/ring.h"
@@ -27,37 +27,37 @@ compression::Shape shape_of(const std::vector<std::int64_t>& dims) {
 // Why the codec cannot travel so with these parameters; empty: it can.
 std::string refusal(const compression::PayloadCodec& codec, const scheduler::Decision& decision,
                     const compression::Shape& shape, int ranks) {
-  const int most = decision.recipe == Recipe::kCounts ? compression::CountedCodes::kMostRanks
-                   : decision.recipe == Recipe::kRing ? Ring::kMostRanks
-                                                      : ranks;
+  const int most = decision.reduction == ReductionKind::kCounts ? compression::CountedCodes::kMostRanks
+                   : decision.reduction == ReductionKind::kRing ? Ring::kMostRanks
+                                                                : ranks;
   if (ranks > most) {
-    return "by recipe " + std::string(recipe_name(decision.recipe)) + " is for at most " + std::to_string(most) +
-           " ranks, not for " + std::to_string(ranks) + "; choose wire=gather";
+    return "by reduction " + std::string(reduction_name(decision.reduction)) + " is for at most " +
+           std::to_string(most) + " ranks, not for " + std::to_string(ranks) + "; choose wire=gather";
   }
-  if (decision.recipe == Recipe::kShared && codec.selection(decision.params, shape)->value() != DType::kF32) {
-    return "by recipe shared sums values as float32; choose values=f32, or wire=gather";
+  if (decision.reduction == ReductionKind::kShared && codec.selection(decision.params, shape)->value() != DType::kF32) {
+    return "by reduction shared sums values as float32; choose values=f32, or wire=gather";
   }
   return {};
 }
 
-// Of the whole tensor, by the recipe.
+// Of the whole tensor, by the reduction.
 scheduler::Payload payload_of(const compression::PayloadCodec& codec, const scheduler::Decision& decision,
                               const compression::Shape& shape) {
   scheduler::Payload payload;
   payload.held_bytes = shape.numel * static_cast<std::int64_t>(sizeof(float));
-  if (decision.recipe == Recipe::kShared) {
+  if (decision.reduction == ReductionKind::kShared) {
     const auto selection = codec.selection(decision.params, shape);
     payload.bytes = static_cast<std::int64_t>(selection->value_bytes());
     payload.agreed_bytes = static_cast<std::int64_t>(selection->norm_bytes());
     return payload;
   }
   std::vector<std::int64_t> sent = decision.params;
-  if (decision.recipe == Recipe::kRing) {
+  if (decision.reduction == ReductionKind::kRing) {
     // Sums travel, whatever values the codec would send.
     sent.at(params::kValue) = static_cast<std::int64_t>(DType::kF32);
   }
   payload.bytes = static_cast<std::int64_t>(codec.payload_bytes(sent, shape, shape.numel));
-  if (decision.recipe == Recipe::kCounts) {
+  if (decision.reduction == ReductionKind::kCounts) {
     payload.agreed_bytes = static_cast<std::int64_t>(compression::CountedCodes::exponent_bytes(shape.numel));
     payload.bytes -= payload.agreed_bytes;
   }
@@ -69,7 +69,7 @@ Status check_keeps(const scheduler::Decision& decision, int ranks) {
   if (keeps.empty()) {
     return {};
   }
-  const bool allowed = decision.codec == CodecId::kGroupTopk && decision.recipe == Recipe::kGather &&
+  const bool allowed = decision.codec == CodecId::kGroupTopk && decision.reduction == ReductionKind::kGather &&
                        keeps.size() == static_cast<std::size_t>(ranks) && std::ranges::min(keeps) >= 1 &&
                        std::ranges::max(keeps) == decision.params[params::kKeep];
   return allowed ? Status() : invalid_argument("ranks may send different parts by group_topk and gather only");
@@ -108,9 +108,9 @@ Result<scheduler::PlannedTensor> planned_tensor(const scheduler::TensorInfo& ten
     return bad_decision(tensor, "codec '" + std::string(codec->name()) + "' is for float32, not for " +
                                     std::string(dtype_name(tensor.dtype)));
   }
-  if (!codec->supports(decided.recipe)) {
-    return bad_decision(tensor, "codec '" + std::string(codec->name()) + "' does not travel by recipe " +
-                                    std::string(recipe_name(decided.recipe)));
+  if (!codec->supports(decided.reduction)) {
+    return bad_decision(tensor, "codec '" + std::string(codec->name()) + "' does not travel by reduction " +
+                                    std::string(reduction_name(decided.reduction)));
   }
   if (const Status checked = codec->check(decided.params, shape); !checked) {
     return bad_decision(tensor, std::string(checked.text()));
@@ -122,7 +122,7 @@ Result<scheduler::PlannedTensor> planned_tensor(const scheduler::TensorInfo& ten
     return bad_decision(tensor, "codec '" + std::string(codec->name()) + "' " + why);
   }
   planned.stripe = std::max<std::int64_t>(codec->stripe(decided.params, shape, ranks), 1);
-  planned.wire_bytes = scheduler::dense_equivalent(decided.recipe, payload_of(*codec, decided, shape), exchanging);
+  planned.wire_bytes = scheduler::dense_equivalent(decided.reduction, payload_of(*codec, decided, shape), exchanging);
   return planned;
 }
 

@@ -18,7 +18,7 @@ compression::Shape shape_of(const StreamTensor& tensor);
 
 // The tensor in a plan for `ranks` ranks, with the decision's stripe and its bytes on the network. `exchanging`: ranks
 // between which they travel; 0: all. kInvalidArgument, naming the tensor: a codec this build does not know, parameters
-// out of range, a recipe the codec does not support.
+// out of range, a reduction the codec does not support.
 Result<scheduler::PlannedTensor> planned_tensor(const scheduler::TensorInfo& tensor, scheduler::Decision decision,
                                                 int ranks, int exchanging = 0);
 

@@ -6,11 +6,11 @@
 
 namespace sirtaki::engine {
 
-Result<device::Mark> StagedOps::mark(const OpSpec& spec) const {
+Result<device::Mark> HostStagedOps::mark(const OpSpec& spec) const {
   return spec.input.device.type == DeviceType::kCpu ? device::Mark() : stage_->mark({spec.cuda_stream});
 }
 
-void StagedOps::submit(OpSpec spec, Result<device::Mark> written, OpDone done) {
+void HostStagedOps::submit(OpSpec spec, Result<device::Mark> written, OpDone done) {
   const bool on_device = spec.input.device.type != DeviceType::kCpu;
   const bool waits = spec.name.empty() && !unnamed_.empty();
   if (!on_device && !waits) {
@@ -32,7 +32,7 @@ void StagedOps::submit(OpSpec spec, Result<device::Mark> written, OpDone done) {
 }
 
 // Of what ranks compare when they agree on the operation, so that all come to the same.
-bool StagedOps::may_go_direct(const OpSpec& spec) const {
+bool HostStagedOps::may_go_direct(const OpSpec& spec) const {
   if (plane_->host_only() || !spec.ranks.empty()) {
     return false;
   }
@@ -42,7 +42,7 @@ bool StagedOps::may_go_direct(const OpSpec& spec) const {
          (spec.kind == OpKind::kAllreduce && spec.reduce_op != ReduceOp::kAdasum && !narrow && !scaled);
 }
 
-void StagedOps::fetch(const OpPtr& op, Result<device::Mark> written) {
+void HostStagedOps::fetch(const OpPtr& op, Result<device::Mark> written) {
   SRT_CHECK(stage_ != nullptr);
   op->direct = may_go_direct(op->spec);
   auto then = [this, op](const Status& status) { on_fetched(op, status); };
@@ -53,7 +53,7 @@ void StagedOps::fetch(const OpPtr& op, Result<device::Mark> written) {
   }
 }
 
-void StagedOps::bring(const OpPtr& op, OpSpec& spec, Result<device::Mark> written, Done then) {
+void HostStagedOps::bring(const OpPtr& op, OpSpec& spec, Result<device::Mark> written, Done then) {
   const std::byte* const from = spec.input.data;
   const Status placed = place(*op, spec);
   // Others than the root of a broadcast send nothing, but what the program has queued is done before the result comes.
@@ -63,7 +63,7 @@ void StagedOps::bring(const OpPtr& op, OpSpec& spec, Result<device::Mark> writte
 }
 
 // Memory of the host for all that is on the device.
-Status StagedOps::place(Op& op, OpSpec& spec) {
+Status HostStagedOps::place(Op& op, OpSpec& spec) {
   SRT_ASSIGN(op.input, stage_->take(spec.input.size_bytes()));
   spec.input.data = op.input.bytes().data();
   op.target = spec.output;
@@ -79,12 +79,12 @@ Status StagedOps::place(Op& op, OpSpec& spec) {
   return {};
 }
 
-class StagedOps::Way final : public OpWay {
+class HostStagedOps::Way final : public OpWay {
  public:
-  Way(StagedOps& ops, OpPtr op) : ops_(ops), op_(std::move(op)) {}
+  Way(HostStagedOps& ops, OpPtr op) : ops_(ops), op_(std::move(op)) {}
 
   void choose(OpSpec& spec, MoveFunction<void(Result<net::Collectives*>)> then) override {
-    ops_.plane_->when_known([this, &spec, then = std::move(then)](const DevicePlane::Answer& answer) mutable {
+    ops_.plane_->when_known([this, &spec, then = std::move(then)](const DeviceTransport::Answer& answer) mutable {
       if (!answer) {
         then(answer.status());
       } else if (*answer == nullptr) {
@@ -115,11 +115,11 @@ class StagedOps::Way final : public OpWay {
     }
   }
 
-  StagedOps& ops_;
+  HostStagedOps& ops_;
   const OpPtr op_;
 };
 
-void StagedOps::on_fetched(const OpPtr& op, const Status& status) {
+void HostStagedOps::on_fetched(const OpPtr& op, const Status& status) {
   --fetching_;
   op->here = true;
   op->fetched = status;
@@ -138,7 +138,7 @@ void StagedOps::on_fetched(const OpPtr& op, const Status& status) {
   }
 }
 
-void StagedOps::hand_over(const OpPtr& op) {
+void HostStagedOps::hand_over(const OpPtr& op) {
   if (!op->fetched) {
     op->done(op->fetched, {});
     return;
@@ -153,7 +153,7 @@ void StagedOps::hand_over(const OpPtr& op) {
   });
 }
 
-Status StagedOps::put_back(Op& op) {
+Status HostStagedOps::put_back(Op& op) {
   if (op.target.data == nullptr || op.target.numel == 0) {
     return {};
   }
@@ -161,7 +161,7 @@ Status StagedOps::put_back(Op& op) {
   return stage_->put_back(std::move(own ? op.output : op.input), op.target.data, op.program);
 }
 
-void StagedOps::after_submitted(Task then) {
+void HostStagedOps::after_submitted(Task then) {
   if (fetching_ == 0) {
     then();
   } else {

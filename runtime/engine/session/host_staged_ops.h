@@ -1,4 +1,4 @@
-// StagedOps: operations by name in the order in which they were submitted, those on tensors of a GPU by way of the
+// HostStagedOps: operations by name in the order in which they were submitted, those on tensors of a GPU by way of the
 // host's memory, before an engine that knows this memory alone, or by NCCL.
 //
 // An allreduce or a broadcast of all ranks that NCCL can do is handed over as it is, when the GPU has come to it; how
@@ -11,19 +11,19 @@
 #include <memory>
 #include <vector>
 
-#include "runtime/engine/device/device_transport.h"
 #include "runtime/engine/device/device_stage.h"
+#include "runtime/engine/device/device_transport.h"
 #include "runtime/engine/engine.h"
 
 namespace sirtaki::engine {
 
-class StagedOps {
+class HostStagedOps {
  public:
   // The engine outlives it.
-  StagedOps(Engine& engine, Rank rank) : engine_(engine), rank_(rank) {}
+  HostStagedOps(Engine& engine, Rank rank) : engine_(engine), rank_(rank) {}
 
   // Before the first tensor of a GPU; outlives it.
-  void use(DeviceStage& stage, DevicePlane& plane) {
+  void use(DeviceStage& stage, DeviceTransport& plane) {
     stage_ = &stage;
     plane_ = &plane;
   }
@@ -61,7 +61,7 @@ class StagedOps {
   Engine& engine_;
   const Rank rank_;
   DeviceStage* stage_ = nullptr;
-  DevicePlane* plane_ = nullptr;
+  DeviceTransport* plane_ = nullptr;
   int fetching_ = 0;
   std::deque<OpPtr> unnamed_;  // those that wait for their turn
   std::vector<Task> waiting_;

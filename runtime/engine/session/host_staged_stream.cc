@@ -20,7 +20,7 @@ class Running {
 
 }  // namespace
 
-void StagedStream::let_pass(const std::vector<device::Stream>& programs) {
+void HostStagedStream::let_pass(const std::vector<device::Stream>& programs) {
   for (const device::Stream program : programs) {
     if (const Status passed = plane_->let_pass(program); !passed) {
       static_cast<void>(stage_.fail(passed));
@@ -28,7 +28,7 @@ void StagedStream::let_pass(const std::vector<device::Stream>& programs) {
   }
 }
 
-void StagedStream::ready(int index, Source source, Ready hand_over) {
+void HostStagedStream::ready(int index, Source source, Ready hand_over) {
   const auto call = std::make_shared<Call>();
   calls_.push_back(call);
   if (plane_ != nullptr && in_place_()) {
@@ -38,7 +38,7 @@ void StagedStream::ready(int index, Source source, Ready hand_over) {
   }
 }
 
-void StagedStream::wait_in_place(const std::shared_ptr<Call>& call, int index, Source source, Ready hand_over) {
+void HostStagedStream::wait_in_place(const std::shared_ptr<Call>& call, int index, Source source, Ready hand_over) {
   call->due = false;
   call->turn = [this, tensor = source.tensor, program = source.program, hand_over](const Status& given_up) {
     if (given_up && hand_over(tensor) && std::ranges::find(programs_, program) == programs_.end()) {
@@ -56,7 +56,7 @@ void StagedStream::wait_in_place(const std::shared_ptr<Call>& call, int index, S
                [self = shared_from_this(), call](const Status& status) { self->fetched(call, status); });
 }
 
-void StagedStream::fetch(const std::shared_ptr<Call>& call, int index, Source source, Ready hand_over) {
+void HostStagedStream::fetch(const std::shared_ptr<Call>& call, int index, Source source, Ready hand_over) {
   call->due = false;
   auto memory = stage_.take(source.tensor.size_bytes());
   if (!memory) {
@@ -83,7 +83,7 @@ void StagedStream::fetch(const std::shared_ptr<Call>& call, int index, Source so
                [self = shared_from_this(), call, block](const Status& status) { self->fetched(call, status); });
 }
 
-void StagedStream::fetched(const std::shared_ptr<Call>& call, const Status& status) {
+void HostStagedStream::fetched(const std::shared_ptr<Call>& call, const Status& status) {
   if (!status) {
     call->turn = {};
   }
@@ -92,14 +92,14 @@ void StagedStream::fetched(const std::shared_ptr<Call>& call, const Status& stat
   run();
 }
 
-void StagedStream::call(Turn turn) {
+void HostStagedStream::call(Turn turn) {
   auto call = std::make_shared<Call>();
   call->turn = std::move(turn);
   calls_.push_back(std::move(call));
   run();
 }
 
-void StagedStream::run() {
+void HostStagedStream::run() {
   if (running_) {
     return;
   }
@@ -119,7 +119,7 @@ void StagedStream::run() {
   }
 }
 
-Task StagedStream::give_up(const Status& cause, Task released) {
+Task HostStagedStream::give_up(const Status& cause, Task released) {
   // Runs it when nobody holds it any more.
   std::shared_ptr<void> end(nullptr, [released = std::move(released)](void* /*nothing*/) mutable { released(); });
   for (const auto& call : std::exchange(calls_, {})) {
@@ -138,7 +138,7 @@ Task StagedStream::give_up(const Status& cause, Task released) {
   };
 }
 
-Status StagedStream::put_back(const std::function<bool(int)>& wanted) {
+Status HostStagedStream::put_back(const std::function<bool(int)>& wanted) {
   Status status;
   for (Tensor& tensor : step_) {
     if (wanted(tensor.index)) {
@@ -149,7 +149,7 @@ Status StagedStream::put_back(const std::function<bool(int)>& wanted) {
   return status;
 }
 
-Done StagedStream::at_end(Done done) {
+Done HostStagedStream::at_end(Done done) {
   return [self = shared_from_this(), done = std::move(done)](Status status) mutable {
     if (status) {
       status = self->put_back([](int /*index*/) { return true; });
@@ -160,7 +160,7 @@ Done StagedStream::at_end(Done done) {
   };
 }
 
-Done StagedStream::at_end_of(std::vector<int> tensors, Done done) {
+Done HostStagedStream::at_end_of(std::vector<int> tensors, Done done) {
   return [self = shared_from_this(), tensors = std::move(tensors), done = std::move(done)](Status status) mutable {
     if (status) {
       status = self->put_back([&](int index) { return std::ranges::find(tensors, index) != tensors.end(); });

@@ -1,4 +1,4 @@
-// StagedStream: the calls of a stream that has tensors of a GPU, in their order, by way of the host's memory, or of
+// HostStagedStream: the calls of a stream that has tensors of a GPU, in their order, by way of the host's memory, or of
 // none.
 //
 // A tensor that is ready is fetched first, and what is called after it waits for that, but for the end of the step:
@@ -13,12 +13,12 @@
 #include <vector>
 
 #include "runtime/base/tensor.h"
-#include "runtime/engine/device/device_transport.h"
 #include "runtime/engine/device/device_stage.h"
+#include "runtime/engine/device/device_transport.h"
 
 namespace sirtaki::engine {
 
-class StagedStream : public std::enable_shared_from_this<StagedStream> {
+class HostStagedStream : public std::enable_shared_from_this<HostStagedStream> {
  public:
   // Hands a tensor over. False: the stream takes none now, and does not use the memory.
   using Ready = std::function<bool(const TensorView& tensor)>;
@@ -30,7 +30,7 @@ class StagedStream : public std::enable_shared_from_this<StagedStream> {
 
   // Both outlive it. Null `plane`: the stream never works on the GPU's memory; else what the program queues after such
   // a step comes behind the plane's copies.
-  StagedStream(DeviceStage& stage, DevicePlane* plane, InPlace in_place)
+  HostStagedStream(DeviceStage& stage, DeviceTransport* plane, InPlace in_place)
       : stage_(stage), plane_(plane), in_place_(std::move(in_place)) {}
 
   struct Source {
@@ -74,7 +74,7 @@ class StagedStream : public std::enable_shared_from_this<StagedStream> {
   Status put_back(const std::function<bool(int)>& wanted);
 
   DeviceStage& stage_;
-  DevicePlane* const plane_;
+  DeviceTransport* const plane_;
   const InPlace in_place_;
   std::deque<std::shared_ptr<Call>> calls_;  // that wait for a fetch
   bool running_ = false;

@@ -17,8 +17,8 @@
 #include <vector>
 
 #include "runtime/base/task.h"
-#include "runtime/engine/session/callers.h"
 #include "runtime/engine/common/requests.h"
+#include "runtime/engine/session/callers.h"
 
 namespace sirtaki::engine {
 

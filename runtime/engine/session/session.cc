@@ -15,14 +15,14 @@
 #include "runtime/base/telemetry/stats.h"
 #include "runtime/base/telemetry/timeline.h"
 #include "runtime/base/version.h"
-#include "runtime/engine/epoch/control_plane.h"
-#include "runtime/engine/epoch/data_plane.h"
-#include "runtime/engine/session/device_choice.h"
 #include "runtime/engine/device/device_transport.h"
 #include "runtime/engine/engine.h"
+#include "runtime/engine/epoch/control_plane.h"
+#include "runtime/engine/epoch/data_plane.h"
 #include "runtime/engine/ops/op_check.h"
-#include "runtime/engine/session/request_table.h"
+#include "runtime/engine/session/device_choice.h"
 #include "runtime/engine/session/host_staged_ops.h"
+#include "runtime/engine/session/request_table.h"
 #include "runtime/engine/session/stream_table.h"
 
 namespace sirtaki::engine {
@@ -153,11 +153,11 @@ class SessionImpl final : public Session {
   // Everything below lives on loop_, which therefore is destroyed after it.
   mutable rendezvous::AsioLoop loop_;
   std::unique_ptr<DeviceStage> stage_;  // lends memory to those below
-  std::unique_ptr<DevicePlane> plane_;
+  std::unique_ptr<DeviceTransport> plane_;
   std::unique_ptr<ControlPlane> control_;
   std::unique_ptr<DataPlane> data_;
   std::unique_ptr<Engine> engine_;
-  std::unique_ptr<StagedOps> ops_;
+  std::unique_ptr<HostStagedOps> ops_;
   std::unique_ptr<StreamTable> streams_;
 };
 
@@ -211,7 +211,7 @@ void SessionImpl::start_engine() {
                                        EngineDeps{loop_, data_->collectives(), *control_, stats_, *timeline_,
                                                   log_.get(), [this] { waiter_.give_way(); }},
                                        [this] { return callers(); });
-    ops_ = std::make_unique<StagedOps>(*engine_, job_.rank);
+    ops_ = std::make_unique<HostStagedOps>(*engine_, job_.rank);
     streams_ = std::make_unique<StreamTable>(loop_, *engine_, waiter_, job_.rank, job_.size);
     ControlEvents events;
     events.message = [this](ConstBytes bytes) { engine_->on_message(bytes); };
@@ -430,7 +430,7 @@ Status SessionImpl::stage_device(int index, const Result<net::nccl::Library>& nc
                        [this] { return engine_->failure(); },
                        [this](const Status& cause) { on_device_lost(cause); }};
   SRT_ASSIGN(stage_, DeviceStage::create(std::move(device), std::move(deps), options));
-  DevicePlaneOptions plane;
+  DeviceTransportOptions plane;
   plane.data = config_->device.data;
   plane.sums_on_hosts = config_->device.codecs == "auto";
   plane.watch.deadline = config_->control.stall_fail;
@@ -441,8 +441,8 @@ Status SessionImpl::stage_device(int index, const Result<net::nccl::Library>& nc
                     "NCCL has failed on rank " + std::to_string(job_.rank) + ": " + std::string(why.text()),
                     {job_.rank, ""}});
   };
-  plane_ = std::make_unique<DevicePlane>(
-      DevicePlaneDeps{loop_, data_->collectives(), data_->link(), *stage_, *log_, stats_, broken}, plane, nccl);
+  plane_ = std::make_unique<DeviceTransport>(
+      DeviceTransportDeps{loop_, data_->collectives(), data_->link(), *stage_, *log_, stats_, broken}, plane, nccl);
   ops_->use(*stage_, *plane_);
   streams_->use(*stage_, *plane_, data_->collectives(), config_->device.codecs == "auto");
   return {};

@@ -22,8 +22,8 @@
 #include "runtime/device/device_api.h"
 #include "runtime/engine/common/requests.h"
 #include "runtime/net/device/nccl/loader.h"
-#include "runtime/rendezvous/link/membership.h"
 #include "runtime/rendezvous/auth/secret.h"
+#include "runtime/rendezvous/link/membership.h"
 
 namespace sirtaki::engine {
 

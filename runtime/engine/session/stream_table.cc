@@ -6,8 +6,8 @@
 
 #include "runtime/base/check.h"
 #include "runtime/engine/device/device_path.h"
-#include "runtime/engine/ops/op_check.h"
 #include "runtime/engine/device/host_staged_path.h"
+#include "runtime/engine/ops/op_check.h"
 
 namespace sirtaki::engine {
 namespace {
@@ -119,10 +119,11 @@ StreamTable::Opening StreamTable::begin_open(StreamSpec spec, std::shared_ptr<En
 
 void StreamTable::choose_way(StreamId stream, bool all_on_device, Done opened) {
   SRT_CHECK(stage_ != nullptr);
-  const Stream::OnDevice can = all_on_device ? engine_.stream(stream)->on_device() : Stream::OnDevice::kNothing;
-  const bool by_host = can == Stream::OnDevice::kCodesByHost;
-  const bool encodes = (can == Stream::OnDevice::kCodes || by_host) && encodes_;
-  if (!encodes ? can != Stream::OnDevice::kDense || plane_->host_only() : by_host && plane_->host_only()) {
+  const GradientStream::OnDevice can =
+      all_on_device ? engine_.stream(stream)->on_device() : GradientStream::OnDevice::kNothing;
+  const bool by_host = can == GradientStream::OnDevice::kCodesByHost;
+  const bool encodes = (can == GradientStream::OnDevice::kCodes || by_host) && encodes_;
+  if (!encodes ? can != GradientStream::OnDevice::kDense || plane_->host_only() : by_host && plane_->host_only()) {
     settle_way(stream, {}, false);
     opened({});
     return;
@@ -138,8 +139,8 @@ void StreamTable::choose_way(StreamId stream, bool all_on_device, Done opened) {
   }
   engine_.stream(stream)->hold();
   plane_->when_known(
-      [this, stream, encodes, by_host, opened = std::move(opened)](const DevicePlane::Answer& answer) mutable {
-        Stream* const s = engine_.stream(stream);
+      [this, stream, encodes, by_host, opened = std::move(opened)](const DeviceTransport::Answer& answer) mutable {
+        GradientStream* const s = engine_.stream(stream);
         const bool direct = s != nullptr && answer && (*answer != nullptr || (encodes && !by_host));
         Status status = answer.status();
         if (direct) {
@@ -154,8 +155,8 @@ void StreamTable::choose_way(StreamId stream, bool all_on_device, Done opened) {
 
 void StreamTable::settle_way(StreamId stream, const Status& status, bool on_device) {
   if (status) {
-    staged_[stream] = std::make_shared<StagedStream>(*stage_, on_device ? plane_ : nullptr, [this, stream] {
-      const Stream* const s = engine_.stream(stream);
+    staged_[stream] = std::make_shared<HostStagedStream>(*stage_, on_device ? plane_ : nullptr, [this, stream] {
+      const GradientStream* const s = engine_.stream(stream);
       return s != nullptr && s->takes_from_device();
     });
   } else if (engine_.stream(stream) != nullptr) {
@@ -163,13 +164,13 @@ void StreamTable::settle_way(StreamId stream, const Status& status, bool on_devi
   }
 }
 
-Status StreamTable::go_on_device(Stream& stream, net::DeviceCollectives* nccl, bool encodes) {
+Status StreamTable::go_on_device(GradientStream& stream, net::DeviceCollectives* nccl, bool encodes) {
   if (const Status open = plane_->open_copies(); !open) {
     return stage_->fail(open);
   }
-  std::unique_ptr<DeviceCodes> codes;
+  std::unique_ptr<DeviceCompressor> codes;
   if (encodes) {
-    auto made = DeviceCodes::create(*plane_, nccl, stream.plan().tensors());
+    auto made = DeviceCompressor::create(*plane_, nccl, stream.plan().tensors());
     if (!made) {
       return stage_->fail(made.status());
     }
@@ -179,7 +180,7 @@ Status StreamTable::go_on_device(Stream& stream, net::DeviceCollectives* nccl, b
   if (nccl != nullptr) {
     path = std::make_unique<DevicePath>(*plane_, *nccl);
   } else {
-    path = std::make_unique<StagedPath>(*plane_, *host_);
+    path = std::make_unique<HostStagedPath>(*plane_, *host_);
   }
   stream.use(std::move(path), std::move(codes));
   return {};
@@ -213,14 +214,14 @@ Status StreamTable::check(const Entry& entry, int index, const TensorView& tenso
   return {};
 }
 
-StagedStream* StreamTable::staged(StreamId stream) const {
+HostStagedStream* StreamTable::staged(StreamId stream) const {
   const auto it = staged_.find(stream);
   return it == staged_.end() ? nullptr : it->second.get();
 }
 
 template <class Turn>
 void StreamTable::in_turn(bool is_staged, StreamId stream, Turn turn) const {
-  if (StagedStream* const calls = is_staged ? staged(stream) : nullptr) {
+  if (HostStagedStream* const calls = is_staged ? staged(stream) : nullptr) {
     calls->call(std::move(turn));
   } else {
     turn(Status());
@@ -235,7 +236,7 @@ Status StreamTable::ready(StreamId stream, int index, TensorView tensor, bool ab
   SRT_TRY(check(*entry, index, tensor));
   // A wrong shape is told to all ranks by the engine. What is on a GPU is ready when it is here.
   const auto hand_over = [this, stream, index, absent](const TensorView& view, TimePoint at) {
-    Stream* const s = engine_.stream(stream);
+    GradientStream* const s = engine_.stream(stream);
     const bool takes = s != nullptr && !s->standing_in();
     if (takes) {
       s->ready(index, view, absent, at);
@@ -255,9 +256,9 @@ Status StreamTable::ready(StreamId stream, int index, TensorView tensor, bool ab
   // One of another size is refused without a look at its memory.
   const TensorView& agreed = entry->views[static_cast<std::size_t>(index)];
   const bool reads = !absent && tensor.numel == agreed.numel && tensor.dtype == agreed.dtype;
-  StagedStream::Source source{tensor, {cuda_stream}, stage_->mark({cuda_stream}), reads};
+  HostStagedStream::Source source{tensor, {cuda_stream}, stage_->mark({cuda_stream}), reads};
   loop_.post([this, stream, index, source = std::move(source), hand_over]() mutable {
-    if (StagedStream* const calls = staged(stream)) {
+    if (HostStagedStream* const calls = staged(stream)) {
       calls->ready(index, std::move(source),
                    [this, hand_over](const TensorView& view) { return hand_over(view, loop_.now()); });
     }
@@ -273,7 +274,7 @@ Status StreamTable::finish(StreamId stream) {
   const TimePoint at = loop_.now();
   loop_.post([this, is_staged = entry->staged, stream, at, mark = entry->board->finish(at)] {
     in_turn(is_staged, stream, [this, stream, at, mark](const Status& given_up) {
-      if (Stream* s = engine_.stream(stream); given_up && s != nullptr && !s->standing_in()) {
+      if (GradientStream* s = engine_.stream(stream); given_up && s != nullptr && !s->standing_in()) {
         s->finish(mark, at);
       }
     });
@@ -310,12 +311,12 @@ void StreamTable::end_wait(Entry& entry, const std::shared_ptr<Slot>& waiting, c
 }
 
 void StreamTable::wait_on_loop(bool is_staged, StreamId stream, Done complete) const {
-  Stream* const s = engine_.stream(stream);
+  GradientStream* const s = engine_.stream(stream);
   if (s == nullptr || s->standing_in()) {
     complete(s == nullptr ? not_open() : joined());
     return;
   }
-  StagedStream* const calls = is_staged ? staged(stream) : nullptr;
+  HostStagedStream* const calls = is_staged ? staged(stream) : nullptr;
   s->wait(calls == nullptr ? std::move(complete) : calls->at_end(std::move(complete)));
 }
 
@@ -434,13 +435,13 @@ std::optional<Status> StreamTable::sleep_until_reduced(StreamId stream, std::spa
         slot->complete(given_up);
         return;
       }
-      Stream* const s = engine_.stream(stream);
+      GradientStream* const s = engine_.stream(stream);
       if (s == nullptr || s->standing_in()) {
         slot->complete(s == nullptr ? not_open() : joined());
         return;
       }
       Done done = [slot](Status status) { slot->complete(std::move(status)); };
-      if (StagedStream* const calls = staged(stream)) {
+      if (HostStagedStream* const calls = staged(stream)) {
         done = calls->at_end_of(tensors, std::move(done));
       }
       s->wait_tensors(std::move(tensors), std::move(done));
@@ -480,10 +481,10 @@ Status StreamTable::abort(StreamId stream, std::string why) {
   // At once: others wait for the step, and what is fetched may wait for the GPU.
   loop_.post([this, stream, cause, slot] {
     Task released = [slot] { slot->complete({}); };
-    if (StagedStream* const calls = staged(stream)) {
+    if (HostStagedStream* const calls = staged(stream)) {
       released = calls->give_up(cause, std::move(released));
     }
-    Stream* const s = engine_.stream(stream);
+    GradientStream* const s = engine_.stream(stream);
     if (s == nullptr || s->standing_in()) {
       released();
     } else {
@@ -507,7 +508,7 @@ Status StreamTable::close(StreamId stream) {
   loop_.post([this, stream, slot, name = entry->name] {
     const auto answer = std::make_shared<Status>();
     Task released = [slot, answer] { slot->complete(*answer); };
-    if (StagedStream* const calls = staged(stream)) {
+    if (HostStagedStream* const calls = staged(stream)) {
       released = calls->give_up({Code::kAborted, "stream '" + name + "' was closed"}, std::move(released));
     }
     engine_.close_stream(stream, [this, stream, answer, released = std::move(released)](Status status) mutable {
@@ -525,14 +526,14 @@ Status StreamTable::close(StreamId stream) {
   return status;
 }
 
-Status StreamTable::on_loop(StreamId stream, const std::function<void(Stream&, Done)>& ask) const {
+Status StreamTable::on_loop(StreamId stream, const std::function<void(GradientStream&, Done)>& ask) const {
   if (!find(stream)) {
     return not_open();
   }
   auto slot = std::make_shared<Slot>();
   loop_.post([this, stream, &ask, slot] {
     in_turn(true, stream, [this, stream, &ask, slot](const Status& given_up) {
-      Stream* const s = engine_.stream(stream);
+      GradientStream* const s = engine_.stream(stream);
       if (!given_up || s == nullptr || s->standing_in()) {
         slot->complete(!given_up ? given_up : s == nullptr ? not_open() : joined());
         return;
@@ -544,25 +545,25 @@ Status StreamTable::on_loop(StreamId stream, const std::function<void(Stream&, D
 }
 
 Status StreamTable::residual(StreamId stream, int index, std::span<float> out) const {
-  return on_loop(stream, [&](const Stream& s, Done done) { s.residual(index, out, std::move(done)); });
+  return on_loop(stream, [&](const GradientStream& s, Done done) { s.residual(index, out, std::move(done)); });
 }
 
 Status StreamTable::set_residual(StreamId stream, int index, std::span<const float> in) {
-  return on_loop(stream, [&](Stream& s, Done done) { done(s.set_residual(index, in)); });
+  return on_loop(stream, [&](GradientStream& s, Done done) { done(s.set_residual(index, in)); });
 }
 
 Status StreamTable::take_residuals(StreamId stream, std::span<float> out) {
-  return on_loop(stream, [&](Stream& s, Done done) { done(s.take_residuals(out)); });
+  return on_loop(stream, [&](GradientStream& s, Done done) { done(s.take_residuals(out)); });
 }
 
 Result<std::vector<std::byte>> StreamTable::remembered(StreamId stream, int index) const {
   std::vector<std::byte> bytes;
-  SRT_TRY(on_loop(stream, [&](const Stream& s, Done done) { done(s.remembered(index, bytes)); }));
+  SRT_TRY(on_loop(stream, [&](const GradientStream& s, Done done) { done(s.remembered(index, bytes)); }));
   return bytes;
 }
 
 Status StreamTable::recall(StreamId stream, int index, ConstBytes in) {
-  return on_loop(stream, [&](Stream& s, Done done) { done(s.recall(index, in)); });
+  return on_loop(stream, [&](GradientStream& s, Done done) { done(s.recall(index, in)); });
 }
 
 Status StreamTable::report_loss(StreamId stream, double loss) const {
@@ -570,7 +571,7 @@ Status StreamTable::report_loss(StreamId stream, double loss) const {
     return not_open();
   }
   loop_.post([this, stream, loss] {
-    if (Stream* s = engine_.stream(stream)) {
+    if (GradientStream* s = engine_.stream(stream)) {
       s->report_loss(loss);
     }
   });
@@ -579,7 +580,7 @@ Status StreamTable::report_loss(StreamId stream, double loss) const {
 
 Result<std::string> StreamTable::tensors_json(StreamId stream) const {
   std::string text;
-  SRT_TRY(on_loop(stream, [&text](const Stream& s, Done done) {
+  SRT_TRY(on_loop(stream, [&text](const GradientStream& s, Done done) {
     s.tensors_json([&text, done = std::move(done)](Result<std::string> json) mutable {
       const Status status = json.status();
       text = json ? *std::move(json) : std::string();

@@ -15,8 +15,8 @@
 
 #include "runtime/base/loop.h"
 #include "runtime/engine/engine.h"
-#include "runtime/engine/session/request_table.h"
 #include "runtime/engine/session/host_staged_stream.h"
+#include "runtime/engine/session/request_table.h"
 
 namespace sirtaki::engine {
 
@@ -31,7 +31,7 @@ class StreamTable {
 
   // On the loop, before the first stream with tensors of a GPU; outlive the table. `encodes`: gradients are encoded
   // there where they can be; the same on all ranks.
-  void use(DeviceStage& stage, DevicePlane& plane, net::Collectives& host, bool encodes) {
+  void use(DeviceStage& stage, DeviceTransport& plane, net::Collectives& host, bool encodes) {
     stage_ = &stage;
     plane_ = &plane;
     host_ = &host;
@@ -91,23 +91,23 @@ class StreamTable {
   };
 
   Opening begin_open(StreamSpec spec, std::shared_ptr<Entry> entry, bool all_on_device);
-  // On the loop: runs `turn` when what the program called on the stream before is done, as StagedStream::call() does;
-  // at once, and without a thought of it, where `is_staged`, the entry's, is false.
+  // On the loop: runs `turn` when what the program called on the stream before is done, as HostStagedStream::call()
+  // does; at once, and without a thought of it, where `is_staged`, the entry's, is false.
   template <class Turn>
   void in_turn(bool is_staged, StreamId stream, Turn turn) const;
   // On the loop, of one with tensors of a GPU: `opened` once, when it is known how they travel.
   void choose_way(StreamId stream, bool all_on_device, Done opened);
   // On the loop: it works on the GPU's memory; `nccl` may be null. An error is one of the device.
-  Status go_on_device(Stream& stream, net::DeviceCollectives* nccl, bool encodes);
+  Status go_on_device(GradientStream& stream, net::DeviceCollectives* nccl, bool encodes);
   // On the loop: whether that went well. A stream that cannot be is closed.
   void settle_way(StreamId stream, const Status& status, bool on_device);
   // On the loop: null where all its tensors are in the host's memory.
-  StagedStream* staged(StreamId stream) const;
+  HostStagedStream* staged(StreamId stream) const;
   void wait_on_loop(bool is_staged, StreamId stream, Done complete) const;
   // The wait has ended before the stream heard of it.
   void end_wait(Entry& entry, const std::shared_ptr<Slot>& waiting, const Status& cause);
   // Runs `ask` on the loop and waits for its answer, which may come later.
-  Status on_loop(StreamId stream, const std::function<void(Stream&, Done)>& ask) const;
+  Status on_loop(StreamId stream, const std::function<void(GradientStream&, Done)>& ask) const;
   std::shared_ptr<Entry> find(StreamId stream) const;
   // With mutex_ held: opens entry->waiting.
   void begin_wait(StreamId stream, const std::shared_ptr<Entry>& entry);
@@ -125,11 +125,11 @@ class StreamTable {
   std::unordered_map<std::string, Opening> openings_;  // guarded by mutex_; by agreed name
   bool ended_ = false;
   DeviceStage* stage_ = nullptr;  // set, as the next, before the first stream that needs it is open
-  DevicePlane* plane_ = nullptr;
+  DeviceTransport* plane_ = nullptr;
   net::Collectives* host_ = nullptr;
   bool encodes_ = false;
   // Loop thread:
-  std::unordered_map<StreamId, std::shared_ptr<StagedStream>> staged_;
+  std::unordered_map<StreamId, std::shared_ptr<HostStagedStream>> staged_;
 };
 
 }  // namespace sirtaki::engine

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "compression/catalog.h"
+#include "compression/codecs/catalog.h"
 #include "compression/memory.h"
 #include "runtime/engine/stream/stream_plan.h"
 #include "scheduler/policies/policy.h"
@@ -56,7 +56,7 @@ scheduler::CodecCost time_codec(Loop& loop, const scheduler::PlannedTensor& plan
     return {};
   }
   const compression::Shape shape{kElements, kSide};
-  compression::TensorMemory memory(*codec, planned.decision.params, shape, {planned.stripe, ranks, 0});
+  compression::CodecState memory(*codec, planned.decision.params, shape, {planned.stripe, ranks, 0});
   const std::vector<float> values = gradient();
   std::vector<float> sums(values.size());
   std::vector<std::byte> payload(memory.coder().payload_bytes(kElements));
@@ -73,7 +73,7 @@ scheduler::CodecCost time_codec(Loop& loop, const scheduler::PlannedTensor& plan
   const std::int64_t sum_one = watch.shortest([&] { memory.coder().sum(piece, std::span(payloads).first(1), to); });
   // An owner sums and encodes its share, and then all that comes back is decoded.
   const std::int64_t decode =
-      planned.decision.recipe == Recipe::kGather ? sum_all : (sum_all + encode) / ranks + sum_one;
+      planned.decision.reduction == ReductionKind::kGather ? sum_all : (sum_all + encode) / ranks + sum_one;
   return {encode * kPsPerNs / kElements, decode * kPsPerNs / kElements};
 }
 

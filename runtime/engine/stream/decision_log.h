@@ -1,7 +1,8 @@
 // DecisionLog: what a stream's planner and policy decided of late and from what, for stats().
 //
-// Owned by PlanKeeper; loop thread. Keeps every change of the plan up to a number, and of what changed nothing only the
-// last word. Not for: a complete record (scheduler::Replanner has one, the log and a trace get every entry as text).
+// Owned by PlanAgreement; loop thread. Keeps every change of the plan up to a number, and of what changed nothing only
+// the last word. Not for: a complete record (scheduler::Replanner has one, the log and a trace get every entry as
+// text).
 #pragma once
 
 #include <cstddef>

@@ -45,8 +45,8 @@ bool all_as_they_are(const scheduler::Plan& plan) {
   });
 }
 
-PlanKeeperOptions keeper_options(const StreamOptions& options, const StreamSpec& spec, const StreamDeps& deps) {
-  PlanKeeperOptions out;
+PlanAgreementOptions keeper_options(const StreamOptions& options, const StreamSpec& spec, const StreamDeps& deps) {
+  PlanAgreementOptions out;
   const int exchanging = exchanging_ranks(deps.net);
   out.replanner = replanner_options(options, exchanging);
   if (!out.replanner.frozen) {
@@ -63,8 +63,8 @@ PlanKeeperOptions keeper_options(const StreamOptions& options, const StreamSpec&
 
 }  // namespace
 
-Stream::Stream(StreamId id, StreamSpec spec, const std::shared_ptr<const scheduler::Plan>& plan,
-               const StreamOptions& options, StreamDeps deps)
+GradientStream::GradientStream(StreamId id, StreamSpec spec, const std::shared_ptr<const scheduler::Plan>& plan,
+                               const StreamOptions& options, StreamDeps deps)
     : id_(id),
       spec_(std::move(spec)),
       deps_(deps),
@@ -78,11 +78,11 @@ Stream::Stream(StreamId id, StreamSpec spec, const std::shared_ptr<const schedul
       memory_(spec_.tensors, deps.net.rank(), deps.net.size(), deps.net.host_groups()),
       host_path_(deps.net, deps.buffers, deps.lent_bytes, HostPath::Scales{spec_.prescale, spec_.postscale}),
       trained_(spec_.first_step),
-      late_flags_(std::make_unique<LateFlags>(id, spec_.tensors.size(), deps.net)) {
+      unused_param_sync_(std::make_unique<UnusedParamSync>(id, spec_.tensors.size(), deps.net)) {
   open_step();
 }
 
-Stream::OnDevice Stream::on_device() const {
+GradientStream::OnDevice GradientStream::on_device() const {
   if (spec_.prescale != 1.0 || spec_.postscale != 1.0 || spec_.reduce_op == ReduceOp::kAdasum || finite_only_ ||
       (has_policy_ && !all_as_they_are(*plan_))) {
     return OnDevice::kNothing;
@@ -92,7 +92,7 @@ Stream::OnDevice Stream::on_device() const {
   for (const scheduler::PlannedTensor& tensor : plan_->tensors()) {
     const bool lossy = tensor.decision.way().lossy();
     const bool half = !lossy && tensor.decision.codec != CodecId::kNone;
-    if ((lossy && !DeviceCodes::can(tensor, deps_.net.size())) || (half && tensor.dtype != DType::kF32)) {
+    if ((lossy && !DeviceCompressor::can(tensor, deps_.net.size())) || (half && tensor.dtype != DType::kF32)) {
       return OnDevice::kNothing;
     }
     codes = codes || lossy;
@@ -107,7 +107,7 @@ Stream::OnDevice Stream::on_device() const {
   return deps_.net.host_groups() != nullptr ? OnDevice::kCodesByHost : OnDevice::kCodes;
 }
 
-void Stream::use(std::unique_ptr<DensePath> path, std::unique_ptr<DeviceCodes> codes) {
+void GradientStream::use(std::unique_ptr<DensePath> path, std::unique_ptr<DeviceCompressor> codes) {
   SRT_CHECK(untouched() && in_flight_count_ == 0);
   if (path) {
     device_path_ = std::move(path);
@@ -122,7 +122,7 @@ void Stream::use(std::unique_ptr<DensePath> path, std::unique_ptr<DeviceCodes> c
 
 // A policy's first step behind one that was given up goes by way of the host's memory, though its plan is the first one
 // again: some of it may have been fetched for a compressed step that is none any more.
-DensePath& Stream::path_of_step() {
+DensePath& GradientStream::path_of_step() {
   const bool by_plan = !has_policy_ || ((attempt_ == 0 || step_ > 0) && all_as_they_are(*plan_));
   if (device_path_ && by_plan) {
     return *device_path_;
@@ -130,11 +130,11 @@ DensePath& Stream::path_of_step() {
   return host_path_;
 }
 
-bool Stream::takes_from_device() const {
+bool GradientStream::takes_from_device() const {
   return device_path_ && (!has_policy_ || (phase_ != Phase::kAborting && dense_ == device_path_.get()));
 }
 
-void Stream::open_step() {
+void GradientStream::open_step() {
   const bool other_plan = plan_ != keeper_.plan();
   if (other_plan) {
     adopt_plan();
@@ -170,7 +170,7 @@ void Stream::open_step() {
 
 // ---- what the program does ----
 
-Status Stream::check_ready(int index, const TensorView& tensor) const {
+Status GradientStream::check_ready(int index, const TensorView& tensor) const {
   const auto i = static_cast<std::size_t>(index);
   const scheduler::PlannedTensor& planned = plan_->tensors()[i];
   const Blame blame{job_rank(), planned.name};
@@ -193,7 +193,7 @@ Status Stream::check_ready(int index, const TensorView& tensor) const {
   return {};
 }
 
-void Stream::ready(int index, TensorView tensor, bool absent, TimePoint at) {
+void GradientStream::ready(int index, TensorView tensor, bool absent, TimePoint at) {
   ++progress_;
   if (phase_ == Phase::kAborting) {
     next_step_.emplace_back([this, index, tensor, absent, at] { ready(index, tensor, absent, at); });
@@ -227,7 +227,7 @@ void Stream::ready(int index, TensorView tensor, bool absent, TimePoint at) {
   pump();
 }
 
-void Stream::admit(int index) {
+void GradientStream::admit(int index) {
   const scheduler::PlannedTensor& planned = plan_->tensors()[static_cast<std::size_t>(index)];
   if (planned.numel == 0) {
     return;
@@ -250,7 +250,7 @@ void Stream::admit(int index) {
   }
 }
 
-void Stream::finish(std::uint64_t mark, TimePoint at) {
+void GradientStream::finish(std::uint64_t mark, TimePoint at) {
   ++progress_;
   if (phase_ == Phase::kAborting) {
     next_step_.emplace_back([this, mark, at] { finish(mark, at); });
@@ -279,7 +279,7 @@ void Stream::finish(std::uint64_t mark, TimePoint at) {
   answer();
 }
 
-void Stream::wait(Done done) {
+void GradientStream::wait(Done done) {
   SRT_CHECK(!waiter_);
   if (phase_ == Phase::kOpen && !finished_) {
     refuse(std::move(done));
@@ -290,7 +290,7 @@ void Stream::wait(Done done) {
   answer();
 }
 
-void Stream::wait_tensors(std::vector<int> tensors, Done done) {
+void GradientStream::wait_tensors(std::vector<int> tensors, Done done) {
   if (phase_ == Phase::kAborting) {
     next_step_.emplace_back([this, tensors = std::move(tensors), done = std::move(done)]() mutable {
       wait_tensors(std::move(tensors), std::move(done));
@@ -308,13 +308,13 @@ void Stream::wait_tensors(std::vector<int> tensors, Done done) {
   answer_tensors();
 }
 
-void Stream::refuse(Done done) {
+void GradientStream::refuse(Done done) {
   deps_.loop.post([done = std::move(done), name = spec_.name]() mutable {
     done(invalid_argument("stream '" + name + "' was waited for before its step was finished"));
   });
 }
 
-void Stream::abort(Status cause, Task released) {
+void GradientStream::abort(Status cause, Task released) {
   if (phase_ == Phase::kAborting) {
     // The step after the one given up is given up, too; the calls that wait for its turn hold the caller's memory.
     next_step_.emplace_back([this, cause = std::move(cause), released = std::move(released)]() mutable {
@@ -339,20 +339,20 @@ void Stream::abort(Status cause, Task released) {
 // ---- completion ----
 
 // Nothing of the step has happened on this rank.
-bool Stream::untouched() const {
+bool GradientStream::untouched() const {
   return first_ready_ == TimePoint() && !finished_;
 }
 
-bool Stream::step_complete() const {
+bool GradientStream::step_complete() const {
   return finished_ && held_.empty() && partitions_done_ == static_cast<int>(plan_->partitions().size()) &&
          (!flags_on() || flags_done_) && (!exchanged_ || exchange_done_);
 }
 
-bool Stream::holds_result(int index) const {
+bool GradientStream::holds_result(int index) const {
   return committed() && missing_[static_cast<std::size_t>(index)] == 0;
 }
 
-void Stream::record_results(const scheduler::Partition& partition) {
+void GradientStream::record_results(const scheduler::Partition& partition) {
   for (const scheduler::Slice& slice : partition.slices) {
     const auto i = static_cast<std::size_t>(slice.tensor);
     if (--missing_[i] == 0 && committed()) {
@@ -366,7 +366,7 @@ void Stream::record_results(const scheduler::Partition& partition) {
 }
 
 // What was reduced before the program might use it.
-void Stream::publish() {
+void GradientStream::publish() {
   if (!committed()) {
     return;
   }
@@ -377,13 +377,13 @@ void Stream::publish() {
   }
 }
 
-void Stream::publish(int index) {
+void GradientStream::publish(int index) {
   const auto i = static_cast<std::size_t>(index);
   const scheduler::Decision& decision = plan_->tensors()[i].decision;
   board_->publish(index, mark_, {used_[i] != 0, corrected_momentum(decision.codec, decision.params) != 0});
 }
 
-void Stream::answer_tensors() {
+void GradientStream::answer_tensors() {
   if (!tensor_waiter_) {
     return;
   }
@@ -404,7 +404,7 @@ void Stream::answer_tensors() {
 }
 
 // Tells whoever waits, when there is something to tell and no operation uses the caller's memory any more.
-void Stream::answer() {
+void GradientStream::answer() {
   answer_tensors();
   if (in_flight_count_ != 0) {
     return;
@@ -422,7 +422,7 @@ void Stream::answer() {
     deps_.exposed.add(now - waited_since_);
     trace_.end_step(waited_since_, *board_);
     if (!flags_on()) {
-      late_flags_->completed(attempt_, step_, standing_in_);
+      unused_param_sync_->completed(attempt_, step_, standing_in_);
     }
     forget_cancelled();
     keeper_.told(*board_, waited_since_, now);
@@ -448,12 +448,12 @@ void Stream::answer() {
   }
 }
 
-void Stream::release(Task task) {
+void GradientStream::release(Task task) {
   released_.push_back(std::move(task));
   answer();
 }
 
-std::optional<control::WaitEntry> Stream::in_flight() const {
+std::optional<control::WaitEntry> GradientStream::in_flight() const {
   // A step that only the program's own wait is missing from needs nothing of other ranks.
   const bool over = in_flight_count_ == 0 && step_complete();
   if (phase_ != Phase::kOpen || !finished_ || standing_in_ || over) {
@@ -466,13 +466,13 @@ std::optional<control::WaitEntry> Stream::in_flight() const {
   return entry;
 }
 
-std::optional<control::StreamPlace> Stream::place() const {
+std::optional<control::StreamPlace> GradientStream::place() const {
   // Behind a step that the program itself has given up, calls that have come are the next step's.
   const bool between = phase_ == Phase::kAborting ? next_step_.empty() : untouched();
   return between && !waiter_ ? std::optional(control::StreamPlace{id_, attempt_, step_}) : std::nullopt;
 }
 
-std::string Stream::describe() const {
+std::string GradientStream::describe() const {
   static constexpr const char* kPhases[] = {"open", "aborting", "void", "failed"};
   return "stream '" + spec_.name + "' " + kPhases[static_cast<std::size_t>(phase_)] + ", attempt " +
          std::to_string(attempt_) + ", step " + std::to_string(step_) + ", plan " + std::to_string(plan_->version()) +

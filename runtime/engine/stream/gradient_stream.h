@@ -29,22 +29,22 @@
 #include <vector>
 
 #include "compression/codec.h"
-#include "runtime/base/telemetry/log.h"
 #include "runtime/base/loop.h"
-#include "runtime/base/telemetry/stats.h"
 #include "runtime/base/task.h"
+#include "runtime/base/telemetry/log.h"
+#include "runtime/base/telemetry/stats.h"
 #include "runtime/control/messages.h"
 #include "runtime/engine/common/buffer_pool.h"
-#include "runtime/engine/epoch/control_link.h"
-#include "runtime/engine/reduction/dense_path.h"
-#include "runtime/engine/device/device_compressor.h"
-#include "runtime/engine/stream/unused_param_sync.h"
-#include "runtime/engine/stream/plan_agreement.h"
-#include "runtime/engine/reduction/reduction.h"
 #include "runtime/engine/common/requests.h"
 #include "runtime/engine/common/stream_board.h"
+#include "runtime/engine/device/device_compressor.h"
+#include "runtime/engine/epoch/control_link.h"
+#include "runtime/engine/reduction/dense_path.h"
+#include "runtime/engine/reduction/reduction.h"
+#include "runtime/engine/stream/plan_agreement.h"
 #include "runtime/engine/stream/residual_store.h"
 #include "runtime/engine/stream/stream_trace.h"
+#include "runtime/engine/stream/unused_param_sync.h"
 #include "runtime/net/collectives/collectives.h"
 #include "scheduler/dispatch/dispatcher.h"
 #include "scheduler/plan/plan.h"
@@ -75,13 +75,13 @@ struct StreamDeps {
   Histogram& exposed;    // wait() called to step done
 };
 
-class Stream {
+class GradientStream {
  public:
-  Stream(StreamId id, StreamSpec spec, const std::shared_ptr<const scheduler::Plan>& plan, const StreamOptions& options,
-         StreamDeps deps);
-  ~Stream();
-  Stream(const Stream&) = delete;
-  Stream& operator=(const Stream&) = delete;
+  GradientStream(StreamId id, StreamSpec spec, const std::shared_ptr<const scheduler::Plan>& plan,
+                 const StreamOptions& options, StreamDeps deps);
+  ~GradientStream();
+  GradientStream(const GradientStream&) = delete;
+  GradientStream& operator=(const GradientStream&) = delete;
 
   // What a GPU can do for it; the same on all ranks. In all steps, but where a policy may change how tensors travel:
   // there in those whose plan leaves all elements as they are, if the first one does. Where gradients are scaled or
@@ -96,7 +96,7 @@ class Stream {
   // How it travels is not known yet: before use() no step begins, of a rank without more data either.
   void hold() { held_up_ = true; }
   // Before the first step. Null: as it would without. `codes`: of what is compressed, if it is on a GPU.
-  void use(std::unique_ptr<DensePath> path, std::unique_ptr<DeviceCodes> codes);
+  void use(std::unique_ptr<DensePath> path, std::unique_ptr<DeviceCompressor> codes);
   // Whether tensors that become ready now are to be where the GPU has them, for the path of use(). It may change behind
   // a step, and when a step is given up.
   bool takes_from_device() const;
@@ -164,9 +164,11 @@ class Stream {
   const std::shared_ptr<StreamBoard>& board() const { return board_; }
   std::optional<control::WaitEntry> in_flight() const;
   std::uint64_t progress() const { return progress_; }
-  bool idle() const { return in_flight_count_ == 0 && dispatcher_.credit().in_flight() == 0 && late_flags_->idle(); }
+  bool idle() const {
+    return in_flight_count_ == 0 && dispatcher_.credit().in_flight() == 0 && unused_param_sync_->idle();
+  }
   // What others may still ask of steps that are over; for a stream that has failed, which is of no use afterwards.
-  std::unique_ptr<LateFlags> take_late_flags() { return std::move(late_flags_); }
+  std::unique_ptr<UnusedParamSync> take_unused_param_sync() { return std::move(unused_param_sync_); }
   std::string describe() const;
 
  private:
@@ -233,16 +235,16 @@ class Stream {
   StreamTrace trace_;
   const bool finite_only_;
   const bool has_policy_;  // that may change how tensors travel
-  PlanKeeper keeper_;
+  PlanAgreement keeper_;
   std::shared_ptr<const scheduler::Plan> plan_;  // the keeper's, of the last step border
   scheduler::Dispatcher dispatcher_;
   const std::shared_ptr<StreamBoard> board_;
-  StreamMemory memory_;
+  ResidualStore memory_;
   HostPath host_path_;
-  std::unique_ptr<DensePath> device_path_;  // null: all goes by way of the host's memory
-  DensePath* dense_ = &host_path_;          // of the step in progress
-  std::unique_ptr<DeviceCodes> codes_;      // null: compressed tensors are encoded on the CPU
-  int gate_ = 0;                            // position from which partitions start after finish() only
+  std::unique_ptr<DensePath> device_path_;   // null: all goes by way of the host's memory
+  DensePath* dense_ = &host_path_;           // of the step in progress
+  std::unique_ptr<DeviceCompressor> codes_;  // null: compressed tensors are encoded on the CPU
+  int gate_ = 0;                             // position from which partitions start after finish() only
 
   Phase phase_ = Phase::kOpen;
   std::uint32_t attempt_ = 0;
@@ -250,7 +252,7 @@ class Stream {
   bool cancelled_ = false;     // tags of the stream that nobody has forgotten yet
   std::uint64_t trained_ = 0;  // steps of the training before step 0 of the attempt; the same on all ranks
   std::optional<std::pair<std::uint32_t, std::uint64_t>> flags_from_;  // (attempt, step)
-  std::unique_ptr<LateFlags> late_flags_;
+  std::unique_ptr<UnusedParamSync> unused_param_sync_;
   std::deque<control::StreamAborted> aborts_;  // of steps this rank has not reached yet
   std::uint64_t progress_ = 0;
 

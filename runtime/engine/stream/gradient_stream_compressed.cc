@@ -10,17 +10,17 @@
 #include "kernels/anchor/anchor.h"
 #include "kernels/finite/finite.h"
 #include "runtime/base/check.h"
+#include "runtime/engine/common/tags.h"
 #include "runtime/engine/stream/gradient_stream.h"
 #include "runtime/engine/stream/stream_plan.h"
-#include "runtime/engine/common/tags.h"
 
 namespace sirtaki::engine {
 
-void Stream::launch_lossy(const scheduler::Partition& partition) {
+void GradientStream::launch_lossy(const scheduler::Partition& partition) {
   const int position = partition.position;
   const auto place = static_cast<std::uint32_t>(position);
   ReductionSpec spec;
-  spec.recipe = partition.way.recipe;
+  spec.reduction = partition.way.reduction;
   spec.priority = position;
   spec.op = spec_.reduce_op;
   spec.postscale = spec_.postscale;
@@ -56,7 +56,7 @@ void Stream::launch_lossy(const scheduler::Partition& partition) {
   reduction->start([this, attempt = attempt_, position](const Status& status) { on_lossy(attempt, position, status); });
 }
 
-void Stream::on_lossy(std::uint32_t attempt, int position, const Status& status) {
+void GradientStream::on_lossy(std::uint32_t attempt, int position, const Status& status) {
   if (attempt == attempt_) {
     reductions_.erase(position);
   }
@@ -70,7 +70,7 @@ void Stream::on_lossy(std::uint32_t attempt, int position, const Status& status)
 }
 
 // What was encoded is on its way before the next partition is.
-void Stream::pump_later() {
+void GradientStream::pump_later() {
   if (pump_timer_ == TimerId()) {
     pump_timer_ = deps_.loop.after(Duration(0), [this] {
       pump_timer_ = {};
@@ -79,7 +79,7 @@ void Stream::pump_later() {
   }
 }
 
-Status Stream::check_finite(int index) const {
+Status GradientStream::check_finite(int index) const {
   const TensorView& view = views_[static_cast<std::size_t>(index)];
   if (!finite_only_ || kernels::all_finite(view.dtype, view.bytes().data(), view.numel)) {
     return {};
@@ -95,7 +95,7 @@ Status Stream::check_finite(int index) const {
 
 // ---- what is owed ----
 
-Status Stream::admit_owed(int index, const scheduler::PlannedTensor& planned) {
+Status GradientStream::admit_owed(int index, const scheduler::PlannedTensor& planned) {
   const TensorView& gradient = views_[static_cast<std::size_t>(index)];
   const auto admit_to = [&](const TensorView& view) {
     memory_.admit(index, planned, view, spec_.prescale, trained_ + step_);
@@ -108,7 +108,7 @@ Status Stream::admit_owed(int index, const scheduler::PlannedTensor& planned) {
                                                   : Status();
 }
 
-Status Stream::check_memory(int index) const {
+Status GradientStream::check_memory(int index) const {
   if (index < 0 || static_cast<std::size_t>(index) >= spec_.tensors.size()) {
     return invalid_argument("stream '" + spec_.name + "' has no tensor number " + std::to_string(index));
   }
@@ -120,7 +120,7 @@ Status Stream::check_memory(int index) const {
   return {};
 }
 
-Status Stream::check_residual(int index, std::size_t numel) const {
+Status GradientStream::check_residual(int index, std::size_t numel) const {
   SRT_TRY(check_memory(index));
   const scheduler::PlannedTensor& tensor = plan_->tensors()[static_cast<std::size_t>(index)];
   const Blame blame{job_rank(), tensor.name};
@@ -139,7 +139,7 @@ Status Stream::check_residual(int index, std::size_t numel) const {
   return {};
 }
 
-void Stream::residual(int index, std::span<float> out, Done done) const {
+void GradientStream::residual(int index, std::span<float> out, Done done) const {
   if (const Status may = check_residual(index, out.size()); !may) {
     done(may);
     return;
@@ -154,7 +154,7 @@ void Stream::residual(int index, std::span<float> out, Done done) const {
       std::move(done));
 }
 
-Status Stream::set_residual(int index, std::span<const float> in) {
+Status GradientStream::set_residual(int index, std::span<const float> in) {
   SRT_TRY(check_residual(index, in.size()));
   if (codes_ && codes_->takes(index)) {
     return codes_->restore(index, in);
@@ -175,7 +175,7 @@ Status Stream::set_residual(int index, std::span<const float> in) {
   return {};
 }
 
-Status Stream::take_residuals(std::span<float> out) {
+Status GradientStream::take_residuals(std::span<float> out) {
   if (codes_) {
     return {Code::kUnsupported,
             "stream '" + spec_.name + "' owes on a GPU: ask for each residual, and set it to zeros"};
@@ -203,13 +203,13 @@ Status Stream::take_residuals(std::span<float> out) {
   return {};
 }
 
-Status Stream::remembered(int index, std::vector<std::byte>& out) const {
+Status GradientStream::remembered(int index, std::vector<std::byte>& out) const {
   SRT_TRY(check_memory(index));
   out = memory_.remembered(index);
   return {};
 }
 
-Status Stream::recall(int index, ConstBytes in) {
+Status GradientStream::recall(int index, ConstBytes in) {
   SRT_TRY(check_memory(index));
   const std::string& name = plan_->tensors()[static_cast<std::size_t>(index)].name;
   const Status taken = memory_.recall(index, in);
@@ -218,7 +218,7 @@ Status Stream::recall(int index, ConstBytes in) {
                         {job_rank(), name});
 }
 
-void Stream::tensors_json(MoveFunction<void(Result<std::string>)> then) const {
+void GradientStream::tensors_json(MoveFunction<void(Result<std::string>)> then) const {
   std::vector<int> tensors(spec_.tensors.size());
   std::iota(tensors.begin(), tensors.end(), 0);
   const auto owed = std::make_shared<std::vector<double>>();

@@ -2,20 +2,20 @@
 #include <algorithm>
 #include <utility>
 
-#include "runtime/engine/stream/gradient_stream.h"
 #include "runtime/engine/common/tags.h"
+#include "runtime/engine/stream/gradient_stream.h"
 
 namespace sirtaki::engine {
 
 // ---- who had a gradient ----
 
-bool Stream::flags_on() const {
+bool GradientStream::flags_on() const {
   return flags_from_ && std::pair(attempt_, step_) >= *flags_from_;
 }
 
-void Stream::on_flags(const control::StreamFlags& message) {
+void GradientStream::on_flags(const control::StreamFlags& message) {
   flags_from_ = std::pair(message.attempt, message.step);
-  late_flags_->on_flags(message);
+  unused_param_sync_->on_flags(message);
   if (phase_ != Phase::kOpen || !flags_on()) {
     return;
   }
@@ -28,7 +28,7 @@ void Stream::on_flags(const control::StreamFlags& message) {
   pump();
 }
 
-void Stream::start_flags() {
+void GradientStream::start_flags() {
   if (flags_started_ || phase_ != Phase::kOpen) {
     return;
   }
@@ -42,7 +42,8 @@ void Stream::start_flags() {
                   [this, attempt = attempt_, flags](const Status& status) { on_flags_done(attempt, *flags, status); });
 }
 
-void Stream::on_flags_done(std::uint32_t attempt, const std::vector<std::uint8_t>& flags, const Status& status) {
+void GradientStream::on_flags_done(std::uint32_t attempt, const std::vector<std::uint8_t>& flags,
+                                   const Status& status) {
   --in_flight_count_;
   if (attempt == attempt_ && phase_ == Phase::kOpen) {
     if (status) {
@@ -58,7 +59,7 @@ void Stream::on_flags_done(std::uint32_t attempt, const std::vector<std::uint8_t
 
 // ---- deviations ----
 
-void Stream::give_up(const Status& cause) {
+void GradientStream::give_up(const Status& cause) {
   if (phase_ != Phase::kOpen) {
     return;
   }
@@ -75,13 +76,13 @@ void Stream::give_up(const Status& cause) {
   });
 }
 
-Stream::~Stream() {
+GradientStream::~GradientStream() {
   deps_.loop.cancel(verdict_);
   deps_.loop.cancel(zeros_timer_);
   deps_.loop.cancel(pump_timer_);
 }
 
-void Stream::cancel_in_flight(const Status& cause) {
+void GradientStream::cancel_in_flight(const Status& cause) {
   board_->withdraw();
   keeper_.step_void();
   dense_->step_void();
@@ -95,7 +96,7 @@ void Stream::cancel_in_flight(const Status& cause) {
 
 // Not only what is in flight here: another rank may have sent its part of anything in this step, and of the next one
 // when it needed nothing more of this rank to complete this one.
-void Stream::cancel_steps(std::uint64_t from, const Status& cause) {
+void GradientStream::cancel_steps(std::uint64_t from, const Status& cause) {
   for (std::uint64_t step = from; step <= step_ + 1; ++step) {
     deps_.net.cancel(stream_step_tags(id_, attempt_, step), cause);
     if (device_path_) {
@@ -107,7 +108,7 @@ void Stream::cancel_steps(std::uint64_t from, const Status& cause) {
 
 // A step is complete: every rank has sent to all others in it, behind everything it has cancelled. Not so where data
 // goes host by host, or between GPUs: there the link forgets what is oldest.
-void Stream::forget_cancelled() {
+void GradientStream::forget_cancelled() {
   const bool all_to_all = dense_->on_host() && deps_.net.host_groups() == nullptr;
   if (cancelled_ && deps_.net.size() > 1 && !plan_->partitions().empty() && all_to_all) {
     deps_.net.forget(stream_tags(id_));
@@ -115,8 +116,8 @@ void Stream::forget_cancelled() {
   }
 }
 
-void Stream::on_aborted(const control::StreamAborted& message) {
-  late_flags_->on_aborted(message);
+void GradientStream::on_aborted(const control::StreamAborted& message) {
+  unused_param_sync_->on_aborted(message);
   if (phase_ == Phase::kFailed) {
     return;
   }
@@ -125,7 +126,7 @@ void Stream::on_aborted(const control::StreamAborted& message) {
   answer();
 }
 
-void Stream::apply_aborts() {
+void GradientStream::apply_aborts() {
   while (!aborts_.empty() && (phase_ != Phase::kOpen || step_ >= aborts_.front().step)) {
     const control::StreamAborted message = std::move(aborts_.front());
     aborts_.pop_front();
@@ -146,7 +147,7 @@ void Stream::apply_aborts() {
   }
 }
 
-void Stream::begin_attempt(const control::StreamAborted& message) {
+void GradientStream::begin_attempt(const control::StreamAborted& message) {
   attempt_ = message.attempt;
   // Of the message alone: this rank may have made that step, and others not.
   trained_ += message.step;
@@ -155,7 +156,7 @@ void Stream::begin_attempt(const control::StreamAborted& message) {
 }
 
 // Opens the next step once a program that gave a step up itself has the coordinator's word for it.
-void Stream::leave_void() {
+void GradientStream::leave_void() {
   if (phase_ != Phase::kAborting || causes_.empty()) {
     return;
   }
@@ -169,12 +170,12 @@ void Stream::leave_void() {
 }
 
 // A step that was given up meanwhile by another rank is still to be told of.
-void Stream::reopen() {
+void GradientStream::reopen() {
   phase_ = causes_.empty() ? Phase::kOpen : Phase::kVoid;
   open_step();
 }
 
-void Stream::fail(const Status& cause) {
+void GradientStream::fail(const Status& cause) {
   deps_.loop.cancel(verdict_);
   failure_.update(cause);
   const bool open = std::exchange(phase_, Phase::kFailed) == Phase::kOpen;

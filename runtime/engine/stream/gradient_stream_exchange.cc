@@ -3,12 +3,12 @@
 #include <utility>
 
 #include "runtime/base/check.h"
-#include "runtime/engine/stream/gradient_stream.h"
 #include "runtime/engine/common/tags.h"
+#include "runtime/engine/stream/gradient_stream.h"
 
 namespace sirtaki::engine {
 
-void Stream::adopt_plan() {
+void GradientStream::adopt_plan() {
   plan_ = keeper_.plan();
   dispatcher_.reset();
   const Status adopted = dispatcher_.adopt(plan_);
@@ -18,7 +18,7 @@ void Stream::adopt_plan() {
 }
 
 // Behind all gradients: nothing waits for it but the step's end.
-void Stream::start_exchange() {
+void GradientStream::start_exchange() {
   if (exchanged_ || phase_ != Phase::kOpen || deps_.net.size() == 1) {
     return;
   }

@@ -12,7 +12,7 @@ constexpr std::size_t kAlign = 64;
 
 }  // namespace
 
-void Stream::stand_in() {
+void GradientStream::stand_in() {
   if (phase_ == Phase::kFailed || standing_in_) {
     return;
   }
@@ -20,7 +20,7 @@ void Stream::stand_in() {
   next_zeros();
 }
 
-void Stream::end_stand_in(const control::StreamPlace& place, Task done) {
+void GradientStream::end_stand_in(const control::StreamPlace& place, Task done) {
   if (phase_ == Phase::kFailed) {
     deps_.loop.post(std::move(done));
     return;
@@ -34,7 +34,7 @@ void Stream::end_stand_in(const control::StreamPlace& place, Task done) {
   stand_in();
 }
 
-void Stream::give_up_stand_in(const Status& cause, Task done) {
+void GradientStream::give_up_stand_in(const Status& cause, Task done) {
   if (!standing_in_) {
     deps_.loop.post(std::move(done));
     return;
@@ -46,14 +46,14 @@ void Stream::give_up_stand_in(const Status& cause, Task done) {
 }
 
 // Never inside a callback of the step before, whose memory is still being looked at.
-void Stream::next_zeros() {
+void GradientStream::next_zeros() {
   zeros_timer_ = deps_.loop.after(Duration(0), [this] {
     zeros_timer_ = {};
     submit_zeros();
   });
 }
 
-void Stream::submit_zeros() {
+void GradientStream::submit_zeros() {
   if (held_up_) {
     return;
   }
@@ -84,7 +84,7 @@ void Stream::submit_zeros() {
 }
 
 // Anew for every step, since its sums are written there.
-Result<std::byte*> Stream::make_zeros() {
+Result<std::byte*> GradientStream::make_zeros() {
   std::size_t size = 0;
   zeros_at_.clear();
   for (const scheduler::PlannedTensor& tensor : plan_->tensors()) {

@@ -2,13 +2,13 @@
 #include <utility>
 
 #include "runtime/base/check.h"
-#include "runtime/engine/stream/gradient_stream.h"
 #include "runtime/engine/common/tags.h"
 #include "runtime/engine/reduction/wire_size.h"
+#include "runtime/engine/stream/gradient_stream.h"
 
 namespace sirtaki::engine {
 
-void Stream::pump() {
+void GradientStream::pump() {
   while (phase_ == Phase::kOpen && (finished_ || partitions_started_ < gate_)) {
     const scheduler::Partition* partition = dispatcher_.next();
     if (partition == nullptr) {
@@ -24,7 +24,7 @@ void Stream::pump() {
   }
 }
 
-void Stream::launch(const scheduler::Partition& partition) {
+void GradientStream::launch(const scheduler::Partition& partition) {
   const int position = partition.position;
   trace_.launched(position);
   auto packed = dense_->gather(partition, views_);
@@ -52,7 +52,8 @@ void Stream::launch(const scheduler::Partition& partition) {
                 });
 }
 
-void Stream::on_partition(std::uint32_t attempt, int position, BufferPool::Buffer buffer, const Status& status) {
+void GradientStream::on_partition(std::uint32_t attempt, int position, BufferPool::Buffer buffer,
+                                  const Status& status) {
   if (arrived(attempt, status)) {
     const scheduler::Partition& partition = plan_->partitions()[static_cast<std::size_t>(position)];
     const auto size = static_cast<std::int64_t>(partition.size_bytes());
@@ -67,7 +68,7 @@ void Stream::on_partition(std::uint32_t attempt, int position, BufferPool::Buffe
 }
 
 // Whether it is of the step in progress, and well.
-bool Stream::arrived(std::uint32_t attempt, const Status& status) {
+bool GradientStream::arrived(std::uint32_t attempt, const Status& status) {
   --in_flight_count_;
   ++progress_;
   const bool current = attempt == attempt_ && phase_ == Phase::kOpen;
@@ -77,7 +78,7 @@ bool Stream::arrived(std::uint32_t attempt, const Status& status) {
   return current && status;
 }
 
-void Stream::end_partition(int position, const Status& decoded) {
+void GradientStream::end_partition(int position, const Status& decoded) {
   const Status given_back = dispatcher_.finished(position);
   SRT_CHECK(given_back);
   ++partitions_done_;

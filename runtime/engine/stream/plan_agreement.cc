@@ -23,15 +23,15 @@ int last_with_elements(const scheduler::Plan& plan, const std::vector<int>& orde
 
 }  // namespace
 
-PlanKeeper::Gauges::Gauges(Stats& stats, const std::string& stream)
+PlanAgreement::Gauges::Gauges(Stats& stats, const std::string& stream)
     : plan_version(stats.gauge("streams." + stream + ".plan_version")),
       link_latency_ns(stats.gauge("streams." + stream + ".link_latency_ns")),
       link_bytes_per_second(stats.gauge("streams." + stream + ".link_bytes_per_second")),
       measured_step_us(stats.gauge("streams." + stream + ".measured_step_us")),
       predicted_step_us(stats.gauge("streams." + stream + ".predicted_step_us")) {}
 
-PlanKeeper::PlanKeeper(std::string name, const std::shared_ptr<const scheduler::Plan>& first, std::vector<int> order,
-                       PlanKeeperOptions options, PlanKeeperDeps deps)
+PlanAgreement::PlanAgreement(std::string name, const std::shared_ptr<const scheduler::Plan>& first,
+                             std::vector<int> order, PlanAgreementOptions options, PlanAgreementDeps deps)
     : name_(std::move(name)),
       order_(std::move(order)),
       first_version_(first->version()),
@@ -47,13 +47,13 @@ PlanKeeper::PlanKeeper(std::string name, const std::shared_ptr<const scheduler::
   gauges_.plan_version.set(static_cast<std::int64_t>(first_version_));
 }
 
-void PlanKeeper::report_loss(double loss) {
+void PlanAgreement::report_loss(double loss) {
   if (std::isfinite(loss) && loss >= 0) {
     loss_ = loss_ < 0 ? loss : loss_ + kNewLoss * (loss - loss_);
   }
 }
 
-std::vector<std::int64_t> PlanKeeper::exchange(std::uint64_t step, bool measured) {
+std::vector<std::int64_t> PlanAgreement::exchange(std::uint64_t step, bool measured) {
   open_ = Kind::kNone;
   if (std::exchange(digest_due_, false)) {
     open_ = Kind::kDigest;
@@ -83,7 +83,7 @@ std::vector<std::int64_t> PlanKeeper::exchange(std::uint64_t step, bool measured
   return scheduler::to_max_vector(mine);
 }
 
-void PlanKeeper::settle(std::uint64_t step, const std::vector<std::int64_t>& reduced) {
+void PlanAgreement::settle(std::uint64_t step, const std::vector<std::int64_t>& reduced) {
   const Kind kind = std::exchange(open_, Kind::kNone);
   if (kind == Kind::kDigest) {
     settle_digest(step, reduced);
@@ -100,7 +100,7 @@ void PlanKeeper::settle(std::uint64_t step, const std::vector<std::int64_t>& red
   }
 }
 
-void PlanKeeper::settle_digest(std::uint64_t step, const std::vector<std::int64_t>& reduced) {
+void PlanAgreement::settle_digest(std::uint64_t step, const std::vector<std::int64_t>& reduced) {
   const bool same = reduced[0] == ~reduced[1];
   if (same && !replanner_.proposal_open()) {
     return;
@@ -118,7 +118,7 @@ void PlanKeeper::settle_digest(std::uint64_t step, const std::vector<std::int64_
   report();
 }
 
-void PlanKeeper::consider(std::uint64_t step) {
+void PlanAgreement::consider(std::uint64_t step) {
   if (!agreed_) {
     return;
   }
@@ -137,7 +137,7 @@ void PlanKeeper::consider(std::uint64_t step) {
   report();
 }
 
-void PlanKeeper::restart() {
+void PlanAgreement::restart() {
   open_ = Kind::kNone;
   digest_due_ = false;
   agreed_.reset();
@@ -151,7 +151,7 @@ void PlanKeeper::restart() {
 }
 
 // Of equal ones the last: all ranks decide alike.
-int PlanKeeper::last_of(const scheduler::StepProfile& profile) const {
+int PlanAgreement::last_of(const scheduler::StepProfile& profile) const {
   int last = -1;
   for (int i = 0; i < static_cast<int>(profile.ready_us.size()); ++i) {
     const bool later =
@@ -163,14 +163,14 @@ int PlanKeeper::last_of(const scheduler::StepProfile& profile) const {
   return last;
 }
 
-void PlanKeeper::refuse(const std::string& why) {
+void PlanAgreement::refuse(const std::string& why) {
   refused_ = true;
   if (deps_.log != nullptr && !std::exchange(told_refused_, true)) {
     deps_.log->warn("stream '" + name_ + "' keeps its plan: " + why);
   }
 }
 
-void PlanKeeper::report() {
+void PlanAgreement::report() {
   const scheduler::DecisionRecord& record = replanner_.log().back();
   const bool changed = record.reason == scheduler::Reason::kAdopted;
   decisions_.add(record, replanner_.policy_log());

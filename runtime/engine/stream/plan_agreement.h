@@ -1,11 +1,11 @@
-// PlanKeeper: the plan of one stream, what is measured for the next one, and what ranks exchange to agree on it.
+// PlanAgreement: the plan of one stream, what is measured for the next one, and what ranks exchange to agree on it.
 //
 // Between a stream, which runs steps, and scheduler::Replanner, which decides. Some steps carry an exchange: a small
 // MAX all-reduce of 64-bit integers that begins at finish() and is part of the step. First a profile; if a better plan
 // follows from it, the digest of that plan in the next step; if all ranks have the same, the step after runs by it.
 // A step given up puts every rank back to the first plan, so ranks that saw different exchanges agree again. What spoke
 // against other plans for good is not forgotten: the next profile tells it to all ranks.
-// Owned by Stream; loop thread. Not for: sending, and running a plan.
+// Owned by GradientStream; loop thread. Not for: sending, and running a plan.
 #pragma once
 
 #include <cstdint>
@@ -14,26 +14,26 @@
 #include <string>
 #include <vector>
 
-#include "runtime/base/telemetry/log.h"
 #include "runtime/base/loop.h"
+#include "runtime/base/telemetry/log.h"
 #include "runtime/base/telemetry/stats.h"
+#include "runtime/engine/common/trace.h"
 #include "runtime/engine/stream/decision_log.h"
 #include "runtime/engine/stream/step_recorder.h"
-#include "runtime/engine/common/trace.h"
 #include "scheduler/link/link_meter.h"
 #include "scheduler/replanner.h"
 
 namespace sirtaki::engine {
 
 // All outlive the keeper.
-struct PlanKeeperDeps {
+struct PlanAgreementDeps {
   Loop& loop;  // for its clock
   Trace& trace;
   Stats& stats;
   Logger* log = nullptr;  // nullptr: decisions are not written
 };
 
-struct PlanKeeperOptions {
+struct PlanAgreementOptions {
   scheduler::ReplannerOptions replanner;
   std::unique_ptr<scheduler::Controller> controller;  // of a policy that changes how tensors travel; may be nullptr
   scheduler::CodecCosts codec_costs = {};             // this rank's
@@ -41,11 +41,11 @@ struct PlanKeeperOptions {
   int ranks = 1;                                      // of the job
 };
 
-class PlanKeeper {
+class PlanAgreement {
  public:
   // `order`: in which tensors are expected to become ready at first. `name`: of the stream.
-  PlanKeeper(std::string name, const std::shared_ptr<const scheduler::Plan>& first, std::vector<int> order,
-             PlanKeeperOptions options, PlanKeeperDeps deps);
+  PlanAgreement(std::string name, const std::shared_ptr<const scheduler::Plan>& first, std::vector<int> order,
+                PlanAgreementOptions options, PlanAgreementDeps deps);
 
   const std::shared_ptr<const scheduler::Plan>& plan() const { return replanner_.current(); }
   // The tensor that is expected to become ready last; -1: there is none with elements.
@@ -125,7 +125,7 @@ class PlanKeeper {
   const std::string name_;
   const std::vector<int> order_;
   const std::uint64_t first_version_;
-  PlanKeeperDeps deps_;
+  PlanAgreementDeps deps_;
   const scheduler::CodecCosts codec_costs_;
   const Rank rank_;
   const int ranks_;

@@ -6,7 +6,7 @@
 #include <span>
 #include <utility>
 
-#include "compression/catalog.h"
+#include "compression/codecs/catalog.h"
 #include "kernels/finite/finite.h"
 #include "kernels/half/elements.h"
 #include "kernels/scale/scale.h"
@@ -21,13 +21,13 @@ using Float = kernels::ref::Plain<float>;
 
 }  // namespace
 
-StreamMemory::StreamMemory(const std::vector<StreamTensor>& tensors, Rank rank, int ranks,
-                           const net::HostGroups* groups)
+ResidualStore::ResidualStore(const std::vector<StreamTensor>& tensors, Rank rank, int ranks,
+                             const net::HostGroups* groups)
     : rank_(rank),
       ranks_(ranks),
       groups_(groups),
       memories_(tensors.size()),
-      recipes_(tensors.size(), Recipe::kDense),
+      reductions_(tensors.size(), ReductionKind::kDense),
       keeps_(tensors.size()),
       senders_(tensors.size()),
       sent_by_(tensors.size()),
@@ -39,8 +39,8 @@ StreamMemory::StreamMemory(const std::vector<StreamTensor>& tensors, Rank rank, 
   }
 }
 
-void StreamMemory::admit(int index, const scheduler::PlannedTensor& planned, const TensorView& gradient,
-                         double prescale, std::uint64_t step) {
+void ResidualStore::admit(int index, const scheduler::PlannedTensor& planned, const TensorView& gradient,
+                          double prescale, std::uint64_t step) {
   std::byte* const data = gradient.bytes().data();
   if (!planned.decision.way().lossy()) {
     if (owes(index)) {
@@ -56,7 +56,7 @@ void StreamMemory::admit(int index, const scheduler::PlannedTensor& planned, con
   if (prescale != 1.0) {
     kernels::scale(DType::kF32, data, gradient.numel, prescale);
   }
-  compression::TensorMemory& memory = open(index, planned, gradient, step);
+  compression::CodecState& memory = open(index, planned, gradient, step);
   memory.at_step(step);
   for (const auto& sender : senders_[at(index)]) {
     sender->at_step(step);
@@ -71,9 +71,9 @@ void StreamMemory::admit(int index, const scheduler::PlannedTensor& planned, con
   }
 }
 
-compression::TensorMemory& StreamMemory::open(int index, const scheduler::PlannedTensor& planned,
-                                              const TensorView& gradient, std::uint64_t step) {
-  std::unique_ptr<compression::TensorMemory>& memory = memories_[at(index)];
+compression::CodecState& ResidualStore::open(int index, const scheduler::PlannedTensor& planned,
+                                             const TensorView& gradient, std::uint64_t step) {
+  std::unique_ptr<compression::CodecState>& memory = memories_[at(index)];
   const scheduler::Decision& decision = planned.decision;
   const compression::PayloadCodec* codec = compression::find_payload_codec(decision.codec);
   SRT_CHECK(codec != nullptr);
@@ -83,17 +83,17 @@ compression::TensorMemory& StreamMemory::open(int index, const scheduler::Planne
   if (!same || decision.keeps != keeps_[at(index)]) {
     open_senders(index, decision, *codec);
   }
-  const Recipe before = std::exchange(recipes_[at(index)], decision.recipe);
+  const ReductionKind before = std::exchange(reductions_[at(index)], decision.reduction);
   if (same && restored_[at(index)].empty() && remembered_[at(index)].empty()) {
-    if (before != decision.recipe && owes(index)) {
+    if (before != decision.reduction && owes(index)) {
       // What it owes as an owner would wait until it is one again.
       hand_over(index, *memory);
       settle_foreign(index, *memory, gradient);
     }
     return *memory;
   }
-  auto next = std::make_unique<compression::TensorMemory>(*codec, params, shapes_[at(index)],
-                                                          ownership_of(planned.stripe, rank_, ranks_, groups_, index));
+  auto next = std::make_unique<compression::CodecState>(*codec, params, shapes_[at(index)],
+                                                        ownership_of(planned.stripe, rank_, ranks_, groups_, index));
   next->at_step(step);
   next->recall(remembered(index));
   remembered_[at(index)].clear();
@@ -110,8 +110,8 @@ compression::TensorMemory& StreamMemory::open(int index, const scheduler::Planne
   return *memory;
 }
 
-void StreamMemory::open_senders(int index, const scheduler::Decision& decision,
-                                const compression::PayloadCodec& codec) {
+void ResidualStore::open_senders(int index, const scheduler::Decision& decision,
+                                 const compression::PayloadCodec& codec) {
   keeps_[at(index)] = decision.keeps;
   senders_[at(index)].clear();
   sent_by_[at(index)].clear();
@@ -122,19 +122,19 @@ void StreamMemory::open_senders(int index, const scheduler::Decision& decision,
   }
 }
 
-void StreamMemory::hand_over(int index, compression::TensorMemory& to) const {
+void ResidualStore::hand_over(int index, compression::CodecState& to) const {
   std::vector<float> debt(static_cast<std::size_t>(shapes_[at(index)].numel));
   std::byte* const bytes = std::as_writable_bytes(std::span(debt)).data();
   owed(index, bytes);
   to.restore(bytes);
 }
 
-bool StreamMemory::owes(int index) const {
+bool ResidualStore::owes(int index) const {
   const auto& memory = memories_[at(index)];
   return !restored_[at(index)].empty() || (memory && !memory->empty());
 }
 
-void StreamMemory::owed(int index, std::byte* out) const {
+void ResidualStore::owed(int index, std::byte* out) const {
   const auto& memory = memories_[at(index)];
   const std::vector<float>& restored = restored_[at(index)];
   const std::size_t size = static_cast<std::size_t>(shapes_[at(index)].numel) * sizeof(float);
@@ -147,7 +147,7 @@ void StreamMemory::owed(int index, std::byte* out) const {
   }
 }
 
-double StreamMemory::owed_norm(int index) const {
+double ResidualStore::owed_norm(int index) const {
   if (!owes(index)) {
     return 0;
   }
@@ -160,14 +160,14 @@ double StreamMemory::owed_norm(int index) const {
   return std::sqrt(squares);
 }
 
-void StreamMemory::forget(int index) {
+void ResidualStore::forget(int index) {
   restored_[at(index)].clear();
   if (memories_[at(index)]) {
     memories_[at(index)]->forget();
   }
 }
 
-void StreamMemory::restore(int index, const std::byte* in) {
+void ResidualStore::restore(int index, const std::byte* in) {
   std::vector<float>& restored = restored_[at(index)];
   restored.resize(static_cast<std::size_t>(shapes_[at(index)].numel));
   std::memcpy(restored.data(), in, restored.size() * sizeof(float));
@@ -175,15 +175,15 @@ void StreamMemory::restore(int index, const std::byte* in) {
   memories_[at(index)].reset();
 }
 
-std::vector<std::byte> StreamMemory::remembered(int index) const {
+std::vector<std::byte> ResidualStore::remembered(int index) const {
   const auto& memory = memories_[at(index)];
   const std::vector<std::byte>& kept = remembered_[at(index)];
   return kept.empty() && memory ? memory->remembered() : kept;
 }
 
-Status StreamMemory::recall(int index, ConstBytes in) {
+Status ResidualStore::recall(int index, ConstBytes in) {
   if (!in.empty()) {
-    SRT_TRY(compression::TensorMemory::check_remembered(in, shapes_[at(index)].numel));
+    SRT_TRY(compression::CodecState::check_remembered(in, shapes_[at(index)].numel));
   }
   if (memories_[at(index)]) {
     // The codec goes, what is owed stays.
@@ -198,7 +198,7 @@ Status StreamMemory::recall(int index, ConstBytes in) {
   return {};
 }
 
-void StreamMemory::settle(int index, const TensorView& gradient) {
+void ResidualStore::settle(int index, const TensorView& gradient) {
   std::byte* const data = gradient.bytes().data();
   std::vector<float>& restored = restored_[at(index)];
   for (std::size_t i = 0; i < restored.size(); ++i) {
@@ -219,8 +219,8 @@ void StreamMemory::settle(int index, const TensorView& gradient) {
 
 // What another rank of the host encodes from here on goes to it with this gradient. Where steps are owed, the codec's
 // momentum m makes 1 / (1 - m) of a gradient.
-void StreamMemory::settle_foreign(int index, compression::TensorMemory& memory, const TensorView& gradient) {
-  if (groups_ == nullptr || !ByHost::goes(recipes_[at(index)])) {
+void ResidualStore::settle_foreign(int index, compression::CodecState& memory, const TensorView& gradient) {
+  if (groups_ == nullptr || !ByHost::goes(reductions_[at(index)])) {
     return;
   }
   const auto momentum = static_cast<float>(corrected_momentum(memory.codec().id(), memory.params()));
@@ -230,7 +230,7 @@ void StreamMemory::settle_foreign(int index, compression::TensorMemory& memory, 
 // What is owed are steps, and from here on the optimizer's momentum multiplies what it gets: each part d of a gradient
 // is followed by m d, m^2 d ... So the debt goes with this gradient and what follows it is taken off the next one, and
 // the codec's momentum u goes on in the optimizer's as m u.
-void StreamMemory::settle_steps(int index, float momentum, const TensorView& gradient) {
+void ResidualStore::settle_steps(int index, float momentum, const TensorView& gradient) {
   std::vector<float> debt(static_cast<std::size_t>(gradient.numel));
   owed(index, std::as_writable_bytes(std::span(debt)).data());
   std::byte* const data = gradient.bytes().data();

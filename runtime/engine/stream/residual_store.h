@@ -1,7 +1,7 @@
-// StreamMemory: what this rank owes of a stream's tensors, and what their codecs remember.
+// ResidualStore: what this rank owes of a stream's tensors, and what their codecs remember.
 //
-// Owned by Stream; loop thread. Lives as long as the stream, across plans and steps given up. A tensor has a
-// TensorMemory from its first compressed step on; another codec or other parameters take over what is owed, and a
+// Owned by GradientStream; loop thread. Lives as long as the stream, across plans and steps given up. A tensor has a
+// CodecState from its first compressed step on; another codec or other parameters take over what is owed, and a
 // tensor that is not compressed any more gives it with its next gradient.
 #pragma once
 
@@ -18,10 +18,11 @@
 
 namespace sirtaki::engine {
 
-class StreamMemory {
+class ResidualStore {
  public:
   // `groups`: where hosts sum up first, else null; outlive it.
-  StreamMemory(const std::vector<StreamTensor>& tensors, Rank rank, int ranks, const net::HostGroups* groups = nullptr);
+  ResidualStore(const std::vector<StreamTensor>& tensors, Rank rank, int ranks,
+                const net::HostGroups* groups = nullptr);
 
   // The gradient is there and is about to be sent as `planned` says: once a step, before any part of it is; `step`: of
   // the training. Scales it if it travels compressed (a dense partition does that itself), lets the codec look at it,
@@ -29,7 +30,7 @@ class StreamMemory {
   void admit(int index, const scheduler::PlannedTensor& planned, const TensorView& gradient, double prescale,
              std::uint64_t step);
   // Of a tensor that was admitted compressed.
-  compression::TensorMemory& of(int index) { return *memories_[at(index)]; }
+  compression::CodecState& of(int index) { return *memories_[at(index)]; }
   // By rank, what decodes their payloads of it; empty: as of().
   std::span<const compression::Coder* const> senders(int index) const { return sent_by_[at(index)]; }
   // False: known not to be, in this step.
@@ -51,25 +52,25 @@ class StreamMemory {
 
  private:
   static std::size_t at(int index) { return static_cast<std::size_t>(index); }
-  compression::TensorMemory& open(int index, const scheduler::PlannedTensor& planned, const TensorView& gradient,
-                                  std::uint64_t step);
+  compression::CodecState& open(int index, const scheduler::PlannedTensor& planned, const TensorView& gradient,
+                                std::uint64_t step);
   void settle(int index, const TensorView& gradient);
-  void settle_foreign(int index, compression::TensorMemory& memory, const TensorView& gradient);
+  void settle_foreign(int index, compression::CodecState& memory, const TensorView& gradient);
   void open_senders(int index, const scheduler::Decision& decision, const compression::PayloadCodec& codec);
   // All that is owed becomes the residual of `to`.
-  void hand_over(int index, compression::TensorMemory& to) const;
+  void hand_over(int index, compression::CodecState& to) const;
   void settle_steps(int index, float momentum, const TensorView& gradient);
 
   std::vector<compression::Shape> shapes_;
   const Rank rank_;
   const int ranks_;
   const net::HostGroups* const groups_;
-  std::vector<std::unique_ptr<compression::TensorMemory>> memories_;
-  std::vector<Recipe> recipes_;                   // of these, the last
+  std::vector<std::unique_ptr<compression::CodecState>> memories_;
+  std::vector<ReductionKind> reductions_;         // of these, the last
   std::vector<std::vector<std::int64_t>> keeps_;  // of these, the last decision's
   std::vector<std::vector<std::unique_ptr<compression::Coder>>> senders_;
   std::vector<std::vector<const compression::Coder*>> sent_by_;
-  // Not taken over by a TensorMemory yet.
+  // Not taken over by a CodecState yet.
   std::vector<std::vector<float>> restored_;
   std::vector<std::vector<std::byte>> remembered_;
   std::vector<std::uint8_t> finite_;

@@ -1,8 +1,8 @@
 // StepRecorder: when one rank's tensors were ready and needed, and how long its steps took; makes a StepProfile of it.
 //
-// Owned by PlanKeeper; used by the loop's thread. A step lasts from the end of the one before to its own, so what the
-// program does between is part of it: ranks that wait end a step together, however far apart they begin it. Only steps
-// that were told to the program count. No clock: times are given.
+// Owned by PlanAgreement; used by the loop's thread. A step lasts from the end of the one before to its own, so what
+// the program does between is part of it: ranks that wait end a step together, however far apart they begin it. Only
+// steps that were told to the program count. No clock: times are given.
 #pragma once
 
 #include <cstdint>

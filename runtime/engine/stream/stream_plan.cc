@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "compression/catalog.h"
+#include "compression/codecs/catalog.h"
 #include "runtime/base/config/compression_methods.h"
 #include "runtime/base/config/compression_spec.h"
 #include "runtime/engine/reduction/wire_size.h"
@@ -49,12 +49,12 @@ int exchanging_ranks(const net::Collectives& net) {
   return groups == nullptr ? net.size() : groups->hosts.count();
 }
 
-bool CatalogFacts::supports(CodecId codec, Recipe recipe) const {
-  if (recipe == Recipe::kDense) {
+bool CatalogFacts::supports(CodecId codec, ReductionKind reduction) const {
+  if (reduction == ReductionKind::kDense) {
     return compression::find_codec(codec) != nullptr;
   }
   const compression::PayloadCodec* found = compression::find_payload_codec(codec);
-  return found != nullptr && found->supports(recipe);
+  return found != nullptr && found->supports(reduction);
 }
 
 Result<scheduler::PlannedTensor> CatalogFacts::planned(const scheduler::TensorInfo& tensor,
@@ -113,7 +113,7 @@ void write_tensors(JsonWriter& json, const StreamSpec& spec, const scheduler::Pl
     json.begin_object();
     json.key("name").value(tensor.name).key("numel").value(tensor.numel).key("dtype").value(dtype_name(tensor.dtype));
     json.key("codec").value(codec_name(tensor.decision.codec));
-    json.key("recipe").value(recipe_name(tensor.decision.recipe)).key("params").begin_array();
+    json.key("reduction").value(reduction_name(tensor.decision.reduction)).key("params").begin_array();
     for (const std::int64_t value : tensor.decision.params) {
       json.value(value);
     }

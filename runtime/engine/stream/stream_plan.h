@@ -32,7 +32,7 @@ class CatalogFacts final : public scheduler::CodecFacts {
   explicit CatalogFacts(const net::Collectives& net) : CatalogFacts(net.size(), exchanging_ranks(net)) {}
 
   int exchanging() const { return exchanging_; }
-  bool supports(CodecId codec, Recipe recipe) const override;
+  bool supports(CodecId codec, ReductionKind reduction) const override;
   Result<scheduler::PlannedTensor> planned(const scheduler::TensorInfo& tensor,
                                            scheduler::Decision decision) const override;
 
@@ -58,10 +58,10 @@ Result<std::shared_ptr<const scheduler::Plan>> first_plan(const StreamSpec& spec
 std::unique_ptr<scheduler::Controller> controller_for(const StreamSpec& spec, const scheduler::PlannerOptions& planner,
                                                       std::shared_ptr<const CatalogFacts> facts);
 
-// [{"name", "numel", "dtype", "codec", "recipe", "params", "density", "momentum", "held_bytes", "wire_bytes", "ratio",
-// "reason", "owed_norm"}, ...] in the order of registration. density: part of the elements of which anything travels.
-// momentum: the factor that the codec corrects. wire_bytes: those of an allreduce in which a rank sends as much.
-// `owed_norms`: by tensor; empty: the key is left out.
+// [{"name", "numel", "dtype", "codec", "reduction", "params", "density", "momentum", "held_bytes", "wire_bytes",
+// "ratio", "reason", "owed_norm"}, ...] in the order of registration. density: part of the elements of which anything
+// travels. momentum: the factor that the codec corrects. wire_bytes: those of an allreduce in which a rank sends as
+// much. `owed_norms`: by tensor; empty: the key is left out.
 void write_tensors(JsonWriter& json, const StreamSpec& spec, const scheduler::Plan& plan,
                    std::span<const double> owed_norms);
 

@@ -17,10 +17,10 @@ net::CollectiveArgs flags_exchange(OpTag tag, std::vector<std::uint8_t>& flags) 
   return args;
 }
 
-LateFlags::LateFlags(StreamId id, std::size_t tensors, net::Collectives& net)
+UnusedParamSync::UnusedParamSync(StreamId id, std::size_t tensors, net::Collectives& net)
     : id_(id), tensors_(tensors), net_(net), in_flight_(std::make_shared<std::vector<Exchange>>()) {}
 
-void LateFlags::completed(std::uint32_t attempt, std::uint64_t step, bool none) {
+void UnusedParamSync::completed(std::uint32_t attempt, std::uint64_t step, bool none) {
   if (!none || (last_ && last_->first != attempt)) {
     none_from_.reset();
   }
@@ -30,7 +30,7 @@ void LateFlags::completed(std::uint32_t attempt, std::uint64_t step, bool none) 
   last_ = std::pair(attempt, step);
 }
 
-void LateFlags::on_flags(const control::StreamFlags& message) {
+void UnusedParamSync::on_flags(const control::StreamFlags& message) {
   asked_ = true;
   if (!last_ || last_->first != message.attempt) {
     return;
@@ -46,7 +46,7 @@ void LateFlags::on_flags(const control::StreamFlags& message) {
   }
 }
 
-void LateFlags::on_aborted(const control::StreamAborted& message) {
+void UnusedParamSync::on_aborted(const control::StreamAborted& message) {
   const std::uint32_t given_up = message.attempt - 1;
   if (last_ && last_->first == given_up && last_->second >= message.step) {
     last_ = message.step == 0 ? std::nullopt : std::optional(std::pair(given_up, message.step - 1));

@@ -1,11 +1,11 @@
-// LateFlags: a rank's part in exchanges of flags for steps of a stream that are over here.
+// UnusedParamSync: a rank's part in exchanges of flags for steps of a stream that are over here.
 //
 // A rank that has tensors without a gradient asks for flags; others may complete that step, and close the stream,
 // before they hear of it. The one that asked counts on them: they had every gradient, or none where they stood in. All
 // ranks have started what is in flight here, or will when they hear of it, so nobody waits for it on this rank. The
 // coordinator answers the first request of a stream and none of an attempt that is void, so what it says is of an
 // attempt in which every rank is, or of the step it completed last; what is in flight is known by attempt and step.
-// Owned by Stream; by Engine when the stream is closed. Loop thread.
+// Owned by GradientStream; by Engine when the stream is closed. Loop thread.
 #pragma once
 
 #include <cstdint>
@@ -23,10 +23,10 @@ namespace sirtaki::engine {
 // The exchange of flags of one step; `flags`, one for each tensor, outlives it.
 net::CollectiveArgs flags_exchange(OpTag tag, std::vector<std::uint8_t>& flags);
 
-class LateFlags {
+class UnusedParamSync {
  public:
   // `net` outlives it.
-  LateFlags(StreamId id, std::size_t tensors, net::Collectives& net);
+  UnusedParamSync(StreamId id, std::size_t tensors, net::Collectives& net);
 
   // The step is over, and without flags. `none`: this rank had no gradient.
   void completed(std::uint32_t attempt, std::uint64_t step, bool none);

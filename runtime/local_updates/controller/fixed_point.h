@@ -1,7 +1,7 @@
 // Logarithms, roots and medians that have the same bits on every machine, whatever its mathematical library rounds to.
 //
-// Used inside scheduler/interval only: norms and variances are compared as logarithms to base 2 in 1/65536. Pure
-// functions.
+// Used inside runtime/local_updates/controller only: norms and variances are compared as logarithms to base 2 in
+// 1/65536. Pure functions.
 #pragma once
 
 #include <algorithm>

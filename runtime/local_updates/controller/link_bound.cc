@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <limits>
 
-#include "scheduler/plan/arith.h"
 #include "runtime/local_updates/controller/fixed_point.h"
+#include "scheduler/plan/arith.h"
 
 namespace sirtaki::scheduler::interval {
 namespace {

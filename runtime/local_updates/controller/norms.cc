@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "runtime/base/check.h"
-#include "scheduler/plan/arith.h"
 #include "runtime/local_updates/controller/fixed_point.h"
+#include "scheduler/plan/arith.h"
 
 namespace sirtaki::scheduler::interval {
 namespace {

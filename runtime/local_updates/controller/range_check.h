@@ -1,6 +1,6 @@
 // Ranges of numbers that somebody gave or measured, and the text about the one that is out of its range.
 //
-// Used inside scheduler/interval only. Pure.
+// Used inside runtime/local_updates/controller only. Pure.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,7 @@
 // StateIo: writes the state of the interval controller as integers, or reads it back, by one function for both.
 //
-// For: checkpoints, joiners, and the digest that ranks compare. Used inside scheduler/interval only. Pure.
+// For: checkpoints, joiners, and the digest that ranks compare. Used inside runtime/local_updates/controller only.
+// Pure.
 #pragma once
 
 #include <cstddef>

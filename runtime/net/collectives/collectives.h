@@ -19,6 +19,7 @@
 #include "runtime/base/types.h"
 #include "runtime/net/link/hosts.h"
 #include "runtime/net/link/tag_group.h"
+#include "runtime/net/shm/shared_buffer.h"
 
 namespace sirtaki::net {
 
@@ -54,13 +55,6 @@ struct Caps {
   bool sums_by_host = false;  // an allreduce adds in rank order on each host, then the hosts in order
 };
 
-// Memory of this rank that other ranks of its host read where it is: an allreduce of it needs no copy to hand out.
-// Given back when `keeps` goes; reused when nobody reads it any more.
-struct Lent {
-  std::shared_ptr<void> keeps;
-  Bytes memory;
-};
-
 class Collectives {
  public:
   Collectives() = default;
@@ -83,7 +77,7 @@ class Collectives {
 
   // For one allreduce, before which it is written and after which it is only read, as others may still do. Null where
   // there is none: no room, no memory in common, or too few bytes to matter.
-  virtual Lent lend(std::size_t /*bytes*/) { return {}; }
+  virtual SharedBuffer allocate_shared(std::size_t /*bytes*/) { return {}; }
 
   // Bad arguments (sizes that do not fit, unknown root, refused dtype) come through `done` as kInvalidArgument.
   virtual void start(CollectiveArgs args, Done done) = 0;

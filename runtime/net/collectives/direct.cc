@@ -11,8 +11,8 @@
 namespace sirtaki::net {
 namespace {
 
-// Groups of PartLink for those whose operations are told apart by their tags already: one is enough for all.
-constexpr std::uint32_t kPartGroup = PartLink::kMaxGroups - 1;
+// Groups of SubgroupLink for those whose operations are told apart by their tags already: one is enough for all.
+constexpr std::uint32_t kPartGroup = SubgroupLink::kMaxGroups - 1;
 
 class PartCollectives final : public Collectives {
  public:
@@ -31,7 +31,7 @@ class PartCollectives final : public Collectives {
   void abort(Status cause) override { collectives_.abort(std::move(cause)); }
 
  private:
-  PartLink link_;
+  SubgroupLink link_;
   DirectCollectives collectives_;
 };
 
@@ -85,8 +85,8 @@ void DirectCollectives::reply(Done done, Status status) {
   link_.loop().post([moved = std::move(done), status = std::move(status)]() mutable { moved(status); });
 }
 
-Lent DirectCollectives::lend(std::size_t bytes) {
-  return shared_ && bytes > options_.exchange_bytes ? shared_->lend(bytes) : Lent();
+SharedBuffer DirectCollectives::allocate_shared(std::size_t bytes) {
+  return shared_ && bytes > options_.exchange_bytes ? shared_->allocate_shared(bytes) : SharedBuffer();
 }
 
 void DirectCollectives::start(CollectiveArgs args, Done done) {

@@ -11,7 +11,7 @@
 namespace sirtaki::net {
 namespace {
 
-// Groups of PartLink: the local one, then one a share.
+// Groups of SubgroupLink: the local one, then one a share.
 constexpr std::uint32_t kLocalGroup = 0;
 
 std::int64_t elements_of(const Block& block, DType dtype) {
@@ -20,9 +20,9 @@ std::int64_t elements_of(const Block& block, DType dtype) {
 
 }  // namespace
 
-std::unique_ptr<PartLink> local_part(PointToPoint& link, const Hosts& hosts) {
+std::unique_ptr<SubgroupLink> local_part(PointToPoint& link, const Hosts& hosts) {
   const auto host = static_cast<std::size_t>(hosts.host_of(link.rank()));
-  return std::make_unique<PartLink>(link, hosts.ranks()[host], kLocalGroup, true);
+  return std::make_unique<SubgroupLink>(link, hosts.ranks()[host], kLocalGroup, true);
 }
 
 // One allreduce on its way through the phases.
@@ -51,7 +51,7 @@ struct HierarchicalCollectives::Run {
 };
 
 bool HierarchicalCollectives::fits(const Hosts& hosts) {
-  return hosts.several_with_several() && hosts.shares() < static_cast<int>(PartLink::kMaxGroups);
+  return hosts.several_with_several() && hosts.shares() < static_cast<int>(SubgroupLink::kMaxGroups);
 }
 
 HierarchicalCollectives::HierarchicalCollectives(PointToPoint& link, const DirectOptions& options,
@@ -70,13 +70,13 @@ HierarchicalCollectives::HierarchicalCollectives(PointToPoint& link, const Direc
     places_.push_back(hosts.owner_place(groups_.host, share));
     if (places_.back() == local_.link->rank()) {
       const auto group = static_cast<std::uint32_t>(share) + kLocalGroup + 1;
-      owners_.push_back(group_of(std::make_unique<PartLink>(link, hosts.owners(share), group, false), nullptr));
+      owners_.push_back(group_of(std::make_unique<SubgroupLink>(link, hosts.owners(share), group, false), nullptr));
       groups_.own.push_back({share, owners_.back().collectives.get()});
     }
   }
 }
 
-HierarchicalCollectives::Group HierarchicalCollectives::group_of(std::unique_ptr<PartLink> link,
+HierarchicalCollectives::Group HierarchicalCollectives::group_of(std::unique_ptr<SubgroupLink> link,
                                                                  std::shared_ptr<SharedMemory> shared) const {
   Group group;
   group.link = std::move(link);

@@ -20,7 +20,7 @@
 namespace sirtaki::net {
 
 // The ranks of this rank's host, for the local phases and for connecting their memory.
-std::unique_ptr<PartLink> local_part(PointToPoint& link, const Hosts& hosts);
+std::unique_ptr<SubgroupLink> local_part(PointToPoint& link, const Hosts& hosts);
 
 class HierarchicalCollectives final : public Collectives {
  public:
@@ -45,11 +45,11 @@ class HierarchicalCollectives final : public Collectives {
 
   // Some of the ranks as collectives of their own.
   struct Group {
-    std::unique_ptr<PartLink> link;
+    std::unique_ptr<SubgroupLink> link;
     std::unique_ptr<DirectCollectives> collectives;
   };
 
-  Group group_of(std::unique_ptr<PartLink> link, std::shared_ptr<SharedMemory> shared) const;
+  Group group_of(std::unique_ptr<SubgroupLink> link, std::shared_ptr<SharedMemory> shared) const;
   bool goes_by_host(const CollectiveArgs& args) const;
   // The phases: each gets the outcome of what came before.
   using Step = void (HierarchicalCollectives::*)(const std::shared_ptr<Run>& run, const Status& before);

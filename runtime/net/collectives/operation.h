@@ -11,11 +11,11 @@
 #include <utility>
 
 #include "runtime/net/collectives/collectives.h"
+#include "runtime/net/collectives/staging.h"
+#include "runtime/net/collectives/turn_queue.h"
 #include "runtime/net/link/hosts.h"
 #include "runtime/net/link/point_to_point.h"
 #include "runtime/net/shm/shared_memory.h"
-#include "runtime/net/collectives/staging.h"
-#include "runtime/net/collectives/turn_queue.h"
 
 namespace sirtaki::net {
 

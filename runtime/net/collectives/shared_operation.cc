@@ -54,12 +54,12 @@ void SharedOperation::announce(const std::vector<Rank>& readers, std::uint32_t s
   }
 }
 
-SharedOperation::LentPage SharedOperation::show_lent(const std::vector<Rank>& readers) {
+SharedOperation::LentPage SharedOperation::publish_shared(const std::vector<Rank>& readers) {
   return shared().show(args().tag, args().in, set_of(readers));
 }
 
-void SharedOperation::announce_lent(const std::vector<Rank>& readers, std::uint32_t slot, std::uint32_t page) {
-  tell(readers, slot, {page, Where::kLent}, 0);
+void SharedOperation::announce_shared(const std::vector<Rank>& readers, std::uint32_t slot, std::uint32_t page) {
+  tell(readers, slot, {page, Where::kShared}, 0);
 }
 
 void SharedOperation::publish(const std::vector<Rank>& readers, std::uint32_t slot, ConstBytes data,
@@ -78,11 +78,11 @@ Result<SharedOperation::Arrival> SharedOperation::open_block(Rank peer, std::uin
   return arrival;
 }
 
-Result<SharedOperation::Arrival> SharedOperation::open_lent(Rank peer, std::uint32_t page, const Block& part) {
-  auto held = lent_by_.find(peer);
-  if (held == lent_by_.end()) {
+Result<SharedOperation::Arrival> SharedOperation::open_shared(Rank peer, std::uint32_t page, const Block& part) {
+  auto held = shared_by_.find(peer);
+  if (held == shared_by_.end()) {
     SRT_ASSIGN(SharedView view, shared().view(args().tag, peer, page, args().in.size()));
-    held = lent_by_.emplace(peer, std::move(view)).first;
+    held = shared_by_.emplace(peer, std::move(view)).first;
   }
   Arrival arrival;
   arrival.data = held->second.data().subspan(part.begin, part.size);

@@ -45,9 +45,9 @@ class SharedOperation : public Operation {
   void announce(const std::vector<Rank>& readers, std::uint32_t slot, const Room& room, ConstBytes data,
                 std::uint32_t check = 0);
   // Where all that this rank gives lies in lent memory, `readers` see it there: each has to be told of some of it with
-  // announce_lent().
-  LentPage show_lent(const std::vector<Rank>& readers);
-  void announce_lent(const std::vector<Rank>& readers, std::uint32_t slot, std::uint32_t page);
+  // announce_shared().
+  LentPage publish_shared(const std::vector<Rank>& readers);
+  void announce_shared(const std::vector<Rank>& readers, std::uint32_t slot, std::uint32_t page);
 
   // `then` gets what `peer` published under `slot`: this part of all that it gives.
   template <class Then>
@@ -72,14 +72,14 @@ class SharedOperation : public Operation {
   std::vector<Rank> others() const;
 
  private:
-  void let_go() override { lent_by_.clear(); }
+  void let_go() override { shared_by_.clear(); }
 
   static constexpr std::uint32_t kFollows = 1;
 
   enum class Where : std::uint32_t {
     kBlock = 0,
     kFollows = 1,  // not in shared memory; the next slot carries the data
-    kLent = 2,     // at its place in all of the peer's
+    kShared = 2,   // at its place in all of the peer's
   };
   struct Notice {
     std::uint32_t page = 0;
@@ -90,7 +90,7 @@ class SharedOperation : public Operation {
   template <class Then>
   void open(Rank peer, const Notice& notice, const Block& part, Then& then) {
     auto arrival =
-        notice.where == Where::kLent ? open_lent(peer, notice.page, part) : open_block(peer, notice.page, part);
+        notice.where == Where::kShared ? open_shared(peer, notice.page, part) : open_block(peer, notice.page, part);
     if (!arrival) {
       fail(arrival.status());
       return;
@@ -98,10 +98,10 @@ class SharedOperation : public Operation {
     then(std::move(*arrival));
   }
   Result<Arrival> open_block(Rank peer, std::uint32_t page, const Block& part);
-  Result<Arrival> open_lent(Rank peer, std::uint32_t page, const Block& part);
+  Result<Arrival> open_shared(Rank peer, std::uint32_t page, const Block& part);
   void tell(const std::vector<Rank>& readers, std::uint32_t slot, const Notice& said, std::uint32_t check);
 
-  std::map<Rank, SharedView> lent_by_;  // open until the operation ends
+  std::map<Rank, SharedView> shared_by_;  // open until the operation ends
 };
 
 }  // namespace sirtaki::net

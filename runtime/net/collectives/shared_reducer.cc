@@ -45,7 +45,7 @@ class SharedReducer final : public SharedOperation {
     choose_segments();
     // Results come from all, so all have read what they were shown when it ends.
     if (gathers() && args().in.data() == args().out.data()) {
-      lent_ = show_lent(others());
+      lent_ = publish_shared(others());
     }
     next_input_.assign(static_cast<std::size_t>(size()), 0);
     inputs_.resize(window());
@@ -75,7 +75,7 @@ class SharedReducer final : public SharedOperation {
       return;
     }
     if (lent_) {
-      announce_lent({peer}, slot_of(Kind::kData, index), *lent_);
+      announce_shared({peer}, slot_of(Kind::kData, index), *lent_);
     } else {
       turn(Effect::kFills, segment(peer, index).size, [this, peer, index] {
         const Block part = segment(peer, index);
@@ -118,7 +118,7 @@ class SharedReducer final : public SharedOperation {
     inputs.by_rank.clear();
     expect_inputs(index + window());
     if (lent_) {
-      announce_lent(readers, slot_of(Kind::kResult, index), *lent_);
+      announce_shared(readers, slot_of(Kind::kResult, index), *lent_);
     } else if (gathers()) {
       announce(readers, slot_of(Kind::kResult, index), room, out);
     } else if (index + window() < count(rank())) {

@@ -1,4 +1,4 @@
-// LaunchWords: what ranks and rank 0 say to each other about the order of launches, as it travels.
+// LaunchMessages: what ranks and rank 0 say to each other about the order of launches, as it travels.
 //
 // A message has one size, since its receiver has to know it. docs/wire_format.md lists the bytes. Pure values; written
 // and read by OrderedDevice. Not for: what words mean together (launch_order.h).

@@ -22,8 +22,8 @@
 #include <vector>
 
 #include "runtime/net/device/device_collectives.h"
-#include "runtime/net/device/launch_order.h"
 #include "runtime/net/device/launch_messages.h"
+#include "runtime/net/device/launch_order.h"
 #include "runtime/net/link/point_to_point.h"
 
 namespace sirtaki::net {

@@ -14,26 +14,26 @@ namespace sirtaki::net {
 
 enum class PacketKind { kMessage, kMismatch, kLost };
 
-struct LocalGroup::Packet {
+struct InprocGroup::Packet {
   PacketKind kind = PacketKind::kMessage;
   Envelope envelope;  // peer: the sender
   std::vector<std::byte> data;
   Status status;
 };
 
-struct LocalGroup::Port {
+struct InprocGroup::Port {
   std::mutex mutex;  // guards all below: a port is reached from every rank's thread
   Loop* loop = nullptr;
-  LocalEndpoint* endpoint = nullptr;
+  InprocEndpoint* endpoint = nullptr;
   std::deque<Packet> early;  // for an endpoint that does not exist yet
   bool dead = false;
 };
 
-struct LocalGroup::Link {
+struct InprocGroup::Link {
   std::deque<Packet> on_the_way;
 };
 
-LocalGroup::LocalGroup(int size, LocalOptions options) : options_(std::move(options)) {
+InprocGroup::InprocGroup(int size, LocalOptions options) : options_(std::move(options)) {
   for (int i = 0; i < size; ++i) {
     ports_.push_back(std::make_unique<Port>());
   }
@@ -42,21 +42,21 @@ LocalGroup::LocalGroup(int size, LocalOptions options) : options_(std::move(opti
   }
 }
 
-LocalGroup::~LocalGroup() = default;
+InprocGroup::~InprocGroup() = default;
 
-std::shared_ptr<LocalGroup> LocalGroup::create(int size, LocalOptions options) {
+std::shared_ptr<InprocGroup> InprocGroup::create(int size, LocalOptions options) {
   SRT_CHECK(size >= 1);
-  return std::shared_ptr<LocalGroup>(new LocalGroup(size, std::move(options)));
+  return std::shared_ptr<InprocGroup>(new InprocGroup(size, std::move(options)));
 }
 
-int LocalGroup::size() const {
+int InprocGroup::size() const {
   return static_cast<int>(ports_.size());
 }
 
-std::unique_ptr<LocalEndpoint> LocalGroup::endpoint(Rank rank, Loop& loop) {
+std::unique_ptr<InprocEndpoint> InprocGroup::endpoint(Rank rank, Loop& loop) {
   SRT_IN_LOOP(loop);
   SRT_CHECK(rank >= 0 && rank < size());
-  std::unique_ptr<LocalEndpoint> made(new LocalEndpoint(shared_from_this(), rank, loop));
+  std::unique_ptr<InprocEndpoint> made(new InprocEndpoint(shared_from_this(), rank, loop));
   Port& port = *ports_[static_cast<std::size_t>(rank)];
   const std::lock_guard lock(port.mutex);
   SRT_CHECK(port.endpoint == nullptr);
@@ -71,14 +71,14 @@ std::unique_ptr<LocalEndpoint> LocalGroup::endpoint(Rank rank, Loop& loop) {
   return made;
 }
 
-void LocalGroup::detach(Rank rank) {
+void InprocGroup::detach(Rank rank) {
   Port& port = *ports_[static_cast<std::size_t>(rank)];
   const std::lock_guard lock(port.mutex);
   port.loop = nullptr;
   port.endpoint = nullptr;
 }
 
-void LocalGroup::dispatch(Rank from, Rank to, Packet packet, Loop& sender) {
+void InprocGroup::dispatch(Rank from, Rank to, Packet packet, Loop& sender) {
   const Duration delay = options_.delay ? options_.delay(from, to, packet.data.size()) : Duration::zero();
   const int index = from * size() + to;
   Link& link = *links_[static_cast<std::size_t>(index)];
@@ -95,7 +95,7 @@ void LocalGroup::dispatch(Rank from, Rank to, Packet packet, Loop& sender) {
   });
 }
 
-void LocalGroup::hand_over(Rank to, Packet packet) {
+void InprocGroup::hand_over(Rank to, Packet packet) {
   Port& port = *ports_[static_cast<std::size_t>(to)];
   const std::lock_guard lock(port.mutex);
   if (port.loop == nullptr) {
@@ -106,8 +106,8 @@ void LocalGroup::hand_over(Rank to, Packet packet) {
       [self = shared_from_this(), to, moved = std::move(packet)]() mutable { self->arrive(to, std::move(moved)); });
 }
 
-void LocalGroup::arrive(Rank to, Packet packet) {
-  LocalEndpoint* endpoint = nullptr;
+void InprocGroup::arrive(Rank to, Packet packet) {
+  InprocEndpoint* endpoint = nullptr;
   {
     Port& port = *ports_[static_cast<std::size_t>(to)];
     const std::lock_guard lock(port.mutex);
@@ -129,7 +129,7 @@ void LocalGroup::arrive(Rank to, Packet packet) {
   }
 }
 
-void LocalGroup::kill(Rank rank, const Status& cause) {
+void InprocGroup::kill(Rank rank, const Status& cause) {
   {
     Port& port = *ports_[static_cast<std::size_t>(rank)];
     const std::lock_guard lock(port.mutex);
@@ -149,19 +149,19 @@ void LocalGroup::kill(Rank rank, const Status& cause) {
   }
 }
 
-LocalEndpoint::LocalEndpoint(std::shared_ptr<LocalGroup> group, Rank rank, Loop& loop)
+InprocEndpoint::InprocEndpoint(std::shared_ptr<InprocGroup> group, Rank rank, Loop& loop)
     : group_(std::move(group)), rank_(rank), loop_(loop), peers_(static_cast<std::size_t>(group_->size())) {}
 
-LocalEndpoint::~LocalEndpoint() {
+InprocEndpoint::~InprocEndpoint() {
   loop_.cancel(fragment_);
   group_->detach(rank_);
 }
 
-void LocalEndpoint::complete(Done done, Status status) {
+void InprocEndpoint::complete(Done done, Status status) {
   loop_.post([moved = std::move(done), status = std::move(status)]() mutable { moved(status); });
 }
 
-Status LocalEndpoint::refuse(const Envelope& envelope) const {
+Status InprocEndpoint::refuse(const Envelope& envelope) const {
   SRT_CHECK(envelope.peer >= 0 && envelope.peer < group_->size());
   if (!failed_) {
     return failed_;
@@ -172,7 +172,7 @@ Status LocalEndpoint::refuse(const Envelope& envelope) const {
   return {};
 }
 
-void LocalEndpoint::send(const Envelope& envelope, ConstBytes data, Done done) {
+void InprocEndpoint::send(const Envelope& envelope, ConstBytes data, Done done) {
   SRT_IN_LOOP(loop_);
   Status refused = refuse(envelope);
   refused.update(peers_[static_cast<std::size_t>(envelope.peer)].lost);
@@ -194,22 +194,22 @@ void LocalEndpoint::send(const Envelope& envelope, ConstBytes data, Done done) {
   complete(std::move(done), {});
 }
 
-void LocalEndpoint::put_on_the_way(const Envelope& envelope, ConstBytes data) {
-  LocalGroup::Packet packet;
+void InprocEndpoint::put_on_the_way(const Envelope& envelope, ConstBytes data) {
+  InprocGroup::Packet packet;
   packet.envelope = envelope;
   packet.envelope.peer = rank_;
   packet.data.assign(data.begin(), data.end());
   group_->dispatch(rank_, envelope.peer, std::move(packet), loop_);
 }
 
-void LocalEndpoint::queue(const Envelope& envelope, ConstBytes data, Done done) {
+void InprocEndpoint::queue(const Envelope& envelope, ConstBytes data, Done done) {
   leaving_[envelope.priority].push_back({envelope, data, data.size(), std::move(done)});
   if (fragment_ == TimerId()) {
     send_fragment();
   }
 }
 
-void LocalEndpoint::send_fragment() {
+void InprocEndpoint::send_fragment() {
   const auto first = leaving_.begin();
   const std::size_t bytes = std::min(first->second.front().left, group_->options_.fragment_bytes);
   const Duration time(static_cast<std::int64_t>(1e9 * static_cast<double>(bytes) / group_->options_.bytes_per_second));
@@ -217,7 +217,7 @@ void LocalEndpoint::send_fragment() {
 }
 
 // The message may have been dropped meanwhile, and another be the first of its priority; its bytes count then.
-void LocalEndpoint::on_fragment_sent(std::int32_t priority, std::size_t bytes) {
+void InprocEndpoint::on_fragment_sent(std::int32_t priority, std::size_t bytes) {
   fragment_ = TimerId();
   if (const auto found = leaving_.find(priority); found != leaving_.end()) {
     Leaving& message = found->second.front();
@@ -237,7 +237,7 @@ void LocalEndpoint::on_fragment_sent(std::int32_t priority, std::size_t bytes) {
 }
 
 template <class Selects>
-void LocalEndpoint::drop_queued(Selects selects, const Status& cause) {
+void InprocEndpoint::drop_queued(Selects selects, const Status& cause) {
   for (auto queue = leaving_.begin(); queue != leaving_.end();) {
     std::erase_if(queue->second, [&](Leaving& message) {
       if (!selects(message.envelope)) {
@@ -250,7 +250,7 @@ void LocalEndpoint::drop_queued(Selects selects, const Status& cause) {
   }
 }
 
-void LocalEndpoint::recv(const Envelope& envelope, Bytes out, Done done) {
+void InprocEndpoint::recv(const Envelope& envelope, Bytes out, Done done) {
   SRT_IN_LOOP(loop_);
   Status refused = refuse(envelope);
   if (!refused) {
@@ -268,7 +268,7 @@ void LocalEndpoint::recv(const Envelope& envelope, Bytes out, Done done) {
   }
 }
 
-void LocalEndpoint::match(const Envelope& envelope, Posted posted, Arrived arrived) {
+void InprocEndpoint::match(const Envelope& envelope, Posted posted, Arrived arrived) {
   const Expectation here{posted.out.size(), posted.check};
   const Expectation there{arrived.data.size(), arrived.check};
   if (here == there) {
@@ -279,7 +279,7 @@ void LocalEndpoint::match(const Envelope& envelope, Posted posted, Arrived arriv
     return;
   }
   complete(std::move(posted.done), mismatch_error(envelope.peer, here, there));
-  LocalGroup::Packet packet;
+  InprocGroup::Packet packet;
   packet.kind = PacketKind::kMismatch;
   packet.envelope = envelope;
   packet.envelope.peer = rank_;
@@ -287,7 +287,7 @@ void LocalEndpoint::match(const Envelope& envelope, Posted posted, Arrived arriv
   group_->dispatch(rank_, envelope.peer, std::move(packet), loop_);
 }
 
-void LocalEndpoint::on_message(const Envelope& envelope, std::vector<std::byte> data) {
+void InprocEndpoint::on_message(const Envelope& envelope, std::vector<std::byte> data) {
   Peer& peer = peers_[static_cast<std::size_t>(envelope.peer)];
   if (!failed_ || !peer.lost || tombstones_.find(envelope.tag) != nullptr) {
     return;
@@ -300,13 +300,13 @@ void LocalEndpoint::on_message(const Envelope& envelope, std::vector<std::byte> 
   }
 }
 
-void LocalEndpoint::on_mismatch(Rank peer, OpTag tag, const Status& cause) {
+void InprocEndpoint::on_mismatch(Rank peer, OpTag tag, const Status& cause) {
   for (Posted& posted : peers_[static_cast<std::size_t>(peer)].posted.take_tags(tag)) {
     complete(std::move(posted.done), cause);
   }
 }
 
-void LocalEndpoint::on_lost(Rank lost, const Status& cause) {
+void InprocEndpoint::on_lost(Rank lost, const Status& cause) {
   if (lost == rank_) {
     fail(cause);
     return;
@@ -322,7 +322,7 @@ void LocalEndpoint::on_lost(Rank lost, const Status& cause) {
   }
 }
 
-void LocalEndpoint::cancel(TagGroup tags, Status cause) {
+void InprocEndpoint::cancel(TagGroup tags, Status cause) {
   SRT_IN_LOOP(loop_);
   tombstones_.add(tags, cause);
   drop_queued([&tags](const Envelope& envelope) { return tags.contains(envelope.tag); }, cause);
@@ -334,7 +334,7 @@ void LocalEndpoint::cancel(TagGroup tags, Status cause) {
   }
 }
 
-void LocalEndpoint::fail(Status cause) {
+void InprocEndpoint::fail(Status cause) {
   SRT_IN_LOOP(loop_);
   failed_.update(cause);
   drop_queued([](const Envelope&) { return true; }, failed_);

@@ -1,4 +1,4 @@
-// LocalGroup and LocalEndpoint: PointToPoint between ranks of one process, without sockets.
+// InprocGroup and InprocEndpoint: PointToPoint between ranks of one process, without sockets.
 //
 // For: tests, jobs of one rank and the simulator. Messages are copied once and handed over through Loop::post (after
 // Loop::after when a delay is given), so any Loop drives it: one simulated loop for all ranks, or a thread each.
@@ -32,26 +32,26 @@ struct LocalOptions {
   std::function<MessageFate(Rank from, const Envelope& envelope, std::size_t bytes)> fate;
 };
 
-class LocalEndpoint;
+class InprocEndpoint;
 
-class LocalGroup : public std::enable_shared_from_this<LocalGroup> {
+class InprocGroup : public std::enable_shared_from_this<InprocGroup> {
  public:
-  static std::shared_ptr<LocalGroup> create(int size, LocalOptions options = {});
-  ~LocalGroup();
+  static std::shared_ptr<InprocGroup> create(int size, LocalOptions options = {});
+  ~InprocGroup();
 
   int size() const;
   // The endpoint of `rank`, once at a time; on `loop`, which outlives it. What was sent to it earlier is delivered.
-  std::unique_ptr<LocalEndpoint> endpoint(Rank rank, Loop& loop);
+  std::unique_ptr<InprocEndpoint> endpoint(Rank rank, Loop& loop);
   // Ends `rank` as if its process had died: its own operations end with `cause`, those of the others that involve it
   // with kPeerLost, and nothing from it arrives any more. Any thread.
   void kill(Rank rank, const Status& cause);
 
  private:
-  friend class LocalEndpoint;
+  friend class InprocEndpoint;
   struct Port;
   struct Link;
   struct Packet;
-  LocalGroup(int size, LocalOptions options);
+  InprocGroup(int size, LocalOptions options);
   void dispatch(Rank from, Rank to, Packet packet, Loop& sender);
   void hand_over(Rank to, Packet packet);
   void arrive(Rank to, Packet packet);
@@ -62,9 +62,9 @@ class LocalGroup : public std::enable_shared_from_this<LocalGroup> {
   std::vector<std::unique_ptr<Link>> links_;  // from * size + to; each used on the sender's loop only
 };
 
-class LocalEndpoint final : public PointToPoint {
+class InprocEndpoint final : public PointToPoint {
  public:
-  ~LocalEndpoint() override;
+  ~InprocEndpoint() override;
 
   Rank rank() const override { return rank_; }
   int size() const override { return group_->size(); }
@@ -79,7 +79,7 @@ class LocalEndpoint final : public PointToPoint {
   void set_on_peer_lost(MoveFunction<void(Rank, Status)> callback) { on_peer_lost_ = std::move(callback); }
 
  private:
-  friend class LocalGroup;
+  friend class InprocGroup;
   struct Posted {
     std::uint32_t check;
     Bytes out;
@@ -102,7 +102,7 @@ class LocalEndpoint final : public PointToPoint {
     Status lost;
   };
 
-  LocalEndpoint(std::shared_ptr<LocalGroup> group, Rank rank, Loop& loop);
+  InprocEndpoint(std::shared_ptr<InprocGroup> group, Rank rank, Loop& loop);
   Status refuse(const Envelope& envelope) const;  // why an operation cannot start; ok otherwise
   void match(const Envelope& envelope, Posted posted, Arrived arrived);
   void on_message(const Envelope& envelope, std::vector<std::byte> data);
@@ -116,7 +116,7 @@ class LocalEndpoint final : public PointToPoint {
   template <class Selects>
   void drop_queued(Selects selects, const Status& cause);
 
-  std::shared_ptr<LocalGroup> group_;
+  std::shared_ptr<InprocGroup> group_;
   const Rank rank_;
   Loop& loop_;
   std::vector<Peer> peers_;

@@ -1,6 +1,6 @@
 // PointToPoint: messages between two ranks of one epoch. What the collectives are written against.
 //
-// For: DirectCollectives and GlooCollectives; implemented by Transport (TCP) and LocalEndpoint (in process).
+// For: DirectCollectives and GlooCollectives; implemented by Transport (TCP) and InprocEndpoint (in process).
 // Thread: everything on loop(); Done runs there too, exactly once, never from inside the call that took it.
 // Matching: first in, first out for each (peer, tag, slot). A tag names one operation and is not used again after it
 // was cancelled. The receiver says how many bytes it expects: another length, or another `check`, ends both sides'

@@ -13,7 +13,7 @@ constexpr std::uint32_t kSlotBits = 26;
 
 }  // namespace
 
-PartLink::PartLink(PointToPoint& whole, std::vector<Rank> ranks, std::uint32_t group, bool one_host)
+SubgroupLink::SubgroupLink(PointToPoint& whole, std::vector<Rank> ranks, std::uint32_t group, bool one_host)
     : whole_(whole), ranks_(std::move(ranks)), first_slot_((group + 1) << kSlotBits), one_host_(one_host) {
   SRT_CHECK(group < kMaxGroups);
   const auto own = std::find(ranks_.begin(), ranks_.end(), whole.rank());
@@ -21,7 +21,7 @@ PartLink::PartLink(PointToPoint& whole, std::vector<Rank> ranks, std::uint32_t g
   rank_ = static_cast<Rank>(own - ranks_.begin());
 }
 
-Envelope PartLink::outside(const Envelope& envelope) const {
+Envelope SubgroupLink::outside(const Envelope& envelope) const {
   SRT_CHECK(envelope.slot < (1U << kSlotBits));
   Envelope there = envelope;
   there.peer = ranks_[static_cast<std::size_t>(envelope.peer)];
@@ -29,11 +29,11 @@ Envelope PartLink::outside(const Envelope& envelope) const {
   return there;
 }
 
-void PartLink::send(const Envelope& envelope, ConstBytes data, Done done) {
+void SubgroupLink::send(const Envelope& envelope, ConstBytes data, Done done) {
   whole_.send(outside(envelope), data, std::move(done));
 }
 
-void PartLink::recv(const Envelope& envelope, Bytes out, Done done) {
+void SubgroupLink::recv(const Envelope& envelope, Bytes out, Done done) {
   whole_.recv(outside(envelope), out, std::move(done));
 }
 

@@ -1,4 +1,4 @@
-// PartLink: some ranks of a link as a group of their own, numbered from 0 in the order given.
+// SubgroupLink: some ranks of a link as a group of their own, numbered from 0 in the order given.
 //
 // For: algorithms that let the ranks of a host, or one of each host, work together, written as if these were all.
 // Messages of two groups of one link, and of the link itself, never meet: each has slots of its own.
@@ -13,14 +13,14 @@
 
 namespace sirtaki::net {
 
-class PartLink final : public PointToPoint {
+class SubgroupLink final : public PointToPoint {
  public:
   // Groups that a link can tell apart, the whole not counted.
   static constexpr std::uint32_t kMaxGroups = 63;
 
   // `ranks` of `whole`, this one among them. `group`: below kMaxGroups, the same on all of `ranks`, and another one
   // for every other group that a rank of them is in and that has operations of the same tags.
-  PartLink(PointToPoint& whole, std::vector<Rank> ranks, std::uint32_t group, bool one_host);
+  SubgroupLink(PointToPoint& whole, std::vector<Rank> ranks, std::uint32_t group, bool one_host);
 
   Rank rank() const override { return rank_; }
   int size() const override { return static_cast<int>(ranks_.size()); }

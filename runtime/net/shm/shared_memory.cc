@@ -68,13 +68,13 @@ void SharedMemory::take(OpTag tag, std::uint32_t page, std::uint32_t count, Read
   header(rank_).pending[page].store(readers, std::memory_order_release);
   std::fill_n(used_.begin() + page, count, char{1});
   blocks_.push_back({tag, page, count, lent});
-  lent_pages_ += lent ? count : 0;
+  shared_pages_ += lent ? count : 0;
 }
 
-Lent SharedMemory::lend(std::size_t bytes) {
+SharedBuffer SharedMemory::allocate_shared(std::size_t bytes) {
   collect();
   const std::size_t count = round_up(bytes, kPageBytes) / kPageBytes;
-  if (count == 0 || 2 * (lent_pages_ + count) > pages()) {
+  if (count == 0 || 2 * (shared_pages_ + count) > pages()) {
     return {};
   }
   const auto page = find_room(static_cast<std::uint32_t>(count));
@@ -130,7 +130,7 @@ void SharedMemory::free_blocks() {
       return false;
     }
     std::fill_n(used_.begin() + block.page, block.count, char{0});
-    lent_pages_ -= block.lent ? block.count : 0;
+    shared_pages_ -= block.lent ? block.count : 0;
     return true;
   });
 }

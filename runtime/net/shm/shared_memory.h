@@ -21,10 +21,11 @@
 #include <vector>
 
 #include "runtime/base/task.h"
-#include "runtime/net/collectives/collectives.h"
+#include "runtime/base/types.h"
 #include "runtime/net/link/point_to_point.h"
-#include "runtime/net/shm/shared_segment.h"
 #include "runtime/net/link/tombstones.h"
+#include "runtime/net/shm/shared_buffer.h"
+#include "runtime/net/shm/shared_segment.h"
 
 namespace sirtaki::net {
 
@@ -84,7 +85,7 @@ class SharedMemory : public std::enable_shared_from_this<SharedMemory> {
   // None when there is no room now, or this rank has dropped the tag.
   std::optional<Room> reserve(OpTag tag, std::size_t bytes, Readers readers);
   // None when there is no room now: half of it stays for blocks. Keeps this alive.
-  Lent lend(std::size_t bytes);
+  SharedBuffer allocate_shared(std::size_t bytes);
   // Makes lent memory the block of `tag`, whose first page this gives; each of the readers is to be told of something
   // in it. None when `data` is not the beginning of such memory, when a reader of an earlier operation has not given it
   // back, or when this rank has dropped the tag.
@@ -126,7 +127,7 @@ class SharedMemory : public std::enable_shared_from_this<SharedMemory> {
   const std::vector<Rank> job_ranks_;
   std::vector<char> used_;  // own pages
   std::vector<Block> blocks_;
-  std::size_t lent_pages_ = 0;
+  std::size_t shared_pages_ = 0;
   Tombstones dropped_;
   std::vector<std::uint64_t> calls_heard_;  // by rank
   std::vector<std::vector<char>> open_;     // by rank and page: a view of the block that begins there

@@ -14,10 +14,10 @@
 
 #include "runtime/net/link/completions.h"
 #include "runtime/net/link/mismatch.h"
-#include "runtime/net/tcp/outbox.h"
 #include "runtime/net/link/point_to_point.h"
 #include "runtime/net/link/tag_table.h"
 #include "runtime/net/link/tombstones.h"
+#include "runtime/net/tcp/outbox.h"
 
 namespace sirtaki::net {
 

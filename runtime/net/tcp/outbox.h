@@ -15,8 +15,8 @@
 #include <vector>
 
 #include "runtime/base/task.h"
-#include "runtime/net/tcp/frame.h"
 #include "runtime/net/link/tag_group.h"
+#include "runtime/net/tcp/frame.h"
 
 namespace sirtaki::net {
 

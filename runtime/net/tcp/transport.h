@@ -13,11 +13,11 @@
 #include <string>
 #include <vector>
 
-#include "runtime/net/tcp/channel.h"
 #include "runtime/net/link/point_to_point.h"
+#include "runtime/net/tcp/channel.h"
+#include "runtime/rendezvous/auth/secret.h"
 #include "runtime/rendezvous/link/asio_loop.h"
 #include "runtime/rendezvous/link/membership.h"
-#include "runtime/rendezvous/auth/secret.h"
 
 namespace sirtaki::net {
 

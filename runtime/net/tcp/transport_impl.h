@@ -8,9 +8,9 @@
 
 #include "runtime/net/tcp/connection.h"
 #include "runtime/net/tcp/transport.h"
+#include "runtime/rendezvous/link/auth_listener.h"
 #include "runtime/rendezvous/link/dialing.h"
 #include "runtime/rendezvous/link/early.h"
-#include "runtime/rendezvous/link/auth_listener.h"
 
 namespace sirtaki::net {
 
@@ -85,7 +85,7 @@ class Transport::Impl final : public Connection::Host,
 
   const rendezvous::Secret secret_;
   const TransportOptions options_;
-  std::unique_ptr<rendezvous::Gate> gate_;
+  std::unique_ptr<rendezvous::AuthListener> gate_;
   Channel::Shared shared_;
   Completions completions_;
   Tombstones tombstones_;

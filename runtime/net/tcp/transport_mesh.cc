@@ -28,7 +28,7 @@ Status Transport::Impl::listen() {
   gate.purpose = rendezvous::Purpose::kData;
   gate.handshake_timeout = options_.handshake_timeout;
   gate.max_visitors = options_.max_strangers + options_.ranks;
-  auto opened = rendezvous::Gate::open(loop_, std::move(gate), *this);
+  auto opened = rendezvous::AuthListener::open(loop_, std::move(gate), *this);
   SRT_TRY(opened.status().with_context("for data connections"));
   gate_ = std::move(*opened);
   return {};

@@ -1,10 +1,9 @@
 // AsioLoop: the Loop of real threads, a named thread around one Boost.Asio io_context. Sleeps in epoll when idle.
 //
-// Owned by: Session (its coordinator loop) and Hub / Client (their control thread). The destructor stops and joins.
-// Signals stay with the process's other threads: this one blocks them, so that Ctrl-C reaches the main thread.
-// An exception that escapes a task or an Asio handler (BugError, bad_alloc) ends in `on_bug`, the first one only; the
-// loop then goes on with the next task.
-// asio_context.h gives Asio users in .cc files the io_context.
+// Owned by: Session (its coordinator loop) and CoordinatorServer / Client (their control thread). The destructor stops
+// and joins. Signals stay with the process's other threads: this one blocks them, so that Ctrl-C reaches the main
+// thread. An exception that escapes a task or an Asio handler (BugError, bad_alloc) ends in `on_bug`, the first one
+// only; the loop then goes on with the next task. asio_context.h gives Asio users in .cc files the io_context.
 #pragma once
 
 #include <cstdint>

@@ -24,9 +24,9 @@ constexpr auto kAcceptPause = std::chrono::milliseconds(100);
 }  // namespace
 
 // One connection that has not proved the secret yet.
-class Gate::Visitor : public std::enable_shared_from_this<Visitor> {
+class AuthListener::Visitor : public std::enable_shared_from_this<Visitor> {
  public:
-  Visitor(Gate& gate, tcp::socket socket, std::string address) : gate_(gate), address_(std::move(address)) {
+  Visitor(AuthListener& gate, tcp::socket socket, std::string address) : gate_(gate), address_(std::move(address)) {
     Greeting::Setup setup;
     setup.loop = &gate.loop_;
     setup.accepts = true;
@@ -57,25 +57,25 @@ class Gate::Visitor : public std::enable_shared_from_this<Visitor> {
                                                    : "it went away during the handshake");
       return;
     }
-    Gate& gate = gate_;
+    AuthListener& gate = gate_;
     Guest guest{std::move(result->socket), address_, std::move(result->hello), std::move(result->rest)};
     gate.visitors_.erase(place);
     gate.handler_.on_guest(std::move(guest));
   }
 
-  Gate& gate_;
+  AuthListener& gate_;
   std::string address_;
   std::shared_ptr<Greeting> greeting_;
 };
 
-Gate::Gate(AsioLoop& loop, GateOptions options, GateHandler& handler)
+AuthListener::AuthListener(AsioLoop& loop, GateOptions options, GateHandler& handler)
     : loop_(loop),
       options_(std::move(options)),
       handler_(handler),
       acceptor_(io_context_of(loop)),
-      self_(std::make_shared<Gate*>(this)) {}
+      self_(std::make_shared<AuthListener*>(this)) {}
 
-Gate::~Gate() {
+AuthListener::~AuthListener() {
   *self_ = nullptr;
   loop_.cancel(accept_pause_);
   for (const auto& visitor : visitors_) {
@@ -85,11 +85,11 @@ Gate::~Gate() {
   acceptor_.close(ignored);
 }
 
-Result<std::unique_ptr<Gate>> Gate::open(AsioLoop& loop, GateOptions options, GateHandler& handler) {
+Result<std::unique_ptr<AuthListener>> AuthListener::open(AsioLoop& loop, GateOptions options, GateHandler& handler) {
   if (!options.secret.is_set()) {
     return invalid_argument("a server needs the job's secret; none is set");
   }
-  std::unique_ptr<Gate> gate(new Gate(loop, std::move(options), handler));
+  std::unique_ptr<AuthListener> gate(new AuthListener(loop, std::move(options), handler));
   Status status;
   const bool ran = loop.run_sync([&] {
     status = gate->listen();
@@ -106,7 +106,7 @@ Result<std::unique_ptr<Gate>> Gate::open(AsioLoop& loop, GateOptions options, Ga
   return gate;
 }
 
-Status Gate::try_port(const addrinfo& address, std::uint16_t port, int& error) {
+Status AuthListener::try_port(const addrinfo& address, std::uint16_t port, int& error) {
   UniqueFd fd(::socket(address.ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_TCP));
   if (!fd.is_open()) {
     error = errno;
@@ -130,7 +130,7 @@ Status Gate::try_port(const addrinfo& address, std::uint16_t port, int& error) {
   return {};
 }
 
-Status Gate::listen_at(const std::string& where, bool& in_use) {
+Status AuthListener::listen_at(const std::string& where, bool& in_use) {
   int error = 0;
   const AddrInfo address = look_up({where, 0}, AI_NUMERICHOST | AI_PASSIVE, error);
   if (address == nullptr) {
@@ -155,7 +155,7 @@ Status Gate::listen_at(const std::string& where, bool& in_use) {
 }
 
 // A host may lack one of the two families: "all addresses" and "localhost" mean those that it has.
-Status Gate::listen() {
+Status AuthListener::listen() {
   std::vector<std::string> candidates{options_.bind_address};
   if (options_.bind_address.empty() || options_.bind_address == "::") {
     candidates = {"::", "0.0.0.0"};
@@ -174,12 +174,12 @@ Status Gate::listen() {
   return failure;
 }
 
-void Gate::start() {
+void AuthListener::start() {
   acceptor_.native_non_blocking(true);
   wait_for_visitors();
 }
 
-void Gate::wait_for_visitors() {
+void AuthListener::wait_for_visitors() {
   acceptor_.async_wait(tcp::acceptor::wait_read, [self = self_](const boost::system::error_code& error) {
     if (!error && *self != nullptr) {
       (*self)->accept_all();
@@ -187,7 +187,7 @@ void Gate::wait_for_visitors() {
   });
 }
 
-void Gate::accept_all() {
+void AuthListener::accept_all() {
   const auto self = self_;
   while (*self != nullptr) {
     // Close-on-exec from the start: the launcher starts processes meanwhile.
@@ -210,7 +210,7 @@ void Gate::accept_all() {
   }
 }
 
-void Gate::admit(int fd) {
+void AuthListener::admit(int fd) {
   UniqueFd owned(fd);
   const SocketAddress address = remote_address_of(fd);
   tcp::socket socket(io_context_of(loop_));
@@ -229,14 +229,14 @@ void Gate::admit(int fd) {
   visitor->start();
 }
 
-void Gate::refuse(Visitor& visitor, const std::string& reason) {
+void AuthListener::refuse(Visitor& visitor, const std::string& reason) {
   const auto self = visitor.shared_from_this();
   visitors_.erase(visitor.place);
   visitor.close();
   count_stranger(visitor.address(), reason);
 }
 
-void Gate::count_stranger(const std::string& address, const std::string& reason) {
+void AuthListener::count_stranger(const std::string& address, const std::string& reason) {
   const std::uint64_t count = strangers_.fetch_add(1, std::memory_order_relaxed) + 1;
   const TimePoint now = loop_.now();
   if (told_ != 0 && now - last_told_ < kWarningPause) {

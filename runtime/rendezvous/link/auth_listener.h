@@ -1,4 +1,4 @@
-// Gate: the listening socket of a job. Lets in who proves the job's secret in time, drops everybody else.
+// AuthListener: the listening socket of a job. Lets in who proves the job's secret in time, drops everybody else.
 //
 // Owned by: Server. Everything but open() and strangers() belongs to the loop's thread, the destructor too.
 // Strangers cost a bounded amount: at most `max_visitors` connections that have not proved themselves, each with a
@@ -15,9 +15,9 @@
 #include <string>
 #include <vector>
 
-#include "runtime/rendezvous/link/asio_loop.h"
 #include "runtime/rendezvous/auth/handshake.h"
 #include "runtime/rendezvous/auth/secret.h"
+#include "runtime/rendezvous/link/asio_loop.h"
 
 namespace sirtaki::rendezvous {
 
@@ -47,11 +47,11 @@ class GateHandler {
   virtual void on_gate_warning(const std::string& line) = 0;
 };
 
-class Gate {
+class AuthListener {
  public:
   // Listens; the first connection is accepted after the loop has come round. `handler` outlives the gate.
-  static Result<std::unique_ptr<Gate>> open(AsioLoop& loop, GateOptions options, GateHandler& handler);
-  ~Gate();
+  static Result<std::unique_ptr<AuthListener>> open(AsioLoop& loop, GateOptions options, GateHandler& handler);
+  ~AuthListener();
 
   std::uint16_t port() const { return port_; }
   std::uint64_t strangers() const { return strangers_.load(std::memory_order_relaxed); }  // any thread
@@ -60,7 +60,7 @@ class Gate {
   class Visitor;
   using Visitors = std::list<std::shared_ptr<Visitor>>;
 
-  Gate(AsioLoop& loop, GateOptions options, GateHandler& handler);
+  AuthListener(AsioLoop& loop, GateOptions options, GateHandler& handler);
   Status listen();
   Status listen_at(const std::string& where, bool& in_use);
   Status try_port(const addrinfo& address, std::uint16_t port, int& error);
@@ -81,7 +81,7 @@ class Gate {
   std::atomic<std::uint64_t> strangers_{0};
   std::uint64_t told_ = 0;
   TimePoint last_told_;
-  std::shared_ptr<Gate*> self_;  // emptied by the destructor; what handlers in flight look at
+  std::shared_ptr<AuthListener*> self_;  // emptied by the destructor; what handlers in flight look at
 };
 
 }  // namespace sirtaki::rendezvous

@@ -7,9 +7,9 @@
 
 #include "runtime/base/loop.h"
 #include "runtime/base/task.h"
-#include "runtime/rendezvous/link/asio_loop.h"
 #include "runtime/rendezvous/auth/handshake.h"
 #include "runtime/rendezvous/auth/secret.h"
+#include "runtime/rendezvous/link/asio_loop.h"
 #include "runtime/rendezvous/link/sockets.h"
 
 namespace sirtaki::rendezvous {

@@ -1,7 +1,7 @@
 // Greeting: the handshake of a new connection over its socket, on either side. Includes Asio: for .cc files of
 // rendezvous and net.
 //
-// Owned by the Gate or Dialing that began it, and by its own Asio operations, which use memory of its own only.
+// Owned by the AuthListener or Dialing that began it, and by its own Asio operations, which use memory of its own only.
 // Loop thread. The result comes once, never from inside run(), and not after abandon().
 #pragma once
 
@@ -10,8 +10,8 @@
 #include <memory>
 #include <vector>
 
-#include "runtime/rendezvous/link/asio_loop.h"
 #include "runtime/rendezvous/auth/handshake.h"
+#include "runtime/rendezvous/link/asio_loop.h"
 
 namespace sirtaki::rendezvous {
 

@@ -69,9 +69,9 @@ TEST(CudaAbi, WithoutThePlugInTheCpuGoesOn) {
 }
 
 TEST(CudaAbi, NcclIsThereWhereBothLibrariesAre) {
-  ASSERT_EQ(setenv("SIRTAKI_DEVICE_NCCL_LIBRARY", PLAYED_NCCL, 1), 0);
+  ASSERT_EQ(setenv("SIRTAKI_DEVICE_NCCL_LIBRARY", FAKE_NCCL, 1), 0);
   EXPECT_EQ(sirtaki_nccl_version(), 0) << "no tensor on a GPU travels without the plug-in";
-  ASSERT_NE(dlopen(PLAYED_CUDA, RTLD_NOW | RTLD_LOCAL), nullptr) << dlerror();
+  ASSERT_NE(dlopen(FAKE_CUDA, RTLD_NOW | RTLD_LOCAL), nullptr) << dlerror();
   EXPECT_EQ(sirtaki_nccl_version(), 22809);
   ASSERT_EQ(setenv("SIRTAKI_DEVICE_NCCL_LIBRARY", OLD_NCCL, 1), 0);
   EXPECT_EQ(sirtaki_nccl_version(), 0) << "too old";
@@ -82,7 +82,7 @@ TEST(CudaAbi, NcclIsThereWhereBothLibrariesAre) {
 using Counts = std::pair<int, int>;  // recorded, made to wait
 
 TEST(CudaAbi, WithItTensorsOfTheGpuTravel) {
-  void* const player = dlopen(PLAYED_CUDA, RTLD_NOW | RTLD_LOCAL);
+  void* const player = dlopen(FAKE_CUDA, RTLD_NOW | RTLD_LOCAL);
   ASSERT_NE(player, nullptr) << dlerror();
   const auto told =
       [ask = reinterpret_cast<void (*)(void*, int*, int*)>(dlsym(player, "played_cuda_told"))](void* stream) {
@@ -133,7 +133,7 @@ TEST(CudaAbi, WithItTensorsOfTheGpuTravel) {
 }
 
 TEST(CudaAbi, AGpuThatIsNotThereIsNamed) {
-  ASSERT_NE(dlopen(PLAYED_CUDA, RTLD_NOW | RTLD_LOCAL), nullptr) << dlerror();
+  ASSERT_NE(dlopen(FAKE_CUDA, RTLD_NOW | RTLD_LOCAL), nullptr) << dlerror();
   ASSERT_EQ(sirtaki_init(nullptr), SIRTAKI_OK) << sirtaki_last_error();
   std::vector<float> values{1};
   const std::int64_t dim = 1;

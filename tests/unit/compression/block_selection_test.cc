@@ -37,7 +37,7 @@ TEST(BlockSelection, ChoosesByTheMeanAndPadsAShortBlock) {
   EXPECT_EQ(out, (std::vector<float>{0, 0, 0, 0, 4, 4, 4, -6, 10, 10}));
 }
 
-// One rank's part of the shared recipe: what it sends of blocks that all agreed on.
+// One rank's part of the shared reduction: what it sends of blocks that all agreed on.
 struct Member {
   std::vector<float> gradient;
   std::vector<float> left;

@@ -4,7 +4,7 @@
 #include <limits>
 #include <vector>
 
-#include "compression/catalog.h"
+#include "compression/codecs/catalog.h"
 
 namespace sirtaki::compression {
 namespace {

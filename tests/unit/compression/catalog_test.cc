@@ -1,4 +1,4 @@
-#include "compression/catalog.h"
+#include "compression/codecs/catalog.h"
 
 #include <gtest/gtest.h>
 

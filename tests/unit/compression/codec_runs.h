@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "compression/catalog.h"
+#include "compression/codecs/catalog.h"
 
 namespace sirtaki::compression {
 

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "compression/catalog.h"
+#include "compression/codecs/catalog.h"
 #include "tests/unit/compression/codec_runs.h"
 
 namespace sirtaki::compression {
@@ -19,7 +19,7 @@ namespace {
 // Integers up to 127 pass int8 with scale 1; what is left is exact.
 TEST(Memory, OwesWhatNeitherTheRankNorTheOwnerHasSent) {
   const PayloadCodec& int8 = *find_payload_codec("int8");
-  TensorMemory memory(int8, {1, 4}, {.numel = 10}, {.stripe = 4, .ranks = 2, .rank = 1});
+  CodecState memory(int8, {1, 4}, {.numel = 10}, {.stripe = 4, .ranks = 2, .rank = 1});
   EXPECT_TRUE(memory.empty());
 
   std::vector<float> gradient = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10};
@@ -50,7 +50,7 @@ TEST(Memory, OwesWhatNeitherTheRankNorTheOwnerHasSent) {
 }
 
 // One rank that encodes and decodes: what arrives of a step.
-std::vector<float> step_of(TensorMemory& memory, std::uint64_t step, std::mt19937_64& random) {
+std::vector<float> step_of(CodecState& memory, std::uint64_t step, std::mt19937_64& random) {
   const std::int64_t numel = memory.shape().numel;
   std::vector<float> gradient(static_cast<std::size_t>(numel));
   for (float& value : gradient) {
@@ -86,16 +86,16 @@ TEST(Memory, CodersGoOnFromWhatTheyRemembered) {
   for (const Case& one : with_memory()) {
     SCOPED_TRACE(one.codec);
     const PayloadCodec& codec = *find_payload_codec(one.codec);
-    TensorMemory memory(codec, one.params, kMatrix, kAlone);
+    CodecState memory(codec, one.params, kMatrix, kAlone);
     std::mt19937_64 random(7);
     for (std::uint64_t step = 0; step < 3; ++step) {
       step_of(memory, step, random);
     }
     const std::vector<std::byte> remembered = memory.remembered();
-    ASSERT_TRUE(TensorMemory::check_remembered(remembered, kMatrix.numel));
+    ASSERT_TRUE(CodecState::check_remembered(remembered, kMatrix.numel));
     std::vector<float> owed(static_cast<std::size_t>(kMatrix.numel));
     memory.owed(bytes(owed));
-    TensorMemory again(codec, one.params, kMatrix, kAlone);
+    CodecState again(codec, one.params, kMatrix, kAlone);
     again.restore(bytes(owed));
     again.at_step(3);
     again.recall(remembered);
@@ -108,49 +108,49 @@ TEST(Memory, CodersGoOnFromWhatTheyRemembered) {
 
 TEST(Memory, MomentumAloneMeansSomethingToOtherParameters) {
   const std::vector<Case> cases = with_memory();
-  TensorMemory memory(*find_payload_codec("group_topk"), cases[0].params, kMatrix, kAlone);
+  CodecState memory(*find_payload_codec("group_topk"), cases[0].params, kMatrix, kAlone);
   std::mt19937_64 random(8);
   step_of(memory, 0, random);
   ASSERT_FALSE(memory.momentum().empty());
-  TensorMemory other(*find_payload_codec("threshold_sparse"), cases[2].params, kMatrix, kAlone);
+  CodecState other(*find_payload_codec("threshold_sparse"), cases[2].params, kMatrix, kAlone);
   other.recall(memory.remembered());
   EXPECT_EQ(other.momentum(), memory.momentum());
-  TensorMemory without(*find_payload_codec("threshold_sparse"), cases[3].params, kMatrix, kAlone);
+  CodecState without(*find_payload_codec("threshold_sparse"), cases[3].params, kMatrix, kAlone);
   without.recall(memory.remembered());
   EXPECT_TRUE(without.momentum().empty());
-  TensorMemory larger(*find_payload_codec("group_topk"), cases[0].params, {.numel = 961}, kAlone);
+  CodecState larger(*find_payload_codec("group_topk"), cases[0].params, {.numel = 961}, kAlone);
   larger.recall(memory.remembered());
   EXPECT_TRUE(larger.momentum().empty());
 }
 
 TEST(Memory, RefusesToRememberWhatIsDamaged) {
-  TensorMemory memory(*find_payload_codec("group_topk"), with_memory()[0].params, kMatrix, kAlone);
+  CodecState memory(*find_payload_codec("group_topk"), with_memory()[0].params, kMatrix, kAlone);
   std::mt19937_64 random(9);
   step_of(memory, 0, random);
   const std::vector<std::byte> good = memory.remembered();
   for (std::size_t size = 0; size < good.size(); ++size) {
-    EXPECT_FALSE(TensorMemory::check_remembered({good.data(), size}, kMatrix.numel)) << size;
+    EXPECT_FALSE(CodecState::check_remembered({good.data(), size}, kMatrix.numel)) << size;
   }
-  EXPECT_FALSE(TensorMemory::check_remembered(good, kMatrix.numel - 1));
+  EXPECT_FALSE(CodecState::check_remembered(good, kMatrix.numel - 1));
   std::vector<std::byte> nan = good;
   // The last number of the momentum, in front of the length of what is the coder's own.
   std::fill_n(nan.end() - 8, 4, std::byte{0xFF});
-  EXPECT_FALSE(TensorMemory::check_remembered(nan, kMatrix.numel));
-  TensorMemory again(*find_payload_codec("group_topk"), with_memory()[0].params, kMatrix, kAlone);
+  EXPECT_FALSE(CodecState::check_remembered(nan, kMatrix.numel));
+  CodecState again(*find_payload_codec("group_topk"), with_memory()[0].params, kMatrix, kAlone);
   again.recall(nan);
   EXPECT_TRUE(again.momentum().empty());
 }
 
 TEST(Memory, WithoutErrorFeedbackNothingIsOwed) {
   const PayloadCodec& int8 = *find_payload_codec("int8");
-  TensorMemory memory(int8, {0, 256}, {.numel = 3}, {.stripe = 1024, .ranks = 4, .rank = 0});
+  CodecState memory(int8, {0, 256}, {.numel = 3}, {.stripe = 1024, .ranks = 4, .rank = 0});
   std::vector<float> gradient = {1, 2, 3};
   EXPECT_EQ(memory.feedback(bytes(gradient), 0).residual, nullptr);
   EXPECT_EQ(memory.owner_feedback(bytes(gradient), 0).residual, nullptr);
   EXPECT_TRUE(memory.empty());
 }
 
-// A world of ranks that runs the scatter recipe by hand: stripes to owners, which sum, encode again and send to all.
+// A world of ranks that runs the scatter reduction by hand: stripes to owners, which sum, encode again and send to all.
 class ScatterWorld {
  public:
   ScatterWorld(const PayloadCodec& codec, std::int64_t numel, int ranks) : numel_(numel) {
@@ -159,11 +159,11 @@ class ScatterWorld {
     stripe_ = codec.stripe(values, shape, ranks);
     for (Rank rank = 0; rank < ranks; ++rank) {
       const Ownership ownership{.stripe = stripe_, .ranks = ranks, .rank = rank};
-      memories_.push_back(std::make_unique<TensorMemory>(codec, values, shape, ownership));
+      memories_.push_back(std::make_unique<CodecState>(codec, values, shape, ownership));
     }
   }
 
-  TensorMemory& memory(Rank rank) { return *memories_[static_cast<std::size_t>(rank)]; }
+  CodecState& memory(Rank rank) { return *memories_[static_cast<std::size_t>(rank)]; }
 
   // The sum that all ranks get.
   std::vector<float> step(std::vector<std::vector<float>>& gradients) {
@@ -175,12 +175,12 @@ class ScatterWorld {
       std::vector<std::vector<std::byte>> payloads;
       std::vector<const std::byte*> pointers;
       for (std::size_t rank = 0; rank < memories_.size(); ++rank) {
-        TensorMemory& one = *memories_[rank];
+        CodecState& one = *memories_[rank];
         payloads.emplace_back(one.coder().payload_bytes(piece.numel));
         one.coder().encode(piece, one.feedback(bytes(gradients[rank]) + at, offset), payloads.back());
         pointers.push_back(payloads.back().data());
       }
-      TensorMemory& owner = memory(memory(0).ownership().owner_of(offset));
+      CodecState& owner = memory(memory(0).ownership().owner_of(offset));
       owner.coder().sum(piece, pointers, bytes(sums));
       std::vector<std::byte> answer(owner.owner_coder().payload_bytes(piece.numel));
       owner.owner_coder().encode(piece, owner.owner_feedback(bytes(sums), offset), answer);
@@ -199,7 +199,7 @@ class ScatterWorld {
   }
 
  private:
-  static void add(const TensorMemory& memory, std::vector<float>& total) {
+  static void add(const CodecState& memory, std::vector<float>& total) {
     std::vector<float> one(total.size());
     memory.owed(bytes(one));
     for (std::size_t i = 0; i < total.size(); ++i) {
@@ -209,7 +209,7 @@ class ScatterWorld {
 
   const std::int64_t numel_;
   std::int64_t stripe_ = 0;
-  std::vector<std::unique_ptr<TensorMemory>> memories_;
+  std::vector<std::unique_ptr<CodecState>> memories_;
 };
 
 // All numbers are integers far below 2^24, so every sum here is exact.
@@ -253,7 +253,7 @@ TEST(Memory, GivesEveryStripeOneOwner) {
     std::vector<float> gradient(1030);
     std::vector<float> total(1030);
     for (Rank rank = 0; rank < ranks; ++rank) {
-      TensorMemory memory(int8, {1, 4}, {.numel = 1030}, {.stripe = 100, .ranks = ranks, .rank = rank});
+      CodecState memory(int8, {1, 4}, {.numel = 1030}, {.stripe = 100, .ranks = ranks, .rank = rank});
       for (std::int64_t offset = 0; offset < 1030; offset += 10) {
         if (memory.ownership().owner_of(offset) == rank) {
           const std::vector<float> ones(10, 1.0F);

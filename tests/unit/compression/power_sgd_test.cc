@@ -38,7 +38,7 @@ std::vector<float> matrix(std::int64_t rows, std::int64_t cols, int rank, std::u
   return out;
 }
 
-// Ranks that reduce factors, as the recipe does.
+// Ranks that reduce factors, as the reduction does.
 class World {
  public:
   World(std::size_t ranks, const Shape& shape, std::int64_t rank, bool warm) {

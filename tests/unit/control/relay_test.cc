@@ -253,7 +253,7 @@ TEST(RelayedCoordinator, NamesTheSameRanksAndValuesAsWithoutATree) {
       relay.on_said({{RankSet::of(r), said_by(r)}}, at({}));
     }
     for (const Bundle& bundle : relay.take_actions().up) {
-      for (const Said& said : bundle) {
+      for (const SourcedMessage& said : bundle) {
         top.on_said(said.ranks, said.message, at({}));
       }
     }

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/unit/device/played/cuda_runtime_api.h"
+#include "tests/unit/device/fake_cuda/cuda_runtime_api.h"
 
 namespace sirtaki::device::cuda {
 namespace {

@@ -17,8 +17,8 @@ class Screen {
   explicit Screen(int ranks, OutputOptions options = {})
       : mux(
             ranks, options,
-            [this](Stream stream, const std::string& bytes) {
-              (stream == Stream::kStdout ? out : err) += bytes;
+            [this](OutputStream stream, const std::string& bytes) {
+              (stream == OutputStream::kStdout ? out : err) += bytes;
               both += bytes;
             },
             [] { return std::string("12:00:00.000"); }) {}
@@ -33,80 +33,80 @@ class Screen {
 
 TEST(OutputMux, TagsLinesByRankAndStream) {
   Screen screen(2);
-  screen.mux.feed(0, Stream::kStdout, "hello\nworld\n");
-  screen.mux.feed(1, Stream::kStderr, "oh\n");
+  screen.mux.feed(0, OutputStream::kStdout, "hello\nworld\n");
+  screen.mux.feed(1, OutputStream::kStderr, "oh\n");
   EXPECT_EQ(screen.out, "[0] hello\n[0] world\n");
   EXPECT_EQ(screen.err, "[1!] oh\n");
 }
 
 TEST(OutputMux, AlignsTagsOfManyRanks) {
   Screen screen(12);
-  screen.mux.feed(3, Stream::kStdout, "a\n");
-  screen.mux.feed(11, Stream::kStdout, "b\n");
+  screen.mux.feed(3, OutputStream::kStdout, "a\n");
+  screen.mux.feed(11, OutputStream::kStdout, "b\n");
   EXPECT_EQ(screen.out, "[ 3] a\n[11] b\n");
 }
 
 TEST(OutputMux, WaitsForTheEndOfALine) {
   Screen screen(2);
-  screen.mux.feed(0, Stream::kStdout, "one ");
-  screen.mux.feed(1, Stream::kStdout, "two ");
+  screen.mux.feed(0, OutputStream::kStdout, "one ");
+  screen.mux.feed(1, OutputStream::kStdout, "two ");
   EXPECT_EQ(screen.out, "");
   EXPECT_TRUE(screen.mux.pending());
-  screen.mux.feed(0, Stream::kStdout, "line\n");
-  screen.mux.feed(1, Stream::kStdout, "lines\n");
+  screen.mux.feed(0, OutputStream::kStdout, "line\n");
+  screen.mux.feed(1, OutputStream::kStdout, "lines\n");
   EXPECT_EQ(screen.out, "[0] one line\n[1] two lines\n");
   EXPECT_FALSE(screen.mux.pending());
 }
 
 TEST(OutputMux, ShowsUnfinishedLinesOnFlushAndGoesOnWhereItWas) {
   Screen screen(2);
-  screen.mux.feed(0, Stream::kStdout, "loading");
+  screen.mux.feed(0, OutputStream::kStdout, "loading");
   screen.flush();
   EXPECT_EQ(screen.out, "[0] loading");
-  screen.mux.feed(0, Stream::kStdout, "...done\n");
+  screen.mux.feed(0, OutputStream::kStdout, "...done\n");
   EXPECT_EQ(screen.out, "[0] loading...done\n");
 }
 
 TEST(OutputMux, DoesNotTearALineThatIsStillComing) {
   Screen screen(2);
-  screen.mux.feed(0, Stream::kStdout, "12");
+  screen.mux.feed(0, OutputStream::kStdout, "12");
   screen.mux.flush();
-  screen.mux.feed(0, Stream::kStdout, "34");
+  screen.mux.feed(0, OutputStream::kStdout, "34");
   screen.mux.flush();
-  screen.mux.feed(1, Stream::kStdout, "x\n");
-  screen.mux.feed(0, Stream::kStdout, "56\n");
+  screen.mux.feed(1, OutputStream::kStdout, "x\n");
+  screen.mux.feed(0, OutputStream::kStdout, "56\n");
   EXPECT_EQ(screen.out, "[1] x\n[0] 123456\n");
 }
 
 TEST(OutputMux, KeepsAnotherRankOffAnUnfinishedLine) {
   Screen screen(2);
-  screen.mux.feed(0, Stream::kStdout, "loading");
+  screen.mux.feed(0, OutputStream::kStdout, "loading");
   screen.flush();
-  screen.mux.feed(1, Stream::kStdout, "x\n");
-  screen.mux.feed(0, Stream::kStdout, "...done\n");
+  screen.mux.feed(1, OutputStream::kStdout, "x\n");
+  screen.mux.feed(0, OutputStream::kStdout, "...done\n");
   EXPECT_EQ(screen.out, "[0] loading\n[1] x\n[0] ...done\n");
 }
 
 TEST(OutputMux, OneTerminalKeepsTheStreamsApartToo) {
   Screen screen(1, {.one_terminal = true});
-  screen.mux.feed(0, Stream::kStdout, "50%");
+  screen.mux.feed(0, OutputStream::kStdout, "50%");
   screen.flush();
-  screen.mux.feed(0, Stream::kStderr, "warning\n");
+  screen.mux.feed(0, OutputStream::kStderr, "warning\n");
   EXPECT_EQ(screen.both, "[0] 50%\n[0!] warning\n");
 }
 
 TEST(OutputMux, KeepsProgressLines) {
   Screen screen(1);
-  screen.mux.feed(0, Stream::kStderr, "10%\r20%\r");
+  screen.mux.feed(0, OutputStream::kStderr, "10%\r20%\r");
   EXPECT_EQ(screen.err, "[0!] 10%\r[0!] 20%\r");
-  screen.mux.feed(0, Stream::kStderr, "done\n");
+  screen.mux.feed(0, OutputStream::kStderr, "done\n");
   EXPECT_EQ(screen.err, "[0!] 10%\r[0!] 20%\r[0!] done\n");
 }
 
 TEST(OutputMux, TakesACarriageReturnAndItsNewlineForOneLineEnd) {
   Screen screen(1);
-  screen.mux.feed(0, Stream::kStdout, "a\r\nb\r");
-  screen.mux.feed(0, Stream::kStdout, "\nc\n");
+  screen.mux.feed(0, OutputStream::kStdout, "a\r\nb\r");
+  screen.mux.feed(0, OutputStream::kStdout, "\nc\n");
   EXPECT_EQ(screen.out, "[0] a\r\n[0] b\r\n[0] c\n");
 }
 
@@ -118,7 +118,7 @@ TEST(OutputMux, KeepsEveryByteEvenIfItIsNoText) {
   }
   bytes += '\n';
   for (const char c : bytes) {
-    screen.mux.feed(0, Stream::kStdout, std::string_view(&c, 1));
+    screen.mux.feed(0, OutputStream::kStdout, std::string_view(&c, 1));
     screen.flush();
   }
   screen.mux.finish(0);
@@ -127,18 +127,18 @@ TEST(OutputMux, KeepsEveryByteEvenIfItIsNoText) {
 
 TEST(OutputMux, FlushDoesNotCutACharacter) {
   Screen screen(1);
-  screen.mux.feed(0, Stream::kStdout, "gr\xc3");
+  screen.mux.feed(0, OutputStream::kStdout, "gr\xc3");
   screen.flush();
   EXPECT_EQ(screen.out, "[0] gr");
   EXPECT_FALSE(screen.mux.pending());
-  screen.mux.feed(0, Stream::kStdout, "\xbc\xc3\x9f\n");
+  screen.mux.feed(0, OutputStream::kStdout, "\xbc\xc3\x9f\n");
   EXPECT_EQ(screen.out, "[0] gr\xc3\xbc\xc3\x9f\n");
 }
 
 TEST(OutputMux, FinishShowsTheRestAndEndsTheLine) {
   Screen screen(2);
-  screen.mux.feed(0, Stream::kStdout, "no newline");
-  screen.mux.feed(1, Stream::kStdout, "cut \xe2\x82");
+  screen.mux.feed(0, OutputStream::kStdout, "no newline");
+  screen.mux.feed(1, OutputStream::kStdout, "cut \xe2\x82");
   screen.mux.finish(0);
   screen.mux.finish(1);
   EXPECT_EQ(screen.out, "[0] no newline\n[1] cut \xe2\x82\n");
@@ -146,29 +146,29 @@ TEST(OutputMux, FinishShowsTheRestAndEndsTheLine) {
 
 TEST(OutputMux, ShowsVeryLongLinesInParts) {
   Screen screen(1);
-  screen.mux.feed(0, Stream::kStdout, std::string(OutputMux::kMaxHeld + 1, 'x'));
+  screen.mux.feed(0, OutputStream::kStdout, std::string(OutputMux::kMaxHeld + 1, 'x'));
   EXPECT_EQ(screen.out.size(), OutputMux::kMaxHeld + 1 + 4);
 }
 
 TEST(OutputMux, WithoutTagsAddsNothing) {
   Screen screen(1, {.tags = false});
-  screen.mux.feed(0, Stream::kStdout, "a\nb");
+  screen.mux.feed(0, OutputStream::kStdout, "a\nb");
   screen.mux.finish(0);
   EXPECT_EQ(screen.out, "a\nb");
 }
 
 TEST(OutputMux, PutsTheTimeInFront) {
   Screen screen(1, {.timestamps = true});
-  screen.mux.feed(0, Stream::kStdout, "a\n");
+  screen.mux.feed(0, OutputStream::kStdout, "a\n");
   EXPECT_EQ(screen.out, "12:00:00.000 [0] a\n");
 }
 
 TEST(OutputMux, RemembersTheLastLinesOfStandardError) {
   Screen screen(1);
   for (int i = 0; i < 30; ++i) {
-    screen.mux.feed(0, Stream::kStderr, "line " + std::to_string(i) + "\n");
+    screen.mux.feed(0, OutputStream::kStderr, "line " + std::to_string(i) + "\n");
   }
-  screen.mux.feed(0, Stream::kStderr, "10%\r99%\r\nlast");
+  screen.mux.feed(0, OutputStream::kStderr, "10%\r99%\r\nlast");
   const auto tail = screen.mux.tail(0);
   ASSERT_EQ(tail.size(), OutputMux::kTailLines);
   EXPECT_EQ(tail.back(), "last");
@@ -192,7 +192,7 @@ TEST(RankFiles, OnePerRankAndStreamWithLeadingZeros) {
   {
     auto files = RankFiles::create(pattern + "/out", 11);
     ASSERT_TRUE(files);
-    EXPECT_TRUE(files->write(3, Stream::kStderr, "text"));
+    EXPECT_TRUE(files->write(3, OutputStream::kStderr, "text"));
   }
   std::ifstream file(pattern + "/out/rank.03/stderr");
   std::stringstream content;

@@ -9,8 +9,8 @@
 #include <cstdlib>
 #include <random>
 
-#include "runtime/rendezvous/link/frame.h"
 #include "runtime/rendezvous/auth/handshake.h"
+#include "runtime/rendezvous/link/frame.h"
 #include "tests/unit/rendezvous/world.h"
 
 namespace sirtaki::rendezvous {

@@ -16,8 +16,8 @@
 
 #include "runtime/base/check.h"
 #include "runtime/rendezvous/client.h"
-#include "runtime/rendezvous/server.h"
 #include "runtime/rendezvous/link/sockets.h"
+#include "runtime/rendezvous/server.h"
 
 namespace sirtaki::rendezvous {
 

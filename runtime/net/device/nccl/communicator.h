@@ -13,9 +13,9 @@
 #include <string>
 #include <vector>
 
-#include "runtime/base/telemetry/log.h"
 #include "runtime/base/loop.h"
 #include "runtime/base/task.h"
+#include "runtime/base/telemetry/log.h"
 #include "runtime/base/types.h"
 #include "runtime/net/device/nccl/nccl_api.h"
 

@@ -51,7 +51,7 @@ class SpoilingNet final : public net::Collectives {
   net::Collectives& inner_;
 };
 
-class DevicePlaneTest : public ::testing::Test {
+class DeviceTransportTest : public ::testing::Test {
  protected:
   struct Member {
     std::unique_ptr<SpoilingNet> net;
@@ -60,7 +60,7 @@ class DevicePlaneTest : public ::testing::Test {
     std::vector<std::string> lines;
     std::unique_ptr<Logger> log;
     std::unique_ptr<DeviceStage> stage;
-    std::unique_ptr<DevicePlane> plane;
+    std::unique_ptr<DeviceTransport> plane;
     std::vector<Status> broken;
     std::optional<Status> answer;
 
@@ -69,12 +69,12 @@ class DevicePlaneTest : public ::testing::Test {
     }
   };
 
-  DevicePlaneTest() {
+  DeviceTransportTest() {
     for (Rank rank = 0; rank < kRanks; ++rank) {
       open(rank);
     }
   }
-  ~DevicePlaneTest() override {
+  ~DeviceTransportTest() override {
     for (Member& member : members_) {
       member.plane->close();
       member.plane.reset();
@@ -102,18 +102,18 @@ class DevicePlaneTest : public ::testing::Test {
   }
   void make_plane(Rank rank, int version, const std::string& data = "auto") {
     Member& member = at(rank);
-    DevicePlaneOptions options;
+    DeviceTransportOptions options;
     options.data = data;
     options.nccl.communicator.connect_timeout = std::chrono::seconds(2);
-    member.plane = std::make_unique<DevicePlane>(
-        DevicePlaneDeps{loop(), *member.net, world_->link(rank), *member.stage, *member.log, member.stats,
-                        [&member](const Status& why) { member.broken.push_back(why); }},
+    member.plane = std::make_unique<DeviceTransport>(
+        DeviceTransportDeps{loop(), *member.net, world_->link(rank), *member.stage, *member.log, member.stats,
+                            [&member](const Status& why) { member.broken.push_back(why); }},
         options, net::nccl::Library{nccl_.api(), version, "a test"});
   }
   // Until nothing is left to do.
   void settle() {
     for (Member& member : members_) {
-      member.plane->when_known([&member](const DevicePlane::Answer& answer) { member.answer = answer.status(); });
+      member.plane->when_known([&member](const DeviceTransport::Answer& answer) { member.answer = answer.status(); });
     }
     static_cast<void>(world_->wait([] { return false; }));
   }
@@ -128,12 +128,12 @@ class DevicePlaneTest : public ::testing::Test {
     EXPECT_FALSE(at(1).says("tensors of GPUs travel")) << "said once, by rank 0";
   }
 
-  net::testing::PlayedNccl nccl_;
+  net::testing::FakeNccl nccl_;
   std::unique_ptr<net::testing::World> world_ = net::testing::make_local_world(kRanks);
   std::array<Member, kRanks> members_;
 };
 
-TEST_F(DevicePlaneTest, RanksThatCanGoOverNccl) {
+TEST_F(DeviceTransportTest, RanksThatCanGoOverNccl) {
   EXPECT_EQ(at(0).plane->name(), "undecided");
   settle();
   for (Member& member : members_) {
@@ -142,7 +142,7 @@ TEST_F(DevicePlaneTest, RanksThatCanGoOverNccl) {
   }
 }
 
-TEST_F(DevicePlaneTest, ADamagedReportEndsTheJob) {
+TEST_F(DeviceTransportTest, ADamagedReportEndsTheJob) {
   at(1).net->spoiled_at = 3;  // the highest byte of rank 0's version
   settle();
   ASSERT_EQ(at(1).broken.size(), 1U);
@@ -155,13 +155,13 @@ TEST_F(DevicePlaneTest, ADamagedReportEndsTheJob) {
   EXPECT_TRUE(at(1).answer.has_value());
 }
 
-TEST_F(DevicePlaneTest, VersionsThatDifferBringAllToTheHostsMemory) {
+TEST_F(DeviceTransportTest, VersionsThatDifferBringAllToTheHostsMemory) {
   make_plane(1, 21801);
   settle();
   expect_all_on_the_host("rank 1 has NCCL 2.18.1 and rank 0 has 2.28.9");
 }
 
-TEST_F(DevicePlaneTest, VersionsThatDifferAreAnErrorWhereNcclIsDemanded) {
+TEST_F(DeviceTransportTest, VersionsThatDifferAreAnErrorWhereNcclIsDemanded) {
   make_plane(0, 22809, "nccl");
   make_plane(1, 21801, "nccl");
   settle();
@@ -171,7 +171,7 @@ TEST_F(DevicePlaneTest, VersionsThatDifferAreAnErrorWhereNcclIsDemanded) {
   }
 }
 
-TEST_F(DevicePlaneTest, TwoRanksOnOneGpuGoThroughTheHostsMemory) {
+TEST_F(DeviceTransportTest, TwoRanksOnOneGpuGoThroughTheHostsMemory) {
   nccl_.put_on_one_gpu();
   const int before = at(0).device->alive();
   settle();
@@ -181,7 +181,7 @@ TEST_F(DevicePlaneTest, TwoRanksOnOneGpuGoThroughTheHostsMemory) {
   EXPECT_EQ(at(0).device->alive(), before + 1) << "what was made for NCCL is given back, but for a stream for copies";
 }
 
-TEST_F(DevicePlaneTest, MemoryThatIsTooSmallIsNotKept) {
+TEST_F(DeviceTransportTest, MemoryThatIsTooSmallIsNotKept) {
   settle();
   const int before = at(0).device->alive();
   for (const std::size_t bytes : {1000U, 2000U, 4000U, 3000U}) {
@@ -192,7 +192,7 @@ TEST_F(DevicePlaneTest, MemoryThatIsTooSmallIsNotKept) {
   }
 }
 
-TEST_F(DevicePlaneTest, MemoryIsKeptWhileCopiesUseIt) {
+TEST_F(DeviceTransportTest, MemoryIsKeptWhileCopiesUseIt) {
   settle();
   FakeDevice& device = *at(0).device;
   std::vector<std::byte> here(1000);
@@ -211,7 +211,7 @@ TEST_F(DevicePlaneTest, MemoryIsKeptWhileCopiesUseIt) {
   EXPECT_EQ(device.alive(), before + 1) << "the first is released";
 }
 
-TEST_F(DevicePlaneTest, CopiesAreMarkedWithoutAVisit) {
+TEST_F(DeviceTransportTest, CopiesAreMarkedWithoutAVisit) {
   settle();
   const int before = at(0).device->visits();
   EXPECT_TRUE(at(0).plane->mark_copies());

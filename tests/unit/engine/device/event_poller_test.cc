@@ -15,9 +15,9 @@ namespace {
 
 using device::testing::FakeDevice;
 
-class DeviceWatchTest : public ::testing::Test {
+class EventPollerTest : public ::testing::Test {
  protected:
-  DeviceWatchTest() {
+  EventPollerTest() {
     auto device = std::make_unique<FakeDevice>();
     device_ = device.get();
     stream_ = *device_->make_stream(device::Priority::kNormal);
@@ -35,12 +35,12 @@ class DeviceWatchTest : public ::testing::Test {
       auto stage = DeviceStage::create(std::move(device), std::move(deps), {});
       SRT_CHECK(stage);
       stage_ = std::move(*stage);
-      DeviceWatchOptions options;
+      EventPollerOptions options;
       options.deadline = std::chrono::seconds(10);
-      watch_ = std::make_unique<DeviceWatch>(*loop_, *stage_, options);
+      watch_ = std::make_unique<EventPoller>(*loop_, *stage_, options);
     });
   }
-  ~DeviceWatchTest() override {
+  ~EventPollerTest() override {
     device_->run();
     run([&] {
       watch_.reset();
@@ -76,13 +76,13 @@ class DeviceWatchTest : public ::testing::Test {
   device::Stream stream_;
   std::byte memory_[2] = {};
   std::unique_ptr<DeviceStage> stage_;
-  std::unique_ptr<DeviceWatch> watch_;
+  std::unique_ptr<EventPoller> watch_;
   std::vector<Status> lost_;
   std::vector<int> told_;
   std::vector<Status> statuses_;
 };
 
-TEST_F(DeviceWatchTest, TellsInOrderWhenWorkIsDone) {
+TEST_F(EventPollerTest, TellsInOrderWhenWorkIsDone) {
   work();
   ask(1);
   work();
@@ -101,7 +101,7 @@ TEST_F(DeviceWatchTest, TellsInOrderWhenWorkIsDone) {
   EXPECT_FALSE(clock_.step()) << "an idle job sleeps";
 }
 
-TEST_F(DeviceWatchTest, NobodyIsToldFromWithin) {
+TEST_F(EventPollerTest, NobodyIsToldFromWithin) {
   device_->run();
   ask(1);
   EXPECT_TRUE(told_.empty());
@@ -109,7 +109,7 @@ TEST_F(DeviceWatchTest, NobodyIsToldFromWithin) {
   EXPECT_EQ(told_, std::vector{1});
 }
 
-TEST_F(DeviceWatchTest, AnErrorOfTheDeviceIsTheLossOfIt) {
+TEST_F(EventPollerTest, AnErrorOfTheDeviceIsTheLossOfIt) {
   work();
   ask(1);
   run([&] {
@@ -131,7 +131,7 @@ TEST_F(DeviceWatchTest, AnErrorOfTheDeviceIsTheLossOfIt) {
   EXPECT_FALSE(statuses_[2]);
 }
 
-TEST_F(DeviceWatchTest, ADeviceThatFailsMeanwhileIsLost) {
+TEST_F(EventPollerTest, ADeviceThatFailsMeanwhileIsLost) {
   work();
   ask(1);
   device_->break_down(unavailable("an illegal address"));
@@ -141,7 +141,7 @@ TEST_F(DeviceWatchTest, ADeviceThatFailsMeanwhileIsLost) {
   EXPECT_FALSE(statuses_[0]);
 }
 
-TEST_F(DeviceWatchTest, AFailureAfterTheEndOfTheStageIsToldAsWell) {
+TEST_F(EventPollerTest, AFailureAfterTheEndOfTheStageIsToldAsWell) {
   work();
   ask(1);
   run([&] { stage_->end({Code::kShutdown, "over"}); });
@@ -152,7 +152,7 @@ TEST_F(DeviceWatchTest, AFailureAfterTheEndOfTheStageIsToldAsWell) {
   EXPECT_EQ(statuses_[0].code(), Code::kShutdown);
 }
 
-TEST_F(DeviceWatchTest, WorkThatNeverEndsIsNotWaitedForForEver) {
+TEST_F(EventPollerTest, WorkThatNeverEndsIsNotWaitedForForEver) {
   work();
   ask(1);
   pass(std::chrono::seconds(9));
@@ -162,7 +162,7 @@ TEST_F(DeviceWatchTest, WorkThatNeverEndsIsNotWaitedForForEver) {
   EXPECT_NE(statuses_[0].text().find("has not come to the end of copies and kernels"), std::string_view::npos);
 }
 
-TEST_F(DeviceWatchTest, EndTellsAllWhoWait) {
+TEST_F(EventPollerTest, EndTellsAllWhoWait) {
   work();
   ask(1);
   ask(2);

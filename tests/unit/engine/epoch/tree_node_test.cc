@@ -26,7 +26,7 @@ Announce announce(const std::string& name) {
 
 std::string text_of(const Bundle& bundle) {
   std::string text;
-  for (const control::Said& said : bundle) {
+  for (const control::SourcedMessage& said : bundle) {
     const auto* named = std::get_if<Announce>(&said.message);
     text += said.ranks.to_string() + (named != nullptr ? " announce " + named->name : " leave") + "; ";
   }
@@ -34,9 +34,9 @@ std::string text_of(const Bundle& bundle) {
 }
 
 // A rank that the test plays, at the other end of a branch.
-class Played final : public rendezvous::BranchHandler, public rendezvous::BranchPortHandler {
+class Fake final : public rendezvous::BranchHandler, public rendezvous::BranchPortHandler {
  public:
-  ~Played() override {
+  ~Fake() override {
     loop.run_sync([this] {
       branch.reset();
       port.reset();
@@ -173,8 +173,8 @@ class TreeNodeTest : public testing::Test {
   rendezvous::Secret secret_ = rendezvous::Secret::generate().value();
   EventLog log_;
   rendezvous::AsioLoop loop_{"control"};
-  Played above_;
-  Played below_;
+  Fake above_;
+  Fake below_;
   std::unique_ptr<TreeNode> node_;
 };
 
@@ -210,7 +210,7 @@ TEST_F(TreeNodeTest, AChildSpeaksForItselfOnly) {
 
 TEST_F(TreeNodeTest, AConnectionWithoutAPlaceIsRefused) {
   open_with_child();
-  Played other;
+  Fake other;
   other.dial(node_->endpoints({"127.0.0.1:1"}).front(), secret_, {Epoch(4), 1, 0});
   other.log.await("end");
   log_.await("refused a connection of rank 1 in epoch 4");
@@ -227,7 +227,7 @@ TEST_F(TreeNodeTest, AChildThatVanishesWhileItsRankLivesEndsTheJob) {
 TEST_F(TreeNodeTest, WhatAnEarlierEpochLeftBehindTakesNoPlaceOfAChild) {
   open(0);
   const std::string where = node_->endpoints({"127.0.0.1:1"}).front();
-  std::array<Played, 3> stale;
+  std::array<Fake, 3> stale;
   for (std::size_t i = 0; i < stale.size(); ++i) {
     stale[i].dial(where, secret_, {Epoch(static_cast<std::uint32_t>(i) + 1), 1, 0});
   }
@@ -241,7 +241,7 @@ TEST_F(TreeNodeTest, WhatAnEarlierEpochLeftBehindTakesNoPlaceOfAChild) {
   await_refused(1);
   below_.dial(where, secret_, {Epoch(4), 1, 0});
   await_refused(2);
-  Played again;  // its own first connection is as good as gone
+  Fake again;  // its own first connection is as good as gone
   again.dial(where, secret_, {Epoch(4), 1, 0});
   below_.log.await("end");
   rendezvous::Membership membership;

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "compression/catalog.h"
+#include "compression/codecs/catalog.h"
 #include "scheduler/plan/plan.h"
 
 namespace sirtaki::engine {
@@ -26,7 +26,7 @@ TEST(WireSize, TensorsWeighWhatTheirPartsDoAfterEncoding) {
     std::vector<scheduler::PlannedTensor> tensors;
     std::int64_t all = 0;
     for (const scheduler::TensorInfo& tensor : list) {
-      const auto planned = planned_tensor(tensor, {codec->id(), Recipe::kDense, {}}, 4);
+      const auto planned = planned_tensor(tensor, {codec->id(), ReductionKind::kDense, {}}, 4);
       ASSERT_TRUE(planned) << planned.status().to_string();
       EXPECT_EQ(planned->wire_bytes,
                 planned->numel * static_cast<std::int64_t>(dtype_size(codec->wire_dtype(tensor.dtype))))
@@ -48,13 +48,13 @@ TEST(WireSize, APayloadCodecSaysWhereItsTensorsAreCut) {
   const compression::PayloadCodec* int8 = compression::find_payload_codec(CodecId::kInt8);
   ASSERT_NE(int8, nullptr);
   const scheduler::TensorInfo tensor = tensor_of("w", {64, 1000});
-  const scheduler::Decision decision = {CodecId::kInt8, Recipe::kScatter, {1, 256}};
+  const scheduler::Decision decision = {CodecId::kInt8, ReductionKind::kScatter, {1, 256}};
   const auto planned = planned_tensor(tensor, decision, 4);
   ASSERT_TRUE(planned) << planned.status().to_string();
   EXPECT_EQ(planned->decision, decision);
   EXPECT_EQ(planned->stripe, int8->stripe(decision.params, {64'000, 64}, 4));
   EXPECT_EQ(planned->wire_bytes, static_cast<std::int64_t>(int8->payload_bytes(decision.params, {64'000, 64}, 64'000)));
-  const auto gathered = planned_tensor(tensor, {CodecId::kInt8, Recipe::kGather, {1, 256}}, 4);
+  const auto gathered = planned_tensor(tensor, {CodecId::kInt8, ReductionKind::kGather, {1, 256}}, 4);
   ASSERT_TRUE(gathered);
   EXPECT_EQ(gathered->wire_bytes, 2 * planned->wire_bytes) << "to three others instead of 2 * 3/4";
 }
@@ -63,10 +63,10 @@ TEST(WireSize, APayloadCodecSaysWhereItsTensorsAreCut) {
 TEST(WireSize, SharedBlocksWeighTheirNormsAndNoNumbers) {
   const scheduler::TensorInfo tensor = tensor_of("w", {64, 1000});
   const auto f32 = static_cast<std::int64_t>(DType::kF32);
-  const auto shared = planned_tensor(tensor, {CodecId::kKernelSparse, Recipe::kShared, {1, 0, 8, f32}}, 4);
+  const auto shared = planned_tensor(tensor, {CodecId::kKernelSparse, ReductionKind::kShared, {1, 0, 8, f32}}, 4);
   ASSERT_TRUE(shared) << shared.status().to_string();
   EXPECT_EQ(shared->wire_bytes, 64 * 4 + 8 * 4000);
-  const auto gathered = planned_tensor(tensor, {CodecId::kKernelSparse, Recipe::kGather, {1, 0, 8, f32}}, 4);
+  const auto gathered = planned_tensor(tensor, {CodecId::kKernelSparse, ReductionKind::kGather, {1, 0, 8, f32}}, 4);
   ASSERT_TRUE(gathered);
   EXPECT_EQ(gathered->wire_bytes, 2 * (8 * 2 + 8 * 4000));
 }
@@ -74,7 +74,7 @@ TEST(WireSize, SharedBlocksWeighTheirNormsAndNoNumbers) {
 // 2 bits there, 4 bits back, of which 2(P-1)/P are sent of an allreduce: 3/2 of the codes; and 32 exponents.
 TEST(WireSize, CountsComeBackWithMoreBits) {
   const scheduler::TensorInfo tensor = tensor_of("w", {64, 1000});
-  const scheduler::Decision decision = {CodecId::kTwobit, Recipe::kCounts, {1, params::kOne, 0}};
+  const scheduler::Decision decision = {CodecId::kTwobit, ReductionKind::kCounts, {1, params::kOne, 0}};
   const auto counted = planned_tensor(tensor, decision, 4);
   ASSERT_TRUE(counted) << counted.status().to_string();
   EXPECT_EQ(counted->wire_bytes, 16'000 * 3 / 2 + 32);
@@ -87,11 +87,11 @@ TEST(WireSize, CountsComeBackWithMoreBits) {
 TEST(WireSize, ARingHasAsManyRanksAsTagsHavePhases) {
   const scheduler::TensorInfo tensor = tensor_of("w", {64, 1000});
   const auto f32 = static_cast<std::int64_t>(DType::kF32);
-  const scheduler::Decision decision = {CodecId::kGroupTopk, Recipe::kRing, {1, 512, 5, f32, 0, 0}};
+  const scheduler::Decision decision = {CodecId::kGroupTopk, ReductionKind::kRing, {1, 512, 5, f32, 0, 0}};
   EXPECT_TRUE(planned_tensor(tensor, decision, 15));
   const auto many = planned_tensor(tensor, decision, 16);
   ASSERT_FALSE(many);
-  EXPECT_NE(many.status().text().find("recipe ring is for at most 15 ranks"), std::string_view::npos);
+  EXPECT_NE(many.status().text().find("reduction ring is for at most 15 ranks"), std::string_view::npos);
 }
 
 TEST(WireSize, SumsOfARingAreFloat32WhateverValuesWouldBe) {
@@ -99,7 +99,7 @@ TEST(WireSize, SumsOfARingAreFloat32WhateverValuesWouldBe) {
   std::vector<std::int64_t> bytes;
   for (const DType value : {DType::kF32, DType::kF16}) {
     const auto as = static_cast<std::int64_t>(value);
-    const auto planned = planned_tensor(tensor, {CodecId::kGroupTopk, Recipe::kRing, {1, 512, 5, as, 0, 0}}, 4);
+    const auto planned = planned_tensor(tensor, {CodecId::kGroupTopk, ReductionKind::kRing, {1, 512, 5, as, 0, 0}}, 4);
     ASSERT_TRUE(planned) << planned.status().to_string();
     bytes.push_back(planned->wire_bytes);
   }
@@ -114,12 +114,14 @@ TEST(WireSize, RefusesDecisionsThatCannotBeRunNamingTheTensor) {
   };
   const scheduler::TensorInfo w = tensor_of("w", {64, 1000});
   const std::vector<BadCase> cases = {
-      {"float32, not for int64", tensor_of("w", {9}, DType::kI64), {CodecId::kInt8, Recipe::kScatter, {1, 256}}},
-      {"does not travel by recipe lowrank", w, {CodecId::kInt8, Recipe::kLowRank, {1, 256}}},
-      {"cannot be summed on the way", w, {CodecId::kInt8, Recipe::kDense, {1, 256}}},
-      {"codec 99 is not known", w, {static_cast<CodecId>(99), Recipe::kScatter, {}}},
-      {"int8", w, {CodecId::kInt8, Recipe::kScatter, {1, -5}}},
-      {"choose values=f32", w, {CodecId::kKernelSparse, Recipe::kShared, {1, 0, 8, static_cast<int>(DType::kF16)}}},
+      {"float32, not for int64", tensor_of("w", {9}, DType::kI64), {CodecId::kInt8, ReductionKind::kScatter, {1, 256}}},
+      {"does not travel by reduction lowrank", w, {CodecId::kInt8, ReductionKind::kLowRank, {1, 256}}},
+      {"cannot be summed on the way", w, {CodecId::kInt8, ReductionKind::kDense, {1, 256}}},
+      {"codec 99 is not known", w, {static_cast<CodecId>(99), ReductionKind::kScatter, {}}},
+      {"int8", w, {CodecId::kInt8, ReductionKind::kScatter, {1, -5}}},
+      {"choose values=f32",
+       w,
+       {CodecId::kKernelSparse, ReductionKind::kShared, {1, 0, 8, static_cast<int>(DType::kF16)}}},
   };
   for (const BadCase& bad : cases) {
     const auto planned = planned_tensor(bad.tensor, bad.decision, 4);

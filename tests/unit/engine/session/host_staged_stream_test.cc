@@ -20,9 +20,9 @@ namespace {
 using device::testing::FakeDevice;
 using net::nccl::testing::Lines;
 
-class StagedStreamTest : public ::testing::Test {
+class HostStagedStreamTest : public ::testing::Test {
  protected:
-  StagedStreamTest() {
+  HostStagedStreamTest() {
     auto device = std::make_unique<FakeDevice>();
     device_ = device.get();
     program_ = *device_->make_stream(device::Priority::kNormal);
@@ -31,14 +31,14 @@ class StagedStreamTest : public ::testing::Test {
                                      {loop, stats_, 0, "cuda:0", [] { return Status(); }, [](const Status&) {}}, {});
     SRT_CHECK(stage);
     stage_ = std::move(*stage);
-    plane_ = std::make_unique<DevicePlane>(
-        DevicePlaneDeps{loop, world_->at(0), world_->link(0), *stage_, log_, stats_, [](const Status&) {}},
-        DevicePlaneOptions{}, unavailable("there is no NCCL here"));
+    plane_ = std::make_unique<DeviceTransport>(
+        DeviceTransportDeps{loop, world_->at(0), world_->link(0), *stage_, log_, stats_, [](const Status&) {}},
+        DeviceTransportOptions{}, unavailable("there is no NCCL here"));
     SRT_CHECK(plane_->open_copies());
-    calls_ = std::make_shared<StagedStream>(*stage_, plane_.get(), [this] { return in_place_; });
+    calls_ = std::make_shared<HostStagedStream>(*stage_, plane_.get(), [this] { return in_place_; });
     device_->hold();
   }
-  ~StagedStreamTest() override {
+  ~HostStagedStreamTest() override {
     device_->run();
     settle();
     calls_.reset();
@@ -77,13 +77,13 @@ class StagedStreamTest : public ::testing::Test {
   FakeDevice* device_ = nullptr;
   device::Stream program_;
   std::unique_ptr<DeviceStage> stage_;
-  std::unique_ptr<DevicePlane> plane_;
-  std::shared_ptr<StagedStream> calls_;
+  std::unique_ptr<DeviceTransport> plane_;
+  std::shared_ptr<HostStagedStream> calls_;
   bool in_place_ = true;
   std::vector<TensorView> seen_;
 };
 
-TEST_F(StagedStreamTest, LeavesTensorsOnTheGpuForAStepThatWorksThere) {
+TEST_F(HostStagedStreamTest, LeavesTensorsOnTheGpuForAStepThatWorksThere) {
   std::vector<float> tensor = {1, 2};
   ready(0, tensor);
   settle();
@@ -95,7 +95,7 @@ TEST_F(StagedStreamTest, LeavesTensorsOnTheGpuForAStepThatWorksThere) {
   EXPECT_EQ(stats_.counter("device.fetched_bytes").value(), 0U);
 }
 
-TEST_F(StagedStreamTest, FetchesThemForAStepThatDoesNot) {
+TEST_F(HostStagedStreamTest, FetchesThemForAStepThatDoesNot) {
   in_place_ = false;
   std::vector<float> tensor = {1, 2};
   ready(0, tensor);
@@ -107,7 +107,7 @@ TEST_F(StagedStreamTest, FetchesThemForAStepThatDoesNot) {
   EXPECT_EQ(first_of(seen_[0]), 1);
 }
 
-TEST_F(StagedStreamTest, FetchesWhatWasLeftForAStepThatWasGivenUpMeanwhile) {
+TEST_F(HostStagedStreamTest, FetchesWhatWasLeftForAStepThatWasGivenUpMeanwhile) {
   std::vector<float> one = {1, 2};
   std::vector<float> two = {3, 4};
   std::size_t seen_before_the_call = 0;
@@ -133,7 +133,7 @@ TEST_F(StagedStreamTest, FetchesWhatWasLeftForAStepThatWasGivenUpMeanwhile) {
   EXPECT_EQ(two[0], 7) << "results are put back";
 }
 
-TEST_F(StagedStreamTest, IsNotReleasedWhileItFetches) {
+TEST_F(HostStagedStreamTest, IsNotReleasedWhileItFetches) {
   std::vector<float> tensor = {1, 2};
   ready(0, tensor);
   in_place_ = false;

@@ -28,9 +28,9 @@ class CountingClock : public Loop {
   mutable int reads_ = 0;
 };
 
-class PlanKeeperTest : public testing::Test {
+class PlanAgreementTest : public testing::Test {
  protected:
-  PlanKeeper make_keeper(bool frozen = false, const std::string& name = "s") {
+  PlanAgreement make_keeper(bool frozen = false, const std::string& name = "s") {
     scheduler::ReplannerOptions options;
     options.frozen = frozen;
     options.planner.ranks = 2;
@@ -41,7 +41,7 @@ class PlanKeeperTest : public testing::Test {
             {clock_, trace_, stats_}};
   }
   // A step of the program under `keeper`; what it read of the clock.
-  int measure(PlanKeeper& keeper) {
+  int measure(PlanAgreement& keeper) {
     const int before = clock_.reads();
     keeper.ready(0, at(milliseconds(1)));
     keeper.partition_started();
@@ -72,12 +72,12 @@ class PlanKeeperTest : public testing::Test {
   Trace trace_{clock_, timeline_};
   Stats stats_;
   StreamBoard board_{2};
-  PlanKeeper keeper_ = make_keeper();
+  PlanAgreement keeper_ = make_keeper();
   std::uint64_t step_ = 0;
 };
 
 // Without a link nothing is proposed here; a rank that did propose must still meet this one.
-TEST_F(PlanKeeperTest, EveryProfileIsFollowedByTheDigestOfWhatTheRankDecided) {
+TEST_F(PlanAgreementTest, EveryProfileIsFollowedByTheDigestOfWhatTheRankDecided) {
   const std::vector<std::int64_t> profile = next_exchange();
   ASSERT_GT(profile.size(), 2U);
   const std::uint64_t of_profile = step_;
@@ -90,7 +90,7 @@ TEST_F(PlanKeeperTest, EveryProfileIsFollowedByTheDigestOfWhatTheRankDecided) {
   EXPECT_EQ(stats_.counter("streams.plans_rejected").value(), 0U);
 }
 
-TEST_F(PlanKeeperTest, ARankThatDecidedOtherwiseEndsReplanning) {
+TEST_F(PlanAgreementTest, ARankThatDecidedOtherwiseEndsReplanning) {
   pass(next_exchange());
   std::vector<std::int64_t> digest = next_exchange();
   digest[0] = std::max(digest[0], std::int64_t{42});
@@ -100,9 +100,9 @@ TEST_F(PlanKeeperTest, ARankThatDecidedOtherwiseEndsReplanning) {
   EXPECT_TRUE(next_exchange().empty());
 }
 
-TEST_F(PlanKeeperTest, GaugesAreOfOneStreamAndCountersOfAll) {
-  PlanKeeper other = make_keeper(false, "other");
-  const auto settle = [](PlanKeeper& keeper, std::int64_t step_us) {
+TEST_F(PlanAgreementTest, GaugesAreOfOneStreamAndCountersOfAll) {
+  PlanAgreement other = make_keeper(false, "other");
+  const auto settle = [](PlanAgreement& keeper, std::int64_t step_us) {
     ASSERT_FALSE(keeper.exchange(3, true).empty());
     scheduler::StepProfile profile;
     profile.ready_us = {0, 0};
@@ -121,9 +121,9 @@ TEST_F(PlanKeeperTest, GaugesAreOfOneStreamAndCountersOfAll) {
   EXPECT_NE(json.text().find(R"("step":3,"reason":")"), std::string::npos) << json.text();
 }
 
-TEST_F(PlanKeeperTest, NothingIsMeasuredWhereNoOtherPlanCanFollow) {
+TEST_F(PlanAgreementTest, NothingIsMeasuredWhereNoOtherPlanCanFollow) {
   EXPECT_GT(measure(keeper_), 0);
-  PlanKeeper frozen = make_keeper(true);
+  PlanAgreement frozen = make_keeper(true);
   EXPECT_EQ(measure(frozen), 0);
   pass(next_exchange());
   next_exchange();
@@ -131,7 +131,7 @@ TEST_F(PlanKeeperTest, NothingIsMeasuredWhereNoOtherPlanCanFollow) {
   EXPECT_EQ(measure(keeper_), 0);
 }
 
-TEST_F(PlanKeeperTest, AfterAStepGivenUpAProfileTellsWhatSpeaksAgainstOtherPlans) {
+TEST_F(PlanAgreementTest, AfterAStepGivenUpAProfileTellsWhatSpeaksAgainstOtherPlans) {
   pass(next_exchange());
   next_exchange();
   pass({1, 1});  // two digests
@@ -147,7 +147,7 @@ TEST_F(PlanKeeperTest, AfterAStepGivenUpAProfileTellsWhatSpeaksAgainstOtherPlans
   EXPECT_TRUE(next_exchange().empty());
 }
 
-TEST_F(PlanKeeperTest, NothingIsMeasuredOnceProfilesMakeNoSense) {
+TEST_F(PlanAgreementTest, NothingIsMeasuredOnceProfilesMakeNoSense) {
   std::vector<std::int64_t> profile = next_exchange();
   profile[0] += 1;  // another format
   pass(profile);
@@ -156,7 +156,7 @@ TEST_F(PlanKeeperTest, NothingIsMeasuredOnceProfilesMakeNoSense) {
   EXPECT_TRUE(next_exchange().empty());
 }
 
-TEST_F(PlanKeeperTest, AGivenUpStepTakesTheDigestWithIt) {
+TEST_F(PlanAgreementTest, AGivenUpStepTakesTheDigestWithIt) {
   pass(next_exchange());
   keeper_.restart();
   step_ = 0;

@@ -25,26 +25,27 @@ StreamTensor tensor_of() {
   return tensor;
 }
 
-scheduler::PlannedTensor twobit_by(Recipe recipe) {
+scheduler::PlannedTensor twobit_by(ReductionKind reduction) {
   const StreamTensor tensor = tensor_of();
-  return planned_tensor({tensor.name, tensor.dims, tensor.dtype}, {CodecId::kTwobit, recipe, {1, params::kOne, 0}}, 3)
+  return planned_tensor({tensor.name, tensor.dims, tensor.dtype}, {CodecId::kTwobit, reduction, {1, params::kOne, 0}},
+                        3)
       .value();
 }
 
 // A rank owes as the owner of stripes; when the tensor travels another way, nobody owns stripes any more.
-TEST(StreamMemory, WhatOwnersOweIsOwedByRanksWhenTheRecipeChanges) {
-  StreamMemory memory({tensor_of()}, 0, 3);
+TEST(ResidualStore, ResidualsOfOwnersGoToRanksWhenTheReductionChanges) {
+  ResidualStore memory({tensor_of()}, 0, 3);
   std::vector<float> gradient(static_cast<std::size_t>(kNumel), 0.0F);
   TensorView view;
   view.data = std::as_writable_bytes(std::span(gradient)).data();
   view.numel = kNumel;
-  memory.admit(0, twobit_by(Recipe::kScatter), view, 1.0, 0);
+  memory.admit(0, twobit_by(ReductionKind::kScatter), view, 1.0, 0);
   const std::vector<float> sums(static_cast<std::size_t>(kNumel), 3.0F);
   const kernels::Feedback owner = memory.of(0).owner_feedback(std::as_bytes(std::span(sums)).data(), 0);
   std::memcpy(owner.left, sums.data(), sizeof(float));
   ASSERT_TRUE(memory.owes(0));
 
-  memory.admit(0, twobit_by(Recipe::kGather), view, 1.0, 0);
+  memory.admit(0, twobit_by(ReductionKind::kGather), view, 1.0, 0);
   const kernels::Feedback own = memory.of(0).feedback(std::as_bytes(std::span(gradient)).data(), 0);
   float owed = 0;
   std::memcpy(&owed, own.residual, sizeof(owed));
@@ -52,13 +53,13 @@ TEST(StreamMemory, WhatOwnersOweIsOwedByRanksWhenTheRecipeChanges) {
   EXPECT_EQ(memory.owed_norm(0), 3.0);
 }
 
-TEST(StreamMemory, WhatIsForgottenIsNotOwedByAnybody) {
-  StreamMemory memory({tensor_of(), tensor_of()}, 0, 3);
+TEST(ResidualStore, WhatIsForgottenIsNotOwedByAnybody) {
+  ResidualStore memory({tensor_of(), tensor_of()}, 0, 3);
   std::vector<float> gradient(static_cast<std::size_t>(kNumel), 0.0F);
   TensorView view;
   view.data = std::as_writable_bytes(std::span(gradient)).data();
   view.numel = kNumel;
-  memory.admit(0, twobit_by(Recipe::kScatter), view, 1.0, 0);
+  memory.admit(0, twobit_by(ReductionKind::kScatter), view, 1.0, 0);
   const std::vector<float> debt(gradient.size(), 3.0F);
   const ConstBytes bytes = std::as_bytes(std::span(debt));
   std::memcpy(memory.of(0).owner_feedback(bytes.data(), 0).left, debt.data(), sizeof(float));
@@ -80,7 +81,7 @@ net::HostGroups second_of_two() {
   return {.hosts = net::Hosts({{0, 1}, {2, 3}}), .host = 0, .here = nullptr, .own = {{1, nullptr}}};
 }
 
-class ByHosts : public testing::TestWithParam<Recipe> {
+class ByHosts : public testing::TestWithParam<ReductionKind> {
  protected:
   // 8 stripes of tensor number 1: rounds of two, which go to share 1 first.
   scheduler::PlannedTensor planned() const {
@@ -91,7 +92,7 @@ class ByHosts : public testing::TestWithParam<Recipe> {
   bool own(std::size_t i) const { return i / (kNumel / 4) % 2 == 0; }
 
   const net::HostGroups groups_ = second_of_two();
-  StreamMemory memory_{{tensor_of(), tensor_of()}, 1, 4, &groups_};
+  ResidualStore memory_{{tensor_of(), tensor_of()}, 1, 4, &groups_};
 };
 
 // Debts of a checkpoint are of all elements; only own shares are encoded here.
@@ -121,8 +122,9 @@ TEST_P(ByHosts, NobodySeesTheSumAsAWhole) {
   EXPECT_TRUE(memory_.finite(1));  // nobody has looked
 }
 
-INSTANTIATE_TEST_SUITE_P(All, ByHosts, testing::Values(Recipe::kGather, Recipe::kScatter, Recipe::kCounts),
-                         [](const auto& recipe) { return std::string(recipe_name(recipe.param)); });
+INSTANTIATE_TEST_SUITE_P(All, ByHosts,
+                         testing::Values(ReductionKind::kGather, ReductionKind::kScatter, ReductionKind::kCounts),
+                         [](const auto& reduction) { return std::string(reduction_name(reduction.param)); });
 
 constexpr std::int64_t kCorrected = 64;
 constexpr std::int64_t kHalf = params::kOne / 2;
@@ -134,11 +136,11 @@ class World {
   explicit World(double prescale = 1.0)
       : memory_({{"w", {kCorrected}, {}, DType::kF32, {}}}, 0, 1), prescale_(prescale) {}
 
-  StreamMemory& memory() { return memory_; }
+  ResidualStore& memory() { return memory_; }
 
   scheduler::PlannedTensor dense() const { return planned({}); }
   scheduler::PlannedTensor sparse(std::int64_t keep) const {
-    return planned({CodecId::kGroupTopk, Recipe::kGather, {1, 16, keep, kF32, kHalf, 0}});
+    return planned({CodecId::kGroupTopk, ReductionKind::kGather, {1, 16, keep, kF32, kHalf, 0}});
   }
 
   // What arrives of a step with this gradient, and what SGD makes of it.
@@ -152,7 +154,7 @@ class World {
     memory_.admit(0, how, {bytes, kCorrected, DType::kF32, {}}, prescale_, step_++);
     const bool steps = how.decision.way().lossy();
     if (steps) {
-      compression::TensorMemory& one = memory_.of(0);
+      compression::CodecState& one = memory_.of(0);
       std::vector<std::byte> payload(one.coder().payload_bytes(kCorrected));
       one.coder().encode({0, kCorrected}, one.feedback(bytes, 0), payload);
       const std::byte* const only = payload.data();
@@ -184,7 +186,7 @@ class World {
     return largest ? std::ranges::max(parts) : std::ranges::min(parts);
   }
 
-  StreamMemory memory_;
+  ResidualStore memory_;
   const double prescale_;
   std::uint64_t step_ = 0;
   std::vector<double> given_ = std::vector<double>(kCorrected);
@@ -193,7 +195,7 @@ class World {
 };
 
 // Momentum of the codec and debts in steps become those of SGD and gradients; nothing is masked but what was sent.
-TEST(StreamMemory, WhatIsOwedCountsOnceWhenATensorIsDenseAgain) {
+TEST(ResidualStore, WhatIsOwedCountsOnceWhenATensorIsDenseAgain) {
   for (const double prescale : {1.0, 0.25}) {
     World world(prescale);
     for (int step = 0; step < 3; ++step) {
@@ -210,7 +212,7 @@ TEST(StreamMemory, WhatIsOwedCountsOnceWhenATensorIsDenseAgain) {
   }
 }
 
-TEST(StreamMemory, AnotherRateGoesOnWithTheMomentum) {
+TEST(ResidualStore, AnotherRateGoesOnWithTheMomentum) {
   World world;
   world.step(world.sparse(4), 1.0F);
   const std::vector<float> before = world.memory().of(0).momentum();
@@ -223,7 +225,7 @@ TEST(StreamMemory, AnotherRateGoesOnWithTheMomentum) {
   EXPECT_GT(std::ranges::count_if(after, [](float value) { return value != 0; }), 0);
 }
 
-TEST(StreamMemory, SettingWhatIsOwedLeavesTheCodecItsMemory) {
+TEST(ResidualStore, SettingWhatIsOwedLeavesTheCodecItsMemory) {
   World world;
   world.step(world.sparse(4), 1.0F);
   const std::vector<std::byte> remembered = world.memory().remembered(0);

@@ -111,7 +111,7 @@ class StreamAlone : public ::testing::Test {
     EXPECT_TRUE(read_compression(spec));
     const auto plan = first_plan(spec, layout_, CatalogFacts(2));
     const StreamOptions options{.layout = layout_, .replan = false};
-    stream_ = std::make_unique<Stream>(kStream, spec, *plan, options, deps());
+    stream_ = std::make_unique<GradientStream>(kStream, spec, *plan, options, deps());
   }
 
   StreamDeps deps() {
@@ -161,7 +161,7 @@ class StreamAlone : public ::testing::Test {
   Trace trace_{loop_, timeline_};
   BufferPool buffers_{1 << 20, stats_.gauge("buffers")};
   std::vector<std::vector<float>> memory_{kTensors, std::vector<float>(kElements, 1.0F)};
-  std::unique_ptr<Stream> stream_;
+  std::unique_ptr<GradientStream> stream_;
 };
 
 }  // namespace sirtaki::engine::alone

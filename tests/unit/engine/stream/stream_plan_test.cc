@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "compression/catalog.h"
+#include "compression/codecs/catalog.h"
 
 namespace sirtaki::engine {
 namespace {
@@ -60,7 +60,7 @@ TEST(StreamPlan, EveryTensorTravelsAsItsRuleSays) {
   const auto& tensors = (*plan)->tensors();
   EXPECT_EQ(tensors[0].decision.codec, CodecId::kFp16);
   EXPECT_EQ(tensors[1].decision.codec, CodecId::kInt8);
-  EXPECT_EQ(tensors[1].decision.recipe, Recipe::kScatter);
+  EXPECT_EQ(tensors[1].decision.reduction, ReductionKind::kScatter);
   EXPECT_EQ(tensors[2].decision.codec, CodecId::kNone) << "a vector";
   EXPECT_EQ((*plan)->partitions().size(), 3U);
 }
@@ -80,14 +80,15 @@ TEST(StreamPlan, WhereHostsSumFirstPayloadsCostWhatTheyDoBetweenAsManyRanks) {
   const scheduler::TensorInfo tensor{"w", {512, 512}, DType::kF32};
   const CatalogFacts two(2);
   const CatalogFacts four_on_two(4, 2);
-  for (const Recipe recipe : {Recipe::kGather, Recipe::kScatter, Recipe::kCounts, Recipe::kDense}) {
-    const bool lossy = recipe != Recipe::kDense;
+  for (const ReductionKind reduction :
+       {ReductionKind::kGather, ReductionKind::kScatter, ReductionKind::kCounts, ReductionKind::kDense}) {
+    const bool lossy = reduction != ReductionKind::kDense;
     const scheduler::Decision decision =
-        lossy ? scheduler::Decision{CodecId::kTwobit, recipe, {1, params::kOne, 0}} : scheduler::Decision{};
+        lossy ? scheduler::Decision{CodecId::kTwobit, reduction, {1, params::kOne, 0}} : scheduler::Decision{};
     const auto alone = two.planned(tensor, decision);
     const auto by_host = four_on_two.planned(tensor, decision);
-    ASSERT_TRUE(alone && by_host) << recipe_name(recipe);
-    EXPECT_EQ(by_host->wire_bytes, alone->wire_bytes) << recipe_name(recipe);
+    ASSERT_TRUE(alone && by_host) << reduction_name(reduction);
+    EXPECT_EQ(by_host->wire_bytes, alone->wire_bytes) << reduction_name(reduction);
   }
 }
 
@@ -107,10 +108,10 @@ TEST(StreamPlan, TensorsTellHowTheyTravel) {
   const std::string json = rows_of(**plan, {});
   for (
       const char* part :
-      {R"("name":"fc.weight","numel":100000,"dtype":"float32","codec":"int8","recipe":"scatter")",
+      {R"("name":"fc.weight","numel":100000,"dtype":"float32","codec":"int8","reduction":"scatter")",
        R"("params":[1,256],"density":1,"momentum":0,"held_bytes":400000)",
        R"("reason":"int8: 8 bits an element, by scatter")",
-       R"("codec":"none","recipe":"dense","params":[],"density":1,"momentum":0,"held_bytes":4000,"wire_bytes":4000,"ratio":1)"}) {
+       R"("codec":"none","reduction":"dense","params":[],"density":1,"momentum":0,"held_bytes":4000,"wire_bytes":4000,"ratio":1)"}) {
     EXPECT_NE(json.find(part), std::string::npos) << part << " in " << json;
   }
   EXPECT_EQ(json.find("owed_norm"), std::string::npos);

@@ -57,7 +57,7 @@ class HeldFlags : public net::Collectives {
   std::map<std::uint64_t, Done> done_;
 };
 
-class LateFlagsTest : public testing::Test {
+class UnusedParamSyncTest : public testing::Test {
  protected:
   // Step `step` of `attempt` is void.
   void abort(std::uint32_t attempt, std::uint64_t step) {
@@ -65,10 +65,10 @@ class LateFlagsTest : public testing::Test {
   }
 
   HeldFlags net_;
-  LateFlags flags_{kFlagsStream, 2, net_};
+  UnusedParamSync flags_{kFlagsStream, 2, net_};
 };
 
-TEST_F(LateFlagsTest, StepsThatAreOverAreAnsweredFromTheOneAskedForOn) {
+TEST_F(UnusedParamSyncTest, StepsThatAreOverAreAnsweredFromTheOneAskedForOn) {
   flags_.completed(0, 4, false);
   flags_.completed(0, 5, true);
   EXPECT_FALSE(flags_.over());
@@ -82,19 +82,19 @@ TEST_F(LateFlagsTest, StepsThatAreOverAreAnsweredFromTheOneAskedForOn) {
   EXPECT_TRUE(flags_.over());
 }
 
-TEST_F(LateFlagsTest, StepsToComeAreTheStreams) {
+TEST_F(UnusedParamSyncTest, StepsToComeAreTheStreams) {
   flags_.completed(0, 4, false);
   flags_.on_flags({kFlagsStream, 0, 5});
   EXPECT_EQ(net_.in_flight(), 0U);
 }
 
-TEST_F(LateFlagsTest, AnAttemptIsNotTakenForAnother) {
+TEST_F(UnusedParamSyncTest, AnAttemptIsNotTakenForAnother) {
   flags_.completed(1, 7, false);
   flags_.on_flags({kFlagsStream, 0, 2});
   EXPECT_EQ(net_.in_flight(), 0U);
 }
 
-TEST_F(LateFlagsTest, AVoidStepTakesItsFlagsAndLaterOnesWithIt) {
+TEST_F(UnusedParamSyncTest, AVoidStepTakesItsFlagsAndLaterOnesWithIt) {
   flags_.completed(0, 4, false);
   flags_.completed(0, 5, false);
   flags_.on_flags({kFlagsStream, 0, 4});
@@ -104,7 +104,7 @@ TEST_F(LateFlagsTest, AVoidStepTakesItsFlagsAndLaterOnesWithIt) {
 }
 
 // A rank that is slow may still be in step 4 of the attempt before, however many were given up since.
-TEST_F(LateFlagsTest, AStepOfALaterAttemptThatIsGivenUpLeavesEarlierFlags) {
+TEST_F(UnusedParamSyncTest, AStepOfALaterAttemptThatIsGivenUpLeavesEarlierFlags) {
   flags_.completed(0, 4, false);
   flags_.on_flags({kFlagsStream, 0, 4});
   abort(0, 5);
@@ -116,7 +116,7 @@ TEST_F(LateFlagsTest, AStepOfALaterAttemptThatIsGivenUpLeavesEarlierFlags) {
   EXPECT_TRUE(net_.has(0, 4));
 }
 
-TEST_F(LateFlagsTest, NothingIsAskedOfAVoidStep) {
+TEST_F(UnusedParamSyncTest, NothingIsAskedOfAVoidStep) {
   flags_.completed(0, 0, false);
   abort(0, 0);
   EXPECT_TRUE(flags_.over());
@@ -124,10 +124,10 @@ TEST_F(LateFlagsTest, NothingIsAskedOfAVoidStep) {
   EXPECT_EQ(net_.in_flight(), 0U);
 }
 
-TEST(LateFlags, WhatIsInFlightMayOutliveIt) {
+TEST(UnusedParamSync, WhatIsInFlightMayOutliveIt) {
   HeldFlags net;
   {
-    LateFlags flags(kFlagsStream, 2, net);
+    UnusedParamSync flags(kFlagsStream, 2, net);
     flags.completed(0, 0, false);
     flags.on_flags({kFlagsStream, 0, 0});
   }

@@ -69,7 +69,7 @@ std::vector<Input> seeds() {
   spawn.argv = {"python", "train.py"};
   spawn.env = {{"NAME", "value"}};
   spawn.rank_env = {{{"RANK", "0"}}, {}};
-  const Output output{1, Stream::kStderr, std::vector<std::byte>(20)};
+  const Output output{1, OutputStream::kStderr, std::vector<std::byte>(20)};
   std::vector<std::byte> stream = encode_frame(FrameType::kHello, encode(hello));
   for (const auto& next : {encode_frame(FrameType::kSpawn, encode(spawn)), encode_frame(FrameType::kPong, {})}) {
     stream.insert(stream.end(), next.begin(), next.end());

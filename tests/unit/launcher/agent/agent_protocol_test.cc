@@ -98,9 +98,9 @@ TEST(AgentMessages, SurviveTheirEncoding) {
   EXPECT_EQ(spawn->rank_env, sample_spawn().rank_env);
   EXPECT_EQ(spawn->term_grace_ms, sample_spawn().term_grace_ms);
   EXPECT_EQ(spawn->secret_hex, sample_spawn().secret_hex);
-  const auto output = decode_output(encode(Output{3, Stream::kStderr, {std::byte{0}, std::byte{255}}}));
+  const auto output = decode_output(encode(Output{3, OutputStream::kStderr, {std::byte{0}, std::byte{255}}}));
   ASSERT_TRUE(output);
-  EXPECT_EQ(output->stream, Stream::kStderr);
+  EXPECT_EQ(output->stream, OutputStream::kStderr);
   EXPECT_EQ(output->data.size(), 2U);
   const auto exited = decode_exited(encode(Exited{1, 139}));
   ASSERT_TRUE(exited);
@@ -125,7 +125,7 @@ TEST(AgentMessages, AreRefusedWhenCutOrTooLong) {
   expect_all_cuts_refused(encode(Probed{-1, {"no"}}), decode_probed, "probed");
   expect_all_cuts_refused(encode(Spawned{1, 99}), decode_spawned, "spawned");
   expect_all_cuts_refused(encode(SpawnFailed{1, 127, "no"}), decode_spawn_failed, "spawn failed");
-  expect_all_cuts_refused(encode(Output{0, Stream::kStdout, {std::byte{1}}}), decode_output, "output");
+  expect_all_cuts_refused(encode(Output{0, OutputStream::kStdout, {std::byte{1}}}), decode_output, "output");
   expect_all_cuts_refused(encode(Exited{0, 0}), decode_exited, "exited");
   expect_all_cuts_refused(encode(Kill{15}), decode_kill, "kill");
   expect_all_cuts_refused(encode(Signal{10}), decode_signal, "signal");

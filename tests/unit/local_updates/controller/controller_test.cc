@@ -1,3 +1,5 @@
+#include "runtime/local_updates/controller/controller.h"
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -9,7 +11,6 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/local_updates/controller/controller.h"
 #include "tests/unit/local_updates/controller/training.h"
 
 namespace sirtaki::scheduler::interval {

@@ -1,10 +1,10 @@
+#include "runtime/local_updates/controller/link_bound.h"
+
 #include <gtest/gtest.h>
 
 #include <cstdint>
 #include <optional>
 #include <vector>
-
-#include "runtime/local_updates/controller/link_bound.h"
 
 namespace sirtaki::scheduler::interval {
 namespace {

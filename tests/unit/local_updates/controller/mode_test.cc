@@ -1,9 +1,9 @@
+#include "runtime/local_updates/controller/mode.h"
+
 #include <gtest/gtest.h>
 
 #include <string>
 #include <vector>
-
-#include "runtime/local_updates/controller/mode.h"
 
 namespace sirtaki::scheduler::interval {
 namespace {

@@ -1,3 +1,5 @@
+#include "runtime/local_updates/controller/norms.h"
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -7,7 +9,6 @@
 #include <string>
 #include <vector>
 
-#include "runtime/local_updates/controller/norms.h"
 #include "tests/unit/local_updates/controller/numbers.h"
 
 namespace sirtaki::scheduler::interval {

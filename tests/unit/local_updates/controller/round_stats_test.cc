@@ -1,4 +1,6 @@
 // What ranks told, as statistics that hold for all of them.
+#include "runtime/local_updates/controller/round_stats.h"
+
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -9,7 +11,6 @@
 #include <vector>
 
 #include "runtime/base/config/spec_keys.h"
-#include "runtime/local_updates/controller/round_stats.h"
 #include "tests/unit/local_updates/controller/numbers.h"
 
 namespace sirtaki::scheduler::interval {

@@ -1,3 +1,5 @@
+#include "runtime/local_updates/controller/spec.h"
+
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -6,8 +8,6 @@
 #include <string>
 #include <utility>
 #include <vector>
-
-#include "runtime/local_updates/controller/spec.h"
 
 namespace sirtaki::scheduler::interval {
 namespace {

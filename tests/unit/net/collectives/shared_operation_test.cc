@@ -62,7 +62,7 @@ class Numbers {
       own_[i] = static_cast<float>(net.rank() + 1) * static_cast<float>(i % 1009);
     }
     if (lent) {
-      lent_ = net.lend(count * sizeof(float));
+      lent_ = net.allocate_shared(count * sizeof(float));
       const auto bytes = std::as_bytes(std::span(own_)).first(lent_.memory.size());
       std::ranges::copy(bytes, lent_.memory.begin());
     }
@@ -85,7 +85,7 @@ class Numbers {
 
  private:
   std::vector<float> own_;
-  Lent lent_;
+  SharedBuffer lent_;
 };
 
 // Allreduces of numbers, all in flight at once.

@@ -55,7 +55,7 @@ class OrderedDeviceTest : public ::testing::Test {
     Status status;
   };
   struct Member {
-    std::unique_ptr<LocalEndpoint> link;
+    std::unique_ptr<InprocEndpoint> link;
     Recorder* inner = nullptr;
     std::unique_ptr<OrderedDevice> ordered;
     std::vector<Ended> ended;
@@ -63,7 +63,7 @@ class OrderedDeviceTest : public ::testing::Test {
   };
 
   void open(int size, LocalOptions options = {}) {
-    group_ = LocalGroup::create(size, std::move(options));
+    group_ = InprocGroup::create(size, std::move(options));
     members_.resize(static_cast<std::size_t>(size));
     OrderedOptions ordered;
     ordered.tag = OpTag(1000000);
@@ -112,7 +112,7 @@ class OrderedDeviceTest : public ::testing::Test {
   }
 
   ManualLoop loop_;
-  std::shared_ptr<LocalGroup> group_;
+  std::shared_ptr<InprocGroup> group_;
   std::vector<Member> members_;
 };
 

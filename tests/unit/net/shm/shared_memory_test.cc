@@ -198,7 +198,7 @@ TEST(SharedMemory, WithoutRoomNothingIsReserved) {
 
 TEST(SharedMemory, LentMemoryIsReadInPlaceAndUsedAgainWhenAllHaveGivenItBack) {
   TwoRanks ranks;
-  Lent lent = ranks[0].lend(100'000);
+  SharedBuffer lent = ranks[0].allocate_shared(100'000);
   ASSERT_TRUE(lent.keeps);
   EXPECT_EQ(lent.memory.size(), 100'000U);
   EXPECT_EQ(ranks[0].pages_used(), 2U);
@@ -213,13 +213,13 @@ TEST(SharedMemory, LentMemoryIsReadInPlaceAndUsedAgainWhenAllHaveGivenItBack) {
   EXPECT_EQ(ranks[0].pages_used(), 2U) << "it is still read";
   *view = SharedView();
   EXPECT_EQ(ranks[0].pages_used(), 0U);
-  lent = ranks[0].lend(100'000);
+  lent = ranks[0].allocate_shared(100'000);
   EXPECT_TRUE(ranks[0].show(OpTag(2), lent.memory, SharedMemory::reader(1)));
 }
 
 TEST(SharedMemory, ShowsNothingButWhatItHasLent) {
   TwoRanks ranks;
-  const Lent lent = ranks[0].lend(100'000);
+  const SharedBuffer lent = ranks[0].allocate_shared(100'000);
   ASSERT_TRUE(lent.keeps);
   const std::vector<std::byte> other(100'000);
   EXPECT_FALSE(ranks[0].show(OpTag(1), other, SharedMemory::reader(1)));
@@ -233,9 +233,9 @@ TEST(SharedMemory, ShowsNothingButWhatItHasLent) {
 
 TEST(SharedMemory, LendsHalfOfItAndOutlivesItsOwner) {
   TwoRanks ranks;
-  std::vector<Lent> lent;
+  std::vector<SharedBuffer> lent;
   while (true) {
-    lent.push_back(ranks[0].lend(SharedMemory::kPageBytes));
+    lent.push_back(ranks[0].allocate_shared(SharedMemory::kPageBytes));
     if (!lent.back().keeps) {
       break;
     }

@@ -9,8 +9,8 @@
 #include <functional>
 #include <random>
 
-#include "runtime/rendezvous/link/auth_listener.h"
 #include "runtime/rendezvous/auth/handshake.h"
+#include "runtime/rendezvous/link/auth_listener.h"
 #include "tests/unit/net/tcp/transport_node.h"
 
 namespace sirtaki::net::testing {
@@ -52,7 +52,7 @@ class AnsweringStranger final : public rendezvous::GateHandler {
     options.bind_address = "127.0.0.1";
     options.secret = secret;
     options.purpose = rendezvous::Purpose::kData;
-    gate_ = rendezvous::Gate::open(loop_, std::move(options), *this).value();
+    gate_ = rendezvous::AuthListener::open(loop_, std::move(options), *this).value();
   }
   ~AnsweringStranger() override {
     loop_.run_sync([this] {
@@ -71,7 +71,7 @@ class AnsweringStranger final : public rendezvous::GateHandler {
   AsioLoop loop_{"stranger"};
   const std::vector<std::byte> bytes_;
   std::vector<rendezvous::Guest> guests_;
-  std::unique_ptr<rendezvous::Gate> gate_;
+  std::unique_ptr<rendezvous::AuthListener> gate_;
 };
 
 TEST(TransportStrangers, ManySilentAndNoisyOnesDoNotKeepTheRanksFromConnecting) {

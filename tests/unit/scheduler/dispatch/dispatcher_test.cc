@@ -59,7 +59,7 @@ TEST(Dispatcher, CountsCreditInPayloadBytes) {
   Dispatcher dispatcher(100);
   PlannedTensor a{"a", 1000};
   PlannedTensor b{"b", 1000};
-  a.decision = b.decision = {CodecId::kTwobit, Recipe::kScatter, {}};
+  a.decision = b.decision = {CodecId::kTwobit, ReductionKind::kScatter, {}};
   a.stripe = b.stripe = 1000;
   a.wire_bytes = 50;
   b.wire_bytes = 50;

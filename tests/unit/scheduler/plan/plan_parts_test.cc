@@ -74,7 +74,8 @@ TEST(PlanParts, RefusesWhatIsNotExactlyOnceNamingTheTensor) {
          p.partitions.pop_back();
        }},
       {"'b' is in a partition of another codec", [](auto& p) { p.partitions[1].way.codec = CodecId::kFp16; }},
-      {"'b' is in a partition of another codec", [](auto& p) { p.tensors[1].decision.recipe = Recipe::kGather; }},
+      {"'b' is in a partition of another codec",
+       [](auto& p) { p.tensors[1].decision.reduction = ReductionKind::kGather; }},
       {"'a' is cut at element 128, not a multiple of 256", [](auto& p) { p.tensors[0].stripe = 256; }},
       {"'a' is cut at element 128, not a multiple of 300", [](auto& p) { p.tensors[0].stripe = 300; }},
       {"'b' cannot have stripes of 0", [](auto& p) { p.tensors[1].stripe = 0; }},
@@ -105,7 +106,7 @@ TEST(PlanParts, DigestChangesWithEveryInput) {
       },
       [](auto& p) { p.tensors[1].decision.params = {3}; },
       [](auto& p) { p.tensors[1].decision.codec = p.partitions[1].way.codec = CodecId::kFp16; },
-      [](auto& p) { p.tensors[1].decision.recipe = p.partitions[1].way.recipe = Recipe::kGather; },
+      [](auto& p) { p.tensors[1].decision.reduction = p.partitions[1].way.reduction = ReductionKind::kGather; },
       [](auto& p) { p.tensors[1].stripe = 64; },
       [](auto& p) { p.tensors[1].wire_bytes = 4; },
   };

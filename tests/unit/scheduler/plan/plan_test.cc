@@ -125,7 +125,7 @@ TEST(Plan, FusesNothingWhenFusionBytesIsZero) {
 
 PlannedTensor sparse(std::string name, std::int64_t numel, std::int64_t stripe, std::int64_t wire_bytes) {
   PlannedTensor tensor{std::move(name), numel};
-  tensor.decision = {CodecId::kGroupTopk, Recipe::kGather, {1, 512, 5}};
+  tensor.decision = {CodecId::kGroupTopk, ReductionKind::kGather, {1, 512, 5}};
   tensor.stripe = stripe;
   tensor.wire_bytes = wire_bytes;
   return tensor;
@@ -136,7 +136,7 @@ TEST(Plan, FusesOnlyWhatTravelsTheSameWay) {
   PlannedTensor d = sparse("d", 1000, 1024, 40);
   d.decision.params = {1, 512, 10};  // each slice is encoded with its own tensor's parameters
   PlannedTensor e = sparse("e", 1000, 1024, 40);
-  e.decision.recipe = Recipe::kScatter;
+  e.decision.reduction = ReductionKind::kScatter;
   const auto plan = build(in_order({{"a", 10}, b, {"c", 10}, d, e}, kSmall));
   ASSERT_TRUE(plan) << plan.status().to_string();
   EXPECT_EQ(members(**plan), (std::vector<std::vector<int>>{{0, 2}, {1, 3}, {4}}));
@@ -218,7 +218,7 @@ TEST(Plan, DigestChangesWithEveryInput) {
       [](Inputs& in) { in.options.partition_bytes *= 2; },
       [](Inputs& in) { in.options.alignment = 32; },
       [](Inputs& in) { in.tensors[1].decision.codec = CodecId::kFp16; },
-      [](Inputs& in) { in.tensors[1].decision.recipe = Recipe::kGather; },
+      [](Inputs& in) { in.tensors[1].decision.reduction = ReductionKind::kGather; },
       [](Inputs& in) { in.tensors[1].decision.params = {0}; },
       [](Inputs& in) { in.tensors[1].stripe = 5; },
       [](Inputs& in) { in.tensors[1].wire_bytes = 10; },

@@ -240,7 +240,8 @@ Workload random_workload(std::uint64_t seed) {
   } else if (random() % 2 == 0) {
     for (PlannedTensor& tensor : w.tensors) {
       if (tensor.dtype == DType::kF32 && random() % 3 != 0) {
-        tensor.decision = {CodecId::kGroupTopk, random() % 2 == 0 ? Recipe::kCounts : Recipe::kScatter, {}};
+        tensor.decision = {
+            CodecId::kGroupTopk, random() % 2 == 0 ? ReductionKind::kCounts : ReductionKind::kScatter, {}};
         tensor.stripe = random() % 4 == 0 ? std::max<std::int64_t>(tensor.numel, 1) : 4096;
         tensor.wire_bytes = tensor.numel / 16;
       }

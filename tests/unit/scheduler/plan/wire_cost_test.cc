@@ -11,14 +11,14 @@ namespace sirtaki::scheduler {
 namespace {
 
 // What a rank sends, counted from the collective's messages.
-std::int64_t sent(Recipe recipe, std::int64_t payload, std::int64_t ranks) {
+std::int64_t sent(ReductionKind reduction, std::int64_t payload, std::int64_t ranks) {
   const std::int64_t others = ranks - 1;
-  switch (recipe) {
-    case Recipe::kGather:
+  switch (reduction) {
+    case ReductionKind::kGather:
       return others * payload;
-    case Recipe::kScatter:
+    case ReductionKind::kScatter:
       return 2 * others * (payload / ranks);
-    case Recipe::kCounts:  // four ranks: 2 bits to the owner, one of 9 values back
+    case ReductionKind::kCounts:  // four ranks: 2 bits to the owner, one of 9 values back
       return others * (payload / ranks) + others * (payload / ranks) * 2;
     default:
       return 0;
@@ -28,23 +28,25 @@ std::int64_t sent(Recipe recipe, std::int64_t payload, std::int64_t ranks) {
 TEST(WireCost, IsTheAllreduceInWhichARankSendsAsMuch) {
   constexpr std::int64_t kPayload = 1200;
   for (const int ranks : {2, 3, 4}) {
-    for (const Recipe recipe : {Recipe::kGather, Recipe::kScatter, Recipe::kCounts}) {
-      if (recipe == Recipe::kCounts && ranks != 4) {
+    for (const ReductionKind reduction : {ReductionKind::kGather, ReductionKind::kScatter, ReductionKind::kCounts}) {
+      if (reduction == ReductionKind::kCounts && ranks != 4) {
         continue;
       }
-      const std::int64_t equivalent = dense_equivalent(recipe, {kPayload, 0}, ranks);
-      EXPECT_EQ(2 * (ranks - 1) * equivalent / ranks, sent(recipe, kPayload, ranks)) << ranks;
+      const std::int64_t equivalent = dense_equivalent(reduction, {kPayload, 0}, ranks);
+      EXPECT_EQ(2 * (ranks - 1) * equivalent / ranks, sent(reduction, kPayload, ranks)) << ranks;
     }
   }
 }
 
 TEST(WireCost, GatherOfTwoIsAsShortAsScatter) {
-  EXPECT_EQ(dense_equivalent(Recipe::kGather, {1000, 0}, 2), dense_equivalent(Recipe::kScatter, {1000, 0}, 2));
-  EXPECT_GT(dense_equivalent(Recipe::kGather, {1000, 0}, 3), dense_equivalent(Recipe::kScatter, {1000, 0}, 3));
+  EXPECT_EQ(dense_equivalent(ReductionKind::kGather, {1000, 0}, 2),
+            dense_equivalent(ReductionKind::kScatter, {1000, 0}, 2));
+  EXPECT_GT(dense_equivalent(ReductionKind::kGather, {1000, 0}, 3),
+            dense_equivalent(ReductionKind::kScatter, {1000, 0}, 3));
 }
 
 TEST(WireCost, WhatRanksAgreeOnIsReducedToo) {
-  EXPECT_EQ(dense_equivalent(Recipe::kShared, {1000, 100'000, 24}, 4), 1024);
+  EXPECT_EQ(dense_equivalent(ReductionKind::kShared, {1000, 100'000, 24}, 4), 1024);
 }
 
 // Counted hop by hop, of a payload that is a P-th of each owner's.
@@ -57,11 +59,12 @@ std::int64_t sent_by_ring(std::int64_t payload, std::int64_t held, std::int64_t 
 }
 
 TEST(WireCost, ARingGrowsUntilItIsDense) {
-  EXPECT_EQ(dense_equivalent(Recipe::kRing, {1000, 100'000}, 4), 3000);
+  EXPECT_EQ(dense_equivalent(ReductionKind::kRing, {1000, 100'000}, 4), 3000);
   for (const std::int64_t ranks : {2, 3, 4, 8, 15}) {
     for (const std::int64_t payload : {1, 700, 1000, 2500, 9999, 10'000, 20'000}) {
       const std::int64_t sent = sent_by_ring(payload, 10'000, ranks);
-      const std::int64_t equivalent = dense_equivalent(Recipe::kRing, {payload, 10'000}, static_cast<int>(ranks));
+      const std::int64_t equivalent =
+          dense_equivalent(ReductionKind::kRing, {payload, 10'000}, static_cast<int>(ranks));
       EXPECT_EQ(equivalent, (sent + 2 * ranks - 3) / (2 * ranks - 2)) << ranks << " ranks, payload " << payload;
       EXPECT_LE(equivalent, 10'000) << "a dense allreduce";
     }
@@ -73,13 +76,13 @@ TEST(WireCost, ARingIsNoShorterThanAGatherOfFourFifthsOfDense) {
   constexpr std::int64_t kHeld = 1'000'000;
   for (int ranks = 2; ranks <= 15; ++ranks) {
     for (std::int64_t payload = 1; ranks * payload / 2 < kHeld * 4 / 5; payload += 1 + payload / 7) {
-      EXPECT_GE(dense_equivalent(Recipe::kRing, {payload, kHeld}, ranks),
-                dense_equivalent(Recipe::kGather, {payload, kHeld}, ranks))
+      EXPECT_GE(dense_equivalent(ReductionKind::kRing, {payload, kHeld}, ranks),
+                dense_equivalent(ReductionKind::kGather, {payload, kHeld}, ranks))
           << ranks << " ranks, payload " << payload;
     }
   }
-  EXPECT_LT(dense_equivalent(Recipe::kRing, {300'000, kHeld}, 8), kHeld);
-  EXPECT_GT(dense_equivalent(Recipe::kGather, {300'000, kHeld}, 8), kHeld);
+  EXPECT_LT(dense_equivalent(ReductionKind::kRing, {300'000, kHeld}, 8), kHeld);
+  EXPECT_GT(dense_equivalent(ReductionKind::kGather, {300'000, kHeld}, 8), kHeld);
 }
 
 // On both sides of one bandwidth-delay product times P / (P - 2).
@@ -87,22 +90,23 @@ TEST(WireCost, TimesSayWhatTheRuleForGatherAndScatterSays) {
   const LinkFacts link{100'000, 125'000'000};
   for (const int ranks : {3, 4, 8}) {
     for (std::int64_t payload = 1000; payload < 200'000; payload += 997) {
-      const Exchange gather{Recipe::kGather, dense_equivalent(Recipe::kGather, {payload, 0}, ranks)};
-      const Exchange scatter{Recipe::kScatter, dense_equivalent(Recipe::kScatter, {payload, 0}, ranks)};
+      const Exchange gather{ReductionKind::kGather, dense_equivalent(ReductionKind::kGather, {payload, 0}, ranks)};
+      const Exchange scatter{ReductionKind::kScatter, dense_equivalent(ReductionKind::kScatter, {payload, 0}, ranks)};
       const std::int64_t saved = exchange_ns(scatter, ranks, link) - exchange_ns(gather, ranks, link);
       if (std::abs(saved) > 1000) {  // bytes are rounded up
-        EXPECT_EQ(saved > 0, gather_or_scatter(payload, false, {ranks, link}) == Recipe::kGather) << payload;
+        EXPECT_EQ(saved > 0, gather_or_scatter(payload, false, {ranks, link}) == ReductionKind::kGather) << payload;
       }
     }
   }
-  EXPECT_EQ(exchange_ns({Recipe::kRing, 0}, 4, link), 9 * link.latency_ns);
-  EXPECT_EQ(exchange_ns({Recipe::kCounts, 125'000}, 4, {0, 125'000'000}), 1'500'000) << "1.5 ms for 3/2 of 125 kB";
+  EXPECT_EQ(exchange_ns({ReductionKind::kRing, 0}, 4, link), 9 * link.latency_ns);
+  EXPECT_EQ(exchange_ns({ReductionKind::kCounts, 125'000}, 4, {0, 125'000'000}), 1'500'000)
+      << "1.5 ms for 3/2 of 125 kB";
 }
 
 TEST(WireCost, StaysWithinSixtyFourBits) {
   constexpr std::int64_t kHuge = std::int64_t{1} << 60;
-  EXPECT_EQ(dense_equivalent(Recipe::kGather, {kHuge / 1024, 0}, 2048), kHuge);
-  EXPECT_EQ(dense_equivalent(Recipe::kGather, {1000, 0}, 1), 1000) << "alone";
+  EXPECT_EQ(dense_equivalent(ReductionKind::kGather, {kHuge / 1024, 0}, 2048), kHuge);
+  EXPECT_EQ(dense_equivalent(ReductionKind::kGather, {1000, 0}, 1), 1000) << "alone";
 }
 
 }  // namespace

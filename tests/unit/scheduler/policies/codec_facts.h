@@ -6,8 +6,8 @@
 #include <string>
 #include <utility>
 
-#include "scheduler/policies/policy.h"
 #include "scheduler/plan/wire_cost.h"
+#include "scheduler/policies/policy.h"
 
 namespace sirtaki::scheduler {
 
@@ -15,34 +15,34 @@ class PlainFacts final : public CodecFacts {
  public:
   explicit PlainFacts(int ranks) : ranks_(ranks) {}
 
-  bool supports(CodecId codec, Recipe recipe) const override {
+  bool supports(CodecId codec, ReductionKind reduction) const override {
     switch (codec) {
       case CodecId::kNone:
       case CodecId::kFp16:
       case CodecId::kBf16:
-        return recipe == Recipe::kDense;
+        return reduction == ReductionKind::kDense;
       case CodecId::kThresholdSparse:
-        return recipe == Recipe::kGather;
+        return reduction == ReductionKind::kGather;
       case CodecId::kKernelSparse:
       case CodecId::kBlockTopk:
-        return recipe == Recipe::kGather || recipe == Recipe::kShared;
+        return reduction == ReductionKind::kGather || reduction == ReductionKind::kShared;
       case CodecId::kPowerSgd:
-        return recipe == Recipe::kLowRank;
+        return reduction == ReductionKind::kLowRank;
       default:
-        return recipe == Recipe::kGather || recipe == Recipe::kScatter;
+        return reduction == ReductionKind::kGather || reduction == ReductionKind::kScatter;
     }
   }
 
   Result<PlannedTensor> planned(const TensorInfo& tensor, Decision decision) const override {
-    if (!supports(decision.codec, decision.recipe)) {
-      return invalid_argument("tensor '" + tensor.name + "': the codec has no such recipe");
+    if (!supports(decision.codec, decision.reduction)) {
+      return invalid_argument("tensor '" + tensor.name + "': the codec has no such reduction");
     }
     PlannedTensor planned{tensor.name, tensor.numel(), tensor.dtype, std::move(decision)};
     const bool whole = planned.decision.codec == CodecId::kThresholdSparse ||
                        planned.decision.codec == CodecId::kKernelSparse || planned.decision.codec == CodecId::kPowerSgd;
     planned.stripe = !planned.decision.way().lossy() ? 1 : whole ? std::max<std::int64_t>(planned.numel, 1) : 4096;
     planned.wire_bytes =
-        dense_equivalent(planned.decision.recipe, {payload(tensor, planned.decision), tensor.held_bytes()}, ranks_);
+        dense_equivalent(planned.decision.reduction, {payload(tensor, planned.decision), tensor.held_bytes()}, ranks_);
     return planned;
   }
 

@@ -28,19 +28,19 @@ class FollowerTest : public ControllerTest {
     return consider();
   }
 
-  bool all_by(Recipe recipe) const {
-    return std::ranges::all_of(now_, [&](const PlannedTensor& t) { return t.decision.recipe == recipe; });
+  bool all_by(ReductionKind reduction) const {
+    return std::ranges::all_of(now_, [&](const PlannedTensor& t) { return t.decision.reduction == reduction; });
   }
 };
 
-TEST_F(FollowerTest, TheRecipeFollowsTheLink) {
+TEST_F(FollowerTest, TheReductionFollowsTheLink) {
   make("group_topk");
-  EXPECT_TRUE(all_by(Recipe::kGather)) << "four ranks, nothing measured";
+  EXPECT_TRUE(all_by(ReductionKind::kGather)) << "four ranks, nothing measured";
   // 15 KB of payload; 100 Mbit/s and 0.1 ms have 1.25 KB in transit.
   EXPECT_FALSE(profile(100'000, 12'500'000)) << "once is noise";
   EXPECT_NE(controller_->last_decision().find("to be confirmed"), std::string::npos) << controller_->last_decision();
   EXPECT_TRUE(profile(100'000, 12'500'000));
-  EXPECT_TRUE(all_by(Recipe::kScatter));
+  EXPECT_TRUE(all_by(ReductionKind::kScatter));
   for (const char* part : {"layer0.weight", "gather", "scatter", "12500 kB/s and 100 us", "5 more"}) {
     EXPECT_NE(controller_->last_decision().find(part), std::string::npos) << controller_->last_decision();
   }
@@ -49,7 +49,7 @@ TEST_F(FollowerTest, TheRecipeFollowsTheLink) {
   // A long fat link: 125 KB in transit.
   EXPECT_FALSE(profile(1'000'000, 125'000'000));
   EXPECT_TRUE(profile(1'000'000, 125'000'000));
-  EXPECT_TRUE(all_by(Recipe::kGather));
+  EXPECT_TRUE(all_by(ReductionKind::kGather));
 }
 
 TEST_F(FollowerTest, StaysWhereTheFormulaIsNotSure) {
@@ -86,8 +86,8 @@ TEST_F(FollowerTest, WhatIsAskedForByNameStays) {
   make("layer3*=>twobit:wire=gather;layer4*=>group_topk;*=>none");
   profile(100'000, 12'500'000);
   EXPECT_TRUE(profile(100'000, 12'500'000));
-  EXPECT_EQ(now_[3].decision.recipe, Recipe::kGather);
-  EXPECT_EQ(now_[4].decision.recipe, Recipe::kScatter);
+  EXPECT_EQ(now_[3].decision.reduction, ReductionKind::kGather);
+  EXPECT_EQ(now_[4].decision.reduction, ReductionKind::kScatter);
   EXPECT_FALSE(now_[0].decision.way().lossy());
 }
 

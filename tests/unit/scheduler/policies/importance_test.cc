@@ -354,7 +354,7 @@ TEST_F(ImportanceTest, SplitsTheRateOverTheRanksByTheirLosses) {
   EXPECT_EQ(std::reduce(split.keeps.begin(), split.keeps.end()), 4 * ((512 * rate + params::kOne / 2) / params::kOne));
   EXPECT_GT(split.keeps[0], split.keeps[1]);
   EXPECT_EQ(split.params.at(params::kKeep), split.keeps[0]) << "the largest payload";
-  EXPECT_EQ(split.recipe, Recipe::kGather);
+  EXPECT_EQ(split.reduction, ReductionKind::kGather);
   EXPECT_EQ(split.params_of(1).at(params::kKeep), split.keeps[1]);
   EXPECT_FALSE(now_[1].decision.way().lossy());
   // A little more or less does not matter.
@@ -370,7 +370,7 @@ TEST_F(ImportanceTest, KeepsTheWayWhereLossesAreAlike) {
   for (int i = 0; i < 4; ++i) {
     profile(12'500'000);
     EXPECT_TRUE(now_[2].decision.keeps.empty());
-    EXPECT_NE(now_[2].decision.recipe, Recipe::kGather) << now_[2].reason;
+    EXPECT_NE(now_[2].decision.reduction, ReductionKind::kGather) << now_[2].reason;
   }
   EXPECT_TRUE(now_[2].decision.way().lossy());
 }

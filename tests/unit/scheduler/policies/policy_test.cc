@@ -44,19 +44,19 @@ TEST(Policy, CodecsByNameGetTheirDefaults) {
   const auto f32 = static_cast<std::int64_t>(DType::kF32);
   const std::vector<std::pair<std::string, Decision>> cases = {
       {"none", {}},
-      {"fp16", {CodecId::kFp16, Recipe::kDense, {}}},
-      {"bf16", {CodecId::kBf16, Recipe::kDense, {}}},
-      {"int8", {CodecId::kInt8, Recipe::kScatter, {1, 256}}},
-      {"fp8_e4m3", {CodecId::kFp8E4M3, Recipe::kScatter, {1, 256}}},
-      {"fp8_e5m2:block=64,ef=off", {CodecId::kFp8E5M2, Recipe::kScatter, {0, 64}}},
-      {"onebit", {CodecId::kOnebit, Recipe::kScatter, {1, 1024}}},
-      {"twobit", {CodecId::kTwobit, Recipe::kScatter, {1, 65536, 0}}},
-      {"twobit:by=block,factor=0.5", {CodecId::kTwobit, Recipe::kScatter, {1, 32768, 1}}},
-      {"group_topk", {CodecId::kGroupTopk, Recipe::kGather, {1, 512, 5, f32, 0, 0}}},
-      {"threshold_sparse", {CodecId::kThresholdSparse, Recipe::kGather, {1, 655, 32, f32, 0, 0}}},
-      {"kernel_sparse", {CodecId::kKernelSparse, Recipe::kGather, {1, 0, 256, f32}}},
-      {"block_topk", {CodecId::kBlockTopk, Recipe::kShared, {1, 256, 41}}},
-      {"powersgd", {CodecId::kPowerSgd, Recipe::kLowRank, {1, 2, 1}}},
+      {"fp16", {CodecId::kFp16, ReductionKind::kDense, {}}},
+      {"bf16", {CodecId::kBf16, ReductionKind::kDense, {}}},
+      {"int8", {CodecId::kInt8, ReductionKind::kScatter, {1, 256}}},
+      {"fp8_e4m3", {CodecId::kFp8E4M3, ReductionKind::kScatter, {1, 256}}},
+      {"fp8_e5m2:block=64,ef=off", {CodecId::kFp8E5M2, ReductionKind::kScatter, {0, 64}}},
+      {"onebit", {CodecId::kOnebit, ReductionKind::kScatter, {1, 1024}}},
+      {"twobit", {CodecId::kTwobit, ReductionKind::kScatter, {1, 65536, 0}}},
+      {"twobit:by=block,factor=0.5", {CodecId::kTwobit, ReductionKind::kScatter, {1, 32768, 1}}},
+      {"group_topk", {CodecId::kGroupTopk, ReductionKind::kGather, {1, 512, 5, f32, 0, 0}}},
+      {"threshold_sparse", {CodecId::kThresholdSparse, ReductionKind::kGather, {1, 655, 32, f32, 0, 0}}},
+      {"kernel_sparse", {CodecId::kKernelSparse, ReductionKind::kGather, {1, 0, 256, f32}}},
+      {"block_topk", {CodecId::kBlockTopk, ReductionKind::kShared, {1, 256, 41}}},
+      {"powersgd", {CodecId::kPowerSgd, ReductionKind::kLowRank, {1, 2, 1}}},
   };
   for (const auto& [text, decision] : cases) {
     const PlannedTensor choice = decided_one(text, matrix);
@@ -113,7 +113,7 @@ TEST(Policy, StaysDenseWhereThatIsNoLonger) {
   const PlannedTensor choice = decided_one("int8", {"w", {64, 64}}, many);
   EXPECT_FALSE(choice.decision.way().lossy());
   EXPECT_NE(choice.reason.find("no longer"), std::string::npos);
-  EXPECT_EQ(decided_one("int8:wire=gather", {"w", {64, 64}}, many).decision.recipe, Recipe::kGather)
+  EXPECT_EQ(decided_one("int8:wire=gather", {"w", {64, 64}}, many).decision.reduction, ReductionKind::kGather)
       << "asked for by name";
   EXPECT_FALSE(decided_one("powersgd:rank=64", {"w", {64, 64}}).decision.way().lossy());
 }
@@ -145,27 +145,30 @@ TEST(Policy, HyloGivesConvolutionsFiltersAndMatricesTwoBits) {
   // 294,912 elements: 0.25 * sqrt(4096 / 294912) = 2.9 %, so the least, 5 %: 13 of 256.
   EXPECT_EQ(conv.params[params::kFilters], 13);
   EXPECT_EQ(choices[3].decision.codec, CodecId::kTwobit);
-  EXPECT_EQ(decided_one("hylo:wire=scatter", {"c", {64, 64, 3, 3}}).decision.recipe, Recipe::kGather)
+  EXPECT_EQ(decided_one("hylo:wire=scatter", {"c", {64, 64, 3, 3}}).decision.reduction, ReductionKind::kGather)
       << "kernel_sparse has no other";
-  EXPECT_EQ(decided_one("hylo:wire=scatter", {"m", {64, 64}}, {.ranks = 2}).decision.recipe, Recipe::kScatter);
+  EXPECT_EQ(decided_one("hylo:wire=scatter", {"m", {64, 64}}, {.ranks = 2}).decision.reduction,
+            ReductionKind::kScatter);
 }
 
 // 13 of 256 filters of 4.6 kB: to each of seven others, or 2 * 7/8 times, with norms first and three rounds more.
 TEST(Policy, FiltersAreSharedWhereThatIsShorterOnTheLink) {
   const TensorInfo conv{"c", {256, 128, 3, 3}};
-  const auto recipe = [&](const Circumstances& at) {
-    return decided_one("kernel_sparse:rate=5%", conv, at).decision.recipe;
+  const auto reduction = [&](const Circumstances& at) {
+    return decided_one("kernel_sparse:rate=5%", conv, at).decision.reduction;
   };
-  EXPECT_EQ(recipe({.ranks = 8}), Recipe::kGather) << "each rank's own filters unless a link says more";
-  EXPECT_EQ(recipe({.ranks = 8, .link = LinkFacts{1'000'000, 2'500'000}}), Recipe::kShared) << "20 Mbit/s";
-  EXPECT_EQ(recipe({.ranks = 8, .link = LinkFacts{1'000'000, 1'250'000'000}}), Recipe::kGather) << "10 Gbit/s";
-  EXPECT_EQ(recipe({.ranks = 2, .link = LinkFacts{1'000'000, 2'500'000}}), Recipe::kGather) << "one other rank";
+  EXPECT_EQ(reduction({.ranks = 8}), ReductionKind::kGather) << "each rank's own filters unless a link says more";
+  EXPECT_EQ(reduction({.ranks = 8, .link = LinkFacts{1'000'000, 2'500'000}}), ReductionKind::kShared) << "20 Mbit/s";
+  EXPECT_EQ(reduction({.ranks = 8, .link = LinkFacts{1'000'000, 1'250'000'000}}), ReductionKind::kGather)
+      << "10 Gbit/s";
+  EXPECT_EQ(reduction({.ranks = 2, .link = LinkFacts{1'000'000, 2'500'000}}), ReductionKind::kGather)
+      << "one other rank";
   const Circumstances slow{.ranks = 8, .link = LinkFacts{1'000'000, 2'500'000}};
-  EXPECT_EQ(decided_one("hylo", conv, slow).decision.recipe, Recipe::kGather) << "as it was published";
-  EXPECT_EQ(decided_one("hylo:wire=shared", conv, slow).decision.recipe, Recipe::kShared);
-  EXPECT_EQ(decided_one("kernel_sparse:rate=5%,values=f16", conv, slow).decision.recipe, Recipe::kGather)
+  EXPECT_EQ(decided_one("hylo", conv, slow).decision.reduction, ReductionKind::kGather) << "as it was published";
+  EXPECT_EQ(decided_one("hylo:wire=shared", conv, slow).decision.reduction, ReductionKind::kShared);
+  EXPECT_EQ(decided_one("kernel_sparse:rate=5%,values=f16", conv, slow).decision.reduction, ReductionKind::kGather)
       << "halves are not summed";
-  EXPECT_EQ(decided_one("block_topk:wire=gather", conv).decision.recipe, Recipe::kGather) << "by name";
+  EXPECT_EQ(decided_one("block_topk:wire=gather", conv).decision.reduction, ReductionKind::kGather) << "by name";
 }
 
 TEST(Policy, HyloRatesFollowTheFormula) {
@@ -186,16 +189,16 @@ TEST(Policy, AlgcHasAGateThatGrowsWithTheLink) {
 }
 
 TEST(Policy, GathersWhatALinkHasInTransit) {
-  EXPECT_EQ(gather_or_scatter(1 << 30, false, {.ranks = 2}), Recipe::kGather);
-  EXPECT_EQ(gather_or_scatter(1, true, {.ranks = 4}), Recipe::kGather);
-  EXPECT_EQ(gather_or_scatter(1, false, {.ranks = 4}), Recipe::kScatter);
-  EXPECT_EQ(gather_or_scatter(1, true, {.ranks = 5}), Recipe::kScatter);
+  EXPECT_EQ(gather_or_scatter(1 << 30, false, {.ranks = 2}), ReductionKind::kGather);
+  EXPECT_EQ(gather_or_scatter(1, true, {.ranks = 4}), ReductionKind::kGather);
+  EXPECT_EQ(gather_or_scatter(1, false, {.ranks = 4}), ReductionKind::kScatter);
+  EXPECT_EQ(gather_or_scatter(1, true, {.ranks = 5}), ReductionKind::kScatter);
   // 1 Gbit/s and 0.1 ms: 12,500 bytes in transit; times P / (P - 2).
   const LinkFacts link{100'000, 125'000'000};
-  EXPECT_EQ(gather_or_scatter(24'999, false, {.ranks = 4, .link = link}), Recipe::kGather);
-  EXPECT_EQ(gather_or_scatter(25'001, true, {.ranks = 4, .link = link}), Recipe::kScatter);
-  EXPECT_EQ(gather_or_scatter(16'667, false, {.ranks = 8, .link = link}), Recipe::kScatter);
-  EXPECT_EQ(gather_or_scatter(16'665, false, {.ranks = 8, .link = link}), Recipe::kGather);
+  EXPECT_EQ(gather_or_scatter(24'999, false, {.ranks = 4, .link = link}), ReductionKind::kGather);
+  EXPECT_EQ(gather_or_scatter(25'001, true, {.ranks = 4, .link = link}), ReductionKind::kScatter);
+  EXPECT_EQ(gather_or_scatter(16'667, false, {.ranks = 8, .link = link}), ReductionKind::kScatter);
+  EXPECT_EQ(gather_or_scatter(16'665, false, {.ranks = 8, .link = link}), ReductionKind::kGather);
 }
 
 }  // namespace

@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/base/telemetry/log.h"
 #include "runtime/base/loop.h"
+#include "runtime/base/telemetry/log.h"
 #include "runtime/net/device/nccl/communicator.h"
 
 namespace sirtaki::net::nccl::testing {

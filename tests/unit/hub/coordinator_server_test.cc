@@ -1,5 +1,5 @@
 // The hub with two clients: control messages, stall reports, losses and the trace file.
-#include "runtime/hub/hub.h"
+#include "runtime/hub/coordinator_server.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -104,9 +104,9 @@ class Member final : public rendezvous::ClientHandler {
   std::string lost_;
 };
 
-class HubTest : public testing::Test {
+class CoordinatorServerTest : public testing::Test {
  protected:
-  explicit HubTest(int size = 2, int fanout = 0) : fanout_(fanout) {
+  explicit CoordinatorServerTest(int size = 2, int fanout = 0) : fanout_(fanout) {
     for (int i = 0; i < size; ++i) {
       members_.emplace_back();
     }
@@ -114,12 +114,12 @@ class HubTest : public testing::Test {
   void SetUp() override {
     auto secret = rendezvous::Secret::generate();
     ASSERT_TRUE(secret.is_ok());
-    HubOptions options;
+    CoordinatorServerOptions options;
     options.server.size = size();
     options.server.secret = *secret;
-    HubEvents events;
+    CoordinatorServerEvents events;
     events.on_lost = [this](Rank rank, const Status&) { lost_rank_ = rank; };
-    auto started = Hub::start(std::move(options), std::move(events));
+    auto started = CoordinatorServer::start(std::move(options), std::move(events));
     ASSERT_TRUE(started.is_ok()) << started.status().to_string();
     hub_ = std::move(*started);
     for (Member& member : members_) {
@@ -167,11 +167,11 @@ class HubTest : public testing::Test {
 
   const int fanout_;
   std::atomic<Rank> lost_rank_{-1};
-  std::unique_ptr<Hub> hub_;
+  std::unique_ptr<CoordinatorServer> hub_;
   std::deque<Member> members_;
 };
 
-TEST_F(HubTest, AgreementsReachAllMembers) {
+TEST_F(CoordinatorServerTest, AgreementsReachAllMembers) {
   control::OpMeta meta;
   meta.dims = {3};
   send(0, control::Announce{"a", 0, meta});
@@ -183,14 +183,14 @@ TEST_F(HubTest, AgreementsReachAllMembers) {
   }
 }
 
-TEST_F(HubTest, NonsenseFromAMemberFailsTheJobNamingIt) {
+TEST_F(CoordinatorServerTest, NonsenseFromAMemberFailsTheJobNamingIt) {
   members_[1].client->send(std::vector<std::byte>(10, std::byte{0xee}));
   const auto failed = members_[0].wait_for<control::JobFailed>();
   ASSERT_TRUE(failed);
   EXPECT_NE(failed->status.text().find("rank 1"), std::string_view::npos) << failed->status.to_string();
 }
 
-TEST_F(HubTest, AMemberThatVanishesIsTold) {
+TEST_F(CoordinatorServerTest, AMemberThatVanishesIsTold) {
   members_[1].client.reset();
   EXPECT_EQ(members_[0].wait_for_loss().substr(0, 2), "1:");
   EXPECT_FALSE(hub_->drain(Duration(0)));
@@ -199,7 +199,7 @@ TEST_F(HubTest, AMemberThatVanishesIsTold) {
   EXPECT_EQ(lost_rank_, 1);
 }
 
-TEST_F(HubTest, TraceOfAllMembersBecomesOneFile) {
+TEST_F(CoordinatorServerTest, TraceOfAllMembersBecomesOneFile) {
   const std::string path =
       (std::filesystem::temp_directory_path() / ("sirtaki_hub_test_" + std::to_string(::getpid()) + ".json")).string();
   send(0, control::TraceRequest{true, path});
@@ -227,7 +227,7 @@ TEST_F(HubTest, TraceOfAllMembersBecomesOneFile) {
 }
 
 // Messages are on their way, and every one of them makes the hub speak to all members.
-TEST_F(HubTest, MayBeDestroyedWhileMessagesArrive) {
+TEST_F(CoordinatorServerTest, MayBeDestroyedWhileMessagesArrive) {
   for (int i = 0; i < 2000; ++i) {
     send(0, control::JobBroken{Status(Code::kAborted, "broken")});
   }
@@ -237,9 +237,9 @@ TEST_F(HubTest, MayBeDestroyedWhileMessagesArrive) {
 }
 
 // Ranks 0 and 1 below a relay of rank 0, rank 2 below its own.
-class HubTreeTest : public HubTest {
+class HubTreeTest : public CoordinatorServerTest {
  protected:
-  HubTreeTest() : HubTest(3, 2) {}
+  HubTreeTest() : CoordinatorServerTest(3, 2) {}
 };
 
 TEST_F(HubTreeTest, TheHubSpeaksToTheTopRelaysOnly) {

@@ -1,4 +1,4 @@
-#include "runtime/hub/hub.h"
+#include "runtime/hub/coordinator_server.h"
 
 #include <condition_variable>
 #include <mutex>
@@ -40,11 +40,12 @@ class Presence {
   int count_ = 0;
 };
 
-class HubImpl final : public Hub, private rendezvous::ServerHandler {
+class CoordinatorServerImpl final : public CoordinatorServer, private rendezvous::ServerHandler {
  public:
-  HubImpl(HubOptions options, HubEvents events) : options_(std::move(options)), events_(std::move(events)) {}
+  CoordinatorServerImpl(CoordinatorServerOptions options, CoordinatorServerEvents events)
+      : options_(std::move(options)), events_(std::move(events)) {}
 
-  ~HubImpl() override {
+  ~CoordinatorServerImpl() override {
     // On the loop, which reads server_ for every message that arrives: in between two of them the server goes.
     loop_.run_sync([this] {
       server_.reset();
@@ -119,7 +120,7 @@ class HubImpl final : public Hub, private rendezvous::ServerHandler {
         below.add(top.below);
       }
     }
-    for (const control::Said& said : *bundle) {
+    for (const control::SourcedMessage& said : *bundle) {
       if (!below.contains(said.ranks)) {
         return fail_job(from, corrupt("it speaks for " + said.ranks.to_string() + ", which it does not relay for"));
       }
@@ -282,8 +283,8 @@ class HubImpl final : public Hub, private rendezvous::ServerHandler {
     }
   }
 
-  HubOptions options_;
-  HubEvents events_;
+  CoordinatorServerOptions options_;
+  CoordinatorServerEvents events_;
   Presence presence_;
   std::unique_ptr<Coordinator> coordinator_;
   std::vector<control::RelayPlace> tops_;  // relays that speak to this hub; empty: every rank does
@@ -298,10 +299,11 @@ class HubImpl final : public Hub, private rendezvous::ServerHandler {
 
 }  // namespace
 
-Result<std::unique_ptr<Hub>> Hub::start(HubOptions options, HubEvents events) {
-  auto hub = std::make_unique<HubImpl>(std::move(options), std::move(events));
+Result<std::unique_ptr<CoordinatorServer>> CoordinatorServer::start(CoordinatorServerOptions options,
+                                                                    CoordinatorServerEvents events) {
+  auto hub = std::make_unique<CoordinatorServerImpl>(std::move(options), std::move(events));
   SRT_TRY(hub->start());
-  return std::unique_ptr<Hub>(std::move(hub));
+  return std::unique_ptr<CoordinatorServer>(std::move(hub));
 }
 
 }  // namespace sirtaki::hub

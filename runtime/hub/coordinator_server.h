@@ -1,5 +1,6 @@
-// Hub: the coordinator of a job, a rendezvous Server with the agreement state machine (control/coordinator.h) on one
-// control thread. Lives in the launcher, or in rank 0's process when another launcher started the ranks.
+// CoordinatorServer: the coordinator of a job, a rendezvous Server with the agreement state machine
+// (control/coordinator.h) on one control thread. Lives in the launcher, or in rank 0's process when another launcher
+// started the ranks.
 //
 // Holds nothing that training needs in its steady state; when it is gone the ranks end with an error that says so.
 #pragma once
@@ -15,14 +16,14 @@
 namespace sirtaki::hub {
 
 // What the owner of a hub may want to tell its user. Called on the hub's thread; must not block.
-struct HubEvents {
+struct CoordinatorServerEvents {
   MoveFunction<void(const rendezvous::Membership&)> on_epoch;
   MoveFunction<void(Rank, const Status&)> on_lost;
   MoveFunction<void(Rank)> on_left;                   // in order
   MoveFunction<void(const std::string&)> on_warning;  // stall reports and the like, one line each
 };
 
-struct HubOptions {
+struct CoordinatorServerOptions {
   rendezvous::ServerOptions server;
   Duration stall_warn = std::chrono::seconds(60);  // a rank is alive but late: say so
   Duration stall_fail = std::chrono::minutes(30);  // give the operation up
@@ -30,10 +31,11 @@ struct HubOptions {
   control::CoordinatorOptions coordinator;
 };
 
-class Hub {
+class CoordinatorServer {
  public:
-  static Result<std::unique_ptr<Hub>> start(HubOptions options, HubEvents events);
-  virtual ~Hub() = default;  // closes the port, ends the thread
+  static Result<std::unique_ptr<CoordinatorServer>> start(CoordinatorServerOptions options,
+                                                          CoordinatorServerEvents events);
+  virtual ~CoordinatorServer() = default;  // closes the port, ends the thread
 
   virtual std::uint16_t port() const = 0;
   // Any thread. See rendezvous::Server::report_exit.

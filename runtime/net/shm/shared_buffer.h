@@ -1,0 +1,20 @@
+// SharedBuffer: memory of this rank that other ranks of its host read in place.
+//
+// Owned by: the caller of Collectives::allocate_shared(). Thread: the loop. Not for: how readers find it
+// (SharedMemory).
+#pragma once
+
+#include <memory>
+
+#include "runtime/base/types.h"
+
+namespace sirtaki::net {
+
+// Memory whose allreduce needs no copy to hand it out. It is given back when `keeps` goes, and reused once the last
+// reader has released it.
+struct SharedBuffer {
+  std::shared_ptr<void> keeps;
+  Bytes memory;
+};
+
+}  // namespace sirtaki::net
