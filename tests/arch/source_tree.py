@@ -23,7 +23,7 @@ CPP = {".h", ".cc", ".c", ".cu", ".cuh", ".inc"}
 SKIPPED_FOLDERS = {"build", "__pycache__", "results"}
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.MULTILINE)
-WAIVER = re.compile(r"(?://|#) lint: allow\((\w+)\) \S+")
+WAIVER = re.compile(r"(?://|#|<!--) lint: allow\((\w+)\) \S+")
 # A raw string, a string, a character, a line comment, a block comment.
 TOKEN = re.compile(
     r'R"(?P<raw>[^()\s\\]{0,16})\(.*?\)(?P=raw)"'
