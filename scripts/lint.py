@@ -1,4 +1,4 @@
-"""`make lint`: layer checker, map of the source, clang-format, headers that compile alone, clang-tidy, ruff.
+"""`make lint`: layers, map of the source, prose, clang-format, headers that compile alone, clang-tidy, ruff.
 
 Every checker runs even when an earlier one fails. Results of clang-tidy and of the header check are kept by content
 under build/lint, so that only files that changed, or whose project headers changed, are looked at again. clang-tidy
@@ -28,6 +28,7 @@ sys.path.insert(0, str(ROOT / "tests/arch"))
 
 from check_layers import check  # noqa: E402
 from check_map import map_problems  # noqa: E402
+from check_prose import prose_problems  # noqa: E402
 from source_tree import CPP, Source, Tree  # noqa: E402
 
 BIN = ROOT / ".venv/bin"
@@ -145,6 +146,14 @@ def lint_layers(_tree: Tree, _workers: int) -> bool:
 def lint_map(_tree: Tree, _workers: int) -> bool:
     """ARCHITECTURE.md against the tree."""
     problems = sorted(map_problems(ROOT), key=str)
+    for problem in problems:
+        print(problem)
+    return not problems
+
+
+def lint_prose(_tree: Tree, _workers: int) -> bool:
+    """English of comments, docstrings and pages."""
+    problems = prose_problems(ROOT)
     for problem in problems:
         print(problem)
     return not problems
@@ -278,6 +287,7 @@ def lint_ruff(_tree: Tree, _workers: int) -> bool:
 CHECKS: dict[str, Callable[..., bool]] = {
     "layers": lint_layers,
     "map": lint_map,
+    "prose": lint_prose,
     "clang-format": lint_format,
     "ruff": lint_ruff,
     "headers": lint_headers,
