@@ -1,6 +1,7 @@
-// All CUDA kernels, as the plug-in libsirtaki_cuda.so shows them: the only symbol that it exports.
+// The table of all CUDA kernels. The plug-in libsirtaki_cuda.so exports the function that returns it, and nothing else.
 //
-// For: whoever loads it at run time, so that nothing else is linked with CUDA. What each does: kernels/*/cuda.h.
+// The runtime loads the plug-in at run time, so that no other library is linked with CUDA. kernels/*/cuda.h describes
+// each kernel.
 #pragma once
 
 #include <cstddef>
@@ -21,12 +22,12 @@
 
 namespace sirtaki::kernels::cuda {
 
-// Of the table and of what its functions take: a loader refuses a plug-in with another one.
+// Version of the table and of the argument structs; the loader refuses a plug-in of any other version.
 inline constexpr std::uint32_t kKernelsVersion = 3;
 
 struct Kernels {
   std::uint32_t version;
-  // Loads every kernel for the current device: once for each, before anything else runs on it.
+  // Loads every kernel for the current device. Must be called once per device, before anything else runs on it.
   Launch (*load)();
   Launch (*group_topk_encode)(const GroupTopkEncode& args, Stream stream);
   Launch (*group_topk_sum)(const GroupTopkSum& args, Stream stream);

@@ -1,11 +1,11 @@
-// What the launch functions of all CUDA kernels (kernels/*/cuda.h) have in common.
+// The contract and the types shared by the launch functions of all CUDA kernels (kernels/*/cuda.h).
 //
-// For: whoever loads the plug-in (kernels/cuda_kernels.h). Shows no CUDA type, so that no other source needs CUDA.
+// Exposes no CUDA type, so that users of the plug-in (kernels/cuda_kernels.h) build without CUDA.
 // A launch function queues work on a stream and returns at once. It allocates nothing, waits for nothing and copies
-// nothing to the host. All pointers are to device memory, which stays until the stream is done, unless it says so;
-// float32 arrays and payloads begin at a multiple of 4 bytes, and with a multiple of 16 they are read faster.
+// nothing to the host. All pointers are to device memory, which must stay valid until the stream is done, unless stated
+// otherwise. float32 arrays and payloads are aligned to 4 bytes; alignment to 16 bytes makes reads faster.
 // Threads: any; the caller keeps the stream's device current.
-// What is written is byte for byte what the CPU kernel of the same name writes (kernels/*/ref.cc).
+// The output is byte for byte that of the CPU kernel of the same name (kernels/*/ref.cc).
 #pragma once
 
 namespace sirtaki::kernels::cuda {
@@ -13,7 +13,7 @@ namespace sirtaki::kernels::cuda {
 // A cudaStream_t; nullptr is the default stream.
 using Stream = void*;
 
-// Whether the work was queued. What goes wrong later shows where the stream is waited for.
+// Tells whether the work was queued. Errors of the work itself are reported where the stream is synchronized.
 struct [[nodiscard]] Launch {
   int code = 0;  // a cudaError_t
 
@@ -23,7 +23,7 @@ struct [[nodiscard]] Launch {
 // cudaErrorInvalidValue: an argument out of range or badly aligned; nothing was queued.
 inline constexpr Launch kInvalid{1};
 
-// Payloads that one launch may add up.
+// The largest number of payloads that one launch sums.
 inline constexpr int kMostPayloads = 256;
 
 }  // namespace sirtaki::kernels::cuda

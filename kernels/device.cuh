@@ -1,6 +1,4 @@
-// What device code has in common: lanes, warps, blocks, float32 arrays.
-//
-// For: kernels/*/cuda.cu.
+// Helpers of device code: lanes, warps, blocks, float32 arrays. Used by kernels/*/cuda.cu.
 #pragma once
 
 #include <bit>
@@ -25,7 +23,7 @@ __device__ inline unsigned lanes_below() {
   return (1U << lane()) - 1;
 }
 
-// By value: device code cannot refer to a constant of the host.
+// These take values, not references: device code cannot refer to a constant of the host.
 template <class T>
 constexpr T lesser(T a, T b) {
   return b < a ? b : a;
@@ -47,7 +45,8 @@ __device__ const T* as(const std::byte* data) {
 inline bool aligned(const void* data, std::size_t bytes) {
   return reinterpret_cast<std::uintptr_t>(data) % bytes == 0;
 }
-// May be given to a launch function; and may be read in fours.
+// is_float() tells whether a launch function accepts the arrays, is_vector() whether they can be read four floats at a
+// time.
 inline bool is_float(const Feedback& arrays) {
   return arrays.valid() && aligned(arrays.gradient, 4) && aligned(arrays.residual, 4) && aligned(arrays.left, 4);
 }
@@ -55,7 +54,7 @@ inline bool is_vector(const Feedback& arrays) {
   return aligned(arrays.gradient, 16) && aligned(arrays.residual, 16) && aligned(arrays.left, 16);
 }
 
-// Feedback as device code sees it.
+// The arrays of Feedback with the types of device code.
 struct Arrays {
   const float* gradient;
   const float* residual;
@@ -71,8 +70,8 @@ struct Arrays {
   }
 };
 
-// Elements [0, 4) of `from`, those from `count` on as +0; read at once where they are all there and `vector` says that
-// `from` is a multiple of 16 bytes.
+// Loads elements [0, 4) of `from`; elements from `count` on become +0. Uses one 16-byte load if all four exist and
+// `vector` tells that `from` is aligned to 16 bytes.
 __device__ inline void load_four(const float* from, std::int64_t count, bool vector, float (&to)[4]) {
   if (vector && count >= 4) {
     const float4 four = __ldcs(reinterpret_cast<const float4*>(from));
@@ -100,7 +99,7 @@ __device__ inline void store_four(const float (&from)[4], std::int64_t count, bo
   }
 }
 
-// Which piece of an array a thread or a warp works on first, and how many pieces further the next one is.
+// The first piece of an array that a thread or a warp works on, and the stride to its next one.
 __device__ inline std::int64_t first_thread() {
   return std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
 }
@@ -118,14 +117,14 @@ constexpr std::int64_t pieces(std::int64_t n, std::int64_t size) {
   return (n + size - 1) / size;
 }
 
-// How many come before this one, and how many there are.
+// The number of elements before this one, and the number of all elements.
 struct Ranks {
   std::int32_t before;
   std::int32_t all;
 };
 
-// Sum of `value` over the threads of a block before this one, and over all. scratch: kWarps words that the block
-// shares. Ends with a barrier.
+// Returns the sum of `value` over the preceding threads of the block, and over all of them. scratch: kWarps words of
+// shared memory. Ends with a barrier.
 struct Sums {
   std::uint32_t before;
   std::uint32_t all;
@@ -151,7 +150,7 @@ __device__ Sums block_sums(std::uint32_t value, std::uint32_t (&scratch)[kWarps]
   return sums;
 }
 
-// Numbers of a sparse payload, which may begin in the middle of a 4-byte word, but are multiples of 2 bytes.
+// Numbers of a sparse payload are aligned to 2 bytes only, so a float32 is read and written in halves.
 __device__ inline float load_bits(const std::uint16_t* from, float /*kind*/) {
   return std::bit_cast<float>(static_cast<std::uint32_t>(from[0]) | static_cast<std::uint32_t>(from[1]) << 16);
 }

@@ -1,5 +1,5 @@
-// SIRTAKI_HOST_DEVICE: in front of a function that the CUDA sources call as well, so that the tests of the CPU kernels
-// cover its arithmetic.
+// SIRTAKI_HOST_DEVICE marks a function that the CUDA sources call as well, so that the tests of the CPU kernels cover
+// its arithmetic.
 #pragma once
 
 #ifdef __CUDACC__

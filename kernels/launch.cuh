@@ -1,7 +1,7 @@
-// Starting and loading kernels: all calls of the CUDA runtime that they need.
+// Loads and launches kernels; contains every call of the CUDA runtime that kernels need.
 //
-// For: kernels/*/cuda.cu. Threads: any. The tests have another one of this name (tests/device/emulated/), under which
-// the same kernels run on a CPU.
+// Used by kernels/*/cuda.cu. Threads: any. The tests provide another header of this name (tests/device/emulated/),
+// which runs the same kernels on a CPU.
 #pragma once
 
 #include <algorithm>
@@ -12,14 +12,15 @@
 
 namespace sirtaki::kernels::cuda {
 
-// 16 blocks of 128 threads are all that a multiprocessor can hold.
+// A multiprocessor holds at most 16 blocks of 128 threads.
 inline constexpr std::int64_t kBlocksOfAMultiprocessor = 16;
 
 inline Launch launched(cudaError_t error) {
   return {static_cast<int>(error)};
 }
 
-// At most `blocks` blocks; fewer where the device cannot hold more at a time, so kernels stride over their grid.
+// Launches at most `blocks` blocks, fewer if the device cannot hold as many at a time; kernels therefore stride over
+// their grid.
 template <class... Parameters, class... Arguments>
 Launch launch(void (*kernel)(Parameters...), std::int64_t blocks, unsigned threads, Stream stream,
               const Arguments&... arguments) {
@@ -33,12 +34,12 @@ Launch launch(void (*kernel)(Parameters...), std::int64_t blocks, unsigned threa
     return launched(error);
   }
   const auto grid = static_cast<unsigned>(std::min(blocks, kBlocksOfAMultiprocessor * multiprocessors));
-  cudaGetLastError();  // what an earlier call of this thread has left is not this launch's
+  cudaGetLastError();  // clears an error that an earlier call of this thread left behind
   kernel<<<grid, threads, 0, static_cast<cudaStream_t>(stream)>>>(arguments...);
   return launched(cudaGetLastError());
 }
 
-// Loads kernels ahead of their first launch, at which CUDA might wait for what the device is doing.
+// Loads kernels ahead of their first launch, at which CUDA may wait for running work of the device.
 template <class... Kernels>
 Launch load(Kernels*... kernels) {
   cudaError_t error = cudaSuccess;

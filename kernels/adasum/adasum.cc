@@ -12,12 +12,12 @@ namespace {
 
 constexpr std::size_t kChunk = 512;
 constexpr std::size_t kLanes = 8;
-// Of the numbers that a squared norm is a sum of: what is left below this is what rounding left of zero.
+// A squared norm below this fraction of the summed magnitudes of its terms is the rounding error of zero.
 constexpr double kRoundedZero = 1e-12;
 
 using Chunk = std::array<double, kChunk>;
 
-// Elements behind the last are zeros.
+// Elements after the last one become zeros.
 void load(DType dtype, const std::byte* in, std::size_t n, Chunk& out) {
   std::array<float, kChunk> narrow{};
   switch (dtype) {
@@ -89,7 +89,7 @@ class Weights {
     return sums_[std::max(i, j) * (std::max(i, j) + 1) / 2 + std::min(i, j)];
   }
 
-  // Of the combination of arrays [begin, end) with that of [from, to).
+  // Returns the dot product of the combined arrays [begin, end) with the combined arrays [from, to).
   Product product(std::size_t begin, std::size_t end, std::size_t from, std::size_t to) const {
     double value = 0;
     double magnitude = 0;

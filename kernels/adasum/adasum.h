@@ -1,11 +1,13 @@
-// Adasum: arrays of several ranks combined by the angles between them: orthogonal ones add, parallel ones average.
+// Adasum combines arrays of several ranks by the angles between them: orthogonal arrays are summed, parallel ones
+// averaged.
 //
-// Two arrays a and b make (1 - a.b / (2 a.a)) a + (1 - a.b / (2 b.b)) b; more are combined in pairs of halves, the
-// first half the larger, until one is left. As every step is linear in the arrays, the result is a weighted sum of them
-// whose weights follow from their dot products alone, so ranks that hold a block each need to add up nothing but those.
+// Two arrays a and b combine to (1 - a.b / (2 a.a)) a + (1 - a.b / (2 b.b)) b; more arrays are combined in pairs of
+// halves, the first half the larger, until one is left. Every step is linear in the arrays, so the result is a weighted
+// sum whose weights follow from the dot products alone. Ranks that hold one block each therefore exchange only partial
+// dot products.
 // Method: Maleki et al., Scaling Distributed Training with Adaptive Summation, 2020.
-// For: reductions of whole tensors. Only float16, bfloat16, float32, float64; memory may be unaligned. Threads: pure
-// functions. Not for: the exchange between ranks (runtime/engine/ops/named_ops_adasum.cc).
+// Used by reductions of whole tensors. Supports float16, bfloat16, float32 and float64; memory may be unaligned.
+// Threads: pure functions. The exchange between ranks is elsewhere (runtime/engine/ops/named_ops_adasum.cc).
 #pragma once
 
 #include <cstddef>
@@ -17,7 +19,8 @@
 
 namespace sirtaki::kernels {
 
-// Of `count` arrays with each other and themselves: array i with array j <= i is number i * (i + 1) / 2 + j.
+// Returns the number of dot products of `count` arrays with each other and themselves; arrays i and j <= i have number
+// i * (i + 1) / 2 + j.
 constexpr std::size_t dot_product_count(std::size_t count) {
   return count * (count + 1) / 2;
 }
@@ -25,11 +28,12 @@ constexpr std::size_t dot_product_count(std::size_t count) {
 // Adds the dot products of n elements of each array to `sums`, in float64.
 void add_dot_products(DType dtype, std::span<const std::byte* const> arrays, std::int64_t n, std::span<double> sums);
 
-// The weight of each of `count` arrays in their Adasum. An array of zeros changes nothing; an infinity or a NaN
-// reaches the result.
+// Returns the weight of each of `count` arrays in their Adasum. An array of zeros does not affect the others; an
+// infinity or a NaN reaches the result.
 std::vector<double> adasum_weights(std::span<const double> sums, std::size_t count);
 
-// out[i] = the sum of weights[k] * arrays[k][i] for n elements, computed in float64; `out` may be one of the arrays.
+// Writes out[i] = the sum of weights[k] * arrays[k][i] for n elements, computed in float64; `out` may be one of the
+// arrays.
 void weighted_sum(DType dtype, std::span<const std::byte* const> arrays, std::span<const double> weights,
                   std::byte* out, std::int64_t n);
 

@@ -1,9 +1,9 @@
-// Arithmetic between a model, its anchor and what ranks send of their difference.
+// Arithmetic on a model, its anchor and the difference that ranks send.
 //
-// For: local updates: snapshots, merges, what guards pull back. Arrays hold n float32, n >= 0; they may be unaligned,
-// and `out` may be one of the others, which else do not overlap it. Each operation is rounded to float32. Threads: pure
-// functions; no allocation. Not for: sums over ranks, weights (kernels/scale/), the next anchor
-// (kernels/outer_update/).
+// Used by local updates for snapshots, merges and guards. Arrays hold n float32, n >= 0, and may be unaligned; `out`
+// may be one of the inputs, otherwise it does not overlap them. Each operation rounds to float32, and NaN results are
+// canonical. Threads: pure functions; no allocation. Sums over ranks and weights are in kernels/scale/, the next anchor
+// in kernels/outer_update/.
 #pragma once
 
 #include <cstddef>
@@ -11,24 +11,24 @@
 
 namespace sirtaki::kernels {
 
-// out[i] = a[i] - b[i]. As in all of these, a NaN that comes out is always the same one.
+// Writes out[i] = a[i] - b[i].
 void subtract(std::int64_t n, const std::byte* a, const std::byte* b, std::byte* out);
 
-// model[i] -= before[i] - after[i]: what has happened to the model since `before` stays. Where both are equal numbers
-// the model keeps its bits, -0 among them.
+// Subtracts before[i] - after[i] from model[i]: changes of the model since `before` stay. If both are equal numbers,
+// the model keeps its bits, including those of -0.
 // Method: delay-corrected merge (Shen et al., Faster Distributed Deep Net Training: CoCoD-SGD, 2019).
 void carry_over(std::int64_t n, const std::byte* before, const std::byte* after, std::byte* model);
 
-// out[i] = a[i] - factor * b[i].
+// Writes out[i] = a[i] - factor * b[i].
 void subtract_scaled(std::int64_t n, const std::byte* a, float factor, const std::byte* b, std::byte* out);
 
-// The sum of squares of a[i] - b[i], or of a[i] where b is null; 16 float64 sums, of the elements i % 16, added in
-// order at the end, +0 to begin with. The difference is rounded to float32, its square is exact.
+// Returns the sum of squares of a[i] - b[i], or of a[i] if b is null. Element i is added to float64 sum i % 16; the 16
+// sums start at +0 and are added in order at the end. The difference is rounded to float32, its square is exact.
 double square_sum(std::int64_t n, const std::byte* a, const std::byte* b);
 
 namespace ref {
 
-// The meaning of the functions above, one element at a time.
+// Reference implementations of the functions above, one element at a time.
 void subtract(std::int64_t n, const std::byte* a, const std::byte* b, std::byte* out);
 void carry_over(std::int64_t n, const std::byte* before, const std::byte* after, std::byte* model);
 void subtract_scaled(std::int64_t n, const std::byte* a, float factor, const std::byte* b, std::byte* out);

@@ -5,7 +5,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/anchor/cpu.cc"
 #include <hwy/foreach_target.h>
-// Behind foreach_target, which decides what it sees.
+// Included after foreach_target.h, which sets the target that this header is compiled for.
 #include "kernels/half/half-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -13,7 +13,7 @@ namespace sirtaki::kernels::HWY_NAMESPACE {
 
 #if HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_RVV || (HWY_TARGET & (HWY_SVE | HWY_SVE2)) || !HWY_HAVE_FLOAT64
 
-// Of targets of one lane, of lanes that the compiler cannot count, or without float64.
+// Targets without float64, with one lane or with a number of lanes unknown to the compiler use the reference.
 void subtract_target(std::int64_t n, const std::byte* a, const std::byte* b, std::byte* out) {
   ref::subtract(n, a, b, out);
 }
@@ -31,7 +31,7 @@ double square_sum_target(std::int64_t n, const std::byte* a, const std::byte* b)
 
 using Lane = PlainLane<float>;
 
-// out[i] = op(i) for vectors that begin at byte `at`, with `left` elements to the end.
+// Writes out[i] = op(i) for vectors that begin at byte `at`, with `left` elements to the end.
 template <class Op>
 void run(std::int64_t n, std::byte* out, const Op& op) {
   const auto count = static_cast<std::size_t>(n);
@@ -102,7 +102,7 @@ class SquareSums {
   static constexpr std::size_t kLanes = hn::MaxLanes(F32Tag());
   static constexpr std::size_t kVectors = kSums / kLanes;
 
-  // Lanes behind the last element are zero: they change no sum, which is never -0.
+  // Lanes after the last element are zero: they change no sum, since a sum is never -0.
   template <bool kDifference>
   static F32Vec load(const std::byte* a, const std::byte* b, std::size_t first, std::size_t count) {
     const std::size_t at = first * sizeof(float);
@@ -113,7 +113,7 @@ class SquareSums {
     return canonical(F32Tag(), value);
   }
 
-  // v: which vector of 16 elements.
+  // v: index of the vector among the 16 elements.
   void take(F32Vec value, std::size_t v) {
     F64Vec* const to = sums_ + 2 * v;
     const auto low = hn::PromoteTo(F64Tag(), hn::LowerHalf(value));

@@ -1,6 +1,6 @@
 // Casts between floating dtypes: arrays of float32 or float64 to float16 or bfloat16 and back.
 //
-// For: codecs. Threads: pure functions; no allocation. Not for: single numbers (kernels/half/half.h).
+// Used by codecs. Threads: pure functions; no allocation. kernels/half/half.h converts single numbers.
 #pragma once
 
 #include <cstddef>
@@ -10,17 +10,17 @@
 
 namespace sirtaki::kernels {
 
-// True for float32 and float64 to float16 and bfloat16, and for the four ways back.
+// Returns true for float32 and float64 to float16 and bfloat16, and for the four casts back.
 bool can_cast(DType from, DType to);
 
-// Converts n elements, n >= 0. Only where can_cast(); `in` and `out` do not overlap and may be unaligned.
-// Rounds to nearest, ties to even; overflow becomes infinity; a NaN stays a NaN. float64 goes through float32, so it
-// is rounded twice on its way to a half.
+// Converts n elements, n >= 0. Requires can_cast(); `in` and `out` do not overlap and may be unaligned.
+// Rounds to nearest, ties to even; overflow becomes infinity; a NaN stays a NaN. A float64 is rounded twice, since it
+// is cast to float32 first.
 void cast(DType from, const std::byte* in, DType to, std::byte* out, std::int64_t n);
 
 namespace ref {
 
-// The meaning of cast(), one element at a time.
+// Reference implementation of cast(), one element at a time.
 void cast(DType from, const std::byte* in, DType to, std::byte* out, std::int64_t n);
 
 }  // namespace ref

@@ -4,7 +4,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cast/cpu.cc"
 #include <hwy/foreach_target.h>
-// Behind foreach_target, which decides what it sees.
+// Included after foreach_target.h, which sets the target that this header is compiled for.
 #include "kernels/half/half-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -12,14 +12,14 @@ namespace sirtaki::kernels::HWY_NAMESPACE {
 
 #if HWY_TARGET == HWY_SCALAR
 
-// One lane is the reference; and Highway's one-lane loads want aligned pointers.
+// Targets with one lane use the reference: one-lane loads of Highway require aligned pointers.
 void cast_target(DType from, const std::byte* in, DType to, std::byte* out, std::size_t n) {
   ref::cast(from, in, to, out, static_cast<std::int64_t>(n));
 }
 
 #else
 
-// Two vectors of float64 make one of float32, whose lanes they are in order.
+// Two vectors of float64 make one of float32, lanes in order.
 struct F64Lane {
   using Tag = F32Tag;
   static constexpr std::size_t kSize = 8;

@@ -7,7 +7,7 @@ namespace sirtaki::kernels::cuda {
 namespace {
 
 constexpr unsigned kThreads = 256;
-// A thread's elements at a time: 16 bytes of float32, 8 of halves.
+// Elements that a thread handles at a time: 16 bytes of float32, 8 of halves.
 constexpr int kFour = 4;
 
 template <class T>

@@ -1,6 +1,7 @@
-// Casts between float32 and halves on a CUDA device: kernels/cast/cast.h.
+// Casts between float32 and halves on a CUDA device; see kernels/cast/cast.h.
 //
-// For: the plug-in (kernels/cuda_kernels.h). Threads, memory, streams: kernels/cuda_launch.h. Not for: float64.
+// Part of the plug-in (kernels/cuda_kernels.h). Threads, memory, streams: kernels/cuda_launch.h. float64 is not
+// supported.
 #pragma once
 
 #include <cstddef>
@@ -13,8 +14,8 @@ namespace sirtaki::kernels::cuda {
 
 struct Cast {
   DType from;
-  const std::byte* in;  // begins at a multiple of the size of its elements, as does `out`
-  DType to;             // float32 where `from` is float16 or bfloat16, one of these where it is float32
+  const std::byte* in;  // aligned to the size of its elements, like `out`
+  DType to;             // float32 if `from` is float16 or bfloat16, one of these if it is float32
   std::byte* out;       // does not overlap `in`
   std::int64_t n;
 };

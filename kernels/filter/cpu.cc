@@ -8,7 +8,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/filter/cpu.cc"
 #include <hwy/foreach_target.h>
-// Behind foreach_target, which decides what it sees.
+// Included after foreach_target.h, which sets the target that this header is compiled for.
 #include "kernels/half/half-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -16,7 +16,8 @@ namespace sirtaki::kernels::HWY_NAMESPACE {
 
 #if HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_RVV || (HWY_TARGET & (HWY_SVE | HWY_SVE2))
 
-// One lane is the reference; vectors of a length that the compiler does not know cannot stand in arrays.
+// Targets with one lane use the reference; so do those with vectors of unknown length, which cannot be elements of
+// arrays.
 void norms_target(const FilterShape& shape, const Feedback& arrays, std::byte* norms) {
   ref::filter_norms(shape, arrays, norms);
 }
@@ -35,7 +36,7 @@ constexpr std::size_t kSums = 16;
 constexpr std::size_t kSumVectors = kSums / kLanes;
 constexpr std::size_t kBlock = 1024;
 
-// Up to 1024 elements from `first` on: writes their sums, returns the sum of their magnitudes.
+// Adds up to 1024 elements from `first` on: writes a = gradient + residual and returns `sum` plus their magnitudes.
 template <bool kFeedback>
 double add_block(const Feedback& arrays, std::size_t first, std::size_t count, double sum) {
   const F32Tag d;
@@ -94,8 +95,8 @@ struct LaneOf<ref::BF16> {
   using Type = BF16Lane;
 };
 
-// A vector as half/sent.h sends one number: stores it, returns what is left; `good` loses the lanes that are not
-// finite.
+// Sends a vector by the rules of half/sent.h: stores it and returns the residual; clears the lanes of `good` that are
+// not finite.
 template <class Element>
 F32Vec send_lanes(F32Vec a, std::size_t count, std::byte* to, hn::Mask<F32Tag>& good) {
   using ValueLane = typename LaneOf<Element>::Type;

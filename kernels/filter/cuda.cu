@@ -14,9 +14,9 @@ namespace {
 constexpr unsigned kThreads = 128;
 constexpr std::int64_t kWarps = kThreads / kLanes;
 constexpr unsigned kSelectThreads = 512;
-// Elements after which the 16 sums of float32 go to one of float64.
+// Elements after which the 16 float32 sums are added to the float64 sum.
 constexpr std::int64_t kFlush = 1024;
-// Rows of a warp that are read before the first of them is used.
+// Rows that a warp reads before it uses the first of them.
 constexpr int kAhead = 8;
 
 struct Norms {
@@ -26,7 +26,8 @@ struct Norms {
   float* norms;
 };
 
-// Of up to 1024 elements of a filter: the sum that lanes below 16 have of theirs. Writes the elements to `left`.
+// Adds up to 1024 elements of a filter and writes them to `left`. Lanes below 16 return their part of the sum of
+// magnitudes.
 __device__ float add_magnitudes(const Arrays& arrays, std::int64_t first, std::int64_t count) {
   float sum = 0;
   for (std::int64_t begin = 0; begin < count; begin += kAhead * kLanes) {
@@ -72,7 +73,7 @@ __global__ void __launch_bounds__(kThreads) filter_find_norms(const Norms args) 
   }
 }
 
-// One block.
+// Runs as one block.
 __global__ void __launch_bounds__(kSelectThreads)
     filter_choose(const float* norms, const std::int32_t filters, const std::int32_t keep, std::uint16_t* ids) {
   constexpr int kSelectWarps = kSelectThreads / kLanes;
@@ -127,7 +128,7 @@ struct Sum {
   float* out;
 };
 
-// Where a filter stands among the ids of a part; -1: nowhere.
+// Returns the position of a filter among the ids of a part, or -1.
 __device__ std::int32_t place_of(const Source& source, std::int64_t filter) {
   std::int32_t low = 0;
   std::int32_t high = source.count;
@@ -142,7 +143,7 @@ __device__ std::int32_t place_of(const Source& source, std::int64_t filter) {
   return low < source.count && source.ids[low] == filter ? low : -1;
 }
 
-// A block for each filter, which first finds out who has sent it.
+// Runs one block for each filter, which first finds the parts that contain the filter.
 template <class Value>
 __global__ void __launch_bounds__(kThreads) filter_add(const Sum args) {
   __shared__ std::int32_t places[kMostPayloads];

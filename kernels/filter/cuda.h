@@ -1,7 +1,7 @@
-// Whole filters of a convolution on a CUDA device: kernels/filter/filter.h.
+// Selection and sums of whole filters of a convolution on a CUDA device; see kernels/filter/filter.h.
 //
-// For: the plug-in (kernels/cuda_kernels.h). Threads, memory, streams: kernels/cuda_launch.h.
-// Method: a warp for each filter, one block for the selection among norms, a block for each filter that travels.
+// Part of the plug-in (kernels/cuda_kernels.h). Threads, memory, streams: kernels/cuda_launch.h.
+// Method: a warp for each filter, one block for the selection among norms, a block for each filter that is sent.
 #pragma once
 
 #include <cstddef>
@@ -34,7 +34,7 @@ struct FilterTake {
   FilterGather how;
   std::byte* values;
   std::byte* sent;
-  std::uint32_t* not_finite;  // becomes 1 where a number sent is not finite, else 0
+  std::uint32_t* not_finite;  // becomes 1 if a number sent is not finite, else 0
 };
 Launch filter_gather(const FilterTake& args, Stream stream);
 

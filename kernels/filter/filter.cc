@@ -14,7 +14,7 @@ namespace {
 
 using Id = ref::Plain<std::uint16_t>;
 
-// out += values, row by row of what fits into the nearest cache.
+// Adds `values` to `out` in pieces that fit into the nearest cache.
 void add_row(DType value, const std::byte* values, std::int64_t n, std::byte* out) {
   constexpr std::int64_t kPiece = 1024;
   alignas(64) std::byte wide[kPiece * sizeof(float)];
@@ -33,7 +33,7 @@ void add_row(DType value, const std::byte* values, std::int64_t n, std::byte* ou
 
 }  // namespace
 
-// The keep-th largest norm tells who is in; there are few filters, so one scan more costs nothing.
+// The keep-th largest norm decides; there are few filters, so a second scan costs nothing.
 void filter_select(std::int64_t filters, std::int64_t keep, const std::byte* norms, std::byte* ids) {
   SRT_CHECK(filters <= 65536 && keep >= 0 && keep <= filters);
   if (keep == 0) {

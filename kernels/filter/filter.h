@@ -1,7 +1,8 @@
-// Whole filters of a convolution travel, those of the largest norm; the other filters wait.
+// Selection of whole filters of a convolution: those with the largest norms are sent, the others stay in the residual.
 //
-// For: codecs. Threads: pure functions; no allocation. A tensor is `filters` rows of `size` float32 each, a filter a
-// row (so the axis of the filters is the outermost); all memory may be unaligned. Not for: how many filters travel.
+// Used by codecs. Threads: pure functions; no allocation. A tensor is `filters` rows of `size` float32 each, one filter
+// a row (the axis of the filters is the outermost); all memory may be unaligned. The codec decides the number of
+// filters sent.
 // Method: selection of important convolution kernels (Hylo: Hybrid Layer-Based Optimization to Reduce Communication in
 // Distributed Deep Learning), by the mean magnitude of gradient and residual.
 #pragma once
@@ -21,15 +22,15 @@ struct FilterShape {
 };
 
 // Writes a = gradient + residual to `left` (nothing without residual) and norms[f], a float32: the mean of |a| over
-// filter f. The sum is that of TwobitStats (kernels/twobit/twobit.h), for each filter on its own; divided in float64
-// and rounded once. A filter with a NaN has the norm NaN.
+// filter f. Each filter is summed like TwobitStats (kernels/twobit/twobit.h); the mean is divided in float64 and
+// rounded once. A filter with a NaN has the norm NaN.
 void filter_norms(const FilterShape& shape, const Feedback& arrays, std::byte* norms);
 
-// ids, each 16 bits: the `keep` filters with the largest norms, ascending; 0 <= keep <= filters. NaN goes before
-// infinity; of equal norms the lower filter goes first.
+// Writes the ids of the `keep` filters with the largest norms to `ids`, 16 bits each, ascending; 0 <= keep <= filters.
+// NaN counts as larger than infinity; of equal norms the lower filter is selected.
 void filter_select(std::int64_t filters, std::int64_t keep, const std::byte* norms, std::byte* ids);
 
-// Whether these can be the ids of `keep` filters: they ascend and exist.
+// Returns true if `ids` can be the ids of `keep` filters: ascending and in range.
 bool filter_ids_valid(std::int64_t filters, std::int64_t keep, const std::byte* ids);
 
 struct FilterIds {
@@ -37,9 +38,9 @@ struct FilterIds {
   std::int64_t count;
 };
 
-// Takes the filters out of `values`, which hold a: `sent` gets them one behind the other as `value` (float32, float16
-// or bfloat16). With take_out, what is left of them (half/sent.h; +0 for float32) replaces them in `values`; otherwise
-// these stay as they are. True when all numbers sent are finite.
+// Copies the selected filters from `values`, which hold a, to `sent`, one after the other, as `value` (float32, float16
+// or bfloat16). With take_out, the rounding error of each number (half/sent.h; +0 for float32) replaces it in `values`;
+// otherwise `values` is unchanged. Returns true if all numbers sent are finite.
 struct FilterGather {
   DType value = DType::kF32;
   bool take_out = true;
@@ -49,15 +50,15 @@ bool filter_gather(const FilterShape& shape, const FilterIds& chosen, FilterGath
 
 struct FilterPart {
   FilterIds chosen;
-  const std::byte* sent;  // as filter_gather() wrote it
+  const std::byte* sent;  // written by filter_gather()
 };
 
-// out = the sum of the parts in their order, +0 where they hold nothing. A NaN that comes out is always the same one.
+// Writes the sum of the parts, in their order, to `out`; +0 where no part has the filter. NaN results are canonical.
 void filter_sum(const FilterShape& shape, DType value, std::span<const FilterPart> parts, std::byte* out);
 
 namespace ref {
 
-// The meaning of the functions above, one element at a time; may allocate.
+// Reference implementations of the functions above, one element at a time; they may allocate.
 void filter_norms(const FilterShape& shape, const Feedback& arrays, std::byte* norms);
 void filter_select(std::int64_t filters, std::int64_t keep, const std::byte* norms, std::byte* ids);
 bool filter_gather(const FilterShape& shape, const FilterIds& chosen, FilterGather how, std::byte* values,

@@ -6,7 +6,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/finite/cpu.cc"
 #include <hwy/foreach_target.h>
-// Behind foreach_target, which decides what it sees.
+// Included after foreach_target.h, which sets the target that this header is compiled for.
 #include "kernels/half/half-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -14,17 +14,17 @@ namespace sirtaki::kernels::HWY_NAMESPACE {
 
 #if HWY_TARGET == HWY_SCALAR
 
-// One lane is the reference; and Highway's one-lane loads want aligned pointers.
+// Targets with one lane use the reference: one-lane loads of Highway require aligned pointers.
 bool finite_target(DType dtype, const std::byte* data, std::size_t n) {
   return ref::all_finite(dtype, data, static_cast<std::int64_t>(n));
 }
 
 #else
 
-// Elements looked at before asking whether to go on.
+// Elements examined between two checks for an early exit.
 constexpr std::size_t kBlock = 8192;
 
-// Infinity and NaN are what has all bits of the exponent.
+// A number is infinite or NaN if all bits of its exponent are set.
 template <class Bits>
 bool all(const std::byte* data, std::size_t n, Bits exponent) {
   using Lane = PlainLane<Bits>;

@@ -14,7 +14,7 @@ struct alignas(kBytes) Vector {
   Word at[kBytes / sizeof(Word)];
 };
 
-// kExponent: the bits that are all set in what is not finite.
+// kExponent: the bits that are all set in numbers that are not finite.
 template <class Word, Word kExponent>
 __global__ void __launch_bounds__(kThreads)
     find_not_finite(const Word* data, const std::int64_t n, const bool vector, std::uint32_t* not_finite) {

@@ -1,6 +1,6 @@
-// Whether an array on a CUDA device holds a NaN or an infinity: kernels/finite/finite.h.
+// Detection of NaN and infinity in an array on a CUDA device; see kernels/finite/finite.h.
 //
-// For: the plug-in (kernels/cuda_kernels.h). Threads, memory, streams: kernels/cuda_launch.h.
+// Part of the plug-in (kernels/cuda_kernels.h). Threads, memory, streams: kernels/cuda_launch.h.
 #pragma once
 
 #include <cstddef>
@@ -13,9 +13,9 @@ namespace sirtaki::kernels::cuda {
 
 struct Finite {
   DType dtype;
-  const std::byte* data;  // begins at a multiple of the size of its elements
+  const std::byte* data;  // aligned to the size of its elements
   std::int64_t n;
-  std::uint32_t* not_finite;  // becomes 1 where there is one, else 0; of integers and bool 0
+  std::uint32_t* not_finite;  // becomes 1 if an element is NaN or infinite, else 0; 0 for integers and bool
 };
 Launch all_finite(const Finite& args, Stream stream);
 Launch load_finite();

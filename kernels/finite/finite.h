@@ -1,6 +1,6 @@
-// Whether an array holds a NaN or an infinity.
+// Detection of NaN and infinity in an array.
 //
-// For: codecs, which look before they touch their residuals. Threads: pure functions; no allocation.
+// Used by codecs, which check a gradient before they touch its residual. Threads: pure functions; no allocation.
 #pragma once
 
 #include <cstddef>
@@ -10,12 +10,13 @@
 
 namespace sirtaki::kernels {
 
-// True when none of n elements, n >= 0, is NaN or infinite; so for integers and bool. `data` may be unaligned.
+// Returns true if no element of n, n >= 0, is NaN or infinite; always true for integers and bool. `data` may be
+// unaligned.
 bool all_finite(DType dtype, const std::byte* data, std::int64_t n);
 
 namespace ref {
 
-// The meaning of all_finite(), one element at a time.
+// Reference implementation of all_finite(), one element at a time.
 bool all_finite(DType dtype, const std::byte* data, std::int64_t n);
 
 }  // namespace ref

@@ -1,7 +1,7 @@
-// Elements: how the reference kernels load and store one number of a dtype. Halves are computed on in float32.
+// Element policies: load and store one number of a dtype in the reference and CUDA kernels. Halves are computed in
+// float32. `Bits` is the memory representation of an element.
 //
-// For: the CUDA kernels, too: `Bits` is what an element is in memory. Threads: pure functions. The vector twin is
-// half-inl.h.
+// Threads: pure functions. The vector counterpart is half-inl.h.
 #pragma once
 
 #include <bit>
@@ -54,7 +54,7 @@ struct Bool {
   static void store(bool value, std::byte* to) { *to = static_cast<std::byte>(value); }
 };
 
-// The same NaN whatever the operands were; other numbers as they are.
+// Returns the canonical NaN for any NaN, so that the result does not depend on the operands; other numbers unchanged.
 template <class T>
 SIRTAKI_HOST_DEVICE T canonical(T value) {
   if constexpr (std::is_floating_point_v<T>) {
@@ -64,7 +64,7 @@ SIRTAKI_HOST_DEVICE T canonical(T value) {
   }
 }
 
-// Of float32 without their sign, which compare as magnitudes do, a NaN above all.
+// Returns the bits of a float32 without its sign; they compare like magnitudes, with NaN above infinity.
 SIRTAKI_HOST_DEVICE inline std::uint32_t magnitude_bits(float value) {
   return std::bit_cast<std::uint32_t>(value) & 0x7FFFFFFFU;
 }

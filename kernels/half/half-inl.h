@@ -1,7 +1,7 @@
-// Lanes: how the elements of one dtype are loaded into vectors and stored, for the SIMD target being compiled. Halves
-// are computed on in float32 and rounded once, when stored. The meaning of the conversions is half.h.
+// Lane policies: load elements of one dtype into vectors and store them, for the SIMD target being compiled. Halves are
+// computed in float32 and rounded once, when stored. half.h defines the conversions.
 //
-// For: the cpu.cc of a kernel, which Highway's foreach_target compiles once per target; hence no #pragma once.
+// Included by the cpu.cc of a kernel, which foreach_target of Highway compiles once per target; hence no #pragma once.
 // Empty for one-lane targets, which run the reference.
 // Loads and stores take any alignment.
 #include <hwy/highway.h>
@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <cstring>
 
-// Highway's way to be included once per target: the macro toggles with the target.
+// Highway includes a file once per target: the macro toggles with the target.
 #if defined(SIRTAKI_KERNELS_HALF_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef SIRTAKI_KERNELS_HALF_INL_H_
 #undef SIRTAKI_KERNELS_HALF_INL_H_
@@ -34,7 +34,7 @@ using U32Vec = hn::Vec<U32Tag>;
 using I32Vec = hn::Vec<I32Tag>;
 using U16HalfVec = hn::Vec<U16HalfTag>;
 
-// 16 bits of each lane, which must fit. Through int32 because SSSE3 narrows signed numbers only.
+// Narrows each lane to 16 bits, which must fit. Goes through int32 because SSSE3 narrows signed numbers only.
 inline U16HalfVec narrow(U32Vec v) {
   const hn::Rebind<std::int32_t, F32Tag> di32;
   const hn::Rebind<std::int16_t, F32Tag> di16;
@@ -43,7 +43,7 @@ inline U16HalfVec narrow(U32Vec v) {
   return hn::BitCast(U16HalfTag(), hn::DemoteTo(di16, spread));
 }
 
-// The target has conversion instructions; their meaning is half.h's.
+// The target has conversion instructions with the results that half.h defines.
 #if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2 && !defined(HWY_DISABLE_F16C)
 inline F32Vec f16_to_f32(U16HalfVec half) {
   return hn::PromoteTo(F32Tag(), hn::BitCast(hn::Rebind<hwy::float16_t, F32Tag>(), half));
@@ -59,10 +59,10 @@ inline F32Vec f16_to_f32(U16HalfVec half) {
   const auto sign = hn::ShiftLeft<16>(hn::And(bits, hn::Set(du, 0x8000U)));
   const auto magnitude = hn::ShiftLeft<13>(hn::And(bits, hn::Set(du, 0x7FFFU)));
   const auto normal = hn::Add(magnitude, hn::Set(du, 112U << 23));
-  // Infinity and NaN: the largest exponent; a NaN becomes quiet.
+  // Infinity and NaN have the largest exponent; a NaN becomes quiet.
   const auto quiet = hn::IfThenElseZero(hn::Gt(magnitude, hn::Set(du, 0x0F800000U)), hn::Set(du, 0x400000U));
   const auto special = hn::Or(hn::Add(magnitude, hn::Set(du, 224U << 23)), quiet);
-  // Subnormals: as the mantissa of 2^-14, less 2^-14; exact.
+  // A subnormal is read as the mantissa of 2^-14; subtracting 2^-14 is exact.
   const auto shifted = hn::BitCast(df, hn::Add(magnitude, hn::Set(du, 113U << 23)));
   const auto small = hn::BitCast(du, hn::Sub(shifted, hn::BitCast(df, hn::Set(du, 113U << 23))));
   const auto finite = hn::IfThenElse(hn::Lt(magnitude, hn::Set(du, 0x00800000U)), small, normal);
@@ -102,7 +102,7 @@ inline U16HalfVec f32_to_bf16(F32Vec value) {
   return narrow(hn::IfThenElse(hn::Gt(magnitude, hn::Set(du, 0x7F800000U)), nan, rounded));
 }
 
-// A lane policy: Tag is what is computed on, kSize the bytes an element takes in memory.
+// A lane policy: Tag is the type of the lanes, kSize the bytes of an element in memory.
 template <class T>
 struct PlainLane {
   using Tag = hn::ScalableTag<T>;
@@ -138,10 +138,10 @@ std::size_t lanes() {
   return hn::Lanes(typename Lane::Tag());
 }
 
-// The most a lane policy loads or stores: float64 computed on in float32 is two vectors.
+// The most bytes that a lane policy loads or stores: a vector of float32 is two vectors of float64 in memory.
 constexpr std::size_t kLaneBytes = 2 * HWY_MAX_BYTES;
 
-// The first `count` elements, fewer than a vector; the lanes behind them are zero.
+// Loads the first `count` elements, fewer than a vector; the other lanes are zero.
 template <class Lane>
 hn::Vec<typename Lane::Tag> load_first(const std::byte* from, std::size_t count) {
   HWY_ALIGN std::byte buffer[kLaneBytes] = {};
@@ -156,7 +156,7 @@ void store_first(hn::Vec<typename Lane::Tag> v, std::byte* to, std::size_t count
   std::memcpy(to, buffer, count * Lane::kSize);
 }
 
-// A vector where at least so many of `count` elements are left, else the first ones, zeros behind them.
+// Loads a full vector if `count` allows, else the first `count` elements, with zeros in the other lanes.
 template <class Lane>
 hn::Vec<typename Lane::Tag> load_up_to(const std::byte* from, std::size_t count) {
   return count >= lanes<Lane>() ? Lane::load(from) : load_first<Lane>(from, count);
@@ -166,12 +166,14 @@ void store_up_to(hn::Vec<typename Lane::Tag> v, std::byte* to, std::size_t count
   count >= lanes<Lane>() ? Lane::store(v, to) : store_first<Lane>(v, to, count);
 }
 
-// The twin of ref::magnitude_bits: 31 bits, so they compare as signed numbers, too, which every target can.
+// The vector counterpart of ref::magnitude_bits(). The 31 bits also compare correctly as signed numbers, which every
+// target supports.
 inline I32Vec magnitude_bits(F32Vec v) {
   return hn::BitCast(I32Tag(), hn::Abs(v));
 }
 
-// The same NaN whatever the operands and the target were; other numbers as they are.
+// Returns the canonical NaN for any NaN, so that the result does not depend on operands and target; other numbers
+// unchanged.
 template <class D, class V>
 V canonical(D d, V v) {
   if constexpr (hwy::IsFloat<hn::TFromD<D>>()) {

@@ -1,7 +1,8 @@
-// float16 and bfloat16 to float32 and back, one number at a time: what these conversions mean in this project.
+// Conversions of float16 and bfloat16 to float32 and back, one number at a time: the definition that all kernels
+// follow.
 //
-// For: the reference and CUDA kernels, tests. The vector twin, bit for bit the same, is half-inl.h.
-// Threads: pure functions. Not for: whole arrays (kernels/cast/cast.h).
+// Used by the reference and CUDA kernels and by tests. The vector counterpart, bit for bit the same, is half-inl.h.
+// Threads: pure functions. kernels/cast/cast.h converts arrays.
 #pragma once
 
 #include <bit>
@@ -27,7 +28,7 @@ SIRTAKI_HOST_DEVICE inline float f16_to_f32(std::uint16_t half) {
   return std::bit_cast<float>(sign | std::bit_cast<std::uint32_t>(magnitude));
 }
 
-// To nearest, ties to even; 65520 and more become infinity. A NaN keeps its sign and the top of its payload and
+// Rounds to nearest, ties to even; 65520 and more become infinity. A NaN keeps its sign and the top of its payload and
 // becomes quiet.
 SIRTAKI_HOST_DEVICE inline std::uint16_t f32_to_f16(float value) {
   const auto bits = std::bit_cast<std::uint32_t>(value);
@@ -53,8 +54,8 @@ SIRTAKI_HOST_DEVICE inline float bf16_to_f32(std::uint16_t half) {
   return std::bit_cast<float>(static_cast<std::uint32_t>(half) << 16);
 }
 
-// To nearest, ties to even; overflow becomes infinity. A NaN keeps its sign and the top of its payload and becomes
-// quiet.
+// Rounds to nearest, ties to even; overflow becomes infinity. A NaN keeps its sign and the top of its payload and
+// becomes quiet.
 SIRTAKI_HOST_DEVICE inline std::uint16_t f32_to_bf16(float value) {
   const auto bits = std::bit_cast<std::uint32_t>(value);
   if ((bits & 0x7FFFFFFFU) > 0x7F800000U) {

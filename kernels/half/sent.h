@@ -1,6 +1,6 @@
-// One float32 as it travels in a payload, and the exact rest that error feedback keeps.
+// One float32 as sent in a payload, and the exact residual that error feedback keeps.
 //
-// For: kernels whose payload holds numbers. Threads: pure functions. Not for: arrays (kernels/cast/cast.h).
+// Used by kernels whose payload holds numbers. Threads: pure functions. kernels/cast/cast.h converts arrays.
 #pragma once
 
 #include <bit>
@@ -14,8 +14,8 @@
 
 namespace sirtaki::kernels {
 
-// Where rounding to an Element gives infinity: the largest finite number, and the magnitude below which what is left
-// beside it is a float32.
+// The range of an Element: its largest finite number, and the magnitude below which value - kLargest is exact in
+// float32. Beyond kLargest, rounding may give infinity.
 template <class Element>
 struct SentRange {
   static constexpr float kLargest = std::numeric_limits<float>::max();
@@ -33,19 +33,19 @@ struct SentRange<ref::BF16> {
 };
 
 struct Sent {
-  float left;   // value - sent: exact, +0 where nothing is left or the sent number is not finite
-  bool finite;  // of the number sent
+  float left;   // value - sent, exact; +0 if the sent number is not finite
+  bool finite;  // true if the sent number is finite
 };
 
-// A number as it is in memory, and what sending it leaves.
+// The sent number as stored in memory, and the residual.
 template <class Element>
 struct SentBits {
   typename Element::Bits bits;
   Sent sent;
 };
 
-// `value` as an Element, rounded to nearest. A finite number beyond the range of Element travels as the largest finite
-// one where the rest is exact, else as infinity.
+// Rounds `value` to an Element, to nearest. A finite number beyond the range of Element is sent as the largest finite
+// one if the residual is exact, else as infinity.
 template <class Element>
 SIRTAKI_HOST_DEVICE SentBits<Element> sent_as(float value) {
   constexpr std::uint32_t kInfinity = 0x7F800000U;
@@ -59,7 +59,7 @@ SIRTAKI_HOST_DEVICE SentBits<Element> sent_as(float value) {
   return {bits, {finite ? value - sent : 0.0F, finite}};
 }
 
-// Stores sent_as().
+// Stores the result of sent_as().
 template <class Element>
 Sent send(float value, std::byte* to) {
   const SentBits<Element> sent = sent_as<Element>(value);
