@@ -9,7 +9,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/group_topk/cpu.cc"
 #include <hwy/foreach_target.h>
-// Behind foreach_target, which decides what it sees.
+// Included after foreach_target.h, which sets the target that this header is compiled for.
 #include "kernels/half/half-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -17,7 +17,7 @@ namespace sirtaki::kernels::HWY_NAMESPACE {
 
 #if HWY_TARGET == HWY_SCALAR
 
-// One lane is the reference; and Highway's one-lane loads want aligned pointers.
+// Targets with one lane use the reference: one-lane loads of Highway require aligned pointers.
 bool encode_target(const GroupTopk& how, std::int64_t n, const Feedback& arrays, std::byte* payload) {
   return ref::group_topk_encode(how, n, arrays, payload);
 }
@@ -27,24 +27,24 @@ bool encode_target(const GroupTopk& how, std::int64_t n, const Feedback& arrays,
 using Lane = PlainLane<float>;
 using Float = ref::Plain<float>;
 
-// One group. The key of an element is the bits of its magnitude. Its elements are in `values`, which is `left` where
-// there is feedback, else the gradient.
+// One group of elements. The key of an element is the bits of its magnitude. `values` is `left` with error feedback,
+// else the gradient.
 struct Group {
   const std::byte* values;
   std::byte* left;
   std::size_t size;
   std::size_t keep;
 
-  // The last vector has zeros behind the group.
+  // Loads a vector; lanes after the end of the group are zero.
   F32Vec load(std::size_t i) const {
     const std::byte* from = values + i * sizeof(float);
     const auto a = load_up_to<Lane>(from, size - i);
-    return left == nullptr ? canonical(F32Tag(), a) : a;  // what accumulate() wrote is canonical already
+    return left == nullptr ? canonical(F32Tag(), a) : a;  // accumulate() has written canonical values
   }
   float element(std::size_t i) const { return ref::canonical(Float::load(values + i * sizeof(float))); }
   std::int32_t key(std::size_t i) const { return static_cast<std::int32_t>(ref::magnitude_bits(element(i))); }
 
-  // Bit j: the key of element i + j is at least `least`.
+  // Returns a mask: bit j is set if the key of element i + j is at least `least`.
   std::uint64_t at_least(std::size_t i, std::int32_t least) const {
     const I32Tag d;
     const auto mask = hn::Not(hn::Gt(hn::Set(d, least), magnitude_bits(load(i))));
@@ -55,8 +55,8 @@ struct Group {
   }
 };
 
-// The largest keys of disjoint parts of a group: as many different elements are at least as large as a number that
-// `keep` of them reach.
+// The largest keys of disjoint parts of a group. If `keep` of these maxima reach a bound, at least `keep` elements of
+// the group do.
 struct Maxima {
   static constexpr std::size_t kCapacity = 1024;
   HWY_ALIGN std::int32_t keys[kCapacity];
@@ -84,7 +84,7 @@ struct Maxima {
   }
 };
 
-// Writes the sums and finds their maxima. No branch depends on them here: a mispredicted one would wait for memory.
+// Writes the sums and finds their maxima. No branch depends on the sums here: a mispredicted one would wait for memory.
 void accumulate(const Feedback& arrays, std::size_t size, Maxima& maxima) {
   const F32Tag d;
   const std::size_t step = hn::Lanes(d);
@@ -106,15 +106,15 @@ void accumulate(const Feedback& arrays, std::size_t size, Maxima& maxima) {
   }
 }
 
-// For a group without feedback.
+// Finds the maxima of a group without feedback.
 void find_maxima(const Group& group, Maxima& maxima) {
   for (std::size_t i = 0; i < group.size; i += hn::Lanes(F32Tag())) {
     maxima.add(i & (maxima.count - 1), group.load(i));
   }
 }
 
-// Finds a key that at least `keep` elements reach and hardly more, from the maxima of their group; 0 where these cannot
-// tell. Starts from the answer for the group before: neighbours are alike.
+// Finds, from the maxima of a group, a bound that at least `keep` elements reach and few others; 0 if the maxima do not
+// suffice. Starts from the bound of the previous group, since neighbouring groups are similar.
 class Bound {
  public:
   std::int32_t find(const Maxima& maxima, std::size_t keep) {
@@ -135,7 +135,7 @@ class Bound {
       if (reached >= keep && reached <= most) {
         break;
       }
-      // Steps that grow until there is a key on both sides, then halves.
+      // The steps double until there is a key on both sides; bisection finishes the search.
       if (high == kAboveAll) {
         probe = low + std::min(step, (high - low) / 2);
       } else if (low == 1) {
@@ -150,7 +150,7 @@ class Bound {
   }
 
  private:
-  static constexpr std::int32_t kAboveAll = 0x7FC00001;  // the key of a NaN and one
+  static constexpr std::int32_t kAboveAll = 0x7FC00001;  // one above the key of a NaN
   static constexpr std::int32_t kFirstStep = 1 << 18;    // a 32nd of a power of two
   std::int32_t last_ = 0x3F800000;
 };
@@ -163,7 +163,8 @@ std::size_t count_at_least(const Group& group, std::int32_t least) {
   return count;
 }
 
-// Any group: finds the keep-th largest key by counting; the lowest offsets of those that equal it go.
+// Selects from any group: finds the keep-th largest key by counting; of the elements with that key, the lowest offsets
+// are selected.
 void select_by_counting(const Group& group, PayloadWriter& writer) {
   std::int32_t low = 0;
   std::int32_t high = count_at_least(group, 1) < group.keep ? 1 : 0x7FC00001;
@@ -188,7 +189,7 @@ void select_by_counting(const Group& group, PayloadWriter& writer) {
   }
 }
 
-// Offsets, ascending, of elements that may be among the largest, and their keys.
+// Ascending offsets and keys of the elements that may be among the largest.
 class Candidates {
  public:
   Candidates() { std::iota(lanes_, lanes_ + kLanes, 0); }
@@ -196,14 +197,15 @@ class Candidates {
   std::size_t count() const { return count_; }
   const std::int32_t* offsets() const { return offsets_; }
 
-  // False: too many. `least` is at least 1, so that the zeros behind the group are never among them.
+  // Returns false if there are too many candidates. `least` is at least 1, so that the zeros after the group are never
+  // candidates.
   bool collect(const Group& group, std::int32_t least) {
     const I32Tag d;
     const auto below = hn::Set(d, least - 1);
     const auto first = hn::LoadU(d, lanes_);
     std::size_t found = 0;
     for (std::size_t i = 0; i < group.size && found <= kCapacity; i += hn::Lanes(d)) {
-      // Stored without asking whether there is one: such a branch is mispredicted too often.
+      // Stores without a branch on the mask, which would be mispredicted too often.
       const auto here = magnitude_bits(group.load(i));
       const auto mask = hn::Gt(here, below);
       const auto offset = hn::Add(first, hn::Set(d, static_cast<std::int32_t>(i)));
@@ -217,7 +219,7 @@ class Candidates {
     return found <= kCapacity;
   }
 
-  // Leaves the `keep` largest, which is no more than there are.
+  // Keeps the `keep` largest candidates; there are at least as many.
   void reduce_to(std::size_t keep) {
     const std::size_t excess = count_ - keep;
     if (excess == 0) {
@@ -231,12 +233,12 @@ class Candidates {
   }
 
  private:
-  // Ranks differ where keys are equal: the lower offset has the higher one.
+  // Ranks are unique even where keys are equal: the lower offset has the higher rank.
   std::uint64_t rank(std::size_t c) const {
     return static_cast<std::uint64_t>(keys_[c]) << 32 | (0xFFFFFFFFU - static_cast<std::uint32_t>(offsets_[c]));
   }
 
-  // The smallest rank above `excess` others. For a few too many this is the fastest way.
+  // Returns the smallest rank above `excess` others. This is the fastest way while `excess` is small.
   std::uint64_t climb(std::size_t excess) const {
     std::uint64_t below = 0;
     for (std::size_t round = 0; round <= excess; ++round) {
@@ -249,8 +251,8 @@ class Candidates {
     return below;
   }
 
-  // A key that exactly `keep` reach, 0 where equal ones are in the way. By turns of a guess between the ends, as counts
-  // fall evenly with keys, which are almost logarithms, and of halving.
+  // Returns a key that exactly `keep` candidates reach, 0 if equal keys prevent it. Alternates interpolation with
+  // bisection: counts fall almost evenly with keys, since keys are almost logarithms.
   std::int32_t split(std::size_t keep) const {
     std::int32_t low = least_;
     std::int32_t high = largest() + 1;
@@ -279,7 +281,7 @@ class Candidates {
     return hn::GetLane(hn::MaxOfLanes(d, most));
   }
 
-  // Zeros stand behind the keys up to the end of a vector.
+  // Counts keys in whole vectors; zeros pad the last one.
   std::size_t keys_at_least(std::int32_t least) const {
     const I32Tag d;
     const auto below = hn::Set(d, least - 1);
@@ -298,7 +300,7 @@ class Candidates {
     return ranks_[keep - 1];
   }
 
-  // What is kept moves to the front, so that nothing is overwritten before it was read.
+  // Moves the keys that stay to the front, so that none is overwritten before it is read.
   void keep_keys(std::int32_t least) {
     const I32Tag d;
     const auto below = hn::Set(d, least - 1);
@@ -324,7 +326,7 @@ class Candidates {
   static constexpr std::size_t kLanes = HWY_MAX_BYTES / sizeof(std::int32_t);
   static constexpr std::size_t kFew = 256;
   std::int32_t lanes_[kLanes];  // 0, 1, 2, ...
-  // Vectors are stored whole, also behind the last one.
+  // Stores write whole vectors, also past the last element.
   std::int32_t offsets_[kCapacity + 2 * kLanes];
   std::int32_t keys_[kCapacity + 2 * kLanes];
   std::uint64_t ranks_[kCapacity];

@@ -24,7 +24,7 @@ struct Encode {
   bool vector;
 };
 
-// One entry; returns what is left of `a`.
+// Writes one entry; returns the residual of `a`.
 template <class Value, class Offset>
 __device__ float put(const Encode& args, std::int64_t entry, std::int32_t offset, float a) {
   const SentBits<Value> number = sent_as<Value>(a);
@@ -46,7 +46,7 @@ class RegisterGroup {
         elements_(static_cast<std::int32_t>(lesser<std::int64_t>(args.n - first_, args.group))),
         keep_(lesser(args.keep, elements_)) {}
 
-  // `guess` becomes the limit, for a group that is like this one.
+  // Encodes a group; `guess` becomes its limit, a good guess for the next group.
   __device__ void encode(std::int64_t group, std::uint32_t& guess, TeamExchange<kWarps>& exchange) {
     load();
     std::uint32_t most = 0;
@@ -55,7 +55,7 @@ class RegisterGroup {
       const std::uint32_t key = ref::magnitude_bits(a);
       most = greater(key, most);
     }
-    // Where there are no more entries than lanes, each lane has a key that reaches the least of their maxima.
+    // If there are no more entries than lanes, every lane has a key that reaches the least of their maxima.
     const std::uint32_t low = keep_ <= static_cast<std::int32_t>(kLanes) * kWarps ? exchange.min(most) : 0;
     const TopkBracket bracket{low, exchange.max(most) + 1, low == 0 ? elements_ : 0, guess};
     const TopkLimit limit = topk_limit(bracket, keep_, [&](std::uint32_t probe) {
@@ -75,7 +75,7 @@ class RegisterGroup {
   static constexpr int kRows = kItems / 4;
   static constexpr std::int32_t kRow = 4 * kLanes;
 
-  // Elements of a warp are neighbours, and those of a lane in each row of it.
+  // The elements of a warp are contiguous; in each row of them, so are those of a lane.
   __device__ std::int32_t offset(int row) const {
     const unsigned rank = kWarps == 1 ? 0 : warp();
     return static_cast<std::int32_t>(rank * kRows + row) * kRow + static_cast<std::int32_t>(4 * lane());
@@ -130,7 +130,7 @@ class RegisterGroup {
     }
   }
 
-  // How many elements of the warp are above the limit, or equal to it.
+  // Returns the number of elements of the warp above the limit, or equal to it.
   __device__ std::int32_t count(const TopkLimit& limit, bool above) const {
     std::uint32_t found = 0;
 #pragma unroll
@@ -142,7 +142,7 @@ class RegisterGroup {
     return static_cast<std::int32_t>(__reduce_add_sync(kAll, found));
   }
 
-  // Of the elements that equal the limit, the first `equal` are taken.
+  // Takes the elements of a row above the limit, and the first `equal` of those that equal it.
   __device__ void take_row(int row, std::uint32_t limit, std::int32_t& equal, std::int64_t& entry) {
     unsigned taken = 0;  // bits of this lane
     unsigned same = 0;
@@ -234,13 +234,13 @@ struct Sum {
   std::int32_t keep;
 };
 
-// Some whole groups, or a part of one that is larger than a tile.
+// A tile is some whole groups, or a part of a group larger than a tile.
 constexpr std::int32_t kTile = 4096;
 struct Tile {
-  std::int64_t group;     // the first
-  std::int32_t begin;     // element of that group
+  std::int64_t group;     // the first group
+  std::int32_t begin;     // the first element within that group
   std::int32_t elements;  // <= kTile
-  std::int32_t entries;   // of all groups of the tile
+  std::int32_t entries;   // entries of all groups of the tile
 
   __device__ Tile(const Sum& args, std::int64_t tile) {
     const std::int32_t parts = (args.group + kTile - 1) / kTile;
@@ -260,7 +260,7 @@ struct Tile {
   }
 };
 
-// Payload by payload; offsets in one differ, so threads never meet.
+// Adds one payload after the other; the offsets of a payload are unique, so threads never conflict.
 template <class Value, class Offset>
 __global__ void __launch_bounds__(kSumThreads) group_topk_add(const Sum args, const std::int64_t tiles) {
   __shared__ float sums[kTile];
@@ -317,7 +317,7 @@ bool is_sound(const GroupTopk& how, std::int64_t n) {
   return value && how.group >= 1 && how.group <= 65536 && how.keep >= 1 && how.keep <= how.group && n >= 0;
 }
 
-// As group_topk_entries(), which is not in the plug-in.
+// Duplicates group_topk_entries(), which is not in the plug-in.
 std::int64_t entries_of(const GroupTopk& how, std::int64_t n) {
   return n / how.group * how.keep + std::min<std::int64_t>(n % how.group, how.keep);
 }

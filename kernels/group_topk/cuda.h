@@ -1,8 +1,8 @@
 // Group top-k on a CUDA device: the selection of kernels/group_topk/group_topk.h in one pass over memory.
 //
-// For: the plug-in (kernels/cuda_kernels.h). Threads, memory, streams: kernels/cuda_launch.h.
-// Method: keys of a group stay in the registers of a warp (of four for more than 1024 elements; in memory beyond 4096),
-// and counting passes over them find the limit (search.h).
+// Part of the plug-in (kernels/cuda_kernels.h). Threads, memory, streams: kernels/cuda_launch.h.
+// Method: keys of a group stay in the registers of a warp (four warps above 1024 elements; in memory above 4096), and
+// counting passes over them find the limit (search.h).
 #pragma once
 
 #include <cstddef>
@@ -19,7 +19,7 @@ struct GroupTopkEncode {
   std::int64_t n;
   Feedback arrays;
   std::byte* payload;
-  std::uint32_t* not_finite;  // becomes 1 where a number sent is not finite, else 0
+  std::uint32_t* not_finite;  // becomes 1 if a number sent is not finite, else 0
 };
 Launch group_topk_encode(const GroupTopkEncode& args, Stream stream);
 

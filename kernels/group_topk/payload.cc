@@ -57,7 +57,7 @@ bool group_topk_valid(const GroupTopk& how, std::int64_t n, const std::byte* pay
   return valid;
 }
 
-// Group by group, so that the sums of one stay in the nearest cache.
+// Adds group by group, so that the sums of a group stay in the nearest cache.
 void group_topk_sum(const GroupTopk& how, std::int64_t n, std::span<const std::byte* const> payloads, std::byte* out) {
   const auto entries = static_cast<std::size_t>(group_topk_entries(how, n));
   with_entry_types(how, [&]<class Value, class Offset>() {

@@ -1,6 +1,6 @@
 // The bytes of a group top-k payload, entry by entry.
 //
-// For: the sources of this folder. Threads: pure functions. Layout: group_topk.h.
+// Private to this folder. Threads: pure functions. Layout: group_topk.h.
 #pragma once
 
 #include <algorithm>
@@ -18,11 +18,11 @@ inline std::size_t offset_bytes(const GroupTopk& how) {
   return how.group <= 256 ? 1 : 2;
 }
 
-// Where the entries of one group are.
+// The elements of one group and the position of its entries in the payload.
 struct GroupEntries {
-  std::size_t first;     // element
-  std::size_t elements;  // >= 1
-  std::size_t entry;     // the group's first one
+  std::size_t first;     // index of the first element
+  std::size_t elements;  // number of elements, >= 1
+  std::size_t entry;     // index of the first entry
   std::size_t entries;
 };
 
@@ -38,7 +38,7 @@ void for_each_group(const GroupTopk& how, std::size_t n, Body body) {
   }
 }
 
-// Calls body.template operator()<Value, Offset>() with the types that `how` means.
+// Calls body.template operator()<Value, Offset>() with the types of an entry of `how`.
 template <class Body>
 void with_entry_types(const GroupTopk& how, Body body) {
   const bool narrow = offset_bytes(how) == 1;
@@ -60,11 +60,11 @@ class PayloadWriter {
   PayloadWriter(const GroupTopk& how, std::size_t entries, std::byte* payload)
       : how_(how), values_(payload), offsets_(payload + entries * dtype_size(how.value)) {}
 
-  // The next entries, those of elements at `offsets` of a group's `values`; what is left of them replaces them in
-  // `left`, which may be null.
+  // Writes the next entries, elements at `offsets` of the `values` of a group; their residual replaces them in `left`,
+  // which may be null.
   void put_all(std::span<const std::int32_t> offsets, const std::byte* values, std::byte* left) {
     with_entry_types(how_, [&]<class Value, class Offset>() {
-      // Locals, which no store through a pointer to bytes can change.
+      // Local copies: a store through a pointer to bytes cannot change them, so they stay in registers.
       std::byte* value_to = values_;
       std::byte* offset_to = offsets_;
       bool finite = finite_;
@@ -84,7 +84,7 @@ class PayloadWriter {
       finite_ = finite;
     });
   }
-  // Of all values so far.
+  // Returns true if all values so far are finite.
   bool finite() const { return finite_; }
 
  private:

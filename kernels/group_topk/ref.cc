@@ -8,7 +8,7 @@
 namespace sirtaki::kernels::ref {
 namespace {
 
-// Offsets of the `keep` largest, ascending.
+// Returns the offsets of the `keep` largest, ascending.
 std::vector<std::int32_t> select(const std::vector<float>& group, std::size_t keep) {
   std::vector<std::int32_t> order(group.size());
   std::iota(order.begin(), order.end(), 0);

@@ -1,6 +1,6 @@
-// Which keys of a group are its largest: found by counting how many reach a probe, without sorting.
+// Search for the largest keys of a group: counts the keys that reach a probe, without sorting.
 //
-// For: CUDA kernels, whose keys lie in registers; the counting is theirs. Threads: pure functions.
+// Used by CUDA kernels, which hold the keys in registers and do the counting. Threads: pure functions.
 #pragma once
 
 #include <algorithm>
@@ -8,22 +8,23 @@
 
 namespace sirtaki::kernels {
 
-// The keys above `key` are taken, and the first `equal` of those that equal it.
+// Selects the keys above `key`, and the first `equal` of those that equal it.
 struct TopkLimit {
   std::uint32_t key;
   std::int32_t equal;
 };
 
-// What is known before the search.
+// Bounds known before the search.
 struct TopkBracket {
-  std::uint32_t low;      // at least as many keys as are wanted reach it
-  std::uint32_t high;     // no key does
-  std::int32_t from_low;  // how many reach `low`; 0: not known
-  std::uint32_t guess;    // tried first where it lies between the two
+  std::uint32_t low;      // at least `keep` keys reach it
+  std::uint32_t high;     // no key reaches it
+  std::int32_t from_low;  // number of keys that reach `low`; 0: unknown
+  std::uint32_t guess;    // first probe, if it lies between the two
 };
 
-// reach(probe), probe >= 1: how many keys are at least `probe`. By turns of a guess between the ends, as counts fall
-// evenly with the bits of a float32, which are almost logarithms, and of halving; so at most 62 calls.
+// Returns the limit that selects `keep` keys. reach(probe), probe >= 1, returns the number of keys that are at least
+// `probe`. Alternates interpolation with bisection, so at most 62 calls: counts fall almost evenly with the bits of a
+// float32, which are almost logarithms.
 template <class Reach>
 constexpr TopkLimit topk_limit(const TopkBracket& bracket, std::int32_t keep, Reach reach) {
   std::uint32_t low = bracket.low;

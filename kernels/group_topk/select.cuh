@@ -1,7 +1,7 @@
-// The largest keys of a group that a warp or a block works on: what its threads say to each other, and a selection
+// Selection of the largest keys of a group by a warp or a block: the exchange between its threads, and a selection
 // among values in memory.
 //
-// For: CUDA kernels. All threads of the team call the functions together.
+// Used by CUDA kernels. All threads of the team call the functions together.
 #pragma once
 
 #include <cstdint>
@@ -11,11 +11,11 @@
 
 namespace sirtaki::kernels::cuda {
 
-// Reductions over kWarps warps; for more than one these are the whole block.
+// Reductions over kWarps warps; several warps are the whole block.
 template <int kWarps>
 class TeamExchange {
  public:
-  // scratch: 2 kWarps words that the team shares; not used by one warp alone.
+  // scratch: 2 kWarps words that the team shares; unused by a single warp.
   __device__ explicit TeamExchange(std::uint32_t* scratch) : scratch_(scratch) {}
 
   __device__ std::uint32_t sum(std::uint32_t value) {
@@ -28,8 +28,9 @@ class TeamExchange {
     return over_warps(__reduce_max_sync(kAll, value), [](std::uint32_t a, std::uint32_t b) { return a > b ? a : b; });
   }
 
-  // How many elements the warps before this one take, of `above` and `equal` each (the same in all lanes), when the
-  // first `quota` of the equal ones are taken; `quota` becomes what is left of it for this warp.
+  // Returns the number of elements that the preceding warps take, given the numbers `above` and `equal` of this warp
+  // (the same in all lanes) and that the first `quota` equal ones are taken; `quota` becomes the share left for this
+  // warp.
   __device__ std::int32_t before_this_warp(std::int32_t above, std::int32_t equal, std::int32_t& quota) {
     std::uint32_t* const words = next();
     if (lane() == 0) {
@@ -46,7 +47,7 @@ class TeamExchange {
     return taken;
   }
 
-  // Of the threads before this one, and of all: how many have the flag.
+  // Counts the flags of the preceding threads, and of all.
   __device__ Ranks ranks(bool flag) {
     const unsigned ballot = __ballot_sync(kAll, flag);
     std::uint32_t* const words = next();
@@ -63,7 +64,7 @@ class TeamExchange {
   }
 
  private:
-  // Two sets of words by turns, so that one barrier a reduction is enough.
+  // Alternates between two sets of words, so that one barrier per reduction is enough.
   __device__ std::uint32_t* next() {
     turn_ ^= 1U;
     return scratch_ + turn_ * kWarps;
@@ -90,7 +91,7 @@ class TeamExchange {
   unsigned turn_ = 0;
 };
 
-// Of up to four flags in each lane, lowest bits: how many stand in lower lanes, and in all.
+// Counts flags, up to four in the lowest bits of each lane: those of lower lanes, and of all.
 __device__ inline Ranks lane_ranks(unsigned flags) {
   Ranks ranks{0, 0};
 #pragma unroll
@@ -102,7 +103,8 @@ __device__ inline Ranks lane_ranks(unsigned flags) {
   return ranks;
 }
 
-// The `keep` largest magnitudes of `elements` float32 in memory, in the order of group_topk_encode(), by one block.
+// Selects the `keep` largest magnitudes of `elements` float32 in memory, in the order of group_topk_encode(), by one
+// block.
 template <int kWarps>
 struct BlockTopk {
   const float* values;
@@ -110,8 +112,8 @@ struct BlockTopk {
   std::int32_t keep;
   std::uint32_t most;  // the largest key that this thread has seen of values[thread + i * threads]
 
-  // Calls emit(element, position) for each, by some thread of the block; `emit` may write to that value. scratch: 2
-  // kWarps words of shared memory. Begins and ends with a barrier.
+  // Calls emit(element, position) for each selected element, on some thread of the block; `emit` may write to that
+  // value. scratch: 2 kWarps words of shared memory. Begins and ends with a barrier.
   template <class Emit>
   __device__ void select(std::uint32_t* scratch, Emit emit) const {
     __syncthreads();

@@ -13,14 +13,14 @@ std::uint32_t key(const std::byte* data, std::size_t i) {
   return bits > 0x7F800000U ? 0x7FC00000U : bits;
 }
 
-// Counts of 31-bit keys by some of their bits. Neighbours often fall into one bin: they count in two tables, so that an
-// increment need not wait for the one before.
+// Counts 31-bit keys by some of their bits. Neighbours often fall into one bin; two tables let an increment start
+// before the previous one has finished.
 template <int kBits>
 class Histogram {
  public:
   void add(std::size_t i, std::uint32_t bin) { ++counts_[i % 2][bin]; }
 
-  // The bin that holds the k-th largest; k becomes its place inside the bin.
+  // Returns the bin of the k-th largest key; k becomes its position inside the bin.
   std::uint32_t find(std::int64_t& k) const {
     std::uint32_t bin = (1U << kBits) - 1;
     for (; size(bin) < k; --bin) {
@@ -35,7 +35,7 @@ class Histogram {
   std::uint32_t counts_[2][1U << kBits] = {};
 };
 
-// Of the keys whose bits above kShift + kBits are `prefix`: by the kBits bits from kShift on.
+// Finds the bin by the kBits bits from kShift on, among keys whose bits above kShift + kBits are `prefix`.
 template <int kBits, int kShift>
 std::uint32_t refine(std::size_t n, const std::byte* data, std::uint32_t prefix, std::int64_t& k) {
   Histogram<kBits> histogram;
@@ -50,7 +50,7 @@ std::uint32_t refine(std::size_t n, const std::byte* data, std::uint32_t prefix,
 
 }  // namespace
 
-// Radix selection: 11 bits, then 10 and 10 of those in the same bin.
+// Radix selection: by 11 bits, then by 10 and 10 more among the keys of the same bin.
 KthMagnitude kth_magnitude(std::int64_t n, std::int64_t k, const std::byte* data) {
   SRT_CHECK(k >= 1 && k <= n && n <= UINT32_MAX);
   const auto count = static_cast<std::size_t>(n);

@@ -1,6 +1,6 @@
-// The k-th largest magnitude of an array of float32: what a threshold has to be for k elements to reach it.
+// The k-th largest magnitude of an array of float32, which is the threshold that k elements reach.
 //
-// For: thresholds of sparse codecs. Threads: pure functions; no allocation (20 KiB of stack). Memory may be unaligned.
+// Used by sparse codecs. Threads: pure functions; no allocation (20 KiB of stack). Memory may be unaligned.
 #pragma once
 
 #include <cstddef>
@@ -9,16 +9,16 @@
 namespace sirtaki::kernels {
 
 struct KthMagnitude {
-  std::uint32_t key;   // its bits without the sign; every NaN as 0x7FC00000, so larger than infinity
+  std::uint32_t key;   // its bits without the sign; 0x7FC00000 for every NaN, so larger than infinity
   std::int64_t above;  // elements with a larger key: at most k - 1
 };
 
-// 1 <= k <= n < 2^32.
+// Requires 1 <= k <= n < 2^32.
 KthMagnitude kth_magnitude(std::int64_t n, std::int64_t k, const std::byte* data);
 
 namespace ref {
 
-// The meaning of kth_magnitude(), by sorting; allocates.
+// Reference implementation of kth_magnitude(), by sorting; allocates.
 KthMagnitude kth_magnitude(std::int64_t n, std::int64_t k, const std::byte* data);
 
 }  // namespace ref

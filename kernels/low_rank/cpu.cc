@@ -8,7 +8,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/low_rank/cpu.cc"
 #include <hwy/foreach_target.h>
-// Behind foreach_target, which decides what it sees.
+// Included after foreach_target.h, which sets the target that this header is compiled for.
 #include "kernels/half/half-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -16,7 +16,8 @@ namespace sirtaki::kernels::HWY_NAMESPACE {
 
 #if HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_RVV || (HWY_TARGET & (HWY_SVE | HWY_SVE2))
 
-// One lane is the reference; vectors of a length that the compiler does not know cannot stand in arrays.
+// Targets with one lane use the reference; so do those with vectors of unknown length, which cannot be elements of
+// arrays.
 void project_target(const LowRank& shape, const Feedback& arrays, const std::byte* q, std::byte* p) {
   ref::low_rank_project(shape, arrays, q, p);
 }
@@ -35,11 +36,12 @@ using Float = ref::Plain<float>;
 constexpr std::size_t kLanes = hn::MaxLanes(F32Tag());
 constexpr std::size_t kSums = 16;
 constexpr std::size_t kSumVectors = kSums / kLanes;
-// Vectors of a factor that are worked on together: so many sums fit into registers.
+// Vectors of a factor that are processed together: as many as have their sums in registers.
 constexpr std::size_t kGroup = 4;
-// Rows that go by together, each a stream of memory of its own: a factor's vector is loaded once for all of them.
+// Rows that are processed together, each a memory stream of its own: a vector of a factor is loaded once for all of
+// them.
 constexpr std::size_t kRows = 4;
-// The same where every row has sums in registers.
+// The same for loops that keep sums of every row in registers.
 constexpr std::size_t kSumRows = std::max<std::size_t>(1, kRows / kSumVectors);
 
 struct Matrix {
@@ -48,7 +50,7 @@ struct Matrix {
   std::size_t cols;
   std::size_t rank;
 
-  // a of up to a vector of a row, `count` elements of which are there; the lanes behind them are zero.
+  // Loads up to a vector of a row of a, `count` elements at most; the other lanes are zero.
   template <bool kFeedback>
   F32Vec load(std::size_t row, std::size_t col, std::size_t count) const {
     const std::size_t at = (row * cols + col) * sizeof(float);
@@ -96,7 +98,7 @@ struct RowSums {
       }
     }
   }
-  // v: which vector of 16 columns.
+  // v: index of the vector among the 16 columns.
   template <bool kFeedback>
   void add(const Matrix& a, std::size_t row, std::size_t col, std::size_t v, const std::byte* q, std::size_t count) {
     F32Vec values[kRow];
@@ -124,7 +126,7 @@ struct RowSums {
   }
 };
 
-// Vectors [k, k + kMany) of kRow rows of P.
+// Computes vectors [k, k + kMany) of kRow rows of P.
 template <bool kFeedback, std::size_t kRow, std::size_t kMany>
 void project_rows(const Matrix& a, std::size_t row, std::size_t k, const std::byte* q, std::byte* p) {
   const std::byte* const group = q + vector_at(a.cols, k, 0);
@@ -206,7 +208,7 @@ void project_back(const Matrix& a, const std::byte* p, std::byte* q) {
   }
 }
 
-// kRow rows of P Q'. kRank 0: whatever a.rank is.
+// Computes kRow rows of P Q'. kRank 0 stands for any a.rank.
 template <bool kFeedback, std::size_t kRank, std::size_t kRow>
 void rebuild_rows(const Matrix& a, std::size_t row, const std::byte* p, const std::byte* q, std::byte* out) {
   const F32Tag d;

@@ -10,7 +10,7 @@ namespace {
 
 using Float = ref::Plain<float>;
 
-// Part of a vector that rounding of float32 may leave where nothing should be.
+// Part of the length of a linearly dependent vector that rounding of float32 may leave.
 constexpr double kNothing = 1e-5;
 constexpr std::size_t kSums = 8;
 
@@ -79,7 +79,7 @@ std::uint32_t orthonormalise(std::int64_t n, std::int32_t rank, std::byte* vecto
   Vectors all(n, vectors);
   std::uint32_t gone = 0;
   for (std::size_t k = 0; k < static_cast<std::size_t>(rank); ++k) {
-    // Of length 1 before, so that factors fit a float32 whatever the scale of the gradient is.
+    // Normalises to length 1 first, so that factors fit into float32 at any scale of the gradient.
     const double before = std::sqrt(all.dot(k, k));
     double length = 0;
     if (before > 0 && std::isfinite(before)) {

@@ -8,7 +8,7 @@ namespace {
 
 using Float = Plain<float>;
 
-// Element i of vector k of vectors of n.
+// Returns element i of vector k; vectors have n elements.
 float load(const std::byte* vectors, std::size_t n, std::size_t k, std::size_t i) {
   return Float::load(vectors + (k * n + i) * sizeof(float));
 }

@@ -1,7 +1,8 @@
-// The sum of magnitudes for the SIMD target being compiled. Its meaning is magnitude.h.
+// The sum of magnitudes for the SIMD target being compiled. magnitude.h defines the result.
 //
-// For: the cpu.cc of a kernel, which Highway's foreach_target compiles once per target; hence no #pragma once.
-// Empty for targets of one lane, of lanes that the compiler cannot count, or without float64; they run the reference.
+// Included by the cpu.cc of a kernel, which foreach_target of Highway compiles once per target; hence no #pragma once.
+// Empty for targets without float64, with one lane or with a number of lanes unknown to the compiler; they run the
+// reference.
 #include "kernels/half/half-inl.h"
 #include "kernels/magnitude/magnitude.h"
 
@@ -17,7 +18,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace sirtaki::kernels::HWY_NAMESPACE {
 
-// a of up to a vector of elements from `first` on, `count` of which are there; the lanes behind them are zero.
+// Loads up to a vector of a from element `first` on, `count` elements at most; the other lanes are zero.
 template <bool kFeedback>
 F32Vec load_sums(const Feedback& arrays, std::size_t first, std::size_t count) {
   using Lane = PlainLane<float>;
@@ -37,7 +38,7 @@ class MagnitudeSums {
     }
   }
 
-  // Elements [first, end).
+  // Adds elements [first, end).
   template <bool kFeedback>
   void add(const Feedback& arrays, std::size_t first, std::size_t end) {
     std::size_t i = first;
@@ -71,7 +72,7 @@ class MagnitudeSums {
   static constexpr std::size_t kLanes = hn::MaxLanes(F32Tag());
   static constexpr std::size_t kVectors = kSums / kLanes;
 
-  // v: which vector of 16 elements.
+  // v: index of the vector among the 16 elements.
   void take(F32Vec a, std::size_t v) {
     const auto size = hn::Abs(a);
     largest_ = hn::Max(largest_, hn::BitCast(I32Tag(), size));

@@ -1,6 +1,6 @@
-// Momentum before selection on a CUDA device: kernels/momentum_correction/momentum_correction.h.
+// Momentum correction on a CUDA device; see kernels/momentum_correction/momentum_correction.h.
 //
-// For: the plug-in (kernels/cuda_kernels.h). Threads, memory, streams: kernels/cuda_launch.h.
+// Part of the plug-in (kernels/cuda_kernels.h). Threads, memory, streams: kernels/cuda_launch.h.
 #pragma once
 
 #include <cstddef>

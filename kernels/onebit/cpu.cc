@@ -10,7 +10,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/onebit/cpu.cc"
 #include <hwy/foreach_target.h>
-// Behind foreach_target, which decides what it sees.
+// Included after foreach_target.h, which sets the target that this header is compiled for.
 #include "kernels/magnitude/magnitude-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -18,7 +18,8 @@ namespace sirtaki::kernels::HWY_NAMESPACE {
 
 #if HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_RVV || (HWY_TARGET & (HWY_SVE | HWY_SVE2)) || !HWY_HAVE_FLOAT64
 
-// One lane is the reference; vectors of a length that the compiler does not know cannot stand in arrays.
+// Targets with one lane use the reference; so do those with vectors of unknown length, which cannot be elements of
+// arrays.
 bool encode_target(std::int64_t block, std::int64_t n, const Feedback& arrays, std::byte* payload) {
   return ref::onebit_encode(block, n, arrays, payload);
 }
@@ -30,7 +31,7 @@ void sum_target(std::int64_t block, std::int64_t n, std::span<const std::byte* c
 
 using Lane = PlainLane<float>;
 constexpr std::size_t kLanes = hn::MaxLanes(F32Tag());
-// What one 64-bit word of signs codes.
+// Elements whose signs fit into one 64-bit word.
 constexpr std::size_t kChunk = kOnebitChunk;
 
 template <class M>
@@ -40,7 +41,7 @@ std::uint64_t bits_of(M mask) {
   return bits;
 }
 
-// Up to 64 elements. Returns their signs.
+// Encodes up to 64 elements; returns their signs.
 template <bool kFeedback>
 std::uint64_t encode_chunk(F32Vec scale, const Feedback& arrays, std::size_t first, std::size_t count) {
   const F32Tag d;
@@ -88,7 +89,7 @@ void encode_block(std::int8_t exponent, std::size_t first, std::size_t end, cons
   }
 }
 
-// A block's elements are in the nearest cache when they are read again.
+// Encodes block by block, so that the elements of a block are in the nearest cache when they are read again.
 template <bool kFeedback>
 bool encode_as(std::int64_t block, std::int64_t n, const Feedback& arrays, std::byte* payload) {
   const std::size_t blocks = onebit_blocks(block, n);

@@ -1,6 +1,6 @@
 // The scale of a block of signs.
 //
-// For: the sources of this folder and tests. Threads: pure functions.
+// Private to this folder and its tests. Threads: pure functions.
 #pragma once
 
 #include <algorithm>
@@ -27,7 +27,7 @@ inline std::int8_t onebit_exponent(const Magnitude& magnitude, std::size_t eleme
   return part == 0 || exponent < -126 ? kOnebitNothing : static_cast<std::int8_t>(std::min(exponent, 127));
 }
 
-// What a set of signs is worth.
+// Returns s, the magnitude that a sign decodes to.
 inline float onebit_scale(std::int8_t exponent) {
   switch (exponent) {
     case kOnebitNothing:
