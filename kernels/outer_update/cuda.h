@@ -1,6 +1,6 @@
-// Outer update on a CUDA device: kernels/outer_update/outer_update.h.
+// Outer update on a CUDA device; see kernels/outer_update/outer_update.h.
 //
-// For: the plug-in (kernels/cuda_kernels.h). Threads, memory, streams: kernels/cuda_launch.h.
+// Part of the plug-in (kernels/cuda_kernels.h). Threads, memory, streams: kernels/cuda_launch.h.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,7 @@ struct OuterUpdate {
   OuterStep how;
   std::int64_t n;
   std::byte* anchor;
-  std::byte* momentum;  // nullptr: none
+  std::byte* momentum;  // may be nullptr
   std::byte* mean;
 };
 Launch outer_update(const OuterUpdate& args, Stream stream);

@@ -1,6 +1,6 @@
-// What reductions compute of two elements.
+// The arithmetic of reductions on two elements.
 //
-// For: the reference and the CUDA kernel, which so compute the same. Threads: pure functions.
+// Shared by the reference and the CUDA kernel, so that both compute the same bits. Threads: pure functions.
 #pragma once
 
 #include <cstdint>
@@ -33,7 +33,7 @@ SIRTAKI_HOST_DEVICE T product(T a, T b) {
   }
 }
 
-// b != b: a NaN in b wins; one in a stays because every comparison with it is false.
+// b != b selects a NaN in b; a NaN in a stays because every comparison with it is false.
 template <class T>
 SIRTAKI_HOST_DEVICE T smaller(T a, T b) {
   return b < a || b != b ? b : a;
@@ -61,7 +61,7 @@ SIRTAKI_HOST_DEVICE T combined(ReduceOp op, T a, T b) {
   return a;
 }
 
-// Floating types: the quotient itself; integers: truncated towards 0. Not for bool.
+// Returns the exact quotient, rounded once, for floating types; truncates towards 0 for integers. Not defined for bool.
 template <class T>
 SIRTAKI_HOST_DEVICE T divided(T value, std::int64_t count) {
   if constexpr (std::is_integral_v<T>) {

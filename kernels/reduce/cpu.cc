@@ -7,7 +7,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/reduce/cpu.cc"
 #include <hwy/foreach_target.h>
-// Behind foreach_target, which decides what it sees.
+// Included after foreach_target.h, which sets the target that this header is compiled for.
 #include "kernels/half/half-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -15,7 +15,7 @@ namespace sirtaki::kernels::HWY_NAMESPACE {
 
 #if HWY_TARGET == HWY_SCALAR
 
-// One lane is the reference; and Highway's one-lane loads want aligned pointers.
+// Targets with one lane use the reference: one-lane loads of Highway require aligned pointers.
 void reduce_target(ReduceOp op, DType dtype, std::span<const std::byte* const> from, std::byte* out, std::size_t n) {
   ref::reduce(op, dtype, from, out, static_cast<std::int64_t>(n));
 }
@@ -45,7 +45,7 @@ struct Product {
   }
 
  private:
-  // Highway multiplies no bytes: even and odd ones as 16-bit numbers.
+  // Highway does not multiply bytes, so even and odd bytes are multiplied as 16-bit numbers.
   template <class D, class V>
   static V bytes(D d, V a, V b) {
     const hn::Repartition<std::uint16_t, D> d16;
@@ -55,7 +55,7 @@ struct Product {
     const auto odd = hn::ShiftLeft<8>(hn::Mul(hn::ShiftRight<8>(a16), hn::ShiftRight<8>(b16)));
     return hn::BitCast(d, hn::Or(even, odd));
   }
-  // Schoolbook with 32-bit digits; the highest product lies above 64 bits.
+  // Schoolbook multiplication with 32-bit digits; the highest product lies above 64 bits.
   template <class D, class V>
   static V words(D d, V a, V b) {
     const hn::Repartition<std::uint32_t, D> d32;
@@ -68,7 +68,7 @@ struct Product {
   }
 };
 
-// As in ref.cc: b wins where it is smaller or NaN.
+// Same choice as ref.cc: b if it is smaller or NaN.
 struct Min {
   template <class D, class V>
   static V apply(D /*d*/, V a, V b) {
@@ -105,7 +105,7 @@ struct And {
   }
 };
 
-// Bytes 0 and 1, whatever the truth was written as.
+// Loads any byte but 0 as 1.
 struct BoolLane : PlainLane<std::uint8_t> {
   static hn::Vec<Tag> load(const std::byte* from) {
     return hn::Min(PlainLane<std::uint8_t>::load(from), hn::Set(Tag(), std::uint8_t{1}));
@@ -129,7 +129,7 @@ struct DividedBy {
   F32Vec operator()(F32Vec v) const { return hn::Div(v, hn::Set(F32Tag(), count)); }
 };
 
-// Four vectors at a time, so that the loop over the sources costs little beside the loads.
+// Reduces four vectors at a time, so that the loop over the sources costs little beside the loads.
 template <class Lane, class Op, class Last>
 std::size_t reduce_quads(Sources sources, std::byte* out, std::size_t n, Last last) {
   const typename Lane::Tag d;
@@ -181,7 +181,7 @@ void run(Sources sources, std::byte* out, std::size_t n, Last last = {}) {
   store_first<Lane>(canonical(d, last(v)), out + at, n - i);
 }
 
-// ModularLane: where only the low bits matter, signed numbers are computed as unsigned ones.
+// ModularLane: the unsigned lanes for operations on signed numbers that need only the low bits.
 template <class Lane, class ModularLane = Lane>
 void run_op(ReduceOp op, Sources sources, std::byte* out, std::size_t n) {
   switch (op) {

@@ -15,10 +15,10 @@ struct Arguments {
   ReduceOp op;
   std::byte* out;
   std::int64_t n;
-  std::int64_t divisor;  // 0: none
+  std::int64_t divisor;  // 0: no division
 };
 
-// In the order of the sources, element by element; rounded once, a quotient behind the division.
+// Reduces in the order of the sources, element by element; rounds once, after the division.
 template <class Element>
 __global__ void __launch_bounds__(kThreads) reduce_sources(const Arguments args) {
   using Bits = typename Element::Bits;

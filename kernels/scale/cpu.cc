@@ -4,7 +4,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/scale/cpu.cc"
 #include <hwy/foreach_target.h>
-// Behind foreach_target, which decides what it sees.
+// Included after foreach_target.h, which sets the target that this header is compiled for.
 #include "kernels/half/half-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -12,7 +12,7 @@ namespace sirtaki::kernels::HWY_NAMESPACE {
 
 #if HWY_TARGET == HWY_SCALAR
 
-// One lane is the reference; and Highway's one-lane loads want aligned pointers.
+// Targets with one lane use the reference: one-lane loads of Highway require aligned pointers.
 void scale_target(DType dtype, std::byte* data, std::size_t n, double factor) {
   ref::scale(dtype, data, static_cast<std::int64_t>(n), factor);
 }
@@ -83,7 +83,7 @@ namespace sirtaki::kernels {
 HWY_EXPORT(scale_target);
 HWY_EXPORT(divide_target);
 
-// Scaled integers are rare and small; the reference serves them.
+// Integers are rarely scaled and their arrays are small, so the reference serves them.
 void scale(DType dtype, std::byte* data, std::int64_t n, double factor) {
   SRT_CHECK(n >= 0);
   if (!dtype_is_floating(dtype)) {

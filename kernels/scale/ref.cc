@@ -8,10 +8,10 @@
 namespace sirtaki::kernels::ref {
 namespace {
 
-// Of a double with any value; a plain conversion of one out of range has no meaning in C++.
+// Truncates any double: the conversion of a double out of range is undefined behaviour in C++.
 template <class T>
 T truncate(double value) {
-  // Both ends, as doubles, are powers of two: exact. The upper one is the first that does not fit.
+  // Both bounds are powers of two, exact in a double. The upper one is the first number out of range.
   constexpr double kLow = static_cast<double>(std::numeric_limits<T>::min());
   constexpr double kBeyond = 2.0 * static_cast<double>(T{1} << (std::numeric_limits<T>::digits - 1));
   if (std::isnan(value)) {

@@ -1,7 +1,6 @@
 // 8-bit codes, one number at a time, and the scale of a block.
 //
-// For: the sources of this folder, also those for CUDA, and tests. Threads: pure functions. The vector twin is in
-// cpu.cc.
+// Private to this folder, its CUDA sources and its tests. Threads: pure functions. The vector counterpart is in cpu.cc.
 #pragma once
 
 #include <bit>
@@ -22,22 +21,22 @@ SIRTAKI_HOST_DEVICE inline float power_of_two(int exponent) {
   return std::bit_cast<float>(static_cast<std::uint32_t>(exponent + 127) << 23);
 }
 
-// A float of kMantissa bits behind the point, whose smallest normal number is 2^kMinExponent.
+// An 8-bit float with kMantissa bits of mantissa, whose smallest normal number is 2^kMinExponent.
 template <int kMantissa, int kMinExponent, int kMaxExponent>
 struct SmallFloat {
-  // The largest magnitude is 1.75 * 2^kMaxExponent in both kinds; larger codes are NaN or infinity.
+  // The largest magnitude is 1.75 * 2^kMaxExponent in both formats; larger codes are NaN or infinity.
   static constexpr int kLargestExponent = kMaxExponent;
   static constexpr std::uint32_t kLargestMantissa = 0x600000;
   static constexpr std::uint8_t kLargestCode =
       static_cast<std::uint8_t>(((kMaxExponent - kMinExponent + 1) << kMantissa) + (3 << (kMantissa - 2)));
 
-  // |x| at most the largest.
+  // Requires |x| to be at most the largest magnitude.
   SIRTAKI_HOST_DEVICE static std::uint8_t encode(float x) {
     const std::uint32_t bits = ref::magnitude_bits(x);
     const int own = static_cast<int>(bits >> 23) - 127;
     const int exponent = own < kMinExponent ? kMinExponent : own;
-    // Where a float32 has steps as large as the last place of the code, this addition rounds for us. A number that
-    // rounds up to the next power of two has the next code all the same.
+    // The shift moves x to a binade where float32 has steps as large as the last place of the code, so this addition
+    // rounds. A number that rounds up to the next power of two gets the next code, as it must.
     const float shift = power_of_two(exponent - kMantissa + 23);
     const float shifted = std::bit_cast<float>(bits) + shift;
     const auto units = static_cast<int>(std::bit_cast<std::uint32_t>(shifted) - std::bit_cast<std::uint32_t>(shift));
@@ -70,7 +69,7 @@ struct Int8 {
   static bool valid(std::uint8_t code) { return code != 0x80; }
 };
 
-// Exponent of the scale of a block with this largest magnitude, as bits.
+// Returns the exponent of the scale of a block; `largest`: bits of its largest magnitude.
 template <class Code>
 SIRTAKI_HOST_DEVICE std::int8_t scale_of(std::uint32_t largest) {
   if (largest >= 0x7F800000U) {
@@ -87,7 +86,7 @@ inline std::size_t scaled_blocks(const ScaledCast& how, std::size_t n) {
   return (n + block - 1) / block;
 }
 
-// Calls body.template operator()<Code>() with the type that `code` means.
+// Calls body.template operator()<Code>() with the type of `code`.
 template <class Body>
 void with_code_type(ScaledCode code, Body body) {
   switch (code) {

@@ -8,7 +8,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/scaled_cast/cpu.cc"
 #include <hwy/foreach_target.h>
-// Behind foreach_target, which decides what it sees.
+// Included after foreach_target.h, which sets the target that this header is compiled for.
 #include "kernels/half/half-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -16,7 +16,7 @@ namespace sirtaki::kernels::HWY_NAMESPACE {
 
 #if HWY_TARGET == HWY_SCALAR
 
-// One lane is the reference; and Highway's one-lane loads want aligned pointers.
+// Targets with one lane use the reference: one-lane loads of Highway require aligned pointers.
 bool encode_target(const ScaledCast& how, std::int64_t n, const Feedback& arrays, std::byte* payload) {
   return ref::scaled_encode(how, n, arrays, payload);
 }
@@ -28,7 +28,7 @@ void sum_target(const ScaledCast& how, std::int64_t n, std::span<const std::byte
 
 using Lane = PlainLane<float>;
 
-// Codes as numbers in lanes of 32 bits; kinds as in code.h, bit for bit.
+// Codes as numbers in lanes of 32 bits; the same formats as in code.h, bit for bit.
 template <class Code>
 struct Vector;
 
@@ -43,7 +43,7 @@ template <int kMantissa, int kMinExponent, int kMaxExponent>
 struct Vector<SmallFloat<kMantissa, kMinExponent, kMaxExponent> > {
   using Stored = std::uint8_t;
   static constexpr int kShift = 23 - kMantissa;
-  static constexpr int kBias = 127 - (1 - kMinExponent);  // the exponent field of a float32 less that of the code
+  static constexpr int kBias = 127 - (1 - kMinExponent);  // the exponent field of a float32 minus that of the code
 
   static I32Vec encode(F32Vec x) {
     const F32Tag d;
@@ -53,7 +53,7 @@ struct Vector<SmallFloat<kMantissa, kMinExponent, kMaxExponent> > {
     const auto odd = hn::And(hn::ShiftRight<kShift>(bits), hn::Set(di, 1));
     const auto rounded = hn::Add(hn::Add(bits, odd), hn::Set(di, (1 << (kShift - 1)) - 1 - (kBias << 23)));
     const auto normal = hn::ShiftRight<kShift>(rounded);
-    // Subnormals: where a float32 has steps of the same size, this addition rounds for us.
+    // Subnormal codes: the shift moves x to a binade where float32 has steps of their size, so this addition rounds.
     const float shift = power_of_two(kMinExponent - kMantissa + 23);
     const auto shifted = hn::BitCast(di, hn::Add(hn::Abs(x), hn::Set(d, shift)));
     const auto small = hn::Sub(shifted, hn::Set(di, std::bit_cast<std::int32_t>(shift)));
@@ -65,7 +65,7 @@ struct Vector<SmallFloat<kMantissa, kMinExponent, kMaxExponent> > {
     const I32Tag di;
     const auto sign = hn::ShiftLeft<24>(hn::And(code, hn::Set(di, 0x80)));
     const auto magnitude = hn::ShiftLeft<kShift>(hn::And(code, hn::Set(di, 0x7F)));
-    // A float32 whose exponent is too small by the bias, subnormal where the code is.
+    // The bits form a float32 whose exponent is too small by the bias, subnormal if the code is.
     return hn::Mul(hn::BitCast(d, hn::Or(sign, magnitude)), hn::Set(d, power_of_two(kBias)));
   }
 };
@@ -97,7 +97,7 @@ I32Vec load_codes(const std::byte* from, std::size_t count) {
   return hn::PromoteTo(I32Tag(), hn::LoadU(StoredTag<Code>(), buffer));
 }
 
-// Writes the sums where there is feedback. Returns the largest magnitude, as bits.
+// Writes the sums if there is feedback. Returns the largest magnitude, as bits.
 template <bool kFeedback>
 std::uint32_t accumulate(const Feedback& arrays, std::size_t first, std::size_t end) {
   const F32Tag d;
@@ -160,7 +160,7 @@ bool encode_target(const ScaledCast& how, std::int64_t n, const Feedback& arrays
   return finite;
 }
 
-// out += what the codes of one block mean; on the first payload, out is not read.
+// Adds the decoded block to `out`; `first`: overwrites `out` instead.
 template <class Code>
 void add_block(std::int8_t scale, const std::byte* codes, std::size_t n, bool first, std::byte* out) {
   const F32Tag d;
@@ -174,7 +174,7 @@ void add_block(std::int8_t scale, const std::byte* codes, std::size_t n, bool fi
   }
 }
 
-// Block by block, so that the sums of one stay in the nearest cache.
+// Adds block by block, so that the sums of a block stay in the nearest cache.
 void sum_target(const ScaledCast& how, std::int64_t n, std::span<const std::byte* const> payloads, std::byte* out) {
   const auto count = static_cast<std::size_t>(n);
   const auto block = static_cast<std::size_t>(how.block);

@@ -23,7 +23,7 @@ struct Encode {
   bool vector;
 };
 
-// The code of `a`; what is left replaces it.
+// Returns the code of `a`; the residual replaces `a`.
 template <class Code>
 __device__ std::uint8_t encode_one(std::int8_t scale, float up, float down, float& a) {
   if (scale == kNotFinite) {
@@ -55,7 +55,7 @@ __device__ inline void store_codes(const std::uint8_t (&codes)[4], std::int32_t 
   }
 }
 
-// A warp for each block of up to 32 kItems elements.
+// Runs a warp for each block of up to 32 kItems elements.
 template <class Code, int kItems>
 __global__ void __launch_bounds__(kThreads) scaled_in_registers(const Encode args) {
   const std::int64_t blocks = pieces(args.n, args.block);
@@ -104,7 +104,7 @@ __global__ void __launch_bounds__(kThreads) scaled_in_registers(const Encode arg
   }
 }
 
-// All threads for each block; the second time its sums are read where the first one left them.
+// All threads work on each block; the second pass reads its sums from where the first pass has stored them.
 template <class Code>
 __global__ void __launch_bounds__(kThreads) scaled_in_memory(const Encode args) {
   __shared__ std::uint32_t of_warps[kThreads / kLanes];
@@ -155,7 +155,7 @@ struct Sum {
   bool vector;
 };
 
-// Four neighbouring elements of one payload are added to `sums`.
+// Adds four consecutive elements of one payload to `sums`.
 template <class Code>
 __device__ void add_four(const Sum& args, const std::byte* payload, std::int64_t first, const std::int64_t (&blocks)[4],
                          float (&sums)[4]) {

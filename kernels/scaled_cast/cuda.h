@@ -1,6 +1,6 @@
-// Casts to 8 bits with scales on a CUDA device: kernels/scaled_cast/scaled_cast.h.
+// Casts to 8 bits with scales on a CUDA device; see kernels/scaled_cast/scaled_cast.h.
 //
-// For: the plug-in (kernels/cuda_kernels.h). Threads, memory, streams: kernels/cuda_launch.h.
+// Part of the plug-in (kernels/cuda_kernels.h). Threads, memory, streams: kernels/cuda_launch.h.
 // Method: a warp holds a block of up to 1024 elements in registers and finds its scale there; larger blocks are read
 // twice.
 #pragma once
@@ -19,7 +19,7 @@ struct ScaledEncode {
   std::int64_t n;
   Feedback arrays;
   std::byte* payload;         // may be unaligned
-  std::uint32_t* not_finite;  // becomes 1 where a block is not finite, else 0
+  std::uint32_t* not_finite;  // becomes 1 if a block is not finite, else 0
 };
 Launch scaled_encode(const ScaledEncode& args, Stream stream);
 

@@ -25,7 +25,7 @@ struct Sum {
   std::uint32_t* firsts;
 };
 
-// Which entry of each payload is the first of each tile: a block for each payload.
+// Finds the first entry of each tile in each payload; runs one block per payload.
 __global__ void __launch_bounds__(kThreads) sparse_find_firsts(const Sum args) {
   __shared__ std::uint32_t scratch[kWarps];
   for (int p = static_cast<int>(blockIdx.x); p < args.count; p += static_cast<int>(gridDim.x)) {

@@ -1,9 +1,9 @@
-// Sums of sparse payloads on a CUDA device: kernels/sparse_sum/sparse_sum.h.
+// Sums of sparse payloads on a CUDA device; see kernels/sparse_sum/sparse_sum.h.
 //
-// For: the plug-in (kernels/cuda_kernels.h). Threads, memory, streams: kernels/cuda_launch.h.
-// Payloads are valid (sparse_valid): their counts say what is read.
-// Method: a block owns a tile and adds the payloads one after the other in shared memory, so the order of the ranks
-// holds without atomics.
+// Part of the plug-in (kernels/cuda_kernels.h). Threads, memory, streams: kernels/cuda_launch.h.
+// Payloads must be valid (sparse_valid()), since their counts determine the memory that is read.
+// Method: a block owns a tile and adds the payloads one after the other in shared memory, which keeps the order of the
+// ranks without atomics.
 #pragma once
 
 #include <cstddef>
@@ -20,7 +20,7 @@ struct SparseSum {
   std::int64_t n;
   std::span<const SparsePayload> payloads;  // at most kMostPayloads; the span is on the host
   std::byte* out;
-  std::uint32_t* firsts;  // scratch memory: a word for every tile of every payload
+  std::uint32_t* firsts;  // scratch memory: one word per tile and payload
 };
 Launch sparse_sum(const SparseSum& args, Stream stream);
 Launch load_sparse_sum();

@@ -1,6 +1,6 @@
-// Where the parts of a sparse payload are.
+// Positions of the parts of a sparse payload.
 //
-// For: kernels that write or read one. Threads: pure functions. Layout: sparse_sum.h.
+// Used by kernels that write or read one. Threads: pure functions. Layout: sparse_sum.h.
 #pragma once
 
 #include <algorithm>
@@ -25,10 +25,10 @@ inline std::size_t sparse_offsets_at(DType value, std::int64_t n, std::size_t en
   return sparse_values_at(n) + entries * dtype_size(value);
 }
 
-// One tile's entries: [first, first + count) of the payload's.
+// A tile and its entries, [first, first + count) of the payload.
 struct SparseTile {
-  std::size_t begin;     // element
-  std::size_t elements;  // >= 1
+  std::size_t begin;     // index of the first element
+  std::size_t elements;  // number of elements, >= 1
   std::size_t first;
   std::size_t count;
 };
@@ -44,7 +44,7 @@ void for_each_sparse_tile(std::size_t n, const std::byte* payload, Body body) {
   }
 }
 
-// Calls body.template operator()<Element>() with the element policy of a value's dtype.
+// Calls body.template operator()<Element>() with the element policy of the dtype `value`.
 template <class Body>
 void with_value_type(DType value, Body body) {
   switch (value) {

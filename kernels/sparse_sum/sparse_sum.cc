@@ -10,7 +10,7 @@ namespace {
 
 using Float = ref::Plain<float>;
 
-// The entries of one payload, tile by tile.
+// Reads the entries of one payload, tile by tile.
 struct Cursor {
   const std::byte* counts;
   const std::byte* values;
@@ -29,7 +29,7 @@ void add_tile(Cursor& cursor, std::byte* out) {
   cursor.offsets += count * SparseOffset::kSize;
 }
 
-// As many payloads at a time as there are cursors; the first of them begin with zeros.
+// Payloads are added in batches, one cursor each; the first batch starts from zeros.
 constexpr std::size_t kBatch = 64;
 
 template <class Value>

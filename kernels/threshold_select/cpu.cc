@@ -10,7 +10,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/threshold_select/cpu.cc"
 #include <hwy/foreach_target.h>
-// Behind foreach_target, which decides what it sees.
+// Included after foreach_target.h, which sets the target that this header is compiled for.
 #include "kernels/half/half-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -18,7 +18,7 @@ namespace sirtaki::kernels::HWY_NAMESPACE {
 
 #if HWY_TARGET == HWY_SCALAR
 
-// One lane is the reference; and Highway's one-lane loads want aligned pointers.
+// Targets with one lane use the reference: one-lane loads of Highway require aligned pointers.
 Selected select_target(const ThresholdSelect& how, std::int64_t n, const Feedback& arrays, std::byte* payload) {
   return ref::threshold_select(how, n, arrays, payload);
 }
@@ -28,11 +28,10 @@ Selected select_target(const ThresholdSelect& how, std::int64_t n, const Feedbac
 using Lane = PlainLane<float>;
 using Float = ref::Plain<float>;
 
-// A piece whose values stay in the nearest cache between the passes over them.
+// Elements of a piece, whose values stay in the nearest cache between the passes over them.
 constexpr std::size_t kPiece = 1024;
 
-// All n elements. They are in `values`: in `left` where there is feedback, once accumulate() wrote them there, else in
-// the gradient.
+// All n elements. `values` is `left` with error feedback, once accumulate() has written there, else the gradient.
 struct Elements {
   const Feedback& arrays;
   const std::byte* values;
@@ -47,7 +46,7 @@ struct Elements {
     }
   }
 
-  // Without a branch on the sums, which would wait for memory when mispredicted.
+  // Adds without a branch on the sums, which would wait for memory when mispredicted.
   void accumulate(std::size_t first, std::size_t count) const {
     if (arrays.residual == nullptr) {
       return;
@@ -69,7 +68,7 @@ struct Elements {
   }
 };
 
-// Places in a piece, ascending, of the elements whose key is above a number.
+// Ascending positions in a piece of the elements whose key is above a number.
 class Places {
  public:
   Places() { std::iota(lanes_, lanes_ + kLanes, 0); }
@@ -83,8 +82,8 @@ class Places {
       const std::byte* from = elements.values + (first + i) * sizeof(float);
       const auto a = load_up_to<Lane>(from, count - i);
       const auto keys = magnitude_bits(canonical(F32Tag(), a));
-      // Stored without asking whether there is one: such a branch is mispredicted too often. The zeros behind the last
-      // element are above no threshold.
+      // Stores without a branch on the mask, which would be mispredicted too often. The zeros after the last element
+      // are above no threshold.
       const auto mask = hn::Gt(keys, least);
       const auto here = hn::Add(lanes, hn::Set(d, static_cast<std::int32_t>(i)));
       hn::StoreU(hn::Compress(here, mask), d, places_ + found);
@@ -110,7 +109,7 @@ void for_each_piece(std::size_t n, Body body) {
   }
 }
 
-// Which elements travel: those with a larger key, and so many of those with this one.
+// Selects the elements with a larger key, and a number of those with this key.
 struct Limit {
   std::int32_t key;
   std::int64_t equal;
@@ -131,7 +130,7 @@ void put_all(const Elements& elements, Limit limit, SparseWriter& writer) {
   });
 }
 
-// What the payload holds goes back to where it came from: a value and what it left add up exactly.
+// Restores `left` from the payload: a value and its residual add up exactly.
 void take_back(const ThresholdSelect& how, const Elements& elements, const SparseWriter& writer) {
   if (elements.arrays.left == nullptr) {
     return;
@@ -149,7 +148,7 @@ Selected select_target(const ThresholdSelect& how, std::int64_t n, const Feedbac
   const bool feedback = arrays.residual != nullptr;
   const Elements elements{arrays, feedback ? arrays.left : arrays.gradient, static_cast<std::size_t>(n)};
   const auto threshold = std::bit_cast<std::int32_t>(how.threshold);
-  // One pass where it can be taken back. Of a float16 that overflowed too far nothing is left.
+  // Entries are written in the first pass if it can be undone; it cannot once a float16 has overflowed.
   const bool at_once = how.value != DType::kF16;
   SparseWriter writer(how.value, n, capacity, payload);
   Places places;

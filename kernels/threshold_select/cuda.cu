@@ -12,27 +12,29 @@ namespace {
 constexpr unsigned kThreads = 256;
 constexpr int kWarps = kThreads / kLanes;
 constexpr std::int32_t kTile = static_cast<std::int32_t>(kSparseTile);
-// A warp's elements are neighbours, in rows of one for each lane.
+// The elements of a warp are contiguous, in rows of one element per lane.
 constexpr int kRows = kTile / static_cast<std::int32_t>(kThreads);
 constexpr std::uint32_t kBins = 2048;
 
-// Which elements travel: those with a larger key, and the first `equal` of those with this one.
+// Selects the elements with a larger key, and the first `equal` of those with this key.
 struct State {
   std::uint32_t key;
   std::uint32_t equal;
-  std::uint32_t searching;  // more are wanted than fit: `key` holds its upper bits so far, `equal` the place among them
+  // more elements reach the threshold than fit: `key` holds its upper bits so far, `equal` the rank among the keys with
+  // these bits
+  std::uint32_t searching;
   std::uint32_t not_finite;
   std::uint32_t histogram[kBins];
 };
 struct Tile {
   std::uint32_t above;  // elements with a larger key
-  std::uint32_t equal;  // with this one; then how many of them travel
-  std::uint32_t first;  // entry
+  std::uint32_t equal;  // elements with this key; later the number of them that is sent
+  std::uint32_t first;  // index of the first entry
 };
 
 struct Encode {
   Arrays arrays;
-  const float* values;  // a, once it was written there: where there is no feedback the gradient
+  const float* values;  // a, once it has been written; the gradient without feedback
   std::int64_t n;
   std::int64_t tiles;
   std::uint32_t threshold;
@@ -48,7 +50,7 @@ __device__ std::uint32_t key_of(float value) {
   return ref::magnitude_bits(ref::canonical(value));
 }
 
-// Calls body(element, value) for the elements of a tile, row by row; behind the end of the array with its length and 0.
+// Calls body(element, value) for the elements of a tile, row by row; past the end of the array, with its length and 0.
 template <class Values, class Body>
 __device__ void for_each_row(const Encode& args, std::int64_t tile, Values values, Body body) {
 #pragma unroll
@@ -77,7 +79,7 @@ __global__ void __launch_bounds__(kThreads) threshold_accumulate(const Encode ar
   }
 }
 
-// One block: whether all that reach the threshold fit.
+// Decides whether all elements that reach the threshold fit. Runs as one block.
 __global__ void __launch_bounds__(kThreads) threshold_decide(const Encode args) {
   __shared__ std::uint32_t scratch[kWarps];
   std::uint32_t reached = 0;
@@ -92,7 +94,7 @@ __global__ void __launch_bounds__(kThreads) threshold_decide(const Encode args) 
     State& state = *args.state;
     const bool fits = wanted <= args.capacity;
     state.searching = !fits && args.capacity > 0 ? 1 : 0;
-    // Nothing is above the largest word.
+    // No key is above the largest word.
     state.key = fits ? args.threshold - 1 : (state.searching != 0 ? 0 : ~0U);
     state.equal = state.searching != 0 ? args.capacity : 0;
     state.not_finite = 0;
@@ -100,7 +102,7 @@ __global__ void __launch_bounds__(kThreads) threshold_decide(const Encode args) 
   }
 }
 
-// How many of the keys that begin with the bits found so far have which bits next.
+// Counts, among the keys that begin with the bits found so far, each value of the next bits.
 template <int kBits, int kShift>
 __global__ void __launch_bounds__(kThreads) threshold_histogram(const Encode args) {
   __shared__ std::uint32_t bins[kBins];
@@ -126,8 +128,8 @@ __global__ void __launch_bounds__(kThreads) threshold_histogram(const Encode arg
   }
 }
 
-// One block: the bin that holds the element whose place is looked for, counted from the largest key. A thread has
-// neighbouring bins, from the largest ones on.
+// Finds the bin of the element with the wanted rank, counted from the largest key. Runs as one block; a thread has
+// consecutive bins, the first thread the largest ones.
 template <int kBits>
 __global__ void __launch_bounds__(kThreads) threshold_find(const Encode args) {
   __shared__ std::uint32_t scratch[kWarps];
@@ -177,10 +179,10 @@ __global__ void __launch_bounds__(kThreads) threshold_count(const Encode args) {
   }
 }
 
-// One block: where the entries of each tile begin.
+// Computes the first entry of each tile. Runs as one block.
 __global__ void __launch_bounds__(kThreads) threshold_scan(const Encode args) {
   __shared__ std::uint32_t scratch[kWarps];
-  // Nothing travels where nothing fits, whatever was counted.
+  // With a capacity of zero, nothing is sent whatever the counts are.
   const bool nothing = args.state->key == ~0U;
   const std::uint32_t quota = args.state->equal;
   std::uint32_t equal_before = 0;
@@ -205,7 +207,7 @@ __global__ void __launch_bounds__(kThreads) threshold_scan(const Encode args) {
   }
 }
 
-// The entries of one warp of a tile.
+// Writes the entries of one warp of a tile.
 template <class Value>
 class Writer {
  public:
@@ -215,7 +217,7 @@ class Writer {
         entry_(entry),
         offsets_(args.payload_values + args.selected->entries * static_cast<std::int64_t>(sizeof(Bits) / 2)) {}
 
-  // The flagged lanes in order.
+  // Writes the elements of the flagged lanes, in order.
   __device__ void put(bool taken, std::int64_t element, float a) {
     const unsigned ballot = __ballot_sync(kAll, taken);
     if (taken) {
@@ -303,7 +305,8 @@ Launch write_as(const Encode& args, Stream stream) {
   return launch(threshold_write<Value>, args.tiles, kThreads, stream, args);
 }
 
-// All kernels in order; those that have nothing to do where everything fits see it themselves.
+// Launches all kernels in order; the kernels of the radix selection return at once if everything fits, which only the
+// device knows.
 Launch run(const Encode& args, DType value, Stream stream) {
   Launch last = launch(threshold_accumulate, args.tiles, kThreads, stream, args);
   last = last.ok() ? launch(threshold_decide, 1, kThreads, stream, args) : last;

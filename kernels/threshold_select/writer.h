@@ -1,6 +1,6 @@
-// Writes a sparse payload whose number of entries shows at the end.
+// Writes a sparse payload whose number of entries is known only at the end.
 //
-// For: the sources of this folder. Threads: pure functions. Layout: kernels/sparse_sum/sparse_sum.h.
+// Private to this folder. Threads: pure functions. Layout: kernels/sparse_sum/sparse_sum.h.
 #pragma once
 
 #include <cstring>
@@ -12,7 +12,7 @@ namespace sirtaki::kernels {
 
 class SparseWriter {
  public:
-  // Offsets are kept behind the room of `capacity` values until finish().
+  // Keeps offsets after the space of `capacity` values until finish().
   SparseWriter(DType value, std::int64_t n, std::size_t capacity, std::byte* payload)
       : value_(value),
         payload_(payload),
@@ -21,7 +21,7 @@ class SparseWriter {
     std::memset(payload, 0, sparse_values_at(n));
   }
 
-  // Element by element, in order. Returns what is left of `value`.
+  // Adds the next element, in order. Returns the residual of `value`.
   float put(std::size_t element, float value) {
     std::byte* to = values_ + entries_ * dtype_size(value_);
     const Sent sent = value_ == DType::kF32   ? send<ref::Plain<float>>(value, to)
@@ -36,7 +36,7 @@ class SparseWriter {
     return sent.left;
   }
 
-  // Calls body(element, where its value is) for every entry so far, before finish(); n elements in all.
+  // Calls body(element, address of its value) for every entry so far; n elements in all. Must precede finish().
   template <class Body>
   void for_each(std::size_t n, Body body) const {
     for_each_sparse_tile(n, payload_, [&](const SparseTile& tile) {
@@ -46,7 +46,7 @@ class SparseWriter {
     });
   }
 
-  // Moves the offsets to where they belong; the last call.
+  // Moves the offsets behind the last value; the last call.
   void finish() { std::memmove(values_ + entries_ * dtype_size(value_), offsets_, entries_ * SparseOffset::kSize); }
 
   std::size_t entries() const { return entries_; }
