@@ -1,6 +1,6 @@
-// One element of a ternary code: whether it travels, and what it leaves.
+// One element of a ternary code, and its residual.
 //
-// For: the reference and CUDA sources of this folder. Threads: pure functions. The vector twin is in cpu.cc.
+// Used by the reference and CUDA sources of this folder. Threads: pure functions. The vector counterpart is in cpu.cc.
 #pragma once
 
 #include <bit>
@@ -12,7 +12,7 @@
 
 namespace sirtaki::kernels {
 
-// 2^exponent, exponent >= kTwobitMinExponent; infinity from 2^128 on.
+// Returns 2^exponent, exponent >= kTwobitMinExponent; infinity from 2^128 on.
 SIRTAKI_HOST_DEVICE inline float twobit_power(int exponent) {
   if (exponent > kTwobitMaxExponent) {
     return std::bit_cast<float>(0x7F800000U);
@@ -23,8 +23,8 @@ SIRTAKI_HOST_DEVICE inline float twobit_power(int exponent) {
 
 struct TwobitLevel {
   float t;
-  float least;  // the smallest magnitude that travels
-  float limit;  // the smallest one that waits again
+  float least;  // the smallest magnitude that is sent
+  float limit;  // the smallest magnitude that is too large to be sent
 };
 SIRTAKI_HOST_DEVICE inline TwobitLevel twobit_level(int exponent) {
   const int half = exponent > kTwobitMinExponent ? exponent - 1 : kTwobitMinExponent;

@@ -10,7 +10,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/twobit/cpu.cc"
 #include <hwy/foreach_target.h>
-// Behind foreach_target, which decides what it sees.
+// Included after foreach_target.h, which sets the target that this header is compiled for.
 #include "kernels/half/half-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -18,7 +18,8 @@ namespace sirtaki::kernels::HWY_NAMESPACE {
 
 #if HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_RVV || (HWY_TARGET & (HWY_SVE | HWY_SVE2))
 
-// One lane is the reference; vectors of a length that the compiler does not know cannot stand in arrays.
+// Targets with one lane use the reference; so do those with vectors of unknown length, which cannot be elements of
+// arrays.
 TwobitStats encode_target(int exponent, std::int64_t n, const Feedback& arrays, std::byte* planes) {
   return ref::twobit_encode(exponent, n, arrays, planes);
 }
@@ -43,16 +44,16 @@ bool unpack_target(int most, std::int64_t n, const std::byte* planes, std::byte*
 using Lane = PlainLane<float>;
 constexpr std::size_t kLanes = hn::MaxLanes(F32Tag());
 
-// A chunk is what one 64-bit word of each plane codes.
+// Elements of a chunk: as many as one 64-bit word of each plane holds.
 constexpr std::size_t kChunk = 64;
 constexpr std::size_t kBlock = 1024;
 constexpr std::size_t kSums = 16;
 constexpr std::size_t kSumVectors = kSums / kLanes;
 
-// Words of planes whose length may be no multiple of 8 bytes.
+// Words of planes; the length of a plane need not be a multiple of 8 bytes.
 inline std::uint64_t load_word(const std::byte* from, std::size_t bytes) {
   std::uint64_t word = 0;
-  // Not one call with the smaller length: this one becomes a load.
+  // A separate call with a constant size compiles to a single load.
   if (bytes >= sizeof(word)) {
     std::memcpy(&word, from, sizeof(word));
   } else {
@@ -61,7 +62,7 @@ inline std::uint64_t load_word(const std::byte* from, std::size_t bytes) {
   return word;
 }
 
-// As std::ldexp(1.0F, exponent), without a call in inner loops.
+// Equals std::ldexp(1.0F, exponent), without a call in inner loops.
 inline float power_of_two(int exponent) {
   return std::bit_cast<float>(exponent >= -126 ? static_cast<std::uint32_t>(exponent + 127) << 23
                                                : std::uint32_t{1} << (exponent + 149));
@@ -109,7 +110,7 @@ struct Encoder {
     clear_sums();
   }
 
-  // Returns what is left; `mask` becomes what travels.
+  // Returns the residual; `mask` becomes the lanes that are sent.
   F32Vec take(F32Vec a, F32Vec& sum, hn::Mask<F32Tag>& mask) {
     const auto size = hn::Abs(a);
     sum = hn::Add(sum, size);
@@ -118,7 +119,7 @@ struct Encoder {
     return hn::Sub(a, hn::IfThenElseZero(mask, hn::CopySignToAbs(t, a)));
   }
 
-  // Whole: all 64 elements are there.
+  // kWhole: the chunk has all 64 elements.
   template <bool kFeedback, bool kWhole>
   void chunk(const Feedback& arrays, std::size_t first, std::size_t count, std::uint64_t (&words)[2]) {
     const F32Tag d;
@@ -145,7 +146,7 @@ struct Encoder {
     words[1] = travels & negative;
   }
 
-  // The lanes behind the elements are zero.
+  // Loads a vector; lanes after the last element are zero.
   template <bool kWhole>
   static F32Vec load(const std::byte* from, std::size_t count) {
     return kWhole || count == kLanes ? Lane::load(from) : load_first<Lane>(from, count);
@@ -185,7 +186,7 @@ TwobitStats encode_target(int exponent, std::int64_t n, const Feedback& arrays, 
 using CountTag = hn::ScalableTag<std::int8_t>;
 constexpr std::size_t kCountLanes = hn::MaxLanes(CountTag());
 
-// The counts of the chunk at byte `at` of the planes. planes_of(k) is the k-th of `many` planes.
+// Writes the counts of the chunk at byte `at` of the planes. planes_of(k) is the k-th of `many` planes.
 template <class PlanesOf>
 void count_chunk(PlanesOf planes_of, std::size_t many, std::size_t at, std::size_t plane, std::int8_t* counts) {
   const CountTag d;
@@ -218,7 +219,7 @@ void scale_counts(F32Vec t, const std::int8_t* counts, std::size_t n, std::byte*
   }
 }
 
-// Exact sums, so the order of adding does not matter.
+// Sums are exact, so the order of additions does not matter.
 void sum_equal_parts(std::span<const TwobitPart> parts, std::size_t n, std::byte* out) {
   const std::size_t plane = (n + 7) / 8;
   const auto t = hn::Set(F32Tag(), power_of_two(parts[0].exponent));
@@ -256,7 +257,7 @@ void sum_parts(std::span<const TwobitPart> parts, std::size_t n, std::byte* out)
 }
 
 void sum_target(std::span<const TwobitPart> parts, std::int64_t n, std::byte* out) {
-  // Where no sum overflows: 2^7 t is finite.
+  // No sum overflows, since 2^7 t is finite.
   const bool countable = !parts.empty() && parts.size() <= 127 && parts[0].exponent <= 120;
   const bool equal = countable && std::all_of(parts.begin(), parts.end(), [parts](const TwobitPart& part) {
                        return part.exponent == parts[0].exponent;
@@ -296,7 +297,7 @@ void pack_target(int most, std::int64_t n, const std::byte* counts, std::byte* p
   const std::size_t plane = (all + 7) / 8;
   for (std::size_t i = 0; i < all; i += kChunk) {
     const std::size_t count = std::min(kChunk, all - i);
-    // Behind the last count none of the bits is set.
+    // The padding encodes as zero bits after the last count.
     std::uint8_t here[kChunk];
     std::fill_n(here, kChunk, static_cast<std::uint8_t>(-most));
     std::memcpy(here, counts + i, count);
@@ -374,7 +375,7 @@ TwobitStats twobit_encode(int exponent, std::int64_t n, const Feedback& arrays, 
   return HWY_DYNAMIC_DISPATCH(encode_target)(exponent, n, arrays, planes);
 }
 
-// Memory-bound as it stands: words, not vectors.
+// This is bound by memory, so words suffice and vectors would not be faster.
 bool twobit_valid(std::int64_t n, const std::byte* planes) {
   const std::size_t half = twobit_bytes(n) / 2;
   std::uint64_t both = 0;

@@ -10,18 +10,18 @@ namespace {
 constexpr unsigned kThreads = 256;
 constexpr std::int64_t kWarps = kThreads / kLanes;
 constexpr std::int32_t kRecord = static_cast<std::int32_t>(kTwobitRecord);
-// Rows of 32 elements: a bit of each is a word of a plane, which the lane of the same number keeps.
+// Rows of 32 elements: one bit of each element is a word of a plane, held by the lane with the number of the row.
 constexpr int kRows = kRecord / static_cast<std::int32_t>(kLanes);
-// Rows that are read before the first of them is used.
+// Rows that a warp reads before it uses the first of them.
 constexpr int kAhead = 8;
 
-// What a warp works on: up to 1024 neighbouring elements of a stripe.
+// The part of a stripe that a warp processes: up to 1024 consecutive elements.
 struct Chunk {
-  std::int64_t first;  // element
+  std::int64_t first;  // index of the first element
   std::int32_t elements;
   std::int64_t stripe;
   std::int64_t place;  // byte of the planes
-  std::int32_t bytes;  // of a plane from there on; of this chunk 128 at most
+  std::int32_t bytes;  // bytes of a plane from there on; 128 at most belong to this chunk
   std::int64_t plane;  // bytes of the whole plane
 
   __device__ Chunk(const TwobitStripes& stripes, std::int64_t number)
@@ -35,7 +35,7 @@ struct Chunk {
   }
 };
 
-// The word of this lane; bits behind the plane are 0.
+// Returns the word of this lane; bits after the plane are 0.
 __device__ std::uint32_t load_word(const std::byte* chunk, std::int32_t bytes) {
   const std::byte* const from = chunk + 4 * lane();
   const std::int32_t there = bytes - static_cast<std::int32_t>(4 * lane());
@@ -68,7 +68,7 @@ struct Encode {
   TwobitRecord* records;
 };
 
-// A warp's turn at 1024 elements.
+// Encodes 1024 elements with one warp.
 class Quantiser {
  public:
   __device__ Quantiser(const Encode& args, const Chunk& chunk)
@@ -145,7 +145,7 @@ class Quantiser {
   std::uint32_t plus_ = 0;
   std::uint32_t minus_ = 0;
   std::uint32_t largest_ = 0;
-  float sum_ = 0;  // of lanes below 16
+  float sum_ = 0;  // valid in lanes below 16
 };
 
 __global__ void __launch_bounds__(kThreads) twobit_quantise(const Encode args) {
@@ -158,7 +158,7 @@ __global__ void __launch_bounds__(kThreads) twobit_quantise(const Encode args) {
   }
 }
 
-// A warp for each stripe: its sums in order, one after the other, in every lane.
+// Adds the records of a stripe in order, one after the other, in every lane. Runs a warp for each stripe.
 __global__ void __launch_bounds__(kThreads)
     twobit_add_records(const TwobitStripes stripes, const TwobitRecord* records, TwobitStats* stats) {
   const std::int64_t all = pieces(stripes.n, stripes.stripe);
@@ -190,20 +190,20 @@ struct Sum {
   std::byte* out;
 };
 
-// Adds codes as numbers, in the order of the parts.
+// Adds decoded values, in the order of the parts.
 struct AddValues {
   using Value = float;
   __device__ static float unit(const TwobitSource& part, std::int64_t stripe) {
     return twobit_power(part.exponents[stripe]);
   }
 };
-// Counts them.
+// Counts codes.
 struct AddCounts {
   using Value = std::int8_t;
   __device__ static int unit(const TwobitSource& /*part*/, std::int64_t /*stripe*/) { return 1; }
 };
 
-// A lane has an element of each row; the words of the planes go round.
+// Adds the parts. A lane has one element of each row; lanes exchange the words of the planes.
 template <class Add>
 __global__ void __launch_bounds__(kThreads) twobit_add(const Sum args) {
   const std::int64_t chunks = pieces(args.stripes.n, kRecord);

@@ -35,7 +35,7 @@ void set_bit(std::byte* plane, std::size_t i) {
   plane[i / 8] |= std::byte{1} << (i % 8);
 }
 
-// 1, -1 or 0.
+// Returns 1, -1 or 0.
 int code(const std::byte* planes, std::int64_t n, std::size_t i) {
   const std::byte* minus = planes + twobit_bytes(n) / 2;
   return static_cast<int>(bit(planes, i)) - static_cast<int>(bit(minus, i));
