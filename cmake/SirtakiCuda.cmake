@@ -1,7 +1,7 @@
-# CUDA, where nvcc is found: never needed, and only in release builds.
+# Enables CUDA if nvcc is found. CUDA is optional, and only release builds use it.
 set(SIRTAKI_CUDA AUTO CACHE STRING "CUDA kernels: AUTO (release builds, where nvcc is found), ON or OFF")
 set(SIRTAKI_CUDA_ARCHITECTURES "80-virtual;90-real" CACHE STRING
-  "What the CUDA kernels are compiled for: code that runs on any newer device, and machine code for some")
+  "CUDA architectures: PTX for any newer device, and machine code for some")
 
 if(SIRTAKI_CUDA STREQUAL "AUTO" AND (SIRTAKI_SANITIZE OR NOT CMAKE_BUILD_TYPE STREQUAL "Release"))
   return()
@@ -18,7 +18,7 @@ if(NOT CMAKE_CUDA_COMPILER)
   endif()
   message(FATAL_ERROR "SIRTAKI_CUDA=ON, but there is no nvcc: put it on the PATH, or set CUDACXX to it")
 endif()
-# C++20, and tables of payloads among a kernel's parameters, which had at most 4 KiB before.
+# The kernels need C++20 and more than 4 KiB of kernel parameters (tables of payloads).
 set(SIRTAKI_CUDA_OLDEST 12.1)
 execute_process(COMMAND "${CMAKE_CUDA_COMPILER}" --version OUTPUT_VARIABLE nvcc_says ERROR_QUIET)
 string(REGEX MATCH "release ([0-9]+\\.[0-9]+)" nvcc_release "${nvcc_says}")
@@ -34,7 +34,7 @@ if(NOT nvcc_release OR CMAKE_MATCH_1 VERSION_LESS SIRTAKI_CUDA_OLDEST)
 endif()
 set(CMAKE_CUDA_ARCHITECTURES "${SIRTAKI_CUDA_ARCHITECTURES}")
 enable_language(CUDA)
-# CMake 3.25 does not know the option yet.
+# CMake 3.25 lacks the option for C++20 in CUDA.
 if(NOT DEFINED CMAKE_CUDA20_STANDARD_COMPILE_OPTION)
   set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION "-std=c++20")
 endif()

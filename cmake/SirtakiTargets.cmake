@@ -8,15 +8,15 @@ set(CMAKE_CXX_VISIBILITY_PRESET hidden)
 set(CMAKE_VISIBILITY_INLINES_HIDDEN ON)
 set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 
-# What one source declares for itself alone (an unnamed namespace) is then seen by the others of its target.
+# In a batch, names in the unnamed namespace of a source are visible to the other sources of its target.
 set(SIRTAKI_BATCH 1 CACHE STRING
-  "How many sources of a target are compiled together: 1 rebuilds quickly after a change, 8 builds all in half the time")
+  "Number of sources of a target compiled together: 1 rebuilds quickly after a change, 8 builds all in half the time")
 if(SIRTAKI_BATCH GREATER 1)
   set(CMAKE_UNITY_BUILD ON)
   set(CMAKE_UNITY_BUILD_BATCH_SIZE "${SIRTAKI_BATCH}")
 endif()
 
-option(SIRTAKI_WERROR "Warnings end the build: ON where sources change, OFF for a compiler that nobody has tried" ON)
+option(SIRTAKI_WERROR "Warnings are errors: ON for development, OFF for untested compilers" ON)
 set(SIRTAKI_STOP $<$<BOOL:${SIRTAKI_WERROR}>:-Werror>)
 
 find_program(SIRTAKI_CCACHE ccache)
@@ -37,40 +37,39 @@ endif()
 
 add_library(sirtaki_flags INTERFACE)
 target_include_directories(sirtaki_flags INTERFACE "${CMAKE_SOURCE_DIR}")
-# -ffp-contract=off: the same bits on every target. -Wno-restrict: false alarms of g++ 12 on "text" + std::string.
-# No -Werror on instrumented code, as GCC's manual advises: there it sees overflows and uninitialized reads that are
-# not (-Wmaybe-uninitialized, -Warray-bounds). The release build, of the same sources, stops at every warning.
+# -ffp-contract=off: the same bits on every target. -Wno-restrict: false positives of g++ 12 on "text" + std::string.
+# No -Werror with sanitizers, since GCC reports false positives in instrumented code (-Wmaybe-uninitialized,
+# -Warray-bounds). The release build compiles the same sources with -Werror.
 target_compile_options(sirtaki_flags INTERFACE
   -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Wconversion -Wno-sign-conversion
   $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>
   $<IF:$<BOOL:${SIRTAKI_SANITIZE}>,-Wno-maybe-uninitialized,${SIRTAKI_STOP}>
   -ffp-contract=off -fno-omit-frame-pointer)
 if(SIRTAKI_SANITIZE STREQUAL "address")
-  # object-size looks at what AddressSanitizer does; vptr at downcasts, of which there are hardly any, and it makes
-  # every virtual call larger.
+  # AddressSanitizer covers object-size. vptr makes every virtual call larger to check downcasts, and there are few.
   add_compile_options(-fsanitize=address,undefined -fno-sanitize=object-size,vptr -fno-sanitize-recover=all -g1)
   add_link_options(-fsanitize=address,undefined)
 elseif(SIRTAKI_SANITIZE STREQUAL "thread")
-  # -Wno-tsan: Asio's atomic_thread_fence, which g++ warns about under TSan.
+  # -Wno-tsan: g++ warns about atomic_thread_fence in Asio.
   add_compile_options(-fsanitize=thread -Wno-tsan -g1)
   add_link_options(-fsanitize=thread)
 endif()
 
-# Tests, and libraries with a sanitizer, begin with headers compiled once. Libraries in a plain build do not: it shows
-# that every file includes what it uses.
+# Precompiled headers, for tests and for libraries with a sanitizer. Libraries in a plain build go without, so that a
+# missing include is an error there.
 set(SIRTAKI_COMMON_HEADERS
   <algorithm> <array> <atomic> <bit> <chrono> <cmath> <condition_variable> <cstdint> <cstring> <deque> <functional>
   <future> <limits> <map> <memory> <mutex> <numeric> <optional> <random> <set> <span> <sstream> <string> <string_view>
   <thread> <unordered_map> <utility> <variant> <vector>)
 function(sirtaki_precompile target common)
   if(TARGET ${common})
-    # g++ 12 no longer knows that what it inlines was a system's header, and warns of it.
+    # With a precompiled header, g++ 12 warns about code inlined from system headers.
     target_compile_options(${target} PRIVATE
       $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-fpch-preprocess -Wno-array-bounds -Wno-stringop-overflow>)
     target_precompile_headers(${target} REUSE_FROM ${common})
   endif()
 endfunction()
-# Libraries and tests are compiled for different places in memory.
+# Libraries and tests differ in position-independent code, so each kind has its own precompiled header.
 file(CONFIGURE OUTPUT "${CMAKE_BINARY_DIR}/common_headers.cc" CONTENT "int main() {}\n")
 if(SIRTAKI_SANITIZE)
   add_library(sirtaki_library_headers OBJECT "${CMAKE_BINARY_DIR}/common_headers.cc")
@@ -94,8 +93,8 @@ function(sirtaki_library name)
 endfunction()
 
 # sirtaki_test(NAME [ONE_THREAD] LABEL unit|conformance|sim|thread|process|fuzz SOURCES ... DEPS ... [TIMEOUT seconds])
-# One executable, one ctest entry. ONE_THREAD: it never has a second thread, which the plain build enforces, so there is
-# nothing in it for ThreadSanitizer.
+# Adds an executable and a ctest entry. ONE_THREAD: the test never creates a thread, which the plain build enforces;
+# ThreadSanitizer leaves it out.
 function(sirtaki_test name)
   cmake_parse_arguments(ARG "ONE_THREAD" "LABEL;TIMEOUT" "SOURCES;DEPS" ${ARGN})
   if(ARG_ONE_THREAD AND SIRTAKI_SANITIZE STREQUAL "thread")
@@ -111,6 +110,6 @@ function(sirtaki_test name)
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 120)
   endif()
-  # A test that may take long starts early: at the end it would run alone.
+  # Long tests start first, so that none runs alone at the end.
   set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABEL}" TIMEOUT ${ARG_TIMEOUT} COST ${ARG_TIMEOUT})
 endfunction()

@@ -1,6 +1,6 @@
 #!/bin/sh
 # usage: keep_resources.sh COMPILER ARGUMENT...
-# Runs nvcc, and keeps what it says about the registers and memory of each kernel as OBJECT.resources.
+# Runs nvcc and keeps its report of the registers and memory of each kernel as OBJECT.resources.
 object=
 previous=
 for argument; do
