@@ -1,8 +1,8 @@
 // Codecs that send whole blocks, those with the largest mean magnitude: kernel_sparse the filters of a convolution,
 // block_topk blocks of any tensor.
 //
-// A payload: the chosen blocks' numbers, 16 bits each, ascending; then their values, block by block, zeros behind those
-// of a short one.
+// A payload: the ids of the chosen blocks, 16 bits each, ascending; then their values, block by block, a short one
+// padded with zeros.
 // Method: compression/block_selection.h.
 #pragma once
 

@@ -1,4 +1,4 @@
-// Codecs that cast: float32 and float64 travel in a shorter floating dtype and are summed in it.
+// Codecs that cast: float32 and float64 are sent and summed in a shorter floating dtype.
 #pragma once
 
 #include "compression/codec.h"

@@ -33,7 +33,7 @@ class GroupTopkCoder final : public Coder, private DeviceCoding {
 
   void encode(const Piece& piece, const kernels::Feedback& arrays, Bytes payload) override {
     kernels::group_topk_encode(how_, piece.numel, momentum_.step(piece, arrays), payload.data());
-    // Where every element travels no momentum is stale, and this is SGD with momentum.
+    // If all elements are sent, no momentum is stale: this is plain SGD with momentum.
     if (momentum_.on() && how_.keep < how_.group) {
       kernels::group_topk_clear(how_, piece.numel, payload.data(), momentum_.at(piece.offset));
     }
@@ -51,7 +51,7 @@ class GroupTopkCoder final : public Coder, private DeviceCoding {
   CoderState state() const override { return {momentum_.values(), {}}; }
   void restore(const CoderState& state) override { momentum_.restore(state.momentum); }
 
-  // Momentum is kept in the host's memory.
+  // Momentum is in host memory.
   const DeviceCoding* on_device() const override { return momentum_.on() ? nullptr : this; }
 
  private:

@@ -1,7 +1,7 @@
-// Codec group_topk: of every group of neighbouring elements the few of largest magnitude.
+// Codec group_topk: sends, of every group of consecutive elements, the few with the largest magnitude.
 //
-// Methods: kernels/group_topk/group_topk.h; momentum correction as in momentum.h, which owners of stripes leave out:
-// they sum steps.
+// Methods: kernels/group_topk/group_topk.h; momentum correction of momentum.h, which owners of stripes omit: they sum
+// steps.
 #pragma once
 
 #include "compression/payload_codec.h"

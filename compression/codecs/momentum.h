@@ -1,6 +1,6 @@
-// The momentum that a coder keeps of its own tensor, where a decision wants momentum correction.
+// The momentum that a coder keeps for its tensor if the decision asks for momentum correction.
 //
-// For: coders that send few elements. Owned by: the coder. Threads: one at a time.
+// Used by coders that send few elements. Owned by: the coder. Threads: one at a time.
 // Method: kernels/momentum_correction/momentum_correction.h.
 #pragma once
 
@@ -16,21 +16,21 @@ namespace sirtaki::compression {
 
 class CodedMomentum {
  public:
-  // Of parameters kMomentum and kNesterov; zero at first.
+  // Takes factor and kind from parameters kMomentum and kNesterov; the momentum starts at zero.
   CodedMomentum(Params params, std::int64_t numel);
 
   bool on() const { return how_.factor != 0; }
 
-  // What is to be compressed: steps in place of the gradient, which stay until the next call; as it is when this is
-  // off.
+  // Returns the arrays to compress: with steps in place of the gradient, valid until the next call; unchanged if off.
   kernels::Feedback step(const Piece& piece, const kernels::Feedback& arrays);
 
-  // Of elements from `offset` on: the coder clears what it sent of a part of them. Only when on.
+  // Returns the momentum of elements from `offset` on, so that the coder can clear that of sent elements. Requires
+  // on().
   std::byte* at(std::int64_t offset);
 
-  // Of every element; empty: all zero.
+  // Returns the momentum of every element; empty if all are zero.
   const std::vector<float>& values() const { return momentum_; }
-  // Leaves all as it is unless this is on, and the values are of as many elements.
+  // Replaces the momentum; ignored if this is off or the number of elements differs.
   void restore(std::vector<float> values);
 
  private:

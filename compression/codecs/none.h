@@ -1,4 +1,4 @@
-// Codec "none": all elements travel as they are.
+// Codec "none": all elements are sent unchanged.
 #pragma once
 
 #include "compression/codec.h"

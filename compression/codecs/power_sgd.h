@@ -1,8 +1,8 @@
-// Codec powersgd: a matrix travels as two thin factors.
+// Codec powersgd: sends a matrix as two thin factors.
 //
-// A payload: P, then Q, float32, of the sending rank's own matrix; the sum of payloads is that of their products. What
-// is left is rounded as a sum of float32 is.
-// Method: compression/low_rank_factors.h. Where factors are reduced on their way, Coder::factors() has the steps.
+// A payload: P, then Q, float32, of the matrix of the sending rank; the sum of payloads is the sum of their products.
+// The residual is rounded like a sum of float32.
+// Method: compression/low_rank_factors.h. Coder::factors() has the steps for reducing the factors themselves.
 #pragma once
 
 #include "compression/payload_codec.h"

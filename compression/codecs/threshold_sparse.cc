@@ -26,7 +26,7 @@ constexpr std::int64_t kMostElements = std::int64_t{1} << 31;
 constexpr std::int64_t kMostUses = 1'000'000;
 constexpr float kControl = 1.1F;
 
-// How many elements should travel, and how many may.
+// The number of elements to send on average, and the largest number that a payload holds.
 struct Room {
   std::int64_t wanted;
   std::int64_t capacity;
@@ -69,7 +69,7 @@ class ThresholdSparseCoder final : public Coder {
   void encode(const Piece& piece, const kernels::Feedback& arrays, Bytes payload) override {
     SRT_CHECK(piece.numel == numel_);
     const kernels::Feedback steps = momentum_.step(piece, arrays);
-    // 0 lets all of them pass.
+    // A threshold of 0 selects every element that is not zero.
     if (room_.wanted < numel_ && (threshold_ == 0 || uses_ % reestimate_ == 0)) {
       threshold_ = exact_threshold(steps);
     }
@@ -80,7 +80,7 @@ class ThresholdSparseCoder final : public Coder {
     Count::store(static_cast<std::uint32_t>(selected.entries), payload.data());
     const Bytes unused = payload.subspan(Count::kSize + kernels::sparse_bytes(value_, numel_, selected.entries));
     std::fill(unused.begin(), unused.end(), std::byte{0});
-    // As in group_topk.
+    // Momentum of sent elements is stale, unless all are sent (plain SGD with momentum).
     if (momentum_.on() && room_.wanted < numel_) {
       kernels::sparse_clear(value_, numel_, {entries, selected.entries}, momentum_.at(0));
     }
@@ -114,7 +114,7 @@ class ThresholdSparseCoder final : public Coder {
     const auto wanted = own.get<std::int64_t>();
     const auto uses = own.get<std::int64_t>();
     if (own.finish("a threshold") && std::isfinite(threshold) && threshold >= 0 && uses >= 0) {
-      // Of another density it says nothing.
+      // A threshold for another density does not apply.
       threshold_ = wanted == room_.wanted ? threshold : 0;
       uses_ = uses;
     }
@@ -125,7 +125,7 @@ class ThresholdSparseCoder final : public Coder {
     return {payload + Count::kSize, Count::load(payload)};
   }
 
-  // 0 where fewer elements than are wanted are not zero: any of these may travel.
+  // Returns 0 if fewer elements than wanted are not zero; all of those are sent then.
   float exact_threshold(const kernels::Feedback& steps) const {
     const std::byte* values = steps.gradient;
     std::vector<float> sums;
@@ -154,7 +154,7 @@ class ThresholdSparseCoder final : public Coder {
   const WarmUp warm_up_;
   Room room_;
   CodedMomentum momentum_;
-  float threshold_ = 0;  // 0: not known
+  float threshold_ = 0;  // 0: unknown
   std::int64_t uses_ = 0;
 };
 

@@ -1,10 +1,10 @@
-// Codec threshold_sparse: the elements of a whole tensor that reach a threshold, about a given part of them.
+// Codec threshold_sparse: sends the elements of a whole tensor that reach a threshold, about a given share of them.
 //
 // A payload: the number of its entries, 32 bits, then a sparse payload (kernels/sparse_sum/sparse_sum.h), then zeros up
-// to the room of 5/4 of the entries wanted, so that its size is known beforehand.
-// Methods: kernels/threshold_select/threshold_select.h; a threshold that is the exact k-th magnitude now and then and
+// to the size of 5/4 of the wanted entries, so that its size is known in advance.
+// Methods: kernels/threshold_select/threshold_select.h; the threshold is periodically the exact k-th magnitude and
 // follows the number of entries in between (Li and Hoefler, Near-Optimal Sparse Allreduce for Distributed Deep
-// Learning, 2022). Each rank has its own. Momentum correction as in momentum.h.
+// Learning, 2022). Each rank has its own. Momentum correction of momentum.h.
 #pragma once
 
 #include "compression/payload_codec.h"

@@ -12,7 +12,7 @@ namespace sirtaki::compression {
 namespace {
 
 constexpr std::int64_t kLargestFactor = 64 * params::kOne;
-// A byte holds these; a gradient of smaller numbers waits until it has grown.
+// The exponents of a byte; a gradient of smaller numbers stays in the residual until it has grown.
 constexpr int kLeast = CountedCodes::kLeastExponent;
 constexpr int kMost = 127;
 
@@ -20,14 +20,15 @@ int exponent_below(double value) {
   return value > 0 ? std::clamp(std::ilogb(value), kLeast, kMost) : kLeast;
 }
 
-// Elements of 2^24 t and above do not travel. Where the mean is so far below the largest, t is larger than the mean
-// wants it, or these would wait for ever.
+// Elements of 2^24 t and above cannot be sent. If the mean is far below the largest element, t is raised above the
+// value that fits the mean; otherwise the largest elements would never be sent.
 int exponent_carrying(float largest) {
   return exponent_below(std::ldexp(static_cast<double>(largest), -23));
 }
 
-// The power of two below twice the threshold: elements travel from its half on, and it is about their mean where they
-// fall off as gradients do. Not above the largest: where elements are much alike, all would travel as far too much.
+// Returns the exponent of the power of two below twice the threshold: elements are sent from half of it on, and it is
+// close to their mean if magnitudes fall off like those of gradients. It does not exceed the largest element: if all
+// elements are alike, all would be sent as a value far too large.
 int exponent_wanted(double threshold, float largest) {
   return exponent_below(std::min(2 * threshold, static_cast<double>(largest)));
 }
@@ -36,7 +37,7 @@ std::size_t bytes_of(std::int64_t numel) {
   return 1 + kernels::twobit_bytes(numel);
 }
 
-// Calls body(first, elements, byte) for every block: its elements in the piece, and where it is in the payload.
+// Calls body(first, elements, byte) for every block: its elements in the piece, and its position in the payload.
 template <class Body>
 void for_each_block(std::int64_t numel, Body body) {
   std::size_t at = 0;
@@ -133,7 +134,7 @@ class TwobitCoder final : public Coder, public CountedCodes {
   const double factor_;
   const bool by_block_;
   const std::int64_t numel_;
-  std::vector<std::int8_t> exponents_;  // of all blocks, once begin() chose them
+  std::vector<std::int8_t> exponents_;  // one per block, once begin() has chosen them
 };
 
 }  // namespace

@@ -1,10 +1,9 @@
-// Codec twobit: every element travels as the nearest of +t, -t and nothing; t, a power of two, follows the mean
-// magnitude.
+// Codec twobit: sends every element as the nearest of +t, -t and 0; t, a power of two, follows the mean magnitude.
 //
-// Where ranks agree on t, codes are counted on their way (compression/counted_codes.h).
+// If ranks agree on t, codes are summed as integers on their way (compression/counted_codes.h).
 // Method: kernels/twobit/twobit.h, with the threshold of Hylo (Hybrid Layer-Based Optimization to Reduce Communication
-// in Distributed Deep Learning): a factor times the mean magnitude of the tensor. What is beyond it travels as about
-// twice of it, its own mean where magnitudes fall off exponentially.
+// in Distributed Deep Learning): a factor times the mean magnitude of the tensor. Elements beyond it are sent as about
+// twice the threshold, which is their mean if magnitudes fall off exponentially.
 #pragma once
 
 #include "compression/counted_codes.h"
