@@ -11,7 +11,7 @@ namespace {
 
 using Id = kernels::ref::Plain<std::uint16_t>;
 
-// The short block is a tensor of its own, with one block.
+// The short block is handled as a tensor of its own, with one block.
 constexpr std::byte kFirstId[Id::kSize] = {};
 constexpr kernels::FilterIds kTailIds{kFirstId, 1};
 
@@ -34,7 +34,7 @@ void BlockSelection::select(const std::byte* norms, std::byte* ids) const {
   kernels::filter_select(blocks(), keep_, norms, ids);
 }
 
-// The short block has the largest number, so it is the last.
+// Ids ascend and the short block has the largest one, so it can only be the last.
 std::int64_t BlockSelection::count_full(const std::byte* ids) const {
   const std::int64_t last = Id::load(ids + static_cast<std::size_t>(keep_ - 1) * Id::kSize);
   return last == full_.filters ? keep_ - 1 : keep_;
@@ -42,7 +42,7 @@ std::int64_t BlockSelection::count_full(const std::byte* ids) const {
 
 void BlockSelection::gather(const std::byte* ids, const kernels::Feedback& whole, std::byte* values) const {
   const bool feedback = whole.left != nullptr;
-  // Without feedback nothing is taken out, so nothing is written.
+  // Without feedback nothing is taken out of the gradient, so the const_cast writes nothing.
   std::byte* const from = feedback ? whole.left : const_cast<std::byte*>(whole.gradient);
   const kernels::FilterGather how{value_, feedback};
   const std::int64_t count = count_full(ids);

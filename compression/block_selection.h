@@ -1,9 +1,9 @@
-// BlockSelection: whole blocks of a tensor travel, those of the largest mean magnitude.
+// BlockSelection: the blocks of a tensor with the largest mean magnitude are sent whole.
 //
-// For: codecs that send blocks (filters of a convolution, or blocks of any tensor), each rank its own choice; and the
-// reduction in which all ranks send the same blocks, chosen by the sums of their norms, so that an allreduce carries
-// the values. Plain value. Threads: any. Knows no network. Methods: kernels/filter/filter.h; agreed choices as in CLT-k
-// (Chen et al., ScaleCom, 2020).
+// Used by codecs that send blocks (filters of a convolution, or blocks of any tensor), each rank its own choice; and by
+// the reduction algorithm in which all ranks send the same blocks, chosen by the sums of their norms, so that an
+// allreduce carries the values. Plain value. Threads: any. Knows no network.
+// Methods: kernels/filter/filter.h; agreed choices of CLT-k (Chen et al., ScaleCom, 2020).
 #pragma once
 
 #include <cstddef>
@@ -16,38 +16,38 @@ namespace sirtaki::compression {
 
 class BlockSelection {
  public:
-  // Block numbers have 16 bits.
+  // Block ids have 16 bits.
   static constexpr std::int64_t kMostBlocks = 65536;
 
-  // numel >= 1, in blocks of `block` elements, the last of which may be short: at most kMostBlocks, of which `keep`
-  // travel. `value`: float32, float16 or bfloat16.
+  // numel >= 1, cut into at most kMostBlocks blocks of `block` elements, the last of which may be short; `keep` blocks
+  // are sent. `value`: float32, float16 or bfloat16.
   BlockSelection(std::int64_t numel, std::int64_t block, std::int64_t keep, DType value);
 
   std::int64_t numel() const { return full_.filters * full_.size + tail_; }
   std::int64_t blocks() const { return full_.filters + (tail_ > 0 ? 1 : 0); }
   std::int64_t keep() const { return keep_; }
   DType value() const { return value_; }
-  // Of what all chosen blocks hold; a short one takes as much as the others, zeros behind it.
+  // Returns the number of values of all chosen blocks; a short block is padded with zeros to the size of the others.
   std::int64_t values() const { return keep_ * full_.size; }
 
   std::size_t norm_bytes() const { return static_cast<std::size_t>(blocks()) * sizeof(float); }
   std::size_t id_bytes() const { return static_cast<std::size_t>(keep_) * sizeof(std::uint16_t); }
   std::size_t value_bytes() const { return static_cast<std::size_t>(values()) * dtype_size(value_); }
 
-  // The mean magnitude of each block of gradient plus residual, float32. The sums become what is left.
+  // Writes the mean magnitude of each block of gradient plus residual, float32. The sums become the residual.
   void norms(const kernels::Feedback& whole, std::byte* norms) const;
-  // Numbers of the chosen blocks, ascending. Norms may be sums over ranks: equal norms give equal numbers.
+  // Writes the ids of the chosen blocks, ascending. Norms may be sums over ranks: equal norms give equal ids.
   void select(const std::byte* norms, std::byte* ids) const;
   bool valid(const std::byte* ids) const { return kernels::filter_ids_valid(blocks(), keep_, ids); }
 
-  // After norms() of the same arrays: value_bytes(), taken out of what is left.
+  // Writes value_bytes() and subtracts the values from the residual. Requires a call of norms() with the same arrays.
   void gather(const std::byte* ids, const kernels::Feedback& whole, std::byte* values) const;
 
   struct Part {
     const std::byte* ids;  // valid
     const std::byte* values;
   };
-  // out = the sum of the parts in their order, +0 where they hold nothing; numel() float32.
+  // Writes the sum of the parts, in their order, to `out`, numel() float32; +0 where no part has a block.
   void sum(std::span<const Part> parts, std::byte* out) const;
 
  private:
@@ -55,7 +55,7 @@ class BlockSelection {
   kernels::Feedback tail_of(const kernels::Feedback& whole) const { return whole.from(numel() - tail_); }
 
   kernels::FilterShape full_;  // whole blocks
-  std::int64_t tail_;          // elements of the short block; 0: none
+  std::int64_t tail_;          // elements of the short block; 0 if there is none
   std::int64_t keep_;
   DType value_;
 };

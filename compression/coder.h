@@ -1,10 +1,11 @@
-// Coder: one tensor's encoding by one codec, with what it remembers from step to step.
+// Coder: the encoding of one tensor by one codec, with its state from step to step.
 //
-// For: the engine's reductions. Made by: PayloadCodec::open(); one for what a rank sends of its own gradient, and one
-// for what it sends on as the owner of stripes. Owned by: CodecState. Threads: one at a time. Knows no network. A
-// tensor is float32, cut into stripes; a piece is some whole stripes of it, and the last one may be short. What travels
-// of a piece and what is left of it depends on the tensor, the residual and the coder's memory alone, not on how the
-// tensor was cut into pieces.
+// Used by the reduction algorithms of the engine. Made by PayloadCodec::open(); a rank has one coder for its own
+// gradient, and one for the sums of the stripes it owns. Owned by: CodecState. Threads: one at a time. Knows no
+// network.
+// A tensor is float32, cut into stripes; a piece is a number of whole stripes, the last of which may be short. The
+// payload and the residual of a piece depend on the tensor, the residual and the coder state alone, not on the cut into
+// pieces.
 #pragma once
 
 #include <cstddef>
@@ -31,10 +32,11 @@ struct Piece {
   std::int64_t numel = 0;
 };
 
-// What a coder remembers from step to step; residuals are not its own.
+// The state of a coder from step to step, without residuals.
 struct CoderState {
-  std::vector<float> momentum;  // of every element; empty: none. Any coder with momentum correction goes on with it
-  std::vector<std::byte> own;   // means something to a coder of the same codec, parameters and shape
+  // one per element; empty without momentum; any coder with momentum correction accepts it
+  std::vector<float> momentum;
+  std::vector<std::byte> own;  // accepted only by a coder of the same codec, parameters and shape
 };
 
 class CountedCodes;
@@ -48,44 +50,44 @@ class Coder {
   Coder& operator=(const Coder&) = delete;
   virtual ~Coder() = default;
 
-  // Whether begin() looks at the tensor, which costs a pass over it.
+  // Returns true if begin() reads the tensor, which costs a pass over it.
   virtual bool wants_whole() const { return false; }
 
-  // Where that is wanted: once a step, before its first encode(), with the whole tensor, all finite. Writes nothing. A
-  // coder for an owner, which never sees the whole, is used without.
+  // Reads the whole tensor, all finite, and writes nothing. Called once a step before the first encode() if
+  // wants_whole(). Not called on the coder of an owner, which never sees the whole tensor.
   virtual void begin(const kernels::Feedback& /*whole*/) {}
 
-  // Which step of the training comes, from 0: the same on all ranks, before anything else of the step. Where density
-  // warms up, the first ones send more.
+  // Sets the number of the next training step, from 0: the same on all ranks, before any other call of the step. During
+  // a density warm-up, the first steps send more.
   virtual void at_step(std::uint64_t /*step*/) {}
 
-  // Exact, and the same on all ranks.
+  // Returns the exact size, the same on all ranks.
   virtual std::size_t payload_bytes(std::int64_t numel) const = 0;
 
-  // Writes exactly payload_bytes(piece.numel), and what it leaves. `arrays` begin at piece.offset; all finite
-  // (kernels/finite/). Where they have no residual, what is not sent is lost.
-  // What a payload means plus what is left is, element by element and without rounding, gradient plus residual; with
-  // momentum correction step plus residual. Of onebit, powersgd and magnitudes that no float16 value can take (2^29
-  // and up), it is what the kernels say.
+  // Writes exactly payload_bytes(piece.numel), and the residual. `arrays` begin at piece.offset; all are finite
+  // (kernels/finite/). Without a residual, the part not sent is lost.
+  // The decoded payload plus the new residual equals gradient plus residual, element by element and without rounding;
+  // with momentum correction, step plus residual. For onebit, powersgd and magnitudes beyond float16 (2^29 and up), the
+  // kernels define the rounding.
   virtual void encode(const Piece& piece, const kernels::Feedback& arrays, Bytes payload) = 0;
 
-  // For checkpoints, and for the coder that takes the place of this one: between two steps.
+  // Returns the state for a checkpoint, or for the coder that replaces this one. Requires a point between two steps.
   virtual CoderState state() const { return {}; }
-  // Goes on with what another coder of the tensor remembered, as far as that means something here; else begins anew.
+  // Continues with the state of another coder of the tensor as far as it applies here; otherwise starts anew.
   virtual void restore(const CoderState& /*state*/) {}
 
-  // Where ranks reduce factors of a matrix instead of sending payloads: the steps of that. nullptr: not so.
+  // Returns the steps for reducing the factors of a matrix instead of sending payloads; nullptr if unsupported.
   virtual LowRankFactors* factors() { return nullptr; }
-  // Where ranks agree on thresholds and count codes: the steps of that. nullptr: not so.
+  // Returns the steps for agreeing on thresholds and counting codes; nullptr if unsupported.
   virtual CountedCodes* counted() { return nullptr; }
-  // Where a tensor on a GPU can be encoded there (device_coding.h). nullptr: not so.
+  // Returns the encoding of tensors on a GPU (device_coding.h); nullptr if unsupported.
   virtual const DeviceCoding* on_device() const { return nullptr; }
 
-  // `payload` came over a network and has the right size: kCorrupt when it cannot be one of this piece.
+  // Checks a `payload` of the right size that came over a network: returns kCorrupt if it cannot be one of this piece.
   virtual Status check(const Piece& piece, ConstBytes payload) const = 0;
 
-  // out[i] = the sum of what the payloads, which passed check(), mean for element i, in their order; +0 to begin with.
-  // piece.numel float32.
+  // Writes the sum of the decoded payloads, which passed check(), to `out`, piece.numel float32; adds in their order,
+  // starting at +0.
   virtual void sum(const Piece& piece, std::span<const std::byte* const> payloads, std::byte* out) const = 0;
 };
 

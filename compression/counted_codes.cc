@@ -21,7 +21,7 @@ void for_each_numbered_block(std::int64_t numel, Body body) {
   }
 }
 
-// The planes and the packed counts of the block number `block`; blocks before it are whole.
+// Positions of the planes and of the packed counts of block number `block`; the blocks before it are whole.
 std::size_t codes_at(std::size_t block) {
   return block * kernels::twobit_bytes(kBlock);
 }

@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::uint32_t kAll = ~std::uint32_t{0};
 
-// Evenly spread over (-1, 1); the mixing of SplitMix64 (Steele, Lea, Flood, 2014).
+// Numbers spread evenly over (-1, 1), by the mixing function of SplitMix64 (Steele, Lea, Flood, 2014).
 float number(std::uint64_t index) {
   std::uint64_t bits = index * 0x9E3779B97F4A7C15U;
   bits = (bits ^ (bits >> 30)) * 0xBF58476D1CE4E5B9U;

@@ -1,10 +1,11 @@
-// LowRankFactors: one tensor's matrix as a product of two thin ones, step by step, with what it remembers of the last.
+// LowRankFactors: the matrix of one tensor as a product of two thin ones, with the state from step to step.
 //
-// For: codec powersgd, each rank with factors of its own; and the reduction in which ranks reduce the factors. Owned
-// by: the coder. Threads: one at a time. Knows no network. Method: kernels/low_rank/low_rank.h. Q begins with the last
-// step's Q (warm start), or with numbers that look random and are the same on all ranks, as do vectors that depended on
-// others. Where factors are reduced, ranks begin together, with none of the memory of before: their Q have to be the
-// same. A step: project(); the sum of P over all ranks; back(); the mean of Q over all ranks; rebuild().
+// Used by codec powersgd, where each rank has factors of its own, and by the reduction algorithm in which ranks reduce
+// the factors. Owned by: the coder. Threads: one at a time. Knows no network.
+// Method: kernels/low_rank/low_rank.h. Q starts from the Q of the last step (warm start), or from pseudo-random numbers
+// that are the same on all ranks; so do vectors that depended linearly on others.
+// If factors are reduced, ranks begin together and without earlier state, since their Q have to be the same.
+// A step: project(); the sum of P over all ranks; back(); the mean of Q over all ranks; rebuild().
 #pragma once
 
 #include <cstddef>
@@ -16,7 +17,7 @@
 
 namespace sirtaki::compression {
 
-// The matrix of a tensor, of which shape.rows divides shape.numel; the rank is at most the shorter side.
+// Returns the matrix of a tensor; shape.rows divides shape.numel. The rank is at most the shorter side.
 kernels::LowRank matrix_of(const Shape& shape, std::int64_t rank);
 inline std::size_t p_bytes_of(const kernels::LowRank& matrix) {
   return static_cast<std::size_t>(matrix.rows * matrix.rank) * sizeof(float);
@@ -33,16 +34,17 @@ class LowRankFactors {
   std::size_t p_bytes() const { return p_bytes_of(shape_); }
   std::size_t q_bytes() const { return q_bytes_of(shape_); }
 
-  // P of gradient plus residual.
+  // Computes P of gradient plus residual.
   void project(const kernels::Feedback& whole, std::byte* p);
-  // Makes P orthonormal, the same where P is; then Q of gradient plus residual.
+  // Makes P orthonormal, with equal results for equal P; then computes Q of gradient plus residual.
   void back(const kernels::Feedback& whole, std::byte* p, std::byte* q);
-  // out = P Q' (null: not wanted), and what is left, rounded. Takes Q for the next step.
+  // Computes out = P Q' (unless null) and the residual, rounded. Keeps Q for the next step.
   void rebuild(const kernels::Feedback& whole, const std::byte* p, const std::byte* q, std::byte* out);
 
-  // Q and how far its starts are; empty: no step was made. Where factors are reduced it is the same on all ranks.
+  // Returns Q and the count of its restarts; empty before the first step. If factors are reduced, it is the same on all
+  // ranks.
   std::vector<std::byte> state() const;
-  // Of factors of the same shape; leaves all as it is where it is something else.
+  // Continues with the state of factors of the same shape; ignores any other.
   void restore(ConstBytes state);
 
  private:
@@ -51,7 +53,7 @@ class LowRankFactors {
   const kernels::LowRank shape_;
   const bool warm_start_;
   std::vector<float> q_;
-  std::uint32_t fresh_;  // vectors of Q to start anew
+  std::uint32_t fresh_;  // bits of the vectors of Q to initialise again
   std::uint64_t starts_ = 0;
 };
 

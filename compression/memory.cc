@@ -19,7 +19,7 @@ std::byte* bytes_of(std::vector<float>& values, std::int64_t index) {
   return std::as_writable_bytes(std::span(values)).data() + static_cast<std::size_t>(index) * sizeof(float);
 }
 
-// Of a checkpoint: the version of the format, whose it is, the state.
+// A checkpoint holds the version of the format, codec, parameters and size, and the coder state.
 constexpr std::uint16_t kFormat = 1;
 
 struct Remembered {
