@@ -23,7 +23,7 @@ from fashion_mnist import FashionNet, count_correct, load
 
 @dataclass
 class Epoch:
-    """What one epoch came to."""
+    """Results of one epoch."""
 
     loss: float
     accuracy: float
@@ -33,7 +33,7 @@ class Epoch:
 
 @dataclass
 class Report:
-    """What the driver reads."""
+    """Report of a training, written as JSON for scripts/demo.py."""
 
     ranks: int
     parameters: int
@@ -45,34 +45,34 @@ class Report:
 
 
 class Plain:
-    """One process without a runtime: the operations a training needs, as no-ops."""
+    """One process without a runtime: the operations that a training needs, as no-ops."""
 
     rank, size = 0, 1
 
     def optimizer(self, _model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
-        """The optimizer as it is."""
+        """Returns the optimizer unchanged."""
         return optimizer
 
     def waited(self, optimizer: torch.optim.Optimizer) -> float:
-        """Seconds that this rank has waited for the gradients of others so far."""
+        """Returns the seconds that this rank has waited for gradients of other ranks so far."""
         del optimizer
         return 0.0
 
     def settle(self, optimizer: torch.optim.Optimizer) -> None:
-        """Makes models equal on all ranks, where they make steps of their own (sirtakirun --local-updates)."""
+        """Makes the models of all ranks equal if ranks make local updates (sirtakirun --local-updates)."""
 
     def local_stats(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-        """Of these steps."""
+        """Returns counters of local updates."""
         del optimizer
         return {}
 
     def mean(self, values: list[float], name: str) -> list[float]:
-        """Mean over the ranks."""
+        """Returns the mean over the ranks."""
         del name
         return values
 
     def stats(self) -> dict[str, Any]:
-        """Counters of the runtime."""
+        """Returns counters of the runtime."""
         return {}
 
     def close(self) -> None:
@@ -80,7 +80,7 @@ class Plain:
 
 
 class Distributed(Plain):
-    """The same on all ranks of a job."""
+    """The same operations for a job of several ranks."""
 
     def __init__(self) -> None:
         import sirtaki.torch as hvd
@@ -96,23 +96,23 @@ class Distributed(Plain):
         return self._hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
 
     def waited(self, optimizer: Any) -> float:
-        """Seconds that this rank has waited for the gradients of others so far."""
+        """Returns the seconds that this rank has waited for gradients of other ranks so far."""
         return optimizer.exposed_seconds
 
     def settle(self, optimizer: Any) -> None:
-        """Makes models equal on all ranks, where they make steps of their own (sirtakirun --local-updates)."""
+        """Makes the models of all ranks equal if ranks make local updates (sirtakirun --local-updates)."""
         optimizer.drain()
 
     def local_stats(self, optimizer: Any) -> dict[str, Any]:
-        """Of these steps."""
+        """Returns counters of local updates."""
         return optimizer.local_stats()
 
     def mean(self, values: list[float], name: str) -> list[float]:
-        """Mean over the ranks."""
+        """Returns the mean over the ranks."""
         return self._hvd.allreduce(torch.tensor(values, dtype=torch.float64), name=name).tolist()
 
     def stats(self) -> dict[str, Any]:
-        """Counters of the runtime on this rank."""
+        """Returns counters of the runtime on this rank."""
         import sirtaki
 
         return sirtaki.stats()
@@ -123,7 +123,7 @@ class Distributed(Plain):
 
 
 class LiveLine:
-    """One line that is rewritten on a terminal; elsewhere a new line every `interval` seconds."""
+    """One line, rewritten on a terminal; elsewhere a new line every `interval` seconds."""
 
     def __init__(self, wanted: bool, interval: float) -> None:
         self._wanted = wanted
@@ -160,14 +160,14 @@ class Trainer:
         self.steps = len(self._train) // self._global_batch
 
     def epoch(self, number: int) -> Epoch:
-        """One pass over the training images and one over the test images; the same figures on every rank."""
+        """Makes one pass over the training images and one over the test images; returns equal results on every rank."""
         loss, seconds, waited = self._pass(number)
         correct = float(count_correct(self._model, self._test, self._world.rank, self._world.size))
         means = self._world.mean([loss, correct, seconds, waited], f"demo.epoch.{number}")
         return Epoch(means[0], means[1] * self._world.size / len(self._test), means[2], means[3])
 
     def local_stats(self) -> dict[str, Any]:
-        """Of local updates; empty without them."""
+        """Returns counters of local updates; empty without them."""
         return self._world.local_stats(self._optimizer)
 
     def _pass(self, number: int) -> tuple[float, float, float]:

@@ -1,9 +1,9 @@
-"""The demo's second program: the same training with each way of waiting for gradients, timed in turns.
+"""The second program of `make demo`: times the same training with each way of waiting for gradients, in turns.
 
 sirtakirun -np 4 python examples/demo_overlap.py
 
-sync="step" waits in step(), "backward" at the end of backward(), "forward" layer by layer in the next forward pass,
-which thus overlaps with communication, too. The parameters are the same in all three.
+sync="step" waits in step(), "backward" waits at the end of backward(), and "forward" waits layer by layer in the next
+forward pass, which then overlaps with communication, too. The resulting parameters are equal.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from fashion_mnist import FashionNet, Split, load
 import sirtaki.torch as hvd
 
 MODES = ("step", "backward", "forward")
-WARM_STEPS = 24  # the runtime plans from what it measures; its plan is in place after these
+WARM_STEPS = 24  # after these steps, the runtime has measured the network and its plan is in use
 ROUNDS = 3
 
 
 class Training:
-    """A model of its own with one way of waiting."""
+    """A model with one way of waiting for gradients."""
 
     def __init__(self, sync: str, data: Split, batch: int) -> None:
         torch.manual_seed(42)
@@ -44,20 +44,20 @@ class Training:
         self.exposed_seconds = 0.0
 
     def run(self, steps: int) -> None:
-        """Some steps, timed until their last update is made."""
+        """Makes steps, timed until the last update is complete."""
         exposed, begin = self._optimizer.exposed_seconds, time.perf_counter()
         for _ in range(steps):
             images, labels = self._next_batch()
             self._optimizer.zero_grad()
             F.cross_entropy(self._model(images), labels).backward()
             self._optimizer.step()
-        self._model.state_dict()  # parameters up to date: nothing of the last step is in flight
+        self._model.state_dict()  # waits for the last step: reading parameters requires that none is in flight
         self.seconds += time.perf_counter() - begin
         self.exposed_seconds += self._optimizer.exposed_seconds - exposed
         self.steps += steps
 
     def warm_up(self) -> float:
-        """Seconds a step takes, not counted."""
+        """Returns the seconds per step, after steps that are not timed."""
         self.run(WARM_STEPS // 2)
         self.steps, self.seconds = 0, 0.0
         self.run(WARM_STEPS - WARM_STEPS // 2)
@@ -66,7 +66,7 @@ class Training:
         return step
 
     def checksum(self) -> float:
-        """Sum of all parameters."""
+        """Returns the sum of all parameters."""
         return sum(float(value.double().sum()) for value in self._model.state_dict().values())
 
     def _next_batch(self) -> tuple[torch.Tensor, torch.Tensor]:

@@ -29,7 +29,7 @@ class FashionNet(nn.Module):
         self.fc2 = nn.Linear(hidden, 10)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Class scores for a batch of 1x28x28 images."""
+        """Returns class scores for a batch of 1x28x28 images."""
         x = F.max_pool2d(F.relu(self.conv1(images)), 2)
         x = F.max_pool2d(F.relu(self.conv2(x)), 2)
         return self.fc2(F.relu(self.fc1(x.flatten(1))))
@@ -46,12 +46,12 @@ class Split:
         return len(self.labels)
 
     def batch(self, index: Tensor | slice) -> tuple[Tensor, Tensor]:
-        """Normalised images and labels at `index`."""
+        """Returns normalised images and labels at `index`."""
         images = self.images[index].to(torch.float32).div_(255.0).sub_(0.2860).div_(0.3530)
         return images.unsqueeze(1), self.labels[index]
 
     def batches(self, size: int, epoch: int, rank: int = 0, ranks: int = 1) -> Iterator[tuple[Tensor, Tensor]]:
-        """This rank's part of every batch of an epoch; `size` counts one rank's images.
+        """Yields this rank's part of every batch of an epoch; `size` is the number of images per rank.
 
         The shuffle depends on the epoch alone, so `ranks` ranks with `size` see the same batches as one rank with
         `ranks * size`.
@@ -71,7 +71,7 @@ def _read(name: str, header: int) -> Tensor:
 
 
 def load(train: bool) -> Split:
-    """The 60,000 training images, or the 10,000 test images."""
+    """Returns the 60,000 training images, or the 10,000 test images."""
     stem = "train" if train else "t10k"
     images = _read(f"{stem}-images-idx3-ubyte.gz", header=16).view(-1, 28, 28)
     return Split(images, _read(f"{stem}-labels-idx1-ubyte.gz", header=8).long())
@@ -79,7 +79,7 @@ def load(train: bool) -> Split:
 
 @torch.no_grad()
 def count_correct(model: nn.Module, split: Split, rank: int = 0, ranks: int = 1) -> int:
-    """How many images of this rank's share of `split` the model names correctly."""
+    """Returns the number of images in this rank's share of `split` that the model classifies correctly."""
     model.eval()
     correct = 0
     for begin in range(rank * 500, len(split), ranks * 500):

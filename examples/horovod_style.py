@@ -1,4 +1,4 @@
-"""A training program as written for Horovod, every line of it; Sirtaki runs it as it is.
+"""A training program written for Horovod, which Sirtaki runs unchanged.
 
 sirtakirun -np 4 --horovod python examples/horovod_style.py
 
@@ -42,7 +42,7 @@ def main() -> None:
         optimizer.zero_grad()
         loss = F.mse_loss(model(points), wanted(points))
         loss.backward()
-        # Gradients are looked at between backward() and step(), in Horovod's way.
+        # Horovod requires synchronize() before gradients are read between backward() and step().
         optimizer.synchronize()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         with optimizer.skip_synchronize():

@@ -1,9 +1,9 @@
-"""Trains a small CNN on Fashion-MNIST with Keras and data parallelism: the script to copy for Keras.
+"""Trains a small CNN on Fashion-MNIST with Keras and data parallelism: a script to copy.
 
 sirtakirun -np 4 python examples/keras_fashion_mnist.py
 KERAS_BACKEND=torch sirtakirun -np 4 python examples/keras_fashion_mnist.py
 
-The numbered comments are all that differs from a script for one process.
+The numbered comments mark all differences from a script for one process.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FOLDER = Path(os.environ.get("FASHION_MNIST", "/usr/share/datasets/fashion-mnist
 
 
 def load(stem: str) -> tuple[np.ndarray, np.ndarray]:
-    """Images and labels of Debian's package dataset-fashion-mnist; FASHION_MNIST names another folder."""
+    """Returns images and labels of the Debian package dataset-fashion-mnist; FASHION_MNIST names another folder."""
     with gzip.open(FOLDER / f"{stem}-images-idx3-ubyte.gz") as file:
         images = np.frombuffer(file.read(), np.uint8, offset=16).reshape(-1, 28, 28, 1)
     with gzip.open(FOLDER / f"{stem}-labels-idx1-ubyte.gz") as file:

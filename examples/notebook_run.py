@@ -1,4 +1,4 @@
-"""Runs a Python function on several ranks, as one does from a notebook: no script, no command line.
+"""Runs a Python function on several ranks, as in a notebook: no script, no command line.
 
 python examples/notebook_run.py
 sirtakirun -np 4 python examples/notebook_run.py     # the same function, started by the launcher
@@ -11,7 +11,7 @@ import os
 
 
 def estimate_pi(points: int) -> float:
-    """Every rank throws `points` darts; all get the mean of their estimates."""
+    """Estimates pi with `points` darts per rank; returns the mean of the estimates on every rank."""
     import torch
 
     import sirtaki.torch as hvd

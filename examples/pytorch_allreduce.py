@@ -1,4 +1,4 @@
-"""A tour of the operations: what goes in on each rank, what comes out.
+"""A tour of the operations, with the inputs and the results of each.
 
 sirtakirun -np 4 python examples/pytorch_allreduce.py
 """
@@ -37,7 +37,7 @@ def movements(rank: int, size: int) -> None:
 
 
 def in_flight(rank: int) -> None:
-    """Several operations at once, finished in another order than they began."""
+    """Starts several operations and waits for them in another order."""
     handles = [hvd.allreduce_async(torch.full((1000,), float(rank + i)), name=f"async.{i}") for i in range(4)]
     results = [hvd.synchronize(handle)[0].item() for handle in reversed(handles)]
     show("four allreduces in flight", results[::-1])

@@ -1,10 +1,10 @@
-"""Trains a small CNN on Fashion-MNIST with torch's own DistributedDataParallel over Sirtaki.
+"""Trains a small CNN on Fashion-MNIST with DistributedDataParallel of torch over Sirtaki.
 
 sirtakirun -np 4 python examples/pytorch_ddp.py --epochs 1
 torchrun --nproc-per-node 4 examples/pytorch_ddp.py
 torchrun --nproc-per-node 4 examples/pytorch_ddp.py --backend gloo     # for a comparison
 
-The name of the backend is all that differs from any other script for DistributedDataParallel.
+The name of the backend is the only difference from any other script for DistributedDataParallel.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def parse_arguments() -> argparse.Namespace:
 def train_epoch(
     model: DistributedDataParallel, optimizer: torch.optim.Optimizer, args: argparse.Namespace, epoch: int
 ) -> tuple[float, int]:
-    """One pass over this rank's part; returns its mean loss and the images seen."""
+    """Makes one pass over this rank's part; returns its mean loss and the number of images seen."""
     train = load(train=True)
     total, steps = 0.0, 0
     for images, labels in train.batches(args.batch_size, epoch, dist.get_rank(), dist.get_world_size()):

@@ -1,9 +1,9 @@
-"""Trains a small CNN on Fashion-MNIST with data parallelism: the script to copy.
+"""Trains a small CNN on Fashion-MNIST with data parallelism: a script to copy.
 
 sirtakirun -np 4 python examples/pytorch_mnist.py --epochs 1
 python examples/pytorch_mnist.py                      # one process: the same script, unchanged
 
-The numbered comments are all that differs from a script for one process.
+The numbered comments mark all differences from a script for one process.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def parse_arguments() -> argparse.Namespace:
 def train_epoch(
     model: FashionNet, optimizer: torch.optim.Optimizer, args: argparse.Namespace, epoch: int
 ) -> tuple[float, int]:
-    """One pass over this rank's part; returns its mean loss and the images seen."""
+    """Makes one pass over this rank's part; returns its mean loss and the number of images seen."""
     train = load(train=True)
     total, steps = 0.0, 0
     for images, labels in train.batches(args.batch_size, epoch, hvd.rank(), hvd.size()):

@@ -1,4 +1,4 @@
-"""A training loop of one's own in TensorFlow, with gradients of all ranks.
+"""A custom training loop in TensorFlow that averages gradients over all ranks.
 
 sirtakirun -np 4 python examples/tensorflow_loop.py
 
