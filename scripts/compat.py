@@ -1,9 +1,9 @@
-"""`make compat`: the same programs under every launcher, and other libraries' trainers over Sirtaki.
+"""`make compat`: runs the same programs under every launcher, and trainers of other libraries over Sirtaki.
 
-What came of it is kept in benchmarks/results/compat.json. A row is `{launcher, version, ranks, check, outcome,
-seconds}`; the checks are the tests of tests/python/test_compat.py and test_compat_trainers.py. Of the second, the
-launcher's name has the library's behind it, and the version is the library's.
-The exit status is that of the tests. Tests that never ran leave the file as it is.
+Writes benchmarks/results/compat.json. A row is `{launcher, version, ranks, check, outcome, seconds}`; the checks are
+the tests of tests/python/test_compat.py and test_compat_trainers.py. In rows of the latter, `launcher` ends with the
+name of the library, and `version` is the version of the library.
+The exit status is that of the tests. The file stays unchanged if no test has run.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ RESULT = RESULTS / "compat.json"
 
 
 def outcome_of(case: ElementTree.Element) -> str:
-    """How a test of a JUnit file ended."""
+    """Returns the outcome of a test in a JUnit file."""
     for kind in ("failure", "error", "skipped"):
         if case.find(kind) is not None:
             return {"failure": "failed", "error": "failed", "skipped": "skipped"}[kind]
@@ -36,7 +36,7 @@ def outcome_of(case: ElementTree.Element) -> str:
 
 
 def rows_of(report: str) -> list[dict[str, Any]]:
-    """Rows of the result file from pytest's JUnit file: of tests that got as far as their launcher."""
+    """Returns a row for each test in the JUnit file of pytest that has started its launcher."""
     rows = []
     for case in ElementTree.fromstring(report).iter("testcase"):
         facts = {p.get("name", ""): p.get("value", "") for p in case.iter("property")}
@@ -56,7 +56,7 @@ def rows_of(report: str) -> list[dict[str, Any]]:
 
 
 def write_result(result: Path, head: dict[str, Any], rows: list[dict[str, Any]]) -> bool:
-    """Replaces the file at once, so that nobody reads half of it. Without rows it stays as it is, and this is false."""
+    """Replaces the file atomically; without rows, returns false and leaves it unchanged."""
     if not rows:
         return False
     partial = result.with_suffix(".partial")

@@ -1,9 +1,10 @@
 """`make demo`: trains a CNN on Fashion-MNIST on 4 ranks, and once more with plain torch in one process.
 
-As root the ranks live in network namespaces of their own, joined by links of 100 Mbit/s; otherwise they talk over
-loopback. Both trainings see the same batches, so their accuracy must agree; the exit status is 1 if it does not. The
-same training follows with compression=auto, and with local_updates=auto besides, whose accuracy must be near. Then a
-stretch of the training is timed with each way of waiting for gradients (sync=), whose parameters must be equal.
+If the caller is root, the ranks run in network namespaces of their own, joined by links of 100 Mbit/s; otherwise they
+communicate over loopback. Both trainings see the same batches, so their accuracy must agree; the exit status is 1 if it
+does not. The same training follows with compression=auto, then with local_updates=auto in addition; the accuracy of
+both must be near. Finally a part of the training is timed with each way of waiting for gradients (sync=), whose
+parameters must be equal.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ COMPRESSED_TOLERANCE = 0.03
 
 
 class Screen:
-    """Shows a child's lines; progress lines overwrite one another on a terminal and are thinned out elsewhere."""
+    """Shows the lines of a child; progress lines overwrite one another on a terminal and are thinned out elsewhere."""
 
     def __init__(self) -> None:
         self._terminal = sys.stdout.isatty()
@@ -67,7 +68,7 @@ class Screen:
 
 
 def run(command: Sequence[str], environment: dict[str, str] | None = None) -> None:
-    """Runs a child with its output on the screen; ends it before passing an interruption on."""
+    """Runs a child with its output on the screen; ends it before it passes an interruption on."""
     screen = Screen()
     child = subprocess.Popen(
         command,
@@ -85,7 +86,7 @@ def run(command: Sequence[str], environment: dict[str, str] | None = None) -> No
             screen.line(line.rstrip("\n"))
         status = child.wait()
     except BaseException:
-        # Ctrl-C reached the child too: it gets the time to end its ranks.
+        # Ctrl-C has reached the child, too; it gets time to end its ranks.
         child.terminate()
         try:
             child.wait(timeout=6)
@@ -99,7 +100,7 @@ def run(command: Sequence[str], environment: dict[str, str] | None = None) -> No
 
 @contextlib.contextmanager
 def network(args: argparse.Namespace) -> Iterator[netns.Net | None]:
-    """The emulated network, or None for loopback; says which."""
+    """Yields the emulated network, or None for loopback; prints which one."""
     reason = "asked for" if args.loopback else netns.unavailable_reason()
     if reason is None:
         with contextlib.ExitStack() as stack:
@@ -117,7 +118,7 @@ def network(args: argparse.Namespace) -> Iterator[netns.Net | None]:
 
 
 def train_plain(args: argparse.Namespace, report: Path) -> dict[str, Any]:
-    """One process, no runtime."""
+    """Trains in one process, without the runtime."""
     print(f"\nplain torch, one process, {args.epochs} epochs", flush=True)
     run([PYTHON, PROGRAM, "--plain", "--epochs", str(args.epochs), "--live", "0.5", "--report", str(report)])
     return json.loads(report.read_text())
@@ -126,7 +127,7 @@ def train_plain(args: argparse.Namespace, report: Path) -> dict[str, Any]:
 def on_ranks(
     args: argparse.Namespace, net: netns.Net | None, program: Sequence[str], options: Sequence[str] = ()
 ) -> None:
-    """Runs a program on all ranks. `options`: of sirtakirun."""
+    """Runs a program on all ranks. `options`: options for sirtakirun."""
     threads = ["--threads", str(max(1, (os.cpu_count() or 1) // args.ranks))]
     launch = [SIRTAKIRUN, "-np", str(args.ranks), *options]
     if net is None:
@@ -139,17 +140,17 @@ def on_ranks(
 
 @dataclass
 class Ranks:
-    """What the ranks came to."""
+    """Reports of the trainings on several ranks."""
 
     training: dict[str, Any]
     links: list[netns.NodeBytes]  # after the training; empty on loopback
     compressed: dict[str, Any]  # the training with compression=auto
-    local: dict[str, Any]  # and with local_updates=auto besides
-    overlap: dict[str, dict[str, Any]]  # by sync
+    local: dict[str, Any]  # the training with local_updates=auto in addition
+    overlap: dict[str, dict[str, Any]]  # reports by value of sync
 
 
 def train_ranks(args: argparse.Namespace, folder: Path) -> Ranks:
-    """The same training on several ranks, dense and compressed, and a stretch of it with each way of waiting."""
+    """Runs the training on several ranks, dense and compressed, and a part of it with each way of waiting."""
     names = ("ranks", "compressed", "local", "overlap")
     report, compressed, local, overlap = (folder / f"{name}.json" for name in names)
     print()
@@ -169,7 +170,7 @@ def train_ranks(args: argparse.Namespace, folder: Path) -> Ranks:
 
 
 def rows(plain: dict[str, Any], ranks: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
-    """Lines of the comparison."""
+    """Yields the lines of the comparison."""
     yield "", "plain torch", "sirtaki"
     yield "processes", "1", str(ranks["ranks"])
     for number, (one, many) in enumerate(zip(plain["epochs"], ranks["epochs"], strict=True), 1):
@@ -181,22 +182,22 @@ def rows(plain: dict[str, Any], ranks: dict[str, Any]) -> Iterator[tuple[str, st
 
 
 def total(report: dict[str, Any], key: str) -> float:
-    """Sum of a figure over the epochs."""
+    """Returns the sum of a figure over the epochs."""
     return sum(epoch[key] for epoch in report["epochs"])
 
 
 def steps_of(report: dict[str, Any]) -> int:
-    """Steps of the whole training."""
+    """Returns the number of steps of the whole training."""
     return report["steps_per_epoch"] * len(report["epochs"])
 
 
 def samples_per_second(report: dict[str, Any]) -> float:
-    """Images of all ranks over the time of training."""
+    """Returns the images of all ranks divided by the time of training."""
     return steps_of(report) * report["global_batch"] / total(report, "seconds")
 
 
 def print_report(plain: dict[str, Any], ranks: dict[str, Any], links: list[netns.NodeBytes], rate: float) -> None:
-    """Accuracy, time and bytes of both trainings."""
+    """Prints accuracy, time and bytes of both trainings."""
     print("\nreport")
     for label, one, many in rows(plain, ranks):
         print(f"  {label:<32}{one:>14}{many:>14}")
@@ -216,12 +217,12 @@ def print_report(plain: dict[str, Any], ranks: dict[str, Any], links: list[netns
 
 
 def step_ms(report: dict[str, Any]) -> float:
-    """Milliseconds of a step."""
+    """Returns the milliseconds per step."""
     return 1e3 * total(report, "seconds") / steps_of(report)
 
 
 def compressed_line(dense: dict[str, Any], auto: dict[str, Any]) -> str:
-    """The training with compression=auto beside the dense one: step time, ratio, accuracy."""
+    """Compares the training with compression=auto to the dense one: step time, ratio, accuracy."""
     before, after = step_ms(dense), step_ms(auto)
     ratio = auto["stats"]["streams.raw_bytes"] / max(1, auto["stats"]["streams.wire_bytes"])
     accuracy = [report["epochs"][-1]["accuracy"] for report in (dense, auto)]
@@ -232,7 +233,7 @@ def compressed_line(dense: dict[str, Any], auto: dict[str, Any]) -> str:
 
 
 def local_line(dense: dict[str, Any], local: dict[str, Any]) -> str:
-    """The training with local updates beside the dense one: step time, bytes, accuracy, and what was chosen."""
+    """Compares the training with local updates to the dense one: step time, bytes, accuracy, decisions."""
     before, after = step_ms(dense), step_ms(local)
     sent = [sum(p["bytes_sent"] for p in report["stats"]["peers"]) for report in (dense, local)]
     accuracy = [report["epochs"][-1]["accuracy"] for report in (dense, local)]
@@ -245,7 +246,7 @@ def local_line(dense: dict[str, Any], local: dict[str, Any]) -> str:
 
 
 def print_near(title: str, line: str, plain: dict[str, Any], other: dict[str, Any]) -> bool:
-    """One line; whether the accuracy is near that of plain training."""
+    """Prints the line; returns true if the accuracy is near that of plain training."""
     print(f"\n{title}: {line}")
     lost = plain["epochs"][-1]["accuracy"] - other["epochs"][-1]["accuracy"]
     if lost > COMPRESSED_TOLERANCE:
@@ -254,7 +255,7 @@ def print_near(title: str, line: str, plain: dict[str, Any], other: dict[str, An
 
 
 def print_overlap(overlap: dict[str, dict[str, Any]]) -> bool:
-    """The three ways of waiting for gradients side by side; whether their parameters agree."""
+    """Prints the three ways of waiting for gradients side by side; returns true if their parameters agree."""
     print("\nsync=            samples/s   exposed communication")
     for sync, figures in overlap.items():
         share = figures["exposed_seconds"] / figures["seconds"]

@@ -1,9 +1,9 @@
-"""`make lint`: layers, map of the source, prose, clang-format, headers that compile alone, clang-tidy, ruff.
+"""`make lint`: layers, map of the source, prose, clang-format, self-contained headers, clang-tidy, ruff.
 
-Every checker runs even when an earlier one fails. Results of clang-tidy and of the header check are kept by content
-under build/lint, so that only files that changed, or whose project headers changed, are looked at again. clang-tidy
-is shown several sources at once, since most of its time goes to the headers that they share. With --changed, as in
-`make check`, clang-format, the header check and clang-tidy look at the files of this branch's changes alone.
+Every checker runs even if an earlier one fails. Results of clang-tidy and of the header check are cached by content
+under build/lint, so that only files that changed, or whose project headers changed, are checked again. clang-tidy gets
+several sources at once, since most of its time is spent on headers that they share. With --changed, as in `make check`,
+clang-format, the header check and clang-tidy check only the files that this branch has changed.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ BIN = ROOT / ".venv/bin"
 LINT_DIR = ROOT / "build/lint"
 TIDY_BUILD = ROOT / "build/tidy"
 TIDY_FOLDERS = ("runtime", "kernels", "compression", "scheduler", "adapters", "launcher")
-# Compiled with CUDA alone.
+# These files compile only with CUDA.
 UNTIDIED = {"kernels/cuda_kernels.cc"}
 PYTHON_PATHS = ("adapters", "benchmarks", "examples", "scripts", "tests")
-# A header that no .cc of the same name proves self-contained is compiled alone.
+# Headers are compiled alone, unless a .cc of the same name proves them self-contained.
 COMPILE = (
     "g++",
     "-std=c++20",
@@ -57,7 +57,7 @@ SUMMARY = re.compile(r"\d+ warnings? (and \d+ errors? )?generated\.|Suppressed .
 
 @dataclass(frozen=True)
 class Job:
-    """One file, or batch of files, for one tool: the command, and the digest of everything its verdict depends on."""
+    """One file, or batch of files, for one tool: the command, and the digest of all inputs of the verdict."""
 
     path: str
     command: tuple[str, ...]
@@ -66,7 +66,7 @@ class Job:
 
 
 def call(command: Sequence[str], folder: Path = ROOT) -> tuple[int, str]:
-    """Exit status and joined output of a command."""
+    """Returns exit status and joined output of a command."""
     done = subprocess.run(
         command,
         cwd=folder,
@@ -80,7 +80,7 @@ def call(command: Sequence[str], folder: Path = ROOT) -> tuple[int, str]:
 
 
 def closure_digest(tree: Tree, sources: list[Source], *extra: str) -> str:
-    """Digest of files, of the project headers they reach and of `extra`."""
+    """Returns a digest of files, of the project headers they reach and of `extra`."""
     seen, todo = {source.path for source in sources}, list(sources)
     while todo:
         for include in todo.pop().includes:
@@ -94,9 +94,9 @@ def closure_digest(tree: Tree, sources: list[Source], *extra: str) -> str:
 
 
 def run_jobs(tool: str, jobs: list[Job], workers: int, keep: bool = False) -> bool:
-    """Runs those jobs whose digest has not passed before; prints the output of failures.
+    """Runs the jobs whose digest has not passed before; prints the output of failures.
 
-    `keep`: these jobs are not all of the tool, so what others have passed stays known.
+    `keep`: the jobs are only a part of those of the tool, so results of other jobs are kept.
     """
     passed_dir = LINT_DIR / tool
     passed_dir.mkdir(parents=True, exist_ok=True)
@@ -124,7 +124,7 @@ def run_jobs(tool: str, jobs: list[Job], workers: int, keep: bool = False) -> bo
 
 
 def changed_files() -> frozenset[str]:
-    """Returns the files that differ from where this branch has left main; on main, from the commit before."""
+    """Returns the files that differ from the merge base with main; on main, from the previous commit."""
     head, base = (call(["git", "rev-parse", "--verify", "-q", name])[1].strip() for name in ("HEAD", "HEAD~1"))
     for branch in ("origin/main", "main"):
         status, output = call(["git", "merge-base", "HEAD", branch])
@@ -136,7 +136,7 @@ def changed_files() -> frozenset[str]:
 
 
 def lint_layers(_tree: Tree, _workers: int) -> bool:
-    """Include rules and absences."""
+    """Checks include rules and absences."""
     problems = check(ROOT)
     for problem in problems:
         print(problem)
@@ -144,7 +144,7 @@ def lint_layers(_tree: Tree, _workers: int) -> bool:
 
 
 def lint_map(_tree: Tree, _workers: int) -> bool:
-    """ARCHITECTURE.md against the tree."""
+    """Checks the README.md of each folder against the tree."""
     problems = sorted(map_problems(ROOT), key=str)
     for problem in problems:
         print(problem)
@@ -152,7 +152,7 @@ def lint_map(_tree: Tree, _workers: int) -> bool:
 
 
 def lint_prose(_tree: Tree, _workers: int) -> bool:
-    """English of comments, docstrings and pages."""
+    """Checks the English of comments, docstrings and pages."""
     problems = prose_problems(ROOT)
     for problem in problems:
         print(problem)
@@ -160,7 +160,7 @@ def lint_prose(_tree: Tree, _workers: int) -> bool:
 
 
 def lint_format(tree: Tree, _workers: int, changed: frozenset[str] | None = None) -> bool:
-    """Layout of C and C++ files."""
+    """Checks the layout of C and C++ files."""
     files = [source.path for source in tree.cpp() if not source.path.endswith(".inc")]
     if changed is not None:
         files = [path for path in files if path in changed]
@@ -175,7 +175,7 @@ def lint_format(tree: Tree, _workers: int, changed: frozenset[str] | None = None
 
 
 def lint_headers(tree: Tree, workers: int, changed: frozenset[str] | None = None) -> bool:
-    """Headers that no .cc of the same name includes first are compiled alone."""
+    """Compiles headers alone, unless a .cc of the same name includes them first."""
     jobs = []
     for source in tree.cpp():
         if not source.path.endswith(".h") or source.path.endswith("-inl.h"):
@@ -188,7 +188,7 @@ def lint_headers(tree: Tree, workers: int, changed: frozenset[str] | None = None
 
 
 def batched_sources(tree: Tree, path: Path) -> list[Source]:
-    """The project's sources in a translation unit: itself, or what CMake has put into a batch."""
+    """Returns the sources of the project in a translation unit: the file itself, or the batch that CMake has made."""
     paths = [path.as_posix()]
     if TIDY_BUILD in path.parents:
         paths = re.findall(r'^#include "([^"]+)"', path.read_text(), re.MULTILINE)
@@ -197,7 +197,7 @@ def batched_sources(tree: Tree, path: Path) -> list[Source]:
 
 
 def tidy_units(tree: Tree) -> Iterator[tuple[str, list[Source], list[str]]]:
-    """Yields the translation units of the tidy preset: a path, the project's sources in it, the flags that matter.
+    """Yields the translation units of the tidy preset: path, sources of the project in it, relevant flags.
 
     Test bodies are left to the compilers and sanitizers.
     """
@@ -215,7 +215,7 @@ def tidy_units(tree: Tree) -> Iterator[tuple[str, list[Source], list[str]]]:
 
 
 def tidy_version() -> str:
-    """Returns what the verdict of clang-tidy depends on beside the source: its version, and what it looks for."""
+    """Returns version and configuration of clang-tidy, on which its verdicts depend beside the source."""
     return call(["clang-tidy", "--version"])[1] + (ROOT / ".clang-tidy").read_text()
 
 
@@ -231,7 +231,7 @@ def tidy_jobs(tree: Tree) -> list[Job]:
 
 
 def changed_tidy_jobs(tree: Tree, changed: frozenset[str]) -> list[Job]:
-    """Returns one job for each changed source of the tidy preset; a changed header is seen in the .cc of its name."""
+    """Returns one job for each changed source of the tidy preset; the .cc of the same name covers a changed header."""
     version, jobs = tidy_version(), []
     for _path, sources, flags in tidy_units(tree):
         for source in sources:
@@ -242,7 +242,7 @@ def changed_tidy_jobs(tree: Tree, changed: frozenset[str]) -> list[Job]:
 
 
 def forgotten_sources(tree: Tree, jobs: list[Job]) -> list[str]:
-    """Sources of the libraries that no job looks at: CMake has put them where batched_sources() does not find them."""
+    """Returns sources of the libraries that no job covers, since batched_sources() has not found them."""
     seen = UNTIDIED.union(path for job in jobs for path in job.path.split(", "))
     libraries = tuple(f"{name}/" for name in TIDY_FOLDERS)
     return [
@@ -251,7 +251,7 @@ def forgotten_sources(tree: Tree, jobs: list[Job]) -> list[str]:
 
 
 def lint_tidy(tree: Tree, workers: int, changed: frozenset[str] | None = None) -> bool:
-    """Names, bugs, cost, concurrency, function size."""
+    """Runs clang-tidy: names, bugs, cost, concurrency, function size."""
     if changed is not None and not any(Path(path).suffix in CPP for path in changed):
         return True
     status, output = call(["cmake", "--preset", "tidy", "--log-level=WARNING"])
@@ -268,12 +268,12 @@ def lint_tidy(tree: Tree, workers: int, changed: frozenset[str] | None = None) -
 
 
 def python_paths() -> list[str]:
-    """Folders with Python code that exist."""
+    """Returns the existing folders with Python code."""
     return [path for path in PYTHON_PATHS if (ROOT / path).is_dir()]
 
 
 def lint_ruff(_tree: Tree, _workers: int) -> bool:
-    """Python style and layout."""
+    """Checks Python style and layout."""
     good = True
     for arguments in (["check", "--quiet"], ["format", "--check", "--quiet"]):
         status, output = call([str(BIN / "ruff"), *arguments, *python_paths()])
@@ -294,7 +294,7 @@ CHECKS: dict[str, Callable[..., bool]] = {
     "clang-tidy": lint_tidy,
 }
 
-#: Checkers that can look at some files alone. The others take a second for all.
+#: Checkers that accept a selection of files. The others take a second for all files.
 BY_FILE = ("clang-format", "headers", "clang-tidy")
 
 

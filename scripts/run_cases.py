@@ -1,9 +1,9 @@
-"""Runs programs that each judge one kind of fault, and prints a table: `make cases`.
+"""`make cases`: runs programs that each test one kind of fault, and prints a table.
 
 usage: scripts/run_cases.py [FOLDER|FILE ...]          default: tests/cases
 
-A program is run by this interpreter without arguments. Its exit status says what it found: 0 right, 1 wrong, 77 this
-machine cannot tell. Anything else, and a program that runs longer than `--limit`, counts as wrong.
+A program is run by this interpreter without arguments. Its exit status is the result: 0 right, 1 wrong, 77 not testable
+on this machine. Any other status counts as wrong, and so does a program that runs longer than `--limit`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ class Verdict:
 
 
 def programs(places: list[Path]) -> list[Path]:
-    """Returns the programs in `places`: files as they are, of folders every `*.py` whose name has no leading `_`."""
+    """Returns the programs in `places`: the files themselves, and of folders every `*.py` whose name has no leading
+    `_`.
+    """
     found: list[Path] = []
     for place in places:
         if place.is_dir():
@@ -45,9 +47,9 @@ def programs(places: list[Path]) -> list[Path]:
 
 
 def environment() -> dict[str, str]:
-    """Returns the caller's variables with this interpreter's programs first on the PATH.
+    """Returns the caller's variables with the programs of this interpreter first on the PATH.
 
-    Lines of ranks that write to one pipe stay whole only where Python keeps them until their end.
+    PYTHONUNBUFFERED is dropped: with it Python writes a line in parts, and the lines of ranks that share a pipe mix.
     """
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
     return {**{key: value for key, value in os.environ.items() if key != "PYTHONUNBUFFERED"}, "PATH": path}

@@ -1,9 +1,9 @@
 """Runs the stages of `make test`, or with --check those of `make check`, and prints the minutes of each.
 
-At the end come the slowest tests of each stage, a table of the stages and a line `N passed, N failed`.
+The output ends with the slowest tests of each stage, a table of the stages and a line `N passed, N failed`.
 
-A stage passes when its command exits with 0; the number of its tests comes from the closing line of ctest or pytest.
-A stage whose prerequisite failed is reported as not run, and counts as a failure.
+A stage passes if its command exits with 0; the number of its tests comes from the closing line of ctest or pytest. A
+stage whose prerequisite failed is not run and counts as a failure.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Stage:
 
 @dataclass
 class Outcome:
-    """What became of a stage."""
+    """Result of a stage."""
 
     stage: str
     verdict: str  # "passed", "failed" or "not run"
@@ -62,12 +62,12 @@ class Totals:
     outcomes: list[Outcome] = field(default_factory=list)
 
     def ok(self, name: str) -> bool:
-        """Says whether the stage `name` passed, or is not part of this run."""
+        """Returns true if the stage `name` passed, or is not part of this run."""
         return all(o.verdict == "passed" for o in self.outcomes if o.stage == name)
 
 
 def count_tests(output: str) -> tuple[int, int, int]:
-    """Passed, failed and skipped, summed over the closing lines of ctest and pytest in `output`."""
+    """Returns passed, failed and skipped, summed over the closing lines of ctest and pytest in `output`."""
     passed = failed = skipped = 0
     for match in CTEST_LINE.finditer(output):
         failed += int(match[2])
@@ -84,14 +84,14 @@ def count_tests(output: str) -> tuple[int, int, int]:
 
 
 def slowest_tests(output: str) -> list[tuple[float, str]]:
-    """Seconds and names of the slowest tests that ctest and `pytest --durations` list in `output`."""
+    """Returns seconds and names of the slowest tests that ctest and `pytest --durations` list in `output`."""
     times = [(float(seconds), name) for name, seconds in CTEST_TIME.findall(output)]
     times += [(float(seconds), name) for seconds, name in PYTEST_TIME.findall(output)]
     return sorted(times, reverse=True)[:SLOWEST]
 
 
 def stream(command: tuple[str, ...], sink: list[str], env: dict[str, str]) -> int:
-    """Runs `command` with its output shown as it comes and kept in `sink`; returns the exit status."""
+    """Runs `command`, shows its output as it arrives and keeps it in `sink`; returns the exit status."""
     process = subprocess.Popen(
         command,
         cwd=ROOT,
@@ -147,7 +147,9 @@ def run_stage(stage: Stage, env: dict[str, str]) -> Outcome:
 
 
 def without_aslr() -> tuple[str, ...]:
-    """Prefix that makes ThreadSanitizer's fixed shadow addresses free, where the kernel allows it."""
+    """Returns a prefix that disables ASLR, which may occupy the fixed shadow addresses of ThreadSanitizer, if the
+    kernel allows it.
+    """
     prefix = ("setarch", platform.machine(), "-R")
     try:
         allowed = subprocess.run([*prefix, "true"], check=False, capture_output=True).returncode == 0
@@ -157,7 +159,7 @@ def without_aslr() -> tuple[str, ...]:
 
 
 def sanitizer_stage(name: str, jobs: str) -> Stage:
-    """Builds and runs the C++ tests of the preset `name`."""
+    """Returns the stage that builds and runs the C++ tests of the preset `name`."""
     return Stage(
         name,
         (
@@ -174,7 +176,7 @@ def sanitizer_stage(name: str, jobs: str) -> Stage:
 
 
 def check_stages(jobs: str) -> list[Stage]:
-    """The stages of `make check` in order: minutes after a change, before a commit."""
+    """Returns the stages of `make check` in order: a check of minutes before a commit."""
     python = str(ROOT / ".venv/bin/python")
     known = {stage.name: stage for stage in stages(jobs)}
     ctest = ("ctest", "--test-dir", "build/release", "--output-on-failure", "-j", jobs, "--no-tests=error")
@@ -189,7 +191,7 @@ def check_stages(jobs: str) -> list[Stage]:
 
 
 def stages(jobs: str) -> list[Stage]:
-    """All stages of `make test` in order."""
+    """Returns all stages of `make test` in order."""
     python = str(ROOT / ".venv/bin/python")
     return [
         Stage("lint", ((python, "scripts/lint.py", "--jobs", jobs),)),
@@ -224,7 +226,7 @@ def stages(jobs: str) -> list[Stage]:
 
 
 def test_environment() -> dict[str, str]:
-    """The caller's environment with sanitizers set to stop at the first report."""
+    """Returns the caller's environment, with sanitizers set to stop at the first report."""
     env = dict(os.environ)
     env.setdefault("ASAN_OPTIONS", "detect_leaks=1:strict_string_checks=1:check_initialization_order=1")
     env.setdefault("UBSAN_OPTIONS", "print_stacktrace=1")
@@ -250,7 +252,7 @@ def report(outcomes: list[Outcome]) -> int:
 
 
 def run_all(chosen: list[Stage], run: Callable[[Stage], Outcome]) -> list[Outcome]:
-    """Runs each stage unless one it needs has failed."""
+    """Runs each stage unless one of its prerequisites has failed."""
     totals = Totals()
     for stage in chosen:
         missing = [need for need in stage.needs if not totals.ok(need)]

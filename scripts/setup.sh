@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Set-up of a Debian 12 machine: system packages, the virtual environment .venv, its Python packages.
-# Looks before it acts, so a second run only looks. Says what it does.
+# Sets up a Debian 12 machine: system packages, the virtual environment .venv, its Python packages. Installs only
+# missing parts, so a second run changes nothing. Prints each action.
 #
 # usage: scripts/setup.sh [system|python|compat|all]
 # Variables:
@@ -19,11 +19,11 @@ BUILD_PACKAGES=(
   libgloo-dev libboost1.81-dev libtomlplusplus-dev libhwy-dev libssl-dev libxxhash-dev libcli11-dev
   libgtest-dev libbenchmark-dev
 )
-# Namespaces and shaped links, ssh launches, link checks, training data.
+# Packages for network namespaces and shaped links, ssh launches, link checks, training data.
 RUN_PACKAGES=(iproute2 nftables iperf3 openssh-server openssh-client procps util-linux dataset-fashion-mnist fortunes)
 # Other launchers, for `make compat` alone.
 COMPAT_PACKAGES=(openmpi-bin slurm-wlm)
-# Other libraries' trainers, for `make compat` alone.
+# Trainers of other libraries, for `make compat` alone.
 TRAINERS=.cache/compat
 TRAINER_PACKAGES=(lightning==2.6.6 accelerate==1.15.0 "transformers[torch]==5.23.0" "ray[train]==2.60.0")
 
@@ -66,7 +66,7 @@ make_venv() {
   "$PYTHON" -m venv --clear "$VENV"
 }
 
-# The CPU build where the index has one: the default build for x86-64 brings several GB of CUDA libraries.
+# Prefers the CPU build if the index has one: the default build for x86-64 installs several GB of CUDA libraries.
 install_torch() {
   local have
   have="$("$VENV/bin/python" -c 'import torch; print(torch.__version__)' 2>/dev/null || true)"
@@ -105,8 +105,8 @@ setup_python() {
   printf '%s\n' "$want" >"$stamp"
 }
 
-# Libraries that train over torch.distributed, each in an environment of its own that sees all of .venv: torch stays
-# what it is, and nothing of theirs can get into the project's tests.
+# Installs libraries that train over torch.distributed, each in an environment of its own on top of .venv: torch stays
+# at its version, and the project's tests cannot import them.
 install_trainers() {
   local packages
   packages="$("$VENV/bin/python" -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])')"
