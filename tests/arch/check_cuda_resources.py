@@ -1,9 +1,9 @@
-"""Registers, stack, shared memory and spills of every CUDA kernel against a table of limits.
+"""Checks registers, stack, shared memory and spills of every CUDA kernel against a table of limits.
 
 usage: check_cuda_resources.py --limits kernels/cuda_resources.txt OBJECT...
-The build keeps what ptxas says about the kernels of an object as OBJECT.resources. A row of the table is
-`name | registers | stack bytes | shared bytes`, its name a pattern in which `*` stands for anything. Every kernel needs
-exactly one row that fits, every row a kernel; nothing may be spilled. Exit status 1 if something is wrong.
+The build keeps the report of ptxas on the kernels of an object as OBJECT.resources. A row of the table is `name |
+registers | stack bytes | shared bytes`; `*` in a name matches any text. Every kernel must match exactly one row, every
+row a kernel; no kernel may spill registers. Exit status 1 if there is a problem.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NAMESPACES = re.compile(r"^void |sirtaki::|kernels::|cuda::|\bref::|\(anonymous 
 
 @dataclass(frozen=True)
 class Usage:
-    """What one kernel takes on one architecture."""
+    """Resources of one kernel on one architecture."""
 
     kernel: str
     architecture: str
@@ -47,11 +47,11 @@ class Limit:
 
 
 class UnreadableError(Exception):
-    """Text that is no listing, or no table."""
+    """The text is neither a listing nor a table."""
 
 
 def parse_listing(text: str) -> list[Usage]:
-    """The kernels in what `ptxas -v` says, by their mangled names."""
+    """Returns the kernels in the output of `ptxas -v`, by their mangled names."""
     usages = []
     parts = COMPILING.split(text)
     for name, architecture, body in zip(parts[1::3], parts[2::3], parts[3::3], strict=True):
@@ -66,7 +66,7 @@ def parse_listing(text: str) -> list[Usage]:
 
 
 def parse_limits(text: str) -> list[Limit]:
-    """The rows of the table; lines that begin with # say something about them."""
+    """Returns the rows of the table; lines that begin with # are comments."""
     limits = []
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip() or line.startswith("#"):
@@ -79,7 +79,7 @@ def parse_limits(text: str) -> list[Limit]:
 
 
 def short_name(demangled: str) -> str:
-    """'void sirtaki::kernels::cuda::(anonymous namespace)::add<float>(Args)' -> 'add<float>'."""
+    """Shortens 'void sirtaki::kernels::cuda::(anonymous namespace)::add<float>(Args)' to 'add<float>'."""
     name = NAMESPACES.sub("", demangled)
     depth = 0
     for at, character in enumerate(name):
@@ -90,14 +90,14 @@ def short_name(demangled: str) -> str:
 
 
 def demangle(names: Iterable[str]) -> list[str]:
-    """Short names, in order."""
+    """Returns the short names, in order."""
     text = "\n".join(names)
     done = subprocess.run(["c++filt"], input=text, capture_output=True, text=True, check=True)
     return [short_name(line) for line in done.stdout.splitlines()]
 
 
 def problems(usages: Sequence[Usage], limits: Sequence[Limit]) -> list[str]:
-    """What is over a limit, without a limit, or a limit of nothing."""
+    """Returns kernels above a limit, kernels without one, and rows without a kernel."""
     found = [] if usages else ["there is no kernel in any listing"]
     unused = set(limits)
     for usage in usages:

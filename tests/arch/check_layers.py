@@ -1,4 +1,4 @@
-"""Rejects every include that breaks the layers of ARCHITECTURE.md, and every absence that is no longer one.
+"""Rejects every include that breaks the layers of ARCHITECTURE.md, and every code pattern that must be absent.
 
 usage: check_layers.py [root]; prints each problem as path:line: rule: text, exit status 1 if there is one.
 A comment `lint: allow(rule) reason` excuses its own line and the next, except from `layer` and `external`.
@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from source_rules import source_problems
 from source_tree import Problem, Source, Tree
 
-# Parts of rows below. A folder may include what its row names, and itself.
+# Sets shared by the rows below.
 BASE = {"runtime/base", "runtime/base/config", "runtime/base/telemetry"}
 SCHEDULER = {"scheduler", "scheduler/plan", "scheduler/link", "scheduler/dispatch", "scheduler/policies"}
 RENDEZVOUS = {"runtime/rendezvous", "runtime/rendezvous/auth", "runtime/rendezvous/link"}
@@ -27,7 +27,7 @@ TRANSPORT = {
 ENGINE = {*NET, *TRANSPORT, "compression", "compression/codecs", *SCHEDULER, "runtime/control", "runtime/hub"}
 SESSION = {"runtime/engine", "runtime/engine/session", "runtime/engine/common"}
 
-# Folder -> project folders it may include besides itself. Rows are in order: none names a later one.
+# Folder -> project folders that it may include besides itself. Rows are in order: no row names a later one.
 LAYERS: dict[str, set[str]] = {
     "runtime/base": set(),
     "runtime/base/config": {"runtime/base"},
@@ -86,7 +86,7 @@ LAYERS: dict[str, set[str]] = {
     "examples": {"adapters/c"},
 }
 FREE_FOLDERS = ("tests", "benchmarks")
-# The only headers that a foreign folder may include from these.
+# Folder -> the only headers that other folders may include from it.
 PUBLIC_HEADERS = {"adapters/c": {"adapters/c/sirtaki.h"}}
 
 # Library -> (prefixes of its headers, folders that may use it, folders whose headers may show it, single files); a
@@ -111,7 +111,7 @@ EXTERNALS: dict[str, tuple[tuple[str, ...], set[str], set[str], set[str]]] = {
 
 
 def folder_of(path: str) -> str | None:
-    """The layer a file belongs to; "" for folders without rules, None where a new folder lacks a row."""
+    """Returns the layer of a file; "" for folders without rules, None if a new folder lacks a row."""
     known = [f for f in LAYERS if path.startswith(f + "/")]
     if known:
         return max(known, key=len)
@@ -124,12 +124,12 @@ def within(folder: str, tops: set[str]) -> bool:
 
 
 def external_of(name: str) -> str | None:
-    """The library a system header belongs to."""
+    """Returns the library of a system header."""
     return next((lib for lib, row in EXTERNALS.items() if name.startswith(row[0])), None)
 
 
 def include_problems(tree: Tree, source: Source, folder: str) -> Iterator[Problem]:
-    """Include lines of one file against LAYERS and EXTERNALS."""
+    """Yields the include lines of one file that break LAYERS or EXTERNALS."""
     for include in source.includes:
         library = external_of(include.name)
         if library is not None:
@@ -152,7 +152,7 @@ def include_problems(tree: Tree, source: Source, folder: str) -> Iterator[Proble
 
 
 def leak_problems(tree: Tree, source: Source, folder: str) -> Iterator[Problem]:
-    """A header that shows a library to folders that may not see it, itself or through what it includes."""
+    """Yields libraries that a header exposes, directly or through its includes, to folders that may not see them."""
     for name in sorted(tree.reached(source)):
         library = external_of(name)
         if library is not None and not within(folder, EXTERNALS[library][2]):
@@ -160,7 +160,7 @@ def leak_problems(tree: Tree, source: Source, folder: str) -> Iterator[Problem]:
 
 
 def layer_problems(tree: Tree) -> Iterator[Problem]:
-    """All include rules over the tree."""
+    """Yields the problems of all include rules over the tree."""
     for source in tree.cpp():
         folder = folder_of(source.path)
         if folder is None:
@@ -172,7 +172,7 @@ def layer_problems(tree: Tree) -> Iterator[Problem]:
 
 
 def check(root: Path) -> list[Problem]:
-    """Every problem below `root`, waivers applied."""
+    """Returns every problem below `root`, waivers applied."""
     tree = Tree(root)
     problems = list(layer_problems(tree))
     for problem in source_problems(tree):

@@ -1,11 +1,11 @@
-"""The README.md of each folder names every source file of the folder, one line a file, and no file that is not there.
+"""Checks that the README.md of each folder names every source file of the folder, one line a file, and no other file.
 
 A table row is `` | `name` | purpose | ``. `status` stands for status.h, status.cc and status.py, and for further parts
 of a .cc file, such as status_text.cc; `a.inc` stands for itself; `x/` for all files of a folder below, which then needs
 no README.md of its own. Tests and benchmarks are described as folders, in ARCHITECTURE.md.
 
 usage: check_map.py [--add] [root]; --add writes missing rows, with the first sentence of the file as purpose, and drops
-rows of files that are gone.
+rows of files that no longer exist.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ LANGUAGES = (".h", ".cc", ".c", ".py", ".cu", ".cuh")
 
 
 class Readme:
-    """The rows of one folder's README.md: name -> line."""
+    """The rows of the README.md of one folder: name -> line."""
 
     def __init__(self, root: Path, folder: str) -> None:
         self.path = f"{folder}/README.md"
@@ -85,7 +85,7 @@ def readmes_of(tree: Tree) -> dict[str, Readme]:
 
 
 def covering_row(source: Source, readmes: dict[str, Readme]) -> tuple[str, str] | None:
-    """Returns folder and row that cover a file: its own folder's, or the row of its folder in one above."""
+    """Returns folder and row that cover a file: its own folder, or a folder above with a row for its folder."""
     for parent in Path(source.path).parents:
         folder = str(parent)
         if folder in readmes:
@@ -132,7 +132,7 @@ def first_sentence(source: Source) -> str:
 
 
 def add_rows(root: Path) -> None:
-    """Writes rows that are missing, and drops rows of files that are gone."""
+    """Writes missing rows, and drops rows of files that no longer exist."""
     tree = Tree(root)
     readmes = readmes_of(tree)
     for folder, readme in readmes.items():
@@ -153,13 +153,13 @@ def add_rows(root: Path) -> None:
 
 
 def covered_by(source: Source, wanted: dict[str, str]) -> bool:
-    """Returns whether a .cc is a further part of a file that gets a row."""
+    """Returns true if a .cc is a further part of a file that gets a row."""
     unit = unit_of(Path(source.path).name)
     return unit in wanted or (source.path.endswith(".cc") and any(unit.startswith(name + "_") for name in wanted))
 
 
 def exists(tree: Tree, folder: str, name: str) -> bool:
-    """Returns whether a row's file is there."""
+    """Returns true if the file of a row exists."""
     return (tree.root / folder / name).exists() or any(
         f"{folder}/{name}{suffix}" in tree.sources for suffix in LANGUAGES
     )

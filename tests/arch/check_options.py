@@ -21,23 +21,23 @@ ROW = re.compile(r"^SRT_OPTION\(\s*(\w+)\s*,\s*(\w+)\s*,", re.MULTILINE)
 
 
 def option_names(table: str) -> list[str]:
-    """Names "section.key" of all rows of the table."""
+    """Returns the names "section.key" of all rows of the table."""
     return [f"{section}.{key}" for section, key in ROW.findall(table)]
 
 
 def untested(names: list[str], tests: list[str]) -> list[str]:
-    """Options that no test names as a string of its own."""
+    """Returns the options that no test names in a string."""
     return [name for name in names if not any(f'"{name}"' in text for text in tests)]
 
 
 def stale(page: str, generated: str) -> list[str]:
-    """The lines in which the page differs from what the tool prints; empty when it is fresh."""
+    """Returns the differences between the page and the output of the tool; empty if the page is fresh."""
     lines = difflib.unified_diff(page.splitlines(), generated.splitlines(), str(PAGE), "generated", lineterm="", n=0)
     return list(lines)
 
 
 def problems(root: Path, generated: str) -> list[str]:
-    """Everything that is wrong, one line each."""
+    """Returns all problems, one line each."""
     names = option_names((root / TABLE).read_text())
     found = [f"{TABLE}: no option found" for _ in range(not names)]
     tests = [path.read_text() for path in sorted((root / TESTS).rglob("*_test.cc"))]
@@ -52,7 +52,7 @@ def problems(root: Path, generated: str) -> list[str]:
 
 
 def main() -> int:
-    """Entry point; the exit status is 1 when something is wrong."""
+    """Command line; the exit status is 1 if there is a problem."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tool", required=True, type=Path, help="the program that prints the page")
     parser.add_argument("--write", action="store_true", help="refresh the page")

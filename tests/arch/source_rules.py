@@ -1,4 +1,4 @@
-"""Rules on single files: what must be absent where, how long a file may be, how a header begins."""
+"""Rules on single files: forbidden patterns, the length of files, the opening of headers."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ MAX_LINES = 600
 PURE = ("scheduler/", "runtime/control/", "compression/", "kernels/")
 CORE = ("runtime/", "kernels/", "compression/", "scheduler/", "adapters/")
 SHIPPED = (*CORE, "launcher/", "examples/")
-CHECKER = "tests/arch/"  # names what it forbids
+CHECKER = "tests/arch/"  # the checkers name the patterns that they forbid
 
 
 @dataclass(frozen=True)
 class Absence:
-    """`pattern` must not occur in the code of files below `where`, except in `allowed` files.
+    """A pattern that must not occur in the code of files below `where`, except in `allowed` files.
 
-    With `only_with`, only files whose code has that too are looked at.
+    With `only_with`, only files whose code matches that as well are checked.
     """
 
     rule: str
@@ -87,7 +87,7 @@ ABSENCES = (
         "threads are joined, never detached",
         only_with=re.compile(r"\bstd::j?thread\b"),
     ),
-    # clang-tidy's own check of this also forbids strerror, which is safe since glibc 2.32.
+    # The same check of clang-tidy also forbids strerror, which is safe since glibc 2.32.
     Absence(
         "unsafe",
         re.compile(
@@ -99,7 +99,7 @@ ABSENCES = (
     ),
     Absence(
         "new",
-        # A smart pointer on the same line takes it over; placement new owns nothing.
+        # A smart pointer on the same line takes ownership; placement new owns nothing.
         re.compile(r"^(?![^\n]*_ptr<)[^\n]*?(?<!operator )\b(?:new|delete)\b(?=\s*[\w:\[])", re.MULTILINE),
         ("runtime/", "kernels/", "compression/", "scheduler/", "launcher/"),
         "values and unique_ptr own memory",
@@ -108,7 +108,7 @@ ABSENCES = (
 TODO = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
 USING = re.compile(r"^[ \t]*using\s+namespace\b", re.MULTILINE)
 USING_NAME = re.compile(r"^[ \t]*using\s+(?:[\w:]+::)?(\w+)\s*(?:;|=[^;]*;)", re.MULTILINE)
-# Type names that templates look for.
+# Names of types that templates look up.
 READ_BY_TEMPLATES = {
     *("value_type", "iterator", "result_type", "is_transparent", "promise_type"),
     *("rep", "period", "duration", "time_point"),
@@ -127,7 +127,7 @@ FRAMEWORKS = {
 
 
 def absence_problems(source: Source) -> Iterator[Problem]:
-    """Hits of ABSENCES in one file."""
+    """Yields the hits of ABSENCES in one file."""
     if source.path.startswith(CHECKER):
         return
     for row in ABSENCES:
@@ -142,7 +142,7 @@ def absence_problems(source: Source) -> Iterator[Problem]:
 
 
 def header_problems(source: Source) -> Iterator[Problem]:
-    """How a header begins and what it must not do."""
+    """Checks that a header opens with a comment and a guard, and has no using namespace."""
     lines = source.text.splitlines()
     opening = 0
     while opening < len(lines) and lines[opening].startswith(("//", "/*", " *")):
@@ -157,15 +157,16 @@ def header_problems(source: Source) -> Iterator[Problem]:
 
 
 def own_header_problems(tree: Tree, source: Source) -> Iterator[Problem]:
-    """x.cc includes x.h before anything else, which proves the header self-contained."""
+    """Checks that x.cc includes x.h before anything else, which proves the header self-contained."""
     own = source.path.rsplit(".", 1)[0] + ".h"
     if own in tree.sources and source.includes and source.includes[0].name != own:
         yield Problem(source.path, source.includes[0].line, "own_header", f'include "{own}" first')
 
 
 def unused_using_problems(source: Source) -> Iterator[Problem]:
-    """Names taken over from elsewhere, or given, for a source file that does without; clang-tidy, which is shown
-    several files at once, looks at no more than one of them."""
+    """Yields using declarations and aliases that their source file does not use. clang-tidy gets several files at once
+    and checks only one of them.
+    """
     for match in USING_NAME.finditer(source.code):
         rest = source.code[: match.start()] + source.code[match.end() :]
         if match[1] not in READ_BY_TEMPLATES and re.search(rf"\b{match[1]}\b", rest) is None:
@@ -174,7 +175,7 @@ def unused_using_problems(source: Source) -> Iterator[Problem]:
 
 
 def text_problems(source: Source) -> Iterator[Problem]:
-    """Length and left-over notes."""
+    """Checks the length of a file, and that it has no left-over notes."""
     lines = source.text.splitlines()
     if len(lines) > MAX_LINES:
         yield Problem(source.path, len(lines), "length", f"{len(lines)} lines; split before {MAX_LINES}")
@@ -186,7 +187,7 @@ def text_problems(source: Source) -> Iterator[Problem]:
 
 
 def python_problems(source: Source) -> Iterator[Problem]:
-    """Frameworks are imported only where they belong."""
+    """Checks that frameworks are imported only where they belong."""
     if not source.path.startswith("adapters/python/"):
         return
     for framework, home in FRAMEWORKS.items():
@@ -197,7 +198,8 @@ def python_problems(source: Source) -> Iterator[Problem]:
             yield Problem(source.path, line, "framework", f"'{text}' belongs under {home[0]}")
 
 
-# What torch makes by its default device and type, which belong to the program, and the arguments that say it.
+# Functions of torch that use its default device and dtype, which belong to the program, and the arguments that replace
+# them.
 DEVICE_AND_TYPE = frozenset({"device", "dtype"})
 MADE_BY_DEFAULTS: dict[str, frozenset[str]] = {
     **dict.fromkeys(("empty", "zeros", "ones", "full", "tensor", "arange", "eye", "linspace"), DEVICE_AND_TYPE),
@@ -209,13 +211,13 @@ MADE_BY_DEFAULTS: dict[str, frozenset[str]] = {
 
 
 def default_problems(source: Source) -> Iterator[Problem]:
-    """Tensors of our own name their device and type: a program may have set other defaults."""
+    """Checks that tensors of the package name their device and dtype: a program may have set other defaults."""
     if not source.path.startswith(FRAMEWORKS["torch"]):
         return
     try:
         calls = [node for node in ast.walk(ast.parse(source.text)) if isinstance(node, ast.Call)]
     except SyntaxError:
-        return  # told by others
+        return  # ruff reports it
     for call in calls:
         function = call.func
         of_torch = isinstance(function, ast.Attribute) and getattr(function.value, "id", None) == "torch"
@@ -228,7 +230,7 @@ def default_problems(source: Source) -> Iterator[Problem]:
 
 
 def source_problems(tree: Tree) -> Iterator[Problem]:
-    """All rules of this module over the tree."""
+    """Yields the problems of all rules of this module over the tree."""
     for source in tree.sources.values():
         yield from absence_problems(source)
         yield from text_problems(source)

@@ -1,4 +1,4 @@
-"""Reading the source tree for the architecture checks: files, code without comments, include lines, waivers."""
+"""Reads the source tree for the architecture checks: files, code without comments, include lines, waivers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SKIPPED_FOLDERS = {"build", "__pycache__", "results"}
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.MULTILINE)
 WAIVER = re.compile(r"(?://|#|<!--) lint: allow\((\w+)\) \S+")
-# A raw string, a string, a character, a line comment, a block comment.
+# Matches a raw string, a string, a character, a line comment, a block comment.
 TOKEN = re.compile(
     r'R"(?P<raw>[^()\s\\]{0,16})\(.*?\)(?P=raw)"'
     r'|"(?:\\.|[^"\\\n])*"'
@@ -46,7 +46,7 @@ class Include:
 
 @dataclass(frozen=True)
 class Problem:
-    """A broken rule at a place."""
+    """A broken rule, with its place."""
 
     path: str
     line: int
@@ -66,17 +66,17 @@ class Source:
 
     @property
     def is_header(self) -> bool:
-        """Header of C, C++ or CUDA."""
+        """Returns true for headers of C, C++ or CUDA."""
         return self.path.endswith((".h", ".cuh"))
 
     @property
     def is_cpp(self) -> bool:
-        """Any C, C++ or CUDA file."""
+        """Returns true for C, C++ and CUDA files."""
         return Path(self.path).suffix in CPP
 
     @cached_property
     def code(self) -> str:
-        """The text with comments and literals blanked; every line keeps its number."""
+        """Returns the text with comments and literals blanked; every line keeps its number."""
         if not self.is_cpp:
             return re.sub(r"#[^\n]*", "", self.text)
 
@@ -87,7 +87,7 @@ class Source:
 
     @cached_property
     def includes(self) -> list[Include]:
-        """The include lines outside comments."""
+        """Returns the include lines outside comments."""
         found = []
         for match in INCLUDE.finditer(self.text):
             start = self.text.index("#", match.start())
@@ -98,7 +98,7 @@ class Source:
 
     @cached_property
     def waivers(self) -> set[tuple[str, int]]:
-        """(rule, line) pairs that a comment `lint: allow(rule) reason` excuses: its own line and the next."""
+        """Returns (rule, line) pairs excused by comments `lint: allow(rule) reason`: their own line and the next."""
         found = set()
         for number, line in enumerate(self.text.splitlines(), 1):
             for match in WAIVER.finditer(line):
@@ -106,7 +106,7 @@ class Source:
         return found
 
     def matches(self, pattern: re.Pattern[str]) -> Iterator[tuple[int, str]]:
-        """(line, matched text) of each hit in the code."""
+        """Yields (line, matched text) of each hit in the code."""
         for match in pattern.finditer(self.code):
             yield self.code.count("\n", 0, match.start()) + 1, " ".join(match[0].split())
 
@@ -127,15 +127,15 @@ class Tree:
                     self.sources[source.path] = source
 
     def cpp(self) -> Iterator[Source]:
-        """C, C++ and CUDA files."""
+        """Yields C, C++ and CUDA files."""
         return (s for s in self.sources.values() if s.is_cpp)
 
     def python(self) -> Iterator[Source]:
-        """Python files."""
+        """Yields Python files."""
         return (s for s in self.sources.values() if not s.is_cpp)
 
     def reached(self, source: Source) -> set[str]:
-        """System headers that `source` includes, itself or through project headers."""
+        """Returns the system headers that `source` includes, directly or through project headers."""
         seen, found, todo = {source.path}, set(), [source]
         while todo:
             for include in todo.pop().includes:

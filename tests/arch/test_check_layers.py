@@ -15,7 +15,7 @@ HEADER = "// What it is for.\n#pragma once\n"
 
 
 def rules_found(root: Path, files: dict[str, str]) -> list[tuple[str, str, int]]:
-    """(path, rule, line) of the problems in a tree made of `files`."""
+    """Returns (path, rule, line) of the problems in a tree made of `files`."""
     for name, text in files.items():
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""The option checker must find what it is there to find."""
+"""The option checker finds stale pages and options without a test."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PAGE = "### net.interface\n### net.address\n"
 
 
 def make_tree(root: Path, page: str = PAGE, test: str = '"net.interface" "net.address"') -> Path:
-    """A project of one table, one page and one test."""
+    """Writes a project of one table, one page and one test."""
     for path, text in (
         ("runtime/base/config/options.inc", TABLE),
         ("docs/options.md", page),

@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def found(root: Path, path: str, text: str, held: tuple[str, ...] | None = None) -> list[int]:
-    """Lines with problems when the tree holds one file."""
+    """Returns the lines with problems after writing a file into the tree."""
     (root / path).parent.mkdir(parents=True, exist_ok=True)
     (root / path).write_text(text)
     return [problem.line for problem in prose_problems(root, held)]
@@ -60,6 +60,7 @@ def test_fragments_are_found(sentence: str) -> None:
         "Tooling for tests.",
         "Whatever fails is logged.",
         "As_is stays.",
+        '"what" is counted.',
     ],
 )
 def test_sentences_are_accepted(sentence: str) -> None:

@@ -1,4 +1,4 @@
-"""The check of CUDA kernels' resources: it reads listings, and it can fail."""
+"""The check of CUDA kernel resources reads listings, and fails where it must."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`make lint --changed` looks at the files of a branch, and at those alone."""
+"""`make lint --changed` checks the files of a branch, and no others."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def git(folder: Path, *arguments: str) -> None:
 
 @pytest.fixture
 def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A clone of one commit on the branch main, as the root of lint."""
+    """A clone with one commit on branch main, used as the root of lint."""
     git(tmp_path, "init", "-q", "-b", "main")
     (tmp_path / "first.cc").write_text("")
     git(tmp_path, "add", ".")

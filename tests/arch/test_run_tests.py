@@ -1,4 +1,4 @@
-"""The runner of `make test` counts what ctest and pytest say, and cannot pass on silence."""
+"""The runner of `make test` counts the tests that ctest and pytest report, and fails if neither reports any."""
 
 from __future__ import annotations
 
