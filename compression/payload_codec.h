@@ -1,7 +1,7 @@
 // PayloadCodec: a codec that sends less than the whole gradient; error feedback keeps the residual.
 //
 // Used by the engine, which opens a Coder for every tensor that a plan assigns to the codec. Owned by: the catalog
-// (catalog.h); immutable, so any thread may use one. Codecs that only cast, whose payloads can be summed in the
+// (codecs/catalog.h); immutable, so any thread may use one. Codecs that only cast, whose payloads can be summed in the
 // network, are Codec (codec.h). float32 only: other tensors are sent unchanged.
 #pragma once
 
