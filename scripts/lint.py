@@ -1,4 +1,4 @@
-"""`make lint`: layers, map of the source, prose, clang-format, self-contained headers, clang-tidy, ruff.
+"""`make lint`: layers, map of the source, prose, decisions, clang-format, self-contained headers, clang-tidy, ruff.
 
 Every checker runs even if an earlier one fails. Results of clang-tidy and of the header check are cached by content
 under build/lint, so that only files that changed, or whose project headers changed, are checked again. clang-tidy gets
@@ -26,6 +26,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests/arch"))
 
+from check_decisions import decision_problems  # noqa: E402
 from check_layers import check  # noqa: E402
 from check_map import map_problems  # noqa: E402
 from check_prose import prose_problems  # noqa: E402
@@ -154,6 +155,14 @@ def lint_map(_tree: Tree, _workers: int) -> bool:
 def lint_prose(_tree: Tree, _workers: int) -> bool:
     """Checks the English of comments, docstrings and pages."""
     problems = prose_problems(ROOT)
+    for problem in problems:
+        print(problem)
+    return not problems
+
+
+def lint_decisions(_tree: Tree, _workers: int) -> bool:
+    """Checks the headers and numbers of docs/decisions and their index."""
+    problems = decision_problems(ROOT)
     for problem in problems:
         print(problem)
     return not problems
@@ -288,6 +297,7 @@ CHECKS: dict[str, Callable[..., bool]] = {
     "layers": lint_layers,
     "map": lint_map,
     "prose": lint_prose,
+    "decisions": lint_decisions,
     "clang-format": lint_format,
     "ruff": lint_ruff,
     "headers": lint_headers,
