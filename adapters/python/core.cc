@@ -20,7 +20,7 @@
 
 #include "adapters/c/sirtaki.h"
 #include "adapters/python/calls.h"
-#include "adapters/python/local.h"
+#include "adapters/python/local_sgd.h"
 
 namespace nb = nanobind;
 

@@ -14,10 +14,10 @@ import sirtaki.torch as hvd  # noqa: E402
 from sirtaki import errors  # noqa: E402
 from sirtaki.ops import Handle, Op, Ops, ReduceOp, _Pending  # noqa: E402
 from sirtaki.torch import _adapter, _cuda  # noqa: E402
-from sirtaki.torch._layout import Layout  # noqa: E402
-from sirtaki.torch._step import changed  # noqa: E402
+from sirtaki.torch._optimizer.gradient_layout import Layout  # noqa: E402
+from sirtaki.torch._optimizer.reducer import GradientReducer  # noqa: E402
+from sirtaki.torch._optimizer.step import changed  # noqa: E402
 from sirtaki.torch.distributed.group import SirtakiGroup  # noqa: E402
-from sirtaki.torch.reducer import GradientReducer  # noqa: E402
 
 
 class PlayedStream:

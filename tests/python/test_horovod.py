@@ -115,7 +115,7 @@ except AttributeError as error:
 """
 
 
-def test_what_is_absent_says_what_to_use(tmp_path: Path) -> None:
+def test_what_is_unsupported_says_what_to_use(tmp_path: Path) -> None:
     told = dict(re.findall(r"ABSENT (\S+) \| (.*)", run(tmp_path, ABSENT)))
     assert "horovod.torch" in told["mxnet"]
     for name in ("spark", "ray", "runner", "run"):
@@ -255,7 +255,7 @@ def test_the_page_names_every_variable(page: str) -> None:
 
 
 def absent_module() -> ModuleType:
-    path = ROOT / "adapters/python/sirtaki/_horovod/horovod/_absent.py"
+    path = ROOT / "adapters/python/sirtaki/_horovod/horovod/_unsupported.py"
     spec = importlib.util.spec_from_file_location("absent", path)
     assert spec is not None
     assert spec.loader is not None

@@ -2,7 +2,7 @@
 `sirtaki.keras` are the adapters."""
 
 from sirtaki import _core
-from sirtaki import _unused as _unused
+from sirtaki import _unused_options as _unused_options
 from sirtaki._end_report import session as _session
 from sirtaki.basics import before_end as _before_end
 from sirtaki.basics import (

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import sirtaki.torch as hvd
 from ranks.forward_support import adamw, distributed, momentum, same_bits, state_of
-from sirtaki.torch import _calls
+from sirtaki.torch import _module_hooks
 
 
 def given(step: int) -> Tensor:
@@ -176,7 +176,7 @@ def case_layers_dropped_on_some_ranks() -> None:
 
 
 def case_reads_leave_nothing_behind() -> None:
-    if not _calls.listening():
+    if not _module_hooks.listening():
         plain = nn.Module.__getattr__
         optimizer = distributed(small(), momentum, "forward")
         assert nn.Module.__getattr__ is not plain

@@ -11,7 +11,7 @@ from torch import Tensor
 
 import sirtaki.torch as hvd
 from ranks.local_cases import differ, distributed, everything, net, train
-from sirtaki.torch import _mirror
+from sirtaki.torch._optimizer import host_copy
 
 STEPS = 13
 
@@ -22,7 +22,7 @@ def mirrored(wanted: bool) -> Iterator[None]:
     if not wanted:
         yield
         return
-    with mock.patch.object(_mirror, "on_gpu", return_value=True):
+    with mock.patch.object(host_copy, "on_gpu", return_value=True):
         yield
 
 

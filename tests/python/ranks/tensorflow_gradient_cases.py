@@ -316,7 +316,7 @@ def case_a_function_that_is_traced_again_goes_on() -> None:
 
 def case_a_step_left_half_way_is_given_up_by_all() -> None:
     from sirtaki.tensorflow import gradients
-    from sirtaki.tensorflow._calls import call
+    from sirtaki.tensorflow._op_calls import call
 
     variables = [tf.Variable(tf.ones([2]), name=f"left.{i}") for i in range(2)]
     reducer = gradients.GradientReducer("left", gradients.choose())

@@ -11,7 +11,7 @@ import tensorflow as tf
 from tensorflow.python.framework import ops as tf_ops
 
 from sirtaki import errors
-from sirtaki.tensorflow._calls import public, refuse_xla
+from sirtaki.tensorflow._op_calls import public, refuse_xla
 from sirtaki.tensorflow.functions import broadcast_
 from sirtaki.tensorflow.gradients import Choices, GradientReducer, choose
 

@@ -13,10 +13,10 @@ from sirtaki.compression import choice_of, option_text, parts_of, without_sparse
 from sirtaki.errors import require
 from sirtaki.ops import ReduceOp, check_reduce_op
 from sirtaki.process_sets import ProcessSet
-from sirtaki.torch._layout import ReducerOptions
-from sirtaki.torch._parameters import StreamNames
+from sirtaki.torch._optimizer.gradient_layout import ReducerOptions
+from sirtaki.torch._optimizer.parameters import StreamNames
+from sirtaki.torch._optimizer.reducer import GradientReducer
 from sirtaki.torch.functions import broadcast_parameters
-from sirtaki.torch.reducer import GradientReducer
 
 _IN_STREAMS = (ReduceOp.AVERAGE, ReduceOp.SUM)
 _names = StreamNames()

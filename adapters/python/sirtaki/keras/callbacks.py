@@ -11,8 +11,8 @@ import keras
 import numpy as np
 
 from sirtaki import basics
-from sirtaki._local_sources import LocalSources
 from sirtaki._numpy import numpy_ops
+from sirtaki._rank_local_variables import LocalSources
 from sirtaki.errors import require
 from sirtaki.keras._backend import backend
 from sirtaki.keras.optimizer import begin_with, is_distributed, put_outside

@@ -12,11 +12,11 @@ from weakref import finalize
 import keras
 
 from sirtaki import basics, errors
-from sirtaki._local_sources import LocalSources, variables_of
+from sirtaki._rank_local_variables import LocalSources, variables_of
 from sirtaki.compression import Choice, NoneCompressor, option_text
 from sirtaki.errors import require
 from sirtaki.keras._backend import Reducer, backend
-from sirtaki.keras._local import LocalTraining, check_local
+from sirtaki.keras._local_sgd import LocalTraining, check_local
 from sirtaki.local_updates import LocalChoice, LocalUpdates, local_choice
 from sirtaki.ops import ReduceOp
 from sirtaki.process_sets import ProcessSet, global_process_set

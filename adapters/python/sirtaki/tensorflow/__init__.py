@@ -47,10 +47,10 @@ from sirtaki.process_sets import (
     global_process_set,
     remove_process_set,
 )
-from sirtaki.tensorflow import _gradients as _gradients
+from sirtaki.tensorflow import _op_gradients as _op_gradients
 from sirtaki.tensorflow import util
-from sirtaki.tensorflow._absent import explain as _explain
 from sirtaki.tensorflow._errors import horovod_errors
+from sirtaki.tensorflow._unsupported import explain as _explain
 from sirtaki.tensorflow.compression import Compression, Compressor
 from sirtaki.tensorflow.functions import (
     allgather_object,

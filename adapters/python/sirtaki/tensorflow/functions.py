@@ -8,10 +8,10 @@ from typing import Any
 import tensorflow as tf
 
 from sirtaki import basics, objects
-from sirtaki._local import note_broadcast
+from sirtaki._local_sgd import note_broadcast
 from sirtaki.errors import require
 from sirtaki.process_sets import ProcessSet, get_process_set_ids_and_ranks, global_process_set
-from sirtaki.tensorflow._calls import public
+from sirtaki.tensorflow._op_calls import public
 from sirtaki.tensorflow.ops import broadcast_all
 
 #: Travel as they lie in memory: states of random generators, complex weights.

@@ -20,7 +20,7 @@ from sirtaki.compression import option_text, parts_of, without_sparse
 from sirtaki.errors import require
 from sirtaki.ops import ReduceOp
 from sirtaki.process_sets import ProcessSet, global_process_set
-from sirtaki.tensorflow._calls import call, count_in_graph, public, refuse_xla
+from sirtaki.tensorflow._op_calls import call, count_in_graph, public, refuse_xla
 from sirtaki.tensorflow.compression import Compression, choice_of
 from sirtaki.tensorflow.ops import Average, Sum, allreduce, grouped_allreduce, reduce_op_of
 

@@ -1,7 +1,7 @@
 # ruff: noqa: PLR0917  (Horovod's arguments)
 """Operations on TensorFlow's tensors, in eager code and in tf.function, with the signatures of horovod.tensorflow.
 
-All are differentiable, with the factors of Horovod (see _gradients.py). `device_dense`, `device_sparse` and
+All are differentiable, with the factors of Horovod (see _op_gradients.py). `device_dense`, `device_sparse` and
 `ignore_name_scope` are accepted as in Horovod and mean nothing here.
 """
 
@@ -13,11 +13,11 @@ from typing import Any
 import tensorflow as tf
 
 from sirtaki import _core, errors
-from sirtaki._local import check_join
+from sirtaki._local_sgd import check_join
 from sirtaki.errors import require
 from sirtaki.ops import ReduceOp, check_reduce_op, check_root
 from sirtaki.process_sets import ProcessSet, global_process_set
-from sirtaki.tensorflow._calls import call, how, names_for, public, tensors_of, where
+from sirtaki.tensorflow._op_calls import call, how, names_for, public, tensors_of, where
 from sirtaki.tensorflow.compression import Compression, Compressor
 
 Average, Sum, Adasum = ReduceOp.AVERAGE, ReduceOp.SUM, ReduceOp.ADASUM

@@ -8,12 +8,12 @@ from typing import Any
 import tensorflow as tf
 
 from sirtaki import basics, errors
-from sirtaki._local_sources import LocalSources, variables_of
+from sirtaki._rank_local_variables import LocalSources, variables_of
 from sirtaki.errors import require
 from sirtaki.local_updates import local_choice
 from sirtaki.ops import ReduceOp
 from sirtaki.process_sets import ProcessSet, global_process_set
-from sirtaki.tensorflow._calls import public
+from sirtaki.tensorflow._op_calls import public
 from sirtaki.tensorflow.compression import Choice, Compression
 from sirtaki.tensorflow.gradients import GradientReducer, choose
 

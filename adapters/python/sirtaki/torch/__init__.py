@@ -41,7 +41,6 @@ from sirtaki.process_sets import (
     remove_process_set,
 )
 from sirtaki.torch import elastic
-from sirtaki.torch._absent import explain as _explain
 from sirtaki.torch._parts import (
     grouped_reducescatter,
     grouped_reducescatter_async,
@@ -49,6 +48,7 @@ from sirtaki.torch._parts import (
     reducescatter_async,
     sparse_allreduce_async,
 )
+from sirtaki.torch._unsupported import explain as _explain
 from sirtaki.torch.compression import Compression, Compressor
 from sirtaki.torch.functions import (
     allgather_object,

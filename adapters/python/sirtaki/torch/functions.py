@@ -11,14 +11,14 @@ import torch
 from torch import Tensor
 
 from sirtaki import errors
-from sirtaki._local import note_broadcast
+from sirtaki._local_sgd import note_broadcast
 from sirtaki.basics import rank, size
 from sirtaki.errors import require
 from sirtaki.ops import URGENT, Ops, Submission
 from sirtaki.process_sets import ProcessSet, global_process_set
 from sirtaki.torch._adapter import torch_ops
-from sirtaki.torch._calls import complete_all
-from sirtaki.torch._state import homes_of, put_in_place, put_together, state_of, taken_apart
+from sirtaki.torch._module_hooks import complete_all
+from sirtaki.torch._optimizer_state import homes_of, put_in_place, put_together, state_of, taken_apart
 
 
 def _pickle(value: object) -> Tensor:

@@ -22,15 +22,15 @@ import torch
 from torch import Tensor
 
 from sirtaki import _core, errors
-from sirtaki._local import check_join
+from sirtaki._local_sgd import check_join
 from sirtaki.errors import require
 from sirtaki.ops import GroupHandle, Handle, Ops, ReduceOp, check_reduce_op
 from sirtaki.process_sets import ProcessSet, global_process_set
 from sirtaki.torch import _autograd
 from sirtaki.torch._adapter import torch_ops as _ops
-from sirtaki.torch._calls import complete_all
-from sirtaki.torch._claims import claims
 from sirtaki.torch._cuda import CudaQueue
+from sirtaki.torch._module_hooks import complete_all
+from sirtaki.torch._param_ownership import claims
 from sirtaki.torch.compression import Compression, Compressor
 
 Average = ReduceOp.AVERAGE

@@ -21,14 +21,23 @@ from sirtaki.errors import require
 from sirtaki.local_updates import LocalChoice, local_choice
 from sirtaki.ops import ReduceOp, check_reduce_op
 from sirtaki.torch._adapter import torch_ops
-from sirtaki.torch._adasum import compressor_of, make_adasum, refuse_for_adasum
-from sirtaki.torch._checkpoints import Checkpoints, only_makes_state
-from sirtaki.torch._deferred import DeferredUpdates, check_optimizer, is_separate
-from sirtaki.torch._layout import ReducerOptions
-from sirtaki.torch._local import LocalTraining
-from sirtaki.torch._momentum import Correction, correction_of
-from sirtaki.torch._parameters import Marker, above, become, keep_scheduler_hook, methods_of, named, stream_names
-from sirtaki.torch._step import (
+from sirtaki.torch._optimizer.adasum import compressor_of, make_adasum, refuse_for_adasum
+from sirtaki.torch._optimizer.checkpoints import Checkpoints, only_makes_state
+from sirtaki.torch._optimizer.deferred_updates import DeferredUpdates, check_optimizer, is_separate
+from sirtaki.torch._optimizer.gradient_layout import ReducerOptions
+from sirtaki.torch._optimizer.local_sgd import LocalTraining
+from sirtaki.torch._optimizer.momentum_correction import Correction, correction_of
+from sirtaki.torch._optimizer.parameters import (
+    Marker,
+    above,
+    become,
+    keep_scheduler_hook,
+    methods_of,
+    named,
+    stream_names,
+)
+from sirtaki.torch._optimizer.reducer import GradientReducer
+from sirtaki.torch._optimizer.step import (
     SCALER_SKIPS,
     SCALER_TOO_EARLY,
     after_update,
@@ -39,7 +48,6 @@ from sirtaki.torch._step import (
 from sirtaki.torch.compression import Choice, Compression, choice_of, suited
 from sirtaki.torch.local_updates import check_local
 from sirtaki.torch.ops import Adasum, Average, ProcessSet, Sum, global_process_set
-from sirtaki.torch.reducer import GradientReducer
 
 
 class _Distributed:

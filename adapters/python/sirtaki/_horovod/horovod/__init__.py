@@ -5,13 +5,13 @@ Only that option puts this folder on the path of a program. docs/horovod.md comp
 
 from __future__ import annotations
 
-from horovod import _absent
+from horovod import _unsupported
 
 #: The release whose interface this is; behind the plus sign stands whose it is.
 __version__ = "0.28.1+sirtaki"
 
-_absent.refuse_modules()
-_absent.say_what_is_ignored()
+_unsupported.refuse_modules()
+_unsupported.say_what_is_ignored()
 
 
 def __getattr__(name: str) -> object:

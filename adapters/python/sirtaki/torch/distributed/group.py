@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.distributed import ProcessGroup
 
 from sirtaki import errors
-from sirtaki._unused import tell_in_backward
+from sirtaki._unused_options import tell_in_backward
 from sirtaki.errors import InvalidArgumentError, require
 from sirtaki.ops import GroupHandle, Ops, Submission
 from sirtaki.process_sets import ProcessSet

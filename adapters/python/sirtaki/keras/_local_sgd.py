@@ -11,7 +11,7 @@ import keras
 import numpy as np
 
 from sirtaki import basics, errors
-from sirtaki._local import MEAN, MOST, VARIANCE, Buffer, LocalSteps, Outcome
+from sirtaki._local_sgd import MEAN, MOST, VARIANCE, Buffer, LocalSteps, Outcome
 from sirtaki._numpy import NumpyAdapter, numpy_ops
 from sirtaki.keras._backend import Memory, Reducer, backend
 from sirtaki.local_updates import LocalUpdates

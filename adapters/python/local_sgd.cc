@@ -1,4 +1,4 @@
-#include "adapters/python/local.h"
+#include "adapters/python/local_sgd.h"
 
 #include <Python.h>
 

@@ -19,11 +19,10 @@ from torch import Tensor
 
 from sirtaki import basics, errors
 from sirtaki.ops import ReduceOp
-from sirtaki.torch._backward import gave_way, giving_way, join_backward
-from sirtaki.torch._claims import claims
-from sirtaki.torch._layout import ReducerOptions
-from sirtaki.torch._own import Packed, exchange, pack
-from sirtaki.torch._step import (
+from sirtaki.torch._optimizer.backward_end import gave_way, giving_way, join_backward
+from sirtaki.torch._optimizer.gradient_layout import ReducerOptions
+from sirtaki.torch._optimizer.gradient_stream import GradientStream
+from sirtaki.torch._optimizer.step import (
     SUPERSEDED,
     Deferred,
     StepMemory,
@@ -36,7 +35,8 @@ from sirtaki.torch._step import (
     stray,
     too_often,
 )
-from sirtaki.torch._stream import GradientStream
+from sirtaki.torch._optimizer.user_compressor import Packed, exchange, pack
+from sirtaki.torch._param_ownership import claims
 
 _HANDED_OVER, _STALE = 1, 2
 

@@ -14,14 +14,14 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 
 from sirtaki import basics, errors
-from sirtaki._local import MEAN, MOST, VARIANCE, Buffer, LocalSteps, Outcome
+from sirtaki._local_sgd import MEAN, MOST, VARIANCE, Buffer, LocalSteps, Outcome
 from sirtaki.local_updates import LocalUpdates
 from sirtaki.ops import Description
 from sirtaki.torch._adapter import described
-from sirtaki.torch._mirror import Mirror
+from sirtaki.torch._optimizer.host_copy import Mirror
+from sirtaki.torch._optimizer.reducer import GradientReducer
 from sirtaki.torch.functions import share_state
 from sirtaki.torch.ops import Average, Max, Sum, allgather, allreduce, grouped_allreduce_
-from sirtaki.torch.reducer import GradientReducer
 
 #: Of an optimizer's state_dict().
 KEY = "sirtaki.local"

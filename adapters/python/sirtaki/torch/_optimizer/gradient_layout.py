@@ -26,7 +26,7 @@ class ReducerOptions:
     op: ReduceOp
     mean: bool  # the mean over ranks is what counts, however `op` and the factors make it
     codec: str | None
-    compressor: Any  # the program's own, or None; see _own.py
+    compressor: Any  # the program's own, or None; see user_compressor.py
     prescale: float
     postscale: float
     sparse_as_dense: bool

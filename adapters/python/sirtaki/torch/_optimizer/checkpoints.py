@@ -20,11 +20,11 @@ import torch
 from torch import Tensor
 
 from sirtaki import basics
-from sirtaki.torch._debts import KEY
-from sirtaki.torch._local import KEY as LOCAL_KEY
-from sirtaki.torch._local import LocalTraining
-from sirtaki.torch._parameters import above
-from sirtaki.torch.reducer import GradientReducer
+from sirtaki.torch._optimizer.local_sgd import KEY as LOCAL_KEY
+from sirtaki.torch._optimizer.local_sgd import LocalTraining
+from sirtaki.torch._optimizer.parameters import above
+from sirtaki.torch._optimizer.reducer import GradientReducer
+from sirtaki.torch._optimizer.residuals import KEY
 
 _MODULE = "torch.distributed.checkpoint.state_dict"
 _PREFIX = f"{KEY}."

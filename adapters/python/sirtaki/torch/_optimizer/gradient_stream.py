@@ -17,10 +17,10 @@ from torch import Tensor
 
 from sirtaki import basics, errors
 from sirtaki.ops import ReduceOp
-from sirtaki.torch._backward import gave_way, giving_way
-from sirtaki.torch._debts import Debts
-from sirtaki.torch._layout import Opening, ReducerOptions
-from sirtaki.torch._step import unequal
+from sirtaki.torch._optimizer.backward_end import gave_way, giving_way
+from sirtaki.torch._optimizer.gradient_layout import Opening, ReducerOptions
+from sirtaki.torch._optimizer.residuals import Debts
+from sirtaki.torch._optimizer.step import unequal
 
 #: Of the runtime's flags: the result is a step.
 _STEP = 2

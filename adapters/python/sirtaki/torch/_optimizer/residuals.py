@@ -21,7 +21,7 @@ from sirtaki.compression import option_text
 from sirtaki.errors import require
 from sirtaki.ops import ReduceOp
 from sirtaki.torch._adapter import reals
-from sirtaki.torch._layout import ReducerOptions
+from sirtaki.torch._optimizer.gradient_layout import ReducerOptions
 
 #: In the state_dict of an optimizer.
 KEY = "sirtaki"

@@ -21,8 +21,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from sirtaki import errors
-from sirtaki.torch import _calls
-from sirtaki.torch._step import (
+from sirtaki.torch import _module_hooks
+from sirtaki.torch._optimizer.reducer import GradientReducer
+from sirtaki.torch._optimizer.step import (
     SCALER_TOO_EARLY,
     StepMemory,
     after_update,
@@ -30,7 +31,6 @@ from sirtaki.torch._step import (
     refuse_grad_scaler,
     unhooked_step,
 )
-from sirtaki.torch.reducer import GradientReducer
 
 #: torch's optimizers that treat each parameter by itself: all but LBFGS.
 _SEPARATE = {
@@ -125,7 +125,7 @@ class DeferredUpdates:
         self._update = unhooked_step(plain) if update is None else update
         self._reducer = reducer
         self._index = {id(p): i for i, p in enumerate(reducer.params)}
-        self._calls = _calls.CallMap(reducer.params)
+        self._calls = _module_hooks.CallMap(reducer.params)
         self._lock = RLock()
         self._learning = True
         #: Updates still to be made: a parameter's index in the reducer, by its id. For reading.
@@ -138,7 +138,7 @@ class DeferredUpdates:
         self._weights: list[int] = []  # versions of the parameters
         self._clear = ""  # what zero_grad() has asked for: "none" or "zero"
         self._last: Callable[[], None] | None = None  # see let_go()
-        _calls.listen(self)
+        _module_hooks.listen(self)
         reducer.deferred = self
 
     def let_go(self, optimizer: Optimizer, last: Callable[[], None]) -> None:
@@ -157,7 +157,7 @@ class DeferredUpdates:
     def _end_if_done(self) -> None:
         if self._last is not None and not self.waiting and not self._open:
             last, self._last = self._last, None
-            _calls.ignore(self)
+            _module_hooks.ignore(self)
             self._drop()
             last()
 

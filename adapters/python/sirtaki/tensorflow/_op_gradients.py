@@ -15,7 +15,7 @@ import tensorflow as tf
 from sirtaki import basics, errors
 from sirtaki.ops import ReduceOp
 from sirtaki.process_sets import ProcessSet
-from sirtaki.tensorflow._calls import call, count_in_graph, how
+from sirtaki.tensorflow._op_calls import call, count_in_graph, how
 
 _ONE = (1.0, 1.0)
 

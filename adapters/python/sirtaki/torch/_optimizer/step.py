@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.optim import optimizer as torch_optimizer
 
 from sirtaki import basics, errors
-from sirtaki.torch._layout import ReducerOptions
+from sirtaki.torch._optimizer.gradient_layout import ReducerOptions
 from sirtaki.torch._parts import sparse_allreduce_async
 
 _SCALER_STEP = torch.amp.GradScaler.step.__code__

@@ -16,8 +16,8 @@ from torch import Tensor
 from sirtaki import errors
 from sirtaki.ops import ReduceOp
 from sirtaki.torch._adapter import check_kind, sent_as
-from sirtaki.torch._layout import ReducerOptions
-from sirtaki.torch._step import edited
+from sirtaki.torch._optimizer.gradient_layout import ReducerOptions
+from sirtaki.torch._optimizer.step import edited
 
 
 class Packed(NamedTuple):

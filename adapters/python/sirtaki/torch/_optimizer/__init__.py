@@ -1,0 +1,1 @@
+"""The parts of DistributedOptimizer: reduction during backward, deferred updates, residuals, local updates."""
