@@ -17,8 +17,9 @@ import sirtaki  # noqa: E402
 import sirtaki.torch as hvd  # noqa: E402
 from sirtaki import _core  # noqa: E402
 from sirtaki import _end_report as end_report  # noqa: E402
+from sirtaki._report_text import decision_lines, layer_lines, layer_table, local_rows, placement  # noqa: E402
 from sirtaki.pump import pump  # noqa: E402
-from sirtaki.report import Progress, decision_lines, layer_lines, layer_table, local_rows, placement  # noqa: E402
+from sirtaki.report import Progress  # noqa: E402
 from sirtaki.torch.compression import suited  # noqa: E402
 
 

@@ -3,6 +3,7 @@
 
 from sirtaki import _core
 from sirtaki import _unused_options as _unused_options
+from sirtaki import process_sets as process_sets
 from sirtaki._end_report import session as _session
 from sirtaki.basics import before_end as _before_end
 from sirtaki.basics import (

@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TextIO
 
-from sirtaki import basics, report
+from sirtaki import _report_text, basics
 
 #: Optimizers of one session that are told of, the last ones.
 _MOST = 8
@@ -87,7 +87,7 @@ class _Session:
 
     def enlist(self, training: Training) -> None:
         """Its first step in this session has been made."""
-        if basics.rank() == 0 and report.end_is_wanted():
+        if basics.rank() == 0 and _report_text.end_is_wanted():
             self._trainings.append(training)
 
     def tells(self, training: Training) -> bool:
@@ -107,7 +107,7 @@ class _Session:
             return
         out = sys.stderr if stream is None else stream
         try:
-            if basics.rank() != 0 or not report.end_is_wanted():
+            if basics.rank() != 0 or not _report_text.end_is_wanted():
                 return
             found = [facts for facts in (training.take() for training in trainings) if facts is not None]
             text = _text(found, basics.stats())
@@ -132,18 +132,18 @@ def _text(trainings: list[Facts], stats: dict[str, Any]) -> str:
     streams: dict[str, list[dict[str, Any]]] = stats.get("tensors", {})
     if not trainings and not any(streams.values()):
         return ""
-    rows = [*report.place_rows(stats), *report.byte_rows(stats)]
+    rows = [*_report_text.place_rows(stats), *_report_text.byte_rows(stats)]
     lines: list[str] = []
     for facts in trainings:
         if len(trainings) > 1:
             rows.append(("optimizer", facts.name))
-        rows += report.step_rows(facts.steps, facts.seconds, facts.exposed_seconds)
-        rows += report.local_rows(facts.local)
-        lines += report.layer_lines(facts.layers)
+        rows += _report_text.step_rows(facts.steps, facts.seconds, facts.exposed_seconds)
+        rows += _report_text.local_rows(facts.local)
+        lines += _report_text.layer_lines(facts.layers)
     if not trainings:
         for layers in streams.values():
-            lines += report.layer_lines(layers)
-    return _HEAD + report.aligned(rows, [*lines, *report.decision_lines(stats)])
+            lines += _report_text.layer_lines(layers)
+    return _HEAD + _report_text.aligned(rows, [*lines, *_report_text.decision_lines(stats)])
 
 
 #: Of this process; the package has it told of the end.

@@ -6,7 +6,7 @@ import atexit
 import json
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ class _Life:
         self.on_shutdown: list[Any] = []
         self.before_shutdown: list[Any] = []
         self.before_end: list[Any] = []
+        self.add_process_set: Callable[[Any], Any] | None = None
 
 
 _life = _Life()
@@ -47,6 +48,11 @@ def before_end(callback: Any) -> None:
 def on_shutdown(callback: Any) -> None:
     """Calls `callback()` after every shutdown(); for what belongs to one session."""
     _life.on_shutdown.append(callback)
+
+
+def set_process_set_adder(add: Callable[[Any], Any]) -> None:
+    """Sets the function by which init() adds process sets. Process sets are defined above this module."""
+    _life.add_process_set = add
 
 
 def _toml(options: Mapping[str, object]) -> str:
@@ -86,11 +92,10 @@ def init(comm: object = None, process_sets: object = None, *, options: Mapping[s
         open_session(_torchrun.find_job(), options or {})
     if not listed:
         return
-    from sirtaki.process_sets import add_process_set
-
+    assert _life.add_process_set is not None
     try:
         for one in listed:
-            add_process_set(one)
+            _life.add_process_set(one)
     except errors.SirtakiError:
         shutdown()
         raise

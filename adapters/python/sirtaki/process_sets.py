@@ -132,3 +132,4 @@ def _forget() -> None:
 
 
 basics.on_shutdown(_forget)
+basics.set_process_set_adder(add_process_set)

@@ -6,11 +6,24 @@ The backend converts arguments; what runs are the operations of sirtaki.torch. d
 of what is there.
 """
 
+import sys
+import warnings
+
 from sirtaki.torch.distributed.group import SirtakiGroup
 from sirtaki.torch.distributed.meeting import create_group, rendezvous
 from sirtaki.torch.distributed.work import SirtakiWork
-from sirtaki_backend import register
 
-register()
+__all__ = ["SirtakiGroup", "SirtakiWork", "create_group", "rendezvous"]
 
-__all__ = ["SirtakiGroup", "SirtakiWork", "create_group", "register", "rendezvous"]
+
+def __getattr__(name: str) -> object:
+    if name == "register":
+        warnings.warn(
+            "sirtaki.torch.distributed.register is deprecated: importing sirtaki.torch registers the backend; "
+            "sirtaki_backend.register() does the same",
+            DeprecationWarning,
+            stacklevel=2,
+        )
+        # sirtaki.torch has imported it. An import here would close a cycle: sirtaki_backend imports this package.
+        return sys.modules["sirtaki_backend"].register
+    raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
