@@ -41,13 +41,13 @@ from sirtaki.process_sets import (
     remove_process_set,
 )
 from sirtaki.torch import elastic
-from sirtaki.torch._parts import (
+from sirtaki.torch._reducescatter import (
     grouped_reducescatter,
     grouped_reducescatter_async,
     reducescatter,
     reducescatter_async,
-    sparse_allreduce_async,
 )
+from sirtaki.torch._sparse_allreduce import sparse_allreduce_async
 from sirtaki.torch._unsupported import explain as _explain
 from sirtaki.torch.compression import Compression, Compressor
 from sirtaki.torch.functions import (

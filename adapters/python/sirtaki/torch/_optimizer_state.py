@@ -18,7 +18,7 @@ from torch.nn import Parameter
 from torch.optim import Optimizer
 
 from sirtaki import errors
-from sirtaki.torch._optimizer.parameters import above
+from sirtaki.torch._optimizer_class import above
 
 State = dict[str, Any]
 

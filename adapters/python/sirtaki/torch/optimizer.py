@@ -25,17 +25,9 @@ from sirtaki.torch._optimizer.adasum import compressor_of, make_adasum, refuse_f
 from sirtaki.torch._optimizer.checkpoints import Checkpoints, only_makes_state
 from sirtaki.torch._optimizer.deferred_updates import DeferredUpdates, check_optimizer, is_separate
 from sirtaki.torch._optimizer.gradient_layout import ReducerOptions
-from sirtaki.torch._optimizer.local_sgd import LocalTraining
+from sirtaki.torch._optimizer.local_sgd import LocalTraining, check_local
 from sirtaki.torch._optimizer.momentum_correction import Correction, correction_of
-from sirtaki.torch._optimizer.parameters import (
-    Marker,
-    above,
-    become,
-    keep_scheduler_hook,
-    methods_of,
-    named,
-    stream_names,
-)
+from sirtaki.torch._optimizer.parameters import named, stream_names
 from sirtaki.torch._optimizer.reducer import GradientReducer
 from sirtaki.torch._optimizer.step import (
     SCALER_SKIPS,
@@ -45,8 +37,8 @@ from sirtaki.torch._optimizer.step import (
     refuse_grad_scaler,
     unhooked_step,
 )
+from sirtaki.torch._optimizer_class import Marker, above, become, keep_scheduler_hook, methods_of
 from sirtaki.torch.compression import Choice, Compression, choice_of, suited
-from sirtaki.torch.local_updates import check_local
 from sirtaki.torch.ops import Adasum, Average, ProcessSet, Sum, global_process_set
 
 

@@ -21,8 +21,9 @@ from sirtaki.ops import ReduceOp
 from sirtaki.process_sets import ProcessSet
 from sirtaki.torch._adapter import torch_ops
 from sirtaki.torch._optimizer.checkpoints import only_makes_state
-from sirtaki.torch._optimizer.parameters import above, become, keep_scheduler_hook, methods_of, stream_names
+from sirtaki.torch._optimizer.parameters import stream_names
 from sirtaki.torch._optimizer.step import SUPERSEDED, refuse_grad_scaler
+from sirtaki.torch._optimizer_class import above, become, keep_scheduler_hook, methods_of
 from sirtaki.torch._param_ownership import claims
 from sirtaki.torch.compression import Compression, choice_of
 

@@ -22,9 +22,9 @@ from torch import Tensor
 from sirtaki import basics
 from sirtaki.torch._optimizer.local_sgd import KEY as LOCAL_KEY
 from sirtaki.torch._optimizer.local_sgd import LocalTraining
-from sirtaki.torch._optimizer.parameters import above
 from sirtaki.torch._optimizer.reducer import GradientReducer
 from sirtaki.torch._optimizer.residuals import KEY
+from sirtaki.torch._optimizer_class import above
 
 _MODULE = "torch.distributed.checkpoint.state_dict"
 _PREFIX = f"{KEY}."

@@ -15,7 +15,7 @@ from torch.optim import optimizer as torch_optimizer
 
 from sirtaki import basics, errors
 from sirtaki.torch._optimizer.gradient_layout import ReducerOptions
-from sirtaki.torch._parts import sparse_allreduce_async
+from sirtaki.torch._sparse_allreduce import sparse_allreduce_async
 
 _SCALER_STEP = torch.amp.GradScaler.step.__code__
 

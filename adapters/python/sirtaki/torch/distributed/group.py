@@ -21,7 +21,7 @@ from sirtaki.errors import InvalidArgumentError, require
 from sirtaki.ops import GroupHandle, Ops, Submission
 from sirtaki.process_sets import ProcessSet
 from sirtaki.pump import pump
-from sirtaki.torch._parts import sparse_parts
+from sirtaki.torch._sparse_allreduce import sparse_parts
 from sirtaki.torch.distributed import convert
 from sirtaki.torch.distributed.work import Call, Deliver, SirtakiWork
 

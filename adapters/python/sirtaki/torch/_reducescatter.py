@@ -1,22 +1,18 @@
 # ruff: noqa: PLR0917  (Horovod's signatures)
-"""Operations on parts of tensors, as sirtaki.torch has them: reducescatter, and allreduce of sparse tensors."""
+"""reducescatter of torch tensors, with the names, arguments and results of horovod.torch."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 
-from sirtaki.errors import require
-from sirtaki.ops import GroupHandle, Handle, Ops, ReduceOp, Submission, check_reduce_op
+from sirtaki.ops import GroupHandle, Handle, ReduceOp, check_reduce_op
 from sirtaki.process_sets import ProcessSet, global_process_set
 from sirtaki.torch import _autograd
 from sirtaki.torch._adapter import torch_ops as _ops
 from sirtaki.torch.compression import Compression, Compressor
-from sirtaki.torch.ops import Average, Sum, compressed_by, group_names
-
-# ---- reducescatter ----
+from sirtaki.torch.ops import Average, compressed_by, group_names
 
 
 def reducescatter_async(
@@ -93,43 +89,3 @@ def grouped_reducescatter(
         ops, name, check_reduce_op(op), scales, *(tensor for tensor, _ in pairs)
     )
     return [compression.decompress(out, context) for out, (_, context) in zip(outputs, pairs, strict=True)]
-
-
-# ---- sparse tensors ----
-
-
-def sparse_allreduce_async(
-    tensor: Tensor, name: str | None = None, op: ReduceOp = Average, process_set: ProcessSet = global_process_set
-) -> Callable[[], Tensor]:
-    """Starts an allreduce of a sparse COO tensor by gathering indices and values.
-
-    Returns:
-        A function that waits and gives the combined sparse tensor, coalesced. synchronize() takes it too.
-    """
-    ops = _ops.within(process_set)
-    parts, finish = sparse_parts(ops, tensor, name, op)
-    handle = GroupHandle(ops.start(parts))
-    return lambda: finish(handle.wait())
-
-
-def sparse_parts(
-    ops: Ops, tensor: Tensor, name: str | None, op: ReduceOp
-) -> tuple[list[Submission], Callable[[list[Tensor]], Tensor]]:
-    """The operations behind an allreduce of a sparse COO tensor, and what makes the combined one of their results."""
-    require(op in (Average, Sum), f"op is {op}; sparse tensors can be averaged or summed")
-    sparse = isinstance(tensor, Tensor) and tensor.layout is torch.sparse_coo
-    require(sparse, "expected a sparse COO tensor; use allreduce_async() for dense ones")
-    tensor = tensor.detach().coalesce()
-    names = (None, None) if name is None else (f"{name}.indices", f"{name}.values")
-    parts = [ops.allgather(tensor.indices().t(), names[0]), ops.allgather(tensor.values(), names[1])]
-    shape, dtype = tensor.shape, tensor.dtype
-
-    def finish(results: list[Tensor]) -> Tensor:
-        all_indices, all_values = results
-        if op == Average:
-            all_values = (all_values / ops.size()).to(dtype)
-        how = {"dtype": dtype, "device": all_values.device, "check_invariants": True}
-        total = torch.sparse_coo_tensor(all_indices.t(), all_values, shape, **how)
-        return total.coalesce()
-
-    return parts, finish
