@@ -23,7 +23,7 @@ Job::Job(JobPlan plan)
       signals_(io_, SIGCHLD),
       phase_timer_(io_),
       ping_timer_(io_),
-      flush_timer_(io_),
+      output_(io_),
       started_(std::chrono::steady_clock::now()) {}
 
 // The hub's thread posts to the loop, so it ends first.
@@ -46,15 +46,15 @@ int Job::run() {
   signal(SIGPIPE, SIG_IGN);
   open_files_ = raise_open_files();
   Status status = open_output();
-  if (status) {
+  if (status.ok()) {
     status = check_descriptors();
   }
-  if (status) {
+  if (status.ok()) {
     status = start_hub();
   }
-  if (!status) {
+  if (!status.ok()) {
     say(std::string(status.text()));
-    writer_->finish(std::nullopt);
+    output_.writer->finish(std::nullopt);
     return 1;
   }
   wait_for_signal();
@@ -63,8 +63,8 @@ int Job::run() {
   io_.run();
   hub_.reset();
   kill_descendants(std::chrono::seconds(1), spared_);
-  const auto patience = interrupted_ ? std::optional<Duration>(std::chrono::seconds(1)) : std::nullopt;
-  if (!writer_->finish(patience)) {
+  const auto patience = verdict_.interrupted ? std::optional<Duration>(std::chrono::seconds(1)) : std::nullopt;
+  if (!output_.writer->finish(patience)) {
     _exit(exit_code_);  // the reader of our output has stopped reading, and its thread cannot be joined
   }
   return exit_code_;
@@ -75,7 +75,7 @@ Status Job::check_descriptors() const {
   constexpr std::size_t kOwn = 24;
   constexpr std::size_t kEachAgent = 5;
   const auto ranks = static_cast<std::size_t>(plan_.size);
-  return check_open_files(kOwn + ranks * (files_ ? 3 : 1) + kEachAgent * plan_.placements.size(),
+  return check_open_files(kOwn + ranks * (output_.files ? 3 : 1) + kEachAgent * plan_.placements.size(),
                           "a job of " + std::to_string(plan_.size) + " ranks");
 }
 
@@ -144,24 +144,24 @@ void Job::on_output(AgentLink& link, ConstBytes payload) {
     return;
   }
   const std::string_view text(reinterpret_cast<const char*>(output->data.data()), output->data.size());
-  if (files_) {
-    if (const Status status = files_->write(output->rank, output->stream, text); !status) {
+  if (output_.files) {
+    if (const Status status = output_.files->write(output->rank, output->stream, text); !status.ok()) {
       say(std::string(status.text()) + "; its output goes to the terminal alone from here");
     }
   }
-  mux_->feed(output->rank, output->stream, text);
-  owed_.at(index_of(link)) += text.size();
+  output_.mux->feed(output->rank, output->stream, text);
+  uncredited_.at(index_of(link)) += text.size();
   flush_later();
   return_credit();
 }
 
 void Job::return_credit() {
-  if (writer_->backlog() > kMaxBacklog) {
+  if (output_.writer->backlog() > kMaxBacklog) {
     return;  // comes again when the terminal has taken it all
   }
   for (std::size_t i = 0; i < links_.size(); ++i) {
-    if (owed_[i] > 0 && !links_[i]->ended()) {
-      links_[i]->send(FrameType::kCredit, encode_credit(std::exchange(owed_[i], 0)));
+    if (uncredited_[i] > 0 && !links_[i]->ended()) {
+      links_[i]->send(FrameType::kCredit, encode_credit(std::exchange(uncredited_[i], 0)));
     }
   }
 }
@@ -196,7 +196,7 @@ void Job::on_closed(AgentLink& link, ConstBytes payload) {
     return;
   }
   state->closed = true;
-  mux_->finish(*rank);
+  output_.mux->finish(*rank);
   check_finished();
 }
 
@@ -217,15 +217,15 @@ void Job::on_spawn_failed(AgentLink& link, ConstBytes payload) {
 }
 
 void Job::on_rank_lost(Rank rank, const Status& cause) {
-  if (phase_ == Phase::kRunning && !lost_first_) {
-    lost_first_ = {rank, std::string(cause.text())};
+  if (phase_ == Phase::kRunning && !verdict_.lost_first) {
+    verdict_.lost_first = {rank, std::string(cause.text())};
     // A stopped or cut-off rank never ends by itself, and the others may not fail for it.
     lost_timer_.expires_after(plan_.options.failure_grace);
     lost_timer_.async_wait([this, rank](const boost::system::error_code& error) {
       if (!error && phase_ == Phase::kRunning) {
         fail_run({rank,
                   ranks_.at(static_cast<std::size_t>(rank)).link->placement().host,
-                  without_rank(lost_first_->second, rank),
+                  without_rank(verdict_.lost_first->second, rank),
                   1,
                   {}});
       }
@@ -234,8 +234,8 @@ void Job::on_rank_lost(Rank rank, const Status& cause) {
 }
 
 void Job::on_rank_left(Rank rank) {
-  if (phase_ == Phase::kRunning && !left_first_) {
-    left_first_ = rank;
+  if (phase_ == Phase::kRunning && !verdict_.left_first) {
+    verdict_.left_first = rank;
   }
 }
 
@@ -250,7 +250,7 @@ void Job::on_link_gone(AgentLink& link, const Status& status) {
     return;
   }
   const Placement& placement = link.placement();
-  const std::string why = status ? "its agent ended early" : std::string(status.text());
+  const std::string why = status.ok() ? "its agent ended early" : std::string(status.text());
   std::optional<Rank> first;
   for (Rank rank = placement.first_rank; rank < placement.first_rank + placement.ranks; ++rank) {
     RankState& state = ranks_.at(static_cast<std::size_t>(rank));
@@ -260,7 +260,7 @@ void Job::on_link_gone(AgentLink& link, const Status& status) {
     }
     state.exited = true;
     state.closed = true;
-    mux_->finish(rank);
+    output_.mux->finish(rank);
   }
   if (first && phase_ == Phase::kRunning) {
     fail_run({*first, placement.host, "lost: " + why, 1, {}});

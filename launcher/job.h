@@ -57,6 +57,22 @@ class Job {
     bool ended_by_us = false;  // we had asked for its end by then
     int wait_status = 0;
   };
+  // Lines of the ranks on their way out.
+  struct OutputState {
+    explicit OutputState(boost::asio::io_context& io) : flush_timer(io) {}
+    std::unique_ptr<OutputWriter> writer;
+    std::unique_ptr<OutputMux> mux;
+    std::optional<RankFiles> files;
+    boost::asio::steady_timer flush_timer;
+    bool flush_pending = false;
+  };
+  // How the run ends, and who is to blame.
+  struct Verdict {
+    std::optional<Failure> failure;
+    std::optional<Rank> left_first;                          // reported by the hub, in this epoch
+    std::optional<std::pair<Rank, std::string>> lost_first;  // reported by the hub before any rank ended badly
+    std::optional<int> interrupted;                          // by this signal
+  };
 
   // job_start.cc
   Status open_output();
@@ -119,24 +135,17 @@ class Job {
   boost::asio::steady_timer phase_timer_;      // the one deadline of the present phase
   boost::asio::steady_timer lost_timer_{io_};  // from the loss of a rank to the end of the run
   boost::asio::steady_timer ping_timer_;
-  boost::asio::steady_timer flush_timer_;
   boost::asio::steady_timer suspend_timer_{io_};
-  std::unique_ptr<OutputWriter> writer_;
-  std::unique_ptr<OutputMux> mux_;
-  std::optional<RankFiles> files_;
+  OutputState output_;
   std::unique_ptr<hub::CoordinatorServer> hub_;
   rendezvous::Secret secret_;
   std::vector<std::unique_ptr<AgentLink>> links_;
-  std::vector<std::uint64_t> owed_;     // by link: output bytes taken but not credited back
-  std::vector<std::string> endpoints_;  // by link: where its ranks find the hub
+  std::vector<std::uint64_t> uncredited_;  // by link: output bytes received and not yet returned as credit
+  std::vector<std::string> endpoints_;     // by link: where its ranks find the hub
   std::vector<RankState> ranks_;
   Phase phase_ = Phase::kStarting;
   std::vector<std::string> start_errors_;  // by link; empty: none so far
-  std::optional<Failure> failure_;
-  std::optional<Rank> left_first_;                          // by the hub's word, of this epoch
-  std::optional<std::pair<Rank, std::string>> lost_first_;  // by the hub's word, before any rank ended badly
-  std::optional<int> interrupted_;                          // by this signal
-  bool flush_pending_ = false;
+  Verdict verdict_;
   bool kill_sent_ = false;
   std::set<const AgentLink*> stopping_;  // hosts that have not yet stopped their ranks, before this process stops
   bool links_finishing_ = false;

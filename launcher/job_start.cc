@@ -50,16 +50,16 @@ Status Job::open_output() {
   options.one_terminal = same_file(STDOUT_FILENO, STDERR_FILENO);
   options.colour = plan_.options.colour == "always" ||
                    (plan_.options.colour == "auto" && isatty(STDOUT_FILENO) == 1 && isatty(STDERR_FILENO) == 1);
-  writer_ =
+  output_.writer =
       std::make_unique<OutputWriter>(OutputWriter::Events{[this] { asio::post(io_, [this] { return_credit(); }); },
                                                           [this] { asio::post(io_, [this] { interrupt(SIGPIPE); }); }});
-  mux_ = std::make_unique<OutputMux>(
-      plan_.size, options, [this](OutputStream stream, std::string bytes) { writer_->write(stream, std::move(bytes)); },
-      time_of_day);
+  output_.mux = std::make_unique<OutputMux>(
+      plan_.size, options,
+      [this](OutputStream stream, std::string bytes) { output_.writer->write(stream, std::move(bytes)); }, time_of_day);
   if (!plan_.options.output_dir.empty() && !plan_.options.check) {
-    SRT_ASSIGN(files_, RankFiles::create(plan_.options.output_dir, plan_.size));
+    SRT_ASSIGN(output_.files, RankFiles::create(plan_.options.output_dir, plan_.size));
   }
-  return Status::ok();
+  return Status();
 }
 
 Status Job::start_hub() {
@@ -85,7 +85,7 @@ Status Job::start_hub() {
   options.coordinator.names = static_cast<std::size_t>(config.control.names);
   options.coordinator.joined_only_reduce = plan_.options.horovod;
   hub::CoordinatorServerEvents events;
-  events.on_epoch = [this](const rendezvous::Membership&) { asio::post(io_, [this] { left_first_.reset(); }); };
+  events.on_epoch = [this](const rendezvous::Membership&) { asio::post(io_, [this] { verdict_.left_first.reset(); }); };
   events.on_left = [this](Rank rank) { asio::post(io_, [this, rank] { on_rank_left(rank); }); };
   events.on_lost = [this](Rank rank, const Status& cause) {
     asio::post(io_, [this, rank, cause] { on_rank_lost(rank, cause); });
@@ -96,7 +96,7 @@ Status Job::start_hub() {
     return hub.status().with_context("the coordinator cannot listen");
   }
   hub_ = std::move(*hub);
-  return Status::ok();
+  return Status();
 }
 
 AgentCommand Job::agent_command(const Placement& placement) const {
@@ -130,7 +130,7 @@ void Job::start_links() {
   ranks_.resize(static_cast<std::size_t>(plan_.size));
   start_errors_.resize(plan_.placements.size());
   endpoints_.resize(plan_.placements.size());
-  owed_.resize(plan_.placements.size());
+  uncredited_.resize(plan_.placements.size());
   for (const Placement& placement : plan_.placements) {
     links_.push_back(std::make_unique<AgentLink>(io_, placement, link_events()));
     for (int i = 0; i < placement.ranks; ++i) {
@@ -332,7 +332,7 @@ void Job::finish_check() {
     hosts.push_back({links_[i]->placement(), links_[i]->hello(), endpoints_[i], start_errors_[i]});
     exit_code_ = start_errors_[i].empty() ? exit_code_ : 1;
   }
-  writer_->write(OutputStream::kStdout, check_page(hosts, *plan_.config));
+  output_.writer->write(OutputStream::kStdout, check_page(hosts, *plan_.config));
   finish();
 }
 

@@ -28,7 +28,7 @@ constexpr auto kStopWait = milliseconds(1000);  // for all hosts to say that the
 }  // namespace
 
 void Job::say(const std::string& text) {
-  mux_->own_line("sirtakirun: " + text);
+  output_.mux->own_line("sirtakirun: " + text);
 }
 
 void Job::say_verbose(const std::string& text) {
@@ -150,19 +150,19 @@ void Job::ping_links() {
 
 // Prompts and dots without a line end are shown after a moment.
 void Job::flush_later() {
-  if (flush_pending_ || !mux_->pending()) {
+  if (output_.flush_pending || !output_.mux->pending()) {
     return;
   }
-  flush_pending_ = true;
-  flush_timer_.expires_after(kFlushDelay);
-  flush_timer_.async_wait([this](const error_code& error) {
-    flush_pending_ = false;
+  output_.flush_pending = true;
+  output_.flush_timer.expires_after(kFlushDelay);
+  output_.flush_timer.async_wait([this](const error_code& error) {
+    output_.flush_pending = false;
     if (error) {
       return;
     }
     // While the terminal is behind, the rest of a line may be waiting for credit.
-    if (std::all_of(owed_.begin(), owed_.end(), [](std::uint64_t bytes) { return bytes == 0; })) {
-      mux_->flush();
+    if (std::all_of(uncredited_.begin(), uncredited_.end(), [](std::uint64_t bytes) { return bytes == 0; })) {
+      output_.mux->flush();
     }
     flush_later();
   });
@@ -176,7 +176,7 @@ void Job::fail_run(Failure failure) {
                     format_duration(plan_.options.term_grace) + " later if they handle SIGTERM"
               : ""));
   exit_code_ = failure.exit_code;
-  failure_ = std::move(failure);
+  verdict_.failure = std::move(failure);
   phase_timer_.expires_after(plan_.options.failure_grace);
   phase_timer_.async_wait([this](const error_code& error) {
     if (!error) {
@@ -191,18 +191,18 @@ void Job::interrupt(int number) {
     return;
   }
   if (phase_ == Phase::kStarting || phase_ == Phase::kProbing) {
-    interrupted_ = number;
+    verdict_.interrupted = number;
     exit_code_ = 128 + number;
     say("interrupted; nothing was started");
     finish();
     return;
   }
-  const bool again = interrupted_.has_value();
+  const bool again = verdict_.interrupted.has_value();
   if (again && number != SIGINT && number != SIGQUIT) {
     return;  // `timeout` and schedulers send theirs twice; the time that was promised stays
   }
-  interrupted_ = interrupted_.value_or(number);
-  exit_code_ = failure_ ? exit_code_ : 128 + *interrupted_;
+  verdict_.interrupted = verdict_.interrupted.value_or(number);
+  exit_code_ = verdict_.failure ? exit_code_ : 128 + *verdict_.interrupted;
   phase_ = Phase::kStopping;
   if (again || number == SIGQUIT) {
     say("ending everything now");
@@ -280,16 +280,16 @@ void Job::check_links_ended() {
 // A rank that the hub lost before anything else went wrong is the cause, whichever process ended first; so is one that
 // left the job first and then failed: an exception ends a rank in order, and the others fail for want of it.
 void Job::settle_blame() {
-  if (failure_ && !lost_first_ && left_first_) {
-    const RankState& left = ranks_.at(static_cast<std::size_t>(*left_first_));
+  if (verdict_.failure && !verdict_.lost_first && verdict_.left_first) {
+    const RankState& left = ranks_.at(static_cast<std::size_t>(*verdict_.left_first));
     if (left.exited && left.wait_status != 0) {
-      lost_first_ = {*left_first_, "left the job"};
+      verdict_.lost_first = {*verdict_.left_first, "left the job"};
     }
   }
-  if (!failure_ || !lost_first_ || lost_first_->first == failure_->rank) {
+  if (!verdict_.failure || !verdict_.lost_first || verdict_.lost_first->first == verdict_.failure->rank) {
     return;
   }
-  const auto& [rank, text] = *lost_first_;
+  const auto& [rank, text] = *verdict_.lost_first;
   const RankState& state = ranks_.at(static_cast<std::size_t>(rank));
   Failure cause{rank, state.link->placement().host, without_rank(text, rank), exit_code_, {}};
   if (state.exited && !state.ended_by_us && state.wait_status == 0) {
@@ -302,7 +302,7 @@ void Job::settle_blame() {
     }
   }
   exit_code_ = cause.exit_code;
-  failure_ = std::move(cause);
+  verdict_.failure = std::move(cause);
 }
 
 void Job::conclude() {
@@ -310,12 +310,12 @@ void Job::conclude() {
     return;
   }
   for (Rank rank = 0; rank < plan_.size; ++rank) {
-    mux_->finish(rank);
+    output_.mux->finish(rank);
   }
   settle_blame();
-  if (failure_) {
-    for (const std::string& line : failure_report(*failure_, mux_->tail(failure_->rank))) {
-      mux_->own_line(line);
+  if (verdict_.failure) {
+    for (const std::string& line : failure_report(*verdict_.failure, output_.mux->tail(verdict_.failure->rank))) {
+      output_.mux->own_line(line);
     }
   } else if (exit_code_ == 0 && !plan_.options.check) {
     const auto elapsed = std::chrono::duration_cast<milliseconds>(std::chrono::steady_clock::now() - started_);

@@ -36,7 +36,7 @@ LocalUpdater::LocalUpdater(const LocalOptions& options, LocalModel model, LocalE
       in_flight_(model_.fragments.size()),
       progress_(model_.fragments.size()),
       meter_(model_),
-      begun_(exchange.now()) {
+      times_{.begun = exchange.now(), .begun_us = 0, .left_at = {}} {
   for (const FragmentLayout& fragment : model_.fragments) {
     anchors_.emplace_back(fragment.numel, options_.outer);
   }
@@ -62,7 +62,7 @@ LocalPace LocalUpdater::pace() const {
 }
 
 std::int64_t LocalUpdater::now_us() const {
-  return begun_us_ + micros(exchange_.now() - begun_);
+  return times_.begun_us + micros(exchange_.now() - times_.begun);
 }
 
 bool LocalUpdater::is_local() const {
@@ -88,10 +88,9 @@ Status LocalUpdater::check_running() const {
 }
 
 Result<LocalOutcome> LocalUpdater::leave(const Status& status, LocalOutcome outcome) {
-  left_at_ = exchange_.now();
-  left_known_ = true;
-  if (!status) {
-    if (failure_ && log_ != nullptr) {
+  times_.left_at = exchange_.now();
+  if (!status.ok()) {
+    if (failure_.ok() && log_ != nullptr) {
       log_->error("local updates end: " + status.to_string());
     }
     failure_.update(status);
@@ -109,17 +108,17 @@ Result<LocalOutcome> LocalUpdater::step(const LocalStep& step) {
       SRT_TRY(local_step(outcome));
     }
     // What is reported later would come as late as its answer is needed.
-    if (!posted_ && step_ >= round_end_ - lag()) {
-      SRT_TRY(post_round(round_end_, is_local() || round_end_ - compared_at_ >= options_.digest_steps));
+    if (!round_.posted && step_ >= round_.end - lag()) {
+      SRT_TRY(post_round(round_.end, is_local() || round_.end - round_.compared_at >= options_.digest_steps));
     }
-    return step_ == round_end_ ? decide_posted(outcome) : Status();
+    return step_ == round_.end ? decide_posted(outcome) : Status();
   };
   const Status status = run();
   return leave(status, std::move(outcome));
 }
 
 void LocalUpdater::count(const LocalStep& step) {
-  const std::optional<Duration> took = left_known_ ? std::optional(exchange_.now() - left_at_) : std::nullopt;
+  const std::optional<Duration> took = times_.left_at ? std::optional(exchange_.now() - *times_.left_at) : std::nullopt;
   meter_.step(step, took);
   ++step_;
   share_ = step.share;
@@ -259,7 +258,7 @@ void LocalUpdater::given_up(const FragmentMerge& merge) {
 }
 
 void LocalUpdater::pull_back(LocalOutcome& outcome) {
-  if (pull_every_ == 0 || (step_ - round_begin_) % pull_every_ != 0) {
+  if (round_.pull_every == 0 || (step_ - round_.begin) % round_.pull_every != 0) {
     return;
   }
   for (std::size_t p = 0; p < anchors_.size(); ++p) {

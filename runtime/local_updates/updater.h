@@ -118,6 +118,24 @@ class LocalUpdater {
     std::vector<scheduler::interval::Merge> merges;
     std::int64_t late = 0;
   };
+  // The steps between two decisions.
+  struct Round {
+    std::int64_t begin = 0;
+    std::int64_t end = 0;
+    std::int64_t compared_at = 0;  // parameters, while gradients are averaged
+    std::int64_t pull_every = 0;   // steps of this round; 0: nothing is pulled back
+    std::optional<Posted> posted;  // a round whose decision is not there yet
+  };
+  struct Times {
+    TimePoint begun;
+    std::int64_t begun_us = 0;         // of the job before a checkpoint
+    std::optional<TimePoint> left_at;  // the end of the last call
+  };
+  // The span of the trace that is open.
+  struct Span {
+    std::string name;  // empty: none has begun
+    TimePoint begin;
+  };
   struct Totals {
     std::uint64_t rounds = 0;
     std::uint64_t merges = 0;
@@ -199,21 +217,13 @@ class LocalUpdater {
   bool started_ = false;
 
   std::int64_t step_ = 0;
-  std::int64_t round_begin_ = 0;
-  std::int64_t round_end_ = 0;
-  std::int64_t compared_at_ = 0;  // parameters, while gradients are averaged
-  std::int64_t pull_every_ = 0;   // steps of this round; 0: nothing is pulled back
-  std::optional<Posted> posted_;  // a round whose decision is not there yet
+  Round round_;
   std::vector<scheduler::interval::Merge> merges_;
   std::int64_t late_ = 0;  // merges that were late or given up, not reported yet
   std::int64_t share_ = 1;
   std::uint64_t decisions_digest_ = 0;
-  TimePoint begun_;
-  std::int64_t begun_us_ = 0;  // of the job before a checkpoint
-  TimePoint left_at_;          // the last call
-  bool left_known_ = false;
-  std::string span_;  // of the trace; empty: none has begun
-  TimePoint span_begin_;
+  Times times_;
+  Span span_;
   Totals totals_;
 };
 

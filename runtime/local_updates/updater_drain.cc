@@ -61,7 +61,7 @@ Status LocalUpdater::finish_flights(LocalOutcome& outcome) {
 }
 
 Status LocalUpdater::drain_now(LocalOutcome& outcome) {
-  SRT_CHECK(interval().mode == Mode::kDrain && !posted_);
+  SRT_CHECK(interval().mode == Mode::kDrain && !round_.posted);
   ++totals_.drains;
   begin_span("local updates, drain");
   SRT_TRY(finish_flights(outcome));
@@ -130,7 +130,7 @@ Status LocalUpdater::compare_models(LocalOutcome& outcome) {
   for (const auto& rank : digests) {
     models.push_back(rank[0]);
   }
-  compared_at_ = step_;
+  round_.compared_at = step_;
   const auto minority = interval::outvoted(models);
   if (!minority) {
     return {Code::kMismatch,
@@ -168,7 +168,7 @@ Status LocalUpdater::share_models(Rank donor, const std::vector<int>& takers, bo
     }
     const Status status =
         exchange_.broadcast(donor, std::as_writable_bytes(std::span<float>(values)), options_.timeout);
-    if (status && takes) {
+    if (status.ok() && takes) {
       anchors ? anchors_[p].repair(values) : model_.write(p, values);
     }
     scratch_.give_back(std::move(values));

@@ -99,11 +99,11 @@ Result<Reports> LocalUpdater::hear(Channel channel, const std::string& what) {
 
 void LocalUpdater::begin_span(std::string name) {
   const TimePoint now = exchange_.now();
-  if (!span_.empty()) {
-    exchange_.mark(span_, span_begin_, now);
+  if (!span_.name.empty()) {
+    exchange_.mark(span_.name, span_.begin, now);
   }
-  span_ = std::move(name);
-  span_begin_ = now;
+  span_.name = std::move(name);
+  span_.begin = now;
 }
 
 void LocalUpdater::begin_round(std::int64_t base) {
@@ -112,11 +112,11 @@ void LocalUpdater::begin_round(std::int64_t base) {
   const bool warms_up = interval().reason == Reason::kWarmUp && options_.interval.warmup < 0;
   const std::int64_t synchronous = warms_up ? options_.warmup_round_steps : options_.sync_round_steps;
   const std::int64_t steps = local ? interval().steps : synchronous;
-  round_begin_ = base;
-  round_end_ = base + steps;
+  round_.begin = base;
+  round_.end = base + steps;
   // The warm-up ends where it was asked to.
   if (const std::int64_t warmup = options_.interval.warmup; !local && warmup > base) {
-    round_end_ = std::min(round_end_, warmup);
+    round_.end = std::min(round_.end, warmup);
   }
   const auto count = static_cast<std::int64_t>(progress_.size());
   for (std::size_t p = 0; p < progress_.size(); ++p) {
@@ -128,12 +128,12 @@ void LocalUpdater::begin_round(std::int64_t base) {
 
 // Steps from the report of a round to its end: in which the answer comes.
 std::int64_t LocalUpdater::lag() const {
-  const std::int64_t steps = round_end_ - round_begin_;
+  const std::int64_t steps = round_.end - round_.begin;
   return std::clamp<std::int64_t>(is_local() ? interval().delay : 1, 0, steps - 1);
 }
 
 Status LocalUpdater::post_round(std::int64_t end, bool compare) {
-  SRT_CHECK(!posted_);
+  SRT_CHECK(!round_.posted);
   const bool synchronous = interval().mode == Mode::kSync;
   RoundReport report{meter_.report(synchronous), decisions_digest_};
   report.round.step = end;
@@ -146,20 +146,20 @@ Status LocalUpdater::post_round(std::int64_t end, bool compare) {
   }
   if (compare) {
     report.round.digest = synchronous ? model_.digest() : anchors_digest();
-    compared_at_ = end;
+    round_.compared_at = end;
   }
   report.round.late_tags = late_;
   report.round.now_us = now_us();
   SRT_TRY(exchange_.tell({ReportKind::kRound, 0}, encode(report)));
-  posted_ = Posted{end, std::exchange(merges_, {}), std::exchange(late_, 0)};
+  round_.posted = Posted{end, std::exchange(merges_, {}), std::exchange(late_, 0)};
   return {};
 }
 
 Status LocalUpdater::decide_posted(LocalOutcome& outcome) {
-  SRT_CHECK(posted_.has_value());
+  SRT_CHECK(round_.posted.has_value());
   SRT_ASSIGN(const Reports reports, hear({ReportKind::kRound, 0}, "the end of a round"));
-  Posted posted = std::move(*posted_);
-  posted_.reset();
+  Posted posted = std::move(*round_.posted);
+  round_.posted.reset();
   SRT_ASSIGN(const auto ranks, decode_rounds(reports));
   SRT_ASSIGN(interval::RoundStats stats, interval::agree(ranks));
   totals_.divergence = posted.merges.empty() ? totals_.divergence : divergence_of(posted.merges);
@@ -175,13 +175,13 @@ Status LocalUpdater::decide_posted(LocalOutcome& outcome) {
 
 // Another end of the round came before its decision.
 Status LocalUpdater::discard_round() {
-  if (!posted_) {
+  if (!round_.posted) {
     return {};
   }
   SRT_ASSIGN([[maybe_unused]] const Reports reports, hear({ReportKind::kRound, 0}, "the end of a round"));
-  merges_.insert(merges_.begin(), posted_->merges.begin(), posted_->merges.end());
-  late_ += posted_->late;
-  posted_.reset();
+  merges_.insert(merges_.begin(), round_.posted->merges.begin(), round_.posted->merges.end());
+  late_ += round_.posted->late;
+  round_.posted.reset();
   return {};
 }
 
@@ -206,7 +206,7 @@ void LocalUpdater::note(const interval::Decision& decision) {
 
 // `anchors`: what was compared; else models.
 Status LocalUpdater::heed(const std::vector<Alarm>& alarms, bool anchors, LocalOutcome& outcome) {
-  pull_every_ = 0;
+  round_.pull_every = 0;
   const Rank donor = healthy_rank(alarms, exchange_.size());
   std::vector<int> to_repair;
   bool rolled_back = false;
@@ -219,7 +219,7 @@ Status LocalUpdater::heed(const std::vector<Alarm>& alarms, bool anchors, LocalO
         }
         break;
       case Action::kPullBack:
-        pull_every_ = std::max<std::int64_t>(interval().steps / 4, 1);
+        round_.pull_every = std::max<std::int64_t>(interval().steps / 4, 1);
         break;
       case Action::kRepair:
         to_repair.push_back(alarm.rank);

@@ -23,14 +23,16 @@ std::vector<float> list_of(std::span<const float> values) {
 
 Result<std::vector<std::byte>> LocalUpdater::saved() const {
   SRT_TRY(check_running());
-  const bool busy = posted_ || std::ranges::any_of(in_flight_, [](const auto& merge) { return merge != nullptr; });
+  const bool busy =
+      round_.posted || std::ranges::any_of(in_flight_, [](const auto& merge) { return merge != nullptr; });
   if (busy) {
     return invalid_argument("the state of local updates cannot be saved while a merge is in flight; drain() first");
   }
   WireWriter out;
   out.put(kFormat);
   out.put(digest(options_));
-  for (const std::int64_t value : {step_, round_begin_, round_end_, compared_at_, pull_every_, late_, share_}) {
+  for (const std::int64_t value :
+       {step_, round_.begin, round_.end, round_.compared_at, round_.pull_every, late_, share_}) {
     out.put(value);
   }
   out.put(decisions_digest_);
@@ -156,15 +158,15 @@ Status LocalUpdater::restore(ConstBytes saved) {
   progress_ = std::move(fragments);
   merges_ = std::move(merges);
   step_ = step;
-  round_begin_ = begin;
-  round_end_ = end;
-  compared_at_ = compared;
-  pull_every_ = pull;
+  round_.begin = begin;
+  round_.end = end;
+  round_.compared_at = compared;
+  round_.pull_every = pull;
   late_ = late;
   share_ = share;
   decisions_digest_ = decisions;
-  begun_us_ = begun_us;
-  begun_ = exchange_.now();
+  times_.begun_us = begun_us;
+  times_.begun = exchange_.now();
   begin_span("local updates, " + to_string(interval()));
   meter_.restore_losses(loss, losses);
   started_ = true;

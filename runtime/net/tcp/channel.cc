@@ -94,9 +94,9 @@ std::size_t Channel::targets(std::span<iovec> out) {
     scratch_end_ = 0;
   }
   // A payload goes straight to its place once the scratch memory holds no part of it.
-  if (payload_left_ > 0 && target_ != nullptr && scratch_end_ == 0) {
-    const auto rest = static_cast<std::size_t>(payload_left_);
-    out[0] = {target_, rest};
+  if (incoming_.left > 0 && incoming_.to != nullptr && scratch_end_ == 0) {
+    const auto rest = static_cast<std::size_t>(incoming_.left);
+    out[0] = {incoming_.to, rest};
     out[1] = {scratch_.data(), rest > kLargeRest ? kBehindPayload : kScratchBytes};
     return 2;
   }
@@ -110,12 +110,12 @@ std::size_t Channel::targets(std::span<iovec> out) {
 }
 
 Status Channel::arrived(std::size_t count) {
-  if (payload_left_ > 0 && target_ != nullptr && scratch_end_ == 0) {
-    const std::size_t direct = std::min(count, static_cast<std::size_t>(payload_left_));
-    target_ += direct;
-    payload_left_ -= direct;
+  if (incoming_.left > 0 && incoming_.to != nullptr && scratch_end_ == 0) {
+    const std::size_t direct = std::min(count, static_cast<std::size_t>(incoming_.left));
+    incoming_.to += direct;
+    incoming_.left -= direct;
     count -= direct;
-    if (payload_left_ == 0) {
+    if (incoming_.left == 0) {
       on_payload_end();
     }
   }
@@ -147,15 +147,15 @@ Status Channel::read(ConstBytes bytes) {
 // Consumes whole headers and what is there of payloads; leaves the beginning of a header.
 Status Channel::on_bytes(ConstBytes& bytes) {
   while (true) {
-    if (payload_left_ > 0) {
-      const std::size_t step = std::min(bytes.size(), static_cast<std::size_t>(payload_left_));
-      if (target_ != nullptr && step > 0) {
-        std::memcpy(target_, bytes.data(), step);
-        target_ += step;
+    if (incoming_.left > 0) {
+      const std::size_t step = std::min(bytes.size(), static_cast<std::size_t>(incoming_.left));
+      if (incoming_.to != nullptr && step > 0) {
+        std::memcpy(incoming_.to, bytes.data(), step);
+        incoming_.to += step;
       }
       bytes = bytes.subspan(step);
-      payload_left_ -= step;
-      if (payload_left_ > 0) {
+      incoming_.left -= step;
+      if (incoming_.left > 0) {
         return {};
       }
       on_payload_end();
@@ -173,9 +173,9 @@ Status Channel::on_header(const FrameHeader& header) {
   if (peer_bye_) {
     return corrupt("rank " + std::to_string(peer_) + " went on after its last frame");
   }
-  header_ = header;
-  payload_left_ = has_payload(header.type) ? header.length : 0;
-  target_ = nullptr;
+  incoming_.header = header;
+  incoming_.left = has_payload(header.type) ? header.length : 0;
+  incoming_.to = nullptr;
   switch (header.type) {
     case FrameType::kEager:
       SRT_TRY(on_eager(header));
@@ -198,19 +198,19 @@ Status Channel::on_header(const FrameHeader& header) {
     case FrameType::kWelcome:
       return corrupt("rank " + std::to_string(peer_) + " sent a second welcome");
   }
-  if (payload_left_ == 0) {
+  if (incoming_.left == 0) {
     on_payload_end();
   }
   return {};
 }
 
 void Channel::on_payload_end() {
-  if (header_.type == FrameType::kEager) {
+  if (incoming_.header.type == FrameType::kEager) {
     on_eager_end();
   } else {
     on_data_end();
   }
-  target_ = nullptr;
+  incoming_.to = nullptr;
 }
 
 void Channel::on_bye() {

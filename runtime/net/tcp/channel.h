@@ -92,6 +92,15 @@ class Channel {
   struct Posted;
   struct Waiting;
   struct Early;
+  // The frame being read.
+  struct Incoming {
+    FrameHeader header;
+    std::uint64_t left = 0;         // of its payload
+    std::byte* to = nullptr;        // the next byte of the payload; nullptr: the payload is dropped
+    Posted* data = nullptr;         // kData: the message in posted_ that the frame belongs to
+    std::unique_ptr<Posted> eager;  // kEager: its receive, taken out of posted_
+    Early* early = nullptr;         // kEager without a receive
+  };
 
   static std::size_t cost(std::size_t bytes);
   Expectation expected(const Posted& posted) const;
@@ -148,18 +157,13 @@ class Channel {
   std::vector<std::vector<std::byte>> spare_;  // memory of early messages, for the next ones
   std::size_t spare_bytes_ = 0;                // never more than the window, or 1 MiB
   std::size_t window_used_ = 0;
-  std::size_t credit_owed_ = 0;  // free again and not yet told
+  std::size_t credit_due_ = 0;  // free again; returned to the peer in one message
 
   // The frame being read.
   std::vector<std::byte> scratch_;
   std::size_t scratch_begin_ = 0;
   std::size_t scratch_end_ = 0;
-  FrameHeader header_;
-  std::uint64_t payload_left_ = 0;
-  std::byte* target_ = nullptr;           // where the payload goes; nullptr: dropped
-  Posted* data_target_ = nullptr;         // kData: the message in posted_ it belongs to
-  std::unique_ptr<Posted> eager_target_;  // kEager: its receive, taken out of posted_
-  Early* early_target_ = nullptr;         // kEager: nobody waits for it yet
+  Incoming incoming_;
 };
 
 }  // namespace sirtaki::net

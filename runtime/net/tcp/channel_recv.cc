@@ -36,7 +36,7 @@ void Channel::recv(const Envelope& envelope, Bytes out, Done done) {
     take_early(std::move(*early), envelope, std::move(posted));
     return;
   }
-  if (!failed_) {
+  if (!failed_.ok()) {
     complete(std::move(posted->done), failed_);
     return;
   }
@@ -104,7 +104,7 @@ void Channel::keep_memory(std::vector<std::byte> memory) {
 
 void Channel::reject(const Envelope& envelope, Posted& posted, const Expectation& there) {
   complete(std::move(posted.done), mismatch_error(peer_, expected(posted), there));
-  if (failed_.is_ok()) {
+  if (failed_.ok()) {
     Envelope reply = envelope;
     reply.check = posted.check;
     outbox_.push_control(frame(FrameType::kReject, reply, posted.out.size()));
@@ -120,10 +120,10 @@ void Channel::permit(const Envelope& envelope, Posted& posted) {
 
 void Channel::give_credit(std::size_t bytes) {
   window_used_ -= bytes;
-  credit_owed_ += bytes;
-  if (credit_owed_ >= shared_.limits.window_bytes / 4 && failed_.is_ok()) {
-    outbox_.push_control(frame(FrameType::kCredit, {}, credit_owed_));
-    credit_owed_ = 0;
+  credit_due_ += bytes;
+  if (credit_due_ >= shared_.limits.window_bytes / 4 && failed_.ok()) {
+    outbox_.push_control(frame(FrameType::kCredit, {}, credit_due_));
+    credit_due_ = 0;
   }
 }
 
@@ -133,18 +133,18 @@ Status Channel::on_eager(const FrameHeader& header) {
                    " bytes in one frame; at most " + std::to_string(shared_.limits.eager_bytes) + " are allowed");
   }
   const auto length = static_cast<std::size_t>(header.length);
-  if (cost(length) > shared_.limits.window_bytes - window_used_ - credit_owed_) {
+  if (cost(length) > shared_.limits.window_bytes - window_used_ - credit_due_) {
     return corrupt("rank " + std::to_string(peer_) + " exceeds its window of small messages");
   }
   window_used_ += cost(length);
-  if (!failed_ || shared_.tombstones->find(header.tag) != nullptr) {
+  if (!failed_.ok() || shared_.tombstones->find(header.tag) != nullptr) {
     return {};
   }
   const Expectation there{header.length, header.check};
   if (auto posted = posted_.take_if(header.tag, header.slot, [](const auto& entry) { return !entry->announced; })) {
     if (expected(**posted) == there) {
-      eager_target_ = std::move(*posted);
-      target_ = eager_target_->out.data();
+      incoming_.eager = std::move(*posted);
+      incoming_.to = incoming_.eager->out.data();
       return {};
     }
     Envelope envelope;
@@ -156,38 +156,38 @@ Status Channel::on_eager(const FrameHeader& header) {
   auto early = std::make_unique<Early>();
   early->there = there;
   early->data = early_memory(length);
-  early_target_ = early.get();
-  target_ = early->data.data();
+  incoming_.early = early.get();
+  incoming_.to = early->data.data();
   early_.push(header.tag, header.slot, std::move(early));
   return {};
 }
 
 void Channel::on_eager_end() {
-  const auto length = static_cast<std::size_t>(header_.length);
+  const auto length = static_cast<std::size_t>(incoming_.header.length);
   ++counters_.messages_received;
   counters_.bytes_received += length;
-  if (early_target_ != nullptr) {
-    Early* const target = std::exchange(early_target_, nullptr);
+  if (incoming_.early != nullptr) {
+    Early* const target = std::exchange(incoming_.early, nullptr);
     target->whole = true;
     if (target->receiver) {
-      auto early =
-          early_.take_if(header_.tag, header_.slot, [target](const auto& entry) { return entry.get() == target; });
+      auto early = early_.take_if(incoming_.header.tag, incoming_.header.slot,
+                                  [target](const auto& entry) { return entry.get() == target; });
       auto receiver = std::move((*early)->receiver);
       finish_early(std::move(*early), std::move(receiver));
     }
     return;
   }
   give_credit(cost(length));
-  if (eager_target_) {
-    complete(std::move(eager_target_->done), {});
-    eager_target_.reset();
+  if (incoming_.eager) {
+    complete(std::move(incoming_.eager->done), {});
+    incoming_.eager.reset();
   } else {
     counters_.bytes_dropped += length;
   }
 }
 
 Status Channel::on_rts(const FrameHeader& header) {
-  if (!failed_ || shared_.tombstones->find(header.tag) != nullptr) {
+  if (!failed_.ok() || shared_.tombstones->find(header.tag) != nullptr) {
     return {};
   }
   const Expectation there{header.length, header.check};
@@ -237,19 +237,19 @@ Status Channel::on_data(const FrameHeader& header) {
   if (posted.received == 0) {
     posted.begin = shared_.clock->now();
   }
-  data_target_ = &posted;
-  target_ = posted.out.data() + posted.received;
+  incoming_.data = &posted;
+  incoming_.to = posted.out.data() + posted.received;
   return {};
 }
 
 void Channel::on_data_end() {
-  if (data_target_ == nullptr) {
-    counters_.bytes_dropped += header_.length;
+  if (incoming_.data == nullptr) {
+    counters_.bytes_dropped += incoming_.header.length;
     return;
   }
-  Posted* const target = std::exchange(data_target_, nullptr);
-  target->received += static_cast<std::size_t>(header_.length);
-  counters_.bytes_received += header_.length;
+  Posted* const target = std::exchange(incoming_.data, nullptr);
+  target->received += static_cast<std::size_t>(incoming_.header.length);
+  counters_.bytes_received += incoming_.header.length;
   if (target->received < target->out.size()) {
     return;
   }
@@ -279,29 +279,29 @@ void Channel::cancel_receives(const TagGroup& tags, const Status& cause) {
       give_credit(cost(early->data.size()));
     }
   }
-  if (payload_left_ == 0 || !tags.contains(header_.tag)) {
+  if (incoming_.left == 0 || !tags.contains(incoming_.header.tag)) {
     return;
   }
-  if (eager_target_) {
-    complete(std::move(eager_target_->done), cause);
-    eager_target_.reset();
+  if (incoming_.eager) {
+    complete(std::move(incoming_.eager->done), cause);
+    incoming_.eager.reset();
   }
-  early_target_ = nullptr;
-  data_target_ = nullptr;
-  target_ = nullptr;
+  incoming_.early = nullptr;
+  incoming_.data = nullptr;
+  incoming_.to = nullptr;
 }
 
 void Channel::fail_receives(const Status& cause, bool keep_arrived) {
   for (auto& posted : posted_.take_all()) {
     complete(std::move(posted->done), cause);
   }
-  if (eager_target_) {
-    complete(std::move(eager_target_->done), cause);
-    eager_target_.reset();
+  if (incoming_.eager) {
+    complete(std::move(incoming_.eager->done), cause);
+    incoming_.eager.reset();
   }
-  early_target_ = nullptr;
-  data_target_ = nullptr;
-  target_ = nullptr;
+  incoming_.early = nullptr;
+  incoming_.data = nullptr;
+  incoming_.to = nullptr;
   auto dropped = early_.take_where([keep_arrived](const auto& early) { return !keep_arrived || !early->whole; });
   for (auto& early : dropped) {
     if (early->receiver) {

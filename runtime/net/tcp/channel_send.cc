@@ -13,7 +13,7 @@ constexpr std::size_t kMaxPermits = 1 << 20;
 }  // namespace
 
 void Channel::send(const Envelope& envelope, ConstBytes data, Done done) {
-  if (!failed_) {
+  if (!failed_.ok()) {
     complete(std::move(done), failed_);
     return;
   }
@@ -91,7 +91,7 @@ Status Channel::on_cts(const FrameHeader& header) {
     }
     return {};
   }
-  if (!failed_ || shared_.tombstones->find(header.tag) != nullptr) {
+  if (!failed_.ok() || shared_.tombstones->find(header.tag) != nullptr) {
     return {};
   }
   if (permits_.size() >= kMaxPermits) {

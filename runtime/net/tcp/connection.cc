@@ -53,7 +53,7 @@ void Connection::start(ConstBytes early, bool accepted) {
   if (accepted) {
     channel_.welcome();
   }
-  if (const Status status = channel_.read(early); !status) {
+  if (const Status status = channel_.read(early); !status.ok()) {
     end(status);
     return;
   }
@@ -118,7 +118,7 @@ void Connection::read_some(std::size_t budget) {
       return;
     }
     const auto received = static_cast<std::size_t>(count);
-    if (const Status status = channel_.arrived(received); !status) {
+    if (const Status status = channel_.arrived(received); !status.ok()) {
       end(status.with_context("data connection to " + name_));
       return;
     }
@@ -197,7 +197,7 @@ void Connection::end(const Status& cause) {
   const auto self = shared_from_this();
   close();
   const Status left(Code::kPeerLost, name_ + " has left", {channel_.peer(), {}});
-  channel_.fail(cause ? left : cause, true);
+  channel_.fail(cause.ok() ? left : cause, true);
   host_.on_end(channel_.peer(), leaving_ ? Status() : cause);
 }
 

@@ -30,7 +30,7 @@ Channel* Transport::Impl::channel(Rank peer) {
 }
 
 Status Transport::Impl::refuse(const Envelope& envelope) const {
-  if (!failed_) {
+  if (!failed_.ok()) {
     return failed_;
   }
   if (connections_.empty() || connections_[static_cast<std::size_t>(envelope.peer)] == nullptr) {
@@ -44,7 +44,7 @@ void Transport::Impl::send(const Envelope& envelope, ConstBytes data, Done done)
   SRT_IN_LOOP(loop_);
   SRT_CHECK(envelope.peer >= 0 && envelope.peer < size_ && envelope.peer != rank_);
   schedule_turn();
-  if (Status refused = refuse(envelope); !refused) {
+  if (Status refused = refuse(envelope); !refused.ok()) {
     completions_.add(std::move(done), std::move(refused));
     return;
   }
@@ -55,7 +55,7 @@ void Transport::Impl::recv(const Envelope& envelope, Bytes out, Done done) {
   SRT_IN_LOOP(loop_);
   SRT_CHECK(envelope.peer >= 0 && envelope.peer < size_ && envelope.peer != rank_);
   schedule_turn();
-  if (Status refused = refuse(envelope); !refused) {
+  if (Status refused = refuse(envelope); !refused.ok()) {
     completions_.add(std::move(done), std::move(refused));
     return;
   }
@@ -77,7 +77,7 @@ void Transport::Impl::fail(const Status& cause) {
   SRT_IN_LOOP(loop_);
   schedule_turn();
   failed_.update(cause);
-  if (connect_done_) {
+  if (connecting_.done) {
     mesh_failed(failed_);
   }
   for (const auto& connection : connections_) {
@@ -143,7 +143,7 @@ void Transport::Impl::flush_all() {
 }
 
 void Transport::Impl::on_end(Rank peer, const Status& cause) {
-  if (!cause && lost_[static_cast<std::size_t>(peer)].is_ok()) {
+  if (!cause.ok() && lost_[static_cast<std::size_t>(peer)].ok()) {
     lost_[static_cast<std::size_t>(peer)] = cause;
     completions_.add(
         [weak = weak_from_this(), peer](const Status& status) {
@@ -153,7 +153,7 @@ void Transport::Impl::on_end(Rank peer, const Status& cause) {
           }
         },
         cause);
-    if (connect_done_) {
+    if (connecting_.done) {
       mesh_failed(cause.with_context("while the ranks connect"));
     }
   }
@@ -174,17 +174,17 @@ std::vector<PeerStats> Transport::Impl::stats() const {
 
 Duration Transport::Impl::round_trip() {
   const TimePoint now = loop_.now();
-  if (round_trip_read_ && now - *round_trip_read_ < kRoundTripAge) {
-    return round_trip_;
+  if (round_trip_.read_at && now - *round_trip_.read_at < kRoundTripAge) {
+    return round_trip_.value;
   }
-  round_trip_read_ = now;
-  round_trip_ = Duration(0);
+  round_trip_.read_at = now;
+  round_trip_.value = Duration(0);
   for (const auto& connection : connections_) {
     if (connection && connection->open()) {
-      round_trip_ = std::max(round_trip_, connection->round_trip());
+      round_trip_.value = std::max(round_trip_.value, connection->round_trip());
     }
   }
-  return round_trip_;
+  return round_trip_.value;
 }
 
 void Transport::Impl::close(Done done) {
@@ -194,7 +194,7 @@ void Transport::Impl::close(Done done) {
   close_done_ = std::move(done);
   fail({Code::kShutdown, "the transport is closed"});
   gate_.reset();
-  early_.take();  // they are not to wait for a welcome
+  connecting_.early.take();  // they are not to wait for a welcome
   close_timer_ = loop_.after(options_.close_timeout, [weak = weak_from_this()] {
     if (const auto self = weak.lock()) {
       for (const auto& connection : self->connections_) {
@@ -231,10 +231,10 @@ void Transport::Impl::close_progress() {
 
 void Transport::Impl::destroy() {
   destroyed_ = true;
-  loop_.cancel(connect_timer_);
+  loop_.cancel(connecting_.timer);
   loop_.cancel(close_timer_);
   gate_.reset();
-  for (const auto& dialer : dialers_) {
+  for (const auto& dialer : connecting_.dialers) {
     if (dialer) {
       dialer->abandon();
     }

@@ -59,6 +59,17 @@ class Transport::Impl final : public Connection::Host,
     rendezvous::Greeted greeted;
     Hello hello;
   };
+  // From connect() until its callback.
+  struct Connecting {
+    rendezvous::Early<Arrival> early;                           // proved themselves before connect()
+    std::vector<std::shared_ptr<rendezvous::Dialing>> dialers;  // by rank; null where none
+    Done done;
+    TimerId timer;
+  };
+  struct RoundTrip {
+    Duration value = Duration(0);
+    std::optional<TimePoint> read_at;
+  };
 
   // transport_mesh.cc
   void on_guest(rendezvous::Guest guest) override;
@@ -91,17 +102,12 @@ class Transport::Impl final : public Connection::Host,
   Tombstones tombstones_;
   std::vector<TransferSample> samples_;
 
+  Connecting connecting_;
   std::optional<rendezvous::Membership> membership_;
-  rendezvous::Early<Arrival> early_;                           // proved themselves before connect()
-  std::vector<std::shared_ptr<rendezvous::Dialing>> dialers_;  // by rank; null where none
-  std::vector<std::shared_ptr<Connection>> connections_;       // by rank; null for this one and until connected
-  std::vector<Status> lost_;                                   // by rank
-  Done connect_done_;
-  TimerId connect_timer_;
-
+  std::vector<std::shared_ptr<Connection>> connections_;  // by rank; null for this one and until connected
+  std::vector<Status> lost_;                              // by rank
   bool one_host_ = false;
-  Duration round_trip_ = Duration(0);
-  std::optional<TimePoint> round_trip_read_;
+  RoundTrip round_trip_;
 
   Status failed_;
   bool turn_scheduled_ = false;

@@ -45,14 +45,14 @@ void Transport::Impl::connect(const rendezvous::Membership& membership, Rank ran
   one_host_ = membership.host_count() == 1;
   const auto count = static_cast<std::size_t>(size_);
   connections_.resize(count);
-  dialers_.resize(count);
+  connecting_.dialers.resize(count);
   lost_.resize(count);
-  connect_done_ = std::move(done);
-  if (!failed_) {
+  connecting_.done = std::move(done);
+  if (!failed_.ok()) {
     mesh_failed(failed_);
     return;
   }
-  connect_timer_ = loop_.after(options_.connect_timeout, [weak = weak_from_this()] {
+  connecting_.timer = loop_.after(options_.connect_timeout, [weak = weak_from_this()] {
     if (const auto self = weak.lock()) {
       self->on_connect_deadline();
     }
@@ -60,7 +60,7 @@ void Transport::Impl::connect(const rendezvous::Membership& membership, Rank ran
   for (Rank peer = 0; peer < rank_; ++peer) {
     dial(peer);
   }
-  for (Arrival& arrival : early_.take()) {
+  for (Arrival& arrival : connecting_.early.take()) {
     admit(std::move(arrival));
   }
   mesh_progress();
@@ -88,7 +88,7 @@ void Transport::Impl::dial(Rank peer) {
   setup.check_welcome = [this, peer](ConstBytes bytes) { return check_welcome(peer, bytes); };
   setup.timeout = options_.connect_timeout;
   setup.handshake_timeout = options_.handshake_timeout;
-  auto& dialer = dialers_[static_cast<std::size_t>(peer)];
+  auto& dialer = connecting_.dialers[static_cast<std::size_t>(peer)];
   dialer = std::make_shared<rendezvous::Dialing>(std::move(setup));
   dialer->run([weak = weak_from_this(), peer](Result<rendezvous::Greeted> result) {
     if (const auto self = weak.lock()) {
@@ -98,8 +98,8 @@ void Transport::Impl::dial(Rank peer) {
 }
 
 void Transport::Impl::on_dialed(Rank peer, Result<rendezvous::Greeted> result) {
-  const auto dialer = std::move(dialers_[static_cast<std::size_t>(peer)]);
-  if (!connect_done_) {
+  const auto dialer = std::move(connecting_.dialers[static_cast<std::size_t>(peer)]);
+  if (!connecting_.done) {
     return;
   }
   if (!result) {
@@ -113,7 +113,7 @@ void Transport::Impl::on_dialed(Rank peer, Result<rendezvous::Greeted> result) {
   }
   std::vector<std::byte>& rest = result->rest;
   const auto welcome = decode_frame(ConstBytes(rest).first<kFrameBytes>(), membership_->epoch);
-  if (const Status status = check_limits(peer, limits_of_welcome(*welcome)); !status) {
+  if (const Status status = check_limits(peer, limits_of_welcome(*welcome)); !status.ok()) {
     mesh_failed(status);
     return;
   }
@@ -144,14 +144,14 @@ void Transport::Impl::on_guest(rendezvous::Guest guest) {
   hello.limits.eager_bytes = static_cast<std::size_t>(reader.get<std::uint64_t>());
   hello.limits.window_bytes = static_cast<std::size_t>(reader.get<std::uint64_t>());
   hello.limits.fragment_bytes = static_cast<std::size_t>(reader.get<std::uint64_t>());
-  if (!reader.finish("the hello of a data connection")) {
+  if (!reader.finish("the hello of a data connection").ok()) {
     return;
   }
   Arrival arrival{std::move(greeted), hello};
   if (membership_) {
     admit(std::move(arrival));
   } else {
-    early_.keep(std::move(arrival), static_cast<std::size_t>(options_.ranks));
+    connecting_.early.keep(std::move(arrival), static_cast<std::size_t>(options_.ranks));
   }
 }
 
@@ -168,7 +168,7 @@ void Transport::Impl::admit(Arrival arrival) {
       connections_[static_cast<std::size_t>(hello.rank)] != nullptr || closing_) {
     return;  // of another epoch, or nobody this rank waits for: the socket closes
   }
-  if (const Status status = check_limits(hello.rank, hello.limits); !status) {
+  if (const Status status = check_limits(hello.rank, hello.limits); !status.ok()) {
     mesh_failed(status);
   }
   // Attached even then: the welcome tells the other side why.
@@ -198,7 +198,7 @@ void Transport::Impl::attach(Rank peer, rendezvous::Greeted greeted, bool accept
   Connection::Socket socket{std::move(greeted.socket), options_.dead_time, fragment, unsent};
   auto connection = std::make_shared<Connection>(std::move(socket), shared_, peer, describe(peer), *this);
   connections_[static_cast<std::size_t>(peer)] = connection;
-  if (!failed_) {
+  if (!failed_.ok()) {
     connection->channel().fail(failed_, false);
   }
   connection->start(greeted.rest, accepted);
@@ -207,7 +207,7 @@ void Transport::Impl::attach(Rank peer, rendezvous::Greeted greeted, bool accept
 }
 
 void Transport::Impl::mesh_progress() {
-  if (!connect_done_) {
+  if (!connecting_.done) {
     return;
   }
   for (Rank peer = 0; peer < size_; ++peer) {
@@ -215,24 +215,24 @@ void Transport::Impl::mesh_progress() {
       return;
     }
   }
-  loop_.cancel(connect_timer_);
-  completions_.add(std::move(connect_done_), {});
-  connect_done_ = Done();
+  loop_.cancel(connecting_.timer);
+  completions_.add(std::move(connecting_.done), {});
+  connecting_.done = Done();
   schedule_turn();
 }
 
 void Transport::Impl::mesh_failed(const Status& cause) {
-  if (!connect_done_) {
+  if (!connecting_.done) {
     return;
   }
-  loop_.cancel(connect_timer_);
-  for (const auto& dialer : dialers_) {
+  loop_.cancel(connecting_.timer);
+  for (const auto& dialer : connecting_.dialers) {
     if (dialer) {
       dialer->abandon();
     }
   }
-  completions_.add(std::move(connect_done_), cause);
-  connect_done_ = Done();
+  completions_.add(std::move(connecting_.done), cause);
+  connecting_.done = Done();
   failed_.update(cause);
   for (const auto& connection : connections_) {
     if (connection) {
@@ -250,7 +250,7 @@ void Transport::Impl::on_connect_deadline() {
       continue;
     }
     first = first < 0 ? peer : first;
-    const auto& dialer = dialers_[static_cast<std::size_t>(peer)];
+    const auto& dialer = connecting_.dialers[static_cast<std::size_t>(peer)];
     missing += (missing.empty() ? "" : "; ") + describe(peer) +
                (dialer ? " cannot be reached at " + dialer->last_address() + ": " + dialer->last_error()
                        : " has not connected to this rank");
