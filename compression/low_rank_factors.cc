@@ -81,7 +81,7 @@ void LowRankFactors::restore(ConstBytes state) {
   const auto starts = in.get<std::uint64_t>();
   std::vector<float> q = in.get_list<float>();
   const bool sane = q.size() == q_.size() && std::ranges::all_of(q, [](float value) { return std::isfinite(value); });
-  if (in.finish("factors of low rank") && sane) {
+  if (in.finish("factors of low rank").ok() && sane) {
     fresh_ = fresh;
     starts_ = starts;
     q_ = std::move(q);

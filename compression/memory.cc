@@ -118,7 +118,7 @@ std::vector<std::byte> CodecState::remembered() const {
 
 void CodecState::recall(ConstBytes remembered) {
   Remembered found;
-  if (!read(remembered, found) || found.numel != shape_.numel) {
+  if (!read(remembered, found).ok() || found.numel != shape_.numel) {
     return;
   }
   if (found.codec != codec_.id() || found.params != params_) {

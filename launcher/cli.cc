@@ -195,7 +195,7 @@ Status parse_own_options(CLI::App& app, const std::vector<std::string>& argument
   } catch (const CLI::ParseError& error) {
     return invalid_argument(std::string(error.what()) + " (sirtakirun --help explains the options)");
   }
-  return Status::ok();
+  return Status();
 }
 
 // Values that need more than CLI11 checks.
@@ -229,7 +229,7 @@ Status convert(const RawOptions& raw, const CLI::App& app, RunOptions& run) {
   for (const auto& [name, text] : raw.runtime) {
     run.option_lines += option_line(name, text);
   }
-  return Status::ok();
+  return Status();
 }
 
 }  // namespace

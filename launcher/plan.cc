@@ -67,7 +67,7 @@ Status add_configuration(const RunOptions& options, const Environment& environme
     plan.variables.emplace_back(kCommandLineVariable, lines);
   }
   SRT_ASSIGN(plan.config, load_config(sources));
-  return Status::ok();
+  return Status();
 }
 
 Result<std::string> own_path() {

@@ -35,7 +35,7 @@ static_assert(static_cast<int>(Code::kNonFinite) == SIRTAKI_NON_FINITE);
 
 sirtaki_status report(const Status& status) noexcept {
   const auto code = static_cast<sirtaki_status>(status.code());
-  if (status) {
+  if (status.ok()) {
     return code;
   }
   LastError& error = last_error();

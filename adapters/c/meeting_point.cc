@@ -160,12 +160,13 @@ Result<rendezvous::Secret> MeetingPoint::configured_secret(const Config& config)
   }
   auto secret = rendezvous::Secret::from_fd(config.job.secret_fd);
   if (!secret) {
-    return file_error ? secret
-                      : Result<rendezvous::Secret>(unavailable(
-                            "the job's secret does not reach this process: " + std::string(secret.status().text()) +
-                            "; and " + std::string(file_error.text()) +
-                            ". Run as the user who runs sirtakirun, in the same container (or PID namespace), or let "
-                            "the wrapper keep descriptors open (subprocess: close_fds=False, pass_fds)"));
+    return file_error.ok()
+               ? secret
+               : Result<rendezvous::Secret>(unavailable(
+                     "the job's secret does not reach this process: " + std::string(secret.status().text()) + "; and " +
+                     std::string(file_error.text()) +
+                     ". Run as the user who runs sirtakirun, in the same container (or PID namespace), or let "
+                     "the wrapper keep descriptors open (subprocess: close_fds=False, pass_fds)"));
   }
   fd_secret_ = *secret;
   return *fd_secret_;

@@ -128,7 +128,7 @@ Status write_meeting(const std::string& path, const Meeting& meeting) {
   const Status written = write_all(fd, std::to_string(getpid()) + " " + start_time(getpid()).value_or("0") + "\n" +
                                            meeting.endpoint + "\n" + meeting.secret.to_hex() + "\n");
   close(fd);
-  if (!written) {
+  if (!written.ok()) {
     unlink(temporary.c_str());
     return written.with_context("cannot write " + temporary);
   }

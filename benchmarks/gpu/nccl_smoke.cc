@@ -70,7 +70,7 @@ class FolderIds final : public IdExchange {
       put = folder_.put(name, std::string(own->internal, sizeof(own->internal)));
     }
     loop_.post([this, name, put, moved = std::move(done)]() mutable {
-      if (!put) {
+      if (!put.ok()) {
         moved(put);
         return;
       }
@@ -233,11 +233,11 @@ class Smoke {
   void run(NcclCollectives& collectives, Done done) {
     collectives_ = &collectives;
     done_ = std::move(done);
-    if (const Status status = prepare(); !status) {
+    if (const Status status = prepare(); !status.ok()) {
       finish(status);
       return;
     }
-    collectives.connect(1, [this](const Status& connected) { connected ? start_all() : finish(connected); });
+    collectives.connect(1, [this](const Status& connected) { connected.ok() ? start_all() : finish(connected); });
   }
 
  private:
@@ -285,7 +285,7 @@ class Smoke {
     for (const Case& one : cases_) {
       collectives_->start_work(one.args, {.ready = ready_, .finished = {}, .queued = {}},
                                [this, &one](const Status& status) {
-                                 if (!status) {
+                                 if (!status.ok()) {
                                    finish(status.with_context(one.name));
                                  } else if (++arrived_ == cases_.size()) {
                                    fetch();
@@ -300,7 +300,7 @@ class Smoke {
       status.update(device_.copy(stream_, memory.came.data(), memory.got.data(), memory.got.size()));
     }
     status.update(device_.record(fetched_, stream_));
-    status ? wait_for_copies() : finish(status);
+    status.ok() ? wait_for_copies() : finish(status);
   }
 
   void wait_for_copies() {
@@ -334,11 +334,11 @@ class Smoke {
     if (!done_) {
       return;
     }
-    if (!status) {
+    if (!status.ok()) {
       std::exchange(done_, {})(status);
       return;
     }
-    if (const Status put = folder_.put("end." + std::to_string(rank_), ""); !put) {
+    if (const Status put = folder_.put("end." + std::to_string(rank_), ""); !put.ok()) {
       std::exchange(done_, {})(put);
       return;
     }
@@ -418,7 +418,7 @@ int run(const Arguments& arguments) {
   Status made;
   loop.run_sync([&] { made = make(arguments, *plugin, library->api, log, loop, world); });
   std::promise<Status> promise;
-  if (made) {
+  if (made.ok()) {
     loop.run_sync(
         [&] { world.smoke->run(*world.collectives, [&](const Status& status) { promise.set_value(status); }); });
     auto ended = promise.get_future();
@@ -435,7 +435,7 @@ int run(const Arguments& arguments) {
     world.smoke.reset();
   });
   loop.stop();  // what still looks for a file does so no more
-  if (!made) {
+  if (!made.ok()) {
     return fail(arguments, made, no_device ? 2 : 1);
   }
   std::printf("rank %d of %d: %zu collectives as expected, NCCL %s of %s\n", arguments.rank, arguments.size, count,

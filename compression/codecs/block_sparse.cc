@@ -83,7 +83,7 @@ std::optional<BlockSelection> KernelSparse::selection(Params params, const Shape
 Status BlockTopk::check(Params params, const Shape& shape) const {
   Status status =
       check_params(name(), params, {{"feedback", 0, 1}, {"block", 1, kLargestBlock}, {"blocks", 1, kMostBlocks}});
-  if (!status) {
+  if (!status.ok()) {
     return status;
   }
   const std::int64_t blocks = (shape.numel + params[params::kBlock] - 1) / params[params::kBlock];

@@ -82,7 +82,7 @@ Status GroupTopk::check(Params params, const Shape& /*shape*/) const {
                                              kMomentumRange,
                                              {"nesterov", 0, 1}},
                                             kLargestGroup));
-  if (!status) {
+  if (!status.ok()) {
     return status;
   }
   const std::int64_t most = std::max(params[params::kKeep], warm_up_of(params).first);

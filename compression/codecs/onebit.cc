@@ -35,7 +35,7 @@ class OnebitCoder final : public Coder {
 Status Onebit::check(Params params, const Shape& /*shape*/) const {
   Status status = check_params(name(), params,
                                {{"feedback", 0, 1}, {"block", kernels::kOnebitChunk, kernels::kOnebitLargestBlock}});
-  if (status && params[params::kBlock] % kernels::kOnebitChunk != 0) {
+  if (status.ok() && params[params::kBlock] % kernels::kOnebitChunk != 0) {
     return invalid_argument("codec " + std::string(name()) + ": block is " + std::to_string(params[params::kBlock]) +
                             "; allowed are multiples of " + std::to_string(kernels::kOnebitChunk));
   }

@@ -113,7 +113,7 @@ class ThresholdSparseCoder final : public Coder {
     const auto threshold = own.get<float>();
     const auto wanted = own.get<std::int64_t>();
     const auto uses = own.get<std::int64_t>();
-    if (own.finish("a threshold") && std::isfinite(threshold) && threshold >= 0 && uses >= 0) {
+    if (own.finish("a threshold").ok() && std::isfinite(threshold) && threshold >= 0 && uses >= 0) {
       // A threshold for another density does not apply.
       threshold_ = wanted == room_.wanted ? threshold : 0;
       uses_ = uses;
@@ -170,7 +170,7 @@ Status ThresholdSparse::check(Params params, const Shape& shape) const {
                                              kMomentumRange,
                                              {"nesterov", 0, 1}},
                                             params::kOne));
-  if (status && shape.numel > kMostElements) {
+  if (status.ok() && shape.numel > kMostElements) {
     return invalid_argument("codec " + std::string(name()) + ": a tensor has " + std::to_string(shape.numel) +
                             " elements; at most " + std::to_string(kMostElements) + " are allowed");
   }

@@ -83,7 +83,7 @@ void AgentLink::on_channel_frame(const Frame& frame) {
 void AgentLink::on_channel_end(const Status& status) {
   channel_end_ = status;
   channel_->close();
-  if (!status && pid_ > 0) {
+  if (!status.ok() && pid_ > 0) {
     kill(pid_, placement_.local ? SIGTERM : SIGKILL);  // it no longer makes sense
   }
   linger_.expires_after(kExitLinger);
@@ -159,13 +159,13 @@ void AgentLink::resolve() {
     return;
   }
   state_ = State::kGone;
-  const Status status = exit_code_of(*wait_status_) == 0 && *channel_end_ ? Status::ok() : why_ended();
+  const Status status = exit_code_of(*wait_status_) == 0 && channel_end_->ok() ? Status() : why_ended();
   events_.on_gone(*this, status);
 }
 
 Status AgentLink::why_ended() const {
   const std::string where = "host " + placement_.host + ": ";
-  if (!*channel_end_ && channel_end_->code() == Code::kCorrupt) {
+  if (!channel_end_->ok() && channel_end_->code() == Code::kCorrupt) {
     const std::string junk = channel_->junk().substr(0, 200);
     return corrupt(where + "what answers there is no agent of sirtakirun (" + std::string(channel_end_->text()) +
                    (junk.empty() ? "" : "; it begins with: " + junk) + "); check --remote-path");

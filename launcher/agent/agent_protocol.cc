@@ -70,13 +70,13 @@ Status FrameDecoder::find_preamble() {
     junk_ = view.substr(0, at);
     buffer_.erase(buffer_.begin(), buffer_.begin() + static_cast<std::ptrdiff_t>(at + kPreamble.size()));
     searching_ = false;
-    return Status::ok();
+    return Status();
   }
   junk_ = view.substr(0, kMaxJunk);
   if (view.size() > kMaxJunk + kPreamble.size()) {
     return corrupt("no agent behind the first " + std::to_string(kMaxJunk) + " bytes");
   }
-  return Status::ok();
+  return Status();
 }
 
 Status FrameDecoder::feed(ConstBytes bytes, std::vector<Frame>& out) {
@@ -84,7 +84,7 @@ Status FrameDecoder::feed(ConstBytes bytes, std::vector<Frame>& out) {
   buffer_.insert(buffer_.end(), bytes.begin(), bytes.end());
   if (searching_) {
     failed_ = find_preamble();
-    if (!failed_ || searching_) {
+    if (!failed_.ok() || searching_) {
       return failed_;
     }
   }
@@ -104,7 +104,7 @@ Status FrameDecoder::feed(ConstBytes bytes, std::vector<Frame>& out) {
     used += kHeader + length;
   }
   buffer_.erase(buffer_.begin(), buffer_.begin() + static_cast<std::ptrdiff_t>(used));
-  return Status::ok();
+  return Status();
 }
 
 std::vector<std::byte> encode(const Hello& message) {

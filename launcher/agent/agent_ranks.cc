@@ -59,7 +59,7 @@ void RankProcesses::spawn_all(const Spawn& request) {
   constexpr std::size_t kOwn = 24;
   const std::size_t needed = kOwn + 2 * static_cast<std::size_t>(request.ranks);
   const Status enough = check_open_files(needed, "starting " + std::to_string(request.ranks) + " ranks");
-  Result<FileDescriptor> secret = enough ? memory_file(request.secret_hex) : Result<FileDescriptor>(enough);
+  Result<FileDescriptor> secret = enough.ok() ? memory_file(request.secret_hex) : Result<FileDescriptor>(enough);
   if (!secret) {
     send_(FrameType::kSpawnFailed, encode(SpawnFailed{request.first_rank, 1, std::string(secret.status().text())}));
     return;

@@ -23,7 +23,7 @@ void FrameChannel::read_more() {
       return;
     }
     if (error) {
-      end(error == asio::error::eof ? Status::ok() : unavailable(error.message()));
+      end(error == asio::error::eof ? Status() : unavailable(error.message()));
       return;
     }
     std::vector<Frame> frames;
@@ -34,7 +34,7 @@ void FrameChannel::read_more() {
       }
       handlers_.on_frame(frame);
     }
-    if (!status) {
+    if (!status.ok()) {
       end(status);
     } else if (!ended_) {
       read_more();

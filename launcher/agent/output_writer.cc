@@ -124,13 +124,13 @@ Status RankFiles::write(Rank rank, OutputStream stream, std::string_view bytes) 
   const int index = 2 * rank + static_cast<int>(stream);
   File& file = files_.at(static_cast<std::size_t>(index));
   if (file.fd.get() < 0) {
-    return Status::ok();
+    return Status();
   }
   if (const int error = write_fully(file.fd.get(), bytes); error != 0) {
     file.fd.reset();
     return unavailable("cannot write " + file.path + ": " + strerror(error));
   }
-  return Status::ok();
+  return Status();
 }
 
 }  // namespace sirtaki::launcher

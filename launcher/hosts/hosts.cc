@@ -46,7 +46,7 @@ Status check_name(std::string_view name, std::string_view entry) {
   if (name.front() == '-' || odd) {
     return bad_entry(entry, "this is no host name");
   }
-  return Status::ok();
+  return Status();
 }
 
 // "[fd00::2]:4" behind its opening bracket, which may follow "user@".

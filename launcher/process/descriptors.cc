@@ -72,7 +72,7 @@ rlim_t raise_open_files() {
 Status check_open_files(std::size_t needed, const std::string& for_what) {
   rlimit limit{};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY || needed <= limit.rlim_cur) {
-    return Status::ok();
+    return Status();
   }
   return {Code::kExhausted, for_what + " needs about " + std::to_string(needed) + " open files, but " + limit_text()};
 }

@@ -48,14 +48,14 @@ const Blame& Status::blame() const {
 }
 
 std::string Status::to_string() const {
-  if (is_ok()) {
+  if (ok()) {
     return "ok";
   }
   return std::string(code_name(code())) + ": " + rep_->text;
 }
 
 Status Status::with_context(std::string_view prefix) const {
-  if (is_ok()) {
+  if (ok()) {
     return {};
   }
   return {rep_->code, std::string(prefix) + ": " + rep_->text, rep_->blame};

@@ -44,13 +44,10 @@ struct Blame {
 
 class [[nodiscard]] Status {
  public:
-  Status() = default;  // ok
+  Status() = default;  // success
   Status(Code code, std::string text, Blame blame = {});
 
-  static Status ok() { return {}; }
-
-  bool is_ok() const { return rep_ == nullptr; }
-  explicit operator bool() const { return is_ok(); }
+  bool ok() const { return rep_ == nullptr; }
   Code code() const { return rep_ ? rep_->code : Code::kOk; }
   // What happened, where, the likely cause, the next step. Empty when ok.
   std::string_view text() const { return rep_ ? std::string_view(rep_->text) : std::string_view(); }
@@ -62,7 +59,7 @@ class [[nodiscard]] Status {
   Status with_context(std::string_view prefix) const;
   // First error wins: keeps *this unless it is ok.
   void update(const Status& other) {
-    if (is_ok()) {
+    if (ok()) {
       rep_ = other.rep_;
     }
   }
@@ -96,9 +93,9 @@ class [[nodiscard]] Result {
   Result(T value) : state_(std::in_place_index<0>, std::move(value)) {}         // NOLINT(google-explicit-constructor)
   Result(Status status) : state_(std::in_place_index<1>, std::move(status)) {}  // NOLINT(google-explicit-constructor)
 
-  bool is_ok() const { return state_.index() == 0; }
-  explicit operator bool() const { return is_ok(); }
-  Status status() const { return is_ok() ? Status() : std::get<1>(state_); }
+  bool ok() const { return state_.index() == 0; }
+  explicit operator bool() const { return ok(); }
+  Status status() const { return ok() ? Status() : std::get<1>(state_); }
 
   T& value() & { return std::get<0>(state_); }
   const T& value() const& { return std::get<0>(state_); }
@@ -116,11 +113,11 @@ class [[nodiscard]] Result {
 }  // namespace sirtaki
 
 // Returns the Status of `expr` from the enclosing function unless it is ok. `expr` yields a Status.
-#define SRT_TRY(expr)                                         \
-  do {                                                        \
-    if (::sirtaki::Status srt_status = (expr); !srt_status) { \
-      return srt_status;                                      \
-    }                                                         \
+#define SRT_TRY(expr)                                              \
+  do {                                                             \
+    if (::sirtaki::Status srt_status = (expr); !srt_status.ok()) { \
+      return srt_status;                                           \
+    }                                                              \
   } while (false)
 
 #define SRT_CONCAT_(a, b) a##b

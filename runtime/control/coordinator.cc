@@ -102,10 +102,10 @@ void Coordinator::settle(const std::string& name, std::uint64_t use_number) {
   }
   Status status = describe_mismatch(name, it->second.metas);
   const OpMeta meta = it->second.metas.front().value;
-  if (status && !standing.empty()) {
+  if (status.ok() && !standing.empty()) {
     status = refusal_of(name, meta, standing);
   }
-  if (!status) {
+  if (!status.ok()) {
     cancel(name, use_number, status, true);
     return;
   }
@@ -193,7 +193,7 @@ void Coordinator::settle_opening(const std::string& name) {
   while (streams_.contains(next_stream_) || next_stream_ == 0) {
     ++next_stream_;
   }
-  if (!status) {
+  if (!status.ok()) {
     refuse_opening(name, std::move(status));
     return;
   }

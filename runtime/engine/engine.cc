@@ -59,7 +59,7 @@ Engine::~Engine() {
 // ---- operations by name ----
 
 void Engine::submit(OpSpec spec, OpDone done) {
-  if (!failure_) {
+  if (!failure_.ok()) {
     deps_.loop.post([done = std::move(done), cause = failure_]() mutable { done(cause, {}); });
     return;
   }
@@ -84,12 +84,12 @@ Result<std::shared_ptr<const scheduler::Plan>> Engine::make_plan(StreamSpec& spe
 void Engine::open_stream(StreamSpec spec, MoveFunction<void(Result<StreamId>)> done) {
   spec.name = agreed_name(spec.name, spec.ranks);
   // After a failure nothing is asked of the network any more.
-  auto plan = failure_ ? make_plan(spec) : Result<std::shared_ptr<const scheduler::Plan>>(failure_);
+  auto plan = failure_.ok() ? make_plan(spec) : Result<std::shared_ptr<const scheduler::Plan>>(failure_);
   Status status = plan.status();
-  if (status && openings_.contains(spec.name)) {
+  if (status.ok() && openings_.contains(spec.name)) {
     status = invalid_argument("stream '" + spec.name + "' is being opened already");
   }
-  if (!status) {
+  if (!status.ok()) {
     deps_.loop.post([done = std::move(done), status]() mutable { done(status); });
     return;
   }
@@ -355,7 +355,7 @@ bool Engine::idle() const {
 std::string Engine::describe() const {
   std::vector<control::WaitEntry> entries;
   ops_.describe_in_flight(entries);
-  std::string text = failure_ ? "" : "failed (" + failure_.to_string() + "); ";
+  std::string text = failure_.ok() ? "" : "failed (" + failure_.to_string() + "); ";
   for (const control::WaitEntry& entry : entries) {
     text += "'" + entry.name + "' use " + std::to_string(entry.use) + " (" + entry.what + "); ";
   }

@@ -32,7 +32,7 @@ void Engine::join(MoveFunction<void(Result<Rank>)> done) {
     }
     message.places.push_back(*place);
   }
-  if (!refused) {
+  if (!refused.ok()) {
     deps_.loop.post([done = std::move(done), refused]() mutable { done(refused); });
     return;
   }

@@ -263,10 +263,10 @@ class CoordinatorServerImpl final : public CoordinatorServer, private rendezvous
       trace_loop_.post([this, writer = trace_, records = chunk.records, offset = server_->clock_offset(from)] {
         auto decoded = decode_timeline_chunk(records);
         Status status = decoded.status();
-        if (status) {
+        if (status.ok()) {
           status = writer->add(*decoded, offset);
         }
-        if (!status) {
+        if (!status.ok()) {
           loop_.post([this, status] { on_trace_failed(status); });
         }
       });

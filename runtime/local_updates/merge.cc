@@ -121,13 +121,13 @@ Status FragmentMerge::send(const Anchor& anchor) {
   }
   stage_ = Stage::kSending;
   const Status sent = deps_.exchange.send(spec_.fragment, payload_, spec_.lossy);
-  return sent ? Status() : vote(sent, anchor);
+  return sent.ok() ? Status() : vote(sent, anchor);
 }
 
 Status FragmentMerge::vote(const Status& sum, const Anchor& anchor) {
   stage_ = Stage::kVoting;
   Vote vote;
-  if (sum) {
+  if (sum.ok()) {
     divide();
     vote.mean_norm2 = spec_.lossy ? kernels::square_sum(count_of(payload_), bytes_of(all_of(payload_)), nullptr)
                                   : anchor.distance2(payload_);
@@ -177,7 +177,7 @@ Status FragmentMerge::finish(Anchor& anchor) {
   if (spec_.lossy && !assigns && factor() > 0) {
     unsent = deps_.scratch.take(count_of(payload_));
     Status known = deps_.exchange.unsent(spec_.fragment, unsent);
-    if (!known) {
+    if (!known.ok()) {
       deps_.scratch.give_back(std::move(unsent));
       return known;
     }

@@ -20,7 +20,7 @@ Result<std::vector<Value>> decode(const Reports& reports, const char* what, cons
     WireReader in(reports[rank]);
     values.push_back(read(in));
     const Status good = in.finish(what);
-    if (!good) {
+    if (!good.ok()) {
       return Status(good.code(), "rank " + std::to_string(rank) + ": " + std::string(good.text()),
                     {static_cast<Rank>(rank), {}});
     }

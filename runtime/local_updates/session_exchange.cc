@@ -124,7 +124,7 @@ std::optional<Result<Reports>> SessionExchange::told(Channel channel, Duration t
   if (!status) {
     return std::nullopt;
   }
-  if (!*status) {
+  if (!status->ok()) {
     // Interrupted, the wait is over, but not the operation, whose memory the destructor leaves to the session.
     return Result<Reports>(*status);
   }
@@ -216,7 +216,7 @@ Status SessionExchange::broadcast(Rank root, Bytes data, Duration timeout) {
   ops.push_back(std::move(op));
   SRT_ASSIGN(const auto requests, session_.submit(std::move(ops)));
   const std::optional<Status> status = session_.wait(requests.front(), timeout);
-  if (status && status->is_ok()) {
+  if (status && status->ok()) {
     std::ranges::copy(*copy, data.begin());
   }
   session_.forget(requests.front(), copy);

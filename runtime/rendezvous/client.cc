@@ -190,7 +190,7 @@ void Core::on_frame(const Frame& frame) {
 void Core::on_ping(ConstBytes payload) {
   WireReader in(payload);
   const auto theirs = in.get<std::int64_t>();
-  if (!in.finish("a heartbeat")) {
+  if (!in.finish("a heartbeat").ok()) {
     return broke_protocol();
   }
   const std::int64_t pong[] = {theirs, loop_.now().time_since_epoch().count()};
@@ -212,7 +212,7 @@ void Core::on_joined(ConstBytes payload) {
 void Core::on_rejected(ConstBytes payload) {
   WireReader in(payload);
   Status why = get_status(in);
-  if (!in.finish("a rejection") || why.is_ok()) {
+  if (!in.finish("a rejection").ok() || why.ok()) {
     return broke_protocol();
   }
   end(why);
@@ -220,7 +220,7 @@ void Core::on_rejected(ConstBytes payload) {
 
 void Core::on_lost(ConstBytes payload) {
   const auto lost = decode_lost(payload);
-  if (!lost || lost->status.is_ok()) {
+  if (!lost || lost->status.ok()) {
     return broke_protocol();
   }
   if (lost->rank == rank_) {

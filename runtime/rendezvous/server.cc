@@ -158,7 +158,7 @@ void ServerImpl::on_pong(Peer& peer, ConstBytes payload) {
   WireReader in(payload);
   const TimePoint sent{Duration(in.get<std::int64_t>())};
   const TimePoint theirs{Duration(in.get<std::int64_t>())};
-  if (!in.finish("a heartbeat")) {
+  if (!in.finish("a heartbeat").ok()) {
     return broke_protocol(peer, "its heartbeat is cut short");
   }
   peer.clock.add(sent, loop_.now(), theirs);

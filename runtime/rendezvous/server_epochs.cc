@@ -27,7 +27,7 @@ void ServerImpl::on_join(Peer& peer, ConstBytes payload) {
   if (gets_old_verdict(peer)) {
     return;
   }
-  if (const Status status = round_.check(*request); !status) {
+  if (const Status status = round_.check(*request); !status.ok()) {
     fail_round(status);
     told(peer.rank);
     return reject(peer, status);
@@ -40,7 +40,7 @@ void ServerImpl::on_join(Peer& peer, ConstBytes payload) {
     join_deadline_ = loop_.now() + options_.join_timeout;
     arm_join_timer();
   }
-  if (const Status status = exited_rank(); !status && !in_epoch_) {
+  if (const Status status = exited_rank(); !status.ok() && !in_epoch_) {
     return fail_round(status);
   }
   try_form();
@@ -48,7 +48,7 @@ void ServerImpl::on_join(Peer& peer, ConstBytes payload) {
 
 // The ranks of a failed attempt that arrive later get the same error, instead of waiting for those that have gone.
 bool ServerImpl::gets_old_verdict(Peer& peer) {
-  if (old_verdict_.is_ok()) {
+  if (old_verdict_.ok()) {
     return false;
   }
   // A rank that was told, or whose end was the verdict, is here again: somebody has restarted it.
@@ -88,7 +88,7 @@ void ServerImpl::try_form() {
   if (in_epoch_ || !round_.is_full()) {
     return;
   }
-  if (const Status status = round_.agreement(); !status) {
+  if (const Status status = round_.agreement(); !status.ok()) {
     return fail_round(status);
   }
   loop_.cancel(join_timer_);
@@ -153,7 +153,7 @@ void ServerImpl::on_join_timeout() {
                      std::to_string(options_.size) +
                      " did); fix: look at the output of those processes, and check that " +
                      "they were started and can reach this server";
-  if (const Status disagreement = round_.agreement(); !disagreement) {
+  if (const Status disagreement = round_.agreement(); !disagreement.ok()) {
     text += "; besides, " + std::string(disagreement.text());
   }
   fail_round({Code::kTimeout, std::move(text), {absent.front(), ""}});
@@ -234,7 +234,7 @@ void ServerImpl::end_epoch_if_empty() {
   }
   in_epoch_ = false;
   handler_.on_epoch_end();
-  if (const Status status = exited_rank(); !status && !round_.is_empty()) {
+  if (const Status status = exited_rank(); !status.ok() && !round_.is_empty()) {
     return fail_round(status);
   }
   try_form();

@@ -221,7 +221,7 @@ Result<std::shared_ptr<const Plan>> plan_schedule(const std::vector<PlannedTenso
 
 Prediction predict_tensors(const std::vector<PlannedTensor>& tensors, const StepProfile& profile,
                            const PlannerOptions& options) {
-  SRT_CHECK(check_profile(tensors, profile, options));
+  SRT_CHECK(check_profile(tensors, profile, options).ok());
   const StepModel model(profile, options);
   const LayoutInputs inputs(tensors, options.limits, model);
   const Sizes sizes = sizes_for_link(profile, options);
@@ -230,7 +230,7 @@ Prediction predict_tensors(const std::vector<PlannedTensor>& tensors, const Step
 }
 
 Prediction predict(const Plan& plan, const StepProfile& profile, const PlannerOptions& options) {
-  SRT_CHECK(check_profile(plan.tensors(), profile, options));
+  SRT_CHECK(check_profile(plan.tensors(), profile, options).ok());
   const StepModel model(profile, options);
   std::vector<Job> jobs;
   jobs.reserve(plan.partitions().size());
@@ -249,7 +249,7 @@ Prediction predict(const Plan& plan, const StepProfile& profile, const PlannerOp
 
 std::int64_t lower_bound_us(const std::vector<PlannedTensor>& tensors, const StepProfile& profile,
                             const PlannerOptions& options) {
-  SRT_CHECK(check_profile(tensors, profile, options));
+  SRT_CHECK(check_profile(tensors, profile, options).ok());
   const StepModel model(profile, options);
   std::vector<int> order(tensors.size());
   std::iota(order.begin(), order.end(), 0);

@@ -156,7 +156,7 @@ class CollectivesConformance : public ::testing::TestWithParam<std::tuple<std::s
     const auto results = run_on_all(*world_, std::move(args));
     ASSERT_EQ(results.size(), static_cast<std::size_t>(size())) << "did not end";
     for (const Status& status : results) {
-      ASSERT_TRUE(status) << status.to_string();
+      ASSERT_TRUE(status.ok()) << status.to_string();
     }
   }
   std::vector<Memory> inputs(DType dtype, std::size_t elements) {
@@ -402,7 +402,7 @@ TEST_P(CollectivesConformance, BarrierEndsNowhereBeforeAllHaveStartedIt) {
       args.tag = tag;
       ++started;
       world_->at(rank).start(args, [&](Status status) {
-        EXPECT_TRUE(status) << status.to_string();
+        EXPECT_TRUE(status.ok()) << status.to_string();
         early = early || started != size();
         ++ended;
       });
@@ -435,7 +435,7 @@ TEST_P(CollectivesConformance, OperationsInFlightMayStartInAnyOrderUnlessTheirsI
         args.in = in[op][static_cast<std::size_t>(rank)];
         args.out = out[op][static_cast<std::size_t>(rank)];
         world_->at(rank).start(args, [&](Status status) {
-          EXPECT_TRUE(status) << status.to_string();
+          EXPECT_TRUE(status.ok()) << status.to_string();
           ++ended;
         });
       });

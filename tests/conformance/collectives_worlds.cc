@@ -167,7 +167,7 @@ class TcpWorld final : public World {
     }
   }
   static void check(const Status& status) {
-    if (!status) {
+    if (!status.ok()) {
       throw std::runtime_error(status.to_string());
     }
   }

@@ -71,7 +71,7 @@ class NcclWorld final : public DeviceWorld<nccl::NcclCollectives> {
     int connected = 0;
     for (options.rank = 0; options.rank < size; ++options.rank) {
       ranks_.push_back(must(nccl::NcclCollectives::create({loop_, nccl_.api(), device_, ids_, log_}, options)));
-      ranks_.back()->connect(1, [&](Status status) { connected += status ? 1 : 0; });
+      ranks_.back()->connect(1, [&](Status status) { connected += status.ok() ? 1 : 0; });
     }
     device_.seal();
     if (!loop_.run([&] { return connected == size; })) {
@@ -95,7 +95,7 @@ class OrderedWorld final : public DeviceWorld<OrderedDevice> {
     int connected = 0;
     for (options.rank = 0; options.rank < size; ++options.rank) {
       inner.push_back(must(nccl::NcclCollectives::create({loop_, nccl_.api(), device_, ids_, log_}, options)));
-      inner.back()->connect(1, [&](Status status) { connected += status ? 1 : 0; });
+      inner.back()->connect(1, [&](Status status) { connected += status.ok() ? 1 : 0; });
     }
     device_.seal();
     if (!loop_.run([&] { return connected == size; })) {

@@ -48,7 +48,7 @@ TEST(Large, ABroadcastOfMoreThanTwoGibibytesArrivesWhole) {
     args[rank].out = rank == 0 ? from.bytes() : to.bytes();
   }
   for (const Status& status : run_on_all(*world, args)) {
-    ASSERT_TRUE(status.is_ok()) << status.to_string();
+    ASSERT_TRUE(status.ok()) << status.to_string();
   }
   for (const std::size_t place : places) {
     EXPECT_EQ(to.data()[place], from.data()[place]) << place;

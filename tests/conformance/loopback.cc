@@ -268,10 +268,10 @@ void LoopbackCollectives::start_work(CollectiveArgs args, DeviceWork work, Done 
   const OpTag tag = args.tag;
   Status refused = aborted_;
   refused.update(check_args(args, rank_, size()));
-  if (refused && flights_.contains(tag)) {
+  if (refused.ok() && flights_.contains(tag)) {
     refused = invalid_argument("tag " + std::to_string(tag.value) + " is already in flight");
   }
-  if (!refused) {
+  if (!refused.ok()) {
     loop_.post([moved = std::move(done), status = std::move(refused)]() mutable { moved(status); });
     return;
   }
@@ -289,13 +289,13 @@ void LoopbackCollectives::launched(OpTag tag, LoopbackGroup::Launched launched) 
   flight->second.meeting = std::move(launched.meeting);
   flight->second.over = launched.over;
   flight->second.status.update(launched.status);
-  if (!launched.status) {
+  if (!launched.status.ok()) {
     end(flight);
     return;
   }
   watch();
   Task queued = std::exchange(flight->second.queued, {});
-  if (queued && flight->second.status) {
+  if (queued && flight->second.status.ok()) {
     queued();
   }
 }

@@ -62,7 +62,7 @@ TEST_F(LoopbackTest, WaitsOnTheDeviceForTheInputAndTellsItTheEnd) {
   const device::Event ready = *device_.make_event();
   const device::Event finished = *device_.make_event();
   device_.hold();
-  ASSERT_TRUE(device_.record(ready, stream));
+  ASSERT_TRUE(device_.record(ready, stream).ok());
   bool queued = false;
   start(0, 1, {ready, {}, {}});
   start(1, 1, {{}, finished, [&] { queued = true; }});
@@ -96,7 +96,7 @@ TEST_F(LoopbackTest, CancellingLeavesTheOthersWaiting) {
   start(0, 1);
   start(1, 1);
   settle();
-  EXPECT_TRUE(last_[0] && last_[1]);
+  EXPECT_TRUE(last_[0].ok() && last_[1].ok());
   EXPECT_EQ(ends_, (std::array<int, 2>{2, 2}));
 }
 
@@ -131,7 +131,7 @@ TEST_F(LoopbackTest, SaysWhenTooMuchIsInFlight) {
   start(0, 4);
   start(1, 4);
   settle();
-  EXPECT_TRUE(last_[0] && last_[1]) << "events have come back";
+  EXPECT_TRUE(last_[0].ok() && last_[1].ok()) << "events have come back";
 }
 
 TEST_F(LoopbackTest, PassesErrorsOfTheDeviceOn) {
@@ -172,7 +172,7 @@ TEST(LoopbackThreads, AddInOrderOnTheStreamsOfSeveralThreads) {
         args.tag = OpTag(round);
         args.in = args.out = Bytes(reinterpret_cast<std::byte*>(node.memory[round].data()), 4000);
         node.collectives->start(args, [&](Status status) {
-          good += status ? 1 : 0;
+          good += status.ok() ? 1 : 0;
           ++ended;
           testing::notify();
         });

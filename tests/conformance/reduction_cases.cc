@@ -145,7 +145,7 @@ bool same_bits(const Floats& a, const Floats& b) {
 
 void expect_ok(const std::vector<Status>& outcome) {
   for (const Status& status : outcome) {
-    EXPECT_TRUE(status.is_ok()) << status.to_string();
+    EXPECT_TRUE(status.ok()) << status.to_string();
   }
 }
 

@@ -185,7 +185,7 @@ TEST_P(ReductionFaults, CorruptPayloadsNameRankAndTensorAndNothingIsApplied) {
   ASSERT_EQ(layout.size(), 1U);
   Gradients gradients = ramps();
   for (const Status& status : group_.run(layout, gradients)) {
-    ASSERT_TRUE(status) << status.to_string();
+    ASSERT_TRUE(status.ok()) << status.to_string();
   }
   const std::vector<Floats> before = owed();
   for (const std::vector<Damage>& damage : GetParam().damages) {
@@ -202,7 +202,7 @@ TEST_P(ReductionFaults, CorruptPayloadsNameRankAndTensorAndNothingIsApplied) {
   damage_->clear();
   gradients = ramps();
   for (const Status& status : group_.run(layout, gradients)) {
-    EXPECT_TRUE(status) << status.to_string();
+    EXPECT_TRUE(status.ok()) << status.to_string();
   }
   EXPECT_EQ(gradients[0], gradients[1]);
   EXPECT_EQ(gradients[0], gradients[2]);
@@ -212,7 +212,7 @@ TEST_P(ReductionFaults, CancelledPartitionsEndOnceWithTheCauseAndOweWhatTheyDid)
   const Layout layout = make_layout(scheme(), kSizes, Cut::kCut);
   Gradients gradients = ramps();
   for (const Status& status : group_.run(layout, gradients)) {
-    ASSERT_TRUE(status) << status.to_string();
+    ASSERT_TRUE(status.ok()) << status.to_string();
   }
   const std::vector<Floats> before = owed();
   gradients = ramps();
@@ -228,7 +228,7 @@ TEST_P(ReductionFaults, CancelledPartitionsEndOnceWithTheCauseAndOweWhatTheyDid)
   EXPECT_EQ(after[3], before[3]);
   gradients = ramps();
   for (const Status& status : group_.run(layout, gradients)) {
-    EXPECT_TRUE(status) << status.to_string();
+    EXPECT_TRUE(status.ok()) << status.to_string();
   }
   EXPECT_EQ(gradients[0], gradients[1]);
   EXPECT_EQ(gradients[0], gradients[2]);
@@ -269,7 +269,7 @@ TEST(ReductionFaultsByHost, ACorruptShareMovesNothingOfItAndTheOtherMovesWhollyO
   for (Group* const one : {&group, &sound}) {
     Gradients gradients = ramps();
     for (const Status& status : one->run(layout, gradients)) {
-      ASSERT_TRUE(status) << status.to_string();
+      ASSERT_TRUE(status.ok()) << status.to_string();
     }
   }
   const Tensors before = residuals_of(group, 1);
@@ -291,7 +291,7 @@ TEST(ReductionFaultsByHost, ACorruptShareMovesNothingOfItAndTheOtherMovesWhollyO
   damage->clear();
   gradients = ramps();
   for (const Status& status : group.run(layout, gradients)) {
-    EXPECT_TRUE(status) << status.to_string();
+    EXPECT_TRUE(status.ok()) << status.to_string();
   }
   EXPECT_EQ(gradients[0], gradients[1]);
   EXPECT_EQ(gradients[0], gradients[2]);

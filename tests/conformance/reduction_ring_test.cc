@@ -46,7 +46,7 @@ TEST(ReductionRing, IsSparseUntilThatIsNoShorter) {
     Gradients gradients = random_gradients(1);
     const Tensors expected = reference.run(gradients, ReduceOp::kSum);
     for (const Status& status : group.run(make_layout(scheme, kRingSizes, Cut::kWhole), gradients)) {
-      ASSERT_TRUE(status) << status.to_string();
+      ASSERT_TRUE(status.ok()) << status.to_string();
     }
     for (const Tensors& results : gradients) {
       EXPECT_EQ(results, expected);

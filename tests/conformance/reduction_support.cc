@@ -163,7 +163,7 @@ void Group::start(Rank rank, const Partition& partition, std::size_t position, T
   node.running.push_back(reduction);
   reduction->start([this, &node](const Status& status) {
     node.status.update(status);
-    if (!status) {
+    if (!status.ok()) {
       give_up(status);
     }
     --missing_;

@@ -48,7 +48,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     coordinator.on_left(1, begin);
     coordinator.on_tick(begin + std::chrono::hours(1));
     for (const auto& action : coordinator.take_actions().sends) {
-      SRT_CHECK(control::decode_coordinator_message(control::encode(action.message)).is_ok());
+      SRT_CHECK(control::decode_coordinator_message(control::encode(action.message)).ok());
     }
   }
   return 0;

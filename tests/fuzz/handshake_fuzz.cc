@@ -51,7 +51,7 @@ void check_man_in_the_middle(ConstBytes mask) {
         mask = mask.subspan(1);
       }
     }
-    return to.feed(bytes).is_ok();
+    return to.feed(bytes).ok();
   };
   const bool passed = pass(initiator, acceptor) && pass(acceptor, initiator) && pass(initiator, acceptor);
   SRT_CHECK(acceptor.done() == !changed);
@@ -71,9 +71,9 @@ std::vector<Input> seeds() {
   Handshake initiator = Handshake::initiator(secret(), Purpose::kControl, {});
   Handshake acceptor = Handshake::acceptor(secret(), Purpose::kControl);
   auto to_acceptor = initiator.take_output();
-  SRT_CHECK(acceptor.feed(to_acceptor).is_ok());
+  SRT_CHECK(acceptor.feed(to_acceptor).ok());
   const auto to_initiator = acceptor.take_output();
-  SRT_CHECK(initiator.feed(to_initiator).is_ok());
+  SRT_CHECK(initiator.feed(to_initiator).ok());
   const auto proof = initiator.take_output();
   to_acceptor.insert(to_acceptor.end(), proof.begin(), proof.end());
   return {with_mode(kToAcceptor, 200, to_acceptor), with_mode(kToInitiator, 7, to_initiator),

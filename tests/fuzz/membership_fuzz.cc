@@ -60,7 +60,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     fuzz::check_same(bytes, rendezvous::encode(*request));
   }
   fuzz::check_membership(bytes);
-  if (const auto lost = rendezvous::decode_lost(bytes); lost && !lost->status.is_ok()) {
+  if (const auto lost = rendezvous::decode_lost(bytes); lost && !lost->status.ok()) {
     fuzz::check_same(bytes, rendezvous::encode_lost(lost->rank, lost->status));
   }
   return 0;

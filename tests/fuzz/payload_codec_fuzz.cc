@@ -59,8 +59,8 @@ void check_payload(const Target& target, std::int64_t numel, ConstBytes bytes) {
   std::vector<std::byte> payload(coder->payload_bytes(numel));
   std::copy_n(bytes.begin(), std::min(bytes.size(), payload.size()), payload.begin());
   const Status status = coder->check(piece, payload);
-  SRT_CHECK(status || status.code() == Code::kCorrupt);
-  if (status) {
+  SRT_CHECK(status.ok() || status.code() == Code::kCorrupt);
+  if (status.ok()) {
     std::vector<std::byte> out(static_cast<std::size_t>(numel) * sizeof(float));
     const std::byte* const parts[] = {payload.data(), payload.data()};
     coder->sum(piece, parts, out.data());

@@ -61,7 +61,7 @@ class Target {
     ConstBytes rest = input.empty() ? input : input.subspan(1);
     for (int round = 0; !rest.empty(); ++round) {
       const std::size_t step = std::min(cut, rest.size());
-      if (!channel_->read(rest.first(step))) {
+      if (!channel_->read(rest.first(step)).ok()) {
         break;
       }
       rest = rest.subspan(step);

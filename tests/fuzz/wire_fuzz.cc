@@ -41,7 +41,7 @@ void check_reader(ConstBytes operations, ConstBytes bytes) {
     SRT_CHECK(reader.remaining() <= before);
     SRT_CHECK(was_ok || (!reader.ok() && held == 0));
   }
-  SRT_CHECK(reader.finish("record").is_ok() == (reader.ok() && reader.remaining() == 0));
+  SRT_CHECK(reader.finish("record").ok() == (reader.ok() && reader.remaining() == 0));
 }
 
 void check_chunk(ConstBytes bytes) {

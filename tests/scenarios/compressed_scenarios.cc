@@ -112,7 +112,7 @@ Scenario run_compressed(RankApi& api, CompressedRun run, std::shared_ptr<Results
     const Status status = co_await api.wait_stream(*stream);
     const Code expected = turn == Turn::kGood ? Code::kOk : turn == Turn::kAborted ? Code::kAborted : Code::kMismatch;
     require(status.code() == expected, what + ": got " + status.to_string());
-    if (status) {
+    if (status.ok()) {
       results->expect_same(s, digest_of(tensors), what);
     }
   }

@@ -352,7 +352,7 @@ Scenario break_nccl(RankApi& api) {
   require_ok(stream.status(), "open");
   Owned tensor = filled(api.rank(), 1, 100);
   Status status;
-  for (int step = 0; step < 20 && status; ++step) {
+  for (int step = 0; step < 20 && status.ok(); ++step) {
     api.ready(*stream, 0, tensor.view(), false);
     api.finish(*stream);
     status = co_await api.wait_stream(*stream);

@@ -117,9 +117,9 @@ Scenario run_replanned(RankApi& api, std::uint64_t seed, int steps, GiveUpAt at)
       api.finish(*stream);
       --left;
     }
-    for (int t = 0; t < kLayers && left != 0 && status; ++t, --left) {
+    for (int t = 0; t < kLayers && left != 0 && status.ok(); ++t, --left) {
       status = co_await api.wait_tensors(*stream, std::vector<int>(1, t));
-      if (status) {
+      if (status.ok()) {
         require_sum(step.tensors[static_cast<std::size_t>(t)], everybody(api.size()),
                     salt + static_cast<std::uint64_t>(t), what);
         require_ok(co_await api.compute(std::chrono::microseconds(200 + api.random()() % 50)), "forward");
@@ -132,8 +132,8 @@ Scenario run_replanned(RankApi& api, std::uint64_t seed, int steps, GiveUpAt at)
       continue;
     }
     const Status end = co_await api.wait_stream(*stream);
-    require(status.is_ok() || status.code() == end.code(), what + ": " + status.to_string() + ", " + end.to_string());
-    if (!end) {
+    require(status.ok() || status.code() == end.code(), what + ": " + status.to_string() + ", " + end.to_string());
+    if (!end.ok()) {
       require(!recovered && end.code() == Code::kAborted, what + ": " + end.to_string());
       recovered = true;
       s = -1;
@@ -160,7 +160,7 @@ Scenario run_woken(RankApi& api, bool closes) {
   submit_step(api, *stream, step);
   if (api.rank() != 0) {
     const Status status = co_await api.wait_tensors(*stream, wanted);
-    require(!status.is_ok(), "a tensor of a void step");
+    require(!status.ok(), "a tensor of a void step");
     co_return;
   }
   auto pending = api.wait_tensors(*stream, wanted);
@@ -187,12 +187,12 @@ Scenario run_dying(RankApi& api, int steps) {
     }
     submit_step(api, *stream, step);
     Status status;
-    for (int t = 0; t < kTensors && status; ++t) {
+    for (int t = 0; t < kTensors && status.ok(); ++t) {
       status = co_await api.wait_tensors(*stream, std::vector<int>(1, t));
     }
     const Status end = co_await api.wait_stream(*stream);
     require(end.code() == status.code(), "told " + status.to_string() + ", then " + end.to_string());
-    if (!status) {
+    if (!status.ok()) {
       // What the last rank sent of the step before may be lost with it.
       require(s >= steps - 1, "failed too early: " + status.to_string());
       require(status.text().find("rank " + std::to_string(last)) != std::string_view::npos,

@@ -313,7 +313,7 @@ Scenario run_gone(RankApi& api, int rounds, bool dies, Rank who) {
     }
     Owned tensor = filled(api.rank(), 6, 1000);
     const Status status = co_await api.run(allreduce("grad", tensor));
-    if (status) {
+    if (status.ok()) {
       require(round < rounds, "an allreduce completed without rank " + std::to_string(last));
       require_sum(tensor, everybody(api.size()), 6, "grad");
       continue;
@@ -380,7 +380,7 @@ Scenario run_adasum(RankApi& api, std::uint64_t seed, int rounds) {
       co_await api.compute(std::chrono::hours(1));
     }
     const Status status = co_await api.run(std::move(spec));
-    if (!status) {
+    if (!status.ok()) {
       require(status.code() == Code::kPeerLost, "expected a lost peer, got " + status.to_string());
       co_return;
     }

@@ -215,7 +215,7 @@ Scenario run_asked_in_a_void_step(RankApi& api, std::uint64_t seed, int steps) {
     submit_step(api, *stream, step);
     const Status status = co_await api.wait_stream(*stream);
     require(status.code() == (s == void_step ? Code::kAborted : Code::kOk), what + ": got " + status.to_string());
-    if (status) {
+    if (status.ok()) {
       step.check(salt, api.used(*stream), false, what);
     }
   }
@@ -240,7 +240,7 @@ Scenario run_given_up_often(RankApi& api, std::uint64_t seed, int times) {
     submit_step(api, *stream, step);
     const Status status = co_await api.wait_stream(*stream);
     require(status.code() == (s < times ? Code::kAborted : Code::kOk), what + ": got " + status.to_string());
-    if (status) {
+    if (status.ok()) {
       step.check(salt, api.used(*stream), false, what);
     }
   }

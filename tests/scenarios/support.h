@@ -18,7 +18,7 @@ inline void require(bool condition, const std::string& text) {
 }
 
 inline void require_ok(const Status& status, const std::string& text) {
-  require(status.is_ok(), text + ": " + status.to_string());
+  require(status.ok(), text + ": " + status.to_string());
 }
 
 // A tensor the test owns.

@@ -22,7 +22,7 @@ class AbstractCollectives final : public net::Collectives {
   void start(net::CollectiveArgs args, Done done) override {
     Status status = failed_;
     status.update(net::check_args(args, rank_, group_->size_));
-    if (!status) {
+    if (!status.ok()) {
       loop_.post([done = std::move(done), status]() mutable { done(status); });
       return;
     }

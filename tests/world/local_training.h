@@ -119,11 +119,11 @@ inline void require(bool condition, const std::string& text) {
 // The value of a call that must succeed.
 template <class T>
 T must(Result<T> result) {
-  require(result.is_ok(), result.status().to_string());
+  require(result.ok(), result.status().to_string());
   return std::move(*result);
 }
 inline void must(const Status& status) {
-  require(status.is_ok(), status.to_string());
+  require(status.ok(), status.to_string());
 }
 
 // Options with an interval as text.

@@ -121,7 +121,7 @@ void SimControl::to_coordinator(Place from, control::Bundle bundle) {
   const std::vector<std::byte> bytes = control::encode(bundle);
   transmit(from, hub_place(), {bytes.size(), bundle.size()}, [this, bytes] {
     const auto said = control::decode_bundle(bytes, options_.size);
-    SRT_CHECK(said.is_ok());
+    SRT_CHECK(said.ok());
     for (const control::SourcedMessage& item : *said) {
       coordinator_.on_said(item.ranks, item.message, clock_.now());
     }
@@ -134,7 +134,7 @@ void SimControl::to_relay(Place from, std::size_t relay, control::Bundle bundle)
   const std::vector<std::byte> bytes = control::encode(bundle);
   transmit(from, host, {bytes.size(), bundle.size()}, [this, relay, bytes] {
     auto said = control::decode_bundle(bytes, options_.size);
-    SRT_CHECK(said.is_ok());
+    SRT_CHECK(said.ok());
     relays_[relay].relay->on_said(std::move(*said), clock_.now());
     pump(relay);
   });
@@ -176,7 +176,7 @@ void SimControl::to_relay(Place from, std::size_t relay, const control::Spread& 
   const std::vector<std::byte> bytes = control::encode(spread);
   transmit(from, host, {bytes.size(), spread.size()}, [this, relay, bytes] {
     const auto told = control::decode_spread(bytes, options_.size);
-    SRT_CHECK(told.is_ok());
+    SRT_CHECK(told.ok());
     relays_[relay].relay->on_told(*told);
     pump(relay);
   });
@@ -186,7 +186,7 @@ void SimControl::to_member(Place from, Rank to, const control::Spread& spread) {
   const std::vector<std::byte> bytes = control::encode(spread);
   transmit(from, static_cast<Place>(to), {bytes.size(), spread.size()}, [this, to, bytes] {
     const auto told = control::decode_spread(bytes, options_.size);
-    SRT_CHECK(told.is_ok());
+    SRT_CHECK(told.ok());
     for (const control::Told& item : *told) {
       processes_[static_cast<std::size_t>(to)]->events.message(control::encode(item.message));
     }

@@ -141,7 +141,7 @@ class SimWorld::Impl::Node final : public RankApi, private engine::ControlLink {
     const TensorView output = spec.output;
     engine_->submit(std::move(spec), [this, id, cell, output](Status status, engine::OpResult result) {
       record(id, status);
-      if (status.is_ok()) {
+      if (status.ok()) {
         record(Recorder::Kind::kResult, id, output.data == nullptr ? ConstBytes(result.data) : output.bytes());
       }
       requests_[id].second = std::move(result);
@@ -299,7 +299,7 @@ class SimWorld::Impl::Node final : public RankApi, private engine::ControlLink {
         ++at;
         continue;
       }
-      if (status.is_ok() && at->second.data != nullptr) {
+      if (status.ok() && at->second.data != nullptr) {
         record(Recorder::Kind::kResult, static_cast<std::uint64_t>(at->first.second), at->second.bytes());
       }
       at = gradients_.erase(at);

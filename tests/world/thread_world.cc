@@ -89,11 +89,11 @@ class ThreadRank final : public RankApi {
   void ready(StreamId stream, int index, TensorView tensor, bool absent) override {
     tensor.device = gpu_.where();
     const Status status = session_.stream_ready(stream, index, tensor, absent, gpu_.stream.native);
-    SRT_CHECK(status);
+    SRT_CHECK(status.ok());
   }
   void finish(StreamId stream) override {
     const Status status = session_.stream_finish(stream);
-    SRT_CHECK(status);
+    SRT_CHECK(status.ok());
   }
   Await<Status> wait_stream(StreamId stream) override {
     return Await<Status>([this, stream] {
@@ -125,7 +125,7 @@ class ThreadRank final : public RankApi {
   }
   void report_loss(StreamId stream, double loss) override {
     const Status status = session_.stream_report_loss(stream, loss);
-    SRT_CHECK(status);
+    SRT_CHECK(status.ok());
   }
 
   Await<Result<Rank>> join() override {

@@ -180,7 +180,7 @@ const OptionInfo* find_option(std::string_view name) {
 
 Config::Config() : sources(option_table().size(), "default") {
   for (const OptionInfo& option : option_table()) {
-    SRT_CHECK(set_option(option, option.default_text, *this));
+    SRT_CHECK(set_option(option, option.default_text, *this).ok());
   }
 }
 
@@ -224,7 +224,7 @@ std::string accepted_form(const OptionInfo& option) {
 
 Status set_option(const OptionInfo& option, std::string_view text, Config& config) {
   Status status = set_field(option, text, config);
-  if (!status && status.code() == Code::kInvalidArgument) {
+  if (!status.ok() && status.code() == Code::kInvalidArgument) {
     return invalid_argument(option.name + ": " + std::string(status.text()) + "; accepted: " + accepted_form(option));
   }
   return status;

@@ -98,7 +98,7 @@ class Layers {
  private:
   static std::string canonical(const OptionInfo& row, std::string_view text) {
     Config scratch;
-    return set_option(row, text, scratch) ? get_option(row, scratch) : std::string(text);
+    return set_option(row, text, scratch).ok() ? get_option(row, scratch) : std::string(text);
   }
 
   Config config_;

@@ -70,7 +70,7 @@ TraceWriter::~TraceWriter() {
 }
 
 Status TraceWriter::add(const TimelineChunk& chunk, Duration clock_offset) {
-  if (!status_) {
+  if (!status_.ok()) {
     return status_;
   }
   offset_ = clock_offset;

@@ -28,9 +28,9 @@ DeviceByHost::DeviceByHost(ReductionSpec spec, ReductionDeps deps, StageNote not
 
 void DeviceByHost::begin() {
   Status given_in = owed_.status();
-  given_in.update(given_in ? pack() : Status());
-  given_in.update(given_in ? lay_out() : Status());
-  if (given_in) {
+  given_in.update(given_in.ok() ? pack() : Status());
+  given_in.update(given_in.ok() ? lay_out() : Status());
+  if (given_in.ok()) {
     reduce_here();
   } else {
     plane_.when_copied(given_in, waited([] { return Status(); }));
@@ -227,7 +227,7 @@ Status DeviceByHost::finish() {
   const Status given_in = decode();
   // The host's memory is read until the copies are done.
   plane_.when_copied(given_in, [host = std::move(host_)](const Status& /*arrived*/) {});
-  return given_in ? given_in : plane_.stage().fail(given_in);
+  return given_in.ok() ? given_in : plane_.stage().fail(given_in);
 }
 
 Status DeviceByHost::decode() {

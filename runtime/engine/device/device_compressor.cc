@@ -96,13 +96,13 @@ Status DeviceCompressor::admit(int tensor, const compression::Ownership& ownersh
     return plane_.copy(debt, zeros.bytes().data(), static_cast<std::size_t>(numel) * sizeof(float));
   };
   Status given;
-  for (std::int64_t offset = 0; given && offset < gradient.numel; offset += ownership.stripe) {
+  for (std::int64_t offset = 0; given.ok() && offset < gradient.numel; offset += ownership.stripe) {
     if (!ownership.exchanges(offset)) {
       given = give(offset, std::min(ownership.stripe, gradient.numel - offset));
     }
   }
   plane_.when_copied(given, [zeros = std::move(zeros)](const Status& /*written*/) {});
-  return given ? given : plane_.stage().fail(given);
+  return given.ok() ? given : plane_.stage().fail(given);
 }
 
 struct DeviceCompressor::Reading {
@@ -143,7 +143,7 @@ void DeviceCompressor::read_next(std::shared_ptr<Reading> reading) {
   }
   const Status copied = plane.copy(block->bytes().data(), next.memory.get(), next.bytes);
   plane.when_copied(copied, [reading, block = std::move(*block)](const Status& status) mutable {
-    if (!status) {
+    if (!status.ok()) {
       reading->done(status);
       return;
     }
@@ -170,7 +170,7 @@ Status DeviceCompressor::restore(int tensor, std::span<const float> in) {
     return copied;
   };
   const Status queued = queue();
-  return queued ? queued : plane_.stage().fail(queued);
+  return queued.ok() ? queued : plane_.stage().fail(queued);
 }
 
 }  // namespace sirtaki::engine

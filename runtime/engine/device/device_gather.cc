@@ -31,8 +31,8 @@ DeviceGather::DeviceGather(ReductionSpec spec, ReductionDeps deps, StageNote not
 
 void DeviceGather::begin() {
   Status given_in = owed_.status();
-  given_in.update(given_in ? take_memory() : Status());
-  given_in.update(given_in ? encode() : Status());
+  given_in.update(given_in.ok() ? take_memory() : Status());
+  given_in.update(given_in.ok() ? encode() : Status());
   plane_.when_copied(given_in, waited([this] { return send(); }));
 }
 
@@ -99,7 +99,7 @@ Status DeviceGather::finish() {
   const Status given_in = decode();
   // The host's memory is read until the copies are done.
   plane_.when_copied(given_in, [host = std::move(host_)](const Status& /*arrived*/) {});
-  return given_in ? given_in : plane_.stage().fail(given_in);
+  return given_in.ok() ? given_in : plane_.stage().fail(given_in);
 }
 
 Status DeviceGather::decode() {

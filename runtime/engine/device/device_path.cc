@@ -91,7 +91,7 @@ Status DevicePath::move(DType from, ConstBytes in, DType to, Bytes out, std::int
   const Status given_in =
       from == to ? plane_.copy(out.data(), in.data(), in.size())
                  : DeviceTransport::queued(queue.kernels.cast({from, in.data(), to, out.data(), numel}, queue.stream));
-  return given_in ? given_in : plane_.stage().fail(given_in);
+  return given_in.ok() ? given_in : plane_.stage().fail(given_in);
 }
 
 void DevicePath::start(net::CollectiveArgs args, Done done) {
@@ -137,7 +137,7 @@ Result<std::byte*> DeviceZeros::make(DeviceTransport& plane, std::size_t bytes) 
     return plane.fill(memory_.get(), bytes, 0.0F);
   };
   const Status given_in = queue();
-  return given_in ? Result<std::byte*>(memory_.get()) : Result<std::byte*>(plane.stage().fail(given_in));
+  return given_in.ok() ? Result<std::byte*>(memory_.get()) : Result<std::byte*>(plane.stage().fail(given_in));
 }
 
 Status pay_on_device(DeviceTransport& plane, const TensorView& gradient, const DensePath::AddDebt& add) {
@@ -150,7 +150,7 @@ Status pay_on_device(DeviceTransport& plane, const TensorView& gradient, const D
     return given_in;
   };
   const Status given_in = queue();
-  return given_in ? given_in : plane.stage().fail(given_in);
+  return given_in.ok() ? given_in : plane.stage().fail(given_in);
 }
 
 }  // namespace sirtaki::engine

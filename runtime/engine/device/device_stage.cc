@@ -48,7 +48,7 @@ DeviceStage::~DeviceStage() {
   }
   // Releasing memory that the device uses would wait for the device, which may hang.
   const Status looked = look_at(returning_, out_, [](Return& /*over*/) {});
-  if (cut_off_ || !looked || !returning_.empty() || !fetching_.empty()) {
+  if (cut_off_ || !looked.ok() || !returning_.empty() || !fetching_.empty()) {
     memory_.abandon();
   }
   if (after_return_) {
@@ -71,20 +71,20 @@ Result<device::PinnedBlock> DeviceStage::take_if_any(std::size_t bytes) {
 
 Result<device::PinnedBlock> DeviceStage::take(std::size_t bytes) {
   Result<device::PinnedBlock> block = take_if_any(bytes);
-  return block ? std::move(block) : Result<device::PinnedBlock>(ended_ ? fail(block.status()) : ended_);
+  return block ? std::move(block) : Result<device::PinnedBlock>(ended_.ok() ? fail(block.status()) : ended_);
 }
 
 void DeviceStage::fetch(Bytes to, const std::byte* from, Result<device::Mark> after, Done then) {
   SRT_IN_LOOP(deps_.loop);
   fetching_.push_back({std::move(then), deps_.loop.now() + options_.deadline, {}});
   Status status = ended_;
-  if (status) {
+  if (status.ok()) {
     status = start_fetch(to, from, after);
   }
-  if (status) {
+  if (status.ok()) {
     status = mark_end(fetching_.back(), in_);
   }
-  if (!status) {
+  if (!status.ok()) {
     static_cast<void>(fail(status));
     return;
   }
@@ -110,10 +110,10 @@ Status DeviceStage::put_back(device::PinnedBlock block, std::byte* to, device::S
   Status status = start_return(block, to, before);
   returned_bytes_.add(block.bytes().size());
   returning_.push_back({std::move(block), {}});
-  if (status) {
+  if (status.ok()) {
     status = mark_end(returning_.back(), out_);
   }
-  if (!status) {
+  if (!status.ok()) {
     return fail(status);
   }
   watch();
@@ -148,9 +148,9 @@ void DeviceStage::watch() {
 }
 
 void DeviceStage::look() {
-  if (const Status over = deps_.job_over(); !over) {
+  if (const Status over = deps_.job_over(); !over.ok()) {
     end(over);
-  } else if (const Status status = look_at_all(); !status) {
+  } else if (const Status status = look_at_all(); !status.ok()) {
     static_cast<void>(fail(status));
   } else {
     watch();
@@ -213,7 +213,7 @@ void DeviceStage::end(const Status& cause) {
 void DeviceStage::when_returned(Task then) {
   SRT_IN_LOOP(deps_.loop);
   const Status looked = look_at(returning_, out_, [](Return& /*over*/) {});
-  if (!looked || cut_off_ || returning_.empty()) {
+  if (!looked.ok() || cut_off_ || returning_.empty()) {
     then();
     return;
   }
@@ -225,7 +225,7 @@ void DeviceStage::when_returned(Task then) {
 
 // Everything ends, but later: the caller is in the middle of something.
 Status DeviceStage::fail(const Status& cause) {
-  if (ended_) {
+  if (ended_.ok()) {
     ended_ = Status(
         cause.code(),
         "rank " + std::to_string(deps_.rank) + " has lost its GPU, " + deps_.device + ": " + std::string(cause.text()),

@@ -46,7 +46,7 @@ class DeviceTransport::Ids final : public net::nccl::IdExchange {
     args.out = std::as_writable_bytes(std::span(id.get(), 1));
     args.in = args.out;
     net_.start(std::move(args), [id, done = std::move(done)](const Status& status) mutable {
-      done(status ? Result<net::nccl::UniqueId>(*id) : Result<net::nccl::UniqueId>(status));
+      done(status.ok() ? Result<net::nccl::UniqueId>(*id) : Result<net::nccl::UniqueId>(status));
     });
   }
 
@@ -125,7 +125,7 @@ void DeviceTransport::exchange(std::uint16_t number, const Status& own, void (De
     std::vector<std::byte> all;
   };
   const auto reports = std::make_shared<Reports>();
-  reports->mine = encode_device_report({library_ ? library_->version : 0, !own, std::string(own.text())});
+  reports->mine = encode_device_report({library_ ? library_->version : 0, !own.ok(), std::string(own.text())});
   const auto size = static_cast<std::size_t>(deps_.net.size());
   reports->all.resize(size * kDeviceReportBytes);
   net::CollectiveArgs args = among_all(OpKind::kAllgather, number);
@@ -137,7 +137,7 @@ void DeviceTransport::exchange(std::uint16_t number, const Status& own, void (De
     if (!self) {
       return;
     }
-    if (status) {
+    if (status.ok()) {
       status = (*self)->judge(reports->all);
     }
     if (status.code() == Code::kCorrupt) {
@@ -176,7 +176,7 @@ Status DeviceTransport::judge(ConstBytes reports) const {
 }
 
 void DeviceTransport::on_able(const Status& all) {
-  if (!all || transport_ != Transport::kAsking) {
+  if (!all.ok() || transport_ != Transport::kAsking) {
     settle(Transport::kHost, all);
     return;
   }
@@ -188,7 +188,7 @@ void DeviceTransport::on_able(const Status& all) {
 }
 
 void DeviceTransport::on_connected(const Status& all) {
-  if (!all || transport_ != Transport::kAsking) {
+  if (!all.ok() || transport_ != Transport::kAsking) {
     settle(Transport::kHost, all);
     return;
   }
@@ -247,7 +247,7 @@ Status DeviceTransport::fill(std::byte* to, std::size_t bytes, float value) {
     std::memcpy(block.bytes().data() + at, &value, sizeof value);
   }
   Status given_in;
-  for (std::size_t at = 0; given_in && at < bytes; at += kFillBytes) {
+  for (std::size_t at = 0; given_in.ok() && at < bytes; at += kFillBytes) {
     given_in = copy(to + at, block.bytes().data(), std::min(bytes - at, kFillBytes));
   }
   when_copied(given_in, [block = std::move(block)](const Status& /*filled*/) {});
@@ -259,8 +259,8 @@ Status DeviceTransport::queued(kernels::cuda::Launch launch) {
 }
 
 void DeviceTransport::when_copied(const Status& given_in, Done then) {
-  const bool asks = given_in && !closed_;
-  watch_.when(asks ? mark_copies() : given_in ? device::Mark() : Result<device::Mark>(given_in), std::move(then));
+  const bool asks = given_in.ok() && !closed_;
+  watch_.when(asks ? mark_copies() : given_in.ok() ? device::Mark() : Result<device::Mark>(given_in), std::move(then));
 }
 
 Status DeviceTransport::let_pass(device::Stream before) {

@@ -10,10 +10,10 @@ namespace sirtaki::engine {
 void EventPoller::when(Result<device::Mark> mark, Done then) {
   SRT_IN_LOOP(loop_);
   Status why = ended_;
-  if (why && !mark) {
+  if (why.ok() && !mark) {
     why = stage_.fail(mark.status());
   }
-  if (!why) {
+  if (!why.ok()) {
     loop_.post([then = std::move(then), why = std::move(why)]() mutable { then(why); });
     return;
   }
@@ -35,7 +35,7 @@ void EventPoller::wake_later() {
 
 // What fails here ends everything, but only those who have not ended hear of it from the stage.
 void EventPoller::look() {
-  if (const Status status = look_at_all(); !status) {
+  if (const Status status = look_at_all(); !status.ok()) {
     timer_ = loop_.after(Duration(0), [this, why = stage_.fail(status)] {
       timer_ = {};
       end(why);

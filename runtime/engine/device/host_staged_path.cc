@@ -12,7 +12,7 @@ Result<DensePath::Packed> HostStagedPath::gather(const scheduler::Partition& par
   for (const scheduler::Slice& slice : partition.slices) {
     const Bytes from = slice_of(slice, views);
     const Bytes to = packed_slice(slice, block->bytes(), partition.dtype);
-    if (const Status copied = plane_.copy(to.data(), from.data(), from.size()); !copied) {
+    if (const Status copied = plane_.copy(to.data(), from.data(), from.size()); !copied.ok()) {
       return plane_.stage().fail(copied);
     }
   }
@@ -27,7 +27,7 @@ void HostStagedPath::start(net::CollectiveArgs args, Done done) {
   plane_.when_copied({},
                      [this, starting, args = std::move(args), done = std::move(done)](const Status& copied) mutable {
                        std::erase(starting_, starting);
-                       if (const Status& bad = copied ? starting->cancelled : copied; !bad) {
+                       if (const Status& bad = copied.ok() ? starting->cancelled : copied; !bad.ok()) {
                          done(bad);
                          return;
                        }
@@ -50,11 +50,11 @@ Status HostStagedPath::scatter(const scheduler::Partition& partition, std::span<
   for (const scheduler::Slice& slice : partition.slices) {
     const Bytes to = slice_of(slice, views);
     const Bytes from = packed_slice(slice, packed.bytes(), partition.dtype);
-    given_in.update(given_in ? plane_.copy(to.data(), from.data(), to.size()) : Status());
+    given_in.update(given_in.ok() ? plane_.copy(to.data(), from.data(), to.size()) : Status());
   }
   // Read until the copies are done.
   plane_.when_copied(given_in, [packed = std::move(packed)](const Status& /*arrived*/) {});
-  return given_in ? given_in : plane_.stage().fail(given_in);
+  return given_in.ok() ? given_in : plane_.stage().fail(given_in);
 }
 
 }  // namespace sirtaki::engine

@@ -56,7 +56,7 @@ class SingleControlPlane final : public ControlPlane {
     loop_.post([this, bytes = control::encode(message)] { events_.message(bytes); });
   }
   void warn(const std::string& what, const Status& status) {
-    if (!status) {
+    if (!status.ok()) {
       loop_.post([this, text = what + status.to_string()] { events_.warning(text); });
     }
   }
@@ -65,7 +65,7 @@ class SingleControlPlane final : public ControlPlane {
       const auto decoded = decode_timeline_chunk(chunk.records);
       const Status status = decoded ? trace_->add(*decoded, Duration(0)) : decoded.status();
       warn("the trace is incomplete: ", status);
-      if (!status) {
+      if (!status.ok()) {
         trace_.reset();
       }
     }
@@ -126,16 +126,16 @@ class ClientPlane final : public ControlPlane, private rendezvous::ClientHandler
     with_relays.relay_endpoints = tree_->endpoints(request.data_endpoints);
     SRT_ASSIGN(rendezvous::Membership membership, client_->join(with_relays));
     const Status connected = tree_->connect(membership, [this] { return broken_ || (interrupted_ && interrupted_()); });
-    if (!connected) {
+    if (!connected.ok()) {
       Status verdict;
       loop_.run_sync([&] { verdict = verdict_; });
-      return verdict ? connected : verdict;
+      return verdict.ok() ? connected : verdict;
     }
     return membership;
   }
   void watch(std::function<void(const Status&)> broken) override {
     on_broken_ = std::move(broken);
-    if (!verdict_) {
+    if (!verdict_.ok()) {
       on_broken_(verdict_);
     }
   }

@@ -276,7 +276,7 @@ Status DataPlane::start(ControlPlane& control, const rendezvous::Membership& mem
     });
   });
   Status status = connect(membership, rank, interrupted);
-  if (status) {
+  if (status.ok()) {
     return status;
   }
   // The coordinator knows better why a connection has ended.
@@ -299,7 +299,7 @@ Result<std::unique_ptr<DataPlane>> DataPlane::single(rendezvous::AsioLoop& loop,
 Result<std::unique_ptr<DataPlane>> DataPlane::listen(rendezvous::AsioLoop& loop, const rendezvous::Secret& secret,
                                                      const Config& config, int ranks, std::string control_address) {
   auto plane = std::make_unique<MeshPlane>(loop, config, std::move(control_address));
-  if (Status status = plane->open(secret, ranks); !status) {
+  if (Status status = plane->open(secret, ranks); !status.ok()) {
     plane->close();
     return status;
   }

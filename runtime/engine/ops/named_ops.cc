@@ -102,7 +102,7 @@ void NamedOps::submit(OpSpec spec, OpDone done) {
   op->traced = trace_.now();
   control::Names::Submitted submitted = names_.submit(op->name, meta);
   op->use = submitted.use;
-  if (!submitted.failed) {
+  if (!submitted.failed.ok()) {
     loop_.post([done = std::move(op->done), status = submitted.failed]() mutable { done(status, {}); });
     return;
   }
@@ -245,7 +245,7 @@ void NamedOps::finish(Op& finished, const Status& status) {
   names_.finished(op->name, op->use);
   const auto size = static_cast<std::int64_t>(op->spec.input.size_bytes());
   trace_.op(op->name, Stage::kNetwork, op->traced, size);
-  if (status) {
+  if (status.ok()) {
     completed_.add();
     bytes_.add(static_cast<std::uint64_t>(size));
     latency_.add(loop_.now() - op->submitted);

@@ -52,10 +52,10 @@ void NamedOps::run_adasum(Op& op) {
 
 bool NamedOps::adasum_goes_on(Op& op, const Status& status) {
   op.failed.update(status);
-  if (op.failed && op.cancelled) {
+  if (op.failed.ok() && op.cancelled.ok()) {
     return true;
   }
-  if (!op.failed) {
+  if (!op.failed.ok()) {
     cancel_collectives(op, op.failed);
   }
   settle(op);

@@ -45,7 +45,7 @@ void NamedOps::start(Op& op, std::uint32_t id) {
 
 void NamedOps::on_way(Op& op, const Result<net::Collectives*>& chosen) {
   op.failed.update(chosen.status());
-  if (!op.failed || !op.cancelled) {
+  if (!op.failed.ok() || !op.cancelled.ok()) {
     settle(op);
     return;
   }
@@ -86,7 +86,7 @@ void NamedOps::exchange_sizes(Op& op) {
 void NamedOps::on_sizes(Op& op, const Status& status) {
   op.failed.update(status);
   op.stage = OpStage::kPayload;
-  if (!op.failed || !op.cancelled) {
+  if (!op.failed.ok() || !op.cancelled.ok()) {
     settle(op);
   } else {
     run_payload(op);
@@ -196,7 +196,7 @@ void NamedOps::prepare_input(Op& op) const {
 }
 
 void NamedOps::run_payload(Op& op) {
-  if (Status status = prepare_output(op); !status) {
+  if (Status status = prepare_output(op); !status.ok()) {
     // Every rank has to end it: this one tells, through the path of a failed collective, and takes in what the others
     // have sent.
     cancel_collectives(op, status);
@@ -237,11 +237,11 @@ void NamedOps::start_parts(Op& op) {
 
 void NamedOps::on_part_done(Op& op, std::uint32_t index, const Status& status) {
   op.parts.finished(index);
-  if (!status && op.failed) {
+  if (!status.ok() && op.failed.ok()) {
     op.failed = status;
     cancel_collectives(op, status);
   }
-  if (op.failed && op.cancelled) {
+  if (op.failed.ok() && op.cancelled.ok()) {
     start_parts(op);
   } else {
     op.parts.give_up();
@@ -260,11 +260,11 @@ void NamedOps::cancel_collectives(Op& op, const Status& cause) {
 // No collective of it is in flight any more.
 void NamedOps::settle(Op& op) {
   OpSpec& spec = op.spec;
-  if (!op.cancelled) {
+  if (!op.cancelled.ok()) {
     finish(op, op.cancelled);
   } else if (op.failed.code() == Code::kPeerLost) {
     fail_later(op, op.failed);
-  } else if (!op.failed) {
+  } else if (!op.failed.ok()) {
     control_.send(control::OpFailed{op.name, op.use, op.failed});
     finish(op, op.failed);
   } else {

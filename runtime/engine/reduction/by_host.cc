@@ -37,7 +37,7 @@ std::function<void(const Status&)> joined(std::size_t count, Done all, std::func
   const auto ending = std::make_shared<Ending>(Ending{count, std::move(all), std::move(failed), {}});
   return [ending](const Status& status) {
     ending->status.update(status);
-    if (!status) {
+    if (!status.ok()) {
       ending->failed(status);
     }
     if (--ending->missing == 0) {

@@ -120,7 +120,7 @@ Done Reduction::waited(MoveFunction<Status()> then) {
 void Reduction::on_exchanged(const Status& status, MoveFunction<Status()>& then) {
   exchanging_ = false;
   status_.update(status);
-  if (status_) {
+  if (status_.ok()) {
     status_.update(then());
   }
   if (!exchanging_) {

@@ -189,7 +189,7 @@ void Slices::sum(const Stripe& stripe, std::span<const std::byte* const> payload
 
 Status Slices::check(const Stripe& stripe, Rank from, ConstBytes payload) const {
   const Status status = coder_of(stripe, from).check(stripe.piece, payload);
-  return status ? status : corrupt_from(from, stripe.slice, status.text());
+  return status.ok() ? status : corrupt_from(from, stripe.slice, status.text());
 }
 
 void Slices::fill(const Stripe& stripe) const {

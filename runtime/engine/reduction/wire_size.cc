@@ -112,10 +112,10 @@ Result<scheduler::PlannedTensor> planned_tensor(const scheduler::TensorInfo& ten
     return bad_decision(tensor, "codec '" + std::string(codec->name()) + "' does not travel by reduction " +
                                     std::string(reduction_name(decided.reduction)));
   }
-  if (const Status checked = codec->check(decided.params, shape); !checked) {
+  if (const Status checked = codec->check(decided.params, shape); !checked.ok()) {
     return bad_decision(tensor, std::string(checked.text()));
   }
-  if (const Status checked = check_keeps(decided, ranks); !checked) {
+  if (const Status checked = check_keeps(decided, ranks); !checked.ok()) {
     return bad_decision(tensor, std::string(checked.text()));
   }
   if (const std::string why = refusal(*codec, decided, shape, exchanging); !why.empty()) {

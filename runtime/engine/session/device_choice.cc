@@ -12,7 +12,7 @@ Status DeviceChoice::use(const Device& device, const std::string& tensor) {
   }
   const std::string what = tensor.empty() ? "an unnamed tensor" : "tensor '" + tensor + "'";
   const std::lock_guard lock(mutex_);
-  if (index_ < 0 || (!opened_ && index_ != device.index)) {
+  if (index_ < 0 || (!opened_.ok() && index_ != device.index)) {
     index_ = device.index;
     opened_ = open_(index_);
   }

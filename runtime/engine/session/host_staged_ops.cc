@@ -58,8 +58,9 @@ void HostStagedOps::bring(const OpPtr& op, OpSpec& spec, Result<device::Mark> wr
   const Status placed = place(*op, spec);
   // Others than the root of a broadcast send nothing, but what the program has queued is done before the result comes.
   const bool sends = spec.kind != OpKind::kBroadcast || spec.root == rank_;
-  stage_->fetch(sends && placed ? op->input.bytes() : Bytes(), from, std::move(written),
-                [op, placed, then = std::move(then)](const Status& status) mutable { then(placed ? status : placed); });
+  stage_->fetch(
+      sends && placed.ok() ? op->input.bytes() : Bytes(), from, std::move(written),
+      [op, placed, then = std::move(then)](const Status& status) mutable { then(placed.ok() ? status : placed); });
 }
 
 // Memory of the host for all that is on the device.
@@ -100,7 +101,7 @@ class HostStagedOps::Way final : public OpWay {
   // The program's work before it is done.
   void prepare(OpSpec& spec, net::Collectives* net, MoveFunction<void(Result<net::Collectives*>)> then) {
     auto done = [net, then = std::move(then)](const Status& status) mutable {
-      then(status ? Result<net::Collectives*>(net) : Result<net::Collectives*>(status));
+      then(status.ok() ? Result<net::Collectives*>(net) : Result<net::Collectives*>(status));
     };
     if (net == nullptr) {
       ops_.bring(op_, spec, device::Mark(), std::move(done));
@@ -139,7 +140,7 @@ void HostStagedOps::on_fetched(const OpPtr& op, const Status& status) {
 }
 
 void HostStagedOps::hand_over(const OpPtr& op) {
-  if (!op->fetched) {
+  if (!op->fetched.ok()) {
     op->done(op->fetched, {});
     return;
   }
@@ -148,7 +149,7 @@ void HostStagedOps::hand_over(const OpPtr& op) {
     spec.way = std::make_shared<Way>(*this, op);
   }
   engine_.submit(std::move(spec), [this, op](const Status& status, OpResult result) {
-    const Status end = status ? put_back(*op) : status;
+    const Status end = status.ok() ? put_back(*op) : status;
     op->done(end, std::move(result));
   });
 }

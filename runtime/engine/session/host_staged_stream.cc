@@ -22,7 +22,7 @@ class Running {
 
 void HostStagedStream::let_pass(const std::vector<device::Stream>& programs) {
   for (const device::Stream program : programs) {
-    if (const Status passed = plane_->let_pass(program); !passed) {
+    if (const Status passed = plane_->let_pass(program); !passed.ok()) {
       static_cast<void>(stage_.fail(passed));
     }
   }
@@ -41,7 +41,7 @@ void HostStagedStream::ready(int index, Source source, Ready hand_over) {
 void HostStagedStream::wait_in_place(const std::shared_ptr<Call>& call, int index, Source source, Ready hand_over) {
   call->due = false;
   call->turn = [this, tensor = source.tensor, program = source.program, hand_over](const Status& given_up) {
-    if (given_up && hand_over(tensor) && std::ranges::find(programs_, program) == programs_.end()) {
+    if (given_up.ok() && hand_over(tensor) && std::ranges::find(programs_, program) == programs_.end()) {
       programs_.push_back(program);
     }
   };
@@ -75,7 +75,7 @@ void HostStagedStream::fetch(const std::shared_ptr<Call>& call, int index, Sourc
   }
   call->turn = [this, index, target = source.tensor.data, program = source.program, block, host,
                 hand_over = std::move(hand_over)](const Status& given_up) {
-    if (given_up && hand_over(host)) {
+    if (given_up.ok() && hand_over(host)) {
       step_.push_back({index, target, program, std::move(*block)});
     }
   };
@@ -84,7 +84,7 @@ void HostStagedStream::fetch(const std::shared_ptr<Call>& call, int index, Sourc
 }
 
 void HostStagedStream::fetched(const std::shared_ptr<Call>& call, const Status& status) {
-  if (!status) {
+  if (!status.ok()) {
     call->turn = {};
   }
   call->due = true;
@@ -151,7 +151,7 @@ Status HostStagedStream::put_back(const std::function<bool(int)>& wanted) {
 
 Done HostStagedStream::at_end(Done done) {
   return [self = shared_from_this(), done = std::move(done)](Status status) mutable {
-    if (status) {
+    if (status.ok()) {
       status = self->put_back([](int /*index*/) { return true; });
     }
     self->let_pass(std::exchange(self->programs_, {}));
@@ -162,7 +162,7 @@ Done HostStagedStream::at_end(Done done) {
 
 Done HostStagedStream::at_end_of(std::vector<int> tensors, Done done) {
   return [self = shared_from_this(), tensors = std::move(tensors), done = std::move(done)](Status status) mutable {
-    if (status) {
+    if (status.ok()) {
       status = self->put_back([&](int index) { return std::ranges::find(tensors, index) != tensors.end(); });
       self->let_pass(self->programs_);
     }

@@ -232,7 +232,7 @@ void SessionImpl::fail(const Status& cause) {
   if (closed_) {
     return;
   }
-  if (engine_ && engine_->failure().is_ok()) {
+  if (engine_ && engine_->failure().ok()) {
     log_->error(cause.to_string());
   }
   if (engine_) {
@@ -252,7 +252,7 @@ void SessionImpl::on_data_lost(Rank /*rank*/, const Status& cause) {
 
 // The others may wait for what this rank can no longer hand over.
 void SessionImpl::on_device_lost(const Status& cause) {
-  if (!closed_ && engine_->failure()) {
+  if (!closed_ && engine_->failure().ok()) {
     control_->send(control::JobBroken{cause});
   }
   fail(cause);
@@ -411,9 +411,9 @@ Status SessionImpl::open_device(int index) {
     status = stage_device(index, nccl);
     host_only = !plane_ || plane_->host_only();
   });
-  if (status && host_only) {
+  if (status.ok() && host_only) {
     log_->info("tensors on " + device_name({DeviceType::kCuda, index}) + " travel through the host's memory");
-  } else if (!status) {
+  } else if (!status.ok()) {
     log_->warn(status.to_string());
   }
   return status;
@@ -505,7 +505,7 @@ std::optional<Result<Rank>> SessionImpl::join(Duration timeout) {
       join_.reset();
     }
   }
-  return *status ? Result<Rank>(*last) : Result<Rank>(*status);
+  return status->ok() ? Result<Rank>(*last) : Result<Rank>(*status);
 }
 
 // ---- introspection ----

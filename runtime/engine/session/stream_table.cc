@@ -60,7 +60,7 @@ Result<StreamId> StreamTable::open(StreamSpec spec, Duration timeout) {
     const std::lock_guard lock(mutex_);
     auto it = openings_.find(entry->name);
     const bool same = it != openings_.end() && same_arguments(it->second.spec, spec);
-    if (it != openings_.end() && !same && it->second.slot->done() && !it->second.slot->wait_for(Duration(0))->is_ok()) {
+    if (it != openings_.end() && !same && it->second.slot->done() && !it->second.slot->wait_for(Duration(0))->ok()) {
       openings_.erase(it);  // it has failed since, and nobody asks why
       it = openings_.end();
     }
@@ -89,7 +89,7 @@ Result<StreamId> StreamTable::open(StreamSpec spec, Duration timeout) {
     const auto it = openings_.find(opening.entry->name);
     if (it != openings_.end() && it->second.slot == opening.slot) {
       openings_.erase(it);
-      if (status->is_ok()) {
+      if (status->ok()) {
         entries_[*opening.id] = opening.entry;
       }
     }
@@ -154,7 +154,7 @@ void StreamTable::choose_way(StreamId stream, bool all_on_device, Done opened) {
 }
 
 void StreamTable::settle_way(StreamId stream, const Status& status, bool on_device) {
-  if (status) {
+  if (status.ok()) {
     staged_[stream] = std::make_shared<HostStagedStream>(*stage_, on_device ? plane_ : nullptr, [this, stream] {
       const GradientStream* const s = engine_.stream(stream);
       return s != nullptr && s->takes_from_device();
@@ -165,7 +165,7 @@ void StreamTable::settle_way(StreamId stream, const Status& status, bool on_devi
 }
 
 Status StreamTable::go_on_device(GradientStream& stream, net::DeviceCollectives* nccl, bool encodes) {
-  if (const Status open = plane_->open_copies(); !open) {
+  if (const Status open = plane_->open_copies(); !open.ok()) {
     return stage_->fail(open);
   }
   std::unique_ptr<DeviceCompressor> codes;
@@ -246,7 +246,7 @@ Status StreamTable::ready(StreamId stream, int index, TensorView tensor, bool ab
   if (tensor.device.type == DeviceType::kCpu) {
     loop_.post([this, is_staged = entry->staged, stream, tensor, hand_over, at = loop_.now()] {
       in_turn(is_staged, stream, [hand_over, tensor, at](const Status& given_up) {
-        if (given_up) {
+        if (given_up.ok()) {
           hand_over(tensor, at);
         }
       });
@@ -274,7 +274,7 @@ Status StreamTable::finish(StreamId stream) {
   const TimePoint at = loop_.now();
   loop_.post([this, is_staged = entry->staged, stream, at, mark = entry->board->finish(at)] {
     in_turn(is_staged, stream, [this, stream, at, mark](const Status& given_up) {
-      if (GradientStream* s = engine_.stream(stream); given_up && s != nullptr && !s->standing_in()) {
+      if (GradientStream* s = engine_.stream(stream); given_up.ok() && s != nullptr && !s->standing_in()) {
         s->finish(mark, at);
       }
     });
@@ -286,7 +286,7 @@ void StreamTable::begin_wait(StreamId stream, const std::shared_ptr<Entry>& entr
   entry->waiting = std::make_shared<Slot>();
   loop_.post([this, stream, entry, waiting = entry->waiting] {
     in_turn(entry->staged, stream, [this, stream, entry, waiting](const Status& given_up) {
-      if (!given_up) {
+      if (!given_up.ok()) {
         end_wait(*entry, waiting, given_up);
         return;
       }
@@ -431,7 +431,7 @@ std::optional<Status> StreamTable::sleep_until_reduced(StreamId stream, std::spa
   auto slot = std::make_shared<Slot>();
   loop_.post([this, stream, slot, tensors = std::vector<int>(tensors.begin(), tensors.end())]() mutable {
     in_turn(true, stream, [this, stream, slot, tensors = std::move(tensors)](const Status& given_up) mutable {
-      if (!given_up) {
+      if (!given_up.ok()) {
         slot->complete(given_up);
         return;
       }
@@ -534,8 +534,8 @@ Status StreamTable::on_loop(StreamId stream, const std::function<void(GradientSt
   loop_.post([this, stream, &ask, slot] {
     in_turn(true, stream, [this, stream, &ask, slot](const Status& given_up) {
       GradientStream* const s = engine_.stream(stream);
-      if (!given_up || s == nullptr || s->standing_in()) {
-        slot->complete(!given_up ? given_up : s == nullptr ? not_open() : joined());
+      if (!given_up.ok() || s == nullptr || s->standing_in()) {
+        slot->complete(!given_up.ok() ? given_up : s == nullptr ? not_open() : joined());
         return;
       }
       ask(*s, [slot](Status status) { slot->complete(std::move(status)); });

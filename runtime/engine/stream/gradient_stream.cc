@@ -202,7 +202,7 @@ void GradientStream::ready(int index, TensorView tensor, bool absent, TimePoint 
   if (phase_ != Phase::kOpen) {
     return;
   }
-  if (const Status status = check_ready(index, tensor); !status) {
+  if (const Status status = check_ready(index, tensor); !status.ok()) {
     give_up(status);
     return;
   }
@@ -232,11 +232,11 @@ void GradientStream::admit(int index) {
   if (planned.numel == 0) {
     return;
   }
-  if (const Status finite = check_finite(index); !finite) {
+  if (const Status finite = check_finite(index); !finite.ok()) {
     give_up(finite);
     return;
   }
-  if (const Status owed = admit_owed(index, planned); !owed) {
+  if (const Status owed = admit_owed(index, planned); !owed.ok()) {
     give_up(owed);
     return;
   }

@@ -140,7 +140,7 @@ Status GradientStream::check_residual(int index, std::size_t numel) const {
 }
 
 void GradientStream::residual(int index, std::span<float> out, Done done) const {
-  if (const Status may = check_residual(index, out.size()); !may) {
+  if (const Status may = check_residual(index, out.size()); !may.ok()) {
     done(may);
     return;
   }
@@ -213,9 +213,9 @@ Status GradientStream::recall(int index, ConstBytes in) {
   SRT_TRY(check_memory(index));
   const std::string& name = plan_->tensors()[static_cast<std::size_t>(index)].name;
   const Status taken = memory_.recall(index, in);
-  return taken ? taken
-               : Status(Code::kInvalidArgument, "tensor '" + name + "': " + std::string(taken.text()),
-                        {job_rank(), name});
+  return taken.ok() ? taken
+                    : Status(Code::kInvalidArgument, "tensor '" + name + "': " + std::string(taken.text()),
+                             {job_rank(), name});
 }
 
 void GradientStream::tensors_json(MoveFunction<void(Result<std::string>)> then) const {
@@ -228,7 +228,7 @@ void GradientStream::tensors_json(MoveFunction<void(Result<std::string>)> then) 
   Done done = [owed, spec = spec_, plan = keeper_.plan(), then = std::move(then)](const Status& read) mutable {
     JsonWriter json;
     write_tensors(json, spec, *plan, *owed);
-    then(read ? Result<std::string>(std::move(json).take()) : Result<std::string>(read));
+    then(read.ok() ? Result<std::string>(std::move(json).take()) : Result<std::string>(read));
   };
   if (!codes_) {
     done({});

@@ -46,7 +46,7 @@ void GradientStream::on_flags_done(std::uint32_t attempt, const std::vector<std:
                                    const Status& status) {
   --in_flight_count_;
   if (attempt == attempt_ && phase_ == Phase::kOpen) {
-    if (status) {
+    if (status.ok()) {
       used_ = flags;
       flags_done_ = true;
       publish();
@@ -72,7 +72,7 @@ void GradientStream::give_up(const Status& cause) {
   // As in NamedOps::fail_later: the control plane may know the first cause.
   verdict_ = deps_.loop.after(kCauseGrace, [this, cause] {
     verdict_ = {};
-    deps_.control.send(control::StreamAbort{id_, attempt_, step_, left_ ? cause : left_});
+    deps_.control.send(control::StreamAbort{id_, attempt_, step_, left_.ok() ? cause : left_});
   });
 }
 

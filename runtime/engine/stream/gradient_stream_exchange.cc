@@ -12,7 +12,7 @@ void GradientStream::adopt_plan() {
   plan_ = keeper_.plan();
   dispatcher_.reset();
   const Status adopted = dispatcher_.adopt(plan_);
-  SRT_CHECK(adopted);
+  SRT_CHECK(adopted.ok());
   // Whatever starts after the tensor that is ready last cannot start before all tensors are there, anyway.
   gate_ = keeper_.last_tensor() < 0 ? 0 : plan_->partitions_of(keeper_.last_tensor()).front();
 }
@@ -40,8 +40,8 @@ void GradientStream::start_exchange() {
   deps_.net.start(std::move(args), [this, attempt = attempt_, held = exchanged_](const Status& status) {
     --in_flight_count_;
     if (attempt == attempt_ && phase_ == Phase::kOpen) {
-      exchange_done_ = status.is_ok();
-      if (!status) {
+      exchange_done_ = status.ok();
+      if (!status.ok()) {
         give_up(status);
       }
     }

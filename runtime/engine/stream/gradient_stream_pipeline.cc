@@ -72,20 +72,20 @@ bool GradientStream::arrived(std::uint32_t attempt, const Status& status) {
   --in_flight_count_;
   ++progress_;
   const bool current = attempt == attempt_ && phase_ == Phase::kOpen;
-  if (current && !status) {
+  if (current && !status.ok()) {
     give_up(status);
   }
-  return current && status;
+  return current && status.ok();
 }
 
 void GradientStream::end_partition(int position, const Status& decoded) {
   const Status given_back = dispatcher_.finished(position);
-  SRT_CHECK(given_back);
+  SRT_CHECK(given_back.ok());
   ++partitions_done_;
   if (partitions_done_ == static_cast<int>(plan_->partitions().size())) {
     board_->reduced_in(deps_.loop.now() - first_ready_);
   }
-  if (decoded) {
+  if (decoded.ok()) {
     record_results(plan_->partitions()[static_cast<std::size_t>(position)]);
   } else {
     give_up(decoded);

@@ -94,10 +94,10 @@ void DirectCollectives::start(CollectiveArgs args, Done done) {
   Status refused = aborted_;
   refused.update(check_args(args, rank(), size()));
   const OpTag tag = args.tag;
-  if (refused.is_ok() && operations_.contains(tag)) {
+  if (refused.ok() && operations_.contains(tag)) {
     refused = invalid_argument("tag " + std::to_string(tag.value) + " is already in flight");
   }
-  if (!refused) {
+  if (!refused.ok()) {
     reply(std::move(done), std::move(refused));
     return;
   }

@@ -91,7 +91,7 @@ Caps HierarchicalCollectives::caps() const {
 }
 
 bool HierarchicalCollectives::goes_by_host(const CollectiveArgs& args) const {
-  return args.kind == OpKind::kAllreduce && check_args(args, rank(), size()).is_ok() &&
+  return args.kind == OpKind::kAllreduce && check_args(args, rank(), size()).ok() &&
          !is_one_exchange(args, options_, size());
 }
 
@@ -145,7 +145,7 @@ void HierarchicalCollectives::reduce_here(const std::shared_ptr<Run>& run) {
 }
 
 void HierarchicalCollectives::exchange(const std::shared_ptr<Run>& run, const Status& reduced) {
-  if (!reduced) {
+  if (!reduced.ok()) {
     finish(run, reduced);
     return;
   }
@@ -166,7 +166,7 @@ void HierarchicalCollectives::spread_here(const std::shared_ptr<Run>& run, const
   if (--run->missing > 0) {
     return;
   }
-  if (!run->status) {
+  if (!run->status.ok()) {
     finish(run, run->status);
     return;
   }
@@ -177,7 +177,7 @@ void HierarchicalCollectives::spread_here(const std::shared_ptr<Run>& run, const
 
 void HierarchicalCollectives::finish(const std::shared_ptr<Run>& run, const Status& status) {
   by_host_.erase(run->args.tag);
-  if (!status) {
+  if (!status.ok()) {
     // Ranks of this host that got further may still show it blocks.
     local_.collectives->cancel(run->args.tag, status);
   }

@@ -62,7 +62,7 @@ void Operation::run() {
 }
 
 void Operation::settle(const Status& status) {
-  if (!status) {
+  if (!status.ok()) {
     fail(status);
   }
 }
@@ -76,7 +76,7 @@ void Operation::release() {
 }
 
 void Operation::fail(const Status& cause) {
-  if (!status_) {
+  if (!status_.ok()) {
     return;
   }
   status_ = cause;

@@ -76,7 +76,7 @@ class Operation : public std::enable_shared_from_this<Operation> {
   Rank rank() const { return rank_; }
   int size() const { return size_; }
   std::size_t item() const { return dtype_size(setup_.args.dtype); }
-  bool running() const { return status_.is_ok(); }
+  bool running() const { return status_.ok(); }
   bool one_host() const { return setup_.link->one_host(); }
   Duration link_round_trip() const { return setup_.link->round_trip(); }
 

@@ -67,7 +67,7 @@ void OrderedDevice::listen(Rank peer) {
   const auto message = std::make_shared<std::vector<std::byte>>(kLaunchWordsBytes);
   link_.recv(envelope_to(peer, options_.tag, rank() == 0 ? kToFirst : kFromFirst), *message,
              while_alive([peer, message](OrderedDevice& self, const Status& status) {
-               if (!status) {
+               if (!status.ok()) {
                  self.not_passed(peer, status);
                  return;
                }
@@ -97,10 +97,10 @@ Status OrderedDevice::damaged(Rank peer, const Status& why) const {
 void OrderedDevice::heard(Rank peer, ConstBytes message) {
   const auto words = decode_launch_words(message);
   Status status = words.status();
-  for (std::size_t i = 0; status && i < words->size(); ++i) {
+  for (std::size_t i = 0; status.ok() && i < words->size(); ++i) {
     status = heed_word(peer, (*words)[i]);
   }
-  if (!status) {
+  if (!status.ok()) {
     fail(damaged(peer, status));
   }
   if (rank() == 0) {
@@ -143,7 +143,7 @@ void OrderedDevice::speak() {
   }
   const auto batch = std::make_shared<Batch>();
   // What the others launched now this rank would not launch any more.
-  std::vector<LaunchNotice> notices = ended_ ? sequencer_->take() : std::vector<LaunchNotice>();
+  std::vector<LaunchNotice> notices = ended_.ok() ? sequencer_->take() : std::vector<LaunchNotice>();
   for (const LaunchNotice& notice : notices) {
     if (notice.kind == LaunchNotice::Kind::kPlaced) {
       operations_.at(notice.tag).placed = true;
@@ -185,7 +185,7 @@ void OrderedDevice::send(Rank peer, std::span<const LaunchWord> words, const std
                  if (batch) {
                    --batch->sending;
                  }
-                 if (!status) {
+                 if (!status.ok()) {
                    self.not_passed(peer, status);
                  }
                  self.heed_batches();
@@ -212,10 +212,10 @@ void OrderedDevice::start_work(CollectiveArgs args, DeviceWork work, Done done) 
   Status refused = ended_;
   refused.update(check_work(args, work));
   const OpTag tag = args.tag;
-  if (refused && operations_.contains(tag)) {
+  if (refused.ok() && operations_.contains(tag)) {
     refused = invalid_argument("tag " + std::to_string(tag.value) + " is already in flight");
   }
-  if (!refused) {
+  if (!refused.ok()) {
     reply(std::move(done), std::move(refused));
     return;
   }
@@ -224,7 +224,7 @@ void OrderedDevice::start_work(CollectiveArgs args, DeviceWork work, Done done) 
   SRT_CHECK(member_.start(tag));
   if (!sequencer_) {
     unsaid_.push_back({Kind::kReady, tag, priority});
-  } else if (const Status status = sequencer_->ready(0, tag, priority); !status) {
+  } else if (const Status status = sequencer_->ready(0, tag, priority); !status.ok()) {
     fail(status);
   }
   speak_later();
@@ -249,7 +249,7 @@ void OrderedDevice::cancel(TagGroup tags, Status cause) {
 
 void OrderedDevice::heed(const LaunchNotice& notice) {
   const auto place = operations_.find(notice.tag);
-  if (!ended_ && (place == operations_.end() || !place->second.placed)) {
+  if (!ended_.ok() && (place == operations_.end() || !place->second.placed)) {
     return;
   }
   const bool placed = notice.kind == LaunchNotice::Kind::kPlaced;
@@ -281,7 +281,7 @@ void OrderedDevice::ended(OpTag tag, const Status& status) {
   Operation operation = std::move(place->second);
   operations_.erase(place);
   operation.cause.update(status);
-  if (!status && ended_) {
+  if (!status.ok() && ended_.ok()) {
     fail(status);
     reply(std::move(operation.done), operation.cause);
     return;
@@ -296,7 +296,7 @@ void OrderedDevice::lost(Rank peer, const Status& status) {
     return;
   }
   gone_[static_cast<std::size_t>(peer)] = true;
-  if (!ended_) {
+  if (!ended_.ok()) {
     return;
   }
   // The others launch what has its place, and so does rank 0 when its word for it has left.
@@ -313,7 +313,7 @@ void OrderedDevice::lost(Rank peer, const Status& status) {
 }
 
 void OrderedDevice::fail(const Status& cause) {
-  if (!ended_) {
+  if (!ended_.ok()) {
     return;
   }
   link_.loop().post(while_alive([cause](OrderedDevice& self) { self.broken_(cause); }));

@@ -68,17 +68,17 @@ void GlooCollectives::start(CollectiveArgs args, Done done) {
   const OpTag tag = args.tag;
   Status refused = aborted_;
   refused.update(check_args(args, rank(), size()));
-  if (refused.is_ok() && running_.contains(tag)) {
+  if (refused.ok() && running_.contains(tag)) {
     refused = invalid_argument("tag " + std::to_string(tag.value) + " is already in flight");
   }
-  if (refused.is_ok() && goes_direct(args)) {
+  if (refused.ok() && goes_direct(args)) {
     direct_.start(std::move(args), std::move(done));
     return;
   }
   const auto reply = [this](Done to, Status status) {
     link_.loop().post([to = std::move(to), status = std::move(status)]() mutable { to(status); });
   };
-  if (!refused) {
+  if (!refused.ok()) {
     reply(std::move(done), std::move(refused));
     return;
   }
@@ -94,7 +94,7 @@ void GlooCollectives::start(CollectiveArgs args, Done done) {
     });
   };
   running_.emplace(tag, Running{bridge, std::move(done)});
-  if (Status status = lanes_.run(std::move(job)); !status) {
+  if (Status status = lanes_.run(std::move(job)); !status.ok()) {
     auto node = running_.extract(tag);
     reply(std::move(node.mapped().done), std::move(status));
   }

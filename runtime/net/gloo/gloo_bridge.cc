@@ -32,7 +32,7 @@ void GlooBridge::post(std::shared_ptr<Transfers> transfers, Rank peer, Start sta
       failure = self->failure_;
       detached = self->detached_;
     }
-    if (detached || !failure) {
+    if (detached || !failure.ok()) {
       self->settle(*transfers, number, failure);
       return;
     }
@@ -61,10 +61,10 @@ void GlooBridge::settle(Transfers& transfers, std::uint64_t number, const Status
       return;
     }
     --transfers.pending;
-    if (status) {
+    if (status.ok()) {
       transfers.begun[number - transfers.told].done = true;
     } else {
-      cancels = failure_.is_ok();
+      cancels = failure_.ok();
       failure_.update(status);
     }
   }
@@ -77,8 +77,8 @@ void GlooBridge::settle(Transfers& transfers, std::uint64_t number, const Status
 
 Result<Rank> GlooBridge::wait(Transfers& transfers) {
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return !failure_ || (!transfers.begun.empty() && transfers.begun.front().done); });
-  if (!failure_) {
+  changed_.wait(lock, [&] { return !failure_.ok() || (!transfers.begun.empty() && transfers.begun.front().done); });
+  if (!failure_.ok()) {
     return failure_;
   }
   const Rank peer = transfers.begun.front().peer;
@@ -92,7 +92,7 @@ void GlooBridge::release(Transfers& transfers) {
   if (transfers.pending == 0 || detached_) {
     return;
   }
-  if (failure_) {
+  if (failure_.ok()) {
     lock.unlock();
     link_.loop().post([self = shared_from_this()] {
       const Status cause(Code::kAborted, "the operation gave up a transfer");

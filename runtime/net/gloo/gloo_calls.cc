@@ -261,7 +261,7 @@ Status call_gloo(const CollectiveArgs& args, Rank rank, int size, const std::sha
     dispatch(args, size, std::make_shared<BridgeContext>(rank, size, bridge));
   } catch (const std::exception& error) {
     const Status cause = bridge->failure();
-    return cause ? bug(error.what()) : cause;
+    return cause.ok() ? bug(error.what()) : cause;
   }
   return {};
 }

@@ -163,7 +163,7 @@ void InprocEndpoint::complete(Done done, Status status) {
 
 Status InprocEndpoint::refuse(const Envelope& envelope) const {
   SRT_CHECK(envelope.peer >= 0 && envelope.peer < group_->size());
-  if (!failed_) {
+  if (!failed_.ok()) {
     return failed_;
   }
   if (const Status* cause = tombstones_.find(envelope.tag)) {
@@ -176,7 +176,7 @@ void InprocEndpoint::send(const Envelope& envelope, ConstBytes data, Done done) 
   SRT_IN_LOOP(loop_);
   Status refused = refuse(envelope);
   refused.update(peers_[static_cast<std::size_t>(envelope.peer)].lost);
-  if (!refused) {
+  if (!refused.ok()) {
     complete(std::move(done), std::move(refused));
     return;
   }
@@ -253,7 +253,7 @@ void InprocEndpoint::drop_queued(Selects selects, const Status& cause) {
 void InprocEndpoint::recv(const Envelope& envelope, Bytes out, Done done) {
   SRT_IN_LOOP(loop_);
   Status refused = refuse(envelope);
-  if (!refused) {
+  if (!refused.ok()) {
     complete(std::move(done), std::move(refused));
     return;
   }
@@ -261,7 +261,7 @@ void InprocEndpoint::recv(const Envelope& envelope, Bytes out, Done done) {
   Posted posted{envelope.check, out, std::move(done)};
   if (auto arrived = peer.arrived.take(envelope.tag, envelope.slot)) {
     match(envelope, std::move(posted), std::move(*arrived));
-  } else if (!peer.lost) {
+  } else if (!peer.lost.ok()) {
     complete(std::move(posted.done), peer.lost);
   } else {
     peer.posted.push(envelope.tag, envelope.slot, std::move(posted));
@@ -289,7 +289,7 @@ void InprocEndpoint::match(const Envelope& envelope, Posted posted, Arrived arri
 
 void InprocEndpoint::on_message(const Envelope& envelope, std::vector<std::byte> data) {
   Peer& peer = peers_[static_cast<std::size_t>(envelope.peer)];
-  if (!failed_ || !peer.lost || tombstones_.find(envelope.tag) != nullptr) {
+  if (!failed_.ok() || !peer.lost.ok() || tombstones_.find(envelope.tag) != nullptr) {
     return;
   }
   Arrived arrived{envelope.check, std::move(data)};

@@ -82,7 +82,7 @@ class Setup final : public std::enable_shared_from_this<Setup> {
       const auto arrived = [self = shared_from_this(), then](const Status& status) {
         self->status_.update(status);
         if (--self->missing_ == 0) {
-          self->status_ ? (self.get()->*then)() : self->end();
+          self->status_.ok() ? (self.get()->*then)() : self->end();
         }
       };
       const Envelope envelope{peer, kTag, slot, 0, 0};
@@ -116,7 +116,7 @@ class Setup final : public std::enable_shared_from_this<Setup> {
   void end() {
     link_.loop().cancel(timer_);
     auto done = std::move(done_);
-    if (!status_) {
+    if (!status_.ok()) {
       done(status_);
       return;
     }

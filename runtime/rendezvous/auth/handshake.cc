@@ -198,7 +198,7 @@ Handshake Handshake::initiator(const Secret& secret, Purpose purpose, ConstBytes
   greeting.put(kProtocol);
   greeting.put(purpose);
   state->failure = secret.is_set() ? state->fresh_nonce(greeting) : no_secret();
-  if (state->failure) {
+  if (state->failure.ok()) {
     greeting.put(static_cast<std::uint16_t>(hello.size()));
     greeting.put_raw(hello);
     state->transcript = greeting.bytes();
@@ -213,7 +213,7 @@ Handshake Handshake::acceptor(const Secret& secret, Purpose purpose) {
   state->secret = secret;
   state->purpose = purpose;
   state->failure = secret.is_set() ? Status() : no_secret();
-  if (state->failure) {
+  if (state->failure.ok()) {
     state->step = State::Step::kGreeting;
   }
   return Handshake(std::move(state));
@@ -227,7 +227,7 @@ Result<std::size_t> Handshake::feed(ConstBytes received) {
     s.failure = std::move(why);
     return s.failure;
   };
-  while (s.failure && s.step != State::Step::kDone && used < received.size()) {
+  while (s.failure.ok() && s.step != State::Step::kDone && used < received.size()) {
     // In two bites at most: the fixed part says how long the rest is.
     const std::size_t take = std::min(s.wanted() - s.input.size(), received.size() - used);
     const ConstBytes bite = received.subspan(used, take);
@@ -235,7 +235,7 @@ Result<std::size_t> Handshake::feed(ConstBytes received) {
     used += take;
     const bool greeting = s.step == State::Step::kGreeting;
     if (greeting || s.step == State::Step::kAnswer) {
-      if (Status status = s.check_prefix(); !status) {
+      if (Status status = s.check_prefix(); !status.ok()) {
         if (greeting && status.code() == Code::kMismatch) {
           s.append_output(std::as_bytes(std::span(kMagic)));
           s.append_output(std::as_bytes(std::span(&kProtocol, 1)));
@@ -247,13 +247,13 @@ Result<std::size_t> Handshake::feed(ConstBytes received) {
       return fail(refused());
     }
     if (s.input.size() == s.wanted()) {
-      if (Status status = s.on_bytes(); !status) {
+      if (Status status = s.on_bytes(); !status.ok()) {
         return fail(std::move(status));
       }
       s.input.clear();
     }
   }
-  if (!s.failure) {
+  if (!s.failure.ok()) {
     return s.failure;
   }
   return used;

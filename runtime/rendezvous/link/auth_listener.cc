@@ -93,7 +93,7 @@ Result<std::unique_ptr<AuthListener>> AuthListener::open(AsioLoop& loop, GateOpt
   Status status;
   const bool ran = loop.run_sync([&] {
     status = gate->listen();
-    if (status) {
+    if (status.ok()) {
       gate->start();
     } else {
       gate.reset();
@@ -142,7 +142,7 @@ Status AuthListener::listen_at(const std::string& where, bool& in_use) {
   Status status;
   for (int port = first; port <= last; ++port) {
     status = try_port(*address, static_cast<std::uint16_t>(port), error);
-    if (status) {
+    if (status.ok()) {
       return status;
     }
   }
@@ -166,7 +166,7 @@ Status AuthListener::listen() {
   for (const std::string& where : candidates) {
     bool in_use = false;
     Status status = listen_at(where, in_use);
-    if (status || in_use) {
+    if (status.ok() || in_use) {
       return status;
     }
     failure.update(status);

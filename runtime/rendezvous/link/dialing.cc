@@ -254,7 +254,7 @@ void Dialing::on_greeted(Result<Greeted> result) {
   }
   if (setup_.check_welcome) {
     const Status status = setup_.check_welcome(ConstBytes(result->rest).first(setup_.welcome_bytes));
-    if (!status) {
+    if (!status.ok()) {
       return refuse(status);
     }
   }
@@ -269,7 +269,7 @@ void Dialing::next(std::string error) {
 
 void Dialing::refuse(const Status& status) {
   struck_.insert(targets_[at_].address.text());
-  if (refused_) {
+  if (refused_.ok()) {
     refused_ = status;
     refused_at_ = setup_.loop->now();
   }
@@ -279,7 +279,7 @@ void Dialing::refuse(const Status& status) {
 void Dialing::end_round() {
   const bool all =
       std::ranges::all_of(targets_, [this](const Target& target) { return struck_.contains(target.address.text()); });
-  if (!refused_ && (all || setup_.loop->now() - refused_at_ > kRefusedPatience)) {
+  if (!refused_.ok() && (all || setup_.loop->now() - refused_at_ > kRefusedPatience)) {
     return finish(refused_);
   }
   if (left() <= Duration::zero() || setup_.addresses.empty()) {

@@ -108,7 +108,7 @@ void FrameDecoder::added(std::size_t size) {
 }
 
 Result<std::optional<Frame>> FrameDecoder::next() {
-  if (!failure_) {
+  if (!failure_.ok()) {
     return failure_;
   }
   wanted_ = kFrameHeader;

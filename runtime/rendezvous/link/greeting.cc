@@ -92,7 +92,7 @@ void Greeting::finish(Status status) {
   setup_.loop->cancel(timer_);
   Callback callback = std::move(callback_);
   callback_ = Callback();
-  if (!status) {
+  if (!status.ok()) {
     boost::system::error_code ignored;
     socket_.close(ignored);
     callback(std::move(status));

@@ -169,13 +169,13 @@ TEST_F(ConvertLocalTest, StepsAndOutcomes) {
   EXPECT_EQ(to_local_step(args).status().code(), Code::kInvalidArgument);
 
   sirtaki_local_outcome out{};
-  EXPECT_FALSE(from_outcome({}, {}, &out));
-  EXPECT_TRUE(from_outcome({}, {}, nullptr));
+  EXPECT_FALSE(from_outcome({}, {}, &out).ok());
+  EXPECT_TRUE(from_outcome({}, {}, nullptr).ok());
   out.struct_size = sizeof(out);
   engine::LocalOutcome outcome;
   outcome.reset_optimizer = outcome.equalize_optimizer = true;
   outcome.donor = 3;
-  ASSERT_TRUE(from_outcome(outcome, {.averages_gradients = false, .steps = 6, .delay = 2}, &out));
+  ASSERT_TRUE(from_outcome(outcome, {.averages_gradients = false, .steps = 6, .delay = 2}, &out).ok());
   EXPECT_EQ(out.average_gradients, 0);
   EXPECT_EQ(out.reset_optimizer, 1);
   EXPECT_EQ(out.equalize_optimizer, 1);

@@ -13,16 +13,16 @@ namespace {
 TEST(DefaultSessionTest, OpensClosesAndOpensAgainWithAnotherGeneration) {
   DefaultSession& session = DefaultSession::instance();
   EXPECT_EQ(session.need().status().code(), Code::kShutdown);
-  ASSERT_TRUE(session.init({}));
-  ASSERT_TRUE(session.init({}));
+  ASSERT_TRUE(session.init({}).ok());
+  ASSERT_TRUE(session.init({}).ok());
   const auto first = session.active()->generation;
-  ASSERT_TRUE(session.shutdown());
+  ASSERT_TRUE(session.shutdown().ok());
   EXPECT_EQ(session.active(), nullptr);
-  ASSERT_TRUE(session.init({}));
+  ASSERT_TRUE(session.init({}).ok());
   EXPECT_NE(session.active()->generation, first);
   EXPECT_EQ(session.need(first).status().code(), Code::kShutdown);
-  ASSERT_TRUE(session.shutdown());
-  ASSERT_TRUE(session.shutdown());
+  ASSERT_TRUE(session.shutdown().ok());
+  ASSERT_TRUE(session.shutdown().ok());
 }
 
 TEST(DefaultSessionTest, BadOptionLeavesItClosed) {
@@ -35,15 +35,15 @@ TEST(DefaultSessionTest, BadOptionLeavesItClosed) {
 
 TEST(DefaultSessionTest, ACallThatIsLateFindsTablesThatHaveEnded) {
   DefaultSession& session = DefaultSession::instance();
-  ASSERT_TRUE(session.init({}));
+  ASSERT_TRUE(session.init({}).ok());
   const auto active = session.active();  // as a call holds it that began before shutdown()
   engine::StreamSpec spec;
   spec.name = "late";
   spec.tensors.push_back({"weight", {4}, {}, DType::kF32, {}});
   spec.order.push_back(0);
   const auto stream = active->session->open_stream(std::move(spec), std::chrono::seconds(10));
-  ASSERT_TRUE(stream.is_ok()) << stream.status().text();
-  ASSERT_TRUE(session.shutdown());
+  ASSERT_TRUE(stream.ok()) << stream.status().text();
+  ASSERT_TRUE(session.shutdown().ok());
   int called = 0;
   EXPECT_EQ(active->session->stream_on_done(*stream, [&] { ++called; }).code(), Code::kShutdown);
   EXPECT_EQ(called, 0);
@@ -52,11 +52,11 @@ TEST(DefaultSessionTest, ACallThatIsLateFindsTablesThatHaveEnded) {
 
 TEST(DefaultSessionTest, ForkedChildSeesNone) {
   DefaultSession& session = DefaultSession::instance();
-  ASSERT_TRUE(session.init({}));
+  ASSERT_TRUE(session.init({}).ok());
   const pid_t child = fork();
   if (child == 0) {
     const bool right = session.active() == nullptr && session.need().status().code() == Code::kShutdown &&
-                       session.init({}).code() == Code::kShutdown && session.shutdown().is_ok() &&
+                       session.init({}).code() == Code::kShutdown && session.shutdown().ok() &&
                        session.unpin(1) == nullptr;
     _exit(right ? 0 : 1);
   }
@@ -64,7 +64,7 @@ TEST(DefaultSessionTest, ForkedChildSeesNone) {
   ASSERT_EQ(waitpid(child, &status, 0), child);
   EXPECT_EQ(status, 0);
   EXPECT_NE(session.active(), nullptr);
-  ASSERT_TRUE(session.shutdown());
+  ASSERT_TRUE(session.shutdown().ok());
 }
 
 }  // namespace

@@ -48,7 +48,7 @@ TEST(MeetingPointTest, GivenJobWinsOverTheEnvironment) {
 TEST(MeetingPointTest, AFileServesWhereTheLaunchersDescriptorWasClosed) {
   const auto secret = rendezvous::Secret::generate().value();
   const std::string path = ::testing::TempDir() + "sirtaki_meeting_secret_" + std::to_string(getpid());
-  ASSERT_TRUE(secret.write_file(path));
+  ASSERT_TRUE(secret.write_file(path).ok());
   const std::string common =
       "job.rank = 0\njob.size = 2\njob.rendezvous = \"127.0.0.1:4000\"\njob.secret_fd = 1048575\n";
   const auto found = find(common + "job.secret_file = \"" + path + "\"\n", {});
@@ -101,20 +101,20 @@ TEST(MeetingPointTest, TheRanksOfOneHostAreKnownToBe) {
 TEST(MeetingPointTest, LocalhostIsWhereARankMayHost) {
   MeetingPoint point;
   const Status status = point.host(2, "localhost", {}, *config_with(""));
-  EXPECT_TRUE(status) << status.to_string();
+  EXPECT_TRUE(status.ok()) << status.to_string();
   point.end(Duration::zero());
 }
 
 TEST(MeetingPointTest, HostAnswersTheSameUntilTheSizeChanges) {
   MeetingPoint point;
   const auto config = config_with("");
-  ASSERT_TRUE(point.host(2, "127.0.0.1", {}, *config));
+  ASSERT_TRUE(point.host(2, "127.0.0.1", {}, *config).ok());
   const std::uint16_t port = point.port();
   EXPECT_NE(port, 0);
   EXPECT_TRUE(point.secret().is_set());
-  ASSERT_TRUE(point.host(2, "127.0.0.1", {}, *config));
+  ASSERT_TRUE(point.host(2, "127.0.0.1", {}, *config).ok());
   EXPECT_EQ(point.port(), port);
-  EXPECT_FALSE(point.host(0, "127.0.0.1", {}, *config));
+  EXPECT_FALSE(point.host(0, "127.0.0.1", {}, *config).ok());
   point.end(Duration::zero());
   EXPECT_EQ(point.port(), 0);
 }

@@ -24,7 +24,7 @@ class LocalMeetingTest : public testing::Test {
 TEST_F(LocalMeetingTest, WhatIsWrittenIsRead) {
   const std::string path = directory_ + "/job";
   const Meeting written = meeting();
-  ASSERT_TRUE(write_meeting(path, written));
+  ASSERT_TRUE(write_meeting(path, written).ok());
   struct stat info {};
   ASSERT_EQ(stat(path.c_str(), &info), 0);
   EXPECT_EQ(info.st_mode & 0777, 0600U);
@@ -36,10 +36,10 @@ TEST_F(LocalMeetingTest, WhatIsWrittenIsRead) {
 
 TEST_F(LocalMeetingTest, NewFileReplacesTheOld) {
   const std::string path = directory_ + "/job";
-  ASSERT_TRUE(write_meeting(path, meeting()));
+  ASSERT_TRUE(write_meeting(path, meeting()).ok());
   Meeting second = meeting();
   second.endpoint = "127.0.0.1:4343";
-  ASSERT_TRUE(write_meeting(path, second));
+  ASSERT_TRUE(write_meeting(path, second).ok());
   EXPECT_EQ(await_meeting(path, Duration::zero(), {})->endpoint, "127.0.0.1:4343");
 }
 
@@ -52,7 +52,7 @@ TEST_F(LocalMeetingTest, FileOfADeadProcessIsIgnored) {
 
 TEST_F(LocalMeetingTest, FileThatOthersCanReadIsIgnored) {
   const std::string path = directory_ + "/job";
-  ASSERT_TRUE(write_meeting(path, meeting()));
+  ASSERT_TRUE(write_meeting(path, meeting()).ok());
   ASSERT_EQ(chmod(path.c_str(), 0644), 0);
   EXPECT_FALSE(await_meeting(path, Duration::zero(), {}));
 }

@@ -12,7 +12,7 @@ namespace {
 
 TEST(Status, DefaultIsOkAndHasNoText) {
   const Status status;
-  EXPECT_TRUE(status);
+  EXPECT_TRUE(status.ok());
   EXPECT_EQ(status.code(), Code::kOk);
   EXPECT_EQ(status.text(), "");
   EXPECT_EQ(status.to_string(), "ok");
@@ -23,14 +23,14 @@ TEST(Status, ErrorKeepsCodeTextAndBlame) {
   Status status(Code::kMismatch, "shapes differ", {2, "w"});
   const Status copy = status;
   status = Status();
-  EXPECT_FALSE(copy);
+  EXPECT_FALSE(copy.ok());
   EXPECT_EQ(copy.to_string(), "mismatch: shapes differ");
   EXPECT_EQ(copy.blame().rank, 2);
   EXPECT_EQ(copy.blame().tensor, "w");
 }
 
 TEST(Status, CodeOkNeverCarriesText) {
-  EXPECT_TRUE(Status(Code::kOk, "ignored"));
+  EXPECT_TRUE(Status(Code::kOk, "ignored").ok());
   EXPECT_EQ(Status(Code::kOk, "ignored").text(), "");
 }
 
@@ -39,13 +39,13 @@ TEST(Status, ContextGoesInFrontAndLeavesOkAlone) {
   EXPECT_EQ(status.text(), "join: no answer");
   EXPECT_EQ(status.code(), Code::kTimeout);
   EXPECT_EQ(status.blame().rank, 1);
-  EXPECT_TRUE(Status().with_context("join"));
+  EXPECT_TRUE(Status().with_context("join").ok());
 }
 
 TEST(Status, FirstErrorWins) {
   Status status;
   status.update(Status());
-  EXPECT_TRUE(status);
+  EXPECT_TRUE(status.ok());
   status.update(corrupt("first"));
   status.update(bug("second"));
   status.update(Status());
@@ -83,7 +83,7 @@ Status check_both(int a, int b) {
 
 TEST(Result, HoldsAValueOrAStatus) {
   EXPECT_EQ(*quarter(8), 2);
-  EXPECT_TRUE(quarter(8).status());
+  EXPECT_TRUE(quarter(8).status().ok());
   EXPECT_EQ(quarter(6).status().text(), "odd");
   EXPECT_FALSE(quarter(7));
 }
@@ -95,9 +95,9 @@ TEST(Result, MovesValuesThatCannotBeCopied) {
 }
 
 TEST(Result, TryReturnsTheFirstError) {
-  EXPECT_TRUE(check_both(2, 4));
-  EXPECT_FALSE(check_both(2, 3));
-  EXPECT_FALSE(check_both(1, 2));
+  EXPECT_TRUE(check_both(2, 4).ok());
+  EXPECT_FALSE(check_both(2, 3).ok());
+  EXPECT_FALSE(check_both(1, 2).ok());
 }
 
 TEST(Check, BrokenInvariantThrowsWithPlaceAndText) {

@@ -47,7 +47,7 @@ TEST(Wire, ReadsBackWhatWasWritten) {
   const auto bytes = sample();
   WireReader reader(bytes);
   const Sample s = read_sample(reader);
-  EXPECT_TRUE(reader.finish("sample"));
+  EXPECT_TRUE(reader.finish("sample").ok());
   EXPECT_EQ(s.small, 7);
   EXPECT_EQ(s.number, -5);
   EXPECT_EQ(s.real, 2.5);
@@ -150,7 +150,7 @@ TEST(Wire, CallerCanRejectAValue) {
   const auto bytes = sample();
   WireReader reader(bytes);
   reader.fail();
-  EXPECT_FALSE(reader.finish("sample"));
+  EXPECT_FALSE(reader.finish("sample").ok());
 }
 
 TEST(Wire, StatusKeepsCodeTextAndBlame) {
@@ -158,7 +158,7 @@ TEST(Wire, StatusKeepsCodeTextAndBlame) {
   put_status(out, Status(Code::kMismatch, "tensor 'w' differs", {3, "w"}));
   WireReader in(out.bytes());
   const Status back = get_status(in);
-  EXPECT_TRUE(in.finish("status").is_ok());
+  EXPECT_TRUE(in.finish("status").ok());
   EXPECT_EQ(back.code(), Code::kMismatch);
   EXPECT_EQ(back.text(), "tensor 'w' differs");
   EXPECT_EQ(back.blame().rank, 3);
@@ -173,7 +173,7 @@ TEST(Wire, StatusThatSaysOkOrNothingKnownIsAnError) {
     out.put_string("");
     out.put_string("fine");
     WireReader in(out.bytes());
-    EXPECT_FALSE(get_status(in).is_ok()) << code;
+    EXPECT_FALSE(get_status(in).ok()) << code;
     EXPECT_FALSE(in.ok()) << code;
   }
 }

@@ -120,12 +120,12 @@ TEST(BlockSelection, RefusesImpossibleBlocks) {
   EXPECT_THROW(BlockSelection(100, 10, 0, DType::kF32), BugError);
   EXPECT_THROW(BlockSelection(65537, 1, 1, DType::kF32), BugError);
   const PayloadCodec& codec = *find_payload_codec("block_topk");
-  EXPECT_TRUE(codec.check(Values{1, 10, 10}, {.numel = 100}));
+  EXPECT_TRUE(codec.check(Values{1, 10, 10}, {.numel = 100}).ok());
   EXPECT_EQ(codec.check(Values{1, 10, 11}, {.numel = 100}).code(), Code::kInvalidArgument);
   EXPECT_EQ(codec.check(Values{1, 1, 1}, {.numel = 65537}).code(), Code::kInvalidArgument);
   const PayloadCodec& filters = *find_payload_codec("kernel_sparse");
   const Values values = {1, 0, 1, static_cast<std::int64_t>(DType::kF32)};
-  EXPECT_TRUE(filters.check(values, {.numel = 12, .rows = 3}));
+  EXPECT_TRUE(filters.check(values, {.numel = 12, .rows = 3}).ok());
   EXPECT_EQ(filters.check(values, {.numel = 12, .rows = 5}).code(), Code::kInvalidArgument);
 }
 

@@ -92,7 +92,7 @@ TEST(Memory, CodersGoOnFromWhatTheyRemembered) {
       step_of(memory, step, random);
     }
     const std::vector<std::byte> remembered = memory.remembered();
-    ASSERT_TRUE(CodecState::check_remembered(remembered, kMatrix.numel));
+    ASSERT_TRUE(CodecState::check_remembered(remembered, kMatrix.numel).ok());
     std::vector<float> owed(static_cast<std::size_t>(kMatrix.numel));
     memory.owed(bytes(owed));
     CodecState again(codec, one.params, kMatrix, kAlone);
@@ -129,13 +129,13 @@ TEST(Memory, RefusesToRememberWhatIsDamaged) {
   step_of(memory, 0, random);
   const std::vector<std::byte> good = memory.remembered();
   for (std::size_t size = 0; size < good.size(); ++size) {
-    EXPECT_FALSE(CodecState::check_remembered({good.data(), size}, kMatrix.numel)) << size;
+    EXPECT_FALSE(CodecState::check_remembered({good.data(), size}, kMatrix.numel).ok()) << size;
   }
-  EXPECT_FALSE(CodecState::check_remembered(good, kMatrix.numel - 1));
+  EXPECT_FALSE(CodecState::check_remembered(good, kMatrix.numel - 1).ok());
   std::vector<std::byte> nan = good;
   // The last number of the momentum, in front of the length of what is the coder's own.
   std::fill_n(nan.end() - 8, 4, std::byte{0xFF});
-  EXPECT_FALSE(CodecState::check_remembered(nan, kMatrix.numel));
+  EXPECT_FALSE(CodecState::check_remembered(nan, kMatrix.numel).ok());
   CodecState again(*find_payload_codec("group_topk"), with_memory()[0].params, kMatrix, kAlone);
   again.recall(nan);
   EXPECT_TRUE(again.momentum().empty());

@@ -73,7 +73,7 @@ TEST(Messages, MemberMessagesSurviveTheWire) {
   for (const MemberMessage& message : all) {
     const auto bytes = encode(message);
     const auto decoded = decode_member_message(bytes);
-    ASSERT_TRUE(decoded.is_ok()) << decoded.status().to_string();
+    ASSERT_TRUE(decoded.ok()) << decoded.status().to_string();
     EXPECT_EQ(decoded->index(), message.index());
     EXPECT_EQ(encode(*decoded), bytes);
   }
@@ -85,7 +85,7 @@ TEST(Messages, CoordinatorMessagesSurviveTheWire) {
   for (const CoordinatorMessage& message : all) {
     const auto bytes = encode(message);
     const auto decoded = decode_coordinator_message(bytes);
-    ASSERT_TRUE(decoded.is_ok()) << decoded.status().to_string();
+    ASSERT_TRUE(decoded.ok()) << decoded.status().to_string();
     EXPECT_EQ(decoded->index(), message.index());
     EXPECT_EQ(encode(*decoded), bytes);
   }
@@ -93,13 +93,13 @@ TEST(Messages, CoordinatorMessagesSurviveTheWire) {
 
 TEST(Messages, FieldsKeepTheirValues) {
   const auto decoded = decode_member_message(encode(Announce{"layer.weight", 5, full_meta()}));
-  ASSERT_TRUE(decoded.is_ok());
+  ASSERT_TRUE(decoded.ok());
   const auto& announce = std::get<Announce>(*decoded);
   EXPECT_EQ(announce.name, "layer.weight");
   EXPECT_EQ(announce.use, 5U);
   EXPECT_TRUE(announce.meta.compatible(full_meta()));
   const auto failed = decode_coordinator_message(encode(JobFailed{status()}));
-  ASSERT_TRUE(failed.is_ok());
+  ASSERT_TRUE(failed.ok());
   const Status& got = std::get<JobFailed>(*failed).status;
   EXPECT_EQ(got.code(), Code::kMismatch);
   EXPECT_EQ(got.text(), "why");
@@ -111,20 +111,20 @@ TEST(Messages, EveryTruncationAndEveryExtraByteIsRefused) {
   for (const MemberMessage& message : member_messages()) {
     auto bytes = encode(message);
     for (std::size_t n = 0; n < bytes.size(); ++n) {
-      EXPECT_FALSE(decode_member_message(ConstBytes(bytes).first(n)).is_ok());
+      EXPECT_FALSE(decode_member_message(ConstBytes(bytes).first(n)).ok());
     }
     bytes.push_back(std::byte{0});
-    EXPECT_FALSE(decode_member_message(bytes).is_ok());
+    EXPECT_FALSE(decode_member_message(bytes).ok());
   }
 }
 
 TEST(Messages, UnknownKindsAndEnumeratorsAreRefused) {
   auto bytes = encode(MemberMessage(Announce{"a", 0, full_meta()}));
   bytes[0] = std::byte{200};
-  EXPECT_FALSE(decode_member_message(bytes).is_ok());
+  EXPECT_FALSE(decode_member_message(bytes).ok());
   bytes = encode(MemberMessage(Announce{"", 0, full_meta()}));
   bytes[1 + 4 + 8] = std::byte{77};  // the kind of operation
-  EXPECT_FALSE(decode_member_message(bytes).is_ok());
+  EXPECT_FALSE(decode_member_message(bytes).ok());
 }
 
 }  // namespace

@@ -144,7 +144,7 @@ TEST(Names, UseThatFailedEverywhereFailsWhenItComes) {
   const auto late = names.submit("a", meta({2}));
   EXPECT_EQ(late.failed.code(), Code::kPeerLost);
   EXPECT_FALSE(late.announce);
-  EXPECT_TRUE(names.submit("a", meta({2})).failed.is_ok());
+  EXPECT_TRUE(names.submit("a", meta({2})).failed.ok());
 }
 
 TEST(Names, UseThatMayNeverComeIsSkipped) {

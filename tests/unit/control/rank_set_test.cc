@@ -72,7 +72,7 @@ TEST(RankSet, WireFormKeepsTheSetAndRefusesRanksThatDoNotExist) {
   put(w, set);
   WireReader good(w.bytes());
   EXPECT_EQ(get_ranks(good, 10), set);
-  EXPECT_TRUE(good.finish("a set").is_ok());
+  EXPECT_TRUE(good.finish("a set").ok());
   WireReader bad(w.bytes());
   (void)get_ranks(bad, 9);
   EXPECT_FALSE(bad.ok());

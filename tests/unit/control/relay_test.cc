@@ -317,26 +317,26 @@ TEST(Bundle, WireFormKeepsEverythingAndRefusesJunk) {
   const Bundle bundle{{RankSet::range(0, 5), announce("a")}, {RankSet::of(3), Leaving{{{"a", 1}}}}};
   const auto bytes = encode(bundle);
   const auto decoded = decode_bundle(bytes, 5);
-  ASSERT_TRUE(decoded.is_ok()) << decoded.status().to_string();
+  ASSERT_TRUE(decoded.ok()) << decoded.status().to_string();
   ASSERT_EQ(decoded->size(), 2U);
   EXPECT_EQ(encode(*decoded), bytes);
-  EXPECT_FALSE(decode_bundle(bytes, 4).is_ok()) << "rank 4 does not exist";
+  EXPECT_FALSE(decode_bundle(bytes, 4).ok()) << "rank 4 does not exist";
   for (std::size_t cut = 0; cut < bytes.size(); ++cut) {
-    EXPECT_FALSE(decode_bundle(ConstBytes(bytes).first(cut), 5).is_ok()) << "cut at " << cut;
+    EXPECT_FALSE(decode_bundle(ConstBytes(bytes).first(cut), 5).ok()) << "cut at " << cut;
   }
   const auto parts = encode_parts(bundle, 1);
   ASSERT_EQ(parts.size(), 2U);
   EXPECT_EQ(encode_parts(bundle), std::vector<std::vector<std::byte>>(1, bytes));
   for (std::size_t i = 0; i < parts.size(); ++i) {
     const auto part = decode_bundle(parts[i], 5);
-    ASSERT_TRUE(part.is_ok());
+    ASSERT_TRUE(part.ok());
     ASSERT_EQ(part->size(), 1U);
     EXPECT_EQ(encode(part->front().message), encode(bundle[i].message));
   }
   EXPECT_TRUE(encode_parts(Spread()).empty());
   const Spread spread{{RankSet::of(2), Recall{7, 9}}};
   const auto told = decode_spread(encode(spread), 3);
-  ASSERT_TRUE(told.is_ok());
+  ASSERT_TRUE(told.ok());
   EXPECT_EQ(encode(*told), encode(spread));
 }
 

@@ -120,7 +120,7 @@ TEST_F(CudaDeviceTest, IsVisitedForAMoment) {
   const auto device = open();
   {
     const Visit visit(*device);
-    EXPECT_TRUE(visit.status());
+    EXPECT_TRUE(visit.status().ok());
   }
   EXPECT_EQ(script_.calls, (std::vector<std::string>{"visit 1", "leave for 4"}));
   script_.calls.clear();
@@ -143,16 +143,16 @@ TEST_F(CudaDeviceTest, IsNotOpenedWhereThereIsNone) {
 
 TEST_F(CudaDeviceTest, CallsWhatItSays) {
   const auto device = open();
-  EXPECT_TRUE(device->enter_thread());
+  EXPECT_TRUE(device->enter_thread().ok());
   const Stream stream = *device->make_stream(Priority::kHigh);
   EXPECT_EQ(stream.native, &script_);
   EXPECT_TRUE(device->make_stream(Priority::kNormal));
   const Event event = *device->make_event();
   EXPECT_TRUE(device->allocate(Place::kDevice, 8));
   EXPECT_TRUE(device->allocate(Place::kPinned, 8));
-  EXPECT_TRUE(device->record(event, stream));
-  EXPECT_TRUE(device->wait(stream, event));
-  EXPECT_TRUE(device->copy(stream, nullptr, nullptr, 0));
+  EXPECT_TRUE(device->record(event, stream).ok());
+  EXPECT_TRUE(device->wait(stream, event).ok());
+  EXPECT_TRUE(device->copy(stream, nullptr, nullptr, 0).ok());
   EXPECT_FALSE(*device->done(event));
   script_.happened = true;
   EXPECT_TRUE(*device->done(event));

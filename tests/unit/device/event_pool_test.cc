@@ -44,10 +44,10 @@ TEST(FakeDevice, KeepsTheOrderOfStreamsAndEvents) {
   std::byte from{7};
   std::byte middle{0};
   std::byte to{0};
-  ASSERT_TRUE(device.copy(one, &middle, &from, 1));
-  ASSERT_TRUE(device.record(event, one));
-  ASSERT_TRUE(device.wait(two, event));
-  ASSERT_TRUE(device.copy(two, &to, &middle, 1));
+  ASSERT_TRUE(device.copy(one, &middle, &from, 1).ok());
+  ASSERT_TRUE(device.record(event, one).ok());
+  ASSERT_TRUE(device.wait(two, event).ok());
+  ASSERT_TRUE(device.copy(two, &to, &middle, 1).ok());
   EXPECT_FALSE(device.step(two));
   EXPECT_TRUE(device.step(one));
   EXPECT_FALSE(*device.done(event));

@@ -37,14 +37,14 @@ class Member final : public rendezvous::ClientHandler {
   void on_message(ConstBytes bytes) override {
     auto message = control::decode_coordinator_message(bytes);
     const std::lock_guard lock(mutex_);
-    ASSERT_TRUE(message.is_ok());
+    ASSERT_TRUE(message.ok());
     messages_.push_back(*message);
     changed_.notify_all();
   }
   void on_tree(ConstBytes bytes) override {
     auto spread = control::decode_spread(bytes, 64);
     const std::lock_guard lock(mutex_);
-    ASSERT_TRUE(spread.is_ok());
+    ASSERT_TRUE(spread.ok());
     for (const control::Told& told : *spread) {
       told_.push_back(told.ranks.to_string() + ": " + std::to_string(told.message.index()));
     }
@@ -113,21 +113,21 @@ class CoordinatorServerTest : public testing::Test {
   }
   void SetUp() override {
     auto secret = rendezvous::Secret::generate();
-    ASSERT_TRUE(secret.is_ok());
+    ASSERT_TRUE(secret.ok());
     CoordinatorServerOptions options;
     options.server.size = size();
     options.server.secret = *secret;
     CoordinatorServerEvents events;
     events.on_lost = [this](Rank rank, const Status&) { lost_rank_ = rank; };
     auto started = CoordinatorServer::start(std::move(options), std::move(events));
-    ASSERT_TRUE(started.is_ok()) << started.status().to_string();
+    ASSERT_TRUE(started.ok()) << started.status().to_string();
     hub_ = std::move(*started);
     for (Member& member : members_) {
       rendezvous::ClientOptions client;
       client.server = "127.0.0.1:" + std::to_string(hub_->port());
       client.secret = *secret;
       auto connected = rendezvous::Client::connect(*member.loop, client, member, {});
-      ASSERT_TRUE(connected.is_ok()) << connected.status().to_string();
+      ASSERT_TRUE(connected.ok()) << connected.status().to_string();
       member.client = std::move(*connected);
     }
     AsJoined();
@@ -141,7 +141,7 @@ class CoordinatorServerTest : public testing::Test {
     }
     threads.clear();
     for (const Status& status : joined) {
-      ASSERT_TRUE(status.is_ok()) << status.to_string();
+      ASSERT_TRUE(status.ok()) << status.to_string();
     }
   }
 

@@ -192,7 +192,7 @@ TEST(RankFiles, OnePerRankAndStreamWithLeadingZeros) {
   {
     auto files = RankFiles::create(pattern + "/out", 11);
     ASSERT_TRUE(files);
-    EXPECT_TRUE(files->write(3, OutputStream::kStderr, "text"));
+    EXPECT_TRUE(files->write(3, OutputStream::kStderr, "text").ok());
   }
   std::ifstream file(pattern + "/out/rank.03/stderr");
   std::stringstream content;

@@ -181,14 +181,14 @@ TEST(LocalFaults, ADrainThatCannotEndSaysSo) {
     const auto updater = updater_of(local_options("4:delay=0"), training.model(1), exchange);
     must(updater->start());
     Status last;
-    for (int k = 0; k < 400 && last; ++k) {
+    for (int k = 0; k < 400 && last.ok(); ++k) {
       training.step();
       last = updater->step({.lr = 0.05}).status();
-      if (last && k == 100) {
+      if (last.ok() && k == 100) {
         last = updater->drain().status();
       }
     }
-    require(!last && updater->step({.lr = 0.05}).status().code() == last.code(), "the error stays");
+    require(!last.ok() && updater->step({.lr = 0.05}).status().code() == last.code(), "the error stays");
   });
   EXPECT_EQ(error, "");
 }

@@ -24,7 +24,7 @@ using engine::LocalTensor;
 TEST(LocalOptions, SayWhatCannotBe) {
   const auto expect_refused = [](const auto& change, const std::string& word) {
     LocalOptions options = local_options("4");
-    EXPECT_TRUE(check(options));
+    EXPECT_TRUE(check(options).ok());
     change(options);
     const Status status = check(options);
     EXPECT_EQ(status.code(), Code::kInvalidArgument);
@@ -51,8 +51,8 @@ TEST(LocalOptions, SayWhatCannotBe) {
   EXPECT_EQ(check(named).code(), Code::kInvalidArgument);
   LocalOptions late = local_options("4");
   late.late_after = Duration(0);
-  EXPECT_FALSE(check(late));
-  EXPECT_TRUE(check(engine::diloco_options()));
+  EXPECT_FALSE(check(late).ok());
+  EXPECT_TRUE(check(engine::diloco_options()).ok());
 }
 
 // Of numbers whose sums and products are exact.
@@ -191,11 +191,11 @@ TEST(LocalBuffers, PoolWhatRanksHaveSeen) {
     return pack_buffers(buffers, share);
   };
   const engine::Reports reports = {report({1, 5}, {2, 1}, 3), report({5, 5}, {6, 1}, 1), report({NAN, 0}, {0, 0}, 100)};
-  ASSERT_TRUE(pool_buffers(buffers, reports));
+  ASSERT_TRUE(pool_buffers(buffers, reports).ok());
   EXPECT_EQ(mean, (std::vector<double>{2, 5}));
   EXPECT_EQ(variance, (std::vector<double>{(3 * (2 + 1.0) + 6 + 25) / 4 - 4, 1}));
   const auto before = mean;
-  EXPECT_FALSE(pool_buffers(buffers, {reports[0], {}}));
+  EXPECT_FALSE(pool_buffers(buffers, {reports[0], {}}).ok());
   EXPECT_EQ(mean, before);
 }
 
@@ -300,7 +300,7 @@ TEST(LocalTimeouts, ARankThatNeverComesEndsIt) {
       return;
     }
     Status status;
-    for (int k = 0; k < 3 && status; ++k) {
+    for (int k = 0; k < 3 && status.ok(); ++k) {
       status = updater->step({}).status();
     }
     require(status.code() == Code::kTimeout, status.to_string());

@@ -353,7 +353,7 @@ TEST(LocalUpdates, SavedStateGoesOnBitForBit) {
       };
       steps(first, 10);
       if (local.interval.delay > 0) {
-        require(!updater->saved().is_ok(), "nothing is saved in the middle of a merge");
+        require(!updater->saved().ok(), "nothing is saved in the middle of a merge");
       }
       must(updater->drain());
       const auto saved = must(updater->saved());
@@ -370,7 +370,7 @@ TEST(LocalUpdates, SavedStateGoesOnBitForBit) {
       require(updater->restore(saved).code() == Code::kCorrupt, "of other options");
       updater = updater_of(local, second.model(2), exchange);
       for (std::size_t size = 0; size < saved.size(); size += 7) {
-        require(!updater->restore(std::span(saved).first(size)).is_ok(), "cut off");
+        require(!updater->restore(std::span(saved).first(size)).ok(), "cut off");
       }
     });
     EXPECT_EQ(error, "");

@@ -81,10 +81,10 @@ class End final : public BranchHandler, public BranchPortHandler {
 
 class BranchTest : public testing::Test {
  protected:
-  void SetUp() override { ASSERT_TRUE(above_.listen(secret_)); }
+  void SetUp() override { ASSERT_TRUE(above_.listen(secret_).ok()); }
   void connect() {
     const Status status = below_.dial_to(above_.port->port(), secret_, Purpose::kBranch, encode(kHello));
-    ASSERT_TRUE(status) << status.to_string();
+    ASSERT_TRUE(status.ok()) << status.to_string();
     above_.log.await("branch of rank 5 to relay 2 epoch 7");
   }
   void expect_works() {
@@ -141,9 +141,9 @@ TEST_F(BranchTest, StrangersAreTurnedAwayAndCounted) {
   }
   // Another job's secret, a control connection, a hello that says nothing.
   End other("other");
-  EXPECT_FALSE(other.dial_to(above_.port->port(), Secret::generate().value(), Purpose::kBranch, encode(kHello)));
-  EXPECT_FALSE(other.dial_to(above_.port->port(), secret_, Purpose::kControl, encode(kHello)));
-  ASSERT_TRUE(other.dial_to(above_.port->port(), secret_, Purpose::kBranch, {}));
+  EXPECT_FALSE(other.dial_to(above_.port->port(), Secret::generate().value(), Purpose::kBranch, encode(kHello)).ok());
+  EXPECT_FALSE(other.dial_to(above_.port->port(), secret_, Purpose::kControl, encode(kHello)).ok());
+  ASSERT_TRUE(other.dial_to(above_.port->port(), secret_, Purpose::kBranch, {}).ok());
   other.log.await("end");
   above_.log.await("warning refused a connection from 127.0.0.1:");
   EXPECT_EQ(above_.log.count("branch of rank"), 1);
@@ -179,7 +179,7 @@ TEST(BranchHello, WireFormRefusesWhatIsCutShort) {
   const auto bytes = encode(hello);
   EXPECT_EQ(*decode_branch_hello(bytes), hello);
   for (std::size_t cut = 0; cut < bytes.size(); ++cut) {
-    EXPECT_FALSE(decode_branch_hello(ConstBytes(bytes).first(cut)).is_ok());
+    EXPECT_FALSE(decode_branch_hello(ConstBytes(bytes).first(cut)).ok());
   }
 }
 

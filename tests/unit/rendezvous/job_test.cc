@@ -34,7 +34,7 @@ TEST(Job, EveryRankLearnsTheWholeMembership) {
   std::vector<JoinRequest> requests;
   for (int rank = 0; rank < 3; ++rank) {
     clients.push_back(std::make_unique<TestClient>());
-    ASSERT_TRUE(clients.back()->connect(server));
+    ASSERT_TRUE(clients.back()->connect(server).ok());
     EXPECT_EQ((*clients.back())->local_address(), "127.0.0.1");
     requests.push_back(join_request(rank, 3));
   }
@@ -326,8 +326,8 @@ TEST(Job, HundredEpochsOnOneServerLeakNothing) {
     Clients clients;
     clients.push_back(std::make_unique<TestClient>(&loop0));
     clients.push_back(std::make_unique<TestClient>(&loop1));
-    ASSERT_TRUE(clients[0]->connect(server));
-    ASSERT_TRUE(clients[1]->connect(server));
+    ASSERT_TRUE(clients[0]->connect(server).ok());
+    ASSERT_TRUE(clients[1]->connect(server).ok());
     for (const auto& result : join_all(clients, {join_request(0, 2), join_request(1, 2)})) {
       ASSERT_TRUE(result) << result.status().to_string();
       ASSERT_EQ(result->epoch, Epoch(epoch));
@@ -355,14 +355,14 @@ TEST(Job, ARankThatJoinsAgainEarlyWaitsForTheEndOfTheOldEpoch) {
   Clients old = formed(server, 2);
   (*old[0])->leave(kPatience);
   TestClient again0;
-  ASSERT_TRUE(again0.connect(server));
+  ASSERT_TRUE(again0.connect(server).ok());
   auto joined0 = std::async(std::launch::async, [&] { return again0->join(join_request(0, 2)); });
   old[1]->say("echo busy");
   old[1]->log.await("echo busy");
   EXPECT_EQ(server.log.count("epoch end"), 0);
   (*old[1])->leave(kPatience);
   TestClient again1;
-  ASSERT_TRUE(again1.connect(server));
+  ASSERT_TRUE(again1.connect(server).ok());
   const auto joined1 = again1->join(join_request(1, 2));
   ASSERT_TRUE(joined1) << joined1.status().to_string();
   EXPECT_EQ(joined1->epoch, Epoch(2));
@@ -374,7 +374,7 @@ TEST(Job, ARankThatJoinsAgainWaitsNoLongerThanTheJoinTimeout) {
   Clients old = formed(server, 2);
   (*old[0])->leave(kPatience);
   TestClient again;
-  ASSERT_TRUE(again.connect(server));
+  ASSERT_TRUE(again.connect(server).ok());
   const auto joined = again->join(join_request(0, 2));
   EXPECT_EQ(joined.status().code(), Code::kTimeout);
   expect_contains(joined.status().to_string(), {"epoch 1 did not end", "rank 1 did not leave"});

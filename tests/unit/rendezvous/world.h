@@ -223,7 +223,7 @@ inline Clients formed(TestServer& server, int size, const std::function<void(Cli
       change(clients.back()->options);
     }
     const Status status = clients.back()->connect(server);
-    EXPECT_TRUE(status) << status.to_string();
+    EXPECT_TRUE(status.ok()) << status.to_string();
     requests.push_back(join_request(rank, size));
   }
   for (const auto& result : join_all(clients, requests)) {

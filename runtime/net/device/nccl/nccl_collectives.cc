@@ -90,7 +90,7 @@ Done NcclCollectives::unless_gone(void (NcclCollectives::*then)(const Status&)) 
 
 void NcclCollectives::connect(std::uint64_t attempt, Done done) {
   SRT_IN_LOOP(parts_.loop);
-  if (ended_.is_ok()) {
+  if (ended_.ok()) {
     fail({Code::kAborted, "the communicators of NCCL are made anew"});
   }
   ended_ = {};
@@ -103,7 +103,7 @@ void NcclCollectives::connect(std::uint64_t attempt, Done done) {
 
 // One after the other, so that all ranks make them in the same order.
 void NcclCollectives::connect_next(const Status& before) {
-  if (!before) {
+  if (!before.ok()) {
     fail(before);
     return;
   }
@@ -120,7 +120,7 @@ void NcclCollectives::connect_next(const Status& before) {
 void NcclCollectives::close(Done done) {
   SRT_IN_LOOP(parts_.loop);
   const Status cause(Code::kShutdown, "the collectives are closed");
-  if (!ended_ || connecting_ || !queue_.empty() || !idle()) {
+  if (!ended_.ok() || connecting_ || !queue_.empty() || !idle()) {
     abort(cause);
     reply(std::move(done), {});
     return;
@@ -167,10 +167,10 @@ void NcclCollectives::start_work(CollectiveArgs args, DeviceWork work, Done done
   SRT_IN_LOOP(parts_.loop);
   Status refused = ended_;
   refused.update(check_work(args, work));
-  if (refused && is_flying(args.tag)) {
+  if (refused.ok() && is_flying(args.tag)) {
     refused = invalid_argument("tag " + std::to_string(args.tag.value) + " is already in flight");
   }
-  if (!refused) {
+  if (!refused.ok()) {
     reply(std::move(done), std::move(refused));
     return;
   }
@@ -194,12 +194,12 @@ bool NcclCollectives::has_credit(const Operation& operation) const {
 
 // Always the first: what one rank passed over, another would wait for.
 void NcclCollectives::launch_next() {
-  if (launching_ || !ended_ || connecting_ || queue_.empty() || !has_credit(queue_.front())) {
+  if (launching_ || !ended_.ok() || connecting_ || queue_.empty() || !has_credit(queue_.front())) {
     return;
   }
   Operation& operation = queue_.front();
   Lane& lane = lane_of(operation);
-  if (const Status status = line_up(lane, operation); !status) {
+  if (const Status status = line_up(lane, operation); !status.ok()) {
     fail(status);
     return;
   }
@@ -230,9 +230,9 @@ Status NcclCollectives::line_up(Lane& lane, const Operation& operation) {
 
 void NcclCollectives::launched(const Status& done) {
   Lane& lane = lane_of(queue_.front());
-  const Status status = done ? finish_on_device(lane, queue_.front()) : done;
+  const Status status = done.ok() ? finish_on_device(lane, queue_.front()) : done;
   // Also a bad argument: the other ranks have launched theirs, and would meet the next one of this rank.
-  if (!status) {
+  if (!status.ok()) {
     fail(status);
     return;
   }
@@ -286,7 +286,7 @@ void NcclCollectives::watch() {
 
 void NcclCollectives::look() {
   for (Lane& lane : lanes_) {
-    if (const Status status = look_at(lane); !status) {
+    if (const Status status = look_at(lane); !status.ok()) {
       fail(status);
       break;
     }
@@ -381,7 +381,7 @@ void NcclCollectives::end_all(const TagGroup* tags, const Status& cause, const S
   if (std::exchange(launching_, false)) {
     // Some of it may be on the stream.
     auto event = events_->take();
-    if (event && parts_.device.record(event->get(), lane_of(queue_.front()).stream)) {
+    if (event && parts_.device.record(event->get(), lane_of(queue_.front()).stream).ok()) {
       leaving.events.push_back(std::move(*event));
     }
   }

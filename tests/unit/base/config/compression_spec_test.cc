@@ -129,7 +129,7 @@ TEST(Spec, EveryPartIsReadAsWhatItWasWrittenFrom) {
   for (std::int64_t part = 0; part <= params::kOne; ++part) {
     std::vector<std::int64_t> values = {0, 0};
     const std::string text = "part=" + part_text(part) + ",factor=" + factor_text(part);
-    ASSERT_TRUE(read_keys("it", keys, text, values)) << text;
+    ASSERT_TRUE(read_keys("it", keys, text, values).ok()) << text;
     ASSERT_EQ(values, (std::vector<std::int64_t>{part, part})) << text;
   }
 }

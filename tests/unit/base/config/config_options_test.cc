@@ -136,10 +136,10 @@ TEST(ConfigOptions, EveryRowIsReadFromTheCommandLineAndTheProgram) {
 
 TEST(ConfigOptions, DefaultsAreCanonicalAndConsistent) {
   const Config config;
-  EXPECT_TRUE(validate(config));
+  EXPECT_TRUE(validate(config).ok());
   for (const OptionInfo& option : option_table()) {
     Config copy;
-    EXPECT_TRUE(set_option(option, get_option(option, config), copy)) << option.name;
+    EXPECT_TRUE(set_option(option, get_option(option, config), copy).ok()) << option.name;
     EXPECT_EQ(get_option(option, copy), get_option(option, config)) << option.name;
     EXPECT_FALSE(option.help.empty()) << option.name;
     EXPECT_TRUE(option.help.ends_with('.')) << option.name;
@@ -159,14 +159,14 @@ TEST(ConfigOptions, NamesAreUnique) {
 TEST(ConfigOptions, RangesAreEnforcedAtBothEnds) {
   Config config;
   const OptionInfo& size = *find_option("net.fragment_bytes");
-  EXPECT_TRUE(set_option(size, "4KiB", config));
-  EXPECT_TRUE(set_option(size, "64MiB", config));
+  EXPECT_TRUE(set_option(size, "4KiB", config).ok());
+  EXPECT_TRUE(set_option(size, "64MiB", config).ok());
   EXPECT_EQ(set_option(size, "4095", config).code(), Code::kInvalidArgument);
   EXPECT_EQ(set_option(size, "67108865", config).code(), Code::kInvalidArgument);
   EXPECT_EQ(config.net.fragment_bytes, 64 << 20);
-  EXPECT_FALSE(set_option(*find_option("job.rank"), "-2", config));
-  EXPECT_FALSE(set_option(*find_option("job.rank"), "99999999999", config));
-  EXPECT_FALSE(set_option(*find_option("control.stuck_after"), "1ms", config));
+  EXPECT_FALSE(set_option(*find_option("job.rank"), "-2", config).ok());
+  EXPECT_FALSE(set_option(*find_option("job.rank"), "99999999999", config).ok());
+  EXPECT_FALSE(set_option(*find_option("control.stuck_after"), "1ms", config).ok());
 }
 
 TEST(ConfigOptions, BadValueNamesOptionValueAndWhatIsAccepted) {
@@ -184,7 +184,7 @@ TEST(ConfigOptions, BadValueNamesOptionValueAndWhatIsAccepted) {
 
 TEST(ConfigOptions, AgreedOptionsAreTheOnesThatChangeWhatIsSent) {
   Config config;
-  ASSERT_TRUE(set_option(*find_option("schedule.fusion_bytes"), "1048576", config));
+  ASSERT_TRUE(set_option(*find_option("schedule.fusion_bytes"), "1048576", config).ok());
   std::vector<std::string> names;
   for (const auto& [name, value] : agreed_options(config)) {
     names.push_back(name);

@@ -65,14 +65,14 @@ class TraceWriterTest : public testing::Test {
 TEST_F(TraceWriterTest, FileIsValidJsonFromTheFirstByteOn) {
   EXPECT_TRUE(is_valid_json(text())) << text();
   for (int i = 0; i < 5; ++i) {
-    ASSERT_TRUE(writer_->add(chunk(i % 2, {span(i * 1ms, i * 1ms + 10us)}), 0s));
+    ASSERT_TRUE(writer_->add(chunk(i % 2, {span(i * 1ms, i * 1ms + 10us)}), 0s).ok());
     EXPECT_TRUE(is_valid_json(text())) << text();
   }
   EXPECT_EQ(count(text(), "\"ph\":\"X\""), 5);
 }
 
 TEST_F(TraceWriterTest, SpanHasTimesNameStagePositionAndBytes) {
-  ASSERT_TRUE(writer_->add(chunk(2, {span(1234567ns, 2234569ns)}), 0s));
+  ASSERT_TRUE(writer_->add(chunk(2, {span(1234567ns, 2234569ns)}), 0s).ok());
   EXPECT_NE(text().find(R"({"ph":"X","pid":2,"tid":1,"ts":1234.567,"dur":1000.002,"cat":"reduce",)"
                         R"("name":"weight \"0\"","args":{"stage":"reduce","position":7,"bytes":4096}})"),
             std::string::npos)
@@ -85,20 +85,20 @@ TEST_F(TraceWriterTest, SpanHasTimesNameStagePositionAndBytes) {
 
 TEST_F(TraceWriterTest, ClocksOfTheRanksAreAligned) {
   // The same instant, read from clocks 5 s apart.
-  ASSERT_TRUE(writer_->add(chunk(0, {span(10s, 11s)}), 0s));
-  ASSERT_TRUE(writer_->add(chunk(1, {span(15s, 16s)}), 5s));
-  ASSERT_TRUE(writer_->add(chunk(2, {span(7s, 8s)}), -3s));
+  ASSERT_TRUE(writer_->add(chunk(0, {span(10s, 11s)}), 0s).ok());
+  ASSERT_TRUE(writer_->add(chunk(1, {span(15s, 16s)}), 5s).ok());
+  ASSERT_TRUE(writer_->add(chunk(2, {span(7s, 8s)}), -3s).ok());
   EXPECT_EQ(count(text(), "\"ts\":10000000.000,\"dur\":1000000.000"), 3) << text();
 }
 
 TEST_F(TraceWriterTest, TimesBeforeZeroKeepTheirSign) {
-  ASSERT_TRUE(writer_->add(chunk(0, {span(1us, 2us)}), 1001500ns));
+  ASSERT_TRUE(writer_->add(chunk(0, {span(1us, 2us)}), 1001500ns).ok());
   EXPECT_NE(text().find("\"ts\":-1000.500"), std::string::npos) << text();
 }
 
 TEST_F(TraceWriterTest, OverlappingSpansGoToFurtherThreads) {
   // In the order of their ends, as they were recorded.
-  ASSERT_TRUE(writer_->add(chunk(0, {span(5us, 6us), span(0us, 10us), span(11us, 12us), span(10us, 13us)}), 0s));
+  ASSERT_TRUE(writer_->add(chunk(0, {span(5us, 6us), span(0us, 10us), span(11us, 12us), span(10us, 13us)}), 0s).ok());
   const std::string json = text();
   EXPECT_EQ(count(json, "\"thread_name\""), 2);
   EXPECT_NE(json.find("\"name\":\"loop (2)\""), std::string::npos);
@@ -111,10 +111,10 @@ TEST_F(TraceWriterTest, OverlappingSpansGoToFurtherThreads) {
 TEST_F(TraceWriterTest, DroppedSpansAreShownWithTheirTotal) {
   TimelineChunk part = chunk(0, {span(1us, 2us)});
   part.tracks[0].dropped = 5;
-  ASSERT_TRUE(writer_->add(part, 0s));
+  ASSERT_TRUE(writer_->add(part, 0s).ok());
   part.tracks[0].spans.clear();
   part.tracks[0].dropped = 2;
-  ASSERT_TRUE(writer_->add(part, 0s));
+  ASSERT_TRUE(writer_->add(part, 0s).ok());
   EXPECT_NE(text().find(R"("args":{"dropped":5,"total":5})"), std::string::npos);
   EXPECT_NE(text().find(R"("args":{"dropped":2,"total":7})"), std::string::npos);
   EXPECT_TRUE(is_valid_json(text()));
@@ -125,14 +125,14 @@ TEST_F(TraceWriterTest, UnknownNamesAndHostileTextsStayValid) {
   part.process = "\"}],\xFF\n";
   part.tracks[0].name = "\\\"";
   part.tracks[0].spans[0].name = 99;
-  ASSERT_TRUE(writer_->add(part, 0s));
+  ASSERT_TRUE(writer_->add(part, 0s).ok());
   EXPECT_TRUE(is_valid_json(text())) << text();
   EXPECT_NE(text().find("(unnamed)"), std::string::npos);
 }
 
 TEST_F(TraceWriterTest, SpansWithoutPositionOrBytesDoNotShowThem) {
   TimelineChunk part = chunk(-1, {{.name = 1, .stage = Stage::kControl}});
-  ASSERT_TRUE(writer_->add(part, 0s));
+  ASSERT_TRUE(writer_->add(part, 0s).ok());
   EXPECT_NE(text().find(R"("args":{"stage":"control"}})"), std::string::npos);
   EXPECT_NE(text().find("coordinator (host)"), std::string::npos);
 }

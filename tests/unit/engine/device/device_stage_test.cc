@@ -94,7 +94,7 @@ TEST_F(DeviceStageTest, AFetchWaitsForWhatTheProgramHasQueued) {
   tensor[2] = 30;
   pass(std::chrono::milliseconds(5));
   ASSERT_TRUE(end->has_value());
-  EXPECT_TRUE(**end);
+  EXPECT_TRUE((**end).ok());
   EXPECT_FALSE(stage_->fetching());
   std::vector<float> here(3);
   std::memcpy(here.data(), block.bytes().data(), 12);
@@ -111,7 +111,7 @@ TEST_F(DeviceStageTest, AResultIsThereForWhatTheProgramQueuesLater) {
     ASSERT_TRUE(block);
     const float result[] = {5, 6};
     std::memcpy(block->bytes().data(), result, 8);
-    EXPECT_TRUE(stage_->put_back(std::move(*block), reinterpret_cast<std::byte*>(tensor.data()), program_));
+    EXPECT_TRUE(stage_->put_back(std::move(*block), reinterpret_cast<std::byte*>(tensor.data()), program_).ok());
   });
   FakeDevice::queue(program_.native, [&] { seen = tensor[1]; });
   EXPECT_FALSE(device_->step(program_)) << "it waits for the copy";
@@ -138,7 +138,7 @@ TEST_F(DeviceStageTest, ManyAreInFlightWithFewEvents) {
       blocks[place] = std::move(*stage_->take(4));
       stage_->fetch(blocks[place].bytes(), reinterpret_cast<const std::byte*>(tensors[place].data()),
                     stage_->mark(program_), [&order, i](const Status& status) {
-                      EXPECT_TRUE(status);
+                      EXPECT_TRUE(status.ok());
                       order.push_back(i);
                     });
     });
@@ -169,7 +169,7 @@ TEST_F(DeviceStageTest, ADeviceThatFailsEndsEverythingOnce) {
   EXPECT_EQ((*second)->text(), "rank 3 has lost its GPU, cuda:1: an illegal address");
   run([&] {
     EXPECT_FALSE(stage_->take(4));
-    EXPECT_FALSE(stage_->put_back({}, nullptr, program_));
+    EXPECT_FALSE(stage_->put_back({}, nullptr, program_).ok());
   });
   ASSERT_EQ(lost_.size(), 1U);
   EXPECT_EQ(lost_[0].text(), "rank 3 has lost its GPU, cuda:1: an illegal address");
@@ -214,7 +214,7 @@ TEST_F(DeviceStageTest, WhatIsAddedByTheEndOfAnotherHasNotArrived) {
     for (int i = 0; i < kMany; ++i) {
       stage_->fetch(blocks[static_cast<std::size_t>(i)].bytes(), from, stage_->mark(program_),
                     [&, i](const Status& status) {
-                      EXPECT_TRUE(status) << "it had arrived";
+                      EXPECT_TRUE(status.ok()) << "it had arrived";
                       ++ended;
                       if (i == kAlone) {
                         stage_->end(unavailable("over"));
@@ -237,7 +237,7 @@ TEST_F(DeviceStageTest, AFailureAtTheEndDoesNotMakeTheLastResultsForgotten) {
   run([&] {
     auto block = stage_->take(4);
     ASSERT_TRUE(block);
-    EXPECT_TRUE(stage_->put_back(std::move(*block), reinterpret_cast<std::byte*>(tensor.data()), program_));
+    EXPECT_TRUE(stage_->put_back(std::move(*block), reinterpret_cast<std::byte*>(tensor.data()), program_).ok());
     stage_->end(Status(Code::kShutdown, "closed"));
     stage_->when_returned([&] { returned = true; });
     EXPECT_EQ(stage_->fail(unavailable("late")).text(), "closed");

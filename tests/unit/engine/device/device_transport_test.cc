@@ -120,7 +120,7 @@ class DeviceTransportTest : public ::testing::Test {
   void expect_all_on_the_host(const std::string& why) {
     for (Member& member : members_) {
       EXPECT_EQ(member.plane->name(), "host");
-      EXPECT_TRUE(member.answer && member.answer->is_ok());
+      EXPECT_TRUE(member.answer && member.answer->ok());
       EXPECT_TRUE(member.broken.empty());
     }
     EXPECT_TRUE(at(0).says("tensors of GPUs travel through the host's memory, not over NCCL: " + why))
@@ -138,7 +138,7 @@ TEST_F(DeviceTransportTest, RanksThatCanGoOverNccl) {
   settle();
   for (Member& member : members_) {
     EXPECT_EQ(member.plane->name(), "nccl");
-    EXPECT_TRUE(member.answer && member.answer->is_ok());
+    EXPECT_TRUE(member.answer && member.answer->ok());
   }
 }
 
@@ -199,7 +199,7 @@ TEST_F(DeviceTransportTest, MemoryIsKeptWhileCopiesUseIt) {
   auto memory = at(0).plane->take(here.size());
   ASSERT_TRUE(memory);
   device.hold();
-  ASSERT_TRUE(at(0).plane->copy(here.data(), memory->get(), here.size()));
+  ASSERT_TRUE(at(0).plane->copy(here.data(), memory->get(), here.size()).ok());
   memory->reset();
   const int before = device.alive();
   auto larger = at(0).plane->take(2000);

@@ -67,7 +67,7 @@ class EventPollerTest : public ::testing::Test {
     });
   }
   // Something for the stream to do.
-  void work() { SRT_CHECK(device_->copy(stream_, memory_ + 1, memory_, 1)); }
+  void work() { SRT_CHECK(device_->copy(stream_, memory_ + 1, memory_, 1).ok()); }
 
   world::SimClock clock_{1};
   std::unique_ptr<world::SimLoop> loop_ = clock_.make_loop();
@@ -97,7 +97,7 @@ TEST_F(EventPollerTest, TellsInOrderWhenWorkIsDone) {
   device_->run();
   pass(std::chrono::milliseconds(2));
   EXPECT_EQ(told_, (std::vector{1, 2}));
-  EXPECT_TRUE(statuses_[0] && statuses_[1]);
+  EXPECT_TRUE(statuses_[0].ok() && statuses_[1].ok());
   EXPECT_FALSE(clock_.step()) << "an idle job sleeps";
 }
 
@@ -128,7 +128,7 @@ TEST_F(EventPollerTest, AnErrorOfTheDeviceIsTheLossOfIt) {
   ask(3);
   pass(std::chrono::milliseconds(1));
   EXPECT_EQ(told_.size(), 3U);
-  EXPECT_FALSE(statuses_[2]);
+  EXPECT_FALSE(statuses_[2].ok());
 }
 
 TEST_F(EventPollerTest, ADeviceThatFailsMeanwhileIsLost) {
@@ -138,7 +138,7 @@ TEST_F(EventPollerTest, ADeviceThatFailsMeanwhileIsLost) {
   pass(std::chrono::milliseconds(5));
   EXPECT_EQ(lost_.size(), 1U);
   EXPECT_EQ(told_, std::vector{1});
-  EXPECT_FALSE(statuses_[0]);
+  EXPECT_FALSE(statuses_[0].ok());
 }
 
 TEST_F(EventPollerTest, AFailureAfterTheEndOfTheStageIsToldAsWell) {

@@ -68,8 +68,8 @@ TEST(ControlPlaneTree, TheNoticeOfALeaveDoesNotOvertakeWhatComesDownASlowBranch)
   SlowRelay relay(server.secret);
   rendezvous::TestClient rank0;
   rendezvous::TestClient rank2;
-  ASSERT_TRUE(rank0.connect(server));
-  ASSERT_TRUE(rank2.connect(server));
+  ASSERT_TRUE(rank0.connect(server).ok());
+  ASSERT_TRUE(rank2.connect(server).ok());
   rendezvous::EventLog log;
   rendezvous::AsioLoop loop("engine");
   Config config;

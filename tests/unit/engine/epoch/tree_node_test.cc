@@ -51,7 +51,7 @@ class Fake final : public rendezvous::BranchHandler, public rendezvous::BranchPo
     options.connect_timeout = options.handshake_timeout = options.silence_timeout = 5s;
     MoveFunction<bool()> never;
     auto dialed = rendezvous::dial(loop, options, never);
-    ASSERT_TRUE(dialed.is_ok()) << dialed.status().to_string();
+    ASSERT_TRUE(dialed.ok()) << dialed.status().to_string();
     loop.run_sync([&] {
       branch = Branch::adopt(loop, std::move(*dialed)).value();
       branch->start(*this);
@@ -136,7 +136,7 @@ class TreeNodeTest : public testing::Test {
     rendezvous::Membership membership;
     membership.epoch = Epoch(4);
     membership.members.resize(3);
-    ASSERT_TRUE(node_->connect(membership, {}));
+    ASSERT_TRUE(node_->connect(membership, {}).ok());
   }
   // Rank 1 below rank 0.
   void open_with_parent() {
@@ -148,7 +148,7 @@ class TreeNodeTest : public testing::Test {
     membership.members.resize(3);
     membership.members[0].relay_endpoints = {"127.0.0.1:" + std::to_string(above_.port->port())};
     const Status status = node_->connect(membership, {});
-    ASSERT_TRUE(status) << status.to_string();
+    ASSERT_TRUE(status.ok()) << status.to_string();
     above_.log.await("branch of rank 1");
   }
   void say(const control::MemberMessage& message, Rank rank) {
@@ -247,7 +247,7 @@ TEST_F(TreeNodeTest, WhatAnEarlierEpochLeftBehindTakesNoPlaceOfAChild) {
   rendezvous::Membership membership;
   membership.epoch = Epoch(4);
   membership.members.resize(3);
-  ASSERT_TRUE(node_->connect(membership, {}));
+  ASSERT_TRUE(node_->connect(membership, {}).ok());
   again.say({{RankSet::of(1), announce("a")}});
   log_.await("hub rank 1 announce a");
 }
@@ -261,7 +261,7 @@ TEST_F(TreeNodeTest, ARelayThatIsLeavingTellsThoseBelowWhenTheOneAboveIsLost) {
   membership.members.resize(7);
   membership.members[1].relay_endpoints = {"127.0.0.1:" + std::to_string(above_.port->port())};
   const Status status = node_->connect(membership, {});
-  ASSERT_TRUE(status) << status.to_string();
+  ASSERT_TRUE(status.ok()) << status.to_string();
   above_.log.await("branch of rank 2");
   below_.say({{RankSet::of(3), announce("a")}});
   above_.log.await("up rank 3 announce a");

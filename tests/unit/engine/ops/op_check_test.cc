@@ -39,10 +39,10 @@ void expect_said(const std::vector<Case>& cases, int size) {
   for (const Case& c : cases) {
     const Status status = check_op(c.spec, 1, size);
     if (c.expected == nullptr) {
-      EXPECT_TRUE(status.is_ok()) << c.what << ": " << status.to_string();
+      EXPECT_TRUE(status.ok()) << c.what << ": " << status.to_string();
       continue;
     }
-    EXPECT_FALSE(status.is_ok()) << c.what;
+    EXPECT_FALSE(status.ok()) << c.what;
     EXPECT_NE(status.text().find(c.expected), std::string_view::npos) << c.what << ": " << status.to_string();
     EXPECT_NE(status.text().find("'" + c.spec.name + "'"), std::string_view::npos)
         << c.what << ": " << status.to_string();
@@ -107,14 +107,14 @@ TEST(OpCheck, StreamsNeedDifferentTensorNames) {
   stream.tensors = {{"w", {1}, {}, DType::kF32, {}}, {"w", {2}, {}, DType::kF32, {}}};
   EXPECT_NE(check_stream(stream, 0, 2).text().find("'w'"), std::string_view::npos);
   stream.tensors.pop_back();
-  EXPECT_TRUE(check_stream(stream, 0, 2).is_ok());
+  EXPECT_TRUE(check_stream(stream, 0, 2).ok());
 }
 
 TEST(OpCheck, StreamsKnowProcessSets) {
   StreamSpec stream;
   stream.name = "opt";
   stream.ranks = {0, 2};
-  EXPECT_TRUE(check_stream(stream, 2, 3).is_ok());
+  EXPECT_TRUE(check_stream(stream, 2, 3).ok());
   EXPECT_NE(check_stream(stream, 1, 3).text().find("not in the process set"), std::string_view::npos);
   EXPECT_NE(check_stream(stream, 0, 2).text().find("each once, in order"), std::string_view::npos);
   stream.ranks.clear();
@@ -125,7 +125,7 @@ TEST(OpCheck, StreamsKnowProcessSets) {
 TEST(OpCheck, AdasumIsForWholeFloatingPointTensors) {
   OpSpec op = spec(OpKind::kAllreduce, {3});
   op.reduce_op = ReduceOp::kAdasum;
-  EXPECT_TRUE(check_op(op, 0, 2).is_ok());
+  EXPECT_TRUE(check_op(op, 0, 2).ok());
   op.input.dtype = op.output.dtype = DType::kI32;
   EXPECT_EQ(check_op(op, 0, 2).code(), Code::kInvalidArgument);
   op = spec(OpKind::kReduceScatter, {3});

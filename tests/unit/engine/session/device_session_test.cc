@@ -101,7 +101,7 @@ TEST_F(DeviceSession, AnOperationWaitsForTheGpu) {
   gpu_->run();
   const auto status = session_->wait(requests->front(), kPatience);
   ASSERT_TRUE(status);
-  EXPECT_TRUE(*status) << status->to_string();
+  EXPECT_TRUE(status->ok()) << status->to_string();
   EXPECT_EQ(tensor, (std::vector<float>{14, 4, 6}));
   EXPECT_NE(session_->stats_json().find("\"device.fetched_bytes\":12"), std::string::npos) << session_->stats_json();
 }
@@ -116,26 +116,29 @@ TEST_F(DeviceSession, WhatTheProgramQueuesLaterIsNotWaitedFor) {
   ASSERT_TRUE(first);
   std::promise<void> begun;
   std::promise<void> go_on;
-  ASSERT_TRUE(session_->on_done(first->front(), [&] {
-    begun.set_value();
-    go_on.get_future().wait();
-  }));
+  ASSERT_TRUE(session_
+                  ->on_done(first->front(),
+                            [&] {
+                              begun.set_value();
+                              go_on.get_future().wait();
+                            })
+                  .ok());
   gpu_->run();
   begun.get_future().wait();
   OpSpec spec = allreduce(tensor);
   spec.name = "another";
   const auto second = submit(std::move(spec));
   ASSERT_TRUE(second);
-  ASSERT_TRUE(session_->stream_ready(*stream, 0, view(gradient), false, program_));
-  ASSERT_TRUE(session_->stream_finish(*stream));
+  ASSERT_TRUE(session_->stream_ready(*stream, 0, view(gradient), false, program_).ok());
+  ASSERT_TRUE(session_->stream_finish(*stream).ok());
   std::atomic<bool> may_end{false};
   FakeDevice::queue(
       program_, [] {}, [&] { return may_end.load(); });
   go_on.set_value();
   const auto status = session_->wait(second->front(), kPatience);
-  EXPECT_TRUE(status && *status);
+  EXPECT_TRUE(status && status->ok());
   const auto step = session_->stream_wait(*stream, kPatience);
-  EXPECT_TRUE(step && *step);
+  EXPECT_TRUE(step && step->ok());
   may_end = true;
   gpu_->run();
 }
@@ -145,7 +148,7 @@ TEST_F(DeviceSession, TheFirstGpuIsTheOne) {
   gpu_->run();
   const auto requests = submit(allreduce(tensor, 2));
   ASSERT_TRUE(requests);
-  EXPECT_TRUE(*session_->wait(requests->front(), kPatience));
+  EXPECT_TRUE(session_->wait(requests->front(), kPatience)->ok());
   const Status other = submit(allreduce(tensor, 1)).status();
   EXPECT_EQ(other.code(), Code::kInvalidArgument);
   EXPECT_EQ(other.text(),
@@ -176,7 +179,7 @@ TEST_F(DeviceSession, AGpuThatCannotBeOpenedIsAnErrorEachTime) {
   on_host.input.device = on_host.output.device = {};
   const auto requests = submit(std::move(on_host));
   ASSERT_TRUE(requests);
-  EXPECT_TRUE(*session_->wait(requests->front(), kPatience)) << "the CPU goes on";
+  EXPECT_TRUE(session_->wait(requests->front(), kPatience)->ok()) << "the CPU goes on";
 }
 
 TEST_F(DeviceSession, InputAndOutputAreOnOneDevice) {
@@ -207,13 +210,13 @@ TEST_F(DeviceSession, AStepIsReadyWhenTheGpuIs) {
   const auto stream = open_stream();
   ASSERT_TRUE(stream) << stream.status().to_string();
   FakeDevice::queue(program_, [&] { tensor[2] = 30; });
-  ASSERT_TRUE(session_->stream_ready(*stream, 0, view(tensor), false, program_));
-  ASSERT_TRUE(session_->stream_finish(*stream));
+  ASSERT_TRUE(session_->stream_ready(*stream, 0, view(tensor), false, program_).ok());
+  ASSERT_TRUE(session_->stream_finish(*stream).ok());
   EXPECT_FALSE(session_->stream_wait(*stream, std::chrono::milliseconds(20)).has_value());
   gpu_->run();
   const auto status = session_->stream_wait(*stream, kPatience);
   ASSERT_TRUE(status);
-  EXPECT_TRUE(*status) << status->to_string();
+  EXPECT_TRUE(status->ok()) << status->to_string();
   EXPECT_EQ(tensor, (std::vector<float>{1, 2, 30}));
   std::vector<float> here(3);
   TensorView moved = view(here);
@@ -231,8 +234,8 @@ TEST_F(DeviceSession, ATensorOfAnotherSizeIsRefusedUnread) {
   gpu_->run();
   const auto stream = open_stream();
   ASSERT_TRUE(stream);
-  ASSERT_TRUE(session_->stream_ready(*stream, 0, view(tensor), false, program_));
-  ASSERT_TRUE(session_->stream_finish(*stream));
+  ASSERT_TRUE(session_->stream_ready(*stream, 0, view(tensor), false, program_).ok());
+  ASSERT_TRUE(session_->stream_finish(*stream).ok());
   const auto status = session_->stream_wait(*stream, kPatience);
   ASSERT_TRUE(status);
   EXPECT_EQ(status->code(), Code::kMismatch) << status->to_string();
@@ -243,8 +246,8 @@ TEST_F(DeviceSession, AStepEndsWithItsGpu) {
   std::vector<float> tensor = {1, 2, 3};
   const auto stream = open_stream();
   ASSERT_TRUE(stream);
-  ASSERT_TRUE(session_->stream_ready(*stream, 0, view(tensor), false, program_));
-  ASSERT_TRUE(session_->stream_finish(*stream));
+  ASSERT_TRUE(session_->stream_ready(*stream, 0, view(tensor), false, program_).ok());
+  ASSERT_TRUE(session_->stream_finish(*stream).ok());
   gpu_->break_down(unavailable("an illegal address"));
   const auto status = session_->stream_wait(*stream, kPatience);
   ASSERT_TRUE(status);
@@ -257,11 +260,11 @@ TEST_F(DeviceSession, AStepIsGivenUpBeforeTheGpuComesToIt) {
   ASSERT_TRUE(stream);
   for (const bool told : {true, false}) {
     gpu_->hold();
-    ASSERT_TRUE(session_->stream_ready(*stream, 0, view(tensor), false, program_));
-    ASSERT_TRUE(session_->stream_finish(*stream));
+    ASSERT_TRUE(session_->stream_ready(*stream, 0, view(tensor), false, program_).ok());
+    ASSERT_TRUE(session_->stream_finish(*stream).ok());
     std::promise<void> over;
     if (told) {
-      ASSERT_TRUE(session_->stream_on_done(*stream, [&] { over.set_value(); }));
+      ASSERT_TRUE(session_->stream_on_done(*stream, [&] { over.set_value(); }).ok());
     } else {
       EXPECT_FALSE(session_->stream_wait(*stream, Duration(0)).has_value());
     }
@@ -275,12 +278,12 @@ TEST_F(DeviceSession, AStepIsGivenUpBeforeTheGpuComesToIt) {
         << "the GPU still reads the tensor";
     gpu_->run();
     ASSERT_EQ(abort.wait_for(kPatience), std::future_status::ready);
-    EXPECT_TRUE(abort.get());
-    ASSERT_TRUE(session_->stream_ready(*stream, 0, view(tensor), false, program_));
-    ASSERT_TRUE(session_->stream_finish(*stream));
+    EXPECT_TRUE(abort.get().ok());
+    ASSERT_TRUE(session_->stream_ready(*stream, 0, view(tensor), false, program_).ok());
+    ASSERT_TRUE(session_->stream_finish(*stream).ok());
     const auto next = session_->stream_wait(*stream, kPatience);
     ASSERT_TRUE(next);
-    EXPECT_TRUE(*next) << next->to_string();
+    EXPECT_TRUE(next->ok()) << next->to_string();
   }
 }
 
@@ -288,31 +291,31 @@ TEST_F(DeviceSession, AStreamIsClosedBeforeTheGpuComesToIt) {
   std::vector<float> tensor = {1, 2, 3};
   const auto stream = open_stream();
   ASSERT_TRUE(stream);
-  ASSERT_TRUE(session_->stream_ready(*stream, 0, view(tensor), false, program_));
-  ASSERT_TRUE(session_->stream_finish(*stream));
+  ASSERT_TRUE(session_->stream_ready(*stream, 0, view(tensor), false, program_).ok());
+  ASSERT_TRUE(session_->stream_finish(*stream).ok());
   std::promise<void> over;
-  ASSERT_TRUE(session_->stream_on_done(*stream, [&] { over.set_value(); }));
+  ASSERT_TRUE(session_->stream_on_done(*stream, [&] { over.set_value(); }).ok());
   auto close = std::async(std::launch::async, [&] { return session_->close_stream(*stream); });
   EXPECT_EQ(over.get_future().wait_for(kPatience), std::future_status::ready) << "the GPU is waited for";
   EXPECT_NE(close.wait_for(std::chrono::milliseconds(20)), std::future_status::ready)
       << "the GPU still reads the tensor";
   gpu_->run();
   ASSERT_EQ(close.wait_for(kPatience), std::future_status::ready);
-  EXPECT_TRUE(close.get());
+  EXPECT_TRUE(close.get().ok());
 }
 
 TEST_F(DeviceSession, JoinComesAfterTheStepsBeforeIt) {
   std::vector<float> tensor = {1, 2, 3};
   const auto stream = open_stream();
   ASSERT_TRUE(stream);
-  ASSERT_TRUE(session_->stream_ready(*stream, 0, view(tensor), false, program_));
-  ASSERT_TRUE(session_->stream_finish(*stream));
+  ASSERT_TRUE(session_->stream_ready(*stream, 0, view(tensor), false, program_).ok());
+  ASSERT_TRUE(session_->stream_finish(*stream).ok());
   EXPECT_FALSE(session_->stream_wait(*stream, Duration(0)).has_value());
   EXPECT_FALSE(session_->join(std::chrono::milliseconds(20)).has_value());
   gpu_->run();
   const auto status = session_->stream_wait(*stream, kPatience);
   ASSERT_TRUE(status);
-  EXPECT_TRUE(*status) << status->to_string();
+  EXPECT_TRUE(status->ok()) << status->to_string();
   EXPECT_TRUE(session_->join(kPatience).has_value());
 }
 
@@ -323,7 +326,7 @@ TEST_F(DeviceSession, MemoryOfTheLastResultIsReleased) {
   ASSERT_TRUE(requests);
   const auto status = session_->wait(requests->front(), kPatience);
   ASSERT_TRUE(status);
-  EXPECT_TRUE(*status);
+  EXPECT_TRUE(status->ok());
   session_.reset();
   EXPECT_EQ(seen_->left, 1) << "the program's stream";
 }
@@ -334,8 +337,8 @@ TEST_F(DeviceSession, TheEndOfTheSessionEndsWhatIsFetched) {
   const auto stream = open_stream();
   ASSERT_TRUE(requests);
   ASSERT_TRUE(stream);
-  ASSERT_TRUE(session_->stream_ready(*stream, 0, view(tensor), false, program_));
-  ASSERT_TRUE(session_->stream_finish(*stream));
+  ASSERT_TRUE(session_->stream_ready(*stream, 0, view(tensor), false, program_).ok());
+  ASSERT_TRUE(session_->stream_finish(*stream).ok());
   session_->close();
   EXPECT_EQ(session_->wait(requests->front(), kPatience)->code(), Code::kShutdown);
 }
@@ -354,8 +357,8 @@ TEST_F(DeviceSession, OperationsWithoutNamesKeepTheirOrder) {
   ASSERT_TRUE(two);
   EXPECT_FALSE(session_->wait(two->front(), std::chrono::milliseconds(20)).has_value()) << "its number is the next";
   gpu_->run();
-  EXPECT_TRUE(*session_->wait(one->front(), kPatience));
-  EXPECT_TRUE(*session_->wait(two->front(), kPatience));
+  EXPECT_TRUE(session_->wait(one->front(), kPatience)->ok());
+  EXPECT_TRUE(session_->wait(two->front(), kPatience)->ok());
 }
 
 }  // namespace

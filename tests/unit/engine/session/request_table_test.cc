@@ -10,26 +10,26 @@ namespace {
 TEST(RequestTable, ANameInFlightIsRefusedAndNothingOfTheGroupIsTaken) {
   RequestTable table(3);
   const auto first = table.add({"a"});
-  ASSERT_TRUE(first.is_ok());
+  ASSERT_TRUE(first.ok());
   const auto again = table.add({"b", "a"});
-  ASSERT_FALSE(again.is_ok());
+  ASSERT_FALSE(again.ok());
   EXPECT_EQ(again.status().code(), Code::kInvalidArgument);
   EXPECT_NE(again.status().text().find("'a'"), std::string_view::npos);
   EXPECT_NE(again.status().text().find("rank 3"), std::string_view::npos);
-  EXPECT_TRUE(table.add({"b"}).is_ok());
-  EXPECT_FALSE(table.add({"c", "c"}).is_ok());
+  EXPECT_TRUE(table.add({"b"}).ok());
+  EXPECT_FALSE(table.add({"c", "c"}).ok());
 }
 
 TEST(RequestTable, ANameIsFreeAgainWhenItsOperationHasCompleted) {
   RequestTable table(3);
   const RequestId id = table.add({"a"})->front().id;
   table.complete(id, {}, {});
-  EXPECT_TRUE(table.add({"a"}).is_ok());
+  EXPECT_TRUE(table.add({"a"}).ok());
 }
 
 TEST(RequestTable, UnnamedOperationsNeverCollide) {
   RequestTable table(3);
-  EXPECT_TRUE(table.add({"", ""}).is_ok());
+  EXPECT_TRUE(table.add({"", ""}).ok());
 }
 
 TEST(RequestTable, WatchedRequestsAreReportedOnce) {
@@ -78,7 +78,7 @@ TEST(RequestTable, AForgottenRequestKeepsItsMemoryUntilItIsOver) {
   const auto memory = std::make_shared<int>(7);
   table.forget(tickets[0].id, memory);
   EXPECT_EQ(memory.use_count(), 2);
-  EXPECT_FALSE(table.add({"a"}).is_ok()) << "it is in flight";
+  EXPECT_FALSE(table.add({"a"}).ok()) << "it is in flight";
   table.complete(tickets[0].id, {}, {});
   EXPECT_EQ(memory.use_count(), 1);
   EXPECT_EQ(table.find(tickets[0].id), nullptr);
@@ -107,8 +107,8 @@ TEST(RequestTable, ClosingCallsWhoWaitsForWhatNeverEnds) {
   const auto tickets = table.add({"a", "b", "c"}).value();
   int never = 0;
   int over = 0;
-  ASSERT_TRUE(table.on_done(tickets[0].id, [&] { ++never; }).is_ok());
-  ASSERT_TRUE(table.on_done(tickets[1].id, [&] { ++over; }).is_ok());
+  ASSERT_TRUE(table.on_done(tickets[0].id, [&] { ++never; }).ok());
+  ASSERT_TRUE(table.on_done(tickets[1].id, [&] { ++over; }).ok());
   table.complete(tickets[1].id, {}, {});
   EXPECT_EQ(never, 0);
   EXPECT_EQ(over, 1);
@@ -116,7 +116,7 @@ TEST(RequestTable, ClosingCallsWhoWaitsForWhatNeverEnds) {
   EXPECT_EQ(never, 1);
   EXPECT_EQ(over, 1) << "once";
   // Later ones are called at once, and nothing is begun any more.
-  ASSERT_TRUE(table.on_done(tickets[2].id, [&] { ++never; }).is_ok());
+  ASSERT_TRUE(table.on_done(tickets[2].id, [&] { ++never; }).ok());
   EXPECT_EQ(never, 2);
   EXPECT_EQ(table.add({"d"}).status().code(), Code::kShutdown);
   table.close();
@@ -145,7 +145,7 @@ TEST(Waiter, AThreadThatWaitsIsSeenAsBlocked) {
     slot.complete({});
   });
   EXPECT_FALSE(waiter.callers().waiting);
-  std::thread other([&] { EXPECT_TRUE(waiter.wait(slot, Duration(-1))->is_ok()); });
+  std::thread other([&] { EXPECT_TRUE(waiter.wait(slot, Duration(-1))->ok()); });
   while (!waiter.callers().blocked) {
     std::this_thread::yield();
   }

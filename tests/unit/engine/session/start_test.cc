@@ -26,7 +26,7 @@ class StartTest : public testing::Test {
       job.secret = server_.secret;
       return Session::open(config_, std::move(job), {}).status();
     });
-    ASSERT_TRUE(played_.connect(server_));
+    ASSERT_TRUE(played_.connect(server_).ok());
     rendezvous::JoinRequest request = rendezvous::join_request(1, 2);
     request.version = std::string(version());
     request.agreed_options = agreed_options(*config_);

@@ -76,7 +76,7 @@ class StreamTableTest : public testing::Test {
   }
   StreamId open() {
     const auto stream = table_.open(spec_of_one(8), std::chrono::seconds(30));
-    EXPECT_TRUE(stream.is_ok()) << stream.status().text();
+    EXPECT_TRUE(stream.ok()) << stream.status().text();
     return stream ? *stream : StreamId(0);
   }
   Task counting() {
@@ -107,7 +107,7 @@ TEST_F(StreamTableTest, AnInterruptedOpeningGoesOnWithTheNextCall) {
   EXPECT_EQ(table_.open(spec_of_one(8), std::chrono::seconds(30)).status().code(), Code::kAborted);
   EXPECT_EQ(table_.open(spec_of_one(9), std::chrono::seconds(30)).status().code(), Code::kInvalidArgument);
   EXPECT_EQ(open(), StreamId(4));
-  EXPECT_TRUE(table_.finish(StreamId(4)).is_ok());
+  EXPECT_TRUE(table_.finish(StreamId(4)).ok());
 }
 
 TEST_F(StreamTableTest, AnInterruptedOpeningMayComeToItsEndUnseen) {
@@ -115,12 +115,12 @@ TEST_F(StreamTableTest, AnInterruptedOpeningMayComeToItsEndUnseen) {
   EXPECT_EQ(table_.open(spec_of_one(8), std::chrono::seconds(30)).status().code(), Code::kAborted);
   loop_.run();
   EXPECT_EQ(open(), StreamId(4));
-  EXPECT_TRUE(table_.finish(StreamId(4)).is_ok());
+  EXPECT_TRUE(table_.finish(StreamId(4)).ok());
 }
 
 TEST_F(StreamTableTest, TheEndCallsWhoWaitsForAStepOfALoopThatHasStopped) {
   const StreamId stream = open();
-  ASSERT_TRUE(table_.on_done(stream, counting()).is_ok());
+  ASSERT_TRUE(table_.on_done(stream, counting()).ok());
   EXPECT_EQ(called_, 0) << "the loop never ran";
   table_.end();
   EXPECT_EQ(called_, 1);
@@ -130,8 +130,8 @@ TEST_F(StreamTableTest, TheEndCallsWhoWaitsForAStepOfALoopThatHasStopped) {
 
 TEST_F(StreamTableTest, TheEndCallsWhoWaitsForAStepThatNoRankFinishes) {
   const StreamId stream = open();
-  ASSERT_TRUE(table_.finish(stream).is_ok());
-  ASSERT_TRUE(table_.on_done(stream, counting()).is_ok());
+  ASSERT_TRUE(table_.finish(stream).ok());
+  ASSERT_TRUE(table_.on_done(stream, counting()).ok());
   loop_.run();
   EXPECT_EQ(called_, 0) << "nothing is over";
   EXPECT_EQ(table_.on_done(stream, counting()).code(), Code::kInvalidArgument);

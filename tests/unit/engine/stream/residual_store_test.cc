@@ -235,11 +235,11 @@ TEST(ResidualStore, SettingWhatIsOwedLeavesTheCodecItsMemory) {
   EXPECT_EQ(world.memory().remembered(0), remembered);
   EXPECT_EQ(world.memory().owed_norm(0), 0.0);
 
-  ASSERT_TRUE(world.memory().recall(0, {}));
+  ASSERT_TRUE(world.memory().recall(0, {}).ok());
   EXPECT_TRUE(world.memory().remembered(0).empty());
-  ASSERT_TRUE(world.memory().recall(0, remembered));
+  ASSERT_TRUE(world.memory().recall(0, remembered).ok());
   EXPECT_EQ(world.memory().remembered(0), remembered);
-  EXPECT_FALSE(world.memory().recall(0, std::span(remembered).subspan(1)));
+  EXPECT_FALSE(world.memory().recall(0, std::span(remembered).subspan(1)).ok());
   EXPECT_EQ(world.memory().remembered(0), remembered);
 }
 

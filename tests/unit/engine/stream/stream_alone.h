@@ -108,7 +108,7 @@ class StreamAlone : public ::testing::Test {
       spec.tensors.push_back({"t" + std::to_string(i), {kElements}, {}, DType::kF32, {}});
       spec.order.push_back(i);
     }
-    EXPECT_TRUE(read_compression(spec));
+    EXPECT_TRUE(read_compression(spec).ok());
     const auto plan = first_plan(spec, layout_, CatalogFacts(2));
     const StreamOptions options{.layout = layout_, .replan = false};
     stream_ = std::make_unique<GradientStream>(kStream, spec, *plan, options, deps());

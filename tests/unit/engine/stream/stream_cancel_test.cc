@@ -30,7 +30,7 @@ class StreamCancelTest : public alone::StreamAlone {
 };
 
 TEST_F(StreamCancelTest, ARankThatGivesAStepUpCancelsAllOfItAndOfTheNext) {
-  EXPECT_TRUE(step());
+  EXPECT_TRUE(step().ok());
   submit(1);
   submit(1);
   EXPECT_EQ(cancelled(0, 1), kAll);
@@ -39,7 +39,7 @@ TEST_F(StreamCancelTest, ARankThatGivesAStepUpCancelsAllOfItAndOfTheNext) {
 }
 
 TEST_F(StreamCancelTest, SoDoesOneThatHasNotBegunIt) {
-  EXPECT_TRUE(step());
+  EXPECT_TRUE(step().ok());
   told_of(1, 1, false);
   EXPECT_EQ(stream_->attempt(), 1U);
   EXPECT_EQ(cancelled(0, 1), kAll);
@@ -48,8 +48,8 @@ TEST_F(StreamCancelTest, SoDoesOneThatHasNotBegunIt) {
 }
 
 TEST_F(StreamCancelTest, OneThatIsAStepAheadCancelsThatToo) {
-  EXPECT_TRUE(step());
-  EXPECT_TRUE(step());
+  EXPECT_TRUE(step().ok());
+  EXPECT_TRUE(step().ok());
   submit(kTensors);
   told_of(1, 1, true);
   for (const std::uint64_t step : {1U, 2U, 3U}) {
@@ -64,7 +64,7 @@ TEST_F(StreamCancelTest, AStepThatIsCompleteEndsTheNeedToRemember) {
   EXPECT_TRUE(net_.anything_cancelled());
   EXPECT_EQ(wait().code(), Code::kAborted);
   EXPECT_TRUE(net_.anything_cancelled());
-  EXPECT_TRUE(step());
+  EXPECT_TRUE(step().ok());
   EXPECT_FALSE(net_.anything_cancelled());
 }
 

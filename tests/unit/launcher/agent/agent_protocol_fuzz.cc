@@ -17,7 +17,7 @@ std::pair<std::vector<std::byte>, bool> decode_in_pieces(ConstBytes bytes, std::
   bool ok = true;
   while (!bytes.empty()) {
     const std::size_t size = std::min(piece, bytes.size());
-    ok = static_cast<bool>(decoder.feed(bytes.first(size), frames));
+    ok = static_cast<bool>(decoder.feed(bytes.first(size), frames).ok());
     SRT_CHECK(decoder.junk().size() <= kMaxJunk);
     bytes = bytes.subspan(size);
   }

@@ -47,7 +47,7 @@ TEST(FrameDecoder, FindsFramesWhateverThePieces) {
     FrameDecoder decoder(true);
     std::vector<Frame> frames;
     for (std::size_t at = 0; at < stream.size(); at += piece) {
-      ASSERT_TRUE(decoder.feed(as_bytes(std::string_view(stream).substr(at, piece)), frames));
+      ASSERT_TRUE(decoder.feed(as_bytes(std::string_view(stream).substr(at, piece)), frames).ok());
     }
     ASSERT_EQ(frames.size(), 20U) << piece;
     EXPECT_EQ(frames[19].payload.size(), 19U * 7U);
@@ -58,9 +58,9 @@ TEST(FrameDecoder, SkipsWhatALoginShellPrints) {
   FrameDecoder decoder(true);
   std::vector<Frame> frames;
   const auto frame = encode_frame(FrameType::kPong, {});
-  ASSERT_TRUE(decoder.feed(as_bytes("Welcome!\nquota: 80%\n"), frames));
-  ASSERT_TRUE(decoder.feed(as_bytes(kPreamble), frames));
-  ASSERT_TRUE(decoder.feed(frame, frames));
+  ASSERT_TRUE(decoder.feed(as_bytes("Welcome!\nquota: 80%\n"), frames).ok());
+  ASSERT_TRUE(decoder.feed(as_bytes(kPreamble), frames).ok());
+  ASSERT_TRUE(decoder.feed(frame, frames).ok());
   EXPECT_EQ(frames.size(), 1U);
   EXPECT_EQ(decoder.junk(), "Welcome!\nquota: 80%\n");
 }
@@ -69,7 +69,7 @@ TEST(FrameDecoder, GivesUpOnEndlessJunk) {
   FrameDecoder decoder(true);
   std::vector<Frame> frames;
   Status status;
-  for (int i = 0; i < 20 && status; ++i) {
+  for (int i = 0; i < 20 && status.ok(); ++i) {
     status = decoder.feed(as_bytes(std::string(8192, 'j')), frames);
   }
   EXPECT_EQ(status.code(), Code::kCorrupt);
@@ -81,7 +81,7 @@ TEST(FrameDecoder, RefusesImpossibleLengthsForGood) {
     FrameDecoder decoder(false);
     std::vector<Frame> frames;
     EXPECT_EQ(decoder.feed(ConstBytes(reinterpret_cast<const std::byte*>(&length), 4), frames).code(), Code::kCorrupt);
-    EXPECT_FALSE(decoder.feed(encode_frame(FrameType::kPong, {}), frames));
+    EXPECT_FALSE(decoder.feed(encode_frame(FrameType::kPong, {}), frames).ok());
     EXPECT_TRUE(frames.empty());
   }
 }

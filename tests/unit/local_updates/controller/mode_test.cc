@@ -63,7 +63,7 @@ TEST(IntervalMode, EveryEventInEveryMode) {
     SCOPED_TRACE(std::string(mode_name(c.from.mode)) + " to " + std::string(mode_name(c.from.then)) + ": " +
                  std::string(event_name(c.event)));
     const auto next = next_mode(c.from, c.event);
-    ASSERT_EQ(next.is_ok(), !c.to.empty());
+    ASSERT_EQ(next.ok(), !c.to.empty());
     if (next) {
       EXPECT_EQ(*next, c.to[0]);
     } else {

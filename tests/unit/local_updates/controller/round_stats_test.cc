@@ -60,7 +60,7 @@ TEST(RoundStats, TheSlowestLinkAndTheFewestStepsCount) {
   EXPECT_EQ(stats.late_tags, 1);
   EXPECT_EQ(stats.now_us, 99);
   EXPECT_EQ(stats.digests, (std::vector<std::uint64_t>{10, 11, 12}));
-  EXPECT_TRUE(check(stats, 3, 1));
+  EXPECT_TRUE(check(stats, 3, 1).ok());
 }
 
 TEST(RoundStats, OneWrongLearningRateChangesNothing) {
@@ -98,7 +98,7 @@ TEST(RoundStats, LossesOfAnySizeAreTaken) {
       rank.loss_after = c.loss;
     }
     const RoundStats stats = agree(ranks).value();
-    EXPECT_TRUE(check(stats, 4, 1)) << c.loss;
+    EXPECT_TRUE(check(stats, 4, 1).ok()) << c.loss;
     EXPECT_EQ(stats.loss_finite, c.finite) << c.loss;
     EXPECT_EQ(stats.loss_known, c.finite);
     EXPECT_EQ(stats.loss_after_e6, c.e6) << c.loss;

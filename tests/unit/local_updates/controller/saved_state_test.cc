@@ -80,7 +80,7 @@ TEST(IntervalSaved, ItBelongsToItsOptions) {
     Training training(text);
     training.rounds(3);
     for (const std::string& other : texts) {
-      EXPECT_EQ(restored(options_of(other), training.controller().saved()).is_ok(), text == other)
+      EXPECT_EQ(restored(options_of(other), training.controller().saved()).ok(), text == other)
           << text << " as " << other;
     }
   }

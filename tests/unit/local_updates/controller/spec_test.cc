@@ -112,18 +112,18 @@ TEST(IntervalSpec, ErrorsNameWhatIsWrongAndTheNearestName) {
 TEST(IntervalSpec, OptionsOfAProgramAreCheckedToo) {
   IntervalOptions options;
   options.policy = PolicyId::kCallable;
-  EXPECT_FALSE(check(options)) << "no function";
+  EXPECT_FALSE(check(options).ok()) << "no function";
   options.hook = [](const RoundStats&, const Interval&) { return std::int64_t{4}; };
-  EXPECT_TRUE(check(options));
+  EXPECT_TRUE(check(options).ok());
   options.policy = PolicyId::kQsr;
-  EXPECT_FALSE(check(options)) << "nobody would ask it";
+  EXPECT_FALSE(check(options).ok()) << "nobody would ask it";
   options = {};
   options.policy = PolicyId::kDivergence;
   options.base = 1;
   EXPECT_NE(check(options).text().find("base is 1; it must be 2 to 64"), std::string_view::npos);
   options = {};
   options.guard.norm_last = Action::kRollBack;
-  EXPECT_FALSE(check(options));
+  EXPECT_FALSE(check(options).ok());
   options = {};
   options.guard.variance_warmup_rounds = options.guard.variance_window + 1;
   EXPECT_NE(check(options).text().find("variance_warmup_rounds is 21; it must be 1 to 20"), std::string_view::npos);

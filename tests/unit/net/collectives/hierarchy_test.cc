@@ -87,7 +87,7 @@ TEST(Hierarchy, BytesCrossANetworkCardOnceAndAllRanksOfAHostSendThem) {
   const auto world = make_local_world(4, counting(crossing));
   std::vector<std::vector<float>> values(4, std::vector<float>(1 << 18, 0.5F));
   for (const Status& status : run_on_all(*world, allreduce_of(values))) {
-    ASSERT_TRUE(status) << status.to_string();
+    ASSERT_TRUE(status.ok()) << status.to_string();
   }
   for (const auto& result : values) {
     EXPECT_EQ(result, std::vector<float>(result.size(), 2.0F));
@@ -124,7 +124,7 @@ TEST(Hierarchy, ADeathInAnyPhaseEndsAllOthers) {
       world->on(rank, [&, rank] {
         world->at(rank).start(args[static_cast<std::size_t>(rank)], [&, rank](const Status& status) {
           ++ended;
-          if (!status) {
+          if (!status.ok()) {
             ++lost;
             for (Rank other = 0; other < 4; ++other) {
               world->on(other, [&world, other, status] { world->at(other).abort(status); });
@@ -174,7 +174,7 @@ TEST(Hierarchy, CancelledInAnyPhaseItEndsOnceAndTheNextOneIsRight) {
       args.tag = OpTag(2);
     }
     for (const Status& status : run_on_all(*world, again)) {
-      ASSERT_TRUE(status) << status.to_string() << " at message " << moment;
+      ASSERT_TRUE(status.ok()) << status.to_string() << " at message " << moment;
     }
     for (const auto& result : values) {
       ASSERT_EQ(result, std::vector<float>(result.size(), 8.0F)) << "at message " << moment;

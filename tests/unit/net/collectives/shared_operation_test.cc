@@ -103,7 +103,7 @@ class Batch {
         memory_[i] = Numbers(world_.at(rank), elements_, lent_);
         found_lent_ += memory_[i].lent() ? 1 : 0;
         world_.at(rank).start(memory_[i].args(tag), [this, i](const Status& status) {
-          if (status) {
+          if (status.ok()) {
             wrong_ += memory_[i].are_sums(world_.size()) ? 0 : 1;
           } else {
             ++failed_;
@@ -351,7 +351,7 @@ TEST(SharedOperation, AnUrgentOneOvertakesBulk) {
         notify();
       });
       world->at(rank).start(args_for(urgent, 2, 0), [&](const Status& status) {
-        EXPECT_TRUE(status.is_ok()) << status.to_string();
+        EXPECT_TRUE(status.ok()) << status.to_string();
         overtaken += bulk_ended == 0 ? 1 : 0;
         ++urgent_ended;
         notify();

@@ -149,7 +149,7 @@ TEST_F(OrderedDeviceTest, ATagIsFreeWhenItsOperationHasEnded) {
     run();
     EXPECT_EQ(at(0).ended.back().status.code(), Code::kInvalidArgument) << "it is in flight";
     finish_all();
-    EXPECT_TRUE(at(0).ended.back().status && at(1).ended.back().status);
+    EXPECT_TRUE(at(0).ended.back().status.ok() && at(1).ended.back().status.ok());
   }
 }
 
@@ -182,7 +182,7 @@ TEST_F(OrderedDeviceTest, WhatIsCancelledLaterRunsToItsEnd) {
   finish_all();
   EXPECT_EQ(at(0).ended.at(0).status.text(), "no more of 1");
   EXPECT_EQ(at(1).ended.at(0).status.text(), "no more of 1");
-  EXPECT_TRUE(at(0).inner->aborted && at(1).inner->aborted);
+  EXPECT_TRUE(at(0).inner->aborted.ok() && at(1).inner->aborted.ok());
 }
 
 TEST_F(OrderedDeviceTest, AFailureIsToldAndEndsEverything) {
@@ -254,7 +254,7 @@ TEST_F(OrderedDeviceTest, WhatHasAPlaceIsLaunchedByAllThoughARankIsLostMeanwhile
   run();
   for (const Rank rank : {0, 1}) {
     EXPECT_EQ(at(rank).ended.back().tag, OpTag(1));
-    EXPECT_TRUE(at(rank).ended.back().status) << at(rank).ended.back().status.to_string();
+    EXPECT_TRUE(at(rank).ended.back().status.ok()) << at(rank).ended.back().status.to_string();
     EXPECT_TRUE(at(rank).broken.empty());
   }
 }
@@ -328,7 +328,8 @@ TEST_F(OrderedDeviceTest, OrdersAreTheSameOnAllRanksWhateverTheyStartAndCancelWh
       EXPECT_EQ(member.inner->tags, at(0).inner->tags);
       EXPECT_EQ(member.ended.size(), kTags);
       for (const Ended& ended : member.ended) {
-        EXPECT_TRUE(ended.status || std::ranges::count(cancelled, ended.tag.value) > 0) << ended.status.to_string();
+        EXPECT_TRUE(ended.status.ok() || std::ranges::count(cancelled, ended.tag.value) > 0)
+            << ended.status.to_string();
       }
     }
   }

@@ -115,7 +115,7 @@ TEST(Channel, CancelEndsAllMessagesOfAGroup) {
   EXPECT_TRUE(kept_out.ok());
   EXPECT_TRUE(kept_in.ok());
   EXPECT_EQ(other, large);
-  EXPECT_TRUE(pair.first_error.is_ok()) << pair.first_error.to_string();
+  EXPECT_TRUE(pair.first_error.ok()) << pair.first_error.to_string();
 }
 
 }  // namespace

@@ -73,7 +73,7 @@ struct ChannelPair {
   void settle(std::size_t most = 1 << 20) {
     a.run_callbacks();
     b.run_callbacks();
-    while (first_error.is_ok() && step(most)) {
+    while (first_error.ok() && step(most)) {
     }
   }
 
@@ -92,7 +92,7 @@ struct Outcome {
       status = std::move(result);
     };
   }
-  bool ok() const { return calls == 1 && status.is_ok(); }
+  bool ok() const { return calls == 1 && status.ok(); }
   bool failed(Code code) const { return calls == 1 && status.code() == code; }
 };
 

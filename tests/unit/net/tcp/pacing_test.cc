@@ -52,7 +52,7 @@ TEST(Pacing, NoRankOfAnAllreduceRunsAheadOfWhatItReceives) {
     args[rank].out = std::as_writable_bytes(std::span(values[rank]));
   }
   for (const Status& status : run_on_all(*world, args)) {
-    EXPECT_TRUE(status.is_ok()) << status.to_string();
+    EXPECT_TRUE(status.ok()) << status.to_string();
   }
   for (const auto& result : values) {
     EXPECT_EQ(result, std::vector<float>(result.size(), kPacedRanks));
@@ -84,7 +84,7 @@ TEST(Pacing, BlocksOfAnySizesEnd) {
       args[rank].out = std::as_writable_bytes(std::span(out[rank]));
     }
     for (const Status& status : run_on_all(*world, args)) {
-      EXPECT_TRUE(status.is_ok()) << "seed " << kSeed << ", round " << round << ": " << status.to_string();
+      EXPECT_TRUE(status.ok()) << "seed " << kSeed << ", round " << round << ": " << status.to_string();
     }
     for (const auto& result : out) {
       EXPECT_EQ(result, std::vector<float>(result.size(), kPacedRanks)) << "seed " << kSeed << ", round " << round;

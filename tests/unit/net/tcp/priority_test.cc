@@ -37,7 +37,7 @@ struct Reduction {
       args.in = std::as_bytes(std::span(values_[static_cast<std::size_t>(rank)]));
       args.out = std::as_writable_bytes(std::span(values_[static_cast<std::size_t>(rank)]));
       world_.at(rank).start(args, [this](const Status& status) {
-        EXPECT_TRUE(status.is_ok()) << status.to_string();
+        EXPECT_TRUE(status.ok()) << status.to_string();
         ++done_;
         end_ = now();
       });

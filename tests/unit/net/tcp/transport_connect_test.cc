@@ -81,8 +81,8 @@ TEST(TransportStrangers, ManySilentAndNoisyOnesDoNotKeepTheRanksFromConnecting) 
   const Secret secret = make_secret();
   Node first(secret, options);
   Node second(secret, options);
-  ASSERT_TRUE(first.listen());
-  ASSERT_TRUE(second.listen());
+  ASSERT_TRUE(first.listen().ok());
+  ASSERT_TRUE(second.listen().ok());
   std::vector<std::unique_ptr<Stranger>> strangers;
   for (unsigned i = 0; i < 20; ++i) {
     strangers.push_back(std::make_unique<Stranger>(first.transport->port()));
@@ -97,15 +97,15 @@ TEST(TransportStrangers, ManySilentAndNoisyOnesDoNotKeepTheRanksFromConnecting) 
   first.run([&] { first.transport->connect(membership, 0, one.done()); });
   second.run([&] { second.transport->connect(membership, 1, two.done()); });
   ASSERT_TRUE(wait_until([&] { return one.calls == 1 && two.calls == 1; }));
-  EXPECT_TRUE(one.status) << one.status.to_string();
-  EXPECT_TRUE(two.status) << two.status.to_string();
+  EXPECT_TRUE(one.status.ok()) << one.status.to_string();
+  EXPECT_TRUE(two.status.ok()) << two.status.to_string();
 }
 
 TEST(TransportConnect, AnotherSecretIsRefusedAtOnce) {
   Node first(make_secret());
   Node second(make_secret());
-  ASSERT_TRUE(first.listen());
-  ASSERT_TRUE(second.listen());
+  ASSERT_TRUE(first.listen().ok());
+  ASSERT_TRUE(second.listen().ok());
   SharedOutcome outcome;
   const auto membership = membership_of({endpoint_of(first), endpoint_of(second)});
   second.run([&] { second.transport->connect(membership, 1, outcome.done()); });
@@ -119,12 +119,12 @@ TEST(TransportConnect, AnUnreachablePeerIsNamedWithItsAddress) {
   options.connect_timeout = std::chrono::milliseconds(150);
   const Secret secret = make_secret();
   Node node(secret, options);
-  ASSERT_TRUE(node.listen());
+  ASSERT_TRUE(node.listen().ok());
   // A port that was free a moment ago.
   std::uint16_t free_port = 0;
   {
     Node other(secret);
-    ASSERT_TRUE(other.listen());
+    ASSERT_TRUE(other.listen().ok());
     free_port = other.transport->port();
   }
   const std::string dead = format_endpoint({"127.0.0.1", free_port});
@@ -132,7 +132,7 @@ TEST(TransportConnect, AnUnreachablePeerIsNamedWithItsAddress) {
   const auto membership = membership_of({dead, endpoint_of(node)});
   node.run([&] { node.transport->connect(membership, 1, outcome.done()); });
   ASSERT_TRUE(wait_until([&] { return outcome.calls == 1; }));
-  EXPECT_FALSE(outcome.status);
+  EXPECT_FALSE(outcome.status.ok());
   EXPECT_EQ(outcome.status.blame().rank, 0);
   for (const std::string& part : {dead, std::string("host0"), std::string("net.interface")}) {
     EXPECT_NE(outcome.status.text().find(part), std::string_view::npos) << outcome.status.to_string();
@@ -145,8 +145,8 @@ TEST(TransportConnect, DifferentLimitsAreAMismatchOnBothRanks) {
   other.limits.eager_bytes = 1000;
   Node first(secret);
   Node second(secret, other);
-  ASSERT_TRUE(first.listen());
-  ASSERT_TRUE(second.listen());
+  ASSERT_TRUE(first.listen().ok());
+  ASSERT_TRUE(second.listen().ok());
   const auto membership = membership_of({endpoint_of(first), endpoint_of(second)});
   SharedOutcome one;
   SharedOutcome two;
@@ -165,7 +165,7 @@ std::array<Status, 3> connect_three(const TransportOptions& options,
   std::vector<std::string> endpoints;
   for (int i = 0; i < 3; ++i) {
     nodes.push_back(std::make_unique<Node>(secret, options));
-    EXPECT_TRUE(nodes.back()->listen());
+    EXPECT_TRUE(nodes.back()->listen().ok());
     endpoints.push_back(endpoint_of(*nodes.back()));
   }
   std::array<SharedOutcome, 3> outcomes;
@@ -190,7 +190,7 @@ TEST(TransportConnect, AnAddressThatLeadsToAnotherRankIsNotTakenForTheRightOne) 
          auto& endpoints = membership.members[0].data_endpoints;
          endpoints.insert(endpoints.begin(), membership.members[1].data_endpoints.front());
        })) {
-    EXPECT_TRUE(status) << status.to_string();
+    EXPECT_TRUE(status.ok()) << status.to_string();
   }
   TransportOptions options;
   options.connect_timeout = std::chrono::seconds(2);
@@ -207,8 +207,8 @@ TEST(TransportConnect, ARankThatComesLateToConnectingIsWaitedFor) {
   options.handshake_timeout = std::chrono::milliseconds(200);
   Node late(secret, options);
   Node early(secret, options);
-  ASSERT_TRUE(late.listen());
-  ASSERT_TRUE(early.listen());
+  ASSERT_TRUE(late.listen().ok());
+  ASSERT_TRUE(early.listen().ok());
   const auto membership = membership_of({endpoint_of(late), endpoint_of(early)});
   SharedOutcome one;
   SharedOutcome two;
@@ -217,8 +217,8 @@ TEST(TransportConnect, ARankThatComesLateToConnectingIsWaitedFor) {
     late.loop.after(5 * options.handshake_timeout, [&] { late.transport->connect(membership, 0, one.done()); });
   });
   ASSERT_TRUE(wait_until([&] { return one.calls == 1 && two.calls == 1; }));
-  EXPECT_TRUE(one.status) << one.status.to_string();
-  EXPECT_TRUE(two.status) << two.status.to_string();
+  EXPECT_TRUE(one.status.ok()) << one.status.to_string();
+  EXPECT_TRUE(two.status.ok()) << two.status.to_string();
   // Neither lives on a connection that the other has given up.
   const auto data = pattern(1000, 1);
   std::vector<std::byte> out(data.size());
@@ -227,7 +227,7 @@ TEST(TransportConnect, ARankThatComesLateToConnectingIsWaitedFor) {
   late.run([&] { late.transport->recv(to(1, 1), out, received.done()); });
   early.run([&] { early.transport->send(to(0, 1), data, sent.done()); });
   ASSERT_TRUE(wait_until([&] { return received.calls == 1 && sent.calls == 1; }));
-  EXPECT_TRUE(received.status) << received.status.to_string();
+  EXPECT_TRUE(received.status.ok()) << received.status.to_string();
 }
 
 TEST(TransportConnect, ARankThatDoesNotComeIsNamedWithWhatIsKnownOfIt) {
@@ -236,8 +236,8 @@ TEST(TransportConnect, ARankThatDoesNotComeIsNamedWithWhatIsKnownOfIt) {
   options.connect_timeout = std::chrono::milliseconds(500);
   Node absent(secret, options);
   Node node(secret, options);
-  ASSERT_TRUE(absent.listen());
-  ASSERT_TRUE(node.listen());
+  ASSERT_TRUE(absent.listen().ok());
+  ASSERT_TRUE(node.listen().ok());
   SharedOutcome outcome;
   const auto membership = membership_of({endpoint_of(absent), endpoint_of(node)});
   node.run([&] { node.transport->connect(membership, 1, outcome.done()); });
@@ -251,7 +251,7 @@ TEST(TransportStrangers, RanksThatAllComeAtOnceDoNotEvictEachOther) {
   options.ranks = 200;
   const Secret secret = make_secret();
   Node node(secret, options);
-  ASSERT_TRUE(node.listen());
+  ASSERT_TRUE(node.listen().ok());
   std::vector<std::unique_ptr<Stranger>> ranks;
   std::vector<rendezvous::Handshake> handshakes;
   for (int i = 0; i < options.ranks; ++i) {
@@ -277,8 +277,8 @@ TEST(TransportStrangers, AnyHelloBehindAProvenSecretIsSurvived) {
   const Secret secret = make_secret();
   Node first(secret);
   Node second(secret);
-  ASSERT_TRUE(first.listen());
-  ASSERT_TRUE(second.listen());
+  ASSERT_TRUE(first.listen().ok());
+  ASSERT_TRUE(second.listen().ok());
   const auto prove = [&] {
     const auto salt = static_cast<unsigned>(random());
     auto hello = pattern(salt % (rendezvous::Handshake::kMaxHello + 1), salt);
@@ -307,8 +307,8 @@ TEST(TransportStrangers, AnyHelloBehindAProvenSecretIsSurvived) {
   }
   second.run([&] { second.transport->connect(membership, 1, two.done()); });
   ASSERT_TRUE(wait_until([&] { return one.calls == 1 && two.calls == 1; }));
-  EXPECT_TRUE(one.status) << one.status.to_string();
-  EXPECT_TRUE(two.status) << two.status.to_string();
+  EXPECT_TRUE(one.status.ok()) << one.status.to_string();
+  EXPECT_TRUE(two.status.ok()) << two.status.to_string();
 }
 
 // What answers at the address proves the secret and then says anything but a welcome.
@@ -320,7 +320,7 @@ TEST(TransportStrangers, AnyWelcomeButARanksIsRefused) {
   for (int i = 0; i < 20; ++i) {
     AnsweringStranger answers(secret, pattern(64, static_cast<unsigned>(random())));
     Node node(secret);
-    ASSERT_TRUE(node.listen());
+    ASSERT_TRUE(node.listen().ok());
     const auto membership = membership_of({format_endpoint({"127.0.0.1", answers.port()}), endpoint_of(node)});
     SharedOutcome outcome;
     node.run([&] { node.transport->connect(membership, 1, outcome.done()); });

@@ -21,7 +21,7 @@ class TransportPair : public ::testing::Test {
     const Secret secret = make_secret();
     for (int i = 0; i < 2; ++i) {
       nodes.push_back(std::make_unique<Node>(secret, options));
-      ASSERT_TRUE(nodes.back()->listen());
+      ASSERT_TRUE(nodes.back()->listen().ok());
     }
     const auto membership = membership_of({endpoint_of(*nodes[0], host), endpoint_of(*nodes[1], host)});
     std::array<SharedOutcome, 2> connected;
@@ -30,8 +30,8 @@ class TransportPair : public ::testing::Test {
       nodes[index]->run([&] { nodes[index]->transport->connect(membership, rank, connected[index].done()); });
     }
     ASSERT_TRUE(wait_until([&] { return connected[0].calls == 1 && connected[1].calls == 1; }));
-    ASSERT_TRUE(connected[0].status) << connected[0].status.to_string();
-    ASSERT_TRUE(connected[1].status) << connected[1].status.to_string();
+    ASSERT_TRUE(connected[0].status.ok()) << connected[0].status.to_string();
+    ASSERT_TRUE(connected[1].status.ok()) << connected[1].status.to_string();
   }
   void TearDown() override { nodes.clear(); }
 
@@ -53,7 +53,7 @@ TEST_F(TransportPair, MovesMessagesOfEverySizeBothWays) {
     }
     for (SharedOutcome& outcome : outcomes) {
       ASSERT_TRUE(wait_until([&] { return outcome.calls == 1; }));
-      EXPECT_TRUE(outcome.status) << outcome.status.to_string();
+      EXPECT_TRUE(outcome.status.ok()) << outcome.status.to_string();
     }
     EXPECT_EQ(out[0], data);
     EXPECT_EQ(out[1], data);
@@ -173,7 +173,7 @@ TEST_F(TransportPair, ClosesItsSocketsInProcessesThatTheProgramStarts) {
 TEST(TransportListen, ABusyPortRangeIsAnErrorThatNamesIt) {
   const Secret secret = make_secret();
   Node first(secret);
-  ASSERT_TRUE(first.listen());
+  ASSERT_TRUE(first.listen().ok());
   TransportOptions options;
   options.port_first = first.transport->port();
   options.port_last = first.transport->port();
@@ -192,7 +192,7 @@ TEST(TransportLife, MeshesComeAndGoManyTimes) {
       mine.tag = OpTag(1);
     }
     for (const Status& status : run_on_all(*world, args)) {
-      ASSERT_TRUE(status) << status.to_string();
+      ASSERT_TRUE(status.ok()) << status.to_string();
     }
   }
 }

@@ -64,7 +64,7 @@ TEST(Secret, BadHexIsRefusedWithoutQuotingIt) {
 
 TEST_F(SecretFile, IsWrittenOnceWithMode600AndReadBack) {
   const Secret secret = Secret::generate().value();
-  ASSERT_TRUE(secret.write_file(path("s")));
+  ASSERT_TRUE(secret.write_file(path("s")).ok());
   struct stat info {};
   ASSERT_EQ(::stat(path("s").c_str(), &info), 0);
   EXPECT_EQ(info.st_mode & 0777, 0600u);

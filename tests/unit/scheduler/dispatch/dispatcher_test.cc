@@ -27,7 +27,7 @@ std::vector<int> drain(Dispatcher& dispatcher) {
 
 TEST(Dispatcher, StartsPartitionsInThePlansOrder) {
   Dispatcher dispatcher(kPlenty);
-  ASSERT_TRUE(dispatcher.adopt(two_big()));
+  ASSERT_TRUE(dispatcher.adopt(two_big()).ok());
   EXPECT_EQ(dispatcher.tensor_ready(1).value(), std::vector<int>{1});
   EXPECT_EQ(dispatcher.next(), nullptr) << "partition 0 is not ready and 1 must not overtake it";
   EXPECT_EQ(dispatcher.tensor_ready(0).value(), std::vector<int>{0});
@@ -36,22 +36,22 @@ TEST(Dispatcher, StartsPartitionsInThePlansOrder) {
 
 TEST(Dispatcher, HoldsBackWhatExceedsTheCredit) {
   Dispatcher dispatcher(7999);
-  ASSERT_TRUE(dispatcher.adopt(two_big()));
+  ASSERT_TRUE(dispatcher.adopt(two_big()).ok());
   ASSERT_TRUE(dispatcher.tensor_ready(0));
   ASSERT_TRUE(dispatcher.tensor_ready(1));
   EXPECT_EQ(drain(dispatcher), std::vector<int>{0});
   EXPECT_EQ(dispatcher.credit().in_flight_bytes(), 4000);
-  ASSERT_TRUE(dispatcher.finished(0));
+  ASSERT_TRUE(dispatcher.finished(0).ok());
   EXPECT_EQ(drain(dispatcher), std::vector<int>{1});
 }
 
 TEST(Dispatcher, SendsAPartitionLargerThanTheCreditAlone) {
   Dispatcher dispatcher(10);
-  ASSERT_TRUE(dispatcher.adopt(two_big()));
+  ASSERT_TRUE(dispatcher.adopt(two_big()).ok());
   ASSERT_TRUE(dispatcher.tensor_ready(0));
   ASSERT_TRUE(dispatcher.tensor_ready(1));
   EXPECT_EQ(drain(dispatcher), std::vector<int>{0});
-  ASSERT_TRUE(dispatcher.finished(0));
+  ASSERT_TRUE(dispatcher.finished(0).ok());
   EXPECT_EQ(drain(dispatcher), std::vector<int>{1});
 }
 
@@ -72,7 +72,7 @@ TEST(Dispatcher, CountsCreditInPayloadBytes) {
     partition.slices = {{i, 0, 1000, 0}};
     parts.partitions.push_back(partition);
   }
-  ASSERT_TRUE(dispatcher.adopt(Plan::from_partitions(std::move(parts)).value()));
+  ASSERT_TRUE(dispatcher.adopt(Plan::from_partitions(std::move(parts)).value()).ok());
   ASSERT_TRUE(dispatcher.tensor_ready(0));
   ASSERT_TRUE(dispatcher.tensor_ready(1));
   EXPECT_EQ(drain(dispatcher), (std::vector<int>{0, 1}));
@@ -89,42 +89,42 @@ TEST(Dispatcher, DoesNothingWithoutAPlan) {
 
 TEST(Dispatcher, RunsStepAfterStep) {
   Dispatcher dispatcher(kPlenty);
-  ASSERT_TRUE(dispatcher.adopt(two_big()));
+  ASSERT_TRUE(dispatcher.adopt(two_big()).ok());
   for (int step = 0; step < 3; ++step) {
     ASSERT_TRUE(dispatcher.tensor_ready(0));
     EXPECT_EQ(dispatcher.tensor_ready(0).status().code(), Code::kInvalidArgument) << "twice in one step";
     ASSERT_TRUE(dispatcher.tensor_ready(1));
     EXPECT_EQ(drain(dispatcher), (std::vector<int>{0, 1}));
     EXPECT_EQ(dispatcher.step_done().code(), Code::kBug) << "two are in flight";
-    ASSERT_TRUE(dispatcher.finished(1));
-    ASSERT_TRUE(dispatcher.finished(0));
+    ASSERT_TRUE(dispatcher.finished(1).ok());
+    ASSERT_TRUE(dispatcher.finished(0).ok());
     EXPECT_TRUE(dispatcher.step_complete());
-    ASSERT_TRUE(dispatcher.step_done());
+    ASSERT_TRUE(dispatcher.step_done().ok());
     EXPECT_FALSE(dispatcher.step_complete());
   }
 }
 
 TEST(Dispatcher, RefusesToFinishWhatIsNotInFlight) {
   Dispatcher dispatcher(kPlenty);
-  ASSERT_TRUE(dispatcher.adopt(two_big()));
+  ASSERT_TRUE(dispatcher.adopt(two_big()).ok());
   EXPECT_EQ(dispatcher.finished(0).code(), Code::kBug);
   EXPECT_EQ(dispatcher.finished(-1).code(), Code::kBug);
   EXPECT_EQ(dispatcher.finished(2).code(), Code::kBug);
   ASSERT_TRUE(dispatcher.tensor_ready(0));
   ASSERT_NE(dispatcher.next(), nullptr);
-  ASSERT_TRUE(dispatcher.finished(0));
+  ASSERT_TRUE(dispatcher.finished(0).ok());
   EXPECT_EQ(dispatcher.finished(0).code(), Code::kBug);
   EXPECT_EQ(dispatcher.step_done().code(), Code::kBug) << "partition 1 never started";
 }
 
 TEST(Dispatcher, AdoptsAPlanOnlyAtAStepBorder) {
   Dispatcher dispatcher(kPlenty);
-  ASSERT_TRUE(dispatcher.adopt(two_big()));
+  ASSERT_TRUE(dispatcher.adopt(two_big()).ok());
   ASSERT_TRUE(dispatcher.tensor_ready(1));
   EXPECT_EQ(dispatcher.adopt(two_big()).code(), Code::kBug);
   dispatcher.reset();
   const auto other = make_plan({{"a", 10}});
-  ASSERT_TRUE(dispatcher.adopt(other));
+  ASSERT_TRUE(dispatcher.adopt(other).ok());
   EXPECT_EQ(dispatcher.plan(), other.get());
   ASSERT_TRUE(dispatcher.tensor_ready(0));
   EXPECT_EQ(drain(dispatcher), std::vector<int>{0});
@@ -142,7 +142,7 @@ TEST(Dispatcher, TakesThePlansCreditBelowItsOwn) {
   Dispatcher dispatcher(8000);
   for (const auto& [asked, limit] :
        {std::pair<std::int64_t, std::int64_t>{5000, 5000}, {9000, 8000}, {0, 8000}, {7999, 7999}}) {
-    ASSERT_TRUE(dispatcher.adopt(two_big_with_credit(asked)));
+    ASSERT_TRUE(dispatcher.adopt(two_big_with_credit(asked)).ok());
     EXPECT_EQ(dispatcher.credit().limit_bytes(), limit);
     ASSERT_TRUE(dispatcher.tensor_ready(0));
     ASSERT_TRUE(dispatcher.tensor_ready(1));
@@ -153,7 +153,7 @@ TEST(Dispatcher, TakesThePlansCreditBelowItsOwn) {
 
 TEST(Dispatcher, StartsAfreshAfterAReset) {
   Dispatcher dispatcher(4000);
-  ASSERT_TRUE(dispatcher.adopt(two_big()));
+  ASSERT_TRUE(dispatcher.adopt(two_big()).ok());
   ASSERT_TRUE(dispatcher.tensor_ready(0));
   ASSERT_TRUE(dispatcher.tensor_ready(1));
   EXPECT_EQ(drain(dispatcher), std::vector<int>{0});
@@ -167,10 +167,10 @@ TEST(Dispatcher, StartsAfreshAfterAReset) {
 
 TEST(Dispatcher, CompletesAPlanWithoutPartitionsAtOnce) {
   Dispatcher dispatcher(kPlenty);
-  ASSERT_TRUE(dispatcher.adopt(make_plan({{"none", 0}})));
+  ASSERT_TRUE(dispatcher.adopt(make_plan({{"none", 0}})).ok());
   EXPECT_EQ(dispatcher.tensor_ready(0).value(), std::vector<int>{});
   EXPECT_TRUE(dispatcher.step_complete());
-  EXPECT_TRUE(dispatcher.step_done());
+  EXPECT_TRUE(dispatcher.step_done().ok());
 }
 
 // A rank whose tensors become ready, and whose partitions finish, in an order of its own.
@@ -178,7 +178,7 @@ class SimulatedRank {
  public:
   SimulatedRank(const std::shared_ptr<const Plan>& plan, std::int64_t credit, std::uint64_t seed)
       : random_(seed), dispatcher_(credit) {
-    EXPECT_TRUE(dispatcher_.adopt(plan));
+    EXPECT_TRUE(dispatcher_.adopt(plan).ok());
   }
 
   std::vector<int> run_step() {
@@ -196,7 +196,7 @@ class SimulatedRank {
         unready.pop_back();
       } else {
         const auto which = random_() % in_flight.size();
-        EXPECT_TRUE(dispatcher_.finished(in_flight[which]));
+        EXPECT_TRUE(dispatcher_.finished(in_flight[which]).ok());
         in_flight.erase(in_flight.begin() + static_cast<std::ptrdiff_t>(which));
       }
       for (const int position : drain(dispatcher_)) {
@@ -206,7 +206,7 @@ class SimulatedRank {
       }
     }
     EXPECT_EQ(dispatcher_.credit().in_flight_bytes(), 0);
-    EXPECT_TRUE(dispatcher_.step_done());
+    EXPECT_TRUE(dispatcher_.step_done().ok());
     return started;
   }
 

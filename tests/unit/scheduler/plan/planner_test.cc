@@ -300,7 +300,7 @@ Prediction drive(const std::shared_ptr<const Plan>& plan, const Workload& w) {
           model.ready(slice.tensor) == all_ready ? std::min(gate, static_cast<std::size_t>(partition.position)) : gate;
     }
   }
-  EXPECT_TRUE(dispatcher.adopt(plan));
+  EXPECT_TRUE(dispatcher.adopt(plan).ok());
   std::int64_t link_free = 0;
   std::int64_t done = 0;
   std::int64_t lateness = 0;
@@ -326,7 +326,7 @@ Prediction drive(const std::shared_ptr<const Plan>& plan, const Workload& w) {
         for (const Slice& slice : partition->slices) {
           lateness = std::max(lateness, done - model.need(slice.tensor));
         }
-        events.emplace(done, [&dispatcher, at = partition->position] { EXPECT_TRUE(dispatcher.finished(at)); });
+        events.emplace(done, [&dispatcher, at = partition->position] { EXPECT_TRUE(dispatcher.finished(at).ok()); });
       });
     }
   }

@@ -63,7 +63,7 @@ class CommunicatorTest : public ::testing::Test {
     Answer answer;
     communicator_->connect(++attempt_, answer.take());
     const Status status = end(answer);
-    ASSERT_TRUE(status) << status.to_string();
+    ASSERT_TRUE(status.ok()) << status.to_string();
     ASSERT_TRUE(communicator_->ready());
   }
   static Communicator::Call all_reduce() {
@@ -95,7 +95,7 @@ TEST_F(CommunicatorTest, ConnectsWithoutBlocking) {
   Answer answer;
   communicator_->connect(3, answer.take());
   EXPECT_FALSE(answer.there());
-  EXPECT_TRUE(end(answer));
+  EXPECT_TRUE(end(answer).ok());
   EXPECT_EQ(ids_.keys(), std::vector<std::string>{"urgent/3"});
   EXPECT_EQ(nccl_.config().blocking, 0);
   EXPECT_EQ(nccl_.config().max_ctas, 4);
@@ -196,7 +196,7 @@ TEST_F(CommunicatorTest, IsDoneWithAGroupWhenItIsOnTheStream) {
     communicator_->launch(calls(2), answer.take());
     EXPECT_FALSE(answer.there());
     EXPECT_EQ(communicator_->ready(), polls == 0);
-    EXPECT_TRUE(end(answer));
+    EXPECT_TRUE(end(answer).ok());
     EXPECT_TRUE(communicator_->ready());
   }
   EXPECT_EQ(nccl_.count("all_reduce"), 6);
@@ -209,7 +209,7 @@ TEST_F(CommunicatorTest, AsksAlsoWhenTheGroupSaysSuccess) {
   Answer answer;
   communicator_->launch(calls(1), answer.take());
   EXPECT_EQ(communicator_->state(), State::kLaunching);
-  EXPECT_TRUE(end(answer));
+  EXPECT_TRUE(end(answer).ok());
 }
 
 TEST_F(CommunicatorTest, GivesUpOnALaunchThatTakesTooLong) {
@@ -286,7 +286,7 @@ TEST_F(CommunicatorTest, FindsErrorsWhileItLaunches) {
 
 TEST_F(CommunicatorTest, FindsErrorsOfWorkOnTheDevice) {
   connect();
-  EXPECT_TRUE(communicator_->check());
+  EXPECT_TRUE(communicator_->check().ok());
   nccl_.async = Outcome::kRemoteError;
   EXPECT_EQ(communicator_->check().code(), Code::kPeerLost);
   EXPECT_EQ(communicator_->state(), State::kAborted);
@@ -333,10 +333,10 @@ TEST_F(CommunicatorTest, IsConnectedAnewAfterAnAbort) {
   connect();
   communicator_->abort({Code::kAborted, "test"});
   connect();
-  EXPECT_TRUE(communicator_->check());
+  EXPECT_TRUE(communicator_->check().ok());
   Answer answer;
   communicator_->launch(calls(1), answer.take());
-  EXPECT_TRUE(end(answer));
+  EXPECT_TRUE(end(answer).ok());
   EXPECT_EQ(ids_.keys(), (std::vector<std::string>{"urgent/1", "urgent/2"}));
 }
 
@@ -345,14 +345,14 @@ TEST_F(CommunicatorTest, ClosesInOrder) {
   nccl_.polls = 3;
   Answer answer;
   communicator_->close(answer.take());
-  EXPECT_TRUE(end(answer));
+  EXPECT_TRUE(end(answer).ok());
   EXPECT_EQ(communicator_->state(), State::kClosed);
   EXPECT_EQ(nccl_.count("finalize"), 1);
   EXPECT_EQ(nccl_.count("destroy"), 1);
   EXPECT_EQ(nccl_.count("abort"), 0);
   Answer again;
   communicator_->close(again.take());
-  EXPECT_TRUE(end(again));
+  EXPECT_TRUE(end(again).ok());
 }
 
 TEST_F(CommunicatorTest, ClosesWithoutThoseThatDoNot) {
@@ -372,7 +372,7 @@ TEST_F(CommunicatorTest, ClosingEndsALaunch) {
   communicator_->launch(calls(1), launched.take());
   Answer answer;
   communicator_->close(answer.take());
-  EXPECT_TRUE(end(answer));
+  EXPECT_TRUE(end(answer).ok());
   EXPECT_EQ(launched.code(), Code::kShutdown);
 }
 
@@ -390,7 +390,7 @@ TEST_F(CommunicatorTest, LogsAnErrorOnce) {
   connect();
   communicator_->abort({Code::kAborted, "test"});
   communicator_->abort({Code::kAborted, "again"});
-  EXPECT_FALSE(communicator_->check());
+  EXPECT_FALSE(communicator_->check().ok());
   EXPECT_EQ(lines_.size(), 1U);
 }
 

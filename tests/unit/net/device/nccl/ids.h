@@ -30,9 +30,8 @@ class LocalIds final : public IdExchange {
       return;
     }
     for (auto& waiter : std::exchange(waiting_[key], {})) {
-      loop_.post([moved = std::move(waiter), answer = refusal ? Result<UniqueId>(ids_.at(key)) : refusal]() mutable {
-        moved(answer);
-      });
+      loop_.post([moved = std::move(waiter),
+                  answer = refusal.ok() ? Result<UniqueId>(ids_.at(key)) : refusal]() mutable { moved(answer); });
     }
   }
 

@@ -45,7 +45,7 @@ class NcclCollectivesTest : public ::testing::Test {
     Status connected(Code::kBug, "no answer");
     collectives_->connect(++attempt_, [&](Status status) { connected = std::move(status); });
     ASSERT_TRUE(loop_.run([&] { return connected.code() != Code::kBug; }));
-    ASSERT_TRUE(connected) << connected.to_string();
+    ASSERT_TRUE(connected.ok()) << connected.to_string();
   }
   // An allreduce of 8 bytes, named by `tag`; its end goes to ends_.
   void start(std::uint64_t tag, std::int32_t priority = kBulk, DeviceWork work = {}, ReduceOp op = ReduceOp::kSum) {
@@ -124,7 +124,7 @@ TEST_F(NcclCollectivesTest, WaitsOnTheDeviceForTheInputAndTellsItTheEnd) {
   const device::Event ready = *device_.make_event();
   connect();
   device_.hold();
-  ASSERT_TRUE(device_.record(ready, stream_));
+  ASSERT_TRUE(device_.record(ready, stream_).ok());
   bool queued = false;
   start(1, kBulk, {ready, event_, [&] { queued = true; }});
   EXPECT_FALSE(queued) << "called from inside";
@@ -173,7 +173,7 @@ TEST_F(NcclCollectivesTest, OrdersCommunicatorsOnTheDeviceUnlessNcclDoes) {
     connect();
     const device::Event ready = *device_.make_event();
     device_.hold();
-    ASSERT_TRUE(device_.record(ready, stream_));
+    ASSERT_TRUE(device_.record(ready, stream_).ok());
     start(10, kBulk, {ready, {}, {}});
     start(11, kUrgent, {{}, event_, {}});
     settle();
@@ -196,7 +196,7 @@ TEST_F(NcclCollectivesTest, SumsOfAHostHaveACommunicatorAndTheOrderOfAll) {
   EXPECT_EQ(host_ids_.keys(), std::vector<std::string>{"host/1"});
   const device::Event ready = *device_.make_event();
   device_.hold();
-  ASSERT_TRUE(device_.record(ready, stream_));
+  ASSERT_TRUE(device_.record(ready, stream_).ok());
   start(10, kBulk, {ready, {}, {}});
   start(11, kBulk, {{}, event_, {}, true});
   settle();
@@ -209,7 +209,7 @@ TEST_F(NcclCollectivesTest, SumsOfAHostHaveACommunicatorAndTheOrderOfAll) {
   EXPECT_TRUE(wait(12));
   EXPECT_EQ(code(12), Code::kInvalidArgument) << "sums only";
   bool closed = false;
-  collectives_->close([&](const Status& status) { closed = status.is_ok(); });
+  collectives_->close([&](const Status& status) { closed = status.ok(); });
   EXPECT_TRUE(loop_.run([&] { return closed; }));
   EXPECT_EQ(nccl_.count("finalize"), 3);
   device_.destroy(ready);
@@ -301,7 +301,7 @@ TEST_F(NcclCollectivesTest, DoesNothingWhereThereIsNothing) {
   args.tag = OpTag(1);
   bool ended = false;
   bool queued = false;
-  collectives_->start_work(args, {{}, event_, [&] { queued = true; }}, [&](Status status) { ended = status.is_ok(); });
+  collectives_->start_work(args, {{}, event_, [&] { queued = true; }}, [&](Status status) { ended = status.ok(); });
   EXPECT_FALSE(queued);
   EXPECT_TRUE(loop_.run([&] { return ended; }));
   EXPECT_TRUE(queued);
@@ -453,7 +453,7 @@ TEST_F(NcclCollectivesTest, ConnectingAnewEndsWhatIsInFlight) {
   start(1);
   settle();
   bool connected = false;
-  collectives_->connect(2, [&](Status status) { connected = status.is_ok(); });
+  collectives_->connect(2, [&](Status status) { connected = status.ok(); });
   ++attempt_;
   start(2);
   device_.run();
@@ -466,7 +466,7 @@ TEST_F(NcclCollectivesTest, ConnectingAnewEndsWhatIsInFlight) {
 TEST_F(NcclCollectivesTest, IsLeftInOrderWhereNothingIsInFlight) {
   connect();
   bool closed = false;
-  collectives_->close([&](const Status& status) { closed = status.is_ok(); });
+  collectives_->close([&](const Status& status) { closed = status.ok(); });
   start(1);
   EXPECT_TRUE(loop_.run([&] { return closed; }));
   EXPECT_EQ(nccl_.count("finalize"), 2);
