@@ -38,11 +38,13 @@ Status read(ConstBytes bytes, Remembered& out) {
   out.state.momentum = in.get_list<float>();
   const ConstBytes own = in.get_bytes();
   out.state.own.assign(own.begin(), own.end());
-  SRT_TRY(in.finish("what a codec remembers"));
+  SRT_TRY(in.finish("a codec state"));
   const std::vector<float>& momentum = out.state.momentum;
   const bool whole = momentum.empty() || static_cast<std::int64_t>(momentum.size()) == out.numel;
   const bool sane = whole && std::ranges::all_of(momentum, [](float value) { return std::isfinite(value); });
-  return format == kFormat && sane ? Status() : invalid_argument("what a codec remembers is damaged, or too new");
+  return format == kFormat && sane
+             ? Status()
+             : invalid_argument("a codec state is damaged, or its format is not that of this version");
 }
 
 }  // namespace
@@ -131,7 +133,7 @@ Status CodecState::check_remembered(ConstBytes remembered, std::int64_t numel) {
   Remembered found;
   SRT_TRY(read(remembered, found));
   return found.numel == numel ? Status()
-                              : invalid_argument("it is of a tensor of " + std::to_string(found.numel) +
+                              : invalid_argument("the codec state is of a tensor of " + std::to_string(found.numel) +
                                                  " elements, not " + std::to_string(numel));
 }
 

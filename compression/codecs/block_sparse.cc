@@ -55,7 +55,7 @@ class BlockCoder final : public Coder {
 Status impossible_blocks(std::string_view codec, const Shape& shape, std::int64_t blocks) {
   return invalid_argument("codec " + std::string(codec) + ": a tensor of " + std::to_string(shape.numel) +
                           " elements has " + std::to_string(blocks) + " blocks; allowed are 1 to " +
-                          std::to_string(kMostBlocks) + ", of filters such as are equally large");
+                          std::to_string(kMostBlocks) + ", and filters must be of equal size");
 }
 
 }  // namespace

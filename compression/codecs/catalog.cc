@@ -29,10 +29,9 @@ const C* find(std::span<const C* const> all, Predicate matches) {
 }  // namespace
 
 std::span<const Codec* const> codecs() {
-  static const None kNone({CodecId::kNone, "none", "elements travel as they are"});
-  static const Cast kFp16({CodecId::kFp16, "fp16", "float32 and float64 travel, and are summed, as float16"},
-                          DType::kF16);
-  static const Cast kBf16({CodecId::kBf16, "bf16", "float32 and float64 travel, and are summed, as bfloat16"},
+  static const None kNone({CodecId::kNone, "none", "elements are sent unchanged"});
+  static const Cast kFp16({CodecId::kFp16, "fp16", "float32 and float64 are sent and summed as float16"}, DType::kF16);
+  static const Cast kBf16({CodecId::kBf16, "bf16", "float32 and float64 are sent and summed as bfloat16"},
                           DType::kBF16);
   static const std::array<const Codec*, 3> kAll = {&kNone, &kFp16, &kBf16};
   return kAll;
@@ -45,14 +44,16 @@ std::span<const PayloadCodec* const> payload_codecs() {
                             kernels::ScaledCode::kE4M3);
   static const Scaled kE5M2({CodecId::kFp8E5M2, "fp8_e5m2", "8-bit floats (5 bits of exponent) with scales"},
                             kernels::ScaledCode::kE5M2);
-  static const Twobit kTwobit({CodecId::kTwobit, "twobit", "one threshold up, down or nothing; the rest waits"});
+  static const Twobit kTwobit(
+      {CodecId::kTwobit, "twobit", "plus or minus a threshold, or zero; the residual keeps the rest"});
   static const Onebit kOnebit({CodecId::kOnebit, "onebit", "signs with a mean magnitude for each block"});
   static const GroupTopk kGroupTopk({CodecId::kGroupTopk, "group_topk", "the largest elements of each small group"});
   static const ThresholdSparse kThresholdSparse(
-      {CodecId::kThresholdSparse, "threshold_sparse", "the elements that reach a threshold of the tensor's own"});
+      {CodecId::kThresholdSparse, "threshold_sparse", "the elements that reach a threshold, one per tensor"});
   static const KernelSparse kKernelSparse(
-      {CodecId::kKernelSparse, "kernel_sparse", "the filters of a convolution that matter most"});
-  static const BlockTopk kBlockTopk({CodecId::kBlockTopk, "block_topk", "the blocks of a tensor that matter most"});
+      {CodecId::kKernelSparse, "kernel_sparse", "the filters of a convolution with the largest mean magnitude"});
+  static const BlockTopk kBlockTopk(
+      {CodecId::kBlockTopk, "block_topk", "the blocks of a tensor with the largest mean magnitude"});
   static const PowerSgd kPowerSgd({CodecId::kPowerSgd, "powersgd", "a matrix as a product of two thin ones"});
   static const std::array<const PayloadCodec*, 10> kAll = {
       &kInt8,         &kE4M3,      &kE5M2,    &kTwobit, &kOnebit, &kGroupTopk, &kThresholdSparse,

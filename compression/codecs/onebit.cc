@@ -19,7 +19,7 @@ class OnebitCoder final : public Coder {
   Status check(const Piece& piece, ConstBytes payload) const override {
     return kernels::onebit_valid(block_, piece.numel, payload.data())
                ? Status()
-               : impossible_payload("a sign behind the last element");
+               : impossible_payload("a sign after the last element");
   }
 
   void sum(const Piece& piece, std::span<const std::byte* const> payloads, std::byte* out) const override {

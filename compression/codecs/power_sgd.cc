@@ -60,7 +60,7 @@ class PowerSgdCoder final : public Coder {
 Status PowerSgd::check(Params params, const Shape& shape) const {
   if (shape.rows < 1 || shape.numel < 1 || shape.numel % shape.rows != 0) {
     return invalid_argument("codec " + std::string(name()) + ": " + std::to_string(shape.numel) +
-                            " elements are no matrix of " + std::to_string(shape.rows) + " rows");
+                            " elements do not form a matrix of " + std::to_string(shape.rows) + " rows");
   }
   return check_params(name(), params, {{"feedback", 0, 1}, {"rank", 1, kernels::kMostRank}, {"warm_start", 0, 1}});
 }
