@@ -30,7 +30,7 @@ from source_tree import CPP, ROOTS, SKIPPED_FOLDERS, WAIVER, Problem, Source
 HELD: tuple[str, ...] = (
     *("CMakeLists.txt", "Makefile", "adapters/python/sirtaki_backend", "benchmarks/README.md", "benchmarks/native"),
     *("cmake", "compression", "examples", "kernels", "scripts", "tests/arch"),
-    *("docs/options.md", "tests/*", "tests/device/emulated", "tests/unit/base", "tests/unit/hub"),
+    *("docs/decisions", "docs/options.md", "tests/*", "tests/device/emulated", "tests/unit/base", "tests/unit/hub"),
 )
 FOLDERS = (*ROOTS, "scripts", "cmake", "docs")
 ROOT_FILES = ("*.md", "CMakeLists.txt", "Makefile")
