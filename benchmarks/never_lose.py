@@ -50,7 +50,7 @@ SETTINGS = {
     AUTO: "auto",
 }
 FIXED = tuple(name for name in SETTINGS if name != AUTO)
-#: Those within the accuracy that `auto` may cost: docs/compression.md has the figures; fp16 costs 0.04 points
+#: Those within the accuracy that `auto` may cost: docs/compression/policies.md has the figures; fp16 costs 0.04 points
 #: (`methods`), powersgd 0.15 in the training of that table.
 WITHIN_BUDGET = ("none", "fp16", "int8", "threshold_sparse", "powersgd")
 #: What part of the best setting's steps a second `auto` has to make, by value.
