@@ -16,7 +16,7 @@ import os
 from dataclasses import dataclass
 from typing import Any
 
-from sirtaki import errors
+from sirtaki import _core, errors
 
 
 @dataclass(frozen=True)
@@ -68,8 +68,6 @@ def _meet(key: str, rank: int, size: int, address: str) -> Job:
 
 def meet_in(store: Any, key: str, rank: int, size: int, address: str) -> Job:
     """The job of those who share `store`, a torch.distributed.Store; `address` is how they reach rank 0's host."""
-    from sirtaki import _core
-
     if size == 1:
         return Job(rank, size, None, None)
     if rank == 0:
@@ -82,8 +80,6 @@ def meet_in(store: Any, key: str, rank: int, size: int, address: str) -> Job:
 
 def _own_keys() -> tuple[str, str]:
     """This process's key pair, private half first. One for all meetings: a store keeps the values of an earlier one."""
-    from sirtaki import _core
-
     if not _keys:
         _keys.append(_core.key_pair())
     return _keys[0]
@@ -96,8 +92,6 @@ def _mask(secret: str, shared: str, rendezvous: str) -> str:
 
 
 def _give(store: Any, key: str, rendezvous: str, secret: str, size: int) -> None:
-    from sirtaki import _core
-
     own, shown = _own_keys()
     store.set(key, json.dumps([rendezvous, shown]))
     for rank in range(1, size):
@@ -113,8 +107,6 @@ def _give(store: Any, key: str, rendezvous: str, secret: str, size: int) -> None
 
 
 def _take(store: Any, key: str, rank: int) -> tuple[str, str]:
-    from sirtaki import _core
-
     own, shown = _own_keys()
     store.set(f"{key}/key/{rank}", shown)
     rendezvous, theirs = json.loads(store.get(key))

@@ -136,6 +136,16 @@ def parts_of(rule: str) -> tuple[str, dict[str, str]]:
     return name.strip(), {key.strip(): value.strip() for key, _, value in items}
 
 
+def refuse_momentum(text: str) -> None:
+    """Raises UnsupportedError for a choice that corrects momentum, which optimizers of Keras apply themselves."""
+    for rule in text.split(";"):
+        if parts_of(rule)[1].get("momentum", "0").strip("0.%") != "":
+            raise errors.UnsupportedError(
+                f'compression "{text}" corrects the momentum of SGD, which optimizers of Keras do not let it do; leave '
+                "momentum out of the compression"
+            )
+
+
 def _text(compression: Any) -> str | None:
     if isinstance(compression, str):
         require(bool(compression.strip()), 'compression is empty; "none" sends gradients as they are')

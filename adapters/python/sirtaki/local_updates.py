@@ -20,7 +20,8 @@ from sirtaki.errors import require
 IntervalFunction = Callable[[dict[str, Any]], int]
 
 _MERGES = {"corrected": 0, "overwrite": 1}
-_NO_OUTER, _MOMENTUM, _NESTEROV, _PRESET = 0, 1, 2, 3
+#: How the runtime reads the kind of an outer optimizer; 0 is none.
+_MOMENTUM, _NESTEROV, _PRESET = 1, 2, 3
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import pickle
 from typing import Any
 
@@ -10,19 +9,9 @@ import numpy as np
 
 from sirtaki import basics
 from sirtaki._numpy import Array, numpy_ops
+from sirtaki._pickling import pickled
 from sirtaki.ops import URGENT, Ops, Submission, check_root
 from sirtaki.process_sets import ProcessSet, global_process_set
-
-
-def _pickle(value: object) -> Array:
-    buffer = io.BytesIO()
-    try:
-        import cloudpickle
-
-        cloudpickle.dump(value, buffer)
-    except ImportError:
-        pickle.dump(value, buffer)
-    return np.frombuffer(bytearray(buffer.getvalue()), np.uint8)
 
 
 def _urgently(ops: Ops, submission: Submission) -> Array:
@@ -46,7 +35,7 @@ def broadcast_object(
     check_root(root_rank, "broadcast_object", name)
     names = (None, None) if name is None else (f"{name}.bytes", f"{name}.object")
     root = basics.rank() == root_rank
-    data = _pickle(obj) if root else np.empty(0, np.uint8)
+    data = np.frombuffer(pickled(obj), np.uint8) if root else np.empty(0, np.uint8)
     length = _urgently(ops, ops.broadcast(np.array([data.size], np.int64), root_rank, names[0], in_place=True))
     if not root:
         data = np.empty(int(length[0]), np.uint8)
@@ -58,7 +47,7 @@ def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet 
     """Any picklable object of every rank, as a list by rank, on all ranks."""
     ops = numpy_ops.within(process_set)
     names = (None, None) if name is None else (f"{name}.bytes", f"{name}.object")
-    data = _pickle(obj)
+    data = np.frombuffer(pickled(obj), np.uint8)
     lengths = _urgently(ops, ops.allgather(np.array([data.size], np.int64), names[0])).tolist()
     joined = _urgently(ops, ops.allgather(data, names[1]))
     ends = np.cumsum(lengths)

@@ -446,6 +446,11 @@ class Ops:
         return write
 
 
+def group_names(name: str | None, count: int) -> list[str | None]:
+    """Returns the names of the operations of a group."""
+    return [None if name is None else f"{name}.{i}" for i in range(count)]
+
+
 def check_reduce_op(op: object) -> ReduceOp:
     """`op`, or its number, as ReduceOp. Raises ValueError for what is none."""
     if not isinstance(op, Integral) or op not in list(ReduceOp):

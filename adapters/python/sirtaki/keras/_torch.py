@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from sirtaki import errors
-from sirtaki.compression import choice_of, option_text, parts_of, without_sparse
+from sirtaki.compression import choice_of, option_text, refuse_momentum, without_sparse
 from sirtaki.errors import require
 from sirtaki.ops import ReduceOp, check_reduce_op
 from sirtaki.process_sets import ProcessSet
@@ -67,7 +67,7 @@ class _Reducer:
         text = self._options.codec
         text = option_text() if text is None and self._options.compressor is None else text
         if text is not None:
-            _refuse(text)
+            refuse_momentum(text)
         self._reducer = GradientReducer(names, params, self._options)
         self._reducer.alone = self._alone
 
@@ -107,15 +107,6 @@ class _Reducer:
         """The next backward may begin."""
         if self._reducer is not None:
             self._reducer.stepped()
-
-
-def _refuse(text: str) -> None:
-    for rule in text.split(";"):
-        if parts_of(rule)[1].get("momentum", "0").strip("0.%") != "":
-            raise errors.UnsupportedError(
-                f'compression "{text}" corrects the momentum of SGD, which optimizers of Keras do not let it do; leave '
-                "momentum out of the compression"
-            )
 
 
 class _InPlace:

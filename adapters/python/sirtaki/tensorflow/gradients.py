@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from sirtaki import _core, basics, errors
 from sirtaki._dtypes import summed_code
-from sirtaki.compression import option_text, parts_of, without_sparse
+from sirtaki.compression import option_text, refuse_momentum, without_sparse
 from sirtaki.errors import require
 from sirtaki.ops import ReduceOp
 from sirtaki.process_sets import ProcessSet, global_process_set
@@ -69,17 +69,6 @@ def choose(
     if lossy and process_set != global_process_set:
         raise errors.UnsupportedError("compression among a process set; gradients are compressed among all ranks")
     return Choices(op, codec, compressor, 1.0 / factor, float(factor), sparse_as_dense, process_set, sgd)
-
-
-def refuse_momentum(text: str) -> None:
-    """Raises UnsupportedError where a choice of compression corrects momentum."""
-    for rule in text.split(";"):
-        _, settings = parts_of(rule)
-        if settings.get("momentum", "0").strip("0.%") != "":
-            raise errors.UnsupportedError(
-                f'compression "{text}" corrects the momentum of SGD, which optimizers of Keras do not let it do; leave '
-                "momentum out of the compression"
-            )
 
 
 class _Streams:

@@ -23,7 +23,7 @@ from torch.autograd import Function
 
 from sirtaki import errors
 from sirtaki.basics import rank
-from sirtaki.ops import Ops, ReduceOp, Submission
+from sirtaki.ops import Ops, ReduceOp, Submission, group_names
 
 _ONE = (1.0, 1.0)
 
@@ -69,7 +69,7 @@ class GroupedAllreduce(Function):
     ) -> tuple[Tensor, ...]:
         """See sirtaki.torch.grouped_allreduce()."""
         ctx.arguments = (ops, _of_gradient(name), op, scales)
-        names = [None if name is None else f"{name}.{i}" for i in range(len(tensors))]
+        names = group_names(name, len(tensors))
         work = [ops.allreduce(t, n, op, scales, in_place=False) for t, n in zip(tensors, names, strict=True)]
         return tuple(_run(ops, work))
 
@@ -113,7 +113,7 @@ class GroupedAllgather(Function):
     @staticmethod
     def forward(ctx: Any, ops: Ops, name: str | None, *tensors: Tensor) -> tuple[Tensor, ...]:
         """See sirtaki.torch.grouped_allgather()."""
-        names = [None if name is None else f"{name}.{i}" for i in range(len(tensors))]
+        names = group_names(name, len(tensors))
         results = _run(ops, [ops.allgather(t, n) for t, n in zip(tensors, names, strict=True)])
         ctx.arguments = (ops, [t.shape[0] for t in tensors], _of_gradient(name))
         return tuple(results)
@@ -200,7 +200,7 @@ class GroupedReducescatter(Function):
     ) -> tuple[Tensor, ...]:
         """See sirtaki.torch.grouped_reducescatter()."""
         ctx.arguments = (ops, op, scales, _of_gradient(name))
-        names = [None if name is None else f"{name}.{i}" for i in range(len(tensors))]
+        names = group_names(name, len(tensors))
         work = [ops.reducescatter(t, n, op, scales) for t, n in zip(tensors, names, strict=True)]
         return tuple(_run(ops, work))
 

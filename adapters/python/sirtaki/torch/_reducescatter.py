@@ -7,12 +7,12 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from sirtaki.ops import GroupHandle, Handle, ReduceOp, check_reduce_op
+from sirtaki.ops import GroupHandle, Handle, ReduceOp, check_reduce_op, group_names
 from sirtaki.process_sets import ProcessSet, global_process_set
 from sirtaki.torch import _autograd
 from sirtaki.torch._adapter import torch_ops as _ops
 from sirtaki.torch.compression import Compression, Compressor
-from sirtaki.torch.ops import Average, compressed_by, group_names
+from sirtaki.torch.ops import Average, compressed_by
 
 
 def reducescatter_async(

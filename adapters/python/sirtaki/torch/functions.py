@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import pickle
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -12,6 +11,7 @@ from torch import Tensor
 
 from sirtaki import errors
 from sirtaki._local_sgd import note_broadcast
+from sirtaki._pickling import pickled
 from sirtaki.basics import rank, size
 from sirtaki.errors import require
 from sirtaki.ops import URGENT, Ops, Submission
@@ -22,14 +22,7 @@ from sirtaki.torch._optimizer_state import homes_of, put_in_place, put_together,
 
 
 def _pickle(value: object) -> Tensor:
-    buffer = io.BytesIO()
-    try:
-        import cloudpickle
-
-        cloudpickle.dump(value, buffer)
-    except ImportError:
-        pickle.dump(value, buffer)
-    return torch.frombuffer(bytearray(buffer.getvalue()), dtype=torch.uint8)
+    return torch.frombuffer(pickled(value), dtype=torch.uint8)
 
 
 def _urgently(ops: Ops, submission: Submission) -> Tensor:

@@ -24,7 +24,7 @@ from torch import Tensor
 from sirtaki import _core, errors
 from sirtaki._local_sgd import check_join
 from sirtaki.errors import require
-from sirtaki.ops import GroupHandle, Handle, Ops, ReduceOp, check_reduce_op
+from sirtaki.ops import GroupHandle, Handle, Ops, ReduceOp, check_reduce_op, group_names
 from sirtaki.process_sets import ProcessSet, global_process_set
 from sirtaki.torch import _autograd
 from sirtaki.torch._adapter import torch_ops as _ops
@@ -32,6 +32,38 @@ from sirtaki.torch._cuda import CudaQueue
 from sirtaki.torch._module_hooks import complete_all
 from sirtaki.torch._param_ownership import claims
 from sirtaki.torch.compression import Compression, Compressor
+
+__all__ = [
+    "Adasum",
+    "Average",
+    "Max",
+    "Min",
+    "Product",
+    "Sum",
+    "allgather",
+    "allgather_async",
+    "allreduce",
+    "allreduce_",
+    "allreduce_async",
+    "allreduce_async_",
+    "alltoall",
+    "alltoall_async",
+    "barrier",
+    "broadcast",
+    "broadcast_",
+    "broadcast_async",
+    "broadcast_async_",
+    "get_future",
+    "grouped_allgather",
+    "grouped_allgather_async",
+    "grouped_allreduce",
+    "grouped_allreduce_",
+    "grouped_allreduce_async",
+    "grouped_allreduce_async_",
+    "join",
+    "poll",
+    "synchronize",
+]
 
 Average = ReduceOp.AVERAGE
 Sum = ReduceOp.SUM
@@ -57,11 +89,6 @@ def compressed_by(compression: type[Compressor], tensor: Tensor) -> tuple[Tensor
             f"compression is {compression!r}; it must be Compression.none, fp16, bf16 or a class like them"
         )
     return compression.compress(tensor) if isinstance(tensor, Tensor) else (tensor, None)
-
-
-def group_names(name: str | None, count: int) -> list[str | None]:
-    """Returns the names of the operations of a group."""
-    return [None if name is None else f"{name}.{i}" for i in range(count)]
 
 
 def _checked(handle: Handle | GroupHandle) -> Handle | GroupHandle:
