@@ -12,6 +12,32 @@ from typing import Any
 
 from sirtaki import _core, _torchrun, errors
 
+#: The functions that every adapter re-exports, by the names of Horovod.
+__all__ = [
+    "ccl_built",
+    "cross_rank",
+    "cross_size",
+    "cuda_built",
+    "ddl_built",
+    "gloo_built",
+    "gloo_enabled",
+    "init",
+    "is_homogeneous",
+    "is_initialized",
+    "local_rank",
+    "local_size",
+    "mpi_built",
+    "mpi_enabled",
+    "mpi_threads_supported",
+    "nccl_built",
+    "rank",
+    "rocm_built",
+    "shutdown",
+    "size",
+    "start_timeline",
+    "stop_timeline",
+]
+
 _core.configure(errors.make_error, threading.main_thread().ident or 0)
 
 

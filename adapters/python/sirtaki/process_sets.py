@@ -13,6 +13,14 @@ from numbers import Integral
 
 from sirtaki import basics, errors
 
+__all__ = [
+    "ProcessSet",
+    "add_process_set",
+    "get_process_set_ids_and_ranks",
+    "global_process_set",
+    "remove_process_set",
+]
+
 
 class ProcessSet:
     """Some ranks of the job, in ascending order.

@@ -17,6 +17,22 @@ from sirtaki.keras.optimizer import DistributedOptimizer
 from sirtaki.local_updates import LocalChoice
 from sirtaki.ops import ReduceOp, Submission, check_reduce_op
 
+__all__ = [
+    "Adasum",
+    "Average",
+    "Max",
+    "Min",
+    "Product",
+    "Sum",
+    "allgather",
+    "allreduce",
+    "barrier",
+    "broadcast",
+    "broadcast_variables",
+    "load_model",
+    "reducescatter",
+]
+
 Average, Sum, Adasum = ReduceOp.AVERAGE, ReduceOp.SUM, ReduceOp.ADASUM
 Min, Max, Product = ReduceOp.MIN, ReduceOp.MAX, ReduceOp.PRODUCT
 

@@ -14,6 +14,20 @@ from sirtaki.process_sets import ProcessSet, get_process_set_ids_and_ranks, glob
 from sirtaki.tensorflow._op_calls import public
 from sirtaki.tensorflow.ops import broadcast_all
 
+__all__ = [
+    "allgather_object",
+    "broadcast_",
+    "broadcast_global_variables",
+    "broadcast_object",
+    "broadcast_object_fn",
+    "broadcast_variables",
+    "local_rank_op",
+    "local_size_op",
+    "process_set_included_op",
+    "rank_op",
+    "size_op",
+]
+
 #: Travel as they lie in memory: states of random generators, complex weights.
 _AS_BYTES = (tf.uint32, tf.uint64, tf.complex64, tf.complex128)
 
