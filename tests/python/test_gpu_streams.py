@@ -16,7 +16,7 @@ from sirtaki.ops import Handle, Op, Ops, ReduceOp, _Pending  # noqa: E402
 from sirtaki.torch import _adapter, _cuda  # noqa: E402
 from sirtaki.torch._optimizer.gradient_layout import Layout  # noqa: E402
 from sirtaki.torch._optimizer.reducer import GradientReducer  # noqa: E402
-from sirtaki.torch._optimizer.step import changed  # noqa: E402
+from sirtaki.torch._optimizer.step_errors import changed_param_text  # noqa: E402
 from sirtaki.torch.distributed.group import SirtakiGroup  # noqa: E402
 
 
@@ -59,8 +59,8 @@ def gpu() -> Iterator[Gpu]:
 
 
 def test_places() -> None:
-    assert _cuda.place(torch.device("cpu")) == (0, 0)
-    assert _cuda.place(torch.device("cuda", 3)) == (1, 3)
+    assert _cuda.device_id(torch.device("cpu")) == (0, 0)
+    assert _cuda.device_id(torch.device("cuda", 3)) == (1, 3)
 
 
 def test_what_cannot_be_sent_says_where_it_is() -> None:
@@ -151,14 +151,14 @@ def test_a_future_is_told_of_the_gpu(gpu: Gpu) -> None:
 def test_a_parameter_that_has_moved_is_not_what_was_agreed() -> None:
     param, there = torch.nn.Parameter(torch.ones(3)), torch.device("cuda", 0)
     layout = mock.Mock(shapes=[param.shape], dtypes=[param.dtype], devices=[param.device])
-    assert Layout.fits(layout, 0, param)
+    assert Layout.matches(layout, 0, param)
     layout.devices = [there]
-    assert not Layout.fits(layout, 0, param)
+    assert not Layout.matches(layout, 0, param)
     with mock.patch("sirtaki.basics.rank", return_value=2):
         kind = (param.shape, param.dtype)
-        text = changed("weight", (*kind, there), (*kind, param.device))
+        text = changed_param_text("weight", (*kind, there), (*kind, param.device))
         assert text.startswith("weight is float32 [3] on cpu on rank 2 and was float32 [3] on cuda:0 in the first step")
-        text = changed("weight", (*kind, there), (torch.Size([4]), param.dtype, there))
+        text = changed_param_text("weight", (*kind, there), (torch.Size([4]), param.dtype, there))
         assert text.startswith("weight is float32 [4] on rank 2 and was float32 [3] in the first step")
 
 
@@ -188,4 +188,4 @@ def test_torch_distributed_refuses_tensors_of_a_gpu() -> None:
         SirtakiGroup._start(group, place, [((), _Pending((there,), mock.Mock()))], list)
     group._ops.start.assert_not_called()
     with pytest.raises(errors.UnsupportedError, match="all_gather on rank 2: a tensor is on cuda:1"):
-        SirtakiGroup._need(group, "all_gather", True, there, torch.ones(3), "exactly")
+        SirtakiGroup._check_sizes(group, "all_gather", True, there, torch.ones(3), "exactly")

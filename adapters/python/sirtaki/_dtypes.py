@@ -13,7 +13,7 @@ from typing import NamedTuple
 from sirtaki import errors
 
 
-class Sent(NamedTuple):
+class WireType(NamedTuple):
     """One data type as the runtime sees it."""
 
     #: sirtaki_dtype of the memory.
@@ -23,39 +23,39 @@ class Sent(NamedTuple):
     #: Dimensions behind the tensor's own.
     extra: tuple[int, ...] = ()
     #: Names of members of ReduceOp that mean something for it; None: the runtime decides.
-    combined_by: Collection[str] | None = None
+    reduce_ops: Collection[str] | None = None
 
 
 _LINEAR = ("SUM", "AVERAGE")
 
 #: By name, as torch and numpy have it.
-SENT: dict[str, Sent] = {
-    "uint8": Sent(0, 1),
-    "int8": Sent(1, 1),
-    "uint16": Sent(2, 2),
-    "int16": Sent(3, 2),
-    "int32": Sent(4, 4),
-    "int64": Sent(5, 8),
-    "float16": Sent(6, 2),
-    "bfloat16": Sent(7, 2),
-    "float32": Sent(8, 4),
-    "float64": Sent(9, 8),
-    "bool": Sent(10, 1),
-    "complex32": Sent(6, 2, (2,), _LINEAR),
-    "complex64": Sent(8, 4, (2,), _LINEAR),
-    "complex128": Sent(9, 8, (2,), _LINEAR),
-    "uint32": Sent(2, 2, (2,), ()),
-    "uint64": Sent(2, 2, (4,), ()),
-    "float8_e4m3fn": Sent(0, 1, (1,), ()),
-    "float8_e5m2": Sent(0, 1, (1, 1), ()),
-    "float8_e4m3fnuz": Sent(0, 1, (1, 1, 1), ()),
-    "float8_e5m2fnuz": Sent(0, 1, (1, 1, 1, 1), ()),
-    "float8_e8m0fnu": Sent(0, 1, (1, 1, 1, 1, 1), ()),
-    "float4_e2m1fn_x2": Sent(0, 1, (1, 1, 1, 1, 1, 1), ()),
+WIRE_TYPES: dict[str, WireType] = {
+    "uint8": WireType(0, 1),
+    "int8": WireType(1, 1),
+    "uint16": WireType(2, 2),
+    "int16": WireType(3, 2),
+    "int32": WireType(4, 4),
+    "int64": WireType(5, 8),
+    "float16": WireType(6, 2),
+    "bfloat16": WireType(7, 2),
+    "float32": WireType(8, 4),
+    "float64": WireType(9, 8),
+    "bool": WireType(10, 1),
+    "complex32": WireType(6, 2, (2,), _LINEAR),
+    "complex64": WireType(8, 4, (2,), _LINEAR),
+    "complex128": WireType(9, 8, (2,), _LINEAR),
+    "uint32": WireType(2, 2, (2,), ()),
+    "uint64": WireType(2, 2, (4,), ()),
+    "float8_e4m3fn": WireType(0, 1, (1,), ()),
+    "float8_e5m2": WireType(0, 1, (1, 1), ()),
+    "float8_e4m3fnuz": WireType(0, 1, (1, 1, 1), ()),
+    "float8_e5m2fnuz": WireType(0, 1, (1, 1, 1, 1), ()),
+    "float8_e8m0fnu": WireType(0, 1, (1, 1, 1, 1, 1), ()),
+    "float4_e2m1fn_x2": WireType(0, 1, (1, 1, 1, 1, 1, 1), ()),
 }
 
 
-def sent(name: str, reduce_op: str | None = None) -> Sent:
+def wire_type(name: str, reduce_op: str | None = None) -> WireType:
     """Returns how elements of a type travel.
 
     Args:
@@ -65,12 +65,12 @@ def sent(name: str, reduce_op: str | None = None) -> Sent:
     Raises:
         InvalidArgumentError: the type cannot travel, or not be combined so; the text says what to do.
     """
-    found = SENT.get(name)
+    found = WIRE_TYPES.get(name)
     if found is None:
         raise errors.InvalidArgumentError(
-            f"tensors of {name} cannot be sent; convert to one of {', '.join(SENT)}",
+            f"tensors of {name} cannot be sent; convert to one of {', '.join(WIRE_TYPES)}",
         )
-    allowed = found.combined_by
+    allowed = found.reduce_ops
     if reduce_op is None or allowed is None or reduce_op in allowed:
         return found
     if allowed:
@@ -85,8 +85,8 @@ def sent(name: str, reduce_op: str | None = None) -> Sent:
 
 
 def summed_code(name: str) -> int:
-    """Returns the sirtaki_dtype of a type whose elements the runtime itself can sum. Raises as sent() does."""
-    how = sent(name, "SUM")
+    """Returns the sirtaki_dtype of a type whose elements the runtime itself can sum. Raises as wire_type() does."""
+    how = wire_type(name, "SUM")
     if how.extra:
         raise errors.InvalidArgumentError(f"{name} cannot be sent as a gradient here; convert to pairs of real numbers")
     return how.code

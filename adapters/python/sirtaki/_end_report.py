@@ -18,8 +18,8 @@ from typing import Any, TextIO
 from sirtaki import _report_text, basics
 
 #: Optimizers of one session that are told of, the last ones.
-_MOST = 8
-_HEAD = "sirtaki: report (SIRTAKI_REPORT_END=false leaves it out)\n"
+_MAX_TRAININGS = 8
+_HEADER = "sirtaki: report (SIRTAKI_REPORT_END=false leaves it out)\n"
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Training:
         self._begin = self._last = time.monotonic()
         self._steps = 0
         self._waited_before = 0.0
-        self._kept: Facts | None = None
+        self._last_facts: Facts | None = None
 
     def stepped(self) -> None:
         """A step is over."""
@@ -53,20 +53,20 @@ class Training:
             if self._generation != 0:
                 self._begin, self._steps = self._last, 0
             self._generation = basics.generation()
-            self._session.enlist(self)
+            self._session.add(self)
         self._steps += 1
 
     def close(self, optimizer: Any) -> None:
         """`optimizer` goes: what the report needs of it is kept. Never raises."""
         with suppress(Exception):
-            if self._session.tells(self):
-                self._kept = self._facts_of(optimizer)
+            if self._session.will_report(self):
+                self._last_facts = self._facts_of(optimizer)
 
-    def take(self) -> Facts | None:
+    def collect(self) -> Facts | None:
         """What there is to tell; the next session begins anew. None: the optimizer is gone and left nothing."""
         optimizer = self._optimizer()
         if optimizer is None:
-            return self._kept
+            return self._last_facts
         facts = self._facts_of(optimizer)
         self._waited_before = optimizer.exposed_seconds
         return facts
@@ -82,34 +82,34 @@ class _Session:
     """The trainings of one session, and whether they have been told of."""
 
     def __init__(self) -> None:
-        self._trainings: deque[Training] = deque(maxlen=_MOST)
-        self._told = False
+        self._trainings: deque[Training] = deque(maxlen=_MAX_TRAININGS)
+        self._reported = False
 
-    def enlist(self, training: Training) -> None:
+    def add(self, training: Training) -> None:
         """Its first step in this session has been made."""
         if basics.rank() == 0 and _report_text.end_is_wanted():
             self._trainings.append(training)
 
-    def tells(self, training: Training) -> bool:
+    def will_report(self, training: Training) -> bool:
         """There will be a report of it."""
-        return basics.is_initialized() and not self._told and training in self._trainings
+        return basics.is_initialized() and not self._reported and training in self._trainings
 
-    def told(self) -> None:
+    def mark_reported(self) -> None:
         """The program has shown a report of its own."""
-        self._told = True
+        self._reported = True
 
     def end(self, stream: TextIO | None = None) -> None:
         """Writes the report where there is something to tell. Before the session ends; never raises."""
-        trainings, told = list(self._trainings), self._told
+        trainings, reported = list(self._trainings), self._reported
         self._trainings.clear()
-        self._told = False
-        if told or failing():
+        self._reported = False
+        if reported or failing():
             return
         out = sys.stderr if stream is None else stream
         try:
             if basics.rank() != 0 or not _report_text.end_is_wanted():
                 return
-            found = [facts for facts in (training.take() for training in trainings) if facts is not None]
+            found = [facts for facts in (training.collect() for training in trainings) if facts is not None]
             text = _text(found, basics.stats())
         except Exception as error:
             text = f"sirtaki: there is no report at the end: {error}\n"
@@ -132,7 +132,7 @@ def _text(trainings: list[Facts], stats: dict[str, Any]) -> str:
     streams: dict[str, list[dict[str, Any]]] = stats.get("tensors", {})
     if not trainings and not any(streams.values()):
         return ""
-    rows = [*_report_text.place_rows(stats), *_report_text.byte_rows(stats)]
+    rows = [*_report_text.placement_rows(stats), *_report_text.byte_rows(stats)]
     lines: list[str] = []
     for facts in trainings:
         if len(trainings) > 1:
@@ -143,7 +143,7 @@ def _text(trainings: list[Facts], stats: dict[str, Any]) -> str:
     if not trainings:
         for layers in streams.values():
             lines += _report_text.layer_lines(layers)
-    return _HEAD + _report_text.aligned(rows, [*lines, *_report_text.decision_lines(stats)])
+    return _HEADER + _report_text.aligned(rows, [*lines, *_report_text.decision_lines(stats)])
 
 
 #: Of this process; the package has it told of the end.

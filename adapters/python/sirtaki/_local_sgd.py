@@ -17,8 +17,8 @@ from sirtaki.local_updates import LocalUpdates
 from sirtaki.ops import Description
 
 #: How ranks' buffers become one: see sirtaki_local_open().
-MEAN, VARIANCE, MOST = 0, 1, 2
-_ROUNDS_OF_STATE = 3
+MEAN, VARIANCE, MAXIMUM = 0, 1, 2
+_DEFAULT_STATE_ROUNDS = 3
 
 #: average gradients, reset the optimizer, equalize optimizers, donor, decisions, steps, delay, model changed
 Outcome = tuple[bool, bool, bool, int, int, int, int, bool]
@@ -27,12 +27,12 @@ Buffer = tuple[str, Description, int, int]
 
 
 #: Those that have made steps in the session and are not closed.
-_begun: weakref.WeakSet[LocalSteps] = weakref.WeakSet()
+_active: weakref.WeakSet[LocalSgdBase] = weakref.WeakSet()
 
 
 def check_join() -> None:
     """Refuses join() beside local updates. Raises UnsupportedError."""
-    if len(_begun) > 0:
+    if len(_active) > 0:
         raise errors.UnsupportedError(
             f"join() on rank {basics.rank()} with local updates: ranks merge their models at the same steps, so all "
             "need the same number of them. Give every rank as many batches (drop the last ones, or repeat some), call "
@@ -40,30 +40,30 @@ def check_join() -> None:
         )
 
 
-def note_broadcast() -> None:
+def models_broadcast() -> None:
     """The program makes its models equal itself."""
-    for training in list(_begun):
-        training.note_equal()
+    for training in list(_active):
+        training.models_equal()
 
 
-def _tell_undrained() -> None:
-    for training in list(_begun):
-        training.tell_undrained()
+def _warn_undrained() -> None:
+    for training in list(_active):
+        training.warn_undrained()
 
 
-basics.before_end(_tell_undrained)
+basics.before_end(_warn_undrained)
 
 
-class LocalSteps(abc.ABC):
+class LocalSgdBase(abc.ABC):
     """One optimizer's local updates; see LocalUpdates. From one thread at a time.
 
     The runtime reads and writes memory that stays where it is. Where a framework moves its own, it has copies, which
     _pull() and _push() bring up to date.
     """
 
-    def __init__(self, name: str, how: LocalUpdates, codec: str | None, keeps_moments: bool) -> None:
+    def __init__(self, name: str, config: LocalUpdates, codec: str | None, keeps_moments: bool) -> None:
         self._name = name
-        self._how = how
+        self._config = config
         self._codec = codec
         self._local: Any = None
         self._closed = False
@@ -75,14 +75,14 @@ class LocalSteps(abc.ABC):
         self._busy_seconds = 0.0
         self._steps = 0
         self._rounds = 0  # since the optimizer's state was averaged
-        self._now: tuple[int, int, bool] | None = None
-        rounds = how.optimizer_state
+        self._mode: tuple[int, int, bool] | None = None
+        rounds = config.optimizer_state
         if rounds is None:
-            rounds = _ROUNDS_OF_STATE if keeps_moments else 0
+            rounds = _DEFAULT_STATE_ROUNDS if keeps_moments else 0
         self._state_rounds = rounds
         #: Steps of this rank alone since models were equal, and what memory_mark() was then.
-        self._undrained = 0
-        self._marked: Any = None
+        self._steps_since_drain = 0
+        self._version_at_step: Any = None
 
     # ---- what the optimizer calls ----
 
@@ -99,7 +99,7 @@ class LocalSteps(abc.ABC):
         """Makes models equal. Collective."""
         if self._local is not None:
             self._timed(self._local.drain, self._pull, all_changed=True)
-            self.note_equal()
+            self.models_equal()
 
     @contextmanager
     def synchronous(self) -> Iterator[None]:
@@ -128,21 +128,21 @@ class LocalSteps(abc.ABC):
 
     def close(self) -> None:
         """Ends merges in flight; the parameters stay as they are."""
-        self.tell_undrained()
-        _begun.discard(self)
+        self.warn_undrained()
+        _active.discard(self)
         self._closed = True
         if self._local is not None:
             self._local.close()
             self._local = None
 
-    def note_equal(self) -> None:
+    def models_equal(self) -> None:
         """All ranks have the same model now."""
-        self._undrained = 0
+        self._steps_since_drain = 0
 
-    def tell_undrained(self) -> None:
+    def warn_undrained(self) -> None:
         """Warns, once and on rank 0, where the training ends with models that differ between ranks. Never raises."""
-        steps, self._undrained = self._undrained, 0
-        if steps == 0 or self._marked != self._memory_mark() or failing() or not basics.is_initialized():
+        steps, self._steps_since_drain = self._steps_since_drain, 0
+        if steps == 0 or self._version_at_step != self._params_version() or failing() or not basics.is_initialized():
             return
         if basics.rank() == 0:
             with suppress(Warning):
@@ -154,7 +154,7 @@ class LocalSteps(abc.ABC):
 
     # ---- what a framework's own adds ----
 
-    def _memory_mark(self) -> Any:
+    def _params_version(self) -> Any:
         """Something that changes when the program itself writes parameters, where a framework can tell."""
         return None
 
@@ -179,11 +179,11 @@ class LocalSteps(abc.ABC):
         """Whether gradients of the next step are averaged."""
 
     @abc.abstractmethod
-    def _take_state(self, donor: int, mine_is_void: bool) -> None:
+    def _receive_state(self, donor: int, mine_is_void: bool) -> None:
         """The optimizer's state of one rank, for those whose own is void. Collective."""
 
     @abc.abstractmethod
-    def _forget_state(self) -> None:
+    def _reset_state(self) -> None:
         """The optimizer begins anew."""
 
     @abc.abstractmethod
@@ -199,10 +199,12 @@ class LocalSteps(abc.ABC):
 
     def _start(self) -> None:
         """Before the first step. Collective: all ranks have the same model then."""
-        how, function = self._how, self._how.interval
+        config, function = self._config, self._config.interval
         steps = (lambda text: int(function(json.loads(text)))) if callable(function) else None
         parameters, buffers = self._parameters(), self._buffers()
-        local = _core.Local(self._name, how.interval_text(), steps, parameters, buffers, how.how(self._codec))
+        local = _core.Local(
+            self._name, config.interval_text(), steps, parameters, buffers, config.core_arguments(self._codec)
+        )
         try:
             self._pull()
             outcome = self._begin(local)
@@ -210,19 +212,19 @@ class LocalSteps(abc.ABC):
             local.close()
             raise
         self._local = local
-        _begun.add(self)
+        _active.add(self)
         if outcome is not None:
             self._follow(outcome)
 
     def _step(self, lr: float, waited_ns: int, pull: Callable[[], None]) -> None:
         """The parameters have made their step; `pull` brings copies of them up to date."""
         self._steps += 1
-        left = -1 if self._how.steps is None else max(int(self._how.steps) - self._steps, 0)
+        left = -1 if self._config.steps is None else max(int(self._config.steps) - self._steps, 0)
         loss, self._loss = self._loss, None
         self._timed(lambda: self._local.step(lr, loss, 1, left, waited_ns), pull)
-        averages = self._now is not None and self._now[2]
-        self._undrained = 0 if averages else self._undrained + 1
-        self._marked = self._memory_mark()
+        averages = self._mode is not None and self._mode[2]
+        self._steps_since_drain = 0 if averages else self._steps_since_drain + 1
+        self._version_at_step = self._params_version()
 
     def _timed(self, call: Callable[[], Outcome], pull: Callable[[], None], all_changed: bool = False) -> None:
         begin, begin_busy = time.perf_counter(), time.thread_time()
@@ -242,10 +244,10 @@ class LocalSteps(abc.ABC):
         averages, reset, equalize, donor, decisions, steps, delay, _ = outcome
         self._average_gradients(averages)
         if donor >= 0:
-            self._take_state(donor, reset)
+            self._receive_state(donor, reset)
         elif reset:
-            self._forget_state()
-        before, self._now = self._now, (steps, delay, averages)
+            self._reset_state()
+        before, self._mode = self._mode, (steps, delay, averages)
         if equalize:
             # With other momenta equal gradients would lead to different models.
             self._average_state()
@@ -254,5 +256,5 @@ class LocalSteps(abc.ABC):
             if 0 < self._state_rounds <= self._rounds:
                 self._rounds = 0
                 self._average_state()
-        if before not in (None, self._now) and self._how.on_change is not None:
-            self._how.on_change(self.stats())
+        if before not in (None, self._mode) and self._config.on_change is not None:
+            self._config.on_change(self.stats())

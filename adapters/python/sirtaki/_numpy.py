@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from sirtaki._dtypes import sent
+from sirtaki._dtypes import wire_type
 from sirtaki.ops import Description, Ops, ReduceOp
 
 Array = np.ndarray[Any, Any]
 
 
-class _Lent:
+class _DLPackBuffer:
     """DLPack's capsule as numpy wants it."""
 
     def __init__(self, capsule: Any) -> None:
@@ -31,7 +31,7 @@ class NumpyAdapter:
 
     def describe(self, tensor: Array, reduce_op: ReduceOp | None = None) -> Description:
         """Memory of a row-major array."""
-        how = sent(tensor.dtype.name, None if reduce_op is None else reduce_op.name)
+        how = wire_type(tensor.dtype.name, None if reduce_op is None else reduce_op.name)
         return (tensor.ctypes.data, how.code, 0, 0, (*tensor.shape, *how.extra), None)
 
     def queue(self, tensor: Array) -> None:
@@ -64,14 +64,14 @@ class NumpyAdapter:
 
     def item_size(self, tensor: Array) -> int:
         """Bytes of one element of the memory that travels."""
-        return sent(tensor.dtype.name).size
+        return wire_type(tensor.dtype.name).size
 
     def from_result(self, memory: Any, like: Array, dims: Sequence[int]) -> Array:
         """An array over the runtime's memory, which lives as long as the array."""
         own = tuple(dims[: like.ndim])
         if memory is None:
             return np.empty(own, like.dtype)
-        return np.from_dlpack(_Lent(memory)).view(like.dtype).reshape(own)
+        return np.from_dlpack(_DLPackBuffer(memory)).view(like.dtype).reshape(own)
 
     def splits(self, values: Sequence[int]) -> Array:
         """Counts as an array of int32."""

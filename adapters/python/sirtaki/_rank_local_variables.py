@@ -8,13 +8,13 @@ from typing import Any
 from sirtaki.errors import require
 
 
-def _held(source: Any) -> Any:
+def _unwrap_keras(source: Any) -> Any:
     """Returns the value that a variable of Keras holds, and anything else as it is."""
     inner = getattr(source, "_value", None)
     return source if inner is None else inner
 
 
-class LocalSources:
+class RankLocalVariables:
     """Keeps the sources whose gradients stay on their rank, and scales these.
 
     Args:
@@ -24,17 +24,17 @@ class LocalSources:
 
     def __init__(self, scale: bool = True) -> None:
         self._scale = scale
-        self._kept: dict[int, Any] = {}  # held, so that no other gets the id
+        self._variables: dict[int, Any] = {}  # held, so that no other gets the id
 
     def __bool__(self) -> bool:
-        return bool(self._kept)
+        return bool(self._variables)
 
     def __contains__(self, source: Any) -> bool:
-        return id(_held(source)) in self._kept
+        return id(_unwrap_keras(source)) in self._variables
 
     def add(self, source: Any) -> None:
         """Makes a source local."""
-        self._kept[id(_held(source))] = _held(source)
+        self._variables[id(_unwrap_keras(source))] = _unwrap_keras(source)
 
     def reduce(
         self,
@@ -64,7 +64,7 @@ def _divided(grad: Any, ranks: int) -> Any:
     return grad / ranks
 
 
-def variables_of(layers: Any) -> list[Any]:
+def trainable_weights_of(layers: Any) -> list[Any]:
     """The trainable weights of a layer, or of several; none of None. Raises ValueError for what is no layer."""
     if layers is None:
         return []

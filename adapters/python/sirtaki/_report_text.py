@@ -7,9 +7,9 @@ from typing import Any
 from sirtaki import basics
 
 #: Rows of the table of tensors in a report; the others are counted.
-_MOST_LAYERS = 20
+_MAX_LAYERS = 20
 #: Changes of how a stream's tensors travel in a report, the last ones.
-_MOST_CHANGES = 4
+_MAX_CHANGES = 4
 
 
 def end_is_wanted() -> bool:
@@ -23,7 +23,7 @@ def aligned(rows: list[tuple[str, str]], lines: list[str]) -> str:
     return "".join(f"  {name:<{width}}  {text}\n" for name, text in rows) + "".join(f"  {line}\n" for line in lines)
 
 
-def place_rows(stats: dict[str, Any]) -> list[tuple[str, str]]:
+def placement_rows(stats: dict[str, Any]) -> list[tuple[str, str]]:
     """Where ranks are and what carries their data, from sirtaki.stats()."""
     ranks = placement(stats.get("ranks_by_host", [basics.size()]))
     return [("ranks", ranks), ("data through", str(stats.get("data_path", "?")))]
@@ -53,7 +53,7 @@ def layer_lines(report: list[dict[str, Any]]) -> list[str]:
     """How the largest tensors travel and how many more there are; nothing where all travel as they are."""
     if all(row["codec"] == "none" for row in report):
         return []
-    largest = sorted(range(len(report)), key=lambda i: report[i]["held_bytes"], reverse=True)[:_MOST_LAYERS]
+    largest = sorted(range(len(report)), key=lambda i: report[i]["held_bytes"], reverse=True)[:_MAX_LAYERS]
     lines = layer_table([report[i] for i in sorted(largest)])
     if len(report) > len(largest):
         lines.append(f"and {len(report) - len(largest)} smaller tensors, see sirtaki.stats()['tensors']")
@@ -64,9 +64,9 @@ def decision_lines(stats: dict[str, Any]) -> list[str]:
     """When and why a policy changed how tensors travel, and its last word, from sirtaki.stats()."""
     lines = []
     for stream, entries in stats.get("decisions", {}).items():
-        told = [entry for entry in entries if entry["policy"]]
-        changes = [entry for entry in told if entry["next_plan"] != entry["plan"] and entry["reason"] != "adopted"]
-        shown = changes[-_MOST_CHANGES:] + [entry for entry in told[-1:] if entry["reason"] != "adopted"]
+        decisions = [entry for entry in entries if entry["policy"]]
+        changes = [entry for entry in decisions if entry["next_plan"] != entry["plan"] and entry["reason"] != "adopted"]
+        shown = changes[-_MAX_CHANGES:] + [entry for entry in decisions[-1:] if entry["reason"] != "adopted"]
         if changes:
             # The last word may be a change itself.
             unique = {entry["step"]: entry for entry in shown}.values()
@@ -96,9 +96,9 @@ def local_rows(stats: dict[str, Any]) -> list[tuple[str, str]]:
     merged = f"{stats['merged_bytes'] / 1e6:,.1f} MB as float32"
     rows.append(("merges", f"{stats['merges']} in {stats['rounds']} rounds, {merged}"))
     troubles = {"late": "merges_late", "given up": "merges_given_up", "without this rank": "merges_excluded"}
-    told = [f"{stats[key]} {name}" for name, key in troubles.items() if stats[key] > 0]
-    if told:
-        rows.append(("merges in trouble", ", ".join(told)))
+    counts = [f"{stats[key]} {name}" for name, key in troubles.items() if stats[key] > 0]
+    if counts:
+        rows.append(("merges in trouble", ", ".join(counts)))
     alarms = [f"{count} {guard}" for guard, count in stats["alarms"].items() if count > 0]
     if alarms:
         rows.append(("alarms", ", ".join(alarms)))

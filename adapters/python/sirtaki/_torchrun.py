@@ -29,7 +29,7 @@ class Job:
     secret: str | None
 
 
-_found: dict[str, Job] = {}
+_jobs: dict[str, Job] = {}
 _keys: list[tuple[str, str]] = []
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
@@ -46,9 +46,9 @@ def find_job() -> Job | None:
         return None
     # A worker that torchrun restarts is a new process, and its job a new one.
     key = store_key()
-    if key not in _found:
-        _found[key] = _meet(key, rank, size, env["MASTER_ADDR"])
-    return _found[key]
+    if key not in _jobs:
+        _jobs[key] = _meet(key, rank, size, env["MASTER_ADDR"])
+    return _jobs[key]
 
 
 def store_key() -> str:
@@ -73,9 +73,9 @@ def meet_in(store: Any, key: str, rank: int, size: int, address: str) -> Job:
     if rank == 0:
         port, secret = _core.host(size, "127.0.0.1" if address in _LOOPBACK else "::")
         host = f"[{address}]" if ":" in address else "127.0.0.1" if address == "localhost" else address
-        _give(store, key, f"{host}:{port}", secret, size)
+        _publish(store, key, f"{host}:{port}", secret, size)
         return Job(rank, size, f"{host}:{port}", secret)
-    return Job(rank, size, *_take(store, key, rank))
+    return Job(rank, size, *_receive(store, key, rank))
 
 
 def _own_keys() -> tuple[str, str]:
@@ -91,9 +91,9 @@ def _mask(secret: str, shared: str, rendezvous: str) -> str:
     return bytes(a ^ b for a, b in zip(bytes.fromhex(secret), cover, strict=True)).hex()
 
 
-def _give(store: Any, key: str, rendezvous: str, secret: str, size: int) -> None:
-    own, shown = _own_keys()
-    store.set(key, json.dumps([rendezvous, shown]))
+def _publish(store: Any, key: str, rendezvous: str, secret: str, size: int) -> None:
+    own, public = _own_keys()
+    store.set(key, json.dumps([rendezvous, public]))
     for rank in range(1, size):
         try:
             theirs = store.get(f"{key}/key/{rank}").decode()
@@ -106,9 +106,9 @@ def _give(store: Any, key: str, rendezvous: str, secret: str, size: int) -> None
         store.set(f"{key}/secret/{rank}", _mask(secret, _core.shared_key(own, theirs), rendezvous))
 
 
-def _take(store: Any, key: str, rank: int) -> tuple[str, str]:
-    own, shown = _own_keys()
-    store.set(f"{key}/key/{rank}", shown)
+def _receive(store: Any, key: str, rank: int) -> tuple[str, str]:
+    own, public = _own_keys()
+    store.set(f"{key}/key/{rank}", public)
     rendezvous, theirs = json.loads(store.get(key))
     masked = store.get(f"{key}/secret/{rank}").decode()
     return rendezvous, _mask(masked, _core.shared_key(own, theirs), rendezvous)

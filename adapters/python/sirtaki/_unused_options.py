@@ -19,17 +19,17 @@ _OPTIONS = {
 }
 
 
-class _Teller:
+class _Warner:
     """Says things once in a process. Used from any thread; two threads that meet may both say them."""
 
     def __init__(self) -> None:
-        self._told_in = 0  # generation of the session
+        self._warned_generation = 0  # generation of the session
 
-    def tell(self, why: str) -> None:
+    def warn(self, why: str) -> None:
         """Says that the options that are chosen have no effect, and why."""
-        if self._told_in == basics.generation():
+        if self._warned_generation == basics.generation():
             return
-        self._told_in = basics.generation()
+        self._warned_generation = basics.generation()
         if basics.size() == 1 or basics.rank() != 0:
             return
         rows = {row["name"]: row for row in basics.options()}
@@ -43,23 +43,23 @@ class _Teller:
             sys.stderr.write(f"sirtaki: warning: {listed} {has} no effect: {why}\n")
             sys.stderr.flush()
 
-    def tell_at_end(self) -> None:
+    def warn_at_end(self) -> None:
         """Before the session ends. Never raises."""
         with suppress(Exception):
             if not failing() and basics.stats().get("streams.steps", 0) == 0:
-                self.tell(
+                self.warn(
                     "the program has made no step with an optimizer of sirtaki's (DistributedOptimizer, "
                     "DistributedGradientTape)"
                 )
 
 
-_teller = _Teller()
-basics.before_end(_teller.tell_at_end)
+_warner = _Warner()
+basics.before_end(_warner.warn_at_end)
 
 
-def tell_in_backward() -> None:
+def warn_in_backward() -> None:
     """Gradients go over torch.distributed, as DDP and FSDP send them."""
-    _teller.tell(
+    _warner.warn(
         "torch.distributed sends gradients as DDP or FSDP gives them. Use sirtaki.torch.DistributedOptimizer in place "
         "of DDP, or a hook of DDP's such as fp16_compress_hook"
     )

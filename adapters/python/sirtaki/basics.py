@@ -41,7 +41,7 @@ __all__ = [
 _core.configure(errors.make_error, threading.main_thread().ident or 0)
 
 
-class _Life:
+class _SessionState:
     """How often a session was opened, and what ends with it."""
 
     def __init__(self) -> None:
@@ -53,32 +53,32 @@ class _Life:
         self.add_process_set: Callable[[Any], Any] | None = None
 
 
-_life = _Life()
+_state = _SessionState()
 
 
 def generation() -> int:
     """Number of the current session, from 1; grows with every init() after a shutdown(). 0 before the first."""
-    return _life.generation
+    return _state.generation
 
 
 def before_shutdown(callback: Any) -> None:
     """Calls `callback()` before the session ends by shutdown(), but not when the program ends without calling it."""
-    _life.before_shutdown.append(callback)
+    _state.before_shutdown.append(callback)
 
 
 def before_end(callback: Any) -> None:
     """Calls `callback()` before the session ends, by shutdown() or with the program. It must not raise or wait."""
-    _life.before_end.append(callback)
+    _state.before_end.append(callback)
 
 
 def on_shutdown(callback: Any) -> None:
     """Calls `callback()` after every shutdown(); for what belongs to one session."""
-    _life.on_shutdown.append(callback)
+    _state.on_shutdown.append(callback)
 
 
 def set_process_set_adder(add: Callable[[Any], Any]) -> None:
     """Sets the function by which init() adds process sets. Process sets are defined above this module."""
-    _life.add_process_set = add
+    _state.add_process_set = add
 
 
 def _toml(options: Mapping[str, object]) -> str:
@@ -112,16 +112,16 @@ def init(comm: object = None, process_sets: object = None, *, options: Mapping[s
     well_formed = isinstance(listed, Sequence) and not isinstance(listed, str)
     errors.require(well_formed, f"process_sets is {process_sets!r}; it must be a list of process sets")
     errors.require(options is None or isinstance(options, Mapping), f"options is {options!r}; it must be a mapping")
-    with _life.lock:
+    with _state.lock:
         if _core.is_initialized():
             return
         open_session(_torchrun.find_job(), options or {})
     if not listed:
         return
-    assert _life.add_process_set is not None
+    assert _state.add_process_set is not None
     try:
         for one in listed:
-            _life.add_process_set(one)
+            _state.add_process_set(one)
     except errors.SirtakiError:
         shutdown()
         raise
@@ -129,12 +129,12 @@ def init(comm: object = None, process_sets: object = None, *, options: Mapping[s
 
 def open_session(job: _torchrun.Job | None, options: Mapping[str, object]) -> None:
     """init() where the caller knows the job better than the environment does; None: it does not."""
-    with _life.lock:
+    with _state.lock:
         if job is None:
             _core.init(_toml(options), 0, 0, None, None)
         else:
             _core.init(_toml(options), job.rank, job.size, job.rendezvous, job.secret)
-        _life.generation += 1
+        _state.generation += 1
 
 
 def shutdown() -> None:
@@ -142,18 +142,18 @@ def shutdown() -> None:
     if not _core.is_initialized():
         return
     try:
-        for callback in [*_life.before_shutdown, *_life.before_end]:
+        for callback in [*_state.before_shutdown, *_state.before_end]:
             callback()
     finally:
-        _leave()
+        _close_session()
 
 
-def _leave() -> None:
-    with _life.lock:
+def _close_session() -> None:
+    with _state.lock:
         if not _core.is_initialized():
             return
         _core.shutdown()
-        for callback in list(_life.on_shutdown):
+        for callback in list(_state.on_shutdown):
             callback()
 
 
@@ -161,10 +161,10 @@ def _at_exit() -> None:
     if not _core.is_initialized():
         return
     try:
-        for callback in list(_life.before_end):
+        for callback in list(_state.before_end):
             callback()
     finally:
-        _leave()
+        _close_session()
 
 
 atexit.register(_at_exit)
@@ -175,7 +175,7 @@ def is_initialized() -> bool:
     return _core.is_initialized()
 
 
-def _known(value: int) -> int:
+def _require_initialized(value: int) -> int:
     if value < 0:
         raise errors.NotInitializedError("Sirtaki is not initialized; call init() first")
     return value
@@ -183,37 +183,37 @@ def _known(value: int) -> int:
 
 def rank() -> int:
     """Number of this rank, 0 to size() - 1. Raises ValueError when not initialized, as all functions below."""
-    return _known(_core.rank())
+    return _require_initialized(_core.rank())
 
 
 def size() -> int:
     """Number of ranks."""
-    return _known(_core.size())
+    return _require_initialized(_core.size())
 
 
 def local_rank() -> int:
     """Place of this rank among those of its host."""
-    return _known(_core.local_rank())
+    return _require_initialized(_core.local_rank())
 
 
 def local_size() -> int:
     """Number of ranks on this host."""
-    return _known(_core.local_size())
+    return _require_initialized(_core.local_size())
 
 
 def cross_rank() -> int:
     """Index of this rank's host among the hosts that have a rank with this local_rank(), as in Horovod."""
-    return _known(_core.cross_rank())
+    return _require_initialized(_core.cross_rank())
 
 
 def cross_size() -> int:
     """Number of hosts that have a rank with this local_rank(): of all where all have as many ranks."""
-    return _known(_core.cross_size())
+    return _require_initialized(_core.cross_size())
 
 
 def is_homogeneous() -> bool:
     """True when all hosts have the same number of ranks."""
-    return _known(_core.is_homogeneous()) == 1
+    return _require_initialized(_core.is_homogeneous()) == 1
 
 
 def options() -> list[dict[str, Any]]:

@@ -102,8 +102,8 @@ Choice = str | Method | type[Compressor] | Mapping[str, Any] | Any
 
 def choice_of(compression: Any) -> tuple[str | None, Any]:
     """(the runtime's codec, policy or rules as text; the program's own compressor): at most one is not None."""
-    own = _own_compressor(compression)
-    return (None, own) if own is not None else (_text(compression), None)
+    user_compressor = _user_compressor(compression)
+    return (None, user_compressor) if user_compressor is not None else (_text(compression), None)
 
 
 def option_text() -> str:
@@ -170,7 +170,7 @@ def _rules(choices: Mapping[Any, Any]) -> str:
         well_formed = isinstance(pattern, str) and pattern != "" and ";" not in pattern and "=>" not in pattern
         require(well_formed, f"compression: {pattern!r} is no pattern of names, like 'conv*' or '*.weight'")
         require(
-            not isinstance(choice, Mapping) and _own_compressor(choice) is None,
+            not isinstance(choice, Mapping) and _user_compressor(choice) is None,
             f"compression: {choice!r}, chosen for '{pattern}', must be a method of the runtime or its text",
         )
         text = "none" if choice is NoneCompressor or choice is None else _text(choice)
@@ -183,10 +183,10 @@ def _rules(choices: Mapping[Any, Any]) -> str:
     return ";".join(rules)
 
 
-def _own_compressor(compression: Any) -> Any:
+def _user_compressor(compression: Any) -> Any:
     """`compression` if it is a compressor of the program's own."""
-    of_runtime = isinstance(compression, type) and "runtime" in vars(compression)
-    if isinstance(compression, str | Mapping | Method) or of_runtime:
+    is_builtin = isinstance(compression, type) and "runtime" in vars(compression)
+    if isinstance(compression, str | Mapping | Method) or is_builtin:
         return None
     callable_ = all(callable(getattr(compression, name, None)) for name in ("compress", "decompress"))
     return compression if callable_ else None

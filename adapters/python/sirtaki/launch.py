@@ -98,7 +98,7 @@ def _call(
         stdin=subprocess.DEVNULL,
         stdout=stdout,
         stderr=stderr,
-        preexec_fn=_heed_quit,  # noqa: PLW1509  (touches nothing but the signal)
+        preexec_fn=_restore_sigquit,  # noqa: PLW1509  (touches nothing but the signal)
     ) as launcher:
         try:
             output, _ = launcher.communicate(timeout=timeout)
@@ -110,7 +110,7 @@ def _call(
     return subprocess.CompletedProcess(command, launcher.returncode, output)
 
 
-def _heed_quit() -> None:
+def _restore_sigquit() -> None:
     """Lets SIGQUIT end the launcher, see _end(): programs in a shell's background ignore it, and hand that on."""
     signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 

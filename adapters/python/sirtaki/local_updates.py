@@ -95,7 +95,7 @@ class LocalUpdates:
     def _is_auto(self) -> bool:
         return isinstance(self.interval, str) and self.interval.strip().partition(":")[0] == "auto"
 
-    def how(self, gradients: str | None) -> tuple[int, int, int, float, float, str | None]:
+    def core_arguments(self, gradients: str | None) -> tuple[int, int, int, float, float, str | None]:
         """As the runtime takes it. `gradients`: how these travel; None: as the options say."""
         outer, lr, momentum = _PRESET, 1.0, 0.0
         if self.outer is not None:

@@ -14,7 +14,7 @@ from sirtaki.ops import URGENT, Ops, Submission, check_root
 from sirtaki.process_sets import ProcessSet, global_process_set
 
 
-def _urgently(ops: Ops, submission: Submission) -> Array:
+def _run_urgently(ops: Ops, submission: Submission) -> Array:
     # Somebody waits for an object, however large it is.
     result: Array = ops.start_one(submission, URGENT).wait()
     return result
@@ -36,10 +36,10 @@ def broadcast_object(
     names = (None, None) if name is None else (f"{name}.bytes", f"{name}.object")
     root = basics.rank() == root_rank
     data = np.frombuffer(pickled(obj), np.uint8) if root else np.empty(0, np.uint8)
-    length = _urgently(ops, ops.broadcast(np.array([data.size], np.int64), root_rank, names[0], in_place=True))
+    length = _run_urgently(ops, ops.broadcast(np.array([data.size], np.int64), root_rank, names[0], in_place=True))
     if not root:
         data = np.empty(int(length[0]), np.uint8)
-    data = _urgently(ops, ops.broadcast(data, root_rank, names[1], in_place=True))
+    data = _run_urgently(ops, ops.broadcast(data, root_rank, names[1], in_place=True))
     return obj if root else pickle.loads(data.tobytes())
 
 
@@ -48,7 +48,7 @@ def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet 
     ops = numpy_ops.within(process_set)
     names = (None, None) if name is None else (f"{name}.bytes", f"{name}.object")
     data = np.frombuffer(pickled(obj), np.uint8)
-    lengths = _urgently(ops, ops.allgather(np.array([data.size], np.int64), names[0])).tolist()
-    joined = _urgently(ops, ops.allgather(data, names[1]))
+    lengths = _run_urgently(ops, ops.allgather(np.array([data.size], np.int64), names[0])).tolist()
+    joined = _run_urgently(ops, ops.allgather(data, names[1]))
     ends = np.cumsum(lengths)
     return [pickle.loads(joined[end - n : end].tobytes()) for n, end in zip(lengths, ends, strict=True)]

@@ -155,7 +155,7 @@ class Handle:
         """
         pending = self._pending
         if pending is not None:
-            self._settle(pending, -1 if timeout is None else max(0, round(timeout * 1000)))
+            self._finish(pending, -1 if timeout is None else max(0, round(timeout * 1000)))
         if self._error is not None:
             raise self._error
         # Each who waits may use another stream.
@@ -171,7 +171,7 @@ class Handle:
         else:
             pump.watch(pending.request, callback)
 
-    def _settle(self, pending: _Pending, timeout_ms: int) -> None:
+    def _finish(self, pending: _Pending, timeout_ms: int) -> None:
         request = pending.request
         try:
             _core.wait(request, timeout_ms)
@@ -257,7 +257,7 @@ def _refusal(what: str, name: str | None, why: str) -> errors.InvalidArgumentErr
     return errors.InvalidArgumentError(f"{what} of {tensor} on rank {basics.rank()}: {why}")
 
 
-def _named(error: errors.SirtakiError, what: str, name: str | None) -> errors.SirtakiError:
+def _with_operation(error: errors.SirtakiError, what: str, name: str | None) -> errors.SirtakiError:
     """The same with operation, tensor and rank before it."""
     return type(error)(str(_refusal(what, name, str(error))), error.rank, name)
 
@@ -348,7 +348,7 @@ class Ops:
         """Joins tensors along dimension 0; the first dimension may differ between ranks."""
         source = self._need_dimension(tensor, "allgather", name)
         arguments = self._arguments(Op.ALLGATHER, name, source, None)
-        return arguments, _Pending((source,), lambda request: self._take(request, source)[0])
+        return arguments, _Pending((source,), lambda request: self._fetch(request, source)[0])
 
     def broadcast(self, tensor: Any, root_rank: int, name: str | None, in_place: bool) -> Submission:
         """Copies the root's tensor to all ranks."""
@@ -366,13 +366,15 @@ class Ops:
         arguments = self._arguments(Op.BROADCAST, name, source, source, root=root_rank)
         return arguments, _Pending((tensor, source), _release(result))
 
-    def alltoall(self, tensor: Any, splits: Sequence[int] | None, name: str | None, tell_received: bool) -> Submission:
+    def alltoall(
+        self, tensor: Any, splits: Sequence[int] | None, name: str | None, return_received: bool
+    ) -> Submission:
         """Sends splits[r] rows of dimension 0 to rank r; the result is a tensor, or that and rows from each rank."""
         source = self._need_dimension(tensor, "alltoall", name)
 
         def finish(request: int) -> Any:
-            output, received = self._take(request, source)
-            return (output, self._adapter.splits(received or [])) if tell_received else output
+            output, received = self._fetch(request, source)
+            return (output, self._adapter.splits(received or [])) if return_received else output
 
         arguments = self._arguments(Op.ALLTOALL, name, source, None, splits=splits)
         return arguments, _Pending((source,), finish)
@@ -382,7 +384,7 @@ class Ops:
         op = check_reduce_op(op)
         source = self._need_dimension(tensor, "reducescatter", name)
         arguments = self._arguments(Op.REDUCESCATTER, name, source, None, reduce_op=op, scales=scales)
-        return arguments, _Pending((source,), lambda request: self._take(request, source)[0])
+        return arguments, _Pending((source,), lambda request: self._fetch(request, source)[0])
 
     def barrier(self, name: str | None = None) -> Submission:
         """Over when all ranks have come to it."""
@@ -403,7 +405,7 @@ class Ops:
         try:
             described = self._adapter.describe(source, reduce_op)
         except errors.SirtakiError as error:
-            raise _named(error, op.name.lower(), name) from None
+            raise _with_operation(error, op.name.lower(), name) from None
         output = (
             None if target is None else described if target is source else self._adapter.describe(target, reduce_op)
         )
@@ -417,7 +419,7 @@ class Ops:
         try:
             return self._adapter.input(tensor)
         except errors.SirtakiError as error:
-            raise _named(error, what, name) from None
+            raise _with_operation(error, what, name) from None
 
     def _need_dimension(self, tensor: Any, what: str, name: str | None) -> Any:
         source = self._input(tensor, what, name)
@@ -434,7 +436,7 @@ class Ops:
                 "operation without a final underscore",
             )
 
-    def _take(self, request: int, like: Any) -> tuple[Any, list[int] | None]:
+    def _fetch(self, request: int, like: Any) -> tuple[Any, list[int] | None]:
         memory, dims, received = _core.result(request, self._adapter.item_size(like), self.size())
         return self._adapter.from_result(memory, like, dims), received
 

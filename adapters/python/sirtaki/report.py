@@ -26,7 +26,7 @@ from sirtaki._report_text import (
     end_is_wanted,
     layer_lines,
     local_rows,
-    place_rows,
+    placement_rows,
     step_rows,
 )
 
@@ -93,13 +93,13 @@ class Progress:
 
     def end(self) -> None:
         """Writes the report, unless report.end is off. Before shutdown(); then that writes none."""
-        session.told()
+        session.mark_reported()
         if not self._end:
             return
         stats = basics.stats()
         waited = getattr(self._optimizer, "exposed_seconds", 0.0)
         rows = [
-            *place_rows(stats),
+            *placement_rows(stats),
             *step_rows(self._steps, max(1e-9, time.monotonic() - self._begin), waited),
             ("throughput", f"{self.samples_per_second():,.0f} samples/s"),
             *byte_rows(stats),

@@ -14,7 +14,7 @@ from typing import Any
 
 _NAME = "sirtaki"
 _TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-_OTHERS = ("SIRTAKI_JOB_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
+_OTHER_LAUNCHERS = ("SIRTAKI_JOB_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
 
 
 def register() -> None:
@@ -24,9 +24,9 @@ def register() -> None:
     if not distributed.is_available() or hasattr(distributed.Backend, _NAME.upper()):
         return
     distributed.Backend.register_backend(_NAME, _create_group, extended_api=True, devices=["cpu"])
-    distributed.register_rendezvous_handler(_NAME, _meet)
-    if any(name in os.environ for name in _OTHERS):
-        _answer_env()
+    distributed.register_rendezvous_handler(_NAME, _rendezvous)
+    if any(name in os.environ for name in _OTHER_LAUNCHERS):
+        _handle_env_scheme()
 
 
 def _create_group(options: Any, backend_options: object) -> Any:
@@ -35,13 +35,13 @@ def _create_group(options: Any, backend_options: object) -> Any:
     return create_group(options, backend_options)
 
 
-def _meet(url: str, **arguments: Any) -> Iterator[tuple[Any, int, int]]:
+def _rendezvous(url: str, **arguments: Any) -> Iterator[tuple[Any, int, int]]:
     from sirtaki.torch.distributed import rendezvous
 
     return rendezvous(url, **arguments)
 
 
-def _answer_env() -> None:
+def _handle_env_scheme() -> None:
     # torch has no public way to replace a scheme. Where this one is gone, env:// asks for RANK as ever, and
     # init_method="sirtaki://" is the way.
     handlers = getattr(sys.modules.get("torch.distributed.rendezvous"), "_rendezvous_handlers", {})
@@ -51,7 +51,7 @@ def _answer_env() -> None:
 
     def env(url: str, **arguments: Any) -> Iterator[tuple[Any, int, int]]:
         # Rank and size given by the program come as a query.
-        told = "?" in url or any(name in os.environ for name in _TORCHRUN)
-        return theirs(url, **arguments) if told else _meet(url, **arguments)
+        given_by_program = "?" in url or any(name in os.environ for name in _TORCHRUN)
+        return theirs(url, **arguments) if given_by_program else _rendezvous(url, **arguments)
 
     handlers["env"] = env

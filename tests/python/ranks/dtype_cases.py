@@ -11,13 +11,13 @@ from torch import Tensor, nn
 
 import sirtaki.torch as hvd
 from ranks.error_cases import fails
-from sirtaki._dtypes import SENT
+from sirtaki._dtypes import WIRE_TYPES
 from sirtaki._numpy import numpy_ops
 
 #: Every type that this torch has.
-DTYPES = [getattr(torch, name) for name in SENT if hasattr(torch, name)]
+DTYPES = [getattr(torch, name) for name in WIRE_TYPES if hasattr(torch, name)]
 COMPLEX = (torch.complex64, torch.complex128)
-MOVED = [getattr(torch, name) for name, how in SENT.items() if how.combined_by == () and hasattr(torch, name)]
+MOVED = [getattr(torch, name) for name, how in WIRE_TYPES.items() if how.reduce_ops == () and hasattr(torch, name)]
 
 
 def bits(tensor: Tensor) -> list[int]:
@@ -184,7 +184,7 @@ def case_gradients_of_complex_weights_are_compressed() -> None:
 
 
 def case_arrays_of_every_type_are_moved() -> None:
-    for name in SENT:
+    for name in WIRE_TYPES:
         dtype = getattr(np, "bool_" if name == "bool" else name, None)
         if dtype is None:
             continue

@@ -176,7 +176,7 @@ def case_layers_dropped_on_some_ranks() -> None:
 
 
 def case_reads_leave_nothing_behind() -> None:
-    if not _module_hooks.listening():
+    if not _module_hooks.listener_count():
         plain = nn.Module.__getattr__
         optimizer = distributed(small(), momentum, "forward")
         assert nn.Module.__getattr__ is not plain

@@ -464,7 +464,7 @@ def case_forked_children_have_updated_parameters() -> None:
 
 def case_nothing_is_left_behind() -> None:
     gc.collect()
-    hooks, listeners, plain = len(_global_forward_pre_hooks), _module_hooks.listening(), nn.Module.state_dict
+    hooks, listeners, plain = len(_global_forward_pre_hooks), _module_hooks.listener_count(), nn.Module.state_dict
     model, reference = tied(), tied()
     for sync in ("forward", "backward", "step"):
         for net, mode in ((model, sync), (reference, "backward")):
@@ -476,7 +476,7 @@ def case_nothing_is_left_behind() -> None:
         assert torch.equal(p, q)
         assert not p._post_accumulate_grad_hooks
     assert len(_global_forward_pre_hooks) == hooks
-    assert _module_hooks.listening() == listeners
+    assert _module_hooks.listener_count() == listeners
     assert nn.Module.state_dict is plain or listeners
     optimizer = distributed(model, adamw, "forward")
     copy.deepcopy(model)
@@ -490,4 +490,4 @@ def case_nothing_is_left_behind() -> None:
     gc.collect()
     # Updates that nobody has waited for are made when somebody reads the parameters.
     same_on_all_ranks(model.parameters())
-    assert _module_hooks.listening() == listeners
+    assert _module_hooks.listener_count() == listeners

@@ -37,7 +37,7 @@ class Reducer(Protocol):
         """The optimizer has used them."""
 
 
-class Memory(Protocol):
+class ModelArrays(Protocol):
     """What variables hold, as arrays that stay where they are."""
 
     variables: list[Any]
@@ -56,13 +56,13 @@ class Backend(Protocol):
     def choose(self, **arguments: Any) -> Any:
         """Checks how gradients are to be combined. Raises ValueError."""
 
-    def ranks_of(self, choices: Any) -> int:
+    def group_size(self, choices: Any) -> int:
         """How many ranks take part."""
 
     def reducer(self, choices: Any, local: bool) -> Reducer:
         """For one optimizer. `local`: alone may be set."""
 
-    def memory(self, variables: Sequence[Any]) -> Memory:
+    def memory(self, variables: Sequence[Any]) -> ModelArrays:
         """Of these variables."""
 
     def after_step(self, optimizer: Any, reducer: Any, training: Any) -> None:

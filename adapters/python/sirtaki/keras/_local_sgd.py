@@ -11,9 +11,9 @@ import keras
 import numpy as np
 
 from sirtaki import basics, errors
-from sirtaki._local_sgd import MEAN, MOST, VARIANCE, Buffer, LocalSteps, Outcome
+from sirtaki._local_sgd import MAXIMUM, MEAN, VARIANCE, Buffer, LocalSgdBase, Outcome
 from sirtaki._numpy import NumpyAdapter, numpy_ops
-from sirtaki.keras._backend import Memory, Reducer, backend
+from sirtaki.keras._backend import ModelArrays, Reducer, backend
 from sirtaki.local_updates import LocalUpdates
 from sirtaki.objects import broadcast_object
 from sirtaki.ops import Description, ReduceOp
@@ -22,18 +22,18 @@ from sirtaki.process_sets import global_process_set
 _describe = NumpyAdapter().describe
 _ONE = (1.0, 1.0)
 #: Not every Keras has both.
-_OF_WEIGHTS = tuple(
+_WEIGHTS_FROM_STATE = tuple(
     getattr(keras.optimizers, name) for name in ("Ftrl", "ScheduleFreeAdamW") if hasattr(keras.optimizers, name)
 )
 _MEANS, _VARIANCES = "moving_mean", "moving_variance"
 
 
-class LocalTraining(LocalSteps):
+class LocalSgd(LocalSgdBase):
     """One optimizer's local updates. From one thread at a time; see LocalUpdates."""
 
-    def __init__(self, optimizer: Any, reducer: Reducer, how: LocalUpdates, codec: str | None) -> None:
+    def __init__(self, optimizer: Any, reducer: Reducer, config: LocalUpdates, codec: str | None) -> None:
         moments = not isinstance(optimizer, keras.optimizers.SGD)
-        super().__init__(f"{reducer.name}.local", how, codec, moments)
+        super().__init__(f"{reducer.name}.local", config, codec, moments)
         self._optimizer = ref(optimizer)
         self._reducer = reducer
         self._models: list[Any] = []
@@ -42,8 +42,8 @@ class LocalTraining(LocalSteps):
         #: Of this step: a number or a tensor.
         self.loss: Any = None
         #: Parameters and buffers; what the optimizer remembers of the parameters.
-        self.model: Memory | None = None
-        self.state: Memory | None = None
+        self.model: ModelArrays | None = None
+        self.state: ModelArrays | None = None
         self._count = 0  # of the parameters
 
     # ---- what the optimizer calls ----
@@ -54,7 +54,7 @@ class LocalTraining(LocalSteps):
             return
         if self.model is None:
             self._models.append(model)
-        elif self._others([model], {id(v) for v in self.model.variables}):
+        elif self._find_buffers([model], {id(v) for v in self.model.variables}):
             raise RuntimeError("buffers_of() after the first step, in which the runtime was told what to average")
 
     def prepare(self) -> bool:
@@ -62,7 +62,7 @@ class LocalTraining(LocalSteps):
         if self.starts and self.model is None:
             trained = list(self._optimizer()._trainable_variables)
             _refuse_dtypes(trained)
-            others = self._others(self._models, {id(v) for v in trained})
+            others = self._find_buffers(self._models, {id(v) for v in trained})
             model, state = backend.memory([*trained, *others]), backend.memory(_state_of(self._optimizer()))
             self._count, self.model, self.state = len(trained), model, state
         return self.model is not None and not self._closed
@@ -131,9 +131,9 @@ class LocalTraining(LocalSteps):
         self._push()
         return super()._begin(local)
 
-    def _others(self, models: list[Any], known: set[int]) -> list[Any]:
+    def _find_buffers(self, models: list[Any], known: set[int]) -> list[Any]:
         found = []
-        for model in models if self._how.buffers == "average" else ():
+        for model in models if self._config.buffers == "average" else ():
             for variable in model.non_trainable_weights:
                 if id(variable) not in known and str(variable.dtype) in ("float32", "float64", "int64"):
                     known.add(id(variable))
@@ -164,7 +164,7 @@ class LocalTraining(LocalSteps):
             places[path] = place
             mean = places.get(path.removesuffix(_VARIANCES) + _MEANS, -1) if path.endswith(_VARIANCES) else -1
             whole = str(variable.dtype) == "int64"
-            out.append((name, memory, VARIANCE if mean >= 0 else MOST if whole else MEAN, mean))
+            out.append((name, memory, VARIANCE if mean >= 0 else MAXIMUM if whole else MEAN, mean))
         return out
 
     def _pull(self) -> None:
@@ -178,7 +178,7 @@ class LocalTraining(LocalSteps):
     def _average_gradients(self, wanted: bool) -> None:
         self._reducer.alone = not wanted
 
-    def _take_state(self, donor: int, mine_is_void: bool) -> None:
+    def _receive_state(self, donor: int, mine_is_void: bool) -> None:
         assert self.state is not None
         gives = basics.rank() == donor
         if gives:
@@ -187,18 +187,20 @@ class LocalTraining(LocalSteps):
         if mine_is_void:
             self._set_state(arrays)
 
-    def _forget_state(self) -> None:
+    def _reset_state(self) -> None:
         """Directions begin anew. Scales stay: Keras takes them for as old as its count of steps."""
         assert self.state is not None
         self.state.pull()
-        scales = zip(self.state.arrays, map(_is_scale, self.state.variables), self._first_values(), strict=True)
-        self._set_state([_finite(array, first) if is_scale else first for array, is_scale, first in scales])
+        scales = zip(self.state.arrays, map(_is_magnitude, self.state.variables), self._first_values(), strict=True)
+        self._set_state([_finite(array, first) if is_magnitude else first for array, is_magnitude, first in scales])
 
     def _first_values(self) -> list[float]:
         """Of an optimizer that has made no step."""
         assert self.state is not None
         first = float(getattr(self._optimizer(), "initial_accumulator_value", 0.0))
-        return [first if str(v.name).endswith("accumulator") and _is_scale(v) else 0.0 for v in self.state.variables]
+        return [
+            first if str(v.name).endswith("accumulator") and _is_magnitude(v) else 0.0 for v in self.state.variables
+        ]
 
     def _set_state(self, values: list[Any]) -> None:
         assert self.state is not None
@@ -213,13 +215,13 @@ class LocalTraining(LocalSteps):
         arrays = self.state.arrays
         if not arrays:
             return
-        sound = [bool(np.isfinite(array).all()) for array in arrays]
+        finite = [bool(np.isfinite(array).all()) for array in arrays]
         known = numpy_ops.allreduce(
-            np.array(sound, np.float32), f"{self._name}.known", ReduceOp.SUM, _ONE, in_place=True
+            np.array(finite, np.float32), f"{self._name}.known", ReduceOp.SUM, _ONE, in_place=True
         )
         ranks = numpy_ops.start_one(known).wait().tolist()
-        for array, is_sound in zip(arrays, sound, strict=True):
-            if not is_sound:
+        for array, is_finite in zip(arrays, finite, strict=True):
+            if not is_finite:
                 array[...] = 0.0
         names = [f"{self._name}.average.{i}" for i in range(len(arrays))]
         work = [
@@ -237,12 +239,12 @@ class LocalTraining(LocalSteps):
 
 
 #: How names of optimizers' variables end that hold how large gradients are, not where they point.
-_SCALES = ("velocity", "velocity_hat", "accumulator", "accumulated_grad", "accumulated_delta_var", "norm")
+_MAGNITUDE_SUFFIXES = ("velocity", "velocity_hat", "accumulator", "accumulated_grad", "accumulated_delta_var", "norm")
 
 
-def _is_scale(variable: Any) -> bool:
+def _is_magnitude(variable: Any) -> bool:
     name = str(variable.name)
-    return name.endswith(_SCALES) and not name.endswith("gradient_accumulator")
+    return name.endswith(_MAGNITUDE_SUFFIXES) and not name.endswith("gradient_accumulator")
 
 
 def _finite(array: Any, first: float) -> Any:
@@ -282,7 +284,7 @@ def check_local(optimizer: Any, scales_loss: bool, choices: Any) -> None:
         )
     if choices.process_set != global_process_set:
         raise errors.UnsupportedError("local updates are made by all ranks; give no process_set")
-    if isinstance(optimizer, _OF_WEIGHTS):
+    if isinstance(optimizer, _WEIGHTS_FROM_STATE):
         raise errors.UnsupportedError(
             f"{type(optimizer).__name__} makes weights of what it remembers, and local updates change these from "
             "outside; use another optimizer, or local_updates=None"

@@ -13,7 +13,7 @@ from tensorflow.python.framework import ops as tf_ops
 from sirtaki import errors
 from sirtaki.tensorflow._op_calls import public, refuse_xla
 from sirtaki.tensorflow.functions import broadcast_
-from sirtaki.tensorflow.gradients import Choices, GradientReducer, choose
+from sirtaki.tensorflow.gradients import GradientReducer, ReduceOptions, choose
 
 _numbers = itertools.count()
 
@@ -24,13 +24,13 @@ class _Reducer(GradientReducer):
     With local updates a function that was traced once averages gradients in some steps, so that is a variable.
     """
 
-    def __init__(self, name: str, choices: Choices, local: bool) -> None:
+    def __init__(self, name: str, choices: ReduceOptions, local: bool) -> None:
         super().__init__(name, choices)
         self.name = name
         self._local = local
         self._alone = False
         #: The variable is written behind the call that is running.
-        self.told = False
+        self.in_step_call = False
         with tf.init_scope():
             #: As `alone` says, for functions.
             self.averages = tf.Variable(True, trainable=False) if local else None
@@ -45,7 +45,7 @@ class _Reducer(GradientReducer):
     @alone.setter
     def alone(self, alone: bool) -> None:
         self._alone = alone
-        if not self.told:
+        if not self.in_step_call:
             self.averages.assign(not alone)
 
     @public
@@ -79,7 +79,7 @@ class _Reducer(GradientReducer):
         """Nothing is kept."""
 
 
-class _Copies:
+class _CopiedArrays:
     """See sirtaki.keras._backend.Memory: TensorFlow moves the memory of variables."""
 
     def __init__(self, variables: Sequence[Any]) -> None:
@@ -133,21 +133,21 @@ class _Copies:
 class TensorFlowBackend:
     """See sirtaki.keras._backend.Backend."""
 
-    def choose(self, **arguments: Any) -> Choices:
+    def choose(self, **arguments: Any) -> ReduceOptions:
         """Checks how gradients are to be combined."""
         return choose(**arguments)
 
-    def ranks_of(self, choices: Choices) -> int:
+    def group_size(self, choices: ReduceOptions) -> int:
         """How many ranks take part."""
         return choices.process_set.size()
 
-    def reducer(self, choices: Choices, local: bool) -> _Reducer:
+    def reducer(self, choices: ReduceOptions, local: bool) -> _Reducer:
         """For one optimizer."""
         return _Reducer(f"keras.optimizer.{next(_numbers)}", choices, local)
 
-    def memory(self, variables: Sequence[Any]) -> _Copies:
+    def memory(self, variables: Sequence[Any]) -> _CopiedArrays:
         """Of these variables."""
-        return _Copies(variables)
+        return _CopiedArrays(variables)
 
     @public
     def after_step(self, optimizer: Any, reducer: _Reducer, training: Any) -> None:
@@ -165,24 +165,24 @@ class TensorFlowBackend:
         rate = tf.convert_to_tensor(optimizer.learning_rate)
         numbers = [rate, tf.convert_to_tensor(optimizer._iterations), reducer.waited.read_value(), *losses]
 
-        def told(*inputs: Any) -> tuple[bool, bool, bool]:
+        def step_call(*inputs: Any) -> tuple[bool, bool, bool]:
             values = iter(inputs)
             rate, count, waited, *losses = (float(next(values)) for _ in numbers)
             # What was reported outside of the function is another number in each step.
-            losses, training.loss = losses or _numbers_of(training.loss), None
+            losses, training.loss = losses or _mean_loss(training.loss), None
             for memory in memories:
                 memory.given, memory.written = [next(values) for _ in memory.variables], False
-            reducer.told = True
+            reducer.in_step_call = True
             try:
                 training.after_step(rate, int(count), losses[0] if losses else None, round(waited * 1e9))
             finally:
-                reducer.told = False
+                reducer.in_step_call = False
                 for memory in memories:
                     memory.given = None
             return not reducer.alone, memories[0].written, memories[1].written
 
         read = [tf.convert_to_tensor(variable) for memory in memories for variable in memory.variables]
-        averages, *written = _now_or_later(told, [*numbers, *read])
+        averages, *written = _call_or_trace(step_call, [*numbers, *read])
         reducer.averages.assign(averages)
         for memory, wanted in zip(memories, written, strict=True):
             memory.assign_if(wanted)
@@ -196,7 +196,7 @@ class TensorFlowBackend:
         return not tf.executing_eagerly() and type(tf_ops.get_default_graph()).__name__ == "CondBranchFuncGraph"
 
 
-def _now_or_later(function: Callable[..., Any], inputs: list[Any]) -> Any:
+def _call_or_trace(function: Callable[..., Any], inputs: list[Any]) -> Any:
     """What it returns, three of bool: as numbers, or as tensors of the function that is being traced."""
     if tf.executing_eagerly():
         return [tf.constant(value) for value in function(*inputs)]
@@ -206,5 +206,5 @@ def _now_or_later(function: Callable[..., Any], inputs: list[Any]) -> Any:
     return outputs
 
 
-def _numbers_of(loss: Any) -> list[float]:
+def _mean_loss(loss: Any) -> list[float]:
     return [] if loss is None or tf.is_symbolic_tensor(loss) else [float(np.mean(np.asarray(loss)))]

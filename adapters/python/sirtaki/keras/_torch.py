@@ -109,7 +109,7 @@ class _Reducer:
             self._reducer.stepped()
 
 
-class _InPlace:
+class _SharedArrays:
     """See sirtaki.keras._backend.Memory: it is the variables' own."""
 
     def __init__(self, variables: Sequence[Any]) -> None:
@@ -170,7 +170,7 @@ class TorchBackend:
             "", "backward", op, mean, codec, compressor, *scales, sparse_as_dense, process_set=process_set
         )
 
-    def ranks_of(self, choices: ReducerOptions) -> int:
+    def group_size(self, choices: ReducerOptions) -> int:
         """How many ranks take part."""
         return choices.size
 
@@ -183,9 +183,9 @@ class TorchBackend:
         """Overwrites Keras variables with those of a rank."""
         broadcast_parameters([(f"keras.{i}", v.value) for i, v in enumerate(variables)], root_rank)
 
-    def memory(self, variables: Sequence[Any]) -> _InPlace:
+    def memory(self, variables: Sequence[Any]) -> _SharedArrays:
         """Of these variables."""
-        return _InPlace(variables)
+        return _SharedArrays(variables)
 
     def after_step(self, optimizer: Any, reducer: _Reducer, training: Any) -> None:
         """Now."""

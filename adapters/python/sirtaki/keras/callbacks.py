@@ -12,10 +12,10 @@ import numpy as np
 
 from sirtaki import basics
 from sirtaki._numpy import numpy_ops
-from sirtaki._rank_local_variables import LocalSources
+from sirtaki._rank_local_variables import RankLocalVariables
 from sirtaki.errors import require
 from sirtaki.keras._backend import backend
-from sirtaki.keras.optimizer import begin_with, is_distributed, put_outside
+from sirtaki.keras.optimizer import is_distributed, move_outside_loss_scale, set_initial_rank
 from sirtaki.ops import ReduceOp, check_root
 
 __all__ = [
@@ -44,7 +44,7 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
         del device
         self._root_rank = root_rank
         self._done = False
-        self._own = LocalSources()
+        self._own = RankLocalVariables()
         for variable in local_variables or ():
             self.register_local_var(variable)
 
@@ -56,7 +56,7 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
         """As Keras's."""
         super().set_model(model)
         if getattr(model, "optimizer", None) is not None:
-            put_outside(model.optimizer)
+            move_outside_loss_scale(model.optimizer)
             if is_distributed(model.optimizer):
                 model.optimizer.buffers_of(model)
         if getattr(model, "jit_compile", False):
@@ -69,7 +69,7 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
         check_root(self._root_rank, "broadcast")
         self._done = False
         if is_distributed(self.model.optimizer):
-            begin_with(self.model.optimizer, self._root_rank)
+            set_initial_rank(self.model.optimizer, self._root_rank)
         if self.model.built and self.model.optimizer.built:
             self._broadcast()
 

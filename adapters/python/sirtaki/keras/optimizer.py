@@ -12,11 +12,11 @@ from weakref import finalize
 import keras
 
 from sirtaki import basics, errors
-from sirtaki._rank_local_variables import LocalSources, variables_of
+from sirtaki._rank_local_variables import RankLocalVariables, trainable_weights_of
 from sirtaki.compression import Choice, NoneCompressor, option_text
 from sirtaki.errors import require
 from sirtaki.keras._backend import Reducer, backend
-from sirtaki.keras._local_sgd import LocalTraining, check_local
+from sirtaki.keras._local_sgd import LocalSgd, check_local
 from sirtaki.local_updates import LocalChoice, LocalUpdates, local_choice
 from sirtaki.ops import ReduceOp
 from sirtaki.process_sets import ProcessSet, global_process_set
@@ -33,7 +33,7 @@ _SUMS = "backward_passes_per_step with mixed_float16 applies means: pass average
 class _Distributed:
     """What DistributedOptimizer adds to the class of the user's optimizer. Documented there."""
 
-    _sirtaki: _State
+    _sirtaki: _DistributedState
 
     def build(self, variables: Any) -> Any:
         """As Keras's."""
@@ -56,7 +56,7 @@ class _Distributed:
             # As Keras's apply() does it, and before gradients are combined.
             with keras.name_scope(self.name, caller=self):  # type: ignore[attr-defined]
                 self.build(variables)
-        tells = local is not None and local.prepare()
+        steps_locally = local is not None and local.prepare()
         if getattr(self, "gradient_accumulation_steps", None):
             # Combined when the last of them is there.
             state.pending = [v for v, g in zip(variables, grads, strict=True) if g is not None]
@@ -64,7 +64,7 @@ class _Distributed:
             grads = state.reduce(grads, variables)
         result = super().apply(grads, variables)  # type: ignore[misc]
         state.reducer.applied()
-        if tells:
+        if steps_locally:
             backend.after_step(self, state.reducer, local)
         return result
 
@@ -87,7 +87,7 @@ class _Distributed:
             UnsupportedError: with local_updates.
         """
         state = self._sirtaki
-        if state.how is not None:
+        if state.config is not None:
             raise errors.UnsupportedError("register_local_var() with local_updates: all variables are merged there")
         state.own.add(var)
         if self.built:  # type: ignore[has-type]
@@ -150,17 +150,17 @@ class _Distributed:
         return super()._clip_gradients(grads)  # type: ignore[misc]
 
 
-class _State:
+class _DistributedState:
     """Beside the optimizer's own."""
 
     def __init__(
-        self, choices: Any, factor: int, scales_loss: bool, own: LocalSources, how: LocalUpdates | None = None
+        self, choices: Any, factor: int, scales_loss: bool, own: RankLocalVariables, config: LocalUpdates | None = None
     ) -> None:
         self.choices = choices
-        self.how = how
+        self.config = config
         self.own = own  # variables whose gradients stay on their rank
-        self.reducer: Reducer = backend.reducer(choices, how is not None)
-        self.local: LocalTraining | None = None
+        self.reducer: Reducer = backend.reducer(choices, config is not None)
+        self.local: LocalSgd | None = None
         self.factor = factor  # what Keras has divided accumulated gradients by
         self.scales_loss = scales_loss
         self.pending: list[Any] = []
@@ -173,27 +173,27 @@ class _State:
         """The combined gradients, and those of local variables as they are or divided. Collective."""
         if not self.own:
             return self.reducer.reduce(grads, variables)
-        return self.own.reduce(self.reducer.reduce, grads, variables, backend.ranks_of(self.choices))
+        return self.own.reduce(self.reducer.reduce, grads, variables, backend.group_size(self.choices))
 
 
-def _adopt(optimizer: Any, state: _State) -> Any:
+def _make_distributed(optimizer: Any, state: _DistributedState) -> Any:
     """Makes the optimizer one of a class of its own, of the same name: what is saved names the plain class."""
     plain = type(optimizer)
     kept = {"__module__": plain.__module__, "__qualname__": plain.__qualname__, "__doc__": plain.__doc__}
     # Keras's own bookkeeping of attributes must not see it.
     optimizer.__dict__["_sirtaki"] = state
     optimizer.__class__ = type(plain.__name__, (_Distributed, plain), kept)
-    if state.how is not None:
+    if state.config is not None:
         codec, own = state.choices.codec, state.choices.compressor
         codec = option_text() if codec is None and own is None else codec
-        state.local = LocalTraining(optimizer, state.reducer, state.how, codec)
+        state.local = LocalSgd(optimizer, state.reducer, state.config, codec)
         finalize(optimizer, state.local.close).atexit = False
     if optimizer.built:
         state.watch(list(optimizer._trainable_variables))
     return optimizer
 
 
-def _release(optimizer: Any) -> Any:
+def _make_plain(optimizer: Any) -> Any:
     """Makes it a plain optimizer again and gives its choices."""
     state = optimizer.__dict__.pop("_sirtaki")
     optimizer.__class__ = type(optimizer).__mro__[2]
@@ -205,22 +205,22 @@ def is_distributed(optimizer: Any) -> bool:
     return isinstance(optimizer, _Distributed)
 
 
-def begin_with(optimizer: Any, root_rank: int) -> None:
+def set_initial_rank(optimizer: Any, root_rank: int) -> None:
     """With local updates: a model that is made in its first step begins with the weights of this rank."""
     if optimizer._sirtaki.local is not None:
         optimizer._sirtaki.local.root_rank = root_rank
 
 
-def put_outside(optimizer: Any) -> None:
+def move_outside_loss_scale(optimizer: Any) -> None:
     """Where Keras has put a LossScaleOptimizer around a DistributedOptimizer, the outer one combines from now on."""
     inner = getattr(optimizer, "inner_optimizer", None)
     if inner is not None and is_distributed(inner) and not is_distributed(optimizer):
         if inner._sirtaki.factor != 1:
             raise errors.UnsupportedError(_SUMS)
-        if inner._sirtaki.how is not None:
+        if inner._sirtaki.config is not None:
             check_local(inner, True, inner._sirtaki.choices)
-        state = _release(inner)
-        _adopt(optimizer, _State(state.choices, 1, True, state.own))
+        state = _make_plain(inner)
+        _make_distributed(optimizer, _DistributedState(state.choices, 1, True, state.own))
 
 
 def DistributedOptimizer(  # noqa: N802  (Horovod's name)
@@ -296,11 +296,13 @@ def DistributedOptimizer(  # noqa: N802  (Horovod's name)
         optimizer, scaled = keras.optimizers.LossScaleOptimizer(optimizer), True
     if scaled and passes > 1 and not average_aggregated_gradients:
         raise errors.UnsupportedError(_SUMS)
-    how = local_choice(local_updates, basics.option("local.updates"))
-    if how is not None:
+    config = local_choice(local_updates, basics.option("local.updates"))
+    if config is not None:
         check_local(inner, scaled, choices)
     factor = 1 if average_aggregated_gradients else int(passes)
-    return _adopt(optimizer, _State(choices, factor, scaled, LocalSources(scale_local_gradients), how))
+    return _make_distributed(
+        optimizer, _DistributedState(choices, factor, scaled, RankLocalVariables(scale_local_gradients), config)
+    )
 
 
 def PartialDistributedOptimizer(  # noqa: N802  (Horovod's name)
@@ -328,7 +330,7 @@ def PartialDistributedOptimizer(  # noqa: N802  (Horovod's name)
         UnsupportedError: see DistributedOptimizer() and register_local_var().
     """
     del name, device_dense, device_sparse, groups
-    local = variables_of(local_layers)
+    local = trainable_weights_of(local_layers)
     distributed = DistributedOptimizer(
         optimizer,
         compression=compression,

@@ -16,7 +16,7 @@ _PAYLOAD = b"sirtaki"
 
 
 #: As adapters/tensorflow/status.cc has it; of all others AbortedError.
-_THEIRS: dict[type[errors.SirtakiError], type[tf.errors.OpError]] = {
+_TENSORFLOW_CLASSES: dict[type[errors.SirtakiError], type[tf.errors.OpError]] = {
     errors.InvalidArgumentError: tf.errors.InvalidArgumentError,
     errors.MismatchError: tf.errors.FailedPreconditionError,
     errors.NotInitializedError: tf.errors.FailedPreconditionError,
@@ -26,7 +26,7 @@ _THEIRS: dict[type[errors.SirtakiError], type[tf.errors.OpError]] = {
 
 @functools.cache
 def _class_of(ours: type[errors.SirtakiError]) -> type[errors.SirtakiError]:
-    theirs = _THEIRS.get(ours, tf.errors.AbortedError)
+    theirs = _TENSORFLOW_CLASSES.get(ours, tf.errors.AbortedError)
 
     def begin(self: Any, text: str, rank: int | None, tensor: str | None) -> None:
         theirs.__init__(self, None, None, text)
@@ -43,14 +43,14 @@ def _make(ours: type[errors.SirtakiError], text: str, rank: int | None, tensor: 
     return _class_of(ours)(text, rank, tensor)
 
 
-def as_both(error: errors.SirtakiError) -> errors.SirtakiError:
+def with_tensorflow_type(error: errors.SirtakiError) -> errors.SirtakiError:
     """The same error as one that is TensorFlow's as well: programs for Horovod catch tf.errors.*, others ours."""
     if isinstance(error, tf.errors.OpError):
         return error
     return _make(type(error), str(error), error.rank, error.tensor)
 
 
-def translated(error: tf.errors.OpError) -> BaseException:
+def to_sirtaki_error(error: tf.errors.OpError) -> BaseException:
     """The exception of sirtaki.errors, and still of tf.errors, behind one of TensorFlow's; itself where there is none.
 
     A MismatchError is a tf.errors.FailedPreconditionError, as Horovod raises for ranks that disagree.
@@ -60,10 +60,10 @@ def translated(error: tf.errors.OpError) -> BaseException:
         return error
     blame, text = payload.decode().split("\n", 1)
     code, rank, tensor = blame.split(";", 2)
-    return as_both(errors.make_error(int(code), text, int(rank), tensor))
+    return with_tensorflow_type(errors.make_error(int(code), text, int(rank), tensor))
 
 
-def plain(error: errors.SirtakiError) -> Exception:
+def to_builtin_error(error: errors.SirtakiError) -> Exception:
     """The same as one of Python's own: AutoGraph makes a StagingError of any other, which nobody catches."""
     for kind in (ValueError, NotImplementedError, RuntimeError):
         if isinstance(error, kind):
@@ -88,7 +88,7 @@ def horovod_errors() -> Iterator[None]:
     try:
         yield
     except tf.errors.OpError as error:
-        told = translated(error)
-        if told is error:
+        converted = to_sirtaki_error(error)
+        if converted is error:
             raise
-        raise told from error
+        raise converted from error

@@ -15,7 +15,7 @@ from tensorflow.python.ops import control_flow_util
 from sirtaki import errors
 from sirtaki.ops import ReduceOp
 from sirtaki.process_sets import ProcessSet
-from sirtaki.tensorflow._errors import as_both, plain, translated
+from sirtaki.tensorflow._errors import to_builtin_error, to_sirtaki_error, with_tensorflow_type
 from sirtaki.tensorflow._library import operations
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -30,14 +30,14 @@ def public(function: _Function) -> _Function:
         try:
             return function(*arguments, **named)
         except tf.errors.OpError as error:
-            told = translated(error)
-            if told is error:
+            converted = to_sirtaki_error(error)
+            if converted is error:
                 raise
-            raise told from None
+            raise converted from None
         except errors.SirtakiError as error:
             if tf.executing_eagerly():
-                raise as_both(error) from error
-            raise plain(error) from error
+                raise with_tensorflow_type(error) from error
+            raise to_builtin_error(error) from error
 
     return tf.autograph.experimental.do_not_convert(called)  # type: ignore[no-any-return]
 
@@ -86,7 +86,7 @@ def refuse_xla() -> None:
         )
 
 
-def let_overlap(op: tf.Operation) -> None:
+def run_independently(op: tf.Operation) -> None:
     """Operations of a tf.function with a state run one after the other; this one does when its inputs are there.
 
     Not in the body of a loop, of which several rounds may run at a time, nor in a branch.
@@ -103,11 +103,11 @@ def call(name: str, *inputs: Any, **attributes: Any) -> Any:
     if not tf.executing_eagerly():
         first = outputs[0] if isinstance(outputs, (list, tuple)) and outputs else outputs
         if isinstance(first, tf.Tensor):
-            let_overlap(first.op)
+            run_independently(first.op)
     return outputs
 
 
-def where(process_set: ProcessSet, priority: int = 0) -> dict[str, Any]:
+def group_attributes(process_set: ProcessSet, priority: int = 0) -> dict[str, Any]:
     """Attributes: who takes part, and how urgent it is."""
     errors.require(isinstance(process_set, ProcessSet), f"process_set is {process_set!r}; it must be a ProcessSet")
     process_set.rank()  # raises outside it, and before init()
@@ -115,12 +115,12 @@ def where(process_set: ProcessSet, priority: int = 0) -> dict[str, Any]:
     return {"ranks": "" if ranks is None else ",".join(map(str, ranks)), "priority": priority}
 
 
-def how(op: ReduceOp, scales: tuple[float, float]) -> dict[str, Any]:
+def reduce_attributes(op: ReduceOp, scales: tuple[float, float]) -> dict[str, Any]:
     """Attributes: how elements are combined."""
     return {"reduce_op": int(op), "prescale": repr(float(scales[0])), "postscale": repr(float(scales[1]))}
 
 
-def tensors_of(values: Sequence[Any]) -> list[tf.Tensor]:
+def to_tensors(values: Sequence[Any]) -> list[tf.Tensor]:
     """Dense tensors of what may be variables, arrays or IndexedSlices."""
     errors.require(isinstance(values, (list, tuple)), f"expected a list of tensors, not {type(values).__name__}")
     return [tf.convert_to_tensor(value) for value in values]

@@ -15,7 +15,7 @@ import tensorflow as tf
 from sirtaki import basics, errors
 from sirtaki.ops import ReduceOp
 from sirtaki.process_sets import ProcessSet
-from sirtaki.tensorflow._op_calls import call, count_in_graph, how
+from sirtaki.tensorflow._op_calls import call, count_in_graph, reduce_attributes
 
 _ONE = (1.0, 1.0)
 
@@ -57,14 +57,14 @@ def _dense(op: Any, grads: tuple[Any, ...]) -> list[tf.Tensor]:
 
 
 def _average(op: Any, grads: tuple[Any, ...]) -> list[tf.Tensor]:
-    work = {"tensor_names": _names(op), **_where(op), **how(ReduceOp.AVERAGE, _ONE)}
+    work = {"tensor_names": _names(op), **_where(op), **reduce_attributes(ReduceOp.AVERAGE, _ONE)}
     return list(call("sirtaki_allreduce", _dense(op, grads), **work))
 
 
 @tf.RegisterGradient("SirtakiAllreduce")
 def _allreduce(op: Any, *grads: Any) -> list[tf.Tensor]:
     """The same reduction of the gradients."""
-    work = {"tensor_names": _names(op), **_where(op), **how(_linear(op), _scales(op))}
+    work = {"tensor_names": _names(op), **_where(op), **reduce_attributes(_linear(op), _scales(op))}
     return list(call("sirtaki_allreduce", _dense(op, grads), **work))
 
 

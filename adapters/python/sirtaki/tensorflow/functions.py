@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from sirtaki import basics, objects
-from sirtaki._local_sgd import note_broadcast
+from sirtaki._local_sgd import models_broadcast
 from sirtaki.errors import require
 from sirtaki.process_sets import ProcessSet, get_process_set_ids_and_ranks, global_process_set
 from sirtaki.tensorflow._op_calls import public
@@ -53,7 +53,7 @@ def broadcast_variables(
     """
     del inplace
     done = broadcast_(variables, root_rank, "variables", process_set)
-    note_broadcast()
+    models_broadcast()
     return None if tf.executing_eagerly() else tf.group(*done)
 
 

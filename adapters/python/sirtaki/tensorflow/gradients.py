@@ -26,7 +26,7 @@ from sirtaki.tensorflow.ops import Average, Sum, allreduce, grouped_allreduce, r
 
 
 @dataclass(frozen=True)
-class Choices:
+class ReduceOptions:
     """How gradients are combined; the same on all ranks."""
 
     op: ReduceOp
@@ -47,7 +47,7 @@ def choose(
     sparse_as_dense: bool = False,
     process_set: ProcessSet = global_process_set,
     sgd: bool = False,
-) -> Choices:
+) -> ReduceOptions:
     """Checks arguments of DistributedGradientTape and DistributedOptimizer. Raises ValueError."""
     codec, compressor = choice_of(compression)
     op = reduce_op_of(None, op)
@@ -63,12 +63,12 @@ def choose(
     require(isinstance(process_set, ProcessSet), f"process_set is {process_set!r}; it must be a ProcessSet")
     if codec is not None:
         refuse_momentum(codec)
-    lossy = codec is not None and codec != "none"
-    if lossy and op not in (Average, Sum):
+    compressed = codec is not None and codec != "none"
+    if compressed and op not in (Average, Sum):
         raise errors.UnsupportedError(f"compression with op={op.name}; gradients are compressed for Average and Sum")
-    if lossy and process_set != global_process_set:
+    if compressed and process_set != global_process_set:
         raise errors.UnsupportedError("compression among a process set; gradients are compressed among all ranks")
-    return Choices(op, codec, compressor, 1.0 / factor, float(factor), sparse_as_dense, process_set, sgd)
+    return ReduceOptions(op, codec, compressor, 1.0 / factor, float(factor), sparse_as_dense, process_set, sgd)
 
 
 class _Streams:
@@ -97,17 +97,17 @@ _streams = _Streams()
 basics.on_shutdown(_streams.forget)
 
 
-def name_of(variable: Any, place: int) -> str:
+def gradient_name(variable: Any, place: int) -> str:
     """What a gradient is called in messages and rules."""
     return str(getattr(variable, "path", None) or getattr(variable, "name", None) or f"gradient.{place}")
 
 
-def _identity(variable: Any) -> str | None:
+def _variable_id(variable: Any) -> str | None:
     """What tells a variable from others of its name in this process, as what is owed of its gradient is its own."""
     for held in (variable, getattr(variable, "_value", None)):
-        told = getattr(held, "_unique_id", None)
-        if isinstance(told, str):
-            return told
+        unique_id = getattr(held, "_unique_id", None)
+        if isinstance(unique_id, str):
+            return unique_id
     return None
 
 
@@ -123,9 +123,9 @@ def _unique(names: Sequence[str]) -> list[str]:
 class GradientReducer:
     """Of one optimizer or tape. `name`: the same on all ranks, and on all those that ever combine the same."""
 
-    def __init__(self, name: str, choices: Choices) -> None:
+    def __init__(self, name: str, options: ReduceOptions) -> None:
         self._name = name
-        self._choices = choices
+        self._options = options
 
     @public
     def reduce(self, grads: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
@@ -134,26 +134,26 @@ class GradientReducer:
         A rank outside the process set gets its own back.
         """
         refuse_xla()
-        choices = self._choices
+        options = self._options
         grads = list(grads)
-        process_set = choices.process_set
+        process_set = options.process_set
         process_set.wire()
         if process_set.size() == 1 or not process_set.included():
-            as_dense = choices.sparse_as_dense
+            as_dense = options.sparse_as_dense
             return [tf.convert_to_tensor(g) if as_dense and g is not None else g for g in grads]
-        names = _unique([name_of(variable, i) for i, variable in enumerate(variables)])
+        names = _unique([gradient_name(variable, i) for i, variable in enumerate(variables)])
         dense: list[int] = []
         for i, grad in enumerate(grads):
-            if isinstance(grad, tf.IndexedSlices) and not choices.sparse_as_dense:
+            if isinstance(grad, tf.IndexedSlices) and not options.sparse_as_dense:
                 joined = allreduce(
                     grad,
-                    op=choices.op,
+                    op=options.op,
                     name=f"{self._name}.{names[i]}.{count_in_graph(f'{self._name}.{names[i]}')}",
                     process_set=process_set,
-                    prescale_factor=choices.prescale,
-                    postscale_factor=choices.postscale,
+                    prescale_factor=options.prescale,
+                    postscale_factor=options.postscale,
                 )
-                grads[i] = _each_row_once(joined)
+                grads[i] = _sum_duplicate_rows(joined)
             elif grad is not None:
                 grads[i] = tf.convert_to_tensor(grad)
                 dense.append(i)
@@ -163,34 +163,34 @@ class GradientReducer:
         return grads
 
     def _dense(self, grads: list[tf.Tensor], variables: list[Any], names: list[str]) -> list[tf.Tensor]:
-        choices = self._choices
+        options = self._options
         if not grads:
             return []
         shapes = [_shape(grad, variable) for grad, variable in zip(grads, variables, strict=True)]
-        in_stream = choices.op in (Average, Sum) and choices.compressor is None and None not in shapes
-        if in_stream and choices.process_set == global_process_set:
-            return self._in_stream(grads, names, shapes, [_identity(variable) for variable in variables])
-        if choices.codec not in (None, "none") and None in shapes:
+        in_stream = options.op in (Average, Sum) and options.compressor is None and None not in shapes
+        if in_stream and options.process_set == global_process_set:
+            return self._in_stream(grads, names, shapes, [_variable_id(variable) for variable in variables])
+        if options.codec not in (None, "none") and None in shapes:
             at = names[shapes.index(None)]
             raise errors.UnsupportedError(f"compression of {at}, a gradient whose shape TensorFlow does not know")
         return grouped_allreduce(
             grads,
-            op=choices.op,
-            compression=choices.compressor or Compression.none,
-            prescale_factor=choices.prescale,
-            postscale_factor=choices.postscale,
-            process_set=choices.process_set,
+            op=options.op,
+            compression=options.compressor or Compression.none,
+            prescale_factor=options.prescale,
+            postscale_factor=options.postscale,
+            process_set=options.process_set,
             name=f"{self._name}.{count_in_graph(self._name)}",
         )
 
     def _in_stream(
         self, grads: list[tf.Tensor], names: list[str], shapes: list[Any], variables: list[str | None]
     ) -> list[tf.Tensor]:
-        choices = self._choices
+        options = self._options
         dtypes = [summed_code(grad.dtype.name) for grad in grads]
-        text = option_text() if choices.codec is None else choices.codec
-        codec = text if choices.sgd else without_sparse(text)
-        how = (int(choices.op), choices.prescale, choices.postscale, codec, 0)
+        text = option_text() if options.codec is None else options.codec
+        codec = text if options.sgd else without_sparse(text)
+        how = (int(options.op), options.prescale, options.postscale, codec, 0)
         key = (tuple(names), tuple(shapes), tuple(dtypes), how, tuple(variables))
 
         def open_stream(name: str) -> Any:
@@ -213,7 +213,7 @@ class GradientReducer:
         return list(reduced)
 
 
-def _each_row_once(slices: tf.IndexedSlices) -> tf.IndexedSlices:
+def _sum_duplicate_rows(slices: tf.IndexedSlices) -> tf.IndexedSlices:
     """Optimizers treat the same row given twice as two gradients."""
     rows, places = tf.unique(slices.indices)
     return tf.IndexedSlices(

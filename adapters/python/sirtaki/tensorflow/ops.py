@@ -17,7 +17,7 @@ from sirtaki._local_sgd import check_join
 from sirtaki.errors import require
 from sirtaki.ops import ReduceOp, check_reduce_op, check_root
 from sirtaki.process_sets import ProcessSet, global_process_set
-from sirtaki.tensorflow._op_calls import call, how, names_for, public, tensors_of, where
+from sirtaki.tensorflow._op_calls import call, group_attributes, names_for, public, reduce_attributes, to_tensors
 from sirtaki.tensorflow.compression import Compression, Compressor
 
 __all__ = [
@@ -159,13 +159,13 @@ def _allreduce(
     name: str | None,
     process_set: ProcessSet,
 ) -> list[tf.Tensor]:
-    given = tensors_of(values)
-    at = where(process_set)
+    given = to_tensors(values)
+    at = group_attributes(process_set)
     if not given:
         return []
     tensors, contexts = _compressed(compression, given)
     names = names_for("allreduce", name, len(tensors))
-    reduced = call("sirtaki_allreduce", tensors, tensor_names=names, **at, **how(op, scales))
+    reduced = call("sirtaki_allreduce", tensors, tensor_names=names, **at, **reduce_attributes(op, scales))
     return [compression.decompress(tensor, context) for tensor, context in zip(reduced, contexts, strict=True)]
 
 
@@ -226,8 +226,8 @@ def grouped_allgather(
 
 
 def _gather(values: Sequence[Any], name: str | None, process_set: ProcessSet) -> list[tf.Tensor]:
-    tensors = tensors_of(values)
-    at = where(process_set)
+    tensors = to_tensors(values)
+    at = group_attributes(process_set)
     if not tensors:
         return []
     for tensor in tensors:
@@ -261,8 +261,8 @@ def broadcast(
 
 def broadcast_all(values: Sequence[Any], root_rank: int, name: str | None, process_set: ProcessSet) -> list[tf.Tensor]:
     """broadcast() of several tensors that become ready together."""
-    tensors = tensors_of(values)
-    at = where(process_set)
+    tensors = to_tensors(values)
+    at = group_attributes(process_set)
     root = check_root(root_rank, "broadcast", name)
     if not tensors:
         return []
@@ -293,7 +293,7 @@ def alltoall(
         The joined tensor; with splits, that and the int32 tensor of rows received from each rank.
     """
     del ignore_name_scope
-    at = where(process_set)
+    at = group_attributes(process_set)
     sent = tf.convert_to_tensor(tensor)
     need_dimension(sent, "alltoall")
     rows = tf.zeros([0], tf.int64) if splits is None else tf.cast(tf.convert_to_tensor(splits), tf.int64)
@@ -354,15 +354,15 @@ def _scatter(
     name: str | None,
     process_set: ProcessSet,
 ) -> list[tf.Tensor]:
-    given = tensors_of(values)
-    at = where(process_set)
+    given = to_tensors(values)
+    at = group_attributes(process_set)
     if not given:
         return []
     for tensor in given:
         need_dimension(tensor, "reducescatter")
     tensors, contexts = _compressed(compression, given)
     names = names_for("reducescatter", name, len(tensors))
-    blocks = call("sirtaki_reducescatter", tensors, tensor_names=names, **at, **how(op, scales))
+    blocks = call("sirtaki_reducescatter", tensors, tensor_names=names, **at, **reduce_attributes(op, scales))
     return [compression.decompress(tensor, context) for tensor, context in zip(blocks, contexts, strict=True)]
 
 
@@ -372,7 +372,7 @@ def _scatter(
 @public
 def barrier(process_set: ProcessSet = global_process_set) -> None:
     """Over when all ranks have come to it; in a tf.function TensorFlow's operations with a state wait for it."""
-    call("sirtaki_barrier", tensor_names=names_for("barrier", None, 1), **where(process_set))
+    call("sirtaki_barrier", tensor_names=names_for("barrier", None, 1), **group_attributes(process_set))
 
 
 def join() -> int:

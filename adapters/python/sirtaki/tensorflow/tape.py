@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from sirtaki import basics, errors
-from sirtaki._rank_local_variables import LocalSources, variables_of
+from sirtaki._rank_local_variables import RankLocalVariables, trainable_weights_of
 from sirtaki.errors import require
 from sirtaki.local_updates import local_choice
 from sirtaki.ops import ReduceOp
@@ -25,7 +25,7 @@ class _DistributedTape:
         self._tape = tape
         self._reducer = reducer
         self._ranks = ranks
-        self._local = LocalSources(scale)
+        self._local = RankLocalVariables(scale)
 
     def __enter__(self) -> Any:
         self._tape.__enter__()
@@ -154,7 +154,7 @@ def PartialDistributedGradientTape(  # noqa: N802  (Horovod's name)
     Raises:
         ValueError: an argument is wrong.
     """
-    local = variables_of(local_layers)
+    local = trainable_weights_of(local_layers)
     tape = DistributedGradientTape(
         gradtape,
         device_dense,

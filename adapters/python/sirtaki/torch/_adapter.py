@@ -9,40 +9,42 @@ import torch
 from torch import Tensor
 
 from sirtaki import errors
-from sirtaki._dtypes import SENT, Sent, sent
+from sirtaki._dtypes import WIRE_TYPES, WireType, wire_type
 from sirtaki.ops import Description, Ops, ReduceOp
-from sirtaki.torch._cuda import CudaQueue, place
+from sirtaki.torch._cuda import CudaQueue, device_id
 
 #: How tensors of each torch dtype travel.
-DTYPES: dict[torch.dtype, Sent] = {getattr(torch, name): how for name, how in SENT.items() if hasattr(torch, name)}
+DTYPES: dict[torch.dtype, WireType] = {
+    getattr(torch, name): wire for name, wire in WIRE_TYPES.items() if hasattr(torch, name)
+}
 
 
-def sent_as(dtype: torch.dtype, reduce_op: ReduceOp | None = None) -> Sent:
+def wire_type_of(dtype: torch.dtype, reduce_op: ReduceOp | None = None) -> WireType:
     """Returns how tensors of a dtype travel, where `reduce_op` combines them or, with None, they are moved.
 
     Raises:
         InvalidArgumentError: they cannot.
     """
     how = DTYPES.get(dtype)
-    if how is not None and (how.combined_by is None or reduce_op is None):
+    if how is not None and (how.reduce_ops is None or reduce_op is None):
         return how
-    return sent(str(dtype).removeprefix("torch."), None if reduce_op is None else reduce_op.name)
+    return wire_type(str(dtype).removeprefix("torch."), None if reduce_op is None else reduce_op.name)
 
 
-def described(
+def describe_memory(
     dtype: torch.dtype, device: torch.device, shape: Sequence[int], strides: Sequence[int], address: int = 0
 ) -> Description:
     """Returns the description of dense memory of any strides, in elements, that the runtime sums, as it does gradients.
 
     Complex numbers are described as the pairs of reals that they are.
     """
-    how = sent_as(dtype, ReduceOp.SUM)
+    how = wire_type_of(dtype, ReduceOp.SUM)
     if how.extra:
         shape, strides = (*shape, *how.extra), (*(2 * stride for stride in strides), 1)
-    return (address, how.code, *place(device), shape, strides)
+    return (address, how.code, *device_id(device), shape, strides)
 
 
-def reals(tensor: Tensor) -> int:
+def real_count(tensor: Tensor) -> int:
     """Returns the number of real numbers in a tensor."""
     return tensor.numel() * (2 if tensor.is_complex() else 1)
 
@@ -71,9 +73,9 @@ class TorchAdapter:
 
     def describe(self, tensor: Tensor, reduce_op: ReduceOp | None = None) -> Description:
         """Memory of a row-major tensor."""
-        how = sent_as(tensor.dtype, reduce_op)
+        how = wire_type_of(tensor.dtype, reduce_op)
         dims = (*tensor.shape, *how.extra) if how.extra else tensor.shape
-        return (tensor.data_ptr(), how.code, *place(tensor.device), dims, None)
+        return (tensor.data_ptr(), how.code, *device_id(tensor.device), dims, None)
 
     def queue(self, tensor: Tensor) -> CudaQueue | None:
         """The stream that is current on the tensor's GPU; None on the CPU."""
@@ -108,7 +110,7 @@ class TorchAdapter:
 
     def item_size(self, tensor: Tensor) -> int:
         """Bytes of one element of the memory that travels."""
-        return sent_as(tensor.dtype).size
+        return wire_type_of(tensor.dtype).size
 
     def from_result(self, memory: Any, like: Tensor, dims: Sequence[int]) -> Tensor:
         """A tensor over the runtime's memory, which lives as long as the tensor; a copy of it on a GPU."""

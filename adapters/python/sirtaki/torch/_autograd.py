@@ -150,7 +150,7 @@ class Alltoall(Function):
         ctx: Any, ops: Ops, tensor: Tensor, splits: list[int] | None, name: str | None
     ) -> tuple[Tensor, Tensor]:
         """See sirtaki.torch.alltoall()."""
-        output, received = _run(ops, [ops.alltoall(tensor, splits, name, tell_received=True)])[0]
+        output, received = _run(ops, [ops.alltoall(tensor, splits, name, return_received=True)])[0]
         ctx.arguments = (ops, received.tolist(), _of_gradient(name))
         ctx.mark_non_differentiable(received)
         return output, received

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 
-def place(device: torch.device) -> tuple[int, int]:
+def device_id(device: torch.device) -> tuple[int, int]:
     """The sirtaki_device_type and the index of a tensor's device."""
     return (1, device.index) if device.type == "cuda" else (0, 0)
 

@@ -28,7 +28,7 @@ class Listener(Protocol):
     """Wants to know before parameters are used."""
 
     #: Has the ids of the parameters whose use it wants to know.
-    waiting: dict[int, int]
+    pending_by_id: dict[int, int]
 
     def before_call(self, module: nn.Module) -> None:
         """`module` is about to run forward()."""
@@ -36,7 +36,7 @@ class Listener(Protocol):
     def before_read(self, ids: Iterable[int]) -> None:
         """These parameters are about to be read."""
 
-    def complete(self) -> None:
+    def finish_updates(self) -> None:
         """All parameters are about to be read."""
 
 
@@ -45,7 +45,7 @@ class _Thread(threading.local):
 
     def __init__(self) -> None:
         #: Depth of calls that go through parameters without reading them.
-        self.harmless = 0
+        self.traversals = 0
 
 
 class _Process:
@@ -63,16 +63,16 @@ _process = _Process()
 _thread = _Thread()
 
 
-def listen(listener: Listener) -> None:
-    """Tells `listener` of every call until ignore()."""
+def add_listener(listener: Listener) -> None:
+    """Tells `listener` of every call until remove_listener()."""
     with _process.lock:
         if not _process.listeners:
             _install()
         _process.listeners = (*_process.listeners, listener)
 
 
-def ignore(listener: Listener) -> None:
-    """Ends listen(); nothing is left behind by the last one."""
+def remove_listener(listener: Listener) -> None:
+    """Ends add_listener(); nothing is left behind by the last one."""
     with _process.lock:
         if listener not in _process.listeners:
             return
@@ -81,15 +81,15 @@ def ignore(listener: Listener) -> None:
             _uninstall()
 
 
-def listening() -> int:
+def listener_count() -> int:
     """Number of listeners."""
     return len(_process.listeners)
 
 
-def complete_all() -> None:
+def finish_all_updates() -> None:
     """Every listener's parameters are about to be read."""
     for listener in _process.listeners:
-        listener.complete()
+        listener.finish_updates()
 
 
 def _forget_in_child() -> None:
@@ -98,8 +98,8 @@ def _forget_in_child() -> None:
     _process.listeners = ()
 
 
-basics.before_shutdown(complete_all)
-os.register_at_fork(before=complete_all, after_in_child=_forget_in_child)
+basics.before_shutdown(finish_all_updates)
+os.register_at_fork(before=finish_all_updates, after_in_child=_forget_in_child)
 
 
 def _install() -> None:
@@ -108,7 +108,7 @@ def _install() -> None:
     warnings.filterwarnings("ignore", message=r"Using `torch\.compile\(module\)` when there are global hooks")
     _process.filters = [entry for entry in warnings.filters if entry not in known]
     _process.hook = register_module_forward_pre_hook(_before_call)
-    for name, changed in _CHANGED.items():
+    for name, changed in _REPLACEMENTS.items():
         _process.plain[name] = getattr(nn.Module, name)
         setattr(nn.Module, name, functools.wraps(_process.plain[name])(changed(_process.plain[name])))
 
@@ -140,23 +140,23 @@ def _completing(plain: Callable[..., Any]) -> Callable[..., Any]:
     """A method of Module that reads or writes all parameters."""
 
     def completing(*args: Any, **kwargs: Any) -> Any:
-        complete_all()
+        finish_all_updates()
         return plain(*args, **kwargs)
 
     return completing
 
 
-def _harmless(plain: Callable[..., Any]) -> Callable[..., Any]:
+def _traversing(plain: Callable[..., Any]) -> Callable[..., Any]:
     """A method of Module that goes through the parameters for something else than their values."""
 
-    def harmless(*args: Any, **kwargs: Any) -> Any:
-        _thread.harmless += 1
+    def traversing(*args: Any, **kwargs: Any) -> Any:
+        _thread.traversals += 1
         try:
             return plain(*args, **kwargs)
         finally:
-            _thread.harmless -= 1
+            _thread.traversals -= 1
 
-    return harmless
+    return traversing
 
 
 def _attribute(plain: Callable[[Any, str], Any]) -> Callable[[Any, str], Any]:
@@ -166,7 +166,7 @@ def _attribute(plain: Callable[[Any, str], Any]) -> Callable[[Any, str], Any]:
     def attribute(self: nn.Module, name: str) -> Any:
         value = plain(self, name)
         for listener in process.listeners:
-            if id(value) in listener.waiting:
+            if id(value) in listener.pending_by_id:
                 listener.before_read((id(value),))
         return value
 
@@ -178,7 +178,7 @@ def _listing(plain: Callable[..., Any]) -> Callable[..., Any]:
 
     def listing(*args: Any, **kwargs: Any) -> Any:
         items = plain(*args, **kwargs)
-        return items if torch.compiler.is_compiling() or _thread.harmless else _listed(items)
+        return items if torch.compiler.is_compiling() or _thread.traversals else _listed(items)
 
     return listing
 
@@ -189,7 +189,7 @@ def _listed(items: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]
         before_read([item[1]])
         yield item
         break
-    if any(listener.waiting for listener in _process.listeners):
+    if any(listener.pending_by_id for listener in _process.listeners):
         rest = list(items)
         before_read([p for _, p in rest])
         yield from rest
@@ -205,15 +205,15 @@ def before_read(params: Iterable[Tensor]) -> None:
 
 
 #: Methods of nn.Module that are changed, and how.
-_CHANGED: dict[str, Callable[[Callable[..., Any]], Callable[..., Any]]] = {
+_REPLACEMENTS: dict[str, Callable[[Callable[..., Any]], Callable[..., Any]]] = {
     "__getattr__": _attribute,
     "named_parameters": _listing,
     "state_dict": _completing,
     "load_state_dict": _completing,
     "_apply": _completing,
     "__reduce_ex__": _completing,
-    "zero_grad": _harmless,
-    "requires_grad_": _harmless,
+    "zero_grad": _traversing,
+    "requires_grad_": _traversing,
 }
 
 
@@ -223,62 +223,62 @@ def _params_of(module: nn.Module) -> Iterator[Tensor]:
         yield from (p for p in part._parameters.values() if p is not None)
 
 
-class CallMap:
+class ModuleParamMap:
     """Which of an optimizer's parameters the call of a module uses; learned from the calls themselves."""
 
     def __init__(self, params: Iterable[Tensor]) -> None:
-        self._mine = {id(p) for p in params}
+        self._params = {id(p) for p in params}
         self._called: WeakSet[nn.Module] = WeakSet()
         # Modules without any of these parameters have (), as have those that call all modules beneath them.
-        self._beneath: WeakKeyDictionary[nn.Module, tuple[int, ...]] = WeakKeyDictionary()
-        self._covered: set[int] | None = None
+        self._uncalled_below: WeakKeyDictionary[nn.Module, tuple[int, ...]] = WeakKeyDictionary()
+        self._known_params: set[int] | None = None
 
     def add(self, param: Tensor) -> None:
         """One more parameter."""
-        self._mine.add(id(param))
+        self._params.add(id(param))
         self._forget()
 
     def _forget(self) -> None:
-        self._beneath.clear()
-        self._covered = None
+        self._uncalled_below.clear()
+        self._known_params = None
 
-    def beneath(self, module: nn.Module) -> tuple[int, ...]:
+    def uncalled_params_below(self, module: nn.Module) -> tuple[int, ...]:
         """Ids of parameters of modules below `module` that are not known to be called themselves."""
-        found = self._beneath.get(module)
+        found = self._uncalled_below.get(module)
         if found is None:
-            self.note(module)
-            found = self._beneath[module] = tuple(self._uncalled(module, set()))
+            self.record_call(module)
+            found = self._uncalled_below[module] = tuple(self._find_uncalled(module, set()))
         return found
 
-    def note(self, module: nn.Module) -> None:
+    def record_call(self, module: nn.Module) -> None:
         """`module` is called."""
         if module in self._called:
             return
-        if any(id(p) in self._mine for p in _params_of(module)):
+        if any(id(p) in self._params for p in _params_of(module)):
             self._called.add(module)
             self._forget()
         else:
-            self._beneath[module] = ()
+            self._uncalled_below[module] = ()
 
-    def all_of(self, module: nn.Module) -> list[int]:
+    def params_below(self, module: nn.Module) -> list[int]:
         """Ids of all these parameters in `module` and below."""
-        return [id(p) for p in _params_of(module) if id(p) in self._mine]
+        return [id(p) for p in _params_of(module) if id(p) in self._params]
 
-    def covered(self) -> set[int]:
+    def known_params(self) -> set[int]:
         """Ids of parameters that some call known so far uses."""
-        if self._covered is None:
-            self._covered = set()
+        if self._known_params is None:
+            self._known_params = set()
             for module in list(self._called):
-                self._covered.update(id(p) for p in module._parameters.values())
-                self._covered.update(self._uncalled(module, set()))
-        return self._covered
+                self._known_params.update(id(p) for p in module._parameters.values())
+                self._known_params.update(self._find_uncalled(module, set()))
+        return self._known_params
 
-    def _uncalled(self, module: nn.Module, seen: set[nn.Module]) -> list[int]:
+    def _find_uncalled(self, module: nn.Module, seen: set[nn.Module]) -> list[int]:
         found: list[int] = []
         for child in module.children():
             if child in seen or child in self._called:
                 continue
             seen.add(child)
-            found.extend(id(p) for p in child._parameters.values() if id(p) in self._mine)
-            found.extend(self._uncalled(child, seen))
+            found.extend(id(p) for p in child._parameters.values() if id(p) in self._params)
+            found.extend(self._find_uncalled(child, seen))
         return found

@@ -7,11 +7,11 @@ from typing import Any
 import torch
 
 
-class Marker:
+class DistributedMarker:
     """Base of all classes made by DistributedOptimizer."""
 
 
-def keep_scheduler_hook(optimizer: Any) -> None:
+def rebind_scheduler_step(optimizer: Any) -> None:
     """A learning-rate scheduler made before has bound the old step() to the object; binds it to the new one."""
     if "step" not in vars(optimizer):
         return
@@ -26,23 +26,23 @@ def keep_scheduler_hook(optimizer: Any) -> None:
     optimizer.step = step
 
 
-def become(optimizer: torch.optim.Optimizer, methods: dict[str, Any]) -> None:
+def extend_class(optimizer: torch.optim.Optimizer, methods: dict[str, Any]) -> None:
     """Gives `optimizer` a subclass of its class that has `methods`."""
     plain = type(optimizer)
     looks = {"__doc__": plain.__doc__, "__module__": plain.__module__, "__qualname__": plain.__qualname__}
-    optimizer.__class__ = type(plain.__name__, (plain, Marker), {**methods, **looks})
+    optimizer.__class__ = type(plain.__name__, (plain, DistributedMarker), {**methods, **looks})
 
 
-def above(optimizer: Any) -> Any:
-    """super() of the class that become() has made: the methods of the user's optimizer. Else the optimizer itself.
+def user_methods(optimizer: Any) -> Any:
+    """Returns super() of the class that extend_class() made: methods of the user's optimizer; else the optimizer.
 
     Also for an instance of a class derived from that one, as trainers make for themselves.
     """
-    made = next((c for c in type(optimizer).__mro__ if Marker in c.__bases__), None)
+    made = next((c for c in type(optimizer).__mro__ if DistributedMarker in c.__bases__), None)
     return optimizer if made is None else super(made, optimizer)
 
 
-def methods_of(added: type) -> dict[str, Any]:
+def own_methods(added: type) -> dict[str, Any]:
     """What a class defines itself."""
     hidden = ("__dict__", "__weakref__", "__module__", "__doc__", "__annotations__")
     return {name: value for name, value in vars(added).items() if name not in hidden}

@@ -18,99 +18,99 @@ from torch.nn import Parameter
 from torch.optim import Optimizer
 
 from sirtaki import errors
-from sirtaki.torch._optimizer_class import above
+from sirtaki.torch._optimizer_class import user_methods
 
 State = dict[str, Any]
 
 
-def mapped(value: Any, change: Callable[[Any], Any]) -> Any:
+def map_leaves(value: Any, change: Callable[[Any], Any]) -> Any:
     """`value` with `change` of everything in it that is no container; containers keep their types."""
     if isinstance(value, dict):
         made = copy.copy(value)
-        made.update((key, mapped(item, change)) for key, item in value.items())
+        made.update((key, map_leaves(item, change)) for key, item in value.items())
         return made
     if isinstance(value, (list, deque)):
         made = copy.copy(value)
         for i, item in enumerate(value):
-            made[i] = mapped(item, change)
+            made[i] = map_leaves(item, change)
         return made
     if isinstance(value, tuple):
-        items = [mapped(item, change) for item in value]
+        items = [map_leaves(item, change) for item in value]
         return type(value)._make(items) if hasattr(type(value), "_make") else type(value)(items)
     return change(value)
 
 
-class _Slot:
+class _TensorSpec:
     """Stands for a tensor in a state that travels as an object."""
 
-    def __init__(self, tensor: Tensor, home: torch.device | None) -> None:
+    def __init__(self, tensor: Tensor, device: torch.device | None) -> None:
         self.shape = tuple(tensor.shape)
         self.dtype = tensor.dtype
         self.strides = torch.empty_like(tensor, device="meta").stride()
         #: The type of the device; None where it is on that of its parameter, which every rank has of its own.
-        self.device = None if tensor.device == home else tensor.device.type
+        self.device = None if tensor.device == device else tensor.device.type
 
-    def memory(self, home: torch.device | None) -> Tensor:
+    def empty(self, device: torch.device | None) -> Tensor:
         """Memory for it on this rank."""
-        device = home if self.device is None else torch.device(self.device)
+        device = device if self.device is None else torch.device(self.device)
         return torch.empty_strided(self.shape, self.strides, dtype=self.dtype, device=device)
 
 
-def taken_apart(state: State, homes: list[torch.device]) -> tuple[State, list[Tensor]]:
-    """The state as an object without tensors, and the tensors; `homes`: devices of the parameters by their number."""
+def extract_tensors(state: State, devices: list[torch.device]) -> tuple[State, list[Tensor]]:
+    """The state as an object without tensors, and the tensors; `devices`: devices of the parameters by their number."""
     tensors: list[Tensor] = []
 
-    def take(value: Any, home: torch.device | None) -> Any:
+    def take(value: Any, device: torch.device | None) -> Any:
         plain = type(value) in (Tensor, Parameter) and value.layout == torch.strided and not value.is_quantized
         if not plain:
             return value
         tensors.append(value.detach())
-        return _Slot(value, home)
+        return _TensorSpec(value, device)
 
-    return _through(state, homes, take), tensors
+    return _map_state(state, devices, take), tensors
 
 
-def put_together(state: State, homes: list[torch.device]) -> tuple[State, list[Tensor]]:
-    """The inverse of taken_apart(): the state, and its tensors, whose memory is still to be written."""
+def allocate_tensors(state: State, devices: list[torch.device]) -> tuple[State, list[Tensor]]:
+    """The inverse of extract_tensors(): the state, and its tensors, whose memory is still to be written."""
     tensors: list[Tensor] = []
 
-    def put(value: Any, home: torch.device | None) -> Any:
-        if not isinstance(value, _Slot):
+    def put(value: Any, device: torch.device | None) -> Any:
+        if not isinstance(value, _TensorSpec):
             return value
-        tensors.append(value.memory(home))
+        tensors.append(value.empty(device))
         return tensors[-1]
 
-    return _through(state, homes, put), tensors
+    return _map_state(state, devices, put), tensors
 
 
-def _through(state: State, homes: list[torch.device], change: Callable[[Any, torch.device | None], Any]) -> State:
-    def home_of(key: Any) -> torch.device | None:
-        return homes[key] if isinstance(key, int) and key < len(homes) else None
+def _map_state(state: State, devices: list[torch.device], change: Callable[[Any, torch.device | None], Any]) -> State:
+    def device_of(key: Any) -> torch.device | None:
+        return devices[key] if isinstance(key, int) and key < len(devices) else None
 
-    made = {key: mapped(value, lambda v: change(v, None)) for key, value in state.items() if key != "state"}
+    made = {key: map_leaves(value, lambda v: change(v, None)) for key, value in state.items() if key != "state"}
     for_params = state.get("state", {})
     if isinstance(for_params, dict):
-        for_params = {k: mapped(v, lambda v, k=k: change(v, home_of(k))) for k, v in for_params.items()}
+        for_params = {k: map_leaves(v, lambda v, k=k: change(v, device_of(k))) for k, v in for_params.items()}
     return {**made, "state": for_params}
 
 
-def homes_of(optimizer: Optimizer) -> list[torch.device]:
+def devices_of(optimizer: Optimizer) -> list[torch.device]:
     """Devices of the parameters, in the order in which state_dict() numbers them."""
     return [p.device for group in optimizer.param_groups for p in group["params"]]
 
 
-def state_of(optimizer: Optimizer) -> State:
+def plain_state_dict(optimizer: Optimizer) -> State:
     """state_dict() of the user's own optimizer."""
-    return cast(State, above(optimizer).state_dict())
+    return cast(State, user_methods(optimizer).state_dict())
 
 
-def put_in_place(optimizer: Optimizer, state: State) -> None:
+def install_state(optimizer: Optimizer, state: State) -> None:
     """Makes `state` the optimizer's, as it is. Of optimizers that load in a way of their own: as they do.
 
     Raises:
         ValueError: the groups of parameters are others.
     """
-    load = above(optimizer).load_state_dict
+    load = user_methods(optimizer).load_state_dict
     hooks = optimizer._optimizer_load_state_dict_pre_hooks or optimizer._optimizer_load_state_dict_post_hooks
     if getattr(load, "__func__", None) is not Optimizer.load_state_dict or hooks:
         load(state)

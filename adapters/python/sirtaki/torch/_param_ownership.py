@@ -18,7 +18,7 @@ class Owner(Protocol):
         """Refuses join() while there are gradients that no step has used."""
 
 
-class Claims:
+class ParamOwnership:
     """Owners by parameter. An owner keeps its parameters alive until release()."""
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class Claims:
     def _count(self) -> None:
         self._several = len({id(owner) for owner in self._owners.values()}) > 1
 
-    def several(self) -> bool:
+    def has_several(self) -> bool:
         """True when there is more than one owner. Asked in every step."""
         return self._several
 
@@ -51,4 +51,4 @@ class Claims:
             owner.check_join()
 
 
-claims = Claims()
+param_owners = ParamOwnership()

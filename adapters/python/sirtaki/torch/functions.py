@@ -10,22 +10,28 @@ import torch
 from torch import Tensor
 
 from sirtaki import errors
-from sirtaki._local_sgd import note_broadcast
+from sirtaki._local_sgd import models_broadcast
 from sirtaki._pickling import pickled
 from sirtaki.basics import rank, size
 from sirtaki.errors import require
 from sirtaki.ops import URGENT, Ops, Submission
 from sirtaki.process_sets import ProcessSet, global_process_set
 from sirtaki.torch._adapter import torch_ops
-from sirtaki.torch._module_hooks import complete_all
-from sirtaki.torch._optimizer_state import homes_of, put_in_place, put_together, state_of, taken_apart
+from sirtaki.torch._module_hooks import finish_all_updates
+from sirtaki.torch._optimizer_state import (
+    allocate_tensors,
+    devices_of,
+    extract_tensors,
+    install_state,
+    plain_state_dict,
+)
 
 
 def _pickle(value: object) -> Tensor:
     return torch.frombuffer(pickled(value), dtype=torch.uint8)
 
 
-def _urgently(ops: Ops, submission: Submission) -> Tensor:
+def _run_urgently(ops: Ops, submission: Submission) -> Tensor:
     # Somebody waits for an object, however large it is.
     result: Tensor = ops.start_one(submission, URGENT).wait()
     return result
@@ -53,7 +59,7 @@ def broadcast_parameters(
         HorovodInternalError: ranks disagree about a tensor; the text names it.
     """
     ops = torch_ops.within(process_set)
-    complete_all()
+    finish_all_updates()
     if isinstance(params, Mapping):
         pairs: list[Any] = list(params.items())
     elif isinstance(params, Iterable) and not isinstance(params, (Tensor, str)):
@@ -73,7 +79,7 @@ def broadcast_parameters(
         work.append(ops.broadcast(tensor, root_rank, f"broadcast.{name}", in_place=True))
     for handle in ops.start(work):
         handle.wait()
-    note_broadcast()
+    models_broadcast()
 
 
 def broadcast_object(
@@ -90,7 +96,7 @@ def broadcast_object(
     ops = torch_ops.within(process_set)
     names = (None, None) if name is None else (f"{name}.bytes", f"{name}.object")
     data = _pickle(obj) if rank() == root_rank else torch.empty(0, dtype=torch.uint8, device="cpu")
-    length = _urgently(
+    length = _run_urgently(
         ops,
         ops.broadcast(
             torch.tensor([data.numel()], dtype=torch.int64, device="cpu"), root_rank, names[0], in_place=True
@@ -98,7 +104,7 @@ def broadcast_object(
     )
     if rank() != root_rank:
         data = torch.empty(int(length), dtype=torch.uint8, device="cpu")
-    data = _urgently(ops, ops.broadcast(data, root_rank, names[1], in_place=True))
+    data = _run_urgently(ops, ops.broadcast(data, root_rank, names[1], in_place=True))
     return obj if rank() == root_rank else _unpickle(data)
 
 
@@ -107,10 +113,10 @@ def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet 
     ops = torch_ops.within(process_set)
     names = (None, None) if name is None else (f"{name}.bytes", f"{name}.object")
     data = _pickle(obj)
-    lengths = _urgently(
+    lengths = _run_urgently(
         ops, ops.allgather(torch.tensor([data.numel()], dtype=torch.int64, device="cpu"), names[0])
     ).tolist()
-    return [_unpickle(part) for part in _urgently(ops, ops.allgather(data, names[1])).split(lengths)]
+    return [_unpickle(part) for part in _run_urgently(ops, ops.allgather(data, names[1])).split(lengths)]
 
 
 def broadcast_optimizer_state(
@@ -130,17 +136,17 @@ def broadcast_optimizer_state(
     require(known, f"expected a torch.optim.Optimizer, not {type(optimizer).__name__}")
     if size() == 1:
         return
-    complete_all()
+    finish_all_updates()
     share_state(optimizer, root_rank, "optimizer.state")
 
 
 def share_state(optimizer: torch.optim.Optimizer, root_rank: int, name: str, takes: bool = True) -> None:
     """Gives every rank that `takes` it the state of the root's optimizer, without what is Sirtaki's. Collective."""
     root = rank() == root_rank
-    made, tensors = taken_apart(state_of(optimizer), homes_of(optimizer)) if root else (None, [])
+    made, tensors = extract_tensors(plain_state_dict(optimizer), devices_of(optimizer)) if root else (None, [])
     made = broadcast_object(made, root_rank, name)
     if not root:
-        made, tensors = put_together(made, homes_of(optimizer))
+        made, tensors = allocate_tensors(made, devices_of(optimizer))
     work = [
         torch_ops.broadcast(tensor.contiguous() if root else tensor, root_rank, f"{name}.{i}", in_place=True)
         for i, tensor in enumerate(tensors)
@@ -148,4 +154,4 @@ def share_state(optimizer: torch.optim.Optimizer, root_rank: int, name: str, tak
     for handle in torch_ops.start(work):
         handle.wait()
     if takes and not root:
-        put_in_place(optimizer, made)
+        install_state(optimizer, made)

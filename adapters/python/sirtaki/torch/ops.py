@@ -29,8 +29,8 @@ from sirtaki.process_sets import ProcessSet, global_process_set
 from sirtaki.torch import _autograd
 from sirtaki.torch._adapter import torch_ops as _ops
 from sirtaki.torch._cuda import CudaQueue
-from sirtaki.torch._module_hooks import complete_all
-from sirtaki.torch._param_ownership import claims
+from sirtaki.torch._module_hooks import finish_all_updates
+from sirtaki.torch._param_ownership import param_owners
 from sirtaki.torch.compression import Compression, Compressor
 
 __all__ = [
@@ -422,7 +422,7 @@ def alltoall_async(
 ) -> Handle:
     """Starts an alltoall; see alltoall(). Its result is a pair, without splits too: the tensor, and rows received."""
     ops = _ops.within(process_set)
-    return ops.start_one(ops.alltoall(tensor, _split_list(splits), name, tell_received=True), priority)
+    return ops.start_one(ops.alltoall(tensor, _split_list(splits), name, return_received=True), priority)
 
 
 def alltoall(
@@ -484,7 +484,7 @@ def join(device: int = -1) -> int:
         HorovodInternalError: a rank is lost, or has left.
     """
     del device
-    complete_all()
+    finish_all_updates()
     check_join()
-    claims.check_join()
+    param_owners.check_join()
     return _core.join()

@@ -22,22 +22,22 @@ from sirtaki.local_updates import LocalChoice, local_choice
 from sirtaki.ops import ReduceOp, check_reduce_op
 from sirtaki.torch._adapter import torch_ops
 from sirtaki.torch._optimizer.adasum import compressor_of, make_adasum, refuse_for_adasum
-from sirtaki.torch._optimizer.checkpoints import Checkpoints, only_makes_state
-from sirtaki.torch._optimizer.deferred_updates import DeferredUpdates, check_optimizer, is_separate
+from sirtaki.torch._optimizer.checkpoints import CheckpointMethods, only_makes_state
+from sirtaki.torch._optimizer.deferred_updates import DeferredUpdates, check_optimizer, updates_per_parameter
 from sirtaki.torch._optimizer.gradient_layout import ReducerOptions
-from sirtaki.torch._optimizer.local_sgd import LocalTraining, check_local
-from sirtaki.torch._optimizer.momentum_correction import Correction, correction_of
-from sirtaki.torch._optimizer.parameters import named, stream_names
+from sirtaki.torch._optimizer.local_sgd import LocalSgd, check_local
+from sirtaki.torch._optimizer.momentum_correction import MomentumCorrection, correction_of
+from sirtaki.torch._optimizer.parameters import named_params, stream_names
 from sirtaki.torch._optimizer.reducer import GradientReducer
-from sirtaki.torch._optimizer.step import (
-    SCALER_SKIPS,
-    SCALER_TOO_EARLY,
-    after_update,
-    before_update,
-    refuse_grad_scaler,
-    unhooked_step,
+from sirtaki.torch._optimizer.step import after_update, before_update, refuse_grad_scaler, unhooked_step
+from sirtaki.torch._optimizer.step_errors import SCALER_SKIPS, SCALER_TOO_EARLY
+from sirtaki.torch._optimizer_class import (
+    DistributedMarker,
+    extend_class,
+    own_methods,
+    rebind_scheduler_step,
+    user_methods,
 )
-from sirtaki.torch._optimizer_class import Marker, above, become, keep_scheduler_hook, methods_of
 from sirtaki.torch.compression import Choice, Compression, choice_of, suited
 from sirtaki.torch.ops import Adasum, Average, ProcessSet, Sum, global_process_set
 
@@ -50,9 +50,9 @@ class _Distributed:
     _sirtaki: GradientReducer
     _sirtaki_owner: int  # the id of the object that ends it
     _sirtaki_skip: bool
-    _sirtaki_separate: bool  # the class of the user's optimizer treats each parameter by itself
+    _sirtaki_per_parameter: bool  # the class of the user's optimizer treats each parameter by itself
     _sirtaki_updates: DeferredUpdates | None  # only with sync="forward"
-    _sirtaki_local: LocalTraining | None  # only with local_updates
+    _sirtaki_local: LocalSgd | None  # only with local_updates
     _sirtaki_update: Callable[[Any], Any] | None  # only with momentum correction: in place of the plain step()
     _sirtaki_training: Training
 
@@ -67,7 +67,7 @@ class _Distributed:
                 or a number, collective), and so does the program.
         """
         if only_makes_state():
-            return above(self).step()
+            return user_methods(self).step()
         self._sirtaki.check_step(self.param_groups)  # type: ignore[attr-defined]
         local = self._sirtaki_local
         if local is None:
@@ -95,7 +95,7 @@ class _Distributed:
         result = None
         if closure is not None:
             if self._sirtaki_update is None:
-                result = above(self).step(self._combining(closure))
+                result = user_methods(self).step(self._combining(closure))
             else:
                 # SGD runs it once, first of all.
                 result = self._combining(closure)()
@@ -107,7 +107,7 @@ class _Distributed:
             else:
                 if reducer.in_flight:
                     refuse_grad_scaler(SCALER_TOO_EARLY)
-                if reducer.reduced and reducer.told_by_program:
+                if reducer.reduced and reducer.synchronized_by_program:
                     warnings.warn(
                         "step() after synchronize() without skip_synchronize(); the gradients are not combined again",
                         stacklevel=2,
@@ -120,7 +120,7 @@ class _Distributed:
     def _sirtaki_apply(self) -> Any:
         """The step of the user's optimizer, with gradients as they are."""
         if self._sirtaki_update is None:
-            return above(self).step()
+            return user_methods(self).step()
         before_update(self)
         self._sirtaki_update(self)
         after_update(self)
@@ -134,7 +134,7 @@ class _Distributed:
             return self._sirtaki.mean_loss(loss) if decides else loss
 
         # With losses of their own the ranks would decide differently, and call the closure a different number of times.
-        decides = not self._sirtaki_separate
+        decides = not self._sirtaki_per_parameter
         return combined
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -146,7 +146,7 @@ class _Distributed:
         if self._sirtaki_updates is not None and self._sirtaki_updates.pending:
             self._sirtaki_updates.zero_grad(set_to_none)
             return
-        above(self).zero_grad(set_to_none)
+        user_methods(self).zero_grad(set_to_none)
 
     def wait(self) -> None:
         """Returns when all parameters are updated, which matters with sync="forward" only. Not collective.
@@ -156,7 +156,7 @@ class _Distributed:
         its update; state_dict() and copies of a module make all.
         """
         if self._sirtaki_updates is not None:
-            self._sirtaki_updates.complete()
+            self._sirtaki_updates.finish_updates()
 
     def synchronize(self) -> None:
         """Returns when `.grad` of every parameter is combined; for clipping and the like before step().
@@ -164,10 +164,10 @@ class _Distributed:
         After step() with sync="forward": as wait().
         """
         if self._sirtaki_updates is not None and self._sirtaki_updates.pending and not self._sirtaki.in_flight:
-            self._sirtaki_updates.complete()
+            self._sirtaki_updates.finish_updates()
             return
         self._sirtaki.synchronize()
-        self._sirtaki.told_by_program = True
+        self._sirtaki.synchronized_by_program = True
 
     @contextmanager
     def skip_synchronize(self) -> Iterator[None]:
@@ -181,11 +181,11 @@ class _Distributed:
     @contextmanager
     def no_sync(self) -> Iterator[None]:
         """Inside it backward accumulates on this rank alone; enter and leave it on all ranks alike."""
-        self._sirtaki.hold(True)
+        self._sirtaki.set_no_sync(True)
         try:
             yield
         finally:
-            self._sirtaki.hold(False)
+            self._sirtaki.set_no_sync(False)
 
     def set_backward_passes_per_step(self, passes: int) -> None:
         """Changes how many backward passes are accumulated before gradients are combined; between steps."""
@@ -205,7 +205,7 @@ class _Distributed:
         held_bytes (of its elements), wire_bytes (what it takes on the network in a step, as the size of an allreduce),
         ratio of these, and owed_norm (of the residual).
         """
-        return self._sirtaki.debts.report()
+        return self._sirtaki.residuals.report()
 
     def report_loss(self, loss: float | Tensor) -> None:
         """This rank's loss of a step, for compression="importance:split=loss": ranks with larger losses send more.
@@ -214,7 +214,7 @@ class _Distributed:
         on every rank: as long as one has told none, all send the same. Not collective; nothing before the first step.
         """
         number = float(loss.detach().mean()) if isinstance(loss, Tensor) else float(loss)
-        self._sirtaki.debts.report_loss(number)
+        self._sirtaki.residuals.report_loss(number)
         if self._sirtaki_local is not None:
             self._sirtaki_local.report_loss(number)
 
@@ -277,7 +277,7 @@ class _Distributed:
             raise errors.UnsupportedError("local updates have one set of parameters; make another optimizer for more")
         self.wait()
         known = {id(p) for group in self.param_groups for p in group["params"]}  # type: ignore[attr-defined]
-        above(self).add_param_group(param_group)
+        user_methods(self).add_param_group(param_group)
         number = len(self.param_groups) - 1  # type: ignore[attr-defined]
         for i, param in enumerate(self.param_groups[-1]["params"]):  # type: ignore[attr-defined]
             name = f"group.{number}.{i}"
@@ -306,10 +306,10 @@ def _close(optimizer: Any) -> None:
     if updates is None:
         last()
     else:
-        updates.let_go(optimizer, last)
+        updates.release(optimizer, last)
 
 
-_METHODS = {**methods_of(Checkpoints), **methods_of(_Distributed)}
+_METHODS = {**own_methods(CheckpointMethods), **own_methods(_Distributed)}
 
 
 def _checked_passes(passes: Any) -> int:
@@ -352,7 +352,9 @@ def _options(  # noqa: PLR0917  (as DistributedOptimizer's)
     )
 
 
-def _fitted(optimizer: torch.optim.Optimizer, options: ReducerOptions) -> tuple[ReducerOptions, Correction | None]:
+def _fitted(
+    optimizer: torch.optim.Optimizer, options: ReducerOptions
+) -> tuple[ReducerOptions, MomentumCorrection | None]:
     """The choice that holds, as fits the optimizer, and what it corrects; the optimizer's momentum fits that."""
     if options.compressor is not None:
         return options, None
@@ -427,12 +429,12 @@ def DistributedOptimizer(  # noqa: N802, PLR0917  (Horovod's name and signature)
     del num_groups, groups
     basics.size()
     torch_ops.within(process_set).check()
-    if isinstance(optimizer, Marker):
+    if isinstance(optimizer, DistributedMarker):
         raise errors.InvalidArgumentError("this optimizer is distributed already")
     known = isinstance(optimizer, torch.optim.Optimizer)
     require(known, f"expected a torch.optim.Optimizer, not {type(optimizer).__name__}")
     passes = _checked_passes(backward_passes_per_step)
-    names, params, every = named(optimizer, named_parameters)
+    names, params, every = named_params(optimizer, named_parameters)
     if check_reduce_op(op) is Adasum:
         refuse_for_adasum(gradient_predivide_factor, sync, local_updates)
         make_adasum(optimizer, names, params, compressor_of(compression), process_set)
@@ -450,24 +452,24 @@ def DistributedOptimizer(  # noqa: N802, PLR0917  (Horovod's name and signature)
     plain = type(optimizer)
     reducer = GradientReducer(names, params, options)
     reducer.passes_per_step = passes
-    become(optimizer, _METHODS)
+    extend_class(optimizer, _METHODS)
     optimizer._sirtaki = reducer  # type: ignore[attr-defined]
     optimizer._sirtaki_owner = id(optimizer)  # type: ignore[attr-defined]
     optimizer._parameter_names = every  # type: ignore[attr-defined]
     optimizer._sirtaki_skip = False  # type: ignore[attr-defined]
-    optimizer._sirtaki_separate = is_separate(plain)  # type: ignore[attr-defined]
+    optimizer._sirtaki_per_parameter = updates_per_parameter(plain)  # type: ignore[attr-defined]
     update = None
     if correction is not None:
-        correction.corrected = reducer.corrected
-        update = correction.around(unhooked_step(plain))
+        correction.momentum_corrected = reducer.momentum_corrected
+        update = correction.wrap(unhooked_step(plain))
     optimizer._sirtaki_update = update  # type: ignore[attr-defined]
     deferred = DeferredUpdates(optimizer, plain, reducer, update) if options.sync == "forward" else None
     optimizer._sirtaki_updates = deferred  # type: ignore[attr-defined]
     training = None
     if local is not None:
         codec = option_text() if options.codec is None and options.compressor is None else options.codec
-        training = reducer.local = LocalTraining(optimizer, reducer, local, codec)
+        training = reducer.local = LocalSgd(optimizer, reducer, local, codec)
     optimizer._sirtaki_local = training  # type: ignore[attr-defined]
     optimizer._sirtaki_training = follow(optimizer)  # type: ignore[attr-defined]
-    keep_scheduler_hook(optimizer)
+    rebind_scheduler_step(optimizer)
     return optimizer

@@ -11,7 +11,7 @@ from horovod import _unsupported
 __version__ = "0.28.1+sirtaki"
 
 _unsupported.refuse_modules()
-_unsupported.say_what_is_ignored()
+_unsupported.warn_ignored_variables()
 
 
 def __getattr__(name: str) -> object:

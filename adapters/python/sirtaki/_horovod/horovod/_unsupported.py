@@ -26,7 +26,7 @@ MODULES = {
     "horovod.common.elastic": _ELASTIC,
 }
 #: What Horovod's launchers say to a rank about its place; ours say it in variables of their own.
-_PLACES = {
+_LAUNCHER_VARIABLES = {
     f"HOROVOD_{name}" for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE", "HOSTNAME")
 }
 #: Stands for two options.
@@ -61,10 +61,12 @@ def refuse_modules() -> None:
 
 def ignored(environment: Mapping[str, str], understood: set[str]) -> list[str]:
     """Variables of Horovod's that are set and mean nothing here."""
-    return sorted(n for n in environment if n.startswith("HOROVOD_") and n not in understood | _PLACES | {_STALLS})
+    return sorted(
+        n for n in environment if n.startswith("HOROVOD_") and n not in understood | _LAUNCHER_VARIABLES | {_STALLS}
+    )
 
 
-def say_what_is_ignored() -> None:
+def warn_ignored_variables() -> None:
     """Once in a job: rank 0 names the variables of Horovod's that are set and mean nothing here."""
     helper = multiprocessing.parent_process() is not None  # of a data loader
     if helper or os.environ.get("SIRTAKI_JOB_RANK", "0") != "0":

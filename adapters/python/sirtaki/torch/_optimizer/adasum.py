@@ -22,9 +22,10 @@ from sirtaki.process_sets import ProcessSet
 from sirtaki.torch._adapter import torch_ops
 from sirtaki.torch._optimizer.checkpoints import only_makes_state
 from sirtaki.torch._optimizer.parameters import stream_names
-from sirtaki.torch._optimizer.step import SUPERSEDED, refuse_grad_scaler
-from sirtaki.torch._optimizer_class import above, become, keep_scheduler_hook, methods_of
-from sirtaki.torch._param_ownership import claims
+from sirtaki.torch._optimizer.step import refuse_grad_scaler
+from sirtaki.torch._optimizer.step_errors import SUPERSEDED
+from sirtaki.torch._optimizer_class import extend_class, own_methods, rebind_scheduler_step, user_methods
+from sirtaki.torch._param_ownership import param_owners
 from sirtaki.torch.compression import Compression, choice_of
 
 _SCALER = (
@@ -68,7 +69,7 @@ class AdasumSteps:
         self._stem = stream_names.next(process_set)
         self._superseded = False
         self._params = params  # alive as long as the claim
-        claims.claim(self, params)
+        param_owners.claim(self, params)
 
     def supersede(self) -> None:
         """See Owner."""
@@ -126,7 +127,7 @@ class _Adasum:
 
         Where that fails the parameters are as before; the optimizer's state is not.
         """
-        plain = above(self).step
+        plain = user_methods(self).step
         if only_makes_state():
             return plain()
         groups = self.param_groups  # type: ignore[attr-defined]
@@ -160,19 +161,19 @@ class _Adasum:
     def __del__(self) -> None:
         # Trainers make objects of derived classes with the insides of this one.
         if not sys.is_finalizing() and vars(self).get("_sirtaki_owner") == id(self):
-            claims.release(self._sirtaki_adasum)
+            param_owners.release(self._sirtaki_adasum)
 
 
 # Torch wraps step() of a class to run the hooks of step, unless it is marked; the inner step() is wrapped already.
 _Adasum.step.hooked = True  # type: ignore[attr-defined]
-_METHODS = methods_of(_Adasum)
+_METHODS = own_methods(_Adasum)
 
 
 def make_adasum(
     optimizer: torch.optim.Optimizer, names: list[str], params: list[Tensor], compressor: Any, process_set: ProcessSet
 ) -> None:
     """Makes `optimizer` combine steps."""
-    become(optimizer, _METHODS)
+    extend_class(optimizer, _METHODS)
     optimizer._sirtaki_adasum = AdasumSteps(names, params, compressor, process_set)  # type: ignore[attr-defined]
     optimizer._sirtaki_owner = id(optimizer)  # type: ignore[attr-defined]
-    keep_scheduler_hook(optimizer)
+    rebind_scheduler_step(optimizer)

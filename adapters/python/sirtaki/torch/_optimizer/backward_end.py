@@ -23,7 +23,7 @@ from sirtaki import _core, errors
 _NODE = BackwardCFunction.apply.__code__
 
 
-class Member(Protocol):
+class BackwardParticipant(Protocol):
     """An optimizer whose parameters have got gradients in a backward."""
 
     @property
@@ -33,20 +33,20 @@ class Member(Protocol):
     def finish_backward(self) -> None:
         """Tells the runtime that the gradients are complete. Waits for no other rank."""
 
-    def wait_in_backward(self) -> None:
+    def wait_at_backward_end(self) -> None:
         """Returns when the gradients may be used, where backward() promises that."""
 
     def fail_backward(self, why: str) -> None:
         """Another optimizer could not end the backward: gradients that are on their way are given up."""
 
 
-class _End:
+class _BackwardEnd:
     """The last thing that one backward does. Only torch keeps it, so that it goes with a backward that fails."""
 
     def __init__(self) -> None:
-        self._members: dict[int, Member] = {}
+        self._members: dict[int, BackwardParticipant] = {}
 
-    def add(self, member: Member) -> None:
+    def add(self, member: BackwardParticipant) -> None:
         """`member` takes part."""
         self._members[id(member)] = member
 
@@ -57,7 +57,7 @@ class _End:
             for member in members:
                 member.finish_backward()
             for member in members:
-                member.wait_in_backward()
+                member.wait_at_backward_end()
         except KeyboardInterrupt:
             # The waits can be repeated: step() does so.
             raise
@@ -68,8 +68,8 @@ class _End:
 
 
 @contextmanager
-def giving_way() -> Iterator[None]:
-    """Inside it a wait ends with an error that gave_way() knows when no rank can go on unless this one does."""
+def interruptible_wait() -> Iterator[None]:
+    """Inside it a wait ends with an error that was_interrupted() knows when no rank can go on unless this one does."""
     _core.set_gives_way(True)
     try:
         yield
@@ -79,21 +79,21 @@ def giving_way() -> Iterator[None]:
             _core.set_gives_way(False)
 
 
-def gave_way(error: BaseException) -> bool:
-    """True of the error of a wait inside giving_way() that can be repeated: what it waited for goes on."""
+def was_interrupted(error: BaseException) -> bool:
+    """True of the error of a wait inside interruptible_wait() that can be repeated: what it waited for goes on."""
     # An operation that has run out of time is named.
     return isinstance(error, TimeoutError) or (isinstance(error, errors.DeadlineError) and error.tensor is None)
 
 
 #: By the number that torch gives to each backward.
-_ends: WeakValueDictionary[int, _End] = WeakValueDictionary()
+_backward_ends: WeakValueDictionary[int, _BackwardEnd] = WeakValueDictionary()
 
 
-def join_backward(member: Member) -> None:
+def call_at_backward_end(member: BackwardParticipant) -> None:
     """Has `member` called at the end of the backward that runs now. From a hook of it, once a backward."""
     node = _outermost_function()
     if node is None:
-        _join(member)
+        _add_to_end(member)
         return
     # A backward inside another one ends before that does. What comes next in the outer one runs there.
     hooks: list[Any] = []
@@ -104,16 +104,16 @@ def join_backward(member: Member) -> None:
             hook.remove()
         if hooks:
             hooks.clear()
-            _join(member)
+            _add_to_end(member)
 
     hooks += [following.register_prehook(resume) for following, _ in node.next_functions if following is not None]
 
 
-def _join(member: Member) -> None:
+def _add_to_end(member: BackwardParticipant) -> None:
     number = torch._C._current_graph_task_id()
-    end = _ends.get(number)
+    end = _backward_ends.get(number)
     if end is None:
-        end = _ends[number] = _End()
+        end = _backward_ends[number] = _BackwardEnd()
         Variable._execution_engine.queue_callback(end)
     end.add(member)
 

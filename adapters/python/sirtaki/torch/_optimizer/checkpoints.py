@@ -21,13 +21,15 @@ from torch import Tensor
 
 from sirtaki import basics
 from sirtaki.torch._optimizer.local_sgd import KEY as LOCAL_KEY
-from sirtaki.torch._optimizer.local_sgd import LocalTraining
+from sirtaki.torch._optimizer.local_sgd import LocalSgd
 from sirtaki.torch._optimizer.reducer import GradientReducer
 from sirtaki.torch._optimizer.residuals import KEY
-from sirtaki.torch._optimizer_class import above
+from sirtaki.torch._optimizer_class import user_methods
 
 _MODULE = "torch.distributed.checkpoint.state_dict"
 _PREFIX = f"{KEY}."
+#: Entries of a state of residuals that have a value for each parameter.
+_BY_PARAM = ("owed", "memory")
 _Entries = dict[str, dict[Tensor, bytes]]
 
 
@@ -48,46 +50,46 @@ def only_makes_state() -> bool:
     return _caller("_init_optim_state") is not None
 
 
-class Checkpoints:
+class CheckpointMethods:
     """Methods of DistributedOptimizer. Documented there."""
 
     _sirtaki: GradientReducer
-    _sirtaki_local: LocalTraining | None
+    _sirtaki_local: LocalSgd | None
     param_groups: list[dict[str, Any]]
 
     def state_dict(self) -> dict[str, Any]:
         """As torch's, after wait(), and what this rank owes of compressed gradients. Not collective."""
         self.wait()  # type: ignore[attr-defined]
-        debts = self._sirtaki.debts
-        if debts.possible:
+        residuals = self._sirtaki.residuals
+        if residuals.may_hold_residual:
             self._sirtaki.check_between_steps("state_dict()")
         frame = _caller("_get_optim_state_dict")
         if frame is None:
-            return self._sirtaki_state(debts.state())
-        state: dict[str, Any] = above(self).state_dict()
+            return self._sirtaki_state(residuals.state())
+        state: dict[str, Any] = user_methods(self).state_dict()
         local = self._sirtaki_local
         # Flattened state holds tensors and numbers alone.
         flattened = getattr(frame.f_locals.get("info"), "flatten_optimizer_state_dict", False)
-        if flattened or not (debts.compressing or local is not None):
+        if flattened or not (residuals.codec_leaves_residual or local is not None):
             return state
-        by_param = _taken_apart(self._sirtaki, debts.state(), None if local is None else local.state())
+        by_param = _split_by_param(self._sirtaki, residuals.state(), None if local is None else local.state())
         key = f"{_PREFIX}{basics.rank()}"
-        of_params = dict(state["state"])
-        for number, param in _numbered(state["param_groups"], self.param_groups):
+        param_states = dict(state["state"])
+        for number, param in _params_by_key(state["param_groups"], self.param_groups):
             if param.requires_grad:
-                of_params[number] = {**of_params.get(number, {}), key: by_param.get(param, b"")}
-        return {**state, "state": of_params}
+                param_states[number] = {**param_states.get(number, {}), key: by_param.get(param, b"")}
+        return {**state, "state": param_states}
 
     def gather_state(self) -> dict[str, Any]:
         """As state_dict(), with what all ranks owe together: one checkpoint for any number of ranks. Collective."""
         self.wait()  # type: ignore[attr-defined]
         self._sirtaki.check_between_steps("gather_state()")
-        return self._sirtaki_state(self._sirtaki.debts.gather())
+        return self._sirtaki_state(self._sirtaki.residuals.gather())
 
-    def _sirtaki_state(self, owed: dict[str, Any] | None) -> dict[str, Any]:
-        state = above(self).state_dict()
+    def _sirtaki_state(self, residual_state: dict[str, Any] | None) -> dict[str, Any]:
+        state = user_methods(self).state_dict()
         local = None if self._sirtaki_local is None else self._sirtaki_local.state()
-        own = {KEY: owed, LOCAL_KEY: local}
+        own = {KEY: residual_state, LOCAL_KEY: local}
         return {**state, **{key: value for key, value in own.items() if value is not None}}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -98,15 +100,15 @@ class Checkpoints:
         what get_optimizer_state_dict() of torch.distributed.checkpoint gave.
         """
         self.wait()  # type: ignore[attr-defined]
-        state, entries = _without_entries(state_dict, self.param_groups)
-        owed, local = state.pop(KEY, None), state.pop(LOCAL_KEY, None)
+        state, entries = _strip_entries(state_dict, self.param_groups)
+        residual_state, local = state.pop(KEY, None), state.pop(LOCAL_KEY, None)
         if entries:
-            owed, local = _put_together(self._sirtaki, entries)
-        if entries or owed is not None or _caller("_load_optim_state_dict") is None:
-            self._sirtaki.debts.load(owed)
+            residual_state, local = _merge_params(self._sirtaki, entries)
+        if entries or residual_state is not None or _caller("_load_optim_state_dict") is None:
+            self._sirtaki.residuals.load(residual_state)
         if self._sirtaki_local is not None:
             self._sirtaki_local.load(local)
-        above(self).load_state_dict(state)
+        user_methods(self).load_state_dict(state)
 
     def flush(self) -> None:
         """Gives the model what is still owed of compressed gradients: one more step, with the mean of all residuals.
@@ -116,38 +118,39 @@ class Checkpoints:
         """
         self.wait()  # type: ignore[attr-defined]
         self._sirtaki.check_between_steps("flush()")
-        owed = self._sirtaki.debts.take_mean()
-        if not owed:
+        means = self._sirtaki.residuals.drain_mean()
+        if not means:
             return
         params = self._sirtaki.params
-        theirs = [p.grad for p in params]
+        program_grads = [p.grad for p in params]
         for i, p in enumerate(params):
-            p.grad = owed.get(i)
+            p.grad = means.get(i)
         try:
             self._sirtaki_apply()  # type: ignore[attr-defined]
         finally:
-            for p, grad in zip(params, theirs, strict=True):
+            for p, grad in zip(params, program_grads, strict=True):
                 p.grad = grad
 
 
-def _numbered(saved: Sequence[dict[str, Any]], groups: Sequence[dict[str, Any]]) -> list[tuple[Any, Tensor]]:
+def _params_by_key(saved: Sequence[dict[str, Any]], groups: Sequence[dict[str, Any]]) -> list[tuple[Any, Tensor]]:
     """Parameters by their number or name in a state."""
     ours = chain.from_iterable(group["params"] for group in groups)
     return list(zip(chain.from_iterable(group["params"] for group in saved), ours, strict=False))
 
 
-def _taken_apart(
-    reducer: GradientReducer, owed: dict[str, Any] | None, local: dict[str, Any] | None
+def _split_by_param(
+    reducer: GradientReducer, residual_state: dict[str, Any] | None, local: dict[str, Any] | None
 ) -> dict[Tensor, bytes]:
     """Returns the state to keep, by parameter; state of no parameter goes with the first."""
     found: dict[Tensor, bytes] = {}
-    if owed is None and local is None:
+    if residual_state is None and local is None:
         return found
-    about = {} if owed is None else {key: value for key, value in owed.items() if key not in ("owed", "memory")}
+    saved = {} if residual_state is None else residual_state
+    about = {key: value for key, value in saved.items() if key not in _BY_PARAM}
     for i, (name, param) in enumerate(zip(reducer.names, reducer.params, strict=True)):
         part: dict[str, Any] = {"about": about}
-        for key in ("owed", "memory"):
-            part[key] = None if owed is None else owed.get(key, {}).get(name)
+        for key in _BY_PARAM:
+            part[key] = saved.get(key, {}).get(name)
         part["local"] = local if i == 0 else None
         buffer = io.BytesIO()
         torch.save(part, buffer)
@@ -155,15 +158,15 @@ def _taken_apart(
     return found
 
 
-def _without_entries(state_dict: dict[str, Any], groups: Sequence[dict[str, Any]]) -> tuple[dict[str, Any], _Entries]:
+def _strip_entries(state_dict: dict[str, Any], groups: Sequence[dict[str, Any]]) -> tuple[dict[str, Any], _Entries]:
     """A state as torch knows it, and what there was of ours, by key of the rank."""
     state, entries = dict(state_dict), _Entries()
-    of_params = state.get("state")
-    if not isinstance(of_params, dict):
+    param_states = state.get("state")
+    if not isinstance(param_states, dict):
         return state, entries
-    params = dict(_numbered(state.get("param_groups", []), groups))
+    params = dict(_params_by_key(state.get("param_groups", []), groups))
     cleaned: dict[Any, Any] = {}
-    for number, values in of_params.items():
+    for number, values in param_states.items():
         ours = [key for key in values if str(key).startswith(_PREFIX)] if isinstance(values, dict) else []
         for key in ours:
             entries.setdefault(key, {})
@@ -176,18 +179,19 @@ def _without_entries(state_dict: dict[str, Any], groups: Sequence[dict[str, Any]
     return state, entries
 
 
-def _put_together(reducer: GradientReducer, entries: _Entries) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
-    """The inverse of _taken_apart(), of this rank's own where it is there, else of the first rank that is."""
-    of_rank = entries.get(f"{_PREFIX}{basics.rank()}") or entries[min(entries, key=_rank_of)]
-    owed: dict[str, Any] = {"owed": {}, "memory": {}}
+def _merge_params(reducer: GradientReducer, entries: _Entries) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
+    """The inverse of _split_by_param(), of this rank's own where it is there, else of the first rank that is."""
+    rank_entries = entries.get(f"{_PREFIX}{basics.rank()}") or entries[min(entries, key=_rank_of)]
+    residual_state: dict[str, Any] = {key: {} for key in _BY_PARAM}
     local = None
     for name, param in zip(reducer.names, reducer.params, strict=True):
-        if param in of_rank:
-            part = torch.load(io.BytesIO(of_rank[param]), map_location="cpu", weights_only=True)
-            owed.update(part["about"])
+        if param in rank_entries:
+            part = torch.load(io.BytesIO(rank_entries[param]), map_location="cpu", weights_only=True)
+            residual_state.update(part["about"])
             local = part["local"] if local is None else local
-            owed.update({key: {**owed[key], name: part[key]} for key in ("owed", "memory") if part[key] is not None})
-    return owed if "rank" in owed else None, local
+            by_param = {key: {**residual_state[key], name: part[key]} for key in _BY_PARAM if part[key] is not None}
+            residual_state.update(by_param)
+    return residual_state if "rank" in residual_state else None, local
 
 
 def _rank_of(key: str) -> int:

@@ -23,17 +23,11 @@ from torch.optim import Optimizer
 from sirtaki import errors
 from sirtaki.torch import _module_hooks
 from sirtaki.torch._optimizer.reducer import GradientReducer
-from sirtaki.torch._optimizer.step import (
-    SCALER_TOO_EARLY,
-    StepMemory,
-    after_update,
-    before_update,
-    refuse_grad_scaler,
-    unhooked_step,
-)
+from sirtaki.torch._optimizer.step import StepBuffers, after_update, before_update, refuse_grad_scaler, unhooked_step
+from sirtaki.torch._optimizer.step_errors import SCALER_TOO_EARLY
 
 #: torch's optimizers that treat each parameter by itself: all but LBFGS.
-_SEPARATE = {
+_PER_PARAMETER_OPTIMIZERS = {
     "ASGD",
     "Adadelta",
     "Adafactor",
@@ -49,28 +43,28 @@ _SEPARATE = {
     "SGD",
     "SparseAdam",
 }
-_INSTEAD = 'use sync="backward"'
+_USE_BACKWARD_SYNC = 'use sync="backward"'
 
 
 def check_optimizer(optimizer: Optimizer) -> None:
     """Refuses optimizers that cannot be applied to one layer at a time. Raises UnsupportedError."""
     plain = type(optimizer)
-    if not is_separate(plain) and not getattr(optimizer, "forward_safe", False):
+    if not updates_per_parameter(plain) and not getattr(optimizer, "forward_safe", False):
         raise errors.UnsupportedError(
             f'sync="forward" updates one layer at a time, and {plain.__name__} may couple parameters of several '
-            f"layers; {_INSTEAD}. If it treats each parameter by itself, set forward_safe = True on it"
+            f"layers; {_USE_BACKWARD_SYNC}. If it treats each parameter by itself, set forward_safe = True on it"
         )
     if any(group.get("differentiable") for group in optimizer.param_groups):
-        raise errors.UnsupportedError(f'sync="forward" cannot differentiate through step(); {_INSTEAD}')
+        raise errors.UnsupportedError(f'sync="forward" cannot differentiate through step(); {_USE_BACKWARD_SYNC}')
 
 
-def is_separate(plain: type[Optimizer]) -> bool:
+def updates_per_parameter(plain: type[Optimizer]) -> bool:
     """True of a class of torch's that treats each parameter by itself: it runs a closure once, for its gradients."""
-    maker = _maker_of_step(plain)
-    return f"{maker.__module__}.".startswith("torch.optim.") and maker.__name__ in _SEPARATE
+    maker = _class_defining_step(plain)
+    return f"{maker.__module__}.".startswith("torch.optim.") and maker.__name__ in _PER_PARAMETER_OPTIMIZERS
 
 
-def _maker_of_step(plain: type[Optimizer]) -> type:
+def _class_defining_step(plain: type[Optimizer]) -> type:
     """The class that defines step(). Torch gives a derived class its base's, with hooks, where it is made first."""
     step = unhooked_step(plain)
     return [c for c in plain.__mro__ if "step" in vars(c) and unhooked_step(c) is step][-1]
@@ -85,7 +79,7 @@ def _frozen(value: Any) -> Any:
     return value
 
 
-def _as_outside_forward(update: Callable[[Any], Any], optimizer: Optimizer) -> None:
+def _run_outside_forward_modes(update: Callable[[Any], Any], optimizer: Optimizer) -> None:
     """Runs `update` as step() would have, whatever mode the forward pass is in."""
     inference, autocast = torch.is_inference_mode_enabled(), torch.is_autocast_enabled("cpu")
     if not inference and not autocast:
@@ -99,15 +93,15 @@ def _as_outside_forward(update: Callable[[Any], Any], optimizer: Optimizer) -> N
         update(optimizer)
 
 
-def _alone(method: Callable[..., Any]) -> Callable[..., Any]:
+def _locked(method: Callable[..., Any]) -> Callable[..., Any]:
     """A method during which no other thread uses the updates."""
 
     @functools.wraps(method)
-    def alone(self: DeferredUpdates, *args: Any) -> Any:
+    def locked(self: DeferredUpdates, *args: Any) -> Any:
         with self._lock:
             return method(self, *args)
 
-    return alone
+    return locked
 
 
 class DeferredUpdates:
@@ -125,24 +119,24 @@ class DeferredUpdates:
         self._update = unhooked_step(plain) if update is None else update
         self._reducer = reducer
         self._index = {id(p): i for i, p in enumerate(reducer.params)}
-        self._calls = _module_hooks.CallMap(reducer.params)
+        self._module_params = _module_hooks.ModuleParamMap(reducer.params)
         self._lock = RLock()
-        self._learning = True
+        self._before_first_step = True
         #: Updates still to be made: a parameter's index in the reducer, by its id. For reading.
-        self.waiting: dict[int, int] = {}
+        self.pending_by_id: dict[int, int] = {}
         self._updating: set[int] = set()  # of those that wait
-        self._open = False  # the runtime's step is not ended yet
-        self._memory = StepMemory([], [], {})
+        self._step_open = False  # the runtime's step is not ended yet
+        self._memory = StepBuffers([], [], {})
         self._groups: list[dict[str, Any]] = []  # the options as they were in step()
         self._group_of: dict[int, int] = {}
-        self._weights: list[int] = []  # versions of the parameters
+        self._param_versions: list[int] = []  # versions of the parameters
         self._clear = ""  # what zero_grad() has asked for: "none" or "zero"
-        self._last: Callable[[], None] | None = None  # see let_go()
-        _module_hooks.listen(self)
+        self._on_last_update: Callable[[], None] | None = None  # see release()
+        _module_hooks.add_listener(self)
         reducer.deferred = self
 
-    def let_go(self, optimizer: Optimizer, last: Callable[[], None]) -> None:
-        """Nobody has the optimizer any more: calls `last` when its updates are made. Never waits.
+    def release(self, optimizer: Optimizer, callback: Callable[[], None]) -> None:
+        """Nobody has the optimizer any more: calls `callback` when its updates are made. Never waits.
 
         Updates that are pending keep the optimizer alive, and are made when any module is called or one of the
         parameters is read.
@@ -150,35 +144,35 @@ class DeferredUpdates:
         self._reducer.unhook()
         # Weak references to it may be dead already.
         self._optimizer = lambda: optimizer
-        self._last = last
+        self._on_last_update = callback
         self._end_if_done()
 
-    @_alone
+    @_locked
     def _end_if_done(self) -> None:
-        if self._last is not None and not self.waiting and not self._open:
-            last, self._last = self._last, None
-            _module_hooks.ignore(self)
-            self._drop()
-            last()
+        if self._on_last_update is not None and not self.pending_by_id and not self._step_open:
+            callback, self._on_last_update = self._on_last_update, None
+            _module_hooks.remove_listener(self)
+            self._clear_pending()
+            callback()
 
     @property
     def pending(self) -> bool:
         """True while parameters wait for their update."""
-        return bool(self.waiting)
+        return bool(self.pending_by_id)
 
     def add(self, param: Tensor) -> None:
         """One more parameter, the reducer's last."""
         self._index[id(param)] = len(self._index)
-        self._calls.add(param)
+        self._module_params.add(param)
 
     # ---- step and zero_grad of the optimizer ----
 
-    @_alone
+    @_locked
     def step(self, skip_synchronize: bool) -> None:
         """Hands the step over to the runtime and leaves the updates to the next forward pass, where it can."""
         optimizer = self._optimizer()
-        self.complete()
-        self._learning = False
+        self.finish_updates()
+        self._before_first_step = False
         if self._reducer.in_flight:
             if skip_synchronize:
                 raise RuntimeError("step() inside skip_synchronize() needs a synchronize() before it")
@@ -186,20 +180,20 @@ class DeferredUpdates:
         before_update(optimizer)
         memory = None if skip_synchronize else self._reducer.defer()
         if memory is None:
-            _as_outside_forward(self._update, optimizer)
+            _run_outside_forward_modes(self._update, optimizer)
             self._reducer.stepped()
             after_update(optimizer)
         else:
             self._begin(optimizer, memory)
 
-    @_alone
+    @_locked
     def zero_grad(self, set_to_none: bool) -> None:
         """Clears gradients that are applied; the others are cleared as soon as they are."""
         optimizer = self._optimizer()
         self._clear = "none" if set_to_none else "zero"
         groups = optimizer.param_groups
         optimizer.param_groups = [
-            {**group, "params": [p for p in group["params"] if id(p) not in self.waiting]} for group in groups
+            {**group, "params": [p for p in group["params"] if id(p) not in self.pending_by_id]} for group in groups
         ]
         try:
             self._plain_zero_grad(optimizer, set_to_none)
@@ -210,79 +204,83 @@ class DeferredUpdates:
 
     def before_call(self, module: nn.Module) -> None:
         """A module's forward() is about to use its parameters."""
-        if self._last is not None:
+        if self._on_last_update is not None:
             self._complete_all()
             return
-        if not self.waiting:
-            if self._learning:
-                self._calls.note(module)
+        if not self.pending_by_id:
+            if self._before_first_step:
+                self._module_params.record_call(module)
             return
         self._update_for(module)
 
-    @_alone
+    @_locked
     def _update_for(self, module: nn.Module) -> None:
         # In these cases modules beneath may be used without being called.
         opaque = not module.training and not torch.is_grad_enabled()
         if opaque or isinstance(module, torch.jit.ScriptModule) or "_orig_mod" in module._modules:
-            self._calls.note(module)
-            ids = self._calls.all_of(module)
+            self._module_params.record_call(module)
+            ids = self._module_params.params_below(module)
         else:
-            beneath = self._calls.beneath(module)
+            uncalled_params_below = self._module_params.uncalled_params_below(module)
             ids = [id(p) for p in module._parameters.values()]
             # One without a gradient is hardly used at all; nobody should wait for it now.
-            ids += [key for key in beneath if key in self.waiting and self._memory.grads[self.waiting[key]] is not None]
+            ids += [
+                key
+                for key in uncalled_params_below
+                if key in self.pending_by_id and self._memory.grads[self.pending_by_id[key]] is not None
+            ]
         self._complete_these(ids)
 
-    @_alone
+    @_locked
     def before_read(self, ids: Iterable[int]) -> None:
         """The program is about to have these parameters in its hands."""
         self._complete_these(ids)
 
     def _complete_these(self, ids: Iterable[int]) -> None:
         # Tied weights come several times.
-        self._complete(dict.fromkeys(self.waiting[key] for key in ids if key in self.waiting))
+        self._complete(dict.fromkeys(self.pending_by_id[key] for key in ids if key in self.pending_by_id))
 
-    @_alone
+    @_locked
     def before_backward(self) -> None:
         """Ends the runtime's step, so that gradients of the next can be handed over."""
-        if self._open:
+        if self._step_open:
             self._end()
-        if self.waiting:
+        if self.pending_by_id:
             used = self._reducer.used()
-            for index in self.waiting.values():
+            for index in self.pending_by_id.values():
                 if used[index]:
                     self._reducer.mark_stale(index)
 
-    def complete(self) -> None:
+    def finish_updates(self) -> None:
         """Waits for all gradients and makes all updates."""
-        if self.waiting or self._open:
+        if self.pending_by_id or self._step_open:
             self._complete_all()
 
-    @_alone
+    @_locked
     def _complete_all(self) -> None:
-        if self._open:
+        if self._step_open:
             self._end()
-        self._complete(self.waiting.values())
+        self._complete(self.pending_by_id.values())
         self._end_if_done()
 
     # ---- one step ----
 
-    def _begin(self, optimizer: Any, memory: StepMemory) -> None:
+    def _begin(self, optimizer: Any, memory: StepBuffers) -> None:
         groups = optimizer.param_groups
-        self._memory, self._open, self._clear = memory, True, ""
+        self._memory, self._step_open, self._clear = memory, True, ""
         self._groups = [{k: _frozen(v) for k, v in group.items() if k != "params"} for group in groups]
         self._group_of = {id(p): g for g, group in enumerate(groups) for p in group["params"]}
-        self.waiting = {key: index for key, index in self._index.items() if key in self._group_of}
-        self._weights = [p._version for p in self._reducer.params]
-        covered = self._calls.covered()
-        if not covered.issuperset(self.waiting):
+        self.pending_by_id = {key: index for key, index in self._index.items() if key in self._group_of}
+        self._param_versions = [p._version for p in self._reducer.params]
+        known_params = self._module_params.known_params()
+        if not known_params.issuperset(self.pending_by_id):
             gradients = memory.grads
-            now = [i for key, i in self.waiting.items() if key not in covered and gradients[i] is not None]
+            now = [i for key, i in self.pending_by_id.items() if key not in known_params and gradients[i] is not None]
             self._complete(now)
 
     def _end(self) -> None:
         if self._guarded(self._reducer.end_deferred):
-            self._open = False
+            self._step_open = False
 
     def _guarded(self, wait: Callable[[], None]) -> bool:
         """A step that failed is void; an interrupted wait can be repeated. False: the step is left out."""
@@ -293,15 +291,15 @@ class DeferredUpdates:
         except BaseException as error:
             skipped = self._reducer.skips(error)
             if skipped:
-                self._leave_out()
-            self._drop()
+                self._skip_step()
+            self._clear_pending()
             self._end_if_done()
             if not skipped:
                 raise
             return False
         return True
 
-    def _leave_out(self) -> None:
+    def _skip_step(self) -> None:
         """Clears the gradients of a step that is not applied, unless the program has new ones."""
         for param, grad in zip(self._reducer.params, self._memory.grads, strict=True):
             if grad is not None and param.grad is grad:
@@ -312,7 +310,7 @@ class DeferredUpdates:
         if not indices:
             return
         params = self._reducer.params
-        if self._open and not self._guarded(lambda: self._reducer.fetch(indices)):
+        if self._step_open and not self._guarded(lambda: self._reducer.fetch(indices)):
             return
         results = self._results(indices)
         # They wait until they are updated, for other threads; what an update itself reads does not.
@@ -322,10 +320,10 @@ class DeferredUpdates:
         finally:
             self._updating.difference_update(indices)
             for i in indices:
-                self.waiting.pop(id(params[i]), None)
-        if not self.waiting:
+                self.pending_by_id.pop(id(params[i]), None)
+        if not self.pending_by_id:
             after_update(self._optimizer())
-            if self._last is not None and self._open:
+            if self._on_last_update is not None and self._step_open:
                 self._end()
             self._end_if_done()
 
@@ -334,40 +332,40 @@ class DeferredUpdates:
         used: list[bool] | None = None
         results: list[Tensor | None] = []
         for i in indices:
-            grad, wire = memory.grads[i], memory.wires.get(i)
-            if self._reducer.params[i]._version != self._weights[i]:
-                self._refuse(i, "")
+            grad, send_buffer = memory.grads[i], memory.send_buffers.get(i)
+            if self._reducer.params[i]._version != self._param_versions[i]:
+                self._raise_changed(i, "")
             if grad is None:
                 used = self._reducer.used() if used is None else used
-                results.append(wire if used[i] else None)
+                results.append(send_buffer if used[i] else None)
                 continue
             if grad._version != memory.versions[i]:
-                self._refuse(i, "the gradient of ")
-            if wire is not None:
-                grad.copy_(wire)
+                self._raise_changed(i, "the gradient of ")
+            if send_buffer is not None:
+                grad.copy_(send_buffer)
             results.append(grad)
         return results
 
-    def _refuse(self, index: int, what: str) -> None:
+    def _raise_changed(self, index: int, what: str) -> None:
         self.abandon()
         raise RuntimeError(
             f"{what}{self._reducer.names[index]} was changed after step(), before its update; call wait() before such "
-            f"changes, clear gradients with the optimizer's zero_grad(), or {_INSTEAD}. The updates that were still to "
-            "be made are lost"
+            f"changes, clear gradients with the optimizer's zero_grad(), or {_USE_BACKWARD_SYNC}. The updates that "
+            "were still to be made are lost"
         )
 
     def _apply(self, indices: Sequence[int], results: Sequence[Tensor | None]) -> None:
         optimizer, memory = self._optimizer(), self._memory
         params = [self._reducer.params[i] for i in indices]
-        theirs = [p.grad for p in params]  # what the program sees as the gradient
+        visible_grads = [p.grad for p in params]  # what the program sees as the gradient
         for p, grad in zip(params, results, strict=True):
             p.grad = grad
         try:
             self._apply_to(optimizer, params)
         finally:
-            for i, p, grad, seen in zip(indices, params, results, theirs, strict=True):
-                if seen is not memory.grads[i]:
-                    p.grad = seen
+            for i, p, grad, visible in zip(indices, params, results, visible_grads, strict=True):
+                if visible is not memory.grads[i]:
+                    p.grad = visible
                 elif self._clear == "none":
                     p.grad = None
                 elif self._clear == "zero" and grad is not None:
@@ -382,7 +380,7 @@ class DeferredUpdates:
         narrowed = [{**self._groups[g], "params": some} for g, some in by_group.items()]
         optimizer.param_groups = narrowed
         try:
-            _as_outside_forward(self._update, optimizer)
+            _run_outside_forward_modes(self._update, optimizer)
         finally:
             optimizer.param_groups = groups
         for g, group in zip(by_group, narrowed, strict=True):
@@ -395,17 +393,17 @@ class DeferredUpdates:
             self.abandon()
             raise errors.UnsupportedError(
                 f"{type(optimizer).__name__} writes '{written[0]}' into its parameter groups while it updates, and "
-                f'sync="forward" runs it once for each layer; {_INSTEAD}, or keep it in state[p]'
+                f'sync="forward" runs it once for each layer; {_USE_BACKWARD_SYNC}, or keep it in state[p]'
             )
 
-    @_alone
+    @_locked
     def abandon(self) -> None:
         """Forgets the updates still to be made."""
-        if self._open:
+        if self._step_open:
             self._end()
-        self._drop()
+        self._clear_pending()
 
-    def _drop(self) -> None:
-        self.waiting = {}
-        self._open = False
-        self._memory = StepMemory([], [], {})
+    def _clear_pending(self) -> None:
+        self.pending_by_id = {}
+        self._step_open = False
+        self._memory = StepBuffers([], [], {})

@@ -11,7 +11,7 @@ from torch import Tensor
 from sirtaki import _core, basics, errors
 from sirtaki.ops import Ops, ReduceOp
 from sirtaki.process_sets import ProcessSet, global_process_set
-from sirtaki.torch._adapter import check_kind, described, is_lazy, sent_as, torch_ops
+from sirtaki.torch._adapter import check_kind, describe_memory, is_lazy, torch_ops, wire_type_of
 from sirtaki.torch._cuda import CudaStream
 
 _DENSE, _SPARSE = 1, 2  # 0: no gradient yet
@@ -55,7 +55,7 @@ class Layout:
 
     slots: list[int]  # place in the stream; -1: combined by name
     sparse: list[bool]
-    made_dense: list[bool]  # travels as dense memory, and is sparse before and afterwards
+    densified: list[bool]  # travels as dense memory, and is sparse before and afterwards
     strides: list[tuple[int, ...]]  # of the memory that travels, in elements
     dtypes: list[torch.dtype]
     shapes: list[torch.Size]
@@ -65,12 +65,12 @@ class Layout:
     flag: bool  # some rank has set Opening's
     unequal: list[int]  # parameters that were not the same on all ranks when the opening began
 
-    def fits(self, index: int, param: Tensor) -> bool:
+    def matches(self, index: int, param: Tensor) -> bool:
         """The parameter is still what was agreed."""
         same = param.shape == self.shapes[index] and param.dtype is self.dtypes[index]
         return same and param.device == self.devices[index]
 
-    def wire(self, index: int, grad: Tensor | None) -> Tensor:
+    def send_buffer(self, index: int, grad: Tensor | None) -> Tensor:
         """The memory that travels: the gradient's own where it is laid out as agreed; zeros for none."""
         how = {"dtype": self.dtypes[index], "device": self.devices[index]}
         if grad is None:
@@ -80,40 +80,47 @@ class Layout:
         return torch.empty_strided(grad.shape, self.strides[index], **how).copy_(grad)
 
 
-class Opening:
+class StreamOpening:
     """Opens the stream of the dense gradients. Collective; looks at the gradients of the first backward.
 
     Starts at once. One whose finish() was interrupted is still on its way, and ends with another finish().
     """
 
     def __init__(
-        self, names: list[str], params: list[Tensor], options: ReducerOptions, arrivals: list[int], flag: bool
+        self, names: list[str], params: list[Tensor], options: ReducerOptions, ready_order: list[int], flag: bool
     ) -> None:
-        """`arrivals`: parameters in the order of their gradients; rank 0's counts. `flag`: told to all."""
+        """`ready_order`: parameters in the order of their gradients; rank 0's counts. `flag`: told to all."""
         _check_kinds(names, params, options)
         self.generation = basics.generation()
         self._names, self._params, self._options = names, params, options
-        kinds = options.ops.allreduce(
-            _kinds(params, options, flag), f"{options.stream_name}.parameters", ReduceOp.MAX, (1.0, 1.0), in_place=True
+        kind_codes = options.ops.allreduce(
+            _encode_facts(params, options, flag),
+            f"{options.stream_name}.parameters",
+            ReduceOp.MAX,
+            (1.0, 1.0),
+            in_place=True,
         )
         order = options.ops.broadcast(
-            _order(len(params), arrivals), options.ops.job_rank(0), f"{options.stream_name}.order", in_place=True
+            _encode_order(len(params), ready_order),
+            options.ops.job_rank(0),
+            f"{options.stream_name}.order",
+            in_place=True,
         )
-        self._kinds, self._order = options.ops.start([kinds, order])
+        self._facts, self._first_order = options.ops.start([kind_codes, order])
 
     def finish(self) -> Layout:
         """Returns when all ranks agree. Raises what sirtaki.errors has where they do not."""
         names, params, options = self._names, self._params, self._options
-        found = self._kinds.wait()
+        found = self._facts.wait()
         count = len(params)
-        kinds, (first_step, told) = found[:count].tolist(), found[count : count + 2].tolist()
+        kind_codes, (first_step, flag_sum) = found[:count].tolist(), found[count : count + 2].tolist()
         # The largest of a number and the largest of its opposite: of equal numbers they are opposites.
         largest, smallest = found[count + 2 :].view(2, count)
         unequal = torch.nonzero(largest != -smallest).flatten().tolist()
         as_dense = options.sparse_as_dense
-        sparse = [kind == _SPARSE and not as_dense for kind in kinds]
-        made_dense = [kind == _SPARSE and as_dense for kind in kinds]
-        order = [i for i in self._order.wait().tolist() if not sparse[i] and options.compressor is None]
+        sparse = [kind == _SPARSE and not as_dense for kind in kind_codes]
+        densified = [kind == _SPARSE and as_dense for kind in kind_codes]
+        order = [i for i in self._first_order.wait().tolist() if not sparse[i] and options.compressor is None]
         dense = sorted(order)
         slots = [-1] * len(params)
         for slot, index in enumerate(dense):
@@ -123,36 +130,38 @@ class Opening:
         sizes = [p.numel() for p in params]
         if not dense:
             commit: Any = _CommitStream(options)
-            return Layout(slots, sparse, made_dense, strides, dtypes, shapes, devices, sizes, commit, told > 0, unequal)
-        tensors = [described(dtypes[i], devices[i], shapes[i], strides[i]) for i in dense]
+            return Layout(
+                slots, sparse, densified, strides, dtypes, shapes, devices, sizes, commit, flag_sum > 0, unequal
+            )
+        tensors = [describe_memory(dtypes[i], devices[i], shapes[i], strides[i]) for i in dense]
         how = (int(options.op), options.prescale, options.postscale, options.codec, first_step)
         ranks = options.process_set.wire()
-        places = [slots[i] for i in order]
-        stream = _core.Stream(options.stream_name, [names[i] for i in dense], tensors, places, how, ranks)
+        planned_order = [slots[i] for i in order]
+        stream = _core.Stream(options.stream_name, [names[i] for i in dense], tensors, planned_order, how, ranks)
         on_gpu = [devices[i] for i in dense if devices[i].type == "cuda"]
         if on_gpu:
             stream = CudaStream(stream, on_gpu[0])
-        return Layout(slots, sparse, made_dense, strides, dtypes, shapes, devices, sizes, stream, told > 0, unequal)
+        return Layout(slots, sparse, densified, strides, dtypes, shapes, devices, sizes, stream, flag_sum > 0, unequal)
 
 
 def _check_kinds(names: list[str], params: list[Tensor], options: ReducerOptions) -> None:
     for name, param in zip(names, params, strict=True):
         try:
             check_kind(param)
-            sent_as(param.dtype, options.op)
+            wire_type_of(param.dtype, options.op)
         except errors.SirtakiError as error:
             raise type(error)(f"{name}: {error}", basics.rank(), name) from None
 
 
-def _kinds(params: list[Tensor], options: ReducerOptions, flag: bool) -> Tensor:
+def _encode_facts(params: list[Tensor], options: ReducerOptions, flag: bool) -> Tensor:
     """Returns numbers whose largest over the ranks count: kinds, the steps made before, `flag`, digests, both ways."""
-    kinds = torch.zeros(len(params), dtype=torch.int64, device="cpu")
+    kind_codes = torch.zeros(len(params), dtype=torch.int64, device="cpu")
     for i, param in enumerate(params):
         if param.grad is not None:
-            kinds[i] = _SPARSE if param.grad.is_sparse else _DENSE
+            kind_codes[i] = _SPARSE if param.grad.is_sparse else _DENSE
     digests = _digests(params)
     facts = torch.tensor([options.first_step, flag], dtype=torch.int64, device="cpu")
-    return torch.cat([kinds, facts, digests, -digests])
+    return torch.cat([kind_codes, facts, digests, -digests])
 
 
 _PART = 1 << 22
@@ -184,8 +193,8 @@ def _digests(params: list[Tensor]) -> Tensor:
     return out
 
 
-def _order(count: int, arrivals: list[int]) -> Tensor:
-    seen = dict.fromkeys(arrivals)
+def _encode_order(count: int, ready_order: list[int]) -> Tensor:
+    seen = dict.fromkeys(ready_order)
     rest = [i for i in reversed(range(count)) if i not in seen]
     return torch.tensor([*seen, *rest], dtype=torch.int32, device="cpu")
 
@@ -195,7 +204,7 @@ class _CommitStream:
 
     def __init__(self, options: ReducerOptions) -> None:
         self._one = torch.zeros(1, dtype=torch.float32, device="cpu")
-        tensors = [(0, sent_as(torch.float32).code, 0, 0, (1,), (1,))]
+        tensors = [(0, wire_type_of(torch.float32).code, 0, 0, (1,), (1,))]
         how = (int(options.op), 1.0, 1.0, "none", 0)
         self._stream = _core.Stream(options.stream_name, ["step"], tensors, [0], how, options.process_set.wire())
 

@@ -17,10 +17,10 @@ from torch import Tensor
 
 from sirtaki import basics, errors
 from sirtaki.ops import ReduceOp
-from sirtaki.torch._optimizer.backward_end import gave_way, giving_way
-from sirtaki.torch._optimizer.gradient_layout import Opening, ReducerOptions
-from sirtaki.torch._optimizer.residuals import Debts
-from sirtaki.torch._optimizer.step import unequal
+from sirtaki.torch._optimizer.backward_end import interruptible_wait, was_interrupted
+from sirtaki.torch._optimizer.gradient_layout import ReducerOptions, StreamOpening
+from sirtaki.torch._optimizer.residuals import ResidualStore
+from sirtaki.torch._optimizer.step_errors import unequal_params_text
 
 #: Of the runtime's flags: the result is a step.
 _STEP = 2
@@ -34,7 +34,7 @@ class GradientStream:
         self.params = params
         self._options = options
         #: What is owed of compressed gradients.
-        self.debts = Debts(names, params, options)
+        self.residuals = ResidualStore(names, params, options)
         #: Seconds that this rank has waited for gradients so far.
         self.exposed_seconds = 0.0
         self._alone = True
@@ -46,8 +46,8 @@ class GradientStream:
         self._sizes: list[int] = []
         self._layout: Any = None
         self._stream: Any = None
-        self._opening: Opening | None = None
-        self._arrivals: list[int] = []
+        self._stream_opening: StreamOpening | None = None
+        self._ready_order: list[int] = []
 
     @property
     def stream_name(self) -> str:
@@ -93,7 +93,7 @@ class GradientStream:
         begin = time.perf_counter()
         try:
             self._stream.wait()
-            self.debts.steps += 1
+            self.residuals.steps += 1
         finally:
             self.exposed_seconds += time.perf_counter() - begin
 
@@ -102,7 +102,7 @@ class GradientStream:
         flags = self._stream.used()
         return [slot >= 0 and flags[slot] > 0 for slot in self._slots]
 
-    def corrected(self) -> set[int]:
+    def momentum_corrected(self) -> set[int]:
         """Ids of the parameters whose results are steps of SGD with momentum: see Correction."""
         if self._alone or self._stream is None or max(self._slots, default=-1) < 0:
             return set()
@@ -119,35 +119,37 @@ class GradientStream:
     def _forget_stream(self) -> None:
         if self._is_open() and basics.is_initialized():
             self._stream.close()
-        self._stream = self._opening = None
-        self.debts.closed()
+        self._stream = self._stream_opening = None
+        self.residuals.stream_closed()
 
-    def _open(self, gives_way: bool) -> None:
+    def _open(self, interruptible: bool) -> None:
         """Agrees with the other ranks on what there is to reduce. Collective. What was interrupted goes on."""
         self._stream = None
-        self.debts.closed()
+        self.residuals.stream_closed()
         begin = time.perf_counter()
         try:
-            if self._opening is None or self._opening.generation != basics.generation():
-                options = replace(self._options, first_step=self.debts.steps)
-                self._opening = Opening(self.names, self.params, options, self._arrivals, self.debts.waiting)
-            with giving_way() if gives_way else nullcontext():
-                layout = self._layout = self._opening.finish()
+            if self._stream_opening is None or self._stream_opening.generation != basics.generation():
+                options = replace(self._options, first_step=self.residuals.steps)
+                self._stream_opening = StreamOpening(
+                    self.names, self.params, options, self._ready_order, self.residuals.has_loaded_state
+                )
+            with interruptible_wait() if interruptible else nullcontext():
+                layout = self._layout = self._stream_opening.finish()
         except BaseException as error:
-            if not isinstance(error, KeyboardInterrupt) and not (gives_way and gave_way(error)):
-                self._opening = None
+            if not isinstance(error, KeyboardInterrupt) and not (interruptible and was_interrupted(error)):
+                self._stream_opening = None
             raise
         finally:
             self.exposed_seconds += time.perf_counter() - begin
-        self._opening = None
+        self._stream_opening = None
         self._slots, self._strides, self._dtypes = layout.slots, layout.strides, layout.dtypes
         self._sizes, self._stream = layout.sizes, layout.stream
         self._devices = layout.devices
         self._generation = basics.generation()
-        self.debts.opened(layout.stream, layout.slots, layout.flag)
-        self._settle_unequal(layout.unequal)
+        self.residuals.stream_opened(layout.stream, layout.slots, layout.flag)
+        self._handle_unequal_models(layout.unequal)
 
-    def _settle_unequal(self, indices: list[int]) -> None:
+    def _handle_unequal_models(self, indices: list[int]) -> None:
         """Parameters at `indices` differ between ranks; all ranks know the same."""
         how = basics.option("torch.unequal_models") if indices else "ignore"
         if how == "ignore":
@@ -161,7 +163,7 @@ class GradientStream:
             for handle in ops.start(work):
                 handle.wait()
             return
-        text = unequal(self.names[indices[0]], len(indices), len(self.params))
+        text = unequal_params_text(self.names[indices[0]], len(indices), len(self.params))
         if how == "error":
             self._forget_stream()
             raise errors.MismatchError(text, tensor=self.names[indices[0]])

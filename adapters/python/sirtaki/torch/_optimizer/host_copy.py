@@ -11,13 +11,13 @@ def on_gpu(tensor: Tensor) -> bool:
     return tensor.is_cuda
 
 
-class Mirror:
+class HostCopies:
     """Tensors of a model, and those that the runtime sees: the same on the CPU, a copy on the host elsewhere."""
 
     def __init__(self) -> None:
         self._pairs: list[tuple[Tensor, Tensor]] = []
 
-    def seen(self, tensor: Tensor) -> Tensor:
+    def add(self, tensor: Tensor) -> Tensor:
         """What the runtime works on; whoever keeps this object keeps the memory."""
         memory = tensor.detach()
         if not on_gpu(memory):
@@ -28,14 +28,14 @@ class Mirror:
         self._pairs.append((memory, copy))
         return copy
 
-    def fetch(self) -> None:
+    def copy_to_host(self) -> None:
         """Copies hold what the current streams have made of the model; waits for that."""
         for memory, copy in self._pairs:
             copy.copy_(memory, non_blocking=True)
         for device in {memory.device for memory, _ in self._pairs if memory.is_cuda}:
             torch.cuda.current_stream(device).synchronize()
 
-    def put_back(self) -> None:
+    def copy_to_device(self) -> None:
         """The model is what the copies hold, for what the current streams are given from now on."""
         with torch.no_grad():
             for memory, copy in self._pairs:

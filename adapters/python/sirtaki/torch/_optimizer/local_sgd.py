@@ -14,11 +14,11 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 
 from sirtaki import basics, errors
-from sirtaki._local_sgd import MEAN, MOST, VARIANCE, Buffer, LocalSteps, Outcome
+from sirtaki._local_sgd import MAXIMUM, MEAN, VARIANCE, Buffer, LocalSgdBase, Outcome
 from sirtaki.local_updates import LocalUpdates
 from sirtaki.ops import Description
-from sirtaki.torch._adapter import described
-from sirtaki.torch._optimizer.host_copy import Mirror
+from sirtaki.torch._adapter import describe_memory
+from sirtaki.torch._optimizer.host_copy import HostCopies
 from sirtaki.torch._optimizer.reducer import GradientReducer
 from sirtaki.torch.functions import share_state
 from sirtaki.torch.ops import Average, Max, Sum, allgather, allreduce, grouped_allreduce_
@@ -47,11 +47,11 @@ def check_local(optimizer: torch.optim.Optimizer, params: list[Tensor], sync: st
         )
 
 
-class LocalTraining(LocalSteps):
+class LocalSgd(LocalSgdBase):
     """One optimizer's local updates. Used from the thread that trains; see LocalUpdates."""
 
-    def __init__(self, optimizer: Any, reducer: GradientReducer, how: LocalUpdates, codec: str | None) -> None:
-        super().__init__(f"{reducer.stream_name}.local", how, codec, not isinstance(optimizer, torch.optim.SGD))
+    def __init__(self, optimizer: Any, reducer: GradientReducer, config: LocalUpdates, codec: str | None) -> None:
+        super().__init__(f"{reducer.stream_name}.local", config, codec, not isinstance(optimizer, torch.optim.SGD))
         self._optimizer = ref(optimizer)
         self._reducer = reducer
         self._restored: dict[str, Any] | None = None
@@ -60,7 +60,7 @@ class LocalTraining(LocalSteps):
         self._hook: Any = register_module_forward_pre_hook(self._before_call)
         #: What the runtime was told of: tensors over the memory, what they are, and how to find them again.
         self._memory: list[tuple[Tensor, str, Callable[[], Any]]] = []
-        self._mirror = Mirror()
+        self._host_copies = HostCopies()
         self._waited = 0.0
 
     # ---- what the optimizer calls ----
@@ -83,7 +83,7 @@ class LocalTraining(LocalSteps):
             return
         waited, self._waited = self._reducer.exposed_seconds - self._waited, self._reducer.exposed_seconds
         rates = [float(group["lr"]) for group in self._optimizer().param_groups if "lr" in group]
-        self._step(max(rates, default=-1.0), round(waited * 1e9), self._mirror.fetch)
+        self._step(max(rates, default=-1.0), round(waited * 1e9), self._host_copies.copy_to_host)
 
     @contextmanager
     def global_model(self) -> Iterator[None]:
@@ -169,9 +169,9 @@ class LocalTraining(LocalSteps):
         self._push()
         self._steps, self._rounds = restored["steps"], restored["rounds"]
         now = json.loads(local.stats_json())
-        self._now = (now["interval"], now["delay"], now["mode"] != "local")
+        self._mode = (now["interval"], now["delay"], now["mode"] != "local")
         self._restored = None
-        self._average_gradients(self._now[2])
+        self._average_gradients(self._mode[2])
         return None
 
     def _check_restored(self) -> None:
@@ -192,8 +192,8 @@ class LocalTraining(LocalSteps):
     def _parameters(self) -> list[tuple[str, Description]]:
         names, params = self._reducer.names, self._reducer.params
         self._memory = [(p.detach(), name, lambda p=p: p) for name, p in zip(names, params, strict=True)]
-        self._mirror = Mirror()
-        return [(name, _described(self._mirror.seen(p))) for name, p in zip(names, params, strict=True)]
+        self._host_copies = HostCopies()
+        return [(name, _described(self._host_copies.add(p))) for name, p in zip(names, params, strict=True)]
 
     def _buffers(self) -> list[Buffer]:
         """Of the models, in the order of their modules; a buffer of two modules once."""
@@ -202,7 +202,7 @@ class LocalTraining(LocalSteps):
         models = [module for module, has_some in self._called.values() if has_some]
         self._called.clear()
         modules = dict.fromkeys(module for model in models for module in model.modules())
-        for number, module in enumerate(modules if self._how.buffers == "average" else ()):
+        for number, module in enumerate(modules if self._config.buffers == "average" else ()):
             places: dict[str, int] = {}
             for name, buffer in module.named_buffers(recurse=False):
                 if id(buffer) in seen or buffer.dtype not in (torch.float32, torch.float64, torch.int64):
@@ -213,9 +213,9 @@ class LocalTraining(LocalSteps):
                 self._memory.append((buffer.detach(), name, lambda m=module, n=name: getattr(m, n, None)))
                 places[name] = len(out)
                 paired = name == "running_var" and "running_mean" in places
-                rule = VARIANCE if paired else MEAN if buffer.is_floating_point() else MOST
+                rule = VARIANCE if paired else MEAN if buffer.is_floating_point() else MAXIMUM
                 mean = places["running_mean"] if paired else -1
-                out.append((f"{number}.{name}", _described(self._mirror.seen(buffer)), rule, mean))
+                out.append((f"{number}.{name}", _described(self._host_copies.add(buffer)), rule, mean))
         return out
 
     def _check_memory(self) -> None:
@@ -231,21 +231,21 @@ class LocalTraining(LocalSteps):
 
     def _pull(self) -> None:
         self._check_memory()
-        self._mirror.fetch()
+        self._host_copies.copy_to_host()
 
     def _push(self) -> None:
-        self._mirror.put_back()
+        self._host_copies.copy_to_device()
 
-    def _memory_mark(self) -> Any:
+    def _params_version(self) -> Any:
         return sum(p._version for p in self._reducer.params)
 
     def _average_gradients(self, wanted: bool) -> None:
         self._reducer.alone = not wanted
 
-    def _take_state(self, donor: int, mine_is_void: bool) -> None:
+    def _receive_state(self, donor: int, mine_is_void: bool) -> None:
         share_state(self._optimizer(), donor, f"{self._name}.state", takes=mine_is_void)
 
-    def _forget_state(self) -> None:
+    def _reset_state(self) -> None:
         self._optimizer().state.clear()
 
     def _average_state(self) -> None:
@@ -254,7 +254,7 @@ class LocalTraining(LocalSteps):
         Where some ranks remember nothing of a parameter, or nothing that is finite, all begin anew with it.
         """
         state, params = self._optimizer().state, self._reducer.params
-        known = torch.tensor([float(_is_sound(state.get(p, {}))) for p in params], dtype=torch.float32, device="cpu")
+        known = torch.tensor([float(_is_finite(state.get(p, {}))) for p in params], dtype=torch.float32, device="cpu")
         known = allreduce(known, name=f"{self._name}.known", op=Sum)
         tensors: list[Tensor] = []
         numbers: list[tuple[dict[str, Any], str]] = []
@@ -284,10 +284,10 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def _is_sound(state: dict[str, Any]) -> bool:
+def _is_finite(state: dict[str, Any]) -> bool:
     """Something is remembered, and all of it is finite."""
     return bool(state) and all(bool(torch.isfinite(v).all()) for v in state.values() if isinstance(v, Tensor))
 
 
 def _described(memory: Tensor) -> Description:
-    return described(memory.dtype, memory.device, memory.shape, memory.stride(), memory.data_ptr())
+    return describe_memory(memory.dtype, memory.device, memory.shape, memory.stride(), memory.data_ptr())

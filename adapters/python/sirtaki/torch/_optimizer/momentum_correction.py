@@ -19,18 +19,18 @@ from torch import Tensor
 from sirtaki import errors
 from sirtaki.torch.compression import parts_of
 
-_WITHOUT = {"momentum": 0.0, "nesterov": False, "dampening": 0.0, "weight_decay": 0.0}
+_NO_MOMENTUM = {"momentum": 0.0, "nesterov": False, "dampening": 0.0, "weight_decay": 0.0}
 #: Factors travel in 1/65536.
 _ROUNDING = 1e-4
 
 
-class Correction:
+class MomentumCorrection:
     """Of one optimizer. Used from the thread that steps."""
 
     def __init__(self, text: str, factor: float, nesterov: bool) -> None:
         self._text, self._factor, self._nesterov = text, factor, nesterov
         #: Ids of the parameters whose gradients are steps in this step of the program.
-        self.corrected: Callable[[], set[int]] = set
+        self.momentum_corrected: Callable[[], set[int]] = set
 
     def check(self, optimizer: torch.optim.Optimizer) -> None:
         """Refuses optimizers whose momentum is another one. Raises InvalidArgumentError."""
@@ -61,12 +61,12 @@ class Correction:
                 f"a learning rate smaller by {1 - group['dampening']:g}"
             )
 
-    def around(self, update: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def wrap(self, update: Callable[[Any], Any]) -> Callable[[Any], Any]:
         """`update`, the optimizer's own step without hooks, for gradients some of which are steps."""
 
-        def corrected(optimizer: Any) -> None:
+        def corrected_update(optimizer: Any) -> None:
             groups = optimizer.param_groups
-            ids = self.corrected()
+            ids = self.momentum_corrected()
             steps = [self._steps_of(group, ids) for group in groups]
             params = [p for group in steps for p in group["params"]]
             if not params:
@@ -77,40 +77,40 @@ class Correction:
             try:
                 for group, of_steps in zip(groups, steps, strict=True):
                     for p in of_steps["params"]:
-                        p.grad = _nothing(optimizer, group, p)
+                        p.grad = _grad_without_step(optimizer, group, p)
                 update(optimizer)
-                _give(params, grads)
+                _set_grads(params, grads)
                 optimizer.param_groups = steps
                 update(optimizer)
             finally:
                 optimizer.param_groups = groups
-                _give(params, grads)
+                _set_grads(params, grads)
 
-        return corrected
+        return corrected_update
 
     @staticmethod
     def _steps_of(group: dict[str, Any], ids: set[int]) -> dict[str, Any]:
         """The group's steps, as a group without momentum."""
-        return {**group, **_WITHOUT, "params": [p for p in group["params"] if id(p) in ids and p.grad is not None]}
+        return {**group, **_NO_MOMENTUM, "params": [p for p in group["params"] if id(p) in ids and p.grad is not None]}
 
 
-def _give(params: Sequence[Tensor], grads: Sequence[Tensor | None]) -> None:
+def _set_grads(params: Sequence[Tensor], grads: Sequence[Tensor | None]) -> None:
     for p, grad in zip(params, grads, strict=True):
         p.grad = grad
 
 
-def _nothing(optimizer: Any, group: dict[str, Any], param: Tensor) -> Tensor | None:
+def _grad_without_step(optimizer: Any, group: dict[str, Any], param: Tensor) -> Tensor | None:
     """The gradient with which SGD applies weight decay and goes on with a momentum from before; None: there is none."""
     moves = optimizer.state.get(param, {}).get("momentum_buffer") is not None
     return torch.zeros_like(param) if moves or group["weight_decay"] != 0 else None
 
 
-def correction_of(text: str) -> Correction | None:
+def correction_of(text: str) -> MomentumCorrection | None:
     """What a choice of compression asks for; None: no codec of it corrects momentum."""
     wanted: set[tuple[float, bool]] = set()
     for rule in text.split(";"):
         _, settings = parts_of(rule)
-        factor = _part(settings.get("momentum", "0"))
+        factor = _parse_factor(settings.get("momentum", "0"))
         if factor != 0:
             wanted.add((factor, settings.get("nesterov", "off").lower() in ("on", "true", "yes", "1")))
     if len(wanted) > 1:
@@ -118,10 +118,10 @@ def correction_of(text: str) -> Correction | None:
             f'compression "{text}" corrects momenta of {" and ".join(f"{f:g}" for f, _ in sorted(wanted))}, and an '
             "optimizer has one: give all rules the same momentum and nesterov"
         )
-    return Correction(text, *wanted.pop()) if wanted else None
+    return MomentumCorrection(text, *wanted.pop()) if wanted else None
 
 
-def _part(text: str) -> float:
+def _parse_factor(text: str) -> float:
     """As the runtime reads it; what it refuses counts as 0."""
     well_formed = re.fullmatch(r"([0-9]+\.?[0-9]*|\.[0-9]+)(%?)", text)
     return 0.0 if well_formed is None else float(well_formed[1]) / (100 if well_formed[2] else 1)

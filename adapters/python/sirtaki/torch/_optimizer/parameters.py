@@ -29,7 +29,7 @@ class StreamNames:
 stream_names = StreamNames()
 
 
-def refuse_parts(names: list[str], params: list[Tensor]) -> None:
+def refuse_sharded(names: list[str], params: list[Tensor]) -> None:
     """Refuses parameters of which a rank has a part. Raises UnsupportedError."""
     for name, param in zip(names, params, strict=True):
         if hasattr(param, "_local_tensor") or getattr(param, "_fsdp_flattened", False):
@@ -40,7 +40,7 @@ def refuse_parts(names: list[str], params: list[Tensor]) -> None:
             )
 
 
-def named(
+def named_params(
     optimizer: torch.optim.Optimizer, named_parameters: Iterable[tuple[str, Tensor]] | None
 ) -> tuple[list[str], list[Tensor], dict[Tensor, str]]:
     """Names and parameters that need gradients, in the order of the names given, else of the groups; names of all."""
@@ -65,5 +65,5 @@ def named(
     every = list(reversed(unique.values()))
     ordered = [(name, p) for name, p in every if p.requires_grad]
     names, params = [name for name, _ in ordered], [p for _, p in ordered]
-    refuse_parts(names, params)
+    refuse_sharded(names, params)
     return names, params, {p: name for name, p in every}

@@ -19,24 +19,22 @@ from torch import Tensor
 
 from sirtaki import basics, errors
 from sirtaki.ops import ReduceOp
-from sirtaki.torch._optimizer.backward_end import gave_way, giving_way, join_backward
+from sirtaki.torch._optimizer.backward_end import call_at_backward_end, interruptible_wait, was_interrupted
 from sirtaki.torch._optimizer.gradient_layout import ReducerOptions
 from sirtaki.torch._optimizer.gradient_stream import GradientStream
-from sirtaki.torch._optimizer.step import (
+from sirtaki.torch._optimizer.step import Deferred, StepBuffers, start_gather
+from sirtaki.torch._optimizer.step_errors import (
     SUPERSEDED,
-    Deferred,
-    StepMemory,
-    changed,
-    edited,
-    join_too_early,
-    late,
-    stale,
-    start_gather,
-    stray,
-    too_often,
+    changed_param_text,
+    early_join_text,
+    edited_grad_text,
+    extra_backward_text,
+    late_gradients_text,
+    stale_param_text,
+    uncombined_grad_text,
 )
 from sirtaki.torch._optimizer.user_compressor import Packed, exchange, pack
-from sirtaki.torch._param_ownership import claims
+from sirtaki.torch._param_ownership import param_owners
 
 _HANDED_OVER, _STALE = 1, 2
 
@@ -60,20 +58,20 @@ class GradientReducer(GradientStream):
         self.passes_per_step = 1
         #: This rank makes its steps by itself: nothing is sent.
         self.alone = False
-        self._held = 0
+        self._no_sync_depth = 0
         self._known = {id(p) for p in params}
         self._superseded = False
         #: Other ranks' backward does not reach these parameters: with sync="backward", too, step() waits.
         self._late = False
         self._reset()
-        claims.claim(self, params)
+        param_owners.claim(self, params)
         self._hooks = [self._hook(i) for i in range(len(params))]
 
     # ---- what the optimizer calls ----
 
-    def hold(self, held: bool) -> None:
+    def set_no_sync(self, entered: bool) -> None:
         """Between hold(True) and hold(False) backward only accumulates on this rank."""
-        self._held += 1 if held else -1
+        self._no_sync_depth += 1 if entered else -1
 
     def check_add(self) -> None:
         """Before add(): refuses while there are gradients that are not applied."""
@@ -86,7 +84,7 @@ class GradientReducer(GradientStream):
         """One more parameter, from the next step on."""
         self.names.append(name)
         self.params.append(param)
-        claims.claim(self, [param])
+        param_owners.claim(self, [param])
         self._known.add(id(param))
         self._hooks.append(self._hook(len(self.params) - 1))
         self._forget_stream()
@@ -97,7 +95,7 @@ class GradientReducer(GradientStream):
         self.unhook()
         if self.local is not None:
             self.local.close()
-        claims.release(self)
+        param_owners.release(self)
         self._forget_stream()
         self._reset()
 
@@ -112,7 +110,7 @@ class GradientReducer(GradientStream):
         # What a session that has ended left behind is void.
         with suppress(errors.NotInitializedError):
             if self.deferred is not None:
-                self.deferred.complete()
+                self.deferred.finish_updates()
         # Gradients of a step that another rank has given up are not needed here either.
         with suppress(errors.NotInitializedError, errors.AbortedError):
             if self._phase is _Phase.IN_FLIGHT:
@@ -125,7 +123,7 @@ class GradientReducer(GradientStream):
     def check_join(self) -> None:
         """See Owner. Where a stream is open, the runtime refuses it."""
         if self._phase is _Phase.ENDED:
-            raise errors.InvalidArgumentError(join_too_early(basics.rank()))
+            raise errors.InvalidArgumentError(early_join_text(basics.rank()))
 
     def check_step(self, groups: Sequence[dict[str, Any]]) -> None:
         """Refuses gradients that the optimizer would apply and nobody combines."""
@@ -134,7 +132,7 @@ class GradientReducer(GradientStream):
         known = self._known
         strays = [p for group in groups for p in group["params"] if id(p) not in known and p.grad is not None]
         if strays:
-            raise RuntimeError(stray(groups, strays[0]))
+            raise RuntimeError(uncombined_grad_text(groups, strays[0]))
 
     @property
     def reduced(self) -> bool:
@@ -151,18 +149,18 @@ class GradientReducer(GradientStream):
                 "backward() ended with an exception, so there are no gradients to apply; call zero_grad() and run "
                 "backward() again"
             )
-        self._combine(gives_way=False)
+        self._combine(interruptible=False)
 
-    def _combine(self, gives_way: bool) -> None:
+    def _combine(self, interruptible: bool) -> None:
         if self._phase is not _Phase.IN_FLIGHT:
-            self._finish(gives_way)
-        self._wait(gives_way)
+            self._finish(interruptible)
+        self._wait(interruptible)
 
     def stepped(self) -> None:
         """The optimizer has applied the gradients."""
         self._reset()
 
-    def defer(self) -> StepMemory | None:
+    def defer(self) -> StepBuffers | None:
         """Commits the step without waiting for it and gives its memory away, until end_deferred().
 
         None: the gradients are combined already, because some are sparse, they were before, or this rank is alone.
@@ -170,10 +168,10 @@ class GradientReducer(GradientStream):
         if self._phase in (_Phase.IDLE, _Phase.ENDED) or (self._phase is _Phase.FILLING and not self._backward_open):
             self._finish()
         travels = self._phase is _Phase.IN_FLIGHT and not self._alone
-        if not travels or self._sparse or any(self._layout.made_dense) or self._edited():
+        if not travels or self._sparse or any(self._layout.densified) or self._edited():
             self.synchronize()
             return None
-        memory = StepMemory(self._grads, self._versions, self._wires)
+        memory = StepBuffers(self._grads, self._versions, self._send_buffers)
         self._reset()
         return memory
 
@@ -210,11 +208,11 @@ class GradientReducer(GradientStream):
     def give_up(self, why: str = "") -> None:
         """Makes the unfinished step void on all ranks; the others get AbortedError with `why`."""
         # The runtime uses the memory until abort() has returned.
-        borrowed = (self._grads, self._wires)
+        in_use = (self._grads, self._send_buffers)
         self._reset()
         if self._is_open() and basics.is_initialized():
             self._stream.abort(why or f"backward() failed on rank {basics.rank()}")
-        del borrowed
+        del in_use
 
     # ---- hooks ----
 
@@ -245,33 +243,33 @@ class GradientReducer(GradientStream):
             self._begin_backward(index)
         if self._submitted[index] == _STALE:
             self.deferred.abandon()
-            raise RuntimeError(stale(self.names[index]))
-        if self._held or self._passes < self.passes_per_step or self._alone:
+            raise RuntimeError(stale_param_text(self.names[index]))
+        if self._no_sync_depth or self._passes < self.passes_per_step or self._alone:
             return
         if not self._is_open():
-            self._arrivals.append(index)
+            self._ready_order.append(index)
             return
         self._ready = self._stream.ready
         self._hand_over(index)
 
     def _begin_backward(self, index: int) -> None:
         if self.in_flight:
-            raise RuntimeError(too_often(self.names[index], self.passes_per_step))
+            raise RuntimeError(extra_backward_text(self.names[index], self.passes_per_step))
         if self.deferred is not None:
             self.deferred.before_backward()
         if self._phase is _Phase.REDUCED:
             if self._options.op is not ReduceOp.AVERAGE:
-                raise RuntimeError(too_often(self.names[index], self.passes_per_step))
+                raise RuntimeError(extra_backward_text(self.names[index], self.passes_per_step))
             self._reset()
         self._backward_open = True
-        join_backward(self)
+        call_at_backward_end(self)
         self._alone = self.alone or self._options.size == 1
-        if self._held:
+        if self._no_sync_depth:
             return
         self._phase = _Phase.FILLING
         self._passes += 1
         if self._passes > self.passes_per_step:
-            raise RuntimeError(too_often(self.names[index], self.passes_per_step))
+            raise RuntimeError(extra_backward_text(self.names[index], self.passes_per_step))
 
     # ---- the end of a backward: see Member ----
 
@@ -281,7 +279,7 @@ class GradientReducer(GradientStream):
         self._ready = None
         if self.deferred is not None:
             self._complete_deferred()
-        if self._phase is not _Phase.FILLING or self._held or self._passes < self.passes_per_step:
+        if self._phase is not _Phase.FILLING or self._no_sync_depth or self._passes < self.passes_per_step:
             return
         if self._alone or self._is_open():
             self._finish()
@@ -292,17 +290,17 @@ class GradientReducer(GradientStream):
             if param.grad is not None:
                 self._grads[index], self._versions[index] = param.grad, param.grad._version
 
-    def wait_in_backward(self) -> None:
+    def wait_at_backward_end(self) -> None:
         """See Member."""
         if self._options.sync != "backward" or self._late or not self.in_flight:
             return
         try:
-            self._combine(gives_way=claims.several())
+            self._combine(interruptible=param_owners.has_several())
         except BaseException as error:
-            if not gave_way(error):
+            if not was_interrupted(error):
                 raise
             self._late = True
-            warnings.warn(late(self.names[0]), stacklevel=2)
+            warnings.warn(late_gradients_text(self.names[0]), stacklevel=2)
 
     def fail_backward(self, why: str) -> None:
         """See Member."""
@@ -313,7 +311,7 @@ class GradientReducer(GradientStream):
         for index, state in enumerate(self._submitted):
             if state == _STALE:
                 self._submitted[index] = 0
-        self.deferred.complete()
+        self.deferred.finish_updates()
 
     # ---- one step ----
 
@@ -321,12 +319,12 @@ class GradientReducer(GradientStream):
         self._phase = _Phase.IDLE
         self._passes = 0
         #: The program has called synchronize() itself.
-        self.told_by_program = False
+        self.synchronized_by_program = False
         self._backward_open = False
-        self._touched: list[str] = []  # gradients that were changed before they could be handed over
+        self._edited_early: list[str] = []  # gradients that were changed before they could be handed over
         self._forget_memory()
         self._sparse: list[int] = []  # handed over in this step
-        self._arrivals = []
+        self._ready_order = []
 
     def _forget_memory(self) -> None:
         count = len(self.params)
@@ -336,10 +334,10 @@ class GradientReducer(GradientStream):
         self._grads: list[Tensor | None] = [None] * count
         self._versions = [0] * count
         #: Memory that travels instead of the gradient's own: another layout, or zeros where there is no gradient.
-        self._wires: dict[int, Tensor] = {}
+        self._send_buffers: dict[int, Tensor] = {}
         self._packed: dict[int, Packed] = {}
 
-    def _finish(self, gives_way: bool = False) -> None:
+    def _finish(self, interruptible: bool = False) -> None:
         """Hands over what the hooks have not, and tells the runtime that the step is complete."""
         if self._superseded:
             raise RuntimeError(SUPERSEDED)
@@ -349,16 +347,16 @@ class GradientReducer(GradientStream):
         self._alone = self.alone or self._options.size == 1
         if not self._alone and not self._is_open():
             try:
-                self._open(gives_way)
+                self._open(interruptible)
             except BaseException as error:
-                if not (gives_way and gave_way(error)):
+                if not (interruptible and was_interrupted(error)):
                     self._reset()
                 raise
         if self._phase is _Phase.ENDED:
-            self._touched, self._grads = self._edited(), [None] * len(self.params)
+            self._edited_early, self._grads = self._edited(), [None] * len(self.params)
         self._phase = _Phase.IN_FLIGHT
         if self._alone:
-            self.debts.settle_alone()
+            self.residuals.add_to_gradients()
             return
         begin = time.perf_counter()
         try:
@@ -374,28 +372,28 @@ class GradientReducer(GradientStream):
 
     def _hand_over(self, index: int) -> None:
         if self._submitted[index]:
-            raise RuntimeError(too_often(self.names[index], self.passes_per_step))
+            raise RuntimeError(extra_backward_text(self.names[index], self.passes_per_step))
         self._submitted[index] = _HANDED_OVER
         if self._layout.sparse[index]:
             self._sparse.append(index)
             return
-        if not self._layout.fits(index, self.params[index]):
+        if not self._layout.matches(index, self.params[index]):
             self._refuse_change(index)
         grad = self._dense(index)
         if self._slots[index] < 0:
             self._packed[index] = pack(self.params[index], self.names[index], self._options.compressor)
             return
-        wire = self._layout.wire(index, grad)
+        send_buffer = self._layout.send_buffer(index, grad)
         if grad is not None:
             self._grads[index], self._versions[index] = grad, grad._version
-        if wire is not grad:
-            self._wires[index] = wire
-        self._stream.ready(self._slots[index], wire.data_ptr(), grad is None)
+        if send_buffer is not grad:
+            self._send_buffers[index] = send_buffer
+        self._stream.ready(self._slots[index], send_buffer.data_ptr(), grad is None)
 
     def _refuse_change(self, index: int) -> None:
         param, agreed = self.params[index], self._layout
         before = (agreed.shapes[index], agreed.dtypes[index], agreed.devices[index])
-        text = changed(self.names[index], before, (param.shape, param.dtype, param.device))
+        text = changed_param_text(self.names[index], before, (param.shape, param.dtype, param.device))
         self.give_up(text)
         raise RuntimeError(text)
 
@@ -408,15 +406,15 @@ class GradientReducer(GradientStream):
                 f"{self.names[index]} has a sparse gradient now and had none in the first step; pass "
                 "sparse_as_dense=True to DistributedOptimizer"
             )
-        self._layout.made_dense[index] = True
+        self._layout.densified[index] = True
         param.grad = param.grad.to_dense()
         return param.grad
 
-    def _make_sparse(self) -> None:
+    def _restore_sparse(self) -> None:
         """Gradients that travelled as dense memory reach the optimizer as what they were: rows."""
         if not self._options.sparse_as_dense:
             return
-        for param, wanted in zip(self.params, self._layout.made_dense, strict=True):
+        for param, wanted in zip(self.params, self._layout.densified, strict=True):
             if wanted and param.grad is not None and not param.grad.is_sparse:
                 param.grad = param.grad.to_sparse(1)
 
@@ -432,19 +430,19 @@ class GradientReducer(GradientStream):
             if total._nnz() > 0 or self.params[index].grad is not None:
                 self.params[index].grad = total
 
-    def _wait(self, gives_way: bool = False) -> None:
+    def _wait(self, interruptible: bool = False) -> None:
         if self._alone:
             self._phase = _Phase.REDUCED
             return
         begin = time.perf_counter()
         try:
-            with giving_way() if gives_way else nullcontext():
+            with interruptible_wait() if interruptible else nullcontext():
                 self._stream.wait()
             self._combine_by_name()
         except KeyboardInterrupt:
             raise
         except BaseException as error:
-            if gives_way and gave_way(error):
+            if interruptible and was_interrupted(error):
                 raise
             if not self.skips(error):
                 self._reset()
@@ -453,7 +451,7 @@ class GradientReducer(GradientStream):
             for param in self.params:
                 param.grad = None
         else:
-            self.debts.steps += 1
+            self.residuals.steps += 1
             self._take_results()
         finally:
             self.exposed_seconds += time.perf_counter() - begin
@@ -464,22 +462,22 @@ class GradientReducer(GradientStream):
     def _take_results(self) -> None:
         touched = self._edited() if self._late or self._options.sync != "backward" else []
         used: list[bool] | None = None
-        for index, wire in self._wires.items():
+        for index, send_buffer in self._send_buffers.items():
             grad = self._grads[index]
             if grad is not None:
-                grad.copy_(wire)
+                grad.copy_(send_buffer)
                 continue
             used = self.used() if used is None else used
             if used[index]:
-                self.params[index].grad = wire
+                self.params[index].grad = send_buffer
         if touched:
             self._reset()
-            raise RuntimeError(edited(touched[0]))
-        self._make_sparse()
+            raise RuntimeError(edited_grad_text(touched[0]))
+        self._restore_sparse()
 
     def _edited(self) -> list[str]:
         """Names of gradients that the program has changed since backward."""
-        return self._touched + [
+        return self._edited_early + [
             self.names[index]
             for index, grad in enumerate(self._grads)
             if grad is not None and (self.params[index].grad is not grad or grad._version != self._versions[index])

@@ -20,23 +20,23 @@ from sirtaki import errors
 from sirtaki.compression import option_text
 from sirtaki.errors import require
 from sirtaki.ops import ReduceOp
-from sirtaki.torch._adapter import reals
+from sirtaki.torch._adapter import real_count
 from sirtaki.torch._optimizer.gradient_layout import ReducerOptions
 
 #: In the state_dict of an optimizer.
 KEY = "sirtaki"
 #: As the rank of a state: the sum of all ranks.
 ALL = -1
-_NOTHING = -2
+_NO_CHECKPOINT = -2
 #: Of what codecs can take: float32, and pairs of them.
-_LOSSY = (torch.float32, torch.complex64)
+_COMPRESSIBLE_DTYPES = (torch.float32, torch.complex64)
 #: Codecs that leave nothing.
-_LOSSLESS = ("none", "fp16", "bf16")
+_CODECS_WITHOUT_RESIDUAL = ("none", "fp16", "bf16")
 
 _log = logging.getLogger("sirtaki")
 
 
-class Debts:
+class ResidualStore:
     """Of one optimizer. Used from the thread that steps."""
 
     def __init__(self, names: list[str], params: list[Tensor], options: ReducerOptions) -> None:
@@ -51,17 +51,17 @@ class Debts:
     # ---- the stream ----
 
     @property
-    def waiting(self) -> bool:
+    def has_loaded_state(self) -> bool:
         """True when a checkpoint was loaded that the runtime has not got yet."""
         return self._loaded is not None
 
-    def opened(self, stream: Any, slots: list[int], shared: bool) -> None:
-        """The stream is open, and no gradient handed over. Collective where `shared`: some rank is `waiting`."""
+    def stream_opened(self, stream: Any, slots: list[int], shared: bool) -> None:
+        """The stream is open, and no gradient handed over. Collective if `shared`: some rank has loaded a state."""
         self._stream, self._slots = stream, slots
         if shared:
-            self._share()
+            self._redistribute()
 
-    def closed(self) -> None:
+    def stream_closed(self) -> None:
         """The stream is gone, with what was owed."""
         self._stream = None
 
@@ -75,24 +75,24 @@ class Debts:
             self._stream.report_loss(loss)
 
     @property
-    def possible(self) -> bool:
+    def may_hold_residual(self) -> bool:
         """This rank owes something, or will."""
-        return any(row["owed_norm"] > 0 or row["codec"] not in _LOSSLESS for row in self.report())
+        return any(row["owed_norm"] > 0 or row["codec"] not in _CODECS_WITHOUT_RESIDUAL for row in self.report())
 
     @property
-    def compressing(self) -> bool:
+    def codec_leaves_residual(self) -> bool:
         """Some codec is chosen that may leave something, now or from the first step on."""
         text = option_text() if self._options.codec is None else self._options.codec
-        return self._options.compressor is None and text not in _LOSSLESS
+        return self._options.compressor is None and text not in _CODECS_WITHOUT_RESIDUAL
 
-    def _owing(self, report: list[dict[str, Any]]) -> list[int]:
+    def _with_residual(self, report: list[dict[str, Any]]) -> list[int]:
         """Parameters of which this rank owes something."""
         return self._indices({row["name"] for row in report if row["owed_norm"] > 0})
 
-    def _owed_by_any(self) -> list[int]:
+    def _with_residual_on_any_rank(self) -> list[int]:
         """The same of all ranks together. Collective."""
         flags = torch.zeros(len(self._names), dtype=torch.uint8, device="cpu")
-        flags[self._owing(self.report())] = 1
+        flags[self._with_residual(self.report())] = 1
         work = self._ops.allreduce(flags, f"{self._options.stream_name}.owing", ReduceOp.MAX, (1.0, 1.0), in_place=True)
         return self._ops.start([work])[0].wait().nonzero().flatten().tolist()
 
@@ -103,16 +103,18 @@ class Debts:
         if self._loaded is not None:
             return self._loaded
         report = self.report()
-        owed = {self._names[i]: self._residual(i) for i in self._owing(report)}
-        memory = self._memory(report)
+        owed = {self._names[i]: self._residual(i) for i in self._with_residual(report)}
+        memory = self._codec_state(report)
         if not owed and not memory:
             return None
-        rank, size = self._here()
+        rank, size = self._rank_and_size()
         return {"rank": rank, "size": size, "steps": self.steps, "owed": owed, "memory": memory}
 
     def gather(self) -> dict[str, Any] | None:
         """The residuals of all ranks, summed. Collective."""
-        totals = self._sum({i: self._residual(i) for i in self._owed_by_any()}) if self._stream is not None else {}
+        if self._stream is None:
+            return None
+        totals = self._sum({i: self._residual(i) for i in self._with_residual_on_any_rank()})
         owed = {self._names[i]: total for i, total in totals.items()}
         return {"rank": ALL, "size": self._options.size, "steps": self.steps, "owed": owed} if owed else None
 
@@ -124,55 +126,58 @@ class Debts:
         if self._stream is None:
             self._loaded = state
             return
-        if state is not None and state["rank"] != ALL and (state["rank"], state["size"]) != self._here():
-            rank, size = self._here()
+        if state is not None and state["rank"] != ALL and (state["rank"], state["size"]) != self._rank_and_size():
+            rank, size = self._rank_and_size()
             raise errors.InvalidArgumentError(
-                f"{_whose(state)} cannot be loaded by rank {rank} of {size} after the first step: load the checkpoint "
-                "before it, or into a new optimizer, or write it with gather_state()"
+                f"{_origin_text(state)} cannot be loaded by rank {rank} of {size} after the first step: load the "
+                "checkpoint before it, or into a new optimizer, or write it with gather_state()"
             )
-        own = state is not None and (state["rank"], state["size"]) == self._here()
-        self._set({} if state is None else self._share_of(state))
-        self._set_memory(state.get("memory", {}) if own else {})
+        own = state is not None and (state["rank"], state["size"]) == self._rank_and_size()
+        self._set_residuals({} if state is None else self._part_of(state))
+        self._load_codec_state(state.get("memory", {}) if own else {})
 
     def _check(self, state: dict[str, Any]) -> None:
         well_formed = isinstance(state, dict) and {"rank", "size", "owed"} <= state.keys()
         require(well_formed, f"the checkpoint's '{KEY}' is not what state_dict() or gather_state() gave")
         shapes = {name: p.shape for name, p in zip(self._names, self._params, strict=True)}
         for name, value in state["owed"].items():
-            require(name in shapes, f"{_whose(state)} has residuals of {name}, which is no parameter of this optimizer")
+            require(
+                name in shapes,
+                f"{_origin_text(state)} has residuals of {name}, which is no parameter of this optimizer",
+            )
             same = value.shape == shapes[name]
-            require(same, f"{_whose(state)}: {name} is {list(value.shape)} there and {list(shapes[name])} here")
+            require(same, f"{_origin_text(state)}: {name} is {list(value.shape)} there and {list(shapes[name])} here")
 
-    def _share(self) -> None:
+    def _redistribute(self) -> None:
         """Every rank has read the same or another checkpoint, or none; all agree on what is owed."""
         state, self._loaded = self._loaded, None
-        here = [_NOTHING, 0] if state is None else [state["rank"], state["size"]]
+        here = [_NO_CHECKPOINT, 0] if state is None else [state["rank"], state["size"]]
         mine = torch.tensor([here], dtype=torch.int64, device="cpu")
         work = self._ops.allgather(mine, f"{self._options.stream_name}.checkpoints")
         held = [tuple(row) for row in self._ops.start([work])[0].wait().tolist()]
         if held == [(rank, self._options.size) for rank in range(self._options.size)]:
             assert state is not None
-            self._set(state["owed"])
-            self._set_memory(state.get("memory", {}))
+            self._set_residuals(state["owed"])
+            self._load_codec_state(state.get("memory", {}))
             return
-        sizes = sorted({size for rank, size in held if rank != _NOTHING})
+        sizes = sorted({size for rank, size in held if rank != _NO_CHECKPOINT})
         require(len(sizes) == 1, f"checkpoints of {' and '.join(map(str, sizes))} ranks were loaded together; load one")
         # Each debt once, from the first rank that has it; the sum of all counts alone.
-        wanted = [ALL] if (ALL, sizes[0]) in held else sorted({rank for rank, _ in held if rank != _NOTHING})
+        wanted = [ALL] if (ALL, sizes[0]) in held else sorted({rank for rank, _ in held if rank != _NO_CHECKPOINT})
         mine_counts = state is not None and any(held.index((rank, sizes[0])) == self._options.rank for rank in wanted)
         known = state["owed"] if state is not None and mine_counts else {}
-        totals = self._sum({i: self._laid_out(i, known.get(self._names[i])) for i in self._dense()})
+        totals = self._sum({i: self._in_param_layout(i, known.get(self._names[i])) for i in self._compressible()})
         parts = sizes[0] if self._options.mean else self._options.size
-        self._set({self._names[i]: total / parts for i, total in totals.items()})
+        self._set_residuals({self._names[i]: total / parts for i, total in totals.items()})
         if self._options.rank == 0:
-            _log.warning("%s", _told(sizes[0], wanted))
+            _log.warning("%s", _redistribution_text(sizes[0], wanted))
 
-    def settle_alone(self) -> None:
+    def add_to_gradients(self) -> None:
         """One rank alone sends nothing: what a checkpoint says is owed is added to its gradients."""
         state, self._loaded = self._loaded, None
         if state is None:
             return
-        owed = self._share_of(state)
+        owed = self._part_of(state)
         for name, param in zip(self._names, self._params, strict=True):
             if name in owed:
                 value = owed[name].to(param.dtype)
@@ -183,17 +188,17 @@ class Debts:
                 else:
                     param.grad.add_(value)
         if state["size"] != 1:
-            _log.warning("%s", _told(state["size"], [state["rank"]]))
+            _log.warning("%s", _redistribution_text(state["size"], [state["rank"]]))
 
     # ---- the end ----
 
-    def take_mean(self) -> dict[int, Tensor]:
+    def drain_mean(self) -> dict[int, Tensor]:
         """What the model has still to be given, by index of the parameters; nothing is owed any more. Collective."""
         if self._stream is None:
             return {}
-        owed = {i: self._residual(i) for i in self._owed_by_any()}
+        owed = {i: self._residual(i) for i in self._with_residual_on_any_rank()}
         results = self._combine(owed, self._options.op, self._options.postscale)
-        self._set({})
+        self._set_residuals({})
         return {i: mean.to(self._params[i].device) for i, mean in results.items()}
 
     # ---- helpers ----
@@ -201,24 +206,24 @@ class Debts:
     def _residual(self, index: int) -> Tensor:
         """On the CPU, wherever the parameter is."""
         out = torch.empty_like(self._params[index].detach(), device="cpu")
-        self._stream.residual(self._slots[index], out.data_ptr(), reals(out))
+        self._stream.residual(self._slots[index], out.data_ptr(), real_count(out))
         return out
 
-    def _laid_out(self, index: int, value: Tensor | None) -> Tensor:
+    def _in_param_layout(self, index: int, value: Tensor | None) -> Tensor:
         """A copy in the memory order of the parameter; None: zeros."""
         zeros = torch.zeros_like(self._params[index].detach(), device="cpu")
         return zeros if value is None else zeros.copy_(value)
 
-    def _set(self, owed: dict[str, Tensor]) -> None:
+    def _set_residuals(self, owed: dict[str, Tensor]) -> None:
         """Of tensors that are not compressed, what is owed goes with the next gradient."""
-        owing = set(self._owing(self.report()))
-        for i in self._dense():
+        with_residual = set(self._with_residual(self.report()))
+        for i in self._compressible():
             value = owed.get(self._names[i])
-            if value is not None or i in owing:
-                given = self._laid_out(i, value)
-                self._stream.set_residual(self._slots[i], given.data_ptr(), reals(given))
+            if value is not None or i in with_residual:
+                given = self._in_param_layout(i, value)
+                self._stream.set_residual(self._slots[i], given.data_ptr(), real_count(given))
 
-    def _memory(self, report: list[dict[str, Any]]) -> dict[str, tuple[list[int], Tensor]]:
+    def _codec_state(self, report: list[dict[str, Any]]) -> dict[str, tuple[list[int], Tensor]]:
         """What codecs remember beside residuals, with the order of the elements."""
         found = {}
         for i in self._compressed(report):
@@ -227,10 +232,10 @@ class Debts:
                 found[self._names[i]] = (self._order(i), torch.frombuffer(bytearray(blob), dtype=torch.uint8))
         return found
 
-    def _set_memory(self, memory: dict[str, tuple[list[int], Tensor]]) -> None:
+    def _load_codec_state(self, memory: dict[str, tuple[list[int], Tensor]]) -> None:
         """What codecs of other tensors remember is forgotten, and so is that of elements in another order."""
         compressed = set(self._compressed(self.report()))
-        for i in self._dense():
+        for i in self._compressible():
             order, blob = memory.get(self._names[i], ([], None))
             given = b"" if blob is None or order != self._order(i) else blob.numpy().tobytes()
             if given or i in compressed:
@@ -240,13 +245,13 @@ class Debts:
         return list(torch.empty_like(self._params[index].detach(), device="meta").stride())
 
     def _compressed(self, report: list[dict[str, Any]]) -> list[int]:
-        return self._indices({row["name"] for row in report if row["codec"] not in _LOSSLESS})
+        return self._indices({row["name"] for row in report if row["codec"] not in _CODECS_WITHOUT_RESIDUAL})
 
     def _indices(self, names: set[str]) -> list[int]:
         return [i for i, name in enumerate(self._names) if name in names]
 
-    def _dense(self) -> list[int]:
-        return [i for i, slot in enumerate(self._slots) if slot >= 0 and self._params[i].dtype in _LOSSY]
+    def _compressible(self) -> list[int]:
+        return [i for i, slot in enumerate(self._slots) if slot >= 0 and self._params[i].dtype in _COMPRESSIBLE_DTYPES]
 
     def _sum(self, values: dict[int, Tensor]) -> dict[int, Tensor]:
         return self._combine(values, ReduceOp.SUM, 1.0)
@@ -260,23 +265,23 @@ class Debts:
         handles = self._ops.start(work) if work else []
         return {i: handle.wait() for i, handle in zip(values, handles, strict=True)}
 
-    def _here(self) -> tuple[int, int]:
+    def _rank_and_size(self) -> tuple[int, int]:
         return self._options.rank, self._options.size
 
-    def _share_of(self, state: dict[str, Any]) -> dict[str, Tensor]:
+    def _part_of(self, state: dict[str, Any]) -> dict[str, Tensor]:
         """What each rank takes of it, where no other rank tells more."""
-        if (state["rank"], state["size"]) == self._here():
+        if (state["rank"], state["size"]) == self._rank_and_size():
             return state["owed"]
         parts = state["size"] if self._options.mean else self._options.size
         return {name: value / parts for name, value in state["owed"].items()}
 
 
-def _whose(state: dict[str, Any]) -> str:
+def _origin_text(state: dict[str, Any]) -> str:
     who = "all ranks" if state["rank"] == ALL else f"rank {state['rank']}"
     return f"a checkpoint of {who} of {state['size']}"
 
 
-def _told(size: int, ranks: list[int]) -> str:
+def _redistribution_text(size: int, ranks: list[int]) -> str:
     text = (
         f"residuals of a run with {size} ranks: every rank takes the same share of what they owed together, and "
         "momenta and thresholds of codecs begin anew"

@@ -15,9 +15,9 @@ from torch import Tensor
 
 from sirtaki import errors
 from sirtaki.ops import ReduceOp
-from sirtaki.torch._adapter import check_kind, sent_as
+from sirtaki.torch._adapter import check_kind, wire_type_of
 from sirtaki.torch._optimizer.gradient_layout import ReducerOptions
-from sirtaki.torch._optimizer.step import edited
+from sirtaki.torch._optimizer.step_errors import edited_grad_text
 
 
 class Packed(NamedTuple):
@@ -42,7 +42,7 @@ def pack(param: Tensor, name: str, compressor: Any) -> Packed:
     payload, context = made
     try:
         check_kind(payload)
-        sent_as(payload.dtype, ReduceOp.SUM)
+        wire_type_of(payload.dtype, ReduceOp.SUM)
     except errors.SirtakiError as error:
         raise type(error)(f"{_name(compressor)}.compress() of {name}: {error}") from None
     return Packed(grad, 0 if grad is None else grad._version, payload, context)
@@ -67,7 +67,7 @@ def exchange(
         for i, flag, result in zip(order, flags, results, strict=True):
             own = packed[i]
             if own.grad is not None and (params[i].grad is not own.grad or own.grad._version != own.version):
-                raise RuntimeError(edited(names[i]))
+                raise RuntimeError(edited_grad_text(names[i]))
             if flag:
                 _write(params[i], names[i], own, options.compressor.decompress(result, own.context))
 

@@ -45,7 +45,7 @@ def seconds(timeout: timedelta) -> float:
     return min(timeout.total_seconds(), threading.TIMEOUT_MAX / 2)
 
 
-def untraced(cls: _Class) -> _Class:
+def no_compile(cls: _Class) -> _Class:
     """Keeps torch.compile out of the public methods of a class, which it would take apart; they run between graphs."""
     for name, method in list(vars(cls).items()):
         # Aliases for C++ have names that begin with an underscore.
@@ -54,7 +54,7 @@ def untraced(cls: _Class) -> _Class:
     return cls
 
 
-def one(tensors: Tensor | Sequence[Tensor], what: str) -> Tensor:
+def single(tensors: Tensor | Sequence[Tensor], what: str) -> Tensor:
     """The tensor in torch's list of those of each of a process's devices."""
     if isinstance(tensors, Tensor):
         return tensors
@@ -62,7 +62,7 @@ def one(tensors: Tensor | Sequence[Tensor], what: str) -> Tensor:
     return tensors[0]
 
 
-def need_host(what: str, tensors: Iterable[Any]) -> None:
+def require_host_memory(what: str, tensors: Iterable[Any]) -> None:
     """Raises UnsupportedError where one is in memory of a GPU."""
     for tensor in tensors:
         if isinstance(tensor, Tensor) and tensor.device.type != "cpu":
@@ -83,7 +83,7 @@ def names(name: str, tensors: Sequence[Tensor]) -> list[str]:
     return [name] if len(tensors) == 1 else [f"{name}.{i}" for i in range(len(tensors))]
 
 
-def joined(tensors: Sequence[Tensor]) -> Tensor:
+def concatenated(tensors: Sequence[Tensor]) -> Tensor:
     """flat() of all, one after another."""
     parts = [flat(tensor) for tensor in tensors]
     memory = torch.empty(sum(part.numel() for part in parts), dtype=parts[0].dtype, device=parts[0].device)
@@ -99,9 +99,9 @@ def copy(target: Tensor, source: Tensor) -> Tensor:
     return target
 
 
-def spread(targets: Sequence[Tensor], joined: Tensor) -> list[Tensor]:
+def split_into(targets: Sequence[Tensor], concatenated: Tensor) -> list[Tensor]:
     """Fills `targets` one after another from a flat tensor of as many elements."""
     if not targets:
         return []
-    parts = joined.split([target.numel() for target in targets])
+    parts = concatenated.split([target.numel() for target in targets])
     return [copy(target, part) for target, part in zip(targets, parts, strict=True)]

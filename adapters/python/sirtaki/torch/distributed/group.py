@@ -16,14 +16,14 @@ from torch import Tensor
 from torch.distributed import ProcessGroup
 
 from sirtaki import errors
-from sirtaki._unused_options import tell_in_backward
+from sirtaki._unused_options import warn_in_backward
 from sirtaki.errors import InvalidArgumentError, require
 from sirtaki.ops import GroupHandle, Ops, Submission
 from sirtaki.process_sets import ProcessSet
 from sirtaki.pump import pump
 from sirtaki.torch._sparse_allreduce import sparse_parts
 from sirtaki.torch.distributed import convert
-from sirtaki.torch.distributed.work import Call, Deliver, SirtakiWork
+from sirtaki.torch.distributed.work import Call, SirtakiWork, WriteOutputs
 
 #: Calls of a group that can be in flight; the one after that waits for the first.
 WINDOW = 32
@@ -31,7 +31,7 @@ WINDOW = 32
 _UNSCALED = (1.0, 1.0)
 
 
-class _Order:
+class _CallOrder:
     """Calls that are paired by their order: all collectives of a group, or messages of one tag from rank to rank."""
 
     def __init__(self, name: str) -> None:
@@ -40,14 +40,14 @@ class _Order:
         self.window: list[weakref.ref[Call] | None] = [None] * WINDOW
 
 
-class _Place(NamedTuple):
-    order: _Order
+class _CallSlot(NamedTuple):
+    order: _CallOrder
     name: str
     label: str  # for errors
     timeout: float  # seconds
 
 
-@convert.untraced
+@convert.no_compile
 class SirtakiGroup(ProcessGroup):
     """The ranks of `ops`, in their order. The calls are torch's; outputs are written, Work says when.
 
@@ -63,8 +63,8 @@ class SirtakiGroup(ProcessGroup):
         self._name = name
         self._description = ""
         self._timeout = convert.seconds(timeout)
-        self._collectives: _Order | None = None  # torch may name the group later
-        self._messages: dict[tuple[int, int, int], _Order] = {}  # by sender, receiver, tag
+        self._collectives: _CallOrder | None = None  # torch may name the group later
+        self._messages: dict[tuple[int, int, int], _CallOrder] = {}  # by sender, receiver, tag
         self._on_shutdown: Any = None
 
     # ---- what torch asks about a group; most are names of its C++ ----
@@ -117,7 +117,7 @@ class SirtakiGroup(ProcessGroup):
     def allreduce(self, tensors: Tensor | Sequence[Tensor], opts: Any = None) -> SirtakiWork:
         """Combines a tensor of every rank, in place; sparse COO tensors too."""
         what = "all_reduce"
-        tensor, op = convert.one(tensors, what), convert.reduce_op(opts, what)
+        tensor, op = convert.single(tensors, what), convert.reduce_op(opts, what)
         place = self._begin(what, opts)
         if tensor.layout is torch.sparse_coo:
             parts, finish = sparse_parts(self._ops, tensor, place.name, op)
@@ -134,7 +134,7 @@ class SirtakiGroup(ProcessGroup):
 
     def broadcast(self, tensors: Tensor | Sequence[Tensor], opts: Any = None) -> SirtakiWork:
         """Overwrites a tensor with that of opts.rootRank."""
-        tensor = convert.one(tensors, "broadcast")
+        tensor = convert.single(tensors, "broadcast")
         place = self._begin("broadcast", opts)
         root = self._ops.job_rank(0 if opts is None else getattr(opts, "rootRank", opts))
         return self._start(place, [self._ops.broadcast(tensor, root, place.name, in_place=True)], list)
@@ -142,8 +142,8 @@ class SirtakiGroup(ProcessGroup):
     def allgather(self, outputs: Sequence[Any], inputs: Tensor | Sequence[Tensor], opts: Any = None) -> SirtakiWork:
         """outputs[0][r] becomes the tensor of rank r; sizes may differ between ranks, as outputs say on all of them."""
         what = "all_gather"
-        source, targets = convert.one(inputs, what), outputs if isinstance(outputs[0], Tensor) else outputs[0]
-        self._need_outputs(what, targets, source)
+        source, targets = convert.single(inputs, what), outputs if isinstance(outputs[0], Tensor) else outputs[0]
+        self._check_outputs(what, targets, source)
         place = self._begin(what, opts)
         return self._start(place, [self._ops.allgather(convert.flat(source), place.name)], self._gathered(targets))
 
@@ -157,7 +157,7 @@ class SirtakiGroup(ProcessGroup):
         """all_gather_single() of several tensors that become ready together."""
         what = "all_gather_into_tensor"
         for output, source in zip(outputs, inputs, strict=True):
-            self._need(what, output.numel() == source.numel() * self._size, output, source, "P times")
+            self._check_sizes(what, output.numel() == source.numel() * self._size, output, source, "P times")
         place = self._begin(what, opts)
         pairs = zip(inputs, convert.names(place.name, inputs), strict=True)
         work = [self._ops.allgather(convert.flat(source), part) for source, part in pairs]
@@ -170,7 +170,7 @@ class SirtakiGroup(ProcessGroup):
         what = "all_gather_coalesced"
         by_tensor = [list(targets) for targets in zip(*outputs, strict=True)]
         for targets, source in zip(by_tensor, inputs, strict=True):
-            self._need_outputs(what, targets, source)
+            self._check_outputs(what, targets, source)
         place = self._begin(what, opts)
         pairs = zip(inputs, convert.names(place.name, inputs), strict=True)
         work = [self._ops.allgather(convert.flat(source), part) for source, part in pairs]
@@ -193,11 +193,11 @@ class SirtakiGroup(ProcessGroup):
     ) -> SirtakiWork:
         """Combines inputs[0][r] of all ranks for rank r; all of the same size."""
         what = "reduce_scatter"
-        output, parts = convert.one(outputs, what), inputs if isinstance(inputs[0], Tensor) else inputs[0]
-        self._need_outputs(what, parts, output)
+        output, parts = convert.single(outputs, what), inputs if isinstance(inputs[0], Tensor) else inputs[0]
+        self._check_outputs(what, parts, output)
         for part in parts:
-            self._need(what, part.numel() == output.numel(), output, part, "exactly")
-        return self._reduce_scatter(what, [output], [convert.joined(parts)], opts)
+            self._check_sizes(what, part.numel() == output.numel(), output, part, "exactly")
+        return self._reduce_scatter(what, [output], [convert.concatenated(parts)], opts)
 
     def reduce_scatter_single(self, output: Tensor, source: Tensor, opts: Any = None) -> SirtakiWork:
         """Combines `source` of all ranks; `output` becomes this rank's part of it."""
@@ -209,15 +209,15 @@ class SirtakiGroup(ProcessGroup):
         """reduce_scatter_single() of several tensors that become ready together."""
         what = "reduce_scatter_tensor"
         for output, source in zip(outputs, inputs, strict=True):
-            self._need(what, source.numel() == output.numel() * self._size, source, output, "P times")
+            self._check_sizes(what, source.numel() == output.numel() * self._size, source, output, "P times")
         return self._reduce_scatter(what, outputs, [convert.flat(source) for source in inputs], opts)
 
     def alltoall(self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: Any = None) -> SirtakiWork:
         """outputs[r] becomes the tensor that rank r has for this rank; sizes may differ."""
         what = "all_to_all"
         require(len(inputs) == self._size == len(outputs), f"{what}: it needs one input and one output for each rank")
-        sends, takes = [t.numel() for t in inputs], [t.numel() for t in outputs]
-        return self._alltoall(what, convert.joined(inputs), (sends, takes), outputs, opts)
+        sends, receives = [t.numel() for t in inputs], [t.numel() for t in outputs]
+        return self._alltoall(what, convert.concatenated(inputs), (sends, receives), outputs, opts)
 
     def all_to_all_single(
         self,
@@ -229,38 +229,38 @@ class SirtakiGroup(ProcessGroup):
     ) -> SirtakiWork:
         """Sends input_splits[r] rows of `source` to rank r; no splits: equal parts. `output` becomes what comes."""
         what = "all_to_all_single"
-        sends = self._elements(what, source, input_splits, "input")
-        takes = self._elements(what, output, output_splits, "output")
-        return self._alltoall(what, convert.flat(source), (sends, takes), [output], opts)
+        sends = self._element_counts(what, source, input_splits, "input")
+        receives = self._element_counts(what, output, output_splits, "output")
+        return self._alltoall(what, convert.flat(source), (sends, receives), [output], opts)
 
     # ---- one rank gives or gets ----
 
     def gather(self, outputs: Sequence[Any], inputs: Tensor | Sequence[Tensor], opts: Any = None) -> SirtakiWork:
         """On opts.rootRank outputs[0][r] becomes the tensor of rank r; the others send only."""
         what = "gather"
-        source, root = convert.one(inputs, what), opts.rootRank
+        source, root = convert.single(inputs, what), opts.rootRank
         targets: Sequence[Tensor] = outputs[0] if outputs and self._rank == root else []
         if self._rank == root:
-            self._need_outputs(what, targets, source)
+            self._check_outputs(what, targets, source)
         sends = [source.numel() if rank == root else 0 for rank in range(self._size)]
-        takes = [target.numel() for target in targets] or [0] * self._size
-        return self._alltoall(what, convert.flat(source), (sends, takes), targets, opts)
+        receives = [target.numel() for target in targets] or [0] * self._size
+        return self._alltoall(what, convert.flat(source), (sends, receives), targets, opts)
 
     def scatter(self, outputs: Tensor | Sequence[Tensor], inputs: Sequence[Any], opts: Any = None) -> SirtakiWork:
         """`outputs` becomes the tensor that opts.rootRank has for this rank in inputs[0]."""
         what = "scatter"
-        output, root = convert.one(outputs, what), opts.rootRank
+        output, root = convert.single(outputs, what), opts.rootRank
         parts: Sequence[Tensor] = inputs[0] if self._rank == root else []
         if self._rank == root:
-            self._need_outputs(what, parts, output)
-        source = convert.joined(parts) if parts else convert.flat(output)[:0]
+            self._check_outputs(what, parts, output)
+        source = convert.concatenated(parts) if parts else convert.flat(output)[:0]
         sends = [part.numel() for part in parts] or [0] * self._size
-        takes = [output.numel() if rank == root else 0 for rank in range(self._size)]
-        return self._alltoall(what, source, (sends, takes), [output], opts)
+        receives = [output.numel() if rank == root else 0 for rank in range(self._size)]
+        return self._alltoall(what, source, (sends, receives), [output], opts)
 
     def reduce(self, tensors: Tensor | Sequence[Tensor], opts: Any = None) -> SirtakiWork:
         """Combines a tensor of every rank, in place on opts.rootRank; costs as much as allreduce()."""
-        tensor, op = convert.one(tensors, "reduce"), convert.reduce_op(opts, "reduce")
+        tensor, op = convert.single(tensors, "reduce"), convert.reduce_op(opts, "reduce")
         place = self._begin("reduce", opts)
         here = self._rank == opts.rootRank
         return self._start(place, [self._ops.allreduce(tensor, place.name, op, _UNSCALED, in_place=here)], list)
@@ -270,13 +270,13 @@ class SirtakiGroup(ProcessGroup):
     def send(self, tensors: Tensor | Sequence[Tensor], rank: int, tag: int = 0) -> SirtakiWork:
         """Sends a tensor to a rank; may take until that rank receives it."""
         what = f"send to rank {rank}"
-        source = convert.flat(convert.one(tensors, what))
+        source = convert.flat(convert.single(tensors, what))
         return self._message(what, (self._rank, rank, tag), source, lambda _: [])
 
     def recv(self, tensors: Tensor | Sequence[Tensor], rank: int, tag: int = 0) -> SirtakiWork:
         """Overwrites a tensor with one of as many elements that a rank sends with this tag."""
         what = f"recv from rank {rank}"
-        target = convert.one(tensors, what)
+        target = convert.single(tensors, what)
         memory = convert.flat(target)
         own = memory.data_ptr() == target.data_ptr()
 
@@ -302,10 +302,10 @@ class SirtakiGroup(ProcessGroup):
 
     # ---- what they have in common ----
 
-    def _begin(self, what: str, opts: Any, order: _Order | None = None) -> _Place:
+    def _begin(self, what: str, opts: Any, order: _CallOrder | None = None) -> _CallSlot:
         """The next place in the order of calls. Only _start() takes it: what is wrong on this rank alone takes none."""
         if order is None:
-            order = self._collectives = self._collectives or _Order(f"torch.{self._name}")
+            order = self._collectives = self._collectives or _CallOrder(f"torch.{self._name}")
         number = order.calls
         label = f"{what} (call {number} of group '{self._name}' on rank {self._rank})"
         if pump.is_current():
@@ -320,20 +320,22 @@ class SirtakiGroup(ProcessGroup):
         timeout = convert.seconds(given) if isinstance(given, timedelta) and given > timedelta(0) else self._timeout
         before = order.window[number % WINDOW]
         call = None if before is None else before()
-        if call is not None and not call.settled:
+        if call is not None and not call.finished:
             try:
-                call.settle(timeout)
+                call.finish(timeout)
             except Exception:
-                if not call.settled:
+                if not call.finished:
                     raise
                 # Its own work tells why it failed.
-        return _Place(order, f"{order.name}.{number % WINDOW}", label, timeout)
+        return _CallSlot(order, f"{order.name}.{number % WINDOW}", label, timeout)
 
-    def _start(self, place: _Place, work: list[Submission], deliver: Deliver, among: Ops | None = None) -> SirtakiWork:
+    def _start(
+        self, place: _CallSlot, work: list[Submission], deliver: WriteOutputs, among: Ops | None = None
+    ) -> SirtakiWork:
         for _, pending in work:
-            convert.need_host(place.label, pending.refs)
+            convert.require_host_memory(place.label, pending.refs)
         if torch._C._current_graph_task_id() >= 0:
-            tell_in_backward()
+            warn_in_backward()
         handles = (among or self._ops).start(work) if work else []
         call = Call(place.label, GroupHandle(handles), deliver, place.timeout)
         order = place.order
@@ -341,14 +343,14 @@ class SirtakiGroup(ProcessGroup):
         order.calls += 1
         return SirtakiWork(call)
 
-    def _message(self, what: str, way: tuple[int, int, int], flat: Tensor, deliver: Deliver) -> SirtakiWork:
+    def _message(self, what: str, endpoints: tuple[int, int, int], flat: Tensor, deliver: WriteOutputs) -> SirtakiWork:
         """A broadcast among two: the sender's elements are in `flat`, or come there."""
-        sender, receiver, tag = way
+        sender, receiver, tag = endpoints
         peer = receiver if sender == self._rank else sender
         require(peer != self._rank, f"{what} on rank {self._rank}: a message goes to another rank")
         ranks = [self._ops.job_rank(rank) for rank in (sender, receiver)]
         among = self._ops.within(ProcessSet(ranks))
-        order = self._messages.setdefault(way, _Order(f"torch.{self._name}.{sender}>{receiver}.{tag}"))
+        order = self._messages.setdefault(endpoints, _CallOrder(f"torch.{self._name}.{sender}>{receiver}.{tag}"))
         place = self._begin(what, None, order)
         return self._start(place, [among.broadcast(flat, ranks[0], place.name, in_place=True)], deliver, among)
 
@@ -362,21 +364,21 @@ class SirtakiGroup(ProcessGroup):
     def _alltoall(
         self, what: str, source: Tensor, counts: tuple[list[int], list[int]], targets: Sequence[Tensor], opts: Any
     ) -> SirtakiWork:
-        sends, takes = counts
+        sends, receives = counts
         place = self._begin(what, opts)
 
         def deliver(results: list[Any]) -> list[Tensor]:
-            joined, received = results[0]
-            for rank, (came, expected) in enumerate(zip(received.tolist(), takes, strict=True)):
+            concatenated, received = results[0]
+            for rank, (came, expected) in enumerate(zip(received.tolist(), receives, strict=True)):
                 require(
                     came == expected,
                     f"rank {rank} sent {came} elements to rank {self._rank}, whose output for it holds {expected}",
                 )
-            return convert.spread(targets, joined)
+            return convert.split_into(targets, concatenated)
 
-        return self._start(place, [self._ops.alltoall(source, sends, place.name, tell_received=True)], deliver)
+        return self._start(place, [self._ops.alltoall(source, sends, place.name, return_received=True)], deliver)
 
-    def _gathered(self, targets: Sequence[Tensor]) -> Deliver:
+    def _gathered(self, targets: Sequence[Tensor]) -> WriteOutputs:
         def deliver(results: list[Any]) -> list[Tensor]:
             expected = sum(target.numel() for target in targets)
             require(
@@ -384,14 +386,14 @@ class SirtakiGroup(ProcessGroup):
                 f"the outputs hold {expected} elements, and the ranks sent {results[0].numel()}; each output must be "
                 "as large as the tensor of its rank",
             )
-            return convert.spread(targets, results[0])
+            return convert.split_into(targets, results[0])
 
         return deliver
 
     def _copied(self, outputs: Sequence[Tensor], results: Sequence[Tensor]) -> list[Tensor]:
         return [convert.copy(output, result) for output, result in zip(outputs, results, strict=True)]
 
-    def _elements(self, what: str, tensor: Tensor, splits: Sequence[int], which: str) -> list[int]:
+    def _element_counts(self, what: str, tensor: Tensor, splits: Sequence[int], which: str) -> list[int]:
         rows = tensor.shape[0] if tensor.dim() > 0 else 0
         if not splits:
             require(
@@ -407,15 +409,15 @@ class SirtakiGroup(ProcessGroup):
         )
         return [count * (tensor.numel() // rows if rows else 0) for count in splits]
 
-    def _need_outputs(self, what: str, tensors: Sequence[Tensor], own: Tensor) -> None:
+    def _check_outputs(self, what: str, tensors: Sequence[Tensor], own: Tensor) -> None:
         require(
             len(tensors) == self._size,
             f"{what} on rank {self._rank}: it needs one tensor for each of {self._size} ranks, not {len(tensors)}",
         )
-        self._need(what, tensors[self._rank].numel() == own.numel(), tensors[self._rank], own, "exactly")
+        self._check_sizes(what, tensors[self._rank].numel() == own.numel(), tensors[self._rank], own, "exactly")
 
-    def _need(self, what: str, fits: bool, one: Tensor, other: Tensor, how: str) -> None:
-        convert.need_host(f"{what} on rank {self._rank}", (one, other))
+    def _check_sizes(self, what: str, fits: bool, one: Tensor, other: Tensor, how: str) -> None:
+        convert.require_host_memory(f"{what} on rank {self._rank}", (one, other))
         if not fits:
             raise InvalidArgumentError(
                 f"{what} on rank {self._rank}: tensors of {list(one.shape)} and {list(other.shape)} do not fit; the "

@@ -23,7 +23,7 @@ _LONGEST_STALL = 8760 * 3600  # what control.stall_fail takes, in seconds
 _JOB = ("SIRTAKI_JOB_RANK", "SIRTAKI_JOB_RENDEZVOUS")
 
 
-class _Owner:
+class _SessionOwner:
     """Whether the session was opened for process groups, and which of them use it. Ends with the last of them."""
 
     def __init__(self) -> None:
@@ -47,7 +47,7 @@ class _Owner:
             basics.shutdown()
 
 
-_owner = _Owner()
+_session_owner = _SessionOwner()
 
 
 def create_group(options: Any, backend_options: object) -> SirtakiGroup:
@@ -83,7 +83,7 @@ def create_group(options: Any, backend_options: object) -> SirtakiGroup:
             "launcher; start the job with one launcher"
         )
     group = SirtakiGroup(ops, options.group_id, options.timeout)
-    _owner.add(group, options.group_id)
+    _session_owner.add(group, options.group_id)
     return group
 
 
@@ -91,7 +91,7 @@ def rendezvous(url: str, timeout: timedelta = default_pg_timeout, **_: Any) -> I
     """init_method sirtaki://: ranks meet as their launcher says, then make a store for torch's own needs."""
     del url
     if not basics.is_initialized():
-        _owner.open(None, _limits(timeout))
+        _session_owner.open(None, _stall_options(timeout))
     rank, size = basics.rank(), basics.size()
     if rank == 0:
         store = TCPStore("localhost", 0, size, is_master=True, timeout=timeout, wait_for_workers=False)
@@ -103,7 +103,7 @@ def rendezvous(url: str, timeout: timedelta = default_pg_timeout, **_: Any) -> I
     raise RuntimeError("ranks of Sirtaki meet once for each init_process_group()")
 
 
-def _limits(timeout: timedelta) -> dict[str, object]:
+def _stall_options(timeout: timedelta) -> dict[str, object]:
     """So that the runtime does not end what a group of that timeout still waits for."""
     rows = {row["name"]: row for row in basics.options()}
     if timeout <= default_pg_timeout or rows["control.stall_fail"]["source"] != "default":
@@ -112,13 +112,13 @@ def _limits(timeout: timedelta) -> dict[str, object]:
 
 
 def _open(options: Any) -> None:
-    limits = _limits(options.timeout)
+    limits = _stall_options(options.timeout)
     if any(name in os.environ for name in _JOB):
-        _owner.open(None, limits)
+        _session_owner.open(None, limits)
         return
     address = os.environ.get("MASTER_ADDR") or "127.0.0.1"
     job = _torchrun.meet_in(options.store, _torchrun.store_key(), options.group_rank, options.group_size, address)
-    _owner.open(job, limits)
+    _session_owner.open(job, limits)
 
 
 def _address() -> str:

@@ -14,36 +14,36 @@ from torch.futures import Future
 from sirtaki import errors
 from sirtaki.ops import GroupHandle
 from sirtaki.pump import pump
-from sirtaki.torch.distributed.convert import untraced
+from sirtaki.torch.distributed.convert import no_compile
 
 #: What results of the operations, in their order, become: writes the caller's outputs and returns them.
-Deliver = Callable[[list[Any]], list[Tensor]]
+WriteOutputs = Callable[[list[Any]], list[Tensor]]
 _Base = getattr(distributed, "Work", None) or distributed._Work
 
 
 class Call:
     """One call of a collective: its operations, and where results go. Any thread; whoever comes first settles it."""
 
-    def __init__(self, label: str, handle: GroupHandle, deliver: Deliver, timeout: float) -> None:
+    def __init__(self, label: str, handle: GroupHandle, deliver: WriteOutputs, timeout: float) -> None:
         self.label = label
         self.timeout = timeout
         self._handle = handle
-        self._deliver: Deliver | None = deliver
+        self._deliver: WriteOutputs | None = deliver
         # The collector may end a work, which settles its call, in the middle of any line here.
         self._lock = threading.RLock()
         self._result: list[Tensor] = []
         self._error: Exception | None = None
 
     @property
-    def settled(self) -> bool:
+    def finished(self) -> bool:
         """True when results, or an error, are there."""
         return self._deliver is None
 
-    def over(self) -> bool:
-        """True when settle() would not block."""
-        return self.settled or self._handle.poll()
+    def is_done(self) -> bool:
+        """True when finish() would not block."""
+        return self.finished or self._handle.poll()
 
-    def settle(self, timeout: float | None = None) -> list[Tensor]:
+    def finish(self, timeout: float | None = None) -> list[Tensor]:
         """Waits, writes results where they belong, and returns them; the same on every call.
 
         Args:
@@ -55,10 +55,10 @@ class Call:
         """
         seconds = self.timeout if timeout is None else timeout
         if not self._lock.acquire(timeout=seconds):
-            raise self.late(seconds)
+            raise self.deadline_error(seconds)
         try:
             if self._deliver is not None:
-                self._take(self._deliver, seconds)
+                self._run(self._deliver, seconds)
         finally:
             self._lock.release()
         if self._error is not None:
@@ -66,10 +66,10 @@ class Call:
         return self._result
 
     def on_done(self, callback: Callable[[], None]) -> None:
-        """Calls `callback` once when over() has become True."""
+        """Calls `callback` once when is_done() has become True."""
         self._handle.on_done(callback)
 
-    def late(self, seconds: float | None = None) -> errors.DeadlineError:
+    def deadline_error(self, seconds: float | None = None) -> errors.DeadlineError:
         """The error of a wait that took `seconds`; None: as long as the call may take."""
         seconds = self.timeout if seconds is None else seconds
         return errors.DeadlineError(
@@ -77,11 +77,11 @@ class Call:
             f"rank must make the same calls in the same order; init_process_group(timeout=...) gives more time"
         )
 
-    def _take(self, deliver: Deliver, seconds: float) -> None:
+    def _run(self, deliver: WriteOutputs, seconds: float) -> None:
         try:
             self._result = deliver(self._handle.wait(seconds))
         except TimeoutError:
-            raise self.late(seconds) from None
+            raise self.deadline_error(seconds) from None
         except errors.SirtakiError as error:
             self._error = type(error)(f"{self.label}: {error}", error.rank, error.tensor)
         except Exception as error:
@@ -90,7 +90,7 @@ class Call:
         self._handle = GroupHandle([])
 
 
-@untraced
+@no_compile
 class SirtakiWork(_Base):
     """A collective that was started. Dropped without a wait, it still writes its results."""
 
@@ -109,7 +109,7 @@ class SirtakiWork(_Base):
             HorovodInternalError: a RuntimeError; see Call.settle().
         """
         seconds = 0.0 if timeout is None else timeout.total_seconds()
-        self._call.settle(seconds if seconds > 0 else None)
+        self._call.finish(seconds if seconds > 0 else None)
         return True
 
     def synchronize(self) -> None:
@@ -118,7 +118,7 @@ class SirtakiWork(_Base):
 
     def is_completed(self) -> bool:
         """True when wait() would not block."""
-        return self._call.over()
+        return self._call.is_done()
 
     def is_success(self) -> bool:
         """True when it is over and went well."""
@@ -126,17 +126,17 @@ class SirtakiWork(_Base):
 
     def exception(self) -> Exception | None:
         """Why it failed; None while it runs and when it went well."""
-        if not self._call.over():
+        if not self._call.is_done():
             return None
         try:
-            self._call.settle()
+            self._call.finish()
         except Exception as error:
             return error
         return None
 
     def result(self) -> list[Tensor]:
         """The outputs; waits for them."""
-        return self._call.settle()
+        return self._call.finish()
 
     def get_future(self) -> Future[list[Tensor]]:
         """A future of the outputs. An error, or the timeout of the call, ends it as RuntimeError with the same text."""
@@ -146,14 +146,14 @@ class SirtakiWork(_Base):
 
         def expire() -> None:
             if ended.acquire(blocking=False):
-                outcome.set_exception(call.late())
+                outcome.set_exception(call.deadline_error())
 
         def resolve() -> None:
             forget()
             if not ended.acquire(blocking=False):
                 return
             try:
-                result = call.settle()
+                result = call.finish()
             except Exception as error:
                 outcome.set_exception(error)
             else:
@@ -169,16 +169,16 @@ class SirtakiWork(_Base):
 
     def __del__(self) -> None:
         call = self._call
-        if self._watched or call.settled or sys.is_finalizing():
+        if self._watched or call.finished or sys.is_finalizing():
             return
 
-        def settle() -> None:
+        def finish() -> None:
             try:
-                call.settle()
+                call.finish()
             except Exception:
                 return  # nobody asks
 
         try:
-            call.on_done(settle)
+            call.on_done(finish)
         except Exception:  # the interpreter or the session is ending
             return
