@@ -1,4 +1,4 @@
-"""TensorAdapter for torch: addresses and descriptions, without any C++ of torch's."""
+"""Describes torch tensors to the runtime by address, dtype, device and shape; uses no C++ of torch."""
 
 from __future__ import annotations
 
@@ -13,17 +13,21 @@ from sirtaki._dtypes import WIRE_TYPES, WireType, wire_type
 from sirtaki.ops import Description, Ops, ReduceOp
 from sirtaki.torch._cuda import CudaQueue, device_id
 
-#: How tensors of each torch dtype travel.
+#: Wire type of each torch dtype.
 DTYPES: dict[torch.dtype, WireType] = {
     getattr(torch, name): wire for name, wire in WIRE_TYPES.items() if hasattr(torch, name)
 }
 
 
 def wire_type_of(dtype: torch.dtype, reduce_op: ReduceOp | None = None) -> WireType:
-    """Returns how tensors of a dtype travel, where `reduce_op` combines them or, with None, they are moved.
+    """Returns the wire type of a dtype.
+
+    Args:
+        dtype: dtype of the tensor.
+        reduce_op: the reduction to be applied; None for operations that only move data.
 
     Raises:
-        InvalidArgumentError: they cannot.
+        InvalidArgumentError: the runtime can neither move nor reduce such elements.
     """
     how = DTYPES.get(dtype)
     if how is not None and (how.reduce_ops is None or reduce_op is None):
@@ -34,9 +38,19 @@ def wire_type_of(dtype: torch.dtype, reduce_op: ReduceOp | None = None) -> WireT
 def describe_memory(
     dtype: torch.dtype, device: torch.device, shape: Sequence[int], strides: Sequence[int], address: int = 0
 ) -> Description:
-    """Returns the description of dense memory of any strides, in elements, that the runtime sums, as it does gradients.
+    """Returns the description of a dense tensor whose elements the runtime sums, such as a gradient.
 
-    Complex numbers are described as the pairs of reals that they are.
+    A complex tensor is described as pairs of real numbers.
+
+    Args:
+        dtype: dtype of the tensor.
+        device: CPU or a CUDA GPU.
+        shape: its dimensions.
+        strides: its strides, in elements; any order of the dimensions.
+        address: address of the first element; 0 for a description without memory.
+
+    Raises:
+        InvalidArgumentError: the runtime cannot sum this dtype.
     """
     how = wire_type_of(dtype, ReduceOp.SUM)
     if how.extra:
@@ -45,17 +59,22 @@ def describe_memory(
 
 
 def real_count(tensor: Tensor) -> int:
-    """Returns the number of real numbers in a tensor."""
+    """Returns the number of real numbers in a tensor; a complex element counts as two."""
     return tensor.numel() * (2 if tensor.is_complex() else 1)
 
 
 def is_lazy(tensor: Tensor) -> bool:
-    """True for a negated or conjugated view, whose memory holds the values before; some gradients are such."""
+    """Returns True for a negated or conjugated view, as some gradients are: its memory holds other values."""
     return tensor.is_neg() or tensor.is_conj()
 
 
 def check_kind(tensor: Any) -> None:
-    """Refuses what is no dense tensor of the CPU or of a CUDA GPU."""
+    """Requires a dense tensor on the CPU or on a CUDA GPU.
+
+    Raises:
+        InvalidArgumentError: `tensor` is no tensor, or a sparse one.
+        UnsupportedError: the tensor is on another kind of device.
+    """
     if not isinstance(tensor, Tensor):
         raise errors.InvalidArgumentError(f"expected a torch.Tensor, not {type(tensor).__name__}")
     if tensor.layout != torch.strided:
@@ -69,60 +88,60 @@ def check_kind(tensor: Any) -> None:
 
 
 class TorchAdapter:
-    """See sirtaki.ops.TensorAdapter."""
+    """Implements sirtaki.ops.TensorAdapter for torch tensors."""
 
     def describe(self, tensor: Tensor, reduce_op: ReduceOp | None = None) -> Description:
-        """Memory of a row-major tensor."""
+        """Returns the description of a row-major tensor."""
         how = wire_type_of(tensor.dtype, reduce_op)
         dims = (*tensor.shape, *how.extra) if how.extra else tensor.shape
         return (tensor.data_ptr(), how.code, *device_id(tensor.device), dims, None)
 
     def queue(self, tensor: Tensor) -> CudaQueue | None:
-        """The stream that is current on the tensor's GPU; None on the CPU."""
+        """Returns the current stream of the GPU of the tensor; None on the CPU."""
         return CudaQueue(tensor.device) if tensor.is_cuda else None
 
     def input(self, tensor: Tensor) -> Tensor:
-        """The tensor itself, detached, or a row-major copy."""
+        """Returns the tensor itself, detached, if it is row-major, else a row-major copy."""
         check_kind(tensor)
-        # See is_lazy().
+        # Memory of a lazy view holds other values than the view, see is_lazy().
         return tensor.detach().resolve_neg().resolve_conj().contiguous()
 
     def overlaps(self, tensor: Tensor) -> bool:
-        """True when elements share memory."""
+        """Returns True if several elements share memory."""
         pairs = zip(tensor.stride(), tensor.shape, strict=True)
         return tensor.numel() > 1 and any(stride == 0 and length > 1 for stride, length in pairs)
 
     def same_memory(self, one: Tensor, other: Tensor) -> bool:
-        """True when writing to one writes to the other."""
+        """Returns True if a write to one tensor writes to the other."""
         return one.data_ptr() == other.data_ptr()
 
     def empty_like(self, tensor: Tensor) -> Tensor:
-        """Row-major memory of the same shape and dtype."""
+        """Returns uninitialized row-major memory of the same shape, dtype and device."""
         return torch.empty_like(tensor, memory_format=torch.contiguous_format)
 
     def clone(self, tensor: Tensor) -> Tensor:
-        """A row-major copy."""
+        """Returns a row-major copy, detached."""
         return tensor.detach().clone(memory_format=torch.contiguous_format)
 
     def copy_back(self, target: Tensor, source: Tensor) -> None:
-        """Writes `source` into `target`, outside autograd."""
+        """Copies `source` into `target`, outside autograd."""
         target.detach().copy_(source)
 
     def item_size(self, tensor: Tensor) -> int:
-        """Bytes of one element of the memory that travels."""
+        """Returns the bytes of one element of the wire type."""
         return wire_type_of(tensor.dtype).size
 
     def from_result(self, memory: Any, like: Tensor, dims: Sequence[int]) -> Tensor:
-        """A tensor over the runtime's memory, which lives as long as the tensor; a copy of it on a GPU."""
+        """Returns a tensor over memory of the runtime, which lives as long as the tensor; on a GPU a copy of it."""
         own = list(dims[: like.dim()])
         if memory is None:
             return torch.empty(own, dtype=like.dtype, device=like.device)
         return torch.from_dlpack(memory).view(like.dtype).view(own).to(like.device)
 
     def splits(self, values: Sequence[int]) -> Tensor:
-        """Counts as a tensor of int32."""
+        """Returns counts as a tensor of int32."""
         return torch.tensor(list(values), dtype=torch.int32, device="cpu")
 
 
-#: The operations on torch tensors.
+#: Operations on torch tensors.
 torch_ops = Ops(TorchAdapter())

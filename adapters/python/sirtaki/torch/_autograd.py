@@ -1,16 +1,16 @@
 # ruff: noqa: PLR0917  (arguments of forward() have no names)
-"""Gradients through the operations, by Horovod's convention: a program trains as it does there, with the same rates.
+"""Gradients of the operations, by the conventions of Horovod, so that a program keeps its learning rates.
 
-With P ranks, and G as the gradient of the result on each rank:
+With P ranks, and G the gradient of the result on each rank:
 
     allreduce                     the same reduction of G: Sum adds, Average averages, scales multiply
     allgather, grouped too        this rank's rows of the average of G
     broadcast                     the average of G on the root, zeros elsewhere
-    alltoall                      the rows of G, each back where it came from
-    reducescatter, grouped too    G of all ranks, gathered: times P for Sum, as it is for Average, times both scales
+    alltoall                      the rows of G, each back on the rank that sent it
+    reducescatter, grouped too    G of all ranks, gathered: unchanged for Average, times P for Sum, times both scales
 
-These are gradients of the sum of all ranks' losses for allreduce and alltoall, 1/P of them for allgather and broadcast,
-and P times as much for reducescatter.
+For allreduce and alltoall this is the gradient of the sum of the losses of all ranks, for allgather and broadcast 1/P
+of that gradient, and for reducescatter P times that gradient.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Allreduce(Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
-        """The same reduction of the gradient."""
+        """Returns the same reduction of the gradient."""
         ops, name, op, scales = ctx.arguments
         _need_linear(op)
         return None, Allreduce.apply(ops, grads[0], name, op, scales), None, None, None
@@ -75,14 +75,14 @@ class GroupedAllreduce(Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
-        """The same reduction of the gradients."""
+        """Returns the same reduction of the gradients."""
         ops, name, op, scales = ctx.arguments
         _need_linear(op)
         return None, None, None, None, *GroupedAllreduce.apply(ops, name, op, scales, *grads)
 
 
 def _own_rows(ops: Ops, gradients: list[Tensor], rows: list[int], name: str | None) -> list[Tensor]:
-    """Averages the gradients over all ranks and cuts out the rows that came from this rank."""
+    """Returns the rows of this rank of the averaged gradients."""
     mine = torch.tensor([rows], dtype=torch.int64, device="cpu")
     counts = ops.start_one(ops.allgather(mine, None if name is None else f"{name}.rows"))
     averages = GroupedAllreduce.apply(ops, name, ReduceOp.AVERAGE, _ONE, *gradients)
@@ -102,7 +102,7 @@ class Allgather(Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
-        """This rank's rows of the averaged gradient."""
+        """Returns the rows of this rank of the averaged gradient."""
         ops, rows, name = ctx.arguments
         return None, _own_rows(ops, list(grads), rows, name)[0], None
 
@@ -120,7 +120,7 @@ class GroupedAllgather(Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
-        """This rank's rows of the averaged gradients."""
+        """Returns the rows of this rank of the averaged gradients."""
         ops, rows, name = ctx.arguments
         return None, None, *_own_rows(ops, list(grads), rows, name)
 
@@ -136,7 +136,7 @@ class Broadcast(Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
-        """The averaged gradient on the root, zeros elsewhere."""
+        """Returns the averaged gradient on the root, zeros elsewhere."""
         ops, root_rank, name = ctx.arguments
         average = Allreduce.apply(ops, grads[0], name, ReduceOp.AVERAGE, _ONE)
         return None, (average if rank() == root_rank else torch.zeros_like(average)), None, None
@@ -157,7 +157,7 @@ class Alltoall(Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
-        """Every row of the gradient goes back to where it came from."""
+        """Sends every row of the gradient back to the rank that the row came from."""
         ops, received, name = ctx.arguments
         return None, Alltoall.apply(ops, grads[0], received, name)[0], None, None
 
@@ -165,7 +165,7 @@ class Alltoall(Function):
 def _gathered(
     ops: Ops, gradients: list[Tensor], op: ReduceOp, scales: tuple[float, float], name: str | None
 ) -> tuple[Tensor, ...]:
-    """Joins the gradients of all blocks."""
+    """Returns the gradients of all blocks, concatenated and scaled by the factor of Horovod."""
     _need_linear(op)
     factor = scales[0] * scales[1] * (ops.size() if op == ReduceOp.SUM else 1)
     scaled = gradients if factor == 1 else [g * factor for g in gradients]
@@ -186,7 +186,7 @@ class Reducescatter(Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
-        """The gradients of all blocks, joined, times what Horovod multiplies them by."""
+        """Returns the gradients of all blocks, concatenated and scaled."""
         ops, *how = ctx.arguments
         return None, _gathered(ops, list(grads), *how)[0], None, None, None
 
@@ -206,6 +206,6 @@ class GroupedReducescatter(Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
-        """The gradients of all blocks, joined, times what Horovod multiplies them by."""
+        """Returns the gradients of all blocks, concatenated and scaled."""
         ops, *how = ctx.arguments
         return None, None, None, None, *_gathered(ops, list(grads), *how)

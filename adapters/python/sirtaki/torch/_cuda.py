@@ -1,4 +1,4 @@
-"""Tensors on a CUDA GPU: where they are, and the streams that a program uses."""
+"""CUDA devices and streams of torch tensors."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import torch
 
 
 def device_id(device: torch.device) -> tuple[int, int]:
-    """The sirtaki_device_type and the index of a tensor's device."""
+    """Returns the sirtaki_device_type and the index of a device."""
     return (1, device.index) if device.type == "cuda" else (0, 0)
 
 
 class CudaQueue:
-    """The stream that is current when it is made; see sirtaki.ops.Queue."""
+    """Holds the stream that is current at construction; implements sirtaki.ops.Queue."""
 
     __slots__ = ("_stream", "address", "device")
 
@@ -25,18 +25,18 @@ class CudaQueue:
         self.address: int = self._stream.cuda_stream
 
     def using(self) -> AbstractContextManager[Any]:
-        """This one is current while that is entered."""
+        """Returns a context in which this stream is current."""
         return torch.cuda.stream(self._stream)
 
     def follow(self) -> None:
-        """The stream that is current now waits for what this one has been given."""
+        """Makes the current stream wait for the work queued on this stream so far."""
         now = torch.cuda.current_stream(self._stream.device)
         if now != self._stream:
             now.wait_stream(self._stream)
 
 
 class CudaStream:
-    """A _core.Stream with tensors on a GPU: says where they are written, and where the program uses the results."""
+    """Wraps a _core.Stream of GPU tensors: names the producing stream, and orders consumers after results."""
 
     def __init__(self, stream: Any, device: torch.device) -> None:
         self._stream = stream
@@ -47,19 +47,19 @@ class CudaStream:
         return getattr(self._stream, name)
 
     def ready(self, slot: int, address: int, absent: bool = False) -> None:
-        """A gradient is complete once the current stream has done what it was given."""
+        """Submits a gradient, which is complete once the work queued on the current stream is done."""
         queue = CudaQueue(self._device)
         self._used[queue.address] = queue
         self._stream.ready(slot, address, absent, queue.address)
 
     def wait(self) -> None:
-        """The current stream may use all results."""
+        """Waits for all results; work queued on the current stream afterwards sees them."""
         self._stream.wait()
         self._follow()
         self._used.clear()
 
     def wait_tensors(self, slots: Sequence[int]) -> None:
-        """The current stream may use these."""
+        """Waits for some results; work queued on the current stream afterwards sees them."""
         self._stream.wait_tensors(slots)
         self._follow()
 

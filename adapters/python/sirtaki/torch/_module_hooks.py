@@ -1,9 +1,10 @@
-"""Calls of modules and reads of parameters, seen for the whole process: what is the first use of a parameter.
+"""Hooks that see the first use of a parameter: calls of modules and reads of parameters, for the whole process.
 
-A model is told by its calls, so nobody has to name it. A module uses the parameters of its own and those of modules
-beneath it that are never called themselves, as nn.MultiheadAttention uses its out_proj. Other uses are seen when the
-parameter is read: as an attribute of its module, from parameters() or named_parameters(), or in a copy of the model.
-The hook and the changes of nn.Module's methods exist while an optimizer listens. Models are left as they are.
+A model is recognized by the calls of its modules, so a program need not name it. A module uses its own parameters and
+those of modules below it that are never called themselves, as nn.MultiheadAttention uses its out_proj. Other uses are
+seen when the parameter is read: as an attribute of its module, from parameters() or named_parameters(), or in a copy of
+the model. The forward hook and the replaced methods of nn.Module exist while there is a listener; modules themselves
+are not changed.
 """
 
 from __future__ import annotations
@@ -25,31 +26,31 @@ from sirtaki import basics
 
 
 class Listener(Protocol):
-    """Wants to know before parameters are used."""
+    """Is notified before parameters are used."""
 
-    #: Has the ids of the parameters whose use it wants to know.
+    #: The key set: ids of parameters whose use the listener waits for.
     pending_by_id: dict[int, int]
 
     def before_call(self, module: nn.Module) -> None:
-        """`module` is about to run forward()."""
+        """Called before `module` runs forward()."""
 
     def before_read(self, ids: Iterable[int]) -> None:
-        """These parameters are about to be read."""
+        """Called before the program reads parameters with these ids."""
 
     def finish_updates(self) -> None:
-        """All parameters are about to be read."""
+        """Called before the program reads all parameters."""
 
 
 class _Thread(threading.local):
-    """What a thread is doing."""
+    """State of one thread."""
 
     def __init__(self) -> None:
-        #: Depth of calls that go through parameters without reading them.
+        #: Depth of calls that visit parameters without reading their values.
         self.traversals = 0
 
 
 class _Process:
-    """The listeners and what was installed for them."""
+    """Listeners, and the hooks installed for them."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
@@ -64,7 +65,7 @@ _thread = _Thread()
 
 
 def add_listener(listener: Listener) -> None:
-    """Tells `listener` of every call until remove_listener()."""
+    """Notifies `listener` of every call and read until remove_listener(). Installs the hooks for the first listener."""
     with _process.lock:
         if not _process.listeners:
             _install()
@@ -72,7 +73,7 @@ def add_listener(listener: Listener) -> None:
 
 
 def remove_listener(listener: Listener) -> None:
-    """Ends add_listener(); nothing is left behind by the last one."""
+    """Ends add_listener(). Removes the hooks with the last listener."""
     with _process.lock:
         if listener not in _process.listeners:
             return
@@ -82,18 +83,18 @@ def remove_listener(listener: Listener) -> None:
 
 
 def listener_count() -> int:
-    """Number of listeners."""
+    """Returns the number of listeners."""
     return len(_process.listeners)
 
 
 def finish_all_updates() -> None:
-    """Every listener's parameters are about to be read."""
+    """Makes every listener finish its updates, because all parameters are about to be read."""
     for listener in _process.listeners:
         listener.finish_updates()
 
 
 def _forget_in_child() -> None:
-    """A forked process has the parameters, but no session to wait for."""
+    """Drops the listeners: a forked process has the parameters, but no session to wait for."""
     _process.lock = threading.RLock()
     _process.listeners = ()
 
@@ -104,7 +105,7 @@ os.register_at_fork(before=finish_all_updates, after_in_child=_forget_in_child)
 
 def _install() -> None:
     known = list(warnings.filters)
-    # The hook is meant to see the wrapper of a compiled model.
+    # The hook is meant to see the wrapper of a compiled model, so the warning of torch does not apply.
     warnings.filterwarnings("ignore", message=r"Using `torch\.compile\(module\)` when there are global hooks")
     _process.filters = [entry for entry in warnings.filters if entry not in known]
     _process.hook = register_module_forward_pre_hook(_before_call)
@@ -137,7 +138,7 @@ def _before_call(module: nn.Module, _inputs: Any) -> None:
 
 
 def _completing(plain: Callable[..., Any]) -> Callable[..., Any]:
-    """A method of Module that reads or writes all parameters."""
+    """Wraps a method of Module that reads or writes all parameters."""
 
     def completing(*args: Any, **kwargs: Any) -> Any:
         finish_all_updates()
@@ -147,7 +148,7 @@ def _completing(plain: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _traversing(plain: Callable[..., Any]) -> Callable[..., Any]:
-    """A method of Module that goes through the parameters for something else than their values."""
+    """Wraps a method of Module that visits the parameters without reading their values."""
 
     def traversing(*args: Any, **kwargs: Any) -> Any:
         _thread.traversals += 1
@@ -160,7 +161,7 @@ def _traversing(plain: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _attribute(plain: Callable[[Any, str], Any]) -> Callable[[Any, str], Any]:
-    """Module.__getattr__, through which parameters are read as attributes of their module."""
+    """Wraps Module.__getattr__, by which parameters are read as attributes of their module."""
     process = _process
 
     def attribute(self: nn.Module, name: str) -> Any:
@@ -174,7 +175,7 @@ def _attribute(plain: Callable[[Any, str], Any]) -> Callable[[Any, str], Any]:
 
 
 def _listing(plain: Callable[..., Any]) -> Callable[..., Any]:
-    """Module.named_parameters(), which parameters() uses. Who asks for the first one alone waits for that alone."""
+    """Wraps Module.named_parameters(), which parameters() uses. A program that takes one item waits for one update."""
 
     def listing(*args: Any, **kwargs: Any) -> Any:
         items = plain(*args, **kwargs)
@@ -198,13 +199,13 @@ def _listed(items: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]
 
 
 def before_read(params: Iterable[Tensor]) -> None:
-    """The program is about to have `params` in its hands."""
+    """Notifies the listeners that the program is about to read `params`."""
     ids = [id(p) for p in params]
     for listener in _process.listeners:
         listener.before_read(ids)
 
 
-#: Methods of nn.Module that are changed, and how.
+#: Replaced methods of nn.Module, and their wrappers.
 _REPLACEMENTS: dict[str, Callable[[Callable[..., Any]], Callable[..., Any]]] = {
     "__getattr__": _attribute,
     "named_parameters": _listing,
@@ -218,23 +219,23 @@ _REPLACEMENTS: dict[str, Callable[[Callable[..., Any]], Callable[..., Any]]] = {
 
 
 def _params_of(module: nn.Module) -> Iterator[Tensor]:
-    """As module.parameters(), for this file: not a read."""
+    """Yields the parameters of module.parameters() without counting as a read."""
     for part in module.modules():
         yield from (p for p in part._parameters.values() if p is not None)
 
 
 class ModuleParamMap:
-    """Which of an optimizer's parameters the call of a module uses; learned from the calls themselves."""
+    """Maps a module to the parameters of one optimizer that its call uses; learns from the calls themselves."""
 
     def __init__(self, params: Iterable[Tensor]) -> None:
         self._params = {id(p) for p in params}
         self._called: WeakSet[nn.Module] = WeakSet()
-        # Modules without any of these parameters have (), as have those that call all modules beneath them.
+        # Empty for modules without any of these parameters, and for those that call all modules below them.
         self._uncalled_below: WeakKeyDictionary[nn.Module, tuple[int, ...]] = WeakKeyDictionary()
         self._known_params: set[int] | None = None
 
     def add(self, param: Tensor) -> None:
-        """One more parameter."""
+        """Adds a parameter."""
         self._params.add(id(param))
         self._forget()
 
@@ -243,7 +244,7 @@ class ModuleParamMap:
         self._known_params = None
 
     def uncalled_params_below(self, module: nn.Module) -> tuple[int, ...]:
-        """Ids of parameters of modules below `module` that are not known to be called themselves."""
+        """Returns ids of parameters of modules below `module` that are not known to be called themselves."""
         found = self._uncalled_below.get(module)
         if found is None:
             self.record_call(module)
@@ -251,7 +252,7 @@ class ModuleParamMap:
         return found
 
     def record_call(self, module: nn.Module) -> None:
-        """`module` is called."""
+        """Records that `module` was called."""
         if module in self._called:
             return
         if any(id(p) in self._params for p in _params_of(module)):
@@ -261,11 +262,11 @@ class ModuleParamMap:
             self._uncalled_below[module] = ()
 
     def params_below(self, module: nn.Module) -> list[int]:
-        """Ids of all these parameters in `module` and below."""
+        """Returns ids of the parameters of the optimizer in `module` and below."""
         return [id(p) for p in _params_of(module) if id(p) in self._params]
 
     def known_params(self) -> set[int]:
-        """Ids of parameters that some call known so far uses."""
+        """Returns ids of the parameters that a recorded call uses."""
         if self._known_params is None:
             self._known_params = set()
             for module in list(self._called):

@@ -1,4 +1,4 @@
-"""The subclass that an optimizer of the program becomes in place, and the methods of the class above it."""
+"""Turns an optimizer of the program, in place, into an instance of a subclass with further methods."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import torch
 
 
 class DistributedMarker:
-    """Base of all classes made by DistributedOptimizer."""
+    """Base of all classes that DistributedOptimizer makes."""
 
 
 def rebind_scheduler_step(optimizer: Any) -> None:
-    """A learning-rate scheduler made before has bound the old step() to the object; binds it to the new one."""
+    """Binds a learning-rate scheduler made earlier to the new step(): it has wrapped the old one on the object."""
     if "step" not in vars(optimizer):
         return
     bound = vars(optimizer).pop("step")
@@ -27,22 +27,22 @@ def rebind_scheduler_step(optimizer: Any) -> None:
 
 
 def extend_class(optimizer: torch.optim.Optimizer, methods: dict[str, Any]) -> None:
-    """Gives `optimizer` a subclass of its class that has `methods`."""
+    """Changes the class of `optimizer` to a subclass of that class with `methods`."""
     plain = type(optimizer)
     looks = {"__doc__": plain.__doc__, "__module__": plain.__module__, "__qualname__": plain.__qualname__}
     optimizer.__class__ = type(plain.__name__, (plain, DistributedMarker), {**methods, **looks})
 
 
 def user_methods(optimizer: Any) -> Any:
-    """Returns super() of the class that extend_class() made: methods of the user's optimizer; else the optimizer.
+    """Returns super() of the class that extend_class() made, so that the methods are those of the user's optimizer.
 
-    Also for an instance of a class derived from that one, as trainers make for themselves.
+    This also holds for an instance of a class derived from that one, as trainers make. Any other optimizer is returned.
     """
     made = next((c for c in type(optimizer).__mro__ if DistributedMarker in c.__bases__), None)
     return optimizer if made is None else super(made, optimizer)
 
 
 def own_methods(added: type) -> dict[str, Any]:
-    """What a class defines itself."""
+    """Returns the attributes that a class defines itself."""
     hidden = ("__dict__", "__weakref__", "__module__", "__doc__", "__annotations__")
     return {name: value for name, value in vars(added).items() if name not in hidden}

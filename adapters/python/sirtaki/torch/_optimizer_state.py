@@ -1,7 +1,7 @@
-"""An optimizer's state as ranks send it: what it is made of, and how it is put in place as it was on the rank it is of.
+"""Sends the state of an optimizer from one rank to the others, and installs it unchanged.
 
-torch's load_state_dict() casts what it is given to the types of the parameters, as a checkpoint may be of another
-model. Here every rank has the same model, and the state of one rank must be that of all, bit for bit.
+torch's load_state_dict() casts a state to the dtypes of the parameters, because a checkpoint may come from another
+model. Here every rank has the same model, and the state of one rank must become that of all, bit for bit.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ State = dict[str, Any]
 
 
 def map_leaves(value: Any, change: Callable[[Any], Any]) -> Any:
-    """`value` with `change` of everything in it that is no container; containers keep their types."""
+    """Returns `value` with `change` applied to everything inside that is no container; containers keep their types."""
     if isinstance(value, dict):
         made = copy.copy(value)
         made.update((key, map_leaves(item, change)) for key, item in value.items())
@@ -41,23 +41,28 @@ def map_leaves(value: Any, change: Callable[[Any], Any]) -> Any:
 
 
 class _TensorSpec:
-    """Stands for a tensor in a state that travels as an object."""
+    """Stands for a tensor in a state that is sent as an object."""
 
     def __init__(self, tensor: Tensor, device: torch.device | None) -> None:
         self.shape = tuple(tensor.shape)
         self.dtype = tensor.dtype
         self.strides = torch.empty_like(tensor, device="meta").stride()
-        #: The type of the device; None where it is on that of its parameter, which every rank has of its own.
+        #: Device type; None on the device of its parameter, whose index may differ between ranks.
         self.device = None if tensor.device == device else tensor.device.type
 
     def empty(self, device: torch.device | None) -> Tensor:
-        """Memory for it on this rank."""
+        """Returns uninitialized memory for the tensor on this rank."""
         device = device if self.device is None else torch.device(self.device)
         return torch.empty_strided(self.shape, self.strides, dtype=self.dtype, device=device)
 
 
 def extract_tensors(state: State, devices: list[torch.device]) -> tuple[State, list[Tensor]]:
-    """The state as an object without tensors, and the tensors; `devices`: devices of the parameters by their number."""
+    """Splits a state into an object without tensors and a list of its tensors.
+
+    Args:
+        state: a state_dict() of an optimizer.
+        devices: devices of the parameters, by their number in the state.
+    """
     tensors: list[Tensor] = []
 
     def take(value: Any, device: torch.device | None) -> Any:
@@ -71,7 +76,7 @@ def extract_tensors(state: State, devices: list[torch.device]) -> tuple[State, l
 
 
 def allocate_tensors(state: State, devices: list[torch.device]) -> tuple[State, list[Tensor]]:
-    """The inverse of extract_tensors(): the state, and its tensors, whose memory is still to be written."""
+    """Inverts extract_tensors(): returns the state and its tensors, whose memory is still to be filled."""
     tensors: list[Tensor] = []
 
     def put(value: Any, device: torch.device | None) -> Any:
@@ -95,20 +100,20 @@ def _map_state(state: State, devices: list[torch.device], change: Callable[[Any,
 
 
 def devices_of(optimizer: Optimizer) -> list[torch.device]:
-    """Devices of the parameters, in the order in which state_dict() numbers them."""
+    """Returns the devices of the parameters, in the order in which state_dict() numbers them."""
     return [p.device for group in optimizer.param_groups for p in group["params"]]
 
 
 def plain_state_dict(optimizer: Optimizer) -> State:
-    """state_dict() of the user's own optimizer."""
+    """Returns state_dict() of the user's own optimizer."""
     return cast(State, user_methods(optimizer).state_dict())
 
 
 def install_state(optimizer: Optimizer, state: State) -> None:
-    """Makes `state` the optimizer's, as it is. Of optimizers that load in a way of their own: as they do.
+    """Replaces the state of the optimizer by `state` without casts; an optimizer with its own loading uses that.
 
     Raises:
-        ValueError: the groups of parameters are others.
+        InvalidArgumentError: the parameter groups differ in length.
     """
     load = user_methods(optimizer).load_state_dict
     hooks = optimizer._optimizer_load_state_dict_pre_hooks or optimizer._optimizer_load_state_dict_post_hooks

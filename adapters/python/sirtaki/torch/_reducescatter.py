@@ -1,5 +1,5 @@
 # ruff: noqa: PLR0917  (Horovod's signatures)
-"""reducescatter of torch tensors, with the names, arguments and results of horovod.torch."""
+"""Reduce-scatter of torch tensors, with the names, arguments and results of horovod.torch."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def reducescatter_async(
     *,
     priority: int = 0,
 ) -> Handle:
-    """Starts a reducescatter; see reducescatter()."""
+    """Starts a reduce-scatter; see reducescatter()."""
     ops = _ops.within(process_set)
     return ops.start_one(
         ops.reducescatter(tensor, name, check_reduce_op(op), (prescale_factor, postscale_factor)), priority
@@ -41,10 +41,26 @@ def reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> Tensor:
-    """Combines a tensor over all ranks and keeps this rank's block of dimension 0; differentiable.
+    """Reduces a tensor over all ranks and returns this rank's block of dimension 0; differentiable.
 
-    When dimension 0 does not divide by size(), the first ranks get one row more. The gradient is, as in Horovod, that
-    of all ranks, gathered: as it is for Average, times size() for Sum, and times both factors.
+    If size() does not divide dimension 0, the first ranks get one row more. As in Horovod, the gradient is the gathered
+    gradient of all ranks: unchanged for Average, times size() for Sum, and times both factors.
+
+    Args:
+        tensor: at least one dimension, the same shape and dtype on all ranks.
+        name: the same on all ranks; None: the order of calls decides.
+        compression: Compression.fp16 or bf16 casts before sending and back afterwards.
+        op: Average (default), Sum, Min, Max or Product.
+        process_set: the ranks that take part; all by default.
+        prescale_factor: multiplied before the reduction.
+        postscale_factor: multiplied afterwards.
+
+    Returns:
+        A tensor of the same dtype: the rows of this rank.
+
+    Raises:
+        ValueError: an argument is wrong on this rank.
+        HorovodInternalError: ranks disagree, or one is lost.
     """
     ops = _ops.within(process_set)
     compressed, context = compressed_by(compression, tensor)
@@ -64,7 +80,7 @@ def grouped_reducescatter_async(
     *,
     priority: int = 0,
 ) -> GroupHandle:
-    """Starts a reducescatter of several tensors that become ready together."""
+    """Starts a reduce-scatter of several tensors that become ready together; see reducescatter()."""
     ops = _ops.within(process_set)
     scales = (prescale_factor, postscale_factor)
     names = group_names(name, len(tensors))
@@ -81,7 +97,7 @@ def grouped_reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> list[Tensor]:
-    """reducescatter() of several tensors that become ready together; differentiable."""
+    """Reduces and scatters several tensors that become ready together; differentiable. See reducescatter()."""
     ops = _ops.within(process_set)
     pairs = [compressed_by(compression, tensor) for tensor in tensors]
     scales = (prescale_factor, postscale_factor)

@@ -1,4 +1,4 @@
-"""Allreduce of sparse COO tensors: indices and values of all ranks are gathered."""
+"""Allreduce of sparse COO tensors, which gathers indices and values of all ranks."""
 
 from __future__ import annotations
 
@@ -19,8 +19,17 @@ def sparse_allreduce_async(
 ) -> Callable[[], Tensor]:
     """Starts an allreduce of a sparse COO tensor by gathering indices and values.
 
+    Args:
+        tensor: a sparse COO tensor of the same shape and dtype on all ranks.
+        name: the same on all ranks; None: the order of calls decides.
+        op: Average (default) or Sum.
+        process_set: the ranks that take part; all by default.
+
     Returns:
-        A function that waits and gives the combined sparse tensor, coalesced. synchronize() takes it too.
+        A function that waits and returns the combined sparse tensor, coalesced. synchronize() accepts it, too.
+
+    Raises:
+        ValueError: `tensor` is not sparse, or `op` is another reduction.
     """
     ops = _ops.within(process_set)
     parts, finish = sparse_parts(ops, tensor, name, op)
@@ -31,7 +40,7 @@ def sparse_allreduce_async(
 def sparse_parts(
     ops: Ops, tensor: Tensor, name: str | None, op: ReduceOp
 ) -> tuple[list[Submission], Callable[[list[Tensor]], Tensor]]:
-    """The operations behind an allreduce of a sparse COO tensor, and what makes the combined one of their results."""
+    """Returns the operations of a sparse allreduce, and a function that makes the combined tensor of their results."""
     require(op in (Average, Sum), f"op is {op}; sparse tensors can be averaged or summed")
     sparse = isinstance(tensor, Tensor) and tensor.layout is torch.sparse_coo
     require(sparse, "expected a sparse COO tensor; use allreduce_async() for dense ones")

@@ -1,4 +1,4 @@
-"""Compression for torch: sirtaki.compression, with casts of torch's tensors."""
+"""Compression for torch: the choices of sirtaki.compression, and casts of torch tensors."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ class _Cast(Compressor):
 
     @classmethod
     def compress(cls, tensor: Tensor) -> tuple[Tensor, torch.dtype | None]:
-        """The tensor to send and what decompress() needs."""
+        """Returns the tensor to send, and the context that decompress() needs."""
         if not tensor.dtype.is_floating_point or tensor.dtype == cls._dtype:
             return tensor, None
         return tensor.to(cls._dtype), tensor.dtype
 
     @classmethod
     def decompress(cls, tensor: Tensor, ctx: torch.dtype | None) -> Tensor:
-        """The received tensor in the dtype it had."""
+        """Returns the received tensor in its original dtype."""
         return tensor if ctx is None else tensor.to(ctx)
 
 
@@ -43,12 +43,12 @@ class BF16Compressor(_Cast):
 
 
 class Compression(Methods):
-    """The choices; see sirtaki.compression."""
+    """Choices of compression; see sirtaki.compression."""
 
     fp16 = FP16Compressor
     bf16 = BF16Compressor
 
 
 def suited(text: str, optimizer: torch.optim.Optimizer) -> str:
-    """without_sparse(), unless the optimizer is SGD."""
+    """Returns `text` for SGD; for other optimizers without automatic sparse codecs, see without_sparse()."""
     return text if isinstance(optimizer, torch.optim.SGD) else without_sparse(text)

@@ -1,7 +1,8 @@
-"""What of horovod.torch.elastic works without ranks that join and leave a running job: the sampler.
+"""The part of horovod.torch.elastic that works with a fixed number of ranks: the sampler.
 
-ElasticSampler tells which samples of an epoch are done, so that a job that starts again from a checkpoint, with as many
-ranks or others, goes on in the middle of it. run() and TorchState say what to do without.
+ElasticSampler records the finished samples of an epoch, so that a job that restarts from a checkpoint, with the same or
+another number of ranks, continues in the middle of the epoch. run() and TorchState raise an error that names the
+alternative.
 """
 
 from __future__ import annotations
@@ -23,16 +24,17 @@ _INSTEAD = (
 
 
 class ElasticSampler(Sampler[int]):
-    """Divides what is left of a dataset among the ranks.
+    """Divides the remaining samples of a dataset among the ranks.
 
-    In each epoch every sample comes once; where the ranks do not divide what is left, some come again. Tell what is
-    done with record_batch(). The rest is divided anew by load_state_dict(), of what gather_state() gave all ranks: what
-    one rank alone knows would give ranks different numbers of samples, and the next collective would not end.
+    Each sample comes once an epoch; if the number of ranks does not divide the rest, some come twice. Report finished
+    samples by record_batch(). load_state_dict() divides the rest again; give it the result of gather_state(), the same
+    on all ranks. With the knowledge of one rank alone, ranks would get different numbers of samples, and the next
+    collective would not end.
 
     Args:
-        dataset: something of a length; the samples are its indices.
-        shuffle: in another order in every epoch.
-        seed: of that order; the same on all ranks.
+        dataset: an object with a length; the samples are its indices.
+        shuffle: draws another order in every epoch.
+        seed: seed of that order; the same on all ranks.
 
     Raises:
         NotInitializedError: init() was not called.
@@ -43,45 +45,45 @@ class ElasticSampler(Sampler[int]):
         self.shuffle = shuffle
         self.seed = seed
         self.epoch = 0
-        #: Indices of samples of this epoch that are done, as far as this rank knows.
+        #: Finished samples of this epoch, as far as this rank knows.
         self.processed_indices: set[int] = set()
         self.reset()
 
     def set_epoch(self, epoch: int) -> None:
-        """Begins an epoch: nothing of it is done, its order is its own. At the end of an epoch, for the next one."""
+        """Begins an epoch with all samples unfinished. Call it at the end of an epoch, for the next one."""
         self.epoch = epoch
         self.processed_indices = set()
         self.reset()
 
     def record_batch(self, batch_idx: int, batch_size: int) -> None:
-        """Batch number `batch_idx` of this rank since the last reset is done."""
+        """Records that batch number `batch_idx` of this rank since the last reset is finished."""
         self.record_indices(self.get_indices(batch_idx, batch_size))
 
     def record_indices(self, indices: Iterable[int]) -> None:
-        """These samples are done."""
+        """Records that these samples are finished."""
         self.processed_indices.update(indices)
 
     def get_indices(self, batch_idx: int, batch_size: int) -> list[int]:
-        """The samples of a batch of this rank; fewer in the last one, none behind it."""
+        """Returns the samples of a batch of this rank: fewer in the last batch, none after it."""
         return self._mine[batch_idx * batch_size : (batch_idx + 1) * batch_size]
 
     def state_dict(self) -> dict[str, Any]:
-        """The epoch, and what this rank knows to be done. Not collective."""
+        """Returns the epoch and the finished samples that this rank knows. Not collective."""
         return {"epoch": self.epoch, "processed_indices": set(self.processed_indices)}
 
     def gather_state(self) -> dict[str, Any]:
-        """As state_dict(), with what is done on all ranks: one checkpoint for any number of ranks. Collective."""
+        """Returns state_dict() with the finished samples of all ranks, for any number of ranks. Collective."""
         known = allgather_object(self.processed_indices)
         return {"epoch": self.epoch, "processed_indices": set().union(*known)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Takes what gather_state() gave, the same on all ranks, and divides the rest. Not collective."""
+        """Loads a result of gather_state(), the same on all ranks, and divides the rest. Not collective."""
         self.epoch = state_dict["epoch"]
         self.processed_indices = set(state_dict["processed_indices"])
         self.reset()
 
     def reset(self) -> None:
-        """Divides what is not done among the ranks there are now; `processed_indices` must be the same on all."""
+        """Divides the unfinished samples among the current ranks. `processed_indices` must be equal on all ranks."""
         self.num_replicas, self.rank = basics.size(), basics.rank()
         self.remaining_indices = [i for i in range(len(self.dataset)) if i not in self.processed_indices]
         self.num_samples = -(-len(self.remaining_indices) // self.num_replicas)
@@ -99,22 +101,22 @@ class ElasticSampler(Sampler[int]):
         return [left[i] for i in torch.randperm(len(left), generator=draw, dtype=torch.int64, device="cpu").tolist()]
 
     def __iter__(self) -> Iterator[int]:
-        """This rank's samples."""
+        """Returns an iterator over the samples of this rank."""
         return iter(self._mine)
 
     def __len__(self) -> int:
-        """How many they are; the same on all ranks."""
+        """Returns the number of samples of this rank; the same on all ranks."""
         return self.num_samples
 
 
 def run(func: Any) -> NoReturn:
-    """Not yet there. Raises UnsupportedError that says what to do without."""
+    """Raises UnsupportedError, which names the alternative."""
     del func
     raise errors.UnsupportedError(f"elastic.run: {_INSTEAD}")
 
 
 class TorchState:
-    """Not yet there. Raises UnsupportedError that says what to do without."""
+    """Raises UnsupportedError, which names the alternative."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
         raise errors.UnsupportedError(f"elastic.TorchState: {_INSTEAD}")

@@ -1,4 +1,4 @@
-"""Starting all ranks from the same state, and exchanging Python objects."""
+"""Broadcasts of parameters and optimizer state, and exchange of Python objects."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _pickle(value: object) -> Tensor:
 
 
 def _run_urgently(ops: Ops, submission: Submission) -> Tensor:
-    # Somebody waits for an object, however large it is.
+    # Urgent whatever its size, because the caller waits for the object.
     result: Tensor = ops.start_one(submission, URGENT).wait()
     return result
 
@@ -49,9 +49,9 @@ def broadcast_parameters(
     """Overwrites parameters and buffers with those of `root_rank`, in place.
 
     Args:
-        params: model.state_dict(), model.named_parameters() or a list of tensors; the same names and shapes on all
-            ranks.
-        root_rank: the rank whose values all get.
+        params: model.state_dict(), model.named_parameters() or a list of tensors; the same names, shapes and dtypes on
+            all ranks.
+        root_rank: the rank whose values all ranks get.
         process_set: the ranks that take part; all by default.
 
     Raises:
@@ -85,13 +85,17 @@ def broadcast_parameters(
 def broadcast_object(
     obj: Any = None, root_rank: int = 0, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Any:
-    """Any picklable object of `root_rank`, on all ranks.
+    """Returns a picklable object of `root_rank` on all ranks.
 
     Args:
-        obj: looked at on the root alone.
-        root_rank: the rank whose object all get.
-        name: the same on all ranks.
+        obj: the object; read on the root alone.
+        root_rank: the rank whose object all ranks get.
+        name: the same on all ranks; None: the order of calls decides.
         process_set: the ranks that take part; all by default.
+
+    Raises:
+        ValueError: `root_rank` is no rank.
+        HorovodInternalError: ranks disagree, or one is lost.
     """
     ops = torch_ops.within(process_set)
     names = (None, None) if name is None else (f"{name}.bytes", f"{name}.object")
@@ -109,7 +113,16 @@ def broadcast_object(
 
 
 def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> list[Any]:
-    """Any picklable object of every rank, as a list by rank, on all ranks."""
+    """Returns the picklable objects of all ranks on every rank, in rank order.
+
+    Args:
+        obj: the object of this rank; types and sizes may differ between ranks.
+        name: the same on all ranks; None: the order of calls decides.
+        process_set: the ranks that take part; all by default.
+
+    Raises:
+        HorovodInternalError: ranks disagree, or one is lost.
+    """
     ops = torch_ops.within(process_set)
     names = (None, None) if name is None else (f"{name}.bytes", f"{name}.object")
     data = _pickle(obj)
@@ -122,14 +135,20 @@ def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet 
 def broadcast_optimizer_state(
     optimizer: torch.optim.Optimizer, root_rank: int = 0, model: torch.nn.Module | None = None
 ) -> None:
-    """Overwrites the optimizer's state and options (learning rate, momentum, ...) with those of `root_rank`.
+    """Overwrites state and options of the optimizer (learning rate, momentum, ...) with those of `root_rank`.
 
-    Every rank has the root's state afterwards, of the same types and bit for bit, also where it had none; any optimizer
-    of torch, LBFGS and SparseAdam too. What each rank owes of compressed gradients, and the state of local updates,
-    stay its own. `model` is accepted as in Horovod and not needed.
+    Every rank has the state of the root afterwards, with the same types and bit for bit, even if it had none. Any
+    optimizer of torch works, including LBFGS and SparseAdam. Residuals of compressed gradients and the state of local
+    updates stay those of each rank.
+
+    Args:
+        optimizer: the same optimizer on all ranks, distributed or not.
+        root_rank: the rank whose state all ranks get.
+        model: accepted as in Horovod; not used.
 
     Raises:
-        ValueError: `optimizer` is none, or the parameter groups differ in length.
+        ValueError: `optimizer` is no optimizer, or the parameter groups differ in length.
+        HorovodInternalError: ranks disagree, or one is lost.
     """
     del model
     known = isinstance(optimizer, torch.optim.Optimizer)
@@ -141,7 +160,7 @@ def broadcast_optimizer_state(
 
 
 def share_state(optimizer: torch.optim.Optimizer, root_rank: int, name: str, takes: bool = True) -> None:
-    """Gives every rank that `takes` it the state of the root's optimizer, without what is Sirtaki's. Collective."""
+    """Sends the state of the root's optimizer, without additions of Sirtaki; ranks with `takes` install it."""
     root = rank() == root_rank
     made, tensors = extract_tensors(plain_state_dict(optimizer), devices_of(optimizer)) if root else (None, [])
     made = broadcast_object(made, root_rank, name)

@@ -1,4 +1,4 @@
-"""Learning rates for more ranks."""
+"""Learning rates for several ranks."""
 
 from __future__ import annotations
 
@@ -16,21 +16,22 @@ _log = logging.getLogger("sirtaki")
 
 
 def scale_lr(optimizer: torch.optim.Optimizer, warmup_steps: int = 0) -> torch.optim.lr_scheduler.LRScheduler:
-    """Multiplies learning rates by size(), as the batch of all ranks together is that much larger.
+    """Multiplies learning rates by size(), because the global batch is that much larger.
 
     The linear scaling rule with a gradual warm-up: Goyal et al., Accurate, Large Minibatch SGD, 2017. Meant for SGD
-    with a batch for each rank that stays as it was; where the batch of all ranks stays, leave learning rates alone.
+    with an unchanged batch for each rank; if the global batch is unchanged, keep the learning rates.
 
     Args:
-        optimizer: before it gets other schedulers, which may follow and are applied on top.
-        warmup_steps: steps in which the learning rate rises from what it was, in equal parts; an epoch or several.
+        optimizer: an optimizer without schedulers; schedulers made later are applied on top.
+        warmup_steps: number of steps in which the learning rate rises linearly from its old value; one epoch or
+            several.
 
     Returns:
         A scheduler: call its step() after each step of the optimizer, warmup_steps times or more.
 
     Raises:
-        ValueError: an argument is wrong, or the optimizer has a scheduler already (or was loaded from a checkpoint,
-            whose learning rates are scaled: call this before load_state_dict()).
+        ValueError: an argument is wrong, or the optimizer has a scheduler or was loaded from a checkpoint, whose
+            learning rates are scaled already: call this before load_state_dict().
     """
     known = isinstance(optimizer, torch.optim.Optimizer)
     require(known, f"expected a torch.optim.Optimizer, not {type(optimizer).__name__}")

@@ -1,8 +1,8 @@
 # ruff: noqa: PLR0917  (Horovod's signature; arguments of forward() have no names)
-"""SyncBatchNorm: batch normalization over the batches of several ranks together.
+"""SyncBatchNorm: batch normalization over the joined batches of several ranks.
 
-Method: Ioffe and Szegedy, Batch Normalization, 2015; means and squared deviations of ranks are merged as by Chan, Golub
-and LeVeque, Updating Formulae and a Pairwise Algorithm for Computing Sample Variances, 1979, so nothing cancels.
+Method: Ioffe and Szegedy, Batch Normalization, 2015. Means and squared deviations of ranks are merged by Chan, Golub
+and LeVeque, Updating Formulae and a Pairwise Algorithm for Computing Sample Variances, 1979, which avoids cancellation.
 """
 
 from __future__ import annotations
@@ -21,21 +21,23 @@ from sirtaki.torch._adapter import check_kind, torch_ops
 
 
 class SyncBatchNorm(_BatchNorm):
-    """torch.nn.BatchNorm1d, 2d and 3d in one, whose statistics are those of the ranks' batches joined.
+    """Replaces torch.nn.BatchNorm1d, 2d and 3d; statistics are those of the joined batches of all ranks.
 
-    Ranks may have batches of different sizes, also none, and call their modules in the same order, in both directions.
-    In evaluation mode nothing is sent. The gradients of weight and bias are the rank's own, as of any parameter.
+    Ranks may have batches of different sizes, even empty ones, but call their modules in the same order, forward and
+    backward. Nothing is sent in evaluation mode. Gradients of weight and bias are local, like those of any parameter.
 
     Args:
         num_features: C of inputs of shape [N, C, ...]; float16, bfloat16, float32 or float64.
         eps: added to the variance.
-        momentum: of the running statistics; None: the mean over all batches so far.
+        momentum: weight of a batch in the running statistics; None: their mean over all batches.
         affine: learns weight and bias.
         track_running_stats: keeps running_mean and running_var for evaluation.
+        device: device of parameters and buffers, as in torch.
+        dtype: dtype of parameters and buffers, as in torch.
         process_set: the ranks whose batches are joined; all by default.
 
     Raises:
-        ValueError: an input without channels, or with one value a channel on all ranks together.
+        ValueError: an input without channels, or with one value per channel on all ranks together.
         HorovodInternalError: ranks disagree, or one is lost.
     """
 
@@ -55,9 +57,9 @@ class SyncBatchNorm(_BatchNorm):
 
     @classmethod
     def convert_sync_batchnorm(cls, module: nn.Module, process_set: ProcessSet = global_process_set) -> nn.Module:
-        """`module`, or what takes its place, with every BatchNorm in it replaced; parameters and buffers stay the same.
+        """Returns `module`, or its replacement, with every BatchNorm replaced; parameters and buffers are kept.
 
-        Convert before the optimizer is made; hooks of replaced modules are not taken over.
+        Convert before the optimizer is made. Hooks of replaced modules are lost.
         """
         made = module
         if isinstance(module, _BatchNorm) and not isinstance(module, cls):
@@ -76,7 +78,7 @@ class SyncBatchNorm(_BatchNorm):
             raise ValueError(f"expected an input of two dimensions or more, [N, C, ...], not {list(input.shape)}")
 
     def forward(self, input: Tensor) -> Tensor:
-        """Normalizes; in training over all ranks of the process set (collective)."""
+        """Normalizes an input of shape [N, C, ...]; in training over all ranks of the process set (collective)."""
         self._check_input_dim(input)
         ops = torch_ops.within(self.process_set)
         if not self.training or ops.size() == 1:
@@ -102,13 +104,13 @@ class SyncBatchNorm(_BatchNorm):
 
 
 class _Normalize(Function):
-    """apply(ops, input, weight, bias, eps) -> (normalized, mean, biased variance, values a channel)."""
+    """apply(ops, input, weight, bias, eps) -> (normalized, mean, biased variance, values per channel)."""
 
     @staticmethod
     def forward(
         ctx: Any, ops: Ops, input: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
     ) -> tuple[Tensor, Tensor, Tensor, float]:
-        """Means and squared deviations of all ranks, in one message."""
+        """Exchanges means and squared deviations of all ranks in one message."""
         wide = _wide(input)
         mean, squares, count = _moments(ops, wide)
         if count < 2:
@@ -126,7 +128,7 @@ class _Normalize(Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Any, ...]:
-        """The mean of the gradient, and of its product with the normalized input, over all ranks."""
+        """Exchanges the means, over all ranks, of the gradient and of its product with the normalized input."""
         input, weight, mean, scale = ctx.saved_tensors
         grad = torch.zeros_like(input) if grads[0] is None else grads[0]
         wide, out = _wide(input), _wide(grad)
@@ -138,7 +140,7 @@ class _Normalize(Function):
             grad_weight, grad_bias = sums[1].to(weight.dtype), sums[0].to(weight.dtype)
         name = f"sync_batch_norm.{wide.shape[1]}.backward"
         if weight is not None:
-            # Before they are added up: between merges of local updates weights are each rank's own.
+            # Multiplied before the sum: between merges of local updates each rank has its own weights.
             sums, out = sums * weight, out * _along(weight, wide)
         work = ctx.ops.allreduce(sums.double(), name, ReduceOp.SUM, (1.0, 1.0 / ctx.count), in_place=False)
         means = ctx.ops.start_one(work).wait().to(wide.dtype)
@@ -147,7 +149,7 @@ class _Normalize(Function):
 
 
 def _moments(ops: Ops, wide: Tensor) -> tuple[Tensor, Tensor, float]:
-    """Of each channel over all ranks: mean and sum of squared deviations; and how many values it has."""
+    """Returns mean and sum of squared deviations of each channel over all ranks, and values per channel."""
     own = wide.numel() // wide.shape[1]
     axes = _axes(wide)
     if own == 0:
