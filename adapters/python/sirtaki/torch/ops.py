@@ -3,22 +3,21 @@
 
 Functions ending in _async return a handle for synchronize() and poll(); those ending in _ write into their argument.
 Names must be equal on all ranks; without a name the order of calls decides which operations meet. Every function raises
-ValueError for what is wrong on this rank alone and HorovodInternalError for what concerns several; neither hangs.
-Functions ending in _async take `priority`, which Horovod does not have: where bytes of several operations wait, those
-of the smallest number go first. Without it operations of up to 64 KiB are urgent and others are not.
+ValueError for a mistake found on this rank alone and HorovodInternalError for a failure that concerns several ranks; no
+function hangs. Functions ending in _async take `priority`, which Horovod does not have: of several waiting operations,
+those with the smallest number are sent first. By default operations of up to 64 KiB are urgent and others are not.
 Supported dtypes: uint8, int8, uint16, int16, int32, int64, float16, bfloat16, float32, float64, bool; complex32,
-complex64 and complex128, which are summed and averaged as pairs of real numbers; and, where they are moved only
-(broadcast, allgather, alltoall), uint32, uint64 and 8-bit floats.
+complex64 and complex128, which are summed and averaged as pairs of real numbers; and, for operations that only move
+data (broadcast, allgather, alltoall), uint32, uint64 and 8-bit floats.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from numbers import Integral
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from sirtaki import _core, errors
@@ -28,7 +27,7 @@ from sirtaki.ops import GroupHandle, Handle, Ops, ReduceOp, check_reduce_op, gro
 from sirtaki.process_sets import ProcessSet, global_process_set
 from sirtaki.torch import _autograd
 from sirtaki.torch._adapter import torch_ops as _ops
-from sirtaki.torch._cuda import CudaQueue
+from sirtaki.torch._handles import get_future, poll, synchronize
 from sirtaki.torch._module_hooks import finish_all_updates
 from sirtaki.torch._param_ownership import param_owners
 from sirtaki.torch.compression import Compression, Compressor
@@ -83,53 +82,12 @@ def _reduce_op(average: bool | None, op: ReduceOp | None) -> ReduceOp:
 
 
 def compressed_by(compression: type[Compressor], tensor: Tensor) -> tuple[Tensor, Any]:
-    """Returns the result of compress(). The operation, which knows the name, refuses tensors that cannot be sent."""
+    """Returns the result of compress(). The operation, which knows its name, refuses tensors that cannot be sent."""
     if not all(callable(getattr(compression, method, None)) for method in ("compress", "decompress")):
         raise errors.InvalidArgumentError(
             f"compression is {compression!r}; it must be Compression.none, fp16, bf16 or a class like them"
         )
     return compression.compress(tensor) if isinstance(tensor, Tensor) else (tensor, None)
-
-
-def _checked(handle: Handle | GroupHandle) -> Handle | GroupHandle:
-    if not isinstance(handle, Handle | GroupHandle):
-        raise errors.InvalidArgumentError(
-            f"expected the handle that an _async function returned, not {handle!r} of type {type(handle).__name__}"
-        )
-    return handle
-
-
-def synchronize(handle: Handle | GroupHandle | Callable[[], Tensor]) -> Any:
-    """Waits for an operation and returns its result: a tensor, or a list of tensors for grouped operations.
-
-    alltoall_async() gives (tensor, rows received from each rank). Again on the same handle: the same result.
-    """
-    return handle() if callable(handle) else _checked(handle).wait()
-
-
-def poll(handle: Handle | GroupHandle) -> bool:
-    """True when synchronize(handle) would not block."""
-    return _checked(handle).poll()
-
-
-def get_future(handle: Handle | GroupHandle) -> torch.futures.Future[Any]:
-    """A torch future that gets the operation's result, or its error."""
-    handle = _checked(handle)
-    handles = handle.handles if isinstance(handle, GroupHandle) else [handle]
-    # torch wants to know of the GPUs before, and makes whoever waits for the future wait for their streams.
-    devices = list({one.queue.device for one in handles if isinstance(one.queue, CudaQueue)})
-    future: torch.futures.Future[Any] = torch.futures.Future(devices=devices or None)
-
-    def resolve() -> None:
-        try:
-            result = handle.wait()
-        except Exception as error:
-            future.set_exception(error)
-        else:
-            future.set_result(result)
-
-    handle.on_done(resolve)
-    return future
 
 
 # ---- allreduce ----
@@ -163,7 +121,7 @@ def allreduce_async_(
     *,
     priority: int = 0,
 ) -> Handle:
-    """Starts an allreduce into `tensor` itself; leave it alone until it is synchronized."""
+    """Starts an allreduce into `tensor` itself, which must not be used until it is synchronized; see allreduce()."""
     ops = _ops.within(process_set)
     scales = (prescale_factor, postscale_factor)
     return ops.start_one(ops.allreduce(tensor, name, _reduce_op(average, op), scales, in_place=True), priority)
@@ -179,23 +137,30 @@ def allreduce(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> Tensor:
-    """The average (or another combination) of a tensor over all ranks; differentiable.
+    """Returns the average, or another reduction, of a tensor over all ranks; differentiable.
+
+    The gradient is the same reduction of the gradients of the ranks.
 
     Args:
-        tensor: any shape, the same on all ranks; need not be contiguous.
+        tensor: any shape, the same shape and dtype on all ranks; need not be contiguous.
         average: deprecated, use op.
-        name: the same on all ranks.
+        name: the same on all ranks; None: the order of calls decides.
         compression: Compression.fp16 or bf16 casts before sending and back afterwards.
-        op: Average (default), Sum, Min, Max, Product or Adasum. Adasum adds what is orthogonal and averages what is
-            parallel, pair of halves by pair of halves: a and b make (1 - a.b / 2a.a) a + (1 - a.b / 2b.b) b; for
+        op: Average (default), Sum, Min, Max, Product or Adasum. Adasum adds orthogonal tensors and averages parallel
+            ones, recursively by halves of the ranks: a and b make (1 - a.b / 2a.a) a + (1 - a.b / 2b.b) b; for
             floating-point tensors, each by itself in a group (Maleki et al., Scaling Distributed Training with Adaptive
-            Summation, 2020). There is no gradient through it, nor through Min, Max and Product. Integers are averaged
-            exactly and truncated; bool cannot be averaged, its Sum and Max are "or", its Product and Min "and".
-        prescale_factor: multiplied before the ranks are combined.
+            Summation, 2020). Adasum, Min, Max and Product have no gradient. Integers are averaged exactly and
+            truncated; bool cannot be averaged, its Sum and Max are "or", its Product and Min "and".
+        prescale_factor: multiplied before the reduction.
         postscale_factor: multiplied afterwards.
         process_set: the ranks that take part; all by default.
 
-    The gradient is the same reduction of the ranks' gradients.
+    Returns:
+        A tensor of the same shape, dtype and device.
+
+    Raises:
+        ValueError: an argument is wrong on this rank.
+        HorovodInternalError: ranks disagree about the tensor or the operation, or one is lost.
     """
     ops = _ops.within(process_set)
     compressed, context = compressed_by(compression, tensor)
@@ -214,7 +179,7 @@ def allreduce_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> Tensor:
-    """allreduce() into `tensor` itself, outside autograd."""
+    """Reduces `tensor` in place, outside autograd, and returns it; see allreduce()."""
     handle = allreduce_async_(tensor, average, name, op, prescale_factor, postscale_factor, process_set)
     return synchronize(handle)
 
@@ -249,7 +214,7 @@ def grouped_allreduce_async(
     *,
     priority: int = 0,
 ) -> GroupHandle:
-    """Starts an allreduce of several tensors that become ready together."""
+    """Starts an allreduce of several tensors that become ready together; see allreduce()."""
     ops = _ops.within(process_set)
     scales = (prescale_factor, postscale_factor)
     return _grouped_allreduce(ops, tensors, average, name, op, scales, False, priority)
@@ -266,7 +231,7 @@ def grouped_allreduce_async_(
     *,
     priority: int = 0,
 ) -> GroupHandle:
-    """grouped_allreduce_async() into the tensors themselves."""
+    """Starts an in-place allreduce of several tensors that become ready together; see allreduce()."""
     ops = _ops.within(process_set)
     scales = (prescale_factor, postscale_factor)
     return _grouped_allreduce(ops, tensors, average, name, op, scales, True, priority)
@@ -282,7 +247,7 @@ def grouped_allreduce(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> list[Tensor]:
-    """allreduce() of several tensors that become ready together; differentiable."""
+    """Returns the reductions of several tensors that become ready together; differentiable. See allreduce()."""
     ops = _ops.within(process_set)
     pairs = [compressed_by(compression, tensor) for tensor in tensors]
     scales = (prescale_factor, postscale_factor)
@@ -301,7 +266,7 @@ def grouped_allreduce_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> list[Tensor]:
-    """grouped_allreduce() into the tensors themselves, outside autograd."""
+    """Reduces several tensors in place, outside autograd, and returns them; see allreduce()."""
     return synchronize(
         grouped_allreduce_async_(tensors, average, name, op, prescale_factor, postscale_factor, process_set)
     )
@@ -319,10 +284,20 @@ def allgather_async(
 
 
 def allgather(tensor: Tensor, name: str | None = None, process_set: ProcessSet = global_process_set) -> Tensor:
-    """The tensors of all ranks, joined along dimension 0 in rank order; differentiable.
+    """Returns the tensors of all ranks, concatenated along dimension 0 in rank order; differentiable.
 
-    Dimension 0 may differ between ranks (and be 0), the others and the dtype may not. The gradient is this rank's rows
-    of the average of the ranks' gradients, as in Horovod: times size() it is that of the sum of all ranks' losses.
+    The gradient is this rank's rows of the average of the ranks' gradients, as in Horovod; times size() it is the
+    gradient of the sum of all losses.
+
+    Args:
+        tensor: at least one dimension. Dimension 0 may differ between ranks (and be 0), the others and the dtype may
+            not.
+        name: the same on all ranks; None: the order of calls decides.
+        process_set: the ranks that take part; all by default.
+
+    Raises:
+        ValueError: an argument is wrong on this rank.
+        HorovodInternalError: ranks disagree, or one is lost.
     """
     ops = _ops.within(process_set)
     return _autograd.Allgather.apply(ops, tensor, name)
@@ -335,7 +310,7 @@ def grouped_allgather_async(
     *,
     priority: int = 0,
 ) -> GroupHandle:
-    """Starts an allgather of several tensors that become ready together."""
+    """Starts an allgather of several tensors that become ready together; see allgather()."""
     ops = _ops.within(process_set)
     names = group_names(name, len(tensors))
     work = [ops.allgather(t, n) for t, n in zip(tensors, names, strict=True)]
@@ -345,7 +320,7 @@ def grouped_allgather_async(
 def grouped_allgather(
     tensors: Sequence[Tensor], name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> list[Tensor]:
-    """allgather() of several tensors that become ready together; differentiable."""
+    """Gathers several tensors that become ready together; differentiable. See allgather()."""
     ops = _ops.within(process_set)
     return list(_autograd.GroupedAllgather.apply(ops, name, *tensors))
 
@@ -361,7 +336,7 @@ def broadcast_async(
     *,
     priority: int = 0,
 ) -> Handle:
-    """Starts a broadcast into a new tensor."""
+    """Starts a broadcast into a new tensor; see broadcast()."""
     ops = _ops.within(process_set)
     return ops.start_one(ops.broadcast(tensor, root_rank, name, in_place=False), priority)
 
@@ -374,7 +349,7 @@ def broadcast_async_(
     *,
     priority: int = 0,
 ) -> Handle:
-    """Starts a broadcast into `tensor` itself."""
+    """Starts a broadcast into `tensor` itself; see broadcast()."""
     ops = _ops.within(process_set)
     return ops.start_one(ops.broadcast(tensor, root_rank, name, in_place=True), priority)
 
@@ -382,9 +357,19 @@ def broadcast_async_(
 def broadcast(
     tensor: Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Tensor:
-    """The tensor of `root_rank`; all ranks give one of the same shape and dtype. Differentiable.
+    """Returns the tensor of `root_rank` on all ranks; differentiable.
 
     The gradient is the average of the ranks' gradients on the root, and zeros elsewhere, as in Horovod.
+
+    Args:
+        tensor: the same shape and dtype on all ranks.
+        root_rank: a rank of the job.
+        name: the same on all ranks; None: the order of calls decides.
+        process_set: the ranks that take part; all by default.
+
+    Raises:
+        ValueError: an argument is wrong on this rank.
+        HorovodInternalError: ranks disagree, or one is lost.
     """
     ops = _ops.within(process_set)
     return _autograd.Broadcast.apply(ops, tensor, root_rank, name)
@@ -393,7 +378,7 @@ def broadcast(
 def broadcast_(
     tensor: Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Tensor:
-    """broadcast() into `tensor` itself, outside autograd."""
+    """Overwrites `tensor` with that of `root_rank`, outside autograd, and returns it; see broadcast()."""
     return synchronize(broadcast_async_(tensor, root_rank, name, process_set))
 
 
@@ -420,7 +405,7 @@ def alltoall_async(
     *,
     priority: int = 0,
 ) -> Handle:
-    """Starts an alltoall; see alltoall(). Its result is a pair, without splits too: the tensor, and rows received."""
+    """Starts an alltoall; see alltoall(). The result is always a pair: the tensor, and the rows received."""
     ops = _ops.within(process_set)
     return ops.start_one(ops.alltoall(tensor, _split_list(splits), name, return_received=True), priority)
 
@@ -431,18 +416,22 @@ def alltoall(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """Sends part r of dimension 0 to rank r and joins what comes from rank 0, 1, ... Differentiable.
+    """Sends part r of dimension 0 to rank r and concatenates the parts received, in rank order; differentiable.
 
-    Each row of the gradient goes back to where it came from.
+    The gradient of each row goes back to the rank that sent the row.
 
     Args:
         tensor: at least one dimension.
-        splits: rows for each rank, size() integers whose sum is dimension 0; None: equal parts.
-        name: the same on all ranks.
+        splits: rows for each rank: size() integers whose sum is dimension 0; None: equal parts.
+        name: the same on all ranks; None: the order of calls decides.
         process_set: the ranks that take part; all by default.
 
     Returns:
-        The joined tensor; with splits, that and the int32 tensor of rows received from each rank.
+        The concatenated tensor; with splits, a pair of that and the int32 tensor of rows received from each rank.
+
+    Raises:
+        ValueError: an argument is wrong on this rank.
+        HorovodInternalError: ranks disagree, or one is lost.
     """
     ops = _ops.within(process_set)
     output, received = _autograd.Alltoall.apply(ops, tensor, _split_list(splits), name)
@@ -453,30 +442,31 @@ def alltoall(
 
 
 def barrier(process_set: ProcessSet = global_process_set) -> None:
-    """Returns when all ranks have called it."""
+    """Returns when all ranks of `process_set` have called it."""
     ops = _ops.within(process_set)
     synchronize(ops.start_one(ops.barrier()))
 
 
 def join(device: int = -1) -> int:
-    """For ranks with different numbers of batches: call it behind the last one, on every rank.
+    """Waits for the ranks with more batches. Call it after the last batch, on every rank.
 
-    A rank that waits here takes part in the others' steps with zeros; averages still divide by size(). Its own
-    parameters stay as they are, so bring them up to date afterwards from the rank that is returned:
+    A joined rank contributes zeros to the steps of the others; averages still divide by size(). Its own parameters do
+    not change, so update them afterwards from the rank that is returned:
 
         last = hvd.join()
         hvd.broadcast_parameters(model.state_dict(), root_rank=last)
 
-    Until all ranks are here, it takes part in the others' operations by name, too: with zeros in allreduce() (grouped,
+    Until all ranks have joined, a joined rank also takes part in named operations: with zeros in allreduce() (grouped,
     async, sparse) and reducescatter(), without rows in allgather() and alltoall(), and barrier() does not wait for it.
     A broadcast() from it, and Min, Max and Product, raise HorovodInternalError on the others; under --horovod, as in
-    Horovod, so does all but allreduce() and barrier(). Every rank needs at least one batch before the first join().
+    Horovod, so does every operation but allreduce() and barrier(). Every rank needs at least one batch before the first
+    join().
 
     Args:
-        device: not used; as in Horovod.
+        device: accepted as in Horovod; not used.
 
     Returns:
-        The rank that came last. It has made every step.
+        The rank that joined last. It has made every step.
 
     Raises:
         ValueError: gradients were computed and step() was not called.

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
-from numbers import Integral, Real
 from typing import Any
 
 import torch
@@ -20,14 +17,14 @@ from sirtaki.compression import option_text
 from sirtaki.errors import require
 from sirtaki.local_updates import LocalChoice, local_choice
 from sirtaki.ops import ReduceOp, check_reduce_op
+from sirtaki.process_sets import ProcessSet, global_process_set
 from sirtaki.torch._adapter import torch_ops
 from sirtaki.torch._optimizer.adasum import compressor_of, make_adasum, refuse_for_adasum
 from sirtaki.torch._optimizer.checkpoints import CheckpointMethods, only_makes_state
 from sirtaki.torch._optimizer.deferred_updates import DeferredUpdates, check_optimizer, updates_per_parameter
-from sirtaki.torch._optimizer.gradient_layout import ReducerOptions
 from sirtaki.torch._optimizer.local_sgd import LocalSgd, check_local
-from sirtaki.torch._optimizer.momentum_correction import MomentumCorrection, correction_of
-from sirtaki.torch._optimizer.parameters import named_params, stream_names
+from sirtaki.torch._optimizer.options import checked_passes, fit_options, make_options
+from sirtaki.torch._optimizer.parameters import named_params
 from sirtaki.torch._optimizer.reducer import GradientReducer
 from sirtaki.torch._optimizer.step import after_update, before_update, refuse_grad_scaler, unhooked_step
 from sirtaki.torch._optimizer.step_errors import SCALER_SKIPS, SCALER_TOO_EARLY
@@ -38,33 +35,41 @@ from sirtaki.torch._optimizer_class import (
     rebind_scheduler_step,
     user_methods,
 )
-from sirtaki.torch.compression import Choice, Compression, choice_of, suited
-from sirtaki.torch.ops import Adasum, Average, ProcessSet, Sum, global_process_set
+from sirtaki.torch.compression import Choice, Compression
+from sirtaki.torch.ops import Adasum, Average
 
 
 class _Distributed:
-    """What DistributedOptimizer adds to the class of the user's optimizer. Documented there."""
+    """Methods that DistributedOptimizer adds to the class of the user's optimizer; documented there."""
 
-    #: As in Horovod.
+    #: Named as in Horovod.
     _parameter_names: dict[Tensor, str]
     _sirtaki: GradientReducer
-    _sirtaki_owner: int  # the id of the object that ends it
+    _sirtaki_owner: int  # id of the object that closes the reducer
     _sirtaki_skip: bool
-    _sirtaki_per_parameter: bool  # the class of the user's optimizer treats each parameter by itself
+    _sirtaki_per_parameter: bool  # the class of the user's optimizer updates each parameter independently
     _sirtaki_updates: DeferredUpdates | None  # only with sync="forward"
     _sirtaki_local: LocalSgd | None  # only with local_updates
-    _sirtaki_update: Callable[[Any], Any] | None  # only with momentum correction: in place of the plain step()
+    _sirtaki_update: Callable[[Any], Any] | None  # only with momentum correction: replaces the plain step()
     _sirtaki_training: Training
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Combines gradients that are not combined yet (collective), then applies them.
 
-        With sync="forward" it returns at once, and a module's parameters are updated when the module is called next.
+        With sync="forward" it returns at once, and the parameters of a module are updated at the next call of the
+        module.
 
         Args:
-            closure: computes the loss and runs backward, as for LBFGS; its gradients are combined too. An optimizer
-                that may decide by the loss, as LBFGS with a line search does, gets the mean over the ranks (a tensor
+            closure: computes the loss and runs backward, as for LBFGS; its gradients are combined, too. An optimizer
+                whose step depends on the loss, such as LBFGS with a line search, gets the mean over the ranks (a tensor
                 or a number, collective), and so does the program.
+
+        Returns:
+            The loss that the closure returned; None without a closure.
+
+        Raises:
+            RuntimeError: a parameter has a gradient that is not combined, or the step of a backward that failed.
+            HorovodInternalError: ranks disagree, or one is lost.
         """
         if only_makes_state():
             return user_methods(self).step()
@@ -77,7 +82,7 @@ class _Distributed:
         refuse_grad_scaler(SCALER_SKIPS)
         local.check_step(closure)
         if local.starts and not self._sirtaki_skip:
-            # A rank without a backward pass takes part in the others' gradients first.
+            # A rank without a backward pass must take part in the gradients of the others first.
             self._sirtaki.synchronize()
         local.before_step()
         self._sirtaki_step(None)
@@ -97,7 +102,7 @@ class _Distributed:
             if self._sirtaki_update is None:
                 result = user_methods(self).step(self._combining(closure))
             else:
-                # SGD runs it once, first of all.
+                # SGD runs its closure once, before anything else, so the closure can run here.
                 result = self._combining(closure)()
                 self._sirtaki_apply()
         else:
@@ -118,7 +123,7 @@ class _Distributed:
         return result
 
     def _sirtaki_apply(self) -> Any:
-        """The step of the user's optimizer, with gradients as they are."""
+        """Applies the gradients as they are, by the step of the user's optimizer."""
         if self._sirtaki_update is None:
             return user_methods(self).step()
         before_update(self)
@@ -133,14 +138,17 @@ class _Distributed:
             self._sirtaki.synchronize()
             return self._sirtaki.mean_loss(loss) if decides else loss
 
-        # With losses of their own the ranks would decide differently, and call the closure a different number of times.
+        # With local losses the ranks would decide differently, and call the closure a different number of times.
         decides = not self._sirtaki_per_parameter
         return combined
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """As torch's; RuntimeError while gradients are in flight (between backward and step, unless sync="backward").
+        """Clears gradients as torch does.
 
-        With sync="forward" gradients that are not applied yet are cleared as soon as they are.
+        With sync="forward", gradients that are not applied yet are cleared as soon as they are.
+
+        Raises:
+            RuntimeError: gradients are in flight (between backward and step, unless sync="backward").
         """
         self._sirtaki.check_zero_grad()
         if self._sirtaki_updates is not None and self._sirtaki_updates.pending:
@@ -149,19 +157,19 @@ class _Distributed:
         user_methods(self).zero_grad(set_to_none)
 
     def wait(self) -> None:
-        """Returns when all parameters are updated, which matters with sync="forward" only. Not collective.
+        """Returns when all parameters are updated; matters with sync="forward" only. Not collective.
 
-        For code between step() and the next forward pass that reads gradients, the optimizer's state or parameters that
-        it has kept in a list of its own. Reading a parameter as an attribute of its module or from parameters() makes
-        its update; state_dict() and copies of a module make all.
+        Call it between step() and the next forward pass before reading gradients, the optimizer's state, or parameters
+        from a list of your own. A read of a parameter as an attribute of its module or from parameters() makes its
+        update; state_dict() and copies of a module make all updates.
         """
         if self._sirtaki_updates is not None:
             self._sirtaki_updates.finish_updates()
 
     def synchronize(self) -> None:
-        """Returns when `.grad` of every parameter is combined; for clipping and the like before step().
+        """Returns when `.grad` of every parameter is combined. Call it before clipping, for example, then step().
 
-        After step() with sync="forward": as wait().
+        After step() with sync="forward" it does the same as wait().
         """
         if self._sirtaki_updates is not None and self._sirtaki_updates.pending and not self._sirtaki.in_flight:
             self._sirtaki_updates.finish_updates()
@@ -171,7 +179,7 @@ class _Distributed:
 
     @contextmanager
     def skip_synchronize(self) -> Iterator[None]:
-        """Inside it step() does not combine; for step() after synchronize()."""
+        """Returns a context in which step() does not combine gradients; for step() after synchronize()."""
         self._sirtaki_skip = True
         try:
             yield
@@ -180,7 +188,7 @@ class _Distributed:
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Inside it backward accumulates on this rank alone; enter and leave it on all ranks alike."""
+        """Returns a context in which backward accumulates on this rank alone; enter and leave it on all ranks alike."""
         self._sirtaki.set_no_sync(True)
         try:
             yield
@@ -188,30 +196,32 @@ class _Distributed:
             self._sirtaki.set_no_sync(False)
 
     def set_backward_passes_per_step(self, passes: int) -> None:
-        """Changes how many backward passes are accumulated before gradients are combined; between steps."""
-        self._sirtaki.passes_per_step = _checked_passes(passes)
+        """Sets the number of backward passes accumulated before gradients are combined. Call it between steps."""
+        self._sirtaki.passes_per_step = checked_passes(passes)
 
     @property
     def exposed_seconds(self) -> float:
-        """Seconds in which this rank had nothing to do but wait for gradients or merges, since the start."""
+        """Seconds since the start in which this rank only waited for gradients or merges."""
         local = self._sirtaki_local
         return self._sirtaki.exposed_seconds + (0.0 if local is None else local.exposed_seconds)
 
     def compression_report(self) -> list[dict[str, Any]]:
-        """How each tensor travels from the next step on; [] before the first.
+        """Returns a row for each tensor, with its codec from the next step on; [] before the first step.
 
-        Rows have name, numel, dtype, codec, recipe, params, density (part of the elements that travels), momentum (that
-        the codec corrects; 0 for none), reason,
-        held_bytes (of its elements), wire_bytes (what it takes on the network in a step, as the size of an allreduce),
-        ratio of these, and owed_norm (of the residual).
+        A row has name, numel, dtype, codec, recipe (the kind of reduction), params, density (part of the elements that
+        is sent), momentum (that the codec corrects; 0 for none), reason, held_bytes (of its elements), wire_bytes
+        (bytes sent in a step, as the size of an allreduce), ratio of these two, and owed_norm (norm of the residual).
         """
         return self._sirtaki.residuals.report()
 
     def report_loss(self, loss: float | Tensor) -> None:
-        """This rank's loss of a step, for compression="importance:split=loss": ranks with larger losses send more.
+        """Reports the loss of this rank for compression="importance:split=loss": ranks with larger losses send more.
 
-        A number, or a tensor of one loss or one for each sample, of which the mean counts. Each step or now and then,
-        on every rank: as long as one has told none, all send the same. Not collective; nothing before the first step.
+        Call it on every rank, each step or now and then: until every rank has reported one, all send the same amount.
+        Not collective; no effect before the first step.
+
+        Args:
+            loss: a number, or a tensor of one loss or of one for each sample, whose mean counts.
         """
         number = float(loss.detach().mean()) if isinstance(loss, Tensor) else float(loss)
         self._sirtaki.residuals.report_loss(number)
@@ -221,7 +231,8 @@ class _Distributed:
     def drain(self) -> None:
         """With local_updates: makes parameters and buffers equal on all ranks. Collective.
 
-        Before a checkpoint, an evaluation and at the end. Merges on their way are finished, and one more is made.
+        Call it before a checkpoint, before an evaluation and at the end. It finishes merges in flight and makes one
+        more.
         """
         if self._sirtaki_local is not None:
             self._sirtaki.check_between_steps("drain()")
@@ -229,7 +240,7 @@ class _Distributed:
 
     @contextmanager
     def synchronous(self) -> Iterator[None]:
-        """With local_updates: inside it gradients are averaged in every step. Collective where it begins and ends."""
+        """With local_updates: returns a context in which every step averages gradients. Collective at both ends."""
         if self._sirtaki_local is None:
             yield
             return
@@ -239,9 +250,10 @@ class _Distributed:
 
     @contextmanager
     def global_model(self) -> Iterator[None]:
-        """With local_updates: inside it parameters are what all ranks last agreed on. Not collective.
+        """With local_updates: returns a context in which parameters are those that all ranks last agreed on.
 
-        For evaluation by any ranks; no step inside. The rank's own parameters come back afterwards.
+        Not collective. Any rank may evaluate inside, and no rank may step. The parameters of the rank return
+        afterwards.
         """
         if self._sirtaki_local is None:
             yield
@@ -251,7 +263,7 @@ class _Distributed:
             yield
 
     def local_stats(self) -> dict[str, Any]:
-        """Interval, delay, mode, why; rounds, seconds waited, bytes, divergence, alarms. {} without local_updates."""
+        """Returns interval, delay, mode, reason, rounds, waits, bytes, divergence, alarms; {} without local_updates."""
         return {} if self._sirtaki_local is None else self._sirtaki_local.stats()
 
     def __reduce_ex__(self, protocol: Any) -> Any:
@@ -263,14 +275,16 @@ class _Distributed:
         )
 
     def __del__(self) -> None:
-        # Trainers make objects of derived classes with the insides of this one.
+        # Trainers copy the attributes of this object into objects of derived classes, which must not close it.
         if not sys.is_finalizing() and vars(self).get("_sirtaki_owner") == id(self):
             _close(self)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """As torch's; the new parameters are combined from the next step on. All ranks must do the same.
+        """Adds a group as torch does; the new parameters are combined from the next step on. All ranks do the same.
 
-        Not between backward() and step().
+        Raises:
+            RuntimeError: between backward() and step().
+            UnsupportedError: with local_updates.
         """
         self._sirtaki.check_add()
         if self._sirtaki_local is not None:
@@ -288,12 +302,12 @@ class _Distributed:
                     self._sirtaki_updates.add(param)
 
 
-# Torch wraps step() of a class to run the hooks of step, unless it is marked; the inner step() is wrapped already.
+# Torch wraps step() of a class to run its hooks, unless the method is marked; the inner step() is wrapped already.
 _Distributed.step.hooked = True  # type: ignore[attr-defined]
 
 
 def _close(optimizer: Any) -> None:
-    """Leaves no hook and no stream of an optimizer that nobody uses any more, once its updates are made."""
+    """Removes hooks and stream of an optimizer that nobody uses any more, once its updates are made."""
     made = vars(optimizer)
     reducer, updates, training = (made.get(f"_sirtaki{part}") for part in ("", "_updates", "_training"))
 
@@ -310,62 +324,6 @@ def _close(optimizer: Any) -> None:
 
 
 _METHODS = {**own_methods(CheckpointMethods), **own_methods(_Distributed)}
-
-
-def _checked_passes(passes: Any) -> int:
-    well_formed = isinstance(passes, Integral) and passes >= 1
-    require(well_formed, f"backward_passes_per_step is {passes!r}, not an integer of 1 or more")
-    return int(passes)
-
-
-def _options(  # noqa: PLR0917  (as DistributedOptimizer's)
-    op: ReduceOp,
-    compression: Any,
-    gradient_predivide_factor: float,
-    sync: str | None,
-    sparse_as_dense: bool,
-    process_set: ProcessSet,
-) -> ReducerOptions:
-    op = check_reduce_op(op)
-    require(op in (Average, Sum), "op must be Average, Sum or Adasum")
-    positive = isinstance(gradient_predivide_factor, Real) and 0 < gradient_predivide_factor < math.inf
-    require(positive, f"gradient_predivide_factor is {gradient_predivide_factor!r}, not a positive number")
-    if gradient_predivide_factor != 1.0:
-        require(op is Average, "gradient_predivide_factor needs op=Average")
-    chosen = basics.option("torch.sync") if sync is None else sync
-    known = ("backward", "step", "forward")
-    require(chosen in known, f'sync is "{chosen}", must be "backward", "step" or "forward"')
-    prescale, postscale = 1.0, 1.0
-    if gradient_predivide_factor != 1.0:
-        # The average as a sum: divided by the factor before, multiplied by factor / size afterwards.
-        op, prescale, postscale = Sum, 1.0 / gradient_predivide_factor, gradient_predivide_factor / process_set.size()
-    mean = op is Average or prescale != 1.0 or postscale != 1.0
-    codec, compressor = choice_of(compression)
-    if compressor is not None and chosen == "forward":
-        raise errors.UnsupportedError(
-            'sync="forward" sends gradients through the runtime alone, and a compressor of your own needs whole ones; '
-            'use sync="backward" or one of Compression'
-        )
-    stream = stream_names.next(process_set)
-    return ReducerOptions(
-        stream, chosen, op, mean, codec, compressor, prescale, postscale, sparse_as_dense, process_set=process_set
-    )
-
-
-def _fitted(
-    optimizer: torch.optim.Optimizer, options: ReducerOptions
-) -> tuple[ReducerOptions, MomentumCorrection | None]:
-    """The choice that holds, as fits the optimizer, and what it corrects; the optimizer's momentum fits that."""
-    if options.compressor is not None:
-        return options, None
-    chosen = option_text() if options.codec is None else options.codec
-    text = suited(chosen, optimizer)
-    if text != chosen:
-        options = replace(options, codec=text)
-    correction = correction_of(text)
-    if correction is not None:
-        correction.check(optimizer)
-    return options, correction
 
 
 def DistributedOptimizer(  # noqa: N802, PLR0917  (Horovod's name and signature)
@@ -385,45 +343,50 @@ def DistributedOptimizer(  # noqa: N802, PLR0917  (Horovod's name and signature)
 ) -> Any:
     """Makes `optimizer` combine gradients over all ranks. Call init() first, and do the same on all ranks.
 
-    The same object is returned, of a subclass of its class, so schedulers, isinstance() and checkpoints go on working.
-    It gains wait(), synchronize(), skip_synchronize(), no_sync(), set_backward_passes_per_step() and exposed_seconds;
-    with op=Adasum no exposed_seconds, and nothing of compression or local updates.
+    The same object is returned, with a subclass of its class, so schedulers, isinstance() and checkpoints keep working.
+    It gains wait(), synchronize(), skip_synchronize(), no_sync(), set_backward_passes_per_step(), exposed_seconds, and
+    the methods of compression and local updates; with op=Adasum only the first five.
 
-    A parameter unused on some ranks counts as zeros there; one unused on all keeps `.grad is None`.
-    A parameter belongs to the optimizer made last. Its shape and dtype stay as they were in the first step.
+    A parameter unused on some ranks counts as zeros there; one unused on all keeps `.grad is None`. A parameter belongs
+    to the optimizer made last. Its shape and dtype must stay those of the first step.
 
     Args:
         optimizer: any torch optimizer, changed in place.
         named_parameters: model.named_parameters(); the names appear in errors and in the trace.
         compression: one of Compression, with settings as Compression.group_topk(rate=0.01), or its text; a dict of
-            these by pattern of parameters' names; or a class or object with compress() and decompress(), as in
-            Horovod, which is applied to each gradient on its own. Compression.none leaves the choice to the option
-            compression.codec, "none" forces gradients as they are. See docs/compression.md.
-        backward_passes_per_step: how many backward passes are accumulated before gradients are combined.
-        op: Average, Sum or Adasum. With Adasum every rank makes its own step, and what the steps have changed of each
-            parameter is combined (see allreduce()): compression is none, fp16, bf16 or one of your own, gradients stay
-            the rank's, and sync, local_updates and gradient_predivide_factor are refused.
-        gradient_predivide_factor: splits the division of the average: before by this factor, the rest afterwards.
-        num_groups: accepted as in Horovod; fusion is planned by the runtime.
-        groups: accepted as in Horovod; fusion is planned by the runtime.
-        sparse_as_dense: sparse gradients are made dense before they are sent; otherwise they are gathered.
-        process_set: the ranks whose gradients are combined; all by default. On a rank outside it the optimizer works
-            by itself. All ranks of the set make its optimizers in the same order.
-        sync: "backward": gradients are combined when backward() returns, so clipping and GradScaler work as they are.
-            "step": they are waited for in step(), as in Horovod. "forward": step() returns at once, and a module's
-            parameters are updated when the module is called or they are read next, so gradients travel during the next
-            forward pass too; for optimizers that treat each parameter by itself, without GradScaler, clipping and
-            closures. See wait(). None: the option torch.sync.
-        local_updates: ranks make several steps of their own between merges of their models: "auto", a number of steps,
-            another policy, a function, or a LocalUpdates. 1: none. None: the option local.updates. Models must be equal
-            at the first step (broadcast_parameters()). See docs/local_updates.md, drain() and local_stats().
+            these by pattern of parameter names; or a class or object with compress() and decompress(), as in Horovod,
+            applied to each gradient. Compression.none leaves the choice to the option compression.codec, "none" turns
+            compression off. See docs/compression.md.
+        backward_passes_per_step: number of backward passes that are accumulated before gradients are combined.
+        op: Average, Sum or Adasum. With Adasum every rank makes its own step, and the changes of each parameter are
+            combined (see allreduce()): compression is none, fp16, bf16 or one of your own, gradients stay those of the
+            rank, and sync, local_updates and gradient_predivide_factor are refused.
+        gradient_predivide_factor: splits the division of the average: by this factor before the sum, the rest
+            afterwards.
+        num_groups: accepted as in Horovod; the runtime plans fusion.
+        groups: accepted as in Horovod; the runtime plans fusion.
+        sparse_as_dense: converts sparse gradients to dense ones before they are sent; otherwise they are gathered.
+        process_set: the ranks whose gradients are combined; all by default. On a rank outside the set the optimizer
+            works alone. All ranks of the set make its optimizers in the same order.
+        sync: "backward": gradients are combined when backward() returns, so clipping and GradScaler work unchanged.
+            "step": step() waits for them, as in Horovod. "forward": step() returns at once, and the parameters of a
+            module are updated when the module is called or they are read next, so gradients travel during the next
+            forward pass, too; for optimizers that update each parameter independently, without GradScaler, clipping and
+            closures. See wait(). With None, the option torch.sync decides.
+        local_updates: local SGD: ranks make several steps of their own between merges of their models. "auto", a number
+            of steps, another policy, a function, or a LocalUpdates. 1: none. With None, the option local.updates
+            decides. Models must be equal at the first step (broadcast_parameters()). See docs/local_updates.md, drain()
+            and local_stats().
+
+    Returns:
+        `optimizer`.
 
     Raises:
         ValueError: an argument is wrong, or init() was not called.
         UnsupportedError: with sync="forward", for optimizers that may couple parameters; with local_updates, for
             closures, parts of models (FSDP), parameters that are not float32, and a process set.
-        RuntimeError: from backward(), step() or zero_grad() called in a wrong order; where a parameter was converted or
-            has a gradient that nobody combines. Names the parameter.
+        RuntimeError: from backward(), step() or zero_grad() called in a wrong order, or for a parameter that was
+            converted or has a gradient that nobody combines. The text names the parameter.
         HorovodInternalError: from backward() or step() when the ranks disagree or one is lost.
     """
     del num_groups, groups
@@ -433,15 +396,15 @@ def DistributedOptimizer(  # noqa: N802, PLR0917  (Horovod's name and signature)
         raise errors.InvalidArgumentError("this optimizer is distributed already")
     known = isinstance(optimizer, torch.optim.Optimizer)
     require(known, f"expected a torch.optim.Optimizer, not {type(optimizer).__name__}")
-    passes = _checked_passes(backward_passes_per_step)
+    passes = checked_passes(backward_passes_per_step)
     names, params, every = named_params(optimizer, named_parameters)
     if check_reduce_op(op) is Adasum:
         refuse_for_adasum(gradient_predivide_factor, sync, local_updates)
         make_adasum(optimizer, names, params, compressor_of(compression), process_set)
         optimizer._parameter_names = every  # type: ignore[attr-defined]
         return optimizer
-    options = _options(op, compression, gradient_predivide_factor, sync, sparse_as_dense, process_set)
-    options, correction = _fitted(optimizer, options)
+    options = make_options(op, compression, gradient_predivide_factor, sync, sparse_as_dense, process_set)
+    options, correction = fit_options(optimizer, options)
     local = local_choice(local_updates, basics.option("local.updates"))
     if local is not None:
         check_local(optimizer, params, options.sync, options.mean)
