@@ -2,6 +2,7 @@
 #include <cstdint>
 
 #include "runtime/base/check.h"
+#include "runtime/control/bundle.h"
 #include "runtime/control/coordinator.h"
 #include "runtime/control/messages.h"
 #include "tests/fuzz/fuzz_main.h"
@@ -20,15 +21,56 @@ std::vector<Input> seeds() {
   waiting.blocked = true;
   waiting.entries = {{WaitKind::kOp, "a", 4, 7, "allreduce"}, {WaitKind::kStreamStep, "opt", 1, 0, ""}};
   const Status status(Code::kMismatch, "why", {1, "w"});
-  return {input_from(encode(MemberMessage(Announce{"a", 5, meta}))),
-          input_from(encode(MemberMessage(OpFailed{"a", 5, status}))),
-          input_from(encode(MemberMessage(open))),
-          input_from(encode(MemberMessage(waiting))),
-          input_from(encode(MemberMessage(StreamAbort{StreamId(1), 0, 2, status}))),
-          input_from(encode(CoordinatorMessage(Agreed{"a", 5, 1}))),
-          input_from(encode(CoordinatorMessage(RanksLeft{{1, 0}}))),
-          input_from(encode(CoordinatorMessage(OpCancelled{"a", 5, true, status}))),
-          input_from(encode(CoordinatorMessage(StreamAborted{StreamId(1), 1, 2, true, status})))};
+  const StreamId stream(1);
+  const std::vector<Leaving::Count> counts = {{"a", 5}};
+  const std::vector<MemberMessage> from_members = {
+      Announce{"a", 5, meta},
+      OpFailed{"a", 5, status},
+      open,
+      StreamAbort{stream, 0, 2, status},
+      StreamUnused{stream, 1, 3},
+      StreamClose{stream},
+      waiting,
+      TraceChunk{{std::byte{9}}, true},
+      TraceRequest{true, "trace.json"},
+      Leaving{counts},
+      Joined{{{stream, 1, 3}}, counts},
+      JobBroken{status},
+      Unused{counts},
+  };
+  const std::vector<CoordinatorMessage> from_coordinator = {
+      Agreed{"a", 5, 1},
+      Recall{1, 6},
+      OpCancelled{"a", 5, true, status},
+      StreamAgreed{"opt", stream},
+      StreamRefused{"opt", status},
+      StreamAborted{stream, 1, 2, true, status},
+      StreamFlags{stream, 1, 3},
+      JobFailed{status},
+      TraceSwitch{true},
+      Query{},
+      StandIn{},
+      AllJoined{2, {{stream, 1, 3}}},
+      RanksLeft{{1, 0}},
+      SomeJoined{{1}, counts},
+      StandInOp{"a", 5, meta},
+      GiveWay{},
+      AskUnused{{"a", "b"}},
+      Forgotten{{"a"}, {"b"}},
+  };
+  // One of each: the goldens are those of the whole format.
+  SRT_CHECK(from_members.size() == std::variant_size_v<MemberMessage>);
+  SRT_CHECK(from_coordinator.size() == std::variant_size_v<CoordinatorMessage>);
+  std::vector<Input> inputs;
+  for (const MemberMessage& message : from_members) {
+    inputs.push_back(input_from(encode(message)));
+  }
+  for (const CoordinatorMessage& message : from_coordinator) {
+    inputs.push_back(input_from(encode(message)));
+  }
+  inputs.push_back(input_from(encode(Bundle{{RankSet::of(3), from_members.front()}})));
+  inputs.push_back(input_from(encode(Spread{{RankSet::of(3), from_coordinator.front()}})));
+  return inputs;
 }
 
 }  // namespace sirtaki::fuzz

@@ -6,7 +6,12 @@
 #include <array>
 #include <cstring>
 #include <exception>
+#include <fstream>
+#include <iostream>
+#include <memory>
 #include <random>
+#include <string>
+#include <string_view>
 
 namespace sirtaki::fuzz {
 namespace {
@@ -24,6 +29,26 @@ std::size_t below(std::mt19937_64& random, std::size_t limit) {
   return limit == 0 ? 0 : static_cast<std::size_t>(random() % limit);
 }
 
+std::string hex(const Input& input) {
+  constexpr std::string_view kDigits = "0123456789abcdef";
+  std::string text;
+  for (const std::uint8_t byte : input) {
+    text += kDigits[byte >> 4U];
+    text += kDigits[byte & 15U];
+  }
+  return text;
+}
+
+// "control_fuzz 3 00ff...": one line for each seed.
+std::string seed_lines() {
+  std::string lines;
+  int number = 0;
+  for (const Input& seed : seeds()) {
+    lines += FUZZ_NAME " " + std::to_string(number++) + " " + hex(seed) + "\n";
+  }
+  return lines;
+}
+
 void run(const Input& input, const std::string& what) {
   // Memory of exactly the input's size: the sanitizer sees the first byte read too far.
   const std::unique_ptr<std::uint8_t[]> copy = std::make_unique<std::uint8_t[]>(input.size());
@@ -31,13 +56,7 @@ void run(const Input& input, const std::string& what) {
   try {
     LLVMFuzzerTestOneInput(copy.get(), input.size());
   } catch (const std::exception& error) {
-    std::string hex;
-    for (const std::uint8_t byte : input) {
-      constexpr std::string_view kDigits = "0123456789abcdef";
-      hex += kDigits[byte >> 4U];
-      hex += kDigits[byte & 15U];
-    }
-    ADD_FAILURE() << what << ": " << error.what() << "; input " << hex;
+    ADD_FAILURE() << what << ": " << error.what() << "; input " << hex(input);
   }
 }
 
@@ -112,5 +131,29 @@ TEST(Fuzz, RandomBytes) {
   }
 }
 
+#ifdef FUZZ_GOLDENS
+// Old and new builds must understand each other, so a format changes on purpose alone.
+TEST(Fuzz, SeedsAreTheGoldensOfTheWireFormat) {
+  std::ifstream file(FUZZ_GOLDENS);
+  std::string goldens;
+  for (std::string line; std::getline(file, line);) {
+    if (line.starts_with(FUZZ_NAME " ")) {
+      goldens += line + "\n";
+    }
+  }
+  EXPECT_EQ(goldens, seed_lines()) << "the wire format has changed; if it was meant to, write what `" FUZZ_NAME
+                                      " --seeds` prints into " FUZZ_GOLDENS;
+}
+#endif
+
 }  // namespace
 }  // namespace sirtaki::fuzz
+
+int main(int argc, char** argv) {
+  if (argc == 2 && std::string_view(argv[1]) == "--seeds") {
+    std::cout << sirtaki::fuzz::seed_lines();
+    return 0;
+  }
+  testing::InitGoogleTest(&argc, argv);
+  return RUN_ALL_TESTS();
+}
