@@ -1,4 +1,4 @@
-"""`make lint`: layers, map of the source, prose, decisions, clang-format, self-contained headers, clang-tidy, ruff.
+"""`make lint`: layers, map, prose, links, decisions, clang-format, self-contained headers, clang-tidy, ruff.
 
 Every checker runs even if an earlier one fails. Results of clang-tidy and of the header check are cached by content
 under build/lint, so that only files that changed, or whose project headers changed, are checked again. clang-tidy gets
@@ -28,6 +28,7 @@ sys.path.insert(0, str(ROOT / "tests/arch"))
 
 from check_decisions import decision_problems  # noqa: E402
 from check_layers import check  # noqa: E402
+from check_links import link_problems, pages_of  # noqa: E402
 from check_map import map_problems  # noqa: E402
 from check_prose import prose_problems  # noqa: E402
 from source_tree import CPP, Source, Tree  # noqa: E402
@@ -155,6 +156,14 @@ def lint_map(_tree: Tree, _workers: int) -> bool:
 def lint_prose(_tree: Tree, _workers: int) -> bool:
     """Checks the English of comments, docstrings and pages."""
     problems = prose_problems(ROOT)
+    for problem in problems:
+        print(problem)
+    return not problems
+
+
+def lint_links(_tree: Tree, _workers: int) -> bool:
+    """Checks the links of all pages, and the names that they give to code."""
+    problems = list(link_problems(ROOT, pages_of(ROOT)))
     for problem in problems:
         print(problem)
     return not problems
@@ -297,6 +306,7 @@ CHECKS: dict[str, Callable[..., bool]] = {
     "layers": lint_layers,
     "map": lint_map,
     "prose": lint_prose,
+    "links": lint_links,
     "decisions": lint_decisions,
     "clang-format": lint_format,
     "ruff": lint_ruff,
