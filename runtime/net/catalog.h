@@ -1,5 +1,5 @@
-// Catalog of collectives backends: one row each. The values of the option that chooses one, their help and the
-// conformance tests follow from it.
+// Catalog of collectives backends, one row each. The values of the option that chooses a backend, their help texts and
+// the conformance tests follow from the rows.
 #pragma once
 
 #include <memory>
@@ -22,14 +22,14 @@ struct BackendSetup {
 struct Backend {
   std::string_view name;
   std::string_view help;
-  // On the link's loop.
+  // Runs on the loop of the link.
   std::unique_ptr<Collectives> (*make)(const BackendSetup& setup);
 };
 
 // The first row is the default.
 std::span<const Backend> backends();
 
-// kInvalidArgument naming the backends when there is no row of that name.
+// Returns kInvalidArgument with the names of all backends if there is no row of that name.
 Result<std::unique_ptr<Collectives>> make_collectives(std::string_view name, const BackendSetup& setup);
 
 }  // namespace sirtaki::net

@@ -71,8 +71,8 @@ class FlatBroadcast final : public Operation {
   }
 };
 
-// The root sends one block to each other rank, and each passes its block on to the rest, segment by segment: the
-// root's link carries the data once.
+// The root sends one block to each other rank, which forwards it to the rest, segment by segment: the link of the root
+// carries the data once.
 class ScatterBroadcast final : public Operation {
  public:
   using Operation::Operation;
@@ -92,13 +92,12 @@ class ScatterBroadcast final : public Operation {
     }
   }
 
-  // The block that `owner` passes on.
+  // Returns the block that `owner` forwards.
   const Block& block_of(Rank owner) const {
     return blocks_[static_cast<std::size_t>((owner + size() - args().root) % size() - 1)];
   }
 
-  // The root sends the owner's next segment; the owner receives it and passes it on; the others receive it from the
-  // owner.
+  // The root sends the next segment of the owner; the owner receives and forwards it; the others receive it from there.
   void next(Rank owner) {
     const std::size_t index = next_[static_cast<std::size_t>(owner)];
     if (index >= segment_count(block_of(owner), segment_)) {
@@ -130,10 +129,10 @@ class ScatterBroadcast final : public Operation {
 
   std::size_t segment_ = 0;
   std::vector<Block> blocks_;
-  std::vector<std::size_t> next_;  // by owner: the segment to start next
+  std::vector<std::size_t> next_;  // index: owner; the segment to start next
 };
 
-// Dissemination: after round k every rank has heard, directly or not, of 2^(k+1) others.
+// Dissemination barrier: after round k, every rank has heard of 2^(k+1) ranks, directly or indirectly.
 class DirectBarrier final : public Operation {
  public:
   using Operation::Operation;

@@ -8,7 +8,7 @@
 namespace sirtaki::net {
 namespace {
 
-// Everybody sends the whole to everybody and reduces all of it.
+// Every rank sends all its data to all ranks and reduces everything.
 class ExchangeAllreduce final : public Operation {
  public:
   using Operation::Operation;
@@ -22,7 +22,7 @@ class ExchangeAllreduce final : public Operation {
       const Rank peer = (rank() + step) % size();
       recv(peer, 0, Bytes(place(peer), in.size()), [this] { arrived(); });
     }
-    // The sends count too: the output may be the memory they read.
+    // Sends must have ended, too, because the output may be the memory they read.
     for (int step = 1; step < size(); ++step) {
       send((rank() + step) % size(), 0, in, [this] { arrived(); });
     }
@@ -58,8 +58,8 @@ class ExchangeAllreduce final : public Operation {
   int missing_ = 0;
 };
 
-// Reduce-scatter, then every rank sends its block of the result to all, segment by segment. With one memory for input
-// and output this is sound: a segment of the result arrives only after its owner has received our input to it.
+// Reduce-scatter, then every rank sends its block of the result to all, segment by segment. Input and output may be the
+// same memory: a segment of the result arrives only after its owner has received the input of this rank to it.
 class DirectAllreduce final : public SegmentReducer {
  public:
   using SegmentReducer::SegmentReducer;
@@ -94,7 +94,7 @@ class DirectAllreduce final : public SegmentReducer {
 
   void on_reduced(std::size_t index) override { gather(index); }
 
-  std::vector<std::size_t> next_gather_;  // by peer: the segment to receive next
+  std::vector<std::size_t> next_gather_;  // index: peer; the segment to receive next
 };
 
 class DirectReduceScatter final : public SegmentReducer {

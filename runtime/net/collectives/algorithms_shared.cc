@@ -10,14 +10,14 @@ namespace {
 
 using Effect = TurnQueue::Effect;
 
-// Data of one rank for one or several others, segment by segment.
+// Data of one rank for one or several readers, segment by segment.
 struct Flow {
-  std::vector<Rank> peers;   // who reads it; or the one it comes from
+  std::vector<Rank> peers;   // the readers; for a receiver, the sender
   Bytes memory;              // read only by its sender
-  std::vector<int> missing;  // by place in the window: readers that have not taken the segment
+  std::vector<int> missing;  // index: place in the window; readers that have not taken the segment
 };
 
-// Allgather, broadcast and alltoall: who shows what to whom, and where it goes.
+// Allgather, broadcast and alltoall as a list of flows: sender, readers and memory.
 class SharedMove final : public SharedOperation {
  public:
   using SharedOperation::SharedOperation;
@@ -30,7 +30,7 @@ class SharedMove final : public SharedOperation {
       receive(flow);
     }
     for (std::size_t flow = 0; flow < outgoing_.size(); ++flow) {
-      show(flow);
+      publish_flow(flow);
     }
     copy_own();
   }
@@ -41,7 +41,7 @@ class SharedMove final : public SharedOperation {
   }
   std::size_t count(const Flow& flow) const { return segment_count({0, flow.memory.size()}, segment_); }
   bool small(const Flow& flow) const { return flow.memory.size() <= options().exchange_bytes; }
-  // The counts of an alltoall differ from rank to rank; both ends of a flow must mean the same.
+  // The counts of an alltoall differ between ranks, so both ends of a flow compare its length.
   static std::uint32_t check_of(const Flow& flow) {
     return static_cast<std::uint32_t>(flow.memory.size()) * 2654435761U;
   }
@@ -60,7 +60,7 @@ class SharedMove final : public SharedOperation {
     for (const Rank peer : others()) {
       incoming_.push_back({{peer}, part(args().out, incoming, peer), {}});
     }
-    // Flows are written by their receivers alone.
+    // Only the receiver of a flow writes its memory.
     const Bytes in(const_cast<std::byte*>(args().in.data()), args().in.size());
     if (args().kind == OpKind::kAllgather) {
       own_in_ = in;
@@ -90,7 +90,7 @@ class SharedMove final : public SharedOperation {
     }
   }
 
-  void show(std::size_t number) {
+  void publish_flow(std::size_t number) {
     Flow& flow = outgoing_[number];
     if (small(flow)) {
       for (const Rank peer : flow.peers) {
@@ -101,11 +101,11 @@ class SharedMove final : public SharedOperation {
     }
     flow.missing.assign(window(), 0);
     for (std::size_t index = 0; index < window(); ++index) {
-      show_segment(number, index);
+      publish_segment(number, index);
     }
   }
 
-  void show_segment(std::size_t number, std::size_t index) {
+  void publish_segment(std::size_t number, std::size_t index) {
     Flow& flow = outgoing_[number];
     if (index >= count(flow)) {
       return;
@@ -115,15 +115,15 @@ class SharedMove final : public SharedOperation {
       for (const Rank peer : flow.peers) {
         recv(peer, slot_of(Kind::kTaken, index), {}, [this, number, index] {
           if (--outgoing_[number].missing[index % window()] == 0) {
-            show_segment(number, index + window());
+            publish_segment(number, index + window());
           }
         });
       }
     }
     turn(Effect::kFills, segment(flow, index).size, [this, number, index] {
-      const Flow& shown = outgoing_[number];
-      const Block part = segment(shown, index);
-      publish(shown.peers, slot_of(Kind::kData, index), shown.memory.subspan(part.begin, part.size), check_of(shown));
+      const Flow& out = outgoing_[number];
+      const Block part = segment(out, index);
+      publish(out.peers, slot_of(Kind::kData, index), out.memory.subspan(part.begin, part.size), check_of(out));
     });
   }
 
@@ -168,7 +168,7 @@ class SharedMove final : public SharedOperation {
   std::size_t segment_ = 0;
   std::vector<Flow> outgoing_;
   std::vector<Flow> incoming_;
-  std::vector<std::vector<Arrival>> arrivals_;  // by flow and place in the window: not copied yet
+  std::vector<std::vector<Arrival>> arrivals_;  // index: flow, place in the window; not copied yet
   Bytes own_in_;
   Bytes own_out_;
 };

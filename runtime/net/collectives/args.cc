@@ -12,7 +12,7 @@ Status bad(const CollectiveArgs& args, const std::string& text) {
   return invalid_argument(std::string(op_kind_name(args.kind)) + ": " + text);
 }
 
-// The total of `counts` in bytes, or an error naming `what`.
+// Returns the total of `counts` in bytes, or an error that contains `what`.
 Result<std::size_t> total_bytes(const CollectiveArgs& args, const std::vector<std::int64_t>& counts, int size,
                                 const char* what) {
   if (counts.size() != static_cast<std::size_t>(size)) {
@@ -51,7 +51,7 @@ Status check_reduction(const CollectiveArgs& args) {
   return {};
 }
 
-// Reading and writing the same memory is fine element by element, shifted memory is not.
+// Input and output may be the same memory, element by element, but must not overlap with a shift.
 Status check_overlap(const CollectiveArgs& args) {
   const auto in = reinterpret_cast<std::uintptr_t>(args.in.data());
   const auto out = reinterpret_cast<std::uintptr_t>(args.out.data());

@@ -1,13 +1,13 @@
-// Collectives: one group of ranks that exchange dense memory. The engine's only view of the data plane.
+// Collectives: one group of ranks that exchange dense memory. The engine sees the data plane through it only.
 //
-// For: moving bytes and reducing one dtype between the ranks of one epoch. Knows no codec, no fusion, no priority but
-// the number it is given. Backends are rows of catalog.h.
-// Thread: every method is called on the loop the backend was made with; Done runs there too.
+// For: moving bytes and reducing one dtype between the ranks of one epoch. Has no notion of codecs or fusion, and takes
+// priorities as numbers. Backends are rows of catalog.h.
+// Thread: call every method on the loop of the backend; Done runs there, too.
 // Contract: Done is called exactly once per start(), never from inside start(). Until then the buffers belong to the
-// backend; after it they are never touched again, also when the operation failed or was cancelled.
-// Results of floating-point reductions add in rank order (0, 1, ..., P-1), so they do not depend on timing, on how a
-// tensor is cut into operations, or on the backend, unless Caps::rank_order_sums is false. With Caps::sums_by_host the
-// order of an allreduce is another one, as fixed.
+// backend; after it they are never touched again, even if the operation failed or was cancelled.
+// Floating-point reductions add in rank order (0, 1, ..., P-1), so results do not depend on timing, on the cutting of a
+// tensor into operations, or on the backend, unless Caps::rank_order_sums is false. With Caps::sums_by_host an
+// allreduce adds in a different, equally fixed order.
 #pragma once
 
 #include <memory>
@@ -25,13 +25,13 @@ namespace sirtaki::net {
 
 struct CollectiveArgs {
   OpKind kind = OpKind::kAllreduce;
-  OpTag tag;  // the same on all ranks; unique among the operations in flight of this epoch
+  OpTag tag;  // equal on all ranks; unique among the operations in flight of this epoch
   DType dtype = DType::kF32;
   // Allreduce and reduce-scatter. kAverage: floating-point sums divided by the number of ranks, halves before they are
   // rounded, so that a mean that fits never overflows; integers: exact sum, then truncating division; bool: sum and max
   // are OR, product and min AND, average refused.
   ReduceOp op = ReduceOp::kSum;
-  double divisor = 0;         // of kAverage; 0: the number of ranks; a whole number for all but halves
+  double divisor = 0;         // kAverage only; 0: the number of ranks; a whole number for all but halves
   Rank root = 0;              // broadcast
   std::int32_t priority = 0;  // smaller goes first among queued bytes
 
@@ -65,35 +65,36 @@ class Collectives {
   virtual Caps caps() const = 0;
   virtual Rank rank() const = 0;
   virtual int size() const = 0;
-  // Of a rank here: which of the job's it is, for errors.
+  // Returns the rank in the job of a rank of this group, for errors.
   virtual Rank job_rank(Rank rank) const { return rank; }
-  // Where reductions go host by host: whom they go through. Null elsewhere.
+  // Returns the groups through which reductions go host by host, or nullptr if they do not.
   virtual const HostGroups* host_groups() const { return nullptr; }
 
-  // Some of the ranks as collectives of their own, numbered in the order given, this one among them; part of this one,
-  // which outlives it, and whose abort() it does not hear of. Its tags must differ from those of all other operations.
-  // nullptr: the backend has none.
+  // Returns collectives among a subset of the ranks, numbered in the given order; it must contain this rank. This
+  // object must outlive them, and its abort() does not end their operations. Their tags must differ from those of all
+  // other operations. Returns nullptr if the backend does not support subsets.
   virtual std::unique_ptr<Collectives> part(const std::vector<Rank>& /*ranks*/) { return nullptr; }
 
-  // For one allreduce, before which it is written and after which it is only read, as others may still do. Null where
-  // there is none: no room, no memory in common, or too few bytes to matter.
+  // Returns memory for one allreduce. Write it before the operation, and only read it afterwards, because other ranks
+  // may still read it. The memory is empty if there is no room, no memory in common, or if `bytes` are too few to
+  // matter.
   virtual SharedBuffer allocate_shared(std::size_t /*bytes*/) { return {}; }
 
-  // Bad arguments (sizes that do not fit, unknown root, refused dtype) come through `done` as kInvalidArgument.
+  // Starts an operation. Bad arguments (sizes that do not match, unknown root, unsupported dtype) are reported through
+  // `done` as kInvalidArgument.
   virtual void start(CollectiveArgs args, Done done) = 0;
 
-  // Ends the operations with `cause` that are still in flight, and drops what still arrives for these tags, now or
-  // later.
+  // Ends operations of `tags` in flight with `cause`, and drops messages that arrive for these tags, now or later.
   virtual void cancel(TagGroup tags, Status cause) = 0;
-  // Every rank has cancelled these tags, then begun an operation in which each sends something to all, and that one has
-  // succeeded here: what is kept for the tags may go.
+  // Frees the records of cancelled tags. Requires that every rank has cancelled them and then begun an operation in
+  // which each rank sends to all, and that this operation has succeeded here.
   virtual void forget(const TagGroup& /*tags*/) {}
 
-  // Ends everything in flight with `cause`; every later start() fails with it. The first cause is kept.
+  // Ends all operations with `cause`; every later start() fails with it. The first cause is kept.
   virtual void abort(Status cause) = 0;
 };
 
-// Checks sizes, counts and dtype against the rules above; the one place that knows them.
+// Checks sizes, counts and dtype against the rules above, for all backends.
 Status check_args(const CollectiveArgs& args, Rank rank, int size);
 
 }  // namespace sirtaki::net

@@ -12,7 +12,7 @@ bool is_half(DType dtype) {
   return dtype == DType::kF16 || dtype == DType::kBF16;
 }
 
-// `divisor` of kAverage alone.
+// `divisor` is used by kAverage only.
 void reduce(const CollectiveArgs& args, std::span<const std::byte* const> sources, Bytes out, double divisor) {
   const auto elements = static_cast<std::int64_t>(out.size() / dtype_size(args.dtype));
   if (args.op == ReduceOp::kAverage) {

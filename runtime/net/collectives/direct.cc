@@ -11,7 +11,7 @@
 namespace sirtaki::net {
 namespace {
 
-// Groups of SubgroupLink for those whose operations are told apart by their tags already: one is enough for all.
+// Group number of SubgroupLink. Subsets share one, because their operations differ in their tags.
 constexpr std::uint32_t kPartGroup = SubgroupLink::kMaxGroups - 1;
 
 class PartCollectives final : public Collectives {

@@ -1,7 +1,8 @@
 // DirectCollectives: the default backend, asynchronous state machines over a PointToPoint link.
 //
-// Owned by: the engine's session (one an epoch), tests. Thread: the link's loop, destructor included. The link outlives
-// it. Destroying it with operations in flight drops their callbacks: abort() first and let the loop run.
+// Owned by: the engine's session (one per epoch), tests. Thread: the loop of the link, destructor included. The link
+// must outlive it. Destroying it with operations in flight drops their callbacks: call abort() first and let the loop
+// run.
 #pragma once
 
 #include <memory>
@@ -12,7 +13,7 @@
 
 namespace sirtaki::net {
 
-// What operations use up and take turns on; of one loop.
+// Resources that the operations of one loop share: scratch memory and turns.
 struct Workshop {
   StagingPool pool;
   TurnQueue turns;
@@ -20,8 +21,8 @@ struct Workshop {
 
 class DirectCollectives final : public Collectives {
  public:
-  // With `shared`, which all ranks then have, large data goes through it. Same bits. `workshop`: one of its own unless
-  // several share one.
+  // Sends large data through `shared`, which all ranks have or none; results have the same bits. Makes a `workshop`
+  // unless one is given to be shared.
   explicit DirectCollectives(PointToPoint& link, const DirectOptions& options = {},
                              std::shared_ptr<SharedMemory> shared = nullptr,
                              std::shared_ptr<Workshop> workshop = nullptr);

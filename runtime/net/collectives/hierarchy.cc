@@ -11,7 +11,7 @@
 namespace sirtaki::net {
 namespace {
 
-// Groups of SubgroupLink: the local one, then one a share.
+// Group numbers of SubgroupLink: the ranks of the host, then one group per share.
 constexpr std::uint32_t kLocalGroup = 0;
 
 std::int64_t elements_of(const Block& block, DType dtype) {
@@ -25,15 +25,15 @@ std::unique_ptr<SubgroupLink> local_part(PointToPoint& link, const Hosts& hosts)
   return std::make_unique<SubgroupLink>(link, hosts.ranks()[host], kLocalGroup, true);
 }
 
-// One allreduce on its way through the phases.
+// One allreduce and its phase.
 struct HierarchicalCollectives::Run {
   CollectiveArgs args;
   Done done;
   std::vector<Block> shares;               // bytes of the whole, by share
-  Block own;                               // those of this rank, which are neighbours
+  Block own;                               // the shares of this rank, which are consecutive
   std::vector<std::int64_t> local_counts;  // elements, by place on this host
-  double here = 1.0;                       // sums of a host are divided by it
-  std::size_t missing = 0;                 // own shares still on their way
+  double here = 1.0;                       // divisor of the sums of a host
+  std::size_t missing = 0;                 // shares of this rank that are still being exchanged
   Status status;
 
   CollectiveArgs phase(OpKind kind, ConstBytes in, Bytes out) const {
@@ -125,7 +125,7 @@ void HierarchicalCollectives::start(CollectiveArgs args, Done done) {
   reduce_here(run);
 }
 
-// Refusals of a phase's operations come through the loop, which may go on without this.
+// Errors of the operations of a phase come through the loop, which may outlive this object.
 Done HierarchicalCollectives::then(Step step, const std::shared_ptr<Run>& run) {
   return [this, alive = std::weak_ptr<const bool>(alive_), step, run](const Status& status) {
     if (!alive.expired()) {
@@ -160,7 +160,7 @@ void HierarchicalCollectives::exchange(const std::shared_ptr<Run>& run, const St
   }
 }
 
-// After each own share; goes on with the last.
+// Called after each share of this rank; the last one starts the next phase.
 void HierarchicalCollectives::spread_here(const std::shared_ptr<Run>& run, const Status& exchanged) {
   run->status.update(exchanged);
   if (--run->missing > 0) {
@@ -178,7 +178,7 @@ void HierarchicalCollectives::spread_here(const std::shared_ptr<Run>& run, const
 void HierarchicalCollectives::finish(const std::shared_ptr<Run>& run, const Status& status) {
   by_host_.erase(run->args.tag);
   if (!status.ok()) {
-    // Ranks of this host that got further may still show it blocks.
+    // Ranks of this host that are further ahead may still publish blocks for this rank.
     local_.collectives->cancel(run->args.tag, status);
   }
   Done done = std::move(run->done);

@@ -1,12 +1,13 @@
-// HierarchicalCollectives: the direct backend where several hosts have several ranks.
+// HierarchicalCollectives: the direct backend for several hosts with several ranks.
 //
-// An allreduce of more than a little data goes in three phases: a reduce-scatter among the ranks of each host, through
-// shared memory where there is some; an allreduce of every share between its owners, one a host, so that each byte
-// crosses a network card once and all ranks of a host send at the same time; an allgather on each host. It adds in rank
-// order on each host, and then the hosts in order, whatever its size: results depend on the placement of ranks, not on
-// how data is cut into operations. Everything else is direct among all ranks.
-// Owned by: the engine's session (one an epoch), tests. Thread: the link's loop, destructor included. The link outlives
-// it. Destroying it with operations in flight drops their callbacks: abort() first and let the loop run.
+// A large allreduce has three phases: a reduce-scatter among the ranks of each host, through shared memory if
+// available; an allreduce of every share among its owners, one per host, so that each byte crosses a network card once
+// and all ranks of a host send at the same time; an allgather on each host. Sums are made in rank order on each host,
+// then in the order of hosts, for any size: results depend on the placement of ranks, not on the cutting of data into
+// operations. All other operations are direct among all ranks.
+// Owned by: the engine's session (one per epoch), tests. Thread: the loop of the link, destructor included. The link
+// must outlive it. Destroying it with operations in flight drops their callbacks: call abort() first and let the loop
+// run.
 #pragma once
 
 #include <memory>
@@ -19,15 +20,16 @@
 
 namespace sirtaki::net {
 
-// The ranks of this rank's host, for the local phases and for connecting their memory.
+// Returns the link among the ranks of this host, for the phases on one host and for the set-up of shared memory.
 std::unique_ptr<SubgroupLink> local_part(PointToPoint& link, const Hosts& hosts);
 
 class HierarchicalCollectives final : public Collectives {
  public:
-  // Several hosts with several ranks on some of them, and on none more than groups can be told apart.
+  // Returns whether several hosts exist, at least one with several ranks, and none with more than SubgroupLink
+  // supports.
   static bool fits(const Hosts& hosts);
 
-  // `options.hosts` fits. `local`: memory of this host's ranks, which all of them then have, or null.
+  // Requires fits(options.hosts). `local` is the memory of the ranks of this host: all of them have it, or it is null.
   HierarchicalCollectives(PointToPoint& link, const DirectOptions& options, std::shared_ptr<SharedMemory> local);
 
   Caps caps() const override;
@@ -43,7 +45,7 @@ class HierarchicalCollectives final : public Collectives {
  private:
   struct Run;
 
-  // Some of the ranks as collectives of their own.
+  // A subset of the ranks with collectives of its own.
   struct Group {
     std::unique_ptr<SubgroupLink> link;
     std::unique_ptr<DirectCollectives> collectives;
@@ -51,7 +53,7 @@ class HierarchicalCollectives final : public Collectives {
 
   Group group_of(std::unique_ptr<SubgroupLink> link, std::shared_ptr<SharedMemory> shared) const;
   bool goes_by_host(const CollectiveArgs& args) const;
-  // The phases: each gets the outcome of what came before.
+  // The phases. Each receives the outcome of the one before.
   using Step = void (HierarchicalCollectives::*)(const std::shared_ptr<Run>& run, const Status& before);
   Done then(Step step, const std::shared_ptr<Run>& run);
   void reduce_here(const std::shared_ptr<Run>& run);
@@ -61,12 +63,12 @@ class HierarchicalCollectives final : public Collectives {
 
   PointToPoint& link_;
   const DirectOptions options_;
-  const std::shared_ptr<Workshop> workshop_;  // of all groups: memory, and turns by urgency, are the rank's
+  const std::shared_ptr<Workshop> workshop_;  // shared by all groups
   DirectCollectives flat_;
   Group local_;
-  std::vector<Group> owners_;  // of each own share
+  std::vector<Group> owners_;  // index: share of this rank
   HostGroups groups_;
-  std::vector<int> places_;            // of the owners of all shares on this host
+  std::vector<int> places_;            // places of the owners of all shares on this host
   std::unordered_set<OpTag> by_host_;  // in flight
   const std::shared_ptr<const bool> alive_ = std::make_shared<bool>(true);
 };

@@ -53,7 +53,7 @@ Envelope Operation::envelope(Rank peer, std::uint32_t slot, std::uint32_t check)
 void Operation::run() {
   ++pending_;
   begin();
-  // Only an operation without messages ends here, and not inside the caller's call.
+  // Only an operation without messages ends here; the callback must not run inside the call.
   if (pending_ == 1) {
     setup_.link->loop().post([self = shared_from_this()] { self->release(); });
     return;

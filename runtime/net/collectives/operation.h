@@ -1,9 +1,9 @@
 // Operation: one collective in flight as a state machine over PointToPoint; base of the direct algorithms.
 //
-// Owned by: DirectCollectives, and by the callbacks of its own messages, so it lives until the last of them.
-// Thread: the link's loop.
-// Rule: the first error cancels the tag; the result is told when no message is in flight any more, so that the
-// caller's memory is never touched afterwards.
+// Owned by: DirectCollectives and the callbacks of its messages, so it lives until the last of them.
+// Thread: the loop of the link.
+// Rule: the first error cancels the tag. `finished` is called once no message is in flight, so the memory of the caller
+// is never touched afterwards.
 #pragma once
 
 #include <cstdint>
@@ -20,20 +20,20 @@
 namespace sirtaki::net {
 
 struct DirectOptions {
-  // Allreduce up to this size sends everything to everybody: one latency step instead of two. Same bits.
+  // An allreduce up to this size sends all data to all ranks: one latency step instead of two, and the same bits.
   std::size_t exchange_bytes = 32 * 1024;
-  // Reductions go through pieces of at most this size, and at most `window` times this many bytes are in flight for
-  // each peer: the staging memory of one operation is (ranks - 1) * window * segment_bytes.
+  // Reductions are cut into segments of at most this size, of which at most `window` are in flight for each peer: the
+  // staging memory of one operation is (ranks - 1) * window * segment_bytes.
   std::size_t segment_bytes = 512 * 1024;
   int window = 4;
-  // Broadcasts up to this size go from the root to everybody; larger ones are scattered and passed on.
+  // A broadcast up to this size is sent by the root to all ranks; a larger one is scattered, then gathered.
   std::size_t broadcast_bytes = 64 * 1024;
-  // Where there are several with several ranks on some, an allreduce adds host by host.
+  // With several hosts, at least one with several ranks, an allreduce adds host by host.
   Hosts hosts;
-  // Unused staging memory kept for the next operation.
+  // Limit of unused staging memory that is kept for later operations.
   std::size_t keep_staging_bytes = std::size_t{64} * 1024 * 1024;
 
-  // The same for collectives that do not go host by host.
+  // Returns these options for collectives that do not reduce host by host.
   DirectOptions flat() const {
     DirectOptions options = *this;
     options.hosts = Hosts();
@@ -41,7 +41,8 @@ struct DirectOptions {
   }
 };
 
-// A hash of everything that must be equal on all ranks (alltoall's counts differ by nature): Envelope::check.
+// Returns the fingerprint of all arguments that must be equal on all ranks, for Envelope::check. The counts of an
+// alltoall are not among them.
 std::uint32_t signature_of(const CollectiveArgs& args);
 
 class Operation : public std::enable_shared_from_this<Operation> {
@@ -51,9 +52,9 @@ class Operation : public std::enable_shared_from_this<Operation> {
     StagingPool* pool = nullptr;
     const DirectOptions* options = nullptr;
     TurnQueue* turns = nullptr;
-    std::shared_ptr<SharedMemory> shared;  // null: everything over the link
+    std::shared_ptr<SharedMemory> shared;  // null: all data is sent over the link
     CollectiveArgs args;
-    Done finished;  // once, never from inside run()
+    Done finished;  // called once, never from inside run()
   };
   explicit Operation(Setup setup);
   Operation(const Operation&) = delete;
@@ -61,14 +62,14 @@ class Operation : public std::enable_shared_from_this<Operation> {
   virtual ~Operation() = default;
 
   void run();
-  // Ends it with `cause` unless it has an error already.
+  // Ends the operation with `cause` unless it has an error already.
   void fail(const Status& cause);
-  // Forgets the caller: `finished` is destroyed uncalled.
+  // Detaches the caller: `finished` is destroyed without a call.
   void drop();
 
  protected:
   virtual void begin() = 0;
-  // Nothing is in flight any more, and the caller is about to be told.
+  // Called once no message is in flight, before `finished`.
   virtual void let_go() {}
 
   const CollectiveArgs& args() const { return setup_.args; }
@@ -81,8 +82,8 @@ class Operation : public std::enable_shared_from_this<Operation> {
   Duration link_round_trip() const { return setup_.link->round_trip(); }
 
   Staging staging(std::size_t bytes) { return setup_.pool->take(bytes); }
-  // `then` runs when the message succeeded and the operation still runs. `check`: what both sides must agree on that
-  // the arguments do not say.
+  // Runs `then` if the message succeeded and the operation is still running. `check` extends the fingerprint of the
+  // arguments.
   template <class Then>
   void send(Rank peer, std::uint32_t slot, ConstBytes data, Then then, std::uint32_t check = 0) {
     ++pending_;
@@ -96,8 +97,8 @@ class Operation : public std::enable_shared_from_this<Operation> {
     ++pending_;
     setup_.link->recv(envelope(peer, slot, check), out, completion(std::move(then)));
   }
-  // `then` touches so many bytes. It runs in a turn of its own, after more urgent ones, if the operation still runs; at
-  // once where that takes less time than a turn.
+  // Runs `then`, which touches so many bytes, in a turn of its own, after more urgent ones, if the operation is still
+  // running. Work that takes less time than a turn runs at once.
   template <class Then>
   void turn(TurnQueue::Effect effect, std::size_t bytes, Then then) {
     if (bytes <= kAtOnceBytes) {

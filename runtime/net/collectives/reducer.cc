@@ -8,15 +8,15 @@
 namespace sirtaki::net {
 namespace {
 
-// A block is cut into so many segments where their size allows: the first results travel while later input does.
+// Number of segments of a block, if their size allows: the first results are sent while later input arrives.
 constexpr std::size_t kSegments = 2;
 constexpr std::size_t kLeastSegmentBytes = 64 * 1024;
-// Where ranks keep pace, how far two of them drift apart is counted in messages: short ones.
+// Paced ranks drift apart by a number of messages, so messages are short.
 constexpr std::size_t kPacedSegmentBytes = 64 * 1024;
-// Towards a single peer order alone decides; several messages keep a fast link busy between callbacks.
+// With a single peer there is nothing to pace; several messages keep a fast link busy between callbacks.
 constexpr int kSendingToOne = 4;
-// Messages sent before as many have come: one on the way out while one is on its way in. More of them where the way is
-// long, as many as 2 Gbit/s carry in a round trip.
+// Messages that may be sent before as many have arrived: one is sent while one arrives. With a long round trip there
+// are more: as many as a link of 2 Gbit/s carries in it.
 constexpr std::size_t kAhead = 2;
 constexpr std::size_t kAheadBytesPerMicrosecond = 250;
 
@@ -116,7 +116,7 @@ void SegmentReducer::received_one() {
 }
 
 void SegmentReducer::send_more() {
-  // What is over after a moment is sent at once: between two messages something less urgent would get its turn.
+  // Short exchanges are sent at once: between two messages, less urgent ones would be sent.
   const int several = reduce_rounds_ == 1 ? size() - 1 : 1;
   const int most = size() == 2 ? kSendingToOne : several;
   const auto others = static_cast<std::size_t>(size() - 1);

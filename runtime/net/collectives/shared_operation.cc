@@ -54,8 +54,8 @@ void SharedOperation::announce(const std::vector<Rank>& readers, std::uint32_t s
   }
 }
 
-SharedOperation::LentPage SharedOperation::publish_shared(const std::vector<Rank>& readers) {
-  return shared().show(args().tag, args().in, set_of(readers));
+SharedOperation::SharedPage SharedOperation::publish_shared(const std::vector<Rank>& readers) {
+  return shared().publish_buffer(args().tag, args().in, set_of(readers));
 }
 
 void SharedOperation::announce_shared(const std::vector<Rank>& readers, std::uint32_t slot, std::uint32_t page) {

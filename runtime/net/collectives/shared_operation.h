@@ -1,7 +1,6 @@
-// SharedOperation: base of the algorithms whose data goes through shared memory. Messages over the link say where a
-// block lies; they match, fail and end as those of any Operation.
-// Data for which there is no room in shared memory follows its message over the link, so no operation waits for memory
-// that another one holds.
+// SharedOperation: base class of the algorithms whose data goes through shared memory. Messages over the link carry the
+// position of a block; they match, fail and end like those of any Operation.
+// Data without room in shared memory follows its message over the link, so no operation waits for memory of another.
 #pragma once
 
 #include <map>
@@ -19,37 +18,37 @@ namespace sirtaki::net {
 class SharedOperation : public Operation {
  public:
   using Operation::Operation;
-  // It may have failed by itself, of which nobody tells the shared memory.
+  // Releases the blocks of the operation, which may have failed without notice to the shared memory.
   ~SharedOperation() override;
 
  protected:
-  // Data of a peer, wherever it came through.
+  // Data of a peer, received through shared memory or over the link.
   struct Arrival {
     SharedView view;
     Staging staging;
     ConstBytes data;
   };
   using Room = std::optional<SharedMemory::Room>;
-  // The first page of lent memory.
-  using LentPage = std::optional<std::uint32_t>;
-  // What a message is about; the number of its segment tells it from others of its kind.
+  // The first page of a published SharedBuffer.
+  using SharedPage = std::optional<std::uint32_t>;
+  // The subject of a message. Its segment number distinguishes it from others with the same subject.
   enum class Kind : std::uint8_t { kData = 0, kResult = 1, kTaken = 2 };
   static constexpr std::uint32_t slot_of(Kind kind, std::size_t index) {
     return 8 * static_cast<std::uint32_t>(index) + 2 * static_cast<std::uint32_t>(kind);
   }
 
-  // Lets `readers` have `data`, which must stay as it is while the operation runs. `check` as in Operation::send.
+  // Sends `data` to `readers`. It must not change while the operation runs. See Operation::send() for `check`.
   void publish(const std::vector<Rank>& readers, std::uint32_t slot, ConstBytes data, std::uint32_t check = 0);
-  // The same in two halves: room to be filled, if there is any, and the word that it holds what `data` does.
+  // The same in two steps: reserve room to be filled, if there is any, then announce that it holds the data.
   Room reserve(const std::vector<Rank>& readers, std::size_t bytes);
   void announce(const std::vector<Rank>& readers, std::uint32_t slot, const Room& room, ConstBytes data,
                 std::uint32_t check = 0);
-  // Where all that this rank gives lies in lent memory, `readers` see it there: each has to be told of some of it with
+  // If the whole input of this rank lies in a SharedBuffer, `readers` read it there. Send each of them at least one
   // announce_shared().
-  LentPage publish_shared(const std::vector<Rank>& readers);
+  SharedPage publish_shared(const std::vector<Rank>& readers);
   void announce_shared(const std::vector<Rank>& readers, std::uint32_t slot, std::uint32_t page);
 
-  // `then` gets what `peer` published under `slot`: this part of all that it gives.
+  // Calls `then` with the data that `peer` published under `slot`: this part of its whole input.
   template <class Then>
   void fetch(Rank peer, std::uint32_t slot, const Block& part, Then then, std::uint32_t check = 0) {
     auto notice = std::make_shared<Notice>();
@@ -79,7 +78,7 @@ class SharedOperation : public Operation {
   enum class Where : std::uint32_t {
     kBlock = 0,
     kFollows = 1,  // not in shared memory; the next slot carries the data
-    kShared = 2,   // at its place in all of the peer's
+    kShared = 2,   // at its offset in the SharedBuffer of the peer
   };
   struct Notice {
     std::uint32_t page = 0;

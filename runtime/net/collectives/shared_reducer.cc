@@ -11,16 +11,17 @@ namespace {
 
 using Effect = TurnQueue::Effect;
 
-// Between two ranks a block is cut into so many segments where their size allows, so that both copy and sum at the same
-// time. Among more there is always somebody with work, blocks are smaller and messages more: one segment, up to twice
-// as large.
+// Number of segments of a block between two ranks, if their size allows, so that both copy and sum at the same time.
+// With more ranks there is always one with work, blocks are smaller and messages more numerous: one segment, up to
+// twice as large.
 constexpr std::size_t kSegmentsOfTwo = 2;
 constexpr std::size_t kLeastSharedSegmentBytes = 128 * 1024;
-// A result is copied piece by piece while it is in the nearest cache.
+// Size of the pieces in which a result is copied, so that each is still in the nearest cache.
 constexpr std::size_t kPieceBytes = 64 * 1024;
 
-// Reduce-scatter: block j of every rank's input is shown to rank j, which sums in rank order straight from the memory
-// of the others. An allreduce shows every rank's result to all; one in lent memory shows both where they are.
+// Reduce-scatter: every rank publishes block j of its input for rank j, which sums in rank order directly from the
+// memory of the others. For an allreduce every rank publishes its result for all. In a SharedBuffer both are read in
+// place.
 class SharedReducer final : public SharedOperation {
  public:
   using SharedOperation::SharedOperation;
@@ -43,9 +44,9 @@ class SharedReducer final : public SharedOperation {
                         : counted_blocks(args().recv_counts, item());
     own_out_ = gathers() ? args().out.subspan(block_of(rank()).begin, block_of(rank()).size) : args().out;
     choose_segments();
-    // Results come from all, so all have read what they were shown when it ends.
+    // Results arrive from all ranks, so all have read the published input when the operation ends.
     if (gathers() && args().in.data() == args().out.data()) {
-      lent_ = publish_shared(others());
+      shared_page_ = publish_shared(others());
     }
     next_input_.assign(static_cast<std::size_t>(size()), 0);
     inputs_.resize(window());
@@ -53,7 +54,7 @@ class SharedReducer final : public SharedOperation {
       expect_inputs(index);
       for (const Rank peer : others()) {
         expect_answer(peer, index);
-        show_next(peer);
+        publish_next(peer);
       }
     }
   }
@@ -69,13 +70,13 @@ class SharedReducer final : public SharedOperation {
     segment_ = std::max(wanted / item(), std::size_t{1}) * item();
   }
 
-  void show_next(Rank peer) {
+  void publish_next(Rank peer) {
     const std::size_t index = next_of(peer)++;
     if (index >= count(peer)) {
       return;
     }
-    if (lent_) {
-      announce_shared({peer}, slot_of(Kind::kData, index), *lent_);
+    if (shared_page_) {
+      announce_shared({peer}, slot_of(Kind::kData, index), *shared_page_);
     } else {
       turn(Effect::kFills, segment(peer, index).size, [this, peer, index] {
         const Block part = segment(peer, index);
@@ -106,7 +107,7 @@ class SharedReducer final : public SharedOperation {
     const Block part = segment(rank(), index);
     const Bytes out = own_out_.subspan(part.begin - block_of(rank()).begin, part.size);
     const std::vector<Rank> readers = gathers() ? others() : std::vector<Rank>();
-    const Room room = gathers() && !lent_ ? reserve(readers, part.size) : Room();
+    const Room room = gathers() && !shared_page_ ? reserve(readers, part.size) : Room();
     const std::size_t piece = std::max(kPieceBytes / item(), std::size_t{1}) * item();
     for (std::size_t begin = 0; begin < part.size; begin += piece) {
       const Bytes result = out.subspan(begin, std::min(piece, part.size - begin));
@@ -117,8 +118,8 @@ class SharedReducer final : public SharedOperation {
     }
     inputs.by_rank.clear();
     expect_inputs(index + window());
-    if (lent_) {
-      announce_shared(readers, slot_of(Kind::kResult, index), *lent_);
+    if (shared_page_) {
+      announce_shared(readers, slot_of(Kind::kResult, index), *shared_page_);
     } else if (gathers()) {
       announce(readers, slot_of(Kind::kResult, index), room, out);
     } else if (index + window() < count(rank())) {
@@ -128,7 +129,7 @@ class SharedReducer final : public SharedOperation {
     }
   }
 
-  // Where every rank's input to a segment lies, from its byte `offset` on; `begin` is where it begins in the whole.
+  // Returns the input of every rank to a segment from byte `offset` on; `begin` is its offset in the whole input.
   std::vector<const std::byte*> sources_at(const Inputs& inputs, std::size_t begin, std::size_t offset) const {
     std::vector<const std::byte*> sources;
     for (const Arrival& input : inputs.by_rank) {
@@ -138,8 +139,8 @@ class SharedReducer final : public SharedOperation {
     return sources;
   }
 
-  // What tells that `peer` has read this rank's input to its segment `index`, so that the next may be shown: its
-  // result, or a word of it where there is none.
+  // Receives the notice that `peer` has read the input of this rank to its segment `index`, so that the next one may be
+  // published: its result, or an empty message if there is none.
   void expect_answer(Rank peer, std::size_t index) {
     if (gathers() && index < count(peer)) {
       fetch(peer, slot_of(Kind::kResult, index), segment(peer, index), [this, peer, index](Arrival data) {
@@ -149,7 +150,7 @@ class SharedReducer final : public SharedOperation {
     } else if (!gathers() && index + window() < count(peer)) {
       recv(peer, slot_of(Kind::kTaken, index), {}, [this, peer, index] {
         expect_answer(peer, index + window());
-        show_next(peer);
+        publish_next(peer);
       });
     }
   }
@@ -160,15 +161,15 @@ class SharedReducer final : public SharedOperation {
     std::copy(found->second.data.begin(), found->second.data.end(), args().out.data() + part.begin);
     results_.erase(found);
     expect_answer(peer, index + window());
-    show_next(peer);
+    publish_next(peer);
   }
 
   std::vector<Block> blocks_;
   Bytes own_out_;
   std::size_t segment_ = 0;
-  LentPage lent_;                                            // in which inputs and results are
-  std::vector<std::size_t> next_input_;                      // by peer: the segment to show next
-  std::vector<Inputs> inputs_;                               // by place in the window
+  SharedPage shared_page_;                                   // page of the SharedBuffer with input and result
+  std::vector<std::size_t> next_input_;                      // index: peer; the segment to publish next
+  std::vector<Inputs> inputs_;                               // index: place in the window
   std::map<std::pair<Rank, std::size_t>, Arrival> results_;  // not copied yet
 };
 

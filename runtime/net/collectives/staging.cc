@@ -58,7 +58,7 @@ StagingPool::StagingPool(std::size_t keep_bytes) : shelf_(std::make_shared<Stagi
 }
 
 Staging StagingPool::take(std::size_t bytes) {
-  // Powers of two, so that blocks fit again.
+  // Sizes are powers of two, so that blocks can be reused.
   const std::size_t capacity = std::bit_ceil(std::max(bytes, kSmallest));
   auto& blocks = shelf_->blocks;
   const auto found =

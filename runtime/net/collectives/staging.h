@@ -1,5 +1,5 @@
-// StagingPool: scratch memory for what arrives before it can be reduced, reused between operations.
-// Owned by a collectives backend, used on its loop thread. A Staging may outlive its pool.
+// StagingPool: scratch memory for data that arrives before it can be reduced; reused between operations.
+// Owned by a collectives backend and used on its loop. A Staging may outlive its pool.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@ namespace sirtaki::net {
 
 class StagingPool;
 
-// A block of scratch memory; given back when destroyed.
+// A block of scratch memory, returned to the pool by the destructor.
 class Staging {
  public:
   Staging() = default;
@@ -39,7 +39,7 @@ class StagingPool {
   // Keeps at most `keep_bytes` of unused memory.
   explicit StagingPool(std::size_t keep_bytes);
 
-  // At least `bytes`, with undefined content.
+  // Returns at least `bytes` of memory with undefined content.
   Staging take(std::size_t bytes);
 
  private:

@@ -1,7 +1,7 @@
-// TurnQueue: pieces of work on memory, one a turn of the loop, the most urgent first.
+// TurnQueue: pieces of work on memory, one per turn of the loop, the most urgent first.
 //
 // For: operations over shared memory, whose copies and sums would otherwise keep the loop from its sockets, and urgent
-// operations behind bulk. Owned by a collectives backend; its loop's thread. Destroying it drops what is queued.
+// operations behind bulk. Owned by a collectives backend and used on its loop. The destructor drops queued work.
 #pragma once
 
 #include <cstdint>
@@ -19,10 +19,11 @@ class TurnQueue {
  public:
   explicit TurnQueue(Loop& loop) : state_(std::make_shared<State>(loop)) {}
 
-  // Of equal priority what frees memory goes before what fills more: little is on the way at a time, and in the caches.
+  // At equal priority, work that frees memory runs before work that fills it, so that little is in flight and it stays
+  // in the caches.
   enum class Effect : std::uint8_t { kFrees, kFills };
 
-  // `piece` runs with ok, later. Smaller priorities first, then by effect, then first in, first out.
+  // Queues `piece`, which runs later, with ok. Order: smaller priority first, then effect, then first in, first out.
   void add(std::int32_t priority, Effect effect, Done piece) {
     state_->pieces.emplace(std::tuple(priority, effect, state_->added++), std::move(piece));
     schedule(state_);

@@ -12,7 +12,7 @@
 namespace sirtaki::net {
 namespace {
 
-// Ranks may start their operations in any order, so each needs a lane of its own; far more than credit lets through.
+// Ranks may start operations in any order, so each operation needs a lane; the limit is far above what credit admits.
 constexpr std::size_t kMaxLanes = 1024;
 
 class GlooCollectives final : public Collectives {
@@ -45,7 +45,7 @@ class GlooCollectives final : public Collectives {
   Status aborted_;
   std::unordered_map<OpTag, Running> running_;
   std::shared_ptr<GlooCollectives*> self_ = std::make_shared<GlooCollectives*>(this);
-  Lanes lanes_;  // last: joined before the rest goes
+  Lanes lanes_;  // last, so that threads are joined before other members are destroyed
 };
 
 GlooCollectives::~GlooCollectives() {
@@ -57,7 +57,7 @@ GlooCollectives::~GlooCollectives() {
   }
 }
 
-// Decided by what all ranks know to be equal.
+// Depends only on arguments that are equal on all ranks.
 bool GlooCollectives::goes_direct(const CollectiveArgs& args) const {
   const bool moves_nothing = args.kind != OpKind::kAlltoall && args.kind != OpKind::kBarrier && args.out.empty();
   return size() == 1 || args.kind == OpKind::kReduceScatter || moves_nothing;
@@ -105,8 +105,7 @@ void GlooCollectives::finish(OpTag tag, Status status) {
   node.mapped().done(std::move(status));
 }
 
-// Gloo sends along rings and trees: that an operation succeeded here says little about the others, so nothing is
-// forgotten.
+// Gloo sends along rings and trees, so success on this rank says little about the others. Tombstones are kept.
 void GlooCollectives::cancel(TagGroup tags, Status cause) {
   SRT_IN_LOOP(link_.loop());
   for (auto& [tag, running] : running_) {

@@ -1,6 +1,6 @@
-// The backend `gloo`: the collectives of the Gloo library, which block, over a PointToPoint link. Each runs on a lane
-// thread. What Gloo has not (reduce-scatter, one rank, nothing to move) goes the direct way.
-// Contract and life: as DirectCollectives. No type of Gloo leaves its .cc files.
+// GlooCollectives: the backend `gloo`, blocking collectives of the Gloo library over a PointToPoint link, each on a
+// lane thread. Operations that Gloo lacks (reduce-scatter, one rank, no data) use DirectCollectives. Contract and
+// lifetime are those of DirectCollectives. Types of Gloo stay in .cc files.
 #pragma once
 
 #include <memory>

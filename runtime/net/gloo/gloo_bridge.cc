@@ -6,7 +6,7 @@ GlooBridge::GlooBridge(PointToPoint& link, Envelope envelope) : link_(link), env
 
 Envelope GlooBridge::next(std::map<std::pair<Rank, std::uint64_t>, std::uint32_t>& counters, Rank peer,
                           std::uint64_t stream) {
-  // Gloo's streams of one collective differ in their lowest eight bits.
+  // The streams of one collective of Gloo differ in their lowest eight bits.
   constexpr std::uint32_t kCounterBits = 24;
   Envelope envelope = envelope_;
   envelope.peer = peer;
@@ -21,7 +21,7 @@ void GlooBridge::post(std::shared_ptr<Transfers> transfers, Rank peer, Start sta
   {
     const std::lock_guard lock(mutex_);
     ++transfers->pending;
-    number = transfers->told + transfers->begun.size();
+    number = transfers->waited + transfers->begun.size();
     transfers->begun.push_back({peer, false});
   }
   link_.loop().post([self = shared_from_this(), transfers = std::move(transfers), number, start]() mutable {
@@ -62,14 +62,14 @@ void GlooBridge::settle(Transfers& transfers, std::uint64_t number, const Status
     }
     --transfers.pending;
     if (status.ok()) {
-      transfers.begun[number - transfers.told].done = true;
+      transfers.begun[number - transfers.waited].done = true;
     } else {
       cancels = failure_.ok();
       failure_.update(status);
     }
   }
   changed_.notify_all();
-  // The other transfers of this collective would wait for a lane that has given up.
+  // Other transfers of this collective would wait for a lane that has given up.
   if (cancels) {
     link_.cancel(envelope_.tag, status);
   }
@@ -83,7 +83,7 @@ Result<Rank> GlooBridge::wait(Transfers& transfers) {
   }
   const Rank peer = transfers.begun.front().peer;
   transfers.begun.pop_front();
-  ++transfers.told;
+  ++transfers.waited;
   return peer;
 }
 

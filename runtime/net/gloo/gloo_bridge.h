@@ -1,8 +1,8 @@
-// GlooBridge: one collective's way from a lane thread, which blocks, to the link on its loop. Knows no Gloo type.
+// GlooBridge: connects one blocking collective on a lane thread with the link on its loop. Free of Gloo types.
 //
-// Shared by: the lane that runs the collective, the backend, and the tasks between them. Methods of the lane side are
-// for the lane's thread, those of the loop side for the loop's.
-// Rule: a lane never returns before the link has let go of its memory; detach() is the only other way out.
+// Shared by: the lane that runs the collective, the backend, and the tasks between them. Methods of the lane side
+// belong to the lane thread, those of the loop side to the loop. Rule: a lane returns only after the link has released
+// its memory; detach() is the only exception.
 #pragma once
 
 #include <condition_variable>
@@ -19,15 +19,15 @@ namespace sirtaki::net {
 
 class GlooBridge : public std::enable_shared_from_this<GlooBridge> {
  public:
-  // The transfers of one buffer in one direction, told in the order they were begun: Gloo counts on it.
+  // The transfers of one buffer in one direction, completed in the order in which they began, as Gloo requires.
   struct Transfers {
     struct Transfer {
       Rank peer = -1;
       bool done = false;
     };
     int pending = 0;
-    std::deque<Transfer> begun;  // not waited for yet
-    std::uint64_t told = 0;      // waited for; the number of the first of `begun`
+    std::deque<Transfer> begun;  // transfers that were not waited for yet
+    std::uint64_t waited = 0;    // transfers that were; the number of the first in `begun`
   };
 
   GlooBridge(PointToPoint& link, Envelope envelope);
@@ -35,14 +35,14 @@ class GlooBridge : public std::enable_shared_from_this<GlooBridge> {
   // Lane side. Messages with the same peer and `stream` match in order.
   void send(Rank peer, std::uint64_t stream, ConstBytes data, std::shared_ptr<Transfers> transfers);
   void recv(Rank peer, std::uint64_t stream, Bytes out, std::shared_ptr<Transfers> transfers);
-  // The peer of a transfer that ended, or why there will be none.
+  // Returns the peer of a transfer that ended, or the error that ends all.
   Result<Rank> wait(Transfers& transfers);
-  // Returns when the memory of `transfers` is free; cancels them when they are not through.
+  // Returns once the memory of `transfers` is free; cancels those that have not ended.
   void release(Transfers& transfers);
 
   // Loop side.
   void fail(const Status& cause);    // first cause wins; wakes the lane
-  void detach(const Status& cause);  // as fail(); the link is not touched any more
+  void detach(const Status& cause);  // like fail(), and the link is not used any more
   // Any side.
   Status failure();
 

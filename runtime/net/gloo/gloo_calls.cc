@@ -1,6 +1,6 @@
 #include "runtime/net/gloo/gloo_calls.h"
 
-// Gloo's headers do not pass this project's warnings.
+// The headers of Gloo do not compile without warnings.
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wconversion"
 #pragma GCC diagnostic ignored "-Wshadow"
@@ -34,7 +34,7 @@ namespace {
 
 using Milliseconds = std::chrono::milliseconds;
 
-// Times out never: the bridge fails when the operation is cancelled or a peer is lost, and that ends every wait.
+// No timeout: the bridge fails once the operation is cancelled or a peer is lost, which ends every wait.
 class BridgeBuffer final : public gloo::transport::UnboundBuffer {
  public:
   BridgeBuffer(void* memory, std::size_t bytes, std::shared_ptr<GlooBridge> bridge)
@@ -70,7 +70,7 @@ class BridgeBuffer final : public gloo::transport::UnboundBuffer {
   bool wait(GlooBridge::Transfers& transfers, int* rank) {
     const Result<Rank> peer = bridge_->wait(transfers);
     if (!peer) {
-      // Gloo does not look at a false result.
+      // Gloo ignores a false result, so an exception is thrown.
       throw gloo::IoException(peer.status().to_string());
     }
     if (rank != nullptr) {
@@ -90,7 +90,7 @@ class NoAddress final : public gloo::transport::Address {
   std::vector<char> bytes() const override { return {}; }
 };
 
-// Gloo's collectives of today only look whether there is a pair.
+// The collectives of Gloo only test whether a pair exists.
 class NoPair final : public gloo::transport::Pair {
  public:
   const gloo::transport::Address& address() const override { return address_; }
@@ -137,13 +137,13 @@ class BridgeContext final : public gloo::Context {
 
 using ContextPointer = std::shared_ptr<BridgeContext>;
 
-// Gloo's interface takes mutable memory for inputs and does not write to it.
+// Gloo takes inputs as mutable memory, and does not write to it.
 template <class T>
 T* memory_of(ConstBytes bytes) {
   return const_cast<T*>(reinterpret_cast<const T*>(bytes.data()));
 }
 
-// T has the size of an element; what it means is known to the reduce function alone.
+// T has the size of an element; only the reduce function knows its type.
 template <class T>
 void allreduce(const CollectiveArgs& args, const ContextPointer& context) {
   gloo::AllreduceOptions options(context);
@@ -161,7 +161,7 @@ void allreduce(const CollectiveArgs& args, const ContextPointer& context) {
   gloo::allreduce(options);
 }
 
-// In float32: Gloo rounds what it has added up after each rank, and such a sum of halves need not fit.
+// Sums in float32, because Gloo rounds after each rank, and a sum of halves may overflow.
 void average_halves(const CollectiveArgs& args, int size, const ContextPointer& context) {
   std::vector<float> values(args.out.size() / dtype_size(args.dtype));
   const auto n = static_cast<std::int64_t>(values.size());

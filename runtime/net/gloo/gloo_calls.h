@@ -8,7 +8,7 @@
 
 namespace sirtaki::net {
 
-// On a lane's thread. Returns when the collective has ended and all its memory is free; no exception leaves it.
+// Runs on a lane thread. Returns once the collective has ended and its memory is free; throws nothing.
 Status call_gloo(const CollectiveArgs& args, Rank rank, int size, const std::shared_ptr<GlooBridge>& bridge);
 
 }  // namespace sirtaki::net

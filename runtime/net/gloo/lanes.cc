@@ -40,7 +40,7 @@ Status Lanes::run(Task job) {
   return {};
 }
 
-// A thread counts as idle from its creation on, so that a job is promised to each.
+// A thread counts as idle from its creation on, so that every job has a thread.
 void Lanes::work() {
   std::unique_lock lock(mutex_);
   while (true) {

@@ -1,5 +1,5 @@
-// Lanes: threads for calls that block, made on demand and used again.
-// Owned by a backend that wraps a blocking library. run() from one thread; the destructor joins, so what runs must end.
+// Lanes: a pool of threads for blocking calls, which grows on demand.
+// Owned by a backend that wraps a blocking library. Call run() from one thread. The destructor joins, so jobs must end.
 #pragma once
 
 #include <condition_variable>
@@ -15,13 +15,13 @@ namespace sirtaki::net {
 
 class Lanes {
  public:
-  // At most `limit` threads, called `name`. A job never waits for another one.
+  // Creates at most `limit` threads named `name`. A job never waits for another one.
   Lanes(std::string name, std::size_t limit);
   Lanes(const Lanes&) = delete;
   Lanes& operator=(const Lanes&) = delete;
   ~Lanes();
 
-  // kExhausted when every lane is busy and no more are allowed.
+  // Returns kExhausted if every lane is busy and no more are allowed.
   Status run(Task job);
   std::size_t thread_count() const { return threads_.size(); }
 
@@ -31,7 +31,7 @@ class Lanes {
   const std::string name_;
   const std::size_t limit_;
   std::mutex mutex_;
-  std::condition_variable wake_;  // a job came, or the end
+  std::condition_variable wake_;  // signalled for a job and for the end
   std::vector<Task> jobs_;        // guarded by mutex_, like those below
   std::size_t idle_ = 0;
   bool ending_ = false;

@@ -1,5 +1,5 @@
-// Completions: callbacks that are due, collected while the transport works and run when it is in a consistent state.
-// One thread.
+// Completions: callbacks that are due. The transport collects them while it works and runs them once its state is
+// consistent. Used on one thread.
 #pragma once
 
 #include <deque>
@@ -17,7 +17,7 @@ class Completions {
     }
   }
   bool empty() const { return due_.empty(); }
-  // Runs the oldest; it may add others.
+  // Runs the oldest callback, which may add others.
   void run_one() {
     Due due = std::move(due_.front());
     due_.pop_front();

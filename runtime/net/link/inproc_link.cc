@@ -216,7 +216,7 @@ void InprocEndpoint::send_fragment() {
   fragment_ = loop_.after(time, [this, priority = first->first, bytes] { on_fragment_sent(priority, bytes); });
 }
 
-// The message may have been dropped meanwhile, and another be the first of its priority; its bytes count then.
+// The message may have been dropped meanwhile. Then the bytes count for the next one of its priority.
 void InprocEndpoint::on_fragment_sent(std::int32_t priority, std::size_t bytes) {
   fragment_ = TimerId();
   if (const auto found = leaving_.find(priority); found != leaving_.end()) {

@@ -3,7 +3,7 @@
 // For: tests, jobs of one rank and the simulator. Messages are copied once and handed over through Loop::post (after
 // Loop::after when a delay is given), so any Loop drives it: one simulated loop for all ranks, or a thread each.
 // Owned by: the group is shared by its endpoints; an endpoint lives on its loop and is made and destroyed there.
-// Messages from one rank to another arrive in the order they were sent, whatever the delays.
+// Messages from one rank to another arrive in the order in which they were sent, for any delays.
 #pragma once
 
 #include <cstddef>
@@ -23,9 +23,9 @@ namespace sirtaki::net {
 enum class MessageFate { kDeliver, kDrop, kKillSender };
 
 struct LocalOptions {
-  // How long a message travels; called on the sender's loop. Empty: no delay.
+  // Returns the latency of a message; called on the sender's loop. Empty: no delay.
   std::function<Duration(Rank from, Rank to, std::size_t bytes)> delay;
-  // What one rank sends in all, by priority and in fragments, before it travels; 0: no limit.
+  // Bandwidth of the uplink of one rank, which sends by priority and in fragments; 0: no limit.
   double bytes_per_second = 0;
   std::size_t fragment_bytes = 64 * 1024;
   // Fault injection; called on the sender's loop for every message. Empty: kDeliver.
@@ -40,10 +40,11 @@ class InprocGroup : public std::enable_shared_from_this<InprocGroup> {
   ~InprocGroup();
 
   int size() const;
-  // The endpoint of `rank`, once at a time; on `loop`, which outlives it. What was sent to it earlier is delivered.
+  // Returns the endpoint of `rank` on `loop`, which must outlive it. At most one exists at a time. Messages that were
+  // sent to `rank` earlier are delivered.
   std::unique_ptr<InprocEndpoint> endpoint(Rank rank, Loop& loop);
-  // Ends `rank` as if its process had died: its own operations end with `cause`, those of the others that involve it
-  // with kPeerLost, and nothing from it arrives any more. Any thread.
+  // Ends `rank` as if its process had died: its own operations end with `cause`, operations of others that involve it
+  // with kPeerLost, and none of its messages arrives any more. Any thread.
   void kill(Rank rank, const Status& cause);
 
  private:
@@ -89,7 +90,7 @@ class InprocEndpoint final : public PointToPoint {
     std::uint32_t check;
     std::vector<std::byte> data;
   };
-  // A message that waits for the uplink; its bytes are copied when the last one has left.
+  // A message in the queue of the uplink; its bytes are copied when the last one has left.
   struct Leaving {
     Envelope envelope;
     ConstBytes data;
@@ -103,7 +104,7 @@ class InprocEndpoint final : public PointToPoint {
   };
 
   InprocEndpoint(std::shared_ptr<InprocGroup> group, Rank rank, Loop& loop);
-  Status refuse(const Envelope& envelope) const;  // why an operation cannot start; ok otherwise
+  Status refuse(const Envelope& envelope) const;  // the reason why an operation cannot start; ok otherwise
   void match(const Envelope& envelope, Posted posted, Arrived arrived);
   void on_message(const Envelope& envelope, std::vector<std::byte> data);
   void on_mismatch(Rank peer, OpTag tag, const Status& cause);
@@ -120,7 +121,7 @@ class InprocEndpoint final : public PointToPoint {
   const Rank rank_;
   Loop& loop_;
   std::vector<Peer> peers_;
-  std::map<std::int32_t, std::deque<Leaving>> leaving_;  // by priority
+  std::map<std::int32_t, std::deque<Leaving>> leaving_;  // key: priority
   TimerId fragment_;                                     // on the uplink now
   Tombstones tombstones_;
   Status failed_;

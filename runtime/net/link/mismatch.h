@@ -1,4 +1,4 @@
-// What one side of a message expects of the other, and the error when they differ.
+// Expectation: length and fingerprint that both sides of a message must agree on, and the error if they differ.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ struct Expectation {
   bool operator==(const Expectation&) const = default;
 };
 
-// kMismatch on this rank, blaming `peer`.
+// Returns kMismatch, as seen by this rank, with `peer` to blame.
 Status mismatch_error(Rank peer, const Expectation& here, const Expectation& there);
 
 }  // namespace sirtaki::net

@@ -1,4 +1,4 @@
-// PointToPoint: messages between two ranks of one epoch. What the collectives are written against.
+// PointToPoint: the interface for messages between two ranks of one epoch; collectives are written against it.
 //
 // For: DirectCollectives and GlooCollectives; implemented by Transport (TCP) and InprocEndpoint (in process).
 // Thread: everything on loop(); Done runs there too, exactly once, never from inside the call that took it.
@@ -21,7 +21,7 @@ struct Envelope {
   Rank peer = -1;
   OpTag tag;
   std::uint32_t slot = 0;
-  std::uint32_t check = 0;    // what both sides must agree on besides the length: kind, dtype, total size...
+  std::uint32_t check = 0;    // fingerprint that both sides must agree on: kind, dtype, total size...
   std::int32_t priority = 0;  // sends only; smaller goes first among queued bytes
 };
 
@@ -36,26 +36,27 @@ class PointToPoint {
   virtual int size() const = 0;
   virtual Loop& loop() = 0;
 
-  // The memory belongs to the link until Done; a send's Done says that the bytes are no longer needed here, not that
-  // they arrived. A peer that is gone: kPeerLost naming it.
+  // The memory belongs to the link until Done. Done of a send means that the bytes are no longer needed here, not that
+  // they have arrived. If the peer is lost, Done receives kPeerLost with its rank.
   virtual void send(const Envelope& envelope, ConstBytes data, Done done) = 0;
   virtual void recv(const Envelope& envelope, Bytes out, Done done) = 0;
 
-  // What the job calls `peer`, for messages to people.
+  // Returns the rank of `peer` in the job, for error texts.
   virtual Rank job_rank(Rank peer) const { return peer; }
 
-  // No rank is on another host than the others; the same answer on all of them.
+  // Returns whether all ranks are on one host; equal on all ranks.
   virtual bool one_host() const { return false; }
-  // The shortest round trip seen to the farthest peer; zero while none is known.
+  // Returns the shortest round trip measured to the farthest peer; zero while none is known.
   virtual Duration round_trip() const { return Duration(0); }
 
-  // Ends what is in flight under `tags` with `cause`; what is started or arrives under them later ends with it too.
-  // When the call returns no memory of those tags is touched any more.
+  // Ends all operations of `tags` with `cause`, those started later and messages that arrive later included. Memory of
+  // these tags is not touched after the call has returned.
   virtual void cancel(TagGroup tags, Status cause) = 0;
-  // Every rank has cancelled them and then sent something that has arrived here, so nothing comes under them any more.
+  // Forgets cancelled tags. Requires that every rank has cancelled them and then sent a message that has arrived here,
+  // so that no message of these tags can still arrive.
   virtual void forget(const TagGroup& /*tags*/) {}
 
-  // Ends everything in flight with `cause` and every later operation; the first cause is kept.
+  // Ends all operations with `cause`, and every later one. The first cause is kept.
   virtual void fail(Status cause) = 0;
 };
 

@@ -8,7 +8,7 @@
 namespace sirtaki::net {
 namespace {
 
-// A group's share of the 32 bits. Slots count the pieces of one operation: far fewer than this many.
+// Number of slots per group, of 32 bits. Slots number the pieces of one operation, which are far fewer.
 constexpr std::uint32_t kSlotBits = 26;
 
 }  // namespace

@@ -1,10 +1,9 @@
-// SubgroupLink: some ranks of a link as a group of their own, numbered from 0 in the order given.
+// SubgroupLink: a subset of the ranks of a link as a group, numbered from 0 in the given order.
 //
-// For: algorithms that let the ranks of a host, or one of each host, work together, written as if these were all.
-// Messages of two groups of one link, and of the link itself, never meet: each has slots of its own.
-// Owned by: HierarchicalCollectives; whoever connects the shared memory of a host; parts of collectives. Thread: the
-// link's loop. The link outlives it. What ends a tag or the link ends it for all its groups: they are parts of one
-// operation.
+// For: algorithms among the ranks of a host, or among one rank per host, which are written as if no others existed.
+// Messages of two groups of one link, and of the link itself, never mix: each has slots of its own.
+// Owned by: HierarchicalCollectives, the set-up of shared memory, parts of collectives. Thread: the loop of the link,
+// which must outlive the group. Cancelling a tag, or the link, does so for all groups: they are parts of one operation.
 #pragma once
 
 #include <vector>
@@ -15,11 +14,11 @@ namespace sirtaki::net {
 
 class SubgroupLink final : public PointToPoint {
  public:
-  // Groups that a link can tell apart, the whole not counted.
+  // The largest number of groups of one link, the link itself not counted.
   static constexpr std::uint32_t kMaxGroups = 63;
 
-  // `ranks` of `whole`, this one among them. `group`: below kMaxGroups, the same on all of `ranks`, and another one
-  // for every other group that a rank of them is in and that has operations of the same tags.
+  // Requires that `ranks` of `whole` contain this rank, and that `group` is below kMaxGroups, equal on all of `ranks`,
+  // and different for each group with a common rank whose operations use the same tags.
   SubgroupLink(PointToPoint& whole, std::vector<Rank> ranks, std::uint32_t group, bool one_host);
 
   Rank rank() const override { return rank_; }

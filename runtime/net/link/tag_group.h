@@ -1,5 +1,5 @@
-// TagGroup: all tags that are the same in some of their bits, such as those of one step of a stream.
-// Plain value; a single tag is a group, too. Who builds tags knows which bits to name (runtime/engine/common/tags.h).
+// TagGroup: all tags that agree in some of their bits, for example those of one step of a stream.
+// Plain value; a single tag is a group, too. runtime/engine/common/tags.h defines the bits of a tag.
 #pragma once
 
 #include <cstdint>
@@ -10,13 +10,13 @@ namespace sirtaki::net {
 
 class TagGroup {
  public:
-  // Implicit: what takes a group takes a tag.
+  // Implicit, so that a tag can be passed as a group.
   constexpr TagGroup(OpTag tag) : value_(tag.value), mask_(kWhole) {}
-  // The tags that agree with `tag` where `mask` has ones.
+  // All tags that agree with `tag` in the bits of `mask`.
   constexpr TagGroup(OpTag tag, std::uint64_t mask) : value_(tag.value & mask), mask_(mask) {}
 
   constexpr bool contains(OpTag tag) const { return (tag.value & mask_) == value_; }
-  // All of `other`.
+  // Returns whether all tags of `other` are in this group.
   constexpr bool contains(const TagGroup& other) const {
     return (other.mask_ & mask_) == mask_ && (other.value_ & mask_) == value_;
   }

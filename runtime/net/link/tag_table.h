@@ -1,5 +1,5 @@
-// TagTable: entries by (tag, slot), first in first out, and all entries of some tags at once.
-// Plain container of one thread. Slots of one tag are searched in order: a tag has few entries at a time.
+// TagTable: a multimap from (tag, slot), first in first out, from which all entries of a group of tags can be taken.
+// Plain container for one thread. Slots of a tag are searched linearly, because a tag has few entries at a time.
 #pragma once
 
 #include <algorithm>
@@ -21,7 +21,7 @@ class TagTable {
     ++size_;
   }
 
-  // The oldest entry of (tag, slot), or nullptr; valid until the next change.
+  // Returns the oldest entry of (tag, slot), or nullptr. Valid until the next change.
   T* find(OpTag tag, std::uint32_t slot) {
     return find_if(tag, slot, [](const T&) { return true; });
   }

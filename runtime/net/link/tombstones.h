@@ -1,6 +1,6 @@
-// Tombstones: the tags that were cancelled and why, so that what arrives for them later is dropped.
-// Plain container of one thread, bounded: the oldest is forgotten first, so whoever uses tags again after more than
-// kCapacity cancellations of its own never meets an old one (runtime/engine/common/tags.h counts on it).
+// Tombstones: cancelled tags with their causes, so that messages that arrive for them later are dropped.
+// Plain container for one thread, bounded: the oldest is forgotten first. A tag may be reused after more than kCapacity
+// further cancellations, which runtime/engine/common/tags.h relies on.
 #pragma once
 
 #include <algorithm>
@@ -20,7 +20,7 @@ class Tombstones {
  public:
   static constexpr std::size_t kCapacity = 4096;
 
-  // False when all of them have one already; their first cause is kept.
+  // Adds a cause for `tags`. Returns false if all of them have one already; the first cause is kept.
   bool add(const TagGroup& tags, const Status& cause) {
     if (covers(tags)) {
       return false;
@@ -34,7 +34,7 @@ class Tombstones {
     return true;
   }
 
-  // Why `tag` was cancelled; nullptr when it was not.
+  // Returns the cause for which `tag` was cancelled, or nullptr.
   const Status* find(OpTag tag) const {
     for (const Group& group : groups_) {
       const auto found = group.causes.find(tag.value & group.mask);
@@ -45,7 +45,7 @@ class Tombstones {
     return nullptr;
   }
 
-  // Those that are wholly in `tags`, which nothing can arrive for any more.
+  // Forgets the groups inside `tags`. Requires that no message of these tags can still arrive.
   void forget(const TagGroup& tags) {
     std::erase_if(order_, [&](const TagGroup& group) {
       const bool over = tags.contains(group);
@@ -60,7 +60,7 @@ class Tombstones {
   bool empty() const { return order_.empty(); }
 
  private:
-  // By which bits they name; there are few kinds of groups.
+  // Groups with the same mask; there are few masks.
   struct Group {
     std::uint64_t mask;
     std::unordered_map<std::uint64_t, Status> causes;

@@ -1,7 +1,6 @@
 // SharedBuffer: memory of this rank that other ranks of its host read in place.
 //
-// Owned by: the caller of Collectives::allocate_shared(). Thread: the loop. Not for: how readers find it
-// (SharedMemory).
+// Owned by: the caller of Collectives::allocate_shared(). Thread: the loop. Not for: readers, which use SharedMemory.
 #pragma once
 
 #include <memory>

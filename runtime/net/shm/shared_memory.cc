@@ -18,10 +18,10 @@ constexpr std::size_t round_up(std::size_t value, std::size_t to) {
 
 }  // namespace
 
-// At the beginning of every segment; all zero is its first state.
+// The beginning of every segment. All zeros is its initial state.
 struct SharedMemory::Header {
-  std::atomic<std::uint64_t> calls;  // of the owner: whoever has dropped tags shall look what it still holds
-  // By first page of a block. The tag is written before the readers, and stays until there are none.
+  std::atomic<std::uint64_t> calls;  // incremented when readers that have dropped tags must look for blocks to release
+  // Indexed by the first page of a block. The tag is written before the readers, and remains until there are none.
   std::array<std::atomic<Readers>, kMaxPages> pending;
   std::array<std::atomic<std::uint64_t>, kMaxPages> tags;
 };
@@ -63,12 +63,12 @@ std::optional<SharedMemory::Room> SharedMemory::reserve(OpTag tag, std::size_t b
   return Room{*page, {page_at(rank_, *page), bytes}};
 }
 
-void SharedMemory::take(OpTag tag, std::uint32_t page, std::uint32_t count, Readers readers, bool lent) {
+void SharedMemory::take(OpTag tag, std::uint32_t page, std::uint32_t count, Readers readers, bool buffer) {
   header(rank_).tags[page].store(tag.value, std::memory_order_relaxed);
   header(rank_).pending[page].store(readers, std::memory_order_release);
   std::fill_n(used_.begin() + page, count, char{1});
-  blocks_.push_back({tag, page, count, lent});
-  shared_pages_ += lent ? count : 0;
+  blocks_.push_back({tag, page, count, buffer});
+  shared_pages_ += buffer ? count : 0;
 }
 
 SharedBuffer SharedMemory::allocate_shared(std::size_t bytes) {
@@ -89,9 +89,9 @@ SharedBuffer SharedMemory::allocate_shared(std::size_t bytes) {
   return {std::shared_ptr<void>(memory, give_back), {memory, bytes}};
 }
 
-std::optional<std::uint32_t> SharedMemory::show(OpTag tag, ConstBytes data, Readers readers) {
+std::optional<std::uint32_t> SharedMemory::publish_buffer(OpTag tag, ConstBytes data, Readers readers) {
   const auto block =
-      std::ranges::find_if(blocks_, [&](const Block& b) { return b.lent && page_at(rank_, b.page) == data.data(); });
+      std::ranges::find_if(blocks_, [&](const Block& b) { return b.buffer && page_at(rank_, b.page) == data.data(); });
   if (block == blocks_.end() || data.size() > block->count * kPageBytes || dropped_.find(tag) != nullptr ||
       header(rank_).pending[block->page].load(std::memory_order_acquire) != reader(rank_)) {
     return std::nullopt;
@@ -103,7 +103,7 @@ std::optional<std::uint32_t> SharedMemory::show(OpTag tag, ConstBytes data, Read
 }
 
 std::optional<std::uint32_t> SharedMemory::find_room(std::uint32_t count) const {
-  // The lowest that fits: pages used a moment ago are still in the caches.
+  // The lowest pages that fit were used most recently, so they are still in the caches.
   std::uint32_t run = 0;
   for (std::uint32_t page = 0; page < used_.size(); ++page) {
     run = used_[page] != 0 ? 0 : run + 1;
@@ -130,12 +130,12 @@ void SharedMemory::free_blocks() {
       return false;
     }
     std::fill_n(used_.begin() + block.page, block.count, char{0});
-    shared_pages_ -= block.lent ? block.count : 0;
+    shared_pages_ -= block.buffer ? block.count : 0;
     return true;
   });
 }
 
-// Only this rank takes its bit away, so a block that has it keeps its tag.
+// Only this rank clears its own bit, so a block with that bit keeps its tag.
 void SharedMemory::give_back(Rank peer) {
   if (dropped_.empty() || peer == rank_) {
     return;
@@ -179,7 +179,7 @@ void SharedMemory::drop(const TagGroup& tags) {
   }
   give_back_all();
   free_blocks();
-  // A reader that has dropped the tag before this rank published the block does not know of it.
+  // A reader that dropped the tag before the block was published does not know of the block.
   if (std::ranges::any_of(blocks_, [&](const Block& block) { return tags.contains(block.tag); })) {
     header(rank_).calls.fetch_add(1, std::memory_order_release);
   }

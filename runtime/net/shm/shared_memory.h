@@ -1,14 +1,14 @@
-// SharedMemory: what the ranks of one host hand each other without the network stack: blocks that a rank fills in its
-// own segment and others read.
+// SharedMemory: blocks that a rank writes into its own segment and other ranks of the host read, past the network
+// stack.
 //
-// Owned by: the data plane (one an epoch), tests. Thread: the loop of the link it was connected over.
-// A block lives until each of its readers has given it back: read it, or dropped its tag. The owner learns that from
-// the shared memory itself when it needs room, so nobody is woken for it. No room is no error: what does not fit
-// travels over the link. Whoever is told of a block is told over the link, which also says when a peer is gone. A block
-// that was published after a reader had dropped its tag waits until that reader looks again: when the owner drops the
-// tag or finds no room, and before the reader forgets the tag. Memory that the owner has been lent is such a block as
-// well, once it is shown to readers: it is used again when they and the owner have given it back. Not for: waking,
-// matching, order (Operation does that with messages).
+// Owned by: the data plane (one per epoch), tests. Thread: the loop of the link over which it was connected.
+// A block lives until each of its readers has released it, by reading it or by dropping its tag. The owner reads that
+// from the shared memory when it needs room, so no rank is woken for it. Lack of room is not an error: the data is sent
+// over the link instead. Readers learn of a block by a message over the link, which also reports lost peers. A block
+// published after a reader has dropped its tag stays until that reader looks again: when the owner drops the tag or
+// finds no room, and before the reader forgets the tag. A SharedBuffer is such a block, too, once it is published; it
+// is reused when readers and owner have released it. Not for: waking, matching, order, which Operation does by
+// messages.
 #pragma once
 
 #include <atomic>
@@ -29,11 +29,11 @@
 
 namespace sirtaki::net {
 
-// A block of a peer, readable until this is destroyed.
+// A block of a peer. The memory is readable until the view is destroyed.
 class SharedView {
  public:
   SharedView() = default;
-  // `open`: set while it lives.
+  // Sets `open` for the lifetime of the view.
   SharedView(std::atomic<std::uint64_t>* pending, std::uint64_t reader, char* open, ConstBytes data)
       : pending_(pending), reader_(reader), open_(open), data_(data) {
     *open_ = 1;
@@ -67,40 +67,40 @@ class SharedView {
 
 class SharedMemory : public std::enable_shared_from_this<SharedMemory> {
  public:
-  // More ranks on one host stay on the link.
+  // With more ranks on one host, all data is sent over the link.
   static constexpr int kMaxRanks = 64;
   static constexpr std::size_t kPageBytes = std::size_t{64} * 1024;
   // A set of ranks, one bit each.
   using Readers = std::uint64_t;
   static constexpr Readers reader(Rank rank) { return Readers{1} << rank; }
 
-  // Segments by rank, the own one among them. `job_ranks`: what errors call the ranks.
+  // `segments` by rank, including that of this rank. `job_ranks` are the names of the ranks in errors.
   SharedMemory(Rank rank, std::vector<SharedSegment> segments, std::vector<Rank> job_ranks);
 
-  // Room of this rank for `readers`; they know it by its page number. To be filled before they are told of it.
+  // Reserves a block of this rank for `readers`, which address it by its page number. Fill it before you publish it.
   struct Room {
     std::uint32_t page = 0;
     Bytes memory;
   };
-  // None when there is no room now, or this rank has dropped the tag.
+  // Returns nullopt if there is no room now, or if this rank has dropped the tag.
   std::optional<Room> reserve(OpTag tag, std::size_t bytes, Readers readers);
-  // None when there is no room now: half of it stays for blocks. Keeps this alive.
+  // Returns empty memory if there is no room now; half of the segment is reserved for blocks. Keeps this object alive.
   SharedBuffer allocate_shared(std::size_t bytes);
-  // Makes lent memory the block of `tag`, whose first page this gives; each of the readers is to be told of something
-  // in it. None when `data` is not the beginning of such memory, when a reader of an earlier operation has not given it
-  // back, or when this rank has dropped the tag.
-  std::optional<std::uint32_t> show(OpTag tag, ConstBytes data, Readers readers);
-  // `bytes` of the block of `tag` that begins at `page` of the peer's segment. kCorrupt when there is none for this
-  // rank.
+  // Publishes a SharedBuffer as the block of `tag` and returns its first page; send every reader a message about it.
+  // Returns nullopt if `data` is not the beginning of such a buffer, if a reader of an earlier operation has not
+  // released it, or if this rank has dropped the tag.
+  std::optional<std::uint32_t> publish_buffer(OpTag tag, ConstBytes data, Readers readers);
+  // Returns a view of `bytes` of the block of `tag` at `page` of the segment of `peer`. Returns kCorrupt if there is no
+  // such block for this rank.
   Result<SharedView> view(OpTag tag, Rank peer, std::uint32_t page, std::size_t bytes);
-  // This rank wants no more of `tags`, now and later, than the views it has open.
+  // Drops `tags`: this rank reads nothing more of them, now or later, except through views that are open.
   void drop(const TagGroup& tags);
-  // The peer had no room: gives back what was published for this rank after it had dropped the tag.
+  // Releases blocks that `peer`, which has no room, published after this rank had dropped their tag.
   void give_back(Rank peer);
-  // No rank publishes anything for these tags any more, as this one knows.
+  // Forgets tags. Requires that no rank publishes a block of these tags any more.
   void forget(const TagGroup& tags);
 
-  // Pages that hold blocks, after a look at which have been given back.
+  // Returns the number of pages in use, after collecting released blocks.
   std::size_t pages_used();
   std::size_t pages() const { return used_.size(); }
 
@@ -110,14 +110,14 @@ class SharedMemory : public std::enable_shared_from_this<SharedMemory> {
     OpTag tag;
     std::uint32_t page = 0;
     std::uint32_t count = 0;
-    bool lent = false;
+    bool buffer = false;
   };
 
   Header& header(Rank rank) const;
   std::byte* page_at(Rank rank, std::uint32_t page) const;
   std::size_t pages_of(Rank rank) const;
   std::optional<std::uint32_t> find_room(std::uint32_t count) const;
-  void take(OpTag tag, std::uint32_t page, std::uint32_t count, Readers readers, bool lent);
+  void take(OpTag tag, std::uint32_t page, std::uint32_t count, Readers readers, bool buffer);
   void collect();
   void free_blocks();
   void give_back_all();
@@ -129,23 +129,23 @@ class SharedMemory : public std::enable_shared_from_this<SharedMemory> {
   std::vector<Block> blocks_;
   std::size_t shared_pages_ = 0;
   Tombstones dropped_;
-  std::vector<std::uint64_t> calls_heard_;  // by rank
-  std::vector<std::vector<char>> open_;     // by rank and page: a view of the block that begins there
+  std::vector<std::uint64_t> calls_heard_;  // index: rank
+  std::vector<std::vector<char>> open_;     // index: rank, page; set while a view of the block exists
 };
 
 struct SharedMemorySetup {
-  std::size_t bytes = std::size_t{16} * 1024 * 1024;  // of each rank; less when the system does not give as much
+  std::size_t bytes = std::size_t{16} * 1024 * 1024;  // per rank; less if the system does not provide as much
   Duration timeout = std::chrono::seconds(30);
 };
 
-// Either memory that every rank of the link has mapped, or why there is none: the same choice on all ranks.
+// Memory that every rank of the link has mapped, or the reason why there is none. Equal on all ranks.
 struct SharedMemoryOutcome {
   std::shared_ptr<SharedMemory> memory;
-  std::string refused;  // why not: on the first rank that cannot, which is to say so; empty on the others
+  std::string refused;  // the reason, on the first rank that cannot, which logs it; empty on the others
 };
 
-// Makes a segment and maps those of all others, on the link's loop. A rank that cannot makes all do without. `done`
-// gets an error only when the link fails or a rank is silent.
+// Creates a segment and maps those of all other ranks, on the loop of the link. If one rank cannot, none uses shared
+// memory. Calls `done` with an error only if the link fails or a rank does not answer in time.
 void connect_shared_memory(PointToPoint& link, const SharedMemorySetup& setup,
                            MoveFunction<void(Result<SharedMemoryOutcome>)> done);
 

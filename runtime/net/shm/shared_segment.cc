@@ -20,7 +20,7 @@ namespace {
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 constexpr const char* kLabel = "sirtaki";
 constexpr unsigned kNoExecSeal = 8U;  // MFD_NOEXEC_SEAL, which older headers lack
-// A signal ends an allocation and takes back what there is of it: little at a time, and again, but not for ever.
+// A signal ends an allocation and undoes it, so memory is allocated in small pieces, with a limited number of retries.
 constexpr std::size_t kStepBytes = std::size_t{256} * 1024;
 constexpr int kTries = 1000;
 
@@ -42,7 +42,7 @@ int allocate_all(int fd, std::size_t bytes) {
   return 0;
 }
 
-// A descriptor of a process that is not what it should be may be a pipe or a device, which opening can disturb.
+// A wrong descriptor number may name a pipe or a device, on which opening has side effects.
 bool is_ours(const std::string& path) {
   std::array<char, 64> target{};
   const ssize_t length = ::readlink(path.c_str(), target.data(), target.size() - 1);
@@ -71,13 +71,13 @@ SharedSegment::~SharedSegment() {
 }
 
 Status SharedSegment::allocate(std::size_t bytes) {
-  // Beyond this limit the system answers with a signal that ends the process.
+  // Beyond this limit the system sends a signal that ends the process.
   rlimit limit{};
   if (::getrlimit(RLIMIT_FSIZE, &limit) == 0 && bytes > limit.rlim_cur) {
     return {Code::kExhausted, "no " + std::to_string(bytes) + " bytes of shared memory: the limit on file size " +
                                   std::to_string(limit.rlim_cur) + " (ulimit -f) counts for it"};
   }
-  // vm.memfd_noexec=2 wants the second flag; kernels before 6.3 do not know it.
+  // vm.memfd_noexec=2 requires the second flag, which kernels before 6.3 reject.
   fd_ = ::memfd_create(kLabel, MFD_CLOEXEC | MFD_ALLOW_SEALING | kNoExecSeal);
   if (fd_ < 0) {
     fd_ = ::memfd_create(kLabel, MFD_CLOEXEC | MFD_ALLOW_SEALING);
@@ -101,7 +101,7 @@ Status SharedSegment::map(std::size_t bytes) {
   }
   memory_ = static_cast<std::byte*>(memory);
   bytes_ = bytes;
-  // Loaders of data that the program forks may outlive it, and would keep the memory.
+  // Data loaders that the program forks may outlive it, and would keep the memory.
   if (::madvise(memory, bytes, MADV_DONTFORK) != 0) {
     return refused(Code::kUnavailable, "shared memory cannot be kept from forked processes", errno);
   }
@@ -132,7 +132,7 @@ Result<SharedSegment> SharedSegment::open(const Name& name) {
     return refused(Code::kUnavailable, where + " cannot be opened", errno);
   }
   struct stat status {};
-  const int seals = ::fcntl(segment.fd_, F_GET_SEALS);  // -1 where there are none
+  const int seals = ::fcntl(segment.fd_, F_GET_SEALS);  // -1 if the file has no seals
   if (::fstat(segment.fd_, &status) != 0 || static_cast<std::uint64_t>(status.st_size) != name.bytes || seals < 0 ||
       (seals & kSeals) != kSeals) {
     return Status(Code::kUnavailable, where + " is not the one it told of");

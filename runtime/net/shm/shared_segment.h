@@ -1,9 +1,9 @@
-// SharedSegment: memory without a name that several processes of one host map.
+// SharedSegment: anonymous memory that several processes of one host map.
 //
-// For: SharedMemory. Owned by it; one thread at a time. The memory is allocated before it is mapped and sealed against
-// shrinking, so no access ever ends in SIGBUS. It goes when the last process that maps it does, however that ends;
-// processes that these fork do not map it.
-// Others open it through the creator's process and descriptor number and know it by a secret token inside.
+// For: SharedMemory, which owns it; one thread at a time. The memory is allocated before it is mapped and sealed
+// against shrinking, so no access ever raises SIGBUS. It is freed with the last process that maps it, even after
+// SIGKILL; forked children do not map it. Other processes open it by process id and descriptor number of the creator,
+// and verify a secret token inside.
 #pragma once
 
 #include <array>
@@ -18,7 +18,7 @@ namespace sirtaki::net {
 class SharedSegment {
  public:
   using Token = std::array<std::byte, 16>;
-  // How another process finds it. For authenticated connections only.
+  // Returns the data by which another process opens the segment. Send it over authenticated connections only.
   struct Name {
     std::int64_t pid = 0;
     std::int32_t fd = -1;
@@ -31,16 +31,18 @@ class SharedSegment {
   SharedSegment& operator=(SharedSegment&& other) noexcept;
   ~SharedSegment();
 
-  // Zeros behind the token. kExhausted or kUnavailable saying what the system refused.
+  // Creates a segment of zeros behind the token. Returns kExhausted or kUnavailable with the call that the system
+  // refused.
   static Result<SharedSegment> create(std::size_t bytes);
-  // kUnavailable when this process may not or cannot, or finds something else there: another user, another container.
+  // Opens the segment of another process. Returns kUnavailable without permission, or if the token differs, as with
+  // another user or container.
   static Result<SharedSegment> open(const Name& name);
 
   Name name() const;
-  // Nobody else can open it any more.
+  // Closes the descriptor, so that no other process can open the segment any more.
   void close_door();
 
-  // Behind the token, at a multiple of 64 bytes.
+  // Returns the memory behind the token, aligned to 64 bytes.
   std::byte* data() const { return memory_ + kTokenBytes; }
   std::size_t size() const { return bytes_ - kTokenBytes; }
 

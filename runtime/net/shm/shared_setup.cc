@@ -13,13 +13,13 @@
 namespace sirtaki::net {
 namespace {
 
-// Of no operation: no stream has this number.
+// A tag that belongs to no operation: no stream has this number.
 constexpr OpTag kTag(~std::uint64_t{0});
 constexpr std::uint32_t kOffers = 0;
 constexpr std::uint32_t kVerdicts = 1;
 constexpr std::size_t kLeastBytes = std::size_t{2} * 1024 * 1024;
 
-// Between ranks of one build on one machine; numbers are as they lie in memory.
+// Exchanged between ranks of one build on one machine, so numbers have native byte order.
 struct Offer {
   std::uint64_t usable = 0;
   SharedSegment::Name name;
@@ -33,7 +33,7 @@ Bytes bytes_of(T& value) {
   return std::as_writable_bytes(std::span(&value, 1));
 }
 
-// Two rounds in which every rank tells all others: where its memory is, and whether it has mapped theirs.
+// Two rounds in which every rank sends to all others: the location of its memory, and whether it has mapped theirs.
 class Setup final : public std::enable_shared_from_this<Setup> {
  public:
   Setup(PointToPoint& link, const SharedMemorySetup& options, MoveFunction<void(Result<SharedMemoryOutcome>)> done)
@@ -71,7 +71,7 @@ class Setup final : public std::enable_shared_from_this<Setup> {
     refused_ = status.to_string();
   }
 
-  // Sends the own entry of `table` to all and receives theirs.
+  // Sends the entry of this rank in `table` to all, and receives those of the others.
   template <class T>
   void exchange(std::uint32_t slot, std::vector<T>& table, void (Setup::*then)()) {
     missing_ = 2 * (link_.size() - 1);
@@ -141,7 +141,7 @@ class Setup final : public std::enable_shared_from_this<Setup> {
   std::vector<SharedSegment> segments_;
   std::vector<Offer> offers_;
   std::vector<Verdict> verdicts_;
-  std::string refused_;  // why this rank cannot
+  std::string refused_;  // the reason why this rank cannot
   TimerId timer_;
   int missing_ = 0;
   Status status_;

@@ -13,11 +13,11 @@ namespace sirtaki::net {
 namespace {
 
 constexpr std::size_t kScratchBytes = 64 * 1024;  // several small frames in one read
-// A payload with more than this to come is read alone with what is behind it, else with all there is room for.
+// A payload with more bytes to come than this is read with little behind it, a shorter one with a full scratch buffer.
 constexpr std::size_t kLargeRest = 16 * 1024;
-// What is read behind a large payload: the next headers, but little of the next payload, which would be copied.
+// Bytes read behind a large payload: the next headers, but little of the next payload, which would have to be copied.
 constexpr std::size_t kBehindPayload = 512;
-// Counted for a message beside its bytes, so that empty ones are bounded too.
+// Cost of a message beside its bytes, so that empty messages are bounded, too.
 constexpr std::size_t kMessageCost = 64;
 
 }  // namespace
@@ -93,7 +93,7 @@ std::size_t Channel::targets(std::span<iovec> out) {
     scratch_begin_ = 0;
     scratch_end_ = 0;
   }
-  // A payload goes straight to its place once the scratch memory holds no part of it.
+  // A payload is read directly into its target once the scratch memory holds no part of it.
   if (incoming_.left > 0 && incoming_.to != nullptr && scratch_end_ == 0) {
     const auto rest = static_cast<std::size_t>(incoming_.left);
     out[0] = {incoming_.to, rest};
@@ -144,7 +144,7 @@ Status Channel::read(ConstBytes bytes) {
   return {};
 }
 
-// Consumes whole headers and what is there of payloads; leaves the beginning of a header.
+// Consumes complete headers and all available bytes of payloads; leaves an incomplete header.
 Status Channel::on_bytes(ConstBytes& bytes) {
   while (true) {
     if (incoming_.left > 0) {
@@ -215,7 +215,7 @@ void Channel::on_payload_end() {
 
 void Channel::on_bye() {
   peer_bye_ = true;
-  // All it ever sent has arrived before this frame.
+  // All earlier messages of the peer have arrived before this frame.
   fail({Code::kPeerLost, "rank " + std::to_string(peer_) + " has left", {peer_, {}}}, true);
 }
 

@@ -1,10 +1,10 @@
 // Channel: the protocol with one peer, without a socket: matching, eager window, permissions, fragments.
 //
-// For: Connection, which moves its bytes, and the fuzzer. Owned by a Connection; the transport's loop thread.
-// Callbacks go to the Completions given, never inline. Input that cannot come from a correct peer is kCorrupt from
-// read(), after which the channel must be failed.
-// A message up to eager_bytes is sent at once while the peer's window has room, else it asks first (kRts). A receiver
-// of a larger one gives its permission (kCts) as soon as it is posted.
+// For: Connection, which moves the bytes, and the fuzzer. Owned by a Connection; used on the loop of the transport.
+// Callbacks go to the given Completions, never inline. read() returns kCorrupt for input that no correct peer sends;
+// the caller must then fail the channel.
+// A message of up to eager_bytes is sent at once while the window of the peer has room; a larger one is announced
+// first (kRts), and its receiver permits it (kCts) as soon as the receive is posted.
 #pragma once
 
 #include <cstdint>
@@ -23,12 +23,12 @@ namespace sirtaki::net {
 
 struct ChannelLimits {
   std::size_t eager_bytes = 64 * 1024;
-  std::size_t window_bytes = 8 * 1024 * 1024;  // eager bytes the peer may send that nobody has received yet
+  std::size_t window_bytes = 8 * 1024 * 1024;  // eager bytes that a peer may send before they are received
   std::size_t fragment_bytes = 512 * 1024;
   bool operator==(const ChannelLimits&) const = default;
 };
 
-// kWelcome says which rank accepted, and its limits; both sides must have the same.
+// kWelcome carries the rank that accepted and its limits, which must be equal on both sides.
 FrameHeader welcome_frame(Epoch epoch, Rank acceptor, const ChannelLimits& limits);
 Rank acceptor_of_welcome(const FrameHeader& header);
 ChannelLimits limits_of_welcome(const FrameHeader& header);
@@ -43,7 +43,7 @@ struct PeerCounters {
 
 class Channel {
  public:
-  // What the channels of one transport share. All of it outlives the channel.
+  // State that the channels of one transport share. All of it must outlive the channel.
   struct Shared {
     Rank rank = -1;
     Epoch epoch;
@@ -60,25 +60,26 @@ class Channel {
   Channel& operator=(const Channel&) = delete;
   ~Channel();
 
-  // The first frame of the side that accepted the connection.
+  // Queues the first frame of the side that accepted the connection.
   void welcome();
-  // Nothing is sent after it. Call fail() first.
+  // Queues the last frame. Requires fail() before.
   void say_bye();
 
   void send(const Envelope& envelope, ConstBytes data, Done done);
   void recv(const Envelope& envelope, Bytes out, Done done);
-  // As PointToPoint::cancel; the caller has added the tombstone.
+  // See PointToPoint::cancel(). Requires that the caller has added the tombstone.
   void cancel(const TagGroup& tags, const Status& cause);
-  // Ends every operation with `cause`, and every later one; the first cause is kept. Messages that have arrived whole
-  // can still be received when `keep_arrived`.
+  // Ends every operation with `cause`, and every later one; the first cause is kept. With `keep_arrived`, messages that
+  // have arrived completely can still be received.
   void fail(const Status& cause, bool keep_arrived);
 
-  // Writing: as Outbox.
+  // Writing. See Outbox.
   bool wants_write() const { return !outbox_.empty(); }
   std::size_t gather(std::span<iovec> out) { return outbox_.gather(out, shared_.clock->now()); }
   void written(std::size_t count);
 
-  // Reading: where the next bytes go, and that `count` of them have come. read() takes them from anywhere.
+  // Reading. targets() returns the memory for the next bytes, arrived() takes `count` of them; read() takes bytes that
+  // lie elsewhere.
   std::size_t targets(std::span<iovec> out);
   Status arrived(std::size_t count);
   Status read(ConstBytes bytes);
@@ -95,7 +96,7 @@ class Channel {
   // The frame being read.
   struct Incoming {
     FrameHeader header;
-    std::uint64_t left = 0;         // of its payload
+    std::uint64_t left = 0;         // bytes of the payload to come
     std::byte* to = nullptr;        // the next byte of the payload; nullptr: the payload is dropped
     Posted* data = nullptr;         // kData: the message in posted_ that the frame belongs to
     std::unique_ptr<Posted> eager;  // kEager: its receive, taken out of posted_
@@ -146,16 +147,16 @@ class Channel {
 
   // Sending.
   Outbox outbox_;
-  std::size_t credit_;                          // of the peer's window
-  TagTable<std::unique_ptr<Waiting>> waiting_;  // large, without permission yet
-  TagTable<Expectation> permits_;               // permissions that came before their message
+  std::size_t credit_;                          // free bytes in the window of the peer
+  TagTable<std::unique_ptr<Waiting>> waiting_;  // large messages without permission
+  TagTable<Expectation> permits_;               // permissions that arrived before their message
   std::vector<Outbox::Ended> ended_;
 
   // Receiving.
   TagTable<std::unique_ptr<Posted>> posted_;
-  TagTable<std::unique_ptr<Early>> early_;     // came before their receive
-  std::vector<std::vector<std::byte>> spare_;  // memory of early messages, for the next ones
-  std::size_t spare_bytes_ = 0;                // never more than the window, or 1 MiB
+  TagTable<std::unique_ptr<Early>> early_;     // messages that arrived before their receive
+  std::vector<std::vector<std::byte>> spare_;  // memory of early messages, for reuse
+  std::size_t spare_bytes_ = 0;                // at most the window, and at most 1 MiB
   std::size_t window_used_ = 0;
   std::size_t credit_due_ = 0;  // free again; returned to the peer in one message
 

@@ -1,11 +1,11 @@
-// The records of a Channel's tables; for channel*.cc only.
+// Records in the tables of Channel; for channel*.cc only.
 #pragma once
 
 #include "runtime/net/tcp/channel.h"
 
 namespace sirtaki::net {
 
-// A receive that waits, or whose fragments arrive.
+// A receive that waits for its message, or whose fragments are arriving.
 struct Channel::Posted {
   OpTag tag;
   std::uint32_t slot = 0;
@@ -13,25 +13,25 @@ struct Channel::Posted {
   Bytes out;
   Done done;
   bool permitted = false;
-  bool announced = false;  // its kRts has come
+  bool announced = false;  // its kRts has arrived
   std::size_t received = 0;
   TimePoint begin;
 };
 
-// A send that waits for permission.
+// A send without permission yet.
 struct Channel::Waiting {
   Envelope envelope;
   ConstBytes data;
   Done done;
 };
 
-// A message that came before its receive: its bytes, or its announcement.
+// A message that arrived before its receive: its bytes, or its announcement.
 struct Channel::Early {
   Expectation there;
   bool announced_only = false;
   bool whole = false;
   std::vector<std::byte> data;
-  // Set when the receive comes while the bytes still arrive.
+  // Set if the receive is posted while the bytes are still arriving.
   std::unique_ptr<Posted> receiver;
 };
 

@@ -10,10 +10,10 @@ namespace sirtaki::net {
 namespace {
 
 constexpr std::size_t kMaxAnnounced = 1 << 20;
-// Of memory for early messages; a window may be much larger, and is rarely full.
+// Limit of the memory kept for early messages. A window may be much larger, but is rarely full.
 constexpr std::size_t kMostSpareBytes = 1 << 20;
 
-// What memory kept for early messages counts as; small pieces are bounded in number.
+// Size by which kept memory is counted; the minimum bounds the number of small pieces.
 std::size_t kept_size(const std::vector<std::byte>& memory) {
   constexpr std::size_t kLeast = 4096;
   return std::max(kLeast, memory.capacity());
@@ -40,7 +40,7 @@ void Channel::recv(const Envelope& envelope, Bytes out, Done done) {
     complete(std::move(posted->done), failed_);
     return;
   }
-  // Nothing else is told to a sender of a large message, so it need not wait for its announcement.
+  // The sender of a large message needs no other answer, so this one need not wait for the announcement.
   if (out.size() > shared_.limits.eager_bytes) {
     permit(envelope, *posted);
   }
@@ -82,7 +82,7 @@ void Channel::finish_early(std::unique_ptr<Early> early, std::unique_ptr<Posted>
   complete(std::move(posted->done), {});
 }
 
-// A burst of small operations in another order than here is all early: it must not cost an allocation each.
+// A burst of small operations in another order than on this rank arrives early; reuse avoids an allocation for each.
 std::vector<std::byte> Channel::early_memory(std::size_t bytes) {
   std::vector<std::byte> memory;
   if (!spare_.empty()) {
@@ -225,7 +225,7 @@ Status Channel::on_data(const FrameHeader& header) {
   }
   auto* found = posted_.find_if(header.tag, header.slot, [](const auto& entry) { return entry->permitted; });
   if (found == nullptr) {
-    return {};  // of an operation that has ended here
+    return {};  // the operation has ended on this rank
   }
   Posted& posted = **found;
   if (header.length > posted.out.size() - posted.received) {
@@ -274,7 +274,7 @@ void Channel::cancel_receives(const TagGroup& tags, const Status& cause) {
     if (early->receiver) {
       complete(std::move(early->receiver->done), cause);
     }
-    // The window of one whose bytes still arrive is given back at its end.
+    // The window of a message whose bytes are still arriving is returned at its end.
     if (!early->announced_only && early->whole) {
       give_credit(cost(early->data.size()));
     }

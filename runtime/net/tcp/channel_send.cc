@@ -7,7 +7,7 @@
 namespace sirtaki::net {
 namespace {
 
-// Permissions a peer may give ahead of their messages; far more than windows of operations can need.
+// Limit of permissions that a peer may send ahead of their messages; far more than any operation needs.
 constexpr std::size_t kMaxPermits = 1 << 20;
 
 }  // namespace
@@ -35,7 +35,7 @@ void Channel::send(const Envelope& envelope, ConstBytes data, Done done) {
     complete(std::move(waiting->done), mismatch_error(peer_, here, there));
     waiting.reset();
   }
-  // The announcement also tells a receiver of another length that the two differ.
+  // The announcement also lets a receiver with another length detect the mismatch.
   Outbox::Message announcement;
   announcement.header = frame(FrameType::kRts, envelope, data.size());
   announcement.priority = envelope.priority;
@@ -121,8 +121,8 @@ void Channel::on_reject(const FrameHeader& header) {
     cause = mismatch_error(peer_, here, there);
     complete(std::move((*waiting)->done), cause);
   }
-  // The small messages of an operation are gone when the other side sees that they do not fit; what it still waits
-  // for would never come.
+  // Small messages have left when the other side detects that they do not match. The remaining receives of the
+  // operation could never complete, so all of it ends.
   cancel(header.tag, cause);
 }
 

@@ -17,11 +17,11 @@ namespace {
 
 using boost::asio::ip::tcp;
 
-// Bytes moved in one direction before other connections and tasks get their turn.
+// Limit of bytes moved in one direction before other connections and tasks run.
 constexpr std::size_t kTurnBytes = 4 * 1024 * 1024;
 
 void set_option(int fd, int level, int name, int value) {
-  // A kernel without the option works, only less well.
+  // Kernels without the option work, only less well, so the error is ignored.
   (void)::setsockopt(fd, level, name, &value, sizeof(value));
 }
 
@@ -122,7 +122,7 @@ void Connection::read_some(std::size_t budget) {
       end(status.with_context("data connection to " + name_));
       return;
     }
-    // The rest is announced by the next wait, which looks at the socket anew.
+    // The next wait polls the socket again, and reports the rest.
     if (received < wanted) {
       return;
     }
@@ -133,7 +133,7 @@ void Connection::read_some(std::size_t budget) {
 void Connection::flush() {
   std::size_t rounds = 0;
   while (open_ && !write_broken_ && channel_.wants_write()) {
-    // A round writes a fragment at most.
+    // Each round writes at most one fragment.
     if (++rounds > 16 || !write_once()) {
       wait_writable();
       return;
@@ -163,7 +163,7 @@ bool Connection::write_once() {
 }
 
 void Connection::on_write_error(int error) {
-  // What the peer said before it closed may still wait to be read: perhaps its good-bye.
+  // Bytes that the peer sent before it closed may still be unread, perhaps its kBye.
   write_broken_ = true;
   read_some(kTurnBytes);
   if (open_) {

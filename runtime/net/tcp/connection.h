@@ -1,8 +1,7 @@
-// Connection: one authenticated socket and the Channel that speaks over it. Includes Asio: for .cc files of this
-// folder.
+// Connection: one authenticated socket and its Channel. Includes Asio, so only .cc files of this folder include it.
 //
-// Owned by a Transport; its loop's thread. Reads and writes without blocking when the socket is ready, so no operation
-// of the kernel or of Asio ever holds memory of a user.
+// Owned by a Transport; used on its loop. Reads and writes without blocking once the socket is ready, so neither the
+// kernel nor Asio ever holds memory of a user.
 #pragma once
 
 #include <boost/asio/ip/tcp.hpp>
@@ -18,33 +17,33 @@ class Connection : public std::enable_shared_from_this<Connection> {
   class Host {
    public:
     virtual ~Host() = default;
-    // Input or room has been worked on: callbacks may be due.
+    // Called after input or output was processed: callbacks may be due.
     virtual void on_progress() = 0;
-    // Nothing can be sent or received any more. ok: both sides had said that they leave.
+    // Called when nothing can be sent or received any more. ok: both sides had sent kBye.
     virtual void on_end(Rank peer, const Status& cause) = 0;
   };
 
   struct Socket {
     boost::asio::ip::tcp::socket socket;
-    Duration dead_time;              // unacknowledged bytes for so long: the peer is gone
+    Duration dead_time;              // the peer is lost after unacknowledged bytes for so long
     std::size_t fragment_bytes = 0;  // at most
-    std::size_t unsent_bytes = 0;    // kept in the kernel before it sends them: what an urgent message cannot overtake
+    std::size_t unsent_bytes = 0;    // limit of bytes in the kernel's queue, which no urgent message can overtake
   };
 
-  // `name` says who the peer is, for errors. The host outlives it.
+  // `name` identifies the peer in errors. The host must outlive the connection.
   Connection(Socket socket, const Channel::Shared& shared, Rank peer, std::string name, Host& host);
 
-  // `early` came together with the handshake. `accepted`: this side speaks first.
+  // `early` holds bytes that arrived with the handshake. `accepted`: this side sends the first frame.
   void start(ConstBytes early, bool accepted);
   Channel& channel() { return channel_; }
-  // Writes what is queued as far as the socket takes it.
+  // Writes queued bytes until the socket is full.
   void flush();
-  // After Channel::fail(): says good-bye and ends when the peer has, too.
+  // Sends kBye and ends once the peer has sent it, too. Requires Channel::fail() before.
   void leave();
-  // Ends at once, without a call of the host.
+  // Ends at once, without a call to the host.
   void close();
   bool open() const { return open_; }
-  // The shortest one the kernel has seen; zero where it does not tell.
+  // Returns the shortest round trip measured by the kernel; zero if it does not report one.
   Duration round_trip();
 
  private:

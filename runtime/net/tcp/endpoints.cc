@@ -48,7 +48,7 @@ std::vector<InterfaceAddress> host_addresses() {
       found.push_back({entry->ifa_name, std::move(*address)});
     }
   }
-  // A link-local address means something else on every host, so it is told last.
+  // A link-local address means something else on every host, so it comes last.
   std::stable_partition(found.begin(), found.end(),
                         [](const auto& entry) { return entry.address.find('%') == std::string::npos; });
   return found;

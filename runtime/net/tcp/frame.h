@@ -2,13 +2,13 @@
 //
 //   kWelcome   the acceptor's answer after the handshake: its rank and limits (channel.h)
 //   kEager     a small message with its payload (`length` bytes)
-//   kRts       a large message waits: length = its size
-//   kCts       send it: length = the size the receiver expects
+//   kRts       request to send a large message: length = its size
+//   kCts       clear to send: length = the size that the receiver expects
 //   kData      a fragment of a large message with its payload (`length` bytes)
 //   kCredit    `length` bytes of the eager window are free again
 //   kReject    the receiver expected `length` bytes and `check` instead
-//   kBye       nothing follows
-// Plain values; docs/wire_format.md tells the protocol.
+//   kBye       the last frame
+// Plain values; docs/wire_format.md specifies the protocol.
 #pragma once
 
 #include <array>
@@ -32,7 +32,7 @@ enum class FrameType : std::uint8_t {
 
 struct FrameHeader {
   FrameType type = FrameType::kBye;
-  std::uint8_t flags = 0;  // none defined
+  std::uint8_t flags = 0;  // reserved
   Epoch epoch;
   OpTag tag;
   std::uint32_t slot = 0;
@@ -45,9 +45,9 @@ inline constexpr std::size_t kFrameBytes = 32;
 using FrameBytes = std::array<std::byte, kFrameBytes>;
 
 FrameBytes encode_frame(const FrameHeader& header);
-// kCorrupt for a wrong magic, an unknown type, flags nobody defined, or another epoch than `epoch`.
+// Returns kCorrupt for a wrong magic, an unknown type, undefined flags, or an epoch other than `epoch`.
 Result<FrameHeader> decode_frame(std::span<const std::byte, kFrameBytes> bytes, Epoch epoch);
-// Whether `length` bytes follow the header.
+// Returns whether `length` bytes follow the header.
 bool has_payload(FrameType type);
 
 }  // namespace sirtaki::net

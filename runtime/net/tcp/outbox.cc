@@ -6,7 +6,7 @@
 namespace sirtaki::net {
 namespace {
 
-// Small frames written together; bounds what an urgent frame waits for.
+// Limit of small frames written together, for which an urgent frame has to wait.
 constexpr std::size_t kCoalesceBytes = 64 * 1024;
 constexpr std::size_t kCoalesceFrames = 32;
 
@@ -32,7 +32,7 @@ void Outbox::push(Message message, bool stream) {
   item.stream = stream;
 }
 
-// Commits a frame, or the next fragment of a stream; true when the item is used up.
+// Commits a frame, or the next fragment of a stream. Returns whether the item is used up.
 bool Outbox::commit_frame(Item& item, std::size_t& budget, TimePoint now) {
   Message& message = item.message;
   const std::size_t rest = message.payload.size() - item.offset;
@@ -70,7 +70,7 @@ void Outbox::commit(TimePoint now) {
   while (!queue_.empty() && budget > 0 && committed_.size() < kCoalesceFrames) {
     const auto first = queue_.begin();
     Item& item = first->second;
-    // A fragment is not added to a batch of many small frames: the batch is what an urgent frame waits for.
+    // An urgent frame waits for the whole batch, so no fragment is added to a batch of many small frames.
     if (item.stream && budget < kCoalesceBytes / 2) {
       break;
     }
@@ -128,7 +128,7 @@ void Outbox::written(std::size_t count, TimePoint now, std::vector<Ended>& ended
   }
 }
 
-// Takes the caller's memory out of a committed piece; true when the piece is to be dropped.
+// Detaches the caller's memory from a committed piece. Returns whether the piece is to be dropped.
 bool Outbox::detach(Piece& piece, std::vector<Done>& dones) {
   if (piece.detached) {
     return false;
@@ -141,7 +141,7 @@ bool Outbox::detach(Piece& piece, std::vector<Done>& dones) {
   if (piece.offset == 0) {
     return true;
   }
-  // The connection stays readable for the peer only when a frame that has begun is completed.
+  // A frame that has begun must be completed, or the peer could not parse the rest of the connection.
   piece.copy.assign(piece.payload.begin(), piece.payload.end());
   piece.payload = piece.copy;
   return false;

@@ -1,8 +1,8 @@
-// Outbox: what waits to be written to one connection, by priority, and the pieces being written now.
+// Outbox: messages that wait to be written to one connection, by priority, and the pieces being written now.
 //
-// Frames without payload of their own class (credits, permissions) go first; then the smallest priority number, first
-// in first out. A stream is written in fragments, so what is more urgent goes first at the next fragment border.
-// Owned by a Channel; its thread. Knows no socket: gather() and written() frame the caller's sendmsg.
+// Control frames (credits, permissions) go first, then messages by ascending priority number, first in first out. A
+// stream is written in fragments, so a more urgent message goes first at the next fragment boundary.
+// Owned by a Channel; used on its thread. Has no socket: the caller calls sendmsg between gather() and written().
 #pragma once
 
 #include <sys/uio.h>
@@ -25,42 +25,42 @@ struct TransferSample {
   Rank peer = -1;
   bool sent = false;  // this rank was the sender
   std::uint64_t bytes = 0;
-  TimePoint queued;  // sender: the receiver allowed it; receiver: the same as `begin`
-  TimePoint begin;   // the first byte went to, or came from, the kernel
-  TimePoint end;     // the last byte did
+  TimePoint queued;  // sender: the permission arrived; receiver: equal to `begin`
+  TimePoint begin;   // the first byte was passed to, or by, the kernel
+  TimePoint end;     // the last byte was
 };
 
 class Outbox {
  public:
   struct Message {
-    FrameHeader header;  // of the frame, or of every fragment but for the length
+    FrameHeader header;  // header of the frame, or of every fragment except for the length
     ConstBytes payload;
     std::int32_t priority = 0;
-    Done done;         // when the last byte is in the kernel
-    TimePoint queued;  // streams
+    Done done;         // called once the last byte is in the kernel
+    TimePoint queued;  // streams only
   };
 
   explicit Outbox(std::size_t fragment_bytes) : fragment_bytes_(fragment_bytes) {}
 
   void push_control(const FrameHeader& header);
-  void push_frame(Message message);   // one frame, whatever its size
-  void push_stream(Message message);  // in fragments
+  void push_frame(Message message);   // queues one frame of any size
+  void push_stream(Message message);  // queues a message that is written in fragments
 
   bool empty() const { return first_ == committed_.size() && control_.empty() && queue_.empty(); }
-  // Bytes accepted and not yet written.
+  // Returns the number of bytes accepted and not yet written.
   std::uint64_t queued_bytes() const { return queued_bytes_; }
 
-  // Fills `out` with what is to be written next; valid until the next call of anything here. Returns the entries used.
+  // Fills `out` with the memory to write next, valid until the next call of any method. Returns the entries used.
   std::size_t gather(std::span<iovec> out, TimePoint now);
   struct Ended {
     Done done;
     bool stream = false;
-    TransferSample sample;  // streams; peer is not filled in
+    TransferSample sample;  // streams only; `peer` is not set
   };
-  // `count` bytes were written. Messages that are complete are added to `ended`.
+  // Takes notice of `count` written bytes. Adds messages that are complete to `ended`.
   void written(std::size_t count, TimePoint now, std::vector<Ended>& ended);
 
-  // Takes out what belongs to `tags` and returns its callbacks. A piece that is half written goes on from a copy.
+  // Removes the messages of `tags` and returns their callbacks. A piece that is partly written continues from a copy.
   std::vector<Done> cancel(const TagGroup& tags);
   std::vector<Done> cancel_all();
 
@@ -77,10 +77,10 @@ class Outbox {
     ConstBytes payload;
     std::vector<std::byte> copy;  // backs `payload` after a cancellation
     std::size_t offset = 0;       // bytes of header and payload written
-    bool control = false;         // belongs to the connection, not to a message
-    bool detached = false;        // its message was cancelled
+    bool control = false;         // a frame of the connection, not of a message
+    bool detached = false;        // the message was cancelled
     OpTag tag;
-    bool last = false;  // ends its message, which `item` then holds
+    bool last = false;  // ends the message, which `item` then holds
     Item item;
   };
 
@@ -96,8 +96,8 @@ class Outbox {
   std::deque<FrameHeader> control_;
   std::map<Turn, Item> queue_;
   std::uint64_t pushed_ = 0;
-  std::vector<Piece> committed_;  // refilled when all of it is written
-  std::size_t first_ = 0;         // of it that is not written
+  std::vector<Piece> committed_;  // refilled once all pieces are written
+  std::size_t first_ = 0;         // the first piece that is not written
 };
 
 }  // namespace sirtaki::net

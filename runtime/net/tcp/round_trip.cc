@@ -1,6 +1,6 @@
 #include "runtime/net/tcp/round_trip.h"
 
-// The C library's structure, which Asio includes, ends before the field; the two cannot be included together.
+// The structure of the C library, which Asio includes, lacks the field, and both headers cannot be included together.
 #include <linux/tcp.h>
 #include <netinet/in.h>
 #include <sys/socket.h>

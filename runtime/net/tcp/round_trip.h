@@ -1,11 +1,11 @@
-// The round trip of a TCP connection, as the kernel has measured it. Plain function, any thread.
+// Round trip of a TCP connection, as measured by the kernel. Plain function, any thread.
 #pragma once
 
 #include "runtime/base/types.h"
 
 namespace sirtaki::net {
 
-// The shortest one seen on `socket`; zero where the kernel does not tell.
+// Returns the shortest round trip seen on `socket`; zero if the kernel does not report one.
 Duration shortest_round_trip(int socket);
 
 }  // namespace sirtaki::net

@@ -10,7 +10,7 @@ namespace sirtaki::net {
 namespace {
 
 constexpr Duration kRoundTripAge = std::chrono::seconds(1);
-// Callbacks run before sockets and other tasks get their turn again.
+// Limit of callbacks that run before sockets and other tasks do.
 constexpr int kCallbacksPerTurn = 1024;
 
 }  // namespace
@@ -110,7 +110,7 @@ void Transport::Impl::end_turn() {
   }
   const auto self = shared_from_this();  // a callback may destroy the transport
   in_turn_ = true;
-  // What is queued goes out before callbacks compute; they queue more.
+  // Queued frames are written before callbacks, which may compute for long and queue more.
   flush_all();
   run_callbacks();
   flush_all();
@@ -194,7 +194,7 @@ void Transport::Impl::close(Done done) {
   close_done_ = std::move(done);
   fail({Code::kShutdown, "the transport is closed"});
   gate_.reset();
-  connecting_.early.take();  // they are not to wait for a welcome
+  connecting_.early.take();  // they need not wait for a welcome any more
   close_timer_ = loop_.after(options_.close_timeout, [weak = weak_from_this()] {
     if (const auto self = weak.lock()) {
       for (const auto& connection : self->connections_) {

@@ -1,10 +1,10 @@
 // Transport: PointToPoint over a mesh of authenticated TCP connections between the ranks of one epoch.
 //
-// For: the collectives. Owned by: the engine's session, one an epoch; tests. Thread: everything on the AsioLoop given,
+// For: the collectives. Owned by: the engine's session, one per epoch; tests. Thread: everything on the given AsioLoop,
 // destructor included; callbacks run there too, never from inside the call that took them.
-// Life: construct, listen(), tell the others port(), connect(), use, close(). A peer that dies ends every operation
-// with it at once and is told through on_peer_lost; other operations of the same tag are ended by whoever owns them.
-// Destroying it without close() drops the callbacks of what is in flight, uncalled.
+// Life: construct, listen(), publish port(), connect(), use, close(). The loss of a peer ends every operation with it
+// at once and calls on_peer_lost; other operations of the same tag are ended by their owner. Destroying the transport
+// without close() drops the callbacks of operations in flight without calling them.
 // Not for: encryption, relaying, reconnecting (a lost peer stays lost for the epoch).
 #pragma once
 
@@ -23,22 +23,22 @@ namespace sirtaki::net {
 
 struct TransportOptions {
   std::string bind_address;      // empty: all, IPv4 and IPv6
-  int ranks = 64;                // of the job: so many may connect at once, beyond max_strangers
+  int ranks = 64;                // ranks of the job, which may all connect at once, beyond max_strangers
   std::uint16_t port_first = 0;  // both 0: any free port
   std::uint16_t port_last = 0;
   Duration connect_timeout = std::chrono::seconds(30);   // the whole mesh
   Duration handshake_timeout = std::chrono::seconds(5);  // one connection
   Duration close_timeout = std::chrono::seconds(2);
-  Duration dead_time = std::chrono::seconds(30);  // unacknowledged bytes for so long: the peer is gone
-  int max_strangers = 64;                         // connections that have not proved themselves
-  // Kept in the kernel of each connection before they are on the wire. Few, so that a message counts as sent when its
-  // link is free for the next; a peer on the same host has no link, and fewer wake-ups are worth more.
+  Duration dead_time = std::chrono::seconds(30);  // the peer is lost after unacknowledged bytes for so long
+  int max_strangers = 64;                         // connections that have not yet proved that they belong to the job
+  // Limit of bytes in the kernel's queue of each connection. It is small, so that a message counts as sent when its
+  // link is free for the next one; a peer on the same host has no link, and fewer wake-ups are worth more there.
   std::size_t unsent_bytes = 16 * 1024;
   std::size_t unsent_bytes_same_host = 512 * 1024;
-  // An urgent message waits for the fragment being written, which takes 3 ms of a link of 200 Mbit/s. Between ranks on
-  // one host it takes no time, and fragments are as large as the limits allow.
+  // An urgent message waits for the fragment being written: 3 ms on a link of 200 Mbit/s. Between ranks on one host
+  // fragments take almost no time, and are as large as the limits allow.
   std::size_t fragment_bytes = 64 * 1024;
-  ChannelLimits limits;  // the same on all ranks
+  ChannelLimits limits;  // equal on all ranks
 };
 
 struct PeerStats {
@@ -53,28 +53,28 @@ class Transport final : public PointToPoint {
   Transport(rendezvous::AsioLoop& loop, rendezvous::Secret secret, TransportOptions options = {});
   ~Transport() override;
 
-  // Opens the data port. kUnavailable naming the ports when none is free.
+  // Opens the data port. Returns kUnavailable with the range of ports if none is free.
   Status listen();
   std::uint16_t port() const;
 
-  // Builds the mesh: ranks connect to the lower ones. `done` gets ok when every peer is connected, or the first error,
-  // naming rank, host and address. Once, after listen().
+  // Builds the mesh: each rank connects to the lower ones. Calls `done` with ok once every peer is connected, or with
+  // the first error, which names rank, host and address. Call once, after listen().
   void connect(const rendezvous::Membership& membership, Rank rank, Done done);
 
-  // A connection ended without a good-bye, or spoke nonsense; once a peer.
+  // Called at most once per peer, when its connection ends without kBye or violates the protocol.
   void set_on_peer_lost(MoveFunction<void(Rank, Status)> callback);
-  // For each large transfer that ended.
+  // Called for each large transfer that ended.
   void set_on_sample(MoveFunction<void(const TransferSample&)> callback);
   std::vector<PeerStats> stats() const;
 
-  // Ends what is in flight with kShutdown, says good-bye, waits for the others to do so, at most close_timeout.
+  // Ends operations in flight with kShutdown, sends kBye, and waits for that of the others, at most close_timeout.
   void close(Done done);
 
   Rank rank() const override;
   int size() const override;
   Loop& loop() override;
   bool one_host() const override;
-  // Read from the sockets once a second.
+  // Returns the shortest round trip of the connections, read from the sockets once a second.
   Duration round_trip() const override;
   void send(const Envelope& envelope, ConstBytes data, Done done) override;
   void recv(const Envelope& envelope, Bytes out, Done done) override;

@@ -1,4 +1,4 @@
-// The inside of a Transport; for transport*.cc only. Includes Asio.
+// Implementation of Transport; for transport*.cc only. Includes Asio.
 #pragma once
 
 #include <memory>
@@ -14,8 +14,8 @@
 
 namespace sirtaki::net {
 
-// A turn is one piece of work on the loop: input read, or calls made by the owner. At its end callbacks run and what
-// they queued is written, so that frames of one turn share a system call.
+// A turn is one piece of work on the loop: input that was read, or calls by the owner. At the end of a turn callbacks
+// run and the frames they queued are written, so that the frames of one turn share a system call.
 class Transport::Impl final : public Connection::Host,
                               public rendezvous::GateHandler,
                               public std::enable_shared_from_this<Impl> {
@@ -51,7 +51,7 @@ class Transport::Impl final : public Connection::Host,
   struct Hello {
     Epoch epoch;
     Rank rank = -1;
-    Rank wanted = -1;  // whom it means to reach
+    Rank wanted = -1;  // the rank that it means to reach
     ChannelLimits limits;
     bool operator==(const Hello&) const = default;
   };
@@ -61,8 +61,8 @@ class Transport::Impl final : public Connection::Host,
   };
   // From connect() until its callback.
   struct Connecting {
-    rendezvous::Early<Arrival> early;                           // proved themselves before connect()
-    std::vector<std::shared_ptr<rendezvous::Dialing>> dialers;  // by rank; null where none
+    rendezvous::Early<Arrival> early;                           // authenticated before connect()
+    std::vector<std::shared_ptr<rendezvous::Dialing>> dialers;  // index: rank; null if none
     Done done;
     TimerId timer;
   };
@@ -104,8 +104,8 @@ class Transport::Impl final : public Connection::Host,
 
   Connecting connecting_;
   std::optional<rendezvous::Membership> membership_;
-  std::vector<std::shared_ptr<Connection>> connections_;  // by rank; null for this one and until connected
-  std::vector<Status> lost_;                              // by rank
+  std::vector<std::shared_ptr<Connection>> connections_;  // index: rank; null for this one and until connected
+  std::vector<Status> lost_;                              // index: rank
   bool one_host_ = false;
   RoundTrip round_trip_;
 

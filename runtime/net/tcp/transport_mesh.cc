@@ -121,7 +121,7 @@ void Transport::Impl::on_dialed(Rank peer, Result<rendezvous::Greeted> result) {
   attach(peer, std::move(*result), false);
 }
 
-// Two hosts may have the same address, a bridge's for example, and ranks there the same port.
+// Two hosts may have the same address, for example that of a bridge, and their ranks the same port.
 Status Transport::Impl::check_welcome(Rank peer, ConstBytes bytes) const {
   const auto welcome = decode_frame(bytes.first<kFrameBytes>(), membership_->epoch);
   if (!welcome || welcome->type != FrameType::kWelcome) {
@@ -158,7 +158,7 @@ void Transport::Impl::on_guest(rendezvous::Guest guest) {
 void Transport::Impl::admit(Arrival arrival) {
   const Hello& hello = arrival.hello;
   if (hello.wanted != rank_ && hello.epoch == membership_->epoch) {
-    // The welcome says who this is; then the socket closes.
+    // The welcome identifies this rank; then the socket closes.
     const FrameBytes welcome = encode_frame(welcome_frame(membership_->epoch, rank_, options_.limits));
     boost::system::error_code ignored;
     arrival.greeted.socket.write_some(boost::asio::buffer(welcome), ignored);
@@ -166,12 +166,12 @@ void Transport::Impl::admit(Arrival arrival) {
   }
   if (hello.epoch != membership_->epoch || hello.rank <= rank_ || hello.rank >= size_ ||
       connections_[static_cast<std::size_t>(hello.rank)] != nullptr || closing_) {
-    return;  // of another epoch, or nobody this rank waits for: the socket closes
+    return;  // another epoch, or a rank that is not expected: the socket closes
   }
   if (const Status status = check_limits(hello.rank, hello.limits); !status.ok()) {
     mesh_failed(status);
   }
-  // Attached even then: the welcome tells the other side why.
+  // It is attached even after a failure, so that the welcome carries the reason to the other side.
   attach(hello.rank, std::move(arrival.greeted), true);
 }
 

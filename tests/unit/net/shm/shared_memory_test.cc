@@ -202,19 +202,19 @@ TEST(SharedMemory, LentMemoryIsReadInPlaceAndUsedAgainWhenAllHaveGivenItBack) {
   ASSERT_TRUE(lent.keeps);
   EXPECT_EQ(lent.memory.size(), 100'000U);
   EXPECT_EQ(ranks[0].pages_used(), 2U);
-  const auto page = ranks[0].show(OpTag(1), lent.memory, SharedMemory::reader(1));
+  const auto page = ranks[0].publish_buffer(OpTag(1), lent.memory, SharedMemory::reader(1));
   ASSERT_TRUE(page);
   lent.memory[70'000] = std::byte{42};
   auto view = ranks[1].view(OpTag(1), 0, *page, lent.memory.size());
   ASSERT_TRUE(view) << view.status().to_string();
   EXPECT_EQ(view->data()[70'000], std::byte{42});
-  EXPECT_FALSE(ranks[0].show(OpTag(2), lent.memory, SharedMemory::reader(1))) << "it is still read";
+  EXPECT_FALSE(ranks[0].publish_buffer(OpTag(2), lent.memory, SharedMemory::reader(1))) << "it is still read";
   lent = {};
   EXPECT_EQ(ranks[0].pages_used(), 2U) << "it is still read";
   *view = SharedView();
   EXPECT_EQ(ranks[0].pages_used(), 0U);
   lent = ranks[0].allocate_shared(100'000);
-  EXPECT_TRUE(ranks[0].show(OpTag(2), lent.memory, SharedMemory::reader(1)));
+  EXPECT_TRUE(ranks[0].publish_buffer(OpTag(2), lent.memory, SharedMemory::reader(1)));
 }
 
 TEST(SharedMemory, ShowsNothingButWhatItHasLent) {
@@ -222,13 +222,13 @@ TEST(SharedMemory, ShowsNothingButWhatItHasLent) {
   const SharedBuffer lent = ranks[0].allocate_shared(100'000);
   ASSERT_TRUE(lent.keeps);
   const std::vector<std::byte> other(100'000);
-  EXPECT_FALSE(ranks[0].show(OpTag(1), other, SharedMemory::reader(1)));
-  EXPECT_FALSE(ranks[0].show(OpTag(1), lent.memory.subspan(64), SharedMemory::reader(1)));
+  EXPECT_FALSE(ranks[0].publish_buffer(OpTag(1), other, SharedMemory::reader(1)));
+  EXPECT_FALSE(ranks[0].publish_buffer(OpTag(1), lent.memory.subspan(64), SharedMemory::reader(1)));
   const auto room = ranks[0].reserve(OpTag(1), 100'000, SharedMemory::reader(1));
   ASSERT_TRUE(room);
-  EXPECT_FALSE(ranks[0].show(OpTag(1), room->memory, SharedMemory::reader(1)));
+  EXPECT_FALSE(ranks[0].publish_buffer(OpTag(1), room->memory, SharedMemory::reader(1)));
   ranks[0].drop(OpTag(2));
-  EXPECT_FALSE(ranks[0].show(OpTag(2), lent.memory, SharedMemory::reader(1))) << "of which this rank wants no more";
+  EXPECT_FALSE(ranks[0].publish_buffer(OpTag(2), lent.memory, SharedMemory::reader(1))) << "of which this rank wants no more";
 }
 
 TEST(SharedMemory, LendsHalfOfItAndOutlivesItsOwner) {
