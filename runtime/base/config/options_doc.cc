@@ -8,10 +8,10 @@ namespace {
 constexpr std::string_view kIntro =
     "# Options\n\n"
     "Generated from `runtime/base/config/options.inc`; `tests/arch/check_options.py` says how to refresh it.\n\n"
-    "The same option can be given in five places; the later wins:\n\n"
+    "An option can be set in five places; later ones override earlier ones:\n\n"
     "1. its default,\n"
     "2. a TOML file named by `SIRTAKI_CONFIG` or `sirtakirun --config-file`: `key = value` under `[section]`,\n"
-    "3. the environment: `SIRTAKI_SECTION_KEY`, which wins over variables of Horovod's that mean the same,\n"
+    "3. the environment: `SIRTAKI_SECTION_KEY`, which overrides the Horovod variable with the same meaning,\n"
     "4. the command line of `sirtakirun`: `--section-key value`,\n"
     "5. the program: `init(options={\"section.key\": value})`.\n\n"
     "An unknown key or `SIRTAKI_` variable, or a bad value, is an error. Sizes are bytes or carry `B`, `KiB`, `MiB`, "
@@ -34,7 +34,7 @@ std::string paragraph(const OptionInfo& option) {
             (own ? "" : ", " + code(option.alias_flag)) + "\n";
   }
   if (!option.horovod.empty()) {
-    text += "- also read from Horovod's " + code(option.horovod) + "\n";
+    text += "- Horovod variable: " + code(option.horovod) + "\n";
   }
   if (option.scope == OptionScope::kAgreed) {
     text += "- agreed: equal on all ranks\n";
@@ -44,9 +44,10 @@ std::string paragraph(const OptionInfo& option) {
 
 std::string methods_chapter() {
   std::string text =
-      "\n## Codecs and policies\nFor `compression.codec`, its rules, and what a program gives. `ef` is error feedback, "
-      "`wire` the way payloads take, `min` the size and `ndim` the number of dimensions from which a tensor is "
-      "compressed; vectors, small tensors and all but float32 stay as they are.\n";
+      "\n## Codecs and policies\n`compression.codec`, its rules and the `compression=` of a program accept these "
+      "names. `ef` is error feedback, `wire` the collective that exchanges payloads, `min` the size and `ndim` the "
+      "number of dimensions from which a tensor is compressed; vectors, small tensors and all types except float32 are "
+      "sent dense. [compression.md](compression.md) says how to choose one.\n";
   for (const MethodInfo& method : methods()) {
     text += "\n### " + std::string(method.name) + "\n" + std::string(method.help) + "\n";
     for (const KeyInfo& key : method.keys) {
