@@ -18,21 +18,21 @@ constexpr const char* kExamples = R"(Examples:
   sirtakirun -np 4 python train.py
       four ranks on this machine
   sirtakirun -H node1:2,node2:2 python train.py --epochs 10
-      two ranks on each of two machines, over ssh; what follows the command belongs to it
+      two ranks on each of two machines, over ssh; arguments after the command belong to the command
   sirtakirun -np 8 --hostfile hosts.txt --output-dir logs python train.py
-      hosts.txt holds lines such as 'node1 slots=4'; logs/rank.N/stdout and stderr are written too
+      hosts.txt has lines such as 'node1 slots=4'; the output is also written to logs/rank.N/stdout and stderr
   sirtakirun -np 4 --compression fp16 --timeline trace.json python train.py
-      options of the runtime; sirtaki.toml, SIRTAKI_* variables and these flags set the same table
+      options of the runtime; sirtaki.toml and SIRTAKI_* variables set the same options
   sirtakirun -np 4 --compression 'fc*=>group_topk:rate=1%;*=>twobit' python train.py
-      gradients by the names of their tensors; docs/options.md lists codecs and policies
+      selects the compression by the names of tensors; docs/options.md lists codecs and policies
   sirtakirun -np 4 --horovod python train.py
-      a program that says 'import horovod.torch as hvd', as it is
+      an unchanged program that contains 'import horovod.torch as hvd'
   sirtakirun -H node1:2,node2:2 --check
-      do the hosts answer, with which versions and addresses, and which options are in force?
+      checks that the hosts answer, and prints their versions, their addresses and the options in effect
 
 Output: lines of rank 1 begin with '[1] ', those of its standard error with '[1!] '. When a rank fails, the others get
-a moment to say what they saw, then everything is ended; the exit code is that of the rank that failed first
-(128 + signal number when a signal ended it). Full guide: docs/launcher.md.)";
+a moment to print their errors, then all processes are ended. The exit code is that of the rank that failed first
+(128 + signal number if a signal ended it). Full guide: docs/launcher.md.)";
 
 class HelpFormatter : public CLI::Formatter {
  public:
@@ -55,33 +55,34 @@ struct RawOptions {
 
 void add_job_options(CLI::App& app, RunOptions& run, RawOptions& raw) {
   const char* ranks = "Ranks and hosts";
-  app.add_option("-n,--np,--num-proc", raw.np, "How many ranks; also written -np N. Without it: all slots of the hosts")
+  app.add_option("-n,--np,--num-proc", raw.np, "Number of ranks; also written -np N (default: all slots of the hosts)")
       ->type_name("N")
       ->group(ranks);
   app.add_option("-H,--hosts,--host", run.hosts, "Hosts and their slots: node1:4,node2:4; IPv6 as [fd00::2]:4")
       ->type_name("HOST:SLOTS,...")
       ->group(ranks);
-  app.add_option("--hostfile", run.hostfile, "File with one 'name slots=N' or 'name:N' a line; '#' begins a comment")
+  app.add_option("--hostfile", run.hostfile, "File with one 'name slots=N' or 'name:N' per line; '#' begins a comment")
       ->type_name("FILE")
       ->group(ranks);
-  app.add_option("-x,--env", run.env, "Variable for the ranks, set (NAME=VALUE) or passed on (NAME); may be repeated")
+  app.add_option("-x,--env", run.env,
+                 "Environment variable of the ranks, set (NAME=VALUE) or passed on (NAME); may be repeated")
       ->type_name("NAME[=VALUE]")
       ->allow_extra_args(false)
       ->group(ranks);
   app.add_option("--config-file", run.config_file, "Options of the runtime in TOML; sent to all hosts")
       ->type_name("sirtaki.toml")
       ->group(ranks);
-  app.add_flag("--horovod", run.horovod, "Python programs for Horovod find Sirtaki under its name (docs/horovod.md)")
+  app.add_flag("--horovod", run.horovod, "Make 'import horovod' in Python programs import Sirtaki (docs/horovod.md)")
       ->group(ranks);
-  app.add_option("--start-timeout", raw.start_timeout, "How long all hosts together may take to answer (default 30s)")
+  app.add_option("--start-timeout", raw.start_timeout, "Time within which all hosts must answer (default 30s)")
       ->type_name("TIME")
       ->group(ranks);
   app.add_option("--failure-grace", raw.failure_grace,
-                 "How long the other ranks may go on after one has failed (default 2s, at most 3s)")
+                 "Time that the other ranks have to exit after one has failed (default 2s, at most 3s)")
       ->type_name("TIME")
       ->group(ranks);
   app.add_option("--term-grace", raw.term_grace,
-                 "How long ranks that handle SIGTERM have to end after it, whatever it is sent for (default 30s)")
+                 "Time that ranks that handle SIGTERM have to exit after it, whatever its cause (default 30s)")
       ->type_name("TIME")
       ->group(ranks);
 }
@@ -95,14 +96,15 @@ void add_remote_options(CLI::App& app, RunOptions& run, RawOptions& raw) {
   app.add_option("-i,--ssh-identity-file", run.ssh.identity_file, "Private key for ssh")
       ->type_name("FILE")
       ->group(remote);
-  app.add_option("--ssh-options", raw.ssh_options, "More arguments for ssh, as one text: '-o StrictHostKeyChecking=no'")
+  app.add_option("--ssh-options", raw.ssh_options,
+                 "Additional arguments for ssh, as one text: '-o StrictHostKeyChecking=no'")
       ->type_name("TEXT")
       ->group(remote);
   app.add_option("--remote-path", run.remote_path, "Path of sirtakirun on the other hosts (default: the same as here)")
       ->type_name("PATH")
       ->group(remote);
   app.add_option("--rendezvous-address", run.rendezvous_address,
-                 "Address under which all hosts reach this one (default: found by trying)")
+                 "Address at which all hosts reach this machine (default: found by trying)")
       ->type_name("ADDRESS")
       ->group(remote);
 }
@@ -112,17 +114,17 @@ void add_output_options(CLI::App& app, RunOptions& run, RawOptions& raw) {
   app.add_option("--output-dir", run.output_dir, "Also write DIR/rank.N/stdout and DIR/rank.N/stderr, untagged")
       ->type_name("DIR")
       ->group(output);
-  app.add_flag("--no-tag-output", raw.no_tags, "No '[rank] ' in front of lines")->group(output);
-  app.add_flag("--timestamps", run.timestamps, "The time in front of each line")->group(output);
-  app.add_option("--color", run.colour, "Coloured tags: auto (on a terminal), always, never")
+  app.add_flag("--no-tag-output", raw.no_tags, "Omit '[rank] ' in front of lines")->group(output);
+  app.add_flag("--timestamps", run.timestamps, "Add the time in front of each line")->group(output);
+  app.add_option("--color", run.colour, "Color of tags: auto (on a terminal), always, never")
       ->check(CLI::IsMember({"auto", "always", "never"}))
       ->option_text("WHEN")
       ->group(output);
-  app.add_flag("-v,--verbose", run.verbose, "Say what is started where, and how it ended")->group(output);
+  app.add_flag("-v,--verbose", run.verbose, "Report each start with its host, and how it ended")->group(output);
   const char* info = "Information";
   app.add_flag("--check", run.check, "Check hosts, versions, addresses and options, start nothing")->group(info);
   app.add_flag("--version", raw.version, "Print the version")->group(info);
-  app.add_flag("-h,--help", raw.help, "Print this")->group(info);
+  app.add_flag("-h,--help", raw.help, "Print this help")->group(info);
 }
 
 void add_runtime_options(CLI::App& app, RawOptions& raw) {
