@@ -1,7 +1,7 @@
 // What payloads cost the network, by reduction.
 //
 // For: the bytes that plans, the planner and the credit count with; and policies that choose a reduction. Formulas of
-// collectives: docs/compression.md. Pure functions.
+// collectives: docs/compression/wire.md. Pure functions.
 #pragma once
 
 #include <cstdint>
