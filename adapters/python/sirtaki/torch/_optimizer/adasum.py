@@ -1,7 +1,7 @@
-"""DistributedOptimizer(op=Adasum): every rank makes its own step, and what the steps have changed is combined.
+"""DistributedOptimizer(op=Adasum): every rank makes its own step, and the changes of the parameters are combined.
 
-Steps hold what an optimizer makes of gradients, its scales and momenta, so they and not gradients are what is
-orthogonal or parallel. Method: Maleki et al., Scaling Distributed Training with Adaptive Summation, 2020.
+A step includes the scaling and the momentum of the optimizer. Steps, not gradients, are therefore compared for
+orthogonality. Method: Maleki et al., Scaling Distributed Training with Adaptive Summation, 2020.
 """
 
 from __future__ import annotations
@@ -36,7 +36,12 @@ _CASTS = {None: Compression.none, "none": Compression.none, "fp16": Compression.
 
 
 def refuse_for_adasum(predivide: float, sync: str | None, local_updates: Any) -> None:
-    """What has no meaning where steps are combined and not gradients."""
+    """Refuses arguments that concern gradients, because Adasum combines steps.
+
+    Raises:
+        InvalidArgumentError: a gradient_predivide_factor other than 1.
+        UnsupportedError: sync other than "step", or local updates.
+    """
     require(predivide == 1.0, "gradient_predivide_factor needs op=Average")
     local = local_choice(local_updates, basics.option("local.updates")) is not None
     given = "sync" if sync not in (None, "step") else "local_updates" if local else None
@@ -45,7 +50,11 @@ def refuse_for_adasum(predivide: float, sync: str | None, local_updates: Any) ->
 
 
 def compressor_of(compression: Any) -> Any:
-    """What compresses a change: one of the casts, or the program's own. The option compression.codec counts, too."""
+    """Returns the compressor of changes: a cast, or the program's own. The option compression.codec counts, too.
+
+    Raises:
+        UnsupportedError: another codec was chosen.
+    """
     codec, own = choice_of(compression)
     if own is not None:
         return own
@@ -59,7 +68,7 @@ def compressor_of(compression: Any) -> Any:
 
 
 class AdasumSteps:
-    """One optimizer's parameters and how their changes are combined. Used from the thread that steps."""
+    """Combines the steps of one optimizer. Used from the thread that steps."""
 
     def __init__(self, names: list[str], params: list[Tensor], compressor: Any, process_set: ProcessSet) -> None:
         self._names = {id(param): name for name, param in zip(names, params, strict=True)}
@@ -68,18 +77,18 @@ class AdasumSteps:
         self._included = process_set.included()
         self._stem = stream_names.next(process_set)
         self._superseded = False
-        self._params = params  # alive as long as the claim
+        self._params = params  # kept alive as long as the claim
         param_owners.claim(self, params)
 
     def supersede(self) -> None:
-        """See Owner."""
+        """Implements Owner."""
         self._superseded = True
 
     def check_join(self) -> None:
-        """See Owner. Nothing is in flight between steps."""
+        """Implements Owner. Nothing is in flight between steps."""
 
     def step(self, groups: list[dict[str, Any]], make: Callable[[], Any]) -> Any:
-        """Runs `make`, then combines what it has changed. Collective."""
+        """Runs `make`, then combines the changes it made to the parameters. Collective."""
         if self._superseded:
             raise RuntimeError(SUPERSEDED)
         if not self._included or self._ops.size() == 1:
@@ -118,14 +127,14 @@ class AdasumSteps:
 
 
 class _Adasum:
-    """What DistributedOptimizer(op=Adasum) adds to the class of the user's optimizer."""
+    """Methods that DistributedOptimizer(op=Adasum) adds to the class of the user's optimizer."""
 
     _sirtaki_adasum: AdasumSteps
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Makes this rank's step, then combines what all ranks' steps have changed (collective).
+        """Makes the step of this rank, then combines the changes of all ranks (collective).
 
-        Where that fails the parameters are as before; the optimizer's state is not.
+        If combining fails, the parameters are restored; the state of the optimizer is not.
         """
         plain = user_methods(self).step
         if only_makes_state():
@@ -134,37 +143,37 @@ class _Adasum:
         return self._sirtaki_adasum.step(groups, plain if closure is None else lambda: plain(closure))
 
     def synchronize(self) -> None:
-        """Nothing to wait for: gradients are the rank's own."""
+        """Returns at once: gradients are local."""
 
     def wait(self) -> None:
-        """Nothing to wait for: step() waits."""
+        """Returns at once: step() waits."""
 
     @contextmanager
     def skip_synchronize(self) -> Iterator[None]:
-        """Refused: step() always combines."""
+        """Refused, because step() always combines."""
         raise errors.UnsupportedError("skip_synchronize(): with op=Adasum step() combines what steps have changed")
         yield
 
     def no_sync(self) -> Any:
-        """Backward accumulates on this rank alone, inside and outside."""
+        """Returns an empty context: backward always accumulates on this rank alone."""
         return nullcontext()
 
     def set_backward_passes_per_step(self, passes: int) -> None:
-        """Any number of passes may come before a step."""
+        """Returns at once: any number of passes may precede a step."""
         del passes
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """Refuses copies: they would share the parameters."""
+        """Refuses copies, which would share the parameters."""
         del protocol
         raise errors.UnsupportedError("a DistributedOptimizer cannot be copied or pickled; save its state_dict()")
 
     def __del__(self) -> None:
-        # Trainers make objects of derived classes with the insides of this one.
+        # Trainers copy the attributes of this object into objects of derived classes, which must not release the claim.
         if not sys.is_finalizing() and vars(self).get("_sirtaki_owner") == id(self):
             param_owners.release(self._sirtaki_adasum)
 
 
-# Torch wraps step() of a class to run the hooks of step, unless it is marked; the inner step() is wrapped already.
+# Torch wraps step() of a class to run its hooks, unless the method is marked; the inner step() is wrapped already.
 _Adasum.step.hooked = True  # type: ignore[attr-defined]
 _METHODS = own_methods(_Adasum)
 
@@ -172,7 +181,7 @@ _METHODS = own_methods(_Adasum)
 def make_adasum(
     optimizer: torch.optim.Optimizer, names: list[str], params: list[Tensor], compressor: Any, process_set: ProcessSet
 ) -> None:
-    """Makes `optimizer` combine steps."""
+    """Makes `optimizer` combine steps, in place."""
     extend_class(optimizer, _METHODS)
     optimizer._sirtaki_adasum = AdasumSteps(names, params, compressor, process_set)  # type: ignore[attr-defined]
     optimizer._sirtaki_owner = id(optimizer)  # type: ignore[attr-defined]

@@ -1,8 +1,8 @@
-"""The end of a whole backward, at which optimizers send their gradients and wait for them.
+"""The end of a whole backward, where optimizers submit their gradients and wait for them.
 
 Re-entrant activation checkpointing runs a backward inside another one, and one backward may reach the parameters of
-several optimizers, on each rank of others, in another order. So there is one end for all of them: first each tells the
-runtime that its gradients are complete, which waits for nobody; then each waits, in an order that ranks have in common.
+several optimizers, different ones on each rank, in different orders. So all of them share one end: first each tells the
+runtime that its gradients are complete, without waiting; then each waits, in an order that all ranks share.
 """
 
 from __future__ import annotations
@@ -24,30 +24,30 @@ _NODE = BackwardCFunction.apply.__code__
 
 
 class BackwardParticipant(Protocol):
-    """An optimizer whose parameters have got gradients in a backward."""
+    """An optimizer some of whose parameters got gradients in a backward."""
 
     @property
     def order(self) -> tuple[Any, ...]:
-        """Sorts optimizers as all their ranks do."""
+        """Sort key of optimizers; all ranks get the same order."""
 
     def finish_backward(self) -> None:
         """Tells the runtime that the gradients are complete. Waits for no other rank."""
 
     def wait_at_backward_end(self) -> None:
-        """Returns when the gradients may be used, where backward() promises that."""
+        """Returns when the gradients may be used, if backward() promises that."""
 
     def fail_backward(self, why: str) -> None:
-        """Another optimizer could not end the backward: gradients that are on their way are given up."""
+        """Aborts gradients in flight, because another optimizer could not end the backward."""
 
 
 class _BackwardEnd:
-    """The last thing that one backward does. Only torch keeps it, so that it goes with a backward that fails."""
+    """Last callback of one backward. Only torch keeps a reference, so it is dropped with a backward that fails."""
 
     def __init__(self) -> None:
         self._members: dict[int, BackwardParticipant] = {}
 
     def add(self, member: BackwardParticipant) -> None:
-        """`member` takes part."""
+        """Adds an optimizer to the end of this backward."""
         self._members[id(member)] = member
 
     def __call__(self) -> None:
@@ -69,33 +69,33 @@ class _BackwardEnd:
 
 @contextmanager
 def interruptible_wait() -> Iterator[None]:
-    """Inside it a wait ends with an error that was_interrupted() knows when no rank can go on unless this one does."""
+    """Returns a context in which a wait gives up if no rank can proceed unless this one does."""
     _core.set_gives_way(True)
     try:
         yield
     finally:
-        # After the end of a session there is nothing to be said, and the wait tells why.
+        # After the end of a session the wait itself raises the error.
         with suppress(errors.NotInitializedError):
             _core.set_gives_way(False)
 
 
 def was_interrupted(error: BaseException) -> bool:
-    """True of the error of a wait inside interruptible_wait() that can be repeated: what it waited for goes on."""
-    # An operation that has run out of time is named.
+    """Returns True for the error of a wait given up in interruptible_wait(). The wait can be repeated."""
+    # The error of an operation that has timed out names the tensor; that of a wait given up does not.
     return isinstance(error, TimeoutError) or (isinstance(error, errors.DeadlineError) and error.tensor is None)
 
 
-#: By the number that torch gives to each backward.
+#: Ends of running backwards, by the id that torch gives to each backward.
 _backward_ends: WeakValueDictionary[int, _BackwardEnd] = WeakValueDictionary()
 
 
 def call_at_backward_end(member: BackwardParticipant) -> None:
-    """Has `member` called at the end of the backward that runs now. From a hook of it, once a backward."""
+    """Calls `member` at the end of the running backward. Requires a call from a hook of it, once for each backward."""
     node = _outermost_function()
     if node is None:
         _add_to_end(member)
         return
-    # A backward inside another one ends before that does. What comes next in the outer one runs there.
+    # A nested backward ends before the outer one. The callbacks run when the outer one continues with its next node.
     hooks: list[Any] = []
 
     def resume(grads: Any) -> None:
@@ -119,7 +119,7 @@ def _add_to_end(member: BackwardParticipant) -> None:
 
 
 def _outermost_function() -> Any:
-    """The Python autograd function whose backward() has begun the outermost of the backwards around; None: none has."""
+    """Returns the autograd function whose backward() contains the outermost nested backward; None without nesting."""
     found: FrameType | None = None
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:

@@ -1,9 +1,9 @@
-"""Additions of a DistributedOptimizer to checkpoints, where each kind of checkpoint keeps it.
+"""Additions of DistributedOptimizer to checkpoints, in the form that each kind of checkpoint keeps.
 
-state_dict() has it beside the state and the groups. torch.distributed.checkpoint keeps nothing but the state of each
-parameter, by the parameter's name: there it is among that, for each rank under a key of its own, as each rank owes
-something else and equal keys are saved once. A key has to be there before it is loaded, so an optimizer that may have
-something to keep has its keys from the start.
+state_dict() has them beside the state and the groups. torch.distributed.checkpoint keeps only the state of each
+parameter, by the name of the parameter. There the additions are part of that state, under one key for each rank,
+because residuals differ between ranks and equal keys are saved once. A key must exist before it can be loaded, so an
+optimizer that may have additions has its keys from the start.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _Entries = dict[str, dict[Tensor, bytes]]
 
 
 def _caller(function: str) -> FrameType | None:
-    """The frame of a function of torch.distributed.checkpoint's, where it has called."""
+    """Returns the frame of a function of torch.distributed.checkpoint if it is among the callers; else None."""
     known = getattr(sys.modules.get(_MODULE), function, None)
     if known is None:
         return None
@@ -46,19 +46,19 @@ def _caller(function: str) -> FrameType | None:
 
 
 def only_makes_state() -> bool:
-    """True in the step() by which torch.distributed.checkpoint makes a new optimizer's state: of zeros, at rate 0."""
+    """Returns True in the step() by which torch.distributed.checkpoint makes the state of a new optimizer."""
     return _caller("_init_optim_state") is not None
 
 
 class CheckpointMethods:
-    """Methods of DistributedOptimizer. Documented there."""
+    """Methods of DistributedOptimizer for checkpoints."""
 
     _sirtaki: GradientReducer
     _sirtaki_local: LocalSgd | None
     param_groups: list[dict[str, Any]]
 
     def state_dict(self) -> dict[str, Any]:
-        """As torch's, after wait(), and what this rank owes of compressed gradients. Not collective."""
+        """Returns the state as torch does, after wait(), and the residuals of this rank. Not collective."""
         self.wait()  # type: ignore[attr-defined]
         residuals = self._sirtaki.residuals
         if residuals.may_hold_residual:
@@ -68,7 +68,7 @@ class CheckpointMethods:
             return self._sirtaki_state(residuals.state())
         state: dict[str, Any] = user_methods(self).state_dict()
         local = self._sirtaki_local
-        # Flattened state holds tensors and numbers alone.
+        # Flattened state may hold only tensors and numbers.
         flattened = getattr(frame.f_locals.get("info"), "flatten_optimizer_state_dict", False)
         if flattened or not (residuals.codec_leaves_residual or local is not None):
             return state
@@ -81,7 +81,7 @@ class CheckpointMethods:
         return {**state, "state": param_states}
 
     def gather_state(self) -> dict[str, Any]:
-        """As state_dict(), with what all ranks owe together: one checkpoint for any number of ranks. Collective."""
+        """Returns state_dict() with the residuals of all ranks together, for any number of ranks. Collective."""
         self.wait()  # type: ignore[attr-defined]
         self._sirtaki.check_between_steps("gather_state()")
         return self._sirtaki_state(self._sirtaki.residuals.gather())
@@ -93,11 +93,11 @@ class CheckpointMethods:
         return {**state, **{key: value for key, value in own.items() if value is not None}}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """As torch's, after wait(). Not collective.
+        """Loads a state as torch does, after wait(). Not collective.
 
-        What is owed comes back as it was where every rank loads its own state_dict() before the first step. Ranks of
-        another number, or that all load one checkpoint, share what is known to be owed; the log says so. The same of
-        what get_optimizer_state_dict() of torch.distributed.checkpoint gave.
+        If every rank loads its own state_dict() before the first step, residuals and codec state are restored. With
+        another number of ranks, or one checkpoint for all, the known residuals are divided among the ranks; the log
+        says so. The same holds for a result of get_optimizer_state_dict() of torch.distributed.checkpoint.
         """
         self.wait()  # type: ignore[attr-defined]
         state, entries = _strip_entries(state_dict, self.param_groups)
@@ -111,10 +111,10 @@ class CheckpointMethods:
         user_methods(self).load_state_dict(state)
 
     def flush(self) -> None:
-        """Gives the model what is still owed of compressed gradients: one more step, with the mean of all residuals.
+        """Applies the residuals of compressed gradients to the model: one more step, with their mean over the ranks.
 
-        Collective; before the last checkpoint or evaluation. Only parameters that are compressed take part, with the
-        learning rate of now. Nothing is owed afterwards.
+        Collective. Call it before the last checkpoint or evaluation. Only compressed parameters take part, with the
+        current learning rate. All residuals are zero afterwards.
         """
         self.wait()  # type: ignore[attr-defined]
         self._sirtaki.check_between_steps("flush()")
@@ -133,7 +133,7 @@ class CheckpointMethods:
 
 
 def _params_by_key(saved: Sequence[dict[str, Any]], groups: Sequence[dict[str, Any]]) -> list[tuple[Any, Tensor]]:
-    """Parameters by their number or name in a state."""
+    """Returns pairs of the number or name of a parameter in a saved state, and the parameter."""
     ours = chain.from_iterable(group["params"] for group in groups)
     return list(zip(chain.from_iterable(group["params"] for group in saved), ours, strict=False))
 
@@ -141,7 +141,7 @@ def _params_by_key(saved: Sequence[dict[str, Any]], groups: Sequence[dict[str, A
 def _split_by_param(
     reducer: GradientReducer, residual_state: dict[str, Any] | None, local: dict[str, Any] | None
 ) -> dict[Tensor, bytes]:
-    """Returns the state to keep, by parameter; state of no parameter goes with the first."""
+    """Returns the additions as bytes, by parameter; those of no parameter are stored with the first one."""
     found: dict[Tensor, bytes] = {}
     if residual_state is None and local is None:
         return found
@@ -159,7 +159,7 @@ def _split_by_param(
 
 
 def _strip_entries(state_dict: dict[str, Any], groups: Sequence[dict[str, Any]]) -> tuple[dict[str, Any], _Entries]:
-    """A state as torch knows it, and what there was of ours, by key of the rank."""
+    """Returns a state without our additions, and the additions by key of their rank."""
     state, entries = dict(state_dict), _Entries()
     param_states = state.get("state")
     if not isinstance(param_states, dict):
@@ -180,7 +180,7 @@ def _strip_entries(state_dict: dict[str, Any], groups: Sequence[dict[str, Any]])
 
 
 def _merge_params(reducer: GradientReducer, entries: _Entries) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
-    """The inverse of _split_by_param(), of this rank's own where it is there, else of the first rank that is."""
+    """Inverts _split_by_param() for the entries of this rank if there are any, else of the lowest rank."""
     rank_entries = entries.get(f"{_PREFIX}{basics.rank()}") or entries[min(entries, key=_rank_of)]
     residual_state: dict[str, Any] = {key: {} for key in _BY_PARAM}
     local = None

@@ -1,10 +1,10 @@
-"""sync="forward": step() returns at once, and a module's parameters are updated when it is called, or they are read.
+"""sync="forward": step() returns at once, and parameters are updated when their module is called or they are read.
 
-The update is made by the user's own optimizer, whose groups are narrowed for it to the parameters in question, with the
-options they had when step() was called. So any optimizer works that treats each parameter by itself. Gradients,
-and the memory that travels, are kept here until the runtime is done with them, whatever the program does to `.grad`.
+The user's own optimizer makes the update. Its groups are narrowed to the parameters in question, with the options of
+the time of step(), so any optimizer works that updates each parameter independently. Gradients and send buffers are
+kept here until the runtime is done with them, whatever the program does to `.grad`.
 
-Used from the thread that runs forward and backward; a lock covers a second one that runs a forward pass.
+Used from the thread that runs forward and backward; a lock covers a second thread that runs a forward pass.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from sirtaki.torch._optimizer.reducer import GradientReducer
 from sirtaki.torch._optimizer.step import StepBuffers, after_update, before_update, refuse_grad_scaler, unhooked_step
 from sirtaki.torch._optimizer.step_errors import SCALER_TOO_EARLY
 
-#: torch's optimizers that treat each parameter by itself: all but LBFGS.
+#: Optimizers of torch that update each parameter independently: all but LBFGS.
 _PER_PARAMETER_OPTIMIZERS = {
     "ASGD",
     "Adadelta",
@@ -47,7 +47,7 @@ _USE_BACKWARD_SYNC = 'use sync="backward"'
 
 
 def check_optimizer(optimizer: Optimizer) -> None:
-    """Refuses optimizers that cannot be applied to one layer at a time. Raises UnsupportedError."""
+    """Requires an optimizer that can be applied to one layer at a time. Raises UnsupportedError for others."""
     plain = type(optimizer)
     if not updates_per_parameter(plain) and not getattr(optimizer, "forward_safe", False):
         raise errors.UnsupportedError(
@@ -59,19 +59,19 @@ def check_optimizer(optimizer: Optimizer) -> None:
 
 
 def updates_per_parameter(plain: type[Optimizer]) -> bool:
-    """True of a class of torch's that treats each parameter by itself: it runs a closure once, for its gradients."""
+    """Returns True for a class of torch that updates each parameter independently, and so runs a closure once."""
     maker = _class_defining_step(plain)
     return f"{maker.__module__}.".startswith("torch.optim.") and maker.__name__ in _PER_PARAMETER_OPTIMIZERS
 
 
 def _class_defining_step(plain: type[Optimizer]) -> type:
-    """The class that defines step(). Torch gives a derived class its base's, with hooks, where it is made first."""
+    """Returns the class that defines step(). Torch copies an inherited step(), with hooks, into derived classes."""
     step = unhooked_step(plain)
     return [c for c in plain.__mro__ if "step" in vars(c) and unhooked_step(c) is step][-1]
 
 
 def _frozen(value: Any) -> Any:
-    """An option of a group as it is now; schedulers change tensors in place."""
+    """Returns a copy of an option of a group, because schedulers change tensors in place."""
     if isinstance(value, Tensor):
         return value.detach().clone()
     if isinstance(value, tuple) and any(isinstance(v, Tensor) for v in value):
@@ -80,7 +80,7 @@ def _frozen(value: Any) -> Any:
 
 
 def _run_outside_forward_modes(update: Callable[[Any], Any], optimizer: Optimizer) -> None:
-    """Runs `update` as step() would have, whatever mode the forward pass is in."""
+    """Runs `update` without the inference mode and the autocast of the forward pass, as step() would have run it."""
     inference, autocast = torch.is_inference_mode_enabled(), torch.is_autocast_enabled("cpu")
     if not inference and not autocast:
         update(optimizer)
@@ -94,7 +94,7 @@ def _run_outside_forward_modes(update: Callable[[Any], Any], optimizer: Optimize
 
 
 def _locked(method: Callable[..., Any]) -> Callable[..., Any]:
-    """A method during which no other thread uses the updates."""
+    """Wraps a method that must not run while another thread uses the updates."""
 
     @functools.wraps(method)
     def locked(self: DeferredUpdates, *args: Any) -> Any:
@@ -105,7 +105,7 @@ def _locked(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class DeferredUpdates:
-    """The updates of one optimizer that step() has left to the next forward pass. Does not keep the optimizer alive."""
+    """Updates of one optimizer that step() has left to the next forward pass. Does not keep the optimizer alive."""
 
     def __init__(
         self,
@@ -122,27 +122,27 @@ class DeferredUpdates:
         self._module_params = _module_hooks.ModuleParamMap(reducer.params)
         self._lock = RLock()
         self._before_first_step = True
-        #: Updates still to be made: a parameter's index in the reducer, by its id. For reading.
+        #: Pending updates: index in the reducer by id of the parameter. Read by _module_hooks.
         self.pending_by_id: dict[int, int] = {}
-        self._updating: set[int] = set()  # of those that wait
-        self._step_open = False  # the runtime's step is not ended yet
+        self._updating: set[int] = set()  # indices whose update is running
+        self._step_open = False  # the step of the runtime is not ended yet
         self._memory = StepBuffers([], [], {})
-        self._groups: list[dict[str, Any]] = []  # the options as they were in step()
+        self._groups: list[dict[str, Any]] = []  # options at the time of step()
         self._group_of: dict[int, int] = {}
-        self._param_versions: list[int] = []  # versions of the parameters
-        self._clear = ""  # what zero_grad() has asked for: "none" or "zero"
+        self._param_versions: list[int] = []  # versions of the parameters at the time of step()
+        self._clear = ""  # pending zero_grad(): "none" or "zero"
         self._on_last_update: Callable[[], None] | None = None  # see release()
         _module_hooks.add_listener(self)
         reducer.deferred = self
 
     def release(self, optimizer: Optimizer, callback: Callable[[], None]) -> None:
-        """Nobody has the optimizer any more: calls `callback` when its updates are made. Never waits.
+        """Calls `callback` once the pending updates of an optimizer that was dropped are made. Never waits.
 
-        Updates that are pending keep the optimizer alive, and are made when any module is called or one of the
-        parameters is read.
+        Pending updates keep the optimizer alive. They are made when any module is called or one of the parameters is
+        read.
         """
         self._reducer.unhook()
-        # Weak references to it may be dead already.
+        # Weak references to the optimizer may be dead already.
         self._optimizer = lambda: optimizer
         self._on_last_update = callback
         self._end_if_done()
@@ -157,11 +157,11 @@ class DeferredUpdates:
 
     @property
     def pending(self) -> bool:
-        """True while parameters wait for their update."""
+        """Returns True while updates are pending."""
         return bool(self.pending_by_id)
 
     def add(self, param: Tensor) -> None:
-        """One more parameter, the reducer's last."""
+        """Adds the last parameter of the reducer."""
         self._index[id(param)] = len(self._index)
         self._module_params.add(param)
 
@@ -169,7 +169,7 @@ class DeferredUpdates:
 
     @_locked
     def step(self, skip_synchronize: bool) -> None:
-        """Hands the step over to the runtime and leaves the updates to the next forward pass, where it can."""
+        """Submits the step and leaves the updates to the next forward pass, if possible; else applies them at once."""
         optimizer = self._optimizer()
         self.finish_updates()
         self._before_first_step = False
@@ -188,7 +188,7 @@ class DeferredUpdates:
 
     @_locked
     def zero_grad(self, set_to_none: bool) -> None:
-        """Clears gradients that are applied; the others are cleared as soon as they are."""
+        """Clears gradients that are applied; the others are cleared once they are."""
         optimizer = self._optimizer()
         self._clear = "none" if set_to_none else "zero"
         groups = optimizer.param_groups
@@ -203,7 +203,7 @@ class DeferredUpdates:
     # ---- moments at which updates are made ----
 
     def before_call(self, module: nn.Module) -> None:
-        """A module's forward() is about to use its parameters."""
+        """Implements Listener: `module` is about to use its parameters."""
         if self._on_last_update is not None:
             self._complete_all()
             return
@@ -215,7 +215,7 @@ class DeferredUpdates:
 
     @_locked
     def _update_for(self, module: nn.Module) -> None:
-        # In these cases modules beneath may be used without being called.
+        # In these cases modules below may be used without a call.
         opaque = not module.training and not torch.is_grad_enabled()
         if opaque or isinstance(module, torch.jit.ScriptModule) or "_orig_mod" in module._modules:
             self._module_params.record_call(module)
@@ -223,7 +223,7 @@ class DeferredUpdates:
         else:
             uncalled_params_below = self._module_params.uncalled_params_below(module)
             ids = [id(p) for p in module._parameters.values()]
-            # One without a gradient is hardly used at all; nobody should wait for it now.
+            # A parameter without a gradient is probably unused, so this call should not wait for it.
             ids += [
                 key
                 for key in uncalled_params_below
@@ -233,16 +233,16 @@ class DeferredUpdates:
 
     @_locked
     def before_read(self, ids: Iterable[int]) -> None:
-        """The program is about to have these parameters in its hands."""
+        """Implements Listener: the program is about to read these parameters."""
         self._complete_these(ids)
 
     def _complete_these(self, ids: Iterable[int]) -> None:
-        # Tied weights come several times.
+        # Tied weights appear several times.
         self._complete(dict.fromkeys(self.pending_by_id[key] for key in ids if key in self.pending_by_id))
 
     @_locked
     def before_backward(self) -> None:
-        """Ends the runtime's step, so that gradients of the next can be handed over."""
+        """Ends the step of the runtime, so that gradients of the next one can be submitted."""
         if self._step_open:
             self._end()
         if self.pending_by_id:
@@ -283,7 +283,7 @@ class DeferredUpdates:
             self._step_open = False
 
     def _guarded(self, wait: Callable[[], None]) -> bool:
-        """A step that failed is void; an interrupted wait can be repeated. False: the step is left out."""
+        """Calls `wait`; returns False for a skipped step. A failed step is void, an interrupted wait is not."""
         try:
             wait()
         except KeyboardInterrupt:
@@ -313,7 +313,7 @@ class DeferredUpdates:
         if self._step_open and not self._guarded(lambda: self._reducer.fetch(indices)):
             return
         results = self._results(indices)
-        # They wait until they are updated, for other threads; what an update itself reads does not.
+        # Pending for other threads until the update is done, but not for reads by the update itself.
         self._updating.update(indices)
         try:
             self._apply(indices, results)
@@ -357,7 +357,7 @@ class DeferredUpdates:
     def _apply(self, indices: Sequence[int], results: Sequence[Tensor | None]) -> None:
         optimizer, memory = self._optimizer(), self._memory
         params = [self._reducer.params[i] for i in indices]
-        visible_grads = [p.grad for p in params]  # what the program sees as the gradient
+        visible_grads = [p.grad for p in params]  # the gradients that the program sees
         for p, grad in zip(params, results, strict=True):
             p.grad = grad
         try:
@@ -387,7 +387,7 @@ class DeferredUpdates:
             self._check_options(optimizer, self._groups[g], group)
 
     def _check_options(self, optimizer: Any, before: dict[str, Any], after: dict[str, Any]) -> None:
-        """An optimizer that keeps something in its groups would do so once for each layer."""
+        """Refuses an optimizer that writes into its groups, because it would do so once for each layer."""
         written = [key for key, value in after.items() if key != "params" and before.get(key, after) is not value]
         if written:
             self.abandon()
@@ -398,7 +398,7 @@ class DeferredUpdates:
 
     @_locked
     def abandon(self) -> None:
-        """Forgets the updates still to be made."""
+        """Drops the pending updates."""
         if self._step_open:
             self._end()
         self._clear_pending()

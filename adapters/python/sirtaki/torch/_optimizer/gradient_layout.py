@@ -1,4 +1,4 @@
-"""What the ranks agree on before gradients are reduced: which are dense, their layout and their order."""
+"""Layout of the gradients of one optimizer, and the collective in which the ranks agree on it."""
 
 from __future__ import annotations
 
@@ -19,59 +19,59 @@ _DENSE, _SPARSE = 1, 2  # 0: no gradient yet
 
 @dataclass(frozen=True)
 class ReducerOptions:
-    """How gradients are combined."""
+    """Options of the reduction of gradients; the same on all ranks."""
 
     stream_name: str
     sync: str  # "backward": done when backward returns; "step": when synchronize() returns
     op: ReduceOp
-    mean: bool  # the mean over ranks is what counts, however `op` and the factors make it
+    mean: bool  # True if the result is the mean over ranks, whatever the reduction and the factors
     codec: str | None
-    compressor: Any  # the program's own, or None; see user_compressor.py
+    compressor: Any  # the program's own compressor, or None; see user_compressor.py
     prescale: float
     postscale: float
     sparse_as_dense: bool
-    first_step: int = 0  # steps that the training has made before, as far as this rank knows
-    process_set: ProcessSet = global_process_set  # whose gradients are combined; a rank outside it is alone
+    first_step: int = 0  # steps made before, as far as this rank knows
+    process_set: ProcessSet = global_process_set  # ranks whose gradients are combined; a rank outside is alone
 
     @property
     def ops(self) -> Ops:
-        """Operations among the ranks that take part."""
+        """Operations among the participating ranks."""
         return torch_ops.within(self.process_set)
 
     @property
     def size(self) -> int:
-        """How many ranks combine their gradients with this one's, itself among them."""
+        """Number of participating ranks; 1 outside the process set."""
         return self.process_set.size() if self.process_set.included() else 1
 
     @property
     def rank(self) -> int:
-        """This rank's place among them."""
+        """Number of this rank among them; 0 outside the process set."""
         return self.process_set.rank() if self.process_set.included() else 0
 
 
 @dataclass(frozen=True)
 class Layout:
-    """By index of the parameters."""
+    """Agreed properties of the gradients; lists are by index of the parameter."""
 
-    slots: list[int]  # place in the stream; -1: combined by name
+    slots: list[int]  # slot in the stream; -1: combined by name
     sparse: list[bool]
-    densified: list[bool]  # travels as dense memory, and is sparse before and afterwards
-    strides: list[tuple[int, ...]]  # of the memory that travels, in elements
+    densified: list[bool]  # sent as dense memory, but sparse before and afterwards
+    strides: list[tuple[int, ...]]  # of the send buffer, in elements
     dtypes: list[torch.dtype]
     shapes: list[torch.Size]
     devices: list[torch.device]
     sizes: list[int]  # in elements
     stream: Any
-    flag: bool  # some rank has set Opening's
-    unequal: list[int]  # parameters that were not the same on all ranks when the opening began
+    flag: bool  # some rank has set the flag of StreamOpening
+    unequal: list[int]  # parameters that differed between ranks when the opening began
 
     def matches(self, index: int, param: Tensor) -> bool:
-        """The parameter is still what was agreed."""
+        """Returns True if shape, dtype and device of the parameter are still those agreed."""
         same = param.shape == self.shapes[index] and param.dtype is self.dtypes[index]
         return same and param.device == self.devices[index]
 
     def send_buffer(self, index: int, grad: Tensor | None) -> Tensor:
-        """The memory that travels: the gradient's own where it is laid out as agreed; zeros for none."""
+        """Returns the memory to send: that of the gradient if the layout is as agreed, else a copy; zeros for None."""
         how = {"dtype": self.dtypes[index], "device": self.devices[index]}
         if grad is None:
             return torch.empty_strided(self.shapes[index], self.strides[index], **how).zero_()
@@ -81,15 +81,26 @@ class Layout:
 
 
 class StreamOpening:
-    """Opens the stream of the dense gradients. Collective; looks at the gradients of the first backward.
+    """Opens the stream of the dense gradients from those of the first backward. Collective.
 
-    Starts at once. One whose finish() was interrupted is still on its way, and ends with another finish().
+    Construction starts the collective. If finish() is interrupted, the collective goes on; call finish() again.
     """
 
     def __init__(
         self, names: list[str], params: list[Tensor], options: ReducerOptions, ready_order: list[int], flag: bool
     ) -> None:
-        """`ready_order`: parameters in the order of their gradients; rank 0's counts. `flag`: told to all."""
+        """Starts the collective.
+
+        Args:
+            names: names of the parameters, the same on all ranks.
+            params: the parameters, whose gradients tell which are sparse.
+            options: options of the reduction.
+            ready_order: indices in the order of their gradients; that of rank 0 becomes the send order.
+            flag: a flag whose maximum over the ranks becomes Layout.flag.
+
+        Raises:
+            SirtakiError: a parameter cannot be sent; names the parameter.
+        """
         _check_kinds(names, params, options)
         self.generation = basics.generation()
         self._names, self._params, self._options = names, params, options
@@ -109,12 +120,12 @@ class StreamOpening:
         self._facts, self._first_order = options.ops.start([kind_codes, order])
 
     def finish(self) -> Layout:
-        """Returns when all ranks agree. Raises what sirtaki.errors has where they do not."""
+        """Returns the layout once all ranks agree. Raises an error of sirtaki.errors if they do not."""
         names, params, options = self._names, self._params, self._options
         found = self._facts.wait()
         count = len(params)
         kind_codes, (first_step, flag_sum) = found[:count].tolist(), found[count : count + 2].tolist()
-        # The largest of a number and the largest of its opposite: of equal numbers they are opposites.
+        # The maximum of a number and of its opposite: they are opposites if all ranks have the same number.
         largest, smallest = found[count + 2 :].view(2, count)
         unequal = torch.nonzero(largest != -smallest).flatten().tolist()
         as_dense = options.sparse_as_dense
@@ -154,7 +165,7 @@ def _check_kinds(names: list[str], params: list[Tensor], options: ReducerOptions
 
 
 def _encode_facts(params: list[Tensor], options: ReducerOptions, flag: bool) -> Tensor:
-    """Returns numbers whose largest over the ranks count: kinds, the steps made before, `flag`, digests, both ways."""
+    """Returns numbers for a maximum over the ranks: kinds, steps made before, `flag`, digests and their opposites."""
     kind_codes = torch.zeros(len(params), dtype=torch.int64, device="cpu")
     for i, param in enumerate(params):
         if param.grad is not None:
@@ -169,16 +180,16 @@ _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def _sum_of_words(words: Tensor) -> Tensor:
-    # In parts: torch casts what it sums to int64 first, and memory is scarce at the end of the first backward.
+    # In parts: torch casts to int64 before it sums, and memory is scarce at the end of the first backward.
     if words.numel() <= _PART or not words.is_contiguous():
         return words.sum(dtype=torch.int64)
     return torch.stack([part.sum(dtype=torch.int64) for part in words.view(-1).split(_PART)]).sum()
 
 
 def _digests(params: list[Tensor]) -> Tensor:
-    """Returns a number for each parameter, its memory summed as integers: where it differs, so do models.
+    """Returns a digest for each parameter, the sum of its memory as integers; different digests mean different models.
 
-    Elements in another order give the same number.
+    The digest does not depend on the order of the elements.
     """
     with torch.no_grad():
         parts = [torch.view_as_real(p.detach().resolve_conj()) if p.is_complex() else p.detach() for p in params]
@@ -200,7 +211,7 @@ def _encode_order(count: int, ready_order: list[int]) -> Tensor:
 
 
 class _CommitStream:
-    """A stream of one number, where gradients are combined by name: no step ends before all ranks have finished it."""
+    """Stream of one number, for gradients that are combined by name: no step ends before all ranks have finished it."""
 
     def __init__(self, options: ReducerOptions) -> None:
         self._one = torch.zeros(1, dtype=torch.float32, device="cpu")
@@ -212,18 +223,18 @@ class _CommitStream:
         """Never called: there is no other tensor."""
 
     def finish(self) -> None:
-        """Every sparse gradient of the step is there."""
+        """Submits the number, once all gradients of the step exist."""
         self._stream.ready(0, self._one.data_ptr(), False)
         self._stream.finish()
 
     def wait(self) -> None:
-        """All ranks have finished the step."""
+        """Waits until all ranks have finished the step."""
         self._stream.wait()
 
     def abort(self, why: str) -> None:
-        """Gives the step up on all ranks."""
+        """Aborts the step on all ranks."""
         self._stream.abort(why)
 
     def close(self) -> None:
-        """Ends the stream."""
+        """Closes the stream."""
         self._stream.close()

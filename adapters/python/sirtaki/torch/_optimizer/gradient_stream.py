@@ -1,6 +1,6 @@
-"""GradientStream: the runtime's stream of one optimizer's gradients: its layout, its opening, waits for its results.
+"""GradientStream: stream of the gradients of one optimizer, with its layout, its opening, and waits for its results.
 
-For GradientReducer, which adds hooks and steps. Used from its thread.
+Base of GradientReducer, which adds hooks and steps. Used from the same thread.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from sirtaki.torch._optimizer.gradient_layout import ReducerOptions, StreamOpeni
 from sirtaki.torch._optimizer.residuals import ResidualStore
 from sirtaki.torch._optimizer.step_errors import unequal_params_text
 
-#: Of the runtime's flags: the result is a step.
+#: Flag of the runtime: the result is a step, not a gradient.
 _STEP = 2
 
 
 class GradientStream:
-    """See the module's text."""
+    """Stream of the runtime for the gradients of one optimizer; see the text of the module."""
 
     def __init__(self, names: list[str], params: list[Tensor], options: ReducerOptions) -> None:
         self.names = names
         self.params = params
         self._options = options
-        #: What is owed of compressed gradients.
+        #: Residuals of compressed gradients.
         self.residuals = ResidualStore(names, params, options)
-        #: Seconds that this rank has waited for gradients so far.
+        #: Seconds in which this rank has waited for gradients.
         self.exposed_seconds = 0.0
         self._alone = True
         self._generation = -1
-        self._slots: list[int] = []  # a parameter's place in the stream; -1: combined by name
+        self._slots: list[int] = []  # slot of a parameter in the stream; -1: combined by name
         self._strides: list[tuple[int, ...]] = []
         self._dtypes: list[torch.dtype] = []
         self._devices: list[torch.device] = []
@@ -51,16 +51,16 @@ class GradientStream:
 
     @property
     def stream_name(self) -> str:
-        """The same on all ranks."""
+        """Name of the stream; the same on all ranks."""
         return self._options.stream_name
 
     @property
     def order(self) -> tuple[Any, ...]:
-        """See Member."""
+        """Implements BackwardParticipant."""
         return self._options.stream_name, self._options.process_set.wire() or ()
 
     def mean_loss(self, loss: Any) -> Any:
-        """The mean over the ranks of what a closure gave: a tensor, a number or None. Collective."""
+        """Returns the mean over the ranks of the loss of a closure: a tensor, a number or None. Collective."""
         if loss is None or self._options.size == 1:
             return loss
         mine = (
@@ -81,7 +81,7 @@ class GradientStream:
         except KeyboardInterrupt:
             raise
         except BaseException:
-            # It tells the same, and ends the step.
+            # Raises the same error, and ends the step.
             with suppress(errors.SirtakiError):
                 self._stream.wait()
             raise
@@ -89,7 +89,7 @@ class GradientStream:
             self.exposed_seconds += time.perf_counter() - begin
 
     def end_deferred(self) -> None:
-        """Waits for all gradients of the deferred step; the next may begin."""
+        """Waits for all gradients of the deferred step; the next one may begin."""
         begin = time.perf_counter()
         try:
             self._stream.wait()
@@ -98,12 +98,12 @@ class GradientStream:
             self.exposed_seconds += time.perf_counter() - begin
 
     def used(self) -> list[bool]:
-        """Tells which of the parameters fetched so far, or of all after end_deferred(), had a gradient on some rank."""
+        """Returns True for each parameter with a gradient on any rank; valid for those fetched."""
         flags = self._stream.used()
         return [slot >= 0 and flags[slot] > 0 for slot in self._slots]
 
     def momentum_corrected(self) -> set[int]:
-        """Ids of the parameters whose results are steps of SGD with momentum: see Correction."""
+        """Returns ids of the parameters whose results are steps of SGD with momentum; see MomentumCorrection."""
         if self._alone or self._stream is None or max(self._slots, default=-1) < 0:
             return set()
         flags = self._stream.used()
@@ -123,7 +123,7 @@ class GradientStream:
         self.residuals.stream_closed()
 
     def _open(self, interruptible: bool) -> None:
-        """Agrees with the other ranks on what there is to reduce. Collective. What was interrupted goes on."""
+        """Agrees with the other ranks on the layout. Collective. Continues an interrupted opening."""
         self._stream = None
         self.residuals.stream_closed()
         begin = time.perf_counter()
@@ -150,7 +150,7 @@ class GradientStream:
         self._handle_unequal_models(layout.unequal)
 
     def _handle_unequal_models(self, indices: list[int]) -> None:
-        """Parameters at `indices` differ between ranks; all ranks know the same."""
+        """Applies the option torch.unequal_models. `indices`, of unequal parameters, are the same on all ranks."""
         how = basics.option("torch.unequal_models") if indices else "ignore"
         if how == "ignore":
             return
