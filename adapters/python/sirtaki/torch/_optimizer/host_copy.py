@@ -1,4 +1,4 @@
-"""Local updates of tensors on a GPU: the runtime works on copies in memory of the host."""
+"""Host copies of GPU tensors, on which the runtime works for local updates."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from torch import Tensor
 
 
 def on_gpu(tensor: Tensor) -> bool:
-    """The host cannot read its memory."""
+    """Returns True if the host cannot read the memory of the tensor."""
     return tensor.is_cuda
 
 
 class HostCopies:
-    """Tensors of a model, and those that the runtime sees: the same on the CPU, a copy on the host elsewhere."""
+    """Pairs of a tensor of the model and its copy in host memory. Tensors on the CPU need no copy."""
 
     def __init__(self) -> None:
         self._pairs: list[tuple[Tensor, Tensor]] = []
 
     def add(self, tensor: Tensor) -> Tensor:
-        """What the runtime works on; whoever keeps this object keeps the memory."""
+        """Returns the tensor for the runtime: the tensor itself, or its copy. This object keeps it alive."""
         memory = tensor.detach()
         if not on_gpu(memory):
             return memory
@@ -29,14 +29,14 @@ class HostCopies:
         return copy
 
     def copy_to_host(self) -> None:
-        """Copies hold what the current streams have made of the model; waits for that."""
+        """Updates the copies after the work queued on the current streams; waits for that."""
         for memory, copy in self._pairs:
             copy.copy_(memory, non_blocking=True)
         for device in {memory.device for memory, _ in self._pairs if memory.is_cuda}:
             torch.cuda.current_stream(device).synchronize()
 
     def copy_to_device(self) -> None:
-        """The model is what the copies hold, for what the current streams are given from now on."""
+        """Copies back to the model; work queued on the current streams afterwards sees it."""
         with torch.no_grad():
             for memory, copy in self._pairs:
                 memory.copy_(copy, non_blocking=True)

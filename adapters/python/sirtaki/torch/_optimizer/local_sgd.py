@@ -1,4 +1,4 @@
-"""LocalTraining: local updates of a DistributedOptimizer of torch's."""
+"""LocalSgd: local updates of a DistributedOptimizer of torch."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from sirtaki.torch._optimizer.reducer import GradientReducer
 from sirtaki.torch.functions import share_state
 from sirtaki.torch.ops import Average, Max, Sum, allgather, allreduce, grouped_allreduce_
 
-#: Of an optimizer's state_dict().
+#: Key in state_dict() of an optimizer.
 KEY = "sirtaki.local"
 
 
 def check_local(optimizer: torch.optim.Optimizer, params: list[Tensor], sync: str, mean: bool) -> None:
-    """Refuses what local updates cannot do, with the reason."""
+    """Refuses optimizers, parameters and options that local updates do not support. Raises UnsupportedError."""
     if isinstance(optimizer, torch.optim.LBFGS):
         raise errors.UnsupportedError(
             "local updates count steps, and LBFGS evaluates its closure as often as it likes; use local_updates=None"
@@ -48,7 +48,7 @@ def check_local(optimizer: torch.optim.Optimizer, params: list[Tensor], sync: st
 
 
 class LocalSgd(LocalSgdBase):
-    """One optimizer's local updates. Used from the thread that trains; see LocalUpdates."""
+    """Local updates of one optimizer; see LocalUpdates. Used from the thread that trains."""
 
     def __init__(self, optimizer: Any, reducer: GradientReducer, config: LocalUpdates, codec: str | None) -> None:
         super().__init__(f"{reducer.stream_name}.local", config, codec, not isinstance(optimizer, torch.optim.SGD))
@@ -58,7 +58,7 @@ class LocalSgd(LocalSgdBase):
         self._called: dict[int, tuple[nn.Module, bool]] = {}
         self._params = {id(p) for p in reducer.params}
         self._hook: Any = register_module_forward_pre_hook(self._before_call)
-        #: What the runtime was told of: tensors over the memory, what they are, and how to find them again.
+        #: Memory known to the runtime: a tensor over it, its name, and a function that finds the tensor again.
         self._memory: list[tuple[Tensor, str, Callable[[], Any]]] = []
         self._host_copies = HostCopies()
         self._waited = 0.0
@@ -66,19 +66,19 @@ class LocalSgd(LocalSgdBase):
     # ---- what the optimizer calls ----
 
     def check_step(self, closure: Callable[[], Any] | None) -> None:
-        """Refuses what a step cannot have."""
+        """Refuses a step with a closure. Raises UnsupportedError."""
         if closure is not None:
             raise errors.UnsupportedError("local updates cannot run a closure; compute the loss and backward() first")
 
     def before_step(self) -> None:
-        """Before the update. Collective the first time: all ranks have the same model then."""
+        """Called before the update. Collective before the first one, when all ranks have the same model."""
         if self.starts:
             self._start()
         self._unhook()
         self._check_memory()
 
     def after_step(self) -> None:
-        """The parameters have made their step."""
+        """Called after the update."""
         if self._local is None:
             return
         waited, self._waited = self._reducer.exposed_seconds - self._waited, self._reducer.exposed_seconds
@@ -87,10 +87,10 @@ class LocalSgd(LocalSgdBase):
 
     @contextmanager
     def global_model(self) -> Iterator[None]:
-        """Parameters are those that all ranks last agreed on. Not collective."""
+        """Returns a context in which parameters are those that all ranks last agreed on. Not collective."""
         params = self._reducer.params
         if self._local is None or not self._reducer.alone:
-            # Gradients are averaged: parameters are what all ranks have.
+            # Gradients are averaged, so the parameters are those of all ranks.
             yield
             return
         self._check_memory()
@@ -108,7 +108,7 @@ class LocalSgd(LocalSgdBase):
                     p.copy_(kept)
 
     def state(self) -> dict[str, Any] | None:
-        """For state_dict(); None before the first step."""
+        """Returns the entry of state_dict(); None before the first step."""
         if self._local is None:
             return self._restored
         saved = torch.frombuffer(bytearray(self._local.save()), dtype=torch.uint8)
@@ -122,17 +122,17 @@ class LocalSgd(LocalSgdBase):
         }
 
     def load(self, state: dict[str, Any] | None) -> None:
-        """Before the first step; the model is loaded, too."""
+        """Loads a result of state() before the first step. The model is to be loaded, too."""
         if state is None:
             return
         if self._local is not None:
             raise RuntimeError("load_state_dict() after the first step of local updates; load before it")
         self._restored = state
-        # The first backward pass comes before the first step.
+        # The first backward pass precedes the first step.
         self._reducer.alone = state["alone"] and state["size"] == basics.size()
 
     def close(self) -> None:
-        """As LocalSteps's."""
+        """Ends merges in flight and removes the hook."""
         self._unhook()
         super().close()
 
@@ -144,7 +144,7 @@ class LocalSgd(LocalSgdBase):
             self._hook = None
 
     def _before_call(self, module: nn.Module, args: Any) -> None:
-        """A model is told by its calls: modules that have some of the parameters, the outermost first."""
+        """Finds the models by their calls: modules with some of the parameters, the outermost first."""
         del args
         if id(module) not in self._called:
             has_some = any(id(p) in self._params for p in module.parameters())
@@ -175,7 +175,7 @@ class LocalSgd(LocalSgdBase):
         return None
 
     def _check_restored(self) -> None:
-        """Refuses checkpoints that only some ranks have, or that are of other steps. Collective."""
+        """Refuses checkpoints that only some ranks have, or that are of different steps. Collective."""
         restored = self._restored
         mine = restored["steps"] if restored is not None and restored["size"] == basics.size() else -1
         steps = allgather(
@@ -196,7 +196,7 @@ class LocalSgd(LocalSgdBase):
         return [(name, _described(self._host_copies.add(p))) for name, p in zip(names, params, strict=True)]
 
     def _buffers(self) -> list[Buffer]:
-        """Of the models, in the order of their modules; a buffer of two modules once."""
+        """Returns the buffers of the models, in the order of their modules; a shared buffer once."""
         out: list[Buffer] = []
         seen: set[int] = set()
         models = [module for module, has_some in self._called.values() if has_some]
@@ -219,7 +219,7 @@ class LocalSgd(LocalSgdBase):
         return out
 
     def _check_memory(self) -> None:
-        """Refuses tensors that are somewhere else than where the runtime reads and writes them."""
+        """Refuses tensors that have moved since the runtime learned their address. Raises RuntimeError."""
         for kept, name, find in self._memory:
             now = find()
             if now is None or now.data_ptr() != kept.data_ptr():
@@ -249,9 +249,9 @@ class LocalSgd(LocalSgdBase):
         self._optimizer().state.clear()
 
     def _average_state(self) -> None:
-        """What the optimizer remembers of each parameter: the mean of tensors, the largest of counts and factors.
+        """Averages the state of the optimizer: mean of tensors, maximum of counts and factors. Collective.
 
-        Where some ranks remember nothing of a parameter, or nothing that is finite, all begin anew with it.
+        The state of a parameter is dropped if some ranks have none, or one that is not finite.
         """
         state, params = self._optimizer().state, self._reducer.params
         known = torch.tensor([float(_is_finite(state.get(p, {}))) for p in params], dtype=torch.float32, device="cpu")
@@ -285,7 +285,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _is_finite(state: dict[str, Any]) -> bool:
-    """Something is remembered, and all of it is finite."""
+    """Returns True if there is state, and all of it is finite."""
     return bool(state) and all(bool(torch.isfinite(v).all()) for v in state.values() if isinstance(v, Tensor))
 
 

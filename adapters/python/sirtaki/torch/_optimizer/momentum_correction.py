@@ -1,10 +1,10 @@
-"""Momentum correction: the codec has the momentum of tensors that it compresses, the optimizer that of all others.
+"""Momentum correction: the codec keeps the momentum of compressed tensors, the optimizer that of all others.
 
 With `momentum` a codec selects among steps of SGD, not among gradients (Lin et al., Deep Gradient Compression, 2018).
-What arrives of such a tensor is a step, to which SGD must add no momentum; and SGD's own, which has to be the same,
-stays on for tensors that travel as they are, and for what weight decay adds. SGD with momentum is linear, so it runs
-twice: as it is, with zeros in the place of steps, and without momentum and weight decay, with the steps alone. Where
-nothing is compressed this is plain SGD, bit for bit.
+The result for such a tensor is a step, to which SGD must not add momentum. The momentum of SGD, which must have the
+same factor, stays on for uncompressed tensors and for weight decay. SGD with momentum is linear, so it runs twice:
+unchanged, with zeros instead of the steps, and without momentum and weight decay, with the steps alone. Without
+compressed tensors this is plain SGD, bit for bit.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from sirtaki import errors
 from sirtaki.torch.compression import parts_of
 
 _NO_MOMENTUM = {"momentum": 0.0, "nesterov": False, "dampening": 0.0, "weight_decay": 0.0}
-#: Factors travel in 1/65536.
+#: Factors are sent in units of 1/65536.
 _ROUNDING = 1e-4
 
 
 class MomentumCorrection:
-    """Of one optimizer. Used from the thread that steps."""
+    """Momentum correction of one optimizer. Used from the thread that steps."""
 
     def __init__(self, text: str, factor: float, nesterov: bool) -> None:
         self._text, self._factor, self._nesterov = text, factor, nesterov
-        #: Ids of the parameters whose gradients are steps in this step of the program.
+        #: Returns ids of the parameters whose gradients are steps, in the current step of the program.
         self.momentum_corrected: Callable[[], set[int]] = set
 
     def check(self, optimizer: torch.optim.Optimizer) -> None:
-        """Refuses optimizers whose momentum is another one. Raises InvalidArgumentError."""
+        """Requires SGD with the momentum of the codec. Raises InvalidArgumentError for other optimizers."""
         name = type(optimizer).__name__
         if not isinstance(optimizer, torch.optim.SGD):
             raise errors.InvalidArgumentError(
@@ -62,7 +62,7 @@ class MomentumCorrection:
             )
 
     def wrap(self, update: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        """`update`, the optimizer's own step without hooks, for gradients some of which are steps."""
+        """Wraps `update`, the step() of the optimizer without hooks, for gradients of which some are steps."""
 
         def corrected_update(optimizer: Any) -> None:
             groups = optimizer.param_groups
@@ -90,7 +90,7 @@ class MomentumCorrection:
 
     @staticmethod
     def _steps_of(group: dict[str, Any], ids: set[int]) -> dict[str, Any]:
-        """The group's steps, as a group without momentum."""
+        """Returns the group with those parameters whose gradients are steps, without momentum."""
         return {**group, **_NO_MOMENTUM, "params": [p for p in group["params"] if id(p) in ids and p.grad is not None]}
 
 
@@ -100,13 +100,17 @@ def _set_grads(params: Sequence[Tensor], grads: Sequence[Tensor | None]) -> None
 
 
 def _grad_without_step(optimizer: Any, group: dict[str, Any], param: Tensor) -> Tensor | None:
-    """The gradient with which SGD applies weight decay and goes on with a momentum from before; None: there is none."""
+    """Returns the gradient with which SGD applies weight decay and keeps old momentum; None without either."""
     moves = optimizer.state.get(param, {}).get("momentum_buffer") is not None
     return torch.zeros_like(param) if moves or group["weight_decay"] != 0 else None
 
 
 def correction_of(text: str) -> MomentumCorrection | None:
-    """What a choice of compression asks for; None: no codec of it corrects momentum."""
+    """Returns the correction that a choice of compression asks for; None if no codec corrects momentum.
+
+    Raises:
+        InvalidArgumentError: the rules of the choice ask for different momenta.
+    """
     wanted: set[tuple[float, bool]] = set()
     for rule in text.split(";"):
         _, settings = parts_of(rule)
@@ -122,6 +126,6 @@ def correction_of(text: str) -> MomentumCorrection | None:
 
 
 def _parse_factor(text: str) -> float:
-    """As the runtime reads it; what it refuses counts as 0."""
+    """Parses a factor as the runtime does; 0 for a text that the runtime refuses."""
     well_formed = re.fullmatch(r"([0-9]+\.?[0-9]*|\.[0-9]+)(%?)", text)
     return 0.0 if well_formed is None else float(well_formed[1]) / (100 if well_formed[2] else 1)

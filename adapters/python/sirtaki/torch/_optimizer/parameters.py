@@ -1,4 +1,4 @@
-"""What DistributedOptimizer makes of the optimizer it is given: names of parameters and stream, another class."""
+"""Names of the parameters of an optimizer, and of its stream."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from sirtaki.process_sets import ProcessSet
 
 
 class StreamNames:
-    """Names of streams by order of creation, which is the same on all ranks of a process set."""
+    """Numbers streams in the order of creation, which is the same on all ranks of a process set."""
 
     def __init__(self) -> None:
         self.counts: Counter[ProcessSet] = Counter()
 
     def next(self, process_set: ProcessSet) -> str:
-        """The name of one more."""
+        """Returns the name of the next stream of a process set."""
         name = f"optimizer.{self.counts[process_set]}"
         self.counts[process_set] += 1
         return name
@@ -30,7 +30,7 @@ stream_names = StreamNames()
 
 
 def refuse_sharded(names: list[str], params: list[Tensor]) -> None:
-    """Refuses parameters of which a rank has a part. Raises UnsupportedError."""
+    """Refuses sharded parameters. Raises UnsupportedError."""
     for name, param in zip(names, params, strict=True):
         if hasattr(param, "_local_tensor") or getattr(param, "_fsdp_flattened", False):
             raise errors.UnsupportedError(
@@ -43,7 +43,14 @@ def refuse_sharded(names: list[str], params: list[Tensor]) -> None:
 def named_params(
     optimizer: torch.optim.Optimizer, named_parameters: Iterable[tuple[str, Tensor]] | None
 ) -> tuple[list[str], list[Tensor], dict[Tensor, str]]:
-    """Names and parameters that need gradients, in the order of the names given, else of the groups; names of all."""
+    """Returns names and parameters that need gradients, and the names of all parameters.
+
+    The order is that of `named_parameters`; without names, that of the groups.
+
+    Raises:
+        InvalidArgumentError: names are malformed, repeated or missing.
+        UnsupportedError: a parameter is sharded.
+    """
     groups = [(g, i, p) for g, group in enumerate(optimizer.param_groups) for i, p in enumerate(group["params"])]
     if named_parameters is None:
         pairs = [(f"group.{g}.{i}", p) for g, i, p in groups]

@@ -1,9 +1,9 @@
 """GradientReducer: combines the gradients of one optimizer over all ranks while backward runs.
 
-Every parameter has a hook that runs when its gradient is complete. Dense gradients go into a stream (the same tensors
-every step, planned once); sparse ones, and all where a compressor of the program's own is used, are combined by name.
-Which parameters are which is agreed at the end of the first backward, together with the order in which gradients become
-ready, so overlap begins with the second step.
+A hook of every parameter runs when its gradient is complete. Dense gradients go into a stream (the same tensors in
+every step, planned once); sparse ones, and all with a compressor of the program, are combined by name. The kinds of the
+parameters are agreed at the end of the first backward, together with the order in which gradients become ready, so
+overlap begins with the second step.
 """
 
 from __future__ import annotations
@@ -40,28 +40,28 @@ _HANDED_OVER, _STALE = 1, 2
 
 
 class _Phase(enum.Enum):
-    IDLE = "idle"  # nothing handed over since the last step
+    IDLE = "idle"  # nothing submitted since the last step
     FILLING = "filling"  # a backward is running, or ended with an exception
-    ENDED = "ended"  # backward is over, and no stream is open to send the gradients with
+    ENDED = "ended"  # backward is over, and no stream is open yet
     IN_FLIGHT = "in flight"  # backward is over, the runtime works on the gradients
     REDUCED = "reduced"  # gradients are combined
 
 
 class GradientReducer(GradientStream):
-    """One optimizer's parameters; see the module's text. Used from the thread that runs backward."""
+    """Combines the gradients of one optimizer; see the text of the module. Used from the thread that runs backward."""
 
     def __init__(self, names: list[str], params: list[Tensor], options: ReducerOptions) -> None:
         super().__init__(names, params, options)
         self.deferred: Deferred | None = None
-        #: The optimizer's LocalTraining, or None; ends with the reducer.
+        #: LocalSgd of the optimizer, or None; closed with the reducer.
         self.local: Any = None
         self.passes_per_step = 1
-        #: This rank makes its steps by itself: nothing is sent.
+        #: True while this rank makes steps by itself and sends no gradients.
         self.alone = False
         self._no_sync_depth = 0
         self._known = {id(p) for p in params}
         self._superseded = False
-        #: Other ranks' backward does not reach these parameters: with sync="backward", too, step() waits.
+        #: Backward of another rank does not reach these parameters, so step() waits with sync="backward", too.
         self._late = False
         self._reset()
         param_owners.claim(self, params)
@@ -70,18 +70,18 @@ class GradientReducer(GradientStream):
     # ---- what the optimizer calls ----
 
     def set_no_sync(self, entered: bool) -> None:
-        """Between hold(True) and hold(False) backward only accumulates on this rank."""
+        """Enters or leaves a region in which backward only accumulates on this rank. Regions nest."""
         self._no_sync_depth += 1 if entered else -1
 
     def check_add(self) -> None:
-        """Before add(): refuses while there are gradients that are not applied."""
+        """Called before add(): refuses while there are gradients that are not applied."""
         if self._phase is not _Phase.IDLE:
             raise RuntimeError(
                 "add_param_group() between backward() and step() would combine gradients twice; call step() first"
             )
 
     def add(self, name: str, param: Tensor) -> None:
-        """One more parameter, from the next step on."""
+        """Adds a parameter, from the next step on."""
         self.names.append(name)
         self.params.append(param)
         param_owners.claim(self, [param])
@@ -100,18 +100,18 @@ class GradientReducer(GradientStream):
         self._reset()
 
     def unhook(self) -> None:
-        """Gradients are the program's own from now on."""
+        """Removes the hooks: gradients are left to the program."""
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()
 
     def supersede(self) -> None:
-        """See Owner."""
-        # What a session that has ended left behind is void.
+        """Implements Owner."""
+        # Work of a session that has ended is void.
         with suppress(errors.NotInitializedError):
             if self.deferred is not None:
                 self.deferred.finish_updates()
-        # Gradients of a step that another rank has given up are not needed here either.
+        # Gradients of a step that another rank has aborted are not needed here either.
         with suppress(errors.NotInitializedError, errors.AbortedError):
             if self._phase is _Phase.IN_FLIGHT:
                 self._wait()
@@ -121,12 +121,12 @@ class GradientReducer(GradientStream):
         self._superseded = True
 
     def check_join(self) -> None:
-        """See Owner. Where a stream is open, the runtime refuses it."""
+        """Implements Owner. The runtime itself checks an open stream."""
         if self._phase is _Phase.ENDED:
             raise errors.InvalidArgumentError(early_join_text(basics.rank()))
 
     def check_step(self, groups: Sequence[dict[str, Any]]) -> None:
-        """Refuses gradients that the optimizer would apply and nobody combines."""
+        """Refuses gradients that the optimizer would apply although they are not combined. Raises RuntimeError."""
         if self._superseded:
             raise RuntimeError(SUPERSEDED)
         known = self._known
@@ -136,11 +136,11 @@ class GradientReducer(GradientStream):
 
     @property
     def reduced(self) -> bool:
-        """True when the gradients are combined and no step was made since."""
+        """True if the gradients are combined and no step was made since."""
         return self._phase is _Phase.REDUCED
 
     def synchronize(self) -> None:
-        """Combines what is not yet combined and waits. Collective unless `reduced`."""
+        """Combines the gradients that are not combined yet, and waits. Collective unless `reduced`."""
         if self._phase is _Phase.REDUCED:
             return
         if self._phase is _Phase.FILLING and self._backward_open:
@@ -157,13 +157,14 @@ class GradientReducer(GradientStream):
         self._wait(interruptible)
 
     def stepped(self) -> None:
-        """The optimizer has applied the gradients."""
+        """Called after the optimizer has applied the gradients."""
         self._reset()
 
     def defer(self) -> StepBuffers | None:
-        """Commits the step without waiting for it and gives its memory away, until end_deferred().
+        """Submits the step without waiting and gives its buffers away, until end_deferred().
 
-        None: the gradients are combined already, because some are sparse, they were before, or this rank is alone.
+        Returns None if the gradients are combined already: some are sparse, they were combined before, or this rank is
+        alone.
         """
         if self._phase in (_Phase.IDLE, _Phase.ENDED) or (self._phase is _Phase.FILLING and not self._backward_open):
             self._finish()
@@ -176,25 +177,25 @@ class GradientReducer(GradientStream):
         return memory
 
     def skips(self, error: BaseException) -> bool:
-        """The option compression.nonfinite says that a step with this error is left out, on all ranks."""
+        """Returns True if the option compression.nonfinite skips a step with this error, on all ranks."""
         return isinstance(error, errors.NonFiniteError) and basics.option("compression.nonfinite") == "skip"
 
     def mark_stale(self, index: int) -> None:
-        """The parameter's update is still to be made: a gradient of it now is an error. For one backward."""
+        """Marks a parameter whose update is pending: its gradient in this backward is an error."""
         self._submitted[index] = _STALE
 
     def check_between_steps(self, what: str) -> None:
-        """Refuses `what` while gradients are handed over or in flight."""
+        """Refuses `what` while gradients are submitted or in flight. Raises RuntimeError."""
         if self.in_flight or self._backward_open:
             raise RuntimeError(f"{what} between backward() and step(), while gradients travel; call step() first")
 
     @property
     def in_flight(self) -> bool:
-        """True when the gradients of a backward are not combined yet: nobody may touch them."""
+        """True if the gradients of a backward are not combined yet and must not be touched."""
         return self._phase in (_Phase.ENDED, _Phase.IN_FLIGHT)
 
     def check_zero_grad(self) -> None:
-        """Before zero_grad(): refuses while gradients are in flight; ends a backward that failed half-way."""
+        """Called before zero_grad(): refuses while gradients are in flight; aborts a backward that failed half-way."""
         if self.in_flight:
             raise RuntimeError(
                 "zero_grad() between backward() and step() would clear gradients that the runtime is still working on; "
@@ -206,7 +207,7 @@ class GradientReducer(GradientStream):
             self._reset()
 
     def give_up(self, why: str = "") -> None:
-        """Makes the unfinished step void on all ranks; the others get AbortedError with `why`."""
+        """Aborts the unfinished step on all ranks; the others get AbortedError with `why`."""
         # The runtime uses the memory until abort() has returned.
         in_use = (self._grads, self._send_buffers)
         self._reset()
@@ -218,13 +219,13 @@ class GradientReducer(GradientStream):
 
     def _hook(self, index: int) -> Any:
         def on_gradient(param: Tensor) -> None:
-            # Once a step and parameter: the common case in as few steps as can be.
+            # Runs for each parameter in each step, so the common case takes as few operations as possible.
             ready = self._ready
             if ready is not None and not self._submitted[index]:
                 grad = param.grad
                 plain = grad is not None and not grad.is_sparse and grad.dtype is self._dtypes[index]
                 plain = plain and grad.device == self._devices[index]
-                # Number of elements and strides tell the shape: gradients leave no gaps in memory.
+                # Number of elements and strides determine the shape, because gradients leave no gaps in memory.
                 same = plain and grad.numel() == self._sizes[index] and grad.stride() == self._strides[index]
                 # A view that negates or conjugates has other values than its memory.
                 same = same and not grad.is_neg() and not grad.is_conj()
@@ -274,7 +275,7 @@ class GradientReducer(GradientStream):
     # ---- the end of a backward: see Member ----
 
     def finish_backward(self) -> None:
-        """See Member."""
+        """Implements BackwardParticipant."""
         self._backward_open = False
         self._ready = None
         if self.deferred is not None:
@@ -284,14 +285,14 @@ class GradientReducer(GradientStream):
         if self._alone or self._is_open():
             self._finish()
             return
-        # To open a stream takes all ranks.
+        # Opening a stream is collective, so it waits until synchronize().
         self._phase = _Phase.ENDED
         for index, param in enumerate(self.params):
             if param.grad is not None:
                 self._grads[index], self._versions[index] = param.grad, param.grad._version
 
     def wait_at_backward_end(self) -> None:
-        """See Member."""
+        """Implements BackwardParticipant."""
         if self._options.sync != "backward" or self._late or not self.in_flight:
             return
         try:
@@ -303,7 +304,7 @@ class GradientReducer(GradientStream):
             warnings.warn(late_gradients_text(self.names[0]), stacklevel=2)
 
     def fail_backward(self, why: str) -> None:
-        """See Member."""
+        """Implements BackwardParticipant."""
         if self.in_flight or (self._phase is _Phase.FILLING and self._backward_open):
             self.give_up(why)
 
@@ -321,24 +322,24 @@ class GradientReducer(GradientStream):
         #: The program has called synchronize() itself.
         self.synchronized_by_program = False
         self._backward_open = False
-        self._edited_early: list[str] = []  # gradients that were changed before they could be handed over
+        self._edited_early: list[str] = []  # gradients that were changed before they could be submitted
         self._forget_memory()
-        self._sparse: list[int] = []  # handed over in this step
+        self._sparse: list[int] = []  # submitted in this step
         self._ready_order = []
 
     def _forget_memory(self) -> None:
         count = len(self.params)
-        #: Stream.ready while hooks may hand gradients over, else None.
+        #: Stream.ready while hooks may submit gradients, else None.
         self._ready: Any = None
         self._submitted = bytearray(count)
         self._grads: list[Tensor | None] = [None] * count
         self._versions = [0] * count
-        #: Memory that travels instead of the gradient's own: another layout, or zeros where there is no gradient.
+        #: Sent instead of the memory of the gradient: another layout, or zeros without a gradient.
         self._send_buffers: dict[int, Tensor] = {}
         self._packed: dict[int, Packed] = {}
 
     def _finish(self, interruptible: bool = False) -> None:
-        """Hands over what the hooks have not, and tells the runtime that the step is complete."""
+        """Submits the gradients that the hooks have not, and tells the runtime that the step is complete."""
         if self._superseded:
             raise RuntimeError(SUPERSEDED)
         if self.deferred is not None:
@@ -411,7 +412,7 @@ class GradientReducer(GradientStream):
         return param.grad
 
     def _restore_sparse(self) -> None:
-        """Gradients that travelled as dense memory reach the optimizer as what they were: rows."""
+        """Converts gradients that were sent as dense memory back to sparse ones."""
         if not self._options.sparse_as_dense:
             return
         for param, wanted in zip(self.params, self._layout.densified, strict=True):
@@ -419,7 +420,7 @@ class GradientReducer(GradientStream):
                 param.grad = param.grad.to_sparse(1)
 
     def _combine_by_name(self) -> None:
-        """Only when all ranks have finished the step: operations of a void step would meet those of the next."""
+        """Combines gradients by name. Requires that all ranks have finished the step: a void step has no names."""
         started = [
             (index, start_gather(self.params[index], self.names[index], self._options)) for index in self._sparse
         ]
@@ -447,7 +448,7 @@ class GradientReducer(GradientStream):
             if not self.skips(error):
                 self._reset()
                 raise
-            # Without gradients an optimizer does nothing.
+            # Without gradients an optimizer changes nothing.
             for param in self.params:
                 param.grad = None
         else:
@@ -476,7 +477,7 @@ class GradientReducer(GradientStream):
         self._restore_sparse()
 
     def _edited(self) -> list[str]:
-        """Names of gradients that the program has changed since backward."""
+        """Returns names of gradients that the program has changed since backward."""
         return self._edited_early + [
             self.names[index]
             for index, grad in enumerate(self._grads)

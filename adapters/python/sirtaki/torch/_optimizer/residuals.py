@@ -1,10 +1,10 @@
-"""What ranks owe of gradients that were compressed: in checkpoints, on another number of ranks, and at the end.
+"""Residuals of compressed gradients: in checkpoints, with another number of ranks, and at the end of training.
 
-A rank's residual is what it has not sent yet of its own gradients. A checkpoint holds the residuals of the rank that
-wrote it, as state_dict() never communicates; gather() makes one that holds the sum of all. Residuals that were loaded
-before the first step are given to the runtime when it opens the stream. Where every rank has loaded its own, nothing is
-sent, and codecs go on with what they remember: momentum, thresholds, factors. Otherwise what is known of the debt is
-shared among the ranks there are now, so that the model still gets all of it, and codecs begin anew.
+The residual of a rank is the part of its gradients that compression has not sent yet. state_dict() never communicates,
+so a checkpoint holds the residuals of the rank that wrote it; gather() makes one with the sum of all ranks. Residuals
+that were loaded before the first step are given to the runtime when it opens the stream. If every rank has loaded its
+own, nothing is sent, and codecs keep their state: momentum, thresholds, factors. Otherwise the known residuals are
+divided among the current ranks, so that the model still gets all of them, and codecs start with fresh state.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from sirtaki.ops import ReduceOp
 from sirtaki.torch._adapter import real_count
 from sirtaki.torch._optimizer.gradient_layout import ReducerOptions
 
-#: In the state_dict of an optimizer.
+#: Key in state_dict() of an optimizer.
 KEY = "sirtaki"
-#: As the rank of a state: the sum of all ranks.
+#: Rank of a state that holds the sum of all ranks.
 ALL = -1
 _NO_CHECKPOINT = -2
-#: Of what codecs can take: float32, and pairs of them.
+#: Dtypes that codecs compress: float32, and pairs of it.
 _COMPRESSIBLE_DTYPES = (torch.float32, torch.complex64)
-#: Codecs that leave nothing.
+#: Codecs without residuals.
 _CODECS_WITHOUT_RESIDUAL = ("none", "fp16", "bf16")
 
 _log = logging.getLogger("sirtaki")
 
 
 class ResidualStore:
-    """Of one optimizer. Used from the thread that steps."""
+    """Residuals of one optimizer. Used from the thread that steps."""
 
     def __init__(self, names: list[str], params: list[Tensor], options: ReducerOptions) -> None:
         self._names, self._params, self._options = names, params, options
@@ -52,45 +52,45 @@ class ResidualStore:
 
     @property
     def has_loaded_state(self) -> bool:
-        """True when a checkpoint was loaded that the runtime has not got yet."""
+        """True if a loaded checkpoint has not been given to the runtime yet."""
         return self._loaded is not None
 
     def stream_opened(self, stream: Any, slots: list[int], shared: bool) -> None:
-        """The stream is open, and no gradient handed over. Collective if `shared`: some rank has loaded a state."""
+        """Called when the stream is open, before any gradient. Collective if `shared`: a rank has loaded a state."""
         self._stream, self._slots = stream, slots
         if shared:
             self._redistribute()
 
     def stream_closed(self) -> None:
-        """The stream is gone, with what was owed."""
+        """Called when the stream is closed, with its residuals."""
         self._stream = None
 
     def report(self) -> list[dict[str, Any]]:
-        """A row for each tensor of the stream; [] before the first step. Not collective."""
+        """Returns a row for each tensor of the stream; [] before the first step. Not collective."""
         return [] if self._stream is None else json.loads(self._stream.tensors_json())
 
     def report_loss(self, loss: float) -> None:
-        """This rank's loss, for a policy that weighs ranks by it; nothing before the first step."""
+        """Reports the loss of this rank to a policy that weighs ranks by loss; no effect before the first step."""
         if self._stream is not None:
             self._stream.report_loss(loss)
 
     @property
     def may_hold_residual(self) -> bool:
-        """This rank owes something, or will."""
+        """True if this rank has a residual, or a codec that makes one."""
         return any(row["owed_norm"] > 0 or row["codec"] not in _CODECS_WITHOUT_RESIDUAL for row in self.report())
 
     @property
     def codec_leaves_residual(self) -> bool:
-        """Some codec is chosen that may leave something, now or from the first step on."""
+        """True if the chosen codec may leave a residual, now or from the first step on."""
         text = option_text() if self._options.codec is None else self._options.codec
         return self._options.compressor is None and text not in _CODECS_WITHOUT_RESIDUAL
 
     def _with_residual(self, report: list[dict[str, Any]]) -> list[int]:
-        """Parameters of which this rank owes something."""
+        """Returns the indices of parameters with a residual on this rank."""
         return self._indices({row["name"] for row in report if row["owed_norm"] > 0})
 
     def _with_residual_on_any_rank(self) -> list[int]:
-        """The same of all ranks together. Collective."""
+        """Returns the indices of parameters with a residual on any rank. Collective."""
         flags = torch.zeros(len(self._names), dtype=torch.uint8, device="cpu")
         flags[self._with_residual(self.report())] = 1
         work = self._ops.allreduce(flags, f"{self._options.stream_name}.owing", ReduceOp.MAX, (1.0, 1.0), in_place=True)
@@ -99,7 +99,7 @@ class ResidualStore:
     # ---- checkpoints ----
 
     def state(self) -> dict[str, Any] | None:
-        """This rank's residuals, and what its codecs remember; None: nothing. Not collective, not during a step."""
+        """Returns residuals and codec state of this rank; None if there are none. Not collective, not during a step."""
         if self._loaded is not None:
             return self._loaded
         report = self.report()
@@ -111,7 +111,7 @@ class ResidualStore:
         return {"rank": rank, "size": size, "steps": self.steps, "owed": owed, "memory": memory}
 
     def gather(self) -> dict[str, Any] | None:
-        """The residuals of all ranks, summed. Collective."""
+        """Returns the sum of the residuals of all ranks. Collective."""
         if self._stream is None:
             return None
         totals = self._sum({i: self._residual(i) for i in self._with_residual_on_any_rank()})
@@ -119,7 +119,11 @@ class ResidualStore:
         return {"rank": ALL, "size": self._options.size, "steps": self.steps, "owed": owed} if owed else None
 
     def load(self, state: dict[str, Any] | None) -> None:
-        """Takes what state() or gather() gave; None: nothing is owed any more. Not collective."""
+        """Loads a result of state() or gather(); None clears the residuals. Not collective.
+
+        Raises:
+            InvalidArgumentError: the state does not fit the parameters, or is another rank's after the first step.
+        """
         if state is not None:
             self._check(state)
             self.steps = state.get("steps", 0)
@@ -149,7 +153,7 @@ class ResidualStore:
             require(same, f"{_origin_text(state)}: {name} is {list(value.shape)} there and {list(shapes[name])} here")
 
     def _redistribute(self) -> None:
-        """Every rank has read the same or another checkpoint, or none; all agree on what is owed."""
+        """Agrees on the residuals. Each rank may have loaded the same checkpoint, another one, or none. Collective."""
         state, self._loaded = self._loaded, None
         here = [_NO_CHECKPOINT, 0] if state is None else [state["rank"], state["size"]]
         mine = torch.tensor([here], dtype=torch.int64, device="cpu")
@@ -162,7 +166,7 @@ class ResidualStore:
             return
         sizes = sorted({size for rank, size in held if rank != _NO_CHECKPOINT})
         require(len(sizes) == 1, f"checkpoints of {' and '.join(map(str, sizes))} ranks were loaded together; load one")
-        # Each debt once, from the first rank that has it; the sum of all counts alone.
+        # Each residual counts once, from the first rank that has it; the sum of all ranks replaces the others.
         wanted = [ALL] if (ALL, sizes[0]) in held else sorted({rank for rank, _ in held if rank != _NO_CHECKPOINT})
         mine_counts = state is not None and any(held.index((rank, sizes[0])) == self._options.rank for rank in wanted)
         known = state["owed"] if state is not None and mine_counts else {}
@@ -173,7 +177,7 @@ class ResidualStore:
             _log.warning("%s", _redistribution_text(sizes[0], wanted))
 
     def add_to_gradients(self) -> None:
-        """One rank alone sends nothing: what a checkpoint says is owed is added to its gradients."""
+        """Adds the loaded residuals to the gradients: a single rank sends nothing."""
         state, self._loaded = self._loaded, None
         if state is None:
             return
@@ -193,7 +197,7 @@ class ResidualStore:
     # ---- the end ----
 
     def drain_mean(self) -> dict[int, Tensor]:
-        """What the model has still to be given, by index of the parameters; nothing is owed any more. Collective."""
+        """Returns the means of the residuals by index of the parameter, and clears the residuals. Collective."""
         if self._stream is None:
             return {}
         owed = {i: self._residual(i) for i in self._with_residual_on_any_rank()}
@@ -204,18 +208,18 @@ class ResidualStore:
     # ---- helpers ----
 
     def _residual(self, index: int) -> Tensor:
-        """On the CPU, wherever the parameter is."""
+        """Returns the residual of a parameter on the CPU, wherever the parameter is."""
         out = torch.empty_like(self._params[index].detach(), device="cpu")
         self._stream.residual(self._slots[index], out.data_ptr(), real_count(out))
         return out
 
     def _in_param_layout(self, index: int, value: Tensor | None) -> Tensor:
-        """A copy in the memory order of the parameter; None: zeros."""
+        """Returns a copy in the memory order of the parameter; zeros for None."""
         zeros = torch.zeros_like(self._params[index].detach(), device="cpu")
         return zeros if value is None else zeros.copy_(value)
 
     def _set_residuals(self, owed: dict[str, Tensor]) -> None:
-        """Of tensors that are not compressed, what is owed goes with the next gradient."""
+        """Sets the residuals. The residual of an uncompressed tensor is sent with its next gradient."""
         with_residual = set(self._with_residual(self.report()))
         for i in self._compressible():
             value = owed.get(self._names[i])
@@ -224,7 +228,7 @@ class ResidualStore:
                 self._stream.set_residual(self._slots[i], given.data_ptr(), real_count(given))
 
     def _codec_state(self, report: list[dict[str, Any]]) -> dict[str, tuple[list[int], Tensor]]:
-        """What codecs remember beside residuals, with the order of the elements."""
+        """Returns the codec state beside residuals, with the order of the elements."""
         found = {}
         for i in self._compressed(report):
             blob = self._stream.memory(self._slots[i])
@@ -233,7 +237,7 @@ class ResidualStore:
         return found
 
     def _load_codec_state(self, memory: dict[str, tuple[list[int], Tensor]]) -> None:
-        """What codecs of other tensors remember is forgotten, and so is that of elements in another order."""
+        """Loads codec state; clears that of other tensors, and of tensors with another order of elements."""
         compressed = set(self._compressed(self.report()))
         for i in self._compressible():
             order, blob = memory.get(self._names[i], ([], None))
@@ -269,7 +273,7 @@ class ResidualStore:
         return self._options.rank, self._options.size
 
     def _part_of(self, state: dict[str, Any]) -> dict[str, Tensor]:
-        """What each rank takes of it, where no other rank tells more."""
+        """Returns the part of a state that this rank takes without the knowledge of other ranks."""
         if (state["rank"], state["size"]) == self._rank_and_size():
             return state["owed"]
         parts = state["size"] if self._options.mean else self._options.size

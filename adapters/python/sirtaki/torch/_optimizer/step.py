@@ -1,4 +1,4 @@
-"""What a step of GradientReducer consists of, and the texts of what can go wrong in it."""
+"""Parts of a step of GradientReducer: its buffers, the hooks of the optimizer, sparse gradients."""
 
 from __future__ import annotations
 
@@ -22,35 +22,35 @@ _SCALER_STEP = torch.amp.GradScaler.step.__code__
 
 @dataclass
 class StepBuffers:
-    """What the runtime works on in one step, by index of the parameters."""
+    """Memory that the runtime uses in one step, by index of the parameter."""
 
     grads: list[Tensor | None]
     versions: list[int]
-    #: Memory that travels instead of the gradient's own: another layout, or zeros where there is no gradient.
+    #: Sent instead of the memory of the gradient: another layout, or zeros without a gradient.
     send_buffers: dict[int, Tensor]
 
 
 class Deferred(Protocol):
-    """Updates of the last step that are still to be made; see DeferredUpdates."""
+    """Pending updates of the last step; see DeferredUpdates."""
 
     def before_backward(self) -> None:
-        """A backward begins: ends the runtime's step."""
+        """Called when a backward begins: ends the step of the runtime."""
 
     def finish_updates(self) -> None:
-        """Makes all of them."""
+        """Makes all updates."""
 
     def abandon(self) -> None:
-        """Makes none of them."""
+        """Drops all updates."""
 
 
 def unhooked_step(plain: Any) -> Callable[[Any], Any]:
-    """step() of a class of optimizers without the hooks of step, which are run once for all parts of a step."""
+    """Returns step() of a class without its hooks, which run once for all parts of a step."""
     step: Any = plain.step
     return step.__wrapped__ if getattr(step, "hooked", False) and hasattr(step, "__wrapped__") else step
 
 
 def before_update(optimizer: Any) -> None:
-    """Runs the hooks before step()."""
+    """Runs the hooks that precede step()."""
     for hook in chain(
         torch_optimizer._global_optimizer_pre_hooks.values(), optimizer._optimizer_step_pre_hooks.values()
     ):
@@ -58,7 +58,7 @@ def before_update(optimizer: Any) -> None:
 
 
 def after_update(optimizer: Any) -> None:
-    """Runs the hooks after step()."""
+    """Runs the hooks that follow step()."""
     for hook in chain(
         optimizer._optimizer_step_post_hooks.values(), torch_optimizer._global_optimizer_post_hooks.values()
     ):
@@ -66,7 +66,7 @@ def after_update(optimizer: Any) -> None:
 
 
 def start_gather(param: Tensor, name: str, options: ReducerOptions) -> Callable[[], Tensor]:
-    """Begins to gather a sparse gradient, or none, from all ranks; the result of the call it returns is the total."""
+    """Starts to gather a sparse gradient, or none, from all ranks; returns a function that waits for the total."""
     grad = param.grad
     if grad is None:
         no_rows = torch.empty((0, *param.shape[1:]), dtype=param.dtype, device=param.device)
@@ -79,7 +79,7 @@ def start_gather(param: Tensor, name: str, options: ReducerOptions) -> Callable[
 
 
 def refuse_grad_scaler(why: str) -> None:
-    """Inside the step() of a GradScaler."""
+    """Raises UnsupportedError with `why` inside step() of a GradScaler."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         if frame.f_code is _SCALER_STEP:

@@ -10,17 +10,17 @@ from torch import Tensor
 
 from sirtaki import basics
 
-#: An optimizer that is used although another one has its parameters.
+#: Error of an optimizer that is used after another one has taken its parameters.
 SUPERSEDED = (
     "a DistributedOptimizer made later has parameters of this one and combines their gradients; give all parameters to "
     "one optimizer, in groups if need be, and use the optimizer made last"
 )
-#: While gradients travel GradScaler has read and written them before step(), in ways that tensors do not tell.
+#: GradScaler reads and writes gradients before step(), while they are in flight, without a trace on the tensors.
 SCALER_TOO_EARLY = (
     "GradScaler needs the combined gradients before step(): call synchronize() after backward(), and the step() of the "
     'scaler inside skip_synchronize(), or use sync="backward"'
 )
-#: With local updates.
+#: Error of GradScaler with local updates.
 SCALER_SKIPS = (
     "GradScaler skips steps of one rank alone, and with local updates ranks make their steps together; use autocast "
     "with bfloat16, which needs no scaler, or local_updates=None"
@@ -28,7 +28,7 @@ SCALER_SKIPS = (
 
 
 def extra_backward_text(name: str, passes: int) -> str:
-    """A second gradient in one step."""
+    """Returns the text for a second gradient in one step."""
     return (
         f"the gradient of {name} was computed more than backward_passes_per_step ({passes}) times before step(); raise "
         "backward_passes_per_step, or run the extra passes inside no_sync(), to accumulate. After a backward() that "
@@ -37,7 +37,7 @@ def extra_backward_text(name: str, passes: int) -> str:
 
 
 def late_gradients_text(name: str) -> str:
-    """A backward that ends before gradients are combined."""
+    """Returns the text for a backward that ends before gradients are combined."""
     return (
         f"backward() ends without the combined gradients of {name} and the other parameters of its optimizer, because "
         "not every rank's backward reaches them; step() waits for them, from now on. Call the optimizer's "
@@ -46,7 +46,7 @@ def late_gradients_text(name: str) -> str:
 
 
 def unequal_params_text(name: str, count: int, total: int) -> str:
-    """Parameters that are not the same on all ranks in the first step."""
+    """Returns the text for parameters that differ between ranks in the first step."""
     return (
         f"{name} is not the same on all ranks in the first step ({count} of {total} parameters differ), so the ranks "
         "train different models; call broadcast_parameters(model.state_dict(), root_rank=0) before it, after each load "
@@ -55,7 +55,7 @@ def unequal_params_text(name: str, count: int, total: int) -> str:
 
 
 def early_join_text(rank: int) -> str:
-    """A join() before the step() of a backward."""
+    """Returns the text for a join() between backward and step()."""
     return (
         f"join() came in the middle of a step on rank {rank}: gradients were computed and not used. Call the "
         "optimizer's step() first"
@@ -63,7 +63,7 @@ def early_join_text(rank: int) -> str:
 
 
 def stale_param_text(name: str) -> str:
-    """A gradient of a parameter whose last update is still to be made."""
+    """Returns the text for a gradient of a parameter whose last update is pending."""
     return (
         f'{name} was used in the forward pass before its update: with sync="forward" a parameter is updated when its '
         "module, or one above that, is called, or it is read as an attribute of its module. Call wait() before code "
@@ -72,7 +72,7 @@ def stale_param_text(name: str) -> str:
 
 
 def uncombined_grad_text(groups: Sequence[dict[str, Any]], param: Tensor) -> str:
-    """A gradient that would be applied without being combined."""
+    """Returns the text for a gradient that would be applied without being combined."""
     places = [(g, i) for g, group in enumerate(groups) for i, p in enumerate(group["params"]) if p is param]
     group, place = places[0]
     return (
@@ -86,7 +86,7 @@ Kind = tuple[torch.Size, torch.dtype, torch.device]
 
 
 def changed_param_text(name: str, before: Kind, now: Kind) -> str:
-    """A parameter that is not what the ranks have agreed on."""
+    """Returns the text for a parameter that no longer matches the layout."""
 
     def text(shape: torch.Size, dtype: torch.dtype, device: torch.device) -> str:
         where = "" if before[2] == now[2] else f" on {device}"
@@ -99,7 +99,7 @@ def changed_param_text(name: str, before: Kind, now: Kind) -> str:
 
 
 def edited_grad_text(name: str) -> str:
-    """A gradient changed by the program while the runtime was working on it."""
+    """Returns the text for a gradient that the program changed while the runtime used it."""
     return (
         f"the gradient of {name} was changed between backward() and step(), while the runtime was working on it; call "
         "synchronize() before clipping, GradScaler or other changes, then step() inside skip_synchronize(), or use "

@@ -1,8 +1,8 @@
-"""Compressors of the program's own, with Horovod's protocol: compress(), an allreduce by name, decompress().
+"""Compressors of the program, with the protocol of Horovod: compress(), an allreduce by name, decompress().
 
-A gradient is compressed when it is complete, and travels when all ranks have finished the step, so that one that fails
-makes the step void everywhere. What compress() gives must have the same shape and dtype on all ranks, and a sum of it
-must mean something: the runtime sums or averages it as it is.
+A gradient is compressed when it is complete and sent when all ranks have finished the step, so that a failure makes the
+step void on all ranks. The output of compress() must have the same shape and dtype on all ranks, and its sum must be
+meaningful, because the runtime sums or averages it unchanged.
 """
 
 from __future__ import annotations
@@ -21,16 +21,20 @@ from sirtaki.torch._optimizer.step_errors import edited_grad_text
 
 
 class Packed(NamedTuple):
-    """One gradient, compressed."""
+    """One compressed gradient."""
 
-    grad: Tensor | None  # None: this rank has none, and zeros travel
+    grad: Tensor | None  # None: this rank has none, and zeros are sent
     version: int
     payload: Tensor
     context: Any  # for decompress()
 
 
 def pack(param: Tensor, name: str, compressor: Any) -> Packed:
-    """Compresses a parameter's gradient. Errors name the parameter."""
+    """Compresses the gradient of a parameter.
+
+    Raises:
+        InvalidArgumentError: compress() returned something else than a pair, or a tensor that cannot be sent.
+    """
     grad = param.grad
     given = torch.zeros_like(param) if grad is None else grad
     made = compressor.compress(given.detach())
@@ -51,7 +55,7 @@ def pack(param: Tensor, name: str, compressor: Any) -> Packed:
 def exchange(
     packed: dict[int, Packed], names: list[str], params: list[Tensor], options: ReducerOptions
 ) -> Callable[[], None]:
-    """Starts to combine what is packed, by index of the parameters; the result waits and writes the gradients."""
+    """Starts the allreduce of compressed gradients; returns a function that waits and writes the gradients."""
     order = sorted(packed)
     scales = (options.prescale, options.postscale)
     used = torch.tensor([packed[i].grad is not None for i in order], dtype=torch.uint8, device="cpu")
