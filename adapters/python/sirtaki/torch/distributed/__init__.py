@@ -2,8 +2,8 @@
 
 torch.distributed.init_process_group("sirtaki")
 
-The backend converts arguments; what runs are the operations of sirtaki.torch. docs/pytorch_distributed.md has a table
-of what is there.
+The backend converts arguments and runs the operations of sirtaki.torch. docs/pytorch_distributed.md lists the supported
+collectives.
 """
 
 import sys
@@ -24,6 +24,7 @@ def __getattr__(name: str) -> object:
             DeprecationWarning,
             stacklevel=2,
         )
-        # sirtaki.torch has imported it. An import here would close a cycle: sirtaki_backend imports this package.
+        # sirtaki.torch has imported that module. An import here would close a cycle: sirtaki_backend imports this
+        # package.
         return sys.modules["sirtaki_backend"].register
     raise AttributeError(f"module '{__name__}' has no attribute '{name}'")

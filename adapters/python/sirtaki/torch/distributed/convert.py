@@ -1,4 +1,4 @@
-"""Between what torch.distributed gives a group and what the operations take: operators, flat tensors, times."""
+"""Converts arguments of torch.distributed for the operations: reductions, flat tensors, timeouts."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _OPS = (
 
 
 def reduce_op(opts: Any, what: str) -> ReduceOp:
-    """The operator in torch's options, or the one given in their place. Raises UnsupportedError for others."""
+    """Returns the reduction in the options of torch, or the one given instead. Raises UnsupportedError for others."""
     wanted = TorchOp.SUM if opts is None else getattr(opts, "reduceOp", opts)
     for theirs, ours in _OPS:
         if wanted == theirs:
@@ -41,12 +41,12 @@ def reduce_op(opts: Any, what: str) -> ReduceOp:
 
 
 def seconds(timeout: timedelta) -> float:
-    """A timeout in seconds that a lock can wait for; some programs give the largest there is."""
+    """Returns a timeout in seconds that a lock accepts; some programs pass the largest timedelta."""
     return min(timeout.total_seconds(), threading.TIMEOUT_MAX / 2)
 
 
 def no_compile(cls: _Class) -> _Class:
-    """Keeps torch.compile out of the public methods of a class, which it would take apart; they run between graphs."""
+    """Keeps torch.compile from tracing the public methods of a class; they run between graphs."""
     for name, method in list(vars(cls).items()):
         # Aliases for C++ have names that begin with an underscore.
         if isinstance(method, FunctionType) and not method.__name__.startswith("_"):
@@ -55,7 +55,7 @@ def no_compile(cls: _Class) -> _Class:
 
 
 def single(tensors: Tensor | Sequence[Tensor], what: str) -> Tensor:
-    """The tensor in torch's list of those of each of a process's devices."""
+    """Returns the only tensor of a list; torch passes one tensor for each device of a process."""
     if isinstance(tensors, Tensor):
         return tensors
     require(len(tensors) == 1, f"{what} takes one tensor a rank, not {len(tensors)}")
@@ -63,7 +63,7 @@ def single(tensors: Tensor | Sequence[Tensor], what: str) -> Tensor:
 
 
 def require_host_memory(what: str, tensors: Iterable[Any]) -> None:
-    """Raises UnsupportedError where one is in memory of a GPU."""
+    """Requires tensors in host memory. Raises UnsupportedError for tensors on a GPU."""
     for tensor in tensors:
         if isinstance(tensor, Tensor) and tensor.device.type != "cpu":
             raise errors.UnsupportedError(
@@ -73,34 +73,34 @@ def require_host_memory(what: str, tensors: Iterable[Any]) -> None:
 
 
 def flat(tensor: Tensor) -> Tensor:
-    """Elements in row-major order: the tensor's own memory where it can be, else a copy. Outside autograd."""
+    """Returns the elements in row-major order, outside autograd: a view if possible, else a copy."""
     check_kind(tensor)
     return tensor.detach().reshape(-1)
 
 
 def names(name: str, tensors: Sequence[Tensor]) -> list[str]:
-    """A name for each tensor of a call; with one it has the name alone, and so meets other kinds of calls."""
+    """Returns a name for each tensor of a call. A single tensor gets the name alone, as in other kinds of calls."""
     return [name] if len(tensors) == 1 else [f"{name}.{i}" for i in range(len(tensors))]
 
 
 def concatenated(tensors: Sequence[Tensor]) -> Tensor:
-    """flat() of all, one after another."""
+    """Returns flat() of all tensors in one tensor."""
     parts = [flat(tensor) for tensor in tensors]
     memory = torch.empty(sum(part.numel() for part in parts), dtype=parts[0].dtype, device=parts[0].device)
-    # torch.cat() does not take every type.
+    # torch.cat() does not support every dtype.
     for target, part in zip(memory.split([part.numel() for part in parts]), parts, strict=True):
         target.copy_(part)
     return memory
 
 
 def copy(target: Tensor, source: Tensor) -> Tensor:
-    """Writes as many elements into `target`, of any strides, outside autograd, and returns it."""
+    """Copies as many elements into `target`, of any strides, outside autograd, and returns it."""
     target.detach().copy_(source.view(target.shape))
     return target
 
 
 def split_into(targets: Sequence[Tensor], concatenated: Tensor) -> list[Tensor]:
-    """Fills `targets` one after another from a flat tensor of as many elements."""
+    """Fills `targets` one after another from a flat tensor with as many elements."""
     if not targets:
         return []
     parts = concatenated.split([target.numel() for target in targets])

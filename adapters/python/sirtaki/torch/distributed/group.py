@@ -1,7 +1,7 @@
 """ProcessGroup of all or some ranks for torch.distributed.
 
-Collectives are paired by the order of calls on the group, as torch requires: a call's place in that order, within a
-window, is its name. Names come again, so that the ranks need not agree on them in every step.
+Collectives are paired by the order of calls on the group, as torch requires: the number of a call in that order, modulo
+a window, is its name. Names repeat, so that the ranks need not agree on new ones in every step.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from sirtaki.torch._sparse_allreduce import sparse_parts
 from sirtaki.torch.distributed import convert
 from sirtaki.torch.distributed.work import Call, SirtakiWork, WriteOutputs
 
-#: Calls of a group that can be in flight; the one after that waits for the first.
+#: Calls of a group that can be in flight; the next one waits for the oldest.
 WINDOW = 32
 
 _UNSCALED = (1.0, 1.0)
 
 
 class _CallOrder:
-    """Calls that are paired by their order: all collectives of a group, or messages of one tag from rank to rank."""
+    """Calls that are paired by their order: collectives of a group, or messages of one tag between two ranks."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -49,10 +49,10 @@ class _CallSlot(NamedTuple):
 
 @convert.no_compile
 class SirtakiGroup(ProcessGroup):
-    """The ranks of `ops`, in their order. The calls are torch's; outputs are written, Work says when.
+    """Process group of the ranks of `ops`, in their order, with the methods of torch.
 
-    Raises InvalidArgumentError (a ValueError) for what is wrong on this rank alone, UnsupportedError (a
-    NotImplementedError) for what does not exist here; what concerns several ranks is told by the work.
+    Raises InvalidArgumentError (a ValueError) for a mistake found on this rank alone, UnsupportedError (a
+    NotImplementedError) for missing features. Failures that concern several ranks are raised by the work.
     """
 
     def __init__(self, ops: Ops, name: str, timeout: timedelta) -> None:
@@ -63,39 +63,39 @@ class SirtakiGroup(ProcessGroup):
         self._name = name
         self._description = ""
         self._timeout = convert.seconds(timeout)
-        self._collectives: _CallOrder | None = None  # torch may name the group later
+        self._collectives: _CallOrder | None = None  # created late, because torch may rename the group
         self._messages: dict[tuple[int, int, int], _CallOrder] = {}  # by sender, receiver, tag
         self._on_shutdown: Any = None
 
     # ---- what torch asks about a group; most are names of its C++ ----
 
     def getBackendName(self) -> str:  # noqa: N802
-        """sirtaki."""
+        """Returns "sirtaki"."""
         return "sirtaki"
 
     @property
     def _device_types(self) -> list[torch.device]:
-        """Devices of the tensors that it takes, for libraries of torch's that ask."""
+        """Devices of supported tensors; libraries of torch ask for them."""
         return [torch.device("cpu")]
 
     def getGroupName(self) -> str:  # noqa: N802
-        """The name that torch gave it."""
+        """Returns the name that torch gave the group."""
         return self._name
 
     def setGroupName(self, name: str) -> None:  # noqa: N802
-        """Called by torch once."""
+        """Sets the name; called by torch once."""
         self._name = name
 
     def getGroupDesc(self) -> str:  # noqa: N802
-        """What torch says of it."""
+        """Returns the description that torch gave the group."""
         return self._description
 
     def setGroupDesc(self, description: str) -> None:  # noqa: N802
-        """Called by torch once."""
+        """Sets the description; called by torch once."""
         self._description = description
 
     def set_timeout(self, timeout: timedelta) -> None:
-        """How long waits of later calls may take."""
+        """Sets the timeout of later calls."""
         self._timeout = convert.seconds(timeout)
 
     def call_at_shutdown(self, callback: Any) -> None:
@@ -103,19 +103,19 @@ class SirtakiGroup(ProcessGroup):
         self._on_shutdown = callback
 
     def shutdown(self) -> None:
-        """Called by destroy_process_group()."""
+        """Ends the group; called by destroy_process_group()."""
         callback, self._on_shutdown = self._on_shutdown, None
         if callback is not None:
             callback()
 
     def abort(self) -> None:
-        """shutdown()."""
+        """Ends the group as shutdown() does."""
         self.shutdown()
 
     # ---- all ranks get the same ----
 
     def allreduce(self, tensors: Tensor | Sequence[Tensor], opts: Any = None) -> SirtakiWork:
-        """Combines a tensor of every rank, in place; sparse COO tensors too."""
+        """Reduces a tensor of every rank in place; dense tensors and sparse COO tensors."""
         what = "all_reduce"
         tensor, op = convert.single(tensors, what), convert.reduce_op(opts, what)
         place = self._begin(what, opts)
@@ -125,7 +125,7 @@ class SirtakiGroup(ProcessGroup):
         return self._start(place, [self._ops.allreduce(tensor, place.name, op, _UNSCALED, in_place=True)], list)
 
     def allreduce_coalesced(self, tensors: Sequence[Tensor], opts: Any = None) -> SirtakiWork:
-        """allreduce() of several tensors that become ready together."""
+        """Reduces several tensors in place that become ready together."""
         op = convert.reduce_op(opts, "all_reduce_coalesced")
         place = self._begin("all_reduce_coalesced", opts)
         pairs = zip(tensors, convert.names(place.name, tensors), strict=True)
@@ -140,7 +140,7 @@ class SirtakiGroup(ProcessGroup):
         return self._start(place, [self._ops.broadcast(tensor, root, place.name, in_place=True)], list)
 
     def allgather(self, outputs: Sequence[Any], inputs: Tensor | Sequence[Tensor], opts: Any = None) -> SirtakiWork:
-        """outputs[0][r] becomes the tensor of rank r; sizes may differ between ranks, as outputs say on all of them."""
+        """Gathers the tensor of rank r into outputs[0][r]; sizes may differ, if outputs of all ranks say so."""
         what = "all_gather"
         source, targets = convert.single(inputs, what), outputs if isinstance(outputs[0], Tensor) else outputs[0]
         self._check_outputs(what, targets, source)
@@ -148,13 +148,13 @@ class SirtakiGroup(ProcessGroup):
         return self._start(place, [self._ops.allgather(convert.flat(source), place.name)], self._gathered(targets))
 
     def all_gather_single(self, output: Tensor, source: Tensor, opts: Any = None) -> SirtakiWork:
-        """`output` becomes the tensors of all ranks one after another."""
+        """Gathers the tensors of all ranks into `output`, one after another."""
         return self.all_gather_single_coalesced([output], [source], opts)
 
     def all_gather_single_coalesced(
         self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: Any = None
     ) -> SirtakiWork:
-        """all_gather_single() of several tensors that become ready together."""
+        """Runs all_gather_single() for several tensors that become ready together."""
         what = "all_gather_into_tensor"
         for output, source in zip(outputs, inputs, strict=True):
             self._check_sizes(what, output.numel() == source.numel() * self._size, output, source, "P times")
@@ -166,7 +166,7 @@ class SirtakiGroup(ProcessGroup):
     def allgather_coalesced(
         self, outputs: Sequence[Sequence[Tensor]], inputs: Sequence[Tensor], opts: Any = None
     ) -> SirtakiWork:
-        """outputs[r][i] becomes inputs[i] of rank r."""
+        """Gathers inputs[i] of rank r into outputs[r][i]."""
         what = "all_gather_coalesced"
         by_tensor = [list(targets) for targets in zip(*outputs, strict=True)]
         for targets, source in zip(by_tensor, inputs, strict=True):
@@ -182,7 +182,7 @@ class SirtakiGroup(ProcessGroup):
         )
 
     def barrier(self, opts: Any = None) -> SirtakiWork:
-        """Over when all ranks have called it."""
+        """Starts a barrier, which is done when all ranks have called it."""
         place = self._begin("barrier", opts)
         return self._start(place, [self._ops.barrier(place.name)], lambda _: [])
 
@@ -191,7 +191,7 @@ class SirtakiGroup(ProcessGroup):
     def reduce_scatter(
         self, outputs: Tensor | Sequence[Tensor], inputs: Sequence[Any], opts: Any = None
     ) -> SirtakiWork:
-        """Combines inputs[0][r] of all ranks for rank r; all of the same size."""
+        """Reduces inputs[0][r] of all ranks onto rank r; all have the same size."""
         what = "reduce_scatter"
         output, parts = convert.single(outputs, what), inputs if isinstance(inputs[0], Tensor) else inputs[0]
         self._check_outputs(what, parts, output)
@@ -200,20 +200,20 @@ class SirtakiGroup(ProcessGroup):
         return self._reduce_scatter(what, [output], [convert.concatenated(parts)], opts)
 
     def reduce_scatter_single(self, output: Tensor, source: Tensor, opts: Any = None) -> SirtakiWork:
-        """Combines `source` of all ranks; `output` becomes this rank's part of it."""
+        """Reduces `source` of all ranks and writes the part of this rank to `output`."""
         return self.reduce_scatter_single_coalesced([output], [source], opts)
 
     def reduce_scatter_single_coalesced(
         self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: Any = None
     ) -> SirtakiWork:
-        """reduce_scatter_single() of several tensors that become ready together."""
+        """Runs reduce_scatter_single() for several tensors that become ready together."""
         what = "reduce_scatter_tensor"
         for output, source in zip(outputs, inputs, strict=True):
             self._check_sizes(what, source.numel() == output.numel() * self._size, source, output, "P times")
         return self._reduce_scatter(what, outputs, [convert.flat(source) for source in inputs], opts)
 
     def alltoall(self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: Any = None) -> SirtakiWork:
-        """outputs[r] becomes the tensor that rank r has for this rank; sizes may differ."""
+        """Writes the tensor that rank r has for this rank to outputs[r]; sizes may differ."""
         what = "all_to_all"
         require(len(inputs) == self._size == len(outputs), f"{what}: it needs one input and one output for each rank")
         sends, receives = [t.numel() for t in inputs], [t.numel() for t in outputs]
@@ -227,7 +227,7 @@ class SirtakiGroup(ProcessGroup):
         input_splits: Sequence[int],
         opts: Any = None,
     ) -> SirtakiWork:
-        """Sends input_splits[r] rows of `source` to rank r; no splits: equal parts. `output` becomes what comes."""
+        """Sends input_splits[r] rows of `source` to rank r and receives into `output`; no splits: equal parts."""
         what = "all_to_all_single"
         sends = self._element_counts(what, source, input_splits, "input")
         receives = self._element_counts(what, output, output_splits, "output")
@@ -236,7 +236,7 @@ class SirtakiGroup(ProcessGroup):
     # ---- one rank gives or gets ----
 
     def gather(self, outputs: Sequence[Any], inputs: Tensor | Sequence[Tensor], opts: Any = None) -> SirtakiWork:
-        """On opts.rootRank outputs[0][r] becomes the tensor of rank r; the others send only."""
+        """Gathers the tensor of rank r into outputs[0][r] on opts.rootRank; the other ranks only send."""
         what = "gather"
         source, root = convert.single(inputs, what), opts.rootRank
         targets: Sequence[Tensor] = outputs[0] if outputs and self._rank == root else []
@@ -247,7 +247,7 @@ class SirtakiGroup(ProcessGroup):
         return self._alltoall(what, convert.flat(source), (sends, receives), targets, opts)
 
     def scatter(self, outputs: Tensor | Sequence[Tensor], inputs: Sequence[Any], opts: Any = None) -> SirtakiWork:
-        """`outputs` becomes the tensor that opts.rootRank has for this rank in inputs[0]."""
+        """Writes the tensor that opts.rootRank has for this rank in inputs[0] to `outputs`."""
         what = "scatter"
         output, root = convert.single(outputs, what), opts.rootRank
         parts: Sequence[Tensor] = inputs[0] if self._rank == root else []
@@ -259,7 +259,7 @@ class SirtakiGroup(ProcessGroup):
         return self._alltoall(what, source, (sends, receives), [output], opts)
 
     def reduce(self, tensors: Tensor | Sequence[Tensor], opts: Any = None) -> SirtakiWork:
-        """Combines a tensor of every rank, in place on opts.rootRank; costs as much as allreduce()."""
+        """Reduces a tensor of every rank, in place on opts.rootRank; costs as much as allreduce()."""
         tensor, op = convert.single(tensors, "reduce"), convert.reduce_op(opts, "reduce")
         place = self._begin("reduce", opts)
         here = self._rank == opts.rootRank
@@ -268,13 +268,13 @@ class SirtakiGroup(ProcessGroup):
     # ---- from one rank to another ----
 
     def send(self, tensors: Tensor | Sequence[Tensor], rank: int, tag: int = 0) -> SirtakiWork:
-        """Sends a tensor to a rank; may take until that rank receives it."""
+        """Sends a tensor to a rank; the work may take until that rank receives it."""
         what = f"send to rank {rank}"
         source = convert.flat(convert.single(tensors, what))
         return self._message(what, (self._rank, rank, tag), source, lambda _: [])
 
     def recv(self, tensors: Tensor | Sequence[Tensor], rank: int, tag: int = 0) -> SirtakiWork:
-        """Overwrites a tensor with one of as many elements that a rank sends with this tag."""
+        """Receives a tensor with as many elements that a rank sends with this tag."""
         what = f"recv from rank {rank}"
         target = convert.single(tensors, what)
         memory = convert.flat(target)
@@ -286,14 +286,14 @@ class SirtakiGroup(ProcessGroup):
         return self._message(what, (rank, self._rank, tag), memory, deliver)
 
     def recv_anysource(self, tensors: Any, tag: int) -> SirtakiWork:
-        """Refused."""
+        """Refused: a message needs its sender."""
         del tensors, tag
         raise errors.UnsupportedError(
             f"recv on rank {self._rank}: a message needs its sender here; give src. A group of Gloo's beside this one "
             'has others: torch.distributed.new_group(backend="gloo")'
         )
 
-    # Names of older versions of torch.
+    # Names in older versions of torch.
     _allgather_base = all_gather_single
     allgather_into_tensor_coalesced = all_gather_single_coalesced
     _reduce_scatter_base = reduce_scatter_single
@@ -303,7 +303,7 @@ class SirtakiGroup(ProcessGroup):
     # ---- what they have in common ----
 
     def _begin(self, what: str, opts: Any, order: _CallOrder | None = None) -> _CallSlot:
-        """The next place in the order of calls. Only _start() takes it: what is wrong on this rank alone takes none."""
+        """Returns the next slot in the order of calls. Only _start() takes it, so a refused call takes none."""
         if order is None:
             order = self._collectives = self._collectives or _CallOrder(f"torch.{self._name}")
         number = order.calls
@@ -316,7 +316,7 @@ class SirtakiGroup(ProcessGroup):
                 'compression="powersgd"'
             )
         given = getattr(opts, "timeout", None)
-        # torch's way to say "not given" is a negative time.
+        # A negative timeout of torch means "not given".
         timeout = convert.seconds(given) if isinstance(given, timedelta) and given > timedelta(0) else self._timeout
         before = order.window[number % WINDOW]
         call = None if before is None else before()
@@ -326,7 +326,7 @@ class SirtakiGroup(ProcessGroup):
             except Exception:
                 if not call.finished:
                     raise
-                # Its own work tells why it failed.
+                # Its own work raises the error.
         return _CallSlot(order, f"{order.name}.{number % WINDOW}", label, timeout)
 
     def _start(
@@ -344,7 +344,7 @@ class SirtakiGroup(ProcessGroup):
         return SirtakiWork(call)
 
     def _message(self, what: str, endpoints: tuple[int, int, int], flat: Tensor, deliver: WriteOutputs) -> SirtakiWork:
-        """A broadcast among two: the sender's elements are in `flat`, or come there."""
+        """Sends elements by a broadcast between two ranks, from `flat` on the sender into `flat` on the receiver."""
         sender, receiver, tag = endpoints
         peer = receiver if sender == self._rank else sender
         require(peer != self._rank, f"{what} on rank {self._rank}: a message goes to another rank")

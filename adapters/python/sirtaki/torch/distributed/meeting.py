@@ -1,4 +1,4 @@
-"""How a process group comes to its session, and how ranks that sirtakirun started come to torch's store."""
+"""Opens the session of process groups, and gives ranks that sirtakirun started a store for torch."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from sirtaki.torch.distributed.group import SirtakiGroup
 from sirtaki.torch.functions import broadcast_object
 
 _GLOO = 'torch.distributed.new_group(ranks, backend="gloo")'
-_LONGEST_STALL = 8760 * 3600  # what control.stall_fail takes, in seconds
+_LONGEST_STALL = 8760 * 3600  # largest value of control.stall_fail, in seconds
 _JOB = ("SIRTAKI_JOB_RANK", "SIRTAKI_JOB_RENDEZVOUS")
 
 
 class _SessionOwner:
-    """Whether the session was opened for process groups, and which of them use it. Ends with the last of them."""
+    """Opens the session for process groups, and shuts it down with the last of them."""
 
     def __init__(self) -> None:
         self.opened = 0
@@ -51,12 +51,12 @@ _session_owner = _SessionOwner()
 
 
 def create_group(options: Any, backend_options: object) -> SirtakiGroup:
-    """Called by torch for every group with this backend.
+    """Makes a process group; called by torch for every group with this backend.
 
     Raises:
         ValueError: torch and the session know different ranks or sizes.
-        UnsupportedError: a group whose ranks are not in ascending order, one of some ranks before there is one of all,
-            or options for the backend.
+        UnsupportedError: the ranks are not in ascending order, the first group has only some ranks, or there are
+            options for the backend.
         HorovodInternalError: the ranks cannot meet.
     """
     ranks, size = list(options.global_ranks_in_group), options.group_size
@@ -88,7 +88,11 @@ def create_group(options: Any, backend_options: object) -> SirtakiGroup:
 
 
 def rendezvous(url: str, timeout: timedelta = default_pg_timeout, **_: Any) -> Iterator[tuple[TCPStore, int, int]]:
-    """init_method sirtaki://: ranks meet as their launcher says, then make a store for torch's own needs."""
+    """Serves init_method sirtaki://: the ranks meet as their launcher says, then make a store for torch.
+
+    Yields:
+        The store, the rank and the number of ranks; once.
+    """
     del url
     if not basics.is_initialized():
         _session_owner.open(None, _stall_options(timeout))
@@ -104,7 +108,7 @@ def rendezvous(url: str, timeout: timedelta = default_pg_timeout, **_: Any) -> I
 
 
 def _stall_options(timeout: timedelta) -> dict[str, object]:
-    """So that the runtime does not end what a group of that timeout still waits for."""
+    """Returns options that keep the runtime from ending an operation before the timeout of the group."""
     rows = {row["name"]: row for row in basics.options()}
     if timeout <= default_pg_timeout or rows["control.stall_fail"]["source"] != "default":
         return {}
@@ -122,13 +126,13 @@ def _open(options: Any) -> None:
 
 
 def _address() -> str:
-    """Where the other ranks reach this host: its side of the way to the coordinator."""
+    """Returns the address at which other ranks reach this host: that of its route to the coordinator."""
     if basics.cross_size() == 1:
         return "127.0.0.1"
     host, _, port = os.environ.get("SIRTAKI_JOB_RENDEZVOUS", "").rpartition(":")
     try:
         family, kind, protocol, _, target = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_DGRAM)[0]
-        # A datagram socket sends nothing on connect(): it only chooses the way.
+        # connect() of a datagram socket sends nothing; it only selects the route.
         with socket.socket(family, kind, protocol) as probe:
             probe.connect(target)
             found: str = probe.getsockname()[0]

@@ -1,4 +1,4 @@
-"""Work of torch.distributed over handles of Sirtaki: waiting, futures, results in the caller's tensors."""
+"""Work of torch.distributed over handles of Sirtaki: waits, futures, results in the tensors of the caller."""
 
 from __future__ import annotations
 
@@ -16,41 +16,41 @@ from sirtaki.ops import GroupHandle
 from sirtaki.pump import pump
 from sirtaki.torch.distributed.convert import no_compile
 
-#: What results of the operations, in their order, become: writes the caller's outputs and returns them.
+#: Writes the results of the operations, in their order, to the outputs of the caller, and returns the outputs.
 WriteOutputs = Callable[[list[Any]], list[Tensor]]
 _Base = getattr(distributed, "Work", None) or distributed._Work
 
 
 class Call:
-    """One call of a collective: its operations, and where results go. Any thread; whoever comes first settles it."""
+    """One call of a collective: its operations and outputs. Any thread may finish it; the first does the work."""
 
     def __init__(self, label: str, handle: GroupHandle, deliver: WriteOutputs, timeout: float) -> None:
         self.label = label
         self.timeout = timeout
         self._handle = handle
         self._deliver: WriteOutputs | None = deliver
-        # The collector may end a work, which settles its call, in the middle of any line here.
+        # Reentrant: the garbage collector may drop a work, which finishes its call, at any line here.
         self._lock = threading.RLock()
         self._result: list[Tensor] = []
         self._error: Exception | None = None
 
     @property
     def finished(self) -> bool:
-        """True when results, or an error, are there."""
+        """True when results or an error are available."""
         return self._deliver is None
 
     def is_done(self) -> bool:
-        """True when finish() would not block."""
+        """Returns True if finish() would not block."""
         return self.finished or self._handle.poll()
 
     def finish(self, timeout: float | None = None) -> list[Tensor]:
-        """Waits, writes results where they belong, and returns them; the same on every call.
+        """Waits, writes the outputs and returns them; the same on every call.
 
         Args:
-            timeout: seconds; None: those of the call.
+            timeout: seconds; None: the timeout of the call.
 
         Raises:
-            DeadlineError: the time is over; the operation goes on.
+            DeadlineError: the timeout has passed; the operation goes on.
             SirtakiError: the operation failed; the text names call, rank and cause.
         """
         seconds = self.timeout if timeout is None else timeout
@@ -70,7 +70,7 @@ class Call:
         self._handle.on_done(callback)
 
     def deadline_error(self, seconds: float | None = None) -> errors.DeadlineError:
-        """The error of a wait that took `seconds`; None: as long as the call may take."""
+        """Returns the error of a wait of `seconds`; None: the timeout of the call."""
         seconds = self.timeout if seconds is None else seconds
         return errors.DeadlineError(
             f"{self.label} is not over after {seconds:g} s: another rank has not made this call yet, or is slow. Every "
@@ -92,40 +92,40 @@ class Call:
 
 @no_compile
 class SirtakiWork(_Base):
-    """A collective that was started. Dropped without a wait, it still writes its results."""
+    """A started collective. It writes its outputs even if it is dropped without a wait."""
 
     def __init__(self, call: Call) -> None:
         super().__init__()
         self._call = call
-        self._watched = False  # by a future, which settles it
+        self._watched = False  # a future will finish it
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Blocks until results are in the tensors of the call; always True.
+        """Blocks until the outputs are written; always returns True.
 
         Args:
-            timeout: None or 0: that of the call, or else of the group.
+            timeout: the limit; None and 0 mean the timeout of the call or, without one, of the group.
 
         Raises:
-            HorovodInternalError: a RuntimeError; see Call.settle().
+            HorovodInternalError: a RuntimeError; see Call.finish().
         """
         seconds = 0.0 if timeout is None else timeout.total_seconds()
         self._call.finish(seconds if seconds > 0 else None)
         return True
 
     def synchronize(self) -> None:
-        """wait()."""
+        """Waits as wait() does."""
         self.wait()
 
     def is_completed(self) -> bool:
-        """True when wait() would not block."""
+        """Returns True if wait() would not block."""
         return self._call.is_done()
 
     def is_success(self) -> bool:
-        """True when it is over and went well."""
+        """Returns True if the collective is done without an error."""
         return self.is_completed() and self.exception() is None
 
     def exception(self) -> Exception | None:
-        """Why it failed; None while it runs and when it went well."""
+        """Returns the error; None while the collective runs and after success."""
         if not self._call.is_done():
             return None
         try:
@@ -135,14 +135,14 @@ class SirtakiWork(_Base):
         return None
 
     def result(self) -> list[Tensor]:
-        """The outputs; waits for them."""
+        """Returns the outputs; waits for them."""
         return self._call.finish()
 
     def get_future(self) -> Future[list[Tensor]]:
-        """A future of the outputs. An error, or the timeout of the call, ends it as RuntimeError with the same text."""
+        """Returns a future of the outputs. An error or the timeout ends it as RuntimeError with the same text."""
         call = self._call
         outcome: Future[list[Tensor]] = Future()
-        ended = threading.Lock()  # by whoever gets it first
+        ended = threading.Lock()  # held by the first of timeout and result
 
         def expire() -> None:
             if ended.acquire(blocking=False):
@@ -159,7 +159,7 @@ class SirtakiWork(_Base):
             else:
                 outcome.set_result(result)
 
-        # torch's C++ takes what set_exception() leaves for a result; what a callback raises is an error there, too.
+        # The C++ of torch takes an exception set here for a result; one raised by a callback is an error there, too.
         checked = outcome.then(lambda done: done.value())
         # DistributedDataParallel waits for futures without a limit.
         forget = pump.remind(call.timeout, expire)
@@ -176,7 +176,7 @@ class SirtakiWork(_Base):
             try:
                 call.finish()
             except Exception:
-                return  # nobody asks
+                return  # nobody reads the error
 
         try:
             call.on_done(finish)
