@@ -1,5 +1,7 @@
-"""Sirtaki: data-parallel training over slow networks. `sirtaki.torch`, `sirtaki.tensorflow` and
-`sirtaki.keras` are the adapters."""
+"""Sirtaki: data-parallel training over slow networks.
+
+The adapters are `sirtaki.torch`, `sirtaki.tensorflow` and `sirtaki.keras`.
+"""
 
 from sirtaki import _core
 from sirtaki import _unused_options as _unused_options

@@ -1,8 +1,8 @@
-"""How each data type travels: the memory that the runtime is told of.
+"""Wire types: the memory by which elements of each dtype are sent.
 
-The runtime sums eleven types. A type of another kind is moved as memory of one of them, with dimensions behind the
-tensor's own; they differ from type to type, so that ranks with different types find out. Complex numbers are sums of
-pairs of reals, and the runtime may add those, too.
+The runtime sums eleven dtypes. Elements of another dtype are sent as memory of one of these, with extra dimensions
+after those of the tensor; the extra dimensions differ between dtypes, so that ranks with different dtypes get an error.
+Complex numbers are summed as pairs of real numbers.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from sirtaki import errors
 
 
 class WireType(NamedTuple):
-    """One data type as the runtime sees it."""
+    """Memory by which elements of one dtype are sent."""
 
     #: sirtaki_dtype of the memory.
     code: int
-    #: Bytes of one element of that memory.
+    #: Bytes of one element of the memory.
     size: int
-    #: Dimensions behind the tensor's own.
+    #: Dimensions after those of the tensor.
     extra: tuple[int, ...] = ()
-    #: Names of members of ReduceOp that mean something for it; None: the runtime decides.
+    #: Names of the supported members of ReduceOp; None leaves the check to the runtime.
     reduce_ops: Collection[str] | None = None
 
 
 _LINEAR = ("SUM", "AVERAGE")
 
-#: By name, as torch and numpy have it.
+#: Wire types by the name that torch and numpy give a dtype.
 WIRE_TYPES: dict[str, WireType] = {
     "uint8": WireType(0, 1),
     "int8": WireType(1, 1),
@@ -56,14 +56,14 @@ WIRE_TYPES: dict[str, WireType] = {
 
 
 def wire_type(name: str, reduce_op: str | None = None) -> WireType:
-    """Returns how elements of a type travel.
+    """Returns the wire type of a dtype.
 
     Args:
-        name: the type, as torch and numpy name it.
-        reduce_op: the member of ReduceOp that combines them; None where they are moved only.
+        name: the dtype, as torch and numpy name it.
+        reduce_op: the member of ReduceOp to be applied; None for operations that only move data.
 
     Raises:
-        InvalidArgumentError: the type cannot travel, or not be combined so; the text says what to do.
+        InvalidArgumentError: the dtype cannot be sent, or not be reduced by `reduce_op`; the text says what to do.
     """
     found = WIRE_TYPES.get(name)
     if found is None:
@@ -85,7 +85,7 @@ def wire_type(name: str, reduce_op: str | None = None) -> WireType:
 
 
 def summed_code(name: str) -> int:
-    """Returns the sirtaki_dtype of a type whose elements the runtime itself can sum. Raises as wire_type() does."""
+    """Returns the sirtaki_dtype of a dtype that is summed without extra dimensions. Raises as wire_type() does."""
     how = wire_type(name, "SUM")
     if how.extra:
         raise errors.InvalidArgumentError(f"{name} cannot be sent as a gradient here; convert to pairs of real numbers")

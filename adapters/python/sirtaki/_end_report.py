@@ -1,8 +1,8 @@
-"""The report at the end of a session, of what its optimizers came to: rank 0, standard error, once.
+"""The report of the optimizers at the end of a session: on rank 0, to standard error, once.
 
-An optimizer gets a Training when it is made and tells it of its steps. Used from the threads that make, step and close
-optimizers; the report is written by the thread that ends the session. Does not: tell anything where report.end is off,
-where a Progress has told it all, after an error that ends the program, or where no step was made.
+An optimizer gets a Training when it is made and notifies it of steps. Used from the threads that make, step and close
+optimizers; the thread that ends the session writes the report. There is no report if report.end is off, if a Progress
+has shown one, after an error that ends the program, or without any step.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from typing import Any, TextIO
 
 from sirtaki import _report_text, basics
 
-#: Optimizers of one session that are told of, the last ones.
+#: Number of optimizers in a report, the last ones of the session.
 _MAX_TRAININGS = 8
 _HEADER = "sirtaki: report (SIRTAKI_REPORT_END=false leaves it out)\n"
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What the report has of one optimizer."""
+    """Facts about one optimizer for the report."""
 
     name: str
     steps: int
@@ -35,7 +35,7 @@ class Facts:
 
 
 class Training:
-    """The steps of one optimizer in the session there is; it lives as long as one of them."""
+    """Steps of one optimizer in the current session. It lives as long as the optimizer or the session."""
 
     def __init__(self, optimizer: Any, session: _Session) -> None:
         self._optimizer = weakref.ref(optimizer)
@@ -47,7 +47,7 @@ class Training:
         self._last_facts: Facts | None = None
 
     def stepped(self) -> None:
-        """A step is over."""
+        """Records a step."""
         self._last = time.monotonic()
         if self._generation != basics.generation():
             if self._generation != 0:
@@ -57,13 +57,13 @@ class Training:
         self._steps += 1
 
     def close(self, optimizer: Any) -> None:
-        """`optimizer` goes: what the report needs of it is kept. Never raises."""
+        """Keeps the facts for the report, because `optimizer` is about to go. Never raises."""
         with suppress(Exception):
             if self._session.will_report(self):
                 self._last_facts = self._facts_of(optimizer)
 
     def collect(self) -> Facts | None:
-        """What there is to tell; the next session begins anew. None: the optimizer is gone and left nothing."""
+        """Returns the facts and begins anew for the next session; None if the optimizer is gone and left no facts."""
         optimizer = self._optimizer()
         if optimizer is None:
             return self._last_facts
@@ -79,27 +79,27 @@ class Training:
 
 
 class _Session:
-    """The trainings of one session, and whether they have been told of."""
+    """Trainings of one session."""
 
     def __init__(self) -> None:
         self._trainings: deque[Training] = deque(maxlen=_MAX_TRAININGS)
         self._reported = False
 
     def add(self, training: Training) -> None:
-        """Its first step in this session has been made."""
+        """Adds a training at its first step in this session."""
         if basics.rank() == 0 and _report_text.end_is_wanted():
             self._trainings.append(training)
 
     def will_report(self, training: Training) -> bool:
-        """There will be a report of it."""
+        """Returns True if the report will contain this training."""
         return basics.is_initialized() and not self._reported and training in self._trainings
 
     def mark_reported(self) -> None:
-        """The program has shown a report of its own."""
+        """Suppresses the report, because the program has shown one."""
         self._reported = True
 
     def end(self, stream: TextIO | None = None) -> None:
-        """Writes the report where there is something to tell. Before the session ends; never raises."""
+        """Writes the report, if there are facts. Called before the session ends; never raises."""
         trainings, reported = list(self._trainings), self._reported
         self._trainings.clear()
         self._reported = False
@@ -120,7 +120,7 @@ class _Session:
 
 
 def failing() -> bool:
-    """An error ends the program, or is being handled: its text should be the last that is seen."""
+    """Returns True if an error ends the program or is being handled: its text should be the last output."""
     kind = sys.exc_info()[0]
     if kind is None and not hasattr(sys, "ps1"):
         kind = getattr(sys, "last_type", None)
@@ -128,7 +128,7 @@ def failing() -> bool:
 
 
 def _text(trainings: list[Facts], stats: dict[str, Any]) -> str:
-    """The whole report; "" where nothing was trained. Without optimizers that count steps, what streams know."""
+    """Returns the whole report; "" without training. Without counted steps it shows the statistics of the streams."""
     streams: dict[str, list[dict[str, Any]]] = stats.get("tensors", {})
     if not trainings and not any(streams.values()):
         return ""
@@ -146,10 +146,10 @@ def _text(trainings: list[Facts], stats: dict[str, Any]) -> str:
     return _HEADER + _report_text.aligned(rows, [*lines, *_report_text.decision_lines(stats)])
 
 
-#: Of this process; the package has it told of the end.
+#: Trainings of this process; the package ends it with the session.
 session = _Session()
 
 
 def follow(optimizer: Any) -> Training:
-    """Of an optimizer with exposed_seconds, local_stats() and compression_report(), which has to tell its steps."""
+    """Returns a Training for an optimizer with exposed_seconds, local_stats() and compression_report()."""
     return Training(optimizer, session)

@@ -1,4 +1,4 @@
-"""LocalSteps: what an optimizer does beside its steps where ranks train by themselves; the same for every framework."""
+"""LocalSgdBase: local updates (local SGD) of an optimizer; the part shared by all frameworks."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from sirtaki._end_report import failing
 from sirtaki.local_updates import LocalUpdates
 from sirtaki.ops import Description
 
-#: How ranks' buffers become one: see sirtaki_local_open().
+#: Merge rules of buffers, see sirtaki_local_open().
 MEAN, VARIANCE, MAXIMUM = 0, 1, 2
 _DEFAULT_STATE_ROUNDS = 3
 
 #: average gradients, reset the optimizer, equalize optimizers, donor, decisions, steps, delay, model changed
 Outcome = tuple[bool, bool, bool, int, int, int, int, bool]
-#: name, memory, rule, the place of the buffer with the means
+#: name, memory, merge rule, index of the buffer with the means
 Buffer = tuple[str, Description, int, int]
 
 
-#: Those that have made steps in the session and are not closed.
+#: Objects that have made steps in the session and are not closed.
 _active: weakref.WeakSet[LocalSgdBase] = weakref.WeakSet()
 
 
 def check_join() -> None:
-    """Refuses join() beside local updates. Raises UnsupportedError."""
+    """Refuses join() together with local updates. Raises UnsupportedError."""
     if len(_active) > 0:
         raise errors.UnsupportedError(
             f"join() on rank {basics.rank()} with local updates: ranks merge their models at the same steps, so all "
@@ -41,7 +41,7 @@ def check_join() -> None:
 
 
 def models_broadcast() -> None:
-    """The program makes its models equal itself."""
+    """Records that the program has made the models of all ranks equal."""
     for training in list(_active):
         training.models_equal()
 
@@ -55,10 +55,10 @@ basics.before_end(_warn_undrained)
 
 
 class LocalSgdBase(abc.ABC):
-    """One optimizer's local updates; see LocalUpdates. From one thread at a time.
+    """Local updates of one optimizer; see LocalUpdates. Used from one thread at a time.
 
-    The runtime reads and writes memory that stays where it is. Where a framework moves its own, it has copies, which
-    _pull() and _push() bring up to date.
+    The runtime reads and writes memory at fixed addresses. For a framework that moves its tensors this memory holds
+    copies, which _pull() and _push() update.
     """
 
     def __init__(self, name: str, config: LocalUpdates, codec: str | None, keeps_moments: bool) -> None:
@@ -69,41 +69,41 @@ class LocalSgdBase(abc.ABC):
         self._closed = False
         self._regions = 0
         self._loss: float | None = None
-        #: Seconds in the runtime's calls after steps, with copies of the model around them except those that a
-        #: tf.function makes; and of these, those in which this thread worked.
+        #: Seconds in calls of the runtime after steps, including copies of the model except those inside a tf.function;
+        #: and the part of it in which this thread worked.
         self.exposed_seconds = 0.0
         self._busy_seconds = 0.0
         self._steps = 0
-        self._rounds = 0  # since the optimizer's state was averaged
+        self._rounds = 0  # since the state of the optimizer was averaged
         self._mode: tuple[int, int, bool] | None = None
         rounds = config.optimizer_state
         if rounds is None:
             rounds = _DEFAULT_STATE_ROUNDS if keeps_moments else 0
         self._state_rounds = rounds
-        #: Steps of this rank alone since models were equal, and what memory_mark() was then.
+        #: Steps since the models were equal, and _params_version() at the last of them.
         self._steps_since_drain = 0
         self._version_at_step: Any = None
 
     # ---- what the optimizer calls ----
 
     def report_loss(self, loss: float) -> None:
-        """This rank's of the step that comes to its end."""
+        """Reports the loss of this rank for the current step."""
         self._loss = loss
 
     @property
     def starts(self) -> bool:
-        """The first step is still to come."""
+        """True before the first step."""
         return self._local is None and not self._closed and basics.size() > 1
 
     def drain(self) -> None:
-        """Makes models equal. Collective."""
+        """Makes the models of all ranks equal. Collective."""
         if self._local is not None:
             self._timed(self._local.drain, self._pull, all_changed=True)
             self.models_equal()
 
     @contextmanager
     def synchronous(self) -> Iterator[None]:
-        """Gradients are averaged in every step. Collective at both ends."""
+        """Returns a context in which every step averages gradients. Collective at both ends."""
         if self.starts:
             self._start()
         if self._local is None or self._regions > 0:
@@ -121,13 +121,13 @@ class LocalSgdBase(abc.ABC):
                 self._call(lambda: self._local.synchronous(False))
 
     def stats(self) -> dict[str, Any]:
-        """See local_stats()."""
+        """Returns the statistics of local_stats()."""
         if self._local is None:
             return {}
         return {**json.loads(self._local.stats_json()), "busy_seconds": self._busy_seconds}
 
     def close(self) -> None:
-        """Ends merges in flight; the parameters stay as they are."""
+        """Ends merges in flight; the parameters stay unchanged."""
         self.warn_undrained()
         _active.discard(self)
         self._closed = True
@@ -136,11 +136,11 @@ class LocalSgdBase(abc.ABC):
             self._local = None
 
     def models_equal(self) -> None:
-        """All ranks have the same model now."""
+        """Records that all ranks have the same model."""
         self._steps_since_drain = 0
 
     def warn_undrained(self) -> None:
-        """Warns, once and on rank 0, where the training ends with models that differ between ranks. Never raises."""
+        """Warns on rank 0, once, if training ends with models that may differ between ranks. Never raises."""
         steps, self._steps_since_drain = self._steps_since_drain, 0
         if steps == 0 or self._version_at_step != self._params_version() or failing() or not basics.is_initialized():
             return
@@ -155,50 +155,50 @@ class LocalSgdBase(abc.ABC):
     # ---- what a framework's own adds ----
 
     def _params_version(self) -> Any:
-        """Something that changes when the program itself writes parameters, where a framework can tell."""
+        """Returns a value that changes when the program writes parameters, if the framework can tell."""
         return None
 
     @abc.abstractmethod
     def _parameters(self) -> list[tuple[str, Description]]:
-        """Names and memory, float32; found at the start."""
+        """Returns names and descriptions of the parameters, all float32. Called once, at the start."""
 
     @abc.abstractmethod
     def _buffers(self) -> list[Buffer]:
-        """What becomes equal besides when models do."""
+        """Returns the buffers that are merged with the parameters."""
 
     @abc.abstractmethod
     def _pull(self) -> None:
-        """Before the runtime looks at the memory."""
+        """Updates the memory from the model. Called before the runtime reads the memory."""
 
     @abc.abstractmethod
     def _push(self) -> None:
-        """Parameters or buffers were written."""
+        """Updates the model from the memory. Called after the runtime has written parameters or buffers."""
 
     @abc.abstractmethod
     def _average_gradients(self, wanted: bool) -> None:
-        """Whether gradients of the next step are averaged."""
+        """Switches the averaging of gradients on or off, from the next step on."""
 
     @abc.abstractmethod
     def _receive_state(self, donor: int, mine_is_void: bool) -> None:
-        """The optimizer's state of one rank, for those whose own is void. Collective."""
+        """Sends the state of the donor's optimizer to ranks whose own state is void. Collective."""
 
     @abc.abstractmethod
     def _reset_state(self) -> None:
-        """The optimizer begins anew."""
+        """Resets the state of the optimizer."""
 
     @abc.abstractmethod
     def _average_state(self) -> None:
-        """Makes optimizers equal. Collective."""
+        """Averages the states of the optimizers. Collective."""
 
     def _begin(self, local: Any) -> Outcome | None:
-        """The runtime's first call; None: nothing follows from it."""
+        """Makes the first call of the runtime; None: nothing is to be done."""
         outcome: Outcome = local.start()
         return outcome
 
     # ---- inside ----
 
     def _start(self) -> None:
-        """Before the first step. Collective: all ranks have the same model then."""
+        """Starts local updates before the first step. Collective; all ranks have the same model then."""
         config, function = self._config, self._config.interval
         steps = (lambda text: int(function(json.loads(text)))) if callable(function) else None
         parameters, buffers = self._parameters(), self._buffers()
@@ -217,7 +217,7 @@ class LocalSgdBase(abc.ABC):
             self._follow(outcome)
 
     def _step(self, lr: float, waited_ns: int, pull: Callable[[], None]) -> None:
-        """The parameters have made their step; `pull` brings copies of them up to date."""
+        """Reports a step to the runtime; `pull` updates copies of the model."""
         self._steps += 1
         left = -1 if self._config.steps is None else max(int(self._config.steps) - self._steps, 0)
         loss, self._loss = self._loss, None
@@ -235,7 +235,7 @@ class LocalSgdBase(abc.ABC):
 
     def _call(self, call: Callable[[], Outcome], all_changed: bool = False) -> None:
         outcome = call()
-        # Also where only buffers were written.
+        # Set if only buffers were written, too.
         if all_changed or outcome[-1]:
             self._push()
         self._follow(outcome)
@@ -249,7 +249,7 @@ class LocalSgdBase(abc.ABC):
             self._reset_state()
         before, self._mode = self._mode, (steps, delay, averages)
         if equalize:
-            # With other momenta equal gradients would lead to different models.
+            # With different momenta equal gradients would lead to different models.
             self._average_state()
         elif decisions > 0 and not averages:
             self._rounds += decisions

@@ -1,4 +1,4 @@
-"""Operations on numpy arrays: objects, values of metrics, states that no framework's tensor holds."""
+"""Operations on numpy arrays, for objects, metrics and states outside of tensors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Array = np.ndarray[Any, Any]
 
 
 class _DLPackBuffer:
-    """DLPack's capsule as numpy wants it."""
+    """Wraps a DLPack capsule for np.from_dlpack()."""
 
     def __init__(self, capsule: Any) -> None:
         self._capsule = capsule
@@ -27,56 +27,56 @@ class _DLPackBuffer:
 
 
 class NumpyAdapter:
-    """See sirtaki.ops.TensorAdapter."""
+    """Implements sirtaki.ops.TensorAdapter for numpy arrays."""
 
     def describe(self, tensor: Array, reduce_op: ReduceOp | None = None) -> Description:
-        """Memory of a row-major array."""
+        """Returns the description of a row-major array."""
         how = wire_type(tensor.dtype.name, None if reduce_op is None else reduce_op.name)
         return (tensor.ctypes.data, how.code, 0, 0, (*tensor.shape, *how.extra), None)
 
     def queue(self, tensor: Array) -> None:
-        """Arrays are on the CPU."""
+        """Returns None: arrays are on the CPU."""
         del tensor
 
     def input(self, tensor: Array) -> Array:
-        """The array itself, or a row-major copy in this machine's byte order."""
+        """Returns the array itself, or a row-major copy in the byte order of this machine."""
         return np.asarray(tensor, tensor.dtype.newbyteorder("="), order="C")
 
     def overlaps(self, tensor: Array) -> bool:
-        """True when nothing can be written into it."""
+        """Returns True if the array is read-only."""
         return not tensor.flags.writeable
 
     def same_memory(self, one: Array, other: Array) -> bool:
-        """True when writing to one writes to the other."""
+        """Returns True if a write to one array writes to the other."""
         return one.ctypes.data == other.ctypes.data
 
     def empty_like(self, tensor: Array) -> Array:
-        """Row-major memory of the same shape and dtype."""
+        """Returns uninitialized row-major memory of the same shape and dtype."""
         return np.empty(tensor.shape, tensor.dtype)
 
     def clone(self, tensor: Array) -> Array:
-        """A row-major copy."""
+        """Returns a row-major copy."""
         return np.array(tensor, order="C")
 
     def copy_back(self, target: Array, source: Array) -> None:
-        """Writes `source` into `target`."""
+        """Copies `source` into `target`."""
         target[...] = source
 
     def item_size(self, tensor: Array) -> int:
-        """Bytes of one element of the memory that travels."""
+        """Returns the bytes of one element of the wire type."""
         return wire_type(tensor.dtype.name).size
 
     def from_result(self, memory: Any, like: Array, dims: Sequence[int]) -> Array:
-        """An array over the runtime's memory, which lives as long as the array."""
+        """Returns an array over memory of the runtime, which lives as long as the array."""
         own = tuple(dims[: like.ndim])
         if memory is None:
             return np.empty(own, like.dtype)
         return np.from_dlpack(_DLPackBuffer(memory)).view(like.dtype).reshape(own)
 
     def splits(self, values: Sequence[int]) -> Array:
-        """Counts as an array of int32."""
+        """Returns counts as an array of int32."""
         return np.array(list(values), np.int32)
 
 
-#: The operations on numpy arrays.
+#: Operations on numpy arrays.
 numpy_ops = Ops(NumpyAdapter())

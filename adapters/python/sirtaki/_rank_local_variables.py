@@ -1,4 +1,4 @@
-"""Gradients that stay on their rank: of sources, or variables, that every rank has of its own."""
+"""Variables whose gradients are not combined, because every rank has its own."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from sirtaki.errors import require
 
 
 def _unwrap_keras(source: Any) -> Any:
-    """Returns the value that a variable of Keras holds, and anything else as it is."""
+    """Returns the value inside a variable of Keras, and any other object itself."""
     inner = getattr(source, "_value", None)
     return source if inner is None else inner
 
 
 class RankLocalVariables:
-    """Keeps the sources whose gradients stay on their rank, and scales these.
+    """Set of variables, or other sources, whose gradients stay local; scales these gradients.
 
     Args:
-        scale: divides local gradients by the number of ranks, as Horovod does: what a rank adds to the mean of all
-            losses, of which combined gradients are the average.
+        scale: divides local gradients by the number of ranks, as Horovod does: combined gradients belong to the mean of
+            all losses, to which a rank contributes this part.
     """
 
     def __init__(self, scale: bool = True) -> None:
         self._scale = scale
-        self._variables: dict[int, Any] = {}  # held, so that no other gets the id
+        self._variables: dict[int, Any] = {}  # values keep the variable alive, so that its id stays unique
 
     def __bool__(self) -> bool:
         return bool(self._variables)
@@ -33,7 +33,7 @@ class RankLocalVariables:
         return id(_unwrap_keras(source)) in self._variables
 
     def add(self, source: Any) -> None:
-        """Makes a source local."""
+        """Makes the gradient of a variable local."""
         self._variables[id(_unwrap_keras(source))] = _unwrap_keras(source)
 
     def reduce(
@@ -43,7 +43,7 @@ class RankLocalVariables:
         sources: Sequence[Any],
         ranks: int,
     ) -> list[Any]:
-        """Returns gradients in their order: local ones, and those that `combine(grads, sources)` has combined."""
+        """Returns all gradients in order: local ones scaled, the others from `combine(grads, sources)`."""
         shared = [i for i, source in enumerate(sources) if source not in self]
         factor = ranks if self._scale else 1
         results = [
@@ -65,7 +65,7 @@ def _divided(grad: Any, ranks: int) -> Any:
 
 
 def trainable_weights_of(layers: Any) -> list[Any]:
-    """The trainable weights of a layer, or of several; none of None. Raises ValueError for what is no layer."""
+    """Returns the trainable weights of a layer or of several; [] for None. Raises ValueError for other objects."""
     if layers is None:
         return []
     listed = list(layers) if isinstance(layers, Iterable) and not hasattr(layers, "trainable_weights") else [layers]

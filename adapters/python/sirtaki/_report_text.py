@@ -1,4 +1,4 @@
-"""Rows and lines of the report of a training, from sirtaki.stats() and from what an optimizer reports."""
+"""Rows and lines of a report on training, made from sirtaki.stats() and from reports of optimizers."""
 
 from __future__ import annotations
 
@@ -6,31 +6,31 @@ from typing import Any
 
 from sirtaki import basics
 
-#: Rows of the table of tensors in a report; the others are counted.
+#: Rows of the table of tensors in a report; further tensors are counted.
 _MAX_LAYERS = 20
-#: Changes of how a stream's tensors travel in a report, the last ones.
+#: Changes of plan or compression of a stream in a report, the last ones.
 _MAX_CHANGES = 4
 
 
 def end_is_wanted() -> bool:
-    """The option report.end."""
+    """Returns the option report.end."""
     return basics.option("report.end").lower() == "true"
 
 
 def aligned(rows: list[tuple[str, str]], lines: list[str]) -> str:
-    """A report: names and texts in two columns, then lines as they are."""
+    """Returns a report: names and texts in two columns, then the lines."""
     width = max(len(name) for name, _ in rows)
     return "".join(f"  {name:<{width}}  {text}\n" for name, text in rows) + "".join(f"  {line}\n" for line in lines)
 
 
 def placement_rows(stats: dict[str, Any]) -> list[tuple[str, str]]:
-    """Where ranks are and what carries their data, from sirtaki.stats()."""
+    """Returns rows for the placement of ranks and the data path, from sirtaki.stats()."""
     ranks = placement(stats.get("ranks_by_host", [basics.size()]))
     return [("ranks", ranks), ("data through", str(stats.get("data_path", "?")))]
 
 
 def step_rows(steps: int, seconds: float, waited: float) -> list[tuple[str, str]]:
-    """Steps made in `seconds`, in `waited` seconds of which this rank only waited for gradients."""
+    """Returns rows for `steps` steps in `seconds`, of which `waited` seconds were waits for gradients."""
     each = f", {seconds / steps * 1e3:.3g} ms each" if steps > 0 else ""
     return [
         ("steps", f"{steps} in {seconds:.1f} s{each}"),
@@ -39,7 +39,7 @@ def step_rows(steps: int, seconds: float, waited: float) -> list[tuple[str, str]
 
 
 def byte_rows(stats: dict[str, Any]) -> list[tuple[str, str]]:
-    """What gradients took, from sirtaki.stats(); none where no gradients were sent."""
+    """Returns rows for the bytes of gradients, from sirtaki.stats(); [] if no gradients were sent."""
     raw, wire = stats.get("streams.raw_bytes"), stats.get("streams.wire_bytes")
     if raw is None or wire is None:
         return []
@@ -50,7 +50,7 @@ def byte_rows(stats: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def layer_lines(report: list[dict[str, Any]]) -> list[str]:
-    """How the largest tensors travel and how many more there are; nothing where all travel as they are."""
+    """Returns a table of the largest tensors and the number of the others; [] if all are sent uncompressed."""
     if all(row["codec"] == "none" for row in report):
         return []
     largest = sorted(range(len(report)), key=lambda i: report[i]["held_bytes"], reverse=True)[:_MAX_LAYERS]
@@ -61,21 +61,21 @@ def layer_lines(report: list[dict[str, Any]]) -> list[str]:
 
 
 def decision_lines(stats: dict[str, Any]) -> list[str]:
-    """When and why a policy changed how tensors travel, and its last word, from sirtaki.stats()."""
+    """Returns lines on the changes that a policy made and on its last decision, from sirtaki.stats()."""
     lines = []
     for stream, entries in stats.get("decisions", {}).items():
         decisions = [entry for entry in entries if entry["policy"]]
         changes = [entry for entry in decisions if entry["next_plan"] != entry["plan"] and entry["reason"] != "adopted"]
         shown = changes[-_MAX_CHANGES:] + [entry for entry in decisions[-1:] if entry["reason"] != "adopted"]
         if changes:
-            # The last word may be a change itself.
+            # The last decision may be a change itself.
             unique = {entry["step"]: entry for entry in shown}.values()
             lines += [f"{stream}, step {entry['step']}: {entry['policy']}" for entry in unique]
     return lines
 
 
 def placement(ranks_by_host: list[int]) -> str:
-    """How many ranks there are, and on which hosts: "4 on one host", "4 on 2 hosts, 2 each", "4 on 2 hosts, 3 + 1"."""
+    """Returns the number of ranks and hosts: "4 on one host", "4 on 2 hosts, 2 each", "4 on 2 hosts, 3 + 1"."""
     ranks, hosts = sum(ranks_by_host), len(ranks_by_host)
     if hosts == 1:
         return f"{ranks} on one host"
@@ -85,7 +85,7 @@ def placement(ranks_by_host: list[int]) -> str:
 
 
 def local_rows(stats: dict[str, Any]) -> list[tuple[str, str]]:
-    """What an optimizer's local_stats() come to, as lines of the report; none without local updates."""
+    """Returns rows for local_stats() of an optimizer; [] without local updates."""
     if not stats:
         return []
     interval, delay, reason = stats["interval"], stats["delay"], stats["reason"]
@@ -106,7 +106,7 @@ def local_rows(stats: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def layer_table(report: list[dict[str, Any]]) -> list[str]:
-    """The rows of an optimizer's compression_report(), or of a stream in stats(), as aligned lines."""
+    """Returns the rows of compression_report(), or of a stream in stats(), as aligned lines."""
     cells = [("tensor", "codec", "recipe", "density", "kB", "ratio", "owed", "reason")]
     for row in report:
         owed = f"{row['owed_norm']:.3g}" if row.get("owed_norm", 0.0) > 0 else ""

@@ -1,4 +1,4 @@
-"""What each rank of sirtaki.run() executes: `python -m sirtaki._run_rank FOLDER`."""
+"""Program of each rank of sirtaki.run(): `python -m sirtaki._run_rank FOLDER`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 
 def _write(path: Path, good: bool, value: Any, text: str) -> None:
-    """Leaves `value`, a result or an exception, and its text. A value that cannot be pickled is left out."""
+    """Writes `value`, a result or an exception, and its text. Omits a value that cannot be pickled."""
     import cloudpickle
 
     data = None
@@ -25,7 +25,7 @@ def _write(path: Path, good: bool, value: Any, text: str) -> None:
 
 
 def main() -> int:
-    """Calls the function in FOLDER/call and leaves its outcome in FOLDER/result.RANK."""
+    """Calls the function in FOLDER/call and writes its outcome to FOLDER/result.RANK."""
     folder = Path(sys.argv[1])
     result = folder / f"result.{os.environ['SIRTAKI_JOB_RANK']}"
     try:

@@ -1,10 +1,10 @@
-"""Jobs that torch knows of: a store of torch's carries the meeting point and the secret from rank 0 to the others.
+"""Jobs of torchrun: a store of torch passes the rendezvous address and the secret from rank 0 to the other ranks.
 
-Whoever reaches the store's port can read what is in it, as torch asks nobody for a key. So every rank leaves the public
-half of a key pair there (X25519), and rank 0 the secret for each, masked with the key that only the two of them get: to
-who reads all of it, or listens on the network, it says nothing. Who can also *write* to the store before the ranks do
-can pass for one of them, and has the secret then; that the port is closed to strangers remains the business of torch's
-job, as is everything else that torch keeps there. The secret itself is in no variable, no command line and no file.
+Anyone who reaches the port of the store can read it, because torch asks for no key. So every rank stores the public
+half of a key pair (X25519), and rank 0 stores the secret once for each rank, masked with the key that only the two of
+them share; the stored values and the traffic reveal nothing. Anyone who can *write* to the store before the ranks do
+can impersonate a rank and get the secret: the port must be closed to strangers, as torch requires for its own values.
+The secret itself is in no variable, no command line and no file.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from sirtaki import _core, errors
 
 @dataclass(frozen=True)
 class Job:
-    """What the C interface needs to know of a job."""
+    """Arguments of the C interface that describe a job."""
 
     rank: int
     size: int
@@ -35,7 +35,7 @@ _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 def find_job() -> Job | None:
-    """The job torchrun has started this process for; None when there is none, or another launcher is in charge."""
+    """Returns the job of a process that torchrun has started; None without torchrun, or under another launcher."""
     env = os.environ
     if "SIRTAKI_JOB_RANK" in env or "SIRTAKI_JOB_RENDEZVOUS" in env:
         return None
@@ -44,7 +44,7 @@ def find_job() -> Job | None:
     rank, size = int(env["RANK"]), int(env["WORLD_SIZE"])
     if size == 1:
         return None
-    # A worker that torchrun restarts is a new process, and its job a new one.
+    # A worker that torchrun restarts is a new process with a new job.
     key = store_key()
     if key not in _jobs:
         _jobs[key] = _meet(key, rank, size, env["MASTER_ADDR"])
@@ -52,7 +52,7 @@ def find_job() -> Job | None:
 
 
 def store_key() -> str:
-    """Under which the meeting point of this start of the job lies in its store."""
+    """Returns the key of this start of the job in its store."""
     return f"sirtaki/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
 
 
@@ -67,7 +67,18 @@ def _meet(key: str, rank: int, size: int, address: str) -> Job:
 
 
 def meet_in(store: Any, key: str, rank: int, size: int, address: str) -> Job:
-    """The job of those who share `store`, a torch.distributed.Store; `address` is how they reach rank 0's host."""
+    """Returns the job of the processes that share a store.
+
+    Args:
+        store: a torch.distributed.Store.
+        key: the key of this start of the job.
+        rank: rank of this process.
+        size: number of ranks.
+        address: address at which the others reach the host of rank 0.
+
+    Raises:
+        DeadlineError: a rank has not come to the store.
+    """
     if size == 1:
         return Job(rank, size, None, None)
     if rank == 0:
@@ -79,14 +90,14 @@ def meet_in(store: Any, key: str, rank: int, size: int, address: str) -> Job:
 
 
 def _own_keys() -> tuple[str, str]:
-    """This process's key pair, private half first. One for all meetings: a store keeps the values of an earlier one."""
+    """Returns the key pair of this process, private half first. One for all jobs: a store keeps old values."""
     if not _keys:
         _keys.append(_core.key_pair())
     return _keys[0]
 
 
 def _mask(secret: str, shared: str, rendezvous: str) -> str:
-    """Covers the 32 bytes of a secret with as many that only two ranks know, and uncovers it again."""
+    """Masks the 32 bytes of a secret with a key that two ranks share; a second call removes the mask."""
     cover = hmac.digest(bytes.fromhex(shared), f"sirtaki secret {rendezvous}".encode(), hashlib.sha256)
     return bytes(a ^ b for a, b in zip(bytes.fromhex(secret), cover, strict=True)).hex()
 

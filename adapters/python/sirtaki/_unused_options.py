@@ -1,6 +1,6 @@
-"""Says, once in a session and on rank 0, which options the program cannot use: only optimizers of ours read them.
+"""Warns, once in a session and on rank 0, of options that only optimizers of Sirtaki read, if there are none.
 
-A program whose gradients go over torch.distributed hears of it in its first backward, any other at its end.
+A program that sends gradients over torch.distributed is warned in its first backward, any other at its end.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from contextlib import suppress
 from sirtaki import basics
 from sirtaki._end_report import failing
 
-#: With the values that choose nothing.
+#: Options, with their values for "off".
 _OPTIONS = {
     "compression.codec": ("none", ""),
     "compression.rules": ("",),
@@ -20,13 +20,13 @@ _OPTIONS = {
 
 
 class _Warner:
-    """Says things once in a process. Used from any thread; two threads that meet may both say them."""
+    """Warns once in a session. Used from any thread; two threads at the same time may both warn."""
 
     def __init__(self) -> None:
         self._warned_generation = 0  # generation of the session
 
     def warn(self, why: str) -> None:
-        """Says that the options that are chosen have no effect, and why."""
+        """Warns that the chosen options have no effect, and why."""
         if self._warned_generation == basics.generation():
             return
         self._warned_generation = basics.generation()
@@ -44,7 +44,7 @@ class _Warner:
             sys.stderr.flush()
 
     def warn_at_end(self) -> None:
-        """Before the session ends. Never raises."""
+        """Warns before the session ends. Never raises."""
         with suppress(Exception):
             if not failing() and basics.stats().get("streams.steps", 0) == 0:
                 self.warn(
@@ -58,7 +58,7 @@ basics.before_end(_warner.warn_at_end)
 
 
 def warn_in_backward() -> None:
-    """Gradients go over torch.distributed, as DDP and FSDP send them."""
+    """Warns that gradients are sent over torch.distributed, as by DDP and FSDP."""
     _warner.warn(
         "torch.distributed sends gradients as DDP or FSDP gives them. Use sirtaki.torch.DistributedOptimizer in place "
         "of DDP, or a hook of DDP's such as fp16_compress_hook"

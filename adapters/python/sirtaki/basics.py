@@ -1,4 +1,4 @@
-"""Life of the session and what a rank knows of itself; the same for every framework."""
+"""Life of the session, and facts about ranks; the same for every framework."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 from sirtaki import _core, _torchrun, errors
 
-#: The functions that every adapter re-exports, by the names of Horovod.
+#: Functions of Horovod that every adapter re-exports.
 __all__ = [
     "ccl_built",
     "cross_rank",
@@ -42,7 +42,7 @@ _core.configure(errors.make_error, threading.main_thread().ident or 0)
 
 
 class _SessionState:
-    """How often a session was opened, and what ends with it."""
+    """Number of the session, and callbacks for its end."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
@@ -57,12 +57,12 @@ _state = _SessionState()
 
 
 def generation() -> int:
-    """Number of the current session, from 1; grows with every init() after a shutdown(). 0 before the first."""
+    """Returns the number of the current session: 0 before the first init(), one more after each later init()."""
     return _state.generation
 
 
 def before_shutdown(callback: Any) -> None:
-    """Calls `callback()` before the session ends by shutdown(), but not when the program ends without calling it."""
+    """Calls `callback()` before shutdown() ends the session, but not if the program ends without shutdown()."""
     _state.before_shutdown.append(callback)
 
 
@@ -72,12 +72,12 @@ def before_end(callback: Any) -> None:
 
 
 def on_shutdown(callback: Any) -> None:
-    """Calls `callback()` after every shutdown(); for what belongs to one session."""
+    """Calls `callback()` after every shutdown()."""
     _state.on_shutdown.append(callback)
 
 
 def set_process_set_adder(add: Callable[[Any], Any]) -> None:
-    """Sets the function by which init() adds process sets. Process sets are defined above this module."""
+    """Sets the function by which init() adds process sets, because their module imports this one."""
     _state.add_process_set = add
 
 
@@ -94,17 +94,17 @@ def _toml(options: Mapping[str, object]) -> str:
 def init(comm: object = None, process_sets: object = None, *, options: Mapping[str, object] | None = None) -> None:
     """Meets the other ranks; returns when all are there. Does nothing while initialized.
 
-    Rank, size and meeting point come from sirtakirun, torchrun, mpirun or srun; without any of them the size is 1.
+    Rank, size and rendezvous address come from sirtakirun, torchrun, mpirun or srun; without any of them the size is 1.
 
     Args:
-        comm: must be None; process sets are for some of the ranks.
-        process_sets: those to add, as add_process_set() does, the same on all ranks; "dynamic" or None: none yet.
-        options: values of options by name, {"net.interface": "eth1"}; they win over every other source. `options()`
+        comm: must be None; use process sets for operations among some ranks.
+        process_sets: process sets to add, as add_process_set() does, the same on all ranks; "dynamic" or None: none.
+        options: values of options by name, as {"net.interface": "eth1"}; they override every other source. options()
             lists the names.
 
     Raises:
         ValueError: an option or a variable of the launcher is wrong.
-        HorovodInternalError: the ranks cannot meet; the text says which are absent and what to do.
+        HorovodInternalError: the ranks cannot meet; the text names absent ranks and the next step.
     """
     if comm is not None:
         raise errors.UnsupportedError("init: comm must be None; use process sets for operations of some of the ranks")
@@ -128,7 +128,7 @@ def init(comm: object = None, process_sets: object = None, *, options: Mapping[s
 
 
 def open_session(job: _torchrun.Job | None, options: Mapping[str, object]) -> None:
-    """init() where the caller knows the job better than the environment does; None: it does not."""
+    """Opens the session as init() does, for a known job; None: the environment describes the job."""
     with _state.lock:
         if job is None:
             _core.init(_toml(options), 0, 0, None, None)
@@ -138,7 +138,7 @@ def open_session(job: _torchrun.Job | None, options: Mapping[str, object]) -> No
 
 
 def shutdown() -> None:
-    """Leaves in order; pending operations end with HorovodInternalError. Does nothing when not initialized."""
+    """Leaves the job; pending operations end with HorovodInternalError. Does nothing when not initialized."""
     if not _core.is_initialized():
         return
     try:
@@ -171,7 +171,7 @@ atexit.register(_at_exit)
 
 
 def is_initialized() -> bool:
-    """True between init() and shutdown(); False in a forked child."""
+    """Returns True between init() and shutdown(); False in a forked child."""
     return _core.is_initialized()
 
 
@@ -182,53 +182,53 @@ def _require_initialized(value: int) -> int:
 
 
 def rank() -> int:
-    """Number of this rank, 0 to size() - 1. Raises ValueError when not initialized, as all functions below."""
+    """Returns the number of this rank, 0 to size() - 1. Raises ValueError before init(), like all functions below."""
     return _require_initialized(_core.rank())
 
 
 def size() -> int:
-    """Number of ranks."""
+    """Returns the number of ranks."""
     return _require_initialized(_core.size())
 
 
 def local_rank() -> int:
-    """Place of this rank among those of its host."""
+    """Returns the number of this rank among the ranks of its host."""
     return _require_initialized(_core.local_rank())
 
 
 def local_size() -> int:
-    """Number of ranks on this host."""
+    """Returns the number of ranks on this host."""
     return _require_initialized(_core.local_size())
 
 
 def cross_rank() -> int:
-    """Index of this rank's host among the hosts that have a rank with this local_rank(), as in Horovod."""
+    """Returns the index of this host among the hosts that have a rank with this local_rank(), as in Horovod."""
     return _require_initialized(_core.cross_rank())
 
 
 def cross_size() -> int:
-    """Number of hosts that have a rank with this local_rank(): of all where all have as many ranks."""
+    """Returns the number of hosts that have a rank with this local_rank()."""
     return _require_initialized(_core.cross_size())
 
 
 def is_homogeneous() -> bool:
-    """True when all hosts have the same number of ranks."""
+    """Returns True if all hosts have the same number of ranks."""
     return _require_initialized(_core.is_homogeneous()) == 1
 
 
 def options() -> list[dict[str, Any]]:
-    """Every option: name, value, source, default, help and more. Before init(): what init() would take."""
+    """Returns every option: name, value, source, default, help and more; before init() the values it would use."""
     found: list[dict[str, Any]] = json.loads(_core.options_json())
     return found
 
 
 def option(name: str) -> str:
-    """The value of one option as text."""
+    """Returns the value of an option as text. Raises ValueError for an unknown name."""
     return str(_option_row(name)["value"])
 
 
 def option_source(name: str) -> str:
-    """Where the value of an option comes from: "default", "program", a variable, a place in a file."""
+    """Returns the source of the value of an option: "default", "program", a variable, a place in a file."""
     return str(_option_row(name)["source"])
 
 
@@ -240,30 +240,30 @@ def _option_row(name: str) -> dict[str, Any]:
 
 
 def stats() -> dict[str, Any]:
-    """Counters and times of this rank's session by name, in the unit that a name ends in (_bytes, _us, _ns).
+    """Returns counters and times of this rank by name. The end of a name is the unit: _bytes, _us, _ns.
 
-    A counter is a number, a level {value, max}, a distribution {count, sum, mean, p50, p90, p99, max}; "peers" has one
-    entry for each other rank; "tensors" has, by stream, a row for each tensor that says how it travels and why, as
-    compression_report() of an optimizer; "decisions" has, by stream, the last changes of its plan or compression and
-    the last word, with what they follow from.
+    A counter is a number, a level {value, max}, a distribution {count, sum, mean, p50, p90, p99, max}. "peers" has an
+    entry for each other rank. "tensors" has, by stream, a row for each tensor with its codec and the reason, as
+    compression_report() of an optimizer. "decisions" has, by stream, the last changes of plan or compression and the
+    last decision, with the measurements behind them.
     """
     found: dict[str, Any] = json.loads(_core.stats_json())
     return found
 
 
 def members() -> list[dict[str, Any]]:
-    """Of every rank, in their order: {rank, hostname, host_id, pid}."""
+    """Returns {rank, hostname, host_id, pid} of every rank, in rank order."""
     found: list[dict[str, Any]] = json.loads(_core.members_json())
     return found
 
 
 def start_timeline(file_path: str | os.PathLike[str], mark_cycles: bool = False) -> None:
-    """Begins a trace of all ranks for Perfetto or chrome://tracing.
+    """Starts a trace of all ranks for Perfetto or chrome://tracing.
 
     Args:
-        file_path: written where the job's coordinator runs: by sirtakirun, else by rank 0. When it cannot be, that
-            process says so, and the job goes on.
-        mark_cycles: means nothing here.
+        file_path: written on the host of the coordinator: by sirtakirun, else by rank 0. If that fails, the process
+            prints an error, and the job goes on.
+        mark_cycles: accepted as in Horovod; not used.
     """
     del mark_cycles
     _core.timeline_start(os.fspath(file_path))
@@ -275,54 +275,55 @@ def stop_timeline() -> None:
 
 
 def mpi_threads_supported() -> bool:
-    """False: Sirtaki does not use MPI for communication (mpirun may start the ranks)."""
+    """Returns False: Sirtaki does not communicate by MPI (mpirun may start the ranks)."""
     return False
 
 
 def mpi_enabled() -> bool:
-    """False, see mpi_threads_supported()."""
+    """Returns False, see mpi_threads_supported()."""
     return False
 
 
 def mpi_built() -> bool:
-    """False, see mpi_threads_supported()."""
+    """Returns False, see mpi_threads_supported()."""
     return False
 
 
 def gloo_enabled() -> bool:
-    """True: collectives on the CPU are there in every build."""
+    """Returns True: every build has collectives on the CPU."""
     return True
 
 
 def gloo_built() -> bool:
-    """True, see gloo_enabled()."""
+    """Returns True, see gloo_enabled()."""
     return True
 
 
 def nccl_built() -> int:
-    """Version of the NCCL over which tensors on a GPU can go, as it counts: 22809 is 2.28.9; 0 where they cannot.
+    """Returns the version of NCCL available for GPU tensors, encoded as NCCL does (22809 is 2.28.9); 0 without NCCL.
 
-    That takes the CUDA plug-in, and a library that this process has loaded, as torch's with CUDA does, or finds. What
-    is found stays loaded: call it after the framework was imported. Whether a job uses it: stats()["device.data"].
+    NCCL requires the CUDA plug-in, and a library that this process has loaded, as torch with CUDA does, or finds. A
+    library that was found stays loaded, so call this after importing the framework. stats()["device.data"] tells
+    whether a job uses NCCL.
     """
     return _core.nccl_version()
 
 
 def ddl_built() -> bool:
-    """False: a library of Horovod's that is not used here."""
+    """Returns False: Sirtaki does not use DDL."""
     return False
 
 
 def ccl_built() -> bool:
-    """False: a library of Horovod's that is not used here."""
+    """Returns False: Sirtaki does not use oneCCL."""
     return False
 
 
 def cuda_built() -> bool:
-    """The CUDA plug-in is installed, without which tensors on a GPU cannot be sent."""
+    """Returns True if the CUDA plug-in is installed, which GPU tensors require."""
     return (Path(_core.__file__).parent / "libsirtaki_cuda.so").exists()
 
 
 def rocm_built() -> bool:
-    """False: GPUs of AMD are not used."""
+    """Returns False: AMD GPUs are not supported."""
     return False
