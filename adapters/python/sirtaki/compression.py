@@ -1,12 +1,12 @@
-"""Compression: how gradients travel. Choices for all frameworks; each adds what casts its own tensors.
+"""Choices of compression for gradients, for all frameworks; adapters add the casts of their tensors.
 
 A choice is one of
-- Compression.none: whatever the option compression.codec says;
+- Compression.none: follows the option compression.codec;
 - Compression.fp16, Compression.bf16, or a method: Compression.int8, Compression.group_topk(rate=0.01, momentum=0.9);
-- the same as text: "hylo", "group_topk:rate=0.01,momentum=0.9"; "none" forces gradients as they are;
-- a dict of such choices by pattern of parameters' names, of which the first that fits counts: {"fc*": "twobit"};
-- a class or object of the program's own with compress() and decompress(), as in Horovod.
-docs/compression.md lists the methods and their settings.
+- the same as text: "hylo", "group_topk:rate=0.01,momentum=0.9"; "none" turns compression off;
+- a dict of such choices by pattern of parameter names, of which the first match counts: {"fc*": "twobit"};
+- a class or object of the program with compress() and decompress(), as in Horovod. docs/compression.md lists the
+  methods and their settings.
 """
 
 from __future__ import annotations
@@ -22,37 +22,37 @@ from sirtaki.errors import require
 
 
 class Compressor:
-    """Base class, as in Horovod. Inside DistributedOptimizer the runtime casts on the wire; see `codec`."""
+    """Base class, as in Horovod. In DistributedOptimizer the runtime casts on the wire; see `codec`."""
 
-    #: Name of the codec of the runtime; None leaves the choice to the option compression.codec.
+    #: Name of the codec of the runtime; None follows the option compression.codec.
     codec: str | None = None
 
     @classmethod
     def compress(cls, tensor: Any) -> tuple[Any, Any]:
-        """The tensor to send and what decompress() needs."""
+        """Returns the tensor to send, and the context that decompress() needs."""
         return tensor, None
 
     @classmethod
     def decompress(cls, tensor: Any, ctx: Any) -> Any:
-        """The received tensor in the dtype it had."""
+        """Returns the received tensor in its original dtype."""
         del ctx
         return tensor
 
 
 class NoneCompressor(Compressor):
-    """Sends what there is. In DistributedOptimizer: whatever the option compression.codec says."""
+    """Sends tensors unchanged. In DistributedOptimizer: follows the option compression.codec."""
 
     runtime = True
 
 
 class Method:
-    """A method of the runtime: as it is, or called with settings, which gives its text."""
+    """A compression method of the runtime; a call with settings returns its text."""
 
     def __init__(self, name: str) -> None:
         self._name = name
 
     def __call__(self, **settings: Any) -> str:
-        """The method with settings, as text; the runtime checks them."""
+        """Returns the method with settings as text. Raises ValueError for values that no setting can have."""
         return self._name + "".join(
             f"{':' if i == 0 else ','}{key}={_setting(self._name, key, value)}"
             for i, (key, value) in enumerate(settings.items())
@@ -69,7 +69,7 @@ def _setting(method: str, key: str, value: Any) -> str:
     if isinstance(value, bool):
         return "on" if value else "off"
     if isinstance(value, Real):
-        # Digits alone, as texts have them: 0.00001, not 1e-05.
+        # Digits only, as the runtime reads them: 0.00001, not 1e-05.
         return format(Decimal(repr(value)), "f")
     well_formed = isinstance(value, str) and re.fullmatch(r"[^,;:=>\s]+", value) is not None
     require(well_formed, f"{method}: {key} is {value!r}, must be a number, True, False or a word")
@@ -77,7 +77,7 @@ def _setting(method: str, key: str, value: Any) -> str:
 
 
 class Methods:
-    """The choices that need no tensor; see the module's text. Frameworks add fp16 and bf16."""
+    """Choices that need no tensor; see the text of the module. Frameworks add fp16 and bf16."""
 
     none = NoneCompressor
     int8 = Method("int8")
@@ -96,18 +96,22 @@ class Methods:
     auto = Method("auto")
 
 
-#: What may be given; the last is a class or object of the program's own.
+#: Accepted choices; the last is a class or object of the program.
 Choice = str | Method | type[Compressor] | Mapping[str, Any] | Any
 
 
 def choice_of(compression: Any) -> tuple[str | None, Any]:
-    """(the runtime's codec, policy or rules as text; the program's own compressor): at most one is not None."""
+    """Returns (codec, policy or rules of the runtime as text; compressor of the program); at most one is not None.
+
+    Raises:
+        InvalidArgumentError: `compression` is no valid choice.
+    """
     user_compressor = _user_compressor(compression)
     return (None, user_compressor) if user_compressor is not None else (_text(compression), None)
 
 
 def option_text() -> str:
-    """What the options choose, as the runtime reads them."""
+    """Returns the choice in the options, as the runtime reads it."""
     rules, codec = basics.option("compression.rules"), basics.option("compression.codec")
     if not rules:
         return codec
@@ -115,9 +119,10 @@ def option_text() -> str:
 
 
 def without_sparse(text: str) -> str:
-    """`text`, with every "auto" that says nothing of `sparse` kept from it.
+    """Returns `text` with sparse=off for every "auto" that does not set `sparse`.
 
-    What divides gradients by their own size, as Adam does, loses by elements that come late and all at once.
+    Optimizers that normalize gradients by their own size, as Adam does, lose accuracy by elements that arrive late
+    together.
     """
     return ";".join(_never_sparse(rule) for rule in text.split(";"))
 
@@ -130,7 +135,7 @@ def _never_sparse(rule: str) -> str:
 
 
 def parts_of(rule: str) -> tuple[str, dict[str, str]]:
-    """The name and the settings in a choice without ";", with a pattern before it or not; nothing is checked."""
+    """Returns name and settings of a choice without ";", with or without a pattern before it; checks nothing."""
     name, _, settings = rule.rpartition("=>")[2].partition(":")
     items = (item.partition("=") for item in settings.split(","))
     return name.strip(), {key.strip(): value.strip() for key, _, value in items}
@@ -184,7 +189,7 @@ def _rules(choices: Mapping[Any, Any]) -> str:
 
 
 def _user_compressor(compression: Any) -> Any:
-    """`compression` if it is a compressor of the program's own."""
+    """Returns `compression` if it is a compressor of the program, else None."""
     is_builtin = isinstance(compression, type) and "runtime" in vars(compression)
     if isinstance(compression, str | Mapping | Method) or is_builtin:
         return None

@@ -1,4 +1,4 @@
-"""What Sirtaki raises: one class for each kind of failure, with the rank and the tensor to blame where known."""
+"""Exceptions of Sirtaki: a class for each kind of failure, with the rank and the tensor to blame where known."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from __future__ import annotations
 class SirtakiError(Exception):
     """Base class of all errors of this package.
 
-    `rank` is the rank to blame and `tensor` the name concerned; None where they are not known.
+    Attributes:
+        rank: the rank to blame; None if unknown.
+        tensor: name of the tensor or operation; None if unknown.
     """
 
     def __init__(self, text: str, rank: int | None = None, tensor: str | None = None) -> None:
@@ -16,11 +18,11 @@ class SirtakiError(Exception):
 
 
 class InvalidArgumentError(SirtakiError, ValueError):
-    """The caller's mistake, found on this rank alone."""
+    """A mistake of the caller, found on this rank alone."""
 
 
 class UnsupportedError(SirtakiError, NotImplementedError):
-    """Valid, but not there in this build or for these arguments."""
+    """A valid request that this build, or these arguments, do not support."""
 
 
 class HorovodInternalError(SirtakiError, RuntimeError):
@@ -32,7 +34,7 @@ class NotInitializedError(HorovodInternalError, ValueError):
 
 
 class MismatchError(HorovodInternalError):
-    """Ranks disagree: shape, dtype, operation or options."""
+    """Ranks disagree about shape, dtype, operation or options."""
 
 
 class PeerLostError(HorovodInternalError):
@@ -40,19 +42,19 @@ class PeerLostError(HorovodInternalError):
 
 
 class AbortedError(HorovodInternalError):
-    """Ended by another's failure or by request."""
+    """The operation was ended by the failure of another, or by request."""
 
 
 class StuckError(HorovodInternalError):
-    """Every rank waits for something that another will never submit."""
+    """Every rank waits for an operation that another rank never submits."""
 
 
 class NonFiniteError(HorovodInternalError):
-    """A gradient holds NaN or infinity, and compression.nonfinite does not let it pass: the step is void."""
+    """A gradient holds NaN or infinity, and compression.nonfinite does not allow it: the step is void."""
 
 
 class DeadlineError(HorovodInternalError):
-    """A deadline passed."""
+    """A deadline has passed."""
 
 
 class UnavailableError(HorovodInternalError):
@@ -79,7 +81,7 @@ _CLASSES: dict[int, type[SirtakiError]] = {
 
 
 def make_error(code: int, text: str, rank: int, tensor: str) -> SirtakiError:
-    """The exception for a sirtaki_status and what sirtaki_last_error*() said."""
+    """Returns the exception for a sirtaki_status and the results of sirtaki_last_error*()."""
     return _CLASSES.get(code, InternalError)(text, rank if rank >= 0 else None, tensor or None)
 
 

@@ -1,4 +1,4 @@
-"""sirtaki.run(): a Python function on several ranks, for notebooks and tests."""
+"""sirtaki.run(): calls a Python function on several ranks, for notebooks and tests."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from typing import Any
 
 from sirtaki import errors
 
-#: Time for the launcher to end its ranks.
+#: Time for the launcher to end its ranks, in seconds.
 _END_SECONDS = 10.0
 
 
 class RankFailedError(errors.SirtakiError, RuntimeError):
-    """A rank of sirtaki.run() raised or died; `rank` says which, the text has its traceback.
+    """A rank of sirtaki.run() raised or died; `rank` is its number, the text has its traceback.
 
-    The cause is the rank's exception where that can be pickled.
+    The cause is the exception of the rank if that can be pickled.
     """
 
 
 def launcher_path() -> str:
-    """The sirtakirun of this installation. Raises UnavailableError when there is none."""
+    """Returns the path of sirtakirun of this installation. Raises UnavailableError if there is none."""
     beside = Path(sys.executable).with_name("sirtakirun")
     found = str(beside) if beside.exists() else shutil.which("sirtakirun")
     if found is None:
@@ -53,17 +53,17 @@ def run(
 ) -> list[Any]:
     """Calls `fn(*args, **kwargs)` on `np` new ranks and returns their results by rank.
 
-    Function, arguments and results travel by cloudpickle through a private directory, so several hosts must share its
+    Function, arguments and results are pickled by cloudpickle in a private directory, so several hosts must share its
     file system.
 
     Args:
-        fn: calls sirtaki.torch.init() itself.
+        fn: a function, which calls sirtaki.torch.init() itself.
         args: positional arguments.
         kwargs: keyword arguments.
         np: number of ranks.
         hosts: "a:2,b:2" as for sirtakirun -H; None: this host.
         launcher_args: more arguments for sirtakirun.
-        env: variables for the ranks, beside those of this process.
+        env: variables for the ranks, in addition to those of this process.
         timeout: seconds; None: without limit.
         verbose: shows the output of the ranks.
 
@@ -111,12 +111,12 @@ def _call(
 
 
 def _restore_sigquit() -> None:
-    """Lets SIGQUIT end the launcher, see _end(): programs in a shell's background ignore it, and hand that on."""
+    """Lets SIGQUIT end the launcher, see _end(): a background program of a shell ignores it and passes that on."""
     signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 
 
 def _end(launcher: subprocess.Popen[str]) -> None:
-    """Has the launcher end all ranks at once, those that would take their time to save something as well."""
+    """Makes the launcher end all ranks at once, without time to save anything."""
     launcher.send_signal(signal.SIGQUIT)
     try:
         launcher.communicate(timeout=_END_SECONDS)
@@ -127,7 +127,7 @@ def _end(launcher: subprocess.Popen[str]) -> None:
 def _results(place: Path, np: int, done: subprocess.CompletedProcess[str]) -> list[Any]:
     outcomes = [_outcome(place / f"result.{rank}") for rank in range(np)]
     failed = [(rank, outcome) for rank, outcome in enumerate(outcomes) if outcome is not None and not outcome.good]
-    # A rank that fails takes others with it; the one that raised something of its own is the cause.
+    # A rank that fails takes others with it; the cause is the rank with an error of its own.
     failed.sort(key=lambda pair: isinstance(pair[1].value, errors.HorovodInternalError))
     if failed:
         rank, outcome = failed[0]
@@ -143,7 +143,7 @@ def _results(place: Path, np: int, done: subprocess.CompletedProcess[str]) -> li
 
 @dataclass(frozen=True)
 class _Outcome:
-    """Holds the outcome of a rank: its result, or its exception and the text of that."""
+    """Outcome of a rank: its result, or its exception with the traceback as text."""
 
     good: bool
     value: Any
@@ -159,7 +159,7 @@ def _outcome(path: Path) -> _Outcome | None:
     try:
         return _Outcome(good, pickle.loads(data), text)
     except Exception as error:
-        # An exception class that wants more arguments than it hands on is pickled well, and cannot be made again.
+        # An exception class whose constructor needs more arguments than `args` holds can be pickled but not unpickled.
         what = "result" if good else "exception"
         why = f"the {what} cannot be unpickled here: {type(error).__name__}: {error}"
         return _Outcome(False, None, f"{text}{why}")

@@ -1,7 +1,7 @@
-"""LocalUpdates: ranks train by themselves for some steps, and their models are merged behind the steps that follow.
+"""LocalUpdates: local SGD, in which ranks make several steps alone and merge their models during the steps that follow.
 
-Says what DistributedOptimizer(local_updates=...) takes. The work is the runtime's; here is what only the program knows:
-parameters, buffers, the optimizer's state, learning rate and loss.
+Configures DistributedOptimizer(local_updates=...). The runtime does the work; the adapters supply parameters, buffers,
+the state of the optimizer, learning rate and loss.
 """
 
 from __future__ import annotations
@@ -15,21 +15,26 @@ from sirtaki import _core
 from sirtaki.compression import Choice, choice_of
 from sirtaki.errors import require
 
-#: A function of what all ranks measured in a round (step, lr, loss, seconds of a step and of transfers, variance...):
-#: the steps of the next, the same on all ranks.
+#: Function of the measurements of all ranks in a round (step, lr, loss, seconds of a step and of transfers,
+#: variance...). Returns the number of steps of the next round, the same on all ranks.
 IntervalFunction = Callable[[dict[str, Any]], int]
 
 _MERGES = {"corrected": 0, "overwrite": 1}
-#: How the runtime reads the kind of an outer optimizer; 0 is none.
+#: Kinds of an outer optimizer, as the runtime reads them; 0 is none.
 _MOMENTUM, _NESTEROV, _PRESET = 1, 2, 3
 
 
 @dataclass(frozen=True)
 class Outer:
-    """An optimizer of what all ranks have agreed on, whose gradient is the mean of their differences from it.
+    """Outer optimizer: updates the agreed model by the mean of the differences of all ranks from that model.
 
-    Momentum as in BMUF and SlowMo (Chen and Huo, 2016; Wang et al., 2020), Nesterov's as in DiLoCo (Douillard et al.,
-    2023).
+    Momentum as in BMUF and SlowMo (Chen and Huo, 2016; Wang et al., 2020), that of Nesterov as in DiLoCo (Douillard et
+    al., 2023).
+
+    Attributes:
+        lr: learning rate.
+        momentum: momentum factor, 0 to 1.
+        nesterov: uses Nesterov momentum.
     """
 
     lr: float = 0.7
@@ -39,22 +44,22 @@ class Outer:
 
 @dataclass(frozen=True)
 class LocalUpdates:
-    """How ranks train between merges of their models; see docs/local_updates.md.
+    """Configuration of local updates; see docs/local_updates.md.
 
     Attributes:
-        interval: steps between two merges: a number; a policy, "auto", "qsr", "adacomm", "divergence" or "diloco",
-            with its keys, as "auto:max=32"; or a function (IntervalFunction). 1 averages gradients in every step.
+        interval: steps between two merges: a number; a policy, "auto", "qsr", "adacomm", "divergence" or "diloco", with
+            its keys, as "auto:max=32"; or a function (IntervalFunction). 1 averages gradients in every step.
         fragments: pieces of the model that are merged one after another; 0: of 4 MiB, at most 8.
-        merge: "corrected": steps made while a merge was on its way stay. "overwrite": they are lost; to compare with.
-        outer: an Outer; None: the mean itself, or what the policy "diloco" brings.
-        compression: how differences between models travel, as DistributedOptimizer's; None: as gradients do, or as the
-            policy "diloco" has it; with "auto" only where the link needs it, and then as int8 if gradients travel as
-            they are or by "auto". What does not arrive stays in the model that it comes from. No momentum correction.
-        optimizer_state: rounds between two averages of the optimizer's state over ranks; 0: never. None: 0 for SGD,
-            else 3 (after DES-LOC, Iacob et al., 2025).
-        buffers: "average": buffers such as BatchNorm's become equal when models do. "local": they stay the rank's own.
-        steps: how many steps the training has, if known: for the warm-up, and for the last round.
-        on_change: called with local_stats() when the interval, the delay or the mode has changed.
+        merge: "corrected": keeps the steps made during a merge. "overwrite": loses them; for comparison.
+        outer: an Outer; None: the plain mean, or the choice of the policy "diloco".
+        compression: compression of differences between models, as in DistributedOptimizer. With None: as for gradients,
+            or as the policy "diloco" chooses; with "auto" only if the link needs it, and then int8 if gradients are
+            sent uncompressed or by "auto". The residual stays in the model of the rank. No momentum correction.
+        optimizer_state: rounds between two averages of the state of the optimizer; 0: never; None: 0 for SGD, else 3
+            (after DES-LOC, Iacob et al., 2025).
+        buffers: "average": buffers such as those of BatchNorm are merged with the model. "local": they stay local.
+        steps: number of steps of the training, if known: for the warm-up, and for the last round.
+        on_change: called with local_stats() after a change of interval, delay or mode.
     """
 
     interval: int | str | IntervalFunction = "auto"
@@ -68,7 +73,7 @@ class LocalUpdates:
     on_change: Callable[[dict[str, Any]], None] | None = None
 
     def __post_init__(self) -> None:
-        """Refuses values that make no sense."""
+        """Raises InvalidArgumentError for invalid values."""
         chosen = self.interval
         known = callable(chosen) or (isinstance(chosen, (Integral, str)) and not isinstance(chosen, bool))
         require(known, f"the interval of local updates is {chosen!r}, not a number of steps, a policy or a function")
@@ -85,18 +90,18 @@ class LocalUpdates:
             require(known, f"{name} of local updates is {value!r}, not a number of 0 or more")
 
     def interval_text(self) -> str:
-        """As the runtime reads it."""
+        """Returns the interval as the runtime reads it."""
         text = "callable" if callable(self.interval) else str(self.interval).strip()
         if self.compression is not None or not self._is_auto() or "compress=" in text:
             return text
-        # By itself it compresses where the link needs it.
+        # Such a policy compresses only if the link needs it.
         return f"{text}{',' if ':' in text else ':'}compress=on"
 
     def _is_auto(self) -> bool:
         return isinstance(self.interval, str) and self.interval.strip().partition(":")[0] == "auto"
 
     def core_arguments(self, gradients: str | None) -> tuple[int, int, int, float, float, str | None]:
-        """As the runtime takes it. `gradients`: how these travel; None: as the options say."""
+        """Returns the arguments of _core.Local; `gradients` is the codec of gradients, None: that of the options."""
         outer, lr, momentum = _PRESET, 1.0, 0.0
         if self.outer is not None:
             require(isinstance(self.outer.lr, Real), f"lr of Outer is {self.outer.lr!r}, not a number")
@@ -114,17 +119,17 @@ class LocalUpdates:
         if self._is_auto() and "compress=on" not in self.interval_text():
             return ""
         if self._is_auto() and (gradients in (None, "", "none") or gradients.partition(":")[0] == "auto"):
-            # Where several steps share a transfer eight bits are few enough, and cost less than what is sparse.
+            # Several steps share a transfer, so eight bits are small enough, and cost less accuracy than sparse codecs.
             return "int8"
         return "" if gradients in (None, "none") else gradients
 
 
-#: What DistributedOptimizer takes.
+#: Type of the argument local_updates of DistributedOptimizer.
 LocalChoice = int | str | IntervalFunction | LocalUpdates | None
 
 
 def local_choice(choice: LocalChoice, option: str) -> LocalUpdates | None:
-    """What holds: None for no local updates. `option`: local.updates, which counts where `choice` is None."""
+    """Returns the configuration; None for no local updates. `option` is local.updates, used if `choice` is None."""
     if choice is None:
         choice = option or None
     if choice is None or choice in ("off", "none"):

@@ -1,4 +1,4 @@
-"""Exchanging Python objects, for frameworks that come with numpy."""
+"""Exchange of Python objects, for frameworks that come with numpy."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sirtaki.process_sets import ProcessSet, global_process_set
 
 
 def _run_urgently(ops: Ops, submission: Submission) -> Array:
-    # Somebody waits for an object, however large it is.
+    # Urgent whatever its size, because the caller waits for the object.
     result: Array = ops.start_one(submission, URGENT).wait()
     return result
 
@@ -23,13 +23,17 @@ def _run_urgently(ops: Ops, submission: Submission) -> Array:
 def broadcast_object(
     obj: Any = None, root_rank: int = 0, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Any:
-    """Any picklable object of `root_rank`, on all ranks.
+    """Returns a picklable object of `root_rank` on all ranks.
 
     Args:
-        obj: looked at on the root alone.
-        root_rank: the rank whose object all get.
-        name: the same on all ranks.
+        obj: the object; read on the root alone.
+        root_rank: the rank whose object all ranks get.
+        name: the same on all ranks; None: the order of calls decides.
         process_set: the ranks that take part; all by default.
+
+    Raises:
+        ValueError: `root_rank` is no rank.
+        HorovodInternalError: ranks disagree, or one is lost.
     """
     ops = numpy_ops.within(process_set)
     check_root(root_rank, "broadcast_object", name)
@@ -44,7 +48,16 @@ def broadcast_object(
 
 
 def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> list[Any]:
-    """Any picklable object of every rank, as a list by rank, on all ranks."""
+    """Returns the picklable objects of all ranks on every rank, in rank order.
+
+    Args:
+        obj: the object of this rank; types and sizes may differ between ranks.
+        name: the same on all ranks; None: the order of calls decides.
+        process_set: the ranks that take part; all by default.
+
+    Raises:
+        HorovodInternalError: ranks disagree, or one is lost.
+    """
     ops = numpy_ops.within(process_set)
     names = (None, None) if name is None else (f"{name}.bytes", f"{name}.object")
     data = np.frombuffer(pickled(obj), np.uint8)

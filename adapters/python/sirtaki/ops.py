@@ -1,7 +1,7 @@
-"""The operations, once for all frameworks: names, checks, handles. A framework brings a TensorAdapter.
+"""The operations, shared by all frameworks: names, checks, handles. Each framework implements a TensorAdapter.
 
-Memory of an operation is borrowed until it has finished, so a pending operation keeps its tensors alive even when the
-program forgets its handle.
+The runtime uses the memory of an operation until it has finished, so a pending operation keeps its tensors alive even
+if the program drops its handle.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from sirtaki.pump import pump
 
 
 class ReduceOp(enum.IntEnum):
-    """How elements are combined."""
+    """Reductions."""
 
     SUM = 0
     AVERAGE = 1
@@ -30,7 +30,7 @@ class ReduceOp(enum.IntEnum):
     ADASUM = 5
 
 
-#: Priority of what should not wait behind bulk: barriers, objects and operations of up to 64 KiB have it by themselves.
+#: Priority above bulk data: the default of barriers, objects and operations of up to 64 KiB.
 URGENT = -1000
 _PRIORITIES = range(-(1 << 31), 1 << 31)
 
@@ -51,64 +51,64 @@ Description = tuple[int, int, int, int, Sequence[int], Sequence[int] | None]
 
 
 class Queue(Protocol):
-    """A stream of a GPU, to which a program gives the work that makes and uses a tensor."""
+    """A stream of a GPU, to which a program queues the work that produces and consumes a tensor."""
 
     @property
     def address(self) -> int:
-        """Its cudaStream_t."""
+        """Address of the cudaStream_t."""
 
     def using(self) -> AbstractContextManager[Any]:
-        """While it is entered, what this thread gives a GPU comes after what this one has been given."""
+        """Returns a context in which this thread queues its GPU work on this stream."""
 
     def follow(self) -> None:
-        """What the program gives the stream it uses now comes after what this one has been given."""
+        """Makes the current stream wait for the work queued on this stream so far."""
 
 
 class TensorAdapter(Protocol):
-    """What the operations need of a framework's tensors."""
+    """Operations on tensors of one framework that Ops needs."""
 
     def describe(self, tensor: Any, reduce_op: ReduceOp | None = None) -> Description:
-        """Memory of a row-major tensor; behind its dimensions there may be those of its elements, as of pairs of reals.
+        """Returns the description of a row-major tensor, with extra dimensions for the parts of a complex element.
 
-        Raises InvalidArgumentError for a dtype or device that cannot be sent, or not be combined by `reduce_op`.
+        Raises InvalidArgumentError for a dtype or device that cannot be sent, or not be reduced by `reduce_op`.
         """
 
     def queue(self, tensor: Any) -> Queue | None:
-        """The stream that the program uses now on the tensor's GPU; None on the CPU."""
+        """Returns the current stream of the GPU of the tensor; None on the CPU."""
 
     def input(self, tensor: Any) -> Any:
-        """The tensor itself when it is row-major, else a row-major copy. Outside autograd."""
+        """Returns the tensor itself if it is row-major, else a row-major copy. Outside autograd."""
 
     def overlaps(self, tensor: Any) -> bool:
-        """True when elements share memory (an expanded tensor), so that nothing can be written into it."""
+        """Returns True if several elements share memory (an expanded tensor), so that it cannot be written."""
 
     def same_memory(self, one: Any, other: Any) -> bool:
-        """True when writing to one writes to the other."""
+        """Returns True if a write to one tensor writes to the other."""
 
     def empty_like(self, tensor: Any) -> Any:
-        """Row-major memory of the same shape and dtype."""
+        """Returns uninitialized row-major memory of the same shape and dtype."""
 
     def clone(self, tensor: Any) -> Any:
-        """A row-major copy."""
+        """Returns a row-major copy."""
 
     def copy_back(self, target: Any, source: Any) -> None:
-        """Writes `source` into `target`."""
+        """Copies `source` into `target`."""
 
     def item_size(self, tensor: Any) -> int:
-        """Bytes of one element of the memory that describe() tells of."""
+        """Returns the bytes of one element of the described memory."""
 
     def from_result(self, memory: Any, like: Any, dims: Sequence[int]) -> Any:
-        """A tensor over the runtime's memory (a byte array, None when empty) with the dtype and rank of `like`.
+        """Returns a tensor over memory of the runtime (a byte array, None if empty) with the dtype and rank of `like`.
 
-        `dims` ends with the dimensions of elements, where describe() gave such.
+        `dims` ends with the extra dimensions, if describe() gave any.
         """
 
     def splits(self, values: Sequence[int]) -> Any:
-        """Counts as a tensor of int32."""
+        """Returns counts as a tensor of int32."""
 
 
 class _Pending:
-    """One operation in flight: its tensors, where they are used, and how its result is made."""
+    """One operation in flight: its tensors, their stream, and the function that makes its result."""
 
     __slots__ = ("finish", "queue", "refs", "request")
 
@@ -123,19 +123,19 @@ _in_flight: dict[int, _Pending] = {}
 
 
 class Handle:
-    """An operation that was started. synchronize() or wait() gives its result."""
+    """A started operation. synchronize() or wait() returns its result."""
 
     __slots__ = ("__weakref__", "_error", "_pending", "_result", "queue")
 
     def __init__(self, pending: _Pending) -> None:
-        #: Where its tensor is used, on a GPU.
+        #: Stream of its tensor, on a GPU.
         self.queue = pending.queue
         self._pending: _Pending | None = pending
         self._result: Any = None
         self._error: BaseException | None = None
 
     def poll(self) -> bool:
-        """True when wait() would not block."""
+        """Returns True if wait() would not block."""
         if self._pending is None:
             return True
         try:
@@ -144,27 +144,27 @@ class Handle:
             return True
 
     def wait(self, timeout: float | None = None) -> Any:
-        """The result; the same on every call.
+        """Returns the result; the same on every call.
 
         Args:
             timeout: seconds; None waits without limit.
 
         Raises:
-            TimeoutError: the time is over; the operation goes on and may be waited for again.
-            HorovodInternalError: the operation failed; the text says what, which rank, which tensor.
+            TimeoutError: the timeout has passed; the operation goes on and may be waited for again.
+            HorovodInternalError: the operation failed; the text names operation, rank and tensor.
         """
         pending = self._pending
         if pending is not None:
             self._finish(pending, -1 if timeout is None else max(0, round(timeout * 1000)))
         if self._error is not None:
             raise self._error
-        # Each who waits may use another stream.
+        # Each caller may use another stream.
         if self.queue is not None:
             self.queue.follow()
         return self._result
 
     def on_done(self, callback: Callable[[], None]) -> None:
-        """Calls `callback` once when the operation is over: from the pump thread, or at once when it was waited for."""
+        """Calls `callback` once when the operation is over: from the pump thread, or at once after a wait."""
         pending = self._pending
         if pending is None:
             callback()
@@ -180,7 +180,7 @@ class Handle:
                 raise TimeoutError(str(error)) from None
             self._error = error
         except errors.SirtakiError as error:
-            # Ctrl-C while a wait blocks is no error of the operation: KeyboardInterrupt passes through here.
+            # Ctrl-C during a wait is no error of the operation: KeyboardInterrupt passes through.
             self._error = error
         _in_flight.pop(request, None)
         self._pending = None
@@ -197,8 +197,8 @@ class Handle:
 
 
 def _abandon(request: int) -> None:
-    """Nobody will wait for the operation any more: its tensors live until it is over."""
-    if sys.is_finalizing():  # no thread can be started any more, and memory ends with the process
+    """Releases an operation whose handle was dropped, and its tensors, once it is over."""
+    if sys.is_finalizing():  # no thread can start any more, and the memory ends with the process
         return
 
     def forget() -> None:
@@ -212,7 +212,7 @@ def _abandon(request: int) -> None:
 
 
 class GroupHandle:
-    """Several operations that were started together."""
+    """Operations that were started together."""
 
     __slots__ = ("handles",)
 
@@ -220,16 +220,16 @@ class GroupHandle:
         self.handles = handles
 
     def poll(self) -> bool:
-        """True when wait() would not block."""
+        """Returns True if wait() would not block."""
         return all(handle.poll() for handle in self.handles)
 
     def wait(self, timeout: float | None = None) -> list[Any]:
-        """The results in the order of the tensors; `timeout` in seconds for each."""
+        """Returns the results in the order of the tensors; `timeout` in seconds for each."""
         return [handle.wait(timeout) for handle in self.handles]
 
     def on_done(self, callback: Callable[[], None]) -> None:
-        """Calls `callback` once when all are over; see Handle.on_done()."""
-        # Of callbacks that several threads may run, each takes one away; the last finds none left.
+        """Calls `callback` once when all operations are over; see Handle.on_done()."""
+        # Callbacks may run in several threads: each removes an entry, the last one finds none.
         left = [None] * (len(self.handles) - 1)
 
         def one_less() -> None:
@@ -258,7 +258,7 @@ def _refusal(what: str, name: str | None, why: str) -> errors.InvalidArgumentErr
 
 
 def _with_operation(error: errors.SirtakiError, what: str, name: str | None) -> errors.SirtakiError:
-    """The same with operation, tensor and rank before it."""
+    """Returns the same error with operation, tensor and rank before its text."""
     return type(error)(str(_refusal(what, name, str(error))), error.rank, name)
 
 
@@ -266,9 +266,10 @@ Submission = tuple[tuple[Any, ...], _Pending]
 
 
 class Ops:
-    """The operations for one framework's tensors. Each method starts and returns at once.
+    """The operations for tensors of one framework. Each method prepares a submission; start() submits.
 
-    Names must be the same on all ranks and unique among operations in flight; without one, the call order names it.
+    Names must be the same on all ranks and unique among operations in flight; without names, the order of calls
+    decides.
     """
 
     def __init__(self, adapter: TensorAdapter, process_set: ProcessSet = global_process_set) -> None:
@@ -276,7 +277,7 @@ class Ops:
         self._set = process_set
 
     def within(self, process_set: ProcessSet) -> Ops:
-        """The same among the ranks of a process set."""
+        """Returns the operations among the ranks of a process set."""
         if not isinstance(process_set, ProcessSet):
             raise errors.InvalidArgumentError(f"process_set is {process_set!r}; it must be a ProcessSet")
         return self if process_set is self._set else Ops(self._adapter, process_set)
@@ -286,24 +287,24 @@ class Ops:
         self._set.wire()
 
     def size(self) -> int:
-        """How many ranks take part."""
+        """Returns the number of participating ranks."""
         return self._set.size()
 
     def rank(self) -> int:
-        """This rank's place among them."""
+        """Returns the number of this rank among them."""
         return self._set.rank()
 
     def job_rank(self, place: int) -> int:
-        """The rank of the job at a place among them."""
+        """Returns the rank of the job at an index among them."""
         ranks = self._set.ranks
         if not isinstance(place, Integral) or not 0 <= place < len(ranks):
             raise errors.InvalidArgumentError(f"rank {place!r} does not exist in a group of {len(ranks)}")
         return ranks[int(place)]
 
     def start(self, submissions: list[Submission], priority: int = 0) -> list[Handle]:
-        """Submits all or none; they become ready together.
+        """Submits all operations or none; they become ready together.
 
-        Bytes of a smaller `priority` go first, on this rank; 0: URGENT where small, else after all that is below 0.
+        Operations with a smaller `priority` are sent first, on this rank; 0: URGENT if small, else after all below 0.
         """
         if not isinstance(priority, int) or priority not in _PRIORITIES:
             raise errors.InvalidArgumentError(f"priority is {priority!r}; it must be an integer of 32 bits")
@@ -324,13 +325,13 @@ class Ops:
         return 0 if pending.queue is None else pending.queue.address
 
     def start_one(self, submission: Submission, priority: int = 0) -> Handle:
-        """start() of a single one."""
+        """Submits a single operation, see start()."""
         return self.start([submission], priority)[0]
 
     def allreduce(
         self, tensor: Any, name: str | None, op: ReduceOp, scales: tuple[float, float], in_place: bool
     ) -> Submission:
-        """Combines a tensor of the same shape on all ranks; `scales` multiply before and after."""
+        """Reduces a tensor of the same shape on all ranks; `scales` multiply before and after."""
         op = check_reduce_op(op)
         source = self._input(tensor, "allreduce", name)
         if in_place:
@@ -345,13 +346,13 @@ class Ops:
         return arguments, _Pending((tensor, source, target), _release(result))
 
     def allgather(self, tensor: Any, name: str | None) -> Submission:
-        """Joins tensors along dimension 0; the first dimension may differ between ranks."""
+        """Concatenates tensors along dimension 0, which may differ between ranks."""
         source = self._need_dimension(tensor, "allgather", name)
         arguments = self._arguments(Op.ALLGATHER, name, source, None)
         return arguments, _Pending((source,), lambda request: self._fetch(request, source)[0])
 
     def broadcast(self, tensor: Any, root_rank: int, name: str | None, in_place: bool) -> Submission:
-        """Copies the root's tensor to all ranks."""
+        """Copies the tensor of the root to all ranks."""
         root_rank = check_root(root_rank, "broadcast", name)
         source = self._input(tensor, "broadcast", name)
         if in_place:
@@ -369,7 +370,7 @@ class Ops:
     def alltoall(
         self, tensor: Any, splits: Sequence[int] | None, name: str | None, return_received: bool
     ) -> Submission:
-        """Sends splits[r] rows of dimension 0 to rank r; the result is a tensor, or that and rows from each rank."""
+        """Sends splits[r] rows of dimension 0 to rank r; returns a tensor, or a pair with the rows from each rank."""
         source = self._need_dimension(tensor, "alltoall", name)
 
         def finish(request: int) -> Any:
@@ -380,14 +381,14 @@ class Ops:
         return arguments, _Pending((source,), finish)
 
     def reducescatter(self, tensor: Any, name: str | None, op: ReduceOp, scales: tuple[float, float]) -> Submission:
-        """Combines, then gives each rank its block of dimension 0; the first ranks get one row more where needed."""
+        """Reduces, then gives each rank its block of dimension 0; the first ranks get one row more if needed."""
         op = check_reduce_op(op)
         source = self._need_dimension(tensor, "reducescatter", name)
         arguments = self._arguments(Op.REDUCESCATTER, name, source, None, reduce_op=op, scales=scales)
         return arguments, _Pending((source,), lambda request: self._fetch(request, source)[0])
 
     def barrier(self, name: str | None = None) -> Submission:
-        """Over when all ranks have come to it."""
+        """Synchronizes: the operation is over when all ranks have submitted it."""
         return (int(Op.BARRIER), name, None, None, 0, 0, 1.0, 1.0, None), _Pending((), _release(None))
 
     def _arguments(
@@ -454,14 +455,14 @@ def group_names(name: str | None, count: int) -> list[str | None]:
 
 
 def check_reduce_op(op: object) -> ReduceOp:
-    """`op`, or its number, as ReduceOp. Raises ValueError for what is none."""
+    """Returns `op`, or its number, as ReduceOp. Raises ValueError for other objects."""
     if not isinstance(op, Integral) or op not in list(ReduceOp):
         raise errors.InvalidArgumentError(f"op is {op!r}; it must be Average, Sum, Min, Max, Product or Adasum")
     return ReduceOp(op)
 
 
 def check_root(root_rank: Any, what: str, name: str | None = None) -> int:
-    """`root_rank` as the number of a rank. Raises ValueError for what is none."""
+    """Returns `root_rank` as int. Raises ValueError if it is no rank."""
     root = operator.index(root_rank) if hasattr(root_rank, "__index__") else -1
     if not 0 <= root < basics.size():
         raise _refusal(what, name, f"root_rank is {root_rank!r}; ranks are 0 to {basics.size() - 1}")
@@ -469,7 +470,7 @@ def check_root(root_rank: Any, what: str, name: str | None = None) -> int:
 
 
 def forget_all() -> None:
-    """The session has ended: no operation uses memory any more."""
+    """Drops the tensors of all operations, because the session has ended."""
     _in_flight.clear()
 
 

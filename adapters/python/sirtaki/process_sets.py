@@ -1,7 +1,7 @@
-"""Process sets: some ranks that do operations among themselves, beside those of all.
+"""Process sets: groups of ranks with operations of their own.
 
-A set is its ranks: making one is local and sends nothing. Operations of a set are agreed by its ranks alone, under
-names of their own.
+A set is defined by its ranks: making one is local and sends nothing. Only the ranks of a set agree on its operations,
+in a separate name space.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ class ProcessSet:
     """Some ranks of the job, in ascending order.
 
     Args:
-        ranks: their numbers; None: all ranks.
+        ranks: numbers of the ranks; None: all ranks.
 
     Raises:
-        InvalidArgumentError: no rank, one twice, or one below 0.
+        InvalidArgumentError: no rank, a repeated rank, or one below 0.
     """
 
     def __init__(self, ranks: Iterable[int] | None = None) -> None:
         self._ranks: tuple[int, ...] | None = None
-        self.process_set_id: int | None = None  # of add_process_set(); None: not added
+        self.process_set_id: int | None = None  # set by add_process_set(); None: not added
         if ranks is None:
             return
         given = list(ranks)
@@ -45,25 +45,25 @@ class ProcessSet:
 
     @property
     def ranks(self) -> list[int]:
-        """Those in the set."""
+        """Numbers of the ranks in the set."""
         return list(range(basics.size())) if self._ranks is None else list(self._ranks)
 
     def size(self) -> int:
-        """How many."""
+        """Returns the number of ranks."""
         return basics.size() if self._ranks is None else len(self._ranks)
 
     def included(self) -> bool:
-        """Whether this rank is one of them."""
+        """Returns True if this rank is in the set."""
         return self._ranks is None or basics.rank() in self._ranks
 
     def rank(self) -> int:
-        """This rank's place in the set, from 0 on. Raises InvalidArgumentError outside it."""
+        """Returns the number of this rank in the set, from 0. Raises InvalidArgumentError outside the set."""
         if not self.included():
             raise errors.InvalidArgumentError(f"rank {basics.rank()} is not in {self}")
         return basics.rank() if self._ranks is None else self._ranks.index(basics.rank())
 
     def wire(self) -> tuple[int, ...] | None:
-        """What an operation is given: None for all. Raises InvalidArgumentError for ranks the job does not have."""
+        """Returns the ranks for the runtime; None for all. Raises InvalidArgumentError for ranks outside the job."""
         if self._ranks is None:
             return None
         if self._ranks[-1] >= basics.size():
@@ -81,7 +81,7 @@ class ProcessSet:
 
 
 class _Added:
-    """The sets that the program has added, by id."""
+    """The added sets, by id."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -95,13 +95,16 @@ _added = _Added()
 
 
 def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
-    """Gives a set an id. All ranks do it in the same order if ids are to be the same; operations need none.
+    """Gives a set an id. Operations need none. Equal ids require the same order of calls on all ranks.
+
+    Args:
+        process_set: the set, or its ranks.
 
     Returns:
         The set.
 
     Raises:
-        InvalidArgumentError: it has been added before, or the job does not have all of its ranks.
+        InvalidArgumentError: the set was added before, or the job does not have all of its ranks.
     """
     wanted = process_set if isinstance(process_set, ProcessSet) else ProcessSet(process_set)
     if basics.is_initialized():
@@ -115,7 +118,7 @@ def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
 
 
 def remove_process_set(process_set: ProcessSet) -> bool:
-    """Takes the id back; False where it has none, or is the global set."""
+    """Removes the id of a set; returns False for the global set and for one without an id."""
     with _added.lock:
         for number, known in _added.sets.items():
             if known == process_set:
@@ -126,7 +129,7 @@ def remove_process_set(process_set: ProcessSet) -> bool:
 
 
 def get_process_set_ids_and_ranks() -> dict[int, list[int]]:
-    """Ranks by id, all ranks as 0."""
+    """Returns the ranks of each set by id; id 0 has all ranks."""
     with _added.lock:
         return {0: global_process_set.ranks, **{number: known.ranks for number, known in _added.sets.items()}}
 

@@ -1,4 +1,4 @@
-"""The pump: a Python thread that learns of finished operations, so that the runtime never has to take the GIL."""
+"""The pump: a Python thread that waits for finished operations, so that the runtime never takes the GIL."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sirtaki import _core, basics
 
 
 def _call(callback: Callable[[], None]) -> None:
-    """What a callback raises is told as for any thread, and the others get their turn."""
+    """Calls `callback`; reports an exception as for any thread, so that the other callbacks run."""
     try:
         callback()
     except Exception:
@@ -21,14 +21,14 @@ def _call(callback: Callable[[], None]) -> None:
 
 
 class Pump:
-    """Calls functions for each watched operation when it is over. The thread lives while something is watched."""
+    """Calls functions when watched operations are over. The thread lives while there are watched operations."""
 
     _IDLE_MS = 1000
     _CAPACITY = 256
     _JOIN_SECONDS = 5.0
 
     def __init__(self) -> None:
-        # The collector may end a handle, which watches it, in the middle of any line here.
+        # Reentrant: the garbage collector may drop a handle, which calls watch(), at any line here.
         self._lock = threading.RLock()
         self._waiting: dict[int, list[Callable[[], None]]] = {}
         self._reminders: dict[int, tuple[float, Callable[[], None]]] = {}
@@ -36,9 +36,9 @@ class Pump:
         self._thread: threading.Thread | None = None
 
     def watch(self, request: int, callback: Callable[[], None]) -> None:
-        """Calls `callback()` once, from the pump's thread; also when the session ends before the operation.
+        """Calls `callback()` once from the thread of the pump, also if the session ends before the operation.
 
-        May be called several times for one request; its callbacks run in this order.
+        Several calls for one request are allowed; their callbacks run in the order of the calls.
         """
         with self._lock:
             watched = self._waiting.setdefault(request, [])
@@ -57,10 +57,12 @@ class Pump:
                 _call(one)
 
     def remind(self, seconds: float, callback: Callable[[], None]) -> Callable[[], None]:
-        """Calls `callback()` from the pump's thread after `seconds`, up to a second late, if something is watched then.
+        """Calls `callback()` from the thread of the pump after `seconds`, up to a second late.
+
+        Requires a watched operation at that time; without one there is no call.
 
         Returns:
-            A function that takes this back.
+            A function that cancels the call.
         """
         number = next(self._numbers)
         self._reminders[number] = (time.monotonic() + seconds, callback)
@@ -77,11 +79,11 @@ class Pump:
         return [reminder[1] for reminder in reminders if reminder is not None]
 
     def is_current(self) -> bool:
-        """True in a callback: nothing that is watched is told before it returns."""
+        """Returns True in a callback: no other callback runs before it returns."""
         return threading.current_thread() is self._thread
 
     def join(self) -> None:
-        """After shutdown: everything watched has been told, or is after a callback that takes too long."""
+        """Waits, after shutdown, until all callbacks have run; gives up if one takes too long."""
         thread = self._thread
         if thread is not None and thread is not threading.current_thread():
             thread.join(self._JOIN_SECONDS)

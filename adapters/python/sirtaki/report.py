@@ -32,20 +32,27 @@ from sirtaki._report_text import (
 
 
 class Progress:
-    """Counts steps; on rank 0 writes one line that is renewed, and a report at the end.
+    """Counts steps; on rank 0 prints a line that is renewed, and a report at the end.
 
-    The options report.live ("auto": when the output is a terminal, also behind sirtakirun) and report.end decide what
-    is shown. Without a Progress, or without its end(), a session with a DistributedOptimizer writes its report by
-    itself when it ends.
+    The options report.live ("auto": if the output is a terminal, also under sirtakirun) and report.end select the
+    output. Without a Progress, or without a call of end(), a session with a DistributedOptimizer prints its report when
+    it ends.
     """
 
     _TERMINAL_PAUSE = 0.2  # seconds between renewals
-    _PLAIN_PAUSE = 5.0  # seconds between lines where nothing can be renewed
+    _PLAIN_PAUSE = 5.0  # seconds between lines if they cannot be renewed
 
     def __init__(
         self, steps_per_epoch: int, samples_per_step: int, optimizer: Any = None, stream: TextIO | None = None
     ) -> None:
-        """`samples_per_step` counts all ranks; `optimizer` (a DistributedOptimizer) tells how long ranks wait."""
+        """Starts the clock.
+
+        Args:
+            steps_per_epoch: number of steps in an epoch, for the live line.
+            samples_per_step: samples of all ranks in a step.
+            optimizer: a DistributedOptimizer, which counts the seconds of waits; None shows no waits.
+            stream: output; None: standard error.
+        """
         self._stream = sys.stderr if stream is None else stream
         self._terminal = self._stream.isatty() or _shown_on_terminal(self._stream)
         live = basics.option("report.live")
@@ -62,7 +69,7 @@ class Progress:
         self._epoch = -1
 
     def step(self, epoch: int, loss: float) -> None:
-        """After each step: `epoch` from 0 and this rank's loss."""
+        """Counts a step; `epoch` from 0, `loss` of this rank."""
         if epoch != self._epoch:
             self._epoch, self._loss, self._loss_steps = epoch, 0.0, 0
         self._steps += 1
@@ -75,7 +82,7 @@ class Progress:
             self._write(self.line(), last)
 
     def line(self) -> str:
-        """The live line's text."""
+        """Returns the text of the live line."""
         return (
             f"epoch {self._epoch + 1}  step {self._loss_steps}/{self._steps_per_epoch}"
             f"  loss {self._loss / max(1, self._loss_steps):.4f}  {self.samples_per_second():,.0f} samples/s"
@@ -83,16 +90,16 @@ class Progress:
         )
 
     def samples_per_second(self) -> float:
-        """Of all ranks together, since the start."""
+        """Returns the samples per second of all ranks together, since the start."""
         return self._steps * self._samples_per_step / max(1e-9, time.monotonic() - self._begin)
 
     def exposed_share(self) -> float:
-        """Part of the time in which this rank only waited for gradients, 0 to 1."""
+        """Returns the part of the time in which this rank only waited for gradients, 0 to 1."""
         waited = getattr(self._optimizer, "exposed_seconds", 0.0)
         return float(waited / max(1e-9, time.monotonic() - self._begin))
 
     def end(self) -> None:
-        """Writes the report, unless report.end is off. Before shutdown(); then that writes none."""
+        """Prints the report, unless report.end is off. Call it before shutdown(), which then prints none."""
         session.mark_reported()
         if not self._end:
             return
@@ -118,7 +125,7 @@ class Progress:
 
 
 def _shown_on_terminal(stream: TextIO) -> bool:
-    """Says whether sirtakirun shows what is written to `stream` on a terminal: standard error, still its pipe."""
+    """Returns True if sirtakirun shows `stream` on a terminal: standard error, if still the pipe of sirtakirun."""
     if "SIRTAKI_JOB_TERMINAL" not in os.environ or stream is not sys.stderr:
         return False
     try:

@@ -1,4 +1,4 @@
-"""Horovod's name for programs under `sirtakirun --horovod`: what they import is Sirtaki.
+"""The name of Horovod for programs under `sirtakirun --horovod`: they import Sirtaki.
 
 Only that option puts this folder on the path of a program. docs/horovod.md compares every function.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from horovod import _unsupported
 
-#: The release whose interface this is; behind the plus sign stands whose it is.
+#: The release with this interface; after the plus sign the implementation.
 __version__ = "0.28.1+sirtaki"
 
 _unsupported.refuse_modules()

@@ -1,4 +1,4 @@
-"""Modules and variables of Horovod's that are not there, each with what to use."""
+"""Modules and variables of Horovod that Sirtaki does not have, each with its replacement."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ MODULES = {
     "horovod.keras.elastic": _ELASTIC,
     "horovod.common.elastic": _ELASTIC,
 }
-#: What Horovod's launchers say to a rank about its place; ours say it in variables of their own.
+#: Variables by which launchers of Horovod place a rank; sirtakirun has variables of its own.
 _LAUNCHER_VARIABLES = {
     f"HOROVOD_{name}" for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE", "HOSTNAME")
 }
-#: Stands for two options.
+#: Replaced by two options.
 _STALLS = "HOROVOD_STALL_CHECK_DISABLE"
 
 
 class _Refusal(importlib.abc.Loader):
-    """Loads nothing and says what to use."""
+    """Refuses to load a module and names the replacement."""
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
         """Raises ImportError."""
@@ -45,30 +45,30 @@ class _Refusal(importlib.abc.Loader):
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Knows the modules that are not there."""
+    """Finds the modules that Sirtaki does not have."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """A spec whose loader refuses."""
+        """Returns a spec whose loader refuses."""
         return ModuleSpec(fullname, _Refusal(), is_package=True) if fullname in MODULES else None
 
 
 def refuse_modules() -> None:
-    """From now on importing a module that is not there says what to use."""
+    """Makes imports of missing modules raise an error that names the replacement."""
     sys.meta_path.insert(0, _Finder())
 
 
 def ignored(environment: Mapping[str, str], understood: set[str]) -> list[str]:
-    """Variables of Horovod's that are set and mean nothing here."""
+    """Returns the variables of Horovod that are set and not used."""
     return sorted(
         n for n in environment if n.startswith("HOROVOD_") and n not in understood | _LAUNCHER_VARIABLES | {_STALLS}
     )
 
 
 def warn_ignored_variables() -> None:
-    """Once in a job: rank 0 names the variables of Horovod's that are set and mean nothing here."""
-    helper = multiprocessing.parent_process() is not None  # of a data loader
+    """Prints, once in a job and on rank 0, the variables of Horovod that are set and not used."""
+    helper = multiprocessing.parent_process() is not None  # a worker of a data loader
     if helper or os.environ.get("SIRTAKI_JOB_RANK", "0") != "0":
         return
     from sirtaki import options

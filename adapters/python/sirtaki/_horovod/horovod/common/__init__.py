@@ -1,1 +1,1 @@
-"""horovod.common: what programs use of it."""
+"""horovod.common: the modules that programs use."""

@@ -1,3 +1,3 @@
-"""horovod.tensorflow.elastic: what of it works here; run() says what to do without."""
+"""horovod.tensorflow.elastic: states in memory; run() raises an error that names the alternative."""
 
 from sirtaki.tensorflow.elastic import *  # noqa: F403

@@ -1,4 +1,4 @@
-"""horovod.torch: sirtaki.torch, with Horovod's default for when gradients are waited for, and its first gradients."""
+"""horovod.torch: sirtaki.torch, with the default of Horovod for `sync`, and its first gradients."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sirtaki.torch import *  # noqa: F403
 
 
 def _as_horovod(make: Callable[..., Any]) -> Callable[..., Any]:
-    """DistributedOptimizer() that waits in step() where neither the program nor an option says otherwise."""
+    """Wraps DistributedOptimizer: sync="step" unless the program or an option chooses."""
 
     @functools.wraps(make)
     def made(*arguments: Any, **named: Any) -> Any:
@@ -25,7 +25,7 @@ def _as_horovod(make: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def broadcast_optimizer_state(optimizer: Any, root_rank: int = 0, model: Any = None) -> None:
-    """As sirtaki.torch's; gradients that are None become zeros where the root has no state yet, as in Horovod.
+    """Broadcasts the state; without a state on the root, gradients that are None become zeros, as in Horovod.
 
     Sparse parameters, those of SparseAdam and of sparse embeddings of `model`, keep None.
     """

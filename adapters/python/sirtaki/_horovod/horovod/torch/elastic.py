@@ -1,3 +1,3 @@
-"""horovod.torch.elastic: what of it works here; run() and TorchState say what to do without."""
+"""horovod.torch.elastic: the sampler; run() and TorchState raise an error that names the alternative."""
 
 from sirtaki.torch.elastic import *  # noqa: F403
