@@ -8,7 +8,7 @@ model.fit(..., callbacks=[hvd.callbacks.BroadcastGlobalVariablesCallback(0)])
 """
 
 # isort: off
-# First of all: it says what is wrong where there is no Keras.
+# Imported first: the module explains a missing Keras.
 from sirtaki.keras import _backend as _backend
 
 # isort: on

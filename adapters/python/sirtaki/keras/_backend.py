@@ -1,4 +1,4 @@
-"""What the Keras adapter needs of the framework behind Keras."""
+"""Interface between the Keras adapter and the framework behind Keras."""
 
 from __future__ import annotations
 
@@ -22,57 +22,57 @@ class Reducer(Protocol):
 
     @property
     def name(self) -> str:
-        """The same on all ranks."""
+        """Name of the reducer; the same on all ranks."""
 
-    #: This rank makes its steps by itself: reduce() gives back what it gets. Set between steps.
+    #: True while this rank makes steps by itself: reduce() returns its input. Set between steps.
     alone: bool
 
     def watch(self, variables: Sequence[Any]) -> None:
-        """The optimizer will be given gradients of these."""
+        """Announces the variables whose gradients reduce() will get."""
 
     def reduce(self, grads: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
-        """The combined gradients; collective."""
+        """Returns the combined gradients; collective."""
 
     def applied(self) -> None:
-        """The optimizer has used them."""
+        """Called after the optimizer has applied the gradients."""
 
 
 class ModelArrays(Protocol):
-    """What variables hold, as arrays that stay where they are."""
+    """Arrays at fixed addresses with the values of variables."""
 
     variables: list[Any]
     arrays: list[Any]
 
     def pull(self) -> None:
-        """The arrays become what the variables are. Outside of functions that are being traced."""
+        """Updates the arrays from the variables. Not while a function is traced."""
 
     def push(self) -> None:
-        """The variables become what the arrays are."""
+        """Updates the variables from the arrays."""
 
 
 class Backend(Protocol):
-    """One framework."""
+    """Operations of one framework."""
 
     def choose(self, **arguments: Any) -> Any:
-        """Checks how gradients are to be combined. Raises ValueError."""
+        """Returns checked options of the reduction. Raises ValueError."""
 
     def group_size(self, choices: Any) -> int:
-        """How many ranks take part."""
+        """Returns the number of participating ranks."""
 
     def reducer(self, choices: Any, local: bool) -> Reducer:
-        """For one optimizer. `local`: alone may be set."""
+        """Returns a reducer for one optimizer; with `local` its attribute `alone` may be set."""
 
     def memory(self, variables: Sequence[Any]) -> ModelArrays:
-        """Of these variables."""
+        """Returns the arrays of these variables."""
 
     def after_step(self, optimizer: Any, reducer: Any, training: Any) -> None:
-        """Has LocalTraining.after_step() called, now or whenever what is being traced has made a step."""
+        """Calls LocalSgd.after_step() now, or after each step of the function that is being traced."""
 
     def broadcast(self, variables: Sequence[Any], root_rank: int) -> None:
         """Overwrites Keras variables with those of a rank; collective."""
 
     def in_branch(self) -> bool:
-        """True where the code that is being traced may run on one rank and not on another."""
+        """Returns True if the code that is being traced may run on some ranks only."""
 
 
 def _choose() -> Backend:

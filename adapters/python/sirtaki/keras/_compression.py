@@ -1,4 +1,4 @@
-"""Compression of the framework behind Keras."""
+"""Compression and Compressor of the framework behind Keras."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""LocalTraining: local updates of a DistributedOptimizer of Keras's, on any back end."""
+"""LocalSgd: local updates of a DistributedOptimizer of Keras, on any backend."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from sirtaki.process_sets import global_process_set
 
 _describe = NumpyAdapter().describe
 _ONE = (1.0, 1.0)
-#: Not every Keras has both.
+#: Optimizers that derive weights from their state; some versions of Keras lack one.
 _WEIGHTS_FROM_STATE = tuple(
     getattr(keras.optimizers, name) for name in ("Ftrl", "ScheduleFreeAdamW") if hasattr(keras.optimizers, name)
 )
@@ -29,7 +29,7 @@ _MEANS, _VARIANCES = "moving_mean", "moving_variance"
 
 
 class LocalSgd(LocalSgdBase):
-    """One optimizer's local updates. From one thread at a time; see LocalUpdates."""
+    """Local updates of one optimizer; see LocalUpdates. Used from one thread at a time."""
 
     def __init__(self, optimizer: Any, reducer: Reducer, config: LocalUpdates, codec: str | None) -> None:
         moments = not isinstance(optimizer, keras.optimizers.SGD)
@@ -37,19 +37,19 @@ class LocalSgd(LocalSgdBase):
         self._optimizer = ref(optimizer)
         self._reducer = reducer
         self._models: list[Any] = []
-        #: Whose parameters all begin with.
+        #: Rank whose parameters all ranks start with.
         self.root_rank = 0
-        #: Of this step: a number or a tensor.
+        #: Loss of this step: a number or a tensor.
         self.loss: Any = None
-        #: Parameters and buffers; what the optimizer remembers of the parameters.
+        #: Parameters and buffers, and the state of the optimizer for the parameters.
         self.model: ModelArrays | None = None
         self.state: ModelArrays | None = None
-        self._count = 0  # of the parameters
+        self._count = 0  # number of parameters
 
     # ---- what the optimizer calls ----
 
     def buffers_of(self, model: Any) -> None:
-        """Variables of this model that are not trained become equal, too. Before the first step."""
+        """Adds the variables of a model that are not trained to the merged ones. Call it before the first step."""
         if any(known is model for known in self._models):
             return
         if self.model is None:
@@ -58,7 +58,7 @@ class LocalSgd(LocalSgdBase):
             raise RuntimeError("buffers_of() after the first step, in which the runtime was told what to average")
 
     def prepare(self) -> bool:
-        """Before a step, or while a function that makes one is traced: whether after_step() is to be called."""
+        """Returns True if after_step() must be called. Called before a step, or while it is traced."""
         if self.starts and self.model is None:
             trained = list(self._optimizer()._trainable_variables)
             _refuse_dtypes(trained)
@@ -68,9 +68,9 @@ class LocalSgd(LocalSgdBase):
         return self.model is not None and not self._closed
 
     def after_step(self, lr: float, count: int, loss: float | None, waited_ns: int) -> None:
-        """The optimizer has applied gradients `count` times, some of which it only adds up. Collective.
+        """Reports that the optimizer got gradients `count` times, some of which it only accumulates. Collective.
 
-        The first step is the start: before it some models have no variables yet.
+        The first step starts local updates: some models have no variables before it.
         """
         optimizer = self._optimizer()
         if optimizer is None or self._closed:
@@ -87,7 +87,7 @@ class LocalSgd(LocalSgdBase):
 
     @contextmanager
     def synchronous(self) -> Iterator[None]:
-        """As LocalSteps's."""
+        """Returns a context in which every step averages gradients. Collective at both ends."""
         if self.starts and not (self._optimizer().built and self.prepare()):
             raise RuntimeError(
                 "synchronous() before the optimizer has variables, while gradients are averaged anyway; call it later"
@@ -97,9 +97,9 @@ class LocalSgd(LocalSgdBase):
 
     @contextmanager
     def global_model(self) -> Iterator[None]:
-        """Parameters are those that all ranks last agreed on. Not collective."""
+        """Returns a context in which parameters are those that all ranks last agreed on. Not collective."""
         if self._local is None or not self._reducer.alone:
-            # Gradients are averaged: parameters are what all ranks have.
+            # Gradients are averaged, so the parameters are those of all ranks.
             yield
             return
         assert self.model is not None
@@ -120,7 +120,7 @@ class LocalSgd(LocalSgdBase):
     # ---- inside ----
 
     def _begin(self, local: Any) -> Outcome | None:
-        """No callback can have given models that were made in this step the same weights everywhere."""
+        """Broadcasts the parameters first: no callback can have broadcast a model that was built in this step."""
         assert self.model is not None
         work = [
             numpy_ops.broadcast(array, self.root_rank, f"{self._name}.{i}", in_place=True)
@@ -188,14 +188,14 @@ class LocalSgd(LocalSgdBase):
             self._set_state(arrays)
 
     def _reset_state(self) -> None:
-        """Directions begin anew. Scales stay: Keras takes them for as old as its count of steps."""
+        """Resets directions and keeps magnitudes, which Keras corrects by its count of steps."""
         assert self.state is not None
         self.state.pull()
         scales = zip(self.state.arrays, map(_is_magnitude, self.state.variables), self._first_values(), strict=True)
         self._set_state([_finite(array, first) if is_magnitude else first for array, is_magnitude, first in scales])
 
     def _first_values(self) -> list[float]:
-        """Of an optimizer that has made no step."""
+        """Returns the values that a new optimizer has in its state."""
         assert self.state is not None
         first = float(getattr(self._optimizer(), "initial_accumulator_value", 0.0))
         return [
@@ -209,7 +209,7 @@ class LocalSgd(LocalSgdBase):
         self.state.push()
 
     def _average_state(self) -> None:
-        """The mean of what the ranks' optimizers remember, of each array over the ranks on which it is finite."""
+        """Averages the state over the ranks, each array over the ranks on which it is finite. Collective."""
         assert self.state is not None
         self.state.pull()
         arrays = self.state.arrays
@@ -238,7 +238,7 @@ class LocalSgd(LocalSgdBase):
         self.state.push()
 
 
-#: How names of optimizers' variables end that hold how large gradients are, not where they point.
+#: Suffixes of optimizer variables that hold magnitudes of gradients, not directions.
 _MAGNITUDE_SUFFIXES = ("velocity", "velocity_hat", "accumulator", "accumulated_grad", "accumulated_delta_var", "norm")
 
 
@@ -248,7 +248,7 @@ def _is_magnitude(variable: Any) -> bool:
 
 
 def _finite(array: Any, first: float) -> Any:
-    """The array with the largest of its numbers for those that are not finite."""
+    """Returns the array with its largest finite number in place of numbers that are not finite."""
     known = np.isfinite(array)
     return np.where(known, array, array[known].max() if known.any() else first)
 
@@ -264,7 +264,7 @@ def _refuse_dtypes(variables: list[Any]) -> None:
 
 
 def _state_of(optimizer: Any) -> list[Any]:
-    """What it remembers of the parameters: not counts, rates and products of factors, which are the same everywhere."""
+    """Returns the state of the parameters: no counts, rates or products of factors, equal on all ranks."""
     others = {id(optimizer._iterations), id(optimizer._learning_rate)}
     scalars = any(len(v.shape) == 0 for v in optimizer._trainable_variables)
     known = [v for v in optimizer.variables if id(v) not in others and "float" in str(v.dtype)]
@@ -272,7 +272,7 @@ def _state_of(optimizer: Any) -> list[Any]:
 
 
 def check_local(optimizer: Any, scales_loss: bool, choices: Any) -> None:
-    """Refuses what local updates cannot do, with the reason."""
+    """Refuses optimizers and options that local updates do not support. Raises UnsupportedError."""
     if scales_loss:
         raise errors.UnsupportedError(
             "local updates and a LossScaleOptimizer, which skips steps of one rank alone, do not go together; use the "

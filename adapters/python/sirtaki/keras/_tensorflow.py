@@ -1,4 +1,4 @@
-"""Keras on TensorFlow."""
+"""Backend of Keras on TensorFlow."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ _numbers = itertools.count()
 
 
 class _Reducer(GradientReducer):
-    """See sirtaki.keras._backend.Reducer.
+    """Implements sirtaki.keras._backend.Reducer.
 
-    With local updates a function that was traced once averages gradients in some steps, so that is a variable.
+    With local updates a function that is traced once averages gradients in some steps only, so that switch is a
+    variable.
     """
 
     def __init__(self, name: str, choices: ReduceOptions, local: bool) -> None:
@@ -29,17 +30,17 @@ class _Reducer(GradientReducer):
         self.name = name
         self._local = local
         self._alone = False
-        #: The variable is written behind the call that is running.
+        #: A step call is running, which writes the variable `averages` at its end.
         self.in_step_call = False
         with tf.init_scope():
-            #: As `alone` says, for functions.
+            #: Inverse of `alone`, for traced functions.
             self.averages = tf.Variable(True, trainable=False) if local else None
-            #: Seconds in which the last step had nothing to do but wait for gradients.
+            #: Seconds in which the last step only waited for gradients.
             self.waited = tf.Variable(0.0, trainable=False, dtype=tf.float64) if local else None
 
     @property
     def alone(self) -> bool:
-        """Nothing is sent."""
+        """True while nothing is sent."""
         return self._alone
 
     @alone.setter
@@ -50,7 +51,7 @@ class _Reducer(GradientReducer):
 
     @public
     def reduce(self, grads: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
-        """The combined gradients, or with local updates these where this rank makes a step by itself."""
+        """Returns the combined gradients or, for a step of this rank alone, its own."""
         if not self._local:
             return super().reduce(grads, variables)
         grads = [None if grad is None else tf.convert_to_tensor(grad) for grad in grads]
@@ -73,24 +74,24 @@ class _Reducer(GradientReducer):
         return grads
 
     def watch(self, variables: Sequence[Any]) -> None:
-        """Gradients are known when they are given."""
+        """Does nothing: gradients come with their variables."""
 
     def applied(self) -> None:
-        """Nothing is kept."""
+        """Does nothing: no gradient is kept."""
 
 
 class _CopiedArrays:
-    """See sirtaki.keras._backend.Memory: TensorFlow moves the memory of variables."""
+    """Implements sirtaki.keras._backend.ModelArrays with copies, because TensorFlow moves the memory of variables."""
 
     def __init__(self, variables: Sequence[Any]) -> None:
         self.variables = list(variables)
         self.arrays = [np.zeros(tuple(v.shape), tf.as_dtype(v.dtype).as_numpy_dtype) for v in variables]
-        #: What a function gives that is running: it reads and writes variables in its own order.
+        #: Values from a running function, which orders reads and writes of variables itself.
         self.given: Sequence[Any] | None = None
         self.written = False
 
     def pull(self) -> None:
-        """Copies variables, unless a function that is running is to write what the arrays are."""
+        """Copies the variables, unless a running function is going to write the arrays to them."""
         if self.given is not None and self.written:
             return
         if self.given is None and not tf.executing_eagerly():
@@ -100,7 +101,7 @@ class _CopiedArrays:
             np.copyto(array, np.asarray(value))
 
     def push(self) -> None:
-        """Copies back, or has the function do so."""
+        """Copies back to the variables, or makes the running function do so."""
         if self.given is not None:
             self.written = True
             return
@@ -112,7 +113,7 @@ class _CopiedArrays:
             variable.assign(value)
 
     def assign_if(self, wanted: Any) -> None:
-        """In a function: overwrites the variables with the arrays where `wanted` is true."""
+        """Overwrites the variables with the arrays if `wanted` is true; for traced functions."""
 
         def write() -> Any:
             arrays = range(len(self.arrays))
@@ -126,34 +127,35 @@ class _CopiedArrays:
             tf.cond(wanted, write, lambda: tf.constant(False))
 
     def _tensor(self, index: int) -> tf.Tensor:
-        # A copy: a tensor may keep the array that it is made of.
+        # Copied, because a tensor may share the memory of its array.
         return tf.convert_to_tensor(self.arrays[index].copy())
 
 
 class TensorFlowBackend:
-    """See sirtaki.keras._backend.Backend."""
+    """Implements sirtaki.keras._backend.Backend."""
 
     def choose(self, **arguments: Any) -> ReduceOptions:
-        """Checks how gradients are to be combined."""
+        """Returns checked options of the reduction."""
         return choose(**arguments)
 
     def group_size(self, choices: ReduceOptions) -> int:
-        """How many ranks take part."""
+        """Returns the number of participating ranks."""
         return choices.process_set.size()
 
     def reducer(self, choices: ReduceOptions, local: bool) -> _Reducer:
-        """For one optimizer."""
+        """Returns a reducer for one optimizer."""
         return _Reducer(f"keras.optimizer.{next(_numbers)}", choices, local)
 
     def memory(self, variables: Sequence[Any]) -> _CopiedArrays:
-        """Of these variables."""
+        """Returns the arrays of these variables."""
         return _CopiedArrays(variables)
 
     @public
     def after_step(self, optimizer: Any, reducer: _Reducer, training: Any) -> None:
-        """In a function: an operation behind the step.
+        """Runs after_step() at once or, in a traced function, as an operation after the step.
 
-        It gets what the variables are and says which are to be written, so TensorFlow keeps reads and writes in order.
+        The operation gets the values of the variables and returns which of them to write, so TensorFlow orders reads
+        and writes.
         """
         refuse_xla()
         memories = (training.model, training.state)
@@ -168,7 +170,7 @@ class TensorFlowBackend:
         def step_call(*inputs: Any) -> tuple[bool, bool, bool]:
             values = iter(inputs)
             rate, count, waited, *losses = (float(next(values)) for _ in numbers)
-            # What was reported outside of the function is another number in each step.
+            # A loss reported outside of the function differs between steps, so it cannot be traced.
             losses, training.loss = losses or _mean_loss(training.loss), None
             for memory in memories:
                 memory.given, memory.written = [next(values) for _ in memory.variables], False
@@ -192,12 +194,12 @@ class TensorFlowBackend:
         broadcast_(list(variables), root_rank, "keras.variables")
 
     def in_branch(self) -> bool:
-        """In the graph of a branch."""
+        """Returns True in the graph of a branch."""
         return not tf.executing_eagerly() and type(tf_ops.get_default_graph()).__name__ == "CondBranchFuncGraph"
 
 
 def _call_or_trace(function: Callable[..., Any], inputs: list[Any]) -> Any:
-    """What it returns, three of bool: as numbers, or as tensors of the function that is being traced."""
+    """Returns the three bools of `function`: of a call in eager code, else as tensors of the traced function."""
     if tf.executing_eagerly():
         return [tf.constant(value) for value in function(*inputs)]
     outputs = tf.py_function(function, inputs, [tf.bool] * 3)

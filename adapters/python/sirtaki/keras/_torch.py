@@ -1,4 +1,4 @@
-"""Keras on torch: the reducer of sirtaki.torch, whose hooks combine gradients while backward runs."""
+"""Backend of Keras on torch: hooks of the reducer of sirtaki.torch combine gradients while backward runs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _names = StreamNames()
 
 
 class _Reducer:
-    """See sirtaki.keras._backend.Reducer."""
+    """Implements sirtaki.keras._backend.Reducer."""
 
     def __init__(self, options: ReducerOptions) -> None:
         self._options = options
@@ -33,12 +33,12 @@ class _Reducer:
 
     @property
     def name(self) -> str:
-        """The same on all ranks."""
+        """Name of the reducer; the same on all ranks."""
         return self._options.stream_name
 
     @property
     def alone(self) -> bool:
-        """Nothing is sent."""
+        """True while nothing is sent."""
         return self._alone
 
     @alone.setter
@@ -48,12 +48,12 @@ class _Reducer:
             self._reducer.alone = alone
 
     def waited_ns(self) -> int:
-        """For gradients, since it was last asked."""
+        """Returns the nanoseconds of waits for gradients since the last call."""
         before, self._waited = self._waited, 0.0 if self._reducer is None else self._reducer.exposed_seconds
         return max(round((self._waited - before) * 1e9), 0)
 
     def watch(self, variables: Sequence[Any]) -> None:
-        """From now on backward combines the gradients of these, unless by an operator that streams do not have."""
+        """Makes backward combine the gradients of these variables, if streams support the reduction."""
         if self._options.op not in _IN_STREAMS:
             return
         params = [variable.value for variable in variables]
@@ -72,10 +72,10 @@ class _Reducer:
         self._reducer.alone = self._alone
 
     def reduce(self, grads: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
-        """The combined gradients: those of the last backward, or others, which are combined by name."""
+        """Returns the combined gradients: those of the last backward, or others, which are combined by name."""
         reducer = self._reducer
         if self._alone or (reducer is not None and reducer.reduced):
-            return list(grads)  # they are those, or made of those
+            return list(grads)  # combined already, or computed from combined ones
         own = [variable.value.grad for variable in variables]
         if reducer is not None and all(a is b for a, b in zip(grads, own, strict=True)):
             reducer.synchronize()
@@ -104,13 +104,13 @@ class _Reducer:
         return combined
 
     def applied(self) -> None:
-        """The next backward may begin."""
+        """Ends the step; the next backward may begin."""
         if self._reducer is not None:
             self._reducer.stepped()
 
 
 class _SharedArrays:
-    """See sirtaki.keras._backend.Memory: it is the variables' own."""
+    """Implements sirtaki.keras._backend.ModelArrays with the memory of the variables."""
 
     def __init__(self, variables: Sequence[Any]) -> None:
         self.variables = list(variables)
@@ -124,7 +124,7 @@ class _SharedArrays:
         self.arrays = [p.detach().numpy() for p in self._params]
 
     def pull(self) -> None:
-        """Refuses variables that are somewhere else now."""
+        """Refuses variables whose memory was replaced. Raises RuntimeError."""
         for variable, param, array in zip(self.variables, self._params, self.arrays, strict=True):
             if variable.value is not param or param.data_ptr() != array.ctypes.data:
                 raise RuntimeError(
@@ -133,11 +133,11 @@ class _SharedArrays:
                 )
 
     def push(self) -> None:
-        """They are."""
+        """Does nothing: variables and arrays share their memory."""
 
 
 class TorchBackend:
-    """See sirtaki.keras._backend.Backend."""
+    """Implements sirtaki.keras._backend.Backend."""
 
     def choose(
         self,
@@ -149,7 +149,7 @@ class TorchBackend:
         process_set: Any,
         sgd: bool,
     ) -> ReducerOptions:
-        """Checks how gradients are to be combined."""
+        """Returns checked options of the reduction."""
         op = check_reduce_op(op)
         require(op != ReduceOp.ADASUM, "op must be Average, Sum, Min, Max or Product")
         factor = gradient_predivide_factor
@@ -171,11 +171,11 @@ class TorchBackend:
         )
 
     def group_size(self, choices: ReducerOptions) -> int:
-        """How many ranks take part."""
+        """Returns the number of participating ranks."""
         return choices.size
 
     def reducer(self, choices: ReducerOptions, local: bool) -> _Reducer:
-        """For one optimizer."""
+        """Returns a reducer for one optimizer."""
         del local
         return _Reducer(replace(choices, stream_name=f"keras.{_names.next(choices.process_set)}"))
 
@@ -184,16 +184,16 @@ class TorchBackend:
         broadcast_parameters([(f"keras.{i}", v.value) for i, v in enumerate(variables)], root_rank)
 
     def memory(self, variables: Sequence[Any]) -> _SharedArrays:
-        """Of these variables."""
+        """Returns the arrays of these variables."""
         return _SharedArrays(variables)
 
     def after_step(self, optimizer: Any, reducer: _Reducer, training: Any) -> None:
-        """Now."""
+        """Calls after_step() at once."""
         loss, training.loss = training.loss, None
         number = None if loss is None else float(loss.detach().mean()) if isinstance(loss, Tensor) else float(loss)
         rate, count = float(optimizer.learning_rate), int(optimizer._iterations)
         training.after_step(rate, count, number, reducer.waited_ns())
 
     def in_branch(self) -> bool:
-        """Nothing is traced."""
+        """Returns False: nothing is traced."""
         return False

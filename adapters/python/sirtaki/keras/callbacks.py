@@ -1,5 +1,5 @@
 # ruff: noqa: PLR0917  (Horovod's arguments)
-"""Callbacks for model.fit() on several ranks. All ranks give the same ones in the same order."""
+"""Callbacks for model.fit() on several ranks. All ranks pass the same ones in the same order."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ __all__ = [
 
 
 class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
-    """Starts all ranks with the model and the optimizer's state of `root_rank`. Put it first.
+    """Broadcasts the model and the state of the optimizer from `root_rank` at the start. Put it first.
 
-    It also sees to what several ranks need of a compiled model: no XLA, loss scaling outside of the combination, and
-    with local updates equal models before validation and at the end of an epoch, which callbacks behind it may save.
+    It also prepares a compiled model for several ranks: no XLA, loss scaling outside of the reduction and, with local
+    updates, equal models before validation and at the end of an epoch, which later callbacks may save.
 
     Args:
-        root_rank: the rank whose values all get.
-        device: accepted as in Horovod; means nothing here.
-        local_variables: variables of the model that every rank has of its own; they stay as they are.
+        root_rank: the rank whose values all ranks get.
+        device: accepted as in Horovod; not used.
+        local_variables: variables of the model that differ between ranks; they are not broadcast.
     """
 
     def __init__(self, root_rank: int, device: str = "", local_variables: Any = None) -> None:
@@ -49,11 +49,11 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
             self.register_local_var(variable)
 
     def register_local_var(self, var: Any) -> None:
-        """Makes a variable of the model one of this rank alone, which is not broadcast. All ranks register the same."""
+        """Excludes a variable of the model from the broadcast. All ranks register the same variables."""
         self._own.add(var)
 
     def set_model(self, model: Any) -> None:
-        """As Keras's."""
+        """Prepares the compiled model."""
         super().set_model(model)
         if getattr(model, "optimizer", None) is not None:
             move_outside_loss_scale(model.optimizer)
@@ -64,7 +64,7 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
             model.train_function = None
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Before the first batch where everything is there already."""
+        """Broadcasts before the first batch, if all variables exist."""
         del logs
         check_root(self._root_rank, "broadcast")
         self._done = False
@@ -74,18 +74,18 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
             self._broadcast()
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """After the first batch where that has made the variables."""
+        """Broadcasts after the first batch, if that has made the variables."""
         del batch, logs
         if not self._done:
             self._broadcast()
 
     def on_test_begin(self, logs: Any = None) -> None:
-        """Collective with local updates."""
+        """Drains local updates; collective."""
         del logs
         self._drain()
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Collective with local updates."""
+        """Drains local updates; collective."""
         del epoch, logs
         self._drain()
 
@@ -102,12 +102,12 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
 
 
 class MetricAverageCallback(keras.callbacks.Callback):
-    """Replaces the metrics of an epoch by their mean over all ranks, for the callbacks behind it.
+    """Replaces the metrics of an epoch by their mean over all ranks.
 
-    Put it before those that read metrics: ReduceLROnPlateau, EarlyStopping, checkpoints.
+    Put it before callbacks that read metrics: ReduceLROnPlateau, EarlyStopping, checkpoints.
 
     Args:
-        device: accepted as in Horovod; means nothing here.
+        device: accepted as in Horovod; not used.
     """
 
     def __init__(self, device: str = "") -> None:
@@ -115,7 +115,7 @@ class MetricAverageCallback(keras.callbacks.Callback):
         del device
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Collective."""
+        """Averages the metrics; collective."""
         del epoch
         if not logs or basics.size() == 1:
             return
@@ -130,13 +130,13 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
     """Sets the learning rate to `initial_lr` times a factor in some epochs.
 
     Args:
-        initial_lr: the rate that the factors are of.
+        initial_lr: learning rate for a factor of 1.
         multiplier: a number, or a function of the epoch (a fraction within an epoch unless `staircase`).
-        start_epoch: the first epoch in which it acts.
-        end_epoch: the first in which it acts no more; None: to the end.
-        staircase: only at the beginning of an epoch. A number as multiplier implies it.
+        start_epoch: first epoch with this schedule.
+        end_epoch: first epoch after it; None: to the end.
+        staircase: changes the rate only at the beginning of an epoch. A number as multiplier implies it.
         momentum_correction: scales the momentum of SGD with a changed rate, so that steps do not jump.
-        steps_per_epoch: batches of an epoch, where Keras does not know them.
+        steps_per_epoch: batches of an epoch, if Keras does not know them.
     """
 
     def __init__(
@@ -160,14 +160,14 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
         self._epoch = 0
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        """Sets the rate of an epoch."""
+        """Sets the learning rate of an epoch."""
         del logs
         self._epoch = epoch
         if self._acts() and self._staircase:
             self._set(float(epoch))
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        """Sets the rate of a batch."""
+        """Sets the learning rate of a batch."""
         del logs
         if self._acts() and not self._staircase:
             steps = self._steps or (self.params or {}).get("steps")
@@ -175,7 +175,7 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
             self._set(self._epoch + batch / float(steps))
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Tells the rate in the logs."""
+        """Writes the learning rate to the logs."""
         del epoch
         if logs is not None:
             logs["lr"] = float(self.model.optimizer.learning_rate)
@@ -189,7 +189,7 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
         optimizer.learning_rate = new
         plain = getattr(optimizer, "inner_optimizer", optimizer)
         if self._corrects and isinstance(plain, keras.optimizers.SGD) and plain.momentum and old > 0 and new != old:
-            # Keras's momentum holds steps, which the rate is part of.
+            # The momentum of Keras holds steps, which include the learning rate.
             for velocity in getattr(plain, "momentums", []):
                 if velocity is not None:
                     velocity.assign(velocity * (new / old))
@@ -199,11 +199,11 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
     """Raises the learning rate from initial_lr / size() to `initial_lr` over the first epochs (Goyal et al., 2017).
 
     Args:
-        initial_lr: the rate at the end, scaled for all ranks already.
-        warmup_epochs: how many epochs it takes.
+        initial_lr: the final rate, already scaled for all ranks.
+        warmup_epochs: number of epochs of the warm-up.
         momentum_correction: see LearningRateScheduleCallback.
         steps_per_epoch: see LearningRateScheduleCallback.
-        verbose: above 0, rank 0 says when the end is reached.
+        verbose: above 0, rank 0 prints the end of the warm-up.
     """
 
     def __init__(
@@ -218,7 +218,7 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
         size = basics.size()
 
         def factor(epoch: float) -> float:
-            # At the end of a batch, so that the last one of the warm-up reaches the rate.
+            # Counted at the end of a batch, so that the last batch of the warm-up reaches the rate.
             done = epoch + (1.0 / self._steps if self._steps else 0.0)
             return 1.0 / size * (min(done, warmup_epochs) * (size - 1) / warmup_epochs + 1)
 
@@ -226,12 +226,12 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
         self._verbose = verbose
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Learns how many batches an epoch has."""
+        """Reads the number of batches in an epoch."""
         del logs
         self._steps = self._steps or (self.params or {}).get("steps")
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Says when the warm-up is over."""
+        """Prints the end of the warm-up."""
         super().on_epoch_end(epoch, logs)
         if self._end is not None and epoch == self._end - 1 and self._verbose > 0 and basics.rank() == 0:
             rate = float(self.model.optimizer.learning_rate)
@@ -239,15 +239,15 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
 
 
 class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):
-    """Keras's ModelCheckpoint of the best model, written by rank 0 alone. Put it behind MetricAverageCallback.
+    """A ModelCheckpoint of the best model, written by rank 0 alone. Put it after MetricAverageCallback.
 
     Args:
-        filepath: as ModelCheckpoint's.
-        monitor: as ModelCheckpoint's.
-        verbose: as ModelCheckpoint's, of rank 0.
-        save_weights_only: as ModelCheckpoint's.
-        mode: as ModelCheckpoint's.
-        save_freq: as ModelCheckpoint's.
+        filepath: see ModelCheckpoint.
+        monitor: see ModelCheckpoint.
+        verbose: see ModelCheckpoint, on rank 0.
+        save_weights_only: see ModelCheckpoint.
+        mode: see ModelCheckpoint.
+        save_freq: see ModelCheckpoint.
     """
 
     def __init__(

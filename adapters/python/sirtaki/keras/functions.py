@@ -1,5 +1,5 @@
 # ruff: noqa: PLR0917  (Horovod's arguments)
-"""Values over all ranks outside of training, and loading models."""
+"""Operations on values outside of training, and loading of models."""
 
 from __future__ import annotations
 
@@ -55,9 +55,23 @@ def allreduce(
     op: ReduceOp | None = None,
     compression: Any = NoneCompressor,
 ) -> Array:
-    """Combines a value (number, array, tensor) over all ranks; a numpy array. Outside of traced functions.
+    """Reduces a value (number, array, tensor) over all ranks. Not in traced functions.
 
-    `compression` may be Compression.fp16: floating-point values travel as float16.
+    Args:
+        value: the same shape and dtype on all ranks.
+        name: the same on all ranks; None: the order of calls decides.
+        average: the older form of op=Average (True) or op=Sum (False).
+        prescale_factor: multiplied before the reduction.
+        postscale_factor: multiplied afterwards.
+        op: Average (default), Sum, Min, Max, Product or Adasum.
+        compression: Compression.fp16 sends floating-point values as float16.
+
+    Returns:
+        A numpy array of the same shape and dtype.
+
+    Raises:
+        ValueError: an argument is wrong on this rank.
+        HorovodInternalError: ranks disagree, or one is lost.
     """
     require(average is None or op is None, "average and op are both given; give op alone")
     if average is not None:
@@ -77,17 +91,17 @@ def allreduce(
 
 
 def allgather(value: Any, name: str | None = None) -> Array:
-    """Joins values of all ranks along dimension 0."""
+    """Returns the values of all ranks, concatenated along dimension 0, which may differ between ranks."""
     return _now(numpy_ops.allgather(_array(value), name))
 
 
 def broadcast(value: Any, root_rank: int = 0, name: str | None = None) -> Array:
-    """The value of `root_rank`, on all ranks; the same shape and dtype everywhere."""
+    """Returns the value of `root_rank` on all ranks; the same shape and dtype everywhere."""
     return _now(numpy_ops.broadcast(_array(value), root_rank, name, in_place=False))
 
 
 def reducescatter(value: Any, name: str | None = None, op: ReduceOp = Average) -> Array:
-    """Combines a value over all ranks and keeps this rank's block of dimension 0."""
+    """Reduces a value over all ranks and returns this rank's block of dimension 0."""
     return _now(numpy_ops.reducescatter(_array(value), name, check_reduce_op(op), (1.0, 1.0)))
 
 
@@ -110,15 +124,15 @@ def load_model(
     *,
     local_updates: LocalChoice = None,
 ) -> Any:
-    """keras.models.load_model() with a DistributedOptimizer in the model.
+    """Loads a model as keras.models.load_model() does, with a DistributedOptimizer in it.
 
     Args:
-        filepath: a file of model.save(), of this rank's file system.
+        filepath: a file of model.save() in the file system of this rank.
         custom_optimizers: classes of optimizers that Keras does not know.
-        custom_objects: as keras.models.load_model's.
-        compression: as DistributedOptimizer's.
-        legacy_opts: accepted as in Horovod; means nothing here.
-        local_updates: as DistributedOptimizer's.
+        custom_objects: see keras.models.load_model.
+        compression: see DistributedOptimizer.
+        legacy_opts: accepted as in Horovod; not used.
+        local_updates: see DistributedOptimizer.
     """
     del legacy_opts
     known = {cls.__name__: cls for cls in custom_optimizers or ()}

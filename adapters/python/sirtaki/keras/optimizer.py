@@ -31,12 +31,12 @@ _SUMS = "backward_passes_per_step with mixed_float16 applies means: pass average
 
 
 class _Distributed:
-    """What DistributedOptimizer adds to the class of the user's optimizer. Documented there."""
+    """Methods that DistributedOptimizer adds to the class of the user's optimizer; documented there."""
 
     _sirtaki: _DistributedState
 
     def build(self, variables: Any) -> Any:
-        """As Keras's."""
+        """Makes the variables as Keras does."""
         built = super().build(variables)  # type: ignore[misc]
         self._sirtaki.watch(list(variables))
         return built
@@ -53,12 +53,12 @@ class _Distributed:
         state = self._sirtaki
         local = state.local
         if variables and not self.built:  # type: ignore[has-type]
-            # As Keras's apply() does it, and before gradients are combined.
+            # Built as apply() of Keras does it, but before gradients are combined.
             with keras.name_scope(self.name, caller=self):  # type: ignore[attr-defined]
                 self.build(variables)
         steps_locally = local is not None and local.prepare()
         if getattr(self, "gradient_accumulation_steps", None):
-            # Combined when the last of them is there.
+            # Combined together with the last of the accumulated gradients.
             state.pending = [v for v, g in zip(variables, grads, strict=True) if g is not None]
         else:
             grads = state.reduce(grads, variables)
@@ -69,19 +69,20 @@ class _Distributed:
         return result
 
     def scale_loss(self, loss: Any) -> Any:
-        """As Keras's; model.fit() gives the loss of a step here."""
+        """Scales the loss as Keras does; model.fit() passes the loss of a step here."""
         self.report_loss(loss)
         return super().scale_loss(loss)  # type: ignore[misc]
 
     def finalize_variable_values(self, var_list: Any) -> None:
-        """As Keras's, at the end of model.fit(); drain() then."""
+        """Finalizes as Keras does at the end of model.fit(), then drains local updates."""
         super().finalize_variable_values(var_list)  # type: ignore[misc]
         self.drain()
 
     def register_local_var(self, var: Any) -> None:
-        """Makes a variable one of this rank alone: its gradient is not combined. Before the first step.
+        """Keeps the gradient of a variable local, so that it is not combined. Call it before the first step.
 
-        All ranks register the same. The gradient is divided by the number of ranks unless scale_local_gradients=False.
+        All ranks register the same variables. The gradient is divided by the number of ranks unless
+        scale_local_gradients=False.
 
         Raises:
             UnsupportedError: with local_updates.
@@ -94,14 +95,17 @@ class _Distributed:
             state.watch(list(self._trainable_variables))  # type: ignore[attr-defined]
 
     def report_loss(self, loss: Any) -> None:
-        """With local_updates: this rank's loss of a step, before apply(). model.fit() does it."""
+        """With local_updates: reports the loss of this rank before apply(). model.fit() does it."""
         if self._sirtaki.local is not None:
             self._sirtaki.local.loss = loss
 
     def buffers_of(self, model: Any) -> None:
-        """With local_updates: variables of `model` that are not trained (BatchNorm's) become equal when weights do.
+        """With local_updates: merges variables of `model` that are not trained (of BatchNorm, say) with the weights.
 
-        Before the first step; BroadcastGlobalVariablesCallback does it. RuntimeError after it.
+        Call it before the first step; BroadcastGlobalVariablesCallback does it.
+
+        Raises:
+            RuntimeError: after the first step.
         """
         if self._sirtaki.local is not None:
             self._sirtaki.local.buffers_of(model)
@@ -109,7 +113,7 @@ class _Distributed:
     def drain(self) -> None:
         """With local_updates: makes weights and buffers equal on all ranks. Collective, outside of tf.function.
 
-        Before a checkpoint, an evaluation and at the end. model.fit() does it at its end, and
+        Call it before a checkpoint, before an evaluation and at the end. model.fit() does it at its end, and
         BroadcastGlobalVariablesCallback before validation and after each epoch.
         """
         if self._sirtaki.local is not None:
@@ -117,7 +121,7 @@ class _Distributed:
 
     @contextmanager
     def synchronous(self) -> Iterator[None]:
-        """With local_updates: inside it gradients are averaged in every step. Collective where it begins and ends."""
+        """With local_updates: returns a context in which every step averages gradients. Collective at both ends."""
         if self._sirtaki.local is None:
             yield
             return
@@ -126,9 +130,9 @@ class _Distributed:
 
     @contextmanager
     def global_model(self) -> Iterator[None]:
-        """With local_updates: inside it weights are what all ranks last agreed on. Not collective.
+        """With local_updates: returns a context in which weights are those that all ranks last agreed on.
 
-        For evaluation by any ranks; no step inside. The rank's own weights come back afterwards.
+        Not collective. Any rank may evaluate inside, and no rank may step. The weights of the rank return afterwards.
         """
         if self._sirtaki.local is None:
             yield
@@ -137,7 +141,7 @@ class _Distributed:
             yield
 
     def local_stats(self) -> dict[str, Any]:
-        """Interval, delay, mode, why; rounds, seconds waited, bytes, divergence, alarms. {} without local_updates."""
+        """Returns interval, delay, mode, reason, rounds, waits, bytes, divergence, alarms; {} without local_updates."""
         return {} if self._sirtaki.local is None else self._sirtaki.local.stats()
 
     def _clip_gradients(self, grads: Any) -> Any:
@@ -151,7 +155,7 @@ class _Distributed:
 
 
 class _DistributedState:
-    """Beside the optimizer's own."""
+    """State of a DistributedOptimizer beside that of the plain optimizer."""
 
     def __init__(
         self, choices: Any, factor: int, scales_loss: bool, own: RankLocalVariables, config: LocalUpdates | None = None
@@ -161,26 +165,26 @@ class _DistributedState:
         self.own = own  # variables whose gradients stay on their rank
         self.reducer: Reducer = backend.reducer(choices, config is not None)
         self.local: LocalSgd | None = None
-        self.factor = factor  # what Keras has divided accumulated gradients by
+        self.factor = factor  # divisor that Keras has applied to accumulated gradients
         self.scales_loss = scales_loss
         self.pending: list[Any] = []
 
     def watch(self, variables: list[Any]) -> None:
-        """The optimizer will be given gradients of these."""
+        """Announces the variables whose gradients reduce() will get."""
         self.reducer.watch([variable for variable in variables if variable not in self.own])
 
     def reduce(self, grads: list[Any], variables: list[Any]) -> list[Any]:
-        """The combined gradients, and those of local variables as they are or divided. Collective."""
+        """Returns the combined gradients, and those of local variables, divided if asked for. Collective."""
         if not self.own:
             return self.reducer.reduce(grads, variables)
         return self.own.reduce(self.reducer.reduce, grads, variables, backend.group_size(self.choices))
 
 
 def _make_distributed(optimizer: Any, state: _DistributedState) -> Any:
-    """Makes the optimizer one of a class of its own, of the same name: what is saved names the plain class."""
+    """Changes the class of the optimizer to a subclass of the same name, so that saved models name the plain class."""
     plain = type(optimizer)
     kept = {"__module__": plain.__module__, "__qualname__": plain.__qualname__, "__doc__": plain.__doc__}
-    # Keras's own bookkeeping of attributes must not see it.
+    # Set in __dict__, past the attribute tracking of Keras.
     optimizer.__dict__["_sirtaki"] = state
     optimizer.__class__ = type(plain.__name__, (_Distributed, plain), kept)
     if state.config is not None:
@@ -194,25 +198,25 @@ def _make_distributed(optimizer: Any, state: _DistributedState) -> Any:
 
 
 def _make_plain(optimizer: Any) -> Any:
-    """Makes it a plain optimizer again and gives its choices."""
+    """Makes the optimizer a plain one again and returns its state."""
     state = optimizer.__dict__.pop("_sirtaki")
     optimizer.__class__ = type(optimizer).__mro__[2]
     return state
 
 
 def is_distributed(optimizer: Any) -> bool:
-    """Whether gradients are combined by this optimizer."""
+    """Returns True if this optimizer combines gradients."""
     return isinstance(optimizer, _Distributed)
 
 
 def set_initial_rank(optimizer: Any, root_rank: int) -> None:
-    """With local updates: a model that is made in its first step begins with the weights of this rank."""
+    """With local updates: makes a model that is built in its first step start with the weights of this rank."""
     if optimizer._sirtaki.local is not None:
         optimizer._sirtaki.local.root_rank = root_rank
 
 
 def move_outside_loss_scale(optimizer: Any) -> None:
-    """Where Keras has put a LossScaleOptimizer around a DistributedOptimizer, the outer one combines from now on."""
+    """Moves the reduction from a DistributedOptimizer to the LossScaleOptimizer that Keras has put around it."""
     inner = getattr(optimizer, "inner_optimizer", None)
     if inner is not None and is_distributed(inner) and not is_distributed(optimizer):
         if inner._sirtaki.factor != 1:
@@ -243,30 +247,38 @@ def DistributedOptimizer(  # noqa: N802  (Horovod's name)
 ) -> Any:
     """Makes a Keras optimizer combine gradients over all ranks before it applies them; for model.fit and own loops.
 
-    The optimizer itself is changed and given back. It is saved as what it was: models load without Sirtaki.
+    The optimizer is changed in place and returned. It is saved as the plain optimizer, so models load without Sirtaki.
     Under the policy mixed_float16 the result is a LossScaleOptimizer around it, so that all ranks skip the same steps.
 
     Args:
         optimizer: a keras.optimizers.Optimizer.
-        name: accepted as in Horovod; means nothing here, as do device_dense, device_sparse, num_groups and groups.
-        compression: how gradients travel; see sirtaki.compression.
-        sparse_as_dense: makes gradients of embeddings dense first, instead of gathering their rows.
-        gradient_predivide_factor: with Average: divided by it before adding up, and the rest after.
+        name: accepted as in Horovod; not used.
+        device_dense: accepted as in Horovod; not used.
+        device_sparse: accepted as in Horovod; not used.
+        compression: compression of gradients; see sirtaki.compression.
+        sparse_as_dense: converts gradients of embeddings to dense ones first, instead of gathering their rows.
+        gradient_predivide_factor: with Average: splits the division, by this factor before the sum, the rest
+            afterwards.
         op: Average, Sum, Min, Max or Product; the last three without compression.
-        backward_passes_per_step: gradients of so many batches are added up before they are combined; as Keras's
-            gradient_accumulation_steps.
-        average_aggregated_gradients: whether their mean is applied, as Keras does it, or their sum.
+        num_groups: accepted as in Horovod; not used.
+        groups: accepted as in Horovod; not used.
+        backward_passes_per_step: number of batches whose gradients are accumulated before they are combined, like
+            gradient_accumulation_steps of Keras.
+        average_aggregated_gradients: applies their mean, as Keras does; False: their sum.
         process_set: the ranks that take part; all by default.
         scale_local_gradients: divides gradients of local variables (register_local_var()) by the number of ranks.
-        local_updates: ranks make several steps of their own between merges of their models: "auto", a number of steps,
-            another policy, a function, or a LocalUpdates. 1: none. None: the option local.updates. The first step
-            begins with the weights of rank 0, or of BroadcastGlobalVariablesCallback's rank. See docs/local_updates.md,
-            drain() and local_stats().
+        local_updates: local SGD: ranks make several steps of their own between merges of their models. "auto", a number
+            of steps, another policy, a function, or a LocalUpdates. 1: none. With None, the option local.updates
+            decides. The first step begins with the weights of rank 0, or of the root rank of
+            BroadcastGlobalVariablesCallback. See docs/local_updates.md, drain() and local_stats().
+
+    Returns:
+        `optimizer`, or the LossScaleOptimizer around it.
 
     Raises:
         ValueError: an argument is wrong, or the optimizer is distributed already.
-        UnsupportedError: with local_updates, for op other than Average, process_set, use_ema, scaled losses, and for
-            optimizers that make weights of what they remember.
+        UnsupportedError: with local_updates, for op other than Average, process_set, use_ema, scaled losses, and
+            optimizers that derive weights from their state.
     """
     del name, device_dense, device_sparse, num_groups, groups
     known = isinstance(optimizer, keras.optimizers.Optimizer)
@@ -319,11 +331,21 @@ def PartialDistributedOptimizer(  # noqa: N802  (Horovod's name)
     local_layers: Any = None,
     scale_local_gradients: bool = True,
 ) -> Any:
-    """DistributedOptimizer() that leaves the gradients of some layers to their rank.
+    """Makes a DistributedOptimizer() that does not combine the gradients of some layers.
 
     Args:
-        optimizer: as DistributedOptimizer's, like all that are not named here.
-        local_layers: a layer of Keras, or several, whose weights exist already; the same on all ranks.
+        optimizer: a keras.optimizers.Optimizer.
+        name: accepted as in Horovod; not used.
+        device_dense: accepted as in Horovod; not used.
+        device_sparse: accepted as in Horovod; not used.
+        compression: see DistributedOptimizer().
+        sparse_as_dense: see DistributedOptimizer().
+        gradient_predivide_factor: see DistributedOptimizer().
+        op: see DistributedOptimizer().
+        groups: accepted as in Horovod; not used.
+        process_set: see DistributedOptimizer().
+        local_layers: a layer of Keras, or several, with existing weights; the same on all ranks.
+        scale_local_gradients: see DistributedOptimizer().
 
     Raises:
         ValueError: an argument is wrong.

@@ -1,4 +1,4 @@
-"""SyncBatchNormalization: batch normalization with the statistics of all ranks' batches."""
+"""SyncBatchNormalization: batch normalization with the statistics of the batches of all ranks."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from sirtaki.tensorflow.ops import Average, allreduce
 
 
 class SyncBatchNormalization(keras.layers.BatchNormalization):
-    """keras.layers.BatchNormalization that, while it trains, takes mean and variance over the batches of all ranks.
+    """keras.layers.BatchNormalization that in training uses mean and variance over the batches of all ranks.
 
-    Every rank's batch counts the same, as in Horovod, so batches ought to have the same size. Collective in training,
-    forward and backward; the moving statistics are the same on all ranks.
+    The batches of all ranks have the same weight, as in Horovod, so they should have the same size. Collective in
+    training, forward and backward; the moving statistics are the same on all ranks.
 
     Args:
         fused: accepted as in Horovod; must be False.
-        **named: as keras.layers.BatchNormalization's.
+        **named: arguments of keras.layers.BatchNormalization.
 
     Raises:
         ValueError: `fused` is not False.
