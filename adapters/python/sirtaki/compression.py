@@ -5,8 +5,9 @@ A choice is one of
 - Compression.fp16, Compression.bf16, or a method: Compression.int8, Compression.group_topk(rate=0.01, momentum=0.9);
 - the same as text: "hylo", "group_topk:rate=0.01,momentum=0.9"; "none" turns compression off;
 - a dict of such choices by pattern of parameter names, of which the first match counts: {"fc*": "twobit"};
-- a class or object of the program with compress() and decompress(), as in Horovod. docs/compression.md lists the
-  methods and their settings.
+- a class or object of the program with compress() and decompress(), as in Horovod.
+
+docs/compression.md lists the methods and their settings.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ grads = hvd.DistributedGradientTape(tape).gradient(loss, model.trainable_variabl
 import importlib
 
 # isort: off
-# First of all: it says what is wrong where there is no TensorFlow.
+# Imported first: the module explains a missing TensorFlow.
 from sirtaki.tensorflow import _library as _library
 
 # isort: on
@@ -56,7 +56,7 @@ __all__ += _ops.__all__
 
 
 def __getattr__(name: str) -> object:
-    if name == "SyncBatchNormalization":  # with Keras, which programs of TensorFlow alone do not import
+    if name == "SyncBatchNormalization":  # imports Keras, which programs without Keras must not pay for
         from sirtaki.keras.sync_batch_norm import SyncBatchNormalization
 
         return SyncBatchNormalization

@@ -1,4 +1,4 @@
-"""Failures of operations as exceptions of sirtaki.errors."""
+"""Converts failures of operations to exceptions of sirtaki.errors."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import tensorflow as tf
 
 from sirtaki import errors
 
-#: Written by adapters/tensorflow/status.cc: code;rank;tensor, and the text on further lines.
+#: Payload key; adapters/tensorflow/status.cc writes code;rank;tensor, and the text on further lines.
 _PAYLOAD = b"sirtaki"
 
 
-#: As adapters/tensorflow/status.cc has it; of all others AbortedError.
+#: Classes of TensorFlow, as in adapters/tensorflow/status.cc; AbortedError for all others.
 _TENSORFLOW_CLASSES: dict[type[errors.SirtakiError], type[tf.errors.OpError]] = {
     errors.InvalidArgumentError: tf.errors.InvalidArgumentError,
     errors.MismatchError: tf.errors.FailedPreconditionError,
@@ -44,14 +44,14 @@ def _make(ours: type[errors.SirtakiError], text: str, rank: int | None, tensor: 
 
 
 def with_tensorflow_type(error: errors.SirtakiError) -> errors.SirtakiError:
-    """The same error as one that is TensorFlow's as well: programs for Horovod catch tf.errors.*, others ours."""
+    """Returns the error as an instance of a class of tf.errors, too: programs for Horovod catch those."""
     if isinstance(error, tf.errors.OpError):
         return error
     return _make(type(error), str(error), error.rank, error.tensor)
 
 
 def to_sirtaki_error(error: tf.errors.OpError) -> BaseException:
-    """The exception of sirtaki.errors, and still of tf.errors, behind one of TensorFlow's; itself where there is none.
+    """Returns the exception of sirtaki.errors, and of tf.errors, for an error of TensorFlow; other errors unchanged.
 
     A MismatchError is a tf.errors.FailedPreconditionError, as Horovod raises for ranks that disagree.
     """
@@ -64,7 +64,7 @@ def to_sirtaki_error(error: tf.errors.OpError) -> BaseException:
 
 
 def to_builtin_error(error: errors.SirtakiError) -> Exception:
-    """The same as one of Python's own: AutoGraph makes a StagingError of any other, which nobody catches."""
+    """Returns the error as a built-in exception: AutoGraph converts any other class to a StagingError."""
     for kind in (ValueError, NotImplementedError, RuntimeError):
         if isinstance(error, kind):
             return kind(str(error))
@@ -73,10 +73,10 @@ def to_builtin_error(error: errors.SirtakiError) -> Exception:
 
 @contextmanager
 def horovod_errors() -> Iterator[None]:
-    """Inside it, what an operation of a tf.function raises is an exception of sirtaki.errors, as it is in eager code.
+    """Returns a context in which operations of a tf.function raise exceptions of sirtaki.errors, as in eager code.
 
-    A tf.function raises TensorFlow's own exceptions: FailedPreconditionError where ranks disagree, AbortedError for
-    what else concerns several ranks. In eager code an exception is of both kinds.
+    A tf.function raises exceptions of TensorFlow: FailedPreconditionError if ranks disagree, AbortedError for other
+    failures that concern several ranks. In eager code an exception belongs to both hierarchies.
 
         with hvd.horovod_errors():
             train_step(images, labels)

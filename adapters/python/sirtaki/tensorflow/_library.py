@@ -1,4 +1,4 @@
-"""TensorFlow's side of the runtime: libsirtaki_tensorflow.so, loaded once, for any TensorFlow of 2.16 to 2.21."""
+"""Loads libsirtaki_tensorflow.so, the operations for TensorFlow 2.16 to 2.21, once."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ except ImportError as error:
 
 
 def version_of(text: str) -> tuple[int, int]:
-    """Major and minor number of a version's text; (0, 0) for what is none."""
+    """Returns major and minor number of a version text; (0, 0) for other texts."""
     found = re.match(r"(\d+)\.(\d+)", text)
     return (0, 0) if found is None else (int(found[1]), int(found[2]))
 
 
 def check_version(text: str) -> None:
-    """Raises ImportError for a TensorFlow that is too old; warns of one that is newer than what was tried."""
+    """Raises ImportError for a TensorFlow that is too old; warns about an untested newer one."""
     if version_of(text) < _OLDEST:
         raise ImportError(f"{_NEEDED}, and this is {text}", name="tensorflow")
     if version_of(text) > _NEWEST:
@@ -53,5 +53,5 @@ def _load() -> tuple[Any, bool]:
     return operations, waits_apart
 
 
-#: TensorFlow's wrappers of the operations; whether they wait without a thread of TensorFlow's.
+#: Wrappers of the operations; True if they wait without a thread of TensorFlow.
 operations, asynchronous = _load()

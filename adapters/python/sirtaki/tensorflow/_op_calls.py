@@ -1,4 +1,4 @@
-"""Calling the operations, in eager code and in graphs: names, order, errors."""
+"""Calls of the operations, in eager code and in graphs: names, order, errors."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _counts: weakref.WeakKeyDictionary[Any, Counter[str]] = weakref.WeakKeyDictionar
 
 
 def public(function: _Function) -> _Function:
-    """For functions that programs call: AutoGraph leaves them alone, failures are exceptions of sirtaki.errors."""
+    """Decorates a public function: AutoGraph skips it, and failures become exceptions of sirtaki.errors."""
 
     @functools.wraps(function)
     def called(*arguments: Any, **named: Any) -> Any:
@@ -43,7 +43,7 @@ def public(function: _Function) -> _Function:
 
 
 def count_in_graph(key: str) -> int:
-    """How often this was called with `key` in the function that is being built; 0 in eager code."""
+    """Returns the number of earlier calls with `key` in the function that is being built; 0 in eager code."""
     if tf.executing_eagerly():
         return 0
     counter = _counts.setdefault(_function(), Counter())
@@ -52,7 +52,7 @@ def count_in_graph(key: str) -> int:
 
 
 def _function() -> Any:
-    """The graph that is being built; of loops and branches, whose names count all of a process, the one around."""
+    """Returns the graph of the function that is being built: for loops and branches the surrounding one."""
     graph = tf_ops.get_default_graph()
     while type(graph).__name__ != "FuncGraph" and getattr(graph, "outer_graph", None) is not None:
         graph = graph.outer_graph
@@ -60,10 +60,10 @@ def _function() -> Any:
 
 
 def names_for(kind: str, name: str | None, count: int) -> str:
-    """Names of `count` tensors, as an attribute.
+    """Returns the names of `count` tensors, as an attribute of an operation.
 
-    In eager code the call order names what has no name. Operations of a graph run in any order, so there it is their
-    place in the graph, which is the same on all ranks.
+    In eager code the order of calls replaces a missing name. Operations of a graph run in any order, so their place in
+    the graph does, which is the same on all ranks.
     """
     errors.require(
         name is None or (isinstance(name, str) and name != "" and not set(name) & {"\0", "\n"}),
@@ -87,9 +87,9 @@ def refuse_xla() -> None:
 
 
 def run_independently(op: tf.Operation) -> None:
-    """Operations of a tf.function with a state run one after the other; this one does when its inputs are there.
+    """Lets an operation of a tf.function run once its inputs exist, although operations with state run in sequence.
 
-    Not in the body of a loop, of which several rounds may run at a time, nor in a branch.
+    Has no effect in the body of a loop, of which several iterations may run at a time, and in a branch.
     """
     manager = getattr(op.graph, "experimental_acd_manager", None)
     if manager is not None and type(op.graph).__name__ == "FuncGraph":
@@ -97,7 +97,7 @@ def run_independently(op: tf.Operation) -> None:
 
 
 def call(name: str, *inputs: Any, **attributes: Any) -> Any:
-    """The outputs of one operation of the library."""
+    """Returns the outputs of one operation of the library."""
     refuse_xla()
     outputs = getattr(operations, name)(*inputs, **attributes)
     if not tf.executing_eagerly():
@@ -108,19 +108,19 @@ def call(name: str, *inputs: Any, **attributes: Any) -> Any:
 
 
 def group_attributes(process_set: ProcessSet, priority: int = 0) -> dict[str, Any]:
-    """Attributes: who takes part, and how urgent it is."""
+    """Returns attributes for the participating ranks and the priority."""
     errors.require(isinstance(process_set, ProcessSet), f"process_set is {process_set!r}; it must be a ProcessSet")
-    process_set.rank()  # raises outside it, and before init()
+    process_set.rank()  # raises outside the set, and before init()
     ranks = process_set.wire()
     return {"ranks": "" if ranks is None else ",".join(map(str, ranks)), "priority": priority}
 
 
 def reduce_attributes(op: ReduceOp, scales: tuple[float, float]) -> dict[str, Any]:
-    """Attributes: how elements are combined."""
+    """Returns attributes for the reduction."""
     return {"reduce_op": int(op), "prescale": repr(float(scales[0])), "postscale": repr(float(scales[1]))}
 
 
 def to_tensors(values: Sequence[Any]) -> list[tf.Tensor]:
-    """Dense tensors of what may be variables, arrays or IndexedSlices."""
+    """Returns variables, arrays and IndexedSlices as dense tensors."""
     errors.require(isinstance(values, (list, tuple)), f"expected a list of tensors, not {type(values).__name__}")
     return [tf.convert_to_tensor(value) for value in values]

@@ -1,9 +1,9 @@
-"""Gradients through the operations, with the factors of Horovod 0.28.1, so that programs train here as there.
+"""Gradients of the operations, with the factors of Horovod 0.28.1, so that a program keeps its learning rates.
 
-P is the number of ranks that take part. An allreduce combines gradients as it combines values. allgather and broadcast
+P is the number of participating ranks. An allreduce combines gradients as it combines values. allgather and broadcast
 average the gradients of the ranks, so their size does not grow with P: each is 1/P of the derivative of the sum of all
-ranks' losses. reducescatter gives every rank the joined gradients of all blocks, as they are for Average and P times
-for Sum: P times that derivative. Factors before and after multiply. alltoall sends every row back.
+losses. reducescatter gives every rank the concatenated gradients of all blocks, unchanged for Average and times P for
+Sum: P times that derivative. Scales before and after multiply. alltoall sends every row back.
 """
 
 from __future__ import annotations
@@ -63,14 +63,14 @@ def _average(op: Any, grads: tuple[Any, ...]) -> list[tf.Tensor]:
 
 @tf.RegisterGradient("SirtakiAllreduce")
 def _allreduce(op: Any, *grads: Any) -> list[tf.Tensor]:
-    """The same reduction of the gradients."""
+    """Returns the same reduction of the gradients."""
     work = {"tensor_names": _names(op), **_where(op), **reduce_attributes(_linear(op), _scales(op))}
     return list(call("sirtaki_allreduce", _dense(op, grads), **work))
 
 
 @tf.RegisterGradient("SirtakiAllgather")
 def _allgather(op: Any, *grads: Any) -> list[tf.Tensor]:
-    """This rank's rows of the gradients' average."""
+    """Returns the rows of this rank of the averaged gradients."""
     means = _average(op, grads)
     rows = tf.stack([tf.shape(tensor, tf.int64)[0] for tensor in op.inputs])
     name = _names(op, "rows").split("\n")[0]
@@ -81,18 +81,18 @@ def _allgather(op: Any, *grads: Any) -> list[tf.Tensor]:
 
 @tf.RegisterGradient("SirtakiBroadcast")
 def _broadcast(op: Any, *grads: Any) -> list[tf.Tensor]:
-    """The gradients' average on the root, zeros elsewhere."""
+    """Returns the averaged gradients on the root, zeros elsewhere."""
     means = _average(op, grads)
     if basics.rank() == op.get_attr("root"):
         return means
-    # A session runs only what results need, and other ranks wait for the average.
+    # A session runs only the inputs of its results, but the other ranks wait for the average.
     with tf.control_dependencies([] if tf.executing_eagerly() else means):
         return [tf.zeros_like(mean) for mean in means]
 
 
 @tf.RegisterGradient("SirtakiAlltoall")
 def _alltoall(op: Any, *grads: Any) -> list[Any]:
-    """Every row of the gradient goes back to where it came from."""
+    """Sends every row of the gradient back to the rank that the row came from."""
     rows, received = op.outputs
     grad = tf.zeros_like(rows) if grads[0] is None else tf.convert_to_tensor(grads[0])
     work = {"tensor_names": _names(op), **_where(op)}
@@ -101,7 +101,7 @@ def _alltoall(op: Any, *grads: Any) -> list[Any]:
 
 @tf.RegisterGradient("SirtakiReducescatter")
 def _reducescatter(op: Any, *grads: Any) -> list[tf.Tensor]:
-    """The gradients of all blocks, joined; of a sum times the number of ranks."""
+    """Returns the gradients of all blocks, concatenated; times the number of ranks for Sum."""
     before, after = _scales(op)
     factor = before * after * (_set(op).size() if _linear(op) == ReduceOp.SUM else 1)
     joined = call("sirtaki_allgather", _dense(op, grads), tensor_names=_names(op), **_where(op))
@@ -114,7 +114,7 @@ tf.no_gradient("SirtakiStepNumber")
 
 @tf.RegisterGradient("SirtakiReady")
 def _ready(op: Any, *grads: Any) -> Any:
-    """Gradients of combined gradients would need a plan of their own."""
+    """Refuses gradients of combined gradients, which would need a plan of their own."""
     del op, grads
     raise errors.UnsupportedError(
         "there is no gradient through gradients that DistributedGradientTape or DistributedOptimizer has combined; "

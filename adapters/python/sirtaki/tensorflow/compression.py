@@ -1,4 +1,4 @@
-"""Compression for TensorFlow: sirtaki.compression, with casts of TensorFlow's tensors."""
+"""Compression for TensorFlow: the choices of sirtaki.compression, and casts of tensors."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ class _Cast(Compressor):
 
     @classmethod
     def compress(cls, tensor: tf.Tensor) -> tuple[tf.Tensor, Any]:
-        """The tensor to send and what decompress() needs."""
+        """Returns the tensor to send, and the context that decompress() needs."""
         if not tensor.dtype.is_floating or tensor.dtype == cls._dtype:
             return tensor, None
         return tf.cast(tensor, cls._dtype), tensor.dtype
 
     @classmethod
     def decompress(cls, tensor: tf.Tensor, ctx: Any) -> tf.Tensor:
-        """The received tensor in the dtype it had."""
+        """Returns the received tensor in its original dtype."""
         return tensor if ctx is None else tf.cast(tensor, ctx)
 
 
@@ -44,7 +44,7 @@ class BF16Compressor(_Cast):
 
 
 class Compression(Methods):
-    """The choices; see sirtaki.compression."""
+    """Choices of compression; see sirtaki.compression."""
 
     fp16 = FP16Compressor
     bf16 = BF16Compressor

@@ -1,7 +1,7 @@
-"""Parts of horovod.tensorflow.elastic that work without ranks that join and leave a running job: states in memory.
+"""The part of horovod.tensorflow.elastic that works with a fixed number of ranks: states in memory.
 
-A state keeps variables and numbers: sync() makes them equal on all ranks, commit() remembers them, restore() goes back.
-run() says what to do without it.
+A state keeps variables and numbers: sync() makes them equal on all ranks, commit() saves them, restore() goes back.
+run() raises an error that names the alternative.
 """
 
 from __future__ import annotations
@@ -46,16 +46,16 @@ class TensorFlowState:
         self.save()
 
     def save(self) -> None:
-        """Remembers the state, in memory."""
+        """Saves the state in memory."""
         self._values = [np.array(tf.convert_to_tensor(variable)) for variable in self.variables]
         self._saved = {name: getattr(self, name) for name in self._names}
 
     def commit(self) -> None:
-        """save()."""
+        """Saves the state as save() does."""
         self.save()
 
     def restore(self) -> None:
-        """Goes back to what was saved last."""
+        """Goes back to the last saved state."""
         for variable, value in zip(self.variables, self._values, strict=True):
             variable.assign(value)
         for name, value in self._saved.items():
@@ -70,13 +70,13 @@ class TensorFlowState:
 
 
 class TensorFlowKerasState(TensorFlowState):
-    """The variables of a Keras model and its optimizer, which must be built, and attributes.
+    """State of a Keras model and its optimizer, which must be built, and attributes.
 
     Args:
         model: a Keras model.
-        optimizer: None: the model's.
-        backend: accepted as in Horovod; means nothing here.
-        **attributes: as TensorFlowState's.
+        optimizer: a Keras optimizer; None: that of the model.
+        backend: accepted as in Horovod; not used.
+        **attributes: picklable values, which become attributes.
     """
 
     def __init__(self, model: Any, optimizer: Any = None, backend: Any = None, **attributes: Any) -> None:
@@ -87,7 +87,7 @@ class TensorFlowKerasState(TensorFlowState):
 
 
 def run(func: Any) -> NoReturn:
-    """Not yet there. Raises UnsupportedError that says what to do without."""
+    """Raises UnsupportedError, which names the alternative."""
     del func
     raise errors.UnsupportedError(f"elastic.run: {_INSTEAD}")
 

@@ -1,4 +1,4 @@
-"""Starting all ranks from the same variables; objects; what a rank knows of itself as tensors."""
+"""Broadcasts of variables, exchange of objects, and facts about ranks as tensors."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = [
     "size_op",
 ]
 
-#: Travel as they lie in memory: states of random generators, complex weights.
+#: Sent as bytes: states of random generators, complex weights.
 _AS_BYTES = (tf.uint32, tf.uint64, tf.complex64, tf.complex128)
 
 
@@ -40,9 +40,9 @@ def broadcast_variables(
 
     Args:
         variables: tf.Variable or Keras variables, in the same order with the same shapes on all ranks.
-        root_rank: the rank whose values all get.
+        root_rank: the rank whose values all ranks get.
         process_set: the ranks that take part; all by default.
-        inplace: accepted as in Horovod; means nothing here.
+        inplace: accepted as in Horovod; not used.
 
     Returns:
         None in eager code. In graphs an operation, which a session has to run; a tf.function runs it by itself.
@@ -64,7 +64,7 @@ def broadcast_(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> list[Any]:
-    """broadcast_variables() that gives the new values back, as tensors."""
+    """Overwrites variables as broadcast_variables() does, and returns the new values as tensors."""
     usable = isinstance(variables, (list, tuple)) and all(hasattr(v, "assign") for v in variables)
     require(usable, "expected a list of variables, such as model.variables")
     values = [_sendable(tf.convert_to_tensor(v)) for v in variables]
@@ -74,14 +74,14 @@ def broadcast_(
         dtype = tf.as_dtype(variable.dtype).base_dtype
         whole = tf.bitcast(value, dtype) if dtype in _AS_BYTES else value
         done = variable.assign(whole)
-        # A session runs what it is asked for and what that needs.
+        # A session runs the requested operations and their inputs only.
         with tf.control_dependencies([] if done is None or tf.executing_eagerly() else [done]):
             results.append(tf.identity(whole))
     return results
 
 
 def broadcast_global_variables(root_rank: int) -> Any:
-    """broadcast_variables() of all global variables of a graph of TensorFlow 1, as an operation for a session.
+    """Returns an operation that broadcasts all global variables of a graph of TensorFlow 1.
 
     Raises:
         RuntimeError: in eager code, which has no such variables.
@@ -101,13 +101,13 @@ def broadcast_object(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """Any picklable object of `root_rank`, on all ranks, at once, also where a graph is being built.
+    """Returns a picklable object of `root_rank` on all ranks; at once, even while a graph is being built.
 
     Args:
-        obj: looked at on the root alone.
-        root_rank: the rank whose object all get.
-        session: accepted as in Horovod; means nothing here.
-        name: the same on all ranks.
+        obj: the object; read on the root alone.
+        root_rank: the rank whose object all ranks get.
+        session: accepted as in Horovod; not used.
+        name: the same on all ranks; None: the order of calls decides.
         process_set: the ranks that take part; all by default.
     """
     del session
@@ -117,14 +117,21 @@ def broadcast_object(
 def broadcast_object_fn(
     root_rank: int = 0, session: Any = None, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Callable[[Any], Any]:
-    """broadcast_object() as a function of the object."""
+    """Returns broadcast_object() as a function of the object."""
     return lambda obj=None: broadcast_object(obj, root_rank, session, name, process_set)
 
 
 def allgather_object(
     obj: Any, session: Any = None, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> list[Any]:
-    """Any picklable object of every rank, as a list by rank, on all ranks. `session` means nothing here."""
+    """Returns the picklable objects of all ranks on every rank, in rank order; at once.
+
+    Args:
+        obj: the object of this rank; types and sizes may differ between ranks.
+        session: accepted as in Horovod; not used.
+        name: the same on all ranks; None: the order of calls decides.
+        process_set: the ranks that take part; all by default.
+    """
     del session
     return objects.allgather_object(obj, name, process_set)
 
@@ -134,29 +141,29 @@ def _sendable(tensor: tf.Tensor) -> tf.Tensor:
 
 
 def rank_op(name: str | None = None) -> tf.Tensor:
-    """rank() as a tensor."""
+    """Returns rank() as a tensor of int32."""
     return tf.constant(basics.rank(), name=name)
 
 
 def local_rank_op(name: str | None = None) -> tf.Tensor:
-    """local_rank() as a tensor."""
+    """Returns local_rank() as a tensor of int32."""
     return tf.constant(basics.local_rank(), name=name)
 
 
 def size_op(process_set_id: int = 0, name: str | None = None) -> tf.Tensor:
-    """The number of ranks in a process set, by its id, as a tensor."""
+    """Returns the number of ranks in the process set with this id, as a tensor of int32."""
     sets = get_process_set_ids_and_ranks()
     require(process_set_id in sets, f"there is no process set with the id {process_set_id!r}")
     return tf.constant(len(sets[process_set_id]), name=name)
 
 
 def process_set_included_op(process_set_id: int = 0, name: str | None = None) -> tf.Tensor:
-    """1 where this rank is in a process set, by its id, else 0, as a tensor."""
+    """Returns 1 if this rank is in the process set with this id, else 0, as a tensor of int32."""
     sets = get_process_set_ids_and_ranks()
     require(process_set_id in sets, f"there is no process set with the id {process_set_id!r}")
     return tf.constant(int(basics.rank() in sets[process_set_id]), name=name)
 
 
 def local_size_op(name: str | None = None) -> tf.Tensor:
-    """local_size() as a tensor."""
+    """Returns local_size() as a tensor of int32."""
     return tf.constant(basics.local_size(), name=name)

@@ -1,8 +1,8 @@
 """GradientReducer: combines a list of gradients over all ranks, in eager code and in tf.function.
 
-Dense gradients go into a stream (the same tensors every step, planned once): an operation for each hands it to the
-runtime as soon as it is computed, one behind them all ends the step. So communication overlaps with what TensorFlow
-still has to compute, and gradients travel as `compression` says. IndexedSlices are gathered by name.
+Dense gradients go into a stream (the same tensors every step, planned once): one operation for each passes it to the
+runtime once it is computed, and a last one ends the step. So communication overlaps with the rest of the backward pass,
+and gradients are compressed by the choice of compression. IndexedSlices are gathered by name.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from sirtaki.tensorflow.ops import Average, Sum, allreduce, grouped_allreduce, r
 
 @dataclass(frozen=True)
 class ReduceOptions:
-    """How gradients are combined; the same on all ranks."""
+    """Options of the reduction of gradients; the same on all ranks."""
 
     op: ReduceOp
-    codec: str | None  # of the runtime, as text; None: as options say
-    compressor: Any  # the program's own, or None
+    codec: str | None  # choice of the runtime, as text; None: the options decide
+    compressor: Any  # compressor of the program, or None
     prescale: float
     postscale: float
     sparse_as_dense: bool
     process_set: ProcessSet
-    sgd: bool  # the optimizer adds gradients as they are
+    sgd: bool  # the optimizer applies gradients unscaled, as SGD does
 
 
 def choose(
@@ -48,7 +48,7 @@ def choose(
     process_set: ProcessSet = global_process_set,
     sgd: bool = False,
 ) -> ReduceOptions:
-    """Checks arguments of DistributedGradientTape and DistributedOptimizer. Raises ValueError."""
+    """Returns checked options of DistributedGradientTape and DistributedOptimizer. Raises ValueError."""
     codec, compressor = choice_of(compression)
     op = reduce_op_of(None, op)
     if op == ReduceOp.ADASUM:
@@ -72,14 +72,14 @@ def choose(
 
 
 class _Streams:
-    """The streams of this session, by what travels in them: a function that is traced again uses the same."""
+    """Streams of this session by their contents, so that a function that is traced again uses the same ones."""
 
     def __init__(self) -> None:
         self.by_key: dict[Any, Any] = {}
         self.opened: Counter[str] = Counter()
 
     def of(self, name: str, key: Any, open_stream: Any) -> Any:
-        """The stream of `key`, opened by `open_stream(its name)` on first use."""
+        """Returns the stream of `key`; calls `open_stream(its name)` on first use."""
         stream = self.by_key.get((name, key))
         if stream is None:
             full = f"{name}.{self.opened[name]}"
@@ -88,7 +88,7 @@ class _Streams:
         return stream
 
     def forget(self) -> None:
-        """The session has ended."""
+        """Drops all streams, because the session has ended."""
         self.by_key.clear()
         self.opened.clear()
 
@@ -98,12 +98,12 @@ basics.on_shutdown(_streams.forget)
 
 
 def gradient_name(variable: Any, place: int) -> str:
-    """What a gradient is called in messages and rules."""
+    """Returns the name of a gradient in messages and rules."""
     return str(getattr(variable, "path", None) or getattr(variable, "name", None) or f"gradient.{place}")
 
 
 def _variable_id(variable: Any) -> str | None:
-    """What tells a variable from others of its name in this process, as what is owed of its gradient is its own."""
+    """Returns an id that separates variables of the same name in this process: each has its own residual."""
     for held in (variable, getattr(variable, "_value", None)):
         unique_id = getattr(held, "_unique_id", None)
         if isinstance(unique_id, str):
@@ -121,7 +121,10 @@ def _unique(names: Sequence[str]) -> list[str]:
 
 
 class GradientReducer:
-    """Of one optimizer or tape. `name`: the same on all ranks, and on all those that ever combine the same."""
+    """Combines the gradients of one optimizer or tape.
+
+    `name` is the same on all ranks, and for all reducers that ever combine the same gradients.
+    """
 
     def __init__(self, name: str, options: ReduceOptions) -> None:
         self._name = name
@@ -129,9 +132,9 @@ class GradientReducer:
 
     @public
     def reduce(self, grads: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
-        """The combined gradients; None where there is none. Collective; the same gradients are None on all ranks.
+        """Returns the combined gradients. Collective; the same gradients are None on all ranks, and stay None.
 
-        A rank outside the process set gets its own back.
+        A rank outside the process set gets its own gradients back.
         """
         refuse_xla()
         options = self._options
@@ -198,12 +201,12 @@ class GradientReducer:
             tensors = [(0, dtype, 0, 0, shape, None) for dtype, shape in zip(dtypes, shapes, strict=True)]
             return _core.Stream(name, names, tensors, None, how)
 
-        # Two uses in one graph may run at a time.
+        # Two uses in one graph may run at the same time.
         stream = _streams.of(self._name, (key, count_in_graph(repr((self._name, key)))), open_stream)
         tokens: list[tf.Tensor] = []
         count = len(grads)
         number = call("sirtaki_step_number")
-        # The order of backpropagation, where TensorFlow keeps operations in the order of the program.
+        # The order of backpropagation, because TensorFlow keeps operations with state in program order.
         for index in reversed(range(count)):
             place = {"stream": stream.id, "index": index, "count": count}
             tokens.append(call("sirtaki_ready", grads[index], number, **place))
@@ -214,7 +217,7 @@ class GradientReducer:
 
 
 def _sum_duplicate_rows(slices: tf.IndexedSlices) -> tf.IndexedSlices:
-    """Optimizers treat the same row given twice as two gradients."""
+    """Adds up rows with the same index, which an optimizer would apply as two gradients."""
     rows, places = tf.unique(slices.indices)
     return tf.IndexedSlices(
         tf.math.unsorted_segment_sum(slices.values, places, tf.size(rows)), rows, slices.dense_shape
@@ -222,7 +225,7 @@ def _sum_duplicate_rows(slices: tf.IndexedSlices) -> tf.IndexedSlices:
 
 
 def _shape(grad: tf.Tensor, variable: Any) -> tuple[int, ...] | None:
-    """The dimensions, which travel with the stream's plan; None when they are not known before the step."""
+    """Returns the shape, which is part of the plan of the stream; None if it is unknown before the step."""
     for shape in (grad.shape, getattr(variable, "shape", None)):
         dims = None if shape is None else tf.TensorShape(shape)
         if dims is not None and dims.is_fully_defined():

@@ -1,8 +1,8 @@
 # ruff: noqa: PLR0917  (Horovod's arguments)
-"""Operations on TensorFlow's tensors, in eager code and in tf.function, with the signatures of horovod.tensorflow.
+"""Operations on tensors of TensorFlow, in eager code and in tf.function, with the signatures of horovod.tensorflow.
 
 All are differentiable, with the factors of Horovod (see _op_gradients.py). `device_dense`, `device_sparse` and
-`ignore_name_scope` are accepted as in Horovod and mean nothing here.
+`ignore_name_scope` are accepted as in Horovod and not used.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ Min, Max, Product = ReduceOp.MIN, ReduceOp.MAX, ReduceOp.PRODUCT
 
 
 def reduce_op_of(average: bool | None, op: Any) -> ReduceOp:
-    """What `average` and `op`, of which at most one may be given, mean together."""
+    """Returns the reduction that `average` and `op` ask for; at most one of them may be given."""
     if average is not None:
         require(op is None, "average and op are both given; give op alone")
         return Average if average else Sum
@@ -79,28 +79,31 @@ def allreduce(
     process_set: ProcessSet = global_process_set,
     ignore_name_scope: bool = False,
 ) -> Any:
-    """Combines a tensor of the same shape and dtype over all ranks.
+    """Reduces a tensor over all ranks.
 
     Args:
-        tensor: a dense tensor of any shape, or tf.IndexedSlices, of which the rows of all ranks are joined (Average
-            and Sum).
-        average: the older way to say op=Average (True) or op=Sum (False).
-        compression: casts before sending and back after.
-        op: Average (default; integers truncate towards zero), Sum, Min, Max or Product.
-        prescale_factor: multiplied before combining.
-        postscale_factor: multiplied after combining.
-        name: the same on all ranks; by default the call order, or the place in the tf.function.
+        tensor: a dense tensor of any shape, the same shape and dtype on all ranks; or tf.IndexedSlices, whose rows are
+            gathered from all ranks (Average and Sum).
+        average: the older form of op=Average (True) or op=Sum (False).
+        device_dense: accepted as in Horovod; not used.
+        device_sparse: accepted as in Horovod; not used.
+        compression: casts before sending and back afterwards.
+        op: Average (default; integers are truncated), Sum, Min, Max, Product or Adasum.
+        prescale_factor: multiplied before the reduction.
+        postscale_factor: multiplied afterwards.
+        name: the same on all ranks; by default the order of calls, or the place in the tf.function.
         process_set: the ranks that take part; all by default.
+        ignore_name_scope: accepted as in Horovod; not used.
 
     Returns:
-        A tensor of the same shape and dtype. For IndexedSlices such of the rows of all ranks, by rank, with the
-        dense_shape of this rank's; averages of integers are floating-point there.
+        A tensor of the same shape and dtype. For IndexedSlices the rows of all ranks, by rank, with the dense_shape of
+        this rank; averages of integers are floating-point there.
 
     Raises:
-        ValueError: arguments are wrong, or an operation of the same name is in flight; a
-            tf.errors.InvalidArgumentError as well.
-        HorovodInternalError: ranks disagree, which is a tf.errors.FailedPreconditionError as well, or one is lost.
-            Inside a tf.function see horovod_errors().
+        ValueError: arguments are wrong, or an operation of the same name is in flight; also a
+            tf.errors.InvalidArgumentError.
+        HorovodInternalError: ranks disagree, also a tf.errors.FailedPreconditionError, or one is lost. Inside a
+            tf.function see horovod_errors().
     """
     del device_dense, device_sparse, ignore_name_scope
     scales = (prescale_factor, postscale_factor)
@@ -121,9 +124,12 @@ def grouped_allreduce(
     ignore_name_scope: bool = False,
     name: str | None = None,
 ) -> list[Any]:
-    """allreduce() of several tensors, dense ones and IndexedSlices, that become ready together; a list in their order.
+    """Reduces several tensors, dense ones and IndexedSlices, that become ready together; see allreduce().
 
-    The dense ones travel as one group, the slices as two.
+    The dense tensors are sent as one group, the slices as two.
+
+    Returns:
+        A list in the order of `tensors`.
     """
     del device_dense, device_sparse, ignore_name_scope
     scales = (prescale_factor, postscale_factor)
@@ -205,9 +211,9 @@ def allgather(
     ignore_name_scope: bool = False,
     process_set: ProcessSet = global_process_set,
 ) -> tf.Tensor:
-    """Joins the tensors of all ranks along dimension 0, by rank; the first dimension may differ between ranks.
+    """Returns the tensors of all ranks, concatenated along dimension 0 in rank order.
 
-    The gradient is this rank's rows of the average of all ranks' gradients.
+    The first dimension may differ between ranks. The gradient is this rank's rows of the average of all gradients.
     """
     del ignore_name_scope
     return _gather([tensor], name, process_set)[0]
@@ -220,7 +226,7 @@ def grouped_allgather(
     ignore_name_scope: bool = False,
     process_set: ProcessSet = global_process_set,
 ) -> list[tf.Tensor]:
-    """allgather() of several tensors that become ready together."""
+    """Gathers several tensors that become ready together; see allgather()."""
     del ignore_name_scope
     return _gather(tensors, name, process_set)
 
@@ -251,16 +257,16 @@ def broadcast(
     ignore_name_scope: bool = False,
     process_set: ProcessSet = global_process_set,
 ) -> tf.Tensor:
-    """The tensor of `root_rank` (a rank of the job) on all ranks; the same shape and dtype everywhere.
+    """Returns the tensor of `root_rank`, a rank of the job, on all ranks; the same shape and dtype everywhere.
 
-    The gradient is the average of all ranks' gradients on the root, and zeros elsewhere.
+    The gradient is the average of all gradients on the root, and zeros elsewhere.
     """
     del ignore_name_scope
     return broadcast_all([tensor], root_rank, name, process_set)[0]
 
 
 def broadcast_all(values: Sequence[Any], root_rank: int, name: str | None, process_set: ProcessSet) -> list[tf.Tensor]:
-    """broadcast() of several tensors that become ready together."""
+    """Broadcasts several tensors that become ready together; see broadcast()."""
     tensors = to_tensors(values)
     at = group_attributes(process_set)
     root = check_root(root_rank, "broadcast", name)
@@ -281,16 +287,17 @@ def alltoall(
     ignore_name_scope: bool = False,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """Sends part r of dimension 0 to rank r and joins what comes from rank 0, 1, ...
+    """Sends part r of dimension 0 to rank r and concatenates the parts received, in rank order.
 
     Args:
         tensor: at least one dimension.
-        splits: rows for each rank, a list or tensor of size() integers whose sum is dimension 0; None: equal parts.
+        splits: rows for each rank: a list or tensor of size() integers whose sum is dimension 0; None: equal parts.
         name: see allreduce().
+        ignore_name_scope: accepted as in Horovod; not used.
         process_set: see allreduce().
 
     Returns:
-        The joined tensor; with splits, that and the int32 tensor of rows received from each rank.
+        The concatenated tensor; with splits, a pair of that and the int32 tensor of rows received from each rank.
     """
     del ignore_name_scope
     at = group_attributes(process_set)
@@ -319,10 +326,10 @@ def reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> tf.Tensor:
-    """Combines a tensor over all ranks and keeps this rank's block of dimension 0.
+    """Reduces a tensor over all ranks and returns this rank's block of dimension 0.
 
-    When dimension 0 does not divide by size(), the first ranks get one row more. The gradient is that of all blocks,
-    joined: as it is for Average, times the number of ranks for Sum, and times the factors.
+    If size() does not divide dimension 0, the first ranks get one row more. The gradient is that of all blocks,
+    concatenated: unchanged for Average, times the number of ranks for Sum, and times the factors.
     """
     del device_dense, ignore_name_scope
     scales = (prescale_factor, postscale_factor)
@@ -340,7 +347,7 @@ def grouped_reducescatter(
     postscale_factor: float = 1.0,
     name: str | None = None,
 ) -> list[tf.Tensor]:
-    """reducescatter() of several tensors that become ready together."""
+    """Reduces and scatters several tensors that become ready together; see reducescatter()."""
     del device_dense
     scales = (prescale_factor, postscale_factor)
     return _scatter(tensors, compression, check_reduce_op(op), scales, name, process_set)
@@ -371,26 +378,26 @@ def _scatter(
 
 @public
 def barrier(process_set: ProcessSet = global_process_set) -> None:
-    """Over when all ranks have come to it; in a tf.function TensorFlow's operations with a state wait for it."""
+    """Returns when all ranks have called it; in a tf.function operations with state wait for it."""
     call("sirtaki_barrier", tensor_names=names_for("barrier", None, 1), **group_attributes(process_set))
 
 
 def join() -> int:
-    """For ranks with different numbers of batches: call it behind the last one, on every rank, outside tf.function.
+    """Waits for the ranks with more batches. Call it after the last batch, on every rank, outside tf.function.
 
-    A rank that waits here takes part in the others' steps of a DistributedOptimizer or DistributedGradientTape with
-    zeros; averages still divide by size(). Its own variables stay as they are, so bring them up to date afterwards:
+    A joined rank contributes zeros to the steps of a DistributedOptimizer or DistributedGradientTape of the others;
+    averages still divide by size(). Its own variables do not change, so update them afterwards:
 
         last = hvd.join()
         hvd.broadcast_variables(model.variables, root_rank=last)
 
-    Until all ranks are here, it takes part in the others' operations by name, too: with zeros in allreduce() and
+    Until all ranks have joined, a joined rank also takes part in named operations: with zeros in allreduce() and
     reducescatter(), without rows in allgather() and alltoall(), and barrier() does not wait for it. A broadcast() from
-    it, and Min, Max and Product, raise HorovodInternalError on the others; under --horovod, as in Horovod, so does all
-    but allreduce() and barrier().
+    it, and Min, Max and Product, raise HorovodInternalError on the others; under --horovod, as in Horovod, so does
+    every operation but allreduce() and barrier().
 
     Returns:
-        The rank that came last. It has made every step.
+        The rank that joined last. It has made every step.
 
     Raises:
         UnsupportedError: inside a tf.function; with local updates, which need the same number of steps on all ranks.

@@ -1,5 +1,5 @@
 # ruff: noqa: PLR0917  (Horovod's arguments)
-"""DistributedOptimizer by the name and with the arguments of horovod.tensorflow: that of sirtaki.keras."""
+"""DistributedOptimizer with the name and the arguments of horovod.tensorflow; sirtaki.keras implements it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def DistributedOptimizer(  # noqa: N802  (Horovod's name)
     *,
     local_updates: LocalChoice = None,
 ) -> Any:
-    """A Keras optimizer that combines gradients over all ranks; see sirtaki.keras.DistributedOptimizer.
+    """Makes a Keras optimizer combine gradients over all ranks; see sirtaki.keras.DistributedOptimizer.
 
     Raises:
         UnsupportedError: the optimizer is one of TensorFlow 1.

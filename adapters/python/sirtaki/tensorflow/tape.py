@@ -38,7 +38,7 @@ class _DistributedTape:
         return getattr(self._tape, name)
 
     def register_local_source(self, source: Any) -> None:
-        """Makes a variable or tensor one of this rank alone: gradient() does not combine its gradient.
+        """Keeps the gradient of a variable or tensor local: gradient() does not combine it.
 
         All ranks register the same. The gradient is divided by the number of ranks unless scale_local_gradients=False.
         """
@@ -48,14 +48,17 @@ class _DistributedTape:
     def gradient(
         self, target: Any, sources: Any, output_gradients: Any = None, use_generic_names: bool = False, **named: Any
     ) -> Any:
-        """As tf.GradientTape's, combined over all ranks. Collective; None where no rank has a gradient.
+        """Returns the gradients of tf.GradientTape.gradient(), combined over all ranks. Collective.
 
         Args:
-            target: as tf.GradientTape's.
+            target: see tf.GradientTape.
             sources: a variable or tensor, or lists and dicts of them, the same on all ranks.
-            output_gradients: as tf.GradientTape's.
-            use_generic_names: accepted as in Horovod; means nothing here.
-            **named: unconnected_gradients, as tf.GradientTape's.
+            output_gradients: see tf.GradientTape.
+            use_generic_names: accepted as in Horovod; not used.
+            **named: unconnected_gradients, as in tf.GradientTape.
+
+        Returns:
+            Gradients in the structure of `sources`; None without a gradient on any rank.
         """
         require(
             isinstance(use_generic_names, bool),
@@ -73,7 +76,7 @@ class _DistributedTape:
     def get_local_and_global_gradients(
         self, target: Any, sources: Any, output_gradients: Any = None, use_generic_names: bool = False
     ) -> tuple[list[tuple[Any, Any]], list[tuple[Any, Any]]]:
-        """gradient() as two lists of (source, gradient): of local sources, and of the others."""
+        """Returns gradient() as two lists of (source, gradient): local sources, and the others."""
         grads = self.gradient(target, sources, output_gradients, use_generic_names)
         pairs = list(zip(tf.nest.flatten(sources), tf.nest.flatten(grads, expand_composites=False), strict=True))
         local = [pair for pair in pairs if pair[0] in self._local]
@@ -101,19 +104,20 @@ def DistributedGradientTape(  # noqa: N802  (Horovod's name)
     process_set: ProcessSet = global_process_set,
     scale_local_gradients: bool = True,
 ) -> Any:
-    """A tape whose gradient() combines over all ranks.
+    """Wraps a tape; gradient() of the result combines gradients over all ranks.
 
     Args:
         gradtape: the tape, used before or after this call.
-        device_dense: accepted as in Horovod; means nothing here.
-        device_sparse: accepted as in Horovod; means nothing here.
-        compression: how gradients travel; see sirtaki.compression.
-        sparse_as_dense: makes IndexedSlices dense first, instead of gathering them.
+        device_dense: accepted as in Horovod; not used.
+        device_sparse: accepted as in Horovod; not used.
+        compression: compression of gradients; see sirtaki.compression.
+        sparse_as_dense: converts IndexedSlices to dense tensors first, instead of gathering them.
         op: Average (default), Sum, Min, Max or Product.
-        gradient_predivide_factor: with Average: divided by it before adding up, and the rest after.
-        num_groups: accepted as in Horovod; the runtime makes groups as they suit the network.
-        groups: accepted as in Horovod; see num_groups.
-        process_set: the ranks that take part; all by default. On others gradient() gives back what the tape has.
+        gradient_predivide_factor: with Average: splits the division, by this factor before the sum, the rest
+            afterwards.
+        num_groups: accepted as in Horovod; the runtime plans fusion.
+        groups: accepted as in Horovod; the runtime plans fusion.
+        process_set: the ranks that take part; all by default. On other ranks gradient() returns local gradients.
         scale_local_gradients: divides gradients of local sources (register_local_source()) by the number of ranks.
 
     Raises:
@@ -145,11 +149,21 @@ def PartialDistributedGradientTape(  # noqa: N802  (Horovod's name)
     local_layers: Any = None,
     scale_local_gradients: bool = True,
 ) -> Any:
-    """DistributedGradientTape() that leaves the gradients of some layers to their rank.
+    """Makes a DistributedGradientTape() that does not combine the gradients of some layers.
 
     Args:
-        gradtape: as DistributedGradientTape's, like all that are not named here.
-        local_layers: a layer of Keras, or several, whose weights exist already; the same on all ranks.
+        gradtape: the tape, used before or after this call.
+        device_dense: accepted as in Horovod; not used.
+        device_sparse: accepted as in Horovod; not used.
+        compression: see DistributedGradientTape().
+        sparse_as_dense: see DistributedGradientTape().
+        op: see DistributedGradientTape().
+        gradient_predivide_factor: see DistributedGradientTape().
+        num_groups: accepted as in Horovod; not used.
+        groups: accepted as in Horovod; not used.
+        process_set: see DistributedGradientTape().
+        local_layers: a layer of Keras, or several, with existing weights; the same on all ranks.
+        scale_local_gradients: see DistributedGradientTape().
 
     Raises:
         ValueError: an argument is wrong.

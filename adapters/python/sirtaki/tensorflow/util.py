@@ -1,4 +1,4 @@
-"""Helpers by the names of horovod.tensorflow.util."""
+"""Helpers with the names of horovod.tensorflow.util."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import tensorflow as tf
 
 
 def _executing_eagerly() -> bool:
-    """tf.executing_eagerly()."""
+    """Returns tf.executing_eagerly()."""
     return bool(tf.executing_eagerly())
 
 
 def _make_subgraph(function: Callable[..., Any]) -> Any:
-    """tf.function()."""
+    """Returns tf.function(function)."""
     return tf.function(function)
 
 
 def _cache(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Calls `function` once for the same arguments, in eager code and in graphs each."""
+    """Calls `function` once for the same arguments, in eager code and in graphs separately."""
     known: dict[Any, Any] = {}
 
     @functools.wraps(function)
@@ -34,10 +34,10 @@ def _cache(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def vars_to_refs(vars: Any) -> Any:
-    """A variable, or nested lists of variables, as hashable references, in tuples."""
+    """Returns a variable, or nested lists of variables, as hashable references, in tuples."""
     return tuple(vars_to_refs(v) for v in vars) if isinstance(vars, list) else vars.ref()
 
 
 def refs_to_vars(refs: Any) -> Any:
-    """Returns the variables that vars_to_refs() was given."""
+    """Returns the variables of references made by vars_to_refs()."""
     return [refs_to_vars(r) for r in refs] if isinstance(refs, tuple) else refs.deref()

@@ -1,4 +1,4 @@
-"""sirtaki.tensorflow.keras: sirtaki.keras, by the name that horovod.tensorflow.keras has."""
+"""sirtaki.tensorflow.keras: sirtaki.keras, with the name of horovod.tensorflow.keras."""
 
 from sirtaki.keras import *  # noqa: F403
 from sirtaki.keras import __all__ as __all__
