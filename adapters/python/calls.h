@@ -1,7 +1,7 @@
-// Calls of the C interface from Python: errors become exceptions, and whoever waits does not hold the GIL.
+// Calls of the C interface from Python: errors become exceptions, and a waiting thread does not hold the GIL.
 //
-// For: the files of sirtaki._core. While a call blocks, the main thread looks for signals ten times a second, so that
-// Ctrl-C ends the wait. Not for: what is called.
+// For: the files of sirtaki._core. While a call blocks, the main thread checks for signals ten times a second, so that
+// Ctrl-C ends the wait. Not for: the meaning of the calls.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -26,14 +26,14 @@ using Dims = std::vector<std::int64_t>;
 // (address, dtype, device_type, device_index, dims, strides or None)
 using PyTensor = std::tuple<std::uintptr_t, int, int, int, Dims, std::optional<Dims>>;
 
-// Once, when the package is imported. The factory makes the exception for (code, text, rank, tensor).
+// Requires one call, at the import of the package. The factory makes the exception for (code, text, rank, tensor).
 void configure(nb::object error_factory, unsigned long main_thread_id);
-// For sirtaki_init(): only the main thread gets signals, and only it may run their handlers.
+// Returns 1 after a signal; callback of sirtaki_init(). Only the main thread gets signals and may run their handlers.
 int interrupted(void*);
 
-// Raises the exception of the calling thread's last error; with the GIL.
+// Raises the exception of the last error of the calling thread, unless `status` is SIRTAKI_OK. Requires the GIL.
 void check(sirtaki_status status);
-// Runs a call of the C interface without the GIL.
+// Runs a call of the C interface without the GIL, then check().
 template <class Call>
 void blocking(Call&& call) {
   sirtaki_status status;
@@ -43,10 +43,10 @@ void blocking(Call&& call) {
   }
   check(status);
 }
-// Of a call that gives NULL after an error.
+// Returns the text; raises the exception of the last error for NULL.
 std::string json_or_raise(const char* text);
 
-// Points into `tensor`.
+// Returns a description that points into `tensor`.
 sirtaki_tensor to_tensor(const PyTensor& tensor);
 
 }  // namespace sirtaki_python

@@ -1,6 +1,7 @@
-// sirtaki._core: the C interface for Python. Nothing here decides anything; sirtaki/*.py does.
+// sirtaki._core: the C interface for Python.
 //
-// Everything that can block releases the GIL, and no thread but the caller's ever takes it (calls.h).
+// For: the modules of the package sirtaki, which make all decisions. Calls that can block release the GIL, and only the
+// calling thread takes it again (calls.h).
 #include <Python.h>
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
@@ -56,7 +57,7 @@ sirtaki_request_args to_args(const PyRequest& request) {
   args.prescale = prescale;
   args.postscale = postscale;
   if (splits) {
-    // An empty list is not the same as none.
+    // A null pointer means no splits, so an empty list needs an address.
     static const std::int64_t kNone = 0;
     args.splits = splits->empty() ? &kNone : splits->data();
     args.splits_count = static_cast<std::int32_t>(splits->size());
@@ -120,12 +121,12 @@ bool poll(sirtaki_request request) {
   return done != 0;
 }
 
-// Memory of a result; releases the request when the last array over it is gone.
+// Owner of the memory of a result: releases the request with the last array over that memory.
 struct ResultOwner {
   sirtaki_request request;
 };
 
-// (bytes or None when empty, dims, received splits or None). The request must not be released by anybody else.
+// Returns (bytes or None if empty, dims, received splits or None). Takes over the release of the request.
 std::tuple<nb::object, Dims, std::optional<Dims>> result(sirtaki_request request, std::int64_t item_size, int size) {
   sirtaki_tensor output{};
   output.struct_size = sizeof(output);
@@ -168,7 +169,7 @@ std::optional<std::vector<sirtaki_request>> wait_completions(int capacity, std::
   return requests;
 }
 
-// The same tensors every step. Descriptions are kept here, so that a step passes addresses only.
+// A stream with the same tensors every step. It keeps their descriptions, so that a step passes only addresses.
 class Stream {
  public:
   Stream(const std::string& name, const std::vector<std::string>& names, std::vector<PyTensor> tensors,
@@ -215,7 +216,7 @@ class Stream {
     const auto count = static_cast<std::int32_t>(indices.size());
     blocking([&] { return sirtaki_stream_wait_tensors(stream_, indices.data(), count, timeout_ms); });
   }
-  // By tensor: 0, SIRTAKI_GRADIENT or SIRTAKI_STEP.
+  // Returns 0, SIRTAKI_GRADIENT or SIRTAKI_STEP for each tensor.
   std::vector<int> used() {
     std::vector<std::uint8_t> flags(tensors_.size());
     check(sirtaki_stream_used(stream_, flags.data()));
@@ -227,7 +228,7 @@ class Stream {
   void close() {
     blocking([&] { return sirtaki_stream_close(stream_); });
   }
-  // Addresses of contiguous float32.
+  // Copy a residual to or from `address`, contiguous float32.
   void residual(std::int32_t index, std::uintptr_t address, std::int64_t numel) {
     blocking([&] { return sirtaki_stream_residual(stream_, index, reinterpret_cast<float*>(address), numel); });
   }
@@ -252,7 +253,7 @@ class Stream {
   std::string tensors_json() { return json_or_raise(sirtaki_stream_tensors_json(stream_)); }
 
  private:
-  std::vector<PyTensor> described_;  // owns what tensors_ points to
+  std::vector<PyTensor> described_;  // memory of dims and strides of tensors_
   std::vector<sirtaki_tensor> tensors_;
   sirtaki_stream stream_ = 0;
 };
@@ -334,7 +335,7 @@ void define_operations(nb::module_& m) {
 
 // NOLINTNEXTLINE(cppcoreguidelines-avoid-non-const-global-variables): nanobind keeps the definition of the module
 NB_MODULE(_core, m) {
-  // Hooks of parameters keep streams alive until the interpreter is gone; that is no leak worth telling a user.
+  // Hooks of parameters keep streams alive until the interpreter ends, which users should not read as a leak.
   nb::set_leak_warnings(false);
   m.doc() = "The C interface of Sirtaki; use the package sirtaki instead.";
   define_life(m);

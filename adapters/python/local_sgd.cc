@@ -17,14 +17,14 @@ namespace {
 
 // (name, memory)
 using PyParameter = std::tuple<std::string, PyTensor>;
-// (name, memory, rule, the buffer with the means or -1)
+// (name, memory, merge rule, index of the buffer with the means or -1)
 using PyBuffer = std::tuple<std::string, PyTensor, int, int>;
 // (fragments, merge, outer, outer_lr, outer_momentum, codec or None)
 using PyHow = std::tuple<int, int, int, double, double, std::optional<std::string>>;
 // (average_gradients, reset_optimizer, equalize_optimizer, donor, decisions, steps, delay, model_changed)
 using PyOutcome = std::tuple<bool, bool, bool, int, int, std::int64_t, std::int64_t, bool>;
 
-// Tensors as the C interface takes them; points into what was added.
+// Arrays for the C interface, which point into the added tensors.
 struct Described {
   std::vector<const char*> names;
   std::vector<sirtaki_tensor> memory;
@@ -36,8 +36,8 @@ struct Described {
   std::int32_t count() const { return static_cast<std::int32_t>(memory.size()); }
 };
 
-// One training's local updates. Keeps what it was told of the tensors only while it opens; their memory is the
-// caller's.
+// Local updates of one optimizer. Keeps no description of the tensors; the caller owns their memory and keeps it until
+// close().
 class Local {
  public:
   Local(const std::string& name, const std::string& interval, std::optional<nb::callable> steps,
@@ -104,7 +104,7 @@ class Local {
     return run(
         [&](sirtaki_local_outcome* outcome) { return sirtaki_local_synchronous(local_, wanted ? 1 : 0, outcome); });
   }
-  // An address of contiguous float32.
+  // Writes an anchor to `address`, contiguous float32.
   void anchor(std::int32_t index, std::uintptr_t address, std::int64_t numel) {
     check(sirtaki_local_anchor(local_, index, reinterpret_cast<float*>(address), numel));
   }
@@ -125,7 +125,7 @@ class Local {
   }
 
  private:
-  // The program's function; its exception stays set, and check() raises it.
+  // Calls the function of the program. Its exception stays set, and check() raises it.
   static std::int64_t next_steps(void* context, const char* round) {
     const nb::gil_scoped_acquire gil;
     try {
