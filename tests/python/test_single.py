@@ -218,9 +218,9 @@ def test_the_table_of_layers_is_aligned() -> None:
         {"name": "b", "codec": "none", **common, "reason": "a vector"},
     ]
     assert layer_table(rows) == [
-        "tensor       codec       recipe  density  kB    ratio  owed  reason",
-        "conv.weight  group_topk  gather  0.01     25.2  15.9   0.25  a matrix",
-        "b            none        dense   1        0.4   1.0          a vector",
+        "tensor       codec       recipe  density  kB    ratio  residual  reason",
+        "conv.weight  group_topk  gather  0.01     25.2  15.9   0.25      a matrix",
+        "b            none        dense   1        0.4   1.0              a vector",
     ]
 
 

@@ -80,7 +80,7 @@ def wire_type(name: str, reduce_op: str | None = None) -> WireType:
         )
     wide = "float32" if name.startswith("float") else "int64"
     raise errors.InvalidArgumentError(
-        f"tensors of {name} can be moved (broadcast, allgather, alltoall), and not combined; convert to {wide} first"
+        f"tensors of {name} can be moved (broadcast, allgather, alltoall), but not reduced; convert to {wide} first"
     )
 
 

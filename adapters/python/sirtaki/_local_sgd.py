@@ -36,7 +36,7 @@ def check_join() -> None:
         raise errors.UnsupportedError(
             f"join() on rank {basics.rank()} with local updates: ranks merge their models at the same steps, so all "
             "need the same number of them. Give every rank as many batches (drop the last ones, or repeat some), call "
-            "the optimizer's drain() behind the last one and leave join() out; or train with local_updates=1"
+            "the optimizer's drain() after the last one and leave join() out; or train with local_updates=1"
         )
 
 
@@ -147,8 +147,8 @@ class LocalSgdBase(abc.ABC):
         if basics.rank() == 0:
             with suppress(Warning):
                 warnings.warn(
-                    f"local updates end {steps} steps behind the last drain(), so the ranks' models may differ; call "
-                    "the optimizer's drain() behind the last step, before the model is saved or evaluated",
+                    f"local updates end {steps} steps after the last drain(), so the ranks' models may differ; call "
+                    "the optimizer's drain() after the last step, before the model is saved or evaluated",
                     stacklevel=2,
                 )
 

@@ -107,12 +107,12 @@ def local_rows(stats: dict[str, Any]) -> list[tuple[str, str]]:
 
 def layer_table(report: list[dict[str, Any]]) -> list[str]:
     """Returns the rows of compression_report(), or of a stream in stats(), as aligned lines."""
-    cells = [("tensor", "codec", "recipe", "density", "kB", "ratio", "owed", "reason")]
+    cells = [("tensor", "codec", "recipe", "density", "kB", "ratio", "residual", "reason")]
     for row in report:
-        owed = f"{row['owed_norm']:.3g}" if row.get("owed_norm", 0.0) > 0 else ""
+        residual = f"{row['owed_norm']:.3g}" if row.get("owed_norm", 0.0) > 0 else ""
         density, size = f"{row['density']:.3g}", f"{row['wire_bytes'] / 1e3:,.1f}"
         cells.append(
-            (row["name"], row["codec"], row["recipe"], density, size, f"{row['ratio']:.1f}", owed, row["reason"])
+            (row["name"], row["codec"], row["recipe"], density, size, f"{row['ratio']:.1f}", residual, row["reason"])
         )
     widths = [max(len(line[column]) for line in cells) for column in range(len(cells[0]) - 1)]
     return [

@@ -110,7 +110,7 @@ def _publish(store: Any, key: str, rendezvous: str, secret: str, size: int) -> N
             theirs = store.get(f"{key}/key/{rank}").decode()
         except Exception as error:
             raise errors.DeadlineError(
-                f"rank {rank} of {size} has not come to the store of torch's where the ranks meet: {error}. Likely "
+                f"rank {rank} of {size} has not come to the store of torch where the ranks meet: {error}. Likely "
                 "cause: it failed before init_process_group(), or another version of Sirtaki is installed there",
                 rank,
             ) from error

@@ -48,7 +48,7 @@ class _Warner:
         with suppress(Exception):
             if not failing() and basics.stats().get("streams.steps", 0) == 0:
                 self.warn(
-                    "the program has made no step with an optimizer of sirtaki's (DistributedOptimizer, "
+                    "the program has made no step with an optimizer of Sirtaki (DistributedOptimizer, "
                     "DistributedGradientTape)"
                 )
 
@@ -60,6 +60,6 @@ basics.before_end(_warner.warn_at_end)
 def warn_in_backward() -> None:
     """Warns that gradients are sent over torch.distributed, as by DDP and FSDP."""
     _warner.warn(
-        "torch.distributed sends gradients as DDP or FSDP gives them. Use sirtaki.torch.DistributedOptimizer in place "
-        "of DDP, or a hook of DDP's such as fp16_compress_hook"
+        "torch.distributed sends gradients as DDP or FSDP passes them. Use sirtaki.torch.DistributedOptimizer instead "
+        "of DDP, or a communication hook of DDP such as fp16_compress_hook"
     )

@@ -55,7 +55,7 @@ class LocalSgd(LocalSgdBase):
         if self.model is None:
             self._models.append(model)
         elif self._find_buffers([model], {id(v) for v in self.model.variables}):
-            raise RuntimeError("buffers_of() after the first step, in which the runtime was told what to average")
+            raise RuntimeError("buffers_of() after the first step, which fixes the merged variables; call it before")
 
     def prepare(self) -> bool:
         """Returns True if after_step() must be called. Called before a step, or while it is traced."""
@@ -275,21 +275,21 @@ def check_local(optimizer: Any, scales_loss: bool, choices: Any) -> None:
     """Refuses optimizers and options that local updates do not support. Raises UnsupportedError."""
     if scales_loss:
         raise errors.UnsupportedError(
-            "local updates and a LossScaleOptimizer, which skips steps of one rank alone, do not go together; use the "
-            "policy mixed_bfloat16, or local_updates=None"
+            "local updates do not support a LossScaleOptimizer, which skips steps of one rank alone; use the policy "
+            "mixed_bfloat16, or local_updates=None"
         )
     if choices.op != ReduceOp.AVERAGE:
         raise errors.UnsupportedError(
-            f"local updates average models, which op={choices.op.name} is not like; use op=Average"
+            f"local updates average models, which does not match op={choices.op.name}; use op=Average"
         )
     if choices.process_set != global_process_set:
         raise errors.UnsupportedError("local updates are made by all ranks; give no process_set")
     if isinstance(optimizer, _WEIGHTS_FROM_STATE):
         raise errors.UnsupportedError(
-            f"{type(optimizer).__name__} makes weights of what it remembers, and local updates change these from "
-            "outside; use another optimizer, or local_updates=None"
+            f"{type(optimizer).__name__} derives weights from its state, and local updates change weights without it; "
+            "use another optimizer, or local_updates=None"
         )
     if optimizer.use_ema:
         raise errors.UnsupportedError(
-            "use_ema keeps an average of one rank's own weights, which local updates change from outside; leave it out"
+            "use_ema keeps an average of the weights of one rank, which local updates change without it; leave it out"
         )

@@ -95,7 +95,7 @@ class _CopiedArrays:
         if self.given is not None and self.written:
             return
         if self.given is None and not tf.executing_eagerly():
-            raise errors.UnsupportedError("local updates' models are made equal, or others, outside of tf.function")
+            raise errors.UnsupportedError("drain() and similar calls of local updates belong outside of tf.function")
         values = [tf.convert_to_tensor(v) for v in self.variables] if self.given is None else self.given
         for array, value in zip(self.arrays, values, strict=True):
             np.copyto(array, np.asarray(value))

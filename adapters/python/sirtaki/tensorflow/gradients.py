@@ -53,7 +53,7 @@ def choose(
     op = reduce_op_of(None, op)
     if op == ReduceOp.ADASUM:
         raise errors.UnsupportedError(
-            "op=Adasum combines what steps have changed, which DistributedOptimizer of sirtaki.torch does; here "
+            "op=Adasum combines the changes of steps, which DistributedOptimizer of sirtaki.torch does; here "
             "allreduce() takes it, tapes and optimizers take Average"
         )
     factor = gradient_predivide_factor

@@ -46,7 +46,7 @@ def refuse_for_adasum(predivide: float, sync: str | None, local_updates: Any) ->
     local = local_choice(local_updates, basics.option("local.updates")) is not None
     given = "sync" if sync not in (None, "step") else "local_updates" if local else None
     if given is not None:
-        raise errors.UnsupportedError(f"{given}: with op=Adasum step() combines what steps have changed; leave it out")
+        raise errors.UnsupportedError(f"{given}: with op=Adasum step() combines the changes of steps; leave it out")
 
 
 def compressor_of(compression: Any) -> Any:
@@ -61,8 +61,8 @@ def compressor_of(compression: Any) -> Any:
     text = basics.option("compression.rules") or basics.option("compression.codec") if codec is None else codec
     if text not in _CASTS:
         raise errors.UnsupportedError(
-            f'compression is "{text}": with op=Adasum changes travel as they are, as fp16, bf16, or as a compressor of '
-            'your own makes them; give one of these, or "none" where an option says otherwise'
+            f'compression is "{text}": with op=Adasum changes are sent uncompressed, as fp16, bf16, or by a compressor '
+            'of your own; give one of these, or "none" if an option chose the codec'
         )
     return _CASTS[text]
 
@@ -151,7 +151,7 @@ class _Adasum:
     @contextmanager
     def skip_synchronize(self) -> Iterator[None]:
         """Refused, because step() always combines."""
-        raise errors.UnsupportedError("skip_synchronize(): with op=Adasum step() combines what steps have changed")
+        raise errors.UnsupportedError("skip_synchronize(): with op=Adasum step() always combines the changes of steps")
         yield
 
     def no_sync(self) -> Any:

@@ -31,14 +31,14 @@ def check_local(optimizer: torch.optim.Optimizer, params: list[Tensor], sync: st
     """Refuses optimizers, parameters and options that local updates do not support. Raises UnsupportedError."""
     if isinstance(optimizer, torch.optim.LBFGS):
         raise errors.UnsupportedError(
-            "local updates count steps, and LBFGS evaluates its closure as often as it likes; use local_updates=None"
+            "local updates count steps, and LBFGS evaluates its closure several times a step; use local_updates=None"
         )
     if sync == "forward":
         raise errors.UnsupportedError(
-            'local updates replace what sync="forward" is for: merges travel behind whole steps; leave sync out'
+            'local updates hide transfers behind whole steps, as sync="forward" does behind layers; leave sync out'
         )
     if not mean:
-        raise errors.UnsupportedError("local updates average models, which op=Sum is not like; use op=Average")
+        raise errors.UnsupportedError("local updates average models, which does not match op=Sum; use op=Average")
     others = [p for p in params if p.dtype is not torch.float32 or p.device.type not in ("cpu", "cuda")]
     if others:
         raise errors.UnsupportedError(
@@ -186,7 +186,7 @@ class LocalSgd(LocalSgdBase):
                 has, begins = (f"one of step {step}" if step >= 0 else "none" for step in (other, steps[0]))
                 raise errors.MismatchError(
                     f"rank {rank} was given {has} as checkpoint of local updates, and rank 0 {begins}; "
-                    "call load_state_dict() on all ranks, with what all of them saved after the same drain()"
+                    "call load_state_dict() on all ranks, with checkpoints that all ranks saved after one drain()"
                 )
 
     def _parameters(self) -> list[tuple[str, Description]]:

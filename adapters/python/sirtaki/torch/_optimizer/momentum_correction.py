@@ -48,7 +48,7 @@ class MomentumCorrection:
         if abs(group["momentum"] - self._factor) > _ROUNDING:
             raise errors.InvalidArgumentError(
                 f"{what}, and {name} has {group['momentum']:g}: give both the same, and do not change it while "
-                "training. The optimizer's is for tensors that travel as they are"
+                "training. The momentum of the optimizer applies to uncompressed tensors"
             )
         if group["nesterov"] != self._nesterov:
             is_on = "nesterov=on" if self._nesterov else "nesterov=off"
@@ -57,8 +57,8 @@ class MomentumCorrection:
             )
         if group["dampening"] != 0:
             raise errors.InvalidArgumentError(
-                f"{what}, and {name} has dampening={group['dampening']:g}, which no codec knows: use dampening=0, with "
-                f"a learning rate smaller by {1 - group['dampening']:g}"
+                f"{what}, and {name} has dampening={group['dampening']:g}, which no codec supports: use dampening=0, "
+                f"with a learning rate smaller by {1 - group['dampening']:g}"
             )
 
     def wrap(self, update: Callable[[Any], Any]) -> Callable[[Any], Any]:

@@ -59,7 +59,7 @@ def make_options(  # noqa: PLR0917  (as DistributedOptimizer's)
     codec, compressor = choice_of(compression)
     if compressor is not None and chosen == "forward":
         raise errors.UnsupportedError(
-            'sync="forward" sends gradients through the runtime alone, and a compressor of your own needs whole ones; '
+            'sync="forward" sends gradients by streams, which a compressor of your own does not support; '
             'use sync="backward" or one of Compression'
         )
     stream = stream_names.next(process_set)

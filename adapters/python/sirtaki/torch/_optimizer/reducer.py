@@ -187,7 +187,9 @@ class GradientReducer(GradientStream):
     def check_between_steps(self, what: str) -> None:
         """Refuses `what` while gradients are submitted or in flight. Raises RuntimeError."""
         if self.in_flight or self._backward_open:
-            raise RuntimeError(f"{what} between backward() and step(), while gradients travel; call step() first")
+            raise RuntimeError(
+                f"{what} between backward() and step(), while gradients are in flight; call step() first"
+            )
 
     @property
     def in_flight(self) -> bool:

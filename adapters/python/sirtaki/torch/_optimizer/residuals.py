@@ -103,20 +103,20 @@ class ResidualStore:
         if self._loaded is not None:
             return self._loaded
         report = self.report()
-        owed = {self._names[i]: self._residual(i) for i in self._with_residual(report)}
-        memory = self._codec_state(report)
-        if not owed and not memory:
+        residuals = {self._names[i]: self._residual(i) for i in self._with_residual(report)}
+        codec_state = self._codec_state(report)
+        if not residuals and not codec_state:
             return None
         rank, size = self._rank_and_size()
-        return {"rank": rank, "size": size, "steps": self.steps, "owed": owed, "memory": memory}
+        return {"rank": rank, "size": size, "steps": self.steps, "owed": residuals, "memory": codec_state}
 
     def gather(self) -> dict[str, Any] | None:
         """Returns the sum of the residuals of all ranks. Collective."""
         if self._stream is None:
             return None
         totals = self._sum({i: self._residual(i) for i in self._with_residual_on_any_rank()})
-        owed = {self._names[i]: total for i, total in totals.items()}
-        return {"rank": ALL, "size": self._options.size, "steps": self.steps, "owed": owed} if owed else None
+        residuals = {self._names[i]: total for i, total in totals.items()}
+        return {"rank": ALL, "size": self._options.size, "steps": self.steps, "owed": residuals} if residuals else None
 
     def load(self, state: dict[str, Any] | None) -> None:
         """Loads a result of state() or gather(); None clears the residuals. Not collective.
@@ -181,10 +181,10 @@ class ResidualStore:
         state, self._loaded = self._loaded, None
         if state is None:
             return
-        owed = self._part_of(state)
+        residuals = self._part_of(state)
         for name, param in zip(self._names, self._params, strict=True):
-            if name in owed:
-                value = owed[name].to(param.dtype)
+            if name in residuals:
+                value = residuals[name].to(param.dtype)
                 if param.grad is None:
                     param.grad = value.clone()
                 elif param.grad.is_sparse:
@@ -200,8 +200,8 @@ class ResidualStore:
         """Returns the means of the residuals by index of the parameter, and clears the residuals. Collective."""
         if self._stream is None:
             return {}
-        owed = {i: self._residual(i) for i in self._with_residual_on_any_rank()}
-        results = self._combine(owed, self._options.op, self._options.postscale)
+        residuals = {i: self._residual(i) for i in self._with_residual_on_any_rank()}
+        results = self._combine(residuals, self._options.op, self._options.postscale)
         self._set_residuals({})
         return {i: mean.to(self._params[i].device) for i, mean in results.items()}
 
@@ -218,11 +218,11 @@ class ResidualStore:
         zeros = torch.zeros_like(self._params[index].detach(), device="cpu")
         return zeros if value is None else zeros.copy_(value)
 
-    def _set_residuals(self, owed: dict[str, Tensor]) -> None:
+    def _set_residuals(self, residuals: dict[str, Tensor]) -> None:
         """Sets the residuals. The residual of an uncompressed tensor is sent with its next gradient."""
         with_residual = set(self._with_residual(self.report()))
         for i in self._compressible():
-            value = owed.get(self._names[i])
+            value = residuals.get(self._names[i])
             if value is not None or i in with_residual:
                 given = self._in_param_layout(i, value)
                 self._stream.set_residual(self._slots[i], given.data_ptr(), real_count(given))
@@ -236,11 +236,11 @@ class ResidualStore:
                 found[self._names[i]] = (self._order(i), torch.frombuffer(bytearray(blob), dtype=torch.uint8))
         return found
 
-    def _load_codec_state(self, memory: dict[str, tuple[list[int], Tensor]]) -> None:
+    def _load_codec_state(self, codec_state: dict[str, tuple[list[int], Tensor]]) -> None:
         """Loads codec state; clears that of other tensors, and of tensors with another order of elements."""
         compressed = set(self._compressed(self.report()))
         for i in self._compressible():
-            order, blob = memory.get(self._names[i], ([], None))
+            order, blob = codec_state.get(self._names[i], ([], None))
             given = b"" if blob is None or order != self._order(i) else blob.numpy().tobytes()
             if given or i in compressed:
                 self._stream.set_memory(self._slots[i], given)
@@ -287,13 +287,13 @@ def _origin_text(state: dict[str, Any]) -> str:
 
 def _redistribution_text(size: int, ranks: list[int]) -> str:
     text = (
-        f"residuals of a run with {size} ranks: every rank takes the same share of what they owed together, and "
-        "momenta and thresholds of codecs begin anew"
+        f"residuals of a run with {size} ranks: every rank takes the same share of their sum, and momenta and "
+        "thresholds of codecs begin anew"
     )
     missing = [rank for rank in range(size) if ranks != [ALL] and rank not in ranks]
     if missing:
         text += (
-            f". What ranks {', '.join(map(str, missing))} owed is not in the checkpoints that were loaded, and lost; "
-            "gather_state() writes one with all of it"
+            f". The residuals of ranks {', '.join(map(str, missing))} are not in the loaded checkpoints, and lost; "
+            "gather_state() writes a checkpoint with all residuals"
         )
     return text

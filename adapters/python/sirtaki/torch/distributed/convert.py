@@ -35,8 +35,8 @@ def reduce_op(opts: Any, what: str) -> ReduceOp:
             return ours
     name = str(getattr(wanted, "op", wanted)).rpartition(".")[2]
     raise errors.UnsupportedError(
-        f"{what}: ReduceOp.{name} does not exist here; there are SUM, AVG, MIN, MAX and PRODUCT. A group of Gloo's has "
-        'others: torch.distributed.new_group(backend="gloo")'
+        f"{what}: ReduceOp.{name} is not supported; use SUM, AVG, MIN, MAX or PRODUCT. A Gloo group has others: "
+        'torch.distributed.new_group(backend="gloo")'
     )
 
 

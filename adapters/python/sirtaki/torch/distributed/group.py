@@ -289,8 +289,8 @@ class SirtakiGroup(ProcessGroup):
         """Refused: a message needs its sender."""
         del tensors, tag
         raise errors.UnsupportedError(
-            f"recv on rank {self._rank}: a message needs its sender here; give src. A group of Gloo's beside this one "
-            'has others: torch.distributed.new_group(backend="gloo")'
+            f"recv on rank {self._rank}: backend sirtaki needs the sender of a message; give src. A Gloo group beside "
+            'this one takes any sender: torch.distributed.new_group(backend="gloo")'
         )
 
     # Names in older versions of torch.

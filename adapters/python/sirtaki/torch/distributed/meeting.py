@@ -71,7 +71,7 @@ def create_group(options: Any, backend_options: object) -> SirtakiGroup:
         _open(options)
     if ranks != sorted(ranks):
         raise errors.UnsupportedError(
-            f"new_group({ranks}): backend sirtaki has groups of ranks in ascending order. Take Gloo's for this one: "
+            f"new_group({ranks}): backend sirtaki has groups of ranks in ascending order. Use Gloo for this one: "
             f"{_GLOO}"
         )
     ops = torch_ops.within(ProcessSet(ranks or None))
