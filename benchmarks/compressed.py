@@ -27,7 +27,7 @@ class Streams:
     ) -> None:
         from sirtaki import _core
         from sirtaki.ops import ReduceOp
-        from sirtaki.torch._adapter import dtype_code
+        from sirtaki.torch._adapter import wire_type_of
 
         generator = torch.Generator().manual_seed(1000 * seed + place.rank)
         # As gradients are: many small values, few large ones.
@@ -39,7 +39,7 @@ class Streams:
         self._streams: dict[str, Any] = {}
         for method, text in methods.items():
             if method != GLOO:
-                tensors = [(0, dtype_code(torch.float32), 0, 0, (numel // _ROW, _ROW), None)]
+                tensors = [(0, wire_type_of(torch.float32).code, 0, 0, (numel // _ROW, _ROW), None)]
                 how = (int(ReduceOp.AVERAGE), 1.0, 1.0, text, 0)
                 self._streams[method] = _core.Stream(f"compressed.{method}", ["gradient"], tensors, [0], how)
 
