@@ -91,17 +91,48 @@ def allreduce(
 
 
 def allgather(value: Any, name: str | None = None) -> Array:
-    """Returns the values of all ranks, concatenated along dimension 0, which may differ between ranks."""
+    """Returns the values of all ranks as a numpy array, concatenated along dimension 0 in rank order.
+
+    Args:
+        value: at least one dimension. Dimension 0 may differ between ranks (and be 0), the others and the dtype may
+            not.
+        name: the same on all ranks; None: the order of calls decides.
+
+    Raises:
+        HorovodInternalError: ranks disagree, or one is lost.
+    """
     return _now(numpy_ops.allgather(_array(value), name))
 
 
 def broadcast(value: Any, root_rank: int = 0, name: str | None = None) -> Array:
-    """Returns the value of `root_rank` on all ranks; the same shape and dtype everywhere."""
+    """Returns the value of `root_rank` on all ranks as a numpy array.
+
+    Args:
+        value: the same shape and dtype on all ranks.
+        root_rank: the rank whose value all ranks get.
+        name: the same on all ranks; None: the order of calls decides.
+
+    Raises:
+        ValueError: `root_rank` is no rank.
+        HorovodInternalError: ranks disagree, or one is lost.
+    """
     return _now(numpy_ops.broadcast(_array(value), root_rank, name, in_place=False))
 
 
 def reducescatter(value: Any, name: str | None = None, op: ReduceOp = Average) -> Array:
-    """Reduces a value over all ranks and returns this rank's block of dimension 0."""
+    """Reduces a value over all ranks and returns this rank's block of dimension 0 as a numpy array.
+
+    If size() does not divide dimension 0, the first ranks get one row more.
+
+    Args:
+        value: at least one dimension, the same shape and dtype on all ranks.
+        name: the same on all ranks; None: the order of calls decides.
+        op: Average (default), Sum, Min, Max or Product.
+
+    Raises:
+        ValueError: an argument is wrong on this rank.
+        HorovodInternalError: ranks disagree, or one is lost.
+    """
     return _now(numpy_ops.reducescatter(_array(value), name, check_reduce_op(op), (1.0, 1.0)))
 
 
@@ -111,7 +142,15 @@ def barrier() -> None:
 
 
 def broadcast_variables(variables: Sequence[Any], root_rank: int = 0) -> None:
-    """Overwrites Keras variables, such as model.variables, with those of `root_rank`. Collective."""
+    """Overwrites Keras variables with those of `root_rank`. Collective.
+
+    Args:
+        variables: Keras variables, such as model.variables, in the same order with the same shapes on all ranks.
+        root_rank: the rank whose values all ranks get.
+
+    Raises:
+        HorovodInternalError: ranks disagree about a variable, or one is lost.
+    """
     backend.broadcast(variables, root_rank)
 
 

@@ -64,7 +64,14 @@ def broadcast_(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> list[Any]:
-    """Overwrites variables as broadcast_variables() does, and returns the new values as tensors."""
+    """Overwrites variables as broadcast_variables() does, and returns the new values as tensors.
+
+    Args:
+        variables: see broadcast_variables().
+        root_rank: see broadcast_variables().
+        name: the same on all ranks; by default the order of calls, or the place in the tf.function.
+        process_set: see broadcast_variables().
+    """
     usable = isinstance(variables, (list, tuple)) and all(hasattr(v, "assign") for v in variables)
     require(usable, "expected a list of variables, such as model.variables")
     values = [_sendable(tf.convert_to_tensor(v)) for v in variables]
@@ -117,7 +124,7 @@ def broadcast_object(
 def broadcast_object_fn(
     root_rank: int = 0, session: Any = None, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Callable[[Any], Any]:
-    """Returns broadcast_object() as a function of the object."""
+    """Returns broadcast_object() as a function of the object; see there for the arguments."""
     return lambda obj=None: broadcast_object(obj, root_rank, session, name, process_set)
 
 

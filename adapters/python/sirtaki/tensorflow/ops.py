@@ -213,7 +213,18 @@ def allgather(
 ) -> tf.Tensor:
     """Returns the tensors of all ranks, concatenated along dimension 0 in rank order.
 
-    The first dimension may differ between ranks. The gradient is this rank's rows of the average of all gradients.
+    The gradient is this rank's rows of the average of all gradients.
+
+    Args:
+        tensor: at least one dimension. Dimension 0 may differ between ranks (and be 0), the others and the dtype may
+            not.
+        name: see allreduce().
+        ignore_name_scope: accepted as in Horovod; not used.
+        process_set: see allreduce().
+
+    Raises:
+        ValueError: `tensor` is a scalar, or another argument is wrong on this rank.
+        HorovodInternalError: ranks disagree, or one is lost.
     """
     del ignore_name_scope
     return _gather([tensor], name, process_set)[0]
@@ -257,9 +268,20 @@ def broadcast(
     ignore_name_scope: bool = False,
     process_set: ProcessSet = global_process_set,
 ) -> tf.Tensor:
-    """Returns the tensor of `root_rank`, a rank of the job, on all ranks; the same shape and dtype everywhere.
+    """Returns the tensor of `root_rank` on all ranks.
 
     The gradient is the average of all gradients on the root, and zeros elsewhere.
+
+    Args:
+        tensor: the same shape and dtype on all ranks.
+        root_rank: a rank of the job.
+        name: see allreduce().
+        ignore_name_scope: accepted as in Horovod; not used.
+        process_set: see allreduce().
+
+    Raises:
+        ValueError: `root_rank` is no rank, or another argument is wrong on this rank.
+        HorovodInternalError: ranks disagree, or one is lost.
     """
     del ignore_name_scope
     return broadcast_all([tensor], root_rank, name, process_set)[0]
@@ -330,6 +352,21 @@ def reducescatter(
 
     If size() does not divide dimension 0, the first ranks get one row more. The gradient is that of all blocks,
     concatenated: unchanged for Average, times the number of ranks for Sum, and times the factors.
+
+    Args:
+        tensor: at least one dimension, the same shape and dtype on all ranks.
+        device_dense: accepted as in Horovod; not used.
+        compression: casts before sending and back afterwards.
+        op: Average (default), Sum, Min, Max or Product.
+        name: see allreduce().
+        process_set: see allreduce().
+        ignore_name_scope: accepted as in Horovod; not used.
+        prescale_factor: multiplied before the reduction.
+        postscale_factor: multiplied afterwards.
+
+    Raises:
+        ValueError: `tensor` is a scalar, or another argument is wrong on this rank.
+        HorovodInternalError: ranks disagree, or one is lost.
     """
     del device_dense, ignore_name_scope
     scales = (prescale_factor, postscale_factor)
