@@ -52,7 +52,7 @@ void Engine::on(const control::StandIn& /*m*/) {
     return;
   }
   for (const auto& [id, s] : streams_) {
-    s->stand_in();
+    s->contribute_zeros();
   }
 }
 
@@ -63,7 +63,7 @@ void Engine::on(const control::AllJoined& m) {
   for (const control::StreamPlace& place : m.resets) {
     if (GradientStream* s = stream(place.stream)) {
       ++join_waits_;
-      s->end_stand_in(place, [this] { on_stream_joined(); });
+      s->end_joined(place, [this] { on_stream_joined(); });
     }
   }
   on_stream_joined();
@@ -83,7 +83,7 @@ void Engine::fail_join(const Status& cause) {
   begin_end_of_join(cause);
   for (const auto& [id, s] : streams_) {
     ++join_waits_;
-    s->give_up_stand_in(cause, [this] { on_stream_joined(); });
+    s->give_up_joined(cause, [this] { on_stream_joined(); });
   }
   on_stream_joined();
 }

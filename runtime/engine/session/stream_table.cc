@@ -137,7 +137,7 @@ void StreamTable::choose_way(StreamId stream, bool all_on_device, Done opened) {
     opened(std::move(status));
     return;
   }
-  engine_.stream(stream)->hold();
+  engine_.stream(stream)->block_start();
   plane_->when_known(
       [this, stream, encodes, by_host, opened = std::move(opened)](const DeviceTransport::Answer& answer) mutable {
         GradientStream* const s = engine_.stream(stream);
@@ -146,7 +146,7 @@ void StreamTable::choose_way(StreamId stream, bool all_on_device, Done opened) {
         if (direct) {
           status = go_on_device(*s, *answer, encodes);
         } else if (s != nullptr) {
-          s->use(nullptr, nullptr);
+          s->set_path(nullptr, nullptr);
         }
         settle_way(stream, status, direct);
         opened(std::move(status));
@@ -157,7 +157,7 @@ void StreamTable::settle_way(StreamId stream, const Status& status, bool on_devi
   if (status.ok()) {
     staged_[stream] = std::make_shared<HostStagedStream>(*stage_, on_device ? plane_ : nullptr, [this, stream] {
       const GradientStream* const s = engine_.stream(stream);
-      return s != nullptr && s->takes_from_device();
+      return s != nullptr && s->uses_device_memory();
     });
   } else if (engine_.stream(stream) != nullptr) {
     engine_.close_stream(stream, [](const Status& /*closed*/) {});
@@ -182,7 +182,7 @@ Status StreamTable::go_on_device(GradientStream& stream, net::DeviceCollectives*
   } else {
     path = std::make_unique<HostStagedPath>(*plane_, *host_);
   }
-  stream.use(std::move(path), std::move(codes));
+  stream.set_path(std::move(path), std::move(codes));
   return {};
 }
 
@@ -237,7 +237,7 @@ Status StreamTable::ready(StreamId stream, int index, TensorView tensor, bool ab
   // A wrong shape is told to all ranks by the engine. What is on a GPU is ready when it is here.
   const auto hand_over = [this, stream, index, absent](const TensorView& view, TimePoint at) {
     GradientStream* const s = engine_.stream(stream);
-    const bool takes = s != nullptr && !s->standing_in();
+    const bool takes = s != nullptr && !s->joined();
     if (takes) {
       s->ready(index, view, absent, at);
     }
@@ -274,7 +274,7 @@ Status StreamTable::finish(StreamId stream) {
   const TimePoint at = loop_.now();
   loop_.post([this, is_staged = entry->staged, stream, at, mark = entry->board->finish(at)] {
     in_turn(is_staged, stream, [this, stream, at, mark](const Status& given_up) {
-      if (GradientStream* s = engine_.stream(stream); given_up.ok() && s != nullptr && !s->standing_in()) {
+      if (GradientStream* s = engine_.stream(stream); given_up.ok() && s != nullptr && !s->joined()) {
         s->finish(mark, at);
       }
     });
@@ -312,7 +312,7 @@ void StreamTable::end_wait(Entry& entry, const std::shared_ptr<Slot>& waiting, c
 
 void StreamTable::wait_on_loop(bool is_staged, StreamId stream, Done complete) const {
   GradientStream* const s = engine_.stream(stream);
-  if (s == nullptr || s->standing_in()) {
+  if (s == nullptr || s->joined()) {
     complete(s == nullptr ? not_open() : joined());
     return;
   }
@@ -436,7 +436,7 @@ std::optional<Status> StreamTable::sleep_until_reduced(StreamId stream, std::spa
         return;
       }
       GradientStream* const s = engine_.stream(stream);
-      if (s == nullptr || s->standing_in()) {
+      if (s == nullptr || s->joined()) {
         slot->complete(s == nullptr ? not_open() : joined());
         return;
       }
@@ -485,7 +485,7 @@ Status StreamTable::abort(StreamId stream, std::string why) {
       released = calls->give_up(cause, std::move(released));
     }
     GradientStream* const s = engine_.stream(stream);
-    if (s == nullptr || s->standing_in()) {
+    if (s == nullptr || s->joined()) {
       released();
     } else {
       s->abort(cause, std::move(released));
@@ -534,7 +534,7 @@ Status StreamTable::on_loop(StreamId stream, const std::function<void(GradientSt
   loop_.post([this, stream, &ask, slot] {
     in_turn(true, stream, [this, stream, &ask, slot](const Status& given_up) {
       GradientStream* const s = engine_.stream(stream);
-      if (!given_up.ok() || s == nullptr || s->standing_in()) {
+      if (!given_up.ok() || s == nullptr || s->joined()) {
         slot->complete(!given_up.ok() ? given_up : s == nullptr ? not_open() : joined());
         return;
       }
@@ -553,17 +553,17 @@ Status StreamTable::set_residual(StreamId stream, int index, std::span<const flo
 }
 
 Status StreamTable::take_residuals(StreamId stream, std::span<float> out) {
-  return on_loop(stream, [&](GradientStream& s, Done done) { done(s.take_residuals(out)); });
+  return on_loop(stream, [&](GradientStream& s, Done done) { done(s.drain_residuals(out)); });
 }
 
 Result<std::vector<std::byte>> StreamTable::remembered(StreamId stream, int index) const {
   std::vector<std::byte> bytes;
-  SRT_TRY(on_loop(stream, [&](const GradientStream& s, Done done) { done(s.remembered(index, bytes)); }));
+  SRT_TRY(on_loop(stream, [&](const GradientStream& s, Done done) { done(s.codec_state(index, bytes)); }));
   return bytes;
 }
 
 Status StreamTable::recall(StreamId stream, int index, ConstBytes in) {
-  return on_loop(stream, [&](GradientStream& s, Done done) { done(s.recall(index, in)); });
+  return on_loop(stream, [&](GradientStream& s, Done done) { done(s.load_codec_state(index, in)); });
 }
 
 Status StreamTable::report_loss(StreamId stream, double loss) const {

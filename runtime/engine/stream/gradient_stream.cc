@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "kernels/finite/finite.h"
 #include "runtime/base/check.h"
 #include "runtime/engine/stream/codec_timing.h"
 #include "runtime/engine/stream/stream_plan.h"
@@ -71,14 +72,15 @@ GradientStream::GradientStream(StreamId id, StreamSpec spec, const std::shared_p
       trace_(deps.trace, spec_.name),
       finite_only_(options.finite_only),
       has_policy_(policy_of(spec_, replanner_options(options, exchanging_ranks(deps.net)).planner, deps) != nullptr),
-      keeper_(spec_.name, plan, spec_.order, keeper_options(options, spec_, deps),
-              {deps.loop, deps.trace, deps.stats, deps.log}),
+      agreement_(spec_.name, plan, spec_.order, keeper_options(options, spec_, deps),
+                 {deps.loop, deps.trace, deps.stats, deps.log}),
       dispatcher_(options.credit_bytes),
       board_(std::make_shared<StreamBoard>(spec_.tensors.size())),
-      memory_(spec_.tensors, deps.net.rank(), deps.net.size(), deps.net.host_groups()),
-      host_path_(deps.net, deps.buffers, deps.lent_bytes, HostPath::Scales{spec_.prescale, spec_.postscale}),
+      residuals_(spec_, deps.net),
+      paths_(deps, HostPath::Scales{spec_.prescale, spec_.postscale}),
       trained_(spec_.first_step),
-      unused_param_sync_(std::make_unique<UnusedParamSync>(id, spec_.tensors.size(), deps.net)) {
+      unused_(std::make_unique<UnusedParamSync>(id, spec_.tensors.size(), deps.net)),
+      joined_(deps.loop, zero_steps()) {
   open_step();
 }
 
@@ -107,68 +109,54 @@ GradientStream::OnDevice GradientStream::on_device() const {
   return deps_.net.host_groups() != nullptr ? OnDevice::kCodesByHost : OnDevice::kCodes;
 }
 
-void GradientStream::use(std::unique_ptr<DensePath> path, std::unique_ptr<DeviceCompressor> codes) {
-  SRT_CHECK(untouched() && in_flight_count_ == 0);
+GradientStream::~GradientStream() {
+  deps_.loop.cancel(deviations_.verdict);
+  deps_.loop.cancel(pump_timer_);
+}
+
+void GradientStream::set_path(std::unique_ptr<DensePath> path, std::unique_ptr<DeviceCompressor> compressor) {
+  SRT_CHECK(state_.untouched() && in_flight_count_ == 0);
   if (path) {
-    device_path_ = std::move(path);
-    dense_ = &path_of_step();
-    dense_->adopt(*plan_);
+    paths_.device = std::move(path);
+    paths_.current = &path_of_step();
+    paths_.current->adopt(*plan_);
   }
-  codes_ = std::move(codes);
-  if (std::exchange(held_up_, false) && standing_in_ && zeros_timer_ == TimerId()) {
-    next_zeros();
-  }
+  residuals_.set_compressor(std::move(compressor));
+  joined_.allow_start();
 }
 
 // A policy's first step behind one that was given up goes by way of the host's memory, though its plan is the first one
 // again: some of it may have been fetched for a compressed step that is none any more.
 DensePath& GradientStream::path_of_step() {
   const bool by_plan = !has_policy_ || ((attempt_ == 0 || step_ > 0) && all_as_they_are(*plan_));
-  if (device_path_ && by_plan) {
-    return *device_path_;
+  if (paths_.device && by_plan) {
+    return *paths_.device;
   }
-  return host_path_;
+  return paths_.host;
 }
 
-bool GradientStream::takes_from_device() const {
-  return device_path_ && (!has_policy_ || (phase_ != Phase::kAborting && dense_ == device_path_.get()));
+bool GradientStream::uses_device_memory() const {
+  return paths_.device && (!has_policy_ || (phase_ != Phase::kAborting && paths_.current == paths_.device.get()));
 }
 
 void GradientStream::open_step() {
-  const bool other_plan = plan_ != keeper_.plan();
+  const bool other_plan = plan_ != agreement_.plan();
   if (other_plan) {
     adopt_plan();
   }
-  const DensePath* const before = std::exchange(dense_, &path_of_step());
-  if (dense_ != before) {
-    keeper_.link_changed();
+  const DensePath* const before = std::exchange(paths_.current, &path_of_step());
+  if (paths_.current != before) {
+    agreement_.link_changed();
   }
-  if (other_plan || dense_ != before) {
-    dense_->adopt(*plan_);
+  if (other_plan || paths_.current != before) {
+    paths_.current->adopt(*plan_);
   }
-  const std::size_t count = spec_.tensors.size();
-  views_.assign(count, {});
-  submitted_.assign(count, 0);
-  present_.assign(count, 1);
-  reductions_.clear();
+  state_ = StepState(*plan_);
   trace_.begin_step(plan_);
-  held_.clear();
-  used_.assign(count, 1);
-  missing_.resize(count);
-  for (std::size_t i = 0; i < count; ++i) {
-    missing_[i] = plan_->partitions_of(static_cast<int>(i)).size();
-  }
-  finished_ = asked_for_flags_ = flags_started_ = flags_done_ = false;
-  exchanged_.reset();
-  exchange_done_ = false;
-  gate_done_ = plan_->partitions().empty();
-  partitions_started_ = partitions_done_ = 0;
-  first_ready_ = {};
-  waited_since_ = {};
   dispatcher_.reset();
 }
 
-// ---- what the program does ----
+// ---- calls of the program ----
 
 Status GradientStream::check_ready(int index, const TensorView& tensor) const {
   const auto i = static_cast<std::size_t>(index);
@@ -183,7 +171,7 @@ Status GradientStream::check_ready(int index, const TensorView& tensor) const {
                 ". Likely cause: the parameter was replaced or resized; create the optimizer anew",
             blame};
   }
-  if (submitted_[i] != 0) {
+  if (state_.submitted[i] != 0) {
     return {Code::kInvalidArgument,
             "tensor '" + planned.name + "' of stream '" + spec_.name + "' became ready twice in one step on rank " +
                 std::to_string(job_rank()) +
@@ -193,10 +181,24 @@ Status GradientStream::check_ready(int index, const TensorView& tensor) const {
   return {};
 }
 
+Status GradientStream::check_finite(int index) const {
+  const TensorView& view = state_.views[static_cast<std::size_t>(index)];
+  if (!finite_only_ || kernels::all_finite(view.dtype, view.bytes().data(), view.numel)) {
+    return {};
+  }
+  const std::string& name = plan_->tensors()[static_cast<std::size_t>(index)].name;
+  return {Code::kNonFinite,
+          "the gradient of tensor '" + name + "' of stream '" + spec_.name + "' holds NaN or infinity on rank " +
+              std::to_string(job_rank()) +
+              ". Likely cause: the loss diverged or a half overflowed; lower the learning rate, clip gradients, or let "
+              "it pass with compression.nonfinite=propagate",
+          {job_rank(), name}};
+}
+
 void GradientStream::ready(int index, TensorView tensor, bool absent, TimePoint at) {
   ++progress_;
   if (phase_ == Phase::kAborting) {
-    next_step_.emplace_back([this, index, tensor, absent, at] { ready(index, tensor, absent, at); });
+    waiters_.next_step.emplace_back([this, index, tensor, absent, at] { ready(index, tensor, absent, at); });
     return;
   }
   if (phase_ != Phase::kOpen) {
@@ -207,18 +209,18 @@ void GradientStream::ready(int index, TensorView tensor, bool absent, TimePoint 
     return;
   }
   const auto i = static_cast<std::size_t>(index);
-  if (first_ready_ == TimePoint()) {
-    first_ready_ = at;
+  if (state_.first_ready == TimePoint()) {
+    state_.first_ready = at;
   }
-  keeper_.ready(index, at);
-  views_[i] = tensor;
-  submitted_[i] = 1;
-  present_[i] = absent ? 0 : 1;
+  agreement_.ready(index, at);
+  state_.views[i] = tensor;
+  state_.submitted[i] = 1;
+  state_.present[i] = absent ? 0 : 1;
   // An empty tensor is in no partition, so holding it back would not keep the others from completing the step.
   if (absent && !flags_on() && tensor.numel != 0) {
-    held_.push_back(index);
-    if (!asked_for_flags_) {
-      asked_for_flags_ = true;
+    state_.held.push_back(index);
+    if (!state_.asked_for_flags) {
+      state_.asked_for_flags = true;
       deps_.control.send(control::StreamUnused{id_, attempt_, step_});
     }
     return;
@@ -236,8 +238,10 @@ void GradientStream::admit(int index) {
     give_up(finite);
     return;
   }
-  if (const Status owed = admit_owed(index, planned); !owed.ok()) {
-    give_up(owed);
+  const TensorView& gradient = state_.views[static_cast<std::size_t>(index)];
+  if (const Status admitted = residuals_.admit(index, planned, gradient, *paths_.current, trained_ + step_);
+      !admitted.ok()) {
+    give_up(admitted);
     return;
   }
   auto ready = dispatcher_.tensor_ready(index);
@@ -253,23 +257,23 @@ void GradientStream::admit(int index) {
 void GradientStream::finish(std::uint64_t mark, TimePoint at) {
   ++progress_;
   if (phase_ == Phase::kAborting) {
-    next_step_.emplace_back([this, mark, at] { finish(mark, at); });
+    waiters_.next_step.emplace_back([this, mark, at] { finish(mark, at); });
     return;
   }
   if (phase_ != Phase::kOpen) {
     return;
   }
-  const auto missing = std::find(submitted_.begin(), submitted_.end(), 0);
-  if (missing != submitted_.end()) {
-    const std::string& name = plan_->tensors()[static_cast<std::size_t>(missing - submitted_.begin())].name;
+  const auto missing = std::find(state_.submitted.begin(), state_.submitted.end(), 0);
+  if (missing != state_.submitted.end()) {
+    const std::string& name = plan_->tensors()[static_cast<std::size_t>(missing - state_.submitted.begin())].name;
     give_up({Code::kInvalidArgument,
              "stream '" + spec_.name + "': the step was finished before tensor '" + name + "' was submitted",
              {job_rank(), name}});
     return;
   }
-  finished_ = true;
-  mark_ = mark;
-  keeper_.finished(at);
+  state_.finished = true;
+  state_.mark = mark;
+  agreement_.finished(at);
   if (flags_on()) {
     start_flags();
   }
@@ -279,184 +283,32 @@ void GradientStream::finish(std::uint64_t mark, TimePoint at) {
   answer();
 }
 
-void GradientStream::wait(Done done) {
-  SRT_CHECK(!waiter_);
-  if (phase_ == Phase::kOpen && !finished_) {
-    refuse(std::move(done));
-    return;
-  }
-  waiter_ = std::move(done);
-  waited_since_ = deps_.loop.now();
-  answer();
-}
-
-void GradientStream::wait_tensors(std::vector<int> tensors, Done done) {
-  if (phase_ == Phase::kAborting) {
-    next_step_.emplace_back([this, tensors = std::move(tensors), done = std::move(done)]() mutable {
-      wait_tensors(std::move(tensors), std::move(done));
-    });
-    return;
-  }
-  if (phase_ == Phase::kOpen && !finished_) {
-    refuse(std::move(done));
-    return;
-  }
-  std::optional<TensorWaiter> before = std::exchange(tensor_waiter_, TensorWaiter{std::move(tensors), std::move(done)});
-  if (before) {
-    before->done({Code::kAborted, "stream '" + spec_.name + "': another wait for tensors took the place of this one"});
-  }
-  answer_tensors();
-}
-
-void GradientStream::refuse(Done done) {
-  deps_.loop.post([done = std::move(done), name = spec_.name]() mutable {
-    done(invalid_argument("stream '" + name + "' was waited for before its step was finished"));
-  });
-}
-
 void GradientStream::abort(Status cause, Task released) {
   if (phase_ == Phase::kAborting) {
     // The step after the one given up is given up, too; the calls that wait for its turn hold the caller's memory.
-    next_step_.emplace_back([this, cause = std::move(cause), released = std::move(released)]() mutable {
+    waiters_.next_step.emplace_back([this, cause = std::move(cause), released = std::move(released)]() mutable {
       abort(std::move(cause), std::move(released));
     });
     return;
   }
-  released_.push_back(std::move(released));
+  waiters_.released.push_back(std::move(released));
   give_up(cause);
   if (phase_ == Phase::kVoid) {
     // The program knows already: what it submits from here on belongs to the next step.
     phase_ = Phase::kAborting;
-    if (tensor_waiter_) {
-      released_.push_back([done = std::move(tensor_waiter_->done), cause]() mutable { done(cause); });
-      tensor_waiter_.reset();
+    if (waiters_.tensors) {
+      waiters_.released.push_back([done = std::move(waiters_.tensors->done), cause]() mutable { done(cause); });
+      waiters_.tensors.reset();
     }
     leave_void();
   }
   answer();
 }
 
-// ---- completion ----
-
-// Nothing of the step has happened on this rank.
-bool GradientStream::untouched() const {
-  return first_ready_ == TimePoint() && !finished_;
-}
-
-bool GradientStream::step_complete() const {
-  return finished_ && held_.empty() && partitions_done_ == static_cast<int>(plan_->partitions().size()) &&
-         (!flags_on() || flags_done_) && (!exchanged_ || exchange_done_);
-}
-
-bool GradientStream::holds_result(int index) const {
-  return committed() && missing_[static_cast<std::size_t>(index)] == 0;
-}
-
-void GradientStream::record_results(const scheduler::Partition& partition) {
-  for (const scheduler::Slice& slice : partition.slices) {
-    const auto i = static_cast<std::size_t>(slice.tensor);
-    if (--missing_[i] == 0 && committed()) {
-      publish(slice.tensor);
-    }
-  }
-  if (partition.position == gate_) {
-    gate_done_ = true;
-    publish();
-  }
-}
-
-// What was reduced before the program might use it.
-void GradientStream::publish() {
-  if (!committed()) {
-    return;
-  }
-  for (std::size_t i = 0; i < missing_.size(); ++i) {
-    if (missing_[i] == 0) {
-      publish(static_cast<int>(i));
-    }
-  }
-}
-
-void GradientStream::publish(int index) {
-  const auto i = static_cast<std::size_t>(index);
-  const scheduler::Decision& decision = plan_->tensors()[i].decision;
-  board_->publish(index, mark_, {used_[i] != 0, corrected_momentum(decision.codec, decision.params) != 0});
-}
-
-void GradientStream::answer_tensors() {
-  if (!tensor_waiter_) {
-    return;
-  }
-  Status status;
-  if (phase_ == Phase::kOpen) {
-    const std::vector<int>& tensors = tensor_waiter_->tensors;
-    if (!std::all_of(tensors.begin(), tensors.end(), [this](int index) { return holds_result(index); })) {
-      return;
-    }
-  } else if (in_flight_count_ != 0 || (phase_ != Phase::kFailed && causes_.empty())) {
-    return;
-  } else {
-    status = phase_ == Phase::kFailed ? failure_ : causes_.front();
-  }
-  Done done = std::move(tensor_waiter_->done);
-  tensor_waiter_.reset();
-  done(std::move(status));
-}
-
-// Tells whoever waits, when there is something to tell and no operation uses the caller's memory any more.
-void GradientStream::answer() {
-  answer_tensors();
-  if (in_flight_count_ != 0) {
-    return;
-  }
-  for (Task& task : std::exchange(released_, {})) {
-    task();
-  }
-  if (!waiter_) {
-    return;
-  }
-  if (phase_ == Phase::kOpen && step_complete()) {
-    const TimePoint now = deps_.loop.now();
-    deps_.steps.add();
-    deps_.step_time.add(now - first_ready_);
-    deps_.exposed.add(now - waited_since_);
-    trace_.end_step(waited_since_, *board_);
-    if (!flags_on()) {
-      unused_param_sync_->completed(attempt_, step_, standing_in_);
-    }
-    forget_cancelled();
-    keeper_.told(*board_, waited_since_, now);
-    if (exchanged_) {
-      keeper_.settle(step_, *exchanged_);
-    }
-    ++step_;
-    open_step();
-    Done waiter = std::exchange(waiter_, {});
-    const std::uint64_t done = step_ - 1;
-    apply_aborts();
-    waiter(Status());
-    keeper_.consider(done);
-  } else if (phase_ == Phase::kVoid && !causes_.empty()) {
-    const Status cause = std::move(causes_.front());
-    causes_.pop_front();
-    reopen();
-    Done waiter = std::exchange(waiter_, {});
-    apply_aborts();
-    waiter(cause);
-  } else if (phase_ == Phase::kFailed) {
-    std::exchange(waiter_, {})(failure_);
-  }
-}
-
-void GradientStream::release(Task task) {
-  released_.push_back(std::move(task));
-  answer();
-}
-
 std::optional<control::WaitEntry> GradientStream::in_flight() const {
   // A step that only the program's own wait is missing from needs nothing of other ranks.
   const bool over = in_flight_count_ == 0 && step_complete();
-  if (phase_ != Phase::kOpen || !finished_ || standing_in_ || over) {
+  if (phase_ != Phase::kOpen || !state_.finished || joined_.joined() || over) {
     return std::nullopt;
   }
   control::WaitEntry entry;
@@ -468,18 +320,19 @@ std::optional<control::WaitEntry> GradientStream::in_flight() const {
 
 std::optional<control::StreamPlace> GradientStream::place() const {
   // Behind a step that the program itself has given up, calls that have come are the next step's.
-  const bool between = phase_ == Phase::kAborting ? next_step_.empty() : untouched();
-  return between && !waiter_ ? std::optional(control::StreamPlace{id_, attempt_, step_}) : std::nullopt;
+  const bool between = phase_ == Phase::kAborting ? waiters_.next_step.empty() : state_.untouched();
+  return between && !waiters_.step ? std::optional(control::StreamPlace{id_, attempt_, step_}) : std::nullopt;
 }
 
 std::string GradientStream::describe() const {
   static constexpr const char* kPhases[] = {"open", "aborting", "void", "failed"};
   return "stream '" + spec_.name + "' " + kPhases[static_cast<std::size_t>(phase_)] + ", attempt " +
          std::to_string(attempt_) + ", step " + std::to_string(step_) + ", plan " + std::to_string(plan_->version()) +
-         (finished_ ? ", finished" : "") + ", " + std::to_string(partitions_done_) + " of " +
+         (state_.finished ? ", finished" : "") + ", " + std::to_string(state_.partitions_done) + " of " +
          std::to_string(plan_->partitions().size()) + " partitions done, " + std::to_string(in_flight_count_) +
-         " in flight, " + std::to_string(held_.size()) + " tensors held back" + (standing_in_ ? ", standing in" : "") +
-         (waiter_ ? ", waited for" : "") + (tensor_waiter_ ? ", tensors waited for" : "");
+         " in flight, " + std::to_string(state_.held.size()) + " tensors held back" +
+         (joined_.joined() ? ", standing in" : "") + (waiters_.step ? ", waited for" : "") +
+         (waiters_.tensors ? ", tensors waited for" : "");
 }
 
 }  // namespace sirtaki::engine

@@ -21,7 +21,6 @@
 
 #include <cstdint>
 #include <deque>
-#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -37,12 +36,12 @@
 #include "runtime/engine/common/buffer_pool.h"
 #include "runtime/engine/common/requests.h"
 #include "runtime/engine/common/stream_board.h"
-#include "runtime/engine/device/device_compressor.h"
 #include "runtime/engine/epoch/control_link.h"
 #include "runtime/engine/reduction/dense_path.h"
-#include "runtime/engine/reduction/reduction.h"
+#include "runtime/engine/stream/joined_rank.h"
 #include "runtime/engine/stream/plan_agreement.h"
-#include "runtime/engine/stream/residual_store.h"
+#include "runtime/engine/stream/step_state.h"
+#include "runtime/engine/stream/stream_residuals.h"
 #include "runtime/engine/stream/stream_trace.h"
 #include "runtime/engine/stream/unused_param_sync.h"
 #include "runtime/net/collectives/collectives.h"
@@ -93,13 +92,14 @@ class GradientStream {
     kCodesByHost,  // the same, where the GPUs of a host sum up over NCCL first
   };
   OnDevice on_device() const;
-  // How it travels is not known yet: before use() no step begins, of a rank without more data either.
-  void hold() { held_up_ = true; }
-  // Before the first step. Null: as it would without. `codes`: of what is compressed, if it is on a GPU.
-  void use(std::unique_ptr<DensePath> path, std::unique_ptr<DeviceCompressor> codes);
-  // Whether tensors that become ready now are to be where the GPU has them, for the path of use(). It may change behind
-  // a step, and when a step is given up.
-  bool takes_from_device() const;
+  // Blocks the start of steps, those of a joined rank included, until set_path().
+  void block_start() { joined_.block_start(); }
+  // Sets the path of dense partitions on a GPU, and the compressor of the others; nullptr: through the memory of the
+  // host. Call before the first step.
+  void set_path(std::unique_ptr<DensePath> path, std::unique_ptr<DeviceCompressor> compressor);
+  // Returns whether tensors that become ready now must stay in the memory of the GPU, for the path of set_path(). May
+  // change after a step, and when a step is given up.
+  bool uses_device_memory() const;
 
   // `at`: when the program said so.
   void ready(int index, TensorView tensor, bool absent, TimePoint at);
@@ -114,15 +114,15 @@ class GradientStream {
   // is no longer used.
   void abort(Status cause, Task released);
 
-  // The program has no more data and makes no call until end_stand_in() is done: the stream takes part in the steps of
-  // the others with zeros. Allowed between two steps.
-  void stand_in();
-  // All ranks have joined: after the steps before `place`, goes on with step 0 of its attempt. `done` runs once, when
-  // the program's calls are welcome again, or when the stream has failed.
-  void end_stand_in(const control::StreamPlace& place, Task done);
-  // Not all ranks can join any more.
-  void give_up_stand_in(const Status& cause, Task done);
-  bool standing_in() const { return standing_in_; }
+  // Contributes zeros to the steps of the other ranks, because the program has no more data. The program must make no
+  // call until end_joined() is done. Call between two steps.
+  void contribute_zeros();
+  // All ranks have joined: after the steps before `place`, continues with step 0 of its attempt. Calls `done` once,
+  // when the program may make calls again, or when the stream has failed.
+  void end_joined(const control::StreamPlace& place, Task done);
+  // Ends the contribution of zeros with `cause`, because some rank can no longer join.
+  void give_up_joined(const Status& cause, Task done);
+  bool joined() const { return joined_.joined(); }
   // The step that comes; nullopt in the middle of one.
   std::optional<control::StreamPlace> place() const;
 
@@ -132,43 +132,41 @@ class GradientStream {
   void on_aborted(const control::StreamAborted& message);
   void on_flags(const control::StreamFlags& message);
   // A rank left in order; explains what fails for want of a peer.
-  void note_left(const Status& cause) { left_.update(cause); }
+  void note_left(const Status& cause) { deviations_.left.update(cause); }
   // The job is over, and the owner has aborted the collectives; or the stream is closed. Every wait answers with
   // `cause` from now on.
   void fail(const Status& cause);
 
-  // What this rank owes of a tensor (stream_memory.h), all its elements. Between two steps, and so is what follows;
-  // kInvalidArgument in the middle of one, for another number of elements, or for a dtype that is never compressed.
-  // Where that is on a GPU `done` comes later, else at once; `out` stays until then.
+  // Reads the residual of a tensor: its elements, float32. Like the methods below it requires that no step is in
+  // progress, and reports kInvalidArgument otherwise, for another number of elements, or for a dtype that is never
+  // compressed. `done` comes later if the residual is on a GPU; keep `out` until then.
   void residual(int index, std::span<float> out, Done done) const;
   Status set_residual(int index, std::span<const float> in);
-  // What it owes of all tensors, one behind the other, all of them float32; it owes nothing any more. Empty: nobody
-  // asks what it was. kUnsupported where they are on a GPU.
-  Status take_residuals(std::span<float> out);
-  // What the tensor's codec remembers beside that.
-  Status remembered(int index, std::vector<std::byte>& out) const;
-  Status recall(int index, ConstBytes in);
+  // Reads the residuals of all tensors, one after the other, and clears them. `out` may be empty. Requires float32;
+  // returns kUnsupported for residuals on a GPU.
+  Status drain_residuals(std::span<float> out);
+  // Reads or sets the state of the codec of a tensor, without its residual.
+  Status codec_state(int index, std::vector<std::byte>& out) const;
+  Status load_codec_state(int index, ConstBytes in);
   // This rank's loss, for policies that weigh ranks by it; any time.
-  void report_loss(double loss) { keeper_.report_loss(loss); }
-  // How each tensor travels from the next step on, what that costs, and what is owed of it. Any time; `then` as
-  // residual()'s.
+  void report_loss(double loss) { agreement_.report_loss(loss); }
+  // Passes a JSON array to `then`: for each tensor the decision for the next step, its cost and its residual. Any time;
+  // `then` comes later if residuals are on a GPU.
   void tensors_json(MoveFunction<void(Result<std::string>)> then) const;
-  const DecisionLog& decisions() const { return keeper_.decisions(); }
+  const DecisionLog& decisions() const { return agreement_.decisions(); }
 
   StreamId id() const { return id_; }
   const StreamSpec& spec() const { return spec_; }
   // Of the step in progress; of the next one while this one is void.
-  const scheduler::Plan& plan() const { return *keeper_.plan(); }
+  const scheduler::Plan& plan() const { return *agreement_.plan(); }
   std::uint32_t attempt() const { return attempt_; }
   std::uint64_t step() const { return step_; }
   const std::shared_ptr<StreamBoard>& board() const { return board_; }
   std::optional<control::WaitEntry> in_flight() const;
   std::uint64_t progress() const { return progress_; }
-  bool idle() const {
-    return in_flight_count_ == 0 && dispatcher_.credit().in_flight() == 0 && unused_param_sync_->idle();
-  }
+  bool idle() const { return in_flight_count_ == 0 && dispatcher_.credit().in_flight() == 0 && unused_->idle(); }
   // What others may still ask of steps that are over; for a stream that has failed, which is of no use afterwards.
-  std::unique_ptr<UnusedParamSync> take_unused_param_sync() { return std::move(unused_param_sync_); }
+  std::unique_ptr<UnusedParamSync> take_unused_param_sync() { return std::move(unused_); }
   std::string describe() const;
 
  private:
@@ -185,16 +183,15 @@ class GradientStream {
   };
 
   void admit(int index);
-  Status admit_owed(int index, const scheduler::PlannedTensor& planned);
   void pump();
   void launch(const scheduler::Partition& partition);
   void on_partition(std::uint32_t attempt, int position, BufferPool::Buffer buffer, const Status& status);
-  void launch_lossy(const scheduler::Partition& partition);
-  void on_lossy(std::uint32_t attempt, int position, const Status& status);
+  void launch_compressed(const scheduler::Partition& partition);
+  void on_compressed(std::uint32_t attempt, int position, const Status& status);
   bool arrived(std::uint32_t attempt, const Status& status);
   void end_partition(int position, const Status& decoded);
   void pump_later();
-  Status check_memory(int index) const;
+  Status check_between_steps(int index) const;
   Status check_residual(int index, std::size_t numel) const;
   Status check_finite(int index) const;
   void adopt_plan();
@@ -210,9 +207,8 @@ class GradientStream {
   void leave_void();
   void reopen();
   void answer();
-  void next_zeros();
+  JoinedRank::Host zero_steps();
   void submit_zeros();
-  Result<std::byte*> make_zeros();
   void answer_tensors();
   void refuse(Done done);
   void record_results(const scheduler::Partition& partition);
@@ -224,79 +220,60 @@ class GradientStream {
   Status check_ready(int index, const TensorView& tensor) const;
   bool step_complete() const;
   // Results may be used: every rank has finished, and who had a gradient is known if it has to be.
-  bool committed() const { return finished_ && (flags_on() ? flags_done_ : gate_done_); }
+  bool committed() const { return state_.finished && (flags_on() ? state_.flags_done : state_.gate_done); }
   bool holds_result(int index) const;
-  bool untouched() const;
   bool flags_on() const;
+
+  // The paths of dense partitions.
+  struct Paths {
+    Paths(const StreamDeps& deps, HostPath::Scales scales) : host(deps.net, deps.buffers, deps.lent_bytes, scales) {}
+    void zeros_over();
+    HostPath host;
+    std::unique_ptr<DensePath> device;  // nullptr: all gradients go through the memory of the host
+    DensePath* current = &host;         // of the step in progress
+  };
+  // Steps that were given up, and errors of the job.
+  struct Deviations {
+    std::deque<control::StreamAborted> aborts;  // of steps that this rank has not reached yet
+    std::deque<Status> causes;                  // of steps given up that the program has not received yet
+    Status failure;                             // of the job
+    Status left;                                // a rank that left in order
+    TimerId verdict;                            // runs while the reason for the loss of a peer is unknown
+    bool cancelled = false;                     // there are cancelled tags that were not forgotten yet
+  };
+  struct Waiters {
+    Done step;
+    std::optional<TensorWaiter> tensors;
+    std::vector<Task> released;  // wait for in_flight_count_ == 0
+    std::deque<Task> next_step;  // calls that belong to the step after the one given up
+  };
 
   const StreamId id_;
   const StreamSpec spec_;
   StreamDeps deps_;
   StreamTrace trace_;
   const bool finite_only_;
-  const bool has_policy_;  // that may change how tensors travel
-  PlanAgreement keeper_;
-  std::shared_ptr<const scheduler::Plan> plan_;  // the keeper's, of the last step border
+  const bool has_policy_;  // which may change the decisions of tensors
+  PlanAgreement agreement_;
+  std::shared_ptr<const scheduler::Plan> plan_;  // the plan of agreement_ at the last step border
   scheduler::Dispatcher dispatcher_;
   const std::shared_ptr<StreamBoard> board_;
-  ResidualStore memory_;
-  HostPath host_path_;
-  std::unique_ptr<DensePath> device_path_;   // null: all goes by way of the host's memory
-  DensePath* dense_ = &host_path_;           // of the step in progress
-  std::unique_ptr<DeviceCompressor> codes_;  // null: compressed tensors are encoded on the CPU
-  int gate_ = 0;                             // position from which partitions start after finish() only
+  StreamResiduals residuals_;
+  Paths paths_;
+  int gate_ = 0;  // position from which partitions start after finish() only
 
   Phase phase_ = Phase::kOpen;
   std::uint32_t attempt_ = 0;
   std::uint64_t step_ = 0;
-  bool cancelled_ = false;     // tags of the stream that nobody has forgotten yet
-  std::uint64_t trained_ = 0;  // steps of the training before step 0 of the attempt; the same on all ranks
-  std::optional<std::pair<std::uint32_t, std::uint64_t>> flags_from_;  // (attempt, step)
-  std::unique_ptr<UnusedParamSync> unused_param_sync_;
-  std::deque<control::StreamAborted> aborts_;  // of steps this rank has not reached yet
-  std::uint64_t progress_ = 0;
-
-  // The step in progress.
-  std::vector<TensorView> views_;
-  std::vector<std::uint8_t> submitted_;
-  std::vector<std::uint8_t> present_;
-  std::vector<int> held_;             // absent tensors that wait for the flags
-  std::vector<std::size_t> missing_;  // by tensor: slices without a result
-  bool finished_ = false;
-  bool gate_done_ = false;
-  std::uint64_t mark_ = 0;
-  bool asked_for_flags_ = false;
-  bool flags_started_ = false;
-  bool flags_done_ = false;
-  // What ranks exchange about plans; nullptr: nothing in this step. The collective holds it, too.
-  std::shared_ptr<std::vector<std::int64_t>> exchanged_;
-  bool exchange_done_ = false;
-  int partitions_started_ = 0;
-  int partitions_done_ = 0;
-  int in_flight_count_ = 0;
-  std::map<int, std::shared_ptr<Reduction>> reductions_;  // by position: compressed partitions in flight
+  std::uint64_t trained_ = 0;  // steps of the training before step 0 of the attempt; equal on all ranks
+  StepState state_;
+  int in_flight_count_ = 0;  // operations, those of steps given up included
   TimerId pump_timer_;
-  TimePoint first_ready_;
-  TimePoint waited_since_;
-
-  std::deque<Status> causes_;  // of steps given up that the program has not been told of
-  Status failure_;             // of the job
-  Status left_;
-  TimerId verdict_;                 // while it is not known why a peer is gone
-  std::vector<std::uint8_t> used_;  // some rank had a gradient
-  Done waiter_;
-  std::optional<TensorWaiter> tensor_waiter_;
-
-  static constexpr std::uint32_t kNever = 0xffffffffU;
-  bool held_up_ = false;
-  bool standing_in_ = false;
-  std::uint32_t stand_in_until_ = kNever;  // attempt in which the program goes on
-  std::vector<std::size_t> zeros_at_;      // by tensor: its first byte among those of a step without data
-  TimerId zeros_timer_;
-  Task stood_in_;
-
-  std::vector<Task> released_;  // wait for in_flight_count_ == 0
-  std::deque<Task> next_step_;  // calls that belong to the step after the one given up
+  std::uint64_t progress_ = 0;
+  std::unique_ptr<UnusedParamSync> unused_;
+  Deviations deviations_;
+  Waiters waiters_;
+  JoinedRank joined_;
 };
 
 }  // namespace sirtaki::engine

@@ -10,31 +10,30 @@ namespace sirtaki::engine {
 // ---- who had a gradient ----
 
 bool GradientStream::flags_on() const {
-  return flags_from_ && std::pair(attempt_, step_) >= *flags_from_;
+  return unused_ && unused_->wanted(attempt_, step_);
 }
 
 void GradientStream::on_flags(const control::StreamFlags& message) {
-  flags_from_ = std::pair(message.attempt, message.step);
-  unused_param_sync_->on_flags(message);
+  unused_->on_flags(message);
   if (phase_ != Phase::kOpen || !flags_on()) {
     return;
   }
-  for (const int index : std::exchange(held_, {})) {
+  for (const int index : std::exchange(state_.held, {})) {
     admit(index);
   }
-  if (finished_) {
+  if (state_.finished) {
     start_flags();
   }
   pump();
 }
 
 void GradientStream::start_flags() {
-  if (flags_started_ || phase_ != Phase::kOpen) {
+  if (state_.flags_started || phase_ != Phase::kOpen) {
     return;
   }
-  flags_started_ = true;
-  auto flags = std::make_shared<std::vector<std::uint8_t>>(present_);
-  if (standing_in_) {
+  state_.flags_started = true;
+  auto flags = std::make_shared<std::vector<std::uint8_t>>(state_.present);
+  if (joined_.joined()) {
     std::fill(flags->begin(), flags->end(), std::uint8_t{0});
   }
   ++in_flight_count_;
@@ -47,8 +46,8 @@ void GradientStream::on_flags_done(std::uint32_t attempt, const std::vector<std:
   --in_flight_count_;
   if (attempt == attempt_ && phase_ == Phase::kOpen) {
     if (status.ok()) {
-      used_ = flags;
-      flags_done_ = true;
+      state_.used = flags;
+      state_.flags_done = true;
       publish();
     } else {
       give_up(status);
@@ -70,26 +69,20 @@ void GradientStream::give_up(const Status& cause) {
     return;
   }
   // As in NamedOps::fail_later: the control plane may know the first cause.
-  verdict_ = deps_.loop.after(kCauseGrace, [this, cause] {
-    verdict_ = {};
-    deps_.control.send(control::StreamAbort{id_, attempt_, step_, left_.ok() ? cause : left_});
+  deviations_.verdict = deps_.loop.after(kCauseGrace, [this, cause] {
+    deviations_.verdict = {};
+    deps_.control.send(control::StreamAbort{id_, attempt_, step_, deviations_.left.ok() ? cause : deviations_.left});
   });
-}
-
-GradientStream::~GradientStream() {
-  deps_.loop.cancel(verdict_);
-  deps_.loop.cancel(zeros_timer_);
-  deps_.loop.cancel(pump_timer_);
 }
 
 void GradientStream::cancel_in_flight(const Status& cause) {
   board_->withdraw();
-  keeper_.step_void();
-  dense_->step_void();
+  agreement_.step_void();
+  paths_.current->step_void();
   dispatcher_.reset();
   cancel_steps(step_, cause);
   // An exchange of theirs that has ended well is not the end of them.
-  for (const auto& [position, reduction] : std::map(reductions_)) {
+  for (const auto& [position, reduction] : std::map(state_.reductions)) {
     reduction->cancel(cause);
   }
 }
@@ -99,39 +92,39 @@ void GradientStream::cancel_in_flight(const Status& cause) {
 void GradientStream::cancel_steps(std::uint64_t from, const Status& cause) {
   for (std::uint64_t step = from; step <= step_ + 1; ++step) {
     deps_.net.cancel(stream_step_tags(id_, attempt_, step), cause);
-    if (device_path_) {
-      device_path_->cancel(stream_step_tags(id_, attempt_, step), cause);
+    if (paths_.device) {
+      paths_.device->cancel(stream_step_tags(id_, attempt_, step), cause);
     }
   }
-  cancelled_ = true;
+  deviations_.cancelled = true;
 }
 
 // A step is complete: every rank has sent to all others in it, behind everything it has cancelled. Not so where data
 // goes host by host, or between GPUs: there the link forgets what is oldest.
 void GradientStream::forget_cancelled() {
-  const bool all_to_all = dense_->on_host() && deps_.net.host_groups() == nullptr;
-  if (cancelled_ && deps_.net.size() > 1 && !plan_->partitions().empty() && all_to_all) {
+  const bool all_to_all = paths_.current->on_host() && deps_.net.host_groups() == nullptr;
+  if (deviations_.cancelled && deps_.net.size() > 1 && !plan_->partitions().empty() && all_to_all) {
     deps_.net.forget(stream_tags(id_));
-    cancelled_ = false;
+    deviations_.cancelled = false;
   }
 }
 
 void GradientStream::on_aborted(const control::StreamAborted& message) {
-  unused_param_sync_->on_aborted(message);
+  unused_->on_aborted(message);
   if (phase_ == Phase::kFailed) {
     return;
   }
-  aborts_.push_back(message);
+  deviations_.aborts.push_back(message);
   apply_aborts();
   answer();
 }
 
 void GradientStream::apply_aborts() {
-  while (!aborts_.empty() && (phase_ != Phase::kOpen || step_ >= aborts_.front().step)) {
-    const control::StreamAborted message = std::move(aborts_.front());
-    aborts_.pop_front();
+  while (!deviations_.aborts.empty() && (phase_ != Phase::kOpen || step_ >= deviations_.aborts.front().step)) {
+    const control::StreamAborted message = std::move(deviations_.aborts.front());
+    deviations_.aborts.pop_front();
     cancel_steps(std::min(message.step, step_), message.status);
-    if (phase_ == Phase::kOpen && !message.everywhere && untouched()) {
+    if (phase_ == Phase::kOpen && !message.everywhere && state_.untouched()) {
       begin_attempt(message);
       open_step();
       continue;
@@ -141,8 +134,8 @@ void GradientStream::apply_aborts() {
       cancel_in_flight(message.status);
     }
     begin_attempt(message);
-    deps_.loop.cancel(verdict_);
-    causes_.push_back(message.status);  // the coordinator's words: the same on all ranks
+    deps_.loop.cancel(deviations_.verdict);
+    deviations_.causes.push_back(message.status);  // the coordinator's words: the same on all ranks
     leave_void();
   }
 }
@@ -152,41 +145,41 @@ void GradientStream::begin_attempt(const control::StreamAborted& message) {
   // Of the message alone: this rank may have made that step, and others not.
   trained_ += message.step;
   step_ = 0;
-  keeper_.restart();
+  agreement_.restart();
 }
 
 // Opens the next step once a program that gave a step up itself has the coordinator's word for it.
 void GradientStream::leave_void() {
-  if (phase_ != Phase::kAborting || causes_.empty()) {
+  if (phase_ != Phase::kAborting || deviations_.causes.empty()) {
     return;
   }
-  causes_.pop_front();
+  deviations_.causes.pop_front();
   reopen();
-  while (phase_ != Phase::kAborting && !next_step_.empty()) {
-    Task call = std::move(next_step_.front());
-    next_step_.pop_front();
+  while (phase_ != Phase::kAborting && !waiters_.next_step.empty()) {
+    Task call = std::move(waiters_.next_step.front());
+    waiters_.next_step.pop_front();
     call();
   }
 }
 
 // A step that was given up meanwhile by another rank is still to be told of.
 void GradientStream::reopen() {
-  phase_ = causes_.empty() ? Phase::kOpen : Phase::kVoid;
+  phase_ = deviations_.causes.empty() ? Phase::kOpen : Phase::kVoid;
   open_step();
 }
 
 void GradientStream::fail(const Status& cause) {
-  deps_.loop.cancel(verdict_);
-  failure_.update(cause);
+  deps_.loop.cancel(deviations_.verdict);
+  deviations_.failure.update(cause);
   const bool open = std::exchange(phase_, Phase::kFailed) == Phase::kOpen;
   if (open) {
     cancel_in_flight(cause);
   }
-  for (Task& call : std::exchange(next_step_, {})) {
+  for (Task& call : std::exchange(waiters_.next_step, {})) {
     call();
   }
-  if (stood_in_) {
-    deps_.loop.post(std::exchange(stood_in_, {}));
+  if (Task done = joined_.take_done()) {
+    deps_.loop.post(std::move(done));
   }
   answer();
 }

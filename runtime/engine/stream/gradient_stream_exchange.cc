@@ -9,38 +9,38 @@
 namespace sirtaki::engine {
 
 void GradientStream::adopt_plan() {
-  plan_ = keeper_.plan();
+  plan_ = agreement_.plan();
   dispatcher_.reset();
   const Status adopted = dispatcher_.adopt(plan_);
   SRT_CHECK(adopted.ok());
   // Whatever starts after the tensor that is ready last cannot start before all tensors are there, anyway.
-  gate_ = keeper_.last_tensor() < 0 ? 0 : plan_->partitions_of(keeper_.last_tensor()).front();
+  gate_ = agreement_.last_tensor() < 0 ? 0 : plan_->partitions_of(agreement_.last_tensor()).front();
 }
 
 // Behind all gradients: nothing waits for it but the step's end.
 void GradientStream::start_exchange() {
-  if (exchanged_ || phase_ != Phase::kOpen || deps_.net.size() == 1) {
+  if (state_.exchanged || phase_ != Phase::kOpen || deps_.net.size() == 1) {
     return;
   }
-  std::vector<std::int64_t> mine = keeper_.exchange(step_, !standing_in_);
+  std::vector<std::int64_t> mine = agreement_.exchange(step_, !joined_.joined());
   if (mine.empty()) {
     return;
   }
-  exchanged_ = std::make_shared<std::vector<std::int64_t>>(std::move(mine));
-  exchange_done_ = false;
+  state_.exchanged = std::make_shared<std::vector<std::int64_t>>(std::move(mine));
+  state_.exchange_done = false;
   net::CollectiveArgs args;
   args.kind = OpKind::kAllreduce;
   args.tag = stream_tag(id_, attempt_, kExchangePosition, step_);
   args.dtype = DType::kI64;
   args.op = ReduceOp::kMax;
   args.priority = std::numeric_limits<std::int32_t>::max();
-  args.out = std::as_writable_bytes(std::span(*exchanged_));
+  args.out = std::as_writable_bytes(std::span(*state_.exchanged));
   args.in = args.out;
   ++in_flight_count_;
-  deps_.net.start(std::move(args), [this, attempt = attempt_, held = exchanged_](const Status& status) {
+  deps_.net.start(std::move(args), [this, attempt = attempt_, held = state_.exchanged](const Status& status) {
     --in_flight_count_;
     if (attempt == attempt_ && phase_ == Phase::kOpen) {
-      exchange_done_ = status.ok();
+      state_.exchange_done = status.ok();
       if (!status.ok()) {
         give_up(status);
       }

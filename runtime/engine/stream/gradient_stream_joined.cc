@@ -1,5 +1,4 @@
-// A rank without more data takes part in the others' steps: a program of zeros that runs on the loop.
-#include <algorithm>
+// Steps of zeros, while this rank has no more data.
 #include <utility>
 
 #include "runtime/base/check.h"
@@ -12,87 +11,70 @@ constexpr std::size_t kAlign = 64;
 
 }  // namespace
 
-void GradientStream::stand_in() {
-  if (phase_ == Phase::kFailed || standing_in_) {
-    return;
-  }
-  standing_in_ = true;
-  next_zeros();
+JoinedRank::Host GradientStream::zero_steps() {
+  return {[this](std::uint32_t attempt) {
+            return phase_ == Phase::kFailed || (phase_ == Phase::kOpen && attempt_ >= attempt);
+          },
+          [this] { submit_zeros(); }, [this] { paths_.zeros_over(); }};
 }
 
-void GradientStream::end_stand_in(const control::StreamPlace& place, Task done) {
+void GradientStream::Paths::zeros_over() {
+  host.zeros_over();
+  if (device) {
+    device->zeros_over();
+  }
+}
+
+void GradientStream::contribute_zeros() {
+  if (phase_ != Phase::kFailed) {
+    joined_.begin();
+  }
+}
+
+void GradientStream::end_joined(const control::StreamPlace& place, Task done) {
   if (phase_ == Phase::kFailed) {
     deps_.loop.post(std::move(done));
     return;
   }
-  stand_in_until_ = place.attempt;
-  stood_in_ = std::move(done);
+  joined_.end_in(place.attempt, std::move(done));
   const Status cause(Code::kAborted, "stream '" + spec_.name + "': all ranks have joined");
   // A rank that has not begun the step has nothing to give up.
   on_aborted({id_, place.attempt, place.step, false, cause});
-  // The last to join never stood in; but it may have to take notice of a step that was given up meanwhile.
-  stand_in();
+  // The last rank to join never contributed zeros, but it may have to learn of a step that was given up meanwhile.
+  contribute_zeros();
 }
 
-void GradientStream::give_up_stand_in(const Status& cause, Task done) {
-  if (!standing_in_) {
+void GradientStream::give_up_joined(const Status& cause, Task done) {
+  if (!joined_.joined()) {
     deps_.loop.post(std::move(done));
     return;
   }
-  stand_in_until_ = 0;
-  stood_in_ = std::move(done);
+  joined_.end_in(0, std::move(done));
   give_up(cause);
   answer();
 }
 
-// Never inside a callback of the step before, whose memory is still being looked at.
-void GradientStream::next_zeros() {
-  zeros_timer_ = deps_.loop.after(Duration(0), [this] {
-    zeros_timer_ = {};
-    submit_zeros();
-  });
-}
-
 void GradientStream::submit_zeros() {
-  if (held_up_) {
-    return;
+  std::vector<std::size_t> offsets;
+  std::size_t size = 0;
+  for (const scheduler::PlannedTensor& tensor : plan_->tensors()) {
+    offsets.push_back(size);
+    const std::size_t bytes = static_cast<std::size_t>(tensor.numel) * dtype_size(tensor.dtype);
+    size += (bytes + kAlign - 1) / kAlign * kAlign;
   }
-  if (phase_ == Phase::kFailed || (phase_ == Phase::kOpen && attempt_ >= stand_in_until_)) {
-    standing_in_ = false;
-    stand_in_until_ = kNever;
-    host_path_.zeros_over();
-    if (device_path_) {
-      device_path_->zeros_over();
-    }
-    if (stood_in_) {
-      std::exchange(stood_in_, {})();
-    }
-    return;
-  }
-  const Result<std::byte*> zeros = make_zeros();
+  // Made anew for every step, because its sums are written there.
+  const Result<std::byte*> zeros = paths_.current->zeros(size);
   if (!zeros) {
-    return;  // the GPU is lost, and with it the job, of which the stream hears
+    return;  // the GPU is lost, and with it the job: fail() follows
   }
   const TimePoint now = deps_.loop.now();
   for (std::size_t i = 0; i < plan_->tensors().size(); ++i) {
     const scheduler::PlannedTensor& tensor = plan_->tensors()[i];
-    // Zeros are sent as a gradient unless some rank tells absent ones apart: this rank has no reason to ask for that.
-    ready(static_cast<int>(i), {*zeros + zeros_at_[i], tensor.numel, tensor.dtype, {}}, flags_on(), now);
+    // Zeros count as a gradient unless ranks exchange flags already: this rank has no reason to ask for an exchange.
+    ready(static_cast<int>(i), {*zeros + offsets[i], tensor.numel, tensor.dtype, {}}, flags_on(), now);
   }
   finish(board_->finish(now), now);
-  wait([this](const Status& /*given_up*/) { next_zeros(); });
-}
-
-// Anew for every step, since its sums are written there.
-Result<std::byte*> GradientStream::make_zeros() {
-  std::size_t size = 0;
-  zeros_at_.clear();
-  for (const scheduler::PlannedTensor& tensor : plan_->tensors()) {
-    zeros_at_.push_back(size);
-    const std::size_t bytes = static_cast<std::size_t>(tensor.numel) * dtype_size(tensor.dtype);
-    size += (bytes + kAlign - 1) / kAlign * kAlign;
-  }
-  return dense_->zeros(size);
+  wait([this](const Status& /*given_up*/) { joined_.next(); });
 }
 
 }  // namespace sirtaki::engine

@@ -9,14 +9,14 @@
 namespace sirtaki::engine {
 
 void GradientStream::pump() {
-  while (phase_ == Phase::kOpen && (finished_ || partitions_started_ < gate_)) {
+  while (phase_ == Phase::kOpen && (state_.finished || state_.partitions_started < gate_)) {
     const scheduler::Partition* partition = dispatcher_.next();
     if (partition == nullptr) {
       return;
     }
-    ++partitions_started_;
+    ++state_.partitions_started;
     if (partition->way.lossy()) {
-      launch_lossy(*partition);
+      launch_compressed(*partition);
       pump_later();
       return;
     }
@@ -27,7 +27,7 @@ void GradientStream::pump() {
 void GradientStream::launch(const scheduler::Partition& partition) {
   const int position = partition.position;
   trace_.launched(position);
-  auto packed = dense_->gather(partition, views_);
+  auto packed = paths_.current->gather(partition, state_.views);
   if (!packed) {
     give_up(packed.status());
     return;
@@ -43,13 +43,12 @@ void GradientStream::launch(const scheduler::Partition& partition) {
   deps_.raw_bytes.add(partition.size_bytes());
   deps_.wire_bytes.add(args.out.size());
   trace_.packed(position, static_cast<std::int64_t>(args.out.size()));
-  keeper_.partition_started();
+  agreement_.partition_started();
   ++in_flight_count_;
   // The buffer lives in the callback, so memory in flight outlives whatever happens to the step.
-  dense_->start(std::move(args),
-                [this, attempt = attempt_, position, held = std::move(packed->memory)](const Status& status) mutable {
-                  on_partition(attempt, position, std::move(held), status);
-                });
+  paths_.current->start(
+      std::move(args), [this, attempt = attempt_, position, held = std::move(packed->memory)](
+                           const Status& status) mutable { on_partition(attempt, position, std::move(held), status); });
 }
 
 void GradientStream::on_partition(std::uint32_t attempt, int position, BufferPool::Buffer buffer,
@@ -57,10 +56,10 @@ void GradientStream::on_partition(std::uint32_t attempt, int position, BufferPoo
   if (arrived(attempt, status)) {
     const scheduler::Partition& partition = plan_->partitions()[static_cast<std::size_t>(position)];
     const auto size = static_cast<std::int64_t>(partition.size_bytes());
-    keeper_.partition_done(partition);
+    agreement_.partition_done(partition);
     trace_.received(position, size);
     // Its memory is there for the partitions that follow.
-    const Status decoded = dense_->scatter(partition, views_, std::move(buffer));
+    const Status decoded = paths_.current->scatter(partition, state_.views, std::move(buffer));
     trace_.unpacked(position, size);
     end_partition(position, decoded);
   }
@@ -81,9 +80,9 @@ bool GradientStream::arrived(std::uint32_t attempt, const Status& status) {
 void GradientStream::end_partition(int position, const Status& decoded) {
   const Status given_back = dispatcher_.finished(position);
   SRT_CHECK(given_back.ok());
-  ++partitions_done_;
-  if (partitions_done_ == static_cast<int>(plan_->partitions().size())) {
-    board_->reduced_in(deps_.loop.now() - first_ready_);
+  ++state_.partitions_done;
+  if (state_.partitions_done == static_cast<int>(plan_->partitions().size())) {
+    board_->reduced_in(deps_.loop.now() - state_.first_ready);
   }
   if (decoded.ok()) {
     record_results(plan_->partitions()[static_cast<std::size_t>(position)]);

@@ -31,8 +31,8 @@ ResidualStore::ResidualStore(const std::vector<StreamTensor>& tensors, Rank rank
       keeps_(tensors.size()),
       senders_(tensors.size()),
       sent_by_(tensors.size()),
-      restored_(tensors.size()),
-      remembered_(tensors.size()),
+      restored_residuals_(tensors.size()),
+      loaded_states_(tensors.size()),
       finite_(tensors.size(), 1) {
   for (const StreamTensor& tensor : tensors) {
     shapes_.push_back(shape_of(tensor));
@@ -43,14 +43,14 @@ void ResidualStore::admit(int index, const scheduler::PlannedTensor& planned, co
                           double prescale, std::uint64_t step) {
   std::byte* const data = gradient.bytes().data();
   if (!planned.decision.way().lossy()) {
-    if (owes(index)) {
+    if (has_residual(index)) {
       // Debts are of scaled gradients, and this one will be scaled when it is sent.
       kernels::scale(DType::kF32, data, gradient.numel, prescale);
-      settle(index, gradient);
+      flush_residual(index, gradient);
       kernels::scale(DType::kF32, data, gradient.numel, 1.0 / prescale);
     }
     memories_[at(index)].reset();
-    remembered_[at(index)].clear();
+    loaded_states_[at(index)].clear();
     return;
   }
   if (prescale != 1.0) {
@@ -84,26 +84,26 @@ compression::CodecState& ResidualStore::open(int index, const scheduler::Planned
     open_senders(index, decision, *codec);
   }
   const ReductionKind before = std::exchange(reductions_[at(index)], decision.reduction);
-  if (same && restored_[at(index)].empty() && remembered_[at(index)].empty()) {
-    if (before != decision.reduction && owes(index)) {
+  if (same && restored_residuals_[at(index)].empty() && loaded_states_[at(index)].empty()) {
+    if (before != decision.reduction && has_residual(index)) {
       // What it owes as an owner would wait until it is one again.
       hand_over(index, *memory);
-      settle_foreign(index, *memory, gradient);
+      flush_foreign(index, *memory, gradient);
     }
     return *memory;
   }
   auto next = std::make_unique<compression::CodecState>(*codec, params, shapes_[at(index)],
                                                         ownership_of(planned.stripe, rank_, ranks_, groups_, index));
   next->at_step(step);
-  next->recall(remembered(index));
-  remembered_[at(index)].clear();
-  if (owes(index)) {
+  next->recall(codec_state(index));
+  loaded_states_[at(index)].clear();
+  if (has_residual(index)) {
     if (decision.params[params::kFeedback] != 0) {
       hand_over(index, *next);
-      restored_[at(index)].clear();
-      settle_foreign(index, *next, gradient);
+      restored_residuals_[at(index)].clear();
+      flush_foreign(index, *next, gradient);
     } else {
-      settle(index, gradient);
+      flush_residual(index, gradient);
     }
   }
   memory = std::move(next);
@@ -125,18 +125,18 @@ void ResidualStore::open_senders(int index, const scheduler::Decision& decision,
 void ResidualStore::hand_over(int index, compression::CodecState& to) const {
   std::vector<float> debt(static_cast<std::size_t>(shapes_[at(index)].numel));
   std::byte* const bytes = std::as_writable_bytes(std::span(debt)).data();
-  owed(index, bytes);
+  residual(index, bytes);
   to.restore(bytes);
 }
 
-bool ResidualStore::owes(int index) const {
+bool ResidualStore::has_residual(int index) const {
   const auto& memory = memories_[at(index)];
-  return !restored_[at(index)].empty() || (memory && !memory->empty());
+  return !restored_residuals_[at(index)].empty() || (memory && !memory->empty());
 }
 
-void ResidualStore::owed(int index, std::byte* out) const {
+void ResidualStore::residual(int index, std::byte* out) const {
   const auto& memory = memories_[at(index)];
-  const std::vector<float>& restored = restored_[at(index)];
+  const std::vector<float>& restored = restored_residuals_[at(index)];
   const std::size_t size = static_cast<std::size_t>(shapes_[at(index)].numel) * sizeof(float);
   if (!restored.empty()) {
     std::memcpy(out, restored.data(), size);
@@ -147,12 +147,12 @@ void ResidualStore::owed(int index, std::byte* out) const {
   }
 }
 
-double ResidualStore::owed_norm(int index) const {
-  if (!owes(index)) {
+double ResidualStore::residual_norm(int index) const {
+  if (!has_residual(index)) {
     return 0;
   }
   std::vector<float> debt(static_cast<std::size_t>(shapes_[at(index)].numel));
-  owed(index, std::as_writable_bytes(std::span(debt)).data());
+  residual(index, std::as_writable_bytes(std::span(debt)).data());
   double squares = 0;
   for (const float value : debt) {
     squares += static_cast<double>(value) * static_cast<double>(value);
@@ -161,46 +161,46 @@ double ResidualStore::owed_norm(int index) const {
 }
 
 void ResidualStore::forget(int index) {
-  restored_[at(index)].clear();
+  restored_residuals_[at(index)].clear();
   if (memories_[at(index)]) {
     memories_[at(index)]->forget();
   }
 }
 
 void ResidualStore::restore(int index, const std::byte* in) {
-  std::vector<float>& restored = restored_[at(index)];
+  std::vector<float>& restored = restored_residuals_[at(index)];
   restored.resize(static_cast<std::size_t>(shapes_[at(index)].numel));
   std::memcpy(restored.data(), in, restored.size() * sizeof(float));
-  remembered_[at(index)] = remembered(index);
+  loaded_states_[at(index)] = codec_state(index);
   memories_[at(index)].reset();
 }
 
-std::vector<std::byte> ResidualStore::remembered(int index) const {
+std::vector<std::byte> ResidualStore::codec_state(int index) const {
   const auto& memory = memories_[at(index)];
-  const std::vector<std::byte>& kept = remembered_[at(index)];
+  const std::vector<std::byte>& kept = loaded_states_[at(index)];
   return kept.empty() && memory ? memory->remembered() : kept;
 }
 
-Status ResidualStore::recall(int index, ConstBytes in) {
+Status ResidualStore::load_codec_state(int index, ConstBytes in) {
   if (!in.empty()) {
     SRT_TRY(compression::CodecState::check_remembered(in, shapes_[at(index)].numel));
   }
   if (memories_[at(index)]) {
     // The codec goes, what is owed stays.
-    std::vector<float> debt(owes(index) ? static_cast<std::size_t>(shapes_[at(index)].numel) : 0);
+    std::vector<float> debt(has_residual(index) ? static_cast<std::size_t>(shapes_[at(index)].numel) : 0);
     if (!debt.empty()) {
-      owed(index, std::as_writable_bytes(std::span(debt)).data());
+      residual(index, std::as_writable_bytes(std::span(debt)).data());
     }
     memories_[at(index)].reset();
-    restored_[at(index)] = std::move(debt);
+    restored_residuals_[at(index)] = std::move(debt);
   }
-  remembered_[at(index)].assign(in.begin(), in.end());
+  loaded_states_[at(index)].assign(in.begin(), in.end());
   return {};
 }
 
-void ResidualStore::settle(int index, const TensorView& gradient) {
+void ResidualStore::flush_residual(int index, const TensorView& gradient) {
   std::byte* const data = gradient.bytes().data();
-  std::vector<float>& restored = restored_[at(index)];
+  std::vector<float>& restored = restored_residuals_[at(index)];
   for (std::size_t i = 0; i < restored.size(); ++i) {
     std::byte* const element = data + i * sizeof(float);
     Float::store(Float::load(element) + restored[i], element);
@@ -211,7 +211,7 @@ void ResidualStore::settle(int index, const TensorView& gradient) {
     return;
   }
   if (const std::int64_t momentum = corrected_momentum(memory->codec().id(), memory->params()); momentum != 0) {
-    settle_steps(index, static_cast<float>(momentum) / static_cast<float>(params::kOne), gradient);
+    flush_momentum(index, static_cast<float>(momentum) / static_cast<float>(params::kOne), gradient);
   } else {
     memory->settle({0, gradient.numel}, data);
   }
@@ -219,7 +219,7 @@ void ResidualStore::settle(int index, const TensorView& gradient) {
 
 // What another rank of the host encodes from here on goes to it with this gradient. Where steps are owed, the codec's
 // momentum m makes 1 / (1 - m) of a gradient.
-void ResidualStore::settle_foreign(int index, compression::CodecState& memory, const TensorView& gradient) {
+void ResidualStore::flush_foreign(int index, compression::CodecState& memory, const TensorView& gradient) {
   if (groups_ == nullptr || !ByHost::goes(reductions_[at(index)])) {
     return;
   }
@@ -230,9 +230,9 @@ void ResidualStore::settle_foreign(int index, compression::CodecState& memory, c
 // What is owed are steps, and from here on the optimizer's momentum multiplies what it gets: each part d of a gradient
 // is followed by m d, m^2 d ... So the debt goes with this gradient and what follows it is taken off the next one, and
 // the codec's momentum u goes on in the optimizer's as m u.
-void ResidualStore::settle_steps(int index, float momentum, const TensorView& gradient) {
+void ResidualStore::flush_momentum(int index, float momentum, const TensorView& gradient) {
   std::vector<float> debt(static_cast<std::size_t>(gradient.numel));
-  owed(index, std::as_writable_bytes(std::span(debt)).data());
+  residual(index, std::as_writable_bytes(std::span(debt)).data());
   std::byte* const data = gradient.bytes().data();
   const std::vector<float> steps = memories_[at(index)]->momentum();
   for (std::size_t i = 0; i < debt.size(); ++i) {
@@ -241,7 +241,7 @@ void ResidualStore::settle_steps(int index, float momentum, const TensorView& gr
     Float::store(Float::load(element) + debt[i] + going, element);
     debt[i] *= -momentum;
   }
-  restored_[at(index)] = std::move(debt);
+  restored_residuals_[at(index)] = std::move(debt);
 }
 
 }  // namespace sirtaki::engine

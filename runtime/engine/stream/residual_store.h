@@ -37,29 +37,29 @@ class ResidualStore {
   bool finite(int index) const { return finite_[at(index)] != 0; }
 
   // What this rank owes of the tensor: its elements, float32.
-  void owed(int index, std::byte* out) const;
-  bool owes(int index) const;
-  double owed_norm(int index) const;  // Euclidean
+  void residual(int index, std::byte* out) const;
+  bool has_residual(int index) const;
+  double residual_norm(int index) const;  // Euclidean
   // Gives up what it owes, between steps.
   void forget(int index);
   // Takes this as what it owes, between steps.
   void restore(int index, const std::byte* in);
 
   // What the tensor's codec remembers beside residuals; empty: nothing. Between steps, and so is setting it.
-  std::vector<std::byte> remembered(int index) const;
+  std::vector<std::byte> codec_state(int index) const;
   // kInvalidArgument: not what remembered() gave, or of another tensor. Empty: the codec begins anew.
-  Status recall(int index, ConstBytes in);
+  Status load_codec_state(int index, ConstBytes in);
 
  private:
   static std::size_t at(int index) { return static_cast<std::size_t>(index); }
   compression::CodecState& open(int index, const scheduler::PlannedTensor& planned, const TensorView& gradient,
                                 std::uint64_t step);
-  void settle(int index, const TensorView& gradient);
-  void settle_foreign(int index, compression::CodecState& memory, const TensorView& gradient);
+  void flush_residual(int index, const TensorView& gradient);
+  void flush_foreign(int index, compression::CodecState& memory, const TensorView& gradient);
   void open_senders(int index, const scheduler::Decision& decision, const compression::PayloadCodec& codec);
   // All that is owed becomes the residual of `to`.
   void hand_over(int index, compression::CodecState& to) const;
-  void settle_steps(int index, float momentum, const TensorView& gradient);
+  void flush_momentum(int index, float momentum, const TensorView& gradient);
 
   std::vector<compression::Shape> shapes_;
   const Rank rank_;
@@ -71,8 +71,8 @@ class ResidualStore {
   std::vector<std::vector<std::unique_ptr<compression::Coder>>> senders_;
   std::vector<std::vector<const compression::Coder*>> sent_by_;
   // Not taken over by a CodecState yet.
-  std::vector<std::vector<float>> restored_;
-  std::vector<std::vector<std::byte>> remembered_;
+  std::vector<std::vector<float>> restored_residuals_;
+  std::vector<std::vector<std::byte>> loaded_states_;
   std::vector<std::uint8_t> finite_;
 };
 

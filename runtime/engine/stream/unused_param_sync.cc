@@ -32,6 +32,7 @@ void UnusedParamSync::completed(std::uint32_t attempt, std::uint64_t step, bool 
 
 void UnusedParamSync::on_flags(const control::StreamFlags& message) {
   asked_ = true;
+  from_ = std::pair(message.attempt, message.step);
   if (!last_ || last_->first != message.attempt) {
     return;
   }

@@ -35,6 +35,8 @@ class UnusedParamSync {
   // Nobody asks for flags of the void step and of those after it any more, in the attempt before the message's.
   void on_aborted(const control::StreamAborted& message);
 
+  // Returns whether ranks exchange flags in this step, as some rank has asked for.
+  bool wanted(std::uint32_t attempt, std::uint64_t step) const { return from_ && std::pair(attempt, step) >= *from_; }
   // Nothing is in flight.
   bool idle() const { return in_flight_->empty(); }
   // Nothing is in flight, and no message can change that without another completed().
@@ -53,7 +55,8 @@ class UnusedParamSync {
   std::optional<std::pair<std::uint32_t, std::uint64_t>> last_;  // (attempt, step) completed last
   std::optional<std::uint64_t> none_from_;                       // from this step of that attempt on, none was there
   bool asked_ = false;
-  std::shared_ptr<std::vector<Exchange>> in_flight_;  // shared with the collectives, which may outlive this
+  std::optional<std::pair<std::uint32_t, std::uint64_t>> from_;  // (attempt, step) from which ranks exchange flags
+  std::shared_ptr<std::vector<Exchange>> in_flight_;             // shared with the collectives, which may outlive this
 };
 
 }  // namespace sirtaki::engine

@@ -43,14 +43,14 @@ TEST(ResidualStore, ResidualsOfOwnersGoToRanksWhenTheReductionChanges) {
   const std::vector<float> sums(static_cast<std::size_t>(kNumel), 3.0F);
   const kernels::Feedback owner = memory.of(0).owner_feedback(std::as_bytes(std::span(sums)).data(), 0);
   std::memcpy(owner.left, sums.data(), sizeof(float));
-  ASSERT_TRUE(memory.owes(0));
+  ASSERT_TRUE(memory.has_residual(0));
 
   memory.admit(0, twobit_by(ReductionKind::kGather), view, 1.0, 0);
   const kernels::Feedback own = memory.of(0).feedback(std::as_bytes(std::span(gradient)).data(), 0);
   float owed = 0;
   std::memcpy(&owed, own.residual, sizeof(owed));
   EXPECT_EQ(owed, 3.0F);
-  EXPECT_EQ(memory.owed_norm(0), 3.0);
+  EXPECT_EQ(memory.residual_norm(0), 3.0);
 }
 
 TEST(ResidualStore, WhatIsForgottenIsNotOwedByAnybody) {
@@ -65,11 +65,11 @@ TEST(ResidualStore, WhatIsForgottenIsNotOwedByAnybody) {
   std::memcpy(memory.of(0).owner_feedback(bytes.data(), 0).left, debt.data(), sizeof(float));
   std::memcpy(memory.of(0).feedback(bytes.data(), 0).left, debt.data(), sizeof(float));
   memory.restore(1, bytes.data());
-  ASSERT_EQ(memory.owed_norm(0), 6.0);
+  ASSERT_EQ(memory.residual_norm(0), 6.0);
   for (const int index : {0, 1}) {
     memory.forget(index);
-    EXPECT_FALSE(memory.owes(index));
-    EXPECT_EQ(memory.owed_norm(index), 0.0);
+    EXPECT_FALSE(memory.has_residual(index));
+    EXPECT_EQ(memory.residual_norm(index), 0.0);
   }
   float left = -1;
   std::memcpy(&left, memory.of(0).owner_feedback(bytes.data(), 0).residual, sizeof(left));
@@ -105,7 +105,7 @@ TEST_P(ByHosts, WhatOthersEncodeGoesToThemWithTheGradient) {
   memory_.restore(1, std::as_bytes(std::span(debt)).data());
   memory_.admit(1, planned(), view, 1.0, 0);
   std::vector<float> owed(gradient.size());
-  memory_.owed(1, std::as_writable_bytes(std::span(owed)).data());
+  memory_.residual(1, std::as_writable_bytes(std::span(owed)).data());
   for (std::size_t i = 0; i < gradient.size(); ++i) {
     ASSERT_EQ(gradient[i], own(i) ? 1.0F : 5.0F) << i;
     ASSERT_EQ(owed[i], own(i) ? 4.0F : 0.0F) << i;
@@ -201,11 +201,11 @@ TEST(ResidualStore, WhatIsOwedCountsOnceWhenATensorIsDenseAgain) {
     for (int step = 0; step < 3; ++step) {
       world.step(world.sparse(4), 1.0F);
     }
-    EXPECT_TRUE(world.memory().owes(0));
+    EXPECT_TRUE(world.memory().has_residual(0));
     for (int step = 0; step < 40; ++step) {
       world.step(world.dense(), 0.0F);
     }
-    EXPECT_FALSE(world.memory().owes(0));
+    EXPECT_FALSE(world.memory().has_residual(0));
     // Masks take momentum away from what was sent, never from the rest, which counts wholly.
     EXPECT_NEAR(world.largest_part(), 1.0, 1e-5) << "prescale " << prescale;
     EXPECT_GE(world.least_part(), 0.499) << "prescale " << prescale;
@@ -228,19 +228,19 @@ TEST(ResidualStore, AnotherRateGoesOnWithTheMomentum) {
 TEST(ResidualStore, SettingWhatIsOwedLeavesTheCodecItsMemory) {
   World world;
   world.step(world.sparse(4), 1.0F);
-  const std::vector<std::byte> remembered = world.memory().remembered(0);
+  const std::vector<std::byte> remembered = world.memory().codec_state(0);
   ASSERT_FALSE(remembered.empty());
   const std::vector<float> nothing(kCorrected);
   world.memory().restore(0, std::as_bytes(std::span(nothing)).data());
-  EXPECT_EQ(world.memory().remembered(0), remembered);
-  EXPECT_EQ(world.memory().owed_norm(0), 0.0);
+  EXPECT_EQ(world.memory().codec_state(0), remembered);
+  EXPECT_EQ(world.memory().residual_norm(0), 0.0);
 
-  ASSERT_TRUE(world.memory().recall(0, {}).ok());
-  EXPECT_TRUE(world.memory().remembered(0).empty());
-  ASSERT_TRUE(world.memory().recall(0, remembered).ok());
-  EXPECT_EQ(world.memory().remembered(0), remembered);
-  EXPECT_FALSE(world.memory().recall(0, std::span(remembered).subspan(1)).ok());
-  EXPECT_EQ(world.memory().remembered(0), remembered);
+  ASSERT_TRUE(world.memory().load_codec_state(0, {}).ok());
+  EXPECT_TRUE(world.memory().codec_state(0).empty());
+  ASSERT_TRUE(world.memory().load_codec_state(0, remembered).ok());
+  EXPECT_EQ(world.memory().codec_state(0), remembered);
+  EXPECT_FALSE(world.memory().load_codec_state(0, std::span(remembered).subspan(1)).ok());
+  EXPECT_EQ(world.memory().codec_state(0), remembered);
 }
 
 }  // namespace

@@ -38,24 +38,24 @@ class CountsZeros final : public DensePath {
   std::vector<std::byte> memory_;
 };
 
-class StreamStandIn : public alone::StreamAlone {};
+class StreamJoined : public alone::StreamAlone {};
 
-TEST_F(StreamStandIn, BeginsNoStepBeforeItIsKnownHowTheStreamTravels) {
+TEST_F(StreamJoined, BeginsNoStepBeforeItIsKnownHowTheStreamTravels) {
   int asked = 0;
-  stream_->hold();
-  stream_->stand_in();
+  stream_->block_start();
+  stream_->contribute_zeros();
   loop_.run();
   EXPECT_EQ(net_.running(), 0U) << "of zeros in the host's memory";
-  stream_->use(std::make_unique<CountsZeros>(net_, asked), nullptr);
+  stream_->set_path(std::make_unique<CountsZeros>(net_, asked), nullptr);
   loop_.run();
   EXPECT_EQ(asked, 1);
   EXPECT_GT(net_.running(), 0U);
 }
 
-TEST_F(StreamStandIn, GoesOnAsItWouldWhereTheStreamKeepsItsWay) {
-  stream_->hold();
-  stream_->stand_in();
-  stream_->use(nullptr, nullptr);
+TEST_F(StreamJoined, GoesOnAsItWouldWhereTheStreamKeepsItsWay) {
+  stream_->block_start();
+  stream_->contribute_zeros();
+  stream_->set_path(nullptr, nullptr);
   loop_.run();
   const std::size_t once = net_.running();
   EXPECT_GT(once, 0U);

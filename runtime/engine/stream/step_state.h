@@ -1,0 +1,53 @@
+// StepState: everything that belongs to one step of a stream. Made for each step and dropped with it.
+//
+// Owned by GradientStream; loop thread. Plain values: the order of events is the business of GradientStream. Operations
+// that are still in flight when a step is given up belong to no step; GradientStream counts them.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "runtime/base/tensor.h"
+#include "runtime/base/types.h"
+#include "runtime/engine/reduction/reduction.h"
+#include "scheduler/plan/plan.h"
+
+namespace sirtaki::engine {
+
+struct StepState {
+  StepState() = default;
+  // The beginning of a step under `plan`: no tensor is ready.
+  explicit StepState(const scheduler::Plan& plan);
+
+  // Returns whether nothing of the step has happened on this rank.
+  bool untouched() const { return first_ready == TimePoint() && !finished; }
+
+  // Index of all vectors but `held`: tensor.
+  std::vector<TensorView> views;
+  std::vector<std::uint8_t> submitted;
+  std::vector<std::uint8_t> present;
+  std::vector<std::uint8_t> used;    // some rank had a gradient
+  std::vector<std::size_t> missing;  // slices without a result
+  std::vector<int> held;             // absent tensors that wait for the exchange of flags
+
+  bool finished = false;
+  std::uint64_t mark = 0;  // of the board; set when finished
+  bool gate_done = false;  // the partition that waits for finish() is reduced
+  bool asked_for_flags = false;
+  bool flags_started = false;
+  bool flags_done = false;
+
+  // Measurements that ranks exchange to agree on a plan; nullptr: none in this step. The collective holds it, too.
+  std::shared_ptr<std::vector<std::int64_t>> exchanged;
+  bool exchange_done = false;
+
+  int partitions_started = 0;
+  int partitions_done = 0;
+  std::map<int, std::shared_ptr<Reduction>> reductions;  // compressed partitions in flight, by position
+  TimePoint first_ready;
+  TimePoint waited_since;
+};
+
+}  // namespace sirtaki::engine
