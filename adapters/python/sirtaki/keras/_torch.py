@@ -13,7 +13,7 @@ from sirtaki.compression import choice_of, option_text, refuse_momentum, without
 from sirtaki.errors import require
 from sirtaki.ops import ReduceOp, check_reduce_op
 from sirtaki.process_sets import ProcessSet
-from sirtaki.torch._optimizer.gradient_layout import ReducerOptions
+from sirtaki.torch._optimizer.options import ReducerOptions
 from sirtaki.torch._optimizer.parameters import StreamNames
 from sirtaki.torch._optimizer.reducer import GradientReducer
 from sirtaki.torch.functions import broadcast_parameters

@@ -9,44 +9,12 @@ import torch
 from torch import Tensor
 
 from sirtaki import _core, basics, errors
-from sirtaki.ops import Ops, ReduceOp
-from sirtaki.process_sets import ProcessSet, global_process_set
-from sirtaki.torch._adapter import check_kind, describe_memory, is_lazy, torch_ops, wire_type_of
+from sirtaki.ops import ReduceOp
+from sirtaki.torch._adapter import check_kind, describe_memory, is_lazy, wire_type_of
 from sirtaki.torch._cuda import CudaStream
+from sirtaki.torch._optimizer.options import ReducerOptions
 
 _DENSE, _SPARSE = 1, 2  # 0: no gradient yet
-
-
-@dataclass(frozen=True)
-class ReducerOptions:
-    """Options of the reduction of gradients; the same on all ranks."""
-
-    stream_name: str
-    sync: str  # "backward": done when backward returns; "step": when synchronize() returns
-    op: ReduceOp
-    mean: bool  # True if the result is the mean over ranks, whatever the reduction and the factors
-    codec: str | None
-    compressor: Any  # the program's own compressor, or None; see user_compressor.py
-    prescale: float
-    postscale: float
-    sparse_as_dense: bool
-    first_step: int = 0  # steps made before, as far as this rank knows
-    process_set: ProcessSet = global_process_set  # ranks whose gradients are combined; a rank outside is alone
-
-    @property
-    def ops(self) -> Ops:
-        """Operations among the participating ranks."""
-        return torch_ops.within(self.process_set)
-
-    @property
-    def size(self) -> int:
-        """Number of participating ranks; 1 outside the process set."""
-        return self.process_set.size() if self.process_set.included() else 1
-
-    @property
-    def rank(self) -> int:
-        """Number of this rank among them; 0 outside the process set."""
-        return self.process_set.rank() if self.process_set.included() else 0
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,8 @@ from torch import Tensor
 from sirtaki import basics, errors
 from sirtaki.ops import ReduceOp
 from sirtaki.torch._optimizer.backward_end import interruptible_wait, was_interrupted
-from sirtaki.torch._optimizer.gradient_layout import ReducerOptions, StreamOpening
+from sirtaki.torch._optimizer.gradient_layout import StreamOpening
+from sirtaki.torch._optimizer.options import ReducerOptions
 from sirtaki.torch._optimizer.residuals import ResidualStore
 from sirtaki.torch._optimizer.step_errors import unequal_params_text
 

@@ -1,9 +1,9 @@
-"""Checks arguments of DistributedOptimizer and makes ReducerOptions of them."""
+"""ReducerOptions: options of the reduction of gradients, made from checked arguments of DistributedOptimizer."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from numbers import Integral, Real
 from typing import Any
 
@@ -12,13 +12,45 @@ import torch
 from sirtaki import basics, errors
 from sirtaki.compression import option_text
 from sirtaki.errors import require
-from sirtaki.ops import ReduceOp, check_reduce_op
-from sirtaki.process_sets import ProcessSet
-from sirtaki.torch._optimizer.gradient_layout import ReducerOptions
+from sirtaki.ops import Ops, ReduceOp, check_reduce_op
+from sirtaki.process_sets import ProcessSet, global_process_set
+from sirtaki.torch._adapter import torch_ops
 from sirtaki.torch._optimizer.momentum_correction import MomentumCorrection, correction_of
 from sirtaki.torch._optimizer.parameters import stream_names
 from sirtaki.torch.compression import choice_of, suited
 from sirtaki.torch.ops import Average, Sum
+
+
+@dataclass(frozen=True)
+class ReducerOptions:
+    """Options of the reduction of gradients; the same on all ranks."""
+
+    stream_name: str
+    sync: str  # "backward": done when backward returns; "step": when synchronize() returns
+    op: ReduceOp
+    mean: bool  # True if the result is the mean over ranks, whatever the reduction and the factors
+    codec: str | None
+    compressor: Any  # the program's own compressor, or None; see user_compressor.py
+    prescale: float
+    postscale: float
+    sparse_as_dense: bool
+    first_step: int = 0  # steps made before, as far as this rank knows
+    process_set: ProcessSet = global_process_set  # ranks whose gradients are combined; a rank outside is alone
+
+    @property
+    def ops(self) -> Ops:
+        """Operations among the participating ranks."""
+        return torch_ops.within(self.process_set)
+
+    @property
+    def size(self) -> int:
+        """Number of participating ranks; 1 outside the process set."""
+        return self.process_set.size() if self.process_set.included() else 1
+
+    @property
+    def rank(self) -> int:
+        """Number of this rank among them; 0 outside the process set."""
+        return self.process_set.rank() if self.process_set.included() else 0
 
 
 def checked_passes(passes: Any) -> int:

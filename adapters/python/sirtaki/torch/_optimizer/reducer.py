@@ -20,8 +20,8 @@ from torch import Tensor
 from sirtaki import basics, errors
 from sirtaki.ops import ReduceOp
 from sirtaki.torch._optimizer.backward_end import call_at_backward_end, interruptible_wait, was_interrupted
-from sirtaki.torch._optimizer.gradient_layout import ReducerOptions
 from sirtaki.torch._optimizer.gradient_stream import GradientStream
+from sirtaki.torch._optimizer.options import ReducerOptions
 from sirtaki.torch._optimizer.step import Deferred, StepBuffers, start_gather
 from sirtaki.torch._optimizer.step_errors import (
     SUPERSEDED,

@@ -21,7 +21,7 @@ from sirtaki.compression import option_text
 from sirtaki.errors import require
 from sirtaki.ops import ReduceOp
 from sirtaki.torch._adapter import real_count
-from sirtaki.torch._optimizer.gradient_layout import ReducerOptions
+from sirtaki.torch._optimizer.options import ReducerOptions
 
 #: Key in state_dict() of an optimizer.
 KEY = "sirtaki"

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.optim import optimizer as torch_optimizer
 
 from sirtaki import errors
-from sirtaki.torch._optimizer.gradient_layout import ReducerOptions
+from sirtaki.torch._optimizer.options import ReducerOptions
 from sirtaki.torch._sparse_allreduce import sparse_allreduce_async
 
 _SCALER_STEP = torch.amp.GradScaler.step.__code__

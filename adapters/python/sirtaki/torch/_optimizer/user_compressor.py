@@ -16,7 +16,7 @@ from torch import Tensor
 from sirtaki import errors
 from sirtaki.ops import ReduceOp
 from sirtaki.torch._adapter import check_kind, wire_type_of
-from sirtaki.torch._optimizer.gradient_layout import ReducerOptions
+from sirtaki.torch._optimizer.options import ReducerOptions
 from sirtaki.torch._optimizer.step_errors import edited_grad_text
 
 
