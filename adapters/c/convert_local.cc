@@ -17,16 +17,17 @@ Status bad(const std::string& what) {
   return invalid_argument("local updates: " + what);
 }
 
-Result<engine::OuterOptions> to_outer(const sirtaki_local_args& args, const engine::OuterOptions& preset) {
+Result<local_updates::OuterOptions> to_outer(const sirtaki_local_args& args,
+                                             const local_updates::OuterOptions& preset) {
   switch (args.outer) {
     case SIRTAKI_OUTER_NONE:
-      return engine::OuterOptions();
+      return local_updates::OuterOptions();
     case SIRTAKI_OUTER_MOMENTUM:
     case SIRTAKI_OUTER_NESTEROV:
-      return engine::OuterOptions{.on = true,
-                                  .lr = args.outer_lr,
-                                  .momentum = args.outer_momentum,
-                                  .nesterov = args.outer == SIRTAKI_OUTER_NESTEROV};
+      return local_updates::OuterOptions{.on = true,
+                                         .lr = args.outer_lr,
+                                         .momentum = args.outer_momentum,
+                                         .nesterov = args.outer == SIRTAKI_OUTER_NESTEROV};
     case SIRTAKI_OUTER_PRESET:
       return preset;
     default:
@@ -34,14 +35,14 @@ Result<engine::OuterOptions> to_outer(const sirtaki_local_args& args, const engi
   }
 }
 
-Result<engine::LocalOptions> to_interval(const sirtaki_local_args& args) {
+Result<local_updates::LocalOptions> to_interval(const sirtaki_local_args& args) {
   if (std::string_view(args.interval) != "callable") {
-    return engine::local_options(std::string_view(args.interval));
+    return local_updates::local_options(std::string_view(args.interval));
   }
   if (args.steps == nullptr) {
     return bad("the interval is a function's, and sirtaki_local_args.steps is NULL");
   }
-  return engine::local_options(
+  return local_updates::local_options(
       [steps = args.steps, context = args.context](const std::string& round) { return steps(context, round.c_str()); });
 }
 
@@ -57,7 +58,7 @@ Result<TensorSpec> to_host_tensor(const sirtaki_tensor& tensor, const std::strin
   return spec;
 }
 
-Result<engine::LocalBuffer> to_buffer(const sirtaki_local_args& args, int index) {
+Result<local_updates::LocalBuffer> to_buffer(const sirtaki_local_args& args, int index) {
   const auto at = static_cast<std::size_t>(index);
   const std::string what = "buffer " + std::to_string(index) + " of local updates";
   if (args.buffer_names[at] == nullptr) {
@@ -69,8 +70,8 @@ Result<engine::LocalBuffer> to_buffer(const sirtaki_local_args& args, int index)
   }
   SRT_ASSIGN(const sirtaki_tensor described, tensor_at(args.buffers, index));
   SRT_ASSIGN(const TensorSpec tensor, to_host_tensor(described, args.buffer_names[at]));
-  engine::LocalBuffer buffer{args.buffer_names[at], tensor.view, static_cast<engine::BufferRule>(rule)};
-  if (buffer.rule == engine::BufferRule::kVariance) {
+  local_updates::LocalBuffer buffer{args.buffer_names[at], tensor.view, static_cast<local_updates::BufferRule>(rule)};
+  if (buffer.rule == local_updates::BufferRule::kVariance) {
     buffer.mean = args.buffer_means[at];
   }
   return buffer;
@@ -78,7 +79,7 @@ Result<engine::LocalBuffer> to_buffer(const sirtaki_local_args& args, int index)
 
 }  // namespace
 
-Result<engine::LocalOptions> to_local_options(const sirtaki_local_args& given) {
+Result<local_updates::LocalOptions> to_local_options(const sirtaki_local_args& given) {
   SRT_ASSIGN(const sirtaki_local_args args, known_local(&given));
   if (args.name == nullptr || args.name[0] == '\0') {
     return bad("sirtaki_local_args.name is missing; it is the same on all ranks");
@@ -89,19 +90,20 @@ Result<engine::LocalOptions> to_local_options(const sirtaki_local_args& given) {
   if (args.merge != SIRTAKI_MERGE_CORRECTED && args.merge != SIRTAKI_MERGE_OVERWRITE) {
     return bad("merge is " + std::to_string(args.merge));
   }
-  SRT_ASSIGN(engine::LocalOptions options, to_interval(args));
+  SRT_ASSIGN(local_updates::LocalOptions options, to_interval(args));
   options.name = args.name;
   options.fragments = args.fragments;
-  options.merge = args.merge == SIRTAKI_MERGE_OVERWRITE ? engine::MergeRule::kOverwrite : engine::MergeRule::kCorrected;
+  options.merge = args.merge == SIRTAKI_MERGE_OVERWRITE ? local_updates::MergeRule::kOverwrite
+                                                        : local_updates::MergeRule::kCorrected;
   SRT_ASSIGN(options.outer, to_outer(args, options.outer));
   if (args.codec != nullptr) {
     options.codec = args.codec;
   }
-  SRT_TRY(engine::check(options));
+  SRT_TRY(local_updates::check(options));
   return options;
 }
 
-Result<engine::LocalModel> to_local_model(const sirtaki_local_args& given) {
+Result<local_updates::LocalModel> to_local_model(const sirtaki_local_args& given) {
   SRT_ASSIGN(const sirtaki_local_args args, known_local(&given));
   if (args.count < 0 || (args.count > 0 && (args.names == nullptr || args.tensors == nullptr))) {
     return bad("names, tensors and count do not fit together");
@@ -111,7 +113,7 @@ Result<engine::LocalModel> to_local_model(const sirtaki_local_args& given) {
                                  args.buffer_rules == nullptr || args.buffer_means == nullptr))) {
     return bad("buffer_names, buffers, buffer_rules, buffer_means and buffer_count do not fit together");
   }
-  std::vector<engine::LocalTensor> tensors;
+  std::vector<local_updates::LocalTensor> tensors;
   for (int i = 0; i < args.count; ++i) {
     if (args.names[i] == nullptr) {
       return bad("names[" + std::to_string(i) + "] is NULL");
@@ -120,20 +122,20 @@ Result<engine::LocalModel> to_local_model(const sirtaki_local_args& given) {
     SRT_ASSIGN(TensorSpec tensor, to_host_tensor(described, args.names[i]));
     tensors.push_back({args.names[i], tensor.view, std::move(tensor.dims)});
   }
-  std::vector<engine::LocalBuffer> buffers;
+  std::vector<local_updates::LocalBuffer> buffers;
   for (int i = 0; i < args.buffer_count; ++i) {
-    SRT_ASSIGN(engine::LocalBuffer buffer, to_buffer(args, i));
+    SRT_ASSIGN(local_updates::LocalBuffer buffer, to_buffer(args, i));
     buffers.push_back(std::move(buffer));
   }
-  return engine::lay_out(std::move(tensors), std::move(buffers), args.fragments);
+  return local_updates::lay_out(std::move(tensors), std::move(buffers), args.fragments);
 }
 
-Result<engine::LocalStep> to_local_step(const sirtaki_local_step_args& given) {
+Result<local_updates::LocalStep> to_local_step(const sirtaki_local_step_args& given) {
   SRT_ASSIGN(const sirtaki_local_step_args args, known_local_step(&given));
   if (args.share < 0) {
     return bad("the share of a step is " + std::to_string(args.share));
   }
-  engine::LocalStep step;
+  local_updates::LocalStep step;
   step.lr = args.lr;
   if (args.has_loss != 0) {
     step.loss = args.loss;
@@ -146,7 +148,8 @@ Result<engine::LocalStep> to_local_step(const sirtaki_local_step_args& given) {
   return step;
 }
 
-Status from_outcome(const engine::LocalOutcome& outcome, const engine::LocalPace& pace, sirtaki_local_outcome* out) {
+Status from_outcome(const local_updates::LocalOutcome& outcome, const local_updates::LocalPace& pace,
+                    sirtaki_local_outcome* out) {
   if (out == nullptr) {
     return {};
   }

@@ -10,10 +10,11 @@
 
 namespace sirtaki::adapters {
 
-Result<engine::LocalOptions> to_local_options(const sirtaki_local_args& given);
-Result<engine::LocalModel> to_local_model(const sirtaki_local_args& given);
-Result<engine::LocalStep> to_local_step(const sirtaki_local_step_args& given);
+Result<local_updates::LocalOptions> to_local_options(const sirtaki_local_args& given);
+Result<local_updates::LocalModel> to_local_model(const sirtaki_local_args& given);
+Result<local_updates::LocalStep> to_local_step(const sirtaki_local_step_args& given);
 // `out`: nullptr, or with its struct_size.
-Status from_outcome(const engine::LocalOutcome& outcome, const engine::LocalPace& pace, sirtaki_local_outcome* out);
+Status from_outcome(const local_updates::LocalOutcome& outcome, const local_updates::LocalPace& pace,
+                    sirtaki_local_outcome* out);
 
 }  // namespace sirtaki::adapters

@@ -27,10 +27,10 @@ using sirtaki::adapters::Active;
 using sirtaki::adapters::DefaultSession;
 using sirtaki::adapters::guarded;
 using sirtaki::adapters::lend_json;
-using sirtaki::engine::FragmentLayout;
-using sirtaki::engine::LocalOutcome;
-using sirtaki::engine::LocalUpdater;
-using sirtaki::engine::SessionExchange;
+using sirtaki::local_updates::FragmentLayout;
+using sirtaki::local_updates::LocalOutcome;
+using sirtaki::local_updates::LocalUpdater;
+using sirtaki::local_updates::SessionExchange;
 
 // What a handle points to. Members go in the opposite order.
 struct sirtaki_local_training {
@@ -96,7 +96,7 @@ sirtaki_status sirtaki_check_interval(const char* interval) {
     if (interval == nullptr) {
       return sirtaki::invalid_argument("interval is NULL");
     }
-    return sirtaki::engine::local_options(std::string_view(interval)).status();
+    return sirtaki::local_updates::local_options(std::string_view(interval)).status();
   });
 }
 

@@ -9,7 +9,7 @@
 #include "runtime/base/check.h"
 #include "runtime/base/digest.h"
 
-namespace sirtaki::engine {
+namespace sirtaki::local_updates {
 
 Anchor::Anchor(std::int64_t numel, const OuterOptions& outer)
     : outer_(outer),
@@ -72,4 +72,4 @@ std::uint64_t Anchor::digest() const {
   return digest_of(std::as_bytes(values()), version_);
 }
 
-}  // namespace sirtaki::engine
+}  // namespace sirtaki::local_updates

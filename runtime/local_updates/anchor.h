@@ -10,7 +10,7 @@
 
 #include "runtime/local_updates/options.h"
 
-namespace sirtaki::engine {
+namespace sirtaki::local_updates {
 
 class Anchor {
  public:
@@ -53,4 +53,4 @@ inline std::int64_t count_of(std::span<const float> values) {
   return static_cast<std::int64_t>(values.size());
 }
 
-}  // namespace sirtaki::engine
+}  // namespace sirtaki::local_updates

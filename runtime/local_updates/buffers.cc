@@ -8,7 +8,7 @@
 
 #include "runtime/base/wire.h"
 
-namespace sirtaki::engine {
+namespace sirtaki::local_updates {
 namespace {
 
 // Of one rank.
@@ -171,4 +171,4 @@ Status pool_buffers(const std::vector<LocalBuffer>& buffers, const Reports& repo
   return {};
 }
 
-}  // namespace sirtaki::engine
+}  // namespace sirtaki::local_updates

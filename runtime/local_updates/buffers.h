@@ -13,11 +13,11 @@
 #include "runtime/local_updates/exchange.h"
 #include "runtime/local_updates/model.h"
 
-namespace sirtaki::engine {
+namespace sirtaki::local_updates {
 
 // This rank's buffers, with its share.
 std::vector<std::byte> pack_buffers(const std::vector<LocalBuffer>& buffers, std::int64_t share);
 // Writes them. kCorrupt: what a rank told cannot be; then none is changed.
 Status pool_buffers(const std::vector<LocalBuffer>& buffers, const Reports& reports);
 
-}  // namespace sirtaki::engine
+}  // namespace sirtaki::local_updates

@@ -11,7 +11,7 @@
 #include "runtime/base/status.h"
 #include "runtime/local_updates/options.h"
 
-namespace sirtaki::engine {
+namespace sirtaki::local_updates {
 
 // The steps of the next round, the same on all ranks, from a JSON object of what they all measured: step, steps_left,
 // interval, delay, mode, lr, loss_before, loss, step_seconds, transfer_seconds, stall_seconds, variance; null: not
@@ -23,4 +23,4 @@ using StepsFunction = std::function<std::int64_t(const std::string& round)>;
 Result<LocalOptions> local_options(std::string_view interval);
 LocalOptions local_options(StepsFunction steps);
 
-}  // namespace sirtaki::engine
+}  // namespace sirtaki::local_updates

@@ -17,7 +17,7 @@
 #include "runtime/base/status.h"
 #include "runtime/base/types.h"
 
-namespace sirtaki::engine {
+namespace sirtaki::local_updates {
 
 enum class ReportKind : std::uint8_t { kSnapshot, kVote, kRound, kDigest, kBuffers };
 struct Channel {
@@ -62,4 +62,4 @@ class LocalExchange {
   virtual Status broadcast(Rank root, Bytes data, Duration timeout) = 0;
 };
 
-}  // namespace sirtaki::engine
+}  // namespace sirtaki::local_updates

@@ -9,29 +9,26 @@
 #include "kernels/scale/scale.h"
 #include "runtime/base/check.h"
 
-namespace sirtaki::engine {
+namespace sirtaki::local_updates {
 namespace {
-
-namespace interval = scheduler::interval;
 
 std::span<float> all_of(ScratchPool::Array& array) {
   return array;
 }
 
-std::int64_t largest_weight(const interval::Merge& merge) {
+std::int64_t largest_weight(const Merge& merge) {
   return *std::ranges::max_element(merge.weights);
 }
 
 }  // namespace
 
-FragmentMerge::FragmentMerge(const MergeSpec& spec, const interval::FragmentNorms& norms, const Anchor& anchor,
-                             MergeDeps deps)
+FragmentMerge::FragmentMerge(const MergeSpec& spec, const FragmentNorms& norms, const Anchor& anchor, MergeDeps deps)
     : spec_(spec), norms_(norms), deps_(deps) {
   const auto fragment = static_cast<std::size_t>(spec.fragment);
   payload_ = deps_.scratch.take(deps_.model.fragments[fragment].numel);
   deps_.model.read(fragment, payload_);
   report_ = {anchor.distance2(payload_), spec.lr_sum, spec.share};
-  broken_ = !interval::is_finite(report_);
+  broken_ = !is_finite(report_);
   assign_ = broken_;
   if (spec.lossy || spec.merge_step > spec.snapshot_step) {
     snapshot_ = deps_.scratch.take(count_of(payload_));
@@ -97,7 +94,7 @@ Status FragmentMerge::advance(bool wait, const Anchor& anchor) {
 Status FragmentMerge::on_reports(const Reports& reports, const Anchor& anchor) {
   SRT_ASSIGN(auto ranks, decode_snapshots(reports));
   SRT_ASSIGN(merge_, norms_.weigh(spec_.fragment, spec_.covered_steps, std::move(ranks)));
-  if (interval::total_weight(merge_) == 0) {
+  if (total_weight(merge_) == 0) {
     stage_ = Stage::kDone;
     committed_ = true;
     return {};
@@ -152,7 +149,7 @@ Status FragmentMerge::on_votes(const Reports& reports) {
 
 // The sum becomes the mean.
 void FragmentMerge::divide() {
-  const std::int64_t total = interval::total_weight(merge_);
+  const std::int64_t total = total_weight(merge_);
   const std::int64_t unit = largest_weight(merge_);
   std::byte* const data = bytes_of(all_of(payload_));
   if (total % unit == 0) {
@@ -167,7 +164,7 @@ Status FragmentMerge::finish(Anchor& anchor) {
     return bug("a merge is finished that is not complete, or twice");
   }
   finished_ = true;
-  if (interval::total_weight(merge_) == 0) {
+  if (total_weight(merge_) == 0) {
     return {};
   }
   const bool in_place = spec_.merge_step == spec_.snapshot_step && !spec_.lossy;
@@ -224,4 +221,4 @@ std::int64_t FragmentMerge::sent_bytes() const {
   return static_cast<std::int64_t>(payload_.size() * sizeof(float));
 }
 
-}  // namespace sirtaki::engine
+}  // namespace sirtaki::local_updates

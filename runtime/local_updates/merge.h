@@ -21,7 +21,7 @@
 #include "runtime/local_updates/reports.h"
 #include "runtime/local_updates/scratch.h"
 
-namespace sirtaki::engine {
+namespace sirtaki::local_updates {
 
 // What a merge is about. Equal on all ranks, but for lr_sum and share.
 struct MergeSpec {
@@ -46,8 +46,7 @@ struct MergeDeps {
 class FragmentMerge {
  public:
   // Takes the snapshot and tells its norm. `norms`: the controller's, as they are now.
-  FragmentMerge(const MergeSpec& spec, const scheduler::interval::FragmentNorms& norms, const Anchor& anchor,
-                MergeDeps deps);
+  FragmentMerge(const MergeSpec& spec, const FragmentNorms& norms, const Anchor& anchor, MergeDeps deps);
   ~FragmentMerge();
   FragmentMerge(const FragmentMerge&) = delete;
   FragmentMerge& operator=(const FragmentMerge&) = delete;
@@ -66,7 +65,7 @@ class FragmentMerge {
   // Writes anchor and model. Where nothing counted it changes nothing. kBug: called before, or not committed.
   Status finish(Anchor& anchor);
   // The same on all ranks.
-  const scheduler::interval::Merge& merge() const { return merge_; }
+  const Merge& merge() const { return merge_; }
   // Of the rank that sent last: what the link needed. 0: nothing was sent.
   std::int64_t lasted_us() const { return lasted_us_; }
   std::int64_t sent_bytes() const;
@@ -90,11 +89,11 @@ class FragmentMerge {
   void keep_unsent(const Anchor& anchor, std::span<float> unsent);
 
   const MergeSpec spec_;
-  const scheduler::interval::FragmentNorms norms_;
+  const FragmentNorms norms_;
   MergeDeps deps_;
   Stage stage_ = Stage::kReports;
-  scheduler::interval::RankReport report_;
-  scheduler::interval::Merge merge_;
+  RankReport report_;
+  Merge merge_;
   ScratchPool::Array snapshot_;  // empty where the model does not change before the merge and nothing is lost
   ScratchPool::Array payload_;   // what is sent, then the sum, then the anchor before
   std::int64_t lasted_us_ = 0;
@@ -104,4 +103,4 @@ class FragmentMerge {
   bool finished_ = false;
 };
 
-}  // namespace sirtaki::engine
+}  // namespace sirtaki::local_updates

@@ -9,7 +9,7 @@
 #include "runtime/base/check.h"
 #include "runtime/base/digest.h"
 
-namespace sirtaki::engine {
+namespace sirtaki::local_updates {
 namespace {
 
 constexpr std::int64_t kFragmentBytes = 4 << 20;
@@ -140,4 +140,4 @@ Result<LocalModel> lay_out(std::vector<LocalTensor> tensors, std::vector<LocalBu
   return model;
 }
 
-}  // namespace sirtaki::engine
+}  // namespace sirtaki::local_updates

@@ -14,7 +14,7 @@
 #include "runtime/base/status.h"
 #include "runtime/base/tensor.h"
 
-namespace sirtaki::engine {
+namespace sirtaki::local_updates {
 
 // A parameter that is trained. Its memory stays where it is as long as the model does.
 struct LocalTensor {
@@ -62,4 +62,4 @@ struct LocalModel {
 // two of one name or in one memory, a buffer whose rule does not fit.
 Result<LocalModel> lay_out(std::vector<LocalTensor> tensors, std::vector<LocalBuffer> buffers, int fragments);
 
-}  // namespace sirtaki::engine
+}  // namespace sirtaki::local_updates

@@ -8,7 +8,7 @@
 #include "runtime/base/digest.h"
 #include "runtime/base/wire.h"
 
-namespace sirtaki::engine {
+namespace sirtaki::local_updates {
 namespace {
 
 constexpr int kMostFragments = 256;
@@ -46,7 +46,7 @@ Status check_outer(const OuterOptions& outer) {
 
 LocalOptions diloco_options() {
   LocalOptions options;
-  const auto interval = scheduler::interval::parse_interval("diloco");
+  const auto interval = parse_interval("diloco");
   options.interval = interval ? *interval : options.interval;
   options.outer = {.on = true, .lr = 0.7, .momentum = 0.9, .nesterov = true};
   options.codec = "int8";
@@ -54,7 +54,7 @@ LocalOptions diloco_options() {
 }
 
 Status check(const LocalOptions& options) {
-  SRT_TRY(scheduler::interval::check(options.interval));
+  SRT_TRY(check(options.interval));
   if (options.name.empty()) {
     return invalid_argument("local updates need a name");
   }
@@ -83,7 +83,7 @@ Status check(const LocalOptions& options) {
 
 std::uint64_t digest(const LocalOptions& options) {
   WireWriter out;
-  out.put(scheduler::interval::digest(options.interval));
+  out.put(digest(options.interval));
   out.put(static_cast<std::int64_t>(options.fragments));
   out.put(options.merge);
   out.put(options.outer.on);
@@ -97,4 +97,4 @@ std::uint64_t digest(const LocalOptions& options) {
   return digest_of(out.bytes());
 }
 
-}  // namespace sirtaki::engine
+}  // namespace sirtaki::local_updates

@@ -12,7 +12,7 @@
 #include "runtime/base/types.h"
 #include "runtime/local_updates/controller/spec.h"
 
-namespace sirtaki::engine {
+namespace sirtaki::local_updates {
 
 enum class MergeRule : std::uint8_t {
   kCorrected,  // steps made since the snapshot stay: w += g_new - y
@@ -30,7 +30,7 @@ struct OuterOptions {
 
 struct LocalOptions {
   std::string name = "local";  // of its streams and operations; one a job at a time
-  scheduler::interval::IntervalOptions interval;
+  IntervalOptions interval;
   int fragments = 0;  // pieces of the model that are merged one after another; 0: of 4 MiB, at most 8
   MergeRule merge = MergeRule::kCorrected;
   OuterOptions outer;
@@ -55,4 +55,4 @@ Status check(const LocalOptions& options);
 // XXH64 of what ranks must have in common, and a training with its checkpoint: all but the name.
 std::uint64_t digest(const LocalOptions& options);
 
-}  // namespace sirtaki::engine
+}  // namespace sirtaki::local_updates

@@ -7,10 +7,8 @@
 
 #include "runtime/base/wire.h"
 
-namespace sirtaki::engine {
+namespace sirtaki::local_updates {
 namespace {
-
-namespace interval = scheduler::interval;
 
 // One rank's part of all reports.
 template <class Value, class Read>
@@ -36,8 +34,8 @@ bool get_flag(WireReader& in) {
   return value == 1;
 }
 
-interval::RankRound get_round(WireReader& in) {
-  interval::RankRound round;
+RankRound get_round(WireReader& in) {
+  RankRound round;
   for (std::int64_t* field : {&round.step, &round.steps_left, &round.step_us, &round.transfer_us, &round.dense_us,
                               &round.longest_us, &round.stall_us, &round.late_tags, &round.now_us}) {
     *field = in.get<std::int64_t>();
@@ -61,7 +59,7 @@ std::int64_t micros(Duration time) {
   return std::max<std::int64_t>(std::chrono::duration_cast<std::chrono::microseconds>(time).count(), 0);
 }
 
-std::vector<std::byte> encode(const interval::RankReport& report) {
+std::vector<std::byte> encode(const RankReport& report) {
   WireWriter out;
   out.put(report.norm2);
   out.put(report.lr_sum);
@@ -69,9 +67,9 @@ std::vector<std::byte> encode(const interval::RankReport& report) {
   return std::move(out).take();
 }
 
-Result<std::vector<interval::RankReport>> decode_snapshots(const Reports& reports) {
-  return decode<interval::RankReport>(reports, "a report of a snapshot", [](WireReader& in) {
-    interval::RankReport report;
+Result<std::vector<RankReport>> decode_snapshots(const Reports& reports) {
+  return decode<RankReport>(reports, "a report of a snapshot", [](WireReader& in) {
+    RankReport report;
     report.norm2 = in.get<double>();
     report.lr_sum = in.get<double>();
     report.share = in.get<std::int64_t>();
@@ -98,7 +96,7 @@ Result<std::vector<Vote>> decode_votes(const Reports& reports) {
 }
 
 std::vector<std::byte> encode(const RoundReport& report) {
-  const interval::RankRound& round = report.round;
+  const RankRound& round = report.round;
   WireWriter out;
   for (const std::int64_t field : {round.step, round.steps_left, round.step_us, round.transfer_us, round.dense_us,
                                    round.longest_us, round.stall_us, round.late_tags, round.now_us}) {
@@ -115,10 +113,10 @@ std::vector<std::byte> encode(const RoundReport& report) {
   return std::move(out).take();
 }
 
-Result<std::vector<interval::RankRound>> decode_rounds(const Reports& reports) {
+Result<std::vector<RankRound>> decode_rounds(const Reports& reports) {
   std::vector<std::uint64_t> decisions;
-  SRT_ASSIGN(auto rounds, decode<interval::RankRound>(reports, "a report of a round", [&decisions](WireReader& in) {
-               interval::RankRound round = get_round(in);
+  SRT_ASSIGN(auto rounds, decode<RankRound>(reports, "a report of a round", [&decisions](WireReader& in) {
+               RankRound round = get_round(in);
                decisions.push_back(in.get<std::uint64_t>());
                return round;
              }));
@@ -152,4 +150,4 @@ Result<std::vector<std::vector<std::uint64_t>>> decode_digests(const Reports& re
   });
 }
 
-}  // namespace sirtaki::engine
+}  // namespace sirtaki::local_updates

@@ -10,13 +10,13 @@
 #include "runtime/local_updates/controller/round_stats.h"
 #include "runtime/local_updates/exchange.h"
 
-namespace sirtaki::engine {
+namespace sirtaki::local_updates {
 
 // Times are told in whole microseconds, 0 at least.
 std::int64_t micros(Duration time);
 
-std::vector<std::byte> encode(const scheduler::interval::RankReport& report);
-Result<std::vector<scheduler::interval::RankReport>> decode_snapshots(const Reports& reports);
+std::vector<std::byte> encode(const RankReport& report);
+Result<std::vector<RankReport>> decode_snapshots(const Reports& reports);
 
 // What came of a fragment's sum on a rank.
 struct Vote {
@@ -29,15 +29,15 @@ Result<std::vector<Vote>> decode_votes(const Reports& reports);
 
 // What a rank measured in a round, and the digest of all decisions so far.
 struct RoundReport {
-  scheduler::interval::RankRound round;
+  RankRound round;
   std::uint64_t decisions = 0;
 };
 std::vector<std::byte> encode(const RoundReport& report);
 // kMismatch: ranks have decided differently before.
-Result<std::vector<scheduler::interval::RankRound>> decode_rounds(const Reports& reports);
+Result<std::vector<RankRound>> decode_rounds(const Reports& reports);
 
 std::vector<std::byte> encode_digests(const std::vector<std::uint64_t>& digests);
 // By rank, `count` of each.
 Result<std::vector<std::vector<std::uint64_t>>> decode_digests(const Reports& reports, std::size_t count);
 
-}  // namespace sirtaki::engine
+}  // namespace sirtaki::local_updates

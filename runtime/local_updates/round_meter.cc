@@ -5,7 +5,7 @@
 
 #include "runtime/local_updates/reports.h"
 
-namespace sirtaki::engine {
+namespace sirtaki::local_updates {
 namespace {
 
 // Losses that the running mean looks back on.
@@ -60,7 +60,7 @@ Duration RoundMeter::expected(int fragment) const {
   return std::chrono::microseconds(std::max(time.dense_us, time.lossy_us));
 }
 
-void RoundMeter::report_transfers(scheduler::interval::RankRound& round) const {
+void RoundMeter::report_transfers(RankRound& round) const {
   round.compressed = lossy_;
   for (const Time& time : times_) {
     const std::int64_t sent = lossy_ ? time.lossy_us : time.dense_us;
@@ -70,8 +70,8 @@ void RoundMeter::report_transfers(scheduler::interval::RankRound& round) const {
   }
 }
 
-scheduler::interval::RankRound RoundMeter::report(bool synchronous) {
-  scheduler::interval::RankRound round;
+RankRound RoundMeter::report(bool synchronous) {
+  RankRound round;
   round.steps_left = last_.steps_left;
   round.lr = last_.lr;
   round.step_us = steps_us_.empty() ? 0 : median(steps_us_);
@@ -112,4 +112,4 @@ void RoundMeter::restore_losses(double loss, std::int64_t count) {
   loss_before_known_ = count > 0;
 }
 
-}  // namespace sirtaki::engine
+}  // namespace sirtaki::local_updates

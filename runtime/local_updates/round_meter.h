@@ -11,14 +11,14 @@
 #include "runtime/local_updates/controller/round_stats.h"
 #include "runtime/local_updates/model.h"
 
-namespace sirtaki::engine {
+namespace sirtaki::local_updates {
 
 // What the program says of the step that it has just made.
 struct LocalStep {
   double lr = -1;                             // below 0: not known
   std::optional<double> loss = std::nullopt;  // this rank's
   std::int64_t share = 1;                     // its weight in the next means: samples, or 1
-  std::int64_t steps_left = scheduler::interval::RankRound::kUnknown;
+  std::int64_t steps_left = RankRound::kUnknown;
   // Where gradients were averaged: what the step waited for them, and what the link needed for them.
   Duration stall = Duration(0);
   Duration transfer = Duration(0);
@@ -39,7 +39,7 @@ class RoundMeter {
   Duration expected(int fragment) const;
 
   // `synchronous`: gradients were averaged. Step, digest, time and late merges are the caller's.
-  scheduler::interval::RankRound report(bool synchronous);
+  RankRound report(bool synchronous);
   // The loss that was reported is the one before the next round.
   void next_round();
   // The model is another one: its losses begin anew.
@@ -55,7 +55,7 @@ class RoundMeter {
     std::int64_t lossy_us = 0;
   };
 
-  void report_transfers(scheduler::interval::RankRound& round) const;
+  void report_transfers(RankRound& round) const;
 
   std::int64_t numel_ = 0;
   std::int64_t longest_numel_ = 0;
@@ -73,4 +73,4 @@ class RoundMeter {
   bool loss_before_known_ = false;
 };
 
-}  // namespace sirtaki::engine
+}  // namespace sirtaki::local_updates

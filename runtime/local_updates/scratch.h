@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-namespace sirtaki::engine {
+namespace sirtaki::local_updates {
 
 class ScratchPool {
  public:
@@ -54,4 +54,4 @@ class ScratchPool {
   std::int64_t bytes_ = 0;
 };
 
-}  // namespace sirtaki::engine
+}  // namespace sirtaki::local_updates

@@ -6,7 +6,7 @@
 
 #include "runtime/base/check.h"
 
-namespace sirtaki::engine {
+namespace sirtaki::local_updates {
 namespace {
 
 std::string channel_name(const std::string& name, Channel channel) {
@@ -31,9 +31,10 @@ TensorView view_of(std::span<float> data) {
 
 }  // namespace
 
-SessionExchange::SessionExchange(Session& session, std::string name) : session_(session), name_(std::move(name)) {}
+SessionExchange::SessionExchange(engine::Session& session, std::string name)
+    : session_(session), name_(std::move(name)) {}
 
-Result<std::unique_ptr<SessionExchange>> SessionExchange::open(Session& session, const LocalModel& model,
+Result<std::unique_ptr<SessionExchange>> SessionExchange::open(engine::Session& session, const LocalModel& model,
                                                                const LocalOptions& options) {
   SRT_TRY(check(options));
   auto exchange = std::unique_ptr<SessionExchange>(new SessionExchange(session, options.name));
@@ -46,12 +47,12 @@ Result<std::unique_ptr<SessionExchange>> SessionExchange::open(Session& session,
 Status SessionExchange::open_fragment(const LocalModel& model, const FragmentLayout& layout,
                                       const LocalOptions& options) {
   Fragment fragment;
-  StreamSpec spec;
+  engine::StreamSpec spec;
   spec.name = name_ + "." + std::to_string(fragments_.size());
   spec.reduce_op = ReduceOp::kSum;
   for (const int index : layout.tensors) {
     const LocalTensor& tensor = model.tensors[static_cast<std::size_t>(index)];
-    StreamTensor sent;
+    engine::StreamTensor sent;
     sent.name = tensor.name;
     sent.dims = tensor.dims;
     const auto place = static_cast<int>(fragment.tensors.size());
@@ -97,12 +98,12 @@ Status SessionExchange::tell(Channel channel, ConstBytes mine) {
   SRT_CHECK(fresh);
   Asked& asked = place->second;
   asked.mine = std::make_shared<std::vector<std::byte>>(mine.begin(), mine.end());
-  OpSpec op;
+  engine::OpSpec op;
   op.kind = OpKind::kAllgather;
   op.name = channel_name(name_, channel);
   op.input = {asked.mine->data(), static_cast<std::int64_t>(asked.mine->size()), DType::kU8, {}};
   op.dims = {op.input.numel};
-  std::vector<OpSpec> ops;
+  std::vector<engine::OpSpec> ops;
   ops.push_back(std::move(op));
   auto requests = session_.submit(std::move(ops));
   if (!requests) {
@@ -130,7 +131,7 @@ std::optional<Result<Reports>> SessionExchange::told(Channel channel, Duration t
   }
   Reports reports;
   const std::size_t each = asked.mine->size();
-  if (const OpResult* all = session_.result(asked.request)) {
+  if (const engine::OpResult* all = session_.result(asked.request)) {
     for (std::size_t at = 0; each > 0 && at + each <= all->data.size(); at += each) {
       reports.emplace_back(all->data.begin() + static_cast<std::ptrdiff_t>(at),
                            all->data.begin() + static_cast<std::ptrdiff_t>(at + each));
@@ -205,14 +206,14 @@ void SessionExchange::mark(const std::string& name, TimePoint begin, TimePoint e
 Status SessionExchange::broadcast(Rank root, Bytes data, Duration timeout) {
   // A copy: the operation goes on where the wait is interrupted, and the caller's memory does not wait for it.
   const auto copy = std::make_shared<std::vector<std::byte>>(data.begin(), data.end());
-  OpSpec op;
+  engine::OpSpec op;
   op.kind = OpKind::kBroadcast;
   op.name = name_ + ".repair";
   op.input = {copy->data(), static_cast<std::int64_t>(copy->size()), DType::kU8, {}};
   op.output = op.input;
   op.dims = {op.input.numel};
   op.root = root;
-  std::vector<OpSpec> ops;
+  std::vector<engine::OpSpec> ops;
   ops.push_back(std::move(op));
   SRT_ASSIGN(const auto requests, session_.submit(std::move(ops)));
   const std::optional<Status> status = session_.wait(requests.front(), timeout);
@@ -223,4 +224,4 @@ Status SessionExchange::broadcast(Rank root, Bytes data, Duration timeout) {
   return status.value_or(Status(Code::kTimeout, name_ + ": some rank did not come to a repair in time"));
 }
 
-}  // namespace sirtaki::engine
+}  // namespace sirtaki::local_updates

@@ -18,12 +18,12 @@
 #include "runtime/local_updates/model.h"
 #include "runtime/local_updates/options.h"
 
-namespace sirtaki::engine {
+namespace sirtaki::local_updates {
 
 class SessionExchange final : public LocalExchange {
  public:
   // Opens the streams, on all ranks alike. `session` and the model's memory outlive the exchange.
-  static Result<std::unique_ptr<SessionExchange>> open(Session& session, const LocalModel& model,
+  static Result<std::unique_ptr<SessionExchange>> open(engine::Session& session, const LocalModel& model,
                                                        const LocalOptions& options);
   ~SessionExchange() override;
 
@@ -54,15 +54,15 @@ class SessionExchange final : public LocalExchange {
     bool owes = false;                  // the codec keeps what did not arrive
   };
 
-  SessionExchange(Session& session, std::string name);
+  SessionExchange(engine::Session& session, std::string name);
   Status open_fragment(const LocalModel& model, const FragmentLayout& layout, const LocalOptions& options);
   StreamId stream_of(const Fragment& fragment) const { return fragment.by_codec ? *fragment.lossy : fragment.dense; }
   Fragment& of(int fragment) { return fragments_[static_cast<std::size_t>(fragment)]; }
 
-  Session& session_;
+  engine::Session& session_;
   const std::string name_;
   std::vector<Fragment> fragments_;
   std::map<Channel, Asked> asked_;
 };
 
-}  // namespace sirtaki::engine
+}  // namespace sirtaki::local_updates

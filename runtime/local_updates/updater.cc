@@ -9,11 +9,8 @@
 #include "runtime/base/digest.h"
 #include "runtime/local_updates/reports.h"
 
-namespace sirtaki::engine {
+namespace sirtaki::local_updates {
 namespace {
-
-namespace interval = scheduler::interval;
-using interval::Mode;
 
 // Of the way back to the anchor, at once.
 constexpr float kPullPart = 0.1F;
@@ -40,7 +37,7 @@ LocalUpdater::LocalUpdater(const LocalOptions& options, LocalModel model, LocalE
   for (const FragmentLayout& fragment : model_.fragments) {
     anchors_.emplace_back(fragment.numel, options_.outer);
   }
-  totals_.alarms.resize(static_cast<std::size_t>(interval::Guard::kLate) + 1);
+  totals_.alarms.resize(static_cast<std::size_t>(Guard::kLate) + 1);
 }
 
 LocalUpdater::~LocalUpdater() {
@@ -50,8 +47,8 @@ LocalUpdater::~LocalUpdater() {
 Result<std::unique_ptr<LocalUpdater>> LocalUpdater::make(const LocalOptions& options, LocalModel model,
                                                          LocalExchange& exchange, Logger* log) {
   SRT_TRY(check(options));
-  SRT_ASSIGN(auto controller, interval::IntervalController::make(
-                                  options.interval, static_cast<std::size_t>(exchange.size()), model.fragments.size()));
+  SRT_ASSIGN(auto controller, IntervalController::make(options.interval, static_cast<std::size_t>(exchange.size()),
+                                                       model.fragments.size()));
   auto updater = std::unique_ptr<LocalUpdater>(new LocalUpdater(options, std::move(model), exchange, log));
   updater->controller_ = std::move(controller);
   return updater;
@@ -215,7 +212,7 @@ Status LocalUpdater::conclude(std::size_t fragment, LocalOutcome& outcome) {
     outcome.model_changed = true;
     finished(merge);
   } else {
-    SRT_ASSIGN([[maybe_unused]] const Interval now, controller_->happened(interval::Event::kTagAborted));
+    SRT_ASSIGN([[maybe_unused]] const Interval now, controller_->happened(Event::kTagAborted));
     given_up(merge);
   }
   in_flight_[fragment].reset();
@@ -223,13 +220,13 @@ Status LocalUpdater::conclude(std::size_t fragment, LocalOutcome& outcome) {
 }
 
 void LocalUpdater::finished(const FragmentMerge& merge) {
-  const interval::Merge& done = merge.merge();
+  const Merge& done = merge.merge();
   Progress& progress = progress_[static_cast<std::size_t>(merge.spec().fragment)];
   progress.older = {};
   ++totals_.merges;
   // Also where nobody counted: a drain then takes the anchor.
   progress.settled = merge.spec().merge_step == merge.spec().snapshot_step && !merge.spec().lossy;
-  if (interval::total_weight(done) > 0) {
+  if (total_weight(done) > 0) {
     meter_.merged(merge.spec().fragment, merge.lasted_us(), merge.spec().lossy);
     totals_.sent_bytes += static_cast<std::uint64_t>(merge.sent_bytes());
   }
@@ -291,4 +288,4 @@ void LocalUpdater::take_anchor(LocalOutcome& outcome) {
   outcome.reset_optimizer = true;
 }
 
-}  // namespace sirtaki::engine
+}  // namespace sirtaki::local_updates

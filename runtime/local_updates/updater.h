@@ -39,7 +39,7 @@
 #include "runtime/local_updates/round_meter.h"
 #include "runtime/local_updates/scratch.h"
 
-namespace sirtaki::engine {
+namespace sirtaki::local_updates {
 
 // What a call has done, for the program to follow.
 struct LocalOutcome {
@@ -48,7 +48,7 @@ struct LocalOutcome {
   // On all ranks: gradients are averaged from here on, so optimizer states have to be made equal, or models part.
   bool equalize_optimizer = false;
   // In order; most often none. Alarms with kResetRank ask that their rank takes the optimizer state of `donor`.
-  std::vector<scheduler::interval::Decision> decisions;
+  std::vector<Decision> decisions;
   Rank donor = -1;
 };
 
@@ -61,8 +61,6 @@ struct LocalPace {
 
 class LocalUpdater {
  public:
-  using Interval = scheduler::interval::Interval;
-
   // All outlive it: `exchange`, whose fragments are those of `model`, `log` (may be nullptr), and what model borrows.
   // kInvalidArgument: options that check() refuses. Exchanges nothing.
   static Result<std::unique_ptr<LocalUpdater>> make(const LocalOptions& options, LocalModel model,
@@ -115,7 +113,7 @@ class LocalUpdater {
   };
   struct Posted {
     std::int64_t end = 0;
-    std::vector<scheduler::interval::Merge> merges;
+    std::vector<Merge> merges;
     std::int64_t late = 0;
   };
   // The steps between two decisions.
@@ -162,8 +160,8 @@ class LocalUpdater {
   Status check_running() const;
   std::int64_t now_us() const;  // since the job began
 
-  static void save(const scheduler::interval::Merge& merge, WireWriter& out);
-  static scheduler::interval::Merge load_merge(WireReader& in, std::size_t ranks);
+  static void save(const Merge& merge, WireWriter& out);
+  static Merge load_merge(WireReader& in, std::size_t ranks);
   Status load_fragments(WireReader& in, std::vector<Anchor>& anchors, std::vector<Progress>& fragments) const;
 
   // ---- updater.cc: a step ----
@@ -186,9 +184,9 @@ class LocalUpdater {
   Status post_round(std::int64_t end, bool compare);
   Status decide_posted(LocalOutcome& outcome);
   Status discard_round();
-  Status heed(const std::vector<scheduler::interval::Alarm>& alarms, bool anchors, LocalOutcome& outcome);
-  Status follow_mode(scheduler::interval::Mode before, LocalOutcome& outcome);
-  void note(const scheduler::interval::Decision& decision);
+  Status heed(const std::vector<Alarm>& alarms, bool anchors, LocalOutcome& outcome);
+  Status follow_mode(Mode before, LocalOutcome& outcome);
+  void note(const Decision& decision);
   Result<Reports> ask(Channel channel, ConstBytes mine, const std::string& what);
   Result<Reports> hear(Channel channel, const std::string& what);
 
@@ -207,7 +205,7 @@ class LocalUpdater {
   const LocalModel model_;
   LocalExchange& exchange_;
   Logger* const log_;
-  std::unique_ptr<scheduler::interval::IntervalController> controller_;
+  std::unique_ptr<IntervalController> controller_;
   ScratchPool scratch_;
   std::vector<Anchor> anchors_;                            // by fragment, and so are the next two
   std::vector<std::unique_ptr<FragmentMerge>> in_flight_;  // nullptr: nothing is
@@ -218,7 +216,7 @@ class LocalUpdater {
 
   std::int64_t step_ = 0;
   Round round_;
-  std::vector<scheduler::interval::Merge> merges_;
+  std::vector<Merge> merges_;
   std::int64_t late_ = 0;  // merges that were late or given up, not reported yet
   std::int64_t share_ = 1;
   std::uint64_t decisions_digest_ = 0;
@@ -227,4 +225,4 @@ class LocalUpdater {
   Totals totals_;
 };
 
-}  // namespace sirtaki::engine
+}  // namespace sirtaki::local_updates

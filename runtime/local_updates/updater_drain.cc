@@ -8,13 +8,8 @@
 #include "runtime/local_updates/reports.h"
 #include "runtime/local_updates/updater.h"
 
-namespace sirtaki::engine {
-namespace {
-
-namespace interval = scheduler::interval;
-using interval::Mode;
-
-}  // namespace
+namespace sirtaki::local_updates {
+namespace {}  // namespace
 
 Result<LocalOutcome> LocalUpdater::drain() {
   SRT_TRY(check_running());
@@ -27,7 +22,7 @@ Result<LocalOutcome> LocalUpdater::drain() {
       return equalize_buffers();
     }
     SRT_TRY(discard_round());
-    SRT_ASSIGN([[maybe_unused]] const Interval now, controller_->happened(interval::Event::kWantDrain));
+    SRT_ASSIGN([[maybe_unused]] const Interval now, controller_->happened(Event::kWantDrain));
     return drain_now(outcome);
   };
   const Status status = run();
@@ -131,7 +126,7 @@ Status LocalUpdater::compare_models(LocalOutcome& outcome) {
     models.push_back(rank[0]);
   }
   round_.compared_at = step_;
-  const auto minority = interval::outvoted(models);
+  const auto minority = outvoted(models);
   if (!minority) {
     return {Code::kMismatch,
             "parameters differ between ranks although gradients were averaged, and no majority agrees. Likely cause: "
@@ -198,4 +193,4 @@ Status LocalUpdater::roll_back(LocalOutcome& outcome) {
   return {};
 }
 
-}  // namespace sirtaki::engine
+}  // namespace sirtaki::local_updates

@@ -10,14 +10,8 @@
 #include "runtime/local_updates/reports.h"
 #include "runtime/local_updates/updater.h"
 
-namespace sirtaki::engine {
+namespace sirtaki::local_updates {
 namespace {
-
-namespace interval = scheduler::interval;
-using interval::Action;
-using interval::Alarm;
-using interval::Mode;
-using interval::Reason;
 
 // The first rank that no alarm is about.
 Rank healthy_rank(const std::vector<Alarm>& alarms, int ranks) {
@@ -30,11 +24,11 @@ Rank healthy_rank(const std::vector<Alarm>& alarms, int ranks) {
 }
 
 // Of the differences of a round: their variance over the square of their mean.
-double divergence_of(const std::vector<interval::Merge>& merges) {
+double divergence_of(const std::vector<Merge>& merges) {
   double variance = 0;
   double mean = 0;
-  for (const interval::Merge& merge : merges) {
-    variance += interval::variance_of(merge);
+  for (const Merge& merge : merges) {
+    variance += variance_of(merge);
     mean += merge.mean_norm2;
   }
   return mean > 0 ? variance / mean : 0;
@@ -72,7 +66,7 @@ Result<LocalOutcome> LocalUpdater::start() {
             {static_cast<Rank>(rank), {}});
       }
     }
-    SRT_ASSIGN([[maybe_unused]] const Interval joined, controller_->happened(interval::Event::kJoined));
+    SRT_ASSIGN([[maybe_unused]] const Interval joined, controller_->happened(Event::kJoined));
     SRT_TRY(post_round(0, false));
     return decide_posted(outcome);
   };
@@ -161,11 +155,11 @@ Status LocalUpdater::decide_posted(LocalOutcome& outcome) {
   Posted posted = std::move(*round_.posted);
   round_.posted.reset();
   SRT_ASSIGN(const auto ranks, decode_rounds(reports));
-  SRT_ASSIGN(interval::RoundStats stats, interval::agree(ranks));
+  SRT_ASSIGN(RoundStats stats, agree(ranks));
   totals_.divergence = posted.merges.empty() ? totals_.divergence : divergence_of(posted.merges);
   stats.merges = std::move(posted.merges);
   const Mode before = interval().mode;
-  SRT_ASSIGN(const interval::Decision decision, controller_->decide(stats));
+  SRT_ASSIGN(const Decision decision, controller_->decide(stats));
   meter_.next_round();
   note(decision);
   outcome.decisions.push_back(decision);
@@ -185,7 +179,7 @@ Status LocalUpdater::discard_round() {
   return {};
 }
 
-void LocalUpdater::note(const interval::Decision& decision) {
+void LocalUpdater::note(const Decision& decision) {
   ++totals_.rounds;
   totals_.statistics_steps = decision.statistics_steps;
   totals_.link_steps = decision.link_steps;
@@ -198,9 +192,9 @@ void LocalUpdater::note(const interval::Decision& decision) {
     return;
   }
   if (!decision.alarms.empty()) {
-    log_->warn("local updates: " + interval::to_string(decision));
+    log_->warn("local updates: " + to_string(decision));
   } else if (decision.changed) {
-    log_->info("local updates: " + interval::to_string(decision));
+    log_->info("local updates: " + to_string(decision));
   }
 }
 
@@ -252,7 +246,7 @@ Status LocalUpdater::follow_mode(Mode before, LocalOutcome& outcome) {
   const Mode now = interval().mode;
   if (now == Mode::kFailed) {
     return {Code::kMismatch, "the guards of local updates end the training (" +
-                                 std::string(interval::reason_name(interval().reason)) +
+                                 std::string(reason_name(interval().reason)) +
                                  "): ranks differ, and no majority agrees. Go back to the last checkpoint"};
   }
   if (now == Mode::kDrain) {
@@ -266,4 +260,4 @@ Status LocalUpdater::follow_mode(Mode before, LocalOutcome& outcome) {
   return {};
 }
 
-}  // namespace sirtaki::engine
+}  // namespace sirtaki::local_updates

@@ -7,10 +7,8 @@
 #include "runtime/base/wire.h"
 #include "runtime/local_updates/updater.h"
 
-namespace sirtaki::engine {
+namespace sirtaki::local_updates {
 namespace {
-
-namespace interval = scheduler::interval;
 
 constexpr std::uint32_t kFormat = 2;
 constexpr std::size_t kLeastMergeBytes = 28;
@@ -41,7 +39,7 @@ Result<std::vector<std::byte>> LocalUpdater::saved() const {
   out.put(meter_.losses());
   out.put_list(controller_->saved());
   out.put(static_cast<std::uint32_t>(merges_.size()));
-  for (const interval::Merge& merge : merges_) {
+  for (const Merge& merge : merges_) {
     save(merge, out);
   }
   for (std::size_t p = 0; p < anchors_.size(); ++p) {
@@ -61,20 +59,20 @@ Result<std::vector<std::byte>> LocalUpdater::saved() const {
   return std::move(out).take();
 }
 
-void LocalUpdater::save(const interval::Merge& merge, WireWriter& out) {
+void LocalUpdater::save(const Merge& merge, WireWriter& out) {
   out.put(static_cast<std::int64_t>(merge.fragment));
   out.put(merge.steps);
   out.put(merge.mean_norm2);
   out.put_list(merge.weights);
-  for (const interval::RankReport& rank : merge.ranks) {
+  for (const RankReport& rank : merge.ranks) {
     out.put(rank.norm2);
     out.put(rank.lr_sum);
     out.put(rank.share);
   }
 }
 
-interval::Merge LocalUpdater::load_merge(WireReader& in, std::size_t ranks) {
-  interval::Merge merge;
+Merge LocalUpdater::load_merge(WireReader& in, std::size_t ranks) {
+  Merge merge;
   merge.fragment = static_cast<int>(in.get<std::int64_t>());
   merge.steps = in.get<std::int64_t>();
   merge.mean_norm2 = in.get<double>();
@@ -84,7 +82,7 @@ interval::Merge LocalUpdater::load_merge(WireReader& in, std::size_t ranks) {
     return merge;
   }
   for (std::size_t rank = 0; rank < ranks; ++rank) {
-    interval::RankReport report;
+    RankReport report;
     report.norm2 = in.get<double>();
     report.lr_sum = in.get<double>();
     report.share = in.get<std::int64_t>();
@@ -140,15 +138,14 @@ Status LocalUpdater::restore(ConstBytes saved) {
   const auto losses = in.get<std::int64_t>();
   const auto control = in.get_list<std::int64_t>();
   const auto ranks = static_cast<std::size_t>(exchange_.size());
-  std::vector<interval::Merge> merges;
+  std::vector<Merge> merges;
   for (std::uint32_t left = in.get_count(kLeastMergeBytes); in.ok() && left > 0; --left) {
     merges.push_back(load_merge(in, ranks));
   }
   std::vector<Anchor> anchors;
   std::vector<Progress> fragments;
   SRT_TRY(load_fragments(in, anchors, fragments));
-  SRT_ASSIGN(auto controller,
-             interval::IntervalController::restore(options_.interval, ranks, anchors_.size(), control));
+  SRT_ASSIGN(auto controller, IntervalController::restore(options_.interval, ranks, anchors_.size(), control));
   if (step < 0 || step >= end || losses < 0 || share < 0) {
     return corrupt("the saved state of local updates is at step " + std::to_string(step) +
                    " of a round that ends at step " + std::to_string(end));
@@ -178,11 +175,11 @@ std::string LocalUpdater::stats_json() const {
   JsonWriter json;
   json.begin_object();
   json.key("name").value(options_.name);
-  json.key("mode").value(interval::mode_name(now.mode));
+  json.key("mode").value(mode_name(now.mode));
   json.key("interval").value(now.steps);
   json.key("delay").value(now.delay);
-  json.key("reason").value(interval::reason_name(now.reason));
-  json.key("escalation").value(interval::escalation_name(now.escalation));
+  json.key("reason").value(reason_name(now.reason));
+  json.key("escalation").value(escalation_name(now.escalation));
   json.key("compress").value(now.compress);
   json.key("statistics_steps").value(totals_.statistics_steps);
   json.key("link_steps").value(totals_.link_steps);
@@ -201,7 +198,7 @@ std::string LocalUpdater::stats_json() const {
   json.key("decisions_digest").value(decisions_digest_);
   json.key("alarms").begin_object();
   for (std::size_t guard = 0; guard < totals_.alarms.size(); ++guard) {
-    json.key(interval::guard_name(static_cast<interval::Guard>(guard))).value(totals_.alarms[guard]);
+    json.key(guard_name(static_cast<Guard>(guard))).value(totals_.alarms[guard]);
   }
   json.end_object();
   std::int64_t anchor_bytes = 0;
@@ -217,4 +214,4 @@ std::string LocalUpdater::stats_json() const {
   return std::move(json).take();
 }
 
-}  // namespace sirtaki::engine
+}  // namespace sirtaki::local_updates

@@ -15,10 +15,10 @@
 namespace sirtaki::world {
 namespace {
 
-using engine::LocalOptions;
-using engine::LocalOutcome;
-using engine::SessionExchange;
-using scheduler::interval::Mode;
+using local_updates::LocalOptions;
+using local_updates::LocalOutcome;
+using local_updates::Mode;
+using local_updates::SessionExchange;
 using Tensors = std::vector<std::vector<float>>;
 
 constexpr const char* kSmall =
@@ -184,14 +184,14 @@ TEST(LocalThreads, CodecsKeepTheMean) {
 }
 
 // Rank 0 tells when it waits for a sum; until then rank 1 keeps back its part of it.
-class Watched final : public engine::LocalExchange {
+class Watched final : public local_updates::LocalExchange {
  public:
   Watched(SessionExchange& real, std::promise<void>& waits) : real_(real), waits_(&waits) {}
   Rank rank() const override { return real_.rank(); }
   int size() const override { return real_.size(); }
   TimePoint now() const override { return real_.now(); }
-  Status tell(engine::Channel channel, ConstBytes mine) override { return real_.tell(channel, mine); }
-  std::optional<Result<engine::Reports>> told(engine::Channel channel, Duration timeout) override {
+  Status tell(local_updates::Channel channel, ConstBytes mine) override { return real_.tell(channel, mine); }
+  std::optional<Result<local_updates::Reports>> told(local_updates::Channel channel, Duration timeout) override {
     return real_.told(channel, timeout);
   }
   Status send(int fragment, std::span<float> data, bool lossy) override {
@@ -275,10 +275,10 @@ TEST(LocalThreads, BuffersAreEqualAfterADrain) {
       return TensorView{
           reinterpret_cast<std::byte*>(values.data()), static_cast<std::int64_t>(values.size()), dtype, {}};
     };
-    std::vector<engine::LocalBuffer> buffers(3);
-    buffers[0] = {"mean", view(mine.mean, DType::kF32), engine::BufferRule::kMean, -1};
-    buffers[1] = {"var", view(mine.variance, DType::kF32), engine::BufferRule::kVariance, 0};
-    buffers[2] = {"count", view(mine.count, DType::kI64), engine::BufferRule::kMost, -1};
+    std::vector<local_updates::LocalBuffer> buffers(3);
+    buffers[0] = {"mean", view(mine.mean, DType::kF32), local_updates::BufferRule::kMean, -1};
+    buffers[1] = {"var", view(mine.variance, DType::kF32), local_updates::BufferRule::kVariance, 0};
+    buffers[2] = {"count", view(mine.count, DType::kI64), local_updates::BufferRule::kMost, -1};
     Training training({.sizes = kSizes}, session.rank());
     const LocalOptions local = local_options("4:delay=1", 2);
     const auto exchange = must(SessionExchange::open(session, training.model(2), local));

@@ -71,10 +71,10 @@ class Training {
     return sum;
   }
 
-  engine::LocalModel model(int fragments, std::vector<engine::LocalBuffer> buffers = {}) {
-    std::vector<engine::LocalTensor> list;
+  local_updates::LocalModel model(int fragments, std::vector<local_updates::LocalBuffer> buffers = {}) {
+    std::vector<local_updates::LocalTensor> list;
     for (std::size_t t = 0; t < tensors.size(); ++t) {
-      engine::LocalTensor tensor;
+      local_updates::LocalTensor tensor;
       tensor.name = "layer" + std::to_string(t);
       tensor.view = {reinterpret_cast<std::byte*>(tensors[t].data()),
                      static_cast<std::int64_t>(tensors[t].size()),
@@ -82,7 +82,7 @@ class Training {
                      {}};
       list.push_back(std::move(tensor));
     }
-    auto model = engine::lay_out(std::move(list), std::move(buffers), fragments);
+    auto model = local_updates::lay_out(std::move(list), std::move(buffers), fragments);
     SRT_CHECK(model);
     return std::move(*model);
   }
@@ -127,16 +127,18 @@ inline void must(const Status& status) {
 }
 
 // Options with an interval as text.
-inline engine::LocalOptions local_options(const std::string& interval, int fragments = 1) {
-  engine::LocalOptions options;
-  options.interval = must(scheduler::interval::parse_interval(interval));
+inline local_updates::LocalOptions local_options(const std::string& interval, int fragments = 1) {
+  local_updates::LocalOptions options;
+  options.interval = must(local_updates::parse_interval(interval));
   options.fragments = fragments;
   return options;
 }
 
-inline std::unique_ptr<engine::LocalUpdater> updater_of(const engine::LocalOptions& options, engine::LocalModel model,
-                                                        engine::LocalExchange& exchange, Logger* log = nullptr) {
-  return must(engine::LocalUpdater::make(options, std::move(model), exchange, log));
+inline std::unique_ptr<local_updates::LocalUpdater> updater_of(const local_updates::LocalOptions& options,
+                                                               local_updates::LocalModel model,
+                                                               local_updates::LocalExchange& exchange,
+                                                               Logger* log = nullptr) {
+  return must(local_updates::LocalUpdater::make(options, std::move(model), exchange, log));
 }
 
 }  // namespace sirtaki::world

@@ -29,7 +29,7 @@ class SimRank final : public SimExchanges::RankExchange {
   int sends() const override { return sends_; }
   void mark(const std::string& name, TimePoint begin, TimePoint end) override { spans_.push_back({name, begin, end}); }
 
-  Status tell(engine::Channel channel, ConstBytes mine) override {
+  Status tell(local_updates::Channel channel, ConstBytes mine) override {
     net_.call(rank_);
     const int kind = static_cast<int>(channel.kind);
     asked_[channel] = {kind, channel.fragment, uses_[{kind, channel.fragment}]++};
@@ -37,15 +37,15 @@ class SimRank final : public SimExchanges::RankExchange {
     return {};
   }
 
-  std::optional<Result<engine::Reports>> told(engine::Channel channel, Duration timeout) override {
+  std::optional<Result<local_updates::Reports>> told(local_updates::Channel channel, Duration timeout) override {
     net_.call(rank_);
     const auto key = asked_.at(channel);
     SimExchanges::Meeting& meeting = net_.meetings_[key];
     if (!wait(meeting, timeout)) {
-      return lost(timeout) ? std::optional(Result<engine::Reports>(peer_lost())) : std::nullopt;
+      return lost(timeout) ? std::optional(Result<local_updates::Reports>(peer_lost())) : std::nullopt;
     }
     asked_.erase(channel);
-    return Result<engine::Reports>(meeting.parts);
+    return Result<local_updates::Reports>(meeting.parts);
   }
 
   Status send(int fragment, std::span<float> data, bool /*lossy*/) override {
@@ -131,7 +131,7 @@ class SimRank final : public SimExchanges::RankExchange {
   SimExchanges& net_;
   const Rank rank_;
   std::map<std::pair<int, int>, std::uint64_t> uses_;
-  std::map<engine::Channel, SimExchanges::Key> asked_;
+  std::map<local_updates::Channel, SimExchanges::Key> asked_;
   std::map<int, Sum> sums_;
   std::vector<Span> spans_;
   int sends_ = 0;

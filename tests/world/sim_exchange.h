@@ -39,7 +39,7 @@ class SimExchanges {
   // Thrown in the thread of the rank that dies.
   struct Died {};
 
-  class RankExchange : public engine::LocalExchange {
+  class RankExchange : public local_updates::LocalExchange {
    public:
     struct Span {
       std::string name;

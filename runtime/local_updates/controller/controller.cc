@@ -8,7 +8,7 @@
 #include "runtime/base/check.h"
 #include "runtime/base/digest.h"
 
-namespace sirtaki::scheduler::interval {
+namespace sirtaki::local_updates {
 namespace {
 
 constexpr std::int64_t kWarmupSteps = 500;
@@ -309,4 +309,4 @@ std::uint64_t IntervalController::digest_of(const Decision& decision) const {
   return sirtaki::digest_of(std::as_bytes(std::span(values)));
 }
 
-}  // namespace sirtaki::scheduler::interval
+}  // namespace sirtaki::local_updates

@@ -32,7 +32,7 @@
 #include "runtime/local_updates/controller/round_stats.h"
 #include "runtime/local_updates/controller/spec.h"
 
-namespace sirtaki::scheduler::interval {
+namespace sirtaki::local_updates {
 
 // What was decided after a round, and from what. Equal on all ranks.
 struct Decision {
@@ -130,4 +130,4 @@ class IntervalController {
   std::int64_t round_ = 0;
 };
 
-}  // namespace sirtaki::scheduler::interval
+}  // namespace sirtaki::local_updates

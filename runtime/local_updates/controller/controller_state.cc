@@ -3,7 +3,7 @@
 
 #include "runtime/local_updates/controller/controller.h"
 
-namespace sirtaki::scheduler::interval {
+namespace sirtaki::local_updates {
 namespace {
 
 constexpr std::int64_t kVersion = 3;
@@ -86,4 +86,4 @@ std::vector<std::int64_t> IntervalController::saved() const {
   return io.take();
 }
 
-}  // namespace sirtaki::scheduler::interval
+}  // namespace sirtaki::local_updates

@@ -4,7 +4,7 @@
 
 #include "runtime/base/check.h"
 
-namespace sirtaki::scheduler::interval {
+namespace sirtaki::local_updates {
 namespace {
 
 constexpr int kFractionBits = 16;
@@ -64,4 +64,4 @@ std::int64_t root_of_ratio_up(Wide num, Wide den, std::int64_t most) {
   return most;
 }
 
-}  // namespace sirtaki::scheduler::interval
+}  // namespace sirtaki::local_updates

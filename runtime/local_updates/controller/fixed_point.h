@@ -11,7 +11,9 @@
 
 #include "scheduler/plan/arith.h"
 
-namespace sirtaki::scheduler::interval {
+namespace sirtaki::local_updates {
+
+using scheduler::Wide;
 
 inline constexpr std::int64_t kOneQ16 = 65536;
 // What stands for the logarithm of 0: below that of any number, and far enough from the end to be added up.
@@ -35,4 +37,4 @@ T lower_median(std::vector<T> values) {
   return *middle;
 }
 
-}  // namespace sirtaki::scheduler::interval
+}  // namespace sirtaki::local_updates

@@ -10,7 +10,7 @@
 #include "runtime/local_updates/controller/fixed_point.h"
 #include "scheduler/plan/arith.h"
 
-namespace sirtaki::scheduler::interval {
+namespace sirtaki::local_updates {
 namespace {
 
 NormOptions norm_options(const GuardOptions& options) {
@@ -241,4 +241,4 @@ void Guards::state(StateIo& io) {
   io.field(late_us_, static_cast<std::size_t>(options_.late_strikes), 0, RoundStats::kMaxNowUs);
 }
 
-}  // namespace sirtaki::scheduler::interval
+}  // namespace sirtaki::local_updates

@@ -28,7 +28,7 @@
 #include "runtime/local_updates/controller/round_stats.h"
 #include "runtime/local_updates/controller/state_io.h"
 
-namespace sirtaki::scheduler::interval {
+namespace sirtaki::local_updates {
 
 enum class Guard : std::uint8_t { kNonFinite, kNorm, kVariance, kLoss, kDigest, kLate };
 enum class Level : std::uint8_t { kYellow, kRed };
@@ -135,4 +135,4 @@ class Guards {
   std::deque<std::int64_t> late_us_;  // when merges were given up
 };
 
-}  // namespace sirtaki::scheduler::interval
+}  // namespace sirtaki::local_updates

@@ -3,7 +3,7 @@
 #include "runtime/local_updates/controller/guards.h"
 #include "runtime/local_updates/controller/range_check.h"
 
-namespace sirtaki::scheduler::interval {
+namespace sirtaki::local_updates {
 
 std::string_view guard_name(Guard guard) {
   switch (guard) {
@@ -124,4 +124,4 @@ std::optional<std::vector<int>> outvoted(std::span<const std::uint64_t> digests)
   return minority;
 }
 
-}  // namespace sirtaki::scheduler::interval
+}  // namespace sirtaki::local_updates

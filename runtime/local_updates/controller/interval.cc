@@ -1,6 +1,6 @@
 #include "runtime/local_updates/controller/interval.h"
 
-namespace sirtaki::scheduler::interval {
+namespace sirtaki::local_updates {
 
 std::string_view reason_name(Reason reason) {
   switch (reason) {
@@ -82,4 +82,4 @@ std::string to_string(const Interval& interval) {
          std::string(escalation_name(interval.escalation));
 }
 
-}  // namespace sirtaki::scheduler::interval
+}  // namespace sirtaki::local_updates

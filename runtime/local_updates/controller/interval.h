@@ -9,7 +9,7 @@
 
 #include "runtime/local_updates/controller/mode.h"
 
-namespace sirtaki::scheduler::interval {
+namespace sirtaki::local_updates {
 
 // No policy's interval is longer.
 inline constexpr std::int64_t kLongestInterval = 4096;
@@ -69,4 +69,4 @@ struct Interval {
 // "H 8, D 2, local: link, longer intervals", for a person.
 std::string to_string(const Interval& interval);
 
-}  // namespace sirtaki::scheduler::interval
+}  // namespace sirtaki::local_updates

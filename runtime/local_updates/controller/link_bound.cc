@@ -6,7 +6,7 @@
 #include "runtime/local_updates/controller/fixed_point.h"
 #include "scheduler/plan/arith.h"
 
-namespace sirtaki::scheduler::interval {
+namespace sirtaki::local_updates {
 namespace {
 
 // Sums of two stay far below the end of 64 bits.
@@ -189,4 +189,4 @@ void LinkBound::state(StateIo& io) {
   io.field(dense_delay_, 0, kMostScaled);
 }
 
-}  // namespace sirtaki::scheduler::interval
+}  // namespace sirtaki::local_updates

@@ -16,7 +16,7 @@
 #include "runtime/local_updates/controller/round_stats.h"
 #include "runtime/local_updates/controller/state_io.h"
 
-namespace sirtaki::scheduler::interval {
+namespace sirtaki::local_updates {
 
 struct LinkOptions {
   std::int64_t gain_permille = 100;  // of T that synchronous steps must wait for local ones to be worth it
@@ -91,4 +91,4 @@ class LinkBound {
   std::int64_t dense_delay_ = 0;
 };
 
-}  // namespace sirtaki::scheduler::interval
+}  // namespace sirtaki::local_updates

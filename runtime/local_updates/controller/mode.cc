@@ -2,7 +2,7 @@
 
 #include <string>
 
-namespace sirtaki::scheduler::interval {
+namespace sirtaki::local_updates {
 namespace {
 
 Status impossible(ModeState state, Event event) {
@@ -135,4 +135,4 @@ Result<ModeState> next_mode(ModeState state, Event event) {
   return impossible(state, event);
 }
 
-}  // namespace sirtaki::scheduler::interval
+}  // namespace sirtaki::local_updates

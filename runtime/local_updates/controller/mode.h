@@ -12,7 +12,7 @@
 
 #include "runtime/base/status.h"
 
-namespace sirtaki::scheduler::interval {
+namespace sirtaki::local_updates {
 
 enum class Mode : std::uint8_t { kJoining, kSync, kLocal, kDrain, kReform, kFailed };
 std::string_view mode_name(Mode mode);
@@ -47,4 +47,4 @@ struct ModeState {
 //   any -kFailed-> kFailed, where every event but those ends
 Result<ModeState> next_mode(ModeState state, Event event);
 
-}  // namespace sirtaki::scheduler::interval
+}  // namespace sirtaki::local_updates

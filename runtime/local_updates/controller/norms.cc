@@ -8,7 +8,7 @@
 #include "runtime/local_updates/controller/fixed_point.h"
 #include "scheduler/plan/arith.h"
 
-namespace sirtaki::scheduler::interval {
+namespace sirtaki::local_updates {
 namespace {
 
 // Rates below it are rather none.
@@ -128,4 +128,4 @@ void FragmentNorms::state(StateIo& io) {
   io.field(rates_known_);
 }
 
-}  // namespace sirtaki::scheduler::interval
+}  // namespace sirtaki::local_updates

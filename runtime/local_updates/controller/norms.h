@@ -19,7 +19,7 @@
 #include "runtime/local_updates/controller/round_stats.h"
 #include "runtime/local_updates/controller/state_io.h"
 
-namespace sirtaki::scheduler::interval {
+namespace sirtaki::local_updates {
 
 // The first rounds are averaged plainly, so a few are enough to judge by.
 struct NormOptions {
@@ -64,4 +64,4 @@ class FragmentNorms {
 // can be learnt at a rate of 0.
 std::optional<std::int64_t> log_unit(const Merge& merge);
 
-}  // namespace sirtaki::scheduler::interval
+}  // namespace sirtaki::local_updates

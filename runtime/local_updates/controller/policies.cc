@@ -9,7 +9,7 @@
 #include "runtime/local_updates/controller/fixed_point.h"
 #include "scheduler/plan/arith.h"
 
-namespace sirtaki::scheduler::interval {
+namespace sirtaki::local_updates {
 namespace {
 
 // By what the variance of the ranks' differences grows over so many steps: their number to the power of 3/2, between
@@ -201,4 +201,4 @@ std::unique_ptr<Policy> make_policy(const IntervalOptions& options) {
   return std::make_unique<Fixed>(options.base);
 }
 
-}  // namespace sirtaki::scheduler::interval
+}  // namespace sirtaki::local_updates

@@ -13,7 +13,7 @@
 #include "runtime/local_updates/controller/spec.h"
 #include "runtime/local_updates/controller/state_io.h"
 
-namespace sirtaki::scheduler::interval {
+namespace sirtaki::local_updates {
 
 struct Bound {
   std::int64_t steps = 1;  // 1 to kLongestInterval
@@ -62,4 +62,4 @@ std::int64_t adacomm_steps(const IntervalOptions& options, LossAndRate first, Lo
 // H^1.5; all logarithms to base 2, 1/65536.
 std::int64_t divergence_steps(std::int64_t theta_log, std::int64_t one_step_log, std::int64_t most);
 
-}  // namespace sirtaki::scheduler::interval
+}  // namespace sirtaki::local_updates

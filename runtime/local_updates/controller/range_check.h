@@ -7,7 +7,7 @@
 #include <initializer_list>
 #include <string>
 
-namespace sirtaki::scheduler::interval {
+namespace sirtaki::local_updates {
 
 struct Range {
   const char* name;
@@ -27,4 +27,4 @@ inline std::string out_of_range(std::initializer_list<Range> ranges) {
   return {};
 }
 
-}  // namespace sirtaki::scheduler::interval
+}  // namespace sirtaki::local_updates

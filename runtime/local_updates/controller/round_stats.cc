@@ -10,7 +10,7 @@
 #include "runtime/local_updates/controller/fixed_point.h"
 #include "runtime/local_updates/controller/range_check.h"
 
-namespace sirtaki::scheduler::interval {
+namespace sirtaki::local_updates {
 namespace {
 
 constexpr double kMillion = 1e6;
@@ -226,4 +226,4 @@ Status check(const RoundStats& stats, std::size_t ranks, std::size_t fragments) 
   return {};
 }
 
-}  // namespace sirtaki::scheduler::interval
+}  // namespace sirtaki::local_updates

@@ -19,7 +19,7 @@
 
 #include "runtime/base/status.h"
 
-namespace sirtaki::scheduler::interval {
+namespace sirtaki::local_updates {
 
 // What a rank says of its difference from the anchor of one fragment, before anything of it is sent.
 struct RankReport {
@@ -116,4 +116,4 @@ Result<RoundStats> agree(const std::vector<RankRound>& ranks);
 // kCorrupt: names the field that cannot be so, with `ranks` ranks and `fragments` fragments.
 Status check(const RoundStats& stats, std::size_t ranks, std::size_t fragments);
 
-}  // namespace sirtaki::scheduler::interval
+}  // namespace sirtaki::local_updates

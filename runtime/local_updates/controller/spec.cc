@@ -10,7 +10,7 @@
 #include "runtime/base/digest.h"
 #include "runtime/local_updates/controller/range_check.h"
 
-namespace sirtaki::scheduler::interval {
+namespace sirtaki::local_updates {
 namespace {
 
 constexpr std::int64_t kMostSteps = 1'000'000'000;
@@ -226,4 +226,4 @@ std::uint64_t digest(const IntervalOptions& options) {
   return digest_of(std::as_bytes(std::span(values)));
 }
 
-}  // namespace sirtaki::scheduler::interval
+}  // namespace sirtaki::local_updates

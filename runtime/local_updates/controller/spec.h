@@ -15,7 +15,7 @@
 #include "runtime/local_updates/controller/interval.h"
 #include "runtime/local_updates/controller/link_bound.h"
 
-namespace sirtaki::scheduler::interval {
+namespace sirtaki::local_updates {
 
 enum class PolicyId : std::uint8_t {
   kFixed,       // Stich, Local SGD converges fast and communicates little, 2019
@@ -71,4 +71,4 @@ Status check(const IntervalOptions& options);
 // XXH64 of all of them; of a hook, that there is one.
 std::uint64_t digest(const IntervalOptions& options);
 
-}  // namespace sirtaki::scheduler::interval
+}  // namespace sirtaki::local_updates

@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-namespace sirtaki::scheduler::interval {
+namespace sirtaki::local_updates {
 
 class StateIo {
  public:
@@ -69,4 +69,4 @@ class StateIo {
   std::vector<std::int64_t> written_;
 };
 
-}  // namespace sirtaki::scheduler::interval
+}  // namespace sirtaki::local_updates

@@ -11,9 +11,9 @@
 namespace sirtaki::adapters {
 namespace {
 
-using scheduler::interval::Interval;
-using scheduler::interval::Mode;
-using scheduler::interval::PolicyId;
+using local_updates::Interval;
+using local_updates::Mode;
+using local_updates::PolicyId;
 
 class ConvertLocalTest : public testing::Test {
  protected:
@@ -69,7 +69,7 @@ TEST_F(ConvertLocalTest, TakesOptionsAndModel) {
   EXPECT_EQ(options->name, "training");
   EXPECT_EQ(options->interval.policy, PolicyId::kFixed);
   EXPECT_EQ(options->interval.base, 4);
-  EXPECT_EQ(options->merge, engine::MergeRule::kOverwrite);
+  EXPECT_EQ(options->merge, local_updates::MergeRule::kOverwrite);
   EXPECT_FALSE(options->outer.on);
   EXPECT_EQ(options->codec, "int8");
   const auto model = to_local_model(args_);
@@ -109,7 +109,7 @@ TEST_F(ConvertLocalTest, FunctionGetsWhatRanksMeasured) {
   args_.context = &told;
   const auto options = to_local_options(args_);
   ASSERT_TRUE(options) << options.status().to_string();
-  scheduler::interval::RoundStats stats;
+  local_updates::RoundStats stats;
   stats.step = 12;
   stats.lr_pico = 50'000'000'000;
   EXPECT_EQ(options->interval.hook(stats, Interval{.steps = 4, .mode = Mode::kLocal}), 7);
@@ -172,7 +172,7 @@ TEST_F(ConvertLocalTest, StepsAndOutcomes) {
   EXPECT_FALSE(from_outcome({}, {}, &out).ok());
   EXPECT_TRUE(from_outcome({}, {}, nullptr).ok());
   out.struct_size = sizeof(out);
-  engine::LocalOutcome outcome;
+  local_updates::LocalOutcome outcome;
   outcome.reset_optimizer = outcome.equalize_optimizer = true;
   outcome.donor = 3;
   ASSERT_TRUE(from_outcome(outcome, {.averages_gradients = false, .steps = 6, .delay = 2}, &out).ok());

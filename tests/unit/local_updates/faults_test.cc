@@ -13,10 +13,10 @@
 namespace sirtaki::world {
 namespace {
 
-using engine::LocalOptions;
-using engine::LocalOutcome;
-using engine::LocalUpdater;
-using scheduler::interval::Mode;
+using local_updates::LocalOptions;
+using local_updates::LocalOutcome;
+using local_updates::LocalUpdater;
+using local_updates::Mode;
 
 constexpr int kSteps = 60;
 
@@ -33,10 +33,10 @@ struct Fragment {
   }
 };
 
-std::vector<Fragment> look(const engine::LocalModel& model, const LocalUpdater& updater) {
+std::vector<Fragment> look(const local_updates::LocalModel& model, const LocalUpdater& updater) {
   std::vector<Fragment> fragments(model.fragments.size());
   for (std::size_t p = 0; p < fragments.size(); ++p) {
-    const engine::Anchor& anchor = updater.anchors()[p];
+    const local_updates::Anchor& anchor = updater.anchors()[p];
     fragments[p].model.resize(anchor.values().size());
     model.read(p, fragments[p].model);
     fragments[p].anchor.assign(anchor.values().begin(), anchor.values().end());
@@ -65,7 +65,8 @@ struct Seen {
 
 // One call of an updater, which must leave each fragment as it was or merged as a whole.
 template <class Call>
-Result<LocalOutcome> watched(const engine::LocalModel& model, LocalUpdater& updater, Seen& seen, const Call& call) {
+Result<LocalOutcome> watched(const local_updates::LocalModel& model, LocalUpdater& updater, Seen& seen,
+                             const Call& call) {
   const auto before = look(model, updater);
   Result<LocalOutcome> outcome = call();
   const auto after = look(model, updater);
@@ -85,7 +86,7 @@ Result<LocalOutcome> watched(const engine::LocalModel& model, LocalUpdater& upda
 
 void train(SimExchanges::RankExchange& exchange, const LocalOptions& local, Seen& seen, bool drains) {
   Training training({}, exchange.rank());
-  const engine::LocalModel model = training.model(local.fragments);
+  const local_updates::LocalModel model = training.model(local.fragments);
   const auto updater = updater_of(local, training.model(local.fragments), exchange);
   std::size_t decisions = 0;
   const auto note = [&](Result<LocalOutcome> outcome) {

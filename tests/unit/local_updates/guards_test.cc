@@ -10,13 +10,13 @@
 namespace sirtaki::world {
 namespace {
 
-using engine::LocalOptions;
-using engine::LocalOutcome;
-using engine::LocalUpdater;
-using scheduler::interval::Action;
-using scheduler::interval::Alarm;
-using scheduler::interval::Guard;
-using scheduler::interval::Mode;
+using local_updates::Action;
+using local_updates::Alarm;
+using local_updates::Guard;
+using local_updates::LocalOptions;
+using local_updates::LocalOutcome;
+using local_updates::LocalUpdater;
+using local_updates::Mode;
 
 struct Drill {
   int size = 4;
@@ -72,7 +72,7 @@ Result4 run(const Drill& drill) {
         ++result.resets[me];
         training.reset_optimizer();
       }
-      for (const engine::Anchor& anchor : updater->anchors()) {
+      for (const local_updates::Anchor& anchor : updater->anchors()) {
         for (const float value : anchor.values()) {
           result.mean_was_finite = result.mean_was_finite && std::isfinite(value);
         }

@@ -15,11 +15,11 @@
 namespace sirtaki::world {
 namespace {
 
-using engine::BufferRule;
-using engine::LocalBuffer;
-using engine::LocalModel;
-using engine::LocalOptions;
-using engine::LocalTensor;
+using local_updates::BufferRule;
+using local_updates::LocalBuffer;
+using local_updates::LocalModel;
+using local_updates::LocalOptions;
+using local_updates::LocalTensor;
 
 TEST(LocalOptions, SayWhatCannotBe) {
   const auto expect_refused = [](const auto& change, const std::string& word) {
@@ -52,15 +52,15 @@ TEST(LocalOptions, SayWhatCannotBe) {
   LocalOptions late = local_options("4");
   late.late_after = Duration(0);
   EXPECT_FALSE(check(late).ok());
-  EXPECT_TRUE(check(engine::diloco_options()).ok());
+  EXPECT_TRUE(check(local_updates::diloco_options()).ok());
 }
 
 // Of numbers whose sums and products are exact.
 TEST(LocalAnchor, GoesToTheMeanOrAStepTowardsIt) {
   const std::vector<float> start = {8, -4, 0};
   const std::vector<std::vector<float>> means = {{4, 0, 2}, {4, -4, 2}};
-  const auto last = [&](const engine::OuterOptions& outer, bool of_differences) {
-    engine::Anchor anchor(3, outer);
+  const auto last = [&](const local_updates::OuterOptions& outer, bool of_differences) {
+    local_updates::Anchor anchor(3, outer);
     anchor.reset(start);
     for (const std::vector<float>& mean : means) {
       const std::vector<float> before(anchor.values().begin(), anchor.values().end());
@@ -101,7 +101,7 @@ TEST(LocalModel, IsCutIntoFragmentsOfAboutTheSameSize) {
     EXPECT_LE(model.fragments.size(), static_cast<std::size_t>(wanted));
     EXPECT_GE(model.fragments.size(), std::min<std::size_t>(static_cast<std::size_t>(wanted), 3));
     int next = 0;
-    for (const engine::FragmentLayout& fragment : model.fragments) {
+    for (const local_updates::FragmentLayout& fragment : model.fragments) {
       EXPECT_GT(fragment.numel, 0);
       std::int64_t at = 0;
       for (std::size_t i = 0; i < fragment.tensors.size(); ++i) {
@@ -143,35 +143,38 @@ TEST(LocalModel, ReadsAndWritesWhereTheTensorsAre) {
 TEST(LocalModel, RefusesWhatItCannotTrain) {
   std::vector<float> a(4);
   std::vector<float> b(4);
-  EXPECT_EQ(engine::lay_out({}, {}, 1).status().code(), Code::kInvalidArgument);
-  EXPECT_EQ(engine::lay_out({tensor_of("a", a), tensor_of("a", b)}, {}, 1).status().code(), Code::kInvalidArgument);
-  EXPECT_EQ(engine::lay_out({tensor_of("a", a), tensor_of("b", a)}, {}, 1).status().code(), Code::kInvalidArgument);
+  EXPECT_EQ(local_updates::lay_out({}, {}, 1).status().code(), Code::kInvalidArgument);
+  EXPECT_EQ(local_updates::lay_out({tensor_of("a", a), tensor_of("a", b)}, {}, 1).status().code(),
+            Code::kInvalidArgument);
+  EXPECT_EQ(local_updates::lay_out({tensor_of("a", a), tensor_of("b", a)}, {}, 1).status().code(),
+            Code::kInvalidArgument);
   LocalTensor half = tensor_of("half", b);
   half.view.dtype = DType::kF16;
-  const Status status = engine::lay_out({tensor_of("a", a), half}, {}, 1).status();
+  const Status status = local_updates::lay_out({tensor_of("a", a), half}, {}, 1).status();
   EXPECT_EQ(status.code(), Code::kUnsupported);
   EXPECT_EQ(status.blame().tensor, "half");
   const LocalBuffer alone{"var", half.view, BufferRule::kVariance, -1};
-  EXPECT_FALSE(engine::lay_out({tensor_of("a", a)}, {alone}, 1));
+  EXPECT_FALSE(local_updates::lay_out({tensor_of("a", a)}, {alone}, 1));
 }
 
 TEST(LocalReports, CutOffReportsNameTheirRank) {
-  const std::vector<std::byte> good = encode(engine::Vote{true, 12, 0.5});
+  const std::vector<std::byte> good = encode(local_updates::Vote{true, 12, 0.5});
   for (std::size_t size = 0; size < good.size(); ++size) {
-    const auto votes = engine::decode_votes({good, {good.begin(), good.begin() + static_cast<std::ptrdiff_t>(size)}});
+    const auto votes =
+        local_updates::decode_votes({good, {good.begin(), good.begin() + static_cast<std::ptrdiff_t>(size)}});
     ASSERT_FALSE(votes);
     EXPECT_EQ(votes.status().blame().rank, 1);
   }
-  engine::RoundReport report;
+  local_updates::RoundReport report;
   report.round.step = 7;
   report.round.digest = 99;
-  const auto rounds = engine::decode_rounds({encode(report), encode(report)});
+  const auto rounds = local_updates::decode_rounds({encode(report), encode(report)});
   ASSERT_TRUE(rounds);
   EXPECT_EQ((*rounds)[1].step, 7);
   EXPECT_EQ((*rounds)[1].digest, 99U);
-  engine::RoundReport other = report;
+  local_updates::RoundReport other = report;
   other.decisions = 1;
-  EXPECT_EQ(engine::decode_rounds({encode(report), encode(other)}).status().code(), Code::kMismatch);
+  EXPECT_EQ(local_updates::decode_rounds({encode(report), encode(other)}).status().code(), Code::kMismatch);
 }
 
 TEST(LocalBuffers, PoolWhatRanksHaveSeen) {
@@ -190,7 +193,8 @@ TEST(LocalBuffers, PoolWhatRanksHaveSeen) {
     buffers[1].view = view(variance);
     return pack_buffers(buffers, share);
   };
-  const engine::Reports reports = {report({1, 5}, {2, 1}, 3), report({5, 5}, {6, 1}, 1), report({NAN, 0}, {0, 0}, 100)};
+  const local_updates::Reports reports = {report({1, 5}, {2, 1}, 3), report({5, 5}, {6, 1}, 1),
+                                          report({NAN, 0}, {0, 0}, 100)};
   ASSERT_TRUE(pool_buffers(buffers, reports).ok());
   EXPECT_EQ(mean, (std::vector<double>{2, 5}));
   EXPECT_EQ(variance, (std::vector<double>{(3 * (2 + 1.0) + 6 + 25) / 4 - 4, 1}));
@@ -201,7 +205,7 @@ TEST(LocalBuffers, PoolWhatRanksHaveSeen) {
 
 TEST(LocalRounds, AreMeasuredWithoutOutliers) {
   Training training({}, 0);
-  engine::RoundMeter meter(training.model(2));
+  local_updates::RoundMeter meter(training.model(2));
   EXPECT_EQ(meter.report(true).step_us, 0);
   for (const int ms : {10, 10, 5000, 10}) {
     meter.step({.lr = 0.1, .loss = 2.0, .steps_left = 5, .stall = std::chrono::milliseconds(4)},
@@ -232,7 +236,7 @@ TEST(LocalRounds, AreMeasuredWithoutOutliers) {
 
 TEST(LocalRounds, WaitsForMergesAreOfTheStepsSinceTheLastReport) {
   Training training({}, 0);
-  engine::RoundMeter meter(training.model(2));
+  local_updates::RoundMeter meter(training.model(2));
   const auto step = [&meter] { meter.step({.lr = 0.1}, std::chrono::milliseconds(10)); };
   meter.waited(std::chrono::milliseconds(5));
   EXPECT_EQ(meter.report(false).stall_us, 0) << "there is no step to divide it by";
@@ -274,7 +278,7 @@ TEST(LocalMemory, IsAFractionOfTheModel) {
 }
 
 TEST(LocalMemory, GrowsByWhatIsNeeded) {
-  engine::ScratchPool pool;
+  local_updates::ScratchPool pool;
   pool.give_back(pool.take(100));
   pool.give_back(pool.take(101));
   EXPECT_EQ(pool.bytes(), 404);

@@ -10,10 +10,10 @@
 namespace sirtaki::world {
 namespace {
 
-using engine::LocalOptions;
-using engine::LocalOutcome;
-using engine::MergeRule;
-using scheduler::interval::Mode;
+using local_updates::LocalOptions;
+using local_updates::LocalOutcome;
+using local_updates::MergeRule;
+using local_updates::Mode;
 
 using Tensors = std::vector<std::vector<float>>;
 

@@ -10,7 +10,7 @@
 #include "tests/unit/local_updates/controller/numbers.h"
 #include "tests/unit/local_updates/controller/training.h"
 
-namespace sirtaki::scheduler::interval {
+namespace sirtaki::local_updates {
 namespace {
 
 using Reports = std::vector<RankReport>;
@@ -249,4 +249,4 @@ TEST(Alarms, LateMergesCostAStepOfDelay) {
 }
 
 }  // namespace
-}  // namespace sirtaki::scheduler::interval
+}  // namespace sirtaki::local_updates

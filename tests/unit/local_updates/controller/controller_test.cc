@@ -13,7 +13,7 @@
 
 #include "tests/unit/local_updates/controller/training.h"
 
-namespace sirtaki::scheduler::interval {
+namespace sirtaki::local_updates {
 namespace {
 
 constexpr const char* kNow = ":warmup=0";
@@ -445,4 +445,4 @@ TEST(IntervalController, DecisionsAreReadable) {
 }
 
 }  // namespace
-}  // namespace sirtaki::scheduler::interval
+}  // namespace sirtaki::local_updates

@@ -10,7 +10,7 @@
 #include "runtime/local_updates/controller/policies.h"
 #include "tests/unit/local_updates/controller/training.h"
 
-namespace sirtaki::scheduler::interval {
+namespace sirtaki::local_updates {
 namespace {
 
 TEST(FixedPoint, LogarithmsOfKnownNumbers) {
@@ -126,4 +126,4 @@ TEST(Divergence, StepsKeepTheVarianceAtTheThreshold) {
 }
 
 }  // namespace
-}  // namespace sirtaki::scheduler::interval
+}  // namespace sirtaki::local_updates

@@ -10,7 +10,7 @@
 #include "runtime/local_updates/controller/guards.h"
 #include "tests/unit/local_updates/controller/numbers.h"
 
-namespace sirtaki::scheduler::interval {
+namespace sirtaki::local_updates {
 namespace {
 
 using Alarms = std::vector<Alarm>;
@@ -278,4 +278,4 @@ TEST(Guards, SwitchedOffTheyKeepWhatCannotBeAveraged) {
 }
 
 }  // namespace
-}  // namespace sirtaki::scheduler::interval
+}  // namespace sirtaki::local_updates

@@ -6,7 +6,7 @@
 #include <optional>
 #include <vector>
 
-namespace sirtaki::scheduler::interval {
+namespace sirtaki::local_updates {
 namespace {
 
 using Path = LinkBound::Path;
@@ -259,4 +259,4 @@ TEST(LinkBound, SynchronousStepsAreBackBelowTheBand) {
 }
 
 }  // namespace
-}  // namespace sirtaki::scheduler::interval
+}  // namespace sirtaki::local_updates

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-namespace sirtaki::scheduler::interval {
+namespace sirtaki::local_updates {
 namespace {
 
 constexpr Mode kJ = Mode::kJoining;
@@ -84,4 +84,4 @@ TEST(IntervalMode, AChangeOfMembersLeadsBackThroughASynchronousStep) {
 }
 
 }  // namespace
-}  // namespace sirtaki::scheduler::interval
+}  // namespace sirtaki::local_updates

@@ -11,7 +11,7 @@
 
 #include "tests/unit/local_updates/controller/numbers.h"
 
-namespace sirtaki::scheduler::interval {
+namespace sirtaki::local_updates {
 namespace {
 
 using Weights = std::vector<std::int64_t>;
@@ -214,4 +214,4 @@ TEST(IntervalNorms, ReportsThatCannotBeAreRefused) {
 }
 
 }  // namespace
-}  // namespace sirtaki::scheduler::interval
+}  // namespace sirtaki::local_updates

@@ -11,7 +11,7 @@
 
 #include "tests/unit/local_updates/controller/training.h"
 
-namespace sirtaki::scheduler::interval {
+namespace sirtaki::local_updates {
 namespace {
 
 constexpr std::uint64_t kSeeds = 20;
@@ -191,4 +191,4 @@ TEST(IntervalProperties, SlowerLinksNeverHaveShorterIntervals) {
 }
 
 }  // namespace
-}  // namespace sirtaki::scheduler::interval
+}  // namespace sirtaki::local_updates

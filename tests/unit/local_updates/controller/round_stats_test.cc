@@ -13,7 +13,7 @@
 #include "runtime/base/config/spec_keys.h"
 #include "tests/unit/local_updates/controller/numbers.h"
 
-namespace sirtaki::scheduler::interval {
+namespace sirtaki::local_updates {
 namespace {
 
 std::vector<RankRound> ranks_at(std::int64_t step, std::size_t ranks = 4) {
@@ -182,4 +182,4 @@ TEST(RoundStats, VarianceIsTheMeanOfSquaresLessTheSquareOfTheMean) {
 }
 
 }  // namespace
-}  // namespace sirtaki::scheduler::interval
+}  // namespace sirtaki::local_updates

@@ -12,7 +12,7 @@
 
 #include "tests/unit/local_updates/controller/training.h"
 
-namespace sirtaki::scheduler::interval {
+namespace sirtaki::local_updates {
 namespace {
 
 using Saved = std::vector<std::int64_t>;
@@ -203,4 +203,4 @@ TEST(IntervalSaved, StatesThatNothingLeadsToAreRefused) {
 }
 
 }  // namespace
-}  // namespace sirtaki::scheduler::interval
+}  // namespace sirtaki::local_updates

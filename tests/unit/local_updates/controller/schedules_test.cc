@@ -12,7 +12,7 @@
 
 #include "tests/unit/local_updates/controller/training.h"
 
-namespace sirtaki::scheduler::interval {
+namespace sirtaki::local_updates {
 namespace {
 
 using Rate = std::function<double(std::int64_t)>;
@@ -164,4 +164,4 @@ TEST(IntervalSchedules, RanksAgreeWheneverTheirReportsCome) {
 }
 
 }  // namespace
-}  // namespace sirtaki::scheduler::interval
+}  // namespace sirtaki::local_updates

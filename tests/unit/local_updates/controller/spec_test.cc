@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-namespace sirtaki::scheduler::interval {
+namespace sirtaki::local_updates {
 namespace {
 
 IntervalOptions parsed(const std::string& text) {
@@ -163,4 +163,4 @@ TEST(IntervalSpec, EveryOptionIsInTheDigest) {
 }
 
 }  // namespace
-}  // namespace sirtaki::scheduler::interval
+}  // namespace sirtaki::local_updates

@@ -19,7 +19,7 @@
 
 #include "runtime/local_updates/controller/controller.h"
 
-namespace sirtaki::scheduler::interval {
+namespace sirtaki::local_updates {
 
 inline constexpr std::int64_t kPico = kDecimalOne;
 
@@ -271,4 +271,4 @@ class Training {
   bool is_local_ = false;  // the last round was
 };
 
-}  // namespace sirtaki::scheduler::interval
+}  // namespace sirtaki::local_updates
