@@ -11,8 +11,8 @@ namespace {
 
 constexpr std::uint64_t kFirstProfiles[] = {3, 6};
 constexpr std::uint64_t kProfileEvery = 16;
-constexpr std::uint64_t kFurthestApart = 32;
-constexpr std::int64_t kFurthestUs = 1'000'000;
+constexpr std::uint64_t kMaxProfileInterval = 32;
+constexpr std::int64_t kMaxProfileIntervalUs = 1'000'000;
 // A plan is judged by this many profiles after its adoption, and rolled back when all of them are worse.
 constexpr int kTrialProfiles = 2;
 constexpr std::int64_t kWorsePermille = 50;
@@ -106,12 +106,12 @@ std::string to_string(const DecisionRecord& record) {
 }
 
 Replanner::Replanner(std::shared_ptr<const Plan> first, ReplannerOptions options,
-                     std::unique_ptr<Controller> controller)
+                     std::unique_ptr<CodecController> controller)
     : first_(std::move(first)),
       options_(options),
       controller_(std::move(controller)),
       current_(first_),
-      apart_(least_apart()),
+      profile_interval_(min_interval()),
       frozen_(options_.frozen) {
   SRT_CHECK(first_ != nullptr);
   next_version_ = first_->version() + 1;
@@ -121,7 +121,8 @@ bool Replanner::wants_profile(std::uint64_t step) const {
   if (frozen_ || open_) {
     return false;
   }
-  return std::ranges::find(kFirstProfiles, step) != std::end(kFirstProfiles) || (step != 0 && step % apart_ == 0);
+  return std::ranges::find(kFirstProfiles, step) != std::end(kFirstProfiles) ||
+         (step != 0 && step % profile_interval_ == 0);
 }
 
 std::optional<Proposal> Replanner::consider(std::uint64_t step, const StepProfile& profile) {
@@ -166,22 +167,23 @@ std::optional<Proposal> Replanner::consider(std::uint64_t step, const StepProfil
   return proposal;
 }
 
-std::uint64_t Replanner::least_apart() const {
+std::uint64_t Replanner::min_interval() const {
   return controller_ ? controller_->profile_every() : kProfileEvery;
 }
 
 // A profile and the digest after it cost two exchanges and a prediction, which short steps feel; long ones do not, and
 // a change of the link has to be followed within a time, not within a number of steps.
 void Replanner::space_profiles(std::uint64_t step, const StepProfile& profile, Reason reason) {
-  const bool quiet = reason == Reason::kNoGain && (!controller_ || controller_->settled());
+  const bool quiet = reason == Reason::kNoGain && (!controller_ || controller_->at_rest());
   if (!quiet) {
-    apart_ = least_apart();
+    profile_interval_ = min_interval();
     return;
   }
-  const std::uint64_t doubled = 2 * apart_;
-  const bool first = step < least_apart();  // of steps that still warm up
-  if (!first && doubled <= kFurthestApart && static_cast<std::int64_t>(doubled) * profile.step_us <= kFurthestUs) {
-    apart_ = doubled;
+  const std::uint64_t doubled = 2 * profile_interval_;
+  const bool first = step < min_interval();  // of steps that still warm up
+  if (!first && doubled <= kMaxProfileInterval &&
+      static_cast<std::int64_t>(doubled) * profile.step_us <= kMaxProfileIntervalUs) {
+    profile_interval_ = doubled;
   }
 }
 
@@ -339,7 +341,7 @@ void Replanner::restart() {
   trial_.reset();
   mean_.reset();
   gain_before_ = layout_stays_ = false;
-  apart_ = least_apart();
+  profile_interval_ = min_interval();
   next_version_ = first_->version() + 1;
   frozen_ = options_.frozen;
   frozen_because_.clear();

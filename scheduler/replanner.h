@@ -20,7 +20,7 @@
 #include "scheduler/plan/plan.h"
 #include "scheduler/plan/planner.h"
 #include "scheduler/plan/profile.h"
-#include "scheduler/policies/controller.h"
+#include "scheduler/policies/codec_controller.h"
 
 namespace sirtaki::scheduler {
 
@@ -86,7 +86,7 @@ class Replanner {
   // With one no plan ends planning for good: one that makes steps longer is taken back, and partitions and their order
   // stay from then on until the controller wants another way.
   Replanner(std::shared_ptr<const Plan> first, ReplannerOptions options,
-            std::unique_ptr<Controller> controller = nullptr);
+            std::unique_ptr<CodecController> controller = nullptr);
 
   // Steps 3, 6 and every 16th of an attempt (8th with a controller), unless frozen or a proposal is open. The longer
   // nothing changes, the less often: the distance doubles with every profile that leaves all as it is, up to 32 steps
@@ -138,24 +138,24 @@ class Replanner {
   std::optional<Proposal> improve(const StepProfile& profile, DecisionRecord& record);
   void learn(const StepProfile& profile);
   void space_profiles(std::uint64_t step, const StepProfile& profile, Reason reason);
-  std::uint64_t least_apart() const;
+  std::uint64_t min_interval() const;
   void write(DecisionRecord record);
   void freeze(Objection objection, std::string why);
 
   const std::shared_ptr<const Plan> first_;
   const ReplannerOptions options_;
-  const std::unique_ptr<Controller> controller_;
+  const std::unique_ptr<CodecController> controller_;
   std::shared_ptr<const Plan> current_;
   std::optional<Proposal> open_;
   std::optional<Trial> trial_;
   std::optional<StepProfile> mean_;  // of all profiles, the later ones weigh more
   std::uint64_t next_version_ = 0;
-  std::string freeze_after_;      // the reason, from a rollback's proposal on
-  std::uint64_t apart_;           // steps from one profile to the next, a power of two
-  bool layout_stays_ = false;     // until the controller's next plan
-  bool gain_before_ = false;      // the profile before promised a gain, too
-  std::int64_t measured_us_ = 0;  // under current_, at the last profile
-  std::int64_t model_us_ = 0;     // predicted for current_ at the last profile
+  std::string freeze_after_;        // the reason, from a rollback's proposal on
+  std::uint64_t profile_interval_;  // steps from one profile to the next, a power of two
+  bool layout_stays_ = false;       // until the controller's next plan
+  bool gain_before_ = false;        // the profile before promised a gain, too
+  std::int64_t measured_us_ = 0;    // under current_, at the last profile
+  std::int64_t model_us_ = 0;       // predicted for current_ at the last profile
   bool frozen_;
   std::string frozen_because_;
   Objection objection_ = Objection::kNone;

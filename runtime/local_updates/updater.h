@@ -6,8 +6,8 @@
 //   D = 0   the model becomes the anchor
 //   D > 0   the model moves by what the mean differs from the snapshot; what it did meanwhile stays
 //   codec   the model loses what of its difference arrived, and takes the mean of all; the rest comes with the next
-// H, D and the mode are the interval controller's (runtime/local_updates/controller/controller.h), which every rank
-// feeds the same:
+// H, D and the mode are the interval controller's (runtime/local_updates/controller/interval_controller.h), which every
+// rank feeds the same:
 //   kSync   the program averages gradients itself, in every step; this only counts and decides
 //   kLocal  as above. kDrain: what is in flight is finished, then all is merged at once, so that model and anchor are
 //           equal everywhere
@@ -31,7 +31,7 @@
 #include "runtime/base/telemetry/log.h"
 #include "runtime/base/wire.h"
 #include "runtime/local_updates/anchor.h"
-#include "runtime/local_updates/controller/controller.h"
+#include "runtime/local_updates/controller/interval_controller.h"
 #include "runtime/local_updates/exchange.h"
 #include "runtime/local_updates/merge.h"
 #include "runtime/local_updates/model.h"

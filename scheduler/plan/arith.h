@@ -37,7 +37,7 @@ inline std::int64_t bytes_of(const PlannedTensor& tensor) {
 
 // What the tensor counts against limits of a partition's size.
 inline std::int64_t weight_of(const PlannedTensor& tensor) {
-  return tensor.decision.way().lossy() ? tensor.wire_bytes_of(tensor.numel) : bytes_of(tensor);
+  return tensor.decision.format().compressed() ? tensor.wire_bytes_of(tensor.numel) : bytes_of(tensor);
 }
 
 // Elements; where the tensor may be cut.

@@ -66,7 +66,7 @@ class Layout {
       close(bucket);
     }
     bucket.partition.dtype = tensor.dtype;
-    bucket.partition.way = tensor.decision.way();
+    bucket.partition.format = tensor.decision.format();
     bucket.partition.slices.push_back({index, 0, tensor.numel, bucket.partition.numel});
     bucket.partition.numel += tensor.numel;
     bucket.weight += weight_of(tensor);
@@ -84,11 +84,11 @@ class Layout {
 
   // Elements.
   std::int64_t largest_piece(const PlannedTensor& tensor) const {
-    if (!tensor.decision.way().lossy()) {
+    if (!tensor.decision.format().compressed()) {
       return options_.partition_bytes / static_cast<std::int64_t>(dtype_size(tensor.dtype));
     }
     const Wide by_weight = Wide{options_.partition_bytes} * tensor.numel / std::max<std::int64_t>(weight_of(tensor), 1);
-    return static_cast<std::int64_t>(std::min<Wide>(by_weight, kMaxLossyElements));
+    return static_cast<std::int64_t>(std::min<Wide>(by_weight, kMaxCompressedElements));
   }
 
   void cut(int index, std::int64_t place) {

@@ -11,7 +11,7 @@ Kind kind_of(const PlannedTensor& tensor) {
 }
 
 bool few_elements(const PlannedTensor& tensor, std::int64_t numel) {
-  return !tensor.decision.way().lossy() || numel <= kMaxLossyElements;
+  return !tensor.decision.format().compressed() || numel <= kMaxCompressedElements;
 }
 
 Pieces::Pieces(const PlannedTensor& tensor, int index, std::int64_t alignment, std::int64_t most)
@@ -34,7 +34,7 @@ Partition make_partition(const std::vector<PlannedTensor>& tensors, std::span<co
   const PlannedTensor& first = tensors[static_cast<std::size_t>(slices.front().tensor)];
   Partition partition;
   partition.dtype = first.dtype;
-  partition.way = first.decision.way();
+  partition.format = first.decision.format();
   for (const Slice& slice : slices) {
     partition.numel += slice.numel;
   }

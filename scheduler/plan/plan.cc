@@ -37,9 +37,9 @@ Status check_order(std::span<const int> order, const std::vector<PlannedTensor>&
   return {};
 }
 
-void put_way(WireWriter& out, const Way& way) {
-  out.put(static_cast<std::uint16_t>(way.codec));
-  out.put(static_cast<std::uint16_t>(way.reduction));
+void put_format(WireWriter& out, const WireFormat& format) {
+  out.put(static_cast<std::uint16_t>(format.codec));
+  out.put(static_cast<std::uint16_t>(format.reduction));
 }
 
 void put_tensors(WireWriter& out, const std::vector<PlannedTensor>& tensors) {
@@ -48,7 +48,7 @@ void put_tensors(WireWriter& out, const std::vector<PlannedTensor>& tensors) {
     out.put_string(tensor.name);
     out.put(tensor.numel);
     out.put(tensor.dtype);
-    put_way(out, tensor.decision.way());
+    put_format(out, tensor.decision.format());
     out.put_list(tensor.decision.params);
     out.put_list(tensor.decision.keeps);
     out.put(tensor.stripe);
@@ -81,7 +81,7 @@ void put_partitions(WireWriter& out, const std::vector<Partition>& partitions) {
       out.put(slice.numel);
       out.put(slice.at);
     }
-    put_way(out, partition.way);
+    put_format(out, partition.format);
   }
 }
 
@@ -98,7 +98,7 @@ Status check_slice(const Slice& slice, const Partition& partition, const PlanPar
   if (tensor.dtype != partition.dtype) {
     return bad_tensor(tensor, "is in a partition of another dtype");
   }
-  if (tensor.decision.way() != partition.way) {
+  if (tensor.decision.format() != partition.format) {
     return bad_tensor(tensor, "is in a partition of another codec or reduction");
   }
   if (slice.offset < 0 || slice.offset > tensor.numel || slice.numel < 1 || slice.numel > tensor.numel - slice.offset) {

@@ -21,14 +21,14 @@
 namespace sirtaki::scheduler {
 
 // How elements travel. Tensors that share a partition have it in common.
-struct Way {
+struct WireFormat {
   CodecId codec = CodecId::kNone;
   ReductionKind reduction = ReductionKind::kDense;
 
   // Less than the elements travel: whoever sends them has work with each.
-  bool lossy() const { return reduction != ReductionKind::kDense; }
+  bool compressed() const { return reduction != ReductionKind::kDense; }
 
-  friend bool operator==(const Way&, const Way&) = default;
+  friend bool operator==(const WireFormat&, const WireFormat&) = default;
 };
 
 // What is decided for a tensor beside its place. Part of the digest.
@@ -42,7 +42,7 @@ struct Decision {
   // Those of a rank.
   std::vector<std::int64_t> params_of(int rank) const;
 
-  Way way() const { return {codec, reduction}; }
+  WireFormat format() const { return {codec, reduction}; }
 
   friend bool operator==(const Decision&, const Decision&) = default;
 };
@@ -78,7 +78,7 @@ struct Partition {
   DType dtype = DType::kF32;
   std::int64_t numel = 0;
   std::vector<Slice> slices;
-  Way way;                      // of all its tensors; the codec's parameters are each tensor's own
+  WireFormat format;            // of all its tensors; the codec's parameters are each tensor's own
   std::int64_t wire_bytes = 0;  // sum of its slices'; set by the plan
 
   // Of its elements before encoding.
@@ -94,7 +94,7 @@ struct LayoutOptions {
 
 // Elements of a lossy partition, unless it is one tensor that is never cut: encoding one goes on beside the sending of
 // another.
-inline constexpr std::int64_t kMaxLossyElements = 1 << 20;
+inline constexpr std::int64_t kMaxCompressedElements = 1 << 20;
 
 // kInvalidArgument: a size below 0, or partitions too small for an aligned block.
 Status check_layout_options(const LayoutOptions& options);

@@ -113,23 +113,23 @@ Candidate make_candidate(const LayoutInputs& inputs, const GroupingRule& rule, s
   return candidate;
 }
 
-std::vector<Fate> fates_in(const Candidate& candidate, const LayoutInputs& inputs) {
+std::vector<TensorTiming> timings_in(const Candidate& candidate, const LayoutInputs& inputs) {
   const auto job = [&](std::size_t place) -> const Job& { return candidate.grouping.jobs[candidate.order[place]]; };
   std::int64_t largest = 0;
   for (std::size_t place = 0; place < candidate.order.size(); ++place) {
     largest = std::max(largest, candidate.done[place] - job(place).need);
   }
-  std::vector<Fate> fates(inputs.tensors.size(), Fate{kForEver, kForEver});
+  std::vector<TensorTiming> timings(inputs.tensors.size(), TensorTiming{kForEver, kForEver});
   for (std::size_t place = 0; place < candidate.order.size(); ++place) {
     const Grouping::Group& group = candidate.grouping.groups[candidate.order[place]];
     const std::int64_t taken = inputs.model.occupancy(job(place).payload) + inputs.model.latency();
     for (std::uint32_t i = group.begin; i < group.end; ++i) {
-      Fate& fate = fates[static_cast<std::size_t>(candidate.grouping.slices[i].tensor)];
-      fate.start = std::min(fate.start, candidate.done[place] - taken);
-      fate.slack = std::min(fate.slack, largest - (candidate.done[place] - job(place).need));
+      TensorTiming& timing = timings[static_cast<std::size_t>(candidate.grouping.slices[i].tensor)];
+      timing.start = std::min(timing.start, candidate.done[place] - taken);
+      timing.slack = std::min(timing.slack, largest - (candidate.done[place] - job(place).need));
     }
   }
-  return fates;
+  return timings;
 }
 
 // The one with the fewest partitions among those that are as good as the best.
@@ -194,12 +194,12 @@ Result<std::shared_ptr<const Plan>> plan_schedule(const std::vector<PlannedTenso
   std::vector<Candidate> candidates;
   for (const std::int64_t bytes : partition_sizes(inputs, profile, options)) {
     const std::int64_t credit = credit_for(bytes, profile, options);
-    GroupingRule rule{.partition_bytes = bytes, .patient = false, .fates = {}};
+    GroupingRule rule{.partition_bytes = bytes, .patient = false, .timings = {}};
     candidates.push_back(make_candidate(inputs, rule, credit));
     if (!candidates.back().grouping.same_without_patience) {
       rule.patient = true;
       if (!inputs.needed_at_once()) {
-        rule.fates = fates_in(candidates.back(), inputs);
+        rule.timings = timings_in(candidates.back(), inputs);
       }
       candidates.push_back(make_candidate(inputs, rule, credit));
     }
@@ -225,7 +225,7 @@ Prediction predict_tensors(const std::vector<PlannedTensor>& tensors, const Step
   const StepModel model(profile, options);
   const LayoutInputs inputs(tensors, options.limits, model);
   const Sizes sizes = sizes_for_link(profile, options);
-  const GroupingRule rule{.partition_bytes = sizes.partition_bytes, .patient = false, .fates = {}};
+  const GroupingRule rule{.partition_bytes = sizes.partition_bytes, .patient = false, .timings = {}};
   return make_candidate(inputs, rule, sizes.credit_bytes).prediction;
 }
 

@@ -53,8 +53,8 @@ class Grouper {
            bucket.job.payload + payload <= rule_.partition_bytes && few_elements(tensor, bucket.numel + tensor.numel);
   }
 
-  const Fate* fate(int index) const {
-    return rule_.fates.empty() ? nullptr : &rule_.fates[static_cast<std::size_t>(index)];
+  const TensorTiming* timing(int index) const {
+    return rule_.timings.empty() ? nullptr : &rule_.timings[static_cast<std::size_t>(index)];
   }
 
   std::int64_t time_of(int index) const { return in_.model.occupancy(in_.payload[static_cast<std::size_t>(index)]); }
@@ -67,7 +67,7 @@ class Grouper {
       return true;
     }
     const std::int64_t in_time = std::max(in_.latest[bucket.first_place], in_.starts[bucket.first_place]);
-    const Fate* first = fate(bucket.slices.front().tensor);
+    const TensorTiming* first = timing(bucket.slices.front().tensor);
     const bool harmless =
         first == nullptr ? ready <= in_time : ready <= first->start || (ready <= in_time && lost <= first->slack / 2);
     out_.same_without_patience &= !harmless;
@@ -76,7 +76,7 @@ class Grouper {
 
   // Whether the bucket and `index` have the time to wait for each other's bytes.
   bool may_carry(const Bucket& bucket, int index) const {
-    const Fate* own = fate(index);
+    const TensorTiming* own = timing(index);
     return own == nullptr || (time_of(index) <= bucket.slack &&
                               in_.model.occupancy(bucket.job.payload) <= std::max(own->slack / 2, in_.model.latency()));
   }
@@ -108,7 +108,7 @@ class Grouper {
       bucket.job.need = bucket.last_need = in_.model.need(index);
       bucket.slack = kEndlessSlack;
     }
-    if (const Fate* own = fate(index)) {
+    if (const TensorTiming* own = timing(index)) {
       bucket.slack = std::min(bucket.slack - time_of(index),
                               std::max(own->slack / 2, in_.model.latency()) - in_.model.occupancy(bucket.job.payload));
     }
@@ -152,8 +152,8 @@ class Grouper {
     const PlannedTensor& tensor = in_.tensors[static_cast<std::size_t>(index)];
     const std::int64_t payload = std::max<std::int64_t>(in_.payload[static_cast<std::size_t>(index)], 1);
     const auto by_payload = static_cast<std::int64_t>(Wide{piece_bytes(index)} * tensor.numel / payload);
-    const std::int64_t most = tensor.decision.way().lossy()
-                                  ? kMaxLossyElements
+    const std::int64_t most = tensor.decision.format().compressed()
+                                  ? kMaxCompressedElements
                                   : in_.limits.partition_bytes / static_cast<std::int64_t>(dtype_size(tensor.dtype));
     const Pieces pieces(tensor, index, in_.limits.alignment, std::min(by_payload, most));
     for (std::int64_t i = 0; i < pieces.count(); ++i) {

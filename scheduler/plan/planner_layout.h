@@ -31,7 +31,7 @@ struct LayoutInputs {
 };
 
 // How a tensor fares in a plan that was made already.
-struct Fate {
+struct TensorTiming {
   std::int64_t start = 0;  // of its first bytes
   std::int64_t slack = 0;  // how much later it could be done before the step got longer
 };
@@ -42,7 +42,7 @@ struct GroupingRule {
   // still ends in time over a link that serves in order of readiness.
   bool patient = false;
   // By tensor; makes a patient bucket keep to half of each member's slack. Empty: all are needed at once.
-  std::vector<Fate> fates;
+  std::vector<TensorTiming> timings;
 };
 
 // Partitions in the making: the slices of all of them in one list, so that a candidate costs a few allocations only.

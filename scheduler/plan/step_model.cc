@@ -109,7 +109,7 @@ class Line {
 void Job::add(const PlannedTensor& tensor, std::int64_t numel, const StepProfile& profile) {
   payload += tensor.wire_bytes_of(numel);
   one_way = tensor.decision.reduction == ReductionKind::kGather;
-  if (tensor.decision.way().lossy()) {
+  if (tensor.decision.format().compressed()) {
     const CodecCost cost = profile.cost_of(tensor.decision.codec);
     encode = after(encode, static_cast<std::int64_t>(Wide{numel} * cost.encode_ps / kPsPerNs));
     decode = after(decode, static_cast<std::int64_t>(Wide{numel} * cost.decode_ps / kPsPerNs));

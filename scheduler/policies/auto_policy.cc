@@ -123,7 +123,7 @@ void AutoPolicy::prune(Outcome& outcome, const Outcome& dense, const StepProfile
            outcome.tensors[i].wire_bytes_of(outcome.tensors[i].numel);
   };
   for (std::size_t i = 0; i < tensors_.size(); ++i) {
-    if (outcome.tensors[i].decision.way() != dense.tensors[i].decision.way()) {
+    if (outcome.tensors[i].decision.format() != dense.tensors[i].decision.format()) {
       changed.push_back(i);
     }
   }
@@ -179,7 +179,7 @@ std::optional<std::vector<PlannedTensor>> AutoPolicy::consider(std::uint64_t /*s
   decision_ = "auto: " + levels_[level_].name + ", step " + ms_text(profile.step_us) + " ms measured, " +
               ms_text(now_us) + " predicted, " + ms_text(outcomes.front().step_us) + " dense, link " +
               link_text(profile) + ": ";
-  settled_ = false;
+  at_rest_ = false;
   if (proved_wrong(profile, outcomes.front().step_us)) {
     decision_ += "steps got longer, back to dense";
     banned_ = ban_;
@@ -197,7 +197,7 @@ std::optional<std::vector<PlannedTensor>> AutoPolicy::consider(std::uint64_t /*s
   const std::size_t wanted = choose(outcomes, now_us);
   const int direction = wanted > level_ ? 1 : wanted < level_ ? -1 : 0;
   if (!hysteresis_.wants(direction)) {
-    settled_ = direction == 0 && worse_ == 0;
+    at_rest_ = direction == 0 && worse_ == 0;
     decision_ += direction == 0 ? "stays" : levels_[wanted].name + " wanted, to be confirmed";
     return std::nullopt;
   }
@@ -209,7 +209,7 @@ std::optional<std::vector<PlannedTensor>> AutoPolicy::consider(std::uint64_t /*s
   level_ = wanted;
   const std::string change = ms_text(now_us) + " -> " + ms_text(outcome.step_us) + " ms predicted";
   for (std::size_t i = 0; i < tensors_.size(); ++i) {
-    if (tensors_[i].method && outcome.tensors[i].decision.way() != Way{}) {
+    if (tensors_[i].method && outcome.tensors[i].decision.format() != WireFormat{}) {
       outcome.tensors[i].reason = "auto: " + outcome.tensors[i].reason + ", " + change;
     }
   }
@@ -223,7 +223,7 @@ void AutoPolicy::restart() {
   dense_measured_us_ = dense_model_us_ = 0;
   worse_ = banned_ = 0;
   ban_ = 8;
-  settled_ = false;
+  at_rest_ = false;
   decision_.clear();
 }
 

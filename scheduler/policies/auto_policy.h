@@ -10,18 +10,18 @@
 #include <string>
 #include <vector>
 
-#include "scheduler/policies/controller.h"
+#include "scheduler/policies/codec_controller.h"
 #include "scheduler/policies/hysteresis.h"
 
 namespace sirtaki::scheduler {
 
-class AutoPolicy final : public Controller {
+class AutoPolicy final : public CodecController {
  public:
   AutoPolicy(std::vector<Controlled> tensors, const PlannerOptions& planner, std::shared_ptr<const CodecFacts> facts);
 
   std::optional<std::vector<PlannedTensor>> consider(std::uint64_t step, const StepProfile& profile,
                                                      const std::vector<PlannedTensor>& now) override;
-  bool settled() const override { return settled_; }
+  bool at_rest() const override { return at_rest_; }
   const std::string& last_decision() const override { return decision_; }
   void restart() override;
 
@@ -55,7 +55,7 @@ class AutoPolicy final : public Controller {
   int worse_ = 0;   // profiles in a row
   int banned_ = 0;  // profiles for which it stays dense
   int ban_ = 8;     // the next time
-  bool settled_ = false;
+  bool at_rest_ = false;
   std::string decision_;
 };
 

@@ -52,7 +52,7 @@ std::vector<Method> Follower::methods_at(const StepProfile& profile, const std::
     if (tensors_[i].method && follows_density(methods[i])) {
       const auto least = decide_tensor(methods[i], tensors_[i].info, at, *facts_);
       const std::int64_t left_ns = (profile.backward_us - profile.ready_us[i]) * kNsPerUs - taken_ns;
-      if (least && least->decision.way().lossy() && left_ns > 0) {
+      if (least && least->decision.format().compressed() && left_ns > 0) {
         const Wide fits = Wide{left_ns} * profile.bytes_per_second * planner_.ranks /
                           (Wide{kNsPerSecond} * 2 * std::max(planner_.ranks - 1, 1));
         const Wide density = Wide{methods[i].value("density")} * fits / std::max<std::int64_t>(least->wire_bytes, 1);
@@ -77,14 +77,14 @@ std::optional<PlannedTensor> Follower::change(std::size_t tensor, const Method& 
   if (!wanted) {
     return std::nullopt;
   }
-  const Way way = wanted->decision.way();
-  if (way == now.decision.way()) {
+  const WireFormat format = wanted->decision.format();
+  if (format == now.decision.format()) {
     return wrong_by_a_third(density_of(now), density_of(*wanted)) && density_of(now) != 0
                ? std::optional(std::move(*wanted))
                : std::nullopt;
   }
   for (const std::int64_t permille : {kSlowerPermille, kFasterPermille}) {
-    if (const auto other = decided(permille); !other || other->decision.way() != way) {
+    if (const auto other = decided(permille); !other || other->decision.format() != format) {
       return std::nullopt;
     }
   }

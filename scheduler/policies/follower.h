@@ -11,12 +11,12 @@
 #include <string>
 #include <vector>
 
-#include "scheduler/policies/controller.h"
+#include "scheduler/policies/codec_controller.h"
 #include "scheduler/policies/hysteresis.h"
 
 namespace sirtaki::scheduler {
 
-class Follower final : public Controller {
+class Follower final : public CodecController {
  public:
   Follower(std::vector<Controlled> tensors, const PlannerOptions& planner, std::shared_ptr<const CodecFacts> facts);
 

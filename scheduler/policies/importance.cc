@@ -215,7 +215,7 @@ std::int64_t Importance::aimd_rate(const StepProfile& profile) {
 // times in a row. `profile` gets it. Whether they do. `mixed`: some steps are of a higher rate before.
 bool Importance::follow_link(StepProfile& profile, bool mixed) {
   const bool slower = profile.bytes_per_second < permille_of(link_, kSlowerPermille);
-  const Wide excess = mixed && !slower ? 0 : Wide{profile.exposed_us - apart_us_} * kOne;
+  const Wide excess = mixed && !slower ? 0 : Wide{profile.exposed_us - skew_us_} * kOne;
   const Wide step = profile.step_us;
   const std::int64_t exposed = method_.value("exposed");
   const bool counts = excess > step * kMuch || (waited_ && excess > step * std::max(exposed, kMore));
@@ -236,7 +236,7 @@ std::optional<std::int64_t> Importance::judge_trial(std::int64_t step_us, std::s
   const std::int64_t more = std::min(permille_of(rate_, free ? kBoldPermille : kTrialPermille), method_.value("most"));
   usual_us_ = std::max(usual_us_, step_us);
   if (more <= rate_) {
-    probe_.settle();
+    probe_.accept();
     return std::nullopt;
   }
   probe_.begin(rate_);
@@ -257,18 +257,18 @@ std::optional<std::int64_t> Importance::next_budget_rate(const StepProfile& meas
   const bool same =
       wanted > permille_of(rate_, 1000 - kSameRatePermille) && wanted < permille_of(rate_, 1000 + kSameRatePermille);
   const Wide longer = Wide{profile.step_us - usual_us_} * kOne;  // than steps at the rate before
-  const bool settled = usual_us_ > 0;
-  const bool slowed = !settled || longer > Wide{usual_us_} * kNoise;
+  const bool known = usual_us_ > 0;
+  const bool slowed = !known || longer > Wide{usual_us_} * kNoise;
   const int direction = wanted > rate_ && !same ? 1 : wanted < rate_ && !same && waits && slowed ? -1 : 0;
   if (probe_.on()) {
-    SRT_CHECK(settled);
+    SRT_CHECK(known);
     if (const auto next = judge_trial(profile.step_us, why)) {
       return next;
     }
   }
   if (!mixed) {
     if (same || wanted > rate_) {
-      learn(profile.exposed_us, apart_us_);
+      learn(profile.exposed_us, skew_us_);
     }
     if (!waits || usual_us_ == 0) {
       learn(profile.step_us, usual_us_);
@@ -276,7 +276,7 @@ std::optional<std::int64_t> Importance::next_budget_rate(const StepProfile& meas
   }
   if (hysteresis_.wants(direction, direction < 0)) {
     // A rate that steps have not settled at says nothing of what the link carried.
-    if (direction < 0 && settled) {
+    if (direction < 0 && known) {
       probe_.fell(rate_);
     } else {
       probe_.changed();
@@ -325,7 +325,7 @@ void Importance::restart() {
   shares_.clear();
   hysteresis_ = split_hysteresis_ = {};
   probe_ = {};
-  apart_us_ = usual_us_ = link_ = 0;
+  skew_us_ = usual_us_ = link_ = 0;
   waited_ = false;
   lowered_ = 0;
   decision_.clear();

@@ -18,13 +18,13 @@
 #include <string>
 #include <vector>
 
-#include "scheduler/policies/controller.h"
+#include "scheduler/policies/codec_controller.h"
 #include "scheduler/policies/hysteresis.h"
 #include "scheduler/policies/rate_probe.h"
 
 namespace sirtaki::scheduler {
 
-class Importance final : public Controller {
+class Importance final : public CodecController {
  public:
   Importance(std::vector<Controlled> tensors, const PlannerOptions& planner, std::shared_ptr<const CodecFacts> facts);
 
@@ -60,10 +60,10 @@ class Importance final : public Controller {
   std::vector<std::int64_t> shares_;   // by rank, 1/65536 of the mean; empty: all the same
   Hysteresis hysteresis_;
   RateProbe probe_;
-  std::int64_t link_ = 0;      // bytes per second, the best that was read since steps waited; 0: not known
-  bool waited_ = false;        // in the last profile, steps did
-  int lowered_ = 0;            // profiles until the rate before is not felt any more
-  std::int64_t apart_us_ = 0;  // mean of what steps wait where the link is no reason to: ranks are late
+  std::int64_t link_ = 0;     // bytes per second, the best that was read since steps waited; 0: not known
+  bool waited_ = false;       // in the last profile, steps did
+  int lowered_ = 0;           // profiles until the rate before is not felt any more
+  std::int64_t skew_us_ = 0;  // mean of what steps wait where the link is no reason to: ranks are late
   Hysteresis split_hysteresis_;
   std::int64_t usual_us_ = 0;  // mean step at the rate before a trial, or without one; 0: not known
   std::string decision_;

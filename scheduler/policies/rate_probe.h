@@ -47,7 +47,7 @@ class RateProbe {
   void begin(std::int64_t before) { before_ = before; }
   std::int64_t before() const { return before_; }
   // It was worth it, and there is no higher rate to try.
-  void settle() {
+  void accept() {
     before_ = 0;
     since_ = 0;
   }

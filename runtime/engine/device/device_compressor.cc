@@ -19,7 +19,7 @@ Result<std::unique_ptr<DeviceCompressor>> DeviceCompressor::create(
   for (const scheduler::PlannedTensor& tensor : tensors) {
     Owed& owed = codes->owed_.emplace_back();
     owed.bytes = static_cast<std::size_t>(tensor.numel) * sizeof(float);
-    const bool owes = tensor.decision.way().lossy() && tensor.decision.params[params::kFeedback] != 0;
+    const bool owes = tensor.decision.format().compressed() && tensor.decision.params[params::kFeedback] != 0;
     if (!owes || owed.bytes == 0) {
       continue;
     }

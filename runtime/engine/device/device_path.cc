@@ -39,7 +39,7 @@ void DevicePath::adopt(const scheduler::Plan& plan) {
   places_.assign(plan.partitions().size(), 0);
   needed_ = 0;
   for (const scheduler::Partition& partition : plan.partitions()) {
-    if (!partition.way.lossy() && !in_place(partition)) {
+    if (!partition.format.compressed() && !in_place(partition)) {
       places_[static_cast<std::size_t>(partition.position)] = needed_;
       needed_ += (packed_bytes(partition) + kAlign - 1) / kAlign * kAlign;
     }

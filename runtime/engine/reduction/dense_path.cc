@@ -50,7 +50,7 @@ BufferPool::Buffer HostPath::memory(std::size_t bytes) {
 }
 
 void HostPath::pack(const scheduler::Partition& partition, std::span<const TensorView> views, Bytes out) {
-  const compression::Codec& codec = compression::codec(partition.way.codec);
+  const compression::Codec& codec = compression::codec(partition.format.codec);
   const DType wire = codec.wire_dtype(partition.dtype);
   for (const scheduler::Slice& slice : partition.slices) {
     const Bytes from = slice_of(slice, views);
@@ -75,7 +75,7 @@ void HostPath::pack(const scheduler::Partition& partition, std::span<const Tenso
 
 Status HostPath::scatter(const scheduler::Partition& partition, std::span<const TensorView> views,
                          BufferPool::Buffer packed) {
-  const compression::Codec& codec = compression::codec(partition.way.codec);
+  const compression::Codec& codec = compression::codec(partition.format.codec);
   const DType wire = codec.wire_dtype(partition.dtype);
   const bool moved = !in_place(partition);
   for (const scheduler::Slice& slice : partition.slices) {

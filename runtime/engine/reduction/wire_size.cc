@@ -91,7 +91,7 @@ Result<scheduler::PlannedTensor> planned_tensor(const scheduler::TensorInfo& ten
   const compression::Shape shape = shape_of(tensor.dims);
   scheduler::PlannedTensor planned{tensor.name, shape.numel, tensor.dtype, std::move(decision)};
   const scheduler::Decision& decided = planned.decision;
-  if (!decided.way().lossy()) {
+  if (!decided.format().compressed()) {
     const compression::Codec* codec = compression::find_codec(decided.codec);
     if (codec == nullptr) {
       return bad_decision(tensor, "codec " + number_of(decided) + " cannot be summed on the way");
@@ -127,7 +127,7 @@ Result<scheduler::PlannedTensor> planned_tensor(const scheduler::TensorInfo& ten
 }
 
 DType wire_dtype(const scheduler::Partition& partition) {
-  return compression::codec(partition.way.codec).wire_dtype(partition.dtype);
+  return compression::codec(partition.format.codec).wire_dtype(partition.dtype);
 }
 
 }  // namespace sirtaki::engine

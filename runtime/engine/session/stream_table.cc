@@ -129,7 +129,7 @@ void StreamTable::choose_way(StreamId stream, bool all_on_device, Done opened) {
     return;
   }
   const bool dense = std::ranges::any_of(engine_.stream(stream)->plan().partitions(),
-                                         [](const scheduler::Partition& part) { return !part.way.lossy(); });
+                                         [](const scheduler::Partition& part) { return !part.format.compressed(); });
   if (encodes && !dense && !by_host) {
     // Nothing of it would go over NCCL, so nobody asks for that.
     Status status = go_on_device(*engine_.stream(stream), nullptr, encodes);

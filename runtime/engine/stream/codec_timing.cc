@@ -86,7 +86,7 @@ scheduler::CodecCosts time_codecs(Loop& loop, int ranks) {
     const MethodInfo* info = find_method(compression::find_payload_codec(scheduler::kTimedCodecs[i])->name());
     const auto planned =
         scheduler::decide_tensor(method_of(*info), {"timing", {kSide, kSide}, DType::kF32}, {.ranks = ranks}, facts);
-    if (planned && planned->decision.way().lossy()) {
+    if (planned && planned->decision.format().compressed()) {
       costs[i] = time_codec(loop, *planned, ranks);
     }
   }

@@ -34,15 +34,15 @@ void share_costs(const net::HostGroups* groups, scheduler::CodecCosts& costs) {
   }
 }
 
-std::unique_ptr<scheduler::Controller> policy_of(const StreamSpec& spec, const scheduler::PlannerOptions& planner,
-                                                 const StreamDeps& deps) {
+std::unique_ptr<scheduler::CodecController> policy_of(const StreamSpec& spec, const scheduler::PlannerOptions& planner,
+                                                      const StreamDeps& deps) {
   return controller_for(spec, planner, std::make_shared<CatalogFacts>(deps.net));
 }
 
 // Nothing is encoded, nor rounded to halves.
 bool all_as_they_are(const scheduler::Plan& plan) {
   return std::ranges::all_of(plan.tensors(), [](const scheduler::PlannedTensor& tensor) {
-    return tensor.decision.codec == CodecId::kNone && !tensor.decision.way().lossy();
+    return tensor.decision.codec == CodecId::kNone && !tensor.decision.format().compressed();
   });
 }
 
@@ -92,7 +92,7 @@ GradientStream::OnDevice GradientStream::on_device() const {
   bool codes = false;
   bool halves = false;
   for (const scheduler::PlannedTensor& tensor : plan_->tensors()) {
-    const bool lossy = tensor.decision.way().lossy();
+    const bool lossy = tensor.decision.format().compressed();
     const bool half = !lossy && tensor.decision.codec != CodecId::kNone;
     if ((lossy && !DeviceCompressor::can(tensor, deps_.net.size())) || (half && tensor.dtype != DType::kF32)) {
       return OnDevice::kNothing;

@@ -11,7 +11,7 @@ void GradientStream::launch_compressed(const scheduler::Partition& partition) {
   const int position = partition.position;
   const auto place = static_cast<std::uint32_t>(position);
   ReductionSpec spec;
-  spec.reduction = partition.way.reduction;
+  spec.reduction = partition.format.reduction;
   spec.priority = position;
   spec.op = spec_.reduce_op;
   spec.postscale = spec_.postscale;

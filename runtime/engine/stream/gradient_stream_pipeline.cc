@@ -15,7 +15,7 @@ void GradientStream::pump() {
       return;
     }
     ++state_.partitions_started;
-    if (partition->way.lossy()) {
+    if (partition->way.compressed()) {
       launch_compressed(*partition);
       pump_later();
       return;

@@ -35,10 +35,11 @@ struct PlanAgreementDeps {
 
 struct PlanAgreementOptions {
   scheduler::ReplannerOptions replanner;
-  std::unique_ptr<scheduler::Controller> controller;  // of a policy that changes how tensors travel; may be nullptr
-  scheduler::CodecCosts codec_costs = {};             // this rank's
-  Rank rank = 0;                                      // which this is
-  int ranks = 1;                                      // of the job
+  std::unique_ptr<scheduler::CodecController>
+      controller;                          // of a policy that changes how tensors travel; may be nullptr
+  scheduler::CodecCosts codec_costs = {};  // this rank's
+  Rank rank = 0;                           // which this is
+  int ranks = 1;                           // of the job
 };
 
 class PlanAgreement {

@@ -42,7 +42,7 @@ ResidualStore::ResidualStore(const std::vector<StreamTensor>& tensors, Rank rank
 void ResidualStore::admit(int index, const scheduler::PlannedTensor& planned, const TensorView& gradient,
                           double prescale, std::uint64_t step) {
   std::byte* const data = gradient.bytes().data();
-  if (!planned.decision.way().lossy()) {
+  if (!planned.decision.format().compressed()) {
     if (has_residual(index)) {
       // Debts are of scaled gradients, and this one will be scaled when it is sent.
       kernels::scale(DType::kF32, data, gradient.numel, prescale);

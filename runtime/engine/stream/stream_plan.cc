@@ -98,8 +98,9 @@ Result<std::shared_ptr<const scheduler::Plan>> first_plan(const StreamSpec& spec
   return scheduler::Plan::build(std::move(*tensors), spec.order, layout, 1);
 }
 
-std::unique_ptr<scheduler::Controller> controller_for(const StreamSpec& spec, const scheduler::PlannerOptions& planner,
-                                                      std::shared_ptr<const CatalogFacts> facts) {
+std::unique_ptr<scheduler::CodecController> controller_for(const StreamSpec& spec,
+                                                           const scheduler::PlannerOptions& planner,
+                                                           std::shared_ptr<const CatalogFacts> facts) {
   return scheduler::make_controller(spec.how, tensor_infos(spec), planner, std::move(facts));
 }
 

@@ -15,7 +15,7 @@
 #include "runtime/engine/common/requests.h"
 #include "runtime/net/collectives/collectives.h"
 #include "scheduler/plan/plan.h"
-#include "scheduler/policies/controller.h"
+#include "scheduler/policies/codec_controller.h"
 #include "scheduler/policies/policy.h"
 
 namespace sirtaki::engine {
@@ -55,8 +55,9 @@ Result<std::shared_ptr<const scheduler::Plan>> first_plan(const StreamSpec& spec
                                                           const CatalogFacts& facts);
 
 // Of a policy that changes how tensors travel while the stream runs; nullptr: spec.how names none.
-std::unique_ptr<scheduler::Controller> controller_for(const StreamSpec& spec, const scheduler::PlannerOptions& planner,
-                                                      std::shared_ptr<const CatalogFacts> facts);
+std::unique_ptr<scheduler::CodecController> controller_for(const StreamSpec& spec,
+                                                           const scheduler::PlannerOptions& planner,
+                                                           std::shared_ptr<const CatalogFacts> facts);
 
 // [{"name", "numel", "dtype", "codec", "reduction", "params", "density", "momentum", "held_bytes", "wire_bytes",
 // "ratio", "reason", "owed_norm"}, ...] in the order of registration. density: part of the elements of which anything

@@ -16,7 +16,7 @@ StreamResiduals::StreamResiduals(const StreamSpec& spec, net::Collectives& net)
 Status StreamResiduals::admit(int index, const scheduler::PlannedTensor& planned, const TensorView& gradient,
                               DensePath& path, std::uint64_t step) {
   const auto admit_to = [&](const TensorView& view) { store_.admit(index, planned, view, spec_.prescale, step); };
-  const bool compressed = planned.decision.way().lossy();
+  const bool compressed = planned.decision.format().compressed();
   if (!compressed && store_.has_residual(index)) {
     return path.pay(gradient, admit_to);
   }
@@ -58,7 +58,7 @@ Status StreamResiduals::restore(int index, const scheduler::PlannedTensor& plann
   if (compressor_ && compressor_->takes(index)) {
     return compressor_->restore(index, in);
   }
-  if (compressor_ && planned.decision.way().lossy()) {
+  if (compressor_ && planned.decision.format().compressed()) {
     const bool zero = std::ranges::all_of(in, [](float value) { return value == 0; });
     return zero ? Status()
                 : Status(Code::kUnsupported,

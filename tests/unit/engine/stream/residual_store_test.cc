@@ -152,7 +152,7 @@ class World {
     }
     std::byte* const bytes = std::as_writable_bytes(std::span(data)).data();
     memory_.admit(0, how, {bytes, kCorrected, DType::kF32, {}}, prescale_, step_++);
-    const bool steps = how.decision.way().lossy();
+    const bool steps = how.decision.format().compressed();
     if (steps) {
       compression::CodecState& one = memory_.of(0);
       std::vector<std::byte> payload(one.coder().payload_bytes(kCorrected));

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "runtime/local_updates/controller/fixed_point.h"
-#include "runtime/local_updates/controller/policies.h"
+#include "runtime/local_updates/controller/interval_policies.h"
 #include "tests/unit/local_updates/controller/training.h"
 
 namespace sirtaki::local_updates {

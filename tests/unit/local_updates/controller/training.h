@@ -17,7 +17,7 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/local_updates/controller/controller.h"
+#include "runtime/local_updates/controller/interval_controller.h"
 
 namespace sirtaki::local_updates {
 

@@ -68,7 +68,7 @@ TEST(Dispatcher, CountsCreditInPayloadBytes) {
   for (int i = 0; i < 2; ++i) {
     Partition partition;
     partition.numel = 1000;
-    partition.way = a.decision.way();
+    partition.format = a.decision.format();
     partition.slices = {{i, 0, 1000, 0}};
     parts.partitions.push_back(partition);
   }

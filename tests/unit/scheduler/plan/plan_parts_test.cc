@@ -73,7 +73,7 @@ TEST(PlanParts, RefusesWhatIsNotExactlyOnceNamingTheTensor) {
          p.partitions[0] = partition_of({{0, 128, 128, 0}, {0, 256, 44, 128}});
          p.partitions.pop_back();
        }},
-      {"'b' is in a partition of another codec", [](auto& p) { p.partitions[1].way.codec = CodecId::kFp16; }},
+      {"'b' is in a partition of another codec", [](auto& p) { p.partitions[1].format.codec = CodecId::kFp16; }},
       {"'b' is in a partition of another codec",
        [](auto& p) { p.tensors[1].decision.reduction = ReductionKind::kGather; }},
       {"'a' is cut at element 128, not a multiple of 256", [](auto& p) { p.tensors[0].stripe = 256; }},
@@ -105,8 +105,8 @@ TEST(PlanParts, DigestChangesWithEveryInput) {
         p.partitions[3].slices = {{3, 0, 5, 0}, {2, 0, 10, 5}};
       },
       [](auto& p) { p.tensors[1].decision.params = {3}; },
-      [](auto& p) { p.tensors[1].decision.codec = p.partitions[1].way.codec = CodecId::kFp16; },
-      [](auto& p) { p.tensors[1].decision.reduction = p.partitions[1].way.reduction = ReductionKind::kGather; },
+      [](auto& p) { p.tensors[1].decision.codec = p.partitions[1].format.codec = CodecId::kFp16; },
+      [](auto& p) { p.tensors[1].decision.reduction = p.partitions[1].format.reduction = ReductionKind::kGather; },
       [](auto& p) { p.tensors[1].stripe = 64; },
       [](auto& p) { p.tensors[1].wire_bytes = 4; },
   };

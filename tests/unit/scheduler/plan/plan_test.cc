@@ -141,7 +141,7 @@ TEST(Plan, FusesOnlyWhatTravelsTheSameWay) {
   ASSERT_TRUE(plan) << plan.status().to_string();
   EXPECT_EQ(members(**plan), (std::vector<std::vector<int>>{{0, 2}, {1, 3}, {4}}));
   const Partition& bucket = (*plan)->partitions()[1];
-  EXPECT_EQ(bucket.way, b.decision.way());
+  EXPECT_EQ(bucket.format, b.decision.format());
   EXPECT_EQ(bucket.wire_bytes, 80);
   EXPECT_EQ((*plan)->partitions()[0].wire_bytes, 80) << "as held";
 }
@@ -159,7 +159,7 @@ TEST(Plan, CutsAtStripesAndWeighsWhatTravels) {
 }
 
 TEST(Plan, NeverCutsATensorOfOneStripe) {
-  const std::int64_t numel = 5 * kMaxLossyElements;
+  const std::int64_t numel = 5 * kMaxCompressedElements;
   const auto plan = build(
       in_order({sparse("a", numel, numel, 1 << 20), sparse("b", 1000, 1000, 10), sparse("c", 2000, 2000, 20)}, kSmall));
   ASSERT_TRUE(plan) << plan.status().to_string();
@@ -168,16 +168,16 @@ TEST(Plan, NeverCutsATensorOfOneStripe) {
 
 TEST(Plan, KeepsTheElementsOfALossyPartitionFew) {
   // Hardly any bytes: the work of encoding is what has to overlap.
-  std::vector<PlannedTensor> tensors = {sparse("big", 3 * kMaxLossyElements, 4096, 300)};
+  std::vector<PlannedTensor> tensors = {sparse("big", 3 * kMaxCompressedElements, 4096, 300)};
   for (int i = 0; i < 10; ++i) {
-    tensors.push_back(sparse(std::to_string(i), kMaxLossyElements / 4, 4096, 5));
+    tensors.push_back(sparse(std::to_string(i), kMaxCompressedElements / 4, 4096, 5));
   }
   const auto plan = build(in_order(std::move(tensors), {}));
   ASSERT_TRUE(plan) << plan.status().to_string();
   EXPECT_EQ((*plan)->partitions_of(0).size(), 3U);
   EXPECT_EQ((*plan)->partitions().size(), 6U) << "and three buckets of at most four";
   for (const Partition& partition : (*plan)->partitions()) {
-    EXPECT_LE(partition.numel, kMaxLossyElements);
+    EXPECT_LE(partition.numel, kMaxCompressedElements);
   }
 }
 

@@ -261,10 +261,10 @@ TEST(Planner, PlansAreSoundAndEqualForEqualInput) {
     EXPECT_LE(plan->credit_bytes(), w.options.credit_limit_bytes);
     EXPECT_GE(step_of(*plan, w), lower_bound_us(w.tensors, w.profile, w.options));
     for (const Partition& partition : plan->partitions()) {
-      if (partition.way.lossy()) {
+      if (partition.format.compressed()) {
         const PlannedTensor& first = w.tensors[static_cast<std::size_t>(partition.slices.front().tensor)];
         if (partition.slices.size() > 1 || partition.numel > first.stripe) {
-          EXPECT_LE(partition.numel, kMaxLossyElements);
+          EXPECT_LE(partition.numel, kMaxCompressedElements);
           EXPECT_LE(partition.wire_bytes, std::max(w.options.limits.partition_bytes, w.options.limits.fusion_bytes));
         }
         continue;

@@ -30,13 +30,13 @@ TEST_F(AutoPolicyTest, StaysDenseOnAFastLink) {
 TEST_F(AutoPolicyTest, IsAtRestOnlyWhileNothingIsWanted) {
   make("auto");
   profile(10'000'000'000);
-  EXPECT_TRUE(controller_->settled());
+  EXPECT_TRUE(controller_->at_rest());
   EXPECT_FALSE(profile(50'000'000));
-  EXPECT_FALSE(controller_->settled()) << "the next profile confirms a change";
+  EXPECT_FALSE(controller_->at_rest()) << "the next profile confirms a change";
   EXPECT_TRUE(profile(50'000'000));
-  EXPECT_FALSE(controller_->settled()) << "the next profiles judge it";
+  EXPECT_FALSE(controller_->at_rest()) << "the next profiles judge it";
   controller_->restart();
-  EXPECT_FALSE(controller_->settled());
+  EXPECT_FALSE(controller_->at_rest());
 }
 
 TEST_F(AutoPolicyTest, CompressesWhereStepsGetShorter) {
@@ -44,12 +44,12 @@ TEST_F(AutoPolicyTest, CompressesWhereStepsGetShorter) {
   const std::int64_t dense = step_us(50'000'000);
   EXPECT_FALSE(profile(50'000'000)) << "not before it is confirmed";
   EXPECT_TRUE(profile(50'000'000));
-  EXPECT_GT(lossy(), 0);
+  EXPECT_GT(compressed(), 0);
   EXPECT_LT(step_us(50'000'000) * 3, dense);
   for (std::size_t i = 0; i < infos_.size(); ++i) {
     EXPECT_FALSE(now_[i].reason.empty());
     if (infos_[i].dims.size() < 2) {
-      EXPECT_FALSE(now_[i].decision.way().lossy()) << now_[i].name;
+      EXPECT_FALSE(now_[i].decision.format().compressed()) << now_[i].name;
     }
   }
   EXPECT_NE(controller_->last_decision().find("predicted"), std::string::npos);
@@ -61,7 +61,7 @@ TEST_F(AutoPolicyTest, SparesSensitiveTensorsUnlessStepsWouldBeLonger) {
     profile(rate);
     ASSERT_TRUE(profile(rate)) << rate;
     const auto further = [&](std::size_t i) {
-      return now_[i].decision.way().lossy() && now_[i].decision.codec != CodecId::kInt8;
+      return now_[i].decision.format().compressed() && now_[i].decision.codec != CodecId::kInt8;
     };
     EXPECT_TRUE(spared || further(6)) << rate;
     EXPECT_EQ(further(0), !spared) << rate << ": " << controller_->last_decision();
@@ -76,10 +76,10 @@ TEST_F(AutoPolicyTest, CompressesNoMoreThanItNeeds) {
     make("auto");
     profile(rate);
     profile(rate);
-    if (lossy() > 0) {
-      EXPECT_LT(lossy(), 8) << rate;
+    if (compressed() > 0) {
+      EXPECT_LT(compressed(), 8) << rate;
       EXPECT_TRUE(std::ranges::none_of(now_, [](const PlannedTensor& t) {
-        return t.decision.way().lossy() && t.decision.codec != CodecId::kInt8;
+        return t.decision.format().compressed() && t.decision.codec != CodecId::kInt8;
       })) << rate;
     }
   }
@@ -117,7 +117,7 @@ TEST_F(AutoPolicyTest, MaySpareOptimizersThatNeedAllElements) {
   make("auto:sparse=off");
   profile(1'000'000);
   EXPECT_TRUE(profile(1'000'000));
-  EXPECT_GT(lossy(), 0);
+  EXPECT_GT(compressed(), 0);
   EXPECT_TRUE(std::ranges::all_of(now_, [](const PlannedTensor& t) {
     return t.decision.codec == CodecId::kNone || t.decision.codec == CodecId::kInt8;
   })) << controller_->last_decision();
@@ -138,7 +138,7 @@ TEST_F(AutoPolicyTest, FollowsTheLinkThereAndBack) {
   make("auto");
   profile(12'500'000);
   profile(12'500'000);
-  const int slow = lossy();
+  const int slow = compressed();
   EXPECT_GT(slow, 0);
   for (int i = 0; i < 10; ++i) {
     profile(10'000'000'000);
@@ -147,7 +147,7 @@ TEST_F(AutoPolicyTest, FollowsTheLinkThereAndBack) {
   for (int i = 0; i < 10; ++i) {
     profile(12'500'000);
   }
-  EXPECT_EQ(lossy(), slow);
+  EXPECT_EQ(compressed(), slow);
 }
 
 TEST_F(AutoPolicyTest, DoesNotSwingOnANoisyLink) {
@@ -196,11 +196,11 @@ TEST_F(AutoPolicyTest, CodecsThatCostMoreThanTheySaveAreNotUsed) {
 
 TEST_F(AutoPolicyTest, OnlyTensorsOfItsRulesFollow) {
   make("layer3*=>auto;layer5.weight=>int8;*=>none");
-  EXPECT_EQ(lossy(), 1);
+  EXPECT_EQ(compressed(), 1);
   profile(1'000'000);
   EXPECT_TRUE(profile(1'000'000));
-  EXPECT_EQ(lossy(), 2);
-  EXPECT_TRUE(now_[6].decision.way().lossy());
+  EXPECT_EQ(compressed(), 2);
+  EXPECT_TRUE(now_[6].decision.format().compressed());
   EXPECT_EQ(now_[10].decision.codec, CodecId::kInt8);
 }
 
@@ -243,7 +243,8 @@ TEST_F(AutoPolicyTest, TheReplannerProposesWhatItsControllerWants) {
   EXPECT_NE(std::ranges::find(reasons, Reason::kCodecs), reasons.end());
   EXPECT_FALSE(a->frozen());
   EXPECT_FALSE(a->policy_log().empty());
-  EXPECT_TRUE(std::ranges::any_of(a->current()->tensors(), [](const auto& t) { return t.decision.way().lossy(); }));
+  EXPECT_TRUE(
+      std::ranges::any_of(a->current()->tensors(), [](const auto& t) { return t.decision.format().compressed(); }));
   a->restart();
   EXPECT_EQ(a->current(), first);
 }

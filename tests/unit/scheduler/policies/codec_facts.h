@@ -40,7 +40,9 @@ class PlainFacts final : public CodecFacts {
     PlannedTensor planned{tensor.name, tensor.numel(), tensor.dtype, std::move(decision)};
     const bool whole = planned.decision.codec == CodecId::kThresholdSparse ||
                        planned.decision.codec == CodecId::kKernelSparse || planned.decision.codec == CodecId::kPowerSgd;
-    planned.stripe = !planned.decision.way().lossy() ? 1 : whole ? std::max<std::int64_t>(planned.numel, 1) : 4096;
+    planned.stripe = !planned.decision.format().compressed() ? 1
+                     : whole                                 ? std::max<std::int64_t>(planned.numel, 1)
+                                                             : 4096;
     planned.wire_bytes =
         dense_equivalent(planned.decision.reduction, {payload(tensor, planned.decision), tensor.held_bytes()}, ranks_);
     return planned;

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "tests/unit/scheduler/policies/controller_test.h"
+#include "tests/unit/scheduler/policies/codec_controller_test.h"
 
 namespace sirtaki::scheduler {
 namespace {
@@ -88,7 +88,7 @@ TEST_F(FollowerTest, WhatIsAskedForByNameStays) {
   EXPECT_TRUE(profile(100'000, 12'500'000));
   EXPECT_EQ(now_[3].decision.reduction, ReductionKind::kGather);
   EXPECT_EQ(now_[4].decision.reduction, ReductionKind::kScatter);
-  EXPECT_FALSE(now_[0].decision.way().lossy());
+  EXPECT_FALSE(now_[0].decision.format().compressed());
 }
 
 TEST_F(FollowerTest, AlgcSendsAsMuchAsBackwardHides) {
@@ -117,10 +117,10 @@ TEST_F(FollowerTest, AlgcSendsAsMuchAsBackwardHides) {
 TEST_F(FollowerTest, AlgcLeavesAloneWhatALinkCarriesForNothing) {
   infos_[2].dims = {70, 70};
   make("algc");
-  EXPECT_TRUE(now_[2].decision.way().lossy());
+  EXPECT_TRUE(now_[2].decision.format().compressed());
   profile(1'000'000, 125'000'000);
   EXPECT_TRUE(profile(1'000'000, 125'000'000)) << controller_->last_decision();
-  EXPECT_FALSE(now_[2].decision.way().lossy()) << now_[2].reason;
+  EXPECT_FALSE(now_[2].decision.format().compressed()) << now_[2].reason;
 }
 
 TEST_F(FollowerTest, ForgetsAfterARestart) {

@@ -20,7 +20,7 @@ TEST_F(ImportanceTest, FindsTheRateOfTheLink) {
   make("importance:start=70%");
   EXPECT_TRUE(all_dense()) << "70 % are no shorter as positions and values";
   EXPECT_TRUE(profile(12'500'000)) << "less at once";
-  EXPECT_GT(lossy(), 0);
+  EXPECT_GT(compressed(), 0);
   const auto keep = [&] { return now_[2].decision.params.at(params::kKeep); };
   const std::int64_t at_100 = keep();
   EXPECT_TRUE(profile(2'500'000));
@@ -56,7 +56,7 @@ TEST_F(ImportanceTest, DoesNotOscillate) {
     for (int i = 0; i < 125; ++i) {  // 1,000 steps
       profile(12'500'000);
       const Decision& d = now_[2].decision;
-      const std::int64_t rate = d.way().lossy() ? d.params.at(params::kKeep) : 1000;
+      const std::int64_t rate = d.format().compressed() ? d.params.at(params::kKeep) : 1000;
       const int moved = i < 2 ? 0 : rate > last ? 1 : rate < last ? -1 : 0;
       turns += moved != 0 && direction != 0 && moved != direction ? 1 : 0;
       direction = moved != 0 ? moved : direction;
@@ -356,7 +356,7 @@ TEST_F(ImportanceTest, SplitsTheRateOverTheRanksByTheirLosses) {
   EXPECT_EQ(split.params.at(params::kKeep), split.keeps[0]) << "the largest payload";
   EXPECT_EQ(split.reduction, ReductionKind::kGather);
   EXPECT_EQ(split.params_of(1).at(params::kKeep), split.keeps[1]);
-  EXPECT_FALSE(now_[1].decision.way().lossy());
+  EXPECT_FALSE(now_[1].decision.format().compressed());
   // A little more or less does not matter.
   profile_.losses = {3'100'000, 1'000'000, 1'050'000, 1'000'000};
   for (int i = 0; i < 5; ++i) {
@@ -372,7 +372,7 @@ TEST_F(ImportanceTest, KeepsTheWayWhereLossesAreAlike) {
     EXPECT_TRUE(now_[2].decision.keeps.empty());
     EXPECT_NE(now_[2].decision.reduction, ReductionKind::kGather) << now_[2].reason;
   }
-  EXPECT_TRUE(now_[2].decision.way().lossy());
+  EXPECT_TRUE(now_[2].decision.format().compressed());
 }
 
 }  // namespace

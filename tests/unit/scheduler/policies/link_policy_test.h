@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <string>
 
-#include "tests/unit/scheduler/policies/controller_test.h"
+#include "tests/unit/scheduler/policies/codec_controller_test.h"
 
 namespace sirtaki::scheduler {
 
@@ -31,9 +31,9 @@ class LinkPolicyTest : public ControllerTest {
     return consider();
   }
 
-  int lossy() const {
+  int compressed() const {
     return static_cast<int>(
-        std::ranges::count_if(now_, [](const PlannedTensor& t) { return t.decision.way().lossy(); }));
+        std::ranges::count_if(now_, [](const PlannedTensor& t) { return t.decision.format().compressed(); }));
   }
   bool all_dense() const {
     return std::ranges::all_of(now_, [](const PlannedTensor& t) { return t.decision == Decision{}; });

@@ -86,36 +86,36 @@ TEST(Policy, WarmUpBeginsWhereItIsNoLongerThanADenseStep) {
 
 TEST(Policy, ReasonsSayWhyATensorStaysDense) {
   const std::vector<PlannedTensor> choices = decided("twobit", net(), {.ranks = 4});
-  const auto lossy = [&](std::size_t i) { return choices[i].decision.way().lossy(); };
-  EXPECT_FALSE(lossy(0)) << "864 elements";
+  const auto compressed = [&](std::size_t i) { return choices[i].decision.format().compressed(); };
+  EXPECT_FALSE(compressed(0)) << "864 elements";
   EXPECT_NE(choices[0].reason.find("smaller than 16KiB"), std::string::npos) << choices[0].reason;
-  EXPECT_TRUE(lossy(1));
+  EXPECT_TRUE(compressed(1));
   EXPECT_NE(choices[2].reason.find("1 dimensions, fewer than 2"), std::string::npos) << choices[2].reason;
-  EXPECT_TRUE(lossy(3));
+  EXPECT_TRUE(compressed(3));
   EXPECT_NE(choices[5].reason.find("int64"), std::string::npos) << choices[5].reason;
-  EXPECT_FALSE(lossy(6));
-  EXPECT_FALSE(lossy(7));
-  EXPECT_TRUE(decided("twobit:ndim=1", net(), {.ranks = 4})[7].decision.way().lossy());
-  EXPECT_TRUE(decided("twobit:min=0,ndim=0", {{"s", {}}}, {.ranks = 4})[0].decision.way().lossy());
+  EXPECT_FALSE(compressed(6));
+  EXPECT_FALSE(compressed(7));
+  EXPECT_TRUE(decided("twobit:ndim=1", net(), {.ranks = 4})[7].decision.format().compressed());
+  EXPECT_TRUE(decided("twobit:min=0,ndim=0", {{"s", {}}}, {.ranks = 4})[0].decision.format().compressed());
   for (std::size_t i = 0; i < choices.size(); ++i) {
     EXPECT_EQ(choices[i].name, net()[i].name);
   }
 }
 
 TEST(Policy, TheGateIsAtFourThousandAndNinetySixElements) {
-  EXPECT_FALSE(decided_one("hylo", {"w", {63, 65}}).decision.way().lossy()) << 63 * 65;
-  EXPECT_TRUE(decided_one("hylo", {"w", {64, 64}}).decision.way().lossy());
+  EXPECT_FALSE(decided_one("hylo", {"w", {63, 65}}).decision.format().compressed()) << 63 * 65;
+  EXPECT_TRUE(decided_one("hylo", {"w", {64, 64}}).decision.format().compressed());
 }
 
 TEST(Policy, StaysDenseWhereThatIsNoLonger) {
   // 8 bits to seven others are as much as 32 bits in two halves.
   const Circumstances many = {.ranks = 8, .link = LinkFacts{1'000'000'000, 1'000'000'000}};
   const PlannedTensor choice = decided_one("int8", {"w", {64, 64}}, many);
-  EXPECT_FALSE(choice.decision.way().lossy());
+  EXPECT_FALSE(choice.decision.format().compressed());
   EXPECT_NE(choice.reason.find("no longer"), std::string::npos);
   EXPECT_EQ(decided_one("int8:wire=gather", {"w", {64, 64}}, many).decision.reduction, ReductionKind::kGather)
       << "asked for by name";
-  EXPECT_FALSE(decided_one("powersgd:rank=64", {"w", {64, 64}}).decision.way().lossy());
+  EXPECT_FALSE(decided_one("powersgd:rank=64", {"w", {64, 64}}).decision.format().compressed());
 }
 
 TEST(Policy, FirstMatchingRuleWins) {
@@ -124,7 +124,7 @@ TEST(Policy, FirstMatchingRuleWins) {
   EXPECT_EQ(choices[1].decision.codec, CodecId::kTwobit);
   EXPECT_EQ(choices[3].decision.codec, CodecId::kInt8);
   EXPECT_EQ(choices[7].reason, "no rule matches");
-  EXPECT_FALSE(choices[7].decision.way().lossy());
+  EXPECT_FALSE(choices[7].decision.format().compressed());
 }
 
 TEST(Policy, ARuleThatMatchesNothingIsAnError) {
@@ -183,9 +183,9 @@ TEST(Policy, AlgcHasAGateThatGrowsWithTheLink) {
   const TensorInfo matrix{"w", {256, 256}};  // 256 KiB
   EXPECT_EQ(decided_one("algc", matrix).decision.codec, CodecId::kThresholdSparse);
   const Circumstances slow = {.ranks = 4, .link = LinkFacts{1'000'000, 12'500'000}};
-  EXPECT_TRUE(decided_one("algc", matrix, slow).decision.way().lossy());
+  EXPECT_TRUE(decided_one("algc", matrix, slow).decision.format().compressed());
   const Circumstances wide = {.ranks = 4, .link = LinkFacts{1'000'000, 1'250'000'000}};
-  EXPECT_FALSE(decided_one("algc", matrix, wide).decision.way().lossy()) << "1.25 MB in transit";
+  EXPECT_FALSE(decided_one("algc", matrix, wide).decision.format().compressed()) << "1.25 MB in transit";
 }
 
 TEST(Policy, GathersWhatALinkHasInTransit) {

@@ -1,4 +1,4 @@
-#include "runtime/local_updates/controller/controller.h"
+#include "runtime/local_updates/controller/interval_controller.h"
 
 #include <algorithm>
 #include <span>

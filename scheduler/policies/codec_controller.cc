@@ -1,4 +1,4 @@
-#include "scheduler/policies/controller.h"
+#include "scheduler/policies/codec_controller.h"
 
 #include <algorithm>
 #include <utility>
@@ -25,8 +25,9 @@ std::string link_text(const StepProfile& profile) {
          " us";
 }
 
-std::unique_ptr<Controller> make_controller(const Spec& spec, const std::vector<TensorInfo>& tensors,
-                                            const PlannerOptions& planner, std::shared_ptr<const CodecFacts> facts) {
+std::unique_ptr<CodecController> make_controller(const Spec& spec, const std::vector<TensorInfo>& tensors,
+                                                 const PlannerOptions& planner,
+                                                 std::shared_ptr<const CodecFacts> facts) {
   std::vector<Controlled> controlled;
   std::vector<Controlled> following;
   std::optional<MethodId> policy;

@@ -1,7 +1,7 @@
 // What an IntervalController remembers, as numbers.
 #include <bit>
 
-#include "runtime/local_updates/controller/controller.h"
+#include "runtime/local_updates/controller/interval_controller.h"
 
 namespace sirtaki::local_updates {
 namespace {

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "scheduler/policies/controller.h"
+#include "scheduler/policies/codec_controller.h"
 #include "tests/unit/scheduler/policies/codec_facts.h"
 
 namespace sirtaki::scheduler {
@@ -32,7 +32,7 @@ class ControllerTest : public testing::Test {
   }
 
   // Of a spec's text, with the first decisions in now_; nullptr: none.
-  std::unique_ptr<Controller> controller(const std::string& text) {
+  std::unique_ptr<CodecController> controller(const std::string& text) {
     const Spec spec = parse_spec(text).value();
     now_ = decide(spec, infos_, {.ranks = 4}, *facts_).value();
     return make_controller(spec, infos_, planner_, facts_);
@@ -55,7 +55,7 @@ class ControllerTest : public testing::Test {
   PlannerOptions planner_;
   StepProfile profile_;
   std::shared_ptr<const CodecFacts> facts_ = std::make_shared<PlainFacts>(4);
-  std::unique_ptr<Controller> controller_;
+  std::unique_ptr<CodecController> controller_;
   std::vector<PlannedTensor> now_;
   std::uint64_t step_ = 0;
 };

@@ -1,4 +1,4 @@
-#include "runtime/local_updates/controller/policies.h"
+#include "runtime/local_updates/controller/interval_policies.h"
 
 #include <algorithm>
 #include <deque>

@@ -26,9 +26,9 @@
 #include "runtime/base/status.h"
 #include "runtime/local_updates/controller/guards.h"
 #include "runtime/local_updates/controller/interval.h"
+#include "runtime/local_updates/controller/interval_policies.h"
 #include "runtime/local_updates/controller/link_bound.h"
 #include "runtime/local_updates/controller/norms.h"
-#include "runtime/local_updates/controller/policies.h"
 #include "runtime/local_updates/controller/round_stats.h"
 #include "runtime/local_updates/controller/spec.h"
 
