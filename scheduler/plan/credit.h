@@ -1,8 +1,8 @@
-// Credit: how many payload bytes of one stream may be in flight. It bounds memory, and how long an urgent partition
-// waits behind bytes already handed to the network.
+// Credit: limits the payload bytes of one stream in flight. The limit bounds memory, and the time for which an urgent
+// partition waits behind bytes that the network has already accepted.
 //
-// Pure value; used by one thread. One a stream: ranks that shared credit between streams could each spend it on a
-// different stream and wait for each other for ever.
+// Pure value, used by one thread. Every stream has a credit of its own: ranks that shared credit between streams could
+// each spend it on a different stream and wait for each other forever.
 #pragma once
 
 #include <cstdint>
@@ -11,16 +11,17 @@ namespace sirtaki::scheduler {
 
 class Credit {
  public:
-  // A limit below 1 lets exactly one payload at a time through.
+  // A limit below 1 admits exactly one payload at a time.
   explicit Credit(std::int64_t limit_bytes) : limit_(limit_bytes) {}
 
-  // A payload fits if the limit holds with it, or if nothing is in flight: one larger than the limit goes alone.
+  // Returns true if the limit holds with this payload, or if nothing is in flight: a payload above the limit travels
+  // alone.
   bool fits(std::int64_t bytes) const;
-  // Counts a payload that fits().
+  // Counts a payload. Requires fits().
   void take(std::int64_t bytes);
-  // Ends one that was taken.
+  // Ends a payload that was taken.
   void give_back(std::int64_t bytes);
-  // Nothing is in flight any more.
+  // Ends all payloads.
   void reset();
 
   std::int64_t limit_bytes() const { return limit_; }

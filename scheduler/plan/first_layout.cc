@@ -11,12 +11,12 @@
 namespace sirtaki::scheduler {
 namespace {
 
-// The first bucket is small, so that the network has something to do early, and those that follow grow. Twice the
-// bytes take twice as long, so the next one is complete in time.
+// The first bucket is small, so that the network starts early, and later ones grow. Doubling is fast enough: twice the
+// bytes take twice as long to send, which is the time the next bucket has to fill.
 constexpr std::int64_t kFirstBucketBytes = 64 << 10;
 
-// Walks the tensors in order. Partitions are sent strictly by position, so a bucket takes the place of its last
-// member: earlier it would hold up tensors that are ready before it is.
+// Visits the tensors in order. Partitions are sent strictly by position, so a bucket takes the place of its last
+// member: an earlier place would hold up tensors that are ready before that member is.
 class Layout {
  public:
   Layout(const std::vector<PlannedTensor>& tensors, const LayoutOptions& options)
@@ -55,7 +55,7 @@ class Layout {
   struct Placed {
     Partition partition;
     std::int64_t weight = 0;
-    std::int64_t place = 0;  // of its last member in the order
+    std::int64_t place = 0;  // that of the last member in the order
   };
 
   void add_to_bucket(int index, std::int64_t place) {
@@ -82,7 +82,7 @@ class Layout {
     bucket = {};
   }
 
-  // Elements.
+  // Returns the limit of a piece in elements.
   std::int64_t largest_piece(const PlannedTensor& tensor) const {
     if (!tensor.decision.format().compressed()) {
       return options_.partition_bytes / static_cast<std::int64_t>(dtype_size(tensor.dtype));
@@ -106,7 +106,7 @@ class Layout {
 
   const std::vector<PlannedTensor>& tensors_;
   const LayoutOptions& options_;
-  std::int64_t bucket_bytes_;  // what a bucket may hold now
+  std::int64_t bucket_bytes_;  // limit of the next bucket
   std::map<Kind, Placed> open_;
   std::vector<Placed> done_;
   std::int64_t partition_count_ = 0;

@@ -1,6 +1,8 @@
-// The first plan's layout, before anything is measured: which tensors share a partition, and where big ones are cut.
+// The layout of the first plan, made before any measurement: the tensors that share a partition, and the borders of
+// large ones.
 //
-// Used by Plan::build() only, which has checked the arguments. Pure.
+// Internal to Plan::build(), which has checked the arguments. Pure. See planner_layout.h for the layout after
+// measurements.
 #pragma once
 
 #include <cstdint>
@@ -12,11 +14,11 @@
 
 namespace sirtaki::scheduler {
 
-// Every partition costs memory on every rank, and a tag has 18 bits for its position, of which the two largest are the
-// stream's own exchanges (runtime/engine/common/tags.h).
+// Every partition costs memory on every rank. A tag has 18 bits for the position, and the stream reserves the two
+// largest positions for exchanges of its own (runtime/engine/common/tags.h).
 inline constexpr std::int64_t kMaxPartitions = (1 << 18) - 2;
 
-// In total order. kInvalidArgument: more than kMaxPartitions.
+// Returns the partitions in total order. kInvalidArgument: more than kMaxPartitions.
 Result<std::vector<Partition>> first_layout(const std::vector<PlannedTensor>& tensors, std::span<const int> order,
                                             const LayoutOptions& options);
 

@@ -1,7 +1,7 @@
-// Pieces: what the two layouts (first_layout.h, planner_layout.h) have in common: which tensors may share a partition,
-// and where one that is too large for a partition is cut.
+// Pieces: the rules that both layouts (first_layout.h, planner_layout.h) share: the tensors that may share a partition,
+// and the borders of a tensor that is too large for one.
 //
-// Used inside scheduler only. Pure functions and values.
+// Pure functions and values, internal to scheduler.
 #pragma once
 
 #include <cstdint>
@@ -13,22 +13,22 @@
 
 namespace sirtaki::scheduler {
 
-// Tensors of one kind may share a partition.
+// Tensors of the same kind may share a partition.
 using Kind = std::tuple<DType, CodecId, ReductionKind>;
 Kind kind_of(const PlannedTensor& tensor);
 
-// Whether so many of the tensor's elements may be in one partition.
+// Returns true if one partition may hold so many elements of the tensor.
 bool few_elements(const PlannedTensor& tensor, std::int64_t numel);
 
-// A tensor in nearly equal pieces of at most `most` elements, or as short as it may be cut: no small rest that costs a
-// round trip of its own. Keeps no reference.
+// Cuts a tensor into nearly equal pieces of at most `most` elements, or as short as the tensor may be cut. Equal pieces
+// leave no small rest, which would cost a round trip of its own. Keeps no reference.
 class Pieces {
  public:
-  // `index`: of the tensor in its list; it has elements.
+  // `index` is the place of the tensor in its list. Requires a tensor with elements.
   Pieces(const PlannedTensor& tensor, int index, std::int64_t alignment, std::int64_t most);
 
   std::int64_t count() const { return count_; }
-  // The i-th, alone in a partition.
+  // Returns piece i as a slice that is alone in its partition.
   Slice slice(std::int64_t i) const;
 
  private:
@@ -41,7 +41,7 @@ class Pieces {
   std::int64_t count_;
 };
 
-// A partition of these slices, one behind the other; there is one.
+// Returns a partition of these slices, one behind the other. Requires at least one slice.
 Partition make_partition(const std::vector<PlannedTensor>& tensors, std::span<const Slice> slices);
 
 }  // namespace sirtaki::scheduler

@@ -56,8 +56,8 @@ void put_tensors(WireWriter& out, const std::vector<PlannedTensor>& tensors) {
   }
 }
 
-// What the layout was made from as well as the layout: ranks that run different builds, or differ in an option that
-// happens not to matter for these tensors, are found at once.
+// Covers the inputs of the layout as well as the layout: ranks that run different builds, or differ in an option that
+// has no effect on these tensors, are found at once.
 void put_inputs(WireWriter& out, const std::vector<PlannedTensor>& tensors, std::span<const int> order,
                 const LayoutOptions& options) {
   put_tensors(out, tensors);
@@ -91,7 +91,7 @@ Status bad_tensor(const PlannedTensor& tensor, std::string text) {
 
 Status check_slice(const Slice& slice, const Partition& partition, const PlanParts& parts) {
   if (slice.tensor < 0 || static_cast<std::size_t>(slice.tensor) >= parts.tensors.size()) {
-    return invalid_argument("a partition holds a part of tensor " + std::to_string(slice.tensor) + " of " +
+    return invalid_argument("a partition holds a slice of tensor " + std::to_string(slice.tensor) + " of " +
                             std::to_string(parts.tensors.size()));
   }
   const PlannedTensor& tensor = parts.tensors[static_cast<std::size_t>(slice.tensor)];
@@ -102,7 +102,7 @@ Status check_slice(const Slice& slice, const Partition& partition, const PlanPar
     return bad_tensor(tensor, "is in a partition of another codec or reduction");
   }
   if (slice.offset < 0 || slice.offset > tensor.numel || slice.numel < 1 || slice.numel > tensor.numel - slice.offset) {
-    return bad_tensor(tensor, "of " + std::to_string(tensor.numel) + " elements has no part of " +
+    return bad_tensor(tensor, "of " + std::to_string(tensor.numel) + " elements has no slice of " +
                                   std::to_string(slice.numel) + " from " + std::to_string(slice.offset) + " on");
   }
   if (const std::int64_t border = border_of(tensor, parts.alignment); slice.offset % border != 0) {
@@ -118,18 +118,18 @@ Status check_partition(const Partition& partition, const PlanParts& parts) {
   for (const Slice& slice : partition.slices) {
     SRT_TRY(check_slice(slice, partition, parts));
     if (slice.at != at || slice.numel > std::numeric_limits<std::int64_t>::max() / kLargestElement - at) {
-      return bad_tensor(parts.tensors[static_cast<std::size_t>(slice.tensor)], "is at a wrong place in its partition");
+      return bad_tensor(parts.tensors[static_cast<std::size_t>(slice.tensor)], "has a wrong offset in its partition");
     }
     at += slice.numel;
   }
   if (at == 0 || at != partition.numel) {
-    return invalid_argument("a partition of " + std::to_string(partition.numel) + " elements has parts of " +
+    return invalid_argument("a partition of " + std::to_string(partition.numel) + " elements has slices of " +
                             std::to_string(at));
   }
   return {};
 }
 
-// Every element of every tensor exactly once.
+// Requires that the partitions hold every element of every tensor exactly once.
 Status check_coverage(const PlanParts& parts) {
   std::vector<Slice> slices;
   std::vector<std::size_t> last_in(parts.tensors.size(), 0);
@@ -137,7 +137,7 @@ Status check_coverage(const PlanParts& parts) {
     for (const Slice& slice : parts.partitions[i].slices) {
       const auto tensor = static_cast<std::size_t>(slice.tensor);
       if (std::exchange(last_in[tensor], i + 1) == i + 1) {
-        return bad_tensor(parts.tensors[tensor], "has two parts in one partition");
+        return bad_tensor(parts.tensors[tensor], "has two slices in one partition");
       }
       slices.push_back(slice);
     }

@@ -1,10 +1,10 @@
-// Plan: how a stream's tensors are cut into partitions and in which order they go. Immutable, versioned, equal on all
-// ranks (compared by digest).
+// Plan: the partitions of the tensors of a stream, and their order. Immutable, versioned, equal on all ranks (compared
+// by digest).
 //
-// A partition is a part of one big tensor or a bucket of small ones, of one dtype, codec and reduction. Two ways to a
-// plan: build(), a pure function of the tensor list and the options, before anything is measured; and
-// from_partitions(), what the planner (planner.h) made of measurements. Every rank computes it itself and only the
-// digest is agreed. Pure: no I/O, no thread, no clock.
+// A partition is a part of one large tensor or a bucket of small ones, with one dtype, codec and reduction. A plan
+// comes from build(), a pure function of tensor list and options that needs no measurement, or from from_partitions(),
+// with the result of the planner (planner.h). Every rank computes its plan itself, and ranks compare only the digest.
+// Pure: no I/O, no thread, no clock.
 #pragma once
 
 #include <cstdint>
@@ -20,26 +20,27 @@
 
 namespace sirtaki::scheduler {
 
-// How elements travel. Tensors that share a partition have it in common.
+// The encoding of elements and the algorithm that sums them. All tensors of a partition have the same format.
 struct WireFormat {
   CodecId codec = CodecId::kNone;
   ReductionKind reduction = ReductionKind::kDense;
 
-  // Less than the elements travel: whoever sends them has work with each.
+  // Returns true unless the reduction is dense: every rank then encodes a payload and decodes others.
   bool compressed() const { return reduction != ReductionKind::kDense; }
 
   friend bool operator==(const WireFormat&, const WireFormat&) = default;
 };
 
-// What is decided for a tensor beside its place. Part of the digest.
+// The compression of one tensor. Part of the digest of a plan.
 struct Decision {
   CodecId codec = CodecId::kNone;
   ReductionKind reduction = ReductionKind::kDense;
-  std::vector<std::int64_t> params;  // the codec's (runtime/base/codec_id.h)
-  // By rank, of group_topk by gather: instead of params[kKeep], which is the largest of them; empty: that of all.
+  std::vector<std::int64_t> params;  // parameters of the codec (runtime/base/codec_id.h)
+  // Used by group_topk with kGather only: the kept elements of every rank, in place of params[kKeep], which is the
+  // largest of them. Empty: all ranks use params[kKeep].
   std::vector<std::int64_t> keeps = {};
 
-  // Those of a rank.
+  // Returns the parameters that this rank uses.
   std::vector<std::int64_t> params_of(int rank) const;
 
   WireFormat format() const { return {codec, reduction}; }
@@ -47,7 +48,8 @@ struct Decision {
   friend bool operator==(const Decision&, const Decision&) = default;
 };
 
-// A tensor as its stream registered it, and how it travels; its index in the list is its id inside the stream.
+// A tensor as its stream registered it, and its compression. The index in the list is the id of the tensor in the
+// stream.
 struct PlannedTensor {
   static constexpr std::int64_t kAsHeld = -1;
 
@@ -55,14 +57,16 @@ struct PlannedTensor {
   std::int64_t numel = 0;
   DType dtype = DType::kF32;
   Decision decision = {};
-  // Elements; borders inside the tensor are multiples of it. 1: of the plan's alignment. numel: it is never cut.
+  // In elements: borders inside the tensor are multiples of it. 1: the alignment of the plan applies. numel: the tensor
+  // is never cut.
   std::int64_t stripe = 1;
-  // Of the whole tensor, as an allreduce of so many bytes would need (wire_cost.h). kAsHeld: the bytes of its elements.
+  // Bytes of an allreduce that loads the network as much as this tensor (wire_cost.h). kAsHeld: the bytes of its
+  // elements.
   std::int64_t wire_bytes = kAsHeld;
-  // Why it was decided so, for a person; no part of the digest.
+  // Reason of the decision, for a person; no part of the digest.
   std::string reason = {};
 
-  // Of `part` of its elements; rounded up.
+  // Returns the share of wire_bytes of `part` elements, rounded up.
   std::int64_t wire_bytes_of(std::int64_t part) const;
 };
 
@@ -78,58 +82,61 @@ struct Partition {
   DType dtype = DType::kF32;
   std::int64_t numel = 0;
   std::vector<Slice> slices;
-  WireFormat format;            // of all its tensors; the codec's parameters are each tensor's own
-  std::int64_t wire_bytes = 0;  // sum of its slices'; set by the plan
+  WireFormat format;            // shared by all tensors; codec parameters differ
+  std::int64_t wire_bytes = 0;  // sum over the slices; set by the plan
 
-  // Of its elements before encoding.
+  // Returns the bytes of the elements before encoding.
   std::size_t size_bytes() const { return static_cast<std::size_t>(numel) * dtype_size(dtype); }
 };
 
-// Sizes are of elements before encoding, and of what travels where that is lossy.
+// Sizes count elements before encoding, and payloads of compressed tensors.
 struct LayoutOptions {
-  std::int64_t fusion_bytes = 1 << 20;     // small tensors share a partition up to this; the first ones hold less
-  std::int64_t partition_bytes = 4 << 20;  // bigger tensors are cut into pieces of at most this
-  std::int64_t alignment = 64;             // elements; borders inside a tensor are multiples of it
+  // Small tensors share a partition up to this size; the first partitions hold less.
+  std::int64_t fusion_bytes = 1 << 20;
+  // Larger tensors are cut into pieces of at most this size.
+  std::int64_t partition_bytes = 4 << 20;
+  std::int64_t alignment = 64;  // elements; borders inside a tensor are multiples of it
 };
 
-// Elements of a lossy partition, unless it is one tensor that is never cut: encoding one goes on beside the sending of
-// another.
+// Limit of a compressed partition in elements, unless it is one tensor that is never cut: encoding of one partition
+// overlaps with the sending of another.
 inline constexpr std::int64_t kMaxCompressedElements = 1 << 20;
 
-// kInvalidArgument: a size below 0, or partitions too small for an aligned block.
+// Checks options. kInvalidArgument: a size below 0, or partitions too small for an aligned block.
 Status check_layout_options(const LayoutOptions& options);
 
-// kInvalidArgument: a name twice, an impossible number of elements, stripe or number of bytes.
+// Checks tensors. kInvalidArgument: a duplicate name, an impossible number of elements, stripe or number of bytes.
 Status check_tensors(const std::vector<PlannedTensor>& tensors);
 
-// A plan spelled out.
+// The parts of a plan.
 struct PlanParts {
   std::vector<PlannedTensor> tensors;
-  std::vector<Partition> partitions;  // in total order; their positions are given to them
+  std::vector<Partition> partitions;  // in total order; the plan sets their positions
   std::int64_t alignment = 64;        // elements; borders inside a tensor are multiples of it
-  std::int64_t credit_bytes = 0;      // as Plan::credit_bytes()
+  std::int64_t credit_bytes = 0;      // see Plan::credit_bytes()
   std::uint64_t version = 0;
 };
 
 class Plan {
  public:
-  // `order` is the order in which tensors are expected to become ready (a permutation of the indices); the first are
-  // sent first. Tensors with no elements belong to no partition.
+  // Makes the first plan. `order` is the order in which tensors are expected to become ready (a permutation of the
+  // indices); the first ones are sent first. Tensors without elements belong to no partition.
   static Result<std::shared_ptr<const Plan>> build(std::vector<PlannedTensor> tensors, std::span<const int> order,
                                                    const LayoutOptions& options, std::uint64_t version);
 
-  // Pieces of one tensor may stand anywhere in the order. kInvalidArgument, naming the tensor, unless every element of
-  // every tensor is in exactly one partition, cut where it may be and travelling as it was decided.
+  // Makes a plan of given partitions. Pieces of one tensor may have any place in the order. kInvalidArgument, with the
+  // name of the tensor, unless every element of every tensor is in exactly one partition, with borders where the tensor
+  // may be cut, in the format of its decision.
   static Result<std::shared_ptr<const Plan>> from_partitions(PlanParts parts);
 
   std::uint64_t version() const { return version_; }
-  // Of all that the plan is and was made from.
+  // Returns the digest of the plan and of its inputs.
   std::uint64_t digest() const { return digest_; }
   const std::vector<PlannedTensor>& tensors() const { return tensors_; }
   const std::vector<Partition>& partitions() const { return partitions_; }
-  // Positions of the partitions that hold a part of tensor `index`, ascending.
+  // Returns the positions of the partitions that hold a part of tensor `index`, ascending.
   const std::vector<int>& partitions_of(int index) const;
-  // Payload in flight that the plan asks for; 0: it leaves that to the options.
+  // Returns the limit of payload bytes in flight that the plan asks for; 0: the options decide.
   std::int64_t credit_bytes() const { return credit_bytes_; }
 
  private:

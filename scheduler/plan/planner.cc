@@ -21,14 +21,14 @@ namespace {
 
 constexpr std::int64_t kMinPartitionBytes = 64 << 10;
 constexpr std::int64_t kMaxPartitionBytes = 4 << 20;
-// So many partitions are planned within a millisecond.
+// The planner handles this many partitions within a millisecond.
 constexpr std::int64_t kManyPartitions = 4096;
-// More would cost memory on every rank.
+// Every partition costs memory on every rank.
 constexpr std::int64_t kMostPartitions = 1 << 18;
-// What is in flight keeps the link busy while the process is not scheduled for this long.
+// Bytes in flight keep the link busy while the process is not scheduled for this long.
 constexpr std::int64_t kHiccupNs = 5'000'000;
 constexpr std::int64_t kForEver = std::numeric_limits<std::int64_t>::max();
-// Of the predicted step time, within which the candidate with fewer partitions wins.
+// Candidates whose predicted step times differ by less tie, and the one with fewer partitions wins.
 constexpr std::int64_t kTiePermille = 5;
 
 Status check_profile(const std::vector<PlannedTensor>& tensors, const StepProfile& profile,
@@ -65,16 +65,16 @@ std::int64_t credit_in_force(const Plan& plan, const PlannerOptions& options) {
                                   : std::min(plan.credit_bytes(), options.credit_limit_bytes);
 }
 
-// A layout with its order and what the model says of it.
+// A layout with its order and its prediction.
 struct Candidate {
   Grouping grouping;
-  std::vector<std::uint32_t> order;  // of the groups
+  std::vector<std::uint32_t> order;  // group indices
   std::int64_t credit_bytes = 0;
   Prediction prediction;
-  std::vector<std::int64_t> done;  // by place in the order
+  std::vector<std::int64_t> done;  // times, one for each place in the order
 };
 
-// Preemptive earliest-need-first: whenever the link is free, the most urgent group that is ready goes next.
+// Preemptive earliest-need-first: when the link is free, the most urgent ready group goes next.
 std::vector<std::uint32_t> order_of(const std::vector<Job>& jobs, const StepModel& model) {
   std::vector<std::uint32_t> by_ready(jobs.size());
   std::iota(by_ready.begin(), by_ready.end(), 0U);
@@ -132,7 +132,7 @@ std::vector<TensorTiming> timings_in(const Candidate& candidate, const LayoutInp
   return timings;
 }
 
-// The one with the fewest partitions among those that are as good as the best.
+// Among candidates as good as the best, the one with the fewest partitions costs the least overhead.
 Candidate choose(std::vector<Candidate> candidates) {
   const auto step = [](const Candidate& candidate) { return candidate.prediction.step_us; };
   const std::int64_t best = step(*std::ranges::min_element(candidates, {}, step));
@@ -142,8 +142,9 @@ Candidate choose(std::vector<Candidate> candidates) {
   return std::move(*std::ranges::min_element(candidates, {}, [](const Candidate& c) { return c.order.size(); }));
 }
 
-// Sizes worth trying: a few around what fits the link. Bigger ones only where all is needed at once: with them more is
-// in flight, and on a real network that shares the link with what is urgent instead of queuing behind it.
+// A few sizes around the one that fits the link. Larger ones are candidates only if all tensors are needed at once:
+// they put more bytes in flight, and on a real network those share the link with urgent bytes instead of queuing behind
+// them.
 std::vector<std::int64_t> partition_sizes(const LayoutInputs& inputs, const StepProfile& profile,
                                           const PlannerOptions& options) {
   const std::int64_t fitting = sizes_for_link(profile, options).partition_bytes;
@@ -254,7 +255,7 @@ std::int64_t lower_bound_us(const std::vector<PlannedTensor>& tensors, const Ste
   std::vector<int> order(tensors.size());
   std::iota(order.begin(), order.end(), 0);
   std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return model.ready(a) < model.ready(b); });
-  using Entry = std::tuple<std::int64_t, int, std::int64_t>;  // need, tensor, time it still takes
+  using Entry = std::tuple<std::int64_t, int, std::int64_t>;  // need, tensor, remaining time
   std::priority_queue<Entry, std::vector<Entry>, std::greater<>> waiting;
   std::int64_t now = 0;
   std::int64_t lateness = 0;

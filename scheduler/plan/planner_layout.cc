@@ -42,7 +42,7 @@ class Grouper {
     std::int64_t numel = 0;
     std::int64_t weight = 0;
     std::int64_t last_need = 0;
-    std::int64_t slack = 0;  // what is left of it
+    std::int64_t slack = 0;  // remaining slack
     std::size_t first_place = 0;
   };
 
@@ -59,7 +59,7 @@ class Grouper {
 
   std::int64_t time_of(int index) const { return in_.model.occupancy(in_.payload[static_cast<std::size_t>(index)]); }
 
-  // Whether the bucket's tensors may wait until `index` is ready.
+  // Returns true if the tensors of the bucket may wait until `index` is ready.
   bool may_wait(const Bucket& bucket, int index) {
     const std::int64_t ready = in_.model.ready(index);
     const std::int64_t lost = std::min(ready - bucket.job.ready, in_.model.occupancy(bucket.job.payload));
@@ -74,14 +74,14 @@ class Grouper {
     return rule_.patient && harmless;
   }
 
-  // Whether the bucket and `index` have the time to wait for each other's bytes.
+  // Returns true if bucket and `index` have the time to wait for the bytes of each other.
   bool may_carry(const Bucket& bucket, int index) const {
     const TensorTiming* own = timing(index);
     return own == nullptr || (time_of(index) <= bucket.slack &&
                               in_.model.occupancy(bucket.job.payload) <= std::max(own->slack / 2, in_.model.latency()));
   }
 
-  // Whether those that are needed late do no harm to others by going with those that are needed early.
+  // Returns true if tensors that are needed late delay no other tensor by travelling with early ones.
   bool same_urgency(const Bucket& bucket, int index) const {
     const std::int64_t need = in_.model.need(index);
     const std::int64_t first = std::min(bucket.job.need, need);
@@ -140,7 +140,7 @@ class Grouper {
     out_.jobs.push_back(job);
   }
 
-  // What is ready last and needed first is exposed: in half the size its tail is half as long.
+  // A tensor that is ready last and needed first is exposed: pieces of half the size halve its tail.
   std::int64_t piece_bytes(int index) const {
     const StepModel& model = in_.model;
     const bool exposed =
@@ -169,7 +169,7 @@ class Grouper {
   const LayoutInputs& in_;
   const GroupingRule& rule_;
   const std::int64_t full_;   // time of a full partition on the link
-  std::vector<Bucket> open_;  // by kind
+  std::vector<Bucket> open_;  // indexed by kind
   Grouping out_;
 };
 

@@ -12,14 +12,14 @@ namespace sirtaki::scheduler {
 namespace {
 
 constexpr std::int64_t kFormat = 5;
-// Sums over all tensors of a stream stay far below the end of 64 bits.
+// Sums over all tensors of a stream stay far below the limit of 64 bits.
 constexpr std::int64_t kMaxDurationUs = std::int64_t{1} << 40;
 constexpr std::int64_t kMaxLatencyNs = std::int64_t{1} << 40;
 constexpr std::int64_t kMaxBytesPerSecond = std::int64_t{1} << 44;
 constexpr std::int64_t kMaxObjection = 255;
-constexpr std::int64_t kMaxCostPs = 1 << 24;  // of an element
+constexpr std::int64_t kMaxCostPs = 1 << 24;  // for one element
 constexpr std::int64_t kMaxLoss = std::int64_t{1} << 40;
-// What never wins a MAX: the rank does not know.
+// The lowest value loses every MAX, so it stands for "unknown to this rank".
 constexpr std::int64_t kAbsent = std::numeric_limits<std::int64_t>::min();
 
 enum Field : std::size_t {

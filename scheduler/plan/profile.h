@@ -1,11 +1,11 @@
-// StepProfile: what a stream's steps looked like, in integers that are equal on all ranks once they were exchanged.
+// StepProfile: measurements of the steps of a stream, as integers that are equal on all ranks after an exchange.
 //
-// For: the planner. Every rank measures its own, writes it as a vector, and one all-reduce with MAX over these vectors
-// gives what holds for all of them: the latest ready time and the earliest need time of each tensor, the smallest
-// latency and bandwidth, the longest step, the gravest objection. An all-reduce lasts on every rank as long as the
-// slowest link takes, and on a rank that is early also until the others have come: the smallest latency that any rank
-// saw is nearest the truth. All that is decided from it is integer arithmetic, so all ranks decide alike.
-// Pure value: no I/O, no thread, no clock. Not for: measuring (the link: link_meter.h), and the exchange.
+// Used by the planner. Every rank measures its own profile and writes it as a vector. An all-reduce with MAX over the
+// vectors gives values that hold for all ranks: the latest ready time and the earliest need time of each tensor, the
+// smallest latency and bandwidth, the longest step, the gravest objection. An all-reduce takes as long as the slowest
+// link on every rank, and on an early rank it also includes the wait for the others: the smallest latency measured by
+// any rank is the nearest to the truth. Decisions use integer arithmetic only, so all ranks decide alike.
+// Pure value: no I/O, no thread, no clock. LinkMeter (link_meter.h) measures the link; the stream does the exchange.
 #pragma once
 
 #include <array>
@@ -19,8 +19,8 @@
 
 namespace sirtaki::scheduler {
 
-// Codecs whose work the planner weighs, and what an element of a tensor costs a rank with them, all of it: what comes
-// before its payload is sent, and what comes after. Picoseconds.
+// Codecs whose compute time enters the model, and the time of one element: encode_ps before the payload is sent,
+// decode_ps after, in picoseconds, on one rank.
 inline constexpr std::array kTimedCodecs = {CodecId::kInt8, CodecId::kTwobit, CodecId::kGroupTopk,
                                             CodecId::kThresholdSparse};
 struct CodecCost {
@@ -31,44 +31,46 @@ struct CodecCost {
 };
 using CodecCosts = std::array<CodecCost, kTimedCodecs.size()>;
 
-// Durations are means over the steps since the profile before, as far as they ran with the present plan. By tensor
-// index where it is a list. A step lasts from the end of the one before to its own.
+// Durations are means over the steps since the previous profile that ran with the present plan. Lists are indexed by
+// tensor. A step lasts from the end of the previous one to its own end.
 struct StepProfile {
   static constexpr std::int64_t kUnknown = -1;
 
-  std::vector<std::int64_t> ready_us;        // since the step's first ready()
-  std::vector<std::int64_t> need_us;         // since finish(), waiting taken out; kUnknown: not waited for by itself
+  std::vector<std::int64_t> ready_us;  // since the first ready() of the step
+  // Since finish(), without waits. kUnknown: the program does not wait for this tensor alone.
+  std::vector<std::int64_t> need_us;
   std::int64_t backward_us = 0;              // first ready() to finish()
-  std::int64_t forward_us = 0;               // the rest of the step: neither backward nor waited
-  std::int64_t step_us = 0;                  // from the end of the step before to its own, as measured
-  std::int64_t exposed_us = 0;               // of that, what the program waited for the stream
-  std::int64_t latency_ns = kUnknown;        // of one message, its bytes taken out; kUnknown: not measured yet
+  std::int64_t forward_us = 0;               // rest of the step, without backward pass and waits
+  std::int64_t step_us = 0;                  // measured from the end of the previous step
+  std::int64_t exposed_us = 0;               // the part in which the program waited for the stream
+  std::int64_t latency_ns = kUnknown;        // latency of one message without its bytes; kUnknown: not measured
   std::int64_t bytes_per_second = kUnknown;  // payload, one way
-  CodecCosts codec_costs = {};               // of the slowest rank; 0: not measured
-  // By rank, where a policy asks for them: running mean of its loss, millionths; kUnknown: it has told none.
+  CodecCosts codec_costs = {};               // on the slowest rank; 0: not measured
+  // Filled if a policy asks for losses, indexed by rank: running mean of the loss in millionths; kUnknown: not
+  // reported.
   std::vector<std::int64_t> losses = {};
-  std::int64_t objection = 0;  // some rank's to any other plan (replanner.h); 0: none
+  std::int64_t objection = 0;  // objection of a rank to any other plan (replanner.h); 0: none
 
   bool knows_link() const { return latency_ns >= 0 && bytes_per_second > 0; }
-  // Nothing for a codec that is not timed.
+  // Returns zeros for a codec that is not timed.
   CodecCost cost_of(CodecId codec) const;
 
   friend bool operator==(const StepProfile&, const StepProfile&) = default;
 };
 
-// Values of the vector for a stream of `tensors` tensors, with `losses` of them.
+// Returns the number of values of the vector of a stream with so many tensors and losses.
 std::size_t max_vector_size(std::size_t tensors, std::size_t losses = 0);
 
-// The vector to be reduced with MAX. Values out of range are brought into it, so a wild measurement cannot spoil the
-// arithmetic; lists that are too short count as 0 and kUnknown. Its size is max_vector_size(ready_us.size(),
+// Returns the vector for the reduction with MAX. Values out of range are clamped, so a wild measurement cannot spoil
+// the arithmetic; missing list entries count as 0 or kUnknown. Its size is max_vector_size(ready_us.size(),
 // losses.size()).
 std::vector<std::int64_t> to_max_vector(const StepProfile& profile);
 
-// The profile that a reduced vector holds. kMismatch: ranks wrote different formats or numbers of tensors; kCorrupt:
-// a wrong size or a value out of range.
+// Returns the profile of a reduced vector. kMismatch: ranks wrote different formats or numbers of tensors; kCorrupt: a
+// wrong size or a value out of range.
 Result<StepProfile> from_max_vector(std::span<const std::int64_t> values, std::size_t tensors, std::size_t losses = 0);
 
-// XXH64 of all values.
+// Returns the XXH64 digest of all values.
 std::uint64_t digest(const StepProfile& profile);
 
 }  // namespace sirtaki::scheduler

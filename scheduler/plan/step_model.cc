@@ -14,7 +14,7 @@ namespace {
 constexpr std::int64_t kPsPerNs = 1000;
 // About 70 minutes for one transfer, 70 years for a sum of them.
 constexpr std::int64_t kLongestTransfer = std::int64_t{1} << 42;
-// What of a message's latency is work on the host, not distance.
+// Part of the latency of a message that is work on the host, not distance.
 constexpr std::int64_t kMostHandling = 100'000;
 constexpr std::int64_t kEndOfTime = std::int64_t{1} << 61;
 
@@ -26,7 +26,7 @@ std::int64_t to_us(std::int64_t ns) {
   return (ns + kNsPerUs - 1) / kNsPerUs;
 }
 
-// Time on the link.
+// Times on the link.
 struct Halves {
   std::int64_t first = 0;
   std::int64_t second = 0;
@@ -35,7 +35,7 @@ struct Halves {
 // The thread that encodes and decodes.
 class Worker {
  public:
-  // When work that is there at `at` is done.
+  // Returns the end of work that arrives at `at`.
   std::int64_t work(std::int64_t at, std::int64_t duration) {
     if (duration == 0) {
       return at;
@@ -48,13 +48,13 @@ class Worker {
   std::int64_t free_ = 0;
 };
 
-// The link as a queue of halves, and the credit that comes back when both halves of a partition are through.
+// The link as a queue of halves, and the credit, which returns after both halves of a partition.
 class Line {
  public:
   Line(std::int64_t credit, std::int64_t latency) : credit_(credit), latency_(latency) {}
 
-  // When a partition may start at the earliest, with what has come back by then; nullopt: not before another half is
-  // through. `at`: not earlier.
+  // Returns the earliest start of a partition, not before `at`, with the credit returned by then; nullopt: another half
+  // has to end first.
   std::optional<std::int64_t> start(std::int64_t payload, std::int64_t at) {
     at = std::max(at, awaited_);
     while (!done_.empty() && (done_.front().first <= at || !credit_.fits(payload))) {
@@ -65,7 +65,8 @@ class Line {
     return credit_.fits(payload) ? std::optional(at) : std::nullopt;
   }
 
-  // First half of a partition that start() let go, and second half of the one whose first half is through longest.
+  // reduce() runs the first half of a partition that start() admitted; gather() runs the second half of the partition
+  // whose first half ended earliest.
   void reduce(std::size_t job, std::int64_t payload, std::int64_t start, const Halves& halves) {
     credit_.take(payload);
     gathers_.push_back({serve(start, halves.first), job, payload, halves.second});
@@ -99,8 +100,8 @@ class Line {
   std::int64_t latency_;
   std::int64_t link_free_ = 0;
   std::int64_t done_at_ = 0;
-  std::int64_t awaited_ = 0;                                // the last credit that came back for a partition
-  std::deque<Gather> gathers_;                              // in the order in which their first halves are through
+  std::int64_t awaited_ = 0;                                // the last return of credit that a partition waited for
+  std::deque<Gather> gathers_;                              // in the order of the ends of their first halves
   std::deque<std::pair<std::int64_t, std::int64_t>> done_;  // (time, payload), in the order of time
 };
 

@@ -1,7 +1,7 @@
-// StepModel: the planner's model of a step in nanoseconds: when tensors are ready and needed, what the link costs, and
-// how jobs in a given order come out. planner.h says what the model is.
+// StepModel: the model of a step in nanoseconds: times at which tensors are ready and needed, costs of the link, and
+// the outcome of jobs in a given order. planner.h describes the model.
 //
-// Used inside scheduler only. Pure value; times count from the step's first ready() and saturate instead of
+// Pure value, internal to scheduler. Times count from the first ready() of the step and saturate instead of
 // overflowing.
 #pragma once
 
@@ -13,41 +13,43 @@
 
 namespace sirtaki::scheduler {
 
-// A partition as the model sees it.
+// A partition in the model.
 struct Job {
   std::int64_t payload = 0;  // bytes
-  std::int64_t ready = 0;    // the latest of its tensors
-  std::int64_t need = 0;     // the earliest of its tensors
-  bool one_way = false;      // all bytes go in one half (a gather)
-  std::int64_t encode = 0;   // work before the first byte, and after the last: one job's at a time
-  std::int64_t decode = 0;
+  std::int64_t ready = 0;    // latest of the tensors
+  std::int64_t need = 0;     // earliest of the tensors
+  bool one_way = false;      // a gather: all bytes travel in the first half
+  std::int64_t encode = 0;   // work before the first byte; one job at a time
+  std::int64_t decode = 0;   // work after the last byte
 
-  // Adds a part of a tensor to it.
+  // Adds a part of a tensor.
   void add(const PlannedTensor& tensor, std::int64_t numel, const StepProfile& profile);
 };
 
 class StepModel {
  public:
-  // `profile` and `options` outlive it. The profile knows its link and has `tensors` entries.
+  // `profile` and `options` outlive the model. Requires a profile that knows its link.
   StepModel(const StepProfile& profile, const PlannerOptions& options);
 
   const StepProfile& profile() const { return profile_; }
   std::int64_t ready(int tensor) const;
-  // Never after the end of the forward pass, where all is waited for; the end of backward without overlap.
+  // Returns a time up to the end of the forward pass, at which all tensors are waited for; without overlap, the end of
+  // the backward pass.
   std::int64_t need(int tensor) const;
   std::int64_t backward_end() const { return backward_end_; }
   std::int64_t forward_end() const { return forward_end_; }
-  // Time the link is busy with a payload: 2(P-1)/P of its bytes.
+  // Returns the time for which a payload occupies the link: 2(P-1)/P of its bytes.
   std::int64_t occupancy(std::int64_t payload) const;
-  // Time in which it is idle because a partition begins and ends, however many are in flight.
+  // Returns the idle time of the link for the begin and end of a partition, which more partitions in flight do not
+  // hide.
   std::int64_t handling() const { return handling_; }
-  // From the last byte until the partition is done: two messages.
+  // Returns the time from the last byte to the end of the partition: two messages.
   std::int64_t latency() const { return latency_; }
-  // Jobs started in strict order over one link, at most `credit` bytes in flight. Those that are ready last start after
-  // backward's end, as in a stream, whose finish() commits the step. `done`, where given, gets the time at which each
-  // is done.
+  // Runs jobs in strict order over one link, with at most `credit` bytes in flight. The jobs that are ready last start
+  // after the end of the backward pass, as in a stream, which commits the step in finish(). Writes the end of each job
+  // to `done` if it is set.
   Prediction run(std::span<const Job> jobs, std::int64_t credit, std::vector<std::int64_t>* done = nullptr) const;
-  // Of a step in which the tensor that is latest is done `lateness` after its need.
+  // Returns the duration of a step whose latest tensor is done `lateness` after its need.
   std::int64_t step_us(std::int64_t lateness) const;
 
  private:

@@ -15,7 +15,7 @@ std::int64_t part_of(std::int64_t bytes, std::int64_t numerator, std::int64_t de
 
 std::int64_t ring(const Payload& payload, std::int64_t ranks) {
   const Wide held = payload.held_bytes;
-  // Hops on which it is sparse.
+  // Number of hops on which the payload is sparse.
   const std::int64_t sparse = std::min(ranks - 1, payload.held_bytes / std::max<std::int64_t>(payload.bytes, 1));
   const Wide hops = Wide{payload.bytes} * sparse * (sparse + 1) / 2 + held * (ranks - 1 - sparse);
   const Wide end = std::min(Wide{payload.bytes} * ranks, held) * (ranks - 1);
@@ -23,7 +23,7 @@ std::int64_t ring(const Payload& payload, std::int64_t ranks) {
   return static_cast<std::int64_t>((hops + end + twice - 1) / twice);
 }
 
-// All-to-alls, or as many messages.
+// Returns the number of all-to-alls, or of as many messages.
 std::int64_t rounds(ReductionKind reduction) {
   switch (reduction) {
     case ReductionKind::kGather:

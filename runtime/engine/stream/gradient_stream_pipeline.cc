@@ -15,7 +15,7 @@ void GradientStream::pump() {
       return;
     }
     ++state_.partitions_started;
-    if (partition->way.compressed()) {
+    if (partition->format.compressed()) {
       launch_compressed(*partition);
       pump_later();
       return;

@@ -1,4 +1,4 @@
-// BadCase: an input with something wrong in it, and what the error has to say, for the scheduler's tests.
+// BadCase: an invalid input and the expected error text, for the tests of the scheduler.
 #pragma once
 
 #include <functional>

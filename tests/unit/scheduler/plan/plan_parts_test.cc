@@ -58,17 +58,17 @@ TEST(PlanParts, RefusesWhatIsNotExactlyOnceNamingTheTensor) {
       {"'a' is in two partitions from element 128", [](auto& p) { p.partitions.push_back(p.partitions[0]); }},
       {"'b' is in two partitions from element 0", [](auto& p) { p.partitions.push_back(p.partitions[1]); }},
       {"'a' is cut at element 100", [](auto& p) { p.partitions[0].slices[0].offset = 100; }},
-      {"'a' of 300 elements has no part of 128 from 256", [](auto& p) { p.partitions[0].slices[0].offset = 256; }},
-      {"'a' of 300 elements has no part of 128 from -64", [](auto& p) { p.partitions[0].slices[0].offset = -64; }},
-      {"'b' of 64 elements has no part of 0", [](auto& p) { p.partitions[1].slices[0].numel = 0; }},
-      {"has no part of", [](auto& p) { p.partitions[1].slices[0].numel = std::numeric_limits<std::int64_t>::max(); }},
-      {"'d' is at a wrong place", [](auto& p) { p.partitions[3].slices[1].at = 9; }},
-      {"a partition of 16 elements has parts of 15", [](auto& p) { p.partitions[3].numel = 16; }},
+      {"'a' of 300 elements has no slice of 128 from 256", [](auto& p) { p.partitions[0].slices[0].offset = 256; }},
+      {"'a' of 300 elements has no slice of 128 from -64", [](auto& p) { p.partitions[0].slices[0].offset = -64; }},
+      {"'b' of 64 elements has no slice of 0", [](auto& p) { p.partitions[1].slices[0].numel = 0; }},
+      {"has no slice of", [](auto& p) { p.partitions[1].slices[0].numel = std::numeric_limits<std::int64_t>::max(); }},
+      {"'d' has a wrong offset", [](auto& p) { p.partitions[3].slices[1].at = 9; }},
+      {"a partition of 16 elements has slices of 15", [](auto& p) { p.partitions[3].numel = 16; }},
       {"a partition of 0 elements", [](auto& p) { p.partitions.emplace_back(); }},
       {"'n' is in a partition of another dtype", [](auto& p) { p.partitions[4].dtype = DType::kI32; }},
-      {"a part of tensor 6 of 6", [](auto& p) { p.partitions[1].slices[0].tensor = 6; }},
-      {"a part of tensor -1 of 6", [](auto& p) { p.partitions[1].slices[0].tensor = -1; }},
-      {"'a' has two parts in one partition",
+      {"a slice of tensor 6 of 6", [](auto& p) { p.partitions[1].slices[0].tensor = 6; }},
+      {"a slice of tensor -1 of 6", [](auto& p) { p.partitions[1].slices[0].tensor = -1; }},
+      {"'a' has two slices in one partition",
        [](auto& p) {
          p.partitions[0] = partition_of({{0, 128, 128, 0}, {0, 256, 44, 128}});
          p.partitions.pop_back();
@@ -122,7 +122,7 @@ TEST(PlanParts, DigestChangesWithEveryInput) {
   EXPECT_EQ(std::ranges::adjacent_find(digests), digests.end());
 }
 
-// An independent count of how often each element is covered decides what from_partitions() has to say.
+// An independent count of the covers of each element predicts the answer of from_partitions().
 bool covers_once(const PlanParts& parts) {
   std::vector<std::vector<int>> count;
   for (const PlannedTensor& tensor : parts.tensors) {

@@ -167,7 +167,7 @@ TEST(Plan, NeverCutsATensorOfOneStripe) {
 }
 
 TEST(Plan, KeepsTheElementsOfALossyPartitionFew) {
-  // Hardly any bytes: the work of encoding is what has to overlap.
+  // Hardly any bytes: only the work of encoding has to overlap.
   std::vector<PlannedTensor> tensors = {sparse("big", 3 * kMaxCompressedElements, 4096, 300)};
   for (int i = 0; i < 10; ++i) {
     tensors.push_back(sparse(std::to_string(i), kMaxCompressedElements / 4, 4096, 5));
@@ -274,7 +274,7 @@ void expect_sound_partition(const Partition& partition, const Inputs& in) {
   EXPECT_LE(bytes, bucket ? in.options.fusion_bytes : in.options.partition_bytes);
 }
 
-// Also: of two partitions the one whose last member is expected first goes first.
+// Checks, too, that the partition whose last member is expected first goes first.
 void expect_sound(const Plan& plan, const Inputs& in) {
   std::vector<std::int64_t> place(in.tensors.size());
   for (std::size_t i = 0; i < in.order.size(); ++i) {

@@ -277,7 +277,7 @@ TEST(Planner, PlansAreSoundAndEqualForEqualInput) {
   }
 }
 
-// A step as a stream drives it: a Dispatcher, and a link that serves what it starts.
+// A step as a stream drives it: a Dispatcher, and a link that serves the partitions it starts.
 Prediction drive(const std::shared_ptr<const Plan>& plan, const Workload& w) {
   const StepModel model(w.profile, w.options);
   Dispatcher dispatcher(w.options.credit_limit_bytes);
@@ -293,7 +293,7 @@ Prediction drive(const std::shared_ptr<const Plan>& plan, const Workload& w) {
     all_ready = std::max(all_ready, time);
   }
   events.emplace(model.backward_end(), [&] { finished = true; });
-  std::size_t gate = plan->partitions().size();  // it and what follows waits for finish()
+  std::size_t gate = plan->partitions().size();  // it and all that follow wait for finish()
   for (const Partition& partition : plan->partitions()) {
     for (const Slice& slice : partition.slices) {
       gate =

@@ -113,7 +113,7 @@ inline Workload make_workload(const Table& table, std::int64_t step_compute_us, 
   return w;
 }
 
-// What the stream begins with.
+// Returns the first plan of the stream.
 inline std::shared_ptr<const Plan> first_plan(const Workload& w) {
   auto plan = Plan::build(w.tensors, w.backward_order, w.options.limits, 1);
   return plan ? *plan : nullptr;

@@ -10,7 +10,7 @@
 namespace sirtaki::scheduler {
 namespace {
 
-// What a rank sends, counted from the collective's messages.
+// Returns the bytes that a rank sends, counted from the messages of the collective.
 std::int64_t sent(ReductionKind reduction, std::int64_t payload, std::int64_t ranks) {
   const std::int64_t others = ranks - 1;
   switch (reduction) {
@@ -71,7 +71,7 @@ TEST(WireCost, ARingGrowsUntilItIsDense) {
   }
 }
 
-// Without selecting again, what comes back is the union of all.
+// Without a second selection, the union of all returns.
 TEST(WireCost, ARingIsNoShorterThanAGatherOfFourFifthsOfDense) {
   constexpr std::int64_t kHeld = 1'000'000;
   for (int ranks = 2; ranks <= 15; ++ranks) {
