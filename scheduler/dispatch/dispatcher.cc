@@ -52,7 +52,7 @@ Status Dispatcher::finished(int position) {
 Status Dispatcher::step_done() {
   if (!step_complete()) {
     return bug("a step ends with " + std::to_string(credit_.in_flight()) + " partitions in flight" +
-               (queue_.exhausted() ? "" : " and others not started"));
+               (queue_.exhausted() ? "" : " and others not yet started"));
   }
   queue_.restart();
   return {};

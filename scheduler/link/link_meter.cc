@@ -9,19 +9,19 @@
 namespace sirtaki::scheduler {
 namespace {
 
-// Fewer completions, or a shorter time, are too much a matter of chance: two partitions may end together.
+// Fewer completions, or a shorter time, depend too much on chance: two partitions may end together.
 constexpr int kCompletions = 4;
-// A link that is never idle is read this often, in completions.
+// A link that is never idle is read every so many completions.
 constexpr int kReadEvery = 16;
-// Readings older than that, in completions, are of another time.
+// Older readings, counted in completions, describe another period.
 constexpr int kOutdated = 48;
 constexpr std::int64_t kShortestWindowNs = 2'000'000;
 constexpr std::size_t kWindows = 12;
 constexpr std::size_t kMinWindows = 3;
 constexpr std::size_t kSingles = 64;
-// Where no partition ever ran alone: that of a local network.
+// The latency of a local network, used if no partition ever ran alone.
 constexpr std::int64_t kUsualLatencyNs = 100'000;
-// Two threads of either host handle a message.
+// Two threads on each host handle a message.
 constexpr double kLeastLatencyNs = 20e3;
 constexpr double kMostLatencyNs = 60e9;
 constexpr double kMostBytesPerSecond = 1e13;
@@ -88,8 +88,8 @@ void LinkMeter::forget_old() {
   }
 }
 
-// A window begins and ends when the link is idle, or neither: what is in flight shares the link, so at the end of a
-// step partitions complete that had been on their way for a while, faster than the link carries bytes.
+// A window begins and ends with an idle link, or with a busy one at both ends: partitions in flight share the link, so
+// at the end of a step some complete that were mostly sent before, faster than the link carries bytes.
 void LinkMeter::count(std::int64_t now_ns, double bytes) {
   if (!window_) {
     return;

@@ -1,13 +1,13 @@
-// LinkMeter: latency and bandwidth of a rank's network link, from when its partitions started and finished.
+// LinkMeter: latency and bandwidth of the network link of a rank, from the start and end times of its partitions.
 //
-// For: a StepProfile. Several partitions share the link and a partition also waits for ranks that are late, so the time
-// of a single one says little. While the link is kept busy, bytes per time since it was idle are its bandwidth, and a
-// late rank only lowers some of these readings: the upper quartile counts (after the delivery rate of BBR: Cardwell et
-// al., 2016). Where steps have too few partitions for that, the time from the first start to the last completion has to
-// do; also when they come to have too few, as with compression, for what was read before says nothing of the link from
-// then on. Partitions that ran alone give the latency, the smallest counts.
-// Owned by: the stream; used by the loop's thread. Pure: no I/O, no thread, no clock.
-// Not for: agreement; ranks measure different values.
+// Feeds StepProfile. Several partitions share the link, and a partition also waits for late ranks, so the duration of a
+// single one says little. While the link is busy, bytes per time since it was last idle are its bandwidth; a late rank
+// only lowers some of these readings, so the upper quartile counts (compare the delivery rate of BBR: Cardwell et al.,
+// 2016). If steps have too few partitions for that, the meter uses the time from the first start to the last
+// completion. It does so, too, if the number of partitions drops, for example with compression, because older readings
+// no longer describe the link. Partitions that ran alone give the latency; the smallest value counts.
+// The stream owns the meter and calls it on the loop thread. Pure: no I/O, no thread, no clock. Ranks measure different
+// values; agreement on them is left to the exchange of profiles.
 #pragma once
 
 #include <cstddef>
@@ -20,7 +20,7 @@
 namespace sirtaki::scheduler {
 
 struct LinkReading {
-  std::int64_t latency_ns = 0;        // of one message
+  std::int64_t latency_ns = 0;        // one message
   std::int64_t bytes_per_second = 0;  // payload, one way
 
   friend bool operator==(const LinkReading&, const LinkReading&) = default;
@@ -28,20 +28,21 @@ struct LinkReading {
 
 class LinkMeter {
  public:
-  // `ranks`: between which data travels over the network, hosts where these add up first.
+  // `ranks` is the number of ranks that exchange data over the network; of hosts, if ranks of a host add up first.
   explicit LinkMeter(int ranks) : ranks_(ranks) {}
 
-  // A partition of `payload` bytes was handed to the network, or came back complete. Times never go back.
+  // Record that the network accepted a partition, and that a partition of `payload` bytes is complete. Times never
+  // decrease.
   void started(std::int64_t now_ns);
   void finished(std::int64_t now_ns, std::int64_t payload);
-  // What is in flight ends without being finished.
+  // Drops all partitions in flight.
   void reset();
 
-  // nullopt: too few partitions so far.
+  // Returns the estimate; nullopt after too few partitions.
   std::optional<LinkReading> read() const;
 
  private:
-  // Since nothing was in flight, or since the window before.
+  // Completions since the link was idle, or since the previous window.
   struct Window {
     std::int64_t begin_ns = 0;
     double bytes = 0;  // on the link
@@ -49,7 +50,7 @@ class LinkMeter {
     bool from_idle = false;
   };
 
-  // From the start of a partition to the first moment with nothing in flight.
+  // The time from the start of a partition to the first moment with nothing in flight.
   struct Busy {
     std::int64_t begin_ns = 0;
     double bytes = 0;
@@ -61,16 +62,16 @@ class LinkMeter {
 
   int ranks_;
   int in_flight_ = 0;
-  bool alone_ = false;  // the one in flight has been so since it started
+  bool alone_ = false;  // the partition in flight has been alone since its start
   std::int64_t started_ns_ = 0;
   std::optional<Window> window_;
   Busy busy_;
   std::deque<double> rates_;       // bytes per second of the last windows
-  std::deque<double> busy_rates_;  // the same of busy times
+  std::deque<double> busy_rates_;  // bytes per second of the last busy times
   int since_window_ = 0;           // completions
   int since_busy_ = 0;
-  bool outdated_ = false;               // there were windows, but none of late
-  LinkModel model_;                     // of partitions that ran alone
+  bool outdated_ = false;               // all windows are too old
+  LinkModel model_;                     // fed by partitions that ran alone
   std::deque<TransferSample> singles_;  // the same partitions
 };
 

@@ -8,7 +8,7 @@
 namespace sirtaki::scheduler {
 namespace {
 
-// Of a list that is not empty; the upper one of two middles.
+// Returns the median, or the upper of two middle values. Requires a list that is not empty.
 double median(std::vector<double>& values) {
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
   std::nth_element(values.begin(), middle, values.end());
@@ -20,7 +20,8 @@ struct Slope {
   double weight = 0;
 };
 
-// Weighted by the difference in size: between two small transfers it is all noise. 0 when no sizes differ enough.
+// Slopes are weighted by the difference in size: between two small transfers a slope is all noise. Returns 0 if no
+// sizes differ enough.
 double median_slope(std::span<const TransferSample> samples) {
   std::vector<Slope> slopes;
   double total = 0;

@@ -1,8 +1,8 @@
-// LinkModel: latency and bandwidth of one link, estimated from transfers that happened.
+// LinkModel: latency and bandwidth of one link, estimated from past transfers.
 //
-// For: partition size, credit and, later, the choice of codecs. Model: seconds = latency + bytes / bandwidth.
-// Pure: no I/O, no thread, no clock; used by one thread. Not for: agreement; ranks estimate different values, so
-// whatever follows from an estimate is decided by one of them and sent in a plan.
+// Serves the choice of partition size and credit. Model: seconds = latency + bytes / bandwidth. Pure: no I/O, no
+// thread, no clock; used by one thread. Ranks estimate different values; one rank decides by its estimate and sends the
+// decision in a plan.
 #pragma once
 
 #include <array>
@@ -28,17 +28,17 @@ struct LinkEstimate {
 
 class LinkModel {
  public:
-  // Transfers the estimate looks back on.
+  // Number of past transfers in the estimate.
   static constexpr std::size_t kWindow = 64;
-  // Fewer say nothing.
+  // Fewer transfers give no estimate.
   static constexpr std::size_t kMinSamples = 8;
 
-  // Samples without positive bytes and finite, positive seconds are ignored.
+  // Adds a sample. Samples without positive bytes and finite, positive seconds are ignored.
   void add(TransferSample sample);
 
-  // nullopt below kMinSamples. A line through the window's samples: its slope is the median slope between two of them,
-  // its height their median height, so a few wild ones (the process paused, somebody else's burst) do not move it. When
-  // all sizes are alike, latency and bandwidth cannot be told apart and all time counts as bandwidth.
+  // Returns a line through the samples; nullopt below kMinSamples. Its slope is the median slope between two samples,
+  // and its height their median height, so a few wild samples (a pause of the process, a burst of other traffic) do not
+  // move it. If all sizes are alike, latency and bandwidth cannot be separated, and all time counts as bandwidth.
   std::optional<LinkEstimate> estimate() const;
 
   std::size_t samples() const { return count_; }  // in the window

@@ -19,7 +19,7 @@ struct World {
   double bytes_per_second = 25e6;
   int in_flight = 2;
   std::int64_t gap_ns = 0;   // between two partitions becoming ready
-  std::int64_t late_ns = 0;  // how late another rank is, at most
+  std::int64_t late_ns = 0;  // largest delay of another rank
   std::int64_t smallest = 200'000;
   std::int64_t largest = 2'000'000;
   std::int64_t begin_ns = 0;
@@ -137,7 +137,7 @@ TEST(LinkMeter, FollowsAChange) {
   EXPECT_NEAR(static_cast<double>(meter.read()->bytes_per_second) / 5e6, 1, 0.1);
 }
 
-// Compressed steps have few partitions; what was read of dense ones must not stay for ever.
+// Compressed steps have few partitions; readings of dense ones must not stay forever.
 TEST(LinkMeter, FollowsAChangeThoughStepsHaveBecomeSmall) {
   std::mt19937_64 random(4);
   LinkMeter meter(4);
