@@ -12,10 +12,11 @@ namespace {
 
 using params::kOne;
 
-// Of the best level's step, within which a milder one is as good; of a level's, within which fewer tensors are.
+// A milder level within the first margin of the best step is as good; fewer tensors within the second margin of the
+// step of a level are as good.
 constexpr std::int64_t kNearPermille = 30;
 constexpr std::int64_t kSamePermille = 5;
-// Measured over expected, for so many profiles in a row.
+// The policy was wrong if measured steps exceed expected ones by this margin in so many consecutive profiles.
 constexpr std::int64_t kWrongPermille = 50;
 constexpr int kWrongProfiles = 2;
 constexpr int kLongestBan = 512;
@@ -33,7 +34,7 @@ Method sparse(const Method& common, std::int64_t density) {
   Method method = method_like(*find_method("threshold_sparse"), common);
   method.set("density", density);
   if (common.choice("wire") == "scatter") {
-    method.set("wire", 0);  // it has no such way
+    method.set("wire", 0);  // threshold_sparse has no such reduction
   }
   return method;
 }
@@ -68,7 +69,7 @@ AutoPolicy::AutoPolicy(std::vector<Controlled> tensors, const PlannerOptions& pl
   if (common.value("sparse") == 0) {
     return;
   }
-  // Not twobit, onebit and group_topk: a training loses more by them than the budget.
+  // twobit, onebit and group_topk cost a training more accuracy than the budget allows.
   const std::int64_t rate = common.value("rate");
   const std::int64_t twice = std::min(2 * rate, kOne);
   levels_.push_back({"threshold_sparse " + part_text(twice), sparse(common, twice), false});
@@ -97,8 +98,8 @@ AutoPolicy::Outcome AutoPolicy::at_level(std::size_t level, const StepProfile& p
   return outcome;
 }
 
-// Further down only for a gain, and then to the mildest that is nearly as good as the best; back up only to what loses
-// hardly anything. Between the two it stays where it is.
+// It goes down only for a gain, to the mildest level that is nearly as good as the best, and back up only to a level
+// that costs hardly any time. The gap between both conditions keeps the level stable.
 std::size_t AutoPolicy::choose(const std::vector<Outcome>& outcomes, std::int64_t now_us) const {
   const std::int64_t best = std::ranges::min_element(outcomes, {}, &Outcome::step_us)->step_us;
   const auto mildest = [&](std::int64_t permille) {
@@ -115,7 +116,7 @@ std::size_t AutoPolicy::choose(const std::vector<Outcome>& outcomes, std::int64_
   return std::min(mildest(kSamePermille), level_);
 }
 
-// Keeps to the tensors that save most, as few as make the step nearly as short.
+// Keeps the tensors that save most, as few as make the step nearly as short.
 void AutoPolicy::prune(Outcome& outcome, const Outcome& dense, const StepProfile& profile) const {
   std::vector<std::size_t> changed;
   const auto saved = [&](std::size_t i) {
@@ -134,7 +135,7 @@ void AutoPolicy::prune(Outcome& outcome, const Outcome& dense, const StepProfile
       fewer.tensors[changed[k]] = outcome.tensors[changed[k]];
     }
     for (std::size_t k = count; k < changed.size(); ++k) {
-      fewer.tensors[changed[k]].reason = "auto: stays dense, less would not make the step shorter";
+      fewer.tensors[changed[k]].reason = "auto: stays dense, compression would not shorten the step";
     }
     fewer.step_us = predict_tensors(fewer.tensors, profile, planner_).step_us;
     return fewer;
@@ -155,7 +156,7 @@ void AutoPolicy::prune(Outcome& outcome, const Outcome& dense, const StepProfile
   }
 }
 
-// A step that is longer than a dense one would be, scaled by what the model says of dense steps then and now.
+// Compares a step with the last dense one, scaled by the ratio of the predictions for dense steps now and then.
 bool AutoPolicy::proved_wrong(const StepProfile& profile, std::int64_t dense_us) {
   if (level_ == 0) {
     dense_measured_us_ = profile.step_us;
@@ -181,7 +182,7 @@ std::optional<std::vector<PlannedTensor>> AutoPolicy::consider(std::uint64_t /*s
               link_text(profile) + ": ";
   at_rest_ = false;
   if (proved_wrong(profile, outcomes.front().step_us)) {
-    decision_ += "steps got longer, back to dense";
+    decision_ += "steps became longer, back to dense";
     banned_ = ban_;
     ban_ = std::min(2 * ban_, kLongestBan);
     level_ = 0;
@@ -191,7 +192,7 @@ std::optional<std::vector<PlannedTensor>> AutoPolicy::consider(std::uint64_t /*s
   }
   if (banned_ > 0) {
     --banned_;
-    decision_ += "stays dense for " + std::to_string(banned_) + " profiles more";
+    decision_ += "stays dense for " + std::to_string(banned_) + " more profiles";
     return std::nullopt;
   }
   const std::size_t wanted = choose(outcomes, now_us);

@@ -1,9 +1,10 @@
-// The policy auto: less travels where, and only where, the model says that steps get shorter.
+// The policy auto: compresses tensors only if the model predicts shorter steps.
 //
-// Levels from dense to sparse, in the order of what a training loses by them, and none that loses more than a point of
-// accuracy; the mildest whose step is nearly as short as the best one's, and within it as few tensors as that takes.
-// Sensitive tensors (embeddings, the first and the last that are large enough) go no further than int8, but for the
-// last level, which is for links on which even that makes steps longer. Used through controller.h; pure.
+// It has levels from dense to sparse, ordered by the accuracy that a training loses, and no level that loses more than
+// a point of accuracy. It takes the mildest level whose step is nearly as short as the best one, and within it the
+// fewest tensors that suffice. Sensitive tensors (embeddings, the first and the last that are large enough) go no
+// further than int8, except at the last level, which serves links on which even int8 makes steps longer. Used through
+// codec_controller.h. Pure.
 #pragma once
 
 #include <memory>
@@ -29,7 +30,7 @@ class AutoPolicy final : public CodecController {
   struct Level {
     std::string name;
     Method method;
-    bool mild = false;  // sensitive tensors take part
+    bool mild = false;  // applies to sensitive tensors, too
   };
   struct Outcome {
     std::vector<PlannedTensor> tensors;
@@ -50,11 +51,12 @@ class AutoPolicy final : public CodecController {
 
   std::size_t level_ = 0;
   Hysteresis hysteresis_;
-  std::int64_t dense_measured_us_ = 0;  // a step without, when it was last measured, and what the model said of it
+  // A dense step when it was last measured, and its prediction of that time.
+  std::int64_t dense_measured_us_ = 0;
   std::int64_t dense_model_us_ = 0;
-  int worse_ = 0;   // profiles in a row
-  int banned_ = 0;  // profiles for which it stays dense
-  int ban_ = 8;     // the next time
+  int worse_ = 0;   // consecutive profiles
+  int banned_ = 0;  // profiles for which all stays dense
+  int ban_ = 8;     // length of the next ban
   bool at_rest_ = false;
   std::string decision_;
 };

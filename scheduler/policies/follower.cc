@@ -10,7 +10,7 @@
 namespace sirtaki::scheduler {
 namespace {
 
-// Permille of the measured bandwidth at which a way has to be right.
+// Permille of the measured bandwidth at which a new format has to be right, too.
 constexpr std::int64_t kSlowerPermille = 800;
 constexpr std::int64_t kFasterPermille = 1250;
 
@@ -34,7 +34,7 @@ Follower::Follower(std::vector<Controlled> tensors, const PlannerOptions& planne
                    std::shared_ptr<const CodecFacts> facts)
     : tensors_(std::move(tensors)), planner_(planner), facts_(std::move(facts)) {}
 
-// From the tensor that is ready last: what it and those after it need of the link is what those before it may not have.
+// The loop begins with the tensor that is ready last: earlier tensors may use only the time that later ones leave.
 std::vector<Method> Follower::methods_at(const StepProfile& profile, const std::vector<PlannedTensor>& now) const {
   const StepModel model(profile, planner_);
   const Circumstances at = circumstances(profile, planner_.ranks);

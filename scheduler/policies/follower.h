@@ -1,10 +1,11 @@
-// Follower: methods that name their codec, where the reduction and the gates are left to the link that was measured.
+// Follower: methods with a fixed codec, whose reduction and gates follow the measured link.
 //
-// Recipes by the formulas of policy.h. Of algc also the gate, and each layer's density: the largest whose sending ends
-// with the backward pass, as what is ready later needs the link, too; never less than `density`, and the layers' order
-// is that in which they became ready (after the layer-wise adaptive sparsification of Shi et al., LAGS, 2019).
-// A reduction or a gate has to be right at four fifths and at five fourths of the bandwidth, too; a density has to be
-// wrong by a third; and two profiles in a row have to want the change. Used through controller.h; pure.
+// Reductions follow the formulas of policy.h. For algc it also sets the gate and the density of each layer: the largest
+// density whose transfer ends with the backward pass, because tensors that are ready later need the link, too; never
+// less than `density`. Layers are visited in the order in which they became ready (compare the layer-wise adaptive
+// sparsification of Shi et al., LAGS, 2019). A new reduction or gate has to hold at four fifths and at five fourths of
+// the bandwidth, too; a density has to be wrong by a third; and two consecutive profiles have to want the change. Used
+// through codec_controller.h. Pure.
 #pragma once
 
 #include <memory>

@@ -1,6 +1,6 @@
-// Hysteresis: keeps a controller from going to and fro on noise.
+// Hysteresis: keeps a controller from oscillating on noise.
 //
-// Used by controllers only. Pure value.
+// Pure value, internal to controllers.
 #pragma once
 
 #include <algorithm>
@@ -8,15 +8,15 @@
 
 namespace sirtaki::scheduler {
 
-// A change has to be wanted by two profiles in a row, in the same direction. After a change back the next one has to
-// wait, longer each time: kShortest to kLongest profiles.
+// Two consecutive profiles have to want a change in the same direction. After a reversal the next change has to wait
+// for kShortest to kLongest profiles, longer each time.
 class Hysteresis {
  public:
   static constexpr int kShortest = 8;
   static constexpr int kLongest = 64;
 
-  // `direction`: -1, +1: the change that this profile wants; 0: none. `urgent`: one profile is enough, and it does not
-  // have to wait. Whether it may be made now.
+  // Returns true if the change may be made now. `direction` is the change that this profile wants: -1, +1, or 0 for
+  // none. With `urgent` one profile suffices, and the change need not wait.
   bool wants(int direction, bool urgent = false) {
     ++since_;
     const bool again = direction != 0 && (urgent || direction == wanted_);
@@ -37,7 +37,7 @@ class Hysteresis {
   int wanted_ = 0;
   int last_ = 0;
   int wait_ = 0;   // profiles
-  int since_ = 0;  // the last change
+  int since_ = 0;  // profiles since the last change
 };
 
 }  // namespace sirtaki::scheduler

@@ -12,29 +12,30 @@ namespace {
 
 using params::kOne;
 
-// Neighbours on the ladder of rates.
+// Ratio of neighbours on the ladder of rates.
 constexpr std::int64_t kStepPermille = 850;
-// A delay this much above the least one says that the link is congested (as in NetSenseML).
+// A delay this much above the smallest one means congestion (as in NetSenseML).
 constexpr std::int64_t kDelayedPermille = 1250;
-// What late ranks never make of it.
+// Late ranks alone never lower a reading of the link by this much.
 constexpr std::int64_t kSlowerPermille = 667;
-// A trial, and one after a trial that cost nothing.
+// Factor of a trial, and of a trial after one that cost nothing.
 constexpr std::int64_t kTrialPermille = 1414;
 constexpr std::int64_t kBoldPermille = 2000;
-// What is not worth a new plan.
+// A smaller change of the rate is not worth a new plan.
 constexpr std::int64_t kSameRatePermille = 250;
-// A part of a step: what a few steps wait varies by as much, whatever is sent.
+// Parts of a step. Waits of a few steps vary by kNoise, whatever the payload.
 constexpr std::int64_t kNoise = kOne / 16;
 constexpr std::int64_t kMore = kOne / 8;
 constexpr std::int64_t kMuch = kOne / 4;
-// How much longer a step may take for what is sent more, as a part of both: at twice the rate a loss is reached in a
-// sixth fewer steps (5 and 10 % of a byte transformer's gradients: benchmarks/importance.py).
+// The longer step that a higher rate is worth, as a part of both: at twice the rate a loss is reached in a sixth fewer
+// steps (5 and 10 % of the gradients of a byte transformer: benchmarks/importance.py).
 constexpr std::int64_t kWorth = kOne / 7;
 constexpr std::int64_t kNothing = kOne / 32;
-// Profiles after a fall whose steps wait for what the rate before has left in queues, or whose link was read at it.
+// Profiles after a fall whose steps still wait for queues that the previous rate filled, or whose link was read at that
+// rate.
 constexpr int kMixed = 2;
 
-// Of a number below 2^96.
+// Returns the cube root, rounded down. Requires a value from 0 to below 2^96.
 std::int64_t cube_root(Wide value) {
   std::int64_t root = 0;
   for (std::int64_t bit = std::int64_t{1} << 31; bit > 0; bit >>= 1) {
@@ -53,7 +54,7 @@ std::int64_t permille_of(std::int64_t value, std::int64_t permille) {
   return static_cast<std::int64_t>(Wide{value} * permille / 1000);
 }
 
-// Steps of `us` at `rate` in place of those of `lower_us` at a lower one.
+// Returns true if steps of `us` at `rate` are better than steps of `lower_us` at a lower rate.
 bool is_worth(std::int64_t us, std::int64_t lower_us, std::int64_t rate, std::int64_t lower) {
   return Wide{us - lower_us} * kOne * lower <= Wide{lower_us} * std::min(rate - lower, lower) * kWorth;
 }
@@ -126,7 +127,7 @@ bool Importance::update_shares(const StepProfile& profile) {
   return true;
 }
 
-// Payloads of different sizes travel by gather.
+// Payloads of different sizes can travel by gather only.
 PlannedTensor Importance::split(PlannedTensor planned, const TensorInfo& tensor) const {
   if (shares_.empty() || planned.decision.codec != CodecId::kGroupTopk) {
     return planned;
@@ -142,11 +143,11 @@ PlannedTensor Importance::split(PlannedTensor planned, const TensorInfo& tensor)
   auto by_rank = facts_->planned(tensor, std::move(decision));
   SRT_CHECK(by_rank);
   if (by_rank->wire_bytes >= tensor.held_bytes()) {
-    // Not `planned`: by another way it may be shorter than what lower rates make, and the search for a rate needs
-    // order.
+    // `planned` is no substitute: with another reduction it may be shorter than the payload of lower rates, and the
+    // search for a rate needs a monotonic order.
     auto dense = facts_->planned(tensor, {});
     SRT_CHECK(dense);
-    dense->reason = planned.reason + ", as it is: by gather it would be longer";
+    dense->reason = planned.reason + ", sent dense: a gather would be larger";
     return std::move(*dense);
   }
   by_rank->reason = planned.reason + ", by rank " + std::to_string(std::ranges::min(by_rank->decision.keeps)) + " to " +
@@ -195,7 +196,7 @@ std::int64_t Importance::budget_rate(const StepProfile& profile, const std::vect
 }
 
 std::int64_t Importance::aimd_rate(const StepProfile& profile) {
-  // Creeps up by a sixteenth a profile, so that a path that has got longer for good counts as the new one.
+  // The minimum rises by a sixteenth a profile, so that a path that has become longer for good counts as the new one.
   const std::int64_t crept = least_latency_ns_ + least_latency_ns_ / 16;
   least_latency_ns_ = least_latency_ns_ == 0 ? profile.latency_ns : std::min(crept, profile.latency_ns);
   const bool delayed = profile.latency_ns > permille_of(least_latency_ns_, kDelayedPermille);
@@ -205,14 +206,15 @@ std::int64_t Importance::aimd_rate(const StepProfile& profile) {
   if (delayed || exposed > limit) {
     next = static_cast<std::int64_t>(Wide{rate_} * method_.value("down") / kOne);
   } else if (2 * exposed < limit) {
-    // In between it stays, or it would go to and fro for ever.
+    // The rate stays in between; otherwise it would oscillate forever.
     next = rate_ + method_.value("up");
   }
   return std::clamp(next, std::min(method_.value("least"), method_.value("most")), method_.value("most"));
 }
 
-// Late ranks only make a link read slower, so the best reading counts until steps wait: a lot in one profile, or two
-// times in a row. `profile` gets it. Whether they do. `mixed`: some steps are of a higher rate before.
+// Late ranks only lower the readings of a link, so the best reading counts until steps wait: a long time in one
+// profile, or twice in a row. Writes that reading to `profile`. Returns true if steps wait. `mixed` means that some
+// steps ran at a higher rate before.
 bool Importance::follow_link(StepProfile& profile, bool mixed) {
   const bool slower = profile.bytes_per_second < permille_of(link_, kSlowerPermille);
   const Wide excess = mixed && !slower ? 0 : Wide{profile.exposed_us - skew_us_} * kOne;
@@ -225,11 +227,11 @@ bool Importance::follow_link(StepProfile& profile, bool mixed) {
   return counts;
 }
 
-// What ranks are apart varies, and with it what they wait: how long steps take tells what more costs. nullopt: the rate
-// on trial stays, and there is no higher one.
+// The skew between ranks varies, and the waits with it, so only the duration of steps tells the cost of a higher rate.
+// Returns nullopt if the rate on trial stays and no higher one exists.
 std::optional<std::int64_t> Importance::judge_trial(std::int64_t step_us, std::string& why) {
   if (!is_worth(step_us, usual_us_, rate_, probe_.before())) {
-    why = ", for steps take longer than that is worth";
+    why = ", because the higher rate was not worth the longer steps";
     return probe_.fail();
   }
   const bool free = Wide{step_us - usual_us_} * kOne <= Wide{usual_us_} * kNothing;
@@ -240,23 +242,23 @@ std::optional<std::int64_t> Importance::judge_trial(std::int64_t step_us, std::s
     return std::nullopt;
   }
   probe_.begin(rate_);
-  why = " to try, for it was worth its cost";
+  why = " on trial, because the last trial was worth its cost";
   return more;
 }
 
-// nullopt: the rate stays. `why`: for a person.
+// Returns nullopt if the rate stays. Writes the reason to `why`, for a person.
 std::optional<std::int64_t> Importance::next_budget_rate(const StepProfile& measured,
                                                          const std::vector<PlannedTensor>& now, bool shares_changed,
                                                          std::string& why) {
   StepProfile profile = measured;
-  // Of other shares no step tells yet.
+  // No step with other shares was measured yet.
   const bool mixed = lowered_ > 0;
   lowered_ -= mixed ? 1 : 0;
   const bool waits = follow_link(profile, mixed) || shares_changed;
   const std::int64_t wanted = budget_rate(profile, now);
   const bool same =
       wanted > permille_of(rate_, 1000 - kSameRatePermille) && wanted < permille_of(rate_, 1000 + kSameRatePermille);
-  const Wide longer = Wide{profile.step_us - usual_us_} * kOne;  // than steps at the rate before
+  const Wide longer = Wide{profile.step_us - usual_us_} * kOne;  // than steps at the previous rate
   const bool known = usual_us_ > 0;
   const bool slowed = !known || longer > Wide{usual_us_} * kNoise;
   const int direction = wanted > rate_ && !same ? 1 : wanted < rate_ && !same && waits && slowed ? -1 : 0;
@@ -275,7 +277,7 @@ std::optional<std::int64_t> Importance::next_budget_rate(const StepProfile& meas
     }
   }
   if (hysteresis_.wants(direction, direction < 0)) {
-    // A rate that steps have not settled at says nothing of what the link carried.
+    // A rate at which no steps were measured says nothing about the capacity of the link.
     if (direction < 0 && known) {
       probe_.fell(rate_);
     } else {
@@ -283,7 +285,7 @@ std::optional<std::int64_t> Importance::next_budget_rate(const StepProfile& meas
     }
     usual_us_ = direction < 0 ? 0 : usual_us_;
     if (direction > 0 && usual_us_ > 0) {
-      // Perhaps this is not all that the link now carries.
+      // The link may carry even more.
       probe_.begin(rate_);
     }
     return wanted;
@@ -291,7 +293,7 @@ std::optional<std::int64_t> Importance::next_budget_rate(const StepProfile& meas
   if (const std::int64_t more = std::min(permille_of(rate_, kTrialPermille), method_.value("most"));
       more > rate_ && usual_us_ > 0 && probe_.due(measured.bytes_per_second)) {
     probe_.begin(rate_);
-    why = " to try";
+    why = " on trial";
     return more;
   }
   why = direction == 0 ? "stays" : part_text(wanted) + " wanted, to be confirmed";

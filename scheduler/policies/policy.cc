@@ -14,12 +14,12 @@ namespace {
 
 using params::kOne;
 
-// hylo: below its gate nothing is compressed, and from there on rates fall with the size.
+// hylo compresses nothing below its gate, and from there on rates fall with the size.
 constexpr std::int64_t kHyloBase = 4096;
 constexpr std::int64_t kHyloLeast = kOne / 20;
-constexpr std::int64_t kMostFilters = 65536;  // numbers of filters have 16 bits on the wire
+constexpr std::int64_t kMostFilters = 65536;  // filter numbers have 16 bits on the wire
 constexpr int kFewRanks = 4;
-constexpr std::int64_t kWarmPart = kOne / 4;                  // as Deep Gradient Compression begins
+constexpr std::int64_t kWarmPart = kOne / 4;                  // the start of Deep Gradient Compression
 constexpr std::int64_t kLargestGate = std::int64_t{1} << 40;  // bytes
 
 std::int64_t rounded_part(std::int64_t count, std::int64_t part) {
@@ -30,7 +30,7 @@ std::int64_t part_up(std::int64_t count, std::int64_t part) {
   return static_cast<std::int64_t>((Wide{count} * part + kOne - 1) / kOne);
 }
 
-// Of a number below 2^62.
+// Returns the square root, rounded down. Requires a value from 0 to below 2^62.
 std::int64_t square_root(std::int64_t value) {
   std::int64_t root = 0;
   for (std::int64_t bit = std::int64_t{1} << 31; bit > 0; bit >>= 1) {
@@ -96,7 +96,7 @@ Encoding blocks_of(CodecId codec, const Method& method, std::string what) {
   return {codec, {method.value("ef"), method.value("block")}, false, std::move(what)};
 }
 
-// What a lossy method makes of a tensor that its gates let through.
+// Returns the encoding that a compressing method chooses for a tensor that passed its gates.
 Encoding encoding_of(const Method& method, const TensorInfo& tensor) {
   const auto f32 = static_cast<std::int64_t>(DType::kF32);
   switch (method.info->id) {
@@ -136,7 +136,7 @@ Encoding encoding_of(const Method& method, const TensorInfo& tensor) {
   return {};
 }
 
-// Why a lossy method leaves the tensor alone; empty: it does not.
+// Returns the reason for which a compressing method skips the tensor; empty if it does not.
 std::string gate(const Method& method, const TensorInfo& tensor, const Circumstances& at) {
   if (tensor.dtype != DType::kF32) {
     return std::string(dtype_name(tensor.dtype)) + ", not float32";
@@ -147,7 +147,7 @@ std::string gate(const Method& method, const TensorInfo& tensor, const Circumsta
   }
   std::int64_t size = method.value("min");
   if (method.info->id == MethodId::kAlgc && at.link) {
-    // What a message's latency would carry anyway.
+    // The link transfers so many bytes in the latency of a message anyway.
     const Wide even = Wide{at.link->latency_ns} * at.link->bytes_per_second / kNsPerSecond;
     size = static_cast<std::int64_t>(std::max<Wide>(size, std::min<Wide>(even, kLargestGate)));
   }
@@ -162,16 +162,16 @@ bool sends_floats(const Encoding& encoding) {
          encoding.params[params::kValue] == static_cast<std::int64_t>(DType::kF32);
 }
 
-// The reductions that the method may choose for the codec, the one for anything first.
+// Returns the reductions that the method may choose for the codec, the most general one first.
 std::vector<ReductionKind> reductions_of(const Method& method, const Encoding& encoding, const CodecFacts& facts) {
-  // The same blocks on all ranks are what it is for.
+  // The purpose of block_topk is the same choice of blocks on all ranks.
   if (encoding.codec == CodecId::kBlockTopk && facts.supports(encoding.codec, ReductionKind::kShared)) {
     return {ReductionKind::kShared};
   }
   std::vector<ReductionKind> reductions;
   for (const ReductionKind reduction :
        {ReductionKind::kLowRank, ReductionKind::kGather, ReductionKind::kScatter, ReductionKind::kShared}) {
-    // The published hylo is each rank's own choice of kernels, and halves are not summed.
+    // In the published hylo every rank chooses kernels for itself, and halves are not summed.
     const bool other =
         reduction == ReductionKind::kShared && (method.info->id == MethodId::kHylo || !sends_floats(encoding));
     if (facts.supports(encoding.codec, reduction) && !other) {
@@ -181,7 +181,7 @@ std::vector<ReductionKind> reductions_of(const Method& method, const Encoding& e
   return reductions;
 }
 
-// The most that a first step of warm-up sends, halved until that takes no more bytes than a dense one.
+// The payload of the first step of warm-up, halved until it takes no more bytes than a dense one.
 Result<std::int64_t> warm_first(const Encoding& encoding, ReductionKind reduction, const TensorInfo& tensor,
                                 const CodecFacts& facts) {
   const bool grouped = encoding.codec == CodecId::kGroupTopk;
@@ -199,7 +199,7 @@ Result<std::int64_t> warm_first(const Encoding& encoding, ReductionKind reductio
   return first;
 }
 
-// With the codec's parameters of warm-up, where the method asks for it and there is room for it.
+// Adds the parameters of warm-up if the method asks for it and leaves room for it.
 Status add_warm_up(const Method& method, Encoding& encoding, ReductionKind reduction, const TensorInfo& tensor,
                    const CodecFacts& facts) {
   const std::int64_t steps = method.has("warmup") ? method.value("warmup") : 0;
@@ -217,7 +217,7 @@ Status add_warm_up(const Method& method, Encoding& encoding, ReductionKind reduc
 Result<ReductionKind> reduction_for(const Method& method, const Encoding& encoding, const TensorInfo& tensor,
                                     const Circumstances& at, const CodecFacts& facts) {
   if (const std::string_view asked = method.choice("wire"); asked != "auto") {
-    // A policy's word on the way is for those of its codecs that can.
+    // The `wire` key of a policy applies to those of its codecs that support it.
     const ReductionKind reduction = reduction_named(asked);
     const bool policy = method.info->id == MethodId::kHylo;
     if (!policy || facts.supports(encoding.codec, reduction)) {
@@ -227,7 +227,8 @@ Result<ReductionKind> reduction_for(const Method& method, const Encoding& encodi
   const std::vector<ReductionKind> reductions = reductions_of(method, encoding, facts);
   if (reductions.empty()) {
     return Status(Code::kInvalidArgument,
-                  "this build has no way to send what " + std::string(method.info->name) + " makes", {-1, tensor.name});
+                  "this build has no reduction for the payload of " + std::string(method.info->name),
+                  {-1, tensor.name});
   }
   if (at.link && reductions == std::vector{ReductionKind::kGather, ReductionKind::kShared}) {
     SRT_ASSIGN(const PlannedTensor gathered, facts.planned(tensor, {encoding.codec, reductions[0], encoding.params}));
@@ -246,7 +247,7 @@ Result<ReductionKind> reduction_for(const Method& method, const Encoding& encodi
   return gather_or_scatter(scattered.wire_bytes, encoding.sparse, at);
 }
 
-// One stream has one controller.
+// A stream has one controller.
 Status check_policies(const Spec& spec) {
   const auto names = [&](MethodId id) {
     return std::ranges::any_of(spec.rules, [&](const Rule& rule) { return rule.method.info->id == id; });
@@ -275,7 +276,7 @@ std::int64_t TensorInfo::numel() const {
 }
 
 Method at_rate(const Method& importance, std::int64_t rate) {
-  // The ways of importance are the first of group_topk's.
+  // The values of `wire` of importance are the first ones of group_topk.
   Method method = method_like(*find_method("group_topk"), importance);
   method.set("rate", rate);
   return method;
@@ -296,7 +297,7 @@ bool follows_density(const Method& method) {
 bool follows_link(const Method& method, const TensorInfo& tensor, const CodecFacts& facts) {
   const MethodId id = method.info->id;
   const bool decides = method.has("wire") && id != MethodId::kAuto && id != MethodId::kImportance;
-  // A link only makes gates higher.
+  // A known link only raises gates.
   if (!decides || !gate(method, tensor, {}).empty()) {
     return false;
   }
@@ -353,7 +354,7 @@ Result<PlannedTensor> decide_tensor(const Method& method, const TensorInfo& tens
   SRT_TRY(add_warm_up(method, encoding, reduction, tensor, facts));
   SRT_ASSIGN(PlannedTensor planned, facts.planned(tensor, {encoding.codec, reduction, std::move(encoding.params)}));
   if (method.choice("wire") == "auto" && planned.wire_bytes >= tensor.held_bytes()) {
-    return stay_dense(tensor, name + ": stays dense, which is no longer", facts);
+    return stay_dense(tensor, name + ": stays dense, which is not larger", facts);
   }
   planned.reason = name + ": " + encoding.what + ", by " + std::string(reduction_name(reduction));
   return planned;

@@ -85,7 +85,7 @@ TEST_F(AutoPolicyTest, CompressesNoMoreThanItNeeds) {
   }
 }
 
-// Codecs by what a training loses: a slower link never means a milder one, and none is beyond the budget.
+// Codecs ordered by lost accuracy: a slower link never means a milder one, and none is beyond the budget.
 TEST_F(AutoPolicyTest, GoesFromLittleLossToMoreAndNoFurtherThanItsBudget) {
   constexpr CodecId kOrder[] = {CodecId::kNone, CodecId::kInt8, CodecId::kThresholdSparse};
   std::ptrdiff_t furthest = 0;

@@ -1,6 +1,4 @@
-// ControllerTest: a controller of four ranks, its tensors, and the profiles it considers, eight steps apart.
-//
-// A fixture to derive from: the constructor adds tensors and says what profiles have in common.
+// A fixture to derive from: the constructor adds tensors and sets the common values of profiles.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -31,7 +29,7 @@ class ControllerTest : public testing::Test {
     profile_.need_us.push_back(StepProfile::kUnknown);
   }
 
-  // Of a spec's text, with the first decisions in now_; nullptr: none.
+  // Returns the controller of a spec, with the first decisions in now_; nullptr: none.
   std::unique_ptr<CodecController> controller(const std::string& text) {
     const Spec spec = parse_spec(text).value();
     now_ = decide(spec, infos_, {.ranks = 4}, *facts_).value();
@@ -42,7 +40,7 @@ class ControllerTest : public testing::Test {
     ASSERT_NE(controller_, nullptr);
   }
 
-  // Whether profile_ changed anything in now_.
+  // Returns true if profile_ changed a decision in now_.
   bool consider() {
     auto next = controller_->consider(step_ += 8, profile_, now_);
     if (next) {

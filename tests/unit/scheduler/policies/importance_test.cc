@@ -66,7 +66,7 @@ TEST_F(ImportanceTest, DoesNotOscillate) {
   }
 }
 
-// What is sent takes as long as ranks are apart and as the link needs, so where little is sent the link reads slow.
+// A transfer takes the skew of the ranks plus the time of the link, so with small payloads the link reads slow.
 TEST_F(ImportanceTest, SeesALinkGetFasterBehindLateRanks) {
   make("importance:exposed=10%");
   auto& importance = dynamic_cast<Importance&>(*controller_);
@@ -115,7 +115,7 @@ TEST_F(ImportanceTest, SendsNoLessWhereNoStepWaits) {
   EXPECT_LT(importance.rate(), rate);
 }
 
-// The first profiles at a lower rate still wait for what the rate before has left in queues.
+// The first profiles at a lower rate still wait for queues that the previous rate filled.
 TEST_F(ImportanceTest, LowersTheRateOnceForStepsThatWaited) {
   make("importance");
   auto& importance = dynamic_cast<Importance&>(*controller_);

@@ -22,7 +22,7 @@ class LinkPolicyTest : public ControllerTest {
     profile_.codec_costs = {{{500, 500}, {500, 500}, {1500, 500}, {1500, 500}}};
   }
 
-  // One profile over a link, as if steps took what the model says, times `percent`.
+  // One profile over a link whose steps take `percent` of the prediction.
   bool profile(std::int64_t bytes_per_second, std::int64_t percent = 100) {
     profile_.bytes_per_second = bytes_per_second;
     const Prediction p = predict_tensors(now_, profile_, planner_);
