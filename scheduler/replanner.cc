@@ -13,12 +13,12 @@ constexpr std::uint64_t kFirstProfiles[] = {3, 6};
 constexpr std::uint64_t kProfileEvery = 16;
 constexpr std::uint64_t kMaxProfileInterval = 32;
 constexpr std::int64_t kMaxProfileIntervalUs = 1'000'000;
-// A plan is judged by this many profiles after its adoption, and rolled back when all of them are worse.
+// A plan is judged by so many profiles after its adoption, and rolled back if all of them are worse.
 constexpr int kTrialProfiles = 2;
 constexpr std::int64_t kWorsePermille = 50;
-constexpr std::int64_t kWorseUs = 100;  // below this it is the noise of the host
+constexpr std::int64_t kWorseUs = 100;  // smaller differences are noise of the host
 
-// a is more than `permille` below b.
+// Returns true if a is more than `permille` below b.
 bool less_by(std::int64_t a, std::int64_t b, std::int64_t permille) {
   return Wide{a} * 1000 < Wide{b} * (1000 - permille);
 }
@@ -31,7 +31,7 @@ std::int64_t middle(std::int64_t a, std::int64_t b) {
   return a / 2 + b / 2 + (a % 2 + b % 2) / 2;
 }
 
-// The link is an estimate over many transfers already.
+// The link and the costs of codecs are taken as they are: both are estimates over many transfers already.
 StepProfile with_link_of(StepProfile mean, const StepProfile& profile) {
   mean.latency_ns = profile.latency_ns;
   mean.bytes_per_second = profile.bytes_per_second;
@@ -46,11 +46,11 @@ std::string_view objection_text(Objection objection) {
     case Objection::kPlannerFailed:
       return "on some rank the planner failed before a step was given up";
     case Objection::kRolledBack:
-      return "a plan for shorter steps had made them longer on some rank before a step was given up";
+      return "on some rank a new plan had made steps longer before a step was given up";
     case Objection::kRanksDiffer:
       return "ranks had computed different plans before a step was given up";
   }
-  return "some rank objects to any other plan";
+  return "some rank requires the first plan";
 }
 
 void blend(std::vector<std::int64_t>& mean, const std::vector<std::int64_t>& fresh) {
@@ -171,8 +171,9 @@ std::uint64_t Replanner::min_interval() const {
   return controller_ ? controller_->profile_every() : kProfileEvery;
 }
 
-// A profile and the digest after it cost two exchanges and a prediction, which short steps feel; long ones do not, and
-// a change of the link has to be followed within a time, not within a number of steps.
+// A profile and the exchange of digests after it cost two exchanges and a prediction, which matter in short steps but
+// not in long ones. The time limit exists because a change of the link has to be noticed within a time, not a number of
+// steps.
 void Replanner::space_profiles(std::uint64_t step, const StepProfile& profile, Reason reason) {
   const bool quiet = reason == Reason::kNoGain && (!controller_ || controller_->at_rest());
   if (!quiet) {
@@ -180,14 +181,15 @@ void Replanner::space_profiles(std::uint64_t step, const StepProfile& profile, R
     return;
   }
   const std::uint64_t doubled = 2 * profile_interval_;
-  const bool first = step < min_interval();  // of steps that still warm up
+  const bool first = step < min_interval();  // steps that still warm up
   if (!first && doubled <= kMaxProfileInterval &&
       static_cast<std::int64_t>(doubled) * profile.step_us <= kMaxProfileIntervalUs) {
     profile_interval_ = doubled;
   }
 }
 
-// What a policy wants comes before what partitions could gain; nothing measured says yet how long its steps are.
+// The policy goes before improvements of the layout, and the new plan is not put on trial: no measurement tells yet how
+// long its steps should be.
 std::optional<Proposal> Replanner::control(std::uint64_t step, const StepProfile& profile, DecisionRecord& record) {
   if (controller_ == nullptr) {
     return std::nullopt;
@@ -206,8 +208,8 @@ std::optional<Proposal> Replanner::control(std::uint64_t step, const StepProfile
   return Proposal{*plan, Reason::kCodecs, predict(**plan, profile, options_.planner).step_us, record.current_us};
 }
 
-// A link that got slower, or a longer backward pass, is not the plan's fault: the plan before is scaled by what the
-// model says of it then and now.
+// A slower link or a longer backward pass is not the fault of the plan, so the measurement under the previous plan is
+// scaled by the ratio of its predictions now and then.
 std::optional<Proposal> Replanner::judge(const StepProfile& profile, DecisionRecord& record) {
   const std::int64_t now = predict(*trial_->before, profile, options_.planner).step_us;
   const std::int64_t then = std::max<std::int64_t>(trial_->model_before_us, 1);
@@ -226,13 +228,13 @@ std::optional<Proposal> Replanner::judge(const StepProfile& profile, DecisionRec
   if (controller_) {
     return proposal;
   }
-  freeze_after_ = "the plan for shorter steps made them longer: " + std::to_string(profile.step_us) +
-                  " us instead of the " + std::to_string(expected) + " us that the plan before would take";
+  freeze_after_ = "the new plan made steps longer: " + std::to_string(profile.step_us) + " us instead of the " +
+                  std::to_string(expected) + " us expected under the previous plan";
   return proposal;
 }
 
-// Noise does not change the plan: what follows the first plan is planned from the profiles before this one, has to be
-// better for this one, too, which it does not know, and that twice in a row.
+// Noise must not change the plan: a successor of a planned layout is computed from previous profiles, has to be better
+// under the present one as well, which it has not seen, and that twice in a row.
 std::optional<Proposal> Replanner::improve(const StepProfile& profile, DecisionRecord& record) {
   if (layout_stays_) {
     record.reason = Reason::kNoGain;

@@ -343,7 +343,7 @@ void reach_rollback(Replanner& replanner, const Workload& w) {
   ASSERT_EQ(proposal->reason, Reason::kRollback);
 }
 
-// What the exchange of step 3 gives after a step was given up.
+// Returns the exchanged profile of step 3 after a step was given up.
 StepProfile exchanged(const std::vector<Replanner*>& ranks, const Workload& w) {
   StepProfile profile = measured(*ranks.front(), w);
   for (const Replanner* rank : ranks) {
