@@ -40,20 +40,20 @@ class LocalExchange {
   virtual TimePoint now() const = 0;
 
   // Tells all ranks `mine`, which has the same size on all of them and in all calls of the channel.
-  virtual Status tell(Channel channel, ConstBytes mine) = 0;
+  virtual Status post(Channel channel, ConstBytes mine) = 0;
   // nullopt: not all have told.
-  virtual std::optional<Result<Reports>> told(Channel channel, Duration timeout) = 0;
+  virtual std::optional<Result<Reports>> received(Channel channel, Duration timeout) = 0;
 
   // Adds up the fragment's elements over ranks, in place, with the same bits for all. `data` belongs to the exchange
   // until sum() has answered or let_go() has returned. `lossy`: by the codec.
-  virtual Status send(int fragment, std::span<float> data, bool lossy) = 0;
+  virtual Status send(int fragment, std::span<float> data, bool compressed) = 0;
   virtual std::optional<Status> sum(int fragment, Duration timeout) = 0;
   // Nobody will ask any more: local updates end here.
-  virtual void let_go(int fragment) = 0;
+  virtual void abandon(int fragment) = 0;
   // From the first send of a rank to the sum, as this rank saw it; of the last sum that ended well.
-  virtual Duration lasted(int fragment) const = 0;
+  virtual Duration transfer_time(int fragment) const = 0;
   // Of what this rank sent by the codec last: what did not arrive. After sum(), once; it is never sent later.
-  virtual Status unsent(int fragment, std::span<float> out) = 0;
+  virtual Status take_residual(int fragment, std::span<float> out) = 0;
 
   // A span of this rank's in the trace, if one is written.
   virtual void mark(const std::string& name, TimePoint begin, TimePoint end) = 0;

@@ -30,11 +30,11 @@ FragmentMerge::FragmentMerge(const MergeSpec& spec, const FragmentNorms& norms, 
   report_ = {anchor.distance2(payload_), spec.lr_sum, spec.share};
   broken_ = !is_finite(report_);
   assign_ = broken_;
-  if (spec.lossy || spec.merge_step > spec.snapshot_step) {
+  if (spec.compressed || spec.merge_step > spec.snapshot_step) {
     snapshot_ = deps_.scratch.take(count_of(payload_));
     std::ranges::copy(payload_, snapshot_.begin());
   }
-  if (spec.lossy) {
+  if (spec.compressed) {
     kernels::subtract(count_of(payload_), bytes_of(all_of(payload_)), bytes_of(anchor.values()),
                       bytes_of(all_of(payload_)));
   }
@@ -42,14 +42,14 @@ FragmentMerge::FragmentMerge(const MergeSpec& spec, const FragmentNorms& norms, 
 
 FragmentMerge::~FragmentMerge() {
   if (stage_ == Stage::kSending) {
-    deps_.exchange.let_go(spec_.fragment);
+    deps_.exchange.abandon(spec_.fragment);
   }
   deps_.scratch.give_back(std::move(snapshot_));
   deps_.scratch.give_back(std::move(payload_));
 }
 
 Status FragmentMerge::begin() {
-  return deps_.exchange.tell({ReportKind::kSnapshot, spec_.fragment}, encode(report_));
+  return deps_.exchange.post({ReportKind::kSnapshot, spec_.fragment}, encode(report_));
 }
 
 Status FragmentMerge::not_yet(bool wait, const char* what) const {
@@ -62,7 +62,7 @@ Status FragmentMerge::depart(bool wait, const Anchor& anchor) {
   if (stage_ != Stage::kReports) {
     return {};
   }
-  auto reports = deps_.exchange.told({ReportKind::kSnapshot, spec_.fragment}, wait ? deps_.timeout : Duration(0));
+  auto reports = deps_.exchange.received({ReportKind::kSnapshot, spec_.fragment}, wait ? deps_.timeout : Duration(0));
   if (!reports) {
     return not_yet(wait, "come to the snapshot");
   }
@@ -81,7 +81,7 @@ Status FragmentMerge::advance(bool wait, const Anchor& anchor) {
     SRT_TRY(vote(*sum, anchor));
   }
   if (stage_ == Stage::kVoting) {
-    auto votes = deps_.exchange.told({ReportKind::kVote, spec_.fragment}, patience);
+    auto votes = deps_.exchange.received({ReportKind::kVote, spec_.fragment}, patience);
     if (!votes) {
       return not_yet(wait, "tell whether the sum has come");
     }
@@ -117,7 +117,7 @@ Status FragmentMerge::send(const Anchor& anchor) {
     kernels::scale(DType::kF32, bytes_of(all_of(payload_)), count_of(payload_), factor);
   }
   stage_ = Stage::kSending;
-  const Status sent = deps_.exchange.send(spec_.fragment, payload_, spec_.lossy);
+  const Status sent = deps_.exchange.send(spec_.fragment, payload_, spec_.compressed);
   return sent.ok() ? Status() : vote(sent, anchor);
 }
 
@@ -126,12 +126,12 @@ Status FragmentMerge::vote(const Status& sum, const Anchor& anchor) {
   Vote vote;
   if (sum.ok()) {
     divide();
-    vote.mean_norm2 = spec_.lossy ? kernels::square_sum(count_of(payload_), bytes_of(all_of(payload_)), nullptr)
-                                  : anchor.distance2(payload_);
+    vote.mean_norm2 = spec_.compressed ? kernels::square_sum(count_of(payload_), bytes_of(all_of(payload_)), nullptr)
+                                       : anchor.distance2(payload_);
     vote.good = std::isfinite(vote.mean_norm2);
-    vote.lasted_us = micros(deps_.exchange.lasted(spec_.fragment));
+    vote.transfer_us = micros(deps_.exchange.transfer_time(spec_.fragment));
   }
-  return deps_.exchange.tell({ReportKind::kVote, spec_.fragment}, encode(vote));
+  return deps_.exchange.post({ReportKind::kVote, spec_.fragment}, encode(vote));
 }
 
 Status FragmentMerge::on_votes(const Reports& reports) {
@@ -139,7 +139,7 @@ Status FragmentMerge::on_votes(const Reports& reports) {
   stage_ = Stage::kDone;
   committed_ = std::ranges::all_of(votes, &Vote::good);
   if (committed_) {
-    lasted_us_ = std::ranges::min(votes, {}, &Vote::lasted_us).lasted_us;
+    transfer_us_ = std::ranges::min(votes, {}, &Vote::transfer_us).transfer_us;
     // Equal, unless an anchor is damaged; then it is one that all take.
     std::ranges::sort(votes, {}, &Vote::mean_norm2);
     merge_.mean_norm2 = votes[(votes.size() - 1) / 2].mean_norm2;
@@ -167,27 +167,27 @@ Status FragmentMerge::finish(Anchor& anchor) {
   if (total_weight(merge_) == 0) {
     return {};
   }
-  const bool in_place = spec_.merge_step == spec_.snapshot_step && !spec_.lossy;
+  const bool in_place = spec_.merge_step == spec_.snapshot_step && !spec_.compressed;
   const bool assigns = assign_ || in_place || spec_.rule == MergeRule::kOverwrite;
   // The last that can fail comes before the first that changes something.
-  ScratchPool::Array unsent;
-  if (spec_.lossy && !assigns && factor() > 0) {
-    unsent = deps_.scratch.take(count_of(payload_));
-    Status known = deps_.exchange.unsent(spec_.fragment, unsent);
+  ScratchPool::Array residual;
+  if (spec_.compressed && !assigns && factor() > 0) {
+    residual = deps_.scratch.take(count_of(payload_));
+    Status known = deps_.exchange.take_residual(spec_.fragment, residual);
     if (!known.ok()) {
-      deps_.scratch.give_back(std::move(unsent));
+      deps_.scratch.give_back(std::move(residual));
       return known;
     }
   }
-  anchor.advance(payload_, spec_.lossy);
+  anchor.advance(payload_, spec_.compressed);
   if (assigns) {
     deps_.model.write(static_cast<std::size_t>(spec_.fragment), anchor.values());
-  } else if (spec_.lossy) {
-    keep_unsent(anchor, unsent);
+  } else if (spec_.compressed) {
+    keep_residual(anchor, residual);
   } else {
     move_model(snapshot_, anchor.values());
   }
-  deps_.scratch.give_back(std::move(unsent));
+  deps_.scratch.give_back(std::move(residual));
   return {};
 }
 
@@ -202,16 +202,16 @@ void FragmentMerge::move_model(std::span<const float> before, std::span<const fl
 }
 
 // The model keeps what was not sent: it loses what the others have got of it and takes the mean of all.
-void FragmentMerge::keep_unsent(const Anchor& anchor, std::span<float> unsent) {
+void FragmentMerge::keep_residual(const Anchor& anchor, std::span<float> residual) {
   const std::int64_t n = count_of(payload_);
   std::byte* const own = bytes_of(all_of(snapshot_));
   std::byte* const moved = bytes_of(all_of(payload_));
   kernels::subtract(n, own, moved, own);
-  if (!unsent.empty()) {
+  if (!residual.empty()) {
     if (const double factor = this->factor(); factor != 1) {
-      kernels::scale(DType::kF32, bytes_of(unsent), n, 1 / factor);
+      kernels::scale(DType::kF32, bytes_of(residual), n, 1 / factor);
     }
-    kernels::subtract(n, own, bytes_of(unsent), own);
+    kernels::subtract(n, own, bytes_of(residual), own);
   }
   kernels::subtract(n, bytes_of(anchor.values()), moved, moved);
   move_model(snapshot_, payload_);

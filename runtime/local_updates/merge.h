@@ -31,7 +31,7 @@ struct MergeSpec {
   std::int64_t covered_steps = 1;  // by the differences
   double lr_sum = -1;              // of these steps
   std::int64_t share = 1;          // of this rank
-  bool lossy = false;
+  bool compressed = false;
   MergeRule rule = MergeRule::kCorrected;
 };
 
@@ -67,7 +67,7 @@ class FragmentMerge {
   // The same on all ranks.
   const Merge& merge() const { return merge_; }
   // Of the rank that sent last: what the link needed. 0: nothing was sent.
-  std::int64_t lasted_us() const { return lasted_us_; }
+  std::int64_t transfer_us() const { return transfer_us_; }
   std::int64_t sent_bytes() const;
 
   // This rank's difference is not finite.
@@ -86,7 +86,7 @@ class FragmentMerge {
   double factor() const;
   void divide();
   void move_model(std::span<const float> before, std::span<const float> after) const;
-  void keep_unsent(const Anchor& anchor, std::span<float> unsent);
+  void keep_residual(const Anchor& anchor, std::span<float> residual);
 
   const MergeSpec spec_;
   const FragmentNorms norms_;
@@ -96,7 +96,7 @@ class FragmentMerge {
   Merge merge_;
   ScratchPool::Array snapshot_;  // empty where the model does not change before the merge and nothing is lost
   ScratchPool::Array payload_;   // what is sent, then the sum, then the anchor before
-  std::int64_t lasted_us_ = 0;
+  std::int64_t transfer_us_ = 0;
   bool broken_ = false;
   bool assign_ = false;
   bool committed_ = false;

@@ -80,7 +80,7 @@ Result<std::vector<RankReport>> decode_snapshots(const Reports& reports) {
 std::vector<std::byte> encode(const Vote& vote) {
   WireWriter out;
   out.put(vote.good);
-  out.put(vote.lasted_us);
+  out.put(vote.transfer_us);
   out.put(vote.mean_norm2);
   return std::move(out).take();
 }
@@ -89,7 +89,7 @@ Result<std::vector<Vote>> decode_votes(const Reports& reports) {
   return decode<Vote>(reports, "a vote on a merge", [](WireReader& in) {
     Vote vote;
     vote.good = get_flag(in);
-    vote.lasted_us = in.get<std::int64_t>();
+    vote.transfer_us = in.get<std::int64_t>();
     vote.mean_norm2 = in.get<double>();
     return vote;
   });

@@ -21,7 +21,7 @@ Result<std::vector<RankReport>> decode_snapshots(const Reports& reports);
 // What came of a fragment's sum on a rank.
 struct Vote {
   bool good = false;  // it has come, and is finite
-  std::int64_t lasted_us = 0;
+  std::int64_t transfer_us = 0;
   double mean_norm2 = 0;  // of the mean difference
 };
 std::vector<std::byte> encode(const Vote& vote);

@@ -45,10 +45,10 @@ void RoundMeter::step(const LocalStep& step, std::optional<Duration> took) {
   }
 }
 
-void RoundMeter::merged(int fragment, std::int64_t lasted_us, bool lossy) {
+void RoundMeter::merged(int fragment, std::int64_t transfer_us, bool compressed) {
   Time& time = times_[static_cast<std::size_t>(fragment)];
-  (lossy ? time.lossy_us : time.dense_us) = lasted_us;
-  lossy_ = lossy;
+  (compressed ? time.compressed_us : time.dense_us) = transfer_us;
+  compressed_ = compressed;
 }
 
 void RoundMeter::waited(Duration wait) {
@@ -57,13 +57,13 @@ void RoundMeter::waited(Duration wait) {
 
 Duration RoundMeter::expected(int fragment) const {
   const Time& time = times_[static_cast<std::size_t>(fragment)];
-  return std::chrono::microseconds(std::max(time.dense_us, time.lossy_us));
+  return std::chrono::microseconds(std::max(time.dense_us, time.compressed_us));
 }
 
 void RoundMeter::report_transfers(RankRound& round) const {
-  round.compressed = lossy_;
+  round.compressed = compressed_;
   for (const Time& time : times_) {
-    const std::int64_t sent = lossy_ ? time.lossy_us : time.dense_us;
+    const std::int64_t sent = compressed_ ? time.compressed_us : time.dense_us;
     round.transfer_us += sent;
     round.longest_us = std::max(round.longest_us, sent);
     round.dense_us += time.dense_us > 0 ? time.dense_us : sent;

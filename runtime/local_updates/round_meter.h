@@ -31,7 +31,7 @@ class RoundMeter {
   // `took`: since the step before was left; nullopt: not known.
   void step(const LocalStep& step, std::optional<Duration> took);
   // What the link needed for a fragment; the same on all ranks.
-  void merged(int fragment, std::int64_t lasted_us, bool lossy);
+  void merged(int fragment, std::int64_t transfer_us, bool compressed);
   // What this rank waited for a merge. Counts in the next report of local steps, whenever that is.
   void waited(Duration wait);
 
@@ -52,7 +52,7 @@ class RoundMeter {
  private:
   struct Time {
     std::int64_t dense_us = 0;
-    std::int64_t lossy_us = 0;
+    std::int64_t compressed_us = 0;
   };
 
   void report_transfers(RankRound& round) const;
@@ -66,7 +66,7 @@ class RoundMeter {
   std::int64_t merge_waits_us_ = 0;  // since the last report, and the steps since then
   std::int64_t steps_since_report_ = 0;
   std::vector<Time> times_;  // by fragment
-  bool lossy_ = false;       // the last merge
+  bool compressed_ = false;  // the last merge
   double loss_ = 0;          // running mean
   double loss_before_ = 0;
   std::int64_t losses_ = 0;

@@ -67,7 +67,7 @@ Status SessionExchange::open_fragment(const LocalModel& model, const FragmentLay
   if (!options.codec.empty()) {
     spec.name += ".compressed";
     spec.codec = options.codec;
-    SRT_ASSIGN(fragment.lossy, session_.open_stream(spec, options.timeout));
+    SRT_ASSIGN(fragment.compressed, session_.open_stream(spec, options.timeout));
   }
   fragments_.push_back(std::move(fragment));
   return {};
@@ -76,13 +76,13 @@ Status SessionExchange::open_fragment(const LocalModel& model, const FragmentLay
 // What is in flight borrows memory. Other ranks may come to a report late, or never, and Ctrl-C may be why this one
 // ends.
 SessionExchange::~SessionExchange() {
-  for (const auto& [channel, asked] : asked_) {
-    session_.forget(asked.request, asked.mine);
+  for (const auto& [channel, posted] : posted_) {
+    session_.forget(posted.request, posted.mine);
   }
   for (const Fragment& fragment : fragments_) {
     static_cast<void>(session_.close_stream(fragment.dense));
-    if (fragment.lossy) {
-      static_cast<void>(session_.close_stream(*fragment.lossy));
+    if (fragment.compressed) {
+      static_cast<void>(session_.close_stream(*fragment.compressed));
     }
   }
 }
@@ -93,35 +93,35 @@ TimePoint SessionExchange::now() const {
 
 // ---- reports ----
 
-Status SessionExchange::tell(Channel channel, ConstBytes mine) {
-  const auto [place, fresh] = asked_.try_emplace(channel);
+Status SessionExchange::post(Channel channel, ConstBytes mine) {
+  const auto [place, fresh] = posted_.try_emplace(channel);
   SRT_CHECK(fresh);
-  Asked& asked = place->second;
-  asked.mine = std::make_shared<std::vector<std::byte>>(mine.begin(), mine.end());
+  Posted& posted = place->second;
+  posted.mine = std::make_shared<std::vector<std::byte>>(mine.begin(), mine.end());
   engine::OpSpec op;
   op.kind = OpKind::kAllgather;
   op.name = channel_name(name_, channel);
-  op.input = {asked.mine->data(), static_cast<std::int64_t>(asked.mine->size()), DType::kU8, {}};
+  op.input = {posted.mine->data(), static_cast<std::int64_t>(posted.mine->size()), DType::kU8, {}};
   op.dims = {op.input.numel};
   std::vector<engine::OpSpec> ops;
   ops.push_back(std::move(op));
   auto requests = session_.submit(std::move(ops));
   if (!requests) {
-    asked_.erase(place);
+    posted_.erase(place);
     return requests.status();
   }
-  asked.request = requests->front();
+  posted.request = requests->front();
   return {};
 }
 
-std::optional<Result<Reports>> SessionExchange::told(Channel channel, Duration timeout) {
-  const auto place = asked_.find(channel);
-  SRT_CHECK(place != asked_.end());
-  const Asked& asked = place->second;
-  if (timeout <= Duration(0) && !session_.done(asked.request)) {
+std::optional<Result<Reports>> SessionExchange::received(Channel channel, Duration timeout) {
+  const auto place = posted_.find(channel);
+  SRT_CHECK(place != posted_.end());
+  const Posted& posted = place->second;
+  if (timeout <= Duration(0) && !session_.done(posted.request)) {
     return std::nullopt;
   }
-  const std::optional<Status> status = session_.wait(asked.request, timeout);
+  const std::optional<Status> status = session_.wait(posted.request, timeout);
   if (!status) {
     return std::nullopt;
   }
@@ -130,15 +130,15 @@ std::optional<Result<Reports>> SessionExchange::told(Channel channel, Duration t
     return Result<Reports>(*status);
   }
   Reports reports;
-  const std::size_t each = asked.mine->size();
-  if (const engine::OpResult* all = session_.result(asked.request)) {
+  const std::size_t each = posted.mine->size();
+  if (const engine::OpResult* all = session_.result(posted.request)) {
     for (std::size_t at = 0; each > 0 && at + each <= all->data.size(); at += each) {
       reports.emplace_back(all->data.begin() + static_cast<std::ptrdiff_t>(at),
                            all->data.begin() + static_cast<std::ptrdiff_t>(at + each));
     }
   }
-  session_.release(asked.request);
-  asked_.erase(place);
+  session_.release(posted.request);
+  posted_.erase(place);
   if (static_cast<int>(reports.size()) != size()) {
     return Result<Reports>(
         Status(Code::kMismatch, channel_name(name_, channel) + ": ranks tell reports of other sizes"));
@@ -148,17 +148,17 @@ std::optional<Result<Reports>> SessionExchange::told(Channel channel, Duration t
 
 // ---- sums ----
 
-Status SessionExchange::send(int fragment, std::span<float> data, bool lossy) {
+Status SessionExchange::send(int fragment, std::span<float> data, bool compressed) {
   Fragment& f = of(fragment);
-  if (lossy && !f.lossy) {
+  if (compressed && !f.compressed) {
     return bug("a fragment is to be compressed, and no codec is named");
   }
   // What the codec still keeps of a sum that was given up would be sent by itself.
-  if (std::exchange(f.owes, false)) {
-    SRT_TRY(session_.stream_take_residuals(*f.lossy, {}));
+  if (std::exchange(f.has_residual, false)) {
+    SRT_TRY(session_.stream_take_residuals(*f.compressed, {}));
   }
-  f.by_codec = lossy;
-  f.owes = lossy;
+  f.last_compressed = compressed;
+  f.has_residual = compressed;
   const StreamId stream = stream_of(f);
   for (std::size_t i = 0; i < f.tensors.size(); ++i) {
     const auto part =
@@ -181,22 +181,22 @@ std::optional<Status> SessionExchange::sum(int fragment, Duration timeout) {
   return session_.stream_wait(stream_of(f), left);
 }
 
-void SessionExchange::let_go(int fragment) {
+void SessionExchange::abandon(int fragment) {
   const StreamId stream = stream_of(of(fragment));
   static_cast<void>(session_.stream_abort(stream, "local updates end on this rank"));
 }
 
-Duration SessionExchange::lasted(int fragment) const {
+Duration SessionExchange::transfer_time(int fragment) const {
   const Fragment& f = fragments_[static_cast<std::size_t>(fragment)];
   const auto lasted = session_.stream_lasted(stream_of(f));
   return lasted ? *lasted : Duration(0);
 }
 
-Status SessionExchange::unsent(int fragment, std::span<float> out) {
+Status SessionExchange::take_residual(int fragment, std::span<float> out) {
   Fragment& f = of(fragment);
-  SRT_CHECK(f.by_codec);
-  f.owes = false;
-  return session_.stream_take_residuals(*f.lossy, out);
+  SRT_CHECK(f.last_compressed);
+  f.has_residual = false;
+  return session_.stream_take_residuals(*f.compressed, out);
 }
 
 void SessionExchange::mark(const std::string& name, TimePoint begin, TimePoint end) {

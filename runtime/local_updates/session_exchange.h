@@ -30,39 +30,41 @@ class SessionExchange final : public LocalExchange {
   Rank rank() const override { return session_.rank(); }
   int size() const override { return session_.membership().size(); }
   TimePoint now() const override;
-  Status tell(Channel channel, ConstBytes mine) override;
-  std::optional<Result<Reports>> told(Channel channel, Duration timeout) override;
-  Status send(int fragment, std::span<float> data, bool lossy) override;
+  Status post(Channel channel, ConstBytes mine) override;
+  std::optional<Result<Reports>> received(Channel channel, Duration timeout) override;
+  Status send(int fragment, std::span<float> data, bool compressed) override;
   std::optional<Status> sum(int fragment, Duration timeout) override;
-  void let_go(int fragment) override;
-  Duration lasted(int fragment) const override;
-  Status unsent(int fragment, std::span<float> out) override;
+  void abandon(int fragment) override;
+  Duration transfer_time(int fragment) const override;
+  Status take_residual(int fragment, std::span<float> out) override;
   void mark(const std::string& name, TimePoint begin, TimePoint end) override;
   Status broadcast(Rank root, Bytes data, Duration timeout) override;
 
  private:
-  struct Asked {
+  struct Posted {
     RequestId request;
     std::shared_ptr<std::vector<std::byte>> mine;
   };
   struct Fragment {
     StreamId dense;
-    std::optional<StreamId> lossy;
+    std::optional<StreamId> compressed;
     std::vector<int> tensors;           // 0, 1, ...: those of the stream
     std::vector<std::int64_t> offsets;  // with the end
-    bool by_codec = false;              // the last send
-    bool owes = false;                  // the codec keeps what did not arrive
+    bool last_compressed = false;       // the last send
+    bool has_residual = false;          // the codec keeps what did not arrive
   };
 
   SessionExchange(engine::Session& session, std::string name);
   Status open_fragment(const LocalModel& model, const FragmentLayout& layout, const LocalOptions& options);
-  StreamId stream_of(const Fragment& fragment) const { return fragment.by_codec ? *fragment.lossy : fragment.dense; }
+  StreamId stream_of(const Fragment& fragment) const {
+    return fragment.last_compressed ? *fragment.compressed : fragment.dense;
+  }
   Fragment& of(int fragment) { return fragments_[static_cast<std::size_t>(fragment)]; }
 
   engine::Session& session_;
   const std::string name_;
   std::vector<Fragment> fragments_;
-  std::map<Channel, Asked> asked_;
+  std::map<Channel, Posted> posted_;
 };
 
 }  // namespace sirtaki::local_updates

@@ -84,7 +84,7 @@ Status LocalUpdater::check_running() const {
   return started_ ? Status() : invalid_argument("local updates are used before start()");
 }
 
-Result<LocalOutcome> LocalUpdater::leave(const Status& status, LocalOutcome outcome) {
+Result<LocalOutcome> LocalUpdater::end_call(const Status& status, LocalOutcome outcome) {
   times_.left_at = exchange_.now();
   if (!status.ok()) {
     if (failure_.ok() && log_ != nullptr) {
@@ -111,7 +111,7 @@ Result<LocalOutcome> LocalUpdater::step(const LocalStep& step) {
     return step_ == round_.end ? decide_posted(outcome) : Status();
   };
   const Status status = run();
-  return leave(status, std::move(outcome));
+  return end_call(status, std::move(outcome));
 }
 
 void LocalUpdater::count(const LocalStep& step) {
@@ -121,7 +121,7 @@ void LocalUpdater::count(const LocalStep& step) {
   share_ = step.share;
   for (Progress& progress : progress_) {
     progress.since.add({1, step.lr, step.lr >= 0});
-    progress.settled = false;
+    progress.merged = false;
   }
 }
 
@@ -168,7 +168,7 @@ Status LocalUpdater::snapshot(std::size_t fragment, std::int64_t delay, bool may
   spec.covered_steps = std::max<std::int64_t>(progress.older.steps, 1);
   spec.lr_sum = progress.older.lr_known ? progress.older.lr_sum : -1;
   spec.share = progress.reset ? 0 : share_;
-  spec.lossy = may_compress && !options_.codec.empty() && (!options_.interval.may_compress || interval().compress);
+  spec.compressed = may_compress && !options_.codec.empty() && (!options_.interval.may_compress || interval().compress);
   spec.rule = options_.merge;
   progress.reset = false;
   auto merge =
@@ -210,24 +210,24 @@ Status LocalUpdater::conclude(std::size_t fragment, LocalOutcome& outcome) {
   if (merge.committed()) {
     SRT_TRY(merge.finish(anchors_[fragment]));
     outcome.model_changed = true;
-    finished(merge);
+    on_merged(merge);
   } else {
     SRT_ASSIGN([[maybe_unused]] const Interval now, controller_->happened(Event::kTagAborted));
-    given_up(merge);
+    on_given_up(merge);
   }
   in_flight_[fragment].reset();
   return {};
 }
 
-void LocalUpdater::finished(const FragmentMerge& merge) {
+void LocalUpdater::on_merged(const FragmentMerge& merge) {
   const Merge& done = merge.merge();
   Progress& progress = progress_[static_cast<std::size_t>(merge.spec().fragment)];
   progress.older = {};
   ++totals_.merges;
   // Also where nobody counted: a drain then takes the anchor.
-  progress.settled = merge.spec().merge_step == merge.spec().snapshot_step && !merge.spec().lossy;
+  progress.merged = merge.spec().merge_step == merge.spec().snapshot_step && !merge.spec().compressed;
   if (total_weight(done) > 0) {
-    meter_.merged(merge.spec().fragment, merge.lasted_us(), merge.spec().lossy);
+    meter_.merged(merge.spec().fragment, merge.transfer_us(), merge.spec().compressed);
     totals_.sent_bytes += static_cast<std::uint64_t>(merge.sent_bytes());
   }
   totals_.excluded += done.weights[static_cast<std::size_t>(exchange_.rank())] == 0 ? 1 : 0;
@@ -244,7 +244,7 @@ void LocalUpdater::note_late(const FragmentMerge& merge, Duration waited) {
   }
 }
 
-void LocalUpdater::given_up(const FragmentMerge& merge) {
+void LocalUpdater::on_given_up(const FragmentMerge& merge) {
   ++totals_.given_up;
   ++late_;
   if (log_ != nullptr) {

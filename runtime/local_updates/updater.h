@@ -109,7 +109,7 @@ class LocalUpdater {
     Cover older;                 // and before it, back to the last merge
     std::int64_t snapshot = -1;  // the next one's step
     bool reset = false;          // the model went back to the anchor since: this rank has nothing to say
-    bool settled = false;        // the model is the anchor, on all ranks
+    bool merged = false;         // the model is the anchor, on all ranks
   };
   struct Posted {
     std::int64_t end = 0;
@@ -156,7 +156,7 @@ class LocalUpdater {
 
   bool is_local() const;
   // Ends a public call: keeps the first error, notes the time.
-  Result<LocalOutcome> leave(const Status& status, LocalOutcome outcome);
+  Result<LocalOutcome> end_call(const Status& status, LocalOutcome outcome);
   Status check_running() const;
   std::int64_t now_us() const;  // since the job began
 
@@ -170,9 +170,9 @@ class LocalUpdater {
   Status poll();
   Status snapshot(std::size_t fragment, std::int64_t delay, bool may_compress, LocalOutcome& outcome);
   Status conclude(std::size_t fragment, LocalOutcome& outcome);
-  void finished(const FragmentMerge& merge);
+  void on_merged(const FragmentMerge& merge);
   void note_late(const FragmentMerge& merge, Duration waited);
-  void given_up(const FragmentMerge& merge);
+  void on_given_up(const FragmentMerge& merge);
   void pull_back(LocalOutcome& outcome);
   MergeDeps merge_deps();
 
@@ -184,11 +184,11 @@ class LocalUpdater {
   Status post_round(std::int64_t end, bool compare);
   Status decide_posted(LocalOutcome& outcome);
   Status discard_round();
-  Status heed(const std::vector<Alarm>& alarms, bool anchors, LocalOutcome& outcome);
+  Status handle_alarms(const std::vector<Alarm>& alarms, bool anchors, LocalOutcome& outcome);
   Status follow_mode(Mode before, LocalOutcome& outcome);
-  void note(const Decision& decision);
-  Result<Reports> ask(Channel channel, ConstBytes mine, const std::string& what);
-  Result<Reports> hear(Channel channel, const std::string& what);
+  void record(const Decision& decision);
+  Result<Reports> exchange_reports(Channel channel, ConstBytes mine, const std::string& what);
+  Result<Reports> receive(Channel channel, const std::string& what);
 
   // ---- updater_drain.cc: equal models ----
   Status finish_flights(LocalOutcome& outcome);

@@ -26,7 +26,7 @@ Result<LocalOutcome> LocalUpdater::drain() {
     return drain_now(outcome);
   };
   const Status status = run();
-  return leave(status, std::move(outcome));
+  return end_call(status, std::move(outcome));
 }
 
 Result<LocalOutcome> LocalUpdater::synchronous(bool wanted) {
@@ -43,7 +43,7 @@ Result<LocalOutcome> LocalUpdater::synchronous(bool wanted) {
     return decide_posted(outcome);
   };
   const Status status = run();
-  return leave(status, std::move(outcome));
+  return end_call(status, std::move(outcome));
 }
 
 Status LocalUpdater::finish_flights(LocalOutcome& outcome) {
@@ -68,11 +68,11 @@ Status LocalUpdater::drain_now(LocalOutcome& outcome) {
 
 Status LocalUpdater::merge_everything(LocalOutcome& outcome) {
   const auto left = [this] {
-    return std::ranges::any_of(progress_, [](const Progress& progress) { return !progress.settled; });
+    return std::ranges::any_of(progress_, [](const Progress& progress) { return !progress.merged; });
   };
   for (int attempt = 0; attempt < kDrainAttempts && left(); ++attempt) {
     for (std::size_t p = 0; p < progress_.size(); ++p) {
-      if (!progress_[p].settled) {
+      if (!progress_[p].merged) {
         SRT_TRY(snapshot(p, 0, false, outcome));
       }
     }
@@ -98,8 +98,8 @@ Status LocalUpdater::equalize_buffers() {
   if (model_.buffers.empty()) {
     return {};
   }
-  SRT_ASSIGN(const Reports reports,
-             ask({ReportKind::kBuffers, 0}, pack_buffers(model_.buffers, share_), "the exchange of buffers"));
+  SRT_ASSIGN(const Reports reports, exchange_reports({ReportKind::kBuffers, 0}, pack_buffers(model_.buffers, share_),
+                                                     "the exchange of buffers"));
   return pool_buffers(model_.buffers, reports);
 }
 
@@ -112,14 +112,14 @@ Status LocalUpdater::enter_local(LocalOutcome& outcome) {
     anchors_[p].reset(model);
     scratch_.give_back(std::move(model));
     progress_[p] = {};
-    progress_[p].settled = true;
+    progress_[p].merged = true;
   }
   return {};
 }
 
 Status LocalUpdater::compare_models(LocalOutcome& outcome) {
-  SRT_ASSIGN(const Reports reports,
-             ask({ReportKind::kDigest, 0}, encode_digests({model_.digest(), 0}), "the comparison of models"));
+  SRT_ASSIGN(const Reports reports, exchange_reports({ReportKind::kDigest, 0}, encode_digests({model_.digest(), 0}),
+                                                     "the comparison of models"));
   SRT_ASSIGN(const auto digests, decode_digests(reports, 2));
   std::vector<std::uint64_t> models;
   for (const auto& rank : digests) {
@@ -188,7 +188,7 @@ Status LocalUpdater::roll_back(LocalOutcome& outcome) {
   take_anchor(outcome);
   for (Progress& progress : progress_) {
     progress = {};
-    progress.settled = true;
+    progress.merged = true;
   }
   return {};
 }

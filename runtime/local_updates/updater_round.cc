@@ -54,7 +54,7 @@ Result<LocalOutcome> LocalUpdater::start() {
       layout = digest_of(std::as_bytes(std::span(shape)), layout);
     }
     SRT_ASSIGN(const Reports reports,
-               ask({ReportKind::kDigest, 0}, encode_digests({digest(options_), layout}), "the start"));
+               exchange_reports({ReportKind::kDigest, 0}, encode_digests({digest(options_), layout}), "the start"));
     SRT_ASSIGN(const auto digests, decode_digests(reports, 2));
     for (std::size_t rank = 1; rank < digests.size(); ++rank) {
       if (digests[rank] != digests[0]) {
@@ -71,17 +71,17 @@ Result<LocalOutcome> LocalUpdater::start() {
     return decide_posted(outcome);
   };
   const Status status = run();
-  return leave(status, std::move(outcome));
+  return end_call(status, std::move(outcome));
 }
 
-Result<Reports> LocalUpdater::ask(Channel channel, ConstBytes mine, const std::string& what) {
-  SRT_TRY(exchange_.tell(channel, mine));
-  return hear(channel, what);
+Result<Reports> LocalUpdater::exchange_reports(Channel channel, ConstBytes mine, const std::string& what) {
+  SRT_TRY(exchange_.post(channel, mine));
+  return receive(channel, what);
 }
 
-Result<Reports> LocalUpdater::hear(Channel channel, const std::string& what) {
+Result<Reports> LocalUpdater::receive(Channel channel, const std::string& what) {
   const TimePoint begin = exchange_.now();
-  auto reports = exchange_.told(channel, options_.timeout);
+  auto reports = exchange_.received(channel, options_.timeout);
   totals_.waited_ns += (exchange_.now() - begin).count();
   if (!reports) {
     return Status(Code::kTimeout, "some rank did not come to " + what + " of local updates in time");
@@ -144,14 +144,14 @@ Status LocalUpdater::post_round(std::int64_t end, bool compare) {
   }
   report.round.late_tags = late_;
   report.round.now_us = now_us();
-  SRT_TRY(exchange_.tell({ReportKind::kRound, 0}, encode(report)));
+  SRT_TRY(exchange_.post({ReportKind::kRound, 0}, encode(report)));
   round_.posted = Posted{end, std::exchange(merges_, {}), std::exchange(late_, 0)};
   return {};
 }
 
 Status LocalUpdater::decide_posted(LocalOutcome& outcome) {
   SRT_CHECK(round_.posted.has_value());
-  SRT_ASSIGN(const Reports reports, hear({ReportKind::kRound, 0}, "the end of a round"));
+  SRT_ASSIGN(const Reports reports, receive({ReportKind::kRound, 0}, "the end of a round"));
   Posted posted = std::move(*round_.posted);
   round_.posted.reset();
   SRT_ASSIGN(const auto ranks, decode_rounds(reports));
@@ -161,9 +161,9 @@ Status LocalUpdater::decide_posted(LocalOutcome& outcome) {
   const Mode before = interval().mode;
   SRT_ASSIGN(const Decision decision, controller_->decide(stats));
   meter_.next_round();
-  note(decision);
+  record(decision);
   outcome.decisions.push_back(decision);
-  SRT_TRY(heed(decision.alarms, before != Mode::kSync, outcome));
+  SRT_TRY(handle_alarms(decision.alarms, before != Mode::kSync, outcome));
   return follow_mode(before, outcome);
 }
 
@@ -172,14 +172,14 @@ Status LocalUpdater::discard_round() {
   if (!round_.posted) {
     return {};
   }
-  SRT_ASSIGN([[maybe_unused]] const Reports reports, hear({ReportKind::kRound, 0}, "the end of a round"));
+  SRT_ASSIGN([[maybe_unused]] const Reports reports, receive({ReportKind::kRound, 0}, "the end of a round"));
   merges_.insert(merges_.begin(), round_.posted->merges.begin(), round_.posted->merges.end());
   late_ += round_.posted->late;
   round_.posted.reset();
   return {};
 }
 
-void LocalUpdater::note(const Decision& decision) {
+void LocalUpdater::record(const Decision& decision) {
   ++totals_.rounds;
   totals_.statistics_steps = decision.statistics_steps;
   totals_.link_steps = decision.link_steps;
@@ -199,7 +199,7 @@ void LocalUpdater::note(const Decision& decision) {
 }
 
 // `anchors`: what was compared; else models.
-Status LocalUpdater::heed(const std::vector<Alarm>& alarms, bool anchors, LocalOutcome& outcome) {
+Status LocalUpdater::handle_alarms(const std::vector<Alarm>& alarms, bool anchors, LocalOutcome& outcome) {
   round_.pull_every = 0;
   const Rank donor = healthy_rank(alarms, exchange_.size());
   std::vector<int> to_repair;

@@ -54,7 +54,7 @@ Result<std::vector<std::byte>> LocalUpdater::saved() const {
     }
     out.put(progress.snapshot);
     out.put(progress.reset);
-    out.put(progress.settled);
+    out.put(progress.merged);
   }
   return std::move(out).take();
 }
@@ -107,7 +107,7 @@ Status LocalUpdater::load_fragments(WireReader& in, std::vector<Anchor>& anchors
     }
     progress.snapshot = in.get<std::int64_t>();
     progress.reset = in.get<std::uint8_t>() != 0;
-    progress.settled = in.get<std::uint8_t>() != 0;
+    progress.merged = in.get<std::uint8_t>() != 0;
     fragments.push_back(progress);
   }
   return in.finish("the saved state of local updates");

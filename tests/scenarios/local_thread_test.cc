@@ -190,16 +190,16 @@ class Watched final : public local_updates::LocalExchange {
   Rank rank() const override { return real_.rank(); }
   int size() const override { return real_.size(); }
   TimePoint now() const override { return real_.now(); }
-  Status tell(local_updates::Channel channel, ConstBytes mine) override { return real_.tell(channel, mine); }
-  std::optional<Result<local_updates::Reports>> told(local_updates::Channel channel, Duration timeout) override {
-    return real_.told(channel, timeout);
+  Status post(local_updates::Channel channel, ConstBytes mine) override { return real_.post(channel, mine); }
+  std::optional<Result<local_updates::Reports>> received(local_updates::Channel channel, Duration timeout) override {
+    return real_.received(channel, timeout);
   }
-  Status send(int fragment, std::span<float> data, bool lossy) override {
+  Status send(int fragment, std::span<float> data, bool compressed) override {
     if (rank() == 1 && waits_ != nullptr &&
         std::exchange(waits_, nullptr)->get_future().wait_for(kPatience) != std::future_status::ready) {
       return Status(Code::kTimeout, "rank 0 has not waited for a sum");
     }
-    return real_.send(fragment, data, lossy);
+    return real_.send(fragment, data, compressed);
   }
   std::optional<Status> sum(int fragment, Duration timeout) override {
     if (rank() == 0 && timeout > Duration(0) && waits_ != nullptr) {
@@ -207,9 +207,9 @@ class Watched final : public local_updates::LocalExchange {
     }
     return real_.sum(fragment, timeout);
   }
-  void let_go(int fragment) override { real_.let_go(fragment); }
-  Duration lasted(int fragment) const override { return real_.lasted(fragment); }
-  Status unsent(int fragment, std::span<float> out) override { return real_.unsent(fragment, out); }
+  void abandon(int fragment) override { real_.abandon(fragment); }
+  Duration transfer_time(int fragment) const override { return real_.transfer_time(fragment); }
+  Status take_residual(int fragment, std::span<float> out) override { return real_.take_residual(fragment, out); }
   void mark(const std::string& name, TimePoint begin, TimePoint end) override { real_.mark(name, begin, end); }
   Status broadcast(Rank root, Bytes data, Duration timeout) override { return real_.broadcast(root, data, timeout); }
 

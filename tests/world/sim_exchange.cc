@@ -29,7 +29,7 @@ class SimRank final : public SimExchanges::RankExchange {
   int sends() const override { return sends_; }
   void mark(const std::string& name, TimePoint begin, TimePoint end) override { spans_.push_back({name, begin, end}); }
 
-  Status tell(local_updates::Channel channel, ConstBytes mine) override {
+  Status post(local_updates::Channel channel, ConstBytes mine) override {
     net_.call(rank_);
     const int kind = static_cast<int>(channel.kind);
     asked_[channel] = {kind, channel.fragment, uses_[{kind, channel.fragment}]++};
@@ -37,7 +37,7 @@ class SimRank final : public SimExchanges::RankExchange {
     return {};
   }
 
-  std::optional<Result<local_updates::Reports>> told(local_updates::Channel channel, Duration timeout) override {
+  std::optional<Result<local_updates::Reports>> received(local_updates::Channel channel, Duration timeout) override {
     net_.call(rank_);
     const auto key = asked_.at(channel);
     SimExchanges::Meeting& meeting = net_.meetings_[key];
@@ -48,7 +48,7 @@ class SimRank final : public SimExchanges::RankExchange {
     return Result<local_updates::Reports>(meeting.parts);
   }
 
-  Status send(int fragment, std::span<float> data, bool /*lossy*/) override {
+  Status send(int fragment, std::span<float> data, bool /*compressed*/) override {
     net_.call(rank_);
     ++sends_;
     sums_[fragment] = {{kSum, fragment, uses_[{kSum, fragment}]++}, data, net_.now_};
@@ -75,14 +75,14 @@ class SimRank final : public SimExchanges::RankExchange {
     }
     kernels::reduce(ReduceOp::kSum, DType::kF32, parts, std::as_writable_bytes(sum.data).data(),
                     static_cast<std::int64_t>(sum.data.size()));
-    sum.lasted = net_.now_ - sum.begun;
+    sum.transfer = net_.now_ - sum.begun;
     return Status();
   }
 
-  void let_go(int /*fragment*/) override {}
+  void abandon(int /*fragment*/) override {}
 
-  Duration lasted(int fragment) const override { return sums_.at(fragment).lasted; }
-  Status unsent(int /*fragment*/, std::span<float> out) override {
+  Duration transfer_time(int fragment) const override { return sums_.at(fragment).transfer; }
+  Status take_residual(int /*fragment*/, std::span<float> out) override {
     std::ranges::fill(out, 0.0F);
     return {};
   }
@@ -104,7 +104,7 @@ class SimRank final : public SimExchanges::RankExchange {
     SimExchanges::Key key;
     std::span<float> data;
     TimePoint begun;
-    Duration lasted = Duration(0);
+    Duration transfer = Duration(0);
   };
 
   static Status peer_lost() { return {Code::kPeerLost, "a rank died"}; }

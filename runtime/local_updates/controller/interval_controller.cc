@@ -85,7 +85,7 @@ bool IntervalController::warming_up(const RoundStats& stats) {
   return !warm_;
 }
 
-void IntervalController::heed(const std::vector<Alarm>& alarms, std::int64_t step) {
+void IntervalController::apply_alarms(const std::vector<Alarm>& alarms, std::int64_t step) {
   // A rank that is left out for good must not keep the others short.
   const bool calm = std::ranges::none_of(alarms, [](const Alarm& alarm) { return alarm.rank < 0; });
   calm_ = calm ? calm_ + 1 : 0;
@@ -163,7 +163,7 @@ Result<IntervalController::Wish> IntervalController::wish(const RoundStats& stat
     wish.reason = now_.mode == Mode::kLocal ? ceiling_reason_ : Reason::kPause;
     return wish;
   }
-  if (asked_) {
+  if (synchronous_wanted_) {
     wish.reason = Reason::kAsked;
     return wish;
   }
@@ -241,7 +241,7 @@ Result<Decision> IntervalController::decide(const RoundStats& stats) {
   Decision decision;
   decision.round = static_cast<std::uint64_t>(round_++);
   decision.alarms = guards_.judge(stats);
-  heed(decision.alarms, stats.step);
+  apply_alarms(decision.alarms, stats.step);
   const std::int64_t steps = stats.step - std::exchange(step_, stats.step);
   decision.step = step_;
   const auto stop = std::ranges::find(decision.alarms, Action::kStop, &Alarm::action);

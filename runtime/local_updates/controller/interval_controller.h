@@ -72,7 +72,7 @@ class IntervalController {
   // of a rank that stayed before. Goes with Event::kReformed. Merges of the epoch before count no more.
   void reform(const std::vector<int>& old_rank);
   // Whether the program wants synchronous steps, from the next decision on.
-  void ask_synchronous(bool wanted) { asked_ = wanted; }
+  void ask_synchronous(bool wanted) { synchronous_wanted_ = wanted; }
 
   // To be copied at a fragment's snapshot, in Mode::kLocal and kDrain.
   const FragmentNorms& norms(int fragment) const { return guards_.norms(fragment); }
@@ -94,7 +94,7 @@ class IntervalController {
   IntervalController(const IntervalOptions& options, std::size_t ranks, std::size_t fragments);
 
   bool warming_up(const RoundStats& stats);
-  void heed(const std::vector<Alarm>& alarms, std::int64_t step);
+  void apply_alarms(const std::vector<Alarm>& alarms, std::int64_t step);
   Result<Wish> wish(const RoundStats& stats, Decision& decision);
   void raise_for_link(std::int64_t allowed, Wish& wish) const;
   void limit(const RoundStats& stats, Wish& wish) const;
@@ -118,7 +118,7 @@ class IntervalController {
   Interval local_;  // the last one in Mode::kLocal; one step: there was none since synchronous ones, but for a trial
   Reason pending_ = Reason::kStart;  // of the mode that a drain leads to
   bool warm_ = false;                // the warm-up is over
-  bool asked_ = false;
+  bool synchronous_wanted_ = false;
   std::int64_t highest_lr_pico_ = RoundStats::kUnknown;
   std::int64_t last_rise_ = 0;  // of the learning rate, a step; 0: it has not risen
   std::int64_t step_ = 0;

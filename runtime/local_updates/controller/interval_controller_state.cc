@@ -25,9 +25,9 @@ bool is_local_or_none(const Interval& interval) {
 
 // Where next_mode() can lead.
 bool is_possible(ModeState state) {
-  const bool settled = state.mode == Mode::kLocal || state.mode == Mode::kFailed;
+  const bool stable = state.mode == Mode::kLocal || state.mode == Mode::kFailed;
   const bool goes_on = state.then == Mode::kSync || state.then == Mode::kLocal;
-  return (settled ? state.then == state.mode : goes_on) && (!state.reforming || state.mode == Mode::kDrain);
+  return (stable ? state.then == state.mode : goes_on) && (!state.reforming || state.mode == Mode::kDrain);
 }
 
 }  // namespace
@@ -63,7 +63,7 @@ void IntervalController::state(StateIo& io) {
   io.field(mode_.reforming);
   io.field(pending_, Reason::kFailed);
   io.field(warm_);
-  io.field(asked_);
+  io.field(synchronous_wanted_);
   io.field(highest_lr_pico_, RoundStats::kUnknown, RoundStats::kMaxRate);
   io.field(last_rise_, 0, RoundStats::kMaxStep);
   io.field(step_, 0, RoundStats::kMaxStep);

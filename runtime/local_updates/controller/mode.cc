@@ -9,7 +9,7 @@ Status impossible(ModeState state, Event event) {
   return bug("'" + std::string(event_name(event)) + "' cannot happen in mode " + std::string(mode_name(state.mode)));
 }
 
-ModeState settled(Mode mode) {
+ModeState stable(Mode mode) {
   return {mode, mode, false};
 }
 
@@ -34,7 +34,7 @@ Result<ModeState> after_want(ModeState state, Event event) {
   const Mode wanted = event == Event::kWantLocal ? Mode::kLocal : Mode::kSync;
   switch (state.mode) {
     case Mode::kSync:
-      return drain ? state : settled(wanted);
+      return drain ? state : stable(wanted);
     case Mode::kLocal:
       if (event == Event::kWantLocal) {
         return state;
@@ -103,14 +103,14 @@ std::string_view event_name(Event event) {
 
 Result<ModeState> next_mode(ModeState state, Event event) {
   if (event == Event::kFailed) {
-    return settled(Mode::kFailed);
+    return stable(Mode::kFailed);
   }
   if (state.mode == Mode::kFailed) {
     return impossible(state, event);
   }
   switch (event) {
     case Event::kJoined:
-      return state.mode == Mode::kJoining ? Result<ModeState>(settled(Mode::kSync)) : impossible(state, event);
+      return state.mode == Mode::kJoining ? Result<ModeState>(stable(Mode::kSync)) : impossible(state, event);
     case Event::kWantLocal:
     case Event::kWantSync:
     case Event::kWantDrain:
@@ -126,9 +126,9 @@ Result<ModeState> next_mode(ModeState state, Event event) {
       if (state.mode != Mode::kDrain) {
         return impossible(state, event);
       }
-      return state.reforming ? ModeState{Mode::kSync, state.then, false} : settled(state.then);
+      return state.reforming ? ModeState{Mode::kSync, state.then, false} : stable(state.then);
     case Event::kSteppedInSync:
-      return state.mode == Mode::kSync ? Result<ModeState>(settled(state.then)) : impossible(state, event);
+      return state.mode == Mode::kSync ? Result<ModeState>(stable(state.then)) : impossible(state, event);
     case Event::kFailed:
       break;
   }

@@ -34,7 +34,7 @@ RoundStats usual(const Guards& guards, std::size_t ranks = 4) {
   return round_of(guards, std::vector<double>(ranks, 1.0));
 }
 
-Guards settled(const GuardOptions& options = {}, std::size_t ranks = 4, int rounds = 30) {
+Guards trained(const GuardOptions& options = {}, std::size_t ranks = 4, int rounds = 30) {
   Guards guards(options, ranks, 1);
   for (int i = 0; i < rounds; ++i) {
     EXPECT_TRUE(guards.judge(usual(guards, ranks)).empty());
@@ -70,7 +70,7 @@ TEST(Guards, ThreeStrikesResetARankTwice) {
   for (const Action last : {Action::kExclude, Action::kEvict, Action::kStop}) {
     GuardOptions options;
     options.norm_last = last;
-    Guards guards = settled(options);
+    Guards guards = trained(options);
     const auto far = [&] { return guards.judge(round_of(guards, {1e4, 1, 1, 1})); };
     const Alarms yellow = {{Guard::kNorm, Level::kYellow, Action::kExclude, 0}};
     EXPECT_EQ(far(), yellow);
@@ -110,7 +110,7 @@ TEST(Guards, VarianceAboveFourMediansPullsBackThenPauses) {
     bool high;
   };
   for (const Case& c : {Case{3.95, false}, {4.05, true}}) {
-    Guards guards = settled({}, 4, 5);
+    Guards guards = trained({}, 4, 5);
     const Alarm yellow{Guard::kVariance, Level::kYellow, Action::kPullBack};
     const Alarm red{Guard::kVariance, Level::kRed, Action::kPause};
     for (const Alarm& alarm : {yellow, yellow, red}) {
@@ -139,7 +139,7 @@ TEST(Guards, VarianceIsThatOfAllFragments) {
 TEST(Guards, VarianceMayGrowWithTheRateAndTheSteps) {
   for (const double power : {1.0, 1.5, 2.0}) {
     for (const std::int64_t steps : {std::int64_t{1}, 4 * kSteps, 100 * kSteps}) {
-      Guards guards = settled({}, 4, 20);
+      Guards guards = trained({}, 4, 20);
       const double longer = static_cast<double>(steps) / kSteps;
       const double rates = 3 * kRates * longer;
       const double due = 9 * std::pow(longer, power);
@@ -155,7 +155,7 @@ TEST(Guards, VarianceMayGrowWithTheRateAndTheSteps) {
 }
 
 TEST(Guards, VarianceIsLearntAnewWhereRatesAreNoLongerKnown) {
-  Guards guards = settled();
+  Guards guards = trained();
   for (int i = 0; i < 10; ++i) {
     EXPECT_TRUE(guards.judge(round_of(guards, std::vector<double>(4, 1.0), kSteps, -1)).empty());
   }
@@ -267,7 +267,7 @@ TEST(Guards, LateMergesCountForTenMinutes) {
 TEST(Guards, SwitchedOffTheyKeepWhatCannotBeAveraged) {
   GuardOptions options;
   options.on = false;
-  Guards guards = settled(options);
+  Guards guards = trained(options);
   RoundStats stats = round_of(guards, {1e6, kInfinity, 1, 1});
   stats.loss_after_e6 = 9'000'000;
   stats.late_tags = 5;

@@ -80,11 +80,11 @@ TEST(IntervalNorms, OneRanksLearningRateChangesNoJudgement) {
   for (const std::size_t ranks : {std::size_t{2}, std::size_t{3}, std::size_t{4}}) {
     for (std::size_t sick = 0; sick < ranks; ++sick) {
       const FragmentNorms norms = settled_norms({}, ranks);
-      std::vector<RankReport> told = reports(ranks, 1);
-      told[sick] = {1e4, 100 * kRates, 1};
+      std::vector<RankReport> received = reports(ranks, 1);
+      received[sick] = {1e4, 100 * kRates, 1};
       Weights expected(ranks, 1);
       expected[sick] = 0;
-      EXPECT_EQ(weights_of(norms, told), expected) << sick << " of " << ranks;
+      EXPECT_EQ(weights_of(norms, received), expected) << sick << " of " << ranks;
     }
   }
 }
@@ -92,22 +92,22 @@ TEST(IntervalNorms, OneRanksLearningRateChangesNoJudgement) {
 TEST(IntervalNorms, ALearningRateOfAllIsJudgedByItself) {
   for (const double factor : {0.1, 1.0, 10.0}) {
     const FragmentNorms norms = settled_norms();
-    std::vector<RankReport> told = reports(4, factor, factor * kRates);
-    EXPECT_EQ(weights_of(norms, told), (Weights{1, 1, 1, 1})) << factor;
-    told[3].norm2 *= 3 * 3;
-    EXPECT_EQ(weights_of(norms, told), (Weights{1, 1, 1, 0})) << factor;
+    std::vector<RankReport> received = reports(4, factor, factor * kRates);
+    EXPECT_EQ(weights_of(norms, received), (Weights{1, 1, 1, 1})) << factor;
+    received[3].norm2 *= 3 * 3;
+    EXPECT_EQ(weights_of(norms, received), (Weights{1, 1, 1, 0})) << factor;
   }
 }
 
 TEST(IntervalNorms, RatesThatAreNoLongerKnownAreLearntAnew) {
   FragmentNorms norms = settled_norms();
-  std::vector<RankReport> told = reports(4, 1, -1);
-  told[1].norm2 = 1e4;
-  EXPECT_EQ(weights_of(norms, told), (Weights{1, 1, 1, 1})) << "nothing to compare with";
+  std::vector<RankReport> received = reports(4, 1, -1);
+  received[1].norm2 = 1e4;
+  EXPECT_EQ(weights_of(norms, received), (Weights{1, 1, 1, 1})) << "nothing to compare with";
   for (int i = 0; i < 20; ++i) {
     norms.learn(norms.weigh(0, kSteps, reports(4, 1, -1)).value());
   }
-  EXPECT_EQ(weights_of(norms, told), (Weights{1, 0, 1, 1}));
+  EXPECT_EQ(weights_of(norms, received), (Weights{1, 0, 1, 1}));
 }
 
 TEST(IntervalNorms, NothingIsLearntAtARateOfZero) {

@@ -84,7 +84,7 @@ class Training {
       }
     }
     is_local_ = local;
-    return told(local ? 0 : std::max<std::int64_t>(dense_us - step_us * 3 / 5, 0), now.compress);
+    return stats(local ? 0 : std::max<std::int64_t>(dense_us - step_us * 3 / 5, 0), now.compress);
   }
 
   // All that is in flight, and a merge of what is left.
@@ -99,7 +99,7 @@ class Training {
       }
     }
     is_local_ = false;
-    return told(0, false);
+    return stats(0, false);
   }
 
   Decision round() {
@@ -236,7 +236,7 @@ class Training {
     merges_.push_back(way.merge);
   }
 
-  RoundStats told(std::int64_t stall_us, bool compressed) {
+  RoundStats stats(std::int64_t stall_us, bool compressed) {
     RankRound rank;
     rank.step = step_;
     rank.steps_left = steps_left < 0 ? steps_left : std::max<std::int64_t>(steps_left - step_, 0);
