@@ -6,7 +6,7 @@
 namespace sirtaki::device {
 namespace {
 
-// At least one unit, so that every block has a place of its own.
+// At least one unit, so that every block, even an empty one, has an address of its own.
 std::size_t rounded(std::size_t bytes) {
   return (bytes / Arena::kAlignment + (bytes % Arena::kAlignment != 0 || bytes == 0 ? 1 : 0)) * Arena::kAlignment;
 }
@@ -45,8 +45,8 @@ Result<Block> Arena::take(std::size_t bytes) {
       return Block(this, {data_ + at, bytes});
     }
   }
-  return Status(Code::kExhausted, std::to_string(bytes) + " bytes do not fit into what is left of an arena, " +
-                                      std::to_string(free_bytes()) + " bytes in " + std::to_string(holes_.size()) +
+  return Status(Code::kExhausted, std::to_string(bytes) + " bytes do not fit into an arena with " +
+                                      std::to_string(free_bytes()) + " bytes free in " + std::to_string(holes_.size()) +
                                       " pieces");
 }
 

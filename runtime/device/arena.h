@@ -1,7 +1,8 @@
-// Arena: memory of a device, or pinned memory of the host, allocated once at the start and lent in blocks.
+// Arena: a fixed amount of device or pinned host memory, allocated once at start-up and handed out in blocks.
 //
-// Owned by: whoever works with the blocks. Threads: one. It outlives its blocks. A block may be given back when the
-// device is done with it; the arena does not know when that is.
+// Allocating or freeing later could make CUDA synchronize with the device while a collective waits there for a peer.
+// Owner: the class that uses the blocks; the arena must outlive them. Not thread-safe. Return a block only when the
+// device has finished with it; the arena does not track pending device work.
 #pragma once
 
 #include <cstddef>
@@ -16,6 +17,7 @@ namespace sirtaki::device {
 
 class Arena;
 
+// A block of an Arena; destruction returns it.
 class Block {
  public:
   Block() = default;
@@ -29,7 +31,7 @@ class Block {
   }
   ~Block();
 
-  // Begins at a multiple of Arena::kAlignment.
+  // The requested size; the address is a multiple of Arena::kAlignment.
   Bytes bytes() const { return bytes_; }
 
  private:
@@ -46,7 +48,8 @@ class Arena {
   Arena& operator=(const Arena&) = delete;
   ~Arena();
 
-  // The first hole in which it fits, so that equal calls give equal places. kExhausted where there is none.
+  // Returns a block from the first hole that fits, so that equal sequences of calls give equal addresses. kExhausted
+  // if no hole is large enough.
   Result<Block> take(std::size_t bytes);
   std::size_t free_bytes() const;
 
@@ -58,7 +61,7 @@ class Arena {
   DeviceApi& device_;
   const Place place_;
   std::byte* data_ = nullptr;
-  std::map<std::size_t, std::size_t> holes_;  // where they begin -> bytes; none touches another
+  std::map<std::size_t, std::size_t> holes_;  // offset -> size; neighbours are merged
 };
 
 }  // namespace sirtaki::device

@@ -29,7 +29,7 @@ int enter_thread(int device) {
   return cudaThreadExchangeStreamCaptureMode(&mode);
 }
 
-// The current device is left alone where it is the right one: to set one may make its context.
+// The device is set only if it differs, because cudaSetDevice() may create a context.
 int visit_thread(int device, int* device_before, int* mode_before) {
   cudaError_t error = cudaGetDevice(device_before);
   if (error == cudaSuccess && *device_before != device) {
@@ -42,7 +42,7 @@ int visit_thread(int device, int* device_before, int* mode_before) {
   error = cudaThreadExchangeStreamCaptureMode(&mode);
   *mode_before = mode;
   if (error != cudaSuccess && *device_before != device) {
-    cudaSetDevice(*device_before);  // nobody leaves what could not be entered
+    cudaSetDevice(*device_before);  // the caller does not leave a device that it could not enter
   }
   return error;
 }
@@ -106,7 +106,7 @@ int query(void* event, bool* done) {
   const cudaError_t error = cudaEventQuery(event_of(event));
   *done = error == cudaSuccess;
   if (error == cudaErrorNotReady) {
-    cudaGetLastError();  // else the next one in this thread who asks for an error finds this answer
+    cudaGetLastError();  // clears the sticky error, which the program would otherwise see in this thread
     return cudaSuccess;
   }
   return error;

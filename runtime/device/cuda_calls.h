@@ -1,7 +1,7 @@
-// DeviceCalls: functions of CUDA's runtime, as the plug-in libsirtaki_cuda.so shows them beside its kernels
+// DeviceCalls: the functions of the CUDA runtime that the plug-in libsirtaki_cuda.so exports beside its kernels
 // (kernels/cuda_kernels.h).
 //
-// For: cuda_device.h. Functions that can fail say a cudaError_t, 0 where all is well. Threads: as DeviceApi.
+// Used by cuda_device.h only. Functions that can fail return a cudaError_t as int; 0 is success. Threads: as DeviceApi.
 #pragma once
 
 #include <cstddef>
@@ -9,16 +9,16 @@
 
 namespace sirtaki::device::cuda {
 
-// A loader refuses a plug-in with another one.
+// The loader rejects a plug-in with another version.
 inline constexpr std::uint32_t kCallsVersion = 2;
 
 struct DeviceCalls {
   std::uint32_t version;
   const char* (*error_text)(int code);
   int (*count_devices)(int* count);
-  // Makes the device current in this thread, which then takes no part in captures of others.
+  // Makes the device current in this thread, and keeps the thread out of graph captures of other threads.
   int (*enter_thread)(int device);
-  // The same until leave_thread(), which brings back what was the thread's before.
+  // Does the same until leave_thread(), which restores the previous device and capture mode.
   int (*visit_thread)(int device, int* device_before, int* mode_before);
   int (*leave_thread)(int device_before, int mode_before);
   int (*make_stream)(bool high_priority, void** stream);

@@ -14,11 +14,11 @@ Result<std::unique_ptr<CudaDevice>> CudaDevice::open(const Plugin& plugin, int i
   return device;
 }
 
-Status CudaDevice::status(int code, const char* what) const {
+Status CudaDevice::status(int code, const char* action) const {
   if (code == 0) {
     return {};
   }
-  return unavailable("CUDA device " + std::to_string(index_) + ": " + what + ": " + calls_.error_text(code));
+  return unavailable("CUDA device " + std::to_string(index_) + ": " + action + ": " + calls_.error_text(code));
 }
 
 Status CudaDevice::enter_thread() {
@@ -56,7 +56,7 @@ Result<std::byte*> CudaDevice::allocate(Place place, std::size_t bytes) {
   return static_cast<std::byte*>(data);
 }
 
-// What is said when something is let go is an error of earlier work, which whoever waited for that has heard of.
+// Release functions ignore errors: CUDA reports failures of earlier work there, which the waiters of that work receive.
 void CudaDevice::destroy(Stream stream) {
   calls_.destroy_stream(stream.native);
 }

@@ -1,6 +1,6 @@
-// CudaDevice: a GPU as the CUDA plug-in serves it.
+// CudaDevice: DeviceApi for one GPU, on top of the CUDA plug-in.
 //
-// Owned by: whoever owns the data plane of a rank. Threads: as DeviceApi; the object itself does not change.
+// Owner: the data plane of a rank. Threads: as DeviceApi; the object is immutable after open().
 #pragma once
 
 #include <memory>
@@ -13,8 +13,8 @@ namespace sirtaki::device {
 
 class CudaDevice final : public DeviceApi {
  public:
-  // Enters the calling thread, and loads all kernels: CUDA may wait for the device when it loads one at its first use.
-  // kUnavailable where there is no device of that index.
+  // Opens device `index`, enters the calling thread, and loads all kernels, because lazy loading at their first use
+  // may synchronize with the device. kUnavailable if there is no such device.
   static Result<std::unique_ptr<CudaDevice>> open(const Plugin& plugin, int index);
 
   Status enter_thread() override;
@@ -34,7 +34,7 @@ class CudaDevice final : public DeviceApi {
 
  private:
   CudaDevice(const Plugin& plugin, int index) : kernels_(*plugin.kernels), calls_(*plugin.calls), index_(index) {}
-  Status status(int code, const char* what) const;
+  Status status(int code, const char* action) const;
 
   const kernels::cuda::Kernels& kernels_;
   const cuda::DeviceCalls& calls_;

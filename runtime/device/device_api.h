@@ -1,11 +1,11 @@
-// DeviceApi: what the runtime asks of a GPU: streams, events, memory, copies, kernels. Shows nothing of CUDA.
+// DeviceApi: the interface to a GPU: streams, events, memory, copies and kernels. It exposes no CUDA type.
 //
-// For: collectives of device memory and what feeds them. Implemented over the CUDA plug-in (cuda_device.h), and by a
-// fake for tests. Nothing here waits for the device: whoever has to know asks done().
-// Owned by: whoever opens the device, one for each GPU; it outlives what is made of it.
-// Threads: any that has called enter_thread(), or is between visit() and leave().
-// What may wait for the device inside CUDA (streams, events, memory) is made at the start, before anything is in
-// flight: event_pool.h and arena.h allocate_shared it afterwards.
+// Implemented by CudaDevice over the CUDA plug-in (cuda_device.h), and by a fake in tests. No method blocks until the
+// device has finished work; callers poll done().
+// Owner: the opener, one object for each GPU; it must outlive everything made from it.
+// Threads: any thread that has called enter_thread(), or is between visit() and leave().
+// Creating streams, events or memory may synchronize with the device inside CUDA. Create them at start-up, before work
+// is in flight, and reuse them through event_pool.h and arena.h.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,7 @@
 
 namespace sirtaki::device {
 
-// Handles, of a framework's or of DeviceApi's making; they own nothing.
+// Non-owning handles of streams and events that a framework or DeviceApi has made.
 struct Stream {
   void* native = nullptr;  // a cudaStream_t; null is the default stream
   bool operator==(const Stream&) const = default;
@@ -27,14 +27,14 @@ struct Event {
   bool operator==(const Event&) const = default;
 };
 
-// What a thread had before visit().
+// The state of a thread before visit(), for leave().
 struct Before {
   int device = -1;
   int capture_mode = 0;
 };
 
 enum class Priority : std::uint8_t { kNormal, kHigh };
-// kPinned: memory of the host that copies reach directly.
+// kPinned: page-locked host memory, which the device copies directly.
 enum class Place : std::uint8_t { kDevice, kPinned };
 
 class DeviceApi {
@@ -44,35 +44,40 @@ class DeviceApi {
   DeviceApi& operator=(const DeviceApi&) = delete;
   virtual ~DeviceApi() = default;
 
-  // Each thread once, before anything else: makes the device current, and keeps what the thread calls out of graphs
-  // that other threads capture.
+  // Makes the device current in the calling thread, and keeps its calls out of graphs that other threads capture. Call
+  // it once in each thread, before anything else.
   virtual Status enter_thread() = 0;
-  // The same for a moment, on a thread of the program's: until leave(), which takes what this gives. See Visit.
+  // Does the same temporarily on a thread of the program; pass the result to leave(), which restores the thread. See
+  // Visit.
   virtual Result<Before> visit() = 0;
   virtual void leave(const Before& before) = 0;
-  // Launch functions for streams of this device.
+  // Returns the launch functions of kernels for streams of this device.
   virtual const kernels::cuda::Kernels& kernels() const = 0;
 
-  // At the start. kUnavailable with what the device says.
+  // ---- creation, at start-up; kUnavailable with the text of the device ----
+
   virtual Result<Stream> make_stream(Priority priority) = 0;
   virtual Result<Event> make_event() = 0;
   virtual Result<std::byte*> allocate(Place place, std::size_t bytes) = 0;
-  // At the end, when nothing uses them any more.
+  // ---- destruction, when nothing uses the objects any more ----
+
   virtual void destroy(Stream stream) = 0;
   virtual void destroy(Event event) = 0;
   virtual void release(Place place, std::byte* data) = 0;
 
-  // `event` happens when the stream has done all that it was given before.
+  // ---- work ----
+
+  // Records `event` on `stream`: the event completes after all work queued there so far.
   virtual Status record(Event event, Stream stream) = 0;
-  // The stream does nothing that it is given later before `event`, as last recorded, has happened.
+  // Makes work queued on `stream` from now on wait for the last recording of `event`.
   virtual Status wait(Stream stream, Event event) = 0;
-  // Whether `event`, as last recorded, has happened; one that never was recorded has. An error is one of the device.
+  // Returns true if the last recording of `event` is complete or there is none. An error means that the device failed.
   virtual Result<bool> done(Event event) = 0;
-  // Between any two places.
+  // Queues a copy; each side is host or device memory.
   virtual Status copy(Stream stream, std::byte* to, const std::byte* from, std::size_t bytes) = 0;
 };
 
-// A thread of the program's may use the device while this lives, if status() is ok.
+// Lets a thread of the program use the device during its lifetime, provided that status() is ok.
 class Visit {
  public:
   explicit Visit(DeviceApi& device) : device_(device), before_(device.visit()) {}

@@ -28,7 +28,7 @@ Result<PooledEvent> EventPool::take() {
   if (free_.empty()) {
     return Status(Code::kExhausted, "all events of the pool are in use");
   }
-  // The one that was given back first rests longest.
+  // Oldest first, so that an event rests as long as possible before its next recording.
   PooledEvent event(this, free_.front());
   free_.erase(free_.begin());
   return event;

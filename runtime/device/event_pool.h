@@ -1,6 +1,7 @@
-// EventPool: events made at the start and lent one by one, since making one later may wait for the device.
+// EventPool: events created at start-up and reused, because creating one later may synchronize with the device.
 //
-// Owned by: whoever records them. Threads: one. It outlives what it lends. Not for: events of others.
+// Owner: the class that records the events; the pool must outlive them. Not thread-safe. Not for marks on streams of
+// the program (mark_pool.h).
 #pragma once
 
 #include <cstddef>
@@ -14,7 +15,7 @@ namespace sirtaki::device {
 
 class EventPool;
 
-// Goes back when it is destroyed; then nobody may wait for it any more.
+// An event on loan. Destruction returns it to the pool; no stream or poller may depend on it then.
 class PooledEvent {
  public:
   PooledEvent() = default;
@@ -43,7 +44,7 @@ class EventPool {
   EventPool& operator=(const EventPool&) = delete;
   ~EventPool();
 
-  // kExhausted when all are lent.
+  // Returns a free event; kExhausted if there is none.
   Result<PooledEvent> take();
   std::size_t left() const { return free_.size(); }
 

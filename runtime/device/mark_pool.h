@@ -1,10 +1,9 @@
-// MarkPool: events that say how far a stream of the program's had been fed when one of its threads handed a tensor
-// over.
+// MarkPool: events that mark the end of the work on a stream of the program at the moment it submits a tensor.
 //
-// Recorded by the thread that hands it over: what the program queues afterwards is not waited for. Events are made when
-// none is left, and kept.
-// Owned by: whoever waits for the marks. Threads: any. It outlives its marks, and its own end belongs to a thread that
-// may use the device. Not for: events of work of one's own (event_pool.h).
+// The submitting thread records the mark, so later work of the program is not waited for. Events are created when none
+// is free, and reused.
+// Owner: the class that waits for the marks; the pool must outlive them. Thread-safe, but destroy it on a thread that
+// may use the device. Not for the work of the runtime itself (event_pool.h).
 #pragma once
 
 #include <mutex>
@@ -17,7 +16,7 @@ namespace sirtaki::device {
 
 class MarkPool;
 
-// Goes back when it is destroyed; who was told to wait for it before does so all the same.
+// A recorded event on loan. Destruction returns it; streams that already wait for it are not affected.
 class Mark {
  public:
   Mark() = default;
@@ -44,9 +43,9 @@ class MarkPool {
   MarkPool& operator=(const MarkPool&) = delete;
   ~MarkPool();
 
-  // On any thread: happens when `stream` has done what it was given so far. An error is one of the device.
+  // Marks the work queued on `stream` so far. Callable on any thread. An error means that the device failed.
   Result<Mark> record(Stream stream);
-  // The same on a thread that has entered the device.
+  // Does the same on a thread that has entered the device.
   Result<Mark> record_here(Stream stream);
 
  private:
@@ -55,8 +54,8 @@ class MarkPool {
   void give_back(Event event);
 
   DeviceApi& device_;
-  std::mutex mutex_;         // the program's threads record, the loop gives back
-  std::vector<Event> made_;  // guarded by mutex_, as is the next
+  std::mutex mutex_;         // threads of the program record, the loop returns events
+  std::vector<Event> made_;  // all events; guarded by mutex_, as is free_
   std::vector<Event> free_;
 };
 

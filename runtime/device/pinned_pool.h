@@ -1,10 +1,11 @@
-// PinnedPool: memory of the host that copies of a device reach directly, lent in blocks and kept for the next.
+// PinnedPool: page-locked host memory in blocks that are kept for reuse.
 //
-// Blocks are made when they are first needed, which may wait for the device: for who never has work on the device that
-// waits for another rank. Others make theirs at the start (arena.h). Sizes are rounded up, by a quarter at most beyond
-// the smallest, so that tensors of similar sizes share blocks.
-// Owned by: whoever works with the blocks. Threads: one. It outlives its blocks. A block may be given back when the
-// device is done with it; the pool does not know when that is.
+// The pool allocates a block at first need, which may synchronize with the device. Use it only where no work on the
+// device waits for another rank; otherwise allocate at start-up (arena.h). Sizes are rounded up by at most a quarter
+// above the smallest, so that tensors of similar sizes share blocks.
+// Owner: the class that uses the blocks; the pool must outlive them. Not thread-safe. Return a block only when the
+// device has finished with it; the pool does not track pending device work.
+// A pool of its own, because pinned memory is released through the device, and not at all after abandon().
 #pragma once
 
 #include <cstddef>
@@ -19,7 +20,7 @@ namespace sirtaki::device {
 
 class PinnedPool;
 
-// Goes back when it is destroyed.
+// A block on loan; destruction returns it.
 class PinnedBlock {
  public:
   PinnedBlock() = default;
@@ -49,13 +50,13 @@ class PinnedPool {
   PinnedPool& operator=(const PinnedPool&) = delete;
   ~PinnedPool();
 
-  // What it held before is in it. Of 0 bytes: one without memory.
+  // Returns a block with undefined content; a block without memory for 0 bytes.
   Result<PinnedBlock> take(std::size_t bytes);
-  // Nothing is released any more, not even at the end: nobody knows when the device is done with it.
+  // Leaks all memory from now on, even in the destructor: the device may still use it.
   void abandon() { abandoned_ = true; }
-  // SharedBuffer and kept.
+  // Bytes of all blocks, in use or kept.
   std::size_t held_bytes() const { return held_bytes_; }
-  // What a block of so many bytes takes.
+  // Returns the memory that a block of `bytes` bytes takes.
   static std::size_t rounded(std::size_t bytes);
 
  private:
@@ -63,7 +64,7 @@ class PinnedPool {
   void give_back(Bytes bytes);
 
   DeviceApi& device_;
-  std::map<std::size_t, std::vector<std::byte*>> kept_;  // by rounded size
+  std::map<std::size_t, std::vector<std::byte*>> kept_;  // key: rounded size
   std::size_t held_bytes_ = 0;
   bool abandoned_ = false;
 };

@@ -5,7 +5,7 @@
 namespace sirtaki::device {
 namespace {
 
-// One of its tables; null where it has none of that name, or of another version.
+// Returns a table of the library; null if there is none of that name and version.
 template <class Function>
 auto table(void* library, const char* symbol, std::uint32_t version) -> decltype(Function{}()) {
   auto* const function = reinterpret_cast<Function>(dlsym(library, symbol));
@@ -23,14 +23,15 @@ Result<Plugin> load_plugin(const std::string& path) {
   if (library == nullptr) {
     const char* const text = dlerror();
     return unavailable("the CUDA plug-in " + path + " cannot be loaded: " + (text == nullptr ? "no reason" : text) +
-                       "; it is built where nvcc is found");
+                       "; the build makes it if it finds nvcc");
   }
   Plugin plugin;
   plugin.kernels =
       table<kernels::cuda::KernelsFunction*>(library, kernels::cuda::kKernelsSymbol, kernels::cuda::kKernelsVersion);
   plugin.calls = table<cuda::CallsFunction*>(library, cuda::kCallsSymbol, cuda::kCallsVersion);
   if (plugin.kernels == nullptr || plugin.calls == nullptr) {
-    return Status(Code::kUnsupported, "the CUDA plug-in " + path + " is of another version; build both together");
+    return Status(Code::kUnsupported,
+                  "the CUDA plug-in " + path + " has another version than this library; build both together");
   }
   return plugin;
 }

@@ -1,7 +1,7 @@
-// Plugin: the tables of libsirtaki_cuda.so, found at run time, so that nothing is linked with CUDA.
+// Plugin: the function tables of libsirtaki_cuda.so, loaded at run time, so that no other library links with CUDA.
 //
-// Never closed: its functions are used until the end. Threads: any; plain values.
-// Not for: whether there is a GPU (cuda_device.h).
+// The library is never closed, because its functions are used until the process ends. Thread-safe; plain values.
+// Not for detecting a GPU (cuda_device.h).
 #pragma once
 
 #include <string>
@@ -17,8 +17,8 @@ struct Plugin {
   const cuda::DeviceCalls* calls = nullptr;
 };
 
-// `path`: a file, or a name for the system's search. kUnavailable where it cannot be loaded, kUnsupported where it is
-// of another version.
+// Loads the plug-in from `path`, a file or a name that the dynamic linker searches. kUnavailable if loading fails,
+// kUnsupported if its version differs.
 Result<Plugin> load_plugin(const std::string& path = "libsirtaki_cuda.so");
 
 }  // namespace sirtaki::device

@@ -12,7 +12,7 @@ namespace {
 
 using testing::FakeDevice;
 
-TEST(Arena, LendsWithoutAllocating) {
+TEST(Arena, HandsOutBlocksWithoutAllocating) {
   FakeDevice device;
   {
     auto arena = Arena::create(device, Place::kDevice, 1000);
@@ -40,14 +40,14 @@ TEST(Arena, JoinsHoles) {
     ASSERT_TRUE(block);
     blocks.push_back(std::move(*block));
   }
-  EXPECT_FALSE((*arena)->take(0)) << "every block has a place of its own";
+  EXPECT_FALSE((*arena)->take(0)) << "every block has an address of its own";
   for (const std::size_t i : {1U, 3U, 2U, 0U}) {
     const Block gone = std::move(blocks[i]);
   }
   EXPECT_TRUE((*arena)->take(4 * 256));
 }
 
-TEST(Arena, NeverLendsAPlaceTwice) {
+TEST(Arena, NeverHandsOutAPlaceTwice) {
   FakeDevice device;
   auto arena = Arena::create(device, Place::kDevice, 100 * 256);
   ASSERT_TRUE(arena);

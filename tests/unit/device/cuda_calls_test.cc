@@ -11,7 +11,7 @@
 namespace sirtaki::device::cuda {
 namespace {
 
-using played::cuda;
+using fake::cuda;
 
 class CudaCallsTest : public ::testing::Test {
  protected:
@@ -76,7 +76,7 @@ TEST_F(CudaCallsTest, StreamsDoNotWaitForTheDefaultOne) {
   EXPECT_EQ(calls_.destroy_stream(stream), 0);
 }
 
-TEST_F(CudaCallsTest, EventsTakeNoTime) {
+TEST_F(CudaCallsTest, EventsHaveNoTiming) {
   void* event = nullptr;
   EXPECT_EQ(calls_.make_event(&event), 0);
   EXPECT_EQ(event, &cuda());
@@ -91,14 +91,14 @@ TEST_F(CudaCallsTest, AnEventThatHasNotHappenedIsNoError) {
   cuda().errors["EventQuery"] = cudaErrorNotReady;
   EXPECT_EQ(calls_.query(nullptr, &done), 0);
   EXPECT_FALSE(done);
-  EXPECT_EQ(cuda().calls.back(), "GetLastError") << "it would be left to the next one who asks";
+  EXPECT_EQ(cuda().calls.back(), "GetLastError") << "a sticky error would reach the next caller";
   cuda().errors["EventQuery"] = 700;
   EXPECT_EQ(calls_.query(nullptr, &done), 700);
   EXPECT_FALSE(done);
-  EXPECT_EQ(cuda().calls.back(), "EventQuery") << "an error stays where others find it";
+  EXPECT_EQ(cuda().calls.back(), "EventQuery") << "a real error stays visible to others";
 }
 
-TEST_F(CudaCallsTest, TheOthersPassOnWhatIsSaid) {
+TEST_F(CudaCallsTest, OtherFunctionsPassResultsOn) {
   int count = 0;
   EXPECT_EQ(calls_.count_devices(&count), 0);
   EXPECT_EQ(count, 3);

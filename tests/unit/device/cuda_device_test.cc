@@ -17,7 +17,7 @@ TEST(Plugin, IsLoadedWithBothTables) {
   EXPECT_EQ(plugin->calls->version, cuda::kCallsVersion);
 }
 
-TEST(Plugin, IsRefusedWhereItDoesNotFit) {
+TEST(Plugin, IsRejectedIfItsVersionDiffers) {
   for (const char* const name : {"old", "partial"}) {
     const auto plugin = load_plugin(kFolder + "/libfake_plugin_" + name + ".so");
     ASSERT_FALSE(plugin);
@@ -25,7 +25,7 @@ TEST(Plugin, IsRefusedWhereItDoesNotFit) {
   }
 }
 
-TEST(Plugin, IsMissedWithAReason) {
+TEST(Plugin, IfMissingIsAnErrorWithItsPath) {
   const auto plugin = load_plugin(kFolder + "/no_such_plugin.so");
   ASSERT_FALSE(plugin);
   EXPECT_EQ(plugin.status().code(), Code::kUnavailable);
@@ -33,10 +33,10 @@ TEST(Plugin, IsMissedWithAReason) {
 }
 
 #ifdef REAL_PLUGIN
-TEST(Plugin, IsBuiltBesideThis) {
+TEST(Plugin, OfThisBuildLoads) {
   const auto plugin = load_plugin(REAL_PLUGIN);
   ASSERT_TRUE(plugin) << plugin.status().to_string();
-  // Where there is a device it opens; else it says why not.
+  // Opens on a machine with a GPU; elsewhere the error says why not.
   const auto device = CudaDevice::open(*plugin, 0);
   if (!device) {
     EXPECT_EQ(device.status().code(), Code::kUnavailable);
@@ -45,7 +45,7 @@ TEST(Plugin, IsBuiltBesideThis) {
 }
 #endif
 
-// Functions of a plug-in that write down how they are called; all say `code`.
+// Calls of a fake plug-in, whose functions record their name and return `code`.
 struct Script {
   std::vector<std::string> calls;
   int code = 0;
@@ -53,7 +53,7 @@ struct Script {
 };
 Script* script = nullptr;
 
-int say(const char* name) {
+int record_call(const char* name) {
   script->calls.emplace_back(name);
   return script->code;
 }
@@ -67,35 +67,37 @@ class CudaDeviceTest : public ::testing::Test {
       *count = 2;
       return 0;
     };
-    calls_.enter_thread = [](int device) { return say(device == 1 ? "enter 1" : "enter another"); };
+    calls_.enter_thread = [](int device) { return record_call(device == 1 ? "enter 1" : "enter another"); };
     calls_.visit_thread = [](int device, int* before, int* mode) {
       *before = 4;
       *mode = 2;
-      return say(device == 1 ? "visit 1" : "visit another");
+      return record_call(device == 1 ? "visit 1" : "visit another");
     };
-    calls_.leave_thread = [](int device, int mode) { return say(device == 4 && mode == 2 ? "leave for 4" : "leave"); };
+    calls_.leave_thread = [](int device, int mode) {
+      return record_call(device == 4 && mode == 2 ? "leave for 4" : "leave");
+    };
     calls_.make_stream = [](bool high, void** stream) {
       *stream = script;
-      return say(high ? "high stream" : "stream");
+      return record_call(high ? "high stream" : "stream");
     };
     calls_.make_event = [](void** event) {
       *event = script;
-      return say("event");
+      return record_call("event");
     };
-    calls_.destroy_stream = [](void*) { return say("destroy stream"); };
-    calls_.destroy_event = [](void*) { return say("destroy event"); };
-    calls_.allocate_device = [](void**, std::size_t) { return say("allocate device"); };
-    calls_.allocate_pinned = [](void**, std::size_t) { return say("allocate pinned"); };
-    calls_.release_device = [](void*) { return say("release device"); };
-    calls_.release_pinned = [](void*) { return say("release pinned"); };
-    calls_.record = [](void*, void*) { return say("record"); };
-    calls_.wait = [](void*, void*) { return say("wait"); };
+    calls_.destroy_stream = [](void*) { return record_call("destroy stream"); };
+    calls_.destroy_event = [](void*) { return record_call("destroy event"); };
+    calls_.allocate_device = [](void**, std::size_t) { return record_call("allocate device"); };
+    calls_.allocate_pinned = [](void**, std::size_t) { return record_call("allocate pinned"); };
+    calls_.release_device = [](void*) { return record_call("release device"); };
+    calls_.release_pinned = [](void*) { return record_call("release pinned"); };
+    calls_.record = [](void*, void*) { return record_call("record"); };
+    calls_.wait = [](void*, void*) { return record_call("wait"); };
     calls_.query = [](void*, bool* done) {
       *done = script->happened;
-      return say("query");
+      return record_call("query");
     };
-    calls_.copy = [](void*, void*, const void*, std::size_t) { return say("copy"); };
-    kernels_.load = [] { return kernels::cuda::Launch{say("load")}; };
+    calls_.copy = [](void*, void*, const void*, std::size_t) { return record_call("copy"); };
+    kernels_.load = [] { return kernels::cuda::Launch{record_call("load")}; };
   }
   ~CudaDeviceTest() override { script = nullptr; }
 
@@ -116,7 +118,7 @@ TEST_F(CudaDeviceTest, LoadsAllKernelsWhenItIsOpened) {
   EXPECT_EQ(script_.calls, (std::vector<std::string>{"enter 1", "load"}));
 }
 
-TEST_F(CudaDeviceTest, IsVisitedForAMoment) {
+TEST_F(CudaDeviceTest, VisitRestoresTheThread) {
   const auto device = open();
   {
     const Visit visit(*device);
@@ -132,7 +134,7 @@ TEST_F(CudaDeviceTest, IsVisitedForAMoment) {
   EXPECT_EQ(script_.calls, std::vector<std::string>{"visit 1"});
 }
 
-TEST_F(CudaDeviceTest, IsNotOpenedWhereThereIsNone) {
+TEST_F(CudaDeviceTest, OfAnUnknownIndexDoesNotOpen) {
   for (const int index : {-1, 2}) {
     const auto device = CudaDevice::open({&kernels_, &calls_}, index);
     ASSERT_FALSE(device);
@@ -141,7 +143,7 @@ TEST_F(CudaDeviceTest, IsNotOpenedWhereThereIsNone) {
   EXPECT_TRUE(script_.calls.empty());
 }
 
-TEST_F(CudaDeviceTest, CallsWhatItSays) {
+TEST_F(CudaDeviceTest, CallsTheMatchingFunctions) {
   const auto device = open();
   EXPECT_TRUE(device->enter_thread().ok());
   const Stream stream = *device->make_stream(Priority::kHigh);

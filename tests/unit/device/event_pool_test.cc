@@ -11,7 +11,7 @@ namespace {
 
 using testing::FakeDevice;
 
-TEST(EventPool, LendsWhatItMadeAtTheStart) {
+TEST(EventPool, ReusesEventsMadeAtStartUp) {
   FakeDevice device;
   {
     auto pool = EventPool::create(device, 2);
@@ -19,16 +19,16 @@ TEST(EventPool, LendsWhatItMadeAtTheStart) {
     device.seal();
     Result<PooledEvent> first = (*pool)->take();
     ASSERT_TRUE(first);
-    const Event lent = first->get();
+    const Event event = first->get();
     {
       Result<PooledEvent> second = (*pool)->take();
       ASSERT_TRUE(second);
-      EXPECT_NE(second->get(), lent);
+      EXPECT_NE(second->get(), event);
       EXPECT_EQ((*pool)->take().status().code(), Code::kExhausted);
     }
     EXPECT_EQ((*pool)->left(), 1U);
     const PooledEvent moved = std::move(*first);
-    EXPECT_EQ(moved.get(), lent);
+    EXPECT_EQ(moved.get(), event);
     EXPECT_FALSE(*first);
   }
   EXPECT_EQ(device.alive(), 0);

@@ -27,20 +27,20 @@ kernels::cuda::Launch reduce(const kernels::cuda::Reduce& args, kernels::cuda::S
   return {};
 }
 
-// As on a device, a launch copies what it is given but not what that points to.
+// A launch copies its arguments but not the memory that they point to, as on a real device.
 template <class Sum>
 void queue_sum(kernels::cuda::Stream stream, Sum args, void (*sum)(const Sum&, std::span<const std::byte* const>)) {
   const std::vector<const std::byte*> payloads(args.payloads.begin(), args.payloads.end());
   FakeDevice::queue(stream, [args, payloads, sum] { sum(args, payloads); });
 }
 
-void tell(std::uint32_t* not_finite, bool finite) {
+void store_flag(std::uint32_t* not_finite, bool finite) {
   *not_finite = finite ? 0 : 1;
 }
 
 kernels::cuda::Launch group_topk_encode(const kernels::cuda::GroupTopkEncode& args, kernels::cuda::Stream stream) {
   FakeDevice::queue(stream, [args] {
-    tell(args.not_finite, kernels::ref::group_topk_encode(args.how, args.n, args.arrays, args.payload));
+    store_flag(args.not_finite, kernels::ref::group_topk_encode(args.how, args.n, args.arrays, args.payload));
   });
   return {};
 }
@@ -54,7 +54,7 @@ kernels::cuda::Launch group_topk_sum(const kernels::cuda::GroupTopkSum& args, ke
 
 kernels::cuda::Launch scaled_encode(const kernels::cuda::ScaledEncode& args, kernels::cuda::Stream stream) {
   FakeDevice::queue(stream, [args] {
-    tell(args.not_finite, kernels::ref::scaled_encode(args.how, args.n, args.arrays, args.payload));
+    store_flag(args.not_finite, kernels::ref::scaled_encode(args.how, args.n, args.arrays, args.payload));
   });
   return {};
 }

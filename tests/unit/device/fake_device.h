@@ -1,7 +1,7 @@
-// FakeDevice: a device whose work is done when a test says so, on memory of the host.
+// FakeDevice: a DeviceApi on host memory whose work completes when a test says so.
 //
-// Streams are queues of copies, kernels and events that run in order, as soon as they can or, while it is held, when
-// told. Threads: any; what runs, runs under one lock.
+// Streams are queues of copies, kernels and events that run in order: at once, or one by one while the device is held.
+// Thread-safe; work runs under one lock.
 #pragma once
 
 #include <cstddef>
@@ -23,29 +23,29 @@ class FakeDevice final : public DeviceApi {
   FakeDevice();
   ~FakeDevice() override;
 
-  // From now on work waits for step() or run().
+  // Makes later work wait for step() or run().
   void hold();
-  // Does everything, and from now on at once.
+  // Runs all queued work, and later work at once.
   void run();
-  // From now on the next piece of work of each stream is done when done() asks for an event, and all when told.
+  // Makes each call of done() run the next piece of work of every stream; catch_up() and run() run all.
   void be_slow();
-  // Does everything; what comes later waits as before.
+  // Runs all queued work; later work waits as before.
   void catch_up();
-  // Does the next piece of work of `stream` if it can be done.
+  // Runs the next piece of work of `stream`; false if there is none or it waits for an event.
   bool step(Stream stream);
-  // What may wait for a device may be called no more.
+  // Forbids calls that may synchronize with a device: creating and releasing.
   void seal() { sealed_ = true; }
-  // The next call that queues something says this.
+  // Makes the next call that queues work return `status`.
   void refuse_next(Status status);
-  // What done() says from now on.
+  // Makes done() return `status` from now on.
   void break_down(Status status);
   struct Seen {
-    std::vector<std::string> breaches;  // calls of threads that may not
-    int left = 0;                       // what was not given back when the device went
+    std::vector<std::string> breaches;  // calls on threads that have not entered the device
+    int left = 0;                       // objects that were not destroyed before the device
   };
-  // From now on; is there when the device is gone.
+  // Starts to record breaches; the result survives the device.
   std::shared_ptr<const Seen> watch();
-  // Streams, events and memory that are not given back.
+  // Number of streams, events and blocks of memory that are not destroyed yet.
   int alive() const { return alive_; }
   std::size_t queued() const;
   int visits() const { return visits_; }
@@ -65,7 +65,7 @@ class FakeDevice final : public DeviceApi {
   Result<bool> done(Event event) override;
   Status copy(Stream stream, std::byte* to, const std::byte* from, std::size_t bytes) override;
 
-  // For kernels and libraries that a test plays: `work` runs in its turn; where `can` is given, not before it says so.
+  // Queues `work` of a fake kernel or library; it runs in its turn, and not before `can`, if set, returns true.
   static void queue(void* stream, std::function<void()> work, std::function<bool()> can = {});
 
  private:
@@ -100,7 +100,7 @@ class FakeDevice final : public DeviceApi {
   Status refusal_;
   Status broken_;
   std::multiset<std::thread::id> entered_;
-  std::shared_ptr<Seen> seen_;  // null: nobody watches
+  std::shared_ptr<Seen> seen_;  // null: breaches are not recorded
 };
 
 }  // namespace sirtaki::device::testing

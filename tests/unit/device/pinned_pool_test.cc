@@ -11,7 +11,7 @@ namespace {
 
 using testing::FakeDevice;
 
-TEST(PinnedPool, LendsABlockAgain) {
+TEST(PinnedPool, ReusesABlock) {
   FakeDevice device;
   {
     PinnedPool pool(device);
@@ -37,7 +37,7 @@ TEST(PinnedPool, LendsABlockAgain) {
   EXPECT_EQ(device.alive(), 0);
 }
 
-TEST(PinnedPool, NothingTakesNothing) {
+TEST(PinnedPool, NoBytesTakeNoMemory) {
   FakeDevice device;
   PinnedPool pool(device);
   device.seal();
@@ -47,7 +47,7 @@ TEST(PinnedPool, NothingTakesNothing) {
   EXPECT_EQ(pool.held_bytes(), 0U);
 }
 
-TEST(PinnedPool, WhatTheDeviceMayStillUseStays) {
+TEST(PinnedPool, AbandonedMemoryIsNotReleased) {
   FakeDevice device;
   {
     PinnedPool pool(device);

@@ -1,4 +1,4 @@
-// A library that loads like the CUDA plug-in; without FAKE_CALLS it has kernels alone.
+// A library that loads like the CUDA plug-in; without FAKE_CALLS it has the table of kernels only.
 #include "kernels/cuda_kernels.h"
 #include "runtime/device/cuda_calls.h"
 

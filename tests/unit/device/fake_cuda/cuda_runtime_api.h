@@ -1,7 +1,7 @@
-// The functions of CUDA's runtime that runtime/device/cuda_calls.cu calls, played: each writes down its name and says
-// what the test tells it.
+// Fakes of the CUDA runtime functions that runtime/device/cuda_calls.cu calls: each records its name and returns the
+// error that the test has set.
 //
-// Threads: one.
+// Not thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -24,99 +24,99 @@ inline constexpr unsigned cudaStreamNonBlocking = 1;
 inline constexpr unsigned cudaEventDisableTiming = 2;
 inline constexpr unsigned cudaHostAllocDefault = 0;
 
-namespace sirtaki::device::played {
+namespace sirtaki::device::fake {
 
 struct Cuda {
   std::vector<std::string> calls;
   std::map<std::string, int> errors;
-  // Numbers that functions were called with.
+  // Arguments of the last calls.
   int device = -1;
   int priority = 0;
   int capture_mode = -1;
   unsigned flags = 0;
 
-  int say(const char* name) {
+  int call(const char* name) {
     calls.emplace_back(name);
     const auto error = errors.find(name);
     return error == errors.end() ? 0 : error->second;
   }
 };
 inline Cuda& cuda() {
-  static Cuda the_one;
-  return the_one;
+  static Cuda instance;
+  return instance;
 }
 
-}  // namespace sirtaki::device::played
+}  // namespace sirtaki::device::fake
 
 inline const char* cudaGetErrorString(cudaError_t error) {
   return error == cudaErrorNotReady ? "not ready" : "an error";
 }
 inline cudaError_t cudaGetLastError() {
-  return sirtaki::device::played::cuda().say("GetLastError");
+  return sirtaki::device::fake::cuda().call("GetLastError");
 }
 inline cudaError_t cudaGetDeviceCount(int* count) {
   *count = 3;
-  return sirtaki::device::played::cuda().say("GetDeviceCount");
+  return sirtaki::device::fake::cuda().call("GetDeviceCount");
 }
 inline cudaError_t cudaSetDevice(int device) {
-  sirtaki::device::played::cuda().device = device;
-  return sirtaki::device::played::cuda().say("SetDevice");
+  sirtaki::device::fake::cuda().device = device;
+  return sirtaki::device::fake::cuda().call("SetDevice");
 }
 inline cudaError_t cudaGetDevice(int* device) {
-  *device = sirtaki::device::played::cuda().device;
-  return sirtaki::device::played::cuda().say("GetDevice");
+  *device = sirtaki::device::fake::cuda().device;
+  return sirtaki::device::fake::cuda().call("GetDevice");
 }
 inline cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
-  sirtaki::device::played::cuda().capture_mode = *mode;
+  sirtaki::device::fake::cuda().capture_mode = *mode;
   *mode = cudaStreamCaptureModeGlobal;
-  return sirtaki::device::played::cuda().say("ThreadExchangeStreamCaptureMode");
+  return sirtaki::device::fake::cuda().call("ThreadExchangeStreamCaptureMode");
 }
 inline cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
   *least = 0;
   *greatest = -5;
-  return sirtaki::device::played::cuda().say("DeviceGetStreamPriorityRange");
+  return sirtaki::device::fake::cuda().call("DeviceGetStreamPriorityRange");
 }
 inline cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int priority) {
-  *stream = reinterpret_cast<cudaStream_t>(&sirtaki::device::played::cuda());
-  sirtaki::device::played::cuda().flags = flags;
-  sirtaki::device::played::cuda().priority = priority;
-  return sirtaki::device::played::cuda().say("StreamCreateWithPriority");
+  *stream = reinterpret_cast<cudaStream_t>(&sirtaki::device::fake::cuda());
+  sirtaki::device::fake::cuda().flags = flags;
+  sirtaki::device::fake::cuda().priority = priority;
+  return sirtaki::device::fake::cuda().call("StreamCreateWithPriority");
 }
 inline cudaError_t cudaStreamDestroy(cudaStream_t) {
-  return sirtaki::device::played::cuda().say("StreamDestroy");
+  return sirtaki::device::fake::cuda().call("StreamDestroy");
 }
 inline cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
-  *event = reinterpret_cast<cudaEvent_t>(&sirtaki::device::played::cuda());
-  sirtaki::device::played::cuda().flags = flags;
-  return sirtaki::device::played::cuda().say("EventCreateWithFlags");
+  *event = reinterpret_cast<cudaEvent_t>(&sirtaki::device::fake::cuda());
+  sirtaki::device::fake::cuda().flags = flags;
+  return sirtaki::device::fake::cuda().call("EventCreateWithFlags");
 }
 inline cudaError_t cudaEventDestroy(cudaEvent_t) {
-  return sirtaki::device::played::cuda().say("EventDestroy");
+  return sirtaki::device::fake::cuda().call("EventDestroy");
 }
 inline cudaError_t cudaMalloc(void** data, std::size_t) {
-  *data = &sirtaki::device::played::cuda();
-  return sirtaki::device::played::cuda().say("Malloc");
+  *data = &sirtaki::device::fake::cuda();
+  return sirtaki::device::fake::cuda().call("Malloc");
 }
 inline cudaError_t cudaFree(void*) {
-  return sirtaki::device::played::cuda().say("Free");
+  return sirtaki::device::fake::cuda().call("Free");
 }
 inline cudaError_t cudaHostAlloc(void** data, std::size_t, unsigned) {
-  *data = &sirtaki::device::played::cuda();
-  return sirtaki::device::played::cuda().say("HostAlloc");
+  *data = &sirtaki::device::fake::cuda();
+  return sirtaki::device::fake::cuda().call("HostAlloc");
 }
 inline cudaError_t cudaFreeHost(void*) {
-  return sirtaki::device::played::cuda().say("FreeHost");
+  return sirtaki::device::fake::cuda().call("FreeHost");
 }
 inline cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t) {
-  return sirtaki::device::played::cuda().say("EventRecord");
+  return sirtaki::device::fake::cuda().call("EventRecord");
 }
 inline cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned) {
-  return sirtaki::device::played::cuda().say("StreamWaitEvent");
+  return sirtaki::device::fake::cuda().call("StreamWaitEvent");
 }
 inline cudaError_t cudaEventQuery(cudaEvent_t) {
-  return sirtaki::device::played::cuda().say("EventQuery");
+  return sirtaki::device::fake::cuda().call("EventQuery");
 }
 inline cudaError_t cudaMemcpyAsync(void*, const void*, std::size_t, cudaMemcpyKind kind, cudaStream_t) {
-  return sirtaki::device::played::cuda().say(kind == cudaMemcpyDefault ? "MemcpyAsync" : "a copy of one kind");
+  return sirtaki::device::fake::cuda().call(kind == cudaMemcpyDefault ? "MemcpyAsync" : "a copy of one kind");
 }
 // NOLINTEND(readability-identifier-naming)
