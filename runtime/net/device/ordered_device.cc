@@ -68,24 +68,24 @@ void OrderedDevice::listen(Rank peer) {
   link_.recv(envelope_to(peer, options_.tag, rank() == 0 ? kToFirst : kFromFirst), *message,
              while_alive([peer, message](OrderedDevice& self, const Status& status) {
                if (!status.ok()) {
-                 self.not_passed(peer, status);
+                 self.on_link_error(peer, status);
                  return;
                }
-               self.heard(peer, *message);
+               self.on_message(peer, *message);
                self.listen(peer);
              }));
 }
 
 // A peer that is gone leaves; one whose messages have another form breaks the order for good.
-void OrderedDevice::not_passed(Rank peer, const Status& status) {
+void OrderedDevice::on_link_error(Rank peer, const Status& status) {
   if (status.code() == Code::kMismatch) {
-    fail(damaged(peer, status));
+    fail(protocol_error(peer, status));
   } else {
-    lost(peer, status);
+    on_peer_lost(peer, status);
   }
 }
 
-Status OrderedDevice::damaged(Rank peer, const Status& why) const {
+Status OrderedDevice::protocol_error(Rank peer, const Status& why) const {
   const std::string who = "rank " + std::to_string(job_rank(peer));
   return {Code::kCorrupt,
           who + " and rank " + std::to_string(job_rank(rank())) +
@@ -94,21 +94,21 @@ Status OrderedDevice::damaged(Rank peer, const Status& why) const {
           {job_rank(peer), ""}};
 }
 
-void OrderedDevice::heard(Rank peer, ConstBytes message) {
+void OrderedDevice::on_message(Rank peer, ConstBytes message) {
   const auto words = decode_launch_words(message);
   Status status = words.status();
   for (std::size_t i = 0; status.ok() && i < words->size(); ++i) {
-    status = heed_word(peer, (*words)[i]);
+    status = apply_word(peer, (*words)[i]);
   }
   if (!status.ok()) {
-    fail(damaged(peer, status));
+    fail(protocol_error(peer, status));
   }
   if (rank() == 0) {
-    speak_later();
+    flush_later();
   }
 }
 
-Status OrderedDevice::heed_word(Rank peer, const LaunchWord& word) {
+Status OrderedDevice::apply_word(Rank peer, const LaunchWord& word) {
   if (sequencer_ && word.kind == Kind::kReady) {
     return sequencer_->ready(peer, word.tag, word.number);
   }
@@ -116,10 +116,10 @@ Status OrderedDevice::heed_word(Rank peer, const LaunchWord& word) {
     sequencer_->withdraw(peer, word.tag);
   } else if (!sequencer_ && (word.kind == Kind::kPlaced || word.kind == Kind::kWithdrawn)) {
     const auto kind = word.kind == Kind::kPlaced ? LaunchNotice::Kind::kPlaced : LaunchNotice::Kind::kWithdrawn;
-    heed({kind, rank(), word.tag, word.number});
+    apply({kind, rank(), word.tag, word.number});
   } else if (!sequencer_ && word.kind == Kind::kGone && word.number < size()) {
     const Rank gone = job_rank(word.number);
-    lost(word.number, {Code::kPeerLost, "rank " + std::to_string(gone) + " is gone", {gone, ""}});
+    on_peer_lost(word.number, {Code::kPeerLost, "rank " + std::to_string(gone) + " is gone", {gone, ""}});
   } else {
     return corrupt("it says word " + std::to_string(static_cast<int>(word.kind)) + " of rank " +
                    std::to_string(word.number) + ", which is not for it to say");
@@ -127,18 +127,18 @@ Status OrderedDevice::heed_word(Rank peer, const LaunchWord& word) {
   return {};
 }
 
-void OrderedDevice::speak_later() {
-  if (!std::exchange(speaking_, true)) {
+void OrderedDevice::flush_later() {
+  if (!std::exchange(flush_posted_, true)) {
     link_.loop().post(while_alive([](OrderedDevice& self) {
-      self.speaking_ = false;
-      self.speak();
+      self.flush_posted_ = false;
+      self.flush();
     }));
   }
 }
 
-void OrderedDevice::speak() {
+void OrderedDevice::flush() {
   if (rank() != 0) {
-    send(0, std::exchange(unsaid_, {}), nullptr);
+    send(0, std::exchange(unsent_, {}), nullptr);
     return;
   }
   const auto batch = std::make_shared<Batch>();
@@ -149,7 +149,7 @@ void OrderedDevice::speak() {
       operations_.at(notice.tag).placed = true;
     }
   }
-  const std::optional<Rank> gone = std::exchange(unsaid_gone_, std::nullopt);
+  const std::optional<Rank> gone = std::exchange(unsent_gone_, std::nullopt);
   for (Rank peer = 1; peer < size(); ++peer) {
     std::vector<LaunchWord> words;
     for (const LaunchNotice& notice : notices) {
@@ -166,7 +166,7 @@ void OrderedDevice::speak() {
   }
   batch->notices = std::move(notices);
   batches_.push_back(batch);
-  heed_batches();
+  apply_batches();
 }
 
 void OrderedDevice::send(Rank peer, std::span<const LaunchWord> words, const std::shared_ptr<Batch>& batch) {
@@ -186,20 +186,20 @@ void OrderedDevice::send(Rank peer, std::span<const LaunchWord> words, const std
                    --batch->sending;
                  }
                  if (!status.ok()) {
-                   self.not_passed(peer, status);
+                   self.on_link_error(peer, status);
                  }
-                 self.heed_batches();
+                 self.apply_batches();
                }));
   }
 }
 
-void OrderedDevice::heed_batches() {
+void OrderedDevice::apply_batches() {
   while (!batches_.empty() && batches_.front()->sending == 0) {
     const auto batch = std::move(batches_.front());
     batches_.pop_front();
     for (const LaunchNotice& notice : batch->notices) {
       if (notice.to == LaunchNotice::kAll || notice.to == 0) {
-        heed(notice);
+        apply(notice);
       }
     }
   }
@@ -223,11 +223,11 @@ void OrderedDevice::start_work(CollectiveArgs args, DeviceWork work, Done done) 
   operations_.emplace(tag, Operation{std::move(args), std::move(work), std::move(done), {}});
   SRT_CHECK(member_.start(tag));
   if (!sequencer_) {
-    unsaid_.push_back({Kind::kReady, tag, priority});
+    unsent_.push_back({Kind::kReady, tag, priority});
   } else if (const Status status = sequencer_->ready(0, tag, priority); !status.ok()) {
     fail(status);
   }
-  speak_later();
+  flush_later();
 }
 
 void OrderedDevice::cancel(TagGroup tags, Status cause) {
@@ -241,13 +241,13 @@ void OrderedDevice::cancel(TagGroup tags, Status cause) {
     if (sequencer_) {
       sequencer_->withdraw(0, tag);
     } else {
-      unsaid_.push_back({Kind::kWithdraw, tag, 0});
+      unsent_.push_back({Kind::kWithdraw, tag, 0});
     }
-    speak_later();
+    flush_later();
   }
 }
 
-void OrderedDevice::heed(const LaunchNotice& notice) {
+void OrderedDevice::apply(const LaunchNotice& notice) {
   const auto place = operations_.find(notice.tag);
   if (!ended_.ok() && (place == operations_.end() || !place->second.placed)) {
     return;
@@ -291,7 +291,7 @@ void OrderedDevice::ended(OpTag tag, const Status& status) {
 
 // ---- ends ----
 
-void OrderedDevice::lost(Rank peer, const Status& status) {
+void OrderedDevice::on_peer_lost(Rank peer, const Status& status) {
   if (gone_[static_cast<std::size_t>(peer)]) {
     return;
   }
@@ -302,8 +302,8 @@ void OrderedDevice::lost(Rank peer, const Status& status) {
   // The others launch what has its place, and so does rank 0 when its word for it has left.
   stop(status, [](const Operation& operation) { return operation.placed; });
   if (rank() == 0) {
-    unsaid_gone_ = peer;
-    speak_later();
+    unsent_gone_ = peer;
+    flush_later();
   }
   grace_ = link_.loop().after(options_.grace, [this, status] {
     grace_ = {};

@@ -75,18 +75,18 @@ class OrderedDevice final : public DeviceCollectives {
   template <class Function>
   auto while_alive(Function function);
   void listen(Rank peer);
-  void not_passed(Rank peer, const Status& status);
-  Status damaged(Rank peer, const Status& why) const;
-  void heard(Rank peer, ConstBytes message);
-  Status heed_word(Rank peer, const LaunchWord& word);
-  void speak_later();
-  void speak();
+  void on_link_error(Rank peer, const Status& status);
+  Status protocol_error(Rank peer, const Status& why) const;
+  void on_message(Rank peer, ConstBytes message);
+  Status apply_word(Rank peer, const LaunchWord& word);
+  void flush_later();
+  void flush();
   void send(Rank peer, std::span<const LaunchWord> words, const std::shared_ptr<Batch>& batch);
-  void heed_batches();
-  void heed(const LaunchNotice& notice);
+  void apply_batches();
+  void apply(const LaunchNotice& notice);
   void launch(std::map<OpTag, Operation>::iterator place);
   void ended(OpTag tag, const Status& status);
-  void lost(Rank peer, const Status& status);
+  void on_peer_lost(Rank peer, const Status& status);
   void reply(Done done, Status status);
   // What is not launched ends with `cause`, but for what `goes_on`, and so does all that comes later.
   void stop(const Status& cause, const std::function<bool(const Operation&)>& goes_on = {});
@@ -100,10 +100,10 @@ class OrderedDevice final : public DeviceCollectives {
   LaunchMember member_;
   std::optional<LaunchSequencer> sequencer_;  // of rank 0
   std::map<OpTag, Operation> operations_;
-  std::vector<LaunchWord> unsaid_;  // for rank 0
+  std::vector<LaunchWord> unsent_;  // for rank 0
   std::vector<bool> gone_;          // by rank
-  std::optional<Rank> unsaid_gone_;
-  bool speaking_ = false;  // a task is posted
+  std::optional<Rank> unsent_gone_;
+  bool flush_posted_ = false;  // a task is posted
   std::deque<std::shared_ptr<Batch>> batches_;
   Status ended_;
   TimerId grace_;

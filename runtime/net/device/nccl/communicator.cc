@@ -151,14 +151,14 @@ Outcome Communicator::async_error() {
 void Communicator::poll() {
   const Outcome found = comm_ == nullptr ? Outcome::kInProgress : async_error();
   if (found == Outcome::kSuccess) {
-    settle();
+    finish_step();
   } else if (found != Outcome::kInProgress) {
     fail(error(found, what_));
   } else if (loop_.now() >= deadline_) {
     fail({Code::kTimeout,
           step_name() + " is not done in " + milliseconds(deadline_ - begun_) + ". Likely cause: " + likely_cause()});
   } else {
-    tell_if_slow();
+    warn_if_slow();
     poll_again();
   }
 }
@@ -181,7 +181,7 @@ std::string Communicator::likely_cause() const {
   }
 }
 
-void Communicator::tell_if_slow() {
+void Communicator::warn_if_slow() {
   if (loop_.now() >= slow_at_) {
     slow_at_ = TimePoint::max();
     log_.warn(step_name() + " has taken " + milliseconds(loop_.now() - begun_) + " so far, and is given up after " +
@@ -205,7 +205,7 @@ void Communicator::stop_timer() {
   timer_ = {};
 }
 
-void Communicator::settle() {
+void Communicator::finish_step() {
   if (state_ == State::kClosing) {
     const CommHandle comm = std::exchange(comm_, nullptr);
     if (const Outcome outcome = api_.comm_destroy(comm); outcome != Outcome::kSuccess) {

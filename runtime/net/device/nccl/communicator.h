@@ -83,11 +83,11 @@ class Communicator {
   void got_id(Result<UniqueId> id);
   void poll();
   void poll_again();
-  void tell_if_slow();
+  void warn_if_slow();
   std::string step_name() const;
   std::string likely_cause() const;
   void stop_timer();
-  void settle();
+  void finish_step();
   void refuse(Outcome outcome, bool alone);
   void fail(Status cause);
   void drop();

@@ -167,7 +167,7 @@ void NcclCollectives::start_work(CollectiveArgs args, DeviceWork work, Done done
   SRT_IN_LOOP(parts_.loop);
   Status refused = ended_;
   refused.update(check_work(args, work));
-  if (refused.ok() && is_flying(args.tag)) {
+  if (refused.ok() && in_flight(args.tag)) {
     refused = invalid_argument("tag " + std::to_string(args.tag.value) + " is already in flight");
   }
   if (!refused.ok()) {
@@ -199,7 +199,7 @@ void NcclCollectives::launch_next() {
   }
   Operation& operation = queue_.front();
   Lane& lane = lane_of(operation);
-  if (const Status status = line_up(lane, operation); !status.ok()) {
+  if (const Status status = wait_for_inputs(lane, operation); !status.ok()) {
     fail(status);
     return;
   }
@@ -217,7 +217,7 @@ void NcclCollectives::launch_next() {
 }
 
 // What the operation has to wait for on the device.
-Status NcclCollectives::line_up(Lane& lane, const Operation& operation) {
+Status NcclCollectives::wait_for_inputs(Lane& lane, const Operation& operation) {
   const bool other_lane = last_lane_ != nullptr && last_lane_ != &lane && !last_lane_->running.empty();
   if (other_lane && !options_.ordered_by_nccl) {
     SRT_TRY(parts_.device.wait(lane.stream, last_lane_->running.back().end.get()));
@@ -245,7 +245,7 @@ void NcclCollectives::launched(const Status& done) {
   Task queued = std::exchange(operation.work.queued, {});
   lane.running.push_back(std::move(operation));
   pause_ = options_.communicator.first_poll;
-  watch();
+  poll_later();
   launch_next();
   if (queued) {
     queued();
@@ -273,30 +273,30 @@ Status NcclCollectives::finish_on_device(Lane& lane, Operation& operation) {
   return operation.work.finished ? parts_.device.record(operation.work.finished, lane.stream) : Status();
 }
 
-void NcclCollectives::watch() {
-  if ((idle() && leaving_.empty()) || timer_ != TimerId()) {
+void NcclCollectives::poll_later() {
+  if ((idle() && draining_.empty()) || timer_ != TimerId()) {
     return;
   }
   timer_ = parts_.loop.after(pause_, [this] {
     timer_ = {};
-    look();
+    poll();
   });
   pause_ = std::min(2 * pause_, options_.communicator.last_poll);
 }
 
-void NcclCollectives::look() {
+void NcclCollectives::poll() {
   for (Lane& lane : lanes_) {
-    if (const Status status = look_at(lane); !status.ok()) {
+    if (const Status status = poll_lane(lane); !status.ok()) {
       fail(status);
       break;
     }
   }
-  look_at_leaving();
+  poll_draining();
   launch_next();
-  watch();
+  poll_later();
 }
 
-Status NcclCollectives::look_at(Lane& lane) {
+Status NcclCollectives::poll_lane(Lane& lane) {
   while (!lane.running.empty()) {
     SRT_ASSIGN(const bool done, parts_.device.done(lane.running.front().end.get()));
     if (!done) {
@@ -324,23 +324,23 @@ Status NcclCollectives::look_at(Lane& lane) {
 }
 
 // Buffers are not the device's any more when what it was given before the end is behind it; but nobody waits for ever.
-void NcclCollectives::look_at_leaving() {
-  std::erase_if(leaving_, [this](Leaving& leaving) {
-    std::erase_if(leaving.events, [this](const device::PooledEvent& event) {
+void NcclCollectives::poll_draining() {
+  std::erase_if(draining_, [this](Draining& draining) {
+    std::erase_if(draining.events, [this](const device::PooledEvent& event) {
       const auto done = parts_.device.done(event.get());
       return !done || *done;
     });
-    if (!leaving.events.empty() && parts_.loop.now() < leaving.deadline) {
+    if (!draining.events.empty() && parts_.loop.now() < draining.deadline) {
       return false;
     }
-    for (auto& [done, status] : leaving.replies) {
+    for (auto& [done, status] : draining.replies) {
       reply(std::move(done), std::move(status));
     }
     return true;
   });
 }
 
-bool NcclCollectives::is_flying(const TagGroup& tags) const {
+bool NcclCollectives::in_flight(const TagGroup& tags) const {
   const auto has = [&](const std::deque<Operation>& operations) {
     return std::any_of(operations.begin(), operations.end(),
                        [&](const Operation& operation) { return tags.contains(operation.args.tag); });
@@ -350,7 +350,7 @@ bool NcclCollectives::is_flying(const TagGroup& tags) const {
 
 void NcclCollectives::cancel(TagGroup tags, Status cause) {
   SRT_IN_LOOP(parts_.loop);
-  if (is_flying(tags)) {
+  if (in_flight(tags)) {
     end_all(&tags, cause,
             {Code::kAborted, "an operation that was in flight beside this one was cancelled: " + cause.to_string()});
   }
@@ -376,35 +376,35 @@ void NcclCollectives::end_all(const TagGroup* tags, const Status& cause, const S
       lane.communicator->abort(rest);
     }
   }
-  Leaving leaving;
-  leaving.deadline = parts_.loop.now() + options_.communicator.call_timeout;
+  Draining draining;
+  draining.deadline = parts_.loop.now() + options_.communicator.call_timeout;
   if (std::exchange(launching_, false)) {
     // Some of it may be on the stream.
     auto event = events_->take();
     if (event && parts_.device.record(event->get(), lane_of(queue_.front()).stream).ok()) {
-      leaving.events.push_back(std::move(*event));
+      draining.events.push_back(std::move(*event));
     }
   }
   const std::array all{&lanes_[kUrgent].running, &lanes_[kBulk].running, &lanes_[kHost].running, &queue_};
   for (std::deque<Operation>* const operations : all) {
     for (Operation& operation : *operations) {
       const bool named = tags != nullptr && tags->contains(operation.args.tag);
-      leaving.replies.emplace_back(std::move(operation.done), named ? cause : rest);
+      draining.replies.emplace_back(std::move(operation.done), named ? cause : rest);
       if (operation.end) {
-        leaving.events.push_back(std::move(operation.end));
+        draining.events.push_back(std::move(operation.end));
       }
     }
     operations->clear();
   }
   bytes_in_flight_ = 0;
   last_lane_ = nullptr;
-  leaving_.push_back(std::move(leaving));
+  draining_.push_back(std::move(draining));
   if (connecting_) {
     reply(std::exchange(connecting_, {}), rest);
   }
   pause_ = options_.communicator.first_poll;
-  look_at_leaving();
-  watch();
+  poll_draining();
+  poll_later();
 }
 
 }  // namespace sirtaki::net::nccl

@@ -91,7 +91,7 @@ class NcclCollectives final : public DeviceCollectives {
     std::deque<Operation> running;  // on the device, in order
   };
   // Operations that ended with an error, whose work the device may not have left yet.
-  struct Leaving {
+  struct Draining {
     std::vector<std::pair<Done, Status>> replies;
     std::vector<device::PooledEvent> events;
     TimePoint deadline;
@@ -110,15 +110,15 @@ class NcclCollectives final : public DeviceCollectives {
   Lane& lane_of(const Operation& operation);
   bool has_credit(const Operation& operation) const;
   void launch_next();
-  Status line_up(Lane& lane, const Operation& operation);
+  Status wait_for_inputs(Lane& lane, const Operation& operation);
   void launched(const Status& done);
   Status finish_on_device(Lane& lane, Operation& operation);
 
-  void watch();
-  void look();
-  Status look_at(Lane& lane);
-  void look_at_leaving();
-  bool is_flying(const TagGroup& tags) const;
+  void poll_later();
+  void poll();
+  Status poll_lane(Lane& lane);
+  void poll_draining();
+  bool in_flight(const TagGroup& tags) const;
   void fail(const Status& cause);
   // Those of `tags` end with `cause`, all others with `rest`.
   void end_all(const TagGroup* tags, const Status& cause, const Status& rest);
@@ -141,7 +141,7 @@ class NcclCollectives final : public DeviceCollectives {
   std::deque<Operation> queue_;
   bool launching_ = false;  // the first of queue_
   std::size_t bytes_in_flight_ = 0;
-  std::vector<Leaving> leaving_;
+  std::vector<Draining> draining_;
   TimerId timer_;
   Duration pause_{};
   std::shared_ptr<NcclCollectives*> self_ = std::make_shared<NcclCollectives*>(this);
