@@ -43,12 +43,12 @@ Status DeviceStage::prepare() {
 
 DeviceStage::~DeviceStage() {
   last_visit_.emplace(*device_);
-  for (const TimerId timer : {timer_, ending_, asking_}) {
+  for (const TimerId timer : {poll_timer_, end_timer_, return_timer_}) {
     deps_.loop.cancel(timer);
   }
   // Releasing memory that the device uses would wait for the device, which may hang.
-  const Status looked = look_at(returning_, out_, [](Return& /*over*/) {});
-  if (cut_off_ || !looked.ok() || !returning_.empty() || !fetching_.empty()) {
+  const Status polled = poll_copies(returning_, out_, [](Return& /*over*/) {});
+  if (cut_off_ || !polled.ok() || !returning_.empty() || !fetching_.empty()) {
     memory_.abandon();
   }
   if (after_return_) {
@@ -61,7 +61,7 @@ DeviceStage::~DeviceStage() {
   }
 }
 
-Result<device::PinnedBlock> DeviceStage::take_if_any(std::size_t bytes) {
+Result<device::PinnedBlock> DeviceStage::try_take(std::size_t bytes) {
   SRT_IN_LOOP(deps_.loop);
   SRT_TRY(ended_);
   Result<device::PinnedBlock> block = memory_.take(bytes);
@@ -70,7 +70,7 @@ Result<device::PinnedBlock> DeviceStage::take_if_any(std::size_t bytes) {
 }
 
 Result<device::PinnedBlock> DeviceStage::take(std::size_t bytes) {
-  Result<device::PinnedBlock> block = take_if_any(bytes);
+  Result<device::PinnedBlock> block = try_take(bytes);
   return block ? std::move(block) : Result<device::PinnedBlock>(ended_.ok() ? fail(block.status()) : ended_);
 }
 
@@ -90,7 +90,7 @@ void DeviceStage::fetch(Bytes to, const std::byte* from, Result<device::Mark> af
   }
   fetched_bytes_.add(to.size());
   pause_ = options_.first_poll;
-  watch();
+  poll_later();
 }
 
 Status DeviceStage::start_fetch(Bytes to, const std::byte* from, const Result<device::Mark>& after) {
@@ -116,7 +116,7 @@ Status DeviceStage::put_back(device::PinnedBlock block, std::byte* to, device::S
   if (!status.ok()) {
     return fail(status);
   }
-  watch();
+  poll_later();
   return {};
 }
 
@@ -136,30 +136,30 @@ Status DeviceStage::mark_end(Flight& flight, device::Stream stream) {
   return device_->record(flight.end.get(), stream);
 }
 
-void DeviceStage::watch() {
-  if (timer_ != TimerId() || (fetching_.empty() && returning_.empty())) {
+void DeviceStage::poll_later() {
+  if (poll_timer_ != TimerId() || (fetching_.empty() && returning_.empty())) {
     return;
   }
-  timer_ = deps_.loop.after(pause_, [this] {
-    timer_ = {};
-    look();
+  poll_timer_ = deps_.loop.after(pause_, [this] {
+    poll_timer_ = {};
+    check_finite();
   });
   pause_ = std::min(2 * pause_, options_.last_poll);
 }
 
-void DeviceStage::look() {
+void DeviceStage::check_finite() {
   if (const Status over = deps_.job_over(); !over.ok()) {
     end(over);
-  } else if (const Status status = look_at_all(); !status.ok()) {
+  } else if (const Status status = poll_all(); !status.ok()) {
     static_cast<void>(fail(status));
   } else {
-    watch();
+    poll_later();
   }
 }
 
-Status DeviceStage::look_at_all() {
-  SRT_TRY(look_at(returning_, out_, [](Return& /*over*/) {}));
-  SRT_TRY(look_at(fetching_, in_, [this](Fetch& fetch) {
+Status DeviceStage::poll_all() {
+  SRT_TRY(poll_copies(returning_, out_, [](Return& /*over*/) {}));
+  SRT_TRY(poll_copies(fetching_, in_, [this](Fetch& fetch) {
     pause_ = options_.first_poll;
     fetch.then({});
   }));
@@ -172,7 +172,7 @@ Status DeviceStage::look_at_all() {
 }
 
 template <class Flights, class Over>
-Status DeviceStage::look_at(Flights& flights, device::Stream stream, Over over) {
+Status DeviceStage::poll_copies(Flights& flights, device::Stream stream, Over over) {
   while (!flights.empty()) {
     const auto marked = std::ranges::find_if(flights, [](const auto& flight) { return static_cast<bool>(flight.end); });
     if (marked == flights.end()) {
@@ -198,9 +198,9 @@ Status DeviceStage::look_at(Flights& flights, device::Stream stream, Over over) 
 void DeviceStage::end(const Status& cause) {
   SRT_IN_LOOP(deps_.loop);
   ended_.update(cause);
-  deps_.loop.cancel(timer_);
-  timer_ = {};
-  if (std::exchange(tell_lost_, false)) {
+  deps_.loop.cancel(poll_timer_);
+  poll_timer_ = {};
+  if (std::exchange(report_lost_, false)) {
     deps_.lost(ended_);
   }
   cut_off_ = cut_off_ || !fetching_.empty();
@@ -212,13 +212,13 @@ void DeviceStage::end(const Status& cause) {
 
 void DeviceStage::when_returned(Task then) {
   SRT_IN_LOOP(deps_.loop);
-  const Status looked = look_at(returning_, out_, [](Return& /*over*/) {});
-  if (!looked.ok() || cut_off_ || returning_.empty()) {
+  const Status polled = poll_copies(returning_, out_, [](Return& /*over*/) {});
+  if (!polled.ok() || cut_off_ || returning_.empty()) {
     then();
     return;
   }
-  asking_ = deps_.loop.after(options_.last_poll, [this, then = std::move(then)]() mutable {
-    asking_ = {};
+  return_timer_ = deps_.loop.after(options_.last_poll, [this, then = std::move(then)]() mutable {
+    return_timer_ = {};
     when_returned(std::move(then));
   });
 }
@@ -230,13 +230,13 @@ Status DeviceStage::fail(const Status& cause) {
         cause.code(),
         "rank " + std::to_string(deps_.rank) + " has lost its GPU, " + deps_.device + ": " + std::string(cause.text()),
         {deps_.rank, ""});
-    tell_lost_ = true;
+    report_lost_ = true;
   }
-  deps_.loop.cancel(timer_);
-  timer_ = {};
-  if (ending_ == TimerId()) {
-    ending_ = deps_.loop.after(Duration(0), [this] {
-      ending_ = {};
+  deps_.loop.cancel(poll_timer_);
+  poll_timer_ = {};
+  if (end_timer_ == TimerId()) {
+    end_timer_ = deps_.loop.after(Duration(0), [this] {
+      end_timer_ = {};
       end(ended_);
     });
   }

@@ -54,11 +54,11 @@ class DeviceStage {
   // Memory of the host; it goes back before the stage does. An error is one of the device.
   Result<device::PinnedBlock> take(std::size_t bytes);
   // The same for who can do without: an error is nobody's but the caller's.
-  Result<device::PinnedBlock> take_if_any(std::size_t bytes);
+  Result<device::PinnedBlock> try_take(std::size_t bytes);
   // On any thread: what `program` has been given so far, for fetch().
   Result<device::Mark> mark(device::Stream program) { return marks_.record(program); }
   // On the loop, of a stream of the runtime's.
-  Result<device::Mark> mark_here(device::Stream own) { return marks_.record_here(own); }
+  Result<device::Mark> mark_in_loop(device::Stream own) { return marks_.record_here(own); }
   // `then` once, later. Ok: `to` holds what was at `from` when `after` had come. An error there is one of the device.
   // The caller keeps `to`, and gives it back when `then` has come. Of no bytes: says when `after` has come. A mark that
   // was never recorded has come.
@@ -94,11 +94,11 @@ class DeviceStage {
   Status prepare();
   Status start_fetch(Bytes to, const std::byte* from, const Result<device::Mark>& after);
   Status start_return(const device::PinnedBlock& block, std::byte* to, device::Stream before);
-  void watch();
-  void look();
-  Status look_at_all();
+  void poll_later();
+  void check_finite();
+  Status poll_all();
   template <class Flights, class Over>
-  Status look_at(Flights& flights, device::Stream stream, Over over);
+  Status poll_copies(Flights& flights, device::Stream stream, Over over);
   template <class Flight>
   Status mark_end(Flight& flight, device::Stream stream);
 
@@ -117,13 +117,13 @@ class DeviceStage {
   device::Stream in_;
   device::Stream out_;
   Status ended_;
-  bool tell_lost_ = false;
+  bool report_lost_ = false;
   bool cut_off_ = false;  // what has ended here the device may still work on
   std::deque<Fetch> fetching_;
   std::deque<Return> returning_;
-  TimerId timer_;   // of look()
-  TimerId ending_;  // of end(), after fail()
-  TimerId asking_;  // of when_returned()
+  TimerId poll_timer_;    // of check_finite()
+  TimerId end_timer_;     // of end(), after fail()
+  TimerId return_timer_;  // of when_returned()
   Duration pause_;
 };
 

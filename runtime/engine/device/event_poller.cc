@@ -17,46 +17,46 @@ void EventPoller::when(Result<device::Mark> mark, Done then) {
     loop_.post([then = std::move(then), why = std::move(why)]() mutable { then(why); });
     return;
   }
-  waiting_.push_back({std::move(*mark), std::move(then), loop_.now() + options_.deadline});
+  waiters_.push_back({std::move(*mark), std::move(then), loop_.now() + options_.deadline});
   pause_ = options_.first_poll;
-  wake_later();
+  poll_later();
 }
 
-void EventPoller::wake_later() {
-  if (timer_ != TimerId() || waiting_.empty()) {
+void EventPoller::poll_later() {
+  if (timer_ != TimerId() || waiters_.empty()) {
     return;
   }
   timer_ = loop_.after(pause_, [this] {
     timer_ = {};
-    look();
+    check_finite();
   });
   pause_ = std::min(2 * pause_, options_.last_poll);
 }
 
 // What fails here ends everything, but only those who have not ended hear of it from the stage.
-void EventPoller::look() {
-  if (const Status status = look_at_all(); !status.ok()) {
+void EventPoller::check_finite() {
+  if (const Status status = poll_all(); !status.ok()) {
     timer_ = loop_.after(Duration(0), [this, why = stage_.fail(status)] {
       timer_ = {};
       end(why);
     });
   } else {
-    wake_later();
+    poll_later();
   }
 }
 
-Status EventPoller::look_at_all() {
-  while (!waiting_.empty()) {
-    SRT_ASSIGN(const bool done, stage_.device().done(waiting_.front().mark.event()));
+Status EventPoller::poll_all() {
+  while (!waiters_.empty()) {
+    SRT_ASSIGN(const bool done, stage_.device().done(waiters_.front().mark.event()));
     if (!done) {
       break;
     }
-    Waiting over = std::move(waiting_.front());
-    waiting_.pop_front();
+    Waiter over = std::move(waiters_.front());
+    waiters_.pop_front();
     pause_ = options_.first_poll;
     over.then({});
   }
-  if (!waiting_.empty() && loop_.now() >= waiting_.front().deadline) {
+  if (!waiters_.empty() && loop_.now() >= waiters_.front().deadline) {
     return {Code::kTimeout, "the GPU has not come to the end of copies and kernels of the runtime's in time"};
   }
   return {};
@@ -67,7 +67,7 @@ void EventPoller::end(const Status& cause) {
   ended_.update(cause);
   loop_.cancel(timer_);
   timer_ = {};
-  for (Waiting& one : std::exchange(waiting_, {})) {
+  for (Waiter& one : std::exchange(waiters_, {})) {
     one.then(ended_);
   }
 }

@@ -37,20 +37,20 @@ class EventPoller {
   void end(const Status& cause);
 
  private:
-  struct Waiting {
+  struct Waiter {
     device::Mark mark;
     Done then;
     TimePoint deadline;
   };
 
-  void wake_later();
-  void look();
-  Status look_at_all();
+  void poll_later();
+  void check_finite();
+  Status poll_all();
 
   Loop& loop_;
   DeviceStage& stage_;
   const EventPollerOptions options_;
-  std::deque<Waiting> waiting_;
+  std::deque<Waiter> waiters_;
   Status ended_;
   TimerId timer_;
   Duration pause_;

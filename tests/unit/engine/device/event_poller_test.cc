@@ -60,7 +60,7 @@ class EventPollerTest : public ::testing::Test {
   }
   void ask(int number) {
     run([&] {
-      watch_->when(stage_->mark_here(stream_), [this, number](const Status& status) {
+      watch_->when(stage_->mark_in_loop(stream_), [this, number](const Status& status) {
         told_.push_back(number);
         statuses_.push_back(status);
       });
