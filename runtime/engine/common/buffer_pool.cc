@@ -22,7 +22,7 @@ BufferPool::Buffer::Buffer(Buffer&& other) noexcept
       data_(std::move(other.data_)),
       size_(std::exchange(other.size_, 0)),
       capacity_(std::exchange(other.capacity_, 0)),
-      lent_(std::exchange(other.lent_, {})) {}
+      shared_(std::exchange(other.shared_, {})) {}
 
 BufferPool::Buffer& BufferPool::Buffer::operator=(Buffer&& other) noexcept {
   if (this != &other) {
@@ -31,7 +31,7 @@ BufferPool::Buffer& BufferPool::Buffer::operator=(Buffer&& other) noexcept {
     data_ = std::move(other.data_);
     size_ = std::exchange(other.size_, 0);
     capacity_ = std::exchange(other.capacity_, 0);
-    lent_ = std::exchange(other.lent_, {});
+    shared_ = std::exchange(other.shared_, {});
   }
   return *this;
 }

@@ -23,11 +23,11 @@ class BufferPool {
    public:
     Buffer() = default;
     // Of no pool.
-    explicit Buffer(net::SharedBuffer lent) : lent_(std::move(lent)) {}
+    explicit Buffer(net::SharedBuffer shared) : shared_(std::move(shared)) {}
     Buffer(Buffer&& other) noexcept;
     Buffer& operator=(Buffer&& other) noexcept;
     ~Buffer();
-    Bytes bytes() const { return lent_.keeps ? lent_.memory : Bytes(data_.get(), size_); }
+    Bytes bytes() const { return shared_.keeps ? shared_.memory : Bytes(data_.get(), size_); }
 
    private:
     friend class BufferPool;
@@ -39,7 +39,7 @@ class BufferPool {
     std::unique_ptr<std::byte, Free> data_;
     std::size_t size_ = 0;
     std::size_t capacity_ = 0;
-    net::SharedBuffer lent_;
+    net::SharedBuffer shared_;
   };
 
   BufferPool(std::size_t keep_bytes, Gauge& allocated) : keep_bytes_(keep_bytes), allocated_(allocated) {}

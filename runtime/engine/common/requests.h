@@ -20,9 +20,9 @@ namespace sirtaki::engine {
 struct OpSpec;
 
 // How the tensors of an operation travel that all ranks have agreed on; loop thread.
-class OpWay {
+class OpTransport {
  public:
-  virtual ~OpWay() = default;
+  virtual ~OpTransport() = default;
   // Changes `spec`, which stays where it is until then, so that its tensors can be used by what `then` gets:
   // collectives of memory as `spec` has it now, or null: those of the host. `then` once; with an error not from within.
   virtual void choose(OpSpec& spec, MoveFunction<void(Result<net::Collectives*>)> then) = 0;
@@ -52,7 +52,7 @@ struct OpSpec {
   // Of tensors on a GPU: the cudaStream_t on which the program has queued what writes them, and will queue what uses
   // the result; null is the default stream.
   void* cuda_stream = nullptr;
-  std::shared_ptr<OpWay> way = {};  // null: its tensors are in the host's memory
+  std::shared_ptr<OpTransport> transport = {};  // null: its tensors are in the host's memory
 };
 
 // What an allgather, alltoall or reducescatter allocated.

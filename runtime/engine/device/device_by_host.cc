@@ -18,22 +18,23 @@ enum Phase : std::uint8_t { kExchangePhase, kSumPhase, kGatherPhase };
 }  // namespace
 
 DeviceByHost::DeviceByHost(ReductionSpec spec, ReductionDeps deps, StageNote note, const net::HostGroups& groups,
-                           DeviceTransport& plane, net::DeviceCollectives& nccl, Result<std::vector<std::byte*>> owed)
-    : Reduction(std::move(spec), deps_here(deps, groups), std::move(note)),
+                           DeviceTransport& transport, net::DeviceCollectives& nccl,
+                           Result<std::vector<std::byte*>> residuals)
+    : Reduction(std::move(spec), host_deps(deps, groups), std::move(note)),
       groups_(groups),
-      plane_(plane),
+      transport_(transport),
       nccl_(nccl),
       slices_(this->spec().slices, deps.net),
-      owed_(std::move(owed)) {}
+      residuals_(std::move(residuals)) {}
 
 void DeviceByHost::begin() {
-  Status given_in = owed_.status();
-  given_in.update(given_in.ok() ? pack() : Status());
-  given_in.update(given_in.ok() ? lay_out() : Status());
-  if (given_in.ok()) {
+  Status queued = residuals_.status();
+  queued.update(queued.ok() ? pack() : Status());
+  queued.update(queued.ok() ? lay_out() : Status());
+  if (queued.ok()) {
     reduce_here();
   } else {
-    plane_.when_copied(given_in, waited([] { return Status(); }));
+    transport_.when_copied(queued, waited([] { return Status(); }));
   }
 }
 
@@ -48,26 +49,26 @@ Status DeviceByHost::pack() {
   for (const ReducedSlice& slice : slices) {
     bytes += slice.gradient.size();
   }
-  SRT_ASSIGN(packed_, plane_.take(bytes));
+  SRT_ASSIGN(packed_, transport_.take(bytes));
   sums_ = Bytes(packed_.get(), bytes);
   Bytes left = sums_;
   for (const ReducedSlice& slice : slices) {
     sums_of_.push_back(left.first(slice.gradient.size()));
     left = left.subspan(slice.gradient.size());
-    SRT_TRY(plane_.copy(sums_of_.back().data(), slice.gradient.data(), slice.gradient.size()));
+    SRT_TRY(transport_.copy(sums_of_.back().data(), slice.gradient.data(), slice.gradient.size()));
   }
   return {};
 }
 
 Status DeviceByHost::lay_out() {
   for (const Stripe& stripe : slices_.stripes()) {
-    const int share = slices_.memory(stripe).ownership().share_of(stripe.piece.offset);
+    const int share = slices_.codec_state(stripe).ownership().share_of(stripe.piece.offset);
     if (!runs_.empty() && runs_.back().piece.slice == stripe.slice && runs_.back().share == share) {
       runs_.back().piece.piece.numel += stripe.piece.numel;
       continue;
     }
     const auto at = static_cast<std::size_t>(stripe.gradient - spec().slices[stripe.slice].gradient.data());
-    std::byte* const residual = (*owed_)[stripe.slice];
+    std::byte* const residual = (*residuals_)[stripe.slice];
     runs_.push_back({stripe, share, 0, residual == nullptr ? nullptr : residual + at});
     runs_.back().piece.gradient = sums_of_[stripe.slice].data() + at;
     runs_.back().piece.index = runs_.size() - 1;
@@ -78,7 +79,7 @@ Status DeviceByHost::lay_out() {
     share(own.number).owners = own.owners;
   }
   for (Run& run : runs_) {
-    run.piece.payload_bytes = slices_.memory(run.piece).coder().payload_bytes(run.piece.piece.numel);
+    run.piece.payload_bytes = slices_.codec_state(run.piece).coder().payload_bytes(run.piece.piece.numel);
     run.place = share(run.share).block_bytes;
     share(run.share).block_bytes += rounded_up(run.piece.payload_bytes, kPayloadAlign);
   }
@@ -90,17 +91,17 @@ Status DeviceByHost::lay_out() {
     end += share.block_bytes * hosts();
   }
   blocks_bytes_ = end - flags_bytes_;
-  SRT_ASSIGN(host_, plane_.stage().take(end));
-  SRT_ASSIGN(device_, plane_.take(end));
+  SRT_ASSIGN(host_, transport_.stage().take(end));
+  SRT_ASSIGN(device_, transport_.take(end));
   return {};
 }
 
 // ---- on the host ----
 
 void DeviceByHost::reduce_here() {
-  auto ready = plane_.mark_copies();
+  auto ready = transport_.mark_copies();
   if (!ready) {
-    plane_.when_copied(ready.status(), waited([] { return Status(); }));
+    transport_.when_copied(ready.status(), waited([] { return Status(); }));
     return;
   }
   net::CollectiveArgs args;
@@ -113,7 +114,7 @@ void DeviceByHost::reduce_here() {
   net::DeviceWork work;
   work.ready = ready->event();
   work.on_host = true;
-  plane_.nccl_bytes().add(sums_.size());
+  transport_.nccl_bytes().add(sums_.size());
   nccl_.start_work(std::move(args), std::move(work),
                    [ready = std::move(ready), done = exchanged(static_cast<std::int64_t>(sums_.size()), [this] {
                                                 return encode();
@@ -123,7 +124,7 @@ void DeviceByHost::reduce_here() {
 // ---- what leaves it ----
 
 Status DeviceByHost::encode() {
-  plane_.when_copied(encode_runs(), waited([this] { return exchange(); }));
+  transport_.when_copied(encode_runs(), waited([this] { return exchange(); }));
   return {};
 }
 
@@ -139,14 +140,14 @@ Status DeviceByHost::encode_runs() {
     }
     auto* const not_finite = reinterpret_cast<std::uint32_t*>(device_.get()) + run.piece.index;
     std::byte* const to = device_.get() + block_at(run.share, own_host()) + run.place;
-    const compression::DeviceCoding& coding = *slices_.memory(run.piece).coder().on_device();
-    SRT_TRY(DeviceTransport::queued(coding.encode(plane_.queue(), run.piece.piece, arrays, to, not_finite)));
+    const compression::DeviceCoding& coding = *slices_.codec_state(run.piece).coder().on_device();
+    SRT_TRY(DeviceTransport::queued(coding.encode(transport_.queue(), run.piece.piece, arrays, to, not_finite)));
   }
   for (const net::HostGroups::Share& own : groups_.own) {
     const std::size_t at = block_at(own.number, own_host());
-    SRT_TRY(plane_.copy(host_.bytes().data() + at, device_.get() + at, share(own.number).block_bytes));
+    SRT_TRY(transport_.copy(host_.bytes().data() + at, device_.get() + at, share(own.number).block_bytes));
   }
-  return plane_.copy(host_.bytes().data(), device_.get(), flags_bytes_);
+  return transport_.copy(host_.bytes().data(), device_.get(), flags_bytes_);
 }
 
 Status DeviceByHost::exchange() {
@@ -155,8 +156,8 @@ Status DeviceByHost::exchange() {
   for (const net::HostGroups::Share& own : groups_.own) {
     bytes += static_cast<std::int64_t>(share(own.number).block_bytes);
   }
-  const auto ended = joined(groups_.own.size(), exchanged(bytes, [this] { return gather(); }),
-                            [this](const Status& cause) { cancel_exchanges(cause); });
+  const auto ended = when_all(groups_.own.size(), exchanged(bytes, [this] { return gather(); }),
+                              [this](const Status& cause) { cancel_exchanges(cause); });
   for (const net::HostGroups::Share& own : groups_.own) {
     net::CollectiveArgs args;
     args.kind = OpKind::kAllgather;
@@ -177,7 +178,7 @@ void DeviceByHost::fill_blocks() {
     std::uint32_t not_finite = 0;
     std::memcpy(&not_finite, host_.bytes().data() + run.piece.index * sizeof not_finite, sizeof not_finite);
     if (own(run) && not_finite != 0) {
-      slices_.note_not_finite(run.piece);
+      slices_.mark_not_finite(run.piece);
     }
   }
   for (const net::HostGroups::Share& own : groups_.own) {
@@ -224,18 +225,18 @@ Status DeviceByHost::check() {
 
 Status DeviceByHost::finish() {
   SRT_TRY(check());
-  const Status given_in = decode();
+  const Status queued = decode();
   // The host's memory is read until the copies are done.
-  plane_.when_copied(given_in, [host = std::move(host_)](const Status& /*arrived*/) {});
-  return given_in.ok() ? given_in : plane_.stage().fail(given_in);
+  transport_.when_copied(queued, [host = std::move(host_)](const Status& /*arrived*/) {});
+  return queued.ok() ? queued : transport_.stage().fail(queued);
 }
 
 Status DeviceByHost::decode() {
-  SRT_TRY(plane_.copy(device_.get() + flags_bytes_, blocks().data(), blocks().size()));
+  SRT_TRY(transport_.copy(device_.get() + flags_bytes_, blocks().data(), blocks().size()));
   for (std::size_t s = 0; s < sums_of_.size(); ++s) {
     if (!slices_.carries(s)) {
       const float value = slices_.bad(s) ? std::numeric_limits<float>::quiet_NaN() : 0.0F;
-      SRT_TRY(plane_.fill(sums_of_[s].data(), sums_of_[s].size(), value));
+      SRT_TRY(transport_.fill(sums_of_[s].data(), sums_of_[s].size(), value));
     }
   }
   for (const Run& run : runs_) {
@@ -245,12 +246,12 @@ Status DeviceByHost::decode() {
     const std::byte* const sums[] = {sums_.data()};
     const auto numel = static_cast<std::int64_t>(sums_.size() / sizeof(float));
     const kernels::cuda::Reduce mean{ReduceOp::kAverage, DType::kF32, sums, sums_.data(), numel, divisor()};
-    const compression::DeviceQueue queue = plane_.queue();
+    const compression::DeviceQueue queue = transport_.queue();
     SRT_TRY(DeviceTransport::queued(queue.kernels.reduce(mean, queue.stream)));
   }
   for (std::size_t s = 0; packed_ && s < spec().slices.size(); ++s) {
     const Bytes gradient = spec().slices[s].gradient;
-    SRT_TRY(plane_.copy(gradient.data(), sums_of_[s].data(), gradient.size()));
+    SRT_TRY(transport_.copy(gradient.data(), sums_of_[s].data(), gradient.size()));
   }
   return {};
 }
@@ -258,14 +259,14 @@ Status DeviceByHost::decode() {
 Status DeviceByHost::decode(const Run& run) {
   const Stripe& piece = run.piece;
   if (own(run) && run.residual != nullptr) {
-    SRT_TRY(plane_.copy(run.residual, piece.gradient, piece.size_bytes()));
+    SRT_TRY(transport_.copy(run.residual, piece.gradient, piece.size_bytes()));
   }
   std::vector<const std::byte*> payloads;
   for (std::size_t host = 0; host < hosts(); ++host) {
     payloads.push_back(device_.get() + block_at(run.share, host) + run.place);
   }
-  const compression::DeviceCoding& coding = *slices_.memory(piece).coder().on_device();
-  return DeviceTransport::queued(coding.sum(plane_.queue(), piece.piece, payloads, piece.gradient));
+  const compression::DeviceCoding& coding = *slices_.codec_state(piece).coder().on_device();
+  return DeviceTransport::queued(coding.sum(transport_.queue(), piece.piece, payloads, piece.gradient));
 }
 
 void DeviceByHost::cancel(const Status& cause) {

@@ -24,7 +24,7 @@ class DeviceByHost final : public Reduction {
  public:
   // As DeviceGather's; `deps.net` has these groups, `nccl` (DeviceWork::on_host) as well. All outlive it.
   DeviceByHost(ReductionSpec spec, ReductionDeps deps, StageNote note, const net::HostGroups& groups,
-               DeviceTransport& plane, net::DeviceCollectives& nccl, Result<std::vector<std::byte*>> owed);
+               DeviceTransport& transport, net::DeviceCollectives& nccl, Result<std::vector<std::byte*>> residuals);
 
   void cancel(const Status& cause) override;
 
@@ -72,10 +72,10 @@ class DeviceByHost final : public Reduction {
   Bytes blocks() { return host_.bytes().subspan(flags_bytes_, blocks_bytes_); }
 
   const net::HostGroups& groups_;
-  DeviceTransport& plane_;
+  DeviceTransport& transport_;
   net::DeviceCollectives& nccl_;
   Slices slices_;
-  const Result<std::vector<std::byte*>> owed_;
+  const Result<std::vector<std::byte*>> residuals_;
   std::vector<Share> shares_;  // by number
   std::vector<Run> runs_;
   std::size_t flags_bytes_ = 0;  // a word for each run

@@ -14,27 +14,27 @@
 namespace sirtaki::engine {
 
 Result<std::unique_ptr<DeviceCompressor>> DeviceCompressor::create(
-    DeviceTransport& plane, net::DeviceCollectives* nccl, const std::vector<scheduler::PlannedTensor>& tensors) {
-  std::unique_ptr<DeviceCompressor> codes(new DeviceCompressor(plane, nccl));
+    DeviceTransport& transport, net::DeviceCollectives* nccl, const std::vector<scheduler::PlannedTensor>& tensors) {
+  std::unique_ptr<DeviceCompressor> compressor(new DeviceCompressor(transport, nccl));
   for (const scheduler::PlannedTensor& tensor : tensors) {
-    Owed& owed = codes->owed_.emplace_back();
-    owed.bytes = static_cast<std::size_t>(tensor.numel) * sizeof(float);
-    const bool owes = tensor.decision.format().compressed() && tensor.decision.params[params::kFeedback] != 0;
-    if (!owes || owed.bytes == 0) {
+    Residual& residual = compressor->residuals_.emplace_back();
+    residual.bytes = static_cast<std::size_t>(tensor.numel) * sizeof(float);
+    const bool has_residual = tensor.decision.format().compressed() && tensor.decision.params[params::kFeedback] != 0;
+    if (!has_residual || residual.bytes == 0) {
       continue;
     }
-    auto memory = plane.take(owed.bytes);
+    auto memory = transport.take(residual.bytes);
     if (!memory) {
-      return memory.status().with_context("memory of the GPU for what is owed of '" + tensor.name + "', " +
-                                          std::to_string(owed.bytes) +
+      return memory.status().with_context("memory of the GPU for the residual of '" + tensor.name + "', " +
+                                          std::to_string(residual.bytes) +
                                           " bytes; device.codecs=host keeps it in the host's memory");
     }
-    owed.memory = std::move(*memory);
+    residual.memory = std::move(*memory);
   }
-  return codes;
+  return compressor;
 }
 
-bool DeviceCompressor::can(const scheduler::PlannedTensor& tensor, int ranks) {
+bool DeviceCompressor::supports(const scheduler::PlannedTensor& tensor, int ranks) {
   const scheduler::Decision& decision = tensor.decision;
   const compression::PayloadCodec* codec = compression::find_payload_codec(decision.codec);
   if (codec == nullptr || decision.reduction != ReductionKind::kGather || !decision.keeps.empty() ||
@@ -44,18 +44,18 @@ bool DeviceCompressor::can(const scheduler::PlannedTensor& tensor, int ranks) {
   return codec->open(decision.params, {tensor.numel, 1})->on_device() != nullptr;
 }
 
-Result<std::byte*> DeviceCompressor::owed(int tensor) {
-  Owed& owed = owed_[static_cast<std::size_t>(tensor)];
-  if (owed.memory && !std::exchange(owed.any, true)) {
-    SRT_TRY(plane_.fill(owed.memory.get(), owed.bytes, 0.0F));
+Result<std::byte*> DeviceCompressor::residual(int tensor) {
+  Residual& residual = residuals_[static_cast<std::size_t>(tensor)];
+  if (residual.memory && !std::exchange(residual.any, true)) {
+    SRT_TRY(transport_.fill(residual.memory.get(), residual.bytes, 0.0F));
   }
-  return owed.memory.get();
+  return residual.memory.get();
 }
 
-Result<std::vector<std::byte*>> DeviceCompressor::owed_of(const scheduler::Partition& partition) {
+Result<std::vector<std::byte*>> DeviceCompressor::residuals_of(const scheduler::Partition& partition) {
   std::vector<std::byte*> of;
   for (const scheduler::Slice& slice : partition.slices) {
-    SRT_ASSIGN(std::byte* const memory, owed(slice.tensor));
+    SRT_ASSIGN(std::byte* const memory, residual(slice.tensor));
     of.push_back(memory == nullptr ? nullptr : memory + static_cast<std::size_t>(slice.offset) * sizeof(float));
   }
   return of;
@@ -63,37 +63,38 @@ Result<std::vector<std::byte*>> DeviceCompressor::owed_of(const scheduler::Parti
 
 std::shared_ptr<Reduction> DeviceCompressor::reduce(const scheduler::Partition& partition, ReductionSpec spec,
                                                     ReductionDeps deps, StageNote note) {
-  plane_.encoded_bytes().add(partition.size_bytes());
+  transport_.encoded_bytes().add(partition.size_bytes());
   if (const net::HostGroups* const groups = deps.net.host_groups()) {
     SRT_CHECK(nccl_ != nullptr);
     spec.divisor = deps.net.size();
-    return std::make_shared<DeviceByHost>(std::move(spec), deps, std::move(note), *groups, plane_, *nccl_,
-                                          owed_of(partition));
+    return std::make_shared<DeviceByHost>(std::move(spec), deps, std::move(note), *groups, transport_, *nccl_,
+                                          residuals_of(partition));
   }
-  return std::make_shared<DeviceGather>(std::move(spec), deps, std::move(note), plane_, owed_of(partition));
+  return std::make_shared<DeviceGather>(std::move(spec), deps, std::move(note), transport_, residuals_of(partition));
 }
 
-// ---- what is owed ----
+// ---- what is residual ----
 
 // What was restored and another rank of the host encodes from here on goes to it with this gradient.
-Status DeviceCompressor::admit(int tensor, const compression::Ownership& ownership, const TensorView& gradient) {
-  Owed& owed = owed_[static_cast<std::size_t>(tensor)];
-  if (!std::exchange(owed.foreign, false) || !owed.any) {
+Status DeviceCompressor::claim_residual(int tensor, const compression::Ownership& ownership,
+                                        const TensorView& gradient) {
+  Residual& residual = residuals_[static_cast<std::size_t>(tensor)];
+  if (!std::exchange(residual.foreign, false) || !residual.any) {
     return {};
   }
   device::PinnedBlock zeros;
   const auto give = [&](std::int64_t offset, std::int64_t numel) -> Status {
     if (zeros.bytes().empty()) {
-      SRT_ASSIGN(zeros, plane_.stage().take(static_cast<std::size_t>(ownership.stripe) * sizeof(float)));
+      SRT_ASSIGN(zeros, transport_.stage().take(static_cast<std::size_t>(ownership.stripe) * sizeof(float)));
       std::ranges::fill(zeros.bytes(), std::byte{0});
     }
-    std::byte* const debt = owed.memory.get() + static_cast<std::size_t>(offset) * sizeof(float);
+    std::byte* const part = residual.memory.get() + static_cast<std::size_t>(offset) * sizeof(float);
     std::byte* const to = gradient.bytes().data() + static_cast<std::size_t>(offset) * sizeof(float);
-    const std::byte* const terms[] = {to, debt};
+    const std::byte* const terms[] = {to, part};
     const kernels::cuda::Reduce sum{ReduceOp::kSum, DType::kF32, terms, to, numel};
-    const compression::DeviceQueue queue = plane_.queue();
+    const compression::DeviceQueue queue = transport_.queue();
     SRT_TRY(DeviceTransport::queued(queue.kernels.reduce(sum, queue.stream)));
-    return plane_.copy(debt, zeros.bytes().data(), static_cast<std::size_t>(numel) * sizeof(float));
+    return transport_.copy(part, zeros.bytes().data(), static_cast<std::size_t>(numel) * sizeof(float));
   };
   Status given;
   for (std::int64_t offset = 0; given.ok() && offset < gradient.numel; offset += ownership.stripe) {
@@ -101,8 +102,8 @@ Status DeviceCompressor::admit(int tensor, const compression::Ownership& ownersh
       given = give(offset, std::min(ownership.stripe, gradient.numel - offset));
     }
   }
-  plane_.when_copied(given, [zeros = std::move(zeros)](const Status& /*written*/) {});
-  return given.ok() ? given : plane_.stage().fail(given);
+  transport_.when_copied(given, [zeros = std::move(zeros)](const Status& /*written*/) {});
+  return given.ok() ? given : transport_.stage().fail(given);
 }
 
 struct DeviceCompressor::Reading {
@@ -111,38 +112,39 @@ struct DeviceCompressor::Reading {
     std::shared_ptr<std::byte> memory;
     std::size_t bytes;
   };
-  DeviceTransport& plane;
+  DeviceTransport& transport;
   std::vector<Tensor> left;  // the next one last
-  MoveFunction<void(int tensor, ConstBytes owed)> each;
+  MoveFunction<void(int tensor, ConstBytes residual)> each;
   Done done;
 };
 
-void DeviceCompressor::read(std::vector<int> tensors, MoveFunction<void(int tensor, ConstBytes owed)> each, Done done) {
-  auto reading = std::make_shared<Reading>(Reading{plane_, {}, std::move(each), std::move(done)});
+void DeviceCompressor::read_residuals(std::vector<int> tensors,
+                                      MoveFunction<void(int tensor, ConstBytes residual)> each, Done done) {
+  auto reading = std::make_shared<Reading>(Reading{transport_, {}, std::move(each), std::move(done)});
   std::ranges::reverse(tensors);
   for (const int tensor : tensors) {
-    const Owed& owed = owed_[static_cast<std::size_t>(tensor)];
-    if (owed.any) {
-      reading->left.push_back({tensor, owed.memory, owed.bytes});
+    const Residual& residual = residuals_[static_cast<std::size_t>(tensor)];
+    if (residual.any) {
+      reading->left.push_back({tensor, residual.memory, residual.bytes});
     }
   }
   read_next(std::move(reading));
 }
 
 void DeviceCompressor::read_next(std::shared_ptr<Reading> reading) {
-  DeviceTransport& plane = reading->plane;
+  DeviceTransport& transport = reading->transport;
   if (reading->left.empty()) {
-    plane.when_copied({}, [reading](const Status& status) { reading->done(status); });
+    transport.when_copied({}, [reading](const Status& status) { reading->done(status); });
     return;
   }
   const Reading::Tensor& next = reading->left.back();
-  auto block = plane.stage().take_if_any(next.bytes);
+  auto block = transport.stage().try_take(next.bytes);
   if (!block) {
-    plane.loop().post([reading, why = block.status()] { reading->done(why); });
+    transport.loop().post([reading, why = block.status()] { reading->done(why); });
     return;
   }
-  const Status copied = plane.copy(block->bytes().data(), next.memory.get(), next.bytes);
-  plane.when_copied(copied, [reading, block = std::move(*block)](const Status& status) mutable {
+  const Status copied = transport.copy(block->bytes().data(), next.memory.get(), next.bytes);
+  transport.when_copied(copied, [reading, block = std::move(*block)](const Status& status) mutable {
     if (!status.ok()) {
       reading->done(status);
       return;
@@ -154,23 +156,23 @@ void DeviceCompressor::read_next(std::shared_ptr<Reading> reading) {
   });
 }
 
-Status DeviceCompressor::restore(int tensor, std::span<const float> in) {
+Status DeviceCompressor::restore_residual(int tensor, std::span<const float> in) {
   if (std::ranges::all_of(in, [](float value) { return value == 0; })) {
-    forget(tensor);
+    clear_residual(tensor);
     return {};
   }
   const auto queue = [&]() -> Status {
-    SRT_ASSIGN(device::PinnedBlock block, plane_.stage().take(in.size_bytes()));
+    SRT_ASSIGN(device::PinnedBlock block, transport_.stage().take(in.size_bytes()));
     std::memcpy(block.bytes().data(), in.data(), in.size_bytes());
-    Owed& owed = owed_[static_cast<std::size_t>(tensor)];
-    owed.any = true;
-    owed.foreign = true;
-    Status copied = plane_.copy(owed.memory.get(), block.bytes().data(), in.size_bytes());
-    plane_.when_copied(copied, [block = std::move(block)](const Status& /*arrived*/) {});
+    Residual& residual = residuals_[static_cast<std::size_t>(tensor)];
+    residual.any = true;
+    residual.foreign = true;
+    Status copied = transport_.copy(residual.memory.get(), block.bytes().data(), in.size_bytes());
+    transport_.when_copied(copied, [block = std::move(block)](const Status& /*arrived*/) {});
     return copied;
   };
   const Status queued = queue();
-  return queued.ok() ? queued : plane_.stage().fail(queued);
+  return queued.ok() ? queued : transport_.stage().fail(queued);
 }
 
 }  // namespace sirtaki::engine

@@ -10,17 +10,17 @@
 
 namespace sirtaki::engine {
 
-DeviceGather::DeviceGather(ReductionSpec spec, ReductionDeps deps, StageNote note, DeviceTransport& plane,
-                           Result<std::vector<std::byte*>> owed)
+DeviceGather::DeviceGather(ReductionSpec spec, ReductionDeps deps, StageNote note, DeviceTransport& transport,
+                           Result<std::vector<std::byte*>> residuals)
     : Reduction(std::move(spec), deps, std::move(note)),
-      plane_(plane),
+      transport_(transport),
       slices_(this->spec().slices, net()),
-      owed_(std::move(owed)) {
+      residuals_(std::move(residuals)) {
   std::size_t at = rounded_up(slices_.header_bytes(), kBlockAlign);
   for (std::size_t s = 0; s < this->spec().slices.size(); ++s) {
     const ReducedSlice& slice = this->spec().slices[s];
     const compression::Piece piece{slice.offset, static_cast<std::int64_t>(slice.gradient.size() / sizeof(float))};
-    const std::size_t bytes = slice.memory->coder().payload_bytes(piece.numel);
+    const std::size_t bytes = slice.codec_state->coder().payload_bytes(piece.numel);
     wholes_.push_back({s, piece, slice.gradient.data(), bytes, 0, s});
     places_.push_back(at);
     at += rounded_up(bytes, kPayloadAlign);
@@ -30,34 +30,34 @@ DeviceGather::DeviceGather(ReductionSpec spec, ReductionDeps deps, StageNote not
 }
 
 void DeviceGather::begin() {
-  Status given_in = owed_.status();
-  given_in.update(given_in.ok() ? take_memory() : Status());
-  given_in.update(given_in.ok() ? encode() : Status());
-  plane_.when_copied(given_in, waited([this] { return send(); }));
+  Status queued = residuals_.status();
+  queued.update(queued.ok() ? take_memory() : Status());
+  queued.update(queued.ok() ? encode() : Status());
+  transport_.when_copied(queued, waited([this] { return send(); }));
 }
 
 Status DeviceGather::take_memory() {
   const std::size_t bytes = block_at(size());
-  SRT_ASSIGN(host_, plane_.stage().take(bytes));
-  SRT_ASSIGN(device_, plane_.take(bytes));
+  SRT_ASSIGN(host_, transport_.stage().take(bytes));
+  SRT_ASSIGN(device_, transport_.take(bytes));
   return {};
 }
 
 Status DeviceGather::encode() {
   for (const Stripe& slice : wholes_) {
     kernels::Feedback arrays{slice.gradient};
-    if (std::byte* const residual = (*owed_)[slice.slice]) {
+    if (std::byte* const residual = (*residuals_)[slice.slice]) {
       arrays.residual = residual;
       arrays.left = slice.gradient;
     }
     auto* const not_finite = reinterpret_cast<std::uint32_t*>(device_.get()) + slice.index;
     std::byte* const to = device_.get() + payload_at(slice, rank());
-    const compression::DeviceCoding& coding = *slices_.memory(slice).coder().on_device();
-    SRT_TRY(DeviceTransport::queued(coding.encode(plane_.queue(), slice.piece, arrays, to, not_finite)));
+    const compression::DeviceCoding& coding = *slices_.codec_state(slice).coder().on_device();
+    SRT_TRY(DeviceTransport::queued(coding.encode(transport_.queue(), slice.piece, arrays, to, not_finite)));
   }
   const std::size_t own = block_at(rank());
-  SRT_TRY(plane_.copy(on_host(own, block_bytes_).data(), device_.get() + own, block_bytes_));
-  return plane_.copy(host_.bytes().data(), device_.get(), flags_bytes_);
+  SRT_TRY(transport_.copy(on_host(own, block_bytes_).data(), device_.get() + own, block_bytes_));
+  return transport_.copy(host_.bytes().data(), device_.get(), flags_bytes_);
 }
 
 Status DeviceGather::send() {
@@ -65,7 +65,7 @@ Status DeviceGather::send() {
     std::uint32_t not_finite = 0;
     std::memcpy(&not_finite, host_.bytes().data() + slice.index * sizeof not_finite, sizeof not_finite);
     if (not_finite != 0) {
-      slices_.note_not_finite(slice);
+      slices_.mark_not_finite(slice);
     }
   }
   const Bytes own = on_host(block_at(rank()), block_bytes_);
@@ -96,15 +96,15 @@ Status DeviceGather::check() {
 
 Status DeviceGather::finish() {
   SRT_TRY(check());
-  const Status given_in = decode();
+  const Status queued = decode();
   // The host's memory is read until the copies are done.
-  plane_.when_copied(given_in, [host = std::move(host_)](const Status& /*arrived*/) {});
-  return given_in.ok() ? given_in : plane_.stage().fail(given_in);
+  transport_.when_copied(queued, [host = std::move(host_)](const Status& /*arrived*/) {});
+  return queued.ok() ? queued : transport_.stage().fail(queued);
 }
 
 Status DeviceGather::decode() {
   const Bytes blocks = host_.bytes().subspan(flags_bytes_);
-  SRT_TRY(plane_.copy(device_.get() + flags_bytes_, blocks.data(), blocks.size()));
+  SRT_TRY(transport_.copy(device_.get() + flags_bytes_, blocks.data(), blocks.size()));
   for (const Stripe& slice : wholes_) {
     SRT_TRY(sum(slice));
   }
@@ -114,17 +114,17 @@ Status DeviceGather::decode() {
 Status DeviceGather::sum(const Stripe& slice) {
   if (!slices_.carries(slice.slice)) {
     const float value = slices_.bad(slice.slice) ? std::numeric_limits<float>::quiet_NaN() : 0.0F;
-    return plane_.fill(slice.gradient, slice.size_bytes(), value);
+    return transport_.fill(slice.gradient, slice.size_bytes(), value);
   }
-  if (std::byte* const residual = (*owed_)[slice.slice]) {
-    SRT_TRY(plane_.copy(residual, slice.gradient, slice.size_bytes()));
+  if (std::byte* const residual = (*residuals_)[slice.slice]) {
+    SRT_TRY(transport_.copy(residual, slice.gradient, slice.size_bytes()));
   }
   std::vector<const std::byte*> payloads;
   for (Rank r = 0; r < size(); ++r) {
     payloads.push_back(device_.get() + payload_at(slice, r));
   }
-  const compression::DeviceCoding& coding = *slices_.memory(slice).coder().on_device();
-  const compression::DeviceQueue queue = plane_.queue();
+  const compression::DeviceCoding& coding = *slices_.codec_state(slice).coder().on_device();
+  const compression::DeviceQueue queue = transport_.queue();
   SRT_TRY(DeviceTransport::queued(coding.sum(queue, slice.piece, payloads, slice.gradient)));
   if (divisor() == 1) {
     return {};

@@ -4,7 +4,7 @@
 // there, copied to the device, and summed by kernels into the gradients' place. Results are those of Gather, but that a
 // number which its codec cannot send (a sum of gradient and residual beyond float32's range; from 2^29 on, values that
 // travel as float16) counts as not finite here. Payloads begin at multiples of a word, on the wire as well, so all
-// ranks have to do alike. Done comes when all that is left has been given to the plane's stream for copies.
+// ranks have to do alike. Done comes when all that is left has been given to the transport's stream for copies.
 #pragma once
 
 #include <cstddef>
@@ -18,11 +18,11 @@ namespace sirtaki::engine {
 
 class DeviceGather final : public Reduction {
  public:
-  // Slices of `spec` are on the device, and all their coders can encode there. `owed`: by slice what this rank owes of
-  // its elements, on the device; null: what is not sent is lost. An error of the device instead of these: the reduction
-  // ends with it. `plane` outlives it.
-  DeviceGather(ReductionSpec spec, ReductionDeps deps, StageNote note, DeviceTransport& plane,
-               Result<std::vector<std::byte*>> owed);
+  // Slices of `spec` are on the device, and all their coders can encode there. `residuals`: by slice what this rank
+  // owes of its elements, on the device; null: what is not sent is lost. An error of the device instead of these: the
+  // reduction ends with it. `transport` outlives it.
+  DeviceGather(ReductionSpec spec, ReductionDeps deps, StageNote note, DeviceTransport& transport,
+               Result<std::vector<std::byte*>> residuals);
 
  private:
   void begin() override;
@@ -40,10 +40,10 @@ class DeviceGather final : public Reduction {
   std::size_t payload_at(const Stripe& slice, Rank rank) const { return block_at(rank) + places_[slice.index]; }
   Bytes on_host(std::size_t at, std::size_t bytes) const { return host_.bytes().subspan(at, bytes); }
 
-  DeviceTransport& plane_;
+  DeviceTransport& transport_;
   Slices slices_;
   std::vector<Stripe> wholes_;  // a slice each
-  const Result<std::vector<std::byte*>> owed_;
+  const Result<std::vector<std::byte*>> residuals_;
   std::vector<std::size_t> places_;  // of payloads in a block, behind its header
   std::size_t block_bytes_ = 0;
   std::size_t flags_bytes_ = 0;        // a word for each slice

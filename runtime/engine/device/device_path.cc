@@ -19,12 +19,12 @@ std::size_t packed_bytes(const scheduler::Partition& partition) {
 constexpr std::size_t kAddedBytes = std::size_t{4} << 20;
 
 // float32 of the host to those of a gradient.
-Status add_on_device(DeviceTransport& plane, ConstBytes from, Bytes gradient) {
-  SRT_ASSIGN(const std::shared_ptr<std::byte> part, plane.take(std::min(from.size(), kAddedBytes)));
-  const compression::DeviceQueue work = plane.queue();
+Status add_on_device(DeviceTransport& transport, ConstBytes from, Bytes gradient) {
+  SRT_ASSIGN(const std::shared_ptr<std::byte> part, transport.take(std::min(from.size(), kAddedBytes)));
+  const compression::DeviceQueue work = transport.queue();
   for (std::size_t at = 0; at < from.size(); at += kAddedBytes) {
     const std::size_t bytes = std::min(from.size() - at, kAddedBytes);
-    SRT_TRY(plane.copy(part.get(), from.data() + at, bytes));
+    SRT_TRY(transport.copy(part.get(), from.data() + at, bytes));
     std::byte* const to = gradient.data() + at;
     const std::byte* const terms[] = {to, part.get()};
     const auto numel = static_cast<std::int64_t>(bytes / sizeof(float));
@@ -44,12 +44,12 @@ void DevicePath::adopt(const scheduler::Plan& plan) {
       needed_ += (packed_bytes(partition) + kAlign - 1) / kAlign * kAlign;
     }
   }
-  step_void();
+  discard_step();
   // What fails ends the job.
   static_cast<void>(make_memory());
 }
 
-void DevicePath::step_void() {
+void DevicePath::discard_step() {
   if (*in_flight_ > 0) {
     memory_.reset();
     in_flight_ = std::make_shared<int>(0);
@@ -60,9 +60,9 @@ Status DevicePath::make_memory() {
   if (needed_ == 0 || (memory_ && held_ >= needed_)) {
     return {};
   }
-  auto memory = plane_.take(needed_);
+  auto memory = transport_.take(needed_);
   if (!memory) {
-    return plane_.stage().fail(memory.status());
+    return transport_.stage().fail(memory.status());
   }
   memory_ = std::move(*memory);
   held_ = needed_;
@@ -87,23 +87,24 @@ Result<DensePath::Packed> DevicePath::gather(const scheduler::Partition& partiti
 }
 
 Status DevicePath::move(DType from, ConstBytes in, DType to, Bytes out, std::int64_t numel) {
-  const compression::DeviceQueue queue = plane_.queue();
-  const Status given_in =
-      from == to ? plane_.copy(out.data(), in.data(), in.size())
+  const compression::DeviceQueue queue = transport_.queue();
+  const Status queued =
+      from == to ? transport_.copy(out.data(), in.data(), in.size())
                  : DeviceTransport::queued(queue.kernels.cast({from, in.data(), to, out.data(), numel}, queue.stream));
-  return given_in.ok() ? given_in : plane_.stage().fail(given_in);
+  return queued.ok() ? queued : transport_.stage().fail(queued);
 }
 
 void DevicePath::start(net::CollectiveArgs args, Done done) {
-  auto ready = plane_.mark_copies();
+  auto ready = transport_.mark_copies();
   net::DeviceWork work;
   if (!ready) {
     // Nobody knows when it is packed.
-    plane_.loop().post([done = std::move(done), lost = plane_.stage().fail(ready.status())]() mutable { done(lost); });
+    transport_.loop().post(
+        [done = std::move(done), lost = transport_.stage().fail(ready.status())]() mutable { done(lost); });
     return;
   }
   work.ready = ready->event();
-  plane_.nccl_bytes().add(args.out.size());
+  transport_.nccl_bytes().add(args.out.size());
   ++*in_flight_;
   net_.start_work(
       std::move(args), std::move(work),
@@ -126,31 +127,32 @@ Status DevicePath::scatter(const scheduler::Partition& partition, std::span<cons
   return {};
 }
 
-Result<std::byte*> DeviceZeros::make(DeviceTransport& plane, std::size_t bytes) {
+Result<std::byte*> DeviceZeros::make(DeviceTransport& transport, std::size_t bytes) {
   if (bytes == 0) {
     return nullptr;
   }
   const auto queue = [&]() -> Status {
     if (!memory_) {
-      SRT_ASSIGN(memory_, plane.take(bytes));
+      SRT_ASSIGN(memory_, transport.take(bytes));
     }
-    return plane.fill(memory_.get(), bytes, 0.0F);
+    return transport.fill(memory_.get(), bytes, 0.0F);
   };
-  const Status given_in = queue();
-  return given_in.ok() ? Result<std::byte*>(memory_.get()) : Result<std::byte*>(plane.stage().fail(given_in));
+  const Status queued = queue();
+  return queued.ok() ? Result<std::byte*>(memory_.get()) : Result<std::byte*>(transport.stage().fail(queued));
 }
 
-Status pay_on_device(DeviceTransport& plane, const TensorView& gradient, const DensePath::AddDebt& add) {
+Status add_residual_on_device(DeviceTransport& transport, const TensorView& gradient,
+                              const DensePath::AddResidual& add) {
   const auto queue = [&]() -> Status {
-    SRT_ASSIGN(device::PinnedBlock block, plane.stage().take(gradient.size_bytes()));
+    SRT_ASSIGN(device::PinnedBlock block, transport.stage().take(gradient.size_bytes()));
     std::ranges::fill(block.bytes(), std::byte{0});
     add({block.bytes().data(), gradient.numel, gradient.dtype, {}});
-    Status given_in = add_on_device(plane, block.bytes().first(gradient.size_bytes()), gradient.bytes());
-    plane.when_copied(given_in, [block = std::move(block)](const Status& /*arrived*/) {});
-    return given_in;
+    Status queued = add_on_device(transport, block.bytes().first(gradient.size_bytes()), gradient.bytes());
+    transport.when_copied(queued, [block = std::move(block)](const Status& /*arrived*/) {});
+    return queued;
   };
-  const Status given_in = queue();
-  return given_in.ok() ? given_in : plane.stage().fail(given_in);
+  const Status queued = queue();
+  return queued.ok() ? queued : transport.stage().fail(queued);
 }
 
 }  // namespace sirtaki::engine

@@ -62,7 +62,7 @@ DeviceTransport::DeviceTransport(const DeviceTransportDeps& deps, const DeviceTr
       library_(std::move(library)),
       nccl_bytes_(deps.stats.counter("device.nccl_bytes")),
       encoded_bytes_(deps.stats.counter("device.encoded_bytes")),
-      watch_(deps.loop, deps.stage, options.watch) {
+      poller_(deps.loop, deps.stage, options.poller) {
   if (options_.data == "host" || deps_.net.size() == 1) {
     transport_ = Transport::kHost;
   }
@@ -79,13 +79,13 @@ std::string_view DeviceTransport::name() const {
 
 // ---- agreement ----
 
-void DeviceTransport::when_known(MoveFunction<void(Answer)> then) {
+void DeviceTransport::when_decided(MoveFunction<void(Answer)> then) {
   SRT_IN_LOOP(deps_.loop);
   if (transport_ != Transport::kUndecided && transport_ != Transport::kAsking) {
     answer(std::move(then));
     return;
   }
-  waiting_.push_back(std::move(then));
+  waiters_.push_back(std::move(then));
   if (std::exchange(transport_, Transport::kAsking) == Transport::kUndecided) {
     exchange(kAble, prepare(), &DeviceTransport::on_able);
   }
@@ -177,7 +177,7 @@ Status DeviceTransport::judge(ConstBytes reports) const {
 
 void DeviceTransport::on_able(const Status& all) {
   if (!all.ok() || transport_ != Transport::kAsking) {
-    settle(Transport::kHost, all);
+    decide(Transport::kHost, all);
     return;
   }
   connecting_->connect(1, [weak = std::weak_ptr(self_)](const Status& status) {
@@ -189,29 +189,29 @@ void DeviceTransport::on_able(const Status& all) {
 
 void DeviceTransport::on_connected(const Status& all) {
   if (!all.ok() || transport_ != Transport::kAsking) {
-    settle(Transport::kHost, all);
+    decide(Transport::kHost, all);
     return;
   }
   nccl_ = connecting_.get();
   net::OrderedOptions options;
   options.tag = device_tag(kOrder);
   ordered_ = std::make_unique<net::OrderedDevice>(deps_.link, std::move(connecting_), options, deps_.broken);
-  settle(Transport::kNccl, {});
+  decide(Transport::kNccl, {});
 }
 
-void DeviceTransport::settle(Transport way, const Status& why) {
+void DeviceTransport::decide(Transport transport, const Status& why) {
   if (transport_ != Transport::kAsking) {
     return;  // the job has ended meanwhile
   }
   why_ = why;
-  transport_ = way;
+  transport_ = transport;
   if (connecting_) {
     connecting_->abort(why);
     connecting_.reset();
     ids_.reset();
     host_ids_.reset();
   }
-  if (way == Transport::kNccl) {
+  if (transport == Transport::kNccl) {
     deps_.log.info("tensors of GPUs travel over NCCL " + net::nccl::version_text(library_->version) + " of " +
                    library_->from + " where they are not compressed");
   } else if (options_.data == "nccl") {
@@ -222,7 +222,7 @@ void DeviceTransport::settle(Transport way, const Status& why) {
     deps_.log.write(level,
                     "tensors of GPUs travel through the host's memory, not over NCCL: " + std::string(why.text()));
   }
-  for (auto& then : std::exchange(waiting_, {})) {
+  for (auto& then : std::exchange(waiters_, {})) {
     answer(std::move(then));
   }
 }
@@ -246,24 +246,24 @@ Status DeviceTransport::fill(std::byte* to, std::size_t bytes, float value) {
   for (std::size_t at = 0; at < block.bytes().size(); at += sizeof value) {
     std::memcpy(block.bytes().data() + at, &value, sizeof value);
   }
-  Status given_in;
-  for (std::size_t at = 0; given_in.ok() && at < bytes; at += kFillBytes) {
-    given_in = copy(to + at, block.bytes().data(), std::min(bytes - at, kFillBytes));
+  Status queued;
+  for (std::size_t at = 0; queued.ok() && at < bytes; at += kFillBytes) {
+    queued = copy(to + at, block.bytes().data(), std::min(bytes - at, kFillBytes));
   }
-  when_copied(given_in, [block = std::move(block)](const Status& /*filled*/) {});
-  return given_in;
+  when_copied(queued, [block = std::move(block)](const Status& /*filled*/) {});
+  return queued;
 }
 
 Status DeviceTransport::queued(kernels::cuda::Launch launch) {
   return launch.ok() ? Status() : unavailable("the device refuses a kernel with error " + std::to_string(launch.code));
 }
 
-void DeviceTransport::when_copied(const Status& given_in, Done then) {
-  const bool asks = given_in.ok() && !closed_;
-  watch_.when(asks ? mark_copies() : given_in.ok() ? device::Mark() : Result<device::Mark>(given_in), std::move(then));
+void DeviceTransport::when_copied(const Status& queued, Done then) {
+  const bool asks = queued.ok() && !closed_;
+  poller_.when(asks ? mark_copies() : queued.ok() ? device::Mark() : Result<device::Mark>(queued), std::move(then));
 }
 
-Status DeviceTransport::let_pass(device::Stream before) {
+Status DeviceTransport::order_before(device::Stream before) {
   if (closed_) {
     return {};
   }
@@ -312,12 +312,12 @@ void DeviceTransport::release_spare() {
 void DeviceTransport::abort(const Status& cause) {
   SRT_IN_LOOP(deps_.loop);
   if (transport_ == Transport::kAsking) {
-    settle(Transport::kHost, cause);
+    decide(Transport::kHost, cause);
   }
   if (ordered_) {
     ordered_->abort(cause);
   }
-  watch_.end(cause);
+  poller_.end(cause);
 }
 
 void DeviceTransport::leave(const Status& cause, Task then) {
@@ -325,7 +325,7 @@ void DeviceTransport::leave(const Status& cause, Task then) {
   if (transport_ == Transport::kAsking || (ordered_ && !ordered_->idle())) {
     abort(cause);
   }
-  watch_.end(cause);
+  poller_.end(cause);
   if (copies_ != device::Stream()) {
     if (auto last = mark_copies()) {
       last_copies_ = std::move(*last);

@@ -34,7 +34,7 @@ struct DeviceTransportOptions {
   std::string data = "auto";  // device.data
   bool sums_on_hosts = true;  // DeviceWork::on_host, where several hosts have several ranks; the same on all ranks
   net::nccl::NcclOptions nccl;
-  EventPollerOptions watch;
+  EventPollerOptions poller;
 };
 
 // What it works with; all outlive it.
@@ -61,7 +61,7 @@ class DeviceTransport {
   DeviceTransport& operator=(const DeviceTransport&) = delete;
 
   // For what all ranks have agreed on. `then` once; from within where it is known and well.
-  void when_known(MoveFunction<void(Answer)> then);
+  void when_decided(MoveFunction<void(Answer)> then);
   // It is known that nothing goes over NCCL, and nothing is an error for it.
   bool host_only() const { return transport_ == Transport::kHost; }
   // "undecided", "host" or "nccl".
@@ -75,11 +75,11 @@ class DeviceTransport {
   Status fill(std::byte* to, std::size_t bytes, float value);
   compression::DeviceQueue queue() { return {deps_.stage.device().kernels(), copies_.native}; }
   static Status queued(kernels::cuda::Launch launch);
-  // `then` once, later: ok when all that has been given in so far is done. `given_in`: an error of the device that this
+  // `then` once, later: ok when all that has been given in so far is done. `queued`: an error of the device that this
   // has met, with which the job ends.
-  void when_copied(const Status& given_in, Done then);
-  Result<device::Mark> mark_copies() { return deps_.stage.mark_here(copies_); }
-  Status let_pass(device::Stream before);
+  void when_copied(const Status& queued, Done then);
+  Result<device::Mark> mark_copies() { return deps_.stage.mark_in_loop(copies_); }
+  Status order_before(device::Stream before);
   // Memory of the device; it may go when the copies that use it have been given in, before the plane does or after
   // close(). What has come back is lent again; where all of that is too small, it is released before more is made.
   Result<std::shared_ptr<std::byte>> take(std::size_t bytes);
@@ -105,7 +105,7 @@ class DeviceTransport {
   Status judge(ConstBytes reports) const;
   void on_able(const Status& all);
   void on_connected(const Status& all);
-  void settle(Transport way, const Status& why);
+  void decide(Transport transport, const Status& why);
   void answer(MoveFunction<void(Answer)> then);
   void leave_when_idle(Task then);
   bool drained() const;
@@ -120,14 +120,14 @@ class DeviceTransport {
   Counter& encoded_bytes_;  // of gradients, before
   Transport transport_ = Transport::kUndecided;
   Status why_;  // not over NCCL
-  std::vector<MoveFunction<void(Answer)>> waiting_;
+  std::vector<MoveFunction<void(Answer)>> waiters_;
   std::unique_ptr<Ids> ids_;
   std::unique_ptr<Ids> host_ids_;  // among the ranks of this host, where hosts sum up first
   std::unique_ptr<net::nccl::NcclCollectives> connecting_;
   net::nccl::NcclCollectives* nccl_ = nullptr;  // of ordered_
   std::unique_ptr<net::OrderedDevice> ordered_;
   device::Stream copies_;
-  EventPoller watch_;                             // of copies_
+  EventPoller poller_;                            // of copies_
   std::optional<device::Mark> last_copies_;       // of a rank that leaves
   std::vector<std::byte*> made_;                  // all memory
   std::multimap<std::size_t, std::byte*> spare_;  // of it what nobody has, by size

@@ -7,13 +7,13 @@ namespace sirtaki::engine {
 
 Result<DensePath::Packed> HostStagedPath::gather(const scheduler::Partition& partition,
                                                  std::span<const TensorView> views) {
-  SRT_ASSIGN(device::PinnedBlock taken, plane_.stage().take(partition.size_bytes()));
+  SRT_ASSIGN(device::PinnedBlock taken, transport_.stage().take(partition.size_bytes()));
   const auto block = std::make_shared<device::PinnedBlock>(std::move(taken));
   for (const scheduler::Slice& slice : partition.slices) {
     const Bytes from = slice_of(slice, views);
     const Bytes to = packed_slice(slice, block->bytes(), partition.dtype);
-    if (const Status copied = plane_.copy(to.data(), from.data(), from.size()); !copied.ok()) {
-      return plane_.stage().fail(copied);
+    if (const Status copied = transport_.copy(to.data(), from.data(), from.size()); !copied.ok()) {
+      return transport_.stage().fail(copied);
     }
   }
   Packed packed;
@@ -24,15 +24,15 @@ Result<DensePath::Packed> HostStagedPath::gather(const scheduler::Partition& par
 void HostStagedPath::start(net::CollectiveArgs args, Done done) {
   const auto starting = std::make_shared<Starting>(Starting{args.tag, {}});
   starting_.push_back(starting);
-  plane_.when_copied({},
-                     [this, starting, args = std::move(args), done = std::move(done)](const Status& copied) mutable {
-                       std::erase(starting_, starting);
-                       if (const Status& bad = copied.ok() ? starting->cancelled : copied; !bad.ok()) {
-                         done(bad);
-                         return;
-                       }
-                       net_.start(std::move(args), std::move(done));
-                     });
+  transport_.when_copied(
+      {}, [this, starting, args = std::move(args), done = std::move(done)](const Status& copied) mutable {
+        std::erase(starting_, starting);
+        if (const Status& bad = copied.ok() ? starting->cancelled : copied; !bad.ok()) {
+          done(bad);
+          return;
+        }
+        net_.start(std::move(args), std::move(done));
+      });
 }
 
 // The host's collectives drop what has their tags; these they have not seen.
@@ -46,15 +46,15 @@ void HostStagedPath::cancel(const net::TagGroup& tags, const Status& cause) {
 
 Status HostStagedPath::scatter(const scheduler::Partition& partition, std::span<const TensorView> views,
                                BufferPool::Buffer packed) {
-  Status given_in;
+  Status queued;
   for (const scheduler::Slice& slice : partition.slices) {
     const Bytes to = slice_of(slice, views);
     const Bytes from = packed_slice(slice, packed.bytes(), partition.dtype);
-    given_in.update(given_in.ok() ? plane_.copy(to.data(), from.data(), to.size()) : Status());
+    queued.update(queued.ok() ? transport_.copy(to.data(), from.data(), to.size()) : Status());
   }
   // Read until the copies are done.
-  plane_.when_copied(given_in, [packed = std::move(packed)](const Status& /*arrived*/) {});
-  return given_in.ok() ? given_in : plane_.stage().fail(given_in);
+  transport_.when_copied(queued, [packed = std::move(packed)](const Status& /*arrived*/) {});
+  return queued.ok() ? queued : transport_.stage().fail(queued);
 }
 
 }  // namespace sirtaki::engine

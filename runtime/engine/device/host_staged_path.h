@@ -19,18 +19,20 @@ namespace sirtaki::engine {
 class HostStagedPath final : public DensePath {
  public:
   // Both outlive it.
-  HostStagedPath(DeviceTransport& plane, net::Collectives& net) : plane_(plane), net_(net) {}
+  HostStagedPath(DeviceTransport& transport, net::Collectives& net) : transport_(transport), net_(net) {}
 
   void adopt(const scheduler::Plan& /*plan*/) override {}
-  void step_void() override {}
+  void discard_step() override {}
   Result<Packed> gather(const scheduler::Partition& partition, std::span<const TensorView> views) override;
   void start(net::CollectiveArgs args, Done done) override;
   void cancel(const net::TagGroup& tags, const Status& cause) override;
   Status scatter(const scheduler::Partition& partition, std::span<const TensorView> views,
                  BufferPool::Buffer packed) override;
-  Status pay(const TensorView& gradient, const AddDebt& add) override { return pay_on_device(plane_, gradient, add); }
-  Result<std::byte*> zeros(std::size_t bytes) override { return zeros_.make(plane_, bytes); }
-  void zeros_over() override { zeros_.over(); }
+  Status add_residual(const TensorView& gradient, const AddResidual& add) override {
+    return add_residual_on_device(transport_, gradient, add);
+  }
+  Result<std::byte*> zeros(std::size_t bytes) override { return zeros_.make(transport_, bytes); }
+  void release_zeros() override { zeros_.over(); }
   bool on_host() const override { return false; }
 
  private:
@@ -40,7 +42,7 @@ class HostStagedPath final : public DensePath {
     Status cancelled;
   };
 
-  DeviceTransport& plane_;
+  DeviceTransport& transport_;
   net::Collectives& net_;
   std::vector<std::shared_ptr<Starting>> starting_;
   DeviceZeros zeros_;

@@ -36,8 +36,8 @@ void NamedOps::start(Op& op, std::uint32_t id) {
   op.id = id;
   op.running = true;
   op.traced = trace_.now();
-  if (op.spec.way) {
-    op.spec.way->choose(op.spec, [this, &op](const Result<net::Collectives*>& chosen) { on_way(op, chosen); });
+  if (op.spec.transport) {
+    op.spec.transport->choose(op.spec, [this, &op](const Result<net::Collectives*>& chosen) { on_way(op, chosen); });
   } else {
     begin(op);
   }

@@ -8,7 +8,7 @@
 
 namespace sirtaki::engine {
 
-ReductionDeps deps_here(const ReductionDeps& deps, const net::HostGroups& groups) {
+ReductionDeps host_deps(const ReductionDeps& deps, const net::HostGroups& groups) {
   return {*groups.here, deps.buffers};
 }
 
@@ -27,7 +27,7 @@ compression::Ownership ownership_of(std::int64_t stripe, Rank rank, int ranks, c
           .first_round = tensor % shares};
 }
 
-std::function<void(const Status&)> joined(std::size_t count, Done all, std::function<void(const Status&)> failed) {
+std::function<void(const Status&)> when_all(std::size_t count, Done all, std::function<void(const Status&)> failed) {
   struct Ending {
     std::size_t missing;
     Done all;
@@ -46,13 +46,13 @@ std::function<void(const Status&)> joined(std::size_t count, Done all, std::func
   };
 }
 
-bool ByHost::goes(ReductionKind reduction) {
+bool ByHost::supports(ReductionKind reduction) {
   return reduction == ReductionKind::kGather || reduction == ReductionKind::kScatter ||
          reduction == ReductionKind::kCounts || reduction == ReductionKind::kRing;
 }
 
 ByHost::ByHost(ReductionSpec spec, ReductionDeps deps, StageNote note, const net::HostGroups& groups)
-    : Reduction(std::move(spec), deps_here(deps, groups), std::move(note)),
+    : Reduction(std::move(spec), host_deps(deps, groups), std::move(note)),
       groups_(groups),
       job_ranks_(deps.net.size()),
       slices_(this->spec().slices, net()) {
@@ -61,7 +61,7 @@ ByHost::ByHost(ReductionSpec spec, ReductionDeps deps, StageNote note, const net
 
 void ByHost::lay_out() {
   for (const Stripe& stripe : slices_.stripes()) {
-    const int share = slices_.memory(stripe).ownership().share_of(stripe.piece.offset);
+    const int share = slices_.codec_state(stripe).ownership().share_of(stripe.piece.offset);
     if (!runs_.empty() && runs_.back().slice == stripe.slice && runs_.back().share == share) {
       runs_.back().bytes += stripe.size_bytes();
     } else {
@@ -82,7 +82,7 @@ void ByHost::lay_out() {
 
 void ByHost::begin() {
   for (const Stripe& stripe : slices_.stripes()) {
-    slices_.look(stripe);
+    slices_.check_finite(stripe);
   }
   states_ = buffers().take(slices_.header_bytes());
   slices_.write_states(states_.bytes());
@@ -108,7 +108,7 @@ Status ByHost::reduce_here() {
 }
 
 bool ByHost::own(const Run& run) const {
-  return spec().slices[run.slice].memory->ownership().exchanges(run.offset);
+  return spec().slices[run.slice].codec_state->ownership().exchanges(run.offset);
 }
 
 Status ByHost::exchange() {
@@ -128,8 +128,9 @@ Status ByHost::exchange() {
     return spread();
   }
   exchanges_.assign(made.begin(), made.end());
-  const auto ended = joined(made.size(), exchanged(static_cast<std::int64_t>(sum_bytes_), [this] { return spread(); }),
-                            [this](const Status& cause) { cancel_exchanges(cause); });
+  const auto ended =
+      when_all(made.size(), exchanged(static_cast<std::int64_t>(sum_bytes_), [this] { return spread(); }),
+               [this](const Status& cause) { cancel_exchanges(cause); });
   for (const auto& one : made) {
     one->start(ended);
   }

@@ -28,16 +28,16 @@ compression::Ownership ownership_of(std::int64_t stripe, Rank rank, int ranks, c
                                     int tensor);
 
 // What a reduction among the ranks of this host works with.
-ReductionDeps deps_here(const ReductionDeps& deps, const net::HostGroups& groups);
+ReductionDeps host_deps(const ReductionDeps& deps, const net::HostGroups& groups);
 
 // For the exchanges of a rank's shares, `count` of them: each calls it once with how it has ended. `failed` hears every
 // error, `all`, when the last one has ended, the first of them. It lives until then, and so does what `all` holds.
-std::function<void(const Status&)> joined(std::size_t count, Done all, std::function<void(const Status&)> failed);
+std::function<void(const Status&)> when_all(std::size_t count, Done all, std::function<void(const Status&)> failed);
 
 class ByHost final : public Reduction {
  public:
   // Whether the reduction goes so where there are groups.
-  static bool goes(ReductionKind reduction);
+  static bool supports(ReductionKind reduction);
 
   // `deps.net` has these groups.
   ByHost(ReductionSpec spec, ReductionDeps deps, StageNote note, const net::HostGroups& groups);

@@ -24,7 +24,7 @@ Counts::Counts(ReductionSpec spec, ReductionDeps deps, StageNote note)
                     [this](const Stripe& stripe) { return CountedCodes::count_bytes(stripe.piece.numel, size()); }) {}
 
 CountedCodes& Counts::codes(const Stripe& stripe) const {
-  CountedCodes* const found = slices_.memory(stripe).coder().counted();
+  CountedCodes* const found = slices_.codec_state(stripe).coder().counted();
   SRT_CHECK(found != nullptr);
   return *found;
 }
@@ -37,8 +37,8 @@ void Counts::begin() {
   }
   thresholds_ = buffers().take(bytes);
   for (const Stripe& stripe : slices_.stripes()) {
-    if (slices_.look(stripe)) {
-      codes(stripe).want(stripe.piece, slices_.arrays(stripe), exponents(stripe));
+    if (slices_.check_finite(stripe)) {
+      codes(stripe).want(stripe.piece, slices_.feedback(stripe), exponents(stripe));
     } else {
       std::fill_n(exponents(stripe), CountedCodes::exponent_bytes(stripe.piece.numel), kNone);
     }
@@ -70,7 +70,7 @@ Status Counts::send_codes() {
   for (const Stripe& stripe : slices_.stripes()) {
     const Bytes place = code_blocks_.in_all(out, stripe);
     if (slices_.carries(stripe.slice)) {
-      CountedCodes::encode(stripe.piece.numel, exponents(stripe), slices_.arrays(stripe), place.data());
+      CountedCodes::encode(stripe.piece.numel, exponents(stripe), slices_.feedback(stripe), place.data());
     } else {
       std::ranges::fill(place, std::byte{0});
     }
@@ -124,7 +124,7 @@ Status Counts::finish() {
       slices_.fill(stripe);
       continue;
     }
-    slices_.keep_left(stripe);
+    slices_.store_residual(stripe);
     const std::byte* const counts = count_blocks_.in_all(in, stripe).data();
     CountedCodes::decode(stripe.piece.numel, size(), exponents(stripe), counts, stripe.gradient);
     slices_.scale(stripe, divisor(), spec().postscale);

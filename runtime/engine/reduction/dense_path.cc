@@ -41,12 +41,12 @@ Result<DensePath::Packed> HostPath::gather(const scheduler::Partition& partition
 }
 
 BufferPool::Buffer HostPath::memory(std::size_t bytes) {
-  net::SharedBuffer lent = net_.allocate_shared(bytes);
-  if (!lent.keeps) {
+  net::SharedBuffer shared = net_.allocate_shared(bytes);
+  if (!shared.keeps) {
     return buffers_.take(bytes);
   }
-  lent_bytes_.add(bytes);
-  return BufferPool::Buffer(std::move(lent));
+  shared_bytes_.add(bytes);
+  return BufferPool::Buffer(std::move(shared));
 }
 
 void HostPath::pack(const scheduler::Partition& partition, std::span<const TensorView> views, Bytes out) {
@@ -95,7 +95,7 @@ Status HostPath::scatter(const scheduler::Partition& partition, std::span<const 
   return {};
 }
 
-Status HostPath::pay(const TensorView& gradient, const AddDebt& add) {
+Status HostPath::add_residual(const TensorView& gradient, const AddResidual& add) {
   add(gradient);
   return {};
 }

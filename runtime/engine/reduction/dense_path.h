@@ -28,7 +28,7 @@ class DensePath {
   // What partitions there are from now on.
   virtual void adopt(const scheduler::Plan& plan) = 0;
   // What is in flight is of a step that was given up, and may still be for a while.
-  virtual void step_void() = 0;
+  virtual void discard_step() = 0;
   // `views`: the gradients, by tensor. What travels, in the path's own memory; without memory where it travels from
   // where it is, which is `in_place`.
   struct Packed {
@@ -46,12 +46,12 @@ class DensePath {
 
   // A debt that goes with this gradient: `add` adds it to float32 of the host's memory, the gradient's or zeros that
   // are added to it. Before any of it is gathered.
-  using AddDebt = std::function<void(const TensorView& host)>;
-  virtual Status pay(const TensorView& gradient, const AddDebt& add) = 0;
+  using AddResidual = std::function<void(const TensorView& host)>;
+  virtual Status add_residual(const TensorView& gradient, const AddResidual& add) = 0;
 
-  // Zeros, until zeros_over(), for gradients of a rank without data; anew for each step, as sums are written there.
+  // Zeros, until release_zeros(), for gradients of a rank without data; anew for each step, as sums are written there.
   virtual Result<std::byte*> zeros(std::size_t bytes) = 0;
-  virtual void zeros_over() = 0;
+  virtual void release_zeros() = 0;
 
   // Whether elements can be looked at here.
   virtual bool on_host() const = 0;
@@ -69,20 +69,20 @@ class HostPath final : public DensePath {
     double before = 1;
     double after = 1;
   };
-  // All outlive it. `lent_bytes` counts what is packed into memory that other ranks can read.
-  HostPath(net::Collectives& net, BufferPool& buffers, Counter& lent_bytes, const Scales& scales)
-      : net_(net), buffers_(buffers), lent_bytes_(lent_bytes), scales_(scales) {}
+  // All outlive it. `shared_bytes` counts what is packed into memory that other ranks can read.
+  HostPath(net::Collectives& net, BufferPool& buffers, Counter& shared_bytes, const Scales& scales)
+      : net_(net), buffers_(buffers), shared_bytes_(shared_bytes), scales_(scales) {}
 
   void adopt(const scheduler::Plan& /*plan*/) override {}
-  void step_void() override {}
+  void discard_step() override {}
   Result<Packed> gather(const scheduler::Partition& partition, std::span<const TensorView> views) override;
   void start(net::CollectiveArgs args, Done done) override { net_.start(std::move(args), std::move(done)); }
   void cancel(const net::TagGroup& /*tags*/, const Status& /*cause*/) override {}
   Status scatter(const scheduler::Partition& partition, std::span<const TensorView> views,
                  BufferPool::Buffer packed) override;
-  Status pay(const TensorView& gradient, const AddDebt& add) override;
+  Status add_residual(const TensorView& gradient, const AddResidual& add) override;
   Result<std::byte*> zeros(std::size_t bytes) override;
-  void zeros_over() override { std::vector<std::byte>().swap(zeros_); }
+  void release_zeros() override { std::vector<std::byte>().swap(zeros_); }
   bool on_host() const override { return true; }
 
  private:
@@ -91,7 +91,7 @@ class HostPath final : public DensePath {
 
   net::Collectives& net_;
   BufferPool& buffers_;
-  Counter& lent_bytes_;
+  Counter& shared_bytes_;
   const Scales scales_;
   std::vector<std::byte> zeros_;
 };

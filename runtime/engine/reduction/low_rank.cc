@@ -13,13 +13,13 @@ LowRank::LowRank(ReductionSpec spec, ReductionDeps deps, StageNote note)
     : Reduction(std::move(spec), deps, std::move(note)), slices_(this->spec().slices, net()) {}
 
 compression::LowRankFactors& LowRank::factors(const Stripe& stripe) const {
-  compression::LowRankFactors* const found = slices_.memory(stripe).coder().factors();
+  compression::LowRankFactors* const found = slices_.codec_state(stripe).coder().factors();
   SRT_CHECK(found != nullptr);
   return *found;
 }
 
 kernels::Feedback LowRank::arrays(const Stripe& stripe) const {
-  return slices_.memory(stripe).feedback(stripe.gradient, stripe.piece.offset);
+  return slices_.codec_state(stripe).feedback(stripe.gradient, stripe.piece.offset);
 }
 
 void LowRank::begin() {
@@ -35,7 +35,7 @@ void LowRank::begin() {
   for (const Stripe& stripe : slices_.stripes()) {
     // Also where it is not finite, so that all ranks count starts of Q alike.
     factors(stripe).project(arrays(stripe), p);
-    if (!slices_.look(stripe)) {
+    if (!slices_.check_finite(stripe)) {
       std::fill_n(p, factors(stripe).p_bytes(), std::byte{0});
     }
     p += factors(stripe).p_bytes();

@@ -130,7 +130,7 @@ void Reduction::on_exchanged(const Status& status, MoveFunction<Status()>& then)
 
 std::shared_ptr<Reduction> make_reduction(ReductionSpec spec, ReductionDeps deps, StageNote note) {
   const net::HostGroups* groups = deps.net.host_groups();
-  if (groups != nullptr && ByHost::goes(spec.reduction)) {
+  if (groups != nullptr && ByHost::supports(spec.reduction)) {
     return std::make_shared<ByHost>(std::move(spec), deps, std::move(note), *groups);
   }
   switch (spec.reduction) {

@@ -29,7 +29,7 @@ namespace sirtaki::engine {
 
 // A part of a tensor, in whole stripes; float32.
 struct ReducedSlice {
-  compression::CodecState* memory;
+  compression::CodecState* codec_state;
   std::string_view name;  // of the tensor
   Bytes gradient;         // of the slice; the result at the end, undefined after an error
   std::int64_t offset = 0;

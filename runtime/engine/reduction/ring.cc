@@ -17,7 +17,7 @@ namespace {
 using Float = kernels::ref::Plain<float>;
 using Count = kernels::ref::Plain<std::uint32_t>;
 
-std::size_t held_bytes(std::int64_t numel) {
+std::size_t dense_bytes(std::int64_t numel) {
   return static_cast<std::size_t>(numel) * sizeof(float);
 }
 
@@ -32,7 +32,7 @@ kernels::SparsePayload entries_of(ConstBytes in) {
 std::uint32_t count_nonzero(const std::byte* elements, std::int64_t numel) {
   std::uint32_t count = 0;
   for (std::int64_t i = 0; i < numel; ++i) {
-    count += Float::load(elements + held_bytes(i)) != 0.0F ? 1U : 0U;
+    count += Float::load(elements + dense_bytes(i)) != 0.0F ? 1U : 0U;
   }
   return count;
 }
@@ -44,8 +44,8 @@ Ring::Ring(ReductionSpec spec, ReductionDeps deps, StageNote note)
 
 // Owners follow from the tensor alone, so that sums do not depend on how it was cut into partitions.
 void Ring::add_cells(const Stripe& stripe, std::size_t at) {
-  const compression::CodecState& memory = slices_.memory(stripe);
-  if (memory.ownership().stripe < memory.shape().numel) {
+  const compression::CodecState& state = slices_.codec_state(stripe);
+  if (state.ownership().stripe < state.shape().numel) {
     cells_.push_back({stripe.slice, stripe.piece.numel, at, stripe.owner});
     return;
   }
@@ -53,7 +53,7 @@ void Ring::add_cells(const Stripe& stripe, std::size_t at) {
   std::int64_t first = 0;
   for (Rank owner = 0; first < stripe.piece.numel; ++owner) {
     const std::int64_t numel = std::min(share, stripe.piece.numel - first);
-    cells_.push_back({stripe.slice, numel, at + held_bytes(first), owner});
+    cells_.push_back({stripe.slice, numel, at + dense_bytes(first), owner});
     first += numel;
   }
 }
@@ -73,7 +73,7 @@ void Ring::begin() {
     const Bytes payload = scratch.bytes().first(stripe.payload_bytes);
     if (slices_.encode(stripe, payload)) {
       const std::byte* const own = payload.data();
-      slices_.memory(stripe).coder().sum(stripe.piece, {&own, 1}, elements);
+      slices_.codec_state(stripe).coder().sum(stripe.piece, {&own, 1}, elements);
     } else {
       std::fill_n(elements, stripe.size_bytes(), std::byte{0});
     }
@@ -123,14 +123,14 @@ std::int64_t Ring::capacity(std::size_t cell, int ranks) const {
 }
 
 bool Ring::dense(std::size_t cell, int ranks) const {
-  return sparse_bytes(cells_[cell].numel, capacity(cell, ranks)) >= held_bytes(cells_[cell].numel);
+  return sparse_bytes(cells_[cell].numel, capacity(cell, ranks)) >= dense_bytes(cells_[cell].numel);
 }
 
 std::size_t Ring::bytes_of(std::size_t cell, int ranks) const {
   if (!slices_.carries(cells_[cell].slice)) {
     return 0;
   }
-  return std::min(sparse_bytes(cells_[cell].numel, capacity(cell, ranks)), held_bytes(cells_[cell].numel));
+  return std::min(sparse_bytes(cells_[cell].numel, capacity(cell, ranks)), dense_bytes(cells_[cell].numel));
 }
 
 std::size_t Ring::bytes_of_owner(Rank owner, int ranks) const {
@@ -144,7 +144,7 @@ std::size_t Ring::bytes_of_owner(Rank owner, int ranks) const {
 void Ring::write(std::size_t cell, int ranks, Bytes out) const {
   const Cell& what = cells_[cell];
   if (dense(cell, ranks)) {
-    std::memcpy(out.data(), elements(what), held_bytes(what.numel));
+    std::memcpy(out.data(), elements(what), dense_bytes(what.numel));
     return;
   }
   // Everything that is not zero.
@@ -168,7 +168,7 @@ Status Ring::check(std::size_t cell, int ranks, Rank from, ConstBytes in) const 
 
 void Ring::read(std::size_t cell, int ranks, ConstBytes in, std::byte* out) const {
   if (dense(cell, ranks)) {
-    std::memcpy(out, in.data(), held_bytes(cells_[cell].numel));
+    std::memcpy(out, in.data(), dense_bytes(cells_[cell].numel));
     return;
   }
   const kernels::SparsePayload payload = entries_of(in);
@@ -210,7 +210,7 @@ Status Ring::add_arrived(int number) {
     const ConstBytes in = arrived_.bytes().subspan(begin, bytes_of(i, number));
     begin += in.size();
     SRT_TRY(check(i, number, rank_at(rank() - 1), in));
-    const BufferPool::Buffer before = buffers().take(held_bytes(cell.numel));
+    const BufferPool::Buffer before = buffers().take(dense_bytes(cell.numel));
     read(i, number, in, before.bytes().data());
     const std::byte* const terms[] = {before.bytes().data(), elements(cell)};
     kernels::reduce(ReduceOp::kSum, DType::kF32, terms, elements(cell), cell.numel);
@@ -264,7 +264,7 @@ Status Ring::finish() {
   sums = elements_.bytes().data();
   for (const Stripe& stripe : slices_.stripes()) {
     if (slices_.carries(stripe.slice)) {
-      slices_.keep_left(stripe);
+      slices_.store_residual(stripe);
       std::memcpy(stripe.gradient, sums, stripe.size_bytes());
       slices_.scale(stripe, divisor(), spec().postscale);
     } else {

@@ -65,7 +65,7 @@ Status Scatter::reduce() {
     }
     sums += stripe.size_bytes();
   }
-  slices_.write_verdict(out);
+  slices_.write_owner_header(out);
   arrived_ = {};
   allgather(1, results_.bytes(), blocks_.sizes(), [this] { return finish(); });
   return {};
@@ -77,7 +77,7 @@ bool Scatter::sum_own(const Stripe& stripe, std::byte* sums) {
   for (Rank r = 0; r < size(); ++r) {
     payloads[static_cast<std::size_t>(r)] = blocks_.in_block(arrived(r), stripe).data();
   }
-  slices_.memory(stripe).coder().sum(stripe.piece, payloads, sums);
+  slices_.codec_state(stripe).coder().sum(stripe.piece, payloads, sums);
   if (kernels::all_finite(DType::kF32, sums, stripe.piece.numel)) {
     return true;
   }
@@ -86,12 +86,12 @@ bool Scatter::sum_own(const Stripe& stripe, std::byte* sums) {
 }
 
 void Scatter::encode_own(const Stripe& stripe, std::byte* sums, Bytes payload) {
-  compression::CodecState& memory = slices_.memory(stripe);
-  kernels::Feedback arrays = memory.owner_feedback(sums, stripe.piece.offset);
+  compression::CodecState& state = slices_.codec_state(stripe);
+  kernels::Feedback arrays = state.owner_feedback(sums, stripe.piece.offset);
   if (arrays.left != nullptr) {
     arrays.left = sums;
   }
-  memory.owner_coder().encode(stripe.piece, arrays, payload);
+  state.owner_coder().encode(stripe.piece, arrays, payload);
 }
 
 Status Scatter::finish() {
@@ -109,7 +109,7 @@ Status Scatter::finish() {
     const std::byte* payload = blocks_.in_all(in, stripe).data();
     slices_.apply(stripe, {&payload, 1}, divisor(), spec().postscale);
     if (own(stripe)) {
-      const kernels::Feedback arrays = slices_.memory(stripe).owner_feedback(sums, stripe.piece.offset);
+      const kernels::Feedback arrays = slices_.codec_state(stripe).owner_feedback(sums, stripe.piece.offset);
       if (arrays.left != nullptr && slices_.carries(stripe.slice)) {
         std::memcpy(arrays.left, sums, stripe.size_bytes());
       }

@@ -22,8 +22,8 @@ void Shared::begin() {
   std::size_t id_bytes = 0;
   std::size_t value_bytes = 0;
   for (const Stripe& stripe : slices_.stripes()) {
-    const compression::CodecState& memory = slices_.memory(stripe);
-    const auto selection = memory.codec().selection(memory.params(), memory.shape());
+    const compression::CodecState& state = slices_.codec_state(stripe);
+    const auto selection = state.codec().selection(state.params(), state.shape());
     SRT_CHECK(selection && selection->numel() == stripe.piece.numel && selection->value() == DType::kF32);
     places_.push_back({*selection, norm_bytes, id_bytes, value_bytes});
     norm_bytes += selection->norm_bytes();
@@ -35,8 +35,8 @@ void Shared::begin() {
   values_ = buffers().take(value_bytes);
   for (const Stripe& stripe : slices_.stripes()) {
     const Place& place = places_[stripe.index];
-    if (slices_.look(stripe)) {
-      place.selection.norms(slices_.arrays(stripe), norms(place));
+    if (slices_.check_finite(stripe)) {
+      place.selection.norms(slices_.feedback(stripe), norms(place));
     } else {
       std::fill_n(norms(place), place.selection.norm_bytes(), std::byte{0});
     }
@@ -66,7 +66,7 @@ Status Shared::choose() {
       return slices_.corrupt_from(-1, stripe.slice, "the norm of a block is negative or not a number");
     }
     place.selection.select(norms(place), ids(place));
-    place.selection.gather(ids(place), slices_.arrays(stripe), values(place));
+    place.selection.gather(ids(place), slices_.feedback(stripe), values(place));
   }
   allreduce(1, values_.bytes(), [this] { return finish(); });
   return {};
@@ -83,7 +83,7 @@ Status Shared::finish() {
       slices_.fill(stripe);
       continue;
     }
-    slices_.keep_left(stripe);
+    slices_.store_residual(stripe);
     const compression::BlockSelection::Part sums{ids(place), values(place)};
     place.selection.sum({&sums, 1}, stripe.gradient);
     slices_.scale(stripe, divisor(), spec().postscale);

@@ -39,19 +39,19 @@ Slices::Slices(std::span<const ReducedSlice> slices, const net::Collectives& net
   for (std::size_t s = 0; s < slices.size(); ++s) {
     const ReducedSlice& slice = slices[s];
     own_bad_[s] = slice.finite ? 0 : 1;
-    const compression::Ownership& ownership = slice.memory->ownership();
+    const compression::Ownership& ownership = slice.codec_state->ownership();
     const std::int64_t end = slice.offset + static_cast<std::int64_t>(slice.gradient.size() / sizeof(float));
     std::byte* gradient = slice.gradient.data();
     for (std::int64_t at = slice.offset; at < end; at += ownership.stripe) {
       const compression::Piece piece{at, std::min(ownership.stripe, end - at)};
-      const std::size_t bytes = slice.memory->coder().payload_bytes(piece.numel);
+      const std::size_t bytes = slice.codec_state->coder().payload_bytes(piece.numel);
       stripes_.push_back({s, piece, gradient, bytes, ownership.owner_of(at), stripes_.size()});
       gradient += stripes_.back().size_bytes();
     }
   }
 }
 
-bool Slices::look(const Stripe& stripe) {
+bool Slices::check_finite(const Stripe& stripe) {
   std::uint8_t& bad = own_bad_[stripe.slice];
   if (bad == 0 && !kernels::all_finite(DType::kF32, stripe.gradient, stripe.piece.numel)) {
     bad = 1;
@@ -59,8 +59,8 @@ bool Slices::look(const Stripe& stripe) {
   return bad == 0;
 }
 
-kernels::Feedback Slices::arrays(const Stripe& stripe) const {
-  kernels::Feedback arrays = memory(stripe).feedback(stripe.gradient, stripe.piece.offset);
+kernels::Feedback Slices::feedback(const Stripe& stripe) const {
+  kernels::Feedback arrays = codec_state(stripe).feedback(stripe.gradient, stripe.piece.offset);
   if (arrays.left != nullptr) {
     arrays.left = stripe.gradient;
   }
@@ -68,11 +68,11 @@ kernels::Feedback Slices::arrays(const Stripe& stripe) const {
 }
 
 bool Slices::encode(const Stripe& stripe, Bytes payload) {
-  if (!look(stripe)) {
+  if (!check_finite(stripe)) {
     std::ranges::fill(payload, std::byte{0});
     return false;
   }
-  memory(stripe).coder().encode(stripe.piece, arrays(stripe), payload);
+  codec_state(stripe).coder().encode(stripe.piece, feedback(stripe), payload);
   return true;
 }
 
@@ -82,7 +82,7 @@ void Slices::write_header(Bytes header) const {
   }
 }
 
-void Slices::write_verdict(Bytes header) const {
+void Slices::write_owner_header(Bytes header) const {
   for (std::size_t s = 0; s < slices_.size(); ++s) {
     header[s] = flags_of(bad_[s] != 0, present_[s] == 0);
   }
@@ -164,7 +164,7 @@ Status Slices::read_states(ConstBytes states) {
 
 const compression::Coder& Slices::coder_of(const Stripe& stripe, Rank from) const {
   const auto& senders = slices_[stripe.slice].senders;
-  return senders.empty() ? memory(stripe).coder() : *senders[static_cast<std::size_t>(from)];
+  return senders.empty() ? codec_state(stripe).coder() : *senders[static_cast<std::size_t>(from)];
 }
 
 std::size_t Slices::payload_bytes(const Stripe& stripe, Rank from) const {
@@ -175,7 +175,7 @@ std::size_t Slices::payload_bytes(const Stripe& stripe, Rank from) const {
 // In rank order; payloads of different coders one by one.
 void Slices::sum(const Stripe& stripe, std::span<const std::byte* const> payloads) const {
   if (slices_[stripe.slice].senders.empty()) {
-    memory(stripe).coder().sum(stripe.piece, payloads, stripe.gradient);
+    codec_state(stripe).coder().sum(stripe.piece, payloads, stripe.gradient);
     return;
   }
   std::vector<std::byte> one(stripe.size_bytes());
@@ -203,13 +203,13 @@ void Slices::apply(const Stripe& stripe, std::span<const std::byte* const> paylo
     fill(stripe);
     return;
   }
-  keep_left(stripe);
+  store_residual(stripe);
   sum(stripe, payloads);
   scale(stripe, divisor, postscale);
 }
 
-void Slices::keep_left(const Stripe& stripe) const {
-  const kernels::Feedback arrays = memory(stripe).feedback(stripe.gradient, stripe.piece.offset);
+void Slices::store_residual(const Stripe& stripe) const {
+  const kernels::Feedback arrays = codec_state(stripe).feedback(stripe.gradient, stripe.piece.offset);
   if (arrays.left != nullptr) {
     std::memcpy(arrays.left, stripe.gradient, stripe.size_bytes());
   }

@@ -37,21 +37,21 @@ class Slices {
   // ---- sending ----
 
   // Whether the gradient is finite there, as far as this rank knows; notes it where it is not.
-  bool look(const Stripe& stripe);
+  bool check_finite(const Stripe& stripe);
   // Somebody else has looked.
-  void note_not_finite(const Stripe& stripe) { own_bad_[stripe.slice] = 1; }
+  void mark_not_finite(const Stripe& stripe) { own_bad_[stripe.slice] = 1; }
   // What encoding reads, and leaves in the place of the gradient.
-  kernels::Feedback arrays(const Stripe& stripe) const;
+  kernels::Feedback feedback(const Stripe& stripe) const;
   // Writes the stripe's payload, and what it leaves in the place of the gradient. False: the gradient is not finite,
   // which it notes; the payload says nothing then.
   bool encode(const Stripe& stripe, Bytes payload);
   // What this rank has of every slice; after the last encode().
   void write_header(Bytes header) const;
   // As an owner of stripes: what all ranks have.
-  void write_verdict(Bytes header) const;
+  void write_owner_header(Bytes header) const;
 
   // Where ranks reduce instead of sending headers: two float32 for each slice, whose sums are how many ranks have a
-  // gradient that is not finite, and how many have one at all; after the last look().
+  // gradient that is not finite, and how many have one at all; after the last check_finite().
   std::size_t count_bytes() const { return slices_.size() * 2 * sizeof(float); }
   void write_counts(Bytes counts) const;
   // The same in a byte for each slice (header_bytes()), of which the largest of all ranks' says it.
@@ -59,7 +59,7 @@ class Slices {
 
   // ---- receiving; all headers first ----
 
-  // Of write_header() or write_verdict(). kCorrupt: no sender writes that.
+  // Of write_header() or write_owner_header(). kCorrupt: no sender writes that.
   Status read_header(Rank from, ConstBytes header);
   // Sums of write_counts() over so many ranks. kCorrupt: they cannot be that.
   Status read_counts(ConstBytes counts, int ranks);
@@ -83,11 +83,11 @@ class Slices {
   // The parts of apply(). The result where nothing is carried: NaN or zeros.
   void fill(const Stripe& stripe) const;
   // What encoding left becomes the residual.
-  void keep_left(const Stripe& stripe) const;
+  void store_residual(const Stripe& stripe) const;
   // Sums that stand in the gradient's place become the result.
   void scale(const Stripe& stripe, int divisor, double postscale) const;
 
-  compression::CodecState& memory(const Stripe& stripe) const { return *slices_[stripe.slice].memory; }
+  compression::CodecState& codec_state(const Stripe& stripe) const { return *slices_[stripe.slice].codec_state; }
 
   // kCorrupt, naming the rank as the job does; from -1: nobody knows whose it is.
   Status corrupt_from(Rank from, std::size_t slice, std::string_view what) const;

@@ -80,12 +80,12 @@ Status HostStagedOps::place(Op& op, OpSpec& spec) {
   return {};
 }
 
-class HostStagedOps::Way final : public OpWay {
+class HostStagedOps::Way final : public OpTransport {
  public:
   Way(HostStagedOps& ops, OpPtr op) : ops_(ops), op_(std::move(op)) {}
 
   void choose(OpSpec& spec, MoveFunction<void(Result<net::Collectives*>)> then) override {
-    ops_.plane_->when_known([this, &spec, then = std::move(then)](const DeviceTransport::Answer& answer) mutable {
+    ops_.plane_->when_decided([this, &spec, then = std::move(then)](const DeviceTransport::Answer& answer) mutable {
       if (!answer) {
         then(answer.status());
       } else if (*answer == nullptr) {
@@ -146,7 +146,7 @@ void HostStagedOps::hand_over(const OpPtr& op) {
   }
   OpSpec spec = std::move(op->spec);
   if (op->direct) {
-    spec.way = std::make_shared<Way>(*this, op);
+    spec.transport = std::make_shared<Way>(*this, op);
   }
   engine_.submit(std::move(spec), [this, op](const Status& status, OpResult result) {
     const Status end = status.ok() ? put_back(*op) : status;

@@ -22,7 +22,7 @@ class Running {
 
 void HostStagedStream::let_pass(const std::vector<device::Stream>& programs) {
   for (const device::Stream program : programs) {
-    if (const Status passed = plane_->let_pass(program); !passed.ok()) {
+    if (const Status passed = plane_->order_before(program); !passed.ok()) {
       static_cast<void>(stage_.fail(passed));
     }
   }

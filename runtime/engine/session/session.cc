@@ -433,7 +433,7 @@ Status SessionImpl::stage_device(int index, const Result<net::nccl::Library>& nc
   DeviceTransportOptions plane;
   plane.data = config_->device.data;
   plane.sums_on_hosts = config_->device.codecs == "auto";
-  plane.watch.deadline = config_->control.stall_fail;
+  plane.poller.deadline = config_->control.stall_fail;
   plane.nccl.credit_bytes = static_cast<std::size_t>(config_->schedule.credit_bytes);
   plane.nccl.communicator.connect_timeout = config_->control.connect_timeout;
   const auto broken = [this](const Status& why) {

@@ -138,7 +138,7 @@ void StreamTable::choose_way(StreamId stream, bool all_on_device, Done opened) {
     return;
   }
   engine_.stream(stream)->block_start();
-  plane_->when_known(
+  plane_->when_decided(
       [this, stream, encodes, by_host, opened = std::move(opened)](const DeviceTransport::Answer& answer) mutable {
         GradientStream* const s = engine_.stream(stream);
         const bool direct = s != nullptr && answer && (*answer != nullptr || (encodes && !by_host));

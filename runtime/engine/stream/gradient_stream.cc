@@ -94,7 +94,7 @@ GradientStream::OnDevice GradientStream::on_device() const {
   for (const scheduler::PlannedTensor& tensor : plan_->tensors()) {
     const bool lossy = tensor.decision.format().compressed();
     const bool half = !lossy && tensor.decision.codec != CodecId::kNone;
-    if ((lossy && !DeviceCompressor::can(tensor, deps_.net.size())) || (half && tensor.dtype != DType::kF32)) {
+    if ((lossy && !DeviceCompressor::supports(tensor, deps_.net.size())) || (half && tensor.dtype != DType::kF32)) {
       return OnDevice::kNothing;
     }
     codes = codes || lossy;

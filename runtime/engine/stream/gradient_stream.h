@@ -227,7 +227,7 @@ class GradientStream {
   // The paths of dense partitions.
   struct Paths {
     Paths(const StreamDeps& deps, HostPath::Scales scales) : host(deps.net, deps.buffers, deps.lent_bytes, scales) {}
-    void zeros_over();
+    void release_zeros();
     HostPath host;
     std::unique_ptr<DensePath> device;  // nullptr: all gradients go through the memory of the host
     DensePath* current = &host;         // of the step in progress

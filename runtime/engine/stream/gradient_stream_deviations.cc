@@ -78,7 +78,7 @@ void GradientStream::give_up(const Status& cause) {
 void GradientStream::cancel_in_flight(const Status& cause) {
   board_->withdraw();
   agreement_.step_void();
-  paths_.current->step_void();
+  paths_.current->discard_step();
   dispatcher_.reset();
   cancel_steps(step_, cause);
   // An exchange of theirs that has ended well is not the end of them.

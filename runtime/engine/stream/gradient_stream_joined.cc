@@ -15,13 +15,13 @@ JoinedRank::Host GradientStream::zero_steps() {
   return {[this](std::uint32_t attempt) {
             return phase_ == Phase::kFailed || (phase_ == Phase::kOpen && attempt_ >= attempt);
           },
-          [this] { submit_zeros(); }, [this] { paths_.zeros_over(); }};
+          [this] { submit_zeros(); }, [this] { paths_.release_zeros(); }};
 }
 
-void GradientStream::Paths::zeros_over() {
-  host.zeros_over();
+void GradientStream::Paths::release_zeros() {
+  host.release_zeros();
   if (device) {
-    device->zeros_over();
+    device->release_zeros();
   }
 }
 

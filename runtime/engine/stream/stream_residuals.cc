@@ -18,10 +18,10 @@ Status StreamResiduals::admit(int index, const scheduler::PlannedTensor& planned
   const auto admit_to = [&](const TensorView& view) { store_.admit(index, planned, view, spec_.prescale, step); };
   const bool compressed = planned.decision.format().compressed();
   if (!compressed && store_.has_residual(index)) {
-    return path.pay(gradient, admit_to);
+    return path.add_residual(gradient, admit_to);
   }
   admit_to(gradient);
-  return compressor_ && compressed ? compressor_->admit(index, store_.of(index).ownership(), gradient) : Status();
+  return compressor_ && compressed ? compressor_->claim_residual(index, store_.of(index).ownership(), gradient) : Status();
 }
 
 ReducedSlice StreamResiduals::slice(const scheduler::Slice& slice, const scheduler::PlannedTensor& planned,
@@ -47,7 +47,7 @@ void StreamResiduals::read(int index, std::span<float> out, Done done) const {
     done({});
     return;
   }
-  compressor_->read(
+  compressor_->read_residuals(
       {index},
       [out](int /*tensor*/, ConstBytes residual) { std::memcpy(out.data(), residual.data(), residual.size()); },
       std::move(done));
@@ -55,8 +55,8 @@ void StreamResiduals::read(int index, std::span<float> out, Done done) const {
 
 Status StreamResiduals::restore(int index, const scheduler::PlannedTensor& planned, std::span<const float> in,
                                 Rank job_rank) {
-  if (compressor_ && compressor_->takes(index)) {
-    return compressor_->restore(index, in);
+  if (compressor_ && compressor_->supports_residual(index)) {
+    return compressor_->restore_residual(index, in);
   }
   if (compressor_ && planned.decision.format().compressed()) {
     const bool zero = std::ranges::all_of(in, [](float value) { return value == 0; });
@@ -111,7 +111,7 @@ void StreamResiduals::norms(MoveFunction<void(const Status&, const std::vector<d
     const auto numel = static_cast<std::int64_t>(elements.size() / sizeof(float));
     (*norms)[static_cast<std::size_t>(tensor)] = std::sqrt(kernels::square_sum(numel, elements.data(), nullptr));
   };
-  compressor_->read(std::move(tensors), norm, std::move(done));
+  compressor_->read_residuals(std::move(tensors), norm, std::move(done));
 }
 
 }  // namespace sirtaki::engine

@@ -113,7 +113,7 @@ class DeviceTransportTest : public ::testing::Test {
   // Until nothing is left to do.
   void settle() {
     for (Member& member : members_) {
-      member.plane->when_known([&member](const DeviceTransport::Answer& answer) { member.answer = answer.status(); });
+      member.plane->when_decided([&member](const DeviceTransport::Answer& answer) { member.answer = answer.status(); });
     }
     static_cast<void>(world_->wait([] { return false; }));
   }

@@ -11,7 +11,7 @@ class CountsZeros final : public DensePath {
  public:
   CountsZeros(net::Collectives& net, int& asked) : net_(net), asked_(asked) {}
   void adopt(const scheduler::Plan& /*plan*/) override {}
-  void step_void() override {}
+  void discard_step() override {}
   Result<Packed> gather(const scheduler::Partition& /*partition*/, std::span<const TensorView> /*views*/) override {
     Packed packed;
     packed.in_place = memory_;
@@ -23,13 +23,13 @@ class CountsZeros final : public DensePath {
                  BufferPool::Buffer /*packed*/) override {
     return {};
   }
-  Status pay(const TensorView& /*gradient*/, const AddDebt& /*add*/) override { return {}; }
+  Status add_residual(const TensorView& /*gradient*/, const AddResidual& /*add*/) override { return {}; }
   Result<std::byte*> zeros(std::size_t bytes) override {
     ++asked_;
     memory_.assign(bytes, std::byte{0});
     return memory_.data();
   }
-  void zeros_over() override {}
+  void release_zeros() override {}
   bool on_host() const override { return true; }
 
  private:
