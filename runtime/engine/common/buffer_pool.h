@@ -1,7 +1,7 @@
-// BufferPool: staging memory that is used again, so that a steady state allocates nothing.
+// BufferPool: host memory for staging that is reused, so that steady state allocates nothing.
 //
-// Loop thread; owned by Engine. Buffers come in size classes of powers of two, aligned to 64 bytes; those given back
-// are kept up to `keep_bytes` and counted.
+// Owner: Engine. Thread: loop. Buffers come in size classes of powers of two, aligned to 64 bytes; returned buffers are
+// kept up to `keep_bytes`, and a gauge counts all of them.
 #pragma once
 
 #include <cstddef>
@@ -18,11 +18,11 @@ namespace sirtaki::engine {
 
 class BufferPool {
  public:
-  // Owns memory until it goes back to its pool; the pool outlives it.
+  // Memory on loan; destruction returns it to its pool, which must outlive the buffer.
   class Buffer {
    public:
     Buffer() = default;
-    // Of no pool.
+    // Wraps memory that belongs to no pool.
     explicit Buffer(net::SharedBuffer shared) : shared_(std::move(shared)) {}
     Buffer(Buffer&& other) noexcept;
     Buffer& operator=(Buffer&& other) noexcept;
@@ -47,6 +47,7 @@ class BufferPool {
   BufferPool(const BufferPool&) = delete;
   BufferPool& operator=(const BufferPool&) = delete;
 
+  // Returns a buffer of `size` bytes with undefined content.
   Buffer take(std::size_t size);
 
  private:
@@ -54,9 +55,9 @@ class BufferPool {
   void put(Memory memory, std::size_t capacity);
 
   const std::size_t keep_bytes_;
-  Gauge& allocated_;  // bytes in use or kept
+  Gauge& allocated_;  // bytes of all buffers, in use or kept
   std::size_t kept_ = 0;
-  std::map<std::size_t, std::vector<Memory>> free_;  // by capacity
+  std::map<std::size_t, std::vector<Memory>> free_;  // key: capacity
 };
 
 }  // namespace sirtaki::engine

@@ -1,5 +1,5 @@
-// Times as numbers that threads share without an order between them, because each stands for itself. Used inside engine
-// only.
+// Helpers for times that threads share as relaxed atomics: each value stands alone, so no order between them is needed.
+// Internal to the engine.
 #pragma once
 
 #include <atomic>

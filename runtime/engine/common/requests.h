@@ -1,4 +1,4 @@
-// What a program asks of the runtime: operations by name and streams. Plain data, moved into the engine.
+// Requests of a program to the runtime: operations by name and streams. Plain data, moved into the engine.
 #pragma once
 
 #include <cstdint>
@@ -19,43 +19,44 @@ namespace sirtaki::engine {
 
 struct OpSpec;
 
-// How the tensors of an operation travel that all ranks have agreed on; loop thread.
+// Chooses the transport of the tensors of an operation. Thread: loop.
 class OpTransport {
  public:
   virtual ~OpTransport() = default;
-  // Changes `spec`, which stays where it is until then, so that its tensors can be used by what `then` gets:
-  // collectives of memory as `spec` has it now, or null: those of the host. `then` once; with an error not from within.
+  // Requires an operation that all ranks have agreed on. May rewrite `spec` in place; keep it alive until `then` has
+  // run. Calls `then` exactly once, with the collectives for the memory that `spec` names now, or null for those of
+  // host memory; errors are reported later, never inline.
   virtual void choose(OpSpec& spec, MoveFunction<void(Result<net::Collectives*>)> then) = 0;
 };
 
-// The priority of barriers and of operations of up to kUrgentBytes that are given none: metrics, objects, losses.
+// The priority of barriers, and of operations of up to kUrgentBytes without one: metrics, objects, losses.
 inline constexpr std::int32_t kUrgentPriority = -1000;
 inline constexpr std::int64_t kUrgentBytes = 64 * 1024;
 
-// One operation by name (sirtaki_request_args says what each field means).
+// One operation by name; sirtaki_request_args documents each field.
 struct OpSpec {
   OpKind kind = OpKind::kAllreduce;
   std::string name;  // empty: named (kind, call number)
-  // Those that take part, ascending, this rank among them: a process set. Empty: all. `root` is a rank of the job,
-  // splits and results are by place in the set.
+  // The participants in ascending order, this rank among them: a process set. Empty: all ranks. `root` is a rank of
+  // the job; splits and results are indexed by place in the set.
   std::vector<Rank> ranks = {};
   TensorView input;
-  TensorView output;                  // data == nullptr where the runtime allocates
-  std::vector<std::int64_t> dims;     // of the input
-  std::vector<std::int64_t> strides;  // of the input; empty: row-major
+  TensorView output;                  // data == nullptr if the runtime allocates it
+  std::vector<std::int64_t> dims;     // shape of `input`
+  std::vector<std::int64_t> strides;  // empty: row-major
   ReduceOp reduce_op = ReduceOp::kSum;
   Rank root = 0;
   double prescale = 1.0;
   double postscale = 1.0;
   std::vector<std::int64_t> splits;  // alltoall, rows; empty: equal
-  std::int32_t priority = 0;         // smaller goes first; 0: kUrgentPriority where small
-  // Of tensors on a GPU: the cudaStream_t on which the program has queued what writes them, and will queue what uses
-  // the result; null is the default stream.
+  std::int32_t priority = 0;         // smaller goes first; 0: kUrgentPriority if small
+  // For tensors on a GPU: the cudaStream_t on which the program has queued the writers of the input, and will queue the
+  // readers of the result; null is the default stream.
   void* cuda_stream = nullptr;
-  std::shared_ptr<OpTransport> transport = {};  // null: its tensors are in the host's memory
+  std::shared_ptr<OpTransport> transport = {};  // null: tensors are in host memory
 };
 
-// What an allgather, alltoall or reducescatter allocated.
+// The result that an allgather, alltoall or reducescatter allocated.
 struct OpResult {
   std::vector<std::byte> data;
   std::vector<std::int64_t> dims;
@@ -72,15 +73,15 @@ struct StreamTensor {
 
 struct StreamSpec {
   std::string name;
-  std::vector<Rank> ranks = {};  // as OpSpec's
+  std::vector<Rank> ranks = {};  // see OpSpec
   std::vector<StreamTensor> tensors;
   std::vector<int> order;  // expected readiness; empty: last tensor first
   ReduceOp reduce_op = ReduceOp::kAverage;
   double prescale = 1.0;
   double postscale = 1.0;
-  std::string codec;             // how they travel, as compression.codec; empty: as options say
-  Spec how = {};                 // `codec` as the engine has read it
-  std::uint64_t first_step = 0;  // of the training, for densities that warm up
+  std::string codec;             // syntax of compression.codec; empty: the option
+  Spec how = {};                 // `codec` as parsed by the engine
+  std::uint64_t first_step = 0;  // step of the training, for densities that warm up
 };
 
 }  // namespace sirtaki::engine

@@ -1,8 +1,8 @@
-// StreamBoard: what the loop and the program's threads tell each other about one stream without a task between them:
-// which tensors of the step finished last hold their result, and when the program needed them.
+// StreamBoard: state of one stream that the loop and the program exchange without posting a task: which tensors of the
+// last finished step hold their result, and when the program needed them.
 //
-// Shared by Stream and StreamTable. The program's half is used by one thread at a time, the loop's by the loop; reading
-// is free for all. No locks: a tensor's memory is written before its entry is published.
+// Shared by GradientStream and StreamTable. One program thread at a time uses the program side, the loop uses the loop
+// side, and any thread may read. Lock-free: a tensor is written before its entry is published.
 #pragma once
 
 #include <atomic>
@@ -15,10 +15,10 @@
 
 namespace sirtaki::engine {
 
-// What the program is told of a tensor's result.
+// Properties of the result of a tensor.
 struct ResultKind {
   bool used = true;        // some rank had a gradient
-  bool corrected = false;  // it is a step of SGD with momentum (momentum correction), not a gradient
+  bool corrected = false;  // momentum correction made it a step of SGD with momentum, not a gradient
 };
 
 class StreamBoard {
@@ -27,42 +27,42 @@ class StreamBoard {
 
   // ---- the program ----
 
-  // The step ends. Returns its mark, never 0 and never given twice.
+  // Ends the step. Returns its mark, which is unique and never 0.
   std::uint64_t finish(TimePoint now);
-  // All of them hold the result of the step finished last.
+  // Returns true if all of these tensors hold the result of the last finished step.
   bool reduced(std::span<const int> tensors) const;
-  // The program wants these tensors; only the first time in a step counts.
+  // Records that the program needs these tensors; the first call in a step counts.
   void need(std::span<const int> tensors, TimePoint now);
-  // The program slept for a tensor: its later needs would have come so much earlier.
+  // Records time that the program slept for a tensor; needed() subtracts it from later needs.
   void slept(Duration time) { slept_ns_.fetch_add(time.count(), std::memory_order_relaxed); }
 
   // ---- the loop ----
 
-  // Tensor `index` of the step with this mark holds its result.
+  // Publishes the result of tensor `index` for the step with this mark.
   void publish(int index, std::uint64_t mark, ResultKind kind);
-  // All tensors of the step are reduced, so long after its first ready().
+  // Records the time from the first ready() of the step to the result of its last tensor.
   void reduced_in(Duration time) { lasted_ns_.store(time.count(), std::memory_order_relaxed); }
-  // The step is void: nothing of it may be used.
+  // Withdraws all results, because the step was given up.
   void withdraw();
 
   // ---- any ----
 
-  // Of the step that was published last.
+  // Describe the result that was published last.
   bool used(int index) const { return kind(index).used; }
   ResultKind kind(int index) const { return cell(index).kind.load(std::memory_order_relaxed); }
-  // From finish() to the first need of the tensor, without what the program slept between; nullopt: not needed yet.
+  // Returns the time from finish() to the first need of the tensor, less the time slept; nullopt: not needed yet.
   std::optional<Duration> needed(int index) const;
-  // The same as a time of the clock, with what the program slept.
+  // Returns the clock time of that need, which includes the time slept.
   std::optional<TimePoint> needed_at(int index) const;
-  // What the program slept since finish().
+  // Time that the program slept since finish().
   Duration slept() const { return Duration(slept_ns_.load(std::memory_order_relaxed)); }
   Duration lasted() const { return Duration(lasted_ns_.load(std::memory_order_relaxed)); }
   std::size_t size() const { return cells_.size(); }
 
  private:
   struct Cell {
-    std::atomic<std::uint64_t> reduced{0};    // mark of the step; release, acquire: the tensor's memory lies before it
-    std::atomic<std::int64_t> needed_ns{-1};  // relaxed, as the rest: numbers that stand for themselves
+    std::atomic<std::uint64_t> reduced{0};    // mark of the step; release and acquire order the memory of the tensor
+    std::atomic<std::int64_t> needed_ns{-1};  // relaxed, as all below: each value stands alone
     std::atomic<std::int64_t> needed_at_ns{0};
     std::atomic<ResultKind> kind{ResultKind()};
   };

@@ -1,6 +1,6 @@
-// Trace: the engine's handle on the timeline; its calls cost one branch while tracing is off.
+// Trace: the engine's handle on the timeline; a call costs one branch while tracing is off.
 //
-// Loop thread. Owned by Engine; borrows the Timeline, which lives as long as the session.
+// Owner: Engine. Thread: loop. Borrows the Timeline, which lives as long as the session.
 #pragma once
 
 #include <string>
@@ -13,7 +13,7 @@ namespace sirtaki::engine {
 
 class Trace {
  public:
-  // Tracks by subject rather than thread, so that the trace reads as lanes: operations by name, stream partitions.
+  // Creates one track for each subject, not thread, so that operations and partitions appear as lanes.
   Trace(Loop& loop, Timeline& timeline)
       : loop_(loop),
         timeline_(timeline),
@@ -31,7 +31,7 @@ class Trace {
   void partition(std::string_view name, Stage stage, TimePoint begin, std::int32_t position, std::int64_t bytes) {
     record(streams_, name, stage, {begin, now()}, {position, bytes});
   }
-  // Ends known already.
+  // Records a span with a known end.
   void queued(std::string_view name, TimePoint begin, TimePoint end, std::int32_t position) {
     record(streams_, name, Stage::kQueue, {begin, end}, {position, -1});
   }
@@ -40,7 +40,7 @@ class Trace {
     record(needs_, name, Stage::kNeed, {begin, end}, {position, -1});
   }
 
-  // A moment on the streams' track.
+  // Records an instant on the track of streams.
   void event(std::string_view text) {
     const TimePoint at = now();
     record(streams_, text, Stage::kControl, {at, at}, {});

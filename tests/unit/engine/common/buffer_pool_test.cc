@@ -5,7 +5,7 @@
 namespace sirtaki::engine {
 namespace {
 
-TEST(BufferPool, ReusesWhatComesBack) {
+TEST(BufferPool, ReusesReturnedBuffers) {
   Stats stats;
   Gauge& allocated = stats.gauge("bytes");
   BufferPool pool(1 << 20, allocated);
@@ -16,11 +16,11 @@ TEST(BufferPool, ReusesWhatComesBack) {
     first = buffer.bytes().data();
     EXPECT_EQ(reinterpret_cast<std::uintptr_t>(first) % 64, 0U);
   }
-  EXPECT_EQ(pool.take(8000).bytes().data(), first) << "of the same class";
+  EXPECT_EQ(pool.take(8000).bytes().data(), first) << "the same size class";
   EXPECT_EQ(allocated.value(), 8192);
 }
 
-TEST(BufferPool, KeepsNoMoreThanItMay) {
+TEST(BufferPool, KeepsNoMoreThanTheLimit) {
   Stats stats;
   Gauge& allocated = stats.gauge("bytes");
   {

@@ -10,7 +10,7 @@
 namespace sirtaki::engine {
 namespace {
 
-TEST(Tags, EveryFieldTellsOperationsApart) {
+TEST(Tags, EveryFieldSeparatesOperations) {
   std::set<std::uint64_t> tags;
   for (const std::uint32_t id : {1U, 2U, 0xffffffU}) {
     for (const auto& [stage, piece] : {std::pair(OpStage::kSizes, 0U), std::pair(OpStage::kPayload, 0U),
@@ -35,7 +35,7 @@ TEST(Tags, EveryFieldTellsOperationsApart) {
   }
 }
 
-TEST(Tags, GroupsHoldAnOperationAStepAStreamAndNothingElse) {
+TEST(Tags, GroupsContainAnOperationAStepOrAStreamAndNothingElse) {
   const StreamId stream(5);
   const net::TagGroup step = stream_step_tags(stream, 7, 1);
   for (const std::uint32_t position : {0U, 1U, kExchangePosition, kFlagsPosition}) {
@@ -57,7 +57,7 @@ TEST(Tags, GroupsHoldAnOperationAStepAStreamAndNothingElse) {
   EXPECT_FALSE(operation.contains(stream_tag(stream, 0, 0, 0)));
 }
 
-// Of a stream whose every step is given up, also behind the last number of an attempt.
+// Gives up every step of a stream until attempt numbers recur.
 TEST(Tags, NoAttemptMeetsTheTombstoneOfAnOldOne) {
   net::Tombstones tombstones;
   const StreamId stream(5);
