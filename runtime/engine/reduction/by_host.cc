@@ -127,6 +127,7 @@ Status ByHost::exchange() {
   if (made.empty()) {
     return spread();
   }
+  // Weak: an exchange keeps itself alive until its last callback, as this does.
   exchanges_.assign(made.begin(), made.end());
   const auto ended =
       when_all(made.size(), exchanged(static_cast<std::int64_t>(sum_bytes_), [this] { return spread(); }),

@@ -1,14 +1,14 @@
-// ByHost: the ranks of a host sum up first, and what leaves the host is compressed.
+// ByHost: hierarchical reduction. The ranks of a host sum first, and only the traffic between hosts is compressed.
 //
-// For: reductions in which payloads go from rank to rank, where several hosts have several ranks; so a payload leaves a
-// host once, whatever their number. Those that reduce dense sums need it not: their allreduce goes host by host.
-// Four steps. What the ranks of a host have of each slice; a reduce-scatter of shares of the gradients on the host; the
-// reduction itself among the owners of each share, one a host, all shares at once; an allgather on the host. Which
-// stripes are whose share follows from the tensor alone (compression/memory.h). Sums are of another, equally fixed
-// rounding; divisors are those of all ranks. A rank's residual is of the sums of its own shares. Each share happens
-// wholly or not at all, and its residuals count as soon as it has been exchanged: where another share is corrupt, or
-// the partition is cancelled on the way back to the host's other ranks, they have moved. A slice that some rank has not
-// finite is not anywhere; where only a sum is too large, the owners' neighbouring stripes around it are NaN.
+// Wraps the reductions that send payloads from rank to rank, if several hosts have several ranks; a payload then leaves
+// a host once, whatever its number of ranks. Reductions of dense sums do not need it: their allreduce is hierarchical.
+// Four steps: the ranks of a host agree on the state of each slice; they reduce-scatter shares of the gradients; the
+// owners of each share, one on each host, run the reduction itself, all shares at once; an allgather on the host ends
+// it. The tensor alone determines the stripes of each share (compression/memory.h). Sums are rounded in another,
+// equally fixed order; divisors count all ranks. The residuals of a rank belong to the sums of its own shares. Each
+// share happens wholly or not at all, and its residuals count as soon as it has been exchanged: they have moved even if
+// another share is corrupt, or the partition is cancelled before the final allgather. A slice that is not finite on
+// some rank becomes NaN everywhere; if only a sum overflows, the neighbouring stripes of its owners become NaN.
 #pragma once
 
 #include <cstddef>
@@ -23,36 +23,38 @@
 
 namespace sirtaki::engine {
 
-// Of tensor number `tensor` of a stream, on one of so many ranks. `groups`: where hosts sum up first, else null.
+// Returns the stripes that `rank` of `ranks` ranks owns of tensor number `tensor` of a stream. `groups` is null unless
+// hosts sum first.
 compression::Ownership ownership_of(std::int64_t stripe, Rank rank, int ranks, const net::HostGroups* groups,
                                     int tensor);
 
-// What a reduction among the ranks of this host works with.
+// Returns the dependencies of a reduction among the ranks of this host.
 ReductionDeps host_deps(const ReductionDeps& deps, const net::HostGroups& groups);
 
-// For the exchanges of a rank's shares, `count` of them: each calls it once with how it has ended. `failed` hears every
-// error, `all`, when the last one has ended, the first of them. It lives until then, and so does what `all` holds.
+// Returns a callback for `count` concurrent exchanges, each of which calls it once with its result. Calls `failed` with
+// every error, and `all` once with the first error after the last exchange has ended; captures of `all` live until
+// then.
 std::function<void(const Status&)> when_all(std::size_t count, Done all, std::function<void(const Status&)> failed);
 
 class ByHost final : public Reduction {
  public:
-  // Whether the reduction goes so where there are groups.
+  // Returns true if this reduction is hierarchical whenever there are groups.
   static bool supports(ReductionKind reduction);
 
-  // `deps.net` has these groups.
+  // `groups` are those of `deps.net`.
   ByHost(ReductionSpec spec, ReductionDeps deps, StageNote note, const net::HostGroups& groups);
 
   void cancel(const Status& cause) override;
 
  private:
-  // Neighbouring stripes of a share.
+  // Neighbouring stripes of a slice that belong to the same share.
   struct Run {
     std::size_t slice;
-    std::int64_t offset;  // in the tensor
+    std::int64_t offset;  // elements in the tensor
     std::byte* gradient;
     std::size_t bytes;
     int share;
-    std::size_t at;  // in the sums
+    std::size_t at;  // bytes in the sums
   };
 
   void begin() override;
@@ -68,13 +70,13 @@ class ByHost final : public Reduction {
   const net::HostGroups& groups_;
   const int job_ranks_;
   Slices slices_;
-  std::vector<Run> runs_;                  // by share
-  std::vector<std::int64_t> here_counts_;  // elements of the sums, by place on the host
+  std::vector<Run> runs_;                  // sorted by share
+  std::vector<std::int64_t> here_counts_;  // elements of sums_ by local rank
   std::size_t sum_bytes_ = 0;
   BufferPool::Buffer states_;
-  BufferPool::Buffer sums_;  // only on the host: what is exchanged is in the place of the gradients
-  std::deque<std::vector<const compression::Coder*>> senders_;  // of the exchanges' slices that have them
-  std::vector<std::weak_ptr<Reduction>> exchanges_;  // of the own shares; their callbacks hold them, and this
+  BufferPool::Buffer sums_;  // for exchanges on the host; between hosts, sums stand in place of the gradients
+  std::deque<std::vector<const compression::Coder*>> senders_;  // storage of ReducedSlice::senders
+  std::vector<std::weak_ptr<Reduction>> exchanges_;  // one for each own share; their callbacks own them and this
 };
 
 }  // namespace sirtaki::engine

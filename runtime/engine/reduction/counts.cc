@@ -10,7 +10,7 @@ namespace {
 
 using compression::CountedCodes;
 
-// Below every exponent that a rank can want.
+// An exponent below all that a rank can propose.
 constexpr std::byte kNone{0x80};
 
 }  // namespace
@@ -51,10 +51,10 @@ Status Counts::read_thresholds() {
   SRT_TRY(slices_.read_states(thresholds_.bytes()));
   for (const Stripe& stripe : slices_.stripes()) {
     if (slices_.carries(stripe.slice) && !CountedCodes::exponents_valid(stripe.piece.numel, exponents(stripe))) {
-      return slices_.corrupt_from(-1, stripe.slice, "no rank can have wanted this threshold");
+      return slices_.corrupt_from(-1, stripe.slice, "a threshold is one that no rank proposes");
     }
   }
-  // A sum may be too large though no part of it is; all ranks see the same.
+  // A sum may overflow although no term does; all ranks see the same exponents, so all mark the same slices.
   for (const Stripe& stripe : slices_.stripes()) {
     if (slices_.carries(stripe.slice) && !CountedCodes::summable(stripe.piece.numel, exponents(stripe), size())) {
       slices_.mark_bad(stripe.slice);
@@ -99,8 +99,7 @@ Status Counts::count() {
     for (Rank r = 0; r < size(); ++r) {
       const std::byte* const one = code_blocks_.in_block(arrived(r), stripe).data();
       if (!CountedCodes::codes_valid(stripe.piece.numel, one)) {
-        return slices_.corrupt_from(r, stripe.slice,
-                                    "a code is up and down at once, or stands behind the last element");
+        return slices_.corrupt_from(r, stripe.slice, "a code is up and down at once, or lies behind the last element");
       }
       all[static_cast<std::size_t>(r)] = one;
     }

@@ -1,8 +1,8 @@
 // Counts: ranks agree on thresholds, owners count the codes of their stripes, and the counts are the result.
 //
-// Three exchanges: the largest of the exponents that ranks want, behind a byte for each slice that says who has it;
-// the codes to the stripes' owners; integer counts of ceil(log2(2P + 1)) bits to all. A count times the threshold is
-// the sum, exactly, so owners encode nothing again and owe nothing.
+// Three exchanges: the maximum of the exponents that ranks propose, behind a state byte for each slice; the codes, sent
+// to the owners of stripes; integer counts of ceil(log2(2P + 1)) bits, sent to all. A count times the threshold is the
+// exact sum, so owners encode nothing again and keep no residual.
 // Source: compression/counted_codes.h.
 #pragma once
 
@@ -25,7 +25,7 @@ class Counts final : public Reduction {
 
   compression::CountedCodes& codes(const Stripe& stripe) const;
   std::byte* exponents(const Stripe& stripe) const { return thresholds_.bytes().data() + exponents_at_[stripe.index]; }
-  // The block that a rank has sent to this one.
+  // Returns the block that `from` has sent to this rank.
   ConstBytes arrived(Rank from) const {
     const std::size_t own = code_blocks_.size(rank());
     return arrived_.bytes().subspan(static_cast<std::size_t>(from) * own, own);
@@ -34,8 +34,8 @@ class Counts final : public Reduction {
   Slices slices_;
   OwnerBlocks code_blocks_;
   OwnerBlocks count_blocks_;
-  std::vector<std::size_t> exponents_at_;  // by stripe
-  BufferPool::Buffer thresholds_;          // states of slices, then exponents
+  std::vector<std::size_t> exponents_at_;  // indexed by stripe
+  BufferPool::Buffer thresholds_;          // state bytes of slices, then exponents
   BufferPool::Buffer outgoing_;            // codes, by owner
   BufferPool::Buffer arrived_;             // codes for this owner, by sender
   BufferPool::Buffer results_;             // counts, by owner

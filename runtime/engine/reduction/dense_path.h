@@ -1,7 +1,7 @@
-// DensePath: what a Stream does with the bytes of a partition that is not lossy: gathered, added up, scattered.
+// DensePath: transport of a partition that is not compressed: gather into packed memory, allreduce, scatter back.
 //
-// Owned by the stream; loop thread. One for memory of the host here; for that of a GPU one over NCCL in device_path.h
-// and one through the host's memory in staged_path.h.
+// Owner: the stream. Thread: loop. HostPath is for host memory; device_path.h has one over NCCL for GPU memory, and
+// host_staged_path.h one that stages it through host memory.
 #pragma once
 
 #include <cstddef>
@@ -25,42 +25,45 @@ class DensePath {
   DensePath& operator=(const DensePath&) = delete;
   virtual ~DensePath() = default;
 
-  // What partitions there are from now on.
+  // Adopts a plan: its partitions are used from now on.
   virtual void adopt(const scheduler::Plan& plan) = 0;
-  // What is in flight is of a step that was given up, and may still be for a while.
+  // Declares the operations in flight part of an abandoned step; they may still use their memory for a while.
   virtual void discard_step() = 0;
-  // `views`: the gradients, by tensor. What travels, in the path's own memory; without memory where it travels from
-  // where it is, which is `in_place`.
+  // The payload of a partition: packed in memory of the path, or the gradient itself if `in_place` is set.
   struct Packed {
     BufferPool::Buffer memory;
     Bytes in_place;
     Bytes bytes() const { return memory.bytes().empty() ? in_place : memory.bytes(); }
   };
+  // Packs a partition. `views`: the gradients, by tensor.
   virtual Result<Packed> gather(const scheduler::Partition& partition, std::span<const TensorView> views) = 0;
+  // Starts the allreduce of a packed partition; see Collectives::start().
   virtual void start(net::CollectiveArgs args, Done done) = 0;
-  // As Collectives', of what travels over others than the host's.
+  // See Collectives::cancel(); for operations that are not in the collectives of the host.
   virtual void cancel(const net::TagGroup& tags, const Status& cause) = 0;
-  // `packed`: the memory that gather() gave, with the sums; it goes when nothing reads it any more.
+  // Unpacks the sums in `packed`, the memory from gather(), into the gradients; keeps it until nothing reads it.
   virtual Status scatter(const scheduler::Partition& partition, std::span<const TensorView> views,
                          BufferPool::Buffer packed) = 0;
 
-  // A debt that goes with this gradient: `add` adds it to float32 of the host's memory, the gradient's or zeros that
-  // are added to it. Before any of it is gathered.
+  // Adds a residual to a gradient before any part of it is gathered. `add` adds the residual to float32 in host memory:
+  // to the gradient itself, or to zeros that are then added to the gradient.
   using AddResidual = std::function<void(const TensorView& host)>;
   virtual Status add_residual(const TensorView& gradient, const AddResidual& add) = 0;
 
-  // Zeros, until release_zeros(), for gradients of a rank without data; anew for each step, as sums are written there.
+  // Returns zeroed memory for the gradients of a joined rank, valid until release_zeros(). Call it anew for each step,
+  // because sums are written there.
   virtual Result<std::byte*> zeros(std::size_t bytes) = 0;
   virtual void release_zeros() = 0;
 
-  // Whether elements can be looked at here.
+  // Returns true if the CPU can read the gradients.
   virtual bool on_host() const = 0;
 };
 
+// Returns the memory of a slice in its gradient.
 Bytes slice_of(const scheduler::Slice& slice, std::span<const TensorView> views);
-// Where the slice lies in its partition, packed as `wire`.
+// Returns the place of a slice in its partition, packed as `wire`.
 Bytes packed_slice(const scheduler::Slice& slice, Bytes packed, DType wire);
-// It travels from where it is.
+// Returns true if the partition is sent from the memory of its gradient, without packing.
 bool in_place(const scheduler::Partition& partition);
 
 class HostPath final : public DensePath {
@@ -69,7 +72,7 @@ class HostPath final : public DensePath {
     double before = 1;
     double after = 1;
   };
-  // All outlive it. `shared_bytes` counts what is packed into memory that other ranks can read.
+  // References must outlive the path. `shared_bytes` counts bytes packed into memory that other ranks can read.
   HostPath(net::Collectives& net, BufferPool& buffers, Counter& shared_bytes, const Scales& scales)
       : net_(net), buffers_(buffers), shared_bytes_(shared_bytes), scales_(scales) {}
 

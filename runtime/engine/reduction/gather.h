@@ -1,6 +1,7 @@
-// Gather: every rank sends its payload to all, and each sums all of them in rank order.
+// Gather: every rank sends its payload to all, and each rank sums all payloads in rank order.
 //
-// One exchange; P - 1 payloads leave a rank. For few ranks, and payloads whose sum would be no shorter than themselves.
+// One exchange; P - 1 payloads leave a rank. Suits few ranks, and payloads whose sum would not be shorter than their
+// concatenation.
 // Source: gradient compression over all-gather (Xu et al., GRACE, 2021).
 #pragma once
 
@@ -22,7 +23,7 @@ class Gather final : public Reduction {
   }
 
   Slices slices_;
-  std::vector<std::size_t> block_at_;  // by rank: header, then the stripes' payloads
+  std::vector<std::size_t> block_at_;  // indexed by rank; a block is a header, then payloads
   BufferPool::Buffer memory_;
 };
 

@@ -33,7 +33,7 @@ void LowRank::begin() {
   q_ = buffers().take(q_bytes);
   std::byte* p = p_.bytes().data() + slices_.count_bytes();
   for (const Stripe& stripe : slices_.stripes()) {
-    // Also where it is not finite, so that all ranks count starts of Q alike.
+    // Projects a gradient that is not finite, too, so that all ranks advance the sequence of initial Q alike.
     factors(stripe).project(arrays(stripe), p);
     if (!slices_.check_finite(stripe)) {
       std::fill_n(p, factors(stripe).p_bytes(), std::byte{0});
@@ -67,7 +67,7 @@ Status LowRank::finish() {
   for (const Stripe& stripe : slices_.stripes()) {
     const std::size_t q_bytes = factors(stripe).q_bytes();
     const auto q_numel = static_cast<std::int64_t>(q_bytes / sizeof(float));
-    // A sum may be too large though no part of it is; all ranks see the same.
+    // A sum may overflow although no term does; all ranks see the same sum.
     if (!kernels::all_finite(DType::kF32, q, q_numel)) {
       slices_.mark_bad(stripe.slice);
     }
@@ -76,7 +76,7 @@ Status LowRank::finish() {
       const BufferPool::Buffer product = buffers().take(stripe.size_bytes());
       factors(stripe).rebuild(arrays(stripe), p, q, product.bytes().data());
       std::ranges::copy(product.bytes(), stripe.gradient);
-      // The factors were those of the mean.
+      // Q was divided by size(), so the product is the mean already.
       slices_.scale(stripe, 1, spec().postscale * (static_cast<double>(size()) / divisor()));
     } else {
       slices_.fill(stripe);

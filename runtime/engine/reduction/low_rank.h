@@ -1,8 +1,8 @@
-// LowRank: ranks reduce the factors of a matrix instead of the matrix, all matrices of the partition at once.
+// LowRank: ranks reduce the factors of a matrix instead of the matrix, all matrices of a partition at once.
 //
-// Two allreduces of float32: the sum of P, which every rank makes orthonormal; then the sum of Q. In front of P travel
-// two numbers for each slice: how many ranks have a gradient that is not finite, and how many have one at all. The
-// residual is written at the very end.
+// Two allreduces of float32: the sum of P, which every rank makes orthonormal, then the sum of Q. Two numbers for each
+// slice precede P: the number of ranks whose gradient is not finite, and of ranks that have a gradient. The residual is
+// written at the very end.
 // Source: PowerSGD (Vogels, Karimireddy, Jaggi, 2019); its steps: compression/low_rank_factors.h.
 #pragma once
 
@@ -26,7 +26,7 @@ class LowRank final : public Reduction {
 
   Slices slices_;
   BufferPool::Buffer p_;  // counts, then P of each slice
-  BufferPool::Buffer q_;  // of each slice
+  BufferPool::Buffer q_;  // Q of each slice
 };
 
 }  // namespace sirtaki::engine

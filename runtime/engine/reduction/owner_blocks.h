@@ -1,6 +1,6 @@
-// OwnerBlocks: where stripes stand in memory that is cut by owner.
+// OwnerBlocks: the layout of stripes in memory that is divided by owner.
 //
-// For: reductions in which stripes go to their owners, and come back from them. Plain value. Loop thread.
+// Used by reductions that send stripes to their owners and receive them back. A plain value. Thread: loop.
 #pragma once
 
 #include <cstddef>
@@ -13,8 +13,8 @@ namespace sirtaki::engine {
 
 class OwnerBlocks {
  public:
-  // Blocks of owners 0 to ranks - 1, one behind the other. A block: `header` bytes, then bytes_of(stripe) for each
-  // stripe of the owner, in their order.
+  // Lays out the blocks of owners 0 to ranks - 1 one behind the other. A block has `header` bytes, then
+  // bytes_of(stripe) bytes for each stripe of the owner, in order.
   template <class BytesOf>
   OwnerBlocks(int ranks, std::size_t header, const std::vector<Stripe>& stripes, BytesOf bytes_of)
       : sizes_(static_cast<std::size_t>(ranks), static_cast<std::int64_t>(header)) {
@@ -34,7 +34,7 @@ class OwnerBlocks {
   std::size_t size(Rank owner) const { return static_cast<std::size_t>(sizes_[static_cast<std::size_t>(owner)]); }
   std::size_t total() const { return total_; }
 
-  // Of the memory of all blocks (Bytes or ConstBytes): an owner's; a stripe's.
+  // Return the block of an owner, or the place of a stripe, in the memory of all blocks (Bytes or ConstBytes).
   template <class Memory>
   Memory block(Memory all, Rank owner) const {
     return all.subspan(begins_[static_cast<std::size_t>(owner)], size(owner));
@@ -43,7 +43,7 @@ class OwnerBlocks {
   Memory in_all(Memory all, const Stripe& stripe) const {
     return in_block(block(all, stripe.owner), stripe);
   }
-  // Of the memory of the owner's block.
+  // Returns the place of a stripe in the memory of the block of its owner.
   template <class Memory>
   Memory in_block(Memory block, const Stripe& stripe) const {
     return block.subspan(places_[stripe.index].at, places_[stripe.index].bytes);
@@ -51,13 +51,13 @@ class OwnerBlocks {
 
  private:
   struct Place {
-    std::size_t at;  // in its block
+    std::size_t at;  // offset in its block
     std::size_t bytes;
   };
 
-  std::vector<std::int64_t> sizes_;  // by owner
+  std::vector<std::int64_t> sizes_;  // indexed by owner
   std::vector<std::size_t> begins_;
-  std::vector<Place> places_;  // by stripe
+  std::vector<Place> places_;  // indexed by stripe
   std::size_t total_ = 0;
 };
 

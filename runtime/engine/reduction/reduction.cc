@@ -14,7 +14,7 @@
 namespace sirtaki::engine {
 namespace {
 
-// A rank's block of memory in which blocks of counts[r] items of that size stand one behind the other.
+// Returns the block of `rank` in memory of consecutive blocks of counts[r] items of `item` bytes.
 Bytes block_of(Rank rank, Bytes all, const std::vector<std::int64_t>& counts, std::size_t item) {
   const auto own = counts.begin() + rank;
   const auto before = static_cast<std::size_t>(std::accumulate(counts.begin(), own, std::int64_t{0}));
@@ -116,7 +116,7 @@ Done Reduction::waited(MoveFunction<Status()> then) {
   };
 }
 
-// A collective that had ended before cancel() reports its success afterwards.
+// A collective that ended before cancel() reports success afterwards, so status_ decides, not `status`.
 void Reduction::on_exchanged(const Status& status, MoveFunction<Status()>& then) {
   exchanging_ = false;
   status_.update(status);

@@ -42,7 +42,7 @@ std::uint32_t count_nonzero(const std::byte* elements, std::int64_t numel) {
 Ring::Ring(ReductionSpec spec, ReductionDeps deps, StageNote note)
     : Reduction(std::move(spec), deps, std::move(note)), slices_(this->spec().slices, net()) {}
 
-// Owners follow from the tensor alone, so that sums do not depend on how it was cut into partitions.
+// The tensor alone determines owners, so that sums do not depend on its partitions.
 void Ring::add_cells(const Stripe& stripe, std::size_t at) {
   const compression::CodecState& state = slices_.codec_state(stripe);
   if (state.ownership().stripe < state.shape().numel) {
@@ -106,7 +106,7 @@ Status Ring::read_headers() {
     for (std::size_t i = 0; i < cells_.size(); ++i) {
       entries[i] = Count::load(header.data() + slices_.header_bytes() + i * Count::kSize);
       if (entries[i] > cells_[i].numel) {
-        return slices_.corrupt_from(r, cells_[i].slice, "a header says more elements than there are");
+        return slices_.corrupt_from(r, cells_[i].slice, "a header counts more elements than the cell has");
       }
     }
   }
@@ -142,17 +142,17 @@ std::size_t Ring::bytes_of_owner(Rank owner, int ranks) const {
 }
 
 void Ring::write(std::size_t cell, int ranks, Bytes out) const {
-  const Cell& what = cells_[cell];
+  const Cell& source = cells_[cell];
   if (dense(cell, ranks)) {
-    std::memcpy(out.data(), elements(what), dense_bytes(what.numel));
+    std::memcpy(out.data(), elements(source), dense_bytes(source.numel));
     return;
   }
-  // Everything that is not zero.
+  // Selects every element that is not zero.
   const kernels::ThresholdSelect how{std::numeric_limits<float>::denorm_min(), capacity(cell, ranks)};
   const kernels::Selected selected =
-      kernels::threshold_select(how, what.numel, {.gradient = elements(what)}, out.data() + Count::kSize);
+      kernels::threshold_select(how, source.numel, {.gradient = elements(source)}, out.data() + Count::kSize);
   Count::store(static_cast<std::uint32_t>(selected.entries), out.data());
-  std::ranges::fill(out.subspan(sparse_bytes(what.numel, selected.entries)), std::byte{0});
+  std::ranges::fill(out.subspan(sparse_bytes(source.numel, selected.entries)), std::byte{0});
 }
 
 Status Ring::check(std::size_t cell, int ranks, Rank from, ConstBytes in) const {
@@ -161,7 +161,8 @@ Status Ring::check(std::size_t cell, int ranks, Rank from, ConstBytes in) const 
   }
   const kernels::SparsePayload payload = entries_of(in);
   if (payload.entries > capacity(cell, ranks) || !kernels::sparse_valid(DType::kF32, cells_[cell].numel, payload)) {
-    return slices_.corrupt_from(from, cells_[cell].slice, "a number of entries or an offset that no rank writes");
+    return slices_.corrupt_from(from, cells_[cell].slice,
+                                "a number of entries or an offset is one that no rank writes");
   }
   return {};
 }
@@ -175,7 +176,7 @@ void Ring::read(std::size_t cell, int ranks, ConstBytes in, std::byte* out) cons
   kernels::sparse_sum(DType::kF32, cells_[cell].numel, {&payload, 1}, out);
 }
 
-// Sends the cells that this rank is the number-th to have, and receives those of the rank before it.
+// Hop `number` sends the cells to which `number` ranks have added, this one last, and receives from the previous rank.
 Status Ring::hop(int number) {
   const Rank sent = rank_at(rank() - number);
   const Rank received = rank_at(rank() - 1 - number);
@@ -255,7 +256,7 @@ Status Ring::finish() {
   }
   const std::byte* sums = elements_.bytes().data();
   for (const Stripe& stripe : slices_.stripes()) {
-    // A sum may be too large though no part of it is; all ranks see the same.
+    // A sum may overflow although no term does; all ranks see the same sum.
     if (!kernels::all_finite(DType::kF32, sums, stripe.piece.numel)) {
       slices_.mark_bad(stripe.slice);
     }

@@ -71,7 +71,7 @@ Status Scatter::reduce() {
   return {};
 }
 
-// False: the sum is too large for a float32, though no part of it is.
+// Returns false if the sum overflows float32, although no term does.
 bool Scatter::sum_own(const Stripe& stripe, std::byte* sums) {
   std::vector<const std::byte*> payloads(static_cast<std::size_t>(size()));
   for (Rank r = 0; r < size(); ++r) {

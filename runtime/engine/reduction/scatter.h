@@ -1,7 +1,7 @@
-// Scatter: stripes go to their owners, who sum them in rank order, encode the sums again and send those to all.
+// Scatter: stripes go to their owners, which sum them in rank order, encode the sums again and send them to all.
 //
-// Two exchanges; 2 (P - 1) / P payloads leave a rank, as with a dense allreduce. What the second encoding leaves is the
-// owner's residual, added to its next sum.
+// Two exchanges; 2 (P - 1) / P payloads leave a rank, as with a dense allreduce. The error of the second encoding is
+// the residual of the owner, which adds it to its next sum.
 // Source: double squeeze (Tang et al., DoubleSqueeze, 2019), with every rank the server of its own stripes.
 #pragma once
 
@@ -23,7 +23,7 @@ class Scatter final : public Reduction {
   Status finish();
 
   bool own(const Stripe& stripe) const { return stripe.owner == rank(); }
-  // The block that a rank has sent to this one.
+  // Returns the block that `from` has sent to this rank.
   ConstBytes arrived(Rank from) const {
     return arrived_.bytes().subspan(static_cast<std::size_t>(from) * blocks_.size(rank()), blocks_.size(rank()));
   }
@@ -31,8 +31,8 @@ class Scatter final : public Reduction {
   Slices slices_;
   OwnerBlocks blocks_;           // header, then payloads
   BufferPool::Buffer outgoing_;  // blocks by owner
-  BufferPool::Buffer arrived_;   // blocks of this owner, by sender
-  BufferPool::Buffer sums_;      // float32, own stripes; then what their encoding leaves
+  BufferPool::Buffer arrived_;   // blocks for this owner, by sender
+  BufferPool::Buffer sums_;      // float32 of own stripes; then the error of encoding them
   BufferPool::Buffer results_;   // blocks by owner
 };
 

@@ -75,7 +75,7 @@ Status Shared::choose() {
 Status Shared::finish() {
   for (const Stripe& stripe : slices_.stripes()) {
     const Place& place = places_[stripe.index];
-    // A sum may be too large though no part of it is; all ranks see the same.
+    // A sum may overflow although no term does; all ranks see the same sum.
     if (!kernels::all_finite(DType::kF32, values(place), place.selection.values())) {
       slices_.mark_bad(stripe.slice);
     }

@@ -1,7 +1,8 @@
-// Shared: ranks reduce the norms of all blocks, choose the same blocks by them, and reduce what those hold.
+// Shared: ranks reduce the norms of all blocks, select the same blocks by them, and reduce the values of those blocks.
 //
-// Two allreduces of float32: of the norms, in front of which two numbers for each slice say how many ranks have a
-// gradient; then of the chosen blocks' values, without their numbers. Blocks that were not chosen wait on each rank.
+// Two allreduces of float32: the norms, preceded by two numbers for each slice that count the ranks with a gradient;
+// then the values of the selected blocks, without their indices. Blocks that are not selected stay in the residual of
+// each rank.
 // Sources: coarse-grained sparse communication (Sun et al., GradientFlow, 2019); a choice that ranks agree on, with
 // error feedback: CLT-k (Chen et al., ScaleCom, 2020).
 #pragma once
@@ -23,7 +24,7 @@ class Shared final : public Reduction {
   Status choose();
   Status finish();
 
-  // A stripe, which is a whole tensor, in the memory of all of them.
+  // The selection for a stripe, which is a whole tensor, and its offsets in norms_, ids_ and values_.
   struct Place {
     compression::BlockSelection selection;
     std::size_t norms;
@@ -36,8 +37,8 @@ class Shared final : public Reduction {
   std::byte* values(const Place& place) const { return values_.bytes().data() + place.values; }
 
   Slices slices_;
-  std::vector<Place> places_;  // by stripe
-  BufferPool::Buffer norms_;   // counts, then the norms of each stripe
+  std::vector<Place> places_;  // indexed by stripe
+  BufferPool::Buffer norms_;   // counts, then the norms of all stripes
   BufferPool::Buffer ids_;
   BufferPool::Buffer values_;
 };

@@ -16,8 +16,8 @@ namespace {
 constexpr std::byte kBad{1};
 constexpr std::byte kAbsent{2};
 
-// States: a slice that is not finite on one rank is not for all.
-constexpr std::byte kNobodyHasIt{0};
+// States in ascending order: the maximum over ranks is the common state.
+constexpr std::byte kNoGradient{0};
 constexpr std::byte kFinite{1};
 constexpr std::byte kNotFinite{2};
 
@@ -25,7 +25,7 @@ std::byte flags_of(bool bad, bool absent) {
   return (bad ? kBad : std::byte{0}) | (absent ? kAbsent : std::byte{0});
 }
 
-// Memory of the program may be unaligned.
+// Uses memcpy, because memory of the program may be unaligned.
 void fill_with(std::byte* out, std::int64_t n, float value) {
   for (std::int64_t i = 0; i < n; ++i) {
     std::memcpy(out + static_cast<std::size_t>(i) * sizeof value, &value, sizeof value);
@@ -97,18 +97,18 @@ void Slices::write_counts(Bytes counts) const {
 
 void Slices::write_states(Bytes states) const {
   for (std::size_t s = 0; s < slices_.size(); ++s) {
-    states[s] = own_bad_[s] != 0 ? kNotFinite : slices_[s].absent ? kNobodyHasIt : kFinite;
+    states[s] = own_bad_[s] != 0 ? kNotFinite : slices_[s].absent ? kNoGradient : kFinite;
   }
 }
 
-Status Slices::corrupt_from(Rank from, std::size_t slice, std::string_view what) const {
+Status Slices::corrupt_from(Rank from, std::size_t slice, std::string_view problem) const {
   const std::string_view name = slices_[slice].name;
   const Rank named = from < 0 ? from : net_.job_rank(from);
   return {
       Code::kCorrupt,
-      "tensor '" + std::string(name) + "': " + std::string(what) +
+      "tensor '" + std::string(name) + "': " + std::string(problem) +
           (from < 0 ? "" : ", from rank " + std::to_string(named)) +
-          ". Likely cause: a rank's memory or the network damaged it, or a rank runs another build; nothing of it was "
+          ". Likely cause: the memory of a rank or the network damaged it, or a rank runs another build; it was not "
           "used",
       {named, std::string(name)}};
 }
@@ -116,7 +116,7 @@ Status Slices::corrupt_from(Rank from, std::size_t slice, std::string_view what)
 Status Slices::read_header(Rank from, ConstBytes header) {
   for (std::size_t s = 0; s < slices_.size(); ++s) {
     if ((header[s] & ~(kBad | kAbsent)) != std::byte{0}) {
-      return corrupt_from(from, s, "a header of a compressed payload holds what no sender writes");
+      return corrupt_from(from, s, "the header of a compressed payload has flags that no sender writes");
     }
     if ((header[s] & kBad) != std::byte{0}) {
       bad_[s] = 1;
@@ -134,7 +134,7 @@ Status Slices::read_counts(ConstBytes counts, int ranks) {
     std::memcpy(sums, counts.data() + s * sizeof sums, sizeof sums);
     for (const float sum : sums) {
       if (!(sum >= 0 && sum <= static_cast<float>(ranks) && sum == std::floor(sum))) {
-        return corrupt_from(-1, s, "the number of ranks that have a gradient is no such number");
+        return corrupt_from(-1, s, "the count of ranks with a gradient is not a number of ranks");
       }
     }
     if (sums[0] > 0) {
@@ -150,12 +150,12 @@ Status Slices::read_counts(ConstBytes counts, int ranks) {
 Status Slices::read_states(ConstBytes states) {
   for (std::size_t s = 0; s < slices_.size(); ++s) {
     if (states[s] > kNotFinite) {
-      return corrupt_from(-1, s, "what ranks say of their gradients is nothing that a rank says");
+      return corrupt_from(-1, s, "the state of a gradient is one that no rank sends");
     }
     if (states[s] == kNotFinite) {
       mark_bad(s);
     }
-    if (states[s] != kNobodyHasIt) {
+    if (states[s] != kNoGradient) {
       mark_present(s);
     }
   }
@@ -172,7 +172,7 @@ std::size_t Slices::payload_bytes(const Stripe& stripe, Rank from) const {
                                                : coder_of(stripe, from).payload_bytes(stripe.piece.numel);
 }
 
-// In rank order; payloads of different coders one by one.
+// Sums in rank order; payloads of different coders are decoded one by one.
 void Slices::sum(const Stripe& stripe, std::span<const std::byte* const> payloads) const {
   if (slices_[stripe.slice].senders.empty()) {
     codec_state(stripe).coder().sum(stripe.piece, payloads, stripe.gradient);

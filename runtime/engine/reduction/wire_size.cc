@@ -24,15 +24,15 @@ compression::Shape shape_of(const std::vector<std::int64_t>& dims) {
   return {numel, dims.size() < 2 || numel == 0 ? 1 : dims.front()};
 }
 
-// Why the codec cannot travel so with these parameters; empty: it can.
+// Returns why the reduction does not support the codec with these parameters; empty: it does.
 std::string refusal(const compression::PayloadCodec& codec, const scheduler::Decision& decision,
                     const compression::Shape& shape, int ranks) {
   const int most = decision.reduction == ReductionKind::kCounts ? compression::CountedCodes::kMostRanks
                    : decision.reduction == ReductionKind::kRing ? Ring::kMostRanks
                                                                 : ranks;
   if (ranks > most) {
-    return "by reduction " + std::string(reduction_name(decision.reduction)) + " is for at most " +
-           std::to_string(most) + " ranks, not for " + std::to_string(ranks) + "; choose wire=gather";
+    return "by reduction " + std::string(reduction_name(decision.reduction)) + " supports at most " +
+           std::to_string(most) + " ranks, not " + std::to_string(ranks) + "; choose wire=gather";
   }
   if (decision.reduction == ReductionKind::kShared && codec.selection(decision.params, shape)->value() != DType::kF32) {
     return "by reduction shared sums values as float32; choose values=f32, or wire=gather";
@@ -40,7 +40,7 @@ std::string refusal(const compression::PayloadCodec& codec, const scheduler::Dec
   return {};
 }
 
-// Of the whole tensor, by the reduction.
+// Returns the payload of the whole tensor for the reduction.
 scheduler::Payload payload_of(const compression::PayloadCodec& codec, const scheduler::Decision& decision,
                               const compression::Shape& shape) {
   scheduler::Payload payload;
@@ -53,7 +53,7 @@ scheduler::Payload payload_of(const compression::PayloadCodec& codec, const sche
   }
   std::vector<std::int64_t> sent = decision.params;
   if (decision.reduction == ReductionKind::kRing) {
-    // Sums travel, whatever values the codec would send.
+    // The ring sends float32 sums, whatever value type the codec would send.
     sent.at(params::kValue) = static_cast<std::int64_t>(DType::kF32);
   }
   payload.bytes = static_cast<std::int64_t>(codec.payload_bytes(sent, shape, shape.numel));
@@ -72,7 +72,7 @@ Status check_keeps(const scheduler::Decision& decision, int ranks) {
   const bool allowed = decision.codec == CodecId::kGroupTopk && decision.reduction == ReductionKind::kGather &&
                        keeps.size() == static_cast<std::size_t>(ranks) && std::ranges::min(keeps) >= 1 &&
                        std::ranges::max(keeps) == decision.params[params::kKeep];
-  return allowed ? Status() : invalid_argument("ranks may send different parts by group_topk and gather only");
+  return allowed ? Status() : invalid_argument("only group_topk with gather lets ranks send different fractions");
 }
 
 std::string number_of(const scheduler::Decision& decision) {
@@ -94,7 +94,7 @@ Result<scheduler::PlannedTensor> planned_tensor(const scheduler::TensorInfo& ten
   if (!decided.format().compressed()) {
     const compression::Codec* codec = compression::find_codec(decided.codec);
     if (codec == nullptr) {
-      return bad_decision(tensor, "codec " + number_of(decided) + " cannot be summed on the way");
+      return bad_decision(tensor, "codec " + number_of(decided) + " does not support a dense allreduce");
     }
     planned.wire_bytes = shape.numel * static_cast<std::int64_t>(dtype_size(codec->wire_dtype(tensor.dtype)));
     return planned;
@@ -105,11 +105,11 @@ Result<scheduler::PlannedTensor> planned_tensor(const scheduler::TensorInfo& ten
                                     compression::codec_names() + ". Likely cause: another build of this library");
   }
   if (tensor.dtype != DType::kF32) {
-    return bad_decision(tensor, "codec '" + std::string(codec->name()) + "' is for float32, not for " +
+    return bad_decision(tensor, "codec '" + std::string(codec->name()) + "' supports float32, not " +
                                     std::string(dtype_name(tensor.dtype)));
   }
   if (!codec->supports(decided.reduction)) {
-    return bad_decision(tensor, "codec '" + std::string(codec->name()) + "' does not travel by reduction " +
+    return bad_decision(tensor, "codec '" + std::string(codec->name()) + "' does not support reduction " +
                                     std::string(reduction_name(decided.reduction)));
   }
   if (const Status checked = codec->check(decided.params, shape); !checked.ok()) {

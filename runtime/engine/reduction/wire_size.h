@@ -1,6 +1,6 @@
-// What tensors and partitions of a stream are on the network: their elements as the codec encodes them.
+// Sizes of tensors and partitions on the wire: their elements as the codec encodes them.
 //
-// For: making plans, and running partitions. Pure functions.
+// Used to make plans and to run partitions. Pure functions.
 #pragma once
 
 #include <cstdint>
@@ -13,16 +13,16 @@
 
 namespace sirtaki::engine {
 
-// Of all its elements; rows are the slices of the first dimension where there are two or more.
+// Returns the shape of all elements; rows are the slices of the first dimension if there are two or more dimensions.
 compression::Shape shape_of(const StreamTensor& tensor);
 
-// The tensor in a plan for `ranks` ranks, with the decision's stripe and its bytes on the network. `exchanging`: ranks
-// between which they travel; 0: all. kInvalidArgument, naming the tensor: a codec this build does not know, parameters
-// out of range, a reduction the codec does not support.
+// Returns the tensor of a plan for `ranks` ranks, with stripe and bytes on the wire as decided. `exchanging`: number of
+// ranks that exchange compressed data; 0: all. kInvalidArgument names the tensor: unknown codec, parameters out of
+// range, or a reduction that the codec does not support.
 Result<scheduler::PlannedTensor> planned_tensor(const scheduler::TensorInfo& tensor, scheduler::Decision decision,
                                                 int ranks, int exchanging = 0);
 
-// Element type of the collective that reduces a partition that is not lossy.
+// Returns the element type of the allreduce of a partition that is not compressed.
 DType wire_dtype(const scheduler::Partition& partition);
 
 }  // namespace sirtaki::engine

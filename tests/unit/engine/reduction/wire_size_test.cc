@@ -59,7 +59,7 @@ TEST(WireSize, APayloadCodecSaysWhereItsTensorsAreCut) {
   EXPECT_EQ(gathered->wire_bytes, 2 * planned->wire_bytes) << "to three others instead of 2 * 3/4";
 }
 
-// 64 filters of 4000 bytes, of which 8 travel, with numbers of 2 bytes; or the norms of all 64, then 8 without numbers.
+// 64 filters of 4000 bytes: gather sends 8 with indices of 2 bytes; shared the norms of all 64, then 8 without indices.
 TEST(WireSize, SharedBlocksWeighTheirNormsAndNoNumbers) {
   const scheduler::TensorInfo tensor = tensor_of("w", {64, 1000});
   const auto f32 = static_cast<std::int64_t>(DType::kF32);
@@ -71,7 +71,7 @@ TEST(WireSize, SharedBlocksWeighTheirNormsAndNoNumbers) {
   EXPECT_EQ(gathered->wire_bytes, 2 * (8 * 2 + 8 * 4000));
 }
 
-// 2 bits there, 4 bits back, of which 2(P-1)/P are sent of an allreduce: 3/2 of the codes; and 32 exponents.
+// Codes of 2 bits to owners and counts of 4 bits back are 3/2 of an allreduce of the codes; 32 exponents are added.
 TEST(WireSize, CountsComeBackWithMoreBits) {
   const scheduler::TensorInfo tensor = tensor_of("w", {64, 1000});
   const scheduler::Decision decision = {CodecId::kTwobit, ReductionKind::kCounts, {1, params::kOne, 0}};
@@ -91,7 +91,7 @@ TEST(WireSize, ARingHasAsManyRanksAsTagsHavePhases) {
   EXPECT_TRUE(planned_tensor(tensor, decision, 15));
   const auto many = planned_tensor(tensor, decision, 16);
   ASSERT_FALSE(many);
-  EXPECT_NE(many.status().text().find("reduction ring is for at most 15 ranks"), std::string_view::npos);
+  EXPECT_NE(many.status().text().find("reduction ring supports at most 15 ranks"), std::string_view::npos);
 }
 
 TEST(WireSize, SumsOfARingAreFloat32WhateverValuesWouldBe) {
@@ -114,9 +114,9 @@ TEST(WireSize, RefusesDecisionsThatCannotBeRunNamingTheTensor) {
   };
   const scheduler::TensorInfo w = tensor_of("w", {64, 1000});
   const std::vector<BadCase> cases = {
-      {"float32, not for int64", tensor_of("w", {9}, DType::kI64), {CodecId::kInt8, ReductionKind::kScatter, {1, 256}}},
-      {"does not travel by reduction lowrank", w, {CodecId::kInt8, ReductionKind::kLowRank, {1, 256}}},
-      {"cannot be summed on the way", w, {CodecId::kInt8, ReductionKind::kDense, {1, 256}}},
+      {"float32, not int64", tensor_of("w", {9}, DType::kI64), {CodecId::kInt8, ReductionKind::kScatter, {1, 256}}},
+      {"does not support reduction lowrank", w, {CodecId::kInt8, ReductionKind::kLowRank, {1, 256}}},
+      {"does not support a dense allreduce", w, {CodecId::kInt8, ReductionKind::kDense, {1, 256}}},
       {"codec 99 is not known", w, {static_cast<CodecId>(99), ReductionKind::kScatter, {}}},
       {"int8", w, {CodecId::kInt8, ReductionKind::kScatter, {1, -5}}},
       {"choose values=f32",
