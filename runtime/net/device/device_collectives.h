@@ -1,8 +1,7 @@
-// DeviceCollectives: collectives of memory on a device, which are queued there behind what writes their input.
+// DeviceCollectives: collectives of device memory, queued on the device behind the writers of their input.
 //
-// For: whoever has gradients on a GPU. All that collectives.h says holds as well: Done comes when the device has done
-// the work, or never will; until then the buffers belong to the backend.
-// Threads: as Collectives.
+// The contract of collectives.h applies: Done runs when the device has finished the work, or never will; until then the
+// buffers belong to the backend. Threads: as Collectives.
 #pragma once
 
 #include <utility>
@@ -13,28 +12,29 @@
 
 namespace sirtaki::net {
 
-// What orders an operation with work of the device. Events are the caller's, who keeps them until Done.
+// Ordering of an operation with other work on the device. The caller owns the events and keeps them until Done.
 struct DeviceWork {
-  // The buffers are not touched before this, as last recorded when the operation was given in. None: at once.
+  // The device touches the buffers only after the recording of this event at the time of start_work(). Optional.
   device::Event ready;
-  // Recorded behind the operation, so that a stream of the caller's can wait for it while the host goes on. None: not.
+  // Optional; recorded behind the operation, so that another stream can wait for it without the host.
   device::Event finished;
-  // Called once `finished` is recorded: no stream waits for it before. Never where the operation fails earlier, never
-  // after Done, never from inside start_work().
+  // Called once `finished` is recorded, and streams may wait for it. Not called if the operation fails earlier; never
+  // called after Done or inside start_work().
   Task queued;
-  // Among the ranks of each host alone, though all ranks of the job start it: a sum in place. kUnsupported where these
-  // are no group of their own.
+  // Sums in place among the ranks of each host, although all ranks of the job start the operation. kUnsupported if the
+  // ranks of a host do not form a group.
   bool on_host = false;
 };
 
 class DeviceCollectives : public Collectives {
  public:
-  // What start_work() would refuse for its arguments alone.
+  // Returns the error with which start_work() would reject these arguments.
   virtual Status check(const CollectiveArgs& args) const { return check_args(args, rank(), size()); }
-  // The same, and for where it is to be.
+  // Does the same, and checks `work`.
   virtual Status check_work(const CollectiveArgs& args, const DeviceWork& work) const {
-    return work.on_host ? Status(Code::kUnsupported, "the ranks of a host are no group of their own") : check(args);
+    return work.on_host ? Status(Code::kUnsupported, "the ranks of a host do not form a group") : check(args);
   }
+  // Starts an operation; see Collectives::start() for `args` and `done`.
   virtual void start_work(CollectiveArgs args, DeviceWork work, Done done) = 0;
   void start(CollectiveArgs args, Done done) override { start_work(std::move(args), {}, std::move(done)); }
 };

@@ -12,7 +12,7 @@ namespace {
 
 using Kind = LaunchWord::Kind;
 
-constexpr const char* kWhat = "a message on the order of launches";
+constexpr const char* kSubject = "a message on the order of launches";
 
 constexpr std::size_t kWordBytes = 1 + 8 + 4;
 static_assert(4 + kMostLaunchWords * kWordBytes <= kLaunchWordsBytes);
@@ -27,11 +27,11 @@ Result<LaunchWord> read_word(WireReader& in) {
   word.tag = OpTag(in.get<std::uint64_t>());
   word.number = in.get<std::int32_t>();
   if (kind < static_cast<std::uint8_t>(Kind::kReady) || kind > static_cast<std::uint8_t>(Kind::kGone)) {
-    return corrupt(std::string(kWhat) + " has a word of kind " + std::to_string(kind));
+    return corrupt(std::string(kSubject) + " has a word of kind " + std::to_string(kind));
   }
   word.kind = static_cast<Kind>(kind);
   if (word.kind == Kind::kGone ? word.tag.value != 0 || word.number < 0 : !has_number(word.kind) && word.number != 0) {
-    return corrupt(std::string(kWhat) + " has a word of kind " + std::to_string(kind) + " with tag " +
+    return corrupt(std::string(kSubject) + " has a word of kind " + std::to_string(kind) + " with tag " +
                    std::to_string(word.tag.value) + " and number " + std::to_string(word.number));
   }
   return word;
@@ -55,13 +55,13 @@ std::vector<std::byte> encode_launch_words(std::span<const LaunchWord> words) {
 
 Result<std::vector<LaunchWord>> decode_launch_words(ConstBytes bytes) {
   if (bytes.size() != kLaunchWordsBytes) {
-    return corrupt(std::string(kWhat) + " has " + std::to_string(bytes.size()) + " bytes, not " +
+    return corrupt(std::string(kSubject) + " has " + std::to_string(bytes.size()) + " bytes, not " +
                    std::to_string(kLaunchWordsBytes));
   }
   WireReader in(bytes);
   const auto count = in.get<std::uint32_t>();
   if (count == 0 || count > kMostLaunchWords) {
-    return corrupt(std::string(kWhat) + " has " + std::to_string(count) + " words, not 1 to " +
+    return corrupt(std::string(kSubject) + " has " + std::to_string(count) + " words, not 1 to " +
                    std::to_string(kMostLaunchWords));
   }
   std::vector<LaunchWord> words;
@@ -70,7 +70,7 @@ Result<std::vector<LaunchWord>> decode_launch_words(ConstBytes bytes) {
     words.push_back(word);
   }
   if (std::ranges::any_of(in.get_raw(in.remaining()), [](std::byte byte) { return byte != std::byte{0}; })) {
-    return corrupt(std::string(kWhat) + " goes on behind its last word");
+    return corrupt(std::string(kSubject) + " has bytes behind its last word");
   }
   return words;
 }

@@ -1,7 +1,7 @@
-// LaunchMessages: what ranks and rank 0 say to each other about the order of launches, as it travels.
+// LaunchMessages: the wire format in which ranks and rank 0 agree on the order of launches.
 //
-// A message has one size, since its receiver has to know it. docs/wire_format.md lists the bytes. Pure values; written
-// and read by OrderedDevice. Not for: what words mean together (launch_order.h).
+// All messages have one size, because a receiver must know it in advance. docs/wire_format.md lists the bytes. Pure
+// values; OrderedDevice writes and reads them. Not for the meaning of words (launch_order.h).
 #pragma once
 
 #include <cstddef>
@@ -15,22 +15,22 @@
 namespace sirtaki::net {
 
 struct LaunchWord {
-  // The first two are said to rank 0, the others by it.
+  // The first two go to rank 0, the others come from it.
   enum class Kind : std::uint8_t { kReady = 1, kWithdraw = 2, kPlaced = 3, kWithdrawn = 4, kGone = 5 };
   Kind kind = Kind::kReady;
-  OpTag tag;                // of all but kGone
-  std::int32_t number = 0;  // the priority of kReady and kPlaced, the rank of kGone
+  OpTag tag;                // unused in kGone
+  std::int32_t number = 0;  // priority in kReady and kPlaced, rank in kGone
 
   friend bool operator==(const LaunchWord&, const LaunchWord&) = default;
 };
 
-inline constexpr std::size_t kLaunchWordsBytes = 256;  // of a message
-inline constexpr std::size_t kMostLaunchWords = 19;    // in one
+inline constexpr std::size_t kLaunchWordsBytes = 256;  // size of a message
+inline constexpr std::size_t kMostLaunchWords = 19;    // words in a message
 inline constexpr std::uint32_t kLaunchWordsCheck = 0x6f726472;
 
-// Of 1 to kMostLaunchWords words.
+// Encodes 1 to kMostLaunchWords words.
 std::vector<std::byte> encode_launch_words(std::span<const LaunchWord> words);
-// kCorrupt where it is not what the encoder makes of some words.
+// Decodes a message; kCorrupt if the encoder cannot have written it.
 Result<std::vector<LaunchWord>> decode_launch_words(ConstBytes bytes);
 
 }  // namespace sirtaki::net

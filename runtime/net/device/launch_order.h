@@ -1,11 +1,11 @@
-// LaunchSequencer and LaunchMember: one order of launches for all ranks, though each starts operations in an order of
-// its own.
+// LaunchSequencer and LaunchMember: agreement on one order of launches for all ranks, each of which starts operations
+// in its own order.
 //
-// A rank says of each operation that it is ready. What all ranks are ready for gets a place, the most urgent first, and
-// every rank launches in the order of the places. What has no place yet can be withdrawn: where the sequencer says so,
-// nobody launches it; else it gets its place, and is launched by all.
-// The sequencer is rank 0's, each rank has a member. Messages from one to the other arrive in the order in which they
-// were sent; more is not asked of them. Pure values; owned by OrderedDevice.
+// A rank reports each operation that is ready. An operation that is ready on all ranks gets a place, the most urgent
+// first, and every rank launches in the order of places. An operation without a place can be withdrawn: if the
+// sequencer confirms, no rank launches it; otherwise it gets its place, and all ranks launch it.
+// Rank 0 has the sequencer, each rank has a member. They require only that messages between two ranks arrive in order.
+// Pure values. Owner: OrderedDevice.
 #pragma once
 
 #include <cstdint>
@@ -18,15 +18,15 @@
 
 namespace sirtaki::net {
 
-// What the sequencer tells.
+// A decision of the sequencer.
 struct LaunchNotice {
   static constexpr Rank kAll = -1;
 
   enum class Kind : std::uint8_t { kPlaced, kWithdrawn };
   Kind kind = Kind::kPlaced;
-  Rank to = kAll;  // one rank where it is withdrawn
+  Rank to = kAll;  // a single rank for kWithdrawn
   OpTag tag;
-  std::int32_t priority = 0;  // of what is placed: the most urgent that a rank has given it
+  std::int32_t priority = 0;  // for kPlaced: the most urgent priority of any rank
 
   friend bool operator==(const LaunchNotice&, const LaunchNotice&) = default;
 };
@@ -35,42 +35,43 @@ class LaunchSequencer {
  public:
   explicit LaunchSequencer(int ranks) : ranks_(ranks) {}
 
-  // Smaller is more urgent. kBug: the rank has said so before.
+  // Records that the operation is ready on `rank`; a smaller priority is more urgent. kBug if `rank` has reported it
+  // before.
   Status ready(Rank rank, OpTag tag, std::int32_t priority);
-  // No answer where it has its place already.
+  // Withdraws the operation for `rank`; without effect if it has a place already.
   void withdraw(Rank rank, OpTag tag);
-  // What is to be told since the last time, in this order.
+  // Returns the decisions since the last call, in order.
   std::vector<LaunchNotice> take();
-  // Operations without a place.
+  // Returns the number of operations without a place.
   std::size_t waiting() const { return waiting_.size(); }
 
  private:
   struct Waiting {
-    std::vector<bool> ready;  // by rank
+    std::vector<bool> ready;  // indexed by rank
     int count = 0;
     std::int32_t priority = 0;
-    std::uint64_t completed = 0;  // when all were: a number that grows
+    std::uint64_t completed = 0;  // sequence number of the last report
   };
 
   const int ranks_;
   std::map<OpTag, Waiting> waiting_;
-  std::vector<OpTag> complete_;  // all are ready, or were
+  std::vector<OpTag> complete_;  // operations that are, or were, ready on all ranks
   std::vector<LaunchNotice> withdrawn_;
   std::uint64_t clock_ = 0;
 };
 
 class LaunchMember {
  public:
-  // The rank is ready for it, which is to be said. False: it has been said, and there is no place yet.
+  // Records an operation that is ready here and must be reported. Returns false if it has been, and has no place yet.
   bool start(OpTag tag) { return waiting_.emplace(tag, false).second; }
-  // Those of `tags` that are to be withdrawn, which is to be said of each.
+  // Returns the operations of `tags` whose withdrawal must be reported.
   std::vector<OpTag> withdraw(const TagGroup& tags);
-  // The sequencer's words; false where they make no sense.
+  // Apply decisions of the sequencer; false if a decision contradicts the state.
   bool placed(OpTag tag) { return waiting_.erase(tag) == 1; }
   bool withdrawn(OpTag tag);
 
  private:
-  std::map<OpTag, bool> waiting_;  // without a place -> whether it was to be withdrawn
+  std::map<OpTag, bool> waiting_;  // operations without a place; true: withdrawal is reported
 };
 
 }  // namespace sirtaki::net

@@ -76,7 +76,7 @@ void OrderedDevice::listen(Rank peer) {
              }));
 }
 
-// A peer that is gone leaves; one whose messages have another form breaks the order for good.
+// A lost peer ends the job in order; a malformed message means that ranks may disagree on the order for good.
 void OrderedDevice::on_link_error(Rank peer, const Status& status) {
   if (status.code() == Code::kMismatch) {
     fail(protocol_error(peer, status));
@@ -89,8 +89,8 @@ Status OrderedDevice::protocol_error(Rank peer, const Status& why) const {
   const std::string who = "rank " + std::to_string(job_rank(peer));
   return {Code::kCorrupt,
           who + " and rank " + std::to_string(job_rank(rank())) +
-              " do not understand each other about the order of launches: " + std::string(why.text()) +
-              "; the memory or the network of one of them damages data, or their builds differ",
+              " cannot agree on the order of launches: " + std::string(why.text()) +
+              ". Likely cause: the memory or the network of one of them damages data, or their builds differ",
           {job_rank(peer), ""}};
 }
 
@@ -121,8 +121,8 @@ Status OrderedDevice::apply_word(Rank peer, const LaunchWord& word) {
     const Rank gone = job_rank(word.number);
     on_peer_lost(word.number, {Code::kPeerLost, "rank " + std::to_string(gone) + " is gone", {gone, ""}});
   } else {
-    return corrupt("it says word " + std::to_string(static_cast<int>(word.kind)) + " of rank " +
-                   std::to_string(word.number) + ", which is not for it to say");
+    return corrupt("it sends word " + std::to_string(static_cast<int>(word.kind)) + " with number " +
+                   std::to_string(word.number) + ", which only the other side may send");
   }
   return {};
 }
@@ -142,7 +142,7 @@ void OrderedDevice::flush() {
     return;
   }
   const auto batch = std::make_shared<Batch>();
-  // What the others launched now this rank would not launch any more.
+  // After an end this rank launches nothing, so the others must not get new places either.
   std::vector<LaunchNotice> notices = ended_.ok() ? sequencer_->take() : std::vector<LaunchNotice>();
   for (const LaunchNotice& notice : notices) {
     if (notice.kind == LaunchNotice::Kind::kPlaced) {
@@ -254,11 +254,11 @@ void OrderedDevice::apply(const LaunchNotice& notice) {
   }
   const bool placed = notice.kind == LaunchNotice::Kind::kPlaced;
   if (place == operations_.end() || !(placed ? member_.placed(notice.tag) : member_.withdrawn(notice.tag))) {
-    fail(bug("rank 0 orders tag " + std::to_string(notice.tag.value) + ", for which this rank is not ready"));
+    fail(bug("rank 0 orders tag " + std::to_string(notice.tag.value) + ", which is not ready on this rank"));
     return;
   }
   if (placed) {
-    // All ranks choose by it over which communicator it goes.
+    // All ranks choose the communicator by the priority, so it must be equal on all of them.
     place->second.args.priority = notice.priority;
     launch(place);
     return;
@@ -299,7 +299,7 @@ void OrderedDevice::on_peer_lost(Rank peer, const Status& status) {
   if (!ended_.ok()) {
     return;
   }
-  // The others launch what has its place, and so does rank 0 when its word for it has left.
+  // The others launch operations with a place, and so does rank 0 once its messages have left.
   stop(status, [](const Operation& operation) { return operation.placed; });
   if (rank() == 0) {
     unsent_gone_ = peer;

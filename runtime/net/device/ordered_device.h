@@ -1,16 +1,15 @@
-// OrderedDevice: collectives of device memory that may be started in another order on each rank, over ones that must
-// not be.
+// OrderedDevice: adapts collectives that require one order of launches on all ranks to callers with different orders.
 //
-// What is started is announced to rank 0, and launched when all ranks have started it, everywhere in the order that
-// rank 0 gives (launch_order.h). An operation that is cancelled before it has a place ends when rank 0 has confirmed
-// that nobody will launch it; one that has its place is launched and runs to its end, and then says the cause. So what
-// is cancelled by all ranks disturbs nothing else. The same where a rank is lost: what has a place is launched and has
-// a moment to come to its end, the rest ends at once. Messages travel over the host's transport, as urgently as it
-// knows, all that is to be said in one turn of the loop together. Rank 0 launches nothing before its word for it is on
-// the way to all others: whatever holds up its loop afterwards, the device comes to an end with what it has.
+// Operations are announced to rank 0, and launched once all ranks have started them, everywhere in the order that rank
+// 0 decides (launch_order.h). An operation that is cancelled before it has a place ends when rank 0 has confirmed that
+// no rank will launch it; one with a place is launched, runs to its end, and then reports the cause. A cancellation on
+// all ranks therefore disturbs nothing else. The same holds when a rank is lost: operations with a place are launched
+// and have a grace period to finish, the others end at once. Messages use the transport of the host at its highest
+// priority, all messages of one turn of the loop together. Rank 0 launches an operation only after its messages to all
+// others have left: even if its loop stalls afterwards, the device can finish its work.
 //
-// Owned by: whoever owns the data plane of a rank. Thread: the loop's, destructor included. Destroying it drops the
-// callbacks of what is in flight: abort() first and let the loop run.
+// Owner: the data plane of a rank. Thread: loop, destructor included. Destruction drops the callbacks of operations in
+// flight: call abort() first, and let the loop run.
 #pragma once
 
 #include <deque>
@@ -29,15 +28,15 @@
 namespace sirtaki::net {
 
 struct OrderedOptions {
-  OpTag tag;  // of its messages; of nothing else
-  // A rank is gone: what has been launched may still come to an end by then.
+  OpTag tag;  // reserved for its messages
+  // Time for launched operations to finish after a rank is lost.
   Duration grace = std::chrono::seconds(1);
 };
 
 class OrderedDevice final : public DeviceCollectives {
  public:
-  // `inner` has the ranks of `link`, which outlives this. `broken` is told once, later, when it fails by itself,
-  // before what is in flight ends with that: nothing can be launched any more.
+  // `inner` has the ranks of `link`, which must outlive this. Calls `broken` at most once, later, when this fails by
+  // itself and nothing can be launched any more, before the operations in flight end with that error.
   OrderedDevice(PointToPoint& link, std::unique_ptr<DeviceCollectives> inner, const OrderedOptions& options,
                 std::function<void(const Status&)> broken);
   ~OrderedDevice() override;
@@ -63,10 +62,10 @@ class OrderedDevice final : public DeviceCollectives {
     DeviceWork work;
     Done done;
     Status cause;         // why it was cancelled
-    bool placed = false;  // on rank 0: it has a place, of which the others are being told
+    bool placed = false;  // on rank 0: has a place, which is being sent to the others
     bool launched = false;
   };
-  // Of rank 0: words that it heeds itself when the others have them.
+  // Decisions that rank 0 applies itself once its messages to the others have left.
   struct Batch {
     int sending = 0;
     std::vector<LaunchNotice> notices;
@@ -88,9 +87,9 @@ class OrderedDevice final : public DeviceCollectives {
   void ended(OpTag tag, const Status& status);
   void on_peer_lost(Rank peer, const Status& status);
   void reply(Done done, Status status);
-  // What is not launched ends with `cause`, but for what `goes_on`, and so does all that comes later.
+  // Ends operations that are not launched, except those that `goes_on`, and all later ones, with `cause`.
   void stop(const Status& cause, const std::function<bool(const Operation&)>& goes_on = {});
-  // Of itself: what is launched as well.
+  // Ends everything, launched operations included, after an error of this object itself.
   void fail(const Status& cause);
 
   PointToPoint& link_;
@@ -98,10 +97,10 @@ class OrderedDevice final : public DeviceCollectives {
   const OrderedOptions options_;
   const std::function<void(const Status&)> broken_;
   LaunchMember member_;
-  std::optional<LaunchSequencer> sequencer_;  // of rank 0
+  std::optional<LaunchSequencer> sequencer_;  // on rank 0 only
   std::map<OpTag, Operation> operations_;
-  std::vector<LaunchWord> unsent_;  // for rank 0
-  std::vector<bool> gone_;          // by rank
+  std::vector<LaunchWord> unsent_;  // words for rank 0
+  std::vector<bool> gone_;          // indexed by rank
   std::optional<Rank> unsent_gone_;
   bool flush_posted_ = false;  // a task is posted
   std::deque<std::shared_ptr<Batch>> batches_;

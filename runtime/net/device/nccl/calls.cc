@@ -37,7 +37,7 @@ std::optional<Element> element_of(DType dtype) {
   return std::nullopt;
 }
 
-// Bool as bytes: or is the greater one, and the lesser.
+// Bools are bytes of 0 or 1: "or" is their maximum, "and" their minimum.
 Reduction reduction_of(const CollectiveArgs& args) {
   if (averages_itself(args)) {
     return Reduction::kAverage;
@@ -121,7 +121,7 @@ class Maker {
     return std::move(calls_);
   }
 
-  // Never as one call: a rank knows its own counts alone, and all would have to make the same choice.
+  // Never a single call: a rank knows its own counts only, but all ranks would have to make the same choice.
   std::vector<Call> alltoall() {
     for_blocks(args_.send_counts, [this](Rank peer, std::size_t begin, std::size_t bytes) {
       add([data = args_.in.data() + begin, bytes, peer, stream = stream_](const Api& api, CommHandle comm) {
@@ -155,7 +155,7 @@ class Maker {
       return api.broadcast(in, out.data(), out.size(), Element::kU8, root, comm, stream);
     });
   }
-  // Those that are not empty: rank, where it begins, bytes.
+  // Calls function(rank, begin, bytes) for each block that is not empty.
   template <class Function>
   void for_blocks(const std::vector<std::int64_t>& counts, Function function) {
     std::size_t begin = 0;

@@ -1,6 +1,6 @@
-// Which functions of NCCL make up a collective.
+// The NCCL functions that make up a collective.
 //
-// For: NcclCollectives. Threads: pure functions. Not for: averages, of which this is the sum, but of halves.
+// Used by NcclCollectives. Pure functions. They sum where an average is wanted, except for halves; the caller divides.
 #pragma once
 
 #include <vector>
@@ -10,15 +10,16 @@
 
 namespace sirtaki::net::nccl {
 
-// True for averages of halves: NCCL divides each rank's elements before it adds them up, since their sum need not fit.
-// Elements below 2^-14 lose bits by it in float16, and below 2^-25 times the number of ranks all of them.
+// Returns true for averages of halves: NCCL divides the elements of each rank before it sums them, because the sum
+// might overflow. In float16, elements below 2^-14 lose bits by it, and elements below 2^-25 times the number of ranks
+// vanish.
 bool averages_itself(const CollectiveArgs& args);
 
-// kUnsupported for reductions of elements that NCCL does not know.
+// Returns kUnsupported for reductions of element types that NCCL lacks.
 Status check_supported(const CollectiveArgs& args);
 
-// Of arguments that check_args() and check_supported() let pass, on `stream`; none where nothing is to be done, which
-// then is so on every rank that this one would have met. `scratch`: 1 byte on the device, for a barrier.
+// Returns the calls for arguments that pass check_args() and check_supported(), on `stream`. The result is empty if
+// there is nothing to do, which is then the case on every peer, too. `scratch`: 1 byte of device memory, for a barrier.
 std::vector<Communicator::Call> calls_of(const CollectiveArgs& args, Rank rank, NativeStream stream,
                                          std::byte* scratch);
 

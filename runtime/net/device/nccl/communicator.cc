@@ -8,7 +8,7 @@
 namespace sirtaki::net::nccl {
 namespace {
 
-// Longer than this in one call, and the others of the loop have waited for it.
+// A longer call is logged, because it has blocked the loop for everyone.
 constexpr Duration kSlowCall = std::chrono::milliseconds(10);
 constexpr Duration kBetweenWarnings = std::chrono::seconds(60);
 
@@ -41,9 +41,9 @@ void Communicator::reply(Done done, Status status) {
   loop_.post([moved = std::move(done), status = std::move(status)]() mutable { moved(status); });
 }
 
-void Communicator::start_step(State state, std::string what, Duration timeout, Done done) {
+void Communicator::start_step(State state, std::string name, Duration timeout, Done done) {
   state_ = state;
-  what_ = std::move(what);
+  step_text_ = std::move(name);
   done_ = std::move(done);
   begun_ = loop_.now();
   deadline_ = begun_ + timeout;
@@ -92,10 +92,10 @@ void Communicator::got_id(Result<UniqueId> id) {
     config.max_ctas = options_.max_ctas;
   }
   state_ = State::kConnecting;
-  what_ = "connecting";
+  step_text_ = "connecting";
   const Outcome outcome = api_.comm_init_rank_config(&comm_, options_.size, *id, options_.rank, &config);
   if (is_error(outcome)) {
-    fail(error(outcome, what_));
+    fail(error(outcome, step_text_));
     return;
   }
   poll();
@@ -106,7 +106,7 @@ void Communicator::launch(std::vector<Call> group, Done done) {
   SRT_CHECK(ready() && !group.empty());
   start_step(State::kLaunching, "launching", options_.call_timeout, std::move(done));
   const TimePoint begin = loop_.now();
-  // A group also of one call: alone, some versions say that a send is launched before it is.
+  // Even a single call is a group: without one, some versions report a send as launched before it is.
   Outcome worst = api_.group_start();
   if (worst == Outcome::kSuccess) {
     for (Call& call : group) {
@@ -129,10 +129,10 @@ void Communicator::launch(std::vector<Call> group, Done done) {
   }
 }
 
-// NCCL has not launched any of it. A bad argument that it found before it touched the communicator leaves that as it
-// was; it knows best whether this is so.
+// NCCL has launched nothing. If it found a bad argument before it touched the communicator, that stays usable; its
+// asynchronous error tells.
 void Communicator::refuse(Outcome outcome, bool alone) {
-  const Status status = error(outcome, what_);
+  const Status status = error(outcome, step_text_);
   if (outcome == Outcome::kInvalidArgument && alone && async_error() == Outcome::kSuccess) {
     state_ = State::kReady;
     reply(std::move(done_), status);
@@ -147,13 +147,13 @@ Outcome Communicator::async_error() {
   return asked == Outcome::kSuccess ? found : asked;
 }
 
-// Also after a call that has succeeded: what it says is not always what the communicator says.
+// Polls after a successful call, too: the result of a call does not always agree with the state of the communicator.
 void Communicator::poll() {
   const Outcome found = comm_ == nullptr ? Outcome::kInProgress : async_error();
   if (found == Outcome::kSuccess) {
     finish_step();
   } else if (found != Outcome::kInProgress) {
-    fail(error(found, what_));
+    fail(error(found, step_text_));
   } else if (loop_.now() >= deadline_) {
     fail({Code::kTimeout,
           step_name() + " is not done in " + milliseconds(deadline_ - begun_) + ". Likely cause: " + likely_cause()});
@@ -164,20 +164,20 @@ void Communicator::poll() {
 }
 
 std::string Communicator::step_name() const {
-  return "communicator '" + options_.name + "' of rank " + std::to_string(options_.rank) + ": " + what_;
+  return "communicator '" + options_.name + "' of rank " + std::to_string(options_.rank) + ": " + step_text_;
 }
 
 std::string Communicator::likely_cause() const {
   switch (state_) {
     case State::kExchanging:
       return "rank 0 is stopped, or waits inside NCCL for its network; look at rank 0 first (NCCL_SOCKET_IFNAME "
-             "chooses the interface)";
+             "selects the interface)";
     case State::kConnecting:
-      return "NCCL has chosen a network interface over which ranks do not reach each other, such as a container's; set "
+      return "NCCL uses a network interface over which ranks cannot reach each other, such as one of a container; set "
              "NCCL_SOCKET_IFNAME to the one of net.interface on all ranks. Or a firewall blocks its ports, or a rank "
-             "is stopped. NCCL_DEBUG=INFO says which addresses it tries; device.data = \"host\" does without NCCL";
+             "is stopped. NCCL_DEBUG=INFO logs the addresses that it tries; device.data = \"host\" avoids NCCL";
     default:
-      return "a rank is missing or stopped, or its network is blocked (NCCL_DEBUG=INFO says more)";
+      return "a rank is missing or stopped, or its network is blocked (NCCL_DEBUG=INFO logs more)";
   }
 }
 
@@ -190,7 +190,7 @@ void Communicator::warn_if_slow() {
 }
 
 void Communicator::poll_again() {
-  // An id comes by itself.
+  // The id arrives as a callback, so there is nothing to poll for.
   const Duration left = deadline_ - loop_.now();
   const Duration pause = state_ == State::kExchanging ? left : std::min(pause_, left);
   pause_ = std::min(2 * pause_, options_.last_poll);
@@ -209,7 +209,7 @@ void Communicator::finish_step() {
   if (state_ == State::kClosing) {
     const CommHandle comm = std::exchange(comm_, nullptr);
     if (const Outcome outcome = api_.comm_destroy(comm); outcome != Outcome::kSuccess) {
-      fail(error(outcome, what_));
+      fail(error(outcome, step_text_));
       return;
     }
     state_ = State::kClosed;
@@ -254,7 +254,7 @@ void Communicator::fail(Status cause) {
 void Communicator::drop() {
   stop_timer();
   ++step_;
-  // Forgotten before the call, so that nothing can use it while it goes.
+  // Cleared before the call, so that nothing can use the handle meanwhile.
   if (const CommHandle comm = std::exchange(comm_, nullptr)) {
     api_.comm_abort(comm);
   }
@@ -272,19 +272,19 @@ void Communicator::close(Done done) {
   start_step(State::kClosing, "closing", options_.call_timeout, std::move(done));
   const Outcome outcome = api_.comm_finalize(comm_);
   if (is_error(outcome)) {
-    fail(error(outcome, what_));
+    fail(error(outcome, step_text_));
   } else {
     poll();
   }
 }
 
-Status Communicator::error(Outcome outcome, const std::string& what) const {
-  std::string text = "communicator '" + options_.name + "' of rank " + std::to_string(options_.rank) + ": " + what +
-                     ": NCCL says " + api_.get_error_string(outcome);
+Status Communicator::error(Outcome outcome, const std::string& step) const {
+  std::string text = "communicator '" + options_.name + "' of rank " + std::to_string(options_.rank) + ": " + step +
+                     ": NCCL reports " + api_.get_error_string(outcome);
   if (const char* const last = comm_ == nullptr ? nullptr : api_.get_last_error(comm_); last != nullptr && *last != 0) {
     text += ", " + std::string(last);
   }
-  return {code_of(outcome), text + " (NCCL_DEBUG=WARN says more)"};
+  return {code_of(outcome), text + " (NCCL_DEBUG=WARN logs more)"};
 }
 
 }  // namespace sirtaki::net::nccl

@@ -7,7 +7,7 @@
 namespace sirtaki::net::nccl {
 namespace {
 
-std::string loader_says() {
+std::string dlerror_text() {
   const char* const text = dlerror();
   return text == nullptr ? "no reason given" : text;
 }
@@ -16,7 +16,7 @@ class Symbols {
  public:
   explicit Symbols(void* library) : library_(library) {}
 
-  // False when the library does not have it.
+  // Returns false if the library lacks the symbol.
   template <class Function>
   bool find(const char* symbol, Function*& function) {
     function = reinterpret_cast<Function*>(dlsym(library_, symbol));
@@ -49,14 +49,14 @@ Result<Opened> open(const LoadOptions& options) {
     return Opened{library, wanted};
   }
   return unavailable("NCCL: the process has no " + options.name + ", and " + wanted +
-                     " cannot be loaded: " + loader_says() +
+                     " cannot be loaded: " + dlerror_text() +
                      "; install NCCL, or set the path of a library, or choose a backend that needs none");
 }
 
 }  // namespace
 
 std::string version_text(int version) {
-  // 2.8 and older counted by 1000.
+  // Version 2.8 and older used multiples of 1000.
   const int major = version < 10000 ? version / 1000 : version / 10000;
   const int minor = version < 10000 ? version % 1000 / 100 : version % 10000 / 100;
   return std::to_string(major) + "." + std::to_string(minor) + "." + std::to_string(version % 100);
@@ -70,7 +70,7 @@ Result<Library> load(const LoadOptions& options) {
   Api& api = found.api;
   const std::string where = "NCCL of " + found.from;
   if (!symbols.find("ncclGetVersion", api.get_version) || api.get_version(&found.version) != Outcome::kSuccess) {
-    return Status(Code::kUnsupported, where + " does not tell its version");
+    return Status(Code::kUnsupported, where + " does not report its version");
   }
   if (found.version < kOldestNccl) {
     return Status(Code::kUnsupported, where + " is version " + version_text(found.version) + ", which is older than " +

@@ -1,8 +1,8 @@
-// Finding NCCL at run time, so that one build runs with and without it.
+// Loads NCCL at run time, so that one build runs with and without it.
 //
-// A copy that the process has already comes first: two copies, such as a framework's and the system's, would each have
-// threads and memory of their own. What is found is never closed.
-// Threads: any. Not for: making communicators (communicator.h).
+// A copy that the process has loaded already takes precedence: two copies, such as one of a framework and one of the
+// system, would each have threads and memory of their own. The library is never closed.
+// Thread-safe. Not for making communicators (communicator.h).
 #pragma once
 
 #include <string>
@@ -13,20 +13,21 @@
 namespace sirtaki::net::nccl {
 
 struct LoadOptions {
-  std::string path;                   // a library to use where the process has none; empty: the system's
-  std::string name = "libnccl.so.2";  // as the process and the system know it
+  std::string path;                   // the library if the process has none; empty: search `name`
+  std::string name = "libnccl.so.2";  // name for the dynamic linker
 };
 
 struct Library {
   Api api{};
   int version = 0;
-  std::string from;  // "the process", or what was loaded
+  std::string from;  // "the process", or the path of the library
 };
 
-// kUnavailable where there is none, kUnsupported where it is too old or lacks a function; the texts say what was tried.
+// Returns the functions of NCCL. kUnavailable if no library is found, kUnsupported if it is too old or lacks a
+// function; the text names the libraries that were tried.
 Result<Library> load(const LoadOptions& options);
 
-// 22809 -> "2.28.9".
+// Formats a version number: 22809 is "2.28.9".
 std::string version_text(int version);
 
 }  // namespace sirtaki::net::nccl

@@ -1,8 +1,8 @@
-// What is used of NCCL: its types and functions as this project declares them, so that it is built without NCCL's
-// header, and a library of any version from kOldestNccl on will do.
+// Types and functions of NCCL as this project declares them, so that it builds without the header of NCCL and works
+// with every version from kOldestNccl on.
 //
-// Api is a table, so that tests put functions of their own into it; all calls of NCCL go through one.
-// Threads: those of NCCL; here all calls of a communicator come from one thread. Not for: NCCL's device functions.
+// Api is a table of functions, so that tests can replace them; all calls of NCCL go through one.
+// Threads: those of NCCL; this project calls one communicator from one thread. Not for device functions of NCCL.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,7 @@
 
 namespace sirtaki::net::nccl {
 
-// Numbers of ncclResult_t.
+// Values of ncclResult_t.
 enum class Outcome : int {
   kSuccess = 0,
   kUnhandledCudaError = 1,
@@ -21,12 +21,12 @@ enum class Outcome : int {
   kRemoteError = 6,
   kInProgress = 7,
 };
-// Neither done nor on the way.
+// Returns true for everything but success and progress.
 constexpr bool is_error(Outcome outcome) {
   return outcome != Outcome::kSuccess && outcome != Outcome::kInProgress;
 }
 
-// Numbers of ncclDataType_t and ncclRedOp_t.
+// Values of ncclDataType_t and ncclRedOp_t.
 enum class Element : int {
   kI8 = 0,
   kU8 = 1,
@@ -39,7 +39,7 @@ enum class Element : int {
 };
 enum class Reduction : int { kSum = 0, kProduct = 1, kMax = 2, kMin = 3, kAverage = 4 };
 
-struct NativeComm;               // of NCCL
+struct NativeComm;               // opaque
 using CommHandle = NativeComm*;  // ncclComm_t
 using NativeStream = void*;      // cudaStream_t
 
@@ -50,8 +50,8 @@ struct UniqueId {
 inline constexpr int kOldestNccl = 21801;
 inline constexpr int kUndefined = std::numeric_limits<int>::min();
 
-// ncclConfig_t as it was in the oldest version: later ones have more members behind these, and tell by `size` and
-// `version` which of them are not here.
+// ncclConfig_t of the oldest version. Later versions append members, and derive from `size` and `version` which of them
+// are missing here.
 struct Config {
   std::size_t size = sizeof(Config);
   unsigned int magic = 0xcafebeef;

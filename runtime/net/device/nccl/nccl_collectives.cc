@@ -11,7 +11,7 @@
 namespace sirtaki::net::nccl {
 namespace {
 
-// What ends behind the others needs an event, too.
+// Reserved for end_all(), which records an event even if all others are in use.
 constexpr std::size_t kSpareEvents = 2;
 
 std::string described(const CollectiveArgs& args) {
@@ -29,7 +29,7 @@ Result<std::unique_ptr<NcclCollectives>> NcclCollectives::create(const Parts& pa
   return made;
 }
 
-// All that may wait for the device, before anything of ours is on it.
+// Creates everything that may synchronize with the device, while no collective is on it.
 Status NcclCollectives::prepare() {
   SRT_ASSIGN(events_, device::EventPool::create(parts_.device, options_.most_in_flight + kSpareEvents));
   SRT_ASSIGN(scratch_memory_, device::Arena::create(parts_.device, device::Place::kDevice, 1));
@@ -42,7 +42,7 @@ Status NcclCollectives::prepare() {
   }
   const std::size_t lanes = options_.host_size > 0 ? kLanes : kHost;
   for (Lane& lane : std::span(lanes_).first(lanes)) {
-    // Also for bulk: what waits behind the kernels of a step would not overlap with them.
+    // High priority for bulk, too: behind the kernels of a step, it would not overlap with them.
     SRT_ASSIGN(lane.stream, parts_.device.make_stream(device::Priority::kHigh));
   }
   return {};
@@ -101,7 +101,7 @@ void NcclCollectives::connect(std::uint64_t attempt, Done done) {
   connect_next({});
 }
 
-// One after the other, so that all ranks make them in the same order.
+// Connects one after the other, so that all ranks make them in the same order.
 void NcclCollectives::connect_next(const Status& before) {
   if (!before.ok()) {
     fail(before);
@@ -157,10 +157,9 @@ Status NcclCollectives::check_work(const CollectiveArgs& args, const DeviceWork&
     return {};
   }
   if (args.kind != OpKind::kAllreduce || args.op != ReduceOp::kSum || args.in.data() != args.out.data()) {
-    return invalid_argument("among the ranks of a host only sums in place are made");
+    return invalid_argument("the ranks of a host support sums in place only");
   }
-  return options_.host_size > 0 ? Status()
-                                : Status(Code::kUnsupported, "the ranks of this host are no group of their own");
+  return options_.host_size > 0 ? Status() : Status(Code::kUnsupported, "the ranks of this host do not form a group");
 }
 
 void NcclCollectives::start_work(CollectiveArgs args, DeviceWork work, Done done) {
@@ -192,7 +191,7 @@ bool NcclCollectives::has_credit(const Operation& operation) const {
   return events_->left() > kSpareEvents && (idle() || bytes_in_flight_ + operation.bytes <= options_.credit_bytes);
 }
 
-// Always the first: what one rank passed over, another would wait for.
+// Only ever the first: if one rank skipped an operation, another would wait for it on the device.
 void NcclCollectives::launch_next() {
   if (launching_ || !ended_.ok() || connecting_ || queue_.empty() || !has_credit(queue_.front())) {
     return;
@@ -216,7 +215,7 @@ void NcclCollectives::launch_next() {
   }
 }
 
-// What the operation has to wait for on the device.
+// Makes the lane wait, on the device, for the input and for earlier launches on another communicator.
 Status NcclCollectives::wait_for_inputs(Lane& lane, const Operation& operation) {
   const bool other_lane = last_lane_ != nullptr && last_lane_ != &lane && !last_lane_->running.empty();
   if (other_lane && !options_.ordered_by_nccl) {
@@ -231,7 +230,8 @@ Status NcclCollectives::wait_for_inputs(Lane& lane, const Operation& operation) 
 void NcclCollectives::launched(const Status& done) {
   Lane& lane = lane_of(queue_.front());
   const Status status = done.ok() ? finish_on_device(lane, queue_.front()) : done;
-  // Also a bad argument: the other ranks have launched theirs, and would meet the next one of this rank.
+  // Even a bad argument ends everything: the other ranks have launched theirs, and would match it with the next one
+  // here.
   if (!status.ok()) {
     fail(status);
     return;
@@ -318,12 +318,12 @@ Status NcclCollectives::poll_lane(Lane& lane) {
     return {};
   }
   const std::string over = lane.communicator ? " over communicator '" + lane.communicator->name() + "'" : "";
-  return {Code::kTimeout,
-          described(first.args) + over + " of rank " + std::to_string(rank()) +
-              " is not done in time; a rank has not started it, or has stopped, or started another one"};
+  return {Code::kTimeout, described(first.args) + over + " of rank " + std::to_string(rank()) +
+                              " did not end in time. Likely cause: a rank has not started it, has stopped, or has "
+                              "started another operation"};
 }
 
-// Buffers are not the device's any more when what it was given before the end is behind it; but nobody waits for ever.
+// Buffers return to the caller once the device has passed all work from before the end, or at a deadline.
 void NcclCollectives::poll_draining() {
   std::erase_if(draining_, [this](Draining& draining) {
     std::erase_if(draining.events, [this](const device::PooledEvent& event) {
@@ -379,7 +379,7 @@ void NcclCollectives::end_all(const TagGroup* tags, const Status& cause, const S
   Draining draining;
   draining.deadline = parts_.loop.now() + options_.communicator.call_timeout;
   if (std::exchange(launching_, false)) {
-    // Some of it may be on the stream.
+    // A part of the group may be on the stream already.
     auto event = events_->take();
     if (event && parts_.device.record(event->get(), lane_of(queue_.front()).stream).ok()) {
       draining.events.push_back(std::move(*event));

@@ -1,16 +1,16 @@
 // NcclCollectives: collectives of device memory through NCCL.
 //
-// Operations are launched one after the other, in the order in which they were started, which all ranks have in common:
-// neither what is ready here nor what has ended here changes it. Those of a small priority go over a communicator of
-// their own, `urgent`, and may pass on the device what was launched over `bulk` before; those among the ranks of each
-// host go over `host`. How much is on the device at a time is limited; what waits, waits on the host.
-// NCCL can end nothing alone: cancelling an operation that has not ended aborts all communicators, and everything in
-// flight with them. Then, and after every error, connect() on all ranks makes new ones. Whether that is needed is the
-// owner's to agree on: a rank where a cancelled operation had ended hears nothing of it.
-// Elements of bool are bytes of 0 or 1, as frameworks keep them: "or" is the larger byte and "and" the smaller, so that
-// others would come out as they are, where the CPU makes them 1.
-// Owned by: whoever owns the data plane of a rank, tests. Thread: the loop's, destructor included; it has entered the
-// device. Destroying it drops the callbacks of what is in flight: abort() first and let the loop run.
+// Launches operations one after the other in the order of their start, which must be equal on all ranks; neither local
+// readiness nor local completion changes it. Operations with a small priority use a communicator of their own,
+// `urgent`, and may overtake on the device operations that were launched over `bulk` before; operations among the ranks
+// of each host use `host`. Credit limits the work on the device; further operations wait on the host.
+// NCCL cannot cancel a single operation: cancelling one that has not ended aborts all communicators and everything in
+// flight. Then, and after every error, connect() on all ranks makes new ones. The owner must agree with the other ranks
+// on that: a rank on which the cancelled operation had ended is not informed.
+// Bools are bytes of 0 or 1, as in frameworks: "or" takes the larger byte and "and" the smaller, so other values pass
+// unchanged, while the CPU turns them into 1.
+// Owner: the data plane of a rank, tests. Thread: loop, destructor included; it has entered the device. Destruction
+// drops the callbacks of operations in flight: call abort() first, and let the loop run.
 #pragma once
 
 #include <array>
@@ -28,39 +28,40 @@ namespace sirtaki::net::nccl {
 struct NcclOptions {
   Rank rank = 0;
   int size = 1;
-  // Among the ranks of this host, where they are to be a group of their own; 0: they are not.
+  // Rank and size in the group of this host; host_size 0: there is no such group.
   Rank host_rank = 0;
   int host_size = 0;
-  std::size_t credit_bytes = std::size_t{16} * 1024 * 1024;  // on the device at a time; one operation may be larger
-  std::size_t most_in_flight = 64;                           // operations on the device at a time
-  std::int32_t urgent_priority = 0;                          // up to this one
-  Duration timeout = std::chrono::seconds(60);               // for one operation, from its launch
-  // Whether NCCL itself keeps the order of launches over several communicators (NCCL_LAUNCH_ORDER_IMPLICIT, from 2.26
-  // on). Else an operation waits on the device for those that were launched before over another communicator.
+  std::size_t credit_bytes =
+      std::size_t{16} * 1024 * 1024;            // bytes on the device at a time; a single operation may exceed it
+  std::size_t most_in_flight = 64;              // operations on the device at a time
+  std::int32_t urgent_priority = 0;             // operations up to this priority are urgent
+  Duration timeout = std::chrono::seconds(60);  // from the launch of an operation to its end
+  // Set if NCCL itself keeps the order of launches over several communicators (NCCL_LAUNCH_ORDER_IMPLICIT, from 2.26
+  // on). Otherwise an operation waits on the device for the previous one on another communicator.
   bool ordered_by_nccl = false;
-  CommunicatorOptions communicator;  // but for name, rank and size
+  CommunicatorOptions communicator;  // name, rank and size are ignored
 };
 
 class NcclCollectives final : public DeviceCollectives {
  public:
-  // What it works with; all outlive it.
+  // Dependencies; all must outlive this.
   struct Parts {
     Loop& loop;
     const Api& api;
     device::DeviceApi& device;
     IdExchange& ids;
     Logger& log;
-    IdExchange* host_ids = nullptr;  // among the ranks of this host; needed where several are a group
+    IdExchange* host_ids = nullptr;  // for the ranks of this host; required if host_size > 1
   };
-  // Makes streams and events; no communicator yet.
+  // Creates streams and events, but no communicator yet.
   static Result<std::unique_ptr<NcclCollectives>> create(const Parts& parts, const NcclOptions& options);
   ~NcclCollectives() override;
 
-  // On all ranks with the same `attempt`, a new one each time. Ends what is in flight first. Operations may be started
-  // from then on.
+  // Makes communicators; call it on all ranks with the same, unused `attempt`. Ends operations in flight first. New
+  // operations may be started right after the call.
   void connect(std::uint64_t attempt, Done done);
-  // When nothing is in flight, else as abort(): waits for the other ranks to close as well, up to a deadline, then lets
-  // go of the communicators. Once; nothing is started any more.
+  // Waits for the other ranks to close, too, up to a deadline, then releases the communicators; aborts instead if
+  // operations are in flight. Call it once, and start nothing afterwards.
   void close(Done done);
 
   Caps caps() const override;
@@ -86,11 +87,11 @@ class NcclCollectives final : public DeviceCollectives {
   };
   enum LaneName : std::size_t { kUrgent, kBulk, kHost, kLanes };
   struct Lane {
-    std::unique_ptr<Communicator> communicator;  // null: nobody else is in it
+    std::unique_ptr<Communicator> communicator;  // null: this rank is alone
     device::Stream stream;
-    std::deque<Operation> running;  // on the device, in order
+    std::deque<Operation> running;  // operations on the device, in order
   };
-  // Operations that ended with an error, whose work the device may not have left yet.
+  // Failed operations whose callbacks wait until the device no longer uses their buffers.
   struct Draining {
     std::vector<std::pair<Done, Status>> replies;
     std::vector<device::PooledEvent> events;
@@ -103,7 +104,7 @@ class NcclCollectives final : public DeviceCollectives {
   Done unless_gone(void (NcclCollectives::*then)(const Status&));
   void reply(Done done, Status status);
 
-  // The lanes in order, from `next` on.
+  // Connect or close the lanes one by one, from next_lane_ on.
   void connect_next(const Status& before);
   void close_next(const Status& before);
   bool idle() const;
@@ -120,7 +121,7 @@ class NcclCollectives final : public DeviceCollectives {
   void poll_draining();
   bool in_flight(const TagGroup& tags) const;
   void fail(const Status& cause);
-  // Those of `tags` end with `cause`, all others with `rest`.
+  // Ends operations of `tags` with `cause`, all others with `rest`.
   void end_all(const TagGroup* tags, const Status& cause, const Status& rest);
 
   const Parts parts_;
@@ -129,17 +130,17 @@ class NcclCollectives final : public DeviceCollectives {
   std::unique_ptr<device::Arena> scratch_memory_;
   device::Block scratch_;
   std::array<Lane, kLanes> lanes_;
-  std::size_t next_lane_ = 0;  // that connects or closes
-  Lane* last_lane_ = nullptr;  // over which was launched last
+  std::size_t next_lane_ = 0;  // lane that connects or closes next
+  Lane* last_lane_ = nullptr;  // lane of the last launch
 
   Status ended_{Code::kShutdown, "the collectives are not connected"};
-  bool has_cause_ = false;  // ended_ was told to this
+  bool has_cause_ = false;  // ended_ holds the cause of an end, not the initial state
   Done connecting_;
   Done closing_;
   std::uint64_t attempt_ = 0;
-  std::uint64_t generation_ = 0;  // answers to what was asked before everything ended come too late
+  std::uint64_t generation_ = 0;  // invalidates answers to requests from before an end
   std::deque<Operation> queue_;
-  bool launching_ = false;  // the first of queue_
+  bool launching_ = false;  // the first operation of queue_ is being launched
   std::size_t bytes_in_flight_ = 0;
   std::vector<Draining> draining_;
   TimerId timer_;

@@ -64,7 +64,7 @@ class DeviceTransportTest : public ::testing::Test {
     std::vector<Status> broken;
     std::optional<Status> answer;
 
-    bool says(const std::string& text) const {
+    bool logged(const std::string& text) const {
       return std::ranges::any_of(lines, [&](const std::string& line) { return line.find(text) != std::string::npos; });
     }
   };
@@ -123,9 +123,9 @@ class DeviceTransportTest : public ::testing::Test {
       EXPECT_TRUE(member.answer && member.answer->ok());
       EXPECT_TRUE(member.broken.empty());
     }
-    EXPECT_TRUE(at(0).says("tensors of GPUs travel through the host's memory, not over NCCL: " + why))
+    EXPECT_TRUE(at(0).logged("tensors of GPUs travel through the host's memory, not over NCCL: " + why))
         << ::testing::PrintToString(at(0).lines);
-    EXPECT_FALSE(at(1).says("tensors of GPUs travel")) << "said once, by rank 0";
+    EXPECT_FALSE(at(1).logged("tensors of GPUs travel")) << "said once, by rank 0";
   }
 
   net::testing::FakeNccl nccl_;
@@ -176,7 +176,8 @@ TEST_F(DeviceTransportTest, TwoRanksOnOneGpuGoThroughTheHostsMemory) {
   const int before = at(0).device->alive();
   settle();
   expect_all_on_the_host(
-      "rank 0: communicator 'urgent' of rank 0: connecting: NCCL says invalid usage, Duplicate GPU detected : rank 0 "
+      "rank 0: communicator 'urgent' of rank 0: connecting: NCCL reports invalid usage, Duplicate GPU detected : rank "
+      "0 "
       "and rank 1 both on CUDA device 1b000");
   EXPECT_EQ(at(0).device->alive(), before + 1) << "what was made for NCCL is given back, but for a stream for copies";
 }

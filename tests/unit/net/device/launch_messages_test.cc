@@ -9,7 +9,7 @@ using Says = LaunchWord::Kind;
 
 constexpr std::uint64_t kTag = 0x8000000000000001;
 
-TEST(LaunchMessages, ComeBackAsTheyWere) {
+TEST(LaunchMessages, RoundTrip) {
   std::vector<LaunchWord> words = {{Says::kReady, OpTag(kTag), -7},
                                    {Says::kWithdraw, OpTag(2), 0},
                                    {Says::kPlaced, OpTag(3), 5},
@@ -25,7 +25,7 @@ TEST(LaunchMessages, ComeBackAsTheyWere) {
   }
 }
 
-TEST(LaunchMessages, AreTheseBytes) {
+TEST(LaunchMessages, HaveTheDocumentedBytes) {
   const auto bytes = encode_launch_words(std::vector<LaunchWord>{{Says::kPlaced, OpTag(kTag), -2}});
   const std::vector<int> begin = {1, 0, 0, 0, 3, 1, 0, 0, 0, 0, 0, 0, 0x80, 0xfe, 0xff, 0xff, 0xff, 0};
   for (std::size_t i = 0; i < begin.size(); ++i) {
@@ -33,7 +33,7 @@ TEST(LaunchMessages, AreTheseBytes) {
   }
 }
 
-TEST(LaunchMessages, DamagedOnesAreRefused) {
+TEST(LaunchMessages, RejectDamagedBytes) {
   const auto good =
       encode_launch_words(std::vector<LaunchWord>{{Says::kWithdraw, OpTag(1), 0}, {Says::kGone, OpTag(), 1}});
   struct Damage {

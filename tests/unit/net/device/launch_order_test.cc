@@ -1,4 +1,4 @@
-// The order of launches alone: every rank starts in an order of its own, and messages are late.
+// The agreement on an order of launches: every rank starts operations in its own order, and messages are late.
 #include "runtime/net/device/launch_order.h"
 
 #include <gtest/gtest.h>
@@ -31,11 +31,11 @@ TEST(LaunchOrder, WaitsForAllRanks) {
   EXPECT_TRUE(order.take().empty());
   EXPECT_TRUE(order.ready(1, OpTag(1), 6).ok());
   EXPECT_EQ(order.take(), (std::vector<LaunchNotice>{{Kind::kPlaced, LaunchNotice::kAll, OpTag(1), 4}}));
-  EXPECT_TRUE(order.take().empty()) << "it is told once";
+  EXPECT_TRUE(order.take().empty()) << "each decision is returned once";
   EXPECT_EQ(order.waiting(), 0U);
 }
 
-TEST(LaunchOrder, TheMostUrgentOfThoseReadyIsFirstAndEqualOnesAreAsTheyCame) {
+TEST(LaunchOrder, PlacesAreByUrgencyThenByTime) {
   LaunchSequencer order(2);
   for (const auto& [tag, priority] : {std::pair(1, 7), {2, 7}, {3, -2}, {4, 7}}) {
     for (const Rank rank : {1, 0}) {
@@ -51,7 +51,7 @@ TEST(LaunchOrder, ARankThatIsReadyTwiceIsAnError) {
   EXPECT_EQ(order.ready(1, OpTag(1), 0).code(), Code::kBug);
 }
 
-TEST(LaunchOrder, WhatIsWithdrawnHasNoPlace) {
+TEST(LaunchOrder, AWithdrawnOperationHasNoPlace) {
   LaunchSequencer order(2);
   EXPECT_TRUE(order.ready(0, OpTag(1), 0).ok());
   EXPECT_TRUE(order.ready(1, OpTag(1), 0).ok());
@@ -62,7 +62,7 @@ TEST(LaunchOrder, WhatIsWithdrawnHasNoPlace) {
   EXPECT_EQ(order.waiting(), 0U);
 }
 
-TEST(LaunchOrder, WhatHasItsPlaceIsNotWithdrawn) {
+TEST(LaunchOrder, AnOperationWithAPlaceIsNotWithdrawn) {
   LaunchSequencer order(2);
   EXPECT_TRUE(order.ready(0, OpTag(1), 0).ok());
   EXPECT_TRUE(order.ready(1, OpTag(1), 0).ok());
@@ -71,14 +71,14 @@ TEST(LaunchOrder, WhatHasItsPlaceIsNotWithdrawn) {
   EXPECT_TRUE(order.take().empty());
 }
 
-TEST(LaunchOrder, AMemberKnowsWhatItHasSaid) {
+TEST(LaunchOrder, AMemberReportsOnce) {
   LaunchMember member;
   EXPECT_TRUE(member.start(OpTag(1)));
   EXPECT_FALSE(member.start(OpTag(1)));
   EXPECT_TRUE(member.start(OpTag(2)));
-  EXPECT_FALSE(member.withdrawn(OpTag(1))) << "nobody asked for that";
+  EXPECT_FALSE(member.withdrawn(OpTag(1))) << "no withdrawal was requested";
   EXPECT_EQ(member.withdraw(OpTag(1)), std::vector<OpTag>{OpTag(1)});
-  EXPECT_TRUE(member.withdraw(OpTag(1)).empty()) << "it has been said";
+  EXPECT_TRUE(member.withdraw(OpTag(1)).empty()) << "the withdrawal is reported already";
   EXPECT_TRUE(member.withdrawn(OpTag(1)));
   EXPECT_FALSE(member.placed(OpTag(1)));
   EXPECT_TRUE(member.placed(OpTag(2)));
@@ -86,10 +86,10 @@ TEST(LaunchOrder, AMemberKnowsWhatItHasSaid) {
   EXPECT_EQ(member.withdraw({OpTag(), 0}), std::vector<OpTag>{OpTag(2)});
 }
 
-// ---- ranks that start, cancel and hear of it in random order ----
+// ---- ranks that start and cancel operations, and receive decisions, in random order ----
 
-struct Said {
-  bool ready = false;  // else it is withdrawn
+struct Report {
+  bool ready = false;  // false: a withdrawal
   OpTag tag;
   std::int32_t priority = 0;
 };
@@ -118,7 +118,7 @@ class Job {
       for (const LaunchNotice& notice : sequencer_.take()) {
         for (Rank rank = 0; rank < ranks_; ++rank) {
           if (notice.to == LaunchNotice::kAll || notice.to == rank) {
-            at(rank).heard.push_back(notice);
+            at(rank).received.push_back(notice);
           }
         }
       }
@@ -149,8 +149,8 @@ class Job {
   struct Member {
     LaunchMember state;
     std::vector<OpTag> to_start;
-    std::deque<Said> said;
-    std::deque<LaunchNotice> heard;
+    std::deque<Report> sent;
+    std::deque<LaunchNotice> received;
     std::set<OpTag> given_up;
     std::vector<OpTag> launched;
     std::set<OpTag> withdrawn;
@@ -158,7 +158,7 @@ class Job {
   };
   Member& at(Rank rank) { return members_[static_cast<std::size_t>(rank)]; }
 
-  // One thing that the rank can do, or whether there is one.
+  // Performs a random possible action of the rank if `really`; returns false if there is none.
   bool act(Rank rank, bool really) {
     Member& member = at(rank);
     std::vector<int> can;
@@ -166,8 +166,8 @@ class Job {
     std::ranges::set_difference(cancelled_, member.given_up, std::back_inserter(may_give_up));
     for (const auto& [what, able] : {std::pair(0, !member.to_start.empty()),
                                      {1, !may_give_up.empty()},
-                                     {2, !member.said.empty()},
-                                     {3, !member.heard.empty()}}) {
+                                     {2, !member.sent.empty()},
+                                     {3, !member.received.empty()}}) {
       if (able) {
         can.push_back(what);
       }
@@ -183,10 +183,10 @@ class Job {
         give_up(member, may_give_up[random_() % may_give_up.size()]);
         break;
       case 2:
-        tell(rank, member);
+        deliver_report(rank, member);
         break;
       default:
-        hear(member);
+        deliver_notice(member);
     }
     return true;
   }
@@ -197,27 +197,27 @@ class Job {
     if (!member.given_up.contains(tag)) {
       ++member.started;
       EXPECT_TRUE(member.state.start(tag));
-      member.said.push_back({true, tag, static_cast<std::int32_t>(random_() % 3)});
+      member.sent.push_back({true, tag, static_cast<std::int32_t>(random_() % 3)});
     }
   }
   void give_up(Member& member, OpTag tag) {
     member.given_up.insert(tag);
     for (const OpTag named : member.state.withdraw(tag)) {
-      member.said.push_back({false, named});
+      member.sent.push_back({false, named});
     }
   }
-  void tell(Rank rank, Member& member) {
-    const Said said = member.said.front();
-    member.said.pop_front();
-    if (said.ready) {
-      EXPECT_TRUE(sequencer_.ready(rank, said.tag, said.priority).ok());
+  void deliver_report(Rank rank, Member& member) {
+    const Report report = member.sent.front();
+    member.sent.pop_front();
+    if (report.ready) {
+      EXPECT_TRUE(sequencer_.ready(rank, report.tag, report.priority).ok());
     } else {
-      sequencer_.withdraw(rank, said.tag);
+      sequencer_.withdraw(rank, report.tag);
     }
   }
-  void hear(Member& member) {
-    const LaunchNotice notice = member.heard.front();
-    member.heard.pop_front();
+  void deliver_notice(Member& member) {
+    const LaunchNotice notice = member.received.front();
+    member.received.pop_front();
     if (notice.kind == Kind::kPlaced) {
       EXPECT_TRUE(member.state.placed(notice.tag));
       member.launched.push_back(notice.tag);
@@ -234,7 +234,7 @@ class Job {
   std::set<OpTag> cancelled_;  // by all ranks, each at some time
 };
 
-TEST(LaunchOrder, IsTheSameOnAllRanksWhateverTheyDoWhen) {
+TEST(LaunchOrder, IsTheSameOnAllRanksForRandomSchedules) {
   for (std::uint64_t seed = 1; seed <= 300; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     Job job(seed, 1 + static_cast<int>(seed % 5), 25);

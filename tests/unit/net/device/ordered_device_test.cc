@@ -1,4 +1,4 @@
-// What an OrderedDevice launches, and how operations end, over collectives that only write down what they are given.
+// OrderedDevice over fake collectives that record their launches: order, cancellation and ends.
 #include "runtime/net/device/ordered_device.h"
 
 #include <gtest/gtest.h>
@@ -39,7 +39,7 @@ class Recorder final : public DeviceCollectives {
     }
   }
 
-  std::vector<OpTag> tags;  // in the order of their launches
+  std::vector<OpTag> tags;  // in order of launches
   std::vector<Launch> flying;
   Status aborted;
 
@@ -99,7 +99,7 @@ class OrderedDeviceTest : public ::testing::Test {
   void cancel(Rank rank, std::uint64_t tag) {
     at(rank).ordered->cancel(OpTag(tag), {Code::kAborted, "no more of " + std::to_string(tag)});
   }
-  // Everything that has been launched is done.
+  // Completes every launched operation.
   void finish_all() {
     for (Member& member : members_) {
       for (Recorder::Launch& launch : std::exchange(member.inner->flying, {})) {
@@ -116,7 +116,7 @@ class OrderedDeviceTest : public ::testing::Test {
   std::vector<Member> members_;
 };
 
-TEST_F(OrderedDeviceTest, LaunchesWhatAllHaveStarted) {
+TEST_F(OrderedDeviceTest, LaunchesOperationsThatAllHaveStarted) {
   open(3);
   start(0, 1);
   start(0, 2);
@@ -147,13 +147,13 @@ TEST_F(OrderedDeviceTest, ATagIsFreeWhenItsOperationHasEnded) {
     run();
     start(0, 1);
     run();
-    EXPECT_EQ(at(0).ended.back().status.code(), Code::kInvalidArgument) << "it is in flight";
+    EXPECT_EQ(at(0).ended.back().status.code(), Code::kInvalidArgument) << "the tag is in flight";
     finish_all();
     EXPECT_TRUE(at(0).ended.back().status.ok() && at(1).ended.back().status.ok());
   }
 }
 
-TEST_F(OrderedDeviceTest, WhatIsCancelledBeforeItHasAPlaceIsNeverLaunched) {
+TEST_F(OrderedDeviceTest, AnOperationCancelledWithoutAPlaceIsNeverLaunched) {
   open(2);
   for (const Rank rank : {0, 1}) {
     start(rank, 1);
@@ -170,7 +170,7 @@ TEST_F(OrderedDeviceTest, WhatIsCancelledBeforeItHasAPlaceIsNeverLaunched) {
   EXPECT_EQ(at(0).inner->tags, std::vector<OpTag>{OpTag(2)});
 }
 
-TEST_F(OrderedDeviceTest, WhatIsCancelledLaterRunsToItsEnd) {
+TEST_F(OrderedDeviceTest, AnOperationCancelledWithAPlaceRunsToItsEnd) {
   open(2);
   start(0, 1);
   start(1, 1);
@@ -185,31 +185,31 @@ TEST_F(OrderedDeviceTest, WhatIsCancelledLaterRunsToItsEnd) {
   EXPECT_TRUE(at(0).inner->aborted.ok() && at(1).inner->aborted.ok());
 }
 
-TEST_F(OrderedDeviceTest, AFailureIsToldAndEndsEverything) {
+TEST_F(OrderedDeviceTest, AFailureIsReportedAndEndsEverything) {
   open(2);
   start(0, 1);
   start(1, 1);
   start(1, 2);
   run();
   auto flying = std::exchange(at(1).inner->flying, {});
-  flying.at(0).done(unavailable("NCCL says no"));
+  flying.at(0).done(unavailable("NCCL failed"));
   run();
   EXPECT_EQ(at(1).ended.size(), 2U);
   for (const Ended& ended : at(1).ended) {
-    EXPECT_EQ(ended.status.text(), "NCCL says no");
+    EXPECT_EQ(ended.status.text(), "NCCL failed");
   }
   ASSERT_EQ(at(1).broken.size(), 1U);
-  EXPECT_EQ(at(1).broken[0].text(), "NCCL says no");
+  EXPECT_EQ(at(1).broken[0].text(), "NCCL failed");
   start(1, 3);
   run();
-  EXPECT_EQ(at(1).ended.back().status.text(), "NCCL says no");
+  EXPECT_EQ(at(1).ended.back().status.text(), "NCCL failed");
   at(0).ordered->abort({Code::kAborted, "the job is over"});
   EXPECT_EQ(at(0).ended.at(0).status.text(), "the job is over");
   run();
-  EXPECT_TRUE(at(0).broken.empty()) << "it was told to";
+  EXPECT_TRUE(at(0).broken.empty()) << "an abort is no failure";
 }
 
-TEST_F(OrderedDeviceTest, ARankThatIsGoneIsNamedToAll) {
+TEST_F(OrderedDeviceTest, ALostRankIsNamedToAll) {
   for (const Rank gone : {2, 0}) {
     SCOPED_TRACE(gone);
     members_.clear();
@@ -227,13 +227,13 @@ TEST_F(OrderedDeviceTest, ARankThatIsGoneIsNamedToAll) {
       EXPECT_EQ(ended.status.code(), Code::kPeerLost);
       EXPECT_EQ(ended.status.blame().rank, gone);
     }
-    EXPECT_EQ(at(1).ended[0].tag, OpTag(2)) << "what is launched has a moment to come to its end";
+    EXPECT_EQ(at(1).ended[0].tag, OpTag(2)) << "a launched operation has a grace period";
     EXPECT_EQ(at(1).inner->aborted.code(), Code::kPeerLost);
     EXPECT_TRUE(at(1).broken.empty()) << "a rank that leaves breaks nothing";
   }
 }
 
-TEST_F(OrderedDeviceTest, WhatHasAPlaceIsLaunchedByAllThoughARankIsLostMeanwhile) {
+TEST_F(OrderedDeviceTest, AnOperationWithAPlaceIsLaunchedByAllDespiteALostRank) {
   LocalOptions slow;
   slow.bytes_per_second = 1000.0 * kLaunchWordsBytes;  // a message leaves in a millisecond
   open(3, slow);
@@ -241,7 +241,7 @@ TEST_F(OrderedDeviceTest, WhatHasAPlaceIsLaunchedByAllThoughARankIsLostMeanwhile
     start(rank, 1);
   }
   start(0, 2);
-  // Rank 0's word has left for rank 1, and not for rank 2.
+  // The message of rank 0 has left for rank 1, but not for rank 2.
   ASSERT_TRUE(loop_.run([&] { return !at(1).inner->tags.empty(); }));
   EXPECT_TRUE(at(0).inner->tags.empty());
   group_->kill(2, {Code::kAborted, "killed"});
@@ -259,7 +259,7 @@ TEST_F(OrderedDeviceTest, WhatHasAPlaceIsLaunchedByAllThoughARankIsLostMeanwhile
   }
 }
 
-TEST_F(OrderedDeviceTest, ADamagedMessageIsTheEnd) {
+TEST_F(OrderedDeviceTest, ADamagedMessageEndsEverything) {
   const auto words = [](LaunchWord::Kind kind, std::int32_t number) {
     return encode_launch_words(std::vector<LaunchWord>{{kind, OpTag(), number}});
   };
@@ -281,8 +281,7 @@ TEST_F(OrderedDeviceTest, ADamagedMessageIsTheEnd) {
       ASSERT_EQ(other.broken.size(), 1U);
       EXPECT_EQ(other.broken[0].code(), Code::kCorrupt);
       EXPECT_EQ(other.broken[0].blame().rank, from);
-      EXPECT_NE(other.broken[0].text().find("do not understand each other about the order of launches"),
-                std::string_view::npos)
+      EXPECT_NE(other.broken[0].text().find("cannot agree on the order of launches"), std::string_view::npos)
           << other.broken[0].text();
       EXPECT_EQ(other.ended.size(), 2U);
       EXPECT_EQ(other.inner->aborted.code(), Code::kCorrupt);
@@ -290,7 +289,7 @@ TEST_F(OrderedDeviceTest, ADamagedMessageIsTheEnd) {
   }
 }
 
-TEST_F(OrderedDeviceTest, OrdersAreTheSameOnAllRanksWhateverTheyStartAndCancelWhen) {
+TEST_F(OrderedDeviceTest, OrdersAreTheSameOnAllRanksForRandomSchedules) {
   constexpr std::uint64_t kTags = 40;
   for (std::uint64_t seed = 1; seed <= 40; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));

@@ -19,7 +19,7 @@ using testing::LocalIds;
 
 using State = Communicator::State;
 
-// What a callback got; a second call of it fails the test.
+// The result of a callback; a second call fails the test.
 class Answer {
  public:
   Done take() {
@@ -28,8 +28,8 @@ class Answer {
       status_ = std::move(status);
     };
   }
-  bool there() const { return status_.has_value(); }
-  Status status() const { return there() ? *status_ : Status(Code::kBug, "no answer"); }
+  bool has_value() const { return status_.has_value(); }
+  Status status() const { return has_value() ? *status_ : Status(Code::kBug, "no answer"); }
   Code code() const { return status().code(); }
 
  private:
@@ -54,9 +54,9 @@ class CommunicatorTest : public ::testing::Test {
     options.call_timeout = std::chrono::seconds(1);
     communicator_ = std::make_unique<Communicator>(loop_, nccl_.api(), ids_, log_, options);
   }
-  // Runs until `answer` is there.
+  // Runs until `answer` has a value.
   Status end(const Answer& answer) {
-    EXPECT_TRUE(loop_.run([&] { return answer.there(); })) << "no answer";
+    EXPECT_TRUE(loop_.run([&] { return answer.has_value(); })) << "no answer";
     return answer.status();
   }
   void connect() {
@@ -91,10 +91,10 @@ class CommunicatorTest : public ::testing::Test {
 TEST_F(CommunicatorTest, ConnectsWithoutBlocking) {
   make(4);
   nccl_.polls = 7;
-  nccl_.will_say("init", {Outcome::kInProgress});
+  nccl_.will_return("init", {Outcome::kInProgress});
   Answer answer;
   communicator_->connect(3, answer.take());
-  EXPECT_FALSE(answer.there());
+  EXPECT_FALSE(answer.has_value());
   EXPECT_TRUE(end(answer).ok());
   EXPECT_EQ(ids_.keys(), std::vector<std::string>{"urgent/3"});
   EXPECT_EQ(nccl_.config().blocking, 0);
@@ -102,7 +102,7 @@ TEST_F(CommunicatorTest, ConnectsWithoutBlocking) {
   EXPECT_EQ(communicator_->state(), State::kReady);
 }
 
-TEST_F(CommunicatorTest, IsNotConnectedTwice) {
+TEST_F(CommunicatorTest, RejectsASecondConnect) {
   connect();
   Answer answer;
   communicator_->connect(2, answer.take());
@@ -110,7 +110,7 @@ TEST_F(CommunicatorTest, IsNotConnectedTwice) {
   EXPECT_TRUE(communicator_->ready());
 }
 
-TEST_F(CommunicatorTest, GivesUpOnAnIdThatDoesNotCome) {
+TEST_F(CommunicatorTest, TimesOutWithoutAnId) {
   ids_.silent = true;
   Answer answer;
   communicator_->connect(1, answer.take());
@@ -119,14 +119,14 @@ TEST_F(CommunicatorTest, GivesUpOnAnIdThatDoesNotCome) {
   EXPECT_EQ(nccl_.count("init"), 0);
 }
 
-TEST_F(CommunicatorTest, PassesOnThatThereIsNoId) {
+TEST_F(CommunicatorTest, PassesAFailedExchangeOn) {
   ids_.refusal = Status(Code::kPeerLost, "rank 1 is gone");
   Answer answer;
   communicator_->connect(1, answer.take());
   EXPECT_EQ(end(answer).code(), Code::kPeerLost);
 }
 
-TEST_F(CommunicatorTest, GivesUpOnRanksThatDoNotConnect) {
+TEST_F(CommunicatorTest, TimesOutIfRanksDoNotConnect) {
   nccl_.polls = -1;
   Answer answer;
   communicator_->connect(1, answer.take());
@@ -143,7 +143,7 @@ int lines_with(const std::vector<std::string>& lines, const std::string& text) {
       std::ranges::count_if(lines, [&](const std::string& line) { return line.find(text) != std::string::npos; }));
 }
 
-TEST_F(CommunicatorTest, SaysThatConnectingIsSlowAndWhatToDo) {
+TEST_F(CommunicatorTest, LogsASlowConnectWithARemedy) {
   nccl_.polls = -1;
   Answer answer;
   communicator_->connect(1, answer.take());
@@ -162,14 +162,14 @@ TEST_F(CommunicatorTest, SaysThatConnectingIsSlowAndWhatToDo) {
   EXPECT_NE(answer.status().text().find("device.data"), std::string::npos);
 }
 
-TEST_F(CommunicatorTest, SaysWhenASlowConnectIsOver) {
-  nccl_.polls = 1500;  // of a millisecond
+TEST_F(CommunicatorTest, LogsTheEndOfASlowConnect) {
+  nccl_.polls = 1500;  // of one millisecond each
   connect();
   EXPECT_EQ(lines_with(lines_, "has taken 1000 ms so far"), 1);
   EXPECT_EQ(lines_with(lines_, "communicator 'urgent' is connected after "), 1);
 }
 
-TEST_F(CommunicatorTest, SaysThatAnIdIsLate) {
+TEST_F(CommunicatorTest, LogsALateId) {
   ids_.silent = true;
   Answer answer;
   communicator_->connect(1, answer.take());
@@ -178,8 +178,8 @@ TEST_F(CommunicatorTest, SaysThatAnIdIsLate) {
   EXPECT_NE(answer.status().text().find("look at rank 0 first"), std::string::npos) << answer.status().to_string();
 }
 
-TEST_F(CommunicatorTest, EndsWhereItCannotBegin) {
-  nccl_.will_say("init", {Outcome::kSystemError});
+TEST_F(CommunicatorTest, FailsIfItCannotBegin) {
+  nccl_.will_return("init", {Outcome::kSystemError});
   Answer answer;
   communicator_->connect(1, answer.take());
   EXPECT_EQ(end(answer).code(), Code::kUnavailable);
@@ -191,10 +191,10 @@ TEST_F(CommunicatorTest, IsDoneWithAGroupWhenItIsOnTheStream) {
   connect();
   for (const int polls : {0, 1, 5}) {
     nccl_.polls = polls;
-    nccl_.will_say("group_end", {polls == 0 ? Outcome::kSuccess : Outcome::kInProgress});
+    nccl_.will_return("group_end", {polls == 0 ? Outcome::kSuccess : Outcome::kInProgress});
     Answer answer;
     communicator_->launch(calls(2), answer.take());
-    EXPECT_FALSE(answer.there());
+    EXPECT_FALSE(answer.has_value());
     EXPECT_EQ(communicator_->ready(), polls == 0);
     EXPECT_TRUE(end(answer).ok());
     EXPECT_TRUE(communicator_->ready());
@@ -203,7 +203,7 @@ TEST_F(CommunicatorTest, IsDoneWithAGroupWhenItIsOnTheStream) {
   EXPECT_EQ(nccl_.count("group_start"), nccl_.count("group_end"));
 }
 
-TEST_F(CommunicatorTest, AsksAlsoWhenTheGroupSaysSuccess) {
+TEST_F(CommunicatorTest, PollsAfterASuccessfulGroup) {
   connect();
   nccl_.polls = 3;
   Answer answer;
@@ -212,7 +212,7 @@ TEST_F(CommunicatorTest, AsksAlsoWhenTheGroupSaysSuccess) {
   EXPECT_TRUE(end(answer).ok());
 }
 
-TEST_F(CommunicatorTest, GivesUpOnALaunchThatTakesTooLong) {
+TEST_F(CommunicatorTest, TimesOutALaunch) {
   connect();
   nccl_.polls = -1;
   Answer answer;
@@ -225,7 +225,7 @@ TEST_F(CommunicatorTest, GivesUpOnALaunchThatTakesTooLong) {
 
 TEST_F(CommunicatorTest, SurvivesOneBadArgument) {
   connect();
-  nccl_.will_say("all_reduce", {Outcome::kInvalidArgument});
+  nccl_.will_return("all_reduce", {Outcome::kInvalidArgument});
   Answer answer;
   communicator_->launch(calls(1), answer.take());
   EXPECT_EQ(end(answer).code(), Code::kInvalidArgument);
@@ -236,7 +236,7 @@ TEST_F(CommunicatorTest, SurvivesOneBadArgument) {
 
 TEST_F(CommunicatorTest, IsAbortedByABadArgumentThatItKeeps) {
   connect();
-  nccl_.will_say("all_reduce", {Outcome::kInvalidArgument});
+  nccl_.will_return("all_reduce", {Outcome::kInvalidArgument});
   nccl_.async = Outcome::kInvalidArgument;
   Answer answer;
   communicator_->launch(calls(1), answer.take());
@@ -247,7 +247,7 @@ TEST_F(CommunicatorTest, IsAbortedByABadArgumentThatItKeeps) {
 
 TEST_F(CommunicatorTest, IsAbortedByAGroupWithABadCall) {
   connect();
-  nccl_.will_say("all_reduce", {Outcome::kSuccess, Outcome::kInvalidArgument});
+  nccl_.will_return("all_reduce", {Outcome::kSuccess, Outcome::kInvalidArgument});
   Answer answer;
   communicator_->launch(calls(3), answer.take());
   EXPECT_EQ(end(answer).code(), Code::kInvalidArgument);
@@ -265,7 +265,7 @@ TEST_F(CommunicatorTest, IsAbortedByOtherErrors) {
   for (const std::string function : {"group_start", "all_reduce", "group_end"}) {
     for (const auto& [outcome, code] : kinds) {
       connect();
-      nccl_.will_say(function, {outcome});
+      nccl_.will_return(function, {outcome});
       Answer answer;
       communicator_->launch(calls(1), answer.take());
       EXPECT_EQ(end(answer).code(), code) << function;
@@ -294,20 +294,20 @@ TEST_F(CommunicatorTest, FindsErrorsOfWorkOnTheDevice) {
   EXPECT_EQ(nccl_.count("abort"), 1);
 }
 
-TEST_F(CommunicatorTest, AbortEndsWhatIsInFlight) {
+TEST_F(CommunicatorTest, AbortEndsALaunch) {
   connect();
   nccl_.polls = -1;
   Answer answer;
   communicator_->launch(calls(1), answer.take());
   communicator_->abort({Code::kAborted, "first"});
-  EXPECT_FALSE(answer.there()) << "called from inside";
+  EXPECT_FALSE(answer.has_value()) << "called from inside";
   communicator_->abort({Code::kBug, "second"});
   EXPECT_EQ(end(answer).text(), "first");
   EXPECT_EQ(communicator_->check().text(), "first");
   EXPECT_EQ(nccl_.count("abort"), 1);
   const std::size_t before = nccl_.calls().size();
   EXPECT_FALSE(loop_.run([] { return false; }));
-  EXPECT_EQ(nccl_.calls().size(), before) << "nothing is asked of what is gone";
+  EXPECT_EQ(nccl_.calls().size(), before) << "an aborted communicator is not polled";
 }
 
 TEST_F(CommunicatorTest, AbortEndsTheExchangeAndAnIdThatComesLateIsDropped) {
@@ -383,7 +383,7 @@ TEST_F(CommunicatorTest, IsAbortedWhenItIsDestroyed) {
   communicator_->launch(calls(1), answer.take());
   communicator_.reset();
   EXPECT_EQ(nccl_.count("abort"), 1);
-  EXPECT_FALSE(loop_.run([&] { return answer.there(); }));
+  EXPECT_FALSE(loop_.run([&] { return answer.has_value(); }));
 }
 
 TEST_F(CommunicatorTest, LogsAnErrorOnce) {

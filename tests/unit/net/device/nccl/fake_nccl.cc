@@ -33,7 +33,7 @@ FakeNccl::Comm& FakeNccl::comm(CommHandle handle) {
   return *reinterpret_cast<Comm*>(handle);
 }
 
-void FakeNccl::will_say(const std::string& function, std::vector<Outcome> outcomes) {
+void FakeNccl::will_return(const std::string& function, std::vector<Outcome> outcomes) {
   script_[function].assign(outcomes.begin(), outcomes.end());
 }
 
@@ -41,7 +41,7 @@ int FakeNccl::count(const std::string& function) const {
   return static_cast<int>(std::count(calls_.begin(), calls_.end(), function));
 }
 
-Outcome FakeNccl::say(const std::string& function) {
+Outcome FakeNccl::record(const std::string& function) {
   if (function != "async") {
     calls_.push_back(function);
   }
@@ -58,7 +58,7 @@ Outcome FakeNccl::end(CommHandle handle, const std::string& function) {
   EXPECT_EQ(alive_.erase(&comm(handle)), 1U) << function << " of a communicator that is gone";
   grouped_.erase(&comm(handle));
   delete &comm(handle);
-  return say(function);
+  return record(function);
 }
 
 Outcome FakeNccl::used(CommHandle handle, const std::string& function) {
@@ -66,7 +66,7 @@ Outcome FakeNccl::used(CommHandle handle, const std::string& function) {
   EXPECT_EQ(comm(handle).left, 0) << function << " of a communicator that is busy";
   EXPECT_GT(group_depth_, 0) << function << " outside a group";
   grouped_.insert(&comm(handle));
-  return say(function);
+  return record(function);
 }
 
 void FakeNccl::fill_life() {
@@ -76,12 +76,12 @@ void FakeNccl::fill_life() {
   };
   api_.get_unique_id = [](UniqueId* id) {
     id->internal[0] = 42;
-    return current().say("get_unique_id");
+    return current().record("get_unique_id");
   };
   api_.comm_init_rank_config = [](CommHandle* handle, int, UniqueId id, int, Config* config) {
     EXPECT_EQ(id.internal[0], 42);
     current().config_ = *config;
-    const Outcome outcome = current().say("init");
+    const Outcome outcome = current().record("init");
     if (!is_error(outcome)) {
       auto* const made = new Comm{current().polls};
       current().alive_.insert(made);
@@ -92,21 +92,21 @@ void FakeNccl::fill_life() {
   api_.comm_finalize = [](CommHandle handle) {
     EXPECT_TRUE(current().alive_.contains(&comm(handle)));
     comm(handle).left = current().polls;
-    return current().say("finalize");
+    return current().record("finalize");
   };
   api_.comm_destroy = [](CommHandle handle) { return current().end(handle, "destroy"); };
   api_.comm_abort = [](CommHandle handle) { return current().end(handle, "abort"); };
   api_.comm_get_async_error = [](CommHandle handle, Outcome* error) {
-    EXPECT_TRUE(current().alive_.contains(&comm(handle))) << "a question to a communicator that is gone";
+    EXPECT_TRUE(current().alive_.contains(&comm(handle))) << "a poll of a communicator that is gone";
     int& left = comm(handle).left;
     *error = left == 0 ? current().async : Outcome::kInProgress;
     left -= left > 0 ? 1 : 0;
-    return current().say("async");
+    return current().record("async");
   };
   api_.get_error_string = [](Outcome) { return "a reason"; };
   api_.get_last_error = [](CommHandle) { return "and details"; };
   api_.group_start = [] {
-    const Outcome outcome = current().say("group_start");
+    const Outcome outcome = current().record("group_start");
     current().group_depth_ += outcome == Outcome::kSuccess ? 1 : 0;
     return outcome;
   };
@@ -116,7 +116,7 @@ void FakeNccl::fill_life() {
       comm->left = current().polls;
     }
     current().grouped_.clear();
-    return current().say("group_end");
+    return current().record("group_end");
   };
 }
 

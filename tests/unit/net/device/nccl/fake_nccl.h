@@ -1,7 +1,7 @@
-// FakeNccl: functions of NCCL that say what a test tells them, write down how they were called, and fail the test when
-// a communicator is used after its end, or before it is ready.
+// FakeNccl: fake functions of NCCL that return scripted results, record calls, and fail the test if a communicator is
+// used after its end or before it is ready.
 //
-// One at a time: the functions have no object. Threads: one.
+// One object at a time, because the functions carry no context. Not thread-safe.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -27,11 +27,11 @@ class FakeNccl {
   const Api& api() const { return api_; }
   Api& api() { return api_; }
 
-  // The next calls of `function` say these.
-  void will_say(const std::string& function, std::vector<Outcome> outcomes);
-  // So many questions after each init, group and finalize are answered with "in progress"; -1: all.
+  // Scripts the results of the next calls of `function`.
+  void will_return(const std::string& function, std::vector<Outcome> outcomes);
+  // Number of polls after each init, group and finalize that return kInProgress; -1: all.
   int polls = 0;
-  // What a communicator says when it is no longer in progress.
+  // Asynchronous error of a communicator that is no longer in progress.
   Outcome async = Outcome::kSuccess;
 
   const std::vector<std::string>& calls() const { return calls_; }
@@ -41,11 +41,11 @@ class FakeNccl {
 
  private:
   struct Comm {
-    int left = 0;  // questions to answer with "in progress"
+    int left = 0;  // polls that still return kInProgress
   };
   static FakeNccl& current();
   static Comm& comm(CommHandle handle);
-  Outcome say(const std::string& function);
+  Outcome record(const std::string& function);
   Outcome end(CommHandle handle, const std::string& function);
   Outcome used(CommHandle handle, const std::string& function);
   void fill_life();

@@ -1,6 +1,6 @@
-// Exchanges of ids for tests, and a logger that keeps its lines.
+// Fake exchange of ids, and a log sink that keeps its lines, for tests.
 //
-// Threads: one.
+// Not thread-safe.
 #pragma once
 
 #include <map>
@@ -15,7 +15,7 @@
 
 namespace sirtaki::net::nccl::testing {
 
-// Among communicators of one loop, which all have one of these.
+// Exchanges ids among communicators of one loop that share this object.
 class LocalIds final : public IdExchange {
  public:
   explicit LocalIds(Loop& loop) : loop_(loop) {}
@@ -35,8 +35,8 @@ class LocalIds final : public IdExchange {
     }
   }
 
-  bool silent = false;  // nobody gets an id
-  Status refusal;       // what everybody gets instead
+  bool silent = false;  // no exchange completes
+  Status refusal;       // the result of every exchange, if set
   const std::vector<std::string>& keys() const { return keys_; }
 
  private:

@@ -1,4 +1,4 @@
-// A library that loads like NCCL: FAKE_VERSION is its version, FAKE_PARTIAL leaves out functions.
+// A library that loads like NCCL; FAKE_VERSION is its version, FAKE_PARTIAL omits functions.
 #include "runtime/net/device/nccl/nccl_api.h"
 
 using sirtaki::net::nccl::Outcome;

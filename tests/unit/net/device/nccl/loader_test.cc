@@ -15,7 +15,7 @@ LoadOptions at(const std::string& file) {
   return options;
 }
 
-TEST(NcclLoader, TakesTheLibraryOfThePath) {
+TEST(NcclLoader, LoadsTheLibraryOfThePath) {
   const auto library = load(at("libfake_nccl_new.so"));
   ASSERT_TRUE(library) << library.status().to_string();
   EXPECT_EQ(library->version, 22809);
@@ -23,14 +23,14 @@ TEST(NcclLoader, TakesTheLibraryOfThePath) {
   EXPECT_EQ(library->api.group_start(), Outcome::kSuccess);
 }
 
-TEST(NcclLoader, TakesTheOldestVersionThatWillDo) {
+TEST(NcclLoader, AcceptsTheOldestVersion) {
   const auto library = load(at("libfake_nccl_old.so"));
   ASSERT_TRUE(library) << library.status().to_string();
   EXPECT_EQ(library->version, kOldestNccl);
   EXPECT_NE(library->api.send, nullptr);
 }
 
-TEST(NcclLoader, RefusesWhatIsTooOld) {
+TEST(NcclLoader, RejectsOlderVersions) {
   const auto library = load(at("libfake_nccl_ancient.so"));
   ASSERT_FALSE(library);
   EXPECT_EQ(library.status().code(), Code::kUnsupported);
@@ -45,7 +45,7 @@ TEST(NcclLoader, NamesTheFunctionsThatAreMissing) {
   EXPECT_NE(library.status().text().find("ncclSend, ncclRecv"), std::string::npos) << library.status().to_string();
 }
 
-TEST(NcclLoader, SaysWhatItTriedWhereThereIsNone) {
+TEST(NcclLoader, NamesTheLibrariesThatItTried) {
   for (const std::string& path : {std::string(), kFolder + "/no_such_file.so"}) {
     LoadOptions options = at("");
     options.path = path;
@@ -62,7 +62,7 @@ TEST(NcclLoader, PrefersTheCopyThatTheProcessHas) {
   options.name = "libfake_nccl_loaded.so.2";
   ASSERT_TRUE(load(options));
   EXPECT_EQ(load(options)->version, kOldestNccl);
-  // A copy of the name comes into the process from elsewhere, as a framework's does.
+  // Loads a copy of that name into the process first, as a framework does.
   ASSERT_NE(dlopen((kFolder + "/libfake_nccl_loaded.so").c_str(), RTLD_NOW | RTLD_LOCAL), nullptr) << dlerror();
   const auto library = load(options);
   ASSERT_TRUE(library) << library.status().to_string();
@@ -70,7 +70,7 @@ TEST(NcclLoader, PrefersTheCopyThatTheProcessHas) {
   EXPECT_EQ(library->from, "the process");
 }
 
-TEST(NcclLoader, WritesVersions) {
+TEST(NcclLoader, FormatsVersions) {
   EXPECT_EQ(version_text(22809), "2.28.9");
   EXPECT_EQ(version_text(2708), "2.7.8");
 }

@@ -47,7 +47,7 @@ class NcclCollectivesTest : public ::testing::Test {
     ASSERT_TRUE(loop_.run([&] { return connected.code() != Code::kBug; }));
     ASSERT_TRUE(connected.ok()) << connected.to_string();
   }
-  // An allreduce of 8 bytes, named by `tag`; its end goes to ends_.
+  // Starts an allreduce of 8 bytes with this tag; its result goes to ends_.
   void start(std::uint64_t tag, std::int32_t priority = kBulk, DeviceWork work = {}, ReduceOp op = ReduceOp::kSum) {
     CollectiveArgs args;
     args.tag = OpTag(tag);
@@ -61,8 +61,8 @@ class NcclCollectivesTest : public ::testing::Test {
     });
     EXPECT_FALSE(ends_.contains(tag)) << "called from inside";
   }
-  // Runs what is due, and a moment more.
-  void settle() {
+  // Runs due tasks, and those of the next 20 ms.
+  void run_briefly() {
     const TimePoint until = loop_.now() + std::chrono::milliseconds(20);
     loop_.run([&] { return loop_.now() >= until; });
   }
@@ -95,8 +95,8 @@ TEST_F(NcclCollectivesTest, ConnectsUrgentFirst) {
   EXPECT_TRUE(collectives_->caps().ordered);
 }
 
-TEST_F(NcclCollectivesTest, SaysWhyItIsNotConnected) {
-  nccl_.will_say("init", {Outcome::kSuccess, Outcome::kRemoteError});
+TEST_F(NcclCollectivesTest, ReportsWhyItIsNotConnected) {
+  nccl_.will_return("init", {Outcome::kSuccess, Outcome::kRemoteError});
   Status connected;
   collectives_->connect(1, [&](Status status) { connected = std::move(status); });
   start(1);
@@ -111,7 +111,7 @@ TEST_F(NcclCollectivesTest, EndsWhenTheDeviceIsDone) {
   device_.seal();
   device_.hold();
   start(1);
-  settle();
+  run_briefly();
   EXPECT_EQ(nccl_.count("all_reduce"), 1);
   EXPECT_FALSE(ends_.contains(1));
   device_.run();
@@ -120,7 +120,7 @@ TEST_F(NcclCollectivesTest, EndsWhenTheDeviceIsDone) {
   EXPECT_EQ(collectives_->bytes_in_flight(), 0U);
 }
 
-TEST_F(NcclCollectivesTest, WaitsOnTheDeviceForTheInputAndTellsItTheEnd) {
+TEST_F(NcclCollectivesTest, WaitsForTheInputAndRecordsTheEndOnTheDevice) {
   const device::Event ready = *device_.make_event();
   connect();
   device_.hold();
@@ -128,7 +128,7 @@ TEST_F(NcclCollectivesTest, WaitsOnTheDeviceForTheInputAndTellsItTheEnd) {
   bool queued = false;
   start(1, kBulk, {ready, event_, [&] { queued = true; }});
   EXPECT_FALSE(queued) << "called from inside";
-  settle();
+  run_briefly();
   EXPECT_TRUE(queued) << "it is on the stream, though its input is not ready";
   EXPECT_FALSE(*device_.done(event_));
   EXPECT_FALSE(ends_.contains(1));
@@ -155,7 +155,7 @@ TEST_F(NcclCollectivesTest, LaunchesInTheOrderOfStarts) {
     start(tag, tag % 2 == 0 ? kUrgent : kBulk);
   }
   EXPECT_EQ(collectives_->waiting(), 4U) << "one at a time";
-  settle();
+  run_briefly();
   EXPECT_EQ(collectives_->waiting(), 0U);
   EXPECT_EQ(nccl_.calls().size() - before, 4U * 3) << "groups of one call";
   EXPECT_TRUE(ends_.empty());
@@ -176,8 +176,8 @@ TEST_F(NcclCollectivesTest, OrdersCommunicatorsOnTheDeviceUnlessNcclDoes) {
     ASSERT_TRUE(device_.record(ready, stream_).ok());
     start(10, kBulk, {ready, {}, {}});
     start(11, kUrgent, {{}, event_, {}});
-    settle();
-    // All streams but the one that `ready` comes from.
+    run_briefly();
+    // Counts all streams except the one on which `ready` is recorded.
     const std::size_t queued = device_.queued();
     EXPECT_EQ(queued, by_nccl ? 5U : 6U) << "one wait more";
     device_.run();
@@ -199,8 +199,8 @@ TEST_F(NcclCollectivesTest, SumsOfAHostHaveACommunicatorAndTheOrderOfAll) {
   ASSERT_TRUE(device_.record(ready, stream_).ok());
   start(10, kBulk, {ready, {}, {}});
   start(11, kBulk, {{}, event_, {}, true});
-  settle();
-  EXPECT_EQ(device_.queued(), 6U) << "what is launched over the host's waits for what was before";
+  run_briefly();
+  EXPECT_EQ(device_.queued(), 6U) << "a launch over the host communicator waits for the previous launch";
   EXPECT_EQ(nccl_.count("all_reduce"), 2);
   device_.run();
   EXPECT_TRUE(wait(10) && wait(11));
@@ -229,14 +229,14 @@ TEST_F(NcclCollectivesTest, ARankThatIsAloneOnItsHostTakesPartInTheOrder) {
   EXPECT_EQ(memory_[0], 6) << "its sum is its own";
 }
 
-TEST_F(NcclCollectivesTest, RefusesSumsOfAHostThatIsNoGroup) {
+TEST_F(NcclCollectivesTest, RejectsSumsOfAHostWithoutAGroup) {
   connect();
   start(1, kBulk, {{}, {}, {}, true});
   EXPECT_TRUE(wait(1));
   EXPECT_EQ(code(1), Code::kUnsupported);
 }
 
-TEST_F(NcclCollectivesTest, KeepsToItsCredit) {
+TEST_F(NcclCollectivesTest, RespectsItsCredit) {
   NcclOptions options;
   options.credit_bytes = 16;
   make(options);
@@ -245,18 +245,18 @@ TEST_F(NcclCollectivesTest, KeepsToItsCredit) {
   for (std::uint64_t tag = 1; tag <= 5; ++tag) {
     start(tag);
   }
-  settle();
+  run_briefly();
   EXPECT_EQ(collectives_->bytes_in_flight(), 16U);
   EXPECT_EQ(collectives_->waiting(), 3U);
   start(6, kUrgent);
-  settle();
-  EXPECT_EQ(collectives_->waiting(), 4U) << "nothing passes what waits, not even what is urgent";
+  run_briefly();
+  EXPECT_EQ(collectives_->waiting(), 4U) << "no operation overtakes a waiting one, not even an urgent one";
   device_.run();
   EXPECT_TRUE(loop_.run([&] { return ends_.size() == 6; }));
   EXPECT_EQ(nccl_.count("all_reduce"), 6);
 }
 
-TEST_F(NcclCollectivesTest, LetsAnOperationPassThatIsLargerThanTheCredit) {
+TEST_F(NcclCollectivesTest, RunsAnOperationLargerThanTheCredit) {
   NcclOptions options;
   options.credit_bytes = 4;
   options.most_in_flight = 1;
@@ -268,7 +268,7 @@ TEST_F(NcclCollectivesTest, LetsAnOperationPassThatIsLargerThanTheCredit) {
   EXPECT_TRUE(wait(2));
 }
 
-TEST_F(NcclCollectivesTest, RefusesWhatItCannotDo) {
+TEST_F(NcclCollectivesTest, RejectsUnsupportedOperations) {
   connect();
   device_.hold();
   start(1);
@@ -286,7 +286,7 @@ TEST_F(NcclCollectivesTest, RefusesWhatItCannotDo) {
   args.out = args.out.first(4);
   Status unequal;
   collectives_->start(args, [&](Status status) { unequal = std::move(status); });
-  settle();
+  run_briefly();
   EXPECT_EQ(unsupported.code(), Code::kUnsupported);
   EXPECT_EQ(twice.code(), Code::kInvalidArgument);
   EXPECT_EQ(unequal.code(), Code::kInvalidArgument);
@@ -295,7 +295,7 @@ TEST_F(NcclCollectivesTest, RefusesWhatItCannotDo) {
   EXPECT_EQ(code(1), Code::kOk);
 }
 
-TEST_F(NcclCollectivesTest, DoesNothingWhereThereIsNothing) {
+TEST_F(NcclCollectivesTest, EmptyOperationsSucceed) {
   connect();
   CollectiveArgs args;
   args.tag = OpTag(1);
@@ -308,16 +308,16 @@ TEST_F(NcclCollectivesTest, DoesNothingWhereThereIsNothing) {
   EXPECT_EQ(nccl_.count("group_start"), 0);
 }
 
-TEST_F(NcclCollectivesTest, AbortEndsEverythingWhenTheDeviceHasLetGo) {
+TEST_F(NcclCollectivesTest, AbortEndsEverythingOnceTheDeviceIsIdle) {
   connect();
   device_.hold();
   start(1);
   start(2, kUrgent);
-  settle();
+  run_briefly();
   start(3);
   collectives_->abort({Code::kAborted, "first"});
   collectives_->abort({Code::kBug, "second"});
-  settle();
+  run_briefly();
   EXPECT_TRUE(ends_.empty()) << "the buffers are still in use";
   EXPECT_EQ(nccl_.alive(), 0);
   device_.run();
@@ -349,7 +349,7 @@ TEST_F(NcclCollectivesTest, DoesNotWaitForEverForADeviceThatHangs) {
   connect();
   device_.hold();
   start(1);
-  settle();
+  run_briefly();
   collectives_->abort({Code::kAborted, "test"});
   const TimePoint begin = loop_.now();
   EXPECT_TRUE(wait(1));
@@ -376,7 +376,7 @@ TEST_F(NcclCollectivesTest, CancellingEndsTheOthersAsWell) {
   for (const std::uint64_t tag : {16U, 17U, 32U}) {
     start(tag);
   }
-  settle();
+  run_briefly();
   collectives_->cancel({OpTag(64), ~std::uint64_t{15}}, {Code::kMismatch, "nothing of this"});
   EXPECT_EQ(nccl_.alive(), 2);
   collectives_->cancel({OpTag(16), ~std::uint64_t{15}}, {Code::kMismatch, "a step given up"});
@@ -397,12 +397,12 @@ TEST_F(NcclCollectivesTest, CancellingEndsTheOthersAsWell) {
 
 TEST_F(NcclCollectivesTest, ABadCallEndsBothCommunicators) {
   connect();
-  nccl_.will_say("all_reduce", {Outcome::kSuccess, Outcome::kInvalidArgument});
+  nccl_.will_return("all_reduce", {Outcome::kSuccess, Outcome::kInvalidArgument});
   device_.hold();
   start(1, kUrgent);
   start(2);
   start(3);
-  settle();
+  run_briefly();
   device_.run();
   EXPECT_TRUE(wait(1) && wait(2) && wait(3));
   EXPECT_EQ(code(2), Code::kInvalidArgument);
@@ -410,20 +410,20 @@ TEST_F(NcclCollectivesTest, ABadCallEndsBothCommunicators) {
   EXPECT_EQ(nccl_.alive(), 0);
 }
 
-TEST_F(NcclCollectivesTest, HearsOfErrorsWhileTheDeviceWorks) {
+TEST_F(NcclCollectivesTest, FindsErrorsWhileTheDeviceWorks) {
   connect();
   device_.hold();
   start(1);
-  settle();
+  run_briefly();
   nccl_.async = Outcome::kRemoteError;
-  settle();
+  run_briefly();
   device_.run();
   EXPECT_TRUE(wait(1));
   EXPECT_EQ(code(1), Code::kPeerLost);
   EXPECT_EQ(nccl_.alive(), 0);
 }
 
-TEST_F(NcclCollectivesTest, GivesUpOnAnOperationThatDoesNotEnd) {
+TEST_F(NcclCollectivesTest, TimesOutAnOperation) {
   connect();
   device_.hold();
   start(77);
@@ -441,17 +441,17 @@ TEST_F(NcclCollectivesTest, PassesErrorsOfTheDeviceOn) {
   connect();
   device_.hold();
   start(2);
-  settle();
+  run_briefly();
   device_.break_down({Code::kUnavailable, "an illegal address"});
   EXPECT_TRUE(wait(2));
   EXPECT_EQ(ends_.at(2).text(), "an illegal address");
 }
 
-TEST_F(NcclCollectivesTest, ConnectingAnewEndsWhatIsInFlight) {
+TEST_F(NcclCollectivesTest, ConnectingAgainEndsOperationsInFlight) {
   connect();
   device_.hold();
   start(1);
-  settle();
+  run_briefly();
   bool connected = false;
   collectives_->connect(2, [&](Status status) { connected = status.ok(); });
   ++attempt_;
@@ -463,7 +463,7 @@ TEST_F(NcclCollectivesTest, ConnectingAnewEndsWhatIsInFlight) {
   EXPECT_EQ(code(2), Code::kOk);
 }
 
-TEST_F(NcclCollectivesTest, IsLeftInOrderWhereNothingIsInFlight) {
+TEST_F(NcclCollectivesTest, ClosesInOrderIfNothingIsInFlight) {
   connect();
   bool closed = false;
   collectives_->close([&](const Status& status) { closed = status.ok(); });
@@ -474,11 +474,11 @@ TEST_F(NcclCollectivesTest, IsLeftInOrderWhereNothingIsInFlight) {
   EXPECT_EQ(code(1), Code::kShutdown);
 }
 
-TEST_F(NcclCollectivesTest, LeavingEndsWhatIsInFlight) {
+TEST_F(NcclCollectivesTest, ClosingEndsOperationsInFlight) {
   connect();
   device_.hold();
   start(1);
-  settle();
+  run_briefly();
   bool closed = false;
   collectives_->close([&](const Status& /*status*/) { closed = true; });
   EXPECT_TRUE(loop_.run([&] { return closed; }));
@@ -495,7 +495,7 @@ TEST_F(NcclCollectivesTest, IsDestroyedWithOperationsInFlight) {
   start(1);
   start(2);
   collectives_.reset();
-  settle();
+  run_briefly();
   EXPECT_TRUE(ends_.empty());
   EXPECT_EQ(nccl_.alive(), 0);
 }

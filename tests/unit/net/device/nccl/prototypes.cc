@@ -1,4 +1,4 @@
-// Compiled where NCCL's header is found: what runtime/net/device/nccl/nccl_api.h declares is what the header does.
+// Compiled if the header of NCCL is found: the declarations of runtime/net/device/nccl/nccl_api.h match the header.
 #include <nccl.h>
 
 #include <cstddef>
@@ -9,7 +9,7 @@
 namespace sirtaki::net::nccl {
 namespace {
 
-// NCCL's types as ours.
+// Maps types of NCCL to ours.
 template <class T>
 struct Ours {
   using Type = T;
