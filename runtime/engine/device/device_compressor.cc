@@ -7,8 +7,6 @@
 
 #include "compression/codecs/catalog.h"
 #include "compression/device_coding.h"
-#include "runtime/base/check.h"
-#include "runtime/engine/device/device_by_host.h"
 #include "runtime/engine/device/device_gather.h"
 
 namespace sirtaki::engine {
@@ -25,9 +23,9 @@ Result<std::unique_ptr<DeviceCompressor>> DeviceCompressor::create(
     }
     auto memory = transport.take(residual.bytes);
     if (!memory) {
-      return memory.status().with_context("memory of the GPU for the residual of '" + tensor.name + "', " +
+      return memory.status().with_context("GPU memory for the residual of '" + tensor.name + "', " +
                                           std::to_string(residual.bytes) +
-                                          " bytes; device.codecs=host keeps it in the host's memory");
+                                          " bytes; device.codecs=host keeps it in host memory");
     }
     residual.memory = std::move(*memory);
   }
@@ -64,18 +62,15 @@ Result<std::vector<std::byte*>> DeviceCompressor::residuals_of(const scheduler::
 std::shared_ptr<Reduction> DeviceCompressor::reduce(const scheduler::Partition& partition, ReductionSpec spec,
                                                     ReductionDeps deps, StageNote note) {
   transport_.encoded_bytes().add(partition.size_bytes());
-  if (const net::HostGroups* const groups = deps.net.host_groups()) {
-    SRT_CHECK(nccl_ != nullptr);
-    spec.divisor = deps.net.size();
-    return std::make_shared<DeviceByHost>(std::move(spec), deps, std::move(note), *groups, transport_, *nccl_,
-                                          residuals_of(partition));
-  }
-  return std::make_shared<DeviceGather>(std::move(spec), deps, std::move(note), transport_, residuals_of(partition));
+  // Of all ranks, not of hosts.
+  spec.divisor = deps.net.size();
+  return std::make_shared<DeviceGather>(std::move(spec), deps, std::move(note), transport_, nccl_,
+                                        residuals_of(partition));
 }
 
-// ---- what is residual ----
+// ---- residuals ----
 
-// What was restored and another rank of the host encodes from here on goes to it with this gradient.
+// Another rank of the host may own stripes of a restored residual, so the gradient carries their residual to it.
 Status DeviceCompressor::claim_residual(int tensor, const compression::Ownership& ownership,
                                         const TensorView& gradient) {
   Residual& residual = residuals_[static_cast<std::size_t>(tensor)];
@@ -151,7 +146,7 @@ void DeviceCompressor::read_next(std::shared_ptr<Reading> reading) {
     }
     reading->each(reading->left.back().index, block.bytes());
     reading->left.pop_back();
-    block = {};  // for the next
+    block = {};  // returned before the next tensor takes one
     read_next(std::move(reading));
   });
 }

@@ -1,10 +1,9 @@
-// DeviceCompressor: gradients of one stream that are encoded on the GPU they are on, and what this rank has_residual of
-// them there.
+// DeviceCompressor: compression of the gradients of one stream on their GPU, and their residuals in GPU memory.
 //
-// Payloads travel through the host's memory, as those of the CPU do: a few percent of what the tensor would be.
-// Residuals stay on the device; whoever asks for them gets copies. Owned by GradientStream; loop thread. Kernels and
-// copies are given to the transport's stream for copies, which is all that orders the uses of memory. Not for: what the
-// program sees of a tensor (staged_stream.h), codecs that remember more than a residual (compression/device_coding.h).
+// Payloads travel through host memory, as those of the CPU do, because they are a few percent of the tensor. Residuals
+// stay on the device; readers get copies. Owner: GradientStream. Thread: loop. Kernels and copies use the copy stream
+// of the transport, which alone orders the uses of memory. Not for codecs with more state than a residual
+// (compression/device_coding.h), nor for the handling of program streams (host_staged_stream.h).
 #pragma once
 
 #include <cstddef>
@@ -22,38 +21,39 @@ namespace sirtaki::engine {
 
 class DeviceCompressor {
  public:
-  // `tensors`: of the stream. Takes memory for what is residual of those that are encoded with feedback. `nccl`:
-  // needed where the ranks of a host sum up first, else it may be null. Both outlive it.
+  // Allocates memory for the residuals of the `tensors` of a stream that use error feedback. `nccl` is required if the
+  // ranks of a host sum first, else it may be null. `transport` and `nccl` must outlive the compressor.
   static Result<std::unique_ptr<DeviceCompressor>> create(DeviceTransport& transport, net::DeviceCollectives* nccl,
                                                           const std::vector<scheduler::PlannedTensor>& tensors);
 
-  // Whether a tensor that travels so, among so many ranks, can be encoded on a device.
+  // Returns true if a device can encode this tensor among `ranks` ranks.
   static bool supports(const scheduler::PlannedTensor& tensor, int ranks);
 
-  // The gradient is there and is about to be encoded. Once a step, before any part of it is; an error is one of the
-  // device.
+  // Adds to the gradient the restored residual of stripes that another rank of the host encodes from now on. Call it
+  // once in each step, before any part of the gradient is encoded. An error means that the device failed.
   Status claim_residual(int tensor, const compression::Ownership& ownership, const TensorView& gradient);
-  // Of a partition whose slices are on the device.
+  // Returns the reduction of a partition whose slices are on the device.
   std::shared_ptr<Reduction> reduce(const scheduler::Partition& partition, ReductionSpec spec, ReductionDeps deps,
                                     StageNote note);
 
-  // ---- what is residual; between two steps ----
+  // ---- residuals, between two steps ----
 
-  // For each of these tensors of which anything may be residual `each`, with all its elements, then `done`, which comes
-  // later and with an error where the host has no memory for a tensor, or the job is over. One tensor after the other.
+  // Calls `each` for each of these tensors whose residual may differ from zero, with all its elements, one tensor after
+  // the other; then calls `done`, later, with an error if host memory is exhausted or the job is over.
   void read_residuals(std::vector<int> tensors, MoveFunction<void(int tensor, ConstBytes residual)> each, Done done);
-  // Whether what is residual of it can be added to its next gradient.
+  // Returns true if the tensor keeps a residual on the device.
   bool supports_residual(int tensor) const { return residuals_[static_cast<std::size_t>(tensor)].memory != nullptr; }
-  // Of one that takes it. An error is one of the device.
+  // Replaces the residual. Requires supports_residual(). An error means that the device failed.
   Status restore_residual(int tensor, std::span<const float> in);
+  // Resets the residual to zeros.
   void clear_residual(int tensor) { residuals_[static_cast<std::size_t>(tensor)].any = false; }
 
  private:
   struct Residual {
-    std::shared_ptr<std::byte> memory;  // null: it is not encoded, or without feedback
+    std::shared_ptr<std::byte> memory;  // null: not compressed, or no error feedback
     std::size_t bytes = 0;
-    bool any = false;      // else whatever is in the memory means zeros
-    bool foreign = false;  // there may be something where another rank of the host encodes
+    bool any = false;      // false: zeros, whatever the memory holds
+    bool foreign = false;  // restored, possibly for stripes that another rank of the host encodes
   };
   struct Reading;
 
@@ -64,7 +64,7 @@ class DeviceCompressor {
 
   DeviceTransport& transport_;
   net::DeviceCollectives* const nccl_;
-  std::vector<Residual> residuals_;  // by tensor
+  std::vector<Residual> residuals_;  // indexed by tensor
 };
 
 }  // namespace sirtaki::engine

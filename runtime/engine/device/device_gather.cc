@@ -3,91 +3,262 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <numeric>
 #include <utility>
 
 #include "compression/device_coding.h"
-#include "runtime/engine/device/device_blocks.h"
+#include "runtime/base/check.h"
+#include "runtime/engine/reduction/by_host.h"
 
 namespace sirtaki::engine {
+namespace {
+
+// Owners of shares, NCCL, and the ranks of a host.
+enum Phase : std::uint8_t { kExchangePhase, kSumPhase, kGatherPhase };
+
+// Kernels require words; blocks begin where kernels read faster.
+constexpr std::size_t kPayloadAlign = 4;
+constexpr std::size_t kBlockAlign = 16;
+
+constexpr std::size_t rounded_up(std::size_t bytes, std::size_t unit) {
+  return (bytes + unit - 1) / unit * unit;
+}
+
+// Clears the gap between `end` and the next used bytes: gaps travel, too, and must not leak old memory.
+void clear_until(Bytes block, std::size_t begin, std::size_t& end, std::size_t bytes) {
+  std::memset(block.data() + end, 0, begin - end);
+  end = begin + bytes;
+}
+
+std::vector<Rank> all_ranks(int size) {
+  std::vector<Rank> ranks(static_cast<std::size_t>(size));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return ranks;
+}
+
+}  // namespace
 
 DeviceGather::DeviceGather(ReductionSpec spec, ReductionDeps deps, StageNote note, DeviceTransport& transport,
-                           Result<std::vector<std::byte*>> residuals)
-    : Reduction(std::move(spec), deps, std::move(note)),
+                           net::DeviceCollectives* nccl, Result<std::vector<std::byte*>> residuals)
+    : Reduction(std::move(spec), deps.net.host_groups() == nullptr ? deps : host_deps(deps, *deps.net.host_groups()),
+                std::move(note)),
+      groups_(deps.net.host_groups()),
       transport_(transport),
-      slices_(this->spec().slices, net()),
+      nccl_(nccl),
+      slices_(this->spec().slices, deps.net),
       residuals_(std::move(residuals)) {
-  std::size_t at = rounded_up(slices_.header_bytes(), kBlockAlign);
-  for (std::size_t s = 0; s < this->spec().slices.size(); ++s) {
-    const ReducedSlice& slice = this->spec().slices[s];
-    const compression::Piece piece{slice.offset, static_cast<std::int64_t>(slice.gradient.size() / sizeof(float))};
-    const std::size_t bytes = slice.codec_state->coder().payload_bytes(piece.numel);
-    wholes_.push_back({s, piece, slice.gradient.data(), bytes, 0, s});
-    places_.push_back(at);
-    at += rounded_up(bytes, kPayloadAlign);
-  }
-  block_bytes_ = rounded_up(at, kBlockAlign);
-  flags_bytes_ = rounded_up(wholes_.size() * sizeof(std::uint32_t), kBlockAlign);
+  SRT_CHECK(groups_ == nullptr || nccl_ != nullptr);
 }
 
 void DeviceGather::begin() {
   Status queued = residuals_.status();
-  queued.update(queued.ok() ? take_memory() : Status());
-  queued.update(queued.ok() ? encode() : Status());
-  transport_.when_copied(queued, waited([this] { return send(); }));
+  queued.update(queued.ok() ? pack() : Status());
+  queued.update(queued.ok() ? lay_out() : Status());
+  if (queued.ok() && groups_ != nullptr) {
+    sum_on_host();
+  } else {
+    encode(queued);
+  }
 }
 
-Status DeviceGather::take_memory() {
-  const std::size_t bytes = block_at(size());
-  SRT_ASSIGN(host_, transport_.stage().take(bytes));
-  SRT_ASSIGN(device_, transport_.take(bytes));
+// NCCL sums one piece of memory, so several slices are packed for it.
+Status DeviceGather::pack() {
+  const std::vector<ReducedSlice>& slices = spec().slices;
+  for (const ReducedSlice& slice : slices) {
+    sums_.push_back(slice.gradient);
+    sum_bytes_ += slice.gradient.size();
+  }
+  if (groups_ == nullptr || slices.size() == 1) {
+    return {};
+  }
+  SRT_ASSIGN(packed_, transport_.take(sum_bytes_));
+  std::byte* place = packed_.get();
+  for (Bytes& sum : sums_) {
+    const Bytes gradient = std::exchange(sum, Bytes(place, sum.size()));
+    place += sum.size();
+    SRT_TRY(transport_.copy(sum.data(), gradient.data(), gradient.size()));
+  }
   return {};
 }
 
-Status DeviceGather::encode() {
-  for (const Stripe& slice : wholes_) {
-    kernels::Feedback arrays{slice.gradient};
-    if (std::byte* const residual = (*residuals_)[slice.slice]) {
-      arrays.residual = residual;
-      arrays.left = slice.gradient;
+void DeviceGather::make_runs() {
+  for (const Stripe& stripe : slices_.stripes()) {
+    const int share = slices_.codec_state(stripe).ownership().share_of(stripe.piece.offset);
+    if (!runs_.empty() && runs_.back().piece.slice == stripe.slice && runs_.back().share == share) {
+      runs_.back().piece.piece.numel += stripe.piece.numel;
+      continue;
     }
-    auto* const not_finite = reinterpret_cast<std::uint32_t*>(device_.get()) + slice.index;
-    std::byte* const to = device_.get() + payload_at(slice, rank());
-    const compression::DeviceCoding& coding = *slices_.codec_state(slice).coder().on_device();
-    SRT_TRY(DeviceTransport::queued(coding.encode(transport_.queue(), slice.piece, arrays, to, not_finite)));
+    const auto at = static_cast<std::size_t>(stripe.gradient - spec().slices[stripe.slice].gradient.data());
+    std::byte* const residual = (*residuals_)[stripe.slice];
+    runs_.push_back({stripe, share, 0, residual == nullptr ? nullptr : residual + at});
+    runs_.back().piece.gradient = sums_[stripe.slice].data() + at;
+    runs_.back().piece.index = runs_.size() - 1;
   }
-  const std::size_t own = block_at(rank());
-  SRT_TRY(transport_.copy(on_host(own, block_bytes_).data(), device_.get() + own, block_bytes_));
+}
+
+Status DeviceGather::lay_out() {
+  make_runs();
+  const int shares = groups_ == nullptr ? 1 : groups_->hosts.shares();
+  for (int number = 0; number < shares; ++number) {
+    shares_.push_back({0, rounded_up(slices_.header_bytes(), kBlockAlign), groups_ == nullptr,
+                       groups_ == nullptr ? all_ranks(size()) : groups_->hosts.owners(number)});
+  }
+  for (std::size_t i = 0; groups_ != nullptr && i < groups_->own.size(); ++i) {
+    shares_[static_cast<std::size_t>(groups_->own[i].number)].own = true;
+  }
+  for (Run& run : runs_) {
+    Share& share = share_of(run);
+    run.piece.payload_bytes = slices_.codec_state(run.piece).coder().payload_bytes(run.piece.piece.numel);
+    run.place = share.block_bytes;
+    share.block_bytes += rounded_up(run.piece.payload_bytes, kPayloadAlign);
+  }
+  flags_bytes_ = rounded_up(runs_.size() * sizeof(std::uint32_t), kBlockAlign);
+  std::size_t end = flags_bytes_;
+  for (Share& share : shares_) {
+    share.at = end;
+    share.block_bytes = rounded_up(share.block_bytes, kBlockAlign);
+    end += share.block_bytes * senders();
+  }
+  SRT_ASSIGN(host_, transport_.stage().take(end));
+  SRT_ASSIGN(device_, transport_.take(end));
+  return {};
+}
+
+// ---- on the host ----
+
+void DeviceGather::sum_on_host() {
+  auto ready = transport_.mark_copies();
+  if (!ready) {
+    encode(ready.status());
+    return;
+  }
+  net::CollectiveArgs args;
+  args.kind = OpKind::kAllreduce;
+  args.tag = spec().tags[kSumPhase];
+  args.dtype = DType::kF32;
+  args.in = all_sums();
+  args.out = all_sums();
+  args.priority = spec().priority;
+  net::DeviceWork work;
+  work.ready = ready->event();
+  work.on_host = true;
+  transport_.nccl_bytes().add(sum_bytes_);
+  Done done = exchanged(static_cast<std::int64_t>(sum_bytes_), [this] {
+    encode({});
+    return Status();
+  });
+  // The mark lives until NCCL has waited for it.
+  nccl_->start_work(std::move(args), std::move(work),
+                    [ready = std::move(ready), done = std::move(done)](const Status& status) mutable { done(status); });
+}
+
+// ---- between hosts, or between all ranks ----
+
+void DeviceGather::encode(Status queued) {
+  queued.update(queued.ok() ? encode_runs() : Status());
+  transport_.when_copied(queued, waited([this] { return exchange(); }));
+}
+
+Status DeviceGather::encode_runs() {
+  for (const Run& run : runs_) {
+    if (!share_of(run).own) {
+      continue;
+    }
+    kernels::Feedback arrays{run.piece.gradient};
+    if (run.residual != nullptr) {
+      arrays.residual = run.residual;
+      arrays.left = run.piece.gradient;
+    }
+    auto* const not_finite = reinterpret_cast<std::uint32_t*>(device_.get()) + run.piece.index;
+    std::byte* const to = device_.get() + block_at(share_of(run), self()) + run.place;
+    const compression::DeviceCoding& coding = *slices_.codec_state(run.piece).coder().on_device();
+    SRT_TRY(DeviceTransport::queued(coding.encode(transport_.queue(), run.piece.piece, arrays, to, not_finite)));
+  }
+  for (const Share& share : shares_) {
+    if (share.own) {
+      const std::size_t at = block_at(share, self());
+      SRT_TRY(transport_.copy(host_.bytes().data() + at, device_.get() + at, share.block_bytes));
+    }
+  }
   return transport_.copy(host_.bytes().data(), device_.get(), flags_bytes_);
 }
 
-Status DeviceGather::send() {
-  for (const Stripe& slice : wholes_) {
-    std::uint32_t not_finite = 0;
-    std::memcpy(&not_finite, host_.bytes().data() + slice.index * sizeof not_finite, sizeof not_finite);
-    if (not_finite != 0) {
-      slices_.mark_not_finite(slice);
-    }
+Status DeviceGather::exchange() {
+  fill_blocks();
+  if (groups_ == nullptr) {
+    const auto bytes = static_cast<std::int64_t>(shares_.front().block_bytes);
+    allgather(kExchangePhase, blocks(), std::vector<std::int64_t>(senders(), bytes), [this] { return finish(); });
+    return {};
   }
-  const Bytes own = on_host(block_at(rank()), block_bytes_);
-  std::size_t end = 0;
-  for (const Stripe& slice : wholes_) {
-    clear_until(own, places_[slice.index], end, slice.payload_bytes);
+  std::int64_t bytes = 0;
+  for (const Share& share : shares_) {
+    bytes += share.own ? static_cast<std::int64_t>(share.block_bytes) : 0;
   }
-  clear_until(own, block_bytes_, end, 0);
-  slices_.write_header(own);
-  const std::vector<std::int64_t> counts(static_cast<std::size_t>(size()), static_cast<std::int64_t>(block_bytes_));
-  allgather(0, host_.bytes().subspan(flags_bytes_), counts, [this] { return finish(); });
+  const auto ended = when_all(groups_->own.size(), exchanged(bytes, [this] { return gather(); }),
+                              [this](const Status& cause) { cancel_exchanges(cause); });
+  for (const net::HostGroups::Share& own : groups_->own) {
+    const Share& share = shares_[static_cast<std::size_t>(own.number)];
+    net::CollectiveArgs args;
+    args.kind = OpKind::kAllgather;
+    args.tag = spec().tags[kExchangePhase];
+    args.dtype = DType::kU8;
+    args.in = block(share, self());
+    args.out = host_.bytes().subspan(share.at, share.block_bytes * senders());
+    args.recv_counts.assign(senders(), static_cast<std::int64_t>(args.in.size()));
+    args.priority = spec().priority;
+    own.owners->start(std::move(args), ended);
+  }
   return {};
 }
 
-Status DeviceGather::check() {
-  for (Rank r = 0; r < size(); ++r) {
-    SRT_TRY(slices_.read_header(r, on_host(block_at(r), block_bytes_)));
+// Completes the own blocks, whose payloads have been copied: headers, and zeros between payloads.
+void DeviceGather::fill_blocks() {
+  for (const Run& run : runs_) {
+    std::uint32_t not_finite = 0;
+    std::memcpy(&not_finite, host_.bytes().data() + run.piece.index * sizeof not_finite, sizeof not_finite);
+    if (share_of(run).own && not_finite != 0) {
+      slices_.mark_not_finite(run.piece);
+    }
   }
-  for (Rank r = 0; r < size(); ++r) {
-    for (const Stripe& slice : wholes_) {
-      if (slices_.carries(slice.slice)) {
-        SRT_TRY(slices_.check(slice, r, on_host(payload_at(slice, r), slice.payload_bytes)));
+  for (const Share& share : shares_) {
+    if (!share.own) {
+      continue;
+    }
+    const Bytes filled = block(share, self());
+    std::size_t end = 0;
+    for (const Run& run : runs_) {
+      if (&share_of(run) == &share) {
+        clear_until(filled, run.place, end, run.piece.payload_bytes);
+      }
+    }
+    clear_until(filled, filled.size(), end, 0);
+    slices_.write_header(filled);
+  }
+}
+
+Status DeviceGather::gather() {
+  std::vector<std::int64_t> counts(static_cast<std::size_t>(size()), 0);
+  for (std::size_t number = 0; number < shares_.size(); ++number) {
+    const int place = groups_->hosts.owner_place(groups_->host, static_cast<int>(number));
+    counts[static_cast<std::size_t>(place)] += static_cast<std::int64_t>(shares_[number].block_bytes * senders());
+  }
+  allgather(kGatherPhase, blocks(), std::move(counts), [this] { return finish(); });
+  return {};
+}
+
+// ---- the end ----
+
+Status DeviceGather::check() {
+  for (const Share& share : shares_) {
+    for (std::size_t sender = 0; sender < senders(); ++sender) {
+      SRT_TRY(slices_.read_header(share.senders[sender], block(share, sender)));
+    }
+  }
+  for (std::size_t sender = 0; sender < senders(); ++sender) {
+    for (const Run& run : runs_) {
+      if (slices_.carries(run.piece.slice)) {
+        const Bytes payload = block(share_of(run), sender).subspan(run.place, run.piece.payload_bytes);
+        SRT_TRY(slices_.check(run.piece, share_of(run).senders[sender], payload));
       }
     }
   }
@@ -97,41 +268,73 @@ Status DeviceGather::check() {
 Status DeviceGather::finish() {
   SRT_TRY(check());
   const Status queued = decode();
-  // The host's memory is read until the copies are done.
+  // Copies read host_ until they are done.
   transport_.when_copied(queued, [host = std::move(host_)](const Status& /*arrived*/) {});
   return queued.ok() ? queued : transport_.stage().fail(queued);
 }
 
 Status DeviceGather::decode() {
-  const Bytes blocks = host_.bytes().subspan(flags_bytes_);
-  SRT_TRY(transport_.copy(device_.get() + flags_bytes_, blocks.data(), blocks.size()));
-  for (const Stripe& slice : wholes_) {
-    SRT_TRY(sum(slice));
+  SRT_TRY(transport_.copy(device_.get() + flags_bytes_, blocks().data(), blocks().size()));
+  for (std::size_t s = 0; s < sums_.size(); ++s) {
+    if (!slices_.carries(s)) {
+      const float value = slices_.bad(s) ? std::numeric_limits<float>::quiet_NaN() : 0.0F;
+      SRT_TRY(transport_.fill(sums_[s].data(), sums_[s].size(), value));
+    }
+  }
+  for (const Run& run : runs_) {
+    SRT_TRY(slices_.carries(run.piece.slice) ? decode(run) : Status());
+  }
+  SRT_TRY(divide());
+  for (std::size_t s = 0; packed_ && s < sums_.size(); ++s) {
+    SRT_TRY(transport_.copy(spec().slices[s].gradient.data(), sums_[s].data(), sums_[s].size()));
   }
   return {};
 }
 
-Status DeviceGather::sum(const Stripe& slice) {
-  if (!slices_.carries(slice.slice)) {
-    const float value = slices_.bad(slice.slice) ? std::numeric_limits<float>::quiet_NaN() : 0.0F;
-    return transport_.fill(slice.gradient, slice.size_bytes(), value);
-  }
-  if (std::byte* const residual = (*residuals_)[slice.slice]) {
-    SRT_TRY(transport_.copy(residual, slice.gradient, slice.size_bytes()));
+Status DeviceGather::decode(const Run& run) {
+  const Stripe& piece = run.piece;
+  const Share& share = share_of(run);
+  if (share.own && run.residual != nullptr) {
+    SRT_TRY(transport_.copy(run.residual, piece.gradient, piece.size_bytes()));
   }
   std::vector<const std::byte*> payloads;
-  for (Rank r = 0; r < size(); ++r) {
-    payloads.push_back(device_.get() + payload_at(slice, r));
+  for (std::size_t sender = 0; sender < senders(); ++sender) {
+    payloads.push_back(device_.get() + block_at(share, sender) + run.place);
   }
-  const compression::DeviceCoding& coding = *slices_.codec_state(slice).coder().on_device();
+  const compression::DeviceCoding& coding = *slices_.codec_state(piece).coder().on_device();
+  return DeviceTransport::queued(coding.sum(transport_.queue(), piece.piece, payloads, piece.gradient));
+}
+
+Status DeviceGather::divide() {
+  if (divisor() == 1 || packed_) {
+    return divisor() == 1 ? Status() : average(all_sums());
+  }
+  for (std::size_t s = 0; s < sums_.size(); ++s) {
+    SRT_TRY(slices_.carries(s) ? average(sums_[s]) : Status());
+  }
+  return {};
+}
+
+Status DeviceGather::average(Bytes sums) {
+  const std::byte* const source[] = {sums.data()};
+  const auto numel = static_cast<std::int64_t>(sums.size() / sizeof(float));
+  const kernels::cuda::Reduce mean{ReduceOp::kAverage, DType::kF32, source, sums.data(), numel, divisor()};
   const compression::DeviceQueue queue = transport_.queue();
-  SRT_TRY(DeviceTransport::queued(coding.sum(queue, slice.piece, payloads, slice.gradient)));
-  if (divisor() == 1) {
-    return {};
-  }
-  const std::byte* const sums[] = {slice.gradient};
-  const kernels::cuda::Reduce mean{ReduceOp::kAverage, DType::kF32, sums, slice.gradient, slice.piece.numel, divisor()};
   return DeviceTransport::queued(queue.kernels.reduce(mean, queue.stream));
+}
+
+void DeviceGather::cancel(const Status& cause) {
+  Reduction::cancel(cause);
+  if (groups_ != nullptr) {
+    nccl_->cancel(spec().tags[kSumPhase], cause);
+    cancel_exchanges(cause);
+  }
+}
+
+void DeviceGather::cancel_exchanges(const Status& cause) {
+  for (const net::HostGroups::Share& own : groups_->own) {
+    own.owners->cancel(spec().tags[kExchangePhase], cause);
+  }
 }
 
 }  // namespace sirtaki::engine

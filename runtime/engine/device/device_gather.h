@@ -1,10 +1,16 @@
-// DeviceGather: Gather (gather.h) of gradients on a GPU, which encodes and sums; what travels is in the host's memory.
+// DeviceGather: the reductions Gather and ByHost for gradients on GPUs: kernels encode and sum, and payloads travel
+// through pinned host memory.
 //
-// Kernels encode every slice as a whole, and this rank's payloads are copied to the host; all are exchanged and checked
-// there, copied to the device, and summed by kernels into the gradients' place. Results are those of Gather, but that a
-// number which its codec cannot send (a sum of gradient and residual beyond float32's range; from 2^29 on, values that
-// travel as float16) counts as not finite here. Payloads begin at multiples of a word, on the wire as well, so all
-// ranks have to do alike. Done comes when all that is left has been given to the transport's stream for copies.
+// Without host groups, every rank encodes each slice as a whole and sends its payload to all ranks. With groups there
+// are three exchanges: NCCL sums the gradients among the GPUs of each host, in place or, for several slices, packed;
+// every rank encodes its shares of the sums and exchanges payloads with their owners on the other hosts; the payloads
+// of all shares are gathered on the host. Shares and residuals are those of ByHost (by_host.h). NCCL adds in an order
+// of its own, which is the same for all ranks of a host.
+// Every rank validates all headers and payloads in host memory before it uses any: a slice that is not finite on some
+// rank or in some sum becomes NaN everywhere, and moves no residual. Results equal those on the CPU, except that a
+// value outside the range of the codec (a sum of gradient and residual beyond float32; from 2^29 on, values sent as
+// float16) counts as not finite. Payloads are aligned to words on the wire, so all ranks must reduce a tensor on GPUs
+// alike. Done runs when the rest of the work has been queued on the copy stream of the transport. Thread: loop.
 #pragma once
 
 #include <cstddef>
@@ -13,42 +19,80 @@
 
 #include "runtime/engine/device/device_transport.h"
 #include "runtime/engine/reduction/slices.h"
+#include "runtime/net/link/hosts.h"
 
 namespace sirtaki::engine {
 
 class DeviceGather final : public Reduction {
  public:
-  // Slices of `spec` are on the device, and all their coders can encode there. `residuals`: by slice what this rank
-  // owes of its elements, on the device; null: what is not sent is lost. An error of the device instead of these: the
-  // reduction ends with it. `transport` outlives it.
+  // The slices of `spec` are on the device, and their coders have device kernels. `residuals`: by slice, the residual
+  // of its elements on the device; null: errors are dropped. An error in its place ends the reduction with it. `nccl`
+  // sums on hosts (DeviceWork::on_host); required if `deps.net` has host groups, else it may be null. Both it and
+  // `transport` must outlive this.
   DeviceGather(ReductionSpec spec, ReductionDeps deps, StageNote note, DeviceTransport& transport,
-               Result<std::vector<std::byte*>> residuals);
+               net::DeviceCollectives* nccl, Result<std::vector<std::byte*>> residuals);
+
+  void cancel(const Status& cause) override;
 
  private:
+  // Neighbouring stripes of a slice that belong to the same share, encoded as one piece.
+  struct Run {
+    Stripe piece;  // with the place of its sum as gradient
+    int share;
+    std::size_t place;    // offset of its payload in a block
+    std::byte* residual;  // null: errors are dropped
+  };
+  // The blocks of a share: one for each sender, a header and payloads.
+  struct Share {
+    std::size_t at = 0;
+    std::size_t block_bytes = 0;
+    bool own = false;  // false: another rank of the host exchanges it
+    std::vector<Rank> senders;
+  };
+
   void begin() override;
-  std::size_t phases() const override { return 1; }
-  Status take_memory();
-  Status encode();
-  Status send();
+  std::size_t phases() const override { return groups_ == nullptr ? 1 : 3; }
+  Status pack();
+  void make_runs();
+  Status lay_out();
+  void sum_on_host();
+  void encode(Status queued);
+  Status encode_runs();
+  Status exchange();
+  void fill_blocks();
+  Status gather();
   Status check();
   Status finish();
   Status decode();
-  Status sum(const Stripe& slice);
+  Status decode(const Run& run);
+  Status divide();
+  Status average(Bytes sums);
+  void cancel_exchanges(const Status& cause);
 
-  // Where they are in either memory: a rank's block, its payload of a slice in that.
-  std::size_t block_at(Rank rank) const { return flags_bytes_ + static_cast<std::size_t>(rank) * block_bytes_; }
-  std::size_t payload_at(const Stripe& slice, Rank rank) const { return block_at(rank) + places_[slice.index]; }
-  Bytes on_host(std::size_t at, std::size_t bytes) const { return host_.bytes().subspan(at, bytes); }
+  std::size_t senders() const { return static_cast<std::size_t>(groups_ == nullptr ? size() : groups_->hosts.count()); }
+  // The place of this rank among the senders of its shares.
+  std::size_t self() const { return static_cast<std::size_t>(groups_ == nullptr ? rank() : groups_->host); }
+  std::size_t block_at(const Share& share, std::size_t sender) const { return share.at + sender * share.block_bytes; }
+  Bytes block(const Share& share, std::size_t sender) {
+    return host_.bytes().subspan(block_at(share, sender), share.block_bytes);
+  }
+  Bytes blocks() { return host_.bytes().subspan(flags_bytes_); }
+  Bytes all_sums() const { return {sums_.front().data(), sum_bytes_}; }
+  Share& share_of(const Run& run) { return shares_[static_cast<std::size_t>(run.share)]; }
 
+  const net::HostGroups* const groups_;  // null: ranks exchange directly
   DeviceTransport& transport_;
+  net::DeviceCollectives* const nccl_;
   Slices slices_;
-  std::vector<Stripe> wholes_;  // a slice each
   const Result<std::vector<std::byte*>> residuals_;
-  std::vector<std::size_t> places_;  // of payloads in a block, behind its header
-  std::size_t block_bytes_ = 0;
-  std::size_t flags_bytes_ = 0;        // a word for each slice
-  device::PinnedBlock host_;           // flags, then the ranks' blocks
-  std::shared_ptr<std::byte> device_;  // the same
+  std::vector<Share> shares_;  // indexed by number
+  std::vector<Run> runs_;
+  std::size_t flags_bytes_ = 0;        // one word for each run: not finite
+  device::PinnedBlock host_;           // flags, then the blocks of all shares
+  std::shared_ptr<std::byte> device_;  // the same layout
+  std::shared_ptr<std::byte> packed_;  // null: sums stay in place of the gradients
+  std::vector<Bytes> sums_;            // indexed by slice
+  std::size_t sum_bytes_ = 0;
 };
 
 }  // namespace sirtaki::engine
