@@ -15,10 +15,10 @@ std::size_t packed_bytes(const scheduler::Partition& partition) {
   return static_cast<std::size_t>(partition.numel) * dtype_size(wire_dtype(partition));
 }
 
-// Of the device's memory, through which what is added passes.
+// Size of the device buffer through which a residual is added in pieces.
 constexpr std::size_t kAddedBytes = std::size_t{4} << 20;
 
-// float32 of the host to those of a gradient.
+// Adds float32 in host memory to a gradient.
 Status add_on_device(DeviceTransport& transport, ConstBytes from, Bytes gradient) {
   SRT_ASSIGN(const std::shared_ptr<std::byte> part, transport.take(std::min(from.size(), kAddedBytes)));
   const compression::DeviceQueue work = transport.queue();
@@ -45,7 +45,7 @@ void DevicePath::adopt(const scheduler::Plan& plan) {
     }
   }
   discard_step();
-  // What fails ends the job.
+  // An error ends the job through the stage, so it needs no handling here.
   static_cast<void>(make_memory());
 }
 
@@ -98,7 +98,7 @@ void DevicePath::start(net::CollectiveArgs args, Done done) {
   auto ready = transport_.mark_copies();
   net::DeviceWork work;
   if (!ready) {
-    // Nobody knows when it is packed.
+    // Without a mark, the end of packing is unknown.
     transport_.loop().post(
         [done = std::move(done), lost = transport_.stage().fail(ready.status())]() mutable { done(lost); });
     return;

@@ -1,8 +1,8 @@
-// DevicePath: dense partitions of gradients on a GPU, over collectives of its memory.
+// DevicePath: DensePath for gradients on a GPU, over collectives of device memory.
 //
-// A tensor that travels alone does so from where it is; several, and those that travel as halves, are copied together
-// or cast there and back by the transport's stream for copies, which is all that orders the uses of that memory. Where
-// a step is given up, the next one gets other memory. Owned by a stream; loop thread.
+// A single tensor is sent from its own memory; several tensors, and those sent as halves, are packed or cast by the
+// copy stream of the transport, which alone orders the uses of that memory. After an abandoned step, the next one gets
+// other memory. Owner: the stream. Thread: loop.
 #pragma once
 
 #include <memory>
@@ -15,24 +15,24 @@
 
 namespace sirtaki::engine {
 
-// Zeros on a GPU, for gradients of a rank without data.
+// Zeros on a GPU, for the gradients of a joined rank.
 class DeviceZeros {
  public:
-  // As DensePath::zeros().
+  // See DensePath::zeros().
   Result<std::byte*> make(DeviceTransport& transport, std::size_t bytes);
-  void over() { memory_.reset(); }
+  void release() { memory_.reset(); }
 
  private:
   std::shared_ptr<std::byte> memory_;
 };
 
-// As DensePath::add_residual().
+// See DensePath::add_residual().
 Status add_residual_on_device(DeviceTransport& transport, const TensorView& gradient,
                               const DensePath::AddResidual& add);
 
 class DevicePath final : public DensePath {
  public:
-  // Both outlive it.
+  // `transport` and `net` must outlive the path.
   DevicePath(DeviceTransport& transport, net::DeviceCollectives& net) : transport_(transport), net_(net) {}
 
   void adopt(const scheduler::Plan& plan) override;
@@ -46,20 +46,20 @@ class DevicePath final : public DensePath {
     return add_residual_on_device(transport_, gradient, add);
   }
   Result<std::byte*> zeros(std::size_t bytes) override { return zeros_.make(transport_, bytes); }
-  void release_zeros() override { zeros_.over(); }
+  void release_zeros() override { zeros_.release(); }
   bool on_host() const override { return false; }
 
  private:
   Status make_memory();
-  // A slice's elements, from one dtype to the other, or as they are.
+  // Copies the elements of a slice, and casts them if the types differ.
   Status move(DType from, ConstBytes in, DType to, Bytes out, std::int64_t numel);
 
   DeviceTransport& transport_;
   net::DeviceCollectives& net_;
-  std::vector<std::size_t> places_;  // by position: where it is packed in memory_
+  std::vector<std::size_t> places_;  // offset in memory_ by position
   std::size_t needed_ = 0;
   std::size_t held_ = 0;
-  std::shared_ptr<std::byte> memory_;  // also held by what is in flight
+  std::shared_ptr<std::byte> memory_;  // shared with operations in flight
   std::shared_ptr<int> in_flight_ = std::make_shared<int>(0);
   DeviceZeros zeros_;
 };

@@ -34,7 +34,7 @@ Result<DeviceReport> decode_device_report(ConstBytes bytes) {
       std::ranges::all_of(in.get_raw(in.remaining()), [](std::byte byte) { return byte == std::byte{0}; });
   const bool can_be = report.version >= 0 && failed <= 1 && (report.failed || report.text.empty()) && zeros;
   if (bytes.size() != kDeviceReportBytes || !in.ok() || !can_be) {
-    return corrupt("what it says about NCCL cannot be right: version " + std::to_string(report.version) + ", failed " +
+    return corrupt("its report about NCCL is invalid: version " + std::to_string(report.version) + ", failed " +
                    std::to_string(failed) + ", " + std::to_string(report.text.size()) + " bytes of text, in " +
                    std::to_string(bytes.size()) + " bytes");
   }

@@ -1,6 +1,7 @@
-// DeviceReport: what a rank tells the others about NCCL on it, as it travels: with a size that all know beforehand.
+// DeviceReport: the message in which a rank reports its NCCL to the others. Its size is fixed, so receivers know it.
 //
-// docs/wire_format.md lists the bytes. Plain values; pure. Not for: what follows from the reports (device_plane.h).
+// docs/wire_format.md lists the bytes. Plain values; pure functions. Not for the evaluation of reports
+// (device_transport.h).
 #pragma once
 
 #include <cstddef>
@@ -14,9 +15,9 @@
 namespace sirtaki::engine {
 
 struct DeviceReport {
-  std::int32_t version = 0;  // of NCCL, as it counts; 0: none
+  std::int32_t version = 0;  // version number of NCCL; 0: none
   bool failed = false;
-  std::string text;  // why; cut to what there is room for
+  std::string text;  // the reason; truncated to fit
 
   friend bool operator==(const DeviceReport&, const DeviceReport&) = default;
 };
@@ -24,7 +25,7 @@ struct DeviceReport {
 inline constexpr std::size_t kDeviceReportBytes = 512;
 
 std::vector<std::byte> encode_device_report(const DeviceReport& report);
-// kCorrupt where it is not what the encoder makes of some report.
+// Decodes a report; kCorrupt if the encoder cannot have written it.
 Result<DeviceReport> decode_device_report(ConstBytes bytes);
 
 }  // namespace sirtaki::engine

@@ -8,7 +8,7 @@
 namespace sirtaki::engine {
 namespace {
 
-// One covers all that was given before it, so that many more can be in flight.
+// An event covers all copies before it, so more copies than events can be pending.
 constexpr std::size_t kEvents = 64;
 
 }  // namespace
@@ -35,7 +35,7 @@ DeviceStage::DeviceStage(std::unique_ptr<device::DeviceApi> device, DeviceStageD
 Status DeviceStage::prepare() {
   SRT_ASSIGN(events_, device::EventPool::create(*device_, kEvents));
   SRT_ASSIGN(after_return_, device_->make_event());
-  // Results are waited for; what is fetched delays nobody by itself.
+  // High priority for returns, because the program waits for results, but not for fetches.
   SRT_ASSIGN(in_, device_->make_stream(device::Priority::kNormal));
   SRT_ASSIGN(out_, device_->make_stream(device::Priority::kHigh));
   return {};
@@ -46,7 +46,7 @@ DeviceStage::~DeviceStage() {
   for (const TimerId timer : {poll_timer_, end_timer_, return_timer_}) {
     deps_.loop.cancel(timer);
   }
-  // Releasing memory that the device uses would wait for the device, which may hang.
+  // Releasing memory in use would synchronize with the device, which may hang.
   const Status polled = poll_copies(returning_, out_, [](Return& /*over*/) {});
   if (cut_off_ || !polled.ok() || !returning_.empty() || !fetching_.empty()) {
     memory_.abandon();
@@ -126,7 +126,7 @@ Status DeviceStage::start_return(const device::PinnedBlock& block, std::byte* to
   return device_->wait(before, after_return_);
 }
 
-// Where no event is left, a later one tells of it.
+// Without a free event, the event of a later copy covers this one.
 template <class Flight>
 Status DeviceStage::mark_end(Flight& flight, device::Stream stream) {
   if (events_->left() == 0) {
@@ -142,12 +142,12 @@ void DeviceStage::poll_later() {
   }
   poll_timer_ = deps_.loop.after(pause_, [this] {
     poll_timer_ = {};
-    check_finite();
+    poll();
   });
   pause_ = std::min(2 * pause_, options_.last_poll);
 }
 
-void DeviceStage::check_finite() {
+void DeviceStage::poll() {
   if (const Status over = deps_.job_over(); !over.ok()) {
     end(over);
   } else if (const Status status = poll_all(); !status.ok()) {
@@ -165,8 +165,8 @@ Status DeviceStage::poll_all() {
   }));
   if (!fetching_.empty() && deps_.loop.now() >= fetching_.front().deadline) {
     return {Code::kTimeout,
-            "a tensor on the GPU was given to an operation, and the GPU has not come to the end of the work before it "
-            "in time; a kernel hangs, or waits for a result that comes later"};
+            "the GPU has not finished in time the work queued before a tensor of an operation. Likely cause: a kernel "
+            "hangs, or waits for a result that comes later"};
   }
   return {};
 }
@@ -182,7 +182,7 @@ Status DeviceStage::poll_copies(Flights& flights, device::Stream stream, Over ov
     if (!done) {
       return {};
     }
-    // What `over` does may add some, or end all that are left.
+    // Moved out first, because `over` may add copies or end all that are left.
     Flights arrived;
     for (auto count = marked - flights.begin() + 1; count > 0; --count) {
       arrived.push_back(std::move(flights.front()));
@@ -207,7 +207,7 @@ void DeviceStage::end(const Status& cause) {
   for (Fetch& fetch : std::exchange(fetching_, {})) {
     fetch.then(ended_);
   }
-  // returning_ keeps its memory, which the device may still read.
+  // returning_ is kept: the device may still read its memory.
 }
 
 void DeviceStage::when_returned(Task then) {
@@ -223,7 +223,7 @@ void DeviceStage::when_returned(Task then) {
   });
 }
 
-// Everything ends, but later: the caller is in the middle of something.
+// Ends everything later, because the caller may be in the middle of a change of state.
 Status DeviceStage::fail(const Status& cause) {
   if (ended_.ok()) {
     ended_ = Status(

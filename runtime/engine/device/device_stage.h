@@ -1,11 +1,11 @@
-// DeviceStage: brings tensors of a GPU into memory of the host and back, for a data plane that knows the host's alone.
+// DeviceStage: copies tensors of a GPU to host memory and back, for a data plane that handles host memory only.
 //
-// A tensor is fetched behind what the program has queued on its stream when it hands it over; what is put back is there
-// for all that the program queues on its stream from then on. The host waits for neither: a timer asks for events while
-// there is something to ask for. Copies of one direction are done in order, on a stream each. No work of it waits on
-// the device for another rank, so that memory may be made when it is needed. An error of the device ends it: what is in
-// flight, and all that comes later, ends with that error. Loop thread, but for mark(); the destructor may come on any.
-// Owned by Session. Not for: which of a rank's GPUs; collectives on the GPU (net/device_collectives.h).
+// A fetch runs behind the work that the program had queued on its stream; a returned tensor is visible to all work that
+// the program queues afterwards. The host blocks on neither: a timer polls events while copies are pending. Copies of
+// each direction run in order on a stream of their own. No work of the stage waits on the device for another rank, so
+// memory may be allocated on demand. An error of the device ends the stage: pending and later operations end with it.
+// Owner: Session. Thread: loop, except mark(); destruction is allowed on any thread. Not for the choice of a GPU, nor
+// for collectives on the GPU (net/device/device_collectives.h).
 #pragma once
 
 #include <deque>
@@ -24,66 +24,68 @@
 namespace sirtaki::engine {
 
 struct DeviceStageOptions {
-  // The longest that a fetch may wait for what the program has queued before it.
+  // Limit for the work of the program before a fetch.
   Duration deadline = std::chrono::minutes(30);
-  // Events are asked for after the first time, then twice as late each time up to the last.
+  // Polls begin at first_poll; each pause doubles up to last_poll.
   Duration first_poll = std::chrono::microseconds(20);
   Duration last_poll = std::chrono::milliseconds(1);
 };
 
 struct DeviceStageDeps {
-  Loop& loop;  // this and stats outlive it
+  Loop& loop;  // loop and stats must outlive the stage
   Stats& stats;
-  Rank rank;  // both for texts
+  Rank rank;  // rank and device are for texts
   std::string device;
-  // Why the job is over; ok while it is not. Asked for while something is in flight.
+  // Returns why the job is over; ok while it runs. Called while copies are pending.
   std::function<Status()> job_over;
-  // The device has failed; the text says which, of which rank. Once, later, and before what is in flight ends with it.
+  // Called at most once, later, when the device has failed, before pending operations end; the text names GPU and rank.
   std::function<void(const Status&)> lost;
 };
 
 class DeviceStage {
  public:
-  // Makes streams and events on `device`, which the loop's thread has entered.
+  // Creates streams and events on `device`, which the thread of the loop has entered.
   static Result<std::unique_ptr<DeviceStage>> create(std::unique_ptr<device::DeviceApi> device, DeviceStageDeps deps,
                                                      const DeviceStageOptions& options);
   DeviceStage(const DeviceStage&) = delete;
   DeviceStage& operator=(const DeviceStage&) = delete;
   ~DeviceStage();
 
-  // Memory of the host; it goes back before the stage does. An error is one of the device.
+  // Returns pinned memory; release it before the stage. An error means that the device failed.
   Result<device::PinnedBlock> take(std::size_t bytes);
-  // The same for who can do without: an error is nobody's but the caller's.
+  // Does the same, but leaves an error to the caller, who can do without the memory.
   Result<device::PinnedBlock> try_take(std::size_t bytes);
-  // On any thread: what `program` has been given so far, for fetch().
+  // Marks the work queued on `program` so far, for fetch(). Callable on any thread.
   Result<device::Mark> mark(device::Stream program) { return marks_.record(program); }
-  // On the loop, of a stream of the runtime's.
+  // Marks a stream of the runtime. Callable on the loop only.
   Result<device::Mark> mark_in_loop(device::Stream own) { return marks_.record_here(own); }
-  // `then` once, later. Ok: `to` holds what was at `from` when `after` had come. An error there is one of the device.
-  // The caller keeps `to`, and gives it back when `then` has come. Of no bytes: says when `after` has come. A mark that
-  // was never recorded has come.
+  // Copies `to.size()` bytes from `from` once `after` has completed, and calls `then` exactly once, later. Keep `to`
+  // until then. A mark that was never recorded counts as complete; without bytes, `then` only reports completion of
+  // `after`. An error in `after` means that the device failed.
   void fetch(Bytes to, const std::byte* from, Result<device::Mark> after, Done then);
-  // What `before` is given from now on sees the block's bytes at `to`. The fetch of what is there has ended.
+  // Copies the block to `to`; work queued on `before` from now on sees the result. Requires that no fetch from `to` is
+  // pending.
   Status put_back(device::PinnedBlock block, std::byte* to, device::Stream before);
 
   bool fetching() const { return !fetching_.empty(); }
-  // For others who work on the device; outlives them.
+  // The device, for other users, which the stage must outlive.
   device::DeviceApi& device() { return *device_; }
-  // An error of the device that others have met: as one of the stage's own. What everything ends with, later.
+  // Ends the stage, later, with an error of the device that another user has met. Returns the error that everything
+  // ends with.
   Status fail(const Status& cause);
-  // What is in flight, and comes later, ends with `cause`; the first one is kept.
+  // Ends pending and later operations with `cause`; the first cause is kept.
   void end(const Status& cause);
-  // Others may still have copies on the device, from or to blocks that have come back: none is released any more.
+  // Leaks pinned memory from now on: the device may still copy from or to returned blocks.
   void keep_pinned() { cut_off_ = true; }
-  // After end(): runs `then`, once, when all that was put back has arrived, or nobody can know. Before that the memory
-  // it comes from cannot be released.
+  // Calls `then` once all returned tensors have arrived, or their arrival cannot be determined; pinned memory can be
+  // released afterwards. Call it after end().
   void when_returned(Task then);
 
  private:
   struct Fetch {
     Done then;
     TimePoint deadline;
-    device::PooledEvent end;  // of it and those before; may be none
+    device::PooledEvent end;  // covers earlier copies, too; may be empty
   };
   struct Return {
     device::PinnedBlock block;
@@ -95,7 +97,7 @@ class DeviceStage {
   Status start_fetch(Bytes to, const std::byte* from, const Result<device::Mark>& after);
   Status start_return(const device::PinnedBlock& block, std::byte* to, device::Stream before);
   void poll_later();
-  void check_finite();
+  void poll();
   Status poll_all();
   template <class Flights, class Over>
   Status poll_copies(Flights& flights, device::Stream stream, Over over);
@@ -103,7 +105,7 @@ class DeviceStage {
   Status mark_end(Flight& flight, device::Stream stream);
 
   const std::unique_ptr<device::DeviceApi> device_;
-  std::optional<device::Visit> last_visit_;  // while what follows is destroyed
+  std::optional<device::Visit> last_visit_;  // enters the device while the members below are destroyed
   const DeviceStageDeps deps_;
   const DeviceStageOptions options_;
   Counter& fetched_bytes_;
@@ -112,18 +114,18 @@ class DeviceStage {
   device::PinnedPool memory_;
   device::MarkPool marks_;
   std::unique_ptr<device::EventPool> events_;
-  // What streams are told to wait for. They wait for it as recorded when they were told, so one will do.
+  // One event is enough: a stream waits for the recording that was current when the wait was queued.
   device::Event after_return_;
   device::Stream in_;
   device::Stream out_;
   Status ended_;
   bool report_lost_ = false;
-  bool cut_off_ = false;  // what has ended here the device may still work on
+  bool cut_off_ = false;  // the device may still work on operations that have ended here
   std::deque<Fetch> fetching_;
   std::deque<Return> returning_;
-  TimerId poll_timer_;    // of check_finite()
-  TimerId end_timer_;     // of end(), after fail()
-  TimerId return_timer_;  // of when_returned()
+  TimerId poll_timer_;    // for poll()
+  TimerId end_timer_;     // for end(), after fail()
+  TimerId return_timer_;  // for when_returned()
   Duration pause_;
 };
 

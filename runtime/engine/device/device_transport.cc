@@ -12,12 +12,12 @@
 namespace sirtaki::engine {
 namespace {
 
-// Numbers of device_tag().
+// Arguments of device_tag().
 enum Exchange : std::uint16_t { kAble = 0, kConnected = 1, kOrder = 2, kFirstId = 3, kFirstHostId = 0x8000 };
 
 constexpr Duration kPoll = std::chrono::milliseconds(1);
 
-// Of the host's memory that fills the device's.
+// Size of the pinned block from which device memory is filled.
 constexpr std::size_t kFillBytes = std::size_t{1} << 20;
 
 net::CollectiveArgs among_all(OpKind kind, std::uint16_t number) {
@@ -31,7 +31,7 @@ net::CollectiveArgs among_all(OpKind kind, std::uint16_t number) {
 
 }  // namespace
 
-// The ids of the first of some ranks, over their collectives on the host; they ask for them in one order.
+// Broadcasts ids of communicators over collectives of the host. Ranks must ask in one order, which numbers the tags.
 class DeviceTransport::Ids final : public net::nccl::IdExchange {
  public:
   Ids(net::Collectives& net, std::uint16_t first) : net_(net), next_(first) {}
@@ -99,7 +99,7 @@ void DeviceTransport::answer(MoveFunction<void(Answer)> then) {
   deps_.loop.post([then = std::move(then), why = why_]() mutable { then(why); });
 }
 
-// What this rank alone can find out, and all that may wait for the device.
+// Does all that needs no other rank, and all that may synchronize with the device.
 Status DeviceTransport::prepare() {
   SRT_TRY(library_.status());
   SRT_TRY(open_copies());
@@ -118,7 +118,7 @@ Status DeviceTransport::prepare() {
   return {};
 }
 
-// All say how it went; `then` gets the first that failed, or what ranks do not have in common.
+// Exchanges results; calls `then` with the first error of any rank, or with a difference of versions.
 void DeviceTransport::exchange(std::uint16_t number, const Status& own, void (DeviceTransport::*then)(const Status&)) {
   struct Reports {
     std::vector<std::byte> mine;
@@ -141,7 +141,7 @@ void DeviceTransport::exchange(std::uint16_t number, const Status& own, void (De
       status = (*self)->judge(reports->all);
     }
     if (status.code() == Code::kCorrupt) {
-      // The others may have understood it, and go on over NCCL.
+      // Fatal: other ranks may have read valid reports, and continue over NCCL.
       (*self)->deps_.broken(status);
     } else {
       ((*self)->*then)(status);
@@ -159,7 +159,7 @@ Status DeviceTransport::judge(ConstBytes reports) const {
     if (!report) {
       return {Code::kCorrupt,
               who + ": " + std::string(report.status().text()) +
-                  "; its memory or the network damages data, or its build is another one",
+                  ". Likely cause: its memory or the network damages data, or its build differs",
               {rank, ""}};
     }
     first_version = rank == 0 ? report->version : first_version;
@@ -201,7 +201,7 @@ void DeviceTransport::on_connected(const Status& all) {
 
 void DeviceTransport::decide(Transport transport, const Status& why) {
   if (transport_ != Transport::kAsking) {
-    return;  // the job has ended meanwhile
+    return;  // the job has ended in the meantime
   }
   why_ = why;
   transport_ = transport;
@@ -212,15 +212,15 @@ void DeviceTransport::decide(Transport transport, const Status& why) {
     host_ids_.reset();
   }
   if (transport == Transport::kNccl) {
-    deps_.log.info("tensors of GPUs travel over NCCL " + net::nccl::version_text(library_->version) + " of " +
-                   library_->from + " where they are not compressed");
+    deps_.log.info("GPU tensors use NCCL " + net::nccl::version_text(library_->version) + " of " + library_->from +
+                   " unless they are compressed");
   } else if (options_.data == "nccl") {
     transport_ = Transport::kRefused;
     why_ = why.with_context("device.data = nccl");
   } else {
     const LogLevel level = deps_.net.rank() == 0 ? LogLevel::kWarn : LogLevel::kInfo;
     deps_.log.write(level,
-                    "tensors of GPUs travel through the host's memory, not over NCCL: " + std::string(why.text()));
+                    "GPU tensors are staged through host memory, not sent over NCCL: " + std::string(why.text()));
   }
   for (auto& then : std::exchange(waiters_, {})) {
     answer(std::move(then));
@@ -255,7 +255,7 @@ Status DeviceTransport::fill(std::byte* to, std::size_t bytes, float value) {
 }
 
 Status DeviceTransport::queued(kernels::cuda::Launch launch) {
-  return launch.ok() ? Status() : unavailable("the device refuses a kernel with error " + std::to_string(launch.code));
+  return launch.ok() ? Status() : unavailable("the device rejects a kernel with error " + std::to_string(launch.code));
 }
 
 void DeviceTransport::when_copied(const Status& queued, Done then) {
@@ -296,7 +296,7 @@ void DeviceTransport::take_back(std::size_t bytes, std::byte* memory) {
   }
 }
 
-// Releasing it waits for the device: not while that may wait for another rank.
+// Releasing memory synchronizes with the device, which must not wait for another rank then.
 void DeviceTransport::release_spare() {
   if ((ordered_ && !ordered_->idle()) || !over(spare_since_)) {
     return;
@@ -348,7 +348,7 @@ void DeviceTransport::leave_when_idle(Task then) {
   }
 }
 
-// Else releasing memory would wait for the device, which may hang.
+// Releasing memory before this would synchronize with the device, which may hang.
 bool DeviceTransport::drained() const {
   return over(last_copies_) && (!ordered_ || ordered_->idle());
 }

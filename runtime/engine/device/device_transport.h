@@ -1,11 +1,12 @@
-// DeviceTransport: how what a GPU does not encode travels: over NCCL, where every rank of the job can, or through the
-// host's memory. Ranks agree on it when all have agreed on the first operation or stream that asks.
+// DeviceTransport: transport for GPU tensors that are not compressed on the GPU: NCCL if every rank supports it, else
+// staging through pinned host memory.
 //
-// They tell each other, over the host's collectives, whether they have NCCL and in which version; connect where all
-// have the same; and tell each other how that went. It is settled once: what fails afterwards ends the job.
-// Beside that it has what work on the device needs: a stream for copies and kernels, a watch that tells when they are
-// done, and memory that is kept for the next.
-// Owned by Session; loop thread. Not for: what travels, which operations and streams decide.
+// Ranks decide once, when they have agreed on the first operation or stream that asks: they exchange reports on NCCL
+// and its version over the collectives of the host, connect if all versions are equal, and exchange the results. A
+// later failure ends the job.
+// It also holds the resources for work on the device: a stream for copies and kernels, a poller that reports their
+// completion, and reusable device memory.
+// Owner: Session. Thread: loop. Not for the choice of tensors, which operations and streams make.
 #pragma once
 
 #include <cstdint>
@@ -32,12 +33,12 @@ namespace sirtaki::engine {
 
 struct DeviceTransportOptions {
   std::string data = "auto";  // device.data
-  bool sums_on_hosts = true;  // DeviceWork::on_host, where several hosts have several ranks; the same on all ranks
+  bool sums_on_hosts = true;  // DeviceWork::on_host if several hosts have several ranks; equal on all ranks
   net::nccl::NcclOptions nccl;
   EventPollerOptions poller;
 };
 
-// What it works with; all outlive it.
+// Dependencies; all must outlive the transport.
 struct DeviceTransportDeps {
   Loop& loop;
   net::Collectives& net;
@@ -45,55 +46,60 @@ struct DeviceTransportDeps {
   DeviceStage& stage;
   Logger& log;
   Stats& stats;
-  std::function<void(const Status&)> broken;  // NCCL has failed; the text names the rank
+  std::function<void(const Status&)> broken;  // called if NCCL fails; the text names the rank
 };
 
 class DeviceTransport {
  public:
-  // Null: through the host's memory.
+  // The collectives of device memory; null: host memory.
   using Answer = Result<net::DeviceCollectives*>;
 
-  // `library`: what this rank has found of NCCL.
+  // `library`: the NCCL of this rank, or the error of loading it.
   DeviceTransport(const DeviceTransportDeps& deps, const DeviceTransportOptions& options,
                   Result<net::nccl::Library> library);
   ~DeviceTransport();
   DeviceTransport(const DeviceTransport&) = delete;
   DeviceTransport& operator=(const DeviceTransport&) = delete;
 
-  // For what all ranks have agreed on. `then` once; from within where it is known and well.
+  // Requires an operation that all ranks have agreed on. Calls `then` exactly once: inline if the transport is decided
+  // and healthy, later otherwise.
   void when_decided(MoveFunction<void(Answer)> then);
-  // It is known that nothing goes over NCCL, and nothing is an error for it.
+  // Returns true if the transport is decided to be host memory.
   bool host_only() const { return transport_ == Transport::kHost; }
-  // "undecided", "host" or "nccl".
+  // Returns "undecided", "host", "nccl" or "refused".
   std::string_view name() const;
 
-  // Before the first copy where nobody has asked whether NCCL is there. An error is one of the device.
+  // Creates the stream for copies. Call it before the first copy unless when_decided() has run. An error means that the
+  // device failed.
   Status open_copies();
-  // Copies and kernels, in their order; behind them `before` goes on. An error is one of the device.
+  // Queues a copy; copies and kernels run in order. An error means that the device failed.
   Status copy(std::byte* to, const std::byte* from, std::size_t bytes);
-  // `bytes` of float32 become `value`.
+  // Fills `bytes` bytes of float32 with `value`.
   Status fill(std::byte* to, std::size_t bytes, float value);
+  // The queue for kernels, in order with copies.
   compression::DeviceQueue queue() { return {deps_.stage.device().kernels(), copies_.native}; }
+  // Returns the result of a launch as a Status.
   static Status queued(kernels::cuda::Launch launch);
-  // `then` once, later: ok when all that has been given in so far is done. `queued`: an error of the device that this
-  // has met, with which the job ends.
+  // Calls `then` exactly once, later: ok when all work queued so far is done. `queued` is the result of queueing it; an
+  // error there means that the device failed, and ends the job.
   void when_copied(const Status& queued, Done then);
   Result<device::Mark> mark_copies() { return deps_.stage.mark_in_loop(copies_); }
+  // Makes later work on `before` wait for the work queued so far.
   Status order_before(device::Stream before);
-  // Memory of the device; it may go when the copies that use it have been given in, before the plane does or after
-  // close(). What has come back is lent again; where all of that is too small, it is released before more is made.
+  // Returns device memory. Drop it when all copies that use it have been queued, before the transport ends or after
+  // close(). Returned blocks are reused; if none fits, all of them are released before a new one is allocated.
   Result<std::shared_ptr<std::byte>> take(std::size_t bytes);
   DeviceStage& stage() { return deps_.stage; }
   Loop& loop() { return deps_.loop; }
   Counter& nccl_bytes() { return nccl_bytes_; }
   Counter& encoded_bytes() { return encoded_bytes_; }
 
-  // What is in flight over NCCL, and comes later, ends with `cause`, and so does who waits for copies.
+  // Ends pending and later operations over NCCL, and waiters for copies, with `cause`.
   void abort(const Status& cause);
-  // At the end: what is in flight ends with `cause`; `then`, once, when NCCL has been left in order. The others may
-  // have to leave as well, so whoever asks has a deadline.
+  // Ends operations with `cause`, and calls `then` once NCCL has been closed in order. Other ranks may have to close,
+  // too, so the caller needs a deadline.
   void leave(const Status& cause, Task then);
-  // Frees what is there of NCCL and of the device, but for memory that it may still use. Nobody works with it any more.
+  // Frees NCCL and device resources, except memory that the device may still use. Requires that no user is left.
   void close();
 
  private:
@@ -117,21 +123,21 @@ class DeviceTransport {
   const DeviceTransportOptions options_;
   const Result<net::nccl::Library> library_;
   Counter& nccl_bytes_;
-  Counter& encoded_bytes_;  // of gradients, before
+  Counter& encoded_bytes_;  // uncompressed size
   Transport transport_ = Transport::kUndecided;
-  Status why_;  // not over NCCL
+  Status why_;  // reason for host memory or refusal
   std::vector<MoveFunction<void(Answer)>> waiters_;
   std::unique_ptr<Ids> ids_;
-  std::unique_ptr<Ids> host_ids_;  // among the ranks of this host, where hosts sum up first
+  std::unique_ptr<Ids> host_ids_;  // for the ranks of this host, if hosts sum first
   std::unique_ptr<net::nccl::NcclCollectives> connecting_;
-  net::nccl::NcclCollectives* nccl_ = nullptr;  // of ordered_
+  net::nccl::NcclCollectives* nccl_ = nullptr;  // owned by ordered_
   std::unique_ptr<net::OrderedDevice> ordered_;
   device::Stream copies_;
-  EventPoller poller_;                            // of copies_
-  std::optional<device::Mark> last_copies_;       // of a rank that leaves
-  std::vector<std::byte*> made_;                  // all memory
-  std::multimap<std::size_t, std::byte*> spare_;  // of it what nobody has, by size
-  std::optional<device::Mark> spare_since_;       // copies that were given in before the last of it came back
+  EventPoller poller_;                            // polls marks on copies_
+  std::optional<device::Mark> last_copies_;       // set by leave()
+  std::vector<std::byte*> made_;                  // all blocks
+  std::multimap<std::size_t, std::byte*> spare_;  // returned blocks by size; see take()
+  std::optional<device::Mark> spare_since_;       // copies queued before the last block was returned
   bool closed_ = false;
   TimerId timer_;
   std::shared_ptr<DeviceTransport*> self_ = std::make_shared<DeviceTransport*>(this);

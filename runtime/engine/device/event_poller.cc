@@ -28,13 +28,13 @@ void EventPoller::poll_later() {
   }
   timer_ = loop_.after(pause_, [this] {
     timer_ = {};
-    check_finite();
+    poll();
   });
   pause_ = std::min(2 * pause_, options_.last_poll);
 }
 
-// What fails here ends everything, but only those who have not ended hear of it from the stage.
-void EventPoller::check_finite() {
+// A failure ends the stage, too, but the stage does not know these waiters, so they end here.
+void EventPoller::poll() {
   if (const Status status = poll_all(); !status.ok()) {
     timer_ = loop_.after(Duration(0), [this, why = stage_.fail(status)] {
       timer_ = {};
@@ -57,7 +57,7 @@ Status EventPoller::poll_all() {
     over.then({});
   }
   if (!waiters_.empty() && loop_.now() >= waiters_.front().deadline) {
-    return {Code::kTimeout, "the GPU has not come to the end of copies and kernels of the runtime's in time"};
+    return {Code::kTimeout, "the GPU has not finished copies and kernels of the runtime in time"};
   }
   return {};
 }

@@ -1,8 +1,8 @@
-// EventPoller: tells when a stream of the runtime's has done what it was given.
+// EventPoller: reports when a stream of the runtime has completed its work.
 //
-// In the order in which it was asked; a timer asks for events while somebody waits, so an idle job sleeps. Loop thread.
-// Owned by DeviceTransport, before whose end end() is called. Not for: streams of the program's, of which a tensor may
-// come much later than the one that was handed over after it (device_stage.h).
+// Marks are reported in the order of the calls; a timer polls while there are waiters, so an idle job sleeps.
+// Owner: DeviceTransport, which calls end() first. Thread: loop. Not for streams of the program, whose tensors may
+// become ready in another order than submitted (device_stage.h).
 #pragma once
 
 #include <deque>
@@ -14,26 +14,26 @@
 namespace sirtaki::engine {
 
 struct EventPollerOptions {
-  // The longest that work of the runtime's may take on the device.
+  // Limit for work of the runtime on the device.
   Duration deadline = std::chrono::minutes(30);
-  // Events are asked for after the first time, then twice as late each time up to the last.
+  // Polls begin at first_poll; each pause doubles up to last_poll.
   Duration first_poll = std::chrono::microseconds(20);
   Duration last_poll = std::chrono::milliseconds(1);
 };
 
 class EventPoller {
  public:
-  // Both outlive it.
+  // `loop` and `stage` must outlive the poller.
   EventPoller(Loop& loop, DeviceStage& stage, const EventPollerOptions& options)
       : loop_(loop), stage_(stage), options_(options), pause_(options.first_poll) {}
   EventPoller(const EventPoller&) = delete;
   EventPoller& operator=(const EventPoller&) = delete;
   ~EventPoller() { loop_.cancel(timer_); }
 
-  // `then` once, later: ok when `mark` has come, else why nobody will know. Marks are of one stream. An error instead
-  // of a mark is one of the device, and so is one that asking for it meets.
+  // Calls `then` exactly once, later: ok when `mark` has completed, else with the end of the poller. All marks must be
+  // of one stream. An error in `mark`, or while polling it, means that the device failed.
   void when(Result<device::Mark> mark, Done then);
-  // Who waits, and who will, gets `cause`; the first one is kept. From within, in the order in which they came.
+  // Ends current and later waiters with `cause`; the first cause is kept. Calls current waiters inline, in order.
   void end(const Status& cause);
 
  private:
@@ -44,7 +44,7 @@ class EventPoller {
   };
 
   void poll_later();
-  void check_finite();
+  void poll();
   Status poll_all();
 
   Loop& loop_;

@@ -35,7 +35,7 @@ void HostStagedPath::start(net::CollectiveArgs args, Done done) {
       });
 }
 
-// The host's collectives drop what has their tags; these they have not seen.
+// The collectives of the host cancel operations that they know; these have not reached them yet.
 void HostStagedPath::cancel(const net::TagGroup& tags, const Status& cause) {
   for (const auto& starting : starting_) {
     if (tags.contains(starting->tag)) {
@@ -52,7 +52,7 @@ Status HostStagedPath::scatter(const scheduler::Partition& partition, std::span<
     const Bytes from = packed_slice(slice, packed.bytes(), partition.dtype);
     queued.update(queued.ok() ? transport_.copy(to.data(), from.data(), to.size()) : Status());
   }
-  // Read until the copies are done.
+  // Copies read `packed` until they are done.
   transport_.when_copied(queued, [packed = std::move(packed)](const Status& /*arrived*/) {});
   return queued.ok() ? queued : transport_.stage().fail(queued);
 }

@@ -1,8 +1,8 @@
-// HostStagedPath: dense partitions of gradients on a GPU, through the host's memory.
+// HostStagedPath: DensePath for gradients on a GPU, staged through pinned host memory.
 //
-// For: streams that encode on the GPU where NCCL is not used: what is not encoded of them travels so. A partition is
-// copied to memory of the host, added up there as on a CPU, with its bits, and copied back. Owned by a stream; loop
-// thread. Not for: halves, scaling.
+// Carries the partitions that are not compressed, of streams that compress on the GPU without NCCL. A partition is
+// copied to the host, summed there with the bits of the CPU, and copied back. Owner: the stream. Thread: loop. Does not
+// support halves or scaling.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +18,7 @@ namespace sirtaki::engine {
 
 class HostStagedPath final : public DensePath {
  public:
-  // Both outlive it.
+  // `transport` and `net` must outlive the path.
   HostStagedPath(DeviceTransport& transport, net::Collectives& net) : transport_(transport), net_(net) {}
 
   void adopt(const scheduler::Plan& /*plan*/) override {}
@@ -32,11 +32,11 @@ class HostStagedPath final : public DensePath {
     return add_residual_on_device(transport_, gradient, add);
   }
   Result<std::byte*> zeros(std::size_t bytes) override { return zeros_.make(transport_, bytes); }
-  void release_zeros() override { zeros_.over(); }
+  void release_zeros() override { zeros_.release(); }
   bool on_host() const override { return false; }
 
  private:
-  // Waits for its copy.
+  // An operation whose copy to the host is pending.
   struct Starting {
     OpTag tag;
     Status cancelled;

@@ -5,7 +5,7 @@
 namespace sirtaki::engine {
 namespace {
 
-TEST(DeviceReport, ComesBackAsItWas) {
+TEST(DeviceReport, RoundTrips) {
   for (const DeviceReport& report : {DeviceReport{22809, false, ""}, DeviceReport{0, true, "there is no NCCL here"},
                                      DeviceReport{22809, true, ""}}) {
     const auto bytes = encode_device_report(report);
@@ -16,7 +16,7 @@ TEST(DeviceReport, ComesBackAsItWas) {
   }
 }
 
-TEST(DeviceReport, IsTheseBytes) {
+TEST(DeviceReport, HasTheDocumentedBytes) {
   const auto bytes = encode_device_report({0x01020304, true, "no"});
   const std::vector<int> begin = {4, 3, 2, 1, 1, 2, 0, 0, 0, 'n', 'o', 0};
   for (std::size_t i = 0; i < begin.size(); ++i) {
@@ -24,13 +24,13 @@ TEST(DeviceReport, IsTheseBytes) {
   }
 }
 
-TEST(DeviceReport, TextIsCutToTheRoom) {
+TEST(DeviceReport, LongTextsAreTruncated) {
   const auto decoded = decode_device_report(encode_device_report({1, true, std::string(1000, 'x')}));
   ASSERT_TRUE(decoded);
   EXPECT_EQ(decoded->text, std::string(kDeviceReportBytes - 9, 'x'));
 }
 
-TEST(DeviceReport, DamagedOnesAreRefused) {
+TEST(DeviceReport, RejectsDamagedBytes) {
   const auto good = encode_device_report({22809, true, "why"});
   struct Damage {
     std::size_t at;

@@ -45,13 +45,13 @@ class DeviceStageTest : public ::testing::Test {
   void run(F task) {
     loop_->run_inline(task);
   }
-  // For so long, or until nothing is left to do.
+  // Runs for this time, or until the loop is idle.
   void pass(Duration time) {
     const TimePoint end = clock_.now() + time;
     while (clock_.now() < end && clock_.step()) {
     }
   }
-  // Fetches `from`; where its end will stand.
+  // Fetches `from`; returns the place of its result.
   std::shared_ptr<std::optional<Status>> fetch(std::vector<float>& from, device::PinnedBlock& block) {
     auto end = std::make_shared<std::optional<Status>>();
     run([&] {
@@ -76,7 +76,7 @@ class DeviceStageTest : public ::testing::Test {
   std::unique_ptr<DeviceStage> stage_;
 };
 
-TEST_F(DeviceStageTest, AFetchWaitsForWhatTheProgramHasQueued) {
+TEST_F(DeviceStageTest, AFetchWaitsForQueuedWork) {
   std::vector<float> tensor = {1, 2, 3};
   FakeDevice::queue(program_.native, [&] { tensor[1] = 20; });
   device::PinnedBlock block;
@@ -89,7 +89,7 @@ TEST_F(DeviceStageTest, AFetchWaitsForWhatTheProgramHasQueued) {
   ASSERT_TRUE(device_->step(program_)) << "the event";
   pass(std::chrono::milliseconds(5));
   EXPECT_FALSE(end->has_value()) << "not copied yet";
-  // Another order than the one of the streams: the copy is done before the program goes on.
+  // Runs streams in another order than the program: the copy is done first.
   device_->be_slow();
   tensor[2] = 30;
   pass(std::chrono::milliseconds(5));
@@ -100,10 +100,10 @@ TEST_F(DeviceStageTest, AFetchWaitsForWhatTheProgramHasQueued) {
   std::memcpy(here.data(), block.bytes().data(), 12);
   EXPECT_EQ(here[0], 1);
   EXPECT_EQ(here[2], 30);
-  EXPECT_FALSE(clock_.step()) << "nobody asks when there is nothing to ask for";
+  EXPECT_FALSE(clock_.step()) << "an idle stage does not poll";
 }
 
-TEST_F(DeviceStageTest, AResultIsThereForWhatTheProgramQueuesLater) {
+TEST_F(DeviceStageTest, LaterWorkSeesAReturnedTensor) {
   std::vector<float> tensor = {1, 2};
   float seen = 0;
   run([&] {
@@ -124,7 +124,7 @@ TEST_F(DeviceStageTest, AResultIsThereForWhatTheProgramQueuesLater) {
   EXPECT_EQ(stats_.gauge("device.pinned_bytes").value(), 4096) << "the same block again";
 }
 
-TEST_F(DeviceStageTest, ManyAreInFlightWithFewEvents) {
+TEST_F(DeviceStageTest, MoreCopiesThanEventsAreInFlight) {
   constexpr int kMany = 300;
   std::vector<std::vector<float>> tensors;
   std::vector<device::PinnedBlock> blocks(kMany);
@@ -175,7 +175,7 @@ TEST_F(DeviceStageTest, ADeviceThatFailsEndsEverythingOnce) {
   EXPECT_EQ(lost_[0].text(), "rank 3 has lost its GPU, cuda:1: an illegal address");
 }
 
-TEST_F(DeviceStageTest, WhatIsRefusedEndsLater) {
+TEST_F(DeviceStageTest, ARejectedFetchEndsLater) {
   std::vector<float> tensor = {1};
   device::PinnedBlock block;
   device_->refuse_next(unavailable("no such stream"));
@@ -187,7 +187,7 @@ TEST_F(DeviceStageTest, WhatIsRefusedEndsLater) {
   EXPECT_EQ(lost_.size(), 1U);
 }
 
-TEST_F(DeviceStageTest, NobodyWaitsForEver) {
+TEST_F(DeviceStageTest, AFetchTimesOut) {
   std::vector<float> tensor = {1};
   device::PinnedBlock block;
   const auto hung = fetch(tensor, block);
@@ -198,8 +198,8 @@ TEST_F(DeviceStageTest, NobodyWaitsForEver) {
   EXPECT_EQ(lost_.size(), 1U);
 }
 
-TEST_F(DeviceStageTest, WhatIsAddedByTheEndOfAnotherHasNotArrived) {
-  // More than there are events, so that the last ones arrive together.
+TEST_F(DeviceStageTest, AFetchAddedByACallbackIsPending) {
+  // More copies than events, so that the last ones complete together.
   constexpr int kAlone = 64;
   constexpr int kMany = kAlone + 6;
   std::vector<float> tensor = {1};
@@ -231,7 +231,7 @@ TEST_F(DeviceStageTest, WhatIsAddedByTheEndOfAnotherHasNotArrived) {
   EXPECT_EQ(late->text(), "over");
 }
 
-TEST_F(DeviceStageTest, AFailureAtTheEndDoesNotMakeTheLastResultsForgotten) {
+TEST_F(DeviceStageTest, AFailureAtTheEndKeepsReturningBlocks) {
   std::vector<float> tensor = {1};
   bool returned = false;
   run([&] {

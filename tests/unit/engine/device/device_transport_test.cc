@@ -1,4 +1,4 @@
-// Whether ranks go over NCCL, which is played, and what is kept of a device's memory.
+// The decision for or against NCCL, which is fake, and the reuse of device memory.
 #include "runtime/engine/device/device_transport.h"
 
 #include <gtest/gtest.h>
@@ -26,7 +26,7 @@ using net::nccl::testing::Lines;
 
 constexpr int kRanks = 2;
 
-// Passes everything on, and changes a byte of what arrives if it is told to.
+// Forwards everything, and damages one received byte on demand.
 class SpoilingNet final : public net::Collectives {
  public:
   explicit SpoilingNet(net::Collectives& inner) : inner_(inner) {}
@@ -110,8 +110,8 @@ class DeviceTransportTest : public ::testing::Test {
                             [&member](const Status& why) { member.broken.push_back(why); }},
         options, net::nccl::Library{nccl_.api(), version, "a test"});
   }
-  // Until nothing is left to do.
-  void settle() {
+  // Runs until the loop is idle.
+  void run_until_idle() {
     for (Member& member : members_) {
       member.plane->when_decided([&member](const DeviceTransport::Answer& answer) { member.answer = answer.status(); });
     }
@@ -123,9 +123,9 @@ class DeviceTransportTest : public ::testing::Test {
       EXPECT_TRUE(member.answer && member.answer->ok());
       EXPECT_TRUE(member.broken.empty());
     }
-    EXPECT_TRUE(at(0).logged("tensors of GPUs travel through the host's memory, not over NCCL: " + why))
+    EXPECT_TRUE(at(0).logged("GPU tensors are staged through host memory, not sent over NCCL: " + why))
         << ::testing::PrintToString(at(0).lines);
-    EXPECT_FALSE(at(1).logged("tensors of GPUs travel")) << "said once, by rank 0";
+    EXPECT_FALSE(at(1).logged("GPU tensors are staged")) << "logged once, by rank 0";
   }
 
   net::testing::FakeNccl nccl_;
@@ -133,9 +133,9 @@ class DeviceTransportTest : public ::testing::Test {
   std::array<Member, kRanks> members_;
 };
 
-TEST_F(DeviceTransportTest, RanksThatCanGoOverNccl) {
+TEST_F(DeviceTransportTest, RanksWithNcclUseIt) {
   EXPECT_EQ(at(0).plane->name(), "undecided");
-  settle();
+  run_until_idle();
   for (Member& member : members_) {
     EXPECT_EQ(member.plane->name(), "nccl");
     EXPECT_TRUE(member.answer && member.answer->ok());
@@ -144,57 +144,57 @@ TEST_F(DeviceTransportTest, RanksThatCanGoOverNccl) {
 
 TEST_F(DeviceTransportTest, ADamagedReportEndsTheJob) {
   at(1).net->spoiled_at = 3;  // the highest byte of rank 0's version
-  settle();
+  run_until_idle();
   ASSERT_EQ(at(1).broken.size(), 1U);
   EXPECT_EQ(at(1).broken[0].code(), Code::kCorrupt);
   EXPECT_EQ(at(1).broken[0].blame().rank, 0);
-  EXPECT_NE(at(1).broken[0].text().find("rank 0: what it says about NCCL cannot be right"), std::string_view::npos)
+  EXPECT_NE(at(1).broken[0].text().find("rank 0: its report about NCCL is invalid"), std::string_view::npos)
       << at(1).broken[0].text();
   EXPECT_FALSE(at(1).answer.has_value()) << "the job is about to end";
   at(1).plane->abort(at(1).broken[0]);
   EXPECT_TRUE(at(1).answer.has_value());
 }
 
-TEST_F(DeviceTransportTest, VersionsThatDifferBringAllToTheHostsMemory) {
+TEST_F(DeviceTransportTest, DifferentVersionsUseHostMemory) {
   make_plane(1, 21801);
-  settle();
+  run_until_idle();
   expect_all_on_the_host("rank 1 has NCCL 2.18.1 and rank 0 has 2.28.9");
 }
 
-TEST_F(DeviceTransportTest, VersionsThatDifferAreAnErrorWhereNcclIsDemanded) {
+TEST_F(DeviceTransportTest, DifferentVersionsAreAnErrorIfNcclIsRequired) {
   make_plane(0, 22809, "nccl");
   make_plane(1, 21801, "nccl");
-  settle();
+  run_until_idle();
   for (Member& member : members_) {
     EXPECT_EQ(member.plane->name(), "refused");
     EXPECT_EQ(member.answer->text(), "device.data = nccl: rank 1 has NCCL 2.18.1 and rank 0 has 2.28.9");
   }
 }
 
-TEST_F(DeviceTransportTest, TwoRanksOnOneGpuGoThroughTheHostsMemory) {
+TEST_F(DeviceTransportTest, TwoRanksOnOneGpuUseHostMemory) {
   nccl_.put_on_one_gpu();
   const int before = at(0).device->alive();
-  settle();
+  run_until_idle();
   expect_all_on_the_host(
       "rank 0: communicator 'urgent' of rank 0: connecting: NCCL reports invalid usage, Duplicate GPU detected : rank "
       "0 "
       "and rank 1 both on CUDA device 1b000");
-  EXPECT_EQ(at(0).device->alive(), before + 1) << "what was made for NCCL is given back, but for a stream for copies";
+  EXPECT_EQ(at(0).device->alive(), before + 1) << "everything made for NCCL is released, except the stream for copies";
 }
 
-TEST_F(DeviceTransportTest, MemoryThatIsTooSmallIsNotKept) {
-  settle();
+TEST_F(DeviceTransportTest, BlocksThatAreTooSmallAreReleased) {
+  run_until_idle();
   const int before = at(0).device->alive();
   for (const std::size_t bytes : {1000U, 2000U, 4000U, 3000U}) {
     auto memory = at(0).plane->take(bytes);
     ASSERT_TRUE(memory);
-    // Beside it two events, which are kept.
+    // Two events are created, too, and kept.
     EXPECT_LE(at(0).device->alive(), before + 3);
   }
 }
 
 TEST_F(DeviceTransportTest, MemoryIsKeptWhileCopiesUseIt) {
-  settle();
+  run_until_idle();
   FakeDevice& device = *at(0).device;
   std::vector<std::byte> here(1000);
   auto memory = at(0).plane->take(here.size());
@@ -213,7 +213,7 @@ TEST_F(DeviceTransportTest, MemoryIsKeptWhileCopiesUseIt) {
 }
 
 TEST_F(DeviceTransportTest, CopiesAreMarkedWithoutAVisit) {
-  settle();
+  run_until_idle();
   const int before = at(0).device->visits();
   EXPECT_TRUE(at(0).plane->mark_copies());
   EXPECT_EQ(at(0).device->visits(), before) << "the loop's thread has entered the device";

@@ -52,7 +52,7 @@ class EventPollerTest : public ::testing::Test {
   void run(F task) {
     loop_->run_inline(task);
   }
-  // For so long, or until nothing is left to do.
+  // Runs for this time, or until the loop is idle.
   void pass(Duration time) {
     const TimePoint end = clock_.now() + time;
     while (clock_.now() < end && clock_.step()) {
@@ -66,7 +66,7 @@ class EventPollerTest : public ::testing::Test {
       });
     });
   }
-  // Something for the stream to do.
+  // Queues a copy on the stream.
   void work() { SRT_CHECK(device_->copy(stream_, memory_ + 1, memory_, 1).ok()); }
 
   world::SimClock clock_{1};
@@ -82,7 +82,7 @@ class EventPollerTest : public ::testing::Test {
   std::vector<Status> statuses_;
 };
 
-TEST_F(EventPollerTest, TellsInOrderWhenWorkIsDone) {
+TEST_F(EventPollerTest, ReportsCompletionInOrder) {
   work();
   ask(1);
   work();
@@ -101,7 +101,7 @@ TEST_F(EventPollerTest, TellsInOrderWhenWorkIsDone) {
   EXPECT_FALSE(clock_.step()) << "an idle job sleeps";
 }
 
-TEST_F(EventPollerTest, NobodyIsToldFromWithin) {
+TEST_F(EventPollerTest, CallbacksAreNeverInline) {
   device_->run();
   ask(1);
   EXPECT_TRUE(told_.empty());
@@ -109,7 +109,7 @@ TEST_F(EventPollerTest, NobodyIsToldFromWithin) {
   EXPECT_EQ(told_, std::vector{1});
 }
 
-TEST_F(EventPollerTest, AnErrorOfTheDeviceIsTheLossOfIt) {
+TEST_F(EventPollerTest, AnErrorInAMarkMeansALostDevice) {
   work();
   ask(1);
   run([&] {
@@ -131,7 +131,7 @@ TEST_F(EventPollerTest, AnErrorOfTheDeviceIsTheLossOfIt) {
   EXPECT_FALSE(statuses_[2].ok());
 }
 
-TEST_F(EventPollerTest, ADeviceThatFailsMeanwhileIsLost) {
+TEST_F(EventPollerTest, AnErrorOfAPollMeansALostDevice) {
   work();
   ask(1);
   device_->break_down(unavailable("an illegal address"));
@@ -141,7 +141,7 @@ TEST_F(EventPollerTest, ADeviceThatFailsMeanwhileIsLost) {
   EXPECT_FALSE(statuses_[0].ok());
 }
 
-TEST_F(EventPollerTest, AFailureAfterTheEndOfTheStageIsToldAsWell) {
+TEST_F(EventPollerTest, AFailureAfterTheEndOfTheStageIsReported) {
   work();
   ask(1);
   run([&] { stage_->end({Code::kShutdown, "over"}); });
@@ -152,17 +152,17 @@ TEST_F(EventPollerTest, AFailureAfterTheEndOfTheStageIsToldAsWell) {
   EXPECT_EQ(statuses_[0].code(), Code::kShutdown);
 }
 
-TEST_F(EventPollerTest, WorkThatNeverEndsIsNotWaitedForForEver) {
+TEST_F(EventPollerTest, WorkThatNeverEndsTimesOut) {
   work();
   ask(1);
   pass(std::chrono::seconds(9));
   EXPECT_TRUE(told_.empty());
   pass(std::chrono::seconds(2));
   EXPECT_EQ(told_, std::vector{1});
-  EXPECT_NE(statuses_[0].text().find("has not come to the end of copies and kernels"), std::string_view::npos);
+  EXPECT_NE(statuses_[0].text().find("has not finished copies and kernels"), std::string_view::npos);
 }
 
-TEST_F(EventPollerTest, EndTellsAllWhoWait) {
+TEST_F(EventPollerTest, EndReachesAllWaiters) {
   work();
   ask(1);
   ask(2);
