@@ -20,7 +20,6 @@ namespace sirtaki::compression {
 struct CodecInfo {
   CodecId id;
   std::string_view name;  // value of the option
-  std::string_view help;  // one line of help text
 };
 
 class Codec {
@@ -32,7 +31,6 @@ class Codec {
 
   CodecId id() const { return info_.id; }
   std::string_view name() const { return info_.name; }
-  std::string_view help() const { return info_.help; }
 
   virtual bool handles(DType dtype) const = 0;
 

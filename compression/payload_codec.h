@@ -24,8 +24,7 @@ using Params = std::span<const std::int64_t>;
 
 struct PayloadCodecInfo {
   CodecId id;
-  std::string_view name;
-  std::string_view help;  // one line of help text
+  std::string_view name;  // value of the option
 };
 
 class PayloadCodec {
@@ -37,7 +36,6 @@ class PayloadCodec {
 
   CodecId id() const { return info_.id; }
   std::string_view name() const { return info_.name; }
-  std::string_view help() const { return info_.help; }
 
   // Returns kInvalidArgument, naming the parameter, its value and the allowed range. The methods below require
   // parameters that pass.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "compression/codecs/factories.h"
 #include "compression/params.h"
 #include "runtime/base/check.h"
 
@@ -95,6 +96,14 @@ Status BlockTopk::check(Params params, const Shape& shape) const {
 
 std::optional<BlockSelection> BlockTopk::selection(Params params, const Shape& shape) const {
   return BlockSelection(shape.numel, params[params::kBlock], params[params::kFilters], DType::kF32);
+}
+
+std::unique_ptr<const PayloadCodec> make_kernel_sparse(PayloadCodecInfo info) {
+  return std::make_unique<KernelSparse>(info);
+}
+
+std::unique_ptr<const PayloadCodec> make_block_topk(PayloadCodecInfo info) {
+  return std::make_unique<BlockTopk>(info);
 }
 
 }  // namespace sirtaki::compression

@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "compression/codecs/factories.h"
 #include "compression/codecs/momentum.h"
 #include "compression/device_coding.h"
 #include "compression/params.h"
@@ -109,6 +110,10 @@ std::unique_ptr<Coder> GroupTopk::open_owner(Params params, const Shape& shape) 
   std::vector<std::int64_t> without(params.begin(), params.end());
   without[params::kMomentum] = 0;
   return open(without, shape);
+}
+
+std::unique_ptr<const PayloadCodec> make_group_topk(PayloadCodecInfo info) {
+  return std::make_unique<GroupTopk>(info);
 }
 
 }  // namespace sirtaki::compression

@@ -1,5 +1,6 @@
 #include "compression/codecs/onebit.h"
 
+#include "compression/codecs/factories.h"
 #include "compression/params.h"
 #include "kernels/onebit/onebit.h"
 
@@ -52,6 +53,10 @@ std::size_t Onebit::payload_bytes(Params params, const Shape& /*shape*/, std::in
 
 std::unique_ptr<Coder> Onebit::open(Params params, const Shape& /*shape*/) const {
   return std::make_unique<OnebitCoder>(params[params::kBlock]);
+}
+
+std::unique_ptr<const PayloadCodec> make_onebit(PayloadCodecInfo info) {
+  return std::make_unique<Onebit>(info);
 }
 
 }  // namespace sirtaki::compression

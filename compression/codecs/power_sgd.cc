@@ -3,6 +3,7 @@
 #include <utility>
 #include <vector>
 
+#include "compression/codecs/factories.h"
 #include "compression/low_rank_factors.h"
 #include "compression/params.h"
 #include "kernels/reduce/reduce.h"
@@ -73,6 +74,10 @@ std::size_t PowerSgd::payload_bytes(Params params, const Shape& shape, std::int6
 
 std::unique_ptr<Coder> PowerSgd::open(Params params, const Shape& shape) const {
   return std::make_unique<PowerSgdCoder>(params, shape);
+}
+
+std::unique_ptr<const PayloadCodec> make_powersgd(PayloadCodecInfo info) {
+  return std::make_unique<PowerSgd>(info);
 }
 
 }  // namespace sirtaki::compression

@@ -1,5 +1,6 @@
 #include "compression/codecs/scaled.h"
 
+#include "compression/codecs/factories.h"
 #include "compression/device_coding.h"
 #include "compression/params.h"
 
@@ -62,6 +63,18 @@ std::size_t Scaled::payload_bytes(Params params, const Shape& /*shape*/, std::in
 
 std::unique_ptr<Coder> Scaled::open(Params params, const Shape& /*shape*/) const {
   return std::make_unique<ScaledCoder>(cast(params));
+}
+
+std::unique_ptr<const PayloadCodec> make_int8(PayloadCodecInfo info) {
+  return std::make_unique<Scaled>(info, kernels::ScaledCode::kInt8);
+}
+
+std::unique_ptr<const PayloadCodec> make_fp8_e4m3(PayloadCodecInfo info) {
+  return std::make_unique<Scaled>(info, kernels::ScaledCode::kE4M3);
+}
+
+std::unique_ptr<const PayloadCodec> make_fp8_e5m2(PayloadCodecInfo info) {
+  return std::make_unique<Scaled>(info, kernels::ScaledCode::kE5M2);
 }
 
 }  // namespace sirtaki::compression

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "compression/codecs/factories.h"
 #include "compression/codecs/momentum.h"
 #include "compression/params.h"
 #include "kernels/kth_magnitude/kth_magnitude.h"
@@ -184,6 +185,10 @@ std::size_t ThresholdSparse::payload_bytes(Params params, const Shape& shape, st
 
 std::unique_ptr<Coder> ThresholdSparse::open(Params params, const Shape& shape) const {
   return std::make_unique<ThresholdSparseCoder>(params, shape.numel);
+}
+
+std::unique_ptr<const PayloadCodec> make_threshold_sparse(PayloadCodecInfo info) {
+  return std::make_unique<ThresholdSparse>(info);
 }
 
 }  // namespace sirtaki::compression

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <vector>
 
+#include "compression/codecs/factories.h"
 #include "compression/params.h"
 #include "kernels/magnitude/magnitude.h"
 #include "kernels/twobit/twobit.h"
@@ -153,6 +154,10 @@ std::size_t Twobit::payload_bytes(Params /*params*/, const Shape& /*shape*/, std
 
 std::unique_ptr<Coder> Twobit::open(Params params, const Shape& shape) const {
   return std::make_unique<TwobitCoder>(params, shape.numel);
+}
+
+std::unique_ptr<const PayloadCodec> make_twobit(PayloadCodecInfo info) {
+  return std::make_unique<Twobit>(info);
 }
 
 }  // namespace sirtaki::compression

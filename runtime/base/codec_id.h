@@ -11,20 +11,13 @@
 
 namespace sirtaki {
 
+// The rows of codecs.inc.
 enum class CodecId : std::uint16_t {
-  kNone = 0,
-  kFp16 = 1,
-  kBf16 = 2,
-  kInt8 = 3,
-  kFp8E4M3 = 4,
-  kFp8E5M2 = 5,
-  kTwobit = 6,
-  kOnebit = 7,
-  kGroupTopk = 8,
-  kThresholdSparse = 9,
-  kKernelSparse = 10,
-  kBlockTopk = 11,
-  kPowerSgd = 12,
+#define SRT_DENSE_CODEC(name, Id, number, help) k##Id = (number),
+#define SRT_CODEC(name, Id, number, help, sent, keys) k##Id = (number),
+#include "runtime/base/codecs.inc"
+#undef SRT_CODEC
+#undef SRT_DENSE_CODEC
 };
 
 // How payloads become one result on all ranks.

@@ -88,28 +88,28 @@ Encoding block_topk(const Method& method, const TensorInfo& tensor) {
           "keeps " + std::to_string(keep) + " of " + std::to_string(blocks) + " blocks"};
 }
 
-Encoding twobit(const Method& method, bool by_block) {
-  return {CodecId::kTwobit, {method.value("ef"), method.value("factor"), by_block ? 1 : 0}, false, "2 bits an element"};
+// Replaces each {key} by the value of the key.
+std::string sent_text(const Method& method) {
+  std::string text(method.info->sent);
+  for (const KeyInfo& key : method.info->own_keys()) {
+    const std::string place = "{" + std::string(key.name) + "}";
+    if (const std::size_t at = text.find(place); at != std::string::npos) {
+      text.replace(at, place.size(), value_text(key, method.value(key.name)));
+    }
+  }
+  return text;
 }
 
-Encoding blocks_of(CodecId codec, const Method& method, std::string what) {
-  return {codec, {method.value("ef"), method.value("block")}, false, std::move(what)};
+// Most codecs have the keys of their row as parameters.
+Encoding encoding_of_row(const Method& method) {
+  SRT_CHECK(method.info->codec.has_value());
+  return {*method.info->codec, plain_params(method), false, sent_text(method)};
 }
 
 // Returns the encoding that a compressing method chooses for a tensor that passed its gates.
 Encoding encoding_of(const Method& method, const TensorInfo& tensor) {
   const auto f32 = static_cast<std::int64_t>(DType::kF32);
   switch (method.info->id) {
-    case MethodId::kInt8:
-      return blocks_of(CodecId::kInt8, method, "8 bits an element");
-    case MethodId::kFp8E4M3:
-      return blocks_of(CodecId::kFp8E4M3, method, "8 bits an element");
-    case MethodId::kFp8E5M2:
-      return blocks_of(CodecId::kFp8E5M2, method, "8 bits an element");
-    case MethodId::kOnebit:
-      return blocks_of(CodecId::kOnebit, method, "1 bit an element");
-    case MethodId::kTwobit:
-      return twobit(method, method.choice("by") == "block");
     case MethodId::kGroupTopk:
       return group_topk(method);
     case MethodId::kThresholdSparse:
@@ -118,22 +118,16 @@ Encoding encoding_of(const Method& method, const TensorInfo& tensor) {
       return kernel_sparse(method.value("ef"), method.value("rate"), value_dtype(method), tensor);
     case MethodId::kBlockTopk:
       return block_topk(method, tensor);
-    case MethodId::kPowerSgd:
-      return {CodecId::kPowerSgd,
-              {method.value("ef"), method.value("rank"), method.value("warm")},
-              false,
-              "rank " + std::to_string(method.value("rank"))};
     case MethodId::kHylo:
       return tensor.dims.size() >= 3 && tensor.rows() <= kMostFilters
                  ? kernel_sparse(method.value("ef"), hylo_rate(tensor.numel(), method.value("rho")), f32, tensor)
-                 : twobit(method, false);
+                 : Encoding{
+                       CodecId::kTwobit, {method.value("ef"), method.value("factor"), 0}, false, "2 bits an element"};
     case MethodId::kAlgc:
       return threshold_sparse(method, f32);
     default:
-      break;
+      return encoding_of_row(method);
   }
-  SRT_CHECK(false);
-  return {};
 }
 
 // Returns the reason for which a compressing method skips the tensor; empty if it does not.
@@ -331,11 +325,8 @@ Result<PlannedTensor> stay_dense(const TensorInfo& tensor, std::string reason, c
 Result<PlannedTensor> decide_tensor(const Method& method, const TensorInfo& tensor, const Circumstances& at,
                                     const CodecFacts& facts) {
   const MethodId id = method.info->id;
-  if (id == MethodId::kNone || id == MethodId::kFp16 || id == MethodId::kBf16) {
-    const CodecId codec = id == MethodId::kNone   ? CodecId::kNone
-                          : id == MethodId::kFp16 ? CodecId::kFp16
-                                                  : CodecId::kBf16;
-    SRT_ASSIGN(PlannedTensor planned, facts.planned(tensor, {codec, ReductionKind::kDense, {}}));
+  if (method.info->dense()) {
+    SRT_ASSIGN(PlannedTensor planned, facts.planned(tensor, {*method.info->codec, ReductionKind::kDense, {}}));
     planned.reason = "by name";
     return planned;
   }

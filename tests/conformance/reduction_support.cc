@@ -5,6 +5,7 @@
 #include <string_view>
 #include <utility>
 
+#include "runtime/base/config/compression_spec.h"
 #include "runtime/base/telemetry/stats.h"
 #include "runtime/engine/reduction/by_host.h"
 
@@ -23,12 +24,13 @@ std::vector<std::int64_t> example_params(const compression::PayloadCodec& codec,
       {"block_topk", {64, 1}},
       {"powersgd", {2, 1}},
   };
-  const auto found = kRest.find(codec.name());
-  if (found == kRest.end()) {
-    return {};
+  std::vector<std::int64_t> params = {1};
+  if (const auto found = kRest.find(codec.name()); found != kRest.end()) {
+    params.insert(params.end(), found->second.begin(), found->second.end());
+  } else {
+    params = plain_params(method_of(*find_method(codec.name())));
   }
-  std::vector<std::int64_t> params = {feedback ? 1 : 0};
-  params.insert(params.end(), found->second.begin(), found->second.end());
+  params[params::kFeedback] = feedback ? 1 : 0;
   return params;
 }
 

@@ -5,6 +5,7 @@
 
 #include "compression/codecs/catalog.h"
 #include "runtime/base/check.h"
+#include "runtime/base/config/compression_spec.h"
 #include "tests/fuzz/fuzz_main.h"
 
 namespace sirtaki::fuzz {
@@ -40,6 +41,11 @@ std::vector<Target> targets() {
   add(CodecId::kKernelSparse, {1, 0, 1, static_cast<int>(DType::kF16)});
   add(CodecId::kBlockTopk, {1, 64, 1});
   add(CodecId::kPowerSgd, {1, 2, 1});
+  for (const PayloadCodec* codec : compression::payload_codecs()) {
+    if (std::ranges::find(all, codec, &Target::codec) == all.end()) {
+      add(codec->id(), plain_params(method_of(*find_method(codec->name()))));
+    }
+  }
   return all;
 }
 

@@ -31,8 +31,9 @@ KeyInfo choice(std::string_view name, std::string_view choices) {
   return {name, KeyKind::kChoice, 0, 0, static_cast<std::int64_t>(split(choices, '|').size()) - 1, choices};
 }
 
-// What every lossy method has.
-Keys lossy(std::string_view wire, std::initializer_list<KeyInfo> own) {
+// Keys of every method that compresses; MethodInfo::own_keys() begins behind them.
+constexpr std::size_t kCommonKeys = 4;
+Keys compressed(std::string_view wire, std::initializer_list<KeyInfo> own) {
   Keys keys = {toggle("ef", true),
                choice("wire", wire),
                {"min", KeyKind::kSize, kSmallTensor, 0, kLargestSize},
@@ -62,63 +63,45 @@ KeyInfo block(std::int64_t initial, std::int64_t least) {
   return {"block", KeyKind::kCount, initial, least, kLargestBlock};
 }
 
-constexpr std::string_view kTwoWays = "auto|gather|scatter";
+constexpr std::string_view kGatherOrScatter = "auto|gather|scatter";
 
-std::vector<MethodInfo> casts() {
-  return {{MethodId::kNone, "none", "all travel as they are", {}},
-          {MethodId::kFp16, "fp16", "summed as float16", {}},
-          {MethodId::kBf16, "bf16", "summed as bfloat16", {}},
-          {MethodId::kInt8, "int8", "8-bit integers with a scale for each block", lossy(kTwoWays, {block(256, 1)})},
-          {MethodId::kFp8E4M3, "fp8_e4m3", "8-bit floats, 4 bits of exponent", lossy(kTwoWays, {block(256, 1)})},
-          {MethodId::kFp8E5M2, "fp8_e5m2", "8-bit floats, 5 bits of exponent", lossy(kTwoWays, {block(256, 1)})},
-          {MethodId::kOnebit, "onebit", "signs, with a scale for each block", lossy(kTwoWays, {block(1024, 64)})}};
-}
-
-std::vector<MethodInfo> selections() {
-  return {{MethodId::kTwobit, "twobit", "up, down or nothing, by a threshold that follows the mean magnitude",
-           lossy("auto|gather|scatter|counts",
-                 {{"factor", KeyKind::kFactor, kOne, kOne / 64, 64 * kOne}, choice("by", "tensor|block")})},
-          {MethodId::kGroupTopk, "group_topk", "the largest elements of every group",
-           with_warm_up(with_momentum(
-               with_values(lossy("auto|gather|scatter|ring", {{"group", KeyKind::kCount, 512, 2, kLargestBlock},
-                                                              {"rate", KeyKind::kPart, percent(100), 1, kOne}}))))},
-          {MethodId::kThresholdSparse, "threshold_sparse", "the elements above a threshold of the tensor",
-           with_warm_up(with_momentum(
-               with_values(lossy("auto|gather|ring", {{"density", KeyKind::kPart, percent(100), 1, kOne},
-                                                      {"reestimate", KeyKind::kCount, 32, 1, 1'000'000}}))))},
-          {MethodId::kKernelSparse, "kernel_sparse", "the filters of largest mean magnitude",
-           with_values(lossy("auto|gather|shared", {{"rate", KeyKind::kPart, percent(2500), 1, kOne}}))},
-          {MethodId::kBlockTopk, "block_topk", "the same blocks on all ranks, of largest norm",
-           lossy("auto|gather|shared", {block(256, 1), {"rate", KeyKind::kPart, percent(100), 1, kOne}})},
-          {MethodId::kPowerSgd, "powersgd", "two factors of low rank",
-           lossy("auto|lowrank", {{"rank", KeyKind::kCount, 2, 1, 1024}, toggle("warm", true)})}};
+std::vector<MethodInfo> codecs() {
+  return {
+#define SRT_DENSE_CODEC(name, Id, number, help) {MethodId::k##Id, #name, help, {}, CodecId::k##Id},
+#define SRT_CODEC(name, Id, number, help, sent, keys) {MethodId::k##Id, #name, help, keys, CodecId::k##Id, sent},
+#include "runtime/base/codecs.inc"
+#undef SRT_CODEC
+#undef SRT_DENSE_CODEC
+  };
 }
 
 std::vector<MethodInfo> policies() {
   return {
       {MethodId::kHylo, "hylo", "convolutions by kernel_sparse with rates by size, matrices by twobit",
-       lossy("auto|gather|scatter|shared|counts", {{"rho", KeyKind::kPart, percent(2500), 1, kOne},
-                                                   {"factor", KeyKind::kFactor, kOne, kOne / 64, 64 * kOne}})},
+       compressed("auto|gather|scatter|shared|counts", {{"rho", KeyKind::kPart, percent(2500), 1, kOne},
+                                                        {"factor", KeyKind::kFactor, kOne, kOne / 64, 64 * kOne}})},
       {MethodId::kAlgc, "algc", "layers above a gate by threshold_sparse, each with a density of its own",
-       with_warm_up(with_momentum(lossy("auto|gather|ring", {{"density", KeyKind::kPart, percent(100), 1, kOne},
-                                                             {"most", KeyKind::kPart, percent(2500), 1, kOne},
-                                                             {"reestimate", KeyKind::kCount, 32, 1, 1'000'000}})))},
+       with_warm_up(
+           with_momentum(compressed("auto|gather|ring", {{"density", KeyKind::kPart, percent(100), 1, kOne},
+                                                         {"most", KeyKind::kPart, percent(2500), 1, kOne},
+                                                         {"reestimate", KeyKind::kCount, 32, 1, 1'000'000}})))},
       {MethodId::kImportance, "importance", "group_topk at the rate that the measured link and exposed time allow",
-       with_momentum(with_values(lossy(kTwoWays, {{"group", KeyKind::kCount, 512, 2, kLargestBlock},
-                                                  choice("link", "budget|aimd"),
-                                                  choice("split", "off|loss"),
-                                                  {"start", KeyKind::kPart, percent(1000), 1, kOne},
-                                                  {"least", KeyKind::kPart, percent(50), 1, kOne},
-                                                  {"most", KeyKind::kPart, kOne, 1, kOne},
-                                                  {"exposed", KeyKind::kPart, percent(500), 1, kOne},
-                                                  {"down", KeyKind::kPart, percent(9500), kOne / 2, kOne - 1},
-                                                  {"up", KeyKind::kPart, percent(10), 1, kOne}})))},
+       with_momentum(
+           with_values(compressed(kGatherOrScatter, {{"group", KeyKind::kCount, 512, 2, kLargestBlock},
+                                                     choice("link", "budget|aimd"),
+                                                     choice("split", "off|loss"),
+                                                     {"start", KeyKind::kPart, percent(1000), 1, kOne},
+                                                     {"least", KeyKind::kPart, percent(50), 1, kOne},
+                                                     {"most", KeyKind::kPart, kOne, 1, kOne},
+                                                     {"exposed", KeyKind::kPart, percent(500), 1, kOne},
+                                                     {"down", KeyKind::kPart, percent(9500), kOne / 2, kOne - 1},
+                                                     {"up", KeyKind::kPart, percent(10), 1, kOne}})))},
       {MethodId::kAuto, "auto",
        "dense until less is predicted to make steps shorter, then as little less as that needs",
-       with_warm_up(with_momentum(lossy(kTwoWays, {toggle("fp16", false),
-                                                   toggle("sparse", true),
-                                                   {"gain", KeyKind::kPart, percent(200), 0, kOne / 2},
-                                                   {"rate", KeyKind::kPart, percent(200), 1, kOne}})))},
+       with_warm_up(with_momentum(compressed(kGatherOrScatter, {toggle("fp16", false),
+                                                                toggle("sparse", true),
+                                                                {"gain", KeyKind::kPart, percent(200), 0, kOne / 2},
+                                                                {"rate", KeyKind::kPart, percent(200), 1, kOne}})))},
   };
 }
 
@@ -147,13 +130,16 @@ std::string_view reduction_name(ReductionKind reduction) {
   return found == kReductions.end() ? "unknown" : found->name;
 }
 
+std::span<const KeyInfo> MethodInfo::own_keys() const {
+  SRT_CHECK(keys.size() >= kCommonKeys);
+  return std::span(keys).subspan(kCommonKeys);
+}
+
 const std::vector<MethodInfo>& methods() {
   static const std::vector<MethodInfo> kAll = [] {
-    std::vector<MethodInfo> all = casts();
-    for (auto* make : {selections, policies}) {
-      for (MethodInfo& one : make()) {
-        all.push_back(std::move(one));
-      }
+    std::vector<MethodInfo> all = codecs();
+    for (MethodInfo& policy : policies()) {
+      all.push_back(std::move(policy));
     }
     return all;
   }();

@@ -5,6 +5,8 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -15,20 +17,13 @@
 
 namespace sirtaki {
 
+// A codec of runtime/base/codecs.inc, or a policy, which chooses codecs.
 enum class MethodId : std::uint8_t {
-  kNone,
-  kFp16,
-  kBf16,
-  kInt8,
-  kFp8E4M3,
-  kFp8E5M2,
-  kTwobit,
-  kOnebit,
-  kGroupTopk,
-  kThresholdSparse,
-  kKernelSparse,
-  kBlockTopk,
-  kPowerSgd,
+#define SRT_DENSE_CODEC(name, Id, number, help) k##Id,
+#define SRT_CODEC(name, Id, number, help, sent, keys) k##Id,
+#include "runtime/base/codecs.inc"
+#undef SRT_CODEC
+#undef SRT_DENSE_CODEC
   kHylo,
   kAlgc,
   kImportance,
@@ -38,8 +33,15 @@ enum class MethodId : std::uint8_t {
 struct MethodInfo {
   MethodId id;
   std::string_view name;
-  std::string_view help;  // one line for a person
-  std::vector<KeyInfo> keys;
+  std::string_view help = {};  // one line for a person
+  std::vector<KeyInfo> keys = {};
+  std::optional<CodecId> codec = {};  // unset for a policy
+  std::string_view sent = {};         // words for reasons of decisions; "{key}" stands for the value of that key
+
+  // Returns true for a codec whose payloads are summed by an allreduce.
+  bool dense() const { return codec.has_value() && keys.empty(); }
+  // Returns the keys that not every compressed method has, in order. Requires such a method.
+  std::span<const KeyInfo> own_keys() const;
 };
 
 // Choices of the key "wire": the first is "auto", the others are reductions.

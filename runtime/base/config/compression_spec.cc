@@ -67,6 +67,14 @@ Method method_like(const MethodInfo& info, const Method& other) {
   return method;
 }
 
+std::vector<std::int64_t> plain_params(const Method& method) {
+  std::vector<std::int64_t> values = {method.value("ef")};
+  for (const KeyInfo& key : method.info->own_keys()) {
+    values.push_back(method.value(key.name));
+  }
+  return values;
+}
+
 Result<Spec> parse_spec(std::string_view text) {
   const std::string quoted = "compression '" + std::string(trimmed(text)) + "'";
   Spec spec;

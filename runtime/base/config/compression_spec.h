@@ -45,6 +45,10 @@ Method method_of(const MethodInfo& info);
 // The method with the values of the keys that `other` has too, else at its defaults.
 Method method_like(const MethodInfo& info, const Method& other);
 
+// Returns the parameters of a codec that has the keys of its row as parameters: `ef`, then the keys of its own in
+// order.
+std::vector<std::int64_t> plain_params(const Method& method);
+
 bool glob_matches(std::string_view glob, std::string_view name);
 
 }  // namespace sirtaki

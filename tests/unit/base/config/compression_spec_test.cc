@@ -34,11 +34,18 @@ TEST(Spec, EveryMethodCanBeNamedAndItsDefaultsAreInRange) {
   for (const MethodInfo& info : methods()) {
     SCOPED_TRACE(info.name);
     EXPECT_EQ(one(std::string(info.name)).info, &info);
+    EXPECT_FALSE(info.help.empty());
     for (const KeyInfo& key : info.keys) {
       EXPECT_LE(key.least, key.initial) << key.name;
       EXPECT_LE(key.initial, key.most) << key.name;
     }
   }
+}
+
+TEST(Spec, ParametersOfMostCodecsAreTheirOwnKeys) {
+  EXPECT_EQ(plain_params(one("int8:block=64,ef=off")), (std::vector<std::int64_t>{0, 64}));
+  EXPECT_EQ(plain_params(one("twobit:by=block")), (std::vector<std::int64_t>{1, 65536, 1}));
+  EXPECT_EQ(plain_params(one("powersgd:rank=4,warm=off")), (std::vector<std::int64_t>{1, 4, 0}));
 }
 
 TEST(Spec, KeysAreReadByTheirKind) {
