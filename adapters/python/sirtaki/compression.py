@@ -77,24 +77,26 @@ def _setting(method: str, key: str, value: Any) -> str:
     return str(value)
 
 
-class Methods:
-    """Choices that need no tensor; see the text of the module. Frameworks add fp16 and bf16."""
+class _MethodNames(type):
+    """Makes every codec and policy of the runtime an attribute: Compression.onebit is Method("onebit")."""
+
+    def __getattr__(cls, name: str) -> Method:
+        if not name.startswith("_"):
+            try:
+                _core.check_codec(name)
+            except errors.InvalidArgumentError as error:
+                raise AttributeError(f"Compression.{name}: {error}") from None
+            return Method(name)
+        raise AttributeError(name)
+
+
+class Methods(metaclass=_MethodNames):
+    """Choices that need no tensor; see the text of the module. Frameworks add fp16 and bf16.
+
+    Names of methods are those of runtime/base/codecs.inc and of the policies.
+    """
 
     none = NoneCompressor
-    int8 = Method("int8")
-    fp8_e4m3 = Method("fp8_e4m3")
-    fp8_e5m2 = Method("fp8_e5m2")
-    twobit = Method("twobit")
-    onebit = Method("onebit")
-    group_topk = Method("group_topk")
-    threshold_sparse = Method("threshold_sparse")
-    kernel_sparse = Method("kernel_sparse")
-    block_topk = Method("block_topk")
-    powersgd = Method("powersgd")
-    hylo = Method("hylo")
-    algc = Method("algc")
-    importance = Method("importance")
-    auto = Method("auto")
 
 
 #: Accepted choices; the last is a class or object of the program.
