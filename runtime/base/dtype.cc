@@ -6,24 +6,27 @@ namespace sirtaki {
 namespace {
 
 struct Row {
+  int number;
   std::string_view name;
   std::size_t size;
   bool floating;
 };
 
 constexpr std::array<Row, kDTypeCount> kRows = {{
-    {"uint8", 1, false},
-    {"int8", 1, false},
-    {"uint16", 2, false},
-    {"int16", 2, false},
-    {"int32", 4, false},
-    {"int64", 8, false},
-    {"float16", 2, true},
-    {"bfloat16", 2, true},
-    {"float32", 4, true},
-    {"float64", 8, true},
-    {"bool", 1, false},
+#define SRT_DTYPE(Id, number, name, bytes, floating) {number, name, bytes, floating},
+#include "runtime/base/dtypes.inc"
+#undef SRT_DTYPE
 }};
+
+constexpr bool rows_are_numbered() {
+  for (int i = 0; i < kDTypeCount; ++i) {
+    if (kRows[static_cast<std::size_t>(i)].number != i) {
+      return false;
+    }
+  }
+  return true;
+}
+static_assert(rows_are_numbered(), "numbers in dtypes.inc ascend from 0 without gaps");
 
 const Row& row(DType dtype) {
   return kRows.at(static_cast<std::size_t>(dtype));

@@ -1,4 +1,4 @@
-// Element types. Numbers are part of the C ABI and the wire format: append only.
+// Element types: the rows of dtypes.inc.
 #pragma once
 
 #include <cstddef>
@@ -9,19 +9,16 @@
 namespace sirtaki {
 
 enum class DType : std::uint8_t {
-  kU8 = 0,
-  kI8 = 1,
-  kU16 = 2,
-  kI16 = 3,
-  kI32 = 4,
-  kI64 = 5,
-  kF16 = 6,
-  kBF16 = 7,
-  kF32 = 8,
-  kF64 = 9,
-  kBool = 10,
+#define SRT_DTYPE(Id, number, name, bytes, floating) k##Id = (number),
+#include "runtime/base/dtypes.inc"
+#undef SRT_DTYPE
 };
-inline constexpr int kDTypeCount = 11;
+
+inline constexpr int kDTypeCount = 0
+#define SRT_DTYPE(Id, number, name, bytes, floating) +1
+#include "runtime/base/dtypes.inc"
+#undef SRT_DTYPE
+    ;
 
 std::size_t dtype_size(DType dtype);       // bytes an element
 std::string_view dtype_name(DType dtype);  // "float32", "bfloat16", ...
