@@ -20,15 +20,11 @@ enum class CodecId : std::uint16_t {
 #undef SRT_DENSE_CODEC
 };
 
-// How payloads become one result on all ranks.
+// How payloads become one result on all ranks: the rows of reductions.inc.
 enum class ReductionKind : std::uint16_t {
-  kDense = 0,    // an allreduce of elements; codecs none, fp16, bf16
-  kGather = 1,   // all payloads to all ranks, each of which sums them in rank order
-  kScatter = 2,  // stripes to their owners, which sum, encode again with a residual of their own, and send to all
-  kShared = 3,   // the same positions on all ranks, chosen by reduced norms; an allreduce of what they hold
-  kLowRank = 4,  // two allreduces of factors of a matrix
-  kRing = 5,     // sparse payloads round a ring, dense from where that is shorter
-  kCounts = 6,   // ternary codes to stripes' owners, integer counts back
+#define SRT_REDUCTION(name, Id, number, most_ranks) k##Id = (number),
+#include "runtime/base/reductions.inc"
+#undef SRT_REDUCTION
 };
 
 // Places of a decision's parameters, integers all. Parts are in 1/65536 where not said otherwise. Every codec with

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 #include <utility>
 
 #include "runtime/base/check.h"
@@ -105,29 +106,35 @@ std::vector<MethodInfo> policies() {
   };
 }
 
-struct NamedReduction {
+struct ReductionRow {
   std::string_view name;
   ReductionKind reduction;
+  int most_ranks;
 };
 
 constexpr std::array kReductions = {
-    NamedReduction{"dense", ReductionKind::kDense},     NamedReduction{"gather", ReductionKind::kGather},
-    NamedReduction{"scatter", ReductionKind::kScatter}, NamedReduction{"shared", ReductionKind::kShared},
-    NamedReduction{"lowrank", ReductionKind::kLowRank}, NamedReduction{"ring", ReductionKind::kRing},
-    NamedReduction{"counts", ReductionKind::kCounts},
+#define SRT_REDUCTION(name, Id, number, most_ranks) ReductionRow{#name, ReductionKind::k##Id, most_ranks},
+#include "runtime/base/reductions.inc"
+#undef SRT_REDUCTION
 };
 
 }  // namespace
 
 ReductionKind reduction_named(std::string_view name) {
-  const auto* const found = std::ranges::find(kReductions, name, &NamedReduction::name);
+  const auto* const found = std::ranges::find(kReductions, name, &ReductionRow::name);
   SRT_CHECK(found != kReductions.end());
   return found->reduction;
 }
 
 std::string_view reduction_name(ReductionKind reduction) {
-  const auto* const found = std::ranges::find(kReductions, reduction, &NamedReduction::reduction);
+  const auto* const found = std::ranges::find(kReductions, reduction, &ReductionRow::reduction);
   return found == kReductions.end() ? "unknown" : found->name;
+}
+
+int reduction_most_ranks(ReductionKind reduction) {
+  const auto* const found = std::ranges::find(kReductions, reduction, &ReductionRow::reduction);
+  SRT_CHECK(found != kReductions.end());
+  return found->most_ranks > 0 ? found->most_ranks : std::numeric_limits<int>::max();
 }
 
 std::span<const KeyInfo> MethodInfo::own_keys() const {

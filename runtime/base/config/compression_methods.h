@@ -47,6 +47,8 @@ struct MethodInfo {
 // Choices of the key "wire": the first is "auto", the others are reductions.
 ReductionKind reduction_named(std::string_view name);
 std::string_view reduction_name(ReductionKind reduction);
+// Returns the largest number of ranks for which the reduction works.
+int reduction_most_ranks(ReductionKind reduction);
 
 const std::vector<MethodInfo>& methods();
 // nullptr: there is none.

@@ -131,4 +131,8 @@ Status Counts::finish() {
   return {};
 }
 
+std::shared_ptr<Reduction> make_counts_reduction(ReductionSpec spec, ReductionDeps deps, StageNote note) {
+  return std::make_shared<Counts>(std::move(spec), deps, std::move(note));
+}
+
 }  // namespace sirtaki::engine

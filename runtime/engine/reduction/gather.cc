@@ -56,4 +56,8 @@ Status Gather::finish() {
   return {};
 }
 
+std::shared_ptr<Reduction> make_gather_reduction(ReductionSpec spec, ReductionDeps deps, StageNote note) {
+  return std::make_shared<Gather>(std::move(spec), deps, std::move(note));
+}
+
 }  // namespace sirtaki::engine

@@ -87,4 +87,8 @@ Status LowRank::finish() {
   return {};
 }
 
+std::shared_ptr<Reduction> make_lowrank_reduction(ReductionSpec spec, ReductionDeps deps, StageNote note) {
+  return std::make_shared<LowRank>(std::move(spec), deps, std::move(note));
+}
+
 }  // namespace sirtaki::engine

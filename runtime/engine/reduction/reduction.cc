@@ -4,12 +4,6 @@
 #include <utility>
 
 #include "runtime/engine/reduction/by_host.h"
-#include "runtime/engine/reduction/counts.h"
-#include "runtime/engine/reduction/gather.h"
-#include "runtime/engine/reduction/low_rank.h"
-#include "runtime/engine/reduction/ring.h"
-#include "runtime/engine/reduction/scatter.h"
-#include "runtime/engine/reduction/shared.h"
 
 namespace sirtaki::engine {
 namespace {
@@ -134,21 +128,18 @@ std::shared_ptr<Reduction> make_reduction(ReductionSpec spec, ReductionDeps deps
     return std::make_shared<ByHost>(std::move(spec), deps, std::move(note), *groups);
   }
   switch (spec.reduction) {
-    case ReductionKind::kGather:
-      return std::make_shared<Gather>(std::move(spec), deps, std::move(note));
-    case ReductionKind::kScatter:
-      return std::make_shared<Scatter>(std::move(spec), deps, std::move(note));
-    case ReductionKind::kShared:
-      return std::make_shared<Shared>(std::move(spec), deps, std::move(note));
-    case ReductionKind::kCounts:
-      return std::make_shared<Counts>(std::move(spec), deps, std::move(note));
-    case ReductionKind::kRing:
-      return std::make_shared<Ring>(std::move(spec), deps, std::move(note));
-    case ReductionKind::kLowRank:
-      return std::make_shared<LowRank>(std::move(spec), deps, std::move(note));
-    default:
-      return nullptr;
+#define SRT_REDUCTION(name, Id, number, most_ranks) \
+  case ReductionKind::k##Id:                        \
+    return make_##name##_reduction(std::move(spec), deps, std::move(note));
+#include "runtime/base/reductions.inc"
+#undef SRT_REDUCTION
   }
+  return nullptr;
+}
+
+// Streams run dense partitions as one allreduce themselves.
+std::shared_ptr<Reduction> make_dense_reduction(ReductionSpec /*spec*/, ReductionDeps /*deps*/, StageNote /*note*/) {
+  return nullptr;
 }
 
 }  // namespace sirtaki::engine

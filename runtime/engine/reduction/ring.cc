@@ -276,4 +276,8 @@ Status Ring::finish() {
   return {};
 }
 
+std::shared_ptr<Reduction> make_ring_reduction(ReductionSpec spec, ReductionDeps deps, StageNote note) {
+  return std::make_shared<Ring>(std::move(spec), deps, std::move(note));
+}
+
 }  // namespace sirtaki::engine

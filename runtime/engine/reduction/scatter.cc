@@ -119,4 +119,8 @@ Status Scatter::finish() {
   return {};
 }
 
+std::shared_ptr<Reduction> make_scatter_reduction(ReductionSpec spec, ReductionDeps deps, StageNote note) {
+  return std::make_shared<Scatter>(std::move(spec), deps, std::move(note));
+}
+
 }  // namespace sirtaki::engine

@@ -91,4 +91,8 @@ Status Shared::finish() {
   return {};
 }
 
+std::shared_ptr<Reduction> make_shared_reduction(ReductionSpec spec, ReductionDeps deps, StageNote note) {
+  return std::make_shared<Shared>(std::move(spec), deps, std::move(note));
+}
+
 }  // namespace sirtaki::engine

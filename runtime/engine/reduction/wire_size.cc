@@ -9,7 +9,6 @@
 #include "compression/codecs/catalog.h"
 #include "compression/counted_codes.h"
 #include "runtime/base/config/compression_methods.h"
-#include "runtime/engine/reduction/ring.h"
 #include "scheduler/plan/wire_cost.h"
 
 namespace sirtaki::engine {
@@ -27,9 +26,7 @@ compression::Shape shape_of(const std::vector<std::int64_t>& dims) {
 // Returns why the reduction does not support the codec with these parameters; empty: it does.
 std::string refusal(const compression::PayloadCodec& codec, const scheduler::Decision& decision,
                     const compression::Shape& shape, int ranks) {
-  const int most = decision.reduction == ReductionKind::kCounts ? compression::CountedCodes::kMostRanks
-                   : decision.reduction == ReductionKind::kRing ? Ring::kMostRanks
-                                                                : ranks;
+  const int most = reduction_most_ranks(decision.reduction);
   if (ranks > most) {
     return "by reduction " + std::string(reduction_name(decision.reduction)) + " supports at most " +
            std::to_string(most) + " ranks, not " + std::to_string(ranks) + "; choose wire=gather";

@@ -7,6 +7,9 @@
 #include <vector>
 
 #include "compression/codecs/catalog.h"
+#include "compression/counted_codes.h"
+#include "runtime/base/config/compression_methods.h"
+#include "runtime/engine/reduction/ring.h"
 #include "scheduler/plan/plan.h"
 
 namespace sirtaki::engine {
@@ -14,6 +17,12 @@ namespace {
 
 scheduler::TensorInfo tensor_of(std::string name, std::vector<std::int64_t> dims, DType dtype = DType::kF32) {
   return {std::move(name), std::move(dims), dtype};
+}
+
+TEST(WireSize, LimitsOfRanksAreThoseOfTheAlgorithms) {
+  EXPECT_EQ(reduction_most_ranks(ReductionKind::kRing), Ring::kMostRanks);
+  EXPECT_EQ(reduction_most_ranks(ReductionKind::kCounts), compression::CountedCodes::kMostRanks);
+  EXPECT_GT(reduction_most_ranks(ReductionKind::kGather), 65536);
 }
 
 TEST(WireSize, TensorsWeighWhatTheirPartsDoAfterEncoding) {
