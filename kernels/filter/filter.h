@@ -58,12 +58,10 @@ void filter_sum(const FilterShape& shape, DType value, std::span<const FilterPar
 
 namespace ref {
 
-// Reference implementations of the functions above, one element at a time; they may allocate.
+// Reference implementations of filter_norms() and filter_gather(), one element at a time; they may allocate.
 void filter_norms(const FilterShape& shape, const Feedback& arrays, std::byte* norms);
-void filter_select(std::int64_t filters, std::int64_t keep, const std::byte* norms, std::byte* ids);
 bool filter_gather(const FilterShape& shape, const FilterIds& chosen, FilterGather how, std::byte* values,
                    std::byte* sent);
-void filter_sum(const FilterShape& shape, DType value, std::span<const FilterPart> parts, std::byte* out);
 
 }  // namespace ref
 }  // namespace sirtaki::kernels

@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 #include <vector>
 
 #include "kernels/filter/filter.h"
@@ -34,10 +33,6 @@ float send_as(DType dtype, float value, std::byte* to, bool& finite) {
   return sent.left;
 }
 
-float load_as(DType dtype, const std::byte* from) {
-  return dtype == DType::kF32 ? Float::load(from) : dtype == DType::kF16 ? F16::load(from) : BF16::load(from);
-}
-
 }  // namespace
 
 void filter_norms(const FilterShape& shape, const Feedback& arrays, std::byte* norms) {
@@ -51,18 +46,6 @@ void filter_norms(const FilterShape& shape, const Feedback& arrays, std::byte* n
       }
     }
     Float::store(mean_magnitude(a), norms + f * sizeof(float));
-  }
-}
-
-void filter_select(std::int64_t filters, std::int64_t keep, const std::byte* norms, std::byte* ids) {
-  std::vector<std::size_t> order(static_cast<std::size_t>(filters));
-  std::iota(order.begin(), order.end(), std::size_t{0});
-  const auto key = [norms](std::size_t f) { return magnitude_bits(canonical(Float::load(norms + f * sizeof(float)))); };
-  std::stable_sort(order.begin(), order.end(), [&key](std::size_t a, std::size_t b) { return key(a) > key(b); });
-  order.resize(static_cast<std::size_t>(keep));
-  std::sort(order.begin(), order.end());
-  for (std::size_t i = 0; i < order.size(); ++i) {
-    Id::store(static_cast<std::uint16_t>(order[i]), ids + i * Id::kSize);
   }
 }
 
@@ -81,23 +64,6 @@ bool filter_gather(const FilterShape& shape, const FilterIds& chosen, FilterGath
     }
   }
   return finite;
-}
-
-void filter_sum(const FilterShape& shape, DType value, std::span<const FilterPart> parts, std::byte* out) {
-  const auto size = static_cast<std::size_t>(shape.size);
-  std::vector<float> sum(static_cast<std::size_t>(shape.filters) * size, 0.0F);
-  for (const FilterPart& part : parts) {
-    for (std::size_t c = 0; c < static_cast<std::size_t>(part.chosen.count); ++c) {
-      const std::size_t filter = Id::load(part.chosen.ids + c * Id::kSize);
-      for (std::size_t i = 0; i < size; ++i) {
-        float& here = sum[filter * size + i];
-        here = canonical(here + load_as(value, part.sent + (c * size + i) * dtype_size(value)));
-      }
-    }
-  }
-  for (std::size_t i = 0; i < sum.size(); ++i) {
-    Float::store(sum[i], out + i * sizeof(float));
-  }
 }
 
 }  // namespace sirtaki::kernels::ref

@@ -47,9 +47,8 @@ void group_topk_clear(const GroupTopk& how, std::int64_t n, const std::byte* pay
 
 namespace ref {
 
-// Reference implementations of the functions above; they may allocate.
+// Reference implementation of group_topk_encode(); it may allocate.
 bool group_topk_encode(const GroupTopk& how, std::int64_t n, const Feedback& arrays, std::byte* payload);
-void group_topk_sum(const GroupTopk& how, std::int64_t n, std::span<const std::byte* const> payloads, std::byte* out);
 
 }  // namespace ref
 }  // namespace sirtaki::kernels

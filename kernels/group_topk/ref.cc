@@ -39,25 +39,4 @@ bool group_topk_encode(const GroupTopk& how, std::int64_t n, const Feedback& arr
   return writer.finite();
 }
 
-void group_topk_sum(const GroupTopk& how, std::int64_t n, std::span<const std::byte* const> payloads, std::byte* out) {
-  const auto entries = static_cast<std::size_t>(group_topk_entries(how, n));
-  std::vector<float> sum(static_cast<std::size_t>(n), 0.0F);
-  for (const std::byte* payload : payloads) {
-    std::vector<float> dense(static_cast<std::size_t>(n), 0.0F);
-    with_entry_types(how, [&]<class Value, class Offset>() {
-      const PayloadReader<Value, Offset> reader(entries, payload);
-      for (std::size_t e = 0; e < entries; ++e) {
-        const auto group = e / static_cast<std::size_t>(how.keep);
-        dense[group * static_cast<std::size_t>(how.group) + reader.offset(e)] = reader.value(e);
-      }
-    });
-    for (std::size_t i = 0; i < sum.size(); ++i) {
-      sum[i] = canonical(sum[i] + dense[i]);
-    }
-  }
-  if (!sum.empty()) {
-    std::memcpy(out, sum.data(), sum.size() * sizeof(float));
-  }
-}
-
 }  // namespace sirtaki::kernels::ref

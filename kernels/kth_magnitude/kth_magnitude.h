@@ -16,10 +16,4 @@ struct KthMagnitude {
 // Requires 1 <= k <= n < 2^32.
 KthMagnitude kth_magnitude(std::int64_t n, std::int64_t k, const std::byte* data);
 
-namespace ref {
-
-// Reference implementation of kth_magnitude(), by sorting; allocates.
-KthMagnitude kth_magnitude(std::int64_t n, std::int64_t k, const std::byte* data);
-
-}  // namespace ref
 }  // namespace sirtaki::kernels

@@ -36,10 +36,4 @@ void sparse_sum(DType value, std::int64_t n, std::span<const SparsePayload> payl
 // Sets data[i] = +0 for each element that has an entry in `payload`, a valid one; masks the momentum of sent elements.
 void sparse_clear(DType value, std::int64_t n, const SparsePayload& payload, std::byte* data);
 
-namespace ref {
-
-// Reference implementation of sparse_sum(), by way of dense arrays; allocates.
-void sparse_sum(DType value, std::int64_t n, std::span<const SparsePayload> payloads, std::byte* out);
-
-}  // namespace ref
 }  // namespace sirtaki::kernels

@@ -91,18 +91,6 @@ TwobitStats twobit_encode(int exponent, std::int64_t n, const Feedback& arrays, 
   return stats;
 }
 
-bool twobit_valid(std::int64_t n, const std::byte* planes) {
-  const std::size_t half = twobit_bytes(n) / 2;
-  for (std::size_t i = 0; i < 8 * half; ++i) {
-    const bool plus = bit(planes, i);
-    const bool minus = bit(planes + half, i);
-    if ((plus && minus) || (i >= static_cast<std::size_t>(n) && (plus || minus))) {
-      return false;
-    }
-  }
-  return true;
-}
-
 void twobit_sum(std::span<const TwobitPart> parts, std::int64_t n, std::byte* out) {
   for (std::size_t i = 0; i < static_cast<std::size_t>(n); ++i) {
     float sum = 0;

@@ -68,7 +68,6 @@ namespace ref {
 
 // Reference implementations of the functions above, one element at a time.
 TwobitStats twobit_encode(int exponent, std::int64_t n, const Feedback& arrays, std::byte* planes);
-bool twobit_valid(std::int64_t n, const std::byte* planes);
 void twobit_sum(std::span<const TwobitPart> parts, std::int64_t n, std::byte* out);
 void twobit_count(std::span<const std::byte* const> planes, std::int64_t n, std::byte* counts);
 void twobit_from_counts(int exponent, std::int64_t n, const std::byte* counts, std::byte* out);

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "tests/device/machine.h"
+#include "tests/unit/kernels/oracles.h"
 
 namespace sirtaki::device {
 namespace {

@@ -5,6 +5,7 @@
 #include "kernels/sparse_sum/sparse_sum.h"
 #include "kernels/threshold_select/threshold_select.h"
 #include "tests/device/machine.h"
+#include "tests/unit/kernels/oracles.h"
 
 namespace sirtaki::device {
 namespace {

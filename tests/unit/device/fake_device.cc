@@ -11,6 +11,7 @@
 #include "kernels/reduce/reduce.h"
 #include "kernels/scale/scale.h"
 #include "kernels/scaled_cast/scaled_cast.h"
+#include "tests/unit/kernels/oracles.h"
 
 namespace sirtaki::device::testing {
 namespace {

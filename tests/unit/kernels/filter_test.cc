@@ -6,6 +6,7 @@
 
 #include "runtime/base/check.h"
 #include "tests/unit/kernels/gradients.h"
+#include "tests/unit/kernels/oracles.h"
 
 namespace sirtaki::kernels {
 namespace {

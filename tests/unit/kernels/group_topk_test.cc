@@ -5,6 +5,7 @@
 #include "kernels/half/half.h"
 #include "runtime/base/check.h"
 #include "tests/unit/kernels/gradients.h"
+#include "tests/unit/kernels/oracles.h"
 
 namespace sirtaki::kernels {
 namespace {

@@ -6,6 +6,7 @@
 #include "kernels/sparse_sum/sparse_sum.h"
 #include "runtime/base/check.h"
 #include "tests/unit/kernels/gradients.h"
+#include "tests/unit/kernels/oracles.h"
 
 namespace sirtaki::kernels {
 namespace {

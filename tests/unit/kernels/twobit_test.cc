@@ -252,10 +252,8 @@ TEST(Twobit, FindsBadPlanes) {
       std::memset(planes.data(), 0, 2 * half);
       planes.data()[i / 8] = std::byte{1} << (i % 8);
       ASSERT_EQ(twobit_valid(n, planes.data()), static_cast<std::int64_t>(i) < n) << n << ", bit " << i;
-      ASSERT_EQ(ref::twobit_valid(n, planes.data()), static_cast<std::int64_t>(i) < n) << n << ", bit " << i;
       planes.data()[half + i / 8] = planes.data()[i / 8];
       ASSERT_FALSE(twobit_valid(n, planes.data())) << n << ", bit " << i;
-      ASSERT_FALSE(ref::twobit_valid(n, planes.data())) << n << ", bit " << i;
     }
   }
   EXPECT_TRUE(twobit_valid(0, nullptr));
