@@ -25,5 +25,5 @@ class BugError : public std::logic_error {
     }                                                  \
   } while (false)
 
-// First line of a method that belongs to a Loop's thread.
+// The first line of a method that requires the thread of its Loop.
 #define SRT_IN_LOOP(loop) SRT_CHECK((loop).in_loop())

@@ -1,6 +1,6 @@
-// Digest: 64 bits that tell whether two pieces of memory are the same on all ranks. Not against an adversary.
+// Digest: 64 bits by which ranks compare models, options, plans, profiles and decisions.
 //
-// For: what ranks compare: models, options, plans, profiles, decisions. Pure; any thread.
+// Pure functions; any thread. A digest does not protect against an adversary.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace sirtaki {
 
-// XXH64. Of several pieces: the digest of those before is the next one's seed.
+// Returns the XXH64 of the bytes. To digest several pieces, pass the digest of one as the seed of the next.
 std::uint64_t digest_of(ConstBytes bytes, std::uint64_t seed = 0);
 
 }  // namespace sirtaki

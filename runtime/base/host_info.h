@@ -1,6 +1,6 @@
-// What identifies the machine a rank runs on, and what this process has used of it.
+// Identity of the host of a rank, and the processor time that this process has used.
 //
-// Reads /proc, /sys and /dev/shm; blocks for no longer than that takes. Any thread.
+// Reads /proc, /sys and /dev/shm, and blocks on nothing else. Any thread.
 #pragma once
 
 #include <string>
@@ -16,7 +16,7 @@ struct HostInfo {
   std::string host_id;
 };
 
-// `host_id` (the option job.host_id) replaces the one found unless it is empty.
+// Returns the identity of this host. A `host_id` (option job.host_id) that is not empty replaces the detected one.
 HostInfo host_info(const std::string& host_id = "");
 
 // Returns the processor time of all threads of this process since it began.

@@ -1,4 +1,4 @@
-// JsonWriter: JSON text, piece by piece, without a document in memory. A plain value; no thread of its own.
+// JsonWriter: writes JSON text piece by piece, without a document in memory. A plain value.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@ namespace sirtaki {
 // Appends `text` as a JSON string with its quotes. Bytes that are not UTF-8 become U+FFFD.
 void append_json_string(std::string& out, std::string_view text);
 
-// Writes commas itself; the caller opens, closes and names in the right order.
+// Writes the commas. Requires that the caller opens, closes and names in the right order.
 class JsonWriter {
  public:
   JsonWriter& begin_object() { return open('{'); }
@@ -23,7 +23,7 @@ class JsonWriter {
   JsonWriter& value(std::int64_t number);
   JsonWriter& value(std::uint64_t number);
   JsonWriter& value(int number) { return value(static_cast<std::int64_t>(number)); }
-  JsonWriter& value(double number);  // not finite: null
+  JsonWriter& value(double number);  // null if it is not finite
   JsonWriter& value(bool flag);
 
   const std::string& text() const& { return out_; }

@@ -1,7 +1,7 @@
-// Loop: one thread's executor, clock and timers behind one interface, so that a simulator replaces time and order.
+// Loop: executor, clock and timers of one thread behind an interface, so that a simulator can replace time and order.
 //
-// Owned by: whoever owns the thread (Session, CoordinatorServer, SimWorld). Everything that belongs to a loop is
-// created, used and destroyed on its thread, unless a comment says otherwise. Not for: blocking work.
+// Owned by: the owner of the thread (Session, CoordinatorServer, SimWorld). Objects of a loop are created, used and
+// destroyed on its thread, unless a comment says otherwise. Not for: blocking work.
 #pragma once
 
 #include <cstdint>

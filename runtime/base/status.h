@@ -1,8 +1,8 @@
 // Errors as values: Status and Result<T>.
 //
-// For: every function that can fail. A Status is a code, a text for a person and the blame (rank, tensor, peer).
-// Threads: plain values; copy them freely between threads.
-// Not for: programmer errors, which are SRT_CHECK (check.h).
+// Returned by every function that can fail. A Status is a code, a text for a person, and the rank, tensor and peer to
+// blame. Threads: plain values; copy them freely between threads.
+// Not for: errors of the programmer, which SRT_CHECK (check.h) reports.
 #pragma once
 
 #include <cstdint>
@@ -18,25 +18,25 @@ namespace sirtaki {
 // Numbers are part of the C ABI and of the wire format: append only.
 enum class Code : std::uint8_t {
   kOk = 0,
-  kInvalidArgument = 1,  // the caller's mistake, found on this rank alone
+  kInvalidArgument = 1,  // a mistake of the caller, detected on this rank alone
   kMismatch = 2,         // ranks disagree: shape, dtype, operation, options
   kTimeout = 3,          // a deadline passed
   kPeerLost = 4,         // a rank died, left or is silent
-  kAborted = 5,          // ended by somebody else's failure or by request
-  kCorrupt = 6,          // bytes from outside that cannot be right
+  kAborted = 5,          // ended by the failure of another rank or by request
+  kCorrupt = 6,          // impossible bytes from a peer or a file
   kUnsupported = 7,      // valid, but not built or not implemented for these arguments
   kExhausted = 8,        // a bounded resource is full
   kShutdown = 9,         // the session is closed or was never opened
   kBug = 10,             // an invariant of this library does not hold
-  kUnavailable = 11,     // cannot reach or open something: address, file, port
-  kStuck = 12,           // every rank waits for something another will never submit
+  kUnavailable = 11,     // an address, a file or a port that cannot be reached or opened
+  kStuck = 12,           // every rank waits for an operation that another will never submit
   kNonFinite = 13,       // a gradient holds NaN or infinity, and the options do not let it pass
 };
 
-// "mismatch", "peer lost", ...: lower case, for messages.
+// Returns "mismatch", "peer lost", ... in lower case, for messages.
 std::string_view code_name(Code code);
 
-// Who is concerned. A rank of -1 means not known.
+// The rank, tensor and peer that an error concerns. A rank of -1 is unknown.
 struct Blame {
   int rank = -1;
   std::string tensor;
@@ -49,15 +49,15 @@ class [[nodiscard]] Status {
 
   bool ok() const { return rep_ == nullptr; }
   Code code() const { return rep_ ? rep_->code : Code::kOk; }
-  // What happened, where, the likely cause, the next step. Empty when ok.
+  // Returns the event, the place, the likely cause and the next step; empty for success.
   std::string_view text() const { return rep_ ? std::string_view(rep_->text) : std::string_view(); }
   const Blame& blame() const;
 
-  // "mismatch: tensor ..." or "ok".
+  // Returns "mismatch: tensor ...", or "ok".
   std::string to_string() const;
-  // The same status with `prefix` + ": " in front of its text; ok stays ok.
+  // Returns the status with `prefix` + ": " in front of its text; success stays success.
   Status with_context(std::string_view prefix) const;
-  // First error wins: keeps *this unless it is ok.
+  // Takes the error of the other status unless this one is an error already: the first error wins.
   void update(const Status& other) {
     if (ok()) {
       rep_ = other.rep_;
@@ -86,7 +86,7 @@ inline Status bug(std::string text) {
   return {Code::kBug, std::move(text)};
 }
 
-// A value or the Status that says why there is none.
+// A value, or the Status that says why it is missing.
 template <class T>
 class [[nodiscard]] Result {
  public:

@@ -1,4 +1,4 @@
-// What the runtime knows of a tensor: borrowed memory and its description. No framework type.
+// Tensors as the runtime sees them: borrowed memory and its description, without types of a framework.
 #pragma once
 
 #include <cstdint>
@@ -32,7 +32,7 @@ inline constexpr int kOpKindCount = 6;
 
 enum class ReduceOp : std::uint8_t { kSum = 0, kAverage = 1, kMin = 2, kMax = 3, kProduct = 4, kAdasum = 5 };
 inline constexpr int kReduceOpCount = 6;
-// Those that are made element by element: all but kAdasum, which knows the angles between whole tensors.
+// Number of operators that work element by element: all but kAdasum, which uses the angles between whole tensors.
 inline constexpr int kElementwiseOpCount = 5;
 
 std::string device_name(const Device& device);                      // "cpu", "cuda:0", ...
@@ -40,8 +40,8 @@ std::string_view op_kind_name(OpKind kind);                         // "allreduc
 std::string_view reduce_op_name(ReduceOp op);                       // "sum", ...
 std::string dims_to_string(const std::vector<std::int64_t>& dims);  // "[64, 3, 7, 7]"
 
-// Dense memory without holes; its elements may be in any order as long as all ranks agree (checked through the
-// strides). Borrowed until the request it belongs to completes.
+// Dense memory without holes. Elements may be in any order on which all ranks agree; strides are compared. Borrowed
+// until its request completes.
 struct TensorView {
   std::byte* data = nullptr;
   std::int64_t numel = 0;

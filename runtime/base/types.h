@@ -19,21 +19,21 @@ struct Id {
   constexpr auto operator<=>(const Id&) const = default;  // NOLINT(modernize-use-nullptr): a false alarm
 };
 
-using StreamId = Id<struct StreamTag, std::uint16_t>;    // one optimizer, process set or the user's own calls
+using StreamId = Id<struct StreamTag, std::uint16_t>;    // one optimizer, process set, or the calls of the program
 using RequestId = Id<struct RequestTag, std::uint64_t>;  // one submitted operation on this rank
 using Epoch = Id<struct EpochTag, std::uint32_t>;        // one membership; grows with every (re-)initialisation
 
-// A rank is used as an index everywhere, so it stays an int. -1: nobody.
+// A rank, or -1 for no rank. An int, since it is used as an index everywhere.
 using Rank = int;
 
-// Identifies one collective on all ranks of an epoch: the same operation has the same tag everywhere. Never a counter
-// that ranks advance independently (runtime/engine/common/tags.h says how it is built).
+// Identifies one collective on all ranks of an epoch: the same operation has the same tag everywhere. Tags are built
+// from stream and position (runtime/engine/common/tags.h), never from a counter that ranks advance independently.
 using OpTag = Id<struct OpTagTag, std::uint64_t>;
 
 using Bytes = std::span<std::byte>;
 using ConstBytes = std::span<const std::byte>;
 
-// Monotonic time. Virtual in the simulator, so nothing but a Loop reads a clock.
+// Monotonic time. Only a Loop reads a clock, since time is virtual in the simulator.
 using Duration = std::chrono::nanoseconds;
 using TimePoint = std::chrono::time_point<std::chrono::steady_clock, Duration>;
 

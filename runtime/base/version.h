@@ -1,4 +1,4 @@
-// The version of this build. Ranks of one job must have the same.
+// The version of this build, which must be equal on all ranks of a job.
 #pragma once
 
 #include <string_view>

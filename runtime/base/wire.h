@@ -1,7 +1,7 @@
 // Bounded little-endian encoding of small records: control messages, handshakes, frame headers.
 //
-// A reader never reads past its input, never allocates more than the input holds, and keeps its first error: check
-// ok() (or finish()) once at the end. Plain values; no thread of their own.
+// A reader never reads past its input, never allocates more than the input holds, and keeps its first error, so one
+// check of ok() or finish() at the end suffices. Plain values.
 #pragma once
 
 #include <bit>
@@ -71,13 +71,14 @@ class WireReader {
     read(values.data(), values.size() * sizeof(T));
     return values;
   }
-  // A count of records that follow, each at least `min_size` bytes; 0 and failed when the input cannot hold them.
+  // Returns the number of records that follow, each of at least `min_size` bytes; fails with 0 if the input is too
+  // short for them.
   std::uint32_t get_count(std::size_t min_size);
 
   void fail() { failed_ = true; }
   bool ok() const { return !failed_; }
   std::size_t remaining() const { return in_.size(); }
-  // ok when nothing failed and nothing is left; `what` names the record in the error.
+  // Returns success if no read failed and no input is left; `what` names the record in the error.
   Status finish(std::string_view what) const;
 
  private:
@@ -88,9 +89,9 @@ class WireReader {
 
 inline constexpr std::size_t kMaxStatusText = 65536;
 
-// A Status on the wire, which is never ok. Its texts are cut to kMaxStatusText bytes.
+// Writes an error; texts are cut to kMaxStatusText bytes. Requires a status that is not ok.
 void put_status(WireWriter& out, const Status& status);
-// Ok or an unknown code fails the reader: an error never turns into success.
+// Reads an error. Success or an unknown code fails the reader, so that an error never turns into success.
 Status get_status(WireReader& in);
 
 }  // namespace sirtaki

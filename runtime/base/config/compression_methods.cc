@@ -16,12 +16,12 @@ using params::kOne;
 
 constexpr std::int64_t kLargestSize = std::int64_t{1} << 40;
 constexpr std::int64_t kLargestBlock = 1 << 16;
-// float32 elements: below, a codec's fixed costs outweigh what it saves.
+// 4,096 float32 elements: below, the fixed cost of a codec exceeds its saving.
 constexpr std::int64_t kSmallTensor = 4096 * 4;
 constexpr std::int64_t kMostDims = 8;
 
 constexpr std::int64_t percent(std::int64_t hundredths) {
-  return (hundredths * kOne + 5'000) / 10'000;  // rounded, as the same number is when it is read
+  return (hundredths * kOne + 5'000) / 10'000;  // rounded like a value that is read
 }
 
 KeyInfo toggle(std::string_view name, bool initial) {
@@ -54,7 +54,7 @@ Keys with_momentum(Keys keys) {
   return keys;
 }
 
-// Steps of the training; 0: none.
+// Number of training steps; 0 without warm-up.
 Keys with_warm_up(Keys keys) {
   keys.push_back({"warmup", KeyKind::kCount, 0, 0, 1'000'000'000});
   return keys;

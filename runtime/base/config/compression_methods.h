@@ -1,7 +1,6 @@
-// The codecs and policies that a text can name, with their keys.
+// The codecs and policies that an option can name, with their keys.
 //
-// For: reading such texts (compression_spec.h), deciding by them (scheduler/policies/), and help. Pure: tables that
-// never change.
+// Used to read options (compression_spec.h), by policies (scheduler/policies/) and for help. Tables that never change.
 #pragma once
 
 #include <cstdint>
@@ -51,10 +50,10 @@ std::string_view reduction_name(ReductionKind reduction);
 int reduction_most_ranks(ReductionKind reduction);
 
 const std::vector<MethodInfo>& methods();
-// nullptr: there is none.
+// Returns nullptr for an unknown name.
 const MethodInfo* find_method(std::string_view name);
 
-// kInvalidArgument: unknown, with the nearest and all known names.
+// Returns kInvalidArgument for an unknown name, with the nearest and all known names.
 Result<const MethodInfo*> method_named(std::string_view name);
 
 }  // namespace sirtaki

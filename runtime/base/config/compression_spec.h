@@ -1,7 +1,7 @@
-// Spec: which tensors are compressed, and how, as a text says it; one grammar for all options and rules.
+// Spec: the choice of a codec or policy for each tensor, read from a text with one grammar for all options and rules.
 //
 //   SPEC   NAME[:key=value[,key=value...]]      a codec or a policy (compression_methods.h), for all tensors
-//   RULES  GLOB=>SPEC;GLOB=>SPEC;...            by a tensor's name; the first that matches counts, others stay dense
+//   RULES  GLOB=>SPEC;GLOB=>SPEC;...            by name of the tensor; the first match counts, other tensors stay dense
 // In a GLOB * stands for any text and ? for one character. Pure values.
 #pragma once
 
@@ -20,7 +20,7 @@ struct Method {
   std::vector<std::int64_t> values;  // by key in info->keys
 
   bool has(std::string_view key) const;
-  // Of a key it has.
+  // Requires a key of this method, as do choice() and set().
   std::int64_t value(std::string_view key) const;
   std::string_view choice(std::string_view key) const;
   void set(std::string_view key, std::int64_t value);
@@ -28,21 +28,21 @@ struct Method {
 
 struct Rule {
   std::string glob;
-  std::string text;  // as it was given, for messages
+  std::string text;  // the original text, for messages
   Method method;
 };
 
 struct Spec {
   std::vector<Rule> rules;
-  bool for_all = true;  // given without rules: one that matches everything
+  bool for_all = true;  // a single method without rules, for every tensor
 };
 
-// kInvalidArgument: names the rule, what is wrong with it, what is allowed, and the nearest name.
+// Returns kInvalidArgument with the rule, its fault, the accepted values and the nearest name.
 Result<Spec> parse_spec(std::string_view text);
 
-// The method at its defaults.
+// Returns the method with all keys at their defaults.
 Method method_of(const MethodInfo& info);
-// The method with the values of the keys that `other` has too, else at its defaults.
+// Returns the method with the values of the keys that it shares with `other`, and defaults for the rest.
 Method method_like(const MethodInfo& info, const Method& other);
 
 // Returns the parameters of a codec that has the keys of its row as parameters: `ef`, then the keys of its own in

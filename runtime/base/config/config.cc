@@ -157,7 +157,7 @@ Status set_field(const OptionInfo& option, std::string_view text, Config& config
   return bug("option " + option.name + " has no type");
 }
 
-// "net.interface = eth1 (SIRTAKI_NET_INTERFACE)"
+// Returns "net.interface = eth1 (SIRTAKI_NET_INTERFACE)".
 std::string shown(std::string_view name, const Config& config) {
   return std::string(name) + " = " + get_option(*find_option(name), config) + " (" + std::string(config.source(name)) +
          ")";

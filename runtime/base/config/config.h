@@ -1,6 +1,6 @@
 // Config: every option of the runtime as a typed, constant value, and the table behind it (options.inc).
 //
-// Owned by: whoever loaded it (config_load.h), shared as shared_ptr<const Config>. Threads: immutable once loaded.
+// Made by config_load.h and shared as shared_ptr<const Config>. Threads: immutable once loaded.
 // Not for: reading files or the environment (config_load.h), options of single tensors.
 #pragma once
 
@@ -31,11 +31,11 @@ using PortRange = ::sirtaki::PortRange;
 }  // namespace option_field
 
 struct Config {
-  // All options at their defaults.
+  // Sets all options to their defaults.
   Config();
 
-  // Where the value of `name` ("net.interface") comes from: "default", "sirtaki.toml:12", "SIRTAKI_NET_INTERFACE",
-  // "command line", "program". Empty for an unknown name.
+  // Returns the origin of the value of `name` ("net.interface"): "default", "sirtaki.toml:12", "SIRTAKI_NET_INTERFACE",
+  // "command line" or "program"; empty for an unknown name.
   std::string_view source(std::string_view name) const;
 
 #define SRT_SECTION(section, Type) struct Type {
@@ -54,13 +54,13 @@ struct Config {
 };
 
 enum class OptionScope : std::uint8_t {
-  kLocal,   // each rank its own
+  kLocal,   // may differ between ranks
   kAgreed,  // equal on all ranks
 };
 
 using OptionField = std::variant<int*, bool*, std::int64_t*, Duration*, std::string*, PortRange*>;
 
-// One row of the table. All texts live as long as the program.
+// One row of the table. Texts live as long as the program.
 struct OptionInfo {
   std::string name;        // "net.interface": the key in TOML
   std::string env;         // "SIRTAKI_NET_INTERFACE"
@@ -69,34 +69,36 @@ struct OptionInfo {
   std::string alias_env;   // "SIRTAKI_COMPRESSION", or ""
   std::string alias_flag;  // "--compression", or ""
   std::string horovod;     // variable of Horovod that means the same, or ""
-  OptionType type;         // how the text is read
-  OptionScope scope;       // who must agree
+  OptionType type;         // form of the text
+  OptionScope scope;       // kAgreed: compared when the ranks meet
   std::string_view default_text;
   std::string_view accepted;  // as in options.inc
   std::string_view help;      // one or two sentences
   OptionField (*field)(Config&);
 };
 
-// In the order of options.inc.
+// Returns the rows in the order of options.inc.
 const std::vector<OptionInfo>& option_table();
-// By name or top-level alias; nullptr when there is none.
+// Finds an option by name or top-level alias; nullptr if there is none.
 const OptionInfo* find_option(std::string_view name);
-// What may be given, for messages and help: "a size such as 64KiB, from 0 to 16MiB".
+// Returns the accepted values for messages and help: "a size such as 64KiB, from 0 to 16MiB".
 std::string accepted_form(const OptionInfo& option);
 
-// Reads `text` into the option's field; kInvalidArgument says what is accepted. Leaves the field alone on errors.
+// Reads `text` into the field of the option. Returns kInvalidArgument with the accepted values, and leaves the field
+// unchanged then.
 Status set_option(const OptionInfo& option, std::string_view text, Config& config);
-// The canonical text of the option's value; set_option() takes it back.
+// Returns the canonical text of the value, which set_option() accepts.
 std::string get_option(const OptionInfo& option, const Config& config);
 
-// Contradictions between options, named with their sources.
+// Returns an error for options that contradict each other, with their sources.
 Status validate(const Config& config);
 
-// Name and canonical value of every kAgreed option, in table order.
+// Returns name and canonical value of every kAgreed option, in table order.
 std::vector<std::pair<std::string, std::string>> agreed_options(const Config& config);
-// [{"name", "value", "source", "default", "type", "accepted", "help", "env", "cli", "alias", "agreed", "horovod"}, ...]
+// Returns [{"name", "value", "source", "default", "type", "accepted", "help", "env", "cli", "alias", "agreed",
+// "horovod"}, ...]
 std::string options_json(const Config& config);
-// The page docs/options.md.
+// Returns the page docs/options.md.
 std::string options_markdown();
 
 }  // namespace sirtaki

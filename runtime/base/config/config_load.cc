@@ -105,10 +105,10 @@ class Layers {
   std::vector<bool> assigned_ = std::vector<bool>(option_table().size(), false);
 };
 
-// [[tensor]] tables of one text, as the option they stand for.
+// The [[tensor]] tables of one text, collected as the option compression.rules.
 class TensorRules {
  public:
-  // `place`: of the table.
+  // `place` is the line of the table.
   Status add(const std::string& rule, const std::string& place, int line) {
     SRT_TRY(parse_spec(rule).status().with_context(place));
     text_ += (text_.empty() ? "" : ";") + rule;
@@ -129,11 +129,11 @@ class TensorRules {
 
  private:
   std::string text_;
-  std::string place_;  // of the first
-  std::string lines_;  // of the others
+  std::string place_;  // of the first table
+  std::string lines_;  // of further tables
 };
 
-// `source` empty: "what:line" of each entry.
+// An empty `source` stands for "what:line" of each entry.
 Status add_toml(Layers& layers, std::string_view text, const std::string& what, const std::string& source) {
   SRT_ASSIGN(const std::vector<TomlEntry> entries, parse_toml(text, what));
   layers.next_layer();
@@ -160,7 +160,7 @@ bool is_number(std::string_view text) {
 constexpr std::string_view kStallCheckDisable = "HOROVOD_STALL_CHECK_DISABLE";
 constexpr std::string_view kNever = "8760h";  // in effect
 
-// Horovod's way to say a value in ours. nullopt: says nothing that differs from our default.
+// Translates a value of Horovod; nullopt if it equals the default here.
 std::optional<std::string> from_horovod(const OptionInfo& row, const std::string& text) {
   if (row.horovod == "HOROVOD_TIMELINE" && text == "DYNAMIC") {
     return std::nullopt;  // a timeline can always be started later
@@ -186,7 +186,7 @@ std::optional<std::string> from_horovod(const OptionInfo& row, const std::string
   return text;
 }
 
-// Horovod's one word for two of our options.
+// One variable of Horovod sets two options here.
 Result<bool> disables_stall_check(const Environment& environment) {
   const auto found = environment.find(kStallCheckDisable);
   if (found == environment.end() || found->second.empty()) {

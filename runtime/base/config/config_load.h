@@ -1,9 +1,8 @@
 // Loading a Config: defaults < TOML file < environment < command line < program.
 //
-// Every value keeps where it came from. An unknown key or variable, or a bad value, is an error that names the place,
-// what is accepted and the nearest valid name. Variables of Horovod with a counterpart here are understood (SIRTAKI_*
-// wins over them); other HOROVOD_* are ignored.
-// config_load.cc is the only reader of the process environment beside job_env.cc.
+// Every value keeps its origin. An unknown key or variable, or a bad value, is an error that names the place, the
+// accepted values and the nearest valid name. Variables of Horovod that have a counterpart are read, and SIRTAKI_* wins
+// over them; other HOROVOD_* are ignored. Only config_load.cc and job_env.cc read the environment of the process.
 #pragma once
 
 #include <map>
@@ -22,8 +21,8 @@ using Environment = std::map<std::string, std::string, std::less<>>;
 // Variables that are not options.
 inline constexpr std::string_view kConfigVariable = "SIRTAKI_CONFIG";            // path of the TOML file
 inline constexpr std::string_view kConfigTextVariable = "SIRTAKI_CONFIG_TEXT";   // its content, from the launcher
-inline constexpr std::string_view kCommandLineVariable = "SIRTAKI_CLI_OPTIONS";  // the launcher's flags, TOML lines
-// What sirtakirun says to a rank and programs may read: its place on its host, whether its errors end on a terminal.
+inline constexpr std::string_view kCommandLineVariable = "SIRTAKI_CLI_OPTIONS";  // flags of the launcher, as TOML lines
+// Set by sirtakirun for programs to read: the index of a rank on its host, and whether its errors end on a terminal.
 inline constexpr std::string_view kLocalRankVariable = "SIRTAKI_JOB_LOCAL_RANK";
 inline constexpr std::string_view kLocalSizeVariable = "SIRTAKI_JOB_LOCAL_SIZE";
 inline constexpr std::string_view kTerminalVariable = "SIRTAKI_JOB_TERMINAL";
@@ -33,21 +32,21 @@ bool set_by_launcher(std::string_view name);
 
 struct ConfigSources {
   Environment environment;
-  // Given path (--config-file), else kConfigVariable. `file_text` (else kConfigTextVariable) stands for the content;
-  // without it the file is read.
+  // Path (--config-file), else kConfigVariable. `file_text`, else kConfigTextVariable, replaces the content of the
+  // file, which is read otherwise.
   std::string file_path;
   std::optional<std::string> file_text;
   std::string command_line;  // TOML lines (option_line); kCommandLineVariable comes before it
   std::string program;       // TOML lines
 };
 
-// The variables of this process; everything else empty.
+// Returns the variables of this process; all other members are empty.
 ConfigSources process_sources();
 Environment process_environment();
 
 Result<std::shared_ptr<const Config>> load_config(const ConfigSources& sources);
 
-// `name = "value"` and a line end, for ConfigSources::command_line and ::program.
+// Returns `name = "value"` and a line end, for ConfigSources::command_line and ::program.
 std::string option_line(std::string_view name, std::string_view value);
 
 }  // namespace sirtaki

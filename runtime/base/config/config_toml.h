@@ -12,7 +12,7 @@ namespace sirtaki {
 
 inline constexpr std::size_t kMaxTomlBytes = 256 * 1024;
 
-// The key of an entry that is a [[tensor]] table.
+// Key of an entry that is a [[tensor]] table.
 inline constexpr std::string_view kTensorRule = "[[tensor]]";
 
 struct TomlEntry {
@@ -21,8 +21,9 @@ struct TomlEntry {
   int line = 0;
 };
 
-// Entries in the order of their lines. Arrays other than [[tensor]], dates and tables deeper than section.key are
-// errors, as is a text over kMaxTomlBytes or a line over 8 KiB. `what` names the text in errors ("sirtaki.toml").
+// Returns the entries in the order of their lines. Arrays other than [[tensor]], dates and tables deeper than
+// section.key are errors, as is a text over kMaxTomlBytes or a line over 8 KiB. `what` names the text in errors
+// ("sirtaki.toml").
 Result<std::vector<TomlEntry>> parse_toml(std::string_view text, std::string_view what);
 
 }  // namespace sirtaki

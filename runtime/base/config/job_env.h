@@ -1,7 +1,6 @@
-// Who started this process, and what its environment says of rank, size and meeting point.
+// The launcher of this process, and rank, size and meeting point according to its environment.
 //
-// Pure function of the variables. Sirtaki's own launcher sets the options job.* instead (config.h); they win over
-// whatever is found here.
+// Pure function of the variables. sirtakirun sets the options job.* instead (config.h), which win over these values.
 #pragma once
 
 #include <cstdint>
@@ -21,17 +20,17 @@ struct JobEnv {
   int size = 1;
   std::optional<int> local_rank;
   std::optional<int> local_size;
-  std::string host;        // where rank 0 runs, as far as it is known
-  std::uint16_t port = 0;  // 0: not known
-  std::string job_id;      // the launcher's name for the job, or ""
+  std::string host;        // host of rank 0 if it is known
+  std::uint16_t port = 0;  // 0 if it is not known
+  std::string job_id;      // name that the launcher gave the job, or ""
 };
 
-// The launcher whose rank and size are both set; the first of: sirtakirun (SIRTAKI_JOB_RANK), torchrun (RANK), Open
-// MPI, PMI (MPICH, Intel MPI), Slurm. Half a set (RANK without WORLD_SIZE), a rank outside 0..size-1 or a word where a
-// number belongs is kInvalidArgument and names the variables.
+// Returns the first launcher whose rank and size are both set: sirtakirun (SIRTAKI_JOB_RANK), torchrun (RANK), Open
+// MPI, PMI (MPICH, Intel MPI), Slurm. Returns kInvalidArgument with the variables if one of the two is missing (RANK
+// without WORLD_SIZE), a rank is outside 0..size-1, or a value is no number.
 Result<JobEnv> detect_job(const Environment& environment);
 
-// First host of a Slurm node list: "node[03-07,9],login" -> "node03". Empty for a list that is none.
+// Returns the first host of a Slurm node list, "node03" of "node[03-07,9],login"; empty for a malformed list.
 std::string first_slurm_host(std::string_view list);
 
 }  // namespace sirtaki

@@ -17,8 +17,8 @@ using params::kOne;
 
 constexpr std::string_view kAuto = "auto";
 
-// In 1/one, divided by `divisor`. Decimal digits, no sign and no exponent: the same on all ranks without a rounding of
-// the machine's own.
+// Returns the number in units of 1/one, divided by `divisor`. Reads decimal digits without sign and exponent, in
+// integers, so that all ranks get the same value.
 Result<std::int64_t> read_decimal(std::string_view text, std::int64_t one, std::int64_t divisor = 1) {
   Wide digits = 0;
   Wide scale = divisor;
@@ -42,7 +42,7 @@ Result<std::int64_t> read_decimal(std::string_view text, std::int64_t one, std::
   return static_cast<std::int64_t>(std::min<Wide>(value, std::numeric_limits<std::int64_t>::max()));
 }
 
-// value / one, where `one` is a power of ten, without zeros at the end.
+// Returns value / one, where `one` is a power of ten, without trailing zeros.
 std::string with_places(std::int64_t value, std::int64_t one) {
   std::string text = std::to_string(value / one);
   if (std::string rest = std::to_string(one + value % one).substr(1); value % one != 0) {
@@ -52,7 +52,7 @@ std::string with_places(std::int64_t value, std::int64_t one) {
   return text;
 }
 
-// value * unit / kOne with as few places as tell it from its neighbours when it is read.
+// Returns value * unit / kOne with the fewest places that distinguish it from its neighbours.
 std::string shortest(std::int64_t value, std::int64_t unit) {
   std::string text;
   for (std::int64_t one = 1; one <= 1'000'000; one *= 10) {
@@ -86,7 +86,7 @@ Result<std::int64_t> read_unchecked(const KeyInfo& key, std::string_view text) {
       if (text == kAuto) {
         return -1;
       }
-      // What stands for auto is not a number that anybody may write.
+      // -1 stands for auto, so a user may not write it.
       SRT_ASSIGN(const std::int64_t count, parse_int(text));
       return count < 0 ? Result<std::int64_t>(invalid_argument("below 0")) : count;
     }

@@ -1,7 +1,7 @@
-// Keys of what a text can name: their types and ranges, and reading them from "key=value,key=value".
+// Keys of named methods: their types and ranges, and a reader for "key=value,key=value".
 //
-// For: tables of names that take keys: codecs and policies (compression_methods.h), intervals of local updates
-// (runtime/local_updates/controller/spec.h). Pure functions; errors say what is accepted, and the nearest name.
+// Used for codecs and policies (compression_methods.h) and for intervals of local updates
+// (runtime/local_updates/controller/spec.h). Pure functions; errors give the accepted values and the nearest name.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,7 @@
 
 namespace sirtaki {
 
-// How a key's text is read, and what its value counts.
+// The form of the text of a key, and the unit of its value.
 enum class KeyKind : std::uint8_t {
   kSwitch,       // on, off: 1, 0
   kSize,         // 16KiB: bytes
@@ -23,7 +23,7 @@ enum class KeyKind : std::uint8_t {
   kDecimal,      // 0.0175: 1/kDecimalOne
   kCount,        // 512
   kCountOrAuto,  // 512, auto: -1
-  kChoice,       // one of some names: its place among them
+  kChoice,       // one of several names: its index
 };
 
 inline constexpr std::int64_t kDecimalOne = 1'000'000'000'000;
@@ -31,34 +31,35 @@ inline constexpr std::int64_t kDecimalOne = 1'000'000'000'000;
 struct KeyInfo {
   std::string_view name;
   KeyKind kind = KeyKind::kCount;
-  std::int64_t initial = 0;  // without the key
+  std::int64_t initial = 0;  // default
   std::int64_t least = 0;
   std::int64_t most = 0;
   std::string_view choices = {};  // "a|b|c"
 };
 
-// kInvalidArgument: `text`, then the nearest of `names` to `word`, then `known` with all of them.
+// Returns kInvalidArgument: `text`, then the nearest of `names` to `word`, then `known` with all names.
 Status unknown_name(std::string text, std::string_view word, const std::vector<std::string_view>& names,
                     std::string_view known);
 
-// Without spaces, tabs and line ends on both sides.
+// Returns the text without spaces, tabs and line ends at both ends.
 std::string_view trimmed(std::string_view text);
 
-// "key=value,key=value" into `values`, by place; those that are not named stay. kInvalidArgument: one is unknown, out
-// of range, given twice, or no pair; says what is accepted, and begins with the owner's name.
+// Reads "key=value,key=value" into `values`, by index of the key; other values stay. Returns kInvalidArgument,
+// beginning with the name of the owner, for a key that is unknown or given twice, and for a value that is out of range
+// or missing.
 Status read_keys(std::string_view owner, const std::vector<KeyInfo>& keys, std::string_view text,
                  std::vector<std::int64_t>& values);
-// Of a key that is there.
+// Requires the name of one of the keys.
 std::size_t key_index(const std::vector<KeyInfo>& keys, std::string_view name);
-// What the keys have when none is given.
+// Returns the defaults of the keys.
 std::vector<std::int64_t> initial_values(const std::vector<KeyInfo>& keys);
 
-// What a key takes: "a part such as 1% or 0.01, from 0.002% to 100%"; and how a value of it is written.
+// Returns the accepted values of a key, "a part such as 1% or 0.01, from 0.002% to 100%", and the text of a value.
 std::string accepted_values(const KeyInfo& key);
 std::string value_text(const KeyInfo& key, std::int64_t value);
-// "0.0175", of a value in 1/kDecimalOne.
+// Returns "0.0175" for a value in units of 1/kDecimalOne.
 std::string decimal_text(std::int64_t value);
-// "1.5%", "1.5", of a value in 1/65536: the shortest text that is read as this value.
+// Returns "1.5%" or "1.5" for a value in units of 1/65536: the shortest text that reads as this value.
 std::string part_text(std::int64_t part);
 std::string factor_text(std::int64_t factor);
 

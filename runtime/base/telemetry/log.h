@@ -1,4 +1,4 @@
-// Logger: one line per event, with level and rank, to standard error, a file or a sink of the caller's.
+// Logger: writes one line per event, with level and rank, to standard error, a file or a sink of the caller.
 //
 // There is no global logger: its owner (Session, CoordinatorServer, launcher) passes it by reference, so several
 // sessions in one process keep their lines apart. Threads: any; a line is written whole. Not for: the hot path. Build
@@ -24,24 +24,24 @@ enum class LogLevel : std::uint8_t { kTrace, kDebug, kInfo, kWarn, kError, kOff 
 
 // "trace", "debug", "info", "warn", "error", "off".
 std::string_view log_level_name(LogLevel level);
-// The inverse; kWarn for anything else (Config has checked it).
+// Returns the level of a name; kWarn for an unknown one, which Config rejects earlier.
 LogLevel log_level_from_name(std::string_view name);
 
-// Where finished lines go. Called under the logger's lock.
+// Receives finished lines, under the lock of the logger.
 class LogSink {
  public:
   virtual ~LogSink() = default;
   virtual void write(LogLevel level, std::string_view line) = 0;  // the line ends with '\n'
 };
 
-// Standard error, one write per line; write errors are ignored.
+// Writes to standard error, one write per line; ignores errors of writing.
 std::unique_ptr<LogSink> stderr_sink();
-// Appends; kUnavailable when the file cannot be opened.
+// Appends to a file; kUnavailable if it cannot be opened.
 Result<std::unique_ptr<LogSink>> file_sink(const std::string& path);
 
 struct LoggerOptions {
   LogLevel level = LogLevel::kWarn;
-  Rank rank = -1;                                                     // -1: no rank in the prefix
+  Rank rank = -1;                                                     // -1 omits the rank from the prefix
   bool timestamps = true;                                             // UTC, to the microsecond
   std::function<std::chrono::system_clock::time_point()> wall_clock;  // empty: the system's
   std::function<TimePoint()> clock;                                   // for rate limits; empty: steady_clock
@@ -50,7 +50,7 @@ struct LoggerOptions {
 class Logger {
  public:
   Logger(LoggerOptions options, std::unique_ptr<LogSink> sink);
-  // From log.level, log.file, log.timestamps.
+  // Makes a logger from the options log.level, log.file and log.timestamps.
   static Result<std::unique_ptr<Logger>> create(const Config& config, Rank rank);
 
   bool enabled(LogLevel level) const { return level >= options_.level && level != LogLevel::kOff; }
@@ -59,7 +59,7 @@ class Logger {
   void info(std::string_view text) { write(LogLevel::kInfo, text); }
   void warn(std::string_view text) { write(LogLevel::kWarn, text); }
   void error(std::string_view text) { write(LogLevel::kError, text); }
-  // At most one line per `interval` for each `key`; the next line says how many were left out.
+  // Writes at most one line per `interval` for each `key`; the next line gives the number of omitted ones.
   void write_limited(LogLevel level, std::string_view key, Duration interval, std::string_view text);
 
  private:

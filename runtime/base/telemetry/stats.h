@@ -18,7 +18,7 @@
 
 namespace sirtaki {
 
-// All atomics below are relaxed: a reader wants the number alone, nothing is published through it.
+// All atomics below are relaxed: a reader needs the number alone, and no other memory depends on it.
 
 class Counter {
  public:
@@ -29,7 +29,7 @@ class Counter {
   std::atomic<std::uint64_t> value_{0};
 };
 
-// A number that goes up and down; remembers its maximum.
+// A number that goes up and down, with its maximum.
 class Gauge {
  public:
   void set(std::int64_t value);
@@ -45,7 +45,7 @@ class Gauge {
 // Exponentially weighted moving average; the first sample is the first value. One writer.
 class Ewma {
  public:
-  explicit Ewma(double weight) : weight_(weight) {}  // of a new sample, in (0, 1]
+  explicit Ewma(double weight) : weight_(weight) {}  // weight of a new sample, in (0, 1]
   void add(double sample);
   double value() const { return value_.load(std::memory_order_relaxed); }  // 0 before the first sample
   std::uint64_t count() const { return count_.load(std::memory_order_relaxed); }
@@ -69,7 +69,7 @@ class Histogram {
   std::int64_t sum() const { return sum_.load(std::memory_order_relaxed); }
   std::int64_t max() const { return max_.load(std::memory_order_relaxed); }
   double mean() const;
-  // The value below which `fraction` (0..1) of the samples lie; exact at 1; 0 without samples.
+  // Returns the value below which `fraction` (0..1) of the samples lie; exact at 1; 0 without samples.
   std::int64_t percentile(double fraction) const;
 
   static std::size_t bucket_of(std::int64_t value);
@@ -83,14 +83,15 @@ class Histogram {
 
 class Stats {
  public:
-  // The entry of that name, made at the first call; the reference lives as long as the Stats. A name has one kind.
+  // Returns the entry of that name, made at the first call; the reference lives as long as the Stats. A name has one
+  // kind.
   Counter& counter(std::string_view name);
   Gauge& gauge(std::string_view name);
   Ewma& ewma(std::string_view name, double weight = 0.1);
   Histogram& histogram(std::string_view name);
 
-  // {"name": 12, "gauge": {"value", "max"}, "average": {"value", "count"}, "histogram": {"count", "sum", "mean", "p50",
-  // "p90", "p99", "max"}}, sorted by name.
+  // Returns {"name": 12, "gauge": {"value", "max"}, "average": {"value", "count"}, "histogram": {"count", "sum",
+  // "mean", "p50", "p90", "p99", "max"}}, sorted by name.
   std::string to_json() const;
 
  private:

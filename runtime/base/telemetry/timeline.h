@@ -1,8 +1,9 @@
-// Timeline: what one rank did when, kept in per-thread rings and handed over in chunks for the job's trace.
+// Timeline: spans of the work of one rank, kept in a ring for each thread and delivered in chunks for the trace of the
+// job.
 //
 // Owned by: Session (and CoordinatorServer for its own part). Each Track is written by one thread; record() takes no
 // lock, allocates nothing and drops (and counts) the span when the ring is full. drain() is called by one thread at a
-// time. Not for: writing files (trace_writer.h) or correcting clocks; times are this process's monotonic clock.
+// time. Times are those of the monotonic clock of this process. Not for: writing files (trace_writer.h).
 #pragma once
 
 #include <atomic>
@@ -19,7 +20,7 @@
 
 namespace sirtaki {
 
-// What a span is about; the trace's category. Part of the chunk format: append only.
+// The category of a span in the trace. Part of the chunk format: append only.
 enum class Stage : std::uint8_t {
   kUser = 0,       // a mark of the program
   kSubmit = 1,     // waiting in the inbox
@@ -33,7 +34,7 @@ enum class Stage : std::uint8_t {
   kUnpack = 9,
   kWait = 10,     // a thread of the program waits
   kControl = 11,  // coordinator and rendezvous
-  kNeed = 12,     // the program needs a result: a moment, or until it is there
+  kNeed = 12,     // the program needs a result: an instant, or the time until it is ready
 };
 inline constexpr int kStageCount = 13;
 std::string_view stage_name(Stage stage);  // "network"
@@ -41,25 +42,25 @@ std::string_view stage_name(Stage stage);  // "network"
 struct Span {
   std::uint32_t name = 0;  // Timeline::name_id
   Stage stage = Stage::kUser;
-  std::int32_t position = -1;  // of the partition in its plan; -1: none
-  std::int64_t bytes = -1;     // -1: does not apply
+  std::int32_t position = -1;  // position of the partition in its plan, or -1
+  std::int64_t bytes = -1;     // -1 if there are none
   TimePoint begin{};
-  TimePoint end{};  // of the same clock; not before begin
+  TimePoint end{};  // same clock; not before begin
 };
 
-// One thread's ring.
+// The ring of one thread.
 class Track {
  public:
   Track(std::uint32_t id, std::string name, std::size_t capacity);
 
-  // The owning thread. False: dropped.
+  // Records a span on the owning thread; returns false if it is dropped.
   bool record(const Span& span);
   std::uint64_t dropped() const { return dropped_.load(std::memory_order_relaxed); }
   const std::string& name() const { return name_; }
 
  private:
   friend class Timeline;
-  // The draining thread: moves up to `max` spans, oldest first.
+  // Moves up to `max` spans, oldest first, on the draining thread.
   std::size_t take(std::vector<Span>& out, std::size_t max);
 
   const std::uint32_t id_;
@@ -68,10 +69,10 @@ class Track {
   std::vector<Span> ring_;
   // Written by the recorder, read by the drainer (release, acquire: the span lies before its index).
   std::atomic<std::uint64_t> head_{0};
-  // The other way round: the drainer's copy lies before the slot is free again.
+  // Written by the drainer, read by the recorder: the copy of a span is complete before its slot is free again.
   std::atomic<std::uint64_t> tail_{0};
   std::atomic<std::uint64_t> dropped_{0};  // relaxed: a count alone
-  std::uint64_t reported_drops_ = 0;       // the draining thread's
+  std::uint64_t reported_drops_ = 0;       // used by the draining thread only
 };
 
 // A decoded chunk.
@@ -83,12 +84,12 @@ struct TimelineChunk {
   struct TrackPart {
     std::uint32_t id = 0;
     std::string name;
-    std::uint64_t dropped = 0;  // since the chunk before
+    std::uint64_t dropped = 0;  // since the previous chunk
     std::vector<Span> spans;
   };
   Rank rank = -1;
-  std::string process;      // host and pid, for the trace's process name
-  std::vector<Name> names;  // new since the chunk before
+  std::string process;      // host and pid, for the name of the process in the trace
+  std::vector<Name> names;  // new since the previous chunk
   std::vector<TrackPart> tracks;
 };
 
@@ -99,7 +100,7 @@ class Timeline {
  public:
   static constexpr std::size_t kTrackCapacity = 8192;    // spans
   static constexpr std::size_t kChunkBytes = 64 * 1024;  // one chunk at most, about
-  static constexpr std::size_t kMaxNames = 1U << 16;     // names beyond it are all "(other)"
+  static constexpr std::size_t kMaxNames = 1U << 16;     // further names are all "(other)"
   static constexpr std::size_t kMaxTracks = 1024;
   static constexpr std::size_t kMaxNameLength = 256;  // longer names are cut
 
@@ -107,20 +108,20 @@ class Timeline {
 
   // Any thread. While off, callers skip their clock readings and record nothing.
   bool enabled() const { return enabled_.load(std::memory_order_relaxed); }
-  // Turning on again sends all names anew (the trace is another file).
+  // Turning it on again sends all names anew, since the trace is another file.
   void set_enabled(bool enabled);
 
-  // Any thread, at set-up. Valid as long as the Timeline. `capacity` is rounded up to a power of two.
+  // Any thread, at set-up. The track is valid as long as the Timeline; `capacity` is rounded up to a power of two.
   Track& track(std::string name, std::size_t capacity = kTrackCapacity);
   // Any thread, at the first use of a name.
   std::uint32_t name_id(std::string_view name);
 
-  // The next chunk, ready to be sent; empty when there is nothing to tell. One thread at a time.
+  // Returns the next chunk, ready to send; empty if there are no spans. One thread at a time.
   std::vector<std::byte> drain();
 
  private:
   void collect_spans(TimelineChunk& chunk, std::vector<Track*>& tracks);
-  bool collect_names(TimelineChunk& chunk);  // false: more names than a chunk takes
+  bool collect_names(TimelineChunk& chunk);  // false if there are more names than fit into a chunk
 
   const Rank rank_;
   const std::string process_;

@@ -1,7 +1,7 @@
 // TraceWriter: one Chrome/Perfetto JSON file from the chunks of all ranks.
 //
-// Owned by: the hub. One thread; add() formats and writes, so it does not belong on a thread that must answer at once.
-// The file is complete JSON after every add(): killed between two chunks, what was written opens in the viewer.
+// Owned by: the hub. One thread; add() formats and writes, so it must not run on a thread that has to answer at once.
+// The file is complete JSON after every add(), so a viewer opens it even if the process is killed later.
 // A rank is a process of the trace, a track a thread; spans of a track that overlap go to further threads of it.
 #pragma once
 
@@ -20,14 +20,14 @@ namespace sirtaki {
 
 class TraceWriter {
  public:
-  // Creates or replaces the file; kUnavailable when that fails.
+  // Creates or replaces the file; returns kUnavailable if that fails.
   static Result<std::unique_ptr<TraceWriter>> open(const std::string& path);
   ~TraceWriter();
   TraceWriter(const TraceWriter&) = delete;
   TraceWriter& operator=(const TraceWriter&) = delete;
 
-  // `clock_offset`: the rank's clock minus the hub's; taken off every time. After a write error nothing more is written
-  // and every call returns that error.
+  // Subtracts `clock_offset`, the clock of the rank minus that of the hub, from every time. After an error of writing,
+  // nothing more is written, and every call returns that error.
   Status add(const TimelineChunk& chunk, Duration clock_offset);
   const std::string& path() const { return path_; }
 
@@ -42,7 +42,7 @@ class TraceWriter {
     std::map<std::uint32_t, std::uint64_t> dropped;    // by track, so far
     int next_thread = 1;
   };
-  static constexpr std::size_t kMaxLanes = 64;  // of a track; more overlap than that shares the last one
+  static constexpr std::size_t kMaxLanes = 64;  // of a track; further overlapping spans share the last one
 
   TraceWriter(std::string path, int fd) : path_(std::move(path)), fd_(fd) {}
   Process& process_of(const TimelineChunk& chunk);
@@ -58,8 +58,8 @@ class TraceWriter {
   const int fd_;
   std::int64_t end_ = 0;  // offset behind the last event
   bool first_ = true;
-  Duration offset_{};  // of the chunk at hand
-  TimePoint latest_;   // the last end of a span, for events that have no time of their own
+  Duration offset_{};  // of the current chunk
+  TimePoint latest_;   // latest end of a span, for events without a time
   std::string buffer_;
   std::map<Rank, Process> processes_;
   Status status_;
