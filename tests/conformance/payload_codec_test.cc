@@ -12,8 +12,8 @@
 #include <utility>
 #include <vector>
 
+#include "compression/codec_state.h"
 #include "compression/codecs/catalog.h"
-#include "compression/memory.h"
 #include "runtime/base/config/compression_spec.h"
 
 namespace sirtaki::compression {
@@ -217,9 +217,9 @@ class PayloadCodecConformance : public testing::TestWithParam<Case> {
     return out;
   }
 
-  static Floats owed(const CodecState& memory) {
+  static Floats residual(const CodecState& memory) {
     Floats out(static_cast<std::size_t>(memory.shape().numel));
-    memory.owed(bytes(out));
+    memory.residual(bytes(out));
     return out;
   }
 
@@ -244,12 +244,13 @@ TEST_P(PayloadCodecConformance, LosesNothing) {
       CodecState memory = memory_of(numel);
       for (int step = 0; step < 12; ++step) {
         Floats g = gradient(numel, kind, random);
-        Floats a = owed(memory);
+        Floats a = residual(memory);
         for (std::size_t i = 0; i < a.size(); ++i) {
           a[i] += g[i];
         }
         const std::vector<std::byte> payload = encode(memory, g);
-        ASSERT_NO_FATAL_FAILURE(expect_conserved(a, sum(memory, {payload.data()}), owed(memory))) << "step " << step;
+        ASSERT_NO_FATAL_FAILURE(expect_conserved(a, sum(memory, {payload.data()}), residual(memory)))
+            << "step " << step;
       }
     }
   }
@@ -288,7 +289,7 @@ TEST_P(PayloadCodecConformance, SendsTheSameInPiecesAsInOne) {
         const std::vector<std::byte> one = encode(whole, g);
         const std::vector<std::byte> many = encode(cut, g, stripes);
         ASSERT_EQ(sum(whole, {one.data()}), sum(cut, {many.data()}, stripes));
-        ASSERT_EQ(owed(whole), owed(cut));
+        ASSERT_EQ(residual(whole), residual(cut));
       }
     }
   }
@@ -334,7 +335,7 @@ TEST_P(PayloadCodecConformance, SumsInTheOrderOfTheRanks) {
   }
 }
 
-TEST_P(PayloadCodecConformance, WithoutFeedbackSendsTheSameAndOwesNothing) {
+TEST_P(PayloadCodecConformance, WithoutFeedbackSendsTheSameAndHasNoResidual) {
   for (const std::int64_t numel : kSizes) {
     SCOPED_TRACE("elements " + std::to_string(numel));
     Random random(6);
@@ -398,12 +399,12 @@ TEST_P(PayloadCodecConformance, LeavesLessThanItWasGiven) {
       CodecState memory = memory_of(numel);
       Floats g = gradient(numel, kind, random);
       encode(memory, g);
-      EXPECT_LT(squares(owed(memory)), squares(g)) << "kind " << static_cast<int>(kind);
+      EXPECT_LT(squares(residual(memory)), squares(g)) << "kind " << static_cast<int>(kind);
     }
   }
 }
 
-// Once gradients are zero, what is owed is paid.
+// Once gradients are zero, the residual is sent step by step.
 TEST_P(PayloadCodecConformance, SendsEverythingInTheEnd) {
   Random random(8);
   const std::int64_t numel = 4096;
@@ -414,7 +415,7 @@ TEST_P(PayloadCodecConformance, SendsEverythingInTheEnd) {
     encode(memory, g);
     std::fill(g.begin(), g.end(), 0.0F);
   }
-  EXPECT_LT(squares(owed(memory)), 0.01 * before);
+  EXPECT_LT(squares(residual(memory)), 0.01 * before);
 }
 
 // Under the address sanitizer: what passes check() can be summed, whatever it says.

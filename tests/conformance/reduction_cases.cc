@@ -33,12 +33,12 @@ Gradients sums_of_hosts(const net::Hosts& hosts, const Gradients& gradients) {
   return sums;
 }
 
-Floats owed_by(const Group& group, const std::vector<Rank>& ranks, std::size_t tensor) {
-  Floats owed = group.owed(ranks.front(), tensor);
+Floats residual_by(const Group& group, const std::vector<Rank>& ranks, std::size_t tensor) {
+  Floats residual = group.residual(ranks.front(), tensor);
   for (std::size_t r = 1; r < ranks.size(); ++r) {
-    add(owed, group.owed(ranks[r], tensor));
+    add(residual, group.residual(ranks[r], tensor));
   }
-  return owed;
+  return residual;
 }
 
 // Of values of about 0.01, that may have been rounded elsewhere.
@@ -60,7 +60,7 @@ void expect_sums_by_host(const Scheme& scheme, const std::string& world, Cut cut
                      std::to_string(t));
         ASSERT_TRUE(same_bits(gradients[static_cast<std::size_t>(rank)][t], gradients.front()[t]));
         ASSERT_TRUE(nearly(gradients.front()[t], expected[t]));
-        ASSERT_TRUE(nearly(group.owed(rank, t), reference.owed(rank, t)));
+        ASSERT_TRUE(nearly(group.residual(rank, t), reference.residual(rank, t)));
       }
     }
   }
@@ -90,7 +90,8 @@ void expect_sums_first(const Scheme& scheme, const std::string& world, Cut cut, 
       }
       for (int host = 0; host < hosts.count(); ++host) {
         // Of a stripe one rank of a host owes; the others add zeros, which may have another sign.
-        ASSERT_EQ(owed_by(group, hosts.ranks()[static_cast<std::size_t>(host)], t), reference.owed(host, t)) << host;
+        ASSERT_EQ(residual_by(group, hosts.ranks()[static_cast<std::size_t>(host)], t), reference.residual(host, t))
+            << host;
       }
     }
   }
@@ -162,7 +163,7 @@ void expect_reference(const Scheme& scheme, const std::string& world, Cut cut, R
         SCOPED_TRACE("seed " + std::to_string(step) + ", rank " + std::to_string(rank) + ", tensor " +
                      std::to_string(t));
         ASSERT_TRUE(same_bits(gradients[static_cast<std::size_t>(rank)][t], expected[t]));
-        ASSERT_TRUE(same_bits(group.owed(rank, t), reference.owed(rank, t)));
+        ASSERT_TRUE(same_bits(group.residual(rank, t), reference.residual(rank, t)));
       }
     }
   }
@@ -206,12 +207,12 @@ void expect_nothing_lost(const Scheme& scheme, const std::string& world) {
     }
   }
   for (std::size_t t = 0; t < kCaseSizes.size(); ++t) {
-    Floats owed(kCaseSizes[t]);
+    Floats residual(kCaseSizes[t]);
     for (Rank rank = 0; rank < scheme.ranks; ++rank) {
-      const Floats part = group.owed(rank, t);
-      std::transform(owed.begin(), owed.end(), part.begin(), owed.begin(), std::plus<>());
+      const Floats part = group.residual(rank, t);
+      std::transform(residual.begin(), residual.end(), part.begin(), residual.begin(), std::plus<>());
     }
-    ASSERT_EQ(owed, balance[t]) << "tensor " << t;
+    ASSERT_EQ(residual, balance[t]) << "tensor " << t;
   }
 }
 

@@ -166,11 +166,11 @@ class ReductionFaults : public ::testing::TestWithParam<FaultCase> {
     return {&codec, GetParam().reduction, example_params(codec, true), kFaultRanks};
   }
 
-  std::vector<Floats> owed() const {
+  std::vector<Floats> residual() const {
     std::vector<Floats> all;
     for (Rank rank = 0; rank < kFaultRanks; ++rank) {
       for (std::size_t t = 0; t < kSizes.size(); ++t) {
-        all.push_back(group_.owed(rank, t));
+        all.push_back(group_.residual(rank, t));
       }
     }
     return all;
@@ -187,7 +187,7 @@ TEST_P(ReductionFaults, CorruptPayloadsNameRankAndTensorAndNothingIsApplied) {
   for (const Status& status : group_.run(layout, gradients)) {
     ASSERT_TRUE(status.ok()) << status.to_string();
   }
-  const std::vector<Floats> before = owed();
+  const std::vector<Floats> before = residual();
   for (const std::vector<Damage>& damage : GetParam().damages) {
     *damage_ = damage;
     gradients = ramps();
@@ -195,7 +195,7 @@ TEST_P(ReductionFaults, CorruptPayloadsNameRankAndTensorAndNothingIsApplied) {
     EXPECT_EQ(outcome[1].code(), Code::kCorrupt) << outcome[1].to_string();
     EXPECT_EQ(outcome[1].blame().rank, GetParam().blamed);
     EXPECT_EQ(outcome[1].blame().tensor, "tensor0") << outcome[1].to_string();
-    const std::vector<Floats> after = owed();
+    const std::vector<Floats> after = residual();
     EXPECT_EQ(after[2], before[2]);
     EXPECT_EQ(after[3], before[3]);
   }
@@ -214,7 +214,7 @@ TEST_P(ReductionFaults, CancelledPartitionsEndOnceWithTheCauseAndOweWhatTheyDid)
   for (const Status& status : group_.run(layout, gradients)) {
     ASSERT_TRUE(status.ok()) << status.to_string();
   }
-  const std::vector<Floats> before = owed();
+  const std::vector<Floats> before = residual();
   gradients = ramps();
   const Status cause(Code::kAborted, "out of memory");
   const std::vector<Status> outcome = group_.run(layout, gradients, {.then = [cause](Rank rank, Reduction& reduction) {
@@ -223,7 +223,7 @@ TEST_P(ReductionFaults, CancelledPartitionsEndOnceWithTheCauseAndOweWhatTheyDid)
                                                    }
                                                  }});
   EXPECT_EQ(outcome[1].text(), cause.text());
-  const std::vector<Floats> after = owed();
+  const std::vector<Floats> after = residual();
   EXPECT_EQ(after[2], before[2]);
   EXPECT_EQ(after[3], before[3]);
   gradients = ramps();
@@ -250,7 +250,7 @@ Floats of_share(const Scheme& scheme, const net::HostGroups& groups, int share, 
 }
 
 Tensors residuals_of(const Group& group, Rank rank) {
-  return {group.owed(rank, 0), group.owed(rank, 1)};
+  return {group.residual(rank, 0), group.residual(rank, 1)};
 }
 
 // Rank 1 is a host, and exchanges the first share with rank 0 and the second with rank 2, the ranks of the other host.

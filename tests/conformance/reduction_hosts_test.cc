@@ -36,9 +36,9 @@ TEST_P(ReductionHosts, NonFiniteSlicesAreNanOnAllRanksAndOweWhatTheyDid) {
   const Layout layout = make_layout(scheme(), kCaseSizes, Cut::kFused);
   Gradients gradients = random_gradients(scheme().ranks, 1);
   expect_ok(group.run(layout, gradients));
-  std::vector<Floats> owed;
+  std::vector<Floats> residual;
   for (Rank rank = 0; rank < scheme().ranks; ++rank) {
-    owed.push_back(group.owed(rank, 1));
+    residual.push_back(group.residual(rank, 1));
   }
   gradients = random_gradients(scheme().ranks, 2);
   gradients.back()[1][kCaseSizes[1] - 1] = std::numeric_limits<float>::infinity();
@@ -46,7 +46,7 @@ TEST_P(ReductionHosts, NonFiniteSlicesAreNanOnAllRanksAndOweWhatTheyDid) {
   for (Rank rank = 0; rank < scheme().ranks; ++rank) {
     const Tensors& results = gradients[static_cast<std::size_t>(rank)];
     EXPECT_TRUE(std::ranges::all_of(results[1], [](float value) { return std::isnan(value); }));
-    EXPECT_TRUE(same_bits(group.owed(rank, 1), owed[static_cast<std::size_t>(rank)]));
+    EXPECT_TRUE(same_bits(group.residual(rank, 1), residual[static_cast<std::size_t>(rank)]));
     EXPECT_TRUE(std::ranges::all_of(results[2], [](float value) { return std::isfinite(value); }));
     EXPECT_TRUE(same_bits(results[2], gradients.front()[2]));
   }
@@ -57,7 +57,7 @@ TEST_P(ReductionHosts, WhatNoRankHasIsZeroAndOwesWhatItDid) {
   const Layout layout = make_layout(scheme(), kCaseSizes, Cut::kCut);
   Gradients gradients = random_gradients(scheme().ranks, 1);
   expect_ok(group.run(layout, gradients));
-  const Floats before = group.owed(0, 1);
+  const Floats before = group.residual(0, 1);
   for (Tensors& tensors : gradients) {
     std::ranges::fill(tensors[1], 0.0F);
   }
@@ -65,7 +65,7 @@ TEST_P(ReductionHosts, WhatNoRankHasIsZeroAndOwesWhatItDid) {
   std::vector<bool> absent(static_cast<std::size_t>(scheme().ranks), true);
   expect_ok(group.run(layout, gradients, {.absent = absent}));
   EXPECT_TRUE(same_bits(gradients.back()[1], zeros));
-  EXPECT_TRUE(same_bits(group.owed(0, 1), before));
+  EXPECT_TRUE(same_bits(group.residual(0, 1), before));
   // Another rank of the host has one: then there is something to send.
   absent.back() = false;
   gradients = random_gradients(scheme().ranks, 2);

@@ -275,7 +275,7 @@ Floats Reference::reduce(std::size_t tensor, const Gradients& gradients) {
   return result;
 }
 
-Floats Reference::owed(Rank rank, std::size_t tensor) const {
+Floats Reference::residual(Rank rank, std::size_t tensor) const {
   const Memory& memory = *memories_[static_cast<std::size_t>(rank)][tensor];
   Floats out = memory.residual;
   for (std::size_t i = 0; i < out.size(); ++i) {

@@ -197,9 +197,9 @@ void Group::give_up(const Status& cause) {
   }
 }
 
-Floats Group::owed(Rank rank, std::size_t tensor) const {
+Floats Group::residual(Rank rank, std::size_t tensor) const {
   Floats out(sizes_[tensor]);
-  nodes_[static_cast<std::size_t>(rank)]->memories[tensor]->owed(bytes(out));
+  nodes_[static_cast<std::size_t>(rank)]->memories[tensor]->residual(bytes(out));
   return out;
 }
 

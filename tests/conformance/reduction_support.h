@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "compression/codec_state.h"
 #include "compression/codecs/catalog.h"
-#include "compression/memory.h"
 #include "runtime/engine/reduction/reduction.h"
 #include "tests/conformance/collectives_worlds.h"
 
@@ -86,7 +86,7 @@ class Group {
   std::vector<Status> run(const Layout& layout, Gradients& gradients, const Step& step);
   std::vector<Status> run(const Layout& layout, Gradients& gradients) { return run(layout, gradients, Step()); }
 
-  Floats owed(Rank rank, std::size_t tensor) const;
+  Floats residual(Rank rank, std::size_t tensor) const;
   // Of the last step, by rank.
   const std::vector<std::int64_t>& sent_bytes() const { return sent_bytes_; }
   // Puts something between reductions and network.
@@ -119,7 +119,7 @@ class Reference {
   Tensors run(const Gradients& gradients, ReduceOp op);
   // One step of tensors that no rank has: coders see it, and nothing is given or taken.
   void run_unused(const Gradients& zeros);
-  Floats owed(Rank rank, std::size_t tensor) const;
+  Floats residual(Rank rank, std::size_t tensor) const;
 
  private:
   struct Memory;

@@ -134,10 +134,10 @@ TEST_P(ReductionConformance, NonFiniteSlicesAreNanOnAllRanksAndOweWhatTheyDid) {
   const Layout layout = make_layout(scheme(), kCaseSizes, Cut::kFused);
   Gradients gradients = random_gradients(scheme().ranks, 1);
   expect_ok(group.run(layout, gradients));
-  Gradients owed(gradients.size());
+  Gradients residual(gradients.size());
   for (Rank rank = 0; rank < scheme().ranks; ++rank) {
     for (std::size_t t = 0; t < kCaseSizes.size(); ++t) {
-      owed[static_cast<std::size_t>(rank)].push_back(group.owed(rank, t));
+      residual[static_cast<std::size_t>(rank)].push_back(group.residual(rank, t));
     }
   }
   gradients = random_gradients(scheme().ranks, 2);
@@ -146,7 +146,7 @@ TEST_P(ReductionConformance, NonFiniteSlicesAreNanOnAllRanksAndOweWhatTheyDid) {
   for (Rank rank = 0; rank < scheme().ranks; ++rank) {
     const Tensors& results = gradients[static_cast<std::size_t>(rank)];
     EXPECT_TRUE(std::ranges::all_of(results[1], [](float value) { return std::isnan(value); }));
-    EXPECT_TRUE(same_bits(group.owed(rank, 1), owed[static_cast<std::size_t>(rank)][1]));
+    EXPECT_TRUE(same_bits(group.residual(rank, 1), residual[static_cast<std::size_t>(rank)][1]));
     for (const std::size_t t : {std::size_t{0}, std::size_t{2}, std::size_t{5}}) {
       EXPECT_TRUE(std::ranges::all_of(results[t], [](float value) { return std::isfinite(value); }));
       EXPECT_TRUE(same_bits(results[t], gradients.front()[t]));
@@ -159,7 +159,7 @@ TEST_P(ReductionConformance, WhatNoRankHasIsZeroAndOwesWhatItDid) {
   const Layout layout = make_layout(scheme(), kCaseSizes, Cut::kCut);
   Gradients gradients = random_gradients(scheme().ranks, 1);
   expect_ok(group.run(layout, gradients));
-  const Floats before = group.owed(0, 1);
+  const Floats before = group.residual(0, 1);
   Gradients zeros = gradients;
   for (Tensors& tensors : zeros) {
     for (Floats& values : tensors) {
@@ -170,7 +170,7 @@ TEST_P(ReductionConformance, WhatNoRankHasIsZeroAndOwesWhatItDid) {
   const std::vector<bool> all(static_cast<std::size_t>(scheme().ranks), true);
   expect_ok(group.run(layout, nobody, {.absent = all}));
   EXPECT_TRUE(same_bits(nobody.back()[1], zeros.back()[1]));
-  EXPECT_TRUE(same_bits(group.owed(0, 1), before));
+  EXPECT_TRUE(same_bits(group.residual(0, 1), before));
   // Where one rank has a gradient, the others send what they owe.
   std::vector<bool> but_one = all;
   but_one.back() = false;

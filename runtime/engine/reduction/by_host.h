@@ -4,7 +4,7 @@
 // a host once, whatever its number of ranks. Reductions of dense sums do not need it: their allreduce is hierarchical.
 // Four steps: the ranks of a host agree on the state of each slice; they reduce-scatter shares of the gradients; the
 // owners of each share, one on each host, run the reduction itself, all shares at once; an allgather on the host ends
-// it. The tensor alone determines the stripes of each share (compression/memory.h). Sums are rounded in another,
+// it. The tensor alone determines the stripes of each share (compression/codec_state.h). Sums are rounded in another,
 // equally fixed order; divisors count all ranks. The residuals of a rank belong to the sums of its own shares. Each
 // share happens wholly or not at all, and its residuals count as soon as it has been exchanged: they have moved even if
 // another share is corrupt, or the partition is cancelled before the final allgather. A slice that is not finite on

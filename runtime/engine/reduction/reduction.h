@@ -17,7 +17,7 @@
 #include <string_view>
 #include <vector>
 
-#include "compression/memory.h"
+#include "compression/codec_state.h"
 #include "runtime/base/codec_id.h"
 #include "runtime/base/status.h"
 #include "runtime/base/task.h"

@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "compression/codec_state.h"
 #include "compression/codecs/catalog.h"
-#include "compression/memory.h"
 #include "runtime/engine/stream/stream_plan.h"
 #include "scheduler/policies/policy.h"
 

@@ -95,7 +95,7 @@ compression::CodecState& ResidualStore::open(int index, const scheduler::Planned
   auto next = std::make_unique<compression::CodecState>(*codec, params, shapes_[at(index)],
                                                         ownership_of(planned.stripe, rank_, ranks_, groups_, index));
   next->at_step(step);
-  next->recall(codec_state(index));
+  next->load_state(codec_state(index));
   loaded_states_[at(index)].clear();
   if (has_residual(index)) {
     if (decision.params[params::kFeedback] != 0) {
@@ -126,7 +126,7 @@ void ResidualStore::hand_over(int index, compression::CodecState& to) const {
   std::vector<float> debt(static_cast<std::size_t>(shapes_[at(index)].numel));
   std::byte* const bytes = std::as_writable_bytes(std::span(debt)).data();
   residual(index, bytes);
-  to.restore(bytes);
+  to.load_residual(bytes);
 }
 
 bool ResidualStore::has_residual(int index) const {
@@ -141,7 +141,7 @@ void ResidualStore::residual(int index, std::byte* out) const {
   if (!restored.empty()) {
     std::memcpy(out, restored.data(), size);
   } else if (memory) {
-    memory->owed(out);
+    memory->residual(out);
   } else {
     std::memset(out, 0, size);
   }
@@ -163,7 +163,7 @@ double ResidualStore::residual_norm(int index) const {
 void ResidualStore::forget(int index) {
   restored_residuals_[at(index)].clear();
   if (memories_[at(index)]) {
-    memories_[at(index)]->forget();
+    memories_[at(index)]->clear_residual();
   }
 }
 
@@ -178,12 +178,12 @@ void ResidualStore::restore(int index, const std::byte* in) {
 std::vector<std::byte> ResidualStore::codec_state(int index) const {
   const auto& memory = memories_[at(index)];
   const std::vector<std::byte>& kept = loaded_states_[at(index)];
-  return kept.empty() && memory ? memory->remembered() : kept;
+  return kept.empty() && memory ? memory->state() : kept;
 }
 
 Status ResidualStore::load_codec_state(int index, ConstBytes in) {
   if (!in.empty()) {
-    SRT_TRY(compression::CodecState::check_remembered(in, shapes_[at(index)].numel));
+    SRT_TRY(compression::CodecState::check_state(in, shapes_[at(index)].numel));
   }
   if (memories_[at(index)]) {
     // The codec goes, what is owed stays.
@@ -213,7 +213,7 @@ void ResidualStore::flush_residual(int index, const TensorView& gradient) {
   if (const std::int64_t momentum = corrected_momentum(memory->codec().id(), memory->params()); momentum != 0) {
     flush_momentum(index, static_cast<float>(momentum) / static_cast<float>(params::kOne), gradient);
   } else {
-    memory->settle({0, gradient.numel}, data);
+    memory->flush_residual({0, gradient.numel}, data);
   }
 }
 
@@ -224,7 +224,7 @@ void ResidualStore::flush_foreign(int index, compression::CodecState& memory, co
     return;
   }
   const auto momentum = static_cast<float>(corrected_momentum(memory.codec().id(), memory.params()));
-  memory.give_foreign(1.0F - momentum / static_cast<float>(params::kOne), gradient.bytes().data());
+  memory.move_foreign_residual(1.0F - momentum / static_cast<float>(params::kOne), gradient.bytes().data());
 }
 
 // What is owed are steps, and from here on the optimizer's momentum multiplies what it gets: each part d of a gradient

@@ -10,7 +10,7 @@
 #include <span>
 #include <vector>
 
-#include "compression/memory.h"
+#include "compression/codec_state.h"
 #include "runtime/base/tensor.h"
 #include "runtime/engine/common/requests.h"
 #include "runtime/net/link/hosts.h"

@@ -88,14 +88,14 @@ TEST(BlockSelection, SharedByAllRanksLosesNothing) {
         std::vector<float> out(size);
         const BlockSelection::Part part{id_bytes, bytes(sums)};
         selection.sum({&part, 1}, bytes(out));
-        std::vector<float> owed(size);
+        std::vector<float> residual(size);
         for (std::size_t i = 0; i < size; ++i) {
           balance[i] -= out[i];
           for (const Member& member : world) {
-            owed[i] += member.left[i];
+            residual[i] += member.left[i];
           }
         }
-        ASSERT_EQ(owed, balance) << "step " << step;
+        ASSERT_EQ(residual, balance) << "step " << step;
       }
     }
   }

@@ -100,14 +100,14 @@ TEST(PowerSgd, ReducedFactorsGiveTheMeanAndLeaveTheRest) {
         gradients.push_back(matrix(40, 60, 8, 100 * step + r));
       }
       const std::vector<float> out = world.step(gradients);
-      std::vector<double> owed(balance.size());
+      std::vector<double> residual(balance.size());
       for (std::size_t i = 0; i < balance.size(); ++i) {
         for (std::size_t r = 0; r < ranks; ++r) {
           balance[i] += static_cast<double>(gradients[r][i]) / static_cast<double>(ranks);
-          owed[i] += static_cast<double>(world.left[r][i]) / static_cast<double>(ranks);
+          residual[i] += static_cast<double>(world.left[r][i]) / static_cast<double>(ranks);
         }
         balance[i] -= static_cast<double>(out[i]);
-        ASSERT_NEAR(balance[i], owed[i], 1e-4);
+        ASSERT_NEAR(balance[i], residual[i], 1e-4);
       }
     }
   }

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "compression/memory.h"
+#include "compression/codec_state.h"
 #include "runtime/engine/reduction/wire_size.h"
 #include "runtime/net/link/hosts.h"
 

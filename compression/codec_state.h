@@ -3,8 +3,8 @@
 // Used by reduction algorithms. Owned by: the stream, by tensor. Threads: one at a time. Does not decide on codecs.
 // The residual of a rank is the part not sent of its own gradients, or of the sums of its host; the residual of an
 // owner is the part not sent of the sums of the stripes it owns. Both are addressed by the elements of the tensor, so
-// they stay valid when a plan cuts it differently. The mean of owed() over ranks is the update not yet applied to the
-// model.
+// they stay valid when a plan cuts it differently. The mean of residual() over ranks is the update not yet applied to
+// the model.
 #pragma once
 
 #include <cstddef>
@@ -69,12 +69,12 @@ class CodecState {
 
   // Returns the coder state for a checkpoint, without residuals; empty if there is none. Coders of owners have no
   // state.
-  std::vector<std::byte> remembered() const;
+  std::vector<std::byte> state() const;
   // Restores a coder state: all of it if codec and parameters are equal, its momentum alone if they differ, nothing if
   // it is of a tensor of another size.
-  void recall(ConstBytes remembered);
-  // Returns kInvalidArgument if `remembered` is no coder state, or one of another number of elements.
-  static Status check_remembered(ConstBytes remembered, std::int64_t numel);
+  void load_state(ConstBytes saved);
+  // Returns kInvalidArgument if `saved` is no coder state, or one of another number of elements.
+  static Status check_state(ConstBytes saved, std::int64_t numel);
 
   // Returns the momentum of the coder; empty if it is zero everywhere.
   std::vector<float> momentum() const { return coder_->state().momentum; }
@@ -82,19 +82,19 @@ class CodecState {
   // Returns true if there is no residual.
   bool empty() const { return residual_.empty() && owner_residual_.empty(); }
   // Writes the residual plus that of the owner, shape().numel float32.
-  void owed(std::byte* out) const;
+  void residual(std::byte* out) const;
   // Clears the residual; the coder state stays.
-  void forget() {
+  void clear_residual() {
     residual_.clear();
     owner_residual_.clear();
   }
   // Sets the residual, and clears that of the owner.
-  void restore(const std::byte* in);
-  // Adds owed() to gradients, elements [offset, offset + numel), and clears the residual there.
-  void settle(const Piece& piece, std::byte* gradient);
+  void load_residual(const std::byte* in);
+  // Adds residual() to gradients, elements [offset, offset + numel), and clears the residual there.
+  void flush_residual(const Piece& piece, std::byte* gradient);
   // Clears the residual where this rank does not exchange (Ownership::exchanges()), after adding `part` of it to out,
   // shape().numel float32.
-  void give_foreign(float part, std::byte* out);
+  void move_foreign_residual(float part, std::byte* out);
 
  private:
   std::int64_t owner_index(std::int64_t offset) const;

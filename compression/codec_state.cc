@@ -1,4 +1,4 @@
-#include "compression/memory.h"
+#include "compression/codec_state.h"
 
 #include <algorithm>
 #include <cmath>
@@ -22,14 +22,14 @@ std::byte* bytes_of(std::vector<float>& values, std::int64_t index) {
 // A checkpoint holds the version of the format, codec, parameters and size, and the coder state.
 constexpr std::uint16_t kFormat = 1;
 
-struct Remembered {
+struct SavedState {
   CodecId codec = CodecId::kNone;
   std::vector<std::int64_t> params;
   std::int64_t numel = 0;
   CoderState state;
 };
 
-Status read(ConstBytes bytes, Remembered& out) {
+Status read(ConstBytes bytes, SavedState& out) {
   WireReader in(bytes);
   const auto format = in.get<std::uint16_t>();
   out.codec = in.get<CodecId>();
@@ -103,7 +103,7 @@ std::int64_t CodecState::owner_index(std::int64_t offset) const {
   return stripe * ownership_.stripe + offset % ownership_.stripe;
 }
 
-std::vector<std::byte> CodecState::remembered() const {
+std::vector<std::byte> CodecState::state() const {
   const CoderState state = coder_->state();
   if (state.momentum.empty() && state.own.empty()) {
     return {};
@@ -118,9 +118,9 @@ std::vector<std::byte> CodecState::remembered() const {
   return std::move(out).take();
 }
 
-void CodecState::recall(ConstBytes remembered) {
-  Remembered found;
-  if (!read(remembered, found).ok() || found.numel != shape_.numel) {
+void CodecState::load_state(ConstBytes saved) {
+  SavedState found;
+  if (!read(saved, found).ok() || found.numel != shape_.numel) {
     return;
   }
   if (found.codec != codec_.id() || found.params != params_) {
@@ -129,15 +129,15 @@ void CodecState::recall(ConstBytes remembered) {
   coder_->restore(found.state);
 }
 
-Status CodecState::check_remembered(ConstBytes remembered, std::int64_t numel) {
-  Remembered found;
-  SRT_TRY(read(remembered, found));
+Status CodecState::check_state(ConstBytes saved, std::int64_t numel) {
+  SavedState found;
+  SRT_TRY(read(saved, found));
   return found.numel == numel ? Status()
                               : invalid_argument("the codec state is of a tensor of " + std::to_string(found.numel) +
                                                  " elements, not " + std::to_string(numel));
 }
 
-void CodecState::owed(std::byte* out) const {
+void CodecState::residual(std::byte* out) const {
   const auto size = static_cast<std::size_t>(shape_.numel) * sizeof(float);
   if (residual_.empty()) {
     std::memset(out, 0, size);
@@ -156,20 +156,20 @@ void CodecState::owed(std::byte* out) const {
   }
 }
 
-void CodecState::give_foreign(float part, std::byte* out) {
+void CodecState::move_foreign_residual(float part, std::byte* out) {
   for (std::int64_t at = 0; at < shape_.numel && !residual_.empty(); at += ownership_.stripe) {
     if (ownership_.exchanges(at)) {
       continue;
     }
     for (std::int64_t i = at; i < std::min(at + ownership_.stripe, shape_.numel); ++i) {
       std::byte* const element = out + static_cast<std::size_t>(i) * sizeof(float);
-      const float debt = std::exchange(residual_[static_cast<std::size_t>(i)], 0.0F);
-      Float::store(Float::load(element) + part * debt, element);
+      const float foreign = std::exchange(residual_[static_cast<std::size_t>(i)], 0.0F);
+      Float::store(Float::load(element) + part * foreign, element);
     }
   }
 }
 
-void CodecState::restore(const std::byte* in) {
+void CodecState::load_residual(const std::byte* in) {
   residual_.resize(static_cast<std::size_t>(shape_.numel));
   for (std::size_t i = 0; i < residual_.size(); ++i) {
     residual_[i] = Float::load(in + i * sizeof(float));
@@ -177,7 +177,7 @@ void CodecState::restore(const std::byte* in) {
   owner_residual_.clear();
 }
 
-void CodecState::settle(const Piece& piece, std::byte* gradient) {
+void CodecState::flush_residual(const Piece& piece, std::byte* gradient) {
   const std::int64_t end = piece.offset + piece.numel;
   for (std::int64_t i = piece.offset; i < end && !empty(); ++i) {
     std::byte* at = gradient + static_cast<std::size_t>(i - piece.offset) * sizeof(float);

@@ -1,4 +1,4 @@
-#include "compression/memory.h"
+#include "compression/codec_state.h"
 
 #include <gtest/gtest.h>
 
@@ -34,19 +34,19 @@ TEST(Memory, OwesWhatNeitherTheRankNorTheOwnerHasSent) {
   std::vector<float> unsent = {10, 20, 30, 40};
   std::copy_n(bytes(unsent), 16, owner.left);
 
-  std::vector<float> owed(10);
-  memory.owed(bytes(owed));
-  EXPECT_EQ(owed, (std::vector<float>{0, 0, 0, 1, 10, 22, 30, 40, 0, 3}));
+  std::vector<float> residual(10);
+  memory.residual(bytes(residual));
+  EXPECT_EQ(residual, (std::vector<float>{0, 0, 0, 1, 10, 22, 30, 40, 0, 3}));
 
   std::vector<float> piece = {100, 100, 100};
-  memory.settle({.offset = 3, .numel = 3}, bytes(piece));
+  memory.flush_residual({.offset = 3, .numel = 3}, bytes(piece));
   EXPECT_EQ(piece, (std::vector<float>{101, 110, 122}));
-  memory.owed(bytes(owed));
-  EXPECT_EQ(owed, (std::vector<float>{0, 0, 0, 0, 0, 0, 30, 40, 0, 3}));
+  memory.residual(bytes(residual));
+  EXPECT_EQ(residual, (std::vector<float>{0, 0, 0, 0, 0, 0, 30, 40, 0, 3}));
 
-  memory.restore(bytes(gradient));
-  memory.owed(bytes(owed));
-  EXPECT_EQ(owed, gradient);
+  memory.load_residual(bytes(gradient));
+  memory.residual(bytes(residual));
+  EXPECT_EQ(residual, gradient);
 }
 
 // One rank that encodes and decodes: what arrives of a step.
@@ -91,14 +91,14 @@ TEST(Memory, CodersGoOnFromWhatTheyRemembered) {
     for (std::uint64_t step = 0; step < 3; ++step) {
       step_of(memory, step, random);
     }
-    const std::vector<std::byte> remembered = memory.remembered();
-    ASSERT_TRUE(CodecState::check_remembered(remembered, kMatrix.numel).ok());
-    std::vector<float> owed(static_cast<std::size_t>(kMatrix.numel));
-    memory.owed(bytes(owed));
+    const std::vector<std::byte> saved = memory.state();
+    ASSERT_TRUE(CodecState::check_state(saved, kMatrix.numel).ok());
+    std::vector<float> residual(static_cast<std::size_t>(kMatrix.numel));
+    memory.residual(bytes(residual));
     CodecState again(codec, one.params, kMatrix, kAlone);
-    again.restore(bytes(owed));
+    again.load_residual(bytes(residual));
     again.at_step(3);
-    again.recall(remembered);
+    again.load_state(saved);
     std::mt19937_64 same = random;
     for (std::uint64_t step = 3; step < 12; ++step) {
       ASSERT_EQ(step_of(again, step, same), step_of(memory, step, random)) << "step " << step;
@@ -113,13 +113,13 @@ TEST(Memory, MomentumAloneMeansSomethingToOtherParameters) {
   step_of(memory, 0, random);
   ASSERT_FALSE(memory.momentum().empty());
   CodecState other(*find_payload_codec("threshold_sparse"), cases[2].params, kMatrix, kAlone);
-  other.recall(memory.remembered());
+  other.load_state(memory.state());
   EXPECT_EQ(other.momentum(), memory.momentum());
   CodecState without(*find_payload_codec("threshold_sparse"), cases[3].params, kMatrix, kAlone);
-  without.recall(memory.remembered());
+  without.load_state(memory.state());
   EXPECT_TRUE(without.momentum().empty());
   CodecState larger(*find_payload_codec("group_topk"), cases[0].params, {.numel = 961}, kAlone);
-  larger.recall(memory.remembered());
+  larger.load_state(memory.state());
   EXPECT_TRUE(larger.momentum().empty());
 }
 
@@ -127,17 +127,17 @@ TEST(Memory, RefusesToRememberWhatIsDamaged) {
   CodecState memory(*find_payload_codec("group_topk"), with_memory()[0].params, kMatrix, kAlone);
   std::mt19937_64 random(9);
   step_of(memory, 0, random);
-  const std::vector<std::byte> good = memory.remembered();
+  const std::vector<std::byte> good = memory.state();
   for (std::size_t size = 0; size < good.size(); ++size) {
-    EXPECT_FALSE(CodecState::check_remembered({good.data(), size}, kMatrix.numel).ok()) << size;
+    EXPECT_FALSE(CodecState::check_state({good.data(), size}, kMatrix.numel).ok()) << size;
   }
-  EXPECT_FALSE(CodecState::check_remembered(good, kMatrix.numel - 1).ok());
+  EXPECT_FALSE(CodecState::check_state(good, kMatrix.numel - 1).ok());
   std::vector<std::byte> nan = good;
   // The last number of the momentum, in front of the length of what is the coder's own.
   std::fill_n(nan.end() - 8, 4, std::byte{0xFF});
-  EXPECT_FALSE(CodecState::check_remembered(nan, kMatrix.numel).ok());
+  EXPECT_FALSE(CodecState::check_state(nan, kMatrix.numel).ok());
   CodecState again(*find_payload_codec("group_topk"), with_memory()[0].params, kMatrix, kAlone);
-  again.recall(nan);
+  again.load_state(nan);
   EXPECT_TRUE(again.momentum().empty());
 }
 
@@ -190,7 +190,7 @@ class ScatterWorld {
     return out;
   }
 
-  std::vector<float> owed() {
+  std::vector<float> residual() {
     std::vector<float> total(static_cast<std::size_t>(numel_));
     for (const auto& memory : memories_) {
       add(*memory, total);
@@ -201,7 +201,7 @@ class ScatterWorld {
  private:
   static void add(const CodecState& memory, std::vector<float>& total) {
     std::vector<float> one(total.size());
-    memory.owed(bytes(one));
+    memory.residual(bytes(one));
     for (std::size_t i = 0; i < total.size(); ++i) {
       total[i] += one[i];
     }
@@ -231,19 +231,19 @@ TEST(Memory, WhatRanksGaveIsWhatTheyGotPlusWhatIsOwed) {
       }
       const std::vector<float> out = world.step(gradients);
       std::transform(out.begin(), out.end(), got.begin(), got.begin(), std::plus<>());
-      std::vector<float> all = world.owed();
+      std::vector<float> all = world.residual();
       EXPECT_NE(all, std::vector<float>(kNumel));
       std::transform(all.begin(), all.end(), got.begin(), all.begin(), std::plus<>());
       ASSERT_EQ(all, given) << "step " << step;
     }
-    // Settled, what was owed is in the gradients.
+    // The flushed residual is in the gradients.
     for (std::size_t rank = 0; rank < gradients.size(); ++rank) {
       std::fill(gradients[rank].begin(), gradients[rank].end(), 0.0F);
-      world.memory(static_cast<Rank>(rank)).settle({0, kNumel}, bytes(gradients[rank]));
+      world.memory(static_cast<Rank>(rank)).flush_residual({0, kNumel}, bytes(gradients[rank]));
       std::transform(gradients[rank].begin(), gradients[rank].end(), got.begin(), got.begin(), std::plus<>());
     }
     EXPECT_EQ(got, given);
-    EXPECT_EQ(world.owed(), std::vector<float>(kNumel));
+    EXPECT_EQ(world.residual(), std::vector<float>(kNumel));
   }
 }
 
@@ -260,9 +260,9 @@ TEST(Memory, GivesEveryStripeOneOwner) {
           std::memcpy(memory.owner_feedback(bytes(gradient), offset).left, ones.data(), 40);
         }
       }
-      std::vector<float> owed(1030);
-      memory.owed(bytes(owed));
-      std::transform(owed.begin(), owed.end(), total.begin(), total.begin(), std::plus<>());
+      std::vector<float> residual(1030);
+      memory.residual(bytes(residual));
+      std::transform(residual.begin(), residual.end(), total.begin(), total.begin(), std::plus<>());
     }
     EXPECT_EQ(total, std::vector<float>(1030, 1.0F)) << ranks << " ranks";
   }
