@@ -8,6 +8,7 @@
 #include <memory>
 #include <string>
 
+#include "runtime/base/config/config.h"
 #include "runtime/base/task.h"
 #include "runtime/base/types.h"
 #include "runtime/rendezvous/auth/secret.h"
@@ -32,9 +33,9 @@ struct ClientOptions {
   Secret secret;
   Duration connect_timeout = std::chrono::seconds(30);  // retries until then: the server may start later
   Duration handshake_timeout = std::chrono::seconds(5);
-  Duration join_timeout = std::chrono::seconds(120);      // the server's own, shorter, names who is absent
-  Duration heartbeat_interval = std::chrono::seconds(1);  // the server's; it sends, we answer
-  Duration heartbeat_timeout = std::chrono::seconds(5);   // without a sign of life from the server
+  Duration join_timeout = std::chrono::seconds(120);  // the server's own, shorter, names who is absent
+  Duration heartbeat_interval = default_config().control.heartbeat_interval;  // the server's; it sends, we answer
+  Duration heartbeat_timeout = default_config().control.heartbeat_timeout;    // without a sign of life from the server
 };
 
 class Client {

@@ -17,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/base/config/config.h"
 #include "runtime/base/task.h"
 #include "runtime/base/types.h"
 #include "runtime/rendezvous/auth/secret.h"
@@ -49,8 +50,8 @@ struct ServerOptions {
   int size = 0;  // ranks of the job
   Duration handshake_timeout = std::chrono::seconds(5);
   Duration join_timeout = std::chrono::seconds(60);  // from the first join to a full epoch; the error names the absent
-  Duration heartbeat_interval = std::chrono::seconds(1);
-  Duration heartbeat_timeout = std::chrono::seconds(5);
+  Duration heartbeat_interval = default_config().control.heartbeat_interval;
+  Duration heartbeat_timeout = default_config().control.heartbeat_timeout;
   // Connections that have not proved the secret, beyond one per rank; the oldest makes room for a new one.
   int max_unauthenticated = 64;
   // How long the end of a connection may be held back until report_exit() says why. Zero: the owner does not report

@@ -184,6 +184,11 @@ Config::Config() : sources(option_table().size(), "default") {
   }
 }
 
+const Config& default_config() {
+  static const Config kDefaults;
+  return kDefaults;
+}
+
 std::string_view Config::source(std::string_view name) const {
   const OptionInfo* option = find_option(name);
   return option == nullptr ? ""

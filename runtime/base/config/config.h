@@ -53,6 +53,9 @@ struct Config {
   std::vector<std::string> sources;  // by index in option_table()
 };
 
+// Returns a Config with all options at their defaults, for settings that begin with the default of an option.
+const Config& default_config();
+
 enum class OptionScope : std::uint8_t {
   kLocal,   // may differ between ranks
   kAgreed,  // equal on all ranks
