@@ -196,6 +196,9 @@ def test_every_codec_and_policy_is_an_attribute_of_compression() -> None:
     names = str(refused.value).partition("known are ")[2].split(", ")
     assert {"auto", "group_topk"} <= set(names)
     assert [name for name in names if not hasattr(hvd.Compression, name)] == []
+    assert str(hvd.Compression.onebit) == "onebit"
+    with pytest.raises(AttributeError, match="did you mean onebit"):
+        _ = hvd.Compression.one_bit
 
 
 def test_auto_spares_optimizers_that_need_all_elements() -> None:
