@@ -12,8 +12,11 @@
 namespace sirtaki::engine::testing {
 namespace {
 
-constexpr ReductionKind kReductions[] = {ReductionKind::kGather, ReductionKind::kScatter, ReductionKind::kShared,
-                                         ReductionKind::kCounts, ReductionKind::kRing,    ReductionKind::kLowRank};
+constexpr ReductionKind kReductions[] = {
+#define SRT_REDUCTION(name, Id, number, most_ranks) ReductionKind::k##Id,
+#include "runtime/base/reductions.inc"
+#undef SRT_REDUCTION
+};
 
 void add(Floats& to, const Floats& more) {
   std::transform(to.begin(), to.end(), more.begin(), to.begin(), std::plus<>());
