@@ -174,7 +174,7 @@ void expect_reference(const Scheme& scheme, const std::string& world, Cut cut, R
 
 void expect_reference_of_hosts(const Scheme& scheme, const std::string& world, Cut cut, ReduceOp op) {
   ASSERT_TRUE(net::testing::placement(world, scheme.ranks).several_with_several());
-  if (ByHost::goes(scheme.reduction)) {
+  if (ByHost::supports(scheme.reduction)) {
     expect_sums_first(scheme, world, cut, op);
   } else {
     expect_sums_by_host(scheme, world, cut, op);

@@ -220,7 +220,7 @@ void ResidualStore::flush_residual(int index, const TensorView& gradient) {
 // What another rank of the host encodes from here on goes to it with this gradient. Where steps are owed, the codec's
 // momentum m makes 1 / (1 - m) of a gradient.
 void ResidualStore::flush_foreign(int index, compression::CodecState& memory, const TensorView& gradient) {
-  if (groups_ == nullptr || !ByHost::goes(reductions_[at(index)])) {
+  if (groups_ == nullptr || !ByHost::supports(reductions_[at(index)])) {
     return;
   }
   const auto momentum = static_cast<float>(corrected_momentum(memory.codec().id(), memory.params()));
