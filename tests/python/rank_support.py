@@ -19,7 +19,7 @@ LIMIT_SECONDS = 150
 
 def case_names(module: str) -> list[str]:
     """The cases that `module` defines, without importing it."""
-    tree = ast.parse((HERE / "ranks" / f"{module}.py").read_text())
+    tree = ast.parse((HERE / "ranks" / f"{module.replace('.', '/')}.py").read_text())
     return [n.name for n in tree.body if isinstance(n, ast.FunctionDef) and n.name.startswith("case_")]
 
 

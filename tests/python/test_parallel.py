@@ -38,10 +38,10 @@ def test_process_sets(np: int, case: str) -> None:
     check_case("set_cases", np, case)
 
 
-@pytest.mark.parametrize("case", case_names("set_optimizer_cases"))
+@pytest.mark.parametrize("case", case_names("torch.set_optimizer_cases"))
 @pytest.mark.parametrize("np", [2, 3, 4])
 def test_optimizers_of_process_sets(np: int, case: str) -> None:
-    check_case("set_optimizer_cases", np, case)
+    check_case("torch.set_optimizer_cases", np, case)
 
 
 @pytest.mark.parametrize("case", case_names("adasum_cases"))
@@ -50,10 +50,10 @@ def test_adasum(np: int, case: str) -> None:
     check_case("adasum_cases", np, case)
 
 
-@pytest.mark.parametrize("case", case_names("batch_norm_cases"))
+@pytest.mark.parametrize("case", case_names("torch.batch_norm_cases"))
 @pytest.mark.parametrize("np", [2, 3])
 def test_batch_norm(np: int, case: str) -> None:
-    check_case("batch_norm_cases", np, case)
+    check_case("torch.batch_norm_cases", np, case)
 
 
 @pytest.mark.parametrize("case", case_names("elastic_cases"))
@@ -62,58 +62,58 @@ def test_elastic_sampler(np: int, case: str) -> None:
     check_case("elastic_cases", np, case)
 
 
-@pytest.mark.parametrize("case", case_names("optimizer_cases"))
+@pytest.mark.parametrize("case", case_names("torch.optimizer_cases"))
 @pytest.mark.parametrize("np", [2, 3])
 def test_optimizer(np: int, case: str) -> None:
-    check_case("optimizer_cases", np, case)
+    check_case("torch.optimizer_cases", np, case)
 
 
-@pytest.mark.parametrize("case", case_names("backward_cases"))
+@pytest.mark.parametrize("case", case_names("torch.backward_cases"))
 @pytest.mark.parametrize("np", [2, 3])
 def test_backward(np: int, case: str) -> None:
-    check_case("backward_cases", np, case)
+    check_case("torch.backward_cases", np, case)
 
 
-@pytest.mark.parametrize("case", case_names("unequal_cases"))
+@pytest.mark.parametrize("case", case_names("torch.unequal_cases"))
 @pytest.mark.parametrize("np", [2, 3])
 def test_unequal_models(np: int, case: str) -> None:
-    check_case("unequal_cases", np, case)
+    check_case("torch.unequal_cases", np, case)
 
 
-@pytest.mark.parametrize("case", case_names("compressor_cases"))
+@pytest.mark.parametrize("case", case_names("torch.compressor_cases"))
 @pytest.mark.parametrize("np", [2, 4])
 def test_compressor(np: int, case: str) -> None:
-    check_case("compressor_cases", np, case)
+    check_case("torch.compressor_cases", np, case)
 
 
-@pytest.mark.parametrize("case", case_names("compression_cases"))
+@pytest.mark.parametrize("case", case_names("torch.compression_cases"))
 @pytest.mark.parametrize("np", [2, 4])
 def test_compression(np: int, case: str) -> None:
-    check_case("compression_cases", np, case)
+    check_case("torch.compression_cases", np, case)
 
 
-@pytest.mark.parametrize("case", case_names("momentum_cases"))
+@pytest.mark.parametrize("case", case_names("torch.momentum_cases"))
 @pytest.mark.parametrize("np", [2, 4])
 def test_momentum(np: int, case: str) -> None:
-    check_case("momentum_cases", np, case)
+    check_case("torch.momentum_cases", np, case)
 
 
-@pytest.mark.parametrize("case", case_names("skip_cases"))
+@pytest.mark.parametrize("case", case_names("torch.skip_cases"))
 @pytest.mark.parametrize("np", [2, 4])
 def test_skip(np: int, case: str) -> None:
-    check_case("skip_cases", np, case, ("--compression-nonfinite", "skip"))
+    check_case("torch.skip_cases", np, case, ("--compression-nonfinite", "skip"))
 
 
-@pytest.mark.parametrize("case", case_names("nonfinite_error_cases"))
+@pytest.mark.parametrize("case", case_names("torch.nonfinite_error_cases"))
 @pytest.mark.parametrize("np", [2, 4])
 def test_nonfinite_error(np: int, case: str) -> None:
-    check_case("nonfinite_error_cases", np, case, ("--compression-nonfinite", "error"))
+    check_case("torch.nonfinite_error_cases", np, case, ("--compression-nonfinite", "error"))
 
 
-@pytest.mark.parametrize("case", case_names("misuse_cases"))
+@pytest.mark.parametrize("case", case_names("torch.misuse_cases"))
 @pytest.mark.parametrize("np", [2, 3])
 def test_misuse(np: int, case: str) -> None:
-    check_case("misuse_cases", np, case)
+    check_case("torch.misuse_cases", np, case)
 
 
 @pytest.mark.parametrize("case", case_names("join_cases"))
@@ -122,42 +122,42 @@ def test_join(np: int, case: str) -> None:
     check_case("join_cases", np, case)
 
 
-@pytest.mark.parametrize("case", case_names("forward_cases"))
+@pytest.mark.parametrize("case", case_names("torch.forward_cases"))
 @pytest.mark.parametrize("np", [2, 4])
 def test_forward(np: int, case: str) -> None:
-    check_case("forward_cases", np, case)
+    check_case("torch.forward_cases", np, case)
 
 
-@pytest.mark.parametrize("case", case_names("forward_use_cases"))
+@pytest.mark.parametrize("case", case_names("torch.forward_use_cases"))
 @pytest.mark.parametrize("np", [2, 4])
 def test_forward_use(np: int, case: str) -> None:
-    check_case("forward_use_cases", np, case)
+    check_case("torch.forward_use_cases", np, case)
 
 
-@pytest.mark.parametrize("case", case_names("forward_read_cases"))
+@pytest.mark.parametrize("case", case_names("torch.forward_read_cases"))
 @pytest.mark.parametrize("np", [2, 4])
 def test_forward_read(np: int, case: str) -> None:
-    check_case("forward_read_cases", np, case)
+    check_case("torch.forward_read_cases", np, case)
 
 
-@pytest.mark.parametrize("case", case_names("checkpoint_cases"))
+@pytest.mark.parametrize("case", case_names("torch.checkpoint_cases"))
 @pytest.mark.parametrize("np", [2, 3])
 def test_checkpoints(np: int, case: str) -> None:
-    check_case("checkpoint_cases", np, case)
+    check_case("torch.checkpoint_cases", np, case)
 
 
-@pytest.mark.parametrize("case", case_names("state_cases"))
+@pytest.mark.parametrize("case", case_names("torch.state_cases"))
 @pytest.mark.parametrize("np", [2, 3])
 def test_state(np: int, case: str) -> None:
-    check_case("state_cases", np, case)
+    check_case("torch.state_cases", np, case)
 
 
-@pytest.mark.parametrize("case", case_names("local_cases"))
+@pytest.mark.parametrize("case", case_names("torch.local_cases"))
 @pytest.mark.parametrize("np", [2, 4])
 def test_local_updates(np: int, case: str) -> None:
-    check_case("local_cases", np, case)
+    check_case("torch.local_cases", np, case)
 
 
-@pytest.mark.parametrize("case", case_names("gpu_cases"))
+@pytest.mark.parametrize("case", case_names("torch.gpu_cases"))
 def test_gpu(case: str) -> None:
-    check_case("gpu_cases", 2, case)
+    check_case("torch.gpu_cases", 2, case)

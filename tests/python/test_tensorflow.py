@@ -39,22 +39,22 @@ for call in (step, lambda: hvd.allreduce(weights)):
 """
 
 
-@pytest.mark.parametrize("case", case_names("tensorflow_cases"))
+@pytest.mark.parametrize("case", case_names("tensorflow.tensorflow_cases"))
 @pytest.mark.parametrize("np", [2, 3, 4])
 def test_tensorflow(np: int, case: str) -> None:
-    check_case("tensorflow_cases", np, case)
+    check_case("tensorflow.tensorflow_cases", np, case)
 
 
-@pytest.mark.parametrize("case", case_names("tensorflow_gradient_cases"))
+@pytest.mark.parametrize("case", case_names("tensorflow.tensorflow_gradient_cases"))
 @pytest.mark.parametrize("np", [2, 3, 4])
 def test_tensorflow_gradients(np: int, case: str) -> None:
-    check_case("tensorflow_gradient_cases", np, case)
+    check_case("tensorflow.tensorflow_gradient_cases", np, case)
 
 
-@pytest.mark.parametrize("case", case_names("tensorflow_horovod_cases"))
+@pytest.mark.parametrize("case", case_names("tensorflow.tensorflow_horovod_cases"))
 @pytest.mark.parametrize("np", [2, 4])
 def test_programs_for_horovod(np: int, case: str) -> None:
-    check_case("tensorflow_horovod_cases", np, case)
+    check_case("tensorflow.tensorflow_horovod_cases", np, case)
 
 
 #: In front of dlsym(): a TensorFlow whose callbacks are not libstdc++'s has no such symbol.
@@ -86,10 +86,10 @@ def other_library() -> str:
     return str(library)
 
 
-@pytest.mark.parametrize("case", case_names("tensorflow_blocking_cases"))
+@pytest.mark.parametrize("case", case_names("tensorflow.tensorflow_blocking_cases"))
 @pytest.mark.parametrize("np", [2, 4])
 def test_kernels_that_block(np: int, case: str) -> None:
-    check_case("tensorflow_blocking_cases", np, case, variables=(("LD_PRELOAD", other_library()),))
+    check_case("tensorflow.tensorflow_blocking_cases", np, case, variables=(("LD_PRELOAD", other_library()),))
 
 
 def test_a_lost_rank_ends_every_operation(tmp_path: Path) -> None:

@@ -16,28 +16,28 @@ ROOT = Path(__file__).resolve().parents[2]
 LIMIT_SECONDS = 90
 
 
-@pytest.mark.parametrize("case", case_names("distributed_cases"))
+@pytest.mark.parametrize("case", case_names("torch_distributed.distributed_cases"))
 @pytest.mark.parametrize("np", [2, 3, 4])
 def test_collectives(np: int, case: str) -> None:
-    check_case("distributed_cases", np, case)
+    check_case("torch_distributed.distributed_cases", np, case)
 
 
-@pytest.mark.parametrize("case", case_names("distributed_message_cases"))
+@pytest.mark.parametrize("case", case_names("torch_distributed.distributed_message_cases"))
 @pytest.mark.parametrize("np", [2, 3])
 def test_messages(np: int, case: str) -> None:
-    check_case("distributed_message_cases", np, case)
+    check_case("torch_distributed.distributed_message_cases", np, case)
 
 
-@pytest.mark.parametrize("case", case_names("distributed_ddp_cases"))
+@pytest.mark.parametrize("case", case_names("torch_distributed.distributed_ddp_cases"))
 @pytest.mark.parametrize("np", [2, 3, 4])
 def test_ddp(np: int, case: str) -> None:
-    check_case("distributed_ddp_cases", np, case)
+    check_case("torch_distributed.distributed_ddp_cases", np, case)
 
 
-@pytest.mark.parametrize("case", case_names("distributed_compile_cases"))
+@pytest.mark.parametrize("case", case_names("torch_distributed.distributed_compile_cases"))
 @pytest.mark.parametrize("np", [2, 3])
 def test_compiled_programs_and_rare_types(np: int, case: str) -> None:
-    check_case("distributed_compile_cases", np, case)
+    check_case("torch_distributed.distributed_compile_cases", np, case)
 
 
 # Imports nothing of ours. In one write: the ranks share a pipe.

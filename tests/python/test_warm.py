@@ -99,10 +99,10 @@ def test_a_program_ends_with_its_rank(tmp_path: Path) -> None:
 @pytest.mark.parametrize("module", ["warm_crash_cases", "warm_hang_cases"])
 def test_a_module_that_breaks_its_job_breaks_no_other(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rank_support.LIMIT_SECONDS", 25)
-    check_case(module, 2, "case_before")
+    check_case(f"warm.{module}", 2, "case_before")
     with pytest.raises(AssertionError, match="rank 0 never finished case_break"):
-        check_case(module, 2, "case_break")
-    check_case("warm_next_cases", 2, "case_sum", variables=(("SIRTAKI_REPORT_END", "false"),))
+        check_case(f"warm.{module}", 2, "case_break")
+    check_case("warm.warm_next_cases", 2, "case_sum", variables=(("SIRTAKI_REPORT_END", "false"),))
 
 
 def test_a_server_that_fails_to_import_says_why() -> None:

@@ -30,7 +30,7 @@ LATE = re.compile(r"SIRTAKI_|HOROVOD_|PYTEST_|PYTHONPATH$|KERAS_BACKEND$")
 
 def framework(program: tuple[str, ...], environment: Mapping[str, str]) -> str:
     """Returns the row of IMPORTS for a program: a file, `-c TEXT` or `-m ranks.runner MODULE`, by the names in it."""
-    path = f"ranks/{program[2]}.py" if program[0] == "-m" else program[0]
+    path = f"ranks/{program[2].replace('.', '/')}.py" if program[0] == "-m" else program[0]
     text = program[1] if program[0] == "-c" else Path(HERE.parent, path).read_text()
     if "keras" in text and environment.get("KERAS_BACKEND") == "torch":
         return "keras on torch"

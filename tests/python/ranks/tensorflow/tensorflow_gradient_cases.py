@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 import sirtaki.tensorflow as hvd
-from ranks.tensorflow_cases import refused, same
+from ranks.tensorflow.tensorflow_cases import refused, same
 
 STEP = 1e-3
 

@@ -17,7 +17,7 @@ from torch.distributed.checkpoint.state_dict import (
 )
 
 import sirtaki.torch as hvd
-from ranks.compression_cases import TOPK, constant, mean_of_gradients, near, run_constant
+from ranks.torch.compression_cases import TOPK, constant, mean_of_gradients, near, run_constant
 
 
 @cache

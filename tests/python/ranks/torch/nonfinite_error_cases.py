@@ -6,10 +6,10 @@ import functools
 
 import torch
 
-from ranks.compression_cases import TOPK, make, train
-from ranks.forward_support import MODES
-from ranks.optimizer_cases import raises, same_on_all_ranks
-from ranks.skip_cases import owed, step_with_an_infinity
+from ranks.torch.compression_cases import TOPK, make, train
+from ranks.torch.forward_support import MODES
+from ranks.torch.optimizer_cases import raises, same_on_all_ranks
+from ranks.torch.skip_cases import owed, step_with_an_infinity
 from sirtaki import errors
 
 

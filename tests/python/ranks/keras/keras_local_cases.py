@@ -11,7 +11,7 @@ import keras
 import numpy as np
 
 import sirtaki.keras as hvd
-from ranks.keras_cases import BATCH, STEPS, TORCH, data, network, same_weights
+from ranks.keras.keras_cases import BATCH, STEPS, TORCH, data, network, same_weights
 
 Make = Callable[[], Any]
 

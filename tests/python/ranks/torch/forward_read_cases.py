@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import sirtaki.torch as hvd
-from ranks.forward_support import adamw, distributed, momentum, same_bits, state_of
+from ranks.torch.forward_support import adamw, distributed, momentum, same_bits, state_of
 from sirtaki.torch import _module_hooks
 
 

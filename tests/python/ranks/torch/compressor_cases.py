@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 import sirtaki.torch as hvd
-from ranks.optimizer_cases import (
+from ranks.torch.optimizer_cases import (
     STEPS,
     Branches,
     close,

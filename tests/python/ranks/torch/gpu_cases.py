@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import sirtaki.torch as hvd
-from ranks.local_cases import differ, distributed, everything, net, train
+from ranks.torch.local_cases import differ, distributed, everything, net, train
 from sirtaki.torch._optimizer import host_copy
 
 STEPS = 13

@@ -10,7 +10,7 @@ import keras
 import numpy as np
 
 import sirtaki.keras as hvd
-from ranks.keras_cases import (
+from ranks.keras.keras_cases import (
     BATCH,
     STEPS,
     TORCH,
@@ -22,7 +22,7 @@ from ranks.keras_cases import (
     same_weights,
     share,
 )
-from ranks.keras_local_cases import loop_of
+from ranks.keras.keras_local_cases import loop_of
 
 
 def case_clipping_sees_combined_gradients() -> None:

@@ -12,8 +12,8 @@ import keras
 import numpy as np
 
 import sirtaki.keras as hvd
-from ranks.keras_cases import BATCH, STEPS, TORCH, data, network, refused, same_weights, share
-from ranks.keras_local_cases import Drift, adam, differ, fit, loop_of, same_data, sgd, with_norm
+from ranks.keras.keras_cases import BATCH, STEPS, TORCH, data, network, refused, same_weights, share
+from ranks.keras.keras_local_cases import Drift, adam, differ, fit, loop_of, same_data, sgd, with_norm
 from sirtaki.keras._backend import backend
 
 

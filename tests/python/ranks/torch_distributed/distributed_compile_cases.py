@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 import sirtaki.torch as hvd
-from ranks.distributed_cases import gloo, numbers, rank, size
 from ranks.dtype_cases import DTYPES, Spectral, bits, complex_of, some, train_like_one
 from ranks.error_cases import fails
+from ranks.torch_distributed.distributed_cases import gloo, numbers, rank, size
 
 
 def model() -> nn.Sequential:

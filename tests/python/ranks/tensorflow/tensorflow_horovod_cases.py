@@ -9,7 +9,7 @@ import tensorflow as tf
 from tensorflow.python.ops import resource_variable_ops
 
 import sirtaki.tensorflow as hvd
-from ranks.tensorflow_cases import refused, same
+from ranks.tensorflow.tensorflow_cases import refused, same
 
 
 def reference_variable(value: Any, name: str) -> Any:

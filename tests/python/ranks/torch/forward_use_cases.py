@@ -19,7 +19,7 @@ from torch.nn.modules.module import _global_forward_pre_hooks
 
 import sirtaki
 import sirtaki.torch as hvd
-from ranks.forward_support import (
+from ranks.torch.forward_support import (
     adamw,
     distributed,
     loss_of,
@@ -31,7 +31,7 @@ from ranks.forward_support import (
     trained,
     words,
 )
-from ranks.optimizer_cases import Bomb, raises, same_on_all_ranks
+from ranks.torch.optimizer_cases import Bomb, raises, same_on_all_ranks
 from sirtaki.torch import _module_hooks
 
 

@@ -9,8 +9,8 @@ import keras
 import numpy as np
 
 import sirtaki.keras as hvd
-from ranks.keras_cases import BATCH, TORCH, network
-from ranks.keras_local_cases import differ, loop_of, same_data
+from ranks.keras.keras_cases import BATCH, TORCH, network
+from ranks.keras.keras_local_cases import differ, loop_of, same_data
 
 
 def read(variable: Any) -> np.ndarray:

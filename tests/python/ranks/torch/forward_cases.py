@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import sirtaki.torch as hvd
-from ranks.forward_support import (
+from ranks.torch.forward_support import (
     Make,
     adamw,
     distributed,
@@ -23,7 +23,7 @@ from ranks.forward_support import (
     tied,
     trained,
 )
-from ranks.optimizer_cases import sparse_model
+from ranks.torch.optimizer_cases import sparse_model
 
 
 def equal_for(*makes: Make) -> None:

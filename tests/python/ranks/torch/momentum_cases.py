@@ -10,9 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import sirtaki.torch as hvd
-from ranks.compression_cases import TOPK, batch, make, make_sgd, mean_loss, rows, saved, train
-from ranks.forward_support import MODES
-from ranks.optimizer_cases import close, raises, same_on_all_ranks
+from ranks.torch.compression_cases import TOPK, batch, make, make_sgd, mean_loss, rows, saved, train
+from ranks.torch.forward_support import MODES
+from ranks.torch.optimizer_cases import close, raises, same_on_all_ranks
 
 # 7/8 is a factor without rounding.
 SGD: tuple[dict[str, Any], ...] = (

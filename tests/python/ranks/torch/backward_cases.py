@@ -9,8 +9,18 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import sirtaki.torch as hvd
-from ranks.forward_support import MODES
-from ranks.optimizer_cases import batch, close, everything, loss_of, make_model, mine, raises, same_on_all_ranks, sgd
+from ranks.torch.forward_support import MODES
+from ranks.torch.optimizer_cases import (
+    batch,
+    close,
+    everything,
+    loss_of,
+    make_model,
+    mine,
+    raises,
+    same_on_all_ranks,
+    sgd,
+)
 
 TASKS = 3
 

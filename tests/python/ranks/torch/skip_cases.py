@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 import sirtaki.torch as hvd
-from ranks.compression_cases import TOPK, F, batch, make, mean_loss, saved, train
-from ranks.forward_support import MODES
-from ranks.optimizer_cases import same_on_all_ranks
+from ranks.torch.compression_cases import TOPK, F, batch, make, mean_loss, saved, train
+from ranks.torch.forward_support import MODES
+from ranks.torch.optimizer_cases import same_on_all_ranks
 
 
 def owed(optimizer: Any) -> dict[str, Tensor]:
