@@ -13,11 +13,10 @@ import sys
 from dataclasses import dataclass, replace
 from typing import Any
 
-from benchmarks import plots
-from benchmarks.contest import NetCase, Samples, ratio_row
-from benchmarks.group import Group
-from benchmarks.results import Row, Store, make_row
-from benchmarks.rig import (
+from benchmarks.common import plots
+from benchmarks.common.contest import NetCase, Samples, ratio_row
+from benchmarks.common.group import Group
+from benchmarks.common.rig import (
     LOOPBACK,
     PAIRS,
     QUICK_PAIRS,
@@ -34,6 +33,7 @@ from benchmarks.rig import (
     run,
     say,
 )
+from benchmarks.results import Row, Store, make_row
 from benchmarks.statistics import estimate
 
 OURS, THEIRS = "sirtaki", "gloo"

@@ -14,13 +14,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks import compression_plots
-from benchmarks.compressed import GLOO
-from benchmarks.contest import NetCase, Samples, ratio_row
-from benchmarks.group import Group, GroupError
-from benchmarks.netns import LinkSpec, Net
-from benchmarks.results import Row, Store, make_row
-from benchmarks.rig import (
+from benchmarks.common.contest import NetCase, Samples, ratio_row
+from benchmarks.common.group import Group, GroupError
+from benchmarks.common.rig import (
     LOOPBACK,
     PAIRS,
     Contender,
@@ -35,7 +31,11 @@ from benchmarks.rig import (
     say,
     split_net,
 )
+from benchmarks.netns import LinkSpec, Net
+from benchmarks.results import Row, Store, make_row
 from benchmarks.statistics import estimate
+from benchmarks.training import compression_plots
+from benchmarks.training.compressed import GLOO
 
 NUMEL, QUICK_NUMEL = 16 << 20, 1 << 20
 NETS = ("200", "200x2")

@@ -14,12 +14,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.group import Group
-from benchmarks.proc import wakeups_per_second
+from benchmarks.common.group import Group
+from benchmarks.common.proc import wakeups_per_second
+from benchmarks.common.rig import LOOPBACK, Options, finish, parse, run, say
 from benchmarks.results import Row, make_row
-from benchmarks.rig import LOOPBACK, Options, finish, parse, run, say
-from benchmarks.shapes import equal_layers
 from benchmarks.statistics import estimate
+from benchmarks.training.shapes import equal_layers
 
 OURS = "sirtaki"
 RANKS = (2, 4)

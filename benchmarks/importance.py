@@ -20,15 +20,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks import compression_plots
-from benchmarks.contest import ratio_row
-from benchmarks.group import Group
-from benchmarks.kept_losses import training_key
+from benchmarks.common.contest import ratio_row
+from benchmarks.common.group import Group
+from benchmarks.common.rig import Options, finish, network, parse, run, say
 from benchmarks.netns import Net
 from benchmarks.results import Row, Store, make_row
-from benchmarks.rig import Options, finish, network, parse, run, say
 from benchmarks.statistics import estimate, mean_estimate, median
-from benchmarks.trainings import (
+from benchmarks.training import compression_plots
+from benchmarks.training.kept_losses import training_key
+from benchmarks.training.trainings import (
     LOSS_EXCESS,
     TRAINING_SECONDS,
     control_rows,
@@ -89,7 +89,7 @@ METHODS = {
 
 
 def recipe_of(name: str, seed: int, steps: int) -> dict[str, Any]:
-    """What benchmarks/learning.py makes of it."""
+    """What benchmarks/training/learning.py makes of it."""
     method = METHODS[name]
     return {
         "net": TASK,

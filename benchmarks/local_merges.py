@@ -11,9 +11,9 @@ from __future__ import annotations
 import sys
 
 from benchmarks import local_plots
+from benchmarks.common.rig import finish, parse, run
 from benchmarks.local import ablation, drills
 from benchmarks.results import Row
-from benchmarks.rig import finish, parse, run
 
 PARTS = ("ablation", "drills")
 SEEDS = (1, 2, 3)

@@ -1,4 +1,4 @@
-"""The plots of the benchmarks of local updates, from rows alone. See benchmarks/plots.py."""
+"""The plots of the benchmarks of local updates, from rows alone. See benchmarks/common/plots.py."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.plots import error_bar, panels, save
+from benchmarks.common.plots import error_bar, panels, save
 from benchmarks.results import Row
 
 COLORS = {"synchronous": "#5b5f97", "corrected": "#0b6e4f", "overwrite": "#c8553d"}

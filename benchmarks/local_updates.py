@@ -11,9 +11,9 @@ from __future__ import annotations
 import sys
 
 from benchmarks import local_plots
+from benchmarks.common.rig import Options, finish, parse, run
 from benchmarks.local import cost, race
 from benchmarks.results import Row, Store
-from benchmarks.rig import Options, finish, parse, run
 
 NETS = (race.NET,)
 PARTS = ("race", "sweep", "cost")

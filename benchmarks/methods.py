@@ -16,14 +16,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks import compression_plots
-from benchmarks.contest import NetCase, ratio_row
-from benchmarks.group import Group, GroupError
+from benchmarks.common.contest import NetCase, ratio_row
+from benchmarks.common.group import Group, GroupError
+from benchmarks.common.rig import Contender, Options, Plan, finish, interleave, network, parse, run, say
 from benchmarks.netns import Net
 from benchmarks.results import Row, Store, make_row
-from benchmarks.rig import Contender, Options, Plan, finish, interleave, network, parse, run, say
 from benchmarks.statistics import estimate, mean_estimate, point
-from benchmarks.trainings import control_rows, time_alone
+from benchmarks.training import compression_plots
+from benchmarks.training.trainings import control_rows, time_alone
 
 DENSE = "dense"
 NETS = ("20", "100")
@@ -72,7 +72,7 @@ METHODS = {
 
 
 def recipe_of(method: Method, seed: int, steps: int, warm_up: int = 0) -> dict[str, Any]:
-    """What benchmarks/learning.py makes of it."""
+    """What benchmarks/training/learning.py makes of it."""
     key = f"{',' if ':' in method.text else ':'}warmup={warm_up}" if method.warm_up and warm_up > 0 else ""
     return {
         "net": "cnn",

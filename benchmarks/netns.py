@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType, TracebackType
 
-from benchmarks.netns_system import (
+from benchmarks.network.netns_system import (
     NETNS_DIR,
     NetnsError,
     allow_congestion_control,
@@ -399,6 +399,6 @@ def namespace_from_environment(environ: Mapping[str, str], ranks_per_node: int =
 
 
 if __name__ == "__main__":
-    from benchmarks.netns_cli import main
+    from benchmarks.network.netns_cli import main
 
     sys.exit(main(sys.argv[1:]))

@@ -17,13 +17,13 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks import compression_plots
-from benchmarks.contest import Samples, TaskCase, ratio_row
-from benchmarks.group import Group
+from benchmarks.common.contest import Samples, TaskCase, ratio_row
+from benchmarks.common.group import Group
+from benchmarks.common.rig import LOOPBACK, Contender, Options, Plan, finish, interleave, network, parse, run, say
 from benchmarks.netns import Net
 from benchmarks.results import Row, Store, make_row
-from benchmarks.rig import LOOPBACK, Contender, Options, Plan, finish, interleave, network, parse, run, say
 from benchmarks.statistics import estimate, median
+from benchmarks.training import compression_plots
 
 NETS = ("50", "200", "1000", LOOPBACK)
 RANKS = (4,)
@@ -58,7 +58,7 @@ TARGET = 0.97
 
 
 def recipe_of(case: TaskCase, how: dict[str, Any]) -> dict[str, Any]:
-    """What benchmarks/learning.py makes of it."""
+    """What benchmarks/training/learning.py makes of it."""
     return {
         "net": case.task,
         "batch": BATCH,

@@ -14,10 +14,10 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from benchmarks import plots
-from benchmarks.contest import HOROVOD, Samples, TaskCase, measure_missing, ratio_row
+from benchmarks.common import plots
+from benchmarks.common.contest import HOROVOD, Samples, TaskCase, measure_missing, ratio_row
+from benchmarks.common.rig import LOOPBACK, Contender, Options, Plan, finish, interleave, parse, run
 from benchmarks.results import Row, make_row
-from benchmarks.rig import LOOPBACK, Contender, Options, Plan, finish, interleave, parse, run
 from benchmarks.statistics import estimate
 
 OURS, DDP, ALONE = "sirtaki", "gloo", "alone"
@@ -31,7 +31,7 @@ OVER_HOROVOD = {"cnn": 2.5}
 
 
 def recipe_of(task: str) -> dict[str, Any]:
-    """What benchmarks/learning.py makes of it."""
+    """What benchmarks/training/learning.py makes of it."""
     return {"net": task, "batch": BATCH, "seed": SEED, "lr": LR, "momentum": 0.9, "steps": 10_000}
 
 

@@ -20,13 +20,13 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
 
-from benchmarks import plots
-from benchmarks.bounds import step_bound
-from benchmarks.contest import HOROVOD, NetCase, Samples, measure_missing, ratio_row, training_samples
-from benchmarks.layer_tables import MODELS, Model
+from benchmarks.common import plots
+from benchmarks.common.bounds import step_bound
+from benchmarks.common.contest import HOROVOD, NetCase, Samples, measure_missing, ratio_row, training_samples
+from benchmarks.common.rig import Contender, Options, Plan, finish, parse, run
 from benchmarks.results import Row, make_row
-from benchmarks.rig import Contender, Options, Plan, finish, parse, run
 from benchmarks.statistics import estimate
+from benchmarks.training.layer_tables import MODELS, Model
 
 FORWARD, BACKWARD, DDP, SCALED, ALONE = "sirtaki_forward", "sirtaki", "gloo", "gloo_scaled", "alone"
 NAMES = {DDP: "ddp", SCALED: "ddp_scaled"}
@@ -91,7 +91,7 @@ class Case(NetCase):
         }
 
     def recipe(self) -> dict[str, Any]:
-        """What benchmarks/paced.py makes of it."""
+        """What benchmarks/training/paced.py makes of it."""
         return {
             "layers": self.layers,
             "names": [layer.name for layer in self.model.layers],

@@ -19,8 +19,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.kept_losses import KeptLosses
 from benchmarks.statistics import Estimate, exactly, target_met
+from benchmarks.training.kept_losses import KeptLosses
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = Path(__file__).resolve().parent / "results"

@@ -20,9 +20,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import plots
+from benchmarks.common import plots
+from benchmarks.common.rig import finish, say
 from benchmarks.results import RESULTS, ROOT, Row, Store, make_row
-from benchmarks.rig import finish, say
 from benchmarks.statistics import estimate
 
 RANKS = (16, 64, 256, 1024)

@@ -14,12 +14,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from benchmarks import plots
-from benchmarks.contest import HOROVOD, NetCase, Samples, groups_of, measure_missing, ratio_row, training_samples
+from benchmarks.common import plots
+from benchmarks.common.contest import HOROVOD, NetCase, Samples, groups_of, measure_missing, ratio_row, training_samples
+from benchmarks.common.rig import LOOPBACK, PAIRS, QUICK_PAIRS, Contender, Options, Plan, finish, interleave, parse, run
 from benchmarks.results import Row, make_row
-from benchmarks.rig import LOOPBACK, PAIRS, QUICK_PAIRS, Contender, Options, Plan, finish, interleave, parse, run
-from benchmarks.shapes import equal_layers, resnet50_layers
 from benchmarks.statistics import estimate
+from benchmarks.training.shapes import equal_layers, resnet50_layers
 
 OURS, DDP = "sirtaki", "gloo"
 NETS = (LOOPBACK, "1000")
@@ -70,7 +70,7 @@ class Case(NetCase):
         return [numel for layer in self.layers() for numel in layer]
 
     def recipe(self) -> dict[str, Any]:
-        """What benchmarks/paced.py makes of it."""
+        """What benchmarks/training/paced.py makes of it."""
         seconds = STEP_SECONDS[self.tensors]
         return {
             "layers": self.layers(),

@@ -14,16 +14,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks import compression_plots
-from benchmarks.contest import TaskCase, ratio_row
-from benchmarks.group import Group
-from benchmarks.kept_losses import training_key
+from benchmarks.common.contest import TaskCase, ratio_row
+from benchmarks.common.group import Group
+from benchmarks.common.rig import Options, finish, network, parse, run, say
 from benchmarks.methods import METHODS
 from benchmarks.netns import Net
 from benchmarks.results import Row, Store, make_row
-from benchmarks.rig import Options, finish, network, parse, run, say
 from benchmarks.statistics import estimate, median
-from benchmarks.trainings import LOSS_EXCESS, ended, smooth, steps_to, time_alone, time_steps, train
+from benchmarks.training import compression_plots
+from benchmarks.training.kept_losses import training_key
+from benchmarks.training.trainings import LOSS_EXCESS, ended, smooth, steps_to, time_alone, time_steps, train
 
 NETS = ("100", "20")
 RANKS = (4,)
@@ -39,7 +39,7 @@ DDP, FP16 = "ddp", "ddp_fp16"
 
 @dataclass(frozen=True)
 class Entrant:
-    """A system of benchmarks/systems.py with its settings."""
+    """A system of benchmarks/common/systems.py with its settings."""
 
     system: str
     how: dict[str, Any]
@@ -77,7 +77,7 @@ class Trainings:
 
 
 def recipe_of(entrant: Entrant, task: str, seed: int) -> dict[str, Any]:
-    """What benchmarks/learning.py makes of it."""
+    """What benchmarks/training/learning.py makes of it."""
     return {
         "net": task,
         "batch": BATCH,

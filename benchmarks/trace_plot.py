@@ -23,8 +23,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from benchmarks import plots, rig
-from benchmarks.group import Group
+from benchmarks.common import plots, rig
+from benchmarks.common.group import Group
 from benchmarks.overlap import BACKWARD, FORWARD, NETS, RANKS, WARM_STEPS, Case
 
 #: Marks of the paced model: "backward NAME", "forward NAME".

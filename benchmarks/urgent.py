@@ -18,11 +18,11 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks import plots
-from benchmarks.contest import NetCase, ratio_row
-from benchmarks.group import Group, GroupError
+from benchmarks.common import plots
+from benchmarks.common.contest import NetCase, ratio_row
+from benchmarks.common.group import Group, GroupError
+from benchmarks.common.rig import LOOPBACK, Options, finish, network, parse, run, say, turn_order
 from benchmarks.results import Row, Store, make_row
-from benchmarks.rig import LOOPBACK, Options, finish, network, parse, run, say, turn_order
 from benchmarks.statistics import estimate
 
 OURS, THEIRS = "sirtaki", "gloo"

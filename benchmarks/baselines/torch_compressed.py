@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks.systems import GlooSystem
+from benchmarks.common.systems import GlooSystem
 
 
 class GlooFp16System(GlooSystem):

@@ -21,8 +21,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.common.rig import PAIRS, QUICK_PAIRS, say
 from benchmarks.results import RESULTS, ROOT, Row, Store, make_row
-from benchmarks.rig import PAIRS, QUICK_PAIRS, say
 from benchmarks.statistics import estimate, median, paired_ratio
 
 COPY = "copy"

@@ -22,9 +22,9 @@ from typing import Any
 import torch
 
 import sirtaki
+from benchmarks.common.rig import say
 from benchmarks.gpu.trained import CPU, DDP, POWERSGD, Length, Way, rank_main
 from benchmarks.results import RESULTS, Row, Store, make_row
-from benchmarks.rig import say
 from benchmarks.statistics import estimate, mean_estimate, paired_ratio
 
 RANKS = 2

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks.group import Group
+from benchmarks.common.group import Group
+from benchmarks.common.rig import say
 from benchmarks.local.cases import RANKS, SYSTEM, Task, Watched, final_loss, local, points, recipe_of, train
 from benchmarks.results import Row, Store, make_row
-from benchmarks.rig import say
 from benchmarks.statistics import exactly, mean_estimate
 
 TASK = Task("cnn", 32, 468)

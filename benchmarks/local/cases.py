@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from benchmarks.group import Group
-from benchmarks.learning import PACE
+from benchmarks.common.group import Group
 from benchmarks.netns import Net
-from benchmarks.trainings import TRAINING_SECONDS
+from benchmarks.training.learning import PACE
+from benchmarks.training.trainings import TRAINING_SECONDS
 
 MOMENTUM = 0.9
 RANKS = 4
@@ -27,7 +27,7 @@ SYSTEM = "sirtaki"
 
 @dataclass(frozen=True)
 class Task:
-    """A net of benchmarks/nets.py, and how it is trained."""
+    """A net of benchmarks/training/nets.py, and how it is trained."""
 
     net: str
     batch: int
@@ -41,7 +41,7 @@ class Watched:
 
     curve: list[list[float]]  # steps, and loss of the model that ranks agree on, on a sample of the training data
     ends: list[float]  # seconds since the first step began, the last rank's
-    paces: list[dict[str, list[float]]]  # by rank: what benchmarks.learning.PACE names, and "exposed", by step
+    paces: list[dict[str, list[float]]]  # by rank: what benchmarks.training.learning.PACE names, and "exposed", by step
     quality: float
     local: dict[str, Any]  # local_stats() of the first rank at the end
 
@@ -57,7 +57,7 @@ def local(interval: str, steps: int, **more: Any) -> dict[str, Any]:
 
 
 def recipe_of(task: Task, seed: int, how: Mapping[str, Any], **more: Any) -> dict[str, Any]:
-    """What benchmarks/learning.py makes of it. `more`: of its recipe."""
+    """What benchmarks/training/learning.py makes of it. `more`: of its recipe."""
     return {
         "net": task.net,
         "batch": task.batch,

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.contest import ratio_row
-from benchmarks.group import Group
+from benchmarks.common.contest import ratio_row
+from benchmarks.common.group import Group
+from benchmarks.common.rig import LOOPBACK, Options
 from benchmarks.local.cases import RANKS, SYSTEM, Task, local, recipe_of, train
 from benchmarks.results import Row, Store, make_row
-from benchmarks.rig import LOOPBACK, Options
 from benchmarks.statistics import exactly
-from benchmarks.trainings import time_steps
+from benchmarks.training.trainings import time_steps
 
 #: Its gradients take a small part of a step even on processors that are shared by all ranks.
 FAST = Task("transformer", 64, 100_000)

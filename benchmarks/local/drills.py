@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from benchmarks.group import Group
+from benchmarks.common.group import Group
+from benchmarks.common.rig import say
 from benchmarks.local.cases import RANKS, SYSTEM, Task, Watched, local, points, recipe_of, train
 from benchmarks.results import Row, Store, make_row
-from benchmarks.rig import say
 from benchmarks.statistics import exactly, mean_estimate
 
 TASK = Task("cnn", 32, 936)

@@ -10,8 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks.contest import ratio_row
-from benchmarks.group import Group
+from benchmarks.common.contest import ratio_row
+from benchmarks.common.group import Group
+from benchmarks.common.rig import Options, network, say
 from benchmarks.local.cases import (
     RANKS,
     SYSTEM,
@@ -27,9 +28,8 @@ from benchmarks.local.cases import (
 )
 from benchmarks.netns import Net
 from benchmarks.results import Row, Store, make_row
-from benchmarks.rig import Options, network, say
 from benchmarks.statistics import estimate, exactly, mean_estimate, median
-from benchmarks.trainings import LOSS_EXCESS, time_steps
+from benchmarks.training.trainings import LOSS_EXCESS, time_steps
 
 NET = "100"
 #: Four sequences a rank: with eight a local step takes 0.36 of a synchronous one at this rate, and nothing can be three

@@ -6,7 +6,7 @@ import os
 import time
 from typing import Any
 
-from benchmarks.systems import Place
+from benchmarks.common.systems import Place
 
 
 class Fake:

@@ -8,7 +8,8 @@ from itertools import accumulate, pairwise
 
 import pytest
 
-from benchmarks import bounds, layer_tables
+from benchmarks.common import bounds
+from benchmarks.training import layer_tables
 
 
 def _search(forward: list[int], backward: list[int], wire: list[int]) -> int:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks import compressed_allreduce, methods, never_lose, time_to_quality, trainings
-from benchmarks.contest import NetCase, TaskCase
+from benchmarks import compressed_allreduce, methods, never_lose, time_to_quality
+from benchmarks.common.contest import NetCase, TaskCase
 from benchmarks.statistics import mean_estimate
+from benchmarks.training import trainings
 
 CASE = compressed_allreduce.Case("200", 4, 1 << 20)
 

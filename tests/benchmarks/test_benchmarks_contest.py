@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import allreduce, contest, group, netns, overlap, rig, small_tensors, urgent
+from benchmarks import allreduce, netns, overlap, small_tensors, urgent
+from benchmarks.common import contest, group, rig
 from benchmarks.results import Store
 
 FAKES = Path(__file__).resolve().parent

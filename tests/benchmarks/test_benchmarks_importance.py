@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import importance, trainings
+from benchmarks import importance
+from benchmarks.common.rig import Options
 from benchmarks.results import Row, Store
-from benchmarks.rig import Options
+from benchmarks.training import trainings
 
 
 def test_steps_to_the_target_count_whole_windows() -> None:

@@ -7,7 +7,8 @@ import subprocess
 
 import pytest
 
-from benchmarks import netns, netns_cli
+from benchmarks import netns
+from benchmarks.network import netns_cli
 
 
 def test_names_are_unique_and_tell_their_owner() -> None:

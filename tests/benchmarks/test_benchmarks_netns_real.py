@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import netns, netns_check
+from benchmarks import netns
+from benchmarks.network import netns_check
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.skipif(netns.unavailable_reason() is not None, reason=str(netns.unavailable_reason()))

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks import plots, results, tables
+from benchmarks import results, tables
+from benchmarks.common import plots
 from benchmarks.results import FILE_KEYS, ROW_KEYS, Row, Store, file_problems, make_row, row_problems, table
 from benchmarks.statistics import estimate
 

@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import allreduce, group, idle, overlap, paced, rig, shapes, small_tensors, systems, urgent, workloads
-from benchmarks.group import Group, GroupError
-from benchmarks.proc import process_counters, wakeups_per_second
+from benchmarks import allreduce, idle, overlap, small_tensors, urgent
+from benchmarks.common import group, rig, systems, workloads
+from benchmarks.common.group import Group, GroupError
+from benchmarks.common.proc import process_counters, wakeups_per_second
 from benchmarks.statistics import median
+from benchmarks.training import paced, shapes
 
 FAKES = Path(__file__).resolve().parent
 FAST, SLOW, DIES, REFUSES = (f"benchmarks_fakes:{name}" for name in ("Fake", "Slow", "Dies", "Refuses"))

@@ -9,9 +9,9 @@ import pytest
 from benchmarks_fakes import Fake
 
 from benchmarks import importance, methods, time_to_quality
-from benchmarks.systems import Place
-from benchmarks.trainings import time_alone
-from benchmarks.workloads import Bench
+from benchmarks.common.systems import Place
+from benchmarks.common.workloads import Bench
+from benchmarks.training.trainings import time_alone
 
 pytest.importorskip("torch")
 

@@ -1,7 +1,7 @@
 """Real trainings as a benchmark's main process sees them: run for their losses, or timed; and what losses tell.
 
-Owned by: a benchmark's main process, one thread. Does not: train (benchmarks/learning.py does, in the workers), or
-choose what is trained.
+Owned by: a benchmark's main process, one thread.
+Does not: train (benchmarks/training/learning.py does, in the workers), or choose what is trained.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from benchmarks.group import Group
+from benchmarks.common.group import Group
+from benchmarks.common.rig import Contender, Plan, interleave
 from benchmarks.results import Row, make_row
-from benchmarks.rig import Contender, Plan, interleave
 from benchmarks.statistics import mean_estimate, point
 
 TRAINING_SECONDS = 1800
@@ -20,7 +20,7 @@ LOSS_EXCESS = 0.02
 
 
 def train(group: Group, system: str, name: str, recipe: dict[str, Any], steps: int) -> list[float]:
-    """Losses step by step, the mean of the ranks. `recipe`: of benchmarks/learning.py."""
+    """Losses step by step, the mean of the ranks. `recipe`: of benchmarks/training/learning.py."""
     group.call("learn_prepare", system=system, name=name, recipe=recipe)
     group.call("learn_run", timeout=TRAINING_SECONDS, name=name, steps=steps)
     losses = group.call("learn_losses", name=name)

@@ -1,4 +1,4 @@
-"""Plots of the benchmarks about compression, from rows alone. See benchmarks/plots.py."""
+"""Plots of the benchmarks about compression, from rows alone. See benchmarks/common/plots.py."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.plots import canvas, error_bar, panels, save
+from benchmarks.common.plots import canvas, error_bar, panels, save
 from benchmarks.results import Row
 
 DENSE, OURS, CONTROL = "#c8553d", "#0b6e4f", "#b0b0b0"

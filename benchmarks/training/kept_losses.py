@@ -19,7 +19,7 @@ _WATCHING = ("watch", "curve")
 
 
 def training_key(name: str, ranks: int, recipe: Mapping[str, Any]) -> str:
-    """A training's name. `recipe`: of benchmarks/learning.py."""
+    """A training's name. `recipe`: of benchmarks/training/learning.py."""
     settings = {key: value for key, value in recipe.items() if key not in _WATCHING}
     digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:8]
     return f"{recipe['net']}/{name}/ranks={ranks}/steps={recipe['steps']}/seed={recipe['seed']}/{digest}"

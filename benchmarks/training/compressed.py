@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.systems import Place, System
+from benchmarks.common.systems import Place, System
 
 #: The method that is torch's own dense all-reduce.
 GLOO = "gloo"

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from benchmarks.systems import Place, System
+from benchmarks.common.systems import Place, System
 
 #: What the gradient of a tensor adds to its rank: tensors that get mixed up are noticed.
 _MARKS = 7

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
-from benchmarks.layer_tables import resnet50
+from benchmarks.training.layer_tables import resnet50
 
 
 def resnet50_layers(scale: int) -> list[list[int]]:

@@ -16,7 +16,8 @@ import sys
 from collections.abc import Callable
 from dataclasses import asdict
 
-from benchmarks import netns, netns_check
+from benchmarks import netns
+from benchmarks.network import netns_check
 
 
 def _parser() -> argparse.ArgumentParser:

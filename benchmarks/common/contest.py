@@ -10,10 +10,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from benchmarks.group import Group
-from benchmarks.netns import Net
-from benchmarks.results import Row, Store, make_row
-from benchmarks.rig import (
+from benchmarks.common.group import Group
+from benchmarks.common.rig import (
     LOOPBACK,
     Contender,
     Options,
@@ -25,6 +23,8 @@ from benchmarks.rig import (
     split_net,
     wire_bound,
 )
+from benchmarks.netns import Net
+from benchmarks.results import Row, Store, make_row
 from benchmarks.statistics import paired_ratio
 
 HOROVOD = "horovod"

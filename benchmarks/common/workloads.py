@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from benchmarks.proc import process_counters, reset_peak_rss
-from benchmarks.systems import Place, System
+from benchmarks.common.proc import process_counters, reset_peak_rss
+from benchmarks.common.systems import Place, System
 
 _BIG_BYTES = 16 << 20
 #: Small all-reduces on an idle link, of which the last one counts.
@@ -150,13 +150,13 @@ class Bench:
 
     def training_calibrate(self, recipe: dict[str, Any]) -> None:
         """Until training_drop(), layers count what the framework needs between them as theirs; all ranks at once."""
-        from benchmarks.paced import calibrate
+        from benchmarks.training.paced import calibrate
 
         self._gaps = calibrate(self._place, recipe)
 
     def training_prepare(self, system: str, recipe: dict[str, Any]) -> None:
-        """Makes the paced model of `recipe` (benchmarks/paced.py) and gives it to a system."""
-        from benchmarks.paced import Training
+        """Makes the paced model of `recipe` (benchmarks/training/paced.py) and gives it to a system."""
+        from benchmarks.training.paced import Training
 
         self._training[system] = Training(self._place, self._systems[system], {**recipe, "gaps": self._gaps})
 
@@ -212,8 +212,8 @@ class Bench:
     # ---- real trainings --------------------------------------------------------------------
 
     def learn_prepare(self, name: str, system: str, recipe: dict[str, Any]) -> None:
-        """Makes a training (benchmarks/learning.py) under a name."""
-        from benchmarks.learning import Learner
+        """Makes a training (benchmarks/training/learning.py) under a name."""
+        from benchmarks.training.learning import Learner
 
         self._learners[name] = Learner(self._place, self._systems[system], recipe)
 
@@ -263,8 +263,8 @@ class Bench:
     # ---- compressed all-reduce -------------------------------------------------------------
 
     def compressed_prepare(self, methods: dict[str, str], numel: int, seed: int) -> None:
-        """Opens a stream of one large tensor for each method (benchmarks/compressed.py)."""
-        from benchmarks.compressed import Streams
+        """Opens a stream of one large tensor for each method (benchmarks/training/compressed.py)."""
+        from benchmarks.training.compressed import Streams
 
         self._streams = Streams(self._place, self._systems, methods, numel, seed)
 
@@ -338,7 +338,7 @@ class Bench:
         self._tensor(numel).fill_(0.0)
 
     def counters(self, reset_peak: bool = False) -> dict[str, Any]:
-        """Resident memory and context switches by thread of this process (benchmarks/proc.py)."""
+        """Resident memory and context switches by thread of this process (benchmarks/common/proc.py)."""
         counters = process_counters()
         if reset_peak:
             reset_peak_rss()

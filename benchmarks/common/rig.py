@@ -16,8 +16,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks import netns, netns_check
-from benchmarks.group import Group, GroupError
+from benchmarks import netns
+from benchmarks.common.group import Group, GroupError
+from benchmarks.network import netns_check
 from benchmarks.results import RESULTS, Row, Store, load_warning, table
 
 PAIRS = 30
@@ -62,7 +63,7 @@ def turn_order(names: Sequence[str], turn: int) -> list[str]:
 
 
 def interleave(contenders: Sequence[Contender], what: str, plan: Plan, **arguments: Any) -> dict[str, list[float]]:
-    """Samples by system from request `what` of benchmarks/workloads.py.
+    """Samples by system from request `what` of benchmarks/common/workloads.py.
 
     Sample i of all systems that take part in every turn makes a set. Contenders of one group run their turn in one
     request. A group that another group follows is stopped meanwhile.

@@ -1,6 +1,7 @@
 """One rank of a benchmark job: answers requests of the rig, one JSON line each way, on an inherited socket.
 
-Started by: benchmarks/group.py, in the interpreter of its systems. Thread: main. Does not: decide what is measured.
+Started by: benchmarks/common/group.py, in the interpreter of its systems. Thread: main.
+Does not: decide what is measured.
 Request `{"id": n, "do": name, ...arguments}`; answer `{"id": n, "ok": result}` or `{"id": n, "error": text}`.
 """
 
@@ -16,8 +17,8 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
-from benchmarks.systems import Place, System, make_system
-from benchmarks.workloads import Bench
+from benchmarks.common.systems import Place, System, make_system
+from benchmarks.common.workloads import Bench
 
 CONTROL_FD = "BENCH_CONTROL_FD"
 _PR_SET_PDEATHSIG = 1

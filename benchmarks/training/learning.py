@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
-from benchmarks.faults import Fault
-from benchmarks.nets import make_task
-from benchmarks.systems import Place, System
+from benchmarks.common.systems import Place, System
+from benchmarks.training.faults import Fault
+from benchmarks.training.nets import make_task
 
 #: Tensors that the zero control never sends: those that codecs compress at all.
 ZERO_FROM = 4096
@@ -35,7 +35,7 @@ class Learner:
     (arguments of the system's train()), zero (the control: large tensors get no gradient), watch ("sent": `ends` are
     kept, and `sent` on rank 0; "local": `ends` and `paces`), curve (after every so many steps the model that ranks
     agree on is kept, for curve(), and run() ends with equal models, which is part of its last step), fault
-    (benchmarks/faults.py), unseen (so many ranks' parts of the data are nobody's).
+    (benchmarks/training/faults.py), unseen (so many ranks' parts of the data are nobody's).
     """
 
     def __init__(self, place: Place, system: System, recipe: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""The systems under test behind one face; each runs inside a worker process (benchmarks/worker.py).
+"""The systems under test behind one face; each runs inside a worker process (benchmarks/common/worker.py).
 
 Owned by: the worker. Thread: its main thread. Frameworks are imported when a system starts, so that a worker of one
 interpreter needs only what its own systems need. Does not: measure, or know which network it runs on.
@@ -258,14 +258,14 @@ class SirtakiForwardSystem(SirtakiSystem):
 
 #: name -> "module:Class"; --systems may name others in that form (tests do).
 SYSTEMS = {
-    "sirtaki": "benchmarks.systems:SirtakiSystem",
-    "sirtaki_forward": "benchmarks.systems:SirtakiForwardSystem",
-    "gloo": "benchmarks.systems:GlooSystem",
-    "gloo_scaled": "benchmarks.systems:GlooScaledSystem",
+    "sirtaki": "benchmarks.common.systems:SirtakiSystem",
+    "sirtaki_forward": "benchmarks.common.systems:SirtakiForwardSystem",
+    "gloo": "benchmarks.common.systems:GlooSystem",
+    "gloo_scaled": "benchmarks.common.systems:GlooScaledSystem",
     "gloo_fp16": "benchmarks.baselines.torch_compressed:GlooFp16System",
     "gloo_powersgd": "benchmarks.baselines.torch_compressed:PowerSgdSystem",
-    "alone": "benchmarks.systems:AloneSystem",
-    "horovod": "benchmarks.systems:HorovodSystem",
+    "alone": "benchmarks.common.systems:AloneSystem",
+    "horovod": "benchmarks.common.systems:HorovodSystem",
 }
 
 

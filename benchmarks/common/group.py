@@ -21,9 +21,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from benchmarks.common.worker import CONTROL_FD
 from benchmarks.netns import INTERFACE, Net
 from benchmarks.results import ROOT
-from benchmarks.worker import CONTROL_FD
 
 #: Folders besides the project's from which workers may import systems.
 EXTRA_PYTHONPATH: tuple[str, ...] = ()
@@ -182,7 +182,7 @@ class Group:
         ours, theirs = socket.socketpair()
         environment = {**os.environ, **shared, **self._rank_environment(rank)}
         environment[CONTROL_FD] = str(theirs.fileno())
-        command = [self._python, "-m", "benchmarks.worker"]
+        command = [self._python, "-m", "benchmarks.common.worker"]
         if self._net is not None and "horovod" in self.systems:
             command = _named_host(self._address(rank), command)
         with self._log(rank).open("wb") as out:

@@ -1,0 +1,1 @@
+"""Trainings that benchmarks measure: nets, layer tables, recipes, faults, kept losses and their plots."""
